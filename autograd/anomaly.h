@@ -1,0 +1,27 @@
+// Anomaly mode: stops at the op that first produces a NaN or an infinity, forward or backward.
+#pragma once
+
+#include <map>
+#include <string>
+
+namespace sluice {
+
+struct AnomalyOptions {
+  bool infinity = true;         // +∞ is an anomaly too
+  bool minus_infinity = false;  // −∞ is the customary value of a masked score
+  /// Paths of modules by address, from name_modules(model); without them types are named.
+  std::map<const void*, std::string> modules = {};
+};
+
+/// While it lives, every op's result and every gradient is checked on all threads; the first bad one is
+/// an AutogradError that names the op, the pass, the count of bad values and the module path. One at a
+/// time. Costs a pass over each tensor.
+class AnomalyMode {
+ public:
+  explicit AnomalyMode(AnomalyOptions options = {});
+  ~AnomalyMode();
+  AnomalyMode(const AnomalyMode&) = delete;
+  AnomalyMode& operator=(const AnomalyMode&) = delete;
+};
+
+}  // namespace sluice

@@ -1,0 +1,50 @@
+// The backward walk: from outputs to leaves in descending order of creation.
+#pragma once
+
+#include <sluice/core/node.h>
+
+#include <span>
+#include <vector>
+
+namespace sluice {
+
+struct BackwardOptions {
+  bool retain_graph = false;  // keep saved tensors for another walk
+  bool create_graph = false;  // record the gradients, so that they can be differentiated (implies retain)
+};
+
+struct GradOptions {
+  bool create_graph = false;
+  bool retain_graph = false;
+  /// An input that the outputs do not depend on gives an undefined gradient instead of an error.
+  bool allow_unused = false;
+  /// Gradients of the outputs, one each; empty means ones (outputs must then be scalars).
+  std::vector<Tensor> grad_outputs = {};
+};
+
+/// Adds d(root)/d(leaf) · grad to the .grad() of every leaf that root depends on. Without `grad` the
+/// root must have one element. Throws AutogradError when root has no history, was edited in place or
+/// was freed by an earlier walk.
+void backward(const Tensor& root, const Tensor& grad = {}, BackwardOptions options = {});
+
+/// Gradients of Σ outputs (weighted by grad_outputs) with respect to the inputs, in their order.
+/// No .grad() is touched; only nodes between outputs and inputs are visited. Inputs may be leaves or
+/// intermediate results.
+std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
+                         GradOptions options = {});
+inline Tensor grad(const Tensor& output, const Tensor& input, GradOptions options = {}) {
+  return grad(std::vector{output}, std::vector{input}, std::move(options))[0];
+}
+
+/// Σ g over the dims in which `shape` was broadcast to g's shape: the adjoint of broadcasting.
+Tensor sum_to(const Tensor& g, const Shape& shape);
+
+namespace detail {
+/// grad() on edges: the roots and the points whose gradients are wanted need no tensors.
+std::vector<Tensor> grad_edges(std::span<const Edge> roots, std::span<const Tensor> root_grads,
+                               std::span<const Edge> wanted, BackwardOptions options);
+/// Set by anomaly mode: checks the gradients that a node returned.
+extern void (*after_vjp)(const Node& node, const Tensors& grads);
+}  // namespace detail
+
+}  // namespace sluice

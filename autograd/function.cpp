@@ -1,0 +1,161 @@
+#include <sluice/autograd/function.h>
+
+#include <sluice/autograd/engine.h>
+#include <sluice/core/random.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+namespace sluice {
+
+namespace {
+
+struct Custom final : Node {
+  std::string op;
+  CustomVjp f;
+  std::size_t count;
+  Custom(std::string o, CustomVjp v, std::size_t n) : op(std::move(o)), f(std::move(v)), count(n) {}
+  static const char* op_name() { return "custom_op"; }
+  const char* name() const override { return op.c_str(); }
+  Tensors vjp(const Tensor& g) override {
+    Tensors inputs;
+    for (std::size_t i = 0; i < count; ++i) inputs.push_back(saved(i));
+    Tensors grads = f(g, inputs, saved(count));
+    if (grads.size() != count)
+      fail<AutogradError>(op, ": its vjp returned ", grads.size(), " gradients for ", count, " inputs");
+    return grads;
+  }
+};
+
+// Edges: the inputs, then everything older than the segment that it reached by capture. The segment's own
+// graph is thrown away after the forward pass and built again by vjp.
+struct Checkpoint final : Node {
+  std::function<Tensor(const std::vector<Tensor>&)> f;
+  RngTape tape;
+  std::size_t inputs;
+  Checkpoint(std::function<Tensor(const std::vector<Tensor>&)> fn, RngTape t, std::size_t n)
+      : f(std::move(fn)), tape(std::move(t)), inputs(n) {}
+  static const char* op_name() { return "checkpoint"; }
+  const char* name() const override { return op_name(); }
+
+  Tensors vjp(const Tensor& g) override {
+    const bool create_graph = grad_enabled();
+    std::vector<Tensor> xs;
+    for (std::size_t i = 0; i < inputs; ++i) {
+      Tensor x = saved(i);
+      // Recording starts afresh from detached inputs, unless the gradient itself is to be recorded: then
+      // the segment is rebuilt on top of the real history.
+      if (!create_graph) x = needs(i) ? x.detach().requires_grad_() : x.detach();
+      xs.push_back(x);
+    }
+    Tensor y;
+    {
+      GradMode on(true);
+      RngTape::Replay replay(tape);
+      y = f(xs);
+    }
+    if (y.shape() != outputs[0].shape)
+      fail<AutogradError>("checkpoint: the second run gave shape ", y, ", the first gave ", outputs[0].shape);
+    std::vector<Edge> wanted;
+    for (std::size_t i = 0; i < edges.size(); ++i) {
+      if (!needs(i)) wanted.emplace_back();
+      else if (i < inputs) wanted.push_back({xs[i].impl().history, xs[i].impl().output_index});
+      else wanted.push_back(edges[i]);
+    }
+    Edge root{y.impl().history, y.impl().output_index};
+    if (!root.node) return Tensors(edges.size());
+    auto grads = detail::grad_edges({&root, 1}, {&g, 1}, wanted, {.create_graph = create_graph});
+    return Tensors(grads.begin(), grads.end());
+  }
+};
+
+/// Edges from the graph above `root` to nodes created before `start`, without those in `known`.
+std::vector<Edge> captured_edges(const Ref<Node>& root, uint64_t start, std::span<const Edge> known) {
+  std::vector<Edge> found;
+  std::unordered_set<Node*> seen;
+  std::vector<Node*> stack{root.get()};
+  auto same = [](const Edge& a, const Edge& b) { return a.node == b.node && a.index == b.index; };
+  while (!stack.empty()) {
+    Node* n = stack.back();
+    stack.pop_back();
+    if (!seen.insert(n).second) continue;
+    for (const Edge& e : n->edges) {
+      if (!e.node) continue;
+      if (e.node->seq >= start) {
+        stack.push_back(e.node.get());
+        continue;
+      }
+      auto is_e = [&](const Edge& o) { return same(o, e); };
+      if (std::none_of(known.begin(), known.end(), is_e) && std::none_of(found.begin(), found.end(), is_e))
+        found.push_back(e);
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+Tensor custom_op(std::string name, const std::vector<Tensor>& inputs, const CustomForward& forward,
+                 CustomVjp vjp) {
+  Tensor y;
+  {
+    NoGrad guard;
+    y = forward(Tensors(inputs.begin(), inputs.end()));
+  }
+  for (const Tensor& x : inputs)
+    if (y.ref() == x.ref()) y = alias(y, y.layout());  // an identity must not overwrite its input's history
+  std::vector<TensorRef> refs(inputs.begin(), inputs.end()), saves = refs;
+  saves.push_back(y);
+  return record<Custom>(y, TensorRefs(refs), TensorRefs(saves), std::move(name), std::move(vjp), inputs.size());
+}
+
+Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f,
+                  const std::vector<Tensor>& inputs) {
+  if (!grad_enabled()) return f(inputs);
+  RngTape tape;
+  std::vector<Tensor> xs;
+  for (const Tensor& x : inputs) {
+    xs.push_back(x.detach());
+    if (x.requires_grad()) xs.back().requires_grad_();
+  }
+  const uint64_t start = detail::next_seq();  // nodes of the segment come after this number
+  Tensor y;
+  {
+    RngTape::Record on(tape);
+    y = f(xs);
+  }
+  if (!y.requires_grad()) return y;
+  std::vector<Edge> known;
+  for (const Tensor& x : xs)
+    if (x.requires_grad()) known.push_back({x.impl().history, 0});
+  std::vector<Edge> captured = captured_edges(y.impl().history, start, known);
+
+  Ref<Node> node(new Checkpoint(f, std::move(tape), inputs.size()));
+  for (const Tensor& x : inputs) {
+    node->save(x);
+    if (x.requires_grad()) node->edges.emplace_back(x.impl().history, x.impl().output_index);
+    else node->edges.emplace_back();
+  }
+  for (Edge& e : captured) node->edges.push_back(std::move(e));
+  Tensor out = y.detach();
+  node->add_output(out);
+  return out;
+}
+
+Tensor jvp(const std::function<Tensor(const Tensor&)>& f, const Tensor& x, const Tensor& v) {
+  if (v.shape() != x.shape()) fail("jvp: v=", v, " must have the shape of x=", x);
+  // g(u) = Jᵀu is linear in u, and d/du <g(u), v> = J·v.
+  Tensor in = x.detach().requires_grad_();
+  GradMode on(true);
+  Tensor y = f(in);
+  if (!y.requires_grad()) return zeros_like(y);
+  Tensor u = zeros_like(y).requires_grad_();
+  Tensor g = grad({y}, {in}, {.create_graph = true, .allow_unused = true, .grad_outputs = {u}});
+  if (!g.defined() || !g.requires_grad()) return zeros_like(y);
+  Tensor result = grad({g}, {u}, {.allow_unused = true, .grad_outputs = {v}});
+  return result.defined() ? result : zeros_like(y);
+}
+
+}  // namespace sluice

@@ -1,0 +1,35 @@
+// Ops of your own: any forward computation with its vector-Jacobian product.
+//
+//   Tensor clipped_exp(const Tensor& x) {
+//     return custom_op("clipped_exp", {x}, [](const Tensors& in) { return exp(clamp(in[0], -10, 10)); },
+//                      [](const Tensor& g, const Tensors& in, const Tensor& y) -> Tensors { return {g * y}; });
+//   }
+//
+// Forward runs without recording. The vjp is written in ops, so its gradient can be taken again.
+#pragma once
+
+#include <sluice/core/node.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace sluice {
+
+using CustomForward = std::function<Tensor(const Tensors& inputs)>;
+/// Gradients of the inputs given g = dL/dy, the inputs and the output y; undefined entries mean zero.
+using CustomVjp = std::function<Tensors(const Tensor& g, const Tensors& inputs, const Tensor& y)>;
+
+Tensor custom_op(std::string name, const std::vector<Tensor>& inputs, const CustomForward& forward,
+                 CustomVjp vjp);
+
+/// f(inputs) without keeping what lies inside: backward runs f again (Chen et al. 2016, "sublinear memory").
+/// Random numbers drawn inside are drawn again identically, so dropout masks agree. Gradients also reach
+/// tensors that f captures. The result of f must not be one of its inputs.
+Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f,
+                  const std::vector<Tensor>& inputs);
+
+/// Jacobian-vector product J(x)·v of f at x, by differentiating the vector-Jacobian product twice.
+Tensor jvp(const std::function<Tensor(const Tensor&)>& f, const Tensor& x, const Tensor& v);
+
+}  // namespace sluice

@@ -1,0 +1,101 @@
+#include <sluice/autograd/gradcheck.h>
+
+#include <sluice/autograd/engine.h>
+#include <sluice/core/random.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/reduce.h>
+#include <sluice/ops/view.h>
+
+#include <cmath>
+
+namespace sluice {
+
+namespace {
+
+/// Fresh leaves with the values of `inputs`.
+std::vector<Tensor> fresh(const std::vector<Tensor>& inputs) {
+  std::vector<Tensor> xs;
+  for (const Tensor& x : inputs) {
+    xs.push_back(clone(x.detach()));
+    if (!x.requires_grad()) continue;
+    if (x.dtype() != f64)
+      fail<DTypeError>("gradcheck: inputs that require a gradient must be f64 — got ", x.dtype(), " of shape ", x);
+    xs.back().requires_grad_();
+  }
+  return xs;
+}
+
+}  // namespace
+
+GradcheckResult gradcheck(const TensorFunction& f, const std::vector<Tensor>& inputs, GradcheckOptions o) {
+  Rng rng(o.seed);
+  std::vector<Tensor> xs = fresh(inputs);
+  Tensor y = f(xs);
+  if (y.dtype() != f64) fail<DTypeError>("gradcheck: the function must return f64 — got ", y.dtype());
+  Tensor v = uniform(y.shape(), 0.5, 1.5, rng, {f64}) * where(bernoulli(y.shape(), 0.5, rng), full({}, 1, {f64}), full({}, -1, {f64}));
+  std::vector<Tensor> wanted;
+  for (const Tensor& x : xs)
+    if (x.requires_grad()) wanted.push_back(x);
+  if (wanted.empty()) fail<AutogradError>("gradcheck: no input requires a gradient");
+  std::vector<Tensor> analytic(wanted.size());
+  if (y.requires_grad()) analytic = grad({y}, wanted, {.allow_unused = true, .grad_outputs = {v}});
+
+  auto value = [&] {
+    NoGrad guard;
+    Tensor out = f(xs);
+    return sum(out * v).item();
+  };
+  GradcheckResult result{true, 0, ""};
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    double* p = wanted[i].mutable_data<double>();
+    std::vector<double> a(static_cast<std::size_t>(wanted[i].numel()), 0.0);
+    if (analytic[i].defined()) a = analytic[i].to_vector<double>();
+    for (std::size_t k = 0; k < a.size(); ++k) {
+      const double at = p[k], h = o.step * std::max(1.0, std::abs(at));
+      p[k] = at + h;
+      const double up = value();
+      p[k] = at - h;
+      const double down = value();
+      p[k] = at;
+      const double numeric = (up - down) / (2 * h);
+      const double error = std::abs(a[k] - numeric) / std::max(1.0, std::abs(numeric));
+      if (!(error <= result.max_error)) result.max_error = error;
+      if (!(error <= o.tolerance) && result.ok) {
+        result.ok = false;
+        result.message = str("input ", i, " ", wanted[i], ", element ", k, ": analytic ", a[k], ", numeric ", numeric);
+      }
+    }
+  }
+  return result;
+}
+
+GradcheckResult gradgradcheck(const TensorFunction& f, const std::vector<Tensor>& inputs, GradcheckOptions o) {
+  // One output per call: the sum over inputs of their gradient times a fixed random weight would hide
+  // nothing, but flattening and joining all gradients keeps every element's error visible.
+  auto first_order = [&f, n = inputs.size()](const std::vector<Tensor>& xv) {
+    std::vector<Tensor> xs(xv.begin(), xv.begin() + static_cast<std::ptrdiff_t>(n)), wanted;
+    GradMode on(true);
+    for (const Tensor& x : xs)
+      if (x.requires_grad()) wanted.push_back(x);
+    Tensor y = f(xs);
+    std::vector<Tensor> g(wanted.size());
+    if (y.requires_grad())
+      g = grad({y}, wanted, {.create_graph = true, .allow_unused = true, .grad_outputs = {xv[n]}});
+    std::vector<Tensor> flat;
+    for (std::size_t i = 0; i < g.size(); ++i)
+      flat.push_back(g[i].defined() ? reshape(g[i], {-1}) : zeros({wanted[i].numel()}, {f64}));
+    return cat(flat);
+  };
+  Tensor y;
+  {
+    NoGrad guard;
+    y = f(inputs);
+  }
+  Rng rng(o.seed + 1);
+  std::vector<Tensor> xv = inputs;
+  xv.push_back(normal(y.shape(), 0, 1, rng, {f64}).requires_grad_());
+  return gradcheck(first_order, xv, o);
+}
+
+}  // namespace sluice

@@ -1,0 +1,35 @@
+// Gradients against central differences, for your own ops and layers.
+#pragma once
+
+#include <sluice/core/tensor.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace sluice {
+
+using TensorFunction = std::function<Tensor(const std::vector<Tensor>&)>;
+
+struct GradcheckOptions {
+  double step = 1e-5;       // of the central difference
+  double tolerance = 1e-6;  // |analytic − numeric| <= tolerance · max(1, |numeric|)
+  uint64_t seed = 1;        // of the random cotangent
+};
+
+struct GradcheckResult {
+  bool ok = false;
+  double max_error = 0;  // largest |analytic − numeric| / max(1, |numeric|)
+  std::string message;   // where it failed: input, element, both values
+  explicit operator bool() const { return ok; }
+};
+
+/// Compares vᵀJ of f, v random, with central differences for every element of every f64 input that
+/// requires a gradient. f must be deterministic. DTypeError unless those inputs are f64.
+GradcheckResult gradcheck(const TensorFunction& f, const std::vector<Tensor>& inputs, GradcheckOptions options = {});
+
+/// The same for the gradient itself: gradcheck of x, v ↦ vᵀJ(x), recorded with create_graph.
+GradcheckResult gradgradcheck(const TensorFunction& f, const std::vector<Tensor>& inputs,
+                              GradcheckOptions options = {});
+
+}  // namespace sluice

@@ -1,0 +1,81 @@
+// Element types. f32 and f64 compute; bf16 is storage (convert to compute); i64, i32 and bool serve
+// indices, counts and masks.
+#pragma once
+
+#include <sluice/core/error.h>
+
+#include <bit>
+#include <cstdint>
+#include <type_traits>
+
+namespace sluice {
+
+enum class DType : uint8_t { f32, f64, bf16, i64, i32, boolean };
+using enum DType;
+
+/// The upper half of an f32. Rounding to nearest even; NaN stays NaN.
+struct BFloat16 {
+  uint16_t bits = 0;
+  BFloat16() = default;
+  explicit BFloat16(float x) {
+    uint32_t u = std::bit_cast<uint32_t>(x);
+    bits = (u & 0x7fffffffu) > 0x7f800000u
+               ? static_cast<uint16_t>((u >> 16) | 0x40)
+               : static_cast<uint16_t>((u + 0x7fff + ((u >> 16) & 1)) >> 16);
+  }
+  explicit operator float() const { return std::bit_cast<float>(uint32_t{bits} << 16); }
+};
+
+constexpr int64_t size_of(DType t) {
+  switch (t) {
+    case f32: case i32: return 4;
+    case f64: case i64: return 8;
+    case bf16: return 2;
+    default: return 1;
+  }
+}
+constexpr std::string_view name_of(DType t) {
+  constexpr std::string_view names[] = {"f32", "f64", "bf16", "i64", "i32", "bool"};
+  return names[static_cast<int>(t)];
+}
+constexpr bool is_float(DType t) { return t == f32 || t == f64 || t == bf16; }
+constexpr bool is_integer(DType t) { return t == i64 || t == i32; }
+
+template <class T>
+constexpr DType dtype_of() {
+  if constexpr (std::is_same_v<T, float>) return f32;
+  else if constexpr (std::is_same_v<T, double>) return f64;
+  else if constexpr (std::is_same_v<T, BFloat16>) return bf16;
+  else if constexpr (std::is_same_v<T, int64_t> || std::is_same_v<T, long long>) return i64;
+  else if constexpr (std::is_same_v<T, int32_t>) return i32;
+  else {
+    static_assert(std::is_same_v<T, bool>, "no dtype for this C++ type");
+    return boolean;
+  }
+}
+
+inline void append_text(std::string& s, DType t) { s += name_of(t); }
+
+/// Calls f.template operator()<T>() with float or double; other dtypes are a DTypeError.
+template <class F>
+decltype(auto) dispatch_float(std::string_view op, DType t, F&& f) {
+  if (t == f32) return f.template operator()<float>();
+  if (t == f64) return f.template operator()<double>();
+  fail<DTypeError>(op, ": needs f32 or f64 — got ", t,
+                   t == bf16 ? "; bf16 is a storage type, convert with to(x, f32)" : "");
+}
+
+/// Calls f.template operator()<T>() with the C++ type of any dtype.
+template <class F>
+decltype(auto) dispatch_all(DType t, F&& f) {
+  switch (t) {
+    case f32: return f.template operator()<float>();
+    case f64: return f.template operator()<double>();
+    case bf16: return f.template operator()<BFloat16>();
+    case i64: return f.template operator()<int64_t>();
+    case i32: return f.template operator()<int32_t>();
+    default: return f.template operator()<bool>();
+  }
+}
+
+}  // namespace sluice

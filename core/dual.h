@@ -1,0 +1,306 @@
+// Dual numbers: a value and N partial derivatives. A formula evaluated on duals yields its exact
+// gradient, so backward kernels are generated from the formula instead of being written.
+//
+//   T = float, double   inside vectorised loops; N = 0 is the forward kernel, N = #inputs the backward
+//   T = Tensor          the same text as a composition of ops: it serves gradients of any order
+//
+// This page holds the gradient rows of all primitives. Convention at kinks: abs'(0) = sign'(·) = 0;
+// max and min split a tie in halves; floor, ceil, round and sign have derivative 0.
+#pragma once
+
+#include <sluice/core/math.h>
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+
+namespace sluice {
+
+/// Arithmetic of partial derivatives. The specialisation for Tensor (ops/map.h) knows exact zeros
+/// and ones, so that a composed gradient holds no needless ops.
+template <class T>
+struct PartialOps {
+  static SLUICE_FN T zero() { return T(0); }
+  static SLUICE_FN T mul(const T& slope, const T& d) { return slope * d; }
+  static SLUICE_FN T add(const T& a, const T& b) { return a + b; }
+  static SLUICE_FN T sub(const T& a, const T& b) { return a - b; }
+  template <class M>
+  static SLUICE_FN T select(const M& mask, const T& a, const T& b) {
+    return mask ? a : b;
+  }
+};
+
+template <class T, std::size_t N>
+struct Dual {
+  T v;
+  std::array<T, N> d;
+
+  /// The constant c.
+  static SLUICE_FN Dual constant(const T& c) {
+    Dual x{c, {}};
+    for (std::size_t k = 0; k < N; ++k) x.d[k] = PartialOps<T>::zero();
+    return x;
+  }
+  /// The i-th independent variable.
+  static SLUICE_FN Dual variable(const T& v, std::size_t i, const T& one) {
+    Dual x = constant(v);
+    if (i < N) x.d[i] = one;
+    return x;
+  }
+};
+
+template <class T>
+using Value = Dual<T, 0>;
+
+namespace detail {
+
+/// y(x) with slope dy/dx.
+template <class T, std::size_t N>
+SLUICE_FN Dual<T, N> chain(const Dual<T, N>& x, const T& y, const T& slope) {
+  Dual<T, N> r{y, {}};
+  for (std::size_t k = 0; k < N; ++k) r.d[k] = PartialOps<T>::mul(slope, x.d[k]);
+  return r;
+}
+/// y(a, b) with both slopes.
+template <class T, std::size_t N>
+SLUICE_FN Dual<T, N> chain(const Dual<T, N>& a, const Dual<T, N>& b, const T& y, const T& slope_a,
+                           const T& slope_b) {
+  using P = PartialOps<T>;
+  Dual<T, N> r{y, {}};
+  for (std::size_t k = 0; k < N; ++k)
+    r.d[k] = P::add(P::mul(slope_a, a.d[k]), P::mul(slope_b, b.d[k]));
+  return r;
+}
+template <class T, std::size_t N>
+SLUICE_FN Dual<T, N> flat(const T& y) {
+  return Dual<T, N>::constant(y);
+}
+/// The constant c of the kind of x: a number, or for tensors a number that ops accept.
+template <class T>
+SLUICE_FN auto scalar(const T&, double c) {
+  if constexpr (std::is_arithmetic_v<T>) return static_cast<T>(c);
+  else return c;
+}
+
+}  // namespace detail
+
+// -- arithmetic ------------------------------------------------------------------------------------
+
+template <class T, std::size_t N>
+SLUICE_FN Dual<T, N> operator+(const Dual<T, N>& a, const Dual<T, N>& b) {
+  Dual<T, N> r{a.v + b.v, {}};
+  for (std::size_t k = 0; k < N; ++k) r.d[k] = PartialOps<T>::add(a.d[k], b.d[k]);
+  return r;
+}
+template <class T, std::size_t N>
+SLUICE_FN Dual<T, N> operator-(const Dual<T, N>& a, const Dual<T, N>& b) {
+  Dual<T, N> r{a.v - b.v, {}};
+  for (std::size_t k = 0; k < N; ++k) r.d[k] = PartialOps<T>::sub(a.d[k], b.d[k]);
+  return r;
+}
+template <class T, std::size_t N>
+SLUICE_FN Dual<T, N> operator*(const Dual<T, N>& a, const Dual<T, N>& b) {
+  return detail::chain(a, b, T(a.v * b.v), b.v, a.v);
+}
+template <class T, std::size_t N>
+SLUICE_FN Dual<T, N> operator/(const Dual<T, N>& a, const Dual<T, N>& b) {
+  T y = a.v / b.v;
+  if constexpr (N == 0) return {y, {}};
+  else return detail::chain(a, b, y, T(detail::scalar(y, 1) / b.v), T(-(y / b.v)));
+}
+template <class T, std::size_t N>
+SLUICE_FN Dual<T, N> operator-(const Dual<T, N>& x) {
+  Dual<T, N> r{-x.v, {}};
+  for (std::size_t k = 0; k < N; ++k)
+    r.d[k] = PartialOps<T>::sub(PartialOps<T>::zero(), x.d[k]);
+  return r;
+}
+
+template <class T, std::size_t N, class C>
+  requires std::is_arithmetic_v<C>
+SLUICE_FN Dual<T, N> operator+(const Dual<T, N>& x, C c) {
+  return {x.v + detail::scalar(x.v, double(c)), x.d};
+}
+template <class T, std::size_t N, class C>
+  requires std::is_arithmetic_v<C>
+SLUICE_FN Dual<T, N> operator+(C c, const Dual<T, N>& x) {
+  return x + c;
+}
+template <class T, std::size_t N, class C>
+  requires std::is_arithmetic_v<C>
+SLUICE_FN Dual<T, N> operator-(const Dual<T, N>& x, C c) {
+  return {x.v - detail::scalar(x.v, double(c)), x.d};
+}
+template <class T, std::size_t N, class C>
+  requires std::is_arithmetic_v<C>
+SLUICE_FN Dual<T, N> operator-(C c, const Dual<T, N>& x) {
+  return (-x) + c;
+}
+template <class T, std::size_t N, class C>
+  requires std::is_arithmetic_v<C>
+SLUICE_FN Dual<T, N> operator*(const Dual<T, N>& x, C c) {
+  auto s = detail::scalar(x.v, double(c));
+  Dual<T, N> r{x.v * s, {}};
+  for (std::size_t k = 0; k < N; ++k) r.d[k] = PartialOps<T>::mul(x.d[k], s);
+  return r;
+}
+template <class T, std::size_t N, class C>
+  requires std::is_arithmetic_v<C>
+SLUICE_FN Dual<T, N> operator*(C c, const Dual<T, N>& x) {
+  return x * c;
+}
+template <class T, std::size_t N, class C>
+  requires std::is_arithmetic_v<C>
+SLUICE_FN Dual<T, N> operator/(const Dual<T, N>& x, C c) {
+  return x * (1.0 / double(c));
+}
+template <class T, std::size_t N, class C>
+  requires std::is_arithmetic_v<C>
+SLUICE_FN Dual<T, N> operator/(C c, const Dual<T, N>& x) {
+  T y = detail::scalar(x.v, double(c)) / x.v;
+  return detail::chain(x, y, T(-(y / x.v)));
+}
+
+// -- comparisons: on values; a bool, or a mask tensor ------------------------------------------------
+
+#define SLUICE_DUAL_COMPARISON(op)                                                  \
+  template <class T, std::size_t N>                                                 \
+  SLUICE_FN auto operator op(const Dual<T, N>& a, const Dual<T, N>& b) {            \
+    return a.v op b.v;                                                              \
+  }                                                                                 \
+  template <class T, std::size_t N, class C>                                        \
+    requires std::is_arithmetic_v<C>                                                \
+  SLUICE_FN auto operator op(const Dual<T, N>& x, C c) {                            \
+    return x.v op detail::scalar(x.v, double(c));                                   \
+  }
+SLUICE_DUAL_COMPARISON(<)
+SLUICE_DUAL_COMPARISON(<=)
+SLUICE_DUAL_COMPARISON(>)
+SLUICE_DUAL_COMPARISON(>=)
+SLUICE_DUAL_COMPARISON(==)
+SLUICE_DUAL_COMPARISON(!=)
+#undef SLUICE_DUAL_COMPARISON
+
+/// A constant of the kind of x.
+template <class T, std::size_t N>
+SLUICE_FN Dual<T, N> like(const Dual<T, N>& x, double c) {
+  if constexpr (std::is_arithmetic_v<T>) return Dual<T, N>::constant(static_cast<T>(c));
+  else return Dual<T, N>::constant(like(x.v, c));
+}
+
+/// mask ? a : b. Both are evaluated, so both must be finite where their gradient is to be finite.
+template <class M, class T, std::size_t N>
+SLUICE_FN Dual<T, N> select(const M& mask, const Dual<T, N>& a, const Dual<T, N>& b) {
+  using P = PartialOps<T>;
+  Dual<T, N> r{P::select(mask, a.v, b.v), {}};
+  for (std::size_t k = 0; k < N; ++k) r.d[k] = P::select(mask, a.d[k], b.d[k]);
+  return r;
+}
+
+// -- functions ---------------------------------------------------------------------------------------
+// Each row:  y = f(x)   slope.  `using math::f` serves float and double; Tensor finds its op by ADL.
+
+#define SLUICE_DUAL_ROW(name, slope)                        \
+  template <class T, std::size_t N>                         \
+  SLUICE_FN Dual<T, N> name(const Dual<T, N>& dual) {       \
+    using math::name;                                       \
+    const T& x = dual.v;                                    \
+    T y = name(x);                                          \
+    if constexpr (N == 0) return {y, {}};                   \
+    else return detail::chain(dual, y, T(slope));           \
+  }
+namespace detail {
+template <class T> SLUICE_FN T slope_exp(const T& x) { using math::exp; return exp(x); }
+template <class T> SLUICE_FN T slope_sin(const T& x) { using math::sin; return sin(x); }
+template <class T> SLUICE_FN T slope_cos(const T& x) { using math::cos; return cos(x); }
+template <class T> SLUICE_FN T slope_sigmoid(const T& x) { using math::sigmoid; return sigmoid(x); }
+template <class T> SLUICE_FN T slope_sign(const T& x) { using math::sign; return sign(x); }
+}  // namespace detail
+
+SLUICE_DUAL_ROW(exp, y)
+SLUICE_DUAL_ROW(expm1, y + detail::scalar(x, 1))
+SLUICE_DUAL_ROW(log, detail::scalar(x, 1) / x)
+SLUICE_DUAL_ROW(log1p, detail::scalar(x, 1) / (x + detail::scalar(x, 1)))
+SLUICE_DUAL_ROW(sqrt, detail::scalar(x, 0.5) / y)
+SLUICE_DUAL_ROW(rsqrt, y * y * y * detail::scalar(x, -0.5))
+SLUICE_DUAL_ROW(tanh, detail::scalar(x, 1) - y * y)
+SLUICE_DUAL_ROW(sigmoid, y * (detail::scalar(x, 1) - y))
+SLUICE_DUAL_ROW(softplus, detail::slope_sigmoid(x))
+SLUICE_DUAL_ROW(erf, detail::slope_exp(T(-(x * x))) * detail::scalar(x, 1.1283791670955126))  // 2/√π
+SLUICE_DUAL_ROW(sin, detail::slope_cos(x))
+SLUICE_DUAL_ROW(cos, -detail::slope_sin(x))
+SLUICE_DUAL_ROW(abs, detail::slope_sign(x))
+#undef SLUICE_DUAL_ROW
+
+#define SLUICE_DUAL_FLAT(name)                        \
+  template <class T, std::size_t N>                   \
+  SLUICE_FN Dual<T, N> name(const Dual<T, N>& x) {    \
+    using math::name;                                 \
+    return detail::flat<T, N>(name(x.v));             \
+  }
+SLUICE_DUAL_FLAT(sign)
+SLUICE_DUAL_FLAT(floor)
+SLUICE_DUAL_FLAT(ceil)
+SLUICE_DUAL_FLAT(round)
+SLUICE_DUAL_FLAT(trunc)
+#undef SLUICE_DUAL_FLAT
+
+/// x^c for a fixed exponent: slope c·x^(c−1), exactly 0 when c = 0.
+template <class T, std::size_t N>
+SLUICE_FN Dual<T, N> pow(const Dual<T, N>& x, double c) {
+  using math::pow;
+  T y = pow(x.v, detail::scalar(x.v, c));
+  if (N == 0 || c == 0) return detail::flat<T, N>(y);
+  return detail::chain(x, y, T(pow(x.v, detail::scalar(x.v, c - 1)) * detail::scalar(x.v, c)));
+}
+/// x^e: slopes e·x^(e−1) and x^e·log x (0 where x <= 0, where the power is not smooth in e).
+template <class T, std::size_t N>
+SLUICE_FN Dual<T, N> pow(const Dual<T, N>& x, const Dual<T, N>& e) {
+  using math::log, math::pow;
+  using P = PartialOps<T>;
+  T y = pow(x.v, e.v);
+  if constexpr (N == 0) return {y, {}};
+  else {
+    auto positive = x.v > detail::scalar(x.v, 0);
+    T safe = P::select(positive, x.v, like(Value<T>{x.v, {}}, 1).v);
+    return detail::chain(x, e, y, T(e.v * pow(x.v, T(e.v - detail::scalar(x.v, 1)))),
+                         T(y * log(safe)));
+  }
+}
+
+namespace detail {
+template <class T> SLUICE_FN T larger(const T& a, const T& b) {
+  if constexpr (std::is_arithmetic_v<T>) return math::max(a, b);
+  else return maximum(a, b);
+}
+template <class T> SLUICE_FN T smaller(const T& a, const T& b) {
+  if constexpr (std::is_arithmetic_v<T>) return math::min(a, b);
+  else return minimum(a, b);
+}
+}  // namespace detail
+
+/// The larger (smaller) value; a NaN in either wins. A tie splits the gradient in halves.
+template <class T, std::size_t N>
+SLUICE_FN Dual<T, N> max(const Dual<T, N>& a, const Dual<T, N>& b) {
+  T y = detail::larger(a.v, b.v);
+  if constexpr (N == 0) return {y, {}};
+  else {
+    using P = PartialOps<T>;
+    auto c = [&](double w) { return like(Value<T>{a.v, {}}, w).v; };
+    T wa = P::select(a.v > b.v, c(1), T(P::select(a.v == b.v, c(0.5), c(0))));
+    return detail::chain(a, b, y, wa, T(detail::scalar(a.v, 1) - wa));
+  }
+}
+template <class T, std::size_t N>
+SLUICE_FN Dual<T, N> min(const Dual<T, N>& a, const Dual<T, N>& b) {
+  T y = detail::smaller(a.v, b.v);
+  if constexpr (N == 0) return {y, {}};
+  else {
+    using P = PartialOps<T>;
+    auto c = [&](double w) { return like(Value<T>{a.v, {}}, w).v; };
+    T wa = P::select(a.v < b.v, c(1), T(P::select(a.v == b.v, c(0.5), c(0))));
+    return detail::chain(a, b, y, wa, T(detail::scalar(a.v, 1) - wa));
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,135 @@
+#include <sluice/core/file.h>
+
+#include <sluice/core/error.h>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+namespace sluice {
+
+namespace {
+
+constexpr std::size_t kBuffer = std::size_t{1} << 16;
+
+std::string reason(int error) { return std::system_category().message(error); }
+
+/// Closes on every path out of a scope.
+struct Descriptor {
+  int fd;
+  explicit Descriptor(int f) : fd(f) {}
+  ~Descriptor() { if (fd >= 0) ::close(fd); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+};
+
+}  // namespace
+
+FileReader::FileReader(const std::string& path) : path_(path) {
+  // Not blocking: opening a pipe would otherwise wait for a writer before fstat can refuse it.
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.fd < 0) fail<IOError>("read: cannot open '", path, "': ", reason(errno));
+  struct stat info;
+  if (::fstat(file.fd, &info) != 0)
+    fail<IOError>("read: cannot read '", path, "': ", reason(errno));
+  if (!S_ISREG(info.st_mode)) fail<IOError>("read: '", path, "' is not a regular file");
+  size_ = static_cast<uint64_t>(info.st_size);
+  fd_ = std::exchange(file.fd, -1);
+}
+
+FileReader::~FileReader() { ::close(fd_); }
+
+void FileReader::read(void* to, std::size_t n) {
+  for (char* p = static_cast<char*>(to); n > 0;) {
+    ssize_t got = ::read(fd_, p, std::min(n, std::size_t{1} << 30));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail<IOError>("read: cannot read '", path_, "': ", reason(errno));
+    if (got == 0) fail<IOError>("read: '", path_, "' ended early: ", n, " bytes are missing");
+    p += got, n -= static_cast<std::size_t>(got);
+  }
+}
+
+std::string read_file(const std::string& path) {
+  FileReader file(path);
+  std::string text(file.size(), '\0');
+  file.read(text.data(), text.size());
+  return text;
+}
+
+void FileWriter::write_through(const char* from, std::size_t n) {
+  while (n > 0) {
+    ssize_t put = ::write(fd_, from, std::min(n, std::size_t{1} << 30));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail<IOError>("write: cannot write '", path_, "': ", reason(errno));
+    from += put, n -= static_cast<std::size_t>(put);
+  }
+}
+
+void FileWriter::flush() {
+  write_through(buffer_.data(), buffer_.size());
+  buffer_.clear();
+}
+
+void FileWriter::write(const void* from, std::size_t n) {
+  if (buffer_.size() + n > kBuffer) flush();
+  if (n > kBuffer) return write_through(static_cast<const char*>(from), n);
+  buffer_.append(static_cast<const char*>(from), n);
+}
+
+void write_file_atomically(const std::string& path, const std::function<void(FileWriter&)>& body) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  // A link is resolved, or the rename would replace it rather than the file it names.
+  fs::path target = fs::weakly_canonical(fs::absolute(path), error);
+  if (error) fail<IOError>("write: cannot write '", path, "': ", error.message());
+  fs::path folder = target.parent_path();
+
+  struct stat earlier;
+  const bool exists = ::stat(target.c_str(), &earlier) == 0;
+  if (exists && !S_ISREG(earlier.st_mode))
+    fail<IOError>("write: '", path, "' exists and is not a regular file");
+  Descriptor directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (directory.fd < 0)
+    fail<IOError>("write: cannot open the folder of '", path, "': ", reason(errno));
+
+  // A killed process may have left a file of this name behind: take the next number.
+  static std::atomic<unsigned> counter{0};
+  fs::path temporary;
+  Descriptor file(-1);
+  do {
+    temporary =
+        folder / str(".", target.filename().string(), ".", int{::getpid()}, ".", counter++, ".tmp");
+    file.fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  } while (file.fd < 0 && errno == EEXIST);
+  if (file.fd < 0)
+    fail<IOError>("write: cannot create a file beside '", path, "': ", reason(errno));
+
+  try {
+    FileWriter writer(path, file.fd);
+    body(writer);
+    writer.flush();
+    if (exists && ::fchmod(file.fd, earlier.st_mode & 07777) != 0)
+      fail<IOError>("write: cannot keep the permissions of '", path, "': ", reason(errno));
+    if (::fsync(file.fd) != 0) fail<IOError>("write: cannot sync '", path, "': ", reason(errno));
+    if (::close(std::exchange(file.fd, -1)) != 0)
+      fail<IOError>("write: cannot close '", path, "': ", reason(errno));
+    if (::rename(temporary.c_str(), target.c_str()) != 0)
+      fail<IOError>("write: cannot rename to '", path, "': ", reason(errno));
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+  // Makes the rename itself durable. Some file systems cannot sync a folder and say EINVAL.
+  if (::fsync(directory.fd) != 0 && errno != EINVAL)
+    fail<IOError>("write: cannot sync the folder of '", path, "': ", reason(errno));
+}
+
+}  // namespace sluice

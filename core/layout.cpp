@@ -1,0 +1,42 @@
+#include <sluice/core/layout.h>
+
+namespace sluice {
+
+std::optional<Layout> Layout::reshaped(const Shape& to) const {
+  if (is_contiguous()) {
+    Layout out(to);
+    out.offset = offset;
+    return out;
+  }
+  // Walk both shapes from the right, matching groups of old dims with groups of new dims that hold
+  // as many elements; a group of old dims must itself be one evenly strided run.
+  Shape strides_out = to;
+  int new_dim = to.rank() - 1;
+  for (int old_dim = rank() - 1; old_dim >= 0;) {
+    int64_t old_count = shape[old_dim], step = strides[old_dim];
+    --old_dim;
+    while (old_dim >= 0 && (shape[old_dim] == 1 || strides[old_dim] == step * old_count ||
+                            old_count == 1)) {
+      if (old_count == 1) step = strides[old_dim];
+      old_count *= shape[old_dim--];
+    }
+    int64_t new_count = 1;
+    while (new_dim >= 0 && (new_count < old_count || to[new_dim] == 1)) {
+      strides_out[new_dim] = new_count * step;
+      new_count *= to[new_dim--];
+    }
+    if (new_count != old_count) return std::nullopt;
+  }
+  for (; new_dim >= 0; --new_dim) strides_out[new_dim] = 1;  // leading size-1 dims
+  return Layout(to, strides_out, offset);
+}
+
+Layout Layout::expanded(const Shape& to) const {
+  Shape out = Shape::filled(to.rank(), 0);
+  int shift = to.rank() - rank();
+  for (int i = shift; i < to.rank(); ++i)
+    if (shape[i - shift] == to[i] && to[i] != 1) out[i] = strides[i - shift];
+  return Layout(to, out, offset);
+}
+
+}  // namespace sluice

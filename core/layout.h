@@ -1,0 +1,43 @@
+// Layout: how indices map to elements — sizes, strides and an offset, all counted in elements.
+// Geometry only: no memory, no dtype. Every view is a new layout over old storage.
+#pragma once
+
+#include <sluice/core/shape.h>
+
+#include <optional>
+
+namespace sluice {
+
+struct Layout {
+  Shape shape;
+  Shape strides;
+  int64_t offset = 0;
+
+  Layout() = default;
+  explicit Layout(const Shape& s) : shape(s), strides(s) {  // row-major, contiguous
+    int64_t step = 1;
+    for (int i = s.rank() - 1; i >= 0; --i) strides[i] = step, step *= s[i];
+  }
+  Layout(const Shape& s, const Shape& st, int64_t off) : shape(s), strides(st), offset(off) {}
+
+  int rank() const { return shape.rank(); }
+  int64_t numel() const { return shape.numel(); }
+
+  /// True when elements follow one another in row-major order (size-1 dims are ignored).
+  bool is_contiguous() const {
+    int64_t step = 1;
+    for (int i = rank() - 1; i >= 0; --i) {
+      if (shape[i] == 0) return true;
+      if (shape[i] != 1 && strides[i] != step) return false;
+      step *= shape[i];
+    }
+    return true;
+  }
+
+  /// The same elements under `to`, if strides alone can say it.
+  std::optional<Layout> reshaped(const Shape& to) const;
+  /// Stretched to `to`: new and size-1 dims get stride 0. The caller has checked that it fits.
+  Layout expanded(const Shape& to) const;
+};
+
+}  // namespace sluice

@@ -1,0 +1,119 @@
+#include <sluice/core/node.h>
+
+#include <atomic>
+
+namespace sluice {
+
+namespace detail {
+constinit thread_local bool grad_mode = true;
+void (*after_op)(const char*, const Tensor&, Node*) = nullptr;
+}  // namespace detail
+
+uint64_t detail::next_seq() {
+  static std::atomic<uint64_t> counter{1};
+  return counter.fetch_add(1, std::memory_order_relaxed);
+}
+
+Node::Node() : seq(detail::next_seq()) {}
+Node::~Node() = default;
+
+Tensors Node::vjp(const Tensor&) { fail<AutogradError>(name(), ": has no gradient"); }
+
+void Node::release() {
+  saved_.clear();
+  released_ = true;
+}
+
+void Node::save(const Tensor& x) {
+  saved_.push_back({x.ref(), x.defined() ? x.version() : 0, false});
+}
+
+Tensor Node::saved(std::size_t i) const {
+  if (released_)
+    fail<AutogradError>(name(), ": the graph was already freed by an earlier backward pass; "
+                        "keep it with {.retain_graph = true}");
+  const Saved& s = saved_[i];
+  if (!s.impl) return {};
+  if (s.impl->storage->version() != s.version)
+    fail<AutogradError>(name(), ": tensor ", s.impl->layout.shape,
+                        " saved for the backward pass was edited in place (version ",
+                        s.impl->storage->version(), ", saved at ", s.version,
+                        "); edit a clone instead");
+  if (!s.is_output || !grad_enabled()) return Tensor(s.impl);
+  Tensor y = alias(Tensor(s.impl), s.impl->layout);
+  y.impl().history = Ref<Node>(const_cast<Node*>(this));
+  return y;
+}
+
+void Node::add_output(Tensor& y) {
+  y.impl().history = Ref<Node>(this);
+  y.impl().output_index = static_cast<uint32_t>(outputs.size());
+  outputs.push_back({y.shape(), y.dtype()});
+}
+
+Node::Extras& Node::extras() {
+  if (!extras_) extras_ = std::make_unique<Extras>();
+  return *extras_;
+}
+
+void Node::add_hook(uint32_t output, std::function<Tensor(const Tensor&)> hook) {
+  extras().hooks.emplace_back(output, std::move(hook));
+}
+
+void Node::run_hooks(uint32_t output, Tensor& grad) {
+  if (!extras_) return;
+  for (auto& [index, hook] : extras_->hooks) {
+    if (index != output) continue;
+    Tensor replacement = hook(grad);
+    if (!replacement.defined()) continue;
+    if (replacement.shape() != grad.shape())
+      fail<AutogradError>(name(), ": a hook returned shape ", replacement.shape(),
+                          " for a gradient of shape ", grad.shape());
+    grad = replacement;
+  }
+}
+
+Leaf::Leaf(Tensor& x) { outputs.push_back({x.shape(), x.dtype()}); }
+
+void dispose(Node* node) {
+  // Deleting a node may drop the last reference to its inputs' nodes. Those are queued here by the
+  // nested calls, so the stack stays flat however long the chain is.
+  constinit thread_local Node* queue = nullptr;
+  constinit thread_local bool draining = false;
+  node->next_dead_ = queue;
+  queue = node;
+  if (draining) return;
+  draining = true;
+  while (queue) delete std::exchange(queue, queue->next_dead_);
+  draining = false;
+}
+
+namespace detail {
+
+void connect(Node& node, TensorRefs inputs, TensorRefs saves, Tensor& y) {
+  for (const Tensor& x : inputs) {
+    if (x.requires_grad()) node.edges.emplace_back(x.impl().history, x.impl().output_index);
+    else node.edges.emplace_back();
+  }
+  for (const Tensor& s : saves) {
+    if (s.ref() == y.ref()) {
+      // An alias of its own: y itself is about to own this node.
+      node.save(alias(y, y.layout()));
+      node.mark_last_saved_as_output();
+    } else {
+      node.save(s);
+    }
+  }
+  node.add_output(y);
+}
+
+}  // namespace detail
+
+void check_in_place(const char* op, const Tensor& x) {
+  if (grad_enabled() && x.requires_grad())
+    fail<AutogradError>(op, ": in-place edit of a tensor ", x.shape(),
+                        " that requires a gradient; use the out-of-place op, or NoGrad for a "
+                        "parameter update");
+}
+
+}  // namespace sluice

@@ -1,0 +1,162 @@
+// The vocabulary of history: what an op leaves behind so that gradients can be computed. The walk
+// over it lives in sluice/autograd; ops only need what is here.
+//
+//   y = f(a, b) recorded:   y.history ──► Node{f} ──edges──► history of a, history of b
+//
+// Ownership points backwards only (a result owns its node, a node owns its inputs' nodes), so there
+// are no cycles; saved outputs are kept as aliases without history. Sequence numbers grow with
+// creation, so descending order is a valid order for the backward walk.
+#pragma once
+
+#include <sluice/core/tensor.h>
+
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace sluice {
+
+/// Where a gradient goes: output `index` of `node`. A null node means no gradient is wanted.
+struct Edge {
+  Ref<Node> node;
+  uint32_t index = 0;
+};
+
+/// What is known of a node's output without holding it.
+struct OutputMeta {
+  Shape shape;
+  DType dtype = f32;
+};
+
+/// A tensor kept for the backward pass, with the version it had. Inputs keep their history; outputs
+/// are kept without, to avoid an ownership cycle, and get it back from their node.
+struct Saved {
+  Ref<TensorImpl> impl;
+  uint32_t version = 0;
+  bool is_output = false;
+};
+
+class Node : public RefCounted, public detail::Pooled {
+ public:
+  Node();
+  virtual ~Node();
+
+  /// The op's public name.
+  virtual const char* name() const = 0;
+  /// Vector-Jacobian product: the gradient of each input, given the gradient of the output. Written
+  /// in ops, so that it can be recorded itself. Entries may be undefined (zero), may be larger than
+  /// the input by broadcasting (the engine sums them down), and need not be computed when !needs(i).
+  virtual Tensors vjp(const Tensor& g);
+  /// For nodes with several outputs; entries of `gs` are undefined where no gradient arrived.
+  virtual Tensors vjp_all(const Tensors& gs) { return vjp(gs[0]); }
+  /// Drops what was saved; called by the engine after the walk passed and the graph is not retained.
+  virtual void release();
+  virtual bool is_leaf() const { return false; }
+
+  bool needs(std::size_t input) const { return bool(edges[input].node); }
+  /// The i-th saved tensor; an AutogradError naming this op if it was edited or released.
+  Tensor saved(std::size_t i) const;
+  void save(const Tensor& x);
+  void mark_last_saved_as_output() { saved_.back().is_output = true; }
+  void add_output(Tensor& y);  // makes this the history of y
+  void add_hook(uint32_t output, std::function<Tensor(const Tensor&)> hook);
+  /// Applies the hooks of an output to its gradient.
+  void run_hooks(uint32_t output, Tensor& grad);
+
+  uint64_t seq;  // creation order
+  SmallVector<Edge, 3> edges;
+  SmallVector<OutputMeta, 1> outputs;
+  struct Extras {
+    std::vector<std::pair<uint32_t, std::function<Tensor(const Tensor&)>>> hooks;
+    std::string module_path;  // anomaly mode only
+  };
+  Extras& extras();
+  std::unique_ptr<Extras> extras_;
+
+ private:
+  friend void dispose(Node*);
+  SmallVector<Saved, 3> saved_;
+  Node* next_dead_ = nullptr;
+  bool released_ = false;
+};
+
+/// Ends a node's life without recursion: a chain of a million nodes unwinds in a loop.
+void dispose(Node*);
+
+/// The history of a parameter: the place where its gradient is collected.
+class Leaf final : public Node {
+ public:
+  explicit Leaf(Tensor& x);
+  const char* name() const override { return "leaf"; }
+  bool is_leaf() const override { return true; }
+  void release() override {}
+  Tensor grad;
+};
+
+// -- recording -----------------------------------------------------------------------------------
+
+/// True while ops record history on this thread.
+bool grad_enabled();
+void set_grad_enabled(bool on);
+
+/// Switches recording for a scope.
+class GradMode {
+ public:
+  explicit GradMode(bool on) : before_(grad_enabled()) { set_grad_enabled(on); }
+  ~GradMode() { set_grad_enabled(before_); }
+  GradMode(const GradMode&) = delete;
+  GradMode& operator=(const GradMode&) = delete;
+
+ private:
+  bool before_;
+};
+struct NoGrad : GradMode {
+  NoGrad() : GradMode(false) {}
+};
+
+using TensorRef = std::reference_wrapper<const Tensor>;
+using TensorRefs = std::span<const TensorRef>;
+
+namespace detail {
+/// The next number in creation order; every Node takes one.
+uint64_t next_seq();
+extern constinit thread_local bool grad_mode;
+/// Set by anomaly mode: checks each op's result and remembers the module path.
+extern void (*after_op)(const char* op, const Tensor& y, Node* node);
+inline bool any_requires_grad(TensorRefs xs) {
+  for (const Tensor& x : xs)
+    if (x.requires_grad()) return true;
+  return false;
+}
+void connect(Node& node, TensorRefs inputs, TensorRefs saves, Tensor& y);
+}  // namespace detail
+
+inline bool grad_enabled() { return detail::grad_mode; }
+inline void set_grad_enabled(bool on) { detail::grad_mode = on; }
+
+/// The last line of every op: returns y, and — if gradients are wanted — makes a Node of type N(args…)
+/// its history, with one edge per input and `saves` kept for the backward pass.
+template <class N, class... Args>
+Tensor record(Tensor y, TensorRefs inputs, TensorRefs saves, Args&&... args) {
+  Node* made = nullptr;
+  if (grad_enabled() && detail::any_requires_grad(inputs)) {
+    made = new N(std::forward<Args>(args)...);
+    detail::connect(*made, inputs, saves, y);
+  }
+  if (detail::after_op) [[unlikely]] detail::after_op(N::op_name(), y, made);
+  return y;
+}
+template <class N, class... Args>
+Tensor record(Tensor y, std::initializer_list<TensorRef> inputs,
+              std::initializer_list<TensorRef> saves, Args&&... args) {
+  return record<N>(std::move(y), TensorRefs(inputs.begin(), inputs.size()),
+                   TensorRefs(saves.begin(), saves.size()), std::forward<Args>(args)...);
+}
+
+/// Throws AutogradError when x cannot be edited in place (its history would become wrong).
+void check_in_place(const char* op, const Tensor& x);
+
+}  // namespace sluice

@@ -1,0 +1,26 @@
+// Tensors as text.
+#pragma once
+
+#include <sluice/core/tensor.h>
+
+#include <iosfwd>
+#include <string>
+
+namespace sluice {
+
+struct PrintOptions {
+  int precision = 4;         // digits after the point
+  int64_t threshold = 1000;  // with more elements than this, only the edges are shown
+  int64_t edge_items = 3;    // how many at each end
+  int line_width = 80;       // long rows are wrapped
+};
+
+/// A header line, `Tensor[2,3] f32 cpu grad_fn=matmul`, then the values as NumPy lays them out.
+std::string to_string(const Tensor& x, const PrintOptions& options = {});
+std::ostream& operator<<(std::ostream& out, const Tensor& x);
+
+/// One line: shape, dtype, device; min, max, mean and (population) std of the finite values; how
+/// many are zero, NaN and infinite; bytes; contiguous or the strides.
+std::string describe(const Tensor& x);
+
+}  // namespace sluice

@@ -1,0 +1,119 @@
+// Random numbers by Philox4x32-10 (Salmon et al. 2011): block i of a stream is a pure function of
+// (seed, i), so a fill is computed in parallel and its values do not depend on the thread count.
+//
+// A fill of n values takes n/4 blocks (f32, bool) or n/2 (f64, i64) from its Rng's counter. Saving
+// a run's randomness means saving two integers, seed() and offset().
+#pragma once
+
+#include <sluice/core/tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace sluice {
+
+/// The raw generator: four random words for a counter and a key.
+std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
+
+/// A stream of random blocks. A copy continues on its own from the same place. Not for use from
+/// several threads at once.
+class Rng {
+ public:
+  struct State {
+    uint64_t seed = 0;
+    uint64_t offset = 0;  // the next unused block
+  };
+
+  explicit Rng(uint64_t seed = 0) : state_(std::make_shared<State>(State{seed, 0})) {}
+  Rng(const Rng& o) : state_(std::make_shared<State>(o.state())) {}
+  Rng(Rng&&) noexcept = default;  // leaves the source as Rng(0)
+  Rng& operator=(const Rng& o) {
+    if (this != &o) set_state(o.seed(), o.offset());
+    return *this;
+  }
+  Rng& operator=(Rng&&) noexcept = default;
+
+  uint64_t seed() const { return state().seed; }
+  uint64_t offset() const { return state().offset; }
+  void set_state(uint64_t seed, uint64_t offset) { shared() = {seed, offset}; }
+  /// Takes `blocks` blocks: advances the counter and returns the index of the first.
+  uint64_t reserve(uint64_t blocks);
+
+ private:
+  friend class RngTape;
+  State state() const { return state_ ? *state_ : State{}; }
+  State& shared() {
+    if (!state_) state_ = std::make_shared<State>();
+    return *state_;
+  }
+  // Shared with the tapes that saw this Rng, so that they survive its move or its death.
+  std::shared_ptr<State> state_;
+};
+
+/// Remembers which Rngs a stretch of code used and where each stood, so that the same code can be
+/// run again with the same random numbers (gradient checkpointing: the same dropout masks).
+///
+///     RngTape tape;
+///     { RngTape::Record on(tape); y = segment(x); }
+///     { RngTape::Replay on(tape); y_again = segment(x); }   // bit-identical
+class RngTape {
+ public:
+  /// For its scope, notes every Rng that this thread uses. Scopes nest: outer tapes note it too.
+  class Record {
+   public:
+    explicit Record(RngTape& tape);
+    ~Record();
+    Record(const Record&) = delete;
+    Record& operator=(const Record&) = delete;
+
+   private:
+    friend class Rng;
+    RngTape& tape_;
+    Record* outer_;
+  };
+
+  /// For its scope, puts the noted Rngs back to where they stood at their first use; their later
+  /// states return when it ends. Scopes nest. Tapes recording outside do not see what happens
+  /// within.
+  class Replay {
+   public:
+    explicit Replay(const RngTape& tape);
+    ~Replay();
+    Replay(const Replay&) = delete;
+    Replay& operator=(const Replay&) = delete;
+
+   private:
+    std::vector<std::pair<std::shared_ptr<Rng::State>, Rng::State>> later_;
+    Record* outer_;
+  };
+
+  bool empty() const { return first_.empty(); }
+
+ private:
+  friend class Rng;
+  std::vector<std::pair<std::shared_ptr<Rng::State>, Rng::State>> first_;
+};
+
+// -- fills: f32 or f64 by options.dtype, else DTypeError; ValueError for parameters outside the
+// domain
+
+/// Uniform on [lo, hi); 24 random bits in f32, 53 in f64. Needs finite lo <= hi.
+Tensor uniform(const Shape& shape, double lo, double hi, Rng& rng, TensorOptions options = {});
+/// Normal by Box-Muller. Needs a finite mean and std >= 0.
+Tensor normal(const Shape& shape, double mean, double std, Rng& rng, TensorOptions options = {});
+/// The normal distribution cut to mean ± 2 std (by inverse CDF, so the spread is 0.8796 std).
+Tensor truncated_normal(const Shape& shape, double mean, double std, Rng& rng,
+                        TensorOptions options = {});
+/// bool: true with probability p in [0, 1], in steps of 2^-32.
+Tensor bernoulli(const Shape& shape, double p, Rng& rng);
+/// i64, uniform on [low, high); the bias is below (high - low) / 2^64.
+Tensor randint(int64_t low, int64_t high, const Shape& shape, Rng& rng);
+/// i64[n]: 0 … n-1 in random order (Fisher-Yates).
+Tensor permutation(int64_t n, Rng& rng);
+/// An index in [0, n) with probability weights[i] / sum. Weights are finite, >= 0, and not all
+/// zero.
+int64_t sample_discrete(const float* weights, int64_t n, Rng& rng);
+
+}  // namespace sluice

@@ -1,0 +1,65 @@
+// Intrusive reference counting: one word in the object, one pointer in the handle.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <utility>
+
+namespace sluice {
+
+class RefCounted {
+ public:
+  RefCounted() = default;
+  RefCounted(const RefCounted&) = delete;
+  RefCounted& operator=(const RefCounted&) = delete;
+
+  uint32_t use_count() const { return count_.load(std::memory_order_acquire); }
+  void retain() const { count_.fetch_add(1, std::memory_order_relaxed); }
+  /// True when this was the last reference; the caller then disposes of the object.
+  bool drop() const {
+    // A sole owner cannot race with anybody, so the common case needs no locked instruction.
+    if (count_.load(std::memory_order_acquire) == 1) {
+      count_.store(0, std::memory_order_relaxed);
+      return true;
+    }
+    return count_.fetch_sub(1, std::memory_order_acq_rel) == 1;
+  }
+
+ private:
+  mutable std::atomic<uint32_t> count_{0};
+};
+
+/// Owning pointer to a RefCounted T. `dispose(T*)`, found by argument-dependent lookup, ends its life.
+template <class T>
+class Ref {
+ public:
+  Ref() = default;
+  Ref(std::nullptr_t) {}
+  explicit Ref(T* p) : p_(p) {
+    if (p_) p_->retain();
+  }
+  Ref(const Ref& o) : Ref(o.p_) {}
+  Ref(Ref&& o) noexcept : p_(std::exchange(o.p_, nullptr)) {}
+  template <class U>
+    requires std::is_convertible_v<U*, T*>
+  Ref(const Ref<U>& o) : Ref(static_cast<T*>(o.get())) {}
+  Ref& operator=(Ref o) noexcept {
+    std::swap(p_, o.p_);
+    return *this;
+  }
+  ~Ref() { reset(); }
+
+  void reset() {
+    if (T* p = std::exchange(p_, nullptr); p && p->drop()) dispose(p);
+  }
+  T* get() const { return p_; }
+  T* operator->() const { return p_; }
+  T& operator*() const { return *p_; }
+  explicit operator bool() const { return p_ != nullptr; }
+  bool operator==(const Ref& o) const { return p_ == o.p_; }
+
+ private:
+  T* p_ = nullptr;
+};
+
+}  // namespace sluice

@@ -1,0 +1,28 @@
+// The safetensors file format (Hugging Face): named tensors and string metadata, safe to load from
+// anywhere. Files are exchanged with Python's `safetensors` in both directions.
+//
+//   u64 little-endian N │ N bytes of JSON, padded with spaces │ the tensors' bytes, back to back
+#pragma once
+
+#include <sluice/core/tensor.h>
+
+#include <map>
+#include <string>
+
+namespace sluice {
+
+struct SafeTensors {
+  std::map<std::string, Tensor> tensors;
+  std::map<std::string, std::string> metadata;
+};
+
+/// Reads f32, f64, bf16, i64, i32 and bool tensors. A file that is not well-formed, or that holds
+/// another dtype, is an IOError with the path and the reason; memory is taken only after the whole
+/// header has been checked against the size of the file.
+SafeTensors load_safetensors(const std::string& path);
+
+/// Writes atomically (see write_file_atomically); tensors of any layout, as row-major. IOError for
+/// undefined tensors and for names or metadata that are not UTF-8.
+void save_safetensors(const std::string& path, const SafeTensors& file);
+
+}  // namespace sluice

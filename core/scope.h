@@ -1,0 +1,31 @@
+// Which module is running: layers open a scope, so that anomaly mode can say where a NaN was born.
+#pragma once
+
+#include <string>
+
+namespace sluice {
+
+/// For its lifetime, `object` of kind `type` is the innermost module of this thread. Costs two stores.
+class ModuleScope {
+ public:
+  ModuleScope(const void* object, const char* type) : object_(object), type_(type), outer_(top_) { top_ = this; }
+  ~ModuleScope() { top_ = outer_; }
+  ModuleScope(const ModuleScope&) = delete;
+  ModuleScope& operator=(const ModuleScope&) = delete;
+
+  /// The running modules, outermost first: names that name_modules() registered, else types.
+  static std::string path();
+
+ private:
+  const void* object_;
+  const char* type_;
+  ModuleScope* outer_;
+  static constinit thread_local ModuleScope* top_;
+};
+
+namespace detail {
+/// Looks an object's registered path up; empty when unknown. Installed by anomaly mode.
+extern std::string (*module_name)(const void* object);
+}  // namespace detail
+
+}  // namespace sluice

@@ -1,0 +1,62 @@
+#include <sluice/core/shape.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+namespace sluice {
+
+void append_text(std::string& s, double v) {
+  char buf[32];
+  for (int digits : {6, 9, 17}) {
+    std::snprintf(buf, sizeof buf, "%.*g", digits, v);
+    if (std::strtod(buf, nullptr) == v) break;
+  }
+  s += buf;
+}
+
+void append_text(std::string& s, const Shape& shape) {
+  s += '[';
+  for (int i = 0; i < shape.rank(); ++i) {
+    if (i) s += ',';
+    s += std::to_string(shape[i]);
+  }
+  s += ']';
+}
+
+Shape broadcast(std::string_view op, const Shape& a, const Shape& b) {
+  const Shape& longer = a.rank() >= b.rank() ? a : b;
+  Shape out = longer;
+  int shift_a = out.rank() - a.rank(), shift_b = out.rank() - b.rank();
+  for (int i = 0; i < out.rank(); ++i) {
+    int64_t x = i < shift_a ? 1 : a[i - shift_a], y = i < shift_b ? 1 : b[i - shift_b];
+    if (x != y && x != 1 && y != 1)
+      fail(op, ": shapes do not broadcast — got a=", a, ", b=", b, "; sizes ", x, " and ", y,
+           " at dim ", i - out.rank(), " differ and neither is 1");
+    out[i] = x == 1 ? y : x;
+  }
+  return out;
+}
+
+int wrap_dim(std::string_view op, int64_t dim, int rank) {
+  int64_t n = std::max(rank, 1);  // a scalar accepts dim 0 and -1
+  if (dim < -n || dim >= n)
+    fail(op, ": dim ", dim, " is out of range for rank ", rank, "; need ", -n, " <= dim < ", n);
+  return static_cast<int>(dim < 0 ? dim + n : dim);
+}
+
+Shape wrap_dims(std::string_view op, const Shape& dims, int rank) {
+  Shape out;
+  if (dims.empty()) {
+    for (int i = 0; i < rank; ++i) out.push_back(i);
+    return out;
+  }
+  for (int64_t d : dims) out.push_back(wrap_dim(op, d, rank));
+  std::sort(out.begin(), out.end());
+  for (int i = 1; i < out.rank(); ++i)
+    if (out[i] == out[i - 1]) fail(op, ": dim ", out[i], " is listed twice in ", dims);
+  if (rank == 0) return {};
+  return out;
+}
+
+}  // namespace sluice

@@ -1,0 +1,81 @@
+// Shape: the sizes of a tensor's dimensions. At most kMaxRank of them, stored in place.
+#pragma once
+
+#include <sluice/core/error.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+
+namespace sluice {
+
+inline constexpr int kMaxRank = 8;
+
+/// A short list of int64 values: sizes, strides or dims. Value type, no allocation.
+class Shape {
+ public:
+  Shape() = default;
+  Shape(std::initializer_list<int64_t> xs) : Shape(std::span(xs.begin(), xs.size())) {}
+  explicit Shape(std::span<const int64_t> xs) {
+    for (int64_t x : xs) push_back(x);
+  }
+  static Shape filled(int rank, int64_t value) {
+    Shape s;
+    for (int i = 0; i < rank; ++i) s.push_back(value);
+    return s;
+  }
+
+  int rank() const { return rank_; }
+  bool empty() const { return rank_ == 0; }
+  int64_t operator[](int i) const { return v_[i]; }
+  int64_t& operator[](int i) { return v_[i]; }
+  const int64_t* begin() const { return v_; }
+  const int64_t* end() const { return v_ + rank_; }
+  int64_t* begin() { return v_; }
+  int64_t* end() { return v_ + rank_; }
+  int64_t back() const { return v_[rank_ - 1]; }
+
+  void push_back(int64_t x) {
+    if (rank_ == kMaxRank) fail("shape: more than ", kMaxRank, " dimensions");
+    v_[rank_++] = x;
+  }
+  void insert(int at, int64_t x) {
+    push_back(0);
+    for (int i = rank_ - 1; i > at; --i) v_[i] = v_[i - 1];
+    v_[at] = x;
+  }
+  void erase(int at) {
+    for (int i = at; i + 1 < rank_; ++i) v_[i] = v_[i + 1];
+    --rank_;
+  }
+
+  /// Product of the sizes; 1 for rank 0.
+  int64_t numel() const {
+    int64_t n = 1;
+    for (int64_t x : *this) n *= x;
+    return n;
+  }
+  bool operator==(const Shape& o) const {
+    if (rank_ != o.rank_) return false;
+    for (int i = 0; i < rank_; ++i)
+      if (v_[i] != o.v_[i]) return false;
+    return true;
+  }
+
+ private:
+  int rank_ = 0;
+  int64_t v_[kMaxRank];  // only the first rank_ are meaningful
+};
+
+void append_text(std::string& s, const Shape& shape);  // "[2,3]"
+
+/// NumPy broadcasting: sizes are aligned at the right; 1 stretches. Throws ShapeError naming `op`.
+Shape broadcast(std::string_view op, const Shape& a, const Shape& b);
+
+/// Maps dim in [-rank, rank) to [0, rank). Throws ShapeError naming `op`.
+int wrap_dim(std::string_view op, int64_t dim, int rank);
+
+/// Sorted, wrapped, distinct dims; an empty list means all of them.
+Shape wrap_dims(std::string_view op, const Shape& dims, int rank);
+
+}  // namespace sluice

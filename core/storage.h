@@ -1,0 +1,36 @@
+// Storage: a counted block of bytes on one device, shared by every view of it. Its version number
+// grows with each in-place write, which is how backward notices that a saved tensor was edited.
+#pragma once
+
+#include <sluice/core/allocator.h>
+#include <sluice/core/device.h>
+#include <sluice/core/ref.h>
+
+#include <cstddef>
+
+namespace sluice {
+
+class Storage : public RefCounted {
+ public:
+  /// `bytes` uninitialised bytes, 64-byte aligned, in one allocation with this header.
+  static Ref<Storage> create(std::size_t bytes, Device device);
+
+  std::byte* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+  Device device() const { return device_; }
+  uint32_t version() const { return version_.load(std::memory_order_relaxed); }
+  void bump_version() { version_.fetch_add(1, std::memory_order_relaxed); }
+
+ private:
+  Storage(std::byte* data, std::size_t bytes, Device device)
+      : device_(device), data_(data), bytes_(bytes) {}
+  friend void dispose(Storage*);
+
+  std::atomic<uint32_t> version_{0};
+  Device device_;
+  std::byte* data_;
+  std::size_t bytes_;
+};
+void dispose(Storage*);
+
+}  // namespace sluice

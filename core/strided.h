@@ -1,0 +1,37 @@
+// Walking strided memory. Ops compute on contiguous tiles only; whatever is transposed, expanded,
+// sliced or of another dtype is read into a small buffer first, by the code here. So each formula
+// needs one contiguous loop and the compiler vectorises it, whatever the operands look like.
+#pragma once
+
+#include <sluice/core/dtype.h>
+#include <sluice/core/layout.h>
+
+#include <cstddef>
+
+namespace sluice::detail {
+
+/// Elements per tile: 2 KB of f32, several of which fit in L1 beside the outputs.
+inline constexpr int64_t kTile = 512;
+
+/// A layout with neighbouring dims merged wherever they form one evenly strided run.
+struct Walk {
+  int rank = 0;
+  bool contiguous = false;
+  int64_t shape[kMaxRank];
+  int64_t strides[kMaxRank];  // in elements
+
+  explicit Walk(const Layout& layout);
+};
+
+/// Converts elements [start, start+n) of a walk, in row-major order, to T and writes them to out.
+/// `base` is the address of the first element, of type `dtype`.
+template <class T>
+void read_tile(const Walk& walk, const std::byte* base, DType dtype, int64_t start, int64_t n,
+               T* out);
+
+/// Copies `from` to `to` element by element with conversion; both layouts have one shape and
+/// addresses already include the offsets. Parallel.
+void copy_strided(const std::byte* from, const Layout& from_layout, DType from_type, std::byte* to,
+                  const Layout& to_layout, DType to_type);
+
+}  // namespace sluice::detail

@@ -1,0 +1,115 @@
+#include <sluice/core/tensor.h>
+
+#include <sluice/core/node.h>
+#include <sluice/core/strided.h>
+
+#include <algorithm>
+
+namespace sluice {
+
+TensorImpl::TensorImpl(Ref<Storage> s, const Layout& l, DType t)
+    : storage(std::move(s)), layout(l), dtype(t) {}
+TensorImpl::~TensorImpl() = default;
+void dispose(TensorImpl* p) { delete p; }
+
+Tensor::Tensor(float value) : Tensor(empty({})) { *mutable_data<float>() = value; }
+
+Tensor::Tensor(std::initializer_list<float> row)
+    : Tensor(empty({static_cast<int64_t>(row.size())})) {
+  std::copy(row.begin(), row.end(), mutable_data<float>());
+}
+
+Tensor::Tensor(std::initializer_list<std::initializer_list<float>> rows) {
+  int64_t n = static_cast<int64_t>(rows.size());
+  int64_t m = n ? static_cast<int64_t>(rows.begin()->size()) : 0;
+  *this = empty({n, m});
+  float* p = mutable_data<float>();
+  for (const auto& row : rows) {
+    if (static_cast<int64_t>(row.size()) != m)
+      fail("tensor: rows of different lengths — got ", m, " and ", row.size());
+    p = std::copy(row.begin(), row.end(), p);
+  }
+}
+
+Tensor empty(const Shape& shape, TensorOptions options) {
+  // The bound counts empty dims as 1, so that strides cannot overflow either.
+  int64_t bound = size_of(options.dtype);
+  for (int64_t s : shape) {
+    if (s < 0) fail("empty: negative size in shape ", shape);
+    if (s > (int64_t{1} << 46) / bound) fail("empty: shape ", shape, " asks for more memory than any machine has");
+    bound *= std::max<int64_t>(s, 1);
+  }
+  const int64_t n = shape.numel() * size_of(options.dtype);
+  auto storage = Storage::create(static_cast<std::size_t>(n), options.device);
+  return Tensor(Ref<TensorImpl>(new TensorImpl(std::move(storage), Layout(shape), options.dtype)));
+}
+
+Tensor alias(const Tensor& x, const Layout& layout) {
+  return Tensor(Ref<TensorImpl>(new TensorImpl(x.impl().storage, layout, x.dtype())));
+}
+
+Tensor Tensor::detach() const { return alias(*this, layout()); }
+
+double Tensor::item() const {
+  if (numel() != 1) fail("item: needs exactly one element — got shape ", shape());
+  return dispatch_all(dtype(), [&]<class T>() -> double {
+    T v = *reinterpret_cast<const T*>(raw());
+    if constexpr (std::is_same_v<T, BFloat16>) return static_cast<float>(v);
+    else return static_cast<double>(v);
+  });
+}
+
+// -- history -------------------------------------------------------------------------------------
+
+bool Tensor::is_leaf() const { return !impl().history || impl().history->is_leaf(); }
+
+Tensor& Tensor::requires_grad_(bool on) {
+  if (!is_leaf())
+    fail<AutogradError>("requires_grad_: this tensor is the result of ", impl().history->name(),
+                        "; only leaves can be switched, detach() it first");
+  if (on && dtype() != f32 && dtype() != f64)
+    fail<DTypeError>("requires_grad_: only f32 and f64 tensors have gradients — got ", dtype());
+  if (on && !impl_->history) impl_->history = Ref<Node>(new Leaf(*this));
+  if (!on) impl_->history = nullptr;
+  return *this;
+}
+
+const Tensor& Tensor::grad() const {
+  static const Tensor none;
+  if (!requires_grad() || !impl_->history->is_leaf()) return none;
+  return static_cast<Leaf&>(*impl_->history).grad;
+}
+
+void Tensor::set_grad(Tensor g) {
+  if (!requires_grad()) {
+    if (g.defined()) fail<AutogradError>("set_grad: this tensor does not require a gradient");
+    return;
+  }
+  if (!is_leaf())
+    fail<AutogradError>("set_grad: only leaves hold gradients; this is the result of ",
+                        impl_->history->name());
+  if (g.defined() && g.shape() != shape())
+    fail("set_grad: gradient of shape ", g.shape(), " for a tensor of shape ", shape());
+  static_cast<Leaf&>(*impl_->history).grad = std::move(g);
+}
+
+void Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) {
+  if (!requires_grad())
+    fail<AutogradError>("register_hook: this tensor does not require a gradient");
+  impl_->history->add_hook(impl_->output_index, std::move(hook));
+}
+
+void append_text(std::string& s, const Tensor& x) {
+  if (x.defined()) append_text(s, x.shape());
+  else s += "undefined";
+}
+
+namespace detail {
+
+void copy_elements(const Tensor& from, Tensor& to) {
+  if (from.shape() != to.shape()) fail("copy: shapes differ — got ", from, " and ", to);
+  copy_strided(from.raw(), from.layout(), from.dtype(), to.raw(), to.layout(), to.dtype());
+}
+
+}  // namespace detail
+}  // namespace sluice

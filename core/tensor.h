@@ -1,0 +1,160 @@
+// Tensor: storage seen through a layout, with a dtype, and — when gradients are wanted — a history.
+//
+// A Tensor is a handle: copying it shares the storage and the history. Its members state facts and
+// reach the memory; everything that computes is a free function in sluice/ops, everything that walks
+// the history is in sluice/autograd.
+#pragma once
+
+#include <sluice/core/dtype.h>
+#include <sluice/core/layout.h>
+#include <sluice/core/small_vector.h>
+#include <sluice/core/storage.h>
+
+#include <functional>
+#include <initializer_list>
+#include <vector>
+
+namespace sluice {
+
+class Node;
+class Tensor;
+void dispose(Node*);
+
+struct TensorImpl final : RefCounted, detail::Pooled {
+  Ref<Storage> storage;
+  Layout layout;
+  DType dtype = f32;
+  uint32_t output_index = 0;  // which output of `history` this is
+  Ref<Node> history;          // null: a constant; a Leaf: a parameter; else the op that made it
+
+  TensorImpl(Ref<Storage> s, const Layout& l, DType t);
+  ~TensorImpl();
+};
+void dispose(TensorImpl*);
+
+struct TensorOptions {
+  DType dtype = f32;
+  Device device = cpu;
+};
+
+class Tensor {
+ public:
+  Tensor() = default;
+  explicit Tensor(Ref<TensorImpl> impl) : impl_(std::move(impl)) {}
+  /// A scalar, and nested lists: Tensor({1, 2, 3}), Tensor({{1, 2}, {3, 4}}). f32.
+  Tensor(float value);
+  Tensor(std::initializer_list<float> row);
+  Tensor(std::initializer_list<std::initializer_list<float>> rows);
+  /// Copies `values` in row-major order; their count must be shape.numel().
+  template <class T>
+  static Tensor from(const std::vector<T>& values, const Shape& shape);
+  template <class T>
+  static Tensor from(const std::vector<T>& values) {
+    return from(values, {static_cast<int64_t>(values.size())});
+  }
+
+  bool defined() const { return bool(impl_); }
+  const Shape& shape() const { return impl().layout.shape; }
+  const Shape& strides() const { return impl().layout.strides; }
+  const Layout& layout() const { return impl().layout; }
+  int rank() const { return shape().rank(); }
+  /// Size of a dimension; negative dims count from the end.
+  int64_t dim(int64_t d) const { return shape()[wrap_dim("dim", d, rank())]; }
+  int64_t numel() const { return shape().numel(); }
+  DType dtype() const { return impl().dtype; }
+  Device device() const { return impl().storage->device(); }
+  TensorOptions options() const { return {dtype(), device()}; }
+  bool is_contiguous() const { return impl().layout.is_contiguous(); }
+  /// Number of in-place writes its storage has seen.
+  uint32_t version() const { return impl().storage->version(); }
+  bool shares_storage(const Tensor& o) const { return impl().storage == o.impl().storage; }
+
+  /// Pointer to the first element. T must match the dtype. Writing through the mutable pointer does
+  /// not bump the version: call bump_version() after editing a tensor that history may have saved.
+  template <class T>
+  const T* data() const {
+    check_type(dtype_of<T>());
+    return reinterpret_cast<const T*>(raw());
+  }
+  template <class T>
+  T* mutable_data() {
+    check_type(dtype_of<T>());
+    return reinterpret_cast<T*>(raw());
+  }
+  /// Address of the first element, whatever the dtype.
+  std::byte* raw() const {
+    return impl_->storage->data() + impl_->layout.offset * size_of(impl_->dtype);
+  }
+  void bump_version() { impl_->storage->bump_version(); }
+
+  /// The value of a one-element tensor.
+  double item() const;
+  /// All values in row-major order, converted to T.
+  template <class T = float>
+  std::vector<T> to_vector() const;
+
+  // -- history ---------------------------------------------------------------------------------
+  bool requires_grad() const { return impl_ && bool(impl_->history); }
+  /// Makes this tensor a leaf that collects gradients (or a constant again). f32/f64 only; throws
+  /// AutogradError on the result of a recorded op.
+  Tensor& requires_grad_(bool on = true);
+  /// True for a leaf or a constant: not the result of a recorded op.
+  bool is_leaf() const;
+  /// The gradient that backward() accumulated here; undefined before.
+  const Tensor& grad() const;
+  void set_grad(Tensor g);
+  void zero_grad() { set_grad({}); }
+  /// The same storage without history.
+  Tensor detach() const;
+  /// Called with each gradient that reaches this tensor; a defined result replaces it.
+  void register_hook(std::function<Tensor(const Tensor&)> hook);
+
+  TensorImpl& impl() const {
+    if (!impl_) fail<ValueError>("tensor: this Tensor is undefined (default-constructed or moved from)");
+    return *impl_;
+  }
+  const Ref<TensorImpl>& ref() const { return impl_; }
+
+ private:
+  void check_type(DType t) const {
+    if (t != dtype()) fail<DTypeError>("data: tensor holds ", dtype(), ", asked for ", t);
+  }
+  Ref<TensorImpl> impl_;
+};
+
+using Tensors = SmallVector<Tensor, 4>;
+
+/// Uninitialised, contiguous.
+Tensor empty(const Shape& shape, TensorOptions options = {});
+inline Tensor empty_like(const Tensor& x) { return empty(x.shape(), x.options()); }
+/// The same storage seen through another layout, without history (ops record their own).
+Tensor alias(const Tensor& x, const Layout& layout);
+
+void append_text(std::string& s, const Tensor& x);  // "[2,3]", for error messages
+
+namespace detail {
+/// Copies elements of `from` to `to` (same shape), converting dtypes. No history.
+void copy_elements(const Tensor& from, Tensor& to);
+template <class T>
+void read_elements(const Tensor& x, T* out);
+}  // namespace detail
+
+template <class T>
+Tensor Tensor::from(const std::vector<T>& values, const Shape& shape) {
+  if (static_cast<int64_t>(values.size()) != shape.numel())
+    fail("from: ", values.size(), " values do not fill shape ", shape);
+  Tensor t = empty(shape, {.dtype = dtype_of<T>()});
+  T* p = t.mutable_data<T>();
+  for (const T& v : values) *p++ = v;  // std::vector<bool> has no data()
+  return t;
+}
+
+template <class T>
+std::vector<T> Tensor::to_vector() const {
+  Tensor flat = empty(shape(), {.dtype = dtype_of<T>()});
+  detail::copy_elements(*this, flat);
+  const T* p = flat.data<T>();
+  return std::vector<T>(p, p + flat.numel());
+}
+
+}  // namespace sluice

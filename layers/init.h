@@ -1,0 +1,35 @@
+// Initial values of weight matrices [in, out].
+#pragma once
+
+#include <sluice/core/random.h>
+
+namespace sluice {
+
+enum class InitKind {
+  normal,  // N(0, scale²): scale 0.02 is the FLASH paper's and the GPT family's choice
+  lecun,   // N(0, scale²/in)
+  xavier,  // N(0, scale²·2/(in + out)), Glorot & Bengio 2010; with scale < 1 DeepNorm's β (Wang et al. 2022)
+  he,      // N(0, scale²·2/in), He et al. 2015
+  zeros,
+};
+
+struct Init {
+  InitKind kind = InitKind::lecun;
+  double scale = 1;
+
+  static Init paper() { return {InitKind::normal, 0.02}; }
+  static Init lecun() { return {InitKind::lecun, 1}; }
+  static Init xavier() { return {InitKind::xavier, 1}; }
+  /// Xavier scaled by DeepNorm's factor for `layers` layers: (2·layers)^(−1/2), for LAMB with α = 1
+  /// (Su, "Training a 1000-layer Transformer", 2022).
+  static Init deepnorm(int64_t layers);
+};
+
+/// A trained weight of shape [in, out].
+Tensor init_weight(int64_t in, int64_t out, Init init, Rng& rng, DType dtype = f32);
+/// A trained vector of one value.
+Tensor init_vector(int64_t n, double value, DType dtype = f32);
+/// A trained tensor with independent N(0, std²) values.
+Tensor init_normal(const Shape& shape, double std, Rng& rng, DType dtype = f32);
+
+}  // namespace sluice

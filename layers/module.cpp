@@ -1,0 +1,100 @@
+#include <sluice/layers/module.h>
+
+#include <sluice/core/node.h>
+#include <sluice/core/safetensors.h>
+#include <sluice/ops/create.h>
+
+#include <algorithm>
+
+namespace sluice::detail {
+
+std::vector<NamedTensor> tensors_of(const Members& m, bool only_parameters) {
+  std::vector<NamedTensor> out;
+  for (const auto& s : m.slots)
+    if (!only_parameters || s.tensor->requires_grad()) out.push_back({s.name, *s.tensor});
+  return out;
+}
+
+void load_state(const Members& m, const std::map<std::string, Tensor>& state) {
+  for (const auto& s : m.slots) {
+    auto it = state.find(s.name);
+    if (it == state.end()) fail<IOError>("load: tensor \"", s.name, "\" is missing");
+    const Tensor& x = it->second;
+    if (x.shape() != s.tensor->shape())
+      fail<IOError>("load: tensor \"", s.name, "\" has shape ", x, ", the model needs ", *s.tensor);
+    if (x.dtype() != s.tensor->dtype())
+      fail<IOError>("load: tensor \"", s.name, "\" is ", x.dtype(), ", the model needs ", s.tensor->dtype());
+  }
+  if (state.size() != m.slots.size())
+    for (const auto& [name, x] : state)
+      if (std::none_of(m.slots.begin(), m.slots.end(), [&](auto& s) { return s.name == name; }))
+        fail<IOError>("load: tensor \"", name, "\" is not part of the model");
+  NoGrad guard;
+  for (const auto& s : m.slots) copy_(*s.tensor, state.at(s.name));
+}
+
+void convert(const Members& m, DType dtype) {
+  if (dtype != f32 && dtype != f64) fail<DTypeError>("to: a module computes in f32 or f64 — got ", dtype);
+  NoGrad guard;
+  for (const auto& s : m.slots) {
+    if (!is_float(s.tensor->dtype())) continue;
+    const bool trained = s.tensor->requires_grad();
+    *s.tensor = sluice::to(s.tensor->detach(), dtype);
+    if (trained) s.tensor->requires_grad_();
+  }
+}
+
+void save_state(const Members& m, const std::string& path, const std::map<std::string, std::string>& metadata) {
+  SafeTensors file;
+  file.metadata = metadata;
+  for (const auto& s : m.slots) file.tensors[s.name] = s.tensor->detach();
+  save_safetensors(path, file);
+}
+
+std::map<std::string, std::string> load_file(const Members& m, const std::string& path) {
+  SafeTensors file = load_safetensors(path);
+  load_state(m, file.tensors);
+  return file.metadata;
+}
+
+std::string summary_of(const Members& m) {
+  struct Row {
+    std::string path, type, shapes;
+    int64_t values;
+  };
+  std::vector<Row> rows;
+  std::size_t wide_path = 4, wide_type = 4;
+  for (const auto& p : m.parts) {
+    Row row{p.name.empty() ? "(model)" : p.name, p.type, "", 0};
+    for (std::size_t i = p.first; i < p.last; ++i) {
+      const auto& s = m.slots[i];
+      if (s.tensor->requires_grad()) row.values += s.tensor->numel();
+      // Own tensors only: those whose name has no further dot.
+      std::string rest = p.name.empty() ? s.name : s.name.substr(p.name.size() + 1);
+      if (rest.find('.') == std::string::npos)
+        row.shapes += str(row.shapes.empty() ? "" : ", ", rest, s.tensor->shape());
+    }
+    wide_path = std::max(wide_path, row.path.size());
+    wide_type = std::max(wide_type, row.type.size());
+    rows.push_back(row);
+  }
+  std::string out;
+  auto cell = [&](const std::string& s, std::size_t width) { out += s + std::string(width - s.size() + 2, ' '); };
+  cell("path", wide_path), cell("type", wide_type), cell("    values", 10), out += "tensors\n";
+  for (const Row& r : rows) {
+    std::string n = std::to_string(r.values);
+    cell(r.path, wide_path), cell(r.type, wide_type);
+    cell(std::string(n.size() < 10 ? 10 - n.size() : 0, ' ') + n, std::max<std::size_t>(10, n.size()));
+    out += r.shapes + "\n";
+  }
+  return out;
+}
+
+std::map<const void*, std::string> names_of(const Members& m) {
+  std::map<const void*, std::string> out;
+  for (const auto& p : m.parts)
+    if (!p.name.empty()) out[p.object] = p.name;  // parents are visited first, so the innermost name stays
+  return out;
+}
+
+}  // namespace sluice::detail

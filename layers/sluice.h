@@ -1,0 +1,2 @@
+// Everything, in one include.
+#pragma once

@@ -1,0 +1,43 @@
+// Activations and gates. Formulas in ops/formulas.h, with their sources and conventions at kinks.
+#pragma once
+
+#include <sluice/ops/map.h>
+
+#include <string_view>
+
+namespace sluice {
+
+Tensor relu(const Tensor& x);
+/// relu(x)²
+Tensor relu2(const Tensor& x);
+Tensor leaky_relu(const Tensor& x, double slope = 0.01);
+Tensor elu(const Tensor& x, double alpha = 1);
+/// elu(x) + 1
+Tensor elu1(const Tensor& x);
+Tensor silu(const Tensor& x);
+/// x·Φ(x) with the exact normal distribution; gelu_tanh is its tanh approximation.
+Tensor gelu(const Tensor& x);
+Tensor gelu_tanh(const Tensor& x);
+/// ½(1 + erf((x − √½)/(√(1/4π)√2))), MEGA's attention function
+Tensor laplace(const Tensor& x);
+/// ½ + ½σ(x)
+Tensor ns_sigmoid(const Tensor& x);
+
+// Gates x ⊙ φ(g) in one pass.
+Tensor glu(const Tensor& x, const Tensor& g);       // φ = sigmoid
+Tensor reglu(const Tensor& x, const Tensor& g);     // φ = relu
+Tensor geglu(const Tensor& x, const Tensor& g);     // φ = gelu
+Tensor swiglu(const Tensor& x, const Tensor& g);    // φ = silu
+Tensor bilinear(const Tensor& x, const Tensor& g);  // φ = identity
+/// silu(x) ⊙ silu(g), FLASH's two-sided form
+Tensor silu_glu(const Tensor& x, const Tensor& g);
+
+/// Activations by name, for layer options.
+enum class Act { identity, relu, relu2, leaky_relu, elu, elu1, silu, gelu, gelu_tanh, tanh, sigmoid,
+                 ns_sigmoid, softplus, laplace };
+Tensor activate(Act act, const Tensor& x);
+std::string_view name_of(Act act);
+/// The activation of that name; ValueError listing the known ones otherwise.
+Act act_from_name(std::string_view name);
+
+}  // namespace sluice

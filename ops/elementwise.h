@@ -1,0 +1,104 @@
+// Elementwise arithmetic, comparisons and mathematics. All broadcast by NumPy's rules and, where they
+// are smooth, have gradients of any order.
+#pragma once
+
+#include <sluice/ops/map.h>
+
+#include <limits>
+
+namespace sluice {
+
+// -- arithmetic: f32, f64; add, sub, mul, neg, scale and square also i64, i32 ---------------------------
+Tensor add(const Tensor& a, const Tensor& b);
+Tensor sub(const Tensor& a, const Tensor& b);
+Tensor mul(const Tensor& a, const Tensor& b);
+Tensor div(const Tensor& a, const Tensor& b);
+Tensor neg(const Tensor& x);
+/// factor · x
+Tensor scale(const Tensor& x, double factor);
+/// x + c
+Tensor add_scalar(const Tensor& x, double c);
+/// x^e; a scalar exponent has slope c·x^(c−1), a tensor exponent also x^e·log x (0 where x <= 0).
+Tensor pow(const Tensor& x, double exponent);
+Tensor pow(const Tensor& x, const Tensor& exponent);
+Tensor square(const Tensor& x);
+Tensor reciprocal(const Tensor& x);
+/// The larger or smaller of two; NaN wins; a tie splits the gradient in halves.
+Tensor maximum(const Tensor& a, const Tensor& b);
+Tensor minimum(const Tensor& a, const Tensor& b);
+/// x limited to [lo, hi]; slope 1 on the bounds. Throws ValueError when lo > hi.
+Tensor clamp(const Tensor& x, double lo, double hi = std::numeric_limits<double>::infinity());
+/// a + w·(b − a)
+Tensor lerp(const Tensor& a, const Tensor& b, const Tensor& w);
+/// mask ? a : b, mask bool. Gradients flow to the chosen side only.
+Tensor where(const Tensor& mask, const Tensor& a, const Tensor& b);
+/// x with `value` where mask is true.
+Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
+
+// -- mathematics ------------------------------------------------------------------------------------------
+Tensor exp(const Tensor& x);
+Tensor expm1(const Tensor& x);
+Tensor log(const Tensor& x);
+Tensor log1p(const Tensor& x);
+Tensor sqrt(const Tensor& x);
+Tensor rsqrt(const Tensor& x);
+Tensor tanh(const Tensor& x);
+Tensor sigmoid(const Tensor& x);
+/// log(1 + e^x) without overflow
+Tensor softplus(const Tensor& x);
+Tensor erf(const Tensor& x);
+Tensor sin(const Tensor& x);
+Tensor cos(const Tensor& x);
+/// Slope sign(x): 0 at 0.
+Tensor abs(const Tensor& x);
+/// −1, 0 or 1; gradient 0, as for the four roundings below (round: half to even).
+Tensor sign(const Tensor& x);
+Tensor floor(const Tensor& x);
+Tensor ceil(const Tensor& x);
+Tensor round(const Tensor& x);
+Tensor trunc(const Tensor& x);
+
+// -- comparisons: any dtype, both sides of one; the result is bool ------------------------------------------
+Tensor eq(const Tensor& a, const Tensor& b);
+Tensor ne(const Tensor& a, const Tensor& b);
+Tensor lt(const Tensor& a, const Tensor& b);
+Tensor le(const Tensor& a, const Tensor& b);
+Tensor gt(const Tensor& a, const Tensor& b);
+Tensor ge(const Tensor& a, const Tensor& b);
+Tensor logical_and(const Tensor& a, const Tensor& b);
+Tensor logical_or(const Tensor& a, const Tensor& b);
+Tensor logical_not(const Tensor& x);
+Tensor isnan(const Tensor& x);
+Tensor isfinite(const Tensor& x);
+
+// -- operators ---------------------------------------------------------------------------------------------
+inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
+inline Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
+inline Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }
+inline Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
+inline Tensor operator-(const Tensor& x) { return neg(x); }
+inline Tensor operator+(const Tensor& x, double c) { return add_scalar(x, c); }
+inline Tensor operator+(double c, const Tensor& x) { return add_scalar(x, c); }
+inline Tensor operator-(const Tensor& x, double c) { return add_scalar(x, -c); }
+Tensor operator-(double c, const Tensor& x);
+inline Tensor operator*(const Tensor& x, double c) { return scale(x, c); }
+inline Tensor operator*(double c, const Tensor& x) { return scale(x, c); }
+inline Tensor operator/(const Tensor& x, double c) { return scale(x, 1 / c); }
+Tensor operator/(double c, const Tensor& x);
+inline Tensor operator<(const Tensor& a, const Tensor& b) { return lt(a, b); }
+inline Tensor operator<=(const Tensor& a, const Tensor& b) { return le(a, b); }
+inline Tensor operator>(const Tensor& a, const Tensor& b) { return gt(a, b); }
+inline Tensor operator>=(const Tensor& a, const Tensor& b) { return ge(a, b); }
+inline Tensor operator==(const Tensor& a, const Tensor& b) { return eq(a, b); }
+inline Tensor operator!=(const Tensor& a, const Tensor& b) { return ne(a, b); }
+Tensor operator<(const Tensor& x, double c);
+Tensor operator<=(const Tensor& x, double c);
+Tensor operator>(const Tensor& x, double c);
+Tensor operator>=(const Tensor& x, double c);
+Tensor operator==(const Tensor& x, double c);
+Tensor operator!=(const Tensor& x, double c);
+inline Tensor operator&(const Tensor& a, const Tensor& b) { return logical_and(a, b); }
+inline Tensor operator|(const Tensor& a, const Tensor& b) { return logical_or(a, b); }
+inline Tensor operator!(const Tensor& x) { return logical_not(x); }
+
+}  // namespace sluice

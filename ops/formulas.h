@@ -1,0 +1,269 @@
+// Every scalar formula of the project, exactly once. A formula is a functor with a templated body: no
+// loops, no devices, no dtypes. The same text runs as a vectorised CPU loop (Value<float>), as the
+// generated fused backward (Dual<float, N>), as a composition of ops for gradients of any order
+// (Dual<Tensor, N>), and on a GPU.
+//
+// Rules: select(mask, a, b) instead of if, with both branches finite; constants by like(x, c) or plain
+// numbers; the convention at a kink stated beside the formula. `affine` marks formulas whose slopes are
+// constants: nothing is saved for their backward. `integral` marks those that also serve i64 and i32.
+#pragma once
+
+#include <sluice/core/dual.h>
+
+namespace sluice::formula {
+
+// -- arithmetic ------------------------------------------------------------------------------------
+struct Add {
+  static constexpr const char* name = "add";
+  static constexpr bool affine = true, integral = true;
+  template <class T> SLUICE_FN T operator()(const T& a, const T& b) const { return a + b; }
+};
+struct Sub {
+  static constexpr const char* name = "sub";
+  static constexpr bool affine = true, integral = true;
+  template <class T> SLUICE_FN T operator()(const T& a, const T& b) const { return a - b; }
+};
+struct Mul {
+  static constexpr const char* name = "mul";
+  static constexpr bool integral = true;
+  template <class T> SLUICE_FN T operator()(const T& a, const T& b) const { return a * b; }
+};
+struct Div {
+  static constexpr const char* name = "div";
+  template <class T> SLUICE_FN T operator()(const T& a, const T& b) const { return a / b; }
+};
+struct Neg {
+  static constexpr const char* name = "neg";
+  static constexpr bool affine = true, integral = true;
+  template <class T> SLUICE_FN T operator()(const T& x) const { return -x; }
+};
+/// scale · x + shift
+struct Affine {
+  static constexpr const char* name = "affine";
+  static constexpr bool affine = true, integral = true;
+  double scale = 1, shift = 0;
+  template <class T> SLUICE_FN T operator()(const T& x) const { return x * scale + shift; }
+};
+/// c / x
+struct DivInto {
+  static constexpr const char* name = "div";
+  double c;
+  template <class T> SLUICE_FN T operator()(const T& x) const { return c / x; }
+};
+struct Pow {
+  static constexpr const char* name = "pow";
+  template <class T> SLUICE_FN T operator()(const T& x, const T& e) const { return pow(x, e); }
+};
+/// x^c, c fixed
+struct PowScalar {
+  static constexpr const char* name = "pow";
+  double c;
+  template <class T> SLUICE_FN T operator()(const T& x) const { return pow(x, c); }
+};
+struct Square {
+  static constexpr const char* name = "square";
+  static constexpr bool integral = true;
+  template <class T> SLUICE_FN T operator()(const T& x) const { return x * x; }
+};
+struct Maximum {  // a tie splits the gradient in halves
+  static constexpr const char* name = "maximum";
+  template <class T> SLUICE_FN T operator()(const T& a, const T& b) const { return max(a, b); }
+};
+struct Minimum {
+  static constexpr const char* name = "minimum";
+  template <class T> SLUICE_FN T operator()(const T& a, const T& b) const { return min(a, b); }
+};
+/// x limited to [lo, hi]; slope 1 inside and on the bounds, 0 outside; NaN stays NaN.
+struct Clamp {
+  static constexpr const char* name = "clamp";
+  double lo, hi;
+  template <class T> SLUICE_FN T operator()(const T& x) const {
+    return select(x < lo, like(x, lo), select(x > hi, like(x, hi), x));
+  }
+};
+/// mask ≠ 0 ? a : b; the mask is a bool tensor, read as 0 and 1.
+struct Where {
+  static constexpr const char* name = "where";
+  template <class T> SLUICE_FN T operator()(const T& mask, const T& a, const T& b) const {
+    return select(mask != 0.0, a, b);
+  }
+};
+
+// -- unary mathematics: primitives, whose slopes stand in core/dual.h --------------------------------
+#define SLUICE_UNARY_FORMULA(Type, f)                                              \
+  struct Type {                                                                    \
+    static constexpr const char* name = #f;                                        \
+    template <class T> SLUICE_FN T operator()(const T& x) const { return f(x); }   \
+  };
+SLUICE_UNARY_FORMULA(Exp, exp)
+SLUICE_UNARY_FORMULA(Expm1, expm1)
+SLUICE_UNARY_FORMULA(Log, log)
+SLUICE_UNARY_FORMULA(Log1p, log1p)
+SLUICE_UNARY_FORMULA(Sqrt, sqrt)
+SLUICE_UNARY_FORMULA(Rsqrt, rsqrt)
+SLUICE_UNARY_FORMULA(Tanh, tanh)
+SLUICE_UNARY_FORMULA(Sigmoid, sigmoid)
+SLUICE_UNARY_FORMULA(Softplus, softplus)
+SLUICE_UNARY_FORMULA(Erf, erf)
+SLUICE_UNARY_FORMULA(Sin, sin)
+SLUICE_UNARY_FORMULA(Cos, cos)
+SLUICE_UNARY_FORMULA(Abs, abs)
+SLUICE_UNARY_FORMULA(Sign, sign)
+SLUICE_UNARY_FORMULA(Floor, floor)
+SLUICE_UNARY_FORMULA(Ceil, ceil)
+SLUICE_UNARY_FORMULA(Round, round)
+SLUICE_UNARY_FORMULA(Trunc, trunc)
+#undef SLUICE_UNARY_FORMULA
+
+// -- activations -------------------------------------------------------------------------------------
+struct Identity {
+  static constexpr const char* name = "identity";
+  static constexpr bool affine = true;
+  template <class T> SLUICE_FN T operator()(const T& x) const { return x; }
+};
+struct Relu {  // relu'(0) = 0
+  static constexpr const char* name = "relu";
+  template <class T> SLUICE_FN T operator()(const T& x) const {
+    return select(x <= 0.0, like(x, 0), x);  // this way round NaN stays NaN
+  }
+};
+/// relu(x)², the attention activation of GAU (Hua et al. 2022; So et al. 2021).
+struct Relu2 {
+  static constexpr const char* name = "relu2";
+  template <class T> SLUICE_FN T operator()(const T& x) const {
+    T r = Relu{}(x);
+    return r * r;
+  }
+};
+struct Elu {  // Clevert et al. 2015; slope at 0 is α (exp branch)
+  static constexpr const char* name = "elu";
+  double alpha = 1;
+  template <class T> SLUICE_FN T operator()(const T& x) const {
+    return select(x > 0.0, x, expm1(select(x > 0.0, like(x, 0), x)) * alpha);
+  }
+};
+/// elu(x) + 1, the positive feature map of linear attention (Katharopoulos et al. 2020).
+struct Elu1 {
+  static constexpr const char* name = "elu1";
+  template <class T> SLUICE_FN T operator()(const T& x) const {
+    return select(x > 0.0, x + 1.0, exp(select(x > 0.0, like(x, 0), x)));
+  }
+};
+struct Silu {
+  static constexpr const char* name = "silu";
+  template <class T> SLUICE_FN T operator()(const T& x) const { return x * sigmoid(x); }
+};
+struct Gelu {  // x·Φ(x), exact (Hendrycks & Gimpel 2016)
+  static constexpr const char* name = "gelu";
+  template <class T> SLUICE_FN T operator()(const T& x) const {
+    return x * 0.5 * (erf(x * 0.7071067811865476) + 1.0);
+  }
+};
+struct GeluTanh {
+  static constexpr const char* name = "gelu_tanh";
+  template <class T> SLUICE_FN T operator()(const T& x) const {
+    return x * 0.5 * (tanh((x + x * x * x * 0.044715) * 0.7978845608028654) + 1.0);
+  }
+};
+/// ½(1 + erf((x − √½) / (√(1/4π)·√2))), the Laplace attention function of MEGA (Ma et al. 2022).
+struct Laplace {
+  static constexpr const char* name = "laplace";
+  template <class T> SLUICE_FN T operator()(const T& x) const {
+    return (erf((x - 0.7071067811865476) * 2.5066282746310002) + 1.0) * 0.5;  // 1/(√(1/4π)√2) = √2π
+  }
+};
+struct LeakyRelu {
+  static constexpr const char* name = "leaky_relu";
+  double slope = 0.01;
+  template <class T> SLUICE_FN T operator()(const T& x) const {
+    return select(x > 0.0, x, x * slope);
+  }
+};
+/// ½ + ½σ(x): the "non-sparse" sigmoid of gated attention (Qiu et al. 2025).
+struct NsSigmoid {
+  static constexpr const char* name = "ns_sigmoid";
+  template <class T> SLUICE_FN T operator()(const T& x) const { return sigmoid(x) * 0.5 + 0.5; }
+};
+
+// -- gates: x ⊙ φ(g) ---------------------------------------------------------------------------------
+template <class Phi>
+struct Gated {
+  static constexpr const char* name = "gated";
+  template <class T> SLUICE_FN T operator()(const T& x, const T& g) const { return x * Phi{}(g); }
+};
+using Glu = Gated<Sigmoid>;       // Dauphin et al. 2017
+using ReGlu = Gated<Relu>;        // Shazeer 2020, as the next three
+using GeGlu = Gated<Gelu>;
+using SwiGlu = Gated<Silu>;
+using Bilinear = Gated<Identity>;
+/// φ(x) ⊙ φ(g) with SiLU on both sides, as FLASH builds its GLU (Hua et al. 2022).
+struct SiluGlu {
+  static constexpr const char* name = "silu_glu";
+  template <class T> SLUICE_FN T operator()(const T& x, const T& g) const {
+    return Silu{}(x) * Silu{}(g);
+  }
+};
+/// Linear interpolation a + w·(b − a).
+struct Lerp {
+  static constexpr const char* name = "lerp";
+  template <class T> SLUICE_FN T operator()(const T& a, const T& b, const T& w) const {
+    return a + w * (b - a);
+  }
+};
+/// γ ⊙ z + β, the scale-offset heads of GAU.
+struct ScaleOffset {
+  static constexpr const char* name = "scale_offset";
+  template <class T> SLUICE_FN T operator()(const T& z, const T& gamma, const T& beta) const {
+    return z * gamma + beta;
+  }
+};
+
+// -- attention weights of GAU: w holds mask / length; where it is 0 the score may be anything, even NaN ----
+/// relu(scale·t [+ b])² · w
+struct Relu2Weight {
+  static constexpr const char* name = "relu2_weight";
+  double scale = 1;
+  template <class T> SLUICE_FN T operator()(const T& t, const T& w) const {
+    return select(w == 0.0, like(t, 0), Relu2{}(t * scale) * w);
+  }
+  template <class T> SLUICE_FN T operator()(const T& t, const T& b, const T& w) const {
+    return select(w == 0.0, like(t, 0), Relu2{}(t * scale + b) * w);
+  }
+};
+/// laplace(scale·t [+ b]) · w
+struct LaplaceWeight {
+  static constexpr const char* name = "laplace_weight";
+  double scale = 1;
+  template <class T> SLUICE_FN T operator()(const T& t, const T& w) const {
+    return select(w == 0.0, like(t, 0), Laplace{}(t * scale) * w);
+  }
+  template <class T> SLUICE_FN T operator()(const T& t, const T& b, const T& w) const {
+    return select(w == 0.0, like(t, 0), Laplace{}(t * scale + b) * w);
+  }
+};
+
+// -- losses, elementwise ---------------------------------------------------------------------------------
+struct SquaredError {
+  static constexpr const char* name = "mse_loss";
+  template <class T> SLUICE_FN T operator()(const T& x, const T& y) const {
+    T e = x - y;
+    return e * e;
+  }
+};
+/// −[t·log σ(x) + (1−t)·log(1−σ(x))] = softplus(x) − t·x, finite for every finite logit x.
+struct BceWithLogits {
+  static constexpr const char* name = "bce_with_logits";
+  template <class T> SLUICE_FN T operator()(const T& x, const T& t) const {
+    return softplus(x) - t * x;
+  }
+};
+
+/// p·(log p − log q), 0 where p = 0.
+struct KlTerm {
+  static constexpr const char* name = "kl_div";
+  template <class T> SLUICE_FN T operator()(const T& log_q, const T& p) const {
+    return select(p > 0.0, p * (log(select(p > 0.0, p, like(p, 1))) - log_q), like(p, 0));
+  }
+};
+
+}  // namespace sluice::formula

@@ -1,0 +1,227 @@
+// split, cat and friends: pieces of a tensor, and tensors made of pieces.
+#include <sluice/ops/join.h>
+
+#include <sluice/core/node.h>
+#include <sluice/core/strided.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/view.h>
+
+#include <algorithm>
+
+namespace sluice {
+
+namespace {
+
+struct Embed final : Node {
+  Shape starts, sizes, steps;
+  Embed(const Shape& a, const Shape& n, const Shape& s) : starts(a), sizes(n), steps(s) {}
+  static const char* op_name() { return "pad"; }
+  const char* name() const override { return op_name(); }
+  Tensors vjp(const Tensor& g) override { return {detail::region(g, starts, sizes, steps)}; }
+};
+
+// (y_1, …, y_k) = split(x). Backward: dx = cat(g_1, …, g_k), zeros where no gradient came.
+struct Split final : Node {
+  int dim;
+  TensorOptions options;
+  Split(int d, TensorOptions o) : dim(d), options(o) {}
+  static const char* op_name() { return "split"; }
+  const char* name() const override { return op_name(); }
+  Tensors vjp_all(const Tensors& gs) override {
+    std::vector<Tensor> pieces;
+    for (std::size_t i = 0; i < gs.size(); ++i)
+      pieces.push_back(gs[i].defined() ? gs[i] : zeros(outputs[i].shape, options));
+    return {cat(pieces, dim)};
+  }
+};
+
+// y = cat(x_1, …, x_k). Backward: dx_i is its slice of g.
+struct Cat final : Node {
+  int dim;
+  std::vector<int64_t> sizes;
+  Cat(int d, std::vector<int64_t> s) : dim(d), sizes(std::move(s)) {}
+  static const char* op_name() { return "cat"; }
+  const char* name() const override { return op_name(); }
+  Tensors vjp(const Tensor& g) override {
+    Tensors grads;
+    int64_t start = 0;
+    for (std::size_t i = 0; i < sizes.size(); start += sizes[i++])
+      grads.push_back(needs(i) ? narrow(g, dim, start, sizes[i]) : Tensor());
+    return grads;
+  }
+};
+
+// dx_p = Σ over windows that contain p: the adjoint of unfold, and unfold is its adjoint.
+struct Fold final : Node {
+  int64_t dim, size, step;
+  Fold(int64_t d, int64_t n, int64_t s) : dim(d), size(n), step(s) {}
+  static const char* op_name() { return "fold"; }
+  const char* name() const override { return op_name(); }
+  Tensors vjp(const Tensor& g) override { return {unfold(g, dim, size, step)}; }
+};
+
+}  // namespace
+
+namespace detail {
+
+Tensor embed(const Tensor& x, const Shape& full_shape, const Shape& starts, const Shape& steps,
+             double value) {
+  Tensor y = full(full_shape, value, x.options());
+  Layout box = y.layout();
+  for (int d = 0; d < box.rank(); ++d) {
+    box.offset += starts[d] * box.strides[d];
+    box.shape[d] = x.shape()[d];
+    box.strides[d] *= steps[d];
+  }
+  Tensor target = alias(y, box);
+  copy_elements(x, target);
+  return record<Embed>(std::move(y), {x}, {}, starts, x.shape(), steps);
+}
+
+}  // namespace detail
+
+std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, int64_t dim) {
+  int d = wrap_dim("split", dim, x.rank());
+  if (x.rank() == 0) fail("split: a scalar has no dims");
+  int64_t total = 0;
+  for (int64_t s : sizes) {
+    if (s < 0) fail("split: negative size ", s);
+    total += s;
+  }
+  if (total != x.shape()[d])
+    fail("split: sizes sum to ", total, ", dim ", dim, " of x=", x, " is ", x.shape()[d]);
+  std::vector<Tensor> pieces;
+  int64_t start = 0;
+  for (int64_t s : sizes) {
+    Layout l = x.layout();
+    l.offset += start * l.strides[d];
+    l.shape[d] = s;
+    pieces.push_back(alias(x, l));
+    start += s;
+  }
+  if (grad_enabled() && x.requires_grad() && !pieces.empty()) {
+    Node* node = new Split(d, x.options());
+    node->edges.emplace_back(x.impl().history, x.impl().output_index);
+    for (Tensor& p : pieces) node->add_output(p);
+  }
+  return pieces;
+}
+
+std::vector<Tensor> chunk(const Tensor& x, int64_t n, int64_t dim) {
+  if (n < 1) fail<ValueError>("chunk: needs n >= 1 — got ", n);
+  int64_t total = x.dim(dim), size = (total + n - 1) / n;
+  std::vector<int64_t> sizes;
+  for (int64_t left = total; left > 0; left -= size) sizes.push_back(std::min(size, left));
+  if (total == 0) sizes.push_back(0);
+  return split(x, sizes, dim);
+}
+
+Tensor cat(const std::vector<Tensor>& xs, int64_t dim) {
+  if (xs.empty()) fail<ValueError>("cat: needs at least one tensor");
+  int d = wrap_dim("cat", dim, xs[0].rank());
+  if (xs[0].rank() == 0) fail("cat: scalars have no dims; use stack");
+  Shape shape = xs[0].shape();
+  std::vector<int64_t> sizes;
+  shape[d] = 0;
+  for (const Tensor& x : xs) {
+    bool ok = x.rank() == shape.rank();
+    for (int i = 0; ok && i < shape.rank(); ++i) ok = i == d || x.shape()[i] == shape[i];
+    if (!ok) fail("cat: shapes differ outside dim ", dim, " — got ", xs[0], " and ", x);
+    if (x.dtype() != xs[0].dtype())
+      fail<DTypeError>("cat: dtypes differ — got ", xs[0].dtype(), " and ", x.dtype());
+    if (x.device() != xs[0].device())
+      fail<DeviceError>("cat: operands on ", xs[0].device(), " and ", x.device());
+    sizes.push_back(x.shape()[d]);
+    shape[d] += sizes.back();
+  }
+  Tensor y = empty(shape, xs[0].options());
+  int64_t start = 0;
+  for (const Tensor& x : xs) {
+    Layout l = y.layout();
+    l.offset += start * l.strides[d];
+    l.shape[d] = x.shape()[d];
+    Tensor piece = alias(y, l);
+    detail::copy_elements(x, piece);
+    start += l.shape[d];
+  }
+  std::vector<TensorRef> inputs(xs.begin(), xs.end());
+  return record<Cat>(std::move(y), TensorRefs(inputs), TensorRefs(), d, std::move(sizes));
+}
+
+Tensor stack(const std::vector<Tensor>& xs, int64_t dim) {
+  if (xs.empty()) fail<ValueError>("stack: needs at least one tensor");
+  std::vector<Tensor> raised;
+  for (const Tensor& x : xs) {
+    if (x.shape() != xs[0].shape()) fail("stack: shapes differ — got ", xs[0], " and ", x);
+    raised.push_back(unsqueeze(x, dim));
+  }
+  return cat(raised, wrap_dim("stack", dim, xs[0].rank() + 1));
+}
+
+Tensor pad(const Tensor& x, int64_t dim, int64_t before, int64_t after, double value) {
+  int d = wrap_dim("pad", dim, x.rank());
+  if (x.rank() == 0) fail("pad: a scalar has no dims");
+  if (before < 0 || after < 0)
+    fail<ValueError>("pad: negative padding ", before, ", ", after, "; use slice to remove");
+  if (before == 0 && after == 0) return x;
+  Shape full_shape = x.shape(), starts = Shape::filled(x.rank(), 0);
+  full_shape[d] += before + after;
+  starts[d] = before;
+  return detail::embed(x, full_shape, starts, Shape::filled(x.rank(), 1), value);
+}
+
+Tensor roll(const Tensor& x, int64_t shift, int64_t dim) {
+  int64_t n = x.dim(dim);
+  if (x.rank() == 0) fail("roll: a scalar has no dims");
+  if (n == 0) return x;
+  int64_t k = ((shift % n) + n) % n;
+  if (k == 0) return x;
+  return cat({narrow(x, dim, n - k, k), narrow(x, dim, 0, n - k)}, dim);
+}
+
+Tensor fold(const Tensor& windows, int64_t dim, int64_t length, int64_t step) {
+  int rank = windows.rank() - 1;
+  if (rank < 1) fail("fold: needs windows in a last dim — got ", windows);
+  int d = wrap_dim("fold", dim, rank);
+  int64_t count = windows.shape()[d], size = windows.shape()[rank];
+  if (step < 1 || size > length || (length - size) / step + 1 != count)
+    fail("fold: ", count, " windows of ", size, " every ", step, " do not tile length ", length);
+  Shape shape = windows.shape();
+  shape.erase(rank);
+  shape[d] = length;
+  Tensor y = zeros(shape, windows.options());
+  {
+    NoGrad guard;
+    // Window position by window position: for a fixed k the targets i·step + k are distinct.
+    for (int64_t k = 0; k < size; ++k) {
+      Layout l = y.layout();
+      l.offset += k * l.strides[d];
+      l.shape[d] = count;
+      l.strides[d] *= step;
+      Tensor target = alias(y, l);
+      detail::copy_elements(add(target, select(windows, rank, k)), target);
+    }
+  }
+  return record<Fold>(std::move(y), {windows}, {}, d, size, step);
+}
+
+Tensor repeat_interleave(const Tensor& x, int64_t n, int64_t dim) {
+  int d = wrap_dim("repeat_interleave", dim, x.rank());
+  if (x.rank() == 0 || n < 0) fail("repeat_interleave: n=", n, " and x=", x);
+  Shape stretched = x.shape(), merged = x.shape();
+  stretched.insert(d + 1, n);
+  merged[d] *= n;
+  return reshape(expand(unsqueeze(x, d + 1), stretched), merged);
+}
+
+Tensor repeat(const Tensor& x, int64_t n, int64_t dim) {
+  int d = wrap_dim("repeat", dim, x.rank());
+  if (x.rank() == 0 || n < 0) fail("repeat: n=", n, " and x=", x);
+  Shape stretched = x.shape(), merged = x.shape();
+  stretched.insert(d, n);
+  merged[d] *= n;
+  return reshape(expand(unsqueeze(x, d), stretched), merged);
+}
+
+}  // namespace sluice

@@ -1,0 +1,156 @@
+// Cross entropy with p = softmax(x) and target distribution q:   L = log Σ e^x − Σ q·x,   dx = w·(p − q)
+#include <sluice/ops/loss.h>
+
+#include <sluice/core/kernel.h>
+#include <sluice/core/node.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/reduce.h>
+#include <sluice/ops/rows.h>
+#include <sluice/ops/softmax.h>
+#include <sluice/ops/view.h>
+
+#include <cmath>
+
+namespace sluice {
+
+namespace {
+
+/// Loss of each row of x [n, C]; rows whose target is negative are ignored and give 0.
+void cross_entropy_cpu(const Tensor& x, const Tensor& targets, Tensor& loss, double smoothing) {
+  const int64_t classes = x.dim(1);
+  const int64_t* t = targets.data<int64_t>();
+  dispatch_float("cross_entropy", x.dtype(), [&]<class T>() {
+    const T* in = x.data<T>();
+    T* out = loss.mutable_data<T>();
+    detail::for_each_row(x.dim(0), classes, [&](int64_t r) {
+      if (t[r] < 0) {
+        out[r] = 0;
+        return;
+      }
+      const T* p = in + r * classes;
+      const T m = detail::row_max(p, classes);
+      const T shift = m - m == T(0) ? m : T(0);
+      const T total = detail::row_total<T>(classes, [=](int64_t i) { return math::exp(p[i] - shift); });
+      const T lse = math::log(total) + shift;
+      T target = p[t[r]];
+      if (smoothing > 0)
+        target = T(1 - smoothing) * target + T(smoothing) * detail::row_sum(p, classes) / T(classes);
+      out[r] = lse - target;
+    });
+  });
+}
+
+/// dx = g·(softmax(x) − q), g one number per row.
+void cross_entropy_backward_cpu(const Tensor& x, const Tensor& targets, const Tensor& g, Tensor& dx,
+                                double smoothing) {
+  const int64_t classes = x.dim(1);
+  const int64_t* t = targets.data<int64_t>();
+  dispatch_float("cross_entropy", x.dtype(), [&]<class T>() {
+    const T *in = x.data<T>(), *pg = g.data<T>();
+    T* out = dx.mutable_data<T>();
+    detail::for_each_row(x.dim(0), classes, [&](int64_t r) {
+      T* q = out + r * classes;
+      if (t[r] < 0) return static_cast<void>(std::fill_n(q, classes, T(0)));
+      const T* p = in + r * classes;
+      const T m = detail::row_max(p, classes);
+      const T shift = m - m == T(0) ? m : T(0);
+      detail::row_map(p, q, classes, [shift](T v) { return math::exp(v - shift); });
+      const T scale = pg[r] / detail::row_sum(q, classes);
+      const T uniform = pg[r] * T(smoothing / static_cast<double>(classes));
+      detail::row_map(q, q, classes, [=](T v) { return v * scale - uniform; });
+      q[t[r]] -= pg[r] * T(1 - smoothing);
+    });
+  });
+}
+
+constinit Kernel<void(const Tensor&, const Tensor&, Tensor&, double)> ce_kernel{"cross_entropy",
+                                                                               &cross_entropy_cpu};
+constinit Kernel<void(const Tensor&, const Tensor&, const Tensor&, Tensor&, double)> ce_backward_kernel{
+    "cross_entropy backward", &cross_entropy_backward_cpu};
+
+struct CrossEntropy final : Node {
+  double smoothing;
+  explicit CrossEntropy(double s) : smoothing(s) {}
+  static const char* op_name() { return "cross_entropy"; }
+  const char* name() const override { return op_name(); }
+  Tensors vjp(const Tensor& g) override {
+    Tensor x = saved(0), targets = saved(1);
+    if (!grad_enabled()) {
+      Tensor dx = empty(x.shape(), x.options());
+      ce_backward_kernel(x.device())(contiguous(x), targets, contiguous(g), dx, smoothing);
+      return {dx, {}};
+    }
+    const int64_t classes = x.dim(1);
+    Tensor counted = to(targets >= 0.0, x.dtype());
+    Tensor q = one_hot(where(targets >= 0.0, to(targets, f64), zeros({}, {f64})), classes);
+    return {unsqueeze(g * counted, 1) * (softmax(x) - q), {}};
+  }
+
+ private:
+  Tensor one_hot(const Tensor& targets, int64_t classes) const {
+    Tensor q = sluice::one_hot(to(targets, i64), classes, {saved(0).dtype()});
+    return q * (1 - smoothing) + smoothing / static_cast<double>(classes);
+  }
+};
+
+void check_equal(const char* op, const Tensor& a, const Tensor& b) {
+  if (a.shape() != b.shape()) fail(op, ": shapes must be equal — got ", a, " and ", b);
+}
+
+Tensor reduced(const Tensor& x, Reduction reduction) {
+  if (reduction == Reduction::none) return x;
+  return reduction == Reduction::sum ? sum(x) : mean(x);
+}
+
+}  // namespace
+
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions o) {
+  if (logits.dtype() != f32 && logits.dtype() != f64)
+    fail<DTypeError>("cross_entropy: logits must be f32 or f64 — got ", logits.dtype());
+  if (!is_integer(targets.dtype()))
+    fail<DTypeError>("cross_entropy: targets must be i64 or i32 — got ", targets.dtype());
+  if (logits.rank() < 1 || Shape(std::span(logits.shape().begin(), logits.rank() - 1)) != targets.shape())
+    fail("cross_entropy: logits=", logits, " and targets=", targets, " do not fit; need [..., C] and [...]");
+  if (!(o.label_smoothing >= 0 && o.label_smoothing <= 1))
+    fail<ValueError>("cross_entropy: label_smoothing ", o.label_smoothing, " is outside [0, 1]");
+  const int64_t classes = logits.dim(-1), n = targets.numel();
+  Tensor flat_targets = clone(reshape(to(targets, i64), {n}).detach());
+  int64_t* t = flat_targets.mutable_data<int64_t>();
+  int64_t counted = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    if (t[i] == o.ignore_index) t[i] = -1;  // what the kernels know as "ignored"
+    else if (t[i] < 0 || t[i] >= classes)
+      fail<ValueError>("cross_entropy: target ", t[i], " at position ", i, " is outside [0, ", classes, ")");
+    else ++counted;
+  }
+  Tensor x = reshape(logits, {n, classes});
+  Tensor loss = empty({n}, logits.options());
+  if (n > 0) ce_kernel(x.device())(contiguous(x.detach()), flat_targets, loss, o.label_smoothing);
+  loss = record<CrossEntropy>(loss, {x, flat_targets}, {x, flat_targets}, o.label_smoothing);
+  if (o.reduction == Reduction::none) return reshape(loss, targets.shape());
+  Tensor total = sum(loss);
+  return o.reduction == Reduction::sum ? total
+                                       : total * (1.0 / static_cast<double>(std::max<int64_t>(1, counted)));
+}
+
+Tensor mse_loss(const Tensor& x, const Tensor& y, Reduction reduction) {
+  check_equal("mse_loss", x, y);
+  return reduced(map(formula::SquaredError{}, x, y), reduction);
+}
+
+Tensor bce_with_logits(const Tensor& x, const Tensor& targets, Reduction reduction) {
+  check_equal("bce_with_logits", x, targets);
+  return reduced(map(formula::BceWithLogits{}, x, targets), reduction);
+}
+
+Tensor kl_div(const Tensor& log_q, const Tensor& p, Reduction reduction) {
+  check_equal("kl_div", log_q, p);
+  Tensor term = map(formula::KlTerm{}, log_q, p);
+  if (reduction == Reduction::none) return term;
+  const int64_t width = log_q.rank() ? log_q.dim(-1) : 1;
+  const double rows = width ? static_cast<double>(log_q.numel() / width) : 0;
+  return reduction == Reduction::sum ? sum(term) : sum(term) * (1.0 / rows);
+}
+
+}  // namespace sluice

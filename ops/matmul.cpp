@@ -1,0 +1,183 @@
+// c[b] = a[b]·b[b]           da = g·bᵀ,  db = aᵀ·g   (batch dims that were broadcast are summed by the
+//                                                     engine)
+// OpenBLAS runs single-threaded inside panels of rows; panels are cut by shape alone, so the result does
+// not depend on the number of threads.
+#include <sluice/ops/matmul.h>
+
+#include <sluice/core/kernel.h>
+#include <sluice/core/node.h>
+#include <sluice/core/parallel.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/reduce.h>
+#include <sluice/ops/view.h>
+
+#include <sluice/core/strided.h>
+
+#include <cblas.h>
+
+#include <algorithm>
+#include <climits>
+#include <mutex>
+
+extern "C" void openblas_set_num_threads(int);
+
+namespace sluice {
+
+namespace {
+
+/// One matrix as BLAS wants it: row-major with leading dimension ld, or its transpose.
+struct Operand {
+  CBLAS_TRANSPOSE trans = CblasNoTrans;
+  int64_t ld = 1;
+};
+
+/// How BLAS can read the last two dims of x without a copy, if it can.
+std::optional<Operand> blas_operand(const Tensor& x) {
+  const int r = x.rank();
+  const int64_t rows = x.shape()[r - 2], cols = x.shape()[r - 1];
+  const int64_t rs = x.strides()[r - 2], cs = x.strides()[r - 1];
+  if ((cs == 1 || cols <= 1) && (rs >= std::max<int64_t>(1, cols) || rows <= 1))
+    return Operand{CblasNoTrans, rows <= 1 ? std::max<int64_t>(1, cols) : rs};
+  if ((rs == 1 || rows <= 1) && (cs >= std::max<int64_t>(1, rows) || cols <= 1))
+    return Operand{CblasTrans, cols <= 1 ? std::max<int64_t>(1, rows) : cs};
+  return std::nullopt;
+}
+
+void gemm(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, int64_t n, int64_t m, int64_t k, const float* a,
+          int64_t lda, const float* b, int64_t ldb, float beta, float* c, int64_t ldc) {
+  cblas_sgemm(CblasRowMajor, ta, tb, int(n), int(m), int(k), 1.0f, a, int(lda), b, int(ldb), beta, c, int(ldc));
+}
+void gemm(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, int64_t n, int64_t m, int64_t k, const double* a,
+          int64_t lda, const double* b, int64_t ldb, double beta, double* c, int64_t ldc) {
+  cblas_dgemm(CblasRowMajor, ta, tb, int(n), int(m), int(k), 1.0, a, int(lda), b, int(ldb), beta, c, int(ldc));
+}
+
+/// c [batch…, n, m] = a·b (+ c when accumulate). a and b already have c's batch dims, stride 0 where
+/// they repeat.
+void matmul_cpu(const Tensor& a_in, const Tensor& b_in, Tensor& c, bool accumulate) {
+  static std::once_flag once;
+  std::call_once(once, [] { openblas_set_num_threads(1); });
+  Tensor a = a_in, b = b_in;
+  auto oa = blas_operand(a), ob = blas_operand(b);
+  if (!oa) a = clone(a), oa = blas_operand(a);
+  if (!ob) b = clone(b), ob = blas_operand(b);
+  const int r = c.rank();
+  const int64_t n = c.shape()[r - 2], m = c.shape()[r - 1], k = a.shape()[r - 1];
+  if (std::max({n, m, k, oa->ld, ob->ld}) > INT_MAX) fail("matmul: a dimension exceeds 2^31 — got a=", a, ", b=", b);
+  if (k == 0) {
+    if (!accumulate) fill_(c, 0);
+    return;
+  }
+  int64_t batch = 1;
+  for (int d = 0; d < r - 2; ++d) batch *= c.shape()[d];
+
+  // About 4 MFLOP a panel: enough to hide the call, small enough to balance.
+  const int64_t rows = std::clamp<int64_t>((int64_t{1} << 21) / std::max<int64_t>(1, m * k) / 16 * 16, 16, n);
+  const int64_t panels = n == 0 ? 0 : (n + rows - 1) / rows;
+  const int64_t per_task = std::max<int64_t>(1, (int64_t{1} << 16) / std::max<int64_t>(1, n * m * k));
+  dispatch_float("matmul", c.dtype(), [&]<class T>() {
+    const T *pa = a.data<T>(), *pb = b.data<T>();
+    T* pc = c.mutable_data<T>();
+    parallel_for(batch * panels, per_task, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t first = i % panels * rows;
+        int64_t at_a = 0, at_b = 0, rest = i / panels;
+        const int64_t index = rest;
+        for (int d = r - 3; d >= 0; --d) {
+          const int64_t j = rest % c.shape()[d];
+          rest /= c.shape()[d];
+          at_a += j * a.strides()[d];
+          at_b += j * b.strides()[d];
+        }
+        at_a += first * (oa->trans == CblasNoTrans ? oa->ld : 1);
+        gemm(oa->trans, ob->trans, std::min(rows, n - first), m, k, pa + at_a, oa->ld, pb + at_b, ob->ld,
+             T(accumulate), pc + (index * n + first) * m, m);
+      }
+    });
+  });
+}
+
+constinit Kernel<void(const Tensor&, const Tensor&, Tensor&, bool)> matmul_kernel{"matmul", &matmul_cpu};
+
+void check(const char* op, const Tensor& a, const Tensor& b) {
+  if (a.device() != b.device())
+    fail<DeviceError>(op, ": operands on ", a.device(), " and ", b.device());
+  if (a.dtype() != b.dtype() || (a.dtype() != f32 && a.dtype() != f64))
+    fail<DTypeError>(op, ": needs two f32 or two f64 operands — got a=", a.dtype(), a, ", b=", b.dtype(), b);
+}
+
+struct MatMul final : Node {
+  static const char* op_name() { return "matmul"; }
+  const char* name() const override { return op_name(); }
+  Tensors vjp(const Tensor& g) override {
+    return {needs(0) ? matmul(g, transpose(saved(1), -2, -1)) : Tensor(),
+            needs(1) ? matmul(transpose(saved(0), -2, -1), g) : Tensor()};
+  }
+};
+
+// y = x·W + b over all leading dims at once: dx = g·Wᵀ, dW = xᵀ·g, db = Σ_rows g.
+struct Linear final : Node {
+  static const char* op_name() { return "linear"; }
+  const char* name() const override { return op_name(); }
+  Tensors vjp(const Tensor& g) override {
+    Tensor x = saved(0), w = saved(1);
+    Tensor rows = reshape(g, {-1, g.dim(-1)});
+    return {needs(0) ? matmul(g, transpose(w, 0, 1)) : Tensor(),
+            needs(1) ? matmul(transpose(reshape(x, {-1, x.dim(-1)}), 0, 1), rows) : Tensor(),
+            edges.size() > 2 && needs(2) ? sum(rows, {0}) : Tensor()};
+  }
+};
+
+}  // namespace
+
+Tensor matmul(const Tensor& a_in, const Tensor& b_in) {
+  check("matmul", a_in, b_in);
+  if (a_in.rank() == 0 || b_in.rank() == 0)
+    fail("matmul: scalars have no inner dimension — got a=", a_in, ", b=", b_in);
+  if (a_in.rank() == 1) return squeeze(matmul(unsqueeze(a_in, 0), b_in), b_in.rank() == 1 ? -1 : -2);
+  if (b_in.rank() == 1) return squeeze(matmul(a_in, unsqueeze(b_in, 1)), -1);
+  if (a_in.dim(-1) != b_in.dim(-2))
+    fail("matmul: inner dimensions differ — got a=", a_in, ", b=", b_in, "; need a.dim(-1)==b.dim(-2)");
+  if (b_in.rank() == 2 && a_in.rank() > 2) return linear(a_in, b_in);
+
+  Shape batch_a(std::span(a_in.shape().begin(), a_in.rank() - 2));
+  Shape batch_b(std::span(b_in.shape().begin(), b_in.rank() - 2));
+  Shape batch = broadcast("matmul", batch_a, batch_b);
+  auto stretched = [&](const Tensor& x) {
+    Shape s = batch;
+    s.push_back(x.dim(-2)), s.push_back(x.dim(-1));
+    return alias(x, x.layout().expanded(s));
+  };
+  Shape shape = batch;
+  shape.push_back(a_in.dim(-2)), shape.push_back(b_in.dim(-1));
+  Tensor c = empty(shape, a_in.options());
+  if (c.numel() > 0) matmul_kernel(c.device())(stretched(a_in), stretched(b_in), c, false);
+  return record<MatMul>(std::move(c), {a_in, b_in}, {a_in, b_in});
+}
+
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  check("linear", x, weight);
+  if (weight.rank() != 2 || x.rank() < 1 || x.dim(-1) != weight.dim(0))
+    fail("linear: x=", x, " and weight=", weight, " do not fit; need x [..., in] and weight [in, out]");
+  const bool biased = bias.defined();
+  if (biased) {
+    check("linear", x, bias);
+    if (bias.shape() != Shape{weight.dim(1)})
+      fail("linear: bias=", bias, " does not fit weight=", weight, "; need bias [out]");
+  }
+  Shape shape = x.shape();
+  shape[shape.rank() - 1] = weight.dim(1);
+  Tensor y = empty(shape, x.options());
+  if (y.numel() > 0) {
+    NoGrad guard;
+    if (biased) detail::copy_strided(bias.raw(), bias.layout().expanded(shape), bias.dtype(), y.raw(), y.layout(), y.dtype());
+    Tensor rows = reshape(x.detach(), {-1, x.dim(-1)});
+    Tensor out = alias(y, Layout({rows.dim(0), weight.dim(1)}));
+    matmul_kernel(y.device())(rows, weight.detach(), out, biased);
+  }
+  if (biased) return record<Linear>(std::move(y), {x, weight, bias}, {x, weight});
+  return record<Linear>(std::move(y), {x, weight}, {x, weight});
+}
+
+}  // namespace sluice

@@ -1,0 +1,18 @@
+// Matrix products. Transposed and batch-strided operands are handed to GEMM as they are, never copied.
+#pragma once
+
+#include <sluice/core/tensor.h>
+
+namespace sluice {
+
+/// Matrix product over the last two dims: [..., n, k] · [..., k, m] → [..., n, m]. Leading dims
+/// broadcast. A rank-1 operand is a row (left) or column (right) and its dim disappears. A rank-2 right
+/// operand under leading dims on the left is one GEMM over all rows, with no broadcast copy.
+/// f32 and f64. ShapeError when inner dimensions differ.
+Tensor matmul(const Tensor& a, const Tensor& b);
+
+/// x·W + b: x [..., in], weight [in, out], bias [out] or undefined. One pass: the bias initialises the
+/// output rows that GEMM accumulates into.
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
+
+}  // namespace sluice

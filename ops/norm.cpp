@@ -1,0 +1,175 @@
+// c = x − mean x (layer norm) or x (rms);  r = (mean c² + eps)^(−½);  x̂ = c·r;  y = x̂ ⊙ w + b
+// With h = g ⊙ w:   dx = r·(h − [mean h] − x̂·mean(h ⊙ x̂))     (the bracket only when centred)
+//                   dw = Σ_rows g ⊙ x̂,   db = Σ_rows g
+#include <sluice/ops/norm.h>
+
+#include <sluice/core/kernel.h>
+#include <sluice/core/node.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/reduce.h>
+#include <sluice/ops/rows.h>
+#include <sluice/ops/view.h>
+
+#include <cmath>
+#include <vector>
+
+namespace sluice {
+
+namespace {
+
+struct NormSpec {
+  bool centred;
+  double eps;
+};
+
+template <class T>
+struct RowStats {
+  T mean, r;
+};
+template <class T>
+RowStats<T> row_stats(const T* x, int64_t n, NormSpec spec) {
+  const T mean = spec.centred ? detail::row_sum(x, n) / T(n) : T(0);
+  const T ss = detail::row_total<T>(n, [=](int64_t i) { return (x[i] - mean) * (x[i] - mean); });
+  return {mean, T(1) / std::sqrt(ss / T(n) + T(spec.eps))};
+}
+
+void norm_cpu(const Tensor& x, const Tensor& w, const Tensor& b, Tensor& y, NormSpec spec) {
+  const int64_t n = x.dim(-1);
+  dispatch_float("norm", x.dtype(), [&]<class T>() {
+    const T* in = x.data<T>();
+    const T* pw = w.defined() ? w.data<T>() : nullptr;
+    const T* pb = b.defined() ? b.data<T>() : nullptr;
+    T* out = y.mutable_data<T>();
+    detail::for_each_row(x.numel() / n, n, [&](int64_t row) {
+      const T* p = in + row * n;
+      T* q = out + row * n;
+      const auto [mean, r] = row_stats(p, n, spec);
+      if (pb) for (int64_t i = 0; i < n; ++i) q[i] = (p[i] - mean) * r * pw[i] + pb[i];
+      else if (pw) for (int64_t i = 0; i < n; ++i) q[i] = (p[i] - mean) * r * pw[i];
+      else for (int64_t i = 0; i < n; ++i) q[i] = (p[i] - mean) * r;
+    });
+  });
+}
+
+/// dx, and dw and db when defined. Rows are cut into fixed slabs with one partial dw, db each.
+void norm_backward_cpu(const Tensor& x, const Tensor& w, const Tensor& g, Tensor& dx, Tensor& dw,
+                       Tensor& db, NormSpec spec) {
+  const int64_t n = x.dim(-1), rows = x.numel() / n;
+  const int64_t slab = std::max<int64_t>(1, (1 << 15) / n), slabs = (rows + slab - 1) / slab;
+  dispatch_float("norm", x.dtype(), [&]<class T>() {
+    const T *in = x.data<T>(), *pg = g.data<T>();
+    const T* pw = w.defined() ? w.data<T>() : nullptr;
+    T* out = dx.mutable_data<T>();
+    std::vector<T> part(dw.defined() || db.defined() ? static_cast<std::size_t>(2 * slabs * n) : 0);
+    parallel_for(slabs, 1, [&](int64_t begin, int64_t end) {
+      std::vector<T> h(static_cast<std::size_t>(n));
+      for (int64_t s = begin; s < end; ++s) {
+        T* sw = part.empty() ? nullptr : part.data() + 2 * s * n;
+        for (int64_t row = s * slab; row < std::min(rows, (s + 1) * slab); ++row) {
+          const T *p = in + row * n, *q = pg + row * n;
+          T* o = out + row * n;
+          const auto [mean, r] = row_stats(p, n, spec);
+          const T m = mean, rr = r;
+          T* ph = h.data();
+          if (pw) for (int64_t i = 0; i < n; ++i) ph[i] = q[i] * pw[i];
+          else std::copy_n(q, n, ph);
+          const T hx = detail::row_total<T>(n, [=](int64_t i) { return ph[i] * (p[i] - m); }) * rr / T(n);
+          const T hm = spec.centred ? detail::row_sum(ph, n) / T(n) : T(0);
+          for (int64_t i = 0; i < n; ++i) o[i] = rr * (ph[i] - hm - (p[i] - m) * rr * hx);
+          if (sw)
+            for (int64_t i = 0; i < n; ++i) sw[i] += q[i] * ((p[i] - m) * rr), sw[n + i] += q[i];
+        }
+      }
+    });
+    auto gather = [&](Tensor& to, int64_t offset) {
+      if (!to.defined()) return;
+      T* o = to.mutable_data<T>();
+      for (int64_t i = 0; i < n; ++i) {
+        double total = 0;
+        for (int64_t s = 0; s < slabs; ++s) total += part[static_cast<std::size_t>(2 * s * n + offset + i)];
+        o[i] = static_cast<T>(total);
+      }
+    };
+    gather(dw, 0), gather(db, n);
+  });
+}
+
+constinit Kernel<void(const Tensor&, const Tensor&, const Tensor&, Tensor&, NormSpec)> norm_kernel{
+    "norm", &norm_cpu};
+constinit Kernel<void(const Tensor&, const Tensor&, const Tensor&, Tensor&, Tensor&, Tensor&, NormSpec)>
+    norm_backward_kernel{"norm backward", &norm_backward_cpu};
+
+// Inputs and saved tensors: x, weight, bias (the last two may be undefined).
+struct Norm final : Node {
+  NormSpec spec;
+  const char* op;
+  Norm(NormSpec s, const char* o) : spec(s), op(o) {}
+  static const char* op_name() { return "norm"; }
+  const char* name() const override { return op; }
+
+  Tensors vjp(const Tensor& g) override {
+    Tensor x = saved(0), w = edges.size() > 1 ? saved(1) : Tensor();
+    Tensors grads(edges.size());
+    if (!grad_enabled()) {
+      Tensor dx = empty(x.shape(), x.options());
+      Tensor dw = edges.size() > 1 && needs(1) ? empty({x.dim(-1)}, x.options()) : Tensor();
+      Tensor db = edges.size() > 2 && needs(2) ? empty({x.dim(-1)}, x.options()) : Tensor();
+      norm_backward_kernel(x.device())(contiguous(x), w.defined() ? contiguous(w) : w, contiguous(g), dx, dw,
+                                       db, spec);
+      grads[0] = dx;
+      if (edges.size() > 1) grads[1] = dw;
+      if (edges.size() > 2) grads[2] = db;
+      return grads;
+    }
+    Tensor c = spec.centred ? x - mean(x, {-1}, keep) : x;
+    Tensor r = rsqrt(mean(square(c), {-1}, keep) + spec.eps), unit = c * r;
+    Tensor h = w.defined() ? g * w : g;
+    Tensor inner = h - unit * mean(h * unit, {-1}, keep);
+    grads[0] = r * (spec.centred ? inner - mean(h, {-1}, keep) : inner);
+    if (edges.size() > 1 && needs(1)) grads[1] = g * unit;  // the engine sums over the rows
+    if (edges.size() > 2 && needs(2)) grads[2] = g;
+    return grads;
+  }
+};
+
+Tensor normalise(const char* op, const Tensor& x, const Tensor& w, const Tensor& b, NormSpec spec) {
+  if (x.dtype() != f32 && x.dtype() != f64)
+    fail<DTypeError>(op, ": needs f32 or f64 — got ", x.dtype(), " of shape ", x);
+  if (x.rank() == 0 || x.dim(-1) == 0) fail(op, ": nothing to normalise in x=", x);
+  for (const Tensor* p : {&w, &b}) {
+    if (!p->defined()) continue;
+    if (p->shape() != Shape{x.dim(-1)}) fail(op, ": parameter ", *p, " does not fit x=", x, "; need [", x.dim(-1), "]");
+    if (p->dtype() != x.dtype()) fail<DTypeError>(op, ": x is ", x.dtype(), ", a parameter is ", p->dtype());
+  }
+  if (b.defined() && !w.defined()) return normalise(op, x, w, {}, spec) + b;
+  Tensor y = empty(x.shape(), x.options());
+  {
+    NoGrad guard;
+    if (x.numel() > 0)
+      norm_kernel(x.device())(contiguous(x), w.defined() ? contiguous(w) : w, b.defined() ? contiguous(b) : b, y, spec);
+  }
+  if (b.defined()) return record<Norm>(y, {x, w, b}, {x, w}, spec, op);
+  if (w.defined()) return record<Norm>(y, {x, w}, {x, w}, spec, op);
+  return record<Norm>(y, {x}, {x}, spec, op);
+}
+
+}  // namespace
+
+Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
+  return normalise("layer_norm", x, weight, bias, {true, eps});
+}
+
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
+  return normalise("rms_norm", x, weight, {}, {false, eps});
+}
+
+Tensor scale_norm(const Tensor& x, const Tensor& g, double eps, ScaleNormForm form) {
+  if (g.numel() != 1) fail("scale_norm: needs one scalar g — got g=", g, " for x=", x);
+  Tensor scalar = reshape(g, {});
+  if (form == ScaleNormForm::rms) return normalise("scale_norm", x, {}, {}, {false, eps}) * scalar;
+  Tensor rms = norm(x, {-1}, keep) * (1.0 / std::sqrt(static_cast<double>(x.dim(-1))));
+  return x / clamp(rms, eps) * scalar;
+}
+
+}  // namespace sluice

@@ -1,0 +1,237 @@
+#include <sluice/ops/reduce.h>
+
+#include <sluice/core/kernel.h>
+#include <sluice/core/node.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/reduce_kernels.h>
+#include <sluice/ops/view.h>
+
+#include <limits>
+
+namespace sluice {
+
+namespace {
+
+using detail::Reduction;
+using detail::ReduceShape;
+
+constinit Kernel<void(Reduction, const Tensor&, Tensor&, ReduceShape)> reduce_kernel{
+    "reduce", &detail::reduce_cpu};
+constinit Kernel<void(bool, const Tensor&, Tensor&, ReduceShape)> arg_kernel{
+    "argmax", &detail::arg_extreme_cpu};
+
+Shape with_dims_kept(Shape s, const Shape& dims) {
+  for (int64_t d : dims) s[static_cast<int>(d)] = 1;
+  return s;
+}
+Shape with_dims_dropped(const Shape& s, const Shape& dims) {
+  Shape out;
+  for (int i = 0, k = 0; i < s.rank(); ++i) {
+    if (k < dims.rank() && dims[k] == i) ++k;
+    else out.push_back(s[i]);
+  }
+  return out;
+}
+int64_t count_of(const Shape& s, const Shape& dims) {
+  int64_t n = 1;
+  for (int64_t d : dims) n *= s[static_cast<int>(d)];
+  return n;
+}
+
+/// Reduces sorted dims of x without history. Neighbouring dims go in one pass over memory; dims that
+/// are apart take one pass per group, the last group first.
+Tensor reduce_values(Reduction kind, const Tensor& x, const Shape& dims, bool keep) {
+  Tensor y = x.is_contiguous() ? x.detach() : contiguous(x.detach());
+  for (int i = dims.rank() - 1; i >= 0;) {
+    int last = static_cast<int>(dims[i]), first = last;
+    for (--i; i >= 0 && dims[i] == first - 1; --i) --first;
+    ReduceShape s{1, 1, 1};
+    Shape shape = y.shape();
+    for (int d = 0; d < shape.rank(); ++d) (d < first ? s.outer : d > last ? s.inner : s.n) *= shape[d];
+    for (int d = first; d <= last; ++d) shape[d] = 1;
+    Tensor out = empty(shape, y.options());
+    if (y.numel() > 0) reduce_kernel(y.device())(kind, y, out, s);
+    else fill_(out, kind == Reduction::sum ? 0 : std::numeric_limits<double>::quiet_NaN());
+    y = out;
+  }
+  return keep ? y : alias(y, Layout(with_dims_dropped(x.shape(), dims)));
+}
+
+void check_reducible(const char* op, const Tensor& x) {
+  if (x.dtype() != f32 && x.dtype() != f64)
+    fail<DTypeError>(op, ": needs f32 or f64 — got ", x.dtype(), " of shape ", x);
+}
+
+// y = Σ x over dims. Backward: dx = g, stretched back.
+struct Sum final : Node {
+  Shape from, kept;
+  Sum(const Shape& f, const Shape& k) : from(f), kept(k) {}
+  static const char* op_name() { return "sum"; }
+  const char* name() const override { return op_name(); }
+  Tensors vjp(const Tensor& g) override { return {expand(reshape(g, kept), from)}; }
+};
+
+// y = max x. Backward: dx = g/k on the k places that attain the maximum.
+struct Extreme final : Node {
+  Shape dims, kept;
+  const char* op;
+  Extreme(const Shape& d, const Shape& k, const char* o) : dims(d), kept(k), op(o) {}
+  static const char* op_name() { return "max"; }
+  const char* name() const override { return op; }
+  Tensors vjp(const Tensor& g) override {
+    Tensor x = saved(0), y = reshape(saved(1), kept);
+    Tensor hit;
+    {
+      NoGrad guard;  // which places attain it is locally constant
+      hit = to(eq(x.detach(), y.detach()), g.dtype());
+      hit = hit / sum(hit, dims, keep);
+    }
+    return {reshape(g, kept) * hit};
+  }
+};
+
+// y = log Σ e^x. Backward: dx = g · e^(x − y), the softmax.
+struct LogSumExp final : Node {
+  Shape kept;
+  explicit LogSumExp(const Shape& k) : kept(k) {}
+  static const char* op_name() { return "logsumexp"; }
+  const char* name() const override { return op_name(); }
+  Tensors vjp(const Tensor& g) override {
+    Tensor x = saved(0), y = reshape(saved(1), kept);
+    Tensor empty_range = y.detach() == -std::numeric_limits<double>::infinity();
+    Tensor p = exp(x - masked_fill(y, empty_range, 0));  // −inf − −inf would be NaN
+    return {reshape(g, kept) * p};
+  }
+};
+
+// y = ‖x‖. Backward: dx = g · x/y, 0 where y = 0.
+struct Norm final : Node {
+  Shape kept;
+  explicit Norm(const Shape& k) : kept(k) {}
+  static const char* op_name() { return "norm"; }
+  const char* name() const override { return op_name(); }
+  Tensors vjp(const Tensor& g) override {
+    Tensor x = saved(0), y = reshape(saved(1), kept);
+    return {reshape(g, kept) * (x / masked_fill(y, y.detach() == 0.0, 1))};
+  }
+};
+
+Tensor extreme(const char* op, Reduction kind, const Tensor& x, const Shape& dims_in, bool keep_dims) {
+  Shape dims = wrap_dims(op, dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
+  check_reducible(op, x);
+  if (count_of(x.shape(), dims) == 0) fail(op, ": nothing to choose from in x=", x, " over dims ", dims);
+  Tensor y = reduce_values(kind, x, dims, keep_dims);
+  return record<Extreme>(y, {x}, {x, y}, dims, kept, op);
+}
+
+Tensor arg_extreme(const char* op, bool largest, const Tensor& x, int64_t dim, bool keep_dim) {
+  int d = wrap_dim(op, dim, x.rank());
+  if (x.rank() == 0) return zeros({}, {i64});
+  if (x.shape()[d] == 0) fail(op, ": nothing to choose from in x=", x, " along dim ", dim);
+  Shape shape = x.shape();
+  ReduceShape s{1, shape[d], 1};
+  for (int i = 0; i < shape.rank(); ++i) (i < d ? s.outer : s.inner) *= i == d ? 1 : shape[i];
+  shape[d] = 1;
+  if (!keep_dim) shape.erase(d);
+  Tensor y = empty(shape, {i64, x.device()});
+  arg_kernel(x.device())(largest, contiguous(x.detach()), y, s);
+  return y;
+}
+
+}  // namespace
+
+Tensor sum(const Tensor& x, const Shape& dims_in, bool keep_dims) {
+  Shape dims = wrap_dims("sum", dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
+  if (is_integer(x.dtype()) || x.dtype() == boolean)
+    return reduce_values(Reduction::sum, to(x, i64), dims, keep_dims);
+  check_reducible("sum", x);
+  return record<Sum>(reduce_values(Reduction::sum, x, dims, keep_dims), {x}, {}, x.shape(), kept);
+}
+
+Tensor mean(const Tensor& x, const Shape& dims, bool keep_dims) {
+  check_reducible("mean", x);
+  int64_t n = count_of(x.shape(), wrap_dims("mean", dims, x.rank()));
+  return sum(x, dims, keep_dims) * (1.0 / static_cast<double>(n));
+}
+
+Tensor max(const Tensor& x, const Shape& dims, bool keep_dims) {
+  return extreme("max", Reduction::max, x, dims, keep_dims);
+}
+Tensor min(const Tensor& x, const Shape& dims, bool keep_dims) {
+  return extreme("min", Reduction::min, x, dims, keep_dims);
+}
+Tensor argmax(const Tensor& x, int64_t dim, bool keep_dim) {
+  return arg_extreme("argmax", true, x, dim, keep_dim);
+}
+Tensor argmin(const Tensor& x, int64_t dim, bool keep_dim) {
+  return arg_extreme("argmin", false, x, dim, keep_dim);
+}
+
+Tensor var(const Tensor& x, const Shape& dims, bool keep_dims, double correction) {
+  check_reducible("var", x);
+  int64_t n = count_of(x.shape(), wrap_dims("var", dims, x.rank()));
+  Tensor centred = x - mean(x, dims, keep);
+  return sum(square(centred), dims, keep_dims) * (1.0 / (static_cast<double>(n) - correction));
+}
+Tensor std_dev(const Tensor& x, const Shape& dims, bool keep_dims, double correction) {
+  return sqrt(var(x, dims, keep_dims, correction));
+}
+
+Tensor logsumexp(const Tensor& x, const Shape& dims_in, bool keep_dims) {
+  check_reducible("logsumexp", x);
+  Shape dims = wrap_dims("logsumexp", dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  Tensor y;
+  {
+    NoGrad guard;
+    if (count_of(x.shape(), dims) == 0) {
+      y = full(kept, -inf, x.options());
+    } else {
+      Tensor m = max(x, dims, keep);
+      Tensor shift = masked_fill(m, logical_not(isfinite(m)), 0);  // ±inf and NaN pass through exp
+      y = log(sum(exp(x - shift), dims, keep)) + shift;
+    }
+    if (!keep_dims) y = reshape(y, with_dims_dropped(x.shape(), dims));
+  }
+  return record<LogSumExp>(y, {x}, {x, y}, kept);
+}
+
+Tensor norm(const Tensor& x, const Shape& dims_in, bool keep_dims) {
+  check_reducible("norm", x);
+  Shape dims = wrap_dims("norm", dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
+  Tensor y;
+  {
+    NoGrad guard;
+    y = sqrt(sum(square(x), dims, keep_dims));
+  }
+  return record<Norm>(y, {x}, {x, y}, kept);
+}
+
+Tensor prod(const Tensor& x, const Shape& dims_in, bool keep_dims) {
+  check_reducible("prod", x);
+  Shape dims = wrap_dims("prod", dims_in, x.rank());
+  Tensor y = x;
+  // A tree of multiplications: halves of the dim are multiplied until one entry is left. Its gradient
+  // never divides by x, so zeros need no special case.
+  for (int64_t d : dims) {
+    if (y.dim(d) == 0) y = ones(with_dims_kept(y.shape(), {d}), y.options());
+    while (y.dim(d) > 1) {
+      int64_t n = y.dim(d), half = n / 2;
+      Tensor p = narrow(y, d, 0, half) * narrow(y, d, half, half);
+      y = n % 2 ? cat({p, narrow(y, d, n - 1, 1)}, d) : p;
+    }
+  }
+  return keep_dims ? y : reshape(y, with_dims_dropped(x.shape(), dims));
+}
+
+Tensor any(const Tensor& x, const Shape& dims, bool keep_dims) {
+  if (x.dtype() != boolean) fail<DTypeError>("any: needs bool — got ", x.dtype(), " of shape ", x);
+  return sum(x, dims, keep_dims) > 0.0;
+}
+Tensor all(const Tensor& x, const Shape& dims, bool keep_dims) {
+  if (x.dtype() != boolean) fail<DTypeError>("all: needs bool — got ", x.dtype(), " of shape ", x);
+  return sum(logical_not(x), dims, keep_dims) == 0.0;
+}
+
+}  // namespace sluice

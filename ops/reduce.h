@@ -1,0 +1,35 @@
+// Reductions over any set of dims. `dims` empty means all; `keep` leaves size-1 dims behind. Long f32
+// sums are accumulated in blocks whose totals are f64, so the error does not grow with the length; the
+// order is fixed by the shape, so results do not depend on the number of threads.
+#pragma once
+
+#include <sluice/core/tensor.h>
+
+namespace sluice {
+
+/// Spells keep = true at call sites: sum(x, {-1}, keep).
+inline constexpr bool keep = true;
+
+Tensor sum(const Tensor& x, const Shape& dims = {}, bool keep = false);
+/// NaN for an empty range, as 0/0.
+Tensor mean(const Tensor& x, const Shape& dims = {}, bool keep = false);
+/// Largest and smallest value; NaN wins; ties share the gradient equally. ShapeError on an empty range.
+Tensor max(const Tensor& x, const Shape& dims = {}, bool keep = false);
+Tensor min(const Tensor& x, const Shape& dims = {}, bool keep = false);
+/// Index (i64) of the first largest or smallest value along dim; a NaN counts as largest and smallest.
+Tensor argmax(const Tensor& x, int64_t dim, bool keep = false);
+Tensor argmin(const Tensor& x, int64_t dim, bool keep = false);
+/// Variance Σ(x − mean)²/(n − correction); std is its root.
+Tensor var(const Tensor& x, const Shape& dims = {}, bool keep = false, double correction = 1);
+Tensor std_dev(const Tensor& x, const Shape& dims = {}, bool keep = false, double correction = 1);
+/// log Σ e^x, without overflow; −inf for an empty or all −inf range.
+Tensor logsumexp(const Tensor& x, const Shape& dims = {}, bool keep = false);
+/// Euclidean norm √Σx²; the gradient at 0 is 0.
+Tensor norm(const Tensor& x, const Shape& dims = {}, bool keep = false);
+/// Product; its gradient is exact at zeros too. 1 for an empty range.
+Tensor prod(const Tensor& x, const Shape& dims = {}, bool keep = false);
+/// Logical reductions of bool tensors.
+Tensor any(const Tensor& x, const Shape& dims = {}, bool keep = false);
+Tensor all(const Tensor& x, const Shape& dims = {}, bool keep = false);
+
+}  // namespace sluice

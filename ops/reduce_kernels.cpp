@@ -1,0 +1,154 @@
+#include <sluice/ops/reduce_kernels.h>
+
+#include <sluice/core/math.h>
+#include <sluice/core/parallel.h>
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+namespace sluice::detail {
+
+namespace {
+
+constexpr int64_t kBlock = 1024;  // f32 partial sums are at most this long; their totals are f64
+constexpr int kLanes = 16;
+
+struct SumOp {
+  template <class T> static constexpr T start() { return T(0); }
+  template <class T> static T apply(T a, T b) { return a + b; }
+};
+struct MaxOp {
+  template <class T> static constexpr T start() { return -std::numeric_limits<T>::infinity(); }
+  template <class T> static T apply(T a, T b) { return math::max(a, b); }
+};
+struct MinOp {
+  template <class T> static constexpr T start() { return std::numeric_limits<T>::infinity(); }
+  template <class T> static T apply(T a, T b) { return math::min(a, b); }
+};
+
+/// Wide type of running totals.
+template <class Op, class T>
+using Total = std::conditional_t<std::is_same_v<Op, SumOp> && std::is_floating_point_v<T>, double, T>;
+
+/// Reduction of one contiguous run: kLanes independent partial results so that the loop vectorises.
+template <class Op, class T>
+Total<Op, T> reduce_run(const T* x, int64_t n) {
+  auto total = Op::template start<Total<Op, T>>();
+  for (int64_t b = 0; b < n; b += kBlock) {
+    const int64_t m = std::min(kBlock, n - b);
+    const T* p = x + b;
+    T lane[kLanes];
+    for (int k = 0; k < kLanes; ++k) lane[k] = Op::template start<T>();
+    int64_t i = 0;
+    for (; i + kLanes <= m; i += kLanes)
+      for (int k = 0; k < kLanes; ++k) lane[k] = Op::apply(lane[k], p[i + k]);
+    for (int k = 0; i < m; ++i, ++k) lane[k] = Op::apply(lane[k], p[i]);
+    for (int width = kLanes / 2; width > 0; width /= 2)
+      for (int k = 0; k < width; ++k) lane[k] = Op::apply(lane[k], lane[k + width]);
+    total = Op::apply(total, static_cast<Total<Op, T>>(lane[0]));
+  }
+  return total;
+}
+
+/// y[j] = reduction over rows of x[n, inner], columns [from, to): rows are added whole.
+template <class Op, class T>
+void reduce_rows(const T* x, int64_t n, int64_t inner, int64_t from, int64_t to, T* y) {
+  constexpr int64_t width = 256;
+  for (int64_t c = from; c < to; c += width) {
+    const int64_t m = std::min(width, to - c);
+    Total<Op, T> total[width];
+    T part[width];
+    std::fill_n(total, m, Op::template start<Total<Op, T>>());
+    for (int64_t b = 0; b < n; b += kBlock / 8) {
+      std::fill_n(part, m, Op::template start<T>());
+      const int64_t end = std::min(n, b + kBlock / 8);
+      for (int64_t r = b; r < end; ++r) {
+        const T* row = x + r * inner + c;
+        for (int64_t k = 0; k < m; ++k) part[k] = Op::apply(part[k], row[k]);
+      }
+      for (int64_t k = 0; k < m; ++k) total[k] = Op::apply(total[k], static_cast<Total<Op, T>>(part[k]));
+    }
+    for (int64_t k = 0; k < m; ++k) y[c + k] = static_cast<T>(total[k]);
+  }
+}
+
+template <class Op, class T>
+void reduce(const T* x, T* y, ReduceShape s) {
+  constexpr int64_t piece = 1 << 15;
+  if (s.inner == 1 && s.outer == 1 && s.n > 2 * piece) {  // one long sum: pieces in parallel
+    const int64_t pieces = (s.n + piece - 1) / piece;
+    std::vector<Total<Op, T>> part(static_cast<std::size_t>(pieces));
+    parallel_for(pieces, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        part[static_cast<std::size_t>(i)] =
+            reduce_run<Op>(x + i * piece, std::min(piece, s.n - i * piece));
+    });
+    y[0] = static_cast<T>(reduce_run<Op>(part.data(), pieces));
+  } else if (s.inner == 1) {
+    parallel_for(s.outer, std::max<int64_t>(1, piece / std::max<int64_t>(1, s.n)),
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t i = begin; i < end; ++i)
+                     y[i] = static_cast<T>(reduce_run<Op>(x + i * s.n, s.n));
+                 });
+  } else if (s.outer == 1 && s.n > 1 && s.n * s.inner > 2 * piece && s.inner < 4096) {
+    // A tall matrix summed over its rows (the gradient of a bias): slabs of rows in parallel.
+    const int64_t rows = std::max<int64_t>(1, piece / s.inner), slabs = (s.n + rows - 1) / rows;
+    std::vector<T> part(static_cast<std::size_t>(slabs * s.inner));
+    parallel_for(slabs, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        reduce_rows<Op>(x + i * rows * s.inner, std::min(rows, s.n - i * rows), s.inner, 0, s.inner,
+                        part.data() + i * s.inner);
+    });
+    reduce_rows<Op>(part.data(), slabs, s.inner, 0, s.inner, y);
+  } else {
+    const int64_t strip = std::min<int64_t>(s.inner, 1024), strips = (s.inner + strip - 1) / strip;
+    const int64_t work = std::max<int64_t>(1, s.n * strip);
+    parallel_for(s.outer * strips, std::max<int64_t>(1, piece / work), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t o = i / strips, from = i % strips * strip;
+        reduce_rows<Op>(x + o * s.n * s.inner, s.n, s.inner, from, std::min(s.inner, from + strip),
+                        y + o * s.inner);
+      }
+    });
+  }
+}
+
+}  // namespace
+
+void reduce_cpu(Reduction kind, const Tensor& x, Tensor& y, ReduceShape s) {
+  if (kind == Reduction::sum && x.dtype() == i64)
+    return reduce<SumOp>(x.data<int64_t>(), y.mutable_data<int64_t>(), s);
+  dispatch_float("reduce", x.dtype(), [&]<class T>() {
+    const T* in = x.data<T>();
+    T* out = y.mutable_data<T>();
+    if (kind == Reduction::sum) reduce<SumOp>(in, out, s);
+    else if (kind == Reduction::max) reduce<MaxOp>(in, out, s);
+    else reduce<MinOp>(in, out, s);
+  });
+}
+
+void arg_extreme_cpu(bool largest, const Tensor& x, Tensor& index, ReduceShape s) {
+  int64_t* out = index.mutable_data<int64_t>();
+  dispatch_all(x.dtype(), [&]<class T>() {
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      fail<DTypeError>("argmax: bf16 is a storage type, convert with to(x, f32)");
+    } else {
+      const T* in = x.data<T>();
+      parallel_for(s.outer * s.inner, std::max<int64_t>(1, 4096 / s.n), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          const T* p = in + i / s.inner * s.n * s.inner + i % s.inner;
+          int64_t best = 0;
+          for (int64_t k = 1; k < s.n; ++k) {
+            T a = p[k * s.inner], b = p[best * s.inner];
+            if (b != b) break;  // a NaN wins, and the first one stays
+            if ((largest ? a > b : a < b) || a != a) best = k;
+          }
+          out[i] = best;
+        }
+      });
+    }
+  });
+}
+
+}  // namespace sluice::detail

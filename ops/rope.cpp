@@ -1,0 +1,183 @@
+// (y_a, y_b) = R(θ)·(x_a, x_b) for each pair:  y_a = x_a cos θ − x_b sin θ,  y_b = x_b cos θ + x_a sin θ
+// R is orthogonal, so dx = R(−θ)·g: the same op with the sines negated.
+#include <sluice/ops/rope.h>
+
+#include <sluice/core/kernel.h>
+#include <sluice/core/node.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/rows.h>
+#include <sluice/ops/view.h>
+
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <tuple>
+
+namespace sluice {
+
+namespace {
+
+/// cos and sin of all angles, [n, dim/2] each, in the dtype of x; computed in f64.
+struct Angles {
+  Tensor cos, sin;
+};
+
+Angles make_angles(const int64_t* position, int64_t n, int64_t dim, double base, DType dtype) {
+  Tensor c = empty({n, dim / 2}, {f64}), s = empty({n, dim / 2}, {f64});
+  double *pc = c.mutable_data<double>(), *ps = s.mutable_data<double>();
+  for (int64_t k = 0; k < dim / 2; ++k) {
+    const double frequency = std::pow(base, -static_cast<double>(k) / static_cast<double>(dim / 2));
+    for (int64_t i = 0; i < n; ++i) {
+      const double angle = static_cast<double>(position[i]) * frequency;
+      pc[i * (dim / 2) + k] = std::cos(angle);
+      ps[i * (dim / 2) + k] = std::sin(angle);
+    }
+  }
+  NoGrad guard;
+  return {to(c, dtype), to(s, dtype)};
+}
+
+/// Tables for consecutive positions are asked for again at every step: a few are kept.
+Angles cached_angles(int64_t offset, int64_t n, int64_t dim, double base, DType dtype) {
+  using Key = std::tuple<int64_t, int64_t, int64_t, double, DType>;
+  static std::mutex mutex;
+  static std::map<Key, Angles>* cache = new std::map<Key, Angles>;  // never destroyed, as the allocator
+  const Key key{offset, n, dim, base, dtype};
+  {
+    std::lock_guard lock(mutex);
+    if (auto it = cache->find(key); it != cache->end()) return it->second;
+  }
+  std::vector<int64_t> position(static_cast<std::size_t>(n));
+  for (int64_t i = 0; i < n; ++i) position[static_cast<std::size_t>(i)] = offset + i;
+  Angles a = make_angles(position.data(), n, dim, base, dtype);
+  std::lock_guard lock(mutex);
+  if (cache->size() >= 16) cache->clear();
+  return cache->emplace(key, a).first->second;
+}
+
+void rope_cpu(const Tensor& x, const Tensor& cos, const Tensor& sin, Tensor& y, RopePairing pairing, bool inverse) {
+  const int64_t d = x.dim(-1), n = x.dim(-2), half = cos.dim(1);
+  dispatch_float("rope", x.dtype(), [&]<class T>() {
+    const T *in = x.data<T>(), *pc = cos.data<T>(), *ps = sin.data<T>();
+    T* out = y.mutable_data<T>();
+    const T sign = inverse ? T(-1) : T(1);
+    detail::for_each_row(x.numel() / d, d, [&](int64_t row) {
+      const T *p = in + row * d, *c = pc + row % n * half, *s = ps + row % n * half;
+      T* q = out + row * d;
+      if (pairing == RopePairing::half) {
+        for (int64_t k = 0; k < half; ++k) {
+          const T a = p[k], b = p[k + half], sk = sign * s[k];
+          q[k] = a * c[k] - b * sk;
+          q[k + half] = b * c[k] + a * sk;
+        }
+      } else {
+        for (int64_t k = 0; k < half; ++k) {
+          const T a = p[2 * k], b = p[2 * k + 1], sk = sign * s[k];
+          q[2 * k] = a * c[k] - b * sk;
+          q[2 * k + 1] = b * c[k] + a * sk;
+        }
+      }
+      std::copy(p + 2 * half, p + d, q + 2 * half);
+    });
+  });
+}
+
+constinit Kernel<void(const Tensor&, const Tensor&, const Tensor&, Tensor&, RopePairing, bool)> rope_kernel{
+    "rope", &rope_cpu};
+
+Tensor rotate(const Tensor& x, const Angles& angles, RopePairing pairing, bool inverse);
+
+struct Rope final : Node {
+  Angles angles;
+  RopePairing pairing;
+  bool inverse;
+  Rope(const Angles& a, RopePairing p, bool i) : angles(a), pairing(p), inverse(i) {}
+  static const char* op_name() { return "rope"; }
+  const char* name() const override { return op_name(); }
+  Tensors vjp(const Tensor& g) override { return {rotate(g, angles, pairing, !inverse)}; }
+};
+
+Tensor rotate(const Tensor& x, const Angles& angles, RopePairing pairing, bool inverse) {
+  Tensor y = empty(x.shape(), x.options());
+  if (x.numel() > 0)
+    rope_kernel(x.device())(contiguous(x.detach()), angles.cos, angles.sin, y, pairing, inverse);
+  return record<Rope>(std::move(y), {x}, {}, angles, pairing, inverse);
+}
+
+int64_t checked_rot_dim(const Tensor& x, const RopeOptions& o) {
+  if (x.dtype() != f32 && x.dtype() != f64)
+    fail<DTypeError>("rope: needs f32 or f64 — got ", x.dtype(), " of shape ", x);
+  if (x.rank() < 2) fail("rope: needs x [..., n, d] — got ", x);
+  const int64_t dim = o.rot_dim ? o.rot_dim : x.dim(-1);
+  if (dim < 0 || dim % 2 != 0 || dim > x.dim(-1))
+    fail("rope: rot_dim ", dim, " must be even and at most the last dim of x=", x);
+  return dim;
+}
+
+}  // namespace
+
+Tensor rope(const Tensor& x, RopeOptions o) {
+  const int64_t dim = checked_rot_dim(x, o);
+  return rotate(x, cached_angles(o.offset, x.dim(-2), dim, o.base, x.dtype()), o.pairing, false);
+}
+
+Tensor rope(const Tensor& x, const Tensor& positions, RopeOptions o) {
+  const int64_t dim = checked_rot_dim(x, o), n = x.dim(-2);
+  if (!is_integer(positions.dtype()))
+    fail<DTypeError>("rope: positions must be i64 or i32 — got ", positions.dtype());
+  if (positions.shape() != Shape{n}) fail("rope: positions=", positions, " do not fit x=", x, "; need [", n, "]");
+  std::vector<int64_t> p = positions.to_vector<int64_t>();
+  for (int64_t& i : p) i += o.offset;
+  return rotate(x, make_angles(p.data(), n, dim, o.base, x.dtype()), o.pairing, false);
+}
+
+Tensor toeplitz(const Tensor& w, int64_t n, int64_t m, int64_t row_offset) {
+  if (w.rank() != 1 || w.dim(0) % 2 == 0)
+    fail("toeplitz: needs a table of 2·n_max − 1 values — got w=", w);
+  const int64_t n_max = (w.dim(0) + 1) / 2;
+  if (n < 0 || m < 0 || row_offset < 0 || n + row_offset > n_max || m > n_max)
+    fail("toeplitz: ", n, "×", m, " from row ", row_offset, " exceeds the table for n_max=", n_max);
+  if (n == 0 || m == 0) return reshape(narrow(w, 0, 0, 0), {n, m});
+  // Row i starts at centre − i: the last row first, then every later start is an earlier row.
+  const int64_t first = n_max - 1 - (row_offset + n - 1);
+  return flip(unfold(narrow(w, 0, first, n + m - 1), 0, m, 1), {0});
+}
+
+int64_t t5_bucket(int64_t rel, T5BucketOptions o) {
+  int64_t count = o.buckets, bucket = 0, distance = -rel;
+  if (o.causal) {
+    distance = std::max<int64_t>(distance, 0);
+  } else {
+    count /= 2;
+    if (rel > 0) bucket = count;
+    distance = std::abs(distance);
+  }
+  const int64_t exact = count / 2, steps = count - exact;
+  if (distance < exact) return bucket + distance;
+  // The formula's floor(log(N/exact)/log(max/exact)·steps) >= k  ⇔  N^steps >= max^k · exact^(steps−k),
+  // compared in long double, which is exact enough to hit the integer thresholds.
+  int64_t k = 0;
+  while (k + 1 < steps) {
+    const long double lhs = static_cast<long double>(steps) * std::log2(static_cast<long double>(distance) / exact);
+    const long double rhs = static_cast<long double>(k + 1) * std::log2(static_cast<long double>(o.max_distance) / exact);
+    if (lhs < rhs - 1e-12L) break;
+    ++k;
+  }
+  return bucket + exact + k;
+}
+
+Tensor t5_buckets(int64_t n, int64_t m, T5BucketOptions o, int64_t row_offset) {
+  if (o.buckets < 4 || o.buckets % 4 != 0 || o.max_distance <= o.buckets)
+    fail<ValueError>("t5_buckets: needs buckets divisible by 4 and max_distance > buckets — got ", o.buckets, ", ",
+                     o.max_distance);
+  Tensor out = empty({n, m}, {i64});
+  int64_t* p = out.mutable_data<int64_t>();
+  std::vector<int64_t> by_distance(static_cast<std::size_t>(n + m + row_offset));
+  const int64_t lowest = -(row_offset + n - 1);  // rel of the last row and first key
+  for (int64_t rel = lowest; rel < m; ++rel) by_distance[static_cast<std::size_t>(rel - lowest)] = t5_bucket(rel, o);
+  for (int64_t i = 0; i < n; ++i)
+    for (int64_t j = 0; j < m; ++j) p[i * m + j] = by_distance[static_cast<std::size_t>(j - i - row_offset - lowest)];
+  return out;
+}
+
+}  // namespace sluice

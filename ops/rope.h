@@ -1,0 +1,43 @@
+// Rotary position embedding (Su et al. 2021) and the relative position biases that GAU adds to scores.
+#pragma once
+
+#include <sluice/core/tensor.h>
+
+namespace sluice {
+
+enum class RopePairing {
+  half,         // pairs (c, c + dim/2): FLASH's appendix, LLaMA, Qwen
+  interleaved,  // pairs (2c, 2c + 1): RoFormer, bert4keras
+};
+
+struct RopeOptions {
+  double base = 10000;
+  RopePairing pairing = RopePairing::half;
+  int64_t rot_dim = 0;  // rotate only the first rot_dim channels; 0 means all
+  int64_t offset = 0;   // position of the first row, for streaming
+};
+
+/// Rotates pair c of row p by the angle (p + offset) · base^(−c/(dim/2)), dim = rot_dim. x [..., n, d]:
+/// positions run along dim −2. Equal up to a fixed permutation of channels for both pairings.
+/// ShapeError when rot_dim is odd or larger than d.
+Tensor rope(const Tensor& x, RopeOptions options = {});
+/// The same with an explicit position for each row, an i64 tensor [n].
+Tensor rope(const Tensor& x, const Tensor& positions, RopeOptions options = {});
+
+/// The n×m Toeplitz matrix b_ij = w[centre + j − i] as a view of w. w holds 2·n_max − 1 values and
+/// centre = n_max − 1, so a table built for n_max serves every n, m <= n_max. `row_offset` is the
+/// position of row 0 (streaming).
+Tensor toeplitz(const Tensor& w, int64_t n, int64_t m, int64_t row_offset = 0);
+
+struct T5BucketOptions {
+  bool causal = false;
+  int64_t buckets = 32;
+  int64_t max_distance = 128;
+};
+/// T5's bucket of the offset rel = key position − query position (Raffel et al. 2020), robust to rounding:
+/// thresholds are compared in long double with a guard, so that they fall on the exact integers.
+int64_t t5_bucket(int64_t rel, T5BucketOptions options = {});
+/// i64 [n, m] of buckets for queries row_offset … row_offset + n − 1 and keys 0 … m − 1.
+Tensor t5_buckets(int64_t n, int64_t m, T5BucketOptions options = {}, int64_t row_offset = 0);
+
+}  // namespace sluice

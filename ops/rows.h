@@ -1,0 +1,62 @@
+// Loops over the rows of a matrix, for ops that normalise along the last dim. Sums use independent lanes
+// so that they vectorise; their order is fixed.
+#pragma once
+
+#include <sluice/core/math.h>
+#include <sluice/core/parallel.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+namespace sluice::detail {
+
+inline constexpr int kRowLanes = 16;
+
+/// f(row) for every row, in parallel, about 16k elements a task.
+template <class F>
+void for_each_row(int64_t rows, int64_t width, F f) {
+  parallel_for(rows, std::max<int64_t>(1, (1 << 14) / std::max<int64_t>(1, width)),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t r = begin; r < end; ++r) f(r);
+               });
+}
+
+/// Σ term(i), i < n.
+template <class T, class Term>
+T row_total(int64_t n, Term term) {
+  T lane[kRowLanes] = {};
+  int64_t i = 0;
+  for (; i + kRowLanes <= n; i += kRowLanes)
+    for (int k = 0; k < kRowLanes; ++k) lane[k] += term(i + k);
+  for (int k = 0; i < n; ++i, ++k) lane[k] += term(i);
+  for (int width = kRowLanes / 2; width > 0; width /= 2)
+    for (int k = 0; k < width; ++k) lane[k] += lane[k + width];
+  return lane[0];
+}
+template <class T>
+T row_sum(const T* x, int64_t n) {
+  return row_total<T>(n, [x](int64_t i) { return x[i]; });
+}
+template <class T>
+T row_dot(const T* a, const T* b, int64_t n) {
+  return row_total<T>(n, [a, b](int64_t i) { return a[i] * b[i]; });
+}
+/// Largest element; NaN wins.
+template <class T>
+T row_max(const T* x, int64_t n) {
+  T lane[kRowLanes];
+  std::fill_n(lane, kRowLanes, -std::numeric_limits<T>::infinity());
+  int64_t i = 0;
+  for (; i + kRowLanes <= n; i += kRowLanes)
+    for (int k = 0; k < kRowLanes; ++k) lane[k] = math::max(x[i + k], lane[k]);
+  for (int k = 0; i < n; ++i, ++k) lane[k] = math::max(x[i], lane[k]);
+  for (int k = 1; k < kRowLanes; ++k) lane[0] = math::max(lane[k], lane[0]);
+  return lane[0];
+}
+template <class T, class F>
+void row_map(const T* x, T* y, int64_t n, F f) {
+  for (int64_t i = 0; i < n; ++i) y[i] = f(x[i]);
+}
+
+}  // namespace sluice::detail

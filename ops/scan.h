@@ -1,0 +1,17 @@
+// Running sums.
+#pragma once
+
+#include <sluice/core/tensor.h>
+
+namespace sluice {
+
+struct CumsumOptions {
+  bool exclusive = false;  // entry i leaves itself out: 0, x0, x0 + x1, …
+  bool reverse = false;    // from the end towards the start
+};
+
+/// y_i = Σ_{j<=i} x_j along dim: cumsum(x, -1, {.exclusive = true, .reverse = true}). Accumulated in f64;
+/// bool counts as i64.
+Tensor cumsum(const Tensor& x, int64_t dim, CumsumOptions options = {});
+
+}  // namespace sluice

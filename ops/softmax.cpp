@@ -1,0 +1,99 @@
+// y = e^(x−m) / Σ e^(x−m), m = max x          dx = y ⊙ (g − Σ g⊙y)
+// z = x − m − log Σ e^(x−m)                    dx = g − e^z · Σ g
+#include <sluice/ops/softmax.h>
+
+#include <sluice/core/kernel.h>
+#include <sluice/core/math.h>
+#include <sluice/core/node.h>
+#include <sluice/core/parallel.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/reduce.h>
+#include <sluice/ops/rows.h>
+#include <sluice/ops/view.h>
+
+namespace sluice {
+
+namespace {
+
+/// Along the last dim of contiguous x.
+void softmax_cpu(const Tensor& x, Tensor& y, bool log) {
+  const int64_t n = x.dim(-1);
+  dispatch_float("softmax", x.dtype(), [&]<class T>() {
+    const T* in = x.data<T>();
+    T* out = y.mutable_data<T>();
+    detail::for_each_row(x.numel() / n, n, [&](int64_t r) {
+      const T* p = in + r * n;
+      T* q = out + r * n;
+      T m = detail::row_max(p, n);
+      const T shift = m - m == T(0) ? m : T(0);  // ±inf and NaN lines: e^x itself says it right
+      detail::row_map(p, q, n, [shift](T v) { return math::exp(v - shift); });
+      const T total = detail::row_sum(q, n);
+      if (log) {
+        const T l = math::log(total) + shift;
+        // A line of −inf has log Σ = −inf; keep it −inf instead of −inf − −inf = NaN.
+        detail::row_map(p, q, n, [l](T v) { return l == -std::numeric_limits<T>::infinity() ? l : v - l; });
+      } else {
+        const T scale = total == T(0) ? T(0) : T(1) / total;
+        detail::row_map(q, q, n, [scale](T v) { return v * scale; });
+      }
+    });
+  });
+}
+
+/// dx for softmax (y and g) or log-softmax, rows contiguous.
+void softmax_backward_cpu(const Tensor& y, const Tensor& g, Tensor& dx, bool log) {
+  const int64_t n = y.dim(-1);
+  dispatch_float("softmax", y.dtype(), [&]<class T>() {
+    const T *py = y.data<T>(), *pg = g.data<T>();
+    T* out = dx.mutable_data<T>();
+    detail::for_each_row(y.numel() / n, n, [&](int64_t r) {
+      const T *a = py + r * n, *b = pg + r * n;
+      T* q = out + r * n;
+      if (log) {
+        const T total = detail::row_sum(b, n);
+        for (int64_t i = 0; i < n; ++i) q[i] = b[i] - math::exp(a[i]) * total;
+      } else {
+        const T dot = detail::row_dot(a, b, n);
+        for (int64_t i = 0; i < n; ++i) q[i] = a[i] * (b[i] - dot);
+      }
+    });
+  });
+}
+
+constinit Kernel<void(const Tensor&, Tensor&, bool)> softmax_kernel{"softmax", &softmax_cpu};
+constinit Kernel<void(const Tensor&, const Tensor&, Tensor&, bool)> softmax_backward_kernel{
+    "softmax backward", &softmax_backward_cpu};
+
+struct Softmax final : Node {
+  bool log;
+  explicit Softmax(bool l) : log(l) {}
+  static const char* op_name() { return "softmax"; }
+  const char* name() const override { return log ? "log_softmax" : "softmax"; }
+  Tensors vjp(const Tensor& g) override {
+    Tensor y = saved(0);
+    if (grad_enabled())
+      return {log ? g - exp(y) * sum(g, {-1}, keep) : y * (g - sum(g * y, {-1}, keep))};
+    Tensor dx = empty_like(y);
+    softmax_backward_kernel(y.device())(y, contiguous(g), dx, log);
+    return {dx};
+  }
+};
+
+Tensor softmax_along(const char* op, const Tensor& x, int64_t dim, bool log) {
+  int d = wrap_dim(op, dim, x.rank());
+  if (x.dtype() != f32 && x.dtype() != f64)
+    fail<DTypeError>(op, ": needs f32 or f64 — got ", x.dtype(), " of shape ", x);
+  if (x.rank() == 0) return squeeze(softmax_along(op, unsqueeze(x, 0), 0, log), 0);
+  if (d != x.rank() - 1) return transpose(softmax_along(op, transpose(x, d, -1), -1, log), d, -1);
+  Tensor y = empty(x.shape(), x.options());
+  if (x.numel() > 0) softmax_kernel(x.device())(contiguous(x.detach()), y, log);
+  return record<Softmax>(y, {x}, {y}, log);
+}
+
+}  // namespace
+
+Tensor softmax(const Tensor& x, int64_t dim) { return softmax_along("softmax", x, dim, false); }
+Tensor log_softmax(const Tensor& x, int64_t dim) { return softmax_along("log_softmax", x, dim, true); }
+
+}  // namespace sluice

@@ -1,0 +1,14 @@
+// Softmax and log-softmax along one dim.
+#pragma once
+
+#include <sluice/core/tensor.h>
+
+namespace sluice {
+
+/// e^x / Σ e^x. A line that is −∞ throughout (a fully masked row) gives zeros with zero gradient, never
+/// NaN; a NaN gives a line of NaN.
+Tensor softmax(const Tensor& x, int64_t dim = -1);
+/// x − log Σ e^x; −∞ throughout where the whole line is −∞.
+Tensor log_softmax(const Tensor& x, int64_t dim = -1);
+
+}  // namespace sluice

@@ -1,0 +1,63 @@
+// Views: new layouts over the same storage. No element moves; gradients flow back through the inverse
+// geometry. Dims may be negative. Errors are ShapeErrors that name the op and the shapes.
+#pragma once
+
+#include <sluice/core/tensor.h>
+
+#include <optional>
+#include <vector>
+
+namespace sluice {
+
+/// Same elements in row-major order under another shape; one entry may be −1 (inferred). A view when
+/// strides can say it, else a copy.
+Tensor reshape(const Tensor& x, const Shape& shape);
+/// Merges dims first…last (inclusive) into one.
+Tensor flatten(const Tensor& x, int64_t first = 0, int64_t last = -1);
+/// Splits dim into `sizes` (one may be −1).
+Tensor unflatten(const Tensor& x, int64_t dim, const Shape& sizes);
+Tensor transpose(const Tensor& x, int64_t a, int64_t b);
+/// y.dim(i) = x.dim(order[i])
+Tensor permute(const Tensor& x, const Shape& order);
+/// Stretches size-1 dims (and adds leading ones) to `shape`; −1 keeps a size.
+Tensor expand(const Tensor& x, const Shape& shape);
+Tensor unsqueeze(const Tensor& x, int64_t dim);
+/// Drops the size-1 dim; with no dim, all of them.
+Tensor squeeze(const Tensor& x, int64_t dim);
+Tensor squeeze(const Tensor& x);
+/// x[..., index, ...]: the dim disappears.
+Tensor select(const Tensor& x, int64_t dim, int64_t index);
+/// x[..., start:end:step, ...]; negative start and end count from the end, both are clamped as in
+/// NumPy; step > 0.
+Tensor slice(const Tensor& x, int64_t dim, std::optional<int64_t> start,
+             std::optional<int64_t> end = std::nullopt, int64_t step = 1);
+/// `length` entries from `start`; unlike slice, out of range is an error.
+Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length);
+/// Consecutive pieces of the given sizes, which must sum to the dim. One node, whose backward
+/// concatenates.
+std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, int64_t dim = 0);
+/// n pieces of equal size (the last may be shorter).
+std::vector<Tensor> chunk(const Tensor& x, int64_t n, int64_t dim = 0);
+/// Windows of `size` every `step` along dim: the dim becomes their number, a last dim holds them.
+Tensor unfold(const Tensor& x, int64_t dim, int64_t size, int64_t step);
+/// Reverses the order along dims.
+Tensor flip(const Tensor& x, const Shape& dims);
+/// The diagonal of dims a and b, moved to the last dim.
+Tensor diagonal(const Tensor& x, int64_t a = -2, int64_t b = -1);
+
+// -- joining and padding: these copy -----------------------------------------------------------------
+
+Tensor cat(const std::vector<Tensor>& xs, int64_t dim = 0);
+Tensor stack(const std::vector<Tensor>& xs, int64_t dim = 0);
+/// `before` and `after` elements of `value` added along dim.
+Tensor pad(const Tensor& x, int64_t dim, int64_t before, int64_t after, double value = 0);
+/// Elements move by `shift` along dim and wrap around.
+Tensor roll(const Tensor& x, int64_t shift, int64_t dim);
+/// The inverse of unfold for gradients: windows are added back into a dim of size `length`.
+Tensor fold(const Tensor& windows, int64_t dim, int64_t length, int64_t step);
+/// Each entry along dim `n` times in a row (a a b b); an expand and a reshape.
+Tensor repeat_interleave(const Tensor& x, int64_t n, int64_t dim);
+/// The whole tensor n times along dim (a b a b).
+Tensor repeat(const Tensor& x, int64_t n, int64_t dim);
+
+}  // namespace sluice
