@@ -20,6 +20,7 @@ struct Walk {
   int64_t shape[kMaxRank];
   int64_t strides[kMaxRank];  // in elements
 
+  Walk() = default;
   explicit Walk(const Layout& layout);
 };
 

@@ -90,6 +90,10 @@ void Tensor::set_grad(Tensor g) {
                         impl_->history->name());
   if (g.defined() && g.shape() != shape())
     fail("set_grad: gradient of shape ", g.shape(), " for a tensor of shape ", shape());
+  if (g.defined() && g.dtype() != dtype())
+    fail<DTypeError>("set_grad: gradient of dtype ", g.dtype(), " for a tensor of dtype ", dtype());
+  if (g.defined() && g.device() != device())
+    fail<DeviceError>("set_grad: gradient on ", g.device(), " for a tensor on ", device());
   static_cast<Leaf&>(*impl_->history).grad = std::move(g);
 }
 

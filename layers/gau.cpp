@@ -3,6 +3,7 @@
 #include <sluice/core/node.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
+#include <sluice/ops/map.h>
 #include <sluice/ops/view.h>
 
 #include <cmath>

@@ -1,7 +1,7 @@
 #include <sluice/layers/gau_attention.h>
 
 #include <sluice/core/node.h>
-#include <sluice/ops/activation.h>
+#include <sluice/ops/attention_weights.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/dropout.h>
 #include <sluice/ops/elementwise.h>
@@ -127,10 +127,7 @@ Tensor gau_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Ga
   } else {
     Tensor weight = mask.defined() ? to(mask, q.dtype()) : full({}, 1, {q.dtype()});
     if (o.kind == GauKind::su) weight = weight / length;
-    auto apply = [&](auto formula) {
-      return b.defined() ? map(formula, t, b, weight) : map(formula, t, weight);
-    };
-    a = o.kind == GauKind::laplace ? apply(formula::LaplaceWeight{scale}) : apply(formula::Relu2Weight{scale});
+    a = o.kind == GauKind::laplace ? laplace_weight(t, b, weight, scale) : relu2_weight(t, b, weight, scale);
     if (o.kind == GauKind::rownorm) {
       Tensor total = sum(a, {-1}, keep);
       a = a / masked_fill(total, total.detach() == 0.0, 1);

@@ -15,7 +15,7 @@ std::vector<NamedTensor> tensors_of(const Members& m, bool only_parameters) {
   return out;
 }
 
-void load_state(const Members& m, const std::map<std::string, Tensor>& state) {
+void check_state(const Members& m, const std::map<std::string, Tensor>& state) {
   for (const auto& s : m.slots) {
     auto it = state.find(s.name);
     if (it == state.end()) fail<IOError>("load: tensor \"", s.name, "\" is missing");
@@ -29,6 +29,10 @@ void load_state(const Members& m, const std::map<std::string, Tensor>& state) {
     for (const auto& [name, x] : state)
       if (std::none_of(m.slots.begin(), m.slots.end(), [&](auto& s) { return s.name == name; }))
         fail<IOError>("load: tensor \"", name, "\" is not part of the model");
+}
+
+void load_state(const Members& m, const std::map<std::string, Tensor>& state) {
+  check_state(m, state);
   NoGrad guard;
   for (const auto& s : m.slots) copy_(*s.tensor, state.at(s.name));
 }

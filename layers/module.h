@@ -76,6 +76,8 @@ Members members(const M& module) {
 }
 
 std::vector<NamedTensor> tensors_of(const Members& m, bool only_parameters);
+/// Throws unless `state` fits exactly; then load_state cannot fail.
+void check_state(const Members& m, const std::map<std::string, Tensor>& state);
 void load_state(const Members& m, const std::map<std::string, Tensor>& state);
 void convert(const Members& m, DType dtype);
 void save_state(const Members& m, const std::string& path, const std::map<std::string, std::string>& metadata);

@@ -1,6 +1,6 @@
 #include <sluice/ops/activation.h>
 
-#include <sluice/ops/elementwise.h>
+#include <sluice/ops/map.h>
 
 namespace sluice {
 

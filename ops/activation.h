@@ -1,7 +1,7 @@
 // Activations and gates. Formulas in ops/formulas.h, with their sources and conventions at kinks.
 #pragma once
 
-#include <sluice/ops/map.h>
+#include <sluice/core/tensor.h>
 
 #include <string_view>
 

@@ -1,8 +1,11 @@
 // Comparisons and logic: results are bool and carry no history.
 #include <sluice/ops/elementwise.h>
 
+#include <sluice/core/parallel.h>
+#include <sluice/core/strided.h>
 #include <sluice/ops/create.h>
-#include <sluice/ops/view.h>
+
+#include <algorithm>
 
 namespace sluice {
 

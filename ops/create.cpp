@@ -4,6 +4,7 @@
 #include <sluice/core/parallel.h>
 #include <sluice/core/strided.h>
 #include <sluice/ops/elementwise.h>
+#include <sluice/ops/map.h>
 
 #include <algorithm>
 #include <cmath>

@@ -62,7 +62,8 @@ class Equation {
   [[noreturn]] void wrong(const Args&... what) const {
     std::string got;
     for (const Tensor& x : xs_) got += (got.empty() ? "" : ", ") + str(x);
-    fail("einsum: ", what..., " in \"", text_, "\" — got ", xs_.size(), xs_.size() == 1 ? " operand " : " operands ", got);
+    fail("einsum: ", what..., " in \"", text_, "\" — got ", xs_.size(),
+         xs_.size() == 1 ? " operand " : " operands ", got);
   }
 
   /// The labels of one side; the ellipsis becomes `dims` labels.
@@ -90,7 +91,8 @@ class Equation {
       wrong("operand ", i, " is written \"", spec, "\" and has rank ", x.rank());
     if (ellipsis) ellipsis_dims_ = std::max(ellipsis_dims_, extra);
     if (x.dtype() != xs_[0].dtype() || (x.dtype() != f32 && x.dtype() != f64))
-      fail<DTypeError>("einsum: needs f32 or f64 operands of one dtype — got ", xs_[0].dtype(), xs_[0], " and ", x.dtype(), x);
+      fail<DTypeError>("einsum: needs f32 or f64 operands of one dtype — got ", xs_[0].dtype(), xs_[0],
+                       " and ", x.dtype(), x);
     if (x.device() != xs_[0].device())
       fail<DeviceError>("einsum: operands on ", xs_[0].device(), " and ", x.device());
     for (int d = 0; d < x.rank(); ++d) {

@@ -1,6 +1,7 @@
 #include <sluice/ops/elementwise.h>
 
 #include <sluice/ops/create.h>
+#include <sluice/ops/map.h>
 
 #include <cmath>
 

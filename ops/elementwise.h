@@ -2,7 +2,7 @@
 // are smooth, have gradients of any order.
 #pragma once
 
-#include <sluice/ops/map.h>
+#include <sluice/core/tensor.h>
 
 #include <limits>
 
@@ -32,6 +32,8 @@ Tensor clamp(const Tensor& x, double lo, double hi = std::numeric_limits<double>
 Tensor lerp(const Tensor& a, const Tensor& b, const Tensor& w);
 /// mask ? a : b, mask bool. Gradients flow to the chosen side only.
 Tensor where(const Tensor& mask, const Tensor& a, const Tensor& b);
+/// A rank-0 tensor of the dtype (f32 for integers) and device of x: a constant beside x.
+Tensor like(const Tensor& x, double c);
 /// x with `value` where mask is true.
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
 

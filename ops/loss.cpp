@@ -5,6 +5,7 @@
 #include <sluice/core/node.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
+#include <sluice/ops/map.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/rows.h>
 #include <sluice/ops/softmax.h>

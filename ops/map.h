@@ -10,6 +10,7 @@
 #include <sluice/core/node.h>
 #include <sluice/core/parallel.h>
 #include <sluice/core/strided.h>
+#include <sluice/ops/elementwise.h>
 #include <sluice/ops/formulas.h>
 
 #include <algorithm>
@@ -26,14 +27,6 @@
 #define SLUICE_RESTRICT __restrict__
 
 namespace sluice {
-
-Tensor add(const Tensor& a, const Tensor& b);
-Tensor sub(const Tensor& a, const Tensor& b);
-Tensor mul(const Tensor& a, const Tensor& b);
-Tensor scale(const Tensor& x, double factor);
-Tensor where(const Tensor& mask, const Tensor& a, const Tensor& b);
-/// A rank-0 tensor of the dtype and device of x: the constant of a formula evaluated on tensors.
-Tensor like(const Tensor& x, double c);
 
 namespace detail {
 /// The tensor 1 that seeds derivatives.
@@ -107,28 +100,14 @@ MapPlan<N> plan_map(const char* op, std::array<const Tensor*, N> xs, bool integr
 /// is not directly readable the tile is first gathered into a buffer.
 template <class T, std::size_t N, class Body>
 void for_each_tile(const MapPlan<N>& p, Body body) {
-  const int64_t total = p.shape.numel();
-  constexpr int64_t grain = 32 * kTile;
-  bool all_direct = true;
-  for (bool d : p.direct) all_direct &= d;
-  if (all_direct) {
-    parallel_for(total, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; i += kTile) {
-        std::array<const T*, N> in;
-        for (std::size_t k = 0; k < N; ++k) in[k] = reinterpret_cast<const T*>(p.base[k]) + i;
-        body(in, i, std::min(kTile, end - i));
-      }
-    });
-    return;
-  }
-  std::array<Walk, N> walks = [&]<std::size_t... I>(std::index_sequence<I...>) {
-    return std::array<Walk, N>{Walk(p.direct[I] ? Layout() : p.layouts[I])...};
-  }(std::make_index_sequence<N>());
-  parallel_for(total, grain, [&](int64_t begin, int64_t end) {
+  std::array<Walk, N> walks;
+  for (std::size_t k = 0; k < N; ++k)
+    if (!p.direct[k]) walks[k] = Walk(p.layouts[k]);
+  parallel_for(p.shape.numel(), 32 * kTile, [&](int64_t begin, int64_t end) {
     alignas(64) T buffer[N][kTile];
+    std::array<const T*, N> in;
     for (int64_t i = begin; i < end; i += kTile) {
       const int64_t n = std::min(kTile, end - i);
-      std::array<const T*, N> in;
       for (std::size_t k = 0; k < N; ++k) {
         if (p.direct[k]) {
           in[k] = reinterpret_cast<const T*>(p.base[k]) + i;

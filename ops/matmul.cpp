@@ -58,6 +58,10 @@ void gemm(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, int64_t n, int64_t m, int64_t 
 void matmul_cpu(const Tensor& a_in, const Tensor& b_in, Tensor& c, bool accumulate) {
   static std::once_flag once;
   std::call_once(once, [] { openblas_set_num_threads(1); });
+  if (a_in.dim(-1) == 0) {  // an empty sum
+    if (!accumulate) fill_(c, 0);
+    return;
+  }
   Tensor a = a_in, b = b_in;
   auto oa = blas_operand(a), ob = blas_operand(b);
   if (!oa) a = clone(a), oa = blas_operand(a);
@@ -65,15 +69,11 @@ void matmul_cpu(const Tensor& a_in, const Tensor& b_in, Tensor& c, bool accumula
   const int r = c.rank();
   const int64_t n = c.shape()[r - 2], m = c.shape()[r - 1], k = a.shape()[r - 1];
   if (std::max({n, m, k, oa->ld, ob->ld}) > INT_MAX) fail("matmul: a dimension exceeds 2^31 — got a=", a, ", b=", b);
-  if (k == 0) {
-    if (!accumulate) fill_(c, 0);
-    return;
-  }
   int64_t batch = 1;
   for (int d = 0; d < r - 2; ++d) batch *= c.shape()[d];
 
   // About 4 MFLOP a panel: enough to hide the call, small enough to balance.
-  const int64_t rows = std::clamp<int64_t>((int64_t{1} << 21) / std::max<int64_t>(1, m * k) / 16 * 16, 16, n);
+  const int64_t rows = std::min(n, std::max<int64_t>(16, (int64_t{1} << 21) / std::max<int64_t>(1, m * k) / 16 * 16));
   const int64_t panels = n == 0 ? 0 : (n + rows - 1) / rows;
   const int64_t per_task = std::max<int64_t>(1, (int64_t{1} << 16) / std::max<int64_t>(1, n * m * k));
   dispatch_float("matmul", c.dtype(), [&]<class T>() {
@@ -107,6 +107,13 @@ void check(const char* op, const Tensor& a, const Tensor& b) {
     fail<DTypeError>(op, ": needs two f32 or two f64 operands — got a=", a.dtype(), a, ", b=", b.dtype(), b);
 }
 
+/// All dims but the last merged: a matrix, also when a dim is 0 (where −1 could not be inferred).
+Tensor as_rows(const Tensor& x) {
+  int64_t rows = 1;
+  for (int d = 0; d + 1 < x.rank(); ++d) rows *= x.shape()[d];
+  return reshape(x, {rows, x.dim(-1)});
+}
+
 struct MatMul final : Node {
   static const char* op_name() { return "matmul"; }
   const char* name() const override { return op_name(); }
@@ -121,11 +128,12 @@ struct Linear final : Node {
   static const char* op_name() { return "linear"; }
   const char* name() const override { return op_name(); }
   Tensors vjp(const Tensor& g) override {
-    Tensor x = saved(0), w = saved(1);
-    Tensor rows = reshape(g, {-1, g.dim(-1)});
-    return {needs(0) ? matmul(g, transpose(w, 0, 1)) : Tensor(),
-            needs(1) ? matmul(transpose(reshape(x, {-1, x.dim(-1)}), 0, 1), rows) : Tensor(),
-            edges.size() > 2 && needs(2) ? sum(rows, {0}) : Tensor()};
+    Tensor rows = as_rows(g);
+    Tensors grads(edges.size());
+    if (needs(0)) grads[0] = matmul(g, transpose(saved(1), 0, 1));
+    if (needs(1)) grads[1] = matmul(transpose(as_rows(saved(0)), 0, 1), rows);
+    if (edges.size() > 2 && needs(2)) grads[2] = sum(rows, {0});
+    return grads;
   }
 };
 
@@ -172,7 +180,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   if (y.numel() > 0) {
     NoGrad guard;
     if (biased) detail::copy_strided(bias.raw(), bias.layout().expanded(shape), bias.dtype(), y.raw(), y.layout(), y.dtype());
-    Tensor rows = reshape(x.detach(), {-1, x.dim(-1)});
+    Tensor rows = as_rows(x.detach());
     Tensor out = alias(y, Layout({rows.dim(0), weight.dim(1)}));
     matmul_kernel(y.device())(rows, weight.detach(), out, biased);
   }

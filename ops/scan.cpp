@@ -44,7 +44,8 @@ void cumsum_cpu(const Tensor& x, Tensor& y, int dim, CumsumOptions options) {
   const int64_t n = x.shape()[dim];
   for (int d = 0; d < x.rank(); ++d)
     if (d != dim) (d < dim ? outer : inner) *= x.shape()[d];
-  const int64_t blocks = (inner + kWidth - 1) / kWidth, work = std::max<int64_t>(1, n * std::min(inner, kWidth));
+  const int64_t blocks = (inner + kWidth - 1) / kWidth,
+                work = std::max<int64_t>(1, n * std::min(inner, kWidth));
   const int64_t start = options.reverse ? (n - 1) * inner : 0, step = options.reverse ? -inner : inner;
   auto run = [&]<class T, class Sum>() {
     const T* in = x.data<T>();
@@ -53,7 +54,9 @@ void cumsum_cpu(const Tensor& x, Tensor& y, int dim, CumsumOptions options) {
       for (int64_t task = begin; task < end; ++task) {
         const int64_t first = task % blocks * kWidth, at = task / blocks * n * inner + start + first;
         if (inner == 1) scan_run<T, Sum>(in + at, out + at, n, step, options.exclusive);
-        else scan_columns<T, Sum>(in + at, out + at, n, step, std::min(kWidth, inner - first), options.exclusive);
+        else
+          scan_columns<T, Sum>(in + at, out + at, n, step, std::min(kWidth, inner - first),
+                               options.exclusive);
       }
     });
   };
@@ -82,7 +85,8 @@ Tensor cumsum(const Tensor& x_in, int64_t dim, CumsumOptions options) {
   const int d = wrap_dim("cumsum", dim, x_in.rank());
   const Tensor x = x_in.dtype() == boolean ? to(x_in, i64) : x_in;
   if (x.dtype() == bf16)
-    fail<DTypeError>("cumsum: needs f32, f64, i64, i32 or bool — got bf16 of shape ", x, "; convert with to(x, f32)");
+    fail<DTypeError>("cumsum: needs f32, f64, i64, i32 or bool — got bf16 of shape ", x,
+                     "; convert with to(x, f32)");
   Tensor y = empty_like(x);
   if (y.numel() > 0) cumsum_kernel(x.device())(contiguous(x.detach()), y, d, options);
   return record<Cumsum>(std::move(y), {x}, {}, d, options);

@@ -1,6 +1,6 @@
 // Unary mathematics and activations: one line each, the formula says the rest.
-#include <sluice/ops/activation.h>
 #include <sluice/ops/elementwise.h>
+#include <sluice/ops/map.h>
 
 namespace sluice {
 

@@ -1,0 +1,190 @@
+// The main example: trains a byte-level GAU language model on a text and compares it with n-gram models.
+//
+//   gau_lm --text FILE [--out DIR] [--minutes M | --steps N] …        (examples/run.sh does it all)
+//
+// In the output folder: checkpoint.safetensors, log.csv, curve.svg. Ctrl-C saves; the same command resumes.
+#include "support/byte_lm.h"
+#include "support/corpus.h"
+#include "support/curve.h"
+#include "support/interrupt.h"
+#include "support/ngram.h"
+#include "support/options.h"
+#include "support/progress.h"
+#include "support/run_files.h"
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+
+using namespace sluice;
+using namespace sluice::examples;
+
+namespace {
+
+struct Settings {
+  std::string text, out = "gau_lm_out", prompt = "The ";
+  double minutes = 4, lr = 4e-3, temperature = 0.8, dropout = 0;
+  int64_t steps = 0;  // > 0: stop by steps instead of minutes
+  int64_t dim = 128, layers = 4, key_dim = 64, context = 256, batch = 16, eval_every = 200, sample = 200, seed = 1;
+  int64_t threads = 0;
+  bool fresh = false, smoke = false;
+};
+
+Settings parse(int argc, char** argv) {
+  Settings s;
+  Options o("gau_lm", "trains a byte-level GAU language model");
+  o.add("text", s.text, "file to learn from (bytes)");
+  o.add("out", s.out, "folder for checkpoint, log and curve");
+  o.add("minutes", s.minutes, "training time");
+  o.add("steps", s.steps, "train this many steps instead");
+  o.add("dim", s.dim, "width of the model");
+  o.add("layers", s.layers, "number of GAU blocks");
+  o.add("key-dim", s.key_dim, "width of queries and keys");
+  o.add("context", s.context, "bytes the model sees");
+  o.add("batch", s.batch, "windows per step");
+  o.add("lr", s.lr, "highest learning rate");
+  o.add("dropout", s.dropout, "dropout probability");
+  o.add("eval-every", s.eval_every, "steps between validations");
+  o.add("sample", s.sample, "bytes of text to sample at the end");
+  o.add("prompt", s.prompt, "start of the sample");
+  o.add("temperature", s.temperature, "of the sample");
+  o.add("seed", s.seed, "of the random generator");
+  o.add("threads", s.threads, "0: one per core");
+  o.flag("fresh", s.fresh, "ignore an existing checkpoint");
+  o.flag("smoke", s.smoke, "a few tiny steps on a built-in text");
+  o.parse(argc, argv);
+  if (s.smoke) {
+    s.steps = s.steps ? s.steps : 8;
+    s.dim = 32, s.layers = 2, s.key_dim = 16, s.context = 32, s.batch = 4, s.eval_every = 4, s.sample = 20;
+  } else if (s.text.empty()) {
+    throw std::runtime_error("gau_lm: --text FILE is needed (or --smoke); see --help");
+  }
+  if (s.context < 8 || s.batch < 1 || s.layers < 1 || s.dim < 1 || s.eval_every < 1 || !(s.minutes > 0) || s.steps < 0)
+    throw std::runtime_error("gau_lm: sizes must be positive and the context at least 8");
+  return s;
+}
+
+std::string smoke_text() {
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += "the sluice opens at dawn, the sluice closes at dusk. ";
+  return text;
+}
+
+/// Warm-up over the first 2 %, then a cosine down to a twentieth.
+double learning_rate(double lr, double done) {
+  if (done < 0.02) return lr * (0.02 + 0.98 * done / 0.02);
+  return lr * (0.05 + 0.95 * 0.5 * (1 + std::cos(3.14159265358979 * (done - 0.02) / 0.98)));
+}
+
+std::map<std::string, std::string> config_of(const Settings& s, double elapsed) {
+  return {{"dim", std::to_string(s.dim)},         {"layers", std::to_string(s.layers)},
+          {"key_dim", std::to_string(s.key_dim)}, {"context", std::to_string(s.context)},
+          {"batch", std::to_string(s.batch)},     {"seed", std::to_string(s.seed)},
+          {"elapsed_ms", std::to_string(static_cast<int64_t>(elapsed * 1000))}};
+}
+
+int run(const Settings& s) {
+  using Clock = std::chrono::steady_clock;
+  if (s.threads > 0) set_num_threads(static_cast<int>(s.threads));
+  std::filesystem::create_directories(s.out);
+  const std::string checkpoint = s.out + "/checkpoint.safetensors";
+  const std::string text = s.smoke && s.text.empty() ? smoke_text() : read_text(s.text);
+  const Split split = split_text(text, static_cast<std::size_t>(s.context) + 1);
+  const std::string_view valid = baseline_part(split.valid);
+
+  Rng rng(static_cast<uint64_t>(s.seed));
+  ByteLm model({s.dim, s.layers, s.key_dim, s.dropout, static_cast<uint64_t>(s.seed)}, rng);
+  Adam adam(parameters(model), {.lr = s.lr, .beta2 = 0.95, .weight_decay = 0.05});
+  std::printf("text      %s: %zu bytes to train on, %zu to validate\n", s.text.empty() ? "(built in)" : s.text.c_str(),
+              split.train.size(), valid.size());
+  std::printf("model     %lld GAU blocks, width %lld, %lld parameters, %d threads\n", (long long)s.layers,
+              (long long)s.dim, (long long)count(model), num_threads());
+
+  int64_t step = 0;
+  double before = 0;  // seconds trained in earlier runs
+  if (!s.fresh && std::filesystem::exists(checkpoint)) {
+    TrainingState state = load_checkpoint(model, checkpoint, adam, rng);
+    step = state.step;
+    before = std::stod(state.config.at("elapsed_ms")) / 1000;
+    std::printf("resume    %s at step %lld\n", checkpoint.c_str(), (long long)step);
+  }
+
+  std::vector<double> ngram = witten_bell_table(split.train, valid, 4);
+  std::printf("baseline  Witten-Bell bits/char on the same bytes: bigram %.3f, trigram %.3f, 4-gram %.3f\n", ngram[1],
+              ngram[2], ngram[3]);
+  std::fflush(stdout);
+
+  CsvLog log(s.out + "/log.csv", {"step", "seconds", "train_bits", "valid_bits", "lr"}, step + 1);
+  Progress progress(s.steps);
+  catch_interrupts();
+  const auto start = Clock::now();
+  auto elapsed = [&] { return before + std::chrono::duration<double>(Clock::now() - start).count(); };
+  auto done = [&] { return s.steps ? double(step) / double(s.steps) : elapsed() / (60 * s.minutes); };
+  auto save = [&] { save_checkpoint(model, checkpoint, adam, rng, {step, config_of(s, elapsed())}); };
+  const int64_t first = step;
+  double loss_sum = 0, valid_bits = std::nan("");
+  int64_t loss_count = 0;
+  const double bits = 1 / std::log(2.0);
+
+  while (done() < 1 && !interrupted()) {
+    auto [inputs, targets] = random_batch(split.train, s.batch, s.context, rng);
+    adam.set_lr(learning_rate(s.lr, done()));
+    adam.zero_grad();
+    Tensor loss = cross_entropy(model(inputs, &rng), targets);
+    backward(loss);
+    clip_grad_norm(adam.parameters(), 1.0);
+    adam.step();
+    ++step;
+    const double value = loss.item();
+    if (!std::isfinite(value)) throw std::runtime_error("gau_lm: the loss is not finite at step " + std::to_string(step));
+    loss_sum += value, ++loss_count;
+    const MemoryStats memory = memory_stats();
+    progress.update({step, value, value * bits, double((step - first) * s.batch * s.context) / (elapsed() - before),
+                     memory.live, memory.peak, std::min(1.0, done())});
+    if (step % s.eval_every == 0 || done() >= 1) {
+      valid_bits = bits_per_byte(model, valid, s.context);
+      log.append({double(step), elapsed(), loss_sum / double(loss_count) * bits, valid_bits, adam.lr()});
+      progress.note(str("step ", step, ": train ", std::round(loss_sum / double(loss_count) * bits * 1000) / 1000,
+                        ", validation ", std::round(valid_bits * 1000) / 1000, " bits/char"));
+      loss_sum = 0, loss_count = 0;
+      save();
+    }
+  }
+  progress.finish();
+  if (step > first) save();
+  if (interrupted()) {
+    std::printf("\nsaved     %s at step %lld; the same command resumes\n", checkpoint.c_str(), (long long)step);
+    return 0;
+  }
+
+  valid_bits = bits_per_byte(model, valid, s.context);
+  Series train{"training", {}, {}, true}, validation{"validation", {}, {}};
+  for (const auto& row : log.rows()) {
+    train.x.push_back(row[0]), train.y.push_back(row[2]);
+    validation.x.push_back(row[0]), validation.y.push_back(row[3]);
+  }
+  write_svg_curve(s.out + "/curve.svg", {.title = "GAU byte-level language model"}, {train, validation},
+                  {{"bigram", ngram[1]}, {"trigram", ngram[2]}, {"4-gram", ngram[3]}});
+  std::printf("\nresult    validation %.3f bits/char after %lld steps, %.1f minutes\n", valid_bits, (long long)step,
+              elapsed() / 60);
+  const char* names[] = {"bigram", "trigram", "4-gram"};
+  for (int i = 0; i < 3; ++i)
+    std::printf("          %s the %s baseline (%.3f)\n", valid_bits < ngram[i + 1] ? "below" : "ABOVE", names[i], ngram[i + 1]);
+  std::string words = sample(model, s.prompt, std::min(s.sample, s.context), s.temperature, rng);
+  std::printf("sample    %s\nfiles     %s/{checkpoint.safetensors,log.csv,curve.svg}\n", words.c_str(), s.out.c_str());
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(parse(argc, argv));
+  } catch (const HelpShown&) {
+    return 0;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "error: %s\n", e.what());
+    return 1;
+  }
+}

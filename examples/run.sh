@@ -1,0 +1,153 @@
+#!/usr/bin/env bash
+# From a fresh machine to a trained language model: installs what is missing, builds, gets a text,
+# trains. Works from any folder; everything it makes lies under build/.
+set -euo pipefail
+
+usage() {
+  cat <<'TEXT'
+usage: examples/run.sh [--text FILE] [--minutes M] [--out FOLDER] [--no-install] [option of gau_lm ...]
+Trains a small causal GAU language model on bytes and shows it beside n-gram baselines.
+  --text FILE     any file, also gzip-compressed (default: jargon-text, a Debian package of prose)
+  --minutes M     training time in minutes (default 4)
+  --out FOLDER    where checkpoint, CSV and SVG curve go (default build/gau_lm)
+  --no-install    use the machine as it is, without apt-get install
+  --help          this text
+Every other option goes to the program: build/release/examples/gau_lm --help lists them.
+TEXT
+}
+
+say() { printf 'run: %s\n' "$*"; }
+die() { printf 'run: %s\n' "$*" >&2; exit 1; }
+bad() { printf 'run: %s (--help lists the options)\n' "$*" >&2; exit 2; }
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+build=$root/build/release
+data=$root/build/data
+
+# ---- options: all checked before anything is installed or built ----------------------------------
+text='' out=$root/build/gau_lm install=1 pass=()
+while (($#)); do
+  option=$1 value=${2-} used=2
+  if [[ $option == --?*=* ]]; then
+    value=${option#*=} option=${option%%=*} used=1
+  fi
+  case $option in
+    --text | --minutes | --out)
+      if [[ ! $value || $value == --* ]]; then bad "$option needs a value"; fi ;;&
+    --text) text=$value ;;
+    --minutes)
+      [[ $value =~ ^([0-9]+\.?[0-9]*|\.[0-9]+)$ && $value =~ [1-9] ]] ||
+        bad "--minutes needs a number above 0, got '$value'"
+      pass+=(--minutes "$value") ;;
+    --out) out=$value ;;
+    --no-install) install=0 used=1 ;;
+    -h | --help) usage; exit 0 ;;
+    *) pass+=("$1") used=1 ;;
+  esac
+  shift "$used"
+done
+if [[ $text ]]; then
+  [[ -e $text ]] || die "--text: no such file: $text"
+  [[ -f $text ]] || die "--text: not a regular file: $text"
+  [[ -r $text ]] || die "--text: not readable: $text"
+  [[ -s $text ]] || die "--text: the file is empty: $text"
+fi
+log=$root/build/run.log
+if ! { mkdir -p "$data" "$build" && [[ -w $data && -w $build ]] && : >"$log"; } 2>/dev/null; then
+  die "cannot write under $root/build"
+fi
+
+# ---- build ---------------------------------------------------------------------------------------
+if ((install)); then bash "$root/tests/install_deps.sh"; fi
+
+# Output of a step goes to a log and is shown only when the step fails.
+quietly() {
+  "$@" >"$log" 2>&1 && return
+  tail -n 40 "$log" >&2
+  die "failed: $*"
+}
+generator=()
+if [[ ! -f $build/CMakeCache.txt ]] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
+say 'configuring a Release build in build/release'
+quietly cmake -S "$root" -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release \
+  -DSLUICE_BUILD_TESTS=OFF -DSLUICE_BUILD_EXAMPLES=ON
+say "building gau_lm on $(nproc) cores"
+begun=$SECONDS
+compile=(cmake --build "$build" --target gau_lm --parallel "$(nproc)")
+if [[ -t 1 && -f $build/build.ninja ]]; then
+  "${compile[@]}" || die 'the build failed' # on a terminal ninja's one-line count is worth seeing
+else
+  quietly "${compile[@]}"
+fi
+say "built in $((SECONDS - begun)) s"
+program=$build/examples/gau_lm
+[[ -x $program ]] || die "the build made no $program"
+
+# ---- text ----------------------------------------------------------------------------------------
+unpack() { # file.gz target: by way of a temporary file, so that a broken archive leaves no half text
+  if gzip -dc -- "$1" >"$2.part" && [[ -s $2.part ]]; then mv "$2.part" "$2"; else
+    rm -f "$2.part"
+    return 1
+  fi
+}
+
+# Debian's jargon-text: 1.7 MB of prose in the public domain. Downloading and unpacking a package
+# needs no root and installs nothing.
+fetch_jargon() {
+  local work=$data/fetch options=(-qq -o Acquire::Retries=1 -o Acquire::http::Timeout=20) lists
+  rm -rf "$work"
+  mkdir -p "$work/lists/partial" "$work/cache/archives/partial"
+  command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || return 1
+  # Root's apt drops its rights for the download and then warns that it cannot write here.
+  if ((EUID == 0)); then options+=(-o APT::Sandbox::User=root); fi
+  # Second try: with package lists of our own, for a machine whose lists are old or were cleaned away.
+  lists=(-o "Dir::State::Lists=$work/lists" -o "Dir::Cache=$work/cache")
+  (cd "$work" && timeout 120 apt-get "${options[@]}" download jargon-text) >"$log" 2>&1 ||
+    (cd "$work" && timeout 300 apt-get "${options[@]}" "${lists[@]}" update &&
+      timeout 120 apt-get "${options[@]}" "${lists[@]}" download jargon-text) >>"$log" 2>&1 ||
+    return 1
+  dpkg-deb -x "$work"/jargon-text_*.deb "$work/tree" &&
+    unpack "$work/tree/usr/share/doc/jargon-text/jargon.txt.gz" "$data/jargon.txt" &&
+    rm -rf "$work"
+}
+
+# For a machine without a network: the first of these collections that gives a megabyte, or the
+# largest.
+fallback_text() {
+  local target=$data/fallback.txt best=0 name size chosen
+  for name in 'Perl documentation' 'C++ standard headers' 'common licences'; do
+    case $name in
+      Perl*) find /usr/share/perl* /usr/lib/*/perl* -type f -name '*.pod' ;;
+      C++*) find /usr/include/c++ -type f ;;
+      *) find /usr/share/common-licenses -type f ;;
+    esac 2>/dev/null | LC_ALL=C sort >"$data/files" || true
+    # At most 4 MB. head stops reading early, which must not count as a failure of the pipe.
+    { tr '\n' '\0' <"$data/files" | xargs -0 -r cat | head -c 4000000 >"$target.part"; } 2>/dev/null || true
+    size=$(wc -c <"$target.part")
+    if ((size > best)); then best=$size chosen=$name && mv "$target.part" "$target"; fi
+    if ((best >= 1000000)); then break; fi
+  done
+  rm -f "$data/files" "$target.part"
+  ((best > 0)) || die 'found no text on this machine; name one with --text FILE'
+  text=$target
+  say "instead: the $chosen of this machine, $best bytes"
+}
+
+if [[ $text == *.gz ]]; then
+  say "unpacking $text"
+  mkdir -p "$data/unpacked" # a folder of its own: the user's file may be called jargon.txt too
+  unpacked=$data/unpacked/$(basename -- "$text" .gz)
+  unpack "$text" "$unpacked" || die "--text: not a gzip file, or empty: $text"
+  text=$unpacked
+elif [[ ! $text ]]; then
+  if [[ ! -s $data/jargon.txt ]]; then
+    say 'fetching the default text (Debian package jargon-text, 0.7 MB)'
+    fetch_jargon || say "cannot get jargon-text here (details in ${log#"$root"/})"
+    rm -rf "$data/fetch"
+  fi
+  if [[ -s $data/jargon.txt ]]; then text=$data/jargon.txt; else fallback_text; fi
+fi
+
+# ---- train ---------------------------------------------------------------------------------------
+say "training on $text; results in $out"
+exec "$program" --text "$text" --out "$out" "${pass[@]}"

@@ -1,0 +1,62 @@
+#include "support/byte_lm.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace sluice::examples {
+
+namespace {
+Tensor bytes_at(std::string_view text, const std::vector<int64_t>& starts, int64_t n) {
+  Tensor x = empty({static_cast<int64_t>(starts.size()), n}, {i64});
+  int64_t* p = x.mutable_data<int64_t>();
+  for (int64_t s : starts)
+    for (int64_t i = 0; i < n; ++i) *p++ = static_cast<unsigned char>(text[static_cast<std::size_t>(s + i)]);
+  return x;
+}
+}  // namespace
+
+Batch random_batch(std::string_view text, int64_t batch, int64_t n, Rng& rng) {
+  std::vector<int64_t> starts = randint(0, static_cast<int64_t>(text.size()) - n, {batch}, rng).to_vector<int64_t>();
+  Tensor window = bytes_at(text, starts, n + 1);
+  return {narrow(window, 1, 0, n), narrow(window, 1, 1, n)};
+}
+
+double bits_per_byte(const ByteLm& model, std::string_view text, int64_t n) {
+  NoGrad guard;
+  const int64_t size = static_cast<int64_t>(text.size()), half = std::max<int64_t>(1, n / 2);
+  double nats = 0;
+  int64_t counted = 0;
+  // Windows overlap by half; each scores only its second half (the first window all of it).
+  constexpr int64_t together = 16;
+  std::vector<int64_t> starts;
+  auto flush = [&] {
+    if (starts.empty()) return;
+    Tensor window = bytes_at(text, starts, n + 1);
+    Tensor loss = cross_entropy(model(narrow(window, 1, 0, n)), narrow(window, 1, 1, n), {.reduction = Reduction::none});
+    std::vector<double> values = loss.to_vector<double>();
+    for (std::size_t b = 0; b < starts.size(); ++b)
+      for (int64_t i = starts[b] == 0 ? 0 : half; i < n; ++i, ++counted)
+        nats += values[b * static_cast<std::size_t>(n) + static_cast<std::size_t>(i)];
+    starts.clear();
+  };
+  for (int64_t s = 0; s + n + 1 <= size; s += n - half) {
+    starts.push_back(s);
+    if (static_cast<int64_t>(starts.size()) == together) flush();
+  }
+  flush();
+  return nats / static_cast<double>(counted) / std::log(2.0);
+}
+
+std::string sample(const ByteLm& model, std::string_view prompt, int64_t count, double temperature, Rng& rng) {
+  std::string out(prompt.empty() ? std::string_view("\n") : prompt);
+  ByteLm::State state;
+  Tensor logits = model.step(bytes_at(out, {0}, static_cast<int64_t>(out.size())), state);
+  for (int64_t i = 0; i < count; ++i) {
+    Tensor p = softmax(reshape(narrow(logits, 1, logits.dim(1) - 1, 1), {256}) * (1 / temperature));
+    out += static_cast<char>(sample_discrete(p.data<float>(), 256, rng));
+    if (i + 1 < count) logits = model.step(bytes_at(out, {static_cast<int64_t>(out.size()) - 1}, 1), state);
+  }
+  return out;
+}
+
+}  // namespace sluice::examples

@@ -1,0 +1,73 @@
+// A byte-level language model: embedding, a stack of causal GAUs, a norm, and a map to 256 logits.
+#pragma once
+
+#include <sluice/sluice.h>
+
+#include <string>
+#include <string_view>
+
+namespace sluice::examples {
+
+struct ByteLmOptions {
+  int64_t dim = 128, layers = 4, key_dim = 64;
+  double dropout = 0;
+  uint64_t seed = 1;
+};
+
+struct ByteLm {
+  static constexpr const char* type = "ByteLm";
+  Embedding embed;
+  std::vector<Gau> blocks;
+  Norm norm;
+  Linear head;
+
+  ByteLm(ByteLmOptions o, Rng& rng)
+      : embed({256, o.dim, 0.02}, rng), norm({o.dim, NormKind::layer}), head({o.dim, 256, true}, rng) {
+    for (int64_t i = 0; i < o.layers; ++i) {
+      GauOptions g{.dim = o.dim, .key_dim = o.key_dim, .causal = true};
+      g.dropout = o.dropout;
+      blocks.emplace_back(g, rng);
+    }
+  }
+
+  /// bytes [batch, n] i64 → logits [batch, n, 256].
+  Tensor operator()(const Tensor& bytes, Rng* rng = nullptr) const {
+    Tensor x = embed(bytes);
+    for (const Gau& block : blocks) x = block(x, {}, rng);
+    return head(norm(x));
+  }
+
+  using State = std::vector<Gau::State>;
+  /// Logits [batch, m, 256] of the next m bytes of a stream; the state starts empty.
+  Tensor step(const Tensor& bytes, State& state) const {
+    state.resize(blocks.size());
+    NoGrad guard;
+    Tensor x = embed(bytes);
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      auto [y, next] = blocks[i].step(x, std::move(state[i]));
+      x = y, state[i] = std::move(next);
+    }
+    return head(norm(x));
+  }
+
+  static void visit(auto& self, auto&& f) {
+    f("embed", self.embed);
+    f("blocks", self.blocks);
+    f("norm", self.norm);
+    f("head", self.head);
+  }
+};
+
+/// Windows of n + 1 bytes at random places: inputs and targets, each [batch, n] i64.
+struct Batch {
+  Tensor inputs, targets;
+};
+Batch random_batch(std::string_view text, int64_t batch, int64_t n, Rng& rng);
+
+/// Bits per byte of `text`, every byte predicted from at least n/2 earlier ones (fewer at the start).
+double bits_per_byte(const ByteLm& model, std::string_view text, int64_t n);
+
+/// Continues `prompt` by `count` bytes with the streaming step.
+std::string sample(const ByteLm& model, std::string_view prompt, int64_t count, double temperature, Rng& rng);
+
+}  // namespace sluice::examples

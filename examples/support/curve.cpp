@@ -1,0 +1,282 @@
+#include "curve.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <sstream>
+#include <stdexcept>
+#include <string_view>
+
+#include "run_files.h"
+
+namespace sluice::examples {
+namespace {
+
+template <class... Args>
+std::string format(const char* pattern, Args... args) {
+  char text[512];
+  std::snprintf(text, sizeof text, pattern, args...);
+  return text;
+}
+
+/// Length in bytes of the UTF-8 character at s[i], or 0 when there is none.
+std::size_t utf8_length(std::string_view s, std::size_t i) {
+  const auto byte = [&](std::size_t k) -> unsigned { return static_cast<unsigned char>(s[k]); };
+  const unsigned lead = byte(i);
+  const std::size_t n = lead < 0x80   ? 1
+                        : lead < 0xC2 ? 0
+                        : lead < 0xE0 ? 2
+                        : lead < 0xF0 ? 3
+                        : lead < 0xF5 ? 4
+                                      : 0;
+  if (n == 0 || i + n > s.size()) return 0;
+  for (std::size_t k = 1; k < n; ++k) {
+    if ((byte(i + k) & 0xC0) != 0x80) return 0;
+  }
+  // Overlong forms, surrogates and anything past U+10FFFF: an XML reader rejects the whole file.
+  const unsigned next = n > 1 ? byte(i + 1) : 0;
+  if ((lead == 0xE0 && next < 0xA0) || (lead == 0xED && next > 0x9F)) return 0;
+  if ((lead == 0xF0 && next < 0x90) || (lead == 0xF4 && next > 0x8F)) return 0;
+  return n;
+}
+
+/// Text as XML: titles often hold a file name, and a file name can hold anything.
+std::string escape(std::string_view s) {
+  std::string out;
+  for (std::size_t i = 0; i < s.size();) {
+    const std::size_t n = utf8_length(s, i);
+    if (n == 0 || static_cast<unsigned char>(s[i]) < 0x20) out += '?';
+    else if (s[i] == '&') out += "&amp;";
+    else if (s[i] == '<') out += "&lt;";
+    else if (s[i] == '>') out += "&gt;";
+    else if (s[i] == '"') out += "&quot;";
+    else out += s.substr(i, n);
+    i += std::max<std::size_t>(n, 1);
+  }
+  return out;
+}
+
+constexpr double kWidth = 800, kHeight = 480, kLeft = 62, kTop = 78, kBottom = 54;
+constexpr double kGlyph = 6.4;  // mean width of a character at 12 units, enough to place labels by
+constexpr const char* kColours[] = {"#2563eb", "#ea580c", "#059669", "#9333ea", "#be123c"};
+
+/// A value the chart can place. Larger ones (a diverged run) would overflow the axis arithmetic.
+bool plottable(double v) { return std::abs(v) < 1e15; }  // false for NaN too
+
+/// Smallest and largest value seen.
+struct Range {
+  double low = std::numeric_limits<double>::infinity(), high = -low;
+  void add(double v) {
+    if (plottable(v)) low = std::min(low, v), high = std::max(high, v);
+  }
+};
+
+/// An axis over a range, with ticks every 1, 2 or 5 times a power of ten; `whole` widens it to ticks.
+struct Axis {
+  double low, high, tick;
+  double from, to;  // where it lies on the page
+
+  Axis(Range r, int ticks, bool whole, double from_, double to_) : from(from_), to(to_) {
+    if (!(r.low <= r.high)) r = {0, 1};  // nothing to show
+    if (r.low == r.high) r.high += std::max(1.0, std::abs(r.low));
+    const double raw = (r.high - r.low) / ticks, power = std::pow(10, std::floor(std::log10(raw)));
+    const double lead = raw / power;
+    tick = power * (lead <= 1.001 ? 1 : lead <= 2.001 ? 2 : lead <= 5.001 ? 5 : 10);
+    low = whole ? tick * std::floor(r.low / tick + 1e-9) : r.low;
+    high = whole ? tick * std::ceil(r.high / tick - 1e-9) : r.high;
+  }
+  double at(double v) const { return from + (v - low) / (high - low) * (to - from); }
+  std::vector<double> ticks() const {
+    std::vector<double> out;
+    const double first = std::ceil(low / tick - 1e-9);
+    for (int i = 0; i < 50 && (first + i) * tick <= high + 1e-9 * tick; ++i) {
+      out.push_back((first + i) * tick);
+    }
+    return out;
+  }
+  std::string label(double v) const {
+    if (std::abs(v) < tick / 2) return "0";
+    if (tick >= 1e5) return format("%gM", v / 1e6);
+    if (tick >= 1e3) return format("%gk", v / 1e3);
+    return format("%.*f", std::max(0, static_cast<int>(std::ceil(-std::log10(tick) - 1e-9))), v);
+  }
+};
+
+/// At most 800 points, each the mean of a run of neighbours: more cannot be seen and only cost bytes.
+Series thinned(const Series& s) {
+  const std::size_t stride = (s.x.size() + 799) / 800;
+  if (stride <= 1) return s;
+  Series out{s.name, {}, {}, s.noisy};
+  for (std::size_t i = 0; i < s.x.size(); i += stride) {
+    const std::size_t end = std::min(i + stride, s.x.size());
+    double x = 0, y = 0;
+    for (std::size_t k = i; k < end; ++k) x += s.x[k], y += s.y[k];
+    out.x.push_back(x / static_cast<double>(end - i));
+    out.y.push_back(y / static_cast<double>(end - i));
+  }
+  return out;
+}
+
+/// Moving average. The window grows from nothing, so that the steep first drop is not blurred; at
+/// the end it is one-sided, so that the last value is a mean as well.
+std::vector<double> smooth(const std::vector<double>& y) {
+  const std::size_t half = y.size() / 40;
+  std::vector<double> out(y.size());
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    const std::size_t left = std::min(i / 4, half), right = std::min(left, y.size() - 1 - i);
+    double sum = 0;
+    for (std::size_t k = i - left; k <= i + right; ++k) sum += y[k];
+    out[i] = sum / static_cast<double>(left + right + 1);
+    if (!plottable(out[i])) out[i] = y[i];  // one bad point must not widen the gap it leaves
+  }
+  return out;
+}
+
+std::string path_data(const Axis& xs, const Axis& ys, const std::vector<double>& x,
+                      const std::vector<double>& y) {
+  std::string d;
+  bool pen_down = false;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    if (plottable(x[i]) && plottable(y[i])) {
+      d += format("%c%.1f %.1f", pen_down ? 'L' : 'M', xs.at(x[i]), ys.at(y[i]));
+      pen_down = true;
+    } else {
+      pen_down = false;
+    }
+  }
+  return d;
+}
+
+double last_plottable(const std::vector<double>& y) {
+  const auto it = std::find_if(y.rbegin(), y.rend(), plottable);
+  return it == y.rend() ? std::nan("") : *it;
+}
+
+void write_series(std::ostream& svg, const Series& s, const char* colour, const Axis& xs,
+                  const Axis& ys) {
+  const auto draw = [&](const std::vector<double>& y, double width, double opacity) {
+    svg << format("<path fill=\"none\" stroke=\"%s\" stroke-width=\"%g\" stroke-opacity=\"%g\" "
+                  "stroke-linejoin=\"round\" d=\"", colour, width, opacity)
+        << path_data(xs, ys, s.x, y) << "\"/>\n";
+  };
+  if (s.noisy) draw(s.y, 1, 0.3);
+  draw(s.noisy ? smooth(s.y) : s.y, 2, 1);
+  if (s.x.size() > 40) return;
+  for (std::size_t i = 0; i < s.x.size(); ++i) {  // few points: show where they are
+    if (!plottable(s.x[i]) || !plottable(s.y[i])) continue;
+    svg << format("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\"/>\n", xs.at(s.x[i]),
+                  ys.at(s.y[i]), colour);
+  }
+}
+
+void write_references(std::ostream& svg, std::vector<Reference> refs, const Axis& ys, double right) {
+  std::erase_if(refs, [](const Reference& r) { return !plottable(r.y); });
+  std::sort(refs.begin(), refs.end(), [](auto& a, auto& b) { return a.y > b.y; });
+  // Labels stand beside their lines, top to bottom; where lines are close, labels move apart.
+  std::vector<double> label_at;
+  for (const Reference& r : refs) {
+    const double wish = ys.at(r.y);
+    label_at.push_back(label_at.empty() ? wish : std::max(wish, label_at.back() + 14));
+  }
+  double limit = ys.from;
+  for (std::size_t i = refs.size(); i-- > 0; limit = label_at[i] - 14) {
+    label_at[i] = std::min(label_at[i], limit);
+  }
+  for (std::size_t i = 0; i < refs.size(); ++i) {
+    const double y = ys.at(refs[i].y);
+    svg << format("<path d=\"M%g %.1fH%.1f\" stroke=\"#6b7280\" stroke-dasharray=\"5 4\"/>\n", kLeft, y, right)
+        << format("<path d=\"M%.1f %.1fL%.1f %.1f\" stroke=\"#9ca3af\"/>\n", right, y, right + 10, label_at[i])
+        << format("<text x=\"%.1f\" y=\"%.1f\" fill=\"#4b5563\">", right + 14, label_at[i] + 4)
+        << escape(refs[i].name) << format(" %.2f</text>\n", refs[i].y);
+  }
+}
+
+}  // namespace
+
+void write_svg_curve(const std::string& path, const CurveOptions& options,
+                     const std::vector<Series>& series, const std::vector<Reference>& references) {
+  Range x, y, y_refs, y_end;
+  std::vector<Series> curves;
+  for (const Series& s : series) {
+    if (s.x.size() != s.y.size()) {
+      throw std::invalid_argument("write_svg_curve: series '" + s.name + "' has " +
+                                  std::to_string(s.x.size()) + " x but " +
+                                  std::to_string(s.y.size()) + " y values");
+    }
+    curves.push_back(thinned(s));
+    for (const double v : curves.back().x) x.add(v);
+    const std::vector<double>& values = curves.back().y;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      y.add(values[i]);
+      if (10 * (i + 1) > 9 * values.size()) y_end.add(values[i]);
+    }
+  }
+  double label_width = 0;
+  for (const Reference& r : references) {
+    y_refs.add(r.y);
+    label_width = std::max(label_width, kGlyph * static_cast<double>(r.name.size() + 5));
+  }
+  if (plottable(y_refs.high)) {
+    // Cut the top, but not the last tenth of a curve: a run that diverged must be seen to have.
+    y.high = std::max({y_refs.high, y_end.high, std::min(y.high, 1.25 * y_refs.high)});
+    y.add(y_refs.low);
+  }
+  if (x.low > 0 && x.low < 0.2 * x.high) x.low = 0;
+
+  const double right = kWidth - 24 - (label_width > 0 ? std::min(label_width + 14, 260.0) : 0);
+  const Axis xs(x, 7, false, kLeft, right), ys(y, 6, true, kHeight - kBottom, kTop);
+  const double x_middle = (kLeft + right) / 2, y_middle = (ys.from + ys.to) / 2;
+
+  std::ostringstream svg;
+  svg << format("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %g %g\" width=\"%g\" height=\"%g\" "
+                "role=\"img\" font-family=\"system-ui, 'DejaVu Sans', sans-serif\" font-size=\"12\">\n",
+                kWidth, kHeight, kWidth, kHeight)
+      << "<title>" << escape(options.title) << "</title>\n"
+      << "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
+      << format("<clipPath id=\"plot\"><rect x=\"%g\" y=\"%g\" width=\"%.1f\" height=\"%g\"/></clipPath>\n",
+                kLeft, kTop - 3, right - kLeft + 3, ys.from - kTop + 6);
+  // A long title gets smaller letters; 0.6 em is about the mean width of a bold one.
+  const double title_size = std::clamp(
+      (kWidth - kLeft - 24) / (0.6 * static_cast<double>(options.title.size() + 1)), 7.0, 16.0);
+  svg << format("<text x=\"%g\" y=\"30\" font-size=\"%.1f\" font-weight=\"600\" fill=\"#111827\">",
+                kLeft, title_size)
+      << escape(options.title) << "</text>\n";
+
+  for (const double v : ys.ticks()) {
+    svg << format("<path d=\"M%g %.1fH%.1f\" stroke=\"#e5e7eb\"/>\n", kLeft, ys.at(v), right)
+        << format("<text x=\"%g\" y=\"%.1f\" text-anchor=\"end\" fill=\"#374151\">%s</text>\n", kLeft - 9,
+                  ys.at(v) + 4, ys.label(v).c_str());
+  }
+  for (const double v : xs.ticks()) {
+    svg << format("<path d=\"M%.1f %gV%g\" stroke=\"#f3f4f6\"/>\n", xs.at(v), kTop, ys.from)
+        << format("<path d=\"M%.1f %gv5\" stroke=\"#374151\"/>\n", xs.at(v), ys.from)
+        << format("<text x=\"%.1f\" y=\"%g\" text-anchor=\"middle\" fill=\"#374151\">%s</text>\n", xs.at(v),
+                  ys.from + 19, xs.label(v).c_str());
+  }
+  svg << format("<path d=\"M%g %gV%gH%.1f\" fill=\"none\" stroke=\"#374151\"/>\n", kLeft, kTop, ys.from, right)
+      << format("<text x=\"%.1f\" y=\"%g\" text-anchor=\"middle\" fill=\"#111827\">", x_middle, kHeight - 14)
+      << escape(options.x_label) << "</text>\n"
+      << format("<text transform=\"translate(17 %.1f) rotate(-90)\" text-anchor=\"middle\" fill=\"#111827\">", y_middle)
+      << escape(options.y_label) << "</text>\n";
+
+  write_references(svg, references, ys, right);
+  svg << "<g clip-path=\"url(#plot)\">\n";
+  for (std::size_t i = 0; i < curves.size(); ++i) {
+    write_series(svg, curves[i], kColours[i % std::size(kColours)], xs, ys);
+  }
+  svg << "</g>\n";
+
+  double at = kLeft;  // the legend, one row under the title, each name with its last value
+  for (std::size_t i = 0; i < curves.size(); ++i) {
+    const double last = last_plottable(series[i].noisy ? smooth(curves[i].y) : series[i].y);
+    const std::string name = series[i].name + (plottable(last) ? format(" %.3f", last) : "");
+    svg << format("<path d=\"M%.1f 54h22\" stroke=\"%s\" stroke-width=\"3\"/>\n", at, kColours[i % std::size(kColours)])
+        << format("<text x=\"%.1f\" y=\"58\" fill=\"#111827\">", at + 28) << escape(name) << "</text>\n";
+    at += 28 + kGlyph * static_cast<double>(name.size()) + 26;
+  }
+  svg << "</svg>\n";
+  replace_file(path, svg.str());
+}
+
+}  // namespace sluice::examples

@@ -1,0 +1,68 @@
+#include "support/options.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cmath>
+#include <stdexcept>
+
+namespace sluice::examples {
+
+void Options::add(std::string name, std::string& v, std::string help) {
+  entries_.push_back({std::move(name), std::move(help), &v, nullptr, nullptr, nullptr});
+}
+void Options::add(std::string name, int64_t& v, std::string help) {
+  entries_.push_back({std::move(name), std::move(help), nullptr, &v, nullptr, nullptr});
+}
+void Options::add(std::string name, double& v, std::string help) {
+  entries_.push_back({std::move(name), std::move(help), nullptr, nullptr, &v, nullptr});
+}
+void Options::flag(std::string name, bool& v, std::string help) {
+  entries_.push_back({std::move(name), std::move(help), nullptr, nullptr, nullptr, &v});
+}
+
+void Options::parse(int argc, char** argv) const {
+  for (int i = 1; i < argc; ++i) {
+    std::string arg = argv[i];
+    if (arg == "--help" || arg == "-h") {
+      std::printf("%s: %s\n", program_.c_str(), purpose_.c_str());
+      for (const Entry& e : entries_) {
+        std::string now = e.text ? *e.text : e.integer ? std::to_string(*e.integer) : "";
+        if (e.real) {
+          char buf[32];
+          std::snprintf(buf, sizeof buf, "%g", *e.real);
+          now = buf;
+        }
+        std::printf("  --%-12s %s%s\n", e.name.c_str(), e.help.c_str(), now.empty() ? "" : (" (default " + now + ")").c_str());
+      }
+      throw HelpShown{};
+    }
+    auto fail = [&](const std::string& what) { throw std::runtime_error(program_ + ": " + what + "; see --help"); };
+    if (!arg.starts_with("--")) fail("unexpected argument \"" + arg + "\"");
+    std::size_t equals = arg.find('=');
+    std::string name = arg.substr(2, equals == std::string::npos ? equals : equals - 2);
+    const Entry* entry = nullptr;
+    for (const Entry& e : entries_)
+      if (e.name == name) entry = &e;
+    if (!entry) fail("unknown option --" + name);
+    if (entry->flag) {
+      if (equals != std::string::npos) fail("--" + name + " takes no value");
+      *entry->flag = true;
+      continue;
+    }
+    std::string value;
+    if (equals != std::string::npos) value = arg.substr(equals + 1);
+    else if (i + 1 < argc) value = argv[++i];
+    else fail("--" + name + " needs a value");
+    if (entry->text) {
+      *entry->text = value;
+      continue;
+    }
+    char* end = nullptr;
+    if (entry->integer) *entry->integer = std::strtoll(value.c_str(), &end, 10);
+    else *entry->real = std::strtod(value.c_str(), &end);
+    bool bad = value.empty() || *end != '\0' || (entry->real && !std::isfinite(*entry->real));
+    if (bad) fail("--" + name + " needs a number, got \"" + value + "\"");
+  }
+}
+
+}  // namespace sluice::examples

@@ -1,0 +1,35 @@
+// Command-line options of the examples: --name VALUE, --name=VALUE and flags.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace sluice::examples {
+
+/// Thrown by parse() after --help was printed.
+struct HelpShown {};
+
+class Options {
+ public:
+  Options(std::string program, std::string purpose) : program_(std::move(program)), purpose_(std::move(purpose)) {}
+  void add(std::string name, std::string& value, std::string help);
+  void add(std::string name, int64_t& value, std::string help);
+  void add(std::string name, double& value, std::string help);
+  void flag(std::string name, bool& value, std::string help);
+  /// Fills the variables. Throws std::runtime_error naming an unknown option or a bad value.
+  void parse(int argc, char** argv) const;
+
+ private:
+  struct Entry {
+    std::string name, help;
+    std::string* text = nullptr;
+    int64_t* integer = nullptr;
+    double* real = nullptr;
+    bool* flag = nullptr;
+  };
+  std::string program_, purpose_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace sluice::examples

@@ -1,0 +1,70 @@
+#include <sluice/layers/clip.h>
+
+#include <sluice/autograd/engine.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+
+#include "support/catch.h"
+
+#include <cmath>
+
+using namespace sluice;
+using Doubles = std::vector<double>;
+
+namespace {
+
+Tensor leaf(const Doubles& values, const Shape& shape, DType dtype = f64) {
+  Tensor t = to(Tensor::from(values, shape), dtype);
+  return t.requires_grad_();
+}
+
+}  // namespace
+
+TEST_CASE("clip: clip_grad_norm scales all gradients by one factor", "[clip]") {
+  Tensor a = leaf({0, 0}, {2}), b = leaf({0}, {1}), none = leaf({0}, {1});
+  a.set_grad(Tensor::from<double>({3, 4}));
+  b.set_grad(Tensor::from<double>({12}));
+  CHECK(clip_grad_norm({a, b, none}, 13) == 13);
+  CHECK(a.grad().to_vector<double>() == Doubles{3, 4});
+  const std::byte* memory = a.grad().raw();
+  CHECK(clip_grad_norm({{"a", a}, {"b", b}}, 6.5) == 13);
+  CHECK(a.grad().raw() == memory);
+  CHECK(a.grad().to_vector<double>() == Doubles{1.5, 2});
+  CHECK(b.grad().to_vector<double>() == Doubles{6});
+  CHECK_FALSE(none.grad().defined());
+
+  b.set_grad(Tensor::from<double>({NAN}));
+  CHECK(std::isnan(clip_grad_norm({a, b}, 1)));
+  b.set_grad(Tensor::from<double>({-INFINITY}));
+  CHECK(clip_grad_norm({a, b}, 1) == INFINITY);
+  CHECK(a.grad().to_vector<double>() == Doubles{1.5, 2});
+  CHECK_THROWS_AS(clip_grad_norm({a, b}, 0), ValueError);
+  CHECK_THROWS_AS(clip_grad_norm({a, b}, NAN), ValueError);
+  CHECK_THROWS_AS(clip_grad_norm({a, b, a}, 1), ValueError);
+
+  Tensor big = leaf(Doubles(100'000, 0), {100'000}, f32);
+  big.set_grad(full({100'000}, 0.1));
+  CHECK(clip_grad_norm({big}, 1e9) == Approx(std::sqrt(1e5) * static_cast<double>(0.1f)).epsilon(1e-14));
+}
+
+TEST_CASE("clip: clipping leaves alone what others can see", "[clip]") {
+  Tensor a = leaf({0, 0}, {2}), b = leaf({0, 0}, {2});
+  const Tensor shared = Tensor::from<double>({3, 4});
+  backward(a + b, shared);  // the same tensor arrives at both
+  CHECK(clip_grad_norm({a, b}, std::sqrt(50) / 2) == Approx(std::sqrt(50)).epsilon(1e-15));
+  for (const Tensor& x : {a, b}) {
+    CHECK(x.grad().to_vector<double>()[0] == Approx(1.5).epsilon(1e-15));
+    CHECK(x.grad().to_vector<double>()[1] == Approx(2).epsilon(1e-15));
+  }
+  CHECK(shared.to_vector<double>() == Doubles{3, 4});
+}
+
+TEST_CASE("clip: clip_grad_value limits each element", "[clip]") {
+  Tensor a = leaf({0, 0, 0, 0, 0}, {5}, f32);
+  a.set_grad(Tensor({-3, -0.5, 0, INFINITY, NAN}));
+  clip_grad_value({a}, 1);
+  const auto g = a.grad().to_vector<double>();
+  CHECK(Doubles(g.begin(), g.begin() + 4) == Doubles{-1, -0.5, 0, 1});
+  CHECK(std::isnan(g[4]));
+  CHECK_THROWS_AS(clip_grad_value({a}, 0), ValueError);
+}

@@ -1,0 +1,281 @@
+#include <sluice/layers/optim.h>
+
+#include <sluice/autograd/engine.h>
+#include <sluice/core/parallel.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/reduce.h>
+
+#include "support/catch.h"
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <memory>
+
+using namespace sluice;
+using Catch::Contains;
+
+namespace {
+
+using Doubles = std::vector<double>;
+using Made = std::unique_ptr<Optimizer>;
+using Make = std::function<Made(std::vector<NamedTensor>)>;
+constexpr int kSteps = 20;
+
+template <class O, class Options>
+Make maker(Options o) {
+  return [o](std::vector<NamedTensor> p) { return std::make_unique<O>(std::move(p), o); };
+}
+
+Tensor leaf(const Doubles& values, const Shape& shape, DType dtype = f64) {
+  Tensor t = to(Tensor::from(values, shape), dtype);
+  return t.requires_grad_();
+}
+/// Values in (−1, 1) without a pattern that an update rule could share.
+Doubles numbers(std::size_t n, double seed) {
+  Doubles v(n);
+  for (std::size_t i = 0; i < n; ++i) v[i] = std::sin(seed + 1.7 * static_cast<double>(i * i % 101));
+  return v;
+}
+/// A matrix, which decays by default, and a bias, which does not.
+std::vector<NamedTensor> weight_and_bias(DType dtype = f64) {
+  return {{"weight", leaf(numbers(15, 1), {3, 5}, dtype)}, {"bias", leaf(numbers(7, 2), {7}, dtype)}};
+}
+/// A gradient that depends on the weights, so that an error in one step is carried into the next.
+Doubles gradient(const Doubles& w, int t) {
+  Doubles g = numbers(w.size(), 10 + t);
+  for (std::size_t i = 0; i < w.size(); ++i) g[i] = 0.3 * g[i] + w[i] - 0.2;
+  return g;
+}
+void one_step(Optimizer& o, int t) {
+  for (NamedTensor p : o.parameters())
+    p.tensor.set_grad(to(Tensor::from(gradient(p.tensor.to_vector<double>(), t), p.tensor.shape()), p.tensor.dtype()));
+  o.step();
+}
+bool same_bits(const Tensor& a, const Tensor& b) {
+  return a.shape() == b.shape() && a.dtype() == b.dtype() &&
+         std::memcmp(a.raw(), b.raw(), static_cast<std::size_t>(a.numel() * size_of(a.dtype()))) == 0;
+}
+
+/// One update by hand. t counts from 1; a and b are the moments, 0 at first.
+using Rule = std::function<void(int t, bool matrix, Doubles& w, const Doubles& g, Doubles& a, Doubles& b)>;
+
+/// The optimiser against the rule, over kSteps, on a matrix and a bias.
+void agrees(const Make& make, const Rule& rule) {
+  for (const auto& [dtype, tolerance] : {std::pair{f64, 1e-12}, {f32, 3e-6}}) {
+    CAPTURE(dtype == f64);
+    const Made o = make(weight_and_bias(dtype));
+    for (int t = 1; t <= kSteps; ++t) one_step(*o, t);
+    const auto start = weight_and_bias();
+    for (std::size_t k = 0; k < 2; ++k) {
+      Doubles w = start[k].tensor.to_vector<double>(), a(w.size()), b(w.size());
+      for (int t = 1; t <= kSteps; ++t) rule(t, k == 0, w, gradient(w, t), a, b);
+      const Doubles got = o->parameters()[k].tensor.to_vector<double>();
+      for (std::size_t i = 0; i < w.size(); ++i) CHECK(std::fabs(got[i] - w[i]) < tolerance);
+    }
+    CHECK(o->steps() == kSteps);
+    CHECK(o->without_gradient().empty());
+  }
+}
+
+}  // namespace
+
+TEST_CASE("optim: sgd equals its definition", "[optim]") {
+  const double momentum = GENERATE(0.0, 0.9), decay = GENERATE(0.0, 0.03);
+  const bool nesterov = momentum > 0 && GENERATE(false, true);
+  CAPTURE(momentum, decay, nesterov);
+  agrees(maker<Sgd>(SgdOptions{.lr = 0.1, .momentum = momentum, .nesterov = nesterov, .weight_decay = decay}),
+         [=](int, bool, Doubles& w, const Doubles& g, Doubles& b, Doubles&) {
+           for (std::size_t i = 0; i < w.size(); ++i) {
+             const double d = g[i] + decay * w[i];
+             b[i] = momentum * b[i] + d;
+             w[i] = w[i] - 0.1 * (nesterov ? d + momentum * b[i] : b[i]);
+           }
+         });
+}
+
+TEST_CASE("optim: adam and adamw equal their definition", "[optim]") {
+  const double decay = GENERATE(0.0, 0.1);
+  const bool decoupled = GENERATE(true, false), all = GENERATE(false, true);
+  CAPTURE(decay, decoupled, all);
+  AdamOptions options{.lr = 0.02, .beta1 = 0.8, .beta2 = 0.95, .weight_decay = decay, .decoupled = decoupled};
+  if (all) options.decay = {};
+  agrees(maker<Adam>(options), [=](int t, bool matrix, Doubles& w, const Doubles& g, Doubles& m, Doubles& v) {
+    const double wd = matrix || all ? decay : 0;
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      const double d = decoupled ? g[i] : g[i] + wd * w[i];
+      m[i] = 0.8 * m[i] + 0.2 * d;
+      v[i] = 0.95 * v[i] + 0.05 * d * d;
+      const double m_hat = m[i] / (1 - std::pow(0.8, t)), v_hat = v[i] / (1 - std::pow(0.95, t));
+      w[i] = w[i] - 0.02 * m_hat / (std::sqrt(v_hat) + 1e-8) - (decoupled ? 0.02 * wd * w[i] : 0);
+    }
+  });
+}
+
+TEST_CASE("optim: lamb equals its definition", "[optim]") {
+  const double decay = GENERATE(0.0, 0.1);
+  const bool correct = GENERATE(true, false), adapt_all = GENERATE(true, false);
+  CAPTURE(decay, correct, adapt_all);
+  LambOptions options{.lr = 0.02, .beta1 = 0.8, .beta2 = 0.95, .weight_decay = decay, .bias_correction = correct};
+  if (!adapt_all) options.adapt = is_matrix;
+  agrees(maker<Lamb>(options), [=](int t, bool matrix, Doubles& w, const Doubles& g, Doubles& m, Doubles& v) {
+    const double cm = correct ? 1 - std::pow(0.8, t) : 1, cv = correct ? 1 - std::pow(0.95, t) : 1;
+    Doubles u(w.size());
+    double ww = 0, uu = 0;
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      m[i] = 0.8 * m[i] + 0.2 * g[i];
+      v[i] = 0.95 * v[i] + 0.05 * g[i] * g[i];
+      u[i] = m[i] / cm / (std::sqrt(v[i] / cv) + 1e-6) + (matrix ? decay : 0) * w[i];
+      ww += w[i] * w[i], uu += u[i] * u[i];
+    }
+    const double ratio = matrix || adapt_all ? std::sqrt(ww) / std::sqrt(uu) : 1;
+    for (std::size_t i = 0; i < w.size(); ++i) w[i] -= 0.02 * ratio * u[i];
+  });
+}
+
+TEST_CASE("optim: lamb's ratio is 1 for a tensor of zeros", "[optim]") {
+  Tensor w = leaf({0, 0}, {2});
+  Lamb lamb({w}, {.lr = 0.5, .eps = 0});
+  w.set_grad(Tensor::from<double>({3, -4}));
+  lamb.step();
+  CHECK(w.to_vector<double>() == Doubles{-0.5, 0.5});
+}
+
+TEST_CASE("optim: a resumed run continues bit for bit", "[optim]") {
+  const Make make = GENERATE(maker<Sgd>(SgdOptions{.lr = 0.1}), maker<Sgd>(SgdOptions{.lr = 0.1, .momentum = 0.9}),
+                             maker<Adam>(AdamOptions{.weight_decay = 0.1}),
+                             maker<Lamb>(LambOptions{.weight_decay = 0.1}));
+  const DType dtype = GENERATE(f32, f64);
+  const Made straight = make(weight_and_bias(dtype));
+  for (int t = 1; t <= 7; ++t) one_step(*straight, t);
+  const auto saved = straight->state();
+  auto copies = straight->parameters();
+  for (NamedTensor& p : copies) p.tensor = clone(p.tensor.detach()).requires_grad_();
+  for (int t = 8; t <= kSteps; ++t) one_step(*straight, t);  // must not reach into `saved`
+
+  const Made resumed = make(copies);
+  resumed->load_state(saved);
+  CHECK(resumed->steps() == 7);
+  for (int t = 8; t <= kSteps; ++t) one_step(*resumed, t);
+  for (std::size_t k = 0; k < 2; ++k)
+    CHECK(same_bits(resumed->parameters()[k].tensor, straight->parameters()[k].tensor));
+  const auto a = resumed->state(), b = straight->state();
+  REQUIRE(a.size() == b.size());
+  for (const auto& [key, t] : a) CHECK(same_bits(t, b.at(key)));
+}
+
+TEST_CASE("optim: a state that does not fit changes nothing", "[optim]") {
+  Adam adam(weight_and_bias());
+  for (int t = 1; t <= 3; ++t) one_step(adam, t);
+  const auto good = adam.state();
+  CHECK(good.size() == 7);  // steps, and updates, m, v for each
+  Adam fresh(weight_and_bias());
+  auto with = [&](const std::string& key, Tensor t) {
+    auto s = good;
+    s[key] = std::move(t);
+    return s;
+  };
+  auto missing = good;
+  missing.erase("weight.v");
+  CHECK_THROWS_AS(fresh.load_state(missing), IOError);
+  CHECK_THROWS_WITH(fresh.load_state(missing), Contains("'weight.v'"));
+  CHECK_THROWS_AS(fresh.load_state(with("gain.m", zeros({7}))), IOError);
+  CHECK_THROWS_WITH(fresh.load_state(with("gain.m", zeros({7}))), Contains("'gain.m'"));
+  CHECK_THROWS_AS(fresh.load_state(with("weight.v", zeros({5, 3}, {.dtype = f64}))), ShapeError);
+  CHECK_THROWS_WITH(fresh.load_state(with("weight.v", zeros({5, 3}, {.dtype = f64}))),
+                    Contains("'weight.v'") && Contains("[5,3]") && Contains("[3,5]"));
+  CHECK_THROWS_AS(fresh.load_state(with("weight.v", zeros({3, 5}))), DTypeError);
+  CHECK_THROWS_AS(fresh.load_state(with("steps", Tensor::from<int64_t>({-1}, {}))), IOError);
+  CHECK_THROWS_AS(fresh.load_state(with("bias.updates", Tensor::from<int64_t>({4}, {}))), IOError);
+  CHECK_THROWS_AS(fresh.load_state(with("steps", Tensor())), IOError);
+  CHECK_THROWS_AS(Sgd(weight_and_bias(), {.lr = 1}).load_state(good), IOError);
+  CHECK(fresh.steps() == 0);
+  for (const auto& [key, t] : fresh.state()) CHECK(t.to_vector<double>() == zeros_like(t).to_vector<double>());
+  fresh.load_state(good);
+  CHECK(fresh.steps() == 3);
+}
+
+TEST_CASE("optim: lists and options that cannot be right are refused", "[optim]") {
+  const Tensor w = leaf({1, 2, 3, 4}, {2, 2}), b = leaf({1}, {1});
+  const std::vector<NamedTensor> none;
+  CHECK_THROWS_AS(Adam(none), ValueError);
+  CHECK_THROWS_WITH(Adam({{"w", w}, {"b", b}, {"tied", w}}),
+                    Contains("'w'") && Contains("'tied'") && Contains("share"));
+  const Tensor row = alias(w, Layout({2}, {1}, 2)).requires_grad_();
+  CHECK_THROWS_WITH(Adam({{"w", w}, {"row", row}}), Contains("'w'") && Contains("'row'"));
+  CHECK_THROWS_WITH(Adam({{"w", w}, {"w", b}}), Contains("called 'w'"));
+  CHECK_THROWS_AS(Adam({{"w", w}, {"mean", w.detach()}}), AutogradError);
+  CHECK_THROWS_WITH(Adam({{"w", w}, {"mean", zeros({3})}}), Contains("'mean'") && Contains("[3]"));
+  CHECK_THROWS_WITH(Adam({{"y", exp(w)}}), Contains("'y'") && Contains("exp"));
+  CHECK_THROWS_WITH(Adam({{"w", Tensor()}}), Contains("undefined"));
+  CHECK_THROWS_WITH(Adam({{"t", alias(w, Layout({2, 2}, {1, 2}, 0)).requires_grad_()}}), Contains("strided"));
+  CHECK_THROWS_WITH(Adam({w, b, w}), Contains("'0'") && Contains("'2'"));
+
+  CHECK_THROWS_AS(Sgd({w}, {}), ValueError);
+  CHECK_THROWS_AS(Sgd({w}, {.lr = -1}), ValueError);
+  CHECK_THROWS_AS(Sgd({w}, {.lr = 1, .momentum = 1}), ValueError);
+  CHECK_THROWS_AS(Sgd({w}, {.lr = 1, .nesterov = true}), ValueError);
+  CHECK_THROWS_AS(Adam({w}, {.beta2 = 1}), ValueError);
+  CHECK_THROWS_AS(Adam({w}, {.eps = -1}), ValueError);
+  CHECK_THROWS_AS(Lamb({w}, {.weight_decay = NAN}), ValueError);
+  Adam adam({w});
+  CHECK_THROWS_AS(adam.set_lr(INFINITY), ValueError);
+  CHECK(adam.lr() == 1e-3);
+}
+
+TEST_CASE("optim: parameters without a gradient stay, and are named", "[optim]") {
+  Tensor used = leaf({1, 1}, {2}), late = leaf({1}, {1}), unused = leaf({1}, {1});
+  Adam adam({{"used", used}, {"late", late}, {"unused", unused}}, {.lr = 0.1, .eps = 0});
+  CHECK(adam.without_gradient().size() == 3);
+  const uint32_t before = used.version();
+  backward(sum(used * 3));
+  adam.step();
+  CHECK(used.version() == before + 1);
+  CHECK(unused.version() == 0);
+  CHECK(adam.without_gradient() == std::vector<std::string>{"late", "unused"});
+  adam.zero_grad();
+  CHECK_FALSE(used.grad().defined());
+  for (int i = 0; i < 10; ++i) adam.step();
+  backward(sum(late * 5));
+  adam.step();
+  CHECK(late.item() == Approx(0.9).epsilon(1e-12));  // its own first step: a full lr
+  CHECK(unused.item() == 1);
+  CHECK(adam.without_gradient() == std::vector<std::string>{"unused"});
+  CHECK(adam.steps() == 12);
+}
+
+TEST_CASE("optim: gradients that are views", "[optim]") {
+  Tensor a = leaf({1, 2}, {2}), b = leaf({3, 4}, {2});
+  a.set_grad(b.detach());  // as for a·b: each is the gradient of the other
+  b.set_grad(a.detach());
+  Sgd({a, b}, {.lr = 1}).step();
+  CHECK(a.to_vector<double>() == Doubles{-2, -2});
+  CHECK(b.to_vector<double>() == Doubles{2, 2});
+
+  Tensor w = leaf({0, 0, 0, 0}, {2, 2});
+  w.set_grad(alias(Tensor::from<double>({1, 2}), Layout({2, 2}, {1, 0}, 0)));
+  Sgd sgd({w}, {.lr = 1});
+  sgd.step();
+  CHECK(w.to_vector<double>() == Doubles{-1, -1, -2, -2});
+}
+
+TEST_CASE("optim: results do not depend on the number of threads", "[optim]") {
+  const Make make = GENERATE(maker<Sgd>(SgdOptions{.lr = 0.1, .momentum = 0.9}), maker<Adam>(AdamOptions{}),
+                             maker<Lamb>(LambOptions{}));
+  std::vector<Tensor> results;
+  Doubles norms;
+  for (int threads : {1, 4}) {
+    set_num_threads(threads);
+    Tensor w = leaf(numbers(70'003, 3), {70'003}, f32);
+    const Made o = make({{"w", w}});
+    for (int t = 1; t <= 2; ++t) one_step(*o, t);
+    norms.push_back(clip_grad_norm(o->parameters(), 0.5));
+    results.push_back(w.detach());
+    results.push_back(w.grad());
+  }
+  set_num_threads(0);
+  CHECK(norms[0] == norms[1]);
+  CHECK(same_bits(results[0], results[2]));
+  CHECK(same_bits(results[1], results[3]));
+}

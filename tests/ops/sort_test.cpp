@@ -1,0 +1,100 @@
+#include <sluice/ops/sort.h>
+
+#include <sluice/autograd/engine.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/gather.h>
+#include <sluice/ops/view.h>
+
+#include "support/catch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+using namespace sluice;
+
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
+
+using Indices = std::vector<int64_t>;
+
+/// Values with many ties.
+Tensor noise(const Shape& shape, DType dtype) {
+  std::vector<double> v(static_cast<std::size_t>(shape.numel()));
+  for (std::size_t i = 0; i < v.size(); ++i)
+    v[i] = std::round(3 * std::sin(1.0 + 12.9898 * static_cast<double>(i)));
+  return to(Tensor::from(v, shape), dtype);
+}
+
+Indices naive_order(const std::vector<double>& row, bool descending) {
+  Indices order(row.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t i, int64_t j) {
+    const double a = row[static_cast<std::size_t>(i)], b = row[static_cast<std::size_t>(j)];
+    return descending ? a > b : a < b;
+  });
+  return order;
+}
+
+}  // namespace
+
+TEST_CASE("sort, argsort, topk: every dim, dtype and layout against a stable sort", "[sort]") {
+  const int dim = GENERATE(0, 1, 2);
+  const bool descending = GENERATE(false, true);
+  const DType dtype = GENERATE(f64, f32, i64, i32, boolean);
+  for (const Tensor& x :
+       {noise({3, 4, 17}, dtype), permute(noise({17, 3, 4}, dtype), {1, 2, 0}), noise({1, 1, 1}, dtype)}) {
+    const Sorted s = sort(x, dim, descending);
+    CHECK(s.values.dtype() == dtype);
+    CHECK(s.indices.dtype() == i64);
+    CHECK(s.values.shape() == x.shape());
+    CHECK(s.values.to_vector<double>() == gather(x, dim, s.indices).to_vector<double>());
+    CHECK(argsort(x, dim - 3, descending).to_vector<int64_t>() == s.indices.to_vector<int64_t>());
+    const Tensor rows = transpose(x, dim, 2), got = transpose(s.indices, dim, 2);
+    for (int64_t i = 0; i < rows.dim(0); ++i)
+      for (int64_t j = 0; j < rows.dim(1); ++j)
+        CHECK(select(select(got, 0, i), 0, j).to_vector<int64_t>() ==
+              naive_order(select(select(rows, 0, i), 0, j).to_vector<double>(), descending));
+    for (int64_t k : {int64_t{0}, int64_t{1}, x.dim(dim) / 2, x.dim(dim)}) {
+      const Sorted top = topk(x, k, dim);
+      CHECK(top.indices.to_vector<int64_t>() == narrow(argsort(x, dim, true), dim, 0, k).to_vector<int64_t>());
+      CHECK(top.values.to_vector<double>() == gather(x, dim, top.indices).to_vector<double>());
+    }
+  }
+}
+
+TEST_CASE("sort: ties keep their order and NaN comes last", "[sort]") {
+  const Tensor x({2, kNan, -kInf, 2, kInf, kNan, 0, -0.f});
+  CHECK(argsort(x).to_vector<int64_t>() == Indices{2, 6, 7, 0, 3, 4, 1, 5});
+  CHECK(argsort(x, 0, true).to_vector<int64_t>() == Indices{4, 0, 3, 6, 7, 2, 1, 5});
+  CHECK(topk(x, 3).indices.to_vector<int64_t>() == Indices{4, 0, 3});
+  CHECK(topk(x, 7).indices.to_vector<int64_t>() == Indices{4, 0, 3, 6, 7, 2, 1});
+  CHECK(argsort(Tensor({kNan, kNan})).to_vector<int64_t>() == Indices{0, 1});
+}
+
+TEST_CASE("sort: a gradient returns to where its value came from", "[sort]") {
+  Tensor x({3, 1, 2});
+  x.requires_grad_();
+  const Tensor g({10, 20, 30});
+  CHECK(grad(sort(x).values, x, {.grad_outputs = {g}}).to_vector() == std::vector<float>{30, 10, 20});
+  CHECK(grad(topk(x, 1).values, x, {.grad_outputs = {Tensor({5})}}).to_vector() == std::vector<float>{5, 0, 0});
+  CHECK_FALSE(sort(x).indices.requires_grad());
+}
+
+TEST_CASE("sort: scalars, empty tensors and errors", "[sort]") {
+  CHECK(sort(Tensor(3.f)).values.item() == 3);
+  CHECK(sort(Tensor(3.f)).indices.item() == 0);
+  CHECK(argsort(Tensor(3.f)).item() == 0);
+  CHECK(sort(empty({0})).indices.shape() == Shape{0});
+  CHECK(sort(empty({0, 3}), 1).values.shape() == Shape{0, 3});
+  CHECK(sort(empty({3, 0}), 0).values.shape() == Shape{3, 0});
+  CHECK(topk(empty({3, 0}), 0, 1).values.shape() == Shape{3, 0});
+  CHECK(topk(empty({3, 0}), 2, 0).values.shape() == Shape{2, 0});
+  CHECK_THROWS_AS(sort(Tensor({1, 2}), 1), ShapeError);
+  CHECK_THROWS_AS(topk(Tensor({1, 2}), 3), ValueError);
+  CHECK_THROWS_AS(topk(Tensor({1, 2}), -1), ValueError);
+  CHECK_THROWS_AS(topk(Tensor(1.f), 1), ShapeError);
+  CHECK_THROWS_AS(argsort(to(Tensor({1, 2}), bf16)), DTypeError);
+}
