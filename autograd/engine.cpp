@@ -1,13 +1,12 @@
 #include <sluice/autograd/engine.h>
 
+#include <sluice/autograd/node_map.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/view.h>
 
 #include <algorithm>
-#include <unordered_map>
-#include <unordered_set>
 
 namespace sluice {
 
@@ -30,19 +29,16 @@ class Frontier {
   bool empty() const { return heap_.empty(); }
 
   Tensors& at(const Ref<Node>& node) {
-    auto [slot, fresh] = index_.try_emplace(node.get(), 0u);
-    if (!fresh) return pending_[slot->second].grads;
-    if (unused_.empty()) {
-      slot->second = static_cast<uint32_t>(pending_.size());
-      pending_.emplace_back();
-    } else {
-      slot->second = unused_.back();
-      unused_.pop_back();
-    }
-    Pending& p = pending_[slot->second];
+    const bool reuse = !unused_.empty();
+    auto [slot, fresh] =
+        index_.insert(node.get(), reuse ? unused_.back() : static_cast<uint32_t>(pending_.size()));
+    if (!fresh) return pending_[slot].grads;
+    if (reuse) unused_.pop_back();
+    else pending_.emplace_back();
+    Pending& p = pending_[slot];
     p.node = node;
     p.grads.resize(node->outputs.size());
-    heap_.push_back({node->seq, slot->second});
+    heap_.push_back({node->seq, slot});
     std::push_heap(heap_.begin(), heap_.end());
     return p.grads;
   }
@@ -61,7 +57,7 @@ class Frontier {
   std::vector<std::pair<uint64_t, uint32_t>> heap_;  // (seq, slot)
   std::vector<Pending> pending_;
   std::vector<uint32_t> unused_;
-  std::unordered_map<Node*, uint32_t> index_;
+  detail::NodeMap index_;
 };
 
 /// into += g. Edits `into` when nobody else can see it, so that a sum of k gradients needs one buffer.
@@ -77,6 +73,14 @@ void accumulate(Tensor& into, Tensor g, bool create_graph) {
   else into = into + g;
 }
 
+/// Adds g to a leaf's .grad(), which belongs to that leaf alone: a gradient that is a view, or that another
+/// leaf received too (both sides of a + b), is copied first.
+void collect(Tensor& into, Tensor g, bool create_graph) {
+  const bool shared = g.impl().use_count() > 1 || g.impl().storage->use_count() > 1 || !g.is_contiguous();
+  if (!into.defined() && shared && !create_graph) g = clone(g);
+  accumulate(into, std::move(g), create_graph);
+}
+
 /// A gradient as the edge's target wants it; throws if a vjp returned something impossible.
 Tensor fitted(const Node& from, const Edge& to, const Tensor& g) {
   const OutputMeta& meta = to.node->outputs[to.index];
@@ -86,34 +90,45 @@ Tensor fitted(const Node& from, const Edge& to, const Tensor& g) {
   return g.shape() == meta.shape ? g : sum_to(g, meta.shape);
 }
 
-/// Nodes from which a wanted edge can be reached; everything else need not be visited.
-std::unordered_set<const Node*> nodes_towards(std::span<const Edge> roots,
-                                              std::span<const Edge> wanted) {
-  std::unordered_set<const Node*> reach;
-  uint64_t oldest = UINT64_MAX;
-  for (const Edge& w : wanted) {
-    if (!w.node) continue;
-    reach.insert(w.node.get());
-    oldest = std::min(oldest, w.node->seq);
+/// The nodes between roots and wanted edges; the others need not be visited.
+class Between {
+ public:
+  Between(std::span<const Edge> roots, std::span<const Edge> wanted) {
+    uint64_t oldest = UINT64_MAX;
+    for (const Edge& w : wanted) {
+      if (!w.node) continue;
+      mark_.insert(w.node.get(), kLeads);
+      oldest = std::min(oldest, w.node->seq);
+    }
+    std::vector<const Node*> order, stack;
+    auto visit = [&](const Edge& e) {
+      if (!e.node || e.node->seq < oldest) return;
+      auto [mark, fresh] = mark_.insert(e.node.get(), 0);
+      if (!fresh && (mark & kSeen)) return;
+      mark |= kSeen;
+      stack.push_back(e.node.get());
+    };
+    for (const Edge& r : roots) visit(r);
+    while (!stack.empty()) {
+      const Node* n = stack.back();
+      stack.pop_back();
+      order.push_back(n);
+      for (const Edge& e : n->edges) visit(e);
+    }
+    std::sort(order.begin(), order.end(), [](auto* a, auto* b) { return a->seq < b->seq; });
+    for (const Node* n : order)  // oldest first, so the answer for its inputs is known
+      for (const Edge& e : n->edges)
+        if (e.node && contains(e.node.get())) mark_.insert(n, 0).first |= kLeads;
   }
-  std::unordered_set<const Node*> seen;
-  std::vector<const Node*> all, stack;
-  for (const Edge& r : roots)
-    if (r.node) stack.push_back(r.node.get());
-  while (!stack.empty()) {
-    const Node* n = stack.back();
-    stack.pop_back();
-    if (n->seq < oldest || !seen.insert(n).second) continue;
-    all.push_back(n);
-    for (const Edge& e : n->edges)
-      if (e.node) stack.push_back(e.node.get());
+  bool contains(const Node* n) const {
+    const uint32_t mark = mark_.find(n);
+    return mark != detail::NodeMap::kAbsent && (mark & kLeads);
   }
-  std::sort(all.begin(), all.end(), [](auto* a, auto* b) { return a->seq < b->seq; });
-  for (const Node* n : all)  // oldest first: the inputs' answer is known
-    for (const Edge& e : n->edges)
-      if (e.node && reach.contains(e.node.get())) reach.insert(n);
-  return reach;
-}
+
+ private:
+  static constexpr uint32_t kSeen = 1, kLeads = 2;  // visited; leads to a wanted edge
+  detail::NodeMap mark_;
+};
 
 class Traversal {
  public:
@@ -125,7 +140,7 @@ class Traversal {
 
   /// visit(node, grads) is called when a node's gradients are complete; it returns false to stop there.
   template <class Visit>
-  void run(Visit visit, const std::unordered_set<const Node*>* towards) {
+  void run(Visit visit, const Between* between) {
     GradMode mode(options_.create_graph);
     while (!frontier_.empty()) {
       Pending p = frontier_.take();
@@ -145,7 +160,7 @@ class Traversal {
       for (std::size_t i = 0; i < grads.size(); ++i) {
         const Edge& e = node.edges[i];
         if (!e.node || !grads[i].defined()) continue;
-        if (towards && !towards->contains(e.node.get())) continue;
+        if (between && !between->contains(e.node.get())) continue;
         Tensor g = fitted(node, e, grads[i]);
         grads[i] = Tensor();
         accumulate(frontier_.at(e.node)[e.index], std::move(g), options_.create_graph);
@@ -198,7 +213,7 @@ void backward(const Tensor& root, const Tensor& grad, BackwardOptions options) {
   walk.run(
       [&](Node& node, Tensors& grads) {
         if (!node.is_leaf()) return true;
-        accumulate(static_cast<Leaf&>(node).grad, std::move(grads[0]), options.create_graph);
+        collect(static_cast<Leaf&>(node).grad, std::move(grads[0]), options.create_graph);
         return false;
       },
       nullptr);
@@ -206,21 +221,23 @@ void backward(const Tensor& root, const Tensor& grad, BackwardOptions options) {
 
 std::vector<Tensor> detail::grad_edges(std::span<const Edge> roots, std::span<const Tensor> root_grads,
                                        std::span<const Edge> wanted, BackwardOptions options) {
-  auto towards = nodes_towards(roots, wanted);
+  Between between(roots, wanted);
   Traversal walk(options);
   for (std::size_t i = 0; i < roots.size(); ++i)
-    if (towards.contains(roots[i].node.get())) walk.start(roots[i], root_grads[i]);
-  std::unordered_multimap<const Node*, std::size_t> wanted_at;
+    if (between.contains(roots[i].node.get())) walk.start(roots[i], root_grads[i]);
+  std::vector<std::pair<const Node*, std::size_t>> wanted_at;
   for (std::size_t i = 0; i < wanted.size(); ++i)
-    if (wanted[i].node) wanted_at.emplace(wanted[i].node.get(), i);
+    if (wanted[i].node) wanted_at.emplace_back(wanted[i].node.get(), i);
+  std::sort(wanted_at.begin(), wanted_at.end());
   std::vector<Tensor> result(wanted.size());
   walk.run(
       [&](Node& node, Tensors& grads) {
-        auto [first, last] = wanted_at.equal_range(&node);
-        for (auto it = first; it != last; ++it) result[it->second] = grads[wanted[it->second].index];
+        auto it = std::lower_bound(wanted_at.begin(), wanted_at.end(), std::pair<const Node*, std::size_t>(&node, 0));
+        for (; it != wanted_at.end() && it->first == &node; ++it)
+          result[it->second] = grads[wanted[it->second].index];
         return !node.is_leaf();
       },
-      &towards);
+      &between);
   return result;
 }
 

@@ -26,7 +26,8 @@ constexpr std::size_t kAlign = 64;
 constexpr int kClasses = 192;
 constexpr std::size_t kSmallLimit = 4096;  // up to here blocks are cached per thread
 constexpr int kSmallClasses = 8 + 4 * 3;   // 64…512 in steps of 64, then 640…4096
-constexpr int kSmallKeep = 4096;           // blocks per class and thread
+constexpr int kBatch = 256;                // blocks that move between a thread's list and the shared one
+constexpr std::size_t kSlab = 1 << 16;     // small blocks are cut from slabs of this size
 
 // Class c holds blocks of size_of_class(c): 64·(c+1) for c < 8, then (5,6,7,8)/4 · 2^k.
 int class_of(std::size_t bytes) {
@@ -43,6 +44,19 @@ std::size_t size_of_class(int c) {
 
 struct FreeBlock {
   FreeBlock* next;
+};
+struct FreeList {
+  FreeBlock* head = nullptr;
+  int count = 0;
+
+  void push(void* p) {
+    head = ::new (p) FreeBlock{head};
+    ++count;
+  }
+  void* pop() {
+    --count;
+    return std::exchange(head, head->next);
+  }
 };
 
 void* fresh_block(std::size_t bytes) {
@@ -95,18 +109,86 @@ Pool& pool() {
   return *p;
 }
 
+/// Small blocks that threads have too many of, in batches. Without it a thread that only frees would hoard
+/// what a thread that only allocates has to ask the system for.
+class SharedLists {
+ public:
+  void give(int c, FreeList batch) noexcept {
+    std::lock_guard lock(mutex_);
+    try {
+      batches_[c].push_back(batch);
+    } catch (...) {  // no room to remember them: the blocks are lost, the program goes on
+    }
+  }
+  FreeList take(int c) {
+    {
+      std::lock_guard lock(mutex_);
+      if (!batches_[c].empty()) {
+        FreeList batch = batches_[c].back();
+        batches_[c].pop_back();
+        return batch;
+      }
+    }
+    FreeList fresh;  // a new slab, cut up
+    auto* slab = static_cast<std::byte*>(fresh_block(kSlab));
+    const std::size_t size = size_of_class(c);
+    for (std::size_t at = (kSlab / size) * size; at >= size; at -= size) fresh.push(slab + at - size);
+    return fresh;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<FreeList> batches_[kSmallClasses];
+};
+
+SharedLists& shared_lists() {
+  static SharedLists* lists = new SharedLists;
+  return *lists;
+}
+
+/// Two lists a class: `spare` is a full batch or empty, so a thread that works at the border of a batch does
+/// not visit the shared lists at each call.
 struct ThreadCache {
-  FreeBlock* head[kSmallClasses] = {};
-  int count[kSmallClasses] = {};
+  FreeList current[kSmallClasses], spare[kSmallClasses];
   ~ThreadCache();
 };
 thread_local ThreadCache cache;
-thread_local bool cache_alive = true;  // trivially destructible, so readable to the thread's end
+constinit thread_local bool cache_alive = true;  // trivially destructible, so readable to the thread's end
 
 ThreadCache::~ThreadCache() {
   cache_alive = false;
-  for (FreeBlock*& h : head)
-    while (h) std::free(std::exchange(h, h->next));
+  for (int c = 0; c < kSmallClasses; ++c)
+    for (FreeList* list : {&current[c], &spare[c]})
+      if (list->count) shared_lists().give(c, *list);
+}
+
+void* take_small(int c) {
+  if (!cache_alive) {  // a thread in its last moments: the rest of the batch goes back
+    FreeList batch = shared_lists().take(c);
+    void* p = batch.pop();
+    if (batch.count) shared_lists().give(c, batch);
+    return p;
+  }
+  FreeList& list = cache.current[c];
+  if (list.count == 0) {
+    if (cache.spare[c].count) std::swap(list, cache.spare[c]);
+    else list = shared_lists().take(c);
+  }
+  return list.pop();
+}
+
+void give_small(int c, void* p) noexcept {
+  if (!cache_alive) {
+    FreeList one;
+    one.push(p);
+    return shared_lists().give(c, one);
+  }
+  FreeList& list = cache.current[c];
+  if (list.count >= kBatch) {
+    if (cache.spare[c].count) shared_lists().give(c, cache.spare[c]);
+    cache.spare[c] = std::exchange(list, FreeList{});
+  }
+  list.push(p);
 }
 
 // Statistics. Relaxed atomics: the figures are exact whenever no other thread allocates.
@@ -124,16 +206,8 @@ void* allocate(std::size_t bytes) {
   if (bytes > (std::size_t{1} << 46)) throw std::bad_alloc();
   int c = class_of(bytes);
 #if SLUICE_CACHE_BLOCKS
-  if (c < kSmallClasses) {
-    if (cache_alive && cache.head[c]) {
-      FreeBlock* b = cache.head[c];
-      cache.head[c] = b->next;
-      --cache.count[c];
-      return b;
-    }
-  } else if (void* p = pool().take(c)) {
-    return p;
-  }
+  if (c < kSmallClasses) return take_small(c);
+  if (void* p = pool().take(c)) return p;
 #endif
   return fresh_block(size_of_class(c));
 }
@@ -141,16 +215,11 @@ void* allocate(std::size_t bytes) {
 void deallocate(void* p, std::size_t bytes) noexcept {
 #if SLUICE_CACHE_BLOCKS
   int c = class_of(bytes);
-  if (c >= kSmallClasses) return pool().give(c, p);
-  if (cache_alive && cache.count[c] < kSmallKeep) {
-    cache.head[c] = ::new (p) FreeBlock{cache.head[c]};
-    ++cache.count[c];
-    return;
-  }
+  return c < kSmallClasses ? give_small(c, p) : pool().give(c, p);
 #else
   (void)bytes;
-#endif
   std::free(p);
+#endif
 }
 
 void* allocate_counted(std::size_t bytes) {

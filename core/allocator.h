@@ -1,9 +1,10 @@
 // Caching CPU allocator. A fresh 16 MB block costs more in page faults than the op that fills it, so
 // freed blocks are kept by size class and handed out again.
 //
-// Blocks are 64-byte aligned. Size classes are 64 B steps up to 512 B, then four steps per power of
-// two (at most 25 % rounding). Small blocks are cached per thread without locks, larger ones in one
-// locked pool. Under AddressSanitizer nothing is cached, so that use-after-free stays visible.
+// Blocks are 64-byte aligned. Size classes are 64 B steps up to 512 B, then four steps per power of two (at
+// most 25 % rounding). Small blocks (up to 4 KB) are cut from slabs and cached per thread, with batches handed
+// between threads under a lock; larger ones are kept in one locked pool. Under AddressSanitizer nothing is
+// cached, so that use-after-free stays visible.
 #pragma once
 
 #include <cstddef>

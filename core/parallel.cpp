@@ -20,7 +20,8 @@ std::atomic<int> threads{0};
 
 int num_threads() {
   int n = threads.load(std::memory_order_relaxed);
-  return n > 0 ? n : tbb::info::default_concurrency();
+  static const int cores = tbb::info::default_concurrency();
+  return n > 0 ? n : cores;
 }
 
 void set_num_threads(int n) {

@@ -19,6 +19,14 @@ class Shape {
   explicit Shape(std::span<const int64_t> xs) {
     for (int64_t x : xs) push_back(x);
   }
+  // Copies only what is used, one word at a time: a vector copy of words that were stored singly a moment
+  // ago would wait for those stores, and shapes are copied several times in every op.
+  Shape(const Shape& o) : rank_(o.rank_) { copy_from(o); }
+  Shape& operator=(const Shape& o) {
+    rank_ = o.rank_;
+    copy_from(o);
+    return *this;
+  }
   static Shape filled(int rank, int64_t value) {
     Shape s;
     for (int i = 0; i < rank; ++i) s.push_back(value);
@@ -63,6 +71,21 @@ class Shape {
   }
 
  private:
+  void copy_from(const Shape& o) {
+    static_assert(kMaxRank == 8);
+    switch (rank_) {
+      case 8: v_[7] = o.v_[7]; [[fallthrough]];
+      case 7: v_[6] = o.v_[6]; [[fallthrough]];
+      case 6: v_[5] = o.v_[5]; [[fallthrough]];
+      case 5: v_[4] = o.v_[4]; [[fallthrough]];
+      case 4: v_[3] = o.v_[3]; [[fallthrough]];
+      case 3: v_[2] = o.v_[2]; [[fallthrough]];
+      case 2: v_[1] = o.v_[1]; [[fallthrough]];
+      case 1: v_[0] = o.v_[0]; [[fallthrough]];
+      default: break;
+    }
+  }
+
   int rank_ = 0;
   int64_t v_[kMaxRank];  // only the first rank_ are meaningful
 };

@@ -8,7 +8,9 @@
 namespace sluice {
 
 TensorImpl::TensorImpl(Ref<Storage> s, const Layout& l, DType t)
-    : storage(std::move(s)), layout(l), dtype(t) {}
+    : storage(std::move(s)), layout(l), dtype(t), contiguous(layout.is_contiguous()) {}
+TensorImpl::TensorImpl(Ref<Storage> s, const Shape& shape, DType t)
+    : storage(std::move(s)), layout(shape), dtype(t), contiguous(true) {}
 TensorImpl::~TensorImpl() = default;
 void dispose(TensorImpl* p) { delete p; }
 
@@ -36,12 +38,12 @@ Tensor empty(const Shape& shape, TensorOptions options) {
   int64_t bound = size_of(options.dtype);
   for (int64_t s : shape) {
     if (s < 0) fail("empty: negative size in shape ", shape);
-    if (s > (int64_t{1} << 46) / bound) fail("empty: shape ", shape, " asks for more memory than any machine has");
-    bound *= std::max<int64_t>(s, 1);
+    if (__builtin_mul_overflow(bound, std::max<int64_t>(s, 1), &bound) || bound > int64_t{1} << 46)
+      fail("empty: shape ", shape, " asks for more memory than any machine has");
   }
   const int64_t n = shape.numel() * size_of(options.dtype);
   auto storage = Storage::create(static_cast<std::size_t>(n), options.device);
-  return Tensor(Ref<TensorImpl>(new TensorImpl(std::move(storage), Layout(shape), options.dtype)));
+  return Tensor(Ref<TensorImpl>(new TensorImpl(std::move(storage), shape, options.dtype)));
 }
 
 Tensor alias(const Tensor& x, const Layout& layout) {

@@ -24,10 +24,12 @@ struct TensorImpl final : RefCounted, detail::Pooled {
   Ref<Storage> storage;
   Layout layout;
   DType dtype = f32;
+  bool contiguous;            // layout.is_contiguous(), asked by every op
   uint32_t output_index = 0;  // which output of `history` this is
   Ref<Node> history;          // null: a constant; a Leaf: a parameter; else the op that made it
 
   TensorImpl(Ref<Storage> s, const Layout& l, DType t);
+  TensorImpl(Ref<Storage> s, const Shape& shape, DType t);  // contiguous
   ~TensorImpl();
 };
 void dispose(TensorImpl*);
@@ -64,7 +66,7 @@ class Tensor {
   DType dtype() const { return impl().dtype; }
   Device device() const { return impl().storage->device(); }
   TensorOptions options() const { return {dtype(), device()}; }
-  bool is_contiguous() const { return impl().layout.is_contiguous(); }
+  bool is_contiguous() const { return impl().contiguous; }
   /// Number of in-place writes its storage has seen.
   uint32_t version() const { return impl().storage->version(); }
   bool shares_storage(const Tensor& o) const { return impl().storage == o.impl().storage; }

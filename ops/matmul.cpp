@@ -1,7 +1,7 @@
 // c[b] = a[b]·b[b]           da = g·bᵀ,  db = aᵀ·g   (batch dims that were broadcast are summed by the
 //                                                     engine)
-// OpenBLAS runs single-threaded inside panels of rows; panels are cut by shape alone, so the result does
-// not depend on the number of threads.
+// OpenBLAS runs single-threaded inside tiles of c; tiles are cut by shape alone, so the result does not
+// depend on the number of threads.
 #include <sluice/ops/matmul.h>
 
 #include <sluice/core/kernel.h>
@@ -53,6 +53,22 @@ void gemm(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, int64_t n, int64_t m, int64_t 
   cblas_dgemm(CblasRowMajor, ta, tb, int(n), int(m), int(k), 1.0, a, int(lda), b, int(ldb), beta, c, int(ldc));
 }
 
+/// How one product is cut into tiles of rows × cols. Each GEMM call packs its operands again, which costs
+/// about 1/rows + 1/cols of its arithmetic, so tiles are large (>= 128 a side, about 32 MFLOP) and few.
+struct Tiling {
+  int64_t rows, cols, row_tiles, col_tiles;
+
+  Tiling(int64_t n, int64_t m, int64_t k) {
+    const int64_t wanted = std::clamp<int64_t>(n * m * k >> 24, 1, 64);
+    auto cut = [](int64_t size, int64_t tiles) {
+      tiles = std::clamp<int64_t>(size / 128, 1, tiles);
+      return ((size + tiles - 1) / tiles + 15) / 16 * 16;
+    };
+    rows = cut(n, wanted), row_tiles = (n + rows - 1) / rows;
+    cols = cut(m, (wanted + row_tiles - 1) / row_tiles), col_tiles = (m + cols - 1) / cols;
+  }
+};
+
 /// c [batch…, n, m] = a·b (+ c when accumulate). a and b already have c's batch dims, stride 0 where
 /// they repeat.
 void matmul_cpu(const Tensor& a_in, const Tensor& b_in, Tensor& c, bool accumulate) {
@@ -72,17 +88,16 @@ void matmul_cpu(const Tensor& a_in, const Tensor& b_in, Tensor& c, bool accumula
   int64_t batch = 1;
   for (int d = 0; d < r - 2; ++d) batch *= c.shape()[d];
 
-  // About 4 MFLOP a panel: enough to hide the call, small enough to balance.
-  const int64_t rows = std::min(n, std::max<int64_t>(16, (int64_t{1} << 21) / std::max<int64_t>(1, m * k) / 16 * 16));
-  const int64_t panels = n == 0 ? 0 : (n + rows - 1) / rows;
+  const Tiling tile(n, m, k);
+  const int64_t tiles = tile.row_tiles * tile.col_tiles;
   const int64_t per_task = std::max<int64_t>(1, (int64_t{1} << 16) / std::max<int64_t>(1, n * m * k));
   dispatch_float("matmul", c.dtype(), [&]<class T>() {
     const T *pa = a.data<T>(), *pb = b.data<T>();
     T* pc = c.mutable_data<T>();
-    parallel_for(batch * panels, per_task, [&](int64_t begin, int64_t end) {
+    parallel_for(batch * tiles, per_task, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        const int64_t first = i % panels * rows;
-        int64_t at_a = 0, at_b = 0, rest = i / panels;
+        const int64_t row = i % tiles / tile.col_tiles * tile.rows, col = i % tile.col_tiles * tile.cols;
+        int64_t at_a = 0, at_b = 0, rest = i / tiles;
         const int64_t index = rest;
         for (int d = r - 3; d >= 0; --d) {
           const int64_t j = rest % c.shape()[d];
@@ -90,9 +105,10 @@ void matmul_cpu(const Tensor& a_in, const Tensor& b_in, Tensor& c, bool accumula
           at_a += j * a.strides()[d];
           at_b += j * b.strides()[d];
         }
-        at_a += first * (oa->trans == CblasNoTrans ? oa->ld : 1);
-        gemm(oa->trans, ob->trans, std::min(rows, n - first), m, k, pa + at_a, oa->ld, pb + at_b, ob->ld,
-             T(accumulate), pc + (index * n + first) * m, m);
+        at_a += row * (oa->trans == CblasNoTrans ? oa->ld : 1);
+        at_b += col * (ob->trans == CblasNoTrans ? 1 : ob->ld);
+        gemm(oa->trans, ob->trans, std::min(tile.rows, n - row), std::min(tile.cols, m - col), k, pa + at_a, oa->ld,
+             pb + at_b, ob->ld, T(accumulate), pc + (index * n + row) * m + col, m);
       }
     });
   });

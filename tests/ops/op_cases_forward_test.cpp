@@ -64,14 +64,16 @@ void for_each_row(const std::function<void(const OpCase&)>& check) {
   }
 }
 
-/// The row's outputs, then its first-order gradients.
-std::vector<Tensor> run(const OpCase& row, const In& leaves) {
+/// The row's outputs, then its first-order gradients, whose cotangents are stored as told.
+std::vector<Tensor> run(const OpCase& row, const In& leaves, Storing how = Storing::plain) {
   std::vector<Tensor> all;
   const Outputs y = row.call(leaves);
   all.insert(all.end(), y.begin(), y.end());
   if (row.flat) return all;
   Rand rand(3);
-  const auto g = library_gradient(row.call, leaves, random_cotangents(y, rand));
+  auto cotangents = random_cotangents(y, rand);
+  for (Tensor& c : cotangents) c = stored(c, how);
+  const auto g = library_gradient(row.call, leaves, cotangents);
   all.insert(all.end(), g.begin(), g.end());
   return all;
 }
@@ -108,7 +110,7 @@ TEST_CASE("op cases: results do not depend on the memory layout", "[ops][cases]"
           INFO(name_of(how) << text_of(s));
           In other;
           for (const Tensor& x : plain) other.push_back(stored(x, how));
-          check_same(row, run(row, other), want);
+          check_same(row, run(row, other, how), want);
         }
       }
   });

@@ -1,5 +1,5 @@
 // Every differentiable row backward: the fused gradient against central differences, the composed
-// gradient against the fused one, the gradient of the gradient against differences again.
+// gradient against the fused one, the gradients of gradients against differences again.
 #include "support/catch.h"
 #include "support/op_cases.h"
 #include "support/op_table.h"
@@ -114,5 +114,25 @@ TEST_CASE("op cases: second gradients equal central differences", "[ops][cases]"
     bool passed = true;
     const double worst = check_gradients(library_gradient(recorded, xs, v), central_difference(first, xs, v), 1e-5, passed);
     note_check(row.op, Column::second_gradient, worst, passed);
+  });
+}
+
+TEST_CASE("op cases: third gradients equal central differences", "[ops][cases]") {
+  for_each_small(10, [](const OpCase& row, const std::vector<Dims>& shapes) {
+    std::vector<Tensor> xs = input_tensors(row, input_values(row, shapes), f64, true);
+    Rand rand(15);
+    for (Tensor& c : random_cotangents(row.call(xs), rand)) xs.push_back(c.requires_grad_());
+    const std::size_t n = xs.size();
+    auto first = [&](const std::vector<Tensor>& at) { return gradients_of(row, at, true); };
+    for (Tensor& c : random_cotangents(first(xs), rand)) xs.push_back(c.requires_grad_());
+    auto second = [&](const std::vector<Tensor>& at, bool create_graph) {
+      return library_gradient(first, {at.begin(), at.begin() + static_cast<std::ptrdiff_t>(n)},
+                              {at.begin() + static_cast<std::ptrdiff_t>(n), at.end()}, create_graph);
+    };
+    auto plain = [&](const std::vector<Tensor>& at) { return second(at, false); };
+    auto recorded = [&](const std::vector<Tensor>& at) { return second(at, true); };
+    const auto w = random_cotangents(plain(xs), rand);
+    bool passed = true;
+    check_gradients(library_gradient(recorded, xs, w), central_difference(plain, xs, w), 1e-5, passed);
   });
 }

@@ -1,0 +1,194 @@
+// Ops of one's own, and Jacobian-vector products.
+#include <sluice/autograd/function.h>
+
+#include "support/approx.h"
+#include "support/catch.h"
+
+#include <sluice/autograd/engine.h>
+#include <sluice/autograd/gradcheck.h>
+#include <sluice/core/random.h>
+#include <sluice/ops/activation.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/matmul.h>
+#include <sluice/ops/reduce.h>
+#include <sluice/ops/softmax.h>
+#include <sluice/ops/view.h>
+
+using namespace sluice;
+using Catch::Contains;
+using Doubles = std::vector<double>;
+
+namespace {
+
+Tensor leaf(const Shape& shape, uint64_t seed) {
+  Rng rng(seed);
+  return normal(shape, 0, 1, rng, {f64}).requires_grad_();
+}
+
+/// tanh(x·w), with the vjp through the saved output.
+Tensor tanh_matmul(const Tensor& x, const Tensor& w) {
+  return custom_op(
+      "tanh_matmul", {x, w}, [](const Tensors& in) { return tanh(matmul(in[0], in[1])); },
+      [](const Tensor& g, const Tensors& in, const Tensor& y) -> Tensors {
+        Tensor d = g * (1.0 - y * y);
+        return {matmul(d, transpose(in[1], 0, 1)), matmul(transpose(in[0], 0, 1), d)};
+      });
+}
+
+}  // namespace
+
+TEST_CASE("custom_op: first and second order equal the composition", "[function]") {
+  Tensor x = leaf({3, 2}, 1), w = leaf({2, 4}, 2);
+  auto f = [](const std::vector<Tensor>& in) { return tanh_matmul(in[0], in[1]); };
+  auto first = gradcheck(f, {x, w}), second = gradgradcheck(f, {x, w});
+  INFO(first.message << " | " << second.message);
+  CHECK(first.ok);
+  CHECK(second.ok);
+  Tensor a = sum(tanh_matmul(x, w)), b = sum(tanh(matmul(x, w)));
+  auto ga = grad({a}, {x, w}), gb = grad({b}, {x, w});
+  CHECK(testing::max_abs_diff(ga[0], gb[0]) < 1e-14);
+  CHECK(testing::max_abs_diff(ga[1], gb[1]) < 1e-14);
+  CHECK(std::string(tanh_matmul(x, w).impl().history->name()) == "tanh_matmul");
+}
+
+TEST_CASE("custom_op: forward runs without recording, once", "[function]") {
+  Tensor x = leaf({2}, 1);
+  int runs = 0;
+  bool recorded = true;
+  Tensor y = custom_op(
+      "probe", {x},
+      [&](const Tensors& in) {
+        ++runs;
+        recorded = grad_enabled();
+        return in[0] * 2.0;
+      },
+      [](const Tensor& g, const Tensors&, const Tensor&) -> Tensors { return {g * 2.0}; });
+  backward(sum(y));
+  CHECK(runs == 1);
+  CHECK_FALSE(recorded);
+  CHECK(grad_enabled());
+}
+
+TEST_CASE("custom_op: undefined gradients mean zero, broadcast ones are summed", "[function]") {
+  Tensor x = leaf({2, 3}, 1), b = leaf({3}, 2), c = leaf({}, 3);
+  Tensor y = custom_op(
+      "partial", {x, b, c}, [](const Tensors& in) { return in[0] + in[1] + in[2]; },
+      [](const Tensor& g, const Tensors&, const Tensor&) -> Tensors { return {{}, g, g}; });
+  backward(sum(y));
+  CHECK_FALSE(x.grad().defined());
+  CHECK(b.grad().to_vector<double>() == Doubles{2, 2, 2});
+  CHECK(c.grad().item() == 6);
+}
+
+TEST_CASE("custom_op: a wrong number, shape or dtype of gradients is an error that names the op", "[function]") {
+  Tensor x = leaf({2}, 1), w = leaf({2}, 2);
+  auto with = [&](CustomVjp vjp) {
+    return sum(custom_op("my_op", {x, w}, [](const Tensors& in) { return in[0] * in[1]; }, std::move(vjp)));
+  };
+  auto few = with([](const Tensor& g, const Tensors&, const Tensor&) -> Tensors { return {g}; });
+  auto many = with([](const Tensor& g, const Tensors&, const Tensor&) -> Tensors { return {g, g, g}; });
+  auto shape = with([](const Tensor&, const Tensors&, const Tensor&) -> Tensors { return {ones({5}, {f64}), {}}; });
+  auto dtype = with([](const Tensor& g, const Tensors&, const Tensor&) -> Tensors { return {to(g, f32), {}}; });
+  CHECK_THROWS_WITH(backward(few), Contains("my_op") && Contains("1 gradients") && Contains("2 inputs"));
+  CHECK_THROWS_WITH(backward(many), Contains("my_op") && Contains("3 gradients"));
+  CHECK_THROWS_WITH(backward(shape), Contains("[5]") && Contains("[2]") && Contains("my_op"));
+  CHECK_THROWS_WITH(backward(dtype), Contains("my_op") && Contains("f32"));
+  CHECK_FALSE(x.grad().defined());
+}
+
+TEST_CASE("custom_op: the identity leaves its input as it was", "[function]") {
+  Tensor x = leaf({2}, 1);
+  Tensor y = custom_op("straight_through", {x}, [](const Tensors& in) { return in[0]; },
+                       [](const Tensor& g, const Tensors&, const Tensor&) -> Tensors { return {g * 3.0}; });
+  CHECK(x.is_leaf());
+  CHECK(y.shares_storage(x));
+  backward(sum(y));
+  CHECK(x.grad().to_vector<double>() == Doubles{3, 3});
+}
+
+TEST_CASE("custom_op: a captured result keeps its own history", "[function]") {
+  Tensor x = leaf({2}, 1), constant = ones({2}, {f64}), w = leaf({2}, 2), h = exp(w);
+  auto to_x = [](const Tensor& g, const Tensors&, const Tensor&) -> Tensors { return {g}; };
+  for (Tensor captured : {constant, w, h}) {
+    const auto before = captured.impl().history;
+    Tensor y = custom_op("capture", {x}, [&](const Tensors&) { return captured; }, to_x);
+    CHECK(y.requires_grad());
+    CHECK(captured.impl().history == before);
+  }
+}
+
+TEST_CASE("custom_op: a view as result, an edited input, an undefined input", "[function]") {
+  Tensor x = leaf({2, 3}, 1);
+  Tensor y = custom_op("turn", {x, Tensor()}, [](const Tensors& in) { return transpose(in[0], 0, 1); },
+                       [](const Tensor& g, const Tensors& in, const Tensor&) -> Tensors {
+                         CHECK_FALSE(in[1].defined());
+                         return {transpose(g, 0, 1), {}};
+                       });
+  CHECK(y.shape() == Shape{3, 2});
+  backward(y, reshape(arange(0, 6, 1, {f64}), {3, 2}), {.retain_graph = true});
+  CHECK(x.grad().to_vector<double>() == Doubles{0, 2, 4, 1, 3, 5});
+  {
+    NoGrad guard;
+    fill_(x, 0);
+  }
+  CHECK_THROWS_WITH(backward(sum(y)), Contains("turn") && Contains("edited in place"));
+}
+
+TEST_CASE("custom_op: without a recorded input there is no history, and no vjp is kept", "[function]") {
+  auto token = std::make_shared<int>(0);
+  auto call = [&](const Tensor& x) {
+    return custom_op("quiet", {x}, [](const Tensors& in) { return in[0] * 1.0; },
+                     [token](const Tensor& g, const Tensors&, const Tensor&) -> Tensors { return {g}; });
+  };
+  Tensor y = call(ones({2}));
+  CHECK_FALSE(y.requires_grad());
+  NoGrad guard;
+  Tensor z = call(leaf({2}, 1));
+  CHECK_FALSE(z.requires_grad());
+  CHECK(token.use_count() == 1);
+}
+
+TEST_CASE("custom_op: exceptions of forward pass through and restore the mode", "[function]") {
+  Tensor x = leaf({2}, 1);
+  CHECK_THROWS_AS(custom_op("bad", {x}, [](const Tensors&) -> Tensor { throw 7; }, {}), int);
+  CHECK(grad_enabled());
+  CHECK_THROWS_AS(custom_op("empty", {x}, [](const Tensors&) { return Tensor(); }, {}), Error);
+  CHECK(x.is_leaf());
+}
+
+TEST_CASE("jvp: equals central differences along v", "[function]") {
+  Tensor w = leaf({4, 3}, 5).detach();
+  const std::vector<std::pair<std::string, std::function<Tensor(const Tensor&)>>> fs{
+      {"elementwise", [](const Tensor& x) { return sin(x) * exp(x); }},
+      {"matmul", [&](const Tensor& x) { return matmul(x, w); }},
+      {"softmax", [](const Tensor& x) { return softmax(x, -1); }},
+      {"reduction", [](const Tensor& x) { return logsumexp(x); }},
+      {"views", [](const Tensor& x) { return cat({transpose(x, 0, 1), flip(transpose(x, 0, 1), {0})}); }},
+      {"gate", [](const Tensor& x) { return swiglu(x, x * x); }},
+      {"checkpoint", [](const Tensor& x) {
+         return checkpoint([](const std::vector<Tensor>& in) { return tanh(in[0]) * in[0]; }, {x});
+       }},
+  };
+  Tensor x = leaf({2, 4}, 1).detach(), v = leaf({2, 4}, 2).detach();
+  for (const auto& [name, f] : fs) {
+    INFO(name);
+    const double h = 1e-5;
+    Tensor numeric = (f(x + v * h) - f(x - v * h)) * (0.5 / h), got = jvp(f, x, v);
+    CHECK(got.shape() == numeric.shape());
+    CHECK(testing::max_abs_diff(got, numeric) < 1e-8);
+    CHECK_FALSE(got.requires_grad());
+  }
+}
+
+TEST_CASE("jvp: constants, the identity and misfit directions", "[function]") {
+  Tensor x = leaf({3}, 1), v = leaf({3}, 2).detach(), c = ones({2}, {f64});
+  CHECK(jvp([&](const Tensor&) { return c; }, x, v).to_vector<double>() == Doubles{0, 0});
+  CHECK(testing::same_bits(jvp([](const Tensor& in) { return in; }, x, v), v));
+  CHECK(jvp([](const Tensor& in) { return sign(in); }, x, v).to_vector<double>() == Doubles{0, 0, 0});
+  CHECK_THROWS_WITH(jvp([](const Tensor& in) { return in; }, x, ones({2}, {f64})), Contains("jvp") && Contains("[2]"));
+  CHECK_FALSE(x.grad().defined());
+  NoGrad guard;  // works here as well, and leaves the mode
+  CHECK(testing::max_abs_diff(jvp([](const Tensor& in) { return in * in; }, x, v), x.detach() * v * 2.0) < 1e-15);
+  CHECK_FALSE(grad_enabled());
+}

@@ -1,0 +1,10 @@
+// Functions are called by their bare name, not through std::, which knows no dual numbers.
+// message: no matching function for call to .*exp
+namespace map_std_function {
+using namespace sluice;
+#ifdef MISTAKE
+Tensor f(const Tensor& x) { return map([](auto v) { return std::exp(v); }, x); }
+#else
+Tensor f(const Tensor& x) { return map([](auto v) { return exp(v); }, x); }
+#endif
+}  // namespace map_std_function

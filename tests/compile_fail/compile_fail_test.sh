@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Each case_*.cpp holds, in `#ifdef MISTAKE … #else … #endif`, a mistake and its correct twin, and a line
+# `// message: REGEX`. The twins of all cases must compile, each mistake must not, and the compiler's output
+# must hold the message. Called by ctest: compile_fail_test.sh COMPILER INCLUDE FOLDER
+set -euo pipefail
+
+compiler=$1 include=$2 work=$3
+cases=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+compile=("$compiler" -std=c++20 -I"$include" -fsyntax-only)
+mkdir -p "$work"
+failed=0
+bad() { printf 'FAILED: %s\n' "$*"; failed=1; }
+
+# The headers are read once: <sluice/sluice.h>, precompiled. -x c++-header takes no -fsyntax-only.
+suffix=gch
+if "$compiler" --version | grep -qi clang; then suffix=pch; fi
+echo '#include <sluice/sluice.h>' >"$work/all.h"
+"$compiler" -std=c++20 -I"$include" -x c++-header "$work/all.h" -o "$work/all.h.$suffix"
+compile+=(-include "$work/all.h")
+
+for file in "$cases"/case_*.cpp; do printf '#include "%s"\n' "$file"; done >"$work/twins.cpp"
+"${compile[@]}" "$work/twins.cpp" || bad 'a correct twin does not compile'
+
+count=0
+for file in "$cases"/case_*.cpp; do
+  name=${file##*/}
+  message=$(sed -n 's|^// message: ||p' "$file")
+  [[ $message ]] || { bad "$name has no line '// message: REGEX'"; continue; }
+  if "${compile[@]}" -DMISTAKE "$file" >"$work/output" 2>&1; then
+    bad "$name: the mistake compiles"
+  elif ! grep -Eq "error: .*($message)" "$work/output"; then
+    bad "$name: no message like '$message' in:"
+    cat "$work/output"
+  fi
+  count=$((count + 1))
+done
+((failed)) || echo "$count mistakes are refused with their message, $count twins compile"
+exit "$failed"

@@ -1,0 +1,123 @@
+#include "golden/golden.h"
+
+#include <sluice/core/error.h>
+#include <sluice/ops/create.h>
+
+#include <nlohmann/json.hpp>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#ifndef SLUICE_GOLDEN_DIR
+#define SLUICE_GOLDEN_DIR SLUICE_SOURCE_DIR "/tests/golden/data"
+#endif
+
+namespace sluice::testing {
+
+namespace {
+
+using nlohmann::json;
+const std::string folder = SLUICE_GOLDEN_DIR;
+
+const json& index() {
+  static const json parsed = [] {
+    std::ifstream in(folder + "/index.json");
+    if (!in) fail<IOError>("golden: cannot read ", folder, "/index.json");
+    return json::parse(in);
+  }();
+  return parsed;
+}
+const json& entry_of(const void* p) { return *static_cast<const json*>(p); }
+
+std::vector<GoldenRunner>& runners() {
+  static std::vector<GoldenRunner> all;
+  return all;
+}
+
+struct Table {
+  std::vector<GoldenRow> rows;
+
+  void print(std::FILE* out) const {
+    std::fprintf(out, "%-34s %12s %12s %12s %7s\n", "golden case, array", "f64 error", "f32 error", "f32 allowed", "used");
+    for (const GoldenRow& r : rows)
+      std::fprintf(out, "%-34s %12.2e %12.2e %12.2e %5.1f %%%s\n", r.name.c_str(), r.error, r.error_f32, r.tolerance_f32,
+                   r.tolerance_f32 > 0 ? 100 * r.error_f32 / r.tolerance_f32 : 0.0,
+                   r.error <= r.tolerance && r.error_f32 <= r.tolerance_f32 ? "" : "  FAILED");
+  }
+  ~Table() {
+    if (rows.empty()) return;
+    print(stdout);
+#ifdef SLUICE_TEST_OUTPUT_DIR
+    if (std::FILE* f = std::fopen(SLUICE_TEST_OUTPUT_DIR "/golden_table.txt", "w")) {
+      print(f);
+      std::fclose(f);
+    }
+#endif
+  }
+};
+
+}  // namespace
+
+bool GoldenCase::has(const std::string& array) const { return entry_of(entry_).at("arrays").contains(array); }
+
+std::vector<std::string> GoldenCase::arrays() const {
+  std::vector<std::string> names;
+  for (const auto& [key, value] : entry_of(entry_).at("arrays").items()) names.push_back(key);
+  return names;
+}
+
+Tensor GoldenCase::get(const std::string& array, DType dtype) const {
+  if (!has(array)) fail<IOError>("golden: ", name, " has no array \"", array, "\"");
+  const json& a = entry_of(entry_).at("arrays").at(array);
+  const std::string path = folder + "/" + a.at("file").get<std::string>();
+  Shape shape;
+  for (const json& size : a.at("shape")) shape.push_back(size.get<int64_t>());
+  std::vector<double> values(static_cast<std::size_t>(shape.numel()));
+  const auto bytes = static_cast<std::streamsize>(values.size() * sizeof(double));
+  std::ifstream in(path, std::ios::binary);
+  if (!in.read(reinterpret_cast<char*>(values.data()), bytes) || in.peek() != std::ifstream::traits_type::eof())
+    fail<IOError>("golden: ", path, " does not hold the ", shape, " values that the index promises");
+  return to(Tensor::from(values, shape), dtype);
+}
+
+std::string GoldenCase::text(const std::string& key, const std::string& otherwise) const {
+  return entry_of(entry_).at("meta").value(key, otherwise);
+}
+double GoldenCase::number(const std::string& key, double otherwise) const {
+  return entry_of(entry_).at("meta").value(key, otherwise);
+}
+
+const std::vector<GoldenCase>& golden_cases() {
+  static const std::vector<GoldenCase> cases = [] {
+    std::vector<GoldenCase> all;
+    for (const json& entry : index()) all.emplace_back(&entry, entry.at("case").get<std::string>());
+    return all;
+  }();
+  return cases;
+}
+
+const GoldenCase& golden_case(const std::string& name) {
+  for (const GoldenCase& c : golden_cases())
+    if (c.name == name) return c;
+  fail<IOError>("golden: no case \"", name, "\" in ", folder, "/index.json");
+}
+
+bool register_golden(GoldenRunner runner) {
+  runners().push_back(std::move(runner));
+  return true;
+}
+
+const GoldenRunner* find_runner(const std::string& case_name) {
+  const GoldenRunner* best = nullptr;
+  for (const GoldenRunner& r : runners())
+    if (case_name.starts_with(r.prefix) && (!best || r.prefix.size() > best->prefix.size())) best = &r;
+  return best;
+}
+
+void note_golden(GoldenRow row) {
+  static Table table;  // its destructor writes it
+  table.rows.push_back(std::move(row));
+}
+
+}  // namespace sluice::testing

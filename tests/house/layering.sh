@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Who may include whom, and what no public header may include. Called by ctest: layering.sh SOURCE
+set -euo pipefail
+cd "$1"
+shopt -s nullglob
+
+# room: the rooms whose headers its files may include
+declare -A allowed=(
+  [core]='core'
+  [ops]='core ops'
+  [autograd]='core ops autograd'
+  [layers]='core ops autograd layers'
+  [cuda]='core ops/formulas.h'
+)
+failed=0 includes=0
+bad() { printf '%s\n' "$*"; failed=1; }
+
+for room in "${!allowed[@]}"; do
+  for file in "$room"/*.{h,cpp,cu,cuh}; do
+    while IFS=: read -r line header; do
+      includes=$((includes + 1))
+      where=$file:$line
+      case $header in
+        '"'*) bad "$where: $header — headers of the project are spelt <sluice/room/name.h>" ;;
+        '<sluice/'*)
+          path=${header#<sluice/} path=${path%>}
+          ok=0
+          for to in ${allowed[$room]}; do
+            if [[ $path == "$to" || $path == "$to"/* ]]; then ok=1; fi
+          done
+          ((ok)) || bad "$where: $room may not include $header (only: ${allowed[$room]})"
+          [[ -f $path ]] || bad "$where: no such file: $header"
+          ;;
+        '<'*)
+          # The library's headers are made of standard headers, which have no folder and no extension.
+          [[ $file == cuda/* || $file != *.h || ! $header =~ [./] ]] ||
+            bad "$where: $header in a public header; only standard headers may be there"
+          ;;
+      esac
+    done < <(sed -nE 's/^[[:space:]]*#[[:space:]]*include[[:space:]]*([<"][^>"]*[>"]).*/\1/; t print; b; :print =; p' "$file" | paste -d: - -)
+  done
+done
+
+# A dependency appears in as few files as possible: nlohmann-json in one, BLAS and TBB in a few .cpp.
+json=$(grep -rlE '#[[:space:]]*include[[:space:]]*<nlohmann/' core ops autograd layers | wc -l)
+((json <= 1)) || bad "nlohmann-json is included by $json files; one is enough"
+((includes > 100)) || bad "read only $includes #include lines: this test is broken"
+
+((failed)) || echo "$includes includes, all as the rooms allow"
+exit "$failed"

@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Builds and runs the consumer in one of three ways. Called by ctest:
+#   install_test.sh find_package|pkg_config|add_subdirectory SOURCE BUILD COMPILER FOLDER
+set -euo pipefail
+
+way=$1 source=$2 build=$3 compiler=$4 work=$5
+consumer=$source/tests/install/consumer
+die() { printf 'install test: %s\n' "$*" >&2; exit 1; }
+
+rm -rf "$work"
+mkdir -p "$work"
+cmake=(cmake -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_BUILD_TYPE=Debug)
+if command -v ninja >/dev/null; then cmake+=(-G Ninja); fi
+
+# Installs and then moves what was installed: nothing in it may remember where it was put.
+stage() {
+  cmake --install "$build" --prefix "$work/staged" >"$work/install.log" || { cat "$work/install.log"; die 'cmake --install failed'; }
+  mkdir "$work/elsewhere"
+  mv "$work/staged" "$work/elsewhere/prefix"
+  prefix=$work/elsewhere/prefix
+  [[ -f $prefix/include/sluice/sluice.h ]] || die 'no include/sluice/sluice.h'
+  if find "$prefix/include" -type f ! -name '*.h' | grep .; then die 'include/ holds other files than headers'; fi
+  if find "$prefix/include" -type d -empty | grep .; then die 'include/ holds empty folders'; fi
+  # The build folder, the source folder and the place of the first installation must not appear in it.
+  if grep -rIlF -e "$source" -e "$build" -e "$work/staged" "$prefix"; then die 'these files hold absolute paths'; fi
+  local library
+  for library in "$prefix"/lib*/libsluice.so.0 "$prefix"/lib/*/libsluice.so.0; do
+    [[ -e $library ]] || continue
+    libraries=${library%/*}
+    readelf -d "$library" >"$work/dynamic"
+    grep -q 'SONAME.*\[libsluice.so.0\]' "$work/dynamic" || die 'the soname is not libsluice.so.0'
+    if grep -E 'RPATH|RUNPATH' "$work/dynamic"; then die 'the installed library has a run path'; fi
+  done
+}
+
+case $way in
+  find_package)
+    stage
+    "${cmake[@]}" -S "$consumer" -B "$work/build" -DCMAKE_PREFIX_PATH="$prefix"
+    cmake --build "$work/build"
+    "$work/build/consumer"
+    ;;
+  pkg_config)
+    command -v pkg-config >/dev/null || die 'no pkg-config (tests/install_deps.sh --tests installs it)'
+    stage
+    export PKG_CONFIG_PATH=$libraries/pkgconfig
+    [[ $(pkg-config --modversion sluice) == 0.1.0 ]] || die 'wrong version'
+    # Flags are words.
+    # shellcheck disable=SC2046
+    "$compiler" -std=c++20 "$consumer/main.cpp" -o "$work/consumer" $(pkg-config --cflags --libs sluice)
+    LD_LIBRARY_PATH=$libraries "$work/consumer"
+    ;;
+  add_subdirectory)
+    # Compiling the library once more would cost minutes. So: configure everything, compile the consumer and
+    # one source file of the library as this project would, and link against the library that is here.
+    "${cmake[@]}" -S "$consumer" -B "$work/build" -DSLUICE_FOLDER="$source" -DSLUICE_CUDA=OFF
+    cd "$work/build"
+    mine=CMakeFiles/consumer.dir/main.cpp.o
+    theirs=sluice/CMakeFiles/sluice.dir/core/shape.cpp.o
+    if [[ -f build.ninja ]]; then
+      ninja "$mine" "$theirs"
+    else
+      make -f CMakeFiles/consumer.dir/build.make "$mine"
+      make -f sluice/CMakeFiles/sluice.dir/build.make "$theirs"
+    fi
+    "$compiler" "$mine" -L"$build" -lsluice -Wl,-rpath,"$build" -o consumer
+    ./consumer
+    ;;
+  *) die "unknown way '$way'" ;;
+esac

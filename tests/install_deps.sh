@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# Installs what Sluice needs to build on Debian 12, Ubuntu 24.04 or newer, and only what is missing.
+# With everything in place it changes nothing and does not touch the network.
+set -euo pipefail
+
+usage() {
+  cat <<'TEXT'
+usage: tests/install_deps.sh [--tests] [--check]
+  --tests   also what the test suite needs (Catch2, pkg-config)
+  --check   only list what is missing; exit 1 if anything is
+Installs missing Debian packages through apt-get, with sudo when not root.
+Elsewhere it lists what is missing and exits 1.
+TEXT
+}
+
+say() { printf 'install_deps: %s\n' "$*"; }
+die() { printf 'install_deps: %s\n' "$*" >&2; exit 1; }
+
+tests=0 check=0
+while (($#)); do
+  case $1 in
+    --tests) tests=1 ;;
+    --check) check=1 ;;
+    -h | --help) usage; exit 0 ;;
+    *) usage >&2; die "unknown option '$1'" ;;
+  esac
+  shift
+done
+
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# The compiler the build will use: $CXX, else the first of the usual names that knows C++20.
+compiler=
+for candidate in ${CXX:+"$CXX"} c++ g++ clang++; do
+  # $CXX may hold a launcher or flags ("ccache g++"), so it is split into words on purpose.
+  # shellcheck disable=SC2086
+  if echo '#include <concepts>
+           template <std::integral T> T f(T x) { return x; } int main() { return f(0); }' |
+    $candidate -std=c++20 -fsyntax-only -x c++ - >/dev/null 2>&1; then
+    compiler=$candidate
+    break
+  fi
+done
+
+# A library is there when its package is; where there are no Debian packages, when its header is.
+library() { # package header...
+  local package=$1 header
+  shift
+  if have dpkg-query; then
+    [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]]
+    return
+  fi
+  for header in "$@"; do
+    # shellcheck disable=SC2086
+    echo "#include <$header>" | ${compiler:-false} -E -x c++ - >/dev/null 2>&1 && return
+  done
+  return 1
+}
+
+missing=()
+[[ $compiler ]] || missing+=(g++)
+have cmake || missing+=(cmake)
+have ninja || have make || missing+=(ninja-build)
+library libopenblas-dev cblas.h openblas/cblas.h || missing+=(libopenblas-dev)
+library libtbb-dev tbb/version.h oneapi/tbb/version.h || missing+=(libtbb-dev)
+library nlohmann-json3-dev nlohmann/json.hpp || missing+=(nlohmann-json3-dev)
+if ((tests)); then
+  library catch2 catch2/catch.hpp catch2/catch_all.hpp || missing+=(catch2)
+  have pkg-config || missing+=(pkg-config)
+fi
+
+if ((${#missing[@]} == 0)); then
+  say 'nothing missing'
+  exit 0
+fi
+say "missing: ${missing[*]}"
+((check)) && exit 1
+have apt-get || die "no apt-get here; install these (Debian's names) with this system's own tools"
+
+apt=(env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=120)
+if ((EUID != 0)); then
+  have sudo || die "needs root and there is no sudo; as root: apt-get install ${missing[*]}"
+  apt=(sudo "${apt[@]}")
+fi
+
+# A package list may be hours old or missing, and a mirror may be caught in the middle of a change.
+say 'apt-get update'
+if ! "${apt[@]}" update; then
+  say 'update failed; once more in 5 s'
+  sleep 5
+  "${apt[@]}" update || say 'update failed again; trying with the package lists that are here'
+fi
+say "apt-get install ${missing[*]}"
+"${apt[@]}" install --yes --no-install-recommends "${missing[@]}" >/dev/null ||
+  die "could not install: ${missing[*]}"
+say 'done'

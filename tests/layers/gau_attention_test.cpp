@@ -1,0 +1,245 @@
+// gau_attention against loops, and the identities of SPEC §3 that concern it alone.
+#include "layers/gau_reference.h"
+#include "support/catch.h"
+
+#include <sluice/autograd/engine.h>
+#include <sluice/autograd/gradcheck.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/matmul.h>
+#include <sluice/ops/reduce.h>
+#include <sluice/ops/softmax.h>
+
+using namespace sluice;
+using namespace sluice::testing;
+using Catch::Matchers::Contains;
+
+namespace {
+
+struct Sample {
+  Tensor q, k, v, bias;
+  Sample(Rand& rand, const Shape& q_shape, const Shape& k_shape, int64_t e, double reach = 1)
+      : q(random_tensor(q_shape, f64, rand, -reach, reach)), k(random_tensor(k_shape, f64, rand, -reach, reach)) {
+    Shape v_shape = k_shape;
+    v_shape[v_shape.rank() - 1] = e;
+    v = random_tensor(v_shape, f64, rand);
+    bias = random_tensor({q_shape[q_shape.rank() - 2], k_shape[k_shape.rank() - 2]}, f64, rand);
+  }
+};
+Sample square_sample(uint64_t seed, int64_t n = 6, int64_t s = 4, int64_t e = 3) {
+  Rand rand(seed);
+  return Sample(rand, {2, n, s}, {2, n, s}, e);
+}
+
+Tensor reference(const Sample& x, const GauAttentionOptions& o, const Tensor& bias, const Tensor& mask, Margin* margin = nullptr) {
+  std::vector<double> all;
+  for (int64_t b = 0; b < x.q.dim(0); ++b) {
+    std::vector<bool> real(static_cast<std::size_t>(x.k.dim(1)), true);
+    if (mask.defined()) real = select(mask, 0, b).to_vector<bool>();
+    for (const auto& row : attention_reference(matrix_of(select(x.q, 0, b)), matrix_of(select(x.k, 0, b)), matrix_of(select(x.v, 0, b)),
+                                               o, bias.defined() ? matrix_of(bias) : Matrix{}, real, margin))
+      all.insert(all.end(), row.begin(), row.end());
+  }
+  return Tensor::from(all, {x.q.dim(0), x.q.dim(1), x.v.dim(2)});
+}
+
+void each_option(const std::function<void(const GauAttentionOptions&)>& f) {
+  for (GauKind kind : kGauKinds)
+    for (GauLength length : kGauLengths)
+      for (bool causal : {false, true})
+        for (int64_t top_k : {0, 3}) f({.kind = kind, .length = length, .constant_length = 3, .causal = causal, .top_k = top_k});
+}
+std::string describe(const GauAttentionOptions& o) {
+  return str(name_of(o.kind), " length ", static_cast<int>(o.length), " causal ", o.causal, " top_k ", o.top_k);
+}
+
+}  // namespace
+
+TEST_CASE("gau_attention: equals loops; queries may be fewer or more than keys", "[gau_attention]") {
+  each_option([&](const GauAttentionOptions& o) {
+    for (auto [m, n] : {std::pair<int64_t, int64_t>{6, 6}, {2, 7}, {5, 3}})
+      for (bool padded : {false, true})
+        for (bool biased : {false, true}) {
+          Rand rand(1);
+          const Sample x(rand, {2, m, 4}, {2, n, 4}, 3);
+          const Tensor mask = padded ? prefix_mask(n, n - 2, n) : Tensor(), bias = biased ? x.bias : Tensor();
+          const double e = max_abs_diff(gau_attention(x.q, x.k, x.v, o, bias, mask), reference(x, o, bias, mask));
+          if (!(e < 1e-12)) FAIL_CHECK(describe(o) << " m " << m << " n " << n << " padded " << padded << ": off by " << e);
+        }
+  });
+}
+
+TEST_CASE("gau_attention: leading dims are a batch", "[gau_attention]") {
+  each_option([&](const GauAttentionOptions& o) {
+    const Sample x = square_sample(2);
+    const Tensor mask = prefix_mask(6, 4, 6), all = gau_attention(x.q, x.k, x.v, o, x.bias, mask);
+    const Tensor rank4 = gau_attention(unsqueeze(x.q, 1), unsqueeze(x.k, 1), unsqueeze(x.v, 1), o, x.bias, unsqueeze(mask, 1));
+    const Tensor rank2 = gau_attention(select(x.q, 0, 0), select(x.k, 0, 0), select(x.v, 0, 0), o, x.bias, select(mask, 0, 0));
+    INFO(describe(o));
+    CHECK(max_abs_diff(squeeze(rank4, 1), all) < 1e-14);
+    CHECK(max_abs_diff(rank2, select(all, 0, 0)) < 1e-14);
+  });
+}
+
+TEST_CASE("gau_attention: gradients and their gradients, every element", "[gau_attention]") {
+  int checked = 0;
+  each_option([&](const GauAttentionOptions& o) {
+    const bool padded = ++checked % 2;
+    const double wanted = o.kind == GauKind::rownorm ? 5e-2 : 2e-3;
+    for (uint64_t seed = 1;; ++seed) {
+      Sample x = square_sample(seed * 100 + static_cast<uint64_t>(checked), 4, 2, 2);
+      const Tensor mask = padded ? prefix_mask(4, 3, 4) : Tensor();
+      Margin margin;
+      reference(x, o, x.bias, mask, &margin);
+      if (margin.value < wanted && seed < 500) continue;
+      REQUIRE(margin.value >= wanted);
+      const TensorFunction f = [&](const std::vector<Tensor>& v) { return gau_attention(v[0], v[1], v[2], o, v[3], mask); };
+      const std::vector<Tensor> inputs{x.q.requires_grad_(), x.k.requires_grad_(), x.v.requires_grad_(), x.bias.requires_grad_()};
+      const GradcheckResult first = gradcheck(f, inputs), second = gradgradcheck(f, inputs, {.tolerance = 1e-5});
+      INFO(describe(o) << ": " << first.message << "; " << second.message);
+      CHECK(first.ok);
+      CHECK(second.ok);
+      break;
+    }
+  });
+}
+
+TEST_CASE("gau_attention: su ≡ relu²(T)/(n·s), and paper_code·n/s, without bias", "[gau_attention][identity]") {
+  const Sample x = square_sample(3);
+  const double n = 6, s = 4;
+  const Tensor su = gau_attention(x.q, x.k, x.v, {});
+  const Tensor raw = matmul(relu2(matmul(x.q, transpose(x.k, -2, -1))), x.v);
+  CHECK(max_abs_diff(su, raw / (n * s)) < 1e-14);
+  CHECK(max_abs_diff(gau_attention(x.q, x.k, x.v, {.kind = GauKind::paper_eq}), raw) < 1e-14);
+  CHECK(max_abs_diff(gau_attention(x.q, x.k, x.v, {.kind = GauKind::paper_code}), raw / (n * n)) < 1e-14);
+  for (GauLength length : kGauLengths)
+    for (bool causal : {false, true}) {
+      // The quotient is that of the lengths, so it depends on the row where L is the number of visible keys.
+      const GauAttentionOptions o{.length = length, .constant_length = 9, .causal = causal};
+      GauAttentionOptions code = o;
+      code.kind = GauKind::paper_code;
+      Tensor rows = full({6, 1}, length == GauLength::constant ? 9 : n, {f64});
+      if (length == GauLength::visible && causal) rows = reshape(arange(1, 7, 1, {f64}), {6, 1});
+      CHECK(max_abs_diff(gau_attention(x.q, x.k, x.v, o), gau_attention(x.q, x.k, x.v, code) * rows / s) < 1e-13);
+    }
+  // With a bias it fails, as it should: paper_code does not divide b.
+  CHECK(max_abs_diff(gau_attention(x.q, x.k, x.v, {}, x.bias),
+                     gau_attention(x.q, x.k, x.v, {.kind = GauKind::paper_code}, x.bias) * (n / s)) > 1e-3);
+}
+
+TEST_CASE("gau_attention: lucid ≡ paper_code without bias", "[gau_attention][identity]") {
+  const Sample x = square_sample(4);
+  for (GauLength length : kGauLengths)
+    for (bool causal : {false, true}) {
+      const GauAttentionOptions a{.kind = GauKind::lucid, .length = length, .causal = causal};
+      const GauAttentionOptions b{.kind = GauKind::paper_code, .length = length, .causal = causal};
+      CHECK(max_abs_diff(gau_attention(x.q, x.k, x.v, a), gau_attention(x.q, x.k, x.v, b)) < 1e-15);
+      CHECK(max_abs_diff(gau_attention(x.q, x.k, x.v, a, x.bias), gau_attention(x.q, x.k, x.v, b, x.bias)) > 1e-3);
+    }
+}
+
+TEST_CASE("gau_attention: softmax_plus ≡ softmax at L = 512", "[gau_attention][identity]") {
+  const Sample x = square_sample(5);
+  for (bool causal : {false, true}) {
+    GauAttentionOptions plus{.kind = GauKind::softmax_plus, .length = GauLength::constant, .constant_length = 512, .causal = causal};
+    GauAttentionOptions plain = plus;
+    plain.kind = GauKind::softmax;
+    CHECK(max_abs_diff(gau_attention(x.q, x.k, x.v, plus, x.bias), gau_attention(x.q, x.k, x.v, plain, x.bias)) < 1e-15);
+    plus.constant_length = 511;
+    CHECK(max_abs_diff(gau_attention(x.q, x.k, x.v, plus, x.bias), gau_attention(x.q, x.k, x.v, plain, x.bias)) > 1e-6);
+    plus.constant_length = 1;  // not below 16, where κ would approach 0
+    GauAttentionOptions floor = plus;
+    floor.constant_length = 16;
+    CHECK(max_abs_diff(gau_attention(x.q, x.k, x.v, plus), gau_attention(x.q, x.k, x.v, floor)) == 0);
+  }
+}
+
+TEST_CASE("gau_attention: rownorm does not see the scale of q", "[gau_attention][identity]") {
+  const Sample x = square_sample(6);
+  for (bool causal : {false, true}) {
+    const GauAttentionOptions o{.kind = GauKind::rownorm, .causal = causal};
+    const Tensor y = gau_attention(x.q, x.k, x.v, o);
+    for (double factor : {1e-3, 7.0, 1e4}) CHECK(max_abs_diff(gau_attention(x.q * factor, x.k, x.v, o), y) < 1e-12);
+    CHECK(max_abs_diff(gau_attention(x.q * 7, x.k, x.v, {.causal = causal}), gau_attention(x.q, x.k, x.v, {.causal = causal})) > 1e-2);
+  }
+  // Rows of A sum to 1, or to 0 where no score is positive.
+  const Tensor one = ones({2, 6, 1}, {f64}), sums = gau_attention(x.q, x.k, one, {.kind = GauKind::rownorm});
+  CHECK(max_abs_diff(sums, one) < 1e-14);
+  const Tensor below = full({6, 6}, -100, {f64});
+  CHECK(max_abs(gau_attention(x.q, x.k, one, {.kind = GauKind::rownorm}, below)) == 0);
+}
+
+TEST_CASE("gau_attention: top_k = n keeps everything, top_k = 1 the best, ties the first", "[gau_attention][identity]") {
+  each_option([&](GauAttentionOptions o) {
+    const Sample x = square_sample(7);
+    const Tensor mask = prefix_mask(6, 4, 6);
+    o.top_k = 0;
+    const Tensor all = gau_attention(x.q, x.k, x.v, o, x.bias, mask);
+    for (int64_t k : {6, 9}) {
+      o.top_k = k;
+      CHECK(same_bits(gau_attention(x.q, x.k, x.v, o, x.bias, mask), all));
+    }
+    if (o.kind == GauKind::softmax) {  // one key left: its value
+      o.top_k = 1;
+      const Tensor same_keys = expand(narrow(x.k, 1, 0, 1), {2, 6, 4});
+      CHECK(max_abs_diff(gau_attention(x.q, same_keys, x.v, o), expand(narrow(x.v, 1, 0, 1), {2, 6, 3})) < 1e-15);
+    }
+  });
+}
+
+TEST_CASE("gau_attention: padded ≡ truncated, whatever stands behind the mask", "[gau_attention][identity]") {
+  each_option([&](const GauAttentionOptions& o) {
+    if (o.causal) return;  // queries align at the end of all keys, real or not: the layer's test has that
+    const Sample x = square_sample(8);
+    const Tensor mask = prefix_mask(6, 4, 4);
+    const Tensor want = gau_attention(x.q, narrow(x.k, 1, 0, 4), narrow(x.v, 1, 0, 4), o, narrow(x.bias, 1, 0, 4));
+    const Tensor behind = reshape(arange(6), {6, 1}) >= 4.0;
+    for (double junk : {0.0, 1e30, static_cast<double>(NAN), static_cast<double>(INFINITY)}) {
+      Sample y = square_sample(8);
+      Tensor k = masked_fill(y.k, behind, junk).detach().requires_grad_(), v = masked_fill(y.v, behind, junk).detach().requires_grad_();
+      Tensor q = y.q.requires_grad_();
+      const Tensor got = gau_attention(q, k, v, o, y.bias, mask);
+      INFO(describe(o) << " junk " << junk);
+      CHECK(max_abs_diff(got, want) < 1e-14);
+      const std::vector<Tensor> g = grad({sum(square(got))}, {q, k, v});
+      for (const Tensor& t : g) CHECK(std::isfinite(max_abs_diff(t, zeros(t.shape(), {f64}))));
+      CHECK(max_abs(narrow(g[1], 1, 4, 2)) == 0);
+      CHECK(max_abs(narrow(g[2], 1, 4, 2)) == 0);
+    }
+  });
+}
+
+TEST_CASE("gau_attention: dropout acts on A", "[gau_attention]") {
+  const Sample x = square_sample(9, 64);
+  Rng rng(3), again(3);
+  GauAttentionOptions o{.kind = GauKind::softmax, .dropout = 0.4};
+  const Tensor identity = expand(eye(64, 64, {f64}), {2, 64, 64});
+  const Tensor a = gau_attention(x.q, x.k, identity, o, {}, {}, &rng), b = gau_attention(x.q, x.k, identity, o, {}, {}, &again);
+  CHECK(same_bits(a, b));
+  o.dropout = 0;
+  const std::vector<double> thin = a.to_vector<double>(), whole = gau_attention(x.q, x.k, identity, o).to_vector<double>();
+  double dropped = 0, worst = 0;
+  for (std::size_t i = 0; i < thin.size(); ++i) {
+    if (thin[i] == 0) ++dropped;
+    else worst = std::max(worst, std::abs(thin[i] - whole[i] / 0.6));
+  }
+  CHECK(worst < 1e-6);
+  CHECK(std::abs(dropped / static_cast<double>(thin.size()) - 0.4) < 0.025);  // 4.5 σ
+}
+
+TEST_CASE("gau_attention: names and refusals", "[gau_attention]") {
+  for (GauKind kind : kGauKinds) CHECK(gau_kind_from_name(name_of(kind)) == kind);
+  CHECK_THROWS_AS(gau_kind_from_name("relu"), ValueError);
+  CHECK_THROWS_WITH(gau_kind_from_name("relu"), Contains("relu") && Contains("paper_code"));
+  const Sample x = square_sample(10);
+  auto f = [](const Shape& shape) { return zeros(shape, {f64}); };
+  CHECK_THROWS_WITH(gau_attention(f({2, 6, 3}), x.k, x.v, {}), Contains("[2,6,3]") && Contains("[2,6,4]"));
+  CHECK_THROWS_WITH(gau_attention(x.q, x.k, f({2, 5, 3}), {}), Contains("[2,5,3]") && Contains("[2,6,4]"));
+  CHECK_THROWS_WITH(gau_attention(f({6, 4}), x.k, x.v, {}), Contains("[6,4]"));
+  CHECK_THROWS_AS(gau_attention(f({4}), f({4}), f({4}), {}), ShapeError);
+  CHECK_THROWS_WITH(gau_attention(x.q, x.k, x.v, {}, {}, f({2, 5}) > 0.0), Contains("[2,5]") && Contains("6"));
+  CHECK_THROWS_WITH(gau_attention(x.q, x.k, x.v, {}, {}, f({2, 6})), Contains("bool"));
+  CHECK_THROWS_WITH(gau_attention(x.q, x.k, x.v, {}, f({5, 5})), Contains("[5,5]"));
+  CHECK_THROWS_AS(gau_attention(x.q, x.k, x.v, {.length = GauLength::constant, .constant_length = 0}), ValueError);
+  CHECK_THROWS_AS(gau_attention(x.q, x.k, x.v, {.top_k = -1}), ValueError);
+}

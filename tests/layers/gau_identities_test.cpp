@@ -1,0 +1,266 @@
+// The identities of SPEC §3 that concern the whole layer, cross-GAU, and what SPEC §14 says of initial values.
+#include "layers/gau_reference.h"
+#include "support/catch.h"
+
+#include <sluice/autograd/engine.h>
+#include <sluice/layers/mlp.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/gather.h>
+#include <sluice/ops/matmul.h>
+#include <sluice/ops/reduce.h>
+#include <sluice/ops/softmax.h>
+
+using namespace sluice;
+using namespace sluice::testing;
+using Catch::Matchers::Contains;
+
+namespace {
+
+GauOptions small(GauKind kind = GauKind::su) {
+  GauOptions o{.dim = 5, .expansion = 6, .key_dim = 4};
+  o.kind = kind, o.max_length = 12;
+  return o;
+}
+void set(Tensor& t, const std::function<double(int64_t)>& f) {
+  double* p = t.mutable_data<double>();
+  for (int64_t i = 0; i < t.numel(); ++i) p[i] = f(i);
+}
+
+}  // namespace
+
+TEST_CASE("gau: A = I makes it a GLU", "[gau][identity]") {
+  GauOptions o = small();
+  o.bias = GauBias::toeplitz, o.length = GauLength::constant, o.constant_length = 1, o.norm = NormKind::none;
+  Rand rand(1);
+  Gau g = random_gau(o, rand);
+  set(g.gamma, [](int64_t) { return 0; });
+  set(g.beta, [](int64_t) { return 0; });
+  set(g.toeplitz_bias, [](int64_t i) { return i == 11 ? 1 : -1; });  // relu²(0 + b) = I
+  Rng rng(1);
+  Glu glu({.dim = 5, .hidden = 6, .kind = GluKind::silu_glu, .bias = true, .dtype = f64}, rng);
+  glu.value.weight = narrow(g.in.weight, 1, 0, 6), glu.value.bias = narrow(g.in.bias, 0, 0, 6);
+  glu.gate.weight = narrow(g.in.weight, 1, 6, 6), glu.gate.bias = narrow(g.in.bias, 0, 6, 6);
+  glu.out = g.out;
+  const Tensor x = random_tensor({2, 7, 5}, f64, rand);
+  CHECK(max_abs_diff(g(x), x + glu(x)) < 1e-14);
+}
+
+TEST_CASE("gau: U = 1 and softmax make it single-head attention", "[gau][identity]") {
+  for (bool causal : {false, true}) {
+    GauOptions o = small(GauKind::softmax);
+    o.causal = causal, o.norm = NormKind::none, o.use_rope = false;
+    Rand rand(2);
+    Gau g = random_gau(o, rand);
+    const double one = 1.2784645427610738;  // silu(one) = 1
+    set(g.in.weight, [&](int64_t i) { return i % 16 < 6 ? 0 : rand.uniform(-1, 1); });
+    set(g.in.bias, [&](int64_t i) { return i < 6 ? one : rand.uniform(-1, 1); });
+    const Tensor x = random_tensor({2, 7, 5}, f64, rand);
+    const Tensor h = silu(linear(x, g.in.weight, g.in.bias)), v = narrow(h, 2, 6, 6), z = narrow(h, 2, 12, 4);
+    const Tensor q = z * select(g.gamma, 0, 0) + select(g.beta, 0, 0), k = z * select(g.gamma, 0, 1) + select(g.beta, 0, 1);
+    Tensor scores = matmul(q, transpose(k, 1, 2)) / 2.0;
+    if (causal) scores = masked_fill(scores, !causal_mask(7, 7), -INFINITY);
+    CHECK(max_abs_diff(g(x), x + linear(matmul(softmax(scores), v), g.out.weight, g.out.bias)) < 1e-13);
+  }
+}
+
+TEST_CASE("gau: one head is the default, h heads are the sum of h layers of one", "[gau][identity]") {
+  for (GauKind kind : kGauKinds) {
+    GauOptions o = small(kind);
+    o.heads = 2, o.causal = true, o.norm = NormKind::none, o.linear_bias = false;
+    Rand rand(3);
+    const Gau g = random_gau(o, rand);
+    const Tensor x = random_tensor({2, 7, 5}, f64, rand);
+    Tensor total = x;
+    for (int64_t head : {0, 1}) {
+      GauOptions half = o;
+      half.heads = 1, half.expansion = 3, half.key_dim = 2;
+      Gau part = random_gau(half, rand);
+      part.in.weight = cat({narrow(g.in.weight, 1, 3 * head, 3), narrow(g.in.weight, 1, 6 + 3 * head, 3), narrow(g.in.weight, 1, 12 + 2 * head, 2)}, 1);
+      part.out.weight = narrow(g.out.weight, 0, 3 * head, 3);
+      part.gamma = narrow(g.gamma, 1, 2 * head, 2), part.beta = narrow(g.beta, 1, 2 * head, 2);
+      total = total + part(x) - x;
+    }
+    CHECK(max_abs_diff(g(x), total) < 1e-12);
+  }
+  CHECK(GauOptions{.dim = 4}.heads == 1);
+}
+
+TEST_CASE("gau: without positions a permutation of tokens passes through", "[gau][identity]") {
+  Rng rng(4);
+  const Tensor order = permutation(8, rng);
+  for (GauKind kind : kGauKinds)
+    for (GauPlacement placement : {GauPlacement::pre, GauPlacement::post}) {
+      GauOptions o = small(kind);
+      o.use_rope = false, o.placement = placement, o.top_k = kind == GauKind::su ? 3 : 0;
+      Rand rand(4);
+      const Gau g = random_gau(o, rand);
+      const Tensor x = random_tensor({2, 8, 5}, f64, rand);
+      CHECK(max_abs_diff(g(index_select(x, 1, order)), index_select(g(x), 1, order)) < 1e-13);
+      o.use_rope = true;
+      Gau positioned = g;
+      positioned.options.use_rope = true;
+      CHECK(max_abs_diff(positioned(index_select(x, 1, order)), index_select(positioned(x), 1, order)) > 1e-7);
+    }
+}
+
+TEST_CASE("gau: padded ≡ truncated", "[gau][identity]") {
+  for (GauKind kind : kGauKinds)
+    for (GauLength length : kGauLengths)
+      for (GauBias bias : kGauBiases)
+        for (bool causal : {false, true})
+          for (int64_t top_k : {0, 3}) {
+            GauOptions o = small(kind);
+            o.length = length, o.bias = bias, o.causal = causal, o.top_k = top_k;
+            Rand rand(5);
+            const Gau g = random_gau(o, rand);
+            const Tensor x = random_tensor({2, 9, 5}, f64, rand), y = g(x, prefix_mask(9, 6, 6));
+            CHECK(max_abs_diff(narrow(y, 1, 0, 6), g(narrow(x, 1, 0, 6))) < 1e-12);
+          }
+}
+
+TEST_CASE("gau: a NaN behind the padding mask reaches no real token, forward or backward", "[gau][identity]") {
+  for (GauKind kind : kGauKinds)
+    for (bool causal : {false, true})
+      for (GauPlacement placement : {GauPlacement::pre, GauPlacement::post})
+        for (int64_t top_k : {0, 3}) {
+          GauOptions o = small(kind);
+          o.causal = causal, o.placement = placement, o.top_k = top_k;
+          Rand rand(6);
+          const Gau g = random_gau(o, rand);
+          const Tensor clean = random_tensor({2, 9, 5}, f64, rand), mask = prefix_mask(9, 6, 6);
+          auto run = [&](double junk) {
+            Tensor x = masked_fill(clean, reshape(arange(9), {9, 1}) >= 6.0, junk).detach().requires_grad_();
+            std::vector<Tensor> wanted{x};
+            for (const NamedTensor& p : parameters(g)) wanted.push_back(p.tensor);
+            const Tensor y = narrow(g(x, mask), 1, 0, 6);
+            std::vector<Tensor> all = grad({sum(square(y))}, wanted);
+            all[0] = narrow(all[0], 1, 0, 6);
+            all.push_back(y);
+            return all;
+          };
+          const std::vector<Tensor> zero = run(0), nan = run(NAN);
+          INFO(name_of(kind) << " causal " << causal << " post " << (placement == GauPlacement::post) << " top_k " << top_k);
+          double of_parameters = 0;
+          for (std::size_t i = 1; i + 1 < zero.size(); ++i) of_parameters = std::max(of_parameters, max_abs_diff(zero[i], nan[i]));
+          CHECK(max_abs_diff(zero.back(), nan.back()) < 1e-14);    // outputs
+          CHECK(max_abs_diff(zero.front(), nan.front()) < 1e-12);  // gradients of real tokens
+          CHECK(of_parameters < 1e-12);
+        }
+}
+
+TEST_CASE("gau: λ⁷ homogeneity with relu, and none with SiLU", "[gau][identity]") {
+  for (Act act : {Act::relu, Act::identity, Act::silu})
+    for (double lambda : {0.5, 0.9, 3.0}) {
+      GauOptions o = small();
+      o.activation = act, o.linear_bias = false, o.norm = NormKind::none;
+      Rand rand(7);
+      Gau g = random_gau(o, rand);
+      set(g.beta, [](int64_t) { return 0; });
+      const Tensor x = random_tensor({2, 7, 5}, f64, rand, -2, 2), before = g(x) - x;
+      REQUIRE(max_abs(before) > 1e-5);
+      Gau scaled = g;
+      scaled.in.weight = g.in.weight * lambda, scaled.out.weight = g.out.weight * lambda;
+      const double off = max_abs_diff(scaled(x) - x, before * std::pow(lambda, 7)) / (max_abs(before) * std::pow(lambda, 7));
+      if (act == Act::silu) CHECK(off > 0.1);
+      else CHECK(off < 1e-9);  // y − x loses digits
+    }
+}
+
+TEST_CASE("gau: ScaleNorm with g = 1 ≡ RMSNorm, in the layer too", "[gau][identity]") {
+  for (NormKind kind : {NormKind::scale, NormKind::rms}) {
+    GauOptions o = small();
+    o.norm = kind;
+    Rand rand(8);
+    Gau g = random_gau(o, rand), plain = g;
+    set(g.norm.weight, [](int64_t) { return 1; });
+    plain.norm = Norm({.dim = 5, .kind = NormKind::rms_plain, .dtype = f64});
+    const Tensor x = random_tensor({2, 7, 5}, f64, rand);
+    CHECK(max_abs_diff(g(x), plain(x)) < 1e-14);
+  }
+}
+
+TEST_CASE("gau: causal outputs do not know later tokens; with L = n they know how many", "[gau][identity]") {
+  for (GauKind kind : kGauKinds)
+    for (GauBias bias : kGauBiases)
+      for (GauLength length : kGauLengths) {
+        GauOptions o = small(kind);
+        o.causal = true, o.length = length, o.bias = bias, o.heads = 2;
+        o.constant_length = 6;
+        Rand rand(9);
+        const Gau g = random_gau(o, rand, 1.0);
+        const Tensor x = random_tensor({2, 9, 5}, f64, rand), y = g(x);
+        INFO(name_of(kind) << " length " << static_cast<int>(length) << " bias " << static_cast<int>(bias));
+        for (int64_t t : {0, 4, 8}) {
+          const Tensor at = reshape(arange(9), {9, 1}) == static_cast<double>(t);
+          const Tensor changed = g(masked_fill(x, at, 3));
+          CHECK(same_bits(narrow(changed, 1, 0, t), narrow(y, 1, 0, t)));
+          CHECK(max_abs_diff(narrow(changed, 1, t, 9 - t), narrow(y, 1, t, 9 - t)) > 1e-3);
+        }
+        const double prefix = max_abs_diff(g(narrow(x, 1, 0, 5)), narrow(y, 1, 0, 5));
+        const bool uses_length = kind != GauKind::paper_eq && kind != GauKind::rownorm && kind != GauKind::softmax &&
+                                 kind != GauKind::softmax_plus;  // (softmax_plus: max(L, 16) is 16 here)
+        if (length == GauLength::n && uses_length) CHECK(prefix > 1e-4);
+        else CHECK(prefix < 1e-13);
+      }
+}
+
+TEST_CASE("cross_gau: equals loops", "[gau][cross_gau]") {
+  for (GauKind kind : kGauKinds)
+    for (bool padded : {false, true}) {
+      CrossGauOptions o{.dim = 5, .context_dim = 3, .expansion = 6, .key_dim = 4, .kind = kind, .dtype = f64};
+      Rng rng(1);
+      CrossGau g(o, rng);
+      Rand rand(10);
+      for (NamedTensor& p : parameters(g)) set(p.tensor, [&](int64_t) { return rand.uniform(-1, 1); });
+      const Tensor x = random_tensor({2, 4, 5}, f64, rand), c = random_tensor({2, 7, 3}, f64, rand);
+      const Tensor mask = padded ? prefix_mask(7, 5, 7) : Tensor(), y = g(x, c, mask);
+      auto activated = [](Matrix m) {
+        for (auto& row : m)
+          for (double& v : row) v = activation_reference(Act::silu, v);
+        return m;
+      };
+      for (int64_t b : {0, 1}) {
+        const Matrix xb = matrix_of(select(x, 0, b)), cb = matrix_of(select(c, 0, b));
+        const Matrix uq = activated(linear_reference(g.uq, norm_reference(g.norm, xb)));
+        std::vector<bool> real(7, true);
+        if (padded && b == 0) real[5] = real[6] = false;
+        Matrix h = attention_reference(columns(uq, 6, 4), activated(linear_reference(g.key, cb)), activated(linear_reference(g.value, cb)),
+                                       {.kind = kind}, {}, real);
+        for (std::size_t i = 0; i < h.size(); ++i)
+          for (std::size_t e = 0; e < 6; ++e) h[i][e] *= uq[i][e];
+        const Matrix want = linear_reference(g.out, h), got = matrix_of(select(y, 0, b));
+        double worst = 0;
+        for (std::size_t i = 0; i < h.size(); ++i)
+          for (std::size_t e = 0; e < 5; ++e) worst = std::max(worst, std::abs(got[i][e] - xb[i][e] - want[i][e]));
+        CHECK(worst < 1e-12);
+      }
+    }
+}
+
+TEST_CASE("cross_gau: a NaN behind the mask of the context stays there; refusals", "[gau][cross_gau]") {
+  Rng rng(1);
+  const CrossGau in_f64({.dim = 5, .context_dim = 3, .expansion = 6, .key_dim = 4, .dtype = f64}, rng);
+  Rand rand(11);
+  const Tensor x = random_tensor({2, 4, 5}, f64, rand), clean = random_tensor({2, 7, 3}, f64, rand);
+  auto run = [&](double junk) {
+    const Tensor c = masked_fill(clean, reshape(arange(7), {7, 1}) >= 5.0, junk);
+    std::vector<Tensor> wanted;
+    for (const NamedTensor& p : parameters(in_f64)) wanted.push_back(p.tensor);
+    const Tensor y = in_f64(x, c, prefix_mask(7, 5, 5));
+    std::vector<Tensor> all = grad({sum(square(y))}, wanted);
+    all.push_back(y);
+    return all;
+  };
+  const std::vector<Tensor> zero = run(0), nan = run(NAN);
+  double worst = 0;
+  for (std::size_t i = 0; i < zero.size(); ++i) worst = std::max(worst, max_abs_diff(zero[i], nan[i]));
+  CHECK(max_abs_diff(zero.back(), nan.back()) < 1e-14);
+  CHECK(worst < 1e-12);
+
+  const CrossGau g({.dim = 5, .context_dim = 3, .expansion = 6, .key_dim = 4}, rng);
+  CHECK_THROWS_WITH(g(ones({2, 4, 5}), ones({2, 7, 5})), Contains("[2,7,5]") && Contains("3"));
+  CHECK_THROWS_WITH(g(ones({2, 4, 5}), ones({3, 7, 3})), Contains("[2,4,5]") && Contains("[3,7,3]"));
+  CHECK_THROWS_WITH(g(ones({2, 4, 5}), ones({2, 7, 3}), ones({2, 6}) > 0.0), Contains("[2,6]") && Contains("7"));
+  CHECK_THROWS_AS(g(ones({2, 4, 5}), ones({2, 7, 3}), ones({3, 7}) > 0.0), ShapeError);
+}

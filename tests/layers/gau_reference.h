@@ -1,0 +1,289 @@
+// GAU written as plain loops over one sequence, from SPEC §2 and §3. Of the library it uses only the option
+// names and the weights.
+#pragma once
+
+#include "support/approx.h"
+
+#include <sluice/layers/gau.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/view.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <vector>
+
+namespace sluice::testing {
+
+using Matrix = std::vector<std::vector<double>>;
+
+inline Matrix matrix(int64_t rows, int64_t cols) {
+  return Matrix(static_cast<std::size_t>(rows), std::vector<double>(static_cast<std::size_t>(cols), 0.0));
+}
+inline Matrix matrix_of(const Tensor& t) {
+  Matrix m = matrix(t.dim(0), t.dim(1));
+  const std::vector<double> flat = t.to_vector<double>();
+  std::size_t at = 0;
+  for (auto& row : m)
+    for (double& v : row) v = flat[at++];
+  return m;
+}
+inline Matrix times(const Matrix& a, const Matrix& b) {
+  Matrix c = matrix(static_cast<int64_t>(a.size()), b.empty() ? 0 : static_cast<int64_t>(b[0].size()));
+  for (std::size_t i = 0; i < a.size(); ++i)
+    for (std::size_t j = 0; j < c[i].size(); ++j)
+      for (std::size_t k = 0; k < b.size(); ++k) c[i][j] += a[i][k] * b[k][j];
+  return c;
+}
+/// Columns first … first + width − 1.
+inline Matrix columns(const Matrix& a, std::size_t first, std::size_t width) {
+  Matrix c;
+  for (const auto& row : a) {
+    const auto from = row.begin() + static_cast<std::ptrdiff_t>(first);
+    c.emplace_back(from, from + static_cast<std::ptrdiff_t>(width));
+  }
+  return c;
+}
+
+/// Where the scores are not smooth: the smallest distance to relu's kink and to a tie of top-k.
+struct Margin {
+  double value = INFINITY;
+  void note(double distance) { value = std::min(value, std::abs(distance)); }
+};
+
+/// A·V of the table in SPEC §3. Query i of m sees key j when real[j] and, if causal, j <= i + n − m.
+inline Matrix attention_reference(const Matrix& q, const Matrix& k, const Matrix& v, const GauAttentionOptions& o,
+                                  const Matrix& bias, const std::vector<bool>& real, Margin* margin = nullptr) {
+  const std::size_t m = q.size(), n = k.size(), s = q.empty() ? 1 : q[0].size();
+  Matrix a = matrix(static_cast<int64_t>(m), static_cast<int64_t>(n));
+  double all_real = 0;
+  for (bool r : real) all_real += r;
+  for (std::size_t i = 0; i < m; ++i) {
+    std::vector<std::size_t> visible;
+    for (std::size_t j = 0; j < n; ++j)
+      if (real[j] && (!o.causal || j + m <= i + n)) visible.push_back(j);
+    double length = static_cast<double>(o.constant_length);
+    if (o.length == GauLength::n) length = all_real;
+    if (o.length == GauLength::visible) length = static_cast<double>(visible.size());
+    length = std::max(length, 1.0);
+    const double kappa = std::log(std::max(length, 16.0)) / std::log(512.0);
+    std::vector<double> x(n, 0.0);
+    for (std::size_t j : visible) {
+      double t = 0;
+      for (std::size_t c = 0; c < s; ++c) t += q[i][c] * k[j][c];
+      const double b = bias.empty() ? 0 : bias[i][j], root = std::sqrt(static_cast<double>(s));
+      switch (o.kind) {
+        case GauKind::su: case GauKind::rownorm: case GauKind::softmax: x[j] = t / root + b; break;
+        case GauKind::softmax_plus: x[j] = kappa * (t / root + b); break;
+        case GauKind::paper_eq: x[j] = t + b; break;
+        case GauKind::paper_code: x[j] = t / length + b; break;
+        case GauKind::lucid: case GauKind::laplace: x[j] = (t + b) / length; break;
+      }
+    }
+    if (o.top_k > 0 && visible.size() > static_cast<std::size_t>(o.top_k)) {
+      std::stable_sort(visible.begin(), visible.end(), [&](std::size_t f, std::size_t g) { return x[f] > x[g]; });
+      const auto kept = static_cast<std::size_t>(o.top_k);
+      if (margin) margin->note(x[visible[kept - 1]] - x[visible[kept]]);
+      visible.resize(kept);
+    }
+    double total = 0;
+    for (std::size_t j : visible) {
+      const double up = std::max(x[j], 0.0);
+      switch (o.kind) {
+        case GauKind::su: a[i][j] = up * up / length; break;
+        case GauKind::softmax: case GauKind::softmax_plus: a[i][j] = std::exp(x[j]); break;
+        case GauKind::laplace: {
+          const double sigma = std::sqrt(1 / (4 * std::acos(-1.0)));
+          a[i][j] = 0.5 * (1 + std::erf((x[j] - std::sqrt(0.5)) / (sigma * std::sqrt(2.0))));
+          break;
+        }
+        default: a[i][j] = up * up; break;
+      }
+      total += a[i][j];
+      const bool smooth = o.kind == GauKind::softmax || o.kind == GauKind::softmax_plus || o.kind == GauKind::laplace;
+      if (margin && !smooth) margin->note(x[j]);
+    }
+    if (o.kind == GauKind::rownorm || o.kind == GauKind::softmax || o.kind == GauKind::softmax_plus)
+      for (double& w : a[i]) w = total > 0 ? w / total : 0;
+  }
+  Matrix out = matrix(static_cast<int64_t>(m), v.empty() ? 0 : static_cast<int64_t>(v[0].size()));
+  for (std::size_t i = 0; i < m; ++i)
+    for (std::size_t j = 0; j < n; ++j)
+      if (a[i][j] != 0)
+        for (std::size_t c = 0; c < out[i].size(); ++c) out[i][c] += a[i][j] * v[j][c];
+  return out;
+}
+
+/// Row p of x rotated by position p + offset (SPEC §2).
+inline Matrix rope_reference(Matrix x, const RopeOptions& o) {
+  for (std::size_t p = 0; p < x.size(); ++p) {
+    const std::size_t dim = o.rot_dim ? static_cast<std::size_t>(o.rot_dim) : x[p].size(), half = dim / 2;
+    for (std::size_t c = 0; c < half; ++c) {
+      const double position = static_cast<double>(p) + static_cast<double>(o.offset);
+      const double angle = position * std::pow(o.base, -static_cast<double>(c) / static_cast<double>(half));
+      const bool halves = o.pairing == RopePairing::half;
+      double &f = x[p][halves ? c : 2 * c], &g = x[p][halves ? c + half : 2 * c + 1];
+      const double u = f * std::cos(angle) - g * std::sin(angle), w = g * std::cos(angle) + f * std::sin(angle);
+      f = u, g = w;
+    }
+  }
+  return x;
+}
+
+/// T5's bucket by the usual floating-point formula, which agrees with the exact one for |rel| < 300.
+inline int t5_reference(int rel, bool causal, int buckets = 32, int max_distance = 128) {
+  int count = causal ? buckets : buckets / 2, first = 0, distance = -rel;
+  if (causal) distance = std::max(distance, 0);
+  else first = rel > 0 ? count : 0, distance = std::abs(distance);
+  const int exact = count / 2;
+  if (distance < exact) return first + distance;
+  const double share = std::log(1.0 * distance / exact) / std::log(1.0 * max_distance / exact);
+  return first + std::min(exact + static_cast<int>(std::floor(share * (count - exact))), count - 1);
+}
+
+inline double activation_reference(Act act, double x) {
+  switch (act) {
+    case Act::identity: return x;
+    case Act::relu: return std::max(x, 0.0);
+    case Act::relu2: return std::max(x, 0.0) * std::max(x, 0.0);
+    case Act::silu: return x / (1 + std::exp(-x));
+    case Act::gelu: return x * 0.5 * (1 + std::erf(x / std::sqrt(2.0)));
+    case Act::tanh: return std::tanh(x);
+    case Act::sigmoid: return 1 / (1 + std::exp(-x));
+    case Act::softplus: return std::log1p(std::exp(x));
+    default: return NAN;
+  }
+}
+
+inline Matrix norm_reference(const Norm& norm, Matrix x) {
+  if (norm.kind == NormKind::none) return x;
+  const std::vector<double> w = norm.weight.defined() ? norm.weight.to_vector<double>() : std::vector<double>{1.0};
+  const std::vector<double> b = norm.bias.defined() ? norm.bias.to_vector<double>() : std::vector<double>{0.0};
+  for (auto& row : x) {
+    double mean = 0, square = 0;
+    const auto d = static_cast<double>(row.size());
+    if (norm.kind == NormKind::layer)
+      for (double v : row) mean += v / d;
+    for (double v : row) square += (v - mean) * (v - mean) / d;
+    const bool l2 = norm.kind == NormKind::scale_l2;
+    const double by = l2 ? std::max(std::sqrt(square), norm.eps) : std::sqrt(square + norm.eps);
+    for (std::size_t c = 0; c < row.size(); ++c) row[c] = (row[c] - mean) / by * w[c % w.size()] + b[c % b.size()];
+  }
+  return x;
+}
+
+inline Matrix linear_reference(const Linear& f, const Matrix& x) {
+  Matrix y = times(x, matrix_of(f.weight));
+  if (f.bias.defined()) {
+    const std::vector<double> b = f.bias.to_vector<double>();
+    for (auto& row : y)
+      for (std::size_t c = 0; c < row.size(); ++c) row[c] += b[c];
+  }
+  return y;
+}
+
+/// b of SPEC §2 for n queries and keys; empty for none.
+inline Matrix bias_reference(const Gau& g, std::size_t n) {
+  Matrix b = matrix(static_cast<int64_t>(n), static_cast<int64_t>(n));
+  const std::vector<double> w = g.toeplitz_bias.defined() ? g.toeplitz_bias.to_vector<double>() : std::vector<double>{};
+  const std::vector<double> table = g.t5_bias.defined() ? g.t5_bias.to_vector<double>() : std::vector<double>{};
+  Matrix rows, cols;
+  if (g.rope_bias.defined()) {
+    const Matrix ab = matrix_of(g.rope_bias);
+    rows = rope_reference(Matrix(n, ab[0]), g.options.rope), cols = rope_reference(Matrix(n, ab[1]), g.options.rope);
+  }
+  for (std::size_t i = 0; i < n; ++i)
+    for (std::size_t j = 0; j < n; ++j) switch (g.options.bias) {
+        case GauBias::none: return {};
+        case GauBias::toeplitz: b[i][j] = w[(w.size() + 1) / 2 - 1 + j - i]; break;
+        case GauBias::rope:
+          for (std::size_t c = 0; c < rows[i].size(); ++c) b[i][j] += rows[i][c] * cols[j][c];
+          break;
+        case GauBias::t5: {
+          const int bucket = t5_reference(static_cast<int>(j) - static_cast<int>(i), g.options.causal);
+          b[i][j] = table[static_cast<std::size_t>(bucket)] * std::sqrt(static_cast<double>(g.options.dim));
+          break;
+        }
+      }
+  return b;
+}
+
+/// The whole layer on x [n, dim].
+inline Matrix gau_reference(const Gau& g, const Matrix& x, const std::vector<bool>& real, Margin* margin = nullptr) {
+  const GauOptions& o = g.options;
+  const auto e = static_cast<std::size_t>(o.expansion), s = static_cast<std::size_t>(o.key_dim);
+  const auto h = static_cast<std::size_t>(o.heads);
+  Matrix uvz = linear_reference(g.in, o.placement == GauPlacement::pre ? norm_reference(g.norm, x) : x);
+  for (auto& row : uvz)
+    for (double& v : row) v = activation_reference(o.activation, v);
+  const Matrix gamma = matrix_of(g.gamma), beta = matrix_of(g.beta), bias = bias_reference(g, x.size());
+  Matrix mixed = columns(uvz, 0, e);  // U ⊙ A·V
+  for (std::size_t head = 0; head < h; ++head) {
+    Matrix q = columns(uvz, 2 * e + head * s / h, s / h), k = q;
+    for (std::size_t i = 0; i < q.size(); ++i)
+      for (std::size_t c = 0; c < s / h; ++c) {
+        const std::size_t at = head * s / h + c;
+        q[i][c] = gamma[0][at] * q[i][c] + beta[0][at], k[i][c] = gamma[1][at] * k[i][c] + beta[1][at];
+      }
+    if (o.use_rope) q = rope_reference(q, o.rope), k = rope_reference(k, o.rope);
+    const GauAttentionOptions a{.kind = o.kind, .length = *o.length, .constant_length = o.constant_length,
+                                .causal = o.causal, .top_k = o.top_k};
+    const Matrix av = attention_reference(q, k, columns(uvz, e + head * e / h, e / h), a, bias, real, margin);
+    for (std::size_t i = 0; i < av.size(); ++i)
+      for (std::size_t c = 0; c < e / h; ++c) mixed[i][head * e / h + c] *= av[i][c];
+  }
+  Matrix y = linear_reference(g.out, mixed);
+  const double alpha = o.placement == GauPlacement::post ? o.residual_scale : 1;
+  for (std::size_t i = 0; i < y.size(); ++i)
+    for (std::size_t c = 0; c < y[i].size(); ++c) y[i][c] += alpha * x[i][c];
+  return o.placement == GauPlacement::post ? norm_reference(g.norm, y) : y;
+}
+
+// -- samples ------------------------------------------------------------------------------------------------
+
+constexpr GauKind kGauKinds[] = {GauKind::su,      GauKind::paper_eq, GauKind::paper_code,   GauKind::lucid,
+                                 GauKind::rownorm, GauKind::softmax,  GauKind::softmax_plus, GauKind::laplace};
+constexpr GauLength kGauLengths[] = {GauLength::n, GauLength::visible, GauLength::constant};
+constexpr GauBias kGauBiases[] = {GauBias::none, GauBias::toeplitz, GauBias::rope, GauBias::t5};
+
+/// A layer in f64 whose parameters are all random: nothing is 0 or 1 by default.
+inline Gau random_gau(GauOptions o, Rand& rand, double spread = 0.7) {
+  o.dtype = f64;
+  Rng rng(1);
+  Gau g(o, rng);
+  for (NamedTensor& p : parameters(g)) {
+    double* at = p.tensor.mutable_data<double>();
+    for (int64_t i = 0; i < p.tensor.numel(); ++i) at[i] = rand.uniform(-spread, spread);
+  }
+  return g;
+}
+
+/// The reference on a batch x [batch, n, dim] with key mask [batch, n] or undefined.
+inline Tensor gau_reference(const Gau& g, const Tensor& x, const Tensor& key_mask, Margin* margin = nullptr) {
+  std::vector<double> all;
+  for (int64_t b = 0; b < x.dim(0); ++b) {
+    std::vector<bool> real(static_cast<std::size_t>(x.dim(1)), true);
+    if (key_mask.defined()) {
+      const auto row = select(key_mask, 0, b).to_vector<bool>();
+      real.assign(row.begin(), row.end());
+    }
+    for (const auto& row : gau_reference(g, matrix_of(select(x, 0, b)), real, margin))
+      all.insert(all.end(), row.begin(), row.end());
+  }
+  return Tensor::from(all, x.shape());
+}
+
+/// The rows of real tokens; what a layer returns for padded ones is not specified, and counts as 0 here.
+inline Tensor real_rows(const Tensor& y, const Tensor& key_mask) {
+  return key_mask.defined() ? masked_fill(y, unsqueeze(logical_not(key_mask), -1), 0) : y;
+}
+
+/// bool [2, n]: the first sequence keeps `a` tokens, the second `b`.
+inline Tensor prefix_mask(int64_t n, int64_t a, int64_t b) {
+  std::vector<bool> m;
+  for (int64_t length : {a, b})
+    for (int64_t j = 0; j < n; ++j) m.push_back(j < length);
+  return Tensor::from(m, {2, n});
+}
+
+}  // namespace sluice::testing

@@ -1,0 +1,286 @@
+// What visit() gives for free: parameters, state, files, counting, conversion, summaries.
+#include <sluice/layers/module.h>
+
+#include "support/approx.h"
+#include "support/catch.h"
+#include "support/temp_folder.h"
+
+#include <sluice/autograd/engine.h>
+#include <sluice/core/node.h>
+#include <sluice/core/safetensors.h>
+#include <sluice/layers/gau.h>
+#include <sluice/layers/linear.h>
+#include <sluice/layers/mlp.h>
+#include <sluice/layers/norm.h>
+#include <sluice/layers/optim.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/reduce.h>
+
+#include <fstream>
+
+using namespace sluice;
+using namespace sluice::testing;
+using Catch::Contains;
+using Names = std::vector<std::string>;
+
+namespace {
+
+struct Inner {
+  static constexpr const char* type = "Inner";
+  Tensor weight;
+  std::optional<Linear> extra;
+  static void visit(auto& self, auto&& f) {
+    f("weight", self.weight);
+    f("extra", self.extra);
+  }
+};
+struct Model {
+  static constexpr const char* type = "Model";
+  Linear in;
+  std::vector<Inner> blocks;
+  std::vector<Tensor> scales;
+  std::optional<Tensor> maybe;
+  Tensor table, absent;
+  static void visit(auto& self, auto&& f) {
+    f("in", self.in);
+    f("blocks", self.blocks);
+    f("scales", self.scales);
+    f("maybe", self.maybe);
+    f("table", self.table);
+    f("absent", self.absent);
+  }
+  explicit Model(uint64_t seed) {
+    Rng rng(seed);
+    in = Linear({3, 2}, rng);
+    for (int i = 0; i < 2; ++i) {
+      blocks.push_back({normal({2}, 0, 1, rng).requires_grad_(), std::nullopt});
+      if (i == 1) blocks[1].extra = Linear({2, 5, false}, rng);
+    }
+    scales = {normal({4}, 0, 1, rng).requires_grad_(), normal({1}, 0, 1, rng)};
+    table = arange(3);  // a buffer
+  }
+};
+
+struct Twice {
+  Tensor a = zeros({2}).requires_grad_(), b = ones({2}).requires_grad_();
+  static void visit(auto& self, auto&& f) {
+    f("w", self.a);
+    f("w", self.b);
+  }
+};
+struct Tied {
+  Tensor in = ones({2, 2}).requires_grad_(), out = in;
+  static void visit(auto& self, auto&& f) {
+    f("in", self.in);
+    f("out", self.out);
+  }
+};
+
+template <class Named>
+Names names_of(const Named& list) {
+  Names out;
+  for (const auto& p : list) out.push_back(p.name);
+  return out;
+}
+std::map<std::string, Tensor> copy_of(const Model& m) {
+  std::map<std::string, Tensor> s;
+  for (auto& p : state_dict(m)) s[p.name] = clone(p.tensor.detach());
+  return s;
+}
+bool equals(const Model& m, const std::map<std::string, Tensor>& s) {
+  for (auto& p : state_dict(m))
+    if (!same_bits(p.tensor.detach(), s.at(p.name))) return false;
+  return state_dict(m).size() == s.size();
+}
+
+}  // namespace
+
+TEST_CASE("module: parameters and state have dotted names in visiting order", "[module]") {
+  Model m(1);
+  CHECK(names_of(parameters(m)) == Names{"in.weight", "in.bias", "blocks.0.weight", "blocks.1.weight",
+                                         "blocks.1.extra.weight", "scales.0"});
+  CHECK(names_of(state_dict(m)) == Names{"in.weight", "in.bias", "blocks.0.weight", "blocks.1.weight",
+                                         "blocks.1.extra.weight", "scales.0", "scales.1", "table"});
+  CHECK(count(m) == 6 + 2 + 2 + 2 + 10 + 4);
+  m.maybe = ones({7}).requires_grad_();
+  CHECK(count(m) == 6 + 2 + 2 + 2 + 10 + 4 + 7);
+  CHECK(names_of(parameters(m)).back() == "maybe");
+  CHECK(parameters(m)[0].tensor.ref() == m.in.weight.ref());  // the tensor, not a copy
+}
+
+TEST_CASE("module: a frozen parameter is state, but not trained", "[module]") {
+  Model m(1);
+  m.in.weight.requires_grad_(false);
+  CHECK(parameters(m)[0].name == "in.bias");
+  CHECK(state_dict(m)[0].name == "in.weight");
+  CHECK(count(m) == 20);
+  Tensor y = sum(m.in(ones({1, 3})));
+  backward(y);
+  CHECK(m.in.bias.grad().defined());
+  CHECK_FALSE(m.in.weight.grad().defined());
+}
+
+TEST_CASE("module: zero_grad forgets every gradient", "[module]") {
+  Model m(1);
+  backward(sum(m.in(ones({1, 3}))) + sum(m.scales[0]));
+  zero_grad(m);
+  for (auto& p : parameters(m)) CHECK_FALSE(p.tensor.grad().defined());
+}
+
+TEST_CASE("module: save and load give the same bits, metadata and buffers included", "[module]") {
+  TempFolder folder;
+  const std::string path = folder / "m.safetensors";
+  Model a(1), b(2);
+  a.table = Tensor::from<int64_t>({7, 8, 9});
+  REQUIRE_FALSE(equals(b, copy_of(a)));
+  save(a, path, {{"note", "x"}});
+  Tensor weight = b.in.weight;
+  const uint32_t version = weight.version();
+  auto metadata = load(b, path);
+  CHECK(metadata == std::map<std::string, std::string>{{"note", "x"}});
+  CHECK(equals(b, copy_of(a)));
+  CHECK(weight.ref() == b.in.weight.ref());  // filled, not replaced: optimisers stay valid
+  CHECK(weight.version() > version);         // and backward notices
+  CHECK(b.in.weight.requires_grad());
+  CHECK(b.in.weight.is_leaf());
+}
+
+TEST_CASE("module: what does not fit is refused and changes nothing", "[module]") {
+  const auto good = copy_of(Model(1));
+  auto with = [&](const std::string& name, Tensor t) {
+    auto s = good;
+    s[name] = std::move(t);
+    return s;
+  };
+  auto without = [&](const std::string& name) {
+    auto s = good;
+    s.erase(name);
+    return s;
+  };
+  // The misfit is last in visiting order or in name order, so everything before it would be written.
+  const std::vector<std::pair<std::map<std::string, Tensor>, Names>> cases{
+      {with("table", arange(4)), {"table", "[4]", "[3]"}},
+      {with("table", to(arange(3), i32)), {"table", "i32", "i64"}},
+      {with("scales.0", ones({4}, {f64})), {"scales.0", "f64", "f32"}},
+      {with("in.weight", ones({2, 3})), {"in.weight", "[2,3]", "[3,2]"}},
+      {with("scales.1", ones({})), {"scales.1", "[]", "[1]"}},
+      {without("table"), {"table", "missing"}},
+      {without("blocks.1.extra.weight"), {"blocks.1.extra.weight", "missing"}},
+      {with("zzz", ones({1})), {"zzz", "not part"}},
+      {{}, {"missing"}},
+  };
+  TempFolder folder;
+  for (const auto& [state, parts] : cases) {
+    Model m(2);
+    const auto before = copy_of(m);
+    auto expect = [&](auto f) {
+      try {
+        f();
+        FAIL_CHECK("loaded " << parts[0]);
+      } catch (const IOError& e) {
+        for (const std::string& part : parts) CHECK_THAT(e.what(), Contains(part));
+      }
+      CHECK(equals(m, before));
+    };
+    expect([&] { load_state(m, state); });
+    save_safetensors(folder / "bad", {state, {}});
+    expect([&] { load(m, folder / "bad"); });
+  }
+  Model m(2);
+  CHECK_THROWS_AS(load(m, folder / "absent"), IOError);
+  load_state(m, good);
+  CHECK(equals(m, good));
+}
+
+TEST_CASE("module: copying a module shares its tensors", "[module]") {
+  Model a(1), b = a;
+  CHECK(b.in.weight.ref() == a.in.weight.ref());
+}
+
+TEST_CASE("module: to(f64) converts floats and keeps what is trained", "[module]") {
+  Model m(1);
+  const auto before = copy_of(m);
+  const Names names = names_of(parameters(m));
+  to(m, f64);
+  CHECK(names_of(parameters(m)) == names);
+  for (auto& p : state_dict(m)) {
+    INFO(p.name);
+    CHECK(p.tensor.dtype() == (p.name == "table" ? i64 : f64));
+    CHECK(p.tensor.is_leaf());
+    CHECK(p.tensor.to_vector<double>() == before.at(p.name).to_vector<double>());
+  }
+  CHECK(m.in(ones({1, 3}, {f64})).dtype() == f64);
+  to(m, f32);
+  CHECK(equals(m, before));
+  CHECK_THROWS_AS(to(m, bf16), DTypeError);
+  CHECK_THROWS_AS(to(m, i64), DTypeError);
+}
+
+TEST_CASE("module: to() the dtype it has changes nothing, so optimisers keep their tensors", "[module]") {
+  Model m(1);
+  backward(sum(m.in(ones({1, 3}))));
+  auto before = parameters(m);
+  to(m, f32);
+  auto after = parameters(m);
+  for (std::size_t i = 0; i < before.size(); ++i) CHECK(before[i].tensor.ref() == after[i].tensor.ref());
+  CHECK(m.in.weight.grad().defined());
+}
+
+TEST_CASE("module: two tensors of one name are refused, not merged", "[module]") {
+  Twice m;
+  TempFolder folder;
+  CHECK_THROWS_WITH(save(m, folder / "m"), Contains("\"w\""));
+}
+
+TEST_CASE("module: weights tied by sharing stay tied through to(), and are saved and loaded", "[module]") {
+  Tied m, other;
+  CHECK(names_of(parameters(m)) == Names{"in"});
+  CHECK(count(m) == 4);
+  Adam adam(parameters(m));  // refuses a tensor that is listed twice
+  CHECK(names_of(state_dict(m)) == Names{"in", "out"});
+  TempFolder folder;
+  other.in.mutable_data<float>()[0] = 7;
+  save(other, folder / "m");
+  load(m, folder / "m");
+  CHECK(m.out.to_vector()[0] == 7);
+  to(m, f64);
+  CHECK(m.in.ref() == m.out.ref());
+}
+
+TEST_CASE("module: the summary lists every module with its tensors", "[module]") {
+  Model m(1);
+  std::string text = summary(m);
+  INFO(text);
+  for (auto& p : detail::members(m).parts)
+    if (!p.name.empty()) CHECK_THAT(text, Contains("\n" + p.name + " "));
+  for (std::string part : {"(model)", "Model", "Inner", "Linear", "weight[3,2]", "bias[2]", "blocks.1.extra", "weight[2,5]",
+                           "scales.0[4]", "table[3]"})
+    CHECK_THAT(text, Contains(part));
+  CHECK_THAT(text, Contains(std::to_string(count(m))));
+  CHECK_THAT(summary(m.blocks[1]), Contains("(model)") && Contains("extra"));
+}
+
+TEST_CASE("module: constructors make no parameter that visit does not list", "[module]") {
+  // A Leaf takes a number in creation order; nothing else that constructors do makes nodes.
+  auto check = [](const char* name, auto make) {
+    INFO(name);
+    const uint64_t before = detail::next_seq();
+    auto m = make();
+    const uint64_t made = detail::next_seq() - before - 1;
+    CHECK(made == parameters(m).size());
+    CHECK(made > 0);
+    for (auto& p : parameters(m)) CHECK(p.tensor.is_leaf());
+  };
+  Rng rng(1);
+  check("Linear", [&] { return Linear({3, 4}, rng); });
+  check("Linear without bias", [&] { return Linear({3, 4, false}, rng); });
+  check("Embedding", [&] { return Embedding({3, 4}, rng); });
+  check("Mlp", [&] { return Mlp({.dim = 4}, rng); });
+  check("Glu", [&] { return Glu({.dim = 4, .bias = true}, rng); });
+  for (NormKind k : {NormKind::layer, NormKind::rms, NormKind::scale, NormKind::scale_l2})
+    check("Norm", [&] { return Norm({.dim = 4, .kind = k}); });
+  for (GauBias b : {GauBias::none, GauBias::toeplitz, GauBias::rope, GauBias::t5})
+    check("Gau", [&] { return Gau({.dim = 8, .key_dim = 4, .bias = b}, rng); });
+  check("CrossGau", [&] { return CrossGau({.dim = 8, .key_dim = 4}, rng); });
+}

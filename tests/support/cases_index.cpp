@@ -1,0 +1,193 @@
+// Rows: ops/gather.h, ops/scan.h, ops/sort.h.
+#include "support/op_cases.h"
+
+#include <sluice/ops/gather.h>
+#include <sluice/ops/scan.h>
+#include <sluice/ops/sort.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace sluice::testing {
+
+namespace {
+
+/// The index i with entry d replaced by what `index` says.
+Dims at(Dims i, std::size_t d, double index) {
+  i[d] = static_cast<int64_t>(index);
+  return i;
+}
+
+Reference ref_gather(std::size_t d) {
+  return [d](const Arrays& xs) {
+    Array y(xs[1].shape);
+    each_index(y.shape, [&](const Dims& i) { y(i) = xs[0](at(i, d, xs[1](i))); });
+    return y;
+  };
+}
+Reference ref_scatter_add(std::size_t d) {
+  return [d](const Arrays& xs) {
+    Array y = xs[0];
+    each_index(xs[1].shape, [&](const Dims& i) { y(at(i, d, xs[1](i))) += xs[2](i); });
+    return y;
+  };
+}
+Reference ref_index_select(std::size_t d) {
+  return [d](const Arrays& xs) {
+    Dims shape = xs[0].shape;
+    shape[d] = xs[1].shape[0];
+    Array y(shape);
+    each_index(shape, [&](const Dims& i) { y(i) = xs[0](at(i, d, xs[1]({i[d]}))); });
+    return y;
+  };
+}
+Reference ref_index_add(std::size_t d) {
+  return [d](const Arrays& xs) {
+    Array y = xs[0];
+    each_index(xs[2].shape, [&](const Dims& i) { y(at(i, d, xs[1]({i[d]}))) += xs[2](i); });
+    return y;
+  };
+}
+
+}  // namespace
+
+void add_index_cases(Cases& c) {
+  auto row = [&](const char* op, const char* variant, std::vector<Input> in, std::function<Outputs(const In&)> call,
+                 Reference reference, bool exact, std::vector<Dims> large = {}) {
+    c.push_back({.op = op, .variant = variant, .inputs = std::move(in), .call = std::move(call),
+                 .reference = std::move(reference), .exact = exact, .large = std::move(large)});
+    return &c.back();
+  };
+  row("gather", "last dim", {real({3, 4}), index({3, 6}, 4)}, [](const In& x) { return gather(x[0], -1, x[1]); },
+      ref_gather(1), true, {{300, 4}, {300, 400}});
+  row("gather", "first dim, index smaller elsewhere", {real({3, 4, 2}), index({5, 2, 2}, 3)},
+      [](const In& x) { return gather(x[0], 0, x[1]); }, ref_gather(0), true, {{3, 300, 100}, {4, 200, 100}});
+  row("gather", "nothing", {real({3, 4}), index({3, 0}, 4)}, [](const In& x) { return gather(x[0], 1, x[1]); }, ref_gather(1), true);
+  row("scatter_add", "last dim", {real({3, 4}), index({3, 6}, 4), real({3, 6})},
+      [](const In& x) { return scatter_add(x[0], 1, x[1], x[2]); }, ref_scatter_add(1), false, {{300, 4}, {300, 400}, {300, 400}});
+  row("scatter_add", "middle dim, index smaller elsewhere", {real({3, 4, 2}), index({2, 5, 1}, 4), real({2, 5, 1})},
+      [](const In& x) { return scatter_add(x[0], -2, x[1], x[2]); }, ref_scatter_add(1), false);
+  row("scatter_add", "nothing", {real({3, 4}), index({0, 4}, 3), real({0, 4})},
+      [](const In& x) { return scatter_add(x[0], 0, x[1], x[2]); }, ref_scatter_add(0), true);
+  row("index_select", "first dim", {real({4, 3}), index({6}, 4)}, [](const In& x) { return index_select(x[0], 0, x[1]); },
+      ref_index_select(0), true, {{4, 300}, {400}});
+  row("index_select", "last dim", {real({2, 4}), index({3}, 4)}, [](const In& x) { return index_select(x[0], -1, x[1]); },
+      ref_index_select(1), true, {{300, 4}, {400}});
+  row("index_select", "nothing", {real({2, 4}), index({0}, 4)}, [](const In& x) { return index_select(x[0], 1, x[1]); },
+      ref_index_select(1), true);
+  row("index_add", "first dim", {real({3, 2}), index({5}, 3), real({5, 2})},
+      [](const In& x) { return index_add(x[0], 0, x[1], x[2]); }, ref_index_add(0), false, {{3, 300}, {400}, {400, 300}});
+  row("index_add", "middle dim", {real({2, 3, 2}), index({4}, 3), real({2, 4, 2})},
+      [](const In& x) { return index_add(x[0], 1, x[1], x[2]); }, ref_index_add(1), false, {{50, 3, 40}, {60}, {50, 60, 40}});
+  row("index_add", "nothing", {real({3, 2}), index({0}, 3), real({0, 2})},
+      [](const In& x) { return index_add(x[0], 0, x[1], x[2]); }, ref_index_add(0), true);
+  auto ref_embedding = [](const Arrays& xs) {
+    Dims shape = xs[1].shape;
+    shape.push_back(xs[0].shape[1]);
+    Array y(shape);
+    each_index(shape, [&](const Dims& i) {
+      y(i) = xs[0]({static_cast<int64_t>(xs[1](Dims(i.begin(), i.end() - 1))), i.back()});
+    });
+    return y;
+  };
+  row("embedding", "", {real({4, 3}), index({2, 3}, 4)}, [](const In& x) { return embedding(x[0], x[1]); }, ref_embedding, true,
+      {{40, 64}, {50, 60}})->shapes = {{{4, 1}, {5}}, {{4, 3}, {0}}};
+  row("embedding", "one token", {real({4, 3}), index({}, 4)}, [](const In& x) { return embedding(x[0], x[1]); }, ref_embedding, true);
+
+  auto triangle = [&](const char* op, const char* variant, Dims shape, int64_t k) {
+    const bool upper = op[3] == 'u';
+    row(op, variant, {real(shape)}, [=](const In& x) { return upper ? triu(x[0], k) : tril(x[0], k); }, [=](const Arrays& xs) {
+      Array y = xs[0];
+      each_index(y.shape, [&](const Dims& i) {
+        const int64_t r = i.end()[-2], col = i.end()[-1];
+        if (upper ? col < r + k : col > r + k) y(i) = 0;
+      });
+      return y;
+    }, true, {{3, 300, 250}});
+  };
+  triangle("triu", "", {3, 3}, 0);
+  triangle("triu", "wide, above the diagonal", {2, 3, 5}, 1);
+  triangle("triu", "all", {3, 2}, -5);
+  triangle("tril", "", {3, 3}, 0);
+  triangle("tril", "tall, below the diagonal", {2, 5, 3}, -1);
+  triangle("tril", "none", {3, 2}, -9);
+  for (const Dims& s : {Dims{4, 4}, {2, 5}, {5, 2}, {1, 1}, {0, 3}})
+    c.push_back({.op = "causal_mask", .variant = s[0] == s[1] ? "square" : s[0] < s[1] ? "fewer queries" : "more queries",
+                 .call = [s](const In&) { return causal_mask(s[0], s[1]); },
+                 .reference = [s](const Arrays&) {
+                   Array y(s);  // the last query sees every key, each earlier one a key less
+                   each_index(s, [&](const Dims& i) { y(i) = s[1] - 1 - i[1] >= s[0] - 1 - i[0]; });
+                   return y;
+                 },
+                 .flat = "a constant", .exact = true});
+
+  for (bool exclusive : {false, true})
+    for (bool reverse : {false, true}) {
+      auto scanned = [=](const std::vector<double>& x) {
+        const std::size_t n = x.size();
+        std::vector<double> y(n);
+        double total = 0;
+        for (std::size_t k = 0; k < n; ++k) {
+          const std::size_t i = reverse ? n - 1 - k : k;
+          y[i] = exclusive ? total : total + x[i];
+          total += x[i];
+        }
+        return y;
+      };
+      const char* name = exclusive ? (reverse ? "exclusive, reverse" : "exclusive") : reverse ? "reverse" : "";
+      for (int64_t dim : {0, 1, 2}) {
+        OpCase* r = row("cumsum", name, {real({2, 3, 2})},
+                        [=](const In& x) { return cumsum(x[0], dim, {.exclusive = exclusive, .reverse = reverse}); },
+                        along(dim, scanned), false, {{20, 30, 400}});
+        r->shapes = {{{1, 1, 1}}, {{2, 0, 2}}, {{3, 5, 130}}, {{2, 300, 65}}};
+        r->ulps = 8;
+      }
+    }
+  row("cumsum", "of bool", {mask({5})}, [](const In& x) { return cumsum(x[0], 0); }, along(0, [](std::vector<double> x) {
+        std::partial_sum(x.begin(), x.end(), x.begin());
+        return x;
+      }), true)->flat = "counts";
+
+  // Sorting: stable both ways, so equal values keep their order.
+  auto order = [](const std::vector<double>& x, bool descending) {
+    std::vector<double> i(x.size());
+    std::iota(i.begin(), i.end(), 0.0);
+    std::stable_sort(i.begin(), i.end(), [&](double a, double b) {
+      const double u = x[static_cast<std::size_t>(a)], v = x[static_cast<std::size_t>(b)];
+      return descending ? u > v : u < v;
+    });
+    return i;
+  };
+  auto sorted = [=](int64_t dim, bool descending, std::size_t k) -> Reference {
+    auto first = [=](const std::vector<double>& x) {
+      std::vector<double> i = order(x, descending);
+      i.resize(std::min(k, i.size()));
+      return i;
+    };
+    auto values = [=](const std::vector<double>& x) {
+      std::vector<double> y;
+      for (double i : first(x)) y.push_back(x[static_cast<std::size_t>(i)]);
+      return y;
+    };
+    return [=](const Arrays& xs) { return Arrays{along(dim, values)(xs)[0], along(dim, first)(xs)[0]}; };
+  };
+  auto both = [](Sorted s) { return Outputs(std::vector<Tensor>{s.values, s.indices}); };
+  for (bool descending : {false, true}) {
+    const char* name = descending ? "descending" : "";
+    row("sort", name, {distinct({3, 5})}, [=](const In& x) { return both(sort(x[0], -1, descending)); },
+        sorted(-1, descending, 99), true, {{601, 333}})->shapes = {{{2, 0}}, {{0, 3}}, {{1, 1}}, {{2, 70}}};
+    row("sort", "first dim", {distinct({5, 2})}, [=](const In& x) { return both(sort(x[0], 0, descending)); },
+        sorted(0, descending, 99), true);
+    row("sort", "ties keep their order", {levels({3, 8})}, [=](const In& x) { return both(sort(x[0], -1, descending)); },
+        sorted(-1, descending, 99), true)->flat = "ties";
+    row("argsort", name, {levels({3, 8})}, [=](const In& x) { return argsort(x[0], -1, descending); },
+        [=](const Arrays& xs) { return Arrays{sorted(-1, descending, 99)(xs)[1]}; }, true)->flat = "the result is an index";
+  }
+  row("topk", "", {distinct({3, 6})}, [=](const In& x) { return both(topk(x[0], 2)); }, sorted(-1, true, 2), true, {{601, 333}});
+  row("topk", "first dim", {distinct({6, 2})}, [=](const In& x) { return both(topk(x[0], 3, 0)); }, sorted(0, true, 3), true);
+  row("topk", "all", {distinct({2, 4})}, [=](const In& x) { return both(topk(x[0], 4)); }, sorted(-1, true, 4), true);
+  row("topk", "ties take the lower index", {levels({4, 9})}, [=](const In& x) { return both(topk(x[0], 4)); },
+      sorted(-1, true, 4), true)->flat = "ties";
+}
+
+}  // namespace sluice::testing

@@ -1,0 +1,159 @@
+// Rows: ops/loss.h, ops/dropout.h, ops/attention_weights.h.
+#include "support/op_cases.h"
+
+#include <sluice/ops/attention_weights.h>
+#include <sluice/ops/dropout.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/loss.h>
+
+#include <cmath>
+
+namespace sluice::testing {
+
+namespace {
+
+/// Σ or mean of the terms, or the terms; `count` is what the mean divides by.
+Expected ref_reduced(const Array& terms, Reduction r, double n) {
+  if (r == Reduction::none) return terms;
+  Array y(Dims{});
+  for (double v : terms.v) y.v[0] += v;
+  if (r == Reduction::mean) y.v[0] /= n;
+  return y;
+}
+
+Reference ref_cross_entropy(CrossEntropyOptions o) {
+  return [o](const Arrays& xs) {
+    const Array &x = xs[0], &t = xs[1];
+    const int64_t classes = x.shape.back();
+    Array terms(t.shape);
+    double counted = 0;
+    each_index(t.shape, [&](const Dims& i) {
+      const auto target = static_cast<int64_t>(t(i));
+      if (target == o.ignore_index) return;
+      ++counted;
+      Dims at = i;
+      at.push_back(0);
+      double total = 0;
+      for (int64_t k = 0; k < classes; ++k) at.back() = k, total += std::exp(x(at));
+      for (int64_t k = 0; k < classes; ++k) {
+        at.back() = k;
+        const double q = (k == target ? 1 - o.label_smoothing : 0) + o.label_smoothing / static_cast<double>(classes);
+        terms(i) -= q * (x(at) - std::log(total));
+      }
+    });
+    return ref_reduced(terms, o.reduction, std::max(1.0, counted));
+  };
+}
+
+/// Philox4x32-10, for dropout's mask.
+std::array<uint32_t, 4> ref_philox(uint64_t block, uint64_t seed) {
+  std::array<uint32_t, 4> c{uint32_t(block), uint32_t(block >> 32), 0, 0};
+  uint32_t k0 = uint32_t(seed), k1 = uint32_t(seed >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t a = uint64_t{0xD2511F53} * c[0], b = uint64_t{0xCD9E8D57} * c[2];
+    c = {uint32_t(b >> 32) ^ c[1] ^ k0, uint32_t(b), uint32_t(a >> 32) ^ c[3] ^ k1, uint32_t(a)};
+    k0 += 0x9E3779B9, k1 += 0xBB67AE85;
+  }
+  return c;
+}
+double ref_laplace(double x) { return std::erfc(-(x - std::sqrt(0.5)) * std::sqrt(2 * M_PI)) / 2; }
+
+}  // namespace
+
+void add_loss_cases(Cases& c) {
+  const char* names[] = {"mean", "sum", "none"};
+  for (Reduction r : {Reduction::mean, Reduction::sum, Reduction::none}) {
+    const char* name = names[static_cast<int>(r)];
+    auto pair = [&](const char* op, Input a, Input b, auto f, double (*term)(double, double)) {
+      c.push_back({.op = op, .variant = name, .inputs = {a, b}, .call = [f, r](const In& x) { return f(x[0], x[1], r); },
+                   .reference = [term, r](const Arrays& xs) {
+                     return ref_reduced(elementwise2(term)(xs)[0], r, static_cast<double>(xs[0].v.size()));
+                   },
+                   .ulps = 8, .shapes = {{{1}, {1}}, {{}, {}}, {{1025}, {1025}}}, .large = {{200'003}, {200'003}}});
+    };
+    pair("mse_loss", real({3, 4}), real({3, 4}), mse_loss, [](double x, double y) { return (x - y) * (x - y); });
+    pair("bce_with_logits", real({3, 4}, -4, 4), real({3, 4}, 0, 1), bce_with_logits, [](double x, double t) {
+      const double p = 1 / (1 + std::exp(-x));
+      return -t * std::log(p) - (1 - t) * std::log(1 - p);
+    });
+    c.push_back({.op = "kl_div", .variant = name, .inputs = {real({3, 4}, -3, 0), real({3, 4}, 0.05, 1)},
+                 .call = [r](const In& x) { return kl_div(x[0], x[1], r); },
+                 .reference = [r](const Arrays& xs) {
+                   const Array t = elementwise2([](double q, double p) { return p * (std::log(p) - q); })(xs)[0];
+                   return ref_reduced(t, r, static_cast<double>(t.v.size()) / static_cast<double>(t.shape.back()));
+                 },
+                 .ulps = 8, .shapes = {{{4}, {4}}, {{5, 300}, {5, 300}}}, .large = {{333, 601}, {333, 601}}});
+
+    auto ce = [&](const char* variant, Dims shape, CrossEntropyOptions o) {
+      o.reduction = r;
+      Dims targets(shape.begin(), shape.end() - 1);
+      c.push_back({.op = "cross_entropy", .variant = variant, .inputs = {real(shape, -3, 3), index(targets, shape.back())},
+                   .call = [o](const In& x) { return cross_entropy(x[0], x[1], o); }, .reference = ref_cross_entropy(o),
+                   .ulps = 8, .large = shape == Dims{5, 3} ? std::vector<Dims>{{9001, 3}, {9001}} : std::vector<Dims>{}});
+    };
+    ce(name, {5, 3}, {});
+    ce("three dims", {2, 3, 17}, {});
+    ce("ignored targets", {6, 3}, {.ignore_index = 1});
+    ce("label smoothing", {4, 3}, {.label_smoothing = 0.2});
+    ce("smoothing and ignored targets", {4, 3}, {.ignore_index = 2, .label_smoothing = 0.1});
+    ce("one row", {4}, {});
+    ce("all ignored", {3, 1}, {.ignore_index = 0});
+    if (r != Reduction::none) ce("no rows", {0, 3}, {});
+  }
+  c.push_back({.op = "kl_div", .variant = "p = 0 counts for nothing", .inputs = {real({2, 3}, -3, 0), constant(mask({2, 3}))},
+               .call = [](const In& x) { return kl_div(x[0], x[1] * ones_of(x[0]), Reduction::sum); },
+               .reference = [](const Arrays& xs) {
+                 Array y(Dims{});
+                 for (std::size_t i = 0; i < xs[0].v.size(); ++i) y.v[0] -= xs[1].v[i] * xs[0].v[i];
+                 return y;
+               }});
+
+  for (double p : {0.25, 0.5})
+    c.push_back({.op = "dropout", .variant = p < 0.5 ? "a quarter" : "a half", .inputs = {real({3, 5})},
+                 .call = [p](const In& x) {
+                   Rng rng(42);
+                   uniform({9}, 0, 1, rng);  // start at a later block
+                   return dropout(x[0], p, rng);
+                 },
+                 .reference = [p](const Arrays& xs) {
+                   Array y = xs[0];
+                   for (std::size_t i = 0; i < y.v.size(); ++i) {
+                     const double u = std::ldexp(ref_philox(3 + i / 4, 42)[i % 4], -32);
+                     y.v[i] = u < p ? 0 : y.v[i] / (1 - p);
+                   }
+                   return y;
+                 },
+                 .any_shape = true, .large = {{200'003}}});
+  for (double p : {0.0, 1.0})
+    c.push_back({.op = "dropout", .variant = p == 0 ? "none" : "all", .inputs = {real({3, 5})},
+                 .call = [p](const In& x) {
+                   Rng rng(1);
+                   return dropout(x[0], p, rng);
+                 },
+                 .reference = elementwise([p](const std::vector<double>& v) { return p == 0 ? v[0] : 0 * v[0]; }), .exact = true});
+
+  // GAU's weights: the kinks of relu are kept away by positive scores in one row, negative in another.
+  struct Weight {
+    const char* op;
+    Tensor (*f)(const Tensor&, const Tensor&, const Tensor&, double);
+    double (*phi)(double);
+    Input score;
+  };
+  for (const Weight& k : {Weight{"relu2_weight", relu2_weight, [](double x) { return x > 0 ? x * x : 0; }, away({}, {0}, -2, 2, 0.4)},
+                          {"laplace_weight", laplace_weight, ref_laplace, real({}, -0.3, 3)}}) {
+    Input t = k.score, b = real({4}, -0.05, 0.05), w = positive({4, 4});
+    t.shape = {2, 4, 4};
+    c.push_back({.op = k.op, .variant = "no bias", .inputs = {t, w}, .call = [f = k.f](const In& x) { return f(x[0], {}, x[1], 0.5); },
+                 .reference = elementwise([phi = k.phi](const std::vector<double>& v) { return phi(0.5 * v[0]) * v[1]; }),
+                 .ulps = 16, .large = {{30, 80, 80}, {80, 80}}});
+    c.push_back({.op = k.op, .variant = "bias", .inputs = {t, b, w}, .call = [f = k.f](const In& x) { return f(x[0], x[1], x[2], 0.5); },
+                 .reference = elementwise([phi = k.phi](const std::vector<double>& v) { return phi(0.5 * v[0] + v[1]) * v[2]; }),
+                 .ulps = 16});
+    c.push_back({.op = k.op, .variant = "weight 0 hides NaN", .inputs = {t, mask({4, 4})},
+                 .call = [f = k.f](const In& x) { return f(log(masked_fill(square(x[0]), !x[1], -1)), {}, x[1] * ones_of(x[0]), 1); },
+                 .reference = elementwise([phi = k.phi](const std::vector<double>& v) { return v[1] != 0 ? phi(std::log(v[0] * v[0])) : 0.0; }),
+                 .ulps = 64});
+  }
+}
+
+}  // namespace sluice::testing

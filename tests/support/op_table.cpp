@@ -1,0 +1,135 @@
+#include "support/op_table.h"
+
+#include "support/op_cases.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+
+namespace sluice::testing {
+
+namespace {
+
+struct Cell {
+  double worst = 0;
+  bool seen = false, failed = false;
+};
+struct Line {
+  std::array<Cell, 5> cells;
+  std::set<std::string> reasons;
+};
+std::map<std::string, Line>& lines() {
+  static std::map<std::string, Line> table;
+  return table;
+}
+
+std::string cell_text(const Cell& c, bool share) {
+  if (!c.seen) return "—";
+  char text[48];
+  if (share) std::snprintf(text, sizeof text, "%s %3.0f %%", c.failed ? "✗" : "✓", 100 * c.worst);
+  else std::snprintf(text, sizeof text, "%s %.1e", c.failed ? "✗" : "✓", c.worst);
+  return text;
+}
+
+/// Pads to a width counted in characters, not bytes.
+std::string padded(const std::string& s, std::size_t width) {
+  const auto n = static_cast<std::size_t>(std::count_if(s.begin(), s.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+  return n < width ? s + std::string(width - n, ' ') : s;
+}
+
+}  // namespace
+
+void note_check(const std::string& op, Column column, double value, bool passed) {
+  Cell& c = lines()[op].cells[static_cast<std::size_t>(column)];
+  c.seen = true;
+  c.failed |= !passed;
+  c.worst = std::max(c.worst, value);
+}
+void note_flat(const std::string& op, const std::string& reason) { lines()[op].reasons.insert(reason); }
+
+void write_op_table(const std::string& folder) {
+  if (lines().empty()) return;
+  std::map<std::string, int> rows;
+  for (const OpCase& c : all_cases()) ++rows[c.op];
+  std::ofstream out(folder + "/op_table.txt");
+  out << "Worst result over all rows of an op. f32: share of the allowed error that was used. gradient: fused\n"
+         "backward against central differences, relative. second: the same for the gradient of the gradient. Lines named\n"
+         "formula: partials of the scalar formula against the complex step.\n\n";
+  out << padded("op", 24) << padded("rows", 6) << padded("reference", 12) << padded("f32", 10) << padded("gradient", 12)
+      << padded("its f32", 10) << padded("second", 12) << "\n";
+  for (const auto& [op, line] : lines()) {
+    out << padded(op, 24) << padded(rows.count(op) ? std::to_string(rows[op]) : "", 6) << padded(cell_text(line.cells[0], false), 12)
+        << padded(cell_text(line.cells[1], true), 10) << padded(cell_text(line.cells[2], false), 12)
+        << padded(cell_text(line.cells[3], true), 10) << padded(cell_text(line.cells[4], false), 12);
+    const char* separator = "";
+    for (const std::string& r : line.reasons) out << separator << "not all: " << r, separator = "; ";
+    out << "\n";
+  }
+}
+
+std::vector<PublicOp> public_ops(const std::string& source_dir) {
+  namespace fs = std::filesystem;
+  std::vector<fs::path> headers;
+  for (const auto& entry : fs::directory_iterator(fs::path(source_dir) / "ops"))
+    if (entry.path().extension() == ".h") headers.push_back(entry.path());
+  std::sort(headers.begin(), headers.end());
+
+  std::vector<std::vector<std::string>> texts;
+  std::string returns = "Tensor|Tensors|std::vector<Tensor>|std::(?:pair|tuple|array)<Tensor[^(]*>";
+  const std::regex opens_struct(R"(^struct (\w+)\s*(?:final\s*)?\{(.*))"), member(R"(\bTensors?\s+\w+\s*(?:[;,=]))");
+  for (const fs::path& h : headers) {
+    // Lines of namespace sluice itself: not of sluice::detail, sluice::formula or a nested namespace.
+    std::ifstream in(h);
+    std::vector<std::string> kept;
+    bool own = false, inside_struct = false;
+    std::string name;
+    for (std::string line; std::getline(in, line);) {
+      if (line.rfind("namespace ", 0) == 0 && line.find('{') != std::string::npos)
+        own = line.rfind("namespace sluice {", 0) == 0;
+      else if (line.rfind("}  // namespace", 0) == 0)
+        own = line.find("sluice") == std::string::npos;  // back from detail to sluice
+      if (!own) continue;
+      kept.push_back(line);
+      std::smatch m;
+      std::string body;
+      if (std::regex_search(line, m, opens_struct)) name = m[1], body = m[2], inside_struct = true;
+      else if (inside_struct) body = line;
+      if (inside_struct && std::regex_search(body, member) && body.find('(') == std::string::npos) returns += "|" + name, inside_struct = false;
+      if (line.rfind("}", 0) == 0) inside_struct = false;
+    }
+    texts.push_back(std::move(kept));
+  }
+
+  std::vector<PublicOp> ops;
+  std::set<std::string> seen;
+  const std::regex declaration("^(?:inline )?(?:" + returns + R"() (\w+)\()");
+  for (std::size_t i = 0; i < headers.size(); ++i)
+    for (const std::string& line : texts[i]) {
+      std::smatch m;
+      if (!std::regex_search(line, m, declaration)) continue;
+      const std::string name = m[1];
+      if (name.back() == '_' || !seen.insert(name).second) continue;
+      ops.push_back({name, headers[i].filename().string()});
+    }
+  return ops;
+}
+
+std::vector<std::string> formula_names(const std::string& source_dir) {
+  std::ifstream in(source_dir + "/ops/formulas.h");
+  const std::regex named(R"(^(?:struct (\w+) \{|using (\w+) = |SLUICE_UNARY_FORMULA\((\w+), ))");
+  std::vector<std::string> names;
+  bool is_template = false;
+  for (std::string line; std::getline(in, line);) {
+    std::smatch m;
+    if (std::regex_search(line, m, named) && !is_template) names.push_back(m[1].str() + m[2].str() + m[3].str());
+    is_template = line.rfind("template ", 0) == 0;
+  }
+  return names;
+}
+
+}  // namespace sluice::testing
