@@ -54,9 +54,15 @@ GauOptions gau_alpha_options(int64_t dim, int64_t layers, double dropout) {
 Gau::Gau(GauOptions given, Rng& rng)
     : options(checked(given)),
       norm({options.dim, options.norm, 1e-5, options.dtype}),
-      in({options.dim, 2 * options.expansion + options.key_dim, options.linear_bias, options.init, options.dtype}, rng),
+      in({options.dim, 2 * options.expansion + options.key_dim, options.linear_bias, {InitKind::zeros}, options.dtype}, rng),
       out({options.expansion, options.dim, options.linear_bias, options.init, options.dtype}, rng) {
   const GauOptions& o = options;
+  {  // Wu, Wv and Wz have fan-outs of their own; only their product with x is fused.
+    NoGrad guard;
+    auto kernel = [&](int64_t width) { return init_weight(o.dim, width, o.init, rng, o.dtype); };
+    Tensor wu = kernel(o.expansion), wv = kernel(o.expansion), wz = kernel(o.key_dim);
+    copy_(in.weight, cat({wu, wv, wz}, 1));
+  }
   gamma = o.gamma_std > 0 ? init_normal({2, o.key_dim}, o.gamma_std, rng, o.dtype)
                           : ones({2, o.key_dim}, {o.dtype}).requires_grad_();
   beta = zeros({2, o.key_dim}, {o.dtype}).requires_grad_();
@@ -111,13 +117,14 @@ Tensor Gau::finish(const Tensor& x, const Tensor& u, const Tensor& attended, Rng
 
 Tensor Gau::operator()(const Tensor& x, const Tensor& key_mask, Rng* rng) const {
   ModuleScope scope(this, type);
-  auto [u, q, k, v] = project(x, 0);
-  if (key_mask.defined() && key_mask.shape() != Shape{x.dim(0), x.dim(1)})
+  if (key_mask.defined() && (x.rank() != 3 || key_mask.shape() != Shape{x.dim(0), x.dim(1)}))
     fail("gau: key_mask=", key_mask, " does not fit x=", x, "; need [batch, n]");
+  const Tensor tokens = finite_padding(x, key_mask);
+  auto [u, q, k, v] = project(tokens, 0);
   const int64_t n = x.dim(1);
   Tensor attended = gau_attention(q, k, v, attention_options(), bias_for(n, n),
                                   key_mask.defined() ? unsqueeze(key_mask, 1) : Tensor(), rng);
-  return finish(x, u, attended, rng);
+  return finish(tokens, u, attended, rng);
 }
 
 std::pair<Tensor, Gau::State> Gau::step(const Tensor& x, State state) const {
@@ -130,9 +137,12 @@ std::pair<Tensor, Gau::State> Gau::step(const Tensor& x, State state) const {
   const int64_t m = x.dim(1), n = state.length + m, capacity = state.keys.defined() ? state.keys.dim(2) : 0;
   if (state.keys.defined() && state.keys.dim(0) != x.dim(0))
     fail("gau: a state of batch ", state.keys.dim(0), " does not continue with x=", x);
-  if (n > capacity) {  // doubling: appending costs O(1) amortised
+  // A copied state shares its memory: the copy that goes on first takes memory of its own.
+  const auto shared = [](const Tensor& t) { return t.ref()->use_count() > 1 || t.impl().storage->use_count() > 1; };
+  if (!state.keys.defined() || n > capacity || shared(state.keys) || shared(state.values)) {
+    const int64_t room = n > capacity ? std::max(n, 2 * capacity) : capacity;  // doubling: O(1) a token, amortised
     auto grown = [&](const Tensor& old, const Tensor& like) {
-      Tensor fresh = empty({like.dim(0), like.dim(1), std::max(n, 2 * capacity), like.dim(3)}, like.options());
+      Tensor fresh = empty({like.dim(0), like.dim(1), room, like.dim(3)}, like.options());
       if (state.length > 0) {
         Tensor head = narrow(fresh, 2, 0, state.length);
         copy_(head, narrow(old, 2, 0, state.length));
@@ -153,6 +163,9 @@ std::pair<Tensor, Gau::State> Gau::step(const Tensor& x, State state) const {
 // -- two streams -----------------------------------------------------------------------------------------
 
 CrossGau::CrossGau(CrossGauOptions o, Rng& rng) : options(o) {
+  if (o.dim < 1 || o.context_dim < 0 || o.expansion < 0 || o.key_dim < 1)
+    fail<ValueError>("cross_gau: sizes must be positive — got dim=", o.dim, ", context_dim=", o.context_dim,
+                     ", expansion=", o.expansion, ", key_dim=", o.key_dim);
   if (options.expansion == 0) options.expansion = 2 * o.dim;
   if (options.context_dim == 0) options.context_dim = o.dim;
   const int64_t e = options.expansion, c = options.context_dim;
@@ -171,7 +184,10 @@ Tensor CrossGau::operator()(const Tensor& x, const Tensor& context, const Tensor
     fail("cross_gau: got x=", x, ", context=", context, "; need [batch, m, ", o.dim, "], [batch, n, ", o.context_dim, "]");
   std::vector<Tensor> part = split(activate(o.activation, uq(norm(x))), {o.expansion, o.key_dim}, -1);
   GauAttentionOptions a{.kind = o.kind, .dropout = o.attention_dropout};
-  Tensor attended = gau_attention(part[1], activate(o.activation, key(context)), activate(o.activation, value(context)),
+  if (key_mask.defined() && key_mask.shape() != Shape{context.dim(0), context.dim(1)})
+    fail("cross_gau: key_mask=", key_mask, " does not fit context=", context, "; need [batch, n]");
+  const Tensor seen = finite_padding(context, key_mask);
+  Tensor attended = gau_attention(part[1], activate(o.activation, key(seen)), activate(o.activation, value(seen)),
                                   a, {}, key_mask, rng);
   return x + Dropout{o.dropout}(out(part[0] * attended), rng);
 }

@@ -12,6 +12,7 @@
 #include <sluice/ops/sort.h>
 #include <sluice/ops/view.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -52,6 +53,25 @@ Visibility visibility(const GauAttentionOptions& o, int64_t m, int64_t n, const 
   return v;
 }
 
+/// Rows are taken in blocks, each with the keys up to its end only: half of a causal score matrix is never
+/// computed. Not for L = n, which counts keys that a block does not see.
+constexpr int64_t kCausalBlock = 128;
+
+Tensor causal_in_blocks(const Tensor& q, const Tensor& k, const Tensor& v, const GauAttentionOptions& o,
+                        const Tensor& bias, const Tensor& key_mask, Rng* rng) {
+  std::vector<Tensor> rows;
+  for (int64_t first = 0, n = q.dim(-2); first < n; first += kCausalBlock) {
+    const int64_t count = std::min(kCausalBlock, n - first), end = first + count;
+    auto upto = [n, end](const Tensor& x, int64_t dim) {
+      return x.defined() && x.dim(dim) == n ? narrow(x, dim, 0, end) : x;
+    };
+    Tensor b = upto(bias, -1);
+    if (b.defined() && b.rank() > 1 && b.dim(-2) == n) b = narrow(b, -2, first, count);
+    rows.push_back(gau_attention(narrow(q, -2, first, count), upto(k, -2), upto(v, -2), o, b, upto(key_mask, -1), rng));
+  }
+  return cat(rows, -2);
+}
+
 /// Marks the k largest allowed scores of each row; the choice itself has no gradient.
 Tensor best_of_row(const Tensor& scores, const Tensor& mask, int64_t k) {
   NoGrad guard;
@@ -81,6 +101,12 @@ GauKind gau_kind_from_name(std::string_view name) {
   fail<ValueError>("gau: unknown kind \"", name, "\"; known: ", known);
 }
 
+Tensor finite_padding(const Tensor& x, const Tensor& key_mask) {
+  if (!key_mask.defined()) return x;
+  Tensor padded = unsqueeze(logical_not(key_mask), -1);
+  return masked_fill(x, logical_and(padded, logical_not(isfinite(x))), 0);
+}
+
 Tensor gau_attention(const Tensor& q, const Tensor& k, const Tensor& v, const GauAttentionOptions& o,
                      const Tensor& bias, const Tensor& key_mask, Rng* rng) {
   if (q.rank() < 2 || k.rank() != q.rank() || v.rank() != q.rank() || q.dim(-1) != k.dim(-1) || k.dim(-2) != v.dim(-2))
@@ -88,9 +114,13 @@ Tensor gau_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Ga
   if (o.length == GauLength::constant && o.constant_length < 1)
     fail<ValueError>("gau_attention: constant_length must be positive — got ", o.constant_length);
   if (o.top_k < 0) fail<ValueError>("gau_attention: top_k must not be negative — got ", o.top_k);
-  if (key_mask.defined() && (key_mask.dtype() != boolean || key_mask.dim(-1) != k.dim(-2)))
-    fail("gau_attention: key_mask=", key_mask, " ", key_mask.dtype(), " must be bool over the ", k.dim(-2), " keys");
+  if (key_mask.defined() && key_mask.dtype() != boolean)
+    fail<DTypeError>("gau_attention: key_mask must be bool — got ", key_mask.dtype(), " of shape ", key_mask);
+  if (key_mask.defined() && key_mask.dim(-1) != k.dim(-2))
+    fail("gau_attention: key_mask=", key_mask, " does not cover the ", k.dim(-2), " keys of k=", k);
   const int64_t m = q.dim(-2), n = k.dim(-2);
+  if (o.causal && m == n && n > kCausalBlock && o.length != GauLength::n)
+    return causal_in_blocks(q, k, v, o, bias, key_mask, rng);
   const double root_s = std::sqrt(static_cast<double>(q.dim(-1)));
 
   Tensor keys = k, values = v;

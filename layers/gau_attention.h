@@ -47,4 +47,8 @@ struct GauAttentionOptions {
 Tensor gau_attention(const Tensor& q, const Tensor& k, const Tensor& v, const GauAttentionOptions& options,
                      const Tensor& bias = {}, const Tensor& key_mask = {}, Rng* rng = nullptr);
 
+/// x [batch, n, d] with NaN and infinities in padded rows replaced by 0; x itself without a mask. Attention
+/// already ignores padded keys, but as a query such a row would come back through the gradients, as 0·NaN.
+Tensor finite_padding(const Tensor& x, const Tensor& key_mask);
+
 }  // namespace sluice

@@ -17,10 +17,13 @@ TutorialGau::TutorialGau(TutorialGauOptions o, Rng& rng) : options(o) {
   if (o.project_out) w_out = init_weight(e / 2, o.dim, o.init, rng, o.dtype);
 }
 
-Tensor TutorialGau::operator()(const Tensor& x, const Tensor& key_mask) const {
+Tensor TutorialGau::operator()(const Tensor& given, const Tensor& key_mask) const {
   ModuleScope scope(this, type);
-  if (x.rank() != 3 || x.dim(-1) != options.dim)
-    fail("tutorial_gau: got x=", x, "; need [batch, n, ", options.dim, "]");
+  if (given.rank() != 3 || given.dim(-1) != options.dim)
+    fail("tutorial_gau: got x=", given, "; need [batch, n, ", options.dim, "]");
+  if (key_mask.defined() && key_mask.shape() != Shape{given.dim(0), given.dim(1)})
+    fail("tutorial_gau: key_mask=", key_mask, " does not fit x=", given, "; need [batch, n]");
+  const Tensor x = finite_padding(given, key_mask);
   std::vector<Tensor> qk = chunk(linear(x, wu), 2, -1), vg = chunk(linear(x, wv), 2, -1);
   GauAttentionOptions softmax_attention{.kind = GauKind::softmax, .causal = options.causal};
   Tensor o = gau_attention(qk[0], qk[1], vg[0], softmax_attention, {}, key_mask);

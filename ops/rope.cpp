@@ -121,7 +121,7 @@ Tensor rope(const Tensor& x, RopeOptions o) {
   return rotate(x, cached_angles(o.offset, x.dim(-2), dim, o.base, x.dtype()), o.pairing, false);
 }
 
-Tensor rope(const Tensor& x, const Tensor& positions, RopeOptions o) {
+Tensor rope_at(const Tensor& x, const Tensor& positions, RopeOptions o) {
   const int64_t dim = checked_rot_dim(x, o), n = x.dim(-2);
   if (!is_integer(positions.dtype()))
     fail<DTypeError>("rope: positions must be i64 or i32 — got ", positions.dtype());

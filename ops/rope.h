@@ -22,7 +22,7 @@ struct RopeOptions {
 /// ShapeError when rot_dim is odd or larger than d.
 Tensor rope(const Tensor& x, RopeOptions options = {});
 /// The same with an explicit position for each row, an i64 tensor [n].
-Tensor rope(const Tensor& x, const Tensor& positions, RopeOptions options = {});
+Tensor rope_at(const Tensor& x, const Tensor& positions, RopeOptions options = {});
 
 /// The n×m Toeplitz matrix b_ij = w[centre + j − i] as a view of w. w holds 2·n_max − 1 values and
 /// centre = n_max − 1, so a table built for n_max serves every n, m <= n_max. `row_offset` is the

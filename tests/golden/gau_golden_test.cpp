@@ -74,7 +74,8 @@ struct Parts {
     const Tensor z = silu(matmul(x, wz));
     Tensor q = select(gamma, 0, 0) * z + select(beta, 0, 0), k = select(gamma, 0, 1) * z + select(beta, 0, 1);
     if (!c.text("rope").empty()) q = rope(q), k = rope(k);
-    const GauAttentionOptions o{.kind = gau_kind_from_name(c.text("kind")), .length = length_of(c), .causal = is_causal(c)};
+    const GauAttentionOptions o{
+        .kind = gau_kind_from_name(c.text("kind")), .length = length_of(c), .causal = is_causal(c)};
     const Tensor mask = c.has("pad") ? c.get("pad") > 0.5 : Tensor();
     return matmul(silu(matmul(x, wu)) * gau_attention(q, k, silu(matmul(x, wv)), o, bias, mask), wo);
   }
@@ -105,8 +106,9 @@ const bool gradients = register_golden({"grad_gau_", [](const GoldenCase& c, DTy
                         {"d_beta", g[4]}};
 
   Parts p(c, dtype);
-  std::vector<std::pair<std::string, Tensor*>> inputs{{"d_x", &p.x},   {"d_wu", &p.wu},       {"d_wv", &p.wv},     {"d_wz", &p.wz},
-                                                      {"d_wo", &p.wo}, {"d_gamma", &p.gamma}, {"d_beta", &p.beta}, {"d_bias", &p.bias}};
+  std::vector<std::pair<std::string, Tensor*>> inputs{{"d_x", &p.x},       {"d_wu", &p.wu},    {"d_wv", &p.wv},
+                                                      {"d_wz", &p.wz},     {"d_wo", &p.wo},    {"d_gamma", &p.gamma},
+                                                      {"d_beta", &p.beta}, {"d_bias", &p.bias}};
   std::vector<Tensor> wanted;
   for (auto& [array, tensor] : inputs) wanted.push_back(tensor->requires_grad_());
   const std::vector<Tensor> by_hand = grad({p(c)}, wanted, {.grad_outputs = {c.get("cot", dtype)}});
@@ -119,7 +121,8 @@ const bool tutorial = register_golden({"tutorial_gau", [](const GoldenCase& c, D
   const Tensor x = unsqueeze(c.get("x", dtype), 0);
   for (bool sigmoid_gate : {true, false}) {
     Rng rng(1);
-    TutorialGau layer({.dim = x.dim(2), .expansion = c.get("wu").dim(1), .sigmoid_gate = sigmoid_gate, .dtype = dtype}, rng);
+    TutorialGau layer({.dim = x.dim(2), .expansion = c.get("wu").dim(1), .sigmoid_gate = sigmoid_gate, .dtype = dtype},
+                      rng);
     layer.wu = c.get("wu", dtype), layer.wv = c.get("wv", dtype), layer.wz = c.get("wz", dtype);
     results.emplace_back(sigmoid_gate ? "out" : "out_raw", select(layer(x), 0, 0));
   }
@@ -136,6 +139,7 @@ TEST_CASE("golden: the gradient of a Toeplitz table gathers that of the bias mat
   const int64_t n = c.get("x").dim(0);
   std::vector<double> want(static_cast<std::size_t>(2 * n - 1), 0.0);
   for (int64_t i = 0; i < n; ++i)
-    for (int64_t j = 0; j < n; ++j) want[static_cast<std::size_t>(n - 1 + j - i)] += db[static_cast<std::size_t>(i * n + j)];
+    for (int64_t j = 0; j < n; ++j)
+      want[static_cast<std::size_t>(n - 1 + j - i)] += db[static_cast<std::size_t>(i * n + j)];
   CHECK(max_abs_diff(dw, Tensor::from(want)) < 1e-6);
 }

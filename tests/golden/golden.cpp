@@ -39,10 +39,11 @@ struct Table {
   std::vector<GoldenRow> rows;
 
   void print(std::FILE* out) const {
-    std::fprintf(out, "%-34s %12s %12s %12s %7s\n", "golden case, array", "f64 error", "f32 error", "f32 allowed", "used");
+    std::fprintf(out, "%-40s %12s %12s %12s %7s\n", "golden case, array", "f64 error", "f32 error", "f32 allowed",
+                 "used");
     for (const GoldenRow& r : rows)
-      std::fprintf(out, "%-34s %12.2e %12.2e %12.2e %5.1f %%%s\n", r.name.c_str(), r.error, r.error_f32, r.tolerance_f32,
-                   r.tolerance_f32 > 0 ? 100 * r.error_f32 / r.tolerance_f32 : 0.0,
+      std::fprintf(out, "%-40s %12.2e %12.2e %12.2e %5.1f %%%s\n", r.name.c_str(), r.error, r.error_f32,
+                   r.tolerance_f32, r.tolerance_f32 > 0 ? 100 * r.error_f32 / r.tolerance_f32 : 0.0,
                    r.error <= r.tolerance && r.error_f32 <= r.tolerance_f32 ? "" : "  FAILED");
   }
   ~Table() {

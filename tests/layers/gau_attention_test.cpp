@@ -31,13 +31,15 @@ Sample square_sample(uint64_t seed, int64_t n = 6, int64_t s = 4, int64_t e = 3)
   return Sample(rand, {2, n, s}, {2, n, s}, e);
 }
 
-Tensor reference(const Sample& x, const GauAttentionOptions& o, const Tensor& bias, const Tensor& mask, Margin* margin = nullptr) {
+Tensor reference(const Sample& x, const GauAttentionOptions& o, const Tensor& bias, const Tensor& mask,
+                 Margin* margin = nullptr) {
   std::vector<double> all;
   for (int64_t b = 0; b < x.q.dim(0); ++b) {
     std::vector<bool> real(static_cast<std::size_t>(x.k.dim(1)), true);
     if (mask.defined()) real = select(mask, 0, b).to_vector<bool>();
-    for (const auto& row : attention_reference(matrix_of(select(x.q, 0, b)), matrix_of(select(x.k, 0, b)), matrix_of(select(x.v, 0, b)),
-                                               o, bias.defined() ? matrix_of(bias) : Matrix{}, real, margin))
+    for (const auto& row :
+         attention_reference(matrix_of(select(x.q, 0, b)), matrix_of(select(x.k, 0, b)), matrix_of(select(x.v, 0, b)),
+                             o, bias.defined() ? matrix_of(bias) : Matrix{}, real, margin))
       all.insert(all.end(), row.begin(), row.end());
   }
   return Tensor::from(all, {x.q.dim(0), x.q.dim(1), x.v.dim(2)});
@@ -47,7 +49,8 @@ void each_option(const std::function<void(const GauAttentionOptions&)>& f) {
   for (GauKind kind : kGauKinds)
     for (GauLength length : kGauLengths)
       for (bool causal : {false, true})
-        for (int64_t top_k : {0, 3}) f({.kind = kind, .length = length, .constant_length = 3, .causal = causal, .top_k = top_k});
+        for (int64_t top_k : {0, 3})
+          f({.kind = kind, .length = length, .constant_length = 3, .causal = causal, .top_k = top_k});
 }
 std::string describe(const GauAttentionOptions& o) {
   return str(name_of(o.kind), " length ", static_cast<int>(o.length), " causal ", o.causal, " top_k ", o.top_k);
@@ -64,7 +67,8 @@ TEST_CASE("gau_attention: equals loops; queries may be fewer or more than keys",
           const Sample x(rand, {2, m, 4}, {2, n, 4}, 3);
           const Tensor mask = padded ? prefix_mask(n, n - 2, n) : Tensor(), bias = biased ? x.bias : Tensor();
           const double e = max_abs_diff(gau_attention(x.q, x.k, x.v, o, bias, mask), reference(x, o, bias, mask));
-          if (!(e < 1e-12)) FAIL_CHECK(describe(o) << " m " << m << " n " << n << " padded " << padded << ": off by " << e);
+          if (!(e < 1e-12))
+            FAIL_CHECK(describe(o) << " m " << m << " n " << n << " padded " << padded << ": off by " << e);
         }
   });
 }
@@ -73,8 +77,10 @@ TEST_CASE("gau_attention: leading dims are a batch", "[gau_attention]") {
   each_option([&](const GauAttentionOptions& o) {
     const Sample x = square_sample(2);
     const Tensor mask = prefix_mask(6, 4, 6), all = gau_attention(x.q, x.k, x.v, o, x.bias, mask);
-    const Tensor rank4 = gau_attention(unsqueeze(x.q, 1), unsqueeze(x.k, 1), unsqueeze(x.v, 1), o, x.bias, unsqueeze(mask, 1));
-    const Tensor rank2 = gau_attention(select(x.q, 0, 0), select(x.k, 0, 0), select(x.v, 0, 0), o, x.bias, select(mask, 0, 0));
+    const Tensor rank4 =
+        gau_attention(unsqueeze(x.q, 1), unsqueeze(x.k, 1), unsqueeze(x.v, 1), o, x.bias, unsqueeze(mask, 1));
+    const Tensor rank2 =
+        gau_attention(select(x.q, 0, 0), select(x.k, 0, 0), select(x.v, 0, 0), o, x.bias, select(mask, 0, 0));
     INFO(describe(o));
     CHECK(max_abs_diff(squeeze(rank4, 1), all) < 1e-14);
     CHECK(max_abs_diff(rank2, select(all, 0, 0)) < 1e-14);
@@ -93,8 +99,11 @@ TEST_CASE("gau_attention: gradients and their gradients, every element", "[gau_a
       reference(x, o, x.bias, mask, &margin);
       if (margin.value < wanted && seed < 500) continue;
       REQUIRE(margin.value >= wanted);
-      const TensorFunction f = [&](const std::vector<Tensor>& v) { return gau_attention(v[0], v[1], v[2], o, v[3], mask); };
-      const std::vector<Tensor> inputs{x.q.requires_grad_(), x.k.requires_grad_(), x.v.requires_grad_(), x.bias.requires_grad_()};
+      const TensorFunction f = [&](const std::vector<Tensor>& v) {
+        return gau_attention(v[0], v[1], v[2], o, v[3], mask);
+      };
+      const std::vector<Tensor> inputs{x.q.requires_grad_(), x.k.requires_grad_(), x.v.requires_grad_(),
+                                       x.bias.requires_grad_()};
       const GradcheckResult first = gradcheck(f, inputs), second = gradgradcheck(f, inputs, {.tolerance = 1e-5});
       INFO(describe(o) << ": " << first.message << "; " << second.message);
       CHECK(first.ok);
@@ -102,6 +111,32 @@ TEST_CASE("gau_attention: gradients and their gradients, every element", "[gau_a
       break;
     }
   });
+}
+
+TEST_CASE("gau_attention: long causal sequences, which may be computed in blocks", "[gau_attention]") {
+  for (int64_t n : {128, 129, 300})
+    each_option([&](const GauAttentionOptions& o) {
+      if (!o.causal || (o.top_k == 0 && n == 128)) return;
+      Rand rand(11);
+      const Sample x(rand, {2, n, 4}, {2, n, 4}, 3);
+      const Tensor mask = n == 300 ? prefix_mask(n, 140, n) : Tensor(), bias = o.top_k > 0 ? x.bias : Tensor();
+      const double e = max_abs_diff(gau_attention(x.q, x.k, x.v, o, bias, mask), reference(x, o, bias, mask));
+      if (!(e < 1e-11)) FAIL_CHECK(describe(o) << " n " << n << ": off by " << e);
+      const Tensor column = narrow(x.bias, 1, 0, 1), row = narrow(x.bias, 0, 0, 1);  // biases that broadcast
+      for (const Tensor& b : {column, row, select(row, 0, 0), unsqueeze(x.bias, 0)})
+        CHECK(max_abs_diff(gau_attention(x.q, x.k, x.v, o, b),
+                           gau_attention(x.q, x.k, x.v, o, contiguous(expand(b, {2, n, n})))) < 1e-13);
+    });
+  Rand rand(12);
+  Sample x(rand, {1, 140, 2}, {1, 140, 2}, 2);
+  const GauAttentionOptions o{.length = GauLength::visible, .causal = true};
+  const TensorFunction f = [&](const std::vector<Tensor>& v) {
+    return gau_attention(x.q * v[0], x.k + v[0], x.v * v[0], o, x.bias * v[1]);
+  };
+  const std::vector<Tensor> t{ones({2}, {f64}).requires_grad_(), ones({140, 1}, {f64}).requires_grad_()};
+  CHECK(gradcheck(f, t));
+  for (const Shape& wrong : {Shape{140, 141}, Shape{141, 140}, Shape{139, 140}, Shape{140, 128}})
+    CHECK_THROWS_AS(gau_attention(x.q, x.k, x.v, o, zeros(wrong, {f64})), ShapeError);
 }
 
 TEST_CASE("gau_attention: su ≡ relu²(T)/(n·s), and paper_code·n/s, without bias", "[gau_attention][identity]") {
@@ -141,10 +176,12 @@ TEST_CASE("gau_attention: lucid ≡ paper_code without bias", "[gau_attention][i
 TEST_CASE("gau_attention: softmax_plus ≡ softmax at L = 512", "[gau_attention][identity]") {
   const Sample x = square_sample(5);
   for (bool causal : {false, true}) {
-    GauAttentionOptions plus{.kind = GauKind::softmax_plus, .length = GauLength::constant, .constant_length = 512, .causal = causal};
+    GauAttentionOptions plus{
+        .kind = GauKind::softmax_plus, .length = GauLength::constant, .constant_length = 512, .causal = causal};
     GauAttentionOptions plain = plus;
     plain.kind = GauKind::softmax;
-    CHECK(max_abs_diff(gau_attention(x.q, x.k, x.v, plus, x.bias), gau_attention(x.q, x.k, x.v, plain, x.bias)) < 1e-15);
+    CHECK(max_abs_diff(gau_attention(x.q, x.k, x.v, plus, x.bias), gau_attention(x.q, x.k, x.v, plain, x.bias)) <
+          1e-15);
     plus.constant_length = 511;
     CHECK(max_abs_diff(gau_attention(x.q, x.k, x.v, plus, x.bias), gau_attention(x.q, x.k, x.v, plain, x.bias)) > 1e-6);
     plus.constant_length = 1;  // not below 16, where κ would approach 0
@@ -160,7 +197,8 @@ TEST_CASE("gau_attention: rownorm does not see the scale of q", "[gau_attention]
     const GauAttentionOptions o{.kind = GauKind::rownorm, .causal = causal};
     const Tensor y = gau_attention(x.q, x.k, x.v, o);
     for (double factor : {1e-3, 7.0, 1e4}) CHECK(max_abs_diff(gau_attention(x.q * factor, x.k, x.v, o), y) < 1e-12);
-    CHECK(max_abs_diff(gau_attention(x.q * 7, x.k, x.v, {.causal = causal}), gau_attention(x.q, x.k, x.v, {.causal = causal})) > 1e-2);
+    CHECK(max_abs_diff(gau_attention(x.q * 7, x.k, x.v, {.causal = causal}),
+                       gau_attention(x.q, x.k, x.v, {.causal = causal})) > 1e-2);
   }
   // Rows of A sum to 1, or to 0 where no score is positive.
   const Tensor one = ones({2, 6, 1}, {f64}), sums = gau_attention(x.q, x.k, one, {.kind = GauKind::rownorm});
@@ -169,7 +207,8 @@ TEST_CASE("gau_attention: rownorm does not see the scale of q", "[gau_attention]
   CHECK(max_abs(gau_attention(x.q, x.k, one, {.kind = GauKind::rownorm}, below)) == 0);
 }
 
-TEST_CASE("gau_attention: top_k = n keeps everything, top_k = 1 the best, ties the first", "[gau_attention][identity]") {
+TEST_CASE("gau_attention: top_k = n keeps everything, top_k = 1 the best, ties the first",
+          "[gau_attention][identity]") {
   each_option([&](GauAttentionOptions o) {
     const Sample x = square_sample(7);
     const Tensor mask = prefix_mask(6, 4, 6);
@@ -196,7 +235,8 @@ TEST_CASE("gau_attention: padded ≡ truncated, whatever stands behind the mask"
     const Tensor behind = reshape(arange(6), {6, 1}) >= 4.0;
     for (double junk : {0.0, 1e30, static_cast<double>(NAN), static_cast<double>(INFINITY)}) {
       Sample y = square_sample(8);
-      Tensor k = masked_fill(y.k, behind, junk).detach().requires_grad_(), v = masked_fill(y.v, behind, junk).detach().requires_grad_();
+      Tensor k = masked_fill(y.k, behind, junk).detach().requires_grad_(),
+             v = masked_fill(y.v, behind, junk).detach().requires_grad_();
       Tensor q = y.q.requires_grad_();
       const Tensor got = gau_attention(q, k, v, o, y.bias, mask);
       INFO(describe(o) << " junk " << junk);
@@ -214,10 +254,12 @@ TEST_CASE("gau_attention: dropout acts on A", "[gau_attention]") {
   Rng rng(3), again(3);
   GauAttentionOptions o{.kind = GauKind::softmax, .dropout = 0.4};
   const Tensor identity = expand(eye(64, 64, {f64}), {2, 64, 64});
-  const Tensor a = gau_attention(x.q, x.k, identity, o, {}, {}, &rng), b = gau_attention(x.q, x.k, identity, o, {}, {}, &again);
+  const Tensor a = gau_attention(x.q, x.k, identity, o, {}, {}, &rng),
+               b = gau_attention(x.q, x.k, identity, o, {}, {}, &again);
   CHECK(same_bits(a, b));
   o.dropout = 0;
-  const std::vector<double> thin = a.to_vector<double>(), whole = gau_attention(x.q, x.k, identity, o).to_vector<double>();
+  const std::vector<double> thin = a.to_vector<double>(),
+                            whole = gau_attention(x.q, x.k, identity, o).to_vector<double>();
   double dropped = 0, worst = 0;
   for (std::size_t i = 0; i < thin.size(); ++i) {
     if (thin[i] == 0) ++dropped;

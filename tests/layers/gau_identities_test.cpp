@@ -57,7 +57,8 @@ TEST_CASE("gau: U = 1 and softmax make it single-head attention", "[gau][identit
     set(g.in.bias, [&](int64_t i) { return i < 6 ? one : rand.uniform(-1, 1); });
     const Tensor x = random_tensor({2, 7, 5}, f64, rand);
     const Tensor h = silu(linear(x, g.in.weight, g.in.bias)), v = narrow(h, 2, 6, 6), z = narrow(h, 2, 12, 4);
-    const Tensor q = z * select(g.gamma, 0, 0) + select(g.beta, 0, 0), k = z * select(g.gamma, 0, 1) + select(g.beta, 0, 1);
+    const Tensor q = z * select(g.gamma, 0, 0) + select(g.beta, 0, 0),
+                 k = z * select(g.gamma, 0, 1) + select(g.beta, 0, 1);
     Tensor scores = matmul(q, transpose(k, 1, 2)) / 2.0;
     if (causal) scores = masked_fill(scores, !causal_mask(7, 7), -INFINITY);
     CHECK(max_abs_diff(g(x), x + linear(matmul(softmax(scores), v), g.out.weight, g.out.bias)) < 1e-13);
@@ -76,7 +77,9 @@ TEST_CASE("gau: one head is the default, h heads are the sum of h layers of one"
       GauOptions half = o;
       half.heads = 1, half.expansion = 3, half.key_dim = 2;
       Gau part = random_gau(half, rand);
-      part.in.weight = cat({narrow(g.in.weight, 1, 3 * head, 3), narrow(g.in.weight, 1, 6 + 3 * head, 3), narrow(g.in.weight, 1, 12 + 2 * head, 2)}, 1);
+      part.in.weight = cat({narrow(g.in.weight, 1, 3 * head, 3), narrow(g.in.weight, 1, 6 + 3 * head, 3),
+                            narrow(g.in.weight, 1, 12 + 2 * head, 2)},
+                           1);
       part.out.weight = narrow(g.out.weight, 0, 3 * head, 3);
       part.gamma = narrow(g.gamma, 1, 2 * head, 2), part.beta = narrow(g.beta, 1, 2 * head, 2);
       total = total + part(x) - x;
@@ -140,9 +143,11 @@ TEST_CASE("gau: a NaN behind the padding mask reaches no real token, forward or 
             return all;
           };
           const std::vector<Tensor> zero = run(0), nan = run(NAN);
-          INFO(name_of(kind) << " causal " << causal << " post " << (placement == GauPlacement::post) << " top_k " << top_k);
+          INFO(name_of(kind) << " causal " << causal << " post " << (placement == GauPlacement::post) << " top_k "
+                             << top_k);
           double of_parameters = 0;
-          for (std::size_t i = 1; i + 1 < zero.size(); ++i) of_parameters = std::max(of_parameters, max_abs_diff(zero[i], nan[i]));
+          for (std::size_t i = 1; i + 1 < zero.size(); ++i)
+            of_parameters = std::max(of_parameters, max_abs_diff(zero[i], nan[i]));
           CHECK(max_abs_diff(zero.back(), nan.back()) < 1e-14);    // outputs
           CHECK(max_abs_diff(zero.front(), nan.front()) < 1e-12);  // gradients of real tokens
           CHECK(of_parameters < 1e-12);
@@ -161,7 +166,8 @@ TEST_CASE("gau: λ⁷ homogeneity with relu, and none with SiLU", "[gau][identit
       REQUIRE(max_abs(before) > 1e-5);
       Gau scaled = g;
       scaled.in.weight = g.in.weight * lambda, scaled.out.weight = g.out.weight * lambda;
-      const double off = max_abs_diff(scaled(x) - x, before * std::pow(lambda, 7)) / (max_abs(before) * std::pow(lambda, 7));
+      const double off =
+          max_abs_diff(scaled(x) - x, before * std::pow(lambda, 7)) / (max_abs(before) * std::pow(lambda, 7));
       if (act == Act::silu) CHECK(off > 0.1);
       else CHECK(off < 1e-9);  // y − x loses digits
     }
@@ -225,8 +231,8 @@ TEST_CASE("cross_gau: equals loops", "[gau][cross_gau]") {
         const Matrix uq = activated(linear_reference(g.uq, norm_reference(g.norm, xb)));
         std::vector<bool> real(7, true);
         if (padded && b == 0) real[5] = real[6] = false;
-        Matrix h = attention_reference(columns(uq, 6, 4), activated(linear_reference(g.key, cb)), activated(linear_reference(g.value, cb)),
-                                       {.kind = kind}, {}, real);
+        Matrix h = attention_reference(columns(uq, 6, 4), activated(linear_reference(g.key, cb)),
+                                       activated(linear_reference(g.value, cb)), {.kind = kind}, {}, real);
         for (std::size_t i = 0; i < h.size(); ++i)
           for (std::size_t e = 0; e < 6; ++e) h[i][e] *= uq[i][e];
         const Matrix want = linear_reference(g.out, h), got = matrix_of(select(y, 0, b));

@@ -85,7 +85,8 @@ TEST_CASE("gau: Xavier counts the fan-out of each of the three kernels, not of t
   const Gau gau(o, rng);
   int64_t at = 0;
   for (int64_t width : {e, e, s}) {
-    CHECK(rms(narrow(gau.in.weight, 1, at, width)) == Approx(std::sqrt(2.0 / static_cast<double>(d + width))).epsilon(0.02));
+    CHECK(rms(narrow(gau.in.weight, 1, at, width)) ==
+          Approx(std::sqrt(2.0 / static_cast<double>(d + width))).epsilon(0.02));
     at += width;
   }
   o.init = Init::deepnorm(24);

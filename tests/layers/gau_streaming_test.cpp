@@ -52,7 +52,8 @@ TEST_CASE("gau: streaming equals the full pass for every kind, length, bias and 
               const double e = max_abs_diff(streamed(g, x, sizes), full);
               if (!(e < 1e-10))
                 FAIL_CHECK(name_of(kind) << " length " << static_cast<int>(length) << " bias " << static_cast<int>(bias)
-                                         << " heads " << heads << " top_k " << top_k << " chunk " << sizes[0] << ": off by " << e);
+                                         << " heads " << heads << " top_k " << top_k << " chunk " << sizes[0]
+                                         << ": off by " << e);
               worst = std::max(worst, e);
             }
           }

@@ -52,8 +52,8 @@ struct Directions {
     };
     Gau copy = gau;
     std::size_t i = 1;
-    for (Tensor* p : {&copy.norm.weight, &copy.norm.bias, &copy.in.weight, &copy.in.bias, &copy.out.weight, &copy.out.bias,
-                      &copy.gamma, &copy.beta, &copy.toeplitz_bias, &copy.rope_bias, &copy.t5_bias})
+    for (Tensor* p : {&copy.norm.weight, &copy.norm.bias, &copy.in.weight, &copy.in.bias, &copy.out.weight,
+                      &copy.out.bias, &copy.gamma, &copy.beta, &copy.toeplitz_bias, &copy.rope_bias, &copy.t5_bias})
       if (p->defined()) *p = moved(*p, i), ++i;
     return copy(moved(x, 0), mask);
   }
@@ -127,10 +127,12 @@ TEST_CASE("gau: the gradient of every element of every parameter", "[gau]") {
 }
 
 TEST_CASE("gau: placements, norms, DeepNorm and activations equal loops", "[gau]") {
-  for (NormKind norm : {NormKind::none, NormKind::layer, NormKind::rms, NormKind::rms_plain, NormKind::scale, NormKind::scale_l2})
+  for (NormKind norm :
+       {NormKind::none, NormKind::layer, NormKind::rms, NormKind::rms_plain, NormKind::scale, NormKind::scale_l2})
     for (GauPlacement placement : {GauPlacement::pre, GauPlacement::post})
       for (double alpha : {1.0, 2.5})
-        for (Act act : {Act::identity, Act::relu, Act::relu2, Act::silu, Act::gelu, Act::tanh, Act::sigmoid, Act::softplus}) {
+        for (Act act :
+             {Act::identity, Act::relu, Act::relu2, Act::silu, Act::gelu, Act::tanh, Act::sigmoid, Act::softplus}) {
           GauOptions o{.dim = 5, .expansion = 6, .key_dim = 4, .activation = act};
           o.norm = norm, o.placement = placement, o.residual_scale = alpha;
           o.linear_bias = act != Act::silu;
@@ -259,8 +261,10 @@ TEST_CASE("gau: what is refused, and by which words", "[gau]") {
   CHECK_THROWS_WITH(g(ones_of({2, 3, 4}), mask), Contains("[2,4]") && Contains("[2,3,4]"));
   CHECK_THROWS_WITH(g(ones_of({2, 3, 4}), ones_of({3}) > 0.0), Contains("[3]") && Contains("[2,3,4]"));
   CHECK_THROWS_WITH(g(ones_of({2, 3, 4}), ones_of({2, 3})), Contains("f32") && Contains("bool"));
-  CHECK_THROWS_WITH(Gau({.dim = 4, .expansion = 8, .key_dim = 4, .heads = 3}, rng), Contains("heads=3") && Contains("key_dim=4"));
-  CHECK_THROWS_WITH(Gau({.dim = 4, .expansion = 6, .key_dim = 4, .heads = 4}, rng), Contains("heads=4") && Contains("expansion=6"));
+  CHECK_THROWS_WITH(Gau({.dim = 4, .expansion = 8, .key_dim = 4, .heads = 3}, rng),
+                    Contains("heads=3") && Contains("key_dim=4"));
+  CHECK_THROWS_WITH(Gau({.dim = 4, .expansion = 6, .key_dim = 4, .heads = 4}, rng),
+                    Contains("heads=4") && Contains("expansion=6"));
   CHECK_THROWS_AS(Gau({.dim = 0}, rng), ValueError);
   CHECK_THROWS_AS(Gau({.dim = 4, .key_dim = 0}, rng), ValueError);
   CHECK_THROWS_AS(Gau({.dim = 4, .heads = 0}, rng), ValueError);

@@ -47,7 +47,8 @@ TEST_CASE("rope: keeps the norm of each pair and each row", "[rope][identity]") 
     const Tensor x = sample(2, {2, 3, 50, 8}), y = rope(x, {.base = 10000, .pairing = pairing});
     CHECK(max_abs_diff(sum(square(x), {-1}), sum(square(y), {-1})) < 1e-13);
     auto pairs = [&](const Tensor& t) {
-      const Tensor p = pairing == RopePairing::half ? unflatten(t, -1, {2, 4}) : transpose(unflatten(t, -1, {4, 2}), -1, -2);
+      const Tensor p =
+          pairing == RopePairing::half ? unflatten(t, -1, {2, 4}) : transpose(unflatten(t, -1, {4, 2}), -1, -2);
       return sum(square(p), {-2});
     };
     CHECK(max_abs_diff(pairs(x), pairs(y)) < 1e-14);
@@ -82,7 +83,8 @@ TEST_CASE("rope: the two layouts are one up to a permutation of channels", "[rop
   CHECK(same_bits(rope(index_select(x, -1, order)), index_select(interleaved, -1, order)));
   // Hence the same scores, once the weights are permuted.
   const Tensor y = sample(6, {3, 20, 8});
-  const Tensor scores = matmul(interleaved, transpose(rope(y, {.base = 10000, .pairing = RopePairing::interleaved}), 1, 2));
+  const Tensor scores =
+      matmul(interleaved, transpose(rope(y, {.base = 10000, .pairing = RopePairing::interleaved}), 1, 2));
   const Tensor halves = matmul(rope(index_select(x, -1, order)), transpose(rope(index_select(y, -1, order)), 1, 2));
   CHECK(max_abs_diff(scores, halves) < 1e-13);
 }
@@ -92,7 +94,8 @@ TEST_CASE("rope: rot_dim turns the first channels and passes the others", "[rope
     const Tensor x = sample(7, {2, 12, 8}), y = rope(x, {.base = 10000, .pairing = pairing, .rot_dim = 4});
     CHECK(same_bits(narrow(y, -1, 4, 4), narrow(x, -1, 4, 4)));
     CHECK(same_bits(narrow(y, -1, 0, 4), rope(contiguous(narrow(x, -1, 0, 4)), {.base = 10000, .pairing = pairing})));
-    CHECK(same_bits(rope(x, {.base = 10000, .pairing = pairing, .rot_dim = 8}), rope(x, {.base = 10000, .pairing = pairing})));
+    CHECK(same_bits(rope(x, {.base = 10000, .pairing = pairing, .rot_dim = 8}),
+                    rope(x, {.base = 10000, .pairing = pairing})));
   }
 }
 
@@ -103,14 +106,16 @@ TEST_CASE("rope: offsets and explicit positions continue the same rotation", "[r
     RopeOptions later = o;
     later.offset = 5;
     CHECK(same_bits(rope(narrow(x, 1, 5, 7), later), narrow(y, 1, 5, 7)));
-    CHECK(same_bits(rope(x, arange(12), o), y));
-    CHECK(same_bits(rope(narrow(x, 1, 5, 7), arange(7), later), narrow(y, 1, 5, 7)));
+    CHECK(same_bits(rope_at(x, arange(12), o), y));
+    CHECK(same_bits(rope_at(narrow(x, 1, 5, 7), arange(7), later), narrow(y, 1, 5, 7)));
     const Tensor picked = Tensor::from<int64_t>({11, 0, 3});
     CHECK(same_bits(rope(index_select(x, 1, picked), picked, o), index_select(y, 1, picked)));
     // Turning by p and by −p is the identity.
-    CHECK(max_abs_diff(rope(y, -arange(12), o), x) < 1e-14);
-    CHECK(gradcheck([&](const std::vector<Tensor>& v) { return rope(v[0], later); }, {sample(9, {2, 3, 8}).requires_grad_()}));
-    CHECK(gradgradcheck([&](const std::vector<Tensor>& v) { return rope(v[0] * v[0], later); }, {sample(9, {2, 3, 8}).requires_grad_()}));
+    CHECK(max_abs_diff(rope_at(y, -arange(12), o), x) < 1e-14);
+    CHECK(gradcheck([&](const std::vector<Tensor>& v) { return rope(v[0], later); },
+                    {sample(9, {2, 3, 8}).requires_grad_()}));
+    CHECK(gradgradcheck([&](const std::vector<Tensor>& v) { return rope(v[0] * v[0], later); },
+                        {sample(9, {2, 3, 8}).requires_grad_()}));
   }
 }
 
@@ -120,7 +125,7 @@ TEST_CASE("rope: refusals and empty inputs", "[rope]") {
   CHECK_THROWS_AS(rope(zeros({4, 6}), RopeOptions{.rot_dim = -2}), ShapeError);
   CHECK_THROWS_AS(rope(zeros({6})), ShapeError);
   CHECK_THROWS_AS(rope(zeros({4, 6}, {i64})), DTypeError);
-  CHECK_THROWS_WITH(rope(zeros({4, 6}), arange(5)), Contains("[5]") && Contains("[4,6]"));
+  CHECK_THROWS_WITH(rope_at(zeros({4, 6}), arange(5)), Contains("[5]") && Contains("[4,6]"));
   CHECK_THROWS_AS(rope(zeros({4, 6}), zeros({4})), DTypeError);
   CHECK(rope(zeros({0, 6})).shape() == Shape{0, 6});
   CHECK(rope(zeros({3, 0, 6})).shape() == Shape{3, 0, 6});
@@ -141,9 +146,11 @@ TEST_CASE("toeplitz: one table built for n_max serves every length", "[rope][ide
   bool right = true;
   for (int64_t i = 0; i < n_max; ++i)
     for (int64_t j = 0; j < n_max; ++j)
-      right &= b[static_cast<std::size_t>(i)][static_cast<std::size_t>(j)] == table[static_cast<std::size_t>(n_max - 1 + j - i)];
+      right &= b[static_cast<std::size_t>(i)][static_cast<std::size_t>(j)] ==
+               table[static_cast<std::size_t>(n_max - 1 + j - i)];
   CHECK(right);
-  CHECK(gradcheck([](const std::vector<Tensor>& v) { return square(toeplitz(v[0], 4, 3, 2)); }, {sample(11, {13}).requires_grad_()}));
+  CHECK(gradcheck([](const std::vector<Tensor>& v) { return square(toeplitz(v[0], 4, 3, 2)); },
+                  {sample(11, {13}).requires_grad_()}));
   CHECK_THROWS_WITH(toeplitz(w, 10, 3), Contains("10") && Contains("n_max=9"));
   CHECK_THROWS_WITH(toeplitz(w, 3, 10), Contains("10") && Contains("n_max=9"));
   CHECK_THROWS_WITH(toeplitz(w, 3, 3, 7), Contains("7") && Contains("n_max=9"));

@@ -46,7 +46,12 @@ Matrix reference(const TutorialGau& g, const Matrix& x, const std::vector<bool>&
 
 void each_option(const std::function<void(const TutorialGauOptions&)>& f) {
   for (int bits = 0; bits < 16; ++bits)
-    f({.dim = 5, .expansion = 8, .causal = bool(bits & 1), .sigmoid_gate = bool(bits & 2), .gelu_tanh = bool(bits & 4), .project_out = bool(bits & 8)});
+    f({.dim = 5,
+       .expansion = 8,
+       .causal = bool(bits & 1),
+       .sigmoid_gate = bool(bits & 2),
+       .gelu_tanh = bool(bits & 4),
+       .project_out = bool(bits & 8)});
 }
 
 }  // namespace
@@ -63,7 +68,8 @@ TEST_CASE("tutorial_gau: every option equals loops", "[tutorial_gau]") {
       for (int64_t b : {0, 1}) {
         std::vector<bool> real(6, true);
         if (padded && b == 0) real[4] = real[5] = false;
-        for (const auto& row : reference(g, matrix_of(select(x, 0, b)), real)) want.insert(want.end(), row.begin(), row.end());
+        for (const auto& row : reference(g, matrix_of(select(x, 0, b)), real))
+          want.insert(want.end(), row.begin(), row.end());
       }
       CHECK(max_abs_diff(real_rows(y, mask), real_rows(Tensor::from(want, y.shape()), mask)) < 1e-12);
     }
@@ -110,7 +116,8 @@ TEST_CASE("tutorial_gau: padded ≡ truncated, and a NaN behind the mask stays t
     const std::vector<Tensor> zero = run(0), nan = run(NAN);
     CHECK(max_abs_diff(zero.back(), nan.back()) < 1e-14);
     double of_gradients = 0;
-    for (std::size_t i = 0; i + 1 < zero.size(); ++i) of_gradients = std::max(of_gradients, max_abs_diff(zero[i], nan[i]));
+    for (std::size_t i = 0; i + 1 < zero.size(); ++i)
+      of_gradients = std::max(of_gradients, max_abs_diff(zero[i], nan[i]));
     CHECK(of_gradients < 1e-12);
   }
 }

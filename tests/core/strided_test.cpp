@@ -1,0 +1,149 @@
+// Strided reading, writing and conversion, element by element against indices.
+#include <sluice/core/strided.h>
+
+#include "support/approx.h"
+#include "support/catch.h"
+
+#include <sluice/core/tensor.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/view.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+using namespace sluice;
+using sluice::testing::Rand;
+
+namespace {
+
+/// Element k (row-major) of a tensor, by definition.
+template <class T>
+T element(const Tensor& x, int64_t k) {
+  int64_t at = 0;
+  for (int d = x.rank() - 1; d >= 0; --d) {
+    at += k % x.shape()[d] * x.strides()[d];
+    k /= x.shape()[d];
+  }
+  return x.data<T>()[at];
+}
+
+/// A random view of an [n]-element f32 tensor: permuted, stepped, flipped, expanded, of any rank.
+Tensor random_view(Rand& r) {
+  Tensor x = reshape(arange(0, 2 * 3 * 4 * 5, 1), {2, 3, 4, 5});
+  for (int i = 0; i < 4; ++i) {
+    const int64_t d = r.below(x.rank());
+    switch (r.below(6)) {
+      case 0: x = transpose(x, d, r.below(x.rank())); break;
+      case 1: x = flip(x, {d}); break;
+      case 2: x = slice(x, d, r.below(2), std::nullopt, 1 + r.below(2)); break;
+      case 3: if (x.rank() < 7) x = expand(unsqueeze(x, 0), [&] { Shape s = x.shape(); s.insert(0, 1 + r.below(3)); return s; }()); break;
+      case 4: if (x.rank() > 1 && x.dim(d) > 0) x = select(x, d, r.below(x.dim(d))); break;
+      case 5: if (x.rank() < 7) x = unsqueeze(x, d); break;
+    }
+  }
+  return x;
+}
+
+}  // namespace
+
+TEST_CASE("strided: any view reads as its elements", "[strided]") {
+  Rand r(1);
+  for (int i = 0; i < 3000; ++i) {
+    Tensor x = random_view(r);
+    const auto got = x.to_vector<double>();
+    for (int64_t k = 0; k < x.numel(); ++k)
+      if (got[static_cast<std::size_t>(k)] != static_cast<double>(element<float>(x, k)))
+        FAIL("shape " << str(x.shape()) << " strides " << str(x.strides()) << " element " << k);
+  }
+}
+
+TEST_CASE("strided: a tile may start and end anywhere", "[strided]") {
+  Rand r(2);
+  for (int i = 0; i < 2000; ++i) {
+    Tensor x = random_view(r);
+    const int64_t n = x.numel();
+    if (n == 0) continue;
+    const int64_t start = r.below(n), count = 1 + r.below(n - start);
+    std::vector<float> out(static_cast<std::size_t>(count) + 2, -7);
+    detail::read_tile(detail::Walk(x.layout()), x.raw(), x.dtype(), start, count, out.data() + 1);
+    for (int64_t k = 0; k < count; ++k)
+      if (out[static_cast<std::size_t>(k) + 1] != element<float>(x, start + k))
+        FAIL("shape " << str(x.shape()) << " strides " << str(x.strides()) << " from " << start);
+    REQUIRE(out.front() == -7);
+    REQUIRE(out.back() == -7);
+  }
+}
+
+TEST_CASE("strided: writing through a view touches its elements and nothing else", "[strided]") {
+  Rand r(3);
+  for (int i = 0; i < 2000; ++i) {
+    Tensor view = random_view(r);
+    bool overlaps = false;
+    for (int d = 0; d < view.rank(); ++d) overlaps |= view.strides()[d] == 0 && view.dim(d) > 1;
+    if (overlaps) continue;
+    Tensor whole = alias(view, Layout({120}));
+    fill_(whole, -1);
+    Tensor source = reshape(arange(0, static_cast<double>(view.numel()), 1), view.shape());
+    copy_(view, source);
+    int64_t untouched = 0;
+    for (float v : whole.to_vector()) untouched += v == -1;
+    REQUIRE(untouched == 120 - view.numel());
+    for (int64_t k = 0; k < view.numel(); ++k) REQUIRE(element<float>(view, k) == static_cast<float>(k));
+  }
+}
+
+TEST_CASE("strided: long rows are cut into tiles without a seam", "[strided]") {
+  for (int64_t n : {511, 512, 513, 32767, 32769, 100003}) {
+    Tensor x = arange(0, 2.0 * static_cast<double>(n), 1, {i32}), odd = slice(x, 0, 1, std::nullopt, 2), back = flip(odd, {0});
+    auto a = odd.to_vector<int64_t>(), b = back.to_vector<int64_t>();
+    for (int64_t k = 0; k < n; ++k) {
+      if (a[static_cast<std::size_t>(k)] != 2 * k + 1) FAIL(n << " at " << k);
+      if (b[static_cast<std::size_t>(n - 1 - k)] != 2 * k + 1) FAIL(n << " at " << k);
+    }
+    Tensor y = zeros({2 * n}), even = slice(y, 0, 0, std::nullopt, 2);
+    copy_(even, odd);  // strided to strided, with a conversion
+    auto c = y.to_vector();
+    for (int64_t k = 0; k < n; ++k)
+      if (c[static_cast<std::size_t>(2 * k)] != static_cast<float>(2 * k + 1) || c[static_cast<std::size_t>(2 * k + 1)] != 0)
+        FAIL(n << " at " << k);
+  }
+}
+
+TEST_CASE("strided: conversion between every pair of dtypes", "[strided]") {
+  constexpr DType types[] = {f32, f64, bf16, i64, i32, boolean};
+  const std::vector<double> values{0, 1, -1, 2, 100, -128};
+  for (DType a : types)
+    for (DType b : types) {
+      INFO(name_of(a) << " to " << name_of(b));
+      std::vector<double> want = values;
+      if (a == boolean || b == boolean)
+        for (double& v : want) v = v != 0;
+      Tensor x = to(Tensor::from(values), a);
+      CHECK(to(x, b).dtype() == b);
+      CHECK(to(x, b).to_vector<double>() == want);
+      CHECK(to(flip(x, {0}), b).to_vector<double>() == std::vector<double>(want.rbegin(), want.rend()));
+      CHECK(to(expand(select(x, 0, 3), {3}), b).to_vector<double>() == std::vector<double>(3, want[3]));
+      Tensor target = zeros({6, 2}, {b}), column = select(target, 1, 1);
+      copy_(column, x);
+      CHECK(column.to_vector<double>() == want);
+    }
+}
+
+TEST_CASE("strided: conversions at the borders of a type", "[strided]") {
+  const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
+  Tensor x = Tensor::from<double>({inf, -inf, nan, 1e300, -1e300, 2147483647.0, 2147483648.0, -2147483648.0, -2147483649.0, 2.9, -2.9});
+  CHECK(x.to_vector<int32_t>() == std::vector<int32_t>{INT32_MAX, INT32_MIN, 0, INT32_MAX, INT32_MIN, INT32_MAX, INT32_MAX,
+                                                       INT32_MIN, INT32_MIN, 2, -2});
+  auto wide = x.to_vector<int64_t>();
+  CHECK(wide[0] == INT64_MAX);
+  CHECK(wide[1] == INT64_MIN);
+  CHECK(wide[2] == 0);
+  CHECK(wide[6] == 2147483648);
+  CHECK(to(x, f32).to_vector<int32_t>()[5] == INT32_MAX);  // 2^31 in f32
+  CHECK(Tensor::from<double>({nan, 0.0, -0.0, 1e-320, 0.5}).to_vector<bool>() == std::vector<bool>{true, false, false, true, true});
+  CHECK(std::isnan(to(to(x, bf16), f64).to_vector<double>()[2]));
+  CHECK(std::isinf(to(to(x, bf16), f64).to_vector<double>()[3]));
+  // bf16 rounds to nearest, ties to even.
+  CHECK(to(Tensor({1 + 0x1p-8f, 1 + 3 * 0x1p-8f, 1 + 0x1p-9f}), bf16).to_vector() == std::vector<float>{1, 1 + 4 * 0x1p-8f, 1});
+}

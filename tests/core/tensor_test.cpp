@@ -1,0 +1,176 @@
+// Tensor: making, reading, sharing; what its errors say.
+#include <sluice/core/tensor.h>
+
+#include "support/approx.h"
+#include "support/catch.h"
+
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/matmul.h>
+#include <sluice/ops/reduce.h>
+#include <sluice/ops/view.h>
+
+#include <functional>
+
+using namespace sluice;
+using Catch::Contains;
+using Doubles = std::vector<double>;
+
+namespace {
+constexpr DType kTypes[] = {f32, f64, bf16, i64, i32, boolean};
+}
+
+TEST_CASE("tensor: from lists and vectors", "[tensor]") {
+  CHECK(Tensor(2.5f).item() == 2.5);
+  CHECK(Tensor(2.5f).shape() == Shape{});
+  Tensor row({1, 2, 3}), rows({{1, 2, 3}, {4, 5, 6}});
+  CHECK(row.shape() == Shape{3});
+  CHECK(rows.shape() == Shape{2, 3});
+  CHECK(rows.to_vector() == std::vector<float>{1, 2, 3, 4, 5, 6});
+  CHECK(Tensor::from<int64_t>({1, 2}).dtype() == i64);
+  CHECK(Tensor::from<bool>({true, false}).to_vector<bool>() == std::vector<bool>{true, false});
+  CHECK(Tensor::from<double>({}, {0, 3}).numel() == 0);
+  CHECK_THROWS_WITH(Tensor::from<float>({1, 2, 3}, {2, 2}), Contains("from") && Contains("3") && Contains("[2,2]"));
+  CHECK_THROWS_AS(Tensor({{1, 2}, {3}}), ShapeError);
+}
+
+TEST_CASE("tensor: every dtype goes to and from vectors of every type", "[tensor]") {
+  const Doubles values{0, 1, 5, 120};
+  for (DType t : kTypes) {
+    INFO(name_of(t));
+    Tensor x = to(Tensor::from(values), t);
+    const bool b = t == boolean;
+    CHECK(x.to_vector<double>() == (b ? Doubles{0, 1, 1, 1} : values));
+    CHECK(x.to_vector<float>() == (b ? std::vector<float>{0, 1, 1, 1} : std::vector<float>{0, 1, 5, 120}));
+    CHECK(x.to_vector<int64_t>() == (b ? std::vector<int64_t>{0, 1, 1, 1} : std::vector<int64_t>{0, 1, 5, 120}));
+    CHECK(x.to_vector<int32_t>()[1] == 1);
+    CHECK(x.to_vector<bool>() == std::vector<bool>{false, true, true, true});
+    CHECK(static_cast<float>(x.to_vector<BFloat16>()[3]) == (b ? 1 : 120));
+  }
+}
+
+TEST_CASE("tensor: item of one element, whatever the dtype and rank", "[tensor]") {
+  for (DType t : kTypes) CHECK(to(ones({1, 1}), t).item() == 1);
+  CHECK(select(Tensor({1, 2, 3}), 0, 2).item() == 3);  // through an offset
+  CHECK_THROWS_WITH(Tensor({1, 2}).item(), Contains("item") && Contains("[2]"));
+  CHECK_THROWS_AS(empty({0}).item(), ShapeError);
+  CHECK(Tensor::from<int64_t>({(int64_t{1} << 53) - 1}).item() == 9007199254740991.0);
+}
+
+TEST_CASE("tensor: data pointers are typed and start at the first element", "[tensor]") {
+  Tensor x({{1, 2, 3}, {4, 5, 6}}), last = select(x, 0, 1);
+  CHECK(last.data<float>()[0] == 4);
+  CHECK(last.data<float>() == x.data<float>() + 3);
+  CHECK_THROWS_WITH(x.data<double>(), Contains("f32") && Contains("f64"));
+  CHECK_THROWS_AS(x.mutable_data<int32_t>(), DTypeError);
+  last.mutable_data<float>()[1] = 50;
+  CHECK(x.to_vector()[4] == 50);
+}
+
+TEST_CASE("tensor: an undefined one says so", "[tensor]") {
+  Tensor none;
+  CHECK_FALSE(none.defined());
+  CHECK_FALSE(none.requires_grad());
+  CHECK(str(none) == "undefined");
+  for (auto f : std::vector<std::function<void()>>{[&] { none.shape(); }, [&] { none.dtype(); }, [&] { none.item(); },
+                                                   [&] { none.to_vector(); }, [&] { none.detach(); }, [&] { exp(none); },
+                                                   [&] { Tensor x({1}); x + none; }, [&] { matmul(none, none); },
+                                                   [&] { sum(none); }, [&] { reshape(none, {1}); }})
+    CHECK_THROWS_AS(f(), Error);
+  Tensor moved({1}), target = std::move(moved);
+  CHECK_FALSE(moved.defined());
+}
+
+TEST_CASE("tensor: dims count from both ends", "[tensor]") {
+  Tensor x = zeros({2, 3, 4});
+  CHECK(x.dim(-1) == 4);
+  CHECK(x.dim(0) == 2);
+  CHECK(x.rank() == 3);
+  CHECK(x.numel() == 24);
+  CHECK_THROWS_AS(x.dim(3), ShapeError);
+  CHECK_THROWS_AS(x.dim(-4), ShapeError);
+}
+
+TEST_CASE("tensor: sizes that cannot be are refused before memory is asked for", "[tensor]") {
+  CHECK_THROWS_AS(empty({-1}), ShapeError);
+  CHECK_THROWS_AS(empty({2, -3}), ShapeError);
+  CHECK_THROWS_AS(empty({INT64_MAX}), ShapeError);
+  CHECK_THROWS_AS(empty({INT64_MAX / 2, INT64_MAX / 2, 4}), ShapeError);
+  CHECK_THROWS_AS(empty({int64_t{1} << 32, int64_t{1} << 32, 0}), ShapeError);  // strides would overflow
+  CHECK_THROWS_AS(empty({int64_t{1} << 44}, {f64}), ShapeError);
+  CHECK(empty({0, 5}).numel() == 0);
+  CHECK_THROWS_AS(zeros(Shape::filled(9, 1)), ShapeError);
+}
+
+TEST_CASE("tensor: an alias shares storage and version, a clone does not", "[tensor]") {
+  Tensor x({1, 2, 3, 4}), a = alias(x, Layout({2}, {2}, 1)), c = clone(x);
+  CHECK(a.to_vector() == std::vector<float>{2, 4});
+  CHECK(a.shares_storage(x));
+  CHECK_FALSE(c.shares_storage(x));
+  const uint32_t v = x.version();
+  fill_(a, 9);
+  CHECK(x.version() == v + 1);
+  CHECK(x.to_vector() == std::vector<float>{1, 9, 3, 9});
+  CHECK(c.to_vector() == std::vector<float>{1, 2, 3, 4});
+  CHECK_FALSE(a.is_contiguous());
+  CHECK(x.is_contiguous());
+}
+
+TEST_CASE("tensor: in-place ops write exactly their view", "[tensor]") {
+  auto fresh = [] { return reshape(arange(0, 12, 1), {3, 4}); };
+  {
+    Tensor x = fresh(), column = select(x, 1, 1);
+    fill_(column, -1);
+    CHECK(x.to_vector() == std::vector<float>{0, -1, 2, 3, 4, -1, 6, 7, 8, -1, 10, 11});
+  }
+  {
+    Tensor x = fresh(), t = transpose(x, 0, 1);
+    copy_(t, Tensor({10, 20, 30}));  // broadcast over rows of the transpose
+    CHECK(x.to_vector() == std::vector<float>{10, 10, 10, 10, 20, 20, 20, 20, 30, 30, 30, 30});
+  }
+  {
+    Tensor x = fresh(), odd = slice(x, 1, 1, std::nullopt, 2);
+    add_(odd, ones({3, 2}), 100);
+    scale_(odd, 2);
+    CHECK(x.to_vector() == std::vector<float>{0, 202, 2, 206, 4, 210, 6, 214, 8, 218, 10, 222});
+  }
+  {
+    Tensor x = fresh(), up = flip(x, {0, 1});
+    copy_(x, up);  // source and target overlap
+    CHECK(x.to_vector() == std::vector<float>{11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0});
+  }
+  {
+    Tensor x = fresh(), head = narrow(x, 0, 0, 2), tail = narrow(x, 0, 1, 2);
+    add_(head, tail);  // overlapping operands, by rows
+    CHECK(x.to_vector() == std::vector<float>{4, 6, 8, 10, 12, 14, 16, 18, 8, 9, 10, 11});
+  }
+  {
+    Tensor x = fresh(), head = narrow(x, 0, 0, 2), tail = narrow(x, 0, 1, 2);
+    add_(tail, head);  // and the other way round: every read comes before its write
+    CHECK(x.to_vector() == std::vector<float>{0, 1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 18});
+  }
+  {
+    Tensor square({{1, 2}, {3, 4}});
+    add_(square, transpose(square, 0, 1));
+    CHECK(square.to_vector() == std::vector<float>{2, 5, 5, 8});
+    add_(square, square);
+    CHECK(square.to_vector() == std::vector<float>{4, 10, 10, 16});
+  }
+  Tensor x = fresh();
+  CHECK_THROWS_WITH(copy_(x, Tensor({1, 2})), Contains("copy_") && Contains("[2]") && Contains("[3,4]"));
+  CHECK_THROWS_WITH(add_(x, ones({4})), Contains("add_") && Contains("[4]"));
+  CHECK_THROWS_AS(add_(x, ones({3, 4}, {f64})), DTypeError);
+  Tensor row({1, 2});
+  CHECK_THROWS_AS(copy_(row, ones({3, 2})), ShapeError);
+}
+
+TEST_CASE("tensor: errors of ops name the op and the shapes", "[tensor]") {
+  Tensor a = zeros({8, 64, 32}), b = zeros({8, 48, 64});
+  CHECK_THROWS_WITH(matmul(a, b), Contains("matmul") && Contains("[8,64,32]") && Contains("[8,48,64]"));
+  CHECK_THROWS_WITH(a + zeros({5}), Contains("add") && Contains("[8,64,32]") && Contains("[5]"));
+  CHECK_THROWS_WITH(reshape(a, {7, 7}), Contains("reshape") && Contains("[7,7]") && Contains("[8,64,32]"));
+  CHECK_THROWS_WITH(sum(a, {3}), Contains("sum") && Contains("dim 3"));
+  CHECK_THROWS_WITH(exp(arange(3)), Contains("exp") && Contains("i64"));
+  CHECK_THROWS_WITH(a + zeros({5}, {f64}), Contains("add") && Contains("f32") && Contains("f64"));
+  CHECK_THROWS_AS(zeros({1}, {f32, {DeviceKind::cuda, 0}}), DeviceError);
+}
