@@ -34,9 +34,13 @@ void report(const char* pass, const char* op, const std::string& what, Count c, 
 }
 
 void check_forward(const char* op, const Tensor& y, Node* node) {
-  std::string path = ModuleScope::path();
+  const Node* backward_of = detail::vjp_of;
+  std::string path = !backward_of ? ModuleScope::path()
+                     : backward_of->extras_ ? backward_of->extras_->module_path : "";
   if (node) node->extras().module_path = path;
   Count c = count_bad(y, current.minus_infinity);
+  if (backward_of && (c.nan || c.inf))
+    report("backward", backward_of->name(), str("an intermediate result (", op, ")"), c, y, path);
   if (c.nan || c.inf) report("forward", node ? node->name() : op, "its result", c, y, path);
 }
 
@@ -49,9 +53,11 @@ void check_backward(const Node& node, const Tensors& grads) {
   }
 }
 
-std::string registered_name(const void* object) {
-  auto it = current.modules.find(object);
-  return it == current.modules.end() ? "" : it->second;
+std::string registered_name(const void* object, const char* type) {
+  auto it = current.modules.find({object, type});
+  // A derived layer is registered under its own type, its scope says that of its base.
+  if (it == current.modules.end()) it = current.modules.lower_bound({object, ""});
+  return it == current.modules.end() || it->first.first != object ? "" : it->second;
 }
 
 }  // namespace

@@ -1,16 +1,15 @@
 // Anomaly mode: stops at the op that first produces a NaN or an infinity, forward or backward.
 #pragma once
 
-#include <map>
-#include <string>
+#include <sluice/core/scope.h>
 
 namespace sluice {
 
 struct AnomalyOptions {
   bool infinity = true;         // +∞ is an anomaly too
   bool minus_infinity = false;  // −∞ is the customary value of a masked score
-  /// Paths of modules by address, from name_modules(model); without them types are named.
-  std::map<const void*, std::string> modules = {};
+  /// Paths of modules, from name_modules(model); without them types are named.
+  ModuleNames modules = {};
 };
 
 /// While it lives, every op's result and every gradient is checked on all threads; the first bad one is

@@ -12,6 +12,7 @@ namespace sluice {
 
 namespace detail {
 void (*after_vjp)(const Node&, const Tensors&) = nullptr;
+constinit thread_local const Node* vjp_of = nullptr;
 }
 
 namespace {
@@ -87,7 +88,12 @@ Tensor fitted(const Node& from, const Edge& to, const Tensor& g) {
   if (g.dtype() != meta.dtype)
     fail<AutogradError>(from.name(), ": returned a gradient of dtype ", g.dtype(), " for an input of dtype ",
                         meta.dtype);
-  return g.shape() == meta.shape ? g : sum_to(g, meta.shape);
+  if (g.shape() == meta.shape) return g;
+  try {
+    return sum_to(g, meta.shape);
+  } catch (const ShapeError&) {
+    fail<AutogradError>(from.name(), ": returned a gradient of shape ", g, " for an input of shape ", meta.shape);
+  }
 }
 
 /// The nodes between roots and wanted edges; the others need not be visited.
@@ -130,6 +136,17 @@ class Between {
   detail::NodeMap mark_;
 };
 
+/// Says whose vjp runs, for anomaly mode; checkpoints nest.
+struct VjpScope {
+  const Node* outer;
+  explicit VjpScope(const Node& n) : outer(std::exchange(detail::vjp_of, &n)) {}
+  ~VjpScope() { detail::vjp_of = outer; }
+};
+Tensors call_vjp(Node& node, const Tensors& grads) {
+  VjpScope scope(node);
+  return node.vjp_all(grads);
+}
+
 class Traversal {
  public:
   Traversal(BackwardOptions o) : options_(o) {}
@@ -149,8 +166,11 @@ class Traversal {
         for (uint32_t i = 0; i < p.grads.size(); ++i)
           if (p.grads[i].defined()) node.run_hooks(i, p.grads[i]);
       if (!visit(node, p.grads)) continue;
-      if (node.edges.empty()) continue;
-      Tensors grads = node.vjp_all(p.grads);
+      const bool goes_on = std::any_of(node.edges.begin(), node.edges.end(), [&](const Edge& e) {
+        return e.node && (!between || between->contains(e.node.get()));
+      });
+      if (!goes_on) continue;
+      Tensors grads = call_vjp(node, p.grads);
       if (grads.size() != node.edges.size())
         fail<AutogradError>(node.name(), ": returned ", grads.size(), " gradients for ",
                             node.edges.size(), " inputs");
@@ -220,7 +240,8 @@ void backward(const Tensor& root, const Tensor& grad, BackwardOptions options) {
 }
 
 std::vector<Tensor> detail::grad_edges(std::span<const Edge> roots, std::span<const Tensor> root_grads,
-                                       std::span<const Edge> wanted, BackwardOptions options) {
+                                       std::span<const Edge> wanted, BackwardOptions options,
+                                       bool stop_at_wanted) {
   Between between(roots, wanted);
   Traversal walk(options);
   for (std::size_t i = 0; i < roots.size(); ++i)
@@ -233,9 +254,12 @@ std::vector<Tensor> detail::grad_edges(std::span<const Edge> roots, std::span<co
   walk.run(
       [&](Node& node, Tensors& grads) {
         auto it = std::lower_bound(wanted_at.begin(), wanted_at.end(), std::pair<const Node*, std::size_t>(&node, 0));
-        for (; it != wanted_at.end() && it->first == &node; ++it)
+        bool stop = node.is_leaf();
+        for (; it != wanted_at.end() && it->first == &node; ++it) {
           result[it->second] = grads[wanted[it->second].index];
-        return !node.is_leaf();
+          stop |= stop_at_wanted;
+        }
+        return !stop;
       },
       &between);
   return result;

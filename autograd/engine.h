@@ -42,9 +42,12 @@ Tensor sum_to(const Tensor& g, const Shape& shape);
 namespace detail {
 /// grad() on edges: the roots and the points whose gradients are wanted need no tensors.
 std::vector<Tensor> grad_edges(std::span<const Edge> roots, std::span<const Tensor> root_grads,
-                               std::span<const Edge> wanted, BackwardOptions options);
+                               std::span<const Edge> wanted, BackwardOptions options,
+                               bool stop_at_wanted = false);
 /// Set by anomaly mode: checks the gradients that a node returned.
 extern void (*after_vjp)(const Node& node, const Tensors& grads);
+/// The node whose vjp runs on this thread, or null.
+extern constinit thread_local const Node* vjp_of;
 }  // namespace detail
 
 }  // namespace sluice

@@ -29,6 +29,13 @@ struct Custom final : Node {
   }
 };
 
+// An input of a segment that is being recorded: an edge of its own, even when two inputs are one tensor.
+struct SegmentInput final : Node {
+  static const char* op_name() { return "checkpoint"; }
+  const char* name() const override { return op_name(); }
+  Tensors vjp(const Tensor& g) override { return {g}; }
+};
+
 // Edges: the inputs, then everything older than the segment that it reached by capture. The segment's own
 // graph is thrown away after the forward pass and built again by vjp.
 struct Checkpoint final : Node {
@@ -48,6 +55,7 @@ struct Checkpoint final : Node {
       // Recording starts afresh from detached inputs, unless the gradient itself is to be recorded: then
       // the segment is rebuilt on top of the real history.
       if (!create_graph) x = needs(i) ? x.detach().requires_grad_() : x.detach();
+      else x = record<SegmentInput>(x.detach(), {x}, {});
       xs.push_back(x);
     }
     Tensor y;
@@ -66,31 +74,30 @@ struct Checkpoint final : Node {
     }
     Edge root{y.impl().history, y.impl().output_index};
     if (!root.node) return Tensors(edges.size());
-    auto grads = detail::grad_edges({&root, 1}, {&g, 1}, wanted, {.create_graph = create_graph});
+    auto grads = detail::grad_edges({&root, 1}, {&g, 1}, wanted, {.create_graph = create_graph}, true);
     return Tensors(grads.begin(), grads.end());
   }
 };
 
 /// Edges from the graph above `root` to nodes created before `start`, without those in `known`.
-std::vector<Edge> captured_edges(const Ref<Node>& root, uint64_t start, std::span<const Edge> known) {
+std::vector<Edge> captured_edges(const Edge& root, uint64_t start, std::span<const Edge> known) {
   std::vector<Edge> found;
   std::unordered_set<Node*> seen;
-  std::vector<Node*> stack{root.get()};
+  std::vector<Node*> stack;
   auto same = [](const Edge& a, const Edge& b) { return a.node == b.node && a.index == b.index; };
+  auto look = [&](const Edge& e) {
+    if (!e.node) return;
+    if (e.node->seq >= start) return stack.push_back(e.node.get());
+    auto is_e = [&](const Edge& o) { return same(o, e); };
+    if (std::none_of(known.begin(), known.end(), is_e) && std::none_of(found.begin(), found.end(), is_e))
+      found.push_back(e);
+  };
+  look(root);
   while (!stack.empty()) {
     Node* n = stack.back();
     stack.pop_back();
-    if (!seen.insert(n).second) continue;
-    for (const Edge& e : n->edges) {
-      if (!e.node) continue;
-      if (e.node->seq >= start) {
-        stack.push_back(e.node.get());
-        continue;
-      }
-      auto is_e = [&](const Edge& o) { return same(o, e); };
-      if (std::none_of(known.begin(), known.end(), is_e) && std::none_of(found.begin(), found.end(), is_e))
-        found.push_back(e);
-    }
+    if (seen.insert(n).second)
+      for (const Edge& e : n->edges) look(e);
   }
   return found;
 }
@@ -104,8 +111,7 @@ Tensor custom_op(std::string name, const std::vector<Tensor>& inputs, const Cust
     NoGrad guard;
     y = forward(Tensors(inputs.begin(), inputs.end()));
   }
-  for (const Tensor& x : inputs)
-    if (y.ref() == x.ref()) y = alias(y, y.layout());  // an identity must not overwrite its input's history
+  y = alias(y, y.layout());  // forward may return an input or a captured tensor, whose history stays its own
   std::vector<TensorRef> refs(inputs.begin(), inputs.end()), saves = refs;
   saves.push_back(y);
   return record<Custom>(y, TensorRefs(refs), TensorRefs(saves), std::move(name), std::move(vjp), inputs.size());
@@ -130,7 +136,7 @@ Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f,
   std::vector<Edge> known;
   for (const Tensor& x : xs)
     if (x.requires_grad()) known.push_back({x.impl().history, 0});
-  std::vector<Edge> captured = captured_edges(y.impl().history, start, known);
+  std::vector<Edge> captured = captured_edges({y.impl().history, y.impl().output_index}, start, known);
 
   Ref<Node> node(new Checkpoint(f, std::move(tape), inputs.size()));
   for (const Tensor& x : inputs) {

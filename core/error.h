@@ -2,6 +2,10 @@
 // text has the form  "op: what is wrong — got a=[8,64,32], b=[8,48,64]; need …".
 #pragma once
 
+#if __cplusplus < 202002L
+#error "Sluice needs C++20: compile with -std=c++20"
+#endif
+
 #include <cstdint>
 #include <stdexcept>
 #include <string>

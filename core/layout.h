@@ -26,12 +26,13 @@ struct Layout {
   /// True when elements follow one another in row-major order (size-1 dims are ignored).
   bool is_contiguous() const {
     int64_t step = 1;
+    bool ordered = true;
     for (int i = rank() - 1; i >= 0; --i) {
-      if (shape[i] == 0) return true;
-      if (shape[i] != 1 && strides[i] != step) return false;
+      if (shape[i] == 0) return true;  // nothing can be out of order
+      ordered &= shape[i] == 1 || strides[i] == step;
       step *= shape[i];
     }
-    return true;
+    return ordered;
   }
 
   /// The same elements under `to`, if strides alone can say it.

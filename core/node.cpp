@@ -62,10 +62,14 @@ void Node::add_hook(uint32_t output, std::function<Tensor(const Tensor&)> hook) 
 
 void Node::run_hooks(uint32_t output, Tensor& grad) {
   if (!extras_) return;
-  for (auto& [index, hook] : extras_->hooks) {
+  const auto hooks = extras_->hooks;  // a copy: a hook may register another
+  for (const auto& [index, hook] : hooks) {
     if (index != output) continue;
     Tensor replacement = hook(grad);
     if (!replacement.defined()) continue;
+    if (replacement.dtype() != grad.dtype())
+      fail<AutogradError>(name(), ": a hook returned dtype ", replacement.dtype(), " for a gradient of dtype ",
+                          grad.dtype());
     if (replacement.shape() != grad.shape())
       fail<AutogradError>(name(), ": a hook returned shape ", replacement.shape(),
                           " for a gradient of shape ", grad.shape());
@@ -110,6 +114,10 @@ void connect(Node& node, TensorRefs inputs, TensorRefs saves, Tensor& y) {
 }  // namespace detail
 
 void check_in_place(const char* op, const Tensor& x) {
+  for (int d = 0; d < x.rank(); ++d)
+    if (x.strides()[d] == 0 && x.shape()[d] > 1 && x.numel() > 0)
+      fail(op, ": several elements of ", x, " share one place in memory (strides ", x.strides(),
+           "); edit a clone instead");
   if (grad_enabled() && x.requires_grad())
     fail<AutogradError>(op, ": in-place edit of a tensor ", x.shape(),
                         " that requires a gradient; use the out-of-place op, or NoGrad for a "

@@ -1,9 +1,14 @@
 // Which module is running: layers open a scope, so that anomaly mode can say where a NaN was born.
 #pragma once
 
+#include <map>
 #include <string>
+#include <utility>
 
 namespace sluice {
+
+/// Paths of modules by address and type: a struct and its first member have one address.
+using ModuleNames = std::map<std::pair<const void*, std::string>, std::string>;
 
 /// For its lifetime, `object` of kind `type` is the innermost module of this thread. Costs two stores.
 class ModuleScope {
@@ -25,7 +30,7 @@ class ModuleScope {
 
 namespace detail {
 /// Looks an object's registered path up; empty when unknown. Installed by anomaly mode.
-extern std::string (*module_name)(const void* object);
+extern std::string (*module_name)(const void* object, const char* type);
 }  // namespace detail
 
 }  // namespace sluice

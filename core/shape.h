@@ -87,7 +87,7 @@ class Shape {
   }
 
   int rank_ = 0;
-  int64_t v_[kMaxRank];  // only the first rank_ are meaningful
+  int64_t v_[kMaxRank] = {};  // only the first rank_ are meaningful; one vector store clears them
 };
 
 void append_text(std::string& s, const Shape& shape);  // "[2,3]"

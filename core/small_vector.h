@@ -57,16 +57,18 @@ class SmallVector {
     if (size_ == capacity_) {
       T value(std::forward<A>(a)...);  // built first: an argument may live inside this vector
       grow(2 * capacity_);
-      return *::new (data_ + size_++) T(std::move(value));
+      ::new (data_ + size_) T(std::move(value));
+    } else {
+      ::new (data_ + size_) T(std::forward<A>(a)...);
     }
-    return *::new (data_ + size_++) T(std::forward<A>(a)...);
+    return data_[size_++];  // counted only once it exists
   }
   void push_back(const T& v) { emplace_back(v); }
   void push_back(T&& v) { emplace_back(std::move(v)); }
   void pop_back() { data_[--size_].~T(); }
   void resize(std::size_t n) {
     reserve(n);
-    while (size_ < n) ::new (data_ + size_++) T();
+    for (; size_ < n; ++size_) ::new (data_ + size_) T();
     while (size_ > n) pop_back();
   }
   void clear() {

@@ -62,7 +62,7 @@ struct Dropout {
   static constexpr const char* type = "Dropout";
   double p = 0;
 
-  Tensor operator()(const Tensor& x, Rng* rng) const { return rng && p > 0 ? dropout(x, p, *rng) : x; }
+  Tensor operator()(const Tensor& x, Rng* rng) const { return rng ? dropout(x, p, *rng) : x; }
   static void visit(auto&, auto&&) {}
 };
 

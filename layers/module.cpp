@@ -5,13 +5,22 @@
 #include <sluice/ops/create.h>
 
 #include <algorithm>
+#include <set>
 
 namespace sluice::detail {
 
+void check_names(const Members& m) {
+  std::set<std::string_view> names;
+  for (const auto& s : m.slots)
+    if (!names.insert(s.name).second) fail<ValueError>("module: two tensors are called \"", s.name, "\"");
+}
+
 std::vector<NamedTensor> tensors_of(const Members& m, bool only_parameters) {
   std::vector<NamedTensor> out;
+  std::set<const TensorImpl*> seen;
   for (const auto& s : m.slots)
-    if (!only_parameters || s.tensor->requires_grad()) out.push_back({s.name, *s.tensor});
+    if (!only_parameters || (s.tensor->requires_grad() && seen.insert(s.tensor->ref().get()).second))
+      out.push_back({s.name, *s.tensor});
   return out;
 }
 
@@ -40,11 +49,15 @@ void load_state(const Members& m, const std::map<std::string, Tensor>& state) {
 void convert(const Members& m, DType dtype) {
   if (dtype != f32 && dtype != f64) fail<DTypeError>("to: a module computes in f32 or f64 — got ", dtype);
   NoGrad guard;
+  std::map<const TensorImpl*, std::pair<Tensor, Tensor>> done;  // before and after: shared tensors stay shared
   for (const auto& s : m.slots) {
-    if (!is_float(s.tensor->dtype())) continue;
-    const bool trained = s.tensor->requires_grad();
-    *s.tensor = sluice::to(s.tensor->detach(), dtype);
-    if (trained) s.tensor->requires_grad_();
+    if (!is_float(s.tensor->dtype()) || s.tensor->dtype() == dtype) continue;
+    auto [it, fresh] = done.try_emplace(s.tensor->ref().get());
+    if (fresh) {
+      it->second = {*s.tensor, sluice::to(s.tensor->detach(), dtype)};
+      if (s.tensor->requires_grad()) it->second.second.requires_grad_();
+    }
+    *s.tensor = it->second.second;
   }
 }
 
@@ -68,14 +81,16 @@ std::string summary_of(const Members& m) {
   };
   std::vector<Row> rows;
   std::size_t wide_path = 4, wide_type = 4;
-  for (const auto& p : m.parts) {
+  for (std::size_t k = 0; k < m.parts.size(); ++k) {
+    const auto& p = m.parts[k];
     Row row{p.name.empty() ? "(model)" : p.name, p.type, "", 0};
     for (std::size_t i = p.first; i < p.last; ++i) {
       const auto& s = m.slots[i];
       if (s.tensor->requires_grad()) row.values += s.tensor->numel();
-      // Own tensors only: those whose name has no further dot.
+      // Own tensors only: those of no part inside this one.
       std::string rest = p.name.empty() ? s.name : s.name.substr(p.name.size() + 1);
-      if (rest.find('.') == std::string::npos)
+      auto holds = [&](const auto& q) { return q.first <= i && i < q.last; };
+      if (std::none_of(m.parts.begin() + static_cast<std::ptrdiff_t>(k) + 1, m.parts.end(), holds))
         row.shapes += str(row.shapes.empty() ? "" : ", ", rest, s.tensor->shape());
     }
     wide_path = std::max(wide_path, row.path.size());
@@ -94,10 +109,9 @@ std::string summary_of(const Members& m) {
   return out;
 }
 
-std::map<const void*, std::string> names_of(const Members& m) {
-  std::map<const void*, std::string> out;
-  for (const auto& p : m.parts)
-    if (!p.name.empty()) out[p.object] = p.name;  // parents are visited first, so the innermost name stays
+ModuleNames names_of(const Members& m) {
+  ModuleNames out;
+  for (const auto& p : m.parts) out[{p.object, p.type}] = p.name;
   return out;
 }
 

@@ -68,10 +68,14 @@ void collect(Members& out, const std::string& path, T& x) {
   }
 }
 
+/// ValueError when two members have one name.
+void check_names(const Members& m);
+
 template <class M>
 Members members(const M& module) {
   Members out;
   collect(out, "", module);
+  check_names(out);
   return out;
 }
 
@@ -83,11 +87,12 @@ void convert(const Members& m, DType dtype);
 void save_state(const Members& m, const std::string& path, const std::map<std::string, std::string>& metadata);
 std::map<std::string, std::string> load_file(const Members& m, const std::string& path);
 std::string summary_of(const Members& m);
-std::map<const void*, std::string> names_of(const Members& m);
+ModuleNames names_of(const Members& m);
 
 }  // namespace detail
 
-/// The tensors that are trained, with dotted names ("blocks.0.out.weight").
+/// The tensors that are trained, with dotted names ("blocks.0.out.weight"); one that several members share
+/// is listed once, under its first name.
 template <class M>
 std::vector<NamedTensor> parameters(const M& m) {
   return detail::tensors_of(detail::members(m), true);
@@ -134,9 +139,9 @@ template <class M>
 std::string summary(const M& m) {
   return detail::summary_of(detail::members(m));
 }
-/// Paths of the modules by address, for AnomalyMode. Valid while m stays where it is.
+/// Paths of the modules, for AnomalyMode. Valid while m stays where it is.
 template <class M>
-std::map<const void*, std::string> name_modules(const M& m) {
+ModuleNames name_modules(const M& m) {
   return detail::names_of(detail::members(m));
 }
 

@@ -13,6 +13,12 @@ namespace sluice {
 
 namespace {
 
+void check_source(const char* op, const Tensor& y) {
+  if (grad_enabled() && y.requires_grad())
+    fail<AutogradError>(op, ": the source ", y, " requires a gradient, which an in-place edit would lose; use "
+                        "the out-of-place op, or NoGrad, or detach()");
+}
+
 template <class T>
 T from_double(double v) {
   if constexpr (std::is_same_v<T, BFloat16>) return BFloat16(static_cast<float>(v));
@@ -113,6 +119,7 @@ void fill_(Tensor& x, double value) {
 
 void copy_(Tensor& x, const Tensor& y) {
   check_in_place("copy_", x);
+  check_source("copy_", y);
   if (broadcast("copy_", x.shape(), y.shape()) != x.shape())
     fail("copy_: a source of shape ", y, " does not fit into ", x);
   Tensor source = y.shares_storage(x) ? clone(y.detach()) : y;  // the two may overlap
@@ -123,11 +130,14 @@ void copy_(Tensor& x, const Tensor& y) {
 
 void add_(Tensor& x, const Tensor& y, double factor) {
   check_in_place("add_", x);
+  check_source("add_", y);
   if (x.shape() != y.shape()) fail("add_: shapes differ — got x=", x, ", y=", y);
   if (x.dtype() != y.dtype())
     fail<DTypeError>("add_: dtypes differ — got x=", x.dtype(), ", y=", y.dtype());
   NoGrad guard;
-  if (!x.is_contiguous()) return copy_(x, x + y * factor);
+  // y may be another view of the same memory: every element must be read before it is written.
+  const bool overlap = y.shares_storage(x) && !(y.raw() == x.raw() && y.is_contiguous());
+  if (!x.is_contiguous() || overlap) return copy_(x, x + y * factor);
   dispatch_float("add_", x.dtype(), [&]<class T>() {
     T* out = x.mutable_data<T>();
     const T f = static_cast<T>(factor);

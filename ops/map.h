@@ -221,6 +221,9 @@ template <class F, class... Ts>
   requires(std::same_as<Ts, Tensor> && ...)
 Tensor map(F f, const Tensor& first, const Ts&... rest) {
   constexpr std::size_t N = 1 + sizeof...(rest);
+  static_assert(N <= 6, "map: a formula takes 1 to 6 tensors");
+  static_assert(std::is_invocable_v<const F&, const Value<float>&, std::conditional_t<true, const Value<float>&, Ts>...>,
+                "map: the formula must be callable with one `auto` parameter per tensor, all of one type");
   constexpr const char* op = detail::formula_name<F>();
   std::array<const Tensor*, N> xs{&first, &rest...};
   auto plan = detail::plan_map<N>(op, xs, detail::is_integral<F>());

@@ -42,7 +42,8 @@ int64_t count_of(const Shape& s, const Shape& dims) {
 /// Reduces sorted dims of x without history. Neighbouring dims go in one pass over memory; dims that
 /// are apart take one pass per group, the last group first.
 Tensor reduce_values(Reduction kind, const Tensor& x, const Shape& dims, bool keep) {
-  Tensor y = x.is_contiguous() ? x.detach() : contiguous(x.detach());
+  if (dims.empty()) return clone(x.detach());  // a scalar: nothing to reduce, but the result is new
+  Tensor y = contiguous(x.detach());
   for (int i = dims.rank() - 1; i >= 0;) {
     int last = static_cast<int>(dims[i]), first = last;
     for (--i; i >= 0 && dims[i] == first - 1; --i) --first;

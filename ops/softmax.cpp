@@ -75,7 +75,7 @@ struct Softmax final : Node {
     if (grad_enabled())
       return {log ? g - exp(y) * sum(g, {-1}, keep) : y * (g - sum(g * y, {-1}, keep))};
     Tensor dx = empty_like(y);
-    softmax_backward_kernel(y.device())(y, contiguous(g), dx, log);
+    if (y.numel() > 0) softmax_backward_kernel(y.device())(y, contiguous(g), dx, log);
     return {dx};
   }
 };

@@ -1,0 +1,165 @@
+// Normalisation layers against their definitions in plain loops, their gradients and edges.
+#include <sluice/layers/norm.h>
+
+#include "support/approx.h"
+#include "support/catch.h"
+
+#include <sluice/autograd/engine.h>
+#include <sluice/autograd/gradcheck.h>
+#include <sluice/core/random.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/reduce.h>
+#include <sluice/ops/view.h>
+
+#include <cmath>
+
+using namespace sluice;
+using namespace sluice::testing;
+using Catch::Contains;
+using Doubles = std::vector<double>;
+
+namespace {
+
+constexpr NormKind kKinds[] = {NormKind::none, NormKind::layer, NormKind::rms, NormKind::rms_plain, NormKind::scale, NormKind::scale_l2};
+
+Tensor random(const Shape& shape, uint64_t seed, double scale = 1) {
+  Rng rng(seed);
+  return normal(shape, 0, scale, rng, {f64});
+}
+
+/// One row by definition; weight and bias stretched to d.
+Doubles row_by_definition(NormKind kind, const Doubles& x, const Doubles& w, const Doubles& b, double eps) {
+  const double d = static_cast<double>(x.size());
+  double mean = 0, squares = 0, var = 0;
+  for (double v : x) mean += v / d, squares += v * v;
+  for (double v : x) var += (v - mean) * (v - mean) / d;
+  Doubles y = x;
+  for (std::size_t i = 0; i < x.size(); ++i) switch (kind) {
+      case NormKind::none: break;
+      case NormKind::layer: y[i] = (x[i] - mean) / std::sqrt(var + eps) * w[i] + b[i]; break;
+      case NormKind::rms: y[i] = x[i] / std::sqrt(squares / d + eps) * w[i]; break;
+      case NormKind::rms_plain: y[i] = x[i] / std::sqrt(squares / d + eps); break;
+      case NormKind::scale: y[i] = w[0] * x[i] / std::sqrt(squares / d + eps); break;
+      case NormKind::scale_l2: y[i] = w[0] * x[i] / std::max(std::sqrt(squares) / std::sqrt(d), eps); break;
+    }
+  return y;
+}
+/// A layer with parameters that are not their initial ones.
+Norm made(NormKind kind, int64_t dim, double eps = 1e-5) {
+  Norm n({.dim = dim, .kind = kind, .eps = eps, .dtype = f64});
+  if (n.weight.defined()) n.weight = random(n.weight.shape(), 11).requires_grad_();
+  if (n.bias.defined()) n.bias = random(n.bias.shape(), 12).requires_grad_();
+  return n;
+}
+
+}  // namespace
+
+TEST_CASE("norm: every kind equals its definition, row by row", "[norm]") {
+  for (NormKind kind : kKinds)
+    for (int64_t d : {1, 2, 7, 33})
+      for (double eps : {1e-5, 0.1}) {
+        INFO("kind " << static_cast<int>(kind) << " d " << d << " eps " << eps);
+        Norm n = made(kind, d, eps);
+        Tensor x = random({2, 3, d}, 1, 3) + 0.5, y = n(x);
+        REQUIRE(y.shape() == x.shape());
+        Doubles xs = x.to_vector<double>(), got = y.to_vector<double>(), w = n.weight.defined() ? n.weight.to_vector<double>() : Doubles(),
+                b = n.bias.defined() ? n.bias.to_vector<double>() : Doubles();
+        for (std::size_t r = 0; r < 6; ++r) {
+          const auto begin = static_cast<std::ptrdiff_t>(r) * d;
+          Doubles want = row_by_definition(kind, Doubles(xs.begin() + begin, xs.begin() + begin + d), w, b, eps);
+          for (std::size_t i = 0; i < want.size(); ++i)
+            CHECK(std::abs(got[static_cast<std::size_t>(begin) + i] - want[i]) < 1e-12 * (1 + std::abs(want[i])));
+        }
+      }
+}
+
+TEST_CASE("norm: gradients of input and parameters, first and second order", "[norm]") {
+  for (NormKind kind : kKinds) {
+    INFO("kind " << static_cast<int>(kind));
+    Norm n = made(kind, 4);
+    std::vector<Tensor> inputs{random({2, 4}, 1).requires_grad_()};
+    for (Tensor p : {n.weight, n.bias})
+      if (p.defined()) inputs.push_back(p);
+    auto f = [&](const std::vector<Tensor>& in) {
+      Norm m = n;
+      if (m.weight.defined()) m.weight = in[1];
+      if (m.bias.defined()) m.bias = in[2];
+      return m(in[0]);
+    };
+    auto first = gradcheck(f, inputs), second = gradgradcheck(f, inputs);
+    INFO(first.message << " | " << second.message);
+    CHECK(first.ok);
+    CHECK(second.ok);
+  }
+}
+
+TEST_CASE("norm: rows of zeros stay finite, forward and backward", "[norm]") {
+  for (NormKind kind : kKinds) {
+    INFO("kind " << static_cast<int>(kind));
+    Norm n = made(kind, 4);
+    Tensor x = zeros({2, 4}, {f64}).requires_grad_(), y = n(x);
+    for (double v : y.to_vector<double>()) CHECK(std::isfinite(v));
+    backward(sum(y * random({2, 4}, 3)));
+    for (double v : x.grad().to_vector<double>()) CHECK(std::isfinite(v));
+    if (n.weight.defined())
+      for (double v : n.weight.grad().to_vector<double>()) CHECK(std::isfinite(v));
+  }
+}
+
+TEST_CASE("norm: large, small and constant rows in f32", "[norm]") {
+  for (NormKind kind : {NormKind::layer, NormKind::rms_plain, NormKind::scale}) {
+    INFO("kind " << static_cast<int>(kind));
+    Norm n({.dim = 8, .kind = kind});
+    Tensor base({1, -2, 3, -4, 5, -6, 7, -8});
+    for (float scale : {1e-3f, 1.f, 1e3f, 1e15f}) {
+      Tensor y = n(base * static_cast<double>(scale));
+      CHECK(mean(square(y)).item() == Approx(1).epsilon(scale < 1 ? 0.5 : 1e-4));
+    }
+  }
+  // A mean far larger than the deviation must not eat it.
+  LayerNorm layer(4);
+  Tensor y = layer(Tensor({10000, 10001, 10002, 10003}));
+  const double s = std::sqrt(1.25 + 1e-5);
+  const Doubles want{-1.5 / s, -0.5 / s, 0.5 / s, 1.5 / s};
+  for (std::size_t i = 0; i < 4; ++i) CHECK(y.to_vector<double>()[i] == Approx(want[i]).epsilon(1e-5));
+  for (float v : layer(full({4}, 3)).to_vector()) CHECK(std::abs(v) < 1e-4);
+}
+
+TEST_CASE("norm: parameters are those of the kind, with their initial values", "[norm]") {
+  auto names = [](const Norm& n) {
+    std::string s;
+    for (auto& p : parameters(n)) s += p.name + str(p.tensor.shape()) + " ";
+    return s;
+  };
+  CHECK(names(Norm({.dim = 6, .kind = NormKind::none})) == "");
+  CHECK(names(Norm({.dim = 6})) == "weight[6] bias[6] ");
+  CHECK(names(RMSNorm(6)) == "weight[6] ");
+  CHECK(names(Norm({.dim = 6, .kind = NormKind::rms_plain})) == "");
+  CHECK(names(ScaleNorm(6)) == "weight[1] ");
+  CHECK(LayerNorm(3).weight.to_vector<double>() == Doubles{1, 1, 1});
+  CHECK(LayerNorm(3).bias.to_vector<double>() == Doubles{0, 0, 0});
+  CHECK(RMSNorm(3).eps == 1e-6);
+  CHECK(names(Norm()) == "");
+  Tensor x = random({2, 3}, 1);
+  CHECK(Norm()(x).ref() == x.ref());
+}
+
+TEST_CASE("norm: misfit sizes are errors that name the op", "[norm]") {
+  CHECK_THROWS_AS(Norm({.dim = 0}), ShapeError);
+  CHECK_THROWS_WITH(LayerNorm(4)(zeros({2, 5})), Contains("layer_norm") && Contains("[2,5]") && Contains("[4]"));
+  CHECK_THROWS_WITH(RMSNorm(4)(zeros({2, 5})), Contains("rms_norm") && Contains("[2,5]"));
+  CHECK_THROWS_AS(LayerNorm(4)(zeros({2, 4}, {f64})), DTypeError);
+  CHECK_THROWS_AS(LayerNorm(4)(zeros({})), ShapeError);
+}
+
+TEST_CASE("norm: strided and empty inputs", "[norm]") {
+  for (NormKind kind : kKinds) {
+    INFO("kind " << static_cast<int>(kind));
+    Norm n = made(kind, 4);
+    Tensor x = transpose(random({4, 3}, 1), 0, 1);
+    CHECK(max_abs_diff(n(x), n(clone(x))) == 0);
+    CHECK(n(zeros({0, 4}, {f64})).shape() == Shape{0, 4});
+    CHECK(n(random({4}, 2)).shape() == Shape{4});
+  }
+}
