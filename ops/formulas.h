@@ -218,29 +218,22 @@ struct ScaleOffset {
   }
 };
 
-// -- attention weights of GAU: w holds mask / length; where it is 0 the score may be anything, even NaN ----
-/// relu(scale·t [+ b])² · w
-struct Relu2Weight {
-  static constexpr const char* name = "relu2_weight";
+// -- attention weights of GAU: w holds mask / length ---------------------------------------------------
+/// φ(scale·t [+ b]) · w. Where w is 0 the score may be anything, even NaN: it is replaced before use, because
+/// a selection after use would meet 0·NaN in gradients of higher order.
+template <class Phi>
+struct ScoreWeight {
+  static constexpr const char* name = "score_weight";
   double scale = 1;
   template <class T> SLUICE_FN T operator()(const T& t, const T& w) const {
-    return select(w == 0.0, like(t, 0), Relu2{}(t * scale) * w);
+    return Phi{}(select(w == 0.0, like(t, 0), t) * scale) * w;
   }
   template <class T> SLUICE_FN T operator()(const T& t, const T& b, const T& w) const {
-    return select(w == 0.0, like(t, 0), Relu2{}(t * scale + b) * w);
+    return Phi{}(select(w == 0.0, like(t, 0), t) * scale + select(w == 0.0, like(t, 0), b)) * w;
   }
 };
-/// laplace(scale·t [+ b]) · w
-struct LaplaceWeight {
-  static constexpr const char* name = "laplace_weight";
-  double scale = 1;
-  template <class T> SLUICE_FN T operator()(const T& t, const T& w) const {
-    return select(w == 0.0, like(t, 0), Laplace{}(t * scale) * w);
-  }
-  template <class T> SLUICE_FN T operator()(const T& t, const T& b, const T& w) const {
-    return select(w == 0.0, like(t, 0), Laplace{}(t * scale + b) * w);
-  }
-};
+using Relu2Weight = ScoreWeight<Relu2>;
+using LaplaceWeight = ScoreWeight<Laplace>;
 
 // -- losses, elementwise ---------------------------------------------------------------------------------
 struct SquaredError {

@@ -186,7 +186,7 @@ Tensor embedding(const Tensor& weight, const Tensor& index) {
   if (weight.rank() != 2) fail("embedding: needs weight [V, D] — got weight=", weight, ", index=", index);
   Shape shape = index.shape();
   shape.push_back(weight.dim(1));
-  Tensor flat = alias(checked_index("embedding", weight, index), Layout({index.numel()}));
+  Tensor flat = reshape(checked_index("embedding", weight, index), {index.numel()});
   return reshape(select_slices("embedding", weight, 0, flat), shape);
 }
 
