@@ -51,13 +51,12 @@ void cross_entropy_backward_cpu(const Tensor& x, const Tensor& targets, const Te
     const T *in = x.data<T>(), *pg = g.data<T>();
     T* out = dx.mutable_data<T>();
     detail::for_each_row(x.dim(0), classes, [&](int64_t r) {
-      T* q = out + r * classes;
+      T* __restrict__ q = out + r * classes;
       if (t[r] < 0) return static_cast<void>(std::fill_n(q, classes, T(0)));
-      const T* p = in + r * classes;
+      const T* __restrict__ p = in + r * classes;
       const T m = detail::row_max(p, classes);
       const T shift = m - m == T(0) ? m : T(0);
-      detail::row_map(p, q, classes, [shift](T v) { return math::exp(v - shift); });
-      const T scale = pg[r] / detail::row_sum(q, classes);
+      const T scale = pg[r] / detail::row_total<T>(classes, [=](int64_t i) { return q[i] = math::exp(p[i] - shift); });
       const T uniform = pg[r] * T(smoothing / static_cast<double>(classes));
       detail::row_map(q, q, classes, [=](T v) { return v * scale - uniform; });
       q[t[r]] -= pg[r] * T(1 - smoothing);

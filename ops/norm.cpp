@@ -23,62 +23,58 @@ struct NormSpec {
   double eps;
 };
 
-template <class T>
-struct RowStats {
-  T mean, r;
-};
-template <class T>
-RowStats<T> row_stats(const T* x, int64_t n, NormSpec spec) {
-  const T mean = spec.centred ? detail::row_sum(x, n) / T(n) : T(0);
-  const T ss = detail::row_total<T>(n, [=](int64_t i) { return (x[i] - mean) * (x[i] - mean); });
-  return {mean, T(1) / std::sqrt(ss / T(n) + T(spec.eps))};
-}
-
-void norm_cpu(const Tensor& x, const Tensor& w, const Tensor& b, Tensor& y, NormSpec spec) {
+/// y, and stats [rows, 2]: mean (0 unless centred) and r of each row, kept for the backward pass.
+void norm_cpu(const Tensor& x, const Tensor& w, const Tensor& b, Tensor& y, Tensor& stats, NormSpec spec) {
   const int64_t n = x.dim(-1);
   dispatch_float("norm", x.dtype(), [&]<class T>() {
     const T* in = x.data<T>();
     const T* pw = w.defined() ? w.data<T>() : nullptr;
     const T* pb = b.defined() ? b.data<T>() : nullptr;
-    T* out = y.mutable_data<T>();
+    T *out = y.mutable_data<T>(), *ps = stats.mutable_data<T>();
     detail::for_each_row(x.numel() / n, n, [&](int64_t row) {
-      const T* p = in + row * n;
-      T* q = out + row * n;
-      const auto [mean, r] = row_stats(p, n, spec);
+      const T* __restrict__ p = in + row * n;
+      T* __restrict__ q = out + row * n;
+      const T mean = spec.centred ? detail::row_sum(p, n) / T(n) : T(0);
+      const T ss = detail::row_total<T>(n, [=](int64_t i) { return (p[i] - mean) * (p[i] - mean); });
+      const T r = T(1) / std::sqrt(ss / T(n) + T(spec.eps));
       if (pb) for (int64_t i = 0; i < n; ++i) q[i] = (p[i] - mean) * r * pw[i] + pb[i];
       else if (pw) for (int64_t i = 0; i < n; ++i) q[i] = (p[i] - mean) * r * pw[i];
       else for (int64_t i = 0; i < n; ++i) q[i] = (p[i] - mean) * r;
+      ps[2 * row] = mean, ps[2 * row + 1] = r;
     });
   });
 }
 
+/// One row of dx: two sums and one pass.
+template <class T, class Weighted>
+void norm_backward_row(const T* __restrict__ p, T* __restrict__ o, int64_t n, T mean, T r, bool centred, Weighted h) {
+  const T hx = detail::row_total<T>(n, [=](int64_t i) { return h(i) * (p[i] - mean); }) * r / T(n);
+  const T hm = centred ? detail::row_total<T>(n, h) / T(n) : T(0);
+  for (int64_t i = 0; i < n; ++i) o[i] = r * (h(i) - hm - (p[i] - mean) * r * hx);
+}
+
 /// dx, and dw and db when defined. Rows are cut into fixed slabs with one partial dw, db each.
-void norm_backward_cpu(const Tensor& x, const Tensor& w, const Tensor& g, Tensor& dx, Tensor& dw,
+void norm_backward_cpu(const Tensor& x, const Tensor& w, const Tensor& g, const Tensor& stats, Tensor& dx, Tensor& dw,
                        Tensor& db, NormSpec spec) {
   const int64_t n = x.dim(-1), rows = x.numel() / n;
-  const int64_t slab = std::max<int64_t>(1, (1 << 15) / n), slabs = (rows + slab - 1) / slab;
+  const int64_t slab = std::max<int64_t>(1, (1 << 16) / n), slabs = (rows + slab - 1) / slab;
   dispatch_float("norm", x.dtype(), [&]<class T>() {
-    const T *in = x.data<T>(), *pg = g.data<T>();
+    const T *in = x.data<T>(), *pg = g.data<T>(), *ps = stats.data<T>();
     const T* pw = w.defined() ? w.data<T>() : nullptr;
     T* out = dx.mutable_data<T>();
     std::vector<T> part(dw.defined() || db.defined() ? static_cast<std::size_t>(2 * slabs * n) : 0);
     parallel_for(slabs, 1, [&](int64_t begin, int64_t end) {
-      std::vector<T> h(static_cast<std::size_t>(n));
       for (int64_t s = begin; s < end; ++s) {
-        T* sw = part.empty() ? nullptr : part.data() + 2 * s * n;
+        T* __restrict__ sw = part.empty() ? nullptr : part.data() + 2 * s * n;
         for (int64_t row = s * slab; row < std::min(rows, (s + 1) * slab); ++row) {
-          const T *p = in + row * n, *q = pg + row * n;
-          T* o = out + row * n;
-          const auto [mean, r] = row_stats(p, n, spec);
-          const T m = mean, rr = r;
-          T* ph = h.data();
-          if (pw) for (int64_t i = 0; i < n; ++i) ph[i] = q[i] * pw[i];
-          else std::copy_n(q, n, ph);
-          const T hx = detail::row_total<T>(n, [=](int64_t i) { return ph[i] * (p[i] - m); }) * rr / T(n);
-          const T hm = spec.centred ? detail::row_sum(ph, n) / T(n) : T(0);
-          for (int64_t i = 0; i < n; ++i) o[i] = rr * (ph[i] - hm - (p[i] - m) * rr * hx);
-          if (sw)
-            for (int64_t i = 0; i < n; ++i) sw[i] += q[i] * ((p[i] - m) * rr), sw[n + i] += q[i];
+          const T* __restrict__ p = in + row * n;
+          const T* __restrict__ q = pg + row * n;
+          const T mean = ps[2 * row], r = ps[2 * row + 1];
+          if (pw) norm_backward_row(p, out + row * n, n, mean, r, spec.centred, [=](int64_t i) { return q[i] * pw[i]; });
+          else norm_backward_row(p, out + row * n, n, mean, r, spec.centred, [=](int64_t i) { return q[i]; });
+          if (!sw) continue;
+          for (int64_t i = 0; i < n; ++i) sw[i] += q[i] * ((p[i] - mean) * r);
+          for (int64_t i = 0; i < n; ++i) sw[n + i] += q[i];
         }
       }
     });
@@ -95,12 +91,12 @@ void norm_backward_cpu(const Tensor& x, const Tensor& w, const Tensor& g, Tensor
   });
 }
 
-constinit Kernel<void(const Tensor&, const Tensor&, const Tensor&, Tensor&, NormSpec)> norm_kernel{
+constinit Kernel<void(const Tensor&, const Tensor&, const Tensor&, Tensor&, Tensor&, NormSpec)> norm_kernel{
     "norm", &norm_cpu};
-constinit Kernel<void(const Tensor&, const Tensor&, const Tensor&, Tensor&, Tensor&, Tensor&, NormSpec)>
+constinit Kernel<void(const Tensor&, const Tensor&, const Tensor&, const Tensor&, Tensor&, Tensor&, Tensor&, NormSpec)>
     norm_backward_kernel{"norm backward", &norm_backward_cpu};
 
-// Inputs and saved tensors: x, weight, bias (the last two may be undefined).
+// Inputs: x, weight, bias (the last two may be missing). Saved: x, weight or undefined, the rows' statistics.
 struct Norm final : Node {
   NormSpec spec;
   const char* op;
@@ -109,14 +105,14 @@ struct Norm final : Node {
   const char* name() const override { return op; }
 
   Tensors vjp(const Tensor& g) override {
-    Tensor x = saved(0), w = edges.size() > 1 ? saved(1) : Tensor();
+    Tensor x = saved(0), w = saved(1);
     Tensors grads(edges.size());
     if (!grad_enabled()) {
       Tensor dx = empty(x.shape(), x.options());
       Tensor dw = edges.size() > 1 && needs(1) ? empty({x.dim(-1)}, x.options()) : Tensor();
       Tensor db = edges.size() > 2 && needs(2) ? empty({x.dim(-1)}, x.options()) : Tensor();
-      norm_backward_kernel(x.device())(contiguous(x), w.defined() ? contiguous(w) : w, contiguous(g), dx, dw,
-                                       db, spec);
+      norm_backward_kernel(x.device())(contiguous(x), w.defined() ? contiguous(w) : w, contiguous(g), saved(2),
+                                       dx, dw, db, spec);
       grads[0] = dx;
       if (edges.size() > 1) grads[1] = dw;
       if (edges.size() > 2) grads[2] = db;
@@ -143,15 +139,16 @@ Tensor normalise(const char* op, const Tensor& x, const Tensor& w, const Tensor&
     if (p->dtype() != x.dtype()) fail<DTypeError>(op, ": x is ", x.dtype(), ", a parameter is ", p->dtype());
   }
   if (b.defined() && !w.defined()) return normalise(op, x, w, {}, spec) + b;
-  Tensor y = empty(x.shape(), x.options());
+  Tensor y = empty(x.shape(), x.options()), stats = empty({x.numel() / x.dim(-1), 2}, x.options());
   {
     NoGrad guard;
     if (x.numel() > 0)
-      norm_kernel(x.device())(contiguous(x), w.defined() ? contiguous(w) : w, b.defined() ? contiguous(b) : b, y, spec);
+      norm_kernel(x.device())(contiguous(x), w.defined() ? contiguous(w) : w, b.defined() ? contiguous(b) : b, y, stats,
+                              spec);
   }
-  if (b.defined()) return record<Norm>(y, {x, w, b}, {x, w}, spec, op);
-  if (w.defined()) return record<Norm>(y, {x, w}, {x, w}, spec, op);
-  return record<Norm>(y, {x}, {x}, spec, op);
+  if (b.defined()) return record<Norm>(y, {x, w, b}, {x, w, stats}, spec, op);
+  if (w.defined()) return record<Norm>(y, {x, w}, {x, w, stats}, spec, op);
+  return record<Norm>(y, {x}, {x, w, stats}, spec, op);
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace sluice::detail {
 namespace {
 
 constexpr int64_t kBlock = 1024;  // f32 partial sums are at most this long; their totals are f64
-constexpr int kLanes = 16;
+constexpr int kLanes = 64;  // a loop of 16 would be unrolled whole, and the selects of max would stay scalar
 
 struct SumOp {
   template <class T> static constexpr T start() { return T(0); }

@@ -22,14 +22,14 @@ void for_each_row(int64_t rows, int64_t width, F f) {
                });
 }
 
-/// Σ term(i), i < n.
+/// Σ term(i), i < n. term may also store what it computes.
 template <class T, class Term>
 T row_total(int64_t n, Term term) {
   T lane[kRowLanes] = {};
   int64_t i = 0;
   for (; i + kRowLanes <= n; i += kRowLanes)
     for (int k = 0; k < kRowLanes; ++k) lane[k] += term(i + k);
-  for (int k = 0; i < n; ++i, ++k) lane[k] += term(i);
+  for (int k = 0; k < kRowLanes && i < n; ++i, ++k) lane[k] += term(i);
   for (int width = kRowLanes / 2; width > 0; width /= 2)
     for (int k = 0; k < width; ++k) lane[k] += lane[k + width];
   return lane[0];
@@ -42,16 +42,18 @@ template <class T>
 T row_dot(const T* a, const T* b, int64_t n) {
   return row_total<T>(n, [a, b](int64_t i) { return a[i] * b[i]; });
 }
-/// Largest element; NaN wins.
+/// Largest element that is not NaN; −∞ if there is none. (Where NaN matters it comes back through the sum of
+/// exponentials.) 64 lanes: a loop of 16 would be unrolled whole, and its selects then stay scalar.
 template <class T>
 T row_max(const T* x, int64_t n) {
-  T lane[kRowLanes];
-  std::fill_n(lane, kRowLanes, -std::numeric_limits<T>::infinity());
+  constexpr int lanes = 64;
+  T lane[lanes];
+  std::fill_n(lane, lanes, -std::numeric_limits<T>::infinity());
   int64_t i = 0;
-  for (; i + kRowLanes <= n; i += kRowLanes)
-    for (int k = 0; k < kRowLanes; ++k) lane[k] = math::max(x[i + k], lane[k]);
-  for (int k = 0; i < n; ++i, ++k) lane[k] = math::max(x[i], lane[k]);
-  for (int k = 1; k < kRowLanes; ++k) lane[0] = math::max(lane[k], lane[0]);
+  for (; i + lanes <= n; i += lanes)
+    for (int k = 0; k < lanes; ++k) lane[k] = x[i + k] > lane[k] ? x[i + k] : lane[k];
+  for (int k = 0; k < lanes && i < n; ++i, ++k) lane[k] = x[i] > lane[k] ? x[i] : lane[k];
+  for (int k = 1; k < lanes; ++k) lane[0] = lane[k] > lane[0] ? lane[k] : lane[0];
   return lane[0];
 }
 template <class T, class F>

@@ -23,12 +23,11 @@ void softmax_cpu(const Tensor& x, Tensor& y, bool log) {
     const T* in = x.data<T>();
     T* out = y.mutable_data<T>();
     detail::for_each_row(x.numel() / n, n, [&](int64_t r) {
-      const T* p = in + r * n;
-      T* q = out + r * n;
-      T m = detail::row_max(p, n);
-      const T shift = m - m == T(0) ? m : T(0);  // ±inf and NaN lines: e^x itself says it right
-      detail::row_map(p, q, n, [shift](T v) { return math::exp(v - shift); });
-      const T total = detail::row_sum(q, n);
+      const T* __restrict__ p = in + r * n;
+      T* __restrict__ q = out + r * n;
+      const T m = detail::row_max(p, n);
+      const T shift = m - m == T(0) ? m : T(0);  // ±inf lines: e^x itself says it right
+      const T total = detail::row_total<T>(n, [=](int64_t i) { return q[i] = math::exp(p[i] - shift); });
       if (log) {
         const T l = math::log(total) + shift;
         // A line of −inf has log Σ = −inf; keep it −inf instead of −inf − −inf = NaN.
