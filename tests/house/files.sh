@@ -43,6 +43,12 @@ for file in "${files[@]}"; do
   esac
 done
 
+# The README: short, without holes, and its program is one that is compiled and run.
+(($(wc -l <README.md) <= 200)) || bad 'README.md has more than 200 lines'
+if grep -nE '@[A-Z]+@' README.md; then bad 'README.md has unfilled places'; fi
+program=$(sed -n '/^```cpp$/,/^```$/p' README.md | sed '1d;$d')
+[[ $program == "$(cat examples/00_readme.cpp)" ]] || bad 'the program in README.md is not examples/00_readme.cpp'
+
 # Paths of one person's machine and notes that are not part of the project.
 pattern='(^|[^[:alnum:]_.$}])/(work|root|home)/|(^|[^[:alnum:]_])(DESIGN|USERS|SPEC|CUDA)[.]md'
 if grep -nIE "$pattern" -- "${files[@]}" 2>/dev/null; then
