@@ -11,30 +11,31 @@ namespace detail {
 
 OperandCheck check_operands(const char* op, const Tensor* const* xs, std::size_t n, bool integral) {
   const Tensor& first = *xs[0];
-  OperandCheck out{boolean, first.is_contiguous()};
+  DType common = boolean;
+  bool all_same = first.is_contiguous();
   const Device device = first.device();
   for (std::size_t k = 0; k < n; ++k) {
     const Tensor& x = *xs[k];
-    if (k > 0 && out.all_same)
-      out.all_same = x.is_contiguous() && x.shape() == first.shape();
+    if (k > 0 && all_same)
+      all_same = x.is_contiguous() && x.shape() == first.shape();
     if (x.device() != device)
       fail<DeviceError>(op, ": operands on ", device, " and ", x.device());
     DType t = x.dtype();
     if (t == boolean) {
-      out.all_same &= n == 1;  // read through a buffer, as 0 and 1
+      all_same &= n == 1;  // read through a buffer, as 0 and 1
       continue;
     }
-    if (out.dtype != boolean && t != out.dtype)
-      fail<DTypeError>(op, ": dtypes differ — got ", out.dtype, " and ", t,
+    if (common != boolean && t != common)
+      fail<DTypeError>(op, ": dtypes differ — got ", common, " and ", t,
                        " for shapes ", first, " and ", x, "; convert with to(x, dtype)");
-    out.dtype = t;
+    common = t;
   }
-  bool ok = out.dtype == f32 || out.dtype == f64 || (integral && is_integer(out.dtype));
+  bool ok = common == f32 || common == f64 || (integral && is_integer(common));
   if (!ok)
     fail<DTypeError>(op, ": needs ", integral ? "f32, f64, i64 or i32" : "f32 or f64", " — got ",
-                     out.dtype, " of shape ", first,
-                     out.dtype == bf16 ? "; bf16 is a storage type, convert with to(x, f32)" : "");
-  return out;
+                     common, " of shape ", first,
+                     common == bf16 ? "; bf16 is a storage type, convert with to(x, f32)" : "");
+  return {common, all_same};
 }
 
 const Tensor& unit(DType dtype) {

@@ -68,7 +68,6 @@ struct MapPlan {
   std::array<const Tensor*, N> operands;
   std::array<const std::byte*, N> base;
   std::array<bool, N> direct;          // contiguous, of full shape and right dtype: no tile buffer
-  std::array<Layout, N> layouts;       // expanded to `shape`; only filled where !direct
 };
 
 struct OperandCheck {
@@ -91,7 +90,6 @@ MapPlan<N> plan_map(const char* op, std::array<const Tensor*, N> xs, bool integr
     p.base[k] = xs[k]->raw();
     p.direct[k] = xs[k]->dtype() == p.dtype &&
                   (check.all_same || (xs[k]->shape() == p.shape && xs[k]->is_contiguous()));
-    if (!p.direct[k]) p.layouts[k] = xs[k]->layout().expanded(p.shape);
   }
   return p;
 }
@@ -102,7 +100,7 @@ template <class T, std::size_t N, class Body>
 void for_each_tile(const MapPlan<N>& p, Body body) {
   std::array<Walk, N> walks;
   for (std::size_t k = 0; k < N; ++k)
-    if (!p.direct[k]) walks[k] = Walk(p.layouts[k]);
+    if (!p.direct[k]) walks[k] = Walk(p.operands[k]->layout().expanded(p.shape));
   parallel_for(p.shape.numel(), 32 * kTile, [&](int64_t begin, int64_t end) {
     alignas(64) T buffer[N][kTile];
     std::array<const T*, N> in;
