@@ -31,7 +31,7 @@ std::map<std::string, Line>& lines() {
 std::string cell_text(const Cell& c, bool share) {
   if (!c.seen) return "—";
   char text[48];
-  if (share) std::snprintf(text, sizeof text, "%s %3.0f %%", c.failed ? "✗" : "✓", 100 * c.worst);
+  if (share) std::snprintf(text, sizeof text, "%s %3.0f %%", c.failed ? "✗" : "✓", std::min(999.0, 100 * c.worst));
   else std::snprintf(text, sizeof text, "%s %.1e", c.failed ? "✗" : "✓", c.worst);
   return text;
 }
