@@ -159,10 +159,11 @@ struct Gelu {  // x·Φ(x), exact (Hendrycks & Gimpel 2016)
     return x * 0.5 * (erf(x * 0.7071067811865476) + 1.0);
   }
 };
+/// ½x(1 + tanh u) with u = √(2/π)(x + 0.044715x³), written as x·σ(2u): no cancellation for negative x.
 struct GeluTanh {
   static constexpr const char* name = "gelu_tanh";
   template <class T> SLUICE_FN T operator()(const T& x) const {
-    return x * 0.5 * (tanh((x + x * x * x * 0.044715) * 0.7978845608028654) + 1.0);
+    return x * sigmoid((x + x * x * x * 0.044715) * 1.5957691216057308);
   }
 };
 /// ½(1 + erf((x − √½) / (√(1/4π)·√2))), the Laplace attention function of MEGA (Ma et al. 2022).
