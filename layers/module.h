@@ -120,6 +120,7 @@ std::map<std::string, std::string> load(const M& m, const std::string& path) {
 }
 /// Converts floating-point tensors in place (f32 or f64). Optimisers made before see the old tensors.
 template <class M>
+  requires(!std::is_same_v<M, Tensor>)  // a tensor is converted by value, see ops/create.h
 void to(M& m, DType dtype) {
   detail::convert(detail::members(m), dtype);
 }

@@ -275,6 +275,13 @@ TEST_CASE("module: the summary lists every module with its tensors", "[module]")
   CHECK_THAT(summary(m.blocks[1]), Contains("(model)") && Contains("extra"));
 }
 
+TEST_CASE("to() of a tensor converts by value, also beside the module function", "[module]") {
+  Tensor x = ones({2});
+  const Tensor y = to(x, f64);
+  CHECK(y.dtype() == f64);
+  CHECK(x.dtype() == f32);
+}
+
 TEST_CASE("module: constructors keep no tensor that visit does not list", "[module]") {
   Rng rng(1);
   CHECK(all_listed([&] { return Linear({3, 4}, rng); }));
