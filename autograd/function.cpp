@@ -68,7 +68,7 @@ struct Checkpoint final : Node {
       fail<AutogradError>("checkpoint: the second run gave shape ", y, ", the first gave ", outputs[0].shape);
     std::vector<Edge> wanted;
     for (std::size_t i = 0; i < edges.size(); ++i) {
-      if (!needs(i)) wanted.emplace_back();
+      if (!needs(i)) wanted.push_back({});
       else if (i < inputs) wanted.push_back({xs[i].impl().history, xs[i].impl().output_index});
       else wanted.push_back(edges[i]);
     }
@@ -141,8 +141,8 @@ Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f,
   Ref<Node> node(new Checkpoint(f, std::move(tape), inputs.size()));
   for (const Tensor& x : inputs) {
     node->save(x);
-    if (x.requires_grad()) node->edges.emplace_back(x.impl().history, x.impl().output_index);
-    else node->edges.emplace_back();
+    if (x.requires_grad()) node->edges.push_back({x.impl().history, x.impl().output_index});
+    else node->edges.push_back({});
   }
   for (Edge& e : captured) node->edges.push_back(std::move(e));
   Tensor out = y.detach();

@@ -24,7 +24,6 @@ namespace {
 
 constexpr std::size_t kAlign = 64;
 constexpr int kClasses = 192;
-constexpr std::size_t kSmallLimit = 4096;  // up to here blocks are cached per thread
 constexpr int kSmallClasses = 8 + 4 * 3;   // 64…512 in steps of 64, then 640…4096
 constexpr int kBatch = 256;                // blocks that move between a thread's list and the shared one
 constexpr std::size_t kSlab = 1 << 16;     // small blocks are cut from slabs of this size
@@ -65,7 +64,7 @@ void* fresh_block(std::size_t bytes) {
   return p;
 }
 
-class Pool {  // blocks larger than kSmallLimit, shared by all threads
+class Pool {  // blocks larger than 4 KB, shared by all threads
  public:
   void* take(int c) {
     std::lock_guard lock(mutex_);

@@ -96,8 +96,8 @@ namespace detail {
 
 void connect(Node& node, TensorRefs inputs, TensorRefs saves, Tensor& y) {
   for (const Tensor& x : inputs) {
-    if (x.requires_grad()) node.edges.emplace_back(x.impl().history, x.impl().output_index);
-    else node.edges.emplace_back();
+    if (x.requires_grad()) node.edges.push_back({x.impl().history, x.impl().output_index});
+    else node.edges.push_back({});
   }
   for (const Tensor& s : saves) {
     if (s.ref() == y.ref()) {

@@ -36,7 +36,7 @@ void check_state(const Members& m, const std::map<std::string, Tensor>& state) {
   }
   if (state.size() != m.slots.size())
     for (const auto& [name, x] : state)
-      if (std::none_of(m.slots.begin(), m.slots.end(), [&](auto& s) { return s.name == name; }))
+      if (std::none_of(m.slots.begin(), m.slots.end(), [&wanted = name](auto& s) { return s.name == wanted; }))
         fail<IOError>("load: tensor \"", name, "\" is not part of the model");
 }
 

@@ -102,7 +102,7 @@ std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, in
   }
   if (grad_enabled() && x.requires_grad() && !pieces.empty()) {
     Node* node = new Split(d, x.options());
-    node->edges.emplace_back(x.impl().history, x.impl().output_index);
+    node->edges.push_back({x.impl().history, x.impl().output_index});
     for (Tensor& p : pieces) node->add_output(p);
   }
   return pieces;

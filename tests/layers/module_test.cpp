@@ -185,7 +185,9 @@ TEST_CASE("module: what does not fit is refused and changes nothing", "[module]"
       {{}, {"missing"}},
   };
   TempFolder folder;
-  for (const auto& [state, parts] : cases) {
+  for (const auto& one : cases) {
+    const auto& state = one.first;
+    const auto& parts = one.second;
     Model m(2);
     const auto before = copy_of(m);
     auto expect = [&](auto f) {

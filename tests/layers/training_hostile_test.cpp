@@ -174,8 +174,9 @@ TEST_CASE("hostile checkpoint: headers that lie", "[training][hostile]") {
       {"negative generator", {"\"rng.seed\":\"1\"", "\"rng.seed\":\"-1\""}},
   };
   Run run(2);
-  for (const auto& [name, change] : lies) {
-    INFO(name);
+  for (const auto& lie : lies) {
+    const auto& change = lie.second;
+    INFO(lie.first);
     put(folder / "bad", with_header(good, [&](std::string h) { return replaced(h, change.first, change.second); }));
     INFO(refused(run, folder / "bad"));
   }
