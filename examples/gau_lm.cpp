@@ -94,7 +94,7 @@ int run(const Settings& s) {
   const std::string_view valid = baseline_part(split.valid);
 
   Rng rng(static_cast<uint64_t>(s.seed));
-  ByteLm model({s.dim, s.layers, s.key_dim, s.dropout, static_cast<uint64_t>(s.seed)}, rng);
+  ByteLm model({s.dim, s.layers, s.key_dim, s.dropout}, rng);
   Adam adam(parameters(model), {.lr = s.lr, .beta2 = 0.95, .weight_decay = 0.05});
   std::printf("text      %s: %zu bytes to train on, %zu to validate\n", s.text.empty() ? "(built in)" : s.text.c_str(),
               split.train.size(), valid.size());

@@ -13,10 +13,10 @@ namespace sluice {
 
 namespace {
 
-using detail::Reduction;
+using detail::ReduceKind;
 using detail::ReduceShape;
 
-constinit Kernel<void(Reduction, const Tensor&, Tensor&, ReduceShape)> reduce_kernel{
+constinit Kernel<void(ReduceKind, const Tensor&, Tensor&, ReduceShape)> reduce_kernel{
     "reduce", &detail::reduce_cpu};
 constinit Kernel<void(bool, const Tensor&, Tensor&, ReduceShape)> arg_kernel{
     "argmax", &detail::arg_extreme_cpu};
@@ -41,7 +41,7 @@ int64_t count_of(const Shape& s, const Shape& dims) {
 
 /// Reduces sorted dims of x without history. Neighbouring dims go in one pass over memory; dims that
 /// are apart take one pass per group, the last group first.
-Tensor reduce_values(Reduction kind, const Tensor& x, const Shape& dims, bool keep) {
+Tensor reduce_values(ReduceKind kind, const Tensor& x, const Shape& dims, bool keep) {
   if (dims.empty()) return clone(x.detach());  // a scalar: nothing to reduce, but the result is new
   Tensor y = contiguous(x.detach());
   for (int i = dims.rank() - 1; i >= 0;) {
@@ -53,7 +53,7 @@ Tensor reduce_values(Reduction kind, const Tensor& x, const Shape& dims, bool ke
     for (int d = first; d <= last; ++d) shape[d] = 1;
     Tensor out = empty(shape, y.options());
     if (y.numel() > 0) reduce_kernel(y.device())(kind, y, out, s);
-    else fill_(out, kind == Reduction::sum ? 0 : std::numeric_limits<double>::quiet_NaN());
+    else fill_(out, kind == ReduceKind::sum ? 0 : std::numeric_limits<double>::quiet_NaN());
     y = out;
   }
   return keep ? y : alias(y, Layout(with_dims_dropped(x.shape(), dims)));
@@ -118,7 +118,7 @@ struct Norm final : Node {
   }
 };
 
-Tensor extreme(const char* op, Reduction kind, const Tensor& x, const Shape& dims_in, bool keep_dims) {
+Tensor extreme(const char* op, ReduceKind kind, const Tensor& x, const Shape& dims_in, bool keep_dims) {
   Shape dims = wrap_dims(op, dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
   check_reducible(op, x);
   if (count_of(x.shape(), dims) == 0) fail(op, ": nothing to choose from in x=", x, " over dims ", dims);
@@ -145,9 +145,9 @@ Tensor arg_extreme(const char* op, bool largest, const Tensor& x, int64_t dim, b
 Tensor sum(const Tensor& x, const Shape& dims_in, bool keep_dims) {
   Shape dims = wrap_dims("sum", dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
   if (is_integer(x.dtype()) || x.dtype() == boolean)
-    return reduce_values(Reduction::sum, to(x, i64), dims, keep_dims);
+    return reduce_values(ReduceKind::sum, to(x, i64), dims, keep_dims);
   check_reducible("sum", x);
-  return record<Sum>(reduce_values(Reduction::sum, x, dims, keep_dims), {x}, {}, x.shape(), kept);
+  return record<Sum>(reduce_values(ReduceKind::sum, x, dims, keep_dims), {x}, {}, x.shape(), kept);
 }
 
 Tensor mean(const Tensor& x, const Shape& dims, bool keep_dims) {
@@ -157,10 +157,10 @@ Tensor mean(const Tensor& x, const Shape& dims, bool keep_dims) {
 }
 
 Tensor max(const Tensor& x, const Shape& dims, bool keep_dims) {
-  return extreme("max", Reduction::max, x, dims, keep_dims);
+  return extreme("max", ReduceKind::max, x, dims, keep_dims);
 }
 Tensor min(const Tensor& x, const Shape& dims, bool keep_dims) {
-  return extreme("min", Reduction::min, x, dims, keep_dims);
+  return extreme("min", ReduceKind::min, x, dims, keep_dims);
 }
 Tensor argmax(const Tensor& x, int64_t dim, bool keep_dim) {
   return arg_extreme("argmax", true, x, dim, keep_dim);

@@ -31,7 +31,7 @@ struct MinOp {
 template <class Op, class T>
 using Total = std::conditional_t<std::is_same_v<Op, SumOp> && std::is_floating_point_v<T>, double, T>;
 
-/// Reduction of one contiguous run: kLanes independent partial results so that the loop vectorises.
+/// ReduceKind of one contiguous run: kLanes independent partial results so that the loop vectorises.
 template <class Op, class T>
 Total<Op, T> reduce_run(const T* x, int64_t n) {
   auto total = Op::template start<Total<Op, T>>();
@@ -116,14 +116,14 @@ void reduce(const T* x, T* y, ReduceShape s) {
 
 }  // namespace
 
-void reduce_cpu(Reduction kind, const Tensor& x, Tensor& y, ReduceShape s) {
-  if (kind == Reduction::sum && x.dtype() == i64)
+void reduce_cpu(ReduceKind kind, const Tensor& x, Tensor& y, ReduceShape s) {
+  if (kind == ReduceKind::sum && x.dtype() == i64)
     return reduce<SumOp>(x.data<int64_t>(), y.mutable_data<int64_t>(), s);
   dispatch_float("reduce", x.dtype(), [&]<class T>() {
     const T* in = x.data<T>();
     T* out = y.mutable_data<T>();
-    if (kind == Reduction::sum) reduce<SumOp>(in, out, s);
-    else if (kind == Reduction::max) reduce<MaxOp>(in, out, s);
+    if (kind == ReduceKind::sum) reduce<SumOp>(in, out, s);
+    else if (kind == ReduceKind::max) reduce<MaxOp>(in, out, s);
     else reduce<MinOp>(in, out, s);
   });
 }

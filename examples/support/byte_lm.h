@@ -11,7 +11,6 @@ namespace sluice::examples {
 struct ByteLmOptions {
   int64_t dim = 128, layers = 4, key_dim = 64;
   double dropout = 0;
-  uint64_t seed = 1;
 };
 
 struct ByteLm {
