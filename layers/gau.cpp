@@ -89,6 +89,17 @@ Tensor Gau::bias_for(int64_t m, int64_t n, int64_t row_offset) const {
   return {};
 }
 
+Tensor Gau::relative_bias_for(int64_t m, int64_t n) const {
+  if (m == 0 || n == 0) return {};
+  switch (options.bias) {
+    case GauBias::none: return {};
+    case GauBias::toeplitz: return relative_toeplitz(toeplitz_bias, m, n);
+    case GauBias::rope: return relative_rope(select(rope_bias, 0, 0), select(rope_bias, 0, 1), m, n, options.rope);
+    case GauBias::t5: return relative_t5(t5_bias, m, n, options.t5) * std::sqrt(static_cast<double>(options.dim));
+  }
+  return {};
+}
+
 Gau::Projected Gau::project(const Tensor& x, int64_t position) const {
   const GauOptions& o = options;
   if (x.rank() != 3 || x.dim(-1) != o.dim) fail("gau: got x=", x, "; need [batch, n, ", o.dim, "]");
@@ -104,9 +115,9 @@ Gau::Projected Gau::project(const Tensor& x, int64_t position) const {
   return {part[0], q, k, split_heads(part[1], o.heads)};
 }
 
-GauAttentionOptions Gau::attention_options() const {
+GauAttentionOptions Gau::attention_options(int64_t m, int64_t n) const {
   return {options.kind, *options.length, options.constant_length, options.causal, options.top_k,
-          options.attention_dropout};
+          options.attention_dropout, relative_bias_for(m, n)};
 }
 
 Tensor Gau::finish(const Tensor& x, const Tensor& u, const Tensor& attended, Rng* rng) const {
@@ -122,7 +133,7 @@ Tensor Gau::operator()(const Tensor& x, const Tensor& key_mask, Rng* rng) const 
   const Tensor tokens = finite_padding(x, key_mask);
   auto [u, q, k, v] = project(tokens, 0);
   const int64_t n = x.dim(1);
-  Tensor attended = gau_attention(q, k, v, attention_options(), bias_for(n, n),
+  Tensor attended = gau_attention(q, k, v, attention_options(n, n), {},
                                   key_mask.defined() ? unsqueeze(key_mask, 1) : Tensor(), rng);
   return finish(tokens, u, attended, rng);
 }
@@ -153,10 +164,8 @@ std::pair<Tensor, Gau::State> Gau::step(const Tensor& x, State state) const {
   }
   Tensor new_keys = narrow(state.keys, 2, state.length, m), new_values = narrow(state.values, 2, state.length, m);
   copy_(new_keys, k), copy_(new_values, v);
-  const int64_t first = state.length;
   state.length = n;
-  Tensor attended = gau_attention(q, narrow(state.keys, 2, 0, n), narrow(state.values, 2, 0, n), attention_options(),
-                                  bias_for(m, n, first));
+  Tensor attended = gau_attention(q, narrow(state.keys, 2, 0, n), narrow(state.values, 2, 0, n), attention_options(m, n));
   return {finish(x, u, attended, nullptr), std::move(state)};
 }
 

@@ -11,7 +11,7 @@
 #include <sluice/layers/linear.h>
 #include <sluice/layers/norm.h>
 #include <sluice/ops/activation.h>
-#include <sluice/ops/rope.h>
+#include <sluice/ops/relative_bias.h>
 
 #include <optional>
 
@@ -94,7 +94,9 @@ struct Gau {
   /// Without history. Throws ValueError unless causal with length visible or constant.
   std::pair<Tensor, State> step(const Tensor& x, State state) const;
 
-  /// The additive bias for queries row_offset … row_offset + m − 1 and keys 0 … n − 1; undefined for none.
+  /// The additive bias by distance, for m queries and n keys aligned at the end: [1, n + m − 1]; undefined for none.
+  Tensor relative_bias_for(int64_t m, int64_t n) const;
+  /// The same as a matrix, for queries row_offset … row_offset + m − 1 and keys 0 … n − 1; undefined for none.
   Tensor bias_for(int64_t m, int64_t n, int64_t row_offset = 0) const;
 
   static void visit(auto& self, auto&& f) {
@@ -114,7 +116,7 @@ struct Gau {
   };
   Projected project(const Tensor& x, int64_t position) const;
   Tensor finish(const Tensor& x, const Tensor& u, const Tensor& attended, Rng* rng) const;
-  GauAttentionOptions attention_options() const;
+  GauAttentionOptions attention_options(int64_t m, int64_t n) const;
 };
 
 struct CrossGauOptions {

@@ -38,14 +38,19 @@ struct GauAttentionOptions {
   bool causal = false;       // query i of m sees keys j <= i + n − m (aligned at the end)
   int64_t top_k = 0;         // keep only the k best scores of a row (ties: first key); 0 keeps all
   double dropout = 0;        // on A, inverted; needs rng
+  Tensor relative_bias = {}; // b by distance, [heads or 1, n + m − 1] (ops/relative_bias.h)
 };
 
 /// A·V. q [..., m, s], k [..., n, s], v [..., n, e] → [..., m, e]. `bias` broadcasts to [..., m, n] or is
 /// undefined. `key_mask` (bool, broadcasts to [..., 1, n] as [batch, n] for rank-3 operands, [batch, 1, n]
 /// for rank-4) marks real keys: padded ones get no weight, are not counted in L, and may hold NaN.
-/// A row that sees no key gives 0.
+/// A row that sees no key gives 0. O(n) memory, except for top_k.
 Tensor gau_attention(const Tensor& q, const Tensor& k, const Tensor& v, const GauAttentionOptions& options,
                      const Tensor& bias = {}, const Tensor& key_mask = {}, Rng* rng = nullptr);
+
+/// The same from the definition, with the m×n weights in full.
+Tensor gau_attention_reference(const Tensor& q, const Tensor& k, const Tensor& v, const GauAttentionOptions& options,
+                               const Tensor& bias = {}, const Tensor& key_mask = {}, Rng* rng = nullptr);
 
 /// x [batch, n, d] with NaN and infinities in padded rows replaced by 0; x itself without a mask. Attention
 /// already ignores padded keys, but as a query such a row would come back through the gradients, as 0·NaN.

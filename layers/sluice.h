@@ -10,18 +10,22 @@
 #include <sluice/core/tensor.h>
 
 #include <sluice/ops/activation.h>
+#include <sluice/ops/attention.h>
+#include <sluice/ops/attention_reference.h>
 #include <sluice/ops/attention_weights.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/dropout.h>
 #include <sluice/ops/einsum.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/gather.h>
+#include <sluice/ops/linear_scan.h>
 #include <sluice/ops/loss.h>
 #include <sluice/ops/map.h>
 #include <sluice/ops/matmul.h>
 #include <sluice/ops/norm.h>
 #include <sluice/ops/rearrange.h>
 #include <sluice/ops/reduce.h>
+#include <sluice/ops/relative_bias.h>
 #include <sluice/ops/rope.h>
 #include <sluice/ops/scan.h>
 #include <sluice/ops/softmax.h>

@@ -7,20 +7,15 @@
 #include <sluice/core/kernel.h>
 #include <sluice/core/node.h>
 #include <sluice/core/parallel.h>
+#include <sluice/core/strided.h>
+#include <sluice/ops/blas.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/view.h>
 
-#include <sluice/core/strided.h>
-
-#include <cblas.h>
-
 #include <algorithm>
 #include <climits>
-#include <mutex>
-
-extern "C" void openblas_set_num_threads(int);
 
 namespace sluice {
 
@@ -28,7 +23,7 @@ namespace {
 
 /// One matrix as BLAS wants it: row-major with leading dimension ld, or its transpose.
 struct Operand {
-  CBLAS_TRANSPOSE trans = CblasNoTrans;
+  detail::Read read = detail::Read::plain;
   int64_t ld = 1;
 };
 
@@ -38,19 +33,10 @@ std::optional<Operand> blas_operand(const Tensor& x) {
   const int64_t rows = x.shape()[r - 2], cols = x.shape()[r - 1];
   const int64_t rs = x.strides()[r - 2], cs = x.strides()[r - 1];
   if ((cs == 1 || cols <= 1) && (rs >= std::max<int64_t>(1, cols) || rows <= 1))
-    return Operand{CblasNoTrans, rows <= 1 ? std::max<int64_t>(1, cols) : rs};
+    return Operand{detail::Read::plain, rows <= 1 ? std::max<int64_t>(1, cols) : rs};
   if ((rs == 1 || rows <= 1) && (cs >= std::max<int64_t>(1, rows) || cols <= 1))
-    return Operand{CblasTrans, cols <= 1 ? std::max<int64_t>(1, rows) : cs};
+    return Operand{detail::Read::transposed, cols <= 1 ? std::max<int64_t>(1, rows) : cs};
   return std::nullopt;
-}
-
-void gemm(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, int64_t n, int64_t m, int64_t k, const float* a,
-          int64_t lda, const float* b, int64_t ldb, float beta, float* c, int64_t ldc) {
-  cblas_sgemm(CblasRowMajor, ta, tb, int(n), int(m), int(k), 1.0f, a, int(lda), b, int(ldb), beta, c, int(ldc));
-}
-void gemm(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, int64_t n, int64_t m, int64_t k, const double* a,
-          int64_t lda, const double* b, int64_t ldb, double beta, double* c, int64_t ldc) {
-  cblas_dgemm(CblasRowMajor, ta, tb, int(n), int(m), int(k), 1.0, a, int(lda), b, int(ldb), beta, c, int(ldc));
 }
 
 /// How one product is cut into tiles of rows × cols. Each GEMM call packs its operands again, which costs
@@ -72,8 +58,6 @@ struct Tiling {
 /// c [batch…, n, m] = a·b (+ c when accumulate). a and b already have c's batch dims, stride 0 where
 /// they repeat.
 void matmul_cpu(const Tensor& a_in, const Tensor& b_in, Tensor& c, bool accumulate) {
-  static std::once_flag once;
-  std::call_once(once, [] { openblas_set_num_threads(1); });
   if (a_in.dim(-1) == 0) {  // an empty sum
     if (!accumulate) fill_(c, 0);
     return;
@@ -105,10 +89,10 @@ void matmul_cpu(const Tensor& a_in, const Tensor& b_in, Tensor& c, bool accumula
           at_a += j * a.strides()[d];
           at_b += j * b.strides()[d];
         }
-        at_a += row * (oa->trans == CblasNoTrans ? oa->ld : 1);
-        at_b += col * (ob->trans == CblasNoTrans ? 1 : ob->ld);
-        gemm(oa->trans, ob->trans, std::min(tile.rows, n - row), std::min(tile.cols, m - col), k, pa + at_a, oa->ld,
-             pb + at_b, ob->ld, T(accumulate), pc + (index * n + row) * m + col, m);
+        at_a += row * (oa->read == detail::Read::plain ? oa->ld : 1);
+        at_b += col * (ob->read == detail::Read::plain ? 1 : ob->ld);
+        detail::gemm(oa->read, ob->read, std::min(tile.rows, n - row), std::min(tile.cols, m - col), k, T(1), pa + at_a,
+                     oa->ld, pb + at_b, ob->ld, T(accumulate), pc + (index * n + row) * m + col, m);
       }
     });
   });

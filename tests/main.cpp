@@ -4,6 +4,7 @@
 #define CATCH_CONFIG_EXTERNAL_INTERFACES
 #endif
 #include "support/catch.h"
+#include "support/identities.h"
 #include "support/op_table.h"
 
 namespace {
@@ -18,6 +19,7 @@ struct TableWriter : ListenerBase {
   using ListenerBase::ListenerBase;
   void testRunEnded(const Catch::TestRunStats&) override {
     sluice::testing::write_op_table(SLUICE_TEST_OUTPUT_DIR);
+    sluice::testing::write_identity_table(SLUICE_TEST_OUTPUT_DIR);
   }
 };
 CATCH_REGISTER_LISTENER(TableWriter)

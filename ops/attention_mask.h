@@ -1,0 +1,83 @@
+// Who may attend to whom. A mask is a set of rules, all of which must allow a pair; the attention kernels
+// ask them tile by tile and skip tiles that nothing allows, so no rule but `dense` costs memory.
+#pragma once
+
+#include <sluice/core/tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace sluice {
+
+/// Query i of m and key j of n stand at positions p_i = i + n − m and p_j = j: aligned at the end, so that
+/// the last query sits on the last key (streaming, cross attention with a prefix).
+struct AttentionMask {
+  /// p_j <= p_i.
+  bool causal = false;
+  /// W > 0: |p_i − p_j| <= (W − 1)·dilation, so a causal query sees W keys including its own position
+  /// (Longformer's one-sided w is W − 1). 0: no window.
+  int64_t window = 0;
+  /// p_i − p_j is a multiple of it.
+  int64_t dilation = 1;
+  /// Positions that window and dilation do not bind, neither as query nor as key (Longformer, BigBird).
+  std::vector<int64_t> global;
+  /// bool [batch or 1, n]: true marks real keys, false padding.
+  Tensor keys;
+  /// i64 [batch or 1, m] and [batch or 1, n]: document numbers; only equal ones see each other.
+  Tensor query_segments, key_segments;
+  /// bool [⌈m/block⌉, ⌈n/block⌉] or [heads, …, …]: whole blocks of queries × keys, counted from 0.
+  Tensor blocks;
+  int64_t block = 0;
+  /// bool, broadcasts to [batch, heads, m, n].
+  Tensor dense;
+
+  bool unrestricted() const {
+    return !causal && window == 0 && dilation == 1 && !keys.defined() && !query_segments.defined() &&
+           !blocks.defined() && !dense.defined();
+  }
+};
+
+/// The pairs a mask allows, as a bool tensor [batch or 1, heads or 1, m, n]. ShapeError, DTypeError or
+/// ValueError, naming `op`, for rules that do not fit.
+Tensor visible_pairs(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n);
+
+namespace detail {
+
+void check_mask(const char* op, const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n);
+
+/// A mask made ready for questions about single pairs and whole tiles.
+class Visibility {
+ public:
+  Visibility(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n);
+
+  enum class Tile { none, some, all };
+  /// Whether rows [row, row + rows) × columns [col, col + cols) are allowed nowhere, in places, or
+  /// everywhere. May say `some` where a closer look would say none or all.
+  Tile classify(int64_t batch, int64_t head, int64_t row, int64_t rows, int64_t col, int64_t cols) const;
+  /// Writes row `row`, columns [col, col + cols): 1 allowed, 0 not.
+  void fill_row(int64_t batch, int64_t head, int64_t row, int64_t col, int64_t cols, uint8_t* out) const;
+  /// The allowed columns of a row by the rules that give one interval: causal, and window without
+  /// dilation and globals.
+  struct Span {
+    int64_t begin, end;
+  };
+  Span span(int64_t row) const;
+  /// True when span() is the whole rule, so that fill_row need not be asked.
+  bool only_span() const { return only_span_; }
+  /// Number of visible keys of a row.
+  int64_t count(int64_t batch, int64_t head, int64_t row) const;
+
+ private:
+  AttentionMask mask_;
+  int64_t m_, n_;
+  bool only_span_, banded_;
+  std::vector<uint8_t> is_global_;  // by position, when there are any
+  std::vector<int64_t> global_before_;  // number of global positions < p
+  // strides of the broadcast tensors
+  int64_t keys_batch_ = 0, dense_stride_[4] = {0, 0, 0, 0}, blocks_head_ = 0, blocks_row_ = 0, query_batch_ = 0,
+          key_batch_ = 0;
+};
+
+}  // namespace detail
+
+}  // namespace sluice
