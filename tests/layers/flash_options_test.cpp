@@ -1,0 +1,206 @@
+// FLASH's initial values, counts, dropout, edges, padding in odd places, and errors.
+#include "layers/flash_reference.h"
+#include "support/catch.h"
+
+#include <sluice/core/node.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/reduce.h>
+
+using namespace sluice;
+using namespace sluice::testing;
+using Catch::Matchers::Contains;
+
+namespace {
+
+FlashOptions small(GauKind kind, ChunkLength length, bool causal, GauBias bias) {
+  FlashOptions o{.dim = 4, .expansion = 3, .key_dim = 4, .chunk = 3, .causal = causal};
+  o.kind = kind, o.length = length, o.bias = bias;
+  return o;
+}
+
+}  // namespace
+
+TEST_CASE("flash: defaults and initial values", "[flash]") {
+  Rng rng(1);
+  const Flash plain({.dim = 32}, rng);
+  CHECK(plain.options.expansion == 64);
+  CHECK(plain.options.key_dim == 128);
+  CHECK(plain.options.chunk == 256);
+  CHECK(plain.options.activation == Act::silu);
+  CHECK(plain.options.kind == GauKind::su);
+  CHECK(plain.options.scaling == ChunkScaling::su);
+  CHECK(plain.options.length == ChunkLength::chunk);
+  CHECK(plain.norm.kind == NormKind::scale);
+  CHECK(plain.norm.weight.numel() == 1);
+  CHECK(max_abs_diff(plain.gamma, ones({4, 128})) == 0);
+  CHECK(max_abs(plain.beta) == 0);
+  CHECK(max_abs(plain.in.bias) == 0);
+
+  FlashOptions o{.dim = 64, .key_dim = 256};
+  o.gamma_std = 0.02, o.init = Init::paper(), o.bias = GauBias::toeplitz;
+  const Flash paper(o, rng);
+  auto spread = [](const Tensor& t) { return std::sqrt(mean(square(t)).item()); };
+  CHECK(spread(paper.gamma) == Approx(0.02).epsilon(0.1));  // 1024 values: 4.5 σ
+  CHECK(spread(paper.toeplitz_bias) == Approx(0.02).epsilon(0.15));
+  CHECK(spread(paper.in.weight) == Approx(0.02).epsilon(0.02));
+  CHECK(paper.toeplitz_bias.numel() == 511);
+}
+
+TEST_CASE("flash: number of parameters", "[flash]") {
+  const int64_t d = 24, e = 40, s = 16;  // 3de + ds + 8s, and 2e + s + d biases
+  for (bool bias : {false, true}) {
+    FlashOptions o{.dim = d, .expansion = e, .key_dim = s};
+    o.linear_bias = bias, o.norm = NormKind::none;
+    Rng rng(1);
+    CHECK(count(Flash(o, rng)) == 3 * d * e + d * s + 8 * s + (bias ? 2 * e + s + d : 0));
+    o.bias = GauBias::toeplitz, o.chunk = 10, o.norm = NormKind::scale;
+    CHECK(count(Flash(o, rng)) == 3 * d * e + d * s + 8 * s + (bias ? 2 * e + s + d : 0) + 19 + 1);
+  }
+}
+
+TEST_CASE("flash: f32 follows f64", "[flash]") {
+  for (bool causal : {false, true}) {
+    FlashOptions o{.dim = 16, .key_dim = 8, .chunk = 32, .causal = causal};
+    o.bias = GauBias::rope;
+    Rng rng(2);
+    Flash f(o, rng);
+    Rand rand(2);
+    const Tensor x = random_tensor({2, 150, 16}, f32, rand), y = f(x);
+    to(f, f64);
+    const Tensor want = f(to(x, f64));
+    CHECK(max_abs_diff(to(y, f64), want) < 1e-5 * max_abs(want));
+  }
+}
+
+TEST_CASE("flash: dropout needs a generator, repeats with it, and keeps the mean", "[flash]") {
+  for (int place : {0, 1, 2}) {
+    FlashOptions o = small(place == 2 ? GauKind::rownorm : GauKind::su, ChunkLength::chunk, true, GauBias::none);
+    (place ? o.attention_dropout : o.dropout) = 0.25;
+    Rand rand(11);
+    const Flash f = random_flash(o, rand);
+    const Tensor x = random_tensor({2, 7, 4}, f64, rand), still = f(x);
+    CHECK(same_bits(f(x), still));
+    Rng a(5), b(5);
+    CHECK(same_bits(f(x, {}, &a), f(x, {}, &b)));
+    CHECK_FALSE(same_bits(f(x, {}, &a), still));
+    // F is linear in A: the mean over masks is the result without dropout.
+    const int draws = 600;
+    NoGrad guard;
+    Tensor total = zeros(x.shape(), {f64}), squares = zeros(x.shape(), {f64});
+    for (int i = 0; i < draws; ++i) {
+      const Tensor difference = f(x, {}, &a) - still;
+      total = total + difference, squares = squares + square(difference);
+    }
+    const std::vector<double> t = total.to_vector<double>(), s = squares.to_vector<double>();
+    double worst = 0;  // in standard errors
+    for (std::size_t i = 0; i < t.size(); ++i)
+      if (s[i] > 0) worst = std::max(worst, std::abs(t[i]) / std::sqrt(s[i]));
+    CHECK(worst < 4.5);
+    CHECK(worst > 0.5);
+  }
+}
+
+TEST_CASE("flash: no sequences, no tokens, one token", "[flash]") {
+  for (GauKind kind : kGauKinds)
+    for (GauBias bias : kGauBiases)
+      for (bool causal : {false, true}) {
+        FlashOptions o = small(kind, ChunkLength::visible, causal, bias);
+        o.token_shift = true;
+        Rand rand(9);
+        const Flash f = random_flash(o, rand);
+        INFO(name_of(kind) << " bias " << static_cast<int>(bias) << " causal " << causal);
+        CHECK(f(zeros({0, 7, 4}, {f64})).shape() == Shape{0, 7, 4});
+        CHECK(f(zeros({2, 0, 4}, {f64})).shape() == Shape{2, 0, 4});
+        CHECK(f(zeros({2, 0, 4}, {f64}), zeros({2, 0}) > 0.0, nullptr, zeros({2, 0}, {i64})).shape() == Shape{2, 0, 4});
+        const Tensor x = random_tensor({2, 1, 4}, f64, rand);
+        CHECK(max_abs_diff(f(x), flash_reference(f, x)) < 1e-12);
+        const Tensor nobody = prefix_mask(7, 0, 5), y = random_tensor({2, 7, 4}, f64, rand);
+        CHECK(max_abs_diff(real_rows(f(y, nobody), nobody), real_rows(flash_reference(f, y, nobody), nobody)) < 1e-12);
+      }
+}
+
+TEST_CASE("flash: a chunk of padding in the middle and at the start", "[flash]") {
+  const std::vector<bool> real{false, false, false, true, true, false, false, false, false, true, true,
+                               true,  false, true,  true, true, false, false, false, true,  true, true};
+  const Tensor mask = Tensor::from(real, {2, 11});
+  for (bool causal : {false, true})
+    for (ChunkScaling scaling : kChunkScalings)
+      for (bool with_documents : {false, true}) {
+        FlashOptions o = small(GauKind::su, ChunkLength::visible, causal, GauBias::none);
+        o.scaling = scaling, o.token_shift = true;
+        Rand rand(15);
+        const Flash f = random_flash(o, rand);
+        const Tensor x = random_tensor({2, 11, 4}, f64, rand);
+        const Tensor segments = with_documents ? documents(11, {4, 10}, {3, 6}) : Tensor();
+        const Tensor want = flash_reference(f, x, mask, segments);
+        const Tensor junk = masked_fill(x, unsqueeze(logical_not(mask), -1), NAN);
+        CHECK(max_abs_diff(real_rows(f(junk, mask, nullptr, segments), mask), real_rows(want, mask)) < 1e-12);
+      }
+}
+
+TEST_CASE("mixed_chunk_attention: a NaN in padded keys and values reaches nobody", "[flash]") {
+  Rand rand(16);
+  const Tensor mask = prefix_mask(8, 4, 6), hidden = unsqueeze(logical_not(mask), -1);
+  for (GauKind kind : kGauKinds)
+    for (int form = 0; form < 4; ++form) {  // causal, not, not across chunks, with documents
+      MixedChunkOptions o{.chunk = 3, .causal = form == 0, .kind = kind, .across_chunks = form != 2};
+      const Tensor segments = form == 3 ? documents(8, {5}, {2, 6}) : Tensor();
+      auto input = [&](int64_t width) { return random_tensor({2, 8, width}, f64, rand); };
+      const Tensor q = input(4), k = input(4), ql = input(4), kl = input(4), v = input(2);
+      auto run = [&](double junk) {
+        auto with = [&](const Tensor& t) { return masked_fill(t, hidden, junk); };
+        return real_rows(mixed_chunk_attention(q, with(k), ql, with(kl), with(v), o, {}, mask, segments), mask);
+      };
+      CHECK(same_bits(run(NAN), run(0)));
+      CHECK(same_bits(run(INFINITY), run(0)));
+    }
+}
+
+TEST_CASE("segment_mask: by hand", "[flash]") {
+  // Chunks of 2: documents {1,1} {1,2} {3,3} {3}.
+  const Tensor ids = Tensor::from(std::vector<int64_t>{1, 1, 1, 2, 3, 3, 3}, {1, 7});
+  auto rows = [](const Tensor& m) { return m.to_vector<bool>(); };
+  CHECK(rows(segment_mask(ids, 2, false)) ==
+        std::vector<bool>{true, true, false, false, true, true, false, false,  //
+                          false, false, true, true, false, false, true, true});
+  CHECK(rows(segment_mask(ids, 2, true)) ==
+        std::vector<bool>{false, false, false, false, true, false, false, false,  //
+                          false, false, false, false, false, false, true, false});
+  // With token 2 padded, chunk 1 is document 2 alone; with chunk 3 padded, it sees nobody.
+  const Tensor real = Tensor::from(std::vector<bool>{true, true, false, true, true, true, false}, {1, 7});
+  CHECK(rows(segment_mask(ids, 2, false, real)) ==
+        std::vector<bool>{true, false, false, false, false, true, false, false,  //
+                          false, false, true, false, false, false, false, false});
+}
+
+TEST_CASE("flash: what is refused, and by which words", "[flash]") {
+  Rng rng(1);
+  const Flash f({.dim = 4, .expansion = 8, .key_dim = 4, .chunk = 2}, rng);
+  auto ones_of = [](const Shape& shape) { return ones(shape); };
+  CHECK_THROWS_AS(f(ones_of({3, 4})), ShapeError);
+  CHECK_THROWS_WITH(f(ones_of({3, 4})), Contains("[3,4]") && Contains("flash"));
+  CHECK_THROWS_WITH(f(ones_of({2, 3, 5})), Contains("[2,3,5]") && Contains("4"));
+  CHECK_THROWS_WITH(f(ones_of({2, 3, 4}), ones_of({2, 4}) > 0.0), Contains("key_mask=[2,4]") && Contains("[2,3,4]"));
+  CHECK_THROWS_WITH(f(ones_of({2, 3, 4}), {}, nullptr, zeros({2, 2}, {i64})), Contains("segments=[2,2]"));
+  CHECK_THROWS_AS(f(ones_of({2, 3, 4}), ones_of({2, 3})), DTypeError);
+  CHECK_THROWS_AS(f(ones_of({2, 3, 4}), {}, nullptr, ones_of({2, 3})), DTypeError);
+  CHECK_THROWS_WITH(f(ones_of({2, 3, 4}), {}, nullptr, ones_of({2, 3})), Contains("segments") && Contains("i64"));
+  CHECK_THROWS_AS(Flash({.dim = 0}, rng), ValueError);
+  CHECK_THROWS_AS(Flash({.dim = 4, .key_dim = 0}, rng), ValueError);
+  CHECK_THROWS_WITH(Flash({.dim = 4, .chunk = 0}, rng), Contains("chunk=0"));
+  auto refused = [&](FlashOptions o) { return Flash(o, rng)(ones({1, 3, 4})); };
+  CHECK_THROWS_WITH(refused({.dim = 4, .causal = true, .across_chunks = false}), Contains("across_chunks"));
+  CHECK_THROWS_WITH(refused({.dim = 4, .count_padding = true}), Contains("count_padding"));
+  CHECK_THROWS_WITH(refused({.dim = 4, .quadratic = false, .linear = false}), Contains("quadratic"));
+
+  const Tensor q = ones({1, 5, 4}), v = ones({1, 5, 2});
+  CHECK_THROWS_WITH(mixed_chunk_attention(q, q, q, ones({1, 4, 4}), v, {}), Contains("k_lin=[1,4,4]"));
+  CHECK_THROWS_WITH(mixed_chunk_attention(q, q, q, q, ones({1, 6, 2}), {}), Contains("v=[1,6,2]"));
+  CHECK_THROWS_WITH(mixed_chunk_attention(ones({4}), q, q, q, v, {}), Contains("q_quad=[4]"));
+  CHECK_THROWS_WITH(mixed_chunk_attention(q, q, q, q, v, {.chunk = 3}, ones({1, 3})), Contains("relative_bias=[1,3]"));
+  CHECK_THROWS_WITH(mixed_chunk_attention(q, q, q, q, v, {.chunk = 3}, ones({2, 5})), Contains("relative_bias=[2,5]"));
+  CHECK_NOTHROW(mixed_chunk_attention(q, q, q, q, v, {.chunk = 3}, ones({1, 5})));
+  CHECK_THROWS_AS(segment_mask(ones({2, 3}), 2, false), DTypeError);
+  CHECK_THROWS_AS(segment_mask(zeros({2, 3}, {i64}), 0, false), ValueError);
+}
