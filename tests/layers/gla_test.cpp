@@ -1,0 +1,285 @@
+// Gated linear attention (SPEC §9, §16, §17): its three forms, its limits, the layer against loops.
+#include "layers/linear_attention_reference.h"
+#include "support/identities.h"
+
+#include <sluice/autograd/engine.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/reduce.h>
+
+using namespace sluice;
+using namespace sluice::testing;
+using Catch::Matchers::Contains;
+
+namespace {
+
+LinearAttentionForm gated(const Tensor& log_decay, int64_t chunk = 64) {
+  return {.direction = LinearDirection::causal, .normalize = LinearNormalize::none, .scale = 0.6,
+          .log_decay = log_decay, .chunk = chunk};
+}
+
+Matrix layer_reference(const Gla& g, Matrix x, const std::vector<bool>& real) {
+  const GlaOptions& o = g.options;
+  for (std::size_t i = 0; i < x.size(); ++i)
+    if (!real[i]) x[i].assign(x[i].size(), 0.0);
+  const auto heads = static_cast<std::size_t>(o.heads);
+  const Matrix qs = linear_reference(g.query, x), ks = linear_reference(g.key, x), vs = linear_reference(g.value, x);
+  Matrix z = linear_reference(g.gate_up, o.gate == GlaGate::per_channel ? linear_reference(g.gate_down, x) : x);
+  for (auto& row : z)
+    for (double& v : row) v = std::log(std::pow(1 / (1 + std::exp(-v)), 1 / o.gate_temperature));
+  Matrix all;
+  for (std::size_t h = 0; h < heads; ++h) {
+    const double width = static_cast<double>(g.key_dim());
+    LinearAttentionForm f = gated({});
+    f.scale = o.scale.value_or(1 / std::sqrt(width));
+    const LinearHead head{head_columns(qs, h, heads), head_columns(ks, h, heads), head_columns(vs, h, heads),
+                          head_columns(z, h, heads), real};
+    all = beside(all, norm_reference(g.norm, pairs_reference(head, f)));
+  }
+  if (o.output_gate) {
+    const Matrix gate = linear_reference(g.output_gate, x);
+    for (std::size_t i = 0; i < all.size(); ++i)
+      for (std::size_t c = 0; c < all[i].size(); ++c) all[i][c] *= gate[i][c] / (1 + std::exp(-gate[i][c]));
+  }
+  return linear_reference(g.out, all);
+}
+Tensor layer_reference(const Gla& g, const Tensor& x, const Tensor& key_mask) {
+  return each_linear_sequence(
+      x, key_mask, [&](const Matrix& m, const std::vector<bool>& real) { return layer_reference(g, m, real); });
+}
+
+std::vector<GlaOptions> samples() {
+  GlaOptions base{.dim = 4, .heads = 2};
+  base.dtype = f64, base.chunk = 3, base.gate_rank = 2;
+  std::vector<GlaOptions> all(8, base);
+  all[1].gate = GlaGate::per_head;
+  all[2].output_gate = false, all[2].gate_temperature = 1;
+  all[3].norm = NormKind::none, all[3].expand_k = 1, all[3].expand_v = 2;
+  all[4].norm = NormKind::layer, all[4].heads = 1, all[4].gate_temperature = 4;
+  all[5].scale = 1.5, all[5].norm = NormKind::rms_plain, all[5].expand_k = 1.5;
+  all[6].gate = GlaGate::per_head, all[6].heads = 1, all[6].gate_temperature = 0.5;
+  all[7].norm_eps = 0.1, all[7].expand_k = 1;
+  return all;
+}
+
+Gla make(const GlaOptions& o, Rand& rand) {
+  Rng rng(1);
+  return randomised_linear(Gla(o, rng), rand);
+}
+
+}  // namespace
+
+TEST_CASE("GLA: recurrent = parallel = chunked", "[gla][identity]") {
+  Rand rand(1);
+  const int64_t n = 13;
+  const Tensor q = random_tensor({2, 2, n, 4}, f64, rand), k = random_tensor({2, 2, n, 4}, f64, rand);
+  const Tensor v = random_tensor({2, 2, n, 5}, f64, rand);
+  for (const Tensor& log_alpha :
+       {random_tensor({2, 2, n, 4}, f64, rand, -1, 0), random_tensor({2, 2, n}, f64, rand, -1, 0)}) {
+    const Tensor parallel = linear_attention_by_pairs(q, k, v, gated(log_alpha));
+    check_identity("GLA: recurrent = parallel = chunked", linear_attention_by_steps(q, k, v, gated(log_alpha)),
+                   parallel, 1e-12);
+    check_identity("GLA: recurrent = parallel = chunked", linear_attention_quadratic(q, k, v, gated(log_alpha)),
+                   parallel, 1e-12);
+    for (int64_t chunk : {1, 4, 5, 7, 12, 64})
+      check_identity("GLA: recurrent = parallel = chunked", linear_attention(q, k, v, gated(log_alpha, chunk)),
+                     parallel, 1e-12);
+    LinearState state;
+    std::vector<Tensor> rows;
+    for (int64_t t = 0; t < n; ++t) {
+      auto at = [t](const Tensor& x) { return narrow(x, 2, t, 1); };
+      auto [o, next] = linear_attention_recurrent(at(q), at(k), at(v), gated(at(log_alpha)), state);
+      rows.push_back(o), state = next;
+    }
+    check_identity("GLA: recurrent = parallel = chunked", cat(rows, 2), parallel, 1e-12);
+  }
+}
+
+TEST_CASE("GLA: its limits", "[gla][identity]") {
+  Rand rand(2);
+  const Tensor q = random_tensor({2, 3, 11, 4}, f64, rand), k = random_tensor({2, 3, 11, 4}, f64, rand);
+  const Tensor v = random_tensor({2, 3, 11, 5}, f64, rand);
+  const Tensor none = linear_attention(q, k, v, gated({}, 4));
+  check_identity("GLA: alpha = 1 is causal linear attention",
+                 linear_attention(q, k, v, gated(zeros({2, 3, 11, 4}, {f64}), 4)), none, 1e-12);
+  check_identity("GLA: alpha = 1 is causal linear attention",
+                 linear_attention(q, k, v, gated(zeros({2, 3, 11}, {f64}), 4)), none, 1e-12);
+  const Tensor log_gamma = log(Tensor::from(retention_gammas(3)));
+  const Tensor retention = linear_attention_by_pairs(q, k, v, gated(reshape(log_gamma, {1, 3, 1})));
+  check_identity("GLA: alpha = gamma is retention",
+                 linear_attention(q, k, v, gated(expand(reshape(log_gamma, {1, 3, 1, 1}), {2, 3, 11, 4}), 4)),
+                 retention, 1e-12);
+  check_identity("GLA: alpha = gamma is retention",
+                 linear_attention(q, k, v, gated(expand(reshape(log_gamma, {1, 3, 1}), {2, 3, 11}), 4)), retention,
+                 1e-12);
+  CHECK(max_abs_diff(retention, none) > 1e-2);
+}
+
+TEST_CASE("GLA: the two layers agree where they must", "[gla][identity]") {
+  // A GLA whose gate does not look at the token is a Retention without rope.
+  Rand rand(3);
+  Rng rng(1);
+  RetentionOptions r{.dim = 6, .heads = 2, .expand_v = 1, .gamma = {0.9, 0.6}};
+  r.use_rope = false, r.group_norm = NormKind::rms_plain, r.chunk = 4, r.dtype = f64;
+  const Retention retention = randomised_linear(Retention(r, rng), rand);
+  for (GlaGate gate : {GlaGate::per_head, GlaGate::per_channel}) {
+    GlaOptions o{.dim = 6, .heads = 2, .expand_k = 1, .gate = gate, .gate_temperature = 1, .norm = NormKind::rms_plain};
+    o.chunk = 4, o.dtype = f64;
+    Gla gla(o, rng);
+    gla.query = retention.query, gla.key = retention.key, gla.value = retention.value, gla.out = retention.out;
+    gla.output_gate = retention.gate;
+    gla.gate_up.weight = zeros(gla.gate_up.weight.shape(), {f64});
+    const int64_t width = gla.gate_up.bias.dim(0) / 2;
+    const Tensor gamma = Tensor::from(std::vector<double>{0.9, 0.6});
+    gla.gate_up.bias = repeat_interleave(log(gamma / (1.0 - gamma)), width, 0);
+    const Tensor x = random_tensor({2, 9, 6}, f64, rand);
+    check_identity("GLA: alpha = gamma is retention", gla(x), retention(x), 1e-12);
+  }
+}
+
+TEST_CASE("GLA: the gate's logarithm is exact where the gate rounds to 0 or 1", "[gla]") {
+  const Tensor z = Tensor::from(std::vector<double>{-800, -40, -1, 0, 1, 40, 800});
+  const std::vector<double> got = gla_log_decay(z).to_vector<double>();
+  const double want[] = {-50,
+                         -2.5,
+                         -std::log1p(std::exp(1.0)) / 16,
+                         -std::log(2.0) / 16,
+                         -std::log1p(std::exp(-1.0)) / 16,
+                         -std::exp(-40.0) / 16,
+                         0};
+  for (std::size_t i = 0; i < 7; ++i) CHECK(got[i] == Approx(want[i]).epsilon(1e-14).margin(1e-300));
+  CHECK(all(isfinite(gla_log_decay(to(z, f32)))).item() == 1);
+  const Tensor in = Tensor::from(std::vector<double>{-3, -0.5, 0, 0.7, 4}).requires_grad_();
+  const TensorFunction f = [](const std::vector<Tensor>& x) { return gla_log_decay(x[0], 4); };
+  CHECK(gradcheck(f, {in}).ok);
+  CHECK(gradgradcheck(f, {in}).ok);
+  CHECK_THROWS_WITH(gla_log_decay(z, 0), Contains("temperature"));
+}
+
+TEST_CASE("GLA: the gradient is the reverse scan of SPEC §16", "[gla]") {
+  // dS_t = q_tᵀdo_t + diag(α_{t+1})dS_{t+1}; dk = dS_t v_tᵀ; dv = k_t dS_t; dα_t = rowsum(dS_t ⊙ S_{t−1}); dq = S_t
+  // do_t.
+  Rand rand(4);
+  const std::size_t n = 7, m = 3, e = 2;
+  Tensor q = random_tensor({1, 1, 7, 3}, f64, rand), k = random_tensor({1, 1, 7, 3}, f64, rand);
+  Tensor v = random_tensor({1, 1, 7, 2}, f64, rand), alpha = random_tensor({1, 1, 7, 3}, f64, rand, 0.3, 0.99);
+  const Tensor cot = random_tensor({1, 1, 7, 2}, f64, rand);
+  for (Tensor* t : {&q, &k, &v, &alpha}) t->requires_grad_();
+  LinearAttentionForm f = gated(log(alpha), 3);
+  f.scale = 1;
+  const std::vector<Tensor> got = grad({linear_attention(q, k, v, f)}, {q, k, v, alpha}, {.grad_outputs = {cot}});
+  auto rows = [](const Tensor& t) { return matrix_of(select(select(t.detach(), 0, 0), 0, 0)); };
+  const Matrix qs = rows(q), ks = rows(k), vs = rows(v), as = rows(alpha), out = rows(cot);
+  std::vector<Matrix> want{qs, ks, vs, as};
+  std::vector<Matrix> states(n + 1, matrix(3, 2));  // states[t] is the one before token t
+  for (std::size_t t = 0; t < n; ++t)
+    for (std::size_t c = 0; c < m; ++c) {
+      want[0][t][c] = 0;
+      for (std::size_t j = 0; j < e; ++j) {
+        states[t + 1][c][j] = as[t][c] * states[t][c][j] + ks[t][c] * vs[t][j];
+        want[0][t][c] += states[t + 1][c][j] * out[t][j];
+      }
+    }
+  Matrix ds = matrix(3, 2);
+  for (std::size_t t = n; t-- > 0;) {
+    for (std::size_t j = 0; j < e; ++j) want[2][t][j] = 0;
+    for (std::size_t c = 0; c < m; ++c) {
+      want[1][t][c] = want[3][t][c] = 0;
+      for (std::size_t j = 0; j < e; ++j) {
+        ds[c][j] = qs[t][c] * out[t][j] + (t + 1 < n ? as[t + 1][c] * ds[c][j] : 0);
+        want[1][t][c] += ds[c][j] * vs[t][j], want[2][t][j] += ks[t][c] * ds[c][j];
+        want[3][t][c] += ds[c][j] * states[t][c][j];
+      }
+    }
+  }
+  for (std::size_t i = 0; i < 4; ++i) {
+    const Matrix g = rows(got[i]);
+    for (std::size_t t = 0; t < n; ++t)
+      for (std::size_t c = 0; c < g[t].size(); ++c)
+        CHECK(g[t][c] == Approx(want[i][t][c]).epsilon(1e-10).margin(1e-12));
+  }
+}
+
+TEST_CASE("Gla: every option against loops", "[gla]") {
+  for (const GlaOptions& o : samples()) {
+    Rand rand(5);
+    const Gla g = make(o, rand);
+    const Tensor x = random_tensor({2, 8, 4}, f64, rand), want = layer_reference(g, x, {});
+    for (int64_t chunk : {3, 1, 4, 5, 7, 12, 64}) {
+      Gla other = g;
+      other.options.chunk = chunk;
+      CHECK(max_abs_diff(other(x), want) < 1e-10);
+    }
+    Gla single = g;
+    to(single, f32);
+    CHECK(max_abs_diff(to(single(to(x, f32)), f64), want) < 1e-4 * std::max(1.0, max_abs(want)));
+    const Tensor one = random_tensor({2, 1, 4}, f64, rand);
+    CHECK(max_abs_diff(g(one), layer_reference(g, one, {})) < 1e-10);
+    CHECK(g(zeros({2, 0, 4}, {f64})).shape() == Shape{2, 0, 4});
+    CHECK(g(zeros({0, 3, 4}, {f64})).shape() == Shape{0, 3, 4});
+    const Tensor decay = g.log_decay(x);
+    CHECK(decay.shape() == (o.gate == GlaGate::per_head ? Shape{2, o.heads, 8} : Shape{2, o.heads, 8, g.key_dim()}));
+    CHECK(max(decay).item() < 0);
+  }
+}
+
+TEST_CASE("Gla: gradients of both orders", "[gla]") {
+  for (GlaOptions o : samples()) {
+    o.norm_eps = std::max(o.norm_eps, 1e-2);
+    Rand rand(6);
+    check_linear_gradients<Gla>(make(o, rand), random_tensor({1, 3, 4}, f64, rand),
+                                [](const Gla& m, const Tensor& x) { return m(x); });
+  }
+}
+
+TEST_CASE("Gla: padding and causality", "[gla]") {
+  const Tensor mask = prefix_mask(7, 7, 4);
+  for (const GlaOptions& o : samples()) {
+    Rand rand(7);
+    const Gla g = make(o, rand);
+    const Tensor x = random_tensor({2, 7, 4}, f64, rand), y = g(x), alone = g(narrow(narrow(x, 0, 1, 1), 1, 0, 4));
+    for (double junk : {3.0, std::nan(""), HUGE_VAL}) {
+      Tensor dirty = masked_fill(x, unsqueeze(!mask, -1), junk).requires_grad_();
+      const Tensor z = g(dirty, mask);
+      CHECK(max_abs_diff(narrow(narrow(z, 0, 1, 1), 1, 0, 4), alone) < 1e-12);
+      CHECK(max_abs_diff(narrow(z, 0, 0, 1), narrow(y, 0, 0, 1)) < 1e-12);
+      for (const Tensor& d : grad({sum(real_rows(z, mask))}, {dirty, g.query.weight, g.gate_up.weight, g.value.weight}))
+        CHECK(all(isfinite(d)).item() == 1);
+    }
+    // In front and in between: a padded step forgets nothing.
+    const Tensor junk = full({2, 2, 4}, std::nan(""), {f64}), no = zeros({2, 2}), yes = ones({2, 4});
+    const Tensor holes = cat({junk, narrow(x, 1, 0, 4), junk, narrow(x, 1, 3, 4)}, 1);
+    const Tensor z = g(holes, cat({no, yes, no, yes}, 1) > 0.0);
+    const Tensor dense = g(cat({narrow(x, 1, 0, 4), narrow(x, 1, 3, 4)}, 1));
+    CHECK(max_abs_diff(cat({narrow(z, 1, 2, 4), narrow(z, 1, 8, 4)}, 1), dense) < 1e-12);
+    for (int64_t t : {1, 4, 6}) {
+      const Tensor later = cat({narrow(x, 1, 0, t), random_tensor({2, 7 - t, 4}, f64, rand)}, 1);
+      CHECK(same_bits(contiguous(narrow(g(later), 1, 0, t)), contiguous(narrow(y, 1, 0, t))));
+    }
+  }
+}
+
+TEST_CASE("Gla: defaults, counts, errors", "[gla]") {
+  Rng rng(1);
+  const Gla g({.dim = 64}, rng);
+  CHECK(g.options.heads == 4);
+  CHECK(g.key_dim() == 8);
+  CHECK(g.value_dim() == 16);
+  CHECK(g.norm.kind == NormKind::rms);
+  // q, k: 64·32; v, gate, out: 64²; low rank: 64·16 + 16·32 + 32; norm: 16
+  CHECK(count(g) == 2 * 64 * 32 + 3 * 64 * 64 + 64 * 16 + 16 * 32 + 32 + 16);
+  CHECK(count(Gla({.dim = 64, .gate = GlaGate::per_head, .output_gate = false}, rng)) ==
+        2 * 64 * 32 + 2 * 64 * 64 + 64 * 4 + 4 + 16);
+  CHECK_THROWS_AS(Gla({.dim = 0}, rng), ValueError);
+  CHECK_THROWS_WITH(Gla({.dim = 6, .heads = 2}, rng), Contains("heads=2") && Contains("expand_k"));
+  CHECK_THROWS_WITH(Gla({.dim = 8, .heads = 2, .expand_v = -1}, rng), Contains("expand_v"));
+  CHECK_THROWS_WITH(Gla({.dim = 8, .gate_rank = 0}, rng), Contains("gate_rank=0"));
+  CHECK_THROWS_WITH(Gla({.dim = 8, .gate_temperature = 0}, rng), Contains("gate_temperature"));
+  CHECK_THROWS_WITH(g(ones({2, 3, 5})), Contains("[2,3,5]") && Contains("64"));
+  CHECK_THROWS_WITH(g(ones({2, 3, 64}), ones({2, 4}) > 0.0), Contains("[2,4]"));
+  Rng a(2), b(2);
+  const Gla dropped({.dim = 8, .dropout = 0.5}, rng);
+  const Tensor x = ones({1, 9, 8}), y = dropped(x, {}, &a);
+  CHECK(same_bits(dropped(x), dropped(x)));
+  CHECK(same_bits(y, dropped(x, {}, &b)));
+  CHECK_FALSE(same_bits(y, dropped(x)));
+}

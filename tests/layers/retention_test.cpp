@@ -1,0 +1,185 @@
+// Retention and GroupNorm against loops (SPEC §9): options, gradients, padding, causality, errors.
+#include "layers/linear_attention_reference.h"
+
+#include <sluice/autograd/engine.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/reduce.h>
+
+using namespace sluice;
+using namespace sluice::testing;
+using Catch::Matchers::Contains;
+
+namespace {
+
+/// Each group of a row normalised, then scaled and shifted channel by channel.
+Matrix group_norm_reference(const GroupNorm& norm, Matrix x) {
+  const auto width = static_cast<std::size_t>(norm.options.dim);
+  for (auto& row : x)
+    for (std::size_t first = 0; first < row.size(); first += width) {
+      double mean = 0, square = 0;
+      if (norm.options.kind == NormKind::layer)
+        for (std::size_t c = first; c < first + width; ++c) mean += row[c] / static_cast<double>(width);
+      for (std::size_t c = first; c < first + width; ++c)
+        square += (row[c] - mean) * (row[c] - mean) / static_cast<double>(width);
+      for (std::size_t c = first; c < first + width; ++c) {
+        row[c] = (row[c] - mean) / std::sqrt(square + norm.options.eps);
+        if (norm.weight.defined()) row[c] *= norm.weight.to_vector<double>()[c];
+        if (norm.bias.defined()) row[c] += norm.bias.to_vector<double>()[c];
+      }
+    }
+  return x;
+}
+
+Matrix layer_reference(const Retention& r, Matrix x, const std::vector<bool>& real) {
+  const RetentionOptions& o = r.options;
+  for (std::size_t i = 0; i < x.size(); ++i)
+    if (!real[i]) x[i].assign(x[i].size(), 0.0);
+  const auto heads = static_cast<std::size_t>(o.heads);
+  const Matrix qs = linear_reference(r.query, x), ks = linear_reference(r.key, x), vs = linear_reference(r.value, x);
+  Matrix all;
+  for (std::size_t h = 0; h < heads; ++h) {
+    Matrix q = head_columns(qs, h, heads), k = head_columns(ks, h, heads);
+    const double width = static_cast<double>(q.empty() ? 1 : q[0].size());
+    if (o.use_rope) q = rope_reference(q, o.rope), k = rope_reference(k, o.rope);
+    const double gamma = o.gamma[h];
+    const LinearAttentionForm f{.direction = LinearDirection::causal, .normalize = LinearNormalize::none,
+                                .scale = 1 / std::sqrt(width)};
+    all =
+        beside(all, pairs_reference({q, k, head_columns(vs, h, heads), Matrix(x.size(), {std::log(gamma)}), real}, f));
+  }
+  all = group_norm_reference(r.norm, all);
+  if (o.gate) {
+    const Matrix g = linear_reference(r.gate, x);
+    for (std::size_t i = 0; i < all.size(); ++i)
+      for (std::size_t c = 0; c < all[i].size(); ++c) all[i][c] *= g[i][c] / (1 + std::exp(-g[i][c]));
+  }
+  return linear_reference(r.out, all);
+}
+Tensor layer_reference(const Retention& r, const Tensor& x, const Tensor& key_mask) {
+  return each_linear_sequence(
+      x, key_mask, [&](const Matrix& m, const std::vector<bool>& real) { return layer_reference(r, m, real); });
+}
+
+std::vector<RetentionOptions> samples() {
+  RetentionOptions base{.dim = 4, .heads = 2};
+  base.dtype = f64, base.chunk = 3;
+  std::vector<RetentionOptions> all(9, base);
+  all[1].gamma = {0.9, 0.5};
+  all[2].gate = false, all[2].use_rope = false;
+  all[3].group_norm = NormKind::rms, all[3].gamma = {1, 0.7};
+  all[4].group_norm = NormKind::rms_plain, all[4].gate = false;
+  all[5].rope.pairing = RopePairing::interleaved, all[5].rope.offset = 3;
+  all[6].expand_k = 2, all[6].expand_v = 1.5;
+  all[7].heads = 1, all[7].expand_k = 0.5;
+  all[8].norm_eps = 0.1;
+  return all;
+}
+
+Retention make(const RetentionOptions& o, Rand& rand) {
+  Rng rng(1);
+  return randomised_linear(Retention(o, rng), rand);
+}
+
+}  // namespace
+
+TEST_CASE("GroupNorm: against loops, and its gradients", "[retention]") {
+  for (NormKind kind : {NormKind::layer, NormKind::rms, NormKind::rms_plain})
+    for (int64_t groups : {1, 2, 3}) {
+      Rand rand(1);
+      const GroupNorm norm = randomised_linear(GroupNorm({groups, 3, kind, 1e-3, f64}), rand);
+      const Tensor x = random_tensor({5, 3 * groups}, f64, rand), y = norm(unsqueeze(x, 0));
+      const Matrix want = group_norm_reference(norm, matrix_of(x)), got = matrix_of(select(y, 0, 0));
+      for (std::size_t i = 0; i < want.size(); ++i)
+        for (std::size_t c = 0; c < want[i].size(); ++c) CHECK(got[i][c] == Approx(want[i][c]).epsilon(1e-12));
+      check_linear_gradients<GroupNorm>(norm, narrow(x, 0, 0, 2),
+                                        [](const GroupNorm& m, const Tensor& t) { return m(t); });
+    }
+  CHECK_THROWS_WITH(GroupNorm({2, 3})(ones({4, 5})), Contains("[4,5]") && Contains("6"));
+  CHECK_THROWS_AS(GroupNorm({0, 3}), ShapeError);
+  CHECK_THROWS_WITH(GroupNorm({2, 3, NormKind::scale}), Contains("rms_plain"));
+}
+
+TEST_CASE("Retention: every option against loops", "[retention]") {
+  for (const RetentionOptions& o : samples()) {
+    Rand rand(2);
+    const Retention r = make(o, rand);
+    const Tensor x = random_tensor({2, 8, 4}, f64, rand), want = layer_reference(r, x, {});
+    CHECK(max_abs_diff(r(x), want) < 1e-10);
+    for (int64_t chunk : {1, 4, 5, 7, 12, 64}) {
+      Retention other = r;
+      other.options.chunk = chunk;
+      CHECK(max_abs_diff(other(x), want) < 1e-10);
+    }
+    Retention single = r;
+    to(single, f32);
+    CHECK(max_abs_diff(to(single(to(x, f32)), f64), want) < 1e-4 * std::max(1.0, max_abs(want)));
+    const Tensor one = random_tensor({2, 1, 4}, f64, rand);
+    CHECK(max_abs_diff(r(one), layer_reference(r, one, {})) < 1e-10);
+    CHECK(r(zeros({2, 0, 4}, {f64})).shape() == Shape{2, 0, 4});
+    CHECK(r(zeros({0, 3, 4}, {f64})).shape() == Shape{0, 3, 4});
+  }
+}
+
+TEST_CASE("Retention: gradients of both orders", "[retention]") {
+  for (RetentionOptions o : samples()) {
+    o.norm_eps = std::max(o.norm_eps, 1e-2);  // one channel in a group would divide by √eps
+    Rand rand(3);
+    check_linear_gradients<Retention>(make(o, rand), random_tensor({1, 3, 4}, f64, rand),
+                                      [](const Retention& m, const Tensor& x) { return m(x); });
+  }
+}
+
+TEST_CASE("Retention: padding and causality", "[retention]") {
+  const Tensor mask = prefix_mask(7, 7, 4);
+  for (const RetentionOptions& o : samples()) {
+    Rand rand(4);
+    const Retention r = make(o, rand);
+    const Tensor x = random_tensor({2, 7, 4}, f64, rand), y = r(x), alone = r(narrow(narrow(x, 0, 1, 1), 1, 0, 4));
+    for (double junk : {3.0, std::nan(""), HUGE_VAL}) {
+      Tensor dirty = masked_fill(x, unsqueeze(!mask, -1), junk).requires_grad_();
+      const Tensor z = r(dirty, mask);
+      CHECK(max_abs_diff(narrow(narrow(z, 0, 1, 1), 1, 0, 4), alone) < 1e-12);
+      CHECK(max_abs_diff(narrow(z, 0, 0, 1), narrow(y, 0, 0, 1)) < 1e-12);
+      for (const Tensor& g : grad({sum(real_rows(z, mask))}, {dirty, r.query.weight, r.key.weight, r.value.weight}))
+        CHECK(all(isfinite(g)).item() == 1);
+    }
+    // Padding before the first token of a sequence, too; it moves positions, so without rope.
+    if (!o.use_rope) {
+      const Tensor front = cat({full({2, 2, 4}, std::nan(""), {f64}), x}, 1);
+      CHECK(max_abs_diff(narrow(r(front, cat({zeros({2, 2}), ones({2, 7})}, 1) > 0.0), 1, 2, 7), y) < 1e-12);
+    }
+    for (int64_t t : {1, 4, 6}) {
+      const Tensor later = cat({narrow(x, 1, 0, t), random_tensor({2, 7 - t, 4}, f64, rand)}, 1);
+      CHECK(same_bits(contiguous(narrow(r(later), 1, 0, t)), contiguous(narrow(y, 1, 0, t))));
+    }
+  }
+}
+
+TEST_CASE("Retention: defaults, counts, errors", "[retention]") {
+  Rng rng(1);
+  const Retention r({.dim = 64}, rng);
+  CHECK(r.key_dim() == 8);
+  CHECK(r.value_dim() == 16);
+  CHECK(count(r) == 64 * 64 * (1 + 1 + 2 + 2 + 2) + 2 * 128);  // GroupNorm: 128 channels
+  for (std::size_t h = 0; h < 8; ++h) {
+    CHECK(r.options.gamma[h] == 1 - std::pow(2.0, -5.0 - static_cast<double>(h)));
+    CHECK(std::exp(r.log_gamma.to_vector<double>()[h]) == Approx(r.options.gamma[h]).epsilon(1e-7));
+  }
+  CHECK_FALSE(r.log_gamma.requires_grad());
+  CHECK_THROWS_AS(Retention({.dim = 0}, rng), ValueError);
+  CHECK_THROWS_WITH(Retention({.dim = 8, .heads = 3}, rng), Contains("heads=3") && Contains("expand_k"));
+  CHECK_THROWS_WITH(Retention({.dim = 8, .heads = 2, .expand_v = 0.3}, rng), Contains("expand_v"));
+  CHECK_THROWS_WITH(Retention({.dim = 8, .heads = 8}, rng), Contains("pairs"));
+  CHECK_NOTHROW(Retention({.dim = 8, .heads = 8, .use_rope = false}, rng));
+  CHECK_THROWS_WITH(Retention({.dim = 8, .heads = 2, .gamma = {0.5}}, rng), Contains("heads=2"));
+  CHECK_THROWS_WITH(Retention({.dim = 8, .heads = 2, .gamma = {0.5, 0}}, rng), Contains("(0, 1]"));
+  CHECK_THROWS_WITH(r(ones({2, 3, 5})), Contains("[2,3,5]") && Contains("64"));
+  CHECK_THROWS_WITH(r(ones({2, 3, 64}), ones({2, 4}) > 0.0), Contains("[2,4]"));
+  Rng a(2), b(2);
+  const Retention dropped({.dim = 8, .heads = 2, .dropout = 0.5}, rng);
+  const Tensor x = ones({1, 9, 8});
+  CHECK(same_bits(dropped(x), dropped(x)));
+  const Tensor y = dropped(x, {}, &a);
+  CHECK(same_bits(y, dropped(x, {}, &b)));
+  CHECK_FALSE(same_bits(y, dropped(x)));
+}
