@@ -20,16 +20,16 @@ struct AttentionMask {
   /// p_i − p_j is a multiple of it.
   int64_t dilation = 1;
   /// Positions that window and dilation do not bind, neither as query nor as key (Longformer, BigBird).
-  std::vector<int64_t> global;
+  std::vector<int64_t> global = {};
   /// bool [batch or 1, n]: true marks real keys, false padding.
-  Tensor keys;
+  Tensor keys = {};
   /// i64 [batch or 1, m] and [batch or 1, n]: document numbers; only equal ones see each other.
-  Tensor query_segments, key_segments;
+  Tensor query_segments = {}, key_segments = {};
   /// bool [⌈m/block⌉, ⌈n/block⌉] or [heads, …, …]: whole blocks of queries × keys, counted from 0.
-  Tensor blocks;
+  Tensor blocks = {};
   int64_t block = 0;
   /// bool, broadcasts to [batch, heads, m, n].
-  Tensor dense;
+  Tensor dense = {};
 
   bool unrestricted() const {
     return !causal && window == 0 && dilation == 1 && !keys.defined() && !query_segments.defined() &&

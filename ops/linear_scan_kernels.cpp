@@ -160,6 +160,14 @@ struct Scan {
     gemm(Read::transposed, Read::plain, m, cols, count, T(1), keys, m, values, cols, T(1), w.state, cols);
   }
 
+  /// o += a v. A later step may hold NaN, which 0·NaN would hand to earlier ones.
+  void weigh(Memory& w, int64_t count, int64_t cols) {
+    if (all_finite(w.v, count, cols, cols))
+      gemm(Read::plain, Read::plain, count, cols, count, T(1), w.a, count, w.v, cols, T(1), w.o, cols);
+    else
+      sparse_product(Read::plain, count, cols, count, T(1), w.a, count, w.v, cols, w.o, cols);
+  }
+
   /// o_t += Σ_{j <= t} weight · (q_t·k_j) v_j
   void within(Memory& w, int64_t count, int64_t cols) {
     T* a = w.a;
@@ -184,7 +192,7 @@ struct Scan {
         }
         for (int64_t t = begin; t < end; ++t) std::fill(a + t * count + t + 1, a + (t + 1) * count, T(0));
       }
-      gemm(Read::plain, Read::plain, count, cols, count, T(1), a, count, w.v, cols, T(1), w.o, cols);
+      weigh(w, count, cols);
       return;
     }
     gemm(Read::plain, Read::transposed, count, count, m, T(1), w.q, m, w.k, m, T(0), a, count);
@@ -195,7 +203,7 @@ struct Scan {
       for (int64_t j = 0; j <= t; ++j) a[t * count + j] *= math::exp(T(here - w.sums[j]));
     }
     if (decay != Decay::values) {
-      gemm(Read::plain, Read::plain, count, cols, count, T(1), a, count, w.v, cols, T(1), w.o, cols);
+      weigh(w, count, cols);
       return;
     }
     for (int64_t begin = 0; begin < count; begin += kBlock) {

@@ -42,7 +42,10 @@ double max_abs_diff(const Tensor& a, const Tensor& b) {
 
 double max_abs(const Tensor& a) {
   double worst = 0;
-  for (double v : a.to_vector<double>()) worst = std::max(worst, std::abs(v));
+  for (double v : a.to_vector<double>()) {
+    if (std::isnan(v)) return std::numeric_limits<double>::infinity();  // NaN is not small
+    worst = std::max(worst, std::abs(v));
+  }
   return worst;
 }
 
