@@ -1,0 +1,139 @@
+// The cache of keys and values against a plain list of rows (SPEC §8, §11): what is kept, what a call returns,
+// in what memory, and that copies never disturb each other.
+#include "support/approx.h"
+#include "support/catch.h"
+
+#include <sluice/core/node.h>
+#include <sluice/layers/kv_cache.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/view.h>
+
+#include <algorithm>
+
+using namespace sluice;
+using namespace sluice::testing;
+using Catch::Matchers::Contains;
+
+namespace {
+
+/// Rows [from, to) of a long stream.
+Tensor rows(const Tensor& stream, int64_t from, int64_t to) { return narrow(stream, 2, from, to - from); }
+
+/// The rows in any order: sorted by their first number in the first head.
+std::vector<std::vector<double>> as_set(const Tensor& x) {
+  std::vector<std::vector<double>> all;
+  for (int64_t i = 0; i < x.dim(2); ++i) all.push_back(select(x, 2, i).to_vector<double>());
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("kv_cache: keeps what a list would, for every window and every cut of the stream", "[kv_cache]") {
+  Rand rand(1);
+  const Tensor k = random_tensor({2, 3, 26, 4}, f64, rand), v = random_tensor({2, 3, 26, 5}, f64, rand);
+  for (int64_t window : {0, 1, 2, 3, 4, 7, 13, 26, 40})
+    for (const std::vector<int64_t>& sizes :
+         {std::vector<int64_t>{1}, {2}, {3, 1}, {5, 1, 1, 1}, {4}, {7}, {8, 1, 1}, {1, 1, 13}, {26}, {0, 2}})
+      for (auto order : {KvCache::Order::position, KvCache::Order::any}) {
+        KvCache cache;
+        cache.window = window;
+        for (std::size_t step = 0; cache.length < 26; ++step) {
+          const int64_t before = cache.length, m = std::min(sizes[step % sizes.size()], 26 - before);
+          const int64_t total = before + m;
+          const KvCache::Rows seen = cache.append(rows(k, before, total), rows(v, before, total), order);
+          INFO("window " << window << ", " << m << " rows after " << before);
+          const int64_t kept = window > 0 ? std::min(window, total) : total;
+          REQUIRE(cache.length == total);
+          REQUIRE(cache.stored() == kept);
+          CHECK(same_bits(cache.stored_keys(), rows(k, total - kept, total)));
+          CHECK(same_bits(cache.stored_values(), rows(v, total - kept, total)));
+          CHECK(cache.numel() == 2 * 3 * kept * (4 + 5));
+          // Query before + i reaches back to before + i − (W − 1).
+          if (m == 0) continue;
+          const int64_t first = window > 0 ? std::max<int64_t>(0, before - (window - 1)) : 0;
+          REQUIRE(seen.keys.dim(2) >= total - first);
+          const int64_t extra = seen.keys.dim(2) - (total - first);  // before a window is full, all may come
+          const Tensor want_k = rows(k, first - extra, total), want_v = rows(v, first - extra, total);
+          if (order == KvCache::Order::position) {
+            CHECK(same_bits(seen.keys, want_k));
+            CHECK(same_bits(seen.values, want_v));
+          } else {
+            CHECK(as_set(seen.keys) == as_set(want_k));
+            CHECK(as_set(cat({seen.keys, seen.values}, 3)) == as_set(cat({want_k, want_v}, 3)));
+          }
+        }
+      }
+}
+
+TEST_CASE("kv_cache: a window takes the memory of W rows and no more; without one capacity doubles", "[kv_cache]") {
+  Rand rand(2);
+  for (int64_t window : {0, 1, 6, 16}) {
+    KvCache cache;
+    cache.window = window;
+    int moves = 0;
+    const std::byte* at = nullptr;
+    for (int64_t i = 0; i < 50; ++i) {
+      cache.append(random_tensor({1, 2, 1, 4}, f32, rand), random_tensor({1, 2, 1, 4}, f32, rand));
+      if (cache.keys.raw() != at) at = cache.keys.raw(), ++moves;
+      if (window > 0) CHECK(cache.keys.dim(2) <= window);
+      if (window > 0 && i + 1 >= window) CHECK(cache.keys.numel() + cache.values.numel() == 2 * 2 * window * 4);
+      if (window == 0) CHECK(cache.keys.dim(2) < std::max<int64_t>(2, 2 * (i + 1)));
+    }
+    CHECK(moves <= 7);
+    CHECK(cache.keys.dtype() == f32);
+  }
+}
+
+TEST_CASE("kv_cache: copies never disturb each other", "[kv_cache]") {
+  Rand rand(3);
+  const Tensor k = random_tensor({1, 1, 12, 2}, f64, rand), v = random_tensor({1, 1, 12, 2}, f64, rand);
+  const Tensor other = random_tensor({1, 1, 12, 2}, f64, rand);
+  for (int64_t window : {0, 3, 5, 20})
+    for (int64_t shared = 0; shared < 9; ++shared)
+      for (int64_t m : {1, 2, 3}) {
+        KvCache cache;
+        cache.window = window;
+        for (int64_t i = 0; i < shared; ++i) cache.append(rows(k, i, i + 1), rows(v, i, i + 1));
+        KvCache copy = cache;
+        cache.append(rows(k, shared, shared + m), rows(v, shared, shared + m));
+        copy.append(rows(other, shared, shared + m), rows(other, shared, shared + m));
+        const KvCache third = copy;
+        copy.append(rows(other, 0, 1), rows(other, 0, 1));
+        INFO("window " << window << ", " << shared << " shared rows, " << m << " more");
+        const int64_t kept = cache.stored(), total = shared + m;
+        CHECK(same_bits(cache.stored_keys(), rows(k, total - kept, total)));
+        CHECK(same_bits(cache.stored_values(), rows(v, total - kept, total)));
+        CHECK(same_bits(rows(third.stored_keys(), third.stored() - std::min(third.stored(), m), third.stored()),
+                        rows(other, total - std::min(third.stored(), m), total)));
+      }
+  // Rows that a caller still holds are not overwritten either.
+  KvCache ring;
+  ring.window = 2;
+  ring.append(rows(k, 0, 2), rows(v, 0, 2));
+  const KvCache::Rows held = ring.append(rows(k, 2, 3), rows(v, 2, 3), KvCache::Order::any);
+  const Tensor before = clone(held.keys);
+  ring.append(rows(k, 3, 4), rows(v, 3, 4));
+  CHECK(same_bits(held.keys, before));
+}
+
+TEST_CASE("kv_cache: has no history, and says what does not fit", "[kv_cache]") {
+  Tensor k = ones({2, 3, 4, 5}).requires_grad_();
+  KvCache cache;
+  CHECK_THROWS_AS(cache.stored_keys(), ValueError);
+  CHECK(cache.numel() == 0);
+  CHECK_FALSE(cache.append(k, k).keys.requires_grad());
+  CHECK_FALSE(cache.keys.requires_grad());
+  CHECK_THROWS_AS(cache.append(ones({2, 3, 5}), ones({2, 3, 5})), ShapeError);
+  CHECK_THROWS_WITH(cache.append(ones({2, 3, 1, 5}), ones({2, 3, 2, 5})),
+                    Contains("[2,3,1,5]") && Contains("[2,3,2,5]"));
+  CHECK_THROWS_WITH(cache.append(ones({1, 3, 1, 5}), ones({1, 3, 1, 5})),
+                    Contains("[1,3,1,5]") && Contains("kv_cache"));
+  CHECK_THROWS_WITH(cache.append(ones({2, 2, 1, 5}), ones({2, 2, 1, 5})), Contains("[2,2,1,5]"));
+  CHECK_THROWS_WITH(cache.append(ones({2, 3, 1, 5}), ones({2, 3, 1, 6})), Contains("values") && Contains("[2,3,1,6]"));
+  CHECK_THROWS_AS(cache.append(ones({2, 3, 1, 5}, {f64}), ones({2, 3, 1, 5}, {f64})), DTypeError);
+  CHECK(cache.length == 4);
+  KvCache wrong;
+  wrong.window = -1;
+  CHECK_THROWS_AS(wrong.append(k, k), ValueError);
+}

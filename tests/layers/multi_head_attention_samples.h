@@ -1,0 +1,118 @@
+// Layers of softmax attention to test with: every option, alone and in company.
+#pragma once
+
+#include "layers/multi_head_attention_reference.h"
+
+namespace sluice::testing {
+
+/// A layer in f64 whose parameters are all random: nothing is 0 or 1 by default.
+inline MultiHeadAttention random_attention(MultiHeadAttentionOptions o, Rand& rand, double spread = 0.7) {
+  o.dtype = f64;
+  Rng rng(1);
+  MultiHeadAttention a(o, rng);
+  for (NamedTensor& p : parameters(a)) {
+    double* at = p.tensor.mutable_data<double>();
+    for (int64_t i = 0; i < p.tensor.numel(); ++i) at[i] = rand.uniform(-spread, spread);
+  }
+  return a;
+}
+
+struct AttentionSample {
+  std::string name;
+  MultiHeadAttentionOptions options;
+};
+
+/// Every option that changes the formula of self attention, alone and in company. `causal` for streaming.
+inline std::vector<AttentionSample> attention_samples(bool causal) {
+  std::vector<AttentionSample> all;
+  auto add = [&](std::string name, const std::function<void(MultiHeadAttentionOptions&)>& change) {
+    MultiHeadAttentionOptions o{.dim = 6, .heads = 4, .kv_heads = 2, .head_dim = 4};
+    o.causal = causal, o.max_length = 40;
+    change(o);
+    all.push_back({std::move(name), o});
+  };
+  using O = MultiHeadAttentionOptions;
+  add("plain", [](O&) {});
+  add("multi-head", [](O& o) { o.heads = 3, o.kv_heads = 0, o.head_dim = 0; });
+  add("multi-query", [](O& o) { o.kv_heads = 1, o.value_dim = 3; });
+  add("biases", [](O& o) { o.qkv_bias = o.out_bias = true; });
+  add("window", [](O& o) { o.window = 3; });
+  add("window 1", [](O& o) { o.window = 1; });
+  add("dilated window", [](O& o) { o.window = 3, o.dilation = 2, o.use_rope = true; });
+  add("dilation alone", [](O& o) { o.dilation = 3; });
+  add("window and globals", [](O& o) { o.window = 2, o.global = {4, 0, 4}, o.use_rope = true; });
+  add("scale", [](O& o) { o.scale = 0.3; });
+  add("RoPE", [](O& o) { o.use_rope = true, o.rope.offset = 2; });
+  add("RoPE interleaved, half of the channels", [](O& o) {
+    o.use_rope = true, o.rope.pairing = RopePairing::interleaved, o.rope.rot_dim = 2, o.window = 4;
+  });
+  add("QK-norm", [](O& o) { o.qk_norm = o.use_rope = true; });
+  add("T5", [](O& o) { o.position_bias = PositionBias::t5, o.t5.buckets = 8, o.t5.max_distance = 12; });
+  add("T5 and window", [](O& o) { o.position_bias = PositionBias::t5, o.window = 4; });
+  add("Toeplitz", [](O& o) { o.position_bias = PositionBias::toeplitz; });
+  add("ALiBi, window", [](O& o) { o.position_bias = PositionBias::alibi, o.window = 5; });
+  add("off by one", [](O& o) { o.sink = AttentionSink::off_by_one; });
+  add("learned sink, window", [](O& o) { o.sink = AttentionSink::learned, o.window = 3; });
+  add("pre-norm", [](O& o) { o.norm = NormKind::layer, o.residual = true; });
+  add("sandwich norm", [](O& o) { o.norm = NormKind::rms, o.sandwich_norm = o.residual = true; });
+  add("head norm", [](O& o) { o.ablation = SdpaAblationKind::head_norm, o.value_dim = 3; });
+  add("bare SiLU", [](O& o) { o.ablation = SdpaAblationKind::silu; });
+  auto gate = [](GatePosition p) { return AttentionGateOptions{.position = p, .init = Init::lecun()}; };
+  for (GatePosition p : {GatePosition::g1, GatePosition::g2, GatePosition::g3, GatePosition::g4, GatePosition::g5})
+    add(str("gate G", static_cast<int>(p) + 1), [&](O& o) {
+      o.gates = {gate(p)};
+      o.norm = NormKind::rms, o.qk_norm = p == GatePosition::g4, o.use_rope = p == GatePosition::g3, o.value_dim = 3;
+    });
+  add("all gates", [&](O& o) {
+    o.norm = NormKind::rms, o.qk_norm = o.use_rope = o.residual = true, o.window = 4;
+    for (GatePosition p : {GatePosition::g4, GatePosition::g3, GatePosition::g2, GatePosition::g1, GatePosition::g5})
+      o.gates.push_back(gate(p));
+    o.gates[0].after_qk_norm = true;
+    o.gates[1].after_qk_norm = true, o.gates[1].granularity = GateGranularity::headwise;
+    o.gates[2].mode = GateMode::add, o.gates[2].activation = Act::silu;
+    o.gates[3].sharing = GateSharing::scores, o.gates[3].bias = true;
+    o.gates.push_back(gate(GatePosition::g1));
+    o.gates[5].activation = Act::ns_sigmoid, o.gates[5].input_independent = true;
+    o.gates.push_back(gate(GatePosition::g3));
+    o.gates[6].sharing = GateSharing::logits;
+  });
+  return all;
+}
+
+/// Those that cannot be streamed.
+inline std::vector<AttentionSample> global_samples(bool causal) {
+  std::vector<AttentionSample> all;
+  for (int kind = 0; kind < 4; ++kind) {
+    MultiHeadAttentionOptions o{.dim = 6, .heads = 4, .kv_heads = 2, .head_dim = 4};
+    o.causal = causal, o.window = kind == 3 ? 0 : 2, o.global = {5, 1, 11}, o.separate_global_projections = true;
+    if (kind == 1) o.use_rope = o.qk_norm = o.qkv_bias = true, o.rope.offset = 1, o.sink = AttentionSink::learned;
+    if (kind == 2) o.position_bias = PositionBias::toeplitz, o.max_length = 20, o.gates = {AttentionGateOptions{}};
+    if (kind == 3) o.position_bias = PositionBias::t5;
+    all.push_back({str("separate global projections ", kind), o});
+  }
+  return all;
+}
+
+inline std::vector<AttentionSample> all_attention_samples() {
+  std::vector<AttentionSample> all;
+  for (bool causal : {false, true})
+    for (const auto& list : {attention_samples(causal), global_samples(causal)})
+      for (AttentionSample s : list) {
+        s.name += causal ? ", causal" : "";
+        all.push_back(std::move(s));
+      }
+  return all;
+}
+
+// -- what a call brings ----------------------------------------------------------------------------------
+
+inline Tensor random_bools(const Shape& shape, Rand& rand, double share = 0.6) {
+  return random_tensor(shape, f64, rand, 0, 1) < share;
+}
+inline Tensor documents(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
+  std::vector<int64_t> all = a;
+  all.insert(all.end(), b.begin(), b.end());
+  return Tensor::from(all, {2, static_cast<int64_t>(a.size())});
+}
+
+}  // namespace sluice::testing

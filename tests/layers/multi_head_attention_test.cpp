@@ -1,0 +1,255 @@
+// The softmax attention layer against loops (SPEC §7, §8, §11, §13): every option, forward and gradients;
+// then counts, sizes of nothing, and errors. What a call brings is in multi_head_attention_inputs_test.cpp.
+#include "layers/multi_head_attention_samples.h"
+#include "support/catch.h"
+#include "support/identities.h"
+
+#include <sluice/autograd/engine.h>
+#include <sluice/autograd/gradcheck.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/reduce.h>
+
+using namespace sluice;
+using namespace sluice::testing;
+using Catch::Matchers::Contains;
+
+namespace {
+
+/// All parameters, x and the context moved along fixed random directions: a gradient in t sees every one of them
+/// at the price of two.
+struct Directions {
+  const MultiHeadAttention& layer;
+  Tensor x;
+  AttentionInputs in;
+  std::vector<Tensor> d;
+  Directions(const MultiHeadAttention& a, const Tensor& input, const AttentionInputs& inputs, Rand& rand)
+      : layer(a), x(input), in(inputs) {
+    for (const NamedTensor& p : parameters(a)) d.push_back(random_tensor({2, p.tensor.numel()}, f64, rand));
+    for (const Tensor& t : {x, in.context, in.bias})
+      if (t.defined()) d.push_back(random_tensor({2, t.numel()}, f64, rand));
+  }
+  Tensor operator()(const std::vector<Tensor>& t) const {
+    std::size_t i = 0;
+    auto moved = [&](const Tensor& p) {
+      return p.defined() ? p.detach() + reshape(matmul(reshape(t[0], {1, 2}), d[i++]), p.shape()) : p;
+    };
+    MultiHeadAttention copy = layer;
+    for (const auto& slot : detail::members(copy).slots) *slot.tensor = moved(*slot.tensor);
+    const Tensor input = moved(x);
+    AttentionInputs inputs = in;
+    inputs.context = moved(in.context), inputs.bias = moved(in.bias);
+    return copy(input, inputs);
+  }
+};
+
+void check_gradients(const std::string& name, const MultiHeadAttention& a, const Tensor& x, const AttentionInputs& in,
+                     Rand& rand) {
+  const Directions f(a, x, in, rand);
+  const std::vector<Tensor> t{zeros({2}, {f64}).requires_grad_()};
+  const GradcheckResult first = gradcheck(f, t), second = gradgradcheck(f, t, {.tolerance = 1e-5});
+  INFO(name);
+  CHECK(first.message == "");
+  CHECK(first.ok);
+  CHECK(second.message == "");
+  CHECK(second.ok);
+}
+
+}  // namespace
+
+TEST_CASE("multi_head_attention: every option equals loops, output and map", "[attention]") {
+  for (const AttentionSample& s : all_attention_samples())
+    for (bool padded : {false, true}) {
+      Rand rand(7);
+      const MultiHeadAttention a = random_attention(s.options, rand);
+      const Tensor x = random_tensor({2, 9, 6}, f64, rand), mask = padded ? prefix_mask(9, 5, 9) : Tensor();
+      const BatchResult want = mha_reference(a, x, {.key_mask = mask});
+      INFO(s.name << (padded ? ", padded" : ""));
+      CHECK(max_abs_diff(real_rows(a(x, {.key_mask = mask}), mask), real_rows(want.out, mask)) < 1e-12);
+      CHECK(max_abs_diff(a.map(x, {.key_mask = mask}), want.map) < 1e-13);
+    }
+}
+
+TEST_CASE("multi_head_attention: gradients and their gradients, every option", "[attention]") {
+  for (const AttentionSample& s : all_attention_samples()) {
+    Rand rand(11);
+    const MultiHeadAttention a = random_attention(s.options, rand);
+    const Tensor mask = s.name.size() % 2 == 0 ? prefix_mask(4, 3, 4) : Tensor();
+    check_gradients(s.name, a, random_tensor({2, 4, 6}, f64, rand), {.key_mask = mask}, rand);
+  }
+  Rand rand(12);
+  MultiHeadAttentionOptions o{.dim = 6, .heads = 4, .kv_heads = 2, .head_dim = 4, .context_dim = 5};
+  o.qk_norm = true, o.gates = {{.position = GatePosition::g2}, {.position = GatePosition::g1}};
+  const Tensor x = random_tensor({2, 3, 6}, f64, rand);
+  check_gradients("cross", random_attention(o, rand), x, {.context = random_tensor({2, 4, 5}, f64, rand)}, rand);
+  o = {.dim = 6, .heads = 2, .window = 2, .global = {1}, .separate_global_projections = true};
+  check_gradients("bias and mask", random_attention(o, rand), x,
+                  {.mask = random_bools({2, 1, 3, 3}, rand, 0.8), .bias = random_tensor({1, 1, 3, 3}, f64, rand)},
+                  rand);
+}
+
+TEST_CASE("multi_head_attention: the gradient of every element of every parameter", "[attention]") {
+  for (const AttentionSample& s : attention_samples(true)) {
+    if (s.name != "all gates" && s.name != "learned sink, window" && s.name != "T5" && s.name != "Toeplitz") continue;
+    Rand rand(13);
+    MultiHeadAttentionOptions o = s.options;
+    o.dim = 3, o.heads = 2, o.kv_heads = 1, o.head_dim = 2, o.value_dim = 0, o.max_length = 3;
+    const MultiHeadAttention a = random_attention(o, rand);
+    std::vector<Tensor> inputs{random_tensor({1, 3, 3}, f64, rand).requires_grad_()};
+    for (const NamedTensor& p : parameters(a)) inputs.push_back(p.tensor);
+    const GradcheckResult r = gradcheck(
+        [&](const std::vector<Tensor>& v) {
+          MultiHeadAttention copy = a;
+          std::size_t i = 1;
+          for (const auto& slot : detail::members(copy).slots) *slot.tensor = v[i++];
+          return copy(v[0]);
+        },
+        inputs);
+    INFO(s.name << ": " << r.message);
+    CHECK(r.ok);
+  }
+}
+
+TEST_CASE("multi_head_attention: softmax-off-by-one is one more key and value, all zero", "[attention][identity]") {
+  const char* const name = "softmax-off-by-one = one zero key and value";
+  for (bool causal : {false, true})
+    for (int64_t kv_heads : {1, 2, 4}) {
+      Rand rand(21);
+      const Tensor q = random_tensor({2, 4, 7, 4}, f64, rand, -2, 2);
+      const Tensor k = random_tensor({2, kv_heads, 7, 4}, f64, rand, -2, 2);
+      const Tensor v = random_tensor({2, kv_heads, 7, 3}, f64, rand);
+      AttentionOptions o;
+      o.mask.causal = causal;
+      const Tensor want = attention(q, pad(k, 2, 1, 0), pad(v, 2, 1, 0), o);  // key 0 is before every query
+      o.sink = zeros({1}, {f64});
+      check_identity(name, attention(q, k, v, o), want, 1e-13);
+      o.sink = zeros({4}, {f64});
+      check_identity(name, attention(q, k, v, o), want, 1e-13);
+    }
+  // In the layer: a token whose keys and values are 0, in front of the sequence.
+  for (bool causal : {false, true}) {
+    MultiHeadAttentionOptions o{.dim = 6, .heads = 4, .kv_heads = 2, .head_dim = 4, .causal = causal};
+    o.sink = AttentionSink::off_by_one;
+    Rand rand(22);
+    MultiHeadAttention a = random_attention(o, rand);
+    const Tensor x = random_tensor({2, 7, 6}, f64, rand), y = a(x);
+    a.options.sink = AttentionSink::none;
+    check_identity(name, narrow(a(pad(x, 1, 1, 0)), 1, 1, 7), y, 1e-13);
+    CHECK(max_abs_diff(a(x), y) > 1e-3);
+    a.options.sink = AttentionSink::learned, a.sink = zeros({4}, {f64});
+    CHECK(max_abs_diff(a(x), y) < 1e-14);
+  }
+}
+
+TEST_CASE("multi_head_attention: number of parameters, defaults and initial values", "[attention]") {
+  for (const AttentionSample& s : all_attention_samples()) {
+    Rng rng(1);
+    INFO(s.name);
+    CHECK(count(MultiHeadAttention(s.options, rng)) == parameter_count(s.options));
+  }
+  // SPEC §11: MHA 3d², MQA d² + 2d²/h, GQA d²(1 + 2g/h); with Wo one d² more.
+  const int64_t d = 64, h = 8;
+  for (int64_t g : {1, 2, 4, 8})
+    CHECK(parameter_count({.dim = d, .heads = h, .kv_heads = g}) == 2 * d * d + 2 * d * d * g / h);
+  Rng rng(1);
+  MultiHeadAttentionOptions o{.dim = 6, .heads = 3, .context_dim = 4};
+  o.gates = {{.position = GatePosition::g2}, {.position = GatePosition::g1}};
+  CHECK(count(MultiHeadAttention(o, rng)) == parameter_count(o));
+
+  const MultiHeadAttention plain({.dim = 12, .heads = 3}, rng);
+  CHECK(plain.options.kv_heads == 3);
+  CHECK(plain.options.head_dim == 4);
+  CHECK(plain.options.value_dim == 4);
+  CHECK_FALSE(plain.q.bias.defined());
+  CHECK(parameters(plain).size() == 4);
+  const MultiHeadAttention learned({.dim = 4, .sink = AttentionSink::learned}, rng);
+  CHECK(max_abs(learned.sink) == 0);
+  const MultiHeadAttentionOptions qwen = qwen_attention_options(64, 8, 2, 16);
+  const MultiHeadAttention gated(qwen, rng);
+  CHECK(gated.gates.size() == 1);
+  CHECK(gated.gates[0].options.position == GatePosition::g1);
+  CHECK(gated.norm.eps == 1e-6);
+  CHECK(gated.q_norm.eps == 1e-6);
+  CHECK_FALSE(gated.q_norm.weight.shares_storage(gated.k_norm.weight));
+  CHECK(std::sqrt(mean(square(gated.q.weight)).item()) == Approx(0.02).epsilon(0.05));
+  CHECK(summary(gated).find("gates.0.map") != std::string::npos);
+}
+
+TEST_CASE("multi_head_attention: no sequences, no tokens, one token, nobody to see", "[attention]") {
+  for (const AttentionSample& s : all_attention_samples()) {
+    Rand rand(20);
+    const MultiHeadAttention a = random_attention(s.options, rand);
+    INFO(s.name);
+    CHECK(a(zeros({0, 3, 6}, {f64})).shape() == Shape{0, 3, 6});
+    CHECK(a(zeros({2, 0, 6}, {f64})).shape() == Shape{2, 0, 6});
+    CHECK(a.map(zeros({2, 0, 6}, {f64})).shape() == Shape{2, a.options.heads, 0, 0});
+    const Tensor x = random_tensor({2, 1, 6}, f64, rand);
+    CHECK(max_abs_diff(a(x), mha_reference(a, x, {}).out) < 1e-12);
+    const Tensor y = random_tensor({2, 3, 6}, f64, rand), nobody = prefix_mask(3, 0, 2);
+    CHECK(max_abs_diff(real_rows(a(y, {.key_mask = nobody}), nobody),
+                       real_rows(mha_reference(a, y, {.key_mask = nobody}).out, nobody)) < 1e-12);
+    CHECK(max_abs(select(a.map(y, {.key_mask = nobody}), 0, 0)) == 0);
+  }
+}
+
+TEST_CASE("multi_head_attention: what is refused, and by which words", "[attention]") {
+  Rng rng(1);
+  auto make = [&](const std::function<void(MultiHeadAttentionOptions&)>& change) {
+    MultiHeadAttentionOptions o{.dim = 8, .heads = 2};
+    change(o);
+    return MultiHeadAttention(o, rng);
+  };
+  using O = MultiHeadAttentionOptions;
+  CHECK_THROWS_WITH(make([](O& o) { o.dim = 0; }), Contains("dim=0"));
+  CHECK_THROWS_WITH(make([](O& o) { o.heads = 3; }), Contains("heads=3") && Contains("dim=8"));
+  CHECK_THROWS_WITH(make([](O& o) { o.heads = 4, o.kv_heads = 3; }), Contains("kv_heads=3") && Contains("heads=4"));
+  CHECK_THROWS_WITH(make([](O& o) { o.use_rope = true, o.head_dim = 3; }), Contains("RoPE") && Contains("head_dim=3"));
+  CHECK_THROWS_WITH(make([](O& o) { o.use_rope = true, o.rope.rot_dim = 6; }), Contains("rot_dim"));
+  CHECK_THROWS_WITH(make([](O& o) { o.window = -1; }), Contains("window=-1"));
+  CHECK_THROWS_WITH(make([](O& o) { o.dilation = 0; }), Contains("dilation=0"));
+  CHECK_THROWS_WITH(make([](O& o) { o.global = {3, -2}; }), Contains("-2"));
+  CHECK_THROWS_WITH(make([](O& o) { o.separate_global_projections = true; }), Contains("global positions"));
+  CHECK_THROWS_WITH(make([](O& o) {
+                      o.global = {0}, o.separate_global_projections = true, o.gates = {{.position = GatePosition::g2}};
+                    }),
+                    Contains("G1"));
+  CHECK_THROWS_WITH(make([](O& o) { o.sandwich_norm = true; }), Contains("sandwich_norm"));
+  CHECK_THROWS_WITH(make([](O& o) { o.ablation = SdpaAblationKind::silu, o.gates = {AttentionGateOptions{}}; }),
+                    Contains("G1"));
+  CHECK_THROWS_WITH(make([](O& o) { o.position_bias = PositionBias::toeplitz, o.max_length = 0; }),
+                    Contains("max_length"));
+  CHECK_THROWS_WITH(make([](O& o) { o.position_bias = PositionBias::t5, o.t5.buckets = 6; }), Contains("buckets"));
+  for (int kind = 0; kind < 5; ++kind) {
+    auto crossed = [kind](O& o) {
+      o.context_dim = 4;
+      if (kind == 0) o.causal = true;
+      if (kind == 1) o.window = 2;
+      if (kind == 2) o.use_rope = true;
+      if (kind == 3) o.position_bias = PositionBias::alibi;
+      if (kind == 4) o.global = {0};
+    };
+    CHECK_THROWS_AS(make(crossed), ValueError);
+    CHECK_THROWS_WITH(make(crossed), Contains("cross attention"));
+  }
+
+  const MultiHeadAttention a = make([](O&) {}), cross = make([](O& o) { o.context_dim = 4; });
+  CHECK_THROWS_AS(a(ones({3, 8})), ShapeError);
+  CHECK_THROWS_WITH(a(ones({2, 3, 7})), Contains("[2,3,7]") && Contains("8"));
+  CHECK_THROWS_WITH(a(ones({2, 3, 8}), {.key_mask = ones({2, 4}) > 0.0}), Contains("[2,4]") && Contains("[2,3,8]"));
+  CHECK_THROWS_WITH(a(ones({2, 3, 8}), {.key_mask = ones({2, 3})}), Contains("bool"));
+  CHECK_THROWS_WITH(a(ones({2, 3, 8}), {.context = ones({2, 3, 4})}), Contains("context_dim"));
+  CHECK_THROWS_WITH(a(ones({2, 3, 8}), {.segments = ones({2, 3})}), Contains("i64"));
+  CHECK_THROWS_WITH(a(ones({2, 3, 8}), {.mask = ones({3, 4}) > 0.0}), Contains("[3,4]"));
+  CHECK_THROWS_WITH(cross(ones({2, 3, 8})), Contains("context_dim=4"));
+  CHECK_THROWS_WITH(cross(ones({2, 3, 8}), {.context = ones({3, 5, 4})}), Contains("[3,5,4]"));
+  CHECK_THROWS_WITH(cross(ones({2, 3, 8}), {.context = ones({2, 5, 3})}), Contains("[2,5,3]"));
+  CHECK_THROWS_WITH(cross(ones({2, 3, 8}), {.context = ones({2, 5, 4}), .key_mask = ones({2, 3}) > 0.0}),
+                    Contains("[2,3]"));
+  CHECK_THROWS_WITH(cross(ones({2, 3, 8}), {.context = ones({2, 5, 4}), .segments = zeros({2, 3}, {i64})}),
+                    Contains("context_segments"));
+  const MultiHeadAttention table = make([](O& o) { o.position_bias = PositionBias::toeplitz, o.max_length = 5; });
+  CHECK_NOTHROW(table(ones({1, 5, 8})));
+  CHECK_THROWS_WITH(table(ones({1, 6, 8})), Contains("5") && Contains("6"));
+  const MultiHeadAttention global = make([](O& o) { o.global = {0}, o.separate_global_projections = true; });
+  CHECK_THROWS_WITH(global(ones({1, 4, 8}), {.blocks = ones({2, 2}) > 0.0, .block = 2}), Contains("block"));
+}
