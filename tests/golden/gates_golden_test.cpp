@@ -1,0 +1,57 @@
+// Runners of the cases with textbook gates (SPEC §12): no biases, no output projection, one head.
+#include "golden/golden.h"
+
+#include <sluice/autograd/engine.h>
+#include <sluice/layers/fused_attention.h>
+#include <sluice/layers/gated_cross_attention.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/view.h>
+
+using namespace sluice;
+using namespace sluice::testing;
+
+namespace {
+
+/// The case gives Q, K and V themselves: the projections are the identity.
+const bool cross = register_golden({"gated_cross", [](const GoldenCase& c, DType dtype) -> GoldenResults {
+  GoldenResults results;
+  for (CrossGate reading : {CrossGate::per_query, CrossGate::pooled}) {
+    Rng rng(1);
+    const int64_t d = c.get("wg").dim(0);
+    GatedCrossAttentionOptions o{.dim = d, .reading = reading, .project_out = false, .dtype = dtype};
+    GatedCrossAttention l(o, rng);
+    l.query.weight = l.key.weight = l.value.weight = eye(d, d, {dtype});
+    l.gate.weight = c.get("wg", dtype);
+    auto batched = [&](const char* name) { return unsqueeze(c.get(name, dtype), 0); };
+    // K and V are different matrices, so they cannot come from one context: memory takes them as they are.
+    const GatedCrossAttention::Memory memory{unsqueeze(batched("k"), 1), unsqueeze(batched("v"), 1), {}};
+    results.emplace_back(std::string(name_of(reading)), select(l.attend(batched("q"), memory), 0, 0));
+  }
+  return results;
+}});
+
+FusedAttention fused_of(const GoldenCase& c, DType dtype) {
+  Rng rng(1);
+  FusedAttentionOptions o{.dim = c.get("wq").dim(0), .head_dim = c.get("wq").dim(1), .causal = true, .chunk = 4};
+  o.eps = 0, o.project_out = false, o.dtype = dtype;
+  FusedAttention l(o, rng);
+  l.query.weight = c.get("wq", dtype).requires_grad_(), l.key.weight = c.get("wk", dtype).requires_grad_();
+  l.value.weight = c.get("wv", dtype).requires_grad_(), l.gate.weight = c.get("wg", dtype).requires_grad_();
+  return l;
+}
+
+const bool fused = register_golden({"fused_c1", [](const GoldenCase& c, DType dtype) -> GoldenResults {
+  return {{"out", select(fused_of(c, dtype)(unsqueeze(c.get("x", dtype), 0)), 0, 0)}};
+}});
+
+// The reference gradients are central differences, good to about 1e-8.
+const bool gradients = register_golden({"grad_fused_causal", [](const GoldenCase& c, DType dtype) -> GoldenResults {
+  const FusedAttention l = fused_of(c, dtype);
+  Tensor x = c.get("x", dtype).requires_grad_();
+  const Tensor out = select(l(unsqueeze(x, 0)), 0, 0);
+  const std::vector<Tensor> g = grad({out}, {x, l.query.weight, l.key.weight, l.value.weight, l.gate.weight},
+                                     {.grad_outputs = {c.get("cot", dtype)}});
+  return {{"out", out}, {"d_x", g[0]}, {"d_wq", g[1]}, {"d_wk", g[2]}, {"d_wv", g[3]}, {"d_wg", g[4]}};
+}, 1e-6});
+
+}  // namespace

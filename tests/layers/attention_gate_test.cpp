@@ -1,0 +1,226 @@
+// The gate of Qwen's gated attention (SPEC §13) against loops: every position, granularity, mode, activation and
+// way of sharing, with its gradients.
+#include "layers/gates_reference.h"
+
+#include <sluice/layers/attention_gate.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/reduce.h>
+
+using namespace sluice;
+using namespace sluice::testing;
+using Catch::Matchers::Contains;
+
+namespace {
+
+constexpr GatePosition kPositions[] = {GatePosition::g1, GatePosition::g2, GatePosition::g3, GatePosition::g4,
+                                       GatePosition::g5};
+constexpr int64_t kHeads = 2, kHeadDim = 3, kDim = 4;
+
+struct Case {
+  AttentionGateOptions o;
+  std::string name;
+};
+
+/// Every combination that the constructor accepts.
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (GatePosition position : kPositions)
+    for (Act act : {Act::sigmoid, Act::silu, Act::ns_sigmoid, Act::identity, Act::tanh})
+      for (int bits = 0; bits < 8; ++bits)
+        for (GateSharing sharing : {GateSharing::none, GateSharing::scores, GateSharing::logits})
+          for (bool bias : {false, true}) {
+            AttentionGateOptions o{.position = position, .activation = act, .sharing = sharing};
+            o.granularity = bits & 1 ? GateGranularity::headwise : GateGranularity::elementwise;
+            o.mode = bits & 2 ? GateMode::add : GateMode::multiply;
+            o.input_independent = bits & 4, o.bias = bias;
+            if (position == GatePosition::g5 && ((bits & 1) || sharing != GateSharing::none)) continue;
+            if (bias && o.input_independent) continue;
+            all.push_back({o, str("g", static_cast<int>(position) + 1, ' ', name_of(act), " bits ", bits, " sharing ",
+                                  static_cast<int>(sharing), " bias ", bias)});
+          }
+  return all;
+}
+
+AttentionGate make(const AttentionGateOptions& o, Rand& rand) {
+  Rng rng(1);
+  const bool dense = o.position == GatePosition::g5;
+  return randomised(AttentionGate(o, kDim, dense ? 1 : kHeads, dense ? kDim : kHeadDim, rng, f64), rand, 1.5);
+}
+Shape gated_shape(const AttentionGateOptions& o, int64_t batch, int64_t n) {
+  return o.position == GatePosition::g5 ? Shape{batch, n, kDim} : Shape{batch, kHeads, n, kHeadDim};
+}
+
+double activation(Act act, double x) {
+  return act == Act::ns_sigmoid ? 0.5 + 0.5 * logistic(x) : activation_reference(act, x);
+}
+
+/// Y' one number at a time.
+Tensor reference(const AttentionGate& g, const Tensor& y, const Tensor& x) {
+  const AttentionGateOptions& o = g.options;
+  const auto weight = g.map.weight.defined() ? matrix_of(g.map.weight) : Matrix{};
+  const auto bias = g.map.bias.defined() ? g.map.bias.to_vector<double>() : std::vector<double>{};
+  const auto theta = g.theta.defined() ? g.theta.to_vector<double>() : std::vector<double>{};
+  const bool headwise = o.granularity == GateGranularity::headwise, dense = o.position == GatePosition::g5;
+  auto logit = [&](int64_t b, int64_t i, int64_t head, int64_t c) {
+    const auto column = static_cast<std::size_t>(headwise ? head : head * g.head_dim + c);
+    if (o.input_independent) return theta[column];
+    double l = bias.empty() ? 0 : bias[column];
+    for (int64_t r = 0; r < kDim; ++r)
+      l += select(select(select(x, 0, b), 0, i), 0, r).item() * weight[static_cast<std::size_t>(r)][column];
+    return l;
+  };
+  const std::vector<double> flat = y.to_vector<double>();
+  std::vector<double> out;
+  const int64_t n = y.dim(-2);
+  for (std::size_t at = 0; at < flat.size(); ++at) {
+    const auto k = static_cast<int64_t>(at);
+    const int64_t c = k % g.head_dim, i = k / g.head_dim % n, head = k / (g.head_dim * n) % g.heads;
+    const int64_t b = k / (g.head_dim * n * g.heads);
+    double s = 0;
+    if (o.sharing == GateSharing::none || dense) s = activation(o.activation, logit(b, i, head, c));
+    if (o.sharing == GateSharing::scores)
+      for (int64_t h = 0; h < g.heads; ++h)
+        s += activation(o.activation, logit(b, i, h, c)) / static_cast<double>(g.heads);
+    if (o.sharing == GateSharing::logits) {
+      double l = 0;
+      for (int64_t h = 0; h < g.heads; ++h) l += logit(b, i, h, c) / static_cast<double>(g.heads);
+      s = activation(o.activation, l);
+    }
+    out.push_back(o.mode == GateMode::add ? flat[at] + s : flat[at] * s);
+  }
+  return Tensor::from(out, y.shape());
+}
+
+}  // namespace
+
+TEST_CASE("attention gate: every combination equals loops", "[gates]") {
+  int count = 0;
+  for (const Case& c : cases()) {
+    Rand rand(static_cast<uint64_t>(++count));
+    const AttentionGate g = make(c.o, rand);
+    const Tensor x = random_tensor({2, 3, kDim}, f64, rand), y = random_tensor(gated_shape(c.o, 2, 3), f64, rand);
+    const double e = max_abs_diff(g(y, x), reference(g, y, x));
+    if (!(e < 1e-12)) FAIL_CHECK(c.name << ": off by " << e);
+    // Applying the published scores is the same thing.
+    const Tensor s = g.scores(x), again = c.o.mode == GateMode::add ? y + s : y * s;
+    if (!(max_abs_diff(g(y, x), again) < 1e-12)) FAIL_CHECK(c.name << ": scores() disagree");
+  }
+  CHECK(count == 5 * (4 * 36 + 6));
+}
+
+TEST_CASE("attention gate: gradients and their gradients, every combination", "[gates]") {
+  int count = 0;
+  for (const Case& c : cases()) {
+    Rand rand(static_cast<uint64_t>(++count) + 1000);
+    const AttentionGate g = make(c.o, rand);
+    const std::vector<Tensor> xs{random_tensor(gated_shape(c.o, 1, 2), f64, rand),
+                                 random_tensor({1, 2, kDim}, f64, rand)};
+    INFO(c.name);
+    check_layer_gradients<AttentionGate>(
+        g, xs, [](const AttentionGate& l, const std::vector<Tensor>& v) { return l(v[0], v[1]); }, count % 3 == 0);
+  }
+}
+
+TEST_CASE("attention gate: scores, their shapes and their start", "[gates]") {
+  Rng rng(3);
+  const Tensor x = ones({2, 5, 64});
+  const AttentionGate elementwise({}, 64, 4, 8, rng);
+  CHECK(elementwise.scores(x).shape() == Shape{2, 4, 5, 8});
+  CHECK(mean(elementwise.scores(x)).item() == Approx(0.5).margin(0.1));  // N(0, 0.02²) and no bias: about ½
+  CHECK(std::sqrt(mean(square(elementwise.map.weight)).item()) == Approx(0.02).epsilon(0.1));
+  CHECK(count(elementwise) == 64 * 32);
+  const AttentionGate headwise({.granularity = GateGranularity::headwise}, 64, 4, 8, rng);
+  CHECK(headwise.scores(x).shape() == Shape{2, 4, 5, 1});
+  CHECK(count(headwise) == 64 * 4);
+  const AttentionGate shared({.sharing = GateSharing::scores}, 64, 4, 8, rng);
+  CHECK(shared.scores(x).shape() == Shape{2, 1, 5, 8});
+  CHECK(count(shared) == 64 * 32);  // W keeps its size
+  const AttentionGate fixed({.input_independent = true}, 64, 4, 8, rng);
+  CHECK(fixed.scores(x).shape() == Shape{1, 4, 1, 8});
+  CHECK(max_abs_diff(fixed.scores(x), full({1, 4, 1, 8}, 0.5)) == 0);
+  CHECK(count(fixed) == 32);
+  const AttentionGate dense({.position = GatePosition::g5}, 64, 1, 64, rng);
+  CHECK(dense.scores(x).shape() == Shape{2, 5, 64});
+  CHECK(count(dense) == 64 * 64);
+  const AttentionGate open({.bias = true, .bias_init = 3}, 64, 4, 8, rng);
+  CHECK(max_abs_diff(open.map.bias, full({32}, 3)) == 0);
+  CHECK(min(open.scores(x)).item() > 0.9);
+}
+
+TEST_CASE("attention gate: the added parameters of the paper's table", "[gates]") {
+  // 24 layers, d = 2048, 32 query heads, 4 KV heads, dk = 128 (SPEC §20.1), in units of a million, to the digits given.
+  Rng rng(1);
+  auto millions = [&](GatePosition p, GateGranularity g, GateSharing s, int64_t heads, int64_t width) {
+    AttentionGateOptions o{.position = p, .granularity = g, .sharing = s};
+    o.init = {InitKind::zeros};
+    return 24e-6 * static_cast<double>(count(AttentionGate(o, 2048, heads, width, rng)));
+  };
+  const auto el = GateGranularity::elementwise, hw = GateGranularity::headwise;
+  const auto own = GateSharing::none, shared = GateSharing::scores;
+  CHECK(millions(GatePosition::g1, el, own, 32, 128) == Approx(201).margin(0.5));
+  CHECK(millions(GatePosition::g2, el, own, 4, 128) == Approx(25).margin(0.5));
+  CHECK(millions(GatePosition::g3, el, own, 4, 128) == Approx(25).margin(0.5));
+  CHECK(millions(GatePosition::g4, el, own, 32, 128) == Approx(201).margin(0.5));
+  CHECK(millions(GatePosition::g5, el, own, 1, 2048) == Approx(100).margin(1));
+  CHECK(millions(GatePosition::g1, hw, own, 32, 128) == Approx(1.6).margin(0.05));
+  CHECK(millions(GatePosition::g2, hw, own, 4, 128) == Approx(0.2).margin(0.01));
+  CHECK(millions(GatePosition::g1, el, shared, 32, 128) == Approx(201).margin(0.5));
+  CHECK(millions(GatePosition::g2, el, shared, 4, 128) == Approx(25).margin(0.5));
+}
+
+TEST_CASE("attention gate: what is refused, and by which words", "[gates]") {
+  Rng rng(1);
+  auto make_one = [&](AttentionGateOptions o, int64_t heads = 2) { return AttentionGate(o, 4, heads, 3, rng); };
+  CHECK_THROWS_AS(make_one({}, 0), ValueError);
+  CHECK_THROWS_WITH(make_one({}, 0), Contains("heads=0"));
+  CHECK_THROWS_WITH(make_one({.position = GatePosition::g5}), Contains("g5") && Contains("heads=2"));
+  CHECK_THROWS_WITH(make_one({.position = GatePosition::g5, .granularity = GateGranularity::headwise}, 1),
+                    Contains("g5") && Contains("elementwise"));
+  CHECK_THROWS_WITH(make_one({.position = GatePosition::g5, .sharing = GateSharing::logits}, 1), Contains("g5"));
+  CHECK_THROWS_WITH(make_one({.after_qk_norm = true}), Contains("after_qk_norm"));
+  CHECK_THROWS_WITH(make_one({.input_independent = true, .bias = true}), Contains("theta"));
+  CHECK_NOTHROW(make_one({.position = GatePosition::g3, .after_qk_norm = true}));
+  const AttentionGate g = make_one({});
+  CHECK_THROWS_AS(g(ones({2, 2, 5, 3}), ones({2, 5, 5})), ShapeError);
+  CHECK_THROWS_WITH(g(ones({2, 2, 5, 3}), ones({2, 5, 5})), Contains("[2,5,5]") && Contains("4"));
+  CHECK_THROWS_WITH(g(ones({2, 3, 5, 3}), ones({2, 5, 4})), Contains("[2,3,5,3]") && Contains("[batch, 2, n, 3]"));
+  CHECK_THROWS_WITH(g(ones({2, 2, 6, 3}), ones({2, 5, 4})), Contains("[2,2,6,3]") && Contains("[2,5,4]"));
+  CHECK_THROWS_WITH(g(ones({5, 4}), ones({2, 5, 4})), Contains("[5,4]"));
+}
+
+TEST_CASE("attention gate: no sequences, no tokens, one token, f32", "[gates]") {
+  Rng rng(1);
+  for (GatePosition p : kPositions) {
+    const bool dense = p == GatePosition::g5;
+    const AttentionGate g({.position = p}, 4, dense ? 1 : 2, dense ? 4 : 3, rng);
+    for (auto [batch, n] : {std::pair<int64_t, int64_t>{0, 3}, {2, 0}, {2, 1}}) {
+      const Shape shape = dense ? Shape{batch, n, 4} : Shape{batch, 2, n, 3};
+      const Tensor y = g(ones(shape), ones({batch, n, 4}));
+      CHECK(y.shape() == shape);
+      CHECK(y.dtype() == f32);
+    }
+  }
+}
+
+TEST_CASE("attention gate: the two ablations in its place", "[gates]") {
+  Rand rand(4);
+  const Tensor y = random_tensor({2, 2, 3, 4}, f64, rand);
+  CHECK(same_bits(SdpaAblation()(y), y));
+  const SdpaAblation norm = randomised(SdpaAblation(SdpaAblationKind::head_norm, 4, f64), rand);
+  const SdpaAblation act(SdpaAblationKind::silu, 4, f64);
+  CHECK(count(norm) == 4);
+  CHECK(count(act) == 0);
+  const std::vector<double> v = y.to_vector<double>(), w = norm.weight.to_vector<double>();
+  std::vector<double> normed, activated;
+  for (std::size_t at = 0; at < v.size(); ++at) {
+    double square = 0;
+    for (std::size_t c = 0; c < 4; ++c) square += v[at / 4 * 4 + c] * v[at / 4 * 4 + c] / 4;
+    normed.push_back(v[at] / std::sqrt(square + 1e-6) * w[at % 4]);
+    activated.push_back(v[at] * logistic(v[at]));
+  }
+  CHECK(max_abs_diff(norm(y), Tensor::from(normed, y.shape())) < 1e-12);
+  CHECK(max_abs_diff(act(y), Tensor::from(activated, y.shape())) < 1e-12);
+  for (const SdpaAblation& layer : {norm, act})
+    check_layer_gradients<SdpaAblation>(
+        layer, {y}, [](const SdpaAblation& l, const std::vector<Tensor>& x) { return l(x[0]); });
+}

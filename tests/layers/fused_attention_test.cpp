@@ -1,0 +1,208 @@
+// Softmax and linear attention mixed by a gate (SPEC §12.5) against loops.
+#include "layers/gates_reference.h"
+
+#include <sluice/layers/fused_attention.h>
+#include <sluice/ops/create.h>
+
+using namespace sluice;
+using namespace sluice::testing;
+using Catch::Matchers::Contains;
+
+namespace {
+
+constexpr FusedGate kGates[] = {FusedGate::per_channel, FusedGate::per_head, FusedGate::per_token};
+
+FusedAttention make(FusedAttentionOptions o, Rand& rand) {
+  o.dtype = f64;
+  Rng rng(1);
+  return randomised(FusedAttention(o, rng), rand);
+}
+
+double elu1_of(double x) { return x > 0 ? x + 1 : std::exp(x); }
+
+Matrix linear_attention(const Matrix& q, const Matrix& k, const Matrix& v, double eps,
+                        const std::function<bool(std::size_t, std::size_t)>& sees) {
+  Matrix out = matrix(static_cast<int64_t>(q.size()), static_cast<int64_t>(v[0].size()));
+  for (std::size_t i = 0; i < q.size(); ++i) {
+    double total = eps;
+    for (std::size_t j = 0; j < k.size(); ++j) {
+      if (!sees(i, j)) continue;
+      double w = 0;
+      for (std::size_t c = 0; c < q[i].size(); ++c) w += elu1_of(q[i][c]) * elu1_of(k[j][c]);
+      total += w;
+      for (std::size_t c = 0; c < out[i].size(); ++c) out[i][c] += w * v[j][c];
+    }
+    for (double& o : out[i]) o /= total;
+  }
+  return out;
+}
+
+Matrix reference(const FusedAttention& l, const Matrix& x, const std::vector<bool>& real) {
+  const FusedAttentionOptions& o = l.options;
+  const auto d = static_cast<std::size_t>(o.head_dim);
+  const Matrix q = linear_reference(l.query, x), k = linear_reference(l.key, x), v = linear_reference(l.value, x);
+  const Matrix g = with_sigmoid(linear_reference(l.gate, x));
+  Matrix y = matrix(static_cast<int64_t>(x.size()), o.heads * o.head_dim);
+  for (std::size_t head = 0; head < static_cast<std::size_t>(o.heads); ++head) {
+    Matrix qh = columns(q, head * d, d), kh = columns(k, head * d, d);
+    const Matrix vh = columns(v, head * d, d);
+    if (o.use_rope) qh = rope_reference(qh, o.rope), kh = rope_reference(kh, o.rope);
+    const auto sees = sees_causal(o.causal, real);
+    const Matrix soft = softmax_attention(qh, kh, vh, sees), lin = linear_attention(qh, kh, vh, o.eps, sees);
+    for (std::size_t i = 0; i < x.size(); ++i)
+      for (std::size_t c = 0; c < d; ++c) {
+        std::size_t column = o.gate == FusedGate::per_head ? head : 0;
+        if (o.gate == FusedGate::per_channel) column = head * d + c;
+        y[i][head * d + c] = g[i][column] * soft[i][c] + (1 - g[i][column]) * lin[i][c];
+      }
+  }
+  return o.project_out ? linear_reference(l.out, y) : y;
+}
+Tensor reference(const FusedAttention& l, const Tensor& x, const Tensor& mask = {}) {
+  return each_sequence(x, mask, [&](const Matrix& m, const std::vector<bool>& real) { return reference(l, m, real); });
+}
+
+std::vector<FusedAttentionOptions> all_options() {
+  std::vector<FusedAttentionOptions> all;
+  for (FusedGate gate : kGates)
+    for (int bits = 0; bits < 8; ++bits) {
+      FusedAttentionOptions o{.dim = 4, .heads = 2};
+      o.gate = gate, o.causal = bits & 1, o.use_rope = bits & 2, o.linear_bias = bits & 4;
+      o.project_out = bits % 3 != 1, o.chunk = 2, o.eps = bits & 4 ? 1e-2 : 0;
+      all.push_back(o);
+    }
+  return all;
+}
+std::string describe(const FusedAttentionOptions& o) {
+  return str("gate ", static_cast<int>(o.gate), " causal ", o.causal, " rope ", o.use_rope, " bias ", o.linear_bias);
+}
+
+}  // namespace
+
+TEST_CASE("fused attention: every gate equals loops", "[gates]") {
+  for (const FusedAttentionOptions& o : all_options()) {
+    Rand rand(2);
+    const FusedAttention l = make(o, rand);
+    const Tensor x = random_tensor({2, 7, 4}, f64, rand), mask = prefix_mask(7, 4, 7);
+    INFO(describe(o));
+    CHECK(max_abs_diff(l(x), reference(l, x)) < 1e-12);
+    CHECK(max_abs_diff(real_rows(l(x, mask), mask), real_rows(reference(l, x, mask), mask)) < 1e-12);
+  }
+}
+
+TEST_CASE("fused attention: gradients and their gradients", "[gates]") {
+  int count = 0;
+  for (FusedAttentionOptions o : all_options()) {
+    o.dim = 2, o.head_dim = 2;
+    Rand rand(static_cast<uint64_t>(++count));
+    const FusedAttention l = make(o, rand);
+    INFO(describe(o));
+    check_layer_gradients<FusedAttention>(
+        l, {random_tensor({1, 3, 2}, f64, rand)},
+        [](const FusedAttention& f, const std::vector<Tensor>& v) { return f(v[0]); }, count % 3 == 0);
+  }
+}
+
+TEST_CASE("fused attention: streaming equals the full pass", "[gates][streaming]") {
+  for (FusedAttentionOptions o : all_options()) {
+    if (!o.causal) continue;
+    o.chunk = 4;
+    Rand rand(3);
+    const FusedAttention l = make(o, rand);
+    const Tensor x = random_tensor({2, 13, 4}, f64, rand), full = l(x);
+    INFO(describe(o));
+    for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{1}, {6, 1, 1, 5}, {13}})
+      CHECK(max_abs_diff(streamed(l, x, sizes), full) < 1e-12);
+  }
+  Rand rand(4);
+  const FusedAttention l = make({.dim = 6, .heads = 2, .head_dim = 5, .causal = true}, rand);
+  const Tensor x = random_tensor({3, 9, 6}, f64, rand);
+  check_causal(l, x);
+  const FusedAttention::State state = l.step(x, {}).second;
+  CHECK(state.cache.numel() == 3 * 9 * 2 * 2 * 5);         // 2·heads·d a token
+  CHECK(state.sums.numel() == 3 * 2 * 5 * 6);              // heads·d·(d + 1)
+  // Two continuations of one state.
+  const Tensor a = random_tensor({3, 1, 6}, f64, rand), b = random_tensor({3, 1, 6}, f64, rand);
+  const Tensor ya = l.step(a, state).first, yb = l.step(b, state).first;
+  CHECK(max_abs_diff(ya, narrow(l(cat({x, a}, 1)), 1, 9, 1)) < 1e-12);
+  CHECK(max_abs_diff(yb, narrow(l(cat({x, b}, 1)), 1, 9, 1)) < 1e-12);
+  CHECK(l.step(narrow(x, 1, 0, 0), state).first.shape() == Shape{3, 0, 6});
+  CHECK(max_abs_diff(l.step(a, l.step(narrow(x, 1, 0, 0), state).second).first, ya) == 0);
+  CHECK_THROWS_WITH(make({.dim = 6}, rand).step(x, {}), Contains("causal"));
+  CHECK_THROWS_WITH(l.step(narrow(a, 0, 0, 1), state), Contains("[1,"));
+}
+
+TEST_CASE("fused attention: padding, even NaN, changes nothing", "[gates]") {
+  for (const FusedAttentionOptions& o : all_options()) {
+    Rand rand(5);
+    const FusedAttention l = make(o, rand);
+    INFO(describe(o));
+    check_padding(l, random_tensor({2, 5, 4}, f64, rand), 3);
+    // A sequence without any real key: 0 from both kinds of attention.
+    const Tensor nobody = prefix_mask(5, 0, 5);
+    const Tensor y = l(random_tensor({2, 5, 4}, f64, rand), nobody);
+    const Tensor want = l.out.bias.defined() && o.project_out ? l.out.bias : zeros({1}, {f64});
+    CHECK(max_abs(select(y, 0, 0) - want) == 0);
+  }
+}
+
+TEST_CASE("fused attention: the function itself ignores NaN behind the mask, with gradients", "[gates]") {
+  Rand rand(8);
+  const Tensor mask = prefix_mask(6, 4, 6), nan = Tensor::from(std::vector<double>{NAN}, {1});
+  auto operand = [&](bool dirty) {
+    const Tensor t = random_tensor({2, 2, 6, 3}, f64, rand);
+    return (dirty ? where(unsqueeze(unsqueeze(mask, 1), -1), t, nan) : t).detach().requires_grad_();
+  };
+  for (bool causal : {false, true}) {
+    const std::vector<Tensor> inputs{operand(false), operand(true), operand(true), operand(false)};
+    const FusedAttentionForm form{.causal = causal, .chunk = 4};
+    const Tensor y = fused_attention(inputs[0], inputs[1], inputs[2], inputs[3], form, mask);
+    auto real = [](const Tensor& t) { return narrow(narrow(t, 0, 0, 1), 2, 0, 4); };
+    const Tensor alone = fused_attention(real(inputs[0]), real(inputs[1]), real(inputs[2]), real(inputs[3]), form);
+    CHECK(max_abs_diff(real(y), alone) < 1e-12);
+    const TensorFn f = [&](const std::vector<Tensor>& v) {
+      return std::vector<Tensor>{fused_attention(v[0], v[1], v[2], v[3], form, mask)};
+    };
+    for (const Tensor& g : library_gradient(f, inputs, {ones(y.shape(), {f64})}))
+      for (double v : g.to_vector<double>()) CHECK(std::isfinite(v));
+  }
+}
+
+TEST_CASE("fused attention: long sequences in f32, dropout, sizes", "[gates]") {
+  Rng rng(1);
+  const FusedAttention l({.dim = 16, .heads = 2, .causal = true}, rng);
+  Rand rand(6);
+  const Tensor x = random_tensor({1, 300, 16}, f32, rand);
+  const Tensor y = l(x);
+  FusedAttention exact = l;
+  for (const auto& slot : detail::members(exact).slots) *slot.tensor = to(*slot.tensor, f64);
+  CHECK(max_abs_diff(to(y, f64), exact(to(x, f64))) < 1e-5 * max_abs(y));
+  CHECK(max_abs_diff(streamed(l, x, {200, 1, 7}), y) < 1e-5 * max_abs(y));
+
+  CHECK(count(l) == 5 * 256 + 16);
+  CHECK(count(FusedAttention({.dim = 16, .heads = 2, .gate = FusedGate::per_head}, rng)) == 4 * 256 + 2 * 16 + 2);
+  CHECK(count(FusedAttention({.dim = 16, .heads = 2, .gate = FusedGate::per_token}, rng)) == 4 * 256 + 16 + 1);
+  CHECK(FusedAttention({.dim = 4, .gate = FusedGate::per_token, .gate_bias = 3}, rng).gate.bias.item() == 3);
+
+  const FusedAttention dropping({.dim = 16, .heads = 2, .attention_dropout = 0.5}, rng);
+  Rng a(3), b(3);
+  CHECK(same_bits(dropping(x, {}, &a), dropping(x, {}, &b)));
+  CHECK_FALSE(same_bits(dropping(x, {}, &a), dropping(x)));
+  for (auto [batch, n] : {std::pair<int64_t, int64_t>{0, 3}, {2, 0}, {2, 1}})
+    for (bool causal : {false, true})
+      CHECK(FusedAttention({.dim = 4, .causal = causal}, rng)(zeros({batch, n, 4})).shape() == Shape{batch, n, 4});
+}
+
+TEST_CASE("fused attention: what is refused, and by which words", "[gates]") {
+  Rng rng(1);
+  CHECK_THROWS_WITH(FusedAttention({.dim = 5, .heads = 2}, rng), Contains("heads=2") && Contains("dim=5"));
+  CHECK_THROWS_AS(FusedAttention({.dim = 4, .chunk = 0}, rng), ValueError);
+  const FusedAttention l({.dim = 4}, rng);
+  CHECK_THROWS_AS(l(ones({2, 4})), ShapeError);
+  CHECK_THROWS_WITH(l(ones({2, 3, 5})), Contains("[2,3,5]"));
+  CHECK_THROWS_WITH(l(ones({2, 3, 4}), ones({3}) > 0.0), Contains("[3]") && Contains("[2,3,4]"));
+  const Tensor q = ones({1, 2, 3, 4});
+  CHECK_THROWS_WITH(fused_attention(q, ones({1, 2, 5, 4}), ones({1, 2, 5, 4}), ones({1})), Contains("[1,2,5,4]"));
+  CHECK_THROWS_AS(fused_attention(q, q, q, ones({1, 2, 3, 5})), ShapeError);
+  CHECK_THROWS_WITH(fused_attention(q, q, q, ones({2, 2, 3, 4})), Contains("[2,2,3,4]") && Contains("gate"));
+}

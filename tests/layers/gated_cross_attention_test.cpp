@@ -1,0 +1,210 @@
+// Gated cross attention (SPEC §12.3): the four readings against their definitions, written with a gate for every
+// pair where the definition has one.
+#include "layers/gates_reference.h"
+
+#include <sluice/layers/gated_cross_attention.h>
+#include <sluice/ops/create.h>
+
+using namespace sluice;
+using namespace sluice::testing;
+using Catch::Matchers::Contains;
+
+namespace {
+
+constexpr CrossGate kReadings[] = {CrossGate::per_query, CrossGate::pooled, CrossGate::literal, CrossGate::flamingo};
+
+GatedCrossAttention make(GatedCrossAttentionOptions o, Rand& rand) {
+  o.dtype = f64;
+  Rng rng(1);
+  return randomised(GatedCrossAttention(o, rng), rand);
+}
+
+/// One pair of sequences. Each query forms its own gated keys and values, as the definition says.
+Matrix reference(const GatedCrossAttention& l, const Matrix& x, const Matrix& context,
+                 const std::vector<bool>& real_key, const std::vector<bool>& real_query) {
+  const GatedCrossAttentionOptions& o = l.options;
+  const auto d = static_cast<std::size_t>(o.head_dim), dv = static_cast<std::size_t>(o.value_dim);
+  const Matrix q = linear_reference(l.query, x), k = linear_reference(l.key, context);
+  const Matrix v = linear_reference(l.value, context);
+  Matrix source = q;
+  if (o.reading == CrossGate::pooled) {
+    std::vector<double> mean(q[0].size(), 0.0);
+    double rows = 0;
+    for (bool r : real_query) rows += r;
+    for (std::size_t i = 0; i < q.size(); ++i)
+      for (std::size_t c = 0; c < mean.size(); ++c) mean[c] += real_query[i] ? q[i][c] / rows : 0;
+    source.assign(q.size(), mean);
+  }
+  Matrix g, gv;
+  if (o.reading != CrossGate::flamingo) {
+    g = with_sigmoid(linear_reference(l.gate, source));
+    gv = l.value_gate.weight.defined() ? with_sigmoid(linear_reference(l.value_gate, source)) : g;
+  }
+  Matrix y = matrix(static_cast<int64_t>(x.size()), o.heads * o.value_dim);
+  for (std::size_t head = 0; head < static_cast<std::size_t>(o.heads); ++head)
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      Matrix keys = columns(k, head * d, d), values = columns(v, head * dv, dv);
+      for (std::size_t j = 0; j < keys.size() && !g.empty(); ++j) {
+        const std::size_t row = o.reading == CrossGate::literal ? j : i;
+        for (std::size_t c = 0; c < d; ++c) keys[j][c] *= g[row][head * d + c];
+        for (std::size_t c = 0; c < dv; ++c) values[j][c] *= gv[row][head * dv + c];
+      }
+      const Matrix one = softmax_attention(columns({q[i]}, head * d, d), keys, values,
+                                           [&](std::size_t, std::size_t j) { return real_key[j]; });
+      for (std::size_t c = 0; c < dv; ++c) y[i][head * dv + c] = one[0][c];
+    }
+  if (o.project_out) y = linear_reference(l.out, y);
+  if (o.reading == CrossGate::flamingo)
+    for (auto& row : y)
+      for (double& value : row) value *= std::tanh(l.alpha.item());
+  return y;
+}
+
+std::vector<bool> row_of(const Tensor& mask, int64_t b, int64_t n) {
+  if (!mask.defined()) return std::vector<bool>(static_cast<std::size_t>(n), true);
+  return select(mask, 0, b).to_vector<bool>();
+}
+
+Tensor reference(const GatedCrossAttention& l, const Tensor& x, const Tensor& context, const Tensor& key_mask = {},
+                 const Tensor& query_mask = {}) {
+  std::vector<double> all;
+  int64_t width = 0;
+  for (int64_t b = 0; b < x.dim(0); ++b)
+    for (const auto& row : reference(l, matrix_of(select(x, 0, b)), matrix_of(select(context, 0, b)),
+                                     row_of(key_mask, b, context.dim(1)), row_of(query_mask, b, x.dim(1)))) {
+      all.insert(all.end(), row.begin(), row.end());
+      width = static_cast<int64_t>(row.size());
+    }
+  return Tensor::from(all, {x.dim(0), x.dim(1), width});
+}
+
+std::vector<GatedCrossAttentionOptions> all_options() {
+  std::vector<GatedCrossAttentionOptions> all;
+  for (CrossGate reading : kReadings)
+    for (int bits = 0; bits < 8; ++bits) {
+      GatedCrossAttentionOptions o{.dim = 4, .context_dim = bits & 1 ? 3 : 0, .heads = bits & 2 ? 2 : 1};
+      o.reading = reading, o.value_dim = bits & 4 ? 3 : 0;
+      o.project_out = bits % 3 != 1, o.linear_bias = bits % 2 == 0;
+      all.push_back(o);
+    }
+  return all;
+}
+std::string describe(const GatedCrossAttentionOptions& o) {
+  return str(name_of(o.reading), " heads ", o.heads, " value_dim ", o.value_dim, " context_dim ", o.context_dim);
+}
+
+}  // namespace
+
+TEST_CASE("gated cross attention: every reading equals its definition", "[gates]") {
+  for (const GatedCrossAttentionOptions& o : all_options()) {
+    Rand rand(2);
+    const GatedCrossAttention l = make(o, rand);
+    const int64_t m = o.reading == CrossGate::literal ? 6 : 4;
+    const Tensor x = random_tensor({2, m, 4}, f64, rand), c = random_tensor({2, 6, l.options.context_dim}, f64, rand);
+    const Tensor key_mask = prefix_mask(6, 4, 6), query_mask = prefix_mask(m, m - 1, m);
+    INFO(describe(o));
+    CHECK(max_abs_diff(l(x, c), reference(l, x, c)) < 1e-12);
+    const Tensor y = l(x, c, key_mask, query_mask), want = reference(l, x, c, key_mask, query_mask);
+    CHECK(max_abs_diff(real_rows(y, query_mask), real_rows(want, query_mask)) < 1e-12);
+    CHECK(same_bits(l.attend(x, l.encode(c)), l(x, c)));
+  }
+}
+
+TEST_CASE("gated cross attention: gradients and their gradients", "[gates]") {
+  int count = 0;
+  for (GatedCrossAttentionOptions o : all_options()) {
+    if (o.heads == 2 && o.context_dim != 0) continue;
+    o.dim = 2, o.head_dim = 2;
+    Rand rand(static_cast<uint64_t>(++count));
+    const GatedCrossAttention l = make(o, rand);
+    const int64_t m = o.reading == CrossGate::literal ? 3 : 2;
+    INFO(describe(o));
+    check_layer_gradients<GatedCrossAttention>(
+        l, {random_tensor({1, m, 2}, f64, rand), random_tensor({1, 3, l.options.context_dim}, f64, rand)},
+        [](const GatedCrossAttention& g, const std::vector<Tensor>& v) { return g(v[0], v[1]); }, count % 2 == 0);
+  }
+}
+
+TEST_CASE("gated cross attention: a gate of one query may stay outside the sums", "[gates][identity]") {
+  // g ⊙ Attn(g ⊙ Q, K, V), in ops, against the definition with a gated copy of all keys for each query above.
+  Rand rand(3);
+  const GatedCrossAttention l = make({.dim = 4, .heads = 2}, rand);
+  const Tensor x = random_tensor({2, 5, 4}, f64, rand), c = random_tensor({2, 7, 4}, f64, rand);
+  check_identity("gates: per-query cross gate = g * Attn(g * Q, K, V)", l(x, c), reference(l, x, c), 1e-12);
+  const Tensor unused = prefix_mask(7, 7, 7);
+  check_identity("gates: per-query cross gate = g * Attn(g * Q, K, V)", l(x, c, unused), l(x, c), 1e-12);
+}
+
+TEST_CASE("gated cross attention: padding, even NaN, changes nothing", "[gates]") {
+  for (const GatedCrossAttentionOptions& o : all_options()) {
+    Rand rand(4);
+    const GatedCrossAttention l = make(o, rand);
+    const int64_t m = o.reading == CrossGate::literal ? 5 : 4, real = o.reading == CrossGate::literal ? 3 : 2;
+    const Tensor nan = Tensor::from(std::vector<double>{NAN}, {1});
+    const Tensor key_mask = prefix_mask(5, 3, 5), query_mask = prefix_mask(m, real, m);
+    const Tensor x = random_tensor({2, m, 4}, f64, rand), c = random_tensor({2, 5, l.options.context_dim}, f64, rand);
+    const Tensor dirty_x = where(unsqueeze(query_mask, -1), x, nan), dirty_c = where(unsqueeze(key_mask, -1), c, nan);
+    INFO(describe(o));
+    const Tensor y = l(dirty_x, dirty_c, key_mask, query_mask);
+    auto first = [](const Tensor& t, int64_t rows) { return narrow(narrow(t, 0, 0, 1), 1, 0, rows); };
+    CHECK(max_abs_diff(first(y, real), l(first(x, real), first(c, 3))) < 1e-12);
+    const TensorFn f = [&](const std::vector<Tensor>& v) {
+      return std::vector<Tensor>{real_rows(l(v[0], v[1], key_mask, query_mask), query_mask)};
+    };
+    for (const Tensor& g : library_gradient(f, {dirty_x.detach().requires_grad_(), dirty_c.detach().requires_grad_()},
+                                            {ones(y.shape(), {f64})}))
+      for (double v : g.to_vector<double>()) CHECK(std::isfinite(v));
+  }
+}
+
+TEST_CASE("gated cross attention: queries one by one", "[gates][streaming]") {
+  for (const GatedCrossAttentionOptions& o : all_options()) {
+    if (o.reading != CrossGate::per_query && o.reading != CrossGate::flamingo) continue;
+    Rand rand(5);
+    const GatedCrossAttention l = make(o, rand);
+    const Tensor x = random_tensor({2, 4, 4}, f64, rand), c = random_tensor({2, 6, l.options.context_dim}, f64, rand);
+    const GatedCrossAttention::Memory memory = l.encode(c);
+    std::vector<Tensor> rows;
+    for (int64_t i = 0; i < 4; ++i) rows.push_back(l.attend(narrow(x, 1, i, 1), memory));
+    CHECK(max_abs_diff(cat(rows, 1), l(x, c)) < 1e-12);
+  }
+}
+
+TEST_CASE("gated cross attention: initial values, sizes, dropout", "[gates]") {
+  Rng rng(1);
+  const GatedCrossAttention flamingo({.dim = 4, .reading = CrossGate::flamingo}, rng);
+  CHECK(max_abs(flamingo(ones({2, 3, 4}), ones({2, 5, 4}))) == 0);  // x + y starts as x
+  CHECK(count(flamingo) == 4 * 16 + 1);
+  CHECK(count(GatedCrossAttention({.dim = 4}, rng)) == 5 * 16 + 4);
+  CHECK(count(GatedCrossAttention({.dim = 4, .context_dim = 3, .heads = 2, .head_dim = 5, .value_dim = 6}, rng)) ==
+        4 * 10 + 3 * 10 + 3 * 12 + 12 * 4 + (10 * 10 + 10) + (10 * 12 + 12));
+  CHECK(GatedCrossAttention({.dim = 4, .gate_bias = 2}, rng).gate.bias.to_vector() == std::vector<float>(4, 2.f));
+  const GatedCrossAttention l({.dim = 4, .attention_dropout = 0.5}, rng);
+  Rand rand(1);
+  const Tensor x = random_tensor({2, 3, 4}, f32, rand), c = random_tensor({2, 5, 4}, f32, rand);
+  Rng a(3), b(3);
+  CHECK(same_bits(l(x, c, {}, {}, &a), l(x, c, {}, {}, &b)));
+  CHECK_FALSE(same_bits(l(x, c, {}, {}, &a), l(x, c)));
+  for (CrossGate reading : kReadings) {
+    const GatedCrossAttention g({.dim = 4, .reading = reading}, rng);
+    CHECK(g(ones({0, 3, 4}), ones({0, 3, 4})).shape() == Shape{0, 3, 4});
+    CHECK(g(ones({2, 1, 4}), ones({2, 1, 4})).shape() == Shape{2, 1, 4});
+    CHECK(g(ones({2, 0, 4}), ones({2, 0, 4})).shape() == Shape{2, 0, 4});
+    if (reading != CrossGate::literal) CHECK(max_abs(g(ones({2, 3, 4}), ones({2, 0, 4}))) == 0);  // nothing to see
+  }
+}
+
+TEST_CASE("gated cross attention: what is refused, and by which words", "[gates]") {
+  Rng rng(1);
+  CHECK_THROWS_WITH(GatedCrossAttention({.dim = 5, .heads = 2}, rng), Contains("heads=2") && Contains("dim=5"));
+  CHECK_THROWS_AS(GatedCrossAttention({.dim = -1}, rng), ValueError);
+  const GatedCrossAttention l({.dim = 4, .context_dim = 3}, rng);
+  CHECK_THROWS_AS(l(ones({2, 3, 5}), ones({2, 6, 3})), ShapeError);
+  CHECK_THROWS_WITH(l(ones({2, 3, 5}), ones({2, 6, 3})), Contains("[2,3,5]"));
+  CHECK_THROWS_WITH(l(ones({2, 3, 4}), ones({2, 6, 4})), Contains("context=[2,6,4]"));
+  CHECK_THROWS_WITH(l(ones({1, 3, 4}), ones({2, 6, 3})), Contains("[1,3,4]") && Contains("2"));
+  CHECK_THROWS_WITH(l(ones({2, 3, 4}), ones({2, 6, 3}), ones({2, 5}) > 0.0), Contains("[2,5]") && Contains("key_mask"));
+  CHECK_THROWS_WITH(l(ones({2, 3, 4}), ones({2, 6, 3}), {}, ones({2, 5}) > 0.0), Contains("query_mask"));
+  const GatedCrossAttention literal({.dim = 4, .reading = CrossGate::literal}, rng);
+  CHECK_THROWS_WITH(literal(ones({2, 3, 4}), ones({2, 6, 4})), Contains("literal") && Contains("3") && Contains("6"));
+}

@@ -1,0 +1,197 @@
+// Textbook gates (SPEC §12): output, query, key and value gates, and gated residuals.
+#include "layers/gates_reference.h"
+
+#include <sluice/layers/gated_attention.h>
+#include <sluice/layers/gated_residual.h>
+#include <sluice/ops/activation.h>
+#include <sluice/ops/create.h>
+
+using namespace sluice;
+using namespace sluice::testing;
+using Catch::Matchers::Contains;
+
+namespace {
+
+constexpr OutputGate kOutputs[] = {OutputGate::none, OutputGate::from_input, OutputGate::from_query};
+
+GatedAttention make(GatedAttentionOptions o, Rand& rand) {
+  o.dtype = f64;
+  Rng rng(1);
+  return randomised(GatedAttention(o, rng), rand);
+}
+
+/// One sequence, from the formulas of SPEC §12.1 and §12.2.
+Matrix reference(const GatedAttention& l, const Matrix& x, const std::vector<bool>& real) {
+  const GatedAttentionOptions& o = l.options;
+  const auto d = static_cast<std::size_t>(o.head_dim), n = x.size();
+  const Matrix q = linear_reference(l.query, x), k = linear_reference(l.key, x), v = linear_reference(l.value, x);
+  auto gated = [&](const std::optional<AttentionGate>& gate, Matrix y, const Matrix& source, std::size_t head) {
+    if (!gate) return y;
+    const Matrix g = with_sigmoid(linear_reference(gate->map, source));
+    for (std::size_t i = 0; i < n; ++i)
+      for (std::size_t c = 0; c < d; ++c)
+        y[i][c] *= o.granularity == GateGranularity::headwise ? g[i][head] : g[i][head * d + c];
+    return y;
+  };
+  Matrix y = matrix(static_cast<int64_t>(n), o.heads * o.head_dim);
+  for (std::size_t head = 0; head < static_cast<std::size_t>(o.heads); ++head) {
+    Matrix qh = gated(l.query_gate, columns(q, head * d, d), x, head);
+    Matrix kh = gated(l.key_gate, columns(k, head * d, d), x, head);
+    const Matrix vh = gated(l.value_gate, columns(v, head * d, d), x, head);
+    if (o.use_rope) qh = rope_reference(qh, o.rope), kh = rope_reference(kh, o.rope);
+    const Matrix a = gated(l.output_gate, softmax_attention(qh, kh, vh, sees_causal(o.causal, real)),
+                           o.output == OutputGate::from_query ? q : x, head);
+    for (std::size_t i = 0; i < n; ++i)
+      for (std::size_t c = 0; c < d; ++c) y[i][head * d + c] = a[i][c];
+  }
+  return o.project_out ? linear_reference(l.out, y) : y;
+}
+
+Tensor reference(const GatedAttention& l, const Tensor& x, const Tensor& mask = {}) {
+  return each_sequence(x, mask, [&](const Matrix& m, const std::vector<bool>& real) { return reference(l, m, real); });
+}
+
+std::vector<GatedAttentionOptions> all_options() {
+  std::vector<GatedAttentionOptions> all;
+  for (OutputGate output : kOutputs)
+    for (int bits = 0; bits < 32; ++bits) {
+      GatedAttentionOptions o{.dim = 4, .heads = 2};
+      o.output = output, o.gate_query = bits & 1, o.gate_key = bits & 2, o.gate_value = bits & 4;
+      o.granularity = bits & 8 ? GateGranularity::headwise : GateGranularity::elementwise;
+      o.causal = bits & 16;
+      // The other options in turn.
+      o.use_rope = bits % 3 == 1, o.project_out = bits % 5 != 2, o.linear_bias = bits % 4 == 1;
+      all.push_back(o);
+    }
+  return all;
+}
+std::string describe(const GatedAttentionOptions& o) {
+  return str("output ", static_cast<int>(o.output), " q ", o.gate_query, " k ", o.gate_key, " v ", o.gate_value,
+             " headwise ", static_cast<int>(o.granularity), " causal ", o.causal, " rope ", o.use_rope);
+}
+
+}  // namespace
+
+TEST_CASE("gated attention: every combination of gates equals loops", "[gates]") {
+  for (const GatedAttentionOptions& o : all_options()) {
+    Rand rand(11);
+    const GatedAttention l = make(o, rand);
+    const Tensor x = random_tensor({2, 5, 4}, f64, rand), mask = prefix_mask(5, 3, 5);
+    INFO(describe(o));
+    CHECK(max_abs_diff(l(x), reference(l, x)) < 1e-12);
+    CHECK(max_abs_diff(real_rows(l(x, mask), mask), real_rows(reference(l, x, mask), mask)) < 1e-12);
+  }
+}
+
+TEST_CASE("gated attention: gradients and their gradients", "[gates]") {
+  int count = 0;
+  for (GatedAttentionOptions o : all_options()) {
+    if (++count % 5 != 1 && !(o.gate_query && o.gate_key && o.gate_value && o.causal)) continue;
+    o.dim = 2, o.head_dim = 2;
+    Rand rand(static_cast<uint64_t>(count));
+    const GatedAttention l = make(o, rand);
+    INFO(describe(o));
+    check_layer_gradients<GatedAttention>(
+        l, {random_tensor({1, 3, 2}, f64, rand)},
+        [](const GatedAttention& g, const std::vector<Tensor>& v) { return g(v[0]); }, count % 2 == 0);
+  }
+}
+
+TEST_CASE("gated attention: streaming equals the full pass", "[gates][streaming]") {
+  for (GatedAttentionOptions o : all_options()) {
+    if (!o.causal) continue;
+    Rand rand(5);
+    const GatedAttention l = make(o, rand);
+    const Tensor x = random_tensor({2, 13, 4}, f64, rand), full = l(x);
+    INFO(describe(o));
+    for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{1}, {6, 1, 1, 4}, {13}})
+      CHECK(max_abs_diff(streamed(l, x, sizes), full) < 1e-12);
+  }
+  Rand rand(6);
+  const GatedAttention l = make({.dim = 6, .heads = 2, .causal = true}, rand);
+  const Tensor x = random_tensor({3, 7, 6}, f64, rand);
+  check_causal(l, x);
+  const GatedAttention::State state = l.step(x, {}).second;
+  CHECK(state.numel() == 3 * 7 * 2 * 6);  // 2·heads·head_dim a token
+  CHECK(l.step(narrow(x, 1, 0, 0), state).second.length == 7);
+  CHECK_THROWS_WITH(l.step(narrow(x, 0, 0, 1), state), Contains("[1,") && Contains("[3,"));
+  CHECK_THROWS_WITH(make({.dim = 6}, rand).step(x, {}), Contains("causal"));
+}
+
+TEST_CASE("gated attention: padding, even NaN, changes nothing", "[gates]") {
+  for (const GatedAttentionOptions& o : all_options()) {
+    Rand rand(7);
+    const GatedAttention l = make(o, rand);
+    INFO(describe(o));
+    check_padding(l, random_tensor({2, 5, 4}, f64, rand), 3);
+  }
+}
+
+TEST_CASE("gated attention: initial gates, dropout, sizes", "[gates]") {
+  Rng rng(1);
+  GatedAttentionOptions o{.dim = 6, .heads = 2, .gate_query = true, .gate_bias = 2.5};
+  const GatedAttention l(o, rng);
+  CHECK(max_abs_diff(l.output_gate->map.bias, full({6}, 2.5)) == 0);
+  CHECK(max_abs_diff(l.query_gate->map.bias, full({6}, 2.5)) == 0);
+  CHECK_FALSE(l.key_gate.has_value());
+  CHECK(count(l) == 4 * 36 + 2 * (36 + 6));
+  CHECK(max_abs(GatedAttention({.dim = 6}, rng).output_gate->map.bias) == 0);
+  CHECK(count(GatedAttention({.dim = 6, .heads = 2, .head_dim = 4, .output = OutputGate::from_query}, rng)) ==
+        4 * 6 * 8 + 8 * 8 + 8);
+
+  o.attention_dropout = 0.5;
+  const GatedAttention dropping(o, rng);
+  Rand rand(1);
+  const Tensor x = random_tensor({2, 6, 6}, f32, rand);
+  Rng a(3), b(3);
+  CHECK(same_bits(dropping(x, {}, &a), dropping(x, {}, &b)));
+  CHECK_FALSE(same_bits(dropping(x, {}, &a), dropping(x)));
+  for (auto [batch, n] : {std::pair<int64_t, int64_t>{0, 3}, {2, 0}, {2, 1}})
+    CHECK(l(zeros({batch, n, 6})).shape() == Shape{batch, n, 6});
+}
+
+TEST_CASE("gated attention: what is refused, and by which words", "[gates]") {
+  Rng rng(1);
+  CHECK_THROWS_AS(GatedAttention({.dim = 0}, rng), ValueError);
+  CHECK_THROWS_WITH(GatedAttention({.dim = 5, .heads = 2}, rng), Contains("heads=2") && Contains("dim=5"));
+  const GatedAttention l({.dim = 4, .heads = 2}, rng);
+  CHECK_THROWS_AS(l(ones({3, 4})), ShapeError);
+  CHECK_THROWS_WITH(l(ones({2, 3, 5})), Contains("[2,3,5]") && Contains("gated_attention"));
+  CHECK_THROWS_WITH(l(ones({2, 3, 4}), ones({2, 4}) > 0.0), Contains("[2,4]") && Contains("[2,3,4]"));
+}
+
+TEST_CASE("gated residual: every kind equals its formula, with gradients", "[gates]") {
+  for (ResidualGate kind :
+       {ResidualGate::scalar, ResidualGate::per_channel, ResidualGate::input, ResidualGate::input_token}) {
+    Rng rng(1);
+    Rand rand(static_cast<uint64_t>(kind) + 1);
+    GatedResidualOptions o{.dim = 3, .kind = kind, .dtype = f64};
+    const GatedResidual r = randomised(GatedResidual(o, rng), rand);
+    const Tensor x = random_tensor({2, 4, 3}, f64, rand), f = random_tensor({2, 4, 3}, f64, rand);
+    const Tensor want = each_sequence(cat({x, f}, -1), {}, [&](const Matrix& xf, const std::vector<bool>&) {
+      Matrix y = columns(xf, 0, 3);
+      const Matrix logits = r.map.weight.defined() ? linear_reference(r.map, y) : Matrix{};
+      const std::vector<double> w = r.weight.defined() ? r.weight.to_vector<double>() : std::vector<double>{};
+      for (std::size_t i = 0; i < y.size(); ++i)
+        for (std::size_t c = 0; c < 3; ++c)
+          y[i][c] += (w.empty() ? logistic(logits[i][c % logits[i].size()]) : w[c % w.size()]) * xf[i][3 + c];
+      return y;
+    });
+    CHECK(max_abs_diff(r(x, f), want) < 1e-13);
+    CHECK(max_abs_diff(x + r.gate(x) * f, want) < 1e-13);
+    CHECK(same_bits(r(x, [](const Tensor& h) { return silu(h); }), r(x, silu(x))));
+    check_layer_gradients<GatedResidual>(
+        r, {narrow(x, 1, 0, 2), narrow(f, 1, 0, 2)},
+        [](const GatedResidual& l, const std::vector<Tensor>& v) { return l(v[0], v[1]); });
+    CHECK_THROWS_WITH(r(x, narrow(f, 1, 0, 2)), Contains("[2,4,3]") && Contains("[2,2,3]"));
+    CHECK(r(zeros({0, 4, 3}, {f64}), zeros({0, 4, 3}, {f64})).numel() == 0);
+  }
+  Rng rng(1);
+  CHECK(count(GatedResidual({.dim = 5}, rng)) == 1);
+  CHECK(GatedResidual({.dim = 5, .initial = 0}, rng).weight.item() == 0);
+  CHECK(count(GatedResidual({.dim = 5, .kind = ResidualGate::per_channel}, rng)) == 5);
+  CHECK(count(GatedResidual({.dim = 5, .kind = ResidualGate::input}, rng)) == 30);
+  CHECK(count(GatedResidual({.dim = 5, .kind = ResidualGate::input_token}, rng)) == 6);
+  CHECK(GatedResidual({.dim = 5, .kind = ResidualGate::input_token, .bias = 2}, rng).map.bias.item() == 2);
+  CHECK_THROWS_WITH(GatedResidual({.dim = 0}, rng), Contains("gated_residual") && Contains("0"));
+}
