@@ -116,7 +116,9 @@ Tensors composed_vjp(const Tensors& saved, const AttentionOptions& given, Random
 struct Attention final : Node {
   AttentionOptions options;  // without the tensors that have gradients
   Random random;
-  Attention(AttentionOptions o, Random r) : options(std::move(o)), random(r) { options.bias = options.relative_bias = options.sink = {}; }
+  Attention(AttentionOptions o, Random r) : options(std::move(o)), random(r) {
+    options.bias = options.relative_bias = options.sink = Tensor();
+  }
   static const char* op_name() { return "attention"; }
   const char* name() const override { return op_name(); }
 

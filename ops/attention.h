@@ -47,7 +47,7 @@ struct AttentionOptions {
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options = {},
                  Rng* rng = nullptr);
 
-/// With the log of each row's divisor, log(Σ e^s [+ e^sink]), [batch, heads, m] (−∞ for a row that sees nothing);
+/// With the log of each row's divisor, log(Σ e^s [+ e^sink]), [batch, heads, m] (−∞ for a row that sees nothing, sink included);
 /// both are differentiable. softmax only.
 struct AttentionAndLse {
   Tensor out, lse;

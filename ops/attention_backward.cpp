@@ -135,6 +135,7 @@ struct Backward {
       tiles.hide(t, r, p, -inf, w.seen);
       const T shift = lse[at] == -inf ? T(0) : lse[at], row_delta = delta[at], rho = tiles.rho(t.batch, t.head, t.row + r);
       for (int64_t j = 0; j < t.cols; ++j) p[j] = math::exp(p[j] - shift);
+      if (shift != shift) tiles.hide(t, r, p, T(0), w.seen);  // a row of NaN weighs nothing where it sees nothing
       if (o.dropout > 0) {
         tiles.drop(t, r, ds);
         for (int64_t j = 0; j < t.cols; ++j) ds[j] = p[j] == T(0) ? T(0) : rho * p[j] * (ds[j] - row_delta);

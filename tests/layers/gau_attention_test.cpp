@@ -1,9 +1,11 @@
 // gau_attention against loops, and the identities of SPEC §3 that concern it alone.
 #include "layers/gau_reference.h"
 #include "support/catch.h"
+#include "support/identities.h"
 
 #include <sluice/autograd/engine.h>
 #include <sluice/autograd/gradcheck.h>
+#include <sluice/ops/attention.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/matmul.h>
@@ -144,7 +146,7 @@ TEST_CASE("gau_attention: su ≡ relu²(T)/(n·s), and paper_code·n/s, without 
   const double n = 6, s = 4;
   const Tensor su = gau_attention(x.q, x.k, x.v, {});
   const Tensor raw = matmul(relu2(matmul(x.q, transpose(x.k, -2, -1))), x.v);
-  CHECK(max_abs_diff(su, raw / (n * s)) < 1e-14);
+  check_identity("GAU: su is relu^2(T)/(n s)", su, raw / (n * s), 1e-14);
   CHECK(max_abs_diff(gau_attention(x.q, x.k, x.v, {.kind = GauKind::paper_eq}), raw) < 1e-14);
   CHECK(max_abs_diff(gau_attention(x.q, x.k, x.v, {.kind = GauKind::paper_code}), raw / (n * n)) < 1e-14);
   for (GauLength length : kGauLengths)
@@ -217,6 +219,7 @@ TEST_CASE("gau_attention: top_k = n keeps everything, top_k = 1 the best, ties t
     for (int64_t k : {6, 9}) {
       o.top_k = k;
       CHECK(same_bits(gau_attention(x.q, x.k, x.v, o, x.bias, mask), all));
+      check_identity("GAU: top-k with k = n is GAU", gau_attention(x.q, x.k, x.v, o, x.bias, mask), all, 0);
     }
     if (o.kind == GauKind::softmax) {  // one key left: its value
       o.top_k = 1;
@@ -224,6 +227,40 @@ TEST_CASE("gau_attention: top_k = n keeps everything, top_k = 1 the best, ties t
       CHECK(max_abs_diff(gau_attention(x.q, same_keys, x.v, o), expand(narrow(x.v, 1, 0, 1), {2, 6, 3})) < 1e-15);
     }
   });
+}
+
+TEST_CASE("gau_attention: computed tile by tile it is the same", "[gau_attention][identity]") {
+  // relu² and the others have no row maximum: in the attention engine their tiles simply add.
+  constexpr std::pair<int64_t, int64_t> tilings[] = {{1, 1}, {2, 3}, {3, 2}, {4, 4}, {5, 7}, {64, 64}};
+  for (GauKind kind : kGauKinds)
+    for (GauLength length : kGauLengths)
+      for (bool causal : {false, true})
+        for (auto [rows, cols] : tilings) {
+          Rand rand(13);
+          const Sample x(rand, {2, 11, 4}, {2, 11, 4}, 3);
+          const GauAttentionOptions o{.kind = kind, .length = length, .constant_length = 9, .causal = causal};
+          // L of each row [11, 1]
+          Tensor l = full({11, 1}, length == GauLength::constant ? 9 : 11, {f64});
+          if (length == GauLength::visible && causal) l = reshape(arange(1, 12, 1, {f64}), {11, 1});
+          AttentionOptions e;
+          e.mask.causal = causal, e.tile_rows = rows, e.tile_cols = cols, e.bias = x.bias;
+          e.weighting = kind == GauKind::softmax || kind == GauKind::softmax_plus ? Weighting::softmax
+                        : kind == GauKind::laplace                                ? Weighting::laplace
+                                                                                  : Weighting::relu2;
+          const bool by_length = kind == GauKind::lucid || kind == GauKind::laplace || kind == GauKind::paper_code;
+          if (by_length || kind == GauKind::paper_eq) e.scale = 1;
+          if (by_length) e.row_scale = squeeze(1.0 / l, 1);  // (T + b)/L
+          if (kind == GauKind::paper_code) e.bias = x.bias * l;
+          if (kind == GauKind::softmax_plus)
+            e.row_scale = squeeze(log(maximum(l, full({1}, 16, {f64}))), 1) / std::log(512.0);
+          Tensor y = attention(x.q, x.k, x.v, e);
+          if (kind == GauKind::su) y = y / l;
+          if (kind == GauKind::rownorm) {
+            const Tensor total = attention(x.q, x.k, ones({2, 11, 1}, {f64}), e);
+            y = y / masked_fill(total, total == 0.0, 1);
+          }
+          check_identity("GAU: tiled = whole", y, gau_attention(x.q, x.k, x.v, o, x.bias), 1e-13);
+        }
 }
 
 TEST_CASE("gau_attention: padded ≡ truncated, whatever stands behind the mask", "[gau_attention][identity]") {

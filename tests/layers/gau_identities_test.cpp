@@ -1,6 +1,7 @@
 // The identities of SPEC §3 that concern the whole layer, cross-GAU, and what SPEC §14 says of initial values.
 #include "layers/gau_reference.h"
 #include "support/catch.h"
+#include "support/identities.h"
 
 #include <sluice/autograd/engine.h>
 #include <sluice/layers/mlp.h>
@@ -43,7 +44,7 @@ TEST_CASE("gau: A = I makes it a GLU", "[gau][identity]") {
   glu.gate.weight = narrow(g.in.weight, 1, 6, 6), glu.gate.bias = narrow(g.in.bias, 0, 6, 6);
   glu.out = g.out;
   const Tensor x = random_tensor({2, 7, 5}, f64, rand);
-  CHECK(max_abs_diff(g(x), x + glu(x)) < 1e-14);
+  check_identity("GAU: A = I gives GLU", g(x), x + glu(x), 1e-14);
 }
 
 TEST_CASE("gau: U = 1 and softmax make it single-head attention", "[gau][identity]") {
@@ -61,7 +62,8 @@ TEST_CASE("gau: U = 1 and softmax make it single-head attention", "[gau][identit
                  k = z * select(g.gamma, 0, 1) + select(g.beta, 0, 1);
     Tensor scores = matmul(q, transpose(k, 1, 2)) / 2.0;
     if (causal) scores = masked_fill(scores, !causal_mask(7, 7), -INFINITY);
-    CHECK(max_abs_diff(g(x), x + linear(matmul(softmax(scores), v), g.out.weight, g.out.bias)) < 1e-13);
+    check_identity("GAU: U = 1 and softmax is single-head attention", g(x),
+                   x + linear(matmul(softmax(scores), v), g.out.weight, g.out.bias), 1e-13);
   }
 }
 
@@ -107,6 +109,23 @@ TEST_CASE("gau: without positions a permutation of tokens passes through", "[gau
     }
 }
 
+TEST_CASE("gau: the best n of n scores are all of them", "[gau][identity]") {
+  for (GauKind kind : kGauKinds)
+    for (bool causal : {false, true})
+      for (bool padded : {false, true}) {
+        GauOptions o = small(kind);
+        o.causal = causal, o.bias = GauBias::toeplitz;
+        Rand rand(12);
+        const Gau g = random_gau(o, rand);
+        Gau best = g;
+        const Tensor x = random_tensor({2, 8, 5}, f64, rand), mask = padded ? prefix_mask(8, 5, 8) : Tensor();
+        best.options.top_k = 8;
+        check_identity("GAU: top-k with k = n is GAU", best(x, mask), g(x, mask), 1e-14);
+        best.options.top_k = 1;
+        CHECK(max_abs_diff(best(x, mask), g(x, mask)) > 1e-6);
+      }
+}
+
 TEST_CASE("gau: padded ≡ truncated", "[gau][identity]") {
   for (GauKind kind : kGauKinds)
     for (GauLength length : kGauLengths)
@@ -118,7 +137,7 @@ TEST_CASE("gau: padded ≡ truncated", "[gau][identity]") {
             Rand rand(5);
             const Gau g = random_gau(o, rand);
             const Tensor x = random_tensor({2, 9, 5}, f64, rand), y = g(x, prefix_mask(9, 6, 6));
-            CHECK(max_abs_diff(narrow(y, 1, 0, 6), g(narrow(x, 1, 0, 6))) < 1e-12);
+            check_identity("GAU: padded = truncated, 5 kinds", narrow(y, 1, 0, 6), g(narrow(x, 1, 0, 6)), 1e-12);
           }
 }
 
@@ -169,7 +188,7 @@ TEST_CASE("gau: λ⁷ homogeneity with relu, and none with SiLU", "[gau][identit
       const double off =
           max_abs_diff(scaled(x) - x, before * std::pow(lambda, 7)) / (max_abs(before) * std::pow(lambda, 7));
       if (act == Act::silu) CHECK(off > 0.1);
-      else CHECK(off < 1e-9);  // y − x loses digits
+      else check_identity("GAU: lambda^7 homogeneity with relu", off, 1e-9);  // y − x loses digits
     }
 }
 
@@ -182,7 +201,7 @@ TEST_CASE("gau: ScaleNorm with g = 1 ≡ RMSNorm, in the layer too", "[gau][iden
     set(g.norm.weight, [](int64_t) { return 1; });
     plain.norm = Norm({.dim = 5, .kind = NormKind::rms_plain, .dtype = f64});
     const Tensor x = random_tensor({2, 7, 5}, f64, rand);
-    CHECK(max_abs_diff(g(x), plain(x)) < 1e-14);
+    check_identity("ScaleNorm(g = 1) = RMSNorm without affine", g(x), plain(x), 1e-14);
   }
 }
 

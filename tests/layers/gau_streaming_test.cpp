@@ -1,6 +1,7 @@
 // Streaming (SPEC §3): the tokens of a sequence in pieces give the rows of the full causal pass.
 #include "layers/gau_reference.h"
 #include "support/catch.h"
+#include "support/identities.h"
 
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
@@ -50,6 +51,7 @@ TEST_CASE("gau: streaming equals the full pass for every kind, length, bias and 
             const Tensor x = random_tensor({2, 17, 5}, f64, rand), full = g(x);
             for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{1}, {2}, {7}, {5, 1, 9}, {17}}) {
               const double e = max_abs_diff(streamed(g, x, sizes), full);
+              check_identity("GAU: cache step = full row, 5 kinds", e, 1e-10);
               if (!(e < 1e-10))
                 FAIL_CHECK(name_of(kind) << " length " << static_cast<int>(length) << " bias " << static_cast<int>(bias)
                                          << " heads " << heads << " top_k " << top_k << " chunk " << sizes[0]

@@ -1,6 +1,7 @@
 // What SPEC §2 says of positions: RoPE, Toeplitz tables, T5 buckets; and of norms.
 #include "layers/gau_reference.h"
 #include "support/catch.h"
+#include "support/identities.h"
 
 #include <sluice/autograd/gradcheck.h>
 #include <sluice/ops/create.h>
@@ -45,13 +46,13 @@ TEST_CASE("rope: equals loops for every pairing, width, base and offset", "[rope
 TEST_CASE("rope: keeps the norm of each pair and each row", "[rope][identity]") {
   for (RopePairing pairing : kPairings) {
     const Tensor x = sample(2, {2, 3, 50, 8}), y = rope(x, {.base = 10000, .pairing = pairing});
-    CHECK(max_abs_diff(sum(square(x), {-1}), sum(square(y), {-1})) < 1e-13);
+    check_identity("RoPE: norm preserved", sum(square(x), {-1}), sum(square(y), {-1}), 1e-13);
     auto pairs = [&](const Tensor& t) {
       const Tensor p =
           pairing == RopePairing::half ? unflatten(t, -1, {2, 4}) : transpose(unflatten(t, -1, {4, 2}), -1, -2);
       return sum(square(p), {-2});
     };
-    CHECK(max_abs_diff(pairs(x), pairs(y)) < 1e-14);
+    check_identity("RoPE: norm preserved", pairs(x), pairs(y), 1e-14);
     CHECK(same_bits(narrow(y, 2, 0, 1), narrow(x, 2, 0, 1)));  // position 0
   }
 }
@@ -68,11 +69,12 @@ TEST_CASE("rope: ⟨R_i q, R_j k⟩ depends on j − i alone", "[rope][identity]
           worst = std::max(worst, std::abs(dot[i][j] - dot[i + 1][j + 1]));
           spread = std::max(spread, std::abs(dot[i][j] - dot[i][j + 1]));
         }
-      CHECK(worst < 1e-13);
+      check_identity("RoPE: scores depend on j - i only", worst, 1e-13);
       CHECK(spread > 0.05);
       RopeOptions later = o;
       later.offset = 1000;  // a common shift of all positions
-      CHECK(max_abs_diff(matmul(rope(q, later), transpose(rope(k, later), 0, 1)), tensor_of(dot)) < 1e-11);
+      check_identity("RoPE: scores depend on j - i only", matmul(rope(q, later), transpose(rope(k, later), 0, 1)),
+                     tensor_of(dot), 1e-11);
     }
 }
 
@@ -81,12 +83,14 @@ TEST_CASE("rope: the two layouts are one up to a permutation of channels", "[rop
   const Tensor x = sample(5, {3, 20, 8});
   const Tensor interleaved = rope(x, {.base = 10000, .pairing = RopePairing::interleaved});
   CHECK(same_bits(rope(index_select(x, -1, order)), index_select(interleaved, -1, order)));
+  check_identity("RoPE: layouts are a permutation of channels", rope(index_select(x, -1, order)),
+                 index_select(interleaved, -1, order), 0);
   // Hence the same scores, once the weights are permuted.
   const Tensor y = sample(6, {3, 20, 8});
   const Tensor scores =
       matmul(interleaved, transpose(rope(y, {.base = 10000, .pairing = RopePairing::interleaved}), 1, 2));
   const Tensor halves = matmul(rope(index_select(x, -1, order)), transpose(rope(index_select(y, -1, order)), 1, 2));
-  CHECK(max_abs_diff(scores, halves) < 1e-13);
+  check_identity("RoPE: layouts are a permutation of channels", scores, halves, 1e-13);
 }
 
 TEST_CASE("rope: rot_dim turns the first channels and passes the others", "[rope][identity]") {
@@ -142,6 +146,8 @@ TEST_CASE("toeplitz: one table built for n_max serves every length", "[rope][ide
         CHECK(same_bits(part, narrow(narrow(full, 0, row, n), 1, 0, m)));
         if (n > 0 && m > 0) CHECK(part.shares_storage(w));
       }
+  check_identity("Toeplitz: b depends on j - i only", narrow(narrow(full, 0, 0, n_max - 1), 1, 0, n_max - 1),
+                 narrow(narrow(full, 0, 1, n_max - 1), 1, 1, n_max - 1), 0);
   const Matrix b = matrix_of(full);
   bool right = true;
   for (int64_t i = 0; i < n_max; ++i)
@@ -172,7 +178,7 @@ TEST_CASE("t5_buckets: equal the usual formula for |offset| < 300, and keep thei
       bool right = true;
       for (int64_t i = 0; i < 30; ++i)
         for (int64_t j = 0; j < 50; ++j) right &= b[static_cast<std::size_t>(i * 50 + j)] == t5_bucket(j - i - row, o);
-      CHECK(right);
+      check_identity("T5: matrix of buckets = bucket of offset", right ? 0 : INFINITY, 0);
     }
     for (int rel = -99; rel < 100; ++rel)
       if (t5_bucket(rel, {.causal = causal, .buckets = 8, .max_distance = 20}) != t5_reference(rel, causal, 8, 20))
@@ -187,12 +193,13 @@ TEST_CASE("t5_buckets: equal the usual formula for |offset| < 300, and keep thei
 TEST_CASE("norm: ScaleNorm with g = 1 ≡ RMSNorm without weight, and its two forms", "[norm][identity]") {
   const Tensor x = sample(12, {4, 7}) * 3;
   const Tensor one = ones({1}, {f64});
-  CHECK(max_abs_diff(scale_norm(x, one), rms_norm(x)) < 1e-15);
+  check_identity("ScaleNorm(g = 1) = RMSNorm without affine", scale_norm(x, one), rms_norm(x), 1e-15);
   CHECK(max_abs_diff(scale_norm(x, one, 1e-12), scale_norm(x, one, 1e-12, ScaleNormForm::l2_max)) < 1e-10);
   CHECK(max_abs_diff(scale_norm(x, one * 2.5), rms_norm(x) * 2.5) < 1e-14);
   const Tensor tiny = x * 1e-9;  // below eps the l2 form divides by eps
   CHECK(max_abs_diff(scale_norm(tiny, one, 1e-5, ScaleNormForm::l2_max), tiny / 1e-5) < 1e-15);
   Norm norm({.dim = 7, .kind = NormKind::scale, .dtype = f64});
-  CHECK(max_abs_diff(norm(x), Norm({.dim = 7, .kind = NormKind::rms_plain, .dtype = f64})(x)) < 1e-15);
+  check_identity("ScaleNorm(g = 1) = RMSNorm without affine", norm(x),
+                 Norm({.dim = 7, .kind = NormKind::rms_plain, .dtype = f64})(x), 1e-15);
   CHECK(max_abs_diff(Norm({.dim = 7, .kind = NormKind::none})(x), x) == 0);
 }

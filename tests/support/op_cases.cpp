@@ -21,6 +21,9 @@ const Cases& all_cases() {
     add_index_cases(c);
     add_loss_cases(c);
     add_contract_cases(c);
+    add_attention_cases(c);
+    add_bias_cases(c);
+    add_scan_cases(c);
     return c;
   }();
   return cases;

@@ -99,6 +99,9 @@ void add_softmax_cases(Cases&);
 void add_index_cases(Cases&);
 void add_loss_cases(Cases&);
 void add_contract_cases(Cases&);
+void add_attention_cases(Cases&);
+void add_bias_cases(Cases&);
+void add_scan_cases(Cases&);
 
 // -- running a row -----------------------------------------------------------------------------------------
 

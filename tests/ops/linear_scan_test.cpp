@@ -1,0 +1,312 @@
+// linear_scan() against the recurrence step by step and against its definition, for every decay from none to
+// total, at the edges of chunks; streams in pieces; bits; errors.
+#include "support/catch.h"
+#include "support/layouts.h"
+#include "support/scan_samples.h"
+
+#include <sluice/autograd/engine.h>
+#include <sluice/autograd/gradcheck.h>
+#include <sluice/core/allocator.h>
+#include <sluice/core/parallel.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/linear_scan.h>
+#include <sluice/ops/reduce.h>
+#include <sluice/ops/view.h>
+
+#include <cmath>
+
+using namespace sluice;
+using namespace sluice::testing;
+using Catch::Matchers::Contains;
+
+namespace {
+
+bool all_finite(const Tensor& x) { return all(isfinite(x)).item() != 0; }
+
+void each_variant(const std::function<void(ScanKind, LinearScanOptions)>& f) {
+  for (ScanKind kind : kScanKinds)
+    for (bool reverse : {false, true})
+      for (bool chunks_only : {false, true})
+        f(kind, {.chunks_only = chunks_only, .reverse = reverse, .decay_on_values = kind == ScanKind::values});
+}
+
+}  // namespace
+
+TEST_CASE("linear_scan: equals the recurrence for every decay, at the edges of chunks", "[linear_scan]") {
+  Rand rand(1);
+  each_variant([&](ScanKind kind, LinearScanOptions o) {
+    for (Strength strength : kStrengths)
+      for (int64_t n : {1, 2, 15, 16, 17, 33, 63, 64, 65, 130})
+        for (int64_t chunk : {int64_t{1}, int64_t{3}, int64_t{16}, int64_t{64}, n, n + 9}) {
+          if ((kind == ScanKind::none && strength != Strength::mild) || (n > 64 && chunk == 1)) continue;
+          ScanSample s = random_scan(rand, kind, strength, {1 + rand.below(2), 1 + rand.below(2), n, 1 + rand.below(5)},
+                                1 + rand.below(5));
+          s.options = o, s.options.chunk = chunk;
+          const Tensor want = recurrence(s);
+          auto scan = [](const ScanSample& x) { return linear_scan(x.q, x.k, x.v, x.decay, x.options); };
+          const double size = std::max(0.1, max_abs(want));
+          const double wide = max_abs_diff(scan(s), want), narrow32 = max_abs_diff(to(scan(s.in(f32)), f64), want);
+          if (!(wide <= 1e-13 * size))
+            FAIL_CHECK(s.text() << " strength " << static_cast<int>(strength) << ": off by " << wide << " of " << size);
+          if (!(narrow32 <= 2e-6 * size))
+            FAIL_CHECK(s.text() << " strength " << static_cast<int>(strength) << " f32: off by " << narrow32 << " of "
+                                << size);
+        }
+  });
+}
+
+TEST_CASE("linear_scan: first gradients equal those of the definition", "[linear_scan]") {
+  Rand rand(2);
+  each_variant([&](ScanKind kind, LinearScanOptions o) {
+    for (Strength strength : kStrengths)
+      for (int64_t n : {1, 5, 16, 17, 40, 66})
+        for (int64_t chunk : {int64_t{1}, int64_t{3}, int64_t{16}, int64_t{64}, n}) {
+          if (kind == ScanKind::none && strength != Strength::mild) continue;
+          ScanSample s = random_scan(rand, kind, strength, {1 + rand.below(2), 1 + rand.below(2), n, 1 + rand.below(4)},
+                                1 + rand.below(4));
+          s.options = o, s.options.chunk = chunk;
+          // The definition takes differences of running sums: of 1e4 · n it loses six digits.
+          const bool exact = strength != Strength::mixed && strength != Strength::total;
+          const std::vector<Tensor> want = run_scan(linear_scan_reference, s);
+          const std::string text = s.text() + str(" strength ", static_cast<int>(strength));
+          check_scan_close(run_scan(linear_scan, s), want, exact ? 1e-12 : 1e-8, text);
+          check_scan_close(run_scan(linear_scan, s.in(f32)), want, 1e-5, text + " f32");
+        }
+  });
+}
+
+TEST_CASE("linear_scan: gradients of gradients, and of the state", "[linear_scan]") {
+  each_variant([](ScanKind kind, LinearScanOptions o) {
+    for (int64_t chunk : {1, 2, 64}) {
+      Rand rand(3);
+      ScanSample s = random_scan(rand, kind, Strength::mild, {1, 1, 4, 2}, 2);
+      o.chunk = chunk;
+      std::vector<Tensor> inputs{s.q, s.k, s.v};
+      if (s.decay.defined()) inputs.push_back(s.decay - 0.5);
+      for (Tensor& x : inputs) x = clone(x).requires_grad_();
+      const TensorFunction f = [&](const std::vector<Tensor>& x) {
+        return linear_scan(x[0], x[1], x[2], x.size() > 3 ? x[3] : Tensor(), o);
+      };
+      const GradcheckResult first = gradcheck(f, inputs), second = gradgradcheck(f, inputs);
+      INFO(s.text() << ": " << first.message << "; " << second.message);
+      CHECK(first.ok);
+      CHECK(second.ok);
+    }
+  });
+}
+
+TEST_CASE("linear_scan: a long sequence neither overflows nor fades to NaN", "[linear_scan]") {
+  Rand rand(4);
+  for (ScanKind kind : kScanKinds)
+    for (Strength strength : kStrengths)
+      for (bool reverse : {false, true}) {
+        if (kind == ScanKind::none && strength != Strength::mild) continue;
+        ScanSample s = random_scan(rand, kind, strength, {1, 1, 1000, 4}, 3);
+        s.options.reverse = reverse;
+        const Tensor want = recurrence(s);
+        const std::vector<Tensor> wide = run_scan(linear_scan, s), half = run_scan(linear_scan, s.in(f32));
+        INFO(s.text() << " strength " << static_cast<int>(strength));
+        CHECK(max_abs_diff(wide[0], want) <= 1e-13 * std::max(1.0, max_abs(want)));
+        CHECK(max_abs_diff(to(half[0], f64), want) <= 3e-6 * std::max(1.0, max_abs(want)));
+        check_scan_close(half, wide, 2e-5, s.text() + str(" strength ", static_cast<int>(strength)));
+        for (const auto& results : {wide, half})
+          for (const Tensor& x : results) CHECK(all_finite(x));
+      }
+}
+
+TEST_CASE("linear_scan: total decay leaves the own step, no decay everything; −∞ is total", "[linear_scan]") {
+  Rand rand(5);
+  for (ScanKind kind : {ScanKind::scalar, ScanKind::keys, ScanKind::values})
+    for (bool reverse : {false, true})
+      for (DType dtype : {f64, f32}) {
+        ScanSample s = random_scan(rand, kind, Strength::total, {2, 2, 40, 3}, 3).in(dtype);
+        s.options.reverse = reverse;
+        const Tensor own = sum(s.q * s.k, {-1}, keep) * s.v;
+        CHECK(max_abs_diff(linear_scan(s.q, s.k, s.v, s.decay, s.options), own) < (dtype == f64 ? 1e-14 : 1e-6));
+        ScanSample infinite = s;
+        infinite.decay = full(s.decay.shape(), -INFINITY, s.decay.options());
+        for (const Tensor& x : run_scan(linear_scan, infinite)) CHECK(all_finite(x));
+        CHECK(max_abs_diff(linear_scan(s.q, s.k, s.v, infinite.decay, s.options), own) < (dtype == f64 ? 1e-14 : 1e-6));
+        const Tensor still = linear_scan(s.q, s.k, s.v, s.decay * 0.0, s.options),
+                     plain = linear_scan(s.q, s.k, s.v, {}, s.options);
+        CHECK(max_abs_diff(still, plain) < (dtype == f64 ? 1e-13 : 1e-5));
+      }
+}
+
+TEST_CASE("linear_scan: a stream in pieces carries its state", "[linear_scan]") {
+  Rand rand(6);
+  for (ScanKind kind : {ScanKind::none, ScanKind::scalar, ScanKind::keys})
+    for (Strength strength : kStrengths) {
+      const ScanSample s = random_scan(rand, kind, strength, {2, 2, 70, 3}, 4);
+      const Tensor decay =
+          s.decay.defined()
+              ? contiguous(expand(s.decay, kind == ScanKind::scalar ? Shape{2, 2, 70} : Shape{2, 2, 70, 3}))
+              : Tensor();
+      const Tensor full = linear_scan(s.q, s.k, s.v, decay);
+      for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{1}, {7}, {64, 1}, {20, 1, 3}, {70}}) {
+        Tensor state;
+        std::vector<Tensor> outputs;
+        for (int64_t at = 0, i = 0; at < 70; ++i) {
+          const int64_t size = std::min(sizes[static_cast<std::size_t>(i) % sizes.size()], 70 - at);
+          auto piece = [&](const Tensor& x) { return x.defined() ? narrow(x, 2, at, size) : x; };
+          Tensor y = linear_scan(piece(s.q), piece(s.k), piece(s.v), piece(decay));
+          if (state.defined()) y = y + linear_scan_carry(piece(s.q), state, piece(decay));
+          state = linear_scan_state(piece(s.k), piece(s.v), piece(decay), state);
+          outputs.push_back(y);
+          at += size;
+        }
+        INFO(s.text() << " pieces of " << sizes[0]);
+        CHECK(max_abs_diff(cat(outputs, 2), full) < 1e-12);
+        CHECK(max_abs_diff(state, linear_scan_state(s.k, s.v, decay)) < 1e-12);
+      }
+    }
+  // Nothing new leaves the state as it is.
+  const Tensor state = random_tensor({1, 2, 3, 4}, f64, rand), k = zeros({1, 2, 0, 3}, {f64}),
+               v = zeros({1, 2, 0, 4}, {f64});
+  CHECK(max_abs_diff(linear_scan_state(k, v, zeros({1, 2, 0}, {f64}), state), state) == 0);
+  CHECK(linear_scan_carry(k, state).shape() == Shape{1, 2, 0, 4});
+}
+
+TEST_CASE("linear_scan: chunks_only plus the pairs within chunks is the whole scan", "[linear_scan]") {
+  Rand rand(7);
+  for (ScanKind kind : kScanKinds)
+    for (bool reverse : {false, true})
+      for (int64_t chunk : {1, 4, 16, 50}) {
+        ScanSample s = random_scan(rand, kind, Strength::mild, {1, 2, 50, 3}, 4);
+        s.options.reverse = reverse, s.options.chunk = chunk;
+        const Tensor whole = linear_scan(s.q, s.k, s.v, s.decay, s.options);
+        LinearScanOptions other = s.options;
+        other.chunks_only = true;
+        const Tensor between = linear_scan(s.q, s.k, s.v, s.decay, other);
+        std::vector<Tensor> within;
+        for (int64_t at = 0; at < 50; at += chunk) {
+          const int64_t size = std::min(chunk, 50 - at);
+          const Tensor decay = !s.decay.defined() || s.decay.dim(2) == 1 ? s.decay : narrow(s.decay, 2, at, size);
+          within.push_back(linear_scan(narrow(s.q, 2, at, size), narrow(s.k, 2, at, size), narrow(s.v, 2, at, size),
+                                       decay, s.options));
+        }
+        CHECK(max_abs_diff(between + cat(within, 2), whole) < 1e-12);
+        if (chunk == 50) CHECK(max_abs(between) == 0);
+      }
+}
+
+TEST_CASE("linear_scan: later steps change no bit of earlier ones", "[linear_scan][bits]") {
+  Rand rand(8);
+  for (ScanKind kind : kScanKinds)
+    for (bool reverse : {false, true})
+      for (int64_t chunk : {1, 16, 64})
+        for (DType dtype : {f64, f32}) {
+          ScanSample s = random_scan(rand, kind, Strength::mild, {1, 2, 100, 3}, 4).in(dtype);
+          if (s.decay.defined())
+            s.decay = contiguous(expand(s.decay, kind == ScanKind::scalar
+                                                     ? Shape{1, 2, 100}
+                                                     : Shape{1, 2, 100, kind == ScanKind::keys ? 3 : 4}));
+          s.options.chunk = chunk, s.options.reverse = reverse;
+          const Tensor y = linear_scan(s.q, s.k, s.v, s.decay, s.options);
+          for (int64_t t : {1, 30, 64, 99}) {
+            const Tensor position = reshape(arange(100), {100, 1}),
+                         changed = reverse ? position < static_cast<double>(t) : position >= static_cast<double>(t);
+            auto with = [&](const Tensor& x, double value) {
+              return x.defined() ? masked_fill(x, x.rank() == 3 ? squeeze(changed, 1) : changed, value) : x;
+            };
+            const Tensor z = linear_scan(with(s.q, 3), with(s.k, 3), with(s.v, 1e10), with(s.decay, -2), s.options);
+            INFO(s.text() << " from " << t);
+            if (reverse) CHECK(same_bits(narrow(z, 2, t, 100 - t), narrow(y, 2, t, 100 - t)));
+            else CHECK(same_bits(narrow(z, 2, 0, t), narrow(y, 2, 0, t)));
+            CHECK_FALSE(same_bits(z, y));
+          }
+        }
+}
+
+TEST_CASE("linear_scan: one thread or two, any memory layout", "[linear_scan][bits]") {
+  const int before = num_threads();
+  Rand rand(9);
+  each_variant([&](ScanKind kind, LinearScanOptions o) {
+    ScanSample s = random_scan(rand, kind, Strength::mild, {2, 3, 150, 8}, 24);
+    s.options = o;
+    for (DType dtype : {f64, f32}) {
+      const ScanSample typed = s.in(dtype);
+      set_num_threads(1);
+      const std::vector<Tensor> one = run_scan(linear_scan, typed);
+      set_num_threads(2);
+      const std::vector<Tensor> two = run_scan(linear_scan, typed);
+      for (std::size_t i = 0; i < one.size(); ++i) CHECK(same_bits(one[i], two[i]));
+      ScanSample between = typed;  // heads between the steps
+      for (Tensor* x : {&between.q, &between.k, &between.v}) *x = transpose(contiguous(transpose(*x, 1, 2)), 1, 2);
+      check_scan_close(run_scan(linear_scan, between), one, dtype == f64 ? 1e-14 : 1e-6,
+                       s.text() + " heads between steps");
+      for (Storing how : {Storing::permuted, Storing::gapped, Storing::reversed, Storing::offset}) {
+        ScanSample other = typed;
+        for (Tensor* x : {&other.q, &other.k, &other.v, &other.decay})
+          if (x->defined()) *x = stored(*x, how);
+        check_scan_close(run_scan(linear_scan, other), one, dtype == f64 ? 1e-14 : 1e-6,
+                    s.text() + " " + std::string(name_of(how)));
+      }
+    }
+  });
+  set_num_threads(before);
+}
+
+TEST_CASE("linear_scan: nothing in some direction", "[linear_scan]") {
+  Rand rand(10);
+  struct Sizes {
+    int64_t batch, heads, n, m, e;
+  };
+  each_variant([&](ScanKind kind, LinearScanOptions o) {
+    for (const Sizes& z :
+         {Sizes{0, 2, 3, 2, 2}, {2, 0, 3, 2, 2}, {2, 2, 0, 2, 2}, {2, 2, 3, 0, 2}, {2, 2, 3, 2, 0}, {0, 0, 0, 0, 0}}) {
+      ScanSample s = random_scan(rand, ScanKind::none, Strength::mild, {z.batch, z.heads, z.n, z.m}, z.e);
+      s.options = o;
+      if (kind != ScanKind::none) s.decay = zeros({z.batch, z.heads, z.n}, {f64});
+      if (kind == ScanKind::keys || kind == ScanKind::values)
+        s.decay = zeros({z.batch, z.heads, z.n, kind == ScanKind::keys ? z.m : z.e}, {f64});
+      INFO(s.text());
+      const std::vector<Tensor> got = run_scan(linear_scan, s);
+      CHECK(got[0].shape() == s.v.shape());
+      for (const Tensor& x : got) CHECK(max_abs(x) == 0);
+      if (kind == ScanKind::values) continue;
+      const Tensor state = linear_scan_state(s.k, s.v, s.decay);
+      CHECK(state.shape() == Shape{z.batch, z.heads, z.m, z.e});
+      CHECK(max_abs(state) <= (z.n > 0 ? 10 : 0));
+      CHECK(linear_scan_carry(s.q, state, s.decay).shape() == s.v.shape());
+    }
+  });
+}
+
+TEST_CASE("linear_scan: memory grows with n, not with its square", "[linear_scan][memory]") {
+  Rand rand(11);
+  const int64_t n = 4000;
+  for (ScanKind kind : kScanKinds) {
+    ScanSample s = random_scan(rand, kind, Strength::mild, {1, 1, n, 4}, 4).in(f32);
+    const int64_t before = memory_stats().live;
+    reset_peak_memory();
+    run_scan(linear_scan, s);
+    INFO(s.text());
+    CHECK(memory_stats().peak - before < 4 * n * 4 * 40 + (1 << 18));
+  }
+}
+
+TEST_CASE("linear_scan: what does not fit, and by which words", "[linear_scan]") {
+  auto f = [](const Shape& shape) { return zeros(shape); };
+  const Tensor q = f({2, 3, 5, 4}), v = f({2, 3, 5, 6});
+  CHECK_THROWS_WITH(linear_scan(q, f({2, 3, 5, 3}), v),
+                    Contains("linear_scan:") && Contains("[2,3,5,4]") && Contains("[2,3,5,3]"));
+  CHECK_THROWS_WITH(linear_scan(q, q, f({2, 3, 4, 6})), Contains("[2,3,4,6]"));
+  CHECK_THROWS_AS(linear_scan(f({3, 5, 4}), f({3, 5, 4}), f({3, 5, 6})), ShapeError);
+  CHECK_THROWS_AS(linear_scan(q, to(q, f64), v), DTypeError);
+  CHECK_THROWS_AS(linear_scan(to(q, i64), to(q, i64), to(v, i64)), DTypeError);
+  CHECK_THROWS_WITH(linear_scan(q, q, v, f({2, 3, 4})), Contains("log_decay") || Contains("[2,3,4]"));
+  CHECK_THROWS_AS(linear_scan(q, q, v, f({2, 3, 5, 6})), ShapeError);
+  CHECK_NOTHROW(linear_scan(q, q, v, f({2, 3, 5, 6}), {.decay_on_values = true}));
+  CHECK_THROWS_AS(linear_scan(q, q, v, f({2, 3, 5, 4}), {.decay_on_values = true}), ShapeError);
+  CHECK_THROWS_AS(linear_scan(q, q, v, f({5})), ShapeError);
+  CHECK_THROWS_WITH(linear_scan(q, q, v, zeros({2, 3, 5}, {f64})), Contains("log_decay") && Contains("f64"));
+  CHECK_THROWS_AS(linear_scan(q, q, v, {}, {.chunk = 0}), ValueError);
+  CHECK_THROWS_WITH(linear_scan(q, q, v, {}, {.chunk = -2}), Contains("chunk") && Contains("-2"));
+  CHECK_THROWS_WITH(linear_scan_reference(q, q, f({2, 3, 4, 6})), Contains("linear_scan_reference"));
+  CHECK_THROWS_WITH(linear_scan_state(q, v, {}, f({2, 3, 6, 4})),
+                    Contains("linear_scan_state") && Contains("initial") && Contains("[2,3,6,4]"));
+  CHECK_THROWS_WITH(linear_scan_carry(q, f({2, 3, 5, 6})), Contains("linear_scan_carry") && Contains("[2,3,5,6]"));
+  CHECK_THROWS_AS(linear_scan_carry(q, f({2, 3, 4, 6}), f({2, 2, 5})), ShapeError);
+}

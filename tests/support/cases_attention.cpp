@@ -1,0 +1,363 @@
+// Rows: ops/attention.h, ops/attention_reference.h, ops/attention_mask.h.
+#include "support/naive_attention.h"
+#include "support/op_cases.h"
+
+#include <sluice/ops/attention_reference.h>
+#include <sluice/ops/elementwise.h>
+
+#include <cmath>
+
+namespace sluice::testing {
+
+namespace {
+
+struct Sizes {
+  int64_t batch = 1, heads = 1, kv_heads = 1, m = 2, n = 3, d = 1, e = 1;
+};
+/// Operands beside q, k and v.
+enum Extra { bias, bias_of_keys, relative_bias, sink, shared_sink, row_scale, keys, shared_keys, segments, blocks,
+             blocks_of_heads, dense, shared_dense };
+
+struct Row {
+  const char* name;
+  AttentionOptions options = {};
+  std::vector<Extra> extras = {};
+  Sizes sizes = {};
+  std::vector<Sizes> more = {};
+  Sizes large = {.m = 0};
+};
+
+std::vector<Dims> dims_of(const Row& row, const Sizes& s) {
+  const int64_t block = std::max<int64_t>(row.options.mask.block, 1), rows = (s.m + block - 1) / block,
+                cols = (s.n + block - 1) / block;
+  std::vector<Dims> out{{s.batch, s.heads, s.m, s.d}, {s.batch, s.kv_heads, s.n, s.d}, {s.batch, s.kv_heads, s.n, s.e}};
+  for (Extra extra : row.extras) switch (extra) {
+      case bias: out.push_back({s.heads, s.m, s.n}); break;
+      case bias_of_keys: out.push_back({s.batch, 1, 1, s.n}); break;
+      case relative_bias: out.push_back({s.heads, s.n + s.m - 1}); break;
+      case sink: out.push_back({s.heads}); break;
+      case shared_sink: out.push_back({1}); break;
+      case row_scale: out.push_back({s.batch, 1, s.m}); break;
+      case keys: out.push_back({s.batch, s.n}); break;
+      case shared_keys: out.push_back({1, s.n}); break;
+      case segments: out.push_back({s.batch, s.m}), out.push_back({1, s.n}); break;
+      case blocks: out.push_back({rows, cols}); break;
+      case blocks_of_heads: out.push_back({s.heads, rows, cols}); break;
+      case dense: out.push_back({s.batch, s.heads, s.m, s.n}); break;
+      case shared_dense: out.push_back({s.m, s.n}); break;
+    }
+  return out;
+}
+
+/// Scores of relu² have a kink at 0: its rows of width 1 have k away from 0 and q above it. Laplace weights of
+/// negative scores are differences near 0: its rows have q and k above 0.
+std::vector<Input> inputs_of(const Row& row) {
+  const std::vector<Dims> dims = dims_of(row, row.sizes);
+  const bool kink = row.options.weighting == Weighting::relu2, above = row.options.weighting == Weighting::laplace;
+  std::vector<Input> in{kink || above ? positive(dims[0]) : real(dims[0], -1, 1),
+                        kink ? away(dims[1], {0}, -2, 2, 0.5) : real(dims[1], above ? 0 : -1, 1), real(dims[2])};
+  for (Extra extra : row.extras) {
+    const Dims d = dims[in.size()];
+    switch (extra) {
+      case bias: case bias_of_keys: case relative_bias:  // small beside |q·k| >= 1/8
+        in.push_back(kink ? real(d, -0.02, 0.02) : real(d, above ? 0 : -1, 1));
+        break;
+      case sink: case shared_sink: in.push_back(real(d)); break;
+      case row_scale: in.push_back(constant(positive(d))); break;
+      case segments: in.push_back(index(d, 2)), in.push_back(index(dims[in.size()], 2)); break;
+      default: in.push_back(mask(d)); break;
+    }
+  }
+  return in;
+}
+
+AttentionOptions options_of(const Row& row, const In& x) {
+  AttentionOptions o = row.options;
+  std::size_t i = 3;
+  for (Extra extra : row.extras) switch (extra) {
+      case bias: case bias_of_keys: o.bias = x[i++]; break;
+      case relative_bias: o.relative_bias = x[i++]; break;
+      case sink: case shared_sink: o.sink = x[i++]; break;
+      case row_scale: o.row_scale = x[i++]; break;
+      case keys: case shared_keys: o.mask.keys = x[i++]; break;
+      case segments: o.mask.query_segments = x[i++], o.mask.key_segments = x[i++]; break;
+      case blocks: case blocks_of_heads: o.mask.blocks = x[i++]; break;
+      case dense: case shared_dense: o.mask.dense = x[i++]; break;
+    }
+  return o;
+}
+
+/// The naive result for a row's inputs; operands of rank 2 and 3 lack leading dims.
+NaiveAttention naive(const Row& row, const std::vector<Input>& inputs, const Arrays& xs) {
+  const OpCase carrier{.inputs = inputs};
+  const AttentionOptions o = options_of(row, input_tensors(carrier, xs, f64));
+  auto four = [](Array x) {
+    if (x.rank() == 3) x.shape.insert(x.shape.begin() + 1, 1);
+    if (x.rank() == 2) x.shape.insert(x.shape.begin(), {1, 1});
+    return x;
+  };
+  return naive_attention(four(xs[0]), four(xs[1]), four(xs[2]), o);
+}
+Array of_rank(Array x, std::size_t rank) {
+  if (rank == 3) x.shape.erase(x.shape.begin() + 1);
+  if (rank == 2) x.shape.erase(x.shape.begin(), x.shape.begin() + 2);
+  return x;
+}
+
+enum class Function { attention, reference, map, with_lse };
+
+OpCase case_of(Function function, const Row& row) {
+  const char* names[] = {"attention", "attention_reference", "attention_map", "attention_with_lse"};
+  const std::vector<Input> inputs = inputs_of(row);
+  OpCase c{.op = names[static_cast<int>(function)], .variant = row.name, .inputs = inputs, .ulps = 24};
+  c.gradient_ulps = 48;
+  c.call = [=](const In& x) -> Outputs {
+    const AttentionOptions o = options_of(row, x);
+    switch (function) {
+      case Function::attention: return attention(x[0], x[1], x[2], o);
+      case Function::reference: return attention_reference(x[0], x[1], x[2], o);
+      case Function::map: return attention_map(x[0], x[1], o);
+      case Function::with_lse: break;
+    }
+    const AttentionAndLse both = attention_with_lse(x[0], x[1], x[2], o);
+    return std::vector<Tensor>{both.out, both.lse};
+  };
+  c.reference = [=](const Arrays& xs) -> Expected {
+    const NaiveAttention r = naive(row, inputs, xs);
+    const std::size_t rank = xs[0].shape.size();
+    if (function == Function::map) return of_rank(r.weights, rank);
+    if (function == Function::with_lse) return Arrays{of_rank(r.out, rank), of_rank(r.lse, rank)};
+    return of_rank(r.out, rank);
+  };
+  for (const Sizes& s : row.more) c.shapes.push_back(dims_of(row, s));
+  if (row.large.m > 0) c.large = dims_of(row, row.large);
+  c.bitwise = false;
+  return c;
+}
+
+const std::vector<Sizes> kEmpty{{.m = 0},     {.n = 0},                     {.d = 0},         {.e = 0},
+                                {.batch = 0}, {.heads = 0, .kv_heads = 0}, {.m = 0, .n = 0}};
+const std::vector<Sizes> kTileEdges{
+    {.m = 1, .n = 1},                   {.m = 15, .n = 17, .d = 5, .e = 3}, {.m = 17, .n = 16, .d = 3, .e = 5},
+    {.m = 63, .n = 65, .d = 4, .e = 2}, {.m = 65, .n = 64, .d = 2, .e = 4}, {.m = 3, .n = 129, .d = 4, .e = 4},
+    {.m = 130, .n = 127, .d = 2, .e = 1}};
+// Several of everything.
+const Sizes kSmall{.batch = 2, .heads = 4, .kv_heads = 2, .m = 5, .n = 7, .d = 3, .e = 2},
+    kWide{.batch = 2, .heads = 4, .kv_heads = 2, .m = 17, .n = 40, .d = 3, .e = 2},
+    kLarge{.batch = 2, .heads = 4, .kv_heads = 2, .m = 150, .n = 201, .d = 16, .e = 8};
+
+}  // namespace
+
+void add_attention_cases(Cases& c) {
+  struct {
+    Weighting weighting;
+    const char* name;
+  } const weightings[] = {{Weighting::softmax, "softmax"}, {Weighting::relu2, "relu2"}, {Weighting::laplace, "laplace"},
+                          {Weighting::sigmoid, "sigmoid"}, {Weighting::linear, "linear"}};
+  std::vector<Row> rows;
+  auto plain = [&](const char* name, AttentionOptions o, std::vector<Extra> extras = {}, Sizes sizes = {}) -> Row& {
+    return rows.emplace_back(Row{name, std::move(o), std::move(extras), sizes});
+  };
+  auto with = [](AttentionMask mask, Weighting weighting = Weighting::softmax) {
+    AttentionOptions o;
+    o.mask = std::move(mask), o.weighting = weighting;
+    return o;
+  };
+  auto tiled = [](AttentionOptions o, int64_t tile_rows, int64_t tile_cols) {
+    o.tile_rows = tile_rows, o.tile_cols = tile_cols;
+    return o;
+  };
+
+  for (const auto& w : weightings) {
+    Row& row = plain(w.name, {.weighting = w.weighting});
+    row.more = {{.heads = 2, .m = 3, .n = 4}, kSmall};
+    row.more.insert(row.more.end(), kTileEdges.begin(), kTileEdges.end());
+    row.more.insert(row.more.end(), kEmpty.begin(), kEmpty.end());
+    row.large = kLarge;
+  }
+  plain("width 2", {}, {}, {.m = 2, .n = 3, .d = 2, .e = 2});
+  plain("scale", {.scale = -1.5}, {}, {.m = 2, .n = 3});
+  plain("scale 0", {.scale = 0.0});
+  plain("grouped heads", {}, {}, {.heads = 2}).more = {{.batch = 2, .heads = 6, .kv_heads = 2, .m = 4, .d = 2, .e = 3}};
+
+  // Every rule of a mask, for a normalised and an elementwise weighting; more queries than keys leaves some
+  // rows without any.
+  const Sizes three{.m = 3, .n = 3}, tall{.m = 4, .n = 2}, wide{.m = 2, .n = 5};
+  const std::vector<Sizes> shapes{tall, wide, {.batch = 2, .heads = 4, .kv_heads = 2, .m = 9, .n = 13, .d = 3, .e = 2},
+                                  {.heads = 2, .kv_heads = 2, .m = 66, .n = 70, .d = 2, .e = 2}};
+  const Sizes threads{.batch = 2, .heads = 2, .kv_heads = 1, .m = 131, .n = 140, .d = 4, .e = 4};
+  for (Weighting w : {Weighting::softmax, Weighting::relu2}) {
+    auto rule = [&](const char* name, AttentionMask mask, std::vector<Extra> extras = {}) -> Row& {
+      Row& row = plain(name, with(std::move(mask), w), std::move(extras), three);
+      row.more = shapes, row.large = threads;
+      return row;
+    };
+    rule("causal", {.causal = true});
+    rule("window", {.window = 2});
+    rule("window, causal", {.causal = true, .window = 5});
+    rule("dilation", {.dilation = 2});
+    rule("window, dilation", {.window = 2, .dilation = 3});
+    rule("global", {.window = 1, .global = {1, 7, 40}});
+    rule("global, dilation, causal", {.causal = true, .window = 2, .dilation = 2, .global = {0, 20, 500}});
+    rule("keys", {}, {keys});
+    rule("keys of all sequences", {.causal = true}, {shared_keys});
+    rule("segments", {}, {segments});
+    rule("blocks", {.block = 2}, {blocks});
+    rule("blocks of each head", {.causal = true, .block = 5}, {blocks_of_heads});
+    rule("dense", {}, {dense});
+    rule("dense, one for all", {}, {shared_dense});
+    rule("tiles of 1", {.causal = true}).options = tiled(with({.causal = true}, w), 1, 1);
+    rule("tiles of 7 and 16", {.causal = true}, {keys}).options = tiled(with({.causal = true}, w), 7, 16);
+  }
+  const std::vector<Sizes> uneven{kSmall, tall, {.m = 66, .n = 65}};
+  for (Weighting w : {Weighting::softmax, Weighting::relu2, Weighting::laplace}) {
+    plain("bias", {.weighting = w}, {bias}).more = uneven;
+    plain("bias of keys", {.weighting = w}, {bias_of_keys}).more = uneven;
+    plain("relative bias", {.weighting = w}, {relative_bias}, wide).more = uneven;
+    plain("row scale", {.weighting = w}, {row_scale}).more = uneven;
+    plain("row scale, both biases", {.weighting = w}, {bias, relative_bias, row_scale}).more = uneven;
+  }
+  plain("sink", {}, {sink}).more = uneven;
+  plain("sink of all heads", {}, {shared_sink}).more = uneven;
+  plain("sink, causal", with({.causal = true}), {sink}, tall).more = uneven;
+  const std::size_t all_from = rows.size();
+  for (const auto& w : weightings) {
+    AttentionOptions o = with({.causal = true, .window = 3, .dilation = 2, .global = {0, 3}, .block = 3}, w.weighting);
+    o.scale = 0.7;
+    const std::vector<Extra> all{bias, relative_bias, row_scale, keys, segments, blocks_of_heads, dense};
+    Row& row = plain("everything", tiled(o, 16, 7), all, three);
+    if (w.weighting == Weighting::softmax) row.extras.push_back(sink);
+    row.more = {kWide}, row.large = threads;
+  }
+
+  for (const Row& row : rows) c.push_back(case_of(Function::attention, row));
+  for (std::size_t i = 0; i < rows.size(); ++i) {  // the definition, whose tiles are one
+    Row row = rows[i];
+    if (i < std::size(weightings)) {
+      row.more = kEmpty, row.more.push_back(kSmall);
+      row.large = {.m = 0};
+    } else if (i < all_from) {
+      continue;
+    }
+    c.push_back(case_of(Function::reference, row));
+    c.push_back(case_of(Function::map, row));
+  }
+
+  // Without leading dims.
+  for (int rank : {2, 3}) {
+    const Row row{"leading dims", with({.causal = true}), {}, {.m = 2, .n = 3}, {}, {.m = 0}};
+    for (Function f : {Function::attention, Function::reference, Function::with_lse}) {
+      OpCase x = case_of(f, row);
+      x.variant = rank == 2 ? "rank 2" : "rank 3";
+      for (Input& in : x.inputs) in.shape.erase(in.shape.begin(), in.shape.begin() + 4 - rank);
+      c.push_back(x);
+    }
+  }
+
+  // With the log of the divisor: of rows that see something, then not.
+  const Row with_lse[] = {
+      {"",
+       {},
+       {},
+       {},
+       {{.m = 1, .n = 1}, {.heads = 2, .m = 3, .n = 4}, {.m = 65, .n = 64, .d = 2, .e = 4}, {.m = 0}},
+       kLarge},
+      {"causal, grouped", with({.causal = true}), {bias}, {.heads = 2}, {kWide}},
+      {"tiles of 7 and 16", tiled(with({.window = 4}), 7, 16), {relative_bias, row_scale}, three, {{.m = 30, .n = 30}}},
+      {"sink, causal", with({.causal = true}), {sink}, tall, {{.heads = 2, .m = 30, .n = 20, .d = 3, .e = 2}}}};
+  for (const Row& row : with_lse) c.push_back(case_of(Function::with_lse, row));
+  const std::vector<Sizes> taller{{.m = 20, .n = 3, .d = 3, .e = 2}};
+  for (const Row& row :
+       {Row{"rows that see nothing", with({.causal = true}), {}, tall, taller}, {"no keys", {}, {}, {.n = 0}}}) {
+    c.push_back(case_of(Function::with_lse, row));
+    c.back().flat = "the log of 0";
+  }
+
+  // The published orders of tiles.
+  const std::vector<Sizes> ragged{{.heads = 2, .m = 9, .n = 13, .d = 3, .e = 2}};
+  for (TileOrder order : {TileOrder::flash1, TileOrder::flash2})
+    for (auto [tile_rows, tile_cols] : {std::pair<int64_t, int64_t>{1, 1}, {2, 3}, {4, 2}, {64, 64}})
+      for (const Row& row : {Row{"", {}, {}, {}, {kSmall, {.m = 0}, {.n = 0}}},
+                             {"causal", with({.causal = true}), {}, {.m = 3, .n = 2}, ragged},
+                             {"biases, dense", {}, {bias, relative_bias, dense}, {}, ragged}}) {
+        OpCase x = case_of(Function::reference, row);
+        x.op = "attention_in_order", x.variant = order == TileOrder::flash1 ? "FlashAttention" : "FlashAttention-2";
+        const int64_t r = tile_rows, s = tile_cols;
+        x.call = [=](const In& in) {
+          return attention_in_order(in[0], in[1], in[2], order, r, s, options_of(row, in));
+        };
+        if (tile_rows == 1 || tile_rows == 64) x.shapes.clear();
+        c.push_back(x);
+      }
+
+  auto ref_merge = [](const Arrays& xs) {
+    Array out = xs[0], lse = xs[1];
+    const int64_t width = out.shape.back();
+    for (std::size_t r = 0; r < lse.v.size(); ++r) {
+      const double a = xs[1].v[r], b = xs[3].v[r], top = std::max(a, b);
+      lse.v[r] = top == -INFINITY ? top : top + std::log(std::exp(a - top) + std::exp(b - top));
+      for (int64_t j = 0; j < width; ++j) {
+        const std::size_t at = r * static_cast<std::size_t>(width) + static_cast<std::size_t>(j);
+        auto share = [&](double part) { return part == -INFINITY ? 0 : std::exp(part - lse.v[r]); };
+        out.v[at] = share(a) * xs[0].v[at] + share(b) * xs[2].v[at];
+      }
+    }
+    return Arrays{out, lse};
+  };
+  auto merge = [](const Tensor& a, const Tensor& la, const Tensor& b, const Tensor& lb) {
+    const AttentionAndLse y = merge_attention({a, la}, {b, lb});
+    return Outputs(std::vector<Tensor>{y.out, y.lse});
+  };
+  OpCase merged{.op = "merge_attention", .reference = ref_merge, .ulps = 16};
+  merged.inputs = {real({1, 2, 2, 1}), real({1, 2, 2}), real({1, 2, 2, 1}), real({1, 2, 2})};
+  merged.call = [=](const In& x) { return merge(x[0], x[1], x[2], x[3]); };
+  merged.shapes = {{{2, 3, 5, 4}, {2, 3, 5}, {2, 3, 5, 4}, {2, 3, 5}},
+                   {{1, 1, 0, 2}, {1, 1, 0}, {1, 1, 0, 2}, {1, 1, 0}}};
+  merged.large = {{4, 8, 100, 64}, {4, 8, 100}, {4, 8, 100, 64}, {4, 8, 100}};
+  c.push_back(merged);
+  merged.variant = "large", merged.gradient_ulps = 400, merged.shapes = {}, merged.large = {};
+  merged.inputs = {real({3, 2}), real({3}, 100, 103), real({3, 2}), real({3}, 100, 103)};
+  c.push_back(merged);
+  merged.variant = "parts that see nothing", merged.flat = "the log of 0";
+  merged.inputs = {real({8, 2}), real({8}), real({8, 2}), real({8}), mask({8}), mask({8})};
+  merged.call = [=](const In& x) {
+    return merge(x[0], masked_fill(x[1], x[4], -INFINITY), x[2], masked_fill(x[3], x[5], -INFINITY));
+  };
+  merged.reference = [=](const Arrays& xs) {
+    Arrays y = xs;
+    for (std::size_t r = 0; r < 8; ++r)
+      for (std::size_t part : {1, 3}) y[part].v[r] = xs[4 + part / 2].v[r] != 0 ? -INFINITY : y[part].v[r];
+    return ref_merge(y);
+  };
+  c.push_back(merged);
+
+  // Who sees whom, as a tensor: as large as its rules need.
+  for (const Row& row : rows) {
+    Row masks = row;
+    std::erase_if(masks.extras, [](Extra extra) { return extra < keys; });
+    if (row.options.weighting != Weighting::softmax) continue;
+    if (masks.extras.empty() && row.options.mask.unrestricted()) continue;
+    const std::vector<Input> inputs = inputs_of(masks);
+    OpCase x{.op = "visible_pairs", .variant = row.name, .inputs = inputs, .flat = "bool", .exact = true};
+    x.call = [=](const In& in) {
+      return visible_pairs(options_of(masks, in).mask, in[0].dim(0), in[0].dim(1), in[0].dim(2), in[1].dim(2));
+    };
+    x.reference = [=](const Arrays& xs) {
+      const OpCase carrier{.inputs = inputs};
+      const NaiveMask visible(options_of(masks, input_tensors(carrier, xs, f64)).mask, xs[0].shape[2], xs[1].shape[2]);
+      bool by_batch = false, by_head = false;
+      for (Extra extra : masks.extras) {
+        by_batch |= extra == keys || extra == segments || extra == dense;
+        by_head |= extra == blocks_of_heads || extra == dense;
+      }
+      Array y({by_batch ? xs[0].shape[0] : 1, by_head ? xs[0].shape[1] : 1, xs[0].shape[2], xs[1].shape[2]});
+      each_index(y.shape, [&](const Dims& i) { y(i) = visible.sees(i[0], i[1], i[2], i[3]); });
+      return y;
+    };
+    for (const Sizes& s : masks.more) x.shapes.push_back(dims_of(masks, s));
+    if (masks.large.m > 0) x.large = dims_of(masks, masks.large);
+    c.push_back(x);
+  }
+}
+
+}  // namespace sluice::testing

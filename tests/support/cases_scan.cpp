@@ -1,0 +1,179 @@
+// Rows: ops/linear_scan.h.
+#include "support/op_cases.h"
+
+#include <sluice/ops/linear_scan.h>
+
+#include <cmath>
+
+namespace sluice::testing {
+
+namespace {
+
+enum class Decay { none, scalar, shared, keys, values };
+
+/// One pair of steps and of channels at a time: q, k [b, h, n, m], v [b, h, n, e], log decays. Step t sees j <= t
+/// (j >= t in reverse), or the whole chunks before (after) its own; between them lie the decays of the steps
+/// after the earlier one up to and with the later one.
+Array ref_scan(const Arrays& xs, Decay decay, const LinearScanOptions& o) {
+  const Array &q = xs[0], &k = xs[1], &v = xs[2];
+  const int64_t n = q.shape[2], m = q.shape[3], e = v.shape[3];
+  Array y(v.shape);
+  each_index({q.shape[0], q.shape[1], n}, [&](const Dims& i) {
+    const int64_t t = i[2], first = q.shape[1] * i[0] + i[1];
+    const double* query = q.v.data() + (first * n + t) * m;
+    double* out = y.v.data() + (first * n + t) * e;
+    std::vector<double> left(static_cast<std::size_t>(m * e), 0);  // log of what is left of the state of step j
+    for (int64_t j = t; o.reverse ? j < n : j >= 0; o.reverse ? ++j : --j) {
+      if (j != t && decay != Decay::none) {
+        const int64_t s = o.reverse ? j : j + 1;  // the step between j and its neighbour towards t
+        for (int64_t c = 0; c < m; ++c)
+          for (int64_t d = 0; d < e; ++d)
+            left[static_cast<std::size_t>(c * e + d)] += decay == Decay::keys     ? xs[3].stretched({i[0], i[1], s, c})
+                                                         : decay == Decay::values ? xs[3].stretched({i[0], i[1], s, d})
+                                                                                  : xs[3].stretched({i[0], i[1], s});
+      }
+      if (o.chunks_only && j / o.chunk == t / o.chunk) continue;
+      const double *key = k.v.data() + (first * n + j) * m, *value = v.v.data() + (first * n + j) * e;
+      for (int64_t c = 0; c < m; ++c)
+        for (int64_t d = 0; d < e; ++d)
+          out[d] += query[c] * key[c] * value[d] * std::exp(left[static_cast<std::size_t>(c * e + d)]);
+    }
+  });
+  return y;
+}
+
+}  // namespace
+
+void add_scan_cases(Cases& c) {
+  struct Sizes {
+    int64_t batch, heads, n, m, e;
+  };
+  auto dims = [](Decay decay, Sizes s) {
+    std::vector<Dims> d{{s.batch, s.heads, s.n, s.m}, {s.batch, s.heads, s.n, s.m}, {s.batch, s.heads, s.n, s.e}};
+    if (decay == Decay::scalar) d.push_back({s.batch, s.heads, s.n});
+    if (decay == Decay::shared) d.push_back({1, s.heads, 1});
+    if (decay == Decay::keys) d.push_back({s.batch, s.heads, s.n, s.m});
+    if (decay == Decay::values) d.push_back({s.batch, s.heads, s.n, s.e});
+    return d;
+  };
+  struct Kind {
+    Decay decay;
+    const char* name;
+  };
+  for (const Kind& kind : {Kind{Decay::none, "no decay"},
+                           {Decay::scalar, "scalar decay"},
+                           {Decay::shared, "decay of a head"},
+                           {Decay::keys, "decay of keys"},
+                           {Decay::values, "decay of values"}})
+    for (bool reverse : {false, true})
+      for (bool chunks_only : {false, true})
+        for (int64_t chunk : {1, 3, 64}) {
+          const Decay decay = kind.decay;
+          const LinearScanOptions o{.chunk = chunk,
+                                    .chunks_only = chunks_only,
+                                    .reverse = reverse,
+                                    .decay_on_values = decay == Decay::values};
+          const int64_t n = chunk == 3 ? 4 : 2;
+          OpCase row{.op = "linear_scan", .variant = kind.name, .ulps = 16};
+          if (decay == Decay::shared) row.gradient_ulps = 2000;  // one number, a sum of many that cancel
+          for (const Dims& d : dims(decay, {1, 1, n, 1, 1}))
+            row.inputs.push_back(row.inputs.size() < 3 ? real(d) : real(d, -1.5, -0.05));
+          auto decay_of = [](const In& x) { return x.size() > 3 ? x[3] : Tensor(); };
+          row.call = [=](const In& x) { return linear_scan(x[0], x[1], x[2], decay_of(x), o); };
+          row.reference = [=](const Arrays& xs) { return ref_scan(xs, decay, o); };
+          for (const Sizes& s : {Sizes{1, 1, 3, 2, 1},
+                                 {2, 2, 7, 3, 2},
+                                 {1, 2, 13, 2, 5},
+                                 {1, 1, 0, 2, 2},
+                                 {0, 1, 3, 2, 2},
+                                 {1, 0, 3, 2, 2},
+                                 {1, 1, 3, 0, 2},
+                                 {1, 1, 3, 2, 0}})
+            row.shapes.push_back(dims(decay, s));
+          if (chunk == 64)
+            row.shapes.push_back(dims(decay, {1, 1, 65, 2, 3})), row.large = dims(decay, {3, 2, 150, 8, 12});
+          c.push_back(row);
+          if (chunk == 64 && chunks_only) continue;  // one chunk: all 0
+          row.op = "linear_scan_reference", row.large = {}, row.bitwise = false;
+          row.call = [=](const In& x) { return linear_scan_reference(x[0], x[1], x[2], decay_of(x), o); };
+          c.push_back(row);
+        }
+
+  // The state after the last step, and what a state from before adds.
+  auto sum_after = [](const Array& g, const Dims& at, int64_t from) {  // Σ_{s >= from} g_s
+    double total = 0;
+    for (int64_t s = from; s < g.shape[2]; ++s)
+      total += g.stretched(at.size() == 4 ? Dims{at[0], at[1], s, at[3]} : Dims{at[0], at[1], s});
+    return total;
+  };
+  for (Decay decay : {Decay::none, Decay::scalar, Decay::keys})
+    for (bool initial : {false, true}) {
+      const bool with_decay = decay != Decay::none;
+      auto shapes = [=](Sizes s) {
+        std::vector<Dims> d{{s.batch, s.heads, s.n, s.m}, {s.batch, s.heads, s.n, s.e}};
+        if (with_decay)
+          d.push_back(decay == Decay::keys ? Dims{s.batch, s.heads, s.n, s.m} : Dims{s.batch, s.heads, s.n});
+        if (initial) d.push_back({s.batch, s.heads, s.m, s.e});
+        return d;
+      };
+      OpCase row{.op = "linear_scan_state", .variant = initial ? "continued" : "", .ulps = 16};
+      for (const Dims& d : shapes({1, 1, 3, 2, 1}))
+        row.inputs.push_back(with_decay && row.inputs.size() == 2 ? real(d, -1.5, -0.05) : real(d));
+      row.call = [=](const In& x) {
+        return linear_scan_state(x[0], x[1], with_decay ? x[2] : Tensor(), initial ? x.back() : Tensor());
+      };
+      row.reference = [=](const Arrays& xs) {
+        const int64_t n = xs[0].shape[2];
+        Array y({xs[0].shape[0], xs[0].shape[1], xs[0].shape[3], xs[1].shape[3]});
+        each_index(y.shape, [&](const Dims& i) {
+          auto kept = [&](int64_t from) {
+            if (!with_decay) return 1.0;
+            return std::exp(
+                sum_after(xs[2], decay == Decay::keys ? Dims{i[0], i[1], 0, i[2]} : Dims{i[0], i[1], 0}, from));
+          };
+          for (int64_t t = 0; t < n; ++t)
+            y(i) += kept(t + 1) * xs[0]({i[0], i[1], t, i[2]}) * xs[1]({i[0], i[1], t, i[3]});
+          if (initial) y(i) += kept(0) * xs.back()(i);
+        });
+        return y;
+      };
+      for (const Sizes& s :
+           {Sizes{2, 2, 7, 3, 2}, {1, 1, 70, 2, 3}, {1, 1, 0, 2, 2}, {1, 1, 3, 0, 2}, {1, 1, 3, 2, 0}, {0, 1, 3, 2, 2}})
+        row.shapes.push_back(shapes(s));
+      row.large = shapes({3, 4, 150, 8, 12}), row.bitwise = false;
+      c.push_back(row);
+      if (initial) continue;
+
+      row = {.op = "linear_scan_carry",
+             .variant = with_decay ? decay == Decay::keys ? "decay of keys" : "scalar decay" : "",
+             .ulps = 16};
+      auto carried = [=](Sizes s) {
+        std::vector<Dims> d{{s.batch, s.heads, s.n, s.m}, {s.batch, s.heads, s.m, s.e}};
+        if (with_decay)
+          d.push_back(decay == Decay::keys ? Dims{s.batch, s.heads, s.n, s.m} : Dims{s.batch, s.heads, s.n});
+        return d;
+      };
+      for (const Dims& d : carried({1, 1, 3, 2, 1}))
+        row.inputs.push_back(row.inputs.size() == 2 ? real(d, -1.5, -0.05) : real(d));
+      row.call = [=](const In& x) { return linear_scan_carry(x[0], x[1], with_decay ? x[2] : Tensor()); };
+      row.reference = [=](const Arrays& xs) {
+        const int64_t m = xs[0].shape[3];
+        Array y({xs[0].shape[0], xs[0].shape[1], xs[0].shape[2], xs[1].shape[3]});
+        each_index(y.shape, [&](const Dims& i) {
+          for (int64_t ch = 0; ch < m; ++ch) {
+            double g = 0;
+            for (int64_t s = 0; with_decay && s <= i[2]; ++s)
+              g += decay == Decay::keys ? xs[2]({i[0], i[1], s, ch}) : xs[2]({i[0], i[1], s});
+            y(i) += xs[0]({i[0], i[1], i[2], ch}) * std::exp(g) * xs[1]({i[0], i[1], ch, i[3]});
+          }
+        });
+        return y;
+      };
+      for (const Sizes& s : {Sizes{2, 2, 7, 3, 2}, {1, 1, 0, 2, 2}, {1, 1, 3, 0, 2}, {1, 1, 3, 2, 0}, {0, 1, 3, 2, 2}})
+        row.shapes.push_back(carried(s));
+      row.large = carried({3, 4, 150, 8, 12}), row.bitwise = false;
+      c.push_back(row);
+    }
+}
+
+}  // namespace sluice::testing

@@ -1,0 +1,40 @@
+// Calls of linear_scan() with decays from none to total, and the recurrence they must equal.
+#pragma once
+
+#include "support/approx.h"
+
+#include <sluice/ops/linear_scan.h>
+
+#include <string>
+
+namespace sluice::testing {
+
+struct ScanSample {
+  Tensor q, k, v, decay;  // f64, values that f32 has too
+  LinearScanOptions options;
+
+  ScanSample in(DType dtype) const;
+  std::string text() const;
+};
+
+enum class ScanKind { none, scalar, keys, values };
+constexpr ScanKind kScanKinds[] = {ScanKind::none, ScanKind::scalar, ScanKind::keys, ScanKind::values};
+/// Logs of decays: mild, of all sizes mixed, or one for all: 0, −50, −10⁴.
+enum class Strength { mild, mixed, none, strong, total };
+constexpr Strength kStrengths[] = {Strength::mild, Strength::mixed, Strength::none, Strength::strong, Strength::total};
+
+/// q, k of shape `q`, values of width e, and a decay that may broadcast in any of its dims.
+ScanSample random_scan(Rand& rand, ScanKind kind, Strength strength, const Shape& q, int64_t e);
+
+/// S ← e^g ∘ S + kᵀv, o = q S, in double, one step at a time; with chunks_only o reads S as it was when the
+/// chunk began.
+Tensor recurrence(const ScanSample& s);
+
+using ScanFunction = Tensor (*)(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const LinearScanOptions&);
+/// The output, then the gradients of q, k, v and the decay.
+std::vector<Tensor> run_scan(ScanFunction f, const ScanSample& s);
+/// Results within tolerance · the largest; the decay's gradient, a sum of differences, of q·dq.
+void check_scan_close(const std::vector<Tensor>& got, const std::vector<Tensor>& want, double tolerance,
+                      const std::string& text);
+
+}  // namespace sluice::testing
