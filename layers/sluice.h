@@ -66,5 +66,9 @@
 #include <sluice/layers/optim.h>
 #include <sluice/layers/retention.h>
 #include <sluice/layers/schedule.h>
+#include <sluice/layers/sinkhorn.h>
+#include <sluice/layers/sparse_attention.h>
+#include <sluice/layers/sparse_layers.h>
+#include <sluice/layers/sparse_masks.h>
 #include <sluice/layers/training.h>
 #include <sluice/layers/tutorial_gau.h>

@@ -1,0 +1,71 @@
+// Sinkhorn attention: weights that are doubly stochastic (Tay et al. 2020, "Sparse Sinkhorn Attention"; Sinkhorn
+// 1964). S⁰ = e^{λA}, S^{t+1} = T_row(T_col(S^t)), where T_row divides rows by their sum and T_col columns; in
+// logarithms L ← L − lse_col(L), L ← L − lse_row(L).
+//
+// λ is an inverse temperature: λ → 0 gives 1/n everywhere, λ → ∞ the permutation that maximises Σ A_{i,π(i)}. No
+// entry becomes exactly 0; sparsity comes from sorting blocks, or from a top-k afterwards. There is no causal
+// form: the only lower triangular matrix with unit row and column sums is the identity.
+#pragma once
+
+#include <sluice/core/random.h>
+#include <sluice/core/tensor.h>
+
+#include <optional>
+
+namespace sluice {
+
+enum class SinkhornVariant {
+  correct,
+  literal,  // A^{t+1} = T_row(T_col(e^{λA^t})), SPEC E10: forgets A at small λ
+};
+enum class SinkhornLast {
+  rows,     // columns, then rows: rows sum to 1 exactly
+  columns,  // rows, then columns (lucidrains)
+};
+
+struct SinkhornOptions {
+  double lambda = 1;
+  int64_t iterations = 20;  // 5 to 20; 0 leaves e^{λA} (literal: A)
+  SinkhornVariant variant = SinkhornVariant::correct;
+  SinkhornLast last = SinkhornLast::rows;
+  /// Factor of Gumbel noise −log(−log u) on A, drawn when a generator is given (Mena et al. 2018).
+  double gumbel = 0;
+  /// bool, broadcasts to the scores: pairs that must be 0. Undefined: none.
+  Tensor allowed = {};
+};
+/// scores A [..., n, n] → the same shape. A row or column of which nothing is allowed gives 0. ShapeError unless
+/// square.
+Tensor sinkhorn(const Tensor& scores, const SinkhornOptions& options = {}, Rng* rng = nullptr);
+
+struct SinkhornAttentionOptions {
+  SinkhornOptions sinkhorn = {};
+  std::optional<double> scale = std::nullopt;  // of q·k; 1/√d
+  /// bool [batch or 1, n], false for padding: those rows and columns are left out and their outputs are 0.
+  Tensor keys = {};
+  int64_t top_k = 0;     // > 0: keep the k largest weights of a row, scaled to sum 1
+  double dropout = 0;    // on the weights
+  bool causal = false;   // true throws ValueError
+};
+/// sinkhorn(scale·q kᵀ)·v, operands as attention()'s with m = n. O(n²) memory.
+Tensor sinkhorn_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                          const SinkhornAttentionOptions& options = {}, Rng* rng = nullptr);
+
+struct SinkhornBlockOptions {
+  int64_t block = 64;  // B
+  SinkhornOptions sinkhorn = {.lambda = 1 / 0.75, .iterations = 8};
+  std::optional<double> scale = std::nullopt;
+  Tensor keys = {};  // bool [batch or 1, n]
+  double dropout = 0;
+  bool causal = false;  // true throws ValueError
+};
+/// The soft permutation of blocks, [batch, heads, G, G], G = ⌈n/B⌉: sinkhorn of scale·(mean of q's block g)·(mean of
+/// k's block h), means over real tokens.
+Tensor block_permutation(const Tensor& q, const Tensor& k, const SinkhornBlockOptions& options = {},
+                         Rng* rng = nullptr);
+/// Each query block attends to its own block of keys and to the one sorted to it, Σ_h P_gh·(block h), slot by slot.
+/// Where padding falls into a sorted slot, its real tokens are averaged, and the slot's weight shrinks with their
+/// share of P: log(share) is added to its scores. m = n; O(n·B) memory for scores, O((n/B)²) for P.
+Tensor sinkhorn_block_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                const SinkhornBlockOptions& options = {}, Rng* rng = nullptr);
+
+}  // namespace sluice
