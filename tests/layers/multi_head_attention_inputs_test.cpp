@@ -59,7 +59,7 @@ TEST_CASE("multi_head_attention: cross attention equals loops", "[attention]") {
 }
 
 TEST_CASE("multi_head_attention: separate global projections begin as the shared ones", "[attention]") {
-  for (const AttentionSample& s : global_samples(true)) {
+  for (const LayerSample& s : global_samples(true)) {
     Rng rng(1), again(1);
     MultiHeadAttentionOptions o = s.options;
     o.dtype = f64;
@@ -82,7 +82,7 @@ TEST_CASE("multi_head_attention: separate global projections begin as the shared
 
 TEST_CASE("multi_head_attention: earlier outputs do not know later tokens, to the bit", "[attention]") {
   for (const auto& list : {attention_samples(true), global_samples(true)})
-    for (const AttentionSample& s : list) {
+    for (const LayerSample& s : list) {
       Rand rand(15);
       const MultiHeadAttention a = random_attention(s.options, rand);
       const Tensor x = random_tensor({2, 9, 6}, f64, rand), y = a(x);
@@ -96,7 +96,7 @@ TEST_CASE("multi_head_attention: earlier outputs do not know later tokens, to th
 }
 
 TEST_CASE("multi_head_attention: a padded batch equals its rows alone, and NaN in padding stays there", "[attention]") {
-  for (const AttentionSample& s : all_attention_samples()) {
+  for (const LayerSample& s : all_attention_samples()) {
     Rand rand(16);
     const MultiHeadAttention a = random_attention(s.options, rand);
     const Tensor clean = random_tensor({2, 9, 6}, f64, rand), mask = prefix_mask(9, 6, 6);
@@ -132,7 +132,7 @@ TEST_CASE("multi_head_attention: documents are as alone, with positions counted 
 }
 
 TEST_CASE("multi_head_attention: f32 follows f64", "[attention]") {
-  for (const AttentionSample& s : all_attention_samples()) {
+  for (const LayerSample& s : all_attention_samples()) {
     Rand rand(18);
     MultiHeadAttention a = random_attention(s.options, rand, 0.3);
     const Tensor x = random_tensor({2, 9, 6}, f64, rand), want = a(x);

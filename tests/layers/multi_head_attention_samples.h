@@ -17,14 +17,14 @@ inline MultiHeadAttention random_attention(MultiHeadAttentionOptions o, Rand& ra
   return a;
 }
 
-struct AttentionSample {
+struct LayerSample {
   std::string name;
   MultiHeadAttentionOptions options;
 };
 
 /// Every option that changes the formula of self attention, alone and in company. `causal` for streaming.
-inline std::vector<AttentionSample> attention_samples(bool causal) {
-  std::vector<AttentionSample> all;
+inline std::vector<LayerSample> attention_samples(bool causal) {
+  std::vector<LayerSample> all;
   auto add = [&](std::string name, const std::function<void(MultiHeadAttentionOptions&)>& change) {
     MultiHeadAttentionOptions o{.dim = 6, .heads = 4, .kv_heads = 2, .head_dim = 4};
     o.causal = causal, o.max_length = 40;
@@ -80,8 +80,8 @@ inline std::vector<AttentionSample> attention_samples(bool causal) {
 }
 
 /// Those that cannot be streamed.
-inline std::vector<AttentionSample> global_samples(bool causal) {
-  std::vector<AttentionSample> all;
+inline std::vector<LayerSample> global_samples(bool causal) {
+  std::vector<LayerSample> all;
   for (int kind = 0; kind < 4; ++kind) {
     MultiHeadAttentionOptions o{.dim = 6, .heads = 4, .kv_heads = 2, .head_dim = 4};
     o.causal = causal, o.window = kind == 3 ? 0 : 2, o.global = {5, 1, 11}, o.separate_global_projections = true;
@@ -93,11 +93,11 @@ inline std::vector<AttentionSample> global_samples(bool causal) {
   return all;
 }
 
-inline std::vector<AttentionSample> all_attention_samples() {
-  std::vector<AttentionSample> all;
+inline std::vector<LayerSample> all_attention_samples() {
+  std::vector<LayerSample> all;
   for (bool causal : {false, true})
     for (const auto& list : {attention_samples(causal), global_samples(causal)})
-      for (AttentionSample s : list) {
+      for (LayerSample s : list) {
         s.name += causal ? ", causal" : "";
         all.push_back(std::move(s));
       }

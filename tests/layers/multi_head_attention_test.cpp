@@ -58,7 +58,7 @@ void check_gradients(const std::string& name, const MultiHeadAttention& a, const
 }  // namespace
 
 TEST_CASE("multi_head_attention: every option equals loops, output and map", "[attention]") {
-  for (const AttentionSample& s : all_attention_samples())
+  for (const LayerSample& s : all_attention_samples())
     for (bool padded : {false, true}) {
       Rand rand(7);
       const MultiHeadAttention a = random_attention(s.options, rand);
@@ -71,7 +71,7 @@ TEST_CASE("multi_head_attention: every option equals loops, output and map", "[a
 }
 
 TEST_CASE("multi_head_attention: gradients and their gradients, every option", "[attention]") {
-  for (const AttentionSample& s : all_attention_samples()) {
+  for (const LayerSample& s : all_attention_samples()) {
     Rand rand(11);
     const MultiHeadAttention a = random_attention(s.options, rand);
     const Tensor mask = s.name.size() % 2 == 0 ? prefix_mask(4, 3, 4) : Tensor();
@@ -89,7 +89,7 @@ TEST_CASE("multi_head_attention: gradients and their gradients, every option", "
 }
 
 TEST_CASE("multi_head_attention: the gradient of every element of every parameter", "[attention]") {
-  for (const AttentionSample& s : attention_samples(true)) {
+  for (const LayerSample& s : attention_samples(true)) {
     if (s.name != "all gates" && s.name != "learned sink, window" && s.name != "T5" && s.name != "Toeplitz") continue;
     Rand rand(13);
     MultiHeadAttentionOptions o = s.options;
@@ -142,7 +142,7 @@ TEST_CASE("multi_head_attention: softmax-off-by-one is one more key and value, a
 }
 
 TEST_CASE("multi_head_attention: number of parameters, defaults and initial values", "[attention]") {
-  for (const AttentionSample& s : all_attention_samples()) {
+  for (const LayerSample& s : all_attention_samples()) {
     Rng rng(1);
     INFO(s.name);
     CHECK(count(MultiHeadAttention(s.options, rng)) == parameter_count(s.options));
@@ -176,7 +176,7 @@ TEST_CASE("multi_head_attention: number of parameters, defaults and initial valu
 }
 
 TEST_CASE("multi_head_attention: no sequences, no tokens, one token, nobody to see", "[attention]") {
-  for (const AttentionSample& s : all_attention_samples()) {
+  for (const LayerSample& s : all_attention_samples()) {
     Rand rand(20);
     const MultiHeadAttention a = random_attention(s.options, rand);
     INFO(s.name);
