@@ -21,7 +21,7 @@ Batch random_batch(std::string_view text, int64_t batch, int64_t n, Rng& rng) {
   return {narrow(window, 1, 0, n), narrow(window, 1, 1, n)};
 }
 
-double bits_per_byte(const ByteLm& model, std::string_view text, int64_t n) {
+double bits_per_byte(const std::function<Tensor(const Tensor&)>& model, std::string_view text, int64_t n) {
   NoGrad guard;
   const int64_t size = static_cast<int64_t>(text.size()), half = std::max<int64_t>(1, n / 2);
   double nats = 0;

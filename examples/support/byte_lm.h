@@ -3,6 +3,7 @@
 
 #include <sluice/sluice.h>
 
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -63,8 +64,9 @@ struct Batch {
 };
 Batch random_batch(std::string_view text, int64_t batch, int64_t n, Rng& rng);
 
-/// Bits per byte of `text`, every byte predicted from at least n/2 earlier ones (fewer at the start).
-double bits_per_byte(const ByteLm& model, std::string_view text, int64_t n);
+/// Bits per byte of `text`, every byte predicted from at least n/2 earlier ones (fewer at the start). The model
+/// turns bytes [batch, n] into logits [batch, n, 256].
+double bits_per_byte(const std::function<Tensor(const Tensor&)>& model, std::string_view text, int64_t n);
 
 /// Continues `prompt` by `count` bytes with the streaming step.
 std::string sample(const ByteLm& model, std::string_view prompt, int64_t count, double temperature, Rng& rng);

@@ -1,0 +1,139 @@
+// FLASH against softmax attention on long text: what does a token cost as the context grows, and does the model
+// still learn? Byte-level language models with equal parameters see the same bytes, in windows of 512 … 8,192.
+//
+//   flash_long_text --text FILE [--steps N] [--longest N] [--tokens N] [--smoke]       about 4 minutes on two cores
+//
+//   softmax  blocks of multi-head attention (RoPE) and SwiGLU                         n² a layer, tiled
+//   FLASH    two layers of mixed-chunk attention in place of each, chunks of 256      n·256 a layer
+//
+// examples/run.sh fetches a text (build/data/jargon.txt). Each step reads --tokens bytes, as few long windows or many
+// short ones; time is the median step, memory the largest sum of all tensors during one.
+#include "support/byte_lm.h"
+#include "support/corpus.h"
+#include "support/mixer.h"
+#include "support/options.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+
+using namespace sluice;
+using namespace sluice::examples;
+
+namespace {
+
+struct Settings {
+  std::string text;
+  int64_t dim = 128, heads = 4, blocks = 2, chunk = 256;
+  int64_t steps = 32, tokens = 8192, shortest = 512, longest = 8192, seed = 1;
+  double lr = 4e-3;
+  bool smoke = false;
+};
+
+Settings parse(int argc, char** argv) {
+  Settings s;
+  Options o("flash_long_text", "FLASH against softmax attention on long text");
+  o.add("text", s.text, "file to learn from (bytes)");
+  o.add("dim", s.dim, "width of the models");
+  o.add("blocks", s.blocks, "Transformer blocks; twice as many FLASH layers");
+  o.add("chunk", s.chunk, "chunk of FLASH");
+  o.add("steps", s.steps, "updates of each model at each length");
+  o.add("tokens", s.tokens, "bytes a step");
+  o.add("shortest", s.shortest, "shortest window");
+  o.add("longest", s.longest, "longest window; each is four times the one before");
+  o.add("lr", s.lr, "highest learning rate");
+  o.add("seed", s.seed, "of weights and batches");
+  o.flag("smoke", s.smoke, "two tiny steps on a built-in text");
+  o.parse(argc, argv);
+  if (s.smoke) s.dim = 32, s.blocks = 1, s.chunk = 16, s.steps = 2, s.tokens = 256, s.shortest = 32, s.longest = 128;
+  else if (s.text.empty()) throw std::runtime_error("flash_long_text: --text FILE is needed (or --smoke); see --help");
+  if (s.shortest < 8 || s.longest < s.shortest || s.tokens < s.longest || s.steps < 1 || s.blocks < 1)
+    throw std::runtime_error("flash_long_text: needs 8 <= shortest <= longest <= tokens, and steps and blocks");
+  return s;
+}
+
+/// s = d/2: two FLASH layers have 2·(3de + ds) = 13d² weights, an attention layer 4d²; SwiGLU gets the other 9d².
+MixerLm softmax_model(const Settings& s, Rng& rng) {
+  std::vector<Mixer> mixers;
+  for (int64_t i = 0; i < s.blocks; ++i)
+    mixers.emplace_back(
+        MultiHeadAttention({.dim = s.dim, .heads = s.heads, .causal = true, .use_rope = true}, rng));
+  return MixerLm(s.dim, std::move(mixers), 3 * s.dim, 0.02, rng);
+}
+MixerLm flash_model(const Settings& s, Rng& rng) {
+  std::vector<Mixer> mixers;
+  for (int64_t i = 0; i < 2 * s.blocks; ++i)
+    mixers.emplace_back(Flash({.dim = s.dim, .key_dim = s.dim / 2, .chunk = s.chunk, .causal = true,
+                               .linear_bias = false}, rng));
+  return MixerLm(s.dim, std::move(mixers), 0, 0.02, rng);
+}
+
+struct Result {
+  double seconds = 0;  // a step
+  int64_t peak = 0;    // bytes
+  double train_bits = 0, valid_bits = 0;
+};
+
+Result train(const MixerLm& model, const Split& text, int64_t n, const Settings& s) {
+  using Clock = std::chrono::steady_clock;
+  Rng rng(static_cast<uint64_t>(s.seed) + 1000);  // the same windows for both models
+  Adam adam(parameters(model), {.beta2 = 0.95, .weight_decay = 0.05});
+  const Schedule rate = cosine_schedule({.lr = s.lr, .warmup = s.steps / 8, .total = s.steps + 1, .floor = s.lr / 20});
+  reset_peak_memory();
+  std::vector<double> seconds, bits;
+  for (int64_t step = 0; step < s.steps; ++step) {
+    const auto start = Clock::now();
+    auto [inputs, targets] = random_batch(text.train, s.tokens / n, n, rng);
+    adam.zero_grad();
+    Tensor loss = cross_entropy(model(inputs), targets);
+    backward(loss);
+    clip_grad_norm(adam.parameters(), 1.0);
+    adam.set_lr(rate(step));
+    adam.step();
+    bits.push_back(loss.item() / std::log(2.0));
+    seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+  }
+  Result r;
+  r.peak = memory_stats().peak;
+  std::nth_element(seconds.begin(), seconds.begin() + std::ssize(seconds) / 2, seconds.end());
+  r.seconds = seconds[seconds.size() / 2];
+  const std::size_t last = std::max<std::size_t>(1, bits.size() / 8);
+  for (std::size_t i = bits.size() - last; i < bits.size(); ++i) r.train_bits += bits[i] / static_cast<double>(last);
+  r.valid_bits = bits_per_byte(model, baseline_part(text.valid), n);
+  return r;
+}
+
+int run(const Settings& s) {
+  std::string words;
+  for (int i = 0; s.smoke && i < 200; ++i) words += "the sluice opens at dawn, the sluice closes at dusk. ";
+  if (!s.text.empty()) words = read_text(s.text);
+  const Split text = split_text(words, static_cast<std::size_t>(s.longest) + 1);
+
+  std::printf("%lld steps of %lld bytes, width %lld, %d threads\n\n", (long long)s.steps, (long long)s.tokens,
+              (long long)s.dim, num_threads());
+  std::printf("window  layers    weights   µs/token   peak MiB   train bits   valid bits\n");
+  for (int64_t n = s.shortest; n <= s.longest; n *= 4) {
+    for (bool flash : {false, true}) {
+      Rng rng(static_cast<uint64_t>(s.seed));
+      const MixerLm model = flash ? flash_model(s, rng) : softmax_model(s, rng);
+      const Result r = train(model, text, n, s);
+      std::printf("%6lld  %-8s %8lld   %8.1f   %8.1f   %10.3f   %10.3f\n", (long long)n, flash ? "FLASH" : "softmax",
+                  (long long)count(model), 1e6 * r.seconds / static_cast<double>(s.tokens),
+                  static_cast<double>(r.peak) / (1 << 20), r.train_bits, r.valid_bits);
+      std::fflush(stdout);
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  return run(parse(argc, argv));
+} catch (const HelpShown&) {
+  return 0;
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "error: %s\n", e.what());
+  return 1;
+}

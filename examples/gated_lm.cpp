@@ -1,0 +1,202 @@
+// What does a gate on the attention output do for a language model (Qiu et al. 2025, "Gated Attention for Large
+// Language Models")? Three byte-level Transformers with equal parameters:
+//
+//   baseline     multi-head attention (RoPE) and SwiGLU
+//   elementwise  attention output ⊙ σ(x̂·W), a score for every channel; SwiGLU narrower by as many weights
+//   headwise     the same with one score for every head
+//
+//   gated_lm --text FILE [--minutes M | --steps N] [--smoke]      3 × M minutes, M = 1 by default
+//
+// examples/run.sh fetches a text (build/data/jargon.txt). The models take turns at every batch: they see the same bytes
+// in the same order, do the same number of steps, and a slow moment of the machine hits all alike. Printed at the end:
+// validation bits per character, and what the paper measures: the attention that goes to the first token, the largest
+// activations, and the gate scores of each layer.
+#include "support/byte_lm.h"
+#include "support/corpus.h"
+#include "support/mixer.h"
+#include "support/options.h"
+#include "support/progress.h"
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <deque>
+
+using namespace sluice;
+using namespace sluice::examples;
+
+namespace {
+
+struct Settings {
+  std::string text;
+  double minutes = 1, lr = 4e-3;
+  int64_t steps = 0;  // > 0: stop by steps instead of minutes
+  int64_t dim = 96, layers = 4, heads = 3, hidden = 256, context = 256, batch = 8, seed = 1;
+  bool smoke = false;
+};
+
+Settings parse(int argc, char** argv) {
+  Settings s;
+  Options o("gated_lm", "language models with and without gated attention");
+  o.add("text", s.text, "file to learn from (bytes)");
+  o.add("minutes", s.minutes, "training time of each model");
+  o.add("steps", s.steps, "train this many steps instead");
+  o.add("dim", s.dim, "width of the models");
+  o.add("layers", s.layers, "Transformer blocks");
+  o.add("heads", s.heads, "attention heads");
+  o.add("hidden", s.hidden, "width of the baseline's SwiGLU");
+  o.add("context", s.context, "bytes the models see");
+  o.add("batch", s.batch, "windows per step");
+  o.add("lr", s.lr, "highest learning rate");
+  o.add("seed", s.seed, "of weights and batches");
+  o.flag("smoke", s.smoke, "four tiny steps on a built-in text");
+  o.parse(argc, argv);
+  if (s.smoke) s.steps = 4, s.dim = 24, s.layers = 2, s.hidden = 64, s.context = 32, s.batch = 4;
+  else if (s.text.empty()) throw std::runtime_error("gated_lm: --text FILE is needed (or --smoke); see --help");
+  if (s.context < 8 || s.batch < 1 || s.layers < 1 || s.heads < 1 || s.dim < s.heads || !(s.minutes > 0) || s.steps < 0)
+    throw std::runtime_error("gated_lm: sizes must be positive and the context at least 8");
+  return s;
+}
+
+MixerLm make_model(const Settings& s, const std::vector<AttentionGateOptions>& gates) {
+  Rng rng(static_cast<uint64_t>(s.seed));
+  std::vector<Mixer> mixers;
+  int64_t hidden = s.hidden;
+  for (int64_t i = 0; i < s.layers; ++i)
+    mixers.emplace_back(MultiHeadAttention(
+        {.dim = s.dim, .heads = s.heads, .causal = true, .use_rope = true, .gates = gates}, rng));
+  for (const AttentionGateOptions& gate : gates)  // SwiGLU has 3·dim weights for each hidden channel
+    hidden -= (gate.granularity == GateGranularity::elementwise ? s.dim : s.heads) / 3;
+  return MixerLm(s.dim, std::move(mixers), hidden, 0.02, rng);
+}
+
+struct Arm {
+  std::string name;
+  MixerLm model;
+  Adam adam;
+  double seconds = 0, bits = 0;  // total time; training loss, a moving average
+
+  Arm(std::string n, const Settings& s, const std::vector<AttentionGateOptions>& gates)
+      : name(std::move(n)), model(make_model(s, gates)),
+        adam(parameters(model), {.beta2 = 0.95, .weight_decay = 0.05}) {}
+
+  void step(const Batch& batch, double lr) {
+    const auto start = std::chrono::steady_clock::now();
+    adam.set_lr(lr);
+    adam.zero_grad();
+    Tensor loss = cross_entropy(model(batch.inputs), batch.targets);
+    backward(loss);
+    clip_grad_norm(adam.parameters(), 1.0);
+    adam.step();
+    const double now = loss.item() / std::log(2.0);
+    bits = adam.steps() == 1 ? now : 0.98 * bits + 0.02 * now;
+    seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+};
+
+struct Insight {
+  double first_token = 0, largest = 0;
+  std::vector<double> first_by_layer, largest_by_layer;
+  std::vector<GateStatistics> gates;  // of each layer; none for the baseline
+};
+
+/// Runs the model on bytes [batch, n] and looks at what lies between its parts.
+Insight look_inside(const MixerLm& model, const Tensor& bytes) {
+  NoGrad guard;
+  Insight r;
+  std::vector<Tensor> maps, hidden;
+  Tensor x = model.embed(bytes);
+  for (std::size_t i = 0; i < model.mixers.size(); ++i) {
+    const auto& attention = std::get<MultiHeadAttention>(model.mixers[i].layer);
+    const Tensor normed = model.mixers[i].norm(x);
+    maps.push_back(attention.map(normed));
+    for (const AttentionGate& gate : attention.gates) r.gates.push_back(gate_statistics(gate.scores(normed)));
+    x = model.feeds[i](x + attention(normed));
+    hidden.push_back(x);
+    r.first_by_layer.push_back(first_token_share(maps.back()));
+    r.largest_by_layer.push_back(max_activation({x}));
+  }
+  r.first_token = first_token_share(maps);
+  r.largest = max_activation(hidden);
+  return r;
+}
+
+/// Warm-up over the first 2 %, then a cosine down to a twentieth.
+double learning_rate(double lr, double done) {
+  if (done < 0.02) return lr * (0.02 + 0.98 * done / 0.02);
+  return lr * (0.05 + 0.95 * 0.5 * (1 + std::cos(3.14159265358979 * (done - 0.02) / 0.98)));
+}
+
+void train(std::deque<Arm>& arms, std::string_view text, const Settings& s) {
+  Rng rng(static_cast<uint64_t>(s.seed) + 1000);
+  Progress progress(s.steps);
+  auto elapsed = [&] {
+    double sum = 0;
+    for (const Arm& arm : arms) sum += arm.seconds;
+    return sum;
+  };
+  const double budget = 60 * s.minutes * static_cast<double>(arms.size());
+  auto done = [&](int64_t step) { return s.steps ? double(step) / double(s.steps) : elapsed() / budget; };
+  for (int64_t step = 0; done(step) < 1;) {
+    const Batch batch = random_batch(text, s.batch, s.context, rng);
+    const double lr = learning_rate(s.lr, done(step));
+    for (Arm& arm : arms) arm.step(batch, lr);
+    ++step;
+    const MemoryStats memory = memory_stats();
+    const double bits = arms.front().bits;
+    progress.update({step, bits * std::log(2.0), bits,
+                     double(step * s.batch * s.context) * double(arms.size()) / elapsed(), memory.live, memory.peak,
+                     std::min(1.0, done(step))});
+  }
+}
+
+int run(const Settings& s) {
+  std::string words;
+  for (int i = 0; s.smoke && i < 200; ++i) words += "the sluice opens at dawn, the sluice closes at dusk. ";
+  if (!s.text.empty()) words = read_text(s.text);
+  const Split text = split_text(words, static_cast<std::size_t>(s.context) + 1);
+  const std::string_view valid = baseline_part(text.valid);
+
+  std::deque<Arm> arms;  // Adam cannot be moved
+  arms.emplace_back("baseline", s, std::vector<AttentionGateOptions>{});
+  arms.emplace_back("elementwise", s, std::vector{AttentionGateOptions{}});
+  arms.emplace_back("headwise", s, std::vector{AttentionGateOptions{.granularity = GateGranularity::headwise}});
+  train(arms, text.train, s);
+
+  Rng rng(7);
+  const Tensor sample = random_batch(valid, 8, s.context, rng).inputs;
+  std::printf("\n%lld steps of %lld windows of %lld bytes, %d threads\n\n", (long long)arms[0].adam.steps(),
+              (long long)s.batch, (long long)s.context, num_threads());
+  std::printf("                                   bits/char           first-token   largest\n");
+  std::printf("model          weights  ms/step  training  validation    attention   activation\n");
+  for (const Arm& arm : arms) {
+    const Insight in = look_inside(arm.model, sample);
+    std::printf("%-12s %9lld %8.1f %9.3f %11.3f %10.1f %% %12.1f\n", arm.name.c_str(), (long long)count(arm.model),
+                1000 * arm.seconds / static_cast<double>(arm.adam.steps()), arm.bits,
+                bits_per_byte(arm.model, valid, s.context), 100 * in.first_token, in.largest);
+  }
+  std::printf("\n                    first-token   largest      gate scores\n");
+  std::printf("model        layer   attention   activation     mean      min      max   < 1/2   < 0.01\n");
+  for (const Arm& arm : arms) {
+    const Insight in = look_inside(arm.model, sample);
+    for (std::size_t i = 0; i < in.first_by_layer.size(); ++i) {
+      std::printf("%-12s %5zu %9.1f %% %12.1f", i == 0 ? arm.name.c_str() : "", i, 100 * in.first_by_layer[i],
+                  in.largest_by_layer[i]);
+      if (in.gates.empty()) std::printf("        –\n");
+      else std::printf(" %8.3f %8.4f %8.4f %5.0f %% %6.1f %%\n", in.gates[i].mean, in.gates[i].min, in.gates[i].max,
+                       100 * in.gates[i].below_half, 100 * in.gates[i].below_1e2);
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  return run(parse(argc, argv));
+} catch (const HelpShown&) {
+  return 0;
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "error: %s\n", e.what());
+  return 1;
+}

@@ -1,0 +1,47 @@
+#include "choices.h"
+
+namespace layer_check {
+
+void rope_options(Options& v, sluice::RopeOptions& o, const char* prefix) {
+  using enum sluice::RopePairing;
+  static const Choices<sluice::RopePairing> pairings{{"half", half}, {"interleaved", interleaved}};
+  const std::string p = prefix;
+  v((p + "base").c_str(), o.base, "angles are p * base^(-c/(dim/2))");
+  v((p + "pairing").c_str(), o.pairing, pairings, "half rotates channels (c, c + dim/2), interleaved (2c, 2c + 1)");
+  v((p + "rot_dim").c_str(), o.rot_dim, "only the first rot_dim channels are rotated; 0: all");
+  v((p + "offset").c_str(), o.offset, "position of the first token");
+}
+
+void t5_options(Options& v, sluice::T5BucketOptions& o) {
+  v("buckets", o.buckets, "number of T5 buckets");
+  v("max_distance", o.max_distance, "distance from which T5 has one bucket");
+}
+
+std::vector<ParameterInfo> norm_parameters(const std::string& path, const std::string& kind, const std::string& dim,
+                                           const std::string& repeat) {
+  const std::string p = path.empty() ? "" : path + ".";
+  return {{.name = p + "weight", .shape = "[" + dim + "]", .meaning = "scale of each channel",
+           .when = kind + " in ('layer', 'rms')", .repeat = repeat},
+          {.name = p + "weight", .shape = "[1]", .meaning = "ScaleNorm's scalar g",
+           .when = kind + " in ('scale', 'scale_l2')", .repeat = repeat},
+          {.name = p + "bias", .shape = "[" + dim + "]", .when = kind + " == 'layer'", .repeat = repeat}};
+}
+
+std::vector<ParameterInfo> linear_parameters(const std::string& path, const std::string& in, const std::string& out,
+                                             const std::string& bias, const std::string& meaning,
+                                             const std::string& when, const std::string& repeat) {
+  const std::string with_bias = when == "True" ? bias : bias == "True" ? when : "(" + when + ") and " + bias;
+  std::vector<ParameterInfo> all{{.name = path + ".weight", .shape = "[" + in + ", " + out + "]", .meaning = meaning,
+                                  .when = when, .repeat = repeat}};
+  if (bias != "False")
+    all.push_back({.name = path + ".bias", .shape = "[" + out + "]", .when = with_bias, .repeat = repeat});
+  return all;
+}
+
+std::vector<ParameterInfo> joined(std::vector<std::vector<ParameterInfo>> lists) {
+  std::vector<ParameterInfo> all;
+  for (auto& list : lists) all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
+
+}  // namespace layer_check

@@ -1,0 +1,196 @@
+// Dense maps, MLP and GLU, norms, activations.
+#include "choices.h"
+#include "option_lists.h"
+#include "registry.h"
+
+#include <sluice/layers/retention.h>
+#include <sluice/ops/norm.h>
+#include <sluice/ops/softmax.h>
+
+namespace layer_check {
+
+using namespace sluice;
+
+void mlp_options(Options& v, MlpOptions& o) {
+  v.required("dim", o.dim, 8, "width d");
+  v("hidden", o.hidden, "width e of the hidden layer; 0: 4*dim");
+  v("activation", o.activation, activations(), "act");
+  v("bias", o.bias, "add bu and bo");
+}
+
+void glu_options(Options& v, GluOptions& o) {
+  v.required("dim", o.dim, 8, "width d");
+  v("hidden", o.hidden, "width e of value and gate; 0: 8/3*dim rounded up to a multiple of 8");
+  v("kind", o.kind, glu_kinds(), "the gate");
+  v("bias", o.bias, "biases of all three maps");
+}
+
+namespace {
+
+struct ActivationOptions {
+  Act kind = Act::silu;
+};
+struct GluGateOptions {
+  GluKind kind = GluKind::swiglu;
+};
+
+const InputInfo any_x{.name = "x", .shape = "[..., dim]"};
+
+void add_dense(std::vector<Layer>& all) {
+  all.push_back({
+      .name = "linear",
+      .family = "basic",
+      .formula = "y = x W + b",
+      .source = "",
+      .notes = "Weights are [in, out], as formulas are written; PyTorch's nn.Linear holds the transpose.",
+      .inputs = {{.name = "x", .shape = "[..., in_dim]"}},
+      .parameters = {{.name = "weight", .shape = "[in_dim, out_dim]"},
+                     {.name = "bias", .shape = "[out_dim]", .when = "bias"}},
+      .outputs = {{"", "[..., out_dim]"}},
+      .examples = {{{"bias", false}}},
+      .prepare = module_layer<Linear, LinearOptions>(
+          [](Options& v, LinearOptions& o) {
+            v.required("in_dim", o.in, 5, "width of x");
+            v.required("out_dim", o.out, 7, "width of y");
+            v("bias", o.bias, "add b");
+          },
+          [](const Linear& l, const Inputs& in) { return l(in["x"]); }),
+  });
+  all.push_back({
+      .name = "embedding",
+      .family = "basic",
+      .formula = "y = rows of the table",
+      .source = "",
+      .inputs = {{.name = "index", .shape = "[batch, n]", .kind = Kind::integer, .sample = Sample::index,
+                  .below = "count"}},
+      .parameters = {{.name = "weight", .shape = "[count, dim]"}},
+      .outputs = {{"", "[batch, n, dim]"}},
+      .prepare = module_layer<Embedding, EmbeddingOptions>(
+          [](Options& v, EmbeddingOptions& o) {
+            v.required("count", o.count, 11, "number of rows");
+            v.required("dim", o.dim, 8, "width");
+          },
+          [](const Embedding& l, const Inputs& in) { return l(in["index"]); }),
+  });
+  all.push_back({
+      .name = "mlp",
+      .family = "mlp",
+      .formula = "O = act(x Wu + bu) Wo + bo",
+      .source = "Rumelhart et al. 1986",
+      .derived = {{"e", "hidden or 4*dim"}},
+      .inputs = {any_x},
+      .parameters = joined({linear_parameters("in", "dim", "e", "bias", "Wu"),
+                            linear_parameters("out", "e", "dim", "bias", "Wo")}),
+      .outputs = {{"", "[..., dim]"}},
+      .examples = {{{"bias", false}, {"hidden", 5}, {"activation", "silu"}}},
+      .prepare = module_layer<Mlp, MlpOptions>(
+          mlp_options, [](const Mlp& l, const Inputs& in) { return l(in["x"]); }),
+  });
+  all.push_back({
+      .name = "glu",
+      .family = "mlp",
+      .formula = "O = gate(x Wv, x Wg) Wo; glu v*sigmoid(g), reglu v*relu(g), geglu v*gelu(g), swiglu v*silu(g), "
+                 "bilinear v*g, silu_glu silu(v)*silu(g)",
+      .source = "Dauphin et al. 2017, Shazeer 2020; silu_glu: Hua et al. 2022 (FLASH)",
+      .derived = {{"e", "hidden or (dim*8//3 + 7)//8*8"}},
+      .inputs = {any_x},
+      .parameters = joined({linear_parameters("value", "dim", "e", "bias", "Wv"),
+                            linear_parameters("gate", "dim", "e", "bias", "Wg"),
+                            linear_parameters("out", "e", "dim", "bias", "Wo")}),
+      .outputs = {{"", "[..., dim]"}},
+      .examples = {{{"bias", true}, {"hidden", 5}, {"kind", "silu_glu"}}, {{"dim", 9}}},
+      .prepare = module_layer<Glu, GluOptions>(
+          glu_options, [](const Glu& l, const Inputs& in) { return l(in["x"]); }),
+  });
+}
+
+void add_norms(std::vector<Layer>& all) {
+  all.push_back({
+      .name = "norm",
+      .family = "norm",
+      .formula = "layer (x - mean)/sqrt(var + eps)*weight + bias; rms x/sqrt(mean x^2 + eps)*weight; rms_plain the "
+                 "same without weight; scale g*x/sqrt(mean x^2 + eps), one scalar g; scale_l2 g*x/max(|x|/sqrt(dim), "
+                 "eps)",
+      .source = "Ba et al. 2016, Zhang & Sennrich 2019, Nguyen & Salazar 2019",
+      .inputs = {any_x},
+      .parameters = norm_parameters("", "kind", "dim"),
+      .outputs = {{"", "[..., dim]"}},
+      .examples = {{{"kind", "none"}}, {{"kind", "rms"}}, {{"kind", "rms_plain"}}, {{"kind", "scale"}},
+                   {{"kind", "scale_l2"}}},
+      .prepare = module_layer<Norm, NormOptions>(
+          [](Options& v, NormOptions& o) {
+            v.required("dim", o.dim, 8, "width");
+            v("kind", o.kind, norm_kinds(), "which norm");
+            v("eps", o.eps, "1e-5 in LayerNorm and ScaleNorm, 1e-6 in Qwen's RMSNorm");
+          },
+          [](const Norm& l, const Inputs& in) { return l(in["x"]); }),
+  });
+  static const Choices<NormKind> grouped{
+      {"layer", NormKind::layer}, {"rms", NormKind::rms}, {"rms_plain", NormKind::rms_plain}};
+  all.push_back({
+      .name = "group_norm",
+      .family = "norm",
+      .formula = "each group of a token's channels is normalised on its own, then y*weight + bias channel by channel",
+      .source = "Wu & He 2018; Sun et al. 2023 (retention)",
+      .inputs = {{.name = "x", .shape = "[..., groups*dim]"}},
+      .parameters = {{.name = "weight", .shape = "[groups*dim]", .when = "kind != 'rms_plain'"},
+                     {.name = "bias", .shape = "[groups*dim]", .when = "kind == 'layer'"}},
+      .outputs = {{"", "[..., groups*dim]"}},
+      .examples = {{{"kind", "rms"}}, {{"kind", "rms_plain"}}},
+      .prepare = module_layer<GroupNorm, GroupNormOptions>(
+          [](Options& v, GroupNormOptions& o) {
+            v.required("groups", o.groups, 2, "number of groups");
+            v.required("dim", o.dim, 4, "channels of a group");
+            v("kind", o.kind, grouped, "which norm");
+            v("eps", o.eps, "");
+          },
+          [](const GroupNorm& l, const Inputs& in) { return l(in["x"]); }),
+  });
+}
+
+}  // namespace
+
+void add_basic(std::vector<Layer>& all) {
+  add_dense(all);
+  add_norms(all);
+  std::vector<Values> each;
+  for (const auto& [name, act] : activations()) each.push_back({{"kind", name}});
+  all.push_back({
+      .name = "activation",
+      .family = "basic",
+      .formula = "y = act(x), elementwise",
+      .source = "Hendrycks & Gimpel 2016 (gelu), So et al. 2021 (relu2), Ma et al. 2022, MEGA (laplace)",
+      .notes = "gelu is exact, gelu_tanh its approximation; relu2 relu(x)^2; elu1 elu(x) + 1; ns_sigmoid (1 + "
+               "sigmoid(x))/2; laplace (1 + erf((x - sqrt(1/2))/(sqrt(1/(4 pi)) sqrt 2)))/2. relu'(0) = 0.",
+      .inputs = {{.name = "x", .shape = "[...]"}},
+      .outputs = {{"", "[...]"}},
+      .examples = each,
+      .prepare = function_layer<ActivationOptions>(
+          [](Options& v, ActivationOptions& o) { v("kind", o.kind, activations(), "act"); },
+          [](const ActivationOptions& o, const Inputs& in) { return activate(o.kind, in["x"]); }),
+  });
+  all.push_back({
+      .name = "glu_gate",
+      .family = "mlp",
+      .formula = "y = the gate of glu, of value and gate",
+      .source = "as glu",
+      .inputs = {{.name = "value", .shape = "[batch, n, d]"}, {.name = "gate", .shape = "[batch, n, d]"}},
+      .outputs = {{"", "[batch, n, d]"}},
+      .examples = {{{"kind", "glu"}}, {{"kind", "reglu"}}, {{"kind", "geglu"}}, {{"kind", "bilinear"}},
+                   {{"kind", "silu_glu"}}},
+      .prepare = function_layer<GluGateOptions>(
+          [](Options& v, GluGateOptions& o) { v("kind", o.kind, glu_kinds(), "the gate"); },
+          [](const GluGateOptions& o, const Inputs& in) { return apply_glu(o.kind, in["value"], in["gate"]); }),
+  });
+  all.push_back({
+      .name = "softmax",
+      .family = "basic",
+      .formula = "y = e^x / sum e^x along the last dim; a line of -inf gives zeros",
+      .source = "",
+      .inputs = {{.name = "x", .shape = "[...]"}},
+      .outputs = {{"", "[...]"}},
+      .prepare = plain_function([](const Inputs& in) { return softmax(in["x"]); }),
+  });
+}
+
+}  // namespace layer_check

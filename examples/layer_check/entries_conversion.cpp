@@ -1,0 +1,80 @@
+// Packed query projections of published checkpoints.
+#include "choices.h"
+#include "registry.h"
+
+#include <sluice/layers/attention_conversion.h>
+
+namespace layer_check {
+
+using namespace sluice;
+
+namespace {
+
+struct PackingCall {
+  QProjPacking packing = QProjPacking::per_head;
+  int64_t heads = 4, kv_heads = 2, head_dim = 4;
+  GateGranularity granularity = GateGranularity::elementwise;
+};
+
+void packing_options(Options& v, PackingCall& o) {
+  static const Choices<QProjPacking> packings{{"per_kv_group", QProjPacking::per_kv_group},
+                                              {"per_head", QProjPacking::per_head}};
+  static const Choices<GateGranularity> granularities{{"elementwise", GateGranularity::elementwise},
+                                                      {"headwise", GateGranularity::headwise}};
+  v("packing", o.packing, packings,
+    "per_kv_group [kv_heads, heads/kv_heads*dk | heads/kv_heads*(dk or 1)], the paper's code; per_head [heads, dk | "
+    "dk or 1], Qwen3-Next");
+  v("heads", o.heads, "query heads");
+  v("kv_heads", o.kv_heads, "key and value heads");
+  v("head_dim", o.head_dim, "dk");
+  v("granularity", o.granularity, granularities, "a gate score per channel or per head");
+}
+
+const std::vector<std::pair<std::string, std::string>> derived{
+    {"scores", "heads*head_dim if granularity == 'elementwise' else heads"}};
+const std::vector<Values> examples{{{"packing", "per_kv_group"}}, {{"granularity", "headwise"}},
+                                   {{"packing", "per_kv_group"}, {"granularity", "headwise"}}};
+
+}  // namespace
+
+void add_conversions(std::vector<Layer>& all) {
+  all.push_back({
+      .name = "unpack_q_proj",
+      .family = "attention",
+      .formula = "output.query and output.gate of one packed q_proj [dim, width]; the output is both side by side",
+      .source = "the code of Qiu et al. 2025; Qwen3-Next",
+      .derived = derived,
+      .inputs = {{.name = "weight", .shape = "[dim, heads*head_dim + scores]",
+                  .meaning = "transposed from PyTorch's [out, in]"}},
+      .outputs = {{"", "[dim, heads*head_dim + scores]"},
+                  {"query", "[dim, heads*head_dim]"},
+                  {"gate", "[dim, scores]"}},
+      .examples = examples,
+      .sizes = {{"dim", 5}},
+      .prepare = function_layer<PackingCall>(
+          packing_options,
+          [](const PackingCall& o, const Inputs& in) -> Results {
+            const auto [query, gate] =
+                unpack_q_proj(in["weight"], o.packing, o.heads, o.kv_heads, o.head_dim, o.granularity);
+            return {{"", cat({query, gate}, -1)}, {"query", query}, {"gate", gate}};
+          }),
+  });
+  all.push_back({
+      .name = "pack_q_proj",
+      .family = "attention",
+      .formula = "one packed q_proj from query and gate",
+      .source = "the code of Qiu et al. 2025; Qwen3-Next",
+      .derived = derived,
+      .inputs = {{.name = "query", .shape = "[dim, heads*head_dim]"}, {.name = "gate", .shape = "[dim, scores]"}},
+      .outputs = {{"", "[dim, heads*head_dim + scores]"}},
+      .examples = examples,
+      .sizes = {{"dim", 5}},
+      .prepare = function_layer<PackingCall>(
+          packing_options,
+          [](const PackingCall& o, const Inputs& in) {
+            return pack_q_proj({in["query"], in["gate"]}, o.packing, o.heads, o.kv_heads, o.head_dim, o.granularity);
+          }),
+  });
+}
+
+}  // namespace layer_check

@@ -1,0 +1,177 @@
+// Gated attention units.
+#include "choices.h"
+#include "option_lists.h"
+#include "registry.h"
+
+#include <sluice/layers/gau_attention.h>
+
+namespace layer_check {
+
+using namespace sluice;
+
+void gau_options(Options& v, GauOptions& o) {
+  static const Choices<GauPlacement> placements{{"pre", GauPlacement::pre}, {"post", GauPlacement::post}};
+  v.required("dim", o.dim, 8, "width d");
+  v("expansion", o.expansion, "width e of U and V; 0: 2*dim");
+  v("key_dim", o.key_dim, "width s of Q and K");
+  v("heads", o.heads, "Z and V are split into this many groups");
+  v("activation", o.activation, activations(), "act of U, V and Z");
+  v("linear_bias", o.linear_bias, "biases of the dense maps");
+  v("kind", o.kind, gau_kinds(), kGauKindMeaning);
+  v("causal", o.causal, "token i sees tokens j <= i");
+  v("length", o.length, gau_lengths(),
+    "L: n real tokens, visible keys of the row, or constant; null: visible if causal, else n");
+  v("constant_length", o.constant_length, "L with length constant");
+  v("top_k", o.top_k, "keep the k best scores of a row, ties to the first key; 0: all");
+  v("use_rope", o.use_rope, "rotate Q and K");
+  rope_options(v, o.rope);
+  v("bias", o.bias, gau_biases(), "b: none, a Toeplitz table, built by RoPE, or T5 buckets times sqrt(dim)");
+  v("max_length", o.max_length, "positions of the Toeplitz table");
+  t5_options(v, o.t5);
+  v("norm", o.norm, norm_kinds(), "norm, eps 1e-5");
+  v("placement", o.placement, placements, "pre: x + F(norm(x)); post: norm(residual_scale*x + F(x))");
+  v("residual_scale", o.residual_scale, "DeepNorm's alpha, with placement post");
+}
+
+void cross_gau_options(Options& v, CrossGauOptions& o) {
+  v.required("dim", o.dim, 8, "width of x");
+  v("context_dim", o.context_dim, "width of the context; 0: dim");
+  v("expansion", o.expansion, "width e; 0: 2*dim");
+  v("key_dim", o.key_dim, "width s");
+  v("activation", o.activation, activations(), "act");
+  v("kind", o.kind, gau_kinds(), kGauKindMeaning);
+  v("norm", o.norm, norm_kinds(), "of x");
+}
+
+void tutorial_gau_options(Options& v, TutorialGauOptions& o) {
+  v.required("dim", o.dim, 8, "width d");
+  v("expansion", o.expansion, "even width e; 0: 2*dim");
+  v("causal", o.causal, "token i sees tokens j <= i");
+  v("sigmoid_gate", o.sigmoid_gate, "false: the printed formula, which leaves G raw");
+  v("gelu_tanh", o.gelu_tanh, "the tanh approximation of gelu");
+  v("project_out", o.project_out, "map e/2 to dim");
+}
+
+namespace {
+
+void attention_options(Options& v, GauAttentionOptions& o) {
+  v("kind", o.kind, gau_kinds(), kGauKindMeaning);
+  v("length", o.length, gau_lengths(), "L: n real keys, visible keys of the row, or constant");
+  v("constant_length", o.constant_length, "L with length constant");
+  v("causal", o.causal, "query i of m sees keys j <= i + n - m");
+  v("top_k", o.top_k, "keep the k best scores of a row; 0: all");
+}
+
+const Values small{{"key_dim", 6}, {"expansion", 10}, {"linear_bias", false}};
+Values with(Values base, std::initializer_list<Values::value_type> more) {
+  for (const auto& [name, value] : more) base[name] = value;
+  return base;
+}
+
+void add_layer(std::vector<Layer>& all) {
+  all.push_back({
+      .name = "gau",
+      .family = "gau",
+      .formula = "x^ = norm(x); U = act(x^ Wu), V = act(x^ Wv), Z = act(x^ Wz); Q = gamma_0*Z + beta_0, K = gamma_1*Z "
+                 "+ beta_1, RoPE on both; A = kind(Q K' , b, mask, L); y = x + (U * A V) Wo",
+      .source = "Hua et al. 2022, Fig. 2; Su 2022 (GAU-alpha)",
+      .derived = {{"e", "expansion or 2*dim"}, {"s", "key_dim"}},
+      .inputs = {{.name = "x", .shape = "[batch, n, dim]"}, key_mask_input()},
+      .parameters = joined(
+          {norm_parameters("norm", "norm", "dim"),
+           linear_parameters("in", "dim", "2*e + s", "linear_bias", "columns U | V | Z, that is Wu | Wv | Wz"),
+           linear_parameters("out", "e", "dim", "linear_bias", "Wo"),
+           {{.name = "gamma", .shape = "[2, s]", .meaning = "rows: of Q, of K"},
+            {.name = "beta", .shape = "[2, s]", .meaning = "rows: of Q, of K"},
+            {.name = "toeplitz_bias", .shape = "[2*max_length - 1]", .meaning = "b_ij = w[max_length - 1 + j - i]",
+             .when = "bias == 'toeplitz'"},
+            {.name = "rope_bias", .shape = "[2, s // heads]", .meaning = "b_ij = <rope_i(row 0), rope_j(row 1)>",
+             .when = "bias == 'rope'"},
+            {.name = "t5_bias", .shape = "[buckets, 1]", .meaning = "times sqrt(dim)", .when = "bias == 't5'"}}}),
+      .outputs = {{"", "[batch, n, dim]"}},
+      .examples = {small,
+                   with(small, {{"bias", "toeplitz"}, {"norm", "none"}, {"causal", true}}),
+                   with(small, {{"bias", "rope"}, {"norm", "scale"}, {"kind", "softmax_plus"}}),
+                   with(small, {{"bias", "t5"}, {"norm", "rms_plain"}, {"placement", "post"}, {"kind", "laplace"}}),
+                   with(small, {{"heads", 2}, {"bias", "rope"}, {"rope_rot_dim", 2}, {"use_rope", false}}),
+                   with(small, {{"top_k", 2}, {"length", "constant"}, {"kind", "rownorm"}}),
+                   with(small, {{"causal", true}, {"stream", std::vector<double>{3, 1, 2}}})},
+      .prepare = module_layer<Gau, GauOptions>(
+          gau_options, [](const Gau& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
+  });
+}
+
+}  // namespace
+
+void add_gau(std::vector<Layer>& all) {
+  add_layer(all);
+  all.push_back({
+      .name = "cross_gau",
+      .family = "gau",
+      .formula = "[U | Q] = act(norm(x) Wuq + b), K = act(c Wk + b), V = act(c Wv + b); y = x + (U * A V) Wo + b, A "
+                 "as in gau",
+      .source = "bert4keras, self_attention = False",
+      .derived = {{"e", "expansion or 2*dim"}, {"s", "key_dim"}, {"c", "context_dim or dim"}},
+      .inputs = {{.name = "x", .shape = "[batch, m, dim]"},
+                 {.name = "context", .shape = "[batch, n, c]"},
+                 {.name = "key_mask", .shape = "[batch, n]", .meaning = "of the context", .kind = Kind::boolean,
+                  .optional = true}},
+      .parameters = joined({norm_parameters("norm", "norm", "dim"),
+                            linear_parameters("uq", "dim", "e + s", "True", "columns U | Q"),
+                            linear_parameters("key", "c", "s", "True"), linear_parameters("value", "c", "e", "True"),
+                            linear_parameters("out", "e", "dim", "True")}),
+      .outputs = {{"", "[batch, m, dim]"}},
+      .examples = {{{"context_dim", 5}, {"key_dim", 6}, {"expansion", 7}, {"kind", "softmax"}, {"norm", "none"}}},
+      .sizes = {{"m", 4}},
+      .prepare = module_layer<CrossGau, CrossGauOptions>(
+          cross_gau_options,
+          [](const CrossGau& l, const Inputs& in) { return l(in["x"], in["context"], in["key_mask"]); }),
+  });
+  all.push_back({
+      .name = "tutorial_gau",
+      .family = "gau",
+      .formula = "U = x Wu, V' = x Wv; Q, K halves of U; V, G halves of V'; O = softmax(Q K'/sqrt(e/2)) V; y = "
+                 "gelu(O) sigmoid(G) + (1 - sigmoid(G)) (x Wz) [Wout]",
+      .source = "a softmax layer that goes by the name of GAU in tutorials",
+      .derived = {{"e", "expansion or 2*dim"}},
+      .inputs = {{.name = "x", .shape = "[batch, n, dim]"},
+                 {.name = "key_mask", .shape = "[batch, n]", .kind = Kind::boolean, .optional = true}},
+      .parameters = {{.name = "wu", .shape = "[dim, e]", .meaning = "columns Q | K"},
+                     {.name = "wv", .shape = "[dim, e]", .meaning = "columns V | G"},
+                     {.name = "wz", .shape = "[dim, e // 2]"},
+                     {.name = "w_out", .shape = "[e // 2, dim]", .when = "project_out"}},
+      .outputs = {{"", "[batch, n, dim if project_out else e // 2]"}},
+      .examples = {{{"expansion", 6}, {"project_out", true}, {"causal", true}}, {{"sigmoid_gate", false}}},
+      .prepare = module_layer<TutorialGau, TutorialGauOptions>(
+          tutorial_gau_options,
+          [](const TutorialGau& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
+  });
+  all.push_back({
+      .name = "gau_attention",
+      .family = "gau",
+      .formula = "A V with A = kind(Q K', b, mask, L)",
+      .source = "Hua et al. 2022, Su 2022, lucidrains, MEGA (laplace)",
+      .inputs = {{.name = "q", .shape = "[batch, m, s]"},
+                 {.name = "k", .shape = "[batch, n, s]"},
+                 {.name = "v", .shape = "[batch, n, e]"},
+                 {.name = "bias", .shape = "broadcast [batch, m, n]", .meaning = "b", .optional = true},
+                 {.name = "relative_bias", .shape = "[1, n + m - 1]",
+                  .meaning = "b by distance: entry n - 1 + p_j - p_i",
+                  .optional = true},
+                 {.name = "key_mask", .shape = "[batch, n]", .kind = Kind::boolean, .optional = true}},
+      .outputs = {{"", "[batch, m, e]"}},
+      .examples = {{{"kind", "paper_eq"}}, {{"kind", "paper_code"}, {"length", "constant"}}, {{"kind", "lucid"}},
+                   {{"kind", "rownorm"}, {"causal", true}, {"length", "visible"}}, {{"kind", "softmax"}, {"top_k", 2}},
+                   {{"kind", "softmax_plus"}}, {{"kind", "laplace"}}},
+      .sizes = {{"s", 4}, {"e", 5}, {"m", 4}},
+      .prepare = function_layer<GauAttentionOptions>(
+          attention_options,
+          [](const GauAttentionOptions& given, const Inputs& in) {
+            GauAttentionOptions o = given;
+            o.relative_bias = in["relative_bias"];
+            return gau_attention(in["q"], in["k"], in["v"], o, in["bias"], in["key_mask"]);
+          }),
+  });
+}
+
+}  // namespace layer_check

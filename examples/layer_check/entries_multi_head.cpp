@@ -1,0 +1,275 @@
+// Multi-head attention in all its forms, its gates, stacks of it, and packed checkpoints.
+#include "choices.h"
+#include "option_lists.h"
+#include "registry.h"
+
+#include <sluice/layers/attention_conversion.h>
+
+namespace layer_check {
+
+using namespace sluice;
+
+void gate_options(Options& v, AttentionGateOptions& o) {
+  using enum GatePosition;
+  static const Choices<GatePosition> positions{{"g1", g1}, {"g2", g2}, {"g3", g3}, {"g4", g4}, {"g5", g5}};
+  static const Choices<GateGranularity> granularities{{"elementwise", GateGranularity::elementwise},
+                                                      {"headwise", GateGranularity::headwise}};
+  static const Choices<GateMode> modes{{"multiply", GateMode::multiply}, {"add", GateMode::add}};
+  static const Choices<GateSharing> sharings{
+      {"none", GateSharing::none}, {"scores", GateSharing::scores}, {"logits", GateSharing::logits}};
+  v("position", o.position, positions, "g1 SDPA output, g2 value, g3 key, g4 query, g5 dense output");
+  v("granularity", o.granularity, granularities, "a score for every channel or for every head");
+  v("mode", o.mode, modes, "y*s or y + s");
+  v("activation", o.activation, activations(), "s = act(x W)");
+  v("sharing", o.sharing, sharings, "none: head-specific; scores or logits averaged over heads");
+  v("input_independent", o.input_independent, "scores from a vector theta instead of x");
+  v("after_qk_norm", o.after_qk_norm, "g3, g4: after QK-norm instead of right after the projection");
+  v("bias", o.bias, "x W + b");
+}
+
+void gate_call_options(Options& v, GateCall& o) {
+  v.required("dim", o.dim, 8, "width of x");
+  v.required("heads", o.heads, 2, "heads of y; 1 for g5");
+  v.required("head_dim", o.head_dim, 4, "channels of a head; for g5 those of y");
+  gate_options(v, o.gate);
+}
+
+void multi_head_options(Options& v, MultiHeadAttentionOptions& o) {
+  using enum PositionBias;
+  static const Choices<PositionBias> biases{{"none", none}, {"t5", t5}, {"toeplitz", toeplitz}, {"alibi", alibi}};
+  static const Choices<AttentionSink> sinks{
+      {"none", AttentionSink::none}, {"off_by_one", AttentionSink::off_by_one}, {"learned", AttentionSink::learned}};
+  static const Choices<SdpaAblationKind> ablations{{"none", SdpaAblationKind::none},
+                                                   {"head_norm", SdpaAblationKind::head_norm},
+                                                   {"silu", SdpaAblationKind::silu}};
+  v.required("dim", o.dim, 8, "width d");
+  v("heads", o.heads, "number of query heads h");
+  v("kv_heads", o.kv_heads, "key and value heads g; head i reads head i // (heads/kv_heads); 0: heads");
+  v("head_dim", o.head_dim, "dk; 0: dim/heads");
+  v("value_dim", o.value_dim, "dv of a head; 0: head_dim");
+  v("context_dim", o.context_dim, "> 0: cross attention with a context this wide");
+  v("causal", o.causal, "token i sees tokens j <= i");
+  v("window", o.window, "keys seen, a query's own position included; 0: all");
+  v("dilation", o.dilation, "only distances that are multiples of it");
+  v("global_positions", o.global, "positions that window and dilation do not bind");
+  v("separate_global_projections", o.separate_global_projections, "global rows have Wq, Wk, Wv of their own");
+  v("use_rope", o.use_rope, "rotate Q and K, after QK-norm");
+  rope_options(v, o.rope);
+  v("qk_norm", o.qk_norm, "RMS norm of each head of Q and K, eps 1e-6");
+  v("scale", o.scale, "of the scores; null: 1/sqrt(dk)");
+  v("position_bias", o.position_bias, biases, "added to the scores");
+  t5_options(v, o.t5);
+  v("max_length", o.max_length, "positions of the Toeplitz table");
+  v("sink", o.sink, sinks, "off_by_one e^s/(1 + sum e^s); learned e^s/(e^sink_h + sum e^s)");
+  v("qkv_bias", o.qkv_bias, "biases of Wq, Wk, Wv");
+  v("out_bias", o.out_bias, "bias of Wo");
+  v("norm", o.norm, norm_kinds(), "pre-norm; gates read the normed x");
+  v("norm_eps", o.norm_eps, "of the norms");
+  v("sandwich_norm", o.sandwich_norm, "a second norm, on the output before the residual");
+  v("residual", o.residual, "add x");
+  v.objects("gates", o.gates, gate_options, "gates, in order");
+  v("ablation", o.ablation, ablations, "at g1 in place of a gate");
+}
+
+void stack_options(Options& v, StackCall& o) {
+  v("windows", o.windows, "one layer each, bottom to top: keys seen; 0: all");
+  multi_head_options(v, o.layer);
+}
+
+void local_global_stack_options(Options& v, LocalGlobalCall& o) {
+  v.required("stage_window", o.stages.window, 3, "window of the first layer");
+  v("stage_dilation", o.stages.dilation, "second layer: keys at multiples of it; 1: all keys");
+  v("stage_global_positions", o.stages.global, "second layer, not empty: these positions and the window again");
+  multi_head_options(v, o.layer);
+}
+
+namespace {
+
+struct GateModule {
+  static constexpr const char* type = "AttentionGate";
+  AttentionGate gate;
+  GateModule(const GateCall& o, Rng& rng) : gate(o.gate, o.dim, o.heads, o.head_dim, rng, o.dtype) {}
+  static void visit(auto& self, auto&& f) { AttentionGate::visit(self.gate, f); }
+};
+
+const Values gate_1{{"position", "g1"}};
+Value gates(std::vector<Values> list) { return objects(std::move(list)); }
+
+/// Formulas for the tensors of a gate; names of its options begin with `item`.
+std::vector<ParameterInfo> gate_parameters(const std::string& path, const std::string& item, const std::string& in,
+                                           const std::string& width, const std::string& repeat,
+                                           const std::string& inner) {
+  const std::string free = item + "input_independent";
+  return {{.name = path + "map.weight", .shape = "[" + in + ", " + width + "]", .when = "not " + free, .repeat = repeat,
+           .inner_repeat = inner},
+          {.name = path + "map.bias", .shape = "[" + width + "]", .when = "not " + free + " and " + item + "bias",
+           .repeat = repeat, .inner_repeat = inner},
+          {.name = path + "theta", .shape = "[" + width + "]", .when = free, .repeat = repeat, .inner_repeat = inner}};
+}
+
+const std::vector<std::pair<std::string, std::string>> derived{{"g", "kv_heads or heads"},
+                                                               {"dk", "head_dim or dim // heads"},
+                                                               {"dv", "value_dim or dk"},
+                                                               {"c", "context_dim or dim"}};
+
+std::vector<ParameterInfo> multi_head_parameters(const std::string& p, const std::string& repeat) {
+  const std::string in = "c if item.position in ('g2', 'g3') else dim";
+  const std::string heads = "(1 if item.position == 'g5' else g if item.position in ('g2', 'g3') else heads)";
+  const std::string channels = "(1 if item.granularity == 'headwise' else dim if item.position == 'g5' else dv if "
+                               "item.position in ('g1', 'g2') else dk)";
+  const std::string gate_path = p + (repeat.empty() ? "gates.{i}." : "gates.{j}.");
+  auto dense = [&](const std::string& path, const std::string& from, const std::string& width, const std::string& bias,
+                   const std::string& when = "True") {
+    return linear_parameters(p + path, from, width, bias, "", when, repeat);
+  };
+  std::vector<ParameterInfo> second = norm_parameters(p + "sandwich", "norm", "dim", repeat);
+  for (ParameterInfo& i : second) i.when = "sandwich_norm and " + i.when;
+  const std::string own = "separate_global_projections";
+  return joined(
+      {norm_parameters(p + "norm", "norm", "dim", repeat), dense("q", "dim", "heads*dk", "qkv_bias"),
+       dense("k", "c", "g*dk", "qkv_bias"), dense("v", "c", "g*dv", "qkv_bias"),
+       dense("out", "heads*dv", "dim", "out_bias"),
+       {{.name = p + "q_norm.weight", .shape = "[dk]", .when = "qk_norm", .repeat = repeat},
+        {.name = p + "k_norm.weight", .shape = "[dk]", .when = "qk_norm", .repeat = repeat}},
+       gate_parameters(gate_path, "item.", in, heads + "*" + channels, repeat.empty() ? "gates" : repeat,
+                       repeat.empty() ? "" : "gates"),
+       {{.name = p + "ablation.weight", .shape = "[dv]", .when = "ablation == 'head_norm'", .repeat = repeat},
+        {.name = p + "t5_bias", .shape = "[buckets, heads]", .when = "position_bias == 't5'", .repeat = repeat},
+        {.name = p + "toeplitz_bias", .shape = "[heads, 2*max_length - 1]",
+         .meaning = "b_ij = w[h, max_length - 1 + j - i]", .when = "position_bias == 'toeplitz'", .repeat = repeat},
+        {.name = p + "sink", .shape = "[heads]", .when = "sink == 'learned'", .repeat = repeat}},
+       dense("global_q", "dim", "heads*dk", "qkv_bias", own), dense("global_k", "c", "g*dk", "qkv_bias", own),
+       dense("global_v", "c", "g*dv", "qkv_bias", own), second});
+}
+
+/// `x_rows` are the queries: n, or m for cross attention.
+std::vector<InputInfo> multi_head_inputs(bool cross) {
+  const std::string one = cross ? "context_dim == 0 and len(stream) == 0" : "len(stream) == 0";
+  std::vector<InputInfo> all{{.name = "x", .shape = "[batch, n, dim]", .when = cross ? "context_dim == 0" : "True"}};
+  const std::string rows = cross ? "n if context_dim == 0 else m" : "n";
+  if (cross) {
+    all.push_back({.name = "x", .shape = "[batch, m, dim]", .when = "context_dim > 0"});
+    all.push_back({.name = "context", .shape = "[batch, n, c]", .meaning = "already normalised",
+                   .when = "context_dim > 0"});
+  }
+  all.push_back(key_mask_input());
+  all.push_back({.name = "segments", .shape = "[batch, " + rows + "]", .meaning = "document numbers",
+                 .kind = Kind::integer, .optional = true, .when = one, .sample = Sample::ascending});
+  all.push_back({.name = "mask", .shape = "broadcast [batch, heads, " + rows + ", n]", .meaning = "true: may be seen",
+                 .kind = Kind::boolean, .optional = true, .when = "len(stream) == 0"});
+  all.push_back({.name = "bias", .shape = "broadcast [batch, heads, " + rows + ", n]", .meaning = "added to the scores",
+                 .optional = true, .when = "len(stream) == 0"});
+  return all;
+}
+AttentionInputs attention_inputs(const Inputs& in) {
+  return {.context = in["context"], .key_mask = in["key_mask"], .segments = in["segments"], .mask = in["mask"],
+          .bias = in["bias"]};
+}
+
+struct MultiHeadCall : MultiHeadAttentionOptions {
+  bool map = false;
+};
+
+}  // namespace
+
+void add_multi_head(std::vector<Layer>& all) {
+  const Values gqa{{"dim", 12}, {"heads", 4}, {"kv_heads", 2}, {"causal", true}, {"use_rope", true}, {"head_dim", 4}};
+  auto with = [&](std::initializer_list<Values::value_type> more) {
+    Values v = gqa;
+    for (const auto& [name, value] : more) v[name] = value;
+    return v;
+  };
+  all.push_back({
+      .name = "multi_head_attention",
+      .family = "attention",
+      .formula = "x^ = norm(x); Q = x^ Wq, K = c Wk, V = c Wv, c = x^ or the context; gates g4, g3, g2; Q, K <- RMS "
+                 "norm per head, RoPE; Y = softmax(Q K'/sqrt(dk) + bias) V; gate g1; O = concat(Y) Wo; gate g5; y = "
+                 "[x +] [norm'](O)",
+      .source = "Vaswani et al. 2017, Shazeer 2019 (MQA), Ainslie et al. 2023 (GQA), Qiu et al. 2025 (gates)",
+      .notes = "The attention of Qwen's gated models: causal, use_rope, qk_norm, residual, norm rms with norm_eps "
+               "1e-6, gates [{}].",
+      .derived = derived,
+      .inputs = multi_head_inputs(true),
+      .parameters = multi_head_parameters("", ""),
+      .outputs = {{"", "[batch, n if context_dim == 0 else m, dim]"},
+                  {"map", "[batch, heads, n if context_dim == 0 else m, n]", "the attention map",
+                   "map and len(stream) == 0"}},
+      .examples =
+          {gqa,
+           {{"heads", 2}, {"context_dim", 5}, {"map", true},
+            {"gates", gates({{{"position", "g2"}}, {{"position", "g4"}}})}},
+           with({{"qk_norm", true}, {"norm", "rms"}, {"residual", true}, {"gates", gates({gate_1})}, {"map", true}}),
+           with({{"gates", gates({{{"granularity", "headwise"}, {"bias", true}},
+                                  {{"position", "g2"}, {"sharing", "scores"}},
+                                  {{"position", "g3"}, {"mode", "add"}, {"activation", "silu"}},
+                                  {{"position", "g4"}, {"after_qk_norm", true}},
+                                  {{"position", "g5"}, {"input_independent", true}}})}}),
+           with({{"window", 2}, {"dilation", 2}, {"global_positions", std::vector<double>{0}},
+                 {"separate_global_projections", true}}),
+           with({{"position_bias", "t5"}, {"sink", "learned"}, {"qkv_bias", true}, {"out_bias", true}}),
+           with({{"position_bias", "toeplitz"}, {"sink", "off_by_one"}, {"ablation", "head_norm"}, {"value_dim", 3}}),
+           with({{"position_bias", "alibi"}, {"norm", "layer"}, {"sandwich_norm", true}, {"ablation", "silu"}}),
+           with({{"window", 3}, {"stream", std::vector<double>{3, 1, 2}}})},
+      .sizes = {{"m", 4}},
+      .prepare = module_layer<MultiHeadAttention, MultiHeadCall>(
+          [](Options& v, MultiHeadCall& o) {
+            multi_head_options(v, o);
+            v("map", o.map, "write output.map");
+          },
+          [](const MultiHeadAttention& l, const Inputs& in, const MultiHeadCall& o) {
+            Results results{{"", l(in["x"], attention_inputs(in))}};
+            if (o.map) results.push_back({"map", l.map(in["x"], attention_inputs(in))});
+            return results;
+          }),
+  });
+  const auto stack = [](const AttentionStack& l, const Inputs& in) { return l(in["x"], attention_inputs(in)); };
+  all.push_back({
+      .name = "attention_stack",
+      .family = "attention",
+      .formula = "layers of multi_head_attention that differ in their window: hierarchical attention",
+      .source = "hierarchical attention",
+      .derived = derived,
+      .inputs = multi_head_inputs(false),
+      .parameters = multi_head_parameters("layers.{i}.", "len(windows)"),
+      .outputs = {{"", "[batch, n, dim]"}},
+      .examples = {with({{"windows", std::vector<double>{2, 3, 0}}, {"gates", gates({gate_1, {{"position", "g5"}}})}}),
+                   with({{"residual", true}, {"norm", "rms"}, {"stream", std::vector<double>{5, 1}}})},
+      .prepare = module_layer<AttentionStack, StackCall>(stack_options, stack),
+  });
+  all.push_back({
+      .name = "local_global_attention_stack",
+      .family = "attention",
+      .formula = "two layers of multi_head_attention: a window, then all keys, or every dilation-th, or global "
+                 "positions",
+      .source = "Beltagy et al. 2020, Zaheer et al. 2020",
+      .derived = derived,
+      .inputs = multi_head_inputs(false),
+      .parameters = multi_head_parameters("layers.{i}.", "2"),
+      .outputs = {{"", "[batch, n, dim]"}},
+      .examples = {with({{"stage_dilation", 2}}), with({{"stage_global_positions", std::vector<double>{0, 3}}})},
+      .prepare = module_layer<AttentionStack, LocalGlobalCall>(local_global_stack_options, stack),
+  });
+  all.push_back({
+      .name = "attention_gate",
+      .family = "gates",
+      .formula = "y' = y * s or y + s, s = act(x W [+ b])",
+      .source = "Qiu et al. 2025, arXiv 2505.06708",
+      .derived = {{"dense", "position == 'g5'"},
+                  {"width", "heads*head_dim if granularity == 'elementwise' else heads"}},
+      .inputs = {{.name = "x", .shape = "[batch, n, dim]"},
+                 {.name = "y", .shape = "[batch, heads, n, head_dim]", .when = "not dense"},
+                 {.name = "y", .shape = "[batch, n, head_dim]", .when = "dense"}},
+      .parameters = gate_parameters("", "", "dim", "width", "", ""),
+      .outputs = {{"", "[batch, heads, n, head_dim]", "", "not dense"}, {"", "[batch, n, head_dim]", "", "dense"},
+                  {"scores", "[...]", "what multiplies or is added"}},
+      .examples = {{{"granularity", "headwise"}, {"bias", true}}, {{"sharing", "logits"}, {"activation", "ns_sigmoid"}},
+                   {{"position", "g5"}, {"heads", 1}, {"head_dim", 8}}, {{"input_independent", true}, {"mode", "add"}}},
+      .prepare = module_layer<GateModule, GateCall>(
+          gate_call_options,
+          [](const GateModule& l, const Inputs& in) -> Results {
+            return {{"", l.gate(in["y"], in["x"])}, {"scores", l.gate.scores(in["x"])}};
+          }),
+  });
+}
+
+}  // namespace layer_check

@@ -1,0 +1,241 @@
+// Sparse attention as functions: patterns, top-k, thresholds, global rows.
+#include "choices.h"
+#include "registry.h"
+#include "sparse_options.h"
+
+#include <sluice/layers/sparse_masks.h>
+#include <sluice/ops/create.h>
+
+namespace layer_check {
+
+using namespace sluice;
+
+namespace {
+
+enum class Pattern { sliding, dilated, residue, global_local, random, bigbird };
+
+struct PatternCall {
+  Pattern pattern = Pattern::sliding;
+  bool neighbours = false, causal = false;
+  int64_t w = 2, dilation = 2, k = 3, seed = 0, heads = 1;
+  std::vector<int64_t> global;
+  BigBirdOptions bigbird{.block = 2};
+  std::optional<double> scale;
+};
+
+void pattern_options(Options& v, PatternCall& o) {
+  using enum Pattern;
+  static const Choices<Pattern> patterns{{"sliding", sliding},           {"dilated", dilated}, {"residue", residue},
+                                         {"global_local", global_local}, {"random", random},   {"bigbird", bigbird}};
+  v("pattern", o.pattern, patterns,
+    "sliding |i - j| <= w; dilated |i - j| <= w*dilation, a multiple of dilation; residue: any multiple; "
+    "global_local: sliding, or i or j global; random: k drawn keys and j = i; bigbird: blocks");
+  v("neighbours", o.neighbours, "run by gathering listed neighbours instead of masking tiles");
+  v("causal", o.causal, "and j <= i");
+  v("w", o.w, "one-sided width");
+  v("dilation", o.dilation, "of dilated and residue");
+  v("global_positions", o.global, "positions of global_local");
+  v("k", o.k, "keys that a row of random draws");
+  v("seed", o.seed, "of random and bigbird: which keys are drawn is this library's own choice, see output.mask");
+  v("pattern_heads", o.heads, "patterns drawn, one per head; 1: one for all");
+  v("block", o.bigbird.block, "bigbird: tokens of a block");
+  v("window", o.bigbird.window, "bigbird: blocks around the query's, odd");
+  v("random_blocks", o.bigbird.random, "bigbird: blocks that a row draws");
+  v("first_global", o.bigbird.first_global, "bigbird: the first block sees and is seen by all");
+  v("last_global", o.bigbird.last_global, "bigbird: the last block too");
+  v("scale", o.scale, "of q k; null: 1/sqrt(d)");
+}
+
+Results run_pattern(const PatternCall& o, const Inputs& in) {
+  const Tensor q = in["q"], k = in["k"], v = in["v"];
+  const int64_t m = q.dim(2), n = k.dim(2);
+  AttentionMask mask;
+  Tensor list;
+  switch (o.pattern) {
+    case Pattern::sliding: mask = sliding_mask(o.w, o.causal); break;
+    case Pattern::dilated: mask = dilated_mask(o.w, o.dilation, o.causal); break;
+    case Pattern::residue: mask = residue_mask(o.dilation, o.causal); break;
+    case Pattern::global_local: mask = global_local_mask(o.w, o.global, o.causal); break;
+    case Pattern::random:
+      list = random_neighbours(m, n, {.k = o.k, .causal = o.causal, .heads = o.heads,
+                                      .seed = static_cast<uint64_t>(o.seed)});
+      mask.dense = mask_of_neighbours(list, n);
+      break;
+    case Pattern::bigbird: {
+      BigBirdOptions b = o.bigbird;
+      b.causal = o.causal, b.heads = o.heads, b.seed = static_cast<uint64_t>(o.seed);
+      mask = bigbird_mask(n, b);
+    }
+  }
+  const Tensor shown = dense_mask(mask, m, n, o.heads);
+  if (o.neighbours && !list.defined()) list = neighbours_of(mask, m, n, o.heads);
+  Tensor y;
+  if (o.neighbours) {
+    y = neighbour_attention(q, k, v, list, {.scale = o.scale, .keys = in["key_mask"]});
+  } else {
+    mask.keys = in["key_mask"];
+    y = attention(q, k, v, {.scale = o.scale, .mask = mask});
+  }
+  return {{"", y}, {"mask", shown}};
+}
+
+void add_chosen(std::vector<Layer>& all) {
+  all.push_back({
+      .name = "topk_attention",
+      .family = "sparse attention",
+      .formula = "softmax over the k best scores of each row",
+      .source = "Zhao et al. 2019",
+      .notes = "Gradients flow through kept scores only. output.mask shows what was kept.",
+      .inputs = qkv_inputs({{.name = "mask", .shape = "broadcast [batch, heads, m, n]", .meaning = "true: may be kept",
+                             .kind = Kind::boolean, .optional = true},
+                            {.name = "bias", .shape = "broadcast [batch, heads, m, n]", .meaning =
+                             "added to the scores",
+                             .optional = true}}),
+      .outputs = {{"", "[batch, heads, m, dv]"}},
+      .examples = {{{"ties", "threshold"}, {"causal", true}}},
+      .sizes = {{"m", 4}},
+      .prepare = function_layer<TopKOptions>(
+          [](Options& v, TopKOptions& o) {
+            v.required("k", o.k, 3, "keys kept; rows with fewer allowed keep all");
+            v("ties", o.ties, topk_ties(), "index: exactly k, the first of equals; threshold: all >= the k-th best");
+            v("causal", o.attention.mask.causal, "query i of m sees keys j <= i + n - m");
+            v("window", o.attention.mask.window, "keys seen, a query's own position included; 0: all");
+            v("scale", o.attention.scale, "of q k; null: 1/sqrt(d)");
+          },
+          [](const TopKOptions& given, const Inputs& in) {
+            TopKOptions o = given;
+            o.attention.mask.keys = in["key_mask"], o.attention.mask.dense = in["mask"], o.attention.bias = in["bias"];
+            return topk_attention(in["q"], in["k"], in["v"], o);
+          }),
+  });
+  all.push_back({
+      .name = "topk_mask",
+      .family = "sparse attention",
+      .formula = "which entries of a row of scores are its k best",
+      .source = "Zhao et al. 2019",
+      .inputs = {{.name = "scores", .shape = "[..., n]"},
+                 {.name = "allowed", .shape = "broadcast [n]", .kind = Kind::boolean, .optional = true}},
+      .outputs = {{"", "[..., n]", "bool"}},
+      .examples = {{{"ties", "threshold"}}},
+      .prepare = function_layer<TopKOptions>(
+          [](Options& v, TopKOptions& o) {
+            v.required("k", o.k, 3, "entries kept");
+            v("ties", o.ties, topk_ties(), "index or threshold");
+          },
+          [](const TopKOptions& o, const Inputs& in) {
+            return topk_mask(in["scores"].detach(), o.k, o.ties, in["allowed"]);
+          }),
+  });
+  all.push_back({
+      .name = "threshold_attention",
+      .family = "sparse attention",
+      .formula = "N_i = {j: f_ij > tau} (hard, no gradient to f); soft: log sigmoid((f - tau)/T) added to the scores; "
+                 "straight_through: values of hard, gradients of soft",
+      .source = "a learned threshold on pairs",
+      .inputs = qkv_inputs({{.name = "f", .shape = "broadcast [batch, heads, m, n]", .meaning = "score of pairs"}}),
+      .outputs = {{"", "[batch, heads, m, dv]"}},
+      .examples = {{{"mode", "soft"}, {"temperature", 0.5}}, {{"mode", "straight_through"}, {"tau", "-inf"}}},
+      .sizes = {{"m", 6}},
+      .prepare = function_layer<ThresholdOptions>(
+          [](Options& v, ThresholdOptions& o) {
+            threshold_options(v, o.mode, o.tau, o.temperature, o.include_self);
+            v("causal", o.attention.mask.causal, "query i of m sees keys j <= i + n - m");
+            v("scale", o.attention.scale, "of q k; null: 1/sqrt(d)");
+          },
+          [](const ThresholdOptions& given, const Inputs& in) {
+            ThresholdOptions o = given;
+            o.attention.mask.keys = in["key_mask"];
+            return threshold_attention(in["q"], in["k"], in["v"], in["f"], o);
+          }),
+  });
+}
+
+}  // namespace
+
+std::vector<InputInfo> qkv_inputs(std::vector<InputInfo> more) {
+  std::vector<InputInfo> all{{.name = "q", .shape = "[batch, heads, m, d]"},
+                             {.name = "k", .shape = "[batch, kv_heads, n, d]"},
+                             {.name = "v", .shape = "[batch, kv_heads, n, dv]"},
+                             {.name = "key_mask", .shape = "broadcast [batch, n]", .kind = Kind::boolean, .optional =
+                              true}};
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+void threshold_options(Options& v, ThresholdMode& mode, double& tau, double& temperature,
+                       std::optional<bool>& include_self) {
+  using enum ThresholdMode;
+  static const Choices<ThresholdMode> modes{{"hard", hard}, {"soft", soft}, {"straight_through", straight_through}};
+  static const Choices<bool> yes_no{{"yes", true}, {"no", false}};
+  v("mode", mode, modes, "what f > tau does");
+  v("tau", tau, "threshold; \"-inf\": all pairs");
+  v("temperature", temperature, "T of soft");
+  v("include_self", include_self, yes_no, "j = i is visible whatever f says; null: no for soft, else yes");
+}
+
+void add_sparse(std::vector<Layer>& all) {
+  all.push_back({
+      .name = "pattern_attention",
+      .family = "sparse attention",
+      .formula = "softmax over the neighbours N_i of a pattern",
+      .source = "Child et al. 2019, Longformer, Big Bird",
+      .notes = "i stands for the query's position: with m queries and n keys the last query sits on the last key. "
+               "output.mask is the pattern as bool.",
+      .inputs = qkv_inputs({}),
+      .outputs = {{"", "[batch, heads, m, dv]"}, {"mask", "[pattern_heads, m, n]", "bool"}},
+      .examples = {{{"pattern", "dilated"}, {"causal", true}}, {{"pattern", "residue"}, {"neighbours", true}},
+                   {{"pattern", "global_local"}, {"global_positions", std::vector<double>{0, 4}}, {"neighbours", true}},
+                   {{"pattern", "random"}, {"pattern_heads", 2}}, {{"pattern", "random"}, {"neighbours", true}},
+                   {{"pattern", "bigbird"}, {"window", 1}, {"random_blocks", 1}}},
+      .prepare = function_layer<PatternCall>(pattern_options, run_pattern),
+  });
+  all.push_back({
+      .name = "neighbour_attention",
+      .family = "sparse attention",
+      .formula = "softmax over listed keys",
+      .source = "Child et al. 2019",
+      .inputs = qkv_inputs({{.name = "neighbours", .shape = "[lists, m, K]",
+                             .meaning = "keys of each row, -1 for none; lists is heads or 1", .kind = Kind::integer,
+                             .sample = Sample::index, .below = "n"}}),
+      .outputs = {{"", "[batch, heads, m, dv]"}},
+      .sizes = {{"lists", 1}, {"K", 3}, {"m", 4}},
+      .prepare = function_layer<NeighbourOptions>(
+          [](Options& v, NeighbourOptions& o) { v("scale", o.scale, "of q k; null: 1/sqrt(d)"); },
+          [](const NeighbourOptions& given, const Inputs& in) {
+            NeighbourOptions o = given;
+            o.keys = in["key_mask"];
+            return neighbour_attention(in["q"], in["k"], in["v"], in["neighbours"], o);
+          }),
+  });
+  add_chosen(all);
+  all.push_back({
+      .name = "global_local_rows",
+      .family = "sparse attention",
+      .formula = "global_local attention whose rows at global positions are computed again from projections of their "
+                 "own",
+      .source = "Beltagy et al. 2020 (Longformer)",
+      .inputs = {{.name = "q", .shape = "[batch, heads, n, d]"},
+                 {.name = "k", .shape = "[batch, kv_heads, n, d]"},
+                 {.name = "v", .shape = "[batch, kv_heads, n, dv]"},
+                 {.name = "global_q", .shape = "[batch, heads, len(global_positions), d]"},
+                 {.name = "global_k", .shape = "[batch, kv_heads, n, d]"},
+                 {.name = "global_v", .shape = "[batch, kv_heads, n, dv]"},
+                 {.name = "key_mask", .shape = "broadcast [batch, n]", .kind = Kind::boolean, .optional = true}},
+      .outputs = {{"", "[batch, heads, n, dv]"}},
+      .examples = {{{"global_positions", std::vector<double>{0, 3}}}},
+      .prepare = function_layer<GlobalLocalOptions>(
+          [](Options& v, GlobalLocalOptions& o) {
+            v.required("w", o.w, 1, "|i - j| <= w");
+            v("global_positions", o.global, "distinct positions");
+            v("scale", o.scale, "of q k; null: 1/sqrt(d)");
+          },
+          [](const GlobalLocalOptions& given, const Inputs& in) {
+            GlobalLocalOptions o = given;
+            o.keys = in["key_mask"];
+            const GlobalRows rows{in["global_q"], in["global_k"], in["global_v"]};
+            return global_local_attention(in["q"], in["k"], in["v"], o, rows);
+          }),
+  });
+}
+
+}  // namespace layer_check

@@ -1,0 +1,34 @@
+#include "registry.h"
+
+#include "expression.h"
+
+namespace layer_check {
+
+const std::vector<Layer>& layers() {
+  static const std::vector<Layer> all = [] {
+    std::vector<Layer> list;
+    for (auto add : {add_basic, add_positions, add_gau, add_flash, add_flash_models, add_attention, add_multi_head,
+                     add_conversions, add_sparse, add_sinkhorn, add_sparse_layers, add_linear, add_linear_layers,
+                     add_gates, add_metrics, add_costs})
+      add(list);
+    return list;
+  }();
+  return all;
+}
+
+const Layer& find_layer(const std::string& name) {
+  std::string known;
+  for (const Layer& l : layers()) {
+    if (l.name == name) return l;
+    known += (known.empty() ? "" : ", ") + l.name;
+  }
+  sluice::fail<sluice::ValueError>("unknown layer \"", name, "\"; known: ", known);
+}
+
+Values names_of(const Layer& layer, const Values& options) {
+  Values names = options;
+  for (const auto& [name, formula] : layer.derived) names[name] = evaluate(formula, names);
+  return names;
+}
+
+}  // namespace layer_check

@@ -1,0 +1,278 @@
+// The command itself: the listing, conversions, cotangents, and every way in which a case can be wrong.
+#include "layer_check/case.h"
+#include "support/approx.h"
+#include "support/catch.h"
+#include "support/temp_folder.h"
+
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/view.h>
+
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+using namespace sluice;
+using namespace sluice::testing;
+using Catch::Matchers::Contains;
+
+namespace {
+
+Rand rand_(5);
+Tensor random(const Shape& shape, DType dtype = f64) { return random_tensor(shape, dtype, rand_); }
+
+/// A GAU small enough to write down.
+Case small_gau(DType dtype = f64) {
+  return {"gau",
+          R"({"dim": 4, "key_dim": 2, "expansion": 3, "norm": "none"})",
+          {{"input.x", random({2, 5, 4}, dtype)},
+           {"param.in.weight", random({4, 8}, dtype)},
+           {"param.in.bias", random({8}, dtype)},
+           {"param.out.weight", random({3, 4}, dtype)},
+           {"param.out.bias", random({4}, dtype)},
+           {"param.gamma", random({2, 2}, dtype)},
+           {"param.beta", random({2, 2}, dtype)}}};
+}
+Case small_attention() {
+  return {"attention",
+          R"({"lse": true})",
+          {{"input.q", random({1, 2, 3, 4})}, {"input.k", random({1, 1, 5, 4})}, {"input.v", random({1, 1, 5, 3})}}};
+}
+
+}  // namespace
+
+TEST_CASE("layer_check: --list describes every layer", "[layer_check]") {
+  const Finished run = layer_check("--list");
+  REQUIRE(run.status == 0);
+  const nlohmann::json list = nlohmann::json::parse(run.out);
+  std::ifstream file(SLUICE_SOURCE_DIR "/examples/layer_check/README.md");
+  const std::string readme{std::istreambuf_iterator<char>(file), {}};
+  std::set<std::string> names;
+  for (const auto& layer : list.at("layers")) {
+    const std::string name = layer.at("name");
+    INFO(name);
+    CHECK(names.insert(name).second);
+    CHECK_THAT(readme, Contains("`" + name + "`"));
+    CHECK_FALSE(layer.at("formula").get<std::string>().empty());
+    CHECK(layer.contains("source"));
+    CHECK_FALSE(layer.at("outputs").empty());
+    for (const auto& o : layer.at("options")) {
+      CHECK(o.contains(o.at("required").get<bool>() ? "example" : "default"));
+      CHECK(o.contains("meaning"));
+      const std::string type = o.at("type");
+      CHECK(std::set<std::string>{"bool", "int", "float", "float or null", "text", "text or null", "list of int",
+                                  "list of float", "list of objects"}
+                .contains(type));
+      CHECK(o.contains("values") == type.starts_with("text"));
+    }
+    for (const auto& i : layer.at("inputs")) {
+      CHECK(std::set<std::string>{"float", "i64", "bool"}.contains(i.at("dtype")));
+      CHECK(i.at("shape").get<std::string>().ends_with("]"));
+      CHECK(i.contains("optional"));
+    }
+    for (const auto& p : layer.at("parameters")) CHECK(p.at("shape").get<std::string>().starts_with("["));
+  }
+  for (const char* name :
+       {"mlp", "glu", "norm", "group_norm", "rope", "toeplitz_bias", "t5_bias", "alibi_bias", "rope_bias",
+        "activation", "gau",
+        "cross_gau", "tutorial_gau", "gau_attention", "flash", "mixed_chunk_attention", "flash_model", "mc_tfm",
+            "attention",
+        "pattern_attention", "neighbour_attention", "topk_attention", "threshold_attention", "sinkhorn",
+        "sinkhorn_attention", "sinkhorn_block_attention", "feature_map", "linear_attention", "linear_attention_form",
+        "linear_scan", "retention", "gla", "multi_head_attention", "attention_stack", "attention_gate",
+            "gated_attention",
+        "gated_cross_attention", "gated_residual", "fused_attention", "unpack_q_proj", "first_token_share",
+        "max_activation", "gate_statistics", "effective_rank", "cost_gau", "cost_multi_head_attention"})
+    CHECK(names.contains(name));
+
+  const nlohmann::json one = nlohmann::json::parse(layer_check("--list gau").out);
+  REQUIRE(one.at("layers").size() == 1);
+  CHECK(one.at("layers")[0].at("parameters")[3].at("shape") == "[dim, 2*e + s]");
+}
+
+TEST_CASE("layer_check: the listing agrees with the layers", "[layer_check]") {
+  const Finished run = layer_check("--self-check");
+  INFO(run.out);
+  CHECK(run.status == 0);
+  CHECK_THAT(run.out, Contains("multi_head_attention: ") && !Contains("FAILED"));
+}
+
+TEST_CASE("layer_check: --parameters prints names and shapes for given options", "[layer_check]") {
+  const Finished run =
+      layer_check(R"(--parameters gau '{"dim": 4, "key_dim": 2, "norm": "scale", "linear_bias": false}')");
+  CHECK(run.out == "norm.weight [1]\nin.weight [4,18]\nout.weight [8,4]\ngamma [2,2]\nbeta [2,2]\n");
+  CHECK_THAT(layer_check(R"(--parameters retention '{"dim": 8, "heads": 2}')").out,
+             Contains("log_gamma [2] (not trained)\n"));
+}
+
+TEST_CASE("layer_check: inputs of any float dtype, results of the one asked for", "[layer_check]") {
+  Case c = small_gau(f32);
+  const auto exact = outputs(c);
+  CHECK(exact.at("output").dtype() == f64);
+  CHECK(exact.at("grad.param.in.weight").dtype() == f64);
+  c.arguments = "--dtype f32 --device cpu";
+  const auto rounded = outputs(c);
+  CHECK(rounded.at("output").dtype() == f32);
+  CHECK(rounded.size() == exact.size());
+  for (const auto& [name, x] : exact) CHECK(max_abs_diff(x, to(rounded.at(name), f64)) < 1e-4 * (1 + max_abs(x)));
+  c.arguments = "";
+  for (auto& [name, x] : c.tensors) x = to(x, bf16);
+  CHECK(outputs(c).at("output").dtype() == f64);
+}
+
+TEST_CASE("layer_check: gradients are those of the cotangent", "[layer_check]") {
+  Case c = small_gau();
+  const auto ones_given = outputs(c);
+  c.tensors["cotangent"] = ones({2, 5, 4}, {f64});
+  const auto same = outputs(c);
+  for (const auto& [name, x] : ones_given) CHECK(same_bits(x, same.at(name)));
+  c.tensors["cotangent"] = full({2, 5, 4}, 3, {f64});
+  CHECK(max_abs_diff(outputs(c).at("grad.param.gamma"), ones_given.at("grad.param.gamma") * 3.0) < 1e-12);
+
+  Case a = small_attention();
+  const auto main_only = outputs(a);
+  a.tensors["cotangent"] = zeros({1, 2, 3, 3}, {f64});
+  CHECK(max_abs(outputs(a).at("grad.input.q")) == 0);
+  a.tensors["cotangent.lse"] = ones({1, 2, 3}, {f64});
+  const auto of_lse = outputs(a);
+  CHECK(max_abs(of_lse.at("grad.input.q")) > 0.01);
+  CHECK(max_abs(of_lse.at("grad.input.v")) == 0);
+  a.tensors.erase("cotangent");  // ones again
+  CHECK(max_abs_diff(outputs(a).at("grad.input.q"), main_only.at("grad.input.q") + of_lse.at("grad.input.q")) < 1e-12);
+}
+
+TEST_CASE("layer_check: buffers that options determine may be left out", "[layer_check]") {
+  Case c{"retention",
+         R"({"dim": 4, "heads": 2, "expand_v": 1, "group_norm": "rms_plain", "gate": false})",
+         {{"input.x", random({1, 3, 4})},
+          {"param.query.weight", random({4, 4})},
+          {"param.key.weight", random({4, 4})},
+          {"param.value.weight", random({4, 4})},
+          {"param.out.weight", random({4, 4})}}};
+  const auto without = outputs(c);
+  CHECK_FALSE(without.contains("grad.param.log_gamma"));
+  c.tensors["param.log_gamma"] = log(Tensor::from(std::vector<double>{1 - 1.0 / 32, 1 - 1.0 / 64}));
+  CHECK(max_abs_diff(outputs(c).at("output"), without.at("output")) < 1e-14);
+}
+
+TEST_CASE("layer_check: unknown names are errors that list the known ones", "[layer_check]") {
+  Case c = small_gau();
+  c.layer = "gua";
+  CHECK_THAT(error_of(c), Contains("unknown layer \"gua\"") && Contains("cross_gau, tutorial_gau"));
+  c = small_gau();
+  c.config = R"({"dim": 4, "keydim": 2})";
+  CHECK_THAT(error_of(c), Contains("gau: unknown option \"keydim\"") && Contains("key_dim"));
+  c.config = R"({"dim": 4, "kind": "relu"})";
+  CHECK_THAT(error_of(c), Contains("option \"kind\"") && Contains("got \"relu\"") && Contains("softmax_plus"));
+  c.config = R"({"key_dim": 2})";
+  CHECK_THAT(error_of(c), Contains("option \"dim\"") && Contains("required"));
+  for (const char* wrong : {R"({"dim": "4"})", R"({"dim": 4.5})", R"({"dim": true})", R"({"dim": null})",
+                            R"({"dim": [4]})"}) {
+    c.config = wrong;
+    CHECK_THAT(error_of(c), Contains("option \"dim\" must be of type int"));
+  }
+  c.config = R"({"dim": 4, "causal": 1})";
+  CHECK_THAT(error_of(c), Contains("option \"causal\"") && Contains("bool"));
+  c.config = R"({"dim": 4, "dim": {"a": 1}})";
+  CHECK_THAT(error_of(c), Contains("\"dim\""));
+  c = {"multi_head_attention", R"({"dim": 4, "gates": [{"position": "g7"}]})", {}};
+  CHECK_THAT(error_of(c), Contains("gates[0]") && Contains("got \"g7\"") && Contains("g1, g2"));
+  c.config = R"({"dim": 4, "gates": [{"place": "g1"}]})";
+  CHECK_THAT(error_of(c), Contains("unknown option \"place\""));
+}
+
+TEST_CASE("layer_check: a config that is not a JSON object is an error", "[layer_check]") {
+  Case c = small_gau();
+  for (const char* wrong : {"", "{", "{\"dim\": 4,}", "[]", "4", "{\n\"dim\":\n}"}) {
+    c.config = wrong;
+    CHECK_THAT(error_of(c), Contains("config is not"));
+  }
+}
+
+TEST_CASE("layer_check: tensors that are missing, unexpected or misfit are named", "[layer_check]") {
+  Case c = small_gau();
+  c.tensors.erase("param.out.weight");
+  CHECK_THAT(error_of(c), Contains("param.out.weight is missing") && Contains("in.weight [4,8]") &&
+             Contains("out.weight [3,4]"));
+  c = small_gau();
+  c.tensors.erase("input.x");
+  CHECK_THAT(error_of(c), Contains("input.x is missing") && Contains("[batch, n, dim]"));
+  c = small_gau();
+  c.tensors["param.extra"] = random({1});
+  CHECK_THAT(error_of(c), Contains("param.extra is not a parameter") && Contains("gamma [2,2]"));
+  c = small_gau();
+  c.tensors["input.y"] = random({1});
+  CHECK_THAT(error_of(c), Contains("input.y is not an input") && Contains("key_mask"));
+  c = small_gau();
+  c.tensors["weight"] = random({1});
+  CHECK_THAT(error_of(c), Contains("unexpected tensor \"weight\""));
+  c = small_gau();
+  c.tensors["param.gamma"] = random({4, 2});
+  CHECK_THAT(error_of(c), Contains("param.gamma has shape [4,2], must be [2,2]"));
+  c = small_gau();
+  c.tensors["input.x"] = random({2, 5, 3});
+  CHECK_THAT(error_of(c), Contains("input.x has shape [2,5,3], must be [batch, n, dim] = [2, 5, 4]"));
+  c = small_gau();
+  c.tensors["input.x"] = random({5, 4});
+  CHECK_THAT(error_of(c), Contains("input.x has shape [5,4], must be [batch, n, dim] = [batch, n, 4]"));
+  c = small_gau();
+  c.tensors["input.key_mask"] = random({2, 5});
+  CHECK_THAT(error_of(c), Contains("input.key_mask is f64, must be bool"));
+  c.tensors["input.key_mask"] = random({2, 6}) > 0.0;
+  CHECK_THAT(error_of(c), Contains("input.key_mask has shape [2,6], must be [batch, n] = [2, 5]"));
+  c = small_gau();
+  c.tensors["param.gamma"] = to(random({2, 2}), i64);
+  CHECK_THAT(error_of(c), Contains("gamma") && Contains("i64"));
+  c = small_gau();
+  c.tensors["cotangent"] = random({2, 5, 3});
+  CHECK_THAT(error_of(c), Contains("cotangent is f64[2,5,3]") && Contains("[2,5,4]"));
+  c = small_attention();
+  c.tensors["cotangent.les"] = random({1, 2, 3});
+  CHECK_THAT(error_of(c), Contains("cotangent.les") && Contains("lse"));
+}
+
+TEST_CASE("layer_check: what the layer refuses is one line on stderr", "[layer_check]") {
+  Case c = small_gau();
+  c.config = R"({"dim": 4, "key_dim": 3, "heads": 2})";
+  CHECK_THAT(error_of(c), Contains("heads=2 must divide key_dim=3"));
+  c.config = R"({"dim": 4, "key_dim": 1000000000, "expansion": 1000000000000})";
+  error_of(c);
+  c = small_gau();
+  c.arguments = "--device cuda";
+  CHECK_THAT(error_of(c), Contains("--device cuda"));
+  c.arguments = "--device gpu";
+  CHECK_THAT(error_of(c), Contains("cpu or cuda") && Contains("\"gpu\""));
+  c.arguments = "--dtype f16";
+  CHECK_THAT(error_of(c), Contains("f64 or f32"));
+  c.arguments = "--fast";
+  CHECK_THAT(error_of(c), Contains("--fast"));
+  CHECK(layer_check("only_one_file").status == 1);
+  CHECK(layer_check("").status == 1);
+}
+
+TEST_CASE("layer_check: damaged files are errors, and nothing is written", "[layer_check]") {
+  TempFolder folder;
+  const std::string in = folder / "in", out = folder / "out";
+  auto run = [&] { return layer_check(in + " " + out); };
+  CHECK_THAT(run().err, Contains(in));  // absent
+  const Case c = small_gau();
+  save_safetensors(in, {c.tensors, {{"config", c.config}}});
+  CHECK_THAT(run().err, Contains("metadata has no entry \"layer\""));
+  save_safetensors(in, {c.tensors, {{"layer", "gau"}, {"config", c.config}}});
+  const std::uintmax_t whole = std::filesystem::file_size(in);
+  REQUIRE(run().status == 0);
+  const SafeTensors before = load_safetensors(out);
+  CHECK(nlohmann::json::parse(before.metadata.at("config")).at("kind") == "su");  // complete, with defaults
+  for (const std::uintmax_t size : {whole - 1, whole / 2, std::uintmax_t{9}, std::uintmax_t{0}}) {
+    std::filesystem::resize_file(in, size);
+    const Finished truncated = run();
+    CHECK(truncated.status == 1);
+    CHECK_THAT(truncated.err, Contains(in));
+  }
+  const SafeTensors after = load_safetensors(out);  // of the run that succeeded
+  CHECK(same_bits(before.tensors.at("output"), after.tensors.at("output")));
+  save_safetensors(in, {c.tensors, {{"layer", "gau"}, {"config", c.config}}});
+  CHECK_THAT(layer_check(in + " " + folder / "no/such/folder/out").err, Contains("no/such/folder"));
+}

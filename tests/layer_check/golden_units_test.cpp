@@ -1,0 +1,140 @@
+// Golden cases of gated attention units, FLASH, norms, positions and activations through the binary.
+#include "layer_check/case.h"
+#include "support/approx.h"
+#include "support/catch.h"
+
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/view.h>
+
+using namespace sluice;
+using namespace sluice::testing;
+
+namespace {
+
+std::string text(const GoldenCase& c, const char* key, const char* otherwise) { return c.text(key, otherwise); }
+std::string number(const GoldenCase& c, const char* key, double otherwise = 0) {
+  return std::to_string(static_cast<int64_t>(c.number(key, otherwise)));
+}
+const char* truth(bool b) { return b ? "true" : "false"; }
+
+/// w with b_ij = w[n − 1 + j − i].
+Tensor diagonals(const Tensor& b) {
+  const int64_t n = b.dim(0);
+  return contiguous(cat({flip(narrow(select(b, 1, 0), 0, 1, n - 1), {0}), select(b, 0, 0)}));
+}
+
+/// The cases are F(x) of the layer, without norm and residual; its weights are those of all units.
+Case unit(const GoldenCase& c, const std::string& layer, const std::string& more) {
+  const Tensor wu = c.get("wu"), wv = c.get("wv"), wz = c.get("wz");
+  Case call{layer,
+            R"({"dim": 8, "expansion": 16, "key_dim": 6, "linear_bias": false, "norm": "none", "use_rope": )" +
+                std::string(truth(!c.text("rope").empty())) + ", " + more + "}",
+            {{"input.x", batched(c.get("x"))},
+             {"param.in.weight", cat({wu, wv, wz}, 1)},
+             {"param.out.weight", c.get("wo")},
+             {"param.gamma", c.get("gamma")},
+             {"param.beta", c.get("beta")}}};
+  if (c.has("cot")) call.tensors["cotangent"] = batched(c.get("cot"));
+  return call;
+}
+
+Case gau(const GoldenCase& c) {
+  const bool causal = c.number("causal", c.name.ends_with("causal") ? 1 : 0) != 0;
+  Case call = unit(c, "gau", R"("kind": ")" + text(c, "kind", "su") + R"(", "length": ")" + text(c, "length", "n") +
+                                 R"(", "causal": )" + truth(causal) + R"(, "max_length": 10, "bias": ")" +
+                                 (c.has("bias") ? "toeplitz" : "none") + '"');
+  if (c.has("bias")) call.tensors["param.toeplitz_bias"] = diagonals(c.get("bias"));
+  if (c.has("pad")) call.tensors["input.key_mask"] = batched(c.get("pad") > 0.5);
+  return call;
+}
+
+Case flash(const GoldenCase& c) {
+  const bool causal = c.number("causal", c.name.ends_with("c1") ? 1 : 0) != 0;
+  return unit(c, "flash", R"("scaling": ")" + text(c, "scaling", "su") + R"(", "kind": ")" + text(c, "kind", "su") +
+                              R"(", "chunk": )" + number(c, "C") + R"(, "causal": )" + truth(causal));
+}
+
+void check_unit_gradients(const GoldenCase& c, const std::map<std::string, Tensor>& got) {
+  check_gradient(c, "d_x", unbatched(got.at("grad.input.x")) - c.get("cot"));  // the residual's share
+  const std::vector<Tensor> w = split(got.at("grad.param.in.weight"), {16, 16, 6}, 1);
+  check_gradient(c, "d_wu", w[0]);
+  check_gradient(c, "d_wv", w[1]);
+  check_gradient(c, "d_wz", w[2]);
+  check_gradient(c, "d_wo", got.at("grad.param.out.weight"));
+  check_gradient(c, "d_gamma", got.at("grad.param.gamma"));
+  check_gradient(c, "d_beta", got.at("grad.param.beta"));
+}
+
+}  // namespace
+
+TEST_CASE("layer_check: golden GAU and FLASH", "[layer_check]") {
+  int cases = 0;
+  for (const GoldenCase& c : golden_cases()) {
+    const bool is_gau = c.name.starts_with("gau_") || c.name.starts_with("grad_gau_");
+    const bool is_flash = c.name.starts_with("flash_") || c.name.starts_with("grad_flash_");
+    if (!is_gau && !is_flash) continue;
+    ++cases;
+    const auto got = outputs(is_gau ? gau(c) : flash(c));
+    Tensor out = unbatched(got.at("output")) - c.get("x");
+    if (c.has("pad")) out = where(unsqueeze(c.get("pad") > 0.5, 1), out, c.get("out"));
+    check_golden(c, "out", out);
+    if (c.has("cot")) check_unit_gradients(c, got);
+  }
+  CHECK(cases >= 14);
+}
+
+TEST_CASE("layer_check: streaming gives the golden rows of causal FLASH", "[layer_check]") {
+  const GoldenCase& c = golden_case("flash_c1_C3_su");
+  Case call = flash(c);
+  call.config.back() = ',';
+  call.config += R"("stream": [4, 1, 1, 4]})";
+  check_golden(c, "out", unbatched(outputs(call).at("output")) - c.get("x"));
+}
+
+TEST_CASE("layer_check: golden tutorial GAU", "[layer_check]") {
+  const GoldenCase& c = golden_case("tutorial_gau");
+  for (bool sigmoid_gate : {true, false}) {
+    const Case call{"tutorial_gau",
+                    R"({"dim": 8, "expansion": 16, "sigmoid_gate": )" + std::string(truth(sigmoid_gate)) + "}",
+                    {{"input.x", batched(c.get("x"))},
+                     {"param.wu", c.get("wu")},
+                     {"param.wv", c.get("wv")},
+                     {"param.wz", c.get("wz")}}};
+    check_golden(c, sigmoid_gate ? "out" : "out_raw", unbatched(outputs(call).at("output")));
+  }
+}
+
+TEST_CASE("layer_check: golden activations, norms, positions", "[layer_check]") {
+  const GoldenCase& acts = golden_case("acts");
+  for (const std::string& name : acts.arrays())
+    if (name != "x") {
+      const std::string config = R"({"kind": ")" + name + "\"}";
+      check_golden(acts, name, outputs({"activation", config, {{"input.x", acts.get("x")}}}).at("output"));
+    }
+
+  const GoldenCase& norms = golden_case("norms");
+  auto norm = [&](const std::string& kind, std::map<std::string, Tensor> parameters) {
+    parameters["input.x"] = norms.get("x");
+    return outputs({"norm", R"({"dim": 8, "eps": 1e-5, "kind": ")" + kind + "\"}", parameters}).at("output");
+  };
+  check_golden(norms, "layer", norm("layer", {{"param.weight", ones({8}, {f64})}, {"param.bias", zeros({8}, {f64})}}));
+  check_golden(norms, "rms", norm("rms_plain", {}));
+  check_golden(norms, "scale", norm("scale", {{"param.weight", full({1}, norms.number("g"), {f64})}}));
+
+  const GoldenCase& rope = golden_case("rope");
+  auto rotated = [&](const char* config) { return outputs({"rope", config, {{"input.x", rope.get("x")}}}).at("output");
+                                          };
+  check_golden(rope, "half", rotated("{}"));
+  check_golden(rope, "inter", rotated(R"({"pairing": "interleaved"})"));
+  check_golden(rope, "half_rot4", rotated(R"({"rot_dim": 4})"));
+
+  const GoldenCase& t5 = golden_case("t5_buckets");
+  for (bool causal : {false, true}) {  // rel runs over −200 … 200: one row of 201 queries, and one of 401 keys
+    const std::string config = std::string(R"({"m": 201, "n": 201, "causal": )") + truth(causal) + "}";
+    const Tensor buckets = to(outputs({"t5_bias", config, {{"input.w", zeros({32, 1}, {f64})}}}).at("output.buckets"),
+                              f64);
+    const Tensor rel = cat({flip(narrow(select(buckets, 1, 0), 0, 1, 200), {0}), select(buckets, 0, 0)});
+    check_golden(t5, causal ? "causal" : "bidir", rel);
+  }
+}
