@@ -164,6 +164,7 @@ Visibility::Tile Visibility::classify(int64_t batch, int64_t head, int64_t row, 
 }
 
 void Visibility::fill_row(int64_t batch, int64_t head, int64_t row, int64_t col, int64_t cols, uint8_t* out) const {
+  if (cols == 0) return;
   const int64_t p = row + n_ - m_;
   const Span s = span(row);
   const int64_t begin = std::clamp<int64_t>(s.begin - col, 0, cols), end = std::clamp<int64_t>(s.end - col, begin, cols);

@@ -123,7 +123,7 @@ void add_attention(std::vector<Layer>& all) {
                  "relu(s)^2, laplace, sigmoid, linear s",
       .source = "FlashAttention (Dao et al. 2022, 2023)",
       .notes = "Longformer's sliding window w is window w + 1; dilated, global-local and block-sparse patterns are "
-               "window, dilation, global and blocks. A row that sees no key gives 0.",
+               "window, dilation, global_positions and blocks. A row that sees no key gives 0.",
       .inputs = attention_inputs(),
       .outputs = {{"", "[batch, heads, m, dv]"},
                   {"lse", "[batch, heads, m]", "log of each row's divisor", "lse"},

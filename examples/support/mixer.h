@@ -28,8 +28,8 @@ inline int64_t state_size(const Flash::State& s) {
 struct Mixer {
   static constexpr const char* type = "Mixer";
   using Layer = std::variant<MultiHeadAttention, Gau, Flash, LinearAttention, Retention, Gla, FusedAttention>;
-  using State =
-      std::variant<std::monostate, MultiHeadAttention::State, Gau::State, Flash::State, LinearState, FusedAttention::State>;
+  using State = std::variant<std::monostate, MultiHeadAttention::State, Gau::State, Flash::State, LinearState,
+                             FusedAttention::State>;
 
   Norm norm;
   Layer layer;
