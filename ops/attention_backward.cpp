@@ -5,7 +5,7 @@
 //   dV += (P ⊙ Z)ᵀ G     dQ += scale·ρ dS K     dK += scale·(ρ dS)ᵀ Q     dbias = ρ dS
 //
 // One task owns every splits-th tile of keys of one key head: it alone writes their dK and dV, and adds to a
-// dQ of its own split; the splits' dQ are added up at the end, in order.
+// dQ of its own split (the first to dQ itself); they are added up at the end, in order.
 #include <sluice/ops/attention_tiles.h>
 #include <sluice/ops/create.h>
 
@@ -24,7 +24,7 @@ struct Backward {
   const T *lse, *delta;
   AttentionGradients& grads;
   int64_t tile_rows, tile_cols, splits;
-  Tensor dq_parts;  // [splits, batch, heads, m, d]
+  Tensor dq_parts;  // [splits − 1, batch, heads, m, d]: the first split adds to dq itself
 
   Backward(const AttentionCall& c, const Tensor& gradient, const Tensor& l, const Tensor& dl, AttentionGradients& out)
       : call(c), tiles(c), o(c.options), g(gradient), lse(l.defined() ? l.data<T>() : nullptr),
@@ -32,7 +32,8 @@ struct Backward {
         tile_rows(std::clamp<int64_t>(tiles.m, 1, o.tile_rows > 0 ? o.tile_rows : kRows)),
         tile_cols(std::clamp<int64_t>(tiles.n, 1, o.tile_cols > 0 ? o.tile_cols : kCols)), splits(attention_splits(c.k)) {
     if (grads.dq.defined()) {
-      dq_parts = empty({splits, tiles.batch, tiles.heads, tiles.m, tiles.d}, c.q.options());
+      fill_(grads.dq, 0);
+      dq_parts = empty({splits - 1, tiles.batch, tiles.heads, tiles.m, tiles.d}, c.q.options());
       fill_(dq_parts, 0);
     }
   }
@@ -64,7 +65,7 @@ struct Backward {
         }
       }
     });
-    if (grads.dq.defined()) add_parts();
+    if (grads.dq.defined() && splits > 1) add_parts();
   }
 
   static void store(const T* from, const Heads<T>& to, int64_t b, int64_t h, int64_t row, int64_t rows, int64_t width) {
@@ -74,11 +75,10 @@ struct Backward {
   void add_parts() {
     const Heads<T> dq(grads.dq);
     const T* part = dq_parts.data<T>();
-    const int64_t all = dq_parts.numel() / splits, d = tiles.d;
+    const int64_t all = dq_parts.numel() / (splits - 1), d = tiles.d;
     for_each_row(tiles.batch * tiles.heads * tiles.m, d * splits, [&](int64_t r) {
       T* to = dq.at(r / tiles.m / tiles.heads, r / tiles.m % tiles.heads, r % tiles.m);
-      std::copy_n(part + r * d, d, to);
-      for (int64_t k = 1; k < splits; ++k)
+      for (int64_t k = 0; k + 1 < splits; ++k)
         for (int64_t c = 0; c < d; ++c) to[c] += part[k * all + r * d + c];
     });
   }
@@ -109,8 +109,10 @@ struct Backward {
     if (grads.dk.defined())
       product(Read::transposed, cols, tiles.d, rows, scale, w.ds, queries, tiles.q.row, w.dk + (col - tile_col) * tiles.d, tiles.d);
     if (grads.dq.defined()) {
-      T* dq = dq_parts.mutable_data<T>() + (((split * tiles.batch + b) * tiles.heads + h) * tiles.m + row) * tiles.d;
-      product(Read::plain, rows, tiles.d, cols, scale, w.ds, keys, tiles.k.row, dq, tiles.d);
+      const Heads<T> own(grads.dq);
+      T* dq = split == 0 ? own.at(b, h, row)
+                         : dq_parts.mutable_data<T>() + ((((split - 1) * tiles.batch + b) * tiles.heads + h) * tiles.m + row) * tiles.d;
+      product(Read::plain, rows, tiles.d, cols, scale, w.ds, keys, tiles.k.row, dq, split == 0 ? own.row : tiles.d);
     }
     if (grads.bias.defined()) {
       T* to = grads.bias.mutable_data<T>() + ((b * tiles.heads + h) * tiles.m + row) * tiles.n + col;
