@@ -50,14 +50,8 @@ Flash::Flash(FlashOptions given, Rng& rng)
          rng),
       out({options.expansion, options.dim, options.linear_bias, options.init, options.dtype}, rng) {
   const FlashOptions& o = options;
-  {  // Wu, Wv and Wz have fan-outs of their own; only their product with x is fused.
-    NoGrad guard;
-    auto kernel = [&](int64_t width) { return init_weight(o.dim, width, o.init, rng, o.dtype); };
-    Tensor wu = kernel(o.expansion), wv = kernel(o.expansion), wz = kernel(o.key_dim);
-    copy_(in.weight, cat({wu, wv, wz}, 1));
-  }
-  gamma = o.gamma_std > 0 ? init_normal({4, o.key_dim}, o.gamma_std, rng, o.dtype)
-                          : ones({4, o.key_dim}, {o.dtype}).requires_grad_();
+  detail::init_uvz(in, o.expansion, o.key_dim, o.init, rng);
+  gamma = detail::init_scale({4, o.key_dim}, o.gamma_std, rng, o.dtype);
   beta = zeros({4, o.key_dim}, {o.dtype}).requires_grad_();
   if (o.bias == GauBias::toeplitz) toeplitz_bias = init_normal({2 * o.chunk - 1}, 0.02, rng, o.dtype);
   if (o.bias == GauBias::rope) rope_bias = init_normal({2, o.key_dim}, 0.02, rng, o.dtype);

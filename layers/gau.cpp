@@ -39,6 +39,21 @@ GauOptions checked(GauOptions o) {
 
 }  // namespace
 
+namespace detail {
+
+void init_uvz(Linear& in, int64_t expansion, int64_t key_dim, Init init, Rng& rng) {
+  NoGrad guard;
+  auto kernel = [&](int64_t width) { return init_weight(in.weight.dim(0), width, init, rng, in.weight.dtype()); };
+  Tensor wu = kernel(expansion), wv = kernel(expansion), wz = kernel(key_dim);
+  copy_(in.weight, cat({wu, wv, wz}, 1));
+}
+
+Tensor init_scale(const Shape& shape, double std, Rng& rng, DType dtype) {
+  return std > 0 ? init_normal(shape, std, rng, dtype) : ones(shape, {dtype}).requires_grad_();
+}
+
+}  // namespace detail
+
 GauOptions gau_alpha_options(int64_t dim, int64_t layers, double dropout) {
   GauOptions o{.dim = dim};
   o.linear_bias = false;
@@ -57,14 +72,8 @@ Gau::Gau(GauOptions given, Rng& rng)
       in({options.dim, 2 * options.expansion + options.key_dim, options.linear_bias, {InitKind::zeros}, options.dtype}, rng),
       out({options.expansion, options.dim, options.linear_bias, options.init, options.dtype}, rng) {
   const GauOptions& o = options;
-  {  // Wu, Wv and Wz have fan-outs of their own; only their product with x is fused.
-    NoGrad guard;
-    auto kernel = [&](int64_t width) { return init_weight(o.dim, width, o.init, rng, o.dtype); };
-    Tensor wu = kernel(o.expansion), wv = kernel(o.expansion), wz = kernel(o.key_dim);
-    copy_(in.weight, cat({wu, wv, wz}, 1));
-  }
-  gamma = o.gamma_std > 0 ? init_normal({2, o.key_dim}, o.gamma_std, rng, o.dtype)
-                          : ones({2, o.key_dim}, {o.dtype}).requires_grad_();
+  detail::init_uvz(in, o.expansion, o.key_dim, o.init, rng);
+  gamma = detail::init_scale({2, o.key_dim}, o.gamma_std, rng, o.dtype);
   beta = zeros({2, o.key_dim}, {o.dtype}).requires_grad_();
   if (o.bias == GauBias::toeplitz) toeplitz_bias = init_normal({2 * o.max_length - 1}, 0.02, rng, o.dtype);
   if (o.bias == GauBias::rope) rope_bias = init_normal({2, o.key_dim / o.heads}, 0.02, rng, o.dtype);

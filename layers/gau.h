@@ -56,7 +56,8 @@ struct GauOptions {
 
   Init init = Init::xavier();
   /// N(0, γ_std²) instead of γ = 1. The paper's 0.02 belongs together with a Toeplitz bias: without one
-  /// the layer would start as the identity with vanishing gradients.
+  /// the layer would start as the identity with vanishing gradients. With γ = 1 queries equal keys at first: tasks that
+  /// look something up may need N(0, 1) to leave that symmetry (examples/07_associative_recall.cpp).
   double gamma_std = 0;
   DType dtype = f32;
 };
@@ -64,6 +65,14 @@ struct GauOptions {
 /// What GAU-α uses (Su 2022): post-norm RMS without parameters, no biases, softmax_plus, interleaved RoPE,
 /// DeepNorm-style initial values for `layers` layers.
 GauOptions gau_alpha_options(int64_t dim, int64_t layers, double dropout = 0.1);
+
+namespace detail {
+/// Initial weights of the fused map [dim, e (U) | e (V) | s (Z)]: each kernel has a fan-out of its own, only their
+/// product with x is one.
+void init_uvz(Linear& in, int64_t expansion, int64_t key_dim, Init init, Rng& rng);
+/// γ: ones, or N(0, std²) if std > 0.
+Tensor init_scale(const Shape& shape, double std, Rng& rng, DType dtype);
+}  // namespace detail
 
 struct Gau {
   static constexpr const char* type = "Gau";

@@ -5,6 +5,7 @@
 #include <sluice/ops/attention_reference.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
+#include <sluice/ops/heads.h>
 #include <sluice/ops/map.h>
 #include <sluice/ops/matmul.h>
 #include <sluice/ops/reduce.h>
@@ -91,21 +92,6 @@ Tensor attention_keep_mask(double p, uint64_t seed, uint64_t offset, const Shape
 
 namespace {
 
-/// Memory [batch, rows, heads, width] seen as [batch, heads, rows, width]: merging heads afterwards is a view.
-Tensor empty_heads(const Shape& s, TensorOptions options) {
-  Tensor x = empty({s[0], s[2], s[1], s[3]}, options);
-  Layout l = x.layout();
-  std::swap(l.shape[1], l.shape[2]), std::swap(l.strides[1], l.strides[2]);
-  return alias(x, l);
-}
-
-/// x as kernels read it: rows of contiguous values, not overlapping.
-Tensor readable(const Tensor& x) {
-  const int64_t width = x.dim(3);
-  const bool rows_fit = x.dim(2) <= 1 || x.strides()[2] >= std::max<int64_t>(1, width);
-  return rows_fit && (width <= 1 || x.strides()[3] == 1) ? x.detach() : clone(x.detach());
-}
-
 struct Random {
   uint64_t seed = 0, offset = 0;
 };
@@ -132,7 +118,7 @@ struct Attention final : Node {
     const Tensor q = saved(0), k = saved(1), v = saved(2), lse = saved(6), out = saved(7);
     AttentionOptions o = options;
     o.bias = saved(3), o.relative_bias = saved(4), o.sink = saved(5);
-    g = g.defined() ? readable(g) : zeros_like(out);
+    g = g.defined() ? detail::readable_rows(g) : zeros_like(out);
     Tensor delta;
     if (o.weighting == Weighting::softmax) {
       delta = contiguous(sum(g * out, {-1}));
@@ -140,14 +126,14 @@ struct Attention final : Node {
     }
     const int64_t m = q.dim(2), n = k.dim(2);
     detail::AttentionGradients grads;
-    if (needs(0)) grads.dq = empty_heads(q.shape(), q.options());
-    if (needs(1)) grads.dk = empty_heads(k.shape(), k.options());
-    if (needs(2)) grads.dv = empty_heads(v.shape(), v.options());
+    if (needs(0)) grads.dq = detail::empty_heads(q.shape(), q.options());
+    if (needs(1)) grads.dk = detail::empty_heads(k.shape(), k.options());
+    if (needs(2)) grads.dv = detail::empty_heads(v.shape(), v.options());
     if (needs(3)) grads.bias = zeros({q.dim(0), q.dim(1), m, n}, q.options());
     if (needs(4))
       grads.relative = zeros({q.dim(0), q.dim(1), detail::attention_splits(k), std::max<int64_t>(0, n + m - 1)}, q.options());
     if (k.dim(0) * k.dim(1) > 0) {
-      const Tensor rq = readable(q), rk = readable(k), rv = readable(v);
+      const Tensor rq = detail::readable_rows(q), rk = detail::readable_rows(k), rv = detail::readable_rows(v);
       detail::attention_backward(q.device())({rq, rk, rv, o, random.seed, random.offset}, g, lse, delta, grads);
     }
     Tensors result{grads.dq, grads.dk, grads.dv, grads.bias};
@@ -213,10 +199,10 @@ Tensor attend(const char* op, const Tensor& q_in, const Tensor& k_in, const Tens
   for (Tensor* x : {&o.bias, &o.relative_bias, &o.sink, &o.row_scale})
     if (x->defined() && x->rank() > 0 && x->strides()[x->rank() - 1] != 1) *x = contiguous(*x);
   const bool softmax = o.weighting == Weighting::softmax;
-  Tensor out = empty_heads({q.dim(0), q.dim(1), q.dim(2), v.dim(3)}, q.options());
+  Tensor out = detail::empty_heads({q.dim(0), q.dim(1), q.dim(2), v.dim(3)}, q.options());
   Tensor lse = softmax ? empty({q.dim(0), q.dim(1), q.dim(2)}, q.options()) : Tensor();
   if (q.dim(0) * q.dim(1) * q.dim(2) > 0) {
-    const Tensor rq = readable(q), rk = readable(k), rv = readable(v);
+    const Tensor rq = detail::readable_rows(q), rk = detail::readable_rows(k), rv = detail::readable_rows(v);
     detail::attention_forward(q.device())({rq, rk, rv, o, random.seed, random.offset}, out, lse);
   }
   const Tensor kept_lse = softmax ? alias(lse, lse.layout()) : Tensor();

@@ -8,36 +8,13 @@
 #include <sluice/core/math.h>
 #include <sluice/core/random.h>
 #include <sluice/ops/attention_kernels.h>
-#include <sluice/ops/blas.h>
-#include <sluice/ops/rows.h>
+#include <sluice/ops/heads.h>
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
 namespace sluice::detail {
-
-/// A [batch, heads, rows, width] tensor as the kernels read it.
-template <class T>
-struct Heads {
-  T* base = nullptr;
-  int64_t batch = 0, head = 0, row = 0;  // strides
-  explicit Heads(const Tensor& x)
-      : base(reinterpret_cast<T*>(x.raw())), batch(x.strides()[0]), head(x.strides()[1]),
-        row(x.shape()[2] > 1 ? x.strides()[2] : std::max<int64_t>(1, x.shape()[3])) {}
-  T* at(int64_t b, int64_t h, int64_t r) const { return base + b * batch + h * head + r * row; }
-};
-
-/// Scratch memory of a task, from the caching allocator.
-template <class T>
-class Scratch {
- public:
-  explicit Scratch(int64_t n) : memory_(empty({n}, {.dtype = dtype_of<T>()})) {}
-  T* data() { return reinterpret_cast<T*>(memory_.raw()); }
-
- private:
-  Tensor memory_;
-};
 
 template <class T>
 struct ScoreTiles {
@@ -143,28 +120,5 @@ struct ScoreTiles {
     }
   }
 };
-
-/// True if all of rows × width values are finite.
-template <class T>
-bool all_finite(const T* x, int64_t rows, int64_t width, int64_t stride) {
-  for (int64_t r = 0; r < rows; ++r) {
-    // x·0 is 0 for finite x, else NaN
-    if (const T zero = row_total<T>(width, [p = x + r * stride](int64_t i) { return p[i] * T(0); }); zero != T(0)) return false;
-  }
-  return true;
-}
-
-/// c [rows of a, m] += aᵀ or a · b, leaving out zeros of a: 0·NaN is no contribution. For tiles whose operands
-/// hold NaN or infinities behind the mask.
-template <class T>
-void sparse_product(Read ra, int64_t n, int64_t m, int64_t k, T alpha, const T* a, int64_t lda, const T* b, int64_t ldb,
-                    T* c, int64_t ldc) {
-  for (int64_t i = 0; i < n; ++i)
-    for (int64_t l = 0; l < k; ++l) {
-      const T weight = ra == Read::plain ? a[i * lda + l] : a[l * lda + i];
-      if (weight == T(0)) continue;
-      for (int64_t j = 0; j < m; ++j) c[i * ldc + j] += alpha * weight * b[l * ldb + j];
-    }
-}
 
 }  // namespace sluice::detail

@@ -4,6 +4,7 @@
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/gather.h>
+#include <sluice/ops/heads.h>
 #include <sluice/ops/linear_scan_kernels.h>
 #include <sluice/ops/matmul.h>
 #include <sluice/ops/reduce.h>
@@ -70,12 +71,6 @@ Tensor linear_scan_reference(const Tensor& q, const Tensor& k, const Tensor& v, 
 
 namespace {
 
-/// Last dim contiguous, rows not overlapping.
-Tensor readable(const Tensor& x) {
-  const bool fits = x.dim(2) <= 1 || x.strides()[2] >= std::max<int64_t>(1, x.dim(3));
-  return fits && (x.dim(3) <= 1 || x.strides()[3] == 1) ? x.detach() : clone(x.detach());
-}
-
 // With the pair weights w_c(t, j) = e^{G_tc − G_jc}:
 //   dq_t = Σ_j w (g_t·v_j) k_j        dk_j = Σ_t w (g_t·v_j) q_t        dv_j = Σ_t (Σ_c w q_tc k_jc) g_t
 // are the scans below. A step s lies between the pairs j < s <= t; those are all pairs with t >= s less those
@@ -109,15 +104,10 @@ struct LinearScan final : Node {
 
 Tensor linear_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay, const LinearScanOptions& o) {
   const Tensor g = checked_decay("linear_scan", q, k, v, log_decay, o);
-  Tensor y = empty({v.dim(0), v.dim(2), v.dim(1), v.dim(3)}, v.options());
-  {  // memory [batch, n, heads, e]: merging heads afterwards is a view
-    Layout l = y.layout();
-    std::swap(l.shape[1], l.shape[2]), std::swap(l.strides[1], l.strides[2]);
-    y = alias(y, l);
-  }
+  Tensor y = detail::empty_heads(v.shape(), v.options());
   if (y.numel() > 0) {
     const Tensor decay = g.defined() ? contiguous(g.detach()) : g;
-    detail::linear_scan_kernel(q.device())(readable(q), readable(k), readable(v), decay, o, y);
+    detail::linear_scan_kernel(q.device())(detail::readable_rows(q), detail::readable_rows(k), detail::readable_rows(v), decay, o, y);
   }
   const Tensor kept = g.defined() && g.rank() == 4 && o.decay_on_values ? y : Tensor();
   return record<LinearScan>(y, {q, k, v, g}, {q, k, v, g, kept}, o);

@@ -13,8 +13,7 @@
 #include <sluice/ops/linear_scan_kernels.h>
 
 #include <sluice/core/math.h>
-#include <sluice/ops/attention_tiles.h>
-#include <sluice/ops/blas.h>
+#include <sluice/ops/heads.h>
 
 #include <algorithm>
 
