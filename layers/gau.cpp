@@ -80,25 +80,7 @@ Gau::Gau(GauOptions given, Rng& rng)
   if (o.bias == GauBias::t5) t5_bias = init_normal({o.t5.buckets, 1}, 0.02, rng, o.dtype);
 }
 
-Tensor Gau::bias_for(int64_t m, int64_t n, int64_t row_offset) const {
-  switch (options.bias) {
-    case GauBias::none: return {};
-    case GauBias::toeplitz: return toeplitz(toeplitz_bias, m, n, row_offset);
-    case GauBias::rope: {
-      RopeOptions rows = options.rope, cols = options.rope;
-      rows.offset += row_offset;
-      const int64_t s = rope_bias.dim(1);
-      return matmul(rope(expand(narrow(rope_bias, 0, 0, 1), {m, s}), rows),
-                    transpose(rope(expand(narrow(rope_bias, 0, 1, 1), {n, s}), cols), 0, 1));
-    }
-    case GauBias::t5:
-      return squeeze(embedding(t5_bias, t5_buckets(m, n, options.t5, row_offset)), -1) *
-             std::sqrt(static_cast<double>(options.dim));
-  }
-  return {};
-}
-
-Tensor Gau::relative_bias_for(int64_t m, int64_t n) const {
+Tensor Gau::relative_bias(int64_t m, int64_t n) const {
   if (m == 0 || n == 0) return {};
   switch (options.bias) {
     case GauBias::none: return {};
@@ -126,7 +108,7 @@ Gau::Projected Gau::project(const Tensor& x, int64_t position) const {
 
 GauAttentionOptions Gau::attention_options(int64_t m, int64_t n) const {
   return {options.kind, *options.length, options.constant_length, options.causal, options.top_k,
-          options.attention_dropout, relative_bias_for(m, n)};
+          options.attention_dropout, relative_bias(m, n)};
 }
 
 Tensor Gau::finish(const Tensor& x, const Tensor& u, const Tensor& attended, Rng* rng) const {

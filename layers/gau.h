@@ -104,9 +104,7 @@ struct Gau {
   std::pair<Tensor, State> step(const Tensor& x, State state) const;
 
   /// The additive bias by distance, for m queries and n keys aligned at the end: [1, n + m − 1]; undefined for none.
-  Tensor relative_bias_for(int64_t m, int64_t n) const;
-  /// The same as a matrix, for queries row_offset … row_offset + m − 1 and keys 0 … n − 1; undefined for none.
-  Tensor bias_for(int64_t m, int64_t n, int64_t row_offset = 0) const;
+  Tensor relative_bias(int64_t m, int64_t n) const;
 
   static void visit(auto& self, auto&& f) {
     f("norm", self.norm);
