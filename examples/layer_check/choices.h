@@ -3,10 +3,10 @@
 
 #include "layer.h"
 
-#include <sluice/layers/gau.h>
-#include <sluice/layers/init.h>
-#include <sluice/layers/mlp.h>
-#include <sluice/layers/norm.h>
+#include <sluice/layers/gau/gau.h>
+#include <sluice/layers/nn/init.h>
+#include <sluice/layers/nn/mlp.h>
+#include <sluice/layers/nn/norm.h>
 #include <sluice/ops/activation.h>
 #include <sluice/ops/rope.h>
 

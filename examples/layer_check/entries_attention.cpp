@@ -2,8 +2,8 @@
 #include "choices.h"
 #include "registry.h"
 
-#include <sluice/ops/attention.h>
-#include <sluice/ops/attention_reference.h>
+#include <sluice/ops/attention/attention.h>
+#include <sluice/ops/attention/attention_reference.h>
 
 namespace layer_check {
 

@@ -3,7 +3,7 @@
 #include "option_lists.h"
 #include "registry.h"
 
-#include <sluice/layers/retention.h>
+#include <sluice/layers/linear_time/retention.h>
 #include <sluice/ops/norm.h>
 #include <sluice/ops/softmax.h>
 

@@ -2,7 +2,7 @@
 #include "choices.h"
 #include "registry.h"
 
-#include <sluice/layers/attention_conversion.h>
+#include <sluice/layers/heads/attention_conversion.h>
 
 namespace layer_check {
 

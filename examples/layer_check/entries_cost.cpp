@@ -2,7 +2,7 @@
 #include "option_lists.h"
 #include "registry.h"
 
-#include <sluice/layers/cost.h>
+#include <sluice/layers/report/cost.h>
 
 namespace layer_check {
 

@@ -2,7 +2,7 @@
 #include "flash_parameters.h"
 #include "registry.h"
 
-#include <sluice/layers/flash_model.h>
+#include <sluice/layers/gau/flash_model.h>
 
 namespace layer_check {
 

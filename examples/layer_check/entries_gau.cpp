@@ -3,7 +3,7 @@
 #include "option_lists.h"
 #include "registry.h"
 
-#include <sluice/layers/gau_attention.h>
+#include <sluice/layers/gau/gau_attention.h>
 
 namespace layer_check {
 

@@ -2,10 +2,10 @@
 #include "linear_options.h"
 #include "registry.h"
 
-#include <sluice/layers/gla.h>
+#include <sluice/layers/linear_time/gla.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
-#include <sluice/ops/linear_scan.h>
+#include <sluice/ops/scan/linear_scan.h>
 
 namespace layer_check {
 

@@ -1,7 +1,7 @@
 // Metrics: numbers without gradients.
 #include "registry.h"
 
-#include <sluice/layers/metrics.h>
+#include <sluice/layers/report/metrics.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/view.h>
 

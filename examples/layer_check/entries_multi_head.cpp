@@ -3,7 +3,7 @@
 #include "option_lists.h"
 #include "registry.h"
 
-#include <sluice/layers/attention_conversion.h>
+#include <sluice/layers/heads/attention_conversion.h>
 
 namespace layer_check {
 

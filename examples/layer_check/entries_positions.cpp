@@ -2,9 +2,9 @@
 #include "choices.h"
 #include "registry.h"
 
-#include <sluice/layers/flash_model.h>
+#include <sluice/layers/gau/flash_model.h>
+#include <sluice/ops/attention/relative_bias.h>
 #include <sluice/ops/elementwise.h>
-#include <sluice/ops/relative_bias.h>
 
 namespace layer_check {
 

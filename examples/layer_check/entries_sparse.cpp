@@ -3,7 +3,7 @@
 #include "registry.h"
 #include "sparse_options.h"
 
-#include <sluice/layers/sparse_masks.h>
+#include <sluice/layers/heads/sparse_masks.h>
 #include <sluice/ops/create.h>
 
 namespace layer_check {

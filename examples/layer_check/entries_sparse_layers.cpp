@@ -2,7 +2,7 @@
 #include "registry.h"
 #include "sparse_options.h"
 
-#include <sluice/layers/sparse_layers.h>
+#include <sluice/layers/heads/sparse_layers.h>
 
 namespace layer_check {
 

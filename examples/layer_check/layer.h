@@ -5,7 +5,7 @@
 #include "streaming.h"
 
 #include <sluice/core/random.h>
-#include <sluice/layers/module.h>
+#include <sluice/layers/nn/module.h>
 
 #include <functional>
 #include <memory>

@@ -4,16 +4,16 @@
 
 #include "options.h"
 
-#include <sluice/layers/flash.h>
-#include <sluice/layers/fused_attention.h>
-#include <sluice/layers/gated_attention.h>
-#include <sluice/layers/gated_cross_attention.h>
-#include <sluice/layers/gated_residual.h>
-#include <sluice/layers/gla.h>
-#include <sluice/layers/hierarchical.h>
-#include <sluice/layers/mlp.h>
-#include <sluice/layers/retention.h>
-#include <sluice/layers/tutorial_gau.h>
+#include <sluice/layers/gau/flash.h>
+#include <sluice/layers/gau/tutorial_gau.h>
+#include <sluice/layers/heads/fused_attention.h>
+#include <sluice/layers/heads/gated_attention.h>
+#include <sluice/layers/heads/gated_cross_attention.h>
+#include <sluice/layers/heads/hierarchical.h>
+#include <sluice/layers/linear_time/gla.h>
+#include <sluice/layers/linear_time/retention.h>
+#include <sluice/layers/nn/gated_residual.h>
+#include <sluice/layers/nn/mlp.h>
 
 namespace layer_check {
 

@@ -8,7 +8,7 @@
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/reduce.h>
-#include <sluice/ops/scan.h>
+#include <sluice/ops/scan/scan.h>
 
 #include <algorithm>
 

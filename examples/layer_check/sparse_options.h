@@ -3,8 +3,8 @@
 
 #include "choices.h"
 
-#include <sluice/layers/sinkhorn.h>
-#include <sluice/layers/sparse_attention.h>
+#include <sluice/layers/heads/sinkhorn.h>
+#include <sluice/layers/heads/sparse_attention.h>
 
 namespace layer_check {
 

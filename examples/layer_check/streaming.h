@@ -1,7 +1,7 @@
 // Layers that stream: step() over pieces of a sequence in place of one pass.
 #pragma once
 
-#include <sluice/layers/named_tensor.h>
+#include <sluice/layers/nn/named_tensor.h>
 #include <sluice/ops/view.h>
 
 #include <concepts>

@@ -5,8 +5,8 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/autograd/function.h>
-#include <sluice/layers/linear.h>
-#include <sluice/layers/module.h>
+#include <sluice/layers/nn/linear.h>
+#include <sluice/layers/nn/module.h>
 #include <sluice/ops/activation.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>

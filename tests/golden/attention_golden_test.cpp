@@ -6,8 +6,8 @@
 #include "support/catch.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/layers/multi_head_attention.h>
-#include <sluice/ops/attention_reference.h>
+#include <sluice/layers/heads/multi_head_attention.h>
+#include <sluice/ops/attention/attention_reference.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/view.h>

@@ -6,7 +6,7 @@
 #include "support/catch.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/layers/flash.h>
+#include <sluice/layers/gau/flash.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/view.h>

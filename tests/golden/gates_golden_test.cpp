@@ -2,8 +2,8 @@
 #include "golden/golden.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/layers/fused_attention.h>
-#include <sluice/layers/gated_cross_attention.h>
+#include <sluice/layers/heads/fused_attention.h>
+#include <sluice/layers/heads/gated_cross_attention.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/view.h>
 

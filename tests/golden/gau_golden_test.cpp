@@ -6,8 +6,8 @@
 #include "support/catch.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/layers/gau.h>
-#include <sluice/layers/tutorial_gau.h>
+#include <sluice/layers/gau/gau.h>
+#include <sluice/layers/gau/tutorial_gau.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/view.h>

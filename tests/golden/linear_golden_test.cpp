@@ -4,7 +4,7 @@
 #include "golden/golden.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/layers/linear_attention.h>
+#include <sluice/layers/linear_time/linear_attention.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/view.h>

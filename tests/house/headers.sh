@@ -4,10 +4,11 @@
 set -euo pipefail
 compiler=$2 include=$3
 cd "$1"
+shopt -s globstar
 
 failed=0 proved=0
 rest=()
-for header in core/*.h ops/*.h autograd/*.h layers/*.h; do
+for header in {core,ops,autograd,layers}/**/*.h; do
   grep -q '^#pragma once$' "$header" || { echo "$header: no #pragma once"; failed=1; }
   source=${header%.h}.cpp
   if [[ ! -f $source ]]; then

@@ -4,18 +4,32 @@ set -euo pipefail
 cd "$1"
 shopt -s nullglob
 
-# room: the rooms whose headers its files may include
-declare -A allowed=(
-  [core]='core'
-  [ops]='core ops'
-  [autograd]='core ops autograd'
-  [layers]='core ops autograd layers'
-  [cuda]='core ops/formulas.h'
+# room: the rooms whose headers its files may include. Each line names only rooms above it and itself, so
+# there is no circle.
+rooms=(
+  'core            core'
+  'ops             core ops'
+  'ops/attention   core ops ops/attention'
+  'ops/scan        core ops ops/attention ops/scan'
+  'autograd        core ops ops/attention ops/scan autograd'
+  'layers/nn          core ops ops/attention ops/scan autograd layers/nn'
+  'layers/gau         core ops ops/attention ops/scan autograd layers/nn layers/gau'
+  'layers/heads       core ops ops/attention ops/scan autograd layers/nn layers/gau layers/heads'
+  'layers/linear_time core ops ops/attention ops/scan autograd layers/nn layers/gau layers/linear_time'
+  'layers/train    core ops ops/attention ops/scan autograd layers/nn layers/gau layers/heads layers/linear_time layers/train'
+  'layers/report   core ops ops/attention ops/scan autograd layers/nn layers/gau layers/heads layers/linear_time layers/report'
+  'layers          core ops ops/attention ops/scan autograd layers/nn layers/gau layers/heads layers/linear_time layers/train layers/report layers'
+  'cuda            core ops/formulas.h'
 )
 failed=0 includes=0
 bad() { printf '%s\n' "$*"; failed=1; }
 
-for room in "${!allowed[@]}"; do
+for folder in {core,ops,autograd,layers,cuda}/ {ops,layers}/*/; do
+  grep -qE "^${folder%/} " <(printf '%s\n' "${rooms[@]}") || bad "$folder is no room of tests/house/layering.sh"
+done
+
+for line in "${rooms[@]}"; do
+  read -r room allowed <<<"$line"
   for file in "$room"/*.{h,cpp,cu,cuh}; do
     while IFS=: read -r line header; do
       includes=$((includes + 1))
@@ -25,10 +39,10 @@ for room in "${!allowed[@]}"; do
         '<sluice/'*)
           path=${header#<sluice/} path=${path%>}
           ok=0
-          for to in ${allowed[$room]}; do
-            if [[ $path == "$to" || $path == "$to"/* ]]; then ok=1; fi
+          for to in $allowed; do
+            if [[ $path == "$to" || ${path%/*} == "$to" ]]; then ok=1; fi
           done
-          ((ok)) || bad "$where: $room may not include $header (only: ${allowed[$room]})"
+          ((ok)) || bad "$where: $room may not include $header (only: $allowed)"
           [[ -f $path ]] || bad "$where: no such file: $header"
           ;;
         '<'*)

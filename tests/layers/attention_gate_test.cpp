@@ -2,7 +2,7 @@
 // way of sharing, with its gradients.
 #include "layers/gates_reference.h"
 
-#include <sluice/layers/attention_gate.h>
+#include <sluice/layers/heads/attention_gate.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/reduce.h>
 

@@ -1,4 +1,4 @@
-#include <sluice/layers/clip.h>
+#include <sluice/layers/train/clip.h>
 
 #include <sluice/autograd/engine.h>
 #include <sluice/ops/create.h>

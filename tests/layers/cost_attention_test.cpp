@@ -5,8 +5,8 @@
 
 #include <sluice/core/allocator.h>
 #include <sluice/core/node.h>
-#include <sluice/layers/cost.h>
-#include <sluice/ops/attention_reference.h>
+#include <sluice/layers/report/cost.h>
+#include <sluice/ops/attention/attention_reference.h>
 #include <sluice/ops/create.h>
 
 #include <algorithm>

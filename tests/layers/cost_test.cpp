@@ -1,9 +1,9 @@
-// What layers cost (SPEC §1, §3, §6, §9, §12): the formulas of layers/cost.h against layers that were made, states
+// What layers cost (SPEC §1, §3, §6, §9, §12): the formulas of layers/report/cost.h against layers that were made, states
 // that were streamed, and products counted from the shapes of weights.
 #include "support/approx.h"
 #include "support/catch.h"
 
-#include <sluice/layers/cost.h>
+#include <sluice/layers/report/cost.h>
 #include <sluice/ops/create.h>
 
 using namespace sluice;

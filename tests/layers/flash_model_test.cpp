@@ -5,8 +5,8 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/autograd/gradcheck.h>
-#include <sluice/layers/flash_model.h>
-#include <sluice/layers/optim.h>
+#include <sluice/layers/gau/flash_model.h>
+#include <sluice/layers/train/optim.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/loss.h>

@@ -4,7 +4,7 @@
 
 #include "layers/gau_reference.h"
 
-#include <sluice/layers/flash.h>
+#include <sluice/layers/gau/flash.h>
 
 namespace sluice::testing {
 

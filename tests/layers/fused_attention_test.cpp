@@ -1,7 +1,7 @@
 // Softmax and linear attention mixed by a gate (SPEC §12.5) against loops.
 #include "layers/gates_reference.h"
 
-#include <sluice/layers/fused_attention.h>
+#include <sluice/layers/heads/fused_attention.h>
 #include <sluice/ops/create.h>
 
 using namespace sluice;

@@ -2,7 +2,7 @@
 // pair where the definition has one.
 #include "layers/gates_reference.h"
 
-#include <sluice/layers/gated_cross_attention.h>
+#include <sluice/layers/heads/gated_cross_attention.h>
 #include <sluice/ops/create.h>
 
 using namespace sluice;

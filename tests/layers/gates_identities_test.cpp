@@ -2,14 +2,14 @@
 #include "layers/gates_reference.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/layers/fused_attention.h>
-#include <sluice/layers/gated_attention.h>
-#include <sluice/layers/gated_residual.h>
+#include <sluice/layers/heads/fused_attention.h>
+#include <sluice/layers/heads/gated_attention.h>
+#include <sluice/layers/nn/gated_residual.h>
 #include <sluice/ops/activation.h>
 #include <sluice/ops/create.h>
-#include <sluice/ops/linear_scan.h>
 #include <sluice/ops/matmul.h>
 #include <sluice/ops/reduce.h>
+#include <sluice/ops/scan/linear_scan.h>
 
 using namespace sluice;
 using namespace sluice::testing;

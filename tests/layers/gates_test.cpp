@@ -1,8 +1,8 @@
 // Textbook gates (SPEC §12): output, query, key and value gates, and gated residuals.
 #include "layers/gates_reference.h"
 
-#include <sluice/layers/gated_attention.h>
-#include <sluice/layers/gated_residual.h>
+#include <sluice/layers/heads/gated_attention.h>
+#include <sluice/layers/nn/gated_residual.h>
 #include <sluice/ops/activation.h>
 #include <sluice/ops/create.h>
 

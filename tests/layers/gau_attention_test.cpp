@@ -5,7 +5,7 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/autograd/gradcheck.h>
-#include <sluice/ops/attention.h>
+#include <sluice/ops/attention/attention.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/matmul.h>

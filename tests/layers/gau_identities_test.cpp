@@ -4,7 +4,7 @@
 #include "support/identities.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/layers/mlp.h>
+#include <sluice/layers/nn/mlp.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/gather.h>

@@ -3,7 +3,7 @@
 #include "support/catch.h"
 
 #include <sluice/core/node.h>
-#include <sluice/layers/gau.h>
+#include <sluice/layers/gau/gau.h>
 #include <sluice/ops/activation.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>

@@ -4,7 +4,7 @@
 
 #include <sluice/core/node.h>
 #include <sluice/core/random.h>
-#include <sluice/layers/gau_moments.h>
+#include <sluice/layers/gau/gau_moments.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/matmul.h>

@@ -4,7 +4,7 @@
 
 #include "support/approx.h"
 
-#include <sluice/layers/gau.h>
+#include <sluice/layers/gau/gau.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/view.h>
 

@@ -4,7 +4,7 @@
 #include "support/catch.h"
 #include "support/identities.h"
 
-#include <sluice/layers/attention_conversion.h>
+#include <sluice/layers/heads/attention_conversion.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/reduce.h>
 

@@ -1,7 +1,7 @@
 // Stacks of local and global attention (SPEC §12.6): who reaches whom, streaming, state sizes, gradients.
 #include "layers/gates_reference.h"
 
-#include <sluice/layers/hierarchical.h>
+#include <sluice/layers/heads/hierarchical.h>
 #include <sluice/ops/create.h>
 
 using namespace sluice;

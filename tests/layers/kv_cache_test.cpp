@@ -4,7 +4,7 @@
 #include "support/catch.h"
 
 #include <sluice/core/node.h>
-#include <sluice/layers/kv_cache.h>
+#include <sluice/layers/heads/kv_cache.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/view.h>
 

@@ -6,8 +6,8 @@
 #include "support/catch.h"
 
 #include <sluice/autograd/gradcheck.h>
-#include <sluice/layers/gla.h>
-#include <sluice/layers/retention.h>
+#include <sluice/layers/linear_time/gla.h>
+#include <sluice/layers/linear_time/retention.h>
 
 namespace sluice::testing {
 

@@ -1,5 +1,5 @@
 // Linear, Embedding, Dropout against plain loops in f64, and their gradients.
-#include <sluice/layers/linear.h>
+#include <sluice/layers/nn/linear.h>
 
 #include "support/approx.h"
 #include "support/catch.h"

@@ -3,7 +3,7 @@
 #include "support/catch.h"
 
 #include <sluice/autograd/gradcheck.h>
-#include <sluice/layers/flash_model.h>
+#include <sluice/layers/gau/flash_model.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 

@@ -2,9 +2,9 @@
 #include "support/approx.h"
 #include "support/catch.h"
 
-#include <sluice/layers/attention_gate.h>
-#include <sluice/layers/metrics.h>
-#include <sluice/ops/attention_reference.h>
+#include <sluice/layers/heads/attention_gate.h>
+#include <sluice/layers/report/metrics.h>
+#include <sluice/ops/attention/attention_reference.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/gather.h>

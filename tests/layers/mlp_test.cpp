@@ -1,12 +1,12 @@
 // MLP and the GLU family against their formulas in plain loops, and their gradients.
-#include <sluice/layers/mlp.h>
+#include <sluice/layers/nn/mlp.h>
 
 #include "support/approx.h"
 #include "support/catch.h"
 
 #include <sluice/autograd/engine.h>
 #include <sluice/autograd/gradcheck.h>
-#include <sluice/layers/optim.h>
+#include <sluice/layers/train/optim.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/loss.h>

@@ -1,5 +1,5 @@
 // What visit() gives for free: parameters, state, files, counting, conversion, summaries.
-#include <sluice/layers/module.h>
+#include <sluice/layers/nn/module.h>
 
 #include "support/approx.h"
 #include "support/catch.h"
@@ -8,11 +8,11 @@
 #include <sluice/autograd/engine.h>
 #include <sluice/core/allocator.h>
 #include <sluice/core/safetensors.h>
-#include <sluice/layers/gau.h>
-#include <sluice/layers/linear.h>
-#include <sluice/layers/mlp.h>
-#include <sluice/layers/norm.h>
-#include <sluice/layers/optim.h>
+#include <sluice/layers/gau/gau.h>
+#include <sluice/layers/nn/linear.h>
+#include <sluice/layers/nn/mlp.h>
+#include <sluice/layers/nn/norm.h>
+#include <sluice/layers/train/optim.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/reduce.h>

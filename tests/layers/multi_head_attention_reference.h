@@ -4,7 +4,7 @@
 
 #include "layers/gau_reference.h"
 
-#include <sluice/layers/multi_head_attention.h>
+#include <sluice/layers/heads/multi_head_attention.h>
 
 namespace sluice::testing {
 

@@ -1,5 +1,5 @@
 // Normalisation layers against their definitions in plain loops, their gradients and edges.
-#include <sluice/layers/norm.h>
+#include <sluice/layers/nn/norm.h>
 
 #include "support/approx.h"
 #include "support/catch.h"

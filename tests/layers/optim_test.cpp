@@ -1,4 +1,4 @@
-#include <sluice/layers/optim.h>
+#include <sluice/layers/train/optim.h>
 
 #include <sluice/autograd/engine.h>
 #include <sluice/core/parallel.h>

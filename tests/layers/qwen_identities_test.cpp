@@ -6,7 +6,7 @@
 
 #include <sluice/autograd/gradcheck.h>
 #include <sluice/core/node.h>
-#include <sluice/layers/attention_conversion.h>
+#include <sluice/layers/heads/attention_conversion.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 

@@ -1,4 +1,4 @@
-#include <sluice/layers/schedule.h>
+#include <sluice/layers/train/schedule.h>
 
 #include <sluice/core/error.h>
 

@@ -2,8 +2,8 @@
 #include "layers/sparse_reference.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/layers/sinkhorn.h>
-#include <sluice/ops/attention.h>
+#include <sluice/layers/heads/sinkhorn.h>
+#include <sluice/ops/attention/attention.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/matmul.h>
 #include <sluice/ops/reduce.h>

@@ -3,8 +3,8 @@
 #include "support/identities.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/layers/sinkhorn.h>
-#include <sluice/ops/attention.h>
+#include <sluice/layers/heads/sinkhorn.h>
+#include <sluice/ops/attention/attention.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/gather.h>
 #include <sluice/ops/matmul.h>

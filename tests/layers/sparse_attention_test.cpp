@@ -3,8 +3,8 @@
 #include "support/identities.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/layers/sparse_attention.h>
-#include <sluice/layers/sparse_masks.h>
+#include <sluice/layers/heads/sparse_attention.h>
+#include <sluice/layers/heads/sparse_masks.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/gather.h>
 #include <sluice/ops/matmul.h>

@@ -2,7 +2,7 @@
 #include "layers/sparse_reference.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/layers/sparse_layers.h>
+#include <sluice/layers/heads/sparse_layers.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/matmul.h>
 #include <sluice/ops/reduce.h>

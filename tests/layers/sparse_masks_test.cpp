@@ -3,7 +3,7 @@
 #include "support/catch.h"
 #include "support/identities.h"
 
-#include <sluice/layers/sparse_masks.h>
+#include <sluice/layers/heads/sparse_masks.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/view.h>

@@ -2,7 +2,7 @@
 #include "support/approx.h"
 #include "support/catch.h"
 
-#include <sluice/layers/sparse_layers.h>
+#include <sluice/layers/heads/sparse_layers.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/view.h>
 

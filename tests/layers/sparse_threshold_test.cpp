@@ -3,7 +3,7 @@
 #include "support/identities.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/layers/sparse_attention.h>
+#include <sluice/layers/heads/sparse_attention.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/view.h>

@@ -1,5 +1,5 @@
 // Damaged and foreign checkpoints: an error of ours, and nothing changes.
-#include <sluice/layers/training.h>
+#include <sluice/layers/train/training.h>
 
 #include "support/approx.h"
 #include "support/catch.h"
@@ -7,8 +7,8 @@
 
 #include <sluice/core/file.h>
 #include <sluice/core/safetensors.h>
-#include <sluice/layers/linear.h>
-#include <sluice/layers/mlp.h>
+#include <sluice/layers/nn/linear.h>
+#include <sluice/layers/nn/mlp.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/view.h>

@@ -1,5 +1,5 @@
 // Training goes on bit for bit: through a checkpoint, and on any number of threads.
-#include <sluice/layers/training.h>
+#include <sluice/layers/train/training.h>
 
 #include "support/approx.h"
 #include "support/catch.h"
@@ -7,11 +7,11 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/core/parallel.h>
-#include <sluice/layers/clip.h>
-#include <sluice/layers/gau.h>
-#include <sluice/layers/linear.h>
-#include <sluice/layers/mlp.h>
-#include <sluice/layers/norm.h>
+#include <sluice/layers/gau/gau.h>
+#include <sluice/layers/nn/linear.h>
+#include <sluice/layers/nn/mlp.h>
+#include <sluice/layers/nn/norm.h>
+#include <sluice/layers/train/clip.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/loss.h>

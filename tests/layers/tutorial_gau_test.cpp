@@ -4,7 +4,7 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/autograd/gradcheck.h>
-#include <sluice/layers/tutorial_gau.h>
+#include <sluice/layers/gau/tutorial_gau.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/reduce.h>

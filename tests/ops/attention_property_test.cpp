@@ -8,7 +8,7 @@
 #include <sluice/autograd/gradcheck.h>
 #include <sluice/core/allocator.h>
 #include <sluice/core/parallel.h>
-#include <sluice/ops/attention_reference.h>
+#include <sluice/ops/attention/attention_reference.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/reduce.h>

@@ -6,7 +6,7 @@
 #include "support/naive_attention.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/ops/attention_reference.h>
+#include <sluice/ops/attention/attention_reference.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/matmul.h>

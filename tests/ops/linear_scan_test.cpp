@@ -10,8 +10,8 @@
 #include <sluice/core/parallel.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
-#include <sluice/ops/linear_scan.h>
 #include <sluice/ops/reduce.h>
+#include <sluice/ops/scan/linear_scan.h>
 #include <sluice/ops/view.h>
 
 #include <cmath>

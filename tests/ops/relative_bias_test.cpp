@@ -5,12 +5,12 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/autograd/gradcheck.h>
-#include <sluice/ops/attention_reference.h>
+#include <sluice/ops/attention/attention_reference.h>
+#include <sluice/ops/attention/relative_bias.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/gather.h>
 #include <sluice/ops/matmul.h>
-#include <sluice/ops/relative_bias.h>
 #include <sluice/ops/view.h>
 
 #include <cmath>

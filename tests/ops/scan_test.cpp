@@ -1,4 +1,4 @@
-#include <sluice/ops/scan.h>
+#include <sluice/ops/scan/scan.h>
 
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>

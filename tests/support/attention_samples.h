@@ -3,7 +3,7 @@
 
 #include "support/approx.h"
 
-#include <sluice/ops/attention.h>
+#include <sluice/ops/attention/attention.h>
 
 #include <string>
 

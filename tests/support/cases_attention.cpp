@@ -1,8 +1,8 @@
-// Rows: ops/attention.h, ops/attention_reference.h, ops/attention_mask.h.
+// Rows: ops/attention/attention.h, ops/attention/attention_reference.h, ops/attention/attention_mask.h.
 #include "support/naive_attention.h"
 #include "support/op_cases.h"
 
-#include <sluice/ops/attention_reference.h>
+#include <sluice/ops/attention/attention_reference.h>
 #include <sluice/ops/elementwise.h>
 
 #include <cmath>

@@ -1,7 +1,7 @@
-// Rows: ops/relative_bias.h.
+// Rows: ops/attention/relative_bias.h.
 #include "support/op_cases.h"
 
-#include <sluice/ops/relative_bias.h>
+#include <sluice/ops/attention/relative_bias.h>
 
 #include <cmath>
 

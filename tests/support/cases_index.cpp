@@ -1,8 +1,8 @@
-// Rows: ops/gather.h, ops/scan.h, ops/sort.h.
+// Rows: ops/gather.h, ops/scan/scan.h, ops/sort.h.
 #include "support/op_cases.h"
 
 #include <sluice/ops/gather.h>
-#include <sluice/ops/scan.h>
+#include <sluice/ops/scan/scan.h>
 #include <sluice/ops/sort.h>
 
 #include <algorithm>

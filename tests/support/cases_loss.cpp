@@ -1,7 +1,7 @@
-// Rows: ops/loss.h, ops/dropout.h, ops/attention_weights.h.
+// Rows: ops/loss.h, ops/dropout.h, ops/attention/attention_weights.h.
 #include "support/op_cases.h"
 
-#include <sluice/ops/attention_weights.h>
+#include <sluice/ops/attention/attention_weights.h>
 #include <sluice/ops/dropout.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/loss.h>

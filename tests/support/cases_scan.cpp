@@ -1,7 +1,7 @@
-// Rows: ops/linear_scan.h.
+// Rows: ops/scan/linear_scan.h.
 #include "support/op_cases.h"
 
-#include <sluice/ops/linear_scan.h>
+#include <sluice/ops/scan/linear_scan.h>
 
 #include <cmath>
 

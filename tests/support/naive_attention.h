@@ -1,10 +1,10 @@
-// Attention as plain loops, from the conventions in ops/attention.h and ops/attention_mask.h alone: one pair at
+// Attention as plain loops, from the conventions in ops/attention/attention.h and ops/attention/attention_mask.h alone: one pair at
 // a time, every weight on its own. Of the library it uses the option names and the values of tensors.
 #pragma once
 
 #include "support/array.h"
 
-#include <sluice/ops/attention.h>
+#include <sluice/ops/attention/attention.h>
 
 namespace sluice::testing {
 

@@ -3,7 +3,7 @@
 
 #include "support/approx.h"
 
-#include <sluice/ops/linear_scan.h>
+#include <sluice/ops/scan/linear_scan.h>
 
 #include <string>
 

@@ -1,0 +1,139 @@
+#include <sluice/layers/gau/flash.h>
+
+#include <sluice/core/node.h>
+#include <sluice/layers/nn/heads.h>
+#include <sluice/ops/attention/relative_bias.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/map.h>
+#include <sluice/ops/view.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace sluice {
+
+namespace {
+
+FlashOptions checked(FlashOptions o) {
+  if (o.dim < 1 || o.expansion < 0 || o.key_dim < 1 || o.chunk < 1)
+    fail<ValueError>("flash: sizes must be positive — got dim=", o.dim, ", expansion=", o.expansion,
+                     ", key_dim=", o.key_dim, ", chunk=", o.chunk);
+  if (o.expansion == 0) o.expansion = 2 * o.dim;
+  o.t5.causal = o.causal;
+  return o;
+}
+
+/// Channels that token_shift moves.
+int64_t shifted_width(int64_t dim) { return (dim + 1) / 2; }
+
+/// x̂ with its first channels taken from the token before, `before` [batch, 1, ·] standing before the first.
+Tensor shift_tokens(const Tensor& normed, const Tensor& before, const Tensor& key_mask, const Tensor& segments) {
+  const int64_t width = shifted_width(normed.dim(2)), n = normed.dim(1);
+  if (n == 0) return normed;
+  Tensor moved = cat({before, narrow(narrow(normed, 2, 0, width), 1, 0, n - 1)}, 1);
+  auto hide = [&](const Tensor& cut) {  // cut: bool [batch, n − 1], between a token and the next
+    moved = masked_fill(moved, unsqueeze(pad(cut, 1, 1, 0), -1), 0);
+  };
+  if (key_mask.defined()) hide(logical_not(narrow(key_mask, 1, 0, n - 1)));
+  if (segments.defined()) hide(ne(narrow(segments, 1, 0, n - 1), narrow(segments, 1, 1, n - 1)));
+  return cat({moved, narrow(normed, 2, width, normed.dim(2) - width)}, 2);
+}
+
+Tensor no_token(const Tensor& x) { return zeros({x.dim(0), 1, shifted_width(x.dim(2))}, x.options()); }
+
+}  // namespace
+
+Flash::Flash(FlashOptions given, Rng& rng)
+    : options(checked(given)),
+      norm({options.dim, options.norm, 1e-5, options.dtype}),
+      in({options.dim, 2 * options.expansion + options.key_dim, options.linear_bias, {InitKind::zeros}, options.dtype},
+         rng),
+      out({options.expansion, options.dim, options.linear_bias, options.init, options.dtype}, rng) {
+  const FlashOptions& o = options;
+  detail::init_uvz(in, o.expansion, o.key_dim, o.init, rng);
+  gamma = detail::init_scale({4, o.key_dim}, o.gamma_std, rng, o.dtype);
+  beta = zeros({4, o.key_dim}, {o.dtype}).requires_grad_();
+  if (o.bias == GauBias::toeplitz) toeplitz_bias = init_normal({2 * o.chunk - 1}, 0.02, rng, o.dtype);
+  if (o.bias == GauBias::rope) rope_bias = init_normal({2, o.key_dim}, 0.02, rng, o.dtype);
+  if (o.bias == GauBias::t5) t5_bias = init_normal({o.t5.buckets, 1}, 0.02, rng, o.dtype);
+}
+
+Tensor Flash::relative_bias(int64_t length) const {
+  length = std::max<int64_t>(1, length);
+  switch (options.bias) {
+    case GauBias::none: return {};
+    case GauBias::toeplitz: return relative_toeplitz(toeplitz_bias, length, length);
+    case GauBias::rope:
+      return relative_rope(select(rope_bias, 0, 0), select(rope_bias, 0, 1), length, length, options.rope);
+    case GauBias::t5:
+      return relative_t5(t5_bias, length, length, options.t5) * std::sqrt(static_cast<double>(options.key_dim));
+  }
+  return {};
+}
+
+Flash::Projected Flash::project(const Tensor& normed, int64_t position) const {
+  const FlashOptions& o = options;
+  std::vector<Tensor> part = split(activate(o.activation, in(normed)), {o.expansion, o.expansion, o.key_dim}, -1);
+  auto rows = [](const Tensor& t) { return unsqueeze(unsqueeze(t, 1), 1); };  // [4, 1, 1, s]
+  Tensor four = map(formula::ScaleOffset{}, part[2], rows(gamma), rows(beta));  // [4, batch, n, s]
+  if (o.use_rope) {
+    RopeOptions r = o.rope;
+    r.offset += position;
+    four = rope(four, r);
+  }
+  std::vector<Tensor> z = split(four, {1, 1, 1, 1}, 0);
+  for (Tensor& t : z) t = squeeze(t, 0);
+  return {part[0], part[1], z[0], z[1], z[2], z[3]};
+}
+
+MixedChunkOptions Flash::mixed_options() const {
+  const FlashOptions& o = options;
+  return {o.chunk,         o.causal,        o.kind,      o.scaling, o.length,
+          o.count_padding, o.across_chunks, o.quadratic, o.linear,  o.attention_dropout};
+}
+
+Tensor Flash::finish(const Tensor& x, const Tensor& u, const Tensor& mixed, Rng* rng) const {
+  return x + Dropout{options.dropout}(out(u * mixed), rng);
+}
+
+Tensor Flash::operator()(const Tensor& x, const Tensor& key_mask, Rng* rng, const Tensor& segments) const {
+  ModuleScope scope(this, type);
+  const FlashOptions& o = options;
+  if (x.rank() != 3 || x.dim(-1) != o.dim) fail("flash: got x=", x, "; need [batch, n, ", o.dim, "]");
+  for (const Tensor* rows : {&key_mask, &segments})
+    if (rows->defined() && rows->shape() != Shape{x.dim(0), x.dim(1)})
+      fail("flash: ", rows == &segments ? "segments=" : "key_mask=", *rows, " does not fit x=", x, "; need [batch, n]");
+  const Tensor tokens = finite_padding(x, key_mask);
+  Tensor normed = norm(tokens);
+  if (o.token_shift) normed = shift_tokens(normed, no_token(normed), key_mask, segments);
+  const Projected p = project(normed, 0);
+  Tensor mixed = mixed_chunk_attention(p.q_quad, p.k_quad, p.q_lin, p.k_lin, p.v, mixed_options(),
+                                       relative_bias(std::min(x.dim(1), o.chunk)), key_mask, segments, rng);
+  return finish(tokens, p.u, mixed, rng);
+}
+
+std::pair<Tensor, Flash::State> Flash::step(const Tensor& x, State state) const {
+  ModuleScope scope(this, type);
+  const FlashOptions& o = options;
+  if (!o.causal) fail<ValueError>("flash: only a causal layer can be streamed");
+  if (x.rank() != 3 || x.dim(-1) != o.dim) fail("flash: got x=", x, "; need [batch, m, ", o.dim, "]");
+  if (state.mixed.sum.defined() && state.mixed.sum.dim(0) != x.dim(0))
+    fail("flash: a state of batch ", state.mixed.sum.dim(0), " does not continue with x=", x);
+  NoGrad guard;
+  Tensor normed = norm(x);
+  if (o.token_shift) {
+    const Tensor before = state.shift.defined() ? state.shift : no_token(normed);
+    const Tensor last = cat({before, narrow(normed, 2, 0, shifted_width(o.dim))}, 1);
+    state.shift = clone(narrow(last, 1, last.dim(1) - 1, 1));
+    normed = shift_tokens(normed, before, {}, {});
+  }
+  const Projected p = project(normed, state.length());
+  auto head = [](const Tensor& t) { return unsqueeze(t, 1); };
+  auto [mixed, next] = mixed_chunk_step(head(p.q_quad), head(p.k_quad), head(p.q_lin), head(p.k_lin), head(p.v),
+                                        mixed_options(), relative_bias(o.chunk), std::move(state.mixed));
+  state.mixed = std::move(next);
+  return {finish(x, p.u, squeeze(mixed, 1), nullptr), std::move(state)};
+}
+
+}  // namespace sluice

@@ -1,0 +1,104 @@
+// FLASH (Hua et al. 2022): a gated attention unit whose attention is mixed-chunk attention, linear in n.
+//
+//   x̂ = norm(x)                      (optionally half of its channels moved on by one token)
+//   U = φ(x̂·Wu), V = φ(x̂·Wv)  [n, e]        Z = φ(x̂·Wz)  [n, s]
+//   Qquad, Kquad, Qlin, Klin = γ_i ⊙ Z + β_i, i = 0 … 3     (RoPE on all four, positions over the whole sequence)
+//   y = x + (U ⊙ (quad + lin))·Wo                            (layers/gau/mixed_chunk.h)
+//
+// Cost: 2n(3de + ds) + 2nC(s + e) + 4nse operations. A causal stream carries se + C(2s + e) numbers, whatever
+// its length: 655 360 for d = 768, e = 1536, s = 128, C = 256.
+#pragma once
+
+#include <sluice/layers/gau/gau.h>
+#include <sluice/layers/gau/mixed_chunk.h>
+
+namespace sluice {
+
+struct FlashOptions {
+  int64_t dim;
+  int64_t expansion = 0;  // e; 0 means 2·dim
+  int64_t key_dim = 128;  // s
+  int64_t chunk = 256;    // C
+  bool causal = false;
+  Act activation = Act::silu;
+  bool linear_bias = true;  // biases of the dense maps, initially 0
+
+  GauKind kind = GauKind::su;
+  ChunkScaling scaling = ChunkScaling::su;
+  ChunkLength length = ChunkLength::chunk;
+  bool count_padding = false, across_chunks = true;  // see MixedChunkOptions
+  bool quadratic = true, linear = true;
+
+  bool use_rope = true;
+  RopeOptions rope = {};
+  /// Within a chunk. The Toeplitz table covers C positions; T5's values are multiplied by √s (lucidrains).
+  GauBias bias = GauBias::none;
+  T5BucketOptions t5 = {};  // `causal` follows the layer
+
+  NormKind norm = NormKind::scale;
+  /// The first ⌈d/2⌉ channels of x̂ come from the token before (lucidrains), but not across padding and documents.
+  bool token_shift = false;
+  double attention_dropout = 0, dropout = 0;
+
+  Init init = Init::xavier();
+  /// N(0, γ_std²) instead of γ = 1. The paper's 0.02 belongs together with a bias: see GauOptions.
+  double gamma_std = 0;
+  DType dtype = f32;
+};
+
+struct Flash {
+  static constexpr const char* type = "Flash";
+
+  /// The streaming state: s·e + C·(2s + e) numbers a sequence, and ⌈d/2⌉ more with token_shift.
+  struct State {
+    MixedChunkState mixed;
+    Tensor shift;  // [batch, 1, ⌈d/2⌉]: x̂ of the last token
+    int64_t length() const { return mixed.length; }
+  };
+
+  FlashOptions options;
+  Norm norm;
+  Linear in;   // dim → e (U) | e (V) | s (Z)
+  Linear out;  // e → dim
+  Tensor gamma, beta;    // [4, s]: rows q_quad, k_quad, q_lin, k_lin
+  Tensor toeplitz_bias;  // [2·C − 1]
+  Tensor rope_bias;      // [2, s]
+  Tensor t5_bias;        // [buckets, 1]
+
+  Flash() = default;
+  Flash(FlashOptions o, Rng& rng);
+
+  /// x [batch, n, dim] → the same. key_mask: bool [batch, n], true for real tokens. segments: i64 [batch, n],
+  /// document numbers (see mixed_chunk_attention). rng switches dropout on.
+  Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr,
+                    const Tensor& segments = {}) const;
+
+  /// The next m tokens of a stream, x [batch, m, dim]: equal to the rows of the full causal forward pass.
+  /// Without history. Throws ValueError unless causal.
+  std::pair<Tensor, State> step(const Tensor& x, State state) const;
+
+  /// The bias as the table [1, 2·length − 1] that mixed_chunk_attention takes; undefined for none.
+  Tensor relative_bias(int64_t length) const;
+
+  static void visit(auto& self, auto&& f) {
+    f("norm", self.norm);
+    f("in", self.in);
+    f("out", self.out);
+    f("gamma", self.gamma);
+    f("beta", self.beta);
+    f("toeplitz_bias", self.toeplitz_bias);
+    f("rope_bias", self.rope_bias);
+    f("t5_bias", self.t5_bias);
+  }
+
+ private:
+  struct Projected {
+    Tensor u, v;                           // [batch, n, e]
+    Tensor q_quad, k_quad, q_lin, k_lin;   // [batch, n, s]
+  };
+  Projected project(const Tensor& normed, int64_t position) const;
+  Tensor finish(const Tensor& x, const Tensor& u, const Tensor& mixed, Rng* rng) const;
+  MixedChunkOptions mixed_options() const;
+};
+
+}  // namespace sluice

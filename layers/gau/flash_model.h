@@ -1,0 +1,167 @@
+// FLASH layers as a model (Hua et al. 2022), and the block of its ablation MC-TFM++.
+#pragma once
+
+#include <sluice/layers/gau/flash.h>
+#include <sluice/layers/nn/mlp.h>
+
+#include <vector>
+
+namespace sluice {
+
+struct ScaledSinusoidalOptions {
+  int64_t dim;               // even
+  double initial_scale = 0;  // 0 means 1/√dim (JunnYu's port); lucidrains has 1
+  double base = 10000;
+  DType dtype = f32;
+};
+
+/// scale · [sin(p·ω_c), cos(p·ω_c)], ω_c = base^(−2c/dim), with one learned scale: FLASH's absolute positions.
+struct ScaledSinusoidal {
+  static constexpr const char* type = "ScaledSinusoidal";
+  int64_t dim = 0;
+  double base = 10000;
+  Tensor scale;  // [1]
+
+  ScaledSinusoidal() = default;
+  explicit ScaledSinusoidal(ScaledSinusoidalOptions o);
+  /// Rows for positions first … first + n − 1, [n, dim].
+  Tensor operator()(int64_t n, int64_t first = 0) const;
+  static void visit(auto& self, auto&& f) { f("scale", self.scale); }
+};
+
+struct FlashBlockOptions {
+  int64_t layers = 2;
+  FlashOptions layer;
+};
+
+/// A stack of Flash layers; two of them take the place of one Transformer block.
+struct FlashBlock {
+  static constexpr const char* type = "FlashBlock";
+  struct State {
+    std::vector<Flash::State> layers;
+  };
+  std::vector<Flash> layers;
+
+  FlashBlock() = default;
+  FlashBlock(FlashBlockOptions o, Rng& rng);
+  /// Arguments as Flash.
+  Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr,
+                    const Tensor& segments = {}) const;
+  std::pair<Tensor, State> step(const Tensor& x, State state) const;
+  static void visit(auto& self, auto&& f) { f("layers", self.layers); }
+};
+
+struct FlashModelOptions {
+  int64_t layers;
+  FlashOptions layer;      // its dim is the model's, its dtype too
+  int64_t vocabulary = 0;  // > 0: the input is tokens, i64 [batch, n]; 0: vectors [batch, n, dim]
+  int64_t outputs = 0;     // > 0: logits [batch, n, outputs]; 0: the normed vectors [batch, n, dim]
+  bool positions = true;   // add ScaledSinusoidal
+  double initial_scale = 0;
+  double embedding_std = 0.02, dropout = 0;  // dropout on the embedded input
+};
+
+/// (embedding) → + positions → Flash layers → norm → (logits).
+struct FlashModel {
+  static constexpr const char* type = "FlashModel";
+  struct State {
+    FlashBlock::State body;
+    int64_t length = 0;  // tokens so far
+  };
+
+  FlashModelOptions options;
+  std::optional<Embedding> embedding;
+  std::optional<ScaledSinusoidal> positions;
+  FlashBlock body;
+  Norm norm;
+  std::optional<Linear> head;
+
+  FlashModel() = default;
+  FlashModel(FlashModelOptions o, Rng& rng);
+  /// Tokens or vectors → logits or vectors, as the options say. key_mask, rng, segments as Flash; positions
+  /// count from 0 through all documents.
+  Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr,
+                    const Tensor& segments = {}) const;
+  /// The next m tokens of a stream. Throws ValueError unless the layers are causal.
+  std::pair<Tensor, State> step(const Tensor& x, State state) const;
+
+  static void visit(auto& self, auto&& f) {
+    f("embedding", self.embedding);
+    f("positions", self.positions);
+    f("body", self.body);
+    f("norm", self.norm);
+    f("head", self.head);
+  }
+
+ private:
+  Tensor embed(const Tensor& x, int64_t first) const;
+  Tensor finish(const Tensor& y) const;
+};
+
+struct McTfmOptions {
+  int64_t dim;
+  int64_t heads = 8;
+  int64_t hidden = 0;  // of the GLU; 0 means its default
+  int64_t chunk = 256;
+  bool causal = false;
+  GauKind kind = GauKind::softmax;
+  ChunkScaling scaling = ChunkScaling::su;
+  ChunkLength length = ChunkLength::chunk;
+  bool quadratic = true, linear = true;
+  bool use_rope = true;
+  RopeOptions rope = {};
+  GluKind glu = GluKind::swiglu;
+  NormKind norm = NormKind::layer;
+  bool linear_bias = true;
+  double attention_dropout = 0, dropout = 0;
+  Init init = Init::xavier();
+  DType dtype = f32;
+};
+
+/// The block of MC-TFM++, the paper's ablation: a pre-norm Transformer block with GLU whose multi-head softmax
+/// attention is mixed-chunk attention.
+///
+///   q, k, v = heads of norm(x)·W            quad: softmax(q·kᵀ/√dk)·v within chunks
+///   q_lin = γ_0 ⊙ q + β_0, k_lin = γ_1 ⊙ k + β_1                 (RoPE on all four)
+///   x ← x + (quad + lin)·Wo                 x ← x + GLU(norm(x))
+///
+/// The paper says that the scheme is the same and no more; the scale-offset pairs follow FLASH.
+struct McTfm {
+  static constexpr const char* type = "McTfm";
+  /// A head's share is dk·dk + 3·C·dk numbers: s = e = dk.
+  using State = MixedChunkState;
+
+  McTfmOptions options;
+  Norm attention_norm, glu_norm;
+  Linear qkv;          // dim → 3·dim
+  Linear out;          // dim → dim
+  Tensor gamma, beta;  // [2, dim]: rows q_lin, k_lin
+  Glu glu;
+
+  McTfm() = default;
+  McTfm(McTfmOptions o, Rng& rng);
+  /// Arguments as Flash.
+  Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr,
+                    const Tensor& segments = {}) const;
+  std::pair<Tensor, State> step(const Tensor& x, State state) const;
+
+  static void visit(auto& self, auto&& f) {
+    f("attention_norm", self.attention_norm);
+    f("qkv", self.qkv);
+    f("gamma", self.gamma);
+    f("beta", self.beta);
+    f("out", self.out);
+    f("glu_norm", self.glu_norm);
+    f("glu", self.glu);
+  }
+
+ private:
+  struct Heads {
+    Tensor q_quad, k_quad, q_lin, k_lin, v;  // [batch, heads, n, dk]
+  };
+  Heads project(const Tensor& x, int64_t position) const;
+  Tensor finish(const Tensor& x, const Tensor& mixed, Rng* rng) const;
+  MixedChunkOptions mixed_options() const;
+};
+
+}  // namespace sluice

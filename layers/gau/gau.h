@@ -1,0 +1,163 @@
+// Gated Attention Unit (Hua et al. 2022, "Transformer Quality in Linear Time", Fig. 2).
+//
+//   x̂ = norm(x)
+//   U = φ(x̂·Wu), V = φ(x̂·Wv)  [n, e]        Z = φ(x̂·Wz)  [n, s]
+//   Q = γ_q ⊙ Z + β_q, K = γ_k ⊙ Z + β_k     (RoPE on both)
+//   A = act(Q·Kᵀ, b, mask, L)                 (layers/gau/gau_attention.h)
+//   y = x + (U ⊙ A·V)·Wo
+#pragma once
+
+#include <sluice/layers/gau/gau_attention.h>
+#include <sluice/layers/nn/linear.h>
+#include <sluice/layers/nn/norm.h>
+#include <sluice/ops/activation.h>
+#include <sluice/ops/attention/relative_bias.h>
+
+#include <optional>
+
+namespace sluice {
+
+enum class GauBias {
+  none,      // RoPE alone suffices (Su 2022)
+  toeplitz,  // b_ij = w[c + j − i], a table for max_length (the paper, n <= 512)
+  rope,      // b = rope(a)·rope(b)ᵀ for two learned vectors (the paper, n > 512)
+  t5,        // T5 buckets times √d (lucidrains)
+};
+enum class GauPlacement {
+  pre,   // x + F(norm(x))          FLASH
+  post,  // norm(α·x + F(x))        GAU-α; α ≠ 1 is DeepNorm
+};
+
+struct GauOptions {
+  int64_t dim;
+  int64_t expansion = 0;  // e; 0 means 2·dim
+  int64_t key_dim = 128;  // s
+  int64_t heads = 1;      // Z and V are split into this many groups
+  Act activation = Act::silu;
+  bool linear_bias = true;  // biases of the dense maps, initially 0
+
+  GauKind kind = GauKind::su;
+  bool causal = false;
+  /// Default: visible when causal, else n.
+  std::optional<GauLength> length = std::nullopt;
+  int64_t constant_length = 512;
+  int64_t top_k = 0;
+
+  bool use_rope = true;
+  RopeOptions rope = {};
+  GauBias bias = GauBias::none;
+  int64_t max_length = 512;  // of the Toeplitz table
+  T5BucketOptions t5 = {};   // `causal` follows the layer
+
+  NormKind norm = NormKind::layer;
+  GauPlacement placement = GauPlacement::pre;
+  double residual_scale = 1;  // α of the post-norm form
+  double attention_dropout = 0, dropout = 0;
+
+  Init init = Init::xavier();
+  /// N(0, γ_std²) instead of γ = 1. The paper's 0.02 belongs together with a Toeplitz bias: without one
+  /// the layer would start as the identity with vanishing gradients. With γ = 1 queries equal keys at first: tasks that
+  /// look something up may need N(0, 1) to leave that symmetry (examples/07_associative_recall.cpp).
+  double gamma_std = 0;
+  DType dtype = f32;
+};
+
+/// What GAU-α uses (Su 2022): post-norm RMS without parameters, no biases, softmax_plus, interleaved RoPE,
+/// DeepNorm-style initial values for `layers` layers.
+GauOptions gau_alpha_options(int64_t dim, int64_t layers, double dropout = 0.1);
+
+namespace detail {
+/// Initial weights of the fused map [dim, e (U) | e (V) | s (Z)]: each kernel has a fan-out of its own, only their
+/// product with x is one.
+void init_uvz(Linear& in, int64_t expansion, int64_t key_dim, Init init, Rng& rng);
+/// γ: ones, or N(0, std²) if std > 0.
+Tensor init_scale(const Shape& shape, double std, Rng& rng, DType dtype);
+}  // namespace detail
+
+struct Gau {
+  static constexpr const char* type = "Gau";
+
+  /// The streaming state: keys (after RoPE) and values of all tokens so far, s + e numbers a token.
+  struct State {
+    Tensor keys, values;  // [batch, heads, capacity, ·]
+    int64_t length = 0;
+  };
+
+  GauOptions options;
+  Norm norm;
+  Linear in;   // dim → e (U) | e (V) | s (Z)
+  Linear out;  // e → dim
+  Tensor gamma, beta;    // [2, s]: rows q, k
+  Tensor toeplitz_bias;  // [2·max_length − 1]
+  Tensor rope_bias;      // [2, s/heads]
+  Tensor t5_bias;        // [buckets, 1]
+
+  Gau() = default;
+  Gau(GauOptions o, Rng& rng);
+
+  /// x [batch, n, dim] → the same. key_mask: bool [batch, n], true for real tokens. rng switches dropout
+  /// on.
+  Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr) const;
+
+  /// The next m tokens of a stream, x [batch, m, dim]: equal to the rows of the full causal forward pass.
+  /// Without history. Throws ValueError unless causal with length visible or constant.
+  std::pair<Tensor, State> step(const Tensor& x, State state) const;
+
+  /// The additive bias by distance, for m queries and n keys aligned at the end: [1, n + m − 1]; undefined for none.
+  Tensor relative_bias(int64_t m, int64_t n) const;
+
+  static void visit(auto& self, auto&& f) {
+    f("norm", self.norm);
+    f("in", self.in);
+    f("out", self.out);
+    f("gamma", self.gamma);
+    f("beta", self.beta);
+    f("toeplitz_bias", self.toeplitz_bias);
+    f("rope_bias", self.rope_bias);
+    f("t5_bias", self.t5_bias);
+  }
+
+ private:
+  struct Projected {
+    Tensor u, q, k, v;  // q, k, v [batch, heads, n, ·]
+  };
+  Projected project(const Tensor& x, int64_t position) const;
+  Tensor finish(const Tensor& x, const Tensor& u, const Tensor& attended, Rng* rng) const;
+  GauAttentionOptions attention_options(int64_t m, int64_t n) const;
+};
+
+struct CrossGauOptions {
+  int64_t dim;
+  int64_t context_dim = 0;  // 0 means dim
+  int64_t expansion = 0;    // 0 means 2·dim
+  int64_t key_dim = 128;
+  Act activation = Act::silu;
+  GauKind kind = GauKind::su;
+  NormKind norm = NormKind::layer;
+  double attention_dropout = 0, dropout = 0;
+  Init init = Init::xavier();
+  DType dtype = f32;
+};
+
+/// GAU across two streams (bert4keras' self_attention = False): U and Q from x, K and V from the context;
+/// K is a dense map of its own, without scale and offset. y = x + (U ⊙ A·V)·Wo.
+struct CrossGau {
+  static constexpr const char* type = "CrossGau";
+  CrossGauOptions options;
+  Norm norm;
+  Linear uq, key, value, out;
+
+  CrossGau() = default;
+  CrossGau(CrossGauOptions o, Rng& rng);
+  /// x [batch, m, dim], context [batch, n, context_dim], key_mask bool [batch, n].
+  Tensor operator()(const Tensor& x, const Tensor& context, const Tensor& key_mask = {}, Rng* rng = nullptr) const;
+  static void visit(auto& self, auto&& f) {
+    f("norm", self.norm);
+    f("uq", self.uq);
+    f("key", self.key);
+    f("value", self.value);
+    f("out", self.out);
+  }
+};
+
+}  // namespace sluice

@@ -1,0 +1,281 @@
+#include <sluice/layers/gau/mixed_chunk.h>
+
+#include <sluice/core/node.h>
+#include <sluice/ops/attention/attention.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/matmul.h>
+#include <sluice/ops/reduce.h>
+#include <sluice/ops/scan/linear_scan.h>
+#include <sluice/ops/scan/scan.h>
+#include <sluice/ops/view.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace sluice {
+
+namespace {
+
+/// Operands of rank 4.
+struct Operands {
+  Tensor q_quad, k_quad, q_lin, k_lin, v;
+};
+
+/// `longest`: tokens of a chunk that relative_bias must cover.
+Operands checked(const char* op, const Operands& x, const MixedChunkOptions& o, const Tensor& relative_bias,
+                 int64_t longest) {
+  const int rank = x.v.rank();
+  auto four = [rank](const Tensor& t) { return rank == 3 ? unsqueeze(t, 1) : t; };
+  bool fits = rank == 3 || rank == 4;
+  for (const Tensor* t : {&x.q_quad, &x.k_quad, &x.q_lin, &x.k_lin}) {
+    fits = fits && t->rank() == rank && t->shape() == x.q_quad.shape();
+    for (int d = 0; fits && d < rank - 1; ++d) fits = t->dim(d) == x.v.dim(d);
+  }
+  if (!fits)
+    fail(op, ": got q_quad=", x.q_quad, ", k_quad=", x.k_quad, ", q_lin=", x.q_lin, ", k_lin=", x.k_lin, ", v=", x.v,
+         "; need [batch, heads, n, s] or [batch, n, s] four times, and v [..., n, e]");
+  if (o.chunk < 1) fail<ValueError>(op, ": chunk must be positive — got ", o.chunk);
+  if (o.causal && !o.across_chunks)
+    fail<ValueError>(op, ": across_chunks = false leaves a causal layer no linear term; set linear = false");
+  if (!o.quadratic && !o.linear) fail<ValueError>(op, ": one of the terms, quadratic or linear, must stay");
+  if (o.count_padding && (o.scaling != ChunkScaling::lucid || o.causal))
+    fail<ValueError>(op, ": count_padding belongs to the lucid scaling without causality");
+  const int64_t heads = rank == 3 ? 1 : x.v.dim(1);
+  const Tensor& b = relative_bias;
+  if (b.defined() && (b.rank() != 2 || (b.dim(0) != 1 && b.dim(0) != heads) || b.dim(1) % 2 == 0 ||
+                      b.dim(1) < 2 * longest - 1))
+    fail(op, ": relative_bias=", b, " does not fit; need [", heads, " or 1, 2·T − 1] with T >= ", longest);
+  return {four(x.q_quad), four(x.k_quad), four(x.q_lin), four(x.k_lin), four(x.v)};
+}
+
+void check_rows(const char* op, const char* name, const Tensor& rows, DType dtype, const Tensor& v) {
+  if (!rows.defined()) return;
+  if (rows.dtype() != dtype)
+    fail<DTypeError>(op, ": ", name, " must be ", dtype, " — got ", rows.dtype(), " of shape ", rows);
+  if (rows.shape() != Shape{v.dim(0), v.dim(-2)})
+    fail(op, ": ", name, "=", rows, " does not fit v=", v, "; need [", v.dim(0), ",", v.dim(-2), "]");
+}
+
+// -- the quadratic term ----------------------------------------------------------------------------------------
+
+/// act(q·kᵀ, b, mask, L)·v for one chunk per batch entry, q [batch, heads, m, s], k and v [batch, heads, n, ·]:
+/// the m last of n positions when causal. The kinds are attention()'s weightings of ρ_i·(scale·q_i·k_j + b_ij).
+Tensor within_chunk(const Tensor& q, const Tensor& k, const Tensor& v, const MixedChunkOptions& o,
+                    const Tensor& relative_bias, AttentionMask mask, Rng* rng) {
+  mask.causal = o.causal;
+  const int64_t m = q.dim(2), n = k.dim(2);
+  const double root = 1 / std::sqrt(static_cast<double>(std::max<int64_t>(1, q.dim(3))));
+  AttentionOptions a{.weighting = Weighting::relu2, .scale = 1, .mask = mask};
+  if (rng) a.dropout = o.dropout;
+  if (relative_bias.defined())  // entries −(n − 1) … m − 1 around the centre
+    a.relative_bias = narrow(relative_bias, 1, (relative_bias.dim(1) + 1) / 2 - n, n + m - 1);
+
+  const bool by_chunk = o.length == ChunkLength::chunk;
+  Tensor length;  // [batch or 1, 1, m]; a row that sees nothing is 0/1, not 0/0
+  if (by_chunk) length = full({1, 1, 1}, static_cast<double>(o.chunk), q.options());
+  else length = maximum(to(sum(visible_pairs(mask, q.dim(0), 1, m, n), {-1}), q.dtype()), like(q, 1));
+
+  Tensor queries = q;
+  switch (o.kind) {
+    case GauKind::su: a.scale = root, a.row_scale = rsqrt(length); break;  // relu²(x/√L) = relu²(x)/L
+    case GauKind::paper_eq: break;
+    case GauKind::paper_code:
+      if (by_chunk) a.scale = 1 / static_cast<double>(o.chunk);
+      else queries = q / unsqueeze(length, -1);
+      break;
+    case GauKind::laplace: a.weighting = Weighting::laplace, a.row_scale = reciprocal(length); break;
+    case GauKind::lucid: a.row_scale = reciprocal(length); break;
+    case GauKind::rownorm: a.scale = root; break;
+    case GauKind::softmax: a.weighting = Weighting::softmax, a.scale = root; break;
+    case GauKind::softmax_plus:
+      a.weighting = Weighting::softmax, a.scale = root;
+      a.row_scale = log(maximum(length, like(q, 16))) * (1 / std::log(512.0));
+      break;
+  }
+  Tensor out = attention(queries, k, v, a, rng);
+  if (o.kind != GauKind::rownorm) return out;
+  // Without rng: weights are dropped after they are normalised.
+  Tensor total = attention(q, k, ones({k.dim(0), k.dim(1), n, 1}, v.options()), a);
+  return out / masked_fill(total, total.detach() == 0.0, 1);
+}
+
+/// [batch, heads, G·C, w] → [batch·G, heads, C, w]: a view for one head, and for heads that are a view of
+/// [batch, n, heads·w].
+Tensor to_chunks(const Tensor& x, int64_t c) {
+  const Shape rows{x.dim(0) * (x.dim(2) / c), c, x.dim(1), x.dim(3)};
+  return transpose(reshape(transpose(x, 1, 2), rows), 1, 2);
+}
+Tensor from_chunks(const Tensor& x, int64_t batch, int64_t n) {
+  return transpose(reshape(transpose(x, 1, 2), {batch, n, x.dim(1), x.dim(3)}), 1, 2);
+}
+
+Tensor quadratic_term(const Operands& x, const MixedChunkOptions& o, const Tensor& relative_bias,
+                      const Tensor& key_mask, const Tensor& segments, Rng* rng) {
+  const int64_t batch = x.v.dim(0), n = x.v.dim(2), whole = n - n % o.chunk;
+  auto part = [&](int64_t first, int64_t count, int64_t c) {  // chunks of c tokens
+    auto pieces = [&](const Tensor& t) { return to_chunks(narrow(t, 2, first, count), c); };
+    auto rows = [&](const Tensor& t) { return reshape(narrow(t, 1, first, count), {batch * (count / c), c}); };
+    AttentionMask mask;
+    if (key_mask.defined()) mask.keys = rows(key_mask);
+    if (segments.defined()) mask.query_segments = mask.key_segments = rows(segments);
+    Tensor y = within_chunk(pieces(x.q_quad), pieces(x.k_quad), pieces(x.v), o, relative_bias, mask, rng);
+    return from_chunks(y, batch, count);
+  };
+  if (whole == n) return part(0, n, o.chunk);
+  Tensor tail = part(whole, n - whole, n - whole);
+  return whole == 0 ? tail : cat({part(0, whole, o.chunk), tail}, 2);
+}
+
+// -- the linear term -------------------------------------------------------------------------------------------
+
+/// x with its token dim (2) filled up to whole chunks with zeros, and split: [batch, heads, G, C, w].
+Tensor split_chunks(const Tensor& x, int64_t c) {
+  const int64_t chunks = (x.dim(2) + c - 1) / c;
+  return unflatten(pad(x, 2, 0, chunks * c - x.dim(2)), 2, {chunks, c});
+}
+
+/// 1/N, as a tensor that broadcasts to [batch, heads, n, 1]. `visible` is the segment mask, if there is one.
+Tensor inverse_count(const MixedChunkOptions& o, int64_t n, const Tensor& key_mask, const Tensor& visible,
+                     TensorOptions like_v) {
+  const int64_t c = o.chunk, chunks = (n + c - 1) / c;
+  if (o.scaling == ChunkScaling::eq) return full({1, 1, 1, 1}, 1, like_v);
+  if (o.scaling == ChunkScaling::lucid && o.causal) return full({1, 1, 1, 1}, 1 / static_cast<double>(c), like_v);
+  if (o.count_padding) return full({1, 1, 1, 1}, 1 / static_cast<double>(std::max<int64_t>(1, n)), like_v);
+
+  Tensor real = key_mask.defined() ? to(key_mask, like_v.dtype) : ones({1, n}, like_v);
+  Tensor count = sum(unflatten(pad(real, 1, 0, chunks * c - n), 1, {chunks, c}), {-1});  // [batch or 1, G]
+  if (o.scaling == ChunkScaling::paper_code) count = masked_fill(count, count > 0.0, static_cast<double>(c));
+  const bool everything = o.scaling == ChunkScaling::lucid;  // N = n, whatever chunks see each other
+  if (visible.defined() && !everything)
+    count = squeeze(matmul(to(visible, like_v.dtype), unsqueeze(expand(count, {visible.dim(0), chunks}), -1)), -1);
+  else if (o.causal) count = cumsum(count, 1, {.exclusive = true});
+  else if (everything || o.across_chunks) count = sum(count, {1}, keep);
+  Tensor inverse = masked_fill(reciprocal(count), count == 0.0, 0);
+  if (inverse.dim(1) == chunks) inverse = narrow(repeat_interleave(inverse, c, 1), 1, 0, n);
+  return unsqueeze(unsqueeze(inverse, 1), -1);
+}
+
+Tensor linear_term(const Operands& x, const MixedChunkOptions& o, const Tensor& key_mask, const Tensor& segments) {
+  const int64_t n = x.v.dim(2), c = o.chunk;
+  Tensor k = x.k_lin, v = x.v;
+  if (key_mask.defined()) {  // both: a NaN behind the mask would survive as 0·NaN
+    Tensor hidden = unsqueeze(unsqueeze(logical_not(key_mask), 1), -1);
+    k = masked_fill(k, hidden, 0), v = masked_fill(v, hidden, 0);
+  }
+  const bool masked = segments.defined() && o.across_chunks;
+  const Tensor visible = masked ? segment_mask(segments, c, o.causal, key_mask) : Tensor();
+  Tensor q = x.q_lin * inverse_count(o, n, key_mask, visible, v.options());
+  if (o.across_chunks && !masked) {
+    if (o.causal) return linear_scan(q, k, v, {}, {.chunk = c, .chunks_only = true});
+    return matmul(q, matmul(transpose(k, -2, -1), v));
+  }
+  Tensor state = matmul(transpose(split_chunks(k, c), -2, -1), split_chunks(v, c));  // [batch, heads, G, s, e]
+  if (masked) {
+    const Shape shape = state.shape();
+    state = reshape(matmul(unsqueeze(to(visible, v.dtype()), 1), flatten(state, 3, 4)), shape);
+  }
+  return narrow(flatten(matmul(split_chunks(q, c), state), 2, 3), 2, 0, n);
+}
+
+}  // namespace
+
+Tensor segment_mask(const Tensor& segments, int64_t chunk, bool causal, const Tensor& key_mask) {
+  if (segments.rank() != 2) fail("segment_mask: segments=", segments, "; need [batch, n]");
+  if (segments.dtype() != i64) fail<DTypeError>("segment_mask: segments must be i64 — got ", segments.dtype());
+  if (chunk < 1) fail<ValueError>("segment_mask: chunk must be positive — got ", chunk);
+  if (key_mask.defined() && key_mask.shape() != segments.shape())
+    fail("segment_mask: key_mask=", key_mask, " does not fit segments=", segments);
+  const int64_t batch = segments.dim(0), n = segments.dim(1), chunks = (n + chunk - 1) / chunk;
+  const std::vector<int64_t> document = segments.to_vector<int64_t>();
+  std::vector<bool> real(document.size(), true);
+  if (key_mask.defined()) real = key_mask.to_vector<bool>();
+  struct Range {
+    int64_t low = 0, high = 0;
+    bool empty = true;
+    bool overlaps(const Range& o) const { return !empty && !o.empty && low <= o.high && o.low <= high; }
+  };
+  std::vector<Range> ranges(static_cast<std::size_t>(batch * chunks));
+  for (int64_t i = 0; i < batch * n; ++i) {
+    const int64_t id = document[static_cast<std::size_t>(i)];
+    Range& r = ranges[static_cast<std::size_t>(i / n * chunks + i % n / chunk)];
+    if (!real[static_cast<std::size_t>(i)]) continue;
+    r = r.empty ? Range{id, id, false} : Range{std::min(r.low, id), std::max(r.high, id), false};
+  }
+  std::vector<bool> visible;
+  for (int64_t b = 0; b < batch; ++b)
+    for (int64_t g = 0; g < chunks; ++g)
+      for (int64_t h = 0; h < chunks; ++h) {
+        const Range* of = &ranges[static_cast<std::size_t>(b * chunks)];
+        visible.push_back(of[g].overlaps(of[h]) && (!causal || h < g));
+      }
+  return Tensor::from(visible, {batch, chunks, chunks});
+}
+
+Tensor mixed_chunk_attention(const Tensor& q_quad, const Tensor& k_quad, const Tensor& q_lin, const Tensor& k_lin,
+                             const Tensor& v, const MixedChunkOptions& o, const Tensor& relative_bias,
+                             const Tensor& key_mask, const Tensor& segments, Rng* rng) {
+  const char* op = "mixed_chunk_attention";
+  const int64_t n = v.rank() < 3 ? 0 : v.dim(-2);
+  const Operands x = checked(op, {q_quad, k_quad, q_lin, k_lin, v}, o, relative_bias, std::min(n, o.chunk));
+  check_rows(op, "key_mask", key_mask, boolean, v);
+  check_rows(op, "segments", segments, i64, v);
+  if (n == 0) return v;
+  Tensor y;
+  if (o.quadratic) y = quadratic_term(x, o, relative_bias, key_mask, segments, rng);
+  if (o.linear) {
+    Tensor linear = linear_term(x, o, key_mask, segments);
+    y = y.defined() ? y + linear : linear;
+  }
+  return v.rank() == 3 ? squeeze(y, 1) : y;
+}
+
+std::pair<Tensor, MixedChunkState> mixed_chunk_step(const Tensor& q_quad, const Tensor& k_quad, const Tensor& q_lin,
+                                                    const Tensor& k_lin, const Tensor& v_new,
+                                                    const MixedChunkOptions& o, const Tensor& relative_bias,
+                                                    MixedChunkState state) {
+  const char* op = "mixed_chunk_step";
+  if (!o.causal) fail<ValueError>(op, ": only causal attention can be streamed");
+  if (v_new.rank() != 4) fail(op, ": got v=", v_new, "; need [batch, heads, m, e]");
+  const Operands x = checked(op, {q_quad, k_quad, q_lin, k_lin, v_new}, o, relative_bias, o.chunk);
+  NoGrad guard;
+  const int64_t batch = v_new.dim(0), heads = v_new.dim(1), m = v_new.dim(2);
+  const int64_t s = k_lin.dim(3), e = v_new.dim(3), c = o.chunk;
+  auto buffer = [&](int64_t width) { return empty({batch, heads, c, width}, v_new.options()); };
+  if (!state.sum.defined()) {
+    state = {zeros({batch, heads, s, e}, v_new.options()), buffer(s), buffer(s), buffer(e), 0};
+  } else if (state.sum.shape() != Shape{batch, heads, s, e} || state.v.shape() != Shape{batch, heads, c, e}) {
+    fail(op, ": a state of sum=", state.sum, ", v=", state.v, " does not continue with v=", v_new, " in chunks of ", c);
+  }
+  for (Tensor* t : {&state.k_quad, &state.k_lin, &state.v})  // a copied state shares its memory
+    if (t->ref()->use_count() > 1 || t->impl().storage->use_count() > 1) *t = clone(*t);
+
+  std::vector<Tensor> outputs;
+  for (int64_t at = 0; at < m;) {
+    const int64_t g = state.length / c, filled = state.length % c;
+    const int64_t count = std::min(c - filled, m - at), end = filled + count;
+    auto append = [&](Tensor& rows, const Tensor& fresh) {
+      Tensor place = narrow(rows, 2, filled, count);
+      copy_(place, narrow(fresh, 2, at, count));
+    };
+    append(state.k_quad, x.k_quad), append(state.k_lin, x.k_lin), append(state.v, x.v);
+    Tensor y;
+    if (o.quadratic)
+      y = within_chunk(narrow(x.q_quad, 2, at, count), narrow(state.k_quad, 2, 0, end), narrow(state.v, 2, 0, end), o,
+                       relative_bias, {}, nullptr);
+    if (o.linear) {
+      double inverse = 1;  // 1/N; the sum is 0 while g = 0
+      if (o.scaling == ChunkScaling::lucid) inverse = 1 / static_cast<double>(c);
+      else if (o.scaling != ChunkScaling::eq) inverse = 1 / static_cast<double>(std::max<int64_t>(1, g) * c);
+      Tensor linear = matmul(narrow(x.q_lin, 2, at, count) * inverse, state.sum);
+      y = y.defined() ? y + linear : linear;
+    }
+    outputs.push_back(y);
+    if (end == c) state.sum = state.sum + matmul(transpose(state.k_lin, -2, -1), state.v);
+    state.length += count, at += count;
+  }
+  return {outputs.empty() ? v_new : outputs.size() == 1 ? outputs[0] : cat(outputs, 2), std::move(state)};
+}
+
+}  // namespace sluice

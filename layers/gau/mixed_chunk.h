@@ -1,0 +1,80 @@
+// Mixed-chunk attention (Hua et al. 2022, FLASH): exact attention inside chunks of C tokens, linear attention
+// between the chunks g = 1 … G.
+//
+//   quad_g = act(Qquad_g·Kquad_gᵀ, b, mask, L)·V_g           (layers/gau/gau_attention.h; L = C)
+//   lin_g  = 1/N_g · Qlin_g · Σ_h Klin_hᵀ·V_h                all h; when causal h < g only: lin_1 = 0
+//   O      = quad + lin
+//
+// The linear term has no feature map and no normaliser beside N. When not causal it includes the own chunk:
+// pairs inside a chunk count in both terms. O(n·C·(s + e) + n·s·e) time; no n×n matrix exists at any time.
+#pragma once
+
+#include <sluice/layers/gau/gau_attention.h>
+
+#include <utility>
+
+namespace sluice {
+
+/// N_g of the linear term, where "visible chunks" are the h of its sum; 1/0 counts as 0.
+enum class ChunkScaling {
+  su,          // number of real tokens in the visible chunks: n, or (g − 1)·C when causal (Su 2022)
+  lucid,       // C when causal, n when not (lucidrains)
+  eq,          // 1: the equations as printed
+  paper_code,  // C × number of visible chunks (the appendix: a segment mask with rows divided by their sum);
+               // equals su as long as every visible chunk is full
+};
+/// L of the quadratic term.
+enum class ChunkLength {
+  chunk,    // C in every row, also in a shorter last chunk
+  visible,  // number of keys the row may see in its chunk
+};
+
+struct MixedChunkOptions {
+  int64_t chunk = 256;  // C; the last chunk may be shorter
+  bool causal = false;
+  GauKind kind = GauKind::su;
+  ChunkScaling scaling = ChunkScaling::su;
+  ChunkLength length = ChunkLength::chunk;
+  /// ChunkScaling::lucid without causality divides by n with the padding counted, as lucidrains does.
+  bool count_padding = false;
+  /// false: the linear term stays inside each chunk (lucidrains' reduce_group_non_causal_attn = False).
+  bool across_chunks = true;
+  /// Ablations: leave a term out.
+  bool quadratic = true, linear = true;
+  double dropout = 0;  // on the quadratic weights, inverted; needs rng
+};
+
+/// q_quad, k_quad, q_lin, k_lin [batch, heads, n, s], v [batch, heads, n, e] → [batch, heads, n, e]; operands of
+/// rank 3 have one head. f32 and f64.
+///
+/// `relative_bias` [heads or 1, 2·T − 1], T >= min(n, C): what attention() calls by that name, for T queries and
+/// keys of a chunk (ops/attention/relative_bias.h).
+/// `key_mask` bool [batch, n], true for real tokens: padded ones get no weight in either term, are not counted
+/// in N and L = visible, and may hold NaN.
+/// `segments` i64 [batch, n], document numbers that do not decrease: the quadratic term keeps to documents; in
+/// the linear term chunks see each other as segment_mask() says, so that documents mix in those chunks which
+/// hold several.
+/// Throws ShapeError, DTypeError, and ValueError for options that do not go together.
+Tensor mixed_chunk_attention(const Tensor& q_quad, const Tensor& k_quad, const Tensor& q_lin, const Tensor& k_lin,
+                             const Tensor& v, const MixedChunkOptions& options, const Tensor& relative_bias = {},
+                             const Tensor& key_mask = {}, const Tensor& segments = {}, Rng* rng = nullptr);
+
+/// Which chunks may interact, bool [batch, G, G]: row g, column h is true when the ranges [min, max] of the
+/// document numbers of chunks g and h overlap, and h < g if causal. A chunk of padding has an empty range.
+Tensor segment_mask(const Tensor& segments, int64_t chunk, bool causal, const Tensor& key_mask = {});
+
+/// What a causal stream carries on: s·e + C·(2s + e) numbers a head, whatever its length.
+struct MixedChunkState {
+  Tensor sum;               // Σ Klin_hᵀ·V_h of the completed chunks, [batch, heads, s, e]
+  Tensor k_quad, k_lin, v;  // the current chunk: length % C rows of [batch, heads, C, ·]
+  int64_t length = 0;       // tokens so far
+};
+
+/// The next m tokens of a causal stream, operands [batch, heads, m, ·]: equal to those rows of
+/// mixed_chunk_attention. O(C·(s + e) + s·e) time a token. Without history.
+std::pair<Tensor, MixedChunkState> mixed_chunk_step(const Tensor& q_quad, const Tensor& k_quad, const Tensor& q_lin,
+                                                    const Tensor& k_lin, const Tensor& v,
+                                                    const MixedChunkOptions& options, const Tensor& relative_bias,
+                                                    MixedChunkState state);
+
+}  // namespace sluice

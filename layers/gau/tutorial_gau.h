@@ -1,0 +1,45 @@
+// The "softmax GAU" of a widely read Chinese tutorial, a different layer under the same name:
+//
+//   U = x·Wu, V' = x·Wv  [n, e];   Q, K = halves of U;   V, G = halves of V'   [n, e/2]
+//   A = softmax(Q·Kᵀ/√(e/2)),  O = A·V,  G ← σ(G)
+//   y = GELU(O) ⊙ G + (1 − G) ⊙ (x·Wz)                    [n, e/2]
+//
+// It differs from the paper's GAU in each part: Q and K are halves of U instead of scaled copies of a
+// narrow Z, the gate is one of V's halves, and a 1 − G path takes the place of the residual.
+#pragma once
+
+#include <sluice/layers/nn/linear.h>
+
+namespace sluice {
+
+struct TutorialGauOptions {
+  int64_t dim;
+  int64_t expansion = 0;     // e, even; 0 means 2·dim
+  bool causal = false;
+  bool sigmoid_gate = true;  // false: the printed formula, which leaves G raw
+  bool gelu_tanh = false;
+  bool project_out = false;  // e/2 → dim; needed to stack layers unless e = 2·dim
+  Init init = Init::xavier();
+  DType dtype = f32;
+};
+
+struct TutorialGau {
+  static constexpr const char* type = "TutorialGau";
+  TutorialGauOptions options;
+  Tensor wu, wv;  // [dim, e]
+  Tensor wz;      // [dim, e/2]
+  Tensor w_out;   // [e/2, dim], with project_out
+
+  TutorialGau() = default;
+  TutorialGau(TutorialGauOptions o, Rng& rng);
+  /// x [batch, n, dim] → [batch, n, e/2], or dim with project_out. key_mask: bool [batch, n].
+  Tensor operator()(const Tensor& x, const Tensor& key_mask = {}) const;
+  static void visit(auto& self, auto&& f) {
+    f("wu", self.wu);
+    f("wv", self.wv);
+    f("wz", self.wz);
+    f("w_out", self.w_out);
+  }
+};
+
+}  // namespace sluice

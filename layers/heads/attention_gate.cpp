@@ -1,0 +1,104 @@
+#include <sluice/layers/heads/attention_gate.h>
+
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/map.h>
+#include <sluice/ops/norm.h>
+#include <sluice/ops/reduce.h>
+#include <sluice/ops/view.h>
+
+namespace sluice {
+
+namespace {
+
+/// y ⊙ φ(logits) in one pass where a fused formula exists.
+Tensor multiply(Act act, const Tensor& y, const Tensor& logits) {
+  switch (act) {
+    case Act::sigmoid: return glu(y, logits);
+    case Act::silu: return swiglu(y, logits);
+    case Act::identity: return y * logits;
+    case Act::ns_sigmoid: return map(formula::Gated<formula::NsSigmoid>{}, y, logits);
+    default: return y * activate(act, logits);
+  }
+}
+
+}  // namespace
+
+AttentionGate::AttentionGate(AttentionGateOptions o, int64_t dim, int64_t h, int64_t d, Rng& rng, DType dtype)
+    : options(o), heads(h), head_dim(d) {
+  if (dim < 1 || heads < 1 || head_dim < 1)
+    fail<ValueError>("attention_gate: sizes must be positive — got dim=", dim, ", heads=", heads,
+                     ", head_dim=", head_dim);
+  const bool dense = o.position == GatePosition::g5;
+  if (dense && heads != 1) fail<ValueError>("attention_gate: the dense output (g5) has no heads — got heads=", heads);
+  if (dense && o.granularity == GateGranularity::headwise)
+    fail<ValueError>("attention_gate: the dense output (g5) has no heads; need granularity elementwise");
+  if (dense && o.sharing != GateSharing::none)
+    fail<ValueError>("attention_gate: the dense output (g5) has no heads to share scores among");
+  if (o.after_qk_norm && o.position != GatePosition::g3 && o.position != GatePosition::g4)
+    fail<ValueError>("attention_gate: after_qk_norm is for the key (g3) and the query (g4)");
+  if (o.input_independent && o.bias)
+    fail<ValueError>("attention_gate: an input-independent gate has no bias; theta is one");
+  const int64_t width = o.granularity == GateGranularity::elementwise ? heads * head_dim : heads;
+  if (o.input_independent) {
+    theta = init_vector(width, 0, dtype);
+  } else {
+    map = Linear({dim, width, false, o.init, dtype}, rng);
+    if (o.bias) map.bias = init_vector(width, o.bias_init, dtype);
+  }
+}
+
+// Scores are computed token by token, [batch, n, heads, ·]: so they come from the map, so projections and the
+// result of attention() lie in memory, and so the next map wants them. Heads come first only in the views outside.
+Tensor AttentionGate::logits(const Tensor& x) const {
+  if (!options.input_independent && (x.rank() != 3 || x.dim(-1) != map.weight.dim(0)))
+    fail("attention_gate: got x=", x, "; need [batch, n, ", map.weight.dim(0), "]");
+  const Tensor flat = options.input_independent ? reshape(theta, {1, 1, theta.dim(0)}) : map(x);
+  if (options.position == GatePosition::g5) return flat;
+  Tensor l = unflatten(flat, -1, {heads, flat.dim(-1) / heads});
+  return options.sharing == GateSharing::logits ? mean(l, {2}, keep) : l;
+}
+
+Tensor AttentionGate::activated(const Tensor& logits) const {
+  Tensor s = activate(options.activation, logits);
+  return options.sharing == GateSharing::scores ? mean(s, {2}, keep) : s;
+}
+
+Tensor AttentionGate::scores(const Tensor& x) const {
+  ModuleScope scope(this, type);
+  Tensor s = activated(logits(x));
+  return options.position == GatePosition::g5 ? s : transpose(s, 1, 2);
+}
+
+Tensor AttentionGate::operator()(const Tensor& y, const Tensor& x) const {
+  ModuleScope scope(this, type);
+  const bool dense = options.position == GatePosition::g5;
+  const bool fits = x.rank() == 3 && y.rank() == (dense ? 3 : 4) && y.dim(0) == x.dim(0) &&
+                    y.dim(-2) == x.dim(1) && y.dim(-1) == head_dim && (dense || y.dim(1) == heads);
+  if (!fits)
+    fail("attention_gate: got y=", y, ", x=", x, "; need y ",
+         dense ? str("[batch, n, ", head_dim, "]") : str("[batch, ", heads, ", n, ", head_dim, "]"),
+         " and x [batch, n, dim]");
+  const Tensor tokens = dense ? y : transpose(y, 1, 2), l = logits(x);
+  Tensor gated;
+  if (options.mode == GateMode::add) gated = tokens + activated(l);
+  else if (options.sharing == GateSharing::scores) gated = tokens * activated(l);
+  else gated = multiply(options.activation, tokens, l);
+  return dense ? gated : transpose(gated, 1, 2);
+}
+
+SdpaAblation::SdpaAblation(SdpaAblationKind k, int64_t head_dim, DType dtype) : kind(k) {
+  if (kind == SdpaAblationKind::head_norm) weight = init_vector(head_dim, 1, dtype);
+}
+
+Tensor SdpaAblation::operator()(const Tensor& y) const {
+  ModuleScope scope(this, type);
+  switch (kind) {
+    case SdpaAblationKind::none: return y;
+    case SdpaAblationKind::head_norm: return rms_norm(y, weight, 1e-6);
+    case SdpaAblationKind::silu: return silu(y);
+  }
+  fail<ValueError>("sdpa_ablation: unknown kind");
+}
+
+}  // namespace sluice

@@ -1,0 +1,92 @@
+// The gate of gated attention (Qiu et al. 2025, "Gated Attention for Large Language Models", arXiv 2505.06708):
+//
+//   Y' = Y ⊙ σ(X·W)        X the layer's input after its pre-norm
+//
+// at one of five places of an attention layer. Default, and best in the paper: head-specific, elementwise,
+// multiplicative, sigmoid, G1.
+#pragma once
+
+#include <sluice/layers/nn/linear.h>
+#include <sluice/ops/activation.h>
+
+namespace sluice {
+
+enum class GatePosition {
+  g1,  // SDPA output   [batch, heads, n, head_dim]
+  g2,  // value         [batch, kv_heads, n, head_dim]; from the key side's X
+  g3,  // key           [batch, kv_heads, n, head_dim]
+  g4,  // query         [batch, heads, n, head_dim]
+  g5,  // dense output  [batch, n, dim]
+};
+enum class GateGranularity {
+  elementwise,  // a score for every channel: W [dim, heads·head_dim]
+  headwise,     // one for every head: W [dim, heads]
+};
+enum class GateMode { multiply, add };  // Y ⊙ s or Y + s (the paper adds with SiLU)
+enum class GateSharing {
+  none,      // head-specific
+  scores,    // scores averaged over heads; W keeps its full size
+  logits,    // logits averaged over heads, then activated
+};
+
+struct AttentionGateOptions {
+  GatePosition position = GatePosition::g1;
+  GateGranularity granularity = GateGranularity::elementwise;
+  GateMode mode = GateMode::multiply;
+  Act activation = Act::sigmoid;  // sigmoid, silu, ns_sigmoid, identity
+  GateSharing sharing = GateSharing::none;
+  /// Scores from a learned vector θ, initially 0, instead of X.
+  bool input_independent = false;
+  /// G3 and G4: after QK-norm instead of right after the projection.
+  bool after_qk_norm = false;
+  bool bias = false;
+  double bias_init = 0;
+  Init init = Init::paper();
+};
+
+struct AttentionGate {
+  static constexpr const char* type = "AttentionGate";
+  AttentionGateOptions options;
+  int64_t heads = 0, head_dim = 0;  // of the tensor it gates; G5: heads = 1, head_dim = dim
+  Linear map;                       // dim → heads·head_dim or heads
+  Tensor theta;                     // [heads·head_dim] or [heads], input_independent
+
+  AttentionGate() = default;
+  /// `dim` is the width of X; heads and head_dim belong to the position (kv_heads for G2 and G3).
+  AttentionGate(AttentionGateOptions o, int64_t dim, int64_t heads, int64_t head_dim, Rng& rng, DType dtype = f32);
+  /// Gate scores [batch, heads, n, head_dim or 1] (G5: [batch, n, dim]) from x [batch, n, dim]. Shared scores
+  /// have one head, input-independent ones are [1, heads, 1, ·]: they broadcast.
+  Tensor scores(const Tensor& x) const;
+  /// y gated; shapes as at the position.
+  Tensor operator()(const Tensor& y, const Tensor& x) const;
+  static void visit(auto& self, auto&& f) {
+    f("map", self.map);
+    f("theta", self.theta);
+  }
+
+ private:
+  Tensor logits(const Tensor& x) const;  // [batch, n, heads, ·], shared logits averaged
+  Tensor activated(const Tensor& logits) const;
+};
+
+/// What the paper tries at G1 in place of a gate, to tell the gate's two effects apart: a nonlinearity between
+/// W_V and W_O without any input-dependent sparsity.
+enum class SdpaAblationKind {
+  none,
+  head_norm,  // RMSNorm of each head's output, weight [head_dim] ("SDPA GroupNorm")
+  silu,       // SiLU of the output itself
+};
+
+struct SdpaAblation {
+  static constexpr const char* type = "SdpaAblation";
+  SdpaAblationKind kind = SdpaAblationKind::none;
+  Tensor weight;  // [head_dim], head_norm
+
+  SdpaAblation() = default;
+  SdpaAblation(SdpaAblationKind kind, int64_t head_dim, DType dtype = f32);
+  /// y [batch, heads, n, head_dim] → the same.
+  Tensor operator()(const Tensor& y) const;
+  static void visit(auto& self, auto&& f) { f("weight", self.weight); }
+};
+
+}  // namespace sluice

@@ -1,0 +1,75 @@
+// Cross attention whose gate is computed by the queries' side: g = σ(Q·Wg + b).
+//
+// As printed in textbooks, g ⊙ K multiplies a gate of n_q rows by keys of n_kv rows. What can be meant:
+//
+//   per_query   query i sees keys g_i ⊙ k_j and values g_i ⊙ v_j. Since q_i·(g_i ⊙ k_j) = (g_i ⊙ q_i)·k_j this is
+//               g ⊙ Attn(g ⊙ Q, K, V): no n_q × n_kv × d tensor is needed
+//   pooled      one gate σ(mean_i(Q)·Wg + b) for all keys and values
+//   literal     row j of g gates key j; only for n_q = n_kv
+//   flamingo    tanh(α)·Attn(Q, K, V)·Wo with a learned scalar α, initially 0 (Alayrac et al. 2022)
+#pragma once
+
+#include <sluice/layers/nn/linear.h>
+#include <sluice/ops/attention/attention.h>
+
+#include <string_view>
+
+namespace sluice {
+
+enum class CrossGate { per_query, pooled, literal, flamingo };
+std::string_view name_of(CrossGate reading);
+
+struct GatedCrossAttentionOptions {
+  int64_t dim;
+  int64_t context_dim = 0;  // 0 means dim
+  int64_t heads = 1;
+  int64_t head_dim = 0;   // of queries and keys; 0 means dim/heads
+  int64_t value_dim = 0;  // of a head's values; 0 means head_dim. Another one needs a second gate, for the values
+  CrossGate reading = CrossGate::per_query;
+  double gate_bias = 0;  // initial b
+  Init gate_init = Init::lecun();
+  bool project_out = true;  // false: y is [batch, m, heads·value_dim]
+  bool linear_bias = false;
+  double attention_dropout = 0;
+  Init init = Init::xavier();
+  DType dtype = f32;
+};
+
+struct GatedCrossAttention {
+  static constexpr const char* type = "GatedCrossAttention";
+
+  /// The context's keys and values, [batch, heads, n, ·], and bool [batch, n]: computed once for many queries.
+  struct Memory {
+    Tensor keys, values, key_mask;
+  };
+
+  GatedCrossAttentionOptions options;
+  Linear query, key, value, out;
+  Linear gate;        // of Q, all heads side by side: heads·head_dim → the same; absent for flamingo
+  Linear value_gate;  // → heads·value_dim, when value_dim differs from head_dim
+  Tensor alpha;       // [1], flamingo
+
+  GatedCrossAttention() = default;
+  GatedCrossAttention(GatedCrossAttentionOptions o, Rng& rng);
+
+  /// x [batch, m, dim], context [batch, n, context_dim] → [batch, m, dim]. No residual: x + y starts as x for
+  /// flamingo. key_mask: bool [batch, n]; query_mask: bool [batch, m], the rows that `pooled` averages.
+  Tensor operator()(const Tensor& x, const Tensor& context, const Tensor& key_mask = {}, const Tensor& query_mask = {},
+                    Rng* rng = nullptr) const;
+  Memory encode(const Tensor& context, const Tensor& key_mask = {}) const;
+  /// The same against an encoded context. With per_query and flamingo the rows of x do not see each other, so a
+  /// stream may bring them one by one.
+  Tensor attend(const Tensor& x, const Memory& memory, const Tensor& query_mask = {}, Rng* rng = nullptr) const;
+
+  static void visit(auto& self, auto&& f) {
+    f("query", self.query);
+    f("key", self.key);
+    f("value", self.value);
+    f("out", self.out);
+    f("gate", self.gate);
+    f("value_gate", self.value_gate);
+    f("alpha", self.alpha);
+  }
+};
+
+}  // namespace sluice

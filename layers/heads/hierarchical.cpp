@@ -1,0 +1,56 @@
+#include <sluice/layers/heads/hierarchical.h>
+
+namespace sluice {
+
+AttentionStackOptions hierarchical_options(const MultiHeadAttentionOptions& layer,
+                                           const std::vector<int64_t>& windows) {
+  AttentionStackOptions o;
+  for (int64_t w : windows) {
+    o.layers.push_back(layer);
+    o.layers.back().window = w;
+  }
+  return o;
+}
+
+AttentionStackOptions local_global_options(const MultiHeadAttentionOptions& layer, const LocalGlobalOptions& stages) {
+  if (stages.window < 1)
+    fail<ValueError>("local_global_options: the first stage needs a window >= 1 — got ", stages.window);
+  AttentionStackOptions o = hierarchical_options(layer, {stages.window, stages.global.empty() ? 0 : stages.window});
+  o.layers[1].dilation = stages.dilation;
+  o.layers[1].global = stages.global;
+  return o;
+}
+
+AttentionStack::AttentionStack(AttentionStackOptions o, Rng& rng) {
+  if (o.layers.empty()) fail<ValueError>("attention_stack: needs at least one layer");
+  for (MultiHeadAttentionOptions& layer : o.layers) {
+    if (layer.dim != o.layers[0].dim)
+      fail<ValueError>("attention_stack: layers of dim=", o.layers[0].dim, " and dim=", layer.dim,
+                       " do not fit together");
+    if (layer.context_dim > 0) fail<ValueError>("attention_stack: cross attention has no place in it");
+    layers.emplace_back(std::move(layer), rng);
+  }
+}
+
+Tensor AttentionStack::operator()(const Tensor& x, const AttentionInputs& inputs, Rng* rng) const {
+  ModuleScope scope(this, type);
+  Tensor y = x;
+  for (const MultiHeadAttention& layer : layers) y = layer(y, inputs, rng);
+  return y;
+}
+
+std::pair<Tensor, AttentionStack::State> AttentionStack::step(const Tensor& x, State state) const {
+  ModuleScope scope(this, type);
+  if (state.layers.empty()) state.layers.resize(layers.size());
+  if (state.layers.size() != layers.size())
+    fail<ValueError>("attention_stack: a state of ", state.layers.size(), " layers is of another stack; need ",
+                     layers.size());
+  Tensor y = x;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    auto [out, next] = layers[i].step(y, std::move(state.layers[i]));
+    y = out, state.layers[i] = std::move(next);
+  }
+  return {y, std::move(state)};
+}
+
+}  // namespace sluice

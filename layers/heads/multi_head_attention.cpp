@@ -1,0 +1,219 @@
+#include <sluice/layers/heads/multi_head_attention.h>
+
+#include <sluice/core/node.h>
+#include <sluice/layers/gau/gau_attention.h>
+#include <sluice/layers/nn/heads.h>
+#include <sluice/ops/attention/attention_reference.h>
+#include <sluice/ops/attention/relative_bias.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/view.h>
+
+#include <algorithm>
+
+namespace sluice {
+
+namespace {
+
+/// y [batch, heads, n, ·] with the rows of `fresh` [batch, heads, rows.size(), ·] in place of its own.
+Tensor with_rows(const Tensor& y, const std::vector<int64_t>& rows, const Tensor& fresh) {
+  std::vector<bool> hit(static_cast<std::size_t>(y.dim(2)), false);
+  for (int64_t r : rows) hit[static_cast<std::size_t>(r)] = true;
+  const Tensor there = unsqueeze(Tensor::from(hit), 1);
+  return where(there, index_add(zeros(y.shape(), y.options()), 2, Tensor::from(rows), fresh), y);
+}
+
+}  // namespace
+
+MultiHeadAttention::MultiHeadAttention(MultiHeadAttentionOptions given, Rng& rng)
+    : options(detail::checked(std::move(given))) {
+  const MultiHeadAttentionOptions& o = options;
+  const int64_t source = cross() ? o.context_dim : o.dim;
+  norm = Norm({o.dim, o.norm, o.norm_eps, o.dtype});
+  q = Linear({o.dim, o.heads * o.head_dim, o.qkv_bias, o.init, o.dtype}, rng);
+  k = Linear({source, o.kv_heads * o.head_dim, o.qkv_bias, o.init, o.dtype}, rng);
+  v = Linear({source, o.kv_heads * o.value_dim, o.qkv_bias, o.init, o.dtype}, rng);
+  out = Linear({o.heads * o.value_dim, o.dim, o.out_bias, o.init, o.dtype}, rng);
+  if (o.qk_norm) {
+    const NormOptions per_head{o.head_dim, NormKind::rms, 1e-6, o.dtype};
+    q_norm = Norm(per_head), k_norm = Norm(per_head);
+  }
+  for (const AttentionGateOptions& g : o.gates) {
+    const detail::GateSizes s = detail::gate_sizes(o, g.position);
+    gates.emplace_back(g, s.dim, s.heads, s.head_dim, rng, o.dtype);
+  }
+  ablation = SdpaAblation(o.ablation, o.value_dim, o.dtype);
+  if (o.position_bias == PositionBias::t5) t5_bias = init_normal({o.t5.buckets, o.heads}, 0.02, rng, o.dtype);
+  if (o.position_bias == PositionBias::toeplitz)
+    toeplitz_bias = init_normal({o.heads, 2 * o.max_length - 1}, 0.02, rng, o.dtype);
+  if (o.sink == AttentionSink::learned) sink = init_vector(o.heads, 0, o.dtype);
+  if (o.separate_global_projections) {
+    auto copy = [](const Linear& from) {
+      Linear to = from;
+      for (Tensor* t : {&to.weight, &to.bias})
+        if (t->defined()) *t = clone(t->detach()).requires_grad_();
+      return to;
+    };
+    global_q = copy(q), global_k = copy(k), global_v = copy(v);
+  }
+  if (o.sandwich_norm) sandwich = Norm({o.dim, o.norm, o.norm_eps, o.dtype});
+}
+
+// -- parts ------------------------------------------------------------------------------------------------
+
+Tensor MultiHeadAttention::gated(GatePosition position, const Tensor& y, const Tensor& x, bool after_qk_norm) const {
+  Tensor result = y;
+  for (const AttentionGate& gate : gates)
+    if (gate.options.position == position && gate.options.after_qk_norm == after_qk_norm) result = gate(result, x);
+  return result;
+}
+
+Tensor MultiHeadAttention::rotated(const Tensor& y, int64_t position) const {
+  if (!options.use_rope) return y;
+  RopeOptions r = options.rope;
+  r.offset += position;
+  return rope(y, r);
+}
+
+Tensor MultiHeadAttention::queries(const Tensor& x, int64_t position) const {
+  Tensor y = gated(GatePosition::g4, detail::split_heads(q(x), options.heads), x);
+  return rotated(gated(GatePosition::g4, q_norm(y), x, true), position);
+}
+Tensor MultiHeadAttention::keys(const Tensor& source, int64_t position) const {
+  Tensor y = gated(GatePosition::g3, detail::split_heads(k(source), options.kv_heads), source);
+  return rotated(gated(GatePosition::g3, k_norm(y), source, true), position);
+}
+Tensor MultiHeadAttention::values(const Tensor& source) const {
+  return gated(GatePosition::g2, detail::split_heads(v(source), options.kv_heads), source);
+}
+
+Tensor MultiHeadAttention::relative_bias(int64_t m, int64_t n) const {
+  if (m == 0 || n == 0) return {};
+  switch (options.position_bias) {
+    case PositionBias::none: return {};
+    case PositionBias::t5: return relative_t5(t5_bias, m, n, options.t5);
+    case PositionBias::toeplitz: return relative_toeplitz(toeplitz_bias, m, n);
+    case PositionBias::alibi: return relative_alibi(alibi_slopes(options.heads, q.weight.options()), m, n);
+  }
+  return {};
+}
+
+AttentionOptions MultiHeadAttention::attention_options(int64_t m, int64_t n) const {
+  AttentionOptions a;
+  a.scale = options.scale;
+  a.mask.causal = options.causal;
+  a.mask.window = options.window, a.mask.dilation = options.dilation, a.mask.global = options.global;
+  a.relative_bias = relative_bias(m, n);
+  if (options.sink == AttentionSink::off_by_one) a.sink = zeros({1}, q.weight.options());
+  if (options.sink == AttentionSink::learned) a.sink = sink;
+  return a;
+}
+
+Tensor MultiHeadAttention::finish(const Tensor& x, const Tensor& normed, const Tensor& attended, Rng* rng) const {
+  Tensor y = out(detail::merge_heads(gated(GatePosition::g1, ablation(attended), normed)));
+  y = Dropout{options.dropout}(sandwich(gated(GatePosition::g5, y, normed)), rng);
+  return options.residual ? x + y : y;
+}
+
+// -- the whole pass ---------------------------------------------------------------------------------------
+
+void MultiHeadAttention::check_x(const Tensor& x) const {
+  if (x.rank() != 3 || x.dim(-1) != options.dim)
+    fail("multi_head_attention: got x=", x, "; need [batch, n, ", options.dim, "]");
+}
+
+void MultiHeadAttention::check_inputs(const Tensor& x, const AttentionInputs& in) const {
+  check_x(x);
+  if (!cross() && (in.context.defined() || in.context_segments.defined()))
+    fail<ValueError>("multi_head_attention: a context needs a layer with context_dim");
+  if (cross() && !in.context.defined())
+    fail<ValueError>("multi_head_attention: a layer with context_dim=", options.context_dim, " needs a context");
+  if (cross() && (in.context.rank() != 3 || in.context.dim(0) != x.dim(0) || in.context.dim(2) != options.context_dim))
+    fail("multi_head_attention: got x=", x, ", context=", in.context, "; need [batch, m, ", options.dim,
+         "], [batch, n, ", options.context_dim, "]");
+  if (cross() && in.segments.defined() != in.context_segments.defined())
+    fail<ValueError>("multi_head_attention: segments and context_segments come together");
+  const Tensor& source = cross() ? in.context : x;
+  if (in.key_mask.defined() && in.key_mask.shape() != Shape{source.dim(0), source.dim(1)})
+    fail("multi_head_attention: key_mask=", in.key_mask, " does not fit ", cross() ? "context=" : "x=", source,
+         "; need [batch, n]");
+}
+
+MultiHeadAttention::Prepared MultiHeadAttention::prepare(const Tensor& x, const AttentionInputs& in) const {
+  check_inputs(x, in);
+  Prepared p;
+  p.inputs = in;
+  p.x = cross() ? x : finite_padding(x, in.key_mask);
+  p.normed = norm(p.x);
+  p.source = cross() ? finite_padding(in.context, in.key_mask) : p.normed;
+  p.q = queries(p.normed, 0), p.k = keys(p.source, 0), p.v = values(p.source);
+  p.attention = attention_options(x.dim(1), p.source.dim(1));
+  AttentionMask& mask = p.attention.mask;
+  mask.keys = in.key_mask;
+  mask.query_segments = in.segments, mask.key_segments = cross() ? in.context_segments : in.segments;
+  mask.blocks = in.blocks, mask.block = in.block, mask.dense = in.mask;
+  p.attention.bias = in.bias;
+  return p;
+}
+
+std::vector<int64_t> MultiHeadAttention::global_rows(int64_t n) const {
+  if (!options.separate_global_projections) return {};
+  return {options.global.begin(), std::lower_bound(options.global.begin(), options.global.end(), n)};
+}
+
+MultiHeadAttention::Prepared MultiHeadAttention::prepare_global(const Prepared& p,
+                                                                const std::vector<int64_t>& rows) const {
+  if (p.inputs.blocks.defined())
+    fail<ValueError>("multi_head_attention: separate_global_projections do not go together with a block mask");
+  const int64_t n = p.normed.dim(1);
+  const Tensor index = Tensor::from(rows);
+  auto of_rows = [&](const Tensor& t) { return t.rank() >= 2 && t.dim(-2) == n ? index_select(t, -2, index) : t; };
+  Prepared g;
+  g.q = q_norm(detail::split_heads(global_q(index_select(p.normed, 1, index)), options.heads));
+  if (options.use_rope) g.q = rope_at(g.q, index, options.rope);
+  g.k = rotated(k_norm(detail::split_heads(global_k(p.normed), options.kv_heads)), 0);
+  g.v = detail::split_heads(global_v(p.normed), options.kv_heads);
+
+  g.attention = p.attention;
+  AttentionMask& mask = g.attention.mask;
+  mask.causal = false, mask.window = 0, mask.dilation = 1, mask.global.clear();
+  if (mask.query_segments.defined()) mask.query_segments = index_select(mask.query_segments, 1, index);
+  if (mask.dense.defined()) mask.dense = of_rows(mask.dense);
+  if (options.causal) {
+    const Tensor earlier = le(unsqueeze(arange(n), 0), unsqueeze(index, 1));
+    mask.dense = mask.dense.defined() ? logical_and(mask.dense, earlier) : earlier;
+  }
+  if (g.attention.bias.defined()) g.attention.bias = of_rows(g.attention.bias);
+  if (const Tensor table = p.attention.relative_bias; table.defined()) {
+    std::vector<Tensor> line;  // of each row, [heads, n]
+    for (int64_t r : rows) line.push_back(narrow(table, 1, n - 1 - r, n));
+    const Tensor relative = stack(line, 1);
+    g.attention.bias = g.attention.bias.defined() ? g.attention.bias + relative : relative;
+    g.attention.relative_bias = Tensor();
+  }
+  return g;
+}
+
+Tensor MultiHeadAttention::operator()(const Tensor& x, const AttentionInputs& inputs, Rng* rng) const {
+  ModuleScope scope(this, type);
+  Prepared p = prepare(x, inputs);
+  p.attention.dropout = options.attention_dropout;
+  Tensor y = attention(p.q, p.k, p.v, p.attention, rng);
+  if (const std::vector<int64_t> rows = global_rows(x.dim(1)); !rows.empty()) {
+    const Prepared g = prepare_global(p, rows);
+    y = with_rows(y, rows, attention(g.q, g.k, g.v, g.attention, rng));
+  }
+  return finish(p.x, p.normed, y, rng);
+}
+
+Tensor MultiHeadAttention::map(const Tensor& x, const AttentionInputs& inputs) const {
+  ModuleScope scope(this, type);
+  const Prepared p = prepare(x, inputs);
+  const Tensor weights = attention_map(p.q, p.k, p.attention);
+  const std::vector<int64_t> rows = global_rows(x.dim(1));
+  if (rows.empty()) return weights;
+  const Prepared g = prepare_global(p, rows);
+  return with_rows(weights, rows, attention_map(g.q, g.k, g.attention));
+}
+
+}  // namespace sluice

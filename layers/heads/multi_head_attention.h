@@ -1,0 +1,191 @@
+// Softmax attention in all its published forms: multi-head (Vaswani et al. 2017), multi-query (Shazeer 2019) and
+// grouped-query (Ainslie et al. 2023), with windows, relative positions, sinks and the gates of Qiu et al. 2025.
+//
+//   x̂ = norm(x)
+//   Q = x̂·Wq, K = c·Wk, V = c·Wv           c = x̂, or a context (cross attention)
+//   Q, K, V ← gates G4, G3, G2              per channel or per head, from x̂ and c
+//   Q, K ← RMS norm of each head, then RoPE
+//   Y = softmax(Q·Kᵀ/√dk + bias) V          (ops/attention/attention.h: O(n) memory)
+//   Y ← gate G1;   O = concat(Y)·Wo;   O ← gate G5
+//   y = x + dropout(norm'(O))               residual and norm' (sandwich) are options
+#pragma once
+
+#include <sluice/layers/heads/attention_gate.h>
+#include <sluice/layers/heads/kv_cache.h>
+#include <sluice/layers/nn/norm.h>
+#include <sluice/ops/attention/attention.h>
+#include <sluice/ops/rope.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace sluice {
+
+enum class PositionBias {
+  none,
+  t5,        // a learned number per T5 bucket and head
+  toeplitz,  // one per distance and head, a table for max_length
+  alibi,     // −slope_h · distance, nothing learned
+};
+enum class AttentionSink {
+  none,
+  off_by_one,  // e^s/(1 + Σ e^s)
+  learned,     // e^s/(e^sink_h + Σ e^s)
+};
+
+struct MultiHeadAttentionOptions {
+  int64_t dim;
+  int64_t heads = 1;
+  int64_t kv_heads = 0;     // 0 means heads; head h reads KV head ⌊h/(heads/kv_heads)⌋
+  int64_t head_dim = 0;     // dk; 0 means dim/heads
+  int64_t value_dim = 0;    // dv, of one head; 0 means head_dim
+  int64_t context_dim = 0;  // > 0: cross attention, K and V come from a context this wide
+
+  bool causal = false;
+  /// Rules of AttentionMask: `window` counts keys including a query's own position.
+  int64_t window = 0, dilation = 1;
+  std::vector<int64_t> global = {};
+  /// Rows of global positions are computed again, over all keys, with Wq_g, Wk_g and Wv_g, and replace the
+  /// others (Longformer). These start as copies of Wq, Wk, Wv.
+  bool separate_global_projections = false;
+
+  bool use_rope = false;
+  RopeOptions rope = {};
+  bool qk_norm = false;           // RMS per head, eps 1e-6, one weight [head_dim] each
+  std::optional<double> scale = std::nullopt;  // of the scores; default 1/√dk
+  PositionBias position_bias = PositionBias::none;
+  T5BucketOptions t5 = {};        // `causal` follows the layer
+  int64_t max_length = 512;       // of the Toeplitz table
+  AttentionSink sink = AttentionSink::none;
+
+  bool qkv_bias = false, out_bias = false;
+  NormKind norm = NormKind::none;  // pre-norm
+  double norm_eps = 1e-5;
+  bool sandwich_norm = false;      // a second norm, on the output before the residual
+  bool residual = false;
+  double attention_dropout = 0, dropout = 0;
+
+  std::vector<AttentionGateOptions> gates = {};  // those of one place apply in this order
+  SdpaAblationKind ablation = SdpaAblationKind::none;
+
+  Init init = Init::xavier();
+  DType dtype = f32;
+};
+
+/// The attention layer of Qwen's gated models: pre-norm RMS and QK-norm (eps 1e-6), RoPE in halves, causal, no
+/// biases, residual; N(0, 0.02²) weights. Append to `gates` for other places than G1.
+MultiHeadAttentionOptions qwen_attention_options(int64_t dim, int64_t heads, int64_t kv_heads, int64_t head_dim,
+                                                 std::vector<AttentionGateOptions> gates = {AttentionGateOptions{}});
+
+/// Trained values of a layer with these options, without making it.
+int64_t parameter_count(const MultiHeadAttentionOptions& options);
+
+namespace detail {
+/// Options with every default filled in; ValueError for those that do not go together.
+MultiHeadAttentionOptions checked(MultiHeadAttentionOptions o);
+/// What a gate at this place multiplies, [heads, head_dim] a token, and the width of what it reads.
+struct GateSizes {
+  int64_t dim, heads, head_dim;
+};
+GateSizes gate_sizes(const MultiHeadAttentionOptions& o, GatePosition position);
+}  // namespace detail
+
+/// What a call may bring besides x [batch, m, dim]. n is m, or the length of the context.
+struct AttentionInputs {
+  Tensor context = {};           // [batch, n, context_dim], cross attention only; already normalised
+  Tensor key_mask = {};          // bool [batch, n]: true for real tokens, false for padding (which may hold NaN)
+  Tensor segments = {};          // i64 [batch, m]: documents, which do not see each other
+  Tensor context_segments = {};  // i64 [batch, n], cross attention only
+  Tensor mask = {};              // bool, broadcasts to [batch, heads, m, n]: true may attend
+  Tensor bias = {};              // added to the scores; broadcasts to [batch, heads, m, n]
+  Tensor blocks = {};            // bool, whole blocks of queries × keys, see AttentionMask
+  int64_t block = 0;
+};
+
+struct MultiHeadAttention {
+  static constexpr const char* type = "MultiHeadAttention";
+
+  /// Streaming. Self attention keeps K (after RoPE) and V of the tokens so far: kv_heads · (dk + dv) numbers each,
+  /// with a window of at most (W − 1)·dilation + 1 tokens. Cross attention keeps those of the context.
+  struct State {
+    KvCache cache;
+    Tensor key_mask;  // of the context
+  };
+
+  MultiHeadAttentionOptions options;  // with all defaults filled in
+  Norm norm, sandwich;
+  Linear q, k, v;  // dim → heads·dk, kv_heads·dk, kv_heads·dv
+  Linear out;      // heads·dv → dim
+  Norm q_norm, k_norm;
+  Linear global_q, global_k, global_v;
+  std::vector<AttentionGate> gates;
+  SdpaAblation ablation;
+  Tensor t5_bias;        // [buckets, heads]
+  Tensor toeplitz_bias;  // [heads, 2·max_length − 1]
+  Tensor sink;           // [heads], learned
+
+  MultiHeadAttention() = default;
+  /// ValueError for options that do not go together.
+  MultiHeadAttention(MultiHeadAttentionOptions o, Rng& rng);
+
+  /// x [batch, m, dim] → the same. rng switches dropout on.
+  Tensor operator()(const Tensor& x, const AttentionInputs& inputs = {}, Rng* rng = nullptr) const;
+  /// The attention map of that call, before dropout: [batch, heads, m, n].
+  Tensor map(const Tensor& x, const AttentionInputs& inputs = {}) const;
+
+  /// The next m tokens of a stream, x [batch, m, dim]: equal to the rows of the full causal pass. Without history.
+  /// ValueError unless causal (or cross attention), and for separate global projections.
+  std::pair<Tensor, State> step(const Tensor& x, State state) const;
+  /// Cross attention: K and V of a context, for step().
+  State start(const Tensor& context, const Tensor& key_mask = {}) const;
+
+  /// The position bias as the table of ops/attention/relative_bias.h, for m queries and n keys; undefined for none.
+  Tensor relative_bias(int64_t m, int64_t n) const;
+
+  static void visit(auto& self, auto&& f) {
+    f("norm", self.norm);
+    f("q", self.q);
+    f("k", self.k);
+    f("v", self.v);
+    f("out", self.out);
+    f("q_norm", self.q_norm);
+    f("k_norm", self.k_norm);
+    f("gates", self.gates);
+    f("ablation", self.ablation);
+    f("t5_bias", self.t5_bias);
+    f("toeplitz_bias", self.toeplitz_bias);
+    f("sink", self.sink);
+    f("global_q", self.global_q);
+    f("global_k", self.global_k);
+    f("global_v", self.global_v);
+    f("sandwich", self.sandwich);
+  }
+
+ private:
+  struct Prepared {
+    Tensor x;        // with finite padding
+    Tensor normed;   // x̂: what queries and gates G1, G4, G5 read
+    Tensor source;   // what K, V and gates G2, G3 read
+    Tensor q, k, v;  // [batch, heads, ·, ·]
+    AttentionOptions attention;
+    AttentionInputs inputs;
+  };
+  bool cross() const { return options.context_dim > 0; }
+  void check_inputs(const Tensor& x, const AttentionInputs& inputs) const;
+  void check_x(const Tensor& x) const;
+  Prepared prepare(const Tensor& x, const AttentionInputs& inputs) const;
+  Tensor gated(GatePosition position, const Tensor& y, const Tensor& x, bool after_qk_norm = false) const;
+  Tensor rotated(const Tensor& y, int64_t position) const;
+  Tensor queries(const Tensor& x, int64_t position) const;
+  Tensor keys(const Tensor& source, int64_t position) const;
+  Tensor values(const Tensor& source) const;
+  AttentionOptions attention_options(int64_t m, int64_t n) const;
+  /// Positions of `global` below n.
+  std::vector<int64_t> global_rows(int64_t n) const;
+  /// Queries, keys, values and options of the rows that have projections of their own.
+  Prepared prepare_global(const Prepared& p, const std::vector<int64_t>& rows) const;
+  Tensor finish(const Tensor& x, const Tensor& normed, const Tensor& attended, Rng* rng) const;
+};
+
+}  // namespace sluice

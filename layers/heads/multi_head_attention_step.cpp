@@ -1,0 +1,61 @@
+// Streaming: the layer's rows one after the other, from a cache of keys and values.
+#include <sluice/layers/heads/multi_head_attention.h>
+
+#include <sluice/core/node.h>
+#include <sluice/layers/gau/gau_attention.h>
+#include <sluice/layers/nn/heads.h>
+
+namespace sluice {
+
+MultiHeadAttention::State MultiHeadAttention::start(const Tensor& context, const Tensor& key_mask) const {
+  ModuleScope scope(this, type);
+  if (!cross()) fail<ValueError>("multi_head_attention: a context needs a layer with context_dim");
+  if (context.rank() != 3 || context.dim(2) != options.context_dim)
+    fail("multi_head_attention: got context=", context, "; need [batch, n, ", options.context_dim, "]");
+  if (key_mask.defined() && key_mask.shape() != Shape{context.dim(0), context.dim(1)})
+    fail("multi_head_attention: key_mask=", key_mask, " does not fit context=", context, "; need [batch, n]");
+  NoGrad guard;
+  const Tensor seen = finite_padding(context, key_mask);
+  State state;
+  state.cache.append(keys(seen, 0), values(seen));
+  state.key_mask = key_mask;
+  return state;
+}
+
+std::pair<Tensor, MultiHeadAttention::State> MultiHeadAttention::step(const Tensor& x, State state) const {
+  ModuleScope scope(this, type);
+  check_x(x);
+  NoGrad guard;
+  KvCache& cache = state.cache;
+  if (cache.keys.defined() && cache.keys.dim(0) != x.dim(0))
+    fail("multi_head_attention: a state of batch ", cache.keys.dim(0), " does not continue with x=", x);
+  const Tensor normed = norm(x), queried = queries(normed, cross() ? 0 : cache.length);
+  const int64_t m = x.dim(1);
+  KvCache::Rows rows;
+  if (cross()) {
+    if (!cache.keys.defined())
+      fail<ValueError>("multi_head_attention: cross attention streams from start(context), this state is empty");
+    rows = {cache.stored_keys(), cache.stored_values()};
+  } else {
+    if (!options.causal)
+      fail<ValueError>("multi_head_attention: only a causal layer can be streamed; else earlier outputs would change");
+    if (options.separate_global_projections)
+      fail<ValueError>("multi_head_attention: separate_global_projections cannot be streamed");
+    // The last (W − 1)·dilation + 1 keys are all that later queries see, but for global ones.
+    const bool bounded = options.window > 0 && options.global.empty();
+    const int64_t window = bounded ? (options.window - 1) * options.dilation + 1 : 0;
+    if (cache.length > 0 && cache.window != window)
+      fail<ValueError>("multi_head_attention: a state with window ", cache.window,
+                       " is of another layer; need ", window);
+    cache.window = window;
+    const bool ordered = m > 1 || options.position_bias != PositionBias::none || options.dilation > 1;
+    const auto order = ordered ? KvCache::Order::position : KvCache::Order::any;
+    rows = cache.append(keys(normed, cache.length), values(normed), order);
+  }
+  AttentionOptions a = attention_options(m, rows.keys.dim(2));
+  a.mask.keys = state.key_mask;
+  const Tensor attended = attention(queried, rows.keys, rows.values, a);
+  return {finish(x, normed, attended, nullptr), std::move(state)};
+}
+
+}  // namespace sluice

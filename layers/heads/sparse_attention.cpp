@@ -1,0 +1,229 @@
+#include <sluice/layers/heads/sparse_attention.h>
+
+#include <sluice/core/node.h>
+#include <sluice/layers/heads/sparse_masks.h>
+#include <sluice/ops/attention/attention_reference.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/dropout.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/gather.h>
+#include <sluice/ops/matmul.h>
+#include <sluice/ops/reduce.h>
+#include <sluice/ops/softmax.h>
+#include <sluice/ops/sort.h>
+#include <sluice/ops/view.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace sluice {
+
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+// -- neighbour lists ---------------------------------------------------------------------------------------
+
+/// Lists as rows of k and v: with key heads side by side, [batch, kv_heads·n, ·], query head h finds key j at
+/// ⌊h/(heads/kv_heads)⌋·n + j. Entries −1 read row 0 and are hidden.
+struct Gathered {
+  Tensor rows;    // i64 [heads·m·K]
+  Tensor hidden;  // bool, broadcasts to [batch, heads, m, K]
+};
+
+Gathered read_lists(const Tensor& neighbours, const Tensor& keys, int64_t heads, int64_t kv_heads, int64_t n) {
+  NoGrad guard;
+  const int64_t lists = neighbours.dim(0), m = neighbours.dim(1), width = neighbours.dim(2);
+  const Tensor contiguous_lists = contiguous(neighbours);
+  const auto* in = contiguous_lists.data<int64_t>();
+  Tensor rows = empty({heads * m * width}, {.dtype = i64}), local = empty({lists * m * width}, {.dtype = i64});
+  Tensor hidden = empty({1, lists, m, width}, {.dtype = boolean});
+  auto* hide = reinterpret_cast<bool*>(hidden.raw());
+  for (int64_t i = 0; i < lists * m * width; ++i) {
+    if (in[i] < -1 || in[i] >= n)
+      fail<ValueError>("neighbour_attention: entry ", in[i], " is outside [−1, ", n, ") — got neighbours=", neighbours);
+    hide[i] = in[i] < 0;
+    local.mutable_data<int64_t>()[i] = std::max<int64_t>(0, in[i]);
+  }
+  for (int64_t h = 0, per_list = m * width, per_head = heads / std::max<int64_t>(1, kv_heads); h < heads; ++h) {
+    const int64_t* from = local.data<int64_t>() + (lists > 1 ? h : 0) * per_list;
+    int64_t* to = rows.mutable_data<int64_t>() + h * per_list;
+    for (int64_t i = 0; i < per_list; ++i) to[i] = from[i] + h / per_head * n;
+  }
+  if (keys.defined() && n > 0) {
+    const Tensor padded = index_select(to(logical_not(keys), i32), 1, local);  // [batch or 1, lists·m·K]
+    hidden = logical_or(hidden, reshape(padded, {keys.dim(0), lists, m, width}) != 0.0);
+  }
+  return {rows, hidden};
+}
+
+// -- top-k -------------------------------------------------------------------------------------------------
+
+/// The options of rows [first, first + count) of m, as those of a problem of its own.
+AttentionOptions rows_of(const AttentionOptions& o, int64_t first, int64_t count, int64_t m, int64_t n) {
+  AttentionOptions part = o;
+  auto cut = [&](Tensor& x, int64_t dim) {
+    if (x.defined() && x.rank() >= -dim && x.dim(dim) == m) x = narrow(x, dim, first, count);
+  };
+  cut(part.bias, -2), cut(part.row_scale, -1);
+  // Entry n − 1 + p_j − p_i, p_i = i + n − m: rows that end earlier read further to the right.
+  if (o.relative_bias.defined()) part.relative_bias = narrow(o.relative_bias, 1, m - first - count, n + count - 1);
+  return part;
+}
+
+constexpr int64_t kRows = 128;
+
+Tensor best_pairs(const Tensor& q, const Tensor& k, const AttentionOptions& o, int64_t top, TopKTies ties) {
+  NoGrad guard;
+  const int64_t m = q.dim(2), n = k.dim(2);
+  const Tensor visible = detail::visibility_of(o, q.dim(0), q.dim(1), m, n);
+  if (top >= n) return visible;
+  std::vector<Tensor> rows;
+  for (int64_t first = 0; first < m; first += kRows) {
+    const int64_t count = std::min(kRows, m - first);
+    const Tensor s = detail::attention_scores(narrow(q, 2, first, count), k, rows_of(o, first, count, m, n));
+    rows.push_back(topk_mask(s, top, ties, visible.defined() ? narrow(visible, 2, first, count) : Tensor()));
+  }
+  return rows.empty() ? Tensor() : cat(rows, 2);
+}
+
+}  // namespace
+
+Tensor neighbour_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const Tensor& neighbours,
+                           const NeighbourOptions& options, Rng* rng) {
+  const char* op = "neighbour_attention";
+  const AttentionOptions given{.scale = options.scale, .mask = {.keys = options.keys}, .dropout = options.dropout};
+  auto [q, k, v, o, rank] = detail::attention_operands(op, q_in, k_in, v_in, given);
+  const int64_t batch = q.dim(0), heads = q.dim(1), m = q.dim(2), n = k.dim(2);
+  if (neighbours.dtype() != i64)
+    fail<DTypeError>(op, ": neighbours must be i64 — got ", neighbours.dtype(), neighbours);
+  const Tensor lists = neighbours.rank() == 2 ? unsqueeze(neighbours, 0) : neighbours;
+  if (lists.rank() != 3 || (lists.dim(0) != heads && lists.dim(0) != 1) || lists.dim(1) != m)
+    fail(op, ": neighbours=", neighbours, " does not fit q=", q_in, "; need [", heads, " or 1, ", m, ", K]");
+  const int64_t width = lists.dim(2);
+  const Gathered at = read_lists(lists, options.keys, heads, k.dim(1), n);
+  if (n == 0 || width == 0 || q.numel() == 0)
+    return detail::restore_rank(zeros({batch, heads, m, v.dim(3)}, q.options()), rank);
+
+  // A hidden slot reads row 0, which may be padding: it is cleared, since 0·NaN would be NaN.
+  auto gathered = [&](const Tensor& x) {  // [batch, heads, m, K, ·]
+    const Tensor rows = index_select(flatten(x, 1, 2), 1, at.rows);
+    return masked_fill(reshape(rows, {batch, heads, m, width, x.dim(3)}), unsqueeze(at.hidden, -1), 0);
+  };
+  Tensor s = squeeze(matmul(unsqueeze(q, 3), transpose(gathered(k), -2, -1)), 3) * *o.scale;
+  Tensor w = softmax(masked_fill(s, at.hidden, -kInf));
+  if (o.dropout > 0 && rng) w = dropout(w, o.dropout, *rng);
+  return detail::restore_rank(squeeze(matmul(unsqueeze(w, 3), gathered(v)), 3), rank);
+}
+
+Tensor topk_mask(const Tensor& scores, int64_t k, TopKTies ties, const Tensor& allowed) {
+  if (k < 0) fail<ValueError>("topk_mask: k must not be negative — got ", k);
+  if (scores.rank() < 1) fail("topk_mask: got scores=", scores, "; need [..., n]");
+  if (allowed.defined() &&
+      (allowed.dtype() != boolean || broadcast("topk_mask", allowed.shape(), scores.shape()) != scores.shape()))
+    fail("topk_mask: allowed=", allowed, " of ", allowed.dtype(), " does not fit scores=", scores, "; need bool");
+  NoGrad guard;
+  const Tensor everything = expand(full({}, 1, {.dtype = boolean}), scores.shape());
+  if (k >= scores.dim(-1)) return contiguous(allowed.defined() ? expand(allowed, scores.shape()) : everything);
+  if (k == 0) return zeros(scores.shape(), {.dtype = boolean});
+  Tensor s = scores.detach();
+  if (allowed.defined()) s = masked_fill(s, logical_not(allowed), -kInf);
+  const Sorted best = topk(s, k);
+  Tensor hit;
+  if (ties == TopKTies::threshold) {
+    hit = ge(s, narrow(best.values, -1, k - 1, 1));
+  } else {
+    const Tensor none = zeros(s.shape());
+    hit = scatter_add(none, -1, best.indices, ones(best.indices.shape())) > 0.0;
+  }
+  return allowed.defined() ? logical_and(hit, allowed) : hit;
+}
+
+Tensor topk_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const TopKOptions& options,
+                      Rng* rng) {
+  if (options.k < 1) fail<ValueError>("topk_attention: k must be positive — got ", options.k);
+  auto [q, k, v, o, rank] = detail::attention_operands("topk_attention", q_in, k_in, v_in, options.attention);
+  AttentionOptions chosen = o;
+  chosen.mask.dense = best_pairs(q, k, o, options.k, options.ties);
+  return detail::restore_rank(attention(q, k, v, chosen, rng), rank);
+}
+
+Tensor threshold_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const Tensor& f,
+                           const ThresholdOptions& options, Rng* rng) {
+  const char* op = "threshold_attention";
+  const auto x = detail::attention_operands(op, q_in, k_in, v_in, options.attention);
+  const Tensor &q = x.q, &k = x.k, &v = x.v;
+  const AttentionOptions& o = x.options;
+  const Shape scores{q.dim(0), q.dim(1), q.dim(2), k.dim(2)};
+  if (f.dtype() != q.dtype()) fail<DTypeError>(op, ": f is ", f.dtype(), f, " beside q=", q.dtype(), q_in);
+  if (f.rank() > 4 || broadcast(op, f.shape(), scores) != scores)
+    fail(op, ": f=", f, " does not broadcast to the scores ", scores);
+  if (!(options.temperature > 0) || std::isnan(options.tau))
+    fail<ValueError>(op, ": need temperature > 0 and a tau — got temperature=", options.temperature,
+                     ", tau=", options.tau);
+  if (o.weighting != Weighting::softmax) fail<ValueError>(op, ": only the softmax weighting has a threshold");
+  const bool self = options.include_self.value_or(options.mode != ThresholdMode::soft);
+  const Tensor diagonal = self ? visible_pairs({.window = 1}, 1, 1, scores[2], scores[3]) : Tensor();
+
+  auto hard = [&] {
+    Tensor above = f.detach() > options.tau;
+    if (self) above = logical_or(above, diagonal);
+    AttentionOptions a = o;
+    a.mask.dense = o.mask.dense.defined() ? logical_and(o.mask.dense, above) : above;
+    return a;
+  };
+  auto soft = [&] {  // log σ((f − τ)/T) = −softplus((τ − f)/T)
+    Tensor gate = neg(softplus((f - options.tau) * (-1 / options.temperature)));
+    if (self) gate = masked_fill(gate, diagonal, 0);
+    AttentionOptions a = o;
+    a.bias = o.bias.defined() ? o.bias + gate : gate;
+    return a;
+  };
+  if (options.mode == ThresholdMode::hard) return detail::restore_rank(attention(q, k, v, hard(), rng), x.rank);
+  if (options.mode == ThresholdMode::soft) return detail::restore_rank(attention(q, k, v, soft(), rng), x.rank);
+
+  std::optional<Rng> again;  // so that both drop the same weights
+  if (rng) again = *rng;
+  Tensor y;
+  {
+    NoGrad guard;
+    y = attention(q, k, v, hard(), rng);
+  }
+  if (grad_enabled()) {
+    const Tensor smooth = attention(q, k, v, soft(), again ? &*again : nullptr);
+    y = y + (smooth - smooth.detach());  // adds exactly 0
+  }
+  return detail::restore_rank(y, x.rank);
+}
+
+Tensor global_local_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
+                              const GlobalLocalOptions& options, const GlobalRows& rows, Rng* rng) {
+  const char* op = "global_local_attention";
+  AttentionOptions given{
+      .scale = options.scale, .mask = global_local_mask(options.w, options.global), .dropout = options.dropout};
+  given.mask.keys = options.keys;
+  auto [q, k, v, o, rank] = detail::attention_operands(op, q_in, k_in, v_in, given);
+  const int64_t n = k.dim(2), count = static_cast<int64_t>(options.global.size());
+  if (q.dim(2) != n) fail(op, ": got q=", q_in, ", k=", k_in, "; need as many queries as keys");
+  std::vector<int64_t> sorted = options.global;
+  std::sort(sorted.begin(), sorted.end());
+  if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end() ||
+      (count > 0 && (sorted.front() < 0 || sorted.back() >= n)))
+    fail<ValueError>(op, ": global positions must be distinct and in [0, ", n, ")");
+  const Tensor out = attention(q, k, v, o, rng);
+  if (!rows.q.defined() || count == 0) return detail::restore_rank(out, rank);
+  const AttentionOptions everything{.scale = o.scale, .mask = {.keys = options.keys}, .dropout = o.dropout};
+  const auto recomputed = detail::attention_operands(op, rows.q, rows.k, rows.v, everything);
+  if (recomputed.q.dim(2) != count || recomputed.k.dim(2) != n || recomputed.q.dim(1) != q.dim(1) ||
+      recomputed.q.dim(0) != q.dim(0) || recomputed.v.dim(3) != v.dim(3))
+    fail(op, ": rows.q=", rows.q, ", rows.k=", rows.k, ", rows.v=", rows.v, " do not fit q=", q_in, " with ", count,
+         " global positions");
+  const Tensor index = Tensor::from(options.global);
+  Tensor is_global = zeros({n, 1}, {.dtype = boolean});
+  for (int64_t g : options.global) reinterpret_cast<bool*>(is_global.raw())[g] = true;
+  const Tensor global = attention(recomputed.q, recomputed.k, recomputed.v, everything, rng);
+  return detail::restore_rank(index_add(masked_fill(out, is_global, 0), 2, index, global), rank);
+}
+
+}  // namespace sluice

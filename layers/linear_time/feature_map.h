@@ -1,0 +1,74 @@
+// Feature maps φ of linear attention: attention weights are φ(q)·φ(k), so a map stands for a kernel
+// κ(x, y) = φ(x)·φ(y). Sources beside the kinds; m is the width of φ(x), d that of x.
+#pragma once
+
+#include <sluice/layers/nn/init.h>
+#include <sluice/layers/nn/module.h>
+
+#include <optional>
+#include <string_view>
+
+namespace sluice {
+
+enum class FeatureMapKind {
+  identity,     // x                                   κ = x·y, may be negative
+  exp,          // e^x elementwise                     κ = Σ_c e^{x_c + y_c}, which is not e^{x·y}: that is favor
+  elu1,         // elu(x) + 1                          Katharopoulos et al. 2020
+  relu,         // relu(x·W) + offset                  W only with features > 0
+  t2r,          // relu(x·W + b) + offset              Kasai et al. 2021
+  poly_elem,    // [x, x², …, x^p], m = p·d            κ = Σ_r Σ_c (x_c·y_c)^r; odd powers may be negative
+  poly_kernel,  // [x, √c] ⊗ … ⊗ [x, √c], m = (d+1)^p  κ = (x·y + c)^p
+  favor,        // e^{x·ω − |x|²/2}/√m, ω ~ N(0, I)    E κ = e^{x·y}; FAVOR+, Choromanski et al. 2021
+  fourier,      // [cos x·ω, sin x·ω]/√f, ω ~ N(0, I/σ²), m = 2f: E κ = e^{−|x − y|²/2σ²}; Rahimi & Recht 2007
+  mlp,          // softplus(relu(x·W₁ + b₁)·W₂ + b₂)   > 0
+  hedgehog,     // softmax[2y, −2y], y = x·W + b, m = 2d; Zhang et al. 2024
+};
+std::string_view name_of(FeatureMapKind kind);
+/// ValueError listing the known names otherwise.
+FeatureMapKind feature_map_kind_from_name(std::string_view name);
+
+struct FeatureMapOptions {
+  FeatureMapKind kind = FeatureMapKind::elu1;
+  int64_t dim = 0;  // d; a layer fills in the width of its heads
+  /// Learned columns (relu, t2r, mlp) or random directions (favor, fourier). 0 means d, and for relu: no W.
+  int64_t features = 0;
+  int64_t degree = 2;        // p of poly_elem, poly_kernel
+  double constant = 1;       // c of poly_kernel
+  double sigma = 1;          // σ of fourier
+  double smoothing = 0;      // fourier: one more feature √s, so that κ grows by s and sums rarely vanish
+  double offset = 0;         // relu, t2r: keeps sums away from 0, e.g. 1e-3
+  bool orthogonal = false;   // favor, fourier: directions orthogonal in blocks of d, norms as if independent
+  int64_t hidden = 0;        // mlp; 0 means 2·d
+  bool bias = true;          // t2r, mlp, hedgehog; initially 0
+  int64_t heads = 0;         // weights [heads, d, m], a map for each head; 0: one map for all
+  /// x is multiplied by it first; 1 if unset. With d^{−1/4} favor stands for e^{x·y/√d}.
+  std::optional<double> input_scale = std::nullopt;
+  Init init = Init::lecun();  // of learned weights; hedgehog's W starts as the identity
+  DType dtype = f32;
+};
+
+struct FeatureMap {
+  static constexpr const char* type = "FeatureMap";
+  FeatureMapOptions options;
+  Tensor weight, bias;    // relu, t2r, hedgehog; first map of mlp
+  Tensor weight2, bias2;  // mlp
+  Tensor omega;           // [d, features], fixed: a buffer
+
+  FeatureMap() = default;
+  /// `rng` draws the weights or the fixed directions. ValueError for sizes that make no map.
+  FeatureMap(FeatureMapOptions o, Rng& rng);
+  /// x [..., d] → [..., out_dim()]; with maps of their own for heads, x [..., heads, n, d].
+  Tensor operator()(const Tensor& x) const;
+  /// m.
+  int64_t out_dim() const;
+
+  static void visit(auto& self, auto&& f) {
+    f("weight", self.weight);
+    f("bias", self.bias);
+    f("weight2", self.weight2);
+    f("bias2", self.bias2);
+    f("omega", self.omega);
+  }
+};
+
+}  // namespace sluice

@@ -1,0 +1,82 @@
+// Gated linear attention (Yang et al. 2024, "Gated Linear Attention Transformers with Hardware-Efficient
+// Training"): the state forgets by a gate that depends on the token.
+//
+//   α_t = σ(x_t·W₁·W₂ + b)^{1/τ}  [dk]     S_t = diag(α_t)·S_{t−1} + k_tᵀ v_t     o_t = q_t·S_t / √dk
+//   y = (RMSNorm_h(o) ⊙ swish(x·Wg))·Wo
+//
+// α = 1 is causal linear attention without normaliser, α = γ retention. The gate is used as its logarithm,
+// log α = −softplus(−z)/τ, which is exact for gates next to 0 and 1.
+#pragma once
+
+#include <sluice/layers/linear_time/linear_attention.h>
+
+namespace sluice {
+
+/// log(σ(z)^{1/τ}) = −softplus(−z)/τ.
+Tensor gla_log_decay(const Tensor& z, double temperature = 16);
+
+enum class GlaGate {
+  per_channel,  // α_t of every key channel: rank-r map dim → r → h·dk
+  per_head,     // one α_t a head: map dim → h (simple GLA; Mamba-2's form)
+};
+
+struct GlaOptions {
+  int64_t dim;
+  int64_t heads = 4;
+  double expand_k = 0.5;  // heads·dk = expand_k·dim
+  double expand_v = 1;    // heads·dv = expand_v·dim
+  GlaGate gate = GlaGate::per_channel;
+  int64_t gate_rank = 16;        // of per_channel
+  double gate_temperature = 16;  // τ: the larger, the closer α is to 1
+  std::optional<double> scale = std::nullopt;  // of q; dk^{−1/2}
+  bool output_gate = true;                     // ⊙ swish(x·Wg)
+  NormKind norm = NormKind::rms;               // of each head's output, weights shared by heads
+  double norm_eps = 1e-5;
+  int64_t chunk = 64;
+  double dropout = 0;
+  Init init = Init::xavier();
+  DType dtype = f32;
+};
+
+/// Causal. No biases but the gate's, no residual.
+struct Gla {
+  static constexpr const char* type = "Gla";
+  /// h·dk·dv numbers a sequence.
+  using State = LinearState;
+
+  GlaOptions options;
+  Linear query, key, value;
+  Linear gate_down;  // dim → rank; absent for per_head
+  Linear gate_up;    // rank → h·dk, or dim → h for per_head
+  Linear output_gate, out;
+  Norm norm;
+
+  Gla() = default;
+  Gla(GlaOptions o, Rng& rng);
+  int64_t key_dim() const { return query.weight.dim(1) / options.heads; }    // dk
+  int64_t value_dim() const { return value.weight.dim(1) / options.heads; }  // dv
+
+  /// x [batch, n, dim] → the same. key_mask: bool [batch, n], true for real tokens. rng switches dropout on.
+  Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr) const;
+  /// The next tokens of a stream, x [batch, m, dim]: equal to the rows of the full pass. Without history.
+  std::pair<Tensor, State> step(const Tensor& x, State state) const;
+  /// log α [batch, heads, n, dk], or [batch, heads, n] for per_head.
+  Tensor log_decay(const Tensor& x) const;
+
+  static void visit(auto& self, auto&& f) {
+    f("query", self.query);
+    f("key", self.key);
+    f("value", self.value);
+    f("gate_down", self.gate_down);
+    f("gate_up", self.gate_up);
+    f("output_gate", self.output_gate);
+    f("out", self.out);
+    f("norm", self.norm);
+  }
+
+ private:
+  detail::LinearOperands project(const Tensor& x) const;
+  Tensor finish(const Tensor& x, const Tensor& attended, Rng* rng) const;
+};
+
+}  // namespace sluice

@@ -1,0 +1,321 @@
+#include <sluice/layers/linear_time/linear_attention.h>
+
+#include <sluice/core/node.h>
+#include <sluice/layers/gau/gau_attention.h>
+#include <sluice/layers/nn/heads.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/gather.h>
+#include <sluice/ops/map.h>
+#include <sluice/ops/matmul.h>
+#include <sluice/ops/rearrange.h>
+#include <sluice/ops/reduce.h>
+#include <sluice/ops/scan/linear_scan.h>
+#include <sluice/ops/scan/scan.h>
+#include <sluice/ops/view.h>
+
+#include <cmath>
+
+namespace sluice {
+
+namespace {
+
+/// n / (d + eps), where a denominator of exactly 0 counts as 1.
+struct Quotient {
+  static constexpr const char* name = "linear_attention_quotient";
+  double eps;
+  template <class T> SLUICE_FN T operator()(const T& n, const T& d) const {
+    T t = d + eps;
+    return n / select(t == 0.0, like(t, 1), t);
+  }
+};
+
+/// Operands ready for use: scaled, padding removed, the ones column of the denominator beside v.
+struct Operands {
+  Tensor q, k, v, decay;
+  int64_t value_dim;
+};
+
+void check_operands(const char* op, const Tensor& q, const Tensor& k, const Tensor& v, const LinearAttentionForm& f) {
+  const bool fits = q.rank() == 4 && k.rank() == 4 && v.rank() == 4 && q.dim(0) == k.dim(0) && q.dim(0) == v.dim(0) &&
+                    q.dim(1) == k.dim(1) && q.dim(1) == v.dim(1) && q.dim(3) == k.dim(3) && k.dim(2) == v.dim(2);
+  if (!fits)
+    fail(op, ": got phi_q=", q, ", phi_k=", k, ", v=", v,
+         "; need [batch, heads, n_q, m], [batch, heads, n, m], [batch, heads, n, dv]");
+  if (q.dtype() != k.dtype() || q.dtype() != v.dtype() || (q.dtype() != f32 && q.dtype() != f64))
+    fail<DTypeError>(op, ": needs f32 or f64 operands of one dtype — got phi_q=", q.dtype(), ", phi_k=", k.dtype(),
+                     ", v=", v.dtype());
+  if (f.direction != LinearDirection::full && q.dim(2) != k.dim(2))
+    fail(op, ": only the direction `full` takes queries other than the tokens of the keys — got phi_q=", q,
+         ", phi_k=", k);
+  if (f.direction == LinearDirection::full && f.log_decay.defined())
+    fail<ValueError>(op, ": the direction `full` has no order to forget in; `bidirectional` weighs by γ^|i − j|");
+  if (f.direction == LinearDirection::full && f.rope && q.dim(2) != k.dim(2))
+    fail(op, ": rope needs queries at the positions of the keys — got phi_q=", q, ", phi_k=", k);
+  if (!(f.eps >= 0)) fail<ValueError>(op, ": eps must not be negative — got ", f.eps);
+  if (f.chunk < 1) fail<ValueError>(op, ": chunk must be positive — got ", f.chunk);
+  if (!f.key_mask.defined()) return;
+  if (f.key_mask.dtype() != boolean)
+    fail<DTypeError>(op, ": key_mask must be bool — got ", f.key_mask.dtype(), " of shape ", f.key_mask);
+  if (f.key_mask.shape() != Shape{k.dim(0), k.dim(2)})
+    fail(op, ": key_mask=", f.key_mask, " does not fit phi_k=", k, "; need [", k.dim(0), ",", k.dim(2), "]");
+}
+
+Operands prepare(const char* op, const Tensor& q, const Tensor& k, const Tensor& v, const LinearAttentionForm& f) {
+  check_operands(op, q, k, v, f);
+  Operands x{f.scale == 1 ? q : q * f.scale, k, v, f.log_decay, v.dim(3)};
+  if (f.key_mask.defined()) {  // a padded token is as good as absent: its step forgets nothing either
+    const Tensor hidden = unsqueeze(logical_not(f.key_mask), 1);
+    x.k = masked_fill(k, unsqueeze(hidden, -1), 0), x.v = masked_fill(v, unsqueeze(hidden, -1), 0);
+    if (x.decay.defined()) x.decay = masked_fill(x.decay, x.decay.rank() == 4 ? unsqueeze(hidden, -1) : hidden, 0);
+  }
+  if (f.normalize == LinearNormalize::sum) x.v = pad(x.v, -1, 0, 1, 1.0);
+  return x;
+}
+
+/// The pieces a sum over keys falls into: all of [v, 1] at once or, with rotated features, v and the ones apart.
+struct Piece {
+  Tensor q, k, v;
+};
+std::vector<Piece> pieces(const Operands& x, const LinearAttentionForm& f, int64_t position = 0) {
+  if (!f.rope) return {{x.q, x.k, x.v}};
+  RopeOptions r = *f.rope;
+  r.offset += position;
+  std::vector<Piece> all{{rope(x.q, r), rope(x.k, r), narrow(x.v, -1, 0, x.value_dim)}};
+  if (f.normalize == LinearNormalize::sum) all.push_back({x.q, x.k, narrow(x.v, -1, x.value_dim, 1)});
+  return all;
+}
+Tensor joined(const std::vector<Tensor>& parts) { return parts.size() == 1 ? parts[0] : cat(parts, -1); }
+
+/// What stands beside each other in `sums` [..., dv (+ 1)], divided.
+Tensor divided(const Tensor& sums, const Operands& x, const LinearAttentionForm& f) {
+  if (f.normalize == LinearNormalize::none) return sums;
+  return map(Quotient{f.eps}, narrow(sums, -1, 0, x.value_dim), narrow(sums, -1, x.value_dim, 1));
+}
+
+/// Σ over j <= i, or j >= i, of φ(q_i)·φ(k_j) [v_j, 1].
+Tensor one_way(const Operands& x, const LinearAttentionForm& f, bool reverse) {
+  std::vector<Tensor> sums;
+  for (const Piece& p : pieces(x, f))
+    sums.push_back(linear_scan(p.q, p.k, p.v, x.decay, {.chunk = f.chunk, .reverse = reverse}));
+  return joined(sums);
+}
+Tensor every_key(const Operands& x, const LinearAttentionForm& f) {
+  std::vector<Tensor> sums;
+  for (const Piece& p : pieces(x, f)) sums.push_back(matmul(p.q, matmul(transpose(p.k, -2, -1), p.v)));
+  return joined(sums);
+}
+
+}  // namespace
+
+Tensor linear_attention(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v, const LinearAttentionForm& f) {
+  const Operands x = prepare("linear_attention", phi_q, phi_k, v, f);
+  switch (f.direction) {
+    case LinearDirection::full: return divided(every_key(x, f), x, f);
+    case LinearDirection::causal: return divided(one_way(x, f, false), x, f);
+    case LinearDirection::bidirectional: {
+      const Tensor diagonal = sum(x.q * x.k, {-1}, keep) * x.v;  // both directions count it
+      return divided(one_way(x, f, false) + one_way(x, f, true) - diagonal, x, f);
+    }
+    case LinearDirection::two_direction_mean:
+      return (divided(one_way(x, f, false), x, f) + divided(one_way(x, f, true), x, f)) * 0.5;
+  }
+  fail<ValueError>("linear_attention: unknown direction");
+}
+
+Tensor linear_attention_quadratic(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v,
+                                  const LinearAttentionForm& f) {
+  const Operands x = prepare("linear_attention_quadratic", phi_q, phi_k, v, f);
+  const int64_t n = phi_k.dim(2);
+  // e^{−|G_i − G_j|}: sums G fall with i, so the sign suits both directions.
+  Tensor kept;
+  if (x.decay.defined()) {
+    const bool channels = x.decay.rank() == 4;
+    Shape shape{phi_k.dim(0), phi_k.dim(1), n};
+    if (channels) shape.push_back(phi_k.dim(3));
+    const Tensor total = cumsum(expand(x.decay, shape), 2);
+    kept = exp(neg(abs(unsqueeze(total, 3) - unsqueeze(total, 2))));  // [batch, heads, n, n, (m)]
+  }
+  auto weighed = [&](const Tensor& mask) {
+    std::vector<Tensor> sums;
+    for (const Piece& p : pieces(x, f)) {
+      Tensor a;
+      if (kept.defined() && kept.rank() == 5) a = sum(unsqueeze(p.q, 3) * unsqueeze(p.k, 2) * kept, {-1});
+      else a = matmul(p.q, transpose(p.k, -2, -1));
+      if (kept.defined() && kept.rank() == 4) a = a * kept;
+      if (mask.defined()) a = masked_fill(a, logical_not(mask), 0);
+      sums.push_back(matmul(a, p.v));
+    }
+    return divided(joined(sums), x, f);
+  };
+  const Tensor i = unsqueeze(arange(n), 1), j = unsqueeze(arange(n), 0);
+  switch (f.direction) {
+    case LinearDirection::full: case LinearDirection::bidirectional: return weighed({});
+    case LinearDirection::causal: return weighed(j <= i);
+    case LinearDirection::two_direction_mean: return (weighed(j <= i) + weighed(j >= i)) * 0.5;
+  }
+  fail<ValueError>("linear_attention_quadratic: unknown direction");
+}
+
+std::pair<Tensor, LinearState> linear_attention_recurrent(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v,
+                                                          const LinearAttentionForm& f, const LinearState& state) {
+  if (f.direction != LinearDirection::causal)
+    fail<ValueError>("linear_attention_recurrent: only the causal direction can be streamed; in the others every "
+                     "earlier output would change");
+  const Operands x = prepare("linear_attention_recurrent", phi_q, phi_k, v, f);
+  const Shape want{x.k.dim(0), x.k.dim(1), x.k.dim(3), x.v.dim(3)};
+  if (state.sums.defined() && (state.sums.shape() != want || state.sums.dtype() != x.v.dtype()))
+    fail("linear_attention_recurrent: a state of ", state.sums.dtype(), state.sums, " does not continue with phi_k=",
+         phi_k, ", v=", v, "; need ", x.v.dtype(), want);
+  std::vector<Tensor> sums, states;
+  int64_t first = 0;  // column of the state
+  for (const Piece& p : pieces(x, f, state.length)) {
+    const Tensor before = state.sums.defined() ? narrow(state.sums, -1, first, p.v.dim(-1)) : Tensor();
+    first += p.v.dim(-1);
+    if (p.k.dim(2) == 1) {  // S ← e^g S + kᵀ v, o = q S
+      Tensor s = matmul(transpose(p.k, -2, -1), p.v);
+      if (before.defined() && x.decay.defined()) {
+        const Tensor kept = exp(x.decay);  // [batch, heads, 1] or [batch, heads, 1, m]
+        s = s + unsqueeze(kept.rank() == 4 ? squeeze(kept, 2) : kept, -1) * before;
+      } else if (before.defined()) {
+        s = s + before;
+      }
+      states.push_back(s), sums.push_back(matmul(p.q, s));
+    } else {
+      Tensor o = linear_scan(p.q, p.k, p.v, x.decay, {.chunk = f.chunk});
+      if (before.defined()) o = o + linear_scan_carry(p.q, before, x.decay);
+      sums.push_back(o), states.push_back(linear_scan_state(p.k, p.v, x.decay, before));
+    }
+  }
+  return {divided(joined(sums), x, f), {joined(states), state.length + x.k.dim(2)}};
+}
+
+// -- the layer -------------------------------------------------------------------------------------------
+
+std::vector<double> retention_gammas(int64_t heads) {
+  std::vector<double> gamma;
+  for (int64_t h = 0; h < heads; ++h) gamma.push_back(1 - std::exp2(-5 - static_cast<double>(h)));
+  return gamma;
+}
+
+int64_t detail::expanded_width(const char* op, const char* what, double expansion, int64_t dim, int64_t heads) {
+  const double width = expansion * static_cast<double>(dim);
+  if (!(width >= 1 && width < 1e9) || std::abs(width - std::round(width)) > 1e-6 || std::llround(width) % heads != 0)
+    fail<ValueError>(op, ": heads=", heads, " must divide ", what, "·dim = ", expansion, "·", dim);
+  return std::llround(width);
+}
+
+Tensor detail::log_gammas(const char* op, const std::vector<double>& gamma, int64_t heads, DType dtype) {
+  if (static_cast<int64_t>(gamma.size()) != heads)
+    fail<ValueError>(op, ": needs a gamma for each of heads=", heads, " — got ", gamma.size());
+  std::vector<double> logs;
+  for (double g : gamma) {
+    if (!(g > 0 && g <= 1)) fail<ValueError>(op, ": gamma must lie in (0, 1] — got ", g);
+    logs.push_back(std::log(g));
+  }
+  return to(Tensor::from(logs), dtype);
+}
+
+namespace {
+
+LinearAttentionOptions checked(LinearAttentionOptions o) {
+  if (o.dim < 1 || o.heads < 1 || o.head_dim < 0 || o.value_dim < 0)
+    fail<ValueError>("linear_attention: sizes must be positive — got dim=", o.dim, ", heads=", o.heads,
+                     ", head_dim=", o.head_dim, ", value_dim=", o.value_dim);
+  if (o.head_dim == 0 && o.dim % o.heads != 0)
+    fail<ValueError>("linear_attention: heads=", o.heads, " must divide dim=", o.dim, ", or head_dim be given");
+  if (o.head_dim == 0) o.head_dim = o.dim / o.heads;
+  if (o.value_dim == 0) o.value_dim = o.head_dim;
+  FeatureMapOptions& m = o.feature_map;
+  if (m.dim != 0 && m.dim != o.head_dim)
+    fail<ValueError>("linear_attention: feature_map.dim=", m.dim, " differs from head_dim=", o.head_dim);
+  if (m.heads != 0 && m.heads != o.heads)
+    fail<ValueError>("linear_attention: feature_map.heads=", m.heads, " differs from heads=", o.heads);
+  m.dim = o.head_dim, m.dtype = o.dtype;
+  if (m.kind == FeatureMapKind::favor && !m.input_scale)
+    m.input_scale = std::pow(static_cast<double>(o.head_dim), -0.25);
+  const bool random = m.kind == FeatureMapKind::favor || m.kind == FeatureMapKind::fourier;
+  if (random && !o.tie_feature_map)
+    fail<ValueError>("linear_attention: ", name_of(m.kind), " needs tie_feature_map; its random directions must be the "
+                     "same for queries and keys");
+  if (o.decay != LinearDecay::none && o.direction == LinearDirection::full)
+    fail<ValueError>("linear_attention: decay needs an order; the direction `full` has none");
+  if (o.decay == LinearDecay::none && !o.gamma.empty())
+    fail<ValueError>("linear_attention: gamma is given, but decay is none");
+  if (o.decay != LinearDecay::none && o.gamma.empty()) o.gamma = retention_gammas(o.heads);
+  return o;
+}
+
+}  // namespace
+
+LinearAttention::LinearAttention(LinearAttentionOptions given, Rng& rng) : options(checked(given)) {
+  const LinearAttentionOptions& o = options;
+  auto dense = [&](int64_t in, int64_t width) { return Linear({in, width, o.linear_bias, o.init, o.dtype}, rng); };
+  query = dense(o.dim, o.heads * o.head_dim);
+  key = dense(o.dim, o.heads * o.head_dim);
+  value = dense(o.dim, o.heads * o.value_dim);
+  out = dense(o.heads * o.value_dim, o.dim);
+  feature_map = FeatureMap(o.feature_map, rng);
+  if (!o.tie_feature_map) key_feature_map = FeatureMap(o.feature_map, rng);
+  if (o.use_rope == LinearRope::features && feature_map.out_dim() % 2 != 0)
+    fail<ValueError>("linear_attention: rope on features rotates pairs, but ", name_of(o.feature_map.kind), " has ",
+                     feature_map.out_dim(), " features");
+  if (o.decay != LinearDecay::none) {
+    const Tensor g = detail::log_gammas("linear_attention", o.gamma, o.heads, f64);
+    if (o.decay == LinearDecay::fixed) {
+      log_gamma = to(g, o.dtype);
+    } else {  // z = log γ − log(1 − γ)
+      gamma_logit = to(g - log(neg(expm1(g))), o.dtype).requires_grad_();
+      if (!all(isfinite(gamma_logit)).item()) fail<ValueError>("linear_attention: learned gamma must start below 1");
+    }
+  }
+  norm = Norm({o.value_dim, o.output_norm, 1e-5, o.dtype});
+}
+
+Tensor LinearAttention::log_decay() const {
+  if (options.decay == LinearDecay::none) return {};
+  const Tensor g = options.decay == LinearDecay::fixed ? log_gamma : neg(softplus(neg(gamma_logit)));  // log σ(z)
+  return reshape(g, {1, options.heads, 1});
+}
+
+detail::LinearOperands LinearAttention::project(const Tensor& x, int64_t position) const {
+  const LinearAttentionOptions& o = options;
+  if (x.rank() != 3 || x.dim(-1) != o.dim) fail("linear_attention: got x=", x, "; need [batch, n, ", o.dim, "]");
+  auto heads = [&](const Tensor& t) { return rearrange("b n (h d) -> b h n d", t, {{"h", o.heads}}); };
+  Tensor q = heads(query(x)), k = heads(key(x));
+  if (o.use_rope == LinearRope::inputs) {
+    RopeOptions r = o.rope;
+    r.offset += position;
+    q = rope(q, r), k = rope(k, r);
+  }
+  LinearAttentionForm form{.direction = o.direction, .normalize = o.normalize, .eps = o.eps, .scale = o.scale,
+                           .log_decay = log_decay(), .chunk = o.chunk};
+  if (o.use_rope == LinearRope::features) form.rope = o.rope;
+  return {feature_map(q), (key_feature_map ? *key_feature_map : feature_map)(k), heads(value(x)), form};
+}
+
+Tensor LinearAttention::finish(const Tensor& attended, Rng* rng) const {
+  return Dropout{options.dropout}(out(rearrange("b h n d -> b n (h d)", norm(attended))), rng);
+}
+
+Tensor LinearAttention::operator()(const Tensor& x, const Tensor& key_mask, Rng* rng) const {
+  ModuleScope scope(this, type);
+  if (key_mask.defined() && (x.rank() != 3 || key_mask.shape() != Shape{x.dim(0), x.dim(1)}))
+    fail("linear_attention: key_mask=", key_mask, " does not fit x=", x, "; need [batch, n]");
+  detail::LinearOperands p = project(finite_padding(x, key_mask), 0);
+  p.form.key_mask = key_mask;
+  return finish(linear_attention(p.q, p.k, p.v, p.form), rng);
+}
+
+std::pair<Tensor, LinearAttention::State> LinearAttention::step(const Tensor& x, State state) const {
+  ModuleScope scope(this, type);
+  if (options.direction != LinearDirection::causal)
+    fail<ValueError>("linear_attention: only a causal layer can be streamed; otherwise every earlier output would "
+                     "change");
+  NoGrad guard;
+  detail::LinearOperands p = project(x, state.length);
+  auto [attended, next] = linear_attention_recurrent(p.q, p.k, p.v, p.form, state);
+  return {finish(attended, nullptr), std::move(next)};
+}
+
+}  // namespace sluice

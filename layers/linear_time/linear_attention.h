@@ -1,0 +1,165 @@
+// Linear attention: weights φ(q_i)·φ(k_j) instead of e^{q·k}, so that keys and values can be summed first
+// (Katharopoulos et al. 2020, "Transformers are RNNs").
+//
+//   U = Σ_j φ(k_j)ᵀ v_j  [m, dv]     Z = Σ_j φ(k_j)  [m]     o_i = φ(q_i)·U / (φ(q_i)·Z + eps)
+//
+// Causal sums run over j <= i and may forget, by γ^{i−j} or any e^{G_i − G_j}. Non-causal: O(n·m·dv); causal,
+// in chunks of C: O(n·C·(m + dv) + n·m·dv); streaming: O(m·dv) a token with a state of m·dv + m numbers a head.
+#pragma once
+
+#include <sluice/layers/linear_time/feature_map.h>
+#include <sluice/layers/nn/linear.h>
+#include <sluice/layers/nn/norm.h>
+#include <sluice/ops/rope.h>
+
+#include <optional>
+#include <vector>
+
+namespace sluice {
+
+enum class LinearDirection {
+  full,                // every key, by associativity; no decay
+  causal,              // keys j <= i
+  bidirectional,       // forward + backward − diagonal, numerators and denominators apart: equals `full`, and with
+                       // decay weighs by γ^{|i−j|}
+  two_direction_mean,  // ½ (causal + anticausal), each normalised on its own: not equal to `full`
+};
+enum class LinearNormalize {
+  sum,   // divide by φ(q_i)·Z + eps
+  none,  // φ(q_i)·U; usually followed by a norm
+};
+
+/// Which of the forms linear_attention computes.
+struct LinearAttentionForm {
+  LinearDirection direction = LinearDirection::full;
+  LinearNormalize normalize = LinearNormalize::sum;
+  double eps = 1e-6;
+  double scale = 1;  // of φ(q)
+  /// Logarithms of what is kept at each step, <= 0: broadcasts to [batch, heads, n], or to
+  /// [batch, heads, n, m] for a decay of every feature.
+  Tensor log_decay = {};
+  /// Steps taken at once; changes rounding only.
+  int64_t chunk = 64;
+  /// bool [batch, n]: false marks padding, which gives no key, no value and no decay, and may hold NaN in k
+  /// and v.
+  Tensor key_mask = {};
+  /// Rotates φ(q) and φ(k) in the numerator only, so that weights get relative positions and the denominator
+  /// stays positive (Su et al. 2021, "RoFormer", eq. 19).
+  std::optional<RopeOptions> rope = std::nullopt;
+};
+
+/// φ(q) [batch, heads, n_q, m], φ(k) [batch, heads, n, m], v [batch, heads, n, dv] → [batch, heads, n_q, dv].
+/// n_q = n unless the direction is `full`. Where the denominator is exactly 0 it counts as 1: a query without
+/// keys gives 0. f32 and f64, gradients of any order.
+Tensor linear_attention(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v,
+                        const LinearAttentionForm& form = {});
+/// The same by its definition, an n_q×n matrix of weights. O(n²) memory.
+Tensor linear_attention_quadratic(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v,
+                                  const LinearAttentionForm& form = {});
+
+/// What a stream carries on: the sums over all tokens so far.
+struct LinearState {
+  Tensor sums;         // [batch, heads, m, dv + 1], U and Z beside it; without normaliser [batch, heads, m, dv]
+  int64_t length = 0;  // tokens so far
+  int64_t numel() const { return sums.defined() ? sums.numel() : 0; }
+};
+/// The next tokens of a causal stream, operands as above with n new tokens, and the state after them. One token
+/// is one recurrent step; more go through the chunked scan. Differentiable, the state included.
+std::pair<Tensor, LinearState> linear_attention_recurrent(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v,
+                                                          const LinearAttentionForm& form, const LinearState& state);
+
+enum class LinearDecay {
+  none,
+  fixed,    // γ of each head as given
+  learned,  // γ = σ(z), z a parameter of each head
+};
+enum class LinearRope {
+  none,
+  inputs,    // on q and k, before the feature map
+  features,  // on φ(q) and φ(k), in the numerator only; the feature map's width must be even
+};
+
+struct LinearAttentionOptions {
+  int64_t dim;
+  int64_t heads = 8;
+  int64_t head_dim = 0;   // of queries and keys; 0 means dim/heads
+  int64_t value_dim = 0;  // of a head's values; 0 means head_dim
+  /// `dim` and `dtype` follow the layer, and favor's input_scale defaults to head_dim^{−1/4}.
+  FeatureMapOptions feature_map = {};
+  bool tie_feature_map = true;  // one map for queries and keys; random maps need it
+
+  LinearDirection direction = LinearDirection::full;
+  LinearNormalize normalize = LinearNormalize::sum;
+  double eps = 1e-6;
+  double scale = 1;  // of φ(q); matters without normaliser
+  LinearDecay decay = LinearDecay::none;
+  std::vector<double> gamma = {};  // of each head, in (0, 1]; initial values if learned. Empty: RetNet's
+  int64_t chunk = 64;
+
+  LinearRope use_rope = LinearRope::none;
+  RopeOptions rope = {};
+  NormKind output_norm = NormKind::none;  // of each head's output, weights shared by heads
+  bool linear_bias = false;
+  double dropout = 0;  // on the layer's output
+  Init init = Init::xavier();
+  DType dtype = f32;
+};
+
+/// RetNet's γ_h = 1 − 2^{−5−h} (Sun et al. 2023).
+std::vector<double> retention_gammas(int64_t heads);
+
+namespace detail {
+/// What a layer hands to linear_attention: φ(q), φ(k), v [batch, heads, n, ·], and how.
+struct LinearOperands {
+  Tensor q, k, v;
+  LinearAttentionForm form;
+};
+/// expansion·dim, which must be a whole multiple of heads; ValueError naming `op` and `what` otherwise.
+int64_t expanded_width(const char* op, const char* what, double expansion, int64_t dim, int64_t heads);
+/// log γ of each head, [heads]. ValueError unless there are `heads` of them in (0, 1].
+Tensor log_gammas(const char* op, const std::vector<double>& gamma, int64_t heads, DType dtype);
+}  // namespace detail
+
+/// Multi-head linear attention: y = concat_h(norm(attention_h))·Wo. No residual.
+struct LinearAttention {
+  static constexpr const char* type = "LinearAttention";
+  /// h·(m·dv + m) numbers a sequence (h·m·dv without normaliser), whatever its length.
+  using State = LinearState;
+
+  LinearAttentionOptions options;
+  Linear query, key, value, out;
+  FeatureMap feature_map;
+  std::optional<FeatureMap> key_feature_map;  // unless tied
+  Tensor log_gamma;    // [heads], fixed: a buffer
+  Tensor gamma_logit;  // [heads], learned: γ = σ(z)
+  Norm norm;
+
+  LinearAttention() = default;
+  LinearAttention(LinearAttentionOptions o, Rng& rng);
+
+  /// x [batch, n, dim] → the same. key_mask: bool [batch, n], true for real tokens. rng switches dropout on.
+  Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr) const;
+  /// The next tokens of a stream, x [batch, m, dim]: equal to the rows of the full causal pass. Without history.
+  /// ValueError unless causal.
+  std::pair<Tensor, State> step(const Tensor& x, State state) const;
+  /// log γ as [1, heads, 1]; undefined without decay.
+  Tensor log_decay() const;
+
+  static void visit(auto& self, auto&& f) {
+    f("query", self.query);
+    f("key", self.key);
+    f("value", self.value);
+    f("out", self.out);
+    f("feature_map", self.feature_map);
+    f("key_feature_map", self.key_feature_map);
+    f("log_gamma", self.log_gamma);
+    f("gamma_logit", self.gamma_logit);
+    f("norm", self.norm);
+  }
+
+ private:
+  detail::LinearOperands project(const Tensor& x, int64_t position) const;
+  Tensor finish(const Tensor& attended, Rng* rng) const;
+};
+
+}  // namespace sluice

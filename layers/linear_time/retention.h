@@ -1,0 +1,88 @@
+// Multi-scale retention (Sun et al. 2023, "Retentive Network"): linear attention with a fixed decay for each
+// head and a norm in place of the normaliser.
+//
+//   γ_h = 1 − 2^{−5−h}     S_t = γ_h·S_{t−1} + k_tᵀ v_t     o_t = q_t·S_t / √dk     (RoPE on q and k)
+//   y = (swish(x·Wg) ⊙ GroupNorm_h(o))·Wo
+#pragma once
+
+#include <sluice/layers/linear_time/linear_attention.h>
+
+namespace sluice {
+
+struct GroupNormOptions {
+  int64_t groups, dim;  // channels are groups · dim
+  NormKind kind = NormKind::layer;  // layer, rms, rms_plain
+  double eps = 1e-5;
+  DType dtype = f32;
+};
+
+/// Each group of a token's channels is normalised on its own, then scaled (and, for `layer`, shifted) channel
+/// by channel: [..., groups·dim] → the same.
+struct GroupNorm {
+  static constexpr const char* type = "GroupNorm";
+  GroupNormOptions options;
+  Tensor weight, bias;  // [groups·dim]
+
+  GroupNorm() = default;
+  explicit GroupNorm(GroupNormOptions o);
+  Tensor operator()(const Tensor& x) const;
+  static void visit(auto& self, auto&& f) {
+    f("weight", self.weight);
+    f("bias", self.bias);
+  }
+};
+
+struct RetentionOptions {
+  int64_t dim;
+  int64_t heads = 8;
+  double expand_k = 1;  // heads·dk = expand_k·dim
+  double expand_v = 2;  // heads·dv = expand_v·dim
+  std::vector<double> gamma = {};  // of each head, in (0, 1]; empty: 1 − 2^{−5−h}
+  bool use_rope = true;
+  RopeOptions rope = {};
+  bool gate = true;  // ⊙ swish(x·Wg)
+  NormKind group_norm = NormKind::layer;  // layer, rms, rms_plain
+  double norm_eps = 1e-5;
+  int64_t chunk = 64;
+  double dropout = 0;
+  Init init = Init::xavier();
+  DType dtype = f32;
+};
+
+/// Causal. No biases, no residual.
+struct Retention {
+  static constexpr const char* type = "Retention";
+  /// h·dk·dv numbers a sequence.
+  using State = LinearState;
+
+  RetentionOptions options;
+  Linear query, key, value, gate, out;
+  Tensor log_gamma;  // [heads], a buffer
+  GroupNorm norm;
+
+  Retention() = default;
+  Retention(RetentionOptions o, Rng& rng);
+  int64_t key_dim() const { return query.weight.dim(1) / options.heads; }    // dk
+  int64_t value_dim() const { return value.weight.dim(1) / options.heads; }  // dv
+
+  /// x [batch, n, dim] → the same. key_mask: bool [batch, n], true for real tokens. rng switches dropout on.
+  Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr) const;
+  /// The next tokens of a stream, x [batch, m, dim]: equal to the rows of the full pass. Without history.
+  std::pair<Tensor, State> step(const Tensor& x, State state) const;
+
+  static void visit(auto& self, auto&& f) {
+    f("query", self.query);
+    f("key", self.key);
+    f("value", self.value);
+    f("gate", self.gate);
+    f("out", self.out);
+    f("log_gamma", self.log_gamma);
+    f("norm", self.norm);
+  }
+
+ private:
+  detail::LinearOperands project(const Tensor& x, int64_t position) const;
+  Tensor finish(const Tensor& x, const Tensor& attended, Rng* rng) const;
+};
+
+}  // namespace sluice

@@ -1,0 +1,51 @@
+// A residual connection with a gate: y = x + g ⊙ F(x). g = 0 leaves x, g = 1 is the ordinary residual.
+#pragma once
+
+#include <sluice/layers/nn/linear.h>
+
+#include <concepts>
+#include <utility>
+
+namespace sluice {
+
+enum class ResidualGate {
+  scalar,       // g a learned number (ReZero, Bachlechner et al. 2021, starts it at 0)
+  per_channel,  // g [dim] (LayerScale, Touvron et al. 2021, starts it at 1e-4 or so)
+  input,        // g = σ(x·W + b), every channel of every token
+  input_token,  // g = σ(x·w + b), one number for a token
+};
+
+struct GatedResidualOptions {
+  int64_t dim;
+  ResidualGate kind = ResidualGate::scalar;
+  double initial = 1;  // of a learned g
+  double bias = 0;     // initial b
+  Init init = Init::lecun();
+  DType dtype = f32;
+};
+
+struct GatedResidual {
+  static constexpr const char* type = "GatedResidual";
+  GatedResidualOptions options;
+  Tensor weight;  // [1] or [dim]
+  Linear map;     // dim → dim or 1
+
+  GatedResidual() = default;
+  GatedResidual(GatedResidualOptions o, Rng& rng);
+
+  /// g, which broadcasts to x [..., dim].
+  Tensor gate(const Tensor& x) const;
+  /// x + g(x) ⊙ f for the branch f = F(x), of x's shape.
+  Tensor operator()(const Tensor& x, const Tensor& f) const;
+  /// The same around anything callable: residual(x, [&](const Tensor& h) { return attention(norm(h)); }).
+  template <std::invocable<const Tensor&> Branch>
+  Tensor operator()(const Tensor& x, Branch&& branch) const {
+    return (*this)(x, Tensor(std::forward<Branch>(branch)(x)));
+  }
+  static void visit(auto& self, auto&& f) {
+    f("weight", self.weight);
+    f("map", self.map);
+  }
+};
+
+}  // namespace sluice

@@ -1,0 +1,34 @@
+#include <sluice/layers/nn/init.h>
+
+#include <sluice/ops/create.h>
+
+#include <cmath>
+
+namespace sluice {
+
+Init Init::deepnorm(int64_t layers) {
+  if (layers < 1) fail<ValueError>("init: deepnorm needs at least one layer — got ", layers);
+  return {InitKind::xavier, 1 / std::sqrt(2.0 * static_cast<double>(layers))};
+}
+
+Tensor init_weight(int64_t in, int64_t out, Init init, Rng& rng, DType dtype) {
+  if (in < 1 || out < 1) fail("init: a weight needs positive sizes — got [", in, ",", out, "]");
+  double std = 0;
+  const double fan_in = static_cast<double>(in), fan_out = static_cast<double>(out);
+  switch (init.kind) {
+    case InitKind::normal: std = 1; break;
+    case InitKind::lecun: std = std::sqrt(1 / fan_in); break;
+    case InitKind::xavier: std = std::sqrt(2 / (fan_in + fan_out)); break;
+    case InitKind::he: std = std::sqrt(2 / fan_in); break;
+    case InitKind::zeros: return zeros({in, out}, {dtype}).requires_grad_();
+  }
+  return init_normal({in, out}, std * init.scale, rng, dtype);
+}
+
+Tensor init_vector(int64_t n, double value, DType dtype) { return full({n}, value, {dtype}).requires_grad_(); }
+
+Tensor init_normal(const Shape& shape, double std, Rng& rng, DType dtype) {
+  return normal(shape, 0, std, rng, {dtype}).requires_grad_();
+}
+
+}  // namespace sluice

@@ -1,0 +1,72 @@
+// MLP and the GLU family: O = φ(X·Wu)·Wo and O = (φ(X·Wu) ⊙ φ(X·Wv))·Wo.
+#pragma once
+
+#include <sluice/layers/nn/linear.h>
+#include <sluice/ops/activation.h>
+
+namespace sluice {
+
+struct MlpOptions {
+  int64_t dim;
+  int64_t hidden = 0;  // 0 means 4·dim
+  Act activation = Act::gelu;
+  bool bias = true;
+  double dropout = 0;  // on the hidden activations
+  Init init = Init::lecun();
+  DType dtype = f32;
+};
+
+/// O = φ(X·Wu)·Wo.
+struct Mlp {
+  static constexpr const char* type = "Mlp";
+  Linear in, out;
+  Dropout drop;
+  Act activation = Act::gelu;
+
+  Mlp() = default;
+  Mlp(MlpOptions o, Rng& rng);
+  Tensor operator()(const Tensor& x, Rng* rng = nullptr) const;
+  static void visit(auto& self, auto&& f) {
+    f("in", self.in);
+    f("out", self.out);
+  }
+};
+
+enum class GluKind {
+  glu,       // x ⊙ σ(g)             Dauphin et al. 2017
+  reglu,     // x ⊙ relu(g)          Shazeer 2020
+  geglu,     // x ⊙ gelu(g)
+  swiglu,    // x ⊙ silu(g)
+  bilinear,  // x ⊙ g
+  silu_glu,  // silu(x) ⊙ silu(g)    FLASH, Hua et al. 2022
+};
+Tensor apply_glu(GluKind kind, const Tensor& value, const Tensor& gate);
+
+struct GluOptions {
+  int64_t dim;
+  int64_t hidden = 0;  // 0 means 8/3·dim rounded up to 8: the parameters of a 4·dim MLP
+  GluKind kind = GluKind::swiglu;
+  bool bias = false;
+  double dropout = 0;
+  Init init = Init::lecun();
+  DType dtype = f32;
+};
+
+/// O = gate(X·Wv, X·Wg)·Wo.
+struct Glu {
+  static constexpr const char* type = "Glu";
+  Linear value, gate, out;
+  Dropout drop;
+  GluKind kind = GluKind::swiglu;
+
+  Glu() = default;
+  Glu(GluOptions o, Rng& rng);
+  Tensor operator()(const Tensor& x, Rng* rng = nullptr) const;
+  static void visit(auto& self, auto&& f) {
+    f("value", self.value);
+    f("gate", self.gate);
+    f("out", self.out);
+  }
+};
+
+}  // namespace sluice

@@ -1,0 +1,118 @@
+#include <sluice/layers/nn/module.h>
+
+#include <sluice/core/node.h>
+#include <sluice/core/safetensors.h>
+#include <sluice/ops/create.h>
+
+#include <algorithm>
+#include <set>
+
+namespace sluice::detail {
+
+void check_names(const Members& m) {
+  std::set<std::string_view> names;
+  for (const auto& s : m.slots)
+    if (!names.insert(s.name).second) fail<ValueError>("module: two tensors are called \"", s.name, "\"");
+}
+
+std::vector<NamedTensor> tensors_of(const Members& m, bool only_parameters) {
+  std::vector<NamedTensor> out;
+  std::set<const TensorImpl*> seen;
+  for (const auto& s : m.slots)
+    if (!only_parameters || (s.tensor->requires_grad() && seen.insert(s.tensor->ref().get()).second))
+      out.push_back({s.name, *s.tensor});
+  return out;
+}
+
+void check_state(const Members& m, const std::map<std::string, Tensor>& state) {
+  for (const auto& s : m.slots) {
+    auto it = state.find(s.name);
+    if (it == state.end()) fail<IOError>("load: tensor \"", s.name, "\" is missing");
+    const Tensor& x = it->second;
+    if (x.shape() != s.tensor->shape())
+      fail<IOError>("load: tensor \"", s.name, "\" has shape ", x, ", the model needs ", *s.tensor);
+    if (x.dtype() != s.tensor->dtype())
+      fail<IOError>("load: tensor \"", s.name, "\" is ", x.dtype(), ", the model needs ", s.tensor->dtype());
+  }
+  if (state.size() != m.slots.size())
+    for (const auto& [name, x] : state)
+      if (std::none_of(m.slots.begin(), m.slots.end(), [&wanted = name](auto& s) { return s.name == wanted; }))
+        fail<IOError>("load: tensor \"", name, "\" is not part of the model");
+}
+
+void load_state(const Members& m, const std::map<std::string, Tensor>& state) {
+  check_state(m, state);
+  NoGrad guard;
+  for (const auto& s : m.slots) copy_(*s.tensor, state.at(s.name));
+}
+
+void convert(const Members& m, DType dtype) {
+  if (dtype != f32 && dtype != f64) fail<DTypeError>("to: a module computes in f32 or f64 — got ", dtype);
+  NoGrad guard;
+  std::map<const TensorImpl*, std::pair<Tensor, Tensor>> done;  // before and after: shared tensors stay shared
+  for (const auto& s : m.slots) {
+    if (!is_float(s.tensor->dtype()) || s.tensor->dtype() == dtype) continue;
+    auto [it, fresh] = done.try_emplace(s.tensor->ref().get());
+    if (fresh) {
+      it->second = {*s.tensor, sluice::to(s.tensor->detach(), dtype)};
+      if (s.tensor->requires_grad()) it->second.second.requires_grad_();
+    }
+    *s.tensor = it->second.second;
+  }
+}
+
+void save_state(const Members& m, const std::string& path, const std::map<std::string, std::string>& metadata) {
+  SafeTensors file;
+  file.metadata = metadata;
+  for (const auto& s : m.slots) file.tensors[s.name] = s.tensor->detach();
+  save_safetensors(path, file);
+}
+
+std::map<std::string, std::string> load_file(const Members& m, const std::string& path) {
+  SafeTensors file = load_safetensors(path);
+  load_state(m, file.tensors);
+  return file.metadata;
+}
+
+std::string summary_of(const Members& m) {
+  struct Row {
+    std::string path, type, shapes;
+    int64_t values;
+  };
+  std::vector<Row> rows;
+  std::size_t wide_path = 4, wide_type = 4;
+  for (std::size_t k = 0; k < m.parts.size(); ++k) {
+    const auto& p = m.parts[k];
+    Row row{p.name.empty() ? "(model)" : p.name, p.type, "", 0};
+    for (std::size_t i = p.first; i < p.last; ++i) {
+      const auto& s = m.slots[i];
+      if (s.tensor->requires_grad()) row.values += s.tensor->numel();
+      // Own tensors only: those of no part inside this one.
+      std::string rest = p.name.empty() ? s.name : s.name.substr(p.name.size() + 1);
+      auto holds = [&](const auto& q) { return q.first <= i && i < q.last; };
+      if (std::none_of(m.parts.begin() + static_cast<std::ptrdiff_t>(k) + 1, m.parts.end(), holds))
+        row.shapes += str(row.shapes.empty() ? "" : ", ", rest, s.tensor->shape());
+    }
+    wide_path = std::max(wide_path, row.path.size());
+    wide_type = std::max(wide_type, row.type.size());
+    rows.push_back(row);
+  }
+  std::string out;
+  auto cell = [&](const std::string& s, std::size_t width) { out += s + std::string(width - s.size() + 2, ' '); };
+  cell("path", wide_path), cell("type", wide_type), cell("    values", 10), out += "tensors\n";
+  for (const Row& r : rows) {
+    std::string n = std::to_string(r.values);
+    cell(r.path, wide_path), cell(r.type, wide_type);
+    cell(std::string(n.size() < 10 ? 10 - n.size() : 0, ' ') + n, std::max<std::size_t>(10, n.size()));
+    out += r.shapes + "\n";
+  }
+  return out;
+}
+
+ModuleNames names_of(const Members& m) {
+  ModuleNames out;
+  for (const auto& p : m.parts) out[{p.object, p.type}] = p.name;
+  return out;
+}
+
+}  // namespace sluice::detail

@@ -1,0 +1,149 @@
+// Modules are plain structs. A module lists its members once,
+//
+//   static void visit(auto& self, auto&& f) { f("value", self.value); f("out", self.out); }
+//
+// and everything else — parameters, state, loading, counting, summaries — is a free function over that.
+// Members may be Tensors, modules, and std::vector or std::optional of either. Tensors that require a
+// gradient are parameters; the others are buffers, part of the state but not trained. Copying a module
+// shares its tensors.
+#pragma once
+
+#include <sluice/core/scope.h>
+#include <sluice/core/tensor.h>
+#include <sluice/layers/nn/named_tensor.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace sluice {
+
+namespace detail {
+
+template <class T> struct is_vector : std::false_type {};
+template <class T> struct is_vector<std::vector<T>> : std::true_type {};
+template <class T> struct is_optional : std::false_type {};
+template <class T> struct is_optional<std::optional<T>> : std::true_type {};
+
+/// What a visit finds: tensors in place, so that they can be replaced, and the modules that hold them.
+struct Members {
+  struct Slot {
+    std::string name;
+    Tensor* tensor;
+  };
+  struct Part {
+    std::string name, type;
+    const void* object;
+    std::size_t first, last;  // its slots
+  };
+  std::vector<Slot> slots;
+  std::vector<Part> parts;
+};
+
+template <class T>
+std::string type_name() {
+  if constexpr (requires { T::type; }) return T::type;
+  else return "module";
+}
+
+template <class T>
+void collect(Members& out, const std::string& path, T& x) {
+  using M = std::remove_const_t<T>;
+  auto at = [&](const std::string& name) { return path.empty() ? name : path + "." + name; };
+  if constexpr (std::is_same_v<M, Tensor>) {
+    if (x.defined()) out.slots.push_back({path, const_cast<Tensor*>(&x)});
+  } else if constexpr (is_vector<M>::value) {
+    for (std::size_t i = 0; i < x.size(); ++i) collect(out, at(std::to_string(i)), x[i]);
+  } else if constexpr (is_optional<M>::value) {
+    if (x) collect(out, path, *x);
+  } else {
+    static_assert(requires { M::visit(x, [](const char*, auto&) {}); },
+                  "a module member is a Tensor, a struct with visit(), or a vector or optional of those");
+    const std::size_t part = out.parts.size();
+    out.parts.push_back({path, type_name<M>(), &x, out.slots.size(), 0});
+    M::visit(x, [&](const char* name, auto& member) { collect(out, at(name), member); });
+    out.parts[part].last = out.slots.size();
+  }
+}
+
+/// ValueError when two members have one name.
+void check_names(const Members& m);
+
+template <class M>
+Members members(const M& module) {
+  Members out;
+  collect(out, "", module);
+  check_names(out);
+  return out;
+}
+
+std::vector<NamedTensor> tensors_of(const Members& m, bool only_parameters);
+/// Throws unless `state` fits exactly; then load_state cannot fail.
+void check_state(const Members& m, const std::map<std::string, Tensor>& state);
+void load_state(const Members& m, const std::map<std::string, Tensor>& state);
+void convert(const Members& m, DType dtype);
+void save_state(const Members& m, const std::string& path, const std::map<std::string, std::string>& metadata);
+std::map<std::string, std::string> load_file(const Members& m, const std::string& path);
+std::string summary_of(const Members& m);
+ModuleNames names_of(const Members& m);
+
+}  // namespace detail
+
+/// The tensors that are trained, with dotted names ("blocks.0.out.weight"); one that several members share
+/// is listed once, under its first name.
+template <class M>
+std::vector<NamedTensor> parameters(const M& m) {
+  return detail::tensors_of(detail::members(m), true);
+}
+/// Parameters and buffers.
+template <class M>
+std::vector<NamedTensor> state_dict(const M& m) {
+  return detail::tensors_of(detail::members(m), false);
+}
+/// Copies a state into m: every name, shape and dtype is checked before the first value changes. IOError
+/// names the missing, unexpected or misfit entry.
+template <class M>
+void load_state(const M& m, const std::map<std::string, Tensor>& state) {
+  detail::load_state(detail::members(m), state);
+}
+/// Writes the state as safetensors, atomically.
+template <class M>
+void save(const M& m, const std::string& path, const std::map<std::string, std::string>& metadata = {}) {
+  detail::save_state(detail::members(m), path, metadata);
+}
+/// Reads it back (all or nothing, see load_state) and returns the file's metadata.
+template <class M>
+std::map<std::string, std::string> load(const M& m, const std::string& path) {
+  return detail::load_file(detail::members(m), path);
+}
+/// Converts floating-point tensors in place (f32 or f64). Optimisers made before see the old tensors.
+template <class M>
+  requires(!std::is_same_v<M, Tensor>)  // a tensor is converted by value, see ops/create.h
+void to(M& m, DType dtype) {
+  detail::convert(detail::members(m), dtype);
+}
+/// Number of trained values.
+template <class M>
+int64_t count(const M& m) {
+  int64_t n = 0;
+  for (const NamedTensor& p : parameters(m)) n += p.tensor.numel();
+  return n;
+}
+template <class M>
+void zero_grad(const M& m) {
+  for (NamedTensor& p : parameters(m)) p.tensor.zero_grad();
+}
+/// A table: path, type, shapes, number of values.
+template <class M>
+std::string summary(const M& m) {
+  return detail::summary_of(detail::members(m));
+}
+/// Paths of the modules, for AnomalyMode. Valid while m stays where it is.
+template <class M>
+ModuleNames name_modules(const M& m) {
+  return detail::names_of(detail::members(m));
+}
+
+}  // namespace sluice

@@ -1,0 +1,80 @@
+#include <sluice/layers/train/clip.h>
+
+#include <sluice/core/kernel.h>
+#include <sluice/core/node.h>
+#include <sluice/layers/train/optim_kernels.h>
+#include <sluice/ops/create.h>
+
+#include <cmath>
+#include <limits>
+#include <set>
+
+namespace sluice {
+
+namespace {
+
+constinit Kernel<double(const Tensor&)> sum_squares_kernel{"clip_grad_norm", &detail::sum_squares_cpu};
+constinit Kernel<void(Tensor&, double, double)> limit_kernel{"clip_grad", &detail::limit_cpu};
+
+/// The tensors that have a gradient, each once.
+std::vector<Tensor> with_gradient(const char* op, const std::vector<Tensor>& parameters) {
+  std::vector<Tensor> found;
+  std::set<const Node*> seen;
+  for (const Tensor& p : parameters) {
+    if (!p.grad().defined()) continue;
+    if (!seen.insert(p.impl().history.get()).second)
+      fail<ValueError>(op, ": a tensor of shape ", p, " is listed twice");
+    found.push_back(p);
+  }
+  return found;
+}
+
+/// Every element of p's gradient becomes clamp(factor·x, ±limit).
+void limit_gradient(Tensor& p, double factor, double limit) {
+  const Tensor& now = p.grad();
+  const bool sole_owner = now.impl().use_count() == 1 && now.impl().storage->use_count() == 1 &&
+                          now.is_contiguous() && !now.requires_grad();
+  Tensor g = sole_owner ? now : clone(now);
+  limit_kernel(g.device())(g, factor, limit);
+  g.bump_version();
+  p.set_grad(std::move(g));
+}
+
+std::vector<Tensor> without_names(const std::vector<NamedTensor>& parameters) {
+  std::vector<Tensor> tensors;
+  for (const NamedTensor& p : parameters) tensors.push_back(p.tensor);
+  return tensors;
+}
+
+}  // namespace
+
+double clip_grad_norm(const std::vector<Tensor>& parameters, double max_norm) {
+  if (!(max_norm > 0)) fail<ValueError>("clip_grad_norm: max_norm must be > 0 — got ", max_norm);
+  NoGrad guard;
+  std::vector<Tensor> clipped = with_gradient("clip_grad_norm", parameters);
+  double squares = 0;
+  for (const Tensor& p : clipped) {
+    const Tensor g = contiguous(p.grad());
+    squares += sum_squares_kernel(g.device())(g);
+  }
+  const double norm = std::sqrt(squares);
+  if (std::isfinite(norm) && norm > max_norm)
+    for (Tensor& p : clipped)
+      limit_gradient(p, max_norm / norm, std::numeric_limits<double>::infinity());
+  return norm;
+}
+
+void clip_grad_value(const std::vector<Tensor>& parameters, double limit) {
+  if (!(limit > 0)) fail<ValueError>("clip_grad_value: limit must be > 0 — got ", limit);
+  NoGrad guard;
+  for (Tensor& p : with_gradient("clip_grad_value", parameters)) limit_gradient(p, 1, limit);
+}
+
+double clip_grad_norm(const std::vector<NamedTensor>& parameters, double max_norm) {
+  return clip_grad_norm(without_names(parameters), max_norm);
+}
+void clip_grad_value(const std::vector<NamedTensor>& parameters, double limit) {
+  clip_grad_value(without_names(parameters), limit);
+}
+
+}  // namespace sluice

@@ -1,0 +1,239 @@
+#include <sluice/layers/train/optim.h>
+
+#include <sluice/core/kernel.h>
+#include <sluice/core/node.h>
+#include <sluice/layers/train/optim_kernels.h>
+#include <sluice/ops/create.h>
+
+#include <cmath>
+#include <set>
+
+namespace sluice {
+
+using namespace detail;
+
+namespace {
+
+constinit Kernel<void(const SgdRule&, Tensor&, const Tensor&, Tensor*)> sgd_kernel{"sgd", &sgd_cpu};
+constinit Kernel<void(const AdamRule&, Tensor&, const Tensor&, Tensor&, Tensor&)> adam_kernel{"adam", &adam_cpu};
+constinit Kernel<void(const LambRule&, Tensor&, const Tensor&, Tensor&, Tensor&)> lamb_kernel{"lamb", &lamb_cpu};
+
+void check_lr(const char* op, double lr) {
+  if (!std::isfinite(lr) || lr < 0)
+    fail<ValueError>(op, ": lr must be given, finite and >= 0 — got ", lr);
+}
+void check_not_negative(const char* op, const char* what, double x) {
+  if (!std::isfinite(x) || x < 0)
+    fail<ValueError>(op, ": ", what, " must be finite and >= 0 — got ", x);
+}
+void check_average(const char* op, const char* what, double x) {
+  if (!(x >= 0 && x < 1)) fail<ValueError>(op, ": ", what, " must be in [0, 1) — got ", x);
+}
+/// The options that Adam and Lamb share.
+template <class Options>
+void check_moments(const char* op, const Options& o) {
+  check_average(op, "beta1", o.beta1);
+  check_average(op, "beta2", o.beta2);
+  check_not_negative(op, "eps", o.eps);
+  check_not_negative(op, "weight_decay", o.weight_decay);
+}
+
+void check_parameter(const char* op, const NamedTensor& p) {
+  if (!p.tensor.defined()) fail<ValueError>(op, ": parameter '", p.name, "' is undefined");
+  if (!p.tensor.requires_grad())
+    fail<AutogradError>(op, ": parameter '", p.name, "' of shape ", p.tensor,
+                        " does not require a gradient; call requires_grad_() or leave it out");
+  if (!p.tensor.is_leaf())
+    fail<AutogradError>(op, ": '", p.name, "' of shape ", p.tensor, " is the result of ",
+                        p.tensor.impl().history->name(), "; only leaves collect gradients");
+  if (!p.tensor.is_contiguous())
+    fail<ValueError>(op, ": parameter '", p.name, "' of shape ", p.tensor,
+                     " is strided; make the leaf from contiguous() or clone()");
+}
+
+}  // namespace
+
+bool is_matrix(const NamedTensor& p) { return p.tensor.rank() >= 2; }
+
+std::vector<NamedTensor> numbered(std::vector<Tensor> tensors) {
+  std::vector<NamedTensor> named;
+  named.reserve(tensors.size());
+  for (Tensor& t : tensors) named.push_back({str(named.size()), std::move(t)});
+  return named;
+}
+
+// -- what all optimisers share -----------------------------------------------------------------------
+
+Optimizer::Optimizer(const char* name, std::vector<NamedTensor> parameters,
+                     std::vector<const char*> moments, double lr, const ParameterFilter& decay)
+    : name_(name), parameters_(std::move(parameters)), moments_(std::move(moments)), lr_(lr) {
+  if (parameters_.empty()) fail<ValueError>(name, ": the list of parameters is empty");
+  check_lr(name, lr);
+  std::set<std::string> names;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const NamedTensor& p = parameters_[i];
+    check_parameter(name, p);
+    const auto [first, is_new] = owners_.try_emplace(p.tensor.impl().storage.get(), i);
+    if (!is_new)
+      fail<ValueError>(name, ": parameters '", parameters_[first->second].name, "' and '", p.name,
+                       "' share their storage; list shared parameters once");
+    if (!names.insert(p.name).second)
+      fail<ValueError>(name, ": two parameters are called '", p.name, "'");
+  }
+  for (const NamedTensor& p : parameters_) {
+    Slot slot{.decay = !decay || decay(p)};
+    for (std::size_t k = 0; k < moments_.size(); ++k) slot.moments.push_back(zeros_like(p.tensor));
+    slots_.push_back(std::move(slot));
+  }
+}
+
+void Optimizer::step() {
+  NoGrad guard;
+  std::vector<Tensor> grads;
+  for (const auto& [name, w] : parameters_) {
+    Tensor g = w.grad();
+    if (g.defined()) {
+      if (g.dtype() != w.dtype())
+        fail<DTypeError>(name_, ": parameter '", name, "' is ", w.dtype(), ", its gradient ", g.dtype());
+      if (g.device() != w.device())
+        fail<DeviceError>(name_, ": parameter '", name, "' is on ", w.device(), ", its gradient on ", g.device());
+      // A gradient may be a view of a parameter (that of a in a·b is b), which an earlier update in
+      // this loop would have changed.
+      const bool aliased = owners_.contains(g.impl().storage.get());
+      if (aliased || !g.is_contiguous()) g = clone(g);
+    }
+    grads.push_back(std::move(g));
+  }
+  ++steps_;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (!grads[i].defined()) continue;
+    Tensor& w = parameters_[i].tensor;
+    ++slots_[i].updates;
+    update(i, w, grads[i], slots_[i]);
+    w.bump_version();
+  }
+}
+
+void Optimizer::zero_grad() {
+  for (NamedTensor& p : parameters_) p.tensor.zero_grad();
+}
+
+std::vector<std::string> Optimizer::without_gradient() const {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < slots_.size(); ++i)
+    if (slots_[i].updates == 0) names.push_back(parameters_[i].name);
+  return names;
+}
+
+void Optimizer::set_lr(double lr) {
+  check_lr("set_lr", lr);
+  lr_ = lr;
+}
+
+std::map<std::string, Tensor> Optimizer::state() const {
+  NoGrad guard;
+  std::map<std::string, Tensor> s;
+  s["steps"] = Tensor::from<int64_t>({steps_}, {});
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const std::string& name = parameters_[i].name;
+    s[name + ".updates"] = Tensor::from<int64_t>({slots_[i].updates}, {});
+    for (std::size_t k = 0; k < moments_.size(); ++k)
+      s[str(name, '.', moments_[k])] = clone(slots_[i].moments[k]);
+  }
+  return s;
+}
+
+void Optimizer::load_state(const std::map<std::string, Tensor>& state) {
+  std::set<std::string> known;
+  auto entry = [&](const std::string& key, const Shape& shape, DType dtype) -> const Tensor& {
+    const auto found = state.find(key);
+    if (found == state.end() || !found->second.defined())
+      fail<IOError>("load_state: ", name_, " misses the entry '", key, "'");
+    const Tensor& t = found->second;
+    if (t.shape() != shape)
+      fail("load_state: shape of '", key, "' differs — got ", t, "; need ", shape);
+    if (t.dtype() != dtype)
+      fail<DTypeError>("load_state: dtype of '", key, "' differs — got ", t.dtype(), "; need ", dtype);
+    known.insert(key);
+    return t;
+  };
+  auto count = [&](const std::string& key) {
+    const int64_t n = *entry(key, {}, i64).data<int64_t>();
+    if (n < 0) fail<IOError>("load_state: '", key, "' must be >= 0 — got ", n);
+    return n;
+  };
+  const int64_t steps = count("steps");
+  std::vector<int64_t> updates;
+  for (const auto& [name, w] : parameters_) {
+    updates.push_back(count(name + ".updates"));
+    if (updates.back() > steps)
+      fail<IOError>("load_state: '", name, ".updates' is ", updates.back(), ", more than ", steps, " steps");
+    for (const char* moment : moments_) entry(str(name, '.', moment), w.shape(), w.dtype());
+  }
+  for (const auto& [key, t] : state)
+    if (!known.contains(key)) fail<IOError>("load_state: ", name_, " has no entry '", key, "'");
+
+  steps_ = steps;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    slots_[i].updates = updates[i];
+    for (std::size_t k = 0; k < moments_.size(); ++k)
+      copy_elements(state.at(str(parameters_[i].name, '.', moments_[k])), slots_[i].moments[k]);
+  }
+}
+
+// -- the optimisers -----------------------------------------------------------------------------------
+
+Sgd::Sgd(std::vector<NamedTensor> parameters, SgdOptions o)
+    : Optimizer("sgd", std::move(parameters),
+                o.momentum != 0 ? std::vector{"momentum"} : std::vector<const char*>{}, o.lr, o.decay),
+      options_(std::move(o)) {
+  check_average("sgd", "momentum", options_.momentum);
+  check_not_negative("sgd", "weight_decay", options_.weight_decay);
+  if (options_.nesterov && options_.momentum == 0)
+    fail<ValueError>("sgd: nesterov needs a momentum > 0");
+}
+
+void Sgd::update(std::size_t, Tensor& w, const Tensor& g, Slot& slot) {
+  const SgdRule rule{lr(), options_.momentum, slot.decay ? options_.weight_decay : 0, options_.nesterov};
+  sgd_kernel(w.device())(rule, w, g, slot.moments.empty() ? nullptr : &slot.moments[0]);
+}
+
+Adam::Adam(std::vector<NamedTensor> parameters, AdamOptions o)
+    : Optimizer("adam", std::move(parameters), {"m", "v"}, o.lr, o.decay), options_(std::move(o)) {
+  check_moments("adam", options_);
+}
+
+void Adam::update(std::size_t, Tensor& w, const Tensor& g, Slot& slot) {
+  const double t = static_cast<double>(slot.updates), decay = slot.decay ? options_.weight_decay : 0;
+  const AdamRule rule{.beta1 = options_.beta1,
+                      .beta2 = options_.beta2,
+                      .eps = options_.eps,
+                      .lr = lr() / (1 - std::pow(options_.beta1, t)),
+                      .root_scale = 1 / std::sqrt(1 - std::pow(options_.beta2, t)),
+                      .shrink = options_.decoupled ? lr() * decay : 0,
+                      .l2 = options_.decoupled ? 0 : decay};
+  adam_kernel(w.device())(rule, w, g, slot.moments[0], slot.moments[1]);
+}
+
+Lamb::Lamb(std::vector<NamedTensor> parameters, LambOptions o)
+    : Optimizer("lamb", std::move(parameters), {"m", "v"}, o.lr, o.decay), options_(std::move(o)) {
+  check_moments("lamb", options_);
+  for (const NamedTensor& p : this->parameters())
+    adapted_.push_back(!options_.adapt || options_.adapt(p));
+}
+
+void Lamb::update(std::size_t index, Tensor& w, const Tensor& g, Slot& slot) {
+  const double t = static_cast<double>(slot.updates);
+  const bool correct = options_.bias_correction;
+  const LambRule rule{.beta1 = options_.beta1,
+                      .beta2 = options_.beta2,
+                      .eps = options_.eps,
+                      .lr = lr(),
+                      .mean_scale = correct ? 1 / (1 - std::pow(options_.beta1, t)) : 1,
+                      .root_scale = correct ? 1 / std::sqrt(1 - std::pow(options_.beta2, t)) : 1,
+                      .weight_decay = slot.decay ? options_.weight_decay : 0,
+                      .adapt = adapted_[index]};
+  lamb_kernel(w.device())(rule, w, g, slot.moments[0], slot.moments[1]);
+}
+
+}  // namespace sluice

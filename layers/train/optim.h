@@ -1,0 +1,162 @@
+// Optimisers: SGD, Adam(W) and LAMB.
+//
+//   Adam adam(parameters(model), {.lr = 3e-4, .weight_decay = 0.1});
+//   adam.zero_grad(); backward(loss); clip_grad_norm(adam.parameters(), 1); adam.step();
+//
+// An update is one pass over memory that reads gradient, parameter and moments and writes the last two
+// (LAMB needs a second pass, for its norms). Scalars are worked out in f64 and rounded once to the
+// parameter's dtype. Results do not depend on the number of threads.
+#pragma once
+
+#include <sluice/layers/nn/named_tensor.h>
+#include <sluice/layers/train/clip.h>
+
+#include <functional>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace sluice {
+
+/// Chooses parameters; an empty function chooses all.
+using ParameterFilter = std::function<bool(const NamedTensor&)>;
+/// Rank 2 and above: weights, but not biases, gains and scalars.
+bool is_matrix(const NamedTensor& p);
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  Optimizer(const Optimizer&) = delete;  // a copy would share the moments
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  /// Updates every parameter that has a gradient and bumps its version. Gradients are checked before
+  /// anything changes: DTypeError names a gradient of another dtype than its parameter.
+  void step();
+  /// Forgets all gradients.
+  void zero_grad();
+  /// Names of the parameters that no step has ever found a gradient on: usually not part of the loss.
+  std::vector<std::string> without_gradient() const;
+
+  double lr() const { return lr_; }
+  /// ValueError unless finite and >= 0.
+  void set_lr(double lr);
+  /// Number of calls of step(), also those before a load_state().
+  int64_t steps() const { return steps_; }
+  const std::vector<NamedTensor>& parameters() const { return parameters_; }
+
+  /// A snapshot (copies): "steps" and, for a parameter w, "w.updates" — i64 scalars — and its moments:
+  /// "w.momentum" (Sgd with momentum) or "w.m" and "w.v" (Adam, Lamb). Options and lr are not part of
+  /// it: they belong to the program.
+  std::map<std::string, Tensor> state() const;
+  /// Continues bit for bit where state() was taken. Everything is checked first, so a refusal changes
+  /// nothing: IOError names a missing or unknown entry or an impossible count, ShapeError and
+  /// DTypeError an entry that does not fit.
+  void load_state(const std::map<std::string, Tensor>& state);
+
+ protected:
+  /// What is kept beside a parameter. `updates` counts the steps that found a gradient; bias corrections
+  /// use it, so a parameter that joins late starts as correctly as one that was there from the first.
+  struct Slot {
+    std::vector<Tensor> moments = {};
+    int64_t updates = 0;
+    bool decay = true;
+  };
+  /// `name` starts error messages; `moments` names the zero-initialised tensors that each slot needs.
+  /// ValueError for an empty list, an undefined or strided tensor, a name or a storage that occurs
+  /// twice (naming both), an lr that is not finite and >= 0; AutogradError for a tensor that is not a
+  /// leaf that requires a gradient.
+  Optimizer(const char* name, std::vector<NamedTensor> parameters, std::vector<const char*> moments,
+            double lr, const ParameterFilter& decay);
+
+ private:
+  /// One parameter's new value; g is contiguous, of its dtype and shape, and overlaps no parameter.
+  virtual void update(std::size_t index, Tensor& w, const Tensor& g, Slot& slot) = 0;
+
+  const char* name_;
+  std::vector<NamedTensor> parameters_;
+  std::vector<const char*> moments_;
+  std::vector<Slot> slots_;
+  std::map<const Storage*, std::size_t> owners_;  // storage -> index of its parameter
+  int64_t steps_ = 0;
+  double lr_ = 0;
+};
+
+/// Names for tensors that have none: "0", "1", ….
+std::vector<NamedTensor> numbered(std::vector<Tensor> tensors);
+
+struct SgdOptions {
+  double lr = std::numeric_limits<double>::quiet_NaN();  // must be given
+  double momentum = 0;
+  bool nesterov = false;
+  double weight_decay = 0;
+  ParameterFilter decay = {};
+};
+
+/// Stochastic gradient descent: d = g + weight_decay·w; b ← momentum·b + d; w ← w − lr·b. Nesterov
+/// steps along d + momentum·b (Sutskever et al. 2013). ValueError unless 0 <= momentum < 1,
+/// weight_decay >= 0, and momentum > 0 for Nesterov.
+class Sgd final : public Optimizer {
+ public:
+  Sgd(std::vector<NamedTensor> parameters, SgdOptions options);
+  Sgd(std::vector<Tensor> parameters, SgdOptions options)
+      : Sgd(numbered(std::move(parameters)), std::move(options)) {}
+
+ private:
+  void update(std::size_t, Tensor& w, const Tensor& g, Slot& slot) override;
+  SgdOptions options_;
+};
+
+struct AdamOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  bool decoupled = true;               // AdamW; false adds weight_decay·w to the gradient
+  ParameterFilter decay = is_matrix;   // which parameters decay
+};
+
+/// Adam (Kingma & Ba 2015), by default with decoupled weight decay (AdamW, Loshchilov & Hutter 2019):
+///   m ← β1·m + (1−β1)·g;  v ← β2·v + (1−β2)·g²;  t: number of updates of this parameter
+///   w ← (1 − lr·weight_decay)·w − lr · m/(1−β1^t) / (√(v/(1−β2^t)) + eps)
+/// ValueError unless 0 <= beta < 1, eps >= 0 and weight_decay >= 0.
+class Adam final : public Optimizer {
+ public:
+  Adam(std::vector<NamedTensor> parameters, AdamOptions options = {});
+  Adam(std::vector<Tensor> parameters, AdamOptions options = {})
+      : Adam(numbered(std::move(parameters)), std::move(options)) {}
+
+ private:
+  void update(std::size_t, Tensor& w, const Tensor& g, Slot& slot) override;
+  AdamOptions options_;
+};
+
+struct LambOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-6;
+  double weight_decay = 0;
+  bool bias_correction = true;
+  ParameterFilter decay = is_matrix;  // which parameters decay
+  ParameterFilter adapt = {};         // which are scaled by the trust ratio
+};
+
+/// LAMB (You et al. 2020, algorithm 2), one trust ratio per tensor:
+///   u = m̂ / (√v̂ + eps) + weight_decay·w;  w ← w − lr · ‖w‖/‖u‖ · u
+/// with Adam's m̂ and v̂, or m and v without bias correction. The ratio is 1 where a norm is 0 or not
+/// finite. ValueError as for Adam.
+class Lamb final : public Optimizer {
+ public:
+  Lamb(std::vector<NamedTensor> parameters, LambOptions options = {});
+  Lamb(std::vector<Tensor> parameters, LambOptions options = {})
+      : Lamb(numbered(std::move(parameters)), std::move(options)) {}
+
+ private:
+  void update(std::size_t index, Tensor& w, const Tensor& g, Slot& slot) override;
+  LambOptions options_;
+  std::vector<bool> adapted_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,75 @@
+#include <sluice/layers/train/training.h>
+
+#include <sluice/core/safetensors.h>
+
+#include <charconv>
+
+namespace sluice {
+
+namespace {
+
+constexpr std::string_view kModel = "model.", kOptimizer = "optimizer.", kConfig = "config.";
+
+template <class T>
+T number(const SafeTensors& file, const std::string& path, const std::string& key) {
+  auto it = file.metadata.find(key);
+  if (it == file.metadata.end()) fail<IOError>("checkpoint: ", path, ": metadata \"", key, "\" is missing");
+  T value{};
+  const std::string& s = it->second;
+  auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), value);
+  if (error != std::errc() || end != s.data() + s.size())
+    fail<IOError>("checkpoint: ", path, ": metadata \"", key, "\" is not a number: \"", s, "\"");
+  return value;
+}
+
+TrainingState state_of(const SafeTensors& file, const std::string& path) {
+  auto it = file.metadata.find("format");
+  if (it == file.metadata.end() || it->second != "sluice-checkpoint-1")
+    fail<IOError>("checkpoint: ", path, " is not a Sluice checkpoint");
+  TrainingState state;
+  state.step = number<int64_t>(file, path, "step");
+  if (state.step < 0) fail<IOError>("checkpoint: ", path, ": negative step");
+  for (const auto& [key, value] : file.metadata)
+    if (key.starts_with(kConfig)) state.config[key.substr(kConfig.size())] = value;
+  return state;
+}
+
+}  // namespace
+
+namespace detail {
+
+void save_training(const Members& model, const std::string& path, const Optimizer& optimizer, const Rng& rng,
+                   const TrainingState& state) {
+  SafeTensors file;
+  for (const auto& s : model.slots) file.tensors[std::string(kModel) + s.name] = s.tensor->detach();
+  for (auto& [name, x] : optimizer.state()) file.tensors[std::string(kOptimizer) + name] = x;
+  for (const auto& [key, value] : state.config) file.metadata[std::string(kConfig) + key] = value;
+  file.metadata["format"] = "sluice-checkpoint-1";
+  file.metadata["step"] = std::to_string(state.step);
+  file.metadata["rng.seed"] = std::to_string(rng.seed());
+  file.metadata["rng.offset"] = std::to_string(rng.offset());
+  save_safetensors(path, file);
+}
+
+TrainingState load_training(const Members& model, const std::string& path, Optimizer& optimizer, Rng& rng) {
+  SafeTensors file = load_safetensors(path);
+  TrainingState state = state_of(file, path);
+  const auto seed = number<uint64_t>(file, path, "rng.seed"), offset = number<uint64_t>(file, path, "rng.offset");
+  std::map<std::string, Tensor> weights, moments;
+  for (auto& [name, x] : file.tensors) {
+    if (name.starts_with(kModel)) weights[name.substr(kModel.size())] = x;
+    else if (name.starts_with(kOptimizer)) moments[name.substr(kOptimizer.size())] = x;
+    else fail<IOError>("checkpoint: ", path, ": tensor \"", name, "\" belongs to neither model nor optimiser");
+  }
+  check_state(model, weights);       // throws before anything changes
+  optimizer.load_state(moments);     // checks everything itself, then changes
+  load_state(model, weights);        // cannot fail any more
+  rng.set_state(seed, offset);
+  return state;
+}
+
+}  // namespace detail
+
+TrainingState read_checkpoint_state(const std::string& path) { return state_of(load_safetensors(path), path); }
+
+}  // namespace sluice

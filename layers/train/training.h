@@ -1,0 +1,43 @@
+// Training checkpoints: weights, optimiser, random generator, step and configuration in one file.
+#pragma once
+
+#include <sluice/core/random.h>
+#include <sluice/layers/nn/module.h>
+#include <sluice/layers/train/optim.h>
+
+#include <map>
+#include <string>
+
+namespace sluice {
+
+/// What a checkpoint holds beside tensors.
+struct TrainingState {
+  int64_t step = 0;
+  std::map<std::string, std::string> config;  // free text: options, elapsed time, …
+};
+
+namespace detail {
+void save_training(const Members& model, const std::string& path, const Optimizer& optimizer, const Rng& rng,
+                   const TrainingState& state);
+TrainingState load_training(const Members& model, const std::string& path, Optimizer& optimizer, Rng& rng);
+}  // namespace detail
+
+/// Writes a safetensors file atomically: a crash leaves the previous checkpoint whole.
+template <class M>
+void save_checkpoint(const M& model, const std::string& path, const Optimizer& optimizer, const Rng& rng,
+                     const TrainingState& state) {
+  detail::save_training(detail::members(model), path, optimizer, rng, state);
+}
+
+/// Restores everything, so that training goes on bit for bit. All or nothing: a file that is damaged or
+/// belongs to another model is an IOError (ShapeError, DTypeError for the optimiser's entries) and changes
+/// neither model, optimiser nor generator.
+template <class M>
+TrainingState load_checkpoint(const M& model, const std::string& path, Optimizer& optimizer, Rng& rng) {
+  return detail::load_training(detail::members(model), path, optimizer, rng);
+}
+
+/// Only the configuration and the step, for building the model that the tensors belong to.
+TrainingState read_checkpoint_state(const std::string& path);
+
+}  // namespace sluice

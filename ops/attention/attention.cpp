@@ -1,0 +1,243 @@
+#include <sluice/ops/attention/attention.h>
+
+#include <sluice/core/node.h>
+#include <sluice/ops/attention/attention_kernels.h>
+#include <sluice/ops/attention/attention_reference.h>
+#include <sluice/ops/attention/heads.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/map.h>
+#include <sluice/ops/matmul.h>
+#include <sluice/ops/reduce.h>
+#include <sluice/ops/view.h>
+
+#include <cmath>
+#include <limits>
+
+namespace sluice {
+
+namespace detail {
+
+AttentionOperands attention_operands(const char* op, const Tensor& q, const Tensor& k, const Tensor& v,
+                                     const AttentionOptions& given) {
+  const int rank = q.rank();
+  if (rank < 2 || rank > 4 || k.rank() != rank || v.rank() != rank)
+    fail(op, ": got q=", q, ", k=", k, ", v=", v, "; need [batch, heads, m, d], [batch, kv_heads, n, d], [batch, kv_heads, n, dv]");
+  auto four = [rank](const Tensor& x) { return rank == 4 ? x : rank == 3 ? unsqueeze(x, 1) : unsqueeze(unsqueeze(x, 0), 0); };
+  AttentionOperands a{four(q), four(k), four(v), given, rank};
+  const int64_t batch = a.q.dim(0), heads = a.q.dim(1), m = a.q.dim(2), n = a.k.dim(2), kv_heads = a.k.dim(1);
+  if (a.k.dim(0) != batch || a.v.dim(0) != batch || a.v.dim(1) != kv_heads || a.v.dim(2) != n || a.k.dim(3) != a.q.dim(3))
+    fail(op, ": operands do not fit — got q=", q, ", k=", k, ", v=", v,
+         "; need [batch, heads, m, d], [batch, kv_heads, n, d], [batch, kv_heads, n, dv]");
+  if (kv_heads == 0 ? heads != 0 : heads % kv_heads != 0)
+    fail(op, ": ", kv_heads, " key heads do not divide ", heads, " query heads — got q=", q, ", k=", k);
+  if (q.dtype() != k.dtype() || q.dtype() != v.dtype() || (q.dtype() != f32 && q.dtype() != f64))
+    fail<DTypeError>(op, ": needs f32 or f64 operands of one dtype — got q=", q.dtype(), q, ", k=", k.dtype(), k, ", v=", v.dtype(), v);
+  if (q.device() != k.device() || q.device() != v.device())
+    fail<DeviceError>(op, ": operands on ", q.device(), ", ", k.device(), " and ", v.device());
+  check_mask(op, given.mask, batch, heads, m, n);
+  AttentionOptions& o = a.options;
+  if (!o.scale) o.scale = 1 / std::sqrt(static_cast<double>(std::max<int64_t>(1, q.dim(-1))));
+  auto same_dtype = [&](const char* name, const Tensor& x) {
+    if (x.defined() && x.dtype() != q.dtype())
+      fail<DTypeError>(op, ": ", name, " is ", x.dtype(), x, " beside q=", q.dtype(), q);
+  };
+  same_dtype("bias", o.bias), same_dtype("relative_bias", o.relative_bias), same_dtype("sink", o.sink);
+  same_dtype("row_scale", o.row_scale);
+  const Shape scores{batch, heads, m, n};
+  if (o.bias.defined() && (o.bias.rank() > 4 || broadcast(op, o.bias.shape(), scores) != scores))
+    fail(op, ": bias=", o.bias, " does not broadcast to the scores ", scores);
+  if (o.row_scale.defined() && (o.row_scale.rank() > 3 || broadcast(op, o.row_scale.shape(), {batch, heads, m}) != Shape{batch, heads, m}))
+    fail(op, ": row_scale=", o.row_scale, " does not broadcast to ", Shape{batch, heads, m});
+  if (o.relative_bias.defined() && (o.relative_bias.rank() != 2 || (o.relative_bias.dim(0) != heads && o.relative_bias.dim(0) != 1) ||
+                                    o.relative_bias.dim(1) != std::max<int64_t>(0, n + m - 1)))
+    fail(op, ": relative_bias=", o.relative_bias, " does not fit; need [", heads, " or 1, ", n + m - 1, "] for ", m, " queries and ", n, " keys");
+  if (o.sink.defined()) {
+    if (o.weighting != Weighting::softmax) fail<ValueError>(op, ": a sink belongs to the softmax weighting");
+    if (o.sink.rank() != 1 || (o.sink.dim(0) != heads && o.sink.dim(0) != 1))
+      fail(op, ": sink=", o.sink, " does not fit; need [", heads, " or 1]");
+  }
+  if (!(o.dropout >= 0 && o.dropout < 1)) fail<ValueError>(op, ": dropout=", o.dropout, " is outside [0, 1)");
+  if (o.tile_rows < 0 || o.tile_cols < 0)
+    fail<ValueError>(op, ": tile sizes must not be negative — got ", o.tile_rows, "×", o.tile_cols);
+  return a;
+}
+
+Tensor restore_rank(const Tensor& x, int rank) {
+  return rank == 4 ? x : rank == 3 ? squeeze(x, 1) : squeeze(squeeze(x, 0), 0);
+}
+
+uint64_t keep_mask_blocks(const Shape& shape) {
+  const int64_t n = shape[shape.rank() - 1];
+  return n == 0 ? 0 : static_cast<uint64_t>(shape.numel() / n * ((n + 3) / 4));
+}
+
+Tensor attention_keep_mask(double p, uint64_t seed, uint64_t offset, const Shape& shape, DType dtype) {
+  Tensor y = empty(shape, {.dtype = dtype});
+  const int64_t n = shape[shape.rank() - 1], per_row = (n + 3) / 4;
+  const uint64_t threshold = static_cast<uint64_t>(std::ldexp(p, 32));
+  dispatch_float("attention", dtype, [&]<class T>() {
+    T* out = y.mutable_data<T>();
+    for (int64_t r = 0; n > 0 && r < y.numel() / n; ++r)
+      for (int64_t j = 0; j < n; ++j) {
+        const uint64_t block = offset + static_cast<uint64_t>(r * per_row + j / 4);
+        const auto word = philox4x32({uint32_t(block), uint32_t(block >> 32), 0, 0}, {uint32_t(seed), uint32_t(seed >> 32)});
+        out[r * n + j] = word[static_cast<std::size_t>(j & 3)] >= threshold ? T(1 / (1 - p)) : T(0);
+      }
+  });
+  return y;
+}
+
+}  // namespace detail
+
+namespace {
+
+struct Random {
+  uint64_t seed = 0, offset = 0;
+};
+
+Tensors composed_vjp(const Tensors& saved, const AttentionOptions& given, Random random, Tensor g, const Tensor& g_lse);
+
+// saved: q, k, v, bias, relative_bias, sink, lse, out
+struct Attention final : Node {
+  AttentionOptions options;  // without the tensors that have gradients
+  Random random;
+  Attention(AttentionOptions o, Random r) : options(std::move(o)), random(r) {
+    options.bias = options.relative_bias = options.sink = Tensor();
+  }
+  static const char* op_name() { return "attention"; }
+  const char* name() const override { return op_name(); }
+
+  Tensors vjp_all(const Tensors& gs) override {
+    Tensor g = gs[0], g_lse = gs.size() > 1 ? gs[1] : Tensor();
+    if (grad_enabled()) {
+      Tensors xs;
+      for (std::size_t i = 0; i < 6; ++i) xs.push_back(saved(i));
+      return composed_vjp(xs, options, random, g, g_lse);
+    }
+    const Tensor q = saved(0), k = saved(1), v = saved(2), lse = saved(6), out = saved(7);
+    AttentionOptions o = options;
+    o.bias = saved(3), o.relative_bias = saved(4), o.sink = saved(5);
+    g = g.defined() ? detail::readable_rows(g) : zeros_like(out);
+    Tensor delta;
+    if (o.weighting == Weighting::softmax) {
+      delta = contiguous(sum(g * out, {-1}));
+      if (g_lse.defined()) delta = delta - g_lse;
+    }
+    const int64_t m = q.dim(2), n = k.dim(2);
+    detail::AttentionGradients grads;
+    if (needs(0)) grads.dq = detail::empty_heads(q.shape(), q.options());
+    if (needs(1)) grads.dk = detail::empty_heads(k.shape(), k.options());
+    if (needs(2)) grads.dv = detail::empty_heads(v.shape(), v.options());
+    if (needs(3)) grads.bias = zeros({q.dim(0), q.dim(1), m, n}, q.options());
+    if (needs(4))
+      grads.relative = zeros({q.dim(0), q.dim(1), detail::attention_splits(k), std::max<int64_t>(0, n + m - 1)}, q.options());
+    if (k.dim(0) * k.dim(1) > 0) {
+      const Tensor rq = detail::readable_rows(q), rk = detail::readable_rows(k), rv = detail::readable_rows(v);
+      detail::attention_backward(q.device())({rq, rk, rv, o, random.seed, random.offset}, g, lse, delta, grads);
+    }
+    Tensors result{grads.dq, grads.dk, grads.dv, grads.bias};
+    result.push_back(grads.relative.defined() ? sum(grads.relative, {0, 2}) : Tensor());
+    // p_sink = e^{sink − lse}; its value is 0, so its score's gradient is p_sink (0 − δ)
+    Tensor share = needs(5) ? exp(reshape(o.sink, {o.sink.dim(0), 1}) - lse) : Tensor();
+    result.push_back(share.defined() ? sum(neg(share * delta), {0, 2}) : Tensor());
+    return result;
+  }
+};
+
+/// The same gradients as ops, from the definition: what gradients of higher order run through.
+Tensors composed_vjp(const Tensors& saved, const AttentionOptions& given, Random random, Tensor g, const Tensor& g_lse) {
+  const Tensor &q = saved[0], &k = saved[1], &v = saved[2];
+  AttentionOptions o = given;
+  o.bias = saved[3], o.relative_bias = saved[4], o.sink = saved[5];
+  const int64_t batch = q.dim(0), heads = q.dim(1), m = q.dim(2), n = k.dim(2), kv_heads = k.dim(1);
+  const int64_t group = heads / std::max<int64_t>(1, kv_heads);
+  const Tensor visible = detail::visibility_of(o, batch, heads, m, n);
+  auto spread = [&](const Tensor& x) { return group == 1 ? x : repeat_interleave(x, group, 1); };
+  auto gather_heads = [&](const Tensor& x) { return group == 1 ? x : sum(unflatten(x, 1, {kv_heads, group}), {2}); };
+  const Tensor keys = detail::hide_unseen(k, visible, heads), values = spread(detail::hide_unseen(v, visible, heads));
+  const Tensor scores = detail::attention_scores(q, keys, o), w = detail::weights_of(scores, visible, o);
+  if (!g.defined()) g = zeros({batch, heads, m, v.dim(3)}, q.options());
+  Tensor dp = matmul(g, transpose(values, -2, -1)), dropped = w;
+  if (o.dropout > 0) {
+    const Tensor keep_mask = detail::attention_keep_mask(o.dropout, random.seed, random.offset, w.shape(), w.dtype());
+    dp = dp * keep_mask, dropped = w * keep_mask;
+  }
+  Tensor dv = gather_heads(matmul(transpose(dropped, -2, -1), g)), ds, dsink;
+  if (o.weighting == Weighting::softmax) {
+    Tensor delta = sum(dp * w, {-1}, keep);
+    if (g_lse.defined()) delta = delta - unsqueeze(g_lse, -1);
+    ds = w * (dp - delta);
+    if (o.sink.defined()) dsink = sum(neg((1.0 - sum(w, {-1}, keep)) * delta), {0, 2, 3});
+  } else {
+    const Tensor s = visible.defined() ? masked_fill(scores, logical_not(visible), 0) : scores;
+    detail::with_formula(o.weighting, [&](auto phi) {
+      using D = Dual<Tensor, 1>;
+      ds = PartialOps<Tensor>::mul(dp, phi(D::variable(s, 0, detail::unit(s.dtype()))).d[0]);
+    });
+    if (visible.defined()) ds = masked_fill(ds, logical_not(visible), 0);
+  }
+  if (o.row_scale.defined()) ds = ds * unsqueeze(o.row_scale.detach(), -1);
+  Tensors result{matmul(ds, spread(keys)) * *o.scale, gather_heads(matmul(transpose(ds, -2, -1), q)) * *o.scale, dv,
+                 o.bias.defined() ? ds : Tensor()};
+  // relative_matrix() is a flipped unfold of the table; this is its adjoint.
+  result.push_back(!o.relative_bias.defined() ? Tensor()
+                   : m > 0 && n > 0           ? fold(flip(sum(ds, {0}), {1}), 1, n + m - 1, 1)
+                                              : zeros_like(o.relative_bias));
+  result.push_back(dsink);
+  return result;
+}
+
+/// Forward pass and history. `lse` is filled for softmax.
+Tensor attend(const char* op, const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const AttentionOptions& given,
+              Rng* rng, Tensor* lse_out) {
+  auto [q, k, v, o, rank] = detail::attention_operands(op, q_in, k_in, v_in, given);
+  if (!rng) o.dropout = 0;
+  const Shape weights{q.dim(0), q.dim(1), q.dim(2), k.dim(2)};
+  Random random;
+  if (o.dropout > 0) random = {rng->seed(), rng->reserve(detail::keep_mask_blocks(weights))};
+  for (Tensor* x : {&o.bias, &o.relative_bias, &o.sink, &o.row_scale})
+    if (x->defined() && x->rank() > 0 && x->strides()[x->rank() - 1] != 1) *x = contiguous(*x);
+  const bool softmax = o.weighting == Weighting::softmax;
+  Tensor out = detail::empty_heads({q.dim(0), q.dim(1), q.dim(2), v.dim(3)}, q.options());
+  Tensor lse = softmax ? empty({q.dim(0), q.dim(1), q.dim(2)}, q.options()) : Tensor();
+  if (q.dim(0) * q.dim(1) * q.dim(2) > 0) {
+    const Tensor rq = detail::readable_rows(q), rk = detail::readable_rows(k), rv = detail::readable_rows(v);
+    detail::attention_forward(q.device())({rq, rk, rv, o, random.seed, random.offset}, out, lse);
+  }
+  const Tensor kept_lse = softmax ? alias(lse, lse.layout()) : Tensor();
+  out = record<Attention>(out, {q, k, v, o.bias, o.relative_bias, o.sink},
+                          {q, k, v, o.bias, o.relative_bias, o.sink, kept_lse, out}, o, random);
+  if (lse_out) {
+    if (out.requires_grad()) out.impl().history->add_output(lse);
+    *lse_out = detail::restore_rank(lse, rank);
+  }
+  return detail::restore_rank(out, rank);
+}
+
+}  // namespace
+
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options, Rng* rng) {
+  return attend("attention", q, k, v, options, rng, nullptr);
+}
+
+AttentionAndLse attention_with_lse(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options, Rng* rng) {
+  if (options.weighting != Weighting::softmax)
+    fail<ValueError>("attention_with_lse: only softmax weights have a log-sum-exp");
+  AttentionAndLse result;
+  result.out = attend("attention_with_lse", q, k, v, options, rng, &result.lse);
+  return result;
+}
+
+AttentionAndLse merge_attention(const AttentionAndLse& a, const AttentionAndLse& b) {
+  const double inf = std::numeric_limits<double>::infinity();
+  if (a.out.shape() != b.out.shape() || a.lse.shape() != b.lse.shape())
+    fail("merge_attention: the two parts differ — got out ", a.out, " and ", b.out, ", lse ", a.lse, " and ", b.lse);
+  Tensor top = maximum(a.lse, b.lse).detach();
+  top = masked_fill(top, top == -inf, 0);
+  Tensor wa = exp(a.lse - top), wb = exp(b.lse - top), total = wa + wb;
+  Tensor lse = log(total) + top, divisor = masked_fill(total, total.detach() == 0.0, 1);
+  return {a.out * unsqueeze(wa / divisor, -1) + b.out * unsqueeze(wb / divisor, -1), lse};
+}
+
+}  // namespace sluice

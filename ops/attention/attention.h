@@ -1,0 +1,60 @@
+// Attention in O(n) memory: O = w(Q·Kᵀ) V, computed tile by tile, forward and backward, so that the m×n
+// weights never exist as a whole. Sources: FlashAttention and FlashAttention-2 (Dao et al. 2022, 2023) for
+// softmax; the elementwise weightings of GAU (Hua et al. 2022) need no row statistics, their tiles simply add.
+#pragma once
+
+#include <sluice/core/random.h>
+#include <sluice/ops/attention/attention_mask.h>
+
+#include <optional>
+#include <string_view>
+
+namespace sluice {
+
+/// How scores become weights. Masked pairs get weight 0; a row that sees no key gives output 0.
+enum class Weighting {
+  softmax,  // e^s / (Σ e^s [+ e^sink])
+  relu2,    // relu(s)²
+  laplace,  // ½(1 + erf(…)), MEGA
+  sigmoid,  // σ(s)
+  linear,   // s itself: quadratic linear attention
+};
+
+struct AttentionOptions {
+  Weighting weighting = Weighting::softmax;
+  /// Scores are s_ij = ρ_i · (scale · q_i·k_j + bias_ij). Default 1/√d.
+  std::optional<double> scale = std::nullopt;
+  AttentionMask mask = {};
+  /// Added to scores; broadcasts to [batch, heads, m, n]. A gradient for it takes m·n memory.
+  Tensor bias = {};
+  /// Added to scores by distance: [heads or 1, n + m − 1], entry n − 1 + p_j − p_i (ops/attention/relative_bias.h).
+  Tensor relative_bias = {};
+  /// softmax only: one more score per head, whose value is 0: [heads or 1]. Zeros give softmax-off-by-one,
+  /// e^s/(1 + Σ e^s).
+  Tensor sink = {};
+  /// ρ, broadcasts to [batch, heads, m]; 1 if undefined. No gradient.
+  Tensor row_scale = {};
+  /// Probability that a weight is dropped (the others grow by 1/(1 − p)); needs the generator.
+  double dropout = 0;
+  /// Rows and columns of a tile; 0 lets the engine choose. Results differ in rounding only.
+  int64_t tile_rows = 0, tile_cols = 0;
+};
+
+/// q [batch, heads, m, d], k [batch, kv_heads, n, d], v [batch, kv_heads, n, dv] → [batch, heads, m, dv].
+/// kv_heads divides heads; query head h reads head ⌊h / (heads/kv_heads)⌋ of k and v. Operands of rank 3 have
+/// one head, of rank 2 one batch too. f32 and f64. Gradients of any order: the first in O(n) memory,
+/// higher ones through the definition. NaN behind the mask does not leak.
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options = {},
+                 Rng* rng = nullptr);
+
+/// With the log of each row's divisor, log(Σ e^s [+ e^sink]), [batch, heads, m] (−∞ for a row that sees nothing, sink included);
+/// both are differentiable. softmax only.
+struct AttentionAndLse {
+  Tensor out, lse;
+};
+AttentionAndLse attention_with_lse(const Tensor& q, const Tensor& k, const Tensor& v,
+                                   const AttentionOptions& options = {}, Rng* rng = nullptr);
+/// Attention over two disjoint sets of keys, from the attention over each: split-KV decoding.
+AttentionAndLse merge_attention(const AttentionAndLse& a, const AttentionAndLse& b);
+
+}  // namespace sluice

@@ -1,0 +1,186 @@
+// Scores and weights are computed again, tile by tile, from the operands and the row statistics:
+//
+//   P = e^{S − lse} or φ(S)          dP = G Vᵀ ⊙ Z            (Z: dropout's factors)
+//   dS = P ⊙ (dP − δ) or φ'(S) ⊙ dP     δ_i = Σ_c g_ic o_ic − (gradient of lse_i)
+//   dV += (P ⊙ Z)ᵀ G     dQ += scale·ρ dS K     dK += scale·(ρ dS)ᵀ Q     dbias = ρ dS
+//
+// One task owns every splits-th tile of keys of one key head: it alone writes their dK and dV, and adds to a
+// dQ of its own split (the first to dQ itself); they are added up at the end, in order.
+#include <sluice/ops/attention/attention_tiles.h>
+#include <sluice/ops/create.h>
+
+namespace sluice::detail {
+
+namespace {
+
+constexpr int64_t kRows = 128, kCols = 128;
+
+template <class T>
+struct Backward {
+  const AttentionCall& call;
+  const ScoreTiles<T> tiles;
+  const AttentionOptions& o;
+  Heads<const T> g;
+  const T *lse, *delta;
+  AttentionGradients& grads;
+  int64_t tile_rows, tile_cols, splits;
+  Tensor dq_parts;  // [splits − 1, batch, heads, m, d]: the first split adds to dq itself
+
+  Backward(const AttentionCall& c, const Tensor& gradient, const Tensor& l, const Tensor& dl, AttentionGradients& out)
+      : call(c), tiles(c), o(c.options), g(gradient), lse(l.defined() ? l.data<T>() : nullptr),
+        delta(dl.defined() ? dl.data<T>() : nullptr), grads(out),
+        tile_rows(std::clamp<int64_t>(tiles.m, 1, o.tile_rows > 0 ? o.tile_rows : kRows)),
+        tile_cols(std::clamp<int64_t>(tiles.n, 1, o.tile_cols > 0 ? o.tile_cols : kCols)), splits(attention_splits(c.k)) {
+    if (grads.dq.defined()) {
+      fill_(grads.dq, 0);
+      dq_parts = empty({splits - 1, tiles.batch, tiles.heads, tiles.m, tiles.d}, c.q.options());
+      fill_(dq_parts, 0);
+    }
+  }
+
+  struct Memory {
+    Scratch<T> floats;
+    T *p, *ds, *dk, *dv;
+    std::vector<uint8_t> seen;
+    explicit Memory(const Backward& w)
+        : floats(2 * w.tile_rows * w.tile_cols + w.tile_cols * (w.tiles.d + w.tiles.dv)), p(floats.data()),
+          ds(p + w.tile_rows * w.tile_cols), dk(ds + w.tile_rows * w.tile_cols), dv(dk + w.tile_cols * w.tiles.d) {}
+  };
+
+  void run() {
+    const int64_t group = tiles.heads / tiles.kv_heads, col_tiles = (tiles.n + tile_cols - 1) / tile_cols;
+    parallel_for(tiles.batch * tiles.kv_heads * splits, 1, [&](int64_t begin, int64_t end) {
+      Memory memory(*this);
+      for (int64_t task = begin; task < end; ++task) {
+        const int64_t split = task % splits, kv = task / splits % tiles.kv_heads, b = task / splits / tiles.kv_heads;
+        for (int64_t j = split; j < col_tiles; j += splits) {
+          const int64_t col = j * tile_cols, cols = std::min(tile_cols, tiles.n - col);
+          std::fill_n(memory.dk, cols * tiles.d, T(0));
+          std::fill_n(memory.dv, cols * tiles.dv, T(0));
+          for (int64_t h = kv * group; h < (kv + 1) * group; ++h)
+            for (int64_t row = 0; row < tiles.m; row += tile_rows)
+              tile(memory, split, b, h, row, std::min(tile_rows, tiles.m - row), col, cols);
+          if (grads.dk.defined()) store(memory.dk, Heads<T>(grads.dk), b, kv, col, cols, tiles.d);
+          if (grads.dv.defined()) store(memory.dv, Heads<T>(grads.dv), b, kv, col, cols, tiles.dv);
+        }
+      }
+    });
+    if (grads.dq.defined() && splits > 1) add_parts();
+  }
+
+  static void store(const T* from, const Heads<T>& to, int64_t b, int64_t h, int64_t row, int64_t rows, int64_t width) {
+    for (int64_t r = 0; r < rows; ++r) std::copy_n(from + r * width, width, to.at(b, h, row + r));
+  }
+
+  void add_parts() {
+    const Heads<T> dq(grads.dq);
+    const T* part = dq_parts.data<T>();
+    const int64_t all = dq_parts.numel() / (splits - 1), d = tiles.d;
+    for_each_row(tiles.batch * tiles.heads * tiles.m, d * splits, [&](int64_t r) {
+      T* to = dq.at(r / tiles.m / tiles.heads, r / tiles.m % tiles.heads, r % tiles.m);
+      for (int64_t k = 0; k + 1 < splits; ++k)
+        for (int64_t c = 0; c < d; ++c) to[c] += part[k * all + r * d + c];
+    });
+  }
+
+  /// Rows [row, row + rows) of query head h against the task's tile of keys, cut to what those rows can see.
+  void tile(Memory& w, int64_t split, int64_t b, int64_t h, int64_t row, int64_t rows, int64_t tile_col, int64_t tile_width) {
+    const auto range = tiles.columns(row, rows);
+    const int64_t col = std::max(tile_col, range.begin), cols = std::min(tile_col + tile_width, range.end) - col;
+    if (cols <= 0) return;
+    const auto kind = tiles.visibility.classify(b, h, row, rows, col, cols);
+    if (kind == Visibility::Tile::none) return;
+    const typename ScoreTiles<T>::Tile t{b, h, row, rows, col, cols, kind == Visibility::Tile::some};
+    const int64_t kv = tiles.kv_head(h);
+    const T *queries = tiles.q.at(b, h, row), *keys = tiles.k.at(b, kv, col), *values = tiles.v.at(b, kv, col);
+    const T* gradient = g.at(b, h, row);
+    tiles.scores(t, w.p, cols);
+    gemm(Read::plain, Read::transposed, rows, cols, tiles.dv, T(1), gradient, g.row, values, tiles.v.row, T(0), w.ds, cols);
+    if (o.weighting == Weighting::softmax) softmax_rows(t, w);
+    else with_formula(o.weighting, [&](auto phi) { formula_rows(t, w, phi); });
+
+    auto product = [&](Read ra, int64_t n, int64_t m, int64_t k, T alpha, const T* a, const T* x, int64_t ldx, T* c, int64_t ldc) {
+      if (t.masked && !all_finite(x, k, m, ldx)) sparse_product(ra, n, m, k, alpha, a, cols, x, ldx, c, ldc);
+      else gemm(ra, Read::plain, n, m, k, alpha, a, cols, x, ldx, T(1), c, ldc);
+    };
+    const T scale = T(*o.scale);
+    if (grads.dv.defined())
+      product(Read::transposed, cols, tiles.dv, rows, T(1), w.p, gradient, g.row, w.dv + (col - tile_col) * tiles.dv, tiles.dv);
+    if (grads.dk.defined())
+      product(Read::transposed, cols, tiles.d, rows, scale, w.ds, queries, tiles.q.row, w.dk + (col - tile_col) * tiles.d, tiles.d);
+    if (grads.dq.defined()) {
+      const Heads<T> own(grads.dq);
+      T* dq = split == 0 ? own.at(b, h, row)
+                         : dq_parts.mutable_data<T>() + ((((split - 1) * tiles.batch + b) * tiles.heads + h) * tiles.m + row) * tiles.d;
+      product(Read::plain, rows, tiles.d, cols, scale, w.ds, keys, tiles.k.row, dq, split == 0 ? own.row : tiles.d);
+    }
+    if (grads.bias.defined()) {
+      T* to = grads.bias.mutable_data<T>() + ((b * tiles.heads + h) * tiles.m + row) * tiles.n + col;
+      for (int64_t r = 0; r < rows; ++r) std::copy_n(w.ds + r * cols, cols, to + r * tiles.n);
+    }
+    if (grads.relative.defined()) {
+      T* to = grads.relative.mutable_data<T>() + ((b * tiles.heads + h) * splits + split) * (tiles.n + tiles.m - 1);
+      for (int64_t r = 0; r < rows; ++r) {
+        T* line = to + tiles.m - 1 + col - (row + r);
+        for (int64_t j = 0; j < cols; ++j) line[j] += w.ds[r * cols + j];
+      }
+    }
+  }
+
+  /// Scores to weights, dP to dS. Dropout's factors go to both: to what V saw, and to dP.
+  void softmax_rows(const typename ScoreTiles<T>::Tile& t, Memory& w) {
+    const T inf = std::numeric_limits<T>::infinity();
+    for (int64_t r = 0; r < t.rows; ++r) {
+      const int64_t at = (t.batch * tiles.heads + t.head) * tiles.m + t.row + r;
+      T* __restrict__ p = w.p + r * t.cols;
+      T* __restrict__ ds = w.ds + r * t.cols;
+      tiles.hide(t, r, p, -inf, w.seen);
+      const T shift = lse[at] == -inf ? T(0) : lse[at], row_delta = delta[at], rho = tiles.rho(t.batch, t.head, t.row + r);
+      for (int64_t j = 0; j < t.cols; ++j) p[j] = math::exp(p[j] - shift);
+      if (shift != shift) tiles.hide(t, r, p, T(0), w.seen);  // a row of NaN weighs nothing where it sees nothing
+      if (o.dropout > 0) {
+        tiles.drop(t, r, ds);
+        for (int64_t j = 0; j < t.cols; ++j) ds[j] = p[j] == T(0) ? T(0) : rho * p[j] * (ds[j] - row_delta);
+        tiles.drop(t, r, p);
+      } else if (t.masked) {  // dP behind the mask may be NaN
+        for (int64_t j = 0; j < t.cols; ++j) ds[j] = p[j] == T(0) ? T(0) : rho * p[j] * (ds[j] - row_delta);
+      } else {
+        for (int64_t j = 0; j < t.cols; ++j) ds[j] = rho * p[j] * (ds[j] - row_delta);
+      }
+    }
+  }
+
+  template <class Phi>
+  void formula_rows(const typename ScoreTiles<T>::Tile& t, Memory& w, Phi phi) {
+    for (int64_t r = 0; r < t.rows; ++r) {
+      T* __restrict__ p = w.p + r * t.cols;
+      T* __restrict__ ds = w.ds + r * t.cols;
+      const T rho = tiles.rho(t.batch, t.head, t.row + r);
+      if (o.dropout > 0) tiles.drop(t, r, ds);
+      for (int64_t j = 0; j < t.cols; ++j) {
+        const auto y = phi(Dual<T, 1>::variable(p[j], 0, T(1)));
+        ds[j] *= rho * y.d[0];
+        p[j] = y.v;
+      }
+      tiles.hide(t, r, p, T(0), w.seen);
+      tiles.hide(t, r, ds, T(0), w.seen);
+      if (o.dropout > 0) tiles.drop(t, r, p);
+    }
+  }
+};
+
+void backward_cpu(const AttentionCall& call, const Tensor& g, const Tensor& lse, const Tensor& delta, AttentionGradients& grads) {
+  dispatch_float("attention", call.q.dtype(), [&]<class T>() { Backward<T>(call, g, lse, delta, grads).run(); });
+}
+
+}  // namespace
+
+int64_t attention_splits(const Tensor& k) {
+  const int64_t heads = std::max<int64_t>(1, k.dim(0) * k.dim(1));
+  return std::clamp<int64_t>(16 / heads, 1, std::max<int64_t>(1, k.dim(2) / 512));
+}
+
+constinit Kernel<void(const AttentionCall&, const Tensor&, const Tensor&, const Tensor&, AttentionGradients&)>
+    attention_backward{"attention backward", &backward_cpu};
+
+}  // namespace sluice::detail

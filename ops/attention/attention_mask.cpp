@@ -1,0 +1,236 @@
+#include <sluice/ops/attention/attention_mask.h>
+
+#include <sluice/core/parallel.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+namespace sluice {
+
+namespace detail {
+
+void check_mask(const char* op, const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n) {
+  if (mask.window < 0) fail<ValueError>(op, ": mask.window must not be negative — got ", mask.window);
+  if (mask.dilation < 1) fail<ValueError>(op, ": mask.dilation must be positive — got ", mask.dilation);
+  for (int64_t g : mask.global)
+    if (g < 0) fail<ValueError>(op, ": mask.global holds the negative position ", g);
+  auto rows_of = [&](const char* name, const Tensor& x, int64_t length, DType dtype) {
+    if (x.dtype() != dtype) fail<DTypeError>(op, ": mask.", name, " must be ", dtype, " — got ", x.dtype(), x);
+    if (x.rank() != 2 || (x.dim(0) != batch && x.dim(0) != 1) || x.dim(1) != length)
+      fail(op, ": mask.", name, "=", x, " does not fit; need [", batch, " or 1, ", length, "]");
+  };
+  if (mask.keys.defined()) rows_of("keys", mask.keys, n, boolean);
+  if (mask.query_segments.defined() != mask.key_segments.defined())
+    fail<ValueError>(op, ": mask.query_segments and mask.key_segments come together");
+  if (mask.query_segments.defined()) {
+    rows_of("query_segments", mask.query_segments, m, i64);
+    rows_of("key_segments", mask.key_segments, n, i64);
+  }
+  if (mask.blocks.defined()) {
+    if (mask.block < 1) fail<ValueError>(op, ": mask.blocks needs a positive mask.block — got ", mask.block);
+    if (mask.blocks.dtype() != boolean)
+      fail<DTypeError>(op, ": mask.blocks must be bool — got ", mask.blocks.dtype(), mask.blocks);
+    const int64_t rows = (m + mask.block - 1) / mask.block, cols = (n + mask.block - 1) / mask.block;
+    const Tensor& b = mask.blocks;
+    if ((b.rank() != 2 && !(b.rank() == 3 && (b.dim(0) == heads || b.dim(0) == 1))) || b.dim(-2) != rows || b.dim(-1) != cols)
+      fail(op, ": mask.blocks=", b, " does not fit; need [", rows, ",", cols, "] or [", heads, ",", rows, ",", cols,
+           "] for ", m, " queries and ", n, " keys in blocks of ", mask.block);
+  }
+  if (mask.dense.defined()) {
+    if (mask.dense.dtype() != boolean)
+      fail<DTypeError>(op, ": mask.dense must be bool — got ", mask.dense.dtype(), mask.dense, "; a float mask is a bias");
+    if (mask.dense.rank() > 4 || broadcast(op, mask.dense.shape(), {batch, heads, m, n}) != Shape{batch, heads, m, n})
+      fail(op, ": mask.dense=", mask.dense, " does not broadcast to ", Shape{batch, heads, m, n});
+  }
+}
+
+namespace {
+Tensor row_major(const Tensor& x) {
+  if (!x.defined() || x.is_contiguous()) return x;
+  Tensor y = empty(x.shape(), x.options());
+  copy_elements(x, y);
+  return y;
+}
+}  // namespace
+
+Visibility::Visibility(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n)
+    : mask_(mask), m_(m), n_(n) {
+  banded_ = mask.window > 0 || mask.dilation > 1;
+  if (!banded_) mask_.global.clear();
+  only_span_ = mask.dilation == 1 && mask_.global.empty() && !mask.keys.defined() && !mask.query_segments.defined() &&
+               !mask.blocks.defined() && !mask.dense.defined();
+  if (!mask_.global.empty()) {
+    const int64_t positions = std::max(n, m);
+    is_global_.assign(static_cast<std::size_t>(positions), 0);
+    for (int64_t g : mask_.global)
+      if (g < positions) is_global_[static_cast<std::size_t>(g)] = 1;
+    global_before_.assign(static_cast<std::size_t>(positions + 1), 0);
+    for (int64_t p = 0; p < positions; ++p)
+      global_before_[static_cast<std::size_t>(p + 1)] = global_before_[static_cast<std::size_t>(p)] + is_global_[static_cast<std::size_t>(p)];
+  }
+  mask_.keys = row_major(mask_.keys);
+  mask_.query_segments = row_major(mask_.query_segments);
+  mask_.key_segments = row_major(mask_.key_segments);
+  mask_.blocks = row_major(mask_.blocks);
+  auto per_batch = [&](const Tensor& x) { return x.defined() && x.dim(0) == batch && batch > 1 ? x.dim(1) : 0; };
+  keys_batch_ = per_batch(mask_.keys);
+  query_batch_ = per_batch(mask_.query_segments);
+  key_batch_ = per_batch(mask_.key_segments);
+  if (mask_.blocks.defined()) {
+    blocks_row_ = mask_.blocks.dim(-1);
+    blocks_head_ = mask_.blocks.rank() == 3 && mask_.blocks.dim(0) > 1 ? mask_.blocks.dim(-2) * blocks_row_ : 0;
+  }
+  if (mask_.dense.defined()) {
+    const Layout l = mask_.dense.layout().expanded({batch, heads, m, n});
+    for (int d = 0; d < 4; ++d) dense_stride_[d] = l.strides[d];
+  }
+}
+
+Visibility::Span Visibility::span(int64_t row) const {
+  const int64_t p = row + n_ - m_;
+  Span s{0, n_};
+  if (mask_.causal) s.end = std::min(n_, p + 1);
+  if (mask_.window > 0 && is_global_.empty()) {
+    const int64_t reach = (mask_.window - 1) * mask_.dilation;
+    s.begin = std::max<int64_t>(0, p - reach);
+    s.end = std::min(s.end, p + reach + 1);
+  }
+  s.begin = std::min(s.begin, n_);
+  s.end = std::max(s.end, s.begin);
+  return s;
+}
+
+Visibility::Tile Visibility::classify(int64_t batch, int64_t head, int64_t row, int64_t rows, int64_t col,
+                                      int64_t cols) const {
+  bool all = true;
+  const int64_t first = row + n_ - m_, last = first + rows - 1, end = col + cols - 1;  // positions, inclusive
+  if (mask_.causal) {
+    if (col > last) return Tile::none;
+    if (end > first) all = false;
+  }
+  if (banded_) {
+    bool in_band = true, band_full = mask_.dilation == 1;
+    if (mask_.window > 0) {
+      const int64_t reach = (mask_.window - 1) * mask_.dilation;
+      if (col - last > reach || first - end > reach) in_band = false;
+      if (end - first > reach || last - col > reach) band_full = false;
+    }
+    if (!in_band) {
+      if (is_global_.empty()) return Tile::none;
+      const auto positions = static_cast<int64_t>(is_global_.size());
+      auto globals = [&](int64_t a, int64_t b) {  // positions a … b
+        a = std::clamp<int64_t>(a, 0, positions), b = std::clamp<int64_t>(b + 1, a, positions);
+        return global_before_[static_cast<std::size_t>(b)] - global_before_[static_cast<std::size_t>(a)];
+      };
+      if (globals(first, last) + globals(col, end) == 0) return Tile::none;
+    }
+    all = all && in_band && band_full;
+  }
+  if (mask_.blocks.defined()) {
+    const auto* b = reinterpret_cast<const uint8_t*>(mask_.blocks.raw()) + head * blocks_head_;
+    bool any = false;
+    for (int64_t r = row / mask_.block; r <= (row + rows - 1) / mask_.block; ++r)
+      for (int64_t c = col / mask_.block; c <= end / mask_.block; ++c) (b[r * blocks_row_ + c] ? any : all) = b[r * blocks_row_ + c] != 0;
+    if (!any) return Tile::none;
+  }
+  if (mask_.keys.defined()) {
+    const auto* k = reinterpret_cast<const uint8_t*>(mask_.keys.raw()) + batch * keys_batch_ + col;
+    const auto real = std::count_if(k, k + cols, [](uint8_t v) { return v != 0; });
+    if (real == 0) return Tile::none;
+    if (real < cols) all = false;
+  }
+  if (mask_.query_segments.defined()) {
+    const int64_t* q = mask_.query_segments.data<int64_t>() + batch * query_batch_ + row;
+    const int64_t* k = mask_.key_segments.data<int64_t>() + batch * key_batch_ + col;
+    const auto [q_lo, q_hi] = std::minmax_element(q, q + rows);
+    const auto [k_lo, k_hi] = std::minmax_element(k, k + cols);
+    if (*q_lo > *k_hi || *k_lo > *q_hi) return Tile::none;
+    if (*q_lo != *q_hi || *k_lo != *k_hi) all = false;
+  }
+  if (mask_.dense.defined()) {
+    bool any = false;
+    const auto* base = reinterpret_cast<const uint8_t*>(mask_.dense.raw());
+    for (int64_t r = row; r < row + rows && (all || !any); ++r) {
+      const uint8_t* p = base + batch * dense_stride_[0] + head * dense_stride_[1] + r * dense_stride_[2] + col * dense_stride_[3];
+      int64_t count = 0;
+      for (int64_t c = 0; c < cols; ++c) count += p[c * dense_stride_[3]] != 0;
+      any = any || count > 0;
+      all = all && count == cols;
+    }
+    if (!any) return Tile::none;
+  }
+  return all ? Tile::all : Tile::some;
+}
+
+void Visibility::fill_row(int64_t batch, int64_t head, int64_t row, int64_t col, int64_t cols, uint8_t* out) const {
+  if (cols == 0) return;
+  const int64_t p = row + n_ - m_;
+  const Span s = span(row);
+  const int64_t begin = std::clamp<int64_t>(s.begin - col, 0, cols), end = std::clamp<int64_t>(s.end - col, begin, cols);
+  std::memset(out, 0, static_cast<std::size_t>(cols));
+  std::memset(out + begin, 1, static_cast<std::size_t>(end - begin));
+  if (only_span_) return;
+  const bool row_global = !is_global_.empty() && p >= 0 && is_global_[static_cast<std::size_t>(p)];
+  if (banded_ && !row_global) {
+    const int64_t reach = mask_.window > 0 ? (mask_.window - 1) * mask_.dilation : INT64_MAX;
+    if (mask_.dilation > 1 || !is_global_.empty())
+      for (int64_t j = begin; j < end; ++j) {
+        const int64_t distance = std::llabs(p - (col + j));
+        const bool near = distance <= reach && distance % mask_.dilation == 0;
+        out[j] = near || (!is_global_.empty() && is_global_[static_cast<std::size_t>(col + j)]);
+      }
+  }
+  auto restrict_to = [&](auto allowed) {
+    for (int64_t j = begin; j < end; ++j) out[j] = static_cast<uint8_t>(out[j] & static_cast<uint8_t>(allowed(j)));
+  };
+  if (mask_.blocks.defined()) {
+    const auto* b = reinterpret_cast<const uint8_t*>(mask_.blocks.raw()) + head * blocks_head_ + row / mask_.block * blocks_row_;
+    restrict_to([&](int64_t j) { return b[(col + j) / mask_.block] != 0; });
+  }
+  if (mask_.keys.defined()) {
+    const auto* k = reinterpret_cast<const uint8_t*>(mask_.keys.raw()) + batch * keys_batch_ + col;
+    restrict_to([&](int64_t j) { return k[j] != 0; });
+  }
+  if (mask_.query_segments.defined()) {
+    const int64_t mine = mask_.query_segments.data<int64_t>()[batch * query_batch_ + row];
+    const int64_t* k = mask_.key_segments.data<int64_t>() + batch * key_batch_ + col;
+    restrict_to([&](int64_t j) { return k[j] == mine; });
+  }
+  if (mask_.dense.defined()) {
+    const auto* d = reinterpret_cast<const uint8_t*>(mask_.dense.raw()) + batch * dense_stride_[0] + head * dense_stride_[1] +
+                    row * dense_stride_[2] + col * dense_stride_[3];
+    restrict_to([&](int64_t j) { return d[j * dense_stride_[3]] != 0; });
+  }
+}
+
+int64_t Visibility::count(int64_t batch, int64_t head, int64_t row) const {
+  const Span s = span(row);
+  if (only_span_) return s.end - s.begin;
+  std::vector<uint8_t> line(static_cast<std::size_t>(n_));
+  fill_row(batch, head, row, 0, n_, line.data());
+  return std::count(line.begin(), line.end(), uint8_t{1});
+}
+
+}  // namespace detail
+
+Tensor visible_pairs(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n) {
+  if (batch < 0 || heads < 0 || m < 0 || n < 0)
+    fail("visible_pairs: sizes must not be negative — got ", Shape{batch, heads, m, n});
+  detail::check_mask("visible_pairs", mask, batch, heads, m, n);
+  const bool by_batch = (mask.keys.defined() && mask.keys.dim(0) > 1) ||
+                        (mask.query_segments.defined() && (mask.query_segments.dim(0) > 1 || mask.key_segments.dim(0) > 1)) ||
+                        (mask.dense.defined() && mask.dense.rank() == 4 && mask.dense.dim(0) > 1);
+  const bool by_head = (mask.blocks.defined() && mask.blocks.rank() == 3 && mask.blocks.dim(0) > 1) ||
+                       (mask.dense.defined() && mask.dense.rank() >= 3 && mask.dense.dim(-3) > 1);
+  const int64_t b = by_batch ? batch : std::min<int64_t>(batch, 1), h = by_head ? heads : std::min<int64_t>(heads, 1);
+  const detail::Visibility visibility(mask, batch, heads, m, n);
+  Tensor y = empty({b, h, m, n}, {.dtype = boolean});
+  auto* out = reinterpret_cast<uint8_t*>(y.raw());
+  parallel_for(b * h * m, 64, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) visibility.fill_row(r / m / h, r / m % h, r % m, 0, n, out + r * n);
+  });
+  return y;
+}
+
+}  // namespace sluice

@@ -1,0 +1,136 @@
+// The definition of attention(), as one would write it on a blackboard: m×n weights in full, composed of ops.
+//
+//   s = ρ (scale·q kᵀ + bias)      w = weighting(s) behind the mask      o = dropout(w) v
+#include <sluice/ops/attention/attention_reference.h>
+
+#include <sluice/ops/activation.h>
+#include <sluice/ops/attention/relative_bias.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/dropout.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/matmul.h>
+#include <sluice/ops/reduce.h>
+#include <sluice/ops/softmax.h>
+#include <sluice/ops/view.h>
+
+#include <cmath>
+#include <limits>
+
+namespace sluice {
+
+namespace detail {
+
+Tensor attention_scores(const Tensor& q, const Tensor& k, const AttentionOptions& o) {
+  const int64_t heads = q.dim(1), per_head = heads / std::max<int64_t>(1, k.dim(1)), m = q.dim(2), n = k.dim(2);
+  Tensor s = matmul(q, transpose(per_head == 1 ? k : repeat_interleave(k, per_head, 1), -2, -1)) * *o.scale;
+  if (o.bias.defined()) s = s + o.bias;
+  if (o.relative_bias.defined() && m > 0 && n > 0) s = s + relative_matrix(o.relative_bias, m, n);
+  if (o.row_scale.defined()) s = s * unsqueeze(o.row_scale.detach(), -1);
+  return s;
+}
+
+Tensor visibility_of(const AttentionOptions& o, int64_t batch, int64_t heads, int64_t m, int64_t n) {
+  return o.mask.unrestricted() ? Tensor() : visible_pairs(o.mask, batch, heads, m, n);
+}
+
+Tensor weights_of(const Tensor& scores, const Tensor& visible, const AttentionOptions& o) {
+  auto masked = [&](const Tensor& x, double value) {
+    return visible.defined() ? masked_fill(x, logical_not(visible), value) : x;
+  };
+  switch (o.weighting) {
+    case Weighting::softmax: {
+      Tensor s = masked(scores, -std::numeric_limits<double>::infinity());
+      if (!o.sink.defined()) return softmax(s);
+      Shape column = s.shape();
+      column[3] = 1;
+      Tensor sink = expand(reshape(o.sink, {1, o.sink.dim(0), 1, 1}), column);
+      return narrow(softmax(cat({s, sink}, -1)), -1, 0, s.dim(-1));
+    }
+    case Weighting::relu2: return masked(relu2(masked(scores, 0)), 0);
+    case Weighting::laplace: return masked(laplace(masked(scores, 0)), 0);
+    case Weighting::sigmoid: return masked(sigmoid(masked(scores, 0)), 0);
+    case Weighting::linear: return masked(scores, 0);
+  }
+  return {};
+}
+
+Tensor hide_unseen(const Tensor& x, const Tensor& visible, int64_t heads) {
+  if (!visible.defined()) return x;
+  const int64_t per_head = heads / std::max<int64_t>(1, x.dim(1));
+  Tensor seen = any(visible, {2});  // [batch or 1, heads or 1, n]
+  if (seen.dim(1) > 1 && per_head > 1) seen = any(unflatten(seen, 1, {x.dim(1), per_head}), {2});
+  return masked_fill(x, logical_not(unsqueeze(seen, -1)), 0);
+}
+
+}  // namespace detail
+
+Tensor attention_map(const Tensor& q_in, const Tensor& k_in, const AttentionOptions& given) {
+  auto [q, k, v, o, rank] = detail::attention_operands("attention_map", q_in, k_in, k_in, given);
+  const Tensor visible = detail::visibility_of(o, q.dim(0), q.dim(1), q.dim(2), k.dim(2));
+  return detail::weights_of(detail::attention_scores(q, detail::hide_unseen(k, visible, q.dim(1)), o), visible, o);
+}
+
+Tensor attention_reference(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const AttentionOptions& given, Rng* rng) {
+  auto [q, k, v, o, rank] = detail::attention_operands("attention_reference", q_in, k_in, v_in, given);
+  const Tensor visible = detail::visibility_of(o, q.dim(0), q.dim(1), q.dim(2), k.dim(2));
+  Tensor w = detail::weights_of(detail::attention_scores(q, detail::hide_unseen(k, visible, q.dim(1)), o), visible, o);
+  if (o.dropout > 0 && rng) w = w * detail::attention_keep_mask(o.dropout, rng->seed(), rng->reserve(detail::keep_mask_blocks(w.shape())), w.shape(), w.dtype());
+  const int64_t per_head = q.dim(1) / std::max<int64_t>(1, k.dim(1));
+  Tensor values = detail::hide_unseen(v, visible, q.dim(1));
+  return detail::restore_rank(matmul(w, per_head == 1 ? values : repeat_interleave(values, per_head, 1)), rank);
+}
+
+Tensor attention_in_order(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, TileOrder order, int64_t rows,
+                          int64_t cols, const AttentionOptions& given) {
+  auto [q, k, v, o, rank] = detail::attention_operands("attention_in_order", q_in, k_in, v_in, given);
+  if (rows < 1 || cols < 1) fail<ValueError>("attention_in_order: tiles must be positive — got ", rows, "×", cols);
+  if (o.weighting != Weighting::softmax || o.sink.defined() || o.dropout > 0)
+    fail<ValueError>("attention_in_order: softmax only, without sink and dropout");
+  const double inf = std::numeric_limits<double>::infinity();
+  const int64_t m = q.dim(2), n = k.dim(2), per_head = q.dim(1) / std::max<int64_t>(1, k.dim(1));
+  const Tensor visible = detail::visibility_of(o, q.dim(0), q.dim(1), m, n);
+  Tensor scores = detail::attention_scores(q, detail::hide_unseen(k, visible, q.dim(1)), o);
+  if (visible.defined()) scores = masked_fill(scores, logical_not(visible), -inf);
+  Tensor values = detail::hide_unseen(v, visible, q.dim(1));
+  if (per_head > 1) values = repeat_interleave(values, per_head, 1);
+
+  struct State {  // of one query tile
+    Tensor out, top, total;
+  };
+  std::vector<State> state;
+  for (int64_t i = 0; i < m; i += rows) {
+    const Shape column{q.dim(0), q.dim(1), std::min(rows, m - i), 1};
+    Shape full_rows = column;
+    full_rows[3] = v.dim(3);
+    state.push_back({zeros(full_rows, q.options()), full(column, -inf, q.options()), zeros(column, q.options())});
+  }
+  auto step = [&](std::size_t i, int64_t j, bool normalise) {
+    State& a = state[i];
+    Tensor s = narrow(narrow(scores, 2, static_cast<int64_t>(i) * rows, a.out.dim(2)), 3, j, std::min(cols, n - j));
+    Tensor top = maximum(a.top, max(s, {-1}, keep)).detach();
+    Tensor safe = masked_fill(top, top == -inf, 0);  // a row that saw nothing yet: e^(−∞ − 0) = 0
+    Tensor shrink = exp(a.top - safe), p = exp(s - safe), total = a.total * shrink + sum(p, {-1}, keep);
+    Tensor added = matmul(p, narrow(values, 2, j, s.dim(3)));
+    if (normalise) {
+      Tensor divisor = masked_fill(total, total.detach() == 0.0, 1);
+      a.out = (a.out * (a.total * shrink) + added) / divisor;
+    } else {
+      a.out = a.out * shrink + added;
+    }
+    a.top = top, a.total = total;
+  };
+  if (order == TileOrder::flash1) {
+    for (int64_t j = 0; j < n; j += cols)
+      for (std::size_t i = 0; i < state.size(); ++i) step(i, j, true);
+  } else {
+    for (std::size_t i = 0; i < state.size(); ++i)
+      for (int64_t j = 0; j < n; j += cols) step(i, j, false);
+  }
+  std::vector<Tensor> out;
+  for (State& a : state)
+    out.push_back(order == TileOrder::flash1 ? a.out : a.out / masked_fill(a.total, a.total.detach() == 0.0, 1));
+  if (out.empty()) return detail::restore_rank(zeros({q.dim(0), q.dim(1), 0, v.dim(3)}, q.options()), rank);
+  return detail::restore_rank(cat(out, 2), rank);
+}
+
+}  // namespace sluice

@@ -1,0 +1,51 @@
+// Attention written as its definition, with the m×n weights in full and every step an op: what the tiled
+// engine of ops/attention/attention.h is tested against, and what its gradients of higher order run through.
+#pragma once
+
+#include <sluice/ops/attention/attention.h>
+
+namespace sluice {
+
+/// The same arguments and random numbers as attention(); tile sizes are ignored.
+Tensor attention_reference(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options = {},
+                           Rng* rng = nullptr);
+/// The attention map: its weights before dropout, [batch, heads, m, n].
+Tensor attention_map(const Tensor& q, const Tensor& k, const AttentionOptions& options = {});
+
+/// The two published orders of a tiled softmax. FlashAttention: for each key tile, all query tiles; the output
+/// is normalised in every step. FlashAttention-2: for each query tile, all key tiles; normalised once at the end.
+enum class TileOrder { flash1, flash2 };
+/// Softmax attention in tiles of rows × cols, composed of ops: a study of the algorithm, not fast. No sink, no
+/// dropout.
+Tensor attention_in_order(const Tensor& q, const Tensor& k, const Tensor& v, TileOrder order, int64_t rows, int64_t cols,
+                          const AttentionOptions& options = {});
+
+namespace detail {
+
+/// Operands of rank 4 and options with every default filled in, checked.
+struct AttentionOperands {
+  Tensor q, k, v;
+  AttentionOptions options;
+  int rank;  // of the operands given
+};
+AttentionOperands attention_operands(const char* op, const Tensor& q, const Tensor& k, const Tensor& v,
+                                     const AttentionOptions& options);
+/// x [batch, heads, m, …] as operands of rank `rank` would have it.
+Tensor restore_rank(const Tensor& x, int rank);
+
+/// ρ (scale·q kᵀ + bias), [batch, heads, m, n].
+Tensor attention_scores(const Tensor& q, const Tensor& k, const AttentionOptions& o);
+/// visible_pairs, or undefined if nothing is forbidden.
+Tensor visibility_of(const AttentionOptions& o, int64_t batch, int64_t heads, int64_t m, int64_t n);
+/// Scores to weights, 0 where not visible.
+Tensor weights_of(const Tensor& scores, const Tensor& visible, const AttentionOptions& o);
+/// x [batch, kv_heads, n, ·] with rows that no query sees set to 0: 0·NaN would be NaN.
+Tensor hide_unseen(const Tensor& x, const Tensor& visible, int64_t heads);
+
+/// Dropout's factors, 0 or 1/(1 − p). Row r of the m×n weights takes ⌈n/4⌉ Philox blocks from offset + r·⌈n/4⌉.
+Tensor attention_keep_mask(double p, uint64_t seed, uint64_t offset, const Shape& shape, DType dtype);
+uint64_t keep_mask_blocks(const Shape& shape);
+
+}  // namespace detail
+
+}  // namespace sluice

@@ -1,0 +1,22 @@
+#include <sluice/ops/attention/heads.h>
+
+#include <sluice/ops/create.h>
+
+#include <utility>
+
+namespace sluice::detail {
+
+Tensor empty_heads(const Shape& shape, TensorOptions options) {
+  Tensor x = empty({shape[0], shape[2], shape[1], shape[3]}, options);
+  Layout l = x.layout();
+  std::swap(l.shape[1], l.shape[2]), std::swap(l.strides[1], l.strides[2]);
+  return alias(x, l);
+}
+
+Tensor readable_rows(const Tensor& x) {
+  const int64_t width = x.dim(3);
+  const bool apart = x.dim(2) <= 1 || x.strides()[2] >= std::max<int64_t>(1, width);
+  return apart && (width <= 1 || x.strides()[3] == 1) ? x.detach() : clone(x.detach());
+}
+
+}  // namespace sluice::detail

@@ -1,0 +1,72 @@
+#include <sluice/ops/attention/relative_bias.h>
+
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/gather.h>
+#include <sluice/ops/matmul.h>
+#include <sluice/ops/reduce.h>
+#include <sluice/ops/view.h>
+
+#include <cmath>
+
+namespace sluice {
+
+namespace {
+
+/// p_j − p_i of each table entry: −(n − 1) … m − 1.
+Tensor distances(const char* op, int64_t m, int64_t n) {
+  if (m < 0 || n < 0) fail(op, ": sizes must not be negative — got m=", m, ", n=", n);
+  return arange(static_cast<double>(1 - n), static_cast<double>(std::max<int64_t>(m, 1 - n)), 1, {.dtype = i64});
+}
+
+}  // namespace
+
+Tensor relative_toeplitz(const Tensor& w, int64_t m, int64_t n) {
+  if ((w.rank() != 1 && w.rank() != 2) || w.dim(-1) % 2 == 0)
+    fail("relative_toeplitz: w=", w, "; need [2·n_max − 1] or [heads, 2·n_max − 1]");
+  const int64_t n_max = (w.dim(-1) + 1) / 2;
+  if (n > n_max || m > n_max || m < 1 || n < 1)
+    fail("relative_toeplitz: w=", w, " is a table for n_max=", n_max, " positions, asked for m=", m, ", n=", n);
+  return narrow(w.rank() == 1 ? unsqueeze(w, 0) : w, 1, n_max - n, n + m - 1);
+}
+
+Tensor relative_t5(const Tensor& weight, int64_t m, int64_t n, T5BucketOptions options) {
+  if (weight.rank() != 2 || weight.dim(0) != options.buckets)
+    fail("relative_t5: weight=", weight, "; need [", options.buckets, " buckets, heads]");
+  std::vector<int64_t> bucket = distances("relative_t5", m, n).to_vector<int64_t>();
+  for (int64_t& d : bucket) d = t5_bucket(d, options);
+  return transpose(index_select(weight, 0, Tensor::from(bucket)), 0, 1);
+}
+
+Tensor relative_alibi(const Tensor& slopes, int64_t m, int64_t n) {
+  if (slopes.rank() != 1) fail("relative_alibi: slopes=", slopes, "; need [heads]");
+  return unsqueeze(slopes, 1) * (abs(to(distances("relative_alibi", m, n), slopes.dtype())) * -1.0);
+}
+
+Tensor alibi_slopes(int64_t heads, TensorOptions options) {
+  if (heads < 1) fail<ValueError>("alibi_slopes: heads must be positive — got ", heads);
+  int64_t whole = 1;
+  while (whole * 2 <= heads) whole *= 2;
+  std::vector<double> slope;
+  for (int64_t h = 0; h < whole; ++h) slope.push_back(std::exp2(-8.0 * static_cast<double>(h + 1) / static_cast<double>(whole)));
+  for (int64_t h = 0; h < heads - whole; ++h)
+    slope.push_back(std::exp2(-4.0 * static_cast<double>(2 * h + 1) / static_cast<double>(whole)));
+  return to(Tensor::from(slope), options.dtype);
+}
+
+Tensor relative_rope(const Tensor& a, const Tensor& b, int64_t m, int64_t n, RopeOptions options) {
+  if (a.rank() != 1 || a.shape() != b.shape()) fail("relative_rope: a=", a, ", b=", b, "; need two vectors [s]");
+  // ⟨R_i a, R_j b⟩ = ⟨a, R_{j−i} b⟩
+  const Tensor d = distances("relative_rope", m, n);
+  options.offset = 0;
+  return transpose(matmul(rope_at(expand(unsqueeze(b, 0), {d.dim(0), b.dim(0)}), d, options), unsqueeze(a, 1)), 0, 1);
+}
+
+Tensor relative_matrix(const Tensor& table, int64_t m, int64_t n) {
+  if (table.rank() != 2 || table.dim(1) != n + m - 1 || m < 1 || n < 1)
+    fail("relative_matrix: table=", table, " does not fit; need [heads, ", n + m - 1, "] for m=", m, ", n=", n);
+  // Row i is a window of n entries from m − 1 − i.
+  return flip(unfold(table, 1, n, 1), {1});
+}
+
+}  // namespace sluice

@@ -1,0 +1,141 @@
+#include <sluice/ops/scan/linear_scan.h>
+
+#include <sluice/core/node.h>
+#include <sluice/ops/attention/heads.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/gather.h>
+#include <sluice/ops/matmul.h>
+#include <sluice/ops/reduce.h>
+#include <sluice/ops/scan/linear_scan_kernels.h>
+#include <sluice/ops/scan/scan.h>
+#include <sluice/ops/view.h>
+
+#include <limits>
+
+namespace sluice {
+
+namespace {
+
+/// The decay broadcast to [batch, heads, n] or [batch, heads, n, channels]; checks all operands.
+Tensor checked_decay(const char* op, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
+                     const LinearScanOptions& o) {
+  if (q.rank() != 4 || k.shape() != q.shape() || v.rank() != 4 || v.dim(0) != q.dim(0) || v.dim(1) != q.dim(1) || v.dim(2) != q.dim(2))
+    fail(op, ": got q=", q, ", k=", k, ", v=", v, "; need [batch, heads, n, m], the same, [batch, heads, n, e]");
+  if (q.dtype() != k.dtype() || q.dtype() != v.dtype() || (q.dtype() != f32 && q.dtype() != f64))
+    fail<DTypeError>(op, ": needs f32 or f64 operands of one dtype — got q=", q.dtype(), q, ", k=", k.dtype(), k, ", v=", v.dtype(), v);
+  if (o.chunk < 1) fail<ValueError>(op, ": chunk must be positive — got ", o.chunk);
+  if (!log_decay.defined()) return {};
+  if (log_decay.dtype() != q.dtype())
+    fail<DTypeError>(op, ": log_decay is ", log_decay.dtype(), log_decay, " beside q=", q.dtype(), q);
+  Shape scalar{q.dim(0), q.dim(1), q.dim(2)}, channels = scalar;
+  channels.push_back(o.decay_on_values ? v.dim(3) : q.dim(3));
+  if (log_decay.rank() == 3 && broadcast(op, log_decay.shape(), scalar) == scalar) return expand(log_decay, scalar);
+  if (log_decay.rank() == 4 && broadcast(op, log_decay.shape(), channels) == channels) return expand(log_decay, channels);
+  fail(op, ": log_decay=", log_decay, " does not fit; need ", scalar, " or ", channels);
+}
+
+/// [n, n]: which (t, j) pairs count.
+Tensor counted(int64_t n, const LinearScanOptions& o) {
+  Tensor t = unsqueeze(arange(n), 1), j = unsqueeze(arange(n), 0);
+  if (o.chunks_only) {
+    std::vector<int64_t> chunk;
+    for (int64_t i = 0; i < n; ++i) chunk.push_back(i / o.chunk);
+    t = unsqueeze(Tensor::from(chunk), 1), j = unsqueeze(Tensor::from(chunk), 0);
+    return o.reverse ? j > t : j < t;
+  }
+  return o.reverse ? j >= t : j <= t;
+}
+
+}  // namespace
+
+Tensor linear_scan_reference(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
+                             const LinearScanOptions& o) {
+  const Tensor g = checked_decay("linear_scan_reference", q, k, v, log_decay, o);
+  const Tensor pairs = counted(q.dim(2), o);
+  if (!g.defined()) return matmul(masked_fill(matmul(q, transpose(k, -2, -1)), logical_not(pairs), 0), v);
+  // e^{±(G_t − G_j)}, only where the pair counts: elsewhere it would overflow.
+  const Tensor total = cumsum(g, 2);
+  auto weight = [&](const Tensor& sums, const Tensor& allowed) {  // sums [..., n, (c)] → [..., n, n, (c)]
+    Tensor gap = unsqueeze(sums, 3) - unsqueeze(sums, 2);
+    return exp(masked_fill(o.reverse ? neg(gap) : gap, logical_not(allowed), -std::numeric_limits<double>::infinity()));
+  };
+  if (g.rank() == 3) return matmul(matmul(q, transpose(k, -2, -1)) * weight(total, pairs), v);
+  const Tensor w = weight(total, unsqueeze(pairs, -1));
+  if (o.decay_on_values) {
+    Tensor a = masked_fill(matmul(q, transpose(k, -2, -1)), logical_not(pairs), 0);
+    return sum(unsqueeze(a, -1) * w * unsqueeze(v, 2), {3});
+  }
+  return matmul(sum(unsqueeze(q, 3) * unsqueeze(k, 2) * w, {-1}), v);
+}
+
+namespace {
+
+// With the pair weights w_c(t, j) = e^{G_tc − G_jc}:
+//   dq_t = Σ_j w (g_t·v_j) k_j        dk_j = Σ_t w (g_t·v_j) q_t        dv_j = Σ_t (Σ_c w q_tc k_jc) g_t
+// are the scans below. A step s lies between the pairs j < s <= t; those are all pairs with t >= s less those
+// with j >= s, so  dlog_decay_s = Σ_{t >= s} q_t∘dq_t − Σ_{j >= s} k_j∘dk_j  (or o∘do − v∘dv by value channel).
+struct LinearScan final : Node {
+  LinearScanOptions o;
+  explicit LinearScan(const LinearScanOptions& options) : o(options) {}
+  static const char* op_name() { return "linear_scan"; }
+  const char* name() const override { return op_name(); }
+  Tensors vjp(const Tensor& gy) override {
+    const Tensor q = saved(0), k = saved(1), v = saved(2), g = saved(3);
+    const bool by_value = g.defined() && g.rank() == 4 && o.decay_on_values, want_decay = needs(3);
+    LinearScanOptions same = o, other = o;  // where the decay's channels are
+    other.decay_on_values = !o.decay_on_values;
+    LinearScanOptions same_back = same, other_back = other;
+    same_back.reverse = other_back.reverse = !o.reverse;
+    Tensors grads(4);
+    if (needs(0) || (want_decay && !by_value)) grads[0] = linear_scan(gy, v, k, g, other);
+    if (needs(1) || (want_decay && !by_value)) grads[1] = linear_scan(v, gy, q, g, other_back);
+    if (needs(2) || (want_decay && by_value)) grads[2] = linear_scan(k, q, gy, g, same_back);
+    if (want_decay) {
+      Tensor from = by_value ? saved(4) * gy : q * grads[0], to = by_value ? v * grads[2] : k * grads[1];
+      if (g.rank() == 3) from = sum(from, {-1}), to = sum(to, {-1});
+      grads[3] = cumsum(o.reverse ? to - from : from - to, 2, {.reverse = true});
+    }
+    return grads;
+  }
+};
+
+}  // namespace
+
+Tensor linear_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay, const LinearScanOptions& o) {
+  const Tensor g = checked_decay("linear_scan", q, k, v, log_decay, o);
+  Tensor y = detail::empty_heads(v.shape(), v.options());
+  if (y.numel() > 0) {
+    const Tensor decay = g.defined() ? contiguous(g.detach()) : g;
+    detail::linear_scan_kernel(q.device())(detail::readable_rows(q), detail::readable_rows(k), detail::readable_rows(v), decay, o, y);
+  }
+  const Tensor kept = g.defined() && g.rank() == 4 && o.decay_on_values ? y : Tensor();
+  return record<LinearScan>(y, {q, k, v, g}, {q, k, v, g, kept}, o);
+}
+
+Tensor linear_scan_state(const Tensor& k, const Tensor& v, const Tensor& log_decay, const Tensor& initial) {
+  const Tensor g = checked_decay("linear_scan_state", k, k, v, log_decay, {});
+  if (initial.defined() && initial.shape() != Shape{k.dim(0), k.dim(1), k.dim(3), v.dim(3)})
+    fail("linear_scan_state: initial=", initial, " does not fit k=", k, ", v=", v, "; need [batch, heads, m, e]");
+  Tensor keys = k;
+  if (g.defined()) {  // Σ_{s > j} g_s
+    Tensor left = cumsum(g, 2, {.exclusive = true, .reverse = true});
+    keys = k * exp(g.rank() == 3 ? unsqueeze(left, -1) : left);
+  }
+  Tensor state = matmul(transpose(keys, -2, -1), v);
+  if (!initial.defined()) return state;
+  if (!g.defined()) return state + initial;
+  Tensor all = exp(sum(g, {2}));  // [batch, heads] or [batch, heads, m]
+  return state + initial * unsqueeze(g.rank() == 3 ? unsqueeze(all, -1) : all, -1);
+}
+
+Tensor linear_scan_carry(const Tensor& q, const Tensor& initial, const Tensor& log_decay) {
+  if (q.rank() != 4 || initial.rank() != 4 || initial.dim(0) != q.dim(0) || initial.dim(1) != q.dim(1) || initial.dim(2) != q.dim(3))
+    fail("linear_scan_carry: got q=", q, ", initial=", initial, "; need [batch, heads, n, m], [batch, heads, m, e]");
+  const Tensor g = checked_decay("linear_scan_carry", q, q, q, log_decay, {});
+  if (!g.defined()) return matmul(q, initial);
+  Tensor kept = exp(cumsum(g, 2));
+  return matmul(q * (g.rank() == 3 ? unsqueeze(kept, -1) : kept), initial);
+}
+
+}  // namespace sluice

@@ -1,0 +1,95 @@
+// y_i = Σ_{j<=i} x_j (exclusive: j < i).   dx_j = Σ_{i>=j} g_i (exclusive: i > j): the same scan of g, run
+// in the other direction.
+#include <sluice/ops/scan/scan.h>
+
+#include <sluice/core/kernel.h>
+#include <sluice/core/node.h>
+#include <sluice/core/parallel.h>
+#include <sluice/ops/create.h>
+
+#include <algorithm>
+
+namespace sluice {
+
+namespace {
+
+/// One run of n entries `step` apart.
+template <class T, class Sum>
+void scan_run(const T* x, T* y, int64_t n, int64_t step, bool exclusive) {
+  Sum sum = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const Sum before = sum;
+    sum += x[i * step];
+    y[i * step] = static_cast<T>(exclusive ? before : sum);
+  }
+}
+
+/// `width` neighbouring runs side by side, so that memory is read in rows.
+constexpr int64_t kWidth = 64;
+template <class T, class Sum>
+void scan_columns(const T* x, T* y, int64_t n, int64_t step, int64_t width, bool exclusive) {
+  Sum sum[kWidth] = {};
+  for (int64_t i = 0; i < n; ++i, x += step, y += step) {
+    for (int64_t c = 0; c < width; ++c) {
+      const Sum before = sum[c];
+      sum[c] += x[c];
+      y[c] = static_cast<T>(exclusive ? before : sum[c]);
+    }
+  }
+}
+
+/// x and y contiguous; the scan runs along dim.
+void cumsum_cpu(const Tensor& x, Tensor& y, int dim, CumsumOptions options) {
+  int64_t outer = 1, inner = 1;
+  const int64_t n = x.shape()[dim];
+  for (int d = 0; d < x.rank(); ++d)
+    if (d != dim) (d < dim ? outer : inner) *= x.shape()[d];
+  const int64_t blocks = (inner + kWidth - 1) / kWidth,
+                work = std::max<int64_t>(1, n * std::min(inner, kWidth));
+  const int64_t start = options.reverse ? (n - 1) * inner : 0, step = options.reverse ? -inner : inner;
+  auto run = [&]<class T, class Sum>() {
+    const T* in = x.data<T>();
+    T* out = y.mutable_data<T>();
+    parallel_for(outer * blocks, std::max<int64_t>(1, (1 << 14) / work), [&](int64_t begin, int64_t end) {
+      for (int64_t task = begin; task < end; ++task) {
+        const int64_t first = task % blocks * kWidth, at = task / blocks * n * inner + start + first;
+        if (inner == 1) scan_run<T, Sum>(in + at, out + at, n, step, options.exclusive);
+        else
+          scan_columns<T, Sum>(in + at, out + at, n, step, std::min(kWidth, inner - first),
+                               options.exclusive);
+      }
+    });
+  };
+  if (x.dtype() == i64) run.template operator()<int64_t, int64_t>();
+  else if (x.dtype() == i32) run.template operator()<int32_t, int32_t>();
+  else dispatch_float("cumsum", x.dtype(), [&]<class T>() { run.template operator()<T, double>(); });
+}
+
+constinit Kernel<void(const Tensor&, Tensor&, int, CumsumOptions)> cumsum_kernel{"cumsum", &cumsum_cpu};
+
+struct Cumsum final : Node {
+  int dim;
+  CumsumOptions options;
+  Cumsum(int d, CumsumOptions o) : dim(d), options(o) {}
+  static const char* op_name() { return "cumsum"; }
+  const char* name() const override { return op_name(); }
+  Tensors vjp(const Tensor& g) override {
+    return {cumsum(g, dim, {.exclusive = options.exclusive, .reverse = !options.reverse})};
+  }
+};
+
+}  // namespace
+
+Tensor cumsum(const Tensor& x_in, int64_t dim, CumsumOptions options) {
+  if (x_in.rank() == 0) fail("cumsum: a scalar has no dims");
+  const int d = wrap_dim("cumsum", dim, x_in.rank());
+  const Tensor x = x_in.dtype() == boolean ? to(x_in, i64) : x_in;
+  if (x.dtype() == bf16)
+    fail<DTypeError>("cumsum: needs f32, f64, i64, i32 or bool — got bf16 of shape ", x,
+                     "; convert with to(x, f32)");
+  Tensor y = empty_like(x);
+  if (y.numel() > 0) cumsum_kernel(x.device())(contiguous(x.detach()), y, d, options);
+  return record<Cumsum>(std::move(y), {x}, {}, d, options);
+}
+
+}  // namespace sluice
