@@ -7,6 +7,7 @@
 #endif
 
 #include <cstdint>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -24,30 +25,42 @@ struct IOError : Error { using Error::Error; };        // files
 struct ValueError : Error { using Error::Error; };     // an argument outside its domain
 
 // What error messages are made of; other types add overloads beside themselves.
-inline void append_text(std::string& s, std::string_view v) { s += v; }
-inline void append_text(std::string& s, const char* v) { s += v; }
-inline void append_text(std::string& s, char v) { s += v; }
-inline void append_text(std::string& s, bool v) { s += v ? "true" : "false"; }
-inline void append_text(std::string& s, int v) { s += std::to_string(v); }
-inline void append_text(std::string& s, unsigned v) { s += std::to_string(v); }
-inline void append_text(std::string& s, long v) { s += std::to_string(v); }
-inline void append_text(std::string& s, long long v) { s += std::to_string(v); }
-inline void append_text(std::string& s, unsigned long v) { s += std::to_string(v); }
-inline void append_text(std::string& s, unsigned long long v) { s += std::to_string(v); }
+void append_text(std::string& s, std::string_view v);
+inline void append_text(std::string& s, const char* v) { append_text(s, std::string_view(v)); }
+void append_text(std::string& s, char v);
+void append_text(std::string& s, bool v);
+void append_text(std::string& s, int v);
+void append_text(std::string& s, unsigned v);
+void append_text(std::string& s, long v);
+void append_text(std::string& s, long long v);
+void append_text(std::string& s, unsigned long v);
+void append_text(std::string& s, unsigned long long v);
 void append_text(std::string& s, double v);  // shortest form that reads back
+
+namespace detail {
+/// One argument of a message and what prints it: so that a message costs its caller an array, not a function.
+struct TextPart {
+  const void* value;
+  void (*append)(std::string&, const void*);
+
+  TextPart(const char* text) : value(text), append(&append_literal) {}
+  template <class T>
+  TextPart(const T& v) : value(&v), append([](std::string& s, const void* p) { append_text(s, *static_cast<const T*>(p)); }) {}
+  static void append_literal(std::string& s, const void* text);
+};
+std::string join(std::initializer_list<TextPart> parts);
+}  // namespace detail
 
 /// Concatenates its arguments: strings, numbers, shapes, dtypes.
 template <class... Args>
 std::string str(const Args&... args) {
-  std::string s;
-  (append_text(s, args), ...);
-  return s;
+  return detail::join({detail::TextPart(args)...});
 }
 
 /// Throws E with the concatenated text.
 template <class E = ShapeError, class... Args>
 [[noreturn, gnu::noinline, gnu::cold]] void fail(const Args&... args) {
-  throw E(str(args...));
+  throw E(detail::join({detail::TextPart(args)...}));
 }
 
 }  // namespace sluice

@@ -1,19 +1,8 @@
 #include <sluice/core/shape.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 
 namespace sluice {
-
-void append_text(std::string& s, double v) {
-  char buf[32];
-  for (int digits : {6, 9, 17}) {
-    std::snprintf(buf, sizeof buf, "%.*g", digits, v);
-    if (std::strtod(buf, nullptr) == v) break;
-  }
-  s += buf;
-}
 
 void append_text(std::string& s, const Shape& shape) {
   s += '[';
