@@ -39,7 +39,7 @@ template __global__ void unary<>(const float*, float*, Sin, Cos, Abs, Sign, Floo
 template __global__ void unary<>(const float*, float*, Identity, Relu, Relu2, Elu, Elu1, Silu, Gelu, GeluTanh, Laplace, LeakyRelu, NsSigmoid);
 template __global__ void binary<>(const float*, float*, Add, Sub, Mul, Div, Pow, Maximum, Minimum);
 template __global__ void binary<>(const float*, float*, formula::Glu, ReGlu, GeGlu, SwiGlu, Bilinear, SiluGlu);
-template __global__ void binary<>(const float*, float*, Relu2Weight, LaplaceWeight, SquaredError, BceWithLogits, KlTerm);
-template __global__ void ternary<>(const float*, float*, Where, Lerp, ScaleOffset, Relu2Weight, LaplaceWeight);
+template __global__ void binary<>(const float*, float*, SquaredError, BceWithLogits, KlTerm);
+template __global__ void ternary<>(const float*, float*, Where, Lerp, ScaleOffset);
 
 }  // namespace sluice::spike

@@ -11,8 +11,8 @@
 #include <sluice/ops/activation.h>
 #include <sluice/ops/attention/attention.h>
 #include <sluice/ops/attention/attention_reference.h>
-#include <sluice/ops/attention/attention_weights.h>
 #include <sluice/ops/attention/relative_bias.h>
+#include <sluice/ops/attention/top_k.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/dropout.h>
 #include <sluice/ops/einsum.h>
@@ -50,7 +50,7 @@
 #include <sluice/layers/heads/gated_attention.h>
 #include <sluice/layers/heads/gated_cross_attention.h>
 #include <sluice/layers/heads/hierarchical.h>
-#include <sluice/layers/heads/kv_cache.h>
+#include <sluice/layers/nn/kv_cache.h>
 #include <sluice/layers/heads/multi_head_attention.h>
 #include <sluice/layers/heads/sinkhorn.h>
 #include <sluice/layers/heads/sparse_attention.h>

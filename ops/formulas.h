@@ -219,23 +219,6 @@ struct ScaleOffset {
   }
 };
 
-// -- attention weights of GAU: w holds mask / length ---------------------------------------------------
-/// φ(scale·t [+ b]) · w. Where w is 0 the score may be anything, even NaN: it is replaced before use, because
-/// a selection after use would meet 0·NaN in gradients of higher order.
-template <class Phi>
-struct ScoreWeight {
-  static constexpr const char* name = "score_weight";
-  double scale = 1;
-  template <class T> SLUICE_FN T operator()(const T& t, const T& w) const {
-    return Phi{}(select(w == 0.0, like(t, 0), t) * scale) * w;
-  }
-  template <class T> SLUICE_FN T operator()(const T& t, const T& b, const T& w) const {
-    return Phi{}(select(w == 0.0, like(t, 0), t) * scale + select(w == 0.0, like(t, 0), b)) * w;
-  }
-};
-using Relu2Weight = ScoreWeight<Relu2>;
-using LaplaceWeight = ScoreWeight<Laplace>;
-
 // -- losses, elementwise ---------------------------------------------------------------------------------
 struct SquaredError {
   static constexpr const char* name = "mse_loss";

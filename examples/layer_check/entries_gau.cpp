@@ -58,7 +58,8 @@ void attention_options(Options& v, GauAttentionOptions& o) {
   v("kind", o.kind, gau_kinds(), kGauKindMeaning);
   v("length", o.length, gau_lengths(), "L: n real keys, visible keys of the row, or constant");
   v("constant_length", o.constant_length, "L with length constant");
-  v("causal", o.causal, "query i of m sees keys j <= i + n - m");
+  v("causal", o.mask.causal, "query i of m sees keys j <= i + n - m");
+  v("window", o.mask.window, "keys a query sees, its own position included; 0: all");
   v("top_k", o.top_k, "keep the k best scores of a row; 0: all");
 }
 
@@ -168,8 +169,8 @@ void add_gau(std::vector<Layer>& all) {
           attention_options,
           [](const GauAttentionOptions& given, const Inputs& in) {
             GauAttentionOptions o = given;
-            o.relative_bias = in["relative_bias"];
-            return gau_attention(in["q"], in["k"], in["v"], o, in["bias"], in["key_mask"]);
+            o.relative_bias = in["relative_bias"], o.bias = in["bias"], o.mask.keys = in["key_mask"];
+            return gau_attention(in["q"], in["k"], in["v"], o);
           }),
   });
 }

@@ -13,12 +13,6 @@ namespace sluice {
 
 namespace {
 
-/// [batch, n, h·w] → [batch, h, n, w], a view.
-Tensor split_heads(const Tensor& x, int64_t heads) {
-  return transpose(unflatten(x, -1, {heads, x.dim(-1) / heads}), 1, 2);
-}
-Tensor merge_heads(const Tensor& x) { return flatten(transpose(x, 1, 2), 2, 3); }
-
 /// γ ⊙ z + β with row i of [rows, s] parameters.
 Tensor scale_offset(const Tensor& z, const Tensor& gamma, const Tensor& beta, int64_t i) {
   return map(formula::ScaleOffset{}, z, select(gamma, 0, i), select(beta, 0, i));
@@ -32,6 +26,7 @@ GauOptions checked(GauOptions o) {
   if (o.key_dim % o.heads != 0 || o.expansion % o.heads != 0)
     fail<ValueError>("gau: heads=", o.heads, " must divide key_dim=", o.key_dim, " and expansion=", o.expansion);
   if (!o.length) o.length = o.causal ? GauLength::visible : GauLength::n;
+  if (o.window < 0) fail<ValueError>("gau: window must not be negative — got ", o.window);
   if (o.bias == GauBias::toeplitz && o.max_length < 1)
     fail<ValueError>("gau: max_length must be positive — got ", o.max_length);
   o.t5.causal = o.causal;
@@ -97,37 +92,40 @@ Gau::Projected Gau::project(const Tensor& x, int64_t position) const {
   if (x.rank() != 3 || x.dim(-1) != o.dim) fail("gau: got x=", x, "; need [batch, n, ", o.dim, "]");
   Tensor uvz = activate(o.activation, in(o.placement == GauPlacement::pre ? norm(x) : x));
   std::vector<Tensor> part = split(uvz, {o.expansion, o.expansion, o.key_dim}, -1);
-  Tensor q = split_heads(scale_offset(part[2], gamma, beta, 0), o.heads);
-  Tensor k = split_heads(scale_offset(part[2], gamma, beta, 1), o.heads);
+  Tensor q = detail::split_heads(scale_offset(part[2], gamma, beta, 0), o.heads);
+  Tensor k = detail::split_heads(scale_offset(part[2], gamma, beta, 1), o.heads);
   if (o.use_rope) {
     RopeOptions r = o.rope;
     r.offset += position;
     q = rope(q, r), k = rope(k, r);
   }
-  return {part[0], q, k, split_heads(part[1], o.heads)};
+  return {part[0], q, k, detail::split_heads(part[1], o.heads)};
 }
 
-GauAttentionOptions Gau::attention_options(int64_t m, int64_t n) const {
-  return {options.kind, *options.length, options.constant_length, options.causal, options.top_k,
-          options.attention_dropout, relative_bias(m, n)};
+GauAttentionOptions Gau::attention_options(int64_t m, int64_t n, AttentionMask mask) const {
+  mask.causal = options.causal, mask.window = options.window;
+  return {.kind = options.kind, .length = *options.length, .constant_length = options.constant_length,
+          .mask = std::move(mask), .top_k = options.top_k, .dropout = options.attention_dropout,
+          .relative_bias = relative_bias(m, n)};
 }
 
 Tensor Gau::finish(const Tensor& x, const Tensor& u, const Tensor& attended, Rng* rng) const {
-  Tensor y = Dropout{options.dropout}(out(u * merge_heads(attended)), rng);
+  Tensor y = Dropout{options.dropout}(out(u * detail::merge_heads(attended)), rng);
   if (options.placement == GauPlacement::pre) return x + y;
   return norm(options.residual_scale == 1 ? x + y : x * options.residual_scale + y);
 }
 
-Tensor Gau::operator()(const Tensor& x, const Tensor& key_mask, Rng* rng) const {
+Tensor Gau::operator()(const Tensor& x, const Tensor& key_mask, Rng* rng, const AttentionMask& mask) const {
   ModuleScope scope(this, type);
   if (key_mask.defined() && (x.rank() != 3 || key_mask.shape() != Shape{x.dim(0), x.dim(1)}))
     fail("gau: key_mask=", key_mask, " does not fit x=", x, "; need [batch, n]");
+  if (mask.keys.defined() || mask.causal || mask.window != 0 || mask.dilation != 1)
+    fail<ValueError>("gau: keys of a mask are the argument key_mask; causal and window belong to the layer's options");
   const Tensor tokens = finite_padding(x, key_mask);
   auto [u, q, k, v] = project(tokens, 0);
-  const int64_t n = x.dim(1);
-  Tensor attended = gau_attention(q, k, v, attention_options(n, n), {},
-                                  key_mask.defined() ? unsqueeze(key_mask, 1) : Tensor(), rng);
-  return finish(tokens, u, attended, rng);
+  GauAttentionOptions a = attention_options(x.dim(1), x.dim(1), mask);
+  a.mask.keys = key_mask;
+  return finish(tokens, u, gau_attention(q, k, v, a, rng), rng);
 }
 
 std::pair<Tensor, Gau::State> Gau::step(const Tensor& x, State state) const {
@@ -137,28 +135,9 @@ std::pair<Tensor, Gau::State> Gau::step(const Tensor& x, State state) const {
                      "earlier output would change");
   NoGrad guard;
   auto [u, q, k, v] = project(x, state.length);
-  const int64_t m = x.dim(1), n = state.length + m, capacity = state.keys.defined() ? state.keys.dim(2) : 0;
-  if (state.keys.defined() && state.keys.dim(0) != x.dim(0))
-    fail("gau: a state of batch ", state.keys.dim(0), " does not continue with x=", x);
-  // A copied state shares its memory: the copy that goes on first takes memory of its own.
-  const auto shared = [](const Tensor& t) { return t.ref()->use_count() > 1 || t.impl().storage->use_count() > 1; };
-  if (!state.keys.defined() || n > capacity || shared(state.keys) || shared(state.values)) {
-    const int64_t room = n > capacity ? std::max(n, 2 * capacity) : capacity;  // doubling: O(1) a token, amortised
-    auto grown = [&](const Tensor& old, const Tensor& like) {
-      Tensor fresh = empty({like.dim(0), like.dim(1), room, like.dim(3)}, like.options());
-      if (state.length > 0) {
-        Tensor head = narrow(fresh, 2, 0, state.length);
-        copy_(head, narrow(old, 2, 0, state.length));
-      }
-      return fresh;
-    };
-    state.keys = grown(state.keys, k), state.values = grown(state.values, v);
-  }
-  Tensor new_keys = narrow(state.keys, 2, state.length, m), new_values = narrow(state.values, 2, state.length, m);
-  copy_(new_keys, k), copy_(new_values, v);
-  state.length = n;
-  Tensor attended = gau_attention(q, narrow(state.keys, 2, 0, n), narrow(state.values, 2, 0, n), attention_options(m, n));
-  return {finish(x, u, attended, nullptr), std::move(state)};
+  const std::vector<Tensor> rows = state.append({k, v}, options.window);
+  const GauAttentionOptions a = attention_options(x.dim(1), rows[0].dim(2), {});
+  return {finish(x, u, gau_attention(q, rows[0], rows[1], a), nullptr), std::move(state)};
 }
 
 // -- two streams -----------------------------------------------------------------------------------------
@@ -184,12 +163,12 @@ Tensor CrossGau::operator()(const Tensor& x, const Tensor& context, const Tensor
       x.dim(0) != context.dim(0))
     fail("cross_gau: got x=", x, ", context=", context, "; need [batch, m, ", o.dim, "], [batch, n, ", o.context_dim, "]");
   std::vector<Tensor> part = split(activate(o.activation, uq(norm(x))), {o.expansion, o.key_dim}, -1);
-  GauAttentionOptions a{.kind = o.kind, .dropout = o.attention_dropout};
+  const GauAttentionOptions a{.kind = o.kind, .mask = {.keys = key_mask}, .dropout = o.attention_dropout};
   if (key_mask.defined() && key_mask.shape() != Shape{context.dim(0), context.dim(1)})
     fail("cross_gau: key_mask=", key_mask, " does not fit context=", context, "; need [batch, n]");
   const Tensor seen = finite_padding(context, key_mask);
-  Tensor attended = gau_attention(part[1], activate(o.activation, key(seen)), activate(o.activation, value(seen)),
-                                  a, {}, key_mask, rng);
+  Tensor attended = gau_attention(part[1], activate(o.activation, key(seen)), activate(o.activation, value(seen)), a,
+                                  rng);
   return x + Dropout{o.dropout}(out(part[0] * attended), rng);
 }
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <sluice/layers/gau/gau_attention.h>
+#include <sluice/layers/nn/kv_cache.h>
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/nn/norm.h>
 #include <sluice/ops/activation.h>
@@ -38,6 +39,7 @@ struct GauOptions {
 
   GauKind kind = GauKind::su;
   bool causal = false;
+  int64_t window = 0;  // see AttentionMask; counts a query's own position; 0 means none
   /// Default: visible when causal, else n.
   std::optional<GauLength> length = std::nullopt;
   int64_t constant_length = 512;
@@ -77,11 +79,8 @@ Tensor init_scale(const Shape& shape, double std, Rng& rng, DType dtype);
 struct Gau {
   static constexpr const char* type = "Gau";
 
-  /// The streaming state: keys (after RoPE) and values of all tokens so far, s + e numbers a token.
-  struct State {
-    Tensor keys, values;  // [batch, heads, capacity, ·]
-    int64_t length = 0;
-  };
+  /// The streaming state: keys (after RoPE) and values of the tokens so far (of the last `window`), s + e numbers each.
+  using State = KvCache;
 
   GauOptions options;
   Norm norm;
@@ -95,9 +94,10 @@ struct Gau {
   Gau() = default;
   Gau(GauOptions o, Rng& rng);
 
-  /// x [batch, n, dim] → the same. key_mask: bool [batch, n], true for real tokens. rng switches dropout
-  /// on.
-  Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr) const;
+  /// x [batch, n, dim] → the same. key_mask: bool [batch, n], true for real tokens. rng switches dropout on. mask:
+  /// further rules (documents, blocks, pairs); its `keys`, `causal`, `window` and `dilation` stay untouched.
+  Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr,
+                    const AttentionMask& mask = {}) const;
 
   /// The next m tokens of a stream, x [batch, m, dim]: equal to the rows of the full causal forward pass.
   /// Without history. Throws ValueError unless causal with length visible or constant.
@@ -123,7 +123,7 @@ struct Gau {
   };
   Projected project(const Tensor& x, int64_t position) const;
   Tensor finish(const Tensor& x, const Tensor& u, const Tensor& attended, Rng* rng) const;
-  GauAttentionOptions attention_options(int64_t m, int64_t n) const;
+  GauAttentionOptions attention_options(int64_t m, int64_t n, AttentionMask mask) const;
 };
 
 struct CrossGauOptions {

@@ -2,8 +2,7 @@
 // Source: Hua et al. 2022 (FLASH); variants by Su 2022, lucidrains, MEGA.
 #pragma once
 
-#include <sluice/core/random.h>
-#include <sluice/core/tensor.h>
+#include <sluice/ops/attention/attention.h>
 
 #include <string_view>
 
@@ -35,21 +34,18 @@ struct GauAttentionOptions {
   GauKind kind = GauKind::su;
   GauLength length = GauLength::n;
   int64_t constant_length = 512;
-  bool causal = false;       // query i of m sees keys j <= i + n − m (aligned at the end)
-  int64_t top_k = 0;         // keep only the k best scores of a row (ties: first key); 0 keeps all
-  double dropout = 0;        // on A, inverted; needs rng
-  Tensor relative_bias = {}; // b by distance, [heads or 1, n + m − 1] (ops/attention/relative_bias.h)
+  AttentionMask mask = {};
+  int64_t top_k = 0;          // keep only the k best scores of a row (ties: first key); 0 keeps all
+  double dropout = 0;         // on A, inverted; needs rng
+  Tensor bias = {};           // b, broadcasts to [..., m, n]
+  Tensor relative_bias = {};  // b by distance, [heads or 1, n + m − 1] (ops/attention/relative_bias.h)
 };
 
-/// A·V. q [..., m, s], k [..., n, s], v [..., n, e] → [..., m, e]. `bias` broadcasts to [..., m, n] or is
-/// undefined. `key_mask` (bool, broadcasts to [..., 1, n] as [batch, n] for rank-3 operands, [batch, 1, n]
-/// for rank-4) marks real keys: padded ones get no weight, are not counted in L, and may hold NaN.
-/// A row that sees no key gives 0. O(n) memory, except for top_k.
+/// A·V: every kind as a weighting of attention(), whose operands these are: q [batch, heads, m, s],
+/// k [batch, kv_heads, n, s], v [batch, kv_heads, n, e] → [batch, heads, m, e], or rank 3 (one head) or 2. Keys that
+/// mask.keys hides are not counted in L and may hold NaN. A row that sees no key gives 0. O(n) memory, except for
+/// top_k (m·n bytes a head).
 Tensor gau_attention(const Tensor& q, const Tensor& k, const Tensor& v, const GauAttentionOptions& options,
-                     const Tensor& bias = {}, const Tensor& key_mask = {}, Rng* rng = nullptr);
-
-/// The same from the definition, with the m×n weights in full.
-Tensor gau_attention_reference(const Tensor& q, const Tensor& k, const Tensor& v, const GauAttentionOptions& options,
-                               const Tensor& bias = {}, const Tensor& key_mask = {}, Rng* rng = nullptr);
+                     Rng* rng = nullptr);
 
 }  // namespace sluice

@@ -61,44 +61,16 @@ void check_rows(const char* op, const char* name, const Tensor& rows, DType dtyp
 // -- the quadratic term ----------------------------------------------------------------------------------------
 
 /// act(q·kᵀ, b, mask, L)·v for one chunk per batch entry, q [batch, heads, m, s], k and v [batch, heads, n, ·]:
-/// the m last of n positions when causal. The kinds are attention()'s weightings of ρ_i·(scale·q_i·k_j + b_ij).
+/// the m last of n positions when causal.
 Tensor within_chunk(const Tensor& q, const Tensor& k, const Tensor& v, const MixedChunkOptions& o,
                     const Tensor& relative_bias, AttentionMask mask, Rng* rng) {
   mask.causal = o.causal;
   const int64_t m = q.dim(2), n = k.dim(2);
-  const double root = 1 / std::sqrt(static_cast<double>(std::max<int64_t>(1, q.dim(3))));
-  AttentionOptions a{.weighting = Weighting::relu2, .scale = 1, .mask = mask};
-  if (rng) a.dropout = o.dropout;
+  GauAttentionOptions a{.kind = o.kind, .constant_length = o.chunk, .mask = mask, .dropout = o.dropout};
+  a.length = o.length == ChunkLength::chunk ? GauLength::constant : GauLength::visible;
   if (relative_bias.defined())  // entries −(n − 1) … m − 1 around the centre
     a.relative_bias = narrow(relative_bias, 1, (relative_bias.dim(1) + 1) / 2 - n, n + m - 1);
-
-  const bool by_chunk = o.length == ChunkLength::chunk;
-  Tensor length;  // [batch or 1, 1, m]; a row that sees nothing is 0/1, not 0/0
-  if (by_chunk) length = full({1, 1, 1}, static_cast<double>(o.chunk), q.options());
-  else length = maximum(to(sum(visible_pairs(mask, q.dim(0), 1, m, n), {-1}), q.dtype()), like(q, 1));
-
-  Tensor queries = q;
-  switch (o.kind) {
-    case GauKind::su: a.scale = root, a.row_scale = rsqrt(length); break;  // relu²(x/√L) = relu²(x)/L
-    case GauKind::paper_eq: break;
-    case GauKind::paper_code:
-      if (by_chunk) a.scale = 1 / static_cast<double>(o.chunk);
-      else queries = q / unsqueeze(length, -1);
-      break;
-    case GauKind::laplace: a.weighting = Weighting::laplace, a.row_scale = reciprocal(length); break;
-    case GauKind::lucid: a.row_scale = reciprocal(length); break;
-    case GauKind::rownorm: a.scale = root; break;
-    case GauKind::softmax: a.weighting = Weighting::softmax, a.scale = root; break;
-    case GauKind::softmax_plus:
-      a.weighting = Weighting::softmax, a.scale = root;
-      a.row_scale = log(maximum(length, like(q, 16))) * (1 / std::log(512.0));
-      break;
-  }
-  Tensor out = attention(queries, k, v, a, rng);
-  if (o.kind != GauKind::rownorm) return out;
-  // Without rng: weights are dropped after they are normalised.
-  Tensor total = attention(q, k, ones({k.dim(0), k.dim(1), n, 1}, v.options()), a);
-  return out / masked_fill(total, total.detach() == 0.0, 1);
+  return gau_attention(q, k, v, a, rng);
 }
 
 /// [batch, heads, G·C, w] → [batch·G, heads, C, w]: a view for one head, and for heads that are a view of

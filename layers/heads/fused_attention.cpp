@@ -115,10 +115,10 @@ std::pair<Tensor, FusedAttention::State> FusedAttention::step(const Tensor& x, S
   if (!options.causal) fail<ValueError>("fused_attention: only a causal layer can be streamed");
   NoGrad guard;
   const Projected p = project(x, state.cache.length);
-  const KvCache::Rows rows = state.cache.append(p.k, p.v);
+  const std::vector<Tensor> rows = state.cache.append({p.k, p.v});
   AttentionOptions a;
   a.mask.causal = true;
-  const Tensor softmax = attention(p.q, rows.keys, rows.values, a);
+  const Tensor softmax = attention(p.q, rows[0], rows[1], a);
   const LinearParts l = linear_parts(p.q, p.k, p.v, {});
   Tensor linear = linear_scan(l.q, l.k, l.values, {}, {.chunk = options.chunk});
   if (state.sums.defined()) linear = linear + linear_scan_carry(l.q, state.sums);

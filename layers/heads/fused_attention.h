@@ -5,7 +5,7 @@
 // φ = elu + 1 (Katharopoulos et al. 2020). g = 1 is softmax attention, g = 0 linear attention.
 #pragma once
 
-#include <sluice/layers/heads/kv_cache.h>
+#include <sluice/layers/nn/kv_cache.h>
 #include <sluice/layers/nn/linear.h>
 #include <sluice/ops/rope.h>
 

@@ -83,10 +83,10 @@ std::pair<Tensor, GatedAttention::State> GatedAttention::step(const Tensor& x, S
   if (!options.causal) fail<ValueError>("gated_attention: only a causal layer can be streamed");
   NoGrad guard;
   const Projected p = project(x, state.length);
-  const KvCache::Rows rows = state.append(p.k, p.v);
+  const std::vector<Tensor> rows = state.append({p.k, p.v});
   AttentionOptions a;
   a.mask.causal = true;
-  Tensor y = finish(attention(p.q, rows.keys, rows.values, a), p.gate_source);
+  Tensor y = finish(attention(p.q, rows[0], rows[1], a), p.gate_source);
   return {y, std::move(state)};
 }
 

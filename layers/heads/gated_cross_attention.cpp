@@ -1,7 +1,7 @@
 #include <sluice/layers/heads/gated_cross_attention.h>
 
 #include <sluice/layers/gau/gau_attention.h>
-#include <sluice/layers/heads/kv_cache.h>
+#include <sluice/layers/nn/kv_cache.h>
 #include <sluice/layers/nn/heads.h>
 #include <sluice/ops/activation.h>
 #include <sluice/ops/create.h>

@@ -11,7 +11,7 @@
 #pragma once
 
 #include <sluice/layers/heads/attention_gate.h>
-#include <sluice/layers/heads/kv_cache.h>
+#include <sluice/layers/nn/kv_cache.h>
 #include <sluice/layers/nn/norm.h>
 #include <sluice/ops/attention/attention.h>
 #include <sluice/ops/rope.h>

@@ -17,7 +17,7 @@ MultiHeadAttention::State MultiHeadAttention::start(const Tensor& context, const
   NoGrad guard;
   const Tensor seen = finite_padding(context, key_mask);
   State state;
-  state.cache.append(keys(seen, 0), values(seen));
+  state.cache.append({keys(seen, 0), values(seen)});
   state.key_mask = key_mask;
   return state;
 }
@@ -27,15 +27,15 @@ std::pair<Tensor, MultiHeadAttention::State> MultiHeadAttention::step(const Tens
   check_x(x);
   NoGrad guard;
   KvCache& cache = state.cache;
-  if (cache.keys.defined() && cache.keys.dim(0) != x.dim(0))
-    fail("multi_head_attention: a state of batch ", cache.keys.dim(0), " does not continue with x=", x);
+  if (!cache.rings.empty() && cache.rings[0].dim(0) != x.dim(0))
+    fail("multi_head_attention: a state of batch ", cache.rings[0].dim(0), " does not continue with x=", x);
   const Tensor normed = norm(x), queried = queries(normed, cross() ? 0 : cache.length);
   const int64_t m = x.dim(1);
-  KvCache::Rows rows;
+  std::vector<Tensor> rows;
   if (cross()) {
-    if (!cache.keys.defined())
+    if (cache.rings.empty())
       fail<ValueError>("multi_head_attention: cross attention streams from start(context), this state is empty");
-    rows = {cache.stored_keys(), cache.stored_values()};
+    rows = cache.rows();
   } else {
     if (!options.causal)
       fail<ValueError>("multi_head_attention: only a causal layer can be streamed; else earlier outputs would change");
@@ -44,17 +44,13 @@ std::pair<Tensor, MultiHeadAttention::State> MultiHeadAttention::step(const Tens
     // The last (W − 1)·dilation + 1 keys are all that later queries see, but for global ones.
     const bool bounded = options.window > 0 && options.global.empty();
     const int64_t window = bounded ? (options.window - 1) * options.dilation + 1 : 0;
-    if (cache.length > 0 && cache.window != window)
-      fail<ValueError>("multi_head_attention: a state with window ", cache.window,
-                       " is of another layer; need ", window);
-    cache.window = window;
     const bool ordered = m > 1 || options.position_bias != PositionBias::none || options.dilation > 1;
     const auto order = ordered ? KvCache::Order::position : KvCache::Order::any;
-    rows = cache.append(keys(normed, cache.length), values(normed), order);
+    rows = cache.append({keys(normed, cache.length), values(normed)}, window, order);
   }
-  AttentionOptions a = attention_options(m, rows.keys.dim(2));
+  AttentionOptions a = attention_options(m, rows[0].dim(2));
   a.mask.keys = state.key_mask;
-  const Tensor attended = attention(queried, rows.keys, rows.values, a);
+  const Tensor attended = attention(queried, rows[0], rows[1], a);
   return {finish(x, normed, attended, nullptr), std::move(state)};
 }
 

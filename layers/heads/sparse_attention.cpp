@@ -10,7 +10,6 @@
 #include <sluice/ops/matmul.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/softmax.h>
-#include <sluice/ops/sort.h>
 #include <sluice/ops/view.h>
 
 #include <algorithm>
@@ -58,36 +57,6 @@ Gathered read_lists(const Tensor& neighbours, const Tensor& keys, int64_t heads,
   return {rows, hidden};
 }
 
-// -- top-k -------------------------------------------------------------------------------------------------
-
-/// The options of rows [first, first + count) of m, as those of a problem of its own.
-AttentionOptions rows_of(const AttentionOptions& o, int64_t first, int64_t count, int64_t m, int64_t n) {
-  AttentionOptions part = o;
-  auto cut = [&](Tensor& x, int64_t dim) {
-    if (x.defined() && x.rank() >= -dim && x.dim(dim) == m) x = narrow(x, dim, first, count);
-  };
-  cut(part.bias, -2), cut(part.row_scale, -1);
-  // Entry n − 1 + p_j − p_i, p_i = i + n − m: rows that end earlier read further to the right.
-  if (o.relative_bias.defined()) part.relative_bias = narrow(o.relative_bias, 1, m - first - count, n + count - 1);
-  return part;
-}
-
-constexpr int64_t kRows = 128;
-
-Tensor best_pairs(const Tensor& q, const Tensor& k, const AttentionOptions& o, int64_t top, TopKTies ties) {
-  NoGrad guard;
-  const int64_t m = q.dim(2), n = k.dim(2);
-  const Tensor visible = detail::visibility_of(o, q.dim(0), q.dim(1), m, n);
-  if (top >= n) return visible;
-  std::vector<Tensor> rows;
-  for (int64_t first = 0; first < m; first += kRows) {
-    const int64_t count = std::min(kRows, m - first);
-    const Tensor s = detail::attention_scores(narrow(q, 2, first, count), k, rows_of(o, first, count, m, n));
-    rows.push_back(topk_mask(s, top, ties, visible.defined() ? narrow(visible, 2, first, count) : Tensor()));
-  }
-  return rows.empty() ? Tensor() : cat(rows, 2);
-}
-
 }  // namespace
 
 Tensor neighbour_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const Tensor& neighbours,
@@ -102,6 +71,8 @@ Tensor neighbour_attention(const Tensor& q_in, const Tensor& k_in, const Tensor&
   if (lists.rank() != 3 || (lists.dim(0) != heads && lists.dim(0) != 1) || lists.dim(1) != m)
     fail(op, ": neighbours=", neighbours, " does not fit q=", q_in, "; need [", heads, " or 1, ", m, ", K]");
   const int64_t width = lists.dim(2);
+  if (options.keys.defined() && options.keys.rank() != 2)
+    fail(op, ": keys=", options.keys, " does not fit k=", k_in, "; need [", batch, " or 1, ", n, "]");
   const Gathered at = read_lists(lists, options.keys, heads, k.dim(1), n);
   if (n == 0 || width == 0 || q.numel() == 0)
     return detail::restore_rank(zeros({batch, heads, m, v.dim(3)}, q.options()), rank);
@@ -117,35 +88,12 @@ Tensor neighbour_attention(const Tensor& q_in, const Tensor& k_in, const Tensor&
   return detail::restore_rank(squeeze(matmul(unsqueeze(w, 3), gathered(v)), 3), rank);
 }
 
-Tensor topk_mask(const Tensor& scores, int64_t k, TopKTies ties, const Tensor& allowed) {
-  if (k < 0) fail<ValueError>("topk_mask: k must not be negative — got ", k);
-  if (scores.rank() < 1) fail("topk_mask: got scores=", scores, "; need [..., n]");
-  if (allowed.defined() &&
-      (allowed.dtype() != boolean || broadcast("topk_mask", allowed.shape(), scores.shape()) != scores.shape()))
-    fail("topk_mask: allowed=", allowed, " of ", allowed.dtype(), " does not fit scores=", scores, "; need bool");
-  NoGrad guard;
-  const Tensor everything = expand(full({}, 1, {.dtype = boolean}), scores.shape());
-  if (k >= scores.dim(-1)) return contiguous(allowed.defined() ? expand(allowed, scores.shape()) : everything);
-  if (k == 0) return zeros(scores.shape(), {.dtype = boolean});
-  Tensor s = scores.detach();
-  if (allowed.defined()) s = masked_fill(s, logical_not(allowed), -kInf);
-  const Sorted best = topk(s, k);
-  Tensor hit;
-  if (ties == TopKTies::threshold) {
-    hit = ge(s, narrow(best.values, -1, k - 1, 1));
-  } else {
-    const Tensor none = zeros(s.shape());
-    hit = scatter_add(none, -1, best.indices, ones(best.indices.shape())) > 0.0;
-  }
-  return allowed.defined() ? logical_and(hit, allowed) : hit;
-}
-
 Tensor topk_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const TopKOptions& options,
                       Rng* rng) {
   if (options.k < 1) fail<ValueError>("topk_attention: k must be positive — got ", options.k);
   auto [q, k, v, o, rank] = detail::attention_operands("topk_attention", q_in, k_in, v_in, options.attention);
   AttentionOptions chosen = o;
-  chosen.mask.dense = best_pairs(q, k, o, options.k, options.ties);
+  chosen.mask.dense = detail::best_pairs(q, k, o, options.k, options.ties);
   return detail::restore_rank(attention(q, k, v, chosen, rng), rank);
 }
 

@@ -7,7 +7,7 @@
 // [batch, heads, m, dv], or rank 3 (one head) or 2; f32 and f64, gradients of any order.
 #pragma once
 
-#include <sluice/ops/attention/attention.h>
+#include <sluice/ops/attention/top_k.h>
 
 #include <optional>
 #include <vector>
@@ -26,14 +26,6 @@ Tensor neighbour_attention(const Tensor& q, const Tensor& k, const Tensor& v, co
                            const NeighbourOptions& options = {}, Rng* rng = nullptr);
 
 // -- top-k (Zhao et al. 2019, "Explicit Sparse Transformer") -------------------------------------------------
-
-enum class TopKTies {
-  index,      // exactly k: of equal scores the first key
-  threshold,  // all scores >= the k-th best
-};
-/// The k best entries of each row of scores [..., n], among those `allowed` (bool, broadcasts; undefined: all).
-/// A row with fewer than k allowed keeps them all. bool, of the scores' shape. No gradient.
-Tensor topk_mask(const Tensor& scores, int64_t k, TopKTies ties = TopKTies::index, const Tensor& allowed = {});
 
 struct TopKOptions {
   int64_t k;

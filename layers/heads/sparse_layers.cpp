@@ -96,8 +96,8 @@ std::pair<Tensor, TopKAttention::State> TopKAttention::step(const Tensor& x, Sta
   check_stream("topk_attention", options.causal);
   NoGrad guard;
   const auto p = head(checked_input("topk_attention", x, options.dim, {}), state.length);
-  state.append(p.k, p.v);
-  Tensor y = head.finish(topk_attention(p.q, state.stored_keys(), state.stored_values(), attention()));
+  const std::vector<Tensor> rows = state.append({p.k, p.v}, options.window);
+  Tensor y = head.finish(topk_attention(p.q, rows[0], rows[1], attention()));
   return {y, std::move(state)};
 }
 
@@ -158,13 +158,10 @@ std::pair<Tensor, ThresholdAttention::State> ThresholdAttention::step(const Tens
   ModuleScope scope(this, type);
   check_stream("threshold_attention", options.causal);
   NoGrad guard;
-  const auto p = head(checked_input("threshold_attention", x, options.dim, {}), state.cache.length);
-  const Tensor cols = unsqueeze(score.col(x), 1);
-  state.cache.append(p.k, p.v);
-  state.score_columns.append(cols, narrow(cols, 3, 0, 0));
-  const Tensor f = score.between(score.row(x), squeeze(state.score_columns.stored_keys(), 1)) - tau;
-  Tensor y = head.finish(threshold_attention(p.q, state.cache.stored_keys(), state.cache.stored_values(),
-                                             unsqueeze(f, 1), attention()));
+  const auto p = head(checked_input("threshold_attention", x, options.dim, {}), state.length);
+  const std::vector<Tensor> rows = state.append({p.k, p.v, unsqueeze(score.col(x), 1)});
+  const Tensor f = score.between(score.row(x), squeeze(rows[2], 1)) - tau;
+  Tensor y = head.finish(threshold_attention(p.q, rows[0], rows[1], unsqueeze(f, 1), attention()));
   return {y, std::move(state)};
 }
 

@@ -3,7 +3,7 @@
 // (and Gumbel noise) on.
 #pragma once
 
-#include <sluice/layers/heads/kv_cache.h>
+#include <sluice/layers/nn/kv_cache.h>
 #include <sluice/layers/heads/sinkhorn.h>
 #include <sluice/layers/heads/sparse_attention.h>
 #include <sluice/layers/nn/linear.h>
@@ -71,7 +71,7 @@ struct TopKAttentionOptions {
 
 struct TopKAttention {
   static constexpr const char* type = "TopKAttention";
-  using State = KvCache;  // 2·heads·head_dim numbers a token
+  using State = KvCache;  // 2·heads·head_dim numbers a token (of the last `window`)
 
   TopKAttentionOptions options;
   HeadProjections head;
@@ -151,10 +151,7 @@ struct ThresholdAttentionOptions {
 /// One f_Θ for all heads, of the same x.
 struct ThresholdAttention {
   static constexpr const char* type = "ThresholdAttention";
-  struct State {
-    KvCache cache;          // 2·heads·head_dim numbers a token
-    KvCache score_columns;  // its keys are col(x): score_width numbers a token; its values are empty
-  };
+  using State = KvCache;  // keys, values and col(x): 2·heads·head_dim + score_width numbers a token
 
   ThresholdAttentionOptions options;
   HeadProjections head;

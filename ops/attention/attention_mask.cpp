@@ -20,7 +20,13 @@ void check_mask(const char* op, const AttentionMask& mask, int64_t batch, int64_
     if (x.rank() != 2 || (x.dim(0) != batch && x.dim(0) != 1) || x.dim(1) != length)
       fail(op, ": mask.", name, "=", x, " does not fit; need [", batch, " or 1, ", length, "]");
   };
-  if (mask.keys.defined()) rows_of("keys", mask.keys, n, boolean);
+  const Tensor& keys = mask.keys;
+  if (keys.defined() && keys.rank() != 3) rows_of("keys", keys, n, boolean);
+  if (keys.defined() && keys.rank() == 3) {
+    if (keys.dtype() != boolean) fail<DTypeError>(op, ": mask.keys must be bool — got ", keys.dtype(), keys);
+    if ((keys.dim(0) != batch && keys.dim(0) != 1) || (keys.dim(1) != heads && keys.dim(1) != 1) || keys.dim(2) != n)
+      fail(op, ": mask.keys=", keys, " does not fit; need [", batch, " or 1, ", heads, " or 1, ", n, "]");
+  }
   if (mask.query_segments.defined() != mask.key_segments.defined())
     fail<ValueError>(op, ": mask.query_segments and mask.key_segments come together");
   if (mask.query_segments.defined()) {
@@ -73,8 +79,9 @@ Visibility::Visibility(const AttentionMask& mask, int64_t batch, int64_t heads, 
   mask_.query_segments = row_major(mask_.query_segments);
   mask_.key_segments = row_major(mask_.key_segments);
   mask_.blocks = row_major(mask_.blocks);
-  auto per_batch = [&](const Tensor& x) { return x.defined() && x.dim(0) == batch && batch > 1 ? x.dim(1) : 0; };
+  auto per_batch = [&](const Tensor& x) { return x.defined() && x.dim(0) == batch && batch > 1 ? x.strides()[0] : 0; };
   keys_batch_ = per_batch(mask_.keys);
+  if (mask.keys.defined() && mask.keys.rank() == 3 && mask.keys.dim(1) > 1) keys_head_ = n;
   query_batch_ = per_batch(mask_.query_segments);
   key_batch_ = per_batch(mask_.key_segments);
   if (mask_.blocks.defined()) {
@@ -135,7 +142,7 @@ Visibility::Tile Visibility::classify(int64_t batch, int64_t head, int64_t row, 
     if (!any) return Tile::none;
   }
   if (mask_.keys.defined()) {
-    const auto* k = reinterpret_cast<const uint8_t*>(mask_.keys.raw()) + batch * keys_batch_ + col;
+    const auto* k = reinterpret_cast<const uint8_t*>(mask_.keys.raw()) + batch * keys_batch_ + head * keys_head_ + col;
     const auto real = std::count_if(k, k + cols, [](uint8_t v) { return v != 0; });
     if (real == 0) return Tile::none;
     if (real < cols) all = false;
@@ -189,7 +196,7 @@ void Visibility::fill_row(int64_t batch, int64_t head, int64_t row, int64_t col,
     restrict_to([&](int64_t j) { return b[(col + j) / mask_.block] != 0; });
   }
   if (mask_.keys.defined()) {
-    const auto* k = reinterpret_cast<const uint8_t*>(mask_.keys.raw()) + batch * keys_batch_ + col;
+    const auto* k = reinterpret_cast<const uint8_t*>(mask_.keys.raw()) + batch * keys_batch_ + head * keys_head_ + col;
     restrict_to([&](int64_t j) { return k[j] != 0; });
   }
   if (mask_.query_segments.defined()) {
@@ -204,31 +211,52 @@ void Visibility::fill_row(int64_t batch, int64_t head, int64_t row, int64_t col,
   }
 }
 
-int64_t Visibility::count(int64_t batch, int64_t head, int64_t row) const {
-  const Span s = span(row);
-  if (only_span_) return s.end - s.begin;
-  std::vector<uint8_t> line(static_cast<std::size_t>(n_));
-  fill_row(batch, head, row, 0, n_, line.data());
-  return std::count(line.begin(), line.end(), uint8_t{1});
-}
-
 }  // namespace detail
 
-Tensor visible_pairs(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n) {
+namespace {
+
+/// Sizes of the answers: 1 where every sequence or every head has the same.
+struct Rows {
+  int64_t batch, heads;
+};
+Rows rows_of(const char* op, const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n) {
   if (batch < 0 || heads < 0 || m < 0 || n < 0)
-    fail("visible_pairs: sizes must not be negative — got ", Shape{batch, heads, m, n});
-  detail::check_mask("visible_pairs", mask, batch, heads, m, n);
+    fail(op, ": sizes must not be negative — got ", Shape{batch, heads, m, n});
+  detail::check_mask(op, mask, batch, heads, m, n);
   const bool by_batch = (mask.keys.defined() && mask.keys.dim(0) > 1) ||
                         (mask.query_segments.defined() && (mask.query_segments.dim(0) > 1 || mask.key_segments.dim(0) > 1)) ||
                         (mask.dense.defined() && mask.dense.rank() == 4 && mask.dense.dim(0) > 1);
-  const bool by_head = (mask.blocks.defined() && mask.blocks.rank() == 3 && mask.blocks.dim(0) > 1) ||
+  const bool by_head = (mask.keys.defined() && mask.keys.rank() == 3 && mask.keys.dim(1) > 1) ||
+                       (mask.blocks.defined() && mask.blocks.rank() == 3 && mask.blocks.dim(0) > 1) ||
                        (mask.dense.defined() && mask.dense.rank() >= 3 && mask.dense.dim(-3) > 1);
-  const int64_t b = by_batch ? batch : std::min<int64_t>(batch, 1), h = by_head ? heads : std::min<int64_t>(heads, 1);
+  return {by_batch ? batch : std::min<int64_t>(batch, 1), by_head ? heads : std::min<int64_t>(heads, 1)};
+}
+
+}  // namespace
+
+Tensor visible_pairs(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n) {
+  const auto [b, h] = rows_of("visible_pairs", mask, batch, heads, m, n);
   const detail::Visibility visibility(mask, batch, heads, m, n);
   Tensor y = empty({b, h, m, n}, {.dtype = boolean});
   auto* out = reinterpret_cast<uint8_t*>(y.raw());
-  parallel_for(b * h * m, 64, [&](int64_t begin, int64_t end) {
+  parallel_for(b * h * m, 64, [&, h = h](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) visibility.fill_row(r / m / h, r / m % h, r % m, 0, n, out + r * n);
+  });
+  return y;
+}
+
+Tensor visible_count(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n) {
+  const auto [b, h] = rows_of("visible_count", mask, batch, heads, m, n);
+  const detail::Visibility visibility(mask, batch, heads, m, n);
+  Tensor y = empty({b, h, m}, {.dtype = i64});
+  auto* out = reinterpret_cast<int64_t*>(y.raw());
+  parallel_for(b * h * m, 64, [&, h = h](int64_t begin, int64_t end) {
+    std::vector<uint8_t> line(static_cast<std::size_t>(visibility.only_span() ? 0 : n));
+    for (int64_t r = begin; r < end; ++r) {
+      const auto [first, last] = visibility.span(r % m);
+      if (!visibility.only_span()) visibility.fill_row(r / m / h, r / m % h, r % m, 0, n, line.data());
+      out[r] = visibility.only_span() ? last - first : std::count(line.begin(), line.end(), uint8_t{1});
+    }
   });
   return y;
 }

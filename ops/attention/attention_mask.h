@@ -21,7 +21,7 @@ struct AttentionMask {
   int64_t dilation = 1;
   /// Positions that window and dilation do not bind, neither as query nor as key (Longformer, BigBird).
   std::vector<int64_t> global = {};
-  /// bool [batch or 1, n]: true marks real keys, false padding.
+  /// bool [batch or 1, n] or [batch or 1, heads or 1, n]: true marks real keys, false padding.
   Tensor keys = {};
   /// i64 [batch or 1, m] and [batch or 1, n]: document numbers; only equal ones see each other.
   Tensor query_segments = {}, key_segments = {};
@@ -40,6 +40,8 @@ struct AttentionMask {
 /// The pairs a mask allows, as a bool tensor [batch or 1, heads or 1, m, n]. ShapeError, DTypeError or
 /// ValueError, naming `op`, for rules that do not fit.
 Tensor visible_pairs(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n);
+/// How many keys each query may see, i64 [batch or 1, heads or 1, m], without the pairs themselves.
+Tensor visible_count(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n);
 
 namespace detail {
 
@@ -64,8 +66,6 @@ class Visibility {
   Span span(int64_t row) const;
   /// True when span() is the whole rule, so that fill_row need not be asked.
   bool only_span() const { return only_span_; }
-  /// Number of visible keys of a row.
-  int64_t count(int64_t batch, int64_t head, int64_t row) const;
 
  private:
   AttentionMask mask_;
@@ -74,7 +74,7 @@ class Visibility {
   std::vector<uint8_t> is_global_;  // by position, when there are any
   std::vector<int64_t> global_before_;  // number of global positions < p
   // strides of the broadcast tensors
-  int64_t keys_batch_ = 0, dense_stride_[4] = {0, 0, 0, 0}, blocks_head_ = 0, blocks_row_ = 0, query_batch_ = 0,
+  int64_t keys_batch_ = 0, keys_head_ = 0, dense_stride_[4] = {0, 0, 0, 0}, blocks_head_ = 0, blocks_row_ = 0, query_batch_ = 0,
           key_batch_ = 0;
 };
 

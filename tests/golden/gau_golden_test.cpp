@@ -74,10 +74,10 @@ struct Parts {
     const Tensor z = silu(matmul(x, wz));
     Tensor q = select(gamma, 0, 0) * z + select(beta, 0, 0), k = select(gamma, 0, 1) * z + select(beta, 0, 1);
     if (!c.text("rope").empty()) q = rope(q), k = rope(k);
-    const GauAttentionOptions o{
-        .kind = gau_kind_from_name(c.text("kind")), .length = length_of(c), .causal = is_causal(c)};
-    const Tensor mask = c.has("pad") ? c.get("pad") > 0.5 : Tensor();
-    return matmul(silu(matmul(x, wu)) * gau_attention(q, k, silu(matmul(x, wv)), o, bias, mask), wo);
+    GauAttentionOptions o{.kind = gau_kind_from_name(c.text("kind")), .length = length_of(c), .bias = bias};
+    o.mask.causal = is_causal(c);
+    if (c.has("pad")) o.mask.keys = c.get("pad") > 0.5;
+    return matmul(silu(matmul(x, wu)) * gau_attention(q, k, silu(matmul(x, wv)), o), wo);
   }
 };
 

@@ -64,7 +64,7 @@ TEST_CASE("flash: chunked ≡ dense matrix", "[flash][identity]") {
         for (int64_t first = 0; first < n; first += c) {
           auto piece = [&](const Tensor& t) { return narrow(t, 1, first, std::min(c, n - first)); };
           const GauAttentionOptions a{
-              .kind = kind, .length = GauLength::constant, .constant_length = c, .causal = causal};
+              .kind = kind, .length = GauLength::constant, .constant_length = c, .mask = {.causal = causal}};
           quad.push_back(gau_attention(piece(x.q_quad), piece(x.k_quad), piece(x.v), a));
         }
         Tensor weight = full({n, n}, 1.0 / static_cast<double>(n), {f64});

@@ -52,10 +52,10 @@ void each_option(const std::function<void(const GauAttentionOptions&)>& f) {
     for (GauLength length : kGauLengths)
       for (bool causal : {false, true})
         for (int64_t top_k : {0, 3})
-          f({.kind = kind, .length = length, .constant_length = 3, .causal = causal, .top_k = top_k});
+          f({.kind = kind, .length = length, .constant_length = 3, .mask = {.causal = causal}, .top_k = top_k});
 }
 std::string describe(const GauAttentionOptions& o) {
-  return str(name_of(o.kind), " length ", static_cast<int>(o.length), " causal ", o.causal, " top_k ", o.top_k);
+  return str(name_of(o.kind), " length ", static_cast<int>(o.length), " causal ", o.mask.causal, " top_k ", o.top_k);
 }
 
 }  // namespace
@@ -82,7 +82,7 @@ TEST_CASE("gau_attention: leading dims are a batch", "[gau_attention]") {
     const Tensor rank4 =
         gau_attention(unsqueeze(x.q, 1), unsqueeze(x.k, 1), unsqueeze(x.v, 1), o, x.bias, unsqueeze(mask, 1));
     const Tensor rank2 =
-        gau_attention(select(x.q, 0, 0), select(x.k, 0, 0), select(x.v, 0, 0), o, x.bias, select(mask, 0, 0));
+        gau_attention(select(x.q, 0, 0), select(x.k, 0, 0), select(x.v, 0, 0), o, x.bias, narrow(mask, 0, 0, 1));
     INFO(describe(o));
     CHECK(max_abs_diff(squeeze(rank4, 1), all) < 1e-14);
     CHECK(max_abs_diff(rank2, select(all, 0, 0)) < 1e-14);
@@ -118,7 +118,7 @@ TEST_CASE("gau_attention: gradients and their gradients, every element", "[gau_a
 TEST_CASE("gau_attention: long causal sequences, which may be computed in blocks", "[gau_attention]") {
   for (int64_t n : {128, 129, 300})
     each_option([&](const GauAttentionOptions& o) {
-      if (!o.causal || (o.top_k == 0 && n == 128)) return;
+      if (!o.mask.causal || (o.top_k == 0 && n == 128)) return;
       Rand rand(11);
       const Sample x(rand, {2, n, 4}, {2, n, 4}, 3);
       const Tensor mask = n == 300 ? prefix_mask(n, 140, n) : Tensor(), bias = o.top_k > 0 ? x.bias : Tensor();
@@ -131,7 +131,7 @@ TEST_CASE("gau_attention: long causal sequences, which may be computed in blocks
     });
   Rand rand(12);
   Sample x(rand, {1, 140, 2}, {1, 140, 2}, 2);
-  const GauAttentionOptions o{.length = GauLength::visible, .causal = true};
+  const GauAttentionOptions o{.length = GauLength::visible, .mask = {.causal = true}};
   const TensorFunction f = [&](const std::vector<Tensor>& v) {
     return gau_attention(x.q * v[0], x.k + v[0], x.v * v[0], o, x.bias * v[1]);
   };
@@ -152,7 +152,7 @@ TEST_CASE("gau_attention: su ≡ relu²(T)/(n·s), and paper_code·n/s, without 
   for (GauLength length : kGauLengths)
     for (bool causal : {false, true}) {
       // The quotient is that of the lengths, so it depends on the row where L is the number of visible keys.
-      const GauAttentionOptions o{.length = length, .constant_length = 9, .causal = causal};
+      const GauAttentionOptions o{.length = length, .constant_length = 9, .mask = {.causal = causal}};
       GauAttentionOptions code = o;
       code.kind = GauKind::paper_code;
       Tensor rows = full({6, 1}, length == GauLength::constant ? 9 : n, {f64});
@@ -168,8 +168,8 @@ TEST_CASE("gau_attention: lucid ≡ paper_code without bias", "[gau_attention][i
   const Sample x = square_sample(4);
   for (GauLength length : kGauLengths)
     for (bool causal : {false, true}) {
-      const GauAttentionOptions a{.kind = GauKind::lucid, .length = length, .causal = causal};
-      const GauAttentionOptions b{.kind = GauKind::paper_code, .length = length, .causal = causal};
+      const GauAttentionOptions a{.kind = GauKind::lucid, .length = length, .mask = {.causal = causal}};
+      const GauAttentionOptions b{.kind = GauKind::paper_code, .length = length, .mask = {.causal = causal}};
       CHECK(max_abs_diff(gau_attention(x.q, x.k, x.v, a), gau_attention(x.q, x.k, x.v, b)) < 1e-15);
       CHECK(max_abs_diff(gau_attention(x.q, x.k, x.v, a, x.bias), gau_attention(x.q, x.k, x.v, b, x.bias)) > 1e-3);
     }
@@ -179,7 +179,7 @@ TEST_CASE("gau_attention: softmax_plus ≡ softmax at L = 512", "[gau_attention]
   const Sample x = square_sample(5);
   for (bool causal : {false, true}) {
     GauAttentionOptions plus{
-        .kind = GauKind::softmax_plus, .length = GauLength::constant, .constant_length = 512, .causal = causal};
+        .kind = GauKind::softmax_plus, .length = GauLength::constant, .constant_length = 512, .mask = {.causal = causal}};
     GauAttentionOptions plain = plus;
     plain.kind = GauKind::softmax;
     CHECK(max_abs_diff(gau_attention(x.q, x.k, x.v, plus, x.bias), gau_attention(x.q, x.k, x.v, plain, x.bias)) <
@@ -196,11 +196,11 @@ TEST_CASE("gau_attention: softmax_plus ≡ softmax at L = 512", "[gau_attention]
 TEST_CASE("gau_attention: rownorm does not see the scale of q", "[gau_attention][identity]") {
   const Sample x = square_sample(6);
   for (bool causal : {false, true}) {
-    const GauAttentionOptions o{.kind = GauKind::rownorm, .causal = causal};
+    const GauAttentionOptions o{.kind = GauKind::rownorm, .mask = {.causal = causal}};
     const Tensor y = gau_attention(x.q, x.k, x.v, o);
     for (double factor : {1e-3, 7.0, 1e4}) CHECK(max_abs_diff(gau_attention(x.q * factor, x.k, x.v, o), y) < 1e-12);
-    CHECK(max_abs_diff(gau_attention(x.q * 7, x.k, x.v, {.causal = causal}),
-                       gau_attention(x.q, x.k, x.v, {.causal = causal})) > 1e-2);
+    CHECK(max_abs_diff(gau_attention(x.q * 7, x.k, x.v, {.mask = {.causal = causal}}),
+                       gau_attention(x.q, x.k, x.v, {.mask = {.causal = causal}})) > 1e-2);
   }
   // Rows of A sum to 1, or to 0 where no score is positive.
   const Tensor one = ones({2, 6, 1}, {f64}), sums = gau_attention(x.q, x.k, one, {.kind = GauKind::rownorm});
@@ -238,7 +238,7 @@ TEST_CASE("gau_attention: computed tile by tile it is the same", "[gau_attention
         for (auto [rows, cols] : tilings) {
           Rand rand(13);
           const Sample x(rand, {2, 11, 4}, {2, 11, 4}, 3);
-          const GauAttentionOptions o{.kind = kind, .length = length, .constant_length = 9, .causal = causal};
+          const GauAttentionOptions o{.kind = kind, .length = length, .constant_length = 9, .mask = {.causal = causal}};
           // L of each row [11, 1]
           Tensor l = full({11, 1}, length == GauLength::constant ? 9 : 11, {f64});
           if (length == GauLength::visible && causal) l = reshape(arange(1, 12, 1, {f64}), {11, 1});
@@ -265,7 +265,7 @@ TEST_CASE("gau_attention: computed tile by tile it is the same", "[gau_attention
 
 TEST_CASE("gau_attention: padded ≡ truncated, whatever stands behind the mask", "[gau_attention][identity]") {
   each_option([&](const GauAttentionOptions& o) {
-    if (o.causal) return;  // queries align at the end of all keys, real or not: the layer's test has that
+    if (o.mask.causal) return;  // queries align at the end of all keys, real or not: the layer's test has that
     const Sample x = square_sample(8);
     const Tensor mask = prefix_mask(6, 4, 4);
     const Tensor want = gau_attention(x.q, narrow(x.k, 1, 0, 4), narrow(x.v, 1, 0, 4), o, narrow(x.bias, 1, 0, 4));

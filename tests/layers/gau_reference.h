@@ -45,6 +45,13 @@ inline Matrix columns(const Matrix& a, std::size_t first, std::size_t width) {
   return c;
 }
 
+/// gau_attention with b and the mask of keys beside the options.
+inline Tensor gau_attention(const Tensor& q, const Tensor& k, const Tensor& v, GauAttentionOptions o, const Tensor& bias,
+                            const Tensor& key_mask = {}, Rng* rng = nullptr) {
+  o.bias = bias, o.mask.keys = key_mask;
+  return sluice::gau_attention(q, k, v, o, rng);
+}
+
 /// Where the scores are not smooth: the smallest distance to relu's kink and to a tie of top-k.
 struct Margin {
   double value = INFINITY;
@@ -60,8 +67,11 @@ inline Matrix attention_reference(const Matrix& q, const Matrix& k, const Matrix
   for (bool r : real) all_real += r;
   for (std::size_t i = 0; i < m; ++i) {
     std::vector<std::size_t> visible;
-    for (std::size_t j = 0; j < n; ++j)
-      if (real[j] && (!o.causal || j + m <= i + n)) visible.push_back(j);
+    for (std::size_t j = 0; j < n; ++j) {
+      const auto ahead = static_cast<int64_t>(j + m) - static_cast<int64_t>(i + n);  // p_j − p_i
+      const bool near = o.mask.window == 0 || std::abs(ahead) < o.mask.window;
+      if (real[j] && near && (!o.mask.causal || ahead <= 0)) visible.push_back(j);
+    }
     double length = static_cast<double>(o.constant_length);
     if (o.length == GauLength::n) length = all_real;
     if (o.length == GauLength::visible) length = static_cast<double>(visible.size());
@@ -227,7 +237,7 @@ inline Matrix gau_reference(const Gau& g, const Matrix& x, const std::vector<boo
       }
     if (o.use_rope) q = rope_reference(q, o.rope), k = rope_reference(k, o.rope);
     const GauAttentionOptions a{.kind = o.kind, .length = *o.length, .constant_length = o.constant_length,
-                                .causal = o.causal, .top_k = o.top_k};
+                                .mask = {.causal = o.causal, .window = o.window}, .top_k = o.top_k};
     const Matrix av = attention_reference(q, k, columns(uvz, e + head * e / h, e / h), a, bias, real, margin);
     for (std::size_t i = 0; i < av.size(); ++i)
       for (std::size_t c = 0; c < e / h; ++c) mixed[i][head * e / h + c] *= av[i][c];

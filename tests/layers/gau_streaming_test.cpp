@@ -74,6 +74,40 @@ TEST_CASE("gau: streaming past 512 positions in f32, and softmax_plus past its f
   }
 }
 
+TEST_CASE("gau: a window is that of the loops, streams, and bounds the state", "[gau][streaming]") {
+  for (GauKind kind : kGauKinds)
+    for (GauLength length : {GauLength::visible, GauLength::constant})
+      for (GauBias bias : {GauBias::none, GauBias::toeplitz})
+        for (int64_t window : {1, 4, 16}) {
+          GauOptions o = streamable(kind, length, bias, 2);
+          o.window = window;
+          Rand rand(6);
+          const Gau g = random_gau(o, rand);
+          const Tensor x = random_tensor({2, 17, 5}, f64, rand), full = g(x);
+          INFO(name_of(kind) << " length " << static_cast<int>(length) << " window " << window);
+          CHECK(max_abs_diff(full, gau_reference(g, x, {})) < 1e-12);
+          for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{1}, {5, 1, 9}, {17}})
+            CHECK(max_abs_diff(streamed(g, x, sizes), full) < 1e-10);
+          CHECK(g.step(x, {}).second.numel() == 2 * std::min<int64_t>(17, window) * (4 + 6));
+        }
+}
+
+TEST_CASE("gau: documents see nothing of each other", "[gau]") {
+  for (bool causal : {false, true})
+    for (GauKind kind : kGauKinds) {
+      GauOptions o{.dim = 5, .expansion = 6, .key_dim = 4, .kind = kind, .causal = causal, .length = GauLength::visible};
+      o.use_rope = false;  // positions run through all documents
+      Rand rand(7);
+      const Gau g = random_gau(o, rand);
+      const Tensor x = random_tensor({1, 9, 5}, f64, rand);
+      const Tensor documents = Tensor::from(std::vector<int64_t>{0, 0, 0, 0, 1, 1, 1, 1, 1}, {1, 9});
+      const Tensor y = g(x, {}, nullptr, {.query_segments = documents, .key_segments = documents});
+      CHECK(max_abs_diff(narrow(y, 1, 0, 4), g(narrow(x, 1, 0, 4))) < 1e-13);
+      CHECK(max_abs_diff(narrow(y, 1, 4, 5), g(narrow(x, 1, 4, 5))) < 1e-13);
+      CHECK_THROWS_AS(g(x, {}, nullptr, {.causal = true}), ValueError);
+    }
+}
+
 TEST_CASE("gau: the state holds s + e numbers a token", "[gau][streaming]") {
   GauOptions o = streamable(GauKind::su, GauLength::visible, GauBias::none, 2);
   Rand rand(3);
@@ -83,17 +117,17 @@ TEST_CASE("gau: the state holds s + e numbers a token", "[gau][streaming]") {
   int64_t capacity = 0, moves = 0;
   for (int64_t i = 0; i < 40; ++i) {
     state = g.step(narrow(x, 1, i, 1), std::move(state)).second;
-    CHECK(state.keys.numel() + state.values.numel() == 3 * state.keys.dim(2) * (4 + 6));
-    CHECK(state.keys.dim(2) == state.values.dim(2));
-    CHECK(state.keys.dim(2) < std::max<int64_t>(2, 2 * (i + 1)));
-    if (state.keys.dim(2) != capacity) capacity = state.keys.dim(2), ++moves;
+    CHECK(state.rings[0].numel() + state.rings[1].numel() == 3 * state.rings[0].dim(2) * (4 + 6));
+    CHECK(state.rings[0].dim(2) == state.rings[1].dim(2));
+    CHECK(state.rings[0].dim(2) < std::max<int64_t>(2, 2 * (i + 1)));
+    if (state.rings[0].dim(2) != capacity) capacity = state.rings[0].dim(2), ++moves;
   }
   CHECK(moves <= 7);  // doubling
-  CHECK_FALSE(state.keys.requires_grad());
+  CHECK_FALSE(state.rings[0].requires_grad());
   Rng rng(1);
   const Gau first({.dim = 768, .causal = true}, rng);  // SPEC §3: 1664 numbers a token
   state = first.step(zeros({1, 1, 768}), {}).second;
-  CHECK(state.keys.numel() + state.values.numel() == 1664);
+  CHECK(state.rings[0].numel() + state.rings[1].numel() == 1664);
 }
 
 TEST_CASE("gau: streaming has no history and needs no dropout", "[gau][streaming]") {

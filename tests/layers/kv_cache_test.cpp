@@ -4,7 +4,7 @@
 #include "support/catch.h"
 
 #include <sluice/core/node.h>
-#include <sluice/layers/heads/kv_cache.h>
+#include <sluice/layers/nn/kv_cache.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/view.h>
 
@@ -37,30 +37,29 @@ TEST_CASE("kv_cache: keeps what a list would, for every window and every cut of 
          {std::vector<int64_t>{1}, {2}, {3, 1}, {5, 1, 1, 1}, {4}, {7}, {8, 1, 1}, {1, 1, 13}, {26}, {0, 2}})
       for (auto order : {KvCache::Order::position, KvCache::Order::any}) {
         KvCache cache;
-        cache.window = window;
         for (std::size_t step = 0; cache.length < 26; ++step) {
           const int64_t before = cache.length, m = std::min(sizes[step % sizes.size()], 26 - before);
           const int64_t total = before + m;
-          const KvCache::Rows seen = cache.append(rows(k, before, total), rows(v, before, total), order);
+          const std::vector<Tensor> seen = cache.append({rows(k, before, total), rows(v, before, total)}, window, order);
           INFO("window " << window << ", " << m << " rows after " << before);
           const int64_t kept = window > 0 ? std::min(window, total) : total;
           REQUIRE(cache.length == total);
           REQUIRE(cache.stored() == kept);
-          CHECK(same_bits(cache.stored_keys(), rows(k, total - kept, total)));
-          CHECK(same_bits(cache.stored_values(), rows(v, total - kept, total)));
+          CHECK(same_bits(cache.rows()[0], rows(k, total - kept, total)));
+          CHECK(same_bits(cache.rows()[1], rows(v, total - kept, total)));
           CHECK(cache.numel() == 2 * 3 * kept * (4 + 5));
           // Query before + i reaches back to before + i − (W − 1).
           if (m == 0) continue;
           const int64_t first = window > 0 ? std::max<int64_t>(0, before - (window - 1)) : 0;
-          REQUIRE(seen.keys.dim(2) >= total - first);
-          const int64_t extra = seen.keys.dim(2) - (total - first);  // before a window is full, all may come
+          REQUIRE(seen[0].dim(2) >= total - first);
+          const int64_t extra = seen[0].dim(2) - (total - first);  // before a window is full, all may come
           const Tensor want_k = rows(k, first - extra, total), want_v = rows(v, first - extra, total);
           if (order == KvCache::Order::position) {
-            CHECK(same_bits(seen.keys, want_k));
-            CHECK(same_bits(seen.values, want_v));
+            CHECK(same_bits(seen[0], want_k));
+            CHECK(same_bits(seen[1], want_v));
           } else {
-            CHECK(as_set(seen.keys) == as_set(want_k));
-            CHECK(as_set(cat({seen.keys, seen.values}, 3)) == as_set(cat({want_k, want_v}, 3)));
+            CHECK(as_set(seen[0]) == as_set(want_k));
+            CHECK(as_set(cat({seen[0], seen[1]}, 3)) == as_set(cat({want_k, want_v}, 3)));
           }
         }
       }
@@ -70,18 +69,17 @@ TEST_CASE("kv_cache: a window takes the memory of W rows and no more; without on
   Rand rand(2);
   for (int64_t window : {0, 1, 6, 16}) {
     KvCache cache;
-    cache.window = window;
     int moves = 0;
     const std::byte* at = nullptr;
     for (int64_t i = 0; i < 50; ++i) {
-      cache.append(random_tensor({1, 2, 1, 4}, f32, rand), random_tensor({1, 2, 1, 4}, f32, rand));
-      if (cache.keys.raw() != at) at = cache.keys.raw(), ++moves;
-      if (window > 0) CHECK(cache.keys.dim(2) <= window);
-      if (window > 0 && i + 1 >= window) CHECK(cache.keys.numel() + cache.values.numel() == 2 * 2 * window * 4);
-      if (window == 0) CHECK(cache.keys.dim(2) < std::max<int64_t>(2, 2 * (i + 1)));
+      cache.append({random_tensor({1, 2, 1, 4}, f32, rand), random_tensor({1, 2, 1, 4}, f32, rand)}, window);
+      if (cache.rings[0].raw() != at) at = cache.rings[0].raw(), ++moves;
+      if (window > 0) CHECK(cache.rings[0].dim(2) <= window);
+      if (window > 0 && i + 1 >= window) CHECK(cache.rings[0].numel() + cache.rings[1].numel() == 2 * 2 * window * 4);
+      if (window == 0) CHECK(cache.rings[0].dim(2) < std::max<int64_t>(2, 2 * (i + 1)));
     }
     CHECK(moves <= 7);
-    CHECK(cache.keys.dtype() == f32);
+    CHECK(cache.rings[0].dtype() == f32);
   }
 }
 
@@ -93,47 +91,67 @@ TEST_CASE("kv_cache: copies never disturb each other", "[kv_cache]") {
     for (int64_t shared = 0; shared < 9; ++shared)
       for (int64_t m : {1, 2, 3}) {
         KvCache cache;
-        cache.window = window;
-        for (int64_t i = 0; i < shared; ++i) cache.append(rows(k, i, i + 1), rows(v, i, i + 1));
+        for (int64_t i = 0; i < shared; ++i) cache.append({rows(k, i, i + 1), rows(v, i, i + 1)}, window);
         KvCache copy = cache;
-        cache.append(rows(k, shared, shared + m), rows(v, shared, shared + m));
-        copy.append(rows(other, shared, shared + m), rows(other, shared, shared + m));
+        cache.append({rows(k, shared, shared + m), rows(v, shared, shared + m)}, window);
+        copy.append({rows(other, shared, shared + m), rows(other, shared, shared + m)}, window);
         const KvCache third = copy;
-        copy.append(rows(other, 0, 1), rows(other, 0, 1));
+        copy.append({rows(other, 0, 1), rows(other, 0, 1)}, window);
         INFO("window " << window << ", " << shared << " shared rows, " << m << " more");
         const int64_t kept = cache.stored(), total = shared + m;
-        CHECK(same_bits(cache.stored_keys(), rows(k, total - kept, total)));
-        CHECK(same_bits(cache.stored_values(), rows(v, total - kept, total)));
-        CHECK(same_bits(rows(third.stored_keys(), third.stored() - std::min(third.stored(), m), third.stored()),
+        CHECK(same_bits(cache.rows()[0], rows(k, total - kept, total)));
+        CHECK(same_bits(cache.rows()[1], rows(v, total - kept, total)));
+        CHECK(same_bits(rows(third.rows()[0], third.stored() - std::min(third.stored(), m), third.stored()),
                         rows(other, total - std::min(third.stored(), m), total)));
       }
   // Rows that a caller still holds are not overwritten either.
   KvCache ring;
-  ring.window = 2;
-  ring.append(rows(k, 0, 2), rows(v, 0, 2));
-  const KvCache::Rows held = ring.append(rows(k, 2, 3), rows(v, 2, 3), KvCache::Order::any);
-  const Tensor before = clone(held.keys);
-  ring.append(rows(k, 3, 4), rows(v, 3, 4));
-  CHECK(same_bits(held.keys, before));
+  ring.append({rows(k, 0, 2), rows(v, 0, 2)}, 2);
+  const std::vector<Tensor> held = ring.append({rows(k, 2, 3), rows(v, 2, 3)}, 2, KvCache::Order::any);
+  const Tensor before = clone(held[0]);
+  ring.append({rows(k, 3, 4), rows(v, 3, 4)}, 2);
+  CHECK(same_bits(held[0], before));
+}
+
+TEST_CASE("kv_cache: rows of different heads and widths, as many kinds as a layer keeps", "[kv_cache]") {
+  Rand rand(4);
+  const Tensor k = random_tensor({2, 4, 9, 3}, f64, rand), v = random_tensor({2, 2, 9, 5}, f64, rand),
+               c = random_tensor({2, 1, 9, 1}, f64, rand);
+  for (int64_t window : {0, 4}) {
+    KvCache cache;
+    for (int64_t at = 0; at < 9; at += 3) {
+      const std::vector<Tensor> seen =
+          cache.append({rows(k, at, at + 3), rows(v, at, at + 3), rows(c, at, at + 3)}, window);
+      const int64_t first = window > 0 ? std::max<int64_t>(0, at - (window - 1)) : 0;
+      REQUIRE(seen.size() == 3);
+      CHECK(same_bits(seen[0], rows(k, first, at + 3)));
+      CHECK(same_bits(seen[1], rows(v, first, at + 3)));
+      CHECK(same_bits(seen[2], rows(c, first, at + 3)));
+    }
+    CHECK(same_bits(cache.rows()[2], rows(c, window > 0 ? 9 - window : 0, 9)));
+    CHECK(cache.numel() == 2 * cache.stored() * (4 * 3 + 2 * 5 + 1));
+    CHECK_THROWS_AS(cache.append({rows(k, 0, 1), rows(v, 0, 1)}, window), ValueError);  // one kind is missing
+    CHECK_THROWS_WITH(cache.append({rows(k, 0, 1), rows(v, 0, 1), rows(c, 0, 1)}, 7), Contains("window"));
+    CHECK(cache.length == 9);
+  }
 }
 
 TEST_CASE("kv_cache: has no history, and says what does not fit", "[kv_cache]") {
   Tensor k = ones({2, 3, 4, 5}).requires_grad_();
   KvCache cache;
-  CHECK_THROWS_AS(cache.stored_keys(), ValueError);
+  CHECK_THROWS_AS(cache.rows()[0], ValueError);
   CHECK(cache.numel() == 0);
-  CHECK_FALSE(cache.append(k, k).keys.requires_grad());
-  CHECK_FALSE(cache.keys.requires_grad());
-  CHECK_THROWS_AS(cache.append(ones({2, 3, 5}), ones({2, 3, 5})), ShapeError);
-  CHECK_THROWS_WITH(cache.append(ones({2, 3, 1, 5}), ones({2, 3, 2, 5})),
+  CHECK_FALSE(cache.append({k, k})[0].requires_grad());
+  CHECK_FALSE(cache.rings[0].requires_grad());
+  CHECK_THROWS_AS(cache.append({ones({2, 3, 5}), ones({2, 3, 5})}), ShapeError);
+  CHECK_THROWS_WITH(cache.append({ones({2, 3, 1, 5}), ones({2, 3, 2, 5})}),
                     Contains("[2,3,1,5]") && Contains("[2,3,2,5]"));
-  CHECK_THROWS_WITH(cache.append(ones({1, 3, 1, 5}), ones({1, 3, 1, 5})),
+  CHECK_THROWS_WITH(cache.append({ones({1, 3, 1, 5}), ones({1, 3, 1, 5})}),
                     Contains("[1,3,1,5]") && Contains("kv_cache"));
-  CHECK_THROWS_WITH(cache.append(ones({2, 2, 1, 5}), ones({2, 2, 1, 5})), Contains("[2,2,1,5]"));
-  CHECK_THROWS_WITH(cache.append(ones({2, 3, 1, 5}), ones({2, 3, 1, 6})), Contains("values") && Contains("[2,3,1,6]"));
-  CHECK_THROWS_AS(cache.append(ones({2, 3, 1, 5}, {f64}), ones({2, 3, 1, 5}, {f64})), DTypeError);
+  CHECK_THROWS_WITH(cache.append({ones({2, 2, 1, 5}), ones({2, 2, 1, 5})}), Contains("[2,2,1,5]"));
+  CHECK_THROWS_WITH(cache.append({ones({2, 3, 1, 5}), ones({2, 3, 1, 6})}), Contains("values") && Contains("[2,3,1,6]"));
+  CHECK_THROWS_AS(cache.append({ones({2, 3, 1, 5}, {f64}), ones({2, 3, 1, 5}, {f64})}), DTypeError);
   CHECK(cache.length == 4);
   KvCache wrong;
-  wrong.window = -1;
-  CHECK_THROWS_AS(wrong.append(k, k), ValueError);
+  CHECK_THROWS_AS(wrong.append({k, k}, -1), ValueError);
 }

@@ -135,7 +135,7 @@ TEST_CASE("mc_tfm: one chunk without the linear term is a Transformer block", "[
   std::vector<Tensor> part = split(f.qkv(f.attention_norm(x)), {6, 6, 6}, -1);
   for (Tensor& t : part) t = transpose(unflatten(t, -1, {3, 2}), 1, 2);
   const Tensor mha = gau_attention(rope(part[0], o.rope), rope(part[1], o.rope), part[2],
-                                   {.kind = GauKind::softmax, .causal = true});
+                                   {.kind = GauKind::softmax, .mask = {.causal = true}});
   const Tensor y = x + f.out(flatten(transpose(mha, 1, 2), 2, 3));
   CHECK(max_abs_diff(f(x), y + f.glu(f.glu_norm(y))) < 1e-13);
 }

@@ -66,16 +66,16 @@ TEST_CASE("multi_head_attention: size of the state", "[attention][streaming]") {
       State state;
       int moves = 0;  // a state that nobody else holds stays where it is
       for (int64_t i = 1; i <= 40; ++i) {
-        const std::byte* before = i > 1 ? state.cache.keys.raw() : nullptr;
+        const std::byte* before = i > 1 ? state.cache.rings[0].raw() : nullptr;
         state = a.step(zeros({3, 1, 8}), std::move(state)).second;
-        if (state.cache.keys.raw() != before) ++moves;
+        if (state.cache.rings[0].raw() != before) ++moves;
         CHECK(state.cache.numel() == 3 * 2 * g * 6 * (window ? std::min(i, window) : i));
-        const int64_t memory = state.cache.keys.numel() + state.cache.values.numel();
+        const int64_t memory = state.cache.rings[0].numel() + state.cache.rings[1].numel();
         if (window && i >= window) CHECK(memory == 3 * 2 * g * window * 6);
       }
       CHECK(state.cache.length == 40);
       CHECK(moves <= (window ? 4 : 7));
-      CHECK_FALSE(state.cache.keys.requires_grad());
+      CHECK_FALSE(state.cache.rings[0].requires_grad());
     }
   MultiHeadAttentionOptions o{.dim = 8, .heads = 2, .value_dim = 3, .causal = true, .window = 4, .dilation = 3};
   Rng rng(1);

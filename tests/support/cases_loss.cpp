@@ -1,7 +1,6 @@
-// Rows: ops/loss.h, ops/dropout.h, ops/attention/attention_weights.h.
+// Rows: ops/loss.h, ops/dropout.h.
 #include "support/op_cases.h"
 
-#include <sluice/ops/attention/attention_weights.h>
 #include <sluice/ops/dropout.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/loss.h>
@@ -131,29 +130,6 @@ void add_loss_cases(Cases& c) {
                    return dropout(x[0], p, rng);
                  },
                  .reference = elementwise([p](const std::vector<double>& v) { return p == 0 ? v[0] : 0 * v[0]; }), .exact = true});
-
-  // GAU's weights: the kinks of relu are kept away by positive scores in one row, negative in another.
-  struct Weight {
-    const char* op;
-    Tensor (*f)(const Tensor&, const Tensor&, const Tensor&, double);
-    double (*phi)(double);
-    Input score;
-  };
-  for (const Weight& k : {Weight{"relu2_weight", relu2_weight, [](double x) { return x > 0 ? x * x : 0; }, away({}, {0}, -2, 2, 0.4)},
-                          {"laplace_weight", laplace_weight, ref_laplace, real({}, -0.3, 3)}}) {
-    Input t = k.score, b = real({4}, -0.05, 0.05), w = positive({4, 4});
-    t.shape = {2, 4, 4};
-    c.push_back({.op = k.op, .variant = "no bias", .inputs = {t, w}, .call = [f = k.f](const In& x) { return f(x[0], {}, x[1], 0.5); },
-                 .reference = elementwise([phi = k.phi](const std::vector<double>& v) { return phi(0.5 * v[0]) * v[1]; }),
-                 .ulps = 16, .large = {{30, 80, 80}, {80, 80}}});
-    c.push_back({.op = k.op, .variant = "bias", .inputs = {t, b, w}, .call = [f = k.f](const In& x) { return f(x[0], x[1], x[2], 0.5); },
-                 .reference = elementwise([phi = k.phi](const std::vector<double>& v) { return phi(0.5 * v[0] + v[1]) * v[2]; }),
-                 .ulps = 16});
-    c.push_back({.op = k.op, .variant = "weight 0 hides NaN", .inputs = {t, mask({4, 4})},
-                 .call = [f = k.f](const In& x) { return f(log(masked_fill(square(x[0]), !x[1], -1)), {}, x[1] * ones_of(x[0]), 1); },
-                 .reference = elementwise([phi = k.phi](const std::vector<double>& v) { return v[1] != 0 ? phi(std::log(v[0] * v[0])) : 0.0; }),
-                 .ulps = 64});
-  }
 }
 
 }  // namespace sluice::testing

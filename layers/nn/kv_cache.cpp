@@ -1,0 +1,108 @@
+#include <sluice/layers/nn/kv_cache.h>
+
+#include <sluice/core/node.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/view.h>
+
+#include <algorithm>
+
+namespace sluice {
+
+namespace {
+
+const char* name_of_ring(std::size_t i) { return i == 0 ? "keys" : i == 1 ? "values" : "further rows"; }
+
+void check_fresh(const std::vector<Tensor>& fresh, const std::vector<Tensor>& rings) {
+  if (fresh.empty() || (!rings.empty() && fresh.size() != rings.size()))
+    fail<ValueError>("kv_cache: got ", fresh.size(), " tensors of rows for a cache of ", rings.size());
+  for (std::size_t i = 0; i < fresh.size(); ++i) {
+    const Tensor& next = fresh[i];
+    if (next.rank() != 4 || next.dim(0) != fresh[0].dim(0) || next.dim(2) != fresh[0].dim(2))
+      fail("kv_cache: got ", name_of_ring(i), "=", next, " beside keys=", fresh[0], "; need [batch, heads, m, width]");
+    if (rings.empty()) continue;
+    const Tensor& old = rings[i];
+    if (old.dim(0) != next.dim(0) || old.dim(1) != next.dim(1) || old.dim(3) != next.dim(3))
+      fail("kv_cache: ", name_of_ring(i), "=", next, " do not continue a cache of ", old,
+           "; need equal batch, heads and width");
+    if (old.dtype() != next.dtype())
+      fail<DTypeError>("kv_cache: ", name_of_ring(i), " of ", next.dtype(), " do not continue a cache of ", old.dtype());
+  }
+}
+
+/// `old` if it has `room` rows and nobody else sees it; else fresh memory that starts with its first `used` rows.
+Tensor with_room(const Tensor& old, const Tensor& like, int64_t used, int64_t room) {
+  const bool shared = old.defined() && (old.ref()->use_count() > 1 || old.impl().storage->use_count() > 1);
+  if (old.defined() && old.dim(2) == room && !shared) return old;
+  Tensor fresh = empty({like.dim(0), like.dim(1), room, like.dim(3)}, like.options());
+  if (used > 0) {
+    Tensor head = narrow(fresh, 2, 0, used);
+    copy_(head, narrow(old, 2, 0, used));
+  }
+  return fresh;
+}
+
+/// Rows `from` … of x to the places of the positions first, first + 1, … in a ring (or a plain list).
+void write_rows(Tensor& ring, const Tensor& x, int64_t from, int64_t first) {
+  const int64_t capacity = ring.dim(2);
+  for (int64_t p = first, end = first + x.dim(2) - from; p < end;) {
+    const int64_t row = p % capacity, count = std::min(end - p, capacity - row);
+    Tensor place = narrow(ring, 2, row, count);
+    copy_(place, narrow(x, 2, from + p - first, count));
+    p += count;
+  }
+}
+
+Tensor in_order(const KvCache& cache, const Tensor& ring) {
+  const int64_t start = cache.window > 0 && cache.length > cache.window ? cache.length % cache.window : 0;
+  if (start == 0) return narrow(ring, 2, 0, cache.stored());
+  return cat({narrow(ring, 2, start, cache.window - start), narrow(ring, 2, 0, start)}, 2);
+}
+
+}  // namespace
+
+std::vector<Tensor> KvCache::rows() const {
+  if (rings.empty()) fail<ValueError>("kv_cache: the cache is empty");
+  std::vector<Tensor> all;
+  for (const Tensor& ring : rings) all.push_back(in_order(*this, ring));
+  return all;
+}
+
+std::vector<Tensor> KvCache::append(const std::vector<Tensor>& fresh, int64_t wanted_window, Order order) {
+  check_fresh(fresh, rings);
+  if (wanted_window < 0) fail<ValueError>("kv_cache: window must not be negative — got ", wanted_window);
+  if (length > 0 && window != wanted_window)
+    fail<ValueError>("kv_cache: a state with window ", window, " is of another layer; need ", wanted_window);
+  NoGrad guard;
+  window = wanted_window;
+  if (rings.empty()) rings.resize(fresh.size());
+  const int64_t m = fresh[0].dim(2), before = stored(), capacity = rings[0].defined() ? rings[0].dim(2) : 0;
+  const int64_t total = length + m;
+  const bool wraps = window > 0 && total > window;
+  std::vector<Tensor> seen;
+  if (wraps && m > 1) {  // the first of the new queries see rows that the last ones overwrite
+    const int64_t reach = std::min(before, window - 1);
+    for (std::size_t i = 0; i < fresh.size(); ++i)
+      seen.push_back(reach == 0 ? contiguous(fresh[i])
+                                : cat({narrow(in_order(*this, rings[i]), 2, before - reach, reach), fresh[i]}, 2));
+  }
+  int64_t room = total > capacity ? std::max(total, 2 * capacity) : capacity;
+  if (window > 0) room = std::min(room, window);
+  const int64_t skipped = wraps ? std::max<int64_t>(0, m - window) : 0;  // overwritten in the same call
+  for (std::size_t i = 0; i < fresh.size(); ++i) {
+    rings[i] = with_room(rings[i], fresh[i], std::min(length, capacity), room);
+    write_rows(rings[i], fresh[i], skipped, length + skipped);
+  }
+  length = total;
+  if (!seen.empty()) return seen;
+  if (order == Order::position) return rows();
+  for (const Tensor& ring : rings) seen.push_back(narrow(ring, 2, 0, stored()));
+  return seen;
+}
+
+int64_t KvCache::numel() const {
+  int64_t numbers = 0;
+  for (const Tensor& ring : rings) numbers += ring.dim(0) * ring.dim(1) * stored() * ring.dim(3);
+  return numbers;
+}
+
+}  // namespace sluice

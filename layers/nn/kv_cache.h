@@ -1,0 +1,35 @@
+// What a stream of attention keeps of earlier tokens: keys, values, and whatever else a layer reads by token.
+#pragma once
+
+#include <sluice/core/tensor.h>
+
+#include <vector>
+
+namespace sluice {
+
+/// A value: a copy shares memory until one of the copies is appended to, which then takes memory of its own.
+///
+/// Without a window capacity doubles, so a token costs O(1) copies, amortised. With a window of W only the last W
+/// rows are kept: once full, the row of position p is p mod W, and the memory never grows again.
+struct KvCache {
+  /// keys, values, …: [batch, heads, capacity, width], heads and width of each its own.
+  std::vector<Tensor> rings;
+  int64_t length = 0;  // tokens seen
+  int64_t window = 0;  // W; 0 keeps everything
+
+  enum class Order { position, any };
+
+  /// Stores m more tokens, each of `fresh` [batch, heads, m, width]. Returns for each all rows that their queries may
+  /// look at, the new ones last: everything so far, or with a window the W − 1 rows before and the m new ones. With
+  /// Order::any they may come permuted where that saves a copy. Without history. ShapeError when the shapes do not
+  /// continue the stream, ValueError for another window than before.
+  std::vector<Tensor> append(const std::vector<Tensor>& fresh, int64_t window = 0, Order order = Order::position);
+  /// Number of rows kept: length, or with a window at most W.
+  int64_t stored() const { return window > 0 && window < length ? window : length; }
+  /// The stored rows by position, each [batch, heads, stored(), width]. ValueError for an empty cache.
+  std::vector<Tensor> rows() const;
+  /// Numbers in the stored rows.
+  int64_t numel() const;
+};
+
+}  // namespace sluice

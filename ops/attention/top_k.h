@@ -1,0 +1,25 @@
+// The k best scores of a row as a mask (Zhao et al. 2019, "Explicit Sparse Transformer").
+#pragma once
+
+#include <sluice/ops/attention/attention.h>
+
+namespace sluice {
+
+enum class TopKTies {
+  index,      // exactly k: of equal scores the first key
+  threshold,  // all scores >= the k-th best
+};
+/// The k best entries of each row of scores [..., n], among those `allowed` (bool, broadcasts; undefined: all).
+/// A row with fewer than k allowed keeps them all. bool, of the scores' shape. No gradient.
+Tensor topk_mask(const Tensor& scores, int64_t k, TopKTies ties = TopKTies::index, const Tensor& allowed = {});
+
+namespace detail {
+
+/// The pairs of attention(q, k, ·, options) with the k best scores of their rows, as AttentionMask::dense; operands of
+/// rank 4, options checked. Undefined for all pairs. 128 rows of scores at a time; the answer takes m·n bytes a head.
+Tensor best_pairs(const Tensor& q, const Tensor& k, const AttentionOptions& options, int64_t top,
+                  TopKTies ties = TopKTies::index);
+
+}  // namespace detail
+
+}  // namespace sluice
