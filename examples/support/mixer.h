@@ -14,9 +14,7 @@ namespace sluice::examples {
 inline int64_t state_size(const MultiHeadAttention::State& s) { return s.cache.numel(); }
 inline int64_t state_size(const LinearState& s) { return s.numel(); }
 inline int64_t state_size(const FusedAttention::State& s) { return s.cache.numel() + s.sums.numel(); }
-inline int64_t state_size(const Gau::State& s) {
-  return s.keys.dim(0) * s.keys.dim(1) * s.length * (s.keys.dim(3) + s.values.dim(3));
-}
+inline int64_t state_size(const Gau::State& s) { return s.numel(); }
 inline int64_t state_size(const Flash::State& s) {
   int64_t n = 0;
   for (const Tensor* t : {&s.mixed.sum, &s.mixed.k_quad, &s.mixed.k_lin, &s.mixed.v, &s.shift})

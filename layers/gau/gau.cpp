@@ -134,6 +134,7 @@ std::pair<Tensor, Gau::State> Gau::step(const Tensor& x, State state) const {
     fail<ValueError>("gau: only a causal layer with length visible or constant can be streamed; with L = n every "
                      "earlier output would change");
   NoGrad guard;
+  state.check_batch("gau", x);
   auto [u, q, k, v] = project(x, state.length);
   const std::vector<Tensor> rows = state.append({k, v}, options.window);
   const GauAttentionOptions a = attention_options(x.dim(1), rows[0].dim(2), {});

@@ -27,8 +27,7 @@ std::pair<Tensor, MultiHeadAttention::State> MultiHeadAttention::step(const Tens
   check_x(x);
   NoGrad guard;
   KvCache& cache = state.cache;
-  if (!cache.rings.empty() && cache.rings[0].dim(0) != x.dim(0))
-    fail("multi_head_attention: a state of batch ", cache.rings[0].dim(0), " does not continue with x=", x);
+  cache.check_batch("multi_head_attention", x);
   const Tensor normed = norm(x), queried = queries(normed, cross() ? 0 : cache.length);
   const int64_t m = x.dim(1);
   std::vector<Tensor> rows;

@@ -99,6 +99,11 @@ std::vector<Tensor> KvCache::append(const std::vector<Tensor>& fresh, int64_t wa
   return seen;
 }
 
+void KvCache::check_batch(const char* layer, const Tensor& x) const {
+  if (!rings.empty() && x.rank() > 0 && rings[0].dim(0) != x.dim(0))
+    fail(layer, ": a state of batch ", rings[0].dim(0), " does not continue with x=", x);
+}
+
 int64_t KvCache::numel() const {
   int64_t numbers = 0;
   for (const Tensor& ring : rings) numbers += ring.dim(0) * ring.dim(1) * stored() * ring.dim(3);

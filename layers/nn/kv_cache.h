@@ -24,6 +24,8 @@ struct KvCache {
   /// Order::any they may come permuted where that saves a copy. Without history. ShapeError when the shapes do not
   /// continue the stream, ValueError for another window than before.
   std::vector<Tensor> append(const std::vector<Tensor>& fresh, int64_t window = 0, Order order = Order::position);
+  /// ShapeError, naming `layer`, unless x [batch, m, ·] is of the cache's batch.
+  void check_batch(const char* layer, const Tensor& x) const;
   /// Number of rows kept: length, or with a window at most W.
   int64_t stored() const { return window > 0 && window < length ? window : length; }
   /// The stored rows by position, each [batch, heads, stored(), width]. ValueError for an empty cache.

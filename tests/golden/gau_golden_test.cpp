@@ -76,7 +76,7 @@ struct Parts {
     if (!c.text("rope").empty()) q = rope(q), k = rope(k);
     GauAttentionOptions o{.kind = gau_kind_from_name(c.text("kind")), .length = length_of(c), .bias = bias};
     o.mask.causal = is_causal(c);
-    if (c.has("pad")) o.mask.keys = c.get("pad") > 0.5;
+    if (c.has("pad")) o.mask.keys = unsqueeze(c.get("pad") > 0.5, 0);
     return matmul(silu(matmul(x, wu)) * gau_attention(q, k, silu(matmul(x, wv)), o), wo);
   }
 };

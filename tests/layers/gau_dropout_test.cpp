@@ -91,7 +91,7 @@ TEST_CASE("gau_attention: the rules of an AttentionMask, as weights of hidden pa
       // One row by hand: query 7 of batch 0, head 1.
       std::vector<std::vector<double>> rows, values;
       for (int64_t key = 3; key <= 7; ++key) {
-        if (key < 5 || !select(select(select(keys, 0, 0), 0, 1), 0, key).item<bool>()) continue;
+        if (key < 5 || select(select(select(keys, 0, 0), 0, 1), 0, key).item() == 0) continue;
         rows.push_back(select(select(select(k, 0, 0), 0, 1), 0, key).to_vector<double>());
         values.push_back(select(select(select(v, 0, 0), 0, 1), 0, key).to_vector<double>());
       }

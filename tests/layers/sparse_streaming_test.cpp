@@ -63,9 +63,8 @@ TEST_CASE("sparse layers: states — size, history, copies", "[sparse][streaming
   const ThresholdAttention threshold({.dim = 6, .heads = 2, .causal = true, .score_width = 5, .dtype = f64}, rng);
   CHECK(topk.step(x, {}).second.numel() == 2 * 9 * 2 * 6);  // SPEC §15: 2d a token
   const auto state = threshold.step(x, {}).second;
-  CHECK(state.cache.numel() == 2 * 9 * 2 * 6);
-  CHECK(state.score_columns.numel() == 2 * 9 * 5);
-  CHECK_FALSE(state.score_columns.keys.requires_grad());
+  CHECK(state.numel() == 2 * 9 * (2 * 6 + 5));
+  CHECK_FALSE(state.rings[2].requires_grad());
   CHECK_FALSE(topk.step(x, {}).first.requires_grad());
 
   auto twice = [&](const auto& layer) {

@@ -35,7 +35,7 @@ Matrix reference(const TutorialGau& g, const Matrix& x, const std::vector<bool>&
   const std::size_t half = u.empty() ? 1 : u[0].size() / 2;
   // softmax(QKᵀ/√(e/2)): the width of a query is e/2.
   Matrix y = attention_reference(columns(u, 0, half), columns(u, half, half), columns(v, 0, half),
-                                 {.kind = GauKind::softmax, .causal = o.causal}, {}, real);
+                                 {.kind = GauKind::softmax, .mask = {.causal = o.causal}}, {}, real);
   for (std::size_t i = 0; i < y.size(); ++i)
     for (std::size_t c = 0; c < half; ++c) {
       const double gate = o.sigmoid_gate ? 1 / (1 + std::exp(-v[i][half + c])) : v[i][half + c];
