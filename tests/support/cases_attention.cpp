@@ -357,6 +357,17 @@ void add_attention_cases(Cases& c) {
     for (const Sizes& s : masks.more) x.shapes.push_back(dims_of(masks, s));
     if (masks.large.m > 0) x.large = dims_of(masks, masks.large);
     c.push_back(x);
+    x.op = "visible_count";
+    x.call = [=](const In& in) {
+      return visible_count(options_of(masks, in).mask, in[0].dim(0), in[0].dim(1), in[0].dim(2), in[1].dim(2));
+    };
+    x.reference = [pairs = x.reference](const Arrays& xs) {
+      const Array visible = pairs(xs)[0];
+      Array y({visible.shape[0], visible.shape[1], visible.shape[2]});
+      each_index(visible.shape, [&](const Dims& i) { y({i[0], i[1], i[2]}) += visible(i); });
+      return Arrays{y};
+    };
+    c.push_back(x);
   }
 }
 

@@ -1,6 +1,7 @@
 // Rows: ops/gather.h, ops/scan/scan.h, ops/sort.h.
 #include "support/op_cases.h"
 
+#include <sluice/ops/attention/top_k.h>
 #include <sluice/ops/gather.h>
 #include <sluice/ops/scan/scan.h>
 #include <sluice/ops/sort.h>
@@ -188,6 +189,14 @@ void add_index_cases(Cases& c) {
   row("topk", "all", {distinct({2, 4})}, [=](const In& x) { return both(topk(x[0], 4)); }, sorted(-1, true, 4), true);
   row("topk", "ties take the lower index", {levels({4, 9})}, [=](const In& x) { return both(topk(x[0], 4)); },
       sorted(-1, true, 4), true)->flat = "ties";
+  row("topk_mask", "", {levels({4, 9})}, [=](const In& x) { return topk_mask(x[0], 4); },
+      [=](const Arrays& xs) {
+        const Array kept = sorted(-1, true, 4)(xs)[1];
+        Array y(xs[0].shape);
+        each_index(kept.shape, [&](const Dims& i) { y({i[0], static_cast<int64_t>(kept(i))}) = 1; });
+        return Arrays{y};
+      },
+      true)->flat = "bool";
 }
 
 }  // namespace sluice::testing
