@@ -176,12 +176,13 @@ Tensor sinkhorn_block_attention(const Tensor& q_in, const Tensor& k_in, const Te
   auto mixed = [&](const Tensor& blocks) {
     return unflatten(matmul(p, flatten(blocks, 3, 4)), 3, {o.block, blocks.dim(4)});
   };
-  Tensor share, divisor;  // of P on real tokens, [batch, heads, G, B, 1]
+  Tensor share, divisor;  // of a row of P on real tokens, [batch, heads, G, B, 1]
   AttentionOptions a{.scale = x.scale, .dropout = o.dropout};
   if (real.defined()) {
     const Shape full_shape{batch, heads, g, o.block, 1};
     const Tensor own = expand(real, full_shape);
-    share = mixed(own);
+    const Tensor row = sum(p, {3}, keep);  // 1, except where columns were divided last
+    share = mixed(own) / unsqueeze(masked_fill(row, row.detach() == 0.0, 1), 4);
     const Tensor nothing = share.detach() == 0.0;
     divisor = masked_fill(share, nothing, 1);
     const Tensor weight = flatten(squeeze(cat({own, divisor}, 3), 4), 0, 1);  // [batch·heads, G, 2B]

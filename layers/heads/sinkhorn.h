@@ -63,8 +63,8 @@ struct SinkhornBlockOptions {
 Tensor block_permutation(const Tensor& q, const Tensor& k, const SinkhornBlockOptions& options = {},
                          Rng* rng = nullptr);
 /// Each query block attends to its own block of keys and to the one sorted to it, Σ_h P_gh·(block h), slot by slot.
-/// Where padding falls into a sorted slot, its real tokens are averaged, and the slot's weight shrinks with their
-/// share of P: log(share) is added to its scores. m = n; O(n·B) memory for scores, O((n/B)²) for P.
+/// Where padding falls into a sorted slot, its real tokens share out the sum of P's row, and the slot's weight shrinks
+/// with their share of it: log(share) is added to its scores. m = n; O(n·B) memory for scores, O((n/B)²) for P.
 Tensor sinkhorn_block_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                 const SinkhornBlockOptions& options = {}, Rng* rng = nullptr);
 
