@@ -84,9 +84,10 @@ std::string summary_of(const Members& m) {
   for (std::size_t k = 0; k < m.parts.size(); ++k) {
     const auto& p = m.parts[k];
     Row row{p.name.empty() ? "(model)" : p.name, p.type, "", 0};
+    std::set<const TensorImpl*> counted;  // tied weights once
     for (std::size_t i = p.first; i < p.last; ++i) {
       const auto& s = m.slots[i];
-      if (s.tensor->requires_grad()) row.values += s.tensor->numel();
+      if (s.tensor->requires_grad() && counted.insert(s.tensor->ref().get()).second) row.values += s.tensor->numel();
       // Own tensors only: those of no part inside this one.
       std::string rest = p.name.empty() ? s.name : s.name.substr(p.name.size() + 1);
       auto holds = [&](const auto& q) { return q.first <= i && i < q.last; };

@@ -277,6 +277,14 @@ TEST_CASE("module: the summary lists every module with its tensors", "[module]")
   CHECK_THAT(summary(m.blocks[1]), Contains("(model)") && Contains("extra"));
 }
 
+TEST_CASE("module: the summary counts tied weights once", "[module]") {
+  Tied m;
+  const std::string text = summary(m);
+  INFO(text);
+  CHECK(count(m) == 4);
+  CHECK_THAT(text, Contains(" 4  in[") && Contains("out["));  // both are listed
+}
+
 TEST_CASE("to() of a tensor converts by value, also beside the module function", "[module]") {
   Tensor x = ones({2});
   const Tensor y = to(x, f64);
