@@ -3,6 +3,7 @@
 #include <sluice/core/error.h>
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -30,6 +31,46 @@ struct Descriptor {
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
 };
+
+/// A new file in `folder`, called prefix + number + ".tmp" and locked: who can take the lock of such a file knows
+/// that its writer is dead. The kernel drops the lock with the process, also in a container or on another machine,
+/// where process numbers say nothing.
+int create_locked(const std::string& prefix, std::string& path) {
+  static std::atomic<unsigned> counter{0};
+  for (;;) {
+    path = str(prefix, int{::getpid()}, ".", counter++, ".tmp");
+    Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (file.fd < 0 && errno == EEXIST) continue;  // of another process with our number
+    if (file.fd < 0) return -1;
+    // Another save may take a file that is not locked yet for a dead one's: then this is not a name any more.
+    struct stat info;
+    if (::flock(file.fd, LOCK_EX | LOCK_NB) == 0 ? ::fstat(file.fd, &info) == 0 && info.st_nlink > 0
+                                                 : errno != EWOULDBLOCK)  // a file system without locks
+      return std::exchange(file.fd, -1);
+  }
+}
+
+/// prefix + process + "." + number + ".tmp".
+bool is_temporary(const std::string& name, const std::string& prefix) {
+  if (name.size() < prefix.size() + 7 || !name.starts_with(prefix) || !name.ends_with(".tmp")) return false;
+  const std::string numbers = name.substr(prefix.size(), name.size() - prefix.size() - 4);
+  const std::size_t dot = numbers.find('.');
+  return numbers.find_first_not_of("0123456789.") == std::string::npos && dot == numbers.rfind('.') && dot > 0 &&
+         dot < numbers.size() - 1;
+}
+
+/// Removes what killed writers left: files of that prefix that nobody has locked.
+void remove_abandoned(const std::filesystem::path& folder, const std::string& prefix) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    if (!is_temporary(it->path().filename().string(), prefix)) continue;
+    Descriptor file(::open(it->path().c_str(), O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    struct stat info;
+    if (file.fd >= 0 && ::fstat(file.fd, &info) == 0 && S_ISREG(info.st_mode) &&
+        ::flock(file.fd, LOCK_EX | LOCK_NB) == 0)
+      ::unlink(it->path().c_str());
+  }
+}
 
 }  // namespace
 
@@ -100,17 +141,13 @@ void write_file_atomically(const std::string& path, const std::function<void(Fil
   if (directory.fd < 0)
     fail<IOError>("write: cannot open the folder of '", path, "': ", reason(errno));
 
-  // A killed process may have left a file of this name behind: take the next number.
-  static std::atomic<unsigned> counter{0};
-  fs::path temporary;
-  Descriptor file(-1);
-  do {
-    temporary =
-        folder / str(".", target.filename().string(), ".", int{::getpid()}, ".", counter++, ".tmp");
-    file.fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  } while (file.fd < 0 && errno == EEXIST);
+  const std::string prefix = str(".", target.filename().string(), ".");
+  remove_abandoned(folder, prefix);
+  std::string temporary;
+  Descriptor file(create_locked((folder / prefix).string(), temporary));
   if (file.fd < 0)
     fail<IOError>("write: cannot create a file beside '", path, "': ", reason(errno));
+  const Descriptor lock(::dup(file.fd));  // held until the file has its name
 
   try {
     FileWriter writer(path, file.fd);

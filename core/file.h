@@ -50,7 +50,8 @@ class FileWriter {
 /// Lets `body` write to a temporary file in the same folder, syncs it to the disk and renames it to
 /// `path`. If anything throws, the earlier file is whole and the temporary file gone. A symbolic
 /// link is followed, an existing file's permissions are kept; IOError if `path` is not a regular
-/// file.
+/// file. What a killed process left of an earlier save to `path` is removed first; a save that is
+/// still running, in any process, is not disturbed.
 void write_file_atomically(const std::string& path, const std::function<void(FileWriter&)>& body);
 
 }  // namespace sluice

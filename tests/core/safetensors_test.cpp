@@ -4,6 +4,7 @@
 #include "support/temp_folder.h"
 
 #include "support/catch.h"
+#include "support/child.h"
 
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -13,6 +14,7 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <thread>
 
 using namespace sluice;
@@ -226,6 +228,41 @@ TEST_CASE("a failed write leaves the earlier file and no other", "[safetensors]"
   CHECK_THAT(error, Contains(path) && Contains("too large"));
   CHECK(read_file(path) == "earlier");
   CHECK(folder.count() == 1);
+}
+
+TEST_CASE("what a killed save left is removed by the next, what a running one writes is not", "[safetensors]") {
+  TempFolder folder;
+  const std::string path = folder / "x";
+  auto killed = [&] {
+    return testing::in_child([&]() -> std::string {
+      write_file_atomically(path, [](FileWriter& out) {
+        out.write(std::string(1 << 20, 'x'));
+        ::_exit(1);
+      });
+      return "not killed";
+    });
+  };
+  REQUIRE(killed() == "dies");
+  REQUIRE(killed() == "dies");
+  CHECK(folder.count() >= 1);  // the second removes what the first left
+  const std::vector<std::string> others = {".x.tmp", ".x.12.tmp", ".x.1.2.3.tmp", ".x.a.1.tmp", ".x..1.tmp",
+                                           ".x.1..tmp", "x.1.2.tmp", ".y.1.2.tmp", ".x.1.2.tmp~"};
+  for (const auto& name : others) std::ofstream(folder / name) << "mine";
+  put(path, "new");
+  CHECK(read_file(path) == "new");
+  CHECK(folder.count() == 1 + static_cast<std::ptrdiff_t>(others.size()));
+  for (const auto& name : others) CHECK(read_file(folder / name) == "mine");
+
+  write_file_atomically(path, [&](FileWriter& out) {
+    out.write("first");
+    CHECK(testing::in_child([&] { return put(path, "second"), ""; }) == "");
+    CHECK(read_file(path) == "second");
+    put(path, "third");
+    CHECK(read_file(path) == "third");
+    CHECK(folder.count() == 2 + static_cast<std::ptrdiff_t>(others.size()));
+  });
+  CHECK(read_file(path) == "first");
+  CHECK(folder.count() == 1 + static_cast<std::ptrdiff_t>(others.size()));
 }
 
 TEST_CASE("a write follows a link and keeps the permissions", "[safetensors]") {
