@@ -1,12 +1,20 @@
 #include <sluice/core/allocator.h>
 
+#include <sluice/core/error.h>
+
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
+
 #include <atomic>
 #include <bit>
 #include <cstdlib>
 #include <mutex>
 #include <new>
 #include <utility>
-#include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
 #define SLUICE_CACHE_BLOCKS 0
@@ -27,6 +35,7 @@ constexpr int kClasses = 192;
 constexpr int kSmallClasses = 8 + 4 * 3;   // 64…512 in steps of 64, then 640…4096
 constexpr int kBatch = 256;                // blocks that move between a thread's list and the shared one
 constexpr std::size_t kSlab = 1 << 16;     // small blocks are cut from slabs of this size
+constexpr std::size_t kMost = std::size_t{1} << 46;
 
 // Class c holds blocks of size_of_class(c): 64·(c+1) for c < 8, then (5,6,7,8)/4 · 2^k.
 int class_of(std::size_t bytes) {
@@ -41,15 +50,75 @@ std::size_t size_of_class(int c) {
   return static_cast<std::size_t>(5 + (c - 8) % 4) << (k - 2);
 }
 
+// Told below: small blocks, from slabs, by way of the thread's own lists; larger ones, from one pool.
+void* take_small(int c);
+void give_small(int c, void* p) noexcept;
+void* take_large(int c);
+void give_large(int c, void* p) noexcept;
+void* fresh_block(std::size_t bytes);
+[[noreturn, gnu::cold]] void refuse(std::size_t bytes, int64_t cached);
+
+// Statistics. Relaxed atomics: the figures are exact whenever no other thread allocates.
+std::atomic<int64_t> live_bytes{0}, peak_bytes{0}, limit{[] {
+  return int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGE_SIZE) / 2;
+}()};
+
+}  // namespace
+
+namespace detail {
+
+void* allocate(std::size_t bytes) {
+  if (bytes > kMost) refuse(bytes, 0);
+  int c = class_of(bytes);
+#if SLUICE_CACHE_BLOCKS
+  if (c < kSmallClasses) return take_small(c);
+  if (void* p = take_large(c)) return p;
+#endif
+  return fresh_block(size_of_class(c));
+}
+
+void deallocate(void* p, std::size_t bytes) noexcept {
+#if SLUICE_CACHE_BLOCKS
+  int c = class_of(bytes);
+  return c < kSmallClasses ? give_small(c, p) : give_large(c, p);
+#else
+  (void)bytes;
+  std::free(p);
+#endif
+}
+
+void* allocate_counted(std::size_t bytes) {
+  void* p = allocate(bytes);
+  int64_t size = static_cast<int64_t>(size_of_class(class_of(bytes)));
+  int64_t now = live_bytes.fetch_add(size, std::memory_order_relaxed) + size;
+  int64_t peak = peak_bytes.load(std::memory_order_relaxed);
+  while (now > peak && !peak_bytes.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
+  }
+  return p;
+}
+
+void deallocate_counted(void* p, std::size_t bytes) noexcept {
+  live_bytes.fetch_sub(static_cast<int64_t>(size_of_class(class_of(bytes))),
+                       std::memory_order_relaxed);
+  deallocate(p, bytes);
+}
+
+}  // namespace detail
+
+namespace {
+
 struct FreeBlock {
   FreeBlock* next;
+  FreeBlock* next_batch;  // of the first block of a batch in the shared lists, as
+  int count;              // this is
 };
 struct FreeList {
   FreeBlock* head = nullptr;
   int count = 0;
 
   void push(void* p) {
-    head = ::new (p) FreeBlock{head};
+    auto* block = ::new (p) FreeBlock;
+    block->next = std::exchange(head, block);
     ++count;
   }
   void* pop() {
@@ -58,48 +127,58 @@ struct FreeList {
   }
 };
 
+void refuse(std::size_t bytes, int64_t cached) {
+  fail<MemoryError>("allocate: the system has no ", bytes, " bytes — live are ", live_bytes.load(), ", and ", cached,
+                    " that were cached have been returned");
+}
+
+/// What `ask` gets from the system; if it has nothing, the cache is returned first.
+template <class Ask>
+void* fresh(std::size_t bytes, Ask ask) {
+  if (void* p = ask()) return p;
+  const int64_t cached = memory_stats().cached;
+  release_cached_memory();
+  if (void* p = ask()) return p;
+  refuse(bytes, cached);
+}
 void* fresh_block(std::size_t bytes) {
-  void* p = std::aligned_alloc(kAlign, bytes);
-  if (!p) throw std::bad_alloc();
-  return p;
+  return fresh(bytes, [=] { return std::aligned_alloc(kAlign, bytes); });
 }
 
 class Pool {  // blocks larger than 4 KB, shared by all threads
  public:
   void* take(int c) {
-    std::lock_guard lock(mutex_);
-    auto& list = free_[c];
-    if (list.empty()) return nullptr;
-    void* p = list.back();
-    list.pop_back();
+    std::lock_guard lock(mutex);
+    if (free_[c].count == 0) return nullptr;
     cached_ -= static_cast<int64_t>(size_of_class(c));
-    return p;
+    return free_[c].pop();
   }
   void give(int c, void* p) noexcept {
-    try {
-      std::lock_guard lock(mutex_);
-      free_[c].push_back(p);
-      cached_ += static_cast<int64_t>(size_of_class(c));
-    } catch (...) {
-      std::free(p);  // no room to remember it
-    }
+    std::lock_guard lock(mutex);
+    free_[c].push(p);
+    cached_ += static_cast<int64_t>(size_of_class(c));
+    shrink(limit.load(std::memory_order_relaxed));
   }
-  void release() {
-    std::lock_guard lock(mutex_);
-    for (auto& list : free_) {
-      for (void* p : list) std::free(p);
-      list.clear();
-    }
-    cached_ = 0;
+  void trim(int64_t most) {
+    std::lock_guard lock(mutex);
+    shrink(most);
   }
   int64_t cached() {
-    std::lock_guard lock(mutex_);
+    std::lock_guard lock(mutex);
     return cached_;
   }
 
+  std::mutex mutex;
+
  private:
-  std::mutex mutex_;
-  std::vector<void*> free_[kClasses];
+  void shrink(int64_t most) {  // the largest go first
+    for (int c = kClasses; cached_ > most && c-- > 0;)
+      while (free_[c].count && cached_ > most) {
+        std::free(free_[c].pop());
+        cached_ -= static_cast<int64_t>(size_of_class(c));
+      }
+  }
+  FreeList free_[kClasses];
   int64_t cached_ = 0;
 };
 
@@ -108,36 +187,111 @@ Pool& pool() {
   return *p;
 }
 
+/// Opens each slab, which lies at a multiple of kSlab.
+struct Slab {
+  int blocks;        // cut from it
+  int free = 0;      // of these, found in the shared lists: counted by trim()
+  Slab* next = nullptr;
+};
+static_assert(sizeof(Slab) <= kAlign && sizeof(FreeBlock) <= 64);
+Slab* slab_of(void* p) { return reinterpret_cast<Slab*>(reinterpret_cast<std::uintptr_t>(p) & ~(kSlab - 1)); }
+
+/// Pages at a multiple of kSlab, of which the system gives one beside the other; or null.
+void* map_slab() {
+  auto map = [](std::size_t bytes) {
+    void* p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return p == MAP_FAILED ? nullptr : static_cast<std::byte*>(p);
+  };
+  auto rest = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % kSlab; };
+  std::byte* p = map(kSlab);
+  if (!p || rest(p) == 0) return p;
+  ::munmap(p, kSlab);
+  p = map(2 * kSlab);
+  if (!p) return p;
+  const std::size_t before = (kSlab - rest(p)) % kSlab;
+  if (before) ::munmap(p, before);
+  ::munmap(p + before + kSlab, kSlab - before);
+  return p + before;
+}
+
+void* take_large(int c) { return pool().take(c); }
+void give_large(int c, void* p) noexcept { pool().give(c, p); }
+
 /// Small blocks that threads have too many of, in batches. Without it a thread that only frees would hoard
 /// what a thread that only allocates has to ask the system for.
 class SharedLists {
  public:
   void give(int c, FreeList batch) noexcept {
-    std::lock_guard lock(mutex_);
-    try {
-      batches_[c].push_back(batch);
-    } catch (...) {  // no room to remember them: the blocks are lost, the program goes on
-    }
+    std::lock_guard lock(mutex);
+    push(c, batch);
+    const int64_t most = limit.load(std::memory_order_relaxed);
+    if (cached_ > most && cached_ > 2 * after_trim_) return_slabs();  // twice: what is in use elsewhere cannot return
   }
   FreeList take(int c) {
     {
-      std::lock_guard lock(mutex_);
-      if (!batches_[c].empty()) {
-        FreeList batch = batches_[c].back();
-        batches_[c].pop_back();
-        return batch;
+      std::lock_guard lock(mutex);
+      if (FreeBlock* head = batches_[c]) {
+        batches_[c] = head->next_batch;
+        cached_ -= head->count * static_cast<int64_t>(size_of_class(c));
+        return {head, head->count};
       }
     }
-    FreeList fresh;  // a new slab, cut up
-    auto* slab = static_cast<std::byte*>(fresh_block(kSlab));
-    const std::size_t size = size_of_class(c);
-    for (std::size_t at = (kSlab / size) * size; at >= size; at -= size) fresh.push(slab + at - size);
-    return fresh;
+    FreeList cut;
+    auto* slab = static_cast<std::byte*>(fresh(kSlab, map_slab));
+    const std::size_t size = size_of_class(c), blocks = (kSlab - kAlign) / size;
+    ::new (slab) Slab{static_cast<int>(blocks)};
+    for (std::size_t i = blocks; i-- > 0;) cut.push(slab + kAlign + i * size);
+    slab_bytes.fetch_add(kSlab, std::memory_order_relaxed);
+    return cut;
+  }
+  void trim() {
+    std::lock_guard lock(mutex);
+    return_slabs();
   }
 
+  std::mutex mutex;
+  std::atomic<int64_t> slab_bytes{0};
+
  private:
-  std::mutex mutex_;
-  std::vector<FreeList> batches_[kSmallClasses];
+  void push(int c, FreeList batch) {
+    batch.head->next_batch = std::exchange(batches_[c], batch.head);
+    batch.head->count = batch.count;
+    cached_ += batch.count * static_cast<int64_t>(size_of_class(c));
+  }
+  /// Returns each slab of which every block is here. Needs no memory of its own.
+  void return_slabs() {
+    Slab* whole = nullptr;
+    for (int c = 0; c < kSmallClasses; ++c) {
+      FreeList all;
+      for (FreeBlock* batch = std::exchange(batches_[c], nullptr); batch;) {
+        FreeList list{batch, batch->count};
+        for (batch = batch->next_batch; list.count;) {
+          void* p = list.pop();
+          Slab* slab = slab_of(p);
+          if (++slab->free == slab->blocks) slab->next = std::exchange(whole, slab);
+          all.push(p);
+        }
+      }
+      cached_ -= all.count * static_cast<int64_t>(size_of_class(c));
+      FreeList kept, batch;
+      while (all.count) {
+        void* p = all.pop();
+        if (slab_of(p)->free < slab_of(p)->blocks) kept.push(p);
+      }
+      while (kept.count) {
+        void* p = kept.pop();
+        slab_of(p)->free = 0;
+        batch.push(p);
+        if (batch.count == kBatch || kept.count == 0) push(c, std::exchange(batch, {}));
+      }
+    }
+    for (; whole; slab_bytes.fetch_sub(kSlab, std::memory_order_relaxed))
+      ::munmap(std::exchange(whole, whole->next), kSlab);
+    after_trim_ = cached_;
+  }
+
+  FreeBlock* batches_[kSmallClasses] = {};
+  int64_t cached_ = 0, after_trim_ = 0;
 };
 
 SharedLists& shared_lists() {
@@ -145,20 +299,29 @@ SharedLists& shared_lists() {
   return *lists;
 }
 
+// A child of fork() finds the locks free and the lists whole, whatever other threads were doing.
+[[maybe_unused]] const int fork_safe = ::pthread_atfork(
+    [] { pool().mutex.lock(), shared_lists().mutex.lock(); },
+    [] { shared_lists().mutex.unlock(), pool().mutex.unlock(); },
+    [] { shared_lists().mutex.unlock(), pool().mutex.unlock(); });
+
 /// Two lists a class: `spare` is a full batch or empty, so a thread that works at the border of a batch does
 /// not visit the shared lists at each call.
 struct ThreadCache {
   FreeList current[kSmallClasses], spare[kSmallClasses];
   ~ThreadCache();
+  void empty() noexcept {
+    for (int c = 0; c < kSmallClasses; ++c)
+      for (FreeList* list : {&current[c], &spare[c]})
+        if (list->count) shared_lists().give(c, std::exchange(*list, {}));
+  }
 };
 thread_local ThreadCache cache;
 constinit thread_local bool cache_alive = true;  // trivially destructible, so readable to the thread's end
 
 ThreadCache::~ThreadCache() {
   cache_alive = false;
-  for (int c = 0; c < kSmallClasses; ++c)
-    for (FreeList* list : {&current[c], &spare[c]})
-      if (list->count) shared_lists().give(c, *list);
+  empty();
 }
 
 void* take_small(int c) {
@@ -190,52 +353,28 @@ void give_small(int c, void* p) noexcept {
   list.push(p);
 }
 
-// Statistics. Relaxed atomics: the figures are exact whenever no other thread allocates.
-std::atomic<int64_t> live_bytes{0}, peak_bytes{0};
-
 }  // namespace
 
-MemoryStats memory_stats() { return {live_bytes.load(), peak_bytes.load(), pool().cached()}; }
+MemoryStats memory_stats() {
+  return {live_bytes.load(), peak_bytes.load(), pool().cached(), shared_lists().slab_bytes.load()};
+}
 void reset_peak_memory() { peak_bytes.store(live_bytes.load()); }
-void release_cached_memory() { pool().release(); }
 
-namespace detail {
-
-void* allocate(std::size_t bytes) {
-  if (bytes > (std::size_t{1} << 46)) throw std::bad_alloc();
-  int c = class_of(bytes);
-#if SLUICE_CACHE_BLOCKS
-  if (c < kSmallClasses) return take_small(c);
-  if (void* p = pool().take(c)) return p;
-#endif
-  return fresh_block(size_of_class(c));
-}
-
-void deallocate(void* p, std::size_t bytes) noexcept {
-#if SLUICE_CACHE_BLOCKS
-  int c = class_of(bytes);
-  return c < kSmallClasses ? give_small(c, p) : pool().give(c, p);
-#else
-  (void)bytes;
-  std::free(p);
+void release_cached_memory() {
+  pool().trim(0);
+  if (cache_alive) cache.empty();
+  shared_lists().trim();
+#if defined(__GLIBC__)  // malloc keeps some, too
+  ::malloc_trim(0);
 #endif
 }
 
-void* allocate_counted(std::size_t bytes) {
-  void* p = allocate(bytes);
-  int64_t size = static_cast<int64_t>(size_of_class(class_of(bytes)));
-  int64_t now = live_bytes.fetch_add(size, std::memory_order_relaxed) + size;
-  int64_t peak = peak_bytes.load(std::memory_order_relaxed);
-  while (now > peak && !peak_bytes.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
-  }
-  return p;
+int64_t cache_limit() { return limit.load(); }
+void set_cache_limit(int64_t bytes) {
+  if (bytes < 0) fail<ValueError>("set_cache_limit: needs bytes >= 0 — got ", bytes);
+  limit = bytes;
+  pool().trim(bytes);
+  shared_lists().trim();
 }
 
-void deallocate_counted(void* p, std::size_t bytes) noexcept {
-  live_bytes.fetch_sub(static_cast<int64_t>(size_of_class(class_of(bytes))),
-                       std::memory_order_relaxed);
-  deallocate(p, bytes);
-}
-
-}  // namespace detail
 }  // namespace sluice

@@ -5,6 +5,9 @@
 // most 25 % rounding). Small blocks (up to 4 KB) are cut from slabs and cached per thread, with batches handed
 // between threads under a lock; larger ones are kept in one locked pool. Under AddressSanitizer nothing is
 // cached, so that use-after-free stays visible.
+//
+// An allocation that the system refuses returns the cache and tries again; then it is a MemoryError, nothing is
+// lost, and the program may go on. fork() is safe while other threads allocate.
 #pragma once
 
 #include <cstddef>
@@ -16,15 +19,23 @@ struct MemoryStats {
   int64_t live = 0;    // bytes of tensor storage in use
   int64_t peak = 0;    // largest `live` since start or reset_peak_memory()
   int64_t cached = 0;  // bytes kept in the locked pool for reuse
+  int64_t slabs = 0;   // bytes that small blocks are cut from, in use or not
 };
 MemoryStats memory_stats();
 void reset_peak_memory();
-/// Returns the locked pool's free blocks to the system.
+/// Returns to the system the locked pool's free blocks and the slabs that hold nothing. What another thread keeps
+/// for itself stays with it: at most two slabs or 256 blocks of each of the 20 small sizes, 14 MB in all.
 void release_cached_memory();
+
+/// The most bytes of free blocks that are kept, large ones and small ones each: what is freed beyond it returns to
+/// the system, the largest first, small ones by whole slabs. Half of the machine's memory unless set. ValueError
+/// when negative.
+int64_t cache_limit();
+void set_cache_limit(int64_t bytes);
 
 namespace detail {
 
-/// At least `bytes` bytes, 64-byte aligned, uninitialised. Throws std::bad_alloc.
+/// At least `bytes` bytes, 64-byte aligned, uninitialised. Throws MemoryError.
 void* allocate(std::size_t bytes);
 void deallocate(void* p, std::size_t bytes) noexcept;
 /// As allocate/deallocate, counted in memory_stats().

@@ -22,6 +22,7 @@ struct DTypeError : Error { using Error::Error; };     // element types
 struct DeviceError : Error { using Error::Error; };    // where memory lives, missing kernels
 struct AutogradError : Error { using Error::Error; };  // history, versions, gradients
 struct IOError : Error { using Error::Error; };        // files
+struct MemoryError : Error { using Error::Error; };    // the system has no memory left
 struct ValueError : Error { using Error::Error; };     // an argument outside its domain
 
 // What error messages are made of; other types add overloads beside themselves.

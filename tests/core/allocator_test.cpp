@@ -3,17 +3,21 @@
 
 #include "support/approx.h"
 #include "support/catch.h"
+#include "support/child.h"
 
 #include <sluice/core/tensor.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
+#include <sluice/ops/reduce.h>
+
+#include <sys/resource.h>
 
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <mutex>
-#include <new>
 #include <thread>
 #include <vector>
 
@@ -21,6 +25,23 @@ using namespace sluice;
 using namespace sluice::detail;
 
 namespace {
+/// Says no to more than `more` bytes of address space beyond what this process has.
+void limit_address_space(int64_t more) {
+  int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  rlimit r;
+  getrlimit(RLIMIT_AS, &r);
+  r.rlim_cur = static_cast<rlim_t>(pages * sysconf(_SC_PAGE_SIZE) + more);
+  setrlimit(RLIMIT_AS, &r);
+}
+
+/// Tensors of 1 KB with their headers and handles.
+std::vector<Tensor> many_small(int64_t bytes) {
+  std::vector<Tensor> all;
+  all.reserve(static_cast<std::size_t>(bytes / 1024));
+  for (int64_t i = 0; i < bytes / 1024; ++i) all.push_back(empty({200}));
+  return all;
+}
 #if defined(__SANITIZE_ADDRESS__)
 constexpr bool kCaches = false;
 #else
@@ -69,11 +90,11 @@ TEST_CASE("allocator: every size around the borders of its classes", "[allocator
   release_cached_memory();
 }
 
-TEST_CASE("allocator: what no machine has is bad_alloc", "[allocator]") {
-  CHECK_THROWS_AS(allocate(SIZE_MAX), std::bad_alloc);
-  CHECK_THROWS_AS(allocate((std::size_t{1} << 46) + 1), std::bad_alloc);
+TEST_CASE("allocator: what no machine has is a MemoryError", "[allocator]") {
+  CHECK_THROWS_AS(allocate(SIZE_MAX), MemoryError);
+  CHECK_THROWS_AS(allocate((std::size_t{1} << 46) + 1), MemoryError);
   const int64_t before = memory_stats().live;
-  CHECK_THROWS_AS(allocate_counted(SIZE_MAX / 2), std::bad_alloc);
+  CHECK_THROWS_AS(allocate_counted(SIZE_MAX / 2), MemoryError);
   CHECK(memory_stats().live == before);
 }
 
@@ -169,4 +190,92 @@ TEST_CASE("allocator: tensors may outlive the thread that made them", "[allocato
     std::thread([y = std::move(x)]() mutable { y = Tensor(); }).join();
   }
   CHECK(memory_stats().live == start);
+}
+
+TEST_CASE("allocator: a refused allocation returns the cache, then is a MemoryError and loses nothing", "[allocator]") {
+  if (!kCaches) return;  // and AddressSanitizer needs its address space
+  constexpr int64_t mb = 1 << 20;
+  CHECK(testing::in_child([] {
+    release_cached_memory();
+    limit_address_space(1000 * mb);
+    const MemoryStats start = memory_stats();
+    { Tensor a = empty({80 * mb}), b = empty({80 * mb}); }  // 640 MB, kept
+    if (memory_stats().cached < 640 * mb) return "nothing is cached";
+    { Tensor c = empty({150 * mb}); }                       // of another size
+    release_cached_memory();
+    { const auto small = many_small(600 * mb); }
+    Tensor keep = empty({100 * mb});                        // 400 MB: small blocks must return as well
+    std::string said;
+    try {
+      empty({500 * mb});
+    } catch (const MemoryError& e) {
+      said = e.what();
+    }
+    if (said.find(std::to_string(2000 * mb)) == std::string::npos &&
+        said.find(std::to_string(2048 * mb)) == std::string::npos)
+      return "the error does not say how much was asked";
+    if (said.find(std::to_string(memory_stats().live)) == std::string::npos) return "nor how much is live";
+    for (int i = 0; i < 3; ++i) {
+      try {
+        const auto small = many_small(1200 * mb);
+        return "more was given than there is";
+      } catch (const MemoryError&) {
+      }
+    }
+    keep = Tensor();
+    if (memory_stats().live != start.live) return "memory was lost";
+    { Tensor again = empty({200 * mb}); }
+    if (sum(ones({1000}) + 1.0).item() != 2000) return "and ops fail";
+    return "";
+  }) == "");
+}
+
+TEST_CASE("allocator: the cache keeps no more than its limit, of small blocks too", "[allocator]") {
+  if (!kCaches) return;
+  constexpr int64_t mb = 1 << 20;
+  const int64_t standard = cache_limit();
+  CHECK(standard > 0);
+  CHECK_THROWS_AS(set_cache_limit(-1), ValueError);
+  release_cached_memory();
+  const MemoryStats start = memory_stats();
+  set_cache_limit(40 * mb);
+  {
+    std::vector<Tensor> all;
+    for (int i = 0; i < 10; ++i) all.push_back(empty({2 * mb}));  // 8 MB each, and a little more
+    for (const Tensor& x : many_small(128 * mb)) all.push_back(x);
+  }
+  CHECK(memory_stats().live == start.live);
+  CHECK(memory_stats().cached > 20 * mb);
+  CHECK(memory_stats().cached <= 40 * mb);
+  CHECK(memory_stats().slabs - start.slabs <= 100 * mb);  // twice the limit, and what this thread keeps
+  set_cache_limit(0);
+  CHECK(memory_stats().cached == 0);
+  { Tensor x = empty({mb}); }
+  CHECK(memory_stats().cached == 0);
+  release_cached_memory();
+  CHECK(memory_stats().slabs - start.slabs <= mb);
+  set_cache_limit(standard);
+  CHECK(cache_limit() == standard);
+}
+
+TEST_CASE("allocator: a child of fork() computes and ends while threads of its parent allocate", "[allocator]") {
+  std::atomic<bool> done{false};
+  auto work = [&] {
+    while (!done) {
+      std::vector<Tensor> all;
+      for (int64_t i = 0; i < 600; ++i) all.push_back(empty({i * 20}));
+      Tensor x = ones({1 << 18}) + 1.0;
+    }
+  };
+  std::thread first(work), second(work);
+  std::string said;
+  for (int i = 0; i < 50 && said.empty(); ++i)
+    said = testing::in_child([] {
+      for (int64_t n : {10, 1000, 100000, 3000000})
+        if (sum(ones({n}) + 1.0).item() != 2.0 * static_cast<double>(n)) return "wrong sum";
+      return "";
+    });
+  done = true;
+  first.join(), second.join();
+  CHECK(said == "");
 }
