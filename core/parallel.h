@@ -1,7 +1,12 @@
 // Deterministic parallel loops over TBB. Work is cut by shape alone — never by the number of
 // threads — so every result is bit-identical for any thread count.
+//
+// While a thread waits for the end of its loop it runs pieces of that loop only, never another task: what
+// the caller keeps per thread or holds locked is safe. A child of fork() computes on one thread if its
+// parent had used several: the others are not there.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <type_traits>
@@ -12,9 +17,58 @@ namespace sluice {
 int num_threads();
 void set_num_threads(int n);
 
+/// Whether kernels take denormal numbers (below 1.2e-38 in f32, 2.2e-308 in f64) for 0 and round results that would
+/// be denormal to 0: on at the start, because processors compute with denormals up to 100 times slower, and
+/// gradients become so small once a loss does. It holds inside parallel loops and backward walks (with their hooks), on
+/// every thread alike; then the caller's own mode is restored. Not to be switched while another thread computes.
+bool flush_denormals();
+void set_flush_denormals(bool on);
+
 namespace detail {
+extern std::atomic<bool> flush_denormals_on;
 void parallel_chunks(int64_t chunks, void (*body)(void*, int64_t), void* context);
-}
+
+/// The processor's mode for denormals, for a scope: as flush_denormals() says, whatever the caller's is.
+class DenormalMode {
+ public:
+  DenormalMode() : before_(read()) {
+    const auto wanted = flush_denormals_on.load(std::memory_order_relaxed) ? before_ | kFlush : before_ & ~kFlush;
+    if (wanted != before_) write(wanted), changed_ = true;
+  }
+  ~DenormalMode() { if (changed_) write(before_); }
+  DenormalMode(const DenormalMode&) = delete;
+  DenormalMode& operator=(const DenormalMode&) = delete;
+
+ private:
+#if defined(__SSE2__)
+  using Register = uint32_t;
+  static constexpr Register kFlush = 0x8040;  // MXCSR: results (FTZ), operands (DAZ)
+  static Register read() { return __builtin_ia32_stmxcsr(); }
+  static void set(Register r) { __builtin_ia32_ldmxcsr(r); }
+#elif defined(__aarch64__)
+  using Register = uint64_t;
+  static constexpr Register kFlush = Register{1} << 24;  // FPCR: both
+  static Register read() {
+    Register r;
+    asm volatile("mrs %0, fpcr" : "=r"(r));
+    return r;
+  }
+  static void set(Register r) { asm volatile("msr fpcr, %0" : : "r"(r)); }
+#else
+  using Register = uint32_t;
+  static constexpr Register kFlush = 0;
+  static Register read() { return 0; }
+  static void set(Register) {}
+#endif
+  static void write(Register r) {  // what reads or writes memory stays on its side
+    asm volatile("" : : : "memory");
+    set(r);
+    asm volatile("" : : : "memory");
+  }
+  Register before_;
+  bool changed_ = false;
+};
+}  // namespace detail
 
 /// Calls f(begin, end) for consecutive pieces of [0, n) of `grain` items (the last may be shorter),
 /// possibly at the same time. Exceptions thrown by f reach the caller.
@@ -22,7 +76,11 @@ template <class F>
 void parallel_for(int64_t n, int64_t grain, F&& f) {
   if (n <= 0) return;
   if (grain < 1) grain = 1;
-  if (n <= grain) return f(int64_t{0}, n);
+  if (n <= grain) {
+    detail::DenormalMode mode;
+    f(int64_t{0}, n);
+    return;
+  }
   struct Context {
     std::remove_reference_t<F>* f;
     int64_t n, grain;
