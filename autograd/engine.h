@@ -1,4 +1,10 @@
 // The backward walk: from outputs to leaves in descending order of creation.
+//
+// Threads. Each thread may record and walk graphs of its own, and the graphs may share leaves: gradients that reach a
+// leaf from several threads are all added, in the order of their arrival. What is not safe at the same time: two walks
+// through one recorded node (other than a leaf), unless both retain the graph; a walk, and reading, setting or clearing
+// .grad() of a leaf that it reaches; any computation, and an in-place edit (an optimiser's step) of what it reads;
+// registering hooks. AnomalyMode watches all threads, so it wants one.
 #pragma once
 
 #include <sluice/core/node.h>
@@ -10,7 +16,10 @@ namespace sluice {
 
 struct BackwardOptions {
   bool retain_graph = false;  // keep saved tensors for another walk
-  bool create_graph = false;  // record the gradients, so that they can be differentiated (implies retain)
+  /// Record the gradients, so that they can be differentiated (implies retain). A leaf's .grad() then holds a history
+  /// that holds the leaf, and neither is freed before zero_grad(), set_grad(grad().detach()) or a backward() without
+  /// create_graph ends that. grad() below makes no such circle.
+  bool create_graph = false;
 };
 
 struct GradOptions {

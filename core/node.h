@@ -13,6 +13,7 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -94,6 +95,7 @@ class Leaf final : public Node {
   bool is_leaf() const override { return true; }
   void release() override {}
   Tensor grad;
+  std::mutex adding;  // held while a backward walk adds to `grad`
 };
 
 // -- recording -----------------------------------------------------------------------------------

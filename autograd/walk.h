@@ -1,0 +1,98 @@
+// What one backward walk remembers: the nodes that wait, and — for grad() — the nodes worth visiting.
+#pragma once
+
+#include <sluice/autograd/node_map.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace sluice::detail {
+
+/// Gradients that have arrived at a node and not been processed yet, one per output.
+struct Pending {
+  Ref<Node> node;  // keeps the node alive while it waits
+  Tensors grads;
+};
+
+/// The nodes that wait, youngest first. A node's inputs are older than itself, so when it is taken
+/// every gradient it will ever receive has arrived: no counting of dependencies is needed.
+class Frontier {
+ public:
+  bool empty() const { return heap_.empty(); }
+
+  Tensors& at(const Ref<Node>& node) {
+    const bool reuse = !unused_.empty();
+    auto [slot, fresh] =
+        index_.insert(node.get(), reuse ? unused_.back() : static_cast<uint32_t>(pending_.size()));
+    if (!fresh) return pending_[slot].grads;
+    if (reuse) unused_.pop_back();
+    else pending_.emplace_back();
+    Pending& p = pending_[slot];
+    p.node = node;
+    p.grads.resize(node->outputs.size());
+    heap_.push_back({node->seq, slot});
+    std::push_heap(heap_.begin(), heap_.end());
+    return p.grads;
+  }
+
+  Pending take() {
+    std::pop_heap(heap_.begin(), heap_.end());
+    uint32_t slot = heap_.back().second;
+    heap_.pop_back();
+    Pending p = std::move(pending_[slot]);
+    unused_.push_back(slot);
+    index_.erase(p.node.get());
+    return p;
+  }
+
+ private:
+  std::vector<std::pair<uint64_t, uint32_t>> heap_;  // (seq, slot)
+  std::vector<Pending> pending_;
+  std::vector<uint32_t> unused_;
+  NodeMap index_;
+};
+
+/// The nodes between roots and wanted edges; the others need not be visited.
+class Between {
+ public:
+  Between(std::span<const Edge> roots, std::span<const Edge> wanted) {
+    uint64_t oldest = UINT64_MAX;
+    for (const Edge& w : wanted) {
+      if (!w.node) continue;
+      mark_.insert(w.node.get(), kLeads);
+      oldest = std::min(oldest, w.node->seq);
+    }
+    std::vector<const Node*> order, stack;
+    auto visit = [&](const Edge& e) {
+      if (!e.node || e.node->seq < oldest) return;
+      auto [mark, fresh] = mark_.insert(e.node.get(), 0);
+      if (!fresh && (mark & kSeen)) return;
+      mark |= kSeen;
+      stack.push_back(e.node.get());
+    };
+    for (const Edge& r : roots) visit(r);
+    while (!stack.empty()) {
+      const Node* n = stack.back();
+      stack.pop_back();
+      order.push_back(n);
+      for (const Edge& e : n->edges) visit(e);
+    }
+    std::sort(order.begin(), order.end(), [](auto* a, auto* b) { return a->seq < b->seq; });
+    for (const Node* n : order)  // oldest first, so the answer for its inputs is known
+      for (const Edge& e : n->edges)
+        if (e.node && contains(e.node.get())) mark_.insert(n, 0).first |= kLeads;
+  }
+  bool contains(const Node* n) const {
+    const uint32_t mark = mark_.find(n);
+    return mark != NodeMap::kAbsent && (mark & kLeads);
+  }
+
+ private:
+  static constexpr uint32_t kSeen = 1, kLeads = 2;  // visited; leads to a wanted edge
+  NodeMap mark_;
+};
+
+}  // namespace sluice::detail
