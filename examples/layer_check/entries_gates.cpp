@@ -20,34 +20,36 @@ const Choices<GateGranularity>& granularities() {
 void gated_attention_options(Options& v, GatedAttentionOptions& o) {
   static const Choices<OutputGate> outputs{
       {"none", OutputGate::none}, {"from_input", OutputGate::from_input}, {"from_query", OutputGate::from_query}};
-  v.required("dim", o.dim, 8, "width d");
-  v("heads", o.heads, "number of heads");
-  v("head_dim", o.head_dim, "width of a head; 0: dim/heads");
-  v("causal", o.causal, "token i sees tokens j <= i");
+  v.required("dim", o.heads.dim, 8, "width d");
+  v("heads", o.heads.heads, "number of heads");
+  v("head_dim", o.heads.head_dim, "width of a head; 0: dim/heads");
+  v("causal", o.heads.causal, "token i sees tokens j <= i");
   v("output", o.output, outputs, "output gate from X, or from Q (before its gate and RoPE)");
   v("gate_query", o.gate_query, "gate Q");
   v("gate_key", o.gate_key, "gate K");
   v("gate_value", o.gate_value, "gate V");
   v("granularity", o.granularity, granularities(), "a score per channel or per head, in all gates");
-  v("use_rope", o.use_rope, "rotate Q and K");
-  rope_options(v, o.rope);
-  v("project_out", o.project_out, "false: y is [batch, n, heads*head_dim]");
-  v("linear_bias", o.linear_bias, "biases of the projections");
+  v("use_rope", o.heads.use_rope, "rotate Q and K");
+  rope_options(v, o.heads.rope);
+  v("project_out", o.heads.project_out, "false: y is [batch, n, heads*head_dim]");
+  v("qkv_bias", o.heads.qkv_bias, "biases of Wq, Wk, Wv");
+  v("out_bias", o.heads.out_bias, "bias of Wo");
 }
 
 void gated_cross_attention_options(Options& v, GatedCrossAttentionOptions& o) {
   using enum CrossGate;
   static const Choices<CrossGate> readings{
       {"per_query", per_query}, {"pooled", pooled}, {"literal", literal}, {"flamingo", flamingo}};
-  v.required("dim", o.dim, 8, "width of x");
-  v("context_dim", o.context_dim, "width of the context; 0: dim");
-  v("heads", o.heads, "number of heads");
-  v("head_dim", o.head_dim, "width of a head's queries and keys; 0: dim/heads");
-  v("value_dim", o.value_dim, "width of a head's values; 0: head_dim; another one has a second gate");
+  v.required("dim", o.heads.dim, 8, "width of x");
+  v("context_dim", o.heads.context_dim, "width of the context; 0: dim");
+  v("heads", o.heads.heads, "number of heads");
+  v("head_dim", o.heads.head_dim, "width of a head's queries and keys; 0: dim/heads");
+  v("value_dim", o.heads.value_dim, "width of a head's values; 0: head_dim; another one has a second gate");
   v("reading", o.reading, readings, "per_query g*Attn(g*Q, K, V); pooled: the gate of mean(Q); literal: row j gates "
                                     "key j, m = n; flamingo: tanh(alpha)*Attn(Q, K, V)");
-  v("project_out", o.project_out, "false: y is [batch, m, heads*value_dim]");
-  v("linear_bias", o.linear_bias, "biases of the projections");
+  v("project_out", o.heads.project_out, "false: y is [batch, m, heads*value_dim]");
+  v("qkv_bias", o.heads.qkv_bias, "biases of Wq, Wk, Wv");
+  v("out_bias", o.heads.out_bias, "bias of Wo");
 }
 
 void gated_residual_options(Options& v, GatedResidualOptions& o) {
@@ -61,17 +63,18 @@ void gated_residual_options(Options& v, GatedResidualOptions& o) {
 void fused_attention_options(Options& v, FusedAttentionOptions& o) {
   using enum FusedGate;
   static const Choices<FusedGate> gates{{"per_channel", per_channel}, {"per_head", per_head}, {"per_token", per_token}};
-  v.required("dim", o.dim, 8, "width d");
-  v("heads", o.heads, "number of heads");
-  v("head_dim", o.head_dim, "width of a head; 0: dim/heads");
-  v("causal", o.causal, "token i sees tokens j <= i");
+  v.required("dim", o.heads.dim, 8, "width d");
+  v("heads", o.heads.heads, "number of heads");
+  v("head_dim", o.heads.head_dim, "width of a head; 0: dim/heads");
+  v("causal", o.heads.causal, "token i sees tokens j <= i");
   v("gate", o.gate, gates, "how many scores a token has");
-  v("use_rope", o.use_rope, "rotate q and k, before phi");
-  rope_options(v, o.rope);
+  v("use_rope", o.heads.use_rope, "rotate q and k, before phi");
+  rope_options(v, o.heads.rope);
   v("eps", o.eps, "of the linear part's denominator");
   v("chunk", o.chunk, "steps at once; changes rounding only");
-  v("project_out", o.project_out, "false: y is [batch, n, heads*head_dim]");
-  v("linear_bias", o.linear_bias, "biases of the projections");
+  v("project_out", o.heads.project_out, "false: y is [batch, n, heads*head_dim]");
+  v("qkv_bias", o.heads.qkv_bias, "biases of Wq, Wk, Wv");
+  v("out_bias", o.heads.out_bias, "bias of Wo");
 }
 
 namespace {
@@ -81,10 +84,10 @@ const std::vector<double> pieces{3, 1, 2};
 /// query, key, value and, with project_out, out.
 std::vector<ParameterInfo> projections(const std::string& dim, const std::string& context, const std::string& width,
                                        const std::string& value_width) {
-  return joined({linear_parameters("query", dim, width, "linear_bias"),
-                 linear_parameters("key", context, width, "linear_bias"),
-                 linear_parameters("value", context, value_width, "linear_bias"),
-                 linear_parameters("out", value_width, dim, "linear_bias", "", "project_out")});
+  return joined({linear_parameters("q", dim, width, "qkv_bias"),
+                 linear_parameters("k", context, width, "qkv_bias"),
+                 linear_parameters("v", context, value_width, "qkv_bias"),
+                 linear_parameters("out", value_width, dim, "out_bias", "", "project_out")});
 }
 
 void add_attentions(std::vector<Layer>& all) {
@@ -106,7 +109,8 @@ void add_attentions(std::vector<Layer>& all) {
                             gate("value_gate", "dim", "gate_value")}),
       .outputs = {{"", "[batch, n, dim if project_out else width]"}},
       .examples = {{{"heads", 2}, {"gate_query", true}, {"gate_key", true}, {"gate_value", true}, {"causal", true}},
-                   {{"heads", 2}, {"output", "from_query"}, {"granularity", "headwise"}, {"linear_bias", true}},
+                   {{"heads", 2}, {"output", "from_query"}, {"granularity", "headwise"}, {"qkv_bias", true},
+                    {"out_bias", true}},
                    {{"heads", 2}, {"head_dim", 6}, {"output", "none"}, {"project_out", false}},
                    {{"heads", 2}, {"causal", true}, {"use_rope", true}, {"stream", pieces}}},
       .prepare = module_layer<GatedAttention, GatedAttentionOptions>(
@@ -138,7 +142,8 @@ void add_attentions(std::vector<Layer>& all) {
                             {{.name = "alpha", .shape = "[1]", .when = "not gated"}}}),
       .outputs = {{"", "[batch, n if reading == 'literal' else m, dim if project_out else value_width]"}},
       .examples = {{{"reading", "pooled"}, {"heads", 2}, {"value_dim", 3}, {"context_dim", 5}},
-                   {{"reading", "literal"}, {"project_out", false}}, {{"reading", "flamingo"}, {"linear_bias", true}}},
+                   {{"reading", "literal"}, {"project_out", false}}, {{"reading", "flamingo"}, {"qkv_bias", true},
+                                                                      {"out_bias", true}}},
       .sizes = {{"m", 4}},
       .prepare = module_layer<GatedCrossAttention, GatedCrossAttentionOptions>(
           gated_cross_attention_options,
@@ -182,7 +187,8 @@ void add_gates(std::vector<Layer>& all) {
                             linear_parameters("gate", "dim", "scores", "True", "Wg")}),
       .outputs = {{"", "[batch, n, dim if project_out else width]"}},
       .examples = {{{"heads", 2}, {"gate", "per_head"}, {"causal", true}, {"use_rope", true}},
-                   {{"heads", 2}, {"gate", "per_token"}, {"project_out", false}, {"linear_bias", true}},
+                   {{"heads", 2}, {"gate", "per_token"}, {"project_out", false}, {"qkv_bias", true}, {"out_bias",
+                    true}},
                    {{"heads", 2}, {"causal", true}, {"stream", pieces}}},
       .prepare = module_layer<FusedAttention, FusedAttentionOptions>(
           fused_attention_options,

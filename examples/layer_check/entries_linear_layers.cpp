@@ -28,7 +28,8 @@ void linear_attention_options(Options& v, LinearAttentionOptions& o) {
   v("use_rope", o.use_rope, ropes, "on q and k before phi, or on phi(q) and phi(k) in the numerator");
   rope_options(v, o.rope);
   v("output_norm", o.output_norm, norm_kinds(), "of each head's output, weights shared by heads");
-  v("linear_bias", o.linear_bias, "biases of the dense maps");
+  v("qkv_bias", o.qkv_bias, "biases of Wq, Wk, Wv");
+  v("out_bias", o.out_bias, "bias of Wo");
 }
 
 void retention_options(Options& v, RetentionOptions& o) {
@@ -87,10 +88,10 @@ void add_linear_layers(std::vector<Layer>& all) {
       .derived = {{"d", "head_dim or dim // heads"}, {"dv", "value_dim or d"}},
       .inputs = {sequence, key_mask_input()},
       .parameters = joined(
-          {linear_parameters("query", "dim", "heads*d", "linear_bias"),
-           linear_parameters("key", "dim", "heads*d", "linear_bias"),
-           linear_parameters("value", "dim", "heads*dv", "linear_bias"),
-           linear_parameters("out", "heads*dv", "dim", "linear_bias"),
+          {linear_parameters("q", "dim", "heads*d", "qkv_bias"),
+           linear_parameters("k", "dim", "heads*d", "qkv_bias"),
+           linear_parameters("v", "dim", "heads*dv", "qkv_bias"),
+           linear_parameters("out", "heads*dv", "dim", "out_bias"),
            feature_map_parameters("feature_map", "feature_map_", "d", "True"),
            feature_map_parameters("key_feature_map", "feature_map_", "d", "not tie_feature_map"),
            {{.name = "log_gamma", .shape = "[heads]", .meaning = "from the option gamma unless given",
@@ -100,7 +101,8 @@ void add_linear_layers(std::vector<Layer>& all) {
       .outputs = {{"", "[batch, n, dim]"}},
       .examples =
           {two,
-           with({{"direction", "causal"}, {"decay", "learned"}, {"output_norm", "rms"}, {"linear_bias", true}}),
+           with({{"direction", "causal"}, {"decay", "learned"}, {"output_norm", "rms"}, {"qkv_bias", true},
+                 {"out_bias", true}}),
            with({{"direction", "bidirectional"}, {"decay", "fixed"}, {"gamma", std::vector<double>{0.9, 0.5}}}),
            with({{"direction", "two_direction_mean"}, {"feature_map_kind", "t2r"}, {"tie_feature_map", false}}),
            with({{"feature_map_kind", "mlp"}, {"feature_map_heads", 2}, {"head_dim", 6}, {"value_dim", 3}}),
@@ -119,8 +121,8 @@ void add_linear_layers(std::vector<Layer>& all) {
       .derived = {{"keys", "int(expand_k*dim)"}, {"values", "int(expand_v*dim)"}},
       .inputs = {sequence, key_mask_input()},
       .parameters = joined(
-          {linear_parameters("query", "dim", "keys", "False"), linear_parameters("key", "dim", "keys", "False"),
-           linear_parameters("value", "dim", "values", "False"),
+          {linear_parameters("q", "dim", "keys", "False"), linear_parameters("k", "dim", "keys", "False"),
+           linear_parameters("v", "dim", "values", "False"),
            linear_parameters("gate", "dim", "values", "False", "", "gate"),
            linear_parameters("out", "values", "dim", "False"),
            {{.name = "log_gamma", .shape = "[heads]", .meaning = "from the option gamma unless given", .buffer = true,
@@ -147,8 +149,8 @@ void add_linear_layers(std::vector<Layer>& all) {
                   {"channels", "gate == 'per_channel'"}},
       .inputs = {sequence, key_mask_input()},
       .parameters = joined(
-          {linear_parameters("query", "dim", "keys", "False"), linear_parameters("key", "dim", "keys", "False"),
-           linear_parameters("value", "dim", "values", "False"),
+          {linear_parameters("q", "dim", "keys", "False"), linear_parameters("k", "dim", "keys", "False"),
+           linear_parameters("v", "dim", "values", "False"),
            linear_parameters("gate_down", "dim", "gate_rank", "False", "W1", "channels"),
            linear_parameters("gate_up", "gate_rank if channels else dim", "keys if channels else heads", "True", "W2"),
            linear_parameters("output_gate", "dim", "values", "False", "Wg", "output_gate"),

@@ -42,31 +42,31 @@ void multi_head_options(Options& v, MultiHeadAttentionOptions& o) {
   static const Choices<SdpaAblationKind> ablations{{"none", SdpaAblationKind::none},
                                                    {"head_norm", SdpaAblationKind::head_norm},
                                                    {"silu", SdpaAblationKind::silu}};
-  v.required("dim", o.dim, 8, "width d");
-  v("heads", o.heads, "number of query heads h");
-  v("kv_heads", o.kv_heads, "key and value heads g; head i reads head i // (heads/kv_heads); 0: heads");
-  v("head_dim", o.head_dim, "dk; 0: dim/heads");
-  v("value_dim", o.value_dim, "dv of a head; 0: head_dim");
-  v("context_dim", o.context_dim, "> 0: cross attention with a context this wide");
-  v("causal", o.causal, "token i sees tokens j <= i");
+  v.required("dim", o.heads.dim, 8, "width d");
+  v("heads", o.heads.heads, "number of query heads h");
+  v("kv_heads", o.heads.kv_heads, "key and value heads g; head i reads head i // (heads/kv_heads); 0: heads");
+  v("head_dim", o.heads.head_dim, "dk; 0: dim/heads");
+  v("value_dim", o.heads.value_dim, "dv of a head; 0: head_dim");
+  v("context_dim", o.heads.context_dim, "> 0: cross attention with a context this wide");
+  v("causal", o.heads.causal, "token i sees tokens j <= i");
   v("window", o.window, "keys seen, a query's own position included; 0: all");
   v("dilation", o.dilation, "only distances that are multiples of it");
   v("global_positions", o.global, "positions that window and dilation do not bind");
   v("separate_global_projections", o.separate_global_projections, "global rows have Wq, Wk, Wv of their own");
-  v("use_rope", o.use_rope, "rotate Q and K, after QK-norm");
-  rope_options(v, o.rope);
+  v("use_rope", o.heads.use_rope, "rotate Q and K, after QK-norm");
+  rope_options(v, o.heads.rope);
   v("qk_norm", o.qk_norm, "RMS norm of each head of Q and K, eps 1e-6");
   v("scale", o.scale, "of the scores; null: 1/sqrt(dk)");
   v("position_bias", o.position_bias, biases, "added to the scores");
   t5_options(v, o.t5);
   v("max_length", o.max_length, "positions of the Toeplitz table");
   v("sink", o.sink, sinks, "off_by_one e^s/(1 + sum e^s); learned e^s/(e^sink_h + sum e^s)");
-  v("qkv_bias", o.qkv_bias, "biases of Wq, Wk, Wv");
-  v("out_bias", o.out_bias, "bias of Wo");
+  v("qkv_bias", o.heads.qkv_bias, "biases of Wq, Wk, Wv");
+  v("out_bias", o.heads.out_bias, "bias of Wo");
   v("norm", o.norm, norm_kinds(), "pre-norm; gates read the normed x");
   v("norm_eps", o.norm_eps, "of the norms");
   v("sandwich_norm", o.sandwich_norm, "a second norm, on the output before the residual");
-  v("residual", o.residual, "add x");
+  v("residual", o.heads.residual, "add x");
   v.objects("gates", o.gates, gate_options, "gates, in order");
   v("ablation", o.ablation, ablations, "at g1 in place of a gate");
 }

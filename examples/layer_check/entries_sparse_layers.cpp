@@ -13,20 +13,21 @@ namespace {
 /// The options that each of these layers repeats.
 template <class O>
 void head_options(Options& v, O& o) {
-  v.required("dim", o.dim, 8, "width d");
-  v("heads", o.heads, "number of heads");
-  v("head_dim", o.head_dim, "width of a head; 0: dim/heads");
-  v("linear_bias", o.linear_bias, "biases of the projections");
-  v("use_rope", o.use_rope, "rotate Q and K");
-  rope_options(v, o.rope);
+  v.required("dim", o.heads.dim, 8, "width d");
+  v("heads", o.heads.heads, "number of heads");
+  v("head_dim", o.heads.head_dim, "width of a head; 0: dim/heads");
+  v("qkv_bias", o.heads.qkv_bias, "biases of Wq, Wk, Wv");
+  v("out_bias", o.heads.out_bias, "bias of Wo");
+  v("use_rope", o.heads.use_rope, "rotate Q and K");
+  rope_options(v, o.heads.rope);
 }
 const std::vector<std::pair<std::string, std::string>> width{{"width", "heads*(head_dim or dim // heads)"}};
 
 std::vector<ParameterInfo> head_parameters() {
-  return joined({linear_parameters("query", "dim", "width", "linear_bias"),
-                 linear_parameters("key", "dim", "width", "linear_bias"),
-                 linear_parameters("value", "dim", "width", "linear_bias"),
-                 linear_parameters("out", "width", "dim", "linear_bias")});
+  return joined({linear_parameters("q", "dim", "width", "qkv_bias"),
+                 linear_parameters("k", "dim", "width", "qkv_bias"),
+                 linear_parameters("v", "dim", "width", "qkv_bias"),
+                 linear_parameters("out", "width", "dim", "out_bias")});
 }
 std::vector<InputInfo> inputs(bool streams) {
   InputInfo mask = key_mask_input();
@@ -91,7 +92,7 @@ void add_learned(std::vector<Layer>& all) {
           [](Options& v, ThresholdAttentionOptions& o) {
             head_options(v, o);
             threshold_options(v, o.mode, o.tau, o.temperature, o.include_self);
-            v("causal", o.causal, "token i sees tokens j <= i");
+            v("causal", o.heads.causal, "token i sees tokens j <= i");
             v("score", o.score, score_kinds(), kScoreMeaning);
             v("score_width", o.score_width, "rank or hidden width");
           },
@@ -111,7 +112,7 @@ void add_sparse_layers(std::vector<Layer>& all) {
       .inputs = inputs(true),
       .parameters = head_parameters(),
       .outputs = {{"", "[batch, n, dim]"}},
-      .examples = {{{"heads", 2}, {"k", 2}, {"ties", "threshold"}, {"linear_bias", true}},
+      .examples = {{{"heads", 2}, {"k", 2}, {"ties", "threshold"}, {"qkv_bias", true}, {"out_bias", true}},
                    {{"heads", 2}, {"k", 2}, {"causal", true}, {"use_rope", true},
                     {"stream", std::vector<double>{4, 2}}}},
       .prepare = module_layer<TopKAttention, TopKAttentionOptions>(
@@ -119,7 +120,7 @@ void add_sparse_layers(std::vector<Layer>& all) {
             head_options(v, o);
             v("k", o.k, "keys kept");
             v("ties", o.ties, topk_ties(), "index: exactly k, the first of equals; threshold: all >= the k-th best");
-            v("causal", o.causal, "token i sees tokens j <= i");
+            v("causal", o.heads.causal, "token i sees tokens j <= i");
             v("window", o.window, "keys seen, a query's own position included; 0: all");
           },
           [](const TopKAttention& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
@@ -162,8 +163,8 @@ void add_sparse_layers(std::vector<Layer>& all) {
           [](const SinkhornBlockAttention& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
   });
   std::vector<ParameterInfo> parameters = head_parameters();
-  for (const char* name : {"global_query", "global_key", "global_value"})
-    for (const ParameterInfo& p : linear_parameters(name, "dim", "width", "linear_bias", "", "separate_global"))
+  for (const char* name : {"global_q", "global_k", "global_v"})
+    for (const ParameterInfo& p : linear_parameters(name, "dim", "width", "qkv_bias", "", "separate_global"))
       parameters.push_back(p);
   all.push_back({
       .name = "global_local_attention",
@@ -174,7 +175,8 @@ void add_sparse_layers(std::vector<Layer>& all) {
       .inputs = inputs(false),
       .parameters = parameters,
       .outputs = {{"", "[batch, n, dim]"}},
-      .examples = {{{"heads", 2}, {"w", 1}, {"global_positions", std::vector<double>{0, 3}}, {"linear_bias", true}},
+      .examples = {{{"heads", 2}, {"w", 1}, {"global_positions", std::vector<double>{0, 3}}, {"qkv_bias", true},
+                    {"out_bias", true}},
                    {{"separate_global", false}, {"w", 1}, {"global_positions", std::vector<double>{2}}}},
       .prepare = module_layer<GlobalLocalAttention, GlobalLocalCall>(
           [](Options& v, GlobalLocalCall& o) {

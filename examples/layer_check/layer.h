@@ -97,6 +97,14 @@ Values names_of(const Layer& layer, const Values& options);
 inline Results results_of(Tensor y) { return {{"", std::move(y)}}; }
 inline Results results_of(Results r) { return r; }
 
+/// Where options keep the dtype of the parameters.
+template <class O>
+sluice::DType& dtype_in(O& o) {
+  if constexpr (requires { o.dtype; }) return o.dtype;
+  else if constexpr (requires { o.heads.dtype; }) return o.heads.dtype;
+  else return dtype_in(o.layer);
+}
+
 /// For a module M with options O: run(m, inputs[, options]) → Tensor or Results.
 template <class M, class O, class List, class Run>
 std::function<Build(Options&)> module_layer(List list, Run run) {
@@ -107,8 +115,7 @@ std::function<Build(Options&)> module_layer(List list, Run run) {
     if constexpr (Streams<M>) v("stream", pieces, kStreamMeaning);
     return [=](sluice::DType dtype) {
       O typed = o;
-      if constexpr (requires { typed.dtype; }) typed.dtype = dtype;
-      else typed.layer.dtype = dtype;
+      dtype_in(typed) = dtype;
       std::shared_ptr<M> m;
       sluice::Rng rng(1);
       if constexpr (requires { typed.module_options(); }) m = std::make_shared<M>(typed.module_options(), rng);

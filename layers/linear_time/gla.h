@@ -45,16 +45,16 @@ struct Gla {
   using State = LinearState;
 
   GlaOptions options;
-  Linear query, key, value;
+  Heads heads;
   Linear gate_down;  // dim → rank; absent for per_head
   Linear gate_up;    // rank → h·dk, or dim → h for per_head
-  Linear output_gate, out;
+  Linear output_gate;
   Norm norm;
 
   Gla() = default;
   Gla(GlaOptions o, Rng& rng);
-  int64_t key_dim() const { return query.weight.dim(1) / options.heads; }    // dk
-  int64_t value_dim() const { return value.weight.dim(1) / options.heads; }  // dv
+  int64_t key_dim() const { return heads.q.weight.dim(1) / options.heads; }    // dk
+  int64_t value_dim() const { return heads.v.weight.dim(1) / options.heads; }  // dv
 
   /// x [batch, n, dim] → the same. key_mask: bool [batch, n], true for real tokens. rng switches dropout on.
   Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr) const;
@@ -64,17 +64,15 @@ struct Gla {
   Tensor log_decay(const Tensor& x) const;
 
   static void visit(auto& self, auto&& f) {
-    f("query", self.query);
-    f("key", self.key);
-    f("value", self.value);
+    Heads::visit(self.heads, f);
     f("gate_down", self.gate_down);
     f("gate_up", self.gate_up);
     f("output_gate", self.output_gate);
-    f("out", self.out);
     f("norm", self.norm);
   }
 
  private:
+  HeadsOptions head_options() const;
   detail::LinearOperands project(const Tensor& x) const;
   Tensor finish(const Tensor& x, const Tensor& attended, Rng* rng) const;
 };

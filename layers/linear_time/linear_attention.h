@@ -8,9 +8,8 @@
 #pragma once
 
 #include <sluice/layers/linear_time/feature_map.h>
-#include <sluice/layers/nn/linear.h>
+#include <sluice/layers/nn/heads.h>
 #include <sluice/layers/nn/norm.h>
-#include <sluice/ops/rope.h>
 
 #include <optional>
 #include <vector>
@@ -99,7 +98,7 @@ struct LinearAttentionOptions {
   LinearRope use_rope = LinearRope::none;
   RopeOptions rope = {};
   NormKind output_norm = NormKind::none;  // of each head's output, weights shared by heads
-  bool linear_bias = false;
+  bool qkv_bias = false, out_bias = false;
   double dropout = 0;  // on the layer's output
   Init init = Init::xavier();
   DType dtype = f32;
@@ -127,7 +126,7 @@ struct LinearAttention {
   using State = LinearState;
 
   LinearAttentionOptions options;
-  Linear query, key, value, out;
+  Heads heads;
   FeatureMap feature_map;
   std::optional<FeatureMap> key_feature_map;  // unless tied
   Tensor log_gamma;    // [heads], fixed: a buffer
@@ -146,10 +145,7 @@ struct LinearAttention {
   Tensor log_decay() const;
 
   static void visit(auto& self, auto&& f) {
-    f("query", self.query);
-    f("key", self.key);
-    f("value", self.value);
-    f("out", self.out);
+    Heads::visit(self.heads, f);
     f("feature_map", self.feature_map);
     f("key_feature_map", self.key_feature_map);
     f("log_gamma", self.log_gamma);
@@ -158,8 +154,8 @@ struct LinearAttention {
   }
 
  private:
+  HeadsOptions head_options() const;
   detail::LinearOperands project(const Tensor& x, int64_t position) const;
-  Tensor finish(const Tensor& attended, Rng* rng) const;
 };
 
 }  // namespace sluice

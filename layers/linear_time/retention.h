@@ -56,14 +56,15 @@ struct Retention {
   using State = LinearState;
 
   RetentionOptions options;
-  Linear query, key, value, gate, out;
+  Heads heads;
+  Linear gate;
   Tensor log_gamma;  // [heads], a buffer
   GroupNorm norm;
 
   Retention() = default;
   Retention(RetentionOptions o, Rng& rng);
-  int64_t key_dim() const { return query.weight.dim(1) / options.heads; }    // dk
-  int64_t value_dim() const { return value.weight.dim(1) / options.heads; }  // dv
+  int64_t key_dim() const { return heads.q.weight.dim(1) / options.heads; }    // dk
+  int64_t value_dim() const { return heads.v.weight.dim(1) / options.heads; }  // dv
 
   /// x [batch, n, dim] → the same. key_mask: bool [batch, n], true for real tokens. rng switches dropout on.
   Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr) const;
@@ -71,16 +72,14 @@ struct Retention {
   std::pair<Tensor, State> step(const Tensor& x, State state) const;
 
   static void visit(auto& self, auto&& f) {
-    f("query", self.query);
-    f("key", self.key);
-    f("value", self.value);
+    Heads::visit(self.heads, f);
     f("gate", self.gate);
-    f("out", self.out);
     f("log_gamma", self.log_gamma);
     f("norm", self.norm);
   }
 
  private:
+  HeadsOptions head_options() const;
   detail::LinearOperands project(const Tensor& x, int64_t position) const;
   Tensor finish(const Tensor& x, const Tensor& attended, Rng* rng) const;
 };
