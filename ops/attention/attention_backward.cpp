@@ -9,7 +9,9 @@
 #include <sluice/ops/attention/attention_tiles.h>
 #include <sluice/ops/create.h>
 
-namespace sluice::detail {
+namespace sluice {
+
+namespace detail {
 
 namespace {
 
@@ -180,7 +182,8 @@ int64_t attention_splits(const Tensor& k) {
   return std::clamp<int64_t>(16 / heads, 1, std::max<int64_t>(1, k.dim(2) / 512));
 }
 
-constinit Kernel<void(const AttentionCall&, const Tensor&, const Tensor&, const Tensor&, AttentionGradients&)>
-    attention_backward{"attention backward", &backward_cpu};
+}  // namespace detail
 
-}  // namespace sluice::detail
+constinit decltype(kernel::attention_backward) kernel::attention_backward{"attention backward", &detail::backward_cpu};
+
+}  // namespace sluice

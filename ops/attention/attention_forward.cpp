@@ -8,7 +8,9 @@
 // score without a value: it joins l at the end.
 #include <sluice/ops/attention/attention_tiles.h>
 
-namespace sluice::detail {
+namespace sluice {
+
+namespace detail {
 
 namespace {
 
@@ -102,6 +104,8 @@ void forward_cpu(const AttentionCall& call, Tensor& out, Tensor& lse) {
 
 }  // namespace
 
-constinit Kernel<void(const AttentionCall&, Tensor&, Tensor&)> attention_forward{"attention", &forward_cpu};
+}  // namespace detail
 
-}  // namespace sluice::detail
+constinit decltype(kernel::attention) kernel::attention{"attention", &detail::forward_cpu};
+
+}  // namespace sluice
