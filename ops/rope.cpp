@@ -177,7 +177,7 @@ void t5_buckets_cpu(const Tensor& distance, const T5BucketOptions& o, Tensor& bu
 }  // namespace
 constinit decltype(kernel::t5_buckets) kernel::t5_buckets{"t5_buckets", &t5_buckets_cpu};
 
-Tensor t5_buckets_of(const Tensor& distance, const T5BucketOptions& o) {
+Tensor detail::t5_buckets_of(const Tensor& distance, const T5BucketOptions& o) {
   Tensor bucket = empty(distance.shape(), distance.options());
   kernel::t5_buckets(contiguous(distance), o, bucket);
   return bucket;
@@ -189,7 +189,7 @@ Tensor t5_buckets(int64_t n, int64_t m, T5BucketOptions o, int64_t row_offset, D
                      o.max_distance);
   if (n == 0 || m == 0) return empty({n, m}, {i64, device});
   const Tensor distance = arange(static_cast<double>(1 - n - row_offset), static_cast<double>(m - row_offset), 1, {i64, device});
-  return clone(flip(unfold(t5_buckets_of(distance, o), 0, m, 1), {0}));  // a row is a window of the last row's distances
+  return clone(flip(unfold(detail::t5_buckets_of(distance, o), 0, m, 1), {0}));  // a row is a window of the last row's distances
 }
 
 }  // namespace sluice

@@ -24,6 +24,9 @@ struct AttentionGradients {
   void each_tensor(auto f) const { f(dq), f(dk), f(dv), f(bias), f(relative); }
 };
 
+/// Query-key pairs of a call by the rules that need no values: window, dilation and globals. Causality does not halve
+/// them; a window of W leaves W keys a query (2W − 1 if not causal), at the ends of a sequence too.
+int64_t counted_pairs(const AttentionCall& call);
 /// Into how many independent parts the backward pass cuts the keys of one head: by shape alone.
 int64_t attention_splits(const Tensor& k);
 

@@ -33,7 +33,7 @@ Tensor relative_toeplitz(const Tensor& w, int64_t m, int64_t n) {
 Tensor relative_t5(const Tensor& weight, int64_t m, int64_t n, T5BucketOptions options) {
   if (weight.rank() != 2 || weight.dim(0) != options.buckets)
     fail("relative_t5: weight=", weight, "; need [", options.buckets, " buckets, heads]");
-  const Tensor bucket = t5_buckets_of(distances("relative_t5", m, n, weight.device()), options);
+  const Tensor bucket = detail::t5_buckets_of(distances("relative_t5", m, n, weight.device()), options);
   return transpose(index_select(weight, 0, bucket), 0, 1);
 }
 

@@ -239,6 +239,12 @@ void linear_scan_cpu(const Tensor& q, const Tensor& k, const Tensor& v, const Te
 
 }  // namespace detail
 
-constinit decltype(kernel::linear_scan) kernel::linear_scan{"linear_scan", &detail::linear_scan_cpu};
+// Writing and reading the state, and the pairs within each chunk.
+constinit decltype(kernel::linear_scan) kernel::linear_scan{
+    "linear_scan", &detail::linear_scan_cpu,
+    [](const Tensor& q, const Tensor&, const Tensor& v, const Tensor&, const LinearScanOptions& o, Tensor&) {
+      const int64_t m = q.dim(3), e = v.dim(3), n = q.dim(2), pairs = o.chunks_only ? 0 : n * std::min(o.chunk, n);
+      return Work{.flops = q.dim(0) * q.dim(1) * (4 * n * m * e + 2 * pairs * (m + e))};
+    }};
 
 }  // namespace sluice

@@ -75,7 +75,7 @@ void write_op_table(const std::string& folder) {
 std::vector<PublicOp> public_ops(const std::string& source_dir) {
   namespace fs = std::filesystem;
   std::vector<fs::path> headers;
-  for (const auto& entry : fs::directory_iterator(fs::path(source_dir) / "ops"))
+  for (const auto& entry : fs::recursive_directory_iterator(fs::path(source_dir) / "ops"))
     if (entry.path().extension() == ".h") headers.push_back(entry.path());
   std::sort(headers.begin(), headers.end());
 
