@@ -118,7 +118,7 @@ PairScore::PairScore(PairScoreOptions o, Rng& rng) : options(o) {
 Tensor PairScore::between(const Tensor& rows, const Tensor& cols) const {
   if (options.kind == PairScoreKind::bilinear) return matmul(rows, transpose(cols, -2, -1));
   const int64_t m = rows.dim(1), n = cols.dim(1);
-  const TensorOptions type_of{rows.dtype()};
+  const TensorOptions type_of = rows.options();
   const Tensor i = arange(static_cast<double>(n - m), static_cast<double>(n), 1, type_of), j = arange(n, type_of);
   const Tensor offset = unsqueeze(unsqueeze(i, 1) - unsqueeze(j, 0), -1);  // i − j, [m, n, 1]
   const Tensor hidden = unsqueeze(rows, 2) + unsqueeze(cols, 1) + offset * distance;
@@ -213,7 +213,7 @@ Tensor GlobalLocalAttention::operator()(const Tensor& x, const std::vector<int64
   GlobalRows rows;
   if (options.separate_global && !global.empty()) {
     auto heads = [&](const Tensor& y) { return detail::split_heads(y, options.heads); };
-    const Tensor positions = Tensor::from(global);
+    const Tensor positions = to(Tensor::from(global), x.device());
     rows = {heads(global_query(index_select(tokens, 1, positions))), heads(global_key(tokens)),
             heads(global_value(tokens))};
     if (options.use_rope) rows.k = rope(rows.k, options.rope), rows.q = rope_at(rows.q, positions, options.rope);

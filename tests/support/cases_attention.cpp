@@ -359,7 +359,7 @@ void add_attention_cases(Cases& c) {
     c.push_back(x);
     x.op = "visible_count";
     x.call = [=](const In& in) {
-      return visible_count(options_of(masks, in).mask, in[0].dim(0), in[0].dim(1), in[0].dim(2), in[1].dim(2));
+      return visible_count(options_of(masks, in).mask, in[0].dim(0), in[0].dim(1), in[0].dim(2), in[1].dim(2), in[0].device());
     };
     x.reference = [pairs = x.reference](const Arrays& xs) {
       const Array visible = pairs(xs)[0];
