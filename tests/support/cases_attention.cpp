@@ -340,7 +340,7 @@ void add_attention_cases(Cases& c) {
     const std::vector<Input> inputs = inputs_of(masks);
     OpCase x{.op = "visible_pairs", .variant = row.name, .inputs = inputs, .flat = "bool", .exact = true};
     x.call = [=](const In& in) {
-      return visible_pairs(options_of(masks, in).mask, in[0].dim(0), in[0].dim(1), in[0].dim(2), in[1].dim(2));
+      return visible_pairs(options_of(masks, in).mask, in[0].dim(0), in[0].dim(1), in[0].dim(2), in[1].dim(2), in[0].device());
     };
     x.reference = [=](const Arrays& xs) {
       const OpCase carrier{.inputs = inputs};
@@ -359,7 +359,7 @@ void add_attention_cases(Cases& c) {
     c.push_back(x);
     x.op = "visible_count";
     x.call = [=](const In& in) {
-      return visible_count(options_of(masks, in).mask, in[0].dim(0), in[0].dim(1), in[0].dim(2), in[1].dim(2));
+      return visible_count(options_of(masks, in).mask, in[0].dim(0), in[0].dim(1), in[0].dim(2), in[1].dim(2), in[0].device());
     };
     x.reference = [pairs = x.reference](const Arrays& xs) {
       const Array visible = pairs(xs)[0];
