@@ -1,11 +1,11 @@
 #include <sluice/core/safetensors.h>
 
 #include <sluice/core/file.h>
-
-#include <nlohmann/json.hpp>
+#include <sluice/core/json.h>
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <optional>
 #include <set>
 #include <vector>
@@ -37,19 +37,20 @@ struct Entry {
   std::string name;
   std::optional<std::string> dtype;
   std::optional<std::vector<uint64_t>> shape, offsets;
-  DType type = f32;  // of dtype
+  DType type = f32;   // of dtype
+  bool half = false;  // F16 in the file, f32 in memory
   Shape dims;        // of shape
 };
 
 /// Reads the header as a stream of events. Only four places exist in a well-formed header, so
 /// nothing is built that was not expected, whatever the text nests or repeats.
-class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
+class HeaderParser final : public JsonEvents {
  public:
   std::vector<Entry> entries;
   std::map<std::string, std::string> metadata;
   std::string error;
 
-  bool start_object(std::size_t) override {
+  bool start_object() override {
     switch (place_) {
       case Place::start: place_ = Place::top; return true;
       case Place::top_value:
@@ -75,7 +76,7 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
     place_ = place_ == Place::top ? Place::end : Place::top;
     return true;
   }
-  bool key(std::string& k) override {
+  bool name(std::string& k) override {
     key_ = k;
     if (place_ == Place::top) {
       if (!names_.insert(k).second) return stop(str("the name ", cited(k), " appears twice"));
@@ -93,23 +94,23 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
     }
     return true;
   }
-  bool string(std::string& v) override {
+  bool text(std::string& v) override {
     if (place_ == Place::metadata) metadata[key_] = v;
     else if (place_ == Place::entry && key_ == "dtype") entries.back().dtype = v;
     else return unexpected("a string");
     return true;
   }
-  bool start_array(std::size_t) override {
+  bool start_list() override {
     if (place_ != Place::entry || key_ == "dtype") return unexpected("an array");
     (key_ == "shape" ? entries.back().shape : entries.back().offsets).emplace();
     place_ = Place::list;
     return true;
   }
-  bool end_array() override {
+  bool end_list() override {
     place_ = Place::entry;
     return true;
   }
-  bool number_unsigned(uint64_t v) override {
+  bool natural(uint64_t v) override {
     if (place_ != Place::list) return unexpected("a number");
     auto& list = *(key_ == "shape" ? entries.back().shape : entries.back().offsets);
     if (list.size() == (key_ == "shape" ? static_cast<std::size_t>(kMaxRank) : 2))
@@ -120,17 +121,14 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
     list.push_back(v);
     return true;
   }
-  bool number_integer(int64_t) override { return unexpected("a negative number"); }
-  bool number_float(double, const std::string&) override {
+  bool negative(int64_t) override { return unexpected("a negative number"); }
+  bool fraction(double) override {
     return unexpected("a fractional or huge number");
   }
   bool null() override { return unexpected("null"); }
   bool boolean(bool) override { return unexpected("a boolean"); }
-  bool binary(nlohmann::json::binary_t&) override { return unexpected("bytes"); }
-  bool parse_error(std::size_t at, const std::string&,
-                   const nlohmann::json::exception& e) override {
-    std::string what = e.what();
-    return stop(str("the header is not valid JSON at byte ", at, " (", what.substr(0, 200), ")"));
+  bool broken(std::size_t at, const std::string& why) override {
+    return stop(str("the header is not valid JSON at byte ", at, " (", why.substr(0, 200), ")"));
   }
 
  private:
@@ -156,17 +154,25 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
   std::set<std::string> names_;
 };
 
+float float_of_half(uint16_t h) {
+  const uint32_t sign = uint32_t{h & 0x8000u} << 16, exponent = (h >> 10) & 31u, fraction = h & 1023u;
+  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | (fraction << 13));  // ∞ and NaN
+  if (exponent > 0) return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (fraction << 13));
+  return std::copysign(static_cast<float>(fraction) * 0x1p-24f, sign ? -1.0f : 1.0f);  // denormal, 0
+}
+
 /// Checks one tensor's dtype, shape and range against each other and fills type and dims. The
 /// reason if something is wrong, else "".
 std::string check_entry(Entry& e) {
   auto known = std::find_if(std::begin(kNames), std::end(kNames),
                             [&](auto& n) { return n.second == *e.dtype; });
-  if (known == std::end(kNames))
+  e.half = *e.dtype == "F16";
+  if (known == std::end(kNames) && !e.half)
     return str("tensor ", cited(e.name), " has the dtype ", cited(*e.dtype),
-               "; need F32, F64, BF16, I64, I32 or BOOL");
-  e.type = known->first;
+               "; need F32, F64, F16, BF16, I64, I32 or BOOL");
+  e.type = e.half ? f32 : known->first;
   // Zero sizes are counted as one here, so that strides cannot overflow either.
-  const uint64_t item = static_cast<uint64_t>(size_of(e.type));
+  const uint64_t item = e.half ? 2 : static_cast<uint64_t>(size_of(e.type));
   uint64_t bound = item, bytes = item;
   for (uint64_t s : *e.shape) {
     if (s > kMaxBytes / bound)
@@ -179,7 +185,7 @@ std::string check_entry(Entry& e) {
   if (begin > end)
     return str("tensor ", cited(e.name), " has reversed data_offsets [", begin, ",", end, "]");
   if (end - begin != bytes)
-    return str("tensor ", cited(e.name), " ", e.dims, " ", e.type, " takes ", bytes,
+    return str("tensor ", cited(e.name), " ", e.dims, " ", *e.dtype, " takes ", bytes,
                " bytes, its data_offsets span ", end - begin);
   return {};
 }
@@ -202,7 +208,7 @@ SafeTensors load_safetensors(const std::string& path) {
   check(!header.empty() && header[0] == '{', "the header is not a JSON object");
 
   HeaderParser parser;
-  bool parsed = nlohmann::json::sax_parse(header, &parser);
+  const bool parsed = read_json(header, parser);
   check(parsed, parser.error);
 
   auto& entries = parser.entries;
@@ -230,9 +236,18 @@ SafeTensors load_safetensors(const std::string& path) {
   for (const Entry& e : entries) {
     Tensor t = empty(e.dims, {.dtype = e.type});
     const std::size_t bytes = (*e.offsets)[1] - (*e.offsets)[0];
-    file.read(t.raw(), bytes);
-    if (e.type == boolean)  // any byte may stand in the file, a C++ bool is 0 or 1
-      std::for_each_n(t.raw(), bytes, [](std::byte& b) { b = std::byte{b != std::byte{0}}; });
+    if (e.half) {
+      std::vector<uint16_t> halves(bytes / 2);
+      file.read(halves.data(), bytes);
+      std::transform(halves.begin(), halves.end(), t.mutable_data<float>(), float_of_half);
+    } else {
+      file.read(t.raw(), bytes);
+    }
+    if (e.type == boolean) {
+      const std::byte* bad = std::find_if(t.raw(), t.raw() + bytes, [](std::byte b) { return b > std::byte{1}; });
+      check(bad == t.raw() + bytes, "tensor ", cited(e.name), " is BOOL, but its byte ", bad - t.raw(),
+            " is neither 0 nor 1");
+    }
     out.tensors.emplace(e.name, std::move(t));
   }
   return out;
@@ -253,23 +268,22 @@ void save_safetensors(const std::string& path, const SafeTensors& file) {
     return order_of(a.second.dtype()) < order_of(b.second.dtype());
   });
 
-  nlohmann::ordered_json header = nlohmann::ordered_json::object();
-  if (!file.metadata.empty()) header["__metadata__"] = file.metadata;
+  Json::Object header;
+  if (!file.metadata.empty())
+    header.emplace_back("__metadata__", Json::Object(file.metadata.begin(), file.metadata.end()));
   int64_t at = 0;
   for (const auto& [name, t] : sorted) {
     const int64_t end = at + t.numel() * size_of(t.dtype());
-    auto& e = header[name];
-    e["dtype"] = kNames[order_of(t.dtype())].second;
-    e["shape"] = std::vector<int64_t>(t.shape().begin(), t.shape().end());
-    e["data_offsets"] = {at, end};
+    header.emplace_back(name, Json::Object{{"dtype", kNames[order_of(t.dtype())].second},
+                                           {"shape", Json::List(t.shape().begin(), t.shape().end())},
+                                           {"data_offsets", Json::List{at, end}}});
     at = end;
   }
   std::string text;
   try {
-    text = header.dump();
-  } catch (const nlohmann::json::exception& e) {
-    fail<IOError>("save_safetensors: '", path, "': a name or metadata entry is not UTF-8 (",
-                  e.what(), ")");
+    text = to_text(header);
+  } catch (const ValueError& e) {
+    fail<IOError>("save_safetensors: '", path, "': a name or metadata entry is not UTF-8 (", e.what(), ")");
   }
   text.resize((text.size() + 7) / 8 * 8, ' ');
   if (text.size() > kMaxHeader)

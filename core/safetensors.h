@@ -16,7 +16,7 @@ struct SafeTensors {
   std::map<std::string, std::string> metadata;
 };
 
-/// Reads f32, f64, bf16, i64, i32 and bool tensors. A file that is not well-formed, or that holds
+/// Reads f32, f64, bf16, i64, i32 and bool tensors, and f16 as f32. A file that is not well-formed, or that holds
 /// another dtype, is an IOError with the path and the reason; memory is taken only after the whole
 /// header has been checked against the size of the file.
 SafeTensors load_safetensors(const std::string& path);

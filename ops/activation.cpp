@@ -24,50 +24,24 @@ Tensor swiglu(const Tensor& x, const Tensor& g) { return map(fm::SwiGlu{}, x, g)
 Tensor bilinear(const Tensor& x, const Tensor& g) { return map(fm::Bilinear{}, x, g); }
 Tensor silu_glu(const Tensor& x, const Tensor& g) { return map(fm::SiluGlu{}, x, g); }
 
-namespace {
-struct Entry {
-  Act act;
-  std::string_view name;
-  Tensor (*apply)(const Tensor&);
-};
-constexpr Entry kActs[] = {
-    {Act::identity, "identity", [](const Tensor& x) { return x; }},
-    {Act::relu, "relu", relu},
-    {Act::relu2, "relu2", relu2},
-    {Act::leaky_relu, "leaky_relu", [](const Tensor& x) { return leaky_relu(x); }},
-    {Act::elu, "elu", [](const Tensor& x) { return elu(x); }},
-    {Act::elu1, "elu1", elu1},
-    {Act::silu, "silu", silu},
-    {Act::gelu, "gelu", gelu},
-    {Act::gelu_tanh, "gelu_tanh", gelu_tanh},
-    {Act::tanh, "tanh", tanh},
-    {Act::sigmoid, "sigmoid", sigmoid},
-    {Act::ns_sigmoid, "ns_sigmoid", ns_sigmoid},
-    {Act::softplus, "softplus", softplus},
-    {Act::laplace, "laplace", laplace},
-};
-}  // namespace
-
 Tensor activate(Act act, const Tensor& x) {
-  for (const Entry& e : kActs)
-    if (e.act == act) return e.apply(x);
-  fail<ValueError>("activate: unknown activation number ", static_cast<int>(act));
-}
-
-std::string_view name_of(Act act) {
-  for (const Entry& e : kActs)
-    if (e.act == act) return e.name;
-  return "unknown";
-}
-
-Act act_from_name(std::string_view name) {
-  std::string known;
-  for (const Entry& e : kActs) {
-    if (e.name == name) return e.act;
-    known += known.empty() ? "" : ", ";
-    known += e.name;
+  switch (act) {
+    case Act::identity: return x;
+    case Act::relu: return relu(x);
+    case Act::relu2: return relu2(x);
+    case Act::leaky_relu: return leaky_relu(x);
+    case Act::elu: return elu(x);
+    case Act::elu1: return elu1(x);
+    case Act::silu: return silu(x);
+    case Act::gelu: return gelu(x);
+    case Act::gelu_tanh: return gelu_tanh(x);
+    case Act::tanh: return tanh(x);
+    case Act::sigmoid: return sigmoid(x);
+    case Act::ns_sigmoid: return ns_sigmoid(x);
+    case Act::softplus: return softplus(x);
+    case Act::laplace: return laplace(x);
   }
-  fail<ValueError>("activation: unknown name \"", name, "\"; known: ", known);
+  fail<ValueError>("activate: unknown activation number ", static_cast<int>(act));
 }
 
 }  // namespace sluice

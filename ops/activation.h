@@ -1,9 +1,8 @@
 // Activations and gates. Formulas in ops/formulas.h, with their sources and conventions at kinks.
 #pragma once
 
+#include <sluice/core/options.h>
 #include <sluice/core/tensor.h>
-
-#include <string_view>
 
 namespace sluice {
 
@@ -35,9 +34,9 @@ Tensor silu_glu(const Tensor& x, const Tensor& g);
 /// Activations by name, for layer options.
 enum class Act { identity, relu, relu2, leaky_relu, elu, elu1, silu, gelu, gelu_tanh, tanh, sigmoid,
                  ns_sigmoid, softplus, laplace };
+constexpr const char* choices(Act) {
+  return "identity relu relu2 leaky_relu elu elu1 silu gelu gelu_tanh tanh sigmoid ns_sigmoid softplus laplace";
+}
 Tensor activate(Act act, const Tensor& x);
-std::string_view name_of(Act act);
-/// The activation of that name; ValueError listing the known ones otherwise.
-Act act_from_name(std::string_view name);
 
 }  // namespace sluice

@@ -1,6 +1,7 @@
 // Rotary position embedding (Su et al. 2021) and the relative position biases that GAU adds to scores.
 #pragma once
 
+#include <sluice/core/options.h>
 #include <sluice/core/tensor.h>
 
 namespace sluice {
@@ -9,12 +10,20 @@ enum class RopePairing {
   half,         // pairs (c, c + dim/2): FLASH's appendix, LLaMA, Qwen
   interleaved,  // pairs (2c, 2c + 1): RoFormer, bert4keras
 };
+constexpr const char* choices(RopePairing) { return "half interleaved"; }
 
 struct RopeOptions {
   double base = 10000;
   RopePairing pairing = RopePairing::half;
   int64_t rot_dim = 0;  // rotate only the first rot_dim channels; 0 means all
   int64_t offset = 0;   // position of the first row, for streaming
+
+  static void describe(auto& o, auto& f) {
+    f("base", o.base, above(0), "angles are p * base^(-c/(dim/2))");
+    f("pairing", o.pairing, "half rotates channels (c, c + dim/2), interleaved (2c, 2c + 1)");
+    f("rot_dim", o.rot_dim, at_least(0), "only the first rot_dim channels are rotated; 0: all");
+    f("offset", o.offset, between(-1e15, 1e15), "position of the first token");
+  }
 };
 
 /// Rotates pair c of row p by the angle (p + offset) · base^(−c/(dim/2)), dim = rot_dim. x [..., n, d]:
@@ -33,6 +42,11 @@ struct T5BucketOptions {
   bool causal = false;
   int64_t buckets = 32;
   int64_t max_distance = 128;
+
+  static void describe(auto& o, auto& f) {  // `causal` follows the layer
+    f("buckets", o.buckets, between(1, 1 << 20), "number of T5 buckets");
+    f("max_distance", o.max_distance, at_least(1), "distance from which T5 has one bucket");
+  }
 };
 /// T5's bucket of the offset rel = key position − query position (Raffel et al. 2020), robust to rounding:
 /// thresholds are compared in long double with a guard, so that they fall on the exact integers. ValueError for

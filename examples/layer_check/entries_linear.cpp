@@ -12,13 +12,10 @@ namespace layer_check {
 using namespace sluice;
 
 void feature_map_options(Options& v, FeatureMapOptions& o, const std::string& p) {
-  static const Choices<FeatureMapKind> kinds = [] {
-    using enum FeatureMapKind;
-    Choices<FeatureMapKind> all;
-    for (auto k : {identity, exp, elu1, relu, t2r, poly_elem, poly_kernel, favor, fourier, mlp, hedgehog})
-      all.emplace_back(name_of(k).data(), k);
-    return all;
-  }();
+  using enum FeatureMapKind;
+  static const Choices<FeatureMapKind> kinds{
+      {"identity", identity}, {"exp", exp}, {"elu1", elu1}, {"relu", relu}, {"t2r", t2r}, {"poly_elem", poly_elem},
+      {"poly_kernel", poly_kernel}, {"favor", favor}, {"fourier", fourier}, {"mlp", mlp}, {"hedgehog", hedgehog}};
   v((p + "kind").c_str(), o.kind, kinds, "phi");
   v((p + "features").c_str(), o.features, "learned columns or random directions; 0: d, and for relu no W");
   v((p + "degree").c_str(), o.degree, "p of poly_elem and poly_kernel");

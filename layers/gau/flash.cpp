@@ -16,9 +16,7 @@ namespace sluice {
 namespace {
 
 FlashOptions checked(FlashOptions o) {
-  if (o.dim < 1 || o.expansion < 0 || o.key_dim < 1 || o.chunk < 1)
-    fail<ValueError>("flash: sizes must be positive — got dim=", o.dim, ", expansion=", o.expansion,
-                     ", key_dim=", o.key_dim, ", chunk=", o.chunk);
+  check_options("flash", o);
   if (o.expansion == 0) o.expansion = 2 * o.dim;
   o.t5.causal = o.causal;
   return o;

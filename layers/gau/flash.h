@@ -44,6 +44,34 @@ struct FlashOptions {
   /// N(0, γ_std²) instead of γ = 1. The paper's 0.02 belongs together with a bias: see GauOptions.
   double gamma_std = 0;
   DType dtype = f32;
+
+  static void describe(auto& o, auto& f) {
+    f.required("dim", o.dim, at_least(1), "width d");
+    f("expansion", o.expansion, at_least(0), "width e of U and V; 0: 2*dim");
+    f("key_dim", o.key_dim, at_least(1), "width s of queries and keys");
+    f("chunk", o.chunk, at_least(1), "tokens C of a chunk");
+    f("causal", o.causal, "token i sees tokens j <= i");
+    f("activation", o.activation, "act of U, V and Z");
+    f("linear_bias", o.linear_bias, "biases of the dense maps");
+    f("kind", o.kind, kGauKindMeaning);
+    f("scaling", o.scaling, kChunkScalingMeaning);
+    f("length", o.length, "L of the quadratic term: C, or visible keys of the row");
+    f("count_padding", o.count_padding, "scaling lucid, not causal: n counts padding");
+    f("across_chunks", o.across_chunks, "false: the linear term stays inside its chunk");
+    f("quadratic", o.quadratic, "false leaves the quadratic term out");
+    f("linear", o.linear, "false leaves the linear term out");
+    f("use_rope", o.use_rope, "rotate all four");
+    f.nested("rope_", o.rope);
+    f("bias", o.bias, "b within a chunk: none, Toeplitz over C positions, by RoPE, T5 times sqrt(s)");
+    f.nested("", o.t5);
+    f("norm", o.norm, "pre-norm, eps 1e-5");
+    f("token_shift", o.token_shift, "the first half of the normed channels comes from the token before");
+    f.training("attention_dropout", o.attention_dropout, share(), "on the quadratic weights");
+    f.training("dropout", o.dropout, share(), "on the branch");
+    f.training("gamma_std", o.gamma_std, at_least(0), "initial gamma is N(0, gamma_std^2); 0: ones");
+    f.nested("init_", o.init);
+    f.training("dtype", o.dtype, "of the parameters");
+  }
 };
 
 struct Flash {

@@ -13,13 +13,15 @@ namespace sluice {
 
 // -- positions ---------------------------------------------------------------------------------------------------
 
-ScaledSinusoidal::ScaledSinusoidal(ScaledSinusoidalOptions o) : dim(o.dim), base(o.base) {
-  if (dim < 2 || dim % 2 != 0) fail<ValueError>("scaled_sinusoidal: dim must be even — got ", dim);
-  scale = init_vector(1, o.initial_scale != 0 ? o.initial_scale : 1 / std::sqrt(static_cast<double>(dim)), o.dtype);
+ScaledSinusoidal::ScaledSinusoidal(ScaledSinusoidalOptions o) : options(o) {
+  check_options("scaled_sinusoidal", o);
+  if (o.dim % 2 != 0) fail<ValueError>("scaled_sinusoidal: dim must be even — got ", o.dim);
+  scale = init_vector(1, o.initial_scale != 0 ? o.initial_scale : 1 / std::sqrt(static_cast<double>(o.dim)), o.dtype);
 }
 
 Tensor ScaledSinusoidal::operator()(int64_t n, int64_t first) const {
   ModuleScope scope(this, type);
+  const auto [dim, initial, base, dtype] = options;
   // Angles in f64: in f32 a position of 10⁵ would be off by 0.004.
   Tensor c = arange(0, static_cast<double>(dim / 2), 1, {.dtype = f64});
   Tensor frequency = exp(c * (-2 * std::log(base) / static_cast<double>(dim)));
@@ -30,8 +32,8 @@ Tensor ScaledSinusoidal::operator()(int64_t n, int64_t first) const {
 
 // -- the stack ---------------------------------------------------------------------------------------------------
 
-FlashBlock::FlashBlock(FlashBlockOptions o, Rng& rng) {
-  if (o.layers < 1) fail<ValueError>("flash_block: needs at least one layer — got ", o.layers);
+FlashBlock::FlashBlock(FlashBlockOptions o, Rng& rng) : options(o) {
+  check_options("flash_block", o);
   for (int64_t i = 0; i < o.layers; ++i) layers.emplace_back(o.layer, rng);
 }
 
@@ -60,9 +62,7 @@ std::pair<Tensor, FlashBlock::State> FlashBlock::step(const Tensor& x, State sta
 FlashModel::FlashModel(FlashModelOptions o, Rng& rng) : options(o) {
   const int64_t dim = o.layer.dim;
   const DType dtype = o.layer.dtype;
-  if (o.vocabulary < 0 || o.outputs < 0)
-    fail<ValueError>("flash_model: sizes must not be negative — got vocabulary=", o.vocabulary,
-                     ", outputs=", o.outputs);
+  check_options("flash_model", o);
   if (o.vocabulary > 0) embedding.emplace(EmbeddingOptions{o.vocabulary, dim, o.embedding_std, dtype}, rng);
   if (o.positions) positions.emplace(ScaledSinusoidalOptions{dim, o.initial_scale, 10000, dtype});
   body = FlashBlock({o.layers, o.layer}, rng);
@@ -100,9 +100,8 @@ std::pair<Tensor, FlashModel::State> FlashModel::step(const Tensor& x, State sta
 // -- MC-TFM++ ----------------------------------------------------------------------------------------------------
 
 McTfm::McTfm(McTfmOptions o, Rng& rng) : options(o) {
-  if (o.dim < 1 || o.heads < 1 || o.dim % o.heads != 0 || o.chunk < 1)
-    fail<ValueError>("mc_tfm: sizes must be positive and heads divide dim — got dim=", o.dim, ", heads=", o.heads,
-                     ", chunk=", o.chunk);
+  check_options("mc_tfm", o);
+  if (o.dim % o.heads != 0) fail<ValueError>("mc_tfm: heads=", o.heads, " must divide dim=", o.dim);
   attention_norm = Norm({o.dim, o.norm, 1e-5, o.dtype}), glu_norm = Norm({o.dim, o.norm, 1e-5, o.dtype});
   qkv = Linear({o.dim, 3 * o.dim, o.linear_bias, {InitKind::zeros}, o.dtype}, rng);
   {  // three square maps; only their product with x is fused

@@ -13,13 +13,19 @@ struct ScaledSinusoidalOptions {
   double initial_scale = 0;  // 0 means 1/√dim (JunnYu's port); lucidrains has 1
   double base = 10000;
   DType dtype = f32;
+
+  static void describe(auto& o, auto& f) {
+    f.required("dim", o.dim, at_least(2), "even width");
+    f.training("initial_scale", o.initial_scale, any_number(), "0: dim^(-1/2)");
+    f("base", o.base, above(0), "of the frequencies");
+    f.training("dtype", o.dtype, "of the parameters");
+  }
 };
 
 /// scale · [sin(p·ω_c), cos(p·ω_c)], ω_c = base^(−2c/dim), with one learned scale: FLASH's absolute positions.
 struct ScaledSinusoidal {
   static constexpr const char* type = "ScaledSinusoidal";
-  int64_t dim = 0;
-  double base = 10000;
+  ScaledSinusoidalOptions options{};
   Tensor scale;  // [1]
 
   ScaledSinusoidal() = default;
@@ -32,6 +38,11 @@ struct ScaledSinusoidal {
 struct FlashBlockOptions {
   int64_t layers = 2;
   FlashOptions layer;
+
+  static void describe(auto& o, auto& f) {
+    f("layers", o.layers, between(1, 10000), "number of layers");
+    f.nested("", o.layer);
+  }
 };
 
 /// A stack of Flash layers; two of them take the place of one Transformer block.
@@ -40,6 +51,7 @@ struct FlashBlock {
   struct State {
     std::vector<Flash::State> layers;
   };
+  FlashBlockOptions options{};
   std::vector<Flash> layers;
 
   FlashBlock() = default;
@@ -59,6 +71,17 @@ struct FlashModelOptions {
   bool positions = true;   // add ScaledSinusoidal
   double initial_scale = 0;
   double embedding_std = 0.02, dropout = 0;  // dropout on the embedded input
+
+  static void describe(auto& o, auto& f) {
+    f.required("layers", o.layers, between(1, 10000), "number of layers");
+    f("vocabulary", o.vocabulary, at_least(0), "> 0: x is i64 tokens [batch, n]; 0: vectors [batch, n, dim]");
+    f("outputs", o.outputs, at_least(0), "> 0: logits of this width; 0: the normed vectors");
+    f("positions", o.positions, "add scaled sinusoidal positions");
+    f.training("initial_scale", o.initial_scale, any_number(), "of the positions; 0: dim^(-1/2)");
+    f.training("embedding_std", o.embedding_std, at_least(0), "of initial embeddings");
+    f.training("model_dropout", o.dropout, share(), "on the embedded input");
+    f.nested("", o.layer);
+  }
 };
 
 /// (embedding) → + positions → Flash layers → norm → (logits).
@@ -116,6 +139,28 @@ struct McTfmOptions {
   double attention_dropout = 0, dropout = 0;
   Init init = Init::xavier();
   DType dtype = f32;
+
+  static void describe(auto& o, auto& f) {
+    f.required("dim", o.dim, at_least(1), "width d");
+    f("heads", o.heads, at_least(1), "number of heads");
+    f("hidden", o.hidden, at_least(0), "width of the GLU; 0: 8/3*dim rounded up to a multiple of 8");
+    f("chunk", o.chunk, at_least(1), "tokens C of a chunk");
+    f("causal", o.causal, "token i sees tokens j <= i");
+    f("kind", o.kind, kGauKindMeaning);
+    f("scaling", o.scaling, kChunkScalingMeaning);
+    f("length", o.length, "L of the quadratic term");
+    f("quadratic", o.quadratic, "false leaves the quadratic term out");
+    f("linear", o.linear, "false leaves the linear term out");
+    f("use_rope", o.use_rope, "rotate all four");
+    f.nested("rope_", o.rope);
+    f("glu", o.glu, "gate of the GLU");
+    f("norm", o.norm, "pre-norms");
+    f("linear_bias", o.linear_bias, "biases of the dense maps");
+    f.training("attention_dropout", o.attention_dropout, share(), "on the quadratic weights");
+    f.training("dropout", o.dropout, share(), "on both branches");
+    f.nested("init_", o.init);
+    f.training("dtype", o.dtype, "of the parameters");
+  }
 };
 
 /// The block of MC-TFM++, the paper's ablation: a pre-norm Transformer block with GLU whose multi-head softmax

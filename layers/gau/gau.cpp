@@ -19,16 +19,11 @@ Tensor scale_offset(const Tensor& z, const Tensor& gamma, const Tensor& beta, in
 }
 
 GauOptions checked(GauOptions o) {
-  if (o.dim < 1 || o.expansion < 0 || o.key_dim < 1 || o.heads < 1)
-    fail<ValueError>("gau: sizes must be positive — got dim=", o.dim, ", expansion=", o.expansion,
-                     ", key_dim=", o.key_dim, ", heads=", o.heads);
+  check_options("gau", o);
   if (o.expansion == 0) o.expansion = 2 * o.dim;
   if (o.key_dim % o.heads != 0 || o.expansion % o.heads != 0)
     fail<ValueError>("gau: heads=", o.heads, " must divide key_dim=", o.key_dim, " and expansion=", o.expansion);
   if (!o.length) o.length = o.causal ? GauLength::visible : GauLength::n;
-  if (o.window < 0) fail<ValueError>("gau: window must not be negative — got ", o.window);
-  if (o.bias == GauBias::toeplitz && o.max_length < 1)
-    fail<ValueError>("gau: max_length must be positive — got ", o.max_length);
   o.t5.causal = o.causal;
   return o;
 }
@@ -144,9 +139,7 @@ std::pair<Tensor, Gau::State> Gau::step(const Tensor& x, State state) const {
 // -- two streams -----------------------------------------------------------------------------------------
 
 CrossGau::CrossGau(CrossGauOptions o, Rng& rng) : options(o) {
-  if (o.dim < 1 || o.context_dim < 0 || o.expansion < 0 || o.key_dim < 1)
-    fail<ValueError>("cross_gau: sizes must be positive — got dim=", o.dim, ", context_dim=", o.context_dim,
-                     ", expansion=", o.expansion, ", key_dim=", o.key_dim);
+  check_options("cross_gau", o);
   if (options.expansion == 0) options.expansion = 2 * o.dim;
   if (options.context_dim == 0) options.context_dim = o.dim;
   const int64_t e = options.expansion, c = options.context_dim;

@@ -24,10 +24,12 @@ enum class GauBias {
   rope,      // b = rope(a)·rope(b)ᵀ for two learned vectors (the paper, n > 512)
   t5,        // T5 buckets times √d (lucidrains)
 };
+constexpr const char* choices(GauBias) { return "none toeplitz rope t5"; }
 enum class GauPlacement {
   pre,   // x + F(norm(x))          FLASH
   post,  // norm(α·x + F(x))        GAU-α; α ≠ 1 is DeepNorm
 };
+constexpr const char* choices(GauPlacement) { return "pre post"; }
 
 struct GauOptions {
   int64_t dim;
@@ -62,6 +64,33 @@ struct GauOptions {
   /// look something up may need N(0, 1) to leave that symmetry (examples/07_associative_recall.cpp).
   double gamma_std = 0;
   DType dtype = f32;
+
+  static void describe(auto& o, auto& f) {
+    f.required("dim", o.dim, at_least(1), "width d");
+    f("expansion", o.expansion, at_least(0), "width e of U and V; 0: 2*dim");
+    f("key_dim", o.key_dim, at_least(1), "width s of Q and K");
+    f("heads", o.heads, at_least(1), "Z and V are split into this many groups");
+    f("activation", o.activation, "act of U, V and Z");
+    f("linear_bias", o.linear_bias, "biases of the dense maps");
+    f("kind", o.kind, kGauKindMeaning);
+    f("causal", o.causal, "token i sees tokens j <= i");
+    f("length", o.length, "L: n real tokens, visible keys of the row, or constant; null: visible if causal, else n");
+    f("constant_length", o.constant_length, at_least(1), "L with length constant");
+    f("top_k", o.top_k, at_least(0), "keep the k best scores of a row, ties to the first key; 0: all");
+    f("use_rope", o.use_rope, "rotate Q and K");
+    f.nested("rope_", o.rope);
+    f("bias", o.bias, "b: none, a Toeplitz table, built by RoPE, or T5 buckets times sqrt(dim)");
+    f("max_length", o.max_length, at_least(1), "positions of the Toeplitz table");
+    f.nested("", o.t5);
+    f("norm", o.norm, "norm, eps 1e-5");
+    f("placement", o.placement, "pre: x + F(norm(x)); post: norm(residual_scale*x + F(x))");
+    f("residual_scale", o.residual_scale, any_number(), "DeepNorm's alpha, with placement post");
+    f.training("attention_dropout", o.attention_dropout, share(), "on A");
+    f.training("dropout", o.dropout, share(), "on the branch");
+    f.training("gamma_std", o.gamma_std, at_least(0), "initial gamma is N(0, gamma_std^2); 0: ones");
+    f.nested("init_", o.init);
+    f.training("dtype", o.dtype, "of the parameters");
+  }
 };
 
 /// What GAU-α uses (Su 2022): post-norm RMS without parameters, no biases, softmax_plus, interleaved RoPE,
@@ -137,6 +166,20 @@ struct CrossGauOptions {
   double attention_dropout = 0, dropout = 0;
   Init init = Init::xavier();
   DType dtype = f32;
+
+  static void describe(auto& o, auto& f) {
+    f.required("dim", o.dim, at_least(1), "width of x");
+    f("context_dim", o.context_dim, at_least(0), "width of the context; 0: dim");
+    f("expansion", o.expansion, at_least(0), "width e; 0: 2*dim");
+    f("key_dim", o.key_dim, at_least(1), "width s");
+    f("activation", o.activation, "act");
+    f("kind", o.kind, kGauKindMeaning);
+    f("norm", o.norm, "of x");
+    f.training("attention_dropout", o.attention_dropout, share(), "on A");
+    f.training("dropout", o.dropout, share(), "on the branch");
+    f.nested("init_", o.init);
+    f.training("dtype", o.dtype, "of the parameters");
+  }
 };
 
 /// GAU across two streams (bert4keras' self_attention = False): U and Q from x, K and V from the context;

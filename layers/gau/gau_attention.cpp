@@ -14,12 +14,6 @@ namespace sluice {
 
 namespace {
 
-constexpr std::pair<GauKind, std::string_view> kNames[] = {
-    {GauKind::su, "su"},           {GauKind::paper_eq, "paper_eq"}, {GauKind::paper_code, "paper_code"},
-    {GauKind::lucid, "lucid"},     {GauKind::rownorm, "rownorm"},   {GauKind::softmax, "softmax"},
-    {GauKind::softmax_plus, "softmax_plus"}, {GauKind::laplace, "laplace"},
-};
-
 /// L, broadcasts to [batch, heads, m]; at least 1, so that a row that sees nothing is 0/1, not 0/0.
 Tensor row_lengths(const GauAttentionOptions& o, const Tensor& q, int64_t n) {
   const Tensor& keys = o.mask.keys;
@@ -37,21 +31,6 @@ Tensor row_lengths(const GauAttentionOptions& o, const Tensor& q, int64_t n) {
 }
 
 }  // namespace
-
-std::string_view name_of(GauKind kind) {
-  for (auto [k, name] : kNames)
-    if (k == kind) return name;
-  return "unknown";
-}
-
-GauKind gau_kind_from_name(std::string_view name) {
-  std::string known;
-  for (auto [k, n] : kNames) {
-    if (n == name) return k;
-    known += (known.empty() ? "" : ", ") + std::string(n);
-  }
-  fail<ValueError>("gau: unknown kind \"", name, "\"; known: ", known);
-}
 
 Tensor gau_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const GauAttentionOptions& o, Rng* rng) {
   const char* op = "gau_attention";

@@ -2,9 +2,8 @@
 // Source: Hua et al. 2022 (FLASH); variants by Su 2022, lucidrains, MEGA.
 #pragma once
 
+#include <sluice/core/options.h>
 #include <sluice/ops/attention/attention.h>
-
-#include <string_view>
 
 namespace sluice {
 
@@ -19,8 +18,14 @@ enum class GauKind {
   softmax_plus,  // softmax(κ·(T/√s + b)), κ = ln max(L,16) / ln 512   (GAU-α)
   laplace,       // ½(1 + erf(…)) of (T + b)/L   (MEGA)
 };
-std::string_view name_of(GauKind kind);
-GauKind gau_kind_from_name(std::string_view name);
+constexpr const char* choices(GauKind) {
+  return "su paper_eq paper_code lucid rownorm softmax softmax_plus laplace";
+}
+/// What they mean, for the meaning of an option.
+inline constexpr const char* kGauKindMeaning =
+    "weights A from T = QK': su relu2(T/sqrt(s) + b)/L; paper_eq relu2(T + b); paper_code relu2(T/L + b); lucid "
+    "relu2((T + b)/L); rownorm relu2(T/sqrt(s) + b)/row sum; softmax(T/sqrt(s) + b); softmax_plus softmax(k(T/sqrt(s) "
+    "+ b)), k = ln max(L, 16)/ln 512; laplace of (T + b)/L";
 
 /// The length L. Only `visible` and `constant` give causal outputs that do not depend on later tokens,
 /// so only they can be streamed.
@@ -29,6 +34,7 @@ enum class GauLength {
   visible,   // number of keys the row may see
   constant,  // a fixed number, e.g. 512
 };
+constexpr const char* choices(GauLength) { return "n visible constant"; }
 
 struct GauAttentionOptions {
   GauKind kind = GauKind::su;
@@ -39,6 +45,16 @@ struct GauAttentionOptions {
   double dropout = 0;         // on A, inverted; needs rng
   Tensor bias = {};           // b, broadcasts to [..., m, n]
   Tensor relative_bias = {};  // b by distance, [heads or 1, n + m − 1] (ops/attention/relative_bias.h)
+
+  static void describe(auto& o, auto& f) {
+    f("kind", o.kind, kGauKindMeaning);
+    f("length", o.length, "L: n real keys, visible keys of the row, or constant");
+    f("constant_length", o.constant_length, at_least(1), "L with length constant");
+    f("causal", o.mask.causal, "query i of m sees keys j <= i + n - m");
+    f("window", o.mask.window, at_least(0), "keys seen, a query's own position included; 0: all");
+    f("top_k", o.top_k, at_least(0), "keep the k best scores of a row; 0: all");
+    f.training("dropout", o.dropout, share(), "on A");
+  }
 };
 
 /// A·V: every kind as a weighting of attention(), whose operands these are: q [batch, heads, m, s],

@@ -23,11 +23,16 @@ enum class ChunkScaling {
   paper_code,  // C × number of visible chunks (the appendix: a segment mask with rows divided by their sum);
                // equals su as long as every visible chunk is full
 };
+constexpr const char* choices(ChunkScaling) { return "su lucid eq paper_code"; }
+inline constexpr const char* kChunkScalingMeaning =
+    "N of the linear term: su the real tokens in the visible chunks; lucid C if causal, else n; eq 1; paper_code C "
+    "times the number of visible chunks";
 /// L of the quadratic term.
 enum class ChunkLength {
   chunk,    // C in every row, also in a shorter last chunk
   visible,  // number of keys the row may see in its chunk
 };
+constexpr const char* choices(ChunkLength) { return "chunk visible"; }
 
 struct MixedChunkOptions {
   int64_t chunk = 256;  // C; the last chunk may be shorter
@@ -42,6 +47,19 @@ struct MixedChunkOptions {
   /// Ablations: leave a term out.
   bool quadratic = true, linear = true;
   double dropout = 0;  // on the quadratic weights, inverted; needs rng
+
+  static void describe(auto& o, auto& f) {
+    f("chunk", o.chunk, at_least(1), "tokens C of a chunk");
+    f("causal", o.causal, "token i sees tokens j <= i");
+    f("kind", o.kind, kGauKindMeaning);
+    f("scaling", o.scaling, kChunkScalingMeaning);
+    f("length", o.length, "L of the quadratic term: C, or visible keys of the row");
+    f("count_padding", o.count_padding, "scaling lucid, not causal: n counts padding");
+    f("across_chunks", o.across_chunks, "false: the linear term stays inside its chunk");
+    f("quadratic", o.quadratic, "false leaves the quadratic term out");
+    f("linear", o.linear, "false leaves the linear term out");
+    f.training("dropout", o.dropout, share(), "on the quadratic weights");
+  }
 };
 
 /// q_quad, k_quad, q_lin, k_lin [batch, heads, n, s], v [batch, heads, n, e] → [batch, heads, n, e]; operands of

@@ -9,9 +9,10 @@
 namespace sluice {
 
 TutorialGau::TutorialGau(TutorialGauOptions o, Rng& rng) : options(o) {
+  check_options("tutorial_gau", o);
   if (options.expansion == 0) options.expansion = 2 * o.dim;
   const int64_t e = options.expansion;
-  if (o.dim < 1 || e < 2 || e % 2) fail<ValueError>("tutorial_gau: needs an even expansion — got ", e);
+  if (e % 2) fail<ValueError>("tutorial_gau: needs an even expansion — got ", e);
   wu = init_weight(o.dim, e, o.init, rng, o.dtype);
   wv = init_weight(o.dim, e, o.init, rng, o.dtype);
   wz = init_weight(o.dim, e / 2, o.init, rng, o.dtype);

@@ -21,6 +21,17 @@ struct TutorialGauOptions {
   bool project_out = false;  // e/2 → dim; needed to stack layers unless e = 2·dim
   Init init = Init::xavier();
   DType dtype = f32;
+
+  static void describe(auto& o, auto& f) {
+    f.required("dim", o.dim, at_least(1), "width d");
+    f("expansion", o.expansion, at_least(0), "even width e; 0: 2*dim");
+    f("causal", o.causal, "token i sees tokens j <= i");
+    f("sigmoid_gate", o.sigmoid_gate, "false: the printed formula, which leaves G raw");
+    f("gelu_tanh", o.gelu_tanh, "the tanh approximation of gelu");
+    f("project_out", o.project_out, "map e/2 to dim");
+    f.nested("init_", o.init);
+    f.training("dtype", o.dtype, "of the parameters");
+  }
 };
 
 struct TutorialGau {

@@ -17,15 +17,6 @@ namespace sluice {
 
 namespace {
 
-constexpr std::pair<FeatureMapKind, std::string_view> kNames[] = {
-    {FeatureMapKind::identity, "identity"},       {FeatureMapKind::exp, "exp"},
-    {FeatureMapKind::elu1, "elu1"},               {FeatureMapKind::relu, "relu"},
-    {FeatureMapKind::t2r, "t2r"},                 {FeatureMapKind::poly_elem, "poly_elem"},
-    {FeatureMapKind::poly_kernel, "poly_kernel"}, {FeatureMapKind::favor, "favor"},
-    {FeatureMapKind::fourier, "fourier"},         {FeatureMapKind::mlp, "mlp"},
-    {FeatureMapKind::hedgehog, "hedgehog"},
-};
-
 /// e^{p − |x|²/2} · scale of p = x·ω and |x|²: one exponential, so large |x| underflows instead of giving ∞·0.
 struct FavorFeature {
   static constexpr const char* name = "favor_feature";
@@ -43,15 +34,7 @@ bool is_random(FeatureMapKind kind) { return kind == FeatureMapKind::favor || ki
 constexpr int64_t kMostFeatures = int64_t{1} << 24;
 
 FeatureMapOptions checked(FeatureMapOptions o) {
-  const std::string_view name = name_of(o.kind);
-  if (o.dim < 1 || o.features < 0 || o.hidden < 0 || o.heads < 0)
-    fail<ValueError>("feature_map: ", name, " needs dim >= 1 and sizes >= 0 — got dim=", o.dim,
-                     ", features=", o.features, ", hidden=", o.hidden, ", heads=", o.heads);
-  if (o.degree < 1) fail<ValueError>("feature_map: ", name, " needs degree >= 1 — got ", o.degree);
-  if (!(o.constant >= 0) || !(o.smoothing >= 0) || !(o.offset >= 0))
-    fail<ValueError>("feature_map: ", name, " needs constant, smoothing and offset >= 0 — got ", o.constant, ", ",
-                     o.smoothing, ", ", o.offset);
-  if (!(o.sigma > 0)) fail<ValueError>("feature_map: ", name, " needs sigma > 0 — got ", o.sigma);
+  check_options("feature_map", o);
   if (o.kind == FeatureMapKind::poly_kernel)
     for (int64_t r = 0, m = 1; r < o.degree; ++r)
       if ((m *= o.dim + 1) > kMostFeatures)
@@ -110,21 +93,6 @@ Tensor draw_directions(const FeatureMapOptions& o, Rng& rng) {
 
 }  // namespace
 
-std::string_view name_of(FeatureMapKind kind) {
-  for (auto [k, name] : kNames)
-    if (k == kind) return name;
-  return "unknown";
-}
-
-FeatureMapKind feature_map_kind_from_name(std::string_view name) {
-  std::string known;
-  for (auto [k, n] : kNames) {
-    if (n == name) return k;
-    known += (known.empty() ? "" : ", ") + std::string(n);
-  }
-  fail<ValueError>("feature_map: unknown kind \"", name, "\"; known: ", known);
-}
-
 FeatureMap::FeatureMap(FeatureMapOptions given, Rng& rng) : options(checked(given)) {
   const FeatureMapOptions& o = options;
   switch (o.kind) {
@@ -172,9 +140,9 @@ Tensor FeatureMap::operator()(const Tensor& given) const {
   ModuleScope scope(this, type);
   const FeatureMapOptions& o = options;
   if (given.rank() < 1 || given.dim(-1) != o.dim)
-    fail("feature_map: ", name_of(o.kind), " got x=", given, "; need [..., ", o.dim, "]");
+    fail("feature_map: ", o.kind, " got x=", given, "; need [..., ", o.dim, "]");
   if (o.heads > 0 && weight.defined() && (given.rank() < 3 || given.dim(-3) != o.heads))
-    fail("feature_map: ", name_of(o.kind), " with maps of ", o.heads, " heads got x=", given, "; need [..., ", o.heads,
+    fail("feature_map: ", o.kind, " with maps of ", o.heads, " heads got x=", given, "; need [..., ", o.heads,
          ", n, ", o.dim, "]");
   const double factor = o.input_scale.value_or(1);
   const Tensor x = factor == 1 ? given : given * factor;

@@ -6,7 +6,6 @@
 #include <sluice/layers/nn/module.h>
 
 #include <optional>
-#include <string_view>
 
 namespace sluice {
 
@@ -23,9 +22,9 @@ enum class FeatureMapKind {
   mlp,          // softplus(relu(x·W₁ + b₁)·W₂ + b₂)   > 0
   hedgehog,     // softmax[2y, −2y], y = x·W + b, m = 2d; Zhang et al. 2024
 };
-std::string_view name_of(FeatureMapKind kind);
-/// ValueError listing the known names otherwise.
-FeatureMapKind feature_map_kind_from_name(std::string_view name);
+constexpr const char* choices(FeatureMapKind) {
+  return "identity exp elu1 relu t2r poly_elem poly_kernel favor fourier mlp hedgehog";
+}
 
 struct FeatureMapOptions {
   FeatureMapKind kind = FeatureMapKind::elu1;
@@ -45,6 +44,24 @@ struct FeatureMapOptions {
   std::optional<double> input_scale = std::nullopt;
   Init init = Init::lecun();  // of learned weights; hedgehog's W starts as the identity
   DType dtype = f32;
+
+  static void describe(auto& o, auto& f) {
+    f.required("dim", o.dim, at_least(1), "width d of x");
+    f("kind", o.kind, "phi");
+    f("features", o.features, at_least(0), "learned columns or random directions; 0: d, and for relu no W");
+    f("degree", o.degree, between(1, 64), "p of poly_elem and poly_kernel");
+    f("constant", o.constant, at_least(0), "c of poly_kernel");
+    f.training("sigma", o.sigma, above(0), "of fourier: directions are N(0, 1/sigma^2)");
+    f("smoothing", o.smoothing, at_least(0), "fourier: one more feature sqrt(smoothing)");
+    f("offset", o.offset, at_least(0), "relu, t2r: added, keeps sums away from 0");
+    f.training("orthogonal", o.orthogonal, "favor, fourier: directions orthogonal in blocks of d");
+    f("hidden", o.hidden, at_least(0), "mlp; 0: 2*d");
+    f("bias", o.bias, "t2r, mlp, hedgehog");
+    f("heads", o.heads, at_least(0), "weights [heads, d, m], a map for each head; 0: one map for all");
+    f("input_scale", o.input_scale, any_number(), "x is multiplied by it first; null: 1");
+    f.nested("init_", o.init);
+    f.training("dtype", o.dtype, "of the parameters");
+  }
 };
 
 struct FeatureMap {

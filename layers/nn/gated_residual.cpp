@@ -7,7 +7,7 @@
 namespace sluice {
 
 GatedResidual::GatedResidual(GatedResidualOptions o, Rng& rng) : options(o) {
-  if (o.dim < 1) fail<ValueError>("gated_residual: dim must be positive — got ", o.dim);
+  check_options("gated_residual", o);
   if (o.kind == ResidualGate::scalar || o.kind == ResidualGate::per_channel) {
     weight = init_vector(o.kind == ResidualGate::scalar ? 1 : o.dim, o.initial, o.dtype);
     return;

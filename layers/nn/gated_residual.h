@@ -14,6 +14,7 @@ enum class ResidualGate {
   input,        // g = σ(x·W + b), every channel of every token
   input_token,  // g = σ(x·w + b), one number for a token
 };
+constexpr const char* choices(ResidualGate) { return "scalar per_channel input input_token"; }
 
 struct GatedResidualOptions {
   int64_t dim;
@@ -22,6 +23,15 @@ struct GatedResidualOptions {
   double bias = 0;     // initial b
   Init init = Init::lecun();
   DType dtype = f32;
+
+  static void describe(auto& o, auto& f) {
+    f.required("dim", o.dim, at_least(1), "width");
+    f("kind", o.kind, "g: a number, a vector, sigmoid(x W + b), sigmoid(x w + b) one number a token");
+    f.training("initial", o.initial, "of a learned g");
+    f.training("bias", o.bias, "initial b");
+    f.nested("init_", o.init);
+    f.training("dtype", o.dtype, "of the parameters");
+  }
 };
 
 struct GatedResidual {

@@ -1,6 +1,7 @@
 // Initial values of weight matrices [in, out].
 #pragma once
 
+#include <sluice/core/options.h>
 #include <sluice/core/random.h>
 
 namespace sluice {
@@ -12,6 +13,7 @@ enum class InitKind {
   he,      // N(0, scale²·2/in), He et al. 2015
   zeros,
 };
+constexpr const char* choices(InitKind) { return "normal lecun xavier he zeros"; }
 
 struct Init {
   InitKind kind = InitKind::lecun;
@@ -23,6 +25,11 @@ struct Init {
   /// Xavier scaled by DeepNorm's factor for `layers` layers: (2·layers)^(−1/2), for LAMB with α = 1
   /// (Su, "Training a 1000-layer Transformer", 2022).
   static Init deepnorm(int64_t layers);
+
+  static void describe(auto& o, auto& f) {
+    f.training("kind", o.kind, "distribution of initial weights");
+    f.training("scale", o.scale, at_least(0), "factor of their standard deviation");
+  }
 };
 
 /// A trained weight of shape [in, out].

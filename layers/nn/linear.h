@@ -14,18 +14,25 @@ struct LinearOptions {
   bool bias = true;
   Init init = Init::lecun();
   DType dtype = f32;
+
+  static void describe(auto& o, auto& f) {
+    f.required("in_dim", o.in, at_least(1), "width of x");
+    f.required("out_dim", o.out, at_least(1), "width of y");
+    f("bias", o.bias, "add b");
+    f.nested("init_", o.init);
+    f.training("dtype", o.dtype, "of the parameters");
+  }
 };
 
 /// y = x·W + b, x [..., in] → [..., out]. The weight is [in, out], as formulas are written (PyTorch's is
 /// its transpose).
 struct Linear {
   static constexpr const char* type = "Linear";
+  LinearOptions options{};
   Tensor weight, bias;
 
   Linear() = default;
-  Linear(LinearOptions o, Rng& rng)
-      : weight(init_weight(o.in, o.out, o.init, rng, o.dtype)),
-        bias(o.bias ? init_vector(o.out, 0, o.dtype) : Tensor()) {}
+  Linear(LinearOptions o, Rng& rng);
   Tensor operator()(const Tensor& x) const {
     ModuleScope scope(this, type);
     return linear(x, weight, bias);
@@ -40,15 +47,23 @@ struct EmbeddingOptions {
   int64_t count, dim;
   double std = 0.02;
   DType dtype = f32;
+
+  static void describe(auto& o, auto& f) {
+    f.required("count", o.count, at_least(1), "number of rows");
+    f.required("dim", o.dim, at_least(1), "width");
+    f.training("std", o.std, at_least(0), "of initial values");
+    f.training("dtype", o.dtype, "of the parameters");
+  }
 };
 
 /// Rows of a table: indices [...] → [..., dim].
 struct Embedding {
   static constexpr const char* type = "Embedding";
+  EmbeddingOptions options{};
   Tensor weight;  // [count, dim]
 
   Embedding() = default;
-  Embedding(EmbeddingOptions o, Rng& rng) : weight(init_normal({o.count, o.dim}, o.std, rng, o.dtype)) {}
+  Embedding(EmbeddingOptions o, Rng& rng);
   Tensor operator()(const Tensor& index) const {
     ModuleScope scope(this, type);
     return embedding(weight, index);

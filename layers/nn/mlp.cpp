@@ -2,15 +2,16 @@
 
 namespace sluice {
 
-Mlp::Mlp(MlpOptions o, Rng& rng)
-    : in({o.dim, o.hidden ? o.hidden : 4 * o.dim, o.bias, o.init, o.dtype}, rng),
-      out({o.hidden ? o.hidden : 4 * o.dim, o.dim, o.bias, o.init, o.dtype}, rng),
-      drop{o.dropout},
-      activation(o.activation) {}
+Mlp::Mlp(MlpOptions o, Rng& rng) : options(o) {
+  check_options("mlp", o);
+  if (o.hidden == 0) o.hidden = options.hidden = 4 * o.dim;
+  in = Linear({o.dim, o.hidden, o.bias, o.init, o.dtype}, rng);
+  out = Linear({o.hidden, o.dim, o.bias, o.init, o.dtype}, rng);
+}
 
 Tensor Mlp::operator()(const Tensor& x, Rng* rng) const {
   ModuleScope scope(this, type);
-  return out(drop(activate(activation, in(x)), rng));
+  return out(Dropout{options.dropout}(activate(options.activation, in(x)), rng));
 }
 
 Tensor apply_glu(GluKind kind, const Tensor& value, const Tensor& gate) {
@@ -25,20 +26,17 @@ Tensor apply_glu(GluKind kind, const Tensor& value, const Tensor& gate) {
   fail<ValueError>("glu: unknown kind");
 }
 
-namespace {
-int64_t glu_hidden(const GluOptions& o) { return o.hidden ? o.hidden : (o.dim * 8 / 3 + 7) / 8 * 8; }
-}  // namespace
-
-Glu::Glu(GluOptions o, Rng& rng)
-    : value({o.dim, glu_hidden(o), o.bias, o.init, o.dtype}, rng),
-      gate({o.dim, glu_hidden(o), o.bias, o.init, o.dtype}, rng),
-      out({glu_hidden(o), o.dim, o.bias, o.init, o.dtype}, rng),
-      drop{o.dropout},
-      kind(o.kind) {}
+Glu::Glu(GluOptions o, Rng& rng) : options(o) {
+  check_options("glu", o);
+  if (o.hidden == 0) o.hidden = options.hidden = (o.dim * 8 / 3 + 7) / 8 * 8;
+  value = Linear({o.dim, o.hidden, o.bias, o.init, o.dtype}, rng);
+  gate = Linear({o.dim, o.hidden, o.bias, o.init, o.dtype}, rng);
+  out = Linear({o.hidden, o.dim, o.bias, o.init, o.dtype}, rng);
+}
 
 Tensor Glu::operator()(const Tensor& x, Rng* rng) const {
   ModuleScope scope(this, type);
-  return out(drop(apply_glu(kind, value(x), gate(x)), rng));
+  return out(Dropout{options.dropout}(apply_glu(options.kind, value(x), gate(x)), rng));
 }
 
 }  // namespace sluice

@@ -14,14 +14,23 @@ struct MlpOptions {
   double dropout = 0;  // on the hidden activations
   Init init = Init::lecun();
   DType dtype = f32;
+
+  static void describe(auto& o, auto& f) {
+    f.required("dim", o.dim, at_least(1), "width d");
+    f("hidden", o.hidden, at_least(0), "width e of the hidden layer; 0: 4*dim");
+    f("activation", o.activation, "act");
+    f("bias", o.bias, "add bu and bo");
+    f.training("dropout", o.dropout, share(), "on the hidden activations");
+    f.nested("init_", o.init);
+    f.training("dtype", o.dtype, "of the parameters");
+  }
 };
 
 /// O = φ(X·Wu)·Wo.
 struct Mlp {
   static constexpr const char* type = "Mlp";
+  MlpOptions options{};
   Linear in, out;
-  Dropout drop;
-  Act activation = Act::gelu;
 
   Mlp() = default;
   Mlp(MlpOptions o, Rng& rng);
@@ -40,6 +49,7 @@ enum class GluKind {
   bilinear,  // x ⊙ g
   silu_glu,  // silu(x) ⊙ silu(g)    FLASH, Hua et al. 2022
 };
+constexpr const char* choices(GluKind) { return "glu reglu geglu swiglu bilinear silu_glu"; }
 Tensor apply_glu(GluKind kind, const Tensor& value, const Tensor& gate);
 
 struct GluOptions {
@@ -50,14 +60,23 @@ struct GluOptions {
   double dropout = 0;
   Init init = Init::lecun();
   DType dtype = f32;
+
+  static void describe(auto& o, auto& f) {
+    f.required("dim", o.dim, at_least(1), "width d");
+    f("hidden", o.hidden, at_least(0), "width e of value and gate; 0: 8/3*dim rounded up to a multiple of 8");
+    f("kind", o.kind, "the gate");
+    f("bias", o.bias, "biases of all three maps");
+    f.training("dropout", o.dropout, share(), "on the gated values");
+    f.nested("init_", o.init);
+    f.training("dtype", o.dtype, "of the parameters");
+  }
 };
 
 /// O = gate(X·Wv, X·Wg)·Wo.
 struct Glu {
   static constexpr const char* type = "Glu";
+  GluOptions options{};
   Linear value, gate, out;
-  Dropout drop;
-  GluKind kind = GluKind::swiglu;
 
   Glu() = default;
   Glu(GluOptions o, Rng& rng);

@@ -74,6 +74,41 @@ std::map<std::string, std::string> load_file(const Members& m, const std::string
   return file.metadata;
 }
 
+void describe_model(std::map<std::string, std::string>& metadata, const char* type, const OptionList& options) {
+  metadata.try_emplace("layer", type);
+  metadata.try_emplace("options", to_text(to_json(options)));
+}
+
+std::map<std::string, Tensor> open_model(const std::string& path, const char* type, const OptionList& options) {
+  SafeTensors file = load_safetensors(path);
+  const auto layer = file.metadata.find("layer"), stored = file.metadata.find("options");
+  if (layer == file.metadata.end() || stored == file.metadata.end())
+    fail<IOError>("load_model: '", path, "': the file does not say what its model is; metadata \"",
+                  layer == file.metadata.end() ? "layer" : "options", "\" is missing");
+  if (layer->second != type)
+    fail<IOError>("load_model: '", path, "': the file holds a model of type ", layer->second, "; need ", type);
+  try {
+    from_json(type, parse_json(stored->second), options);
+  } catch (const ValueError& e) {
+    fail<IOError>("load_model: '", path, "': its options do not fit: ", e.what());
+  }
+  if (!file.metadata.contains("format")) return std::move(file.tensors);
+  std::map<std::string, Tensor> state;  // of a training checkpoint
+  constexpr std::string_view model = "model.";
+  for (auto& [name, x] : file.tensors)
+    if (name.starts_with(model)) state[name.substr(model.size())] = x;
+  return state;
+}
+
+void fill_model(const Members& m, const std::map<std::string, Tensor>& state) {
+  for (const auto& [name, x] : state)
+    if (is_float(x.dtype())) {
+      convert(m, x.dtype());  // the model may have been converted after it was built
+      break;
+    }
+  load_state(m, state);
+}
+
 std::string summary_of(const Members& m) {
   struct Row {
     std::string path, type, shapes;

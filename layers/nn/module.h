@@ -8,6 +8,8 @@
 // shares its tensors.
 #pragma once
 
+#include <sluice/core/options.h>
+#include <sluice/core/random.h>
 #include <sluice/core/scope.h>
 #include <sluice/core/tensor.h>
 #include <sluice/layers/nn/named_tensor.h>
@@ -86,8 +88,24 @@ void load_state(const Members& m, const std::map<std::string, Tensor>& state);
 void convert(const Members& m, DType dtype);
 void save_state(const Members& m, const std::string& path, const std::map<std::string, std::string>& metadata);
 std::map<std::string, std::string> load_file(const Members& m, const std::string& path);
+/// Adds what load_model() needs to know.
+void describe_model(std::map<std::string, std::string>& metadata, const char* type, const OptionList& options);
+/// Reads the options that a file stores, and its tensors.
+std::map<std::string, Tensor> open_model(const std::string& path, const char* type, const OptionList& options);
+void fill_model(const Members& m, const std::map<std::string, Tensor>& state);
 std::string summary_of(const Members& m);
 ModuleNames names_of(const Members& m);
+
+template <class M>
+concept HasOptions = requires(const M& m) {
+  M::type;
+  requires Described<std::remove_cvref_t<decltype(m.options)>>;
+};
+template <class M>
+std::map<std::string, std::string> described(const M& m, std::map<std::string, std::string> metadata) {
+  if constexpr (HasOptions<M>) describe_model(metadata, M::type, options_of(m.options));
+  return metadata;
+}
 
 }  // namespace detail
 
@@ -108,15 +126,36 @@ template <class M>
 void load_state(const M& m, const std::map<std::string, Tensor>& state) {
   detail::load_state(detail::members(m), state);
 }
-/// Writes the state as safetensors, atomically.
+/// Writes the state as safetensors, atomically, with the model's options: the metadata gains "layer" and "options".
 template <class M>
 void save(const M& m, const std::string& path, const std::map<std::string, std::string>& metadata = {}) {
-  detail::save_state(detail::members(m), path, metadata);
+  detail::save_state(detail::members(m), path, detail::described(m, metadata));
 }
 /// Reads it back (all or nothing, see load_state) and returns the file's metadata.
 template <class M>
 std::map<std::string, std::string> load(const M& m, const std::string& path) {
   return detail::load_file(detail::members(m), path);
+}
+/// The model of a file that save() or save_checkpoint() wrote: built from the options in the file, then given its
+/// state. IOError naming the file and what is wrong with it; also for the file of another type of model, and for one
+/// without options, which load() reads into a model that exists.
+template <class M>
+  requires detail::HasOptions<M>
+M load_model(const std::string& path) {
+  using Options = std::remove_cvref_t<decltype(std::declval<M>().options)>;
+  Options options{};
+  const std::map<std::string, Tensor> state = detail::open_model(path, M::type, options_of(options));
+  try {
+    Rng rng(0);
+    M m = [&] {
+      if constexpr (std::is_constructible_v<M, Options, Rng&>) return M(options, rng);
+      else return M(options);
+    }();
+    detail::fill_model(detail::members(m), state);
+    return m;
+  } catch (const std::exception& e) {
+    fail<IOError>("load_model: '", path, "': ", e.what());
+  }
 }
 /// Converts floating-point tensors in place (f32 or f64). Optimisers made before see the old tensors.
 template <class M>

@@ -4,17 +4,18 @@
 
 namespace sluice {
 
-Norm::Norm(NormOptions o) : kind(o.kind), eps(o.eps) {
-  if (o.dim < 1) fail("norm: needs a positive dim — got ", o.dim);
-  const bool per_channel = kind == NormKind::layer || kind == NormKind::rms;
-  const bool scalar = kind == NormKind::scale || kind == NormKind::scale_l2;
+Norm::Norm(NormOptions o) : options(o) {
+  check_options("norm", o);
+  const bool per_channel = o.kind == NormKind::layer || o.kind == NormKind::rms;
+  const bool scalar = o.kind == NormKind::scale || o.kind == NormKind::scale_l2;
   if (per_channel || scalar) weight = init_vector(per_channel ? o.dim : 1, 1, o.dtype);
-  if (kind == NormKind::layer) bias = init_vector(o.dim, 0, o.dtype);
+  if (o.kind == NormKind::layer) bias = init_vector(o.dim, 0, o.dtype);
 }
 
 Tensor Norm::operator()(const Tensor& x) const {
   ModuleScope scope(this, type);
-  switch (kind) {
+  const double eps = options.eps;
+  switch (options.kind) {
     case NormKind::none: return x;
     case NormKind::layer: return layer_norm(x, weight, bias, eps);
     case NormKind::rms: return rms_norm(x, weight, eps);

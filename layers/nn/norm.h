@@ -1,6 +1,7 @@
 // Normalisation layers.
 #pragma once
 
+#include <sluice/core/options.h>
 #include <sluice/layers/nn/module.h>
 #include <sluice/ops/norm.h>
 
@@ -14,19 +15,26 @@ enum class NormKind {
   scale,      // ScaleNorm, rms form
   scale_l2,   // ScaleNorm, max(‖x‖/√d, eps) form
 };
+constexpr const char* choices(NormKind) { return "none layer rms rms_plain scale scale_l2"; }
 
 struct NormOptions {
   int64_t dim;
   NormKind kind = NormKind::layer;
   double eps = 1e-5;
   DType dtype = f32;
+
+  static void describe(auto& o, auto& f) {
+    f.required("dim", o.dim, at_least(1), "width");
+    f("kind", o.kind, "which norm");
+    f("eps", o.eps, at_least(0), "1e-5 in LayerNorm and ScaleNorm, 1e-6 in Qwen's RMSNorm");
+    f.training("dtype", o.dtype, "of the parameters");
+  }
 };
 
 /// Any of the above, chosen by an option: [..., dim] → [..., dim].
 struct Norm {
   static constexpr const char* type = "Norm";
-  NormKind kind = NormKind::none;
-  double eps = 1e-5;
+  NormOptions options{.dim = 0, .kind = NormKind::none};
   Tensor weight, bias;  // [dim]; ScaleNorm's g is [1]
 
   Norm() = default;
@@ -40,14 +48,17 @@ struct Norm {
 
 struct LayerNorm : Norm {
   static constexpr const char* type = "LayerNorm";
+  using Norm::Norm;
   LayerNorm(int64_t dim, double eps = 1e-5, DType dtype = f32) : Norm({dim, NormKind::layer, eps, dtype}) {}
 };
 struct RMSNorm : Norm {
   static constexpr const char* type = "RMSNorm";
+  using Norm::Norm;
   RMSNorm(int64_t dim, double eps = 1e-6, DType dtype = f32) : Norm({dim, NormKind::rms, eps, dtype}) {}
 };
 struct ScaleNorm : Norm {
   static constexpr const char* type = "ScaleNorm";
+  using Norm::Norm;
   ScaleNorm(int64_t dim, double eps = 1e-5, DType dtype = f32) : Norm({dim, NormKind::scale, eps, dtype}) {}
 };
 

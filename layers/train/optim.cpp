@@ -22,22 +22,6 @@ void check_lr(const char* op, double lr) {
   if (!std::isfinite(lr) || lr < 0)
     fail<ValueError>(op, ": lr must be given, finite and >= 0 — got ", lr);
 }
-void check_not_negative(const char* op, const char* what, double x) {
-  if (!std::isfinite(x) || x < 0)
-    fail<ValueError>(op, ": ", what, " must be finite and >= 0 — got ", x);
-}
-void check_average(const char* op, const char* what, double x) {
-  if (!(x >= 0 && x < 1)) fail<ValueError>(op, ": ", what, " must be in [0, 1) — got ", x);
-}
-/// The options that Adam and Lamb share.
-template <class Options>
-void check_moments(const char* op, const Options& o) {
-  check_average(op, "beta1", o.beta1);
-  check_average(op, "beta2", o.beta2);
-  check_not_negative(op, "eps", o.eps);
-  check_not_negative(op, "weight_decay", o.weight_decay);
-}
-
 void check_parameter(const char* op, const NamedTensor& p) {
   if (!p.tensor.defined()) fail<ValueError>(op, ": parameter '", p.name, "' is undefined");
   if (!p.tensor.requires_grad())
@@ -187,8 +171,7 @@ Sgd::Sgd(std::vector<NamedTensor> parameters, SgdOptions o)
     : Optimizer("sgd", std::move(parameters),
                 o.momentum != 0 ? std::vector{"momentum"} : std::vector<const char*>{}, o.lr, o.decay),
       options_(std::move(o)) {
-  check_average("sgd", "momentum", options_.momentum);
-  check_not_negative("sgd", "weight_decay", options_.weight_decay);
+  check_options("sgd", options_);
   if (options_.nesterov && options_.momentum == 0)
     fail<ValueError>("sgd: nesterov needs a momentum > 0");
 }
@@ -200,7 +183,7 @@ void Sgd::update(std::size_t, Tensor& w, const Tensor& g, Slot& slot) {
 
 Adam::Adam(std::vector<NamedTensor> parameters, AdamOptions o)
     : Optimizer("adam", std::move(parameters), {"m", "v"}, o.lr, o.decay), options_(std::move(o)) {
-  check_moments("adam", options_);
+  check_options("adam", options_);
 }
 
 void Adam::update(std::size_t, Tensor& w, const Tensor& g, Slot& slot) {
@@ -217,7 +200,7 @@ void Adam::update(std::size_t, Tensor& w, const Tensor& g, Slot& slot) {
 
 Lamb::Lamb(std::vector<NamedTensor> parameters, LambOptions o)
     : Optimizer("lamb", std::move(parameters), {"m", "v"}, o.lr, o.decay), options_(std::move(o)) {
-  check_moments("lamb", options_);
+  check_options("lamb", options_);
   for (const NamedTensor& p : this->parameters())
     adapted_.push_back(!options_.adapt || options_.adapt(p));
 }

@@ -8,6 +8,7 @@
 // parameter's dtype. Results do not depend on the number of threads.
 #pragma once
 
+#include <sluice/core/options.h>
 #include <sluice/layers/nn/named_tensor.h>
 #include <sluice/layers/train/clip.h>
 
@@ -91,6 +92,13 @@ struct SgdOptions {
   bool nesterov = false;
   double weight_decay = 0;
   ParameterFilter decay = {};
+
+  static void describe(auto& o, auto& f) {
+    f("lr", o.lr, at_least(0), "learning rate; must be given");
+    f("momentum", o.momentum, share(), "of the mean of gradients");
+    f("nesterov", o.nesterov, "step along d + momentum*b");
+    f("weight_decay", o.weight_decay, at_least(0), "pulls weights to 0");
+  }
 };
 
 /// Stochastic gradient descent: d = g + weight_decay·w; b ← momentum·b + d; w ← w − lr·b. Nesterov
@@ -115,6 +123,15 @@ struct AdamOptions {
   double weight_decay = 0;
   bool decoupled = true;               // AdamW; false adds weight_decay·w to the gradient
   ParameterFilter decay = is_matrix;   // which parameters decay
+
+  static void describe(auto& o, auto& f) {
+    f("lr", o.lr, at_least(0), "learning rate");
+    f("beta1", o.beta1, share(), "of the mean of gradients");
+    f("beta2", o.beta2, share(), "of the mean of their squares");
+    f("eps", o.eps, at_least(0), "added to the root");
+    f("weight_decay", o.weight_decay, at_least(0), "pulls weights to 0");
+    f("decoupled", o.decoupled, "AdamW; false adds weight_decay*w to the gradient");
+  }
 };
 
 /// Adam (Kingma & Ba 2015), by default with decoupled weight decay (AdamW, Loshchilov & Hutter 2019):
@@ -141,6 +158,15 @@ struct LambOptions {
   bool bias_correction = true;
   ParameterFilter decay = is_matrix;  // which parameters decay
   ParameterFilter adapt = {};         // which are scaled by the trust ratio
+
+  static void describe(auto& o, auto& f) {
+    f("lr", o.lr, at_least(0), "learning rate");
+    f("beta1", o.beta1, share(), "of the mean of gradients");
+    f("beta2", o.beta2, share(), "of the mean of their squares");
+    f("eps", o.eps, at_least(0), "added to the root");
+    f("weight_decay", o.weight_decay, at_least(0), "pulls weights to 0");
+    f("bias_correction", o.bias_correction, "of both means");
+  }
 };
 
 /// LAMB (You et al. 2020, algorithm 2), one trust ratio per tensor:

@@ -39,8 +39,9 @@ TrainingState state_of(const SafeTensors& file, const std::string& path) {
 namespace detail {
 
 void save_training(const Members& model, const std::string& path, const Optimizer& optimizer, const Rng& rng,
-                   const TrainingState& state) {
+                   const TrainingState& state, std::map<std::string, std::string> metadata) {
   SafeTensors file;
+  file.metadata = std::move(metadata);
   for (const auto& s : model.slots) file.tensors[std::string(kModel) + s.name] = s.tensor->detach();
   for (auto& [name, x] : optimizer.state()) file.tensors[std::string(kOptimizer) + name] = x;
   for (const auto& [key, value] : state.config) file.metadata[std::string(kConfig) + key] = value;

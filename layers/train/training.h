@@ -18,15 +18,16 @@ struct TrainingState {
 
 namespace detail {
 void save_training(const Members& model, const std::string& path, const Optimizer& optimizer, const Rng& rng,
-                   const TrainingState& state);
+                   const TrainingState& state, std::map<std::string, std::string> metadata);
 TrainingState load_training(const Members& model, const std::string& path, Optimizer& optimizer, Rng& rng);
 }  // namespace detail
 
-/// Writes a safetensors file atomically: a crash leaves the previous checkpoint whole.
+/// Writes a safetensors file atomically: a crash leaves the previous checkpoint whole. load_model() reads the model
+/// alone.
 template <class M>
 void save_checkpoint(const M& model, const std::string& path, const Optimizer& optimizer, const Rng& rng,
                      const TrainingState& state) {
-  detail::save_training(detail::members(model), path, optimizer, rng, state);
+  detail::save_training(detail::members(model), path, optimizer, rng, state, detail::described(model, {}));
 }
 
 /// Restores everything, so that training goes on bit for bit. All or nothing: a file that is damaged or

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -98,12 +99,23 @@ TEST_CASE("safetensors: the bytes are those of the reference implementation", "[
   CHECK(read_file(path) == file_of(header) + std::string("\0\0\x80\x3f\0\0\0\x40\x01", 9));
 }
 
-TEST_CASE("safetensors: any non-zero byte is true", "[safetensors]") {
+TEST_CASE("safetensors: f16 is read as f32, exactly", "[safetensors]") {
   TempFolder folder;
-  put(folder / "x",
-      file_of("{" + entry("BOOL", "[3]", "[0,3]") + "}") + std::string("\x02\x00\xff", 3));
-  const auto v = load_safetensors(folder / "x").tensors.at("a").to_vector<bool>();
-  CHECK(v == std::vector<bool>{true, false, true});
+  // 1, −2, 65504 (largest), 2^−24 (smallest), −0, ∞, NaN, 1/3 rounded
+  put(folder / "x", file_of("{" + entry("F16", "[8]", "[0,16]") + "}") +
+                        std::string("\x00\x3c\x00\xc0\xff\x7b\x01\x00\x00\x80\x00\x7c\x01\x7e\x55\x35", 16));
+  const Tensor x = load_safetensors(folder / "x").tensors.at("a");
+  CHECK(x.dtype() == f32);
+  const auto v = x.to_vector<float>();
+  CHECK(std::vector<float>(v.begin(), v.begin() + 4) == std::vector<float>{1, -2, 65504, 0x1p-24f});
+  CHECK((v[4] == 0 && std::signbit(v[4]) && std::isinf(v[5]) && v[5] > 0 && std::isnan(v[6]) && v[7] == 0.33325195f));
+  refuse(folder, file_of("{" + entry("F16", "[2]", "[0,8]") + "}") + std::string(8, '\0'), "takes 4 bytes");
+}
+
+TEST_CASE("safetensors: bytes of bool are 0 or 1", "[safetensors]") {
+  TempFolder folder;
+  refuse(folder, file_of("{" + entry("BOOL", "[3]", "[0,3]") + "}") + std::string("\x01\x00\xff", 3),
+         "is BOOL, but its byte 2 is neither 0 nor 1");
 }
 
 TEST_CASE("safetensors: hostile files are refused with the reason", "[safetensors]") {
@@ -146,7 +158,7 @@ TEST_CASE("safetensors: hostile files are refused with the reason", "[safetensor
   header(R"({"a":{"dtype":"F32","shape":[1]}})", "'a' has no data_offsets");
   header(R"({"a":{"dtype":4}})", "dtype is a number");
   header(R"({"a":{"dtype":"F32","shape":"1"}})", "shape is a string");
-  header("{" + entry("F16", "[2]", "[0,4]") + "}", "tensor 'a' has the dtype 'F16'");
+  header("{" + entry("F8_E4M3", "[2]", "[0,4]") + "}", "tensor 'a' has the dtype 'F8_E4M3'");
   header("{" + entry(std::string(5000, 'x'), "[1]", "[0,4]") + "}", "x…'");
   // The shape.
   header("{" + entry("F32", "[-1]", "[0,4]") + "}", "shape holds a negative number");

@@ -133,7 +133,7 @@ MultiHeadAttention gated_layer_of(const GoldenCase& c, DType dtype) {
   MultiHeadAttentionOptions o{.dim = 1};
   o.causal = true, o.qk_norm = !says("_qn0"), o.gates = {g};
   MultiHeadAttention a = layer_of(c, o, dtype);
-  if (o.qk_norm) a.q_norm.eps = a.k_norm.eps = c.number("qk_norm_eps");
+  if (o.qk_norm) a.q_norm.options.eps = a.k_norm.options.eps = c.number("qk_norm_eps");
   return a;
 }
 

@@ -20,7 +20,7 @@ FlashOptions options_of(const GoldenCase& c, DType dtype) {
   FlashOptions o{.dim = c.get("x").dim(1), .expansion = c.get("wu").dim(1), .key_dim = c.get("wz").dim(1)};
   o.chunk = static_cast<int64_t>(c.number("C"));
   o.causal = c.number("causal", c.name.ends_with("c1") ? 1 : 0) != 0;
-  o.kind = gau_kind_from_name(c.text("kind", "su"));
+  o.kind = from_name<GauKind>(c.text("kind", "su"));
   const std::string scaling = c.text("scaling");
   if (scaling != "su" && scaling != "lucid") fail<ValueError>("golden: ", c.name, " has the unknown scaling ", scaling);
   o.scaling = scaling == "lucid" ? ChunkScaling::lucid : ChunkScaling::su;

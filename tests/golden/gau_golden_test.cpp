@@ -35,7 +35,7 @@ Gau layer_of(const GoldenCase& c, DType dtype) {
   Rng rng(1);
   GauOptions o{.dim = x.dim(1), .expansion = wu.dim(1), .key_dim = wz.dim(1)};
   o.linear_bias = false;
-  o.kind = gau_kind_from_name(c.text("kind"));
+  o.kind = from_name<GauKind>(c.text("kind"));
   o.causal = is_causal(c);
   o.length = length_of(c);
   o.use_rope = !c.text("rope").empty();
@@ -74,7 +74,7 @@ struct Parts {
     const Tensor z = silu(matmul(x, wz));
     Tensor q = select(gamma, 0, 0) * z + select(beta, 0, 0), k = select(gamma, 0, 1) * z + select(beta, 0, 1);
     if (!c.text("rope").empty()) q = rope(q), k = rope(k);
-    GauAttentionOptions o{.kind = gau_kind_from_name(c.text("kind")), .length = length_of(c), .bias = bias};
+    GauAttentionOptions o{.kind = from_name<GauKind>(c.text("kind")), .length = length_of(c), .bias = bias};
     o.mask.causal = is_causal(c);
     if (c.has("pad")) o.mask.keys = unsqueeze(c.get("pad") > 0.5, 0);
     return matmul(silu(matmul(x, wu)) * gau_attention(q, k, silu(matmul(x, wv)), o), wo);

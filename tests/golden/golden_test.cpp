@@ -29,7 +29,7 @@ const bool acts = register_golden({"acts", [](const GoldenCase& c, DType dtype) 
   GoldenResults results;
   const Tensor x = c.get("x", dtype);
   for (const std::string& array : c.arrays())
-    if (array != "x") results.emplace_back(array, activate(act_from_name(array), x));
+    if (array != "x") results.emplace_back(array, activate(from_name<Act>(array), x));
   return results;
 }});
 

@@ -22,7 +22,7 @@ namespace {
 /// The map of a case; its ω where it is random.
 FeatureMap map_of(const GoldenCase& c, const std::string& kind, int64_t dim, DType dtype) {
   Rng rng(1);
-  FeatureMapOptions o{.kind = feature_map_kind_from_name(kind), .dim = dim};
+  FeatureMapOptions o{.kind = from_name<FeatureMapKind>(kind), .dim = dim};
   o.features = c.has("omega") ? c.get("omega").dim(1) : 0;
   o.dtype = dtype;
   FeatureMap map(o, rng);

@@ -239,8 +239,8 @@ TEST_CASE("feature_map: favor of large inputs underflows and never overflows", "
 }
 
 TEST_CASE("feature_map: names and what is refused", "[feature_map]") {
-  for (const FeatureMapOptions& o : samples()) CHECK(feature_map_kind_from_name(name_of(o.kind)) == o.kind);
-  CHECK_THROWS_WITH(feature_map_kind_from_name("cosine"), Contains("cosine") && Contains("hedgehog"));
+  for (const FeatureMapOptions& o : samples()) CHECK(from_name<FeatureMapKind>(name_of(o.kind)) == o.kind);
+  CHECK_THROWS_WITH(from_name<FeatureMapKind>("cosine"), Contains("cosine") && Contains("hedgehog"));
   Rng rng(1);
   using K = FeatureMapKind;
   CHECK_THROWS_AS(FeatureMap({.kind = K::exp}, rng), ValueError);

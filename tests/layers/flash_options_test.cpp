@@ -31,7 +31,7 @@ TEST_CASE("flash: defaults and initial values", "[flash]") {
   CHECK(plain.options.kind == GauKind::su);
   CHECK(plain.options.scaling == ChunkScaling::su);
   CHECK(plain.options.length == ChunkLength::chunk);
-  CHECK(plain.norm.kind == NormKind::scale);
+  CHECK(plain.norm.options.kind == NormKind::scale);
   CHECK(plain.norm.weight.numel() == 1);
   CHECK(max_abs_diff(plain.gamma, ones({4, 128})) == 0);
   CHECK(max_abs(plain.beta) == 0);

@@ -307,9 +307,9 @@ TEST_CASE("gau_attention: dropout acts on A", "[gau_attention]") {
 }
 
 TEST_CASE("gau_attention: names and refusals", "[gau_attention]") {
-  for (GauKind kind : kGauKinds) CHECK(gau_kind_from_name(name_of(kind)) == kind);
-  CHECK_THROWS_AS(gau_kind_from_name("relu"), ValueError);
-  CHECK_THROWS_WITH(gau_kind_from_name("relu"), Contains("relu") && Contains("paper_code"));
+  for (GauKind kind : kGauKinds) CHECK(from_name<GauKind>(name_of(kind)) == kind);
+  CHECK_THROWS_AS(from_name<GauKind>("relu"), ValueError);
+  CHECK_THROWS_WITH(from_name<GauKind>("relu"), Contains("relu") && Contains("paper_code"));
   const Sample x = square_sample(10);
   auto f = [](const Shape& shape) { return zeros(shape, {f64}); };
   CHECK_THROWS_WITH(gau_attention(f({2, 6, 3}), x.k, x.v, {}), Contains("[2,6,3]") && Contains("[2,6,4]"));

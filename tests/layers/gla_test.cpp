@@ -264,7 +264,7 @@ TEST_CASE("Gla: defaults, counts, errors", "[gla]") {
   CHECK(g.options.heads == 4);
   CHECK(g.key_dim() == 8);
   CHECK(g.value_dim() == 16);
-  CHECK(g.norm.kind == NormKind::rms);
+  CHECK(g.norm.options.kind == NormKind::rms);
   // q, k: 64·32; v, gate, out: 64²; low rank: 64·16 + 16·32 + 32; norm: 16
   CHECK(count(g) == 2 * 64 * 32 + 3 * 64 * 64 + 64 * 16 + 16 * 32 + 32 + 16);
   CHECK(count(Gla({.dim = 64, .gate = GlaGate::per_head, .output_gate = false}, rng)) ==

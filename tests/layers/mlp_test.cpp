@@ -112,9 +112,9 @@ TEST_CASE("mlp: O = φ(X·Wu)·Wo for each activation", "[mlp]") {
       Tensor y = m(x);
       CHECK(y.shape() == Shape{2, 3, 4});
       CHECK(distance(y, times(h, m.out)) < 1e-12);
-      CHECK(act_from_name(name_of(act)) == act);
+      CHECK(from_name<Act>(name_of(act)) == act);
     }
-  CHECK_THROWS_AS(act_from_name("nonsense"), ValueError);
+  CHECK_THROWS_AS(from_name<Act>("nonsense"), ValueError);
 }
 
 TEST_CASE("glu: O = gate(X·Wv, X·Wg)·Wo for each kind", "[mlp]") {

@@ -139,7 +139,7 @@ TEST_CASE("norm: parameters are those of the kind, with their initial values", "
   CHECK(names(ScaleNorm(6)) == "weight[1] ");
   CHECK(LayerNorm(3).weight.to_vector<double>() == Doubles{1, 1, 1});
   CHECK(LayerNorm(3).bias.to_vector<double>() == Doubles{0, 0, 0});
-  CHECK(RMSNorm(3).eps == 1e-6);
+  CHECK(RMSNorm(3).options.eps == 1e-6);
   CHECK(names(Norm()) == "");
   Tensor x = random({2, 3}, 1);
   CHECK(Norm()(x).ref() == x.ref());

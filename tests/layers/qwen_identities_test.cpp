@@ -144,7 +144,7 @@ TEST_CASE("qwen: QK-norm cancels a headwise gate before it", "[attention][gates]
     for (double eps : {0.0, 1e-6}) {
       AttentionGateOptions g{.position = p, .granularity = GateGranularity::headwise};
       MultiHeadAttention a = layer({g});
-      a.q_norm.eps = a.k_norm.eps = eps;
+      a.q_norm.options.eps = a.k_norm.options.eps = eps;
       if (eps == 0)
         check_identity("Qwen: QK-norm cancels a headwise G3/G4 gate", a(tokens()), ungated(a)(tokens()), 1e-12);
       else
@@ -153,7 +153,7 @@ TEST_CASE("qwen: QK-norm cancels a headwise gate before it", "[attention][gates]
       CHECK(max_abs_diff(a(tokens()), ungated(a)(tokens())) > 1e-3);
       g.granularity = GateGranularity::elementwise;
       a = layer({g});
-      a.q_norm.eps = a.k_norm.eps = eps;
+      a.q_norm.options.eps = a.k_norm.options.eps = eps;
       CHECK(max_abs_diff(a(tokens()), ungated(a)(tokens())) > 1e-3);
     }
 }

@@ -4,6 +4,7 @@
 #include <sluice/ops/activation.h>
 
 #include <cmath>
+#include <list>
 
 namespace sluice::testing {
 
@@ -64,6 +65,7 @@ void add_activation_cases(Cases& c) {
   gate("bilinear", bilinear, [](double x, double g) { return x * g; }, smooth);
   gate("silu_glu", silu_glu, [](double x, double g) { return ref_silu(x) * ref_silu(g); }, smooth);
 
+  static std::list<std::string> variants;  // rows point at them
   struct Named {
     Act act;
     double (*reference)(double);
@@ -74,7 +76,7 @@ void add_activation_cases(Cases& c) {
                   {Act::tanh, [](double x) { return std::tanh(x); }}, {Act::sigmoid, ref_sigmoid},
                   {Act::ns_sigmoid, ref_ns_sigmoid}, {Act::softplus, [](double x) { return std::log1p(std::exp(x)); }},
                   {Act::laplace, ref_laplace}})
-    c.push_back({.op = "activate", .variant = name_of(n.act).data(),
+    c.push_back({.op = "activate", .variant = variants.emplace_back(name_of(n.act)).c_str(),
                  .inputs = {away({2, 3}, {0}, n.act == Act::laplace ? -0.5 : -3, n.act == Act::laplace ? 2 : 3)},
                  .call = [act = n.act](const In& x) { return activate(act, x[0]); },
                  .reference = elementwise1(n.reference)});

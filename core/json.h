@@ -1,0 +1,73 @@
+// JSON as a value, as text, and as a stream of events. The parser's own header is slow to compile; it stays in json.cpp.
+#pragma once
+
+#include <sluice/core/error.h>
+
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace sluice {
+
+/// null, bool, whole number, float, text, list, object. Objects keep the order of their names.
+struct Json {
+  using List = std::vector<Json>;
+  using Object = std::vector<std::pair<std::string, Json>>;
+  std::variant<std::monostate, bool, int64_t, double, std::string, List, Object> value;
+
+  Json() = default;
+  Json(bool b) : value(b) {}
+  Json(int i) : value(int64_t{i}) {}
+  Json(int64_t i) : value(i) {}
+  Json(double x) : value(x) {}
+  Json(const char* s) : value(std::string(s)) {}
+  Json(std::string_view s) : value(std::string(s)) {}
+  Json(std::string s) : value(std::move(s)) {}
+  Json(List l) : value(std::move(l)) {}
+  Json(Object o) : value(std::move(o)) {}
+  template <class T>
+  static Json list(const std::vector<T>& xs) {
+    return List(xs.begin(), xs.end());
+  }
+
+  bool is_null() const { return value.index() == 0; }
+  /// The value as that type, null if it is another.
+  template <class T>
+  const T* as() const {
+    return std::get_if<T>(&value);
+  }
+  /// The member of an object called so; null if there is none.
+  const Json* find(std::string_view name) const;
+  /// The same, added if there is none; null becomes an object.
+  Json& operator[](std::string_view name);
+  friend bool operator==(const Json&, const Json&) = default;
+};
+
+/// ValueError saying where and why for text that is not JSON, names that occur twice in an object, and nesting deeper
+/// than 32. A whole number beyond i64 becomes a float.
+Json parse_json(std::string_view text);
+/// On one line, or with so many spaces per level. ValueError for text that is not UTF-8.
+std::string to_text(const Json& j, int indent = -1);
+inline void append_text(std::string& s, const Json& j) { s += to_text(j); }
+
+/// What reading a text meets, one call each, with nothing built. A false result stops the reading.
+struct JsonEvents {
+  virtual ~JsonEvents() = default;
+  virtual bool null() = 0;
+  virtual bool boolean(bool) = 0;
+  virtual bool natural(uint64_t) = 0;
+  virtual bool negative(int64_t) = 0;
+  virtual bool fraction(double) = 0;
+  virtual bool text(std::string&) = 0;
+  virtual bool start_list() = 0;
+  virtual bool end_list() = 0;
+  virtual bool start_object() = 0;
+  virtual bool name(std::string&) = 0;
+  virtual bool end_object() = 0;
+  /// The text is not JSON at byte `at`.
+  virtual bool broken(std::size_t at, const std::string& why) = 0;
+};
+/// Whether the whole text was read.
+bool read_json(std::string_view text, JsonEvents& events);
+
+}  // namespace sluice

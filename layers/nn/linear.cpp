@@ -1,0 +1,16 @@
+#include <sluice/layers/nn/linear.h>
+
+namespace sluice {
+
+Linear::Linear(LinearOptions o, Rng& rng) : options(o) {
+  check_options("linear", o);
+  weight = init_weight(o.in, o.out, o.init, rng, o.dtype);
+  if (o.bias) bias = init_vector(o.out, 0, o.dtype);
+}
+
+Embedding::Embedding(EmbeddingOptions o, Rng& rng) : options(o) {
+  check_options("embedding", o);
+  weight = init_normal({o.count, o.dim}, o.std, rng, o.dtype);
+}
+
+}  // namespace sluice

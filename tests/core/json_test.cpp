@@ -1,0 +1,36 @@
+#include <sluice/core/json.h>
+
+#include "support/catch.h"
+
+using namespace sluice;
+using Catch::Matchers::Contains;
+
+TEST_CASE("json: what is written is read back", "[json]") {
+  const Json j = Json::Object{{"null", {}},
+                              {"bools", Json::List{true, false}},
+                              {"whole", int64_t{-9223372036854775807}},
+                              {"float", 0.1},
+                              {"text", "a\"b\\ ü\n"},
+                              {"empty", Json::Object{}},
+                              {"deep", Json::List{Json::Object{{"x", Json::List{1, 2.5}}}}}};
+  CHECK(parse_json(to_text(j)) == j);
+  CHECK(parse_json(to_text(j, 2)) == j);
+  CHECK(to_text(Json::Object{{"b", 1}, {"a", Json::List{1.5, nullptr ? Json() : Json("x")}}}) == R"({"b":1,"a":[1.5,"x"]})");
+  CHECK(j.find("float")->as<double>() != nullptr);
+  CHECK(j.find("float")->as<int64_t>() == nullptr);
+  CHECK(j.find("no") == nullptr);
+  CHECK(parse_json("18446744073709551615") == Json(18446744073709551615.0));
+  Json made;
+  made["a"]["b"] = 1;
+  made["a"]["b"] = 2;
+  CHECK(to_text(made) == R"({"a":{"b":2}})");
+}
+
+TEST_CASE("json: what is not JSON says where and why", "[json]") {
+  for (const char* wrong : {"", "{", "[1,]", "{\"a\":1,}", "nul", "1 2", "{\"a\" 1}", "\"\xff\"", "1e999"})
+    CHECK_THROWS_WITH(parse_json(wrong), Contains("json: it is not JSON at byte "));
+  CHECK_THROWS_WITH(parse_json(R"({"a": 1, "b": {"a": 2, "c": 3, "a": 4}})"), Contains("the name \"a\" appears twice"));
+  CHECK_NOTHROW(parse_json(std::string(32, '[') + std::string(32, ']')));
+  CHECK_THROWS_WITH(parse_json(std::string(1000000, '[')), Contains("nested deeper than 32"));
+  CHECK_THROWS_AS(to_text(Json("\xff")), ValueError);
+}

@@ -1,0 +1,135 @@
+// Files that rebuild their model.
+#include "support/approx.h"
+#include "support/catch.h"
+#include "support/temp_folder.h"
+
+#include <sluice/autograd/engine.h>
+#include <sluice/core/safetensors.h>
+#include <sluice/layers/gau/flash_model.h>
+#include <sluice/layers/gau/gau.h>
+#include <sluice/layers/nn/mlp.h>
+#include <sluice/layers/train/training.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/reduce.h>
+
+#include <fstream>
+
+using namespace sluice;
+using namespace sluice::testing;
+using Catch::Matchers::Contains;
+
+namespace {
+
+Gau sample(uint64_t seed) {
+  Rng rng(seed);
+  return Gau({.dim = 6, .expansion = 10, .key_dim = 4, .kind = GauKind::softmax, .causal = true,
+              .bias = GauBias::toeplitz, .max_length = 9, .norm = NormKind::rms, .gamma_std = 0.5},
+             rng);
+}
+
+/// What load_model<Gau> says about the sample's file after `change`.
+template <class F>
+std::string refusal(F change) {
+  TempFolder folder;
+  const std::string path = folder / "model";
+  save(sample(1), path);
+  SafeTensors file = load_safetensors(path);
+  change(file);
+  save_safetensors(path, file);
+  try {
+    load_model<Gau>(path);
+  } catch (const IOError& e) {
+    CHECK_THAT(e.what(), Contains("load_model: '" + path + "': "));
+    return e.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("load_model: a file rebuilds its model", "[module]") {
+  TempFolder folder;
+  const std::string path = folder / "model";
+  const Gau a = sample(1);
+  save(a, path, {{"note", "x"}});
+  const Gau b = load_model<Gau>(path);
+  CHECK(options_equal(a.options, b.options));
+  CHECK(same_bits(a(ones({2, 5, 6})), b(ones({2, 5, 6}))));
+  for (const NamedTensor& p : parameters(b)) CHECK((p.tensor.is_leaf() && p.tensor.requires_grad()));
+  Gau c = sample(2);  // as before: into a model that exists
+  CHECK(load(c, path).at("note") == "x");
+  CHECK(same_bits(a.in.weight, c.in.weight));
+}
+
+TEST_CASE("load_model: parts, stacks and converted models", "[module]") {
+  TempFolder folder;
+  const std::string path = folder / "model";
+  Rng rng(1);
+  FlashModel a({.layers = 2, .layer = {.dim = 4, .key_dim = 3, .chunk = 2, .causal = true}, .vocabulary = 5,
+                .outputs = 5},
+               rng);
+  to(a, f64);  // the options still say f32
+  save(a, path);
+  const FlashModel b = load_model<FlashModel>(path);
+  const Tensor tokens = Tensor::from<int64_t>({1, 4, 0, 2, 2}, {1, 5});
+  CHECK(same_bits(a(tokens), b(tokens)));
+  save(Mlp({.dim = 3}, rng), path);
+  CHECK(load_model<Mlp>(path).options.hidden == 12);
+  save(LayerNorm(3, 1e-3), path);
+  CHECK(load_model<LayerNorm>(path).options.eps == 1e-3);
+}
+
+TEST_CASE("load_model: training checkpoints", "[module]") {
+  TempFolder folder;
+  const std::string path = folder / "checkpoint";
+  Gau a = sample(1);
+  Rng rng(3);
+  Adam adam(parameters(a));
+  backward(sum(square(a(ones({1, 3, 6})))));
+  adam.step();
+  save_checkpoint(a, path, adam, rng, {.step = 1, .config = {}});
+  const Gau b = load_model<Gau>(path);
+  CHECK(same_bits(a(ones({2, 5, 6})), b(ones({2, 5, 6}))));
+  CHECK(read_checkpoint_state(path).step == 1);
+  CHECK_THROWS_AS(load_model<Flash>(path), IOError);
+}
+
+TEST_CASE("load_model: files that do not fit are named, with the reason", "[module]") {
+  CHECK(refusal([](SafeTensors&) {}).empty());
+  auto options = [](const std::string& text) { return [=](SafeTensors& f) { f.metadata["options"] = text; }; };
+  CHECK_THAT(refusal([](auto& f) { f.metadata.erase("options"); }), Contains("\"options\" is missing"));
+  CHECK_THAT(refusal([](auto& f) { f.metadata.erase("layer"); }), Contains("\"layer\" is missing"));
+  CHECK_THAT(refusal([](auto& f) { f.metadata["layer"] = "Flash"; }), Contains("of type Flash; need Gau"));
+  CHECK_THAT(refusal(options("{\"dim\": 6,")), Contains("is not JSON at byte"));
+  CHECK_THAT(refusal(options("{}")), Contains("option \"dim\"") && Contains("is required"));
+  CHECK_THAT(refusal(options(R"({"dim": 6, "keydim": 4})")), Contains("did you mean \"key_dim\"?"));
+  CHECK_THAT(refusal(options(R"({"dim": 6, "dim": 6})")), Contains("\"dim\" appears twice"));
+  CHECK_THAT(refusal(options(R"({"dim": 6, "kind": "relu"})")), Contains("got \"relu\""));
+  CHECK_THAT(refusal(options(R"({"dim": 6, "dropout": 2})")), Contains("dropout must be in [0, 1)"));
+  CHECK_THAT(refusal(options(R"({"dim": 6, "expansion": 10, "key_dim": 4, "heads": 3})")), Contains("heads=3"));
+  CHECK_THAT(refusal(options(R"({"dim": 7, "expansion": 10, "key_dim": 4})")), Contains("has shape"));
+  CHECK_THAT(refusal([](auto& f) { f.tensors.erase("gamma"); }), Contains("\"gamma\" is missing"));
+  CHECK_THAT(refusal([](auto& f) { f.tensors["delta"] = Tensor(1); }), Contains("\"delta\" is not part of the model"));
+}
+
+TEST_CASE("load_model: a damaged file is an IOError wherever a byte changes", "[module]") {
+  TempFolder folder;
+  const std::string path = folder / "model";
+  save(sample(1), path);
+  std::ifstream in(path, std::ios::binary);
+  const std::string whole{std::istreambuf_iterator<char>(in), {}};
+  const std::size_t header = whole.find("toeplitz_bias") + 80;
+  int refused = 0;
+  for (std::size_t i = 0; i < header; ++i) {
+    std::string damaged = whole;
+    damaged[i] = static_cast<char>(damaged[i] ^ 2);
+    std::ofstream(path, std::ios::binary) << damaged;
+    try {
+      load_model<Gau>(path);
+    } catch (const IOError&) {
+      ++refused;
+    }
+  }
+  CHECK(refused > static_cast<int>(header) / 2);  // the rest changes a value into another that fits
+}
