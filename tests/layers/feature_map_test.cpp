@@ -244,7 +244,7 @@ TEST_CASE("feature_map: names and what is refused", "[feature_map]") {
   Rng rng(1);
   using K = FeatureMapKind;
   CHECK_THROWS_AS(FeatureMap({.kind = K::exp}, rng), ValueError);
-  CHECK_THROWS_WITH(FeatureMap({.kind = K::exp}, rng), Contains("exp") && Contains("dim=0"));
+  CHECK_THROWS_WITH(FeatureMap({.kind = K::exp}, rng), Contains("feature_map: ") && Contains("dim=0"));
   CHECK_THROWS_WITH(FeatureMap({.kind = K::poly_elem, .dim = 2, .degree = 0}, rng),
                     Contains("degree") && Contains("0"));
   CHECK_THROWS_WITH(FeatureMap({.kind = K::poly_kernel, .dim = 2, .constant = -1}, rng), Contains("constant"));

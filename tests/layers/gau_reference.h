@@ -166,17 +166,17 @@ inline double activation_reference(Act act, double x) {
 }
 
 inline Matrix norm_reference(const Norm& norm, Matrix x) {
-  if (norm.kind == NormKind::none) return x;
+  if (norm.options.kind == NormKind::none) return x;
   const std::vector<double> w = norm.weight.defined() ? norm.weight.to_vector<double>() : std::vector<double>{1.0};
   const std::vector<double> b = norm.bias.defined() ? norm.bias.to_vector<double>() : std::vector<double>{0.0};
   for (auto& row : x) {
     double mean = 0, square = 0;
     const auto d = static_cast<double>(row.size());
-    if (norm.kind == NormKind::layer)
+    if (norm.options.kind == NormKind::layer)
       for (double v : row) mean += v / d;
     for (double v : row) square += (v - mean) * (v - mean) / d;
-    const bool l2 = norm.kind == NormKind::scale_l2;
-    const double by = l2 ? std::max(std::sqrt(square), norm.eps) : std::sqrt(square + norm.eps);
+    const bool l2 = norm.options.kind == NormKind::scale_l2;
+    const double by = l2 ? std::max(std::sqrt(square), norm.options.eps) : std::sqrt(square + norm.options.eps);
     for (std::size_t c = 0; c < row.size(); ++c) row[c] = (row[c] - mean) / by * w[c % w.size()] + b[c % b.size()];
   }
   return x;

@@ -91,8 +91,8 @@ TEST_CASE("linear: the initial values are those of the options", "[linear]") {
   CHECK(spread({InitKind::he, 1}) == Approx(std::sqrt(2 / 200.0)).epsilon(0.02));
   CHECK(spread(Init::deepnorm(8)) == Approx(std::sqrt(2 / 500.0) / 4).epsilon(0.02));
   CHECK(spread({InitKind::zeros, 1}) == 0);
-  CHECK_THROWS_AS(Linear({0, 3}, rng), ShapeError);
-  CHECK_THROWS_AS(Linear({3, -1}, rng), ShapeError);
+  CHECK_THROWS_AS(Linear({0, 3}, rng), ValueError);
+  CHECK_THROWS_AS(Linear({3, -1}, rng), ValueError);
 }
 
 TEST_CASE("linear: a misfit input is an error with both shapes", "[linear]") {

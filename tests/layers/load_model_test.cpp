@@ -66,7 +66,7 @@ TEST_CASE("load_model: parts, stacks and converted models", "[module]") {
   TempFolder folder;
   const std::string path = folder / "model";
   Rng rng(1);
-  FlashModel a({.layers = 2, .layer = {.dim = 4, .key_dim = 3, .chunk = 2, .causal = true}, .vocabulary = 5,
+  FlashModel a({.layers = 2, .layer = {.dim = 4, .key_dim = 4, .chunk = 2, .causal = true}, .vocabulary = 5,
                 .outputs = 5},
                rng);
   to(a, f64);  // the options still say f32

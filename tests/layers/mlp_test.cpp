@@ -168,7 +168,7 @@ TEST_CASE("mlp and glu: dropout acts on the hidden activations, only with a gene
   CHECK(same_bits(m(x, &a), m(x, &b)));
   CHECK_FALSE(same_bits(m(x), m(x, &a)));
   CHECK_FALSE(same_bits(g(x), g(x, &a)));
-  Tensor want = m.out(dropout(activate(m.activation, m.in(x)), 0.5, b));
+  Tensor want = m.out(dropout(activate(m.options.activation, m.in(x)), 0.5, b));
   d.reserve(64);  // 4·64 elements, four a block
   CHECK(same_bits(want, m(x, &d)));
 }

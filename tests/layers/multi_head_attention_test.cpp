@@ -168,8 +168,8 @@ TEST_CASE("multi_head_attention: number of parameters, defaults and initial valu
   const MultiHeadAttention gated(qwen, rng);
   CHECK(gated.gates.size() == 1);
   CHECK(gated.gates[0].options.position == GatePosition::g1);
-  CHECK(gated.norm.eps == 1e-6);
-  CHECK(gated.q_norm.eps == 1e-6);
+  CHECK(gated.norm.options.eps == 1e-6);
+  CHECK(gated.q_norm.options.eps == 1e-6);
   CHECK_FALSE(gated.q_norm.weight.shares_storage(gated.k_norm.weight));
   CHECK(std::sqrt(mean(square(gated.q.weight)).item()) == Approx(0.02).epsilon(0.05));
   CHECK(summary(gated).find("gates.0.map") != std::string::npos);
