@@ -36,12 +36,12 @@ bool as_number(const Json& j, double& out) {
   return true;
 }
 
-bool inside(const Range& r, double x) {
+bool inside(const OptionRange& r, double x) {
   if (std::isinf(x)) return r.infinite && x >= r.low && x <= r.high;
   return (r.without_low ? x > r.low : x >= r.low) && (r.without_high ? x < r.high : x <= r.high);
 }
 
-std::string words(const Range& r) {
+std::string words(const OptionRange& r) {
   const auto ends = [](double x) { return std::isinf(x) || std::abs(x) == static_cast<double>(kLargestSize); };
   if (!ends(r.low) && !ends(r.high))
     return str("in ", r.without_low ? '(' : '[', r.low, ", ", r.high, r.without_high ? ')' : ']');
@@ -198,7 +198,7 @@ void Option::set(std::string_view layer, const Json& given) const {
 }
 
 void Option::check(std::string_view layer) const {
-  auto number = [&](double x, const Range& r, const auto& got) {
+  auto number = [&](double x, const OptionRange& r, const auto& got) {
     if (inside(r, x)) return;
     const bool huge = x > r.high && r.high == static_cast<double>(kLargestSize);
     const std::string allowed = huge ? str("at most ", kLargestSize) : std::isfinite(x) ? words(r) : "finite";
@@ -240,7 +240,7 @@ void Option::check(std::string_view layer) const {
 
 // -- lists of options ------------------------------------------------------------------------------------------
 
-Option& OptionList::add(const char* name, Option::Type type, void* at, Range range, const char* meaning) {
+Option& OptionList::add(const char* name, Option::Type type, void* at, OptionRange range, const char* meaning) {
   if (type == Option::whole || type == Option::whole_list) {
     if (std::isinf(range.low)) range.low = -static_cast<double>(kLargestSize);
     if (std::isinf(range.high)) range.high = static_cast<double>(kLargestSize);
@@ -248,7 +248,7 @@ Option& OptionList::add(const char* name, Option::Type type, void* at, Range ran
   return all.emplace_back(Option{.name = prefix_ + name, .meaning = meaning, .type = type, .range = range, .at = at});
 }
 
-void OptionList::add(const char* name, std::optional<bool>& x, Range r, const char* meaning) {
+void OptionList::add(const char* name, std::optional<bool>& x, OptionRange r, const char* meaning) {
   Option& o = add(name, Option::choice, &x, r, meaning);
   o.optional = true, o.choices = "no yes";
   o.access.get = [](const void* at) {

@@ -31,17 +31,17 @@
 namespace sluice {
 
 /// The values a number may have: finite ones from `low` to `high`.
-struct Range {
+struct OptionRange {
   double low = -std::numeric_limits<double>::infinity(), high = std::numeric_limits<double>::infinity();
   bool without_low = false, without_high = false;
   bool infinite = false;  // ±∞ too
 };
-constexpr Range at_least(double low) { return {.low = low}; }
-constexpr Range above(double low) { return {.low = low, .without_low = true}; }
-constexpr Range between(double low, double high) { return {.low = low, .high = high}; }
+constexpr OptionRange at_least(double low) { return {.low = low}; }
+constexpr OptionRange above(double low) { return {.low = low, .without_low = true}; }
+constexpr OptionRange between(double low, double high) { return {.low = low, .high = high}; }
 /// [0, 1), of dropout.
-constexpr Range share() { return {.low = 0, .high = 1, .without_high = true}; }
-constexpr Range any_number() { return {}; }
+constexpr OptionRange share() { return {.low = 0, .high = 1, .without_high = true}; }
+constexpr OptionRange any_number() { return {}; }
 
 /// Whole numbers of options are at most this, unless their range says otherwise: a product of two fits into i64.
 inline constexpr int64_t kLargestSize = (int64_t{1} << 31) - 1;
@@ -90,7 +90,7 @@ struct Option {
   bool optional = false;  // std::optional: null is a value
   bool required = false;  // there is no default
   bool training = false;  // initial values and dropout: without effect on a layer that is given its weights
-  Range range = {};
+  OptionRange range = {};
   const char* choices = nullptr;
   void* at = nullptr;
 
@@ -126,10 +126,10 @@ class OptionList {
     add(name, x, any_number(), meaning);
   }
   template <class T>
-  void operator()(const char* name, T& x, Range range, const char* meaning) {
+  void operator()(const char* name, T& x, OptionRange range, const char* meaning) {
     add(name, x, range, meaning);
   }
-  void required(const char* name, int64_t& x, Range range, const char* meaning) {
+  void required(const char* name, int64_t& x, OptionRange range, const char* meaning) {
     add(name, x, range, meaning), all.back().required = true;
   }
   /// Has no effect on a layer that is given its weights: initial values, dropout, the dtype.
@@ -138,7 +138,7 @@ class OptionList {
     add(name, x, any_number(), meaning), all.back().training = true;
   }
   template <class T>
-  void training(const char* name, T& x, Range range, const char* meaning) {
+  void training(const char* name, T& x, OptionRange range, const char* meaning) {
     add(name, x, range, meaning), all.back().training = true;
   }
   /// The options of a part, each name with a prefix.
@@ -153,29 +153,29 @@ class OptionList {
   void without(std::initializer_list<std::string_view> names);
 
  private:
-  Option& add(const char* name, Option::Type type, void* at, Range range, const char* meaning);
-  void add(const char* name, bool& x, Range r, const char* meaning) { add(name, Option::boolean, &x, r, meaning); }
-  void add(const char* name, int64_t& x, Range r, const char* meaning) { add(name, Option::whole, &x, r, meaning); }
-  void add(const char* name, double& x, Range r, const char* meaning) { add(name, Option::real, &x, r, meaning); }
-  void add(const char* name, std::optional<double>& x, Range r, const char* meaning) {
+  Option& add(const char* name, Option::Type type, void* at, OptionRange range, const char* meaning);
+  void add(const char* name, bool& x, OptionRange r, const char* meaning) { add(name, Option::boolean, &x, r, meaning); }
+  void add(const char* name, int64_t& x, OptionRange r, const char* meaning) { add(name, Option::whole, &x, r, meaning); }
+  void add(const char* name, double& x, OptionRange r, const char* meaning) { add(name, Option::real, &x, r, meaning); }
+  void add(const char* name, std::optional<double>& x, OptionRange r, const char* meaning) {
     add(name, Option::real, &x, r, meaning).optional = true;
   }
-  void add(const char* name, std::vector<int64_t>& x, Range r, const char* meaning) {
+  void add(const char* name, std::vector<int64_t>& x, OptionRange r, const char* meaning) {
     add(name, Option::whole_list, &x, r, meaning);
   }
-  void add(const char* name, std::vector<double>& x, Range r, const char* meaning) {
+  void add(const char* name, std::vector<double>& x, OptionRange r, const char* meaning) {
     add(name, Option::real_list, &x, r, meaning);
   }
-  void add(const char* name, std::optional<bool>& x, Range, const char* meaning);
+  void add(const char* name, std::optional<bool>& x, OptionRange, const char* meaning);
   template <Named E>
-  void add(const char* name, E& x, Range r, const char* meaning) {
+  void add(const char* name, E& x, OptionRange r, const char* meaning) {
     Option& o = add(name, Option::choice, &x, r, meaning);
     o.choices = choices(x);
     o.access.get = [](const void* at) { return Json(static_cast<int64_t>(*static_cast<const E*>(at))); };
     o.access.set = [](void* at, int64_t i) { *static_cast<E*>(at) = static_cast<E>(i); };
   }
   template <Named E>
-  void add(const char* name, std::optional<E>& x, Range r, const char* meaning) {
+  void add(const char* name, std::optional<E>& x, OptionRange r, const char* meaning) {
     Option& o = add(name, Option::choice, &x, r, meaning);
     o.optional = true, o.choices = choices(E{});
     o.access.get = [](const void* at) {
@@ -189,7 +189,7 @@ class OptionList {
   }
   template <class O>
     requires requires(O& o, OptionList& f) { O::describe(o, f); }
-  void add(const char* name, std::vector<O>& x, Range r, const char* meaning) {
+  void add(const char* name, std::vector<O>& x, OptionRange r, const char* meaning) {
     using List = std::vector<O>;
     Option& o = add(name, Option::object_list, &x, r, meaning);
     o.access.resize = [](void* at, std::size_t n) { static_cast<List*>(at)->resize(n); };

@@ -74,6 +74,7 @@ struct GauOptions {
     f("linear_bias", o.linear_bias, "biases of the dense maps");
     f("kind", o.kind, kGauKindMeaning);
     f("causal", o.causal, "token i sees tokens j <= i");
+    f("window", o.window, at_least(0), "keys seen, a query's own position included; 0: all");
     f("length", o.length, "L: n real tokens, visible keys of the row, or constant; null: visible if causal, else n");
     f("constant_length", o.constant_length, at_least(1), "L with length constant");
     f("top_k", o.top_k, at_least(0), "keep the k best scores of a row, ties to the first key; 0: all");

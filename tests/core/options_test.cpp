@@ -42,13 +42,13 @@ struct SampleOptions {
     f("on", o.on, "whether");
     f("eps", o.eps, at_least(0), "of the denominator");
     f.training("dropout", o.dropout, share(), "of values");
-    f("tau", o.tau, Range{.infinite = true}, "threshold");
+    f("tau", o.tau, OptionRange{.infinite = true}, "threshold");
     f("scale", o.scale, any_number(), "of scores");
     f("fruit", o.fruit, "which");
     f("second", o.second, "another");
     f("self", o.self, "itself");
     f("global", o.global, at_least(0), "positions");
-    f("gamma", o.gamma, Range{.low = 0, .high = 1, .without_low = true}, "decays");
+    f("gamma", o.gamma, OptionRange{.low = 0, .high = 1, .without_low = true}, "decays");
     f.nested("part_", o.part);
     f("parts", o.parts, "more");
     f.training("dtype", o.dtype, "of the parameters");

@@ -27,7 +27,7 @@ std::set<std::string>& checked() {
   return names;
 }
 
-struct Interval {
+struct Range {
   double lo, hi;
 };
 template <std::size_t N>
@@ -50,7 +50,7 @@ struct Evaluations {
 
 /// Evaluates a formula at random points and compares. `ulps` bounds the f32 error of the value in units
 /// of ε₃₂ · (|y| + Σ|x·∂y/∂x| + 0.02·largest |y|).
-void judge(const std::string& name, const std::vector<Interval>& ranges, double ulps, const Evaluations& f) {
+void judge(const std::string& name, const std::vector<Range>& ranges, double ulps, const Evaluations& f) {
   checked().insert(name);
   Rand rand(5);
   const std::size_t n = ranges.size();
@@ -82,7 +82,7 @@ void judge(const std::string& name, const std::vector<Interval>& ranges, double 
 }
 
 template <std::size_t N, class F>
-void check(const char* name, const F& f, std::vector<Interval> ranges, double ulps) {
+void check(const char* name, const F& f, std::vector<Range> ranges, double ulps) {
   [&]<std::size_t... I>(std::index_sequence<I...>) {
     Evaluations e;
     e.dual = [f](const double* x, double* partials) {
@@ -96,15 +96,15 @@ void check(const char* name, const F& f, std::vector<Interval> ranges, double ul
   }(std::make_index_sequence<N>());
 }
 template <class F>
-void check1(const char* name, const F& f, Interval x, double ulps = 4) {
+void check1(const char* name, const F& f, Range x, double ulps = 4) {
   check<1>(name, f, {x}, ulps);
 }
 template <class F>
-void check2(const char* name, const F& f, Interval x, Interval y, double ulps = 4) {
+void check2(const char* name, const F& f, Range x, Range y, double ulps = 4) {
   check<2>(name, f, {x, y}, ulps);
 }
 template <class F>
-void check3(const char* name, const F& f, Interval x, Interval y, Interval z, double ulps = 4) {
+void check3(const char* name, const F& f, Range x, Range y, Range z, double ulps = 4) {
   check<3>(name, f, {x, y, z}, ulps);
 }
 
@@ -118,7 +118,7 @@ float value32(const F& f, double x) { return on_dual<float, 1>(f, {x}).v; }
 }  // namespace
 
 TEST_CASE("formulas: dual numbers agree with the complex step", "[formulas]") {
-  const Interval any{-3, 3}, plus{0.2, 3}, minus{-3, -0.2}, small{0.05, 0.45};
+  const Range any{-3, 3}, plus{0.2, 3}, minus{-3, -0.2}, small{0.05, 0.45};
   check2("Add", fm::Add{}, any, any);
   check2("Sub", fm::Sub{}, any, any);
   check2("Mul", fm::Mul{}, any, any);
@@ -149,7 +149,7 @@ TEST_CASE("formulas: dual numbers agree with the complex step", "[formulas]") {
   check1("Erf", fm::Erf{}, any);
   check1("Sin", fm::Sin{}, {-9, 9});
   check1("Cos", fm::Cos{}, {-9, 9});
-  for (Interval r : {plus, minus}) {
+  for (Range r : {plus, minus}) {
     check1("Abs", fm::Abs{}, r);
     check1("Sign", fm::Sign{}, r);
     check1("Relu", fm::Relu{}, r);
@@ -160,7 +160,7 @@ TEST_CASE("formulas: dual numbers agree with the complex step", "[formulas]") {
     check1("LeakyRelu", fm::LeakyRelu{0.1}, r);
     check2("ReGlu", fm::ReGlu{}, any, r);
   }
-  for (Interval r : {small, {-0.95, -0.55}, {1.05, 1.45}, {-2.45, -2.05}}) {
+  for (Range r : {small, {-0.95, -0.55}, {1.05, 1.45}, {-2.45, -2.05}}) {
     check1("Floor", fm::Floor{}, r);
     check1("Ceil", fm::Ceil{}, r);
     check1("Round", fm::Round{}, r);
