@@ -172,8 +172,8 @@ void random_cpu(const RandomFill& f, Tensor& y) {
 }
 
 /// A new tensor filled by `f`, whose seed and first block are taken from rng here.
-Tensor filled(const Shape& shape, TensorOptions options, Rng& rng, RandomFill f) {
-  Tensor y = empty(shape, options);
+Tensor filled(const char* op, const Shape& shape, TensorOptions options, Rng& rng, RandomFill f) {
+  Tensor y = empty(shape, options, op);
   const int64_t per_block = 16 / std::max<int64_t>(4, size_of(options.dtype));  // a bool takes one word, as an f32
   f.seed = rng.seed(), f.first_block = rng.reserve(static_cast<uint64_t>((y.numel() + per_block - 1) / per_block));
   kernel::random(f, y);
@@ -223,34 +223,34 @@ Tensor uniform(const Shape& shape, double lo, double hi, Rng& rng, TensorOptions
     if (!(lo <= hi) || !std::isfinite(static_cast<T>(hi) - static_cast<T>(lo)))
       fail<ValueError>("uniform: needs finite lo <= hi — got lo=", lo, ", hi=", hi);
   });
-  return filled(shape, options, rng, {.kind = RandomFill::uniform, .a = lo, .b = hi});
+  return filled("uniform", shape, options, rng, {.kind = RandomFill::uniform, .a = lo, .b = hi});
 }
 
 Tensor normal(const Shape& shape, double mean, double std, Rng& rng, TensorOptions options) {
   check_normal("normal", mean, std, options.dtype);
-  return filled(shape, options, rng, {.kind = RandomFill::normal, .a = mean, .b = std});
+  return filled("normal", shape, options, rng, {.kind = RandomFill::normal, .a = mean, .b = std});
 }
 
 Tensor truncated_normal(const Shape& shape, double mean, double std, Rng& rng, TensorOptions options) {
   check_normal("truncated_normal", mean, std, options.dtype);
-  return filled(shape, options, rng, {.kind = RandomFill::truncated_normal, .a = mean, .b = std});
+  return filled("truncated_normal", shape, options, rng, {.kind = RandomFill::truncated_normal, .a = mean, .b = std});
 }
 
 Tensor bernoulli(const Shape& shape, double p, Rng& rng, Device device) {
   if (!(p >= 0 && p <= 1)) fail<ValueError>("bernoulli: needs 0 <= p <= 1 — got p=", p);
   const uint64_t limit = static_cast<uint64_t>(std::llround(p * 0x1p32));
-  return filled(shape, {boolean, device}, rng, {.kind = RandomFill::bernoulli, .words = {limit}});
+  return filled("bernoulli", shape, {boolean, device}, rng, {.kind = RandomFill::bernoulli, .words = {limit}});
 }
 
 Tensor randint(int64_t low, int64_t high, const Shape& shape, Rng& rng, Device device) {
   if (low >= high) fail<ValueError>("randint: needs low < high — got low=", low, ", high=", high);
   const uint64_t base = static_cast<uint64_t>(low), range = static_cast<uint64_t>(high) - base;
-  return filled(shape, {i64, device}, rng, {.kind = RandomFill::randint, .words = {base, range}});
+  return filled("randint", shape, {i64, device}, rng, {.kind = RandomFill::randint, .words = {base, range}});
 }
 
 Tensor permutation(int64_t n, Rng& rng, Device device) {
   if (n < 0) fail<ValueError>("permutation: needs n >= 0 — got n=", n);
-  return filled({n}, {i64, device}, rng, {.kind = RandomFill::permutation});
+  return filled("permutation", {n}, {i64, device}, rng, {.kind = RandomFill::permutation});
 }
 
 int64_t sample_discrete(const float* weights, int64_t n, Rng& rng) {

@@ -32,6 +32,11 @@ Work check_layer(Layer layer, int64_t n, int64_t dim) {
   return forward;
 }
 
+struct Pair {
+  std::vector<Linear> parts;
+  static void visit(auto& self, auto&& f) { f("parts", self.parts); }
+};
+
 }  // namespace
 
 TEST_CASE("meta: layers on a million tokens", "[layers][meta]") {
@@ -45,7 +50,7 @@ TEST_CASE("meta: layers on a million tokens", "[layers][meta]") {
   }
   SECTION("Flash") { check_layer(Flash({.dim = d, .key_dim = 16, .chunk = 256, .causal = true}, rng), n, d); }
   SECTION("MultiHeadAttention") {
-    const Work w = check_layer(MultiHeadAttention({.dim = d, .heads = 4, .kv_heads = 2, .causal = true, .window = 512}, rng), n, d);
+    const Work w = check_layer(MultiHeadAttention({.heads = {.dim = d, .heads = 4, .kv_heads = 2, .causal = true}, .window = 512}, rng), n, d);
     CHECK(w.attention_elements == 4 * n * 512);
   }
   SECTION("LinearAttention") { check_layer(LinearAttention({.dim = d, .heads = 4}, rng), n, d); }
@@ -57,10 +62,7 @@ TEST_CASE("to(module, device) keeps shared tensors shared and drops values on me
   Linear layer({3, 4}, rng);
   Linear copy = layer;
   std::vector<Linear> both{layer, copy};
-  struct Pair {
-    std::vector<Linear> parts;
-    static void visit(auto& self, auto&& f) { f("parts", self.parts); }
-  } pair{both};
+  Pair pair{both};
   to(pair, meta);
   CHECK(pair.parts[0].weight.ref() == pair.parts[1].weight.ref());
   CHECK(pair.parts[0].weight.device() == meta);
