@@ -19,7 +19,7 @@ struct Count {
 
 Count count_bad(const Tensor& x, bool minus_inf_is_bad) {
   Count c;
-  if (!x.defined() || (x.dtype() != f32 && x.dtype() != f64)) return c;
+  if (!x.defined() || x.device() == meta || (x.dtype() != f32 && x.dtype() != f64)) return c;
   for (double v : x.to_vector<double>()) {
     if (std::isnan(v)) ++c.nan;
     else if (std::isinf(v) && current.infinity && (v > 0 || minus_inf_is_bad)) ++c.inf;

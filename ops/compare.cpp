@@ -54,7 +54,7 @@ Tensor compare(const char* op, const Tensor& a, const Tensor& b, Comparison kind
   if (a.dtype() != b.dtype() && a.rank() > 0 && b.rank() > 0 && is_float(a.dtype()) != is_float(b.dtype()))
     fail<DTypeError>(op, ": dtypes differ — got a=", a.dtype(), ", b=", b.dtype(), " for shapes ", a,
                      " and ", b);
-  Tensor y = empty(broadcast(op, a.shape(), b.shape()), {boolean, a.device()});
+  Tensor y = empty(broadcast(op, a.shape(), b.shape()), {boolean, a.device()}, op);
   kernel::compare(kind, a, b, y);
   return y;
 }

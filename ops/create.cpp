@@ -25,19 +25,13 @@ void fill_cpu(Tensor& x, double value) {
   detail::copy_strided(reinterpret_cast<const std::byte*>(&value), one, f64, x.raw(), x.layout(), x.dtype());
 }
 
-/// y_i = value(i), computed in f64 and converted tile by tile.
+/// y_i = value(i), computed in f64 and converted.
 template <class F>
 void generate(Tensor& y, F value) {
   dispatch_all(y.dtype(), [&]<class T>() {
-    T* out = y.mutable_data<T>();
-    parallel_for(y.numel(), 32 * detail::kTile, [&](int64_t begin, int64_t end) {
-      double tile[detail::kTile];
-      const detail::Walk walk(Layout({detail::kTile}));
-      for (int64_t i = begin; i < end; i += detail::kTile) {
-        const int64_t n = std::min(detail::kTile, end - i);
-        for (int64_t k = 0; k < n; ++k) tile[k] = value(i + k);
-        detail::read_tile(walk, reinterpret_cast<const std::byte*>(tile), f64, 0, n, out + i);
-      }
+    T* p = y.mutable_data<T>();
+    parallel_for(y.numel(), 1 << 15, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) p[i] = detail::convert<T>(value(i));
     });
   });
 }

@@ -197,9 +197,10 @@ Tensor map(F f, const Tensor& first, const Ts&... rest) {
   static_assert(N <= 6, "map: a formula takes 1 to 6 tensors");
   static_assert(std::is_invocable_v<const F&, const Value<float>&, std::conditional_t<true, const Value<float>&, Ts>...>,
                 "map: the formula must be callable with one `auto` parameter per tensor, all of one type");
+  constexpr const char* op = detail::formula_name<F>();
   const Tensor* xs[] = {&first, &rest...};
-  const detail::MapPlan plan = detail::plan_map(detail::formula_name<F>(), xs, N, detail::is_integral<F>());
-  Tensor y = empty(plan.shape, {plan.dtype, first.device()}, detail::formula_name<F>());
+  const detail::MapPlan plan = detail::plan_map(op, xs, N, detail::is_integral<F>());
+  Tensor y = empty(plan.shape, {plan.dtype, first.device()}, op);
   detail::MapKernels<F, std::make_index_sequence<N>>::forward(f, plan, y);
   if constexpr (detail::is_affine<F>())
     return record<detail::MapNode<F, N>>(std::move(y), {first, rest...}, {}, f);

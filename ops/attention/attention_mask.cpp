@@ -265,16 +265,14 @@ constinit decltype(kernel::visible_count) kernel::visible_count{"visible_count",
 Tensor visible_pairs(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n, Device device) {
   const auto [b, h] = rows_of("visible_pairs", mask, batch, heads, m, n);
   Tensor y = empty({b, h, m, n}, {boolean, device}, "visible_pairs");
-  if (y.numel() == 0) return y;
-  kernel::visible_pairs(mask, batch, heads, y);
+  if (y.numel() > 0) kernel::visible_pairs(mask, batch, heads, y);
   return y;
 }
 
 Tensor visible_count(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n, Device device) {
   const auto [b, h] = rows_of("visible_count", mask, batch, heads, m, n);
   Tensor y = empty({b, h, m}, {i64, device}, "visible_count");
-  if (y.numel() == 0) return y;
-  kernel::visible_count(mask, batch, heads, n, y);
+  if (y.numel() > 0) kernel::visible_count(mask, batch, heads, n, y);
   return y;
 }
 
