@@ -46,15 +46,17 @@ Tensor counted(int64_t n, const LinearScanOptions& o, Device device) {
 
 }  // namespace
 
+Tensor detail::decay_sums(const Tensor& log_decay) { return cumsum(to(clamp(log_decay, -1e4), f64), 2); }
+
 Tensor linear_scan_reference(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
                              const LinearScanOptions& o) {
   const Tensor g = checked_decay("linear_scan_reference", q, k, v, log_decay, o);
   const Tensor pairs = counted(q.dim(2), o, q.device());
   if (!g.defined()) return matmul(masked_fill(matmul(q, transpose(k, -2, -1)), logical_not(pairs), 0), v);
   // e^{±(G_t − G_j)}, only where the pair counts: elsewhere it would overflow.
-  const Tensor total = cumsum(g, 2);
+  const Tensor total = detail::decay_sums(g);
   auto weight = [&](const Tensor& sums, const Tensor& allowed) {  // sums [..., n, (c)] → [..., n, n, (c)]
-    Tensor gap = unsqueeze(sums, 3) - unsqueeze(sums, 2);
+    Tensor gap = to(unsqueeze(sums, 3) - unsqueeze(sums, 2), g.dtype());
     return exp(masked_fill(o.reverse ? neg(gap) : gap, logical_not(allowed), -std::numeric_limits<double>::infinity()));
   };
   if (g.rank() == 3) return matmul(matmul(q, transpose(k, -2, -1)) * weight(total, pairs), v);
