@@ -61,6 +61,15 @@ struct Fold final : Node {
   Tensors vjp(const Tensor& g) override { return {unfold(g, dim, size, step)}; }
 };
 
+// Windows without elements: nothing is added anywhere.
+struct FoldNothing final : Node {
+  Shape windows;
+  explicit FoldNothing(const Shape& s) : windows(s) {}
+  static const char* op_name() { return "fold"; }
+  const char* name() const override { return op_name(); }
+  Tensors vjp(const Tensor& g) override { return {zeros(windows, g.options())}; }
+};
+
 }  // namespace
 
 namespace detail {
@@ -156,6 +165,7 @@ Tensor cat(const std::vector<Tensor>& xs, int64_t dim) {
 
 Tensor stack(const std::vector<Tensor>& xs, int64_t dim) {
   if (xs.empty()) fail<ValueError>("stack: needs at least one tensor");
+  wrap_dim("stack", dim, xs[0].rank() + 1);
   std::vector<Tensor> raised;
   for (const Tensor& x : xs) {
     if (x.shape() != xs[0].shape()) fail("stack: shapes differ — got ", xs[0], " and ", x);
@@ -190,7 +200,7 @@ Tensor fold(const Tensor& windows, int64_t dim, int64_t length, int64_t step) {
   if (rank < 1) fail("fold: needs windows in a last dim — got ", windows);
   int d = wrap_dim("fold", dim, rank);
   int64_t count = windows.shape()[d], size = windows.shape()[rank];
-  if (step < 1 || length < size || (length - size) / step + 1 != count)
+  if (step < 1 || length < 0 || (length < size ? 0 : (length - size) / step + 1) != count)
     fail("fold: ", count, " windows of ", size, " every ", step, " do not tile length ", length);
   Shape shape = windows.shape();
   shape.erase(rank);
@@ -209,6 +219,7 @@ Tensor fold(const Tensor& windows, int64_t dim, int64_t length, int64_t step) {
       detail::copy_elements(add(target, select(windows, rank, k)), target);
     }
   }
+  if (windows.numel() == 0) return record<FoldNothing>(std::move(y), {windows}, {}, windows.shape());
   return record<Fold>(std::move(y), {windows}, {}, d, size, step);
 }
 

@@ -192,3 +192,16 @@ TEST_CASE("jvp: constants, the identity and misfit directions", "[function]") {
   CHECK(testing::max_abs_diff(jvp([](const Tensor& in) { return in * in; }, x, v), x.detach() * v * 2.0) < 1e-15);
   CHECK_FALSE(grad_enabled());
 }
+
+TEST_CASE("empty functions are refused when they are given", "[function]") {
+  Tensor x = leaf({2}, 1);
+  const CustomForward forward = [](const Tensors& in) { return in[0] * 2.0; };
+  const CustomVjp vjp = [](const Tensor& g, const Tensors&, const Tensor&) -> Tensors { return {g}; };
+  CHECK_THROWS_AS(custom_op("mine", {x}, nullptr, vjp), ValueError);
+  CHECK_THROWS_WITH(custom_op("mine", {x}, forward, nullptr), Contains("custom_op: mine"));
+  CHECK_THROWS_AS(checkpoint(nullptr, {x}), ValueError);
+  CHECK_THROWS_AS(jvp(nullptr, x, x), ValueError);
+  CHECK_THROWS_AS(gradcheck(nullptr, {x}), ValueError);
+  CHECK_THROWS_AS(gradgradcheck(nullptr, {x}), ValueError);
+  CHECK_THROWS_AS(x.register_hook(nullptr), ValueError);
+}

@@ -129,7 +129,7 @@ OpCalls make_calls() {
   for (auto [name, f] : std::initializer_list<std::pair<const char*, Unary>>{
            {"neg", neg}, {"square", square}, {"reciprocal", reciprocal}, {"exp", exp}, {"expm1", expm1}, {"log", log},
            {"log1p", log1p}, {"sqrt", sqrt}, {"rsqrt", rsqrt}, {"tanh", tanh}, {"sigmoid", sigmoid}, {"softplus", softplus},
-           {"erf", erf}, {"sin", sin}, {"cos", cos}, {"abs", abs}, {"sign", sign}, {"floor", floor}, {"ceil", ceil},
+           {"erf", erf}, {"normal_cdf", normal_cdf}, {"sin", sin}, {"cos", cos}, {"abs", abs}, {"sign", sign}, {"floor", floor}, {"ceil", ceil},
            {"round", round}, {"trunc", trunc}, {"isnan", isnan}, {"isfinite", isfinite},
            {"relu", relu}, {"relu2", relu2}, {"elu1", elu1}, {"silu", silu}, {"gelu", gelu}, {"gelu_tanh", gelu_tanh},
            {"laplace", laplace}, {"ns_sigmoid", ns_sigmoid}, {"zeros_like", zeros_like}, {"ones_like", ones_like},
