@@ -43,7 +43,12 @@ Tensor operator-(double c, const Tensor& x) {
   return map(fm::SubFrom{c}, x);
 }
 Tensor operator/(double c, const Tensor& x) { return map(fm::DivInto{c}, x); }
-Tensor reciprocal(const Tensor& x) { return map(fm::DivInto{1}, x); }
+namespace {
+struct Reciprocal : fm::DivInto {
+  static constexpr const char* name = "reciprocal";
+};
+}  // namespace
+Tensor reciprocal(const Tensor& x) { return map(Reciprocal{1}, x); }
 Tensor pow(const Tensor& x, double exponent) { return map(fm::PowScalar{exponent}, x); }
 Tensor pow(const Tensor& x, const Tensor& exponent) { return map(fm::Pow{}, x, exponent); }
 Tensor square(const Tensor& x) { return map(fm::Square{}, x); }

@@ -169,6 +169,7 @@ Tensor stack(const std::vector<Tensor>& xs, int64_t dim) {
   std::vector<Tensor> raised;
   for (const Tensor& x : xs) {
     if (x.shape() != xs[0].shape()) fail("stack: shapes differ — got ", xs[0], " and ", x);
+    if (x.dtype() != xs[0].dtype()) fail<DTypeError>("stack: dtypes differ — got ", xs[0].dtype(), " and ", x.dtype());
     raised.push_back(unsqueeze(x, dim));
   }
   return cat(raised, wrap_dim("stack", dim, xs[0].rank() + 1));
@@ -199,6 +200,8 @@ Tensor fold(const Tensor& windows, int64_t dim, int64_t length, int64_t step) {
   int rank = windows.rank() - 1;
   if (rank < 1) fail("fold: needs windows in a last dim — got ", windows);
   int d = wrap_dim("fold", dim, rank);
+  if (!is_integer(windows.dtype()) && windows.dtype() != f32 && windows.dtype() != f64)
+    fail<DTypeError>("fold: needs f32, f64, i64 or i32 — got ", windows.dtype(), " of shape ", windows);
   int64_t count = windows.shape()[d], size = windows.shape()[rank];
   if (step < 1 || length < 0 || (length < size ? 0 : (length - size) / step + 1) != count)
     fail("fold: ", count, " windows of ", size, " every ", step, " do not tile length ", length);
@@ -228,8 +231,8 @@ Tensor repeat_interleave(const Tensor& x, int64_t n, int64_t dim) {
   if (x.rank() == 0 || n < 0) fail("repeat_interleave: n=", n, " and x=", x);
   Shape stretched = x.shape(), merged = x.shape();
   stretched.insert(d + 1, n);
-  merged[d] = checked_mul("repeat_interleave", merged[d], n);
-  checked_numel("repeat_interleave", merged);
+  checked_numel("repeat_interleave", stretched);
+  merged[d] *= n;
   return reshape(expand(unsqueeze(x, d + 1), stretched), merged);
 }
 
@@ -238,8 +241,8 @@ Tensor repeat(const Tensor& x, int64_t n, int64_t dim) {
   if (x.rank() == 0 || n < 0) fail("repeat: n=", n, " and x=", x);
   Shape stretched = x.shape(), merged = x.shape();
   stretched.insert(d, n);
-  merged[d] = checked_mul("repeat", merged[d], n);
-  checked_numel("repeat", merged);
+  checked_numel("repeat", stretched);
+  merged[d] *= n;
   return reshape(expand(unsqueeze(x, d), stretched), merged);
 }
 

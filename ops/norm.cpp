@@ -157,6 +157,8 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
 
 Tensor scale_norm(const Tensor& x, const Tensor& g, double eps, ScaleNormForm form) {
   if (g.numel() != 1) fail("scale_norm: needs one scalar g — got g=", g, " for x=", x);
+  if (g.dtype() != x.dtype()) fail<DTypeError>("scale_norm: x is ", x.dtype(), ", g is ", g.dtype());
+  if (x.dtype() != f32 && x.dtype() != f64) fail<DTypeError>("scale_norm: needs f32 or f64 — got ", x.dtype(), " of shape ", x);
   Tensor scalar = reshape(g, {});
   if (form == ScaleNormForm::rms) return normalise("scale_norm", x, {}, {}, {false, eps}) * scalar;
   if (!(eps >= 0)) fail<ValueError>("scale_norm: eps must not be negative — got ", eps);

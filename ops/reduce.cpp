@@ -119,6 +119,8 @@ Tensor extreme(const char* op, ReduceKind kind, const Tensor& x, const Shape& di
 
 Tensor arg_extreme(const char* op, bool largest, const Tensor& x, int64_t dim, bool keep_dim) {
   int d = wrap_dim(op, dim, x.rank());
+  if (x.dtype() == bf16)
+    fail<DTypeError>(op, ": bf16 is a storage type, convert with to(x, f32) — got x of shape ", x);
   if (x.rank() == 0) return zeros({}, {i64, x.device()});
   if (x.shape()[d] == 0) fail(op, ": nothing to choose from in x=", x, " along dim ", dim);
   Shape shape = x.shape();

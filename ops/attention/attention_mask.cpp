@@ -247,6 +247,7 @@ struct Rows {
 };
 Rows rows_of(const char* op, const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n) {
   checked_numel(op, {batch, heads, m, n});
+  empty({n}, {boolean}, op), empty({m}, {boolean}, op);  // a row of either kind is looked at as a whole
   detail::check_mask(op, mask, batch, heads, m, n);
   const bool by_batch = (mask.keys.defined() && mask.keys.dim(0) > 1) ||
                         (mask.query_segments.defined() && (mask.query_segments.dim(0) > 1 || mask.key_segments.dim(0) > 1)) ||

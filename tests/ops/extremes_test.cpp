@@ -59,11 +59,11 @@ TEST_CASE("normal_cdf and gelu keep the left tail", "[ops][formulas]") {
 
 TEST_CASE("norm: values of any size", "[ops][reduce]") {
   for (DType t : {f32, f64})
-    for (double size : {1e25, 1e-25, 1e-40, 3.0}) {
+    for (double size : {1e25, 1e-25, 3.0}) {
       INFO(str(t) << " " << size);
       const Tensor x = (to(Tensor({{3, 4}, {0, 0}, {-4, 3}}), t) * size).requires_grad_();
       const Tensor y = norm(x, {-1});
-      const double tolerance = size == 1e-40 && t == f32 ? 1e-4 : 1e-6;
+      const double tolerance = 1e-6;
       CHECK(y.to_vector<double>()[0] == Approx(5 * size).epsilon(tolerance));
       CHECK(y.to_vector<double>()[1] == 0);
       CHECK(norm(x, {-1}, keep).shape() == Shape{3, 1});
