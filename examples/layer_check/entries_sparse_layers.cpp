@@ -1,8 +1,6 @@
 // Multi-head layers over sparse attention.
+#include "option_lists.h"
 #include "registry.h"
-#include "sparse_options.h"
-
-#include <sluice/layers/heads/sparse_layers.h>
 
 namespace layer_check {
 
@@ -10,16 +8,6 @@ using namespace sluice;
 
 namespace {
 
-/// The options that each of these layers repeats.
-template <class O>
-void head_options(Options& v, O& o) {
-  v.required("dim", o.dim, 8, "width d");
-  v("heads", o.heads, "number of heads");
-  v("head_dim", o.head_dim, "width of a head; 0: dim/heads");
-  v("linear_bias", o.linear_bias, "biases of the projections");
-  v("use_rope", o.use_rope, "rotate Q and K");
-  rope_options(v, o.rope);
-}
 const std::vector<std::pair<std::string, std::string>> width{{"width", "heads*(head_dim or dim // heads)"}};
 
 std::vector<ParameterInfo> head_parameters() {
@@ -34,13 +22,6 @@ std::vector<InputInfo> inputs(bool streams) {
   return {{.name = "x", .shape = "[batch, n, dim]"}, mask};
 }
 
-const Choices<PairScoreKind>& score_kinds() {
-  static const Choices<PairScoreKind> all{{"bilinear", PairScoreKind::bilinear}, {"mlp", PairScoreKind::mlp}};
-  return all;
-}
-constexpr const char* kScoreMeaning =
-    "f: bilinear (x_i A)(x_j B)'; mlp w act(x_i W_i + x_j W_j + (i - j) w_d + b) + c";
-
 /// Of a PairScore called `p` whose kind and width are these options.
 std::vector<ParameterInfo> score_parameters(const std::string& p, const std::string& kind, const std::string& size) {
   const std::string mlp = kind + " == 'mlp'";
@@ -51,27 +32,17 @@ std::vector<ParameterInfo> score_parameters(const std::string& p, const std::str
                   {.name = p + "bias", .shape = "[]", .meaning = "c", .when = mlp}}});
 }
 
-struct GlobalLocalCall : GlobalLocalLayerOptions {
-  std::vector<int64_t> global;
-};
-
 void add_learned(std::vector<Layer>& all) {
   all.push_back({
       .name = "pair_score",
       .family = "sparse attention",
-      .formula = kScoreMeaning,
+      .formula = kPairScoreMeaning,
       .source = "score of threshold_attention_layer",
       .inputs = {{.name = "x", .shape = "[batch, n, dim]"}},
       .parameters = score_parameters("", "kind", "width"),
       .outputs = {{"", "[batch, n, n]"}},
       .examples = {{{"kind", "mlp"}, {"width", 5}}},
-      .prepare = module_layer<PairScore, PairScoreOptions>(
-          [](Options& v, PairScoreOptions& o) {
-            v.required("dim", o.dim, 8, "width of x");
-            v("kind", o.kind, score_kinds(), "bilinear or mlp");
-            v("width", o.width, "rank or hidden width");
-            v("activation", o.activation, activations(), "of mlp");
-          },
+      .draft = module_layer<PairScore, PairScoreOptions>(
           [](const PairScore& l, const Inputs& in) { return l(in["x"]); }),
   });
   all.push_back({
@@ -86,15 +57,8 @@ void add_learned(std::vector<Layer>& all) {
                             {{.name = "tau", .shape = "[]"}}}),
       .outputs = {{"", "[batch, n, dim]"}},
       .examples = {{{"heads", 2}, {"score", "mlp"}, {"score_width", 5}, {"mode", "soft"}},
-                   {{"mode", "hard"}, {"causal", true}, {"stream", std::vector<double>{4, 2}}}},
-      .prepare = module_layer<ThresholdAttention, ThresholdAttentionOptions>(
-          [](Options& v, ThresholdAttentionOptions& o) {
-            head_options(v, o);
-            threshold_options(v, o.mode, o.tau, o.temperature, o.include_self);
-            v("causal", o.causal, "token i sees tokens j <= i");
-            v("score", o.score, score_kinds(), kScoreMeaning);
-            v("score_width", o.score_width, "rank or hidden width");
-          },
+                   {{"mode", "hard"}, {"causal", true}, {"stream", Json::List{4, 2}}}},
+      .draft = module_layer<ThresholdAttention, ThresholdLayerCase>(
           [](const ThresholdAttention& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
   });
 }
@@ -113,15 +77,8 @@ void add_sparse_layers(std::vector<Layer>& all) {
       .outputs = {{"", "[batch, n, dim]"}},
       .examples = {{{"heads", 2}, {"k", 2}, {"ties", "threshold"}, {"linear_bias", true}},
                    {{"heads", 2}, {"k", 2}, {"causal", true}, {"use_rope", true},
-                    {"stream", std::vector<double>{4, 2}}}},
-      .prepare = module_layer<TopKAttention, TopKAttentionOptions>(
-          [](Options& v, TopKAttentionOptions& o) {
-            head_options(v, o);
-            v("k", o.k, "keys kept");
-            v("ties", o.ties, topk_ties(), "index: exactly k, the first of equals; threshold: all >= the k-th best");
-            v("causal", o.causal, "token i sees tokens j <= i");
-            v("window", o.window, "keys seen, a query's own position included; 0: all");
-          },
+                    {"stream", Json::List{4, 2}}}},
+      .draft = module_layer<TopKAttention, TopKLayerCase>(
           [](const TopKAttention& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
   });
   add_learned(all);
@@ -135,12 +92,7 @@ void add_sparse_layers(std::vector<Layer>& all) {
       .parameters = head_parameters(),
       .outputs = {{"", "[batch, n, dim]"}},
       .examples = {{{"heads", 2}, {"top_k", 3}, {"variant", "literal"}}},
-      .prepare = module_layer<SinkhornAttention, SinkhornLayerOptions>(
-          [](Options& v, SinkhornLayerOptions& o) {
-            head_options(v, o);
-            sinkhorn_options(v, o.sinkhorn);
-            v("top_k", o.top_k, "> 0: keep the k largest weights of a row, scaled to sum 1");
-          },
+      .draft = module_layer<SinkhornAttention, SinkhornLayerCase>(
           [](const SinkhornAttention& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
   });
   all.push_back({
@@ -153,12 +105,7 @@ void add_sparse_layers(std::vector<Layer>& all) {
       .parameters = head_parameters(),
       .outputs = {{"", "[batch, n, dim]"}},
       .examples = {{{"heads", 2}, {"block", 2}}},
-      .prepare = module_layer<SinkhornBlockAttention, SinkhornBlockLayerOptions>(
-          [](Options& v, SinkhornBlockLayerOptions& o) {
-            head_options(v, o);
-            v("block", o.block, "tokens of a block");
-            sinkhorn_options(v, o.sinkhorn);
-          },
+      .draft = module_layer<SinkhornBlockAttention, SinkhornBlockLayerCase>(
           [](const SinkhornBlockAttention& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
   });
   std::vector<ParameterInfo> parameters = head_parameters();
@@ -174,16 +121,10 @@ void add_sparse_layers(std::vector<Layer>& all) {
       .inputs = inputs(false),
       .parameters = parameters,
       .outputs = {{"", "[batch, n, dim]"}},
-      .examples = {{{"heads", 2}, {"w", 1}, {"global_positions", std::vector<double>{0, 3}}, {"linear_bias", true}},
-                   {{"separate_global", false}, {"w", 1}, {"global_positions", std::vector<double>{2}}}},
-      .prepare = module_layer<GlobalLocalAttention, GlobalLocalCall>(
-          [](Options& v, GlobalLocalCall& o) {
-            head_options(v, o);
-            v("w", o.w, "|i - j| <= w");
-            v("global_positions", o.global, "distinct positions that see and are seen by all");
-            v("separate_global", o.separate_global, "maps of their own for global queries");
-          },
-          [](const GlobalLocalAttention& l, const Inputs& in, const GlobalLocalCall& o) {
+      .examples = {{{"heads", 2}, {"w", 1}, {"global_positions", Json::List{0, 3}}, {"linear_bias", true}},
+                   {{"separate_global", false}, {"w", 1}, {"global_positions", Json::List{2}}}},
+      .draft = module_layer<GlobalLocalAttention, GlobalLocalLayerCase>(
+          [](const GlobalLocalAttention& l, const Inputs& in, const GlobalLocalLayerCase& o) {
             return l(in["x"], o.global, in["key_mask"]);
           }),
   });

@@ -25,6 +25,8 @@ const Layer& find_layer(const std::string& name) {
   sluice::fail<sluice::ValueError>("unknown layer \"", name, "\"; known: ", known);
 }
 
+Json object(const Values& values) { return Json::Object(values.begin(), values.end()); }
+
 Values names_of(const Layer& layer, const Values& options) {
   Values names = options;
   for (const auto& [name, formula] : layer.derived) names[name] = evaluate(formula, names);

@@ -18,6 +18,7 @@ enum class FusedGate {
   per_head,     // [n, heads]
   per_token,    // [n, 1]
 };
+constexpr const char* choices(FusedGate) { return "per_channel per_head per_token"; }
 
 /// The mixture for q, k [batch, heads, n, d], v [batch, heads, n, dv] and a gate that broadcasts to
 /// [batch, heads, n, dv]. key_mask: bool [batch, n]; padded keys and values may hold NaN. `chunk` changes rounding

@@ -21,6 +21,7 @@ enum class OutputGate {
   from_input,  // g = σ(X·Wg + b)
   from_query,  // g = σ(Q·Wg + b), Q all heads side by side, before its own gate and RoPE
 };
+constexpr const char* choices(OutputGate) { return "none from_input from_query"; }
 
 struct GatedAttentionOptions {
   int64_t dim;

@@ -11,16 +11,6 @@
 
 namespace sluice {
 
-std::string_view name_of(CrossGate reading) {
-  switch (reading) {
-    case CrossGate::per_query: return "per_query";
-    case CrossGate::pooled: return "pooled";
-    case CrossGate::literal: return "literal";
-    case CrossGate::flamingo: return "flamingo";
-  }
-  return "unknown";
-}
-
 namespace {
 
 GatedCrossAttentionOptions checked(GatedCrossAttentionOptions o) {

@@ -12,12 +12,10 @@
 #include <sluice/layers/nn/linear.h>
 #include <sluice/ops/attention/attention.h>
 
-#include <string_view>
-
 namespace sluice {
 
 enum class CrossGate { per_query, pooled, literal, flamingo };
-std::string_view name_of(CrossGate reading);
+constexpr const char* choices(CrossGate) { return "per_query pooled literal flamingo"; }
 
 struct GatedCrossAttentionOptions {
   int64_t dim;

@@ -28,11 +28,13 @@ enum class PositionBias {
   toeplitz,  // one per distance and head, a table for max_length
   alibi,     // −slope_h · distance, nothing learned
 };
+constexpr const char* choices(PositionBias) { return "none t5 toeplitz alibi"; }
 enum class AttentionSink {
   none,
   off_by_one,  // e^s/(1 + Σ e^s)
   learned,     // e^s/(e^sink_h + Σ e^s)
 };
+constexpr const char* choices(AttentionSink) { return "none off_by_one learned"; }
 
 struct MultiHeadAttentionOptions {
   int64_t dim;

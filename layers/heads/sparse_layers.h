@@ -94,6 +94,9 @@ enum class PairScoreKind {
   bilinear,  // f_ij = (x_i·A)·(x_j·B), A, B [dim, rank]
   mlp,       // f_ij = w·φ(x_i·W_i + x_j·W_j + (i − j)·w_d + b) + c: one hidden layer on [x_i, x_j, i − j]
 };
+constexpr const char* choices(PairScoreKind) { return "bilinear mlp"; }
+inline constexpr const char* kPairScoreMeaning =
+    "f: bilinear (x_i A)(x_j B)'; mlp w act(x_i W_i + x_j W_j + (i - j) w_d + b) + c";
 struct PairScoreOptions {
   int64_t dim;
   PairScoreKind kind = PairScoreKind::bilinear;
@@ -101,6 +104,15 @@ struct PairScoreOptions {
   Act activation = Act::gelu;
   Init init = Init::lecun();
   DType dtype = f32;
+
+  static void describe(auto& o, auto& f) {
+    f.required("dim", o.dim, at_least(1), "width of x");
+    f("kind", o.kind, kPairScoreMeaning);
+    f("width", o.width, at_least(1), "rank or hidden width");
+    f("activation", o.activation, "of mlp");
+    f.nested("init_", o.init);
+    f.training("dtype", o.dtype, "of the parameters");
+  }
 };
 
 /// f_Θ(i, j), a learned score of pairs. O(m·n) memory; the MLP's hidden layer takes width times as much.

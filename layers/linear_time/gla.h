@@ -19,6 +19,7 @@ enum class GlaGate {
   per_channel,  // α_t of every key channel: rank-r map dim → r → h·dk
   per_head,     // one α_t a head: map dim → h (simple GLA; Mamba-2's form)
 };
+constexpr const char* choices(GlaGate) { return "per_channel per_head"; }
 
 struct GlaOptions {
   int64_t dim;

@@ -24,10 +24,12 @@ enum class LinearDirection {
                        // decay weighs by γ^{|i−j|}
   two_direction_mean,  // ½ (causal + anticausal), each normalised on its own: not equal to `full`
 };
+constexpr const char* choices(LinearDirection) { return "full causal bidirectional two_direction_mean"; }
 enum class LinearNormalize {
   sum,   // divide by φ(q_i)·Z + eps
   none,  // φ(q_i)·U; usually followed by a norm
 };
+constexpr const char* choices(LinearNormalize) { return "sum none"; }
 
 /// Which of the forms linear_attention computes.
 struct LinearAttentionForm {
@@ -73,11 +75,13 @@ enum class LinearDecay {
   fixed,    // γ of each head as given
   learned,  // γ = σ(z), z a parameter of each head
 };
+constexpr const char* choices(LinearDecay) { return "none fixed learned"; }
 enum class LinearRope {
   none,
   inputs,    // on q and k, before the feature map
   features,  // on φ(q) and φ(k), in the numerator only; the feature map's width must be even
 };
+constexpr const char* choices(LinearRope) { return "none inputs features"; }
 
 struct LinearAttentionOptions {
   int64_t dim;
