@@ -71,14 +71,17 @@ Tensor answers(const RecallModel& model, const Task& task) {
 }
 
 using Make = Mixer (*)(Rng&);
-Mixer softmax_attention(Rng& rng) { return MultiHeadAttention({.dim = kDim, .heads = 4, .causal = true}, rng); }
+Mixer softmax_attention(Rng& rng) { return MultiHeadAttention({.heads = {.dim = kDim, .heads = 4, .causal = true}},
+                                                              rng); }
 Mixer gated_attention(Rng& rng) {
-  return MultiHeadAttention({.dim = kDim, .heads = 4, .causal = true, .gates = {AttentionGateOptions{}}}, rng);
+  return MultiHeadAttention({.heads = {.dim = kDim, .heads = 4, .causal = true}, .gates = {AttentionGateOptions{}}},
+                            rng);
 }
 Mixer window_32(Rng& rng) {
-  return MultiHeadAttention({.dim = kDim, .heads = 4, .causal = true, .window = 32}, rng);
+  return MultiHeadAttention({.heads = {.dim = kDim, .heads = 4, .causal = true}, .window = 32}, rng);
 }
-Mixer window_8(Rng& rng) { return MultiHeadAttention({.dim = kDim, .heads = 4, .causal = true, .window = 8}, rng); }
+Mixer window_8(Rng& rng) { return MultiHeadAttention({.heads = {.dim = kDim, .heads = 4, .causal = true}, .window = 8},
+                                                     rng); }
 // γ = 1 would make GAU's queries equal to its keys at the start; random γ break the tie, and it learns at once.
 Mixer gau(Rng& rng) {
   return Gau({.dim = kDim, .expansion = kDim, .key_dim = kDim, .causal = true, .use_rope = false, .gamma_std = 1}, rng);
@@ -97,7 +100,7 @@ Mixer retention(Rng& rng) {
   return Retention({.dim = kDim, .heads = 4, .expand_v = 1, .use_rope = false, .gate = false}, rng);
 }
 Mixer gla(Rng& rng) { return Gla({.dim = kDim, .heads = 4, .expand_k = 1, .output_gate = false}, rng); }
-Mixer fused(Rng& rng) { return FusedAttention({.dim = kDim, .heads = 4, .causal = true}, rng); }
+Mixer fused(Rng& rng) { return FusedAttention({.heads = {.dim = kDim, .heads = 4, .causal = true}}, rng); }
 
 struct Contestant {
   const char* name;

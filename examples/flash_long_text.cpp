@@ -58,7 +58,7 @@ MixerLm softmax_model(const Settings& s, Rng& rng) {
   std::vector<Mixer> mixers;
   for (int64_t i = 0; i < s.blocks; ++i)
     mixers.emplace_back(
-        MultiHeadAttention({.dim = s.dim, .heads = s.heads, .causal = true, .use_rope = true}, rng));
+        MultiHeadAttention({.heads = {.dim = s.dim, .heads = s.heads, .causal = true, .use_rope = true}}, rng));
   return MixerLm(s.dim, std::move(mixers), 3 * s.dim, 0.02, rng);
 }
 MixerLm flash_model(const Settings& s, Rng& rng) {

@@ -32,7 +32,7 @@ struct Kind {
 };
 std::vector<Kind> kinds(int64_t d) {
   const int64_t heads = 4;
-  const MultiHeadAttentionOptions softmax{.dim = d, .heads = heads, .causal = true, .use_rope = true};
+  const MultiHeadAttentionOptions softmax{.heads = {.dim = d, .heads = heads, .causal = true, .use_rope = true}};
   MultiHeadAttentionOptions gated = softmax, window = softmax;
   gated.gates = {AttentionGateOptions{}};
   window.kv_heads = 2, window.window = 128;
@@ -47,7 +47,8 @@ std::vector<Kind> kinds(int64_t d) {
                                                                 .direction = LinearDirection::causal})},
       {"retention", make(Retention{}, RetentionOptions{.dim = d, .heads = heads})},
       {"GLA", make(Gla{}, GlaOptions{.dim = d, .heads = heads})},
-      {"fused softmax+linear", make(FusedAttention{}, FusedAttentionOptions{.dim = d, .heads = heads, .causal = true})},
+      {"fused softmax+linear", make(FusedAttention{}, FusedAttentionOptions{.heads = {.dim = d, .heads = heads,
+       .causal = true}})},
   };
 }
 

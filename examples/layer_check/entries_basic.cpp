@@ -22,14 +22,6 @@ struct GluGateOptions {
   GluKind kind = GluKind::swiglu;
   static void describe(auto& o, auto& f) { f("kind", o.kind, "the gate"); }
 };
-struct GroupNormCase : GroupNormOptions {
-  static void describe(auto& o, auto& f) {
-    f.required("groups", o.groups, at_least(1), "number of groups");
-    f.required("dim", o.dim, at_least(1), "channels of a group");
-    f("kind", o.kind, "layer, rms or rms_plain");
-    f("eps", o.eps, at_least(0), "");
-  }
-};
 
 const InputInfo any_x{.name = "x", .shape = "[..., dim]"};
 
@@ -121,7 +113,7 @@ void add_norms(std::vector<Layer>& all) {
       .outputs = {{"", "[..., groups*dim]"}},
       .required = {{"groups", 2}, {"dim", 4}},
       .examples = {{{"kind", "rms"}}, {{"kind", "rms_plain"}}},
-      .draft = module_layer<GroupNorm, GroupNormCase>(
+      .draft = module_layer<GroupNorm, GroupNormOptions>(
           [](const GroupNorm& l, const Inputs& in) { return l(in["x"]); }),
   });
 }

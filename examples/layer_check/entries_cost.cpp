@@ -73,16 +73,16 @@ void add_costs(std::vector<Layer>& all) {
   add<CrossGauOptions>(all, "cross_gau");
   add<TutorialGauOptions>(all, "tutorial_gau");
   add<FlashOptions>(all, "flash");
-  add<MultiHeadCase>(all, "multi_head_attention");
+  add<MultiHeadAttentionOptions>(all, "multi_head_attention");
   add<StackCall>(all, "attention_stack");
   add<GateCall>(all, "attention_gate");
-  add<LinearAttentionCase>(all, "linear_attention");
-  add<RetentionCase>(all, "retention");
-  add<GlaCase>(all, "gla");
-  add<GatedAttentionCase>(all, "gated_attention");
-  add<GatedCrossCase>(all, "gated_cross_attention");
+  add<LinearAttentionOptions>(all, "linear_attention");
+  add<RetentionOptions>(all, "retention");
+  add<GlaOptions>(all, "gla");
+  add<GatedAttentionOptions>(all, "gated_attention");
+  add<GatedCrossAttentionOptions>(all, "gated_cross_attention");
   add<GatedResidualOptions>(all, "gated_residual");
-  add<FusedCase>(all, "fused_attention");
+  add<FusedAttentionOptions>(all, "fused_attention");
 }
 
 }  // namespace layer_check

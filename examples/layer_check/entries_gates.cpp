@@ -1,8 +1,10 @@
 // Textbook gates: output, query, key and value gates, gated cross attention, gated residuals, fused attention.
-#include "shared.h"
-#include "option_lists.h"
 #include "registry.h"
+#include "shared.h"
 
+#include <sluice/layers/heads/fused_attention.h>
+#include <sluice/layers/heads/gated_attention.h>
+#include <sluice/layers/heads/gated_cross_attention.h>
 #include <sluice/layers/nn/gated_residual.h>
 
 namespace layer_check {
@@ -24,10 +26,10 @@ struct FormCase : FusedAttentionForm {
 /// query, key, value and, with project_out, out.
 std::vector<ParameterInfo> projections(const std::string& dim, const std::string& context, const std::string& width,
                                        const std::string& value_width) {
-  return joined({linear_parameters("query", dim, width, "linear_bias"),
-                 linear_parameters("key", context, width, "linear_bias"),
-                 linear_parameters("value", context, value_width, "linear_bias"),
-                 linear_parameters("out", value_width, dim, "linear_bias", "", "project_out")});
+  return joined({linear_parameters("q", dim, width, "qkv_bias"),
+                 linear_parameters("k", context, width, "qkv_bias"),
+                 linear_parameters("v", context, value_width, "qkv_bias"),
+                 linear_parameters("out", value_width, dim, "out_bias", "", "project_out")});
 }
 
 void add_attentions(std::vector<Layer>& all) {
@@ -49,10 +51,10 @@ void add_attentions(std::vector<Layer>& all) {
                             gate("value_gate", "dim", "gate_value")}),
       .outputs = {{"", "[batch, n, dim if project_out else width]"}},
       .examples = {{{"heads", 2}, {"gate_query", true}, {"gate_key", true}, {"gate_value", true}, {"causal", true}},
-                   {{"heads", 2}, {"output", "from_query"}, {"granularity", "headwise"}, {"linear_bias", true}},
+                   {{"heads", 2}, {"output", "from_query"}, {"granularity", "headwise"}, {"qkv_bias", true}, {"out_bias", true}},
                    {{"heads", 2}, {"head_dim", 6}, {"output", "none"}, {"project_out", false}},
                    {{"heads", 2}, {"causal", true}, {"use_rope", true}, {"stream", pieces}}},
-      .draft = module_layer<GatedAttention, GatedAttentionCase>(
+      .draft = module_layer<GatedAttention, GatedAttentionOptions>(
           [](const GatedAttention& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
   });
   all.push_back({
@@ -80,9 +82,9 @@ void add_attentions(std::vector<Layer>& all) {
                             {{.name = "alpha", .shape = "[1]", .when = "not gated"}}}),
       .outputs = {{"", "[batch, n if reading == 'literal' else m, dim if project_out else value_width]"}},
       .examples = {{{"reading", "pooled"}, {"heads", 2}, {"value_dim", 3}, {"context_dim", 5}},
-                   {{"reading", "literal"}, {"project_out", false}}, {{"reading", "flamingo"}, {"linear_bias", true}}},
+                   {{"reading", "literal"}, {"project_out", false}}, {{"reading", "flamingo"}, {"qkv_bias", true}, {"out_bias", true}}},
       .sizes = {{"m", 4}},
-      .draft = module_layer<GatedCrossAttention, GatedCrossCase>(
+      .draft = module_layer<GatedCrossAttention, GatedCrossAttentionOptions>(
           [](const GatedCrossAttention& l, const Inputs& in) {
             return l(in["x"], in["context"], in["key_mask"], in["query_mask"]);
           }),
@@ -122,9 +124,9 @@ void add_gates(std::vector<Layer>& all) {
                             linear_parameters("gate", "dim", "scores", "True", "Wg")}),
       .outputs = {{"", "[batch, n, dim if project_out else width]"}},
       .examples = {{{"heads", 2}, {"gate", "per_head"}, {"causal", true}, {"use_rope", true}},
-                   {{"heads", 2}, {"gate", "per_token"}, {"project_out", false}, {"linear_bias", true}},
+                   {{"heads", 2}, {"gate", "per_token"}, {"project_out", false}, {"qkv_bias", true}, {"out_bias", true}},
                    {{"heads", 2}, {"causal", true}, {"stream", pieces}}},
-      .draft = module_layer<FusedAttention, FusedCase>(
+      .draft = module_layer<FusedAttention, FusedAttentionOptions>(
           [](const FusedAttention& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
   });
   all.push_back({

@@ -60,7 +60,7 @@ struct LinearCall {
   static void describe(auto& o, auto& f) {
     f("form", o.form, "which of the equal forms: scan in chunks (or by associativity), the n x n matrix, or one token at "
                       "a time (causal only)");
-    f("direction", o.options.direction, kDirectionMeaning);
+    f("direction", o.options.direction, kLinearDirectionMeaning);
     f("normalize", o.options.normalize, "sum: divide by phi(q) Z + eps");
     f("eps", o.options.eps, at_least(0), "of the denominator");
     f("scale", o.options.scale, any_number(), "of phi(q)");

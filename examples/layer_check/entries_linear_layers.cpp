@@ -1,7 +1,9 @@
 // Linear attention, retention and gated linear attention as layers.
 #include "linear_options.h"
-#include "option_lists.h"
 #include "registry.h"
+
+#include <sluice/layers/linear_time/gla.h>
+#include <sluice/layers/linear_time/retention.h>
 
 namespace layer_check {
 
@@ -31,10 +33,10 @@ void add_linear_layers(std::vector<Layer>& all) {
       .derived = {{"d", "head_dim or dim // heads"}, {"dv", "value_dim or d"}},
       .inputs = {sequence, key_mask_input()},
       .parameters = joined(
-          {linear_parameters("query", "dim", "heads*d", "linear_bias"),
-           linear_parameters("key", "dim", "heads*d", "linear_bias"),
-           linear_parameters("value", "dim", "heads*dv", "linear_bias"),
-           linear_parameters("out", "heads*dv", "dim", "linear_bias"),
+          {linear_parameters("q", "dim", "heads*d", "qkv_bias"),
+           linear_parameters("k", "dim", "heads*d", "qkv_bias"),
+           linear_parameters("v", "dim", "heads*dv", "qkv_bias"),
+           linear_parameters("out", "heads*dv", "dim", "out_bias"),
            feature_map_parameters("feature_map", "feature_map_", "d", "True"),
            feature_map_parameters("key_feature_map", "feature_map_", "d", "not tie_feature_map"),
            {{.name = "log_gamma", .shape = "[heads]", .meaning = "from the option gamma unless given",
@@ -44,13 +46,13 @@ void add_linear_layers(std::vector<Layer>& all) {
       .outputs = {{"", "[batch, n, dim]"}},
       .examples =
           {two,
-           with({{"direction", "causal"}, {"decay", "learned"}, {"output_norm", "rms"}, {"linear_bias", true}}),
+           with({{"direction", "causal"}, {"decay", "learned"}, {"output_norm", "rms"}, {"qkv_bias", true}, {"out_bias", true}}),
            with({{"direction", "bidirectional"}, {"decay", "fixed"}, {"gamma", Json::List{0.9, 0.5}}}),
            with({{"direction", "two_direction_mean"}, {"feature_map_kind", "t2r"}, {"tie_feature_map", false}}),
            with({{"feature_map_kind", "mlp"}, {"feature_map_heads", 2}, {"head_dim", 6}, {"value_dim", 3}}),
            with({{"feature_map_kind", "favor"}, {"feature_map_features", 6}, {"use_rope", "features"}}),
            with({{"direction", "causal"}, {"normalize", "none"}, {"use_rope", "inputs"}, {"stream", pieces}})},
-      .draft = module_layer<LinearAttention, LinearAttentionCase>( [](const LinearAttention& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
+      .draft = module_layer<LinearAttention, LinearAttentionOptions>( [](const LinearAttention& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
   });
   all.push_back({
       .name = "retention",
@@ -61,8 +63,8 @@ void add_linear_layers(std::vector<Layer>& all) {
       .derived = {{"keys", "int(expand_k*dim)"}, {"values", "int(expand_v*dim)"}},
       .inputs = {sequence, key_mask_input()},
       .parameters = joined(
-          {linear_parameters("query", "dim", "keys", "False"), linear_parameters("key", "dim", "keys", "False"),
-           linear_parameters("value", "dim", "values", "False"),
+          {linear_parameters("q", "dim", "keys", "False"), linear_parameters("k", "dim", "keys", "False"),
+           linear_parameters("v", "dim", "values", "False"),
            linear_parameters("gate", "dim", "values", "False", "", "gate"),
            linear_parameters("out", "values", "dim", "False"),
            {{.name = "log_gamma", .shape = "[heads]", .meaning = "from the option gamma unless given", .buffer = true,
@@ -70,11 +72,12 @@ void add_linear_layers(std::vector<Layer>& all) {
             {.name = "norm.weight", .shape = "[values]", .when = "group_norm != 'rms_plain'"},
             {.name = "norm.bias", .shape = "[values]", .when = "group_norm == 'layer'"}}}),
       .outputs = {{"", "[batch, n, dim]"}},
+      .required = {{"dim", 16}},
       .examples = {two, with({{"gate", false}, {"group_norm", "rms_plain"}, {"expand_k", 0.5}}),
                    with({{"group_norm", "rms"}, {"use_rope", false}, {"gamma", Json::List{0.9, 1}}}),
                    with({{"stream", pieces}})},
       .sizes = {},
-      .draft = module_layer<Retention, RetentionCase>( [](const Retention& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
+      .draft = module_layer<Retention, RetentionOptions>( [](const Retention& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
   });
   all.push_back({
       .name = "gla",
@@ -87,8 +90,8 @@ void add_linear_layers(std::vector<Layer>& all) {
                   {"channels", "gate == 'per_channel'"}},
       .inputs = {sequence, key_mask_input()},
       .parameters = joined(
-          {linear_parameters("query", "dim", "keys", "False"), linear_parameters("key", "dim", "keys", "False"),
-           linear_parameters("value", "dim", "values", "False"),
+          {linear_parameters("q", "dim", "keys", "False"), linear_parameters("k", "dim", "keys", "False"),
+           linear_parameters("v", "dim", "values", "False"),
            linear_parameters("gate_down", "dim", "gate_rank", "False", "W1", "channels"),
            linear_parameters("gate_up", "gate_rank if channels else dim", "keys if channels else heads", "True", "W2"),
            linear_parameters("output_gate", "dim", "values", "False", "Wg", "output_gate"),
@@ -96,7 +99,7 @@ void add_linear_layers(std::vector<Layer>& all) {
       .outputs = {{"", "[batch, n, dim]"}},
       .examples = {two, with({{"gate", "per_head"}, {"output_gate", false}, {"norm", "none"}, {"scale", 1.0}}),
                    with({{"expand_k", 1.0}, {"gate_rank", 3}, {"norm", "layer"}, {"stream", pieces}})},
-      .draft = module_layer<Gla, GlaCase>( [](const Gla& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
+      .draft = module_layer<Gla, GlaOptions>( [](const Gla& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
   });
 }
 

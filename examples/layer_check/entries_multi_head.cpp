@@ -96,10 +96,10 @@ AttentionInputs attention_inputs(const Inputs& in) {
           .bias = in["bias"]};
 }
 
-struct MultiHeadCall : MultiHeadCase {
+struct MultiHeadCall : MultiHeadAttentionOptions {
   bool map = false;
   static void describe(auto& o, auto& f) {
-    MultiHeadCase::describe(o, f);
+    MultiHeadAttentionOptions::describe(o, f);
     f("map", o.map, "write output.map");
   }
 };

@@ -1,6 +1,8 @@
 // Multi-head layers over sparse attention.
-#include "option_lists.h"
 #include "registry.h"
+#include "shared.h"
+
+#include <sluice/layers/heads/sparse_layers.h>
 
 namespace layer_check {
 
@@ -11,10 +13,10 @@ namespace {
 const std::vector<std::pair<std::string, std::string>> width{{"width", "heads*(head_dim or dim // heads)"}};
 
 std::vector<ParameterInfo> head_parameters() {
-  return joined({linear_parameters("query", "dim", "width", "linear_bias"),
-                 linear_parameters("key", "dim", "width", "linear_bias"),
-                 linear_parameters("value", "dim", "width", "linear_bias"),
-                 linear_parameters("out", "width", "dim", "linear_bias")});
+  return joined({linear_parameters("q", "dim", "width", "qkv_bias"),
+                 linear_parameters("k", "dim", "width", "qkv_bias"),
+                 linear_parameters("v", "dim", "width", "qkv_bias"),
+                 linear_parameters("out", "width", "dim", "out_bias")});
 }
 std::vector<InputInfo> inputs(bool streams) {
   InputInfo mask = key_mask_input();
@@ -31,6 +33,14 @@ std::vector<ParameterInfo> score_parameters(const std::string& p, const std::str
                   {.name = p + "weight", .shape = "[" + size + "]", .meaning = "w", .when = mlp},
                   {.name = p + "bias", .shape = "[]", .meaning = "c", .when = mlp}}});
 }
+
+struct GlobalLocalCase : GlobalLocalLayerOptions {
+  std::vector<int64_t> global;  // an argument of the call
+  static void describe(auto& o, auto& f) {
+    GlobalLocalLayerOptions::describe(o, f);
+    f("global_positions", o.global, at_least(0), "distinct positions that see and are seen by all");
+  }
+};
 
 void add_learned(std::vector<Layer>& all) {
   all.push_back({
@@ -58,7 +68,7 @@ void add_learned(std::vector<Layer>& all) {
       .outputs = {{"", "[batch, n, dim]"}},
       .examples = {{{"heads", 2}, {"score", "mlp"}, {"score_width", 5}, {"mode", "soft"}},
                    {{"mode", "hard"}, {"causal", true}, {"stream", Json::List{4, 2}}}},
-      .draft = module_layer<ThresholdAttention, ThresholdLayerCase>(
+      .draft = module_layer<ThresholdAttention, ThresholdAttentionOptions>(
           [](const ThresholdAttention& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
   });
 }
@@ -75,10 +85,10 @@ void add_sparse_layers(std::vector<Layer>& all) {
       .inputs = inputs(true),
       .parameters = head_parameters(),
       .outputs = {{"", "[batch, n, dim]"}},
-      .examples = {{{"heads", 2}, {"k", 2}, {"ties", "threshold"}, {"linear_bias", true}},
+      .examples = {{{"heads", 2}, {"k", 2}, {"ties", "threshold"}, {"qkv_bias", true}, {"out_bias", true}},
                    {{"heads", 2}, {"k", 2}, {"causal", true}, {"use_rope", true},
                     {"stream", Json::List{4, 2}}}},
-      .draft = module_layer<TopKAttention, TopKLayerCase>(
+      .draft = module_layer<TopKAttention, TopKAttentionOptions>(
           [](const TopKAttention& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
   });
   add_learned(all);
@@ -92,7 +102,7 @@ void add_sparse_layers(std::vector<Layer>& all) {
       .parameters = head_parameters(),
       .outputs = {{"", "[batch, n, dim]"}},
       .examples = {{{"heads", 2}, {"top_k", 3}, {"variant", "literal"}}},
-      .draft = module_layer<SinkhornAttention, SinkhornLayerCase>(
+      .draft = module_layer<SinkhornAttention, SinkhornLayerOptions>(
           [](const SinkhornAttention& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
   });
   all.push_back({
@@ -105,12 +115,12 @@ void add_sparse_layers(std::vector<Layer>& all) {
       .parameters = head_parameters(),
       .outputs = {{"", "[batch, n, dim]"}},
       .examples = {{{"heads", 2}, {"block", 2}}},
-      .draft = module_layer<SinkhornBlockAttention, SinkhornBlockLayerCase>(
+      .draft = module_layer<SinkhornBlockAttention, SinkhornBlockLayerOptions>(
           [](const SinkhornBlockAttention& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
   });
   std::vector<ParameterInfo> parameters = head_parameters();
-  for (const char* name : {"global_query", "global_key", "global_value"})
-    for (const ParameterInfo& p : linear_parameters(name, "dim", "width", "linear_bias", "", "separate_global"))
+  for (const char* name : {"global_q", "global_k", "global_v"})
+    for (const ParameterInfo& p : linear_parameters(name, "dim", "width", "qkv_bias", "", "separate_global"))
       parameters.push_back(p);
   all.push_back({
       .name = "global_local_attention",
@@ -121,10 +131,10 @@ void add_sparse_layers(std::vector<Layer>& all) {
       .inputs = inputs(false),
       .parameters = parameters,
       .outputs = {{"", "[batch, n, dim]"}},
-      .examples = {{{"heads", 2}, {"w", 1}, {"global_positions", Json::List{0, 3}}, {"linear_bias", true}},
+      .examples = {{{"heads", 2}, {"w", 1}, {"global_positions", Json::List{0, 3}}, {"qkv_bias", true}, {"out_bias", true}},
                    {{"separate_global", false}, {"w", 1}, {"global_positions", Json::List{2}}}},
-      .draft = module_layer<GlobalLocalAttention, GlobalLocalLayerCase>(
-          [](const GlobalLocalAttention& l, const Inputs& in, const GlobalLocalLayerCase& o) {
+      .draft = module_layer<GlobalLocalAttention, GlobalLocalCase>(
+          [](const GlobalLocalAttention& l, const Inputs& in, const GlobalLocalCase& o) {
             return l(in["x"], o.global, in["key_mask"]);
           }),
   });

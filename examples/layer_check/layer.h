@@ -91,7 +91,7 @@ struct Layer {
   std::vector<InputInfo> inputs = {};
   std::vector<ParameterInfo> parameters = {};
   std::vector<OutputInfo> outputs = {};
-  /// Values of the options that are required, for --list and --self-check.
+  /// Values of the options that are required, for --list and --self-check; 8 unless given.
   Values required = {};
   /// Option sets for --self-check, beside the defaults.
   std::vector<Values> examples = {};
@@ -118,6 +118,14 @@ OptionList case_options(O& o, OptionList more = {}) {
   return list;
 }
 
+/// Where options keep the dtype of the parameters.
+template <class O>
+sluice::DType& dtype_in(O& o) {
+  if constexpr (requires { o.dtype; }) return o.dtype;
+  else if constexpr (requires { o.heads.dtype; }) return o.heads.dtype;
+  else return dtype_in(o.layer);
+}
+
 struct StreamOption {
   std::vector<int64_t> pieces;
   static void describe(auto& o, auto& f) {
@@ -134,8 +142,7 @@ std::function<Draft()> module_layer(Run run) {
     auto stream = std::make_shared<StreamOption>();
     Draft draft{.options = case_options(*o, Streams<M> ? sluice::options_of(*stream) : OptionList()), .build = {}};
     draft.build = [=](sluice::DType dtype) {
-      if constexpr (requires { o->dtype; }) o->dtype = dtype;
-      else o->layer.dtype = dtype;
+      dtype_in(*o) = dtype;
       std::shared_ptr<M> m;
       sluice::Rng rng(1);
       if constexpr (requires { o->module_options(); }) m = std::make_shared<M>(o->module_options(), rng);

@@ -7,10 +7,6 @@
 
 namespace layer_check {
 
-inline constexpr const char* kDirectionMeaning =
-    "full: every key; causal: j <= i; bidirectional: forward + backward - diagonal, then divided (equals full; with "
-    "decay gamma^|i-j|); two_direction_mean: mean of the two normalised directions";
-
 /// The width of phi(x) for x of width `d`, as a formula.
 std::string feature_count(const std::string& prefix, const std::string& d);
 std::vector<ParameterInfo> feature_map_parameters(const std::string& path, const std::string& prefix,

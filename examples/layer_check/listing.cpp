@@ -15,9 +15,8 @@ Json describe(const std::vector<Option>& options, const Values& required) {
     Json j = Json::Object{{"name", o.name}, {"type", o.type_name()}};
     if (o.choices) j["values"] = texts(o.choice_names());
     j["required"] = o.required;
-    if (!o.required) j["default"] = o.get();
-    else if (const auto it = required.find(o.name); it != required.end()) j["example"] = it->second;
-    else j["example"] = 8;
+    if (o.required) j["example"] = required.at(o.name);
+    else j["default"] = o.get();
     if (const std::string range = o.range_text(); !range.empty()) j["range"] = range;
     j["meaning"] = o.meaning;
     if (o.type == Option::object_list) {

@@ -11,6 +11,9 @@ const std::vector<Layer>& layers() {
                      add_conversions, add_sparse, add_sinkhorn, add_sparse_layers, add_linear, add_linear_layers,
                      add_gates, add_metrics, add_costs})
       add(list);
+    for (Layer& l : list)
+      for (const sluice::Option& o : l.draft().options.all)
+        if (o.required) l.required.try_emplace(o.name, 8);
     return list;
   }();
   return all;
@@ -18,11 +21,13 @@ const std::vector<Layer>& layers() {
 
 const Layer& find_layer(const std::string& name) {
   std::string known;
+  std::vector<std::string> names;
   for (const Layer& l : layers()) {
     if (l.name == name) return l;
-    known += (known.empty() ? "" : ", ") + l.name;
+    known += (known.empty() ? "" : ", ") + l.name, names.push_back(l.name);
   }
-  sluice::fail<sluice::ValueError>("unknown layer \"", name, "\"; known: ", known);
+  sluice::fail<sluice::ValueError>("unknown layer \"", name, "\"", sluice::did_you_mean(name, names), "; known: ",
+                                   known);
 }
 
 Json object(const Values& values) { return Json::Object(values.begin(), values.end()); }

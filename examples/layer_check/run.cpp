@@ -220,17 +220,6 @@ void check_memory(const Prepared& p) {
                      memory / 1e9, " GB holds");
 }
 
-Json parse_config(const std::string& text) {
-  Json config;
-  try {
-    config = parse_json(text);
-  } catch (const ValueError& e) {
-    fail<ValueError>("config is not an object of options: ", e.what());
-  }
-  if (!config.as<Json::Object>()) fail<ValueError>("config is not an object of options — got ", config);
-  return config;
-}
-
 }  // namespace
 
 std::map<std::string, Shape> described_parameters(const Layer& layer, const Values& names) {
@@ -245,6 +234,17 @@ std::map<std::string, Shape> described_parameters(const Layer& layer, const Valu
     });
   }
   return shapes;
+}
+
+Json parse_config(const std::string& text) {
+  Json config;
+  try {
+    config = parse_json(text);
+  } catch (const ValueError& e) {
+    fail<ValueError>("config is not an object of options: ", e.what());
+  }
+  if (!config.as<Json::Object>()) fail<ValueError>("config is not an object of options — got ", config);
+  return config;
 }
 
 Prepared prepare(const std::string& name, const Json& config) {

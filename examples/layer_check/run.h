@@ -23,6 +23,9 @@ struct Prepared {
 /// object.
 Prepared prepare(const std::string& layer, const Json& config);
 
+/// The options of a case: a JSON object. ValueError for anything else.
+Json parse_config(const std::string& text);
+
 /// The parameters that the formulas of the listing describe.
 std::map<std::string, sluice::Shape> described_parameters(const Layer& layer, const Values& names);
 

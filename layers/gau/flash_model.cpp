@@ -115,7 +115,7 @@ McTfm::McTfm(McTfmOptions o, Rng& rng) : options(o) {
   glu = Glu({o.dim, o.hidden, o.glu, o.linear_bias, o.dropout, o.init, o.dtype}, rng);
 }
 
-McTfm::Heads McTfm::project(const Tensor& x, int64_t position) const {
+McTfm::Projected McTfm::project(const Tensor& x, int64_t position) const {
   const McTfmOptions& o = options;
   if (x.rank() != 3 || x.dim(-1) != o.dim) fail("mc_tfm: got x=", x, "; need [batch, n, ", o.dim, "]");
   std::vector<Tensor> part = split(qkv(attention_norm(x)), {o.dim, o.dim, o.dim}, -1);
@@ -146,7 +146,7 @@ Tensor McTfm::operator()(const Tensor& x, const Tensor& key_mask, Rng* rng, cons
   if (key_mask.defined() && (x.rank() != 3 || key_mask.shape() != Shape{x.dim(0), x.dim(1)}))
     fail("mc_tfm: key_mask=", key_mask, " does not fit x=", x, "; need [batch, n]");
   const Tensor tokens = finite_padding(x, key_mask);
-  const Heads h = project(tokens, 0);
+  const Projected h = project(tokens, 0);
   Tensor mixed = mixed_chunk_attention(h.q_quad, h.k_quad, h.q_lin, h.k_lin, h.v, mixed_options(), {}, key_mask,
                                        segments, rng);
   return finish(tokens, mixed, rng);
@@ -156,7 +156,7 @@ std::pair<Tensor, McTfm::State> McTfm::step(const Tensor& x, State state) const 
   ModuleScope scope(this, type);
   if (!options.causal) fail<ValueError>("mc_tfm: only a causal block can be streamed");
   NoGrad guard;
-  const Heads h = project(x, state.length);
+  const Projected h = project(x, state.length);
   auto [mixed, next] = mixed_chunk_step(h.q_quad, h.k_quad, h.q_lin, h.k_lin, h.v, mixed_options(), {},
                                         std::move(state));
   return {finish(x, mixed, nullptr), std::move(next)};

@@ -201,10 +201,10 @@ struct McTfm {
   }
 
  private:
-  struct Heads {
+  struct Projected {
     Tensor q_quad, k_quad, q_lin, k_lin, v;  // [batch, heads, n, dk]
   };
-  Heads project(const Tensor& x, int64_t position) const;
+  Projected project(const Tensor& x, int64_t position) const;
   Tensor finish(const Tensor& x, const Tensor& mixed, Rng* rng) const;
   MixedChunkOptions mixed_options() const;
 };

@@ -32,7 +32,7 @@ PackedShape packed_shape(const char* op, QProjPacking packing, int64_t heads, in
 }  // namespace
 
 MultiHeadAttention pool_kv_heads(const MultiHeadAttention& layer, int64_t groups) {
-  const int64_t heads = layer.options.kv_heads;
+  const int64_t heads = layer.options.heads.kv_heads;
   if (groups < 1 || heads % groups != 0)
     fail<ValueError>("pool_kv_heads: groups=", groups, " must divide kv_heads=", heads);
   NoGrad guard;
@@ -40,8 +40,8 @@ MultiHeadAttention pool_kv_heads(const MultiHeadAttention& layer, int64_t groups
   const detail::Members members = detail::members(pooled);
   for (const detail::Members::Slot& slot : members.slots)
     *slot.tensor = clone(slot.tensor->detach()).requires_grad_(slot.tensor->requires_grad());
-  pooled.options.kv_heads = groups;
-  for (Linear* map : {&pooled.k, &pooled.v, &pooled.global_k, &pooled.global_v})
+  pooled.options.heads.kv_heads = groups;
+  for (Linear* map : {&pooled.heads.k, &pooled.heads.v, &pooled.global_k, &pooled.global_v})
     pool(map->weight, heads, groups), pool(map->bias, heads, groups);
   for (AttentionGate& gate : pooled.gates) {
     if (gate.options.position != GatePosition::g2 && gate.options.position != GatePosition::g3) continue;

@@ -1,8 +1,6 @@
 #include <sluice/layers/heads/fused_attention.h>
 
 #include <sluice/core/node.h>
-#include <sluice/layers/gau/gau_attention.h>
-#include <sluice/layers/nn/heads.h>
 #include <sluice/ops/activation.h>
 #include <sluice/ops/attention/attention.h>
 #include <sluice/ops/create.h>
@@ -43,18 +41,6 @@ Tensor mix(const Tensor& softmax, const Tensor& linear, const Tensor& gate, doub
       softmax, narrow(linear, -1, 0, dv), narrow(linear, -1, dv, 1), gate);
 }
 
-FusedAttentionOptions checked(FusedAttentionOptions o) {
-  if (o.dim < 1 || o.heads < 1 || o.head_dim < 0 || o.chunk < 1)
-    fail<ValueError>("fused_attention: sizes must be positive — got dim=", o.dim, ", heads=", o.heads,
-                     ", head_dim=", o.head_dim, ", chunk=", o.chunk);
-  if (o.head_dim == 0) {
-    if (o.dim % o.heads != 0)
-      fail<ValueError>("fused_attention: heads=", o.heads, " must divide dim=", o.dim, ", or head_dim be given");
-    o.head_dim = o.dim / o.heads;
-  }
-  return o;
-}
-
 }  // namespace
 
 Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate,
@@ -75,56 +61,42 @@ Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
   return mix(softmax, linear, gate, form.eps);
 }
 
-FusedAttention::FusedAttention(FusedAttentionOptions given, Rng& rng) : options(checked(given)) {
+FusedAttention::FusedAttention(FusedAttentionOptions given, Rng& rng) : options(given) {
   const FusedAttentionOptions& o = options;
-  const int64_t width = o.heads * o.head_dim;
-  query = Linear({o.dim, width, o.linear_bias, o.init, o.dtype}, rng);
-  key = Linear({o.dim, width, o.linear_bias, o.init, o.dtype}, rng);
-  value = Linear({o.dim, width, o.linear_bias, o.init, o.dtype}, rng);
-  const int64_t scores = o.gate == FusedGate::per_channel ? width : o.gate == FusedGate::per_head ? o.heads : 1;
-  gate = Linear({o.dim, scores, false, o.gate_init, o.dtype}, rng);
-  gate.bias = init_vector(scores, o.gate_bias, o.dtype);
-  if (o.project_out) out = Linear({width, o.dim, o.linear_bias, o.init, o.dtype}, rng);
+  const HeadsOptions& h = options.heads = checked_heads("fused_attention", given.heads, {.grouped = false});
+  check_options("fused_attention", o);
+  heads = Heads(h, rng);
+  const int64_t scores = o.gate == FusedGate::per_channel ? h.heads * h.value_dim : o.gate == FusedGate::per_head ? h.heads : 1;
+  gate = Linear({h.dim, scores, false, o.gate_init, h.dtype}, rng);
+  gate.bias = init_vector(scores, o.gate_bias, h.dtype);
 }
 
-FusedAttention::Projected FusedAttention::project(const Tensor& x, int64_t position) const {
-  const FusedAttentionOptions& o = options;
-  if (x.rank() != 3 || x.dim(-1) != o.dim) fail("fused_attention: got x=", x, "; need [batch, n, ", o.dim, "]");
-  Tensor q = detail::split_heads(query(x), o.heads), k = detail::split_heads(key(x), o.heads);
-  if (o.use_rope) {
-    RopeOptions r = o.rope;
-    r.offset += position;
-    q = rope(q, r), k = rope(k, r);
-  }
-  const int64_t gate_heads = o.gate == FusedGate::per_token ? 1 : o.heads;
-  return {q, k, detail::split_heads(value(x), o.heads), detail::split_heads(sigmoid(gate(x)), gate_heads)};
+Tensor FusedAttention::gate_of(const Tensor& x) const {
+  return detail::split_heads(sigmoid(gate(x)), options.gate == FusedGate::per_token ? 1 : options.heads.heads);
 }
 
-Tensor FusedAttention::operator()(const Tensor& x, const Tensor& key_mask, Rng* rng) const {
+Tensor FusedAttention::operator()(const Tensor& given, const Tensor& key_mask, Rng* rng) const {
   ModuleScope scope(this, type);
-  if (key_mask.defined() && (x.rank() != 3 || key_mask.shape() != Shape{x.dim(0), x.dim(1)}))
-    fail("fused_attention: key_mask=", key_mask, " does not fit x=", x, "; need [batch, n]");
-  const Projected p = project(finite_padding(x, key_mask), 0);
-  const FusedAttentionForm form{options.causal, options.eps, options.chunk, options.attention_dropout};
-  const Tensor y = detail::merge_heads(fused_attention(p.q, p.k, p.v, p.gate, form, key_mask, rng));
-  return options.project_out ? out(y) : y;
+  const HeadsOptions& h = options.heads;
+  const Tensor x = checked_input("fused_attention", given, h.dim, key_mask);
+  const auto [q, k, v] = heads.project(h, x);
+  const FusedAttentionForm form{h.causal, options.eps, options.chunk, h.attention_dropout};
+  return heads.finish(h, fused_attention(q, k, v, gate_of(x), form, key_mask, rng), x, rng);
 }
 
 std::pair<Tensor, FusedAttention::State> FusedAttention::step(const Tensor& x, State state) const {
   ModuleScope scope(this, type);
-  if (!options.causal) fail<ValueError>("fused_attention: only a causal layer can be streamed");
+  const HeadsOptions& h = options.heads;
+  check_stream("fused_attention", h.causal);
   NoGrad guard;
-  const Projected p = project(x, state.cache.length);
-  const std::vector<Tensor> rows = state.cache.append({p.k, p.v});
-  AttentionOptions a;
-  a.mask.causal = true;
-  const Tensor softmax = attention(p.q, rows[0], rows[1], a);
-  const LinearParts l = linear_parts(p.q, p.k, p.v, {});
+  const auto [q, k, v] = heads.project(h, checked_input("fused_attention", x, h.dim), state.cache.length);
+  const std::vector<Tensor> rows = state.cache.append({k, v});
+  const Tensor softmax = attention(q, rows[0], rows[1], {.mask = {.causal = true}});
+  const LinearParts l = linear_parts(q, k, v, {});
   Tensor linear = linear_scan(l.q, l.k, l.values, {}, {.chunk = options.chunk});
   if (state.sums.defined()) linear = linear + linear_scan_carry(l.q, state.sums);
   state.sums = linear_scan_state(l.k, l.values, {}, state.sums);
-  const Tensor y = detail::merge_heads(mix(softmax, linear, p.gate, options.eps));
-  return {options.project_out ? out(y) : y, std::move(state)};
+  return {heads.finish(h, mix(softmax, linear, gate_of(x), options.eps), x), std::move(state)};
 }
 
 }  // namespace sluice

@@ -5,9 +5,8 @@
 // φ = elu + 1 (Katharopoulos et al. 2020). g = 1 is softmax attention, g = 0 linear attention.
 #pragma once
 
+#include <sluice/layers/nn/heads.h>
 #include <sluice/layers/nn/kv_cache.h>
-#include <sluice/layers/nn/linear.h>
-#include <sluice/ops/rope.h>
 
 #include <utility>
 
@@ -33,59 +32,54 @@ Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
                        const FusedAttentionForm& form = {}, const Tensor& key_mask = {}, Rng* rng = nullptr);
 
 struct FusedAttentionOptions {
-  int64_t dim;
-  int64_t heads = 1;
-  int64_t head_dim = 0;  // 0 means dim/heads
-  bool causal = false;
+  HeadsOptions heads;  // RoPE on q and k, before φ; no kv_heads
   FusedGate gate = FusedGate::per_channel;
   double gate_bias = 0;  // initial b
   Init gate_init = Init::lecun();
-  bool use_rope = false;  // on q and k, before φ
-  RopeOptions rope = {};
   double eps = 1e-6;
   int64_t chunk = 64;
-  bool project_out = true;  // false: y is [batch, n, heads·head_dim]
-  bool linear_bias = false;
-  double attention_dropout = 0;
-  Init init = Init::xavier();
-  DType dtype = f32;
+
+  static void describe(auto& o, auto& f) {
+    f.nested("", o.heads);
+    f("gate", o.gate, "how many scores a token has");
+    f("eps", o.eps, at_least(0), "of the linear part's denominator");
+    f("chunk", o.chunk, at_least(1), "steps at once; changes rounding only");
+    f.training("gate_bias", o.gate_bias, any_number(), "initial b of the gate");
+    f.nested("gate_init_", o.gate_init);
+  }
 };
 
 struct FusedAttention {
   static constexpr const char* type = "FusedAttention";
 
-  /// 2·heads·d numbers a token, and heads·d·(d + 1) for the linear part.
+  /// heads·(d + dv) numbers a token, and heads·d·(dv + 1) for the linear part.
   struct State {
     KvCache cache;
-    Tensor sums;  // [batch, heads, d, d + 1]: Σφ(k)ᵀv, and Σφ(k) beside it
+    Tensor sums;  // [batch, heads, d, dv + 1]: Σφ(k)ᵀv, and Σφ(k) beside it
   };
 
   FusedAttentionOptions options;
-  Linear query, key, value, gate, out;
+  Heads heads;
+  Linear gate;
 
   FusedAttention() = default;
   FusedAttention(FusedAttentionOptions o, Rng& rng);
 
-  /// x [batch, n, dim] → the same (heads·head_dim wide without project_out). No residual. key_mask: bool
-  /// [batch, n], true for real tokens. rng switches dropout on.
+  /// x [batch, n, dim] → the same (heads·dv wide without project_out). key_mask: bool [batch, n],
+  /// true for real tokens. rng switches dropout on.
   Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr) const;
   /// The next m tokens of a stream, x [batch, m, dim]: equal to the rows of the full causal pass. Without
   /// history. ValueError unless causal.
   std::pair<Tensor, State> step(const Tensor& x, State state) const;
 
   static void visit(auto& self, auto&& f) {
-    f("query", self.query);
-    f("key", self.key);
-    f("value", self.value);
+    Heads::visit(self.heads, f);
     f("gate", self.gate);
-    f("out", self.out);
   }
 
  private:
-  struct Projected {
-    Tensor q, k, v, gate;  // [batch, heads, n, ·]; gate broadcasts
-  };
-  Projected project(const Tensor& x, int64_t position) const;
+  /// The mixing gate of x, [batch, heads or 1, n, dv or 1].
+  Tensor gate_of(const Tensor& x) const;
 };
 
 }  // namespace sluice

@@ -1,25 +1,10 @@
 #include <sluice/layers/heads/gated_attention.h>
 
 #include <sluice/core/node.h>
-#include <sluice/layers/gau/gau_attention.h>
-#include <sluice/layers/nn/heads.h>
-#include <sluice/ops/view.h>
 
 namespace sluice {
 
 namespace {
-
-GatedAttentionOptions checked(GatedAttentionOptions o) {
-  if (o.dim < 1 || o.heads < 1 || o.head_dim < 0)
-    fail<ValueError>("gated_attention: sizes must be positive — got dim=", o.dim, ", heads=", o.heads,
-                     ", head_dim=", o.head_dim);
-  if (o.head_dim == 0) {
-    if (o.dim % o.heads != 0)
-      fail<ValueError>("gated_attention: heads=", o.heads, " must divide dim=", o.dim, ", or head_dim be given");
-    o.head_dim = o.dim / o.heads;
-  }
-  return o;
-}
 
 Tensor gated(const std::optional<AttentionGate>& gate, const Tensor& y, const Tensor& x) {
   return gate ? (*gate)(y, x) : y;
@@ -27,67 +12,55 @@ Tensor gated(const std::optional<AttentionGate>& gate, const Tensor& y, const Te
 
 }  // namespace
 
-GatedAttention::GatedAttention(GatedAttentionOptions given, Rng& rng) : options(checked(given)) {
-  const GatedAttentionOptions& o = options;
-  const int64_t width = o.heads * o.head_dim;
-  query = Linear({o.dim, width, o.linear_bias, o.init, o.dtype}, rng);
-  key = Linear({o.dim, width, o.linear_bias, o.init, o.dtype}, rng);
-  value = Linear({o.dim, width, o.linear_bias, o.init, o.dtype}, rng);
-  if (o.project_out) out = Linear({width, o.dim, o.linear_bias, o.init, o.dtype}, rng);
-  auto gate = [&](GatePosition position, int64_t in) {
+GatedAttention::GatedAttention(GatedAttentionOptions given, Rng& rng) : options(given) {
+  GatedAttentionOptions& o = options;
+  check_options("gated_attention", o);
+  const HeadsOptions& h = o.heads = checked_heads("gated_attention", o.heads);
+  heads = Heads(h, rng);
+  auto gate = [&](GatePosition position, int64_t in, int64_t count, int64_t width) {
     AttentionGateOptions g{.position = position, .granularity = o.granularity};
     g.bias = true, g.bias_init = o.gate_bias, g.init = o.gate_init;
-    return AttentionGate(g, in, o.heads, o.head_dim, rng, o.dtype);
+    return AttentionGate(g, in, count, width, rng, h.dtype);
   };
   if (o.output != OutputGate::none)
-    output_gate = gate(GatePosition::g1, o.output == OutputGate::from_input ? o.dim : width);
-  if (o.gate_query) query_gate = gate(GatePosition::g4, o.dim);
-  if (o.gate_key) key_gate = gate(GatePosition::g3, o.dim);
-  if (o.gate_value) value_gate = gate(GatePosition::g2, o.dim);
+    output_gate = gate(GatePosition::g1, o.output == OutputGate::from_input ? h.dim : h.heads * h.head_dim, h.heads,
+                       h.value_dim);
+  if (o.gate_query) query_gate = gate(GatePosition::g4, h.dim, h.heads, h.head_dim);
+  if (o.gate_key) key_gate = gate(GatePosition::g3, h.dim, h.kv_heads, h.head_dim);
+  if (o.gate_value) value_gate = gate(GatePosition::g2, h.dim, h.kv_heads, h.value_dim);
 }
 
 GatedAttention::Projected GatedAttention::project(const Tensor& x, int64_t position) const {
-  if (x.rank() != 3 || x.dim(-1) != options.dim)
-    fail("gated_attention: got x=", x, "; need [batch, n, ", options.dim, "]");
-  const int64_t heads = options.heads;
-  const Tensor flat_q = query(x);
-  Tensor q = gated(query_gate, detail::split_heads(flat_q, heads), x);
-  Tensor k = gated(key_gate, detail::split_heads(key(x), heads), x);
-  Tensor v = gated(value_gate, detail::split_heads(value(x), heads), x);
-  if (options.use_rope) {
-    RopeOptions r = options.rope;
-    r.offset += position;
-    q = rope(q, r), k = rope(k, r);
-  }
-  return {q, k, v, options.output == OutputGate::from_query ? flat_q : x};
+  HeadsOptions plain = options.heads;
+  plain.use_rope = false;  // gates come before
+  auto [q, k, v] = heads.project(plain, x);
+  const Tensor source = options.output == OutputGate::from_query ? detail::merge_heads(q) : x;
+  q = gated(query_gate, q, x), k = gated(key_gate, k, x), v = gated(value_gate, v, x);
+  if (options.heads.use_rope)
+    q = detail::rope_from(q, options.heads.rope, position), k = detail::rope_from(k, options.heads.rope, position);
+  return {q, k, v, source};
 }
 
-Tensor GatedAttention::finish(const Tensor& attended, const Tensor& gate_source) const {
-  const Tensor y = detail::merge_heads(gated(output_gate, attended, gate_source));
-  return options.project_out ? out(y) : y;
+Tensor GatedAttention::finish(const Projected& p, const Tensor& attended, const Tensor& x, Rng* rng) const {
+  return heads.finish(options.heads, gated(output_gate, attended, p.gate_source), x, rng);
 }
 
-Tensor GatedAttention::operator()(const Tensor& x, const Tensor& key_mask, Rng* rng) const {
+Tensor GatedAttention::operator()(const Tensor& given, const Tensor& key_mask, Rng* rng) const {
   ModuleScope scope(this, type);
-  if (key_mask.defined() && (x.rank() != 3 || key_mask.shape() != Shape{x.dim(0), x.dim(1)}))
-    fail("gated_attention: key_mask=", key_mask, " does not fit x=", x, "; need [batch, n]");
-  const Projected p = project(finite_padding(x, key_mask), 0);
-  AttentionOptions a;
-  a.mask.causal = options.causal, a.mask.keys = key_mask;
-  if (rng) a.dropout = options.attention_dropout;
-  return finish(attention(p.q, p.k, p.v, a, rng), p.gate_source);
+  const HeadsOptions& h = options.heads;
+  const Tensor x = checked_input("gated_attention", given, h.dim, key_mask);
+  const Projected p = project(x, 0);
+  const AttentionOptions a{.mask = {.causal = h.causal, .keys = key_mask}, .dropout = rng ? h.attention_dropout : 0};
+  return finish(p, attention(p.q, p.k, p.v, a, rng), x, rng);
 }
 
 std::pair<Tensor, GatedAttention::State> GatedAttention::step(const Tensor& x, State state) const {
   ModuleScope scope(this, type);
-  if (!options.causal) fail<ValueError>("gated_attention: only a causal layer can be streamed");
+  check_stream("gated_attention", options.heads.causal);
   NoGrad guard;
-  const Projected p = project(x, state.length);
+  const Projected p = project(checked_input("gated_attention", x, options.heads.dim), state.length);
   const std::vector<Tensor> rows = state.append({p.k, p.v});
-  AttentionOptions a;
-  a.mask.causal = true;
-  Tensor y = finish(attention(p.q, rows[0], rows[1], a), p.gate_source);
-  return {y, std::move(state)};
+  return {finish(p, attention(p.q, rows[0], rows[1], {.mask = {.causal = true}}), x, nullptr), std::move(state)};
 }
 
 }  // namespace sluice

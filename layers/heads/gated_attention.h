@@ -8,9 +8,9 @@
 #pragma once
 
 #include <sluice/layers/heads/attention_gate.h>
+#include <sluice/layers/nn/heads.h>
 #include <sluice/layers/nn/kv_cache.h>
 #include <sluice/ops/attention/attention.h>
-#include <sluice/ops/rope.h>
 
 #include <optional>
 
@@ -24,11 +24,7 @@ enum class OutputGate {
 constexpr const char* choices(OutputGate) { return "none from_input from_query"; }
 
 struct GatedAttentionOptions {
-  int64_t dim;
-  int64_t heads = 1;
-  int64_t head_dim = 0;  // 0 means dim/heads
-  bool causal = false;
-
+  HeadsOptions heads;
   OutputGate output = OutputGate::from_input;
   bool gate_query = false, gate_key = false, gate_value = false;
   /// A score for every channel or one for every head, in all gates.
@@ -36,39 +32,39 @@ struct GatedAttentionOptions {
   double gate_bias = 0;  // initial b
   Init gate_init = Init::lecun();
 
-  bool use_rope = false;
-  RopeOptions rope = {};
-  bool project_out = true;  // false: y is [batch, n, heads·head_dim]
-  bool linear_bias = false;
-  double attention_dropout = 0;
-  Init init = Init::xavier();
-  DType dtype = f32;
+  static void describe(auto& o, auto& f) {
+    f.nested("", o.heads);
+    f("output", o.output, "output gate from X, or from Q (before its gate and RoPE)");
+    f("gate_query", o.gate_query, "gate Q");
+    f("gate_key", o.gate_key, "gate K");
+    f("gate_value", o.gate_value, "gate V");
+    f("granularity", o.granularity, "a score per channel or per head, in all gates");
+    f.training("gate_bias", o.gate_bias, any_number(), "initial b of the gates");
+    f.nested("gate_init_", o.gate_init);
+  }
 };
 
 struct GatedAttention {
   static constexpr const char* type = "GatedAttention";
-  /// 2·heads·head_dim numbers a token.
+  /// kv_heads·(dk + dv) numbers a token.
   using State = KvCache;
 
   GatedAttentionOptions options;
-  Linear query, key, value, out;
+  Heads heads;
   std::optional<AttentionGate> output_gate, query_gate, key_gate, value_gate;
 
   GatedAttention() = default;
   GatedAttention(GatedAttentionOptions o, Rng& rng);
 
-  /// x [batch, n, dim] → the same (heads·head_dim wide without project_out). No residual. key_mask: bool
-  /// [batch, n], true for real tokens. rng switches dropout on.
+  /// x [batch, n, dim] → the same (heads·dv wide without project_out). key_mask: bool [batch, n], true for real
+  /// tokens. rng switches dropout on.
   Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr) const;
   /// The next m tokens of a stream, x [batch, m, dim]: equal to the rows of the full causal pass. Without
   /// history. ValueError unless causal.
   std::pair<Tensor, State> step(const Tensor& x, State state) const;
 
   static void visit(auto& self, auto&& f) {
-    f("query", self.query);
-    f("key", self.key);
-    f("value", self.value);
-    f("out", self.out);
+    Heads::visit(self.heads, f);
     f("output_gate", self.output_gate);
     f("query_gate", self.query_gate);
     f("key_gate", self.key_gate);
@@ -81,7 +77,7 @@ struct GatedAttention {
     Tensor gate_source;  // what the output gate reads, [batch, n, ·]
   };
   Projected project(const Tensor& x, int64_t position) const;
-  Tensor finish(const Tensor& attended, const Tensor& gate_source) const;
+  Tensor finish(const Projected& p, const Tensor& attended, const Tensor& x, Rng* rng) const;
 };
 
 }  // namespace sluice

@@ -9,7 +9,7 @@
 //   flamingo    tanh(α)·Attn(Q, K, V)·Wo with a learned scalar α, initially 0 (Alayrac et al. 2022)
 #pragma once
 
-#include <sluice/layers/nn/linear.h>
+#include <sluice/layers/nn/heads.h>
 #include <sluice/ops/attention/attention.h>
 
 namespace sluice {
@@ -18,19 +18,18 @@ enum class CrossGate { per_query, pooled, literal, flamingo };
 constexpr const char* choices(CrossGate) { return "per_query pooled literal flamingo"; }
 
 struct GatedCrossAttentionOptions {
-  int64_t dim;
-  int64_t context_dim = 0;  // 0 means dim
-  int64_t heads = 1;
-  int64_t head_dim = 0;   // of queries and keys; 0 means dim/heads
-  int64_t value_dim = 0;  // of a head's values; 0 means head_dim. Another one needs a second gate, for the values
+  HeadsOptions heads;  // a value_dim other than head_dim needs a second gate, for the values; no kv_heads
   CrossGate reading = CrossGate::per_query;
   double gate_bias = 0;  // initial b
   Init gate_init = Init::lecun();
-  bool project_out = true;  // false: y is [batch, m, heads·value_dim]
-  bool linear_bias = false;
-  double attention_dropout = 0;
-  Init init = Init::xavier();
-  DType dtype = f32;
+
+  static void describe(auto& o, auto& f) {
+    f.nested("", o.heads);
+    f("reading", o.reading, "per_query g*Attn(g*Q, K, V); pooled: the gate of mean(Q); literal: row j gates key j, m = "
+                            "n; flamingo: tanh(alpha)*Attn(Q, K, V)");
+    f.training("gate_bias", o.gate_bias, any_number(), "initial b of the gates");
+    f.nested("gate_init_", o.gate_init);
+  }
 };
 
 struct GatedCrossAttention {
@@ -42,7 +41,7 @@ struct GatedCrossAttention {
   };
 
   GatedCrossAttentionOptions options;
-  Linear query, key, value, out;
+  Heads heads;
   Linear gate;        // of Q, all heads side by side: heads·head_dim → the same; absent for flamingo
   Linear value_gate;  // → heads·value_dim, when value_dim differs from head_dim
   Tensor alpha;       // [1], flamingo
@@ -50,8 +49,8 @@ struct GatedCrossAttention {
   GatedCrossAttention() = default;
   GatedCrossAttention(GatedCrossAttentionOptions o, Rng& rng);
 
-  /// x [batch, m, dim], context [batch, n, context_dim] → [batch, m, dim]. No residual: x + y starts as x for
-  /// flamingo. key_mask: bool [batch, n]; query_mask: bool [batch, m], the rows that `pooled` averages.
+  /// x [batch, m, dim], context [batch, n, context_dim] → [batch, m, dim]. With a residual flamingo starts
+  /// as x. key_mask: bool [batch, n]; query_mask: bool [batch, m], the rows that `pooled` averages.
   Tensor operator()(const Tensor& x, const Tensor& context, const Tensor& key_mask = {}, const Tensor& query_mask = {},
                     Rng* rng = nullptr) const;
   Memory encode(const Tensor& context, const Tensor& key_mask = {}) const;
@@ -60,10 +59,7 @@ struct GatedCrossAttention {
   Tensor attend(const Tensor& x, const Memory& memory, const Tensor& query_mask = {}, Rng* rng = nullptr) const;
 
   static void visit(auto& self, auto&& f) {
-    f("query", self.query);
-    f("key", self.key);
-    f("value", self.value);
-    f("out", self.out);
+    Heads::visit(self.heads, f);
     f("gate", self.gate);
     f("value_gate", self.value_gate);
     f("alpha", self.alpha);

@@ -24,10 +24,10 @@ AttentionStackOptions local_global_options(const MultiHeadAttentionOptions& laye
 AttentionStack::AttentionStack(AttentionStackOptions o, Rng& rng) {
   if (o.layers.empty()) fail<ValueError>("attention_stack: needs at least one layer");
   for (MultiHeadAttentionOptions& layer : o.layers) {
-    if (layer.dim != o.layers[0].dim)
-      fail<ValueError>("attention_stack: layers of dim=", o.layers[0].dim, " and dim=", layer.dim,
+    if (layer.heads.dim != o.layers[0].heads.dim)
+      fail<ValueError>("attention_stack: layers of dim=", o.layers[0].heads.dim, " and dim=", layer.heads.dim,
                        " do not fit together");
-    if (layer.context_dim > 0) fail<ValueError>("attention_stack: cross attention has no place in it");
+    if (layer.heads.context_dim > 0) fail<ValueError>("attention_stack: cross attention has no place in it");
     layers.emplace_back(std::move(layer), rng);
   }
 }

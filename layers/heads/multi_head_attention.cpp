@@ -1,8 +1,6 @@
 #include <sluice/layers/heads/multi_head_attention.h>
 
 #include <sluice/core/node.h>
-#include <sluice/layers/gau/gau_attention.h>
-#include <sluice/layers/nn/heads.h>
 #include <sluice/ops/attention/attention_reference.h>
 #include <sluice/ops/attention/relative_bias.h>
 #include <sluice/ops/create.h>
@@ -14,6 +12,8 @@
 namespace sluice {
 
 namespace {
+
+constexpr const char* kLayer = "multi_head_attention";
 
 /// y [batch, heads, n, ·] with the rows of `fresh` [batch, heads, rows.size(), ·] in place of its own.
 Tensor with_rows(const Tensor& y, const std::vector<int64_t>& rows, const Tensor& fresh) {
@@ -28,25 +28,22 @@ Tensor with_rows(const Tensor& y, const std::vector<int64_t>& rows, const Tensor
 MultiHeadAttention::MultiHeadAttention(MultiHeadAttentionOptions given, Rng& rng)
     : options(detail::checked(std::move(given))) {
   const MultiHeadAttentionOptions& o = options;
-  const int64_t source = cross() ? o.context_dim : o.dim;
-  norm = Norm({o.dim, o.norm, o.norm_eps, o.dtype});
-  q = Linear({o.dim, o.heads * o.head_dim, o.qkv_bias, o.init, o.dtype}, rng);
-  k = Linear({source, o.kv_heads * o.head_dim, o.qkv_bias, o.init, o.dtype}, rng);
-  v = Linear({source, o.kv_heads * o.value_dim, o.qkv_bias, o.init, o.dtype}, rng);
-  out = Linear({o.heads * o.value_dim, o.dim, o.out_bias, o.init, o.dtype}, rng);
+  const HeadsOptions& h = o.heads;
+  norm = Norm({h.dim, o.norm, o.norm_eps, h.dtype});
+  heads = Heads(h, rng);
   if (o.qk_norm) {
-    const NormOptions per_head{o.head_dim, NormKind::rms, 1e-6, o.dtype};
+    const NormOptions per_head{h.head_dim, NormKind::rms, 1e-6, h.dtype};
     q_norm = Norm(per_head), k_norm = Norm(per_head);
   }
   for (const AttentionGateOptions& g : o.gates) {
     const detail::GateSizes s = detail::gate_sizes(o, g.position);
-    gates.emplace_back(g, s.dim, s.heads, s.head_dim, rng, o.dtype);
+    gates.emplace_back(g, s.dim, s.heads, s.head_dim, rng, h.dtype);
   }
-  ablation = SdpaAblation(o.ablation, o.value_dim, o.dtype);
-  if (o.position_bias == PositionBias::t5) t5_bias = init_normal({o.t5.buckets, o.heads}, 0.02, rng, o.dtype);
+  ablation = SdpaAblation(o.ablation, h.value_dim, h.dtype);
+  if (o.position_bias == PositionBias::t5) t5_bias = init_normal({o.t5.buckets, h.heads}, 0.02, rng, h.dtype);
   if (o.position_bias == PositionBias::toeplitz)
-    toeplitz_bias = init_normal({o.heads, 2 * o.max_length - 1}, 0.02, rng, o.dtype);
-  if (o.sink == AttentionSink::learned) sink = init_vector(o.heads, 0, o.dtype);
+    toeplitz_bias = init_normal({h.heads, 2 * o.max_length - 1}, 0.02, rng, h.dtype);
+  if (o.sink == AttentionSink::learned) sink = init_vector(h.heads, 0, h.dtype);
   if (o.separate_global_projections) {
     auto copy = [](const Linear& from) {
       Linear to = from;
@@ -54,9 +51,9 @@ MultiHeadAttention::MultiHeadAttention(MultiHeadAttentionOptions given, Rng& rng
         if (t->defined()) *t = clone(t->detach()).requires_grad_();
       return to;
     };
-    global_q = copy(q), global_k = copy(k), global_v = copy(v);
+    global_q = copy(heads.q), global_k = copy(heads.k), global_v = copy(heads.v);
   }
-  if (o.sandwich_norm) sandwich = Norm({o.dim, o.norm, o.norm_eps, o.dtype});
+  if (o.sandwich_norm) sandwich = Norm({h.dim, o.norm, o.norm_eps, h.dtype});
 }
 
 // -- parts ------------------------------------------------------------------------------------------------
@@ -69,22 +66,19 @@ Tensor MultiHeadAttention::gated(GatePosition position, const Tensor& y, const T
 }
 
 Tensor MultiHeadAttention::rotated(const Tensor& y, int64_t position) const {
-  if (!options.use_rope) return y;
-  RopeOptions r = options.rope;
-  r.offset += position;
-  return rope(y, r);
+  return options.heads.use_rope ? detail::rope_from(y, options.heads.rope, position) : y;
 }
 
 Tensor MultiHeadAttention::queries(const Tensor& x, int64_t position) const {
-  Tensor y = gated(GatePosition::g4, detail::split_heads(q(x), options.heads), x);
+  Tensor y = gated(GatePosition::g4, detail::split_heads(heads.q(x), options.heads.heads), x);
   return rotated(gated(GatePosition::g4, q_norm(y), x, true), position);
 }
 Tensor MultiHeadAttention::keys(const Tensor& source, int64_t position) const {
-  Tensor y = gated(GatePosition::g3, detail::split_heads(k(source), options.kv_heads), source);
+  Tensor y = gated(GatePosition::g3, detail::split_heads(heads.k(source), options.heads.kv_heads), source);
   return rotated(gated(GatePosition::g3, k_norm(y), source, true), position);
 }
 Tensor MultiHeadAttention::values(const Tensor& source) const {
-  return gated(GatePosition::g2, detail::split_heads(v(source), options.kv_heads), source);
+  return gated(GatePosition::g2, detail::split_heads(heads.v(source), options.heads.kv_heads), source);
 }
 
 Tensor MultiHeadAttention::relative_bias(int64_t m, int64_t n) const {
@@ -93,7 +87,7 @@ Tensor MultiHeadAttention::relative_bias(int64_t m, int64_t n) const {
     case PositionBias::none: return {};
     case PositionBias::t5: return relative_t5(t5_bias, m, n, options.t5);
     case PositionBias::toeplitz: return relative_toeplitz(toeplitz_bias, m, n);
-    case PositionBias::alibi: return relative_alibi(alibi_slopes(options.heads, q.weight.options()), m, n);
+    case PositionBias::alibi: return relative_alibi(alibi_slopes(options.heads.heads, heads.q.weight.options()), m, n);
   }
   return {};
 }
@@ -101,51 +95,40 @@ Tensor MultiHeadAttention::relative_bias(int64_t m, int64_t n) const {
 AttentionOptions MultiHeadAttention::attention_options(int64_t m, int64_t n) const {
   AttentionOptions a;
   a.scale = options.scale;
-  a.mask.causal = options.causal;
+  a.mask.causal = options.heads.causal;
   a.mask.window = options.window, a.mask.dilation = options.dilation, a.mask.global = options.global;
   a.relative_bias = relative_bias(m, n);
-  if (options.sink == AttentionSink::off_by_one) a.sink = zeros({1}, q.weight.options());
+  if (options.sink == AttentionSink::off_by_one) a.sink = zeros({1}, heads.q.weight.options());
   if (options.sink == AttentionSink::learned) a.sink = sink;
   return a;
 }
 
 Tensor MultiHeadAttention::finish(const Tensor& x, const Tensor& normed, const Tensor& attended, Rng* rng) const {
-  Tensor y = out(detail::merge_heads(gated(GatePosition::g1, ablation(attended), normed)));
-  y = Dropout{options.dropout}(sandwich(gated(GatePosition::g5, y, normed)), rng);
-  return options.residual ? x + y : y;
+  Tensor y = heads.out(detail::merge_heads(gated(GatePosition::g1, ablation(attended), normed)));
+  y = Dropout{options.heads.dropout}(sandwich(gated(GatePosition::g5, y, normed)), rng);
+  return options.heads.residual ? x + y : y;
 }
 
 // -- the whole pass ---------------------------------------------------------------------------------------
 
-void MultiHeadAttention::check_x(const Tensor& x) const {
-  if (x.rank() != 3 || x.dim(-1) != options.dim)
-    fail("multi_head_attention: got x=", x, "; need [batch, n, ", options.dim, "]");
-}
-
 void MultiHeadAttention::check_inputs(const Tensor& x, const AttentionInputs& in) const {
-  check_x(x);
   if (!cross() && (in.context.defined() || in.context_segments.defined()))
     fail<ValueError>("multi_head_attention: a context needs a layer with context_dim");
   if (cross() && !in.context.defined())
-    fail<ValueError>("multi_head_attention: a layer with context_dim=", options.context_dim, " needs a context");
-  if (cross() && (in.context.rank() != 3 || in.context.dim(0) != x.dim(0) || in.context.dim(2) != options.context_dim))
-    fail("multi_head_attention: got x=", x, ", context=", in.context, "; need [batch, m, ", options.dim,
-         "], [batch, n, ", options.context_dim, "]");
+    fail<ValueError>("multi_head_attention: a layer with context_dim=", options.heads.context_dim, " needs a context");
+  if (cross() && x.rank() == 3 && in.context.rank() == 3 && in.context.dim(0) != x.dim(0))
+    fail("multi_head_attention: got x=", x, ", context=", in.context, "; need the same batch");
   if (cross() && in.segments.defined() != in.context_segments.defined())
     fail<ValueError>("multi_head_attention: segments and context_segments come together");
-  const Tensor& source = cross() ? in.context : x;
-  if (in.key_mask.defined() && in.key_mask.shape() != Shape{source.dim(0), source.dim(1)})
-    fail("multi_head_attention: key_mask=", in.key_mask, " does not fit ", cross() ? "context=" : "x=", source,
-         "; need [batch, n]");
 }
 
 MultiHeadAttention::Prepared MultiHeadAttention::prepare(const Tensor& x, const AttentionInputs& in) const {
   check_inputs(x, in);
   Prepared p;
   p.inputs = in;
-  p.x = cross() ? x : finite_padding(x, in.key_mask);
+  p.x = checked_input(kLayer, x, options.heads.dim, cross() ? Tensor() : in.key_mask);
   p.normed = norm(p.x);
-  p.source = cross() ? finite_padding(in.context, in.key_mask) : p.normed;
+  p.source = cross() ? checked_input(kLayer, in.context, options.heads.context_dim, in.key_mask, "context") : p.normed;
   p.q = queries(p.normed, 0), p.k = keys(p.source, 0), p.v = values(p.source);
   p.attention = attention_options(x.dim(1), p.source.dim(1));
   AttentionMask& mask = p.attention.mask;
@@ -169,17 +152,17 @@ MultiHeadAttention::Prepared MultiHeadAttention::prepare_global(const Prepared& 
   const Tensor index = Tensor::from(rows);
   auto of_rows = [&](const Tensor& t) { return t.rank() >= 2 && t.dim(-2) == n ? index_select(t, -2, index) : t; };
   Prepared g;
-  g.q = q_norm(detail::split_heads(global_q(index_select(p.normed, 1, index)), options.heads));
-  if (options.use_rope) g.q = rope_at(g.q, index, options.rope);
-  g.k = rotated(k_norm(detail::split_heads(global_k(p.normed), options.kv_heads)), 0);
-  g.v = detail::split_heads(global_v(p.normed), options.kv_heads);
+  g.q = q_norm(detail::split_heads(global_q(index_select(p.normed, 1, index)), options.heads.heads));
+  if (options.heads.use_rope) g.q = rope_at(g.q, index, options.heads.rope);
+  g.k = rotated(k_norm(detail::split_heads(global_k(p.normed), options.heads.kv_heads)), 0);
+  g.v = detail::split_heads(global_v(p.normed), options.heads.kv_heads);
 
   g.attention = p.attention;
   AttentionMask& mask = g.attention.mask;
   mask.causal = false, mask.window = 0, mask.dilation = 1, mask.global.clear();
   if (mask.query_segments.defined()) mask.query_segments = index_select(mask.query_segments, 1, index);
   if (mask.dense.defined()) mask.dense = of_rows(mask.dense);
-  if (options.causal) {
+  if (options.heads.causal) {
     const Tensor earlier = le(unsqueeze(arange(n), 0), unsqueeze(index, 1));
     mask.dense = mask.dense.defined() ? logical_and(mask.dense, earlier) : earlier;
   }
@@ -197,7 +180,7 @@ MultiHeadAttention::Prepared MultiHeadAttention::prepare_global(const Prepared& 
 Tensor MultiHeadAttention::operator()(const Tensor& x, const AttentionInputs& inputs, Rng* rng) const {
   ModuleScope scope(this, type);
   Prepared p = prepare(x, inputs);
-  p.attention.dropout = options.attention_dropout;
+  p.attention.dropout = options.heads.attention_dropout;
   Tensor y = attention(p.q, p.k, p.v, p.attention, rng);
   if (const std::vector<int64_t> rows = global_rows(x.dim(1)); !rows.empty()) {
     const Prepared g = prepare_global(p, rows);

@@ -11,10 +11,10 @@
 #pragma once
 
 #include <sluice/layers/heads/attention_gate.h>
+#include <sluice/layers/nn/heads.h>
 #include <sluice/layers/nn/kv_cache.h>
 #include <sluice/layers/nn/norm.h>
 #include <sluice/ops/attention/attention.h>
-#include <sluice/ops/rope.h>
 
 #include <optional>
 #include <utility>
@@ -37,14 +37,8 @@ enum class AttentionSink {
 constexpr const char* choices(AttentionSink) { return "none off_by_one learned"; }
 
 struct MultiHeadAttentionOptions {
-  int64_t dim;
-  int64_t heads = 1;
-  int64_t kv_heads = 0;     // 0 means heads; head h reads KV head ⌊h/(heads/kv_heads)⌋
-  int64_t head_dim = 0;     // dk; 0 means dim/heads
-  int64_t value_dim = 0;    // dv, of one head; 0 means head_dim
-  int64_t context_dim = 0;  // > 0: cross attention, K and V come from a context this wide
+  HeadsOptions heads;
 
-  bool causal = false;
   /// Rules of AttentionMask: `window` counts keys including a query's own position.
   int64_t window = 0, dilation = 1;
   std::vector<int64_t> global = {};
@@ -52,8 +46,6 @@ struct MultiHeadAttentionOptions {
   /// others (Longformer). These start as copies of Wq, Wk, Wv.
   bool separate_global_projections = false;
 
-  bool use_rope = false;
-  RopeOptions rope = {};
   bool qk_norm = false;           // RMS per head, eps 1e-6, one weight [head_dim] each
   std::optional<double> scale = std::nullopt;  // of the scores; default 1/√dk
   PositionBias position_bias = PositionBias::none;
@@ -61,18 +53,31 @@ struct MultiHeadAttentionOptions {
   int64_t max_length = 512;       // of the Toeplitz table
   AttentionSink sink = AttentionSink::none;
 
-  bool qkv_bias = false, out_bias = false;
   NormKind norm = NormKind::none;  // pre-norm
   double norm_eps = 1e-5;
   bool sandwich_norm = false;      // a second norm, on the output before the residual
-  bool residual = false;
-  double attention_dropout = 0, dropout = 0;
 
   std::vector<AttentionGateOptions> gates = {};  // those of one place apply in this order
   SdpaAblationKind ablation = SdpaAblationKind::none;
 
-  Init init = Init::xavier();
-  DType dtype = f32;
+  static void describe(auto& o, auto& f) {
+    f.nested("", o.heads);
+    f("window", o.window, at_least(0), "keys seen, a query's own position included; 0: all");
+    f("dilation", o.dilation, at_least(1), "only distances that are multiples of it");
+    f("global_positions", o.global, at_least(0), "positions that window and dilation do not bind");
+    f("separate_global_projections", o.separate_global_projections, "global rows have Wq, Wk, Wv of their own");
+    f("qk_norm", o.qk_norm, "RMS norm of each head of Q and K, eps 1e-6");
+    f("scale", o.scale, any_number(), "of the scores; null: 1/sqrt(dk)");
+    f("position_bias", o.position_bias, "added to the scores");
+    f.nested("", o.t5);
+    f("max_length", o.max_length, at_least(1), "positions of the Toeplitz table");
+    f("sink", o.sink, "off_by_one e^s/(1 + sum e^s); learned e^s/(e^sink_h + sum e^s)");
+    f("norm", o.norm, "pre-norm; gates read the normed x");
+    f("norm_eps", o.norm_eps, at_least(0), "of the norms");
+    f("sandwich_norm", o.sandwich_norm, "a second norm, on the output before the residual");
+    f("gates", o.gates, "gates, in order");
+    f("ablation", o.ablation, "at g1 in place of a gate");
+  }
 };
 
 /// The attention layer of Qwen's gated models: pre-norm RMS and QK-norm (eps 1e-6), RoPE in halves, causal, no
@@ -117,8 +122,7 @@ struct MultiHeadAttention {
 
   MultiHeadAttentionOptions options;  // with all defaults filled in
   Norm norm, sandwich;
-  Linear q, k, v;  // dim → heads·dk, kv_heads·dk, kv_heads·dv
-  Linear out;      // heads·dv → dim
+  Heads heads;
   Norm q_norm, k_norm;
   Linear global_q, global_k, global_v;
   std::vector<AttentionGate> gates;
@@ -147,10 +151,7 @@ struct MultiHeadAttention {
 
   static void visit(auto& self, auto&& f) {
     f("norm", self.norm);
-    f("q", self.q);
-    f("k", self.k);
-    f("v", self.v);
-    f("out", self.out);
+    Heads::visit(self.heads, f);
     f("q_norm", self.q_norm);
     f("k_norm", self.k_norm);
     f("gates", self.gates);
@@ -173,9 +174,8 @@ struct MultiHeadAttention {
     AttentionOptions attention;
     AttentionInputs inputs;
   };
-  bool cross() const { return options.context_dim > 0; }
+  bool cross() const { return options.heads.context_dim > 0; }
   void check_inputs(const Tensor& x, const AttentionInputs& inputs) const;
-  void check_x(const Tensor& x) const;
   Prepared prepare(const Tensor& x, const AttentionInputs& inputs) const;
   Tensor gated(GatePosition position, const Tensor& y, const Tensor& x, bool after_qk_norm = false) const;
   Tensor rotated(const Tensor& y, int64_t position) const;

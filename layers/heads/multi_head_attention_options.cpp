@@ -7,26 +7,6 @@ namespace sluice {
 
 namespace {
 
-void check_sizes(MultiHeadAttentionOptions& o) {
-  if (o.dim < 1 || o.heads < 1 || o.kv_heads < 0 || o.head_dim < 0 || o.value_dim < 0 || o.context_dim < 0)
-    fail<ValueError>("multi_head_attention: sizes must be positive — got dim=", o.dim, ", heads=", o.heads,
-                     ", kv_heads=", o.kv_heads, ", head_dim=", o.head_dim, ", value_dim=", o.value_dim,
-                     ", context_dim=", o.context_dim);
-  if (o.kv_heads == 0) o.kv_heads = o.heads;
-  if (o.heads % o.kv_heads != 0)
-    fail<ValueError>("multi_head_attention: kv_heads=", o.kv_heads, " must divide heads=", o.heads);
-  if (o.head_dim == 0) {
-    if (o.dim % o.heads != 0)
-      fail<ValueError>("multi_head_attention: heads=", o.heads, " must divide dim=", o.dim, ", or head_dim be given");
-    o.head_dim = o.dim / o.heads;
-  }
-  if (o.value_dim == 0) o.value_dim = o.head_dim;
-  const int64_t turned = o.rope.rot_dim ? o.rope.rot_dim : o.head_dim;
-  if (o.use_rope && (turned % 2 != 0 || turned > o.head_dim))
-    fail<ValueError>("multi_head_attention: RoPE turns pairs of channels; need an even rot_dim of at most head_dim=",
-                     o.head_dim, " — got ", turned);
-}
-
 int64_t norm_parameters(NormKind kind, int64_t dim) {
   switch (kind) {
     case NormKind::none: case NormKind::rms_plain: return 0;
@@ -42,15 +22,13 @@ int64_t norm_parameters(NormKind kind, int64_t dim) {
 namespace detail {
 
 MultiHeadAttentionOptions checked(MultiHeadAttentionOptions o) {
-  check_sizes(o);
-  if (o.window < 0 || o.dilation < 1)
-    fail<ValueError>("multi_head_attention: got window=", o.window, ", dilation=", o.dilation,
-                     "; need window >= 0, dilation >= 1");
+  check_options("multi_head_attention", o);
+  o.heads = checked_heads("multi_head_attention", o.heads, {.cross = true});
+  if (!o.heads.project_out) fail<ValueError>("multi_head_attention: project_out = false leaves nothing for G5 and norms");
   std::sort(o.global.begin(), o.global.end());
   o.global.erase(std::unique(o.global.begin(), o.global.end()), o.global.end());
-  if (!o.global.empty() && o.global.front() < 0)
-    fail<ValueError>("multi_head_attention: global holds the negative position ", o.global.front());
-  if (o.context_dim > 0 && (o.causal || o.window > 0 || o.dilation > 1 || !o.global.empty() || o.use_rope ||
+  if (o.heads.context_dim > 0 && (o.heads.causal || o.window > 0 || o.dilation > 1 || !o.global.empty() ||
+                                  o.heads.use_rope ||
                             o.position_bias != PositionBias::none))
     fail<ValueError>("multi_head_attention: cross attention has no common positions; it takes neither causal, window, "
                      "dilation, global, RoPE nor a position bias");
@@ -67,24 +45,22 @@ MultiHeadAttentionOptions checked(MultiHeadAttentionOptions o) {
     fail<ValueError>("multi_head_attention: the ablations take the place of gate G1; need one or the other");
   if (o.sandwich_norm && o.norm == NormKind::none)
     fail<ValueError>("multi_head_attention: sandwich_norm needs a norm");
-  if (o.position_bias == PositionBias::toeplitz && o.max_length < 1)
-    fail<ValueError>("multi_head_attention: max_length must be positive — got ", o.max_length);
   const bool t5_fits = o.t5.buckets >= 4 && o.t5.buckets % 4 == 0 && o.t5.max_distance > o.t5.buckets;
   if (o.position_bias == PositionBias::t5 && !t5_fits)
     fail<ValueError>("multi_head_attention: T5 needs buckets divisible by 4 and max_distance > buckets — got ",
                      o.t5.buckets, ", ", o.t5.max_distance);
-  o.t5.causal = o.causal;
+  o.t5.causal = o.heads.causal;
   return o;
 }
 
 GateSizes gate_sizes(const MultiHeadAttentionOptions& o, GatePosition position) {
-  const int64_t source = o.context_dim > 0 ? o.context_dim : o.dim;
+  const int64_t source = o.heads.source_dim();
   switch (position) {
-    case GatePosition::g1: return {o.dim, o.heads, o.value_dim};
-    case GatePosition::g2: return {source, o.kv_heads, o.value_dim};
-    case GatePosition::g3: return {source, o.kv_heads, o.head_dim};
-    case GatePosition::g4: return {o.dim, o.heads, o.head_dim};
-    case GatePosition::g5: return {o.dim, 1, o.dim};
+    case GatePosition::g1: return {o.heads.dim, o.heads.heads, o.heads.value_dim};
+    case GatePosition::g2: return {source, o.heads.kv_heads, o.heads.value_dim};
+    case GatePosition::g3: return {source, o.heads.kv_heads, o.heads.head_dim};
+    case GatePosition::g4: return {o.heads.dim, o.heads.heads, o.heads.head_dim};
+    case GatePosition::g5: return {o.heads.dim, 1, o.heads.dim};
   }
   fail<ValueError>("multi_head_attention: unknown gate position ", static_cast<int>(position));
 }
@@ -93,26 +69,26 @@ GateSizes gate_sizes(const MultiHeadAttentionOptions& o, GatePosition position) 
 
 MultiHeadAttentionOptions qwen_attention_options(int64_t dim, int64_t heads, int64_t kv_heads, int64_t head_dim,
                                                  std::vector<AttentionGateOptions> gates) {
-  MultiHeadAttentionOptions o{.dim = dim, .heads = heads, .kv_heads = kv_heads, .head_dim = head_dim};
-  o.causal = o.use_rope = o.qk_norm = o.residual = true;
+  MultiHeadAttentionOptions o{.heads = {.dim = dim, .heads = heads, .kv_heads = kv_heads, .head_dim = head_dim}};
+  o.heads.causal = o.heads.use_rope = o.qk_norm = o.heads.residual = true;
   o.norm = NormKind::rms, o.norm_eps = 1e-6;
   o.gates = std::move(gates);
-  o.init = Init::paper();
+  o.heads.init = Init::paper();
   return o;
 }
 
 int64_t parameter_count(const MultiHeadAttentionOptions& given) {
   const MultiHeadAttentionOptions o = detail::checked(given);
-  const int64_t source = o.context_dim > 0 ? o.context_dim : o.dim, qkv_bias = o.qkv_bias ? 1 : 0;
-  const int64_t projections = (o.dim + qkv_bias) * o.heads * o.head_dim +
-                              (source + qkv_bias) * o.kv_heads * (o.head_dim + o.value_dim);
+  const int64_t source = o.heads.source_dim(), qkv_bias = o.heads.qkv_bias ? 1 : 0;
+  const int64_t projections = (o.heads.dim + qkv_bias) * o.heads.heads * o.heads.head_dim +
+                              (source + qkv_bias) * o.heads.kv_heads * (o.heads.head_dim + o.heads.value_dim);
   int64_t n = projections * (o.separate_global_projections ? 2 : 1);
-  n += o.heads * o.value_dim * o.dim + (o.out_bias ? o.dim : 0);
-  n += norm_parameters(o.norm, o.dim) * (o.sandwich_norm ? 2 : 1) + (o.qk_norm ? 2 * o.head_dim : 0);
-  if (o.position_bias == PositionBias::t5) n += o.t5.buckets * o.heads;
-  if (o.position_bias == PositionBias::toeplitz) n += o.heads * (2 * o.max_length - 1);
-  if (o.sink == AttentionSink::learned) n += o.heads;
-  if (o.ablation == SdpaAblationKind::head_norm) n += o.value_dim;
+  n += o.heads.heads * o.heads.value_dim * o.heads.dim + (o.heads.out_bias ? o.heads.dim : 0);
+  n += norm_parameters(o.norm, o.heads.dim) * (o.sandwich_norm ? 2 : 1) + (o.qk_norm ? 2 * o.heads.head_dim : 0);
+  if (o.position_bias == PositionBias::t5) n += o.t5.buckets * o.heads.heads;
+  if (o.position_bias == PositionBias::toeplitz) n += o.heads.heads * (2 * o.max_length - 1);
+  if (o.sink == AttentionSink::learned) n += o.heads.heads;
+  if (o.ablation == SdpaAblationKind::head_norm) n += o.heads.value_dim;
   for (const AttentionGateOptions& g : o.gates) {
     const detail::GateSizes s = detail::gate_sizes(o, g.position);
     const int64_t width = s.heads * (g.granularity == GateGranularity::elementwise ? s.head_dim : 1);

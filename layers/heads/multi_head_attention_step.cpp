@@ -2,20 +2,14 @@
 #include <sluice/layers/heads/multi_head_attention.h>
 
 #include <sluice/core/node.h>
-#include <sluice/layers/gau/gau_attention.h>
-#include <sluice/layers/nn/heads.h>
 
 namespace sluice {
 
 MultiHeadAttention::State MultiHeadAttention::start(const Tensor& context, const Tensor& key_mask) const {
   ModuleScope scope(this, type);
   if (!cross()) fail<ValueError>("multi_head_attention: a context needs a layer with context_dim");
-  if (context.rank() != 3 || context.dim(2) != options.context_dim)
-    fail("multi_head_attention: got context=", context, "; need [batch, n, ", options.context_dim, "]");
-  if (key_mask.defined() && key_mask.shape() != Shape{context.dim(0), context.dim(1)})
-    fail("multi_head_attention: key_mask=", key_mask, " does not fit context=", context, "; need [batch, n]");
   NoGrad guard;
-  const Tensor seen = finite_padding(context, key_mask);
+  const Tensor seen = checked_input("multi_head_attention", context, options.heads.context_dim, key_mask, "context");
   State state;
   state.cache.append({keys(seen, 0), values(seen)});
   state.key_mask = key_mask;
@@ -24,7 +18,7 @@ MultiHeadAttention::State MultiHeadAttention::start(const Tensor& context, const
 
 std::pair<Tensor, MultiHeadAttention::State> MultiHeadAttention::step(const Tensor& x, State state) const {
   ModuleScope scope(this, type);
-  check_x(x);
+  checked_input("multi_head_attention", x, options.heads.dim);
   NoGrad guard;
   KvCache& cache = state.cache;
   cache.check_batch("multi_head_attention", x);
@@ -36,8 +30,7 @@ std::pair<Tensor, MultiHeadAttention::State> MultiHeadAttention::step(const Tens
       fail<ValueError>("multi_head_attention: cross attention streams from start(context), this state is empty");
     rows = cache.rows();
   } else {
-    if (!options.causal)
-      fail<ValueError>("multi_head_attention: only a causal layer can be streamed; else earlier outputs would change");
+    check_stream("multi_head_attention", options.heads.causal);
     if (options.separate_global_projections)
       fail<ValueError>("multi_head_attention: separate_global_projections cannot be streamed");
     // The last (W − 1)·dilation + 1 keys are all that later queries see, but for global ones.

@@ -1,80 +1,40 @@
-// Multi-head layers over sparse attention: y = concat_h(attention_h(x·Wq, x·Wk, x·Wv))·Wo, without residual.
+// Multi-head layers over sparse attention: y = concat_h(attention_h(x·Wq, x·Wk, x·Wv))·Wo.
 // All read x [batch, n, dim] and a key_mask, bool [batch, n], true for real tokens; a generator switches dropout
 // (and Gumbel noise) on.
 #pragma once
 
-#include <sluice/layers/nn/kv_cache.h>
 #include <sluice/layers/heads/sinkhorn.h>
 #include <sluice/layers/heads/sparse_attention.h>
-#include <sluice/layers/nn/linear.h>
+#include <sluice/layers/nn/heads.h>
+#include <sluice/layers/nn/kv_cache.h>
 #include <sluice/ops/activation.h>
-#include <sluice/ops/rope.h>
 
 #include <vector>
 
 namespace sluice {
 
-/// What the layers of this file have in common; each repeats these options.
-struct HeadOptions {
-  int64_t dim;
-  int64_t heads = 1;
-  int64_t head_dim = 0;  // 0 means dim/heads
-  bool linear_bias = false;
-  bool use_rope = false;
-  RopeOptions rope = {};
-  double attention_dropout = 0;  // on the weights
-  Init init = Init::xavier();
-  DType dtype = f32;
-};
-
-/// The four maps of multi-head attention.
-struct HeadProjections {
-  static constexpr const char* type = "HeadProjections";
-  HeadOptions options;
-  Linear query, key, value, out;
-
-  HeadProjections() = default;
-  /// ValueError, naming `layer`, for sizes that do not fit.
-  HeadProjections(const char* layer, HeadOptions o, Rng& rng);
-  struct Projected {
-    Tensor q, k, v;  // [batch, heads, n, head_dim], rotated
-  };
-  Projected operator()(const Tensor& x, int64_t position = 0) const;
-  /// [batch, heads, n, head_dim] → [batch, n, dim].
-  Tensor finish(const Tensor& attended) const;
-  static void visit(auto& self, auto&& f) {
-    f("query", self.query);
-    f("key", self.key);
-    f("value", self.value);
-    f("out", self.out);
-  }
-};
-
 // -- top-k -------------------------------------------------------------------------------------------------
 
 struct TopKAttentionOptions {
-  int64_t dim;
-  int64_t heads = 1;
+  HeadsOptions heads;
   int64_t k = 32;
   TopKTies ties = TopKTies::index;
-  bool causal = false;
   int64_t window = 0;  // see AttentionMask; 0 means none
 
-  int64_t head_dim = 0;  // 0 means dim/heads
-  bool linear_bias = false;
-  bool use_rope = false;
-  RopeOptions rope = {};
-  double attention_dropout = 0;  // on the weights
-  Init init = Init::xavier();
-  DType dtype = f32;
+  static void describe(auto& o, auto& f) {
+    f.nested("", o.heads);
+    f("k", o.k, at_least(1), "keys kept");
+    f("ties", o.ties, "index: exactly k, the first of equals; threshold: all >= the k-th best");
+    f("window", o.window, at_least(0), "keys seen, a query's own position included; 0: all");
+  }
 };
 
 struct TopKAttention {
   static constexpr const char* type = "TopKAttention";
-  using State = KvCache;  // 2·heads·head_dim numbers a token (of the last `window`)
+  using State = KvCache;  // kv_heads·(dk + dv) numbers a token (of the last `window`)
 
   TopKAttentionOptions options;
-  HeadProjections head;
+  Heads heads;
 
   TopKAttention() = default;
   TopKAttention(TopKAttentionOptions o, Rng& rng);
@@ -82,7 +42,7 @@ struct TopKAttention {
   /// The next m tokens of a stream, x [batch, m, dim]: equal to the rows of the full causal pass. Without
   /// history. ValueError unless causal.
   std::pair<Tensor, State> step(const Tensor& x, State state) const;
-  static void visit(auto& self, auto&& f) { HeadProjections::visit(self.head, f); }
+  static void visit(auto& self, auto&& f) { Heads::visit(self.heads, f); }
 
  private:
   TopKOptions attention() const;
@@ -140,33 +100,33 @@ struct PairScore {
 };
 
 struct ThresholdAttentionOptions {
-  int64_t dim;
-  int64_t heads = 1;
+  HeadsOptions heads;
   /// hard leaves f_Θ and τ without a gradient.
   ThresholdMode mode = ThresholdMode::straight_through;
   double tau = 0;  // initial value of the learned τ
   double temperature = 1;
   std::optional<bool> include_self = std::nullopt;
-  bool causal = false;
   PairScoreKind score = PairScoreKind::bilinear;
   int64_t score_width = 16;  // rank or hidden width
 
-  int64_t head_dim = 0;  // 0 means dim/heads
-  bool linear_bias = false;
-  bool use_rope = false;
-  RopeOptions rope = {};
-  double attention_dropout = 0;  // on the weights
-  Init init = Init::xavier();
-  DType dtype = f32;
+  static void describe(auto& o, auto& f) {
+    f.nested("", o.heads);
+    f("mode", o.mode, "what f > tau does");
+    f("tau", o.tau, OptionRange{.infinite = true}, "initial threshold; \"-inf\": all pairs");
+    f("temperature", o.temperature, above(0), "T of soft");
+    f("include_self", o.include_self, "j = i is visible whatever f says; null: no for soft, else yes");
+    f("score", o.score, kPairScoreMeaning);
+    f("score_width", o.score_width, at_least(1), "rank or hidden width");
+  }
 };
 
 /// One f_Θ for all heads, of the same x.
 struct ThresholdAttention {
   static constexpr const char* type = "ThresholdAttention";
-  using State = KvCache;  // keys, values and col(x): 2·heads·head_dim + score_width numbers a token
+  using State = KvCache;  // keys, values and col(x): kv_heads·(dk + dv) + score_width numbers a token
 
   ThresholdAttentionOptions options;
-  HeadProjections head;
+  Heads heads;
   PairScore score;
   Tensor tau;  // []
 
@@ -176,7 +136,7 @@ struct ThresholdAttention {
   /// As TopKAttention's.
   std::pair<Tensor, State> step(const Tensor& x, State state) const;
   static void visit(auto& self, auto&& f) {
-    HeadProjections::visit(self.head, f);
+    Heads::visit(self.heads, f);
     f("score", self.score);
     f("tau", self.tau);
   }
@@ -188,84 +148,73 @@ struct ThresholdAttention {
 // -- Sinkhorn: not causal --------------------------------------------------------------------------------------
 
 struct SinkhornLayerOptions {
-  int64_t dim;
-  int64_t heads = 1;
+  HeadsOptions heads;  // causal throws ValueError: there is no causal Sinkhorn attention
   SinkhornOptions sinkhorn = {};
-  int64_t top_k = 0;    // see SinkhornAttentionOptions
-  bool causal = false;  // true throws ValueError: there is no causal Sinkhorn attention
+  int64_t top_k = 0;  // see SinkhornAttentionOptions
 
-  int64_t head_dim = 0;  // 0 means dim/heads
-  bool linear_bias = false;
-  bool use_rope = false;
-  RopeOptions rope = {};
-  double attention_dropout = 0;  // on the weights
-  Init init = Init::xavier();
-  DType dtype = f32;
+  static void describe(auto& o, auto& f) {
+    f.nested("", o.heads);
+    f.nested("", o.sinkhorn);
+    f("top_k", o.top_k, at_least(0), "> 0: keep the k largest weights of a row, scaled to sum 1");
+  }
 };
 
 /// Weights over all pairs.
 struct SinkhornAttention {
   static constexpr const char* type = "SinkhornAttention";
   SinkhornLayerOptions options;
-  HeadProjections head;
+  Heads heads;
 
   SinkhornAttention() = default;
   SinkhornAttention(SinkhornLayerOptions o, Rng& rng);
   Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr) const;
-  static void visit(auto& self, auto&& f) { HeadProjections::visit(self.head, f); }
+  static void visit(auto& self, auto&& f) { Heads::visit(self.heads, f); }
 };
 
 struct SinkhornBlockLayerOptions {
-  int64_t dim;
-  int64_t heads = 1;
+  HeadsOptions heads;  // causal throws ValueError
   int64_t block = 64;
   SinkhornOptions sinkhorn = {.lambda = 1 / 0.75, .iterations = 8};
-  bool causal = false;  // true throws ValueError
 
-  int64_t head_dim = 0;  // 0 means dim/heads
-  bool linear_bias = false;
-  bool use_rope = false;
-  RopeOptions rope = {};
-  double attention_dropout = 0;  // on the weights
-  Init init = Init::xavier();
-  DType dtype = f32;
+  static void describe(auto& o, auto& f) {
+    f.nested("", o.heads);
+    f("block", o.block, at_least(1), "tokens of a block");
+    f.nested("", o.sinkhorn);
+  }
 };
 
 /// Blocks of keys and values, sorted; see sinkhorn_block_attention.
 struct SinkhornBlockAttention {
   static constexpr const char* type = "SinkhornBlockAttention";
   SinkhornBlockLayerOptions options;
-  HeadProjections head;
+  Heads heads;
 
   SinkhornBlockAttention() = default;
   SinkhornBlockAttention(SinkhornBlockLayerOptions o, Rng& rng);
   Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr) const;
-  static void visit(auto& self, auto&& f) { HeadProjections::visit(self.head, f); }
+  static void visit(auto& self, auto&& f) { Heads::visit(self.heads, f); }
 };
 
 // -- Longformer: not causal ------------------------------------------------------------------------------------
 
 struct GlobalLocalLayerOptions {
-  int64_t dim;
-  int64_t heads = 1;
+  HeadsOptions heads;
   int64_t w = 256;              // |i − j| <= w
   bool separate_global = true;  // maps of their own for global queries (Longformer)
 
-  int64_t head_dim = 0;  // 0 means dim/heads
-  bool linear_bias = false;
-  bool use_rope = false;
-  RopeOptions rope = {};
-  double attention_dropout = 0;  // on the weights
-  Init init = Init::xavier();
-  DType dtype = f32;
+  static void describe(auto& o, auto& f) {
+    f.nested("", o.heads);
+    f("w", o.w, at_least(0), "|i - j| <= w");
+    f("separate_global", o.separate_global, "maps of their own for global queries");
+  }
 };
 
 /// Sliding-window attention with global positions (Beltagy et al. 2020).
 struct GlobalLocalAttention {
   static constexpr const char* type = "GlobalLocalAttention";
   GlobalLocalLayerOptions options;
-  HeadProjections head;
-  Linear global_query, global_key, global_value;  // separate_global
+  Heads heads;
+  Linear global_q, global_k, global_v;  // separate_global
 
   GlobalLocalAttention() = default;
   GlobalLocalAttention(GlobalLocalLayerOptions o, Rng& rng);
@@ -273,10 +222,10 @@ struct GlobalLocalAttention {
   Tensor operator()(const Tensor& x, const std::vector<int64_t>& global, const Tensor& key_mask = {},
                     Rng* rng = nullptr) const;
   static void visit(auto& self, auto&& f) {
-    HeadProjections::visit(self.head, f);
-    f("global_query", self.global_query);
-    f("global_key", self.global_key);
-    f("global_value", self.global_value);
+    Heads::visit(self.heads, f);
+    f("global_q", self.global_q);
+    f("global_k", self.global_k);
+    f("global_v", self.global_v);
   }
 };
 

@@ -1,8 +1,6 @@
 #include <sluice/layers/linear_time/gla.h>
 
 #include <sluice/core/node.h>
-#include <sluice/layers/gau/gau_attention.h>
-#include <sluice/layers/nn/heads.h>
 #include <sluice/ops/activation.h>
 #include <sluice/ops/map.h>
 #include <sluice/ops/rearrange.h>
@@ -29,22 +27,22 @@ Tensor gla_log_decay(const Tensor& z, double temperature) {
 
 Gla::Gla(GlaOptions given, Rng& rng) : options(given) {
   const GlaOptions& o = options;
-  if (o.dim < 1 || o.heads < 1 || o.gate_rank < 1)
-    fail<ValueError>("gla: sizes must be positive — got dim=", o.dim, ", heads=", o.heads, ", gate_rank=", o.gate_rank);
-  if (!(o.gate_temperature > 0)) fail<ValueError>("gla: gate_temperature must be positive — got ", o.gate_temperature);
-  const int64_t keys = detail::expanded_width("gla", "expand_k", o.expand_k, o.dim, o.heads);
-  const int64_t values = detail::expanded_width("gla", "expand_v", o.expand_v, o.dim, o.heads);
-  auto dense = [&](int64_t in, int64_t width, bool bias = false) {
-    return Linear({in, width, bias, o.init, o.dtype}, rng);
-  };
-  query = dense(o.dim, keys);
-  key = dense(o.dim, keys);
-  value = dense(o.dim, values);
-  if (o.gate == GlaGate::per_channel) gate_down = dense(o.dim, o.gate_rank);
+  check_options("gla", o);
+  heads = Heads(checked_heads("gla", head_options()), rng);
+  const int64_t keys = o.heads * key_dim();
+  auto dense = [&](int64_t in, int64_t width, bool bias) { return Linear({in, width, bias, o.init, o.dtype}, rng); };
+  if (o.gate == GlaGate::per_channel) gate_down = dense(o.dim, o.gate_rank, false);
   gate_up = o.gate == GlaGate::per_channel ? dense(o.gate_rank, keys, true) : dense(o.dim, o.heads, true);
-  if (o.output_gate) output_gate = dense(o.dim, values);
-  out = dense(values, o.dim);
-  norm = Norm({values / o.heads, o.norm, o.norm_eps, o.dtype});
+  if (o.output_gate) output_gate = dense(o.dim, o.heads * value_dim(), false);
+  norm = Norm({value_dim(), o.norm, o.norm_eps, o.dtype});
+}
+
+HeadsOptions Gla::head_options() const {
+  const GlaOptions& o = options;
+  return {.dim = o.dim, .heads = o.heads, .kv_heads = o.heads,
+          .head_dim = detail::expanded_width("gla", "expand_k", o.expand_k, o.dim, o.heads) / o.heads,
+          .value_dim = detail::expanded_width("gla", "expand_v", o.expand_v, o.dim, o.heads) / o.heads,
+          .dropout = o.dropout, .init = o.init, .dtype = o.dtype};
 }
 
 Tensor Gla::log_decay(const Tensor& x) const {
@@ -54,26 +52,22 @@ Tensor Gla::log_decay(const Tensor& x) const {
 }
 
 detail::LinearOperands Gla::project(const Tensor& x) const {
-  const GlaOptions& o = options;
-  if (x.rank() != 3 || x.dim(-1) != o.dim) fail("gla: got x=", x, "; need [batch, n, ", o.dim, "]");
-  auto heads = [&](const Tensor& t) { return rearrange("b n (h d) -> b h n d", t, {{"h", o.heads}}); };
+  const auto [q, k, v] = heads.project(head_options(), x);
   LinearAttentionForm form{.direction = LinearDirection::causal, .normalize = LinearNormalize::none,
-                           .scale = o.scale.value_or(1 / std::sqrt(static_cast<double>(key_dim()))),
-                           .log_decay = log_decay(x), .chunk = o.chunk};
-  return {heads(query(x)), heads(key(x)), heads(value(x)), form};
+                           .scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(key_dim()))),
+                           .log_decay = log_decay(x), .chunk = options.chunk};
+  return {q, k, v, form};
 }
 
 Tensor Gla::finish(const Tensor& x, const Tensor& attended, Rng* rng) const {
-  Tensor y = rearrange("b h n d -> b n (h d)", norm(attended));
+  Tensor y = detail::merge_heads(norm(attended));
   if (options.output_gate) y = swiglu(y, output_gate(x));
-  return Dropout{options.dropout}(out(y), rng);
+  return heads.finish(head_options(), detail::split_heads(y, options.heads), x, rng);
 }
 
 Tensor Gla::operator()(const Tensor& x, const Tensor& key_mask, Rng* rng) const {
   ModuleScope scope(this, type);
-  if (key_mask.defined() && (x.rank() != 3 || key_mask.shape() != Shape{x.dim(0), x.dim(1)}))
-    fail("gla: key_mask=", key_mask, " does not fit x=", x, "; need [batch, n]");
-  const Tensor tokens = finite_padding(x, key_mask);
+  const Tensor tokens = checked_input("gla", x, options.dim, key_mask);
   detail::LinearOperands p = project(tokens);
   p.form.key_mask = key_mask;
   return finish(tokens, linear_attention(p.q, p.k, p.v, p.form), rng);
@@ -82,7 +76,7 @@ Tensor Gla::operator()(const Tensor& x, const Tensor& key_mask, Rng* rng) const 
 std::pair<Tensor, Gla::State> Gla::step(const Tensor& x, State state) const {
   ModuleScope scope(this, type);
   NoGrad guard;
-  detail::LinearOperands p = project(x);
+  detail::LinearOperands p = project(checked_input("gla", x, options.dim));
   auto [attended, next] = linear_attention_recurrent(p.q, p.k, p.v, p.form, state);
   return {finish(x, attended, nullptr), std::move(next)};
 }

@@ -37,6 +37,24 @@ struct GlaOptions {
   double dropout = 0;
   Init init = Init::xavier();
   DType dtype = f32;
+
+  static void describe(auto& o, auto& f) {
+    f.required("dim", o.dim, at_least(1), "width d");
+    f("heads", o.heads, at_least(1), "number of heads");
+    f("expand_k", o.expand_k, above(0), "heads*dk = expand_k*dim");
+    f("expand_v", o.expand_v, above(0), "heads*dv = expand_v*dim");
+    f("gate", o.gate, "alpha for every key channel (rank-r map), or one a head");
+    f("gate_rank", o.gate_rank, at_least(1), "rank of the gate's map");
+    f("gate_temperature", o.gate_temperature, above(0), "alpha = sigmoid(z)^(1/gate_temperature)");
+    f("scale", o.scale, any_number(), "of q; null: dk^(-1/2)");
+    f("output_gate", o.output_gate, "times swish(x Wg)");
+    f("norm", o.norm, "of each head's output, weights shared by heads");
+    f("norm_eps", o.norm_eps, at_least(0), "of the norm");
+    f("chunk", o.chunk, at_least(1), "steps at once; changes rounding only");
+    f.training("dropout", o.dropout, share(), "on the output");
+    f.nested("init_", o.init);
+    f.training("dtype", o.dtype, "of the parameters");
+  }
 };
 
 /// Causal. No biases but the gate's, no residual.
@@ -46,16 +64,16 @@ struct Gla {
   using State = LinearState;
 
   GlaOptions options;
-  Linear query, key, value;
+  Heads heads;
   Linear gate_down;  // dim → rank; absent for per_head
   Linear gate_up;    // rank → h·dk, or dim → h for per_head
-  Linear output_gate, out;
+  Linear output_gate;
   Norm norm;
 
   Gla() = default;
   Gla(GlaOptions o, Rng& rng);
-  int64_t key_dim() const { return query.weight.dim(1) / options.heads; }    // dk
-  int64_t value_dim() const { return value.weight.dim(1) / options.heads; }  // dv
+  int64_t key_dim() const { return heads.q.weight.dim(1) / options.heads; }    // dk
+  int64_t value_dim() const { return heads.v.weight.dim(1) / options.heads; }  // dv
 
   /// x [batch, n, dim] → the same. key_mask: bool [batch, n], true for real tokens. rng switches dropout on.
   Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr) const;
@@ -65,17 +83,15 @@ struct Gla {
   Tensor log_decay(const Tensor& x) const;
 
   static void visit(auto& self, auto&& f) {
-    f("query", self.query);
-    f("key", self.key);
-    f("value", self.value);
+    Heads::visit(self.heads, f);
     f("gate_down", self.gate_down);
     f("gate_up", self.gate_up);
     f("output_gate", self.output_gate);
-    f("out", self.out);
     f("norm", self.norm);
   }
 
  private:
+  HeadsOptions head_options() const;
   detail::LinearOperands project(const Tensor& x) const;
   Tensor finish(const Tensor& x, const Tensor& attended, Rng* rng) const;
 };

@@ -1,14 +1,11 @@
 #include <sluice/layers/linear_time/linear_attention.h>
 
 #include <sluice/core/node.h>
-#include <sluice/layers/gau/gau_attention.h>
-#include <sluice/layers/nn/heads.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/gather.h>
 #include <sluice/ops/map.h>
 #include <sluice/ops/matmul.h>
-#include <sluice/ops/rearrange.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/scan/linear_scan.h>
 #include <sluice/ops/scan/scan.h>
@@ -199,6 +196,7 @@ std::vector<double> retention_gammas(int64_t heads) {
 }
 
 int64_t detail::expanded_width(const char* op, const char* what, double expansion, int64_t dim, int64_t heads) {
+  if (dim < 1 || heads < 1) fail<ValueError>(op, ": sizes must be positive — got dim=", dim, ", heads=", heads);
   const double width = expansion * static_cast<double>(dim);
   if (!(width >= 1 && width < 1e9) || std::abs(width - std::round(width)) > 1e-6 || std::llround(width) % heads != 0)
     fail<ValueError>(op, ": heads=", heads, " must divide ", what, "·dim = ", expansion, "·", dim);
@@ -219,13 +217,10 @@ Tensor detail::log_gammas(const char* op, const std::vector<double>& gamma, int6
 namespace {
 
 LinearAttentionOptions checked(LinearAttentionOptions o) {
-  if (o.dim < 1 || o.heads < 1 || o.head_dim < 0 || o.value_dim < 0)
-    fail<ValueError>("linear_attention: sizes must be positive — got dim=", o.dim, ", heads=", o.heads,
-                     ", head_dim=", o.head_dim, ", value_dim=", o.value_dim);
-  if (o.head_dim == 0 && o.dim % o.heads != 0)
-    fail<ValueError>("linear_attention: heads=", o.heads, " must divide dim=", o.dim, ", or head_dim be given");
-  if (o.head_dim == 0) o.head_dim = o.dim / o.heads;
-  if (o.value_dim == 0) o.value_dim = o.head_dim;
+  check_options("linear_attention", o);
+  const HeadsOptions h = checked_heads(
+      "linear_attention", {.dim = o.dim, .heads = o.heads, .head_dim = o.head_dim, .value_dim = o.value_dim});
+  o.head_dim = h.head_dim, o.value_dim = h.value_dim;
   FeatureMapOptions& m = o.feature_map;
   if (m.dim != 0 && m.dim != o.head_dim)
     fail<ValueError>("linear_attention: feature_map.dim=", m.dim, " differs from head_dim=", o.head_dim);
@@ -250,11 +245,7 @@ LinearAttentionOptions checked(LinearAttentionOptions o) {
 
 LinearAttention::LinearAttention(LinearAttentionOptions given, Rng& rng) : options(checked(given)) {
   const LinearAttentionOptions& o = options;
-  auto dense = [&](int64_t in, int64_t width) { return Linear({in, width, o.linear_bias, o.init, o.dtype}, rng); };
-  query = dense(o.dim, o.heads * o.head_dim);
-  key = dense(o.dim, o.heads * o.head_dim);
-  value = dense(o.dim, o.heads * o.value_dim);
-  out = dense(o.heads * o.value_dim, o.dim);
+  heads = Heads(checked_heads("linear_attention", head_options()), rng);
   feature_map = FeatureMap(o.feature_map, rng);
   if (!o.tie_feature_map) key_feature_map = FeatureMap(o.feature_map, rng);
   if (o.use_rope == LinearRope::features && feature_map.out_dim() % 2 != 0)
@@ -278,44 +269,37 @@ Tensor LinearAttention::log_decay() const {
   return reshape(g, {1, options.heads, 1});
 }
 
+HeadsOptions LinearAttention::head_options() const {
+  const LinearAttentionOptions& o = options;
+  return {.dim = o.dim, .heads = o.heads, .kv_heads = o.heads, .head_dim = o.head_dim, .value_dim = o.value_dim,
+          .use_rope = o.use_rope == LinearRope::inputs, .rope = o.rope, .qkv_bias = o.qkv_bias, .out_bias = o.out_bias,
+          .dropout = o.dropout, .init = o.init, .dtype = o.dtype};
+}
+
 detail::LinearOperands LinearAttention::project(const Tensor& x, int64_t position) const {
   const LinearAttentionOptions& o = options;
-  if (x.rank() != 3 || x.dim(-1) != o.dim) fail("linear_attention: got x=", x, "; need [batch, n, ", o.dim, "]");
-  auto heads = [&](const Tensor& t) { return rearrange("b n (h d) -> b h n d", t, {{"h", o.heads}}); };
-  Tensor q = heads(query(x)), k = heads(key(x));
-  if (o.use_rope == LinearRope::inputs) {
-    RopeOptions r = o.rope;
-    r.offset += position;
-    q = rope(q, r), k = rope(k, r);
-  }
+  const auto [q, k, v] = heads.project(head_options(), x, position);
   LinearAttentionForm form{.direction = o.direction, .normalize = o.normalize, .eps = o.eps, .scale = o.scale,
                            .log_decay = log_decay(), .chunk = o.chunk};
   if (o.use_rope == LinearRope::features) form.rope = o.rope;
-  return {feature_map(q), (key_feature_map ? *key_feature_map : feature_map)(k), heads(value(x)), form};
+  return {feature_map(q), (key_feature_map ? *key_feature_map : feature_map)(k), v, form};
 }
 
-Tensor LinearAttention::finish(const Tensor& attended, Rng* rng) const {
-  return Dropout{options.dropout}(out(rearrange("b h n d -> b n (h d)", norm(attended))), rng);
-}
-
-Tensor LinearAttention::operator()(const Tensor& x, const Tensor& key_mask, Rng* rng) const {
+Tensor LinearAttention::operator()(const Tensor& given, const Tensor& key_mask, Rng* rng) const {
   ModuleScope scope(this, type);
-  if (key_mask.defined() && (x.rank() != 3 || key_mask.shape() != Shape{x.dim(0), x.dim(1)}))
-    fail("linear_attention: key_mask=", key_mask, " does not fit x=", x, "; need [batch, n]");
-  detail::LinearOperands p = project(finite_padding(x, key_mask), 0);
+  const Tensor x = checked_input("linear_attention", given, options.dim, key_mask);
+  detail::LinearOperands p = project(x, 0);
   p.form.key_mask = key_mask;
-  return finish(linear_attention(p.q, p.k, p.v, p.form), rng);
+  return heads.finish(head_options(), norm(linear_attention(p.q, p.k, p.v, p.form)), x, rng);
 }
 
 std::pair<Tensor, LinearAttention::State> LinearAttention::step(const Tensor& x, State state) const {
   ModuleScope scope(this, type);
-  if (options.direction != LinearDirection::causal)
-    fail<ValueError>("linear_attention: only a causal layer can be streamed; otherwise every earlier output would "
-                     "change");
+  check_stream("linear_attention", options.direction == LinearDirection::causal);
   NoGrad guard;
-  detail::LinearOperands p = project(x, state.length);
+  detail::LinearOperands p = project(checked_input("linear_attention", x, options.dim), state.length);
   auto [attended, next] = linear_attention_recurrent(p.q, p.k, p.v, p.form, state);
-  return {finish(attended, nullptr), std::move(next)};
+  return {heads.finish(head_options(), norm(attended), x), std::move(next)};
 }
 
 }  // namespace sluice

@@ -5,10 +5,71 @@
 
 namespace sluice {
 
+HeadsOptions checked_heads(const char* layer, HeadsOptions o, HeadsRules rules) {
+  check_options(layer, o);
+  if (o.kv_heads == 0) o.kv_heads = o.heads;
+  if (o.heads % o.kv_heads != 0) fail<ValueError>(layer, ": kv_heads=", o.kv_heads, " must divide heads=", o.heads);
+  if (o.head_dim == 0) {
+    if (o.dim % o.heads != 0)
+      fail<ValueError>(layer, ": heads=", o.heads, " must divide dim=", o.dim, ", or head_dim be given");
+    o.head_dim = o.dim / o.heads;
+  }
+  if (o.value_dim == 0) o.value_dim = o.head_dim;
+  const int64_t turned = o.rope.rot_dim ? o.rope.rot_dim : o.head_dim;
+  if (o.use_rope && (turned % 2 != 0 || turned > o.head_dim))
+    fail<ValueError>(layer, ": RoPE turns pairs of channels; need an even rot_dim of at most head_dim=", o.head_dim,
+                     " — got ", turned);
+  if (o.context_dim > 0 && !rules.cross)
+    fail<ValueError>(layer, ": takes no context — got context_dim=", o.context_dim);
+  if (o.kv_heads != o.heads && !rules.grouped)
+    fail<ValueError>(layer, ": needs as many KV heads as heads — got kv_heads=", o.kv_heads, ", heads=", o.heads);
+  if (o.causal && !rules.causal) fail<ValueError>(layer, ": cannot be causal");
+  if (o.use_rope && !rules.rope) fail<ValueError>(layer, ": queries and keys have no common positions for RoPE");
+  if (o.residual && !o.project_out && o.heads * o.value_dim != o.dim)
+    fail<ValueError>(layer, ": a residual of dim=", o.dim, " does not fit ", o.heads * o.value_dim, " channels");
+  return o;
+}
+
+Heads::Heads(const HeadsOptions& o, Rng& rng)
+    : q({o.dim, o.heads * o.head_dim, o.qkv_bias, o.init, o.dtype}, rng),
+      k({o.source_dim(), o.kv_heads * o.head_dim, o.qkv_bias, o.init, o.dtype}, rng),
+      v({o.source_dim(), o.kv_heads * o.value_dim, o.qkv_bias, o.init, o.dtype}, rng) {
+  if (o.project_out) out = Linear({o.heads * o.value_dim, o.dim, o.out_bias, o.init, o.dtype}, rng);
+}
+
+Heads::Projected Heads::project(const HeadsOptions& o, const Tensor& x, int64_t position) const {
+  Projected p{detail::split_heads(q(x), o.heads), detail::split_heads(k(x), o.kv_heads),
+              detail::split_heads(v(x), o.kv_heads)};
+  if (o.use_rope) p.q = detail::rope_from(p.q, o.rope, position), p.k = detail::rope_from(p.k, o.rope, position);
+  return p;
+}
+
+Tensor Heads::finish(const HeadsOptions& o, const Tensor& attended, const Tensor& x, Rng* rng) const {
+  Tensor y = detail::merge_heads(attended);
+  if (o.project_out) y = out(y);
+  y = Dropout{o.dropout}(y, rng);
+  return o.residual ? x + y : y;
+}
+
 Tensor finite_padding(const Tensor& x, const Tensor& key_mask) {
   if (!key_mask.defined()) return x;
   const Tensor padded = unsqueeze(logical_not(key_mask), -1);
   return masked_fill(x, logical_and(padded, logical_not(isfinite(x))), 0);
+}
+
+Tensor checked_input(const char* layer, const Tensor& x, int64_t dim, const Tensor& key_mask, const char* what,
+                     const char* mask) {
+  if (x.rank() != 3 || x.dim(-1) != dim) fail(layer, ": got ", what, "=", x, "; need [batch, n, ", dim, "]");
+  if (key_mask.defined() && key_mask.dtype() != boolean)
+    fail<DTypeError>(layer, ": ", mask, " must be bool — got ", key_mask.dtype(), key_mask);
+  if (key_mask.defined() && key_mask.shape() != Shape{x.dim(0), x.dim(1)})
+    fail(layer, ": ", mask, "=", key_mask, " does not fit ", what, "=", x, "; need [batch, n]");
+  return finite_padding(x, key_mask);
+}
+
+void check_stream(const char* layer, bool causal) {
+  if (!causal)
+    fail<ValueError>(layer, ": only a causal layer can be streamed; else earlier outputs would change");
 }
 
 namespace detail {
@@ -17,6 +78,11 @@ Tensor split_heads(const Tensor& x, int64_t heads) {
   return transpose(unflatten(x, -1, {heads, x.dim(-1) / heads}), 1, 2);
 }
 Tensor merge_heads(const Tensor& x) { return flatten(transpose(x, 1, 2), 2, 3); }
+
+Tensor rope_from(const Tensor& x, RopeOptions o, int64_t position) {
+  o.offset += position;
+  return rope(x, o);
+}
 
 }  // namespace detail
 

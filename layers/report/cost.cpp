@@ -38,6 +38,15 @@ Cost stream(int64_t numbers) { return {.state = numbers}; }
 
 int64_t head_dim_of(int64_t given, int64_t dim, int64_t heads) { return given ? given : dim / heads; }
 
+/// The maps of multi-head attention for m queries and n keys.
+Cost heads_cost(const HeadsOptions& o, int64_t m, int64_t n) {
+  Cost c = dense(o.dim, o.heads * o.head_dim, o.qkv_bias, m) +
+           dense(o.source_dim(), o.kv_heads * (o.head_dim + o.value_dim), o.qkv_bias, n);
+  return o.project_out ? c + dense(o.heads * o.value_dim, o.dim, o.out_bias, m) : c;
+}
+/// Keys and values of n tokens.
+int64_t cached(const HeadsOptions& o, int64_t n) { return n * o.kv_heads * (o.head_dim + o.value_dim); }
+
 /// The biases of GAU and FLASH: a Toeplitz table, two vectors, or T5's buckets.
 int64_t bias_parameters(GauBias bias, int64_t positions, int64_t key_dim, int64_t buckets) {
   switch (bias) {
@@ -131,8 +140,8 @@ Cost cost(const LinearAttentionOptions& o, int64_t n) {
   const int64_t h = o.heads, d = head_dim_of(o.head_dim, o.dim, h), dv = o.value_dim ? o.value_dim : d;
   const int64_t m = feature_count(o.feature_map, d);
   const int64_t width = dv + (o.normalize == LinearNormalize::sum ? 1 : 0);  // the denominator is a column of ones
-  Cost c = 2 * dense(o.dim, h * d, o.linear_bias, n) + dense(o.dim, h * dv, o.linear_bias, n) +
-           dense(h * dv, o.dim, o.linear_bias, n) + norm_cost(o.output_norm, dv);
+  Cost c = 2 * dense(o.dim, h * d, o.qkv_bias, n) + dense(o.dim, h * dv, o.qkv_bias, n) +
+           dense(h * dv, o.dim, o.out_bias, n) + norm_cost(o.output_norm, dv);
   const MapSize map = feature_map_size(o.feature_map, d);
   c += {.parameters = map.parameters * (o.tie_feature_map ? 1 : 2), .flops = 2 * n * h * map.flops};
   if (o.decay == LinearDecay::learned) c += parameters_only(h);
@@ -174,12 +183,11 @@ Cost cost(const AttentionGateOptions& o, int64_t dim, int64_t heads, int64_t hea
 
 Cost cost(const MultiHeadAttentionOptions& given, int64_t n, int64_t context_length) {
   const MultiHeadAttentionOptions o = detail::checked(given);
-  const bool cross = o.context_dim > 0;
-  const int64_t source = cross ? o.context_dim : o.dim, keys = cross ? context_length : n;
-  const int64_t q_width = o.heads * o.head_dim, kv_width = o.kv_heads * (o.head_dim + o.value_dim);
+  const HeadsOptions& h = o.heads;
+  const bool cross = h.context_dim > 0;
+  const int64_t keys = cross ? context_length : n;
   const int64_t global = std::count_if(o.global.begin(), o.global.end(), [n](int64_t p) { return p < n; });
-  Cost c = dense(o.dim, q_width, false, n) + dense(source, kv_width, false, keys) +
-           dense(o.heads * o.value_dim, o.dim, false, n);
+  Cost c = heads_cost(h, n, keys);
   for (const AttentionGateOptions& g : o.gates) {
     const detail::GateSizes s = detail::gate_sizes(o, g.position);
     const bool key_side = g.position == GatePosition::g2 || g.position == GatePosition::g3;
@@ -187,15 +195,15 @@ Cost cost(const MultiHeadAttentionOptions& given, int64_t n, int64_t context_len
   }
   // Keys a query sees: those of the window, every dilation-th, and the global ones; global queries see all.
   int64_t seen = (keys + o.dilation - 1) / o.dilation;
-  if (o.window > 0) seen = std::min(seen, o.causal ? o.window : 2 * o.window - 1);
+  if (o.window > 0) seen = std::min(seen, h.causal ? o.window : 2 * o.window - 1);
   seen = std::min(seen + global, keys);
-  c += map_cost(o.heads, (n - global) * seen + global * keys, o.head_dim, o.value_dim);
+  c += map_cost(h.heads, (n - global) * seen + global * keys, h.head_dim, h.value_dim);
   if (o.separate_global_projections)
-    c += dense(o.dim, q_width, false, global) + dense(source, kv_width, false, keys) +
-         map_cost(o.heads, global * keys, o.head_dim, o.value_dim);
+    c += dense(h.dim, h.heads * h.head_dim, false, global) + dense(h.dim, cached(h, 1), false, keys) +
+         map_cost(h.heads, global * keys, h.head_dim, h.value_dim);
   const int64_t reach = (o.window - 1) * o.dilation + 1;
   const int64_t kept = o.window > 0 && o.global.empty() ? std::min(keys, reach) : keys;
-  if (cross || (o.causal && !o.separate_global_projections)) c += stream(kept * kv_width);
+  if (cross || (h.causal && !o.separate_global_projections)) c += stream(cached(h, kept));
   c.parameters = parameter_count(o);
   return c;
 }
@@ -207,38 +215,36 @@ Cost cost(const AttentionStackOptions& o, int64_t n) {
 }
 
 Cost cost(const GatedAttentionOptions& o, int64_t n) {
-  const int64_t d = head_dim_of(o.head_dim, o.dim, o.heads), width = o.heads * d;
-  Cost c = 3 * dense(o.dim, width, o.linear_bias, n) + map_cost(o.heads, n * n, d, d);
-  if (o.project_out) c += dense(width, o.dim, o.linear_bias, n);
+  const HeadsOptions h = checked_heads("cost", o.heads);
+  Cost c = heads_cost(h, n, n) + map_cost(h.heads, n * n, h.head_dim, h.value_dim);
   AttentionGateOptions gate{.granularity = o.granularity};
   gate.bias = true;
-  if (o.output != OutputGate::none) c += cost(gate, o.output == OutputGate::from_query ? width : o.dim, o.heads, d, n);
-  c += (o.gate_query + o.gate_key + o.gate_value) * cost(gate, o.dim, o.heads, d, n);
-  if (o.causal) c += stream(n * 2 * width);
-  return c;
+  const int64_t output_source = o.output == OutputGate::from_query ? h.heads * h.head_dim : h.dim;
+  if (o.output != OutputGate::none) c += cost(gate, output_source, h.heads, h.value_dim, n);
+  if (o.gate_query) c += cost(gate, h.dim, h.heads, h.head_dim, n);
+  if (o.gate_key) c += cost(gate, h.dim, h.kv_heads, h.head_dim, n);
+  if (o.gate_value) c += cost(gate, h.dim, h.kv_heads, h.value_dim, n);
+  return h.causal ? c + stream(cached(h, n)) : c;
 }
 
 Cost cost(const GatedCrossAttentionOptions& o, int64_t m, int64_t n) {
-  const int64_t d = head_dim_of(o.head_dim, o.dim, o.heads), dv = o.value_dim ? o.value_dim : d;
-  const int64_t width = o.heads * d, values = o.heads * dv, context = o.context_dim ? o.context_dim : o.dim;
-  Cost c = dense(o.dim, width, o.linear_bias, m) + dense(context, width, o.linear_bias, n) +
-           dense(context, values, o.linear_bias, n) + map_cost(o.heads, m * n, d, dv);
-  if (o.project_out) c += dense(values, o.dim, o.linear_bias, m);
-  if (o.reading == CrossGate::flamingo) return c + parameters_only(1) + stream(n * (width + values));
-  const int64_t rows = o.reading == CrossGate::pooled ? 1 : m, scores = width + (dv != d ? values : 0);
+  const HeadsOptions h = checked_heads("cost", o.heads, {.cross = true});
+  const int64_t width = h.heads * h.head_dim, values = h.heads * h.value_dim;
+  Cost c = heads_cost(h, m, n) + map_cost(h.heads, m * n, h.head_dim, h.value_dim);
+  if (o.reading == CrossGate::flamingo) return c + parameters_only(1) + stream(cached(h, n));
+  const int64_t rows = o.reading == CrossGate::pooled ? 1 : m, scores = width + (values != width ? values : 0);
   c += dense(width, scores, true, rows) + Cost{.extra_elements = rows * scores};
-  if (o.reading == CrossGate::per_query) c += stream(n * (width + values));  // the encoded context
+  if (o.reading == CrossGate::per_query) c += stream(cached(h, n));  // the encoded context
   return c;
 }
 
 Cost cost(const FusedAttentionOptions& o, int64_t n) {
-  const int64_t d = head_dim_of(o.head_dim, o.dim, o.heads), width = o.heads * d;
-  const int64_t scores = o.gate == FusedGate::per_channel ? width : o.gate == FusedGate::per_head ? o.heads : 1;
-  Cost c = 3 * dense(o.dim, width, o.linear_bias, n) + dense(o.dim, scores, true, n) + map_cost(o.heads, n * n, d, d) +
-           linear_cost(o.heads, n, d, d + 1, o.causal ? o.chunk : 0) + Cost{.extra_elements = n * scores};
-  if (o.project_out) c += dense(width, o.dim, o.linear_bias, n);
-  if (o.causal) c += stream(n * 2 * width + width * (d + 1));
-  return c;
+  const HeadsOptions h = checked_heads("cost", o.heads);
+  const int64_t d = h.head_dim, dv = h.value_dim;
+  const int64_t scores = o.gate == FusedGate::per_channel ? h.heads * dv : o.gate == FusedGate::per_head ? h.heads : 1;
+  Cost c = heads_cost(h, n, n) + dense(h.dim, scores, true, n) + map_cost(h.heads, n * n, d, dv) +
+           linear_cost(h.heads, n, d, dv + 1, h.causal ? o.chunk : 0) + Cost{.extra_elements = n * scores};
+  return h.causal ? c + stream(cached(h, n) + h.heads * d * (dv + 1)) : c;
 }
 
 Cost cost(const GatedResidualOptions& o, int64_t n) {

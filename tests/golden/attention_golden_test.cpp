@@ -87,15 +87,15 @@ const bool off_by_one = register_golden({"softmax_off1", [](const GoldenCase& c,
 
 /// The layer of a case: weights, RoPE, heads.
 MultiHeadAttention layer_of(const GoldenCase& c, MultiHeadAttentionOptions o, DType dtype) {
-  o.dim = c.get("x").dim(1);
-  o.heads = static_cast<int64_t>(c.number("h")), o.kv_heads = static_cast<int64_t>(c.number("g"));
-  o.head_dim = c.get("wq").dim(1) / o.heads;
-  o.use_rope = c.text("rope") == "half";
-  o.dtype = dtype;
+  o.heads.dim = c.get("x").dim(1);
+  o.heads.heads = static_cast<int64_t>(c.number("h")), o.heads.kv_heads = static_cast<int64_t>(c.number("g"));
+  o.heads.head_dim = c.get("wq").dim(1) / o.heads.heads;
+  o.heads.use_rope = c.text("rope") == "half";
+  o.heads.dtype = dtype;
   Rng rng(1);
   MultiHeadAttention a(o, rng);
-  a.q.weight = c.get("wq", dtype), a.k.weight = c.get("wk", dtype), a.v.weight = c.get("wv", dtype);
-  a.out.weight = c.get("wo", dtype);
+  a.heads.q.weight = c.get("wq", dtype), a.heads.k.weight = c.get("wk", dtype), a.heads.v.weight = c.get("wv", dtype);
+  a.heads.out.weight = c.get("wo", dtype);
   if (!a.gates.empty()) a.gates[0].map.weight = c.get("wg", dtype);
   return a;
 }
@@ -112,12 +112,12 @@ Tensor streamed(const MultiHeadAttention& a, const Tensor& x) {
 }
 
 const bool shared_heads = register_golden({"gqa_", [](const GoldenCase& c, DType dtype) -> GoldenResults {
-  MultiHeadAttentionOptions o{.dim = 1};
-  o.causal = c.number("causal") != 0;
+  MultiHeadAttentionOptions o{.heads = {.dim = 1}};
+  o.heads.causal = c.number("causal") != 0;
   const MultiHeadAttention a = layer_of(c, o, dtype);
   const Tensor x = c.get("x", dtype);
   GoldenResults results{{"out", whole(a, x)}};
-  if (o.causal) results.emplace_back("out (streamed)", streamed(a, x));
+  if (o.heads.causal) results.emplace_back("out (streamed)", streamed(a, x));
   return results;
 }});
 
@@ -130,8 +130,8 @@ MultiHeadAttention gated_layer_of(const GoldenCase& c, DType dtype) {
   g.mode = says("_add_") ? GateMode::add : GateMode::multiply;
   g.activation = says("ns_sigmoid") ? Act::ns_sigmoid : says("silu") ? Act::silu : Act::sigmoid;
   g.sharing = says("_sh1") ? GateSharing::scores : GateSharing::none;
-  MultiHeadAttentionOptions o{.dim = 1};
-  o.causal = true, o.qk_norm = !says("_qn0"), o.gates = {g};
+  MultiHeadAttentionOptions o{.heads = {.dim = 1}};
+  o.heads.causal = true, o.qk_norm = !says("_qn0"), o.gates = {g};
   MultiHeadAttention a = layer_of(c, o, dtype);
   if (o.qk_norm) a.q_norm.options.eps = a.k_norm.options.eps = c.number("qk_norm_eps");
   return a;
@@ -147,7 +147,8 @@ const bool gated_gradient = register_golden({"grad_qwen_", [](const GoldenCase& 
   MultiHeadAttention a = gated_layer_of(c, dtype);
   Tensor x = c.get("x", dtype);
   const std::vector<std::pair<std::string, Tensor*>> inputs{
-      {"d_x", &x}, {"d_wq", &a.q.weight}, {"d_wk", &a.k.weight}, {"d_wv", &a.v.weight}, {"d_wo", &a.out.weight},
+      {"d_x", &x}, {"d_wq", &a.heads.q.weight}, {"d_wk", &a.heads.k.weight}, {"d_wv", &a.heads.v.weight}, {"d_wo",
+          &a.heads.out.weight},
       {"d_wg", &a.gates[0].map.weight}};
   std::vector<Tensor> wanted;
   for (const auto& [name, tensor] : inputs) wanted.push_back(tensor->requires_grad_());

@@ -18,9 +18,9 @@ const bool cross = register_golden({"gated_cross", [](const GoldenCase& c, DType
   for (CrossGate reading : {CrossGate::per_query, CrossGate::pooled}) {
     Rng rng(1);
     const int64_t d = c.get("wg").dim(0);
-    GatedCrossAttentionOptions o{.dim = d, .reading = reading, .project_out = false, .dtype = dtype};
+    GatedCrossAttentionOptions o{.heads = {.dim = d, .project_out = false, .dtype = dtype}, .reading = reading};
     GatedCrossAttention l(o, rng);
-    l.query.weight = l.key.weight = l.value.weight = eye(d, d, {dtype});
+    l.heads.q.weight = l.heads.k.weight = l.heads.v.weight = eye(d, d, {dtype});
     l.gate.weight = c.get("wg", dtype);
     auto batched = [&](const char* name) { return unsqueeze(c.get(name, dtype), 0); };
     // K and V are different matrices, so they cannot come from one context: memory takes them as they are.
@@ -32,11 +32,12 @@ const bool cross = register_golden({"gated_cross", [](const GoldenCase& c, DType
 
 FusedAttention fused_of(const GoldenCase& c, DType dtype) {
   Rng rng(1);
-  FusedAttentionOptions o{.dim = c.get("wq").dim(0), .head_dim = c.get("wq").dim(1), .causal = true, .chunk = 4};
-  o.eps = 0, o.project_out = false, o.dtype = dtype;
+  FusedAttentionOptions o{.heads = {.dim = c.get("wq").dim(0), .head_dim = c.get("wq").dim(1), .causal = true},
+                          .chunk = 4};
+  o.eps = 0, o.heads.project_out = false, o.heads.dtype = dtype;
   FusedAttention l(o, rng);
-  l.query.weight = c.get("wq", dtype).requires_grad_(), l.key.weight = c.get("wk", dtype).requires_grad_();
-  l.value.weight = c.get("wv", dtype).requires_grad_(), l.gate.weight = c.get("wg", dtype).requires_grad_();
+  l.heads.q.weight = c.get("wq", dtype).requires_grad_(), l.heads.k.weight = c.get("wk", dtype).requires_grad_();
+  l.heads.v.weight = c.get("wv", dtype).requires_grad_(), l.gate.weight = c.get("wg", dtype).requires_grad_();
   return l;
 }
 
@@ -49,7 +50,7 @@ const bool gradients = register_golden({"grad_fused_causal", [](const GoldenCase
   const FusedAttention l = fused_of(c, dtype);
   Tensor x = c.get("x", dtype).requires_grad_();
   const Tensor out = select(l(unsqueeze(x, 0)), 0, 0);
-  const std::vector<Tensor> g = grad({out}, {x, l.query.weight, l.key.weight, l.value.weight, l.gate.weight},
+  const std::vector<Tensor> g = grad({out}, {x, l.heads.q.weight, l.heads.k.weight, l.heads.v.weight, l.gate.weight},
                                      {.grad_outputs = {c.get("cot", dtype)}});
   return {{"out", out}, {"d_x", g[0]}, {"d_wq", g[1]}, {"d_wk", g[2]}, {"d_wv", g[3]}, {"d_wg", g[4]}};
 }, 1e-6});

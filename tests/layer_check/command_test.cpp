@@ -147,9 +147,9 @@ TEST_CASE("layer_check: buffers that options determine may be left out", "[layer
   Case c{"retention",
          R"({"dim": 4, "heads": 2, "expand_v": 1, "group_norm": "rms_plain", "gate": false})",
          {{"input.x", random({1, 3, 4})},
-          {"param.query.weight", random({4, 4})},
-          {"param.key.weight", random({4, 4})},
-          {"param.value.weight", random({4, 4})},
+          {"param.q.weight", random({4, 4})},
+          {"param.k.weight", random({4, 4})},
+          {"param.v.weight", random({4, 4})},
           {"param.out.weight", random({4, 4})}}};
   const auto without = outputs(c);
   CHECK_FALSE(without.contains("grad.param.log_gamma"));

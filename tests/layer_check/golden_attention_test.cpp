@@ -169,9 +169,9 @@ TEST_CASE("layer_check: golden textbook gates", "[layer_check]") {
                     R"({"dim": 4, "context_dim": 8, "project_out": false, "reading": ")" + std::string(reading) + "\"}",
                     {{"input.x", batched(cross.get("q"))},
                      {"input.context", batched(cat({cross.get("k"), cross.get("v")}, 1))},
-                     {"param.query.weight", one},
-                     {"param.key.weight", cat({one, none}, 0)},
-                     {"param.value.weight", cat({none, one}, 0)},
+                     {"param.q.weight", one},
+                     {"param.k.weight", cat({one, none}, 0)},
+                     {"param.v.weight", cat({none, one}, 0)},
                      {"param.gate.weight", cross.get("wg")},
                      {"param.gate.bias", zeros({4}, {f64})}}};
     check_golden(cross, reading, unbatched(outputs(call).at("output")));
@@ -181,9 +181,9 @@ TEST_CASE("layer_check: golden textbook gates", "[layer_check]") {
     Case call{"fused_attention",
               R"({"dim": 8, "head_dim": 5, "causal": true, "eps": 0, "project_out": false})",
               {{"input.x", batched(c.get("x"))},
-               {"param.query.weight", c.get("wq")},
-               {"param.key.weight", c.get("wk")},
-               {"param.value.weight", c.get("wv")},
+               {"param.q.weight", c.get("wq")},
+               {"param.k.weight", c.get("wk")},
+               {"param.v.weight", c.get("wv")},
                {"param.gate.weight", c.get("wg")},
                {"param.gate.bias", zeros({5}, {f64})}}};
     if (c.has("cot")) call.tensors["cotangent"] = batched(c.get("cot"));
@@ -191,7 +191,7 @@ TEST_CASE("layer_check: golden textbook gates", "[layer_check]") {
     check_golden(c, "out", unbatched(got.at("output")));
     if (!c.has("cot")) continue;
     check_gradient(c, "d_x", unbatched(got.at("grad.input.x")));
-    for (const auto& [w, path] : {std::pair{"d_wq", "query"}, {"d_wk", "key"}, {"d_wv", "value"}, {"d_wg", "gate"}})
+    for (const auto& [w, path] : {std::pair{"d_wq", "q"}, {"d_wk", "k"}, {"d_wv", "v"}, {"d_wg", "gate"}})
       check_gradient(c, w, got.at(std::string("grad.param.") + path + ".weight"));
   }
 }

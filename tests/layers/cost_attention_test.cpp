@@ -28,8 +28,8 @@ int64_t peak_bytes(const std::function<void()>& f) {
 /// 2·rows·in·out of each dense map: those of K, V and their gates read the n rows of the context, others m.
 int64_t projection_flops(const MultiHeadAttention& layer, int64_t m, int64_t n) {
   int64_t flops = 0;
-  for (const Linear* f : {&layer.q, &layer.out}) flops += 2 * m * f->weight.numel();
-  for (const Linear* f : {&layer.k, &layer.v}) flops += 2 * n * f->weight.numel();
+  for (const Linear* f : {&layer.heads.q, &layer.heads.out}) flops += 2 * m * f->weight.numel();
+  for (const Linear* f : {&layer.heads.k, &layer.heads.v}) flops += 2 * n * f->weight.numel();
   for (const AttentionGate& g : layer.gates) {
     const bool key_side = g.options.position == GatePosition::g2 || g.options.position == GatePosition::g3;
     if (g.map.weight.defined()) flops += 2 * (key_side ? n : m) * g.map.weight.numel();
@@ -47,8 +47,9 @@ TEST_CASE("cost: multi-head attention, its gates and its cache", "[cost]") {
   for (int64_t kv_heads : {1, 2, 4})
     for (GatePosition position : kPositions)
       for (int bits = 0; bits < 32; ++bits) {
-        MultiHeadAttentionOptions o{.dim = 8, .heads = 4, .kv_heads = kv_heads, .value_dim = bits & 1 ? 3 : 0};
-        o.causal = bits & 2, o.qkv_bias = bits & 1, o.out_bias = bits & 8, o.qk_norm = bits & 4;
+        MultiHeadAttentionOptions o{.heads = {.dim = 8, .heads = 4, .kv_heads = kv_heads,
+                                              .value_dim = bits & 1 ? 3 : 0}};
+        o.heads.causal = bits & 2, o.heads.qkv_bias = bits & 1, o.heads.out_bias = bits & 8, o.qk_norm = bits & 4;
         o.norm = bits & 4 ? NormKind::rms : NormKind::none, o.sandwich_norm = o.norm == NormKind::rms && bits & 8;
         o.sink = bits & 1 ? AttentionSink::learned : AttentionSink::none;
         if (bits & 8) {
@@ -68,7 +69,7 @@ TEST_CASE("cost: multi-head attention, its gates and its cache", "[cost]") {
         int64_t scores = 0;
         for (const AttentionGate& g : layer.gates) scores += g.scores(zeros({1, n, 8})).numel();
         CHECK(c.extra_elements == scores);
-        if (!o.causal) {
+        if (!o.heads.causal) {
           CHECK(c.state == 0);
           continue;
         }
@@ -85,7 +86,7 @@ TEST_CASE("cost: windows, dilation, global positions, contexts", "[cost]") {
     for (int64_t window : {0, 1, 5, 50})
       for (int64_t dilation : {1, 3})
         for (const std::vector<int64_t>& global : {std::vector<int64_t>{}, {0, 17}}) {
-          MultiHeadAttentionOptions o{.dim = 8, .heads = 2, .causal = causal};
+          MultiHeadAttentionOptions o{.heads = {.dim = 8, .heads = 2, .causal = causal}};
           o.window = window, o.dilation = dilation, o.global = global;
           const MultiHeadAttention layer(o, rng);
           const Cost c = cost(o, n);
@@ -110,7 +111,7 @@ TEST_CASE("cost: windows, dilation, global positions, contexts", "[cost]") {
           CHECK(c.flops == projection_flops(layer, n, n) + 2 * 2 * pairs * (4 + 4));
           if (causal) CHECK(c.state == layer.step(zeros({1, n, 8}), {}).second.cache.numel());
         }
-  MultiHeadAttentionOptions longformer{.dim = 8, .heads = 2, .window = 3, .global = {0, 5}};
+  MultiHeadAttentionOptions longformer{.heads = {.dim = 8, .heads = 2}, .window = 3, .global = {0, 5}};
   longformer.separate_global_projections = true;
   const MultiHeadAttention layer(longformer, rng);
   CHECK(cost(longformer, n).parameters == count(layer));
@@ -120,14 +121,15 @@ TEST_CASE("cost: windows, dilation, global positions, contexts", "[cost]") {
         projection_flops(layer, n, n) + 2 * (2 * 64 + n * 2 * 64) + 2 * 2 * (local + again) * 8);
   CHECK(cost(longformer, n).state == 0);
 
-  MultiHeadAttentionOptions cross{.dim = 8, .heads = 2, .context_dim = 6};
+  MultiHeadAttentionOptions cross{.heads = {.dim = 8, .heads = 2, .context_dim = 6}};
   cross.gates = {AttentionGateOptions{}, AttentionGateOptions{.position = GatePosition::g2}};
   const MultiHeadAttention reader(cross, rng);
   CHECK(cost(cross, 5, n).parameters == count(reader));
   CHECK(cost(cross, 5, n).flops == projection_flops(reader, 5, n) + 2 * 2 * 5 * n * 8);
   CHECK(cost(cross, 5, n).state == reader.start(zeros({1, n, 6})).cache.numel());
 
-  const AttentionStackOptions stack = hierarchical_options({.dim = 8, .heads = 2, .causal = true}, {2, 3, 0});
+  const AttentionStackOptions stack = hierarchical_options({.heads = {.dim = 8, .heads = 2, .causal = true}}, {2, 3,
+                                                           0});
   const AttentionStack layers(stack, rng);
   int64_t numbers = 0;
   for (const auto& s : layers.step(zeros({1, n, 8}), {}).second.layers) numbers += s.cache.numel();
@@ -138,23 +140,23 @@ TEST_CASE("cost: windows, dilation, global positions, contexts", "[cost]") {
 
 TEST_CASE("cost: the formulas of the complexity table", "[cost]") {
   const int64_t n = 100, d = 64, h = 8;
-  const Cost mha = cost(MultiHeadAttentionOptions{.dim = d, .heads = h, .causal = true}, n);
+  const Cost mha = cost(MultiHeadAttentionOptions{.heads = {.dim = d, .heads = h, .causal = true}}, n);
   CHECK(mha.parameters == 4 * d * d);
   CHECK(mha.flops == 8 * n * d * d + 4 * n * n * d);
   CHECK(mha.attention_elements == h * n * n);
   CHECK(mha.state == 2 * n * d);
   for (int64_t g : {1, 2, 4}) {
-    const Cost gqa = cost(MultiHeadAttentionOptions{.dim = d, .heads = h, .kv_heads = g, .causal = true}, n);
+    const Cost gqa = cost(MultiHeadAttentionOptions{.heads = {.dim = d, .heads = h, .kv_heads = g, .causal = true}}, n);
     CHECK(gqa.parameters == 2 * d * d + 2 * d * d * g / h);  // d²(1 + 2g/h) and Wo
     CHECK(gqa.flops == 4 * n * d * d * (h + g) / h + 4 * n * n * d);
     CHECK(gqa.state == 2 * n * d * g / h);
   }
-  MultiHeadAttentionOptions window{.dim = d, .heads = h, .causal = true};
+  MultiHeadAttentionOptions window{.heads = {.dim = d, .heads = h, .causal = true}};
   window.window = 10;
   CHECK(cost(window, n).flops == 8 * n * d * d + 4 * n * 10 * d);
   CHECK(cost(window, n).attention_elements == h * n * 10);
   CHECK(cost(window, n).state == 2 * 10 * d);
-  MultiHeadAttentionOptions gated{.dim = d, .heads = h, .causal = true};
+  MultiHeadAttentionOptions gated{.heads = {.dim = d, .heads = h, .causal = true}};
   gated.gates = {AttentionGateOptions{}};
   const Cost more = cost(gated, n);
   CHECK(more.flops - mha.flops == 2 * n * d * d);  // 2nd·h·dk
@@ -168,7 +170,7 @@ TEST_CASE("cost: published numbers", "[cost]") {
   const double quad[] = {0.88, 0.81, 0.73, 0.64, 0.57}, mixed[] = {0.88, 0.97, 1.15, 1.50, 2.21};
   for (int i = 0; i < 5; ++i) {
     const int64_t n = int64_t{512} << i, d = 768;
-    const Cost attention = cost(MultiHeadAttentionOptions{.dim = d, .heads = 12}, n);
+    const Cost attention = cost(MultiHeadAttentionOptions{.heads = {.dim = d, .heads = 12}}, n);
     const Cost transformer = attention + cost(GluOptions{.dim = d, .hidden = 2048}, n);
     const auto over = [&](const Cost& c) {
       return static_cast<double>(transformer.flops) / static_cast<double>((2 * c).flops);
@@ -182,23 +184,23 @@ TEST_CASE("cost: published numbers", "[cost]") {
   bare.norm = NormKind::none;
   CHECK(static_cast<double>(cost(bare, 1).parameters) / (12.0 * 768 * 768) == Approx(0.514).margin(0.0005));
   // GPT-3's cache in 16 bits: 49152 bytes a token and layer (SPEC E27), and a 96th of it with one KV head.
-  const MultiHeadAttentionOptions gpt3{.dim = 12288, .heads = 96, .causal = true};
+  const MultiHeadAttentionOptions gpt3{.heads = {.dim = 12288, .heads = 96, .causal = true}};
   MultiHeadAttentionOptions mqa = gpt3;
-  mqa.kv_heads = 1;
+  mqa.heads.kv_heads = 1;
   CHECK(2 * cost(gpt3, 1).state == 49152);
   CHECK(cost(gpt3, 7).state == 96 * cost(mqa, 7).state);
   // QKV parameters saved by one KV head: 64.6 %, 65.6 %, 66.0 % for 32, 64, 96 heads.
   const std::pair<int64_t, double> saved[] = {{32, 0.646}, {64, 0.656}, {96, 0.660}};
   for (auto [h, share] : saved) {
     const int64_t d = 128 * h;
-    MultiHeadAttentionOptions many{.dim = d, .heads = h}, one = many;
-    one.kv_heads = 1;
+    MultiHeadAttentionOptions many{.heads = {.dim = d, .heads = h}}, one = many;
+    one.heads.kv_heads = 1;
     const auto difference = static_cast<double>(cost(many, 1).parameters - cost(one, 1).parameters);
     CHECK(difference / (3.0 * static_cast<double>(d) * static_cast<double>(d)) == Approx(share).margin(0.0005));
   }
   // The gates of the paper's 24-layer model, in millions (SPEC §20.1; row 9 lists 100, which is 100.7).
   const AttentionGateOptions headwise{.granularity = GateGranularity::headwise};
-  const MultiHeadAttentionOptions plain{.dim = 2048, .heads = 32, .kv_heads = 4, .head_dim = 128};
+  const MultiHeadAttentionOptions plain{.heads = {.dim = 2048, .heads = 32, .kv_heads = 4, .head_dim = 128}};
   auto added = [&](AttentionGateOptions g, GatePosition p) {
     MultiHeadAttentionOptions o = plain;
     g.position = p, o.gates = {g};
@@ -227,7 +229,7 @@ TEST_CASE("cost: memory of attention maps, measured", "[cost]") {
     attention(q, k, v), attention_reference(q, k, v);  // once, so that caches and threads are there
     reference[i] = peak_bytes([&] { attention_reference(q, k, v); });
     tiled[i] = peak_bytes([&] { attention(q, k, v); });
-    const int64_t map = 4 * cost(MultiHeadAttentionOptions{.dim = 64, .heads = h}, n).attention_elements;
+    const int64_t map = 4 * cost(MultiHeadAttentionOptions{.heads = {.dim = 64, .heads = h}}, n).attention_elements;
     const int64_t output = 4 * h * n * 16;
     INFO("n " << n << ", map " << map << ", reference " << reference[i] << ", tiled " << tiled[i]);
     CHECK(reference[i] >= map);

@@ -84,7 +84,7 @@ TEST_CASE("cost: GAU", "[cost]") {
   CHECK(c.flops == 12 * long_n * d * d + 2 * long_n * d * s + 2 * long_n * long_n * (s + 2 * d));
   CHECK(c.attention_elements == long_n * long_n);
   CHECK(cost(o, 1).state == 1664);  // a token; two GAUs replace one layer: 2.17 times the cache of MHA
-  const Cost mha = cost(MultiHeadAttentionOptions{.dim = d, .heads = 12, .causal = true}, 1);
+  const Cost mha = cost(MultiHeadAttentionOptions{.heads = {.dim = d, .heads = 12, .causal = true}}, 1);
   CHECK(2.0 * 1664 / static_cast<double>(mha.state) == Approx(2.17).margin(0.005));
 
   for (int64_t context : {0, 5})
@@ -150,7 +150,7 @@ TEST_CASE("cost: linear attention, GLA, retention", "[cost]") {
       LinearAttentionOptions o{.dim = d, .heads = 2, .value_dim = bits & 1 ? 5 : 0};
       o.feature_map.kind = kind, o.feature_map.features = bits & 2 ? 4 : 0, o.feature_map.heads = bits & 4 ? 2 : 0;
       const bool random = kind == FeatureMapKind::favor || kind == FeatureMapKind::fourier;
-      o.tie_feature_map = random || bits & 8, o.linear_bias = bits & 1, o.chunk = 4;
+      o.tie_feature_map = random || bits & 8, o.qkv_bias = o.out_bias = bits & 1, o.chunk = 4;
       o.feature_map.bias = bits & 1, o.output_norm = bits & 2 ? NormKind::rms : NormKind::none;
       o.normalize = bits & 4 ? LinearNormalize::none : LinearNormalize::sum;
       o.direction = bits & 8 ? LinearDirection::causal : LinearDirection::full;
@@ -202,22 +202,23 @@ TEST_CASE("cost: linear attention, GLA, retention", "[cost]") {
 TEST_CASE("cost: textbook gates", "[cost]") {
   const int64_t n = 7;
   for (int bits = 0; bits < 32; ++bits) {
-    GatedAttentionOptions o{.dim = 6, .heads = 2, .head_dim = bits & 1 ? 4 : 0, .causal = bool(bits & 2)};
+    GatedAttentionOptions o{.heads = {.dim = 6, .heads = 2, .head_dim = bits & 1 ? 4 : 0, .causal = bool(bits & 2)}};
     o.output = bits & 4 ? OutputGate::from_query : bits & 8 ? OutputGate::none : OutputGate::from_input;
-    o.gate_query = bits & 8, o.gate_value = bits & 16, o.linear_bias = bits & 1, o.project_out = bits & 2;
+    o.gate_query = bits & 8, o.gate_value = bits & 16, o.heads.qkv_bias = o.heads.out_bias = bits & 1,
+        o.heads.project_out = bits & 2;
     o.granularity = bits & 16 ? GateGranularity::headwise : GateGranularity::elementwise;
     const int64_t width = bits & 1 ? 8 : 6;
     CHECK(beside_projections<GatedAttention>(o, n) == 4 * n * n * width);
     CHECK(cost(o, n).attention_elements == 2 * n * n);
     Rng rng(1);
-    CHECK(cost(o, n).state == (o.causal ? state_after(GatedAttention(o, rng), 6, n).numel() : 0));
+    CHECK(cost(o, n).state == (o.heads.causal ? state_after(GatedAttention(o, rng), 6, n).numel() : 0));
 
-    FusedAttentionOptions f{.dim = 6, .heads = 2, .head_dim = bits & 1 ? 4 : 0, .causal = bool(bits & 2)};
+    FusedAttentionOptions f{.heads = {.dim = 6, .heads = 2, .head_dim = bits & 1 ? 4 : 0, .causal = bool(bits & 2)}};
     f.gate = bits & 4 ? FusedGate::per_token : bits & 8 ? FusedGate::per_head : FusedGate::per_channel;
-    f.linear_bias = bits & 1, f.project_out = bits & 16, f.chunk = 4;
-    const int64_t d = width / 2, sums = 4 * n * 2 * d * (d + 1) + (f.causal ? 2 * n * 4 * 2 * (2 * d + 1) : 0);
+    f.heads.qkv_bias = f.heads.out_bias = bits & 1, f.heads.project_out = bits & 16, f.chunk = 4;
+    const int64_t d = width / 2, sums = 4 * n * 2 * d * (d + 1) + (f.heads.causal ? 2 * n * 4 * 2 * (2 * d + 1) : 0);
     CHECK(beside_projections<FusedAttention>(f, n) == 4 * n * n * width + sums);
-    if (f.causal) {
+    if (f.heads.causal) {
       const FusedAttention::State s = state_after(FusedAttention(f, rng), 6, n);
       CHECK(cost(f, n).state == s.cache.numel() + s.sums.numel());
     } else {
@@ -226,21 +227,23 @@ TEST_CASE("cost: textbook gates", "[cost]") {
   }
   for (CrossGate reading : {CrossGate::per_query, CrossGate::pooled, CrossGate::literal, CrossGate::flamingo})
     for (int bits = 0; bits < 8; ++bits) {
-      GatedCrossAttentionOptions o{.dim = 6, .context_dim = bits & 1 ? 5 : 0, .heads = 2, .reading = reading};
-      o.value_dim = bits & 2 ? 4 : 0, o.linear_bias = bits & 4, o.project_out = bits & 4;
+      GatedCrossAttentionOptions o{.heads = {.dim = 6, .heads = 2, .context_dim = bits & 1 ? 5 : 0},
+                                   .reading = reading};
+      o.heads.value_dim = bits & 2 ? 4 : 0, o.heads.qkv_bias = o.heads.out_bias = bits & 4,
+          o.heads.project_out = bits & 4;
       const int64_t m = reading == CrossGate::literal ? n : 4;
       Rng rng(1);
       const GatedCrossAttention layer(o, rng);
       const Cost c = cost(o, m, n);
       CHECK(c.parameters == count(layer));
-      int64_t flops = projection_flops(layer, m) + 2 * 2 * m * n * (3 + layer.options.value_dim);
-      for (const Linear* f : {&layer.key, &layer.value}) flops += 2 * (n - m) * f->weight.numel();
+      int64_t flops = projection_flops(layer, m) + 2 * 2 * m * n * (3 + layer.options.heads.value_dim);
+      for (const Linear* f : {&layer.heads.k, &layer.heads.v}) flops += 2 * (n - m) * f->weight.numel();
       if (reading == CrossGate::pooled)
         for (const Linear* f : {&layer.gate, &layer.value_gate})
           if (f->weight.defined()) flops += 2 * (1 - m) * f->weight.numel();
       CHECK(c.flops == flops);
       CHECK(c.attention_elements == 2 * m * n);
-      const GatedCrossAttention::Memory memory = layer.encode(zeros({1, n, layer.options.context_dim}));
+      const GatedCrossAttention::Memory memory = layer.encode(zeros({1, n, layer.options.heads.context_dim}));
       const bool by_row = reading == CrossGate::per_query || reading == CrossGate::flamingo;
       CHECK(c.state == (by_row ? numbers({memory.keys, memory.values}) : 0));
     }

@@ -13,7 +13,7 @@ namespace {
 constexpr FusedGate kGates[] = {FusedGate::per_channel, FusedGate::per_head, FusedGate::per_token};
 
 FusedAttention make(FusedAttentionOptions o, Rand& rand) {
-  o.dtype = f64;
+  o.heads.dtype = f64;
   Rng rng(1);
   return randomised(FusedAttention(o, rng), rand);
 }
@@ -39,15 +39,16 @@ Matrix linear_attention(const Matrix& q, const Matrix& k, const Matrix& v, doubl
 
 Matrix reference(const FusedAttention& l, const Matrix& x, const std::vector<bool>& real) {
   const FusedAttentionOptions& o = l.options;
-  const auto d = static_cast<std::size_t>(o.head_dim);
-  const Matrix q = linear_reference(l.query, x), k = linear_reference(l.key, x), v = linear_reference(l.value, x);
+  const auto d = static_cast<std::size_t>(o.heads.head_dim);
+  const Matrix q = linear_reference(l.heads.q, x), k = linear_reference(l.heads.k, x), v = linear_reference(l.heads.v,
+      x);
   const Matrix g = with_sigmoid(linear_reference(l.gate, x));
-  Matrix y = matrix(static_cast<int64_t>(x.size()), o.heads * o.head_dim);
-  for (std::size_t head = 0; head < static_cast<std::size_t>(o.heads); ++head) {
+  Matrix y = matrix(static_cast<int64_t>(x.size()), o.heads.heads * o.heads.head_dim);
+  for (std::size_t head = 0; head < static_cast<std::size_t>(o.heads.heads); ++head) {
     Matrix qh = columns(q, head * d, d), kh = columns(k, head * d, d);
     const Matrix vh = columns(v, head * d, d);
-    if (o.use_rope) qh = rope_reference(qh, o.rope), kh = rope_reference(kh, o.rope);
-    const auto sees = sees_causal(o.causal, real);
+    if (o.heads.use_rope) qh = rope_reference(qh, o.heads.rope), kh = rope_reference(kh, o.heads.rope);
+    const auto sees = sees_causal(o.heads.causal, real);
     const Matrix soft = softmax_attention(qh, kh, vh, sees), lin = linear_attention(qh, kh, vh, o.eps, sees);
     for (std::size_t i = 0; i < x.size(); ++i)
       for (std::size_t c = 0; c < d; ++c) {
@@ -56,7 +57,7 @@ Matrix reference(const FusedAttention& l, const Matrix& x, const std::vector<boo
         y[i][head * d + c] = g[i][column] * soft[i][c] + (1 - g[i][column]) * lin[i][c];
       }
   }
-  return o.project_out ? linear_reference(l.out, y) : y;
+  return o.heads.project_out ? linear_reference(l.heads.out, y) : y;
 }
 Tensor reference(const FusedAttention& l, const Tensor& x, const Tensor& mask = {}) {
   return each_sequence(x, mask, [&](const Matrix& m, const std::vector<bool>& real) { return reference(l, m, real); });
@@ -66,15 +67,17 @@ std::vector<FusedAttentionOptions> all_options() {
   std::vector<FusedAttentionOptions> all;
   for (FusedGate gate : kGates)
     for (int bits = 0; bits < 8; ++bits) {
-      FusedAttentionOptions o{.dim = 4, .heads = 2};
-      o.gate = gate, o.causal = bits & 1, o.use_rope = bits & 2, o.linear_bias = bits & 4;
-      o.project_out = bits % 3 != 1, o.chunk = 2, o.eps = bits & 4 ? 1e-2 : 0;
+      FusedAttentionOptions o{.heads = {.dim = 4, .heads = 2}};
+      o.gate = gate, o.heads.causal = bits & 1, o.heads.use_rope = bits & 2,
+          o.heads.qkv_bias = o.heads.out_bias = bits & 4;
+      o.heads.project_out = bits % 3 != 1, o.chunk = 2, o.eps = bits & 4 ? 1e-2 : 0;
       all.push_back(o);
     }
   return all;
 }
 std::string describe(const FusedAttentionOptions& o) {
-  return str("gate ", static_cast<int>(o.gate), " causal ", o.causal, " rope ", o.use_rope, " bias ", o.linear_bias);
+  return str("gate ", static_cast<int>(o.gate), " causal ", o.heads.causal, " rope ", o.heads.use_rope, " bias ",
+             o.heads.qkv_bias);
 }
 
 }  // namespace
@@ -93,7 +96,7 @@ TEST_CASE("fused attention: every gate equals loops", "[gates]") {
 TEST_CASE("fused attention: gradients and their gradients", "[gates]") {
   int count = 0;
   for (FusedAttentionOptions o : all_options()) {
-    o.dim = 2, o.head_dim = 2;
+    o.heads.dim = 2, o.heads.head_dim = 2;
     Rand rand(static_cast<uint64_t>(++count));
     const FusedAttention l = make(o, rand);
     INFO(describe(o));
@@ -105,7 +108,7 @@ TEST_CASE("fused attention: gradients and their gradients", "[gates]") {
 
 TEST_CASE("fused attention: streaming equals the full pass", "[gates][streaming]") {
   for (FusedAttentionOptions o : all_options()) {
-    if (!o.causal) continue;
+    if (!o.heads.causal) continue;
     o.chunk = 4;
     Rand rand(3);
     const FusedAttention l = make(o, rand);
@@ -115,7 +118,7 @@ TEST_CASE("fused attention: streaming equals the full pass", "[gates][streaming]
       CHECK(max_abs_diff(streamed(l, x, sizes), full) < 1e-12);
   }
   Rand rand(4);
-  const FusedAttention l = make({.dim = 6, .heads = 2, .head_dim = 5, .causal = true}, rand);
+  const FusedAttention l = make({.heads = {.dim = 6, .heads = 2, .head_dim = 5, .causal = true}}, rand);
   const Tensor x = random_tensor({3, 9, 6}, f64, rand);
   check_causal(l, x);
   const FusedAttention::State state = l.step(x, {}).second;
@@ -128,7 +131,7 @@ TEST_CASE("fused attention: streaming equals the full pass", "[gates][streaming]
   CHECK(max_abs_diff(yb, narrow(l(cat({x, b}, 1)), 1, 9, 1)) < 1e-12);
   CHECK(l.step(narrow(x, 1, 0, 0), state).first.shape() == Shape{3, 0, 6});
   CHECK(max_abs_diff(l.step(a, l.step(narrow(x, 1, 0, 0), state).second).first, ya) == 0);
-  CHECK_THROWS_WITH(make({.dim = 6}, rand).step(x, {}), Contains("causal"));
+  CHECK_THROWS_WITH(make({.heads = {.dim = 6}}, rand).step(x, {}), Contains("causal"));
   CHECK_THROWS_WITH(l.step(narrow(a, 0, 0, 1), state), Contains("[1,"));
 }
 
@@ -141,7 +144,7 @@ TEST_CASE("fused attention: padding, even NaN, changes nothing", "[gates]") {
     // A sequence without any real key: 0 from both kinds of attention.
     const Tensor nobody = prefix_mask(5, 0, 5);
     const Tensor y = l(random_tensor({2, 5, 4}, f64, rand), nobody);
-    const Tensor want = l.out.bias.defined() && o.project_out ? l.out.bias : zeros({1}, {f64});
+    const Tensor want = l.heads.out.bias.defined() && o.heads.project_out ? l.heads.out.bias : zeros({1}, {f64});
     CHECK(max_abs(select(y, 0, 0) - want) == 0);
   }
 }
@@ -170,7 +173,7 @@ TEST_CASE("fused attention: the function itself ignores NaN behind the mask, wit
 
 TEST_CASE("fused attention: long sequences in f32, dropout, sizes", "[gates]") {
   Rng rng(1);
-  const FusedAttention l({.dim = 16, .heads = 2, .causal = true}, rng);
+  const FusedAttention l({.heads = {.dim = 16, .heads = 2, .causal = true}}, rng);
   Rand rand(6);
   const Tensor x = random_tensor({1, 300, 16}, f32, rand);
   const Tensor y = l(x);
@@ -180,24 +183,27 @@ TEST_CASE("fused attention: long sequences in f32, dropout, sizes", "[gates]") {
   CHECK(max_abs_diff(streamed(l, x, {200, 1, 7}), y) < 1e-5 * max_abs(y));
 
   CHECK(count(l) == 5 * 256 + 16);
-  CHECK(count(FusedAttention({.dim = 16, .heads = 2, .gate = FusedGate::per_head}, rng)) == 4 * 256 + 2 * 16 + 2);
-  CHECK(count(FusedAttention({.dim = 16, .heads = 2, .gate = FusedGate::per_token}, rng)) == 4 * 256 + 16 + 1);
-  CHECK(FusedAttention({.dim = 4, .gate = FusedGate::per_token, .gate_bias = 3}, rng).gate.bias.item() == 3);
+  CHECK(count(FusedAttention({.heads = {.dim = 16, .heads = 2}, .gate = FusedGate::per_head},
+                             rng)) == 4 * 256 + 2 * 16 + 2);
+  CHECK(count(FusedAttention({.heads = {.dim = 16, .heads = 2}, .gate = FusedGate::per_token},
+                             rng)) == 4 * 256 + 16 + 1);
+  CHECK(FusedAttention({.heads = {.dim = 4}, .gate = FusedGate::per_token, .gate_bias = 3}, rng).gate.bias.item() == 3);
 
-  const FusedAttention dropping({.dim = 16, .heads = 2, .attention_dropout = 0.5}, rng);
+  const FusedAttention dropping({.heads = {.dim = 16, .heads = 2, .attention_dropout = 0.5}}, rng);
   Rng a(3), b(3);
   CHECK(same_bits(dropping(x, {}, &a), dropping(x, {}, &b)));
   CHECK_FALSE(same_bits(dropping(x, {}, &a), dropping(x)));
   for (auto [batch, n] : {std::pair<int64_t, int64_t>{0, 3}, {2, 0}, {2, 1}})
     for (bool causal : {false, true})
-      CHECK(FusedAttention({.dim = 4, .causal = causal}, rng)(zeros({batch, n, 4})).shape() == Shape{batch, n, 4});
+      CHECK(FusedAttention({.heads = {.dim = 4, .causal = causal}}, rng)(zeros({batch, n, 4})).shape() == Shape{batch,
+            n, 4});
 }
 
 TEST_CASE("fused attention: what is refused, and by which words", "[gates]") {
   Rng rng(1);
-  CHECK_THROWS_WITH(FusedAttention({.dim = 5, .heads = 2}, rng), Contains("heads=2") && Contains("dim=5"));
-  CHECK_THROWS_AS(FusedAttention({.dim = 4, .chunk = 0}, rng), ValueError);
-  const FusedAttention l({.dim = 4}, rng);
+  CHECK_THROWS_WITH(FusedAttention({.heads = {.dim = 5, .heads = 2}}, rng), Contains("heads=2") && Contains("dim=5"));
+  CHECK_THROWS_AS(FusedAttention({.heads = {.dim = 4}, .chunk = 0}, rng), ValueError);
+  const FusedAttention l({.heads = {.dim = 4}}, rng);
   CHECK_THROWS_AS(l(ones({2, 4})), ShapeError);
   CHECK_THROWS_WITH(l(ones({2, 3, 5})), Contains("[2,3,5]"));
   CHECK_THROWS_WITH(l(ones({2, 3, 4}), ones({3}) > 0.0), Contains("[3]") && Contains("[2,3,4]"));

@@ -14,7 +14,7 @@ namespace {
 constexpr CrossGate kReadings[] = {CrossGate::per_query, CrossGate::pooled, CrossGate::literal, CrossGate::flamingo};
 
 GatedCrossAttention make(GatedCrossAttentionOptions o, Rand& rand) {
-  o.dtype = f64;
+  o.heads.dtype = f64;
   Rng rng(1);
   return randomised(GatedCrossAttention(o, rng), rand);
 }
@@ -23,9 +23,9 @@ GatedCrossAttention make(GatedCrossAttentionOptions o, Rand& rand) {
 Matrix reference(const GatedCrossAttention& l, const Matrix& x, const Matrix& context,
                  const std::vector<bool>& real_key, const std::vector<bool>& real_query) {
   const GatedCrossAttentionOptions& o = l.options;
-  const auto d = static_cast<std::size_t>(o.head_dim), dv = static_cast<std::size_t>(o.value_dim);
-  const Matrix q = linear_reference(l.query, x), k = linear_reference(l.key, context);
-  const Matrix v = linear_reference(l.value, context);
+  const auto d = static_cast<std::size_t>(o.heads.head_dim), dv = static_cast<std::size_t>(o.heads.value_dim);
+  const Matrix q = linear_reference(l.heads.q, x), k = linear_reference(l.heads.k, context);
+  const Matrix v = linear_reference(l.heads.v, context);
   Matrix source = q;
   if (o.reading == CrossGate::pooled) {
     std::vector<double> mean(q[0].size(), 0.0);
@@ -40,8 +40,8 @@ Matrix reference(const GatedCrossAttention& l, const Matrix& x, const Matrix& co
     g = with_sigmoid(linear_reference(l.gate, source));
     gv = l.value_gate.weight.defined() ? with_sigmoid(linear_reference(l.value_gate, source)) : g;
   }
-  Matrix y = matrix(static_cast<int64_t>(x.size()), o.heads * o.value_dim);
-  for (std::size_t head = 0; head < static_cast<std::size_t>(o.heads); ++head)
+  Matrix y = matrix(static_cast<int64_t>(x.size()), o.heads.heads * o.heads.value_dim);
+  for (std::size_t head = 0; head < static_cast<std::size_t>(o.heads.heads); ++head)
     for (std::size_t i = 0; i < x.size(); ++i) {
       Matrix keys = columns(k, head * d, d), values = columns(v, head * dv, dv);
       for (std::size_t j = 0; j < keys.size() && !g.empty(); ++j) {
@@ -53,7 +53,7 @@ Matrix reference(const GatedCrossAttention& l, const Matrix& x, const Matrix& co
                                            [&](std::size_t, std::size_t j) { return real_key[j]; });
       for (std::size_t c = 0; c < dv; ++c) y[i][head * dv + c] = one[0][c];
     }
-  if (o.project_out) y = linear_reference(l.out, y);
+  if (o.heads.project_out) y = linear_reference(l.heads.out, y);
   if (o.reading == CrossGate::flamingo)
     for (auto& row : y)
       for (double& value : row) value *= std::tanh(l.alpha.item());
@@ -82,15 +82,16 @@ std::vector<GatedCrossAttentionOptions> all_options() {
   std::vector<GatedCrossAttentionOptions> all;
   for (CrossGate reading : kReadings)
     for (int bits = 0; bits < 8; ++bits) {
-      GatedCrossAttentionOptions o{.dim = 4, .context_dim = bits & 1 ? 3 : 0, .heads = bits & 2 ? 2 : 1};
-      o.reading = reading, o.value_dim = bits & 4 ? 3 : 0;
-      o.project_out = bits % 3 != 1, o.linear_bias = bits % 2 == 0;
+      GatedCrossAttentionOptions o{.heads = {.dim = 4, .heads = bits & 2 ? 2 : 1, .context_dim = bits & 1 ? 3 : 0}};
+      o.reading = reading, o.heads.value_dim = bits & 4 ? 3 : 0;
+      o.heads.project_out = bits % 3 != 1, o.heads.qkv_bias = o.heads.out_bias = bits % 2 == 0;
       all.push_back(o);
     }
   return all;
 }
 std::string describe(const GatedCrossAttentionOptions& o) {
-  return str(name_of(o.reading), " heads ", o.heads, " value_dim ", o.value_dim, " context_dim ", o.context_dim);
+  return str(name_of(o.reading), " heads ", o.heads.heads, " value_dim ", o.heads.value_dim, " context_dim ",
+             o.heads.context_dim);
 }
 
 }  // namespace
@@ -100,7 +101,8 @@ TEST_CASE("gated cross attention: every reading equals its definition", "[gates]
     Rand rand(2);
     const GatedCrossAttention l = make(o, rand);
     const int64_t m = o.reading == CrossGate::literal ? 6 : 4;
-    const Tensor x = random_tensor({2, m, 4}, f64, rand), c = random_tensor({2, 6, l.options.context_dim}, f64, rand);
+    const Tensor x = random_tensor({2, m, 4}, f64, rand), c = random_tensor({2, 6, l.options.heads.context_dim}, f64,
+        rand);
     const Tensor key_mask = prefix_mask(6, 4, 6), query_mask = prefix_mask(m, m - 1, m);
     INFO(describe(o));
     CHECK(max_abs_diff(l(x, c), reference(l, x, c)) < 1e-12);
@@ -113,14 +115,14 @@ TEST_CASE("gated cross attention: every reading equals its definition", "[gates]
 TEST_CASE("gated cross attention: gradients and their gradients", "[gates]") {
   int count = 0;
   for (GatedCrossAttentionOptions o : all_options()) {
-    if (o.heads == 2 && o.context_dim != 0) continue;
-    o.dim = 2, o.head_dim = 2;
+    if (o.heads.heads == 2 && o.heads.context_dim != 0) continue;
+    o.heads.dim = 2, o.heads.head_dim = 2;
     Rand rand(static_cast<uint64_t>(++count));
     const GatedCrossAttention l = make(o, rand);
     const int64_t m = o.reading == CrossGate::literal ? 3 : 2;
     INFO(describe(o));
     check_layer_gradients<GatedCrossAttention>(
-        l, {random_tensor({1, m, 2}, f64, rand), random_tensor({1, 3, l.options.context_dim}, f64, rand)},
+        l, {random_tensor({1, m, 2}, f64, rand), random_tensor({1, 3, l.options.heads.context_dim}, f64, rand)},
         [](const GatedCrossAttention& g, const std::vector<Tensor>& v) { return g(v[0], v[1]); }, count % 2 == 0);
   }
 }
@@ -128,7 +130,7 @@ TEST_CASE("gated cross attention: gradients and their gradients", "[gates]") {
 TEST_CASE("gated cross attention: a gate of one query may stay outside the sums", "[gates][identity]") {
   // g ⊙ Attn(g ⊙ Q, K, V), in ops, against the definition with a gated copy of all keys for each query above.
   Rand rand(3);
-  const GatedCrossAttention l = make({.dim = 4, .heads = 2}, rand);
+  const GatedCrossAttention l = make({.heads = {.dim = 4, .heads = 2}}, rand);
   const Tensor x = random_tensor({2, 5, 4}, f64, rand), c = random_tensor({2, 7, 4}, f64, rand);
   check_identity("gates: per-query cross gate = g * Attn(g * Q, K, V)", l(x, c), reference(l, x, c), 1e-12);
   const Tensor unused = prefix_mask(7, 7, 7);
@@ -142,7 +144,8 @@ TEST_CASE("gated cross attention: padding, even NaN, changes nothing", "[gates]"
     const int64_t m = o.reading == CrossGate::literal ? 5 : 4, real = o.reading == CrossGate::literal ? 3 : 2;
     const Tensor nan = Tensor::from(std::vector<double>{NAN}, {1});
     const Tensor key_mask = prefix_mask(5, 3, 5), query_mask = prefix_mask(m, real, m);
-    const Tensor x = random_tensor({2, m, 4}, f64, rand), c = random_tensor({2, 5, l.options.context_dim}, f64, rand);
+    const Tensor x = random_tensor({2, m, 4}, f64, rand), c = random_tensor({2, 5, l.options.heads.context_dim}, f64,
+        rand);
     const Tensor dirty_x = where(unsqueeze(query_mask, -1), x, nan), dirty_c = where(unsqueeze(key_mask, -1), c, nan);
     INFO(describe(o));
     const Tensor y = l(dirty_x, dirty_c, key_mask, query_mask);
@@ -162,7 +165,8 @@ TEST_CASE("gated cross attention: queries one by one", "[gates][streaming]") {
     if (o.reading != CrossGate::per_query && o.reading != CrossGate::flamingo) continue;
     Rand rand(5);
     const GatedCrossAttention l = make(o, rand);
-    const Tensor x = random_tensor({2, 4, 4}, f64, rand), c = random_tensor({2, 6, l.options.context_dim}, f64, rand);
+    const Tensor x = random_tensor({2, 4, 4}, f64, rand), c = random_tensor({2, 6, l.options.heads.context_dim}, f64,
+        rand);
     const GatedCrossAttention::Memory memory = l.encode(c);
     std::vector<Tensor> rows;
     for (int64_t i = 0; i < 4; ++i) rows.push_back(l.attend(narrow(x, 1, i, 1), memory));
@@ -172,21 +176,23 @@ TEST_CASE("gated cross attention: queries one by one", "[gates][streaming]") {
 
 TEST_CASE("gated cross attention: initial values, sizes, dropout", "[gates]") {
   Rng rng(1);
-  const GatedCrossAttention flamingo({.dim = 4, .reading = CrossGate::flamingo}, rng);
+  const GatedCrossAttention flamingo({.heads = {.dim = 4}, .reading = CrossGate::flamingo}, rng);
   CHECK(max_abs(flamingo(ones({2, 3, 4}), ones({2, 5, 4}))) == 0);  // x + y starts as x
   CHECK(count(flamingo) == 4 * 16 + 1);
-  CHECK(count(GatedCrossAttention({.dim = 4}, rng)) == 5 * 16 + 4);
-  CHECK(count(GatedCrossAttention({.dim = 4, .context_dim = 3, .heads = 2, .head_dim = 5, .value_dim = 6}, rng)) ==
+  CHECK(count(GatedCrossAttention({.heads = {.dim = 4}}, rng)) == 5 * 16 + 4);
+  CHECK(count(GatedCrossAttention({.heads = {.dim = 4, .heads = 2, .head_dim = 5, .value_dim = 6, .context_dim = 3}},
+                                  rng)) ==
         4 * 10 + 3 * 10 + 3 * 12 + 12 * 4 + (10 * 10 + 10) + (10 * 12 + 12));
-  CHECK(GatedCrossAttention({.dim = 4, .gate_bias = 2}, rng).gate.bias.to_vector() == std::vector<float>(4, 2.f));
-  const GatedCrossAttention l({.dim = 4, .attention_dropout = 0.5}, rng);
+  CHECK(GatedCrossAttention({.heads = {.dim = 4}, .gate_bias = 2}, rng).gate.bias.to_vector() == std::vector<float>(4,
+        2.f));
+  const GatedCrossAttention l({.heads = {.dim = 4, .attention_dropout = 0.5}}, rng);
   Rand rand(1);
   const Tensor x = random_tensor({2, 3, 4}, f32, rand), c = random_tensor({2, 5, 4}, f32, rand);
   Rng a(3), b(3);
   CHECK(same_bits(l(x, c, {}, {}, &a), l(x, c, {}, {}, &b)));
   CHECK_FALSE(same_bits(l(x, c, {}, {}, &a), l(x, c)));
   for (CrossGate reading : kReadings) {
-    const GatedCrossAttention g({.dim = 4, .reading = reading}, rng);
+    const GatedCrossAttention g({.heads = {.dim = 4}, .reading = reading}, rng);
     CHECK(g(ones({0, 3, 4}), ones({0, 3, 4})).shape() == Shape{0, 3, 4});
     CHECK(g(ones({2, 1, 4}), ones({2, 1, 4})).shape() == Shape{2, 1, 4});
     CHECK(g(ones({2, 0, 4}), ones({2, 0, 4})).shape() == Shape{2, 0, 4});
@@ -196,15 +202,16 @@ TEST_CASE("gated cross attention: initial values, sizes, dropout", "[gates]") {
 
 TEST_CASE("gated cross attention: what is refused, and by which words", "[gates]") {
   Rng rng(1);
-  CHECK_THROWS_WITH(GatedCrossAttention({.dim = 5, .heads = 2}, rng), Contains("heads=2") && Contains("dim=5"));
-  CHECK_THROWS_AS(GatedCrossAttention({.dim = -1}, rng), ValueError);
-  const GatedCrossAttention l({.dim = 4, .context_dim = 3}, rng);
+  CHECK_THROWS_WITH(GatedCrossAttention({.heads = {.dim = 5, .heads = 2}}, rng), Contains("heads=2") &&
+                    Contains("dim=5"));
+  CHECK_THROWS_AS(GatedCrossAttention({.heads = {.dim = -1}}, rng), ValueError);
+  const GatedCrossAttention l({.heads = {.dim = 4, .context_dim = 3}}, rng);
   CHECK_THROWS_AS(l(ones({2, 3, 5}), ones({2, 6, 3})), ShapeError);
   CHECK_THROWS_WITH(l(ones({2, 3, 5}), ones({2, 6, 3})), Contains("[2,3,5]"));
   CHECK_THROWS_WITH(l(ones({2, 3, 4}), ones({2, 6, 4})), Contains("context=[2,6,4]"));
   CHECK_THROWS_WITH(l(ones({1, 3, 4}), ones({2, 6, 3})), Contains("[1,3,4]") && Contains("2"));
   CHECK_THROWS_WITH(l(ones({2, 3, 4}), ones({2, 6, 3}), ones({2, 5}) > 0.0), Contains("[2,5]") && Contains("key_mask"));
   CHECK_THROWS_WITH(l(ones({2, 3, 4}), ones({2, 6, 3}), {}, ones({2, 5}) > 0.0), Contains("query_mask"));
-  const GatedCrossAttention literal({.dim = 4, .reading = CrossGate::literal}, rng);
+  const GatedCrossAttention literal({.heads = {.dim = 4}, .reading = CrossGate::literal}, rng);
   CHECK_THROWS_WITH(literal(ones({2, 3, 4}), ones({2, 6, 4})), Contains("literal") && Contains("3") && Contains("6"));
 }

@@ -19,10 +19,10 @@ namespace {
 constexpr double kOpen = 40;  // σ(40) is 1 in f64, σ(−40) = 4e-18
 
 GatedAttentionOptions options(bool causal, GateGranularity granularity, OutputGate output) {
-  GatedAttentionOptions o{.dim = 6, .heads = 2, .head_dim = 4, .causal = causal, .output = output};
+  GatedAttentionOptions o{.heads = {.dim = 6, .heads = 2, .head_dim = 4, .causal = causal}, .output = output};
   o.granularity = granularity;
-  o.use_rope = granularity == GateGranularity::headwise;
-  o.dtype = f64;
+  o.heads.use_rope = granularity == GateGranularity::headwise;
+  o.heads.dtype = f64;
   return o;
 }
 
@@ -51,12 +51,13 @@ void each_layer(const std::function<void(const GatedAttentionOptions&)>& f) {
 Tensor attention_by_ops(const GatedAttention& l, const Tensor& x) {
   const GatedAttentionOptions& o = l.options;
   auto heads = [&](const Linear& f) {
-    Tensor y = transpose(unflatten(f(x), -1, {o.heads, o.head_dim}), 1, 2);
-    return o.use_rope && &f != &l.value ? rope(y, o.rope) : y;
+    Tensor y = transpose(unflatten(f(x), -1, {o.heads.heads, o.heads.head_dim}), 1, 2);
+    return o.heads.use_rope && &f != &l.heads.v ? rope(y, o.heads.rope) : y;
   };
   AttentionOptions a;
-  a.mask.causal = o.causal;
-  return l.out(flatten(transpose(attention(heads(l.query), heads(l.key), heads(l.value), a), 1, 2), 2, 3));
+  a.mask.causal = o.heads.causal;
+  return l.heads.out(flatten(transpose(attention(heads(l.heads.q), heads(l.heads.k), heads(l.heads.v), a), 1, 2), 2,
+                             3));
 }
 
 }  // namespace
@@ -83,7 +84,7 @@ TEST_CASE("gates: doubling W_V undoes a gate of 1/2: the ungated layer is among 
     GatedAttention l = randomised(GatedAttention(o, rng), rand);
     const Tensor x = random_tensor({2, 7, 6}, f64, rand), plain = ungated(l)(x);
     set_gate(*l.output_gate, 0);
-    l.value.weight = l.value.weight * 2.0;
+    l.heads.v.weight = l.heads.v.weight * 2.0;
     check_identity("gates: doubled W_V with g = 1/2 is the ungated layer", l(x), plain, 0);  // powers of two: exactly
   });
 }
@@ -127,14 +128,15 @@ TEST_CASE("gates: residual gates of 0 and 1", "[gates][identity]") {
 TEST_CASE("gates: fused attention with a gate of 1 and of 0", "[gates][identity]") {
   for (bool causal : {false, true})
     for (FusedGate gate : {FusedGate::per_channel, FusedGate::per_head, FusedGate::per_token}) {
-      FusedAttentionOptions o{.dim = 6, .heads = 2, .causal = causal, .gate = gate, .chunk = 3, .dtype = f64};
+      FusedAttentionOptions o{.heads = {.dim = 6, .heads = 2, .causal = causal, .dtype = f64}, .gate = gate,
+                              .chunk = 3};
       Rng rng(1);
       Rand rand(6);
       FusedAttention l = randomised(FusedAttention(o, rng), rand);
       const Tensor x = random_tensor({2, 7, 6}, f64, rand);
       auto heads = [&](const Linear& f) { return transpose(unflatten(f(x), -1, {2, 3}), 1, 2); };
-      auto merged = [&](const Tensor& y) { return l.out(flatten(transpose(y, 1, 2), 2, 3)); };
-      const Tensor q = heads(l.query), k = heads(l.key), v = heads(l.value);
+      auto merged = [&](const Tensor& y) { return l.heads.out(flatten(transpose(y, 1, 2), 2, 3)); };
+      const Tensor q = heads(l.heads.q), k = heads(l.heads.k), v = heads(l.heads.v);
       AttentionOptions a;
       a.mask.causal = causal;
       const Tensor softmax = merged(attention(q, k, v, a));
@@ -157,7 +159,7 @@ TEST_CASE("gates: the gradient of a gate is the output's times the attention", "
   const Tensor x = random_tensor({2, 7, 6}, f64, rand), cotangent = random_tensor({2, 7, 8}, f64, rand);
   Rng rng(1);
   GatedAttentionOptions o = options(true, GateGranularity::elementwise, OutputGate::from_input);
-  o.project_out = false;
+  o.heads.project_out = false;
   const GatedAttention l = randomised(GatedAttention(o, rng), rand);
   const Tensor attended = ungated(l)(x).detach();
   Tensor g = random_tensor({2, 7, 8}, f64, rand, 0, 1).requires_grad_();

@@ -15,7 +15,7 @@ namespace {
 constexpr OutputGate kOutputs[] = {OutputGate::none, OutputGate::from_input, OutputGate::from_query};
 
 GatedAttention make(GatedAttentionOptions o, Rand& rand) {
-  o.dtype = f64;
+  o.heads.dtype = f64;
   Rng rng(1);
   return randomised(GatedAttention(o, rng), rand);
 }
@@ -23,8 +23,9 @@ GatedAttention make(GatedAttentionOptions o, Rand& rand) {
 /// One sequence, from the formulas of SPEC §12.1 and §12.2.
 Matrix reference(const GatedAttention& l, const Matrix& x, const std::vector<bool>& real) {
   const GatedAttentionOptions& o = l.options;
-  const auto d = static_cast<std::size_t>(o.head_dim), n = x.size();
-  const Matrix q = linear_reference(l.query, x), k = linear_reference(l.key, x), v = linear_reference(l.value, x);
+  const auto d = static_cast<std::size_t>(o.heads.head_dim), n = x.size();
+  const Matrix q = linear_reference(l.heads.q, x), k = linear_reference(l.heads.k, x), v = linear_reference(l.heads.v,
+      x);
   auto gated = [&](const std::optional<AttentionGate>& gate, Matrix y, const Matrix& source, std::size_t head) {
     if (!gate) return y;
     const Matrix g = with_sigmoid(linear_reference(gate->map, source));
@@ -33,18 +34,18 @@ Matrix reference(const GatedAttention& l, const Matrix& x, const std::vector<boo
         y[i][c] *= o.granularity == GateGranularity::headwise ? g[i][head] : g[i][head * d + c];
     return y;
   };
-  Matrix y = matrix(static_cast<int64_t>(n), o.heads * o.head_dim);
-  for (std::size_t head = 0; head < static_cast<std::size_t>(o.heads); ++head) {
+  Matrix y = matrix(static_cast<int64_t>(n), o.heads.heads * o.heads.head_dim);
+  for (std::size_t head = 0; head < static_cast<std::size_t>(o.heads.heads); ++head) {
     Matrix qh = gated(l.query_gate, columns(q, head * d, d), x, head);
     Matrix kh = gated(l.key_gate, columns(k, head * d, d), x, head);
     const Matrix vh = gated(l.value_gate, columns(v, head * d, d), x, head);
-    if (o.use_rope) qh = rope_reference(qh, o.rope), kh = rope_reference(kh, o.rope);
-    const Matrix a = gated(l.output_gate, softmax_attention(qh, kh, vh, sees_causal(o.causal, real)),
+    if (o.heads.use_rope) qh = rope_reference(qh, o.heads.rope), kh = rope_reference(kh, o.heads.rope);
+    const Matrix a = gated(l.output_gate, softmax_attention(qh, kh, vh, sees_causal(o.heads.causal, real)),
                            o.output == OutputGate::from_query ? q : x, head);
     for (std::size_t i = 0; i < n; ++i)
       for (std::size_t c = 0; c < d; ++c) y[i][head * d + c] = a[i][c];
   }
-  return o.project_out ? linear_reference(l.out, y) : y;
+  return o.heads.project_out ? linear_reference(l.heads.out, y) : y;
 }
 
 Tensor reference(const GatedAttention& l, const Tensor& x, const Tensor& mask = {}) {
@@ -55,19 +56,20 @@ std::vector<GatedAttentionOptions> all_options() {
   std::vector<GatedAttentionOptions> all;
   for (OutputGate output : kOutputs)
     for (int bits = 0; bits < 32; ++bits) {
-      GatedAttentionOptions o{.dim = 4, .heads = 2};
+      GatedAttentionOptions o{.heads = {.dim = 4, .heads = 2}};
       o.output = output, o.gate_query = bits & 1, o.gate_key = bits & 2, o.gate_value = bits & 4;
       o.granularity = bits & 8 ? GateGranularity::headwise : GateGranularity::elementwise;
-      o.causal = bits & 16;
+      o.heads.causal = bits & 16;
       // The other options in turn.
-      o.use_rope = bits % 3 == 1, o.project_out = bits % 5 != 2, o.linear_bias = bits % 4 == 1;
+      o.heads.use_rope = bits % 3 == 1, o.heads.project_out = bits % 5 != 2,
+          o.heads.qkv_bias = o.heads.out_bias = bits % 4 == 1;
       all.push_back(o);
     }
   return all;
 }
 std::string describe(const GatedAttentionOptions& o) {
   return str("output ", static_cast<int>(o.output), " q ", o.gate_query, " k ", o.gate_key, " v ", o.gate_value,
-             " headwise ", static_cast<int>(o.granularity), " causal ", o.causal, " rope ", o.use_rope);
+             " headwise ", static_cast<int>(o.granularity), " causal ", o.heads.causal, " rope ", o.heads.use_rope);
 }
 
 }  // namespace
@@ -86,8 +88,8 @@ TEST_CASE("gated attention: every combination of gates equals loops", "[gates]")
 TEST_CASE("gated attention: gradients and their gradients", "[gates]") {
   int count = 0;
   for (GatedAttentionOptions o : all_options()) {
-    if (++count % 5 != 1 && !(o.gate_query && o.gate_key && o.gate_value && o.causal)) continue;
-    o.dim = 2, o.head_dim = 2;
+    if (++count % 5 != 1 && !(o.gate_query && o.gate_key && o.gate_value && o.heads.causal)) continue;
+    o.heads.dim = 2, o.heads.head_dim = 2;
     Rand rand(static_cast<uint64_t>(count));
     const GatedAttention l = make(o, rand);
     INFO(describe(o));
@@ -99,7 +101,7 @@ TEST_CASE("gated attention: gradients and their gradients", "[gates]") {
 
 TEST_CASE("gated attention: streaming equals the full pass", "[gates][streaming]") {
   for (GatedAttentionOptions o : all_options()) {
-    if (!o.causal) continue;
+    if (!o.heads.causal) continue;
     Rand rand(5);
     const GatedAttention l = make(o, rand);
     const Tensor x = random_tensor({2, 13, 4}, f64, rand), full = l(x);
@@ -108,14 +110,14 @@ TEST_CASE("gated attention: streaming equals the full pass", "[gates][streaming]
       CHECK(max_abs_diff(streamed(l, x, sizes), full) < 1e-12);
   }
   Rand rand(6);
-  const GatedAttention l = make({.dim = 6, .heads = 2, .causal = true}, rand);
+  const GatedAttention l = make({.heads = {.dim = 6, .heads = 2, .causal = true}}, rand);
   const Tensor x = random_tensor({3, 7, 6}, f64, rand);
   check_causal(l, x);
   const GatedAttention::State state = l.step(x, {}).second;
   CHECK(state.numel() == 3 * 7 * 2 * 6);  // 2·heads·head_dim a token
   CHECK(l.step(narrow(x, 1, 0, 0), state).second.length == 7);
   CHECK_THROWS_WITH(l.step(narrow(x, 0, 0, 1), state), Contains("[1,") && Contains("[3,"));
-  CHECK_THROWS_WITH(make({.dim = 6}, rand).step(x, {}), Contains("causal"));
+  CHECK_THROWS_WITH(make({.heads = {.dim = 6}}, rand).step(x, {}), Contains("causal"));
 }
 
 TEST_CASE("gated attention: padding, even NaN, changes nothing", "[gates]") {
@@ -129,17 +131,18 @@ TEST_CASE("gated attention: padding, even NaN, changes nothing", "[gates]") {
 
 TEST_CASE("gated attention: initial gates, dropout, sizes", "[gates]") {
   Rng rng(1);
-  GatedAttentionOptions o{.dim = 6, .heads = 2, .gate_query = true, .gate_bias = 2.5};
+  GatedAttentionOptions o{.heads = {.dim = 6, .heads = 2}, .gate_query = true, .gate_bias = 2.5};
   const GatedAttention l(o, rng);
   CHECK(max_abs_diff(l.output_gate->map.bias, full({6}, 2.5)) == 0);
   CHECK(max_abs_diff(l.query_gate->map.bias, full({6}, 2.5)) == 0);
   CHECK_FALSE(l.key_gate.has_value());
   CHECK(count(l) == 4 * 36 + 2 * (36 + 6));
-  CHECK(max_abs(GatedAttention({.dim = 6}, rng).output_gate->map.bias) == 0);
-  CHECK(count(GatedAttention({.dim = 6, .heads = 2, .head_dim = 4, .output = OutputGate::from_query}, rng)) ==
+  CHECK(max_abs(GatedAttention({.heads = {.dim = 6}}, rng).output_gate->map.bias) == 0);
+  CHECK(count(GatedAttention({.heads = {.dim = 6, .heads = 2, .head_dim = 4}, .output = OutputGate::from_query},
+                             rng)) ==
         4 * 6 * 8 + 8 * 8 + 8);
 
-  o.attention_dropout = 0.5;
+  o.heads.attention_dropout = 0.5;
   const GatedAttention dropping(o, rng);
   Rand rand(1);
   const Tensor x = random_tensor({2, 6, 6}, f32, rand);
@@ -152,9 +155,9 @@ TEST_CASE("gated attention: initial gates, dropout, sizes", "[gates]") {
 
 TEST_CASE("gated attention: what is refused, and by which words", "[gates]") {
   Rng rng(1);
-  CHECK_THROWS_AS(GatedAttention({.dim = 0}, rng), ValueError);
-  CHECK_THROWS_WITH(GatedAttention({.dim = 5, .heads = 2}, rng), Contains("heads=2") && Contains("dim=5"));
-  const GatedAttention l({.dim = 4, .heads = 2}, rng);
+  CHECK_THROWS_AS(GatedAttention({.heads = {.dim = 0}}, rng), ValueError);
+  CHECK_THROWS_WITH(GatedAttention({.heads = {.dim = 5, .heads = 2}}, rng), Contains("heads=2") && Contains("dim=5"));
+  const GatedAttention l({.heads = {.dim = 4, .heads = 2}}, rng);
   CHECK_THROWS_AS(l(ones({3, 4})), ShapeError);
   CHECK_THROWS_WITH(l(ones({2, 3, 5})), Contains("[2,3,5]") && Contains("gated_attention"));
   CHECK_THROWS_WITH(l(ones({2, 3, 4}), ones({2, 4}) > 0.0), Contains("[2,4]") && Contains("[2,3,4]"));

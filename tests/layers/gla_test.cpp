@@ -22,7 +22,8 @@ Matrix layer_reference(const Gla& g, Matrix x, const std::vector<bool>& real) {
   for (std::size_t i = 0; i < x.size(); ++i)
     if (!real[i]) x[i].assign(x[i].size(), 0.0);
   const auto heads = static_cast<std::size_t>(o.heads);
-  const Matrix qs = linear_reference(g.query, x), ks = linear_reference(g.key, x), vs = linear_reference(g.value, x);
+  const Matrix qs = linear_reference(g.heads.q, x), ks = linear_reference(g.heads.k, x),
+      vs = linear_reference(g.heads.v, x);
   Matrix z = linear_reference(g.gate_up, o.gate == GlaGate::per_channel ? linear_reference(g.gate_down, x) : x);
   for (auto& row : z)
     for (double& v : row) v = std::log(std::pow(1 / (1 + std::exp(-v)), 1 / o.gate_temperature));
@@ -40,7 +41,7 @@ Matrix layer_reference(const Gla& g, Matrix x, const std::vector<bool>& real) {
     for (std::size_t i = 0; i < all.size(); ++i)
       for (std::size_t c = 0; c < all[i].size(); ++c) all[i][c] *= gate[i][c] / (1 + std::exp(-gate[i][c]));
   }
-  return linear_reference(g.out, all);
+  return linear_reference(g.heads.out, all);
 }
 Tensor layer_reference(const Gla& g, const Tensor& x, const Tensor& key_mask) {
   return each_linear_sequence(
@@ -125,7 +126,8 @@ TEST_CASE("GLA: the two layers agree where they must", "[gla][identity]") {
     GlaOptions o{.dim = 6, .heads = 2, .expand_k = 1, .gate = gate, .gate_temperature = 1, .norm = NormKind::rms_plain};
     o.chunk = 4, o.dtype = f64;
     Gla gla(o, rng);
-    gla.query = retention.query, gla.key = retention.key, gla.value = retention.value, gla.out = retention.out;
+    gla.heads.q = retention.heads.q, gla.heads.k = retention.heads.k, gla.heads.v = retention.heads.v,
+        gla.heads.out = retention.heads.out;
     gla.output_gate = retention.gate;
     gla.gate_up.weight = zeros(gla.gate_up.weight.shape(), {f64});
     const int64_t width = gla.gate_up.bias.dim(0) / 2;
@@ -242,7 +244,8 @@ TEST_CASE("Gla: padding and causality", "[gla]") {
       const Tensor z = g(dirty, mask);
       CHECK(max_abs_diff(narrow(narrow(z, 0, 1, 1), 1, 0, 4), alone) < 1e-12);
       CHECK(max_abs_diff(narrow(z, 0, 0, 1), narrow(y, 0, 0, 1)) < 1e-12);
-      for (const Tensor& d : grad({sum(real_rows(z, mask))}, {dirty, g.query.weight, g.gate_up.weight, g.value.weight}))
+      for (const Tensor& d : grad({sum(real_rows(z, mask))}, {dirty, g.heads.q.weight, g.gate_up.weight,
+                                                              g.heads.v.weight}))
         CHECK(all(isfinite(d)).item() == 1);
     }
     // In front and in between: a padded step forgets nothing.

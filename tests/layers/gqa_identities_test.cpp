@@ -15,22 +15,22 @@ using Catch::Matchers::Contains;
 namespace {
 
 MultiHeadAttentionOptions shared_heads(int64_t heads, int64_t kv_heads, bool causal) {
-  MultiHeadAttentionOptions o{.dim = 6, .heads = heads, .kv_heads = kv_heads, .head_dim = 4, .value_dim = 3};
-  o.causal = causal, o.use_rope = true;
+  MultiHeadAttentionOptions o{.heads = {.dim = 6, .heads = heads, .kv_heads = kv_heads, .head_dim = 4, .value_dim = 3}};
+  o.heads.causal = causal, o.heads.use_rope = true;
   return o;
 }
 
 /// Head by head: single-head attention on slices of the weights, K and V from head kv_of(h).
 Tensor head_by_head(const MultiHeadAttention& a, const Tensor& x, const std::function<int64_t(int64_t)>& kv_of) {
   AttentionOptions o;
-  o.mask.causal = a.options.causal;
+  o.mask.causal = a.options.heads.causal;
   std::vector<Tensor> heads;
-  for (int64_t h = 0; h < a.options.heads; ++h) {
-    const Tensor q = rope(matmul(x, narrow(a.q.weight, 1, h * 4, 4)));
-    const Tensor k = rope(matmul(x, narrow(a.k.weight, 1, kv_of(h) * 4, 4)));
-    heads.push_back(attention(q, k, matmul(x, narrow(a.v.weight, 1, kv_of(h) * 3, 3)), o));
+  for (int64_t h = 0; h < a.options.heads.heads; ++h) {
+    const Tensor q = rope(matmul(x, narrow(a.heads.q.weight, 1, h * 4, 4)));
+    const Tensor k = rope(matmul(x, narrow(a.heads.k.weight, 1, kv_of(h) * 4, 4)));
+    heads.push_back(attention(q, k, matmul(x, narrow(a.heads.v.weight, 1, kv_of(h) * 3, 3)), o));
   }
-  return matmul(cat(heads, -1), a.out.weight);
+  return matmul(cat(heads, -1), a.heads.out.weight);
 }
 
 Tensor repeated(const Tensor& weight, int64_t heads, int64_t times) {
@@ -61,11 +61,11 @@ TEST_CASE("gqa: = multi-head attention whose K and V weights repeat", "[attentio
         if (heads % g != 0) continue;
         Rand rand(2);
         MultiHeadAttentionOptions o = shared_heads(heads, g, causal);
-        o.qkv_bias = o.qk_norm = true;
+        o.heads.qkv_bias = o.qk_norm = true;
         const MultiHeadAttention gqa = random_attention(o, rand);
         MultiHeadAttention mha = gqa;
-        mha.options.kv_heads = heads;
-        for (Linear* map : {&mha.k, &mha.v}) {
+        mha.options.heads.kv_heads = heads;
+        for (Linear* map : {&mha.heads.k, &mha.heads.v}) {
           map->weight = repeated(map->weight, g, heads / g);
           map->bias = repeated(map->bias, g, heads / g);
         }
@@ -78,7 +78,7 @@ TEST_CASE("gqa: the cache holds 2·g·n·dk numbers", "[attention][identity]") {
   // GPT-3 (SPEC §18, E27): 2·96·128 a token and layer; one group divides it by 96.
   for (int64_t g : {1, 2, 4})
     for (int64_t n : {1, 7, 33}) {
-      MultiHeadAttentionOptions o{.dim = 6, .heads = 4, .kv_heads = g, .head_dim = 5, .causal = true};
+      MultiHeadAttentionOptions o{.heads = {.dim = 6, .heads = 4, .kv_heads = g, .head_dim = 5, .causal = true}};
       Rng rng(1);
       const auto state = MultiHeadAttention(o, rng).step(zeros({1, n, 6}), {}).second;
       const auto off = static_cast<double>(state.cache.numel() - 2 * g * n * 5);
@@ -92,7 +92,7 @@ TEST_CASE("gqa: mean-pooling equal heads changes nothing", "[attention][identity
     for (bool causal : {false, true}) {
       Rand rand(3);
       MultiHeadAttentionOptions o = shared_heads(4, groups, causal);
-      o.qkv_bias = o.qk_norm = true;
+      o.heads.qkv_bias = o.qk_norm = true;
       o.gates = {{.position = GatePosition::g2, .bias = true},
                  {.position = GatePosition::g3, .granularity = GateGranularity::headwise},
                  {.position = GatePosition::g2, .input_independent = true},
@@ -100,8 +100,8 @@ TEST_CASE("gqa: mean-pooling equal heads changes nothing", "[attention][identity
       if (causal) o.gates.clear(), o.window = 3, o.global = {1}, o.separate_global_projections = true;
       const MultiHeadAttention few = random_attention(o, rand);
       MultiHeadAttention many = few;  // with every KV head of `few` several times
-      many.options.kv_heads = 4;
-      for (Linear* map : {&many.k, &many.v, &many.global_k, &many.global_v})
+      many.options.heads.kv_heads = 4;
+      for (Linear* map : {&many.heads.k, &many.heads.v, &many.global_k, &many.global_v})
         for (Tensor* t : {&map->weight, &map->bias})
           if (t->defined()) *t = repeated(*t, groups, 4 / groups);
       for (AttentionGate& gate : many.gates) {
@@ -112,7 +112,7 @@ TEST_CASE("gqa: mean-pooling equal heads changes nothing", "[attention][identity
       }
       const Tensor x = random_tensor({2, 9, 6}, f64, rand), y = many(x);
       const MultiHeadAttention pooled = pool_kv_heads(many, groups);
-      CHECK(pooled.options.kv_heads == groups);
+      CHECK(pooled.options.heads.kv_heads == groups);
       check_identity("GQA: mean-pooling identical heads is exact", pooled(x), y, 1e-12);
       check_identity("GQA: mean-pooling identical heads is exact", few(x), y, 1e-12);
     }
@@ -120,15 +120,15 @@ TEST_CASE("gqa: mean-pooling equal heads changes nothing", "[attention][identity
 
 TEST_CASE("gqa: pooling takes the mean of each group, into tensors of its own", "[attention]") {
   Rand rand(4);
-  MultiHeadAttentionOptions o{.dim = 3, .heads = 4, .head_dim = 2};
+  MultiHeadAttentionOptions o{.heads = {.dim = 3, .heads = 4, .head_dim = 2}};
   o.position_bias = PositionBias::toeplitz, o.max_length = 4;
   const MultiHeadAttention layer = random_attention(o, rand), pooled = pool_kv_heads(layer, 2);
-  const Matrix before = matrix_of(layer.k.weight), after = matrix_of(pooled.k.weight);
+  const Matrix before = matrix_of(layer.heads.k.weight), after = matrix_of(pooled.heads.k.weight);
   for (std::size_t i = 0; i < 3; ++i)
     for (std::size_t g = 0; g < 2; ++g)
       for (std::size_t c = 0; c < 2; ++c)
         CHECK(after[i][g * 2 + c] == Approx((before[i][g * 4 + c] + before[i][g * 4 + 2 + c]) / 2).margin(1e-15));
-  CHECK(same_bits(pooled.q.weight, layer.q.weight));
+  CHECK(same_bits(pooled.heads.q.weight, layer.heads.q.weight));
   CHECK(same_bits(pooled.toeplitz_bias, layer.toeplitz_bias));
   const auto old = parameters(layer), fresh = parameters(pooled);
   REQUIRE(old.size() == fresh.size());
@@ -137,11 +137,11 @@ TEST_CASE("gqa: pooling takes the mean of each group, into tensors of its own", 
     CHECK(fresh[i].tensor.is_contiguous());
     CHECK_FALSE(fresh[i].tensor.shares_storage(old[i].tensor));
   }
-  o.kv_heads = 2;
+  o.heads.kv_heads = 2;
   CHECK(count(pooled) == parameter_count(o));
-  CHECK(layer.options.kv_heads == 4);
-  CHECK(layer.k.weight.dim(1) == 8);
-  CHECK(max_abs_diff(pool_kv_heads(pooled, 1).v.weight, pool_kv_heads(layer, 1).v.weight) < 1e-15);
+  CHECK(layer.options.heads.kv_heads == 4);
+  CHECK(layer.heads.k.weight.dim(1) == 8);
+  CHECK(max_abs_diff(pool_kv_heads(pooled, 1).heads.v.weight, pool_kv_heads(layer, 1).heads.v.weight) < 1e-15);
   CHECK_THROWS_AS(pool_kv_heads(layer, 3), ValueError);
   CHECK_THROWS_WITH(pool_kv_heads(layer, 3), Contains("groups=3") && Contains("kv_heads=4"));
   CHECK_THROWS_AS(pool_kv_heads(layer, 0), ValueError);

@@ -17,7 +17,8 @@ Matrix layer_reference(const LinearAttention& l, Matrix x, const std::vector<boo
   const LinearAttentionOptions& o = l.options;
   for (std::size_t i = 0; i < x.size(); ++i)
     if (!real[i]) x[i].assign(x[i].size(), 0.0);
-  const Matrix qs = linear_reference(l.query, x), ks = linear_reference(l.key, x), vs = linear_reference(l.value, x);
+  const Matrix qs = linear_reference(l.heads.q, x), ks = linear_reference(l.heads.k, x),
+      vs = linear_reference(l.heads.v, x);
   Matrix all;
   const auto heads = static_cast<std::size_t>(o.heads);
   for (std::size_t h = 0; h < heads; ++h) {
@@ -34,7 +35,7 @@ Matrix layer_reference(const LinearAttention& l, Matrix x, const std::vector<boo
     if (o.decay != LinearDecay::none) head.log_decay = Matrix(x.size(), {std::log(gamma)});
     all = beside(all, norm_reference(l.norm, pairs_reference(head, f)));
   }
-  return linear_reference(l.out, all);
+  return linear_reference(l.heads.out, all);
 }
 Tensor layer_reference(const LinearAttention& l, const Tensor& x, const Tensor& key_mask) {
   return each_linear_sequence(
@@ -69,7 +70,7 @@ std::vector<LinearAttentionOptions> samples() {
     o.output_norm = NormKind::rms;
   });
   add([](auto& o) {
-    o.heads = 3, o.head_dim = 2, o.value_dim = 5, o.linear_bias = true, o.output_norm = NormKind::layer;
+    o.heads = 3, o.head_dim = 2, o.value_dim = 5, o.qkv_bias = o.out_bias = true, o.output_norm = NormKind::layer;
   });
   add([](auto& o) { o.feature_map.kind = K::mlp, o.tie_feature_map = false, o.feature_map.heads = 2; });
   add([](auto& o) { o.feature_map = {.kind = K::t2r, .features = 3, .offset = 0.1}, o.tie_feature_map = false; });
@@ -130,7 +131,8 @@ TEST_CASE("LinearAttention: a padded batch is its rows alone, whatever the paddi
       CHECK(max_abs_diff(narrow(narrow(y, 0, 1, 1), 1, 0, 4), alone) < 1e-12);
       CHECK(max_abs_diff(narrow(y, 0, 0, 1), l(narrow(x, 0, 0, 1))) < 1e-12);
       CHECK(max_abs_diff(real_rows(y, mask), real_rows(layer_reference(l, x, mask), mask)) < 1e-11);
-      for (const Tensor& g : grad({sum(real_rows(y, mask))}, {dirty, l.query.weight, l.key.weight, l.value.weight}))
+      for (const Tensor& g : grad({sum(real_rows(y, mask))}, {dirty, l.heads.q.weight, l.heads.k.weight,
+                                                              l.heads.v.weight}))
         CHECK(all(isfinite(g)).item() == 1);
     }
   }
@@ -159,7 +161,8 @@ TEST_CASE("LinearAttention: defaults, counts and initial values", "[linear]") {
   CHECK(l.options.feature_map.kind == K::elu1);
   CHECK(count(l) == 4 * 64 * 64);
   CHECK_FALSE(l.log_decay().defined());
-  CHECK(count(LinearAttention({.dim = 6, .heads = 2, .head_dim = 5, .value_dim = 7, .linear_bias = true}, rng)) ==
+  CHECK(count(LinearAttention({.dim = 6, .heads = 2, .head_dim = 5, .value_dim = 7, .qkv_bias = true,
+                               .out_bias = true}, rng)) ==
         6 * (10 + 10 + 14) + 34 + 14 * 6 + 6);
   const LinearAttention favor({.dim = 64, .heads = 4, .feature_map = {.kind = K::favor}}, rng);
   CHECK(*favor.options.feature_map.input_scale == Approx(0.5));  // 16^{−1/4}

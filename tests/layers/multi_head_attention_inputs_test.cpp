@@ -15,8 +15,8 @@ using namespace sluice::testing;
 TEST_CASE("multi_head_attention: what a call brings equals loops", "[attention]") {
   for (bool causal : {false, true})
     for (int bits = 1; bits < 32; ++bits) {
-      MultiHeadAttentionOptions o{.dim = 6, .heads = 4, .kv_heads = 2, .head_dim = 4};
-      o.causal = causal, o.window = bits % 3 == 0 ? 4 : 0;
+      MultiHeadAttentionOptions o{.heads = {.dim = 6, .heads = 4, .kv_heads = 2, .head_dim = 4}};
+      o.heads.causal = causal, o.window = bits % 3 == 0 ? 4 : 0;
       if (bits % 4 == 1 && !(bits & 8)) o.global = {0, 3}, o.separate_global_projections = true;
       Rand rand(static_cast<uint64_t>(bits));
       const MultiHeadAttention a = random_attention(o, rand);
@@ -36,9 +36,10 @@ TEST_CASE("multi_head_attention: what a call brings equals loops", "[attention]"
 
 TEST_CASE("multi_head_attention: cross attention equals loops", "[attention]") {
   for (int bits = 0; bits < 64; ++bits) {
-    MultiHeadAttentionOptions o{.dim = 6, .heads = 4, .kv_heads = 2, .head_dim = 4, .value_dim = 3, .context_dim = 5};
+    MultiHeadAttentionOptions o{.heads = {.dim = 6, .heads = 4, .kv_heads = 2, .head_dim = 4, .value_dim = 3,
+                                          .context_dim = 5}};
     o.norm = bits & 1 ? NormKind::rms : NormKind::none;
-    o.qk_norm = bits & 1, o.residual = bits & 2;
+    o.qk_norm = bits & 1, o.heads.residual = bits & 2;
     if (bits & 4) o.sink = AttentionSink::learned;
     if (bits & 8)
       for (GatePosition p : {GatePosition::g2, GatePosition::g3, GatePosition::g4, GatePosition::g1})
@@ -62,7 +63,7 @@ TEST_CASE("multi_head_attention: separate global projections begin as the shared
   for (const LayerSample& s : global_samples(true)) {
     Rng rng(1), again(1);
     MultiHeadAttentionOptions o = s.options;
-    o.dtype = f64;
+    o.heads.dtype = f64;
     MultiHeadAttention separate(o, rng);
     o.separate_global_projections = false;
     const MultiHeadAttention shared(o, again);
@@ -76,7 +77,7 @@ TEST_CASE("multi_head_attention: separate global projections begin as the shared
       const bool same = same_bits(select(changed, 1, i), select(y, 1, i));
       CHECK(same == (i != 1 && i != 5));
     }
-    CHECK_FALSE(separate.global_q.weight.shares_storage(separate.q.weight));
+    CHECK_FALSE(separate.global_q.weight.shares_storage(separate.heads.q.weight));
   }
 }
 
@@ -122,7 +123,7 @@ TEST_CASE("multi_head_attention: a padded batch equals its rows alone, and NaN i
 
 TEST_CASE("multi_head_attention: documents are as alone, with positions counted on", "[attention]") {
   Rand rand(17);
-  MultiHeadAttentionOptions o{.dim = 6, .heads = 2, .causal = true, .position_bias = PositionBias::alibi};
+  MultiHeadAttentionOptions o{.heads = {.dim = 6, .heads = 2, .causal = true}, .position_bias = PositionBias::alibi};
   const MultiHeadAttention a = random_attention(o, rand);  // ALiBi sees distances only
   const Tensor x = random_tensor({1, 9, 6}, f64, rand);
   const Tensor at = Tensor::from(std::vector<int64_t>{4, 4, 4, 4, 2, 2, 2, 2, 2}, {1, 9});
@@ -137,7 +138,7 @@ TEST_CASE("multi_head_attention: f32 follows f64", "[attention]") {
     MultiHeadAttention a = random_attention(s.options, rand, 0.3);
     const Tensor x = random_tensor({2, 9, 6}, f64, rand), want = a(x);
     for (const auto& slot : detail::members(a).slots) *slot.tensor = to(slot.tensor->detach(), f32).requires_grad_();
-    a.options.dtype = f32;
+    a.options.heads.dtype = f32;
     const Tensor got = a(to(x, f32));
     INFO(s.name);
     CHECK(got.dtype() == f32);
@@ -148,9 +149,9 @@ TEST_CASE("multi_head_attention: f32 follows f64", "[attention]") {
 TEST_CASE("multi_head_attention: dropout needs a generator, repeats with it, and keeps the mean", "[attention]") {
   for (bool on_weights : {true, false})
     for (bool global : {true, false}) {
-      MultiHeadAttentionOptions o{.dim = 4, .heads = 2, .residual = true};
+      MultiHeadAttentionOptions o{.heads = {.dim = 4, .heads = 2, .residual = true}};
       if (global) o.window = 2, o.global = {2}, o.separate_global_projections = true;
-      (on_weights ? o.attention_dropout : o.dropout) = 0.25;
+      (on_weights ? o.heads.attention_dropout : o.heads.dropout) = 0.25;
       Rand rand(19);
       const MultiHeadAttention a = random_attention(o, rand);
       const Tensor x = random_tensor({2, 5, 4}, f64, rand), still = a(x);

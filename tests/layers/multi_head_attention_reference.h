@@ -71,8 +71,8 @@ inline std::vector<Matrix> projected_reference(const MultiHeadAttention& a, cons
   gates_reference(a, p, false, y, x);
   for (Matrix& h : y) h = norm_reference(norm, h);
   gates_reference(a, p, true, y, x);
-  if (positions && a.options.use_rope)
-    for (Matrix& h : y) h = rope_reference(h, a.options.rope);
+  if (positions && a.options.heads.use_rope)
+    for (Matrix& h : y) h = rope_reference(h, a.options.heads.rope);
   return y;
 }
 
@@ -82,13 +82,13 @@ inline bool visible_reference(const MultiHeadAttentionOptions& o, const Attentio
   auto is_global = [&](std::size_t p) {
     return std::find(o.global.begin(), o.global.end(), static_cast<int64_t>(p)) != o.global.end();
   };
-  if (o.causal && distance < 0) return false;
+  if (o.heads.causal && distance < 0) return false;
   if (!free && !is_global(i) && !is_global(j)) {
     if (o.window > 0 && std::abs(distance) > (o.window - 1) * o.dilation) return false;
     if (distance % o.dilation != 0) return false;
   }
   if (!s.real.empty() && !s.real[j]) return false;
-  const auto& key_segments = o.context_dim > 0 ? s.context_segments : s.segments;
+  const auto& key_segments = o.heads.context_dim > 0 ? s.context_segments : s.segments;
   if (!s.segments.empty() && s.segments[i] != key_segments[j]) return false;
   return !s.allowed || s.allowed(h, i, j);
 }
@@ -99,37 +99,40 @@ inline double bias_reference(const MultiHeadAttention& a, std::size_t h, int dis
     case PositionBias::none: return 0;
     case PositionBias::t5: {
       const auto buckets = static_cast<int>(o.t5.buckets), farthest = static_cast<int>(o.t5.max_distance);
-      const int bucket = t5_reference(distance, o.causal, buckets, farthest);
+      const int bucket = t5_reference(distance, o.heads.causal, buckets, farthest);
       return matrix_of(a.t5_bias)[static_cast<std::size_t>(bucket)][h];
     }
     case PositionBias::toeplitz:
       return matrix_of(a.toeplitz_bias)[h][static_cast<std::size_t>(o.max_length - 1 + distance)];
     case PositionBias::alibi:  // for powers of two
-      return -std::pow(2.0, -8.0 * static_cast<double>(h + 1) / static_cast<double>(o.heads)) * std::abs(distance);
+      return -std::pow(2.0,
+                       -8.0 * static_cast<double>(h + 1) / static_cast<double>(o.heads.heads)) * std::abs(distance);
   }
   return NAN;
 }
 
 inline AttentionResult mha_reference(const MultiHeadAttention& a, const AttentionSequence& s) {
   const MultiHeadAttentionOptions& o = a.options;
-  const bool cross = o.context_dim > 0;
+  const bool cross = o.heads.context_dim > 0;
   const Matrix normed = norm_reference(a.norm, s.x), &source = cross ? s.context : normed;
-  const std::size_t m = s.x.size(), n = source.size(), per_group = static_cast<std::size_t>(o.heads / o.kv_heads);
-  const double scale = o.scale ? *o.scale : 1 / std::sqrt(static_cast<double>(o.head_dim));
+  const std::size_t m = s.x.size(), n = source.size(),
+      per_group = static_cast<std::size_t>(o.heads.heads / o.heads.kv_heads);
+  const double scale = o.scale ? *o.scale : 1 / std::sqrt(static_cast<double>(o.heads.head_dim));
   std::vector<Matrix> attended;
-  std::vector<double> sink(static_cast<std::size_t>(o.heads), o.sink == AttentionSink::off_by_one ? 0 : -INFINITY);
+  std::vector<double> sink(static_cast<std::size_t>(o.heads.heads),
+                           o.sink == AttentionSink::off_by_one ? 0 : -INFINITY);
   if (o.sink == AttentionSink::learned) sink = a.sink.to_vector<double>();
 
   AttentionResult r;
   auto run = [&](const Linear& fq, const Linear& fk, const Linear& fv, bool global_rows) {
-    const auto q = projected_reference(a, fq, a.q_norm, o.heads, GatePosition::g4, normed, !cross);
-    const auto k = projected_reference(a, fk, a.k_norm, o.kv_heads, GatePosition::g3, source, !cross);
-    auto v = heads_reference(linear_reference(fv, source), o.kv_heads);
+    const auto q = projected_reference(a, fq, a.q_norm, o.heads.heads, GatePosition::g4, normed, !cross);
+    const auto k = projected_reference(a, fk, a.k_norm, o.heads.kv_heads, GatePosition::g3, source, !cross);
+    auto v = heads_reference(linear_reference(fv, source), o.heads.kv_heads);
     if (!global_rows) gates_reference(a, GatePosition::g2, false, v, source);
     for (std::size_t h = 0; h < q.size(); ++h) {
       if (!global_rows) {
         r.map.push_back(matrix(static_cast<int64_t>(m), static_cast<int64_t>(n)));
-        attended.push_back(matrix(static_cast<int64_t>(m), o.value_dim));
+        attended.push_back(matrix(static_cast<int64_t>(m), o.heads.value_dim));
       }
       for (std::size_t i = 0; i < m; ++i) {
         const bool is_global = std::find(o.global.begin(), o.global.end(), static_cast<int64_t>(i)) != o.global.end();
@@ -154,12 +157,12 @@ inline AttentionResult mha_reference(const MultiHeadAttention& a, const Attentio
       }
     }
   };
-  run(a.q, a.k, a.v, false);
+  run(a.heads.q, a.heads.k, a.heads.v, false);
   if (o.separate_global_projections) run(a.global_q, a.global_k, a.global_v, true);
 
   for (Matrix& y : attended) {
     if (o.ablation == SdpaAblationKind::head_norm) {
-      Norm norm({o.value_dim, NormKind::rms, 1e-6, f64});
+      Norm norm({o.heads.value_dim, NormKind::rms, 1e-6, f64});
       norm.weight = a.ablation.weight;
       y = norm_reference(norm, y);
     }
@@ -171,10 +174,10 @@ inline AttentionResult mha_reference(const MultiHeadAttention& a, const Attentio
   Matrix joined(m);
   for (const Matrix& y : attended)
     for (std::size_t i = 0; i < m; ++i) joined[i].insert(joined[i].end(), y[i].begin(), y[i].end());
-  std::vector<Matrix> y{linear_reference(a.out, joined)};
+  std::vector<Matrix> y{linear_reference(a.heads.out, joined)};
   gates_reference(a, GatePosition::g5, false, y, normed);
   r.out = norm_reference(a.sandwich, y[0]);
-  if (o.residual)
+  if (o.heads.residual)
     for (std::size_t i = 0; i < m; ++i)
       for (std::size_t c = 0; c < r.out[i].size(); ++c) r.out[i][c] += s.x[i][c];
   return r;
@@ -200,13 +203,13 @@ inline BatchResult mha_reference(const MultiHeadAttention& a, const Tensor& x, c
     s.segments = line_of<int64_t>(in.segments, b), s.context_segments = line_of<int64_t>(in.context_segments, b);
     if (in.bias.defined()) s.bias = matrix_of(select(select(in.bias, 0, b), 0, 0));
     std::vector<bool> dense, blocks;
-    if (in.mask.defined()) dense = expand(in.mask, {x.dim(0), a.options.heads, -1, -1}).to_vector<bool>();
+    if (in.mask.defined()) dense = expand(in.mask, {x.dim(0), a.options.heads.heads, -1, -1}).to_vector<bool>();
     if (in.blocks.defined()) blocks = in.blocks.to_vector<bool>();
     const int64_t m = x.dim(1), n = in.context.defined() ? in.context.dim(1) : m;
     if (in.mask.defined() || in.blocks.defined())
       s.allowed = [&, b](std::size_t h, std::size_t i, std::size_t j) {
         const auto I = static_cast<int64_t>(i), J = static_cast<int64_t>(j), H = static_cast<int64_t>(h);
-        const auto at = static_cast<std::size_t>(((b * a.options.heads + H) * m + I) * n + J);
+        const auto at = static_cast<std::size_t>(((b * a.options.heads.heads + H) * m + I) * n + J);
         if (!dense.empty() && !dense[at]) return false;
         return blocks.empty() || blocks[static_cast<std::size_t>(I / in.block * in.blocks.dim(1) + J / in.block)];
       };
@@ -216,7 +219,7 @@ inline BatchResult mha_reference(const MultiHeadAttention& a, const Tensor& x, c
       for (const auto& row : head) map.insert(map.end(), row.begin(), row.end());
   }
   const int64_t n = in.context.defined() ? in.context.dim(1) : x.dim(1);
-  return {Tensor::from(out, x.shape()), Tensor::from(map, {x.dim(0), a.options.heads, x.dim(1), n})};
+  return {Tensor::from(out, x.shape()), Tensor::from(map, {x.dim(0), a.options.heads.heads, x.dim(1), n})};
 }
 
 }  // namespace sluice::testing

@@ -7,7 +7,7 @@ namespace sluice::testing {
 
 /// A layer in f64 whose parameters are all random: nothing is 0 or 1 by default.
 inline MultiHeadAttention random_attention(MultiHeadAttentionOptions o, Rand& rand, double spread = 0.7) {
-  o.dtype = f64;
+  o.heads.dtype = f64;
   Rng rng(1);
   MultiHeadAttention a(o, rng);
   for (NamedTensor& p : parameters(a)) {
@@ -26,45 +26,50 @@ struct LayerSample {
 inline std::vector<LayerSample> attention_samples(bool causal) {
   std::vector<LayerSample> all;
   auto add = [&](std::string name, const std::function<void(MultiHeadAttentionOptions&)>& change) {
-    MultiHeadAttentionOptions o{.dim = 6, .heads = 4, .kv_heads = 2, .head_dim = 4};
-    o.causal = causal, o.max_length = 40;
+    MultiHeadAttentionOptions o{.heads = {.dim = 6, .heads = 4, .kv_heads = 2, .head_dim = 4}};
+    o.heads.causal = causal, o.max_length = 40;
     change(o);
     all.push_back({std::move(name), o});
   };
   using O = MultiHeadAttentionOptions;
   add("plain", [](O&) {});
-  add("multi-head", [](O& o) { o.heads = 3, o.kv_heads = 0, o.head_dim = 0; });
-  add("multi-query", [](O& o) { o.kv_heads = 1, o.value_dim = 3; });
-  add("biases", [](O& o) { o.qkv_bias = o.out_bias = true; });
+  add("multi-head", [](O& o) { o.heads.heads = 3, o.heads.kv_heads = 0, o.heads.head_dim = 0; });
+  add("multi-query", [](O& o) { o.heads.kv_heads = 1, o.heads.value_dim = 3; });
+  add("biases", [](O& o) { o.heads.qkv_bias = o.heads.out_bias = true; });
   add("window", [](O& o) { o.window = 3; });
   add("window 1", [](O& o) { o.window = 1; });
-  add("dilated window", [](O& o) { o.window = 3, o.dilation = 2, o.use_rope = true; });
+  add("dilated window", [](O& o) { o.window = 3, o.dilation = 2, o.heads.use_rope = true; });
   add("dilation alone", [](O& o) { o.dilation = 3; });
-  add("window and globals", [](O& o) { o.window = 2, o.global = {4, 0, 4}, o.use_rope = true; });
+  add("window and globals", [](O& o) { o.window = 2, o.global = {4, 0, 4}, o.heads.use_rope = true; });
   add("scale", [](O& o) { o.scale = 0.3; });
-  add("RoPE", [](O& o) { o.use_rope = true, o.rope.offset = 2; });
+  add("RoPE", [](O& o) { o.heads.use_rope = true, o.heads.rope.offset = 2; });
   add("RoPE interleaved, half of the channels", [](O& o) {
-    o.use_rope = true, o.rope.pairing = RopePairing::interleaved, o.rope.rot_dim = 2, o.window = 4;
+    o.heads.use_rope = true, o.heads.rope.pairing = RopePairing::interleaved, o.heads.rope.rot_dim = 2, o.window = 4;
   });
-  add("QK-norm", [](O& o) { o.qk_norm = o.use_rope = true; });
+  add("QK-norm", [](O& o) { o.qk_norm = o.heads.use_rope = true; });
   add("T5", [](O& o) { o.position_bias = PositionBias::t5, o.t5.buckets = 8, o.t5.max_distance = 12; });
   add("T5 and window", [](O& o) { o.position_bias = PositionBias::t5, o.window = 4; });
   add("Toeplitz", [](O& o) { o.position_bias = PositionBias::toeplitz; });
   add("ALiBi, window", [](O& o) { o.position_bias = PositionBias::alibi, o.window = 5; });
   add("off by one", [](O& o) { o.sink = AttentionSink::off_by_one; });
   add("learned sink, window", [](O& o) { o.sink = AttentionSink::learned, o.window = 3; });
-  add("pre-norm", [](O& o) { o.norm = NormKind::layer, o.residual = true; });
-  add("sandwich norm", [](O& o) { o.norm = NormKind::rms, o.sandwich_norm = o.residual = true; });
-  add("head norm", [](O& o) { o.ablation = SdpaAblationKind::head_norm, o.value_dim = 3; });
+  add("pre-norm", [](O& o) { o.norm = NormKind::layer, o.heads.residual = true; });
+  add("gate G5 under the sandwich norm", [](O& o) {
+    o.norm = NormKind::rms, o.sandwich_norm = o.heads.residual = true;
+    o.gates = {{.position = GatePosition::g5}};
+  });
+  add("sandwich norm", [](O& o) { o.norm = NormKind::rms, o.sandwich_norm = o.heads.residual = true; });
+  add("head norm", [](O& o) { o.ablation = SdpaAblationKind::head_norm, o.heads.value_dim = 3; });
   add("bare SiLU", [](O& o) { o.ablation = SdpaAblationKind::silu; });
   auto gate = [](GatePosition p) { return AttentionGateOptions{.position = p, .init = Init::lecun()}; };
   for (GatePosition p : {GatePosition::g1, GatePosition::g2, GatePosition::g3, GatePosition::g4, GatePosition::g5})
     add(str("gate G", static_cast<int>(p) + 1), [&](O& o) {
       o.gates = {gate(p)};
-      o.norm = NormKind::rms, o.qk_norm = p == GatePosition::g4, o.use_rope = p == GatePosition::g3, o.value_dim = 3;
+      o.norm = NormKind::rms, o.qk_norm = p == GatePosition::g4, o.heads.use_rope = p == GatePosition::g3,
+          o.heads.value_dim = 3;
     });
   add("all gates", [&](O& o) {
-    o.norm = NormKind::rms, o.qk_norm = o.use_rope = o.residual = true, o.window = 4;
+    o.norm = NormKind::rms, o.qk_norm = o.heads.use_rope = o.heads.residual = true, o.window = 4;
     for (GatePosition p : {GatePosition::g4, GatePosition::g3, GatePosition::g2, GatePosition::g1, GatePosition::g5})
       o.gates.push_back(gate(p));
     o.gates[0].after_qk_norm = true;
@@ -83,9 +88,10 @@ inline std::vector<LayerSample> attention_samples(bool causal) {
 inline std::vector<LayerSample> global_samples(bool causal) {
   std::vector<LayerSample> all;
   for (int kind = 0; kind < 4; ++kind) {
-    MultiHeadAttentionOptions o{.dim = 6, .heads = 4, .kv_heads = 2, .head_dim = 4};
-    o.causal = causal, o.window = kind == 3 ? 0 : 2, o.global = {5, 1, 11}, o.separate_global_projections = true;
-    if (kind == 1) o.use_rope = o.qk_norm = o.qkv_bias = true, o.rope.offset = 1, o.sink = AttentionSink::learned;
+    MultiHeadAttentionOptions o{.heads = {.dim = 6, .heads = 4, .kv_heads = 2, .head_dim = 4}};
+    o.heads.causal = causal, o.window = kind == 3 ? 0 : 2, o.global = {5, 1, 11}, o.separate_global_projections = true;
+    if (kind == 1) o.heads.use_rope = o.qk_norm = o.heads.qkv_bias = true, o.heads.rope.offset = 1,
+        o.sink = AttentionSink::learned;
     if (kind == 2) o.position_bias = PositionBias::toeplitz, o.max_length = 20, o.gates = {AttentionGateOptions{}};
     if (kind == 3) o.position_bias = PositionBias::t5;
     all.push_back({str("separate global projections ", kind), o});

@@ -46,8 +46,8 @@ TEST_CASE("multi_head_attention: a ring buffer is a causal sliding window", "[at
   for (int64_t window : {1, 2, 3, 5, 8, 30})
     for (PositionBias bias : {PositionBias::none, PositionBias::alibi})
       for (int64_t dilation : {1, 2}) {
-        MultiHeadAttentionOptions o{.dim = 6, .heads = 4, .kv_heads = 2, .head_dim = 4};
-        o.causal = o.use_rope = true, o.window = window, o.dilation = dilation, o.position_bias = bias;
+        MultiHeadAttentionOptions o{.heads = {.dim = 6, .heads = 4, .kv_heads = 2, .head_dim = 4}};
+        o.heads.causal = o.heads.use_rope = true, o.window = window, o.dilation = dilation, o.position_bias = bias;
         Rand rand(2);
         const MultiHeadAttention a = random_attention(o, rand);
         const Tensor x = random_tensor({2, 29, 6}, f64, rand), full = a(x);
@@ -60,7 +60,8 @@ TEST_CASE("multi_head_attention: size of the state", "[attention][streaming]") {
   // SPEC §15: 2·g·dk numbers a token, with a window 2·g·W·dk in all.
   for (int64_t g : {1, 2, 4})
     for (int64_t window : {0, 5}) {
-      MultiHeadAttentionOptions o{.dim = 8, .heads = 4, .kv_heads = g, .head_dim = 6, .causal = true, .window = window};
+      MultiHeadAttentionOptions o{.heads = {.dim = 8, .heads = 4, .kv_heads = g, .head_dim = 6, .causal = true},
+                                  .window = window};
       Rng rng(1);
       const MultiHeadAttention a(o, rng);
       State state;
@@ -77,7 +78,8 @@ TEST_CASE("multi_head_attention: size of the state", "[attention][streaming]") {
       CHECK(moves <= (window ? 4 : 7));
       CHECK_FALSE(state.cache.rings[0].requires_grad());
     }
-  MultiHeadAttentionOptions o{.dim = 8, .heads = 2, .value_dim = 3, .causal = true, .window = 4, .dilation = 3};
+  MultiHeadAttentionOptions o{.heads = {.dim = 8, .heads = 2, .value_dim = 3, .causal = true}, .window = 4,
+                              .dilation = 3};
   Rng rng(1);
   CHECK(MultiHeadAttention(o, rng).step(zeros({1, 50, 8}), {}).second.cache.numel() == 2 * (4 + 3) * (3 * 3 + 1));
   o.global = {0};  // a global key may be asked for again
@@ -86,8 +88,8 @@ TEST_CASE("multi_head_attention: size of the state", "[attention][streaming]") {
 
 TEST_CASE("multi_head_attention: a copied state can be continued twice", "[attention][streaming]") {
   for (int64_t window : {0, 3}) {
-    MultiHeadAttentionOptions o{.dim = 6, .heads = 2, .head_dim = 4, .causal = true, .window = window};
-    o.use_rope = true;
+    MultiHeadAttentionOptions o{.heads = {.dim = 6, .heads = 2, .head_dim = 4, .causal = true}, .window = window};
+    o.heads.use_rope = true;
     Rand rand(3);
     const MultiHeadAttention a = random_attention(o, rand);
     const Tensor x = random_tensor({1, 12, 6}, f64, rand), other = random_tensor({1, 12, 6}, f64, rand), full = a(x);
@@ -109,8 +111,8 @@ TEST_CASE("multi_head_attention: a copied state can be continued twice", "[atten
 
 TEST_CASE("multi_head_attention: cross attention streams from a cached context", "[attention][streaming]") {
   for (bool padded : {false, true}) {
-    MultiHeadAttentionOptions o{.dim = 6, .heads = 4, .kv_heads = 2, .head_dim = 4, .context_dim = 5};
-    o.norm = NormKind::rms, o.qk_norm = o.residual = true;
+    MultiHeadAttentionOptions o{.heads = {.dim = 6, .heads = 4, .kv_heads = 2, .head_dim = 4, .context_dim = 5}};
+    o.norm = NormKind::rms, o.qk_norm = o.heads.residual = true;
     for (GatePosition p : {GatePosition::g1, GatePosition::g2, GatePosition::g3, GatePosition::g4})
       o.gates.push_back({.position = p});
     Rand rand(4);
@@ -132,7 +134,7 @@ TEST_CASE("multi_head_attention: cross attention streams from a cached context",
 }
 
 TEST_CASE("multi_head_attention: a window streams past the length of its Toeplitz table", "[attention][streaming]") {
-  MultiHeadAttentionOptions o{.dim = 6, .heads = 2, .head_dim = 4, .causal = true, .window = 3};
+  MultiHeadAttentionOptions o{.heads = {.dim = 6, .heads = 2, .head_dim = 4, .causal = true}, .window = 3};
   o.position_bias = PositionBias::toeplitz, o.max_length = 4;
   Rand rand(5);
   MultiHeadAttention a = random_attention(o, rand);
@@ -156,8 +158,8 @@ TEST_CASE("multi_head_attention: a long stream in f32", "[attention][streaming]"
 }
 
 TEST_CASE("multi_head_attention: streaming has no history and no dropout", "[attention][streaming]") {
-  MultiHeadAttentionOptions o{.dim = 6, .heads = 2, .head_dim = 4, .causal = true, .window = 3};
-  o.dropout = o.attention_dropout = 0.5;
+  MultiHeadAttentionOptions o{.heads = {.dim = 6, .heads = 2, .head_dim = 4, .causal = true}, .window = 3};
+  o.heads.dropout = o.heads.attention_dropout = 0.5;
   Rand rand(7);
   const MultiHeadAttention a = random_attention(o, rand);
   const Tensor x = random_tensor({1, 5, 6}, f64, rand).requires_grad_();
@@ -172,13 +174,13 @@ TEST_CASE("multi_head_attention: streaming has no history and no dropout", "[att
 
 TEST_CASE("multi_head_attention: what cannot be streamed", "[attention][streaming]") {
   Rand rand(8);
-  MultiHeadAttentionOptions o{.dim = 6, .heads = 2, .head_dim = 4};
+  MultiHeadAttentionOptions o{.heads = {.dim = 6, .heads = 2, .head_dim = 4}};
   const Tensor x = random_tensor({2, 3, 6}, f64, rand);
   const MultiHeadAttention both_ways = random_attention(o, rand);
   CHECK_THROWS_AS(both_ways.step(x, {}), ValueError);
   CHECK_THROWS_WITH(both_ways.step(x, {}), Contains("causal"));
   CHECK_THROWS_WITH(both_ways.start(x), Contains("context_dim"));
-  o.causal = true;
+  o.heads.causal = true;
   const MultiHeadAttention a = random_attention(o, rand);
   const State two = a.step(x, {}).second;
   CHECK_THROWS_WITH(a.step(narrow(x, 0, 0, 1), two), Contains("batch 2") && Contains("[1,3,6]"));

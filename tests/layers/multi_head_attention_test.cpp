@@ -78,11 +78,11 @@ TEST_CASE("multi_head_attention: gradients and their gradients, every option", "
     check_gradients(s.name, a, random_tensor({2, 4, 6}, f64, rand), {.key_mask = mask}, rand);
   }
   Rand rand(12);
-  MultiHeadAttentionOptions o{.dim = 6, .heads = 4, .kv_heads = 2, .head_dim = 4, .context_dim = 5};
+  MultiHeadAttentionOptions o{.heads = {.dim = 6, .heads = 4, .kv_heads = 2, .head_dim = 4, .context_dim = 5}};
   o.qk_norm = true, o.gates = {{.position = GatePosition::g2}, {.position = GatePosition::g1}};
   const Tensor x = random_tensor({2, 3, 6}, f64, rand);
   check_gradients("cross", random_attention(o, rand), x, {.context = random_tensor({2, 4, 5}, f64, rand)}, rand);
-  o = {.dim = 6, .heads = 2, .window = 2, .global = {1}, .separate_global_projections = true};
+  o = {.heads = {.dim = 6, .heads = 2}, .window = 2, .global = {1}, .separate_global_projections = true};
   check_gradients("bias and mask", random_attention(o, rand), x,
                   {.mask = random_bools({2, 1, 3, 3}, rand, 0.8), .bias = random_tensor({1, 1, 3, 3}, f64, rand)},
                   rand);
@@ -93,7 +93,8 @@ TEST_CASE("multi_head_attention: the gradient of every element of every paramete
     if (s.name != "all gates" && s.name != "learned sink, window" && s.name != "T5" && s.name != "Toeplitz") continue;
     Rand rand(13);
     MultiHeadAttentionOptions o = s.options;
-    o.dim = 3, o.heads = 2, o.kv_heads = 1, o.head_dim = 2, o.value_dim = 0, o.max_length = 3;
+    o.heads.dim = 3, o.heads.heads = 2, o.heads.kv_heads = 1, o.heads.head_dim = 2, o.heads.value_dim = 0,
+        o.max_length = 3;
     const MultiHeadAttention a = random_attention(o, rand);
     std::vector<Tensor> inputs{random_tensor({1, 3, 3}, f64, rand).requires_grad_()};
     for (const NamedTensor& p : parameters(a)) inputs.push_back(p.tensor);
@@ -128,7 +129,7 @@ TEST_CASE("multi_head_attention: softmax-off-by-one is one more key and value, a
     }
   // In the layer: a token whose keys and values are 0, in front of the sequence.
   for (bool causal : {false, true}) {
-    MultiHeadAttentionOptions o{.dim = 6, .heads = 4, .kv_heads = 2, .head_dim = 4, .causal = causal};
+    MultiHeadAttentionOptions o{.heads = {.dim = 6, .heads = 4, .kv_heads = 2, .head_dim = 4, .causal = causal}};
     o.sink = AttentionSink::off_by_one;
     Rand rand(22);
     MultiHeadAttention a = random_attention(o, rand);
@@ -150,19 +151,19 @@ TEST_CASE("multi_head_attention: number of parameters, defaults and initial valu
   // SPEC §11: MHA 3d², MQA d² + 2d²/h, GQA d²(1 + 2g/h); with Wo one d² more.
   const int64_t d = 64, h = 8;
   for (int64_t g : {1, 2, 4, 8})
-    CHECK(parameter_count({.dim = d, .heads = h, .kv_heads = g}) == 2 * d * d + 2 * d * d * g / h);
+    CHECK(parameter_count({.heads = {.dim = d, .heads = h, .kv_heads = g}}) == 2 * d * d + 2 * d * d * g / h);
   Rng rng(1);
-  MultiHeadAttentionOptions o{.dim = 6, .heads = 3, .context_dim = 4};
+  MultiHeadAttentionOptions o{.heads = {.dim = 6, .heads = 3, .context_dim = 4}};
   o.gates = {{.position = GatePosition::g2}, {.position = GatePosition::g1}};
   CHECK(count(MultiHeadAttention(o, rng)) == parameter_count(o));
 
-  const MultiHeadAttention plain({.dim = 12, .heads = 3}, rng);
-  CHECK(plain.options.kv_heads == 3);
-  CHECK(plain.options.head_dim == 4);
-  CHECK(plain.options.value_dim == 4);
-  CHECK_FALSE(plain.q.bias.defined());
+  const MultiHeadAttention plain({.heads = {.dim = 12, .heads = 3}}, rng);
+  CHECK(plain.options.heads.kv_heads == 3);
+  CHECK(plain.options.heads.head_dim == 4);
+  CHECK(plain.options.heads.value_dim == 4);
+  CHECK_FALSE(plain.heads.q.bias.defined());
   CHECK(parameters(plain).size() == 4);
-  const MultiHeadAttention learned({.dim = 4, .sink = AttentionSink::learned}, rng);
+  const MultiHeadAttention learned({.heads = {.dim = 4}, .sink = AttentionSink::learned}, rng);
   CHECK(max_abs(learned.sink) == 0);
   const MultiHeadAttentionOptions qwen = qwen_attention_options(64, 8, 2, 16);
   const MultiHeadAttention gated(qwen, rng);
@@ -171,7 +172,7 @@ TEST_CASE("multi_head_attention: number of parameters, defaults and initial valu
   CHECK(gated.norm.options.eps == 1e-6);
   CHECK(gated.q_norm.options.eps == 1e-6);
   CHECK_FALSE(gated.q_norm.weight.shares_storage(gated.k_norm.weight));
-  CHECK(std::sqrt(mean(square(gated.q.weight)).item()) == Approx(0.02).epsilon(0.05));
+  CHECK(std::sqrt(mean(square(gated.heads.q.weight)).item()) == Approx(0.02).epsilon(0.05));
   CHECK(summary(gated).find("gates.0.map") != std::string::npos);
 }
 
@@ -182,7 +183,7 @@ TEST_CASE("multi_head_attention: no sequences, no tokens, one token, nobody to s
     INFO(s.name);
     CHECK(a(zeros({0, 3, 6}, {f64})).shape() == Shape{0, 3, 6});
     CHECK(a(zeros({2, 0, 6}, {f64})).shape() == Shape{2, 0, 6});
-    CHECK(a.map(zeros({2, 0, 6}, {f64})).shape() == Shape{2, a.options.heads, 0, 0});
+    CHECK(a.map(zeros({2, 0, 6}, {f64})).shape() == Shape{2, a.options.heads.heads, 0, 0});
     const Tensor x = random_tensor({2, 1, 6}, f64, rand);
     CHECK(max_abs_diff(a(x), mha_reference(a, x, {}).out) < 1e-12);
     const Tensor y = random_tensor({2, 3, 6}, f64, rand), nobody = prefix_mask(3, 0, 2);
@@ -192,19 +193,36 @@ TEST_CASE("multi_head_attention: no sequences, no tokens, one token, nobody to s
   }
 }
 
+TEST_CASE("multi_head_attention: gate G5 comes before the sandwich norm, which takes its scale away", "[attention]") {
+  for (bool sandwich : {false, true}) {
+    MultiHeadAttentionOptions o{.heads = {.dim = 6, .heads = 2, .dtype = f64}, .norm = NormKind::rms, .norm_eps = 0};
+    o.sandwich_norm = sandwich;
+    o.gates = {{.position = GatePosition::g5, .input_independent = true}};
+    Rng rng(9);
+    const MultiHeadAttention half(o, rng);
+    MultiHeadAttention open = half;
+    open.gates[0].theta = full(half.gates[0].theta.shape(), 60, {f64});  // σ(60) = 1 − 10⁻²⁶, σ(0) = ½
+    Rand rand(9);
+    const Tensor x = random_tensor({2, 5, 6}, f64, rand);
+    CHECK(max_abs_diff(half(x) * (sandwich ? 1.0 : 2.0), open(x)) < 1e-14 * max_abs(open(x)));
+  }
+}
+
 TEST_CASE("multi_head_attention: what is refused, and by which words", "[attention]") {
   Rng rng(1);
   auto make = [&](const std::function<void(MultiHeadAttentionOptions&)>& change) {
-    MultiHeadAttentionOptions o{.dim = 8, .heads = 2};
+    MultiHeadAttentionOptions o{.heads = {.dim = 8, .heads = 2}};
     change(o);
     return MultiHeadAttention(o, rng);
   };
   using O = MultiHeadAttentionOptions;
-  CHECK_THROWS_WITH(make([](O& o) { o.dim = 0; }), Contains("dim=0"));
-  CHECK_THROWS_WITH(make([](O& o) { o.heads = 3; }), Contains("heads=3") && Contains("dim=8"));
-  CHECK_THROWS_WITH(make([](O& o) { o.heads = 4, o.kv_heads = 3; }), Contains("kv_heads=3") && Contains("heads=4"));
-  CHECK_THROWS_WITH(make([](O& o) { o.use_rope = true, o.head_dim = 3; }), Contains("RoPE") && Contains("head_dim=3"));
-  CHECK_THROWS_WITH(make([](O& o) { o.use_rope = true, o.rope.rot_dim = 6; }), Contains("rot_dim"));
+  CHECK_THROWS_WITH(make([](O& o) { o.heads.dim = 0; }), Contains("dim=0"));
+  CHECK_THROWS_WITH(make([](O& o) { o.heads.heads = 3; }), Contains("heads=3") && Contains("dim=8"));
+  CHECK_THROWS_WITH(make([](O& o) { o.heads.heads = 4, o.heads.kv_heads = 3; }), Contains("kv_heads=3") &&
+                    Contains("heads=4"));
+  CHECK_THROWS_WITH(make([](O& o) { o.heads.use_rope = true, o.heads.head_dim = 3; }), Contains("RoPE") &&
+                    Contains("head_dim=3"));
+  CHECK_THROWS_WITH(make([](O& o) { o.heads.use_rope = true, o.heads.rope.rot_dim = 6; }), Contains("rot_dim"));
   CHECK_THROWS_WITH(make([](O& o) { o.window = -1; }), Contains("window=-1"));
   CHECK_THROWS_WITH(make([](O& o) { o.dilation = 0; }), Contains("dilation=0"));
   CHECK_THROWS_WITH(make([](O& o) { o.global = {3, -2}; }), Contains("-2"));
@@ -221,10 +239,10 @@ TEST_CASE("multi_head_attention: what is refused, and by which words", "[attenti
   CHECK_THROWS_WITH(make([](O& o) { o.position_bias = PositionBias::t5, o.t5.buckets = 6; }), Contains("buckets"));
   for (int kind = 0; kind < 5; ++kind) {
     auto crossed = [kind](O& o) {
-      o.context_dim = 4;
-      if (kind == 0) o.causal = true;
+      o.heads.context_dim = 4;
+      if (kind == 0) o.heads.causal = true;
       if (kind == 1) o.window = 2;
-      if (kind == 2) o.use_rope = true;
+      if (kind == 2) o.heads.use_rope = true;
       if (kind == 3) o.position_bias = PositionBias::alibi;
       if (kind == 4) o.global = {0};
     };
@@ -232,7 +250,7 @@ TEST_CASE("multi_head_attention: what is refused, and by which words", "[attenti
     CHECK_THROWS_WITH(make(crossed), Contains("cross attention"));
   }
 
-  const MultiHeadAttention a = make([](O&) {}), cross = make([](O& o) { o.context_dim = 4; });
+  const MultiHeadAttention a = make([](O&) {}), cross = make([](O& o) { o.heads.context_dim = 4; });
   CHECK_THROWS_AS(a(ones({3, 8})), ShapeError);
   CHECK_THROWS_WITH(a(ones({2, 3, 7})), Contains("[2,3,7]") && Contains("8"));
   CHECK_THROWS_WITH(a(ones({2, 3, 8}), {.key_mask = ones({2, 4}) > 0.0}), Contains("[2,4]") && Contains("[2,3,8]"));

@@ -24,7 +24,7 @@ constexpr GateGranularity kGranularities[] = {GateGranularity::elementwise, Gate
 MultiHeadAttention layer(std::vector<AttentionGateOptions> gates, bool qk_norm = true, bool residual = true,
                          int64_t kv_heads = 2) {
   MultiHeadAttentionOptions o = qwen_attention_options(12, 4, kv_heads, 4, std::move(gates));
-  o.qk_norm = qk_norm, o.residual = residual;
+  o.qk_norm = qk_norm, o.heads.residual = residual;
   Rand rand(1);
   return random_attention(o, rand);
 }
@@ -82,7 +82,7 @@ TEST_CASE("qwen: W = 0 halves the output for G1, G2, G5, and the logits for G3, 
       }
   Rng rng(1);  // and so it starts: θ is 0, and W is small
   MultiHeadAttentionOptions o = qwen_attention_options(12, 4, 2, 4);
-  o.dtype = f64, o.residual = false;
+  o.heads.dtype = f64, o.heads.residual = false;
   const MultiHeadAttention fresh(o, rng);
   const Tensor half = ungated(fresh)(tokens()) * 0.5;
   CHECK(max_abs_diff(fresh(tokens()), half) < 0.1 * max_abs(half));
@@ -240,10 +240,11 @@ TEST_CASE("qwen: both packings of q_proj, against the released views", "[attenti
 TEST_CASE("qwen: a layer from a packed checkpoint", "[attention][gates]") {
   for (GateGranularity g : kGranularities) {
     const MultiHeadAttention a = layer({{.granularity = g}});
-    const Tensor packed = pack_q_proj({a.q.weight, a.gates[0].map.weight}, QProjPacking::per_kv_group, 4, 2, 4, g);
+    const Tensor packed = pack_q_proj({a.heads.q.weight, a.gates[0].map.weight}, QProjPacking::per_kv_group, 4, 2, 4,
+                                      g);
     MultiHeadAttention b = a;
     const QueryAndGate parts = unpack_q_proj(packed, QProjPacking::per_kv_group, 4, 2, 4, g);
-    b.q.weight = parts.query, b.gates[0].map.weight = parts.gate;
+    b.heads.q.weight = parts.query, b.gates[0].map.weight = parts.gate;
     CHECK(same_bits(a(tokens()), b(tokens())));
   }
 }

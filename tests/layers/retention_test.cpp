@@ -35,7 +35,8 @@ Matrix layer_reference(const Retention& r, Matrix x, const std::vector<bool>& re
   for (std::size_t i = 0; i < x.size(); ++i)
     if (!real[i]) x[i].assign(x[i].size(), 0.0);
   const auto heads = static_cast<std::size_t>(o.heads);
-  const Matrix qs = linear_reference(r.query, x), ks = linear_reference(r.key, x), vs = linear_reference(r.value, x);
+  const Matrix qs = linear_reference(r.heads.q, x), ks = linear_reference(r.heads.k, x),
+      vs = linear_reference(r.heads.v, x);
   Matrix all;
   for (std::size_t h = 0; h < heads; ++h) {
     Matrix q = head_columns(qs, h, heads), k = head_columns(ks, h, heads);
@@ -53,7 +54,7 @@ Matrix layer_reference(const Retention& r, Matrix x, const std::vector<bool>& re
     for (std::size_t i = 0; i < all.size(); ++i)
       for (std::size_t c = 0; c < all[i].size(); ++c) all[i][c] *= g[i][c] / (1 + std::exp(-g[i][c]));
   }
-  return linear_reference(r.out, all);
+  return linear_reference(r.heads.out, all);
 }
 Tensor layer_reference(const Retention& r, const Tensor& x, const Tensor& key_mask) {
   return each_linear_sequence(
@@ -140,7 +141,8 @@ TEST_CASE("Retention: padding and causality", "[retention]") {
       const Tensor z = r(dirty, mask);
       CHECK(max_abs_diff(narrow(narrow(z, 0, 1, 1), 1, 0, 4), alone) < 1e-12);
       CHECK(max_abs_diff(narrow(z, 0, 0, 1), narrow(y, 0, 0, 1)) < 1e-12);
-      for (const Tensor& g : grad({sum(real_rows(z, mask))}, {dirty, r.query.weight, r.key.weight, r.value.weight}))
+      for (const Tensor& g : grad({sum(real_rows(z, mask))}, {dirty, r.heads.q.weight, r.heads.k.weight,
+                                                              r.heads.v.weight}))
         CHECK(all(isfinite(g)).item() == 1);
     }
     // Padding before the first token of a sequence, too; it moves positions, so without rope.

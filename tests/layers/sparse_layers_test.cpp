@@ -20,11 +20,11 @@ namespace {
 constexpr int64_t kDim = 6;
 
 TopKAttentionOptions topk_options(bool causal = false) {
-  return {.dim = kDim, .heads = 2, .k = 3, .causal = causal, .dtype = f64};
+  return {.heads = {.dim = kDim, .heads = 2, .causal = causal, .dtype = f64}, .k = 3};
 }
 ThresholdAttentionOptions threshold_options(PairScoreKind score, bool causal = false) {
-  return {.dim = kDim, .heads = 2, .mode = ThresholdMode::soft, .tau = 0.1, .temperature = 0.7, .causal = causal,
-          .score = score, .score_width = 3, .dtype = f64};
+  return {.heads = {.dim = kDim, .heads = 2, .causal = causal, .dtype = f64}, .mode = ThresholdMode::soft, .tau = 0.1,
+          .temperature = 0.7, .score = score, .score_width = 3};
 }
 
 /// Every layer as a call, with the layer's own random weights.
@@ -43,33 +43,32 @@ std::vector<Sample> samples(double dropout = 0, double gumbel = 0) {
   std::vector<Sample> all;
   for (bool causal : {false, true}) {
     TopKAttentionOptions t = topk_options(causal);
-    t.attention_dropout = dropout;
+    t.heads.attention_dropout = dropout;
     all.push_back({"top-k", call_of<TopKAttention>(t), causal});
-    t.ties = TopKTies::threshold, t.window = 3, t.use_rope = true, t.head_dim = 4, t.linear_bias = true;
+    t.ties = TopKTies::threshold, t.window = 3, t.heads.use_rope = true, t.heads.head_dim = 4,
+        t.heads.qkv_bias = t.heads.out_bias = true;
     all.push_back({"top-k, window", call_of<TopKAttention>(t), causal});
     for (PairScoreKind score : {PairScoreKind::bilinear, PairScoreKind::mlp})
       for (ThresholdMode mode : {ThresholdMode::hard, ThresholdMode::soft, ThresholdMode::straight_through}) {
         ThresholdAttentionOptions o = threshold_options(score, causal);
-        o.mode = mode, o.attention_dropout = dropout;
+        o.mode = mode, o.heads.attention_dropout = dropout;
         all.push_back({str("threshold ", static_cast<int>(mode)), call_of<ThresholdAttention>(o), causal});
       }
   }
-  SinkhornLayerOptions s{.dim = kDim,
-                         .heads = 2,
-                         .sinkhorn = {.iterations = 5, .gumbel = gumbel},
-                         .attention_dropout = dropout,
-                         .dtype = f64};
+  SinkhornLayerOptions s{.heads = {.dim = kDim, .heads = 2, .attention_dropout = dropout, .dtype = f64},
+                         .sinkhorn = {.iterations = 5, .gumbel = gumbel}};
   all.push_back({"Sinkhorn", call_of<SinkhornAttention>(s)});
-  s.top_k = 2, s.use_rope = true, s.head_dim = 4;
+  s.top_k = 2, s.heads.use_rope = true, s.heads.head_dim = 4;
   all.push_back({"Sinkhorn, top-k", call_of<SinkhornAttention>(s)});
-  SinkhornBlockLayerOptions b{.dim = kDim, .heads = 2, .block = 3, .attention_dropout = dropout, .dtype = f64};
+  SinkhornBlockLayerOptions b{.heads = {.dim = kDim, .heads = 2, .attention_dropout = dropout, .dtype = f64},
+                              .block = 3};
   b.sinkhorn.gumbel = gumbel;
   all.push_back({"Sinkhorn blocks", call_of<SinkhornBlockAttention>(b)});
   for (bool separate : {false, true}) {
     Rng rng(1);
-    GlobalLocalLayerOptions g{
-        .dim = kDim, .heads = 2, .w = 1, .separate_global = separate, .attention_dropout = dropout, .dtype = f64};
-    g.head_dim = 4, g.use_rope = separate, g.rope.offset = 5;
+    GlobalLocalLayerOptions g{.heads = {.dim = kDim, .heads = 2, .attention_dropout = dropout, .dtype = f64}, .w = 1,
+                              .separate_global = separate};
+    g.heads.head_dim = 4, g.heads.use_rope = separate, g.heads.rope.offset = 5;
     all.push_back({"global-local", [layer = GlobalLocalAttention(g, rng)](const Tensor& x, const Tensor& mask, Rng* r) {
       return layer(x, x.dim(1) > 1 ? std::vector<int64_t>{1, 0} : std::vector<int64_t>{}, mask, r);
     }});
@@ -102,21 +101,22 @@ TEST_CASE("sparse layers: heads are attention functions of their own columns", "
   Rand rand(1);
   Rng rng(2);
   const Tensor x = random_tensor({2, 7, kDim}, f64, rand);
-  auto composed = [&](const HeadProjections& p, const std::function<Tensor(Tensor q, Tensor k, Tensor v)>& f) {
+  auto composed = [&](const Heads& p, const std::function<Tensor(Tensor q, Tensor k, Tensor v)>& f,
+                      int64_t count = 2) {
     std::vector<Tensor> heads;
-    const int64_t w = p.options.head_dim;
-    for (int64_t h = 0; h < p.options.heads; ++h)
-      heads.push_back(f(head_of(p.query, x, h, w), head_of(p.key, x, h, w), head_of(p.value, x, h, w)));
+    const int64_t w = p.q.weight.dim(1) / count;
+    for (int64_t h = 0; h < count; ++h)
+      heads.push_back(f(head_of(p.q, x, h, w), head_of(p.k, x, h, w), head_of(p.v, x, h, w)));
     const Tensor y = matmul(cat(heads, 2), p.out.weight);
     return p.out.bias.defined() ? y + p.out.bias : y;
   };
   for (bool causal : {false, true}) {
     TopKAttentionOptions t = topk_options(causal);
-    t.linear_bias = causal;
+    t.heads.qkv_bias = t.heads.out_bias = causal;
     const TopKAttention topk(t, rng);
     TopKOptions want{.k = 3};
     want.attention.mask.causal = causal;
-    CHECK(max_abs_diff(topk(x), composed(topk.head, [&](Tensor q, Tensor k, Tensor v) {
+    CHECK(max_abs_diff(topk(x), composed(topk.heads, [&](Tensor q, Tensor k, Tensor v) {
                          return topk_attention(q, k, v, want);
                        })) < 1e-14);
 
@@ -144,7 +144,7 @@ TEST_CASE("sparse layers: heads are attention functions of their own columns", "
       CHECK(max_abs_diff(layer.score(x) - layer.tau, scores) < 1e-13);
       ThresholdOptions o{.mode = ThresholdMode::soft, .temperature = 0.7};
       o.attention.mask.causal = causal;
-      CHECK(max_abs_diff(layer(x), composed(layer.head, [&](Tensor q, Tensor k, Tensor v) {
+      CHECK(max_abs_diff(layer(x), composed(layer.heads, [&](Tensor q, Tensor k, Tensor v) {
                            return squeeze(threshold_attention(unsqueeze(q, 1), unsqueeze(k, 1), unsqueeze(v, 1),
                                                               unsqueeze(scores, 1), o),
                                           1);
@@ -152,35 +152,35 @@ TEST_CASE("sparse layers: heads are attention functions of their own columns", "
     }
   }
   const SinkhornAttention sink(
-      {.dim = kDim, .heads = 3, .sinkhorn = {.lambda = 2, .iterations = 4}, .top_k = 3, .dtype = f64}, rng);
-  CHECK(max_abs_diff(sink(x), composed(sink.head, [&](Tensor q, Tensor k, Tensor v) {
+      {.heads = {.dim = kDim, .heads = 3, .dtype = f64}, .sinkhorn = {.lambda = 2, .iterations = 4}, .top_k = 3}, rng);
+  CHECK(max_abs_diff(sink(x), composed(sink.heads, [&](Tensor q, Tensor k, Tensor v) {
     return sinkhorn_attention(q, k, v, {.sinkhorn = sink.options.sinkhorn, .top_k = 3});
-  })) < 1e-13);
-  const SinkhornBlockAttention blocks({.dim = kDim, .heads = 2, .block = 3, .dtype = f64}, rng);
-  CHECK(max_abs_diff(blocks(x), composed(blocks.head, [&](Tensor q, Tensor k, Tensor v) {
+  }, 3)) < 1e-13);
+  const SinkhornBlockAttention blocks({.heads = {.dim = kDim, .heads = 2, .dtype = f64}, .block = 3}, rng);
+  CHECK(max_abs_diff(blocks(x), composed(blocks.heads, [&](Tensor q, Tensor k, Tensor v) {
     return sinkhorn_block_attention(q, k, v, {.block = 3});
   })) < 1e-13);
 
   // Longformer: rows 4 and 1 by the second set of maps, over all keys of that set.
-  GlobalLocalAttention layer({.dim = kDim, .heads = 2, .w = 1, .dtype = f64}, rng);
+  GlobalLocalAttention layer({.heads = {.dim = kDim, .heads = 2, .dtype = f64}, .w = 1}, rng);
   const Tensor y = layer(x, {4, 1});
-  const Tensor local = composed(layer.head, [&](Tensor q, Tensor k, Tensor v) {
+  const Tensor local = composed(layer.heads, [&](Tensor q, Tensor k, Tensor v) {
     return global_local_attention(q, k, v, {.w = 1, .global = {4, 1}});
   });
-  HeadProjections other = layer.head;
-  other.query = layer.global_query, other.key = layer.global_key, other.value = layer.global_value;
+  Heads other = layer.heads;
+  other.q = layer.global_q, other.k = layer.global_k, other.v = layer.global_v;
   const Tensor full_rows = composed(other, [&](Tensor q, Tensor k, Tensor v) { return attention(q, k, v); });
   for (int64_t i = 0; i < 7; ++i)
     CHECK(max_abs_diff(select(y, 1, i), select(i == 1 || i == 4 ? full_rows : local, 1, i)) < 1e-13);
   CHECK(max_abs_diff(select(full_rows, 1, 1), select(local, 1, 1)) > 1e-3);
   // With equal maps, and RoPE at the global positions, they are the same layer.
-  layer.global_query = layer.head.query, layer.global_key = layer.head.key, layer.global_value = layer.head.value;
+  layer.global_q = layer.heads.q, layer.global_k = layer.heads.k, layer.global_v = layer.heads.v;
   GlobalLocalAttention shared = layer;
   shared.options.separate_global = false;
   for (bool rotate : {false, true}) {
     for (GlobalLocalAttention* l : {&layer, &shared}) {
-      l->options.use_rope = l->head.options.use_rope = rotate, l->options.rope.offset = l->head.options.rope.offset = 3;
-      l->options.head_dim = l->head.options.head_dim, l->options.rope.rot_dim = l->head.options.rope.rot_dim = 2;
+      HeadsOptions& h = l->options.heads;
+      h.use_rope = rotate, h.rope.offset = 3, h.rope.rot_dim = 2;
     }
     CHECK(max_abs_diff(layer(x, {4, 1}), shared(x, {4, 1})) < 1e-14);
   }
@@ -191,27 +191,25 @@ TEST_CASE("sparse layers: gradients of both orders for inputs and parameters", "
   Rng rng(4);
   const Tensor x = random_tensor({1, 4, 2}, f64, rand);
   auto plain = [](const auto& layer, const Tensor& in) { return layer(in); };
-  check_layer_gradients(TopKAttention({.dim = 2, .heads = 2, .k = 2, .causal = true, .dtype = f64}, rng), x, plain);
+  check_layer_gradients(TopKAttention({.heads = {.dim = 2, .heads = 2, .causal = true, .dtype = f64}, .k = 2}, rng), x,
+                        plain);
   for (PairScoreKind kind : {PairScoreKind::bilinear, PairScoreKind::mlp})
-    check_layer_gradients(ThresholdAttention({.dim = 2,
-                                              .heads = 1,
-                                              .mode = ThresholdMode::soft,
-                                              .tau = 0.1,
-                                              .score = kind,
-                                              .score_width = 2,
-                                              .dtype = f64},
+    check_layer_gradients(ThresholdAttention({.heads = {.dim = 2, .heads = 1, .dtype = f64},
+                                              .mode = ThresholdMode::soft, .tau = 0.1, .score = kind, .score_width = 2},
                                              rng),
                           x, plain);
   check_layer_gradients(
-      SinkhornAttention({.dim = 2, .sinkhorn = {.iterations = 3}, .linear_bias = true, .dtype = f64}, rng), x, plain);
+      SinkhornAttention({.heads = {.dim = 2, .qkv_bias = true, .out_bias = true, .dtype = f64},
+                         .sinkhorn = {.iterations = 3}}, rng), x, plain);
   check_layer_gradients(SinkhornBlockAttention(
-                            {.dim = 2, .block = 2, .sinkhorn = {.iterations = 2}, .use_rope = true, .dtype = f64}, rng),
+                            {.heads = {.dim = 2, .use_rope = true, .dtype = f64}, .block = 2,
+                             .sinkhorn = {.iterations = 2}}, rng),
                         x, plain);
-  check_layer_gradients(GlobalLocalAttention({.dim = 2, .w = 1, .dtype = f64}, rng), x,
+  check_layer_gradients(GlobalLocalAttention({.heads = {.dim = 2, .dtype = f64}, .w = 1}, rng), x,
                         [](const GlobalLocalAttention& layer, const Tensor& in) { return layer(in, {2}); });
   // The default, straight-through, trains f_Θ and τ; hard does not reach them.
   for (ThresholdMode mode : {ThresholdMode::straight_through, ThresholdMode::hard}) {
-    const ThresholdAttention layer({.dim = 2, .mode = mode, .score_width = 2, .dtype = f64}, rng);
+    const ThresholdAttention layer({.heads = {.dim = 2, .dtype = f64}, .mode = mode, .score_width = 2}, rng);
     const auto g = grad({sum(square(layer(x)))}, {layer.score.row.weight, layer.score.col.weight, layer.tau},
                         {.allow_unused = true});
     for (const Tensor& t : g)
@@ -273,8 +271,8 @@ TEST_CASE("sparse layers: randomness, sizes and precision", "[sparse]") {
     }
   }
   Rng rng(8);
-  TopKAttention topk({.dim = kDim, .heads = 2, .k = 4}, rng);
-  SinkhornBlockAttention blocks({.dim = kDim, .heads = 2, .block = 4}, rng);
+  TopKAttention topk({.heads = {.dim = kDim, .heads = 2}, .k = 4}, rng);
+  SinkhornBlockAttention blocks({.heads = {.dim = kDim, .heads = 2}, .block = 4}, rng);
   const Tensor a = topk(to(x, f32)), b = blocks(to(x, f32));
   CHECK(a.dtype() == f32);
   to(topk, f64), to(blocks, f64);
@@ -289,34 +287,35 @@ TEST_CASE("sparse layers: parameters, names and errors", "[sparse]") {
     for (const NamedTensor& p : parameters(layer)) s.insert(p.name);
     return s;
   };
-  const TopKAttention topk({.dim = 8, .heads = 2, .head_dim = 3, .linear_bias = true}, rng);
+  const TopKAttention topk({.heads = {.dim = 8, .heads = 2, .head_dim = 3, .qkv_bias = true, .out_bias = true}}, rng);
   CHECK(count(topk) == 4 * 8 * 6 + 3 * 6 + 8);
-  CHECK(names(topk).count("query.weight") == 1);
-  const ThresholdAttention low({.dim = 8, .score_width = 3}, rng),
-      mlp({.dim = 8, .score = PairScoreKind::mlp, .score_width = 3}, rng);
+  CHECK(names(topk).count("q.weight") == 1);
+  const ThresholdAttention low({.heads = {.dim = 8}, .score_width = 3}, rng),
+      mlp({.heads = {.dim = 8}, .score = PairScoreKind::mlp, .score_width = 3}, rng);
   CHECK(count(low) == 4 * 64 + 2 * 8 * 3 + 1);
   CHECK(count(mlp) == 4 * 64 + (2 * 8 + 1 + 1 + 1) * 3 + 1 + 1);  // [x_i, x_j, i − j] and b → w, and c; τ
-  CHECK(names(mlp) == std::set<std::string>{"query.weight", "key.weight", "value.weight", "out.weight",
+  CHECK(names(mlp) == std::set<std::string>{"q.weight", "k.weight", "v.weight", "out.weight",
                                             "score.row.weight", "score.row.bias", "score.col.weight", "score.distance",
                                             "score.weight", "score.bias", "tau"});
-  CHECK(count(SinkhornAttention({.dim = 8}, rng)) == 4 * 64);
-  CHECK(count(GlobalLocalAttention({.dim = 8, .w = 2}, rng)) == 7 * 64);
-  CHECK(count(GlobalLocalAttention({.dim = 8, .w = 2, .separate_global = false}, rng)) == 4 * 64);
+  CHECK(count(SinkhornAttention({.heads = {.dim = 8}}, rng)) == 4 * 64);
+  CHECK(count(GlobalLocalAttention({.heads = {.dim = 8}, .w = 2}, rng)) == 7 * 64);
+  CHECK(count(GlobalLocalAttention({.heads = {.dim = 8}, .w = 2, .separate_global = false}, rng)) == 4 * 64);
 
-  CHECK_THROWS_WITH(TopKAttention({.dim = 8, .heads = 3}, rng),
+  CHECK_THROWS_WITH(TopKAttention({.heads = {.dim = 8, .heads = 3}}, rng),
                     Contains("topk_attention") && Contains("heads=3") && Contains("dim=8"));
-  CHECK_THROWS_AS(TopKAttention({.dim = 8, .k = 0}, rng), ValueError);
-  CHECK_THROWS_AS(TopKAttention({.dim = 8, .window = -1}, rng), ValueError);
-  CHECK_THROWS_WITH(TopKAttention({.dim = 8, .attention_dropout = 1}, rng), Contains("attention_dropout=1"));
-  CHECK_THROWS_WITH(ThresholdAttention({.dim = 8, .temperature = 0}, rng), Contains("temperature"));
-  CHECK_THROWS_AS(ThresholdAttention({.dim = 8, .score_width = 0}, rng), ValueError);
-  CHECK_THROWS_WITH(SinkhornAttention({.dim = 8, .causal = true}, rng), Contains("causal") && Contains("identity"));
-  CHECK_THROWS_WITH(SinkhornBlockAttention({.dim = 8, .causal = true}, rng), Contains("identity"));
-  CHECK_THROWS_AS(SinkhornBlockAttention({.dim = 8, .block = 0}, rng), ValueError);
-  CHECK_THROWS_AS(GlobalLocalAttention({.dim = 8, .w = -1}, rng), ValueError);
+  CHECK_THROWS_AS(TopKAttention({.heads = {.dim = 8}, .k = 0}, rng), ValueError);
+  CHECK_THROWS_AS(TopKAttention({.heads = {.dim = 8}, .window = -1}, rng), ValueError);
+  CHECK_THROWS_WITH(TopKAttention({.heads = {.dim = 8, .attention_dropout = 1}}, rng), Contains("attention_dropout=1"));
+  CHECK_THROWS_WITH(ThresholdAttention({.heads = {.dim = 8}, .temperature = 0}, rng), Contains("temperature"));
+  CHECK_THROWS_AS(ThresholdAttention({.heads = {.dim = 8}, .score_width = 0}, rng), ValueError);
+  CHECK_THROWS_WITH(SinkhornAttention({.heads = {.dim = 8, .causal = true}}, rng), Contains("causal") &&
+                    Contains("identity"));
+  CHECK_THROWS_WITH(SinkhornBlockAttention({.heads = {.dim = 8, .causal = true}}, rng), Contains("identity"));
+  CHECK_THROWS_AS(SinkhornBlockAttention({.heads = {.dim = 8}, .block = 0}, rng), ValueError);
+  CHECK_THROWS_AS(GlobalLocalAttention({.heads = {.dim = 8}, .w = -1}, rng), ValueError);
   CHECK_THROWS_WITH(topk(zeros({2, 3, 7})), Contains("[2,3,7]") && Contains("[batch, n, 8]"));
   CHECK_THROWS_WITH(topk(zeros({2, 3, 8}), ones({2, 4}, {boolean})), Contains("key_mask=[2,4]"));
   CHECK_THROWS_AS(topk(zeros({2, 3, 8}), ones({2, 3})), DTypeError);
   CHECK_THROWS_WITH(low.score(zeros({2, 3, 7})), Contains("pair_score"));
-  CHECK_THROWS_AS(GlobalLocalAttention({.dim = 8, .w = 2}, rng)(zeros({1, 3, 8}), {3}), ValueError);
+  CHECK_THROWS_AS(GlobalLocalAttention({.heads = {.dim = 8}, .w = 2}, rng)(zeros({1, 3, 8}), {3}), ValueError);
 }

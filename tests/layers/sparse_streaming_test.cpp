@@ -38,18 +38,18 @@ TEST_CASE("sparse layers: streaming equals the full pass", "[sparse][streaming]"
   for (TopKTies ties : {TopKTies::index, TopKTies::threshold})
     for (int64_t window : {0, 5})
       for (bool rotate : {false, true}) {
-        TopKAttentionOptions o{
-            .dim = 6, .heads = 2, .k = 3, .ties = ties, .causal = true, .window = window, .head_dim = 4, .dtype = f64};
-        o.use_rope = rotate;
+        TopKAttentionOptions o{.heads = {.dim = 6, .heads = 2, .head_dim = 4, .causal = true, .dtype = f64}, .k = 3,
+                               .ties = ties, .window = window};
+        o.heads.use_rope = rotate;
         const TopKAttention layer(o, rng);
         for (const auto& sizes : kPieces) CHECK(max_abs_diff(streamed(layer, x, sizes), layer(x)) < 1e-12);
       }
   for (PairScoreKind score : {PairScoreKind::bilinear, PairScoreKind::mlp})
     for (ThresholdMode mode : {ThresholdMode::hard, ThresholdMode::soft, ThresholdMode::straight_through})
       for (bool rotate : {false, true}) {
-        ThresholdAttentionOptions o{
-            .dim = 6, .heads = 3, .mode = mode, .causal = true, .score = score, .score_width = 5, .dtype = f64};
-        o.use_rope = rotate, o.attention_dropout = 0.5;
+        ThresholdAttentionOptions o{.heads = {.dim = 6, .heads = 3, .causal = true, .dtype = f64}, .mode = mode,
+                                    .score = score, .score_width = 5};
+        o.heads.use_rope = rotate, o.heads.attention_dropout = 0.5;
         const ThresholdAttention layer(o, rng);
         for (const auto& sizes : kPieces) CHECK(max_abs_diff(streamed(layer, x, sizes), layer(x)) < 1e-12);
       }
@@ -59,8 +59,9 @@ TEST_CASE("sparse layers: states — size, history, copies", "[sparse][streaming
   Rand rand(3);
   Rng rng(4);
   const Tensor x = random_tensor({2, 9, 6}, f64, rand), other = random_tensor({2, 9, 6}, f64, rand);
-  const TopKAttention topk({.dim = 6, .heads = 2, .causal = true, .dtype = f64}, rng);
-  const ThresholdAttention threshold({.dim = 6, .heads = 2, .causal = true, .score_width = 5, .dtype = f64}, rng);
+  const TopKAttention topk({.heads = {.dim = 6, .heads = 2, .causal = true, .dtype = f64}}, rng);
+  const ThresholdAttention threshold({.heads = {.dim = 6, .heads = 2, .causal = true, .dtype = f64}, .score_width = 5},
+                                     rng);
   CHECK(topk.step(x, {}).second.numel() == 2 * 9 * 2 * 6);  // SPEC §15: 2d a token
   const auto state = threshold.step(x, {}).second;
   CHECK(state.numel() == 2 * 9 * (2 * 6 + 5));
@@ -79,10 +80,10 @@ TEST_CASE("sparse layers: states — size, history, copies", "[sparse][streaming
   };
   twice(topk), twice(threshold);
 
-  const TopKAttention whole({.dim = 6, .dtype = f64}, rng);
+  const TopKAttention whole({.heads = {.dim = 6, .dtype = f64}}, rng);
   CHECK_THROWS_AS(whole.step(x, {}), ValueError);
   CHECK_THROWS_WITH(whole.step(x, {}), Contains("topk_attention") && Contains("causal"));
-  CHECK_THROWS_WITH(ThresholdAttention({.dim = 6}, rng).step(x, {}),
+  CHECK_THROWS_WITH(ThresholdAttention({.heads = {.dim = 6}}, rng).step(x, {}),
                     Contains("threshold_attention") && Contains("causal"));
   CHECK_THROWS_WITH(topk.step(random_tensor({1, 1, 6}, f64, rand), topk.step(x, {}).second), Contains("[1,"));
   CHECK_THROWS_WITH(topk.step(zeros({1, 1, 5}, {f64}), {}), Contains("[1,1,5]"));
