@@ -84,7 +84,7 @@ T bits(const uint32_t* words, int64_t i) {
 
 Tensor make(const char* op, const Shape& shape, TensorOptions options) {
   if (options.device != cpu) fail<DeviceError>(op, ": no kernel for ", options.device);
-  return empty(shape, options);
+  return empty(shape, options, op);
 }
 
 void check_normal(const char* op, double mean, double std) {
@@ -195,7 +195,7 @@ Tensor truncated_normal(const Shape& shape, double mean, double std, Rng& rng,
 Tensor bernoulli(const Shape& shape, double p, Rng& rng) {
   if (!(p >= 0 && p <= 1)) fail<ValueError>("bernoulli: needs 0 <= p <= 1 — got p=", p);
   const uint64_t limit = static_cast<uint64_t>(std::llround(p * 0x1p32));
-  Tensor y = empty(shape, {.dtype = boolean});
+  Tensor y = empty(shape, {.dtype = boolean}, "bernoulli");
   fill<4, bool>(y, rng, [=](const uint32_t* words, bool* out) {
     for (int64_t i = 0; i < 4 * kBatch; ++i) out[i] = words[i] < limit;
   });
@@ -212,7 +212,7 @@ uint64_t scale(uint64_t w, uint64_t range) {
 Tensor randint(int64_t low, int64_t high, const Shape& shape, Rng& rng) {
   if (low >= high) fail<ValueError>("randint: needs low < high — got low=", low, ", high=", high);
   const uint64_t base = static_cast<uint64_t>(low), range = static_cast<uint64_t>(high) - base;
-  Tensor y = empty(shape, {.dtype = i64});
+  Tensor y = empty(shape, {.dtype = i64}, "randint");
   fill<2, int64_t>(y, rng, [=](const uint32_t* words, int64_t* out) {
     for (int64_t i = 0; i < 2 * kBatch; ++i)
       out[i] = static_cast<int64_t>(base + scale(word64(words, i), range));
@@ -222,7 +222,7 @@ Tensor randint(int64_t low, int64_t high, const Shape& shape, Rng& rng) {
 
 Tensor permutation(int64_t n, Rng& rng) {
   if (n < 0) fail<ValueError>("permutation: needs n >= 0 — got n=", n);
-  Tensor y = empty({n}, {.dtype = i64});
+  Tensor y = empty({n}, {.dtype = i64}, "permutation");
   int64_t* p = y.mutable_data<int64_t>();
   std::iota(p, p + n, int64_t{0});
   const uint64_t seed = rng.seed(), start = rng.reserve(static_cast<uint64_t>((n + 1) / 2));

@@ -13,6 +13,35 @@ void append_text(std::string& s, const Shape& shape) {
   s += ']';
 }
 
+namespace {
+[[noreturn]] void too_large(std::string_view op, int64_t a, const char* sign, int64_t b) {
+  fail(op, ": sizes are too large — got ", a, sign, b, "; need at most 2^56");
+}
+}  // namespace
+
+int64_t checked_mul(std::string_view op, int64_t a, int64_t b) {
+  int64_t y;
+  if (a < 0 || b < 0 || __builtin_mul_overflow(a, b, &y) || y > kMaxElements) too_large(op, a, " × ", b);
+  return y;
+}
+
+int64_t checked_add(std::string_view op, int64_t a, int64_t b) {
+  int64_t y;
+  if (a < 0 || b < 0 || __builtin_add_overflow(a, b, &y) || y > kMaxElements) too_large(op, a, " + ", b);
+  return y;
+}
+
+int64_t checked_numel(std::string_view op, const Shape& shape) {
+  int64_t bound = 1;
+  bool ok = true;
+  for (int64_t s : shape) {
+    if (s < 0) fail(op, ": negative size in shape ", shape);
+    ok = ok && !__builtin_mul_overflow(bound, std::max<int64_t>(s, 1), &bound) && bound <= kMaxElements;
+  }
+  if (!ok) fail(op, ": shape ", shape, " has too many elements; need at most 2^56, empty dims counted as 1");
+  return shape.numel();
+}
+
 Shape broadcast(std::string_view op, const Shape& a, const Shape& b) {
   const Shape& longer = a.rank() >= b.rank() ? a : b;
   Shape out = longer;
@@ -24,6 +53,7 @@ Shape broadcast(std::string_view op, const Shape& a, const Shape& b) {
            " at dim ", i - out.rank(), " differ and neither is 1");
     out[i] = x == 1 ? y : x;
   }
+  checked_numel(op, out);
   return out;
 }
 

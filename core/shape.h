@@ -57,7 +57,7 @@ class Shape {
     --rank_;
   }
 
-  /// Product of the sizes; 1 for rank 0.
+  /// Product of the sizes; 1 for rank 0. Shapes of tensors cannot overflow; for others see checked_numel().
   int64_t numel() const {
     int64_t n = 1;
     for (int64_t x : *this) n *= x;
@@ -91,6 +91,17 @@ class Shape {
 };
 
 void append_text(std::string& s, const Shape& shape);  // "[2,3]"
+
+// Sizes that come from outside are multiplied and added here, once: ShapeErrors that name `op` instead of overflow.
+// What passed needs no further check, since strides, byte counts and sums of two lengths then fit int64.
+
+/// A tensor, a view, or the grid that a kernel walks has at most so many elements, its empty dims counted as 1.
+inline constexpr int64_t kMaxElements = int64_t{1} << 56;
+/// a·b and a + b; for operands that are not negative.
+int64_t checked_mul(std::string_view op, int64_t a, int64_t b);
+int64_t checked_add(std::string_view op, int64_t a, int64_t b);
+/// Number of elements of a shape; no size may be negative.
+int64_t checked_numel(std::string_view op, const Shape& shape);
 
 /// NumPy broadcasting: sizes are aligned at the right; 1 stretches. Throws ShapeError naming `op`.
 Shape broadcast(std::string_view op, const Shape& a, const Shape& b);

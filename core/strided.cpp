@@ -4,27 +4,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 
 namespace sluice::detail {
 
 namespace {
-
-template <class T, class S>
-T convert(S x) {
-  if constexpr (std::is_same_v<T, S>) return x;
-  else if constexpr (std::is_same_v<S, BFloat16>) return convert<T>(static_cast<float>(x));
-  else if constexpr (std::is_same_v<T, BFloat16>) return BFloat16(static_cast<float>(x));
-  else if constexpr (std::is_same_v<T, bool>) return x != S(0);
-  else if constexpr (std::is_floating_point_v<S> && std::is_integral_v<T>) {
-    // Saturates, and NaN becomes 0: a plain cast would be undefined behaviour.
-    constexpr double lo = static_cast<double>(std::numeric_limits<T>::min());
-    constexpr double hi = -lo;  // 2^31 or 2^63, the first value that does not fit
-    double v = static_cast<double>(x);
-    if (!(v > lo)) return v <= lo ? std::numeric_limits<T>::min() : T(0);
-    return v >= hi ? std::numeric_limits<T>::max() : static_cast<T>(v);
-  } else return static_cast<T>(x);
-}
 
 template <class T, class S>
 void convert_run(const S* from, int64_t stride, int64_t n, T* out) {

@@ -7,11 +7,30 @@
 #include <sluice/core/layout.h>
 
 #include <cstddef>
+#include <limits>
+#include <type_traits>
 
 namespace sluice::detail {
 
 /// Elements per tile: 2 KB of f32, several of which fit in L1 beside the outputs.
 inline constexpr int64_t kTile = 512;
+
+/// One number as another type: what to() does to every element.
+template <class T, class S>
+T convert(S x) {
+  if constexpr (std::is_same_v<T, S>) return x;
+  else if constexpr (std::is_same_v<S, BFloat16>) return convert<T>(static_cast<float>(x));
+  else if constexpr (std::is_same_v<T, BFloat16>) return BFloat16(static_cast<float>(x));
+  else if constexpr (std::is_same_v<T, bool>) return x != S(0);
+  else if constexpr (std::is_floating_point_v<S> && std::is_integral_v<T>) {
+    // Saturates, and NaN becomes 0: a plain cast would be undefined behaviour.
+    constexpr double lo = static_cast<double>(std::numeric_limits<T>::min());
+    constexpr double hi = -lo;  // 2^31 or 2^63, the first value that does not fit
+    double v = static_cast<double>(x);
+    if (!(v > lo)) return v <= lo ? std::numeric_limits<T>::min() : T(0);
+    return v >= hi ? std::numeric_limits<T>::max() : static_cast<T>(v);
+  } else return static_cast<T>(x);
+}
 
 /// A layout with neighbouring dims merged wherever they form one evenly strided run.
 struct Walk {

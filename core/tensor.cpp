@@ -4,6 +4,7 @@
 #include <sluice/core/strided.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace sluice {
 
@@ -33,15 +34,9 @@ Tensor::Tensor(std::initializer_list<std::initializer_list<float>> rows) {
   }
 }
 
-Tensor empty(const Shape& shape, TensorOptions options) {
-  // The bound counts empty dims as 1, so that strides cannot overflow either.
-  int64_t bound = size_of(options.dtype);
-  for (int64_t s : shape) {
-    if (s < 0) fail("empty: negative size in shape ", shape);
-    if (__builtin_mul_overflow(bound, std::max<int64_t>(s, 1), &bound) || bound > int64_t{1} << 46)
-      fail("empty: shape ", shape, " asks for more memory than any machine has");
-  }
-  const int64_t n = shape.numel() * size_of(options.dtype);
+Tensor empty(const Shape& shape, TensorOptions options, const char* op) {
+  const int64_t n = checked_numel(op, shape) * size_of(options.dtype);
+  if (n > int64_t{1} << 46) fail(op, ": shape ", shape, " asks for more memory than any machine has");
   auto storage = Storage::create(static_cast<std::size_t>(n), options.device);
   return Tensor(Ref<TensorImpl>(new TensorImpl(std::move(storage), shape, options.dtype)));
 }
@@ -52,14 +47,29 @@ Tensor alias(const Tensor& x, const Layout& layout) {
 
 Tensor Tensor::detach() const { return alias(*this, layout()); }
 
-double Tensor::item() const {
+template <class To>
+To Tensor::item() const {
   if (numel() != 1) fail("item: needs exactly one element — got shape ", shape());
-  return dispatch_all(dtype(), [&]<class T>() -> double {
-    T v = *reinterpret_cast<const T*>(raw());
-    if constexpr (std::is_same_v<T, BFloat16>) return static_cast<float>(v);
-    else return static_cast<double>(v);
+  return dispatch_all(dtype(), [&]<class T>() -> To {
+    const T stored = *reinterpret_cast<const T*>(raw());
+    using Wide = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
+    const auto v = static_cast<Wide>(stored);
+    if constexpr (std::is_floating_point_v<To> == std::is_floating_point_v<Wide>) {
+      return static_cast<To>(v);
+    } else if constexpr (std::is_floating_point_v<Wide>) {
+      if (!(v >= -0x1p63 && v < 0x1p63 && v == std::floor(v)))
+        fail<ValueError>("item: ", double{v}, " is no int64 — read it with item()");
+      return static_cast<To>(v);
+    } else {
+      const auto y = static_cast<To>(v);
+      if (y >= 0x1p63 || static_cast<int64_t>(y) != static_cast<int64_t>(v))
+        fail<ValueError>("item: ", int64_t{v}, " is no double — read it with item<int64_t>()");
+      return y;
+    }
   });
 }
+template double Tensor::item<double>() const;
+template int64_t Tensor::item<int64_t>() const;
 
 // -- history -------------------------------------------------------------------------------------
 

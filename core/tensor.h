@@ -61,7 +61,10 @@ class Tensor {
   const Layout& layout() const { return impl().layout; }
   int rank() const { return shape().rank(); }
   /// Size of a dimension; negative dims count from the end.
-  int64_t dim(int64_t d) const { return shape()[wrap_dim("dim", d, rank())]; }
+  int64_t dim(int64_t d) const {
+    if (rank() == 0) fail("dim: a scalar has no dims — asked for dim ", d);
+    return shape()[wrap_dim("dim", d, rank())];
+  }
   int64_t numel() const { return shape().numel(); }
   DType dtype() const { return impl().dtype; }
   Device device() const { return impl().storage->device(); }
@@ -85,12 +88,14 @@ class Tensor {
   }
   /// Address of the first element, whatever the dtype.
   std::byte* raw() const {
-    return impl_->storage->data() + impl_->layout.offset * size_of(impl_->dtype);
+    return impl().storage->data() + impl_->layout.offset * size_of(impl_->dtype);
   }
-  void bump_version() { impl_->storage->bump_version(); }
+  void bump_version() { impl().storage->bump_version(); }
 
-  /// The value of a one-element tensor.
-  double item() const;
+  /// The value of a one-element tensor. T is double or int64_t; ValueError when it cannot hold the value exactly:
+  /// an i64 beyond 2^53 as double, a fraction or a float beyond int64 as int64_t.
+  template <class T = double>
+  T item() const;
   /// All values in row-major order, converted to T.
   template <class T = float>
   std::vector<T> to_vector() const;
@@ -126,8 +131,8 @@ class Tensor {
 
 using Tensors = SmallVector<Tensor, 4>;
 
-/// Uninitialised, contiguous.
-Tensor empty(const Shape& shape, TensorOptions options = {});
+/// Uninitialised, contiguous. ShapeError, naming `op`, for negative sizes and more memory than any machine has.
+Tensor empty(const Shape& shape, TensorOptions options = {}, const char* op = "empty");
 inline Tensor empty_like(const Tensor& x) { return empty(x.shape(), x.options()); }
 /// The same storage seen through another layout, without history (ops record their own).
 Tensor alias(const Tensor& x, const Layout& layout);
@@ -143,7 +148,7 @@ void read_elements(const Tensor& x, T* out);
 
 template <class T>
 Tensor Tensor::from(const std::vector<T>& values, const Shape& shape) {
-  if (static_cast<int64_t>(values.size()) != shape.numel())
+  if (static_cast<int64_t>(values.size()) != checked_numel("from", shape))
     fail("from: ", values.size(), " values do not fill shape ", shape);
   Tensor t = empty(shape, {.dtype = dtype_of<T>()});
   T* p = t.mutable_data<T>();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <sluice/layers/table.h>
+#include <sluice/ops/elementwise.h>
 
 namespace sluice::detail {
 

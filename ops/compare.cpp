@@ -15,7 +15,7 @@ namespace {
 template <class T, class F>
 Tensor compare_as(const char* op, const Tensor& a, const Tensor& b, F f) {
   Shape shape = broadcast(op, a.shape(), b.shape());
-  Tensor y = empty(shape, {boolean, a.device()});
+  Tensor y = empty(shape, {boolean, a.device()}, op);
   bool* out = y.mutable_data<bool>();
   detail::Walk wa(a.layout().expanded(shape)), wb(b.layout().expanded(shape));
   parallel_for(shape.numel(), 32 * detail::kTile, [&](int64_t begin, int64_t end) {

@@ -19,19 +19,13 @@ void check_source(const char* op, const Tensor& y) {
                         "the out-of-place op, or NoGrad, or detach()");
 }
 
-template <class T>
-T from_double(double v) {
-  if constexpr (std::is_same_v<T, BFloat16>) return BFloat16(static_cast<float>(v));
-  else return static_cast<T>(v);
-}
-
 template <class F>
-Tensor generate(const Shape& shape, TensorOptions options, F value) {
-  Tensor x = empty(shape, options);
+Tensor generate(const char* op, const Shape& shape, TensorOptions options, F value) {
+  Tensor x = empty(shape, options, op);
   dispatch_all(options.dtype, [&]<class T>() {
     T* p = x.mutable_data<T>();
     parallel_for(x.numel(), 1 << 15, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) p[i] = from_double<T>(value(i));
+      for (int64_t i = begin; i < end; ++i) p[i] = detail::convert<T>(value(i));
     });
   });
   return x;
@@ -53,32 +47,37 @@ struct Clone final : Node {
 
 }  // namespace
 
-Tensor full(const Shape& shape, double value, TensorOptions options) {
-  return generate(shape, options, [=](int64_t) { return value; });
+namespace detail {
+Tensor filled(const char* op, const Shape& shape, double value, TensorOptions options) {
+  return generate(op, shape, options, [=](int64_t) { return value; });
 }
-Tensor zeros(const Shape& shape, TensorOptions options) { return full(shape, 0, options); }
-Tensor ones(const Shape& shape, TensorOptions options) { return full(shape, 1, options); }
+}  // namespace detail
+
+Tensor full(const Shape& shape, double value, TensorOptions options) { return detail::filled("full", shape, value, options); }
+Tensor zeros(const Shape& shape, TensorOptions options) { return detail::filled("zeros", shape, 0, options); }
+Tensor ones(const Shape& shape, TensorOptions options) { return detail::filled("ones", shape, 1, options); }
 Tensor zeros_like(const Tensor& x) { return full(x.shape(), 0, x.options()); }
 Tensor ones_like(const Tensor& x) { return full(x.shape(), 1, x.options()); }
 
 Tensor arange(double start, double end, double step, TensorOptions options) {
-  if (step == 0 || (end - start) / step < 0)
+  const double count = std::ceil((end - start) / step);  // NaN or infinite for what is not finite, and for step 0
+  if (!std::isfinite(count) || !std::isfinite(step) || count < 0)
     fail<ValueError>("arange: step ", step, " does not lead from ", start, " to ", end);
-  int64_t n = static_cast<int64_t>(std::ceil((end - start) / step));
-  return generate({n}, options, [=](int64_t i) { return start + step * static_cast<double>(i); });
+  if (count > static_cast<double>(kMaxElements)) fail("arange: ", count, " values are too many");
+  return generate("arange", {static_cast<int64_t>(count)}, options, [=](int64_t i) { return start + step * static_cast<double>(i); });
 }
 
 Tensor linspace(double start, double end, int64_t n, TensorOptions options) {
   if (n < 0) fail<ValueError>("linspace: needs n >= 0 — got ", n);
   double step = n > 1 ? (end - start) / static_cast<double>(n - 1) : 0;
-  return generate({n}, options, [=](int64_t i) {
+  return generate("linspace", {n}, options, [=](int64_t i) {
     return i == n - 1 && n > 1 ? end : start + step * static_cast<double>(i);
   });
 }
 
 Tensor eye(int64_t n, int64_t m, TensorOptions options) {
-  if (m < 0) m = n;
-  return generate({n, m}, options, [=](int64_t i) { return i / m == i % m ? 1.0 : 0.0; });
+  if (m == -1) m = n;
+  return generate("eye", {n, m}, options, [=](int64_t i) { return i / m == i % m ? 1.0 : 0.0; });
 }
 
 Tensor one_hot(const Tensor& x, int64_t classes, TensorOptions options) {
@@ -90,7 +89,7 @@ Tensor one_hot(const Tensor& x, int64_t classes, TensorOptions options) {
       fail<ValueError>("one_hot: index ", i, " is outside [0, ", classes, ")");
   Shape shape = x.shape();
   shape.push_back(classes);
-  return generate(shape, options, [&](int64_t i) {
+  return generate("one_hot", shape, options, [&](int64_t i) {
     return index[static_cast<std::size_t>(i / classes)] == i % classes ? 1.0 : 0.0;
   });
 }

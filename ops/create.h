@@ -7,17 +7,18 @@ namespace sluice {
 
 Tensor zeros(const Shape& shape, TensorOptions options = {});
 Tensor ones(const Shape& shape, TensorOptions options = {});
+/// `value` saturates in integers as to() does.
 Tensor full(const Shape& shape, double value, TensorOptions options = {});
 Tensor zeros_like(const Tensor& x);
 Tensor ones_like(const Tensor& x);
-/// start, start+step, … below end. ValueError when step is 0 or leads away from end.
+/// start, start+step, … below end. ValueError when step is 0 or leads away from end, and for what is not finite.
 Tensor arange(double start, double end, double step = 1, TensorOptions options = {});
 inline Tensor arange(int64_t n, TensorOptions options = {.dtype = i64}) {
   return arange(0, static_cast<double>(n), 1, options);
 }
 /// n values from start to end, both included.
 Tensor linspace(double start, double end, int64_t n, TensorOptions options = {});
-/// The n×m identity (m = n when omitted).
+/// The n×m identity (m = n when omitted: −1).
 Tensor eye(int64_t n, int64_t m = -1, TensorOptions options = {});
 /// out[..., i] = (x == i): f32 of shape x.shape + [classes]; x is i64 or i32, in [0, classes).
 Tensor one_hot(const Tensor& x, int64_t classes, TensorOptions options = {});
@@ -39,5 +40,10 @@ void copy_(Tensor& x, const Tensor& y);
 void add_(Tensor& x, const Tensor& y, double factor = 1);
 /// x *= factor
 void scale_(Tensor& x, double factor);
+
+namespace detail {
+/// full(), with errors in the name of `op`.
+Tensor filled(const char* op, const Shape& shape, double value, TensorOptions options);
+}  // namespace detail
 
 }  // namespace sluice

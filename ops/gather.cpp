@@ -125,7 +125,7 @@ Tensor index_add_to_zeros(const Shape& shape, int dim, const Tensor& index, cons
 Tensor select_slices(const char* op, const Tensor& x, int dim, const Tensor& index) {
   Shape shape = x.shape();
   shape[dim] = index.numel();
-  Tensor y = empty(shape, x.options());
+  Tensor y = empty(shape, x.options(), op);
   index_select_kernel(x.device())(op, x.detach(), dim, index, y);
   return record<IndexSelect>(std::move(y), {x}, {index}, x.shape(), dim, op);
 }
@@ -195,7 +195,8 @@ Tensor tril(const Tensor& x, int64_t k) { return triangle("tril", false, x, k); 
 
 Tensor causal_mask(int64_t lq, int64_t lk) {
   if (lq < 0 || lk < 0) fail("causal_mask: needs lengths >= 0 — got lq=", lq, ", lk=", lk);
-  Tensor mask = empty({lq, lk}, {boolean});
+  Tensor mask = empty({lq, lk}, {boolean}, "causal_mask");
+  if (mask.numel() == 0) return mask;
   bool* p = mask.mutable_data<bool>();
   parallel_for(lq, std::max<int64_t>(1, (1 << 15) / std::max<int64_t>(1, lk)), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {

@@ -67,7 +67,7 @@ namespace detail {
 
 Tensor embed(const Tensor& x, const Shape& full_shape, const Shape& starts, const Shape& steps,
              double value) {
-  Tensor y = full(full_shape, value, x.options());
+  Tensor y = filled("pad", full_shape, value, x.options());
   Layout box = y.layout();
   for (int d = 0; d < box.rank(); ++d) {
     box.offset += starts[d] * box.strides[d];
@@ -87,7 +87,7 @@ std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, in
   int64_t total = 0;
   for (int64_t s : sizes) {
     if (s < 0) fail("split: negative size ", s);
-    total += s;
+    total = checked_add("split", total, s);
   }
   if (total != x.shape()[d])
     fail("split: sizes sum to ", total, ", dim ", dim, " of x=", x, " is ", x.shape()[d]);
@@ -108,9 +108,14 @@ std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, in
   return pieces;
 }
 
+/// Each piece is a tensor of its own, some 300 bytes: more than this is a mistake.
+constexpr int64_t kMaxPieces = int64_t{1} << 24;
+
 std::vector<Tensor> chunk(const Tensor& x, int64_t n, int64_t dim) {
   if (n < 1) fail<ValueError>("chunk: needs n >= 1 — got ", n);
-  int64_t total = x.dim(dim), size = (total + n - 1) / n;
+  if (x.rank() == 0) fail("chunk: a scalar has no dims");
+  const int64_t total = x.shape()[wrap_dim("chunk", dim, x.rank())], size = total / n + (total % n != 0);
+  if (size > 0 && total / size > kMaxPieces) fail<ValueError>("chunk: ", n, " pieces of x=", x, " are too many");
   std::vector<int64_t> sizes;
   for (int64_t left = total; left > 0; left -= size) sizes.push_back(std::min(size, left));
   if (total == 0) sizes.push_back(0);
@@ -133,9 +138,9 @@ Tensor cat(const std::vector<Tensor>& xs, int64_t dim) {
     if (x.device() != xs[0].device())
       fail<DeviceError>("cat: operands on ", xs[0].device(), " and ", x.device());
     sizes.push_back(x.shape()[d]);
-    shape[d] += sizes.back();
+    shape[d] = checked_add("cat", shape[d], sizes.back());
   }
-  Tensor y = empty(shape, xs[0].options());
+  Tensor y = empty(shape, xs[0].options(), "cat");
   int64_t start = 0;
   for (const Tensor& x : xs) {
     Layout l = y.layout();
@@ -166,14 +171,14 @@ Tensor pad(const Tensor& x, int64_t dim, int64_t before, int64_t after, double v
     fail<ValueError>("pad: negative padding ", before, ", ", after, "; use slice to remove");
   if (before == 0 && after == 0) return x;
   Shape full_shape = x.shape(), starts = Shape::filled(x.rank(), 0);
-  full_shape[d] += before + after;
+  full_shape[d] = checked_add("pad", full_shape[d], checked_add("pad", before, after));
   starts[d] = before;
   return detail::embed(x, full_shape, starts, Shape::filled(x.rank(), 1), value);
 }
 
 Tensor roll(const Tensor& x, int64_t shift, int64_t dim) {
-  int64_t n = x.dim(dim);
   if (x.rank() == 0) fail("roll: a scalar has no dims");
+  const int64_t n = x.shape()[wrap_dim("roll", dim, x.rank())];
   if (n == 0) return x;
   int64_t k = ((shift % n) + n) % n;
   if (k == 0) return x;
@@ -185,13 +190,14 @@ Tensor fold(const Tensor& windows, int64_t dim, int64_t length, int64_t step) {
   if (rank < 1) fail("fold: needs windows in a last dim — got ", windows);
   int d = wrap_dim("fold", dim, rank);
   int64_t count = windows.shape()[d], size = windows.shape()[rank];
-  if (step < 1 || size > length || (length - size) / step + 1 != count)
+  if (step < 1 || length < size || (length - size) / step + 1 != count)
     fail("fold: ", count, " windows of ", size, " every ", step, " do not tile length ", length);
   Shape shape = windows.shape();
   shape.erase(rank);
   shape[d] = length;
-  Tensor y = zeros(shape, windows.options());
-  {
+  step = std::min(step, std::max<int64_t>(length, 1));  // it is one window, and strides must not overflow
+  Tensor y = detail::filled("fold", shape, 0, windows.options());
+  if (windows.numel() > 0) {
     NoGrad guard;
     // Window position by window position: for a fixed k the targets i·step + k are distinct.
     for (int64_t k = 0; k < size; ++k) {
@@ -211,7 +217,8 @@ Tensor repeat_interleave(const Tensor& x, int64_t n, int64_t dim) {
   if (x.rank() == 0 || n < 0) fail("repeat_interleave: n=", n, " and x=", x);
   Shape stretched = x.shape(), merged = x.shape();
   stretched.insert(d + 1, n);
-  merged[d] *= n;
+  merged[d] = checked_mul("repeat_interleave", merged[d], n);
+  checked_numel("repeat_interleave", merged);
   return reshape(expand(unsqueeze(x, d + 1), stretched), merged);
 }
 
@@ -220,7 +227,8 @@ Tensor repeat(const Tensor& x, int64_t n, int64_t dim) {
   if (x.rank() == 0 || n < 0) fail("repeat: n=", n, " and x=", x);
   Shape stretched = x.shape(), merged = x.shape();
   stretched.insert(d, n);
-  merged[d] *= n;
+  merged[d] = checked_mul("repeat", merged[d], n);
+  checked_numel("repeat", merged);
   return reshape(expand(unsqueeze(x, d), stretched), merged);
 }
 

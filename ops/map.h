@@ -225,7 +225,7 @@ Tensor map(F f, const Tensor& first, const Ts&... rest) {
   constexpr const char* op = detail::formula_name<F>();
   std::array<const Tensor*, N> xs{&first, &rest...};
   auto plan = detail::plan_map<N>(op, xs, detail::is_integral<F>());
-  Tensor y = empty(plan.shape, {plan.dtype, first.device()});
+  Tensor y = empty(plan.shape, {plan.dtype, first.device()}, op);
   auto run = [&]<class T>() {
     T* out = y.mutable_data<T>();
     detail::for_each_tile<T>(plan, [&](const std::array<const T*, N>& in, int64_t i, int64_t n) {

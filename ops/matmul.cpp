@@ -159,7 +159,7 @@ Tensor matmul(const Tensor& a_in, const Tensor& b_in) {
   };
   Shape shape = batch;
   shape.push_back(a_in.dim(-2)), shape.push_back(b_in.dim(-1));
-  Tensor c = empty(shape, a_in.options());
+  Tensor c = empty(shape, a_in.options(), "matmul");
   if (c.numel() > 0) matmul_kernel(c.device())(stretched(a_in), stretched(b_in), c, false);
   return record<MatMul>(std::move(c), {a_in, b_in}, {a_in, b_in});
 }
@@ -176,7 +176,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   }
   Shape shape = x.shape();
   shape[shape.rank() - 1] = weight.dim(1);
-  Tensor y = empty(shape, x.options());
+  Tensor y = empty(shape, x.options(), "linear");
   if (y.numel() > 0) {
     NoGrad guard;
     if (biased) detail::copy_strided(bias.raw(), bias.layout().expanded(shape), bias.dtype(), y.raw(), y.layout(), y.dtype());

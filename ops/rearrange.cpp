@@ -61,7 +61,7 @@ class Rearrangement {
         for (const Axis& a : placed(name)) {
           if (stretched.rank() == kMaxRank) wrong("more than ", kMaxRank, " axes");
           stretched.push_back(a.size);
-          product *= a.size;
+          product = checked_mul("rearrange", product, a.size);
           if (item.bare_ellipsis) add_dim(merged, a.size);
           const bool is_new = find(name) < 0;
           with_new_axes.push_back(is_new ? 1 : a.size);
@@ -176,7 +176,7 @@ class Rearrangement {
     for (std::string_view name : item.names) {
       const int64_t s = given(name);
       if (s >= 0) {
-        known *= s;
+        known = checked_mul("rearrange", known, s);
       } else if (inferred < axes_.size()) {
         wrong("sizes of '", axes_[inferred].name, "' and '", name, "' cannot both be inferred; give one");
       } else {

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <tuple>
 
 namespace sluice {
@@ -22,7 +23,10 @@ struct Angles {
   Tensor cos, sin;
 };
 
-Angles make_angles(const int64_t* position, int64_t n, int64_t dim, double base, DType dtype) {
+/// positions: i64 [n], contiguous.
+Angles make_angles(const Tensor& positions, int64_t dim, double base, DType dtype) {
+  const int64_t* position = positions.data<int64_t>();
+  const int64_t n = positions.numel();
   Tensor c = empty({n, dim / 2}, {f64}), s = empty({n, dim / 2}, {f64});
   double *pc = c.mutable_data<double>(), *ps = s.mutable_data<double>();
   for (int64_t k = 0; k < dim / 2; ++k) {
@@ -47,9 +51,9 @@ Angles cached_angles(int64_t offset, int64_t n, int64_t dim, double base, DType 
     std::lock_guard lock(mutex);
     if (auto it = cache->find(key); it != cache->end()) return it->second;
   }
-  std::vector<int64_t> position(static_cast<std::size_t>(n));
-  for (int64_t i = 0; i < n; ++i) position[static_cast<std::size_t>(i)] = offset + i;
-  Angles a = make_angles(position.data(), n, dim, base, dtype);
+  Tensor positions = empty({n}, {i64}, "rope");
+  std::iota(positions.mutable_data<int64_t>(), positions.mutable_data<int64_t>() + n, offset);
+  Angles a = make_angles(positions, dim, base, dtype);
   std::lock_guard lock(mutex);
   if (cache->size() >= 16) cache->clear();
   return cache->emplace(key, a).first->second;
@@ -104,38 +108,49 @@ Tensor rotate(const Tensor& x, const Angles& angles, RopePairing pairing, bool i
   return record<Rope>(std::move(y), {x}, {}, angles, pairing, inverse);
 }
 
-int64_t checked_rot_dim(const Tensor& x, const RopeOptions& o) {
+constexpr int64_t kFarthest = int64_t{1} << 53;  // positions are exact in f64 up to here
+
+int64_t checked_rot_dim(const char* op, const Tensor& x, const RopeOptions& o) {
   if (x.dtype() != f32 && x.dtype() != f64)
-    fail<DTypeError>("rope: needs f32 or f64 — got ", x.dtype(), " of shape ", x);
-  if (x.rank() < 2) fail("rope: needs x [..., n, d] — got ", x);
+    fail<DTypeError>(op, ": needs f32 or f64 — got ", x.dtype(), " of shape ", x);
+  if (x.rank() < 2) fail(op, ": needs x [..., n, d] — got ", x);
   const int64_t dim = o.rot_dim ? o.rot_dim : x.dim(-1);
   if (dim < 0 || dim % 2 != 0 || dim > x.dim(-1))
-    fail("rope: rot_dim ", dim, " must be even and at most the last dim of x=", x);
+    fail(op, ": rot_dim ", dim, " must be even and at most the last dim of x=", x);
+  if (!(o.base > 0) || !std::isfinite(o.base)) fail<ValueError>(op, ": base must be positive and finite — got ", o.base);
+  if (o.offset < -kFarthest || o.offset > kFarthest)
+    fail<ValueError>(op, ": offset ", o.offset, " lies beyond ±2^53");
   return dim;
 }
 
 }  // namespace
 
 Tensor rope(const Tensor& x, RopeOptions o) {
-  const int64_t dim = checked_rot_dim(x, o);
+  const int64_t dim = checked_rot_dim("rope", x, o);
+  if (x.numel() == 0) return rotate(x, {}, o.pairing, false);
   return rotate(x, cached_angles(o.offset, x.dim(-2), dim, o.base, x.dtype()), o.pairing, false);
 }
 
 Tensor rope_at(const Tensor& x, const Tensor& positions, RopeOptions o) {
-  const int64_t dim = checked_rot_dim(x, o), n = x.dim(-2);
+  const int64_t dim = checked_rot_dim("rope_at", x, o), n = x.dim(-2);
   if (!is_integer(positions.dtype()))
-    fail<DTypeError>("rope: positions must be i64 or i32 — got ", positions.dtype());
-  if (positions.shape() != Shape{n}) fail("rope: positions=", positions, " do not fit x=", x, "; need [", n, "]");
-  std::vector<int64_t> p = positions.to_vector<int64_t>();
-  for (int64_t& i : p) i += o.offset;
-  return rotate(x, make_angles(p.data(), n, dim, o.base, x.dtype()), o.pairing, false);
+    fail<DTypeError>("rope_at: positions must be i64 or i32 — got ", positions.dtype());
+  if (positions.shape() != Shape{n}) fail("rope_at: positions=", positions, " do not fit x=", x, "; need [", n, "]");
+  if (x.numel() == 0) return rotate(x, {}, o.pairing, false);
+  Tensor moved = clone(to(positions.detach(), i64));
+  int64_t* p = moved.mutable_data<int64_t>();
+  for (int64_t i = 0; i < n; ++i) {
+    if (p[i] < -kFarthest || p[i] > kFarthest) fail<ValueError>("rope_at: position ", p[i], " lies beyond ±2^53");
+    p[i] += o.offset;
+  }
+  return rotate(x, make_angles(moved, dim, o.base, x.dtype()), o.pairing, false);
 }
 
 Tensor toeplitz(const Tensor& w, int64_t n, int64_t m, int64_t row_offset) {
   if (w.rank() != 1 || w.dim(0) % 2 == 0)
     fail("toeplitz: needs a table of 2·n_max − 1 values — got w=", w);
   const int64_t n_max = (w.dim(0) + 1) / 2;
-  if (n < 0 || m < 0 || row_offset < 0 || n + row_offset > n_max || m > n_max)
+  if (n < 0 || m < 0 || row_offset < 0 || n > n_max || row_offset > n_max - n || m > n_max)
     fail("toeplitz: ", n, "×", m, " from row ", row_offset, " exceeds the table for n_max=", n_max);
   if (n == 0 || m == 0) return reshape(narrow(w, 0, 0, 0), {n, m});
   // Row i starts at centre − i: the last row first, then every later start is an earlier row.
@@ -144,6 +159,9 @@ Tensor toeplitz(const Tensor& w, int64_t n, int64_t m, int64_t row_offset) {
 }
 
 int64_t t5_bucket(int64_t rel, T5BucketOptions o) {
+  if (o.buckets < 1 || o.buckets > 1 << 20 || o.max_distance < 1)
+    fail<ValueError>("t5_bucket: needs buckets in [1, 2^20] and max_distance >= 1 — got ", o.buckets, ", ", o.max_distance);
+  rel = std::clamp(rel, -INT64_MAX, INT64_MAX);
   int64_t count = o.buckets, bucket = 0, distance = -rel;
   if (o.causal) {
     distance = std::max<int64_t>(distance, 0);
@@ -167,14 +185,17 @@ int64_t t5_bucket(int64_t rel, T5BucketOptions o) {
 }
 
 Tensor t5_buckets(int64_t n, int64_t m, T5BucketOptions o, int64_t row_offset) {
-  if (o.buckets < 4 || o.buckets % 4 != 0 || o.max_distance <= o.buckets)
-    fail<ValueError>("t5_buckets: needs buckets divisible by 4 and max_distance > buckets — got ", o.buckets, ", ",
-                     o.max_distance);
-  Tensor out = empty({n, m}, {i64});
+  if (o.buckets < 4 || o.buckets % 4 != 0 || o.buckets > 1 << 20 || o.max_distance <= o.buckets)
+    fail<ValueError>("t5_buckets: needs buckets divisible by 4, at most 2^20, and max_distance > buckets — got ", o.buckets,
+                     ", ", o.max_distance);
+  if (row_offset < 0) fail<ValueError>("t5_buckets: row_offset must not be negative — got ", row_offset);
+  checked_add("t5_buckets", row_offset, checked_add("t5_buckets", std::max<int64_t>(n, 0), std::max<int64_t>(m, 0)));
+  Tensor out = empty({n, m}, {i64}, "t5_buckets");
+  if (out.numel() == 0) return out;
   int64_t* p = out.mutable_data<int64_t>();
-  std::vector<int64_t> by_distance(static_cast<std::size_t>(n + m + row_offset));
+  std::vector<int64_t> by_distance;
   const int64_t lowest = -(row_offset + n - 1);  // rel of the last row and first key
-  for (int64_t rel = lowest; rel < m; ++rel) by_distance[static_cast<std::size_t>(rel - lowest)] = t5_bucket(rel, o);
+  for (int64_t rel = lowest; rel < m - row_offset; ++rel) by_distance.push_back(t5_bucket(rel, o));
   for (int64_t i = 0; i < n; ++i)
     for (int64_t j = 0; j < m; ++j) p[i * m + j] = by_distance[static_cast<std::size_t>(j - i - row_offset - lowest)];
   return out;

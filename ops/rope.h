@@ -28,7 +28,7 @@ struct RopeOptions {
 
 /// Rotates pair c of row p by the angle (p + offset) · base^(−c/(dim/2)), dim = rot_dim. x [..., n, d]:
 /// positions run along dim −2. Equal up to a fixed permutation of channels for both pairings.
-/// ShapeError when rot_dim is odd or larger than d.
+/// ShapeError when rot_dim is odd or larger than d; ValueError unless base > 0 is finite and positions lie within ±2^53.
 Tensor rope(const Tensor& x, RopeOptions options = {});
 /// The same with an explicit position for each row, an i64 tensor [n].
 Tensor rope_at(const Tensor& x, const Tensor& positions, RopeOptions options = {});
@@ -49,9 +49,10 @@ struct T5BucketOptions {
   }
 };
 /// T5's bucket of the offset rel = key position − query position (Raffel et al. 2020), robust to rounding:
-/// thresholds are compared in long double with a guard, so that they fall on the exact integers.
+/// thresholds are compared in long double with a guard, so that they fall on the exact integers. ValueError for
+/// numbers below 1 and more than 2^20 buckets.
 int64_t t5_bucket(int64_t rel, T5BucketOptions options = {});
-/// i64 [n, m] of buckets for queries row_offset … row_offset + n − 1 and keys 0 … m − 1.
+/// i64 [n, m] of buckets for queries row_offset … row_offset + n − 1 and keys 0 … m − 1; row_offset >= 0.
 Tensor t5_buckets(int64_t n, int64_t m, T5BucketOptions options = {}, int64_t row_offset = 0);
 
 }  // namespace sluice

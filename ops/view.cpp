@@ -84,12 +84,11 @@ Tensor region(const Tensor& x, const Shape& starts, const Shape& sizes, const Sh
 Tensor reshape(const Tensor& x, const Shape& shape) {
   Shape to = shape;
   int infer = -1;
-  int64_t known = 1;
   for (int i = 0; i < to.rank(); ++i) {
-    if (to[i] == -1 && infer < 0) infer = i;
+    if (to[i] == -1 && infer < 0) infer = i, to[i] = 1;
     else if (to[i] < 0) fail("reshape: bad target ", shape, " for x=", x);
-    else known *= to[i];
   }
+  const int64_t known = checked_numel("reshape", to);
   if (infer >= 0) {
     if (known == 0 || x.numel() % known != 0)
       fail("reshape: ", x.numel(), " elements of x=", x, " do not fit ", shape);
@@ -123,8 +122,13 @@ Tensor unflatten(const Tensor& x, int64_t dim, const Shape& sizes) {
     else
       for (int64_t s : sizes) to.push_back(s);
   }
-  if (std::count(sizes.begin(), sizes.end(), -1) == 1 && x.numel() == 0)
-    fail("unflatten: cannot infer −1 in ", sizes, " for the empty x=", x);
+  const bool infer = std::count(sizes.begin(), sizes.end(), -1) == 1;
+  if (infer && x.numel() == 0) fail("unflatten: cannot infer −1 in ", sizes, " for the empty x=", x);
+  Shape known = sizes;
+  for (int64_t& s : known) s = infer && s == -1 ? 1 : s;
+  const int64_t n = checked_numel("unflatten", known), whole = x.dim(d);
+  if (infer ? n == 0 || whole % n != 0 : n != whole)
+    fail("unflatten: dim ", dim, " of x=", x, " cannot be split into ", sizes);
   return reshape(x, to);
 }
 
@@ -161,6 +165,7 @@ Tensor expand(const Tensor& x, const Shape& shape) {
     ok = to[i] >= 0 && (have == to[i] || have == 1);
   }
   if (!ok) fail("expand: x=", x, " cannot be stretched to ", shape);
+  checked_numel("expand", to);
   if (to == x.shape()) return x;
   return record<Expand>(alias(x, x.layout().expanded(to)), {x}, {});
 }
@@ -191,7 +196,7 @@ Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
   int d = wrap_dim("narrow", dim, x.rank());
   if (x.rank() == 0) fail("narrow: a scalar has no dims");
   if (start < 0 || length < 0 || start > x.shape()[d] - length)
-    fail("narrow: [", start, ", ", start + length, ") is out of range for dim ", dim, " of x=", x);
+    fail("narrow: ", length, " entries from ", start, " are out of range for dim ", dim, " of x=", x);
   if (length == x.shape()[d]) return x;
   Shape starts = Shape::filled(x.rank(), 0), sizes = x.shape(), steps = Shape::filled(x.rank(), 1);
   starts[d] = start, sizes[d] = length;
@@ -207,6 +212,7 @@ Tensor slice(const Tensor& x, int64_t dim, std::optional<int64_t> start, std::op
   auto clamp = [n](int64_t i) { return std::clamp<int64_t>(i < 0 ? i + n : i, 0, n); };
   int64_t a = clamp(start.value_or(0)), b = std::max(a, clamp(end.value_or(n)));
   Shape starts = Shape::filled(x.rank(), 0), sizes = x.shape(), steps = Shape::filled(x.rank(), 1);
+  step = std::min(step, std::max<int64_t>(n, 1));  // one entry is left anyway, and strides must not overflow
   starts[d] = a, sizes[d] = (b - a + step - 1) / step, steps[d] = step;
   if (sizes[d] == n) return x;
   return detail::region(x, starts, sizes, steps);
@@ -225,11 +231,13 @@ Tensor unfold(const Tensor& x, int64_t dim, int64_t size, int64_t step) {
   int d = wrap_dim("unfold", dim, x.rank());
   if (x.rank() == 0 || size < 1 || step < 1 || size > x.shape()[d])
     fail("unfold: size ", size, ", step ", step, " do not fit dim ", dim, " of x=", x);
+  step = std::min(step, x.shape()[d]);  // one window is left anyway
   Layout l = x.layout();
   l.shape[d] = (x.shape()[d] - size) / step + 1;
   l.strides[d] *= step;
   l.shape.push_back(size);
   l.strides.push_back(x.strides()[d]);
+  checked_numel("unfold", l.shape);
   return record<Unfold>(alias(x, l), {x}, {}, d, x.shape()[d], step);
 }
 

@@ -35,6 +35,7 @@ AttentionOperands attention_operands(const char* op, const Tensor& q, const Tens
     fail<DTypeError>(op, ": needs f32 or f64 operands of one dtype — got q=", q.dtype(), q, ", k=", k.dtype(), k, ", v=", v.dtype(), v);
   if (q.device() != k.device() || q.device() != v.device())
     fail<DeviceError>(op, ": operands on ", q.device(), ", ", k.device(), " and ", v.device());
+  checked_numel(op, {batch, heads, m, n});
   check_mask(op, given.mask, batch, heads, m, n);
   AttentionOptions& o = a.options;
   if (!o.scale) o.scale = 1 / std::sqrt(static_cast<double>(std::max<int64_t>(1, q.dim(-1))));
@@ -132,7 +133,7 @@ struct Attention final : Node {
     if (needs(3)) grads.bias = zeros({q.dim(0), q.dim(1), m, n}, q.options());
     if (needs(4))
       grads.relative = zeros({q.dim(0), q.dim(1), detail::attention_splits(k), std::max<int64_t>(0, n + m - 1)}, q.options());
-    if (k.dim(0) * k.dim(1) > 0) {
+    if (k.dim(0) * k.dim(1) > 0 && (q.numel() + k.numel() + v.numel() > 0 || lse.defined())) {
       const Tensor rq = detail::readable_rows(q), rk = detail::readable_rows(k), rv = detail::readable_rows(v);
       detail::attention_backward(q.device())({rq, rk, rv, o, random.seed, random.offset}, g, lse, delta, grads);
     }
@@ -201,7 +202,7 @@ Tensor attend(const char* op, const Tensor& q_in, const Tensor& k_in, const Tens
   const bool softmax = o.weighting == Weighting::softmax;
   Tensor out = detail::empty_heads({q.dim(0), q.dim(1), q.dim(2), v.dim(3)}, q.options());
   Tensor lse = softmax ? empty({q.dim(0), q.dim(1), q.dim(2)}, q.options()) : Tensor();
-  if (q.dim(0) * q.dim(1) * q.dim(2) > 0) {
+  if (out.numel() > 0 || (softmax && lse.numel() > 0)) {
     const Tensor rq = detail::readable_rows(q), rk = detail::readable_rows(k), rv = detail::readable_rows(v);
     detail::attention_forward(q.device())({rq, rk, rv, o, random.seed, random.offset}, out, lse);
   }

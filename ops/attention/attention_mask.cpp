@@ -37,7 +37,8 @@ void check_mask(const char* op, const AttentionMask& mask, int64_t batch, int64_
     if (mask.block < 1) fail<ValueError>(op, ": mask.blocks needs a positive mask.block — got ", mask.block);
     if (mask.blocks.dtype() != boolean)
       fail<DTypeError>(op, ": mask.blocks must be bool — got ", mask.blocks.dtype(), mask.blocks);
-    const int64_t rows = (m + mask.block - 1) / mask.block, cols = (n + mask.block - 1) / mask.block;
+    auto blocks_of = [&](int64_t length) { return length / mask.block + (length % mask.block != 0); };
+    const int64_t rows = blocks_of(m), cols = blocks_of(n);
     const Tensor& b = mask.blocks;
     if ((b.rank() != 2 && !(b.rank() == 3 && (b.dim(0) == heads || b.dim(0) == 1))) || b.dim(-2) != rows || b.dim(-1) != cols)
       fail(op, ": mask.blocks=", b, " does not fit; need [", rows, ",", cols, "] or [", heads, ",", rows, ",", cols,
@@ -63,6 +64,10 @@ Tensor row_major(const Tensor& x) {
 Visibility::Visibility(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n)
     : mask_(mask), m_(m), n_(n) {
   banded_ = mask.window > 0 || mask.dilation > 1;
+  // Beyond every distance, and far enough from the end of int64 that positions can be added.
+  constexpr int64_t far = 4 * kMaxElements;
+  if (mask.window > 0 && !__builtin_mul_overflow(mask.window - 1, mask.dilation, &reach_)) reach_ = std::min(reach_, far);
+  else reach_ = far;
   if (!banded_) mask_.global.clear();
   only_span_ = mask.dilation == 1 && mask_.global.empty() && !mask.keys.defined() && !mask.query_segments.defined() &&
                !mask.blocks.defined() && !mask.dense.defined();
@@ -99,9 +104,8 @@ Visibility::Span Visibility::span(int64_t row) const {
   Span s{0, n_};
   if (mask_.causal) s.end = std::min(n_, p + 1);
   if (mask_.window > 0 && is_global_.empty()) {
-    const int64_t reach = (mask_.window - 1) * mask_.dilation;
-    s.begin = std::max<int64_t>(0, p - reach);
-    s.end = std::min(s.end, p + reach + 1);
+    s.begin = std::max<int64_t>(0, p - reach_);
+    s.end = std::min(s.end, p + reach_ + 1);
   }
   s.begin = std::min(s.begin, n_);
   s.end = std::max(s.end, s.begin);
@@ -119,9 +123,8 @@ Visibility::Tile Visibility::classify(int64_t batch, int64_t head, int64_t row, 
   if (banded_) {
     bool in_band = true, band_full = mask_.dilation == 1;
     if (mask_.window > 0) {
-      const int64_t reach = (mask_.window - 1) * mask_.dilation;
-      if (col - last > reach || first - end > reach) in_band = false;
-      if (end - first > reach || last - col > reach) band_full = false;
+      if (col - last > reach_ || first - end > reach_) in_band = false;
+      if (end - first > reach_ || last - col > reach_) band_full = false;
     }
     if (!in_band) {
       if (is_global_.empty()) return Tile::none;
@@ -180,11 +183,10 @@ void Visibility::fill_row(int64_t batch, int64_t head, int64_t row, int64_t col,
   if (only_span_) return;
   const bool row_global = !is_global_.empty() && p >= 0 && is_global_[static_cast<std::size_t>(p)];
   if (banded_ && !row_global) {
-    const int64_t reach = mask_.window > 0 ? (mask_.window - 1) * mask_.dilation : INT64_MAX;
     if (mask_.dilation > 1 || !is_global_.empty())
       for (int64_t j = begin; j < end; ++j) {
         const int64_t distance = std::llabs(p - (col + j));
-        const bool near = distance <= reach && distance % mask_.dilation == 0;
+        const bool near = distance <= reach_ && distance % mask_.dilation == 0;
         out[j] = near || (!is_global_.empty() && is_global_[static_cast<std::size_t>(col + j)]);
       }
   }
@@ -220,8 +222,7 @@ struct Rows {
   int64_t batch, heads;
 };
 Rows rows_of(const char* op, const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n) {
-  if (batch < 0 || heads < 0 || m < 0 || n < 0)
-    fail(op, ": sizes must not be negative — got ", Shape{batch, heads, m, n});
+  checked_numel(op, {batch, heads, m, n});
   detail::check_mask(op, mask, batch, heads, m, n);
   const bool by_batch = (mask.keys.defined() && mask.keys.dim(0) > 1) ||
                         (mask.query_segments.defined() && (mask.query_segments.dim(0) > 1 || mask.key_segments.dim(0) > 1)) ||
@@ -236,8 +237,9 @@ Rows rows_of(const char* op, const AttentionMask& mask, int64_t batch, int64_t h
 
 Tensor visible_pairs(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n) {
   const auto [b, h] = rows_of("visible_pairs", mask, batch, heads, m, n);
+  Tensor y = empty({b, h, m, n}, {.dtype = boolean}, "visible_pairs");
+  if (y.numel() == 0) return y;
   const detail::Visibility visibility(mask, batch, heads, m, n);
-  Tensor y = empty({b, h, m, n}, {.dtype = boolean});
   auto* out = reinterpret_cast<uint8_t*>(y.raw());
   parallel_for(b * h * m, 64, [&, h = h](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) visibility.fill_row(r / m / h, r / m % h, r % m, 0, n, out + r * n);
@@ -247,8 +249,9 @@ Tensor visible_pairs(const AttentionMask& mask, int64_t batch, int64_t heads, in
 
 Tensor visible_count(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n) {
   const auto [b, h] = rows_of("visible_count", mask, batch, heads, m, n);
+  Tensor y = empty({b, h, m}, {.dtype = i64}, "visible_count");
+  if (y.numel() == 0) return y;
   const detail::Visibility visibility(mask, batch, heads, m, n);
-  Tensor y = empty({b, h, m}, {.dtype = i64});
   auto* out = reinterpret_cast<int64_t*>(y.raw());
   parallel_for(b * h * m, 64, [&, h = h](int64_t begin, int64_t end) {
     std::vector<uint8_t> line(static_cast<std::size_t>(visibility.only_span() ? 0 : n));

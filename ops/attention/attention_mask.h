@@ -71,6 +71,7 @@ class Visibility {
   AttentionMask mask_;
   int64_t m_, n_;
   bool only_span_, banded_;
+  int64_t reach_;  // (window − 1)·dilation; beyond every position without a window
   std::vector<uint8_t> is_global_;  // by position, when there are any
   std::vector<int64_t> global_before_;  // number of global positions < p
   // strides of the broadcast tensors

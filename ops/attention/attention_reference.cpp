@@ -84,6 +84,7 @@ Tensor attention_in_order(const Tensor& q_in, const Tensor& k_in, const Tensor& 
                           int64_t cols, const AttentionOptions& given) {
   auto [q, k, v, o, rank] = detail::attention_operands("attention_in_order", q_in, k_in, v_in, given);
   if (rows < 1 || cols < 1) fail<ValueError>("attention_in_order: tiles must be positive — got ", rows, "×", cols);
+  rows = std::min(rows, std::max<int64_t>(1, q.dim(2))), cols = std::min(cols, std::max<int64_t>(1, k.dim(2)));
   if (o.weighting != Weighting::softmax || o.sink.defined() || o.dropout > 0)
     fail<ValueError>("attention_in_order: softmax only, without sink and dropout");
   const double inf = std::numeric_limits<double>::infinity();

@@ -15,7 +15,7 @@ namespace {
 
 /// p_j − p_i of each table entry: −(n − 1) … m − 1.
 Tensor distances(const char* op, int64_t m, int64_t n) {
-  if (m < 0 || n < 0) fail(op, ": sizes must not be negative — got m=", m, ", n=", n);
+  checked_add(op, m, n);
   return arange(static_cast<double>(1 - n), static_cast<double>(std::max<int64_t>(m, 1 - n)), 1, {.dtype = i64});
 }
 
@@ -44,7 +44,7 @@ Tensor relative_alibi(const Tensor& slopes, int64_t m, int64_t n) {
 }
 
 Tensor alibi_slopes(int64_t heads, TensorOptions options) {
-  if (heads < 1) fail<ValueError>("alibi_slopes: heads must be positive — got ", heads);
+  if (heads < 1 || heads > 1 << 20) fail<ValueError>("alibi_slopes: heads must be in [1, 2^20] — got ", heads);
   int64_t whole = 1;
   while (whole * 2 <= heads) whole *= 2;
   std::vector<double> slope;
@@ -63,8 +63,9 @@ Tensor relative_rope(const Tensor& a, const Tensor& b, int64_t m, int64_t n, Rop
 }
 
 Tensor relative_matrix(const Tensor& table, int64_t m, int64_t n) {
-  if (table.rank() != 2 || table.dim(1) != n + m - 1 || m < 1 || n < 1)
-    fail("relative_matrix: table=", table, " does not fit; need [heads, ", n + m - 1, "] for m=", m, ", n=", n);
+  const int64_t width = checked_add("relative_matrix", n, m) - 1;
+  if (table.rank() != 2 || table.dim(1) != width || m < 1 || n < 1)
+    fail("relative_matrix: table=", table, " does not fit; need [heads, ", width, "] for m=", m, ", n=", n);
   // Row i is a window of n entries from m − 1 − i.
   return flip(unfold(table, 1, n, 1), {1});
 }

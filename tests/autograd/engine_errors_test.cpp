@@ -186,8 +186,17 @@ TEST_CASE("in place: editing what nothing saved is fine", "[engine]") {
 }
 
 TEST_CASE("in place: writing through an overlapping layout is refused", "[engine]") {
-  Tensor wide = expand(zeros({1}, {f64}), {3});
-  refused<Error>([&] { copy_(wide, Tensor::from<double>({1, 2, 3})); }, "copy_");
+  for (const Shape& shape : {Shape{3}, {2}, {2, 3}, {1, 2, 1}, {4, 1, 2}}) {
+    Tensor wide = expand(zeros({1}, {f64}), shape);
+    refused<Error>([&] { copy_(wide, ones(shape, {f64})); }, "copy_");
+    refused<Error>([&] { fill_(wide, 1); }, "fill_");
+    refused<Error>([&] { add_(wide, ones(shape, {f64})); }, "add_");
+    refused<Error>([&] { scale_(wide, 2); }, "scale_");
+    CHECK(sum(wide).item() == 0);
+  }
+  Tensor one = expand(zeros({1}, {f64}), {1, 1}), none = expand(zeros({1}, {f64}), {0, 2});  // nothing is shared
+  fill_(one, 2), fill_(none, 2);
+  CHECK(one.item() == 2);
 }
 
 TEST_CASE("exceptions in a user's vjp leave mode, leaves and graph usable", "[engine]") {

@@ -106,6 +106,36 @@ TEST_CASE("distributions have their moments and shape", "[random]") {
   }
 }
 
+TEST_CASE("each value is made of its own words of its own block", "[random]") {
+  constexpr int64_t n = 4 * 64 * 64 + 4 * 64 + 1;  // past a task, and one value into a batch of blocks
+  const auto word = [](uint64_t block, int64_t i) {
+    return philox4x32({uint32_t(block), uint32_t(block >> 32), 0, 0}, {17, 0})[static_cast<std::size_t>(i)];
+  };
+  Rng rng(17);
+  rng.reserve(5);
+  uint64_t start = 5;
+  auto narrow = [&](int64_t i) { return word(start + static_cast<uint64_t>(i / 4), i % 4); };
+  auto wide = [&](int64_t i) {
+    const uint64_t block = start + static_cast<uint64_t>(i / 2);
+    return uint64_t{word(block, i % 2 * 2 + 1)} << 32 | word(block, i % 2 * 2);
+  };
+  auto check = [&](const Tensor& x, int64_t blocks, auto value) {
+    const auto v = x.to_vector<double>();
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < n; ++i) wrong += v[static_cast<std::size_t>(i)] != static_cast<double>(value(i));
+    CHECK(wrong == 0);
+    CHECK(rng.offset() == start + static_cast<uint64_t>(blocks));
+    start = rng.offset();
+  };
+  for (double p : {0.3, 0.5, 0.9})
+    check(bernoulli({n}, p, rng), (n + 3) / 4, [&](int64_t i) { return narrow(i) < std::llround(std::ldexp(p, 32)); });
+  check(uniform({n}, 0, 1, rng), (n + 3) / 4, [&](int64_t i) { return std::ldexp(narrow(i) >> 8, -24); });
+  check(uniform({n}, 0, 1, rng, {f64}), (n + 1) / 2, [&](int64_t i) { return std::ldexp(double(wide(i) >> 11), -53); });
+  check(randint(-7, 3, {n}, rng), (n + 1) / 2, [&](int64_t i) {
+    return static_cast<int64_t>(static_cast<unsigned __int128>(wide(i)) * 10 >> 64) - 7;
+  });
+}
+
 TEST_CASE("uniform never returns hi", "[random]") {
   Rng rng(1);
   for (float v : uniform({4096}, 1e8, 1e8 + 16, rng).to_vector()) REQUIRE((v >= 1e8f && v < 1e8f + 16));

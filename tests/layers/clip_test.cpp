@@ -27,8 +27,10 @@ TEST_CASE("clip: clip_grad_norm scales all gradients by one factor", "[clip]") {
   CHECK(clip_grad_norm({a, b, none}, 13) == 13);
   CHECK(a.grad().to_vector<double>() == Doubles{3, 4});
   const std::byte* memory = a.grad().raw();
+  const uint32_t version = a.grad().version();
   CHECK(clip_grad_norm({{"a", a}, {"b", b}}, 6.5) == 13);
   CHECK(a.grad().raw() == memory);
+  CHECK(a.grad().version() == version + 1);  // edited: what saved it must notice
   CHECK(a.grad().to_vector<double>() == Doubles{1.5, 2});
   CHECK(b.grad().to_vector<double>() == Doubles{6});
   CHECK_FALSE(none.grad().defined());
@@ -62,7 +64,9 @@ TEST_CASE("clip: clipping leaves alone what others can see", "[clip]") {
 TEST_CASE("clip: clip_grad_value limits each element", "[clip]") {
   Tensor a = leaf({0, 0, 0, 0, 0}, {5}, f32);
   a.set_grad(Tensor({-3, -0.5, 0, INFINITY, NAN}));
+  const uint32_t version = a.grad().version();
   clip_grad_value({a}, 1);
+  CHECK(a.grad().version() == version + 1);
   const auto g = a.grad().to_vector<double>();
   CHECK(Doubles(g.begin(), g.begin() + 4) == Doubles{-1, -0.5, 0, 1});
   CHECK(std::isnan(g[4]));

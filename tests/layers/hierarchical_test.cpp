@@ -11,8 +11,8 @@ using Catch::Matchers::Contains;
 namespace {
 
 MultiHeadAttentionOptions base(bool causal) {
-  MultiHeadAttentionOptions o{.heads = {.dim = 4, .heads = 2}};
-  o.heads.causal = causal, o.norm = NormKind::rms, o.heads.residual = true, o.heads.dtype = f64;
+  MultiHeadAttentionOptions o{.dim = 4, .heads = 2};
+  o.causal = causal, o.norm = NormKind::rms, o.residual = true, o.dtype = f64;
   return o;
 }
 AttentionStack make(const AttentionStackOptions& o, Rand& rand) {
@@ -31,18 +31,24 @@ std::vector<bool> reached(const AttentionStack& stack, const Tensor& x, int64_t 
   return rows;
 }
 
+/// What a layer of a stack is meant to see, said without the options under test.
+struct Neighbourhood {
+  int64_t window, dilation = 1;
+  std::vector<int64_t> global = {};
+};
+
 /// Which rows a change of row t may reach, by walking through the layers' neighbourhoods.
-std::vector<bool> expected_reach(const AttentionStackOptions& o, int64_t n, int64_t t) {
+std::vector<bool> expected_reach(const std::vector<Neighbourhood>& layers, bool causal, int64_t n, int64_t t) {
   std::vector<bool> now(static_cast<std::size_t>(n), false);
   now[static_cast<std::size_t>(t)] = true;
-  for (const MultiHeadAttentionOptions& l : o.layers) {
+  for (const Neighbourhood& l : layers) {
     std::vector<bool> next = now;
     auto global = [&](int64_t p) { return std::find(l.global.begin(), l.global.end(), p) != l.global.end(); };
     for (int64_t i = 0; i < n; ++i)
       for (int64_t j = 0; j < n; ++j) {
         const int64_t d = i - j;
         bool sees = (l.window == 0 || std::abs(d) <= (l.window - 1) * l.dilation) && d % l.dilation == 0;
-        sees = (sees || global(i) || global(j)) && (!l.heads.causal || d >= 0);
+        sees = (sees || global(i) || global(j)) && (!causal || d >= 0);
         if (sees && now[static_cast<std::size_t>(j)]) next[static_cast<std::size_t>(i)] = true;
       }
     now = next;
@@ -50,30 +56,35 @@ std::vector<bool> expected_reach(const AttentionStackOptions& o, int64_t n, int6
   return now;
 }
 
-std::vector<AttentionStackOptions> stacks(bool causal) {
-  return {hierarchical_options(base(causal), {2, 2}),
-          hierarchical_options(base(causal), {2, 3, 0}),
-          hierarchical_options(base(causal), {0}),
-          local_global_options(base(causal), {.window = 2}),
-          local_global_options(base(causal), {.window = 2, .dilation = 3}),
-          local_global_options(base(causal), {.window = 2, .global = {0, 4}})};
+struct Stack {
+  AttentionStackOptions options;
+  std::vector<Neighbourhood> layers;
+};
+std::vector<Stack> stacks(bool causal) {
+  return {{hierarchical_options(base(causal), {2, 2}), {{2}, {2}}},
+          {hierarchical_options(base(causal), {2, 3, 0}), {{2}, {3}, {0}}},
+          {hierarchical_options(base(causal), {0}), {{0}}},
+          {local_global_options(base(causal), {.window = 2}), {{2}, {0}}},
+          {local_global_options(base(causal), {.window = 2, .dilation = 3}), {{2}, {0, 3}}},
+          {local_global_options(base(causal), {.window = 2, .global = {0, 4}}), {{2}, {2, 1, {0, 4}}}},
+          {local_global_options(base(causal), {.window = 2, .dilation = 2, .global = {7}}), {{2}, {2, 2, {7}}}}};
 }
 
 }  // namespace
 
 TEST_CASE("hierarchical: a token reaches exactly those its windows let it reach", "[gates]") {
   for (bool causal : {false, true})
-    for (const AttentionStackOptions& o : stacks(causal)) {
+    for (const auto& [o, layers] : stacks(causal)) {
       Rand rand(1);
       const AttentionStack s = make(o, rand);
       const Tensor x = random_tensor({1, 11, 4}, f64, rand);
-      for (int64_t t : {0, 5, 10}) CHECK(reached(s, x, t) == expected_reach(o, 11, t));
+      for (int64_t t : {0, 5, 10}) CHECK(reached(s, x, t) == expected_reach(layers, causal, 11, t));
     }
 }
 
 TEST_CASE("hierarchical: the stack is its layers one after the other", "[gates]") {
   for (bool causal : {false, true})
-    for (const AttentionStackOptions& o : stacks(causal)) {
+    for (const auto& [o, layers] : stacks(causal)) {
       Rand rand(2);
       const AttentionStack s = make(o, rand);
       REQUIRE(s.layers.size() == o.layers.size());
@@ -95,7 +106,7 @@ TEST_CASE("hierarchical: the stack is its layers one after the other", "[gates]"
 }
 
 TEST_CASE("hierarchical: streaming equals the full pass, in states as large as the windows", "[gates][streaming]") {
-  for (const AttentionStackOptions& o : stacks(true)) {
+  for (const auto& [o, layers] : stacks(true)) {
     Rand rand(4);
     const AttentionStack s = make(o, rand);
     const Tensor x = random_tensor({2, 13, 4}, f64, rand), full = s(x);
@@ -128,10 +139,10 @@ TEST_CASE("hierarchical: what is refused, and by which words", "[gates]") {
   Rng rng(1);
   CHECK_THROWS_WITH(AttentionStack({}, rng), Contains("at least one"));
   MultiHeadAttentionOptions other = base(true);
-  other.heads.dim = 6;
+  other.dim = 6;
   CHECK_THROWS_WITH(AttentionStack({{base(true), other}}, rng), Contains("dim=4") && Contains("dim=6"));
-  MultiHeadAttentionOptions cross{.heads = {.dim = 4}};
-  cross.heads.context_dim = 4;
+  MultiHeadAttentionOptions cross{.dim = 4};
+  cross.context_dim = 4;
   CHECK_THROWS_AS(AttentionStack({{cross}}, rng), ValueError);
   CHECK_THROWS_WITH(local_global_options(base(true), {.window = 0}), Contains("window"));
 }

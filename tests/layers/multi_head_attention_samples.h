@@ -68,6 +68,10 @@ inline std::vector<LayerSample> attention_samples(bool causal) {
       o.norm = NormKind::rms, o.qk_norm = p == GatePosition::g4, o.heads.use_rope = p == GatePosition::g3,
           o.heads.value_dim = 3;
     });
+  add("gate G5, sandwich norm", [&](O& o) {
+    o.gates = {gate(GatePosition::g5)};
+    o.norm = NormKind::layer, o.sandwich_norm = o.residual = true;
+  });
   add("all gates", [&](O& o) {
     o.norm = NormKind::rms, o.qk_norm = o.heads.use_rope = o.heads.residual = true, o.window = 4;
     for (GatePosition p : {GatePosition::g4, GatePosition::g3, GatePosition::g2, GatePosition::g1, GatePosition::g5})

@@ -212,6 +212,10 @@ TEST_CASE("attention: dropout", "[attention][dropout]") {
   const Tensor lower = attention(q, k, v, causal, &again) == 0.0;
   CHECK(same_bits(logical_or(zero, logical_not(visible_pairs(causal.mask, 1, 1, 60, 64))), lower));
   CHECK(same_bits(attention(to(q, f32), to(k, f32), to(v, f32), o, &narrow32) == 0.0, zero));
+  // Each row takes ⌈n/4⌉ blocks: the next draw begins after the last row's.
+  Rng odd(9);
+  attention(narrow(q, 2, 0, 5), narrow(k, 2, 0, 9), narrow(v, 2, 0, 9), o, &odd);
+  CHECK(odd.offset() == 2 * 3 * 5 * 3);
   // Without a generator, or without a probability, nothing is dropped and nothing drawn.
   CHECK(max_abs_diff(attention(q, k, v, o), attention(q, k, v)) == 0);
   Rng idle(9);

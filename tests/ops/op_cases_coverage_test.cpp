@@ -1,7 +1,7 @@
 // A public op without a row fails here, by name.
 #include "support/catch.h"
 #include "support/op_cases.h"
-#include "support/op_table.h"
+#include "support/public_ops.h"
 
 #include <map>
 #include <set>

@@ -1,12 +1,10 @@
-// Every row forward: against its reference in f64 and f32, for any memory layout, any number of threads,
-// and leaving its inputs alone.
+// Every row forward: against its reference in f64 and f32, for any memory layout, and leaving its inputs alone.
 #include "support/catch.h"
 #include "support/layouts.h"
 #include "support/op_cases.h"
 #include "support/op_table.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/core/parallel.h>
 
 #include <algorithm>
 #include <cmath>
@@ -49,17 +47,6 @@ void check_against_reference(const OpCase& row, const std::vector<Dims>& shapes,
       note_check(row.op, Column::f32, c.used, bool(c));
       INFO("allowed " << loosest << " of " << largest);
       CHECK(loosest <= 1e-3 * largest);  // no tolerance may hide a wrong sign or factor
-    }
-  }
-}
-
-void for_each_row(const std::function<void(const OpCase&)>& check) {
-  for (const OpCase& row : all_cases()) {
-    INFO(row.name());
-    try {
-      check(row);
-    } catch (const std::exception& e) {
-      FAIL_CHECK("threw: " << e.what());
     }
   }
 }
@@ -130,24 +117,6 @@ TEST_CASE("op cases: expanded inputs equal their copies", "[ops][cases]") {
         }
     }
   });
-}
-
-TEST_CASE("op cases: results do not depend on the number of threads", "[ops][cases]") {
-  const int before = num_threads();
-  for_each_row([](const OpCase& row) {
-    if (row.large.empty()) return;
-    const In x = input_tensors(row, input_values(row, row.large), f32, !row.flat);
-    set_num_threads(1);
-    const auto one = run(row, x);
-    set_num_threads(2);
-    const auto two = run(row, x);
-    REQUIRE(one.size() == two.size());
-    for (std::size_t i = 0; i < one.size(); ++i) {
-      INFO("result " << i);
-      CHECK(same_bits(one[i], two[i]));
-    }
-  });
-  set_num_threads(before);
 }
 
 TEST_CASE("op cases: inputs and their surroundings are left alone", "[ops][cases]") {

@@ -116,6 +116,9 @@ TEST_CASE("kinks: NaN reaches the result from any place in a tile", "[ops][kinks
       CHECK(std::isnan(prod(x).item()));
       CHECK(argmax(x, 0).item() == at);
       CHECK(argmin(x, 0).item() == at);
+      v.back() = kNan;  // the first of several
+      CHECK(argmax(tensor_of(v, {1030}, dtype), 0).item() == at);
+      CHECK(argmin(tensor_of(v, {1030}, dtype), 0).item() == at);
       for (const Tensor& y : {softmax(x * 900.0), log_softmax(x * 900.0)}) {  // the whole line
         bool all = true;
         for (double e : y.to_vector<double>()) all &= std::isnan(e);

@@ -50,10 +50,12 @@ Reference reduced(Dims dims, bool keep, std::function<double(const std::vector<d
     }
     Array y(shape);
     std::size_t k = 0;
+    std::vector<double> values;
+    Dims at;
     each_index(outer, [&](const Dims& o) {
-      std::vector<double> values;
+      values.clear();
       each_index(inner, [&](const Dims& i) {
-        Dims at = o;
+        at = o;
         for (std::size_t d = 0; d < at.size(); ++d) at[d] += i[d];
         values.push_back(x(at));
       });

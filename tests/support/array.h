@@ -51,10 +51,10 @@ struct Array {
   /// The element that broadcasting puts at `index` of a larger shape: dims align at the right, and a
   /// size-1 dim always reads its only entry.
   double stretched(const Dims& index) const {
-    Dims own(shape.size());
-    for (std::size_t d = 0; d < shape.size(); ++d)
-      own[d] = shape[d] == 1 ? 0 : index[index.size() - shape.size() + d];
-    return (*this)(own);
+    const std::size_t lead = index.size() - shape.size();
+    int64_t k = 0;
+    for (std::size_t d = 0; d < shape.size(); ++d) k = k * shape[d] + (shape[d] == 1 ? 0 : index[lead + d]);
+    return v[static_cast<std::size_t>(k)];
   }
 };
 

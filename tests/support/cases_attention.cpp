@@ -144,7 +144,9 @@ const std::vector<Sizes> kTileEdges{
 // Several of everything.
 const Sizes kSmall{.batch = 2, .heads = 4, .kv_heads = 2, .m = 5, .n = 7, .d = 3, .e = 2},
     kWide{.batch = 2, .heads = 4, .kv_heads = 2, .m = 17, .n = 40, .d = 3, .e = 2},
-    kLarge{.batch = 2, .heads = 4, .kv_heads = 2, .m = 150, .n = 201, .d = 16, .e = 8};
+    // One more than whole tiles of 128 queries and 256 keys (128 backward), and than 16 and 32 lanes.
+    kLarge{.batch = 2, .heads = 2, .kv_heads = 1, .m = 129, .n = 513, .d = 17, .e = 33},
+    kSplit{.m = 130, .n = 1025, .d = 3, .e = 17};  // the backward pass shares its keys among two tasks
 
 }  // namespace
 
@@ -185,7 +187,7 @@ void add_attention_cases(Cases& c) {
   const Sizes three{.m = 3, .n = 3}, tall{.m = 4, .n = 2}, wide{.m = 2, .n = 5};
   const std::vector<Sizes> shapes{tall, wide, {.batch = 2, .heads = 4, .kv_heads = 2, .m = 9, .n = 13, .d = 3, .e = 2},
                                   {.heads = 2, .kv_heads = 2, .m = 66, .n = 70, .d = 2, .e = 2}};
-  const Sizes threads{.batch = 2, .heads = 2, .kv_heads = 1, .m = 131, .n = 140, .d = 4, .e = 4};
+  const Sizes threads{.heads = 2, .kv_heads = 2, .m = 129, .n = 257, .d = 17, .e = 17};
   for (Weighting w : {Weighting::softmax, Weighting::relu2}) {
     auto rule = [&](const char* name, AttentionMask mask, std::vector<Extra> extras = {}) -> Row& {
       Row& row = plain(name, with(std::move(mask), w), std::move(extras), three);
@@ -211,21 +213,30 @@ void add_attention_cases(Cases& c) {
   }
   const std::vector<Sizes> uneven{kSmall, tall, {.m = 66, .n = 65}};
   for (Weighting w : {Weighting::softmax, Weighting::relu2, Weighting::laplace}) {
-    plain("bias", {.weighting = w}, {bias}).more = uneven;
-    plain("bias of keys", {.weighting = w}, {bias_of_keys}).more = uneven;
-    plain("relative bias", {.weighting = w}, {relative_bias}, wide).more = uneven;
-    plain("row scale", {.weighting = w}, {row_scale}).more = uneven;
-    plain("row scale, both biases", {.weighting = w}, {bias, relative_bias, row_scale}).more = uneven;
+    auto extra = [&](const char* name, std::vector<Extra> extras, Sizes sizes = {}) {
+      Row& row = plain(name, {.weighting = w}, std::move(extras), sizes);
+      row.more = uneven, row.large = threads;
+    };
+    extra("bias", {bias});
+    extra("bias of keys", {bias_of_keys});
+    extra("relative bias", {relative_bias}, wide);
+    extra("row scale", {row_scale});
+    extra("row scale, both biases", {bias, relative_bias, row_scale});
+    plain("two splits", {.weighting = w}, {bias, relative_bias}).large = kSplit;
+    plain("two splits, causal", with({.causal = true}, w), {relative_bias}).large = kSplit;
   }
-  plain("sink", {}, {sink}).more = uneven;
-  plain("sink of all heads", {}, {shared_sink}).more = uneven;
-  plain("sink, causal", with({.causal = true}), {sink}, tall).more = uneven;
+  auto sunk = [&](const char* name, AttentionMask mask, Extra extra, Sizes sizes = {}) {
+    Row& row = plain(name, with(std::move(mask)), {extra}, sizes);
+    row.more = uneven, row.large = threads;
+  };
+  sunk("sink", {}, sink);
+  sunk("sink of all heads", {}, shared_sink);
+  sunk("sink, causal", {.causal = true}, sink, tall);
   const std::size_t all_from = rows.size();
   for (const auto& w : weightings) {
     AttentionOptions o = with({.causal = true, .window = 3, .dilation = 2, .global = {0, 3}, .block = 3}, w.weighting);
     o.scale = 0.7;
-    const std::vector<Extra> all{bias, relative_bias, row_scale, keys, segments, blocks_of_heads, dense};
-    Row& row = plain("everything", tiled(o, 16, 7), all, three);
+    Row& row = plain("everything", tiled(o, 16, 7), {bias, relative_bias, row_scale, keys, segments, blocks_of_heads, dense}, three);
     if (w.weighting == Weighting::softmax) row.extras.push_back(sink);
     row.more = {kWide}, row.large = threads;
   }
@@ -243,6 +254,37 @@ void add_attention_cases(Cases& c) {
     c.push_back(case_of(Function::map, row));
   }
 
+  // Dropout: key j of query row r draws word j mod 4 of block r·⌈n/4⌉ + j/4.
+  for (Weighting w : {Weighting::softmax, Weighting::relu2}) {
+    AttentionOptions o = with({.causal = true}, w);
+    o.dropout = 0.3;
+    const Row row{"dropout", o, {}, {.m = 2, .n = 3}, {kSmall, {.heads = 2, .m = 5, .n = 9, .d = 2, .e = 3}}, threads};
+    OpCase x = case_of(Function::attention, row);
+    x.call = [=](const In& in) {
+      Rng rng(42);
+      rng.reserve(7);
+      return attention(in[0], in[1], in[2], o, &rng);
+    };
+    x.reference = [=, inputs = x.inputs](const Arrays& xs) {
+      NaiveAttention r = naive(row, inputs, xs);
+      const int64_t kv_heads = xs[2].shape[1], n = xs[2].shape[2], e = xs[2].shape[3], group = xs[0].shape[1] / kv_heads;
+      std::fill(r.out.v.begin(), r.out.v.end(), 0.0);
+      int64_t line = 0;
+      each_index(r.lse.shape, [&](const Dims& i) {
+        double* out = r.out.v.data() + line * e;
+        for (int64_t j = 0; j < n; ++j) {
+          const auto words = philox4x32({uint32_t(7 + line * ((n + 3) / 4) + j / 4), 0, 0, 0}, {42, 0});
+          if (std::ldexp(words[static_cast<std::size_t>(j % 4)], -32) < 0.3) continue;
+          const double* value = xs[2].v.data() + ((i[0] * kv_heads + i[1] / group) * n + j) * e;
+          for (int64_t c = 0; c < e; ++c) out[c] += r.weights.v[static_cast<std::size_t>(line * n + j)] / 0.7 * value[c];
+        }
+        ++line;
+      });
+      return r.out;
+    };
+    c.push_back(x);
+  }
+
   // Without leading dims.
   for (int rank : {2, 3}) {
     const Row row{"leading dims", with({.causal = true}), {}, {.m = 2, .n = 3}, {}, {.m = 0}};
@@ -256,12 +298,7 @@ void add_attention_cases(Cases& c) {
 
   // With the log of the divisor: of rows that see something, then not.
   const Row with_lse[] = {
-      {"",
-       {},
-       {},
-       {},
-       {{.m = 1, .n = 1}, {.heads = 2, .m = 3, .n = 4}, {.m = 65, .n = 64, .d = 2, .e = 4}, {.m = 0}},
-       kLarge},
+      {"", {}, {}, {}, {{.m = 1, .n = 1}, {.heads = 2, .m = 3, .n = 4}, {.m = 65, .n = 64, .d = 2, .e = 4}, {.m = 0}}, kLarge},
       {"causal, grouped", with({.causal = true}), {bias}, {.heads = 2}, {kWide}},
       {"tiles of 7 and 16", tiled(with({.window = 4}), 7, 16), {relative_bias, row_scale}, three, {{.m = 30, .n = 30}}},
       {"sink, causal", with({.causal = true}), {sink}, tall, {{.heads = 2, .m = 30, .n = 20, .d = 3, .e = 2}}}};
@@ -313,7 +350,7 @@ void add_attention_cases(Cases& c) {
   merged.call = [=](const In& x) { return merge(x[0], x[1], x[2], x[3]); };
   merged.shapes = {{{2, 3, 5, 4}, {2, 3, 5}, {2, 3, 5, 4}, {2, 3, 5}},
                    {{1, 1, 0, 2}, {1, 1, 0}, {1, 1, 0, 2}, {1, 1, 0}}};
-  merged.large = {{4, 8, 100, 64}, {4, 8, 100}, {4, 8, 100, 64}, {4, 8, 100}};
+  merged.large = {{2, 3, 129, 33}, {2, 3, 129}, {2, 3, 129, 33}, {2, 3, 129}};
   c.push_back(merged);
   merged.variant = "large", merged.gradient_ulps = 400, merged.shapes = {}, merged.large = {};
   merged.inputs = {real({3, 2}), real({3}, 100, 103), real({3, 2}), real({3}, 100, 103)};

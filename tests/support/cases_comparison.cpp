@@ -13,7 +13,7 @@ void add_comparison_cases(Cases& c) {
   auto binary = [&](const char* op, Binary f, double (*reference)(double, double), Input a, Input b) {
     c.push_back({.op = op, .inputs = {a, b}, .call = [f](const In& x) { return f(x[0], x[1]); },
                  .reference = elementwise2(reference), .flat = flat, .exact = true, .any_shape = true,
-                 .large = {{70'001}, {70'001}}});
+                 .large = {{33'283}, {33'283}}});
     OpCase row = c.back();
     row.variant = "broadcast", row.any_shape = false;
     row.inputs[0].shape = {4, 1}, row.inputs[1].shape = {2, 1, 3};
@@ -34,7 +34,7 @@ void add_comparison_cases(Cases& c) {
   auto unary = [&](const char* op, Input in, Tensor (*f)(const Tensor&), double (*reference)(double)) {
     c.push_back({.op = op, .inputs = {in}, .call = [f](const In& v) { return f(v[0]); },
                  .reference = elementwise1(reference), .flat = flat, .exact = true, .any_shape = true,
-                 .large = {{70'001}}});
+                 .large = {{33'283}}});
   };
   unary("logical_not", m, logical_not, [](double a) { return double(a == 0); });
   unary("lt", x, [](const Tensor& v) { return v < 0.5; }, [](double a) { return double(a < 0.5); });

@@ -52,11 +52,11 @@ void add_create_cases(Cases& c) {
                  });
                  return y;
                },
-               .flat = "of integers", .exact = true, .shapes = {{{0}}, {{}}, {{1}}}, .large = {{50'000}}});
+               .flat = "of integers", .exact = true, .shapes = {{{0}}, {{}}, {{1}}}, .large = {{20'011}}});
 
   auto same = [&](const char* op, const char* variant, Input x, std::function<Outputs(const In&)> call, double (*f)(double), const char* flat = nullptr) {
     c.push_back({.op = op, .variant = variant, .inputs = {x}, .call = std::move(call), .reference = elementwise1(f),
-                 .flat = flat, .exact = true, .any_shape = true, .large = {{200'003}}});
+                 .flat = flat, .exact = true, .any_shape = true, .large = {{33'283}}});
   };
   auto itself = [](double x) { return x; };
   same("clone", "", real({2, 3}), [](const In& x) { return clone(x[0]); }, itself);

@@ -60,26 +60,27 @@ void add_index_cases(Cases& c) {
     return &c.back();
   };
   row("gather", "last dim", {real({3, 4}), index({3, 6}, 4)}, [](const In& x) { return gather(x[0], -1, x[1]); },
-      ref_gather(1), true, {{300, 4}, {300, 400}});
+      ref_gather(1), true, {{127, 4}, {127, 257}});
   row("gather", "first dim, index smaller elsewhere", {real({3, 4, 2}), index({5, 2, 2}, 3)},
-      [](const In& x) { return gather(x[0], 0, x[1]); }, ref_gather(0), true, {{3, 300, 100}, {4, 200, 100}});
+      [](const In& x) { return gather(x[0], 0, x[1]); }, ref_gather(0), true, {{3, 130, 130}, {4, 127, 129}});
   row("gather", "nothing", {real({3, 4}), index({3, 0}, 4)}, [](const In& x) { return gather(x[0], 1, x[1]); }, ref_gather(1), true);
   row("scatter_add", "last dim", {real({3, 4}), index({3, 6}, 4), real({3, 6})},
-      [](const In& x) { return scatter_add(x[0], 1, x[1], x[2]); }, ref_scatter_add(1), false, {{300, 4}, {300, 400}, {300, 400}});
+      [](const In& x) { return scatter_add(x[0], 1, x[1], x[2]); }, ref_scatter_add(1), false, {{127, 4}, {127, 257}, {127, 257}});
   row("scatter_add", "middle dim, index smaller elsewhere", {real({3, 4, 2}), index({2, 5, 1}, 4), real({2, 5, 1})},
-      [](const In& x) { return scatter_add(x[0], -2, x[1], x[2]); }, ref_scatter_add(1), false);
+      [](const In& x) { return scatter_add(x[0], -2, x[1], x[2]); }, ref_scatter_add(1), false,
+      {{2, 4, 300}, {2, 70, 257}, {2, 70, 257}});
   row("scatter_add", "nothing", {real({3, 4}), index({0, 4}, 3), real({0, 4})},
       [](const In& x) { return scatter_add(x[0], 0, x[1], x[2]); }, ref_scatter_add(0), true);
   row("index_select", "first dim", {real({4, 3}), index({6}, 4)}, [](const In& x) { return index_select(x[0], 0, x[1]); },
-      ref_index_select(0), true, {{4, 300}, {400}});
+      ref_index_select(0), true, {{4, 129}, {257}});
   row("index_select", "last dim", {real({2, 4}), index({3}, 4)}, [](const In& x) { return index_select(x[0], -1, x[1]); },
-      ref_index_select(1), true, {{300, 4}, {400}});
+      ref_index_select(1), true, {{129, 4}, {257}});
   row("index_select", "nothing", {real({2, 4}), index({0}, 4)}, [](const In& x) { return index_select(x[0], 1, x[1]); },
       ref_index_select(1), true);
   row("index_add", "first dim", {real({3, 2}), index({5}, 3), real({5, 2})},
-      [](const In& x) { return index_add(x[0], 0, x[1], x[2]); }, ref_index_add(0), false, {{3, 300}, {400}, {400, 300}});
+      [](const In& x) { return index_add(x[0], 0, x[1], x[2]); }, ref_index_add(0), false, {{3, 257}, {131}, {131, 257}});
   row("index_add", "middle dim", {real({2, 3, 2}), index({4}, 3), real({2, 4, 2})},
-      [](const In& x) { return index_add(x[0], 1, x[1], x[2]); }, ref_index_add(1), false, {{50, 3, 40}, {60}, {50, 60, 40}});
+      [](const In& x) { return index_add(x[0], 1, x[1], x[2]); }, ref_index_add(1), false, {{20, 3, 40}, {61}, {20, 61, 40}});
   row("index_add", "nothing", {real({3, 2}), index({0}, 3), real({0, 2})},
       [](const In& x) { return index_add(x[0], 0, x[1], x[2]); }, ref_index_add(0), true);
   auto ref_embedding = [](const Arrays& xs) {
@@ -92,7 +93,7 @@ void add_index_cases(Cases& c) {
     return y;
   };
   row("embedding", "", {real({4, 3}), index({2, 3}, 4)}, [](const In& x) { return embedding(x[0], x[1]); }, ref_embedding, true,
-      {{40, 64}, {50, 60}})->shapes = {{{4, 1}, {5}}, {{4, 3}, {0}}};
+      {{40, 65}, {50, 11}})->shapes = {{{4, 1}, {5}}, {{4, 3}, {0}}};
   row("embedding", "one token", {real({4, 3}), index({}, 4)}, [](const In& x) { return embedding(x[0], x[1]); }, ref_embedding, true);
 
   auto triangle = [&](const char* op, const char* variant, Dims shape, int64_t k) {
@@ -104,7 +105,7 @@ void add_index_cases(Cases& c) {
         if (upper ? col < r + k : col > r + k) y(i) = 0;
       });
       return y;
-    }, true, {{3, 300, 250}});
+    }, true, {{3, 127, 129}});
   };
   triangle("triu", "", {3, 3}, 0);
   triangle("triu", "wide, above the diagonal", {2, 3, 5}, 1);
@@ -139,7 +140,7 @@ void add_index_cases(Cases& c) {
       for (int64_t dim : {0, 1, 2}) {
         OpCase* r = row("cumsum", name, {real({2, 3, 2})},
                         [=](const In& x) { return cumsum(x[0], dim, {.exclusive = exclusive, .reverse = reverse}); },
-                        along(dim, scanned), false, {{20, 30, 400}});
+                        along(dim, scanned), false, {{5, 130, 129}});
         r->shapes = {{{1, 1, 1}}, {{2, 0, 2}}, {{3, 5, 130}}, {{2, 300, 65}}};
         r->ulps = 8;
       }
@@ -176,15 +177,15 @@ void add_index_cases(Cases& c) {
   for (bool descending : {false, true}) {
     const char* name = descending ? "descending" : "";
     row("sort", name, {distinct({3, 5})}, [=](const In& x) { return both(sort(x[0], -1, descending)); },
-        sorted(-1, descending, 99), true, {{601, 333}})->shapes = {{{2, 0}}, {{0, 3}}, {{1, 1}}, {{2, 70}}};
+        sorted(-1, descending, 999), true, {{127, 257}})->shapes = {{{2, 0}}, {{0, 3}}, {{1, 1}}, {{2, 70}}};
     row("sort", "first dim", {distinct({5, 2})}, [=](const In& x) { return both(sort(x[0], 0, descending)); },
-        sorted(0, descending, 99), true);
+        sorted(0, descending, 999), true);
     row("sort", "ties keep their order", {levels({3, 8})}, [=](const In& x) { return both(sort(x[0], -1, descending)); },
-        sorted(-1, descending, 99), true)->flat = "ties";
+        sorted(-1, descending, 999), true)->flat = "ties";
     row("argsort", name, {levels({3, 8})}, [=](const In& x) { return argsort(x[0], -1, descending); },
-        [=](const Arrays& xs) { return Arrays{sorted(-1, descending, 99)(xs)[1]}; }, true)->flat = "the result is an index";
+        [=](const Arrays& xs) { return Arrays{sorted(-1, descending, 999)(xs)[1]}; }, true)->flat = "the result is an index";
   }
-  row("topk", "", {distinct({3, 6})}, [=](const In& x) { return both(topk(x[0], 2)); }, sorted(-1, true, 2), true, {{601, 333}});
+  row("topk", "", {distinct({3, 6})}, [=](const In& x) { return both(topk(x[0], 2)); }, sorted(-1, true, 2), true, {{127, 257}});
   row("topk", "first dim", {distinct({6, 2})}, [=](const In& x) { return both(topk(x[0], 3, 0)); }, sorted(0, true, 3), true);
   row("topk", "all", {distinct({2, 4})}, [=](const In& x) { return both(topk(x[0], 4)); }, sorted(-1, true, 4), true);
   row("topk", "ties take the lower index", {levels({4, 9})}, [=](const In& x) { return both(topk(x[0], 4)); },

@@ -1,5 +1,7 @@
 #include "support/op_cases.h"
 
+#include "support/catch.h"
+
 #include <algorithm>
 #include <cmath>
 
@@ -49,6 +51,17 @@ double spaced(const Input& in, std::size_t i, std::size_t n, Rand& rand) {
 }
 
 }  // namespace
+
+void for_each_row(const std::function<void(const OpCase&)>& check) {
+  for (const OpCase& row : all_cases()) {
+    INFO(row.name());
+    try {
+      check(row);
+    } catch (const std::exception& e) {
+      FAIL_CHECK("threw: " << e.what());
+    }
+  }
+}
 
 Arrays input_values(const OpCase& row, const std::vector<Dims>& shapes, uint64_t seed) {
   Rand rand(seed);

@@ -74,7 +74,8 @@ struct OpCase {
   bool any_shape = false;
   /// Other shapes of the inputs to run, one list per run.
   std::vector<std::vector<Dims>> shapes = {};
-  /// Shapes large enough to be split among threads; empty: not run.
+  /// Shapes just beyond tiles, lanes, slabs and grains in every dim, remainders of 1 included, and split among threads;
+  /// empty: not run.
   std::vector<Dims> large = {};
   /// Memory layout may not change a bit. False where BLAS chooses another order of summation.
   bool bitwise = true;
@@ -104,6 +105,9 @@ void add_bias_cases(Cases&);
 void add_scan_cases(Cases&);
 
 // -- running a row -----------------------------------------------------------------------------------------
+
+/// check(row) for every row; one that throws fails, and the others go on.
+void for_each_row(const std::function<void(const OpCase&)>& check);
 
 /// Input values of a row, representable in f32. `shapes` replaces the row's own, if not empty.
 Arrays input_values(const OpCase& row, const std::vector<Dims>& shapes, uint64_t seed = 1);

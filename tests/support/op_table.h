@@ -17,12 +17,6 @@ void note_flat(const std::string& op, const std::string& reason);
 /// Writes the table to `folder`/op_table.txt, if any check was noted.
 void write_op_table(const std::string& folder);
 
-/// A public function declared in a header of ops/ that returns tensors.
-struct PublicOp {
-  std::string name, header;
-};
-/// Every one of them, from the headers under `source_dir`/ops, in order of appearance.
-std::vector<PublicOp> public_ops(const std::string& source_dir);
 /// The names of the scalar formulas in ops/formulas.h; templates are left out, their instances are in.
 std::vector<std::string> formula_names(const std::string& source_dir);
 

@@ -1,0 +1,183 @@
+// Sizes that overflow: every product, sum and difference of sizes is checked where it is made. tests/fuzz draws such
+// arguments for every op; here stand those that once went wrong, with what must be said.
+#include "support/catch.h"
+
+#include <sluice/core/random.h>
+#include <sluice/layers/nn/kv_cache.h>
+#include <sluice/ops/attention/attention.h>
+#include <sluice/ops/attention/relative_bias.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/gather.h>
+#include <sluice/ops/rearrange.h>
+#include <sluice/ops/rope.h>
+#include <sluice/ops/view.h>
+
+#include <functional>
+#include <limits>
+
+using namespace sluice;
+
+namespace {
+
+constexpr int64_t kMax = INT64_MAX, kMin = INT64_MIN, k32 = int64_t{1} << 32, k62 = int64_t{1} << 62;
+const double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
+
+struct Refused {
+  const char* op;
+  std::function<void()> call;
+};
+
+}  // namespace
+
+TEST_CASE("sizes: what overflows is an error that names the op", "[ops][sizes]") {
+  const Tensor x = zeros({2, 3}), scalar = zeros({}), none = zeros({0}), i = arange(3);
+  AttentionOptions tiles;
+  tiles.tile_cols = -1;
+  const std::vector<Refused> calls = {
+      {"reshape", [&] { reshape(scalar, {274177, 67280421310721}); }},
+      {"reshape", [&] { reshape(none, {k32, k32}); }},
+      {"reshape", [&] { reshape(none, {k62, k62, 0}); }},
+      {"unflatten", [&] { unflatten(zeros({1}), 0, {274177, 67280421310721}); }},
+      {"expand", [&] { expand(scalar, {k32, k32}); }},
+      {"expand", [&] { expand(zeros({1}), {kMax}); }},
+      {"split", [&] { split(x, {kMax, kMax, 4}, 0); }},
+      {"chunk", [&] { chunk(expand(zeros({1}), {int64_t{1} << 50}), kMax); }},
+      {"chunk", [&] { chunk(scalar, 2); }},
+      {"pad", [&] { pad(x, 0, kMax, kMax); }},
+      {"pad", [&] { pad(x, 0, kMax, 3); }},
+      {"narrow", [&] { narrow(x, 0, kMax, kMax); }},
+      {"narrow", [&] { narrow(x, 0, kMin, kMax); }},
+      {"select", [&] { select(x, 0, kMin); }},
+      {"unfold", [&] { unfold(x, 0, kMax, 1); }},
+      {"unfold", [&] { unfold(unfold(expand(zeros({1}), {int64_t{1} << 50}), 0, int64_t{1} << 40, int64_t{1} << 36), 0, 1 << 13, 1); }},
+      {"fold", [&] { fold(x, 0, kMin, 1); }},
+      {"fold", [&] { fold(zeros({1, 0}), 0, kMax, kMax); }},
+      {"repeat", [&] { repeat(x, kMax, 0); }},
+      {"repeat", [&] { repeat(zeros({2, 0}), kMax, 0); }},
+      {"repeat_interleave", [&] { repeat_interleave(x, k62, 1); }},
+      {"roll", [&] { roll(scalar, kMin, 0); }},
+      {"toeplitz", [&] { toeplitz(zeros({5}), 2, 2, kMax); }},
+      {"relative_matrix", [&] { relative_matrix(x, kMax, kMax); }},
+      {"relative_alibi", [&] { relative_alibi(zeros({2}), kMax, kMax); }},
+      {"alibi_slopes", [&] { alibi_slopes(kMax); }},
+      {"causal_mask", [&] { causal_mask(k32, k32); }},
+      {"causal_mask", [&] { causal_mask(kMax, kMax); }},
+      {"rope", [&] { rope(x, {.rot_dim = 2, .offset = kMax}); }},
+      {"rope_at", [&] { rope_at(zeros({3, 2}), i, {.offset = kMax}); }},
+      {"rope_at", [&] { rope_at(zeros({1, 2}), Tensor::from(std::vector<int64_t>{kMin})); }},
+      {"rope", [&] { rope(zeros({3, 2}), {.base = 0}); }},
+      {"rope", [&] { rope(zeros({3, 2}), {.base = -1}); }},
+      {"rope", [&] { rope(zeros({3, 2}), {.base = kNan}); }},
+      {"t5_buckets", [&] { t5_buckets(2, 3, {}, -2); }},
+      {"t5_buckets", [&] { t5_buckets(kMax, kMax); }},
+      {"t5_buckets", [&] { t5_buckets(2, 3, {}, kMax); }},
+      {"t5_buckets", [&] { t5_buckets(-1, 3); }},
+      {"t5_buckets", [&] { t5_buckets(1, 1, {.buckets = k62, .max_distance = kMax}); }},
+      {"t5_bucket", [&] { t5_bucket(3, {.buckets = 0}); }},
+      {"arange", [&] { arange(0, kInf); }},
+      {"arange", [&] { arange(0, kNan); }},
+      {"arange", [&] { arange(0, 1, kNan); }},
+      {"arange", [&] { arange(0, 1, kInf); }},
+      {"arange", [&] { arange(kMax); }},
+      {"arange", [&] { arange(0, 1, 1e-300); }},
+      {"linspace", [&] { linspace(0, 1, kMax); }},
+      {"eye", [&] { eye(kMax, 2); }},
+      {"eye", [&] { eye(2, kMin); }},
+      {"one_hot", [&] { one_hot(i, kMax); }},
+      {"one_hot", [&] { one_hot(zeros({0}, {.dtype = i64}), -1); }},
+      {"zeros", [&] { zeros({kMax}); }},
+      {"zeros", [&] { zeros({k32, 0, k32}); }},
+      {"ones", [&] { ones({-1}); }},
+      {"full", [&] { full({kMin}, 1); }},
+      {"empty", [&] { empty({int64_t{1} << 50}); }},
+      {"permutation", [&] { Rng rng(1); permutation(kMax, rng); }},
+      {"bernoulli", [&] { Rng rng(1); bernoulli({k32, k32}, 0.5, rng); }},
+      {"from", [&] { Tensor::from(std::vector<float>{1}, {274177, 67280421310721}); }},
+      {"add", [&] { add(expand(zeros({1, 1}), {k32, 1}), expand(zeros({1, 1}), {1, k32})); }},
+      {"eq", [&] { eq(expand(zeros({1, 1}), {k32, 1}), expand(zeros({1, 1}), {1, k32})); }},
+      {"visible_pairs", [&] { visible_pairs({}, k32, k32, 1, 1); }},
+      {"attention", [&] { attention(zeros({1, 1, 0, 2}), zeros({1, 1, 0, 2}), zeros({1, 1, 0, 2}), tiles); }},
+      {"rearrange", [&] { rearrange("(h i) -> h i", none, {{"h", k32}, {"i", k32}}); }},
+      {"rearrange", [&] { rearrange("a b -> (a h i) b", x, {{"h", k32}, {"i", k32}}); }},
+      {"dim", [&] { scalar.dim(0); }},
+      {"dim", [&] { scalar.dim(-1); }},
+      {"dim", [&] { x.dim(kMin); }},
+      {"tensor", [&] { Tensor().raw(); }},
+      {"tensor", [&] { Tensor().bump_version(); }},
+  };
+  for (std::size_t k = 0; k < calls.size(); ++k) {
+    INFO("call " << k << ", " << calls[k].op);
+    std::string said = "nothing";
+    try {
+      calls[k].call();
+    } catch (const Error& e) {
+      said = e.what();
+    }
+    CHECK(said.substr(0, said.find(':')) == calls[k].op);
+  }
+}
+
+TEST_CASE("sizes: extreme arguments with a meaning", "[ops][sizes]") {
+  const Tensor x = Tensor::from(std::vector<float>{0, 1, 2, 3, 4, 5}, {6}).requires_grad_();
+  CHECK(slice(x, 0, 2, std::nullopt, kMax).to_vector() == std::vector<float>{2});
+  CHECK(slice(x, 0, kMin, kMax, 5).to_vector() == std::vector<float>{0, 5});
+  CHECK(unfold(x, 0, 4, kMax).to_vector() == std::vector<float>{0, 1, 2, 3});
+  CHECK(fold(unfold(x, 0, 4, kMax), 0, 6, kMax).to_vector() == std::vector<float>{0, 1, 2, 3, 0, 0});
+  CHECK(chunk(x, kMax).size() == 6);
+  CHECK(roll(x, kMax, 0).numel() == 6);
+  CHECK(causal_mask(int64_t{1} << 40, 0).shape() == Shape{int64_t{1} << 40, 0});
+  CHECK(t5_bucket(kMin) == t5_bucket(-kMax));
+  CHECK(triu(zeros({2, 2}), kMax).numel() == 4);
+
+  KvCache cache;
+  CHECK(cache.append({zeros({1, 1, 3, 2})}, kMax)[0].dim(2) == 3);
+
+  AttentionMask mask;
+  mask.window = kMax, mask.dilation = kMax;
+  const Tensor own = visible_pairs(mask, 1, 1, 3, 3);
+  CHECK(own.to_vector<int64_t>() == std::vector<int64_t>{1, 0, 0, 0, 1, 0, 0, 0, 1});
+  mask = {};
+  mask.block = kMax, mask.blocks = ones({1, 1}, {.dtype = boolean});
+  CHECK(visible_pairs(mask, 1, 1, 2, 2).to_vector<int64_t>() == std::vector<int64_t>{1, 1, 1, 1});
+}
+
+TEST_CASE("attention: a dilation beyond every distance leaves each query its own key", "[ops][attention][sizes]") {
+  Rng rng(3);
+  const Tensor q = normal({1, 1, 4, 2}, 0, 1, rng), k = normal({1, 1, 4, 2}, 0, 1, rng), v = normal({1, 1, 4, 2}, 0, 1, rng);
+  for (int64_t window : {int64_t{1}, int64_t{3}, kMax}) {
+    AttentionOptions o;
+    o.mask.window = window, o.mask.dilation = k62;
+    CHECK(attention(q, k, v, o).to_vector() == v.to_vector());
+  }
+  AttentionOptions tiles;
+  tiles.tile_rows = tiles.tile_cols = kMax;
+  CHECK(attention(q, k, v, tiles).to_vector() == attention(q, k, v).to_vector());
+}
+
+TEST_CASE("item: exact, or an error", "[core][tensor]") {
+  const int64_t odd = (int64_t{1} << 53) + 1;
+  auto of = [](int64_t v) { return Tensor::from(std::vector<int64_t>{v}); };
+  CHECK(of(odd).item<int64_t>() == odd);
+  CHECK(of(kMax).item<int64_t>() == kMax);
+  CHECK(of(odd - 1).item() == 0x1p53);
+  CHECK(of(kMin).item() == -0x1p63);
+  CHECK_THROWS_AS(of(odd).item(), ValueError);
+  CHECK_THROWS_AS(of(kMax).item(), ValueError);
+  CHECK(Tensor(3.0f).item<int64_t>() == 3);
+  CHECK_THROWS_AS(Tensor(3.5f).item<int64_t>(), ValueError);
+  CHECK_THROWS_AS(Tensor(1e30f).item<int64_t>(), ValueError);
+  CHECK_THROWS_AS(full({}, kNan).item<int64_t>(), ValueError);
+}
+
+TEST_CASE("full: saturates as to() does", "[ops][create]") {
+  for (double v : {1e300, -1e300, kInf, -kInf, kNan, 0.5, -0.5, -3.0, 3e9, 0.0})
+    for (DType t : {f32, f64, bf16, i64, i32, boolean}) {
+      INFO(v << " as " << str(t));
+      const Tensor made = full({}, v, {.dtype = t}), converted = to(full({}, v, {.dtype = f64}), t);
+      CHECK(str(made.to_vector<double>()[0]) == str(converted.to_vector<double>()[0]));
+      Tensor filled = zeros({}, {.dtype = t});
+      fill_(filled, v);
+      CHECK(str(filled.to_vector<double>()[0]) == str(converted.to_vector<double>()[0]));
+    }
+}
