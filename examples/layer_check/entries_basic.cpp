@@ -36,10 +36,6 @@ void add_dense(std::vector<Layer>& all) {
       .parameters = {{.name = "weight", .shape = "[in_dim, out_dim]"},
                      {.name = "bias", .shape = "[out_dim]", .when = "bias"}},
       .outputs = {{"", "[..., out_dim]"}},
-      .required = {{"in_dim", 5}, {"out_dim", 7}},
-      .examples = {{{"bias", false}}},
-      .draft = module_layer<Linear, LinearOptions>(
-          [](const Linear& l, const Inputs& in) { return l(in["x"]); }),
   });
   all.push_back({
       .name = "embedding",
@@ -50,9 +46,6 @@ void add_dense(std::vector<Layer>& all) {
                   .below = "count"}},
       .parameters = {{.name = "weight", .shape = "[count, dim]"}},
       .outputs = {{"", "[batch, n, dim]"}},
-      .required = {{"count", 11}, {"dim", 8}},
-      .draft = module_layer<Embedding, EmbeddingOptions>(
-          [](const Embedding& l, const Inputs& in) { return l(in["index"]); }),
   });
   all.push_back({
       .name = "mlp",
@@ -64,9 +57,6 @@ void add_dense(std::vector<Layer>& all) {
       .parameters = joined({linear_parameters("in", "dim", "e", "bias", "Wu"),
                             linear_parameters("out", "e", "dim", "bias", "Wo")}),
       .outputs = {{"", "[..., dim]"}},
-      .examples = {{{"bias", false}, {"hidden", 5}, {"activation", "silu"}}},
-      .draft = module_layer<Mlp, MlpOptions>(
-          [](const Mlp& l, const Inputs& in) { return l(in["x"]); }),
   });
   all.push_back({
       .name = "glu",
@@ -80,9 +70,6 @@ void add_dense(std::vector<Layer>& all) {
                             linear_parameters("gate", "dim", "e", "bias", "Wg"),
                             linear_parameters("out", "e", "dim", "bias", "Wo")}),
       .outputs = {{"", "[..., dim]"}},
-      .examples = {{{"bias", true}, {"hidden", 5}, {"kind", "silu_glu"}}, {{"dim", 9}}},
-      .draft = module_layer<Glu, GluOptions>(
-          [](const Glu& l, const Inputs& in) { return l(in["x"]); }),
   });
 }
 
@@ -97,10 +84,6 @@ void add_norms(std::vector<Layer>& all) {
       .inputs = {any_x},
       .parameters = norm_parameters("", "kind", "dim"),
       .outputs = {{"", "[..., dim]"}},
-      .examples = {{{"kind", "none"}}, {{"kind", "rms"}}, {{"kind", "rms_plain"}}, {{"kind", "scale"}},
-                   {{"kind", "scale_l2"}}},
-      .draft = module_layer<Norm, NormOptions>(
-          [](const Norm& l, const Inputs& in) { return l(in["x"]); }),
   });
   all.push_back({
       .name = "group_norm",
@@ -111,10 +94,6 @@ void add_norms(std::vector<Layer>& all) {
       .parameters = {{.name = "weight", .shape = "[groups*dim]", .when = "kind != 'rms_plain'"},
                      {.name = "bias", .shape = "[groups*dim]", .when = "kind == 'layer'"}},
       .outputs = {{"", "[..., groups*dim]"}},
-      .required = {{"groups", 2}, {"dim", 4}},
-      .examples = {{{"kind", "rms"}}, {{"kind", "rms_plain"}}},
-      .draft = module_layer<GroupNorm, GroupNormOptions>(
-          [](const GroupNorm& l, const Inputs& in) { return l(in["x"]); }),
   });
 }
 

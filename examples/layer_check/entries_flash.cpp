@@ -41,12 +41,6 @@ struct SegmentOptions {
 }  // namespace
 
 void add_flash(std::vector<Layer>& all) {
-  const Values tiny{{"key_dim", 6}, {"expansion", 10}, {"chunk", 4}, {"linear_bias", false}};
-  auto with = [&](std::initializer_list<Values::value_type> more) {
-    Values v = tiny;
-    for (const auto& [name, value] : more) v[name] = value;
-    return v;
-  };
   all.push_back({
       .name = "flash",
       .family = "flash",
@@ -58,13 +52,6 @@ void add_flash(std::vector<Layer>& all) {
       .inputs = sequence_inputs("[batch, n, dim]"),
       .parameters = flash_parameters("", ""),
       .outputs = {{"", "[batch, n, dim]"}},
-      .examples = {tiny,
-                   with({{"bias", "toeplitz"}, {"norm", "layer"}, {"causal", true}}),
-                   with({{"bias", "rope"}, {"norm", "none"}, {"scaling", "paper_code"}, {"token_shift", true}}),
-                   with({{"bias", "t5"}, {"norm", "rms"}, {"scaling", "lucid"}, {"linear_bias", true}}),
-                   with({{"causal", true}, {"stream", Json::List{5, 1}}})},
-      .draft = module_layer<Flash, FlashOptions>(
-          [](const Flash& l, const Inputs& in) { return l(in["x"], in["key_mask"], nullptr, in["segments"]); }),
   });
   all.push_back({
       .name = "mixed_chunk_attention",

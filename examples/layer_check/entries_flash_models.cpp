@@ -8,12 +8,6 @@ namespace layer_check {
 
 using namespace sluice;
 
-namespace {
-
-const Values tiny{{"key_dim", 6}, {"chunk", 4}};
-
-}  // namespace
-
 void add_flash_models(std::vector<Layer>& all) {
   all.push_back({
       .name = "flash_block",
@@ -24,9 +18,6 @@ void add_flash_models(std::vector<Layer>& all) {
       .inputs = sequence_inputs("[batch, n, dim]"),
       .parameters = flash_parameters("layers.{i}", "layers"),
       .outputs = {{"", "[batch, n, dim]"}},
-      .examples = {tiny, {{"layers", 3}, {"key_dim", 6}, {"norm", "layer"}, {"bias", "t5"}}},
-      .draft = module_layer<FlashBlock, FlashBlockOptions>(
-          [](const FlashBlock& l, const Inputs& in) { return l(in["x"], in["key_mask"], nullptr, in["segments"]); }),
   });
   std::vector<InputInfo> inputs = sequence_inputs("[batch, n, dim]");
   inputs[0].when = "vocabulary == 0";
@@ -45,10 +36,6 @@ void add_flash_models(std::vector<Layer>& all) {
            flash_parameters("body.layers.{i}", "layers"), norm_parameters("norm", "norm", "dim"),
            linear_parameters("head", "dim", "outputs", "linear_bias", "logits", "outputs > 0")}),
       .outputs = {{"", "[batch, n, outputs or dim]"}},
-      .required = {{"layers", 2}, {"dim", 8}},
-      .examples = {{{"layers", 1}, {"key_dim", 6}, {"vocabulary", 11}, {"outputs", 11}, {"positions", false}}, tiny},
-      .draft = module_layer<FlashModel, FlashModelOptions>(
-          [](const FlashModel& l, const Inputs& in) { return l(in["x"], in["key_mask"], nullptr, in["segments"]); }),
   });
   all.push_back({
       .name = "mc_tfm",
@@ -68,12 +55,7 @@ void add_flash_models(std::vector<Layer>& all) {
                             linear_parameters("glu.gate", "dim", "hidden_width", "linear_bias"),
                             linear_parameters("glu.out", "hidden_width", "dim", "linear_bias")}),
       .outputs = {{"", "[batch, n, dim]"}},
-      .required = {{"dim", 16}},
-      .examples = {{{"heads", 2}, {"chunk", 4}, {"causal", true}, {"linear_bias", false}},
-                   {{"heads", 2}, {"norm", "scale"}, {"hidden", 5}, {"use_rope", false}}},
       .sizes = {},
-      .draft = module_layer<McTfm, McTfmOptions>(
-          [](const McTfm& l, const Inputs& in) { return l(in["x"], in["key_mask"], nullptr, in["segments"]); }),
   });
 }
 

@@ -13,8 +13,6 @@ using namespace sluice;
 
 namespace {
 
-const Json pieces = Json::List{3, 1, 2};
-
 struct FormCase : FusedAttentionForm {
   static void describe(auto& o, auto& f) {
     f("causal", o.causal, "token i sees tokens j <= i");
@@ -50,12 +48,6 @@ void add_attentions(std::vector<Layer>& all) {
                             gate("query_gate", "dim", "gate_query"), gate("key_gate", "dim", "gate_key"),
                             gate("value_gate", "dim", "gate_value")}),
       .outputs = {{"", "[batch, n, dim if project_out else width]"}},
-      .examples = {{{"heads", 2}, {"gate_query", true}, {"gate_key", true}, {"gate_value", true}, {"causal", true}},
-                   {{"heads", 2}, {"output", "from_query"}, {"granularity", "headwise"}, {"qkv_bias", true}, {"out_bias", true}},
-                   {{"heads", 2}, {"head_dim", 6}, {"output", "none"}, {"project_out", false}},
-                   {{"heads", 2}, {"causal", true}, {"use_rope", true}, {"stream", pieces}}},
-      .draft = module_layer<GatedAttention, GatedAttentionOptions>(
-          [](const GatedAttention& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
   });
   all.push_back({
       .name = "gated_cross_attention",
@@ -81,13 +73,7 @@ void add_attentions(std::vector<Layer>& all) {
                                               "gated and value_width != width"),
                             {{.name = "alpha", .shape = "[1]", .when = "not gated"}}}),
       .outputs = {{"", "[batch, n if reading == 'literal' else m, dim if project_out else value_width]"}},
-      .examples = {{{"reading", "pooled"}, {"heads", 2}, {"value_dim", 3}, {"context_dim", 5}},
-                   {{"reading", "literal"}, {"project_out", false}}, {{"reading", "flamingo"}, {"qkv_bias", true}, {"out_bias", true}}},
       .sizes = {{"m", 4}},
-      .draft = module_layer<GatedCrossAttention, GatedCrossAttentionOptions>(
-          [](const GatedCrossAttention& l, const Inputs& in) {
-            return l(in["x"], in["context"], in["key_mask"], in["query_mask"]);
-          }),
   });
 }
 
@@ -107,8 +93,6 @@ void add_gates(std::vector<Layer>& all) {
                             linear_parameters("map", "dim", "dim if kind == 'input' else 1", "True", "",
                                               "not learned")}),
       .outputs = {{"", "[..., dim]"}},
-      .examples = {{{"kind", "per_channel"}}, {{"kind", "input"}}, {{"kind", "input_token"}}},
-      .draft = module_layer<GatedResidual, GatedResidualOptions>( [](const GatedResidual& l, const Inputs& in) { return l(in["x"], in["f"]); }),
   });
   all.push_back({
       .name = "fused_attention",
@@ -123,11 +107,6 @@ void add_gates(std::vector<Layer>& all) {
       .parameters = joined({projections("dim", "dim", "width", "width"),
                             linear_parameters("gate", "dim", "scores", "True", "Wg")}),
       .outputs = {{"", "[batch, n, dim if project_out else width]"}},
-      .examples = {{{"heads", 2}, {"gate", "per_head"}, {"causal", true}, {"use_rope", true}},
-                   {{"heads", 2}, {"gate", "per_token"}, {"project_out", false}, {"qkv_bias", true}, {"out_bias", true}},
-                   {{"heads", 2}, {"causal", true}, {"stream", pieces}}},
-      .draft = module_layer<FusedAttention, FusedAttentionOptions>(
-          [](const FusedAttention& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
   });
   all.push_back({
       .name = "fused_attention_form",

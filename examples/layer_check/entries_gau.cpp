@@ -11,12 +11,6 @@ using namespace sluice;
 
 namespace {
 
-const Values small{{"key_dim", 6}, {"expansion", 10}, {"linear_bias", false}};
-Values with(Values base, std::initializer_list<Values::value_type> more) {
-  for (const auto& [name, value] : more) base[name] = value;
-  return base;
-}
-
 void add_layer(std::vector<Layer>& all) {
   all.push_back({
       .name = "gau",
@@ -38,15 +32,6 @@ void add_layer(std::vector<Layer>& all) {
              .when = "bias == 'rope'"},
             {.name = "t5_bias", .shape = "[buckets, 1]", .meaning = "times sqrt(dim)", .when = "bias == 't5'"}}}),
       .outputs = {{"", "[batch, n, dim]"}},
-      .examples = {small,
-                   with(small, {{"bias", "toeplitz"}, {"norm", "none"}, {"causal", true}}),
-                   with(small, {{"bias", "rope"}, {"norm", "scale"}, {"kind", "softmax_plus"}}),
-                   with(small, {{"bias", "t5"}, {"norm", "rms_plain"}, {"placement", "post"}, {"kind", "laplace"}}),
-                   with(small, {{"heads", 2}, {"bias", "rope"}, {"rope_rot_dim", 2}, {"use_rope", false}}),
-                   with(small, {{"top_k", 2}, {"length", "constant"}, {"kind", "rownorm"}}),
-                   with(small, {{"causal", true}, {"stream", Json::List{3, 1, 2}}})},
-      .draft = module_layer<Gau, GauOptions>(
-          [](const Gau& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
   });
 }
 
@@ -70,10 +55,7 @@ void add_gau(std::vector<Layer>& all) {
                             linear_parameters("key", "c", "s", "True"), linear_parameters("value", "c", "e", "True"),
                             linear_parameters("out", "e", "dim", "True")}),
       .outputs = {{"", "[batch, m, dim]"}},
-      .examples = {{{"context_dim", 5}, {"key_dim", 6}, {"expansion", 7}, {"kind", "softmax"}, {"norm", "none"}}},
       .sizes = {{"m", 4}},
-      .draft = module_layer<CrossGau, CrossGauOptions>(
-          [](const CrossGau& l, const Inputs& in) { return l(in["x"], in["context"], in["key_mask"]); }),
   });
   all.push_back({
       .name = "tutorial_gau",
@@ -89,9 +71,6 @@ void add_gau(std::vector<Layer>& all) {
                      {.name = "wz", .shape = "[dim, e // 2]"},
                      {.name = "w_out", .shape = "[e // 2, dim]", .when = "project_out"}},
       .outputs = {{"", "[batch, n, dim if project_out else e // 2]"}},
-      .examples = {{{"expansion", 6}, {"project_out", true}, {"causal", true}}, {{"sigmoid_gate", false}}},
-      .draft = module_layer<TutorialGau, TutorialGauOptions>(
-          [](const TutorialGau& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
   });
   all.push_back({
       .name = "gau_attention",

@@ -184,20 +184,6 @@ void add_linear(std::vector<Layer>& all) {
                  {.name = "x", .shape = "[batch, heads, n, dim]", .when = "heads > 0"}},
       .parameters = feature_map_parameters("", "", "dim", "True"),
       .outputs = {{"", "[..., m]"}},
-      .required = {{"dim", 4}},
-      .examples = {{{"kind", "identity"}},
-                   {{"kind", "exp"}},
-                   {{"kind", "relu"}},
-                   {{"kind", "relu"}, {"features", 5}, {"heads", 2}},
-                   {{"kind", "t2r"}, {"features", 5}},
-                   {{"kind", "poly_elem"}, {"degree", 3}},
-                   {{"kind", "poly_kernel"}},
-                   {{"kind", "favor"}, {"features", 6}},
-                   {{"kind", "fourier"}, {"smoothing", 0.1}},
-                   {{"kind", "fourier"}},
-                   {{"kind", "mlp"}, {"hidden", 5}, {"heads", 2}}, {{"kind", "hedgehog"}}},
-      .draft = module_layer<FeatureMap, FeatureMapOptions>(
-          [](const FeatureMap& l, const Inputs& in) { return l(in["x"]); }),
   });
   std::vector<InputInfo> inputs{
       {.name = "phi_q", .shape = "[batch, heads, m, f]", .when = "direction == 'full'", .sample = Sample::unit},

@@ -12,17 +12,10 @@ using namespace sluice;
 namespace {
 
 const InputInfo sequence{.name = "x", .shape = "[batch, n, dim]"};
-const Json pieces = Json::List{3, 1, 2};
 
 }  // namespace
 
 void add_linear_layers(std::vector<Layer>& all) {
-  const Values two{{"heads", 2}};
-  auto with = [&](std::initializer_list<Values::value_type> more) {
-    Values v = two;
-    for (const auto& [name, value] : more) v[name] = value;
-    return v;
-  };
   all.push_back({
       .name = "linear_attention",
       .family = "linear attention",
@@ -44,15 +37,6 @@ void add_linear_layers(std::vector<Layer>& all) {
             {.name = "gamma_logit", .shape = "[heads]", .meaning = "gamma = sigmoid(z)", .when = "decay == 'learned'"}},
            norm_parameters("norm", "output_norm", "dv")}),
       .outputs = {{"", "[batch, n, dim]"}},
-      .examples =
-          {two,
-           with({{"direction", "causal"}, {"decay", "learned"}, {"output_norm", "rms"}, {"qkv_bias", true}, {"out_bias", true}}),
-           with({{"direction", "bidirectional"}, {"decay", "fixed"}, {"gamma", Json::List{0.9, 0.5}}}),
-           with({{"direction", "two_direction_mean"}, {"feature_map_kind", "t2r"}, {"tie_feature_map", false}}),
-           with({{"feature_map_kind", "mlp"}, {"feature_map_heads", 2}, {"head_dim", 6}, {"value_dim", 3}}),
-           with({{"feature_map_kind", "favor"}, {"feature_map_features", 6}, {"use_rope", "features"}}),
-           with({{"direction", "causal"}, {"normalize", "none"}, {"use_rope", "inputs"}, {"stream", pieces}})},
-      .draft = module_layer<LinearAttention, LinearAttentionOptions>( [](const LinearAttention& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
   });
   all.push_back({
       .name = "retention",
@@ -72,12 +56,7 @@ void add_linear_layers(std::vector<Layer>& all) {
             {.name = "norm.weight", .shape = "[values]", .when = "group_norm != 'rms_plain'"},
             {.name = "norm.bias", .shape = "[values]", .when = "group_norm == 'layer'"}}}),
       .outputs = {{"", "[batch, n, dim]"}},
-      .required = {{"dim", 16}},
-      .examples = {two, with({{"gate", false}, {"group_norm", "rms_plain"}, {"expand_k", 0.5}}),
-                   with({{"group_norm", "rms"}, {"use_rope", false}, {"gamma", Json::List{0.9, 1}}}),
-                   with({{"stream", pieces}})},
       .sizes = {},
-      .draft = module_layer<Retention, RetentionOptions>( [](const Retention& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
   });
   all.push_back({
       .name = "gla",
@@ -97,9 +76,6 @@ void add_linear_layers(std::vector<Layer>& all) {
            linear_parameters("output_gate", "dim", "values", "False", "Wg", "output_gate"),
            linear_parameters("out", "values", "dim", "False"), norm_parameters("norm", "norm", "values // heads")}),
       .outputs = {{"", "[batch, n, dim]"}},
-      .examples = {two, with({{"gate", "per_head"}, {"output_gate", false}, {"norm", "none"}, {"scale", 1.0}}),
-                   with({{"expand_k", 1.0}, {"gate_rank", 3}, {"norm", "layer"}, {"stream", pieces}})},
-      .draft = module_layer<Gla, GlaOptions>( [](const Gla& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
   });
 }
 

@@ -75,8 +75,6 @@ void add_rope(std::vector<Layer>& all) {
       .inputs = {{.name = "x", .shape = "[batch, n, dim]"}},
       .parameters = {{.name = "scale", .shape = "[1]"}},
       .outputs = {{"", "[batch, n, dim]"}},
-      .draft = module_layer<ScaledSinusoidal, ScaledSinusoidalOptions>(
-          [](const ScaledSinusoidal& l, const Inputs& in) { return in["x"] + l(in["x"].dim(1)); }),
   });
 }
 

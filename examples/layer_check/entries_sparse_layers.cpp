@@ -51,9 +51,6 @@ void add_learned(std::vector<Layer>& all) {
       .inputs = {{.name = "x", .shape = "[batch, n, dim]"}},
       .parameters = score_parameters("", "kind", "width"),
       .outputs = {{"", "[batch, n, n]"}},
-      .examples = {{{"kind", "mlp"}, {"width", 5}}},
-      .draft = module_layer<PairScore, PairScoreOptions>(
-          [](const PairScore& l, const Inputs& in) { return l(in["x"]); }),
   });
   all.push_back({
       .name = "threshold_attention_layer",
@@ -66,10 +63,6 @@ void add_learned(std::vector<Layer>& all) {
       .parameters = joined({head_parameters(), score_parameters("score.", "score", "score_width"),
                             {{.name = "tau", .shape = "[]"}}}),
       .outputs = {{"", "[batch, n, dim]"}},
-      .examples = {{{"heads", 2}, {"score", "mlp"}, {"score_width", 5}, {"mode", "soft"}},
-                   {{"mode", "hard"}, {"causal", true}, {"stream", Json::List{4, 2}}}},
-      .draft = module_layer<ThresholdAttention, ThresholdAttentionOptions>(
-          [](const ThresholdAttention& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
   });
 }
 
@@ -85,11 +78,6 @@ void add_sparse_layers(std::vector<Layer>& all) {
       .inputs = inputs(true),
       .parameters = head_parameters(),
       .outputs = {{"", "[batch, n, dim]"}},
-      .examples = {{{"heads", 2}, {"k", 2}, {"ties", "threshold"}, {"qkv_bias", true}, {"out_bias", true}},
-                   {{"heads", 2}, {"k", 2}, {"causal", true}, {"use_rope", true},
-                    {"stream", Json::List{4, 2}}}},
-      .draft = module_layer<TopKAttention, TopKAttentionOptions>(
-          [](const TopKAttention& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
   });
   add_learned(all);
   all.push_back({
@@ -101,9 +89,6 @@ void add_sparse_layers(std::vector<Layer>& all) {
       .inputs = inputs(false),
       .parameters = head_parameters(),
       .outputs = {{"", "[batch, n, dim]"}},
-      .examples = {{{"heads", 2}, {"top_k", 3}, {"variant", "literal"}}},
-      .draft = module_layer<SinkhornAttention, SinkhornLayerOptions>(
-          [](const SinkhornAttention& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
   });
   all.push_back({
       .name = "sinkhorn_block_attention",
@@ -114,9 +99,6 @@ void add_sparse_layers(std::vector<Layer>& all) {
       .inputs = inputs(false),
       .parameters = head_parameters(),
       .outputs = {{"", "[batch, n, dim]"}},
-      .examples = {{{"heads", 2}, {"block", 2}}},
-      .draft = module_layer<SinkhornBlockAttention, SinkhornBlockLayerOptions>(
-          [](const SinkhornBlockAttention& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
   });
   std::vector<ParameterInfo> parameters = head_parameters();
   for (const char* name : {"global_q", "global_k", "global_v"})

@@ -97,7 +97,8 @@ struct Layer {
   std::vector<Values> examples = {};
   /// Sizes for --self-check of names that no option has.
   std::map<std::string, int64_t> sizes = {};
-  std::function<Draft()> draft;
+  /// Of a layer of the library's table, which has samples of its options too, nothing need be said.
+  std::function<Draft()> draft = {};
 };
 
 /// The values of all options, and the derived names.
@@ -109,10 +110,8 @@ Json object(const Values& values);
 inline Results results_of(Tensor y) { return {{"", std::move(y)}}; }
 inline Results results_of(Results r) { return r; }
 
-/// The options of `o` that a case can have, followed by `more`.
-template <class O>
-OptionList case_options(O& o, OptionList more = {}) {
-  OptionList list = sluice::options_of(o);
+/// Those that a case can have, followed by `more`.
+inline OptionList case_options(OptionList list, const OptionList& more = {}) {
   std::erase_if(list.all, [](const sluice::Option& option) { return option.training; });
   list.all.insert(list.all.end(), more.all.begin(), more.all.end());
   return list;
@@ -125,6 +124,13 @@ sluice::DType& dtype_in(O& o) {
   else if constexpr (requires { o.heads.dtype; }) return o.heads.dtype;
   else return dtype_in(o.layer);
 }
+
+/// For a row of the table of layers: inputs are called as in LayerInputs, but for `index` and `f`.
+std::function<Draft()> table_layer(const std::string& name);
+/// Fills in the draft, the required options and the examples of an entry that stands in the table.
+void fill_from_table(Layer& layer);
+/// An entry for each row of the table that `all` lacks: without formulas for shapes.
+void add_rest_of_table(std::vector<Layer>& all);
 
 struct StreamOption {
   std::vector<int64_t> pieces;
@@ -140,7 +146,7 @@ std::function<Draft()> module_layer(Run run) {
   return [=] {
     auto o = std::make_shared<O>();
     auto stream = std::make_shared<StreamOption>();
-    Draft draft{.options = case_options(*o, Streams<M> ? sluice::options_of(*stream) : OptionList()), .build = {}};
+    Draft draft{.options = case_options(sluice::options_of(*o), Streams<M> ? sluice::options_of(*stream) : OptionList()), .build = {}};
     draft.build = [=](sluice::DType dtype) {
       dtype_in(*o) = dtype;
       std::shared_ptr<M> m;
@@ -170,7 +176,7 @@ template <class O, class Run>
 std::function<Draft()> function_layer(Run run) {
   return [=] {
     auto o = std::make_shared<O>();
-    Draft draft{.options = case_options(*o), .build = {}};
+    Draft draft{.options = case_options(sluice::options_of(*o)), .build = {}};
     draft.build = [=](sluice::DType) {
       Instance made;
       made.load = [](const std::map<std::string, Tensor>&) {};

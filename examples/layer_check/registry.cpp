@@ -7,13 +7,19 @@ namespace layer_check {
 const std::vector<Layer>& layers() {
   static const std::vector<Layer> all = [] {
     std::vector<Layer> list;
+    const auto fill = [&] {
+      for (Layer& l : list) {
+        fill_from_table(l);
+        for (const sluice::Option& o : l.draft().options.all)
+          if (o.required) l.required.try_emplace(o.name, 8);
+      }
+    };
     for (auto add : {add_basic, add_positions, add_gau, add_flash, add_flash_models, add_attention, add_multi_head,
                      add_conversions, add_sparse, add_sinkhorn, add_sparse_layers, add_linear, add_linear_layers,
-                     add_gates, add_metrics, add_costs})
+                     add_gates, add_metrics, add_rest_of_table})
       add(list);
-    for (Layer& l : list)
-      for (const sluice::Option& o : l.draft().options.all)
-        if (o.required) l.required.try_emplace(o.name, 8);
+    fill();
+    add_costs(list);
     return list;
   }();
   return all;

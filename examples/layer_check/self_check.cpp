@@ -116,7 +116,7 @@ bool self_check(std::string& report) {
           const Prepared p = prepare(layer.name, object(config));
           for (DType dtype : {f64, f32}) {
             const Instance made = p.build(dtype);
-            compare_parameters(layer, p.names, made);
+            if (layer.family != "other") compare_parameters(layer, p.names, made);
             Values names = p.names;
             const Inputs inputs = sampled(layer, names, with_optional, dtype);
             const std::map<std::string, Tensor> written = forward_backward(made, inputs, {});

@@ -20,9 +20,9 @@ inline Values with(Values base, std::initializer_list<Values::value_type> more) 
   return base;
 }
 
-inline InputInfo key_mask_input() {
+inline InputInfo key_mask_input(bool streams = true) {
   return {.name = "key_mask", .shape = "[batch, n]", .meaning = "true for real tokens, false for padding",
-          .kind = Kind::boolean, .optional = true, .when = "len(stream) == 0"};
+          .kind = Kind::boolean, .optional = true, .when = streams ? "len(stream) == 0" : "True"};
 }
 
 }  // namespace layer_check
