@@ -19,7 +19,7 @@ struct Count {
 
 Count count_bad(const Tensor& x, bool minus_inf_is_bad) {
   Count c;
-  if (!x.defined() || (x.dtype() != f32 && x.dtype() != f64)) return c;
+  if (!x.defined() || x.device() == meta || (x.dtype() != f32 && x.dtype() != f64)) return c;
   for (double v : x.to_vector<double>()) {
     if (std::isnan(v)) ++c.nan;
     else if (std::isinf(v) && current.infinity && (v > 0 || minus_inf_is_bad)) ++c.inf;
@@ -53,14 +53,16 @@ void check_backward(const Node& node, const Tensors& grads) {
   }
 }
 
-std::string registered_name(const void* object, const char* type) {
-  auto it = current.modules.find({object, type});
-  // A derived layer is registered under its own type, its scope says that of its base.
-  if (it == current.modules.end()) it = current.modules.lower_bound({object, ""});
-  return it == current.modules.end() || it->first.first != object ? "" : it->second;
-}
+std::string anomaly_name(const void* object, const char* type) { return detail::registered_name(current.modules, object, type); }
 
 }  // namespace
+
+std::string detail::registered_name(const ModuleNames& modules, const void* object, const char* type) {
+  auto it = modules.find({object, type});
+  // A derived layer is registered under its own type, its scope says that of its base.
+  if (it == modules.end()) it = modules.lower_bound({object, ""});
+  return it == modules.end() || it->first.first != object ? "" : it->second;
+}
 
 AnomalyMode::AnomalyMode(AnomalyOptions options) {
   if (active) fail<AutogradError>("anomaly: the mode is already on");
@@ -68,7 +70,7 @@ AnomalyMode::AnomalyMode(AnomalyOptions options) {
   current = std::move(options);
   detail::after_op = check_forward;
   detail::after_vjp = check_backward;
-  detail::module_name = registered_name;
+  detail::module_name = anomaly_name;
 }
 
 AnomalyMode::~AnomalyMode() {

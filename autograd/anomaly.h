@@ -23,4 +23,9 @@ class AnomalyMode {
   AnomalyMode& operator=(const AnomalyMode&) = delete;
 };
 
+namespace detail {
+/// The path of a running module; empty when unknown.
+std::string registered_name(const ModuleNames& modules, const void* object, const char* type);
+}  // namespace detail
+
 }  // namespace sluice

@@ -22,6 +22,13 @@ Tensor fitted(const Node& from, const Edge& to, const Tensor& g);
 void accumulate(Tensor& into, Tensor g, bool create_graph);
 void collect(Leaf& leaf, Tensor g, bool create_graph);
 
+/// Says for whom the walk works, to anomaly mode and the profiler; checkpoints nest.
+struct VjpScope {
+  const Node* outer;
+  explicit VjpScope(const Node& n) : outer(std::exchange(detail::vjp_of, &n)) {}
+  ~VjpScope() { detail::vjp_of = outer; }
+};
+
 /// The walk: takes the youngest waiting node, whose gradients are then complete, and sends what its vjp returns to its
 /// inputs. visit(node, gradients) may say false to stop there; with `between` other nodes are left out.
 template <class Visit>
@@ -32,6 +39,7 @@ void walk(Frontier& frontier, BackwardOptions options, const Between* between, V
   while (!frontier.empty()) {
     detail::Pending p = frontier.take();
     Node& node = *p.node;
+    VjpScope scope(node);
     if (node.extras_)
       for (uint32_t i = 0; i < p.grads.size(); ++i)
         if (p.grads[i].defined()) node.run_hooks(i, p.grads[i]);
@@ -147,14 +155,7 @@ Tensor seed(const char* op, const Tensor& root, const Tensor& grad) {
   return grad;
 }
 
-/// Says whose vjp runs, for anomaly mode; checkpoints nest.
-struct VjpScope {
-  const Node* outer;
-  explicit VjpScope(const Node& n) : outer(std::exchange(detail::vjp_of, &n)) {}
-  ~VjpScope() { detail::vjp_of = outer; }
-};
 Tensors call_vjp(Node& node, const Tensors& gs) {
-  VjpScope scope(node);
   Tensors grads = node.vjp_all(gs);
   if (grads.size() != node.edges.size())
     fail<AutogradError>(node.name(), ": returned ", grads.size(), " gradients for ", node.edges.size(), " inputs");

@@ -7,7 +7,8 @@
 
 namespace sluice {
 
-enum class DeviceKind : uint8_t { cpu, cuda };
+/// meta has shapes and dtypes but no memory: kernels are not run there, values cannot be read.
+enum class DeviceKind : uint8_t { cpu, cuda, meta };
 
 struct Device {
   DeviceKind kind = DeviceKind::cpu;
@@ -16,9 +17,11 @@ struct Device {
 };
 
 inline constexpr Device cpu{};
+inline constexpr Device meta{DeviceKind::meta};
 
 inline void append_text(std::string& s, Device d) {
   if (d.kind == DeviceKind::cpu) s += "cpu";
+  else if (d.kind == DeviceKind::meta) s += "meta";
   else s += str("cuda:", int{d.index});
 }
 

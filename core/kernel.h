@@ -1,26 +1,199 @@
-// The device seam: one slot per op and device. The CPU kernel is the slot's initialiser; a backend
-// installs its own at start-up (one line per op). A slot that is empty is an error that names the op
-// and the device — never a silent fallback.
+// The device seam: one slot per op, and the slot makes the call.
+//
+//   constinit Kernel<void(const Tensor& x, Tensor& y, bool log)> kernel::softmax{"softmax", &softmax_cpu};
+//   kernel::softmax(x, y, log);      // runs where x and y live
+//
+// A call finds the device from the tensors among its arguments, refuses operands on different devices, and is the one
+// place where kernel calls are observed (detail::KernelObserver: counters, profiler). The CPU kernel is the slot's
+// initialiser; a backend installs its own at start-up, one line per slot. A slot that is empty is an error that names
+// the op and the device — never a silent fallback. On meta no kernel runs: the call is only observed.
+// Outside kernels nobody touches the bytes of a tensor.
 #pragma once
 
-#include <sluice/core/device.h>
+#include <sluice/core/tensor.h>
+
+#include <atomic>
+#include <type_traits>
 
 namespace sluice {
 
-template <class Signature>
-class Kernel {
- public:
-  constexpr Kernel(const char* op, Signature* cpu) : op_(op), slots_{cpu, nullptr} {}
-  Signature* operator()(Device d) const {
-    Signature* f = slots_[static_cast<int>(d.kind)];
-    if (!f) fail<DeviceError>(op_, ": no kernel for ", d);
-    return f;
+/// What one kernel call does, known from shapes and options alone.
+struct Work {
+  int64_t flops = 0;               // of matrix products, a multiply-add counting 2
+  int64_t attention_elements = 0;  // entries of attention maps; causality does not halve them, a window leaves W a query
+  int64_t bytes = 0;               // of the tensors among the arguments
+
+  Work& operator+=(const Work& o) {
+    flops += o.flops, attention_elements += o.attention_elements, bytes += o.bytes;
+    return *this;
   }
-  void install(DeviceKind kind, Signature* f) { slots_[static_cast<int>(kind)] = f; }
+  friend bool operator==(const Work&, const Work&) = default;
+};
+
+namespace detail {
+
+/// Calls f(tensor) for the defined tensors of a kernel's argument: a Tensor, a pointer to one (null: none), a range of
+/// them, or a struct with a member `void each_tensor(auto f) const`. Anything else holds none.
+template <class A, class F>
+void each_tensor(const A& a, F&& f) {
+  if constexpr (std::is_same_v<A, Tensor>) {
+    if (a.defined()) f(a);
+  } else if constexpr (std::is_convertible_v<A, const Tensor*>) {
+    if (a) each_tensor(*a, f);
+  } else if constexpr (requires { a.each_tensor(f); }) {
+    a.each_tensor([&](const auto& x) { each_tensor(x, f); });
+  } else if constexpr (requires { typename A::value_type; a.begin(); }) {
+    if constexpr (std::is_same_v<std::remove_const_t<typename A::value_type>, Tensor> ||
+                  std::is_convertible_v<typename A::value_type, const Tensor*>)
+      for (const auto& x : a) each_tensor(x, f);
+  }
+}
+template <class A>
+constexpr bool holds_tensors() {
+  using T = std::remove_cvref_t<A>;
+  if constexpr (std::is_same_v<T, Tensor> || std::is_convertible_v<T, const Tensor*>) return true;
+  else if constexpr (requires(const T& a) { a.each_tensor([](const auto&) {}); }) return true;
+  else if constexpr (requires { typename T::value_type; }) return holds_tensors<typename T::value_type>();
+  else return false;
+}
+
+[[noreturn, gnu::cold]] void fail_devices(const char* op, Device a, Device b);
+[[noreturn, gnu::cold]] void fail_no_kernel(const char* op, Device device);
+
+/// The one device of the tensors it is shown.
+struct CommonDevice {
+  const char* op;
+  Device device = cpu;
+  bool found = false;
+  void operator()(const Tensor& x) {
+    const Device here = x.device();
+    if (found && here != device) [[unlikely]] fail_devices(op, device, here);
+    device = here, found = true;
+  }
+};
+
+/// One finished kernel call. Calls that a kernel makes itself are reported before it, with `nested` set; their time is
+/// not in its self_seconds.
+struct KernelCall {
+  const char* op;
+  Device device;
+  Work work;
+  double start, seconds, self_seconds;  // of a steady clock
+  int64_t allocated;                    // bytes of storage created on this thread since the call before
+  bool nested;
+};
+
+/// Told of every kernel call of its thread, from its construction to its end; several may live at once. While none
+/// lives on any thread, a call costs one branch.
+class KernelObserver {
+ public:
+  KernelObserver();
+  virtual ~KernelObserver();
+  KernelObserver(const KernelObserver&) = delete;
+  KernelObserver& operator=(const KernelObserver&) = delete;
+  virtual void on_call(const KernelCall& call) = 0;
+
+ private:
+  friend class ObservedCall;
+  KernelObserver* outer_;
+};
+
+/// Counts the work of this thread's kernel calls: on meta without computing, on any device besides computing.
+///
+///     WorkCounter counter;
+///     layer(to(x, meta));
+///     counter.work().flops;
+class WorkCounter final : public KernelObserver {
+ public:
+  const Work& work() const { return work_; }
+  int64_t calls() const { return calls_; }
+
+ private:
+  void on_call(const KernelCall& call) override;
+  Work work_;
+  int64_t calls_ = 0;
+};
+
+/// Number of observers on all threads.
+extern constinit std::atomic<int> kernel_observers;
+inline bool observed() { return kernel_observers.load(std::memory_order_relaxed) != 0; }
+/// Storage was created; only told while observed().
+void note_allocation(std::size_t bytes);
+
+/// The time of one call on the stack of its thread; tells the observers when it ends.
+class ObservedCall {
+ public:
+  ObservedCall(const char* op, Device device);
+  ~ObservedCall();
+  Work work;
 
  private:
   const char* op_;
-  Signature* slots_[2];
+  Device device_;
+  double start_, nested_seconds_ = 0;
+  ObservedCall* outer_;
 };
+
+}  // namespace detail
+
+template <class Signature>
+class Kernel;
+
+template <class R, class... Args>
+class Kernel<R(Args...)> {
+ public:
+  using Function = R(Args...);
+  using CountWork = Work(Args...);
+
+  /// `work` gives the flops and attention elements of a call; bytes are counted from its tensors.
+  constexpr Kernel(const char* op, Function* cpu_kernel, CountWork* work = nullptr)
+      : op_(op), kernels_{cpu_kernel, nullptr}, work_(work) {}
+  void install(DeviceKind kind, Function* f) { kernels_[static_cast<int>(kind)] = f; }
+
+  R operator()(Args... args) const {
+    static_assert((detail::holds_tensors<Args>() || ...) || (std::is_same_v<Args, Device> || ...),
+                  "a kernel finds its device from its tensors, or from a Device among its arguments");
+    detail::CommonDevice where{op_};
+    if constexpr ((std::is_same_v<Args, Device> || ...)) (explicit_device(args, where), ...);
+    else (detail::each_tensor(args, where), ...);
+    if (where.device.kind == DeviceKind::meta || detail::observed()) [[unlikely]] return observe(where.device, args...);
+    return at(where.device)(args...);
+  }
+
+ private:
+  Function* at(Device d) const {
+    Function* f = kernels_[static_cast<int>(d.kind)];
+    if (!f) [[unlikely]] detail::fail_no_kernel(op_, d);
+    return f;
+  }
+  [[gnu::noinline]] R observe(Device d, Args... args) const {
+    detail::ObservedCall call(op_, d);
+    if (detail::observed()) {
+      if (work_) call.work = work_(args...);
+      (detail::each_tensor(args, [&](const Tensor& x) { call.work.bytes += x.numel() * size_of(x.dtype()); }), ...);
+    }
+    if (d.kind != DeviceKind::meta) return at(d)(args...);
+    if constexpr (!std::is_void_v<R>) fail<DeviceError>(op_, ": a tensor on meta has no values");
+  }
+  template <class A>
+  static void explicit_device(const A& a, detail::CommonDevice& where) {
+    if constexpr (std::is_same_v<A, Device>) where.device = a;
+  }
+
+  const char* op_;
+  Function* kernels_[2];  // by DeviceKind
+  CountWork* work_;
+};
+
+struct RandomFill;
+
+namespace kernel {
+/// to = from with conversion; equal shapes, any layouts.
+extern Kernel<void(const Tensor& from, Tensor& to)> copy;
+/// Copies between cpu and `device`, either way: two contiguous tensors of one dtype and size.
+extern Kernel<void(Device device, const Tensor& from, Tensor& to)> transfer;
+/// Contiguous y filled from the generator's blocks (core/random.h).
+extern Kernel<void(const RandomFill& fill, Tensor& y)> random;
+}  // namespace kernel
 
 }  // namespace sluice

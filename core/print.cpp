@@ -61,8 +61,8 @@ struct FloatFormat {
 
 class Printer {
  public:
-  Printer(const Tensor& x, const PrintOptions& o)
-      : x_(x), options_(o), summarise_(x.numel() > o.threshold) {
+  Printer(Tensor x, const PrintOptions& o)
+      : x_(std::move(x)), options_(o), summarise_(x_.numel() > o.threshold) {
     options_.precision = std::clamp(o.precision, 0, 17);
     options_.edge_items = std::max<int64_t>(o.edge_items, 1);
   }
@@ -148,7 +148,7 @@ class Printer {
     out += ']';
   }
 
-  const Tensor& x_;
+  Tensor x_;
   PrintOptions options_;
   bool summarise_;
   std::vector<std::string> cells_;  // the shown values, in row-major order
@@ -174,8 +174,8 @@ std::string number(double v) { return formatted("%.*g", 6, v); }
 std::string to_string(const Tensor& x, const PrintOptions& options) {
   std::string s = header(x);
   if (!x.defined()) return s;
-  if (x.device() != cpu) return s + "\n(copy it to cpu to see the values)";
-  return s + '\n' + (x.numel() == 0 ? "[]" : Printer(x, options).print());
+  if (x.device() == meta) return s + "\n(no values on meta)";
+  return s + '\n' + (x.numel() == 0 ? "[]" : Printer(detail::on_cpu("print", x), options).print());
 }
 
 std::ostream& operator<<(std::ostream& out, const Tensor& x) { return out << to_string(x); }
@@ -183,10 +183,11 @@ std::ostream& operator<<(std::ostream& out, const Tensor& x) { return out << to_
 std::string describe(const Tensor& x) {
   std::string s = header(x);
   if (!x.defined()) return s;
-  if (x.device() == cpu) {
+  if (x.device() != meta) {
+    const Tensor here = detail::on_cpu("describe", x);
     double lo = std::numeric_limits<double>::infinity(), hi = -lo, sum = 0;
     int64_t finite = 0, zeros = 0, nans = 0, infs = 0;
-    for_each_value(x, [&](double v) {
+    for_each_value(here, [&](double v) {
       if (std::isnan(v)) ++nans;
       else if (std::isinf(v)) ++infs;
       else ++finite, zeros += v == 0, lo = std::min(lo, v), hi = std::max(hi, v), sum += v;
@@ -194,7 +195,7 @@ std::string describe(const Tensor& x) {
     if (finite > 0) {
       const double mean = sum / static_cast<double>(finite);
       double squares = 0;  // around the mean, in a second pass: no cancellation
-      for_each_value(x, [&](double v) {
+      for_each_value(here, [&](double v) {
         if (std::isfinite(v)) squares += (v - mean) * (v - mean);
       });
       s += str(" min=", number(lo), " max=", number(hi), " mean=", number(mean),

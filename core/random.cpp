@@ -1,5 +1,6 @@
 #include <sluice/core/random.h>
 
+#include <sluice/core/kernel.h>
 #include <sluice/core/parallel.h>
 
 #include <algorithm>
@@ -42,14 +43,13 @@ void philox_batch(uint64_t seed, uint64_t first, uint32_t* words) {
   }
 }
 
-/// Fills y with values that emit(words, out) makes, PerBlock of them from each block of four words;
+/// Fills y with values that emit(words, out) makes, PerBlock of them from each block of four words, from block `start`;
 /// emit always converts a whole batch.
 template <int PerBlock, class T, class Emit>
-void fill(Tensor& y, Rng& rng, Emit emit) {
+void fill(Tensor& y, uint64_t seed, uint64_t start, Emit emit) {
   constexpr int64_t kValues = kBatch * PerBlock;
   const int64_t n = y.numel(), blocks = (n + PerBlock - 1) / PerBlock;
-  const uint64_t seed = rng.seed(), start = rng.reserve(static_cast<uint64_t>(blocks));
-  T* out = reinterpret_cast<T*>(y.raw());
+  T* out = y.mutable_data<T>();
   parallel_for(blocks, 64 * kBatch, [&](int64_t begin, int64_t end) {
     uint32_t words[4 * kBatch];
     T tile[kValues];
@@ -82,12 +82,8 @@ T bits(const uint32_t* words, int64_t i) {
   else return static_cast<T>(static_cast<int64_t>(word64(words, i) >> 11));
 }
 
-Tensor make(const char* op, const Shape& shape, TensorOptions options) {
-  if (options.device != cpu) fail<DeviceError>(op, ": no kernel for ", options.device);
-  return empty(shape, options, op);
-}
-
-void check_normal(const char* op, double mean, double std) {
+void check_normal(const char* op, double mean, double std, DType dtype) {
+  dispatch_float(op, dtype, []<class T>() {});
   if (!(std >= 0) || !std::isfinite(std) || !std::isfinite(mean))
     fail<ValueError>(op, ": needs a finite mean and std >= 0 — got mean=", mean, ", std=", std);
 }
@@ -102,6 +98,85 @@ double erf_inverse(double x) {
     double u = (std::erf(y) - x) * std::exp(y * y) / (2 * std::numbers::inv_sqrtpi);
     y -= u / (1 + y * u);
   }
+  return y;
+}
+
+/// floor(w · range / 2^64): uniform on [0, range).
+uint64_t scale(uint64_t w, uint64_t range) {
+  return static_cast<uint64_t>(static_cast<unsigned __int128>(w) * range >> 64);
+}
+
+template <class T>
+void fill_floats(const RandomFill& f, Tensor& y) {
+  constexpr int64_t kValues = kBatch * kPerBlock<T>;
+  const T a = static_cast<T>(f.a), b = static_cast<T>(f.b);
+  switch (f.kind) {
+    case RandomFill::uniform: {
+      const T span = b - a;
+      // low + u·span may round up to hi, which is outside.
+      const T last = span > 0 ? std::nextafter(b, a) : a;
+      return fill<kPerBlock<T>, T>(y, f.seed, f.first_block, [=](const uint32_t* words, T* out) {
+        for (int64_t i = 0; i < kValues; ++i) out[i] = std::min(a + bits<T>(words, i) * kUnit<T> * span, last);
+      });
+    }
+    case RandomFill::normal:
+      return fill<kPerBlock<T>, T>(y, f.seed, f.first_block, [=](const uint32_t* words, T* out) {
+        for (int64_t i = 0; i < kValues; i += 2) {
+          T u = (bits<T>(words, i) + 1) * kUnit<T>;  // (0, 1], so that the log is finite
+          T angle = bits<T>(words, i + 1) * kUnit<T> * (2 * std::numbers::pi_v<T>);
+          T radius = b * std::sqrt(-2 * std::log(u));
+          out[i] = a + radius * std::cos(angle);
+          out[i + 1] = a + radius * std::sin(angle);
+        }
+      });
+    default: {  // truncated_normal
+      const double edge = std::erf(std::numbers::sqrt2);  // P(|z| < 2)
+      fill<kPerBlock<T>, T>(y, f.seed, f.first_block, [=](const uint32_t* words, T* out) {
+        for (int64_t i = 0; i < kValues; ++i) {
+          double u = (static_cast<double>(bits<T>(words, i)) + 0.5) * kUnit<T>;  // (0, 1)
+          double z = std::numbers::sqrt2 * erf_inverse((2 * u - 1) * edge);
+          out[i] = static_cast<T>(f.a + f.b * std::clamp(z, -2.0, 2.0));
+        }
+      });
+    }
+  }
+}
+
+/// Fisher-Yates: position i is settled at step i, counted from the end.
+void fill_permutation(const RandomFill& f, Tensor& y) {
+  const int64_t n = y.numel();
+  int64_t* p = y.mutable_data<int64_t>();
+  std::iota(p, p + n, int64_t{0});
+  uint32_t words[4 * kBatch];
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t in_batch = i % (2 * kBatch), left = n - i;
+    if (in_batch == 0) philox_batch(f.seed, f.first_block + static_cast<uint64_t>(i / 2), words);
+    std::swap(p[left - 1], p[scale(word64(words, in_batch), static_cast<uint64_t>(left))]);
+  }
+}
+
+void random_cpu(const RandomFill& f, Tensor& y) {
+  const uint64_t a = f.words[0], b = f.words[1];
+  switch (f.kind) {
+    case RandomFill::bernoulli:
+      return fill<4, bool>(y, f.seed, f.first_block, [a](const uint32_t* words, bool* out) {
+        for (int64_t i = 0; i < 4 * kBatch; ++i) out[i] = words[i] < a;
+      });
+    case RandomFill::randint:
+      return fill<2, int64_t>(y, f.seed, f.first_block, [a, b](const uint32_t* words, int64_t* out) {
+        for (int64_t i = 0; i < 2 * kBatch; ++i) out[i] = static_cast<int64_t>(a + scale(word64(words, i), b));
+      });
+    case RandomFill::permutation: return fill_permutation(f, y);
+    default: return dispatch_float("random", y.dtype(), [&]<class T>() { fill_floats<T>(f, y); });
+  }
+}
+
+/// A new tensor filled by `f`, whose seed and first block are taken from rng here.
+Tensor filled(const char* op, const Shape& shape, TensorOptions options, Rng& rng, RandomFill f) {
+  Tensor y = empty(shape, options, op);
+  const int64_t per_block = 16 / std::max<int64_t>(4, size_of(options.dtype));  // a bool takes one word, as an f32
+  f.seed = rng.seed(), f.first_block = rng.reserve(static_cast<uint64_t>((y.numel() + per_block - 1) / per_block));
+  kernel::random(f, y);
   return y;
 }
 
@@ -141,100 +216,41 @@ RngTape::Replay::~Replay() {
   recording = outer_;
 }
 
+constinit decltype(kernel::random) kernel::random{"random", &random_cpu};
+
 Tensor uniform(const Shape& shape, double lo, double hi, Rng& rng, TensorOptions options) {
-  return dispatch_float("uniform", options.dtype, [&]<class T>() {
-    const T low = static_cast<T>(lo), span = static_cast<T>(hi) - low;
-    if (!(lo <= hi) || !std::isfinite(span))
+  dispatch_float("uniform", options.dtype, [&]<class T>() {
+    if (!(lo <= hi) || !std::isfinite(static_cast<T>(hi) - static_cast<T>(lo)))
       fail<ValueError>("uniform: needs finite lo <= hi — got lo=", lo, ", hi=", hi);
-    // low + u·span may round up to hi, which is outside.
-    const T last = span > 0 ? std::nextafter(static_cast<T>(hi), low) : low;
-    Tensor y = make("uniform", shape, options);
-    fill<kPerBlock<T>, T>(y, rng, [=](const uint32_t* words, T* out) {
-      for (int64_t i = 0; i < kBatch * kPerBlock<T>; ++i)
-        out[i] = std::min(low + bits<T>(words, i) * kUnit<T> * span, last);
-    });
-    return y;
   });
+  return filled("uniform", shape, options, rng, {.kind = RandomFill::uniform, .a = lo, .b = hi});
 }
 
 Tensor normal(const Shape& shape, double mean, double std, Rng& rng, TensorOptions options) {
-  check_normal("normal", mean, std);
-  return dispatch_float("normal", options.dtype, [&]<class T>() {
-    const T m = static_cast<T>(mean), s = static_cast<T>(std);
-    Tensor y = make("normal", shape, options);
-    fill<kPerBlock<T>, T>(y, rng, [=](const uint32_t* words, T* out) {
-      for (int64_t i = 0; i < kBatch * kPerBlock<T>; i += 2) {
-        T u = (bits<T>(words, i) + 1) * kUnit<T>;  // (0, 1], so that the log is finite
-        T angle = bits<T>(words, i + 1) * kUnit<T> * (2 * std::numbers::pi_v<T>);
-        T radius = s * std::sqrt(-2 * std::log(u));
-        out[i] = m + radius * std::cos(angle);
-        out[i + 1] = m + radius * std::sin(angle);
-      }
-    });
-    return y;
-  });
+  check_normal("normal", mean, std, options.dtype);
+  return filled("normal", shape, options, rng, {.kind = RandomFill::normal, .a = mean, .b = std});
 }
 
-Tensor truncated_normal(const Shape& shape, double mean, double std, Rng& rng,
-                        TensorOptions options) {
-  check_normal("truncated_normal", mean, std);
-  return dispatch_float("truncated_normal", options.dtype, [&]<class T>() {
-    const double edge = std::erf(std::numbers::sqrt2);  // P(|z| < 2)
-    Tensor y = make("truncated_normal", shape, options);
-    fill<kPerBlock<T>, T>(y, rng, [=](const uint32_t* words, T* out) {
-      for (int64_t i = 0; i < kBatch * kPerBlock<T>; ++i) {
-        double u = (static_cast<double>(bits<T>(words, i)) + 0.5) * kUnit<T>;  // (0, 1)
-        double z = std::numbers::sqrt2 * erf_inverse((2 * u - 1) * edge);
-        out[i] = static_cast<T>(mean + std * std::clamp(z, -2.0, 2.0));
-      }
-    });
-    return y;
-  });
+Tensor truncated_normal(const Shape& shape, double mean, double std, Rng& rng, TensorOptions options) {
+  check_normal("truncated_normal", mean, std, options.dtype);
+  return filled("truncated_normal", shape, options, rng, {.kind = RandomFill::truncated_normal, .a = mean, .b = std});
 }
 
-Tensor bernoulli(const Shape& shape, double p, Rng& rng) {
+Tensor bernoulli(const Shape& shape, double p, Rng& rng, Device device) {
   if (!(p >= 0 && p <= 1)) fail<ValueError>("bernoulli: needs 0 <= p <= 1 — got p=", p);
   const uint64_t limit = static_cast<uint64_t>(std::llround(p * 0x1p32));
-  Tensor y = empty(shape, {.dtype = boolean}, "bernoulli");
-  fill<4, bool>(y, rng, [=](const uint32_t* words, bool* out) {
-    for (int64_t i = 0; i < 4 * kBatch; ++i) out[i] = words[i] < limit;
-  });
-  return y;
+  return filled("bernoulli", shape, {boolean, device}, rng, {.kind = RandomFill::bernoulli, .words = {limit}});
 }
 
-namespace {
-/// floor(w · range / 2^64): uniform on [0, range).
-uint64_t scale(uint64_t w, uint64_t range) {
-  return static_cast<uint64_t>(static_cast<unsigned __int128>(w) * range >> 64);
-}
-}  // namespace
-
-Tensor randint(int64_t low, int64_t high, const Shape& shape, Rng& rng) {
+Tensor randint(int64_t low, int64_t high, const Shape& shape, Rng& rng, Device device) {
   if (low >= high) fail<ValueError>("randint: needs low < high — got low=", low, ", high=", high);
   const uint64_t base = static_cast<uint64_t>(low), range = static_cast<uint64_t>(high) - base;
-  Tensor y = empty(shape, {.dtype = i64}, "randint");
-  fill<2, int64_t>(y, rng, [=](const uint32_t* words, int64_t* out) {
-    for (int64_t i = 0; i < 2 * kBatch; ++i)
-      out[i] = static_cast<int64_t>(base + scale(word64(words, i), range));
-  });
-  return y;
+  return filled("randint", shape, {i64, device}, rng, {.kind = RandomFill::randint, .words = {base, range}});
 }
 
-Tensor permutation(int64_t n, Rng& rng) {
+Tensor permutation(int64_t n, Rng& rng, Device device) {
   if (n < 0) fail<ValueError>("permutation: needs n >= 0 — got n=", n);
-  Tensor y = empty({n}, {.dtype = i64}, "permutation");
-  int64_t* p = y.mutable_data<int64_t>();
-  std::iota(p, p + n, int64_t{0});
-  const uint64_t seed = rng.seed(), start = rng.reserve(static_cast<uint64_t>((n + 1) / 2));
-  uint32_t words[4 * kBatch];
-  for (int64_t i = 0; i < n; ++i) {  // position i is settled at step i, counted from the end
-    const int64_t in_batch = i % (2 * kBatch);
-    if (in_batch == 0) philox_batch(seed, start + static_cast<uint64_t>(i / 2), words);
-    const int64_t left = n - i;
-    const uint64_t pick = scale(word64(words, in_batch), static_cast<uint64_t>(left));
-    std::swap(p[left - 1], p[pick]);
-  }
-  return y;
+  return filled("permutation", {n}, {i64, device}, rng, {.kind = RandomFill::permutation});
 }
 
 int64_t sample_discrete(const float* weights, int64_t n, Rng& rng) {

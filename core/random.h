@@ -96,6 +96,14 @@ class RngTape {
   std::vector<std::pair<std::shared_ptr<Rng::State>, Rng::State>> first_;
 };
 
+/// What kernel::random is asked for: values that are a pure function of (seed, first_block).
+struct RandomFill {
+  enum Kind { uniform, normal, truncated_normal, bernoulli, randint, permutation } kind;
+  double a = 0, b = 0;         // uniform: bounds; normal: mean, std
+  uint64_t words[2] = {0, 0};  // bernoulli: true below words[0]; randint: first value and range
+  uint64_t seed = 0, first_block = 0;
+};
+
 // -- fills: f32 or f64 by options.dtype, else DTypeError; ValueError for parameters outside the
 // domain
 
@@ -107,11 +115,11 @@ Tensor normal(const Shape& shape, double mean, double std, Rng& rng, TensorOptio
 Tensor truncated_normal(const Shape& shape, double mean, double std, Rng& rng,
                         TensorOptions options = {});
 /// bool: true with probability p in [0, 1], in steps of 2^-32.
-Tensor bernoulli(const Shape& shape, double p, Rng& rng);
+Tensor bernoulli(const Shape& shape, double p, Rng& rng, Device device = cpu);
 /// i64, uniform on [low, high); the bias is below (high - low) / 2^64.
-Tensor randint(int64_t low, int64_t high, const Shape& shape, Rng& rng);
+Tensor randint(int64_t low, int64_t high, const Shape& shape, Rng& rng, Device device = cpu);
 /// i64[n]: 0 … n-1 in random order (Fisher-Yates).
-Tensor permutation(int64_t n, Rng& rng);
+Tensor permutation(int64_t n, Rng& rng, Device device = cpu);
 /// An index in [0, n) with probability weights[i] / sum. Weights are finite, >= 0, and not all
 /// zero.
 int64_t sample_discrete(const float* weights, int64_t n, Rng& rng);

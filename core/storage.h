@@ -12,16 +12,21 @@ namespace sluice {
 
 class Storage : public RefCounted {
  public:
-  /// `bytes` uninitialised bytes, 64-byte aligned, in one allocation with this header.
+  /// `bytes` uninitialised bytes, 64-byte aligned, in one allocation with this header; on meta the header alone.
   static Ref<Storage> create(std::size_t bytes, Device device);
 
-  std::byte* data() const { return data_; }
+  /// DeviceError on meta, whose storages have a size and no memory.
+  std::byte* data() const {
+    if (!data_) [[unlikely]] fail_no_memory();
+    return data_;
+  }
   std::size_t bytes() const { return bytes_; }
   Device device() const { return device_; }
   uint32_t version() const { return version_.load(std::memory_order_relaxed); }
   void bump_version() { version_.fetch_add(1, std::memory_order_relaxed); }
 
  private:
+  [[noreturn, gnu::cold]] void fail_no_memory() const;
   Storage(std::byte* data, std::size_t bytes, Device device)
       : device_(device), data_(data), bytes_(bytes) {}
   friend void dispose(Storage*);

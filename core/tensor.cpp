@@ -1,5 +1,6 @@
 #include <sluice/core/tensor.h>
 
+#include <sluice/core/kernel.h>
 #include <sluice/core/node.h>
 #include <sluice/core/strided.h>
 
@@ -50,8 +51,9 @@ Tensor Tensor::detach() const { return alias(*this, layout()); }
 template <class To>
 To Tensor::item() const {
   if (numel() != 1) fail("item: needs exactly one element — got shape ", shape());
+  const Tensor here = detail::on_cpu("item", *this);
   return dispatch_all(dtype(), [&]<class T>() -> To {
-    const T stored = *reinterpret_cast<const T*>(raw());
+    const T stored = *reinterpret_cast<const T*>(here.raw());
     using Wide = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
     const auto v = static_cast<Wide>(stored);
     if constexpr (std::is_floating_point_v<To> == std::is_floating_point_v<Wide>) {
@@ -124,8 +126,38 @@ namespace detail {
 
 void copy_elements(const Tensor& from, Tensor& to) {
   if (from.shape() != to.shape()) fail("copy: shapes differ — got ", from, " and ", to);
-  copy_strided(from.raw(), from.layout(), from.dtype(), to.raw(), to.layout(), to.dtype());
+  if (from.device() == to.device()) return kernel::copy(from, to);
+  if (to.device() == meta) return;  // the values are dropped
+  if (from.device() == meta) fail<DeviceError>("copy: a tensor on meta has no values to copy to ", to.device());
+  if (to.device() != cpu && from.device() != cpu) return copy_elements(on_cpu("copy", from), to);
+  // Layout and dtype are changed where the values come from, and where they arrive.
+  Tensor packed = from, landed = to;
+  if (!from.is_contiguous() || from.dtype() != to.dtype()) {
+    packed = empty(from.shape(), {to.dtype(), from.device()});
+    kernel::copy(from, packed);
+  }
+  if (!to.is_contiguous()) landed = empty(to.shape(), to.options());
+  kernel::transfer(to.device() == cpu ? from.device() : to.device(), packed, landed);
+  if (!landed.shares_storage(to)) kernel::copy(landed, to);
 }
 
+Tensor on_cpu(const char* op, const Tensor& x) {
+  if (x.device() == cpu) return x;
+  if (x.device() == meta) fail<DeviceError>(op, ": a tensor on meta has no values");
+  Tensor here = empty(x.shape(), {x.dtype(), cpu});
+  copy_elements(x, here);
+  return here;
+}
+
+namespace {
+void copy_cpu(const Tensor& from, Tensor& to) {
+  copy_strided(from.raw(), from.layout(), from.dtype(), to.raw(), to.layout(), to.dtype());
+}
+}  // namespace
+
 }  // namespace detail
+
+constinit decltype(kernel::copy) kernel::copy{"copy", &detail::copy_cpu};
+constinit decltype(kernel::transfer) kernel::transfer{"copy", nullptr};
+
 }  // namespace sluice

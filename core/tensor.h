@@ -86,13 +86,14 @@ class Tensor {
     check_type(dtype_of<T>());
     return reinterpret_cast<T*>(raw());
   }
-  /// Address of the first element, whatever the dtype.
+  /// Address of the first element, whatever the dtype. ValueError if undefined, DeviceError on meta.
   std::byte* raw() const {
-    return impl().storage->data() + impl_->layout.offset * size_of(impl_->dtype);
+    const TensorImpl& t = impl();
+    return t.storage->data() + t.layout.offset * size_of(t.dtype);
   }
   void bump_version() { impl().storage->bump_version(); }
 
-  /// The value of a one-element tensor. T is double or int64_t; ValueError when it cannot hold the value exactly:
+  /// The value of a one-element tensor; like all that reads values, copied to cpu first. T is double or int64_t; ValueError when it cannot hold the value exactly:
   /// an i64 beyond 2^53 as double, a fraction or a float beyond int64 as int64_t.
   template <class T = double>
   T item() const;
@@ -140,10 +141,10 @@ Tensor alias(const Tensor& x, const Layout& layout);
 void append_text(std::string& s, const Tensor& x);  // "[2,3]", for error messages
 
 namespace detail {
-/// Copies elements of `from` to `to` (same shape), converting dtypes. No history.
+/// Copies elements of `from` to `to` (same shape), converting dtypes, also between devices. No history.
 void copy_elements(const Tensor& from, Tensor& to);
-template <class T>
-void read_elements(const Tensor& x, T* out);
+/// x itself on cpu, else a copy there. DeviceError naming `op` on meta: there are no values to read.
+Tensor on_cpu(const char* op, const Tensor& x);
 }  // namespace detail
 
 template <class T>
@@ -159,7 +160,7 @@ Tensor Tensor::from(const std::vector<T>& values, const Shape& shape) {
 template <class T>
 std::vector<T> Tensor::to_vector() const {
   Tensor flat = empty(shape(), {.dtype = dtype_of<T>()});
-  detail::copy_elements(*this, flat);
+  detail::copy_elements(detail::on_cpu("to_vector", *this), flat);
   const T* p = flat.data<T>();
   return std::vector<T>(p, p + flat.numel());
 }

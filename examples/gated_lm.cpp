@@ -64,7 +64,7 @@ MixerLm make_model(const Settings& s, const std::vector<AttentionGateOptions>& g
   int64_t hidden = s.hidden;
   for (int64_t i = 0; i < s.layers; ++i)
     mixers.emplace_back(MultiHeadAttention(
-        {.dim = s.dim, .heads = s.heads, .causal = true, .use_rope = true, .gates = gates}, rng));
+        {.heads = {.dim = s.dim, .heads = s.heads, .causal = true, .use_rope = true}, .gates = gates}, rng));
   for (const AttentionGateOptions& gate : gates)  // SwiGLU has 3·dim weights for each hidden channel
     hidden -= (gate.granularity == GateGranularity::elementwise ? s.dim : s.heads) / 3;
   return MixerLm(s.dim, std::move(mixers), hidden, 0.02, rng);

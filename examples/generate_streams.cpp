@@ -35,7 +35,7 @@ std::vector<Kind> kinds(int64_t d) {
   const MultiHeadAttentionOptions softmax{.heads = {.dim = d, .heads = heads, .causal = true, .use_rope = true}};
   MultiHeadAttentionOptions gated = softmax, window = softmax;
   gated.gates = {AttentionGateOptions{}};
-  window.kv_heads = 2, window.window = 128;
+  window.heads.kv_heads = 2, window.window = 128;
   auto make = [](auto layer, auto options) { return [=](Rng& rng) { return Mixer(decltype(layer)(options, rng)); }; };
   return {
       {"softmax, KV cache", make(MultiHeadAttention{}, softmax)},

@@ -4,6 +4,7 @@
 #include <sluice/core/parallel.h>
 #include <sluice/core/strided.h>
 #include <sluice/ops/elementwise.h>
+#include <sluice/ops/kernels.h>
 #include <sluice/ops/map.h>
 
 #include <algorithm>
@@ -19,21 +20,59 @@ void check_source(const char* op, const Tensor& y) {
                         "the out-of-place op, or NoGrad, or detach()");
 }
 
+void fill_cpu(Tensor& x, double value) {
+  const Layout one(x.shape(), Shape::filled(x.rank(), 0), 0);
+  detail::copy_strided(reinterpret_cast<const std::byte*>(&value), one, f64, x.raw(), x.layout(), x.dtype());
+}
+
+/// y_i = value(i), computed in f64 and converted.
 template <class F>
-Tensor generate(const char* op, const Shape& shape, TensorOptions options, F value) {
-  Tensor x = empty(shape, options, op);
-  dispatch_all(options.dtype, [&]<class T>() {
-    T* p = x.mutable_data<T>();
-    parallel_for(x.numel(), 1 << 15, [&](int64_t begin, int64_t end) {
+void generate(Tensor& y, F value) {
+  dispatch_all(y.dtype(), [&]<class T>() {
+    T* p = y.mutable_data<T>();
+    parallel_for(y.numel(), 1 << 15, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) p[i] = detail::convert<T>(value(i));
     });
   });
-  return x;
+}
+
+void ramp_cpu(Tensor& y, double start, double step) {
+  generate(y, [=](int64_t i) { return start + step * static_cast<double>(i); });
+}
+void eye_cpu(Tensor& y) {
+  generate(y, [m = y.dim(1)](int64_t i) { return i / m == i % m ? 1.0 : 0.0; });
+}
+
+void one_hot_cpu(const Tensor& index, Tensor& y) {
+  const int64_t classes = y.dim(-1), *p = index.data<int64_t>();
+  for (int64_t i = 0; i < index.numel(); ++i)
+    if (p[i] < 0 || p[i] >= classes) fail<ValueError>("one_hot: index ", p[i], " is outside [0, ", classes, ")");
+  generate(y, [=](int64_t i) { return p[i / classes] == i % classes ? 1.0 : 0.0; });
+}
+
+template <class T>
+void add_scaled(const void* factor, const T* const* in, T* const* out, int64_t n) {
+  const T f = static_cast<T>(*static_cast<const double*>(factor));
+  const T* y = in[0];
+  T* x = out[0];
+  for (int64_t i = 0; i < n; ++i) x[i] += f * y[i];
+}
+void add_to_cpu(Tensor& x, const Tensor& y, double factor) {
+  const Tensor* operand = &y;
+  detail::run_map(detail::plan_map("add_", &operand, 1, false), {add_scaled<float>, add_scaled<double>}, &factor, &x, 1);
 }
 
 struct Convert final : Node {
   DType from;
   explicit Convert(DType t) : from(t) {}
+  static const char* op_name() { return "to"; }
+  const char* name() const override { return op_name(); }
+  Tensors vjp(const Tensor& g) override { return {to(g, from)}; }
+};
+
+struct Move final : Node {
+  Device from;
+  explicit Move(Device d) : from(d) {}
   static const char* op_name() { return "to"; }
   const char* name() const override { return op_name(); }
   Tensors vjp(const Tensor& g) override { return {to(g, from)}; }
@@ -47,9 +86,17 @@ struct Clone final : Node {
 
 }  // namespace
 
+constinit decltype(kernel::fill) kernel::fill{"fill", &fill_cpu};
+constinit decltype(kernel::ramp) kernel::ramp{"arange", &ramp_cpu};
+constinit decltype(kernel::eye) kernel::eye{"eye", &eye_cpu};
+constinit decltype(kernel::one_hot) kernel::one_hot{"one_hot", &one_hot_cpu};
+constinit decltype(kernel::add_to) kernel::add_to{"add_", &add_to_cpu};
+
 namespace detail {
 Tensor filled(const char* op, const Shape& shape, double value, TensorOptions options) {
-  return generate(op, shape, options, [=](int64_t) { return value; });
+  Tensor x = empty(shape, options, op);
+  kernel::fill(x, value);
+  return x;
 }
 }  // namespace detail
 
@@ -64,34 +111,38 @@ Tensor arange(double start, double end, double step, TensorOptions options) {
   if (!std::isfinite(count) || !std::isfinite(step) || count < 0)
     fail<ValueError>("arange: step ", step, " does not lead from ", start, " to ", end);
   if (count > static_cast<double>(kMaxElements)) fail("arange: ", count, " values are too many");
-  return generate("arange", {static_cast<int64_t>(count)}, options, [=](int64_t i) { return start + step * static_cast<double>(i); });
+  Tensor y = empty({static_cast<int64_t>(count)}, options, "arange");
+  kernel::ramp(y, start, step);
+  return y;
 }
 
 Tensor linspace(double start, double end, int64_t n, TensorOptions options) {
   if (n < 0) fail<ValueError>("linspace: needs n >= 0 — got ", n);
   double step = n > 1 ? (end - start) / static_cast<double>(n - 1) : 0;
-  return generate("linspace", {n}, options, [=](int64_t i) {
-    return i == n - 1 && n > 1 ? end : start + step * static_cast<double>(i);
-  });
+  Tensor y = empty({n}, options, "linspace");
+  kernel::ramp(y, start, step);
+  if (n > 1) {  // the end exactly
+    Tensor last = alias(y, Layout({1}, {1}, n - 1));
+    kernel::fill(last, end);
+  }
+  return y;
 }
 
 Tensor eye(int64_t n, int64_t m, TensorOptions options) {
   if (m == -1) m = n;
-  return generate("eye", {n, m}, options, [=](int64_t i) { return i / m == i % m ? 1.0 : 0.0; });
+  Tensor y = empty({n, m}, options, "eye");
+  kernel::eye(y);
+  return y;
 }
 
 Tensor one_hot(const Tensor& x, int64_t classes, TensorOptions options) {
   if (!is_integer(x.dtype()))
     fail<DTypeError>("one_hot: needs i64 or i32 — got ", x.dtype(), " of shape ", x);
-  std::vector<int64_t> index = x.to_vector<int64_t>();
-  for (int64_t i : index)
-    if (i < 0 || i >= classes)
-      fail<ValueError>("one_hot: index ", i, " is outside [0, ", classes, ")");
   Shape shape = x.shape();
   shape.push_back(classes);
-  return generate("one_hot", shape, options, [&](int64_t i) {
-    return index[static_cast<std::size_t>(i / classes)] == i % classes ? 1.0 : 0.0;
-  });
+  Tensor y = empty(shape, {options.dtype, x.device()}, "one_hot");
+  kernel::one_hot(contiguous(to(x.detach(), i64)), y);
+  return y;
 }
 
 Tensor to(const Tensor& x, DType dtype) {
@@ -100,6 +151,14 @@ Tensor to(const Tensor& x, DType dtype) {
   detail::copy_elements(x, y);
   if (!is_float(dtype)) return y;  // nothing differentiable comes out
   return record<Convert>(std::move(y), {x}, {}, x.dtype());
+}
+
+Tensor to(const Tensor& x, Device device) {
+  if (x.device() == device) return x;
+  Tensor y = empty(x.shape(), {x.dtype(), device});
+  detail::copy_elements(x, y);
+  if (!is_float(x.dtype())) return y;
+  return record<Move>(std::move(y), {x}, {}, x.device());
 }
 
 Tensor clone(const Tensor& x) {
@@ -111,8 +170,7 @@ Tensor contiguous(const Tensor& x) { return x.is_contiguous() ? x : clone(x); }
 
 void fill_(Tensor& x, double value) {
   check_in_place("fill_", x);
-  Tensor v = full({}, value, x.options());
-  detail::copy_strided(v.raw(), v.layout().expanded(x.shape()), v.dtype(), x.raw(), x.layout(), x.dtype());
+  kernel::fill(x, value);
   x.bump_version();
 }
 
@@ -122,8 +180,7 @@ void copy_(Tensor& x, const Tensor& y) {
   if (broadcast("copy_", x.shape(), y.shape()) != x.shape())
     fail("copy_: a source of shape ", y, " does not fit into ", x);
   Tensor source = y.shares_storage(x) ? clone(y.detach()) : y;  // the two may overlap
-  detail::copy_strided(source.raw(), source.layout().expanded(x.shape()), source.dtype(), x.raw(),
-                       x.layout(), x.dtype());
+  detail::copy_elements(alias(source, source.layout().expanded(x.shape())), x);
   x.bump_version();
 }
 
@@ -135,18 +192,11 @@ void add_(Tensor& x, const Tensor& y, double factor) {
     fail<DTypeError>("add_: dtypes differ — got x=", x.dtype(), ", y=", y.dtype());
   NoGrad guard;
   // y may be another view of the same memory: every element must be read before it is written.
-  const bool overlap = y.shares_storage(x) && !(y.raw() == x.raw() && y.is_contiguous());
+  if (x.dtype() != f32 && x.dtype() != f64)
+    fail<DTypeError>("add_: needs f32 or f64 — got ", x.dtype(), " of shape ", x);
+  const bool overlap = y.shares_storage(x) && !(y.layout().offset == x.layout().offset && y.is_contiguous());
   if (!x.is_contiguous() || overlap) return copy_(x, x + y * factor);
-  dispatch_float("add_", x.dtype(), [&]<class T>() {
-    T* out = x.mutable_data<T>();
-    const T f = static_cast<T>(factor);
-    auto plan = detail::plan_map<1>("add_", {&y}, false);
-    detail::for_each_tile<T>(plan, [&](const std::array<const T*, 1>& in, int64_t at, int64_t n) {
-      T* o = out + at;
-      const T* p = in[0];
-      for (int64_t i = 0; i < n; ++i) o[i] += f * p[i];
-    });
-  });
+  kernel::add_to(x, y, factor);
   x.bump_version();
 }
 

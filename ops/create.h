@@ -20,12 +20,15 @@ inline Tensor arange(int64_t n, TensorOptions options = {.dtype = i64}) {
 Tensor linspace(double start, double end, int64_t n, TensorOptions options = {});
 /// The n×m identity (m = n when omitted: −1).
 Tensor eye(int64_t n, int64_t m = -1, TensorOptions options = {});
-/// out[..., i] = (x == i): f32 of shape x.shape + [classes]; x is i64 or i32, in [0, classes).
+/// out[..., i] = (x == i): f32 of shape x.shape + [classes], on the device of x; x is i64 or i32, in [0, classes).
 Tensor one_hot(const Tensor& x, int64_t classes, TensorOptions options = {});
 
 /// x in another dtype; itself when it has it already. Gradients convert back; none flow through
 /// integers and bool.
 Tensor to(const Tensor& x, DType dtype);
+/// x on another device; itself when it is there already. Gradients move back. To meta the values are dropped; from
+/// meta there are none to move, a DeviceError.
+Tensor to(const Tensor& x, Device device);
 /// x itself when contiguous, else a row-major copy.
 Tensor contiguous(const Tensor& x);
 /// A row-major copy.

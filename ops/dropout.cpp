@@ -1,21 +1,16 @@
 // y = x ⊙ m / (1 − p),   m_i = [u_i >= p],   u_i from Philox block offset + i/4.     dx = g ⊙ m / (1 − p)
 #include <sluice/ops/dropout.h>
 
-#include <sluice/core/kernel.h>
 #include <sluice/core/node.h>
 #include <sluice/core/parallel.h>
 #include <sluice/ops/create.h>
+#include <sluice/ops/kernels.h>
 
 #include <cmath>
 
 namespace sluice {
 
 namespace {
-
-struct DropoutSpec {
-  double p;
-  uint64_t seed, offset;
-};
 
 void dropout_cpu(const Tensor& x, Tensor& y, DropoutSpec s) {
   // Keep when the 32-bit word is at least p·2^32.
@@ -37,8 +32,6 @@ void dropout_cpu(const Tensor& x, Tensor& y, DropoutSpec s) {
   });
 }
 
-constinit Kernel<void(const Tensor&, Tensor&, DropoutSpec)> dropout_kernel{"dropout", &dropout_cpu};
-
 Tensor apply(const Tensor& x, DropoutSpec s);
 
 struct Dropout final : Node {
@@ -51,11 +44,13 @@ struct Dropout final : Node {
 
 Tensor apply(const Tensor& x, DropoutSpec s) {
   Tensor y = empty(x.shape(), x.options());
-  dropout_kernel(x.device())(contiguous(x.detach()), y, s);
+  kernel::dropout(contiguous(x.detach()), y, s);
   return record<Dropout>(std::move(y), {x}, {}, s);
 }
 
 }  // namespace
+
+constinit decltype(kernel::dropout) kernel::dropout{"dropout", &dropout_cpu};
 
 Tensor dropout(const Tensor& x, double p, Rng& rng) {
   if (!(p >= 0 && p <= 1)) fail<ValueError>("dropout: p=", p, " is outside [0, 1]");

@@ -9,43 +9,6 @@ namespace sluice {
 
 namespace detail {
 
-OperandCheck check_operands(const char* op, const Tensor* const* xs, std::size_t n, bool integral) {
-  const Tensor& first = *xs[0];
-  DType common = boolean;
-  bool all_same = first.is_contiguous();
-  const Device device = first.device();
-  for (std::size_t k = 0; k < n; ++k) {
-    const Tensor& x = *xs[k];
-    if (k > 0 && all_same)
-      all_same = x.is_contiguous() && x.shape() == first.shape();
-    if (x.device() != device)
-      fail<DeviceError>(op, ": operands on ", device, " and ", x.device());
-    DType t = x.dtype();
-    if (t == boolean) {
-      all_same &= n == 1;  // read through a buffer, as 0 and 1
-      continue;
-    }
-    if (common != boolean && t != common)
-      fail<DTypeError>(op, ": dtypes differ — got ", common, " and ", t,
-                       " for shapes ", first, " and ", x, "; convert with to(x, dtype)");
-    common = t;
-  }
-  bool ok = common == f32 || common == f64 || (integral && is_integer(common));
-  if (!ok)
-    fail<DTypeError>(op, ": needs ", integral ? "f32, f64, i64 or i32" : "f32 or f64", " — got ",
-                     common, " of shape ", first,
-                     common == bf16 ? "; bf16 is a storage type, convert with to(x, f32)" : "");
-  return {common, all_same};
-}
-
-const Tensor& unit(DType dtype) {
-  static const Tensor ones[] = {full({}, 1, {f32}), full({}, 1, {f64})};
-  return ones[dtype == f64];
-}
-bool is_unit(const Tensor& x) {
-  return x.ref() == unit(f32).ref() || x.ref() == unit(f64).ref();
-}
-
 namespace {
 /// Scalar arguments of integer ops must be integers: 0.5 would silently become 0.
 void check_scalar(const char* op, const Tensor& x, double c) {

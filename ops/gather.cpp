@@ -4,27 +4,14 @@
 // and likewise for index_select and index_add. The index has no gradient.
 #include <sluice/ops/gather.h>
 
-#include <sluice/core/kernel.h>
 #include <sluice/core/node.h>
-#include <sluice/core/parallel.h>
 #include <sluice/ops/create.h>
-#include <sluice/ops/gather_kernels.h>
+#include <sluice/ops/kernels.h>
 #include <sluice/ops/view.h>
-
-#include <algorithm>
 
 namespace sluice {
 
 namespace {
-
-constinit Kernel<void(const Tensor&, int, const Tensor&, Tensor&)> gather_kernel{"gather", &detail::gather_cpu};
-constinit Kernel<void(Tensor&, int, const Tensor&, const Tensor&)> scatter_add_kernel{
-    "scatter_add", &detail::scatter_add_cpu};
-constinit Kernel<void(const char*, const Tensor&, int, const Tensor&, Tensor&)> index_select_kernel{
-    "index_select", &detail::index_select_cpu};
-constinit Kernel<void(Tensor&, int, const Tensor&, const Tensor&)> index_add_kernel{
-    "index_add", &detail::index_add_cpu};
-constinit Kernel<void(Tensor&, bool, int64_t)> zero_triangle_kernel{"triu", &detail::zero_triangle_cpu};
 
 int checked_dim(const char* op, int64_t dim, const Tensor& x) {
   if (x.rank() == 0) fail(op, ": a scalar has no dims");
@@ -32,11 +19,9 @@ int checked_dim(const char* op, int64_t dim, const Tensor& x) {
 }
 
 /// The index as kernels read it: contiguous i64.
-Tensor checked_index(const char* op, const Tensor& x, const Tensor& index) {
+Tensor checked_index(const char* op, const Tensor& index) {
   if (!is_integer(index.dtype()))
     fail<DTypeError>(op, ": the index must be i64 or i32 — got ", index.dtype(), " of shape ", index);
-  if (index.device() != x.device())
-    fail<DeviceError>(op, ": operands on ", x.device(), " and ", index.device());
   return contiguous(to(index, i64));
 }
 
@@ -44,7 +29,6 @@ void check_source(const char* op, const Tensor& x, const Tensor& src) {
   if (x.dtype() != src.dtype() || x.dtype() == bf16 || x.dtype() == boolean)
     fail<DTypeError>(op, ": needs x and src of one dtype, f32, f64, i64 or i32 — got x=", x.dtype(), x,
                      ", src=", src.dtype(), src);
-  if (x.device() != src.device()) fail<DeviceError>(op, ": operands on ", x.device(), " and ", src.device());
 }
 
 void check_fits(const char* op, const Tensor& x, int dim, const Tensor& index) {
@@ -111,13 +95,13 @@ const Tensor none;  // the constant operand of a sum that starts from zeros
 
 Tensor scatter_to_zeros(const Shape& shape, int dim, const Tensor& index, const Tensor& src) {
   Tensor y = zeros(shape, src.options());
-  scatter_add_kernel(y.device())(y, dim, index, contiguous(src.detach()));
+  kernel::scatter_add(y, dim, index, contiguous(src.detach()));
   return record<ScatterAdd>(std::move(y), {none, src}, {index}, dim);
 }
 
 Tensor index_add_to_zeros(const Shape& shape, int dim, const Tensor& index, const Tensor& src) {
   Tensor y = zeros(shape, src.options());
-  index_add_kernel(y.device())(y, dim, index, contiguous(src.detach()));
+  kernel::index_add(y, dim, index, contiguous(src.detach()));
   return record<IndexAdd>(std::move(y), {none, src}, {index}, dim);
 }
 
@@ -126,7 +110,7 @@ Tensor select_slices(const char* op, const Tensor& x, int dim, const Tensor& ind
   Shape shape = x.shape();
   shape[dim] = index.numel();
   Tensor y = empty(shape, x.options(), op);
-  index_select_kernel(x.device())(op, x.detach(), dim, index, y);
+  kernel::index_select(op, x.detach(), dim, index, y);
   return record<IndexSelect>(std::move(y), {x}, {index}, x.shape(), dim, op);
 }
 
@@ -134,7 +118,7 @@ Tensor triangle(const char* op, bool upper, const Tensor& x, int64_t k) {
   if (x.rank() < 2) fail(op, ": needs a matrix in the last two dims — got x=", x);
   Tensor y = empty_like(x);
   detail::copy_elements(x, y);
-  zero_triangle_kernel(y.device())(y, upper, k);
+  kernel::zero_triangle(y, upper, k);
   return record<Triangle>(std::move(y), {x}, {}, upper, k);
 }
 
@@ -142,35 +126,35 @@ Tensor triangle(const char* op, bool upper, const Tensor& x, int64_t k) {
 
 Tensor gather(const Tensor& x, int64_t dim, const Tensor& index_in) {
   const int d = checked_dim("gather", dim, x);
-  Tensor index = checked_index("gather", x, index_in);
+  Tensor index = checked_index("gather", index_in);
   check_fits("gather", x, d, index);
   Tensor y = empty(index.shape(), x.options());
-  gather_kernel(x.device())(x.detach(), d, index, y);
+  kernel::gather(x.detach(), d, index, y);
   return record<Gather>(std::move(y), {x}, {index}, x.shape(), d);
 }
 
 Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index_in, const Tensor& src) {
   const int d = checked_dim("scatter_add", dim, x);
-  Tensor index = checked_index("scatter_add", x, index_in);
+  Tensor index = checked_index("scatter_add", index_in);
   check_source("scatter_add", x, src);
   check_fits("scatter_add", x, d, index);
   if (src.shape() != index.shape())
     fail("scatter_add: needs a source of the shape of the index — got index=", index, ", src=", src);
   Tensor y = clone(x.detach());
-  scatter_add_kernel(y.device())(y, d, index, contiguous(src.detach()));
+  kernel::scatter_add(y, d, index, contiguous(src.detach()));
   return record<ScatterAdd>(std::move(y), {x, src}, {index}, d);
 }
 
 Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index) {
   const int d = checked_dim("index_select", dim, x);
   if (index.rank() != 1) fail("index_select: needs an index of rank 1 — got index=", index);
-  return select_slices("index_select", x, d, checked_index("index_select", x, index));
+  return select_slices("index_select", x, d, checked_index("index_select", index));
 }
 
 Tensor index_add(const Tensor& x, int64_t dim, const Tensor& index_in, const Tensor& src) {
   const int d = checked_dim("index_add", dim, x);
   if (index_in.rank() != 1) fail("index_add: needs an index of rank 1 — got index=", index_in);
-  Tensor index = checked_index("index_add", x, index_in);
+  Tensor index = checked_index("index_add", index_in);
   check_source("index_add", x, src);
   Shape shape = x.shape();
   shape[d] = index.numel();
@@ -178,7 +162,7 @@ Tensor index_add(const Tensor& x, int64_t dim, const Tensor& index_in, const Ten
     fail("index_add: the source does not fit — got x=", x, ", index=", index, ", src=", src, "; need src ",
          shape);
   Tensor y = clone(x.detach());
-  index_add_kernel(y.device())(y, d, index, contiguous(src.detach()));
+  kernel::index_add(y, d, index, contiguous(src.detach()));
   return record<IndexAdd>(std::move(y), {x, src}, {index}, d);
 }
 
@@ -186,25 +170,17 @@ Tensor embedding(const Tensor& weight, const Tensor& index) {
   if (weight.rank() != 2) fail("embedding: needs weight [V, D] — got weight=", weight, ", index=", index);
   Shape shape = index.shape();
   shape.push_back(weight.dim(1));
-  Tensor flat = reshape(checked_index("embedding", weight, index), {index.numel()});
+  Tensor flat = reshape(checked_index("embedding", index), {index.numel()});
   return reshape(select_slices("embedding", weight, 0, flat), shape);
 }
 
 Tensor triu(const Tensor& x, int64_t k) { return triangle("triu", true, x, k); }
 Tensor tril(const Tensor& x, int64_t k) { return triangle("tril", false, x, k); }
 
-Tensor causal_mask(int64_t lq, int64_t lk) {
+Tensor causal_mask(int64_t lq, int64_t lk, Device device) {
   if (lq < 0 || lk < 0) fail("causal_mask: needs lengths >= 0 — got lq=", lq, ", lk=", lk);
-  Tensor mask = empty({lq, lk}, {boolean}, "causal_mask");
-  if (mask.numel() == 0) return mask;
-  bool* p = mask.mutable_data<bool>();
-  parallel_for(lq, std::max<int64_t>(1, (1 << 15) / std::max<int64_t>(1, lk)), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t seen = std::clamp<int64_t>(i + lk - lq + 1, 0, lk);
-      std::fill_n(p + i * lk, seen, true);
-      std::fill_n(p + i * lk + seen, lk - seen, false);
-    }
-  });
+  Tensor mask = empty({lq, lk}, {boolean, device}, "causal_mask");
+  if (mask.numel() > 0) kernel::causal_mask(mask);
   return mask;
 }
 

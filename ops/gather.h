@@ -29,6 +29,6 @@ Tensor triu(const Tensor& x, int64_t k = 0);
 Tensor tril(const Tensor& x, int64_t k = 0);
 /// The bool mask [lq, lk] of causal attention, aligned at the bottom right: query i may attend (true) to
 /// keys j <= i + lk − lq. With lq > lk the first queries see nothing.
-Tensor causal_mask(int64_t lq, int64_t lk);
+Tensor causal_mask(int64_t lq, int64_t lk, Device device = cpu);
 
 }  // namespace sluice

@@ -1,4 +1,5 @@
-#include <sluice/ops/gather_kernels.h>
+// The loops of gather and its relatives, and of triangles.
+#include <sluice/ops/kernels.h>
 
 #include <sluice/core/parallel.h>
 #include <sluice/ops/create.h>
@@ -8,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace sluice::detail {
+namespace sluice {
 
 namespace {
 
@@ -73,8 +74,6 @@ struct Groups {
   }
   int64_t count() const { return static_cast<int64_t>(targets.size()); }
 };
-
-}  // namespace
 
 void gather_cpu(const Tensor& x, int dim, const Tensor& index, Tensor& y) {
   check_indices("gather", index, x.shape()[dim]);
@@ -199,4 +198,25 @@ void zero_triangle_cpu(Tensor& y, bool upper, int64_t k) {
   });
 }
 
-}  // namespace sluice::detail
+void causal_mask_cpu(Tensor& y) {
+  const int64_t lq = y.dim(0), lk = y.dim(1);
+  bool* p = y.mutable_data<bool>();
+  parallel_for(lq, per_task(lk), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t seen = std::clamp<int64_t>(i + lk - lq + 1, 0, lk);
+      std::fill_n(p + i * lk, seen, true);
+      std::fill_n(p + i * lk + seen, lk - seen, false);
+    }
+  });
+}
+
+}  // namespace
+
+constinit decltype(kernel::gather) kernel::gather{"gather", &gather_cpu};
+constinit decltype(kernel::scatter_add) kernel::scatter_add{"scatter_add", &scatter_add_cpu};
+constinit decltype(kernel::index_select) kernel::index_select{"index_select", &index_select_cpu};
+constinit decltype(kernel::index_add) kernel::index_add{"index_add", &index_add_cpu};
+constinit decltype(kernel::zero_triangle) kernel::zero_triangle{"triu", &zero_triangle_cpu};
+constinit decltype(kernel::causal_mask) kernel::causal_mask{"causal_mask", &causal_mask_cpu};
+
+}  // namespace sluice

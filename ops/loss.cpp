@@ -1,10 +1,10 @@
 // Cross entropy with p = softmax(x) and target distribution q:   L = log Σ e^x − Σ q·x,   dx = w·(p − q)
 #include <sluice/ops/loss.h>
 
-#include <sluice/core/kernel.h>
 #include <sluice/core/node.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
+#include <sluice/ops/kernels.h>
 #include <sluice/ops/map.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/rows.h>
@@ -16,6 +16,18 @@
 namespace sluice {
 
 namespace {
+
+void cross_entropy_targets_cpu(const Tensor& targets, int64_t ignore_index, int64_t classes, Tensor& flat, Tensor& share) {
+  const int64_t *t = targets.data<int64_t>(), n = targets.numel();
+  int64_t *out = flat.mutable_data<int64_t>(), counted = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    if (t[i] != ignore_index && (t[i] < 0 || t[i] >= classes))
+      fail<ValueError>("cross_entropy: target ", t[i], " at position ", i, " is outside [0, ", classes, ")");
+    out[i] = t[i] == ignore_index ? -1 : t[i];
+    counted += t[i] != ignore_index;
+  }
+  kernel::fill(share, 1.0 / static_cast<double>(std::max<int64_t>(1, counted)));
+}
 
 /// Loss of each row of x [n, C]; rows whose target is negative are ignored and give 0.
 void cross_entropy_cpu(const Tensor& x, const Tensor& targets, Tensor& loss, double smoothing) {
@@ -64,11 +76,6 @@ void cross_entropy_backward_cpu(const Tensor& x, const Tensor& targets, const Te
   });
 }
 
-constinit Kernel<void(const Tensor&, const Tensor&, Tensor&, double)> ce_kernel{"cross_entropy",
-                                                                               &cross_entropy_cpu};
-constinit Kernel<void(const Tensor&, const Tensor&, const Tensor&, Tensor&, double)> ce_backward_kernel{
-    "cross_entropy backward", &cross_entropy_backward_cpu};
-
 struct CrossEntropy final : Node {
   double smoothing;
   explicit CrossEntropy(double s) : smoothing(s) {}
@@ -78,12 +85,12 @@ struct CrossEntropy final : Node {
     Tensor x = saved(0), targets = saved(1);
     if (!grad_enabled()) {
       Tensor dx = empty(x.shape(), x.options());
-      ce_backward_kernel(x.device())(contiguous(x), targets, contiguous(g), dx, smoothing);
+      kernel::cross_entropy_backward(contiguous(x), targets, contiguous(g), dx, smoothing);
       return {dx, {}};
     }
     const int64_t classes = x.dim(1);
     Tensor counted = to(targets >= 0.0, x.dtype());
-    Tensor q = one_hot(where(targets >= 0.0, to(targets, f64), zeros({}, {f64})), classes);
+    Tensor q = one_hot(masked_fill(to(targets, f64), targets < 0.0, 0), classes);
     return {unsqueeze(g * counted, 1) * (softmax(x) - q), {}};
   }
 
@@ -105,6 +112,10 @@ Tensor reduced(const Tensor& x, Reduction reduction) {
 
 }  // namespace
 
+constinit decltype(kernel::cross_entropy_targets) kernel::cross_entropy_targets{"cross_entropy", &cross_entropy_targets_cpu};
+constinit decltype(kernel::cross_entropy) kernel::cross_entropy{"cross_entropy", &cross_entropy_cpu};
+constinit decltype(kernel::cross_entropy_backward) kernel::cross_entropy_backward{"cross_entropy backward", &cross_entropy_backward_cpu};
+
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions o) {
   if (logits.dtype() != f32 && logits.dtype() != f64)
     fail<DTypeError>("cross_entropy: logits must be f32 or f64 — got ", logits.dtype());
@@ -115,23 +126,16 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOp
   if (!(o.label_smoothing >= 0 && o.label_smoothing <= 1))
     fail<ValueError>("cross_entropy: label_smoothing ", o.label_smoothing, " is outside [0, 1]");
   const int64_t classes = logits.dim(-1), n = targets.numel();
-  Tensor flat_targets = clone(reshape(to(targets, i64), {n}).detach());
-  int64_t* t = flat_targets.mutable_data<int64_t>();
-  int64_t counted = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    if (t[i] == o.ignore_index) t[i] = -1;  // what the kernels know as "ignored"
-    else if (t[i] < 0 || t[i] >= classes)
-      fail<ValueError>("cross_entropy: target ", t[i], " at position ", i, " is outside [0, ", classes, ")");
-    else ++counted;
-  }
+  Tensor flat_targets = empty({n}, {i64, targets.device()}), share = empty({}, logits.options());
+  kernel::cross_entropy_targets(contiguous(reshape(to(targets, i64), {n}).detach()), o.ignore_index, classes, flat_targets,
+                                share);
   Tensor x = reshape(logits, {n, classes});
   Tensor loss = empty({n}, logits.options());
-  if (n > 0) ce_kernel(x.device())(contiguous(x.detach()), flat_targets, loss, o.label_smoothing);
+  if (n > 0) kernel::cross_entropy(contiguous(x.detach()), flat_targets, loss, o.label_smoothing);
   loss = record<CrossEntropy>(loss, {x, flat_targets}, {x, flat_targets}, o.label_smoothing);
   if (o.reduction == Reduction::none) return reshape(loss, targets.shape());
   Tensor total = sum(loss);
-  return o.reduction == Reduction::sum ? total
-                                       : total * (1.0 / static_cast<double>(std::max<int64_t>(1, counted)));
+  return o.reduction == Reduction::sum ? total : total * share;
 }
 
 Tensor mse_loss(const Tensor& x, const Tensor& y, Reduction reduction) {

@@ -7,13 +7,13 @@
 // 0 and 1. Every elementwise op of the library is a map of a formula (ops/formulas.h).
 #pragma once
 
+#include <sluice/core/kernel.h>
 #include <sluice/core/node.h>
 #include <sluice/core/parallel.h>
 #include <sluice/core/strided.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/formulas.h>
 
-#include <algorithm>
 #include <array>
 
 #if defined(__clang__)
@@ -29,8 +29,8 @@
 namespace sluice {
 
 namespace detail {
-/// The tensor 1 that seeds derivatives.
-const Tensor& unit(DType dtype);
+/// The scalar 1 that seeds derivatives, of the dtype and device of x; is_unit() knows it again.
+Tensor unit(const Tensor& x);
 bool is_unit(const Tensor& x);
 }  // namespace detail
 
@@ -60,88 +60,61 @@ struct PartialOps<Tensor> {
 
 namespace detail {
 
-/// How the operands of an elementwise op are read: prepared once, without templates.
-template <std::size_t N>
+inline constexpr std::size_t kMapOperands = 7;  // six, and a gradient
+
+/// What a map is to compute: prepared once, without templates.
 struct MapPlan {
-  DType dtype = f32;                   // of the computation
-  Shape shape;                         // of the result
-  std::array<const Tensor*, N> operands;
-  std::array<const std::byte*, N> base;
-  std::array<bool, N> direct;          // contiguous, of full shape and right dtype: no tile buffer
-};
+  DType dtype = f32;  // of the computation
+  Shape shape;        // of the result
+  std::size_t count = 0;
+  std::array<const Tensor*, kMapOperands> operands;  // they broadcast to the shape
+  std::array<bool, kMapOperands> direct;             // contiguous, of full shape and right dtype
 
-struct OperandCheck {
-  DType dtype;
-  bool all_same;  // same shape and contiguous
-};
-/// Common dtype and device of an op's operands; throws naming the op.
-OperandCheck check_operands(const char* op, const Tensor* const* xs, std::size_t n, bool integral);
-
-template <std::size_t N>
-MapPlan<N> plan_map(const char* op, std::array<const Tensor*, N> xs, bool integral) {
-  MapPlan<N> p;
-  OperandCheck check = check_operands(op, xs.data(), N, integral);
-  p.dtype = check.dtype;
-  p.operands = xs;
-  p.shape = xs[0]->shape();
-  if (!check.all_same)
-    for (std::size_t k = 1; k < N; ++k) p.shape = broadcast(op, p.shape, xs[k]->shape());
-  for (std::size_t k = 0; k < N; ++k) {
-    p.base[k] = xs[k]->raw();
-    p.direct[k] = xs[k]->dtype() == p.dtype &&
-                  (check.all_same || (xs[k]->shape() == p.shape && xs[k]->is_contiguous()));
+  void each_tensor(auto f) const {
+    for (std::size_t k = 0; k < count; ++k) f(*operands[k]);
   }
-  return p;
-}
+};
+/// Common dtype and shape of an op's operands; throws naming the op.
+MapPlan plan_map(const char* op, const Tensor* const* xs, std::size_t n, bool integral);
+/// Operands n inputs of a node and the gradient of its output; `grads` gets room for those it needs.
+MapPlan plan_map_vjp(const Node& node, const Tensor* xs, std::size_t n, const Tensor& g, Tensors& grads);
 
-/// Calls body(operand pointers, first index, count) on tiles that cover the result. Where an operand
-/// is not directly readable the tile is first gathered into a buffer.
-template <class T, std::size_t N, class Body>
-void for_each_tile(const MapPlan<N>& p, Body body) {
-  std::array<Walk, N> walks;
-  for (std::size_t k = 0; k < N; ++k)
-    if (!p.direct[k]) walks[k] = Walk(p.operands[k]->layout().expanded(p.shape));
-  parallel_for(p.shape.numel(), 32 * kTile, [&](int64_t begin, int64_t end) {
-    alignas(64) T buffer[N][kTile];
-    std::array<const T*, N> in;
-    for (int64_t i = begin; i < end; i += kTile) {
-      const int64_t n = std::min(kTile, end - i);
-      for (std::size_t k = 0; k < N; ++k) {
-        if (p.direct[k]) {
-          in[k] = reinterpret_cast<const T*>(p.base[k]) + i;
-        } else {
-          read_tile(walks[k], p.base[k], p.operands[k]->dtype(), i, n, buffer[k]);
-          in[k] = buffer[k];
-        }
-      }
-      body(in, i, n);
-    }
-  });
-}
+/// A formula's loop over contiguous runs: out[j][i] from in[k][i], i < n.
+template <class T>
+using TileLoop = void (*)(const void* formula, const T* const* in, T* const* out, int64_t n);
+struct TileLoops {
+  TileLoop<float> f32;
+  TileLoop<double> f64;
+  TileLoop<int64_t> i64 = nullptr;
+  TileLoop<int32_t> i32 = nullptr;
+};
+/// The CPU's way through a plan, in parallel: operands that are not directly readable are gathered tile by tile;
+/// undefined results are computed into a buffer nobody reads.
+void run_map(const MapPlan& plan, const TileLoops& loops, const void* formula, Tensor* results, std::size_t n);
 
 /// The forward loop: the only place where a formula meets memory.
-template <class T, class F, std::size_t N>
-void apply_tile(const F& formula, const std::array<const T*, N>& in, T* SLUICE_RESTRICT out,
-                int64_t n) {
-  const F f = formula;
-  [&]<std::size_t... I>(std::index_sequence<I...>) {
-    SLUICE_VECTORIZE
-    for (int64_t i = 0; i < n; ++i) out[i] = f(Value<T>{in[I][i], {}}...).v;
-  }(std::make_index_sequence<N>());
+template <class F, class T, std::size_t... I>
+void apply_formula(const void* formula, const T* const* in, T* const* out, int64_t n) {
+  const F f = *static_cast<const F*>(formula);
+  const T* const x[] = {in[I]...};
+  T* SLUICE_RESTRICT y = out[0];
+  SLUICE_VECTORIZE
+  for (int64_t i = 0; i < n; ++i) y[i] = f(Value<T>{x[I][i], {}}...).v;
 }
 
-/// The generated backward loop: out[k] = g · ∂f/∂x_k.
-template <class T, class F, std::size_t N>
-void apply_tile_vjp(const F& formula, const std::array<const T*, N>& in, const T* g,
-                    const std::array<T*, N>& out, int64_t n) {
-  const F f = formula;
-  [&]<std::size_t... I>(std::index_sequence<I...>) {
-    SLUICE_VECTORIZE
-    for (int64_t i = 0; i < n; ++i) {
-      auto y = f(Dual<T, N>::variable(in[I][i], I, T(1))...);
-      ((out[I][i] = g[i] * y.d[I]), ...);
-    }
-  }(std::make_index_sequence<N>());
+/// The generated backward loop: dx_k = g · ∂f/∂x_k. in holds x_0, …, g.
+template <class F, class T, std::size_t... I>
+void apply_formula_vjp(const void* formula, const T* const* in, T* const* out, int64_t n) {
+  constexpr std::size_t N = sizeof...(I);
+  const F f = *static_cast<const F*>(formula);
+  const T* const x[] = {in[I]...};
+  T* const dx[] = {out[I]...};
+  const T* g = in[N];
+  SLUICE_VECTORIZE
+  for (int64_t i = 0; i < n; ++i) {
+    auto y = f(Dual<T, N>::variable(x[I][i], I, T(1))...);
+    ((dx[I][i] = g[i] * y.d[I]), ...);
+  }
 }
 
 template <class F>
@@ -160,53 +133,55 @@ constexpr bool is_integral() {
   else return false;
 }
 
+/// The slots of one formula, forward and fused backward; its state travels with it. A backend installs kernels for
+/// the named formulas.
+template <class F, class Arity>
+struct MapKernels;
+template <class F, std::size_t... I>
+struct MapKernels<F, std::index_sequence<I...>> {
+  static void forward_cpu(const F& f, const MapPlan& plan, Tensor& y) {
+    TileLoops loops{apply_formula<F, float, I...>, apply_formula<F, double, I...>};
+    if constexpr (is_integral<F>()) loops.i64 = apply_formula<F, int64_t, I...>, loops.i32 = apply_formula<F, int32_t, I...>;
+    run_map(plan, loops, &f, &y, 1);
+  }
+  static void backward_cpu(const F& f, const MapPlan& plan, Tensors& grads) {
+    run_map(plan, {apply_formula_vjp<F, float, I...>, apply_formula_vjp<F, double, I...>}, &f, grads.data(), sizeof...(I));
+  }
+  /// y [plan.shape] of plan.dtype = f(operands…).
+  static inline constinit Kernel<void(const F& f, const MapPlan& plan, Tensor& y)> forward{formula_name<F>(), &forward_cpu};
+  /// The operands are the inputs and g; gradients that are undefined are not wanted.
+  static inline constinit Kernel<void(const F& f, const MapPlan& plan, Tensors& grads)> backward{formula_name<F>(),
+                                                                                                &backward_cpu};
+};
+
 template <class F, std::size_t N>
 struct MapNode final : Node {
   F f;
   explicit MapNode(const F& formula) : f(formula) {}
   static constexpr const char* op_name() { return formula_name<F>(); }
   const char* name() const override { return op_name(); }
-
-  Tensors vjp(const Tensor& g) override {
-    return [&]<std::size_t... I>(std::index_sequence<I...> all) -> Tensors {
-      if constexpr (is_affine<F>()) {
-        auto slopes = f(Dual<double, N>::variable(0.0, I, 1.0)...).d;
-        return {needs(I) ? (slopes[I] == 1 ? g : scale(g, slopes[I])) : Tensor()...};
-      } else if (grad_enabled()) {
-        return compose(g, {saved(I)...}, all);
-      } else {
-        return fused(g, {saved(I)...}, all);
-      }
-    }(std::make_index_sequence<N>());
-  }
+  Tensors vjp(const Tensor& g) override { return vjp_at(g, std::make_index_sequence<N>()); }
 
  private:
   template <std::size_t... I>
-  Tensors fused(const Tensor& g, const std::array<Tensor, N>& x, std::index_sequence<I...>) const {
-    auto plan = plan_map<N + 1>(op_name(), {&x[I]..., &g}, false);
-    Tensors grads(N);
-    for (std::size_t k = 0; k < N; ++k)
-      if (needs(k)) grads[k] = empty(plan.shape, {plan.dtype, g.device()});
-    dispatch_float(op_name(), plan.dtype, [&]<class T>() {
-      std::array<T*, N> out{(needs(I) ? grads[I].template mutable_data<T>() : nullptr)...};
-      for_each_tile<T>(plan, [&](const std::array<const T*, N + 1>& in, int64_t begin, int64_t n) {
-        alignas(64) T unwanted[kTile];
-        std::array<T*, N> o{(out[I] ? out[I] + begin : unwanted)...};
-        apply_tile_vjp<T, F, N>(f, {in[I]...}, in[N], o, n);
-      });
-    });
-    return grads;
-  }
-  template <std::size_t... I>
-  Tensors compose(const Tensor& g, const std::array<Tensor, N>& x,
-                  std::index_sequence<I...>) const {
-    using D = Dual<Tensor, N>;
-    const Tensor& one = unit(g.dtype());
-    D y = f((needs(I) ? D::variable(x[I], I, one) : D::constant(x[I]))...);
-    Tensors grads(N);
-    for (std::size_t k = 0; k < N; ++k)
-      if (needs(k)) grads[k] = PartialOps<Tensor>::mul(g, y.d[k]);
-    return grads;
+  Tensors vjp_at(const Tensor& g, std::index_sequence<I...>) const {
+    if constexpr (is_affine<F>()) {
+      auto slopes = f(Dual<double, N>::variable(0.0, I, 1.0)...).d;
+      return {needs(I) ? (slopes[I] == 1 ? g : scale(g, slopes[I])) : Tensor()...};
+    } else {
+      const std::array<Tensor, N> x{saved(I)...};
+      Tensors grads;
+      if (!grad_enabled()) {
+        const MapPlan plan = plan_map_vjp(*this, x.data(), N, g, grads);
+        MapKernels<F, std::index_sequence<I...>>::backward(f, plan, grads);
+        return grads;
+      }
+      using D = Dual<Tensor, N>;
+      const Tensor one = unit(g);
+      D y = f((needs(I) ? D::variable(x[I], I, one) : D::constant(x[I]))...);
+      for (std::size_t k = 0; k < N; ++k) grads.push_back(needs(k) ? PartialOps<Tensor>::mul(g, y.d[k]) : Tensor());
+      return grads;
+    }
   }
 };
 
@@ -223,20 +198,10 @@ Tensor map(F f, const Tensor& first, const Ts&... rest) {
   static_assert(std::is_invocable_v<const F&, const Value<float>&, std::conditional_t<true, const Value<float>&, Ts>...>,
                 "map: the formula must be callable with one `auto` parameter per tensor, all of one type");
   constexpr const char* op = detail::formula_name<F>();
-  std::array<const Tensor*, N> xs{&first, &rest...};
-  auto plan = detail::plan_map<N>(op, xs, detail::is_integral<F>());
+  const Tensor* xs[] = {&first, &rest...};
+  const detail::MapPlan plan = detail::plan_map(op, xs, N, detail::is_integral<F>());
   Tensor y = empty(plan.shape, {plan.dtype, first.device()}, op);
-  auto run = [&]<class T>() {
-    T* out = y.mutable_data<T>();
-    detail::for_each_tile<T>(plan, [&](const std::array<const T*, N>& in, int64_t i, int64_t n) {
-      detail::apply_tile<T>(f, in, out + i, n);
-    });
-  };
-  if constexpr (detail::is_integral<F>()) {
-    if (plan.dtype == i64) return run.template operator()<int64_t>(), y;
-    if (plan.dtype == i32) return run.template operator()<int32_t>(), y;
-  }
-  dispatch_float(op, plan.dtype, run);
+  detail::MapKernels<F, std::make_index_sequence<N>>::forward(f, plan, y);
   if constexpr (detail::is_affine<F>())
     return record<detail::MapNode<F, N>>(std::move(y), {first, rest...}, {}, f);
   else

@@ -4,13 +4,12 @@
 // depend on the number of threads.
 #include <sluice/ops/matmul.h>
 
-#include <sluice/core/kernel.h>
 #include <sluice/core/node.h>
 #include <sluice/core/parallel.h>
-#include <sluice/core/strided.h>
 #include <sluice/ops/blas.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
+#include <sluice/ops/kernels.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/view.h>
 
@@ -98,11 +97,7 @@ void matmul_cpu(const Tensor& a_in, const Tensor& b_in, Tensor& c, bool accumula
   });
 }
 
-constinit Kernel<void(const Tensor&, const Tensor&, Tensor&, bool)> matmul_kernel{"matmul", &matmul_cpu};
-
 void check(const char* op, const Tensor& a, const Tensor& b) {
-  if (a.device() != b.device())
-    fail<DeviceError>(op, ": operands on ", a.device(), " and ", b.device());
   if (a.dtype() != b.dtype() || (a.dtype() != f32 && a.dtype() != f64))
     fail<DTypeError>(op, ": needs two f32 or two f64 operands — got a=", a.dtype(), a, ", b=", b.dtype(), b);
 }
@@ -139,6 +134,9 @@ struct Linear final : Node {
 
 }  // namespace
 
+constinit decltype(kernel::matmul) kernel::matmul{
+    "matmul", &matmul_cpu, [](const Tensor& a, const Tensor&, Tensor& c, bool) { return Work{.flops = 2 * c.numel() * a.dim(-1)}; }};
+
 Tensor matmul(const Tensor& a_in, const Tensor& b_in) {
   check("matmul", a_in, b_in);
   if (a_in.rank() == 0 || b_in.rank() == 0)
@@ -160,7 +158,7 @@ Tensor matmul(const Tensor& a_in, const Tensor& b_in) {
   Shape shape = batch;
   shape.push_back(a_in.dim(-2)), shape.push_back(b_in.dim(-1));
   Tensor c = empty(shape, a_in.options(), "matmul");
-  if (c.numel() > 0) matmul_kernel(c.device())(stretched(a_in), stretched(b_in), c, false);
+  if (c.numel() > 0) kernel::matmul(stretched(a_in), stretched(b_in), c, false);
   return record<MatMul>(std::move(c), {a_in, b_in}, {a_in, b_in});
 }
 
@@ -179,10 +177,10 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   Tensor y = empty(shape, x.options(), "linear");
   if (y.numel() > 0) {
     NoGrad guard;
-    if (biased) detail::copy_strided(bias.raw(), bias.layout().expanded(shape), bias.dtype(), y.raw(), y.layout(), y.dtype());
+    if (biased) kernel::copy(alias(bias, bias.layout().expanded(shape)), y);
     Tensor rows = as_rows(x.detach());
     Tensor out = alias(y, Layout({rows.dim(0), weight.dim(1)}));
-    matmul_kernel(y.device())(rows, weight.detach(), out, biased);
+    kernel::matmul(rows, weight.detach(), out, biased);
   }
   if (biased) return record<Linear>(std::move(y), {x, weight, bias}, {x, weight});
   return record<Linear>(std::move(y), {x, weight}, {x, weight});

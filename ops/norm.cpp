@@ -3,10 +3,10 @@
 //                   dw = Σ_rows g ⊙ x̂,   db = Σ_rows g
 #include <sluice/ops/norm.h>
 
-#include <sluice/core/kernel.h>
 #include <sluice/core/node.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
+#include <sluice/ops/kernels.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/rows.h>
 #include <sluice/ops/view.h>
@@ -17,11 +17,6 @@
 namespace sluice {
 
 namespace {
-
-struct NormSpec {
-  bool centred;
-  double eps;
-};
 
 /// y, and stats [rows, 2]: mean (0 unless centred) and r of each row, kept for the backward pass.
 void norm_cpu(const Tensor& x, const Tensor& w, const Tensor& b, Tensor& y, Tensor& stats, NormSpec spec) {
@@ -91,11 +86,6 @@ void norm_backward_cpu(const Tensor& x, const Tensor& w, const Tensor& g, const 
   });
 }
 
-constinit Kernel<void(const Tensor&, const Tensor&, const Tensor&, Tensor&, Tensor&, NormSpec)> norm_kernel{
-    "norm", &norm_cpu};
-constinit Kernel<void(const Tensor&, const Tensor&, const Tensor&, const Tensor&, Tensor&, Tensor&, Tensor&, NormSpec)>
-    norm_backward_kernel{"norm backward", &norm_backward_cpu};
-
 // Inputs: x, weight, bias (the last two may be missing). Saved: x, weight or undefined, the rows' statistics.
 struct Norm final : Node {
   NormSpec spec;
@@ -111,7 +101,7 @@ struct Norm final : Node {
       Tensor dx = empty(x.shape(), x.options());
       Tensor dw = edges.size() > 1 && needs(1) ? empty({x.dim(-1)}, x.options()) : Tensor();
       Tensor db = edges.size() > 2 && needs(2) ? empty({x.dim(-1)}, x.options()) : Tensor();
-      norm_backward_kernel(x.device())(contiguous(x), w.defined() ? contiguous(w) : w, contiguous(g), saved(2),
+      kernel::norm_backward(contiguous(x), w.defined() ? contiguous(w) : w, contiguous(g), saved(2),
                                        dx, dw, db, spec);
       grads[0] = dx;
       if (edges.size() > 1) grads[1] = dw;
@@ -143,7 +133,7 @@ Tensor normalise(const char* op, const Tensor& x, const Tensor& w, const Tensor&
   {
     NoGrad guard;
     if (x.numel() > 0)
-      norm_kernel(x.device())(contiguous(x), w.defined() ? contiguous(w) : w, b.defined() ? contiguous(b) : b, y, stats,
+      kernel::norm(contiguous(x), w.defined() ? contiguous(w) : w, b.defined() ? contiguous(b) : b, y, stats,
                               spec);
   }
   if (b.defined()) return record<Norm>(y, {x, w, b}, {x, w, stats}, spec, op);
@@ -152,6 +142,9 @@ Tensor normalise(const char* op, const Tensor& x, const Tensor& w, const Tensor&
 }
 
 }  // namespace
+
+constinit decltype(kernel::norm) kernel::norm{"norm", &norm_cpu};
+constinit decltype(kernel::norm_backward) kernel::norm_backward{"norm backward", &norm_backward_cpu};
 
 Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
   return normalise("layer_norm", x, weight, bias, {true, eps});

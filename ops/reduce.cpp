@@ -1,10 +1,9 @@
 #include <sluice/ops/reduce.h>
 
-#include <sluice/core/kernel.h>
 #include <sluice/core/node.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
-#include <sluice/ops/reduce_kernels.h>
+#include <sluice/ops/kernels.h>
 #include <sluice/ops/view.h>
 
 #include <limits>
@@ -12,14 +11,6 @@
 namespace sluice {
 
 namespace {
-
-using detail::ReduceKind;
-using detail::ReduceShape;
-
-constinit Kernel<void(ReduceKind, const Tensor&, Tensor&, ReduceShape)> reduce_kernel{
-    "reduce", &detail::reduce_cpu};
-constinit Kernel<void(bool, const Tensor&, Tensor&, ReduceShape)> arg_kernel{
-    "argmax", &detail::arg_extreme_cpu};
 
 Shape with_dims_kept(Shape s, const Shape& dims) {
   for (int64_t d : dims) s[static_cast<int>(d)] = 1;
@@ -52,7 +43,7 @@ Tensor reduce_values(ReduceKind kind, const Tensor& x, const Shape& dims, bool k
     for (int d = 0; d < shape.rank(); ++d) (d < first ? s.outer : d > last ? s.inner : s.n) *= shape[d];
     for (int d = first; d <= last; ++d) shape[d] = 1;
     Tensor out = empty(shape, y.options());
-    if (y.numel() > 0) reduce_kernel(y.device())(kind, y, out, s);
+    if (y.numel() > 0) kernel::reduce(kind, y, out, s);
     else fill_(out, kind == ReduceKind::sum ? 0 : std::numeric_limits<double>::quiet_NaN());
     y = out;
   }
@@ -128,7 +119,7 @@ Tensor extreme(const char* op, ReduceKind kind, const Tensor& x, const Shape& di
 
 Tensor arg_extreme(const char* op, bool largest, const Tensor& x, int64_t dim, bool keep_dim) {
   int d = wrap_dim(op, dim, x.rank());
-  if (x.rank() == 0) return zeros({}, {i64});
+  if (x.rank() == 0) return zeros({}, {i64, x.device()});
   if (x.shape()[d] == 0) fail(op, ": nothing to choose from in x=", x, " along dim ", dim);
   Shape shape = x.shape();
   ReduceShape s{1, shape[d], 1};
@@ -136,7 +127,7 @@ Tensor arg_extreme(const char* op, bool largest, const Tensor& x, int64_t dim, b
   shape[d] = 1;
   if (!keep_dim) shape.erase(d);
   Tensor y = empty(shape, {i64, x.device()});
-  arg_kernel(x.device())(largest, contiguous(x.detach()), y, s);
+  kernel::arg_extreme(largest, contiguous(x.detach()), y, s);
   return y;
 }
 

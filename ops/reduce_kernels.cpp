@@ -1,4 +1,5 @@
-#include <sluice/ops/reduce_kernels.h>
+// The loops of reductions.
+#include <sluice/ops/kernels.h>
 
 #include <sluice/core/math.h>
 #include <sluice/core/parallel.h>
@@ -7,7 +8,7 @@
 #include <limits>
 #include <vector>
 
-namespace sluice::detail {
+namespace sluice {
 
 namespace {
 
@@ -114,8 +115,6 @@ void reduce(const T* x, T* y, ReduceShape s) {
   }
 }
 
-}  // namespace
-
 void reduce_cpu(ReduceKind kind, const Tensor& x, Tensor& y, ReduceShape s) {
   if (kind == ReduceKind::sum && x.dtype() == i64)
     return reduce<SumOp>(x.data<int64_t>(), y.mutable_data<int64_t>(), s);
@@ -151,4 +150,9 @@ void arg_extreme_cpu(bool largest, const Tensor& x, Tensor& index, ReduceShape s
   });
 }
 
-}  // namespace sluice::detail
+}  // namespace
+
+constinit decltype(kernel::reduce) kernel::reduce{"reduce", &reduce_cpu};
+constinit decltype(kernel::arg_extreme) kernel::arg_extreme{"argmax", &arg_extreme_cpu};
+
+}  // namespace sluice

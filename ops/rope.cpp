@@ -2,58 +2,62 @@
 // R is orthogonal, so dx = R(−θ)·g: the same op with the sines negated.
 #include <sluice/ops/rope.h>
 
-#include <sluice/core/kernel.h>
 #include <sluice/core/node.h>
 #include <sluice/ops/create.h>
+#include <sluice/ops/kernels.h>
 #include <sluice/ops/rows.h>
 #include <sluice/ops/view.h>
 
 #include <cmath>
 #include <map>
 #include <mutex>
-#include <numeric>
 #include <tuple>
 
 namespace sluice {
 
 namespace {
 
-/// cos and sin of all angles, [n, dim/2] each, in the dtype of x; computed in f64.
+constexpr int64_t kFarthest = int64_t{1} << 53;  // positions are exact in f64 up to here
+
+/// cos and sin of all angles, [n, dim/2] each, in the dtype of x.
 struct Angles {
   Tensor cos, sin;
 };
 
-/// positions: i64 [n], contiguous.
-Angles make_angles(const Tensor& positions, int64_t dim, double base, DType dtype) {
-  const int64_t* position = positions.data<int64_t>();
-  const int64_t n = positions.numel();
-  Tensor c = empty({n, dim / 2}, {f64}), s = empty({n, dim / 2}, {f64});
-  double *pc = c.mutable_data<double>(), *ps = s.mutable_data<double>();
-  for (int64_t k = 0; k < dim / 2; ++k) {
-    const double frequency = std::pow(base, -static_cast<double>(k) / static_cast<double>(dim / 2));
-    for (int64_t i = 0; i < n; ++i) {
-      const double angle = static_cast<double>(position[i]) * frequency;
-      pc[i * (dim / 2) + k] = std::cos(angle);
-      ps[i * (dim / 2) + k] = std::sin(angle);
+void rope_angles_cpu(const Tensor& positions, int64_t offset, double base, Tensor& cos, Tensor& sin) {
+  const int64_t n = positions.numel(), half = cos.dim(1), *at = positions.data<int64_t>();
+  for (int64_t i = 0; i < n; ++i)
+    if (at[i] < -kFarthest || at[i] > kFarthest) fail<ValueError>("rope_at: position ", at[i], " lies beyond ±2^53");
+  dispatch_float("rope", cos.dtype(), [&]<class T>() {
+    T *pc = cos.mutable_data<T>(), *ps = sin.mutable_data<T>();
+    for (int64_t k = 0; k < half; ++k) {
+      const double frequency = std::pow(base, -static_cast<double>(k) / static_cast<double>(half));
+      for (int64_t i = 0; i < n; ++i) {
+        const double angle = static_cast<double>(at[i] + offset) * frequency;
+        pc[i * half + k] = static_cast<T>(std::cos(angle)), ps[i * half + k] = static_cast<T>(std::sin(angle));
+      }
     }
-  }
-  NoGrad guard;
-  return {to(c, dtype), to(s, dtype)};
+  });
+}
+
+Angles make_angles(const Tensor& positions, int64_t offset, int64_t dim, double base, DType dtype) {
+  const TensorOptions options{dtype, positions.device()};
+  Angles a{empty({positions.numel(), dim / 2}, options), empty({positions.numel(), dim / 2}, options)};
+  kernel::rope_angles(positions, offset, base, a.cos, a.sin);
+  return a;
 }
 
 /// Tables for consecutive positions are asked for again at every step: a few are kept.
-Angles cached_angles(int64_t offset, int64_t n, int64_t dim, double base, DType dtype) {
-  using Key = std::tuple<int64_t, int64_t, int64_t, double, DType>;
+Angles cached_angles(int64_t offset, int64_t n, int64_t dim, double base, TensorOptions options) {
+  using Key = std::tuple<int64_t, int64_t, int64_t, double, DType, DeviceKind, int>;
   static std::mutex mutex;
   static std::map<Key, Angles>* cache = new std::map<Key, Angles>;  // never destroyed, as the allocator
-  const Key key{offset, n, dim, base, dtype};
+  const Key key{offset, n, dim, base, options.dtype, options.device.kind, options.device.index};
   {
     std::lock_guard lock(mutex);
     if (auto it = cache->find(key); it != cache->end()) return it->second;
   }
-  Tensor positions = empty({n}, {i64}, "rope");
-  std::iota(positions.mutable_data<int64_t>(), positions.mutable_data<int64_t>() + n, offset);
-  Angles a = make_angles(positions, dim, base, dtype);
+  Angles a = make_angles(arange(n, {i64, options.device}), offset, dim, base, options.dtype);
   std::lock_guard lock(mutex);
   if (cache->size() >= 16) cache->clear();
   return cache->emplace(key, a).first->second;
@@ -86,9 +90,6 @@ void rope_cpu(const Tensor& x, const Tensor& cos, const Tensor& sin, Tensor& y, 
   });
 }
 
-constinit Kernel<void(const Tensor&, const Tensor&, const Tensor&, Tensor&, RopePairing, bool)> rope_kernel{
-    "rope", &rope_cpu};
-
 Tensor rotate(const Tensor& x, const Angles& angles, RopePairing pairing, bool inverse);
 
 struct Rope final : Node {
@@ -104,11 +105,9 @@ struct Rope final : Node {
 Tensor rotate(const Tensor& x, const Angles& angles, RopePairing pairing, bool inverse) {
   Tensor y = empty(x.shape(), x.options());
   if (x.numel() > 0)
-    rope_kernel(x.device())(contiguous(x.detach()), angles.cos, angles.sin, y, pairing, inverse);
+    kernel::rope(contiguous(x.detach()), angles.cos, angles.sin, y, pairing, inverse);
   return record<Rope>(std::move(y), {x}, {}, angles, pairing, inverse);
 }
-
-constexpr int64_t kFarthest = int64_t{1} << 53;  // positions are exact in f64 up to here
 
 int64_t checked_rot_dim(const char* op, const Tensor& x, const RopeOptions& o) {
   if (x.dtype() != f32 && x.dtype() != f64)
@@ -125,10 +124,13 @@ int64_t checked_rot_dim(const char* op, const Tensor& x, const RopeOptions& o) {
 
 }  // namespace
 
+constinit decltype(kernel::rope_angles) kernel::rope_angles{"rope", &rope_angles_cpu};
+constinit decltype(kernel::rope) kernel::rope{"rope", &rope_cpu};
+
 Tensor rope(const Tensor& x, RopeOptions o) {
   const int64_t dim = checked_rot_dim("rope", x, o);
   if (x.numel() == 0) return rotate(x, {}, o.pairing, false);
-  return rotate(x, cached_angles(o.offset, x.dim(-2), dim, o.base, x.dtype()), o.pairing, false);
+  return rotate(x, cached_angles(o.offset, x.dim(-2), dim, o.base, x.options()), o.pairing, false);
 }
 
 Tensor rope_at(const Tensor& x, const Tensor& positions, RopeOptions o) {
@@ -137,13 +139,7 @@ Tensor rope_at(const Tensor& x, const Tensor& positions, RopeOptions o) {
     fail<DTypeError>("rope_at: positions must be i64 or i32 — got ", positions.dtype());
   if (positions.shape() != Shape{n}) fail("rope_at: positions=", positions, " do not fit x=", x, "; need [", n, "]");
   if (x.numel() == 0) return rotate(x, {}, o.pairing, false);
-  Tensor moved = clone(to(positions.detach(), i64));
-  int64_t* p = moved.mutable_data<int64_t>();
-  for (int64_t i = 0; i < n; ++i) {
-    if (p[i] < -kFarthest || p[i] > kFarthest) fail<ValueError>("rope_at: position ", p[i], " lies beyond ±2^53");
-    p[i] += o.offset;
-  }
-  return rotate(x, make_angles(moved, dim, o.base, x.dtype()), o.pairing, false);
+  return rotate(x, make_angles(contiguous(to(positions.detach(), i64)), o.offset, dim, o.base, x.dtype()), o.pairing, false);
 }
 
 Tensor toeplitz(const Tensor& w, int64_t n, int64_t m, int64_t row_offset) {
@@ -184,21 +180,32 @@ int64_t t5_bucket(int64_t rel, T5BucketOptions o) {
   return bucket + exact + k;
 }
 
-Tensor t5_buckets(int64_t n, int64_t m, T5BucketOptions o, int64_t row_offset) {
+namespace {
+void t5_buckets_cpu(const Tensor& distance, const T5BucketOptions& o, Tensor& bucket) {
+  const int64_t* d = distance.data<int64_t>();
+  int64_t* out = bucket.mutable_data<int64_t>();
+  for (int64_t i = 0; i < distance.numel(); ++i) out[i] = t5_bucket(d[i], o);
+}
+}  // namespace
+constinit decltype(kernel::t5_buckets) kernel::t5_buckets{"t5_buckets", &t5_buckets_cpu};
+
+Tensor detail::t5_buckets_of(const Tensor& distance, const T5BucketOptions& o) {
+  Tensor bucket = empty(distance.shape(), distance.options());
+  kernel::t5_buckets(contiguous(distance), o, bucket);
+  return bucket;
+}
+
+Tensor t5_buckets(int64_t n, int64_t m, T5BucketOptions o, int64_t row_offset, Device device) {
   if (o.buckets < 4 || o.buckets % 4 != 0 || o.buckets > 1 << 20 || o.max_distance <= o.buckets)
     fail<ValueError>("t5_buckets: needs buckets divisible by 4, at most 2^20, and max_distance > buckets — got ", o.buckets,
                      ", ", o.max_distance);
   if (row_offset < 0) fail<ValueError>("t5_buckets: row_offset must not be negative — got ", row_offset);
   checked_add("t5_buckets", row_offset, checked_add("t5_buckets", std::max<int64_t>(n, 0), std::max<int64_t>(m, 0)));
-  Tensor out = empty({n, m}, {i64}, "t5_buckets");
+  const Tensor out = empty({n, m}, {i64, device}, "t5_buckets");
   if (out.numel() == 0) return out;
-  int64_t* p = out.mutable_data<int64_t>();
-  std::vector<int64_t> by_distance;
-  const int64_t lowest = -(row_offset + n - 1);  // rel of the last row and first key
-  for (int64_t rel = lowest; rel < m - row_offset; ++rel) by_distance.push_back(t5_bucket(rel, o));
-  for (int64_t i = 0; i < n; ++i)
-    for (int64_t j = 0; j < m; ++j) p[i * m + j] = by_distance[static_cast<std::size_t>(j - i - row_offset - lowest)];
-  return out;
+  const Tensor distance = arange(static_cast<double>(1 - n - row_offset), static_cast<double>(m - row_offset), 1, {i64, device});
+  // A row is a window of the distances of the last row.
+  return clone(flip(unfold(detail::t5_buckets_of(distance, o), 0, m, 1), {0}));
 }
 
 }  // namespace sluice

@@ -53,6 +53,11 @@ struct T5BucketOptions {
 /// numbers below 1 and more than 2^20 buckets.
 int64_t t5_bucket(int64_t rel, T5BucketOptions options = {});
 /// i64 [n, m] of buckets for queries row_offset … row_offset + n − 1 and keys 0 … m − 1; row_offset >= 0.
-Tensor t5_buckets(int64_t n, int64_t m, T5BucketOptions options = {}, int64_t row_offset = 0);
+Tensor t5_buckets(int64_t n, int64_t m, T5BucketOptions options = {}, int64_t row_offset = 0, Device device = cpu);
+
+namespace detail {
+/// The bucket of each distance, an i64 tensor.
+Tensor t5_buckets_of(const Tensor& distance, const T5BucketOptions& options);
+}  // namespace detail
 
 }  // namespace sluice

@@ -2,12 +2,12 @@
 // z = x − m − log Σ e^(x−m)                    dx = g − e^z · Σ g
 #include <sluice/ops/softmax.h>
 
-#include <sluice/core/kernel.h>
 #include <sluice/core/math.h>
 #include <sluice/core/node.h>
 #include <sluice/core/parallel.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
+#include <sluice/ops/kernels.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/rows.h>
 #include <sluice/ops/view.h>
@@ -60,10 +60,6 @@ void softmax_backward_cpu(const Tensor& y, const Tensor& g, Tensor& dx, bool log
   });
 }
 
-constinit Kernel<void(const Tensor&, Tensor&, bool)> softmax_kernel{"softmax", &softmax_cpu};
-constinit Kernel<void(const Tensor&, const Tensor&, Tensor&, bool)> softmax_backward_kernel{
-    "softmax backward", &softmax_backward_cpu};
-
 struct Softmax final : Node {
   bool log;
   explicit Softmax(bool l) : log(l) {}
@@ -74,7 +70,7 @@ struct Softmax final : Node {
     if (grad_enabled())
       return {log ? g - exp(y) * sum(g, {-1}, keep) : y * (g - sum(g * y, {-1}, keep))};
     Tensor dx = empty_like(y);
-    if (y.numel() > 0) softmax_backward_kernel(y.device())(y, contiguous(g), dx, log);
+    if (y.numel() > 0) kernel::softmax_backward(y, contiguous(g), dx, log);
     return {dx};
   }
 };
@@ -86,11 +82,14 @@ Tensor softmax_along(const char* op, const Tensor& x, int64_t dim, bool log) {
   if (x.rank() == 0) return squeeze(softmax_along(op, unsqueeze(x, 0), 0, log), 0);
   if (d != x.rank() - 1) return transpose(softmax_along(op, transpose(x, d, -1), -1, log), d, -1);
   Tensor y = empty(x.shape(), x.options());
-  if (x.numel() > 0) softmax_kernel(x.device())(contiguous(x.detach()), y, log);
+  if (x.numel() > 0) kernel::softmax(contiguous(x.detach()), y, log);
   return record<Softmax>(y, {x}, {y}, log);
 }
 
 }  // namespace
+
+constinit decltype(kernel::softmax) kernel::softmax{"softmax", &softmax_cpu};
+constinit decltype(kernel::softmax_backward) kernel::softmax_backward{"softmax backward", &softmax_backward_cpu};
 
 Tensor softmax(const Tensor& x, int64_t dim) { return softmax_along("softmax", x, dim, false); }
 Tensor log_softmax(const Tensor& x, int64_t dim) { return softmax_along("log_softmax", x, dim, true); }

@@ -2,11 +2,11 @@
 // places the values came from. Indices are piecewise constant in x and have no gradient.
 #include <sluice/ops/sort.h>
 
-#include <sluice/core/kernel.h>
 #include <sluice/core/node.h>
 #include <sluice/core/parallel.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/gather.h>
+#include <sluice/ops/kernels.h>
 #include <sluice/ops/view.h>
 
 #include <algorithm>
@@ -67,8 +67,6 @@ void order_cpu(const Tensor& x, Tensor& index, bool descending) {
   });
 }
 
-constinit Kernel<void(const Tensor&, Tensor&, bool)> order_kernel{"sort", &order_cpu};
-
 /// Indices of the first k entries along dim.
 Tensor order(const Tensor& x, int dim, int64_t k, bool descending) {
   NoGrad guard;
@@ -76,11 +74,13 @@ Tensor order(const Tensor& x, int dim, int64_t k, bool descending) {
   Shape shape = rows.shape();
   shape[shape.rank() - 1] = k;
   Tensor index = empty(shape, {i64, x.device()});
-  if (index.numel() > 0) order_kernel(x.device())(rows, index, descending);
+  if (index.numel() > 0) kernel::order(rows, index, descending);
   return contiguous(transpose(index, dim, -1));
 }
 
 }  // namespace
+
+constinit decltype(kernel::order) kernel::order{"sort", &order_cpu};
 
 Sorted sort(const Tensor& x, int64_t dim, bool descending) {
   const int d = wrap_dim("sort", dim, x.rank());

@@ -269,7 +269,7 @@ Tensor diagonal(const Tensor& x, int64_t a, int64_t b) {
 
 Tensors Diagonal::vjp(const Tensor& g) {
   int64_t n = g.dim(-1);
-  Tensor on_diagonal = to(eye(n), boolean);
+  Tensor on_diagonal = eye(n, n, {boolean, g.device()});
   return {where(on_diagonal, unsqueeze(g, -1), like(g, 0))};
 }
 

@@ -23,9 +23,9 @@ Tensor ScaledSinusoidal::operator()(int64_t n, int64_t first) const {
   ModuleScope scope(this, type);
   const auto [dim, initial, base, dtype] = options;
   // Angles in f64: in f32 a position of 10⁵ would be off by 0.004.
-  Tensor c = arange(0, static_cast<double>(dim / 2), 1, {.dtype = f64});
+  Tensor c = arange(0, static_cast<double>(dim / 2), 1, {f64, scale.device()});
   Tensor frequency = exp(c * (-2 * std::log(base) / static_cast<double>(dim)));
-  Tensor position = arange(static_cast<double>(first), static_cast<double>(first + n), 1, {.dtype = f64});
+  Tensor position = arange(static_cast<double>(first), static_cast<double>(first + n), 1, {f64, scale.device()});
   Tensor angle = unsqueeze(position, 1) * unsqueeze(frequency, 0);
   return to(cat({sin(angle), cos(angle)}, 1), scale.dtype()) * scale;
 }

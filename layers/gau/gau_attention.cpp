@@ -21,7 +21,7 @@ Tensor row_lengths(const GauAttentionOptions& o, const Tensor& q, int64_t n) {
   if (o.length == GauLength::constant) {
     length = full({}, static_cast<double>(o.constant_length), q.options());
   } else if (o.length == GauLength::visible && !o.mask.unrestricted()) {
-    length = to(visible_count(o.mask, q.dim(0), q.dim(1), q.dim(2), n), q.dtype());
+    length = to(visible_count(o.mask, q.dim(0), q.dim(1), q.dim(2), n, q.device()), q.dtype());
   } else if (keys.defined()) {
     length = to(sum(keys.rank() == 2 ? unsqueeze(keys, 1) : keys, {-1}, keep), q.dtype());
   } else {

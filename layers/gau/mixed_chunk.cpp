@@ -4,6 +4,7 @@
 #include <sluice/ops/attention/attention.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
+#include <sluice/ops/gather.h>
 #include <sluice/ops/matmul.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/scan/linear_scan.h>
@@ -12,6 +13,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 namespace sluice {
@@ -159,30 +161,16 @@ Tensor segment_mask(const Tensor& segments, int64_t chunk, bool causal, const Te
   if (chunk < 1) fail<ValueError>("segment_mask: chunk must be positive — got ", chunk);
   if (key_mask.defined() && key_mask.shape() != segments.shape())
     fail("segment_mask: key_mask=", key_mask, " does not fit segments=", segments);
-  const int64_t batch = segments.dim(0), n = segments.dim(1), chunks = (n + chunk - 1) / chunk;
-  const std::vector<int64_t> document = segments.to_vector<int64_t>();
-  std::vector<bool> real(document.size(), true);
-  if (key_mask.defined()) real = key_mask.to_vector<bool>();
-  struct Range {
-    int64_t low = 0, high = 0;
-    bool empty = true;
-    bool overlaps(const Range& o) const { return !empty && !o.empty && low <= o.high && o.low <= high; }
+  const int64_t n = segments.dim(1), chunks = (n + chunk - 1) / chunk;
+  const Tensor document = to(segments, f64);
+  auto of_chunks = [&](double nothing) {  // [batch, G, C], padding as `nothing`
+    const Tensor real = key_mask.defined() ? masked_fill(document, logical_not(key_mask), nothing) : document;
+    return unflatten(pad(real, 1, 0, chunks * chunk - n, nothing), 1, {chunks, chunk});
   };
-  std::vector<Range> ranges(static_cast<std::size_t>(batch * chunks));
-  for (int64_t i = 0; i < batch * n; ++i) {
-    const int64_t id = document[static_cast<std::size_t>(i)];
-    Range& r = ranges[static_cast<std::size_t>(i / n * chunks + i % n / chunk)];
-    if (!real[static_cast<std::size_t>(i)]) continue;
-    r = r.empty ? Range{id, id, false} : Range{std::min(r.low, id), std::max(r.high, id), false};
-  }
-  std::vector<bool> visible;
-  for (int64_t b = 0; b < batch; ++b)
-    for (int64_t g = 0; g < chunks; ++g)
-      for (int64_t h = 0; h < chunks; ++h) {
-        const Range* of = &ranges[static_cast<std::size_t>(b * chunks)];
-        visible.push_back(of[g].overlaps(of[h]) && (!causal || h < g));
-      }
-  return Tensor::from(visible, {batch, chunks, chunks});
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  const Tensor low = min(of_chunks(inf), {2}), high = max(of_chunks(-inf), {2});  // of a chunk's documents
+  const Tensor overlap = logical_and(unsqueeze(low, 2) <= unsqueeze(high, 1), unsqueeze(low, 1) <= unsqueeze(high, 2));
+  return causal ? tril(overlap, -1) : overlap;
 }
 
 Tensor mixed_chunk_attention(const Tensor& q_quad, const Tensor& k_quad, const Tensor& q_lin, const Tensor& k_lin,

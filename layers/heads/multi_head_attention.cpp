@@ -19,8 +19,8 @@ constexpr const char* kLayer = "multi_head_attention";
 Tensor with_rows(const Tensor& y, const std::vector<int64_t>& rows, const Tensor& fresh) {
   std::vector<bool> hit(static_cast<std::size_t>(y.dim(2)), false);
   for (int64_t r : rows) hit[static_cast<std::size_t>(r)] = true;
-  const Tensor there = unsqueeze(Tensor::from(hit), 1);
-  return where(there, index_add(zeros(y.shape(), y.options()), 2, Tensor::from(rows), fresh), y);
+  const Tensor there = unsqueeze(to(Tensor::from(hit), y.device()), 1), index = to(Tensor::from(rows), y.device());
+  return where(there, index_add(zeros(y.shape(), y.options()), 2, index, fresh), y);
 }
 
 }  // namespace
@@ -149,7 +149,7 @@ MultiHeadAttention::Prepared MultiHeadAttention::prepare_global(const Prepared& 
   if (p.inputs.blocks.defined())
     fail<ValueError>("multi_head_attention: separate_global_projections do not go together with a block mask");
   const int64_t n = p.normed.dim(1);
-  const Tensor index = Tensor::from(rows);
+  const Tensor index = to(Tensor::from(rows), p.normed.device());
   auto of_rows = [&](const Tensor& t) { return t.rank() >= 2 && t.dim(-2) == n ? index_select(t, -2, index) : t; };
   Prepared g;
   g.q = q_norm(detail::split_heads(global_q(index_select(p.normed, 1, index)), options.heads.heads));
@@ -163,7 +163,7 @@ MultiHeadAttention::Prepared MultiHeadAttention::prepare_global(const Prepared& 
   if (mask.query_segments.defined()) mask.query_segments = index_select(mask.query_segments, 1, index);
   if (mask.dense.defined()) mask.dense = of_rows(mask.dense);
   if (options.heads.causal) {
-    const Tensor earlier = le(unsqueeze(arange(n), 0), unsqueeze(index, 1));
+    const Tensor earlier = le(unsqueeze(arange(n, index.options()), 0), unsqueeze(index, 1));
     mask.dense = mask.dense.defined() ? logical_and(mask.dense, earlier) : earlier;
   }
   if (g.attention.bias.defined()) g.attention.bias = of_rows(g.attention.bias);

@@ -130,7 +130,7 @@ Tensor in_blocks(const Tensor& x, int64_t block) {
 Tensor real_slots(const Operands& x, int64_t block) {
   const int64_t n = x.k.dim(2);
   if (!x.keys.defined() && n % block == 0) return {};
-  const Tensor keys = x.keys.defined() ? x.keys : full({1, n}, 1, {.dtype = boolean});
+  const Tensor keys = x.keys.defined() ? x.keys : full({1, n}, 1, {boolean, x.k.device()});
   return in_blocks(to(reshape(keys, {keys.dim(0), 1, n, 1}), x.k.dtype()), block);
 }
 

@@ -7,6 +7,7 @@
 #include <sluice/ops/dropout.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/gather.h>
+#include <sluice/ops/kernels.h>
 #include <sluice/ops/matmul.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/softmax.h>
@@ -34,22 +35,14 @@ struct Gathered {
 Gathered read_lists(const Tensor& neighbours, const Tensor& keys, int64_t heads, int64_t kv_heads, int64_t n) {
   NoGrad guard;
   const int64_t lists = neighbours.dim(0), m = neighbours.dim(1), width = neighbours.dim(2);
-  const Tensor contiguous_lists = contiguous(neighbours);
-  const auto* in = contiguous_lists.data<int64_t>();
-  Tensor rows = empty({heads * m * width}, {.dtype = i64}), local = empty({lists * m * width}, {.dtype = i64});
-  Tensor hidden = empty({1, lists, m, width}, {.dtype = boolean});
-  auto* hide = reinterpret_cast<bool*>(hidden.raw());
-  for (int64_t i = 0; i < lists * m * width; ++i) {
-    if (in[i] < -1 || in[i] >= n)
-      fail<ValueError>("neighbour_attention: entry ", in[i], " is outside [−1, ", n, ") — got neighbours=", neighbours);
-    hide[i] = in[i] < 0;
-    local.mutable_data<int64_t>()[i] = std::max<int64_t>(0, in[i]);
-  }
-  for (int64_t h = 0, per_list = m * width, per_head = heads / std::max<int64_t>(1, kv_heads); h < heads; ++h) {
-    const int64_t* from = local.data<int64_t>() + (lists > 1 ? h : 0) * per_list;
-    int64_t* to = rows.mutable_data<int64_t>() + h * per_list;
-    for (int64_t i = 0; i < per_list; ++i) to[i] = from[i] + h / per_head * n;
-  }
+  const Device device = neighbours.device();
+  Tensor hidden = unsqueeze(neighbours == -1.0, 0);
+  const Tensor wanted = reshape(neighbours + to(squeeze(hidden, 0), i64), {lists * m * width});  // −1 becomes 0
+  Tensor local = empty(wanted.shape(), wanted.options());
+  kernel::index_select("neighbour_attention", arange(std::max<int64_t>(1, n), {i64, device}), 0, wanted, local);  // checked
+  const int64_t per_head = heads / std::max<int64_t>(1, kv_heads);
+  const Tensor first = repeat_interleave(arange(kv_heads, {i64, device}) * static_cast<double>(n), per_head, 0);  // row of a head
+  const Tensor rows = flatten(reshape(local, {lists, m * width}) + unsqueeze(first, 1));
   if (keys.defined() && n > 0) {
     const Tensor padded = index_select(to(logical_not(keys), i32), 1, local);  // [batch or 1, lists·m·K]
     hidden = logical_or(hidden, reshape(padded, {keys.dim(0), lists, m, width}) != 0.0);
@@ -112,7 +105,7 @@ Tensor threshold_attention(const Tensor& q_in, const Tensor& k_in, const Tensor&
                      ", tau=", options.tau);
   if (o.weighting != Weighting::softmax) fail<ValueError>(op, ": only the softmax weighting has a threshold");
   const bool self = options.include_self.value_or(options.mode != ThresholdMode::soft);
-  const Tensor diagonal = self ? visible_pairs({.window = 1}, 1, 1, scores[2], scores[3]) : Tensor();
+  const Tensor diagonal = self ? visible_pairs({.window = 1}, 1, 1, scores[2], scores[3], q.device()) : Tensor();
 
   auto hard = [&] {
     Tensor above = f.detach() > options.tau;
@@ -167,9 +160,8 @@ Tensor global_local_attention(const Tensor& q_in, const Tensor& k_in, const Tens
       recomputed.q.dim(0) != q.dim(0) || recomputed.v.dim(3) != v.dim(3))
     fail(op, ": rows.q=", rows.q, ", rows.k=", rows.k, ", rows.v=", rows.v, " do not fit q=", q_in, " with ", count,
          " global positions");
-  const Tensor index = Tensor::from(options.global);
-  Tensor is_global = zeros({n, 1}, {.dtype = boolean});
-  for (int64_t g : options.global) reinterpret_cast<bool*>(is_global.raw())[g] = true;
+  const Tensor index = to(Tensor::from(options.global), q.device());
+  const Tensor is_global = index_add(zeros({n, 1}, q.options()), 0, index, ones({count, 1}, q.options())) > 0.0;
   const Tensor global = attention(recomputed.q, recomputed.k, recomputed.v, everything, rng);
   return detail::restore_rank(index_add(masked_fill(out, is_global, 0), 2, index, global), rank);
 }

@@ -60,7 +60,7 @@ PairScore::PairScore(PairScoreOptions o, Rng& rng) : options(o) {
 Tensor PairScore::between(const Tensor& rows, const Tensor& cols) const {
   if (options.kind == PairScoreKind::bilinear) return matmul(rows, transpose(cols, -2, -1));
   const int64_t m = rows.dim(1), n = cols.dim(1);
-  const TensorOptions type_of{rows.dtype()};
+  const TensorOptions type_of = rows.options();
   const Tensor i = arange(static_cast<double>(n - m), static_cast<double>(n), 1, type_of), j = arange(n, type_of);
   const Tensor offset = unsqueeze(unsqueeze(i, 1) - unsqueeze(j, 0), -1);  // i − j, [m, n, 1]
   const Tensor hidden = unsqueeze(rows, 2) + unsqueeze(cols, 1) + offset * distance;
@@ -166,7 +166,7 @@ Tensor GlobalLocalAttention::operator()(const Tensor& given, const std::vector<i
   const auto [q, k, v] = heads.project(h, x);
   GlobalRows rows;
   if (options.separate_global && !global.empty()) {
-    const Tensor positions = Tensor::from(global);
+    const Tensor positions = to(Tensor::from(global), x.device());
     rows = {detail::split_heads(global_q(index_select(x, 1, positions)), h.heads),
             detail::split_heads(global_k(x), h.kv_heads), detail::split_heads(global_v(x), h.kv_heads)};
     if (h.use_rope) rows.k = rope(rows.k, h.rope), rows.q = rope_at(rows.q, positions, h.rope);

@@ -13,8 +13,6 @@ namespace sluice {
 namespace {
 
 int64_t blocks_of(int64_t n, int64_t block) { return (n + block - 1) / block; }
-bool* flags(Tensor& x) { return reinterpret_cast<bool*>(x.raw()); }
-
 /// `count` distinct values of [0, range), uniform, ascending. Floyd's algorithm (Bentley & Floyd 1987): for
 /// t = range − count … range − 1, a draw from [0, t] joins, or t itself if that is there already.
 std::vector<int64_t> distinct(int64_t count, int64_t range, uint64_t seed, uint64_t stream, uint64_t row) {
@@ -35,13 +33,10 @@ std::vector<int64_t> distinct(int64_t count, int64_t range, uint64_t seed, uint6
 
 /// Lists as a tensor, filled up with −1.
 Tensor lists_of(const std::vector<std::vector<int64_t>>& rows, int64_t heads, int64_t m, int64_t width) {
-  Tensor y = full({heads, m, width}, -1, {.dtype = i64});
-  auto* out = y.mutable_data<int64_t>();
-  for (const auto& row : rows) {
-    std::copy(row.begin(), row.end(), out);
-    out += width;
-  }
-  return y;
+  std::vector<int64_t> y(static_cast<std::size_t>(heads * m * width), -1);
+  for (std::size_t r = 0; r < rows.size(); ++r)
+    std::copy(rows[r].begin(), rows[r].end(), y.begin() + static_cast<std::ptrdiff_t>(r) * width);
+  return Tensor::from(y, {heads, m, width});
 }
 
 }  // namespace
@@ -74,8 +69,8 @@ Tensor bigbird_blocks(int64_t n, BigBirdOptions o) {
     fail<ValueError>("bigbird_blocks: need n >= 0, block >= 1, an odd window, random >= 0, heads >= 1 — got n=", n,
                      ", block=", o.block, ", window=", o.window, ", random=", o.random, ", heads=", o.heads);
   const int64_t g = blocks_of(n, o.block), reach = o.window / 2;
-  Tensor y = zeros({o.heads, g, g}, {.dtype = boolean});
-  bool* out = flags(y);
+  std::vector<bool> blocks(static_cast<std::size_t>(o.heads * g * g));
+  auto out = blocks.begin();
   auto is_global = [&](int64_t b) { return (o.first_global && b == 0) || (o.last_global && b == g - 1); };
   for (int64_t h = 0; h < o.heads; ++h)
     for (int64_t row = 0; row < g; ++row, out += g) {
@@ -89,7 +84,7 @@ Tensor bigbird_blocks(int64_t n, BigBirdOptions o) {
                                 static_cast<uint64_t>(row)))
         out[rest[static_cast<std::size_t>(i)]] = true;
     }
-  return y;
+  return Tensor::from(blocks, {o.heads, g, g});
 }
 
 AttentionMask bigbird_mask(int64_t n, BigBirdOptions o) {
@@ -155,15 +150,15 @@ Tensor mask_of_neighbours(const Tensor& neighbours, int64_t n) {
   if (neighbours.rank() < 2 || neighbours.rank() > 3)
     fail("mask_of_neighbours: got neighbours=", neighbours, "; need [heads, m, K] or [m, K]");
   const Tensor lists = contiguous(neighbours.rank() == 2 ? unsqueeze(neighbours, 0) : neighbours);
-  Tensor y = zeros({lists.dim(0), lists.dim(1), n}, {.dtype = boolean});
-  const auto* in = lists.data<int64_t>();
-  for (int64_t r = 0, width = lists.dim(2); r < lists.dim(0) * lists.dim(1); ++r)
-    for (int64_t i = 0; i < width; ++i) {
-      const int64_t j = in[r * width + i];
-      if (j < -1 || j >= n) fail<ValueError>("mask_of_neighbours: entry ", j, " is outside [−1, ", n, ")");
-      if (j >= 0) flags(y)[r * n + j] = true;
-    }
-  return y;
+  const std::vector<int64_t> in = lists.to_vector<int64_t>();
+  const std::size_t width = static_cast<std::size_t>(lists.dim(2));
+  std::vector<bool> y(static_cast<std::size_t>(lists.dim(0) * lists.dim(1) * n));
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    const int64_t j = in[i];
+    if (j < -1 || j >= n) fail<ValueError>("mask_of_neighbours: entry ", j, " is outside [−1, ", n, ")");
+    if (j >= 0) y[i / width * static_cast<std::size_t>(n) + static_cast<std::size_t>(j)] = true;
+  }
+  return to(Tensor::from(y, {lists.dim(0), lists.dim(1), n}), neighbours.device());
 }
 
 }  // namespace sluice

@@ -70,9 +70,9 @@ Tensor draw_directions(const FeatureMapOptions& o, Rng& rng) {
   NoGrad guard;
   const double spread = o.kind == FeatureMapKind::fourier ? 1 / o.sigma : 1;
   if (!o.orthogonal) return normal({o.dim, o.features}, 0, spread, rng, {o.dtype});
-  Tensor rows = normal({o.features, o.dim}, 0, 1, rng, {f64});
+  std::vector<double> rows = normal({o.features, o.dim}, 0, 1, rng, {f64}).to_vector<double>();
   const std::vector<double> norms = norm(normal({o.features, o.dim}, 0, spread, rng, {f64}), {-1}).to_vector<double>();
-  double* at = rows.mutable_data<double>();
+  double* at = rows.data();
   const auto dot = [n = o.dim](const double* a, const double* b) {
     double s = 0;
     for (int64_t c = 0; c < n; ++c) s += a[c] * b[c];
@@ -88,7 +88,7 @@ Tensor draw_directions(const FeatureMapOptions& o, Rng& rng) {
     const double length = std::sqrt(dot(row, row));
     for (int64_t c = 0; c < o.dim; ++c) row[c] /= length;
   }
-  return contiguous(to(transpose(rows * unsqueeze(Tensor::from(norms), -1), 0, 1), o.dtype));
+  return contiguous(to(transpose(Tensor::from(rows, {o.features, o.dim}) * unsqueeze(Tensor::from(norms), -1), 0, 1), o.dtype));
 }
 
 }  // namespace

@@ -145,7 +145,7 @@ Tensor linear_attention_quadratic(const Tensor& phi_q, const Tensor& phi_k, cons
     }
     return divided(joined(sums), x, f);
   };
-  const Tensor i = unsqueeze(arange(n), 1), j = unsqueeze(arange(n), 0);
+  const Tensor steps = arange(n, {i64, v.device()}), i = unsqueeze(steps, 1), j = unsqueeze(steps, 0);
   switch (f.direction) {
     case LinearDirection::full: case LinearDirection::bidirectional: return weighed({});
     case LinearDirection::causal: return weighed(j <= i);

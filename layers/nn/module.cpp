@@ -46,19 +46,31 @@ void load_state(const Members& m, const std::map<std::string, Tensor>& state) {
   for (const auto& s : m.slots) copy_(*s.tensor, state.at(s.name));
 }
 
-void convert(const Members& m, DType dtype) {
-  if (dtype != f32 && dtype != f64) fail<DTypeError>("to: a module computes in f32 or f64 — got ", dtype);
+namespace {
+/// Puts f(tensor) in the place of each tensor; shared tensors stay shared.
+template <class F>
+void replace(const Members& m, F f) {
   NoGrad guard;
-  std::map<const TensorImpl*, std::pair<Tensor, Tensor>> done;  // before and after: shared tensors stay shared
+  std::map<const TensorImpl*, std::pair<Tensor, Tensor>> done;  // before and after
   for (const auto& s : m.slots) {
-    if (!is_float(s.tensor->dtype()) || s.tensor->dtype() == dtype) continue;
     auto [it, fresh] = done.try_emplace(s.tensor->ref().get());
     if (fresh) {
-      it->second = {*s.tensor, sluice::to(s.tensor->detach(), dtype)};
-      if (s.tensor->requires_grad()) it->second.second.requires_grad_();
+      Tensor y = f(s.tensor->detach());
+      if (y.dtype() == s.tensor->dtype() && y.device() == s.tensor->device()) y = *s.tensor;
+      else if (s.tensor->requires_grad()) y.requires_grad_();
+      it->second = {*s.tensor, y};
     }
     *s.tensor = it->second.second;
   }
+}
+}  // namespace
+
+void convert(const Members& m, DType dtype) {
+  if (dtype != f32 && dtype != f64) fail<DTypeError>("to: a module computes in f32 or f64 — got ", dtype);
+  replace(m, [=](const Tensor& x) { return is_float(x.dtype()) ? sluice::to(x, dtype) : x; });
+}
+void move(const Members& m, Device device) {
+  replace(m, [=](const Tensor& x) { return sluice::to(x, device); });
 }
 
 void save_state(const Members& m, const std::string& path, const std::map<std::string, std::string>& metadata) {

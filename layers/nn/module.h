@@ -86,6 +86,7 @@ std::vector<NamedTensor> tensors_of(const Members& m, bool only_parameters);
 void check_state(const Members& m, const std::map<std::string, Tensor>& state);
 void load_state(const Members& m, const std::map<std::string, Tensor>& state);
 void convert(const Members& m, DType dtype);
+void move(const Members& m, Device device);
 void save_state(const Members& m, const std::string& path, const std::map<std::string, std::string>& metadata);
 std::map<std::string, std::string> load_file(const Members& m, const std::string& path);
 /// Adds what load_model() needs to know.
@@ -162,6 +163,12 @@ template <class M>
   requires(!std::is_same_v<M, Tensor>)  // a tensor is converted by value, see ops/create.h
 void to(M& m, DType dtype) {
   detail::convert(detail::members(m), dtype);
+}
+/// Moves every tensor to a device; to meta the values are dropped. Optimisers made before see the old tensors.
+template <class M>
+  requires(!std::is_same_v<M, Tensor>)
+void to(M& m, Device device) {
+  detail::move(detail::members(m), device);
 }
 /// Number of trained values.
 template <class M>

@@ -1,6 +1,5 @@
 #include <sluice/layers/train/clip.h>
 
-#include <sluice/core/kernel.h>
 #include <sluice/core/node.h>
 #include <sluice/layers/train/optim_kernels.h>
 #include <sluice/ops/create.h>
@@ -12,9 +11,6 @@
 namespace sluice {
 
 namespace {
-
-constinit Kernel<double(const Tensor&)> sum_squares_kernel{"clip_grad_norm", &detail::sum_squares_cpu};
-constinit Kernel<void(Tensor&, double, double)> limit_kernel{"clip_grad", &detail::limit_cpu};
 
 /// The tensors that have a gradient, each once.
 std::vector<Tensor> with_gradient(const char* op, const std::vector<Tensor>& parameters) {
@@ -35,7 +31,7 @@ void limit_gradient(Tensor& p, double factor, double limit) {
   const bool sole_owner = now.impl().use_count() == 1 && now.impl().storage->use_count() == 1 &&
                           now.is_contiguous() && !now.requires_grad();
   Tensor g = sole_owner ? now : clone(now);
-  limit_kernel(g.device())(g, factor, limit);
+  kernel::limit(g, factor, limit);
   g.bump_version();
   p.set_grad(std::move(g));
 }
@@ -52,12 +48,10 @@ double clip_grad_norm(const std::vector<Tensor>& parameters, double max_norm) {
   if (!(max_norm > 0)) fail<ValueError>("clip_grad_norm: max_norm must be > 0 — got ", max_norm);
   NoGrad guard;
   std::vector<Tensor> clipped = with_gradient("clip_grad_norm", parameters);
-  double squares = 0;
-  for (const Tensor& p : clipped) {
-    const Tensor g = contiguous(p.grad());
-    squares += sum_squares_kernel(g.device())(g);
-  }
-  const double norm = std::sqrt(squares);
+  if (clipped.empty()) return 0;
+  Tensor squares = zeros({}, {f64, clipped[0].device()});
+  for (const Tensor& p : clipped) kernel::sum_squares(contiguous(p.grad()), squares);
+  const double norm = std::sqrt(squares.item());
   if (std::isfinite(norm) && norm > max_norm)
     for (Tensor& p : clipped)
       limit_gradient(p, max_norm / norm, std::numeric_limits<double>::infinity());

@@ -1,6 +1,5 @@
 #include <sluice/layers/train/optim.h>
 
-#include <sluice/core/kernel.h>
 #include <sluice/core/node.h>
 #include <sluice/layers/train/optim_kernels.h>
 #include <sluice/ops/create.h>
@@ -13,10 +12,6 @@ namespace sluice {
 using namespace detail;
 
 namespace {
-
-constinit Kernel<void(const SgdRule&, Tensor&, const Tensor&, Tensor*)> sgd_kernel{"sgd", &sgd_cpu};
-constinit Kernel<void(const AdamRule&, Tensor&, const Tensor&, Tensor&, Tensor&)> adam_kernel{"adam", &adam_cpu};
-constinit Kernel<void(const LambRule&, Tensor&, const Tensor&, Tensor&, Tensor&)> lamb_kernel{"lamb", &lamb_cpu};
 
 void check_lr(const char* op, double lr) {
   if (!std::isfinite(lr) || lr < 0)
@@ -142,7 +137,7 @@ void Optimizer::load_state(const std::map<std::string, Tensor>& state) {
     return t;
   };
   auto count = [&](const std::string& key) {
-    const int64_t n = *entry(key, {}, i64).data<int64_t>();
+    const int64_t n = static_cast<int64_t>(entry(key, {}, i64).item());
     if (n < 0) fail<IOError>("load_state: '", key, "' must be >= 0 — got ", n);
     return n;
   };
@@ -178,7 +173,7 @@ Sgd::Sgd(std::vector<NamedTensor> parameters, SgdOptions o)
 
 void Sgd::update(std::size_t, Tensor& w, const Tensor& g, Slot& slot) {
   const SgdRule rule{lr(), options_.momentum, slot.decay ? options_.weight_decay : 0, options_.nesterov};
-  sgd_kernel(w.device())(rule, w, g, slot.moments.empty() ? nullptr : &slot.moments[0]);
+  kernel::sgd(rule, w, g, slot.moments.empty() ? nullptr : &slot.moments[0]);
 }
 
 Adam::Adam(std::vector<NamedTensor> parameters, AdamOptions o)
@@ -195,7 +190,7 @@ void Adam::update(std::size_t, Tensor& w, const Tensor& g, Slot& slot) {
                       .root_scale = 1 / std::sqrt(1 - std::pow(options_.beta2, t)),
                       .shrink = options_.decoupled ? lr() * decay : 0,
                       .l2 = options_.decoupled ? 0 : decay};
-  adam_kernel(w.device())(rule, w, g, slot.moments[0], slot.moments[1]);
+  kernel::adam(rule, w, g, slot.moments[0], slot.moments[1]);
 }
 
 Lamb::Lamb(std::vector<NamedTensor> parameters, LambOptions o)
@@ -216,7 +211,7 @@ void Lamb::update(std::size_t index, Tensor& w, const Tensor& g, Slot& slot) {
                       .root_scale = correct ? 1 / std::sqrt(1 - std::pow(options_.beta2, t)) : 1,
                       .weight_decay = slot.decay ? options_.weight_decay : 0,
                       .adapt = adapted_[index]};
-  lamb_kernel(w.device())(rule, w, g, slot.moments[0], slot.moments[1]);
+  kernel::lamb(rule, w, g, slot.moments[0], slot.moments[1]);
 }
 
 }  // namespace sluice

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <vector>
 
-namespace sluice::detail {
+namespace sluice {
 
 namespace {
 
@@ -88,8 +88,6 @@ struct Lamb {
   }
 };
 
-}  // namespace
-
 void sgd_cpu(const SgdRule& rule, Tensor& w, const Tensor& g, Tensor* momentum) {
   dispatch_float("sgd", w.dtype(), [&]<class T>() {
     T* pw = w.mutable_data<T>();
@@ -141,8 +139,8 @@ void lamb_cpu(const LambRule& rule, Tensor& w, const Tensor& g, Tensor& m, Tenso
   });
 }
 
-double sum_squares_cpu(const Tensor& x) {
-  return dispatch_float("clip_grad_norm", x.dtype(), [&]<class T>() {
+void sum_squares_cpu(const Tensor& x, Tensor& total) {
+  dispatch_float("clip_grad_norm", x.dtype(), [&]<class T>() {
     const T* p = x.data<T>();
     std::vector<double> part(static_cast<std::size_t>(chunks_of(x.numel())));
     parallel_for(x.numel(), kGrain, [&](int64_t i, int64_t end) {
@@ -150,7 +148,7 @@ double sum_squares_cpu(const Tensor& x) {
     });
     double sum = 0;
     for (double s : part) sum += s;
-    return sum;
+    *total.mutable_data<double>() += sum;
   });
 }
 
@@ -167,4 +165,12 @@ void limit_cpu(Tensor& x, double factor, double limit) {
   });
 }
 
-}  // namespace sluice::detail
+}  // namespace
+
+constinit decltype(kernel::sgd) kernel::sgd{"sgd", &sgd_cpu};
+constinit decltype(kernel::adam) kernel::adam{"adam", &adam_cpu};
+constinit decltype(kernel::lamb) kernel::lamb{"lamb", &lamb_cpu};
+constinit decltype(kernel::sum_squares) kernel::sum_squares{"clip_grad_norm", &sum_squares_cpu};
+constinit decltype(kernel::limit) kernel::limit{"clip_grad", &limit_cpu};
+
+}  // namespace sluice

@@ -1,17 +1,14 @@
-// The loops of the optimisers. Tensors are contiguous, of one dtype (f32, f64) and shape.
+// The kernel slots of the optimisers and of clipping. Tensors are contiguous, of one dtype (f32, f64) and shape.
 #pragma once
 
-#include <sluice/core/tensor.h>
+#include <sluice/core/kernel.h>
 
-namespace sluice::detail {
+namespace sluice {
 
 struct SgdRule {
   double lr, momentum, weight_decay;
   bool nesterov;
 };
-/// `momentum` is null where there is none.
-void sgd_cpu(const SgdRule& rule, Tensor& w, const Tensor& g, Tensor* momentum);
-
 struct AdamRule {
   double beta1, beta2, eps;
   double lr;          // divided by 1 − β1^t
@@ -19,19 +16,23 @@ struct AdamRule {
   double shrink;      // share of w that decays by itself
   double l2;          // factor of w added to the gradient
 };
-void adam_cpu(const AdamRule& rule, Tensor& w, const Tensor& g, Tensor& m, Tensor& v);
-
 struct LambRule {
   double beta1, beta2, eps, lr;
   double mean_scale, root_scale;  // 1/(1 − β1^t), 1/√(1 − β2^t); 1 without bias correction
   double weight_decay;
   bool adapt;
 };
-void lamb_cpu(const LambRule& rule, Tensor& w, const Tensor& g, Tensor& m, Tensor& v);
 
-/// Σx², accumulated in f64.
-double sum_squares_cpu(const Tensor& x);
+namespace kernel {
+
+/// `momentum` is null where there is none.
+extern Kernel<void(const SgdRule& rule, Tensor& w, const Tensor& g, Tensor* momentum)> sgd;
+extern Kernel<void(const AdamRule& rule, Tensor& w, const Tensor& g, Tensor& m, Tensor& v)> adam;
+extern Kernel<void(const LambRule& rule, Tensor& w, const Tensor& g, Tensor& m, Tensor& v)> lamb;
+/// total {} f64 += Σx².
+extern Kernel<void(const Tensor& x, Tensor& total)> sum_squares;
 /// x ← clamp(factor·x, ±limit); NaN stays.
-void limit_cpu(Tensor& x, double factor, double limit);
+extern Kernel<void(Tensor& x, double factor, double limit)> limit;
 
-}  // namespace sluice::detail
+}  // namespace kernel
+}  // namespace sluice

@@ -33,8 +33,6 @@ AttentionOperands attention_operands(const char* op, const Tensor& q, const Tens
     fail(op, ": ", kv_heads, " key heads do not divide ", heads, " query heads — got q=", q, ", k=", k);
   if (q.dtype() != k.dtype() || q.dtype() != v.dtype() || (q.dtype() != f32 && q.dtype() != f64))
     fail<DTypeError>(op, ": needs f32 or f64 operands of one dtype — got q=", q.dtype(), q, ", k=", k.dtype(), k, ", v=", v.dtype(), v);
-  if (q.device() != k.device() || q.device() != v.device())
-    fail<DeviceError>(op, ": operands on ", q.device(), ", ", k.device(), " and ", v.device());
   checked_numel(op, {batch, heads, m, n});
   check_mask(op, given.mask, batch, heads, m, n);
   AttentionOptions& o = a.options;
@@ -73,23 +71,31 @@ uint64_t keep_mask_blocks(const Shape& shape) {
   return n == 0 ? 0 : static_cast<uint64_t>(shape.numel() / n * ((n + 3) / 4));
 }
 
-Tensor attention_keep_mask(double p, uint64_t seed, uint64_t offset, const Shape& shape, DType dtype) {
-  Tensor y = empty(shape, {.dtype = dtype});
-  const int64_t n = shape[shape.rank() - 1], per_row = (n + 3) / 4;
-  const uint64_t threshold = static_cast<uint64_t>(std::ldexp(p, 32));
-  dispatch_float("attention", dtype, [&]<class T>() {
-    T* out = y.mutable_data<T>();
-    for (int64_t r = 0; n > 0 && r < y.numel() / n; ++r)
-      for (int64_t j = 0; j < n; ++j) {
-        const uint64_t block = offset + static_cast<uint64_t>(r * per_row + j / 4);
-        const auto word = philox4x32({uint32_t(block), uint32_t(block >> 32), 0, 0}, {uint32_t(seed), uint32_t(seed >> 32)});
-        out[r * n + j] = word[static_cast<std::size_t>(j & 3)] >= threshold ? T(1 / (1 - p)) : T(0);
-      }
-  });
+Tensor attention_keep_mask(double p, uint64_t seed, uint64_t offset, const Shape& shape, TensorOptions options) {
+  Tensor y = empty(shape, options);
+  kernel::attention_keep_mask(y, {p, seed, offset});
   return y;
 }
 
+namespace {
+void attention_keep_mask_cpu(Tensor& y, DropoutSpec s) {
+  const int64_t n = y.dim(-1), per_row = (n + 3) / 4;
+  const uint64_t threshold = static_cast<uint64_t>(std::ldexp(s.p, 32));
+  dispatch_float("attention", y.dtype(), [&]<class T>() {
+    T* out = y.mutable_data<T>();
+    for (int64_t r = 0; n > 0 && r < y.numel() / n; ++r)
+      for (int64_t j = 0; j < n; ++j) {
+        const uint64_t block = s.offset + static_cast<uint64_t>(r * per_row + j / 4);
+        const auto word = philox4x32({uint32_t(block), uint32_t(block >> 32), 0, 0}, {uint32_t(s.seed), uint32_t(s.seed >> 32)});
+        out[r * n + j] = word[static_cast<std::size_t>(j & 3)] >= threshold ? T(1 / (1 - s.p)) : T(0);
+      }
+  });
+}
+}  // namespace
+
 }  // namespace detail
+
+constinit decltype(kernel::attention_keep_mask) kernel::attention_keep_mask{"attention", &detail::attention_keep_mask_cpu};
 
 namespace {
 
@@ -135,7 +141,7 @@ struct Attention final : Node {
       grads.relative = zeros({q.dim(0), q.dim(1), detail::attention_splits(k), std::max<int64_t>(0, n + m - 1)}, q.options());
     if (k.dim(0) * k.dim(1) > 0 && (q.numel() + k.numel() + v.numel() > 0 || lse.defined())) {
       const Tensor rq = detail::readable_rows(q), rk = detail::readable_rows(k), rv = detail::readable_rows(v);
-      detail::attention_backward(q.device())({rq, rk, rv, o, random.seed, random.offset}, g, lse, delta, grads);
+      kernel::attention_backward({rq, rk, rv, o, random.seed, random.offset}, g, lse, delta, grads);
     }
     Tensors result{grads.dq, grads.dk, grads.dv, grads.bias};
     result.push_back(grads.relative.defined() ? sum(grads.relative, {0, 2}) : Tensor());
@@ -153,7 +159,7 @@ Tensors composed_vjp(const Tensors& saved, const AttentionOptions& given, Random
   o.bias = saved[3], o.relative_bias = saved[4], o.sink = saved[5];
   const int64_t batch = q.dim(0), heads = q.dim(1), m = q.dim(2), n = k.dim(2), kv_heads = k.dim(1);
   const int64_t group = heads / std::max<int64_t>(1, kv_heads);
-  const Tensor visible = detail::visibility_of(o, batch, heads, m, n);
+  const Tensor visible = detail::visibility_of(o, q, k);
   auto spread = [&](const Tensor& x) { return group == 1 ? x : repeat_interleave(x, group, 1); };
   auto gather_heads = [&](const Tensor& x) { return group == 1 ? x : sum(unflatten(x, 1, {kv_heads, group}), {2}); };
   const Tensor keys = detail::hide_unseen(k, visible, heads), values = spread(detail::hide_unseen(v, visible, heads));
@@ -161,7 +167,7 @@ Tensors composed_vjp(const Tensors& saved, const AttentionOptions& given, Random
   if (!g.defined()) g = zeros({batch, heads, m, v.dim(3)}, q.options());
   Tensor dp = matmul(g, transpose(values, -2, -1)), dropped = w;
   if (o.dropout > 0) {
-    const Tensor keep_mask = detail::attention_keep_mask(o.dropout, random.seed, random.offset, w.shape(), w.dtype());
+    const Tensor keep_mask = detail::attention_keep_mask(o.dropout, random.seed, random.offset, w.shape(), w.options());
     dp = dp * keep_mask, dropped = w * keep_mask;
   }
   Tensor dv = gather_heads(matmul(transpose(dropped, -2, -1), g)), ds, dsink;
@@ -174,7 +180,7 @@ Tensors composed_vjp(const Tensors& saved, const AttentionOptions& given, Random
     const Tensor s = visible.defined() ? masked_fill(scores, logical_not(visible), 0) : scores;
     detail::with_formula(o.weighting, [&](auto phi) {
       using D = Dual<Tensor, 1>;
-      ds = PartialOps<Tensor>::mul(dp, phi(D::variable(s, 0, detail::unit(s.dtype()))).d[0]);
+      ds = PartialOps<Tensor>::mul(dp, phi(D::variable(s, 0, detail::unit(s))).d[0]);
     });
     if (visible.defined()) ds = masked_fill(ds, logical_not(visible), 0);
   }
@@ -204,7 +210,7 @@ Tensor attend(const char* op, const Tensor& q_in, const Tensor& k_in, const Tens
   Tensor lse = softmax ? empty({q.dim(0), q.dim(1), q.dim(2)}, q.options()) : Tensor();
   if (out.numel() > 0 || (softmax && lse.numel() > 0)) {
     const Tensor rq = detail::readable_rows(q), rk = detail::readable_rows(k), rv = detail::readable_rows(v);
-    detail::attention_forward(q.device())({rq, rk, rv, o, random.seed, random.offset}, out, lse);
+    kernel::attention({rq, rk, rv, o, random.seed, random.offset}, out, lse);
   }
   const Tensor kept_lse = softmax ? alias(lse, lse.layout()) : Tensor();
   out = record<Attention>(out, {q, k, v, o.bias, o.relative_bias, o.sink},

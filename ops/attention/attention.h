@@ -39,6 +39,8 @@ struct AttentionOptions {
   double dropout = 0;
   /// Rows and columns of a tile; 0 lets the engine choose. Results differ in rounding only.
   int64_t tile_rows = 0, tile_cols = 0;
+
+  void each_tensor(auto f) const { f(mask), f(bias), f(relative_bias), f(sink), f(row_scale); }
 };
 
 /// q [batch, heads, m, d], k [batch, kv_heads, n, d], v [batch, kv_heads, n, dv] → [batch, heads, m, dv].

@@ -9,7 +9,9 @@
 #include <sluice/ops/attention/attention_tiles.h>
 #include <sluice/ops/create.h>
 
-namespace sluice::detail {
+namespace sluice {
+
+namespace detail {
 
 namespace {
 
@@ -175,12 +177,29 @@ void backward_cpu(const AttentionCall& call, const Tensor& g, const Tensor& lse,
 
 }  // namespace
 
+int64_t counted_pairs(const AttentionCall& c) {
+  const AttentionMask& mask = c.options.mask;
+  const int64_t m = c.q.dim(2), n = c.k.dim(2);
+  const bool banded = mask.window > 0 || mask.dilation > 1;
+  int64_t seen = (n + mask.dilation - 1) / mask.dilation, global = 0;
+  if (mask.window > 0 && mask.window <= n) seen = std::min(seen, mask.causal ? mask.window : 2 * mask.window - 1);
+  if (banded) global = std::count_if(mask.global.begin(), mask.global.end(), [n](int64_t p) { return p < n; });
+  const int64_t all = std::min(global, m);  // queries that see everything
+  return c.q.dim(0) * c.q.dim(1) * ((m - all) * std::min(seen + global, n) + all * n);
+}
+
 int64_t attention_splits(const Tensor& k) {
   const int64_t heads = std::max<int64_t>(1, k.dim(0) * k.dim(1));
   return std::clamp<int64_t>(16 / heads, 1, std::max<int64_t>(1, k.dim(2) / 512));
 }
 
-constinit Kernel<void(const AttentionCall&, const Tensor&, const Tensor&, const Tensor&, AttentionGradients&)>
-    attention_backward{"attention backward", &backward_cpu};
+}  // namespace detail
 
-}  // namespace sluice::detail
+constinit decltype(kernel::attention_backward) kernel::attention_backward{
+    "attention backward", &detail::backward_cpu,
+    [](const detail::AttentionCall& c, const Tensor&, const Tensor&, const Tensor&, detail::AttentionGradients&) {
+      const int64_t pairs = detail::counted_pairs(c);  // S again, dQ and dK; dP and dV
+      return Work{.flops = 2 * pairs * (3 * c.q.dim(3) + 2 * c.v.dim(3)), .attention_elements = pairs};
+    }};
+
+}  // namespace sluice

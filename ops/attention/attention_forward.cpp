@@ -8,7 +8,9 @@
 // score without a value: it joins l at the end.
 #include <sluice/ops/attention/attention_tiles.h>
 
-namespace sluice::detail {
+namespace sluice {
+
+namespace detail {
 
 namespace {
 
@@ -103,6 +105,12 @@ void forward_cpu(const AttentionCall& call, Tensor& out, Tensor& lse) {
 
 }  // namespace
 
-constinit Kernel<void(const AttentionCall&, Tensor&, Tensor&)> attention_forward{"attention", &forward_cpu};
+}  // namespace detail
 
-}  // namespace sluice::detail
+constinit decltype(kernel::attention) kernel::attention{
+    "attention", &detail::forward_cpu, [](const detail::AttentionCall& c, Tensor&, Tensor&) {
+      const int64_t pairs = detail::counted_pairs(c);  // scores and the weighted sum
+      return Work{.flops = 2 * pairs * (c.q.dim(3) + c.v.dim(3)), .attention_elements = pairs};
+    }};
+
+}  // namespace sluice

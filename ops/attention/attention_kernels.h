@@ -1,9 +1,9 @@
-// The device seam of attention(): what its kernels are given.
+// What the kernels of attention() are given (slots: ops/kernels.h).
 #pragma once
 
-#include <sluice/core/kernel.h>
 #include <sluice/ops/attention/attention.h>
 #include <sluice/ops/formulas.h>
+#include <sluice/ops/kernels.h>
 
 namespace sluice::detail {
 
@@ -11,21 +11,22 @@ namespace sluice::detail {
 struct AttentionCall {
   const Tensor &q, &k, &v;
   const AttentionOptions& options;
-  uint64_t seed = 0, offset = 0;  // of the dropout mask, see attention_keep_mask()
+  uint64_t seed = 0, offset = 0;  // of the dropout mask, see kernel::attention_keep_mask
+
+  void each_tensor(auto f) const { f(q), f(k), f(v), f(options); }
 };
 
 /// Gradients to fill; those that are undefined are not wanted. dq, dk, dv have the shapes of q, k, v; `bias`
 /// [batch, heads, m, n]; `relative` [batch, heads, splits, n + m − 1], zero-filled.
 struct AttentionGradients {
   Tensor dq, dk, dv, bias, relative;
+
+  void each_tensor(auto f) const { f(dq), f(dk), f(dv), f(bias), f(relative); }
 };
 
-/// out [batch, heads, m, dv] (any strides, last dim contiguous); lse [batch, heads, m], softmax only.
-extern Kernel<void(const AttentionCall&, Tensor& out, Tensor& lse)> attention_forward;
-/// From the gradient g of out (last dim contiguous) and, for softmax, lse and `delta`, [batch, heads, m] =
-/// Σ_c g·out − (gradient of lse).
-extern Kernel<void(const AttentionCall&, const Tensor& g, const Tensor& lse, const Tensor& delta,
-                   AttentionGradients& out)> attention_backward;
+/// Query-key pairs of a call by the rules that need no values: window, dilation and globals. Causality does not halve
+/// them; a window of W leaves W keys a query (2W − 1 if not causal), at the ends of a sequence too.
+int64_t counted_pairs(const AttentionCall& call);
 /// Into how many independent parts the backward pass cuts the keys of one head: by shape alone.
 int64_t attention_splits(const Tensor& k);
 

@@ -1,6 +1,7 @@
 #include <sluice/ops/attention/attention_mask.h>
 
 #include <sluice/core/parallel.h>
+#include <sluice/ops/kernels.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -217,6 +218,29 @@ void Visibility::fill_row(int64_t batch, int64_t head, int64_t row, int64_t col,
 
 namespace {
 
+void visible_pairs_cpu(const AttentionMask& mask, int64_t batch, int64_t heads, Tensor& y) {
+  const int64_t h = y.dim(1), m = y.dim(2), n = y.dim(3);
+  const detail::Visibility visibility(mask, batch, heads, m, n);
+  auto* out = reinterpret_cast<uint8_t*>(y.raw());
+  parallel_for(y.dim(0) * h * m, 64, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) visibility.fill_row(r / m / h, r / m % h, r % m, 0, n, out + r * n);
+  });
+}
+
+void visible_count_cpu(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t n, Tensor& y) {
+  const int64_t h = y.dim(1), m = y.dim(2);
+  const detail::Visibility visibility(mask, batch, heads, m, n);
+  int64_t* out = y.mutable_data<int64_t>();
+  parallel_for(y.numel(), 64, [&](int64_t begin, int64_t end) {
+    std::vector<uint8_t> line(static_cast<std::size_t>(visibility.only_span() ? 0 : n));
+    for (int64_t r = begin; r < end; ++r) {
+      const auto [first, last] = visibility.span(r % m);
+      if (!visibility.only_span()) visibility.fill_row(r / m / h, r / m % h, r % m, 0, n, line.data());
+      out[r] = visibility.only_span() ? last - first : std::count(line.begin(), line.end(), uint8_t{1});
+    }
+  });
+}
+
 /// Sizes of the answers: 1 where every sequence or every head has the same.
 struct Rows {
   int64_t batch, heads;
@@ -235,32 +259,20 @@ Rows rows_of(const char* op, const AttentionMask& mask, int64_t batch, int64_t h
 
 }  // namespace
 
-Tensor visible_pairs(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n) {
+constinit decltype(kernel::visible_pairs) kernel::visible_pairs{"visible_pairs", &visible_pairs_cpu};
+constinit decltype(kernel::visible_count) kernel::visible_count{"visible_count", &visible_count_cpu};
+
+Tensor visible_pairs(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n, Device device) {
   const auto [b, h] = rows_of("visible_pairs", mask, batch, heads, m, n);
-  Tensor y = empty({b, h, m, n}, {.dtype = boolean}, "visible_pairs");
-  if (y.numel() == 0) return y;
-  const detail::Visibility visibility(mask, batch, heads, m, n);
-  auto* out = reinterpret_cast<uint8_t*>(y.raw());
-  parallel_for(b * h * m, 64, [&, h = h](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) visibility.fill_row(r / m / h, r / m % h, r % m, 0, n, out + r * n);
-  });
+  Tensor y = empty({b, h, m, n}, {boolean, device}, "visible_pairs");
+  if (y.numel() > 0) kernel::visible_pairs(mask, batch, heads, y);
   return y;
 }
 
-Tensor visible_count(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n) {
+Tensor visible_count(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n, Device device) {
   const auto [b, h] = rows_of("visible_count", mask, batch, heads, m, n);
-  Tensor y = empty({b, h, m}, {.dtype = i64}, "visible_count");
-  if (y.numel() == 0) return y;
-  const detail::Visibility visibility(mask, batch, heads, m, n);
-  auto* out = reinterpret_cast<int64_t*>(y.raw());
-  parallel_for(b * h * m, 64, [&, h = h](int64_t begin, int64_t end) {
-    std::vector<uint8_t> line(static_cast<std::size_t>(visibility.only_span() ? 0 : n));
-    for (int64_t r = begin; r < end; ++r) {
-      const auto [first, last] = visibility.span(r % m);
-      if (!visibility.only_span()) visibility.fill_row(r / m / h, r / m % h, r % m, 0, n, line.data());
-      out[r] = visibility.only_span() ? last - first : std::count(line.begin(), line.end(), uint8_t{1});
-    }
-  });
+  Tensor y = empty({b, h, m}, {i64, device}, "visible_count");
+  if (y.numel() > 0) kernel::visible_count(mask, batch, heads, n, y);
   return y;
 }
 

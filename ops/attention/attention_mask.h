@@ -31,6 +31,7 @@ struct AttentionMask {
   /// bool, broadcasts to [batch, heads, m, n].
   Tensor dense = {};
 
+  void each_tensor(auto f) const { f(keys), f(query_segments), f(key_segments), f(blocks), f(dense); }
   bool unrestricted() const {
     return !causal && window == 0 && dilation == 1 && !keys.defined() && !query_segments.defined() &&
            !blocks.defined() && !dense.defined();
@@ -38,10 +39,10 @@ struct AttentionMask {
 };
 
 /// The pairs a mask allows, as a bool tensor [batch or 1, heads or 1, m, n]. ShapeError, DTypeError or
-/// ValueError, naming `op`, for rules that do not fit.
-Tensor visible_pairs(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n);
+/// ValueError, naming `op`, for rules that do not fit. `device` is that of the mask's tensors, if it has any.
+Tensor visible_pairs(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n, Device device = cpu);
 /// How many keys each query may see, i64 [batch or 1, heads or 1, m], without the pairs themselves.
-Tensor visible_count(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n);
+Tensor visible_count(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n, Device device = cpu);
 
 namespace detail {
 

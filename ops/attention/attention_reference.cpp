@@ -29,8 +29,8 @@ Tensor attention_scores(const Tensor& q, const Tensor& k, const AttentionOptions
   return s;
 }
 
-Tensor visibility_of(const AttentionOptions& o, int64_t batch, int64_t heads, int64_t m, int64_t n) {
-  return o.mask.unrestricted() ? Tensor() : visible_pairs(o.mask, batch, heads, m, n);
+Tensor visibility_of(const AttentionOptions& o, const Tensor& q, const Tensor& k) {
+  return o.mask.unrestricted() ? Tensor() : visible_pairs(o.mask, q.dim(0), q.dim(1), q.dim(2), k.dim(2), q.device());
 }
 
 Tensor weights_of(const Tensor& scores, const Tensor& visible, const AttentionOptions& o) {
@@ -66,15 +66,15 @@ Tensor hide_unseen(const Tensor& x, const Tensor& visible, int64_t heads) {
 
 Tensor attention_map(const Tensor& q_in, const Tensor& k_in, const AttentionOptions& given) {
   auto [q, k, v, o, rank] = detail::attention_operands("attention_map", q_in, k_in, k_in, given);
-  const Tensor visible = detail::visibility_of(o, q.dim(0), q.dim(1), q.dim(2), k.dim(2));
+  const Tensor visible = detail::visibility_of(o, q, k);
   return detail::weights_of(detail::attention_scores(q, detail::hide_unseen(k, visible, q.dim(1)), o), visible, o);
 }
 
 Tensor attention_reference(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const AttentionOptions& given, Rng* rng) {
   auto [q, k, v, o, rank] = detail::attention_operands("attention_reference", q_in, k_in, v_in, given);
-  const Tensor visible = detail::visibility_of(o, q.dim(0), q.dim(1), q.dim(2), k.dim(2));
+  const Tensor visible = detail::visibility_of(o, q, k);
   Tensor w = detail::weights_of(detail::attention_scores(q, detail::hide_unseen(k, visible, q.dim(1)), o), visible, o);
-  if (o.dropout > 0 && rng) w = w * detail::attention_keep_mask(o.dropout, rng->seed(), rng->reserve(detail::keep_mask_blocks(w.shape())), w.shape(), w.dtype());
+  if (o.dropout > 0 && rng) w = w * detail::attention_keep_mask(o.dropout, rng->seed(), rng->reserve(detail::keep_mask_blocks(w.shape())), w.shape(), w.options());
   const int64_t per_head = q.dim(1) / std::max<int64_t>(1, k.dim(1));
   Tensor values = detail::hide_unseen(v, visible, q.dim(1));
   return detail::restore_rank(matmul(w, per_head == 1 ? values : repeat_interleave(values, per_head, 1)), rank);
@@ -89,7 +89,7 @@ Tensor attention_in_order(const Tensor& q_in, const Tensor& k_in, const Tensor& 
     fail<ValueError>("attention_in_order: softmax only, without sink and dropout");
   const double inf = std::numeric_limits<double>::infinity();
   const int64_t m = q.dim(2), n = k.dim(2), per_head = q.dim(1) / std::max<int64_t>(1, k.dim(1));
-  const Tensor visible = detail::visibility_of(o, q.dim(0), q.dim(1), m, n);
+  const Tensor visible = detail::visibility_of(o, q, k);
   Tensor scores = detail::attention_scores(q, detail::hide_unseen(k, visible, q.dim(1)), o);
   if (visible.defined()) scores = masked_fill(scores, logical_not(visible), -inf);
   Tensor values = detail::hide_unseen(v, visible, q.dim(1));

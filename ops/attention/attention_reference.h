@@ -36,14 +36,14 @@ Tensor restore_rank(const Tensor& x, int rank);
 /// ρ (scale·q kᵀ + bias), [batch, heads, m, n].
 Tensor attention_scores(const Tensor& q, const Tensor& k, const AttentionOptions& o);
 /// visible_pairs, or undefined if nothing is forbidden.
-Tensor visibility_of(const AttentionOptions& o, int64_t batch, int64_t heads, int64_t m, int64_t n);
+Tensor visibility_of(const AttentionOptions& o, const Tensor& q, const Tensor& k);
 /// Scores to weights, 0 where not visible.
 Tensor weights_of(const Tensor& scores, const Tensor& visible, const AttentionOptions& o);
 /// x [batch, kv_heads, n, ·] with rows that no query sees set to 0: 0·NaN would be NaN.
 Tensor hide_unseen(const Tensor& x, const Tensor& visible, int64_t heads);
 
 /// Dropout's factors, 0 or 1/(1 − p). Row r of the m×n weights takes ⌈n/4⌉ Philox blocks from offset + r·⌈n/4⌉.
-Tensor attention_keep_mask(double p, uint64_t seed, uint64_t offset, const Shape& shape, DType dtype);
+Tensor attention_keep_mask(double p, uint64_t seed, uint64_t offset, const Shape& shape, TensorOptions options);
 uint64_t keep_mask_blocks(const Shape& shape);
 
 }  // namespace detail

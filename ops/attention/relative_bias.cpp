@@ -14,9 +14,9 @@ namespace sluice {
 namespace {
 
 /// p_j − p_i of each table entry: −(n − 1) … m − 1.
-Tensor distances(const char* op, int64_t m, int64_t n) {
+Tensor distances(const char* op, int64_t m, int64_t n, Device device) {
   checked_add(op, m, n);
-  return arange(static_cast<double>(1 - n), static_cast<double>(std::max<int64_t>(m, 1 - n)), 1, {.dtype = i64});
+  return arange(static_cast<double>(1 - n), static_cast<double>(std::max<int64_t>(m, 1 - n)), 1, {i64, device});
 }
 
 }  // namespace
@@ -33,14 +33,13 @@ Tensor relative_toeplitz(const Tensor& w, int64_t m, int64_t n) {
 Tensor relative_t5(const Tensor& weight, int64_t m, int64_t n, T5BucketOptions options) {
   if (weight.rank() != 2 || weight.dim(0) != options.buckets)
     fail("relative_t5: weight=", weight, "; need [", options.buckets, " buckets, heads]");
-  std::vector<int64_t> bucket = distances("relative_t5", m, n).to_vector<int64_t>();
-  for (int64_t& d : bucket) d = t5_bucket(d, options);
-  return transpose(index_select(weight, 0, Tensor::from(bucket)), 0, 1);
+  const Tensor bucket = detail::t5_buckets_of(distances("relative_t5", m, n, weight.device()), options);
+  return transpose(index_select(weight, 0, bucket), 0, 1);
 }
 
 Tensor relative_alibi(const Tensor& slopes, int64_t m, int64_t n) {
   if (slopes.rank() != 1) fail("relative_alibi: slopes=", slopes, "; need [heads]");
-  return unsqueeze(slopes, 1) * (abs(to(distances("relative_alibi", m, n), slopes.dtype())) * -1.0);
+  return unsqueeze(slopes, 1) * (abs(to(distances("relative_alibi", m, n, slopes.device()), slopes.dtype())) * -1.0);
 }
 
 Tensor alibi_slopes(int64_t heads, TensorOptions options) {
@@ -51,13 +50,13 @@ Tensor alibi_slopes(int64_t heads, TensorOptions options) {
   for (int64_t h = 0; h < whole; ++h) slope.push_back(std::exp2(-8.0 * static_cast<double>(h + 1) / static_cast<double>(whole)));
   for (int64_t h = 0; h < heads - whole; ++h)
     slope.push_back(std::exp2(-4.0 * static_cast<double>(2 * h + 1) / static_cast<double>(whole)));
-  return to(Tensor::from(slope), options.dtype);
+  return to(to(Tensor::from(slope), options.dtype), options.device);
 }
 
 Tensor relative_rope(const Tensor& a, const Tensor& b, int64_t m, int64_t n, RopeOptions options) {
   if (a.rank() != 1 || a.shape() != b.shape()) fail("relative_rope: a=", a, ", b=", b, "; need two vectors [s]");
   // ⟨R_i a, R_j b⟩ = ⟨a, R_{j−i} b⟩
-  const Tensor d = distances("relative_rope", m, n);
+  const Tensor d = distances("relative_rope", m, n, a.device());
   options.offset = 0;
   return transpose(matmul(rope_at(expand(unsqueeze(b, 0), {d.dim(0), b.dim(0)}), d, options), unsqueeze(a, 1)), 0, 1);
 }

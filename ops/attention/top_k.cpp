@@ -21,9 +21,9 @@ Tensor topk_mask(const Tensor& scores, int64_t k, TopKTies ties, const Tensor& a
       (allowed.dtype() != boolean || broadcast("topk_mask", allowed.shape(), scores.shape()) != scores.shape()))
     fail("topk_mask: allowed=", allowed, " of ", allowed.dtype(), " does not fit scores=", scores, "; need bool");
   NoGrad guard;
-  const Tensor everything = expand(full({}, 1, {.dtype = boolean}), scores.shape());
+  const Tensor everything = expand(full({}, 1, {boolean, scores.device()}), scores.shape());
   if (k >= scores.dim(-1)) return contiguous(allowed.defined() ? expand(allowed, scores.shape()) : everything);
-  if (k == 0) return zeros(scores.shape(), {.dtype = boolean});
+  if (k == 0) return zeros(scores.shape(), {boolean, scores.device()});
   Tensor s = scores.detach();
   if (allowed.defined()) s = masked_fill(s, logical_not(allowed), -std::numeric_limits<double>::infinity());
   const Sorted best = topk(s, k);
@@ -31,8 +31,8 @@ Tensor topk_mask(const Tensor& scores, int64_t k, TopKTies ties, const Tensor& a
   if (ties == TopKTies::threshold) {
     hit = ge(s, narrow(best.values, -1, k - 1, 1));
   } else {
-    const Tensor none = zeros(s.shape());
-    hit = scatter_add(none, -1, best.indices, ones(best.indices.shape())) > 0.0;
+    const TensorOptions counts{f32, s.device()};
+    hit = scatter_add(zeros(s.shape(), counts), -1, best.indices, ones(best.indices.shape(), counts)) > 0.0;
   }
   return allowed.defined() ? logical_and(hit, allowed) : hit;
 }
@@ -60,7 +60,7 @@ constexpr int64_t kRows = 128;
 Tensor best_pairs(const Tensor& q, const Tensor& k, const AttentionOptions& o, int64_t top, TopKTies ties) {
   NoGrad guard;
   const int64_t m = q.dim(2), n = k.dim(2);
-  const Tensor visible = visibility_of(o, q.dim(0), q.dim(1), m, n);
+  const Tensor visible = visibility_of(o, q, k);
   if (top >= n) return visible;
   std::vector<Tensor> rows;
   for (int64_t first = 0; first < m; first += kRows) {

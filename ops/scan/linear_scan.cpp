@@ -5,9 +5,9 @@
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/gather.h>
+#include <sluice/ops/kernels.h>
 #include <sluice/ops/matmul.h>
 #include <sluice/ops/reduce.h>
-#include <sluice/ops/scan/linear_scan_kernels.h>
 #include <sluice/ops/scan/scan.h>
 #include <sluice/ops/view.h>
 
@@ -36,14 +36,11 @@ Tensor checked_decay(const char* op, const Tensor& q, const Tensor& k, const Ten
 }
 
 /// [n, n]: which (t, j) pairs count.
-Tensor counted(int64_t n, const LinearScanOptions& o) {
-  Tensor t = unsqueeze(arange(n), 1), j = unsqueeze(arange(n), 0);
-  if (o.chunks_only) {
-    std::vector<int64_t> chunk;
-    for (int64_t i = 0; i < n; ++i) chunk.push_back(i / o.chunk);
-    t = unsqueeze(Tensor::from(chunk), 1), j = unsqueeze(Tensor::from(chunk), 0);
-    return o.reverse ? j > t : j < t;
-  }
+Tensor counted(int64_t n, const LinearScanOptions& o, Device device) {
+  Tensor i = arange(n, {i64, device});
+  if (o.chunks_only) i = to(floor(to(i, f64) / static_cast<double>(o.chunk)), i64);  // the chunk of each step
+  const Tensor t = unsqueeze(i, 1), j = unsqueeze(i, 0);
+  if (o.chunks_only) return o.reverse ? j > t : j < t;
   return o.reverse ? j >= t : j <= t;
 }
 
@@ -52,7 +49,7 @@ Tensor counted(int64_t n, const LinearScanOptions& o) {
 Tensor linear_scan_reference(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
                              const LinearScanOptions& o) {
   const Tensor g = checked_decay("linear_scan_reference", q, k, v, log_decay, o);
-  const Tensor pairs = counted(q.dim(2), o);
+  const Tensor pairs = counted(q.dim(2), o, q.device());
   if (!g.defined()) return matmul(masked_fill(matmul(q, transpose(k, -2, -1)), logical_not(pairs), 0), v);
   // e^{±(G_t − G_j)}, only where the pair counts: elsewhere it would overflow.
   const Tensor total = cumsum(g, 2);
@@ -107,7 +104,7 @@ Tensor linear_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tens
   Tensor y = detail::empty_heads(v.shape(), v.options());
   if (y.numel() > 0) {
     const Tensor decay = g.defined() ? contiguous(g.detach()) : g;
-    detail::linear_scan_kernel(q.device())(detail::readable_rows(q), detail::readable_rows(k), detail::readable_rows(v), decay, o, y);
+    kernel::linear_scan(detail::readable_rows(q), detail::readable_rows(k), detail::readable_rows(v), decay, o, y);
   }
   const Tensor kept = g.defined() && g.rank() == 4 && o.decay_on_values ? y : Tensor();
   return record<LinearScan>(y, {q, k, v, g}, {q, k, v, g, kept}, o);

@@ -10,14 +10,17 @@
 //
 // The reverse scan is the same on the sequence read backwards, with the decays moved by one step: from j to
 // t < j it passes g_{t+1} … g_j.
-#include <sluice/ops/scan/linear_scan_kernels.h>
+#include <sluice/ops/scan/linear_scan.h>
 
 #include <sluice/core/math.h>
 #include <sluice/ops/attention/heads.h>
+#include <sluice/ops/kernels.h>
 
 #include <algorithm>
 
-namespace sluice::detail {
+namespace sluice {
+
+namespace detail {
 
 namespace {
 
@@ -234,7 +237,14 @@ void linear_scan_cpu(const Tensor& q, const Tensor& k, const Tensor& v, const Te
 
 }  // namespace
 
-constinit Kernel<void(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const LinearScanOptions&, Tensor&)>
-    linear_scan_kernel{"linear_scan", &linear_scan_cpu};
+}  // namespace detail
 
-}  // namespace sluice::detail
+// Writing and reading the state, and the pairs within each chunk.
+constinit decltype(kernel::linear_scan) kernel::linear_scan{
+    "linear_scan", &detail::linear_scan_cpu,
+    [](const Tensor& q, const Tensor&, const Tensor& v, const Tensor&, const LinearScanOptions& o, Tensor&) {
+      const int64_t m = q.dim(3), e = v.dim(3), n = q.dim(2), pairs = o.chunks_only ? 0 : n * std::min(o.chunk, n);
+      return Work{.flops = q.dim(0) * q.dim(1) * (4 * n * m * e + 2 * pairs * (m + e))};
+    }};
+
+}  // namespace sluice

@@ -2,10 +2,10 @@
 // in the other direction.
 #include <sluice/ops/scan/scan.h>
 
-#include <sluice/core/kernel.h>
 #include <sluice/core/node.h>
 #include <sluice/core/parallel.h>
 #include <sluice/ops/create.h>
+#include <sluice/ops/kernels.h>
 
 #include <algorithm>
 
@@ -65,8 +65,6 @@ void cumsum_cpu(const Tensor& x, Tensor& y, int dim, CumsumOptions options) {
   else dispatch_float("cumsum", x.dtype(), [&]<class T>() { run.template operator()<T, double>(); });
 }
 
-constinit Kernel<void(const Tensor&, Tensor&, int, CumsumOptions)> cumsum_kernel{"cumsum", &cumsum_cpu};
-
 struct Cumsum final : Node {
   int dim;
   CumsumOptions options;
@@ -80,6 +78,8 @@ struct Cumsum final : Node {
 
 }  // namespace
 
+constinit decltype(kernel::cumsum) kernel::cumsum{"cumsum", &cumsum_cpu};
+
 Tensor cumsum(const Tensor& x_in, int64_t dim, CumsumOptions options) {
   if (x_in.rank() == 0) fail("cumsum: a scalar has no dims");
   const int d = wrap_dim("cumsum", dim, x_in.rank());
@@ -88,7 +88,7 @@ Tensor cumsum(const Tensor& x_in, int64_t dim, CumsumOptions options) {
     fail<DTypeError>("cumsum: needs f32, f64, i64, i32 or bool — got bf16 of shape ", x,
                      "; convert with to(x, f32)");
   Tensor y = empty_like(x);
-  if (y.numel() > 0) cumsum_kernel(x.device())(contiguous(x.detach()), y, d, options);
+  if (y.numel() > 0) kernel::cumsum(contiguous(x.detach()), y, d, options);
   return record<Cumsum>(std::move(y), {x}, {}, d, options);
 }
 

@@ -32,7 +32,9 @@ double giga_per_second(F formula) {
   for (int64_t i = 0; i < n; ++i) x[i] = 0.001f * static_cast<float>(i) + 0.1f;
   const double s = median_seconds([&] {
     for (int rep = 0; rep < 500; ++rep) {
-      detail::apply_tile<float>(formula, std::array<const float*, 1>{x}, y, n);
+      const float* in = x;
+      float* out = y;
+      detail::apply_formula<F, float, 0>(&formula, &in, &out, n);
       asm volatile("" ::: "memory");
     }
   });

@@ -58,6 +58,7 @@ class Draw {
   }
   void fill(std::vector<int64_t>& x);
   void fill(std::vector<Tensor>& x);
+  void fill(Device& x) { note("device", x = chance(0.9) ? cpu : meta); }
   void fill(DType& x) { note("dtype", x = dtype()); }
   void fill(TensorOptions& x);
   void fill(Act& x) { x = static_cast<Act>(below(15)); }

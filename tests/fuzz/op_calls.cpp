@@ -167,7 +167,8 @@ OpCalls make_calls() {
   add_call("zeros", drawn(zeros)), add_call("ones", drawn(ones)), add_call("full", drawn(full)), add_call("eye", drawn(eye));
   add_call("arange", drawn(static_cast<Tensor (*)(double, double, double, TensorOptions)>(arange)));
   add_call("arange", drawn(static_cast<Tensor (*)(int64_t, TensorOptions)>(arange)));
-  add_call("linspace", drawn(linspace)), add_call("one_hot", drawn(one_hot)), add_call("to", drawn(to));
+  add_call("linspace", drawn(linspace)), add_call("one_hot", drawn(one_hot)), add_call("to", drawn(static_cast<Tensor (*)(T, DType)>(to)));
+  add_call("to", drawn(static_cast<Tensor (*)(T, Device)>(to)));
   add_call("fill_", in_place([](Tensor& x, Draw& d) { fill_(x, d.get<double>()); }));
   add_call("copy_", in_place([](Tensor& x, Draw& d) { copy_(x, d.chance(0.2) ? flip(x, {0}) : d.get<Tensor>()); }));
   add_call("add_", in_place([](Tensor& x, Draw& d) { add_(x, d.chance(0.2) ? flip(x, {0}) : d.get<Tensor>(), d.get<double>()); }));

@@ -70,7 +70,7 @@ inline std::vector<LayerSample> attention_samples(bool causal) {
     });
   add("gate G5, sandwich norm", [&](O& o) {
     o.gates = {gate(GatePosition::g5)};
-    o.norm = NormKind::layer, o.sandwich_norm = o.residual = true;
+    o.norm = NormKind::layer, o.sandwich_norm = o.heads.residual = true;
   });
   add("all gates", [&](O& o) {
     o.norm = NormKind::rms, o.qk_norm = o.heads.use_rope = o.heads.residual = true, o.window = 4;

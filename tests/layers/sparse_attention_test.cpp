@@ -317,7 +317,7 @@ TEST_CASE("sparse: errors of the functions", "[sparse]") {
   CHECK_THROWS_WITH(neighbour_attention(x.q, x.k, x.v, zeros({3, 3, 2}, {i64})),
                     Contains("[3,3,2]") && Contains("[2 or 1, 3, K]"));
   CHECK_THROWS_WITH(neighbour_attention(x.q, x.k, x.v, full({1, 3, 2}, 4, {i64})),
-                    Contains("entry 4") && Contains("4)"));
+                    Contains("index 4") && Contains("4)"));
   CHECK_THROWS_AS(neighbour_attention(x.q, x.k, x.v, full({1, 3, 2}, -2, {i64})), ValueError);
   CHECK_THROWS_WITH(neighbour_attention(x.q, x.k, x.v, lists, {.keys = ones({1, 3}, {boolean})}), Contains("keys"));
   CHECK_THROWS_WITH(topk_attention(x.q, x.k, x.v, {.k = 0}), Contains("topk_attention") && Contains("0"));

@@ -327,47 +327,6 @@ void add_attention_cases(Cases& c) {
         c.push_back(x);
       }
 
-  auto ref_merge = [](const Arrays& xs) {
-    Array out = xs[0], lse = xs[1];
-    const int64_t width = out.shape.back();
-    for (std::size_t r = 0; r < lse.v.size(); ++r) {
-      const double a = xs[1].v[r], b = xs[3].v[r], top = std::max(a, b);
-      lse.v[r] = top == -INFINITY ? top : top + std::log(std::exp(a - top) + std::exp(b - top));
-      for (int64_t j = 0; j < width; ++j) {
-        const std::size_t at = r * static_cast<std::size_t>(width) + static_cast<std::size_t>(j);
-        auto share = [&](double part) { return part == -INFINITY ? 0 : std::exp(part - lse.v[r]); };
-        out.v[at] = share(a) * xs[0].v[at] + share(b) * xs[2].v[at];
-      }
-    }
-    return Arrays{out, lse};
-  };
-  auto merge = [](const Tensor& a, const Tensor& la, const Tensor& b, const Tensor& lb) {
-    const AttentionAndLse y = merge_attention({a, la}, {b, lb});
-    return Outputs(std::vector<Tensor>{y.out, y.lse});
-  };
-  OpCase merged{.op = "merge_attention", .reference = ref_merge, .ulps = 16};
-  merged.inputs = {real({1, 2, 2, 1}), real({1, 2, 2}), real({1, 2, 2, 1}), real({1, 2, 2})};
-  merged.call = [=](const In& x) { return merge(x[0], x[1], x[2], x[3]); };
-  merged.shapes = {{{2, 3, 5, 4}, {2, 3, 5}, {2, 3, 5, 4}, {2, 3, 5}},
-                   {{1, 1, 0, 2}, {1, 1, 0}, {1, 1, 0, 2}, {1, 1, 0}}};
-  merged.large = {{2, 3, 129, 33}, {2, 3, 129}, {2, 3, 129, 33}, {2, 3, 129}};
-  c.push_back(merged);
-  merged.variant = "large", merged.gradient_ulps = 400, merged.shapes = {}, merged.large = {};
-  merged.inputs = {real({3, 2}), real({3}, 100, 103), real({3, 2}), real({3}, 100, 103)};
-  c.push_back(merged);
-  merged.variant = "parts that see nothing", merged.flat = "the log of 0";
-  merged.inputs = {real({8, 2}), real({8}), real({8, 2}), real({8}), mask({8}), mask({8})};
-  merged.call = [=](const In& x) {
-    return merge(x[0], masked_fill(x[1], x[4], -INFINITY), x[2], masked_fill(x[3], x[5], -INFINITY));
-  };
-  merged.reference = [=](const Arrays& xs) {
-    Arrays y = xs;
-    for (std::size_t r = 0; r < 8; ++r)
-      for (std::size_t part : {1, 3}) y[part].v[r] = xs[4 + part / 2].v[r] != 0 ? -INFINITY : y[part].v[r];
-    return ref_merge(y);
-  };
-  c.push_back(merged);
-
   // Who sees whom, as a tensor: as large as its rules need.
   for (const Row& row : rows) {
     Row masks = row;
@@ -377,7 +336,7 @@ void add_attention_cases(Cases& c) {
     const std::vector<Input> inputs = inputs_of(masks);
     OpCase x{.op = "visible_pairs", .variant = row.name, .inputs = inputs, .flat = "bool", .exact = true};
     x.call = [=](const In& in) {
-      return visible_pairs(options_of(masks, in).mask, in[0].dim(0), in[0].dim(1), in[0].dim(2), in[1].dim(2));
+      return visible_pairs(options_of(masks, in).mask, in[0].dim(0), in[0].dim(1), in[0].dim(2), in[1].dim(2), in[0].device());
     };
     x.reference = [=](const Arrays& xs) {
       const OpCase carrier{.inputs = inputs};
@@ -396,7 +355,7 @@ void add_attention_cases(Cases& c) {
     c.push_back(x);
     x.op = "visible_count";
     x.call = [=](const In& in) {
-      return visible_count(options_of(masks, in).mask, in[0].dim(0), in[0].dim(1), in[0].dim(2), in[1].dim(2));
+      return visible_count(options_of(masks, in).mask, in[0].dim(0), in[0].dim(1), in[0].dim(2), in[1].dim(2), in[0].device());
     };
     x.reference = [pairs = x.reference](const Arrays& xs) {
       const Array visible = pairs(xs)[0];

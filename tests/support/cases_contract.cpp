@@ -150,7 +150,7 @@ void add_contract_cases(Cases& c) {
                  .shapes = k.shape == Dims{3, 2} ? std::vector<std::vector<Dims>>{{{0, 2}}, {{1, 1, 1, 2}}} : std::vector<std::vector<Dims>>{},
                  .large = k.shape.size() == 3 ? std::vector<Dims>{{3, 130, 66}} : std::vector<Dims>{{260, 66}}});
   c.push_back({.op = "rope_at", .variant = "positions", .inputs = {real({2, 3, 4})},
-               .call = [](const In& x) { return rope_at(x[0], Tensor::from(std::vector<int64_t>{5, 0, 11}), {.offset = 2}); },
+               .call = [](const In& x) { return rope_at(x[0], to(Tensor::from(std::vector<int64_t>{5, 0, 11}), x[0].device()), {.offset = 2}); },
                .reference = ref_rope({.offset = 2}, {5, 0, 11}), .ulps = 8});
 
   struct ToeplitzChoice {

@@ -29,8 +29,8 @@ void add_create_cases(Cases& c) {
        [](const Dims& i) { return 1 + 0.5 * static_cast<double>(i[0]); });
   made("arange", "downwards", [](const In& x) { return arange(3, -1, -2, x[0].options()); }, {2},
        [](const Dims& i) { return 3 - 2 * static_cast<double>(i[0]); });
-  made("arange", "n", [](const In&) { return arange(5); }, {5}, [](const Dims& i) { return static_cast<double>(i[0]); });
-  made("arange", "none", [](const In&) { return arange(0); }, {0}, zero);
+  made("arange", "n", [](const In& x) { return arange(5, {i64, x[0].device()}); }, {5}, [](const Dims& i) { return static_cast<double>(i[0]); });
+  made("arange", "none", [](const In& x) { return arange(0, {i64, x[0].device()}); }, {0}, zero);
   made("linspace", "", [](const In& x) { return linspace(-1, 2, 7, x[0].options()); }, {7},
        [](const Dims& i) { return -1 + 0.5 * static_cast<double>(i[0]); });
   made("linspace", "one", [](const In& x) { return linspace(-1, 2, 1, x[0].options()); }, {1},

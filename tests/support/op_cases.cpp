@@ -2,6 +2,8 @@
 
 #include "support/catch.h"
 
+#include <sluice/ops/create.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -145,6 +147,6 @@ std::vector<std::vector<Dims>> shapes_of(const OpCase& row) {
   return out;
 }
 
-Tensor ones_of(const Tensor& x) { return tensor_of({1}, {}, x.dtype()); }
+Tensor ones_of(const Tensor& x) { return ones({}, x.options()); }
 
 }  // namespace sluice::testing

@@ -1,0 +1,140 @@
+#include <sluice/autograd/profile.h>
+
+#include <sluice/autograd/anomaly.h>
+#include <sluice/autograd/engine.h>
+#include <sluice/core/file.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+
+namespace sluice {
+
+namespace {
+
+std::atomic<bool> active = false;
+const ModuleNames* names = nullptr;
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+/// Nodes remember the module they were recorded in, for their backward pass.
+void remember_module(const char*, const Tensor&, Node* node) {
+  if (!node) return;
+  const Node* outer = detail::vjp_of;
+  node->extras().module_path = !outer ? ModuleScope::path() : outer->extras_ ? outer->extras_->module_path : "";
+}
+
+std::string profiled_name(const void* object, const char* type) { return detail::registered_name(*names, object, type); }
+
+void install() {
+  if (!detail::after_op) detail::after_op = remember_module;
+  if (!detail::module_name) detail::module_name = profiled_name;
+}
+
+std::string format(const char* pattern, double v) {
+  char buffer[64];
+  std::snprintf(buffer, sizeof buffer, pattern, v);
+  return buffer;
+}
+
+/// One table: a line of headings, then a line for each row; the first column as wide as it must be.
+void append_table(std::string& out, const char* heading, const std::vector<ProfileRow>& rows, double total) {
+  std::size_t width = std::string_view(heading).size();
+  for (const ProfileRow& r : rows) width = std::max(width, r.name.size());
+  auto line = [&](const std::string& name, const std::string& rest) {
+    out += name + std::string(width - name.size(), ' ') + "  " + rest + '\n';
+  };
+  line(heading, "pass         calls         ms      %   GFLOP/s      GB/s  allocated MB");
+  for (const ProfileRow& r : rows) {
+    std::string rest = r.backward ? "backward" : "forward ";
+    rest += format("%10.0f", static_cast<double>(r.calls)) + format("%11.3f", r.seconds * 1e3);
+    rest += format("%7.1f", total > 0 ? 100 * r.seconds / total : 0);
+    rest += r.work.flops > 0 ? format("%10.2f", r.gflops()) : "         -";
+    rest += format("%10.2f", r.gigabytes_per_second()) + format("%14.3f", static_cast<double>(r.allocated) * 1e-6);
+    line(r.name, rest);
+  }
+}
+
+std::string quoted(std::string_view s) {
+  std::string out = "\"";
+  for (const char c : s) {
+    if (c == '"' || c == '\\') out += '\\';
+    if (static_cast<unsigned char>(c) < 0x20) out += ' ';
+    else out += c;
+  }
+  return out + '"';
+}
+
+}  // namespace
+
+Profile::Profile(ProfileOptions options) : options_(std::move(options)), start_(now()) {
+  if (active.exchange(true)) fail<AutogradError>("profile: another one is on");
+  names = &options_.modules;
+  install();
+}
+
+Profile::~Profile() {
+  if (detail::after_op == remember_module) detail::after_op = nullptr;
+  if (detail::module_name == profiled_name) detail::module_name = nullptr;
+  active = false;
+}
+
+void Profile::on_call(const detail::KernelCall& call) {
+  install();  // anomaly mode, which remembers modules itself, may have come and gone
+  const Node* node = detail::vjp_of;
+  const Place here{node ? (node->extras_ ? node->extras_->module_path : "") : ModuleScope::path(), node != nullptr};
+  auto at = rows_.try_emplace(here).first;
+  ProfileRow& row = at->second[call.op];
+  ++row.calls;
+  row.seconds += call.self_seconds;
+  row.work += call.work;
+  row.allocated += call.allocated;
+  kernel_seconds_ += call.self_seconds;
+  if (static_cast<int64_t>(calls_.size()) < options_.trace_calls)
+    calls_.push_back({call.op, &at->first, call.device, call.start, call.seconds, call.work});
+}
+
+std::vector<ProfileRow> Profile::grouped(bool by_op) const {
+  std::map<std::pair<std::string, bool>, ProfileRow> groups;  // by name: one op may have several addresses
+  for (const auto& [place, ops] : rows_)
+    for (const auto& [op, r] : ops) {
+      const std::string name = by_op ? op : place.path;
+      ProfileRow& g = groups.try_emplace({name, place.backward}, ProfileRow{name, place.backward, 0, 0, {}, 0}).first->second;
+      g.calls += r.calls, g.seconds += r.seconds, g.work += r.work, g.allocated += r.allocated;
+    }
+  std::vector<ProfileRow> rows;
+  for (auto& [key, r] : groups) rows.push_back(std::move(r));
+  std::stable_sort(rows.begin(), rows.end(), [](const ProfileRow& a, const ProfileRow& b) { return a.seconds > b.seconds; });
+  return rows;
+}
+std::vector<ProfileRow> Profile::by_op() const { return grouped(true); }
+std::vector<ProfileRow> Profile::by_module() const { return grouped(false); }
+
+double Profile::wall_seconds() const { return now() - start_; }
+double Profile::kernel_seconds() const { return kernel_seconds_; }
+
+std::string Profile::table() const {
+  std::string out = format("%.3f ms in kernels", kernel_seconds_ * 1e3) + format(" of %.3f ms\n\n", wall_seconds() * 1e3);
+  append_table(out, "op", by_op(), kernel_seconds_);
+  out += '\n';
+  append_table(out, "module", by_module(), kernel_seconds_);
+  return out;
+}
+
+void Profile::save_trace(const std::string& path) const {
+  write_file_atomically(path, [&](FileWriter& file) {
+    file.write("{\"traceEvents\":[\n");
+    const char* separator = "";
+    for (const Call& c : calls_) {
+      file.write(str(separator, "{\"ph\":\"X\",\"pid\":1,\"tid\":1,\"name\":", quoted(c.op), ",\"cat\":\"",
+                     c.place->backward ? "backward" : "forward", "\",\"ts\":", format("%.3f", (c.start - start_) * 1e6),
+                     ",\"dur\":", format("%.3f", c.seconds * 1e6), ",\"args\":{\"module\":", quoted(c.place->path),
+                     ",\"device\":\"", c.device, "\",\"flops\":", c.work.flops, ",\"bytes\":", c.work.bytes, "}}"));
+      separator = ",\n";
+    }
+    file.write("\n]}\n");
+  });
+}
+
+}  // namespace sluice

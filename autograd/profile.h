@@ -1,0 +1,79 @@
+// Where the time goes: every kernel call by op and by module, forward and backward, as a table and as a trace.
+#pragma once
+
+#include <sluice/core/kernel.h>
+#include <sluice/core/scope.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace sluice {
+
+struct ProfileOptions {
+  /// Paths of modules, from name_modules(model); without them types are named.
+  ModuleNames modules = {};
+  /// Calls kept for save_trace(); the tables count all.
+  int64_t trace_calls = 1 << 20;
+};
+
+/// What a group of kernel calls did.
+struct ProfileRow {
+  std::string name;       // op, or module path ("" outside modules)
+  bool backward = false;  // called by a backward pass
+  int64_t calls = 0;
+  double seconds = 0;     // inside these kernels, without kernels that they called
+  Work work;
+  int64_t allocated = 0;  // bytes of storage created for them
+
+  double gflops() const { return seconds > 0 ? static_cast<double>(work.flops) / seconds * 1e-9 : 0; }
+  double gigabytes_per_second() const { return seconds > 0 ? static_cast<double>(work.bytes) / seconds * 1e-9 : 0; }
+};
+
+/// While it lives, every kernel call of this thread is clocked and put down to its op and to the module that ran — in a
+/// backward pass, to the module in which the op was recorded. One at a time; works beside AnomalyMode, and on meta
+/// (where times mean nothing and work is exact).
+///
+///     Profile profile({.modules = name_modules(model)});
+///     train_step();
+///     std::cout << profile.table();
+///     profile.save_trace("step.json");     // chrome://tracing, ui.perfetto.dev
+class Profile final : detail::KernelObserver {
+ public:
+  explicit Profile(ProfileOptions options = {});
+  ~Profile();
+
+  /// Rows in descending order of time.
+  std::vector<ProfileRow> by_op() const;
+  std::vector<ProfileRow> by_module() const;
+  /// Seconds since it began, and those of them that were spent in kernels.
+  double wall_seconds() const;
+  double kernel_seconds() const;
+  /// Both tables as text.
+  std::string table() const;
+  /// The calls in order of time, in the trace format of Chrome and Perfetto. IOError if the file cannot be written.
+  void save_trace(const std::string& path) const;
+
+ private:
+  struct Place {
+    std::string path;
+    bool backward;
+    auto operator<=>(const Place&) const = default;
+  };
+  struct Call {
+    const char* op;
+    const Place* place;
+    Device device;
+    double start, seconds;
+    Work work;
+  };
+  void on_call(const detail::KernelCall& call) override;
+  std::vector<ProfileRow> grouped(bool by_op) const;
+
+  ProfileOptions options_;
+  std::map<Place, std::map<const char*, ProfileRow>> rows_;
+  std::vector<Call> calls_;
+  double start_, kernel_seconds_ = 0;
+};
+
+}  // namespace sluice

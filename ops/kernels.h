@@ -1,0 +1,132 @@
+// Every kernel slot of ops on one page (those of map are made per formula, ops/map.h; those of core stand in
+// core/kernel.h, those of the optimisers in layers/train/optim_kernels.h). The CPU kernel stands beside its op.
+//
+// What a kernel may trust: shapes, dtypes and options were checked by the op, all tensors live on one device, results
+// are allocated. Unless said otherwise tensors are contiguous, x, y and g are f32 or f64 of one dtype, indices are i64,
+// and results have at least one element. Values are not checked: a kernel that reads indices checks them itself.
+#pragma once
+
+#include <sluice/core/kernel.h>
+
+namespace sluice {
+
+struct AttentionMask;      // ops/attention/attention_mask.h
+struct CumsumOptions;      // ops/scan/scan.h
+struct LinearScanOptions;  // ops/scan/linear_scan.h
+struct T5BucketOptions;    // ops/rope.h
+enum class RopePairing;
+
+namespace detail {
+struct AttentionCall;  // ops/attention/attention_kernels.h
+struct AttentionGradients;
+}  // namespace detail
+
+/// A reduction sees its input as [outer, n, inner] and reduces the middle.
+struct ReduceShape {
+  int64_t outer, n, inner;
+};
+enum class ReduceKind { sum, max, min };
+enum class Comparison { eq, ne, lt, le, gt, ge, both, either, finite };
+struct NormSpec {
+  bool centred;  // layer norm, else rms norm
+  double eps;
+};
+struct DropoutSpec {
+  double p;
+  uint64_t seed, offset;  // element i is kept if word i of the generator from block `offset` is at least p·2³²
+};
+
+namespace kernel {
+
+// -- making and editing tensors: any dtype --------------------------------------------------------------
+/// Every element of x, of any layout, becomes `value`, converted as by to().
+extern Kernel<void(Tensor& x, double value)> fill;
+/// y [n], y_i = start + i·step, computed in f64.
+extern Kernel<void(Tensor& y, double start, double step)> ramp;
+/// y [n, m], y_ij = [i = j].
+extern Kernel<void(Tensor& y)> eye;
+/// y [index…, classes], y_ic = [index_i = c]; checks the index.
+extern Kernel<void(const Tensor& index, Tensor& y)> one_hot;
+/// y [lq, lk] bool, y_ij = [j <= i + lk − lq].
+extern Kernel<void(Tensor& y)> causal_mask;
+/// x += factor · y, y of any layout and of the shape of x.
+extern Kernel<void(Tensor& x, const Tensor& y, double factor)> add_to;
+/// Zeroes the part of each matrix of y [..., n, m] that triu (upper) or tril drops.
+extern Kernel<void(Tensor& y, bool upper, int64_t k)> zero_triangle;
+
+// -- comparing, reducing, ordering -----------------------------------------------------------------------
+/// y = a ⋛ b: operands of any layout and dtype, y bool of their broadcast shape.
+extern Kernel<void(Comparison kind, const Tensor& a, const Tensor& b, Tensor& y)> compare;
+/// y [outer, inner] from x [outer, n, inner]; sum also i64.
+extern Kernel<void(ReduceKind kind, const Tensor& x, Tensor& y, ReduceShape shape)> reduce;
+/// Index of the first largest or smallest value; x of any dtype but bf16.
+extern Kernel<void(bool largest, const Tensor& x, Tensor& index, ReduceShape shape)> arg_extreme;
+/// y = running sums along dim; also i64 and i32.
+extern Kernel<void(const Tensor& x, Tensor& y, int dim, CumsumOptions options)> cumsum;
+/// Each row of x [..., n] gives index [..., k] of its first k values in order; ties by index, NaN last.
+extern Kernel<void(const Tensor& x, Tensor& index, bool descending)> order;
+
+// -- indexing: any dtype; the index is checked -------------------------------------------------------------
+/// y = x gathered along dim; x of any layout, y of the shape of the index.
+extern Kernel<void(const Tensor& x, int dim, const Tensor& index, Tensor& y)> gather;
+/// y[index] += src along dim; src of the shape of the index; f32, f64, i64, i32.
+extern Kernel<void(Tensor& y, int dim, const Tensor& index, const Tensor& src)> scatter_add;
+/// y = slices of x, of any layout. `op` is named in errors.
+extern Kernel<void(const char* op, const Tensor& x, int dim, const Tensor& index, Tensor& y)> index_select;
+/// y's slice index[i] += slice i of src; f32, f64, i64, i32.
+extern Kernel<void(Tensor& y, int dim, const Tensor& index, const Tensor& src)> index_add;
+
+// -- products ------------------------------------------------------------------------------------------------
+/// c [batch…, n, m] = a·b (+ c when accumulate). a [batch…, n, k], b [batch…, k, m] of any layout, stride 0 where they
+/// repeat.
+extern Kernel<void(const Tensor& a, const Tensor& b, Tensor& c, bool accumulate)> matmul;
+
+// -- rows: along the last dim ----------------------------------------------------------------------------------
+extern Kernel<void(const Tensor& x, Tensor& y, bool log)> softmax;
+/// dx from y = softmax(x) or, with log, log_softmax(x).
+extern Kernel<void(const Tensor& y, const Tensor& g, Tensor& dx, bool log)> softmax_backward;
+/// w, b [n] or undefined; stats [rows, 2]: mean (0 unless centred) and 1/√(mean c² + eps) of each row.
+extern Kernel<void(const Tensor& x, const Tensor& w, const Tensor& b, Tensor& y, Tensor& stats, NormSpec spec)> norm;
+/// dx, and dw and db [n] when defined.
+extern Kernel<void(const Tensor& x, const Tensor& w, const Tensor& g, const Tensor& stats, Tensor& dx, Tensor& dw,
+                   Tensor& db, NormSpec spec)> norm_backward;
+/// Checks targets [n] against [0, classes): flat = targets, −1 where ignored; share {} = 1/max(1, number not ignored).
+extern Kernel<void(const Tensor& targets, int64_t ignore_index, int64_t classes, Tensor& flat, Tensor& share)>
+    cross_entropy_targets;
+/// Loss [n] of rows x [n, C]; rows whose target is negative give 0.
+extern Kernel<void(const Tensor& x, const Tensor& targets, Tensor& loss, double smoothing)> cross_entropy;
+/// dx = g·(softmax(x) − q), g [n].
+extern Kernel<void(const Tensor& x, const Tensor& targets, const Tensor& g, Tensor& dx, double smoothing)>
+    cross_entropy_backward;
+/// x may be empty.
+extern Kernel<void(const Tensor& x, Tensor& y, DropoutSpec spec)> dropout;
+
+// -- positions -------------------------------------------------------------------------------------------------
+/// cos and sin [n, half] of (positions + offset) · base^(−k/half), computed in f64; may be empty.
+extern Kernel<void(const Tensor& positions, int64_t offset, double base, Tensor& cos, Tensor& sin)> rope_angles;
+/// Pairs of the channels of x [..., n, d] rotated by the angles, back when inverse.
+extern Kernel<void(const Tensor& x, const Tensor& cos, const Tensor& sin, Tensor& y, RopePairing pairing, bool inverse)>
+    rope;
+/// T5's bucket of each distance (key − query position).
+extern Kernel<void(const Tensor& distance, const T5BucketOptions& options, Tensor& bucket)> t5_buckets;
+
+// -- attention and the scan --------------------------------------------------------------------------------------
+/// out [batch, heads, m, dv] (any strides, last dim contiguous); lse [batch, heads, m], softmax only.
+extern Kernel<void(const detail::AttentionCall& call, Tensor& out, Tensor& lse)> attention;
+/// From the gradient g of out (last dim contiguous) and, for softmax, lse and `delta`, [batch, heads, m] =
+/// Σ_c g·out − (gradient of lse).
+extern Kernel<void(const detail::AttentionCall& call, const Tensor& g, const Tensor& lse, const Tensor& delta,
+                   detail::AttentionGradients& out)> attention_backward;
+/// y [batch or 1, heads or 1, m, n] bool: the pairs that a mask over [batch, heads, m, n] allows.
+extern Kernel<void(const AttentionMask& mask, int64_t batch, int64_t heads, Tensor& y)> visible_pairs;
+/// y [batch or 1, heads or 1, m] i64: how many of n keys each query may see.
+extern Kernel<void(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t n, Tensor& y)> visible_count;
+/// y [..., m, n] = 1/(1 − p) where attention keeps a weight, else 0: the mask that dropout inside attention uses.
+extern Kernel<void(Tensor& y, DropoutSpec spec)> attention_keep_mask;
+/// q, k, v of rank 4, last dim contiguous; g undefined, [batch, heads, n] or [batch, heads, n, channels]; y
+/// [batch, heads, n, e], last dim contiguous.
+extern Kernel<void(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o,
+                   Tensor& y)> linear_scan;
+
+}  // namespace kernel
+}  // namespace sluice

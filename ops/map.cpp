@@ -1,0 +1,114 @@
+#include <sluice/ops/map.h>
+
+#include <sluice/ops/create.h>
+
+#include <algorithm>
+
+namespace sluice::detail {
+
+namespace {
+
+/// The common dtype of an op's operands; throws naming the op. bool operands count as 0 and 1 of any dtype.
+DType common_dtype(const char* op, const Tensor* const* xs, std::size_t n, bool integral) {
+  DType common = boolean;
+  for (std::size_t k = 0; k < n; ++k) {
+    const DType t = xs[k]->dtype();
+    if (t == boolean || t == common) continue;
+    if (common != boolean)
+      fail<DTypeError>(op, ": dtypes differ — got ", common, " and ", t, " for shapes ", *xs[0], " and ", *xs[k],
+                       "; convert with to(x, dtype)");
+    common = t;
+  }
+  if (common != f32 && common != f64 && !(integral && is_integer(common)))
+    fail<DTypeError>(op, ": needs ", integral ? "f32, f64, i64 or i32" : "f32 or f64", " — got ", common, " of shape ",
+                     *xs[0], common == bf16 ? "; bf16 is a storage type, convert with to(x, f32)" : "");
+  return common;
+}
+
+template <class T>
+void run(const MapPlan& p, TileLoop<T> loop, const void* formula, Tensor* results, std::size_t n_results) {
+  const std::byte* base[kMapOperands];
+  Walk walks[kMapOperands];
+  T* out[kMapOperands];
+  bool whole = true;  // no buffer is needed, neither for an operand nor for a result
+  for (std::size_t k = 0; k < p.count; ++k) {
+    base[k] = p.operands[k]->raw();
+    if (!p.direct[k]) walks[k] = Walk(p.operands[k]->layout().expanded(p.shape)), whole = false;
+  }
+  for (std::size_t k = 0; k < n_results; ++k) {
+    out[k] = results[k].defined() ? results[k].mutable_data<T>() : nullptr;
+    whole = whole && out[k];
+  }
+  parallel_for(p.shape.numel(), 32 * kTile, [&](int64_t begin, int64_t end) {
+    const T* in[kMapOperands];
+    T* to[kMapOperands];
+    if (whole) {
+      for (std::size_t k = 0; k < p.count; ++k) in[k] = reinterpret_cast<const T*>(base[k]) + begin;
+      for (std::size_t k = 0; k < n_results; ++k) to[k] = out[k] + begin;
+      return loop(formula, in, to, end - begin);
+    }
+    alignas(64) T buffer[kMapOperands][kTile], unwanted[kTile];
+    for (int64_t i = begin; i < end; i += kTile) {
+      const int64_t n = std::min(kTile, end - i);
+      for (std::size_t k = 0; k < p.count; ++k) {
+        if (p.direct[k]) {
+          in[k] = reinterpret_cast<const T*>(base[k]) + i;
+        } else {
+          read_tile(walks[k], base[k], p.operands[k]->dtype(), i, n, buffer[k]);
+          in[k] = buffer[k];
+        }
+      }
+      for (std::size_t k = 0; k < n_results; ++k) to[k] = out[k] ? out[k] + i : unwanted;
+      loop(formula, in, to, n);
+    }
+  });
+}
+
+}  // namespace
+
+MapPlan plan_map(const char* op, const Tensor* const* xs, std::size_t n, bool integral) {
+  MapPlan p;
+  p.count = n;
+  p.dtype = common_dtype(op, xs, n, integral);
+  p.shape = xs[0]->shape();
+  for (std::size_t k = 1; k < n; ++k)
+    if (xs[k]->shape() != p.shape) p.shape = broadcast(op, p.shape, xs[k]->shape());
+  for (std::size_t k = 0; k < n; ++k) {
+    p.operands[k] = xs[k];
+    p.direct[k] = xs[k]->dtype() == p.dtype && xs[k]->is_contiguous() && xs[k]->shape() == p.shape;
+  }
+  return p;
+}
+
+MapPlan plan_map_vjp(const Node& node, const Tensor* xs, std::size_t n, const Tensor& g, Tensors& grads) {
+  const Tensor* all[kMapOperands];
+  for (std::size_t k = 0; k < n; ++k) all[k] = xs + k;
+  all[n] = &g;
+  MapPlan plan = plan_map(node.name(), all, n + 1, false);
+  grads.resize(n);
+  for (std::size_t k = 0; k < n; ++k)
+    if (node.needs(k)) grads[k] = empty(plan.shape, {plan.dtype, g.device()});
+  return plan;
+}
+
+void run_map(const MapPlan& plan, const TileLoops& loops, const void* formula, Tensor* results, std::size_t n) {
+  switch (plan.dtype) {
+    case f32: return run<float>(plan, loops.f32, formula, results, n);
+    case f64: return run<double>(plan, loops.f64, formula, results, n);
+    case i64: return run<int64_t>(plan, loops.i64, formula, results, n);
+    default: return run<int32_t>(plan, loops.i32, formula, results, n);
+  }
+}
+
+namespace {
+constexpr uint32_t kUnitMark = 0xFFFFFFFF;  // as output_index, which means nothing in a tensor without history
+}
+
+Tensor unit(const Tensor& x) {
+  Tensor one = full({}, 1, x.options());
+  one.impl().output_index = kUnitMark;
+  return one;
+}
+bool is_unit(const Tensor& x) { return x.impl().output_index == kUnitMark; }
+
+}  // namespace sluice::detail

@@ -1,0 +1,73 @@
+// Whole layers on the meta device: shapes, gradients and work of sequences that no memory could hold.
+#include "support/catch.h"
+
+#include <sluice/sluice.h>
+
+using namespace sluice;
+
+namespace {
+
+/// Forward and backward of a layer at batch 1 and n tokens; checks every shape and that nothing was stored.
+template <class Layer>
+Work check_layer(Layer layer, int64_t n, int64_t dim) {
+  to(layer, meta);
+  reset_peak_memory();
+  const int64_t before = memory_stats().peak;
+  Tensor x = zeros({1, n, dim}, {f32, meta}).requires_grad_();
+  detail::WorkCounter counter;
+  const Tensor y = layer(x);
+  const Work forward = counter.work();
+  CHECK(y.shape() == x.shape());
+  CHECK(y.device() == meta);
+  backward(sum(y));
+  REQUIRE(x.grad().defined());
+  CHECK(x.grad().shape() == x.shape());
+  for (const NamedTensor& p : parameters(layer)) {
+    INFO(p.name);
+    REQUIRE(p.tensor.grad().defined());
+    CHECK(p.tensor.grad().device() == meta);
+  }
+  CHECK(counter.work().flops > 2 * forward.flops);  // a backward pass costs more than its forward pass
+  CHECK(memory_stats().peak - before < 1 << 20);
+  return forward;
+}
+
+struct Pair {
+  std::vector<Linear> parts;
+  static void visit(auto& self, auto&& f) { f("parts", self.parts); }
+};
+
+}  // namespace
+
+TEST_CASE("meta: layers on a million tokens", "[layers][meta]") {
+  constexpr int64_t n = int64_t{1} << 20;
+  Rng rng(1);
+  const int64_t d = 64;
+  SECTION("Gau") {
+    const Work w = check_layer(Gau({.dim = d, .key_dim = 16, .causal = true}, rng), n, d);
+    CHECK(w.attention_elements == n * n);
+    CHECK(w.flops == 2 * n * (3 * d * 2 * d + d * 16) + 2 * n * n * (16 + 2 * d));
+  }
+  SECTION("Flash") { check_layer(Flash({.dim = d, .key_dim = 16, .chunk = 256, .causal = true}, rng), n, d); }
+  SECTION("MultiHeadAttention") {
+    const Work w = check_layer(MultiHeadAttention({.heads = {.dim = d, .heads = 4, .kv_heads = 2, .causal = true}, .window = 512}, rng), n, d);
+    CHECK(w.attention_elements == 4 * n * 512);
+  }
+  SECTION("LinearAttention") { check_layer(LinearAttention({.dim = d, .heads = 4}, rng), n, d); }
+  SECTION("Gla") { check_layer(Gla({.dim = d, .heads = 4}, rng), n, d); }
+}
+
+TEST_CASE("to(module, device) keeps shared tensors shared and drops values on meta", "[layers][meta]") {
+  Rng rng(1);
+  Linear layer({3, 4}, rng);
+  Linear copy = layer;
+  std::vector<Linear> both{layer, copy};
+  Pair pair{both};
+  to(pair, meta);
+  CHECK(pair.parts[0].weight.ref() == pair.parts[1].weight.ref());
+  CHECK(pair.parts[0].weight.device() == meta);
+  CHECK(pair.parts[0].weight.requires_grad());
+  CHECK(layer.weight.device() == cpu);
+  CHECK(count(pair) == 16);
+  CHECK_THROWS_AS(to(pair, cpu), DeviceError);
+}
