@@ -1,5 +1,5 @@
 // Softmax attention and its relatives, with masks, biases and sinks.
-#include "choices.h"
+#include "shared.h"
 #include "registry.h"
 
 #include <sluice/ops/attention/attention.h>
@@ -11,25 +11,38 @@ using namespace sluice;
 
 namespace {
 
-struct AttentionCall {
-  enum Form { tiled, definition, flash1, flash2 } form = tiled;
-  AttentionOptions options;
-  bool lse = false, map = false;
+struct MaskOptions {
+  AttentionMask mask;
+  static void describe(auto& o, auto& f) {
+    f("causal", o.mask.causal, "p_j <= p_i, where p_i = i + n - m and p_j = j");
+    f("window", o.mask.window, at_least(0),
+      "W > 0: |p_i - p_j| <= (W - 1)*dilation (W = w + 1 for a one-sided w); 0: none");
+    f("dilation", o.mask.dilation, at_least(1), "p_i - p_j is a multiple of it");
+    f("global_positions", o.mask.global, at_least(0),
+      "positions that window and dilation do not bind, neither as query nor as key");
+    f("block", o.mask.block, at_least(0), "size of the blocks of input.blocks");
+  }
 };
 
-const Choices<Weighting> weightings{{"softmax", Weighting::softmax},
-                                    {"relu2", Weighting::relu2},
-                                    {"laplace", Weighting::laplace},
-                                    {"sigmoid", Weighting::sigmoid},
-                                    {"linear", Weighting::linear}};
+enum class Form { tiled, definition, flash1, flash2 };
+constexpr const char* choices(Form) { return "tiled definition flash1 flash2"; }
 
-void mask_options(Options& v, AttentionMask& o) {
-  v("causal", o.causal, "p_j <= p_i, where p_i = i + n - m and p_j = j");
-  v("window", o.window, "W > 0: |p_i - p_j| <= (W - 1)*dilation (W = w + 1 for a one-sided w); 0: none");
-  v("dilation", o.dilation, "p_i - p_j is a multiple of it");
-  v("global_positions", o.global, "positions that window and dilation do not bind, neither as query nor as key");
-  v("block", o.block, "size of the blocks of input.blocks");
-}
+struct AttentionCall : MaskOptions {
+  Form form = Form::tiled;
+  AttentionOptions options;
+  bool lse = false, map = false;
+  static void describe(auto& o, auto& f) {
+    f("form", o.form, "the library's tiled kernels; the m x n definition; FlashAttention's or FlashAttention-2's order, "
+                      "softmax without sink");
+    f("weighting", o.options.weighting, "how scores become weights");
+    f("scale", o.options.scale, any_number(), "of q k; null: 1/sqrt(d)");
+    MaskOptions::describe(o, f);
+    f("tile_rows", o.options.tile_rows, at_least(0), "rows of a tile; 0: chosen; changes rounding only");
+    f("tile_cols", o.options.tile_cols, at_least(0), "columns of a tile; 0: chosen");
+    f("lse", o.lse, "write output.lse; softmax only");
+    f("map", o.map, "write output.map");
+  }
+};
 
 /// Inputs of a mask over m queries and n keys.
 std::vector<InputInfo> mask_inputs() {
@@ -75,42 +88,26 @@ std::vector<InputInfo> attention_inputs() {
 Results run_attention(const AttentionCall& call, const Inputs& in) {
   const Tensor q = in["q"], k = in["k"], v = in["v"];
   AttentionOptions o = call.options;
-  o.mask = mask_of(o.mask, in);
+  o.mask = mask_of(call.mask, in);
   o.bias = in["bias"], o.relative_bias = in["relative_bias"], o.sink = in["sink"];
   if (in["row_scale"].defined()) o.row_scale = in["row_scale"].detach();
-  if (call.form != AttentionCall::tiled && call.lse)
+  if (call.form != Form::tiled && call.lse)
     fail<ValueError>("attention: only the form tiled gives lse");
   Results results;
   if (call.lse) {
     auto [out, lse] = attention_with_lse(q, k, v, o);
     results = {{"", out}, {"lse", lse}};
-  } else if (call.form == AttentionCall::tiled) {
+  } else if (call.form == Form::tiled) {
     results = {{"", attention(q, k, v, o)}};
-  } else if (call.form == AttentionCall::definition) {
+  } else if (call.form == Form::definition) {
     results = {{"", attention_reference(q, k, v, o)}};
   } else {
-    const TileOrder order = call.form == AttentionCall::flash1 ? TileOrder::flash1 : TileOrder::flash2;
+    const TileOrder order = call.form == Form::flash1 ? TileOrder::flash1 : TileOrder::flash2;
     auto size = [](int64_t given) { return given ? given : 64; };
     results = {{"", attention_in_order(q, k, v, order, size(o.tile_rows), size(o.tile_cols), o)}};
   }
   if (call.map) results.push_back({"map", attention_map(q, k, o)});
   return results;
-}
-
-void attention_options(Options& v, AttentionCall& o) {
-  static const Choices<AttentionCall::Form> forms{{"tiled", AttentionCall::tiled},
-                                                  {"definition", AttentionCall::definition},
-                                                  {"flash1", AttentionCall::flash1},
-                                                  {"flash2", AttentionCall::flash2}};
-  v("form", o.form, forms, "the library's tiled kernels; the m x n definition; FlashAttention's or FlashAttention-2's "
-                           "order, softmax without sink");
-  v("weighting", o.options.weighting, weightings, "how scores become weights");
-  v("scale", o.options.scale, "of q k; null: 1/sqrt(d)");
-  mask_options(v, o.options.mask);
-  v("tile_rows", o.options.tile_rows, "rows of a tile; 0: chosen; changes rounding only");
-  v("tile_cols", o.options.tile_cols, "columns of a tile; 0: chosen");
-  v("lse", o.lse, "write output.lse; softmax only");
-  v("map", o.map, "write output.map");
 }
 
 }  // namespace
@@ -131,12 +128,12 @@ void add_attention(std::vector<Layer>& all) {
       .examples = {{{"causal", true}, {"lse", true}, {"scale", 0.3}, {"map", true}, {"tile_rows", 2}, {"tile_cols", 3}},
                    {{"weighting", "relu2"}, {"window", 2}},
                    {{"weighting", "laplace"}, {"window", 3}, {"dilation", 2}, {"form", "definition"}},
-                   {{"weighting", "sigmoid"}, {"window", 2}, {"global_positions", std::vector<double>{0, 4}}},
+                   {{"weighting", "sigmoid"}, {"window", 2}, {"global_positions", Json::List{0, 4}}},
                    {{"weighting", "linear"}, {"block", 2}},
                    {{"form", "flash1"}, {"tile_rows", 2}, {"tile_cols", 3}},
                    {{"form", "flash2"}, {"causal", true}}},
       .sizes = {{"m", 4}},
-      .prepare = function_layer<AttentionCall>(attention_options, run_attention),
+      .draft = function_layer<AttentionCall>(run_attention),
   });
   all.push_back({
       .name = "merge_attention",
@@ -148,7 +145,7 @@ void add_attention(std::vector<Layer>& all) {
                  {.name = "out_b", .shape = "[batch, heads, m, dv]"},
                  {.name = "lse_b", .shape = "[batch, heads, m]"}},
       .outputs = {{"", "[batch, heads, m, dv]"}, {"lse", "[batch, heads, m]"}},
-      .prepare = plain_function([](const Inputs& in) -> Results {
+      .draft = plain_function([](const Inputs& in) -> Results {
         auto [out, lse] = merge_attention({in["out_a"], in["lse_a"]}, {in["out_b"], in["lse_b"]});
         return {{"", out}, {"lse", lse}};
       }),
@@ -163,13 +160,12 @@ void add_attention(std::vector<Layer>& all) {
       .source = "the rules of attention",
       .inputs = inputs,
       .outputs = {{"", "broadcast [batch, heads, m, n]", "bool"}},
-      .examples = {{{"causal", true}, {"window", 3}, {"dilation", 2}, {"global_positions", std::vector<double>{1}}},
+      .examples = {{{"causal", true}, {"window", 3}, {"dilation", 2}, {"global_positions", Json::List{1}}},
                    {{"block", 2}}},
-      .prepare = function_layer<AttentionMask>(
-          mask_options,
-          [](const AttentionMask& o, const Inputs& in) {
+      .draft = function_layer<MaskOptions>(
+          [](const MaskOptions& o, const Inputs& in) {
             const Tensor& s = in["scores"];
-            return visible_pairs(mask_of(o, in), s.dim(0), s.dim(1), s.dim(2), s.dim(3));
+            return visible_pairs(mask_of(o.mask, in), s.dim(0), s.dim(1), s.dim(2), s.dim(3));
           }),
   });
 }

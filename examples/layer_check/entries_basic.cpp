@@ -1,9 +1,10 @@
 // Dense maps, MLP and GLU, norms, activations.
-#include "choices.h"
-#include "option_lists.h"
+#include "shared.h"
 #include "registry.h"
 
 #include <sluice/layers/linear_time/retention.h>
+#include <sluice/layers/nn/mlp.h>
+#include <sluice/layers/nn/norm.h>
 #include <sluice/ops/norm.h>
 #include <sluice/ops/softmax.h>
 
@@ -11,27 +12,15 @@ namespace layer_check {
 
 using namespace sluice;
 
-void mlp_options(Options& v, MlpOptions& o) {
-  v.required("dim", o.dim, 8, "width d");
-  v("hidden", o.hidden, "width e of the hidden layer; 0: 4*dim");
-  v("activation", o.activation, activations(), "act");
-  v("bias", o.bias, "add bu and bo");
-}
-
-void glu_options(Options& v, GluOptions& o) {
-  v.required("dim", o.dim, 8, "width d");
-  v("hidden", o.hidden, "width e of value and gate; 0: 8/3*dim rounded up to a multiple of 8");
-  v("kind", o.kind, glu_kinds(), "the gate");
-  v("bias", o.bias, "biases of all three maps");
-}
-
 namespace {
 
 struct ActivationOptions {
   Act kind = Act::silu;
+  static void describe(auto& o, auto& f) { f("kind", o.kind, "act"); }
 };
 struct GluGateOptions {
   GluKind kind = GluKind::swiglu;
+  static void describe(auto& o, auto& f) { f("kind", o.kind, "the gate"); }
 };
 
 const InputInfo any_x{.name = "x", .shape = "[..., dim]"};
@@ -47,14 +36,6 @@ void add_dense(std::vector<Layer>& all) {
       .parameters = {{.name = "weight", .shape = "[in_dim, out_dim]"},
                      {.name = "bias", .shape = "[out_dim]", .when = "bias"}},
       .outputs = {{"", "[..., out_dim]"}},
-      .examples = {{{"bias", false}}},
-      .prepare = module_layer<Linear, LinearOptions>(
-          [](Options& v, LinearOptions& o) {
-            v.required("in_dim", o.in, 5, "width of x");
-            v.required("out_dim", o.out, 7, "width of y");
-            v("bias", o.bias, "add b");
-          },
-          [](const Linear& l, const Inputs& in) { return l(in["x"]); }),
   });
   all.push_back({
       .name = "embedding",
@@ -65,12 +46,6 @@ void add_dense(std::vector<Layer>& all) {
                   .below = "count"}},
       .parameters = {{.name = "weight", .shape = "[count, dim]"}},
       .outputs = {{"", "[batch, n, dim]"}},
-      .prepare = module_layer<Embedding, EmbeddingOptions>(
-          [](Options& v, EmbeddingOptions& o) {
-            v.required("count", o.count, 11, "number of rows");
-            v.required("dim", o.dim, 8, "width");
-          },
-          [](const Embedding& l, const Inputs& in) { return l(in["index"]); }),
   });
   all.push_back({
       .name = "mlp",
@@ -82,9 +57,6 @@ void add_dense(std::vector<Layer>& all) {
       .parameters = joined({linear_parameters("in", "dim", "e", "bias", "Wu"),
                             linear_parameters("out", "e", "dim", "bias", "Wo")}),
       .outputs = {{"", "[..., dim]"}},
-      .examples = {{{"bias", false}, {"hidden", 5}, {"activation", "silu"}}},
-      .prepare = module_layer<Mlp, MlpOptions>(
-          mlp_options, [](const Mlp& l, const Inputs& in) { return l(in["x"]); }),
   });
   all.push_back({
       .name = "glu",
@@ -98,9 +70,6 @@ void add_dense(std::vector<Layer>& all) {
                             linear_parameters("gate", "dim", "e", "bias", "Wg"),
                             linear_parameters("out", "e", "dim", "bias", "Wo")}),
       .outputs = {{"", "[..., dim]"}},
-      .examples = {{{"bias", true}, {"hidden", 5}, {"kind", "silu_glu"}}, {{"dim", 9}}},
-      .prepare = module_layer<Glu, GluOptions>(
-          glu_options, [](const Glu& l, const Inputs& in) { return l(in["x"]); }),
   });
 }
 
@@ -115,18 +84,7 @@ void add_norms(std::vector<Layer>& all) {
       .inputs = {any_x},
       .parameters = norm_parameters("", "kind", "dim"),
       .outputs = {{"", "[..., dim]"}},
-      .examples = {{{"kind", "none"}}, {{"kind", "rms"}}, {{"kind", "rms_plain"}}, {{"kind", "scale"}},
-                   {{"kind", "scale_l2"}}},
-      .prepare = module_layer<Norm, NormOptions>(
-          [](Options& v, NormOptions& o) {
-            v.required("dim", o.dim, 8, "width");
-            v("kind", o.kind, norm_kinds(), "which norm");
-            v("eps", o.eps, "1e-5 in LayerNorm and ScaleNorm, 1e-6 in Qwen's RMSNorm");
-          },
-          [](const Norm& l, const Inputs& in) { return l(in["x"]); }),
   });
-  static const Choices<NormKind> grouped{
-      {"layer", NormKind::layer}, {"rms", NormKind::rms}, {"rms_plain", NormKind::rms_plain}};
   all.push_back({
       .name = "group_norm",
       .family = "norm",
@@ -136,15 +94,6 @@ void add_norms(std::vector<Layer>& all) {
       .parameters = {{.name = "weight", .shape = "[groups*dim]", .when = "kind != 'rms_plain'"},
                      {.name = "bias", .shape = "[groups*dim]", .when = "kind == 'layer'"}},
       .outputs = {{"", "[..., groups*dim]"}},
-      .examples = {{{"kind", "rms"}}, {{"kind", "rms_plain"}}},
-      .prepare = module_layer<GroupNorm, GroupNormOptions>(
-          [](Options& v, GroupNormOptions& o) {
-            v.required("groups", o.groups, 2, "number of groups");
-            v.required("dim", o.dim, 4, "channels of a group");
-            v("kind", o.kind, grouped, "which norm");
-            v("eps", o.eps, "");
-          },
-          [](const GroupNorm& l, const Inputs& in) { return l(in["x"]); }),
   });
 }
 
@@ -154,7 +103,7 @@ void add_basic(std::vector<Layer>& all) {
   add_dense(all);
   add_norms(all);
   std::vector<Values> each;
-  for (const auto& [name, act] : activations()) each.push_back({{"kind", name}});
+  for (const std::string& name : options_of(ActivationOptions()).all[0].choice_names()) each.push_back({{"kind", name}});
   all.push_back({
       .name = "activation",
       .family = "basic",
@@ -165,8 +114,7 @@ void add_basic(std::vector<Layer>& all) {
       .inputs = {{.name = "x", .shape = "[...]"}},
       .outputs = {{"", "[...]"}},
       .examples = each,
-      .prepare = function_layer<ActivationOptions>(
-          [](Options& v, ActivationOptions& o) { v("kind", o.kind, activations(), "act"); },
+      .draft = function_layer<ActivationOptions>(
           [](const ActivationOptions& o, const Inputs& in) { return activate(o.kind, in["x"]); }),
   });
   all.push_back({
@@ -178,8 +126,7 @@ void add_basic(std::vector<Layer>& all) {
       .outputs = {{"", "[batch, n, d]"}},
       .examples = {{{"kind", "glu"}}, {{"kind", "reglu"}}, {{"kind", "geglu"}}, {{"kind", "bilinear"}},
                    {{"kind", "silu_glu"}}},
-      .prepare = function_layer<GluGateOptions>(
-          [](Options& v, GluGateOptions& o) { v("kind", o.kind, glu_kinds(), "the gate"); },
+      .draft = function_layer<GluGateOptions>(
           [](const GluGateOptions& o, const Inputs& in) { return apply_glu(o.kind, in["value"], in["gate"]); }),
   });
   all.push_back({
@@ -189,7 +136,7 @@ void add_basic(std::vector<Layer>& all) {
       .source = "",
       .inputs = {{.name = "x", .shape = "[...]"}},
       .outputs = {{"", "[...]"}},
-      .prepare = plain_function([](const Inputs& in) { return softmax(in["x"]); }),
+      .draft = plain_function([](const Inputs& in) { return softmax(in["x"]); }),
   });
 }
 

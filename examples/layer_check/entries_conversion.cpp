@@ -1,5 +1,5 @@
 // Packed query projections of published checkpoints.
-#include "choices.h"
+#include "shared.h"
 #include "registry.h"
 
 #include <sluice/layers/heads/attention_conversion.h>
@@ -14,21 +14,16 @@ struct PackingCall {
   QProjPacking packing = QProjPacking::per_head;
   int64_t heads = 4, kv_heads = 2, head_dim = 4;
   GateGranularity granularity = GateGranularity::elementwise;
+  static void describe(auto& o, auto& f) {
+    f("packing", o.packing,
+      "per_kv_group [kv_heads, heads/kv_heads*dk | heads/kv_heads*(dk or 1)], the paper's code; per_head [heads, dk | dk "
+      "or 1], Qwen3-Next");
+    f("heads", o.heads, at_least(1), "query heads");
+    f("kv_heads", o.kv_heads, at_least(1), "key and value heads");
+    f("head_dim", o.head_dim, at_least(1), "dk");
+    f("granularity", o.granularity, "a gate score per channel or per head");
+  }
 };
-
-void packing_options(Options& v, PackingCall& o) {
-  static const Choices<QProjPacking> packings{{"per_kv_group", QProjPacking::per_kv_group},
-                                              {"per_head", QProjPacking::per_head}};
-  static const Choices<GateGranularity> granularities{{"elementwise", GateGranularity::elementwise},
-                                                      {"headwise", GateGranularity::headwise}};
-  v("packing", o.packing, packings,
-    "per_kv_group [kv_heads, heads/kv_heads*dk | heads/kv_heads*(dk or 1)], the paper's code; per_head [heads, dk | "
-    "dk or 1], Qwen3-Next");
-  v("heads", o.heads, "query heads");
-  v("kv_heads", o.kv_heads, "key and value heads");
-  v("head_dim", o.head_dim, "dk");
-  v("granularity", o.granularity, granularities, "a gate score per channel or per head");
-}
 
 const std::vector<std::pair<std::string, std::string>> derived{
     {"scores", "heads*head_dim if granularity == 'elementwise' else heads"}};
@@ -51,8 +46,7 @@ void add_conversions(std::vector<Layer>& all) {
                   {"gate", "[dim, scores]"}},
       .examples = examples,
       .sizes = {{"dim", 5}},
-      .prepare = function_layer<PackingCall>(
-          packing_options,
+      .draft = function_layer<PackingCall>(
           [](const PackingCall& o, const Inputs& in) -> Results {
             const auto [query, gate] =
                 unpack_q_proj(in["weight"], o.packing, o.heads, o.kv_heads, o.head_dim, o.granularity);
@@ -69,8 +63,7 @@ void add_conversions(std::vector<Layer>& all) {
       .outputs = {{"", "[dim, heads*head_dim + scores]"}},
       .examples = examples,
       .sizes = {{"dim", 5}},
-      .prepare = function_layer<PackingCall>(
-          packing_options,
+      .draft = function_layer<PackingCall>(
           [](const PackingCall& o, const Inputs& in) {
             return pack_q_proj({in["query"], in["gate"]}, o.packing, o.heads, o.kv_heads, o.head_dim, o.granularity);
           }),

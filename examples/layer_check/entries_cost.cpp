@@ -4,14 +4,27 @@
 
 #include <sluice/layers/report/cost.h>
 
+#include <algorithm>
+
 namespace layer_check {
 
 using namespace sluice;
 
 namespace {
 
-struct Sizes {
+/// Options of a layer, and how many tokens it is given.
+template <class O>
+struct CostCase {
+  O layer{};
   int64_t n = 0, m = 0, context = 0;
+  static constexpr bool two_streams = requires(const O& o) { cost(o, 1, 1); } && !requires(const O& o) { cost(o, 1); };
+  static constexpr bool perhaps_two = std::is_base_of_v<MultiHeadAttentionOptions, O>;
+  static void describe(auto& o, auto& f) {
+    f.nested("", o.layer);
+    f.required("tokens", o.n, at_least(1), two_streams ? "tokens of the context" : "tokens");
+    if (two_streams) f.required("queries", o.m, at_least(1), "tokens of x");
+    if (perhaps_two) f("context_tokens", o.context, at_least(0), "of cross attention");
+  }
 };
 
 Results as_results(const Cost& c) {
@@ -20,21 +33,23 @@ Results as_results(const Cost& c) {
 }
 
 template <class O>
-Cost cost_of(const O& o, const Sizes& s) {
-  if constexpr (requires { o.module_options(); }) return cost(o.module_options(), s.n);
-  else if constexpr (std::is_same_v<O, GateCall>) return cost(o.gate, o.dim, o.heads, o.head_dim, s.n);
-  else if constexpr (std::is_same_v<O, MultiHeadAttentionOptions>) return cost(o, s.n, s.context);
-  else if constexpr (requires { cost(o, s.m, s.n); } && !requires { cost(o, s.n); }) return cost(o, s.m, s.n);
-  else return cost(o, s.n);
+Cost cost_of(const CostCase<O>& c) {
+  const O& o = c.layer;
+  if constexpr (requires { o.module_options(); }) return cost(o.module_options(), c.n);
+  else if constexpr (std::is_same_v<O, GateCall>) return cost(o.gate, o.dim, o.heads, o.head_dim, c.n);
+  else if constexpr (CostCase<O>::perhaps_two) return cost(o, c.n, c.context);
+  else if constexpr (CostCase<O>::two_streams) return cost(o, c.m, c.n);
+  else return cost(o, c.n);
 }
 
 /// The cost of a layer that `all` has already; examples come from there.
 template <class O>
-void add(std::vector<Layer>& all, const char* layer, void (*list)(Options&, O&), bool two_streams = false) {
-  std::vector<Values> examples;
-  for (const Layer& l : all)
-    if (l.name == layer) examples = l.examples;
+void add(std::vector<Layer>& all, const char* layer) {
+  const auto of = std::find_if(all.begin(), all.end(), [&](const Layer& l) { return l.name == layer; });
+  std::vector<Values> examples = of->examples;
   for (Values& e : examples) e.erase("stream"), e.erase("map");
+  Values required = with(of->required, {{"tokens", 6}});
+  if (CostCase<O>::two_streams) required["queries"] = 4;
   all.push_back({
       .name = std::string("cost_") + layer,
       .family = "cost",
@@ -43,38 +58,31 @@ void add(std::vector<Layer>& all, const char* layer, void (*list)(Options&, O&),
       .source = "counted as the papers do",
       .notes = std::string("Options are those of ") + layer + ".",
       .outputs = {{"", "[5]", "i64, in that order"}},
+      .required = required,
       .examples = examples,
-      .prepare = function_layer<std::pair<O, Sizes>>(
-          [=](Options& v, std::pair<O, Sizes>& o) {
-            list(v, o.first);
-            v.required("tokens", o.second.n, 6, two_streams ? "tokens of the context" : "tokens");
-            if (two_streams) v.required("queries", o.second.m, 4, "tokens of x");
-            if constexpr (std::is_same_v<O, MultiHeadAttentionOptions>)
-              v("context_tokens", o.second.context, "of cross attention");
-          },
-          [](const std::pair<O, Sizes>& o, const Inputs&) { return as_results(cost_of(o.first, o.second)); }),
+      .draft = function_layer<CostCase<O>>([](const CostCase<O>& c, const Inputs&) { return as_results(cost_of(c)); }),
   });
 }
 
 }  // namespace
 
 void add_costs(std::vector<Layer>& all) {
-  add(all, "mlp", mlp_options);
-  add(all, "glu", glu_options);
-  add(all, "gau", gau_options);
-  add(all, "cross_gau", cross_gau_options, true);
-  add(all, "tutorial_gau", tutorial_gau_options);
-  add(all, "flash", flash_options);
-  add(all, "multi_head_attention", multi_head_options);
-  add(all, "attention_stack", stack_options);
-  add(all, "attention_gate", gate_call_options);
-  add(all, "linear_attention", linear_attention_options);
-  add(all, "retention", retention_options);
-  add(all, "gla", gla_options);
-  add(all, "gated_attention", gated_attention_options);
-  add(all, "gated_cross_attention", gated_cross_attention_options, true);
-  add(all, "gated_residual", gated_residual_options);
-  add(all, "fused_attention", fused_attention_options);
+  add<MlpOptions>(all, "mlp");
+  add<GluOptions>(all, "glu");
+  add<GauOptions>(all, "gau");
+  add<CrossGauOptions>(all, "cross_gau");
+  add<TutorialGauOptions>(all, "tutorial_gau");
+  add<FlashOptions>(all, "flash");
+  add<MultiHeadAttentionOptions>(all, "multi_head_attention");
+  add<StackCall>(all, "attention_stack");
+  add<GateCall>(all, "attention_gate");
+  add<LinearAttentionOptions>(all, "linear_attention");
+  add<RetentionOptions>(all, "retention");
+  add<GlaOptions>(all, "gla");
+  add<GatedAttentionOptions>(all, "gated_attention");
+  add<GatedCrossAttentionOptions>(all, "gated_cross_attention");
+  add<GatedResidualOptions>(all, "gated_residual");
+  add<FusedAttentionOptions>(all, "fused_attention");
 }
 
 }  // namespace layer_check

@@ -8,30 +8,6 @@ namespace layer_check {
 
 using namespace sluice;
 
-namespace {
-
-const Values tiny{{"key_dim", 6}, {"chunk", 4}};
-
-void mc_tfm_options(Options& v, McTfmOptions& o) {
-  v.required("dim", o.dim, 16, "width d");
-  v("heads", o.heads, "number of heads");
-  v("hidden", o.hidden, "width of the GLU; 0: 8/3*dim rounded up to a multiple of 8");
-  v("chunk", o.chunk, "tokens C of a chunk");
-  v("causal", o.causal, "token i sees tokens j <= i");
-  v("kind", o.kind, gau_kinds(), kGauKindMeaning);
-  v("scaling", o.scaling, chunk_scalings(), kScalingMeaning);
-  v("length", o.length, chunk_lengths(), "L of the quadratic term");
-  v("quadratic", o.quadratic, "false leaves the quadratic term out");
-  v("linear", o.linear, "false leaves the linear term out");
-  v("use_rope", o.use_rope, "rotate all four");
-  rope_options(v, o.rope);
-  v("glu", o.glu, glu_kinds(), "gate of the GLU");
-  v("norm", o.norm, norm_kinds(), "pre-norms");
-  v("linear_bias", o.linear_bias, "biases of the dense maps");
-}
-
-}  // namespace
-
 void add_flash_models(std::vector<Layer>& all) {
   all.push_back({
       .name = "flash_block",
@@ -42,13 +18,6 @@ void add_flash_models(std::vector<Layer>& all) {
       .inputs = sequence_inputs("[batch, n, dim]"),
       .parameters = flash_parameters("layers.{i}", "layers"),
       .outputs = {{"", "[batch, n, dim]"}},
-      .examples = {tiny, {{"layers", 3}, {"key_dim", 6}, {"norm", "layer"}, {"bias", "t5"}}},
-      .prepare = module_layer<FlashBlock, FlashBlockOptions>(
-          [](Options& v, FlashBlockOptions& o) {
-            v("layers", o.layers, "number of layers");
-            flash_options(v, o.layer);
-          },
-          [](const FlashBlock& l, const Inputs& in) { return l(in["x"], in["key_mask"], nullptr, in["segments"]); }),
   });
   std::vector<InputInfo> inputs = sequence_inputs("[batch, n, dim]");
   inputs[0].when = "vocabulary == 0";
@@ -67,16 +36,6 @@ void add_flash_models(std::vector<Layer>& all) {
            flash_parameters("body.layers.{i}", "layers"), norm_parameters("norm", "norm", "dim"),
            linear_parameters("head", "dim", "outputs", "linear_bias", "logits", "outputs > 0")}),
       .outputs = {{"", "[batch, n, outputs or dim]"}},
-      .examples = {{{"layers", 1}, {"key_dim", 6}, {"vocabulary", 11}, {"outputs", 11}, {"positions", false}}, tiny},
-      .prepare = module_layer<FlashModel, FlashModelOptions>(
-          [](Options& v, FlashModelOptions& o) {
-            v.required("layers", o.layers, 2, "number of layers");
-            v("vocabulary", o.vocabulary, "> 0: x is i64 tokens [batch, n]; 0: vectors [batch, n, dim]");
-            v("outputs", o.outputs, "> 0: logits of this width; 0: the normed vectors");
-            v("positions", o.positions, "add scaled sinusoidal positions");
-            flash_options(v, o.layer);
-          },
-          [](const FlashModel& l, const Inputs& in) { return l(in["x"], in["key_mask"], nullptr, in["segments"]); }),
   });
   all.push_back({
       .name = "mc_tfm",
@@ -96,12 +55,7 @@ void add_flash_models(std::vector<Layer>& all) {
                             linear_parameters("glu.gate", "dim", "hidden_width", "linear_bias"),
                             linear_parameters("glu.out", "hidden_width", "dim", "linear_bias")}),
       .outputs = {{"", "[batch, n, dim]"}},
-      .examples = {{{"heads", 2}, {"chunk", 4}, {"causal", true}, {"linear_bias", false}},
-                   {{"heads", 2}, {"norm", "scale"}, {"hidden", 5}, {"use_rope", false}}},
       .sizes = {},
-      .prepare = module_layer<McTfm, McTfmOptions>(
-          mc_tfm_options,
-          [](const McTfm& l, const Inputs& in) { return l(in["x"], in["key_mask"], nullptr, in["segments"]); }),
   });
 }
 

@@ -1,7 +1,11 @@
 // Textbook gates: output, query, key and value gates, gated cross attention, gated residuals, fused attention.
-#include "choices.h"
-#include "option_lists.h"
 #include "registry.h"
+#include "shared.h"
+
+#include <sluice/layers/heads/fused_attention.h>
+#include <sluice/layers/heads/gated_attention.h>
+#include <sluice/layers/heads/gated_cross_attention.h>
+#include <sluice/layers/nn/gated_residual.h>
 
 namespace layer_check {
 
@@ -9,77 +13,13 @@ using namespace sluice;
 
 namespace {
 
-const Choices<GateGranularity>& granularities() {
-  static const Choices<GateGranularity> all{{"elementwise", GateGranularity::elementwise},
-                                            {"headwise", GateGranularity::headwise}};
-  return all;
-}
-
-}  // namespace
-
-void gated_attention_options(Options& v, GatedAttentionOptions& o) {
-  static const Choices<OutputGate> outputs{
-      {"none", OutputGate::none}, {"from_input", OutputGate::from_input}, {"from_query", OutputGate::from_query}};
-  v.required("dim", o.heads.dim, 8, "width d");
-  v("heads", o.heads.heads, "number of heads");
-  v("head_dim", o.heads.head_dim, "width of a head; 0: dim/heads");
-  v("causal", o.heads.causal, "token i sees tokens j <= i");
-  v("output", o.output, outputs, "output gate from X, or from Q (before its gate and RoPE)");
-  v("gate_query", o.gate_query, "gate Q");
-  v("gate_key", o.gate_key, "gate K");
-  v("gate_value", o.gate_value, "gate V");
-  v("granularity", o.granularity, granularities(), "a score per channel or per head, in all gates");
-  v("use_rope", o.heads.use_rope, "rotate Q and K");
-  rope_options(v, o.heads.rope);
-  v("project_out", o.heads.project_out, "false: y is [batch, n, heads*head_dim]");
-  v("qkv_bias", o.heads.qkv_bias, "biases of Wq, Wk, Wv");
-  v("out_bias", o.heads.out_bias, "bias of Wo");
-}
-
-void gated_cross_attention_options(Options& v, GatedCrossAttentionOptions& o) {
-  using enum CrossGate;
-  static const Choices<CrossGate> readings{
-      {"per_query", per_query}, {"pooled", pooled}, {"literal", literal}, {"flamingo", flamingo}};
-  v.required("dim", o.heads.dim, 8, "width of x");
-  v("context_dim", o.heads.context_dim, "width of the context; 0: dim");
-  v("heads", o.heads.heads, "number of heads");
-  v("head_dim", o.heads.head_dim, "width of a head's queries and keys; 0: dim/heads");
-  v("value_dim", o.heads.value_dim, "width of a head's values; 0: head_dim; another one has a second gate");
-  v("reading", o.reading, readings, "per_query g*Attn(g*Q, K, V); pooled: the gate of mean(Q); literal: row j gates "
-                                    "key j, m = n; flamingo: tanh(alpha)*Attn(Q, K, V)");
-  v("project_out", o.heads.project_out, "false: y is [batch, m, heads*value_dim]");
-  v("qkv_bias", o.heads.qkv_bias, "biases of Wq, Wk, Wv");
-  v("out_bias", o.heads.out_bias, "bias of Wo");
-}
-
-void gated_residual_options(Options& v, GatedResidualOptions& o) {
-  using enum ResidualGate;
-  static const Choices<ResidualGate> kinds{
-      {"scalar", scalar}, {"per_channel", per_channel}, {"input", input}, {"input_token", input_token}};
-  v.required("dim", o.dim, 8, "width");
-  v("kind", o.kind, kinds, "g: a number, a vector, sigmoid(x W + b), sigmoid(x w + b) one number a token");
-}
-
-void fused_attention_options(Options& v, FusedAttentionOptions& o) {
-  using enum FusedGate;
-  static const Choices<FusedGate> gates{{"per_channel", per_channel}, {"per_head", per_head}, {"per_token", per_token}};
-  v.required("dim", o.heads.dim, 8, "width d");
-  v("heads", o.heads.heads, "number of heads");
-  v("head_dim", o.heads.head_dim, "width of a head; 0: dim/heads");
-  v("causal", o.heads.causal, "token i sees tokens j <= i");
-  v("gate", o.gate, gates, "how many scores a token has");
-  v("use_rope", o.heads.use_rope, "rotate q and k, before phi");
-  rope_options(v, o.heads.rope);
-  v("eps", o.eps, "of the linear part's denominator");
-  v("chunk", o.chunk, "steps at once; changes rounding only");
-  v("project_out", o.heads.project_out, "false: y is [batch, n, heads*head_dim]");
-  v("qkv_bias", o.heads.qkv_bias, "biases of Wq, Wk, Wv");
-  v("out_bias", o.heads.out_bias, "bias of Wo");
-}
-
-namespace {
-
-const std::vector<double> pieces{3, 1, 2};
+struct FormCase : FusedAttentionForm {
+  static void describe(auto& o, auto& f) {
+    f("causal", o.causal, "token i sees tokens j <= i");
+    f("eps", o.eps, at_least(0), "of the linear part's denominator");
+    f("chunk", o.chunk, at_least(1), "steps at once; changes rounding only");
+  }
+};
 
 /// query, key, value and, with project_out, out.
 std::vector<ParameterInfo> projections(const std::string& dim, const std::string& context, const std::string& width,
@@ -108,14 +48,6 @@ void add_attentions(std::vector<Layer>& all) {
                             gate("query_gate", "dim", "gate_query"), gate("key_gate", "dim", "gate_key"),
                             gate("value_gate", "dim", "gate_value")}),
       .outputs = {{"", "[batch, n, dim if project_out else width]"}},
-      .examples = {{{"heads", 2}, {"gate_query", true}, {"gate_key", true}, {"gate_value", true}, {"causal", true}},
-                   {{"heads", 2}, {"output", "from_query"}, {"granularity", "headwise"}, {"qkv_bias", true},
-                    {"out_bias", true}},
-                   {{"heads", 2}, {"head_dim", 6}, {"output", "none"}, {"project_out", false}},
-                   {{"heads", 2}, {"causal", true}, {"use_rope", true}, {"stream", pieces}}},
-      .prepare = module_layer<GatedAttention, GatedAttentionOptions>(
-          gated_attention_options,
-          [](const GatedAttention& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
   });
   all.push_back({
       .name = "gated_cross_attention",
@@ -141,15 +73,7 @@ void add_attentions(std::vector<Layer>& all) {
                                               "gated and value_width != width"),
                             {{.name = "alpha", .shape = "[1]", .when = "not gated"}}}),
       .outputs = {{"", "[batch, n if reading == 'literal' else m, dim if project_out else value_width]"}},
-      .examples = {{{"reading", "pooled"}, {"heads", 2}, {"value_dim", 3}, {"context_dim", 5}},
-                   {{"reading", "literal"}, {"project_out", false}}, {{"reading", "flamingo"}, {"qkv_bias", true},
-                                                                      {"out_bias", true}}},
       .sizes = {{"m", 4}},
-      .prepare = module_layer<GatedCrossAttention, GatedCrossAttentionOptions>(
-          gated_cross_attention_options,
-          [](const GatedCrossAttention& l, const Inputs& in) {
-            return l(in["x"], in["context"], in["key_mask"], in["query_mask"]);
-          }),
   });
 }
 
@@ -169,9 +93,6 @@ void add_gates(std::vector<Layer>& all) {
                             linear_parameters("map", "dim", "dim if kind == 'input' else 1", "True", "",
                                               "not learned")}),
       .outputs = {{"", "[..., dim]"}},
-      .examples = {{{"kind", "per_channel"}}, {{"kind", "input"}}, {{"kind", "input_token"}}},
-      .prepare = module_layer<GatedResidual, GatedResidualOptions>(
-          gated_residual_options, [](const GatedResidual& l, const Inputs& in) { return l(in["x"], in["f"]); }),
   });
   all.push_back({
       .name = "fused_attention",
@@ -186,13 +107,6 @@ void add_gates(std::vector<Layer>& all) {
       .parameters = joined({projections("dim", "dim", "width", "width"),
                             linear_parameters("gate", "dim", "scores", "True", "Wg")}),
       .outputs = {{"", "[batch, n, dim if project_out else width]"}},
-      .examples = {{{"heads", 2}, {"gate", "per_head"}, {"causal", true}, {"use_rope", true}},
-                   {{"heads", 2}, {"gate", "per_token"}, {"project_out", false}, {"qkv_bias", true}, {"out_bias",
-                    true}},
-                   {{"heads", 2}, {"causal", true}, {"stream", pieces}}},
-      .prepare = module_layer<FusedAttention, FusedAttentionOptions>(
-          fused_attention_options,
-          [](const FusedAttention& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
   });
   all.push_back({
       .name = "fused_attention_form",
@@ -206,12 +120,7 @@ void add_gates(std::vector<Layer>& all) {
                  {.name = "key_mask", .shape = "[batch, n]", .kind = Kind::boolean, .optional = true}},
       .outputs = {{"", "[batch, heads, n, dv]"}},
       .examples = {{{"causal", true}, {"chunk", 4}}},
-      .prepare = function_layer<FusedAttentionForm>(
-          [](Options& v, FusedAttentionForm& o) {
-            v("causal", o.causal, "token i sees tokens j <= i");
-            v("eps", o.eps, "of the linear part's denominator");
-            v("chunk", o.chunk, "steps at once; changes rounding only");
-          },
+      .draft = function_layer<FormCase>(
           [](const FusedAttentionForm& o, const Inputs& in) {
             return fused_attention(in["q"], in["k"], in["v"], in["gate"], o, in["key_mask"]);
           }),

@@ -1,73 +1,15 @@
 // Gated attention units.
-#include "choices.h"
-#include "option_lists.h"
+#include "shared.h"
 #include "registry.h"
 
-#include <sluice/layers/gau/gau_attention.h>
+#include <sluice/layers/gau/gau.h>
+#include <sluice/layers/gau/tutorial_gau.h>
 
 namespace layer_check {
 
 using namespace sluice;
 
-void gau_options(Options& v, GauOptions& o) {
-  static const Choices<GauPlacement> placements{{"pre", GauPlacement::pre}, {"post", GauPlacement::post}};
-  v.required("dim", o.dim, 8, "width d");
-  v("expansion", o.expansion, "width e of U and V; 0: 2*dim");
-  v("key_dim", o.key_dim, "width s of Q and K");
-  v("heads", o.heads, "Z and V are split into this many groups");
-  v("activation", o.activation, activations(), "act of U, V and Z");
-  v("linear_bias", o.linear_bias, "biases of the dense maps");
-  v("kind", o.kind, gau_kinds(), kGauKindMeaning);
-  v("causal", o.causal, "token i sees tokens j <= i");
-  v("length", o.length, gau_lengths(),
-    "L: n real tokens, visible keys of the row, or constant; null: visible if causal, else n");
-  v("constant_length", o.constant_length, "L with length constant");
-  v("top_k", o.top_k, "keep the k best scores of a row, ties to the first key; 0: all");
-  v("use_rope", o.use_rope, "rotate Q and K");
-  rope_options(v, o.rope);
-  v("bias", o.bias, gau_biases(), "b: none, a Toeplitz table, built by RoPE, or T5 buckets times sqrt(dim)");
-  v("max_length", o.max_length, "positions of the Toeplitz table");
-  t5_options(v, o.t5);
-  v("norm", o.norm, norm_kinds(), "norm, eps 1e-5");
-  v("placement", o.placement, placements, "pre: x + F(norm(x)); post: norm(residual_scale*x + F(x))");
-  v("residual_scale", o.residual_scale, "DeepNorm's alpha, with placement post");
-}
-
-void cross_gau_options(Options& v, CrossGauOptions& o) {
-  v.required("dim", o.dim, 8, "width of x");
-  v("context_dim", o.context_dim, "width of the context; 0: dim");
-  v("expansion", o.expansion, "width e; 0: 2*dim");
-  v("key_dim", o.key_dim, "width s");
-  v("activation", o.activation, activations(), "act");
-  v("kind", o.kind, gau_kinds(), kGauKindMeaning);
-  v("norm", o.norm, norm_kinds(), "of x");
-}
-
-void tutorial_gau_options(Options& v, TutorialGauOptions& o) {
-  v.required("dim", o.dim, 8, "width d");
-  v("expansion", o.expansion, "even width e; 0: 2*dim");
-  v("causal", o.causal, "token i sees tokens j <= i");
-  v("sigmoid_gate", o.sigmoid_gate, "false: the printed formula, which leaves G raw");
-  v("gelu_tanh", o.gelu_tanh, "the tanh approximation of gelu");
-  v("project_out", o.project_out, "map e/2 to dim");
-}
-
 namespace {
-
-void attention_options(Options& v, GauAttentionOptions& o) {
-  v("kind", o.kind, gau_kinds(), kGauKindMeaning);
-  v("length", o.length, gau_lengths(), "L: n real keys, visible keys of the row, or constant");
-  v("constant_length", o.constant_length, "L with length constant");
-  v("causal", o.mask.causal, "query i of m sees keys j <= i + n - m");
-  v("window", o.mask.window, "keys a query sees, its own position included; 0: all");
-  v("top_k", o.top_k, "keep the k best scores of a row; 0: all");
-}
-
-const Values small{{"key_dim", 6}, {"expansion", 10}, {"linear_bias", false}};
-Values with(Values base, std::initializer_list<Values::value_type> more) {
-  for (const auto& [name, value] : more) base[name] = value;
-  return base;
-}
 
 void add_layer(std::vector<Layer>& all) {
   all.push_back({
@@ -90,15 +32,6 @@ void add_layer(std::vector<Layer>& all) {
              .when = "bias == 'rope'"},
             {.name = "t5_bias", .shape = "[buckets, 1]", .meaning = "times sqrt(dim)", .when = "bias == 't5'"}}}),
       .outputs = {{"", "[batch, n, dim]"}},
-      .examples = {small,
-                   with(small, {{"bias", "toeplitz"}, {"norm", "none"}, {"causal", true}}),
-                   with(small, {{"bias", "rope"}, {"norm", "scale"}, {"kind", "softmax_plus"}}),
-                   with(small, {{"bias", "t5"}, {"norm", "rms_plain"}, {"placement", "post"}, {"kind", "laplace"}}),
-                   with(small, {{"heads", 2}, {"bias", "rope"}, {"rope_rot_dim", 2}, {"use_rope", false}}),
-                   with(small, {{"top_k", 2}, {"length", "constant"}, {"kind", "rownorm"}}),
-                   with(small, {{"causal", true}, {"stream", std::vector<double>{3, 1, 2}}})},
-      .prepare = module_layer<Gau, GauOptions>(
-          gau_options, [](const Gau& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
   });
 }
 
@@ -122,11 +55,7 @@ void add_gau(std::vector<Layer>& all) {
                             linear_parameters("key", "c", "s", "True"), linear_parameters("value", "c", "e", "True"),
                             linear_parameters("out", "e", "dim", "True")}),
       .outputs = {{"", "[batch, m, dim]"}},
-      .examples = {{{"context_dim", 5}, {"key_dim", 6}, {"expansion", 7}, {"kind", "softmax"}, {"norm", "none"}}},
       .sizes = {{"m", 4}},
-      .prepare = module_layer<CrossGau, CrossGauOptions>(
-          cross_gau_options,
-          [](const CrossGau& l, const Inputs& in) { return l(in["x"], in["context"], in["key_mask"]); }),
   });
   all.push_back({
       .name = "tutorial_gau",
@@ -142,10 +71,6 @@ void add_gau(std::vector<Layer>& all) {
                      {.name = "wz", .shape = "[dim, e // 2]"},
                      {.name = "w_out", .shape = "[e // 2, dim]", .when = "project_out"}},
       .outputs = {{"", "[batch, n, dim if project_out else e // 2]"}},
-      .examples = {{{"expansion", 6}, {"project_out", true}, {"causal", true}}, {{"sigmoid_gate", false}}},
-      .prepare = module_layer<TutorialGau, TutorialGauOptions>(
-          tutorial_gau_options,
-          [](const TutorialGau& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
   });
   all.push_back({
       .name = "gau_attention",
@@ -165,8 +90,7 @@ void add_gau(std::vector<Layer>& all) {
                    {{"kind", "rownorm"}, {"causal", true}, {"length", "visible"}}, {{"kind", "softmax"}, {"top_k", 2}},
                    {{"kind", "softmax_plus"}}, {{"kind", "laplace"}}},
       .sizes = {{"s", 4}, {"e", 5}, {"m", 4}},
-      .prepare = function_layer<GauAttentionOptions>(
-          attention_options,
+      .draft = function_layer<GauAttentionOptions>(
           [](const GauAttentionOptions& given, const Inputs& in) {
             GauAttentionOptions o = given;
             o.relative_bias = in["relative_bias"], o.bias = in["bias"], o.mask.keys = in["key_mask"];

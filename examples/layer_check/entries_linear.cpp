@@ -11,23 +11,6 @@ namespace layer_check {
 
 using namespace sluice;
 
-void feature_map_options(Options& v, FeatureMapOptions& o, const std::string& p) {
-  using enum FeatureMapKind;
-  static const Choices<FeatureMapKind> kinds{
-      {"identity", identity}, {"exp", exp}, {"elu1", elu1}, {"relu", relu}, {"t2r", t2r}, {"poly_elem", poly_elem},
-      {"poly_kernel", poly_kernel}, {"favor", favor}, {"fourier", fourier}, {"mlp", mlp}, {"hedgehog", hedgehog}};
-  v((p + "kind").c_str(), o.kind, kinds, "phi");
-  v((p + "features").c_str(), o.features, "learned columns or random directions; 0: d, and for relu no W");
-  v((p + "degree").c_str(), o.degree, "p of poly_elem and poly_kernel");
-  v((p + "constant").c_str(), o.constant, "c of poly_kernel");
-  v((p + "smoothing").c_str(), o.smoothing, "fourier: one more feature sqrt(smoothing)");
-  v((p + "offset").c_str(), o.offset, "relu, t2r: added, keeps sums away from 0");
-  v((p + "hidden").c_str(), o.hidden, "mlp; 0: 2*d");
-  v((p + "bias").c_str(), o.bias, "t2r, mlp, hedgehog");
-  v((p + "heads").c_str(), o.heads, "weights [heads, d, m], a map for each head; 0: one map for all");
-  v((p + "input_scale").c_str(), o.input_scale, "x is multiplied by it first; null: 1");
-}
-
 std::string feature_count(const std::string& p, const std::string& d) {
   const std::string k = p + "kind", f = p + "features", g = p + "degree";
   return "(" + f + " or " + d + ") if " + k + " in ('relu', 't2r', 'mlp', 'favor') else " + g + "*" + d + " if " + k +
@@ -64,36 +47,55 @@ std::vector<ParameterInfo> feature_map_parameters(const std::string& path, const
 
 namespace {
 
+enum class Form { chunked, quadratic, recurrent };
+constexpr const char* choices(Form) { return "chunked quadratic recurrent"; }
+
 struct LinearCall {
-  enum Form { chunked, quadratic, recurrent } form = chunked;
+  Form form = Form::chunked;
   LinearAttentionForm options;
   bool use_rope = false;
   RopeOptions rope;
   bool state = false;
+
+  static void describe(auto& o, auto& f) {
+    f("form", o.form, "which of the equal forms: scan in chunks (or by associativity), the n x n matrix, or one token at "
+                      "a time (causal only)");
+    f("direction", o.options.direction, kLinearDirectionMeaning);
+    f("normalize", o.options.normalize, "sum: divide by phi(q) Z + eps");
+    f("eps", o.options.eps, at_least(0), "of the denominator");
+    f("scale", o.options.scale, any_number(), "of phi(q)");
+    f("chunk", o.options.chunk, at_least(1), "steps at once; changes rounding only");
+    f("use_rope", o.use_rope, "rotate phi(q) and phi(k) in the numerator");
+    f.nested("rope_", o.rope);
+    f("state", o.state, "recurrent: write the state after the last token");
+  }
 };
 
-void linear_call_options(Options& v, LinearCall& o) {
-  static const Choices<LinearCall::Form> forms{
-      {"chunked", LinearCall::chunked}, {"quadratic", LinearCall::quadratic}, {"recurrent", LinearCall::recurrent}};
-  v("form", o.form, forms, "which of the equal forms: scan in chunks (or by associativity), the n x n matrix, or one "
-                           "token at a time (causal only)");
-  v("direction", o.options.direction, linear_directions(), kDirectionMeaning);
-  v("normalize", o.options.normalize, linear_normalizers(), "sum: divide by phi(q) Z + eps");
-  v("eps", o.options.eps, "of the denominator");
-  v("scale", o.options.scale, "of phi(q)");
-  v("chunk", o.options.chunk, "steps at once; changes rounding only");
-  v("use_rope", o.use_rope, "rotate phi(q) and phi(k) in the numerator");
-  rope_options(v, o.rope);
-  v("state", o.state, "recurrent: write the state after the last token");
-}
+struct ScanCall {
+  LinearScanOptions options;
+  bool channels = false;
+  static void describe(auto& o, auto& f) {
+    f("channels", o.channels, "log_decay is [batch, heads, n, f] instead of [batch, heads, n]");
+    f("chunk", o.options.chunk, at_least(1), "steps at once; changes rounding only, unless chunks_only");
+    f("chunks_only", o.options.chunks_only, "o_t = q_t S at the start of the chunk of t");
+    f("reverse", o.options.reverse, "from the last step to the first");
+    f("decay_on_values", o.options.decay_on_values, "the channels of log_decay are those of v");
+  }
+};
+struct GlaCase : LinearAttentionForm {
+  static void describe(auto& o, auto& f) {
+    f("scale", o.scale, any_number(), "of q");
+    f("chunk", o.chunk, at_least(1), "steps at once; changes rounding only");
+  }
+};
 
 Results run_linear(const LinearCall& call, const Inputs& in) {
   LinearAttentionForm form = call.options;
   form.log_decay = in["log_decay"], form.key_mask = in["key_mask"];
   if (call.use_rope) form.rope = call.rope;
   const Tensor q = in["phi_q"], k = in["phi_k"], v = in["v"];
-  if (call.form == LinearCall::chunked) return {{"", linear_attention(q, k, v, form)}};
-  if (call.form == LinearCall::quadratic) return {{"", linear_attention_quadratic(q, k, v, form)}};
+  if (call.form == Form::chunked) return {{"", linear_attention(q, k, v, form)}};
+  if (call.form == Form::quadratic) return {{"", linear_attention_quadratic(q, k, v, form)}};
   LinearState state;
   std::vector<Tensor> rows;
   const Tensor decay = form.log_decay, mask = form.key_mask;
@@ -118,15 +120,11 @@ void add_scans(std::vector<Layer>& all) {
   std::vector<InputInfo> inputs = scan_inputs("q", "k");
   const InputInfo by_step{.name = "log_decay", .shape = "broadcast [batch, heads, n]",
                           .meaning = "log of what the state keeps at each step, <= 0", .optional = true,
-                          .when = "not channels", .sample = Sample::nonpositive};
+                          .when = "not channels", .sample = Sample::nonpositive, .strict = true};
   const InputInfo by_channel{.name = "log_decay", .shape = "broadcast [batch, heads, n, dv if decay_on_values else f]",
                              .meaning = "the same for each channel of k (of v with decay_on_values)",
-                             .when = "channels", .sample = Sample::nonpositive};
+                             .when = "channels", .sample = Sample::nonpositive, .strict = true};
   inputs.insert(inputs.end(), {by_step, by_channel});
-  struct Call {
-    LinearScanOptions options;
-    bool channels = false;
-  };
   all.push_back({
       .name = "linear_scan",
       .family = "linear attention",
@@ -138,15 +136,8 @@ void add_scans(std::vector<Layer>& all) {
       .examples = {{{"chunk", 4}, {"channels", true}}, {{"chunk", 2}, {"chunks_only", true}}, {{"reverse", true}},
                    {{"channels", true}, {"decay_on_values", true}}},
       .sizes = {{"f", 4}},
-      .prepare = function_layer<Call>(
-          [](Options& v, Call& o) {
-            v("channels", o.channels, "log_decay is [batch, heads, n, f] instead of [batch, heads, n]");
-            v("chunk", o.options.chunk, "steps at once; changes rounding only, unless chunks_only");
-            v("chunks_only", o.options.chunks_only, "o_t = q_t S at the start of the chunk of t");
-            v("reverse", o.options.reverse, "from the last step to the first");
-            v("decay_on_values", o.options.decay_on_values, "the channels of log_decay are those of v");
-          },
-          [](const Call& o, const Inputs& in) -> Results {
+      .draft = function_layer<ScanCall>(
+          [](const ScanCall& o, const Inputs& in) -> Results {
             const Tensor g = in["log_decay"];
             Results results{{"", linear_scan(in["q"], in["k"], in["v"], g, o.options)}};
             if (!o.options.reverse && !o.options.chunks_only && !o.options.decay_on_values)
@@ -157,7 +148,7 @@ void add_scans(std::vector<Layer>& all) {
   inputs = scan_inputs("q", "k");
   inputs.push_back({.name = "alpha", .shape = "[batch, heads, n, f]",
                     .meaning = "what each key channel keeps, in (0, 1]",
-                    .sample = Sample::unit});
+                    .sample = Sample::unit, .strict = true});
   all.push_back({
       .name = "gla_attention",
       .family = "linear attention",
@@ -166,11 +157,7 @@ void add_scans(std::vector<Layer>& all) {
       .inputs = inputs,
       .outputs = {{"", "[batch, heads, n, dv]"}},
       .sizes = {{"f", 4}},
-      .prepare = function_layer<LinearAttentionForm>(
-          [](Options& v, LinearAttentionForm& o) {
-            v("scale", o.scale, "of q");
-            v("chunk", o.chunk, "steps at once; changes rounding only");
-          },
+      .draft = function_layer<GlaCase>(
           [](const LinearAttentionForm& given, const Inputs& in) {
             LinearAttentionForm o = given;
             o.direction = LinearDirection::causal, o.normalize = LinearNormalize::none;
@@ -197,23 +184,6 @@ void add_linear(std::vector<Layer>& all) {
                  {.name = "x", .shape = "[batch, heads, n, dim]", .when = "heads > 0"}},
       .parameters = feature_map_parameters("", "", "dim", "True"),
       .outputs = {{"", "[..., m]"}},
-      .examples = {{{"kind", "identity"}},
-                   {{"kind", "exp"}},
-                   {{"kind", "relu"}},
-                   {{"kind", "relu"}, {"features", 5}, {"heads", 2}},
-                   {{"kind", "t2r"}, {"features", 5}},
-                   {{"kind", "poly_elem"}, {"degree", 3}},
-                   {{"kind", "poly_kernel"}},
-                   {{"kind", "favor"}, {"features", 6}},
-                   {{"kind", "fourier"}, {"smoothing", 0.1}},
-                   {{"kind", "fourier"}},
-                   {{"kind", "mlp"}, {"hidden", 5}, {"heads", 2}}, {{"kind", "hedgehog"}}},
-      .prepare = module_layer<FeatureMap, FeatureMapOptions>(
-          [](Options& v, FeatureMapOptions& o) {
-            v.required("dim", o.dim, 4, "width d of x");
-            feature_map_options(v, o, "");
-          },
-          [](const FeatureMap& l, const Inputs& in) { return l(in["x"]); }),
   });
   std::vector<InputInfo> inputs{
       {.name = "phi_q", .shape = "[batch, heads, m, f]", .when = "direction == 'full'", .sample = Sample::unit},
@@ -221,7 +191,7 @@ void add_linear(std::vector<Layer>& all) {
       {.name = "phi_k", .shape = "[batch, heads, n, f]", .sample = Sample::unit},
       {.name = "v", .shape = "[batch, heads, n, dv]"},
       {.name = "log_decay", .shape = "broadcast [batch, heads, n]", .meaning = "log of what is kept at each step, <= 0",
-       .optional = true, .when = "direction != 'full'", .sample = Sample::nonpositive},
+       .optional = true, .when = "direction != 'full'", .sample = Sample::nonpositive, .strict = true},
       {.name = "key_mask", .shape = "[batch, n]", .kind = Kind::boolean, .optional = true}};
   all.push_back({
       .name = "linear_attention_form",
@@ -238,7 +208,7 @@ void add_linear(std::vector<Layer>& all) {
                    {{"direction", "causal"}, {"form", "recurrent"}, {"state", true}, {"use_rope", true}},
                    {{"direction", "causal"}, {"form", "recurrent"}, {"state", true}, {"normalize", "none"}}},
       .sizes = {{"f", 4}, {"m", 4}},
-      .prepare = function_layer<LinearCall>(linear_call_options, run_linear),
+      .draft = function_layer<LinearCall>(run_linear),
   });
   add_scans(all);
 }

@@ -1,83 +1,21 @@
 // Linear attention, retention and gated linear attention as layers.
 #include "linear_options.h"
-#include "option_lists.h"
 #include "registry.h"
+
+#include <sluice/layers/linear_time/gla.h>
+#include <sluice/layers/linear_time/retention.h>
 
 namespace layer_check {
 
 using namespace sluice;
 
-void linear_attention_options(Options& v, LinearAttentionOptions& o) {
-  using enum LinearDecay;
-  static const Choices<LinearDecay> decays{{"none", none}, {"fixed", fixed}, {"learned", learned}};
-  static const Choices<LinearRope> ropes{
-      {"none", LinearRope::none}, {"inputs", LinearRope::inputs}, {"features", LinearRope::features}};
-  v.required("dim", o.dim, 8, "width d");
-  v("heads", o.heads, "number of heads");
-  v("head_dim", o.head_dim, "width of a head's queries and keys; 0: dim/heads");
-  v("value_dim", o.value_dim, "width of a head's values; 0: head_dim");
-  feature_map_options(v, o.feature_map, "feature_map_");
-  v("tie_feature_map", o.tie_feature_map, "one map for queries and keys");
-  v("direction", o.direction, linear_directions(), kDirectionMeaning);
-  v("normalize", o.normalize, linear_normalizers(), "sum: divide by phi(q) Z + eps");
-  v("eps", o.eps, "of the denominator");
-  v("scale", o.scale, "of phi(q)");
-  v("decay", o.decay, decays, "gamma of each head: none, as given, or sigmoid of a parameter");
-  v("gamma", o.gamma, "of each head, in (0, 1]; empty: 1 - 2^(-5-h)");
-  v("chunk", o.chunk, "steps at once; changes rounding only");
-  v("use_rope", o.use_rope, ropes, "on q and k before phi, or on phi(q) and phi(k) in the numerator");
-  rope_options(v, o.rope);
-  v("output_norm", o.output_norm, norm_kinds(), "of each head's output, weights shared by heads");
-  v("qkv_bias", o.qkv_bias, "biases of Wq, Wk, Wv");
-  v("out_bias", o.out_bias, "bias of Wo");
-}
-
-void retention_options(Options& v, RetentionOptions& o) {
-  static const Choices<NormKind> norms{
-      {"layer", NormKind::layer}, {"rms", NormKind::rms}, {"rms_plain", NormKind::rms_plain}};
-  v.required("dim", o.dim, 16, "width d");
-  v("heads", o.heads, "number of heads");
-  v("expand_k", o.expand_k, "heads*dk = expand_k*dim");
-  v("expand_v", o.expand_v, "heads*dv = expand_v*dim");
-  v("gamma", o.gamma, "of each head, in (0, 1]; empty: 1 - 2^(-5-h)");
-  v("use_rope", o.use_rope, "rotate q and k");
-  rope_options(v, o.rope);
-  v("gate", o.gate, "times swish(x Wg)");
-  v("group_norm", o.group_norm, norms, "of each head's output");
-  v("norm_eps", o.norm_eps, "of the norm");
-  v("chunk", o.chunk, "steps at once; changes rounding only");
-}
-
-void gla_options(Options& v, GlaOptions& o) {
-  static const Choices<GlaGate> gates{{"per_channel", GlaGate::per_channel}, {"per_head", GlaGate::per_head}};
-  v.required("dim", o.dim, 8, "width d");
-  v("heads", o.heads, "number of heads");
-  v("expand_k", o.expand_k, "heads*dk = expand_k*dim");
-  v("expand_v", o.expand_v, "heads*dv = expand_v*dim");
-  v("gate", o.gate, gates, "alpha for every key channel (rank-r map), or one a head");
-  v("gate_rank", o.gate_rank, "rank of the gate's map");
-  v("gate_temperature", o.gate_temperature, "alpha = sigmoid(z)^(1/gate_temperature)");
-  v("scale", o.scale, "of q; null: dk^(-1/2)");
-  v("output_gate", o.output_gate, "times swish(x Wg)");
-  v("norm", o.norm, norm_kinds(), "of each head's output, weights shared by heads");
-  v("norm_eps", o.norm_eps, "of the norm");
-  v("chunk", o.chunk, "steps at once; changes rounding only");
-}
-
 namespace {
 
 const InputInfo sequence{.name = "x", .shape = "[batch, n, dim]"};
-const std::vector<double> pieces{3, 1, 2};
 
 }  // namespace
 
 void add_linear_layers(std::vector<Layer>& all) {
-  const Values two{{"heads", 2}};
-  auto with = [&](std::initializer_list<Values::value_type> more) {
-    Values v = two;
-    for (const auto& [name, value] : more) v[name] = value;
-    return v;
-  };
   all.push_back({
       .name = "linear_attention",
       .family = "linear attention",
@@ -99,18 +37,6 @@ void add_linear_layers(std::vector<Layer>& all) {
             {.name = "gamma_logit", .shape = "[heads]", .meaning = "gamma = sigmoid(z)", .when = "decay == 'learned'"}},
            norm_parameters("norm", "output_norm", "dv")}),
       .outputs = {{"", "[batch, n, dim]"}},
-      .examples =
-          {two,
-           with({{"direction", "causal"}, {"decay", "learned"}, {"output_norm", "rms"}, {"qkv_bias", true},
-                 {"out_bias", true}}),
-           with({{"direction", "bidirectional"}, {"decay", "fixed"}, {"gamma", std::vector<double>{0.9, 0.5}}}),
-           with({{"direction", "two_direction_mean"}, {"feature_map_kind", "t2r"}, {"tie_feature_map", false}}),
-           with({{"feature_map_kind", "mlp"}, {"feature_map_heads", 2}, {"head_dim", 6}, {"value_dim", 3}}),
-           with({{"feature_map_kind", "favor"}, {"feature_map_features", 6}, {"use_rope", "features"}}),
-           with({{"direction", "causal"}, {"normalize", "none"}, {"use_rope", "inputs"}, {"stream", pieces}})},
-      .prepare = module_layer<LinearAttention, LinearAttentionOptions>(
-          linear_attention_options,
-          [](const LinearAttention& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
   });
   all.push_back({
       .name = "retention",
@@ -130,13 +56,7 @@ void add_linear_layers(std::vector<Layer>& all) {
             {.name = "norm.weight", .shape = "[values]", .when = "group_norm != 'rms_plain'"},
             {.name = "norm.bias", .shape = "[values]", .when = "group_norm == 'layer'"}}}),
       .outputs = {{"", "[batch, n, dim]"}},
-      .examples = {two, with({{"gate", false}, {"group_norm", "rms_plain"}, {"expand_k", 0.5}}),
-                   with({{"group_norm", "rms"}, {"use_rope", false}, {"gamma", std::vector<double>{0.9, 1}}}),
-                   with({{"stream", pieces}})},
       .sizes = {},
-      .prepare = module_layer<Retention, RetentionOptions>(
-          retention_options,
-          [](const Retention& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
   });
   all.push_back({
       .name = "gla",
@@ -156,10 +76,6 @@ void add_linear_layers(std::vector<Layer>& all) {
            linear_parameters("output_gate", "dim", "values", "False", "Wg", "output_gate"),
            linear_parameters("out", "values", "dim", "False"), norm_parameters("norm", "norm", "values // heads")}),
       .outputs = {{"", "[batch, n, dim]"}},
-      .examples = {two, with({{"gate", "per_head"}, {"output_gate", false}, {"norm", "none"}, {"scale", 1.0}}),
-                   with({{"expand_k", 1.0}, {"gate_rank", 3}, {"norm", "layer"}, {"stream", pieces}})},
-      .prepare = module_layer<Gla, GlaOptions>(
-          gla_options, [](const Gla& l, const Inputs& in) { return l(in["x"], in["key_mask"]); }),
   });
 }
 

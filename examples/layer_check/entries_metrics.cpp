@@ -13,9 +13,13 @@ namespace {
 
 struct ShareOptions {
   bool include_row_0 = false;
+  static void describe(auto& o, auto& f) { f("include_row_0", o.include_row_0, "a causal row 0 always gives 1"); }
 };
 struct RankOptions {
   double tolerance = -1;
+  static void describe(auto& o, auto& f) {
+    f("tolerance", o.tolerance, any_number(), "negative: max(rows, cols) times the epsilon of the dtype");
+  }
 };
 
 Tensor number(double x) { return full({}, x, {f64}); }
@@ -43,8 +47,7 @@ void add_metrics(std::vector<Layer>& all) {
       .outputs = {{"", "[]"}},
       .examples = {{{"include_row_0", true}}},
       .sizes = {{"layers", 2}},
-      .prepare = function_layer<ShareOptions>(
-          [](Options& v, ShareOptions& o) { v("include_row_0", o.include_row_0, "a causal row 0 always gives 1"); },
+      .draft = function_layer<ShareOptions>(
           [](const ShareOptions& o, const Inputs& in) {
             return number(first_token_share(by_layer(in["maps"]), o.include_row_0));
           }),
@@ -57,7 +60,7 @@ void add_metrics(std::vector<Layer>& all) {
       .inputs = maps,
       .outputs = {{"", "[]"}},
       .sizes = {{"layers", 2}},
-      .prepare = plain_function([](const Inputs& in) { return number(attention_entropy(in["maps"].detach())); }),
+      .draft = plain_function([](const Inputs& in) { return number(attention_entropy(in["maps"].detach())); }),
   });
   all.push_back({
       .name = "max_activation",
@@ -67,7 +70,7 @@ void add_metrics(std::vector<Layer>& all) {
       .inputs = {{.name = "hidden", .shape = "[layers, batch, n, d]"}},
       .outputs = {{"", "[]"}},
       .sizes = {{"layers", 2}},
-      .prepare = plain_function([](const Inputs& in) { return number(max_activation(by_layer(in["hidden"]))); }),
+      .draft = plain_function([](const Inputs& in) { return number(max_activation(by_layer(in["hidden"]))); }),
   });
   all.push_back({
       .name = "gate_statistics",
@@ -76,7 +79,7 @@ void add_metrics(std::vector<Layer>& all) {
       .source = "Qiu et al. 2025",
       .inputs = {{.name = "scores", .shape = "[...]", .sample = Sample::unit}},
       .outputs = {{"", "[6]", "in that order"}},
-      .prepare = plain_function([](const Inputs& in) {
+      .draft = plain_function([](const Inputs& in) {
         const GateStatistics s = gate_statistics(in["scores"].detach());
         return Tensor::from(std::vector<double>{s.mean, s.min, s.max, s.below_half, s.below_1e2, s.below_1e3});
       }),
@@ -88,7 +91,7 @@ void add_metrics(std::vector<Layer>& all) {
       .source = "LAPACK",
       .inputs = matrix,
       .outputs = {{"", "[min(rows, cols)]"}},
-      .prepare = plain_function([](const Inputs& in) { return Tensor::from(singular_values(in["matrix"].detach())); }),
+      .draft = plain_function([](const Inputs& in) { return Tensor::from(singular_values(in["matrix"].detach())); }),
   });
   all.push_back({
       .name = "effective_rank",
@@ -97,10 +100,7 @@ void add_metrics(std::vector<Layer>& all) {
       .source = "Roy & Vetterli 2007",
       .inputs = matrix,
       .outputs = {{"", "[]"}, {"rank", "[]", "i64"}},
-      .prepare = function_layer<RankOptions>(
-          [](Options& v, RankOptions& o) {
-            v("tolerance", o.tolerance, "negative: max(rows, cols) times the epsilon of the dtype");
-          },
+      .draft = function_layer<RankOptions>(
           [](const RankOptions& o, const Inputs& in) -> Results {
             const Tensor m = in["matrix"].detach();
             return {{"", number(effective_rank(m))},

@@ -1,5 +1,5 @@
 // Multi-head attention in all its forms, its gates, stacks of it, and packed checkpoints.
-#include "choices.h"
+#include "shared.h"
 #include "option_lists.h"
 #include "registry.h"
 
@@ -8,80 +8,6 @@
 namespace layer_check {
 
 using namespace sluice;
-
-void gate_options(Options& v, AttentionGateOptions& o) {
-  using enum GatePosition;
-  static const Choices<GatePosition> positions{{"g1", g1}, {"g2", g2}, {"g3", g3}, {"g4", g4}, {"g5", g5}};
-  static const Choices<GateGranularity> granularities{{"elementwise", GateGranularity::elementwise},
-                                                      {"headwise", GateGranularity::headwise}};
-  static const Choices<GateMode> modes{{"multiply", GateMode::multiply}, {"add", GateMode::add}};
-  static const Choices<GateSharing> sharings{
-      {"none", GateSharing::none}, {"scores", GateSharing::scores}, {"logits", GateSharing::logits}};
-  v("position", o.position, positions, "g1 SDPA output, g2 value, g3 key, g4 query, g5 dense output");
-  v("granularity", o.granularity, granularities, "a score for every channel or for every head");
-  v("mode", o.mode, modes, "y*s or y + s");
-  v("activation", o.activation, activations(), "s = act(x W)");
-  v("sharing", o.sharing, sharings, "none: head-specific; scores or logits averaged over heads");
-  v("input_independent", o.input_independent, "scores from a vector theta instead of x");
-  v("after_qk_norm", o.after_qk_norm, "g3, g4: after QK-norm instead of right after the projection");
-  v("bias", o.bias, "x W + b");
-}
-
-void gate_call_options(Options& v, GateCall& o) {
-  v.required("dim", o.dim, 8, "width of x");
-  v.required("heads", o.heads, 2, "heads of y; 1 for g5");
-  v.required("head_dim", o.head_dim, 4, "channels of a head; for g5 those of y");
-  gate_options(v, o.gate);
-}
-
-void multi_head_options(Options& v, MultiHeadAttentionOptions& o) {
-  using enum PositionBias;
-  static const Choices<PositionBias> biases{{"none", none}, {"t5", t5}, {"toeplitz", toeplitz}, {"alibi", alibi}};
-  static const Choices<AttentionSink> sinks{
-      {"none", AttentionSink::none}, {"off_by_one", AttentionSink::off_by_one}, {"learned", AttentionSink::learned}};
-  static const Choices<SdpaAblationKind> ablations{{"none", SdpaAblationKind::none},
-                                                   {"head_norm", SdpaAblationKind::head_norm},
-                                                   {"silu", SdpaAblationKind::silu}};
-  v.required("dim", o.heads.dim, 8, "width d");
-  v("heads", o.heads.heads, "number of query heads h");
-  v("kv_heads", o.heads.kv_heads, "key and value heads g; head i reads head i // (heads/kv_heads); 0: heads");
-  v("head_dim", o.heads.head_dim, "dk; 0: dim/heads");
-  v("value_dim", o.heads.value_dim, "dv of a head; 0: head_dim");
-  v("context_dim", o.heads.context_dim, "> 0: cross attention with a context this wide");
-  v("causal", o.heads.causal, "token i sees tokens j <= i");
-  v("window", o.window, "keys seen, a query's own position included; 0: all");
-  v("dilation", o.dilation, "only distances that are multiples of it");
-  v("global_positions", o.global, "positions that window and dilation do not bind");
-  v("separate_global_projections", o.separate_global_projections, "global rows have Wq, Wk, Wv of their own");
-  v("use_rope", o.heads.use_rope, "rotate Q and K, after QK-norm");
-  rope_options(v, o.heads.rope);
-  v("qk_norm", o.qk_norm, "RMS norm of each head of Q and K, eps 1e-6");
-  v("scale", o.scale, "of the scores; null: 1/sqrt(dk)");
-  v("position_bias", o.position_bias, biases, "added to the scores");
-  t5_options(v, o.t5);
-  v("max_length", o.max_length, "positions of the Toeplitz table");
-  v("sink", o.sink, sinks, "off_by_one e^s/(1 + sum e^s); learned e^s/(e^sink_h + sum e^s)");
-  v("qkv_bias", o.heads.qkv_bias, "biases of Wq, Wk, Wv");
-  v("out_bias", o.heads.out_bias, "bias of Wo");
-  v("norm", o.norm, norm_kinds(), "pre-norm; gates read the normed x");
-  v("norm_eps", o.norm_eps, "of the norms");
-  v("sandwich_norm", o.sandwich_norm, "a second norm, on the output before the residual");
-  v("residual", o.heads.residual, "add x");
-  v.objects("gates", o.gates, gate_options, "gates, in order");
-  v("ablation", o.ablation, ablations, "at g1 in place of a gate");
-}
-
-void stack_options(Options& v, StackCall& o) {
-  v("windows", o.windows, "one layer each, bottom to top: keys seen; 0: all");
-  multi_head_options(v, o.layer);
-}
-
-void local_global_stack_options(Options& v, LocalGlobalCall& o) {
-  v.required("stage_window", o.stages.window, 3, "window of the first layer");
-  v("stage_dilation", o.stages.dilation, "second layer: keys at multiples of it; 1: all keys");
-  v("stage_global_positions", o.stages.global, "second layer, not empty: these positions and the window again");
-  multi_head_options(v, o.layer);
-}
 
 namespace {
 
@@ -93,7 +19,11 @@ struct GateModule {
 };
 
 const Values gate_1{{"position", "g1"}};
-Value gates(std::vector<Values> list) { return objects(std::move(list)); }
+Json gates(const std::vector<Values>& list) {
+  Json::List all;
+  for (const Values& gate : list) all.push_back(object(gate));
+  return all;
+}
 
 /// Formulas for the tensors of a gate; names of its options begin with `item`.
 std::vector<ParameterInfo> gate_parameters(const std::string& path, const std::string& item, const std::string& in,
@@ -154,7 +84,7 @@ std::vector<InputInfo> multi_head_inputs(bool cross) {
   }
   all.push_back(key_mask_input());
   all.push_back({.name = "segments", .shape = "[batch, " + rows + "]", .meaning = "document numbers",
-                 .kind = Kind::integer, .optional = true, .when = one, .sample = Sample::ascending});
+                 .kind = Kind::integer, .optional = true, .when = one, .sample = Sample::index});
   all.push_back({.name = "mask", .shape = "broadcast [batch, heads, " + rows + ", n]", .meaning = "true: may be seen",
                  .kind = Kind::boolean, .optional = true, .when = "len(stream) == 0"});
   all.push_back({.name = "bias", .shape = "broadcast [batch, heads, " + rows + ", n]", .meaning = "added to the scores",
@@ -168,6 +98,10 @@ AttentionInputs attention_inputs(const Inputs& in) {
 
 struct MultiHeadCall : MultiHeadAttentionOptions {
   bool map = false;
+  static void describe(auto& o, auto& f) {
+    MultiHeadAttentionOptions::describe(o, f);
+    f("map", o.map, "write output.map");
+  }
 };
 
 }  // namespace
@@ -204,18 +138,14 @@ void add_multi_head(std::vector<Layer>& all) {
                                   {{"position", "g3"}, {"mode", "add"}, {"activation", "silu"}},
                                   {{"position", "g4"}, {"after_qk_norm", true}},
                                   {{"position", "g5"}, {"input_independent", true}}})}}),
-           with({{"window", 2}, {"dilation", 2}, {"global_positions", std::vector<double>{0}},
+           with({{"window", 2}, {"dilation", 2}, {"global_positions", Json::List{0}},
                  {"separate_global_projections", true}}),
            with({{"position_bias", "t5"}, {"sink", "learned"}, {"qkv_bias", true}, {"out_bias", true}}),
            with({{"position_bias", "toeplitz"}, {"sink", "off_by_one"}, {"ablation", "head_norm"}, {"value_dim", 3}}),
            with({{"position_bias", "alibi"}, {"norm", "layer"}, {"sandwich_norm", true}, {"ablation", "silu"}}),
-           with({{"window", 3}, {"stream", std::vector<double>{3, 1, 2}}})},
+           with({{"window", 3}, {"stream", Json::List{3, 1, 2}}})},
       .sizes = {{"m", 4}},
-      .prepare = module_layer<MultiHeadAttention, MultiHeadCall>(
-          [](Options& v, MultiHeadCall& o) {
-            multi_head_options(v, o);
-            v("map", o.map, "write output.map");
-          },
+      .draft = module_layer<MultiHeadAttention, MultiHeadCall>(
           [](const MultiHeadAttention& l, const Inputs& in, const MultiHeadCall& o) {
             Results results{{"", l(in["x"], attention_inputs(in))}};
             if (o.map) results.push_back({"map", l.map(in["x"], attention_inputs(in))});
@@ -232,9 +162,9 @@ void add_multi_head(std::vector<Layer>& all) {
       .inputs = multi_head_inputs(false),
       .parameters = multi_head_parameters("layers.{i}.", "len(windows)"),
       .outputs = {{"", "[batch, n, dim]"}},
-      .examples = {with({{"windows", std::vector<double>{2, 3, 0}}, {"gates", gates({gate_1, {{"position", "g5"}}})}}),
-                   with({{"residual", true}, {"norm", "rms"}, {"stream", std::vector<double>{5, 1}}})},
-      .prepare = module_layer<AttentionStack, StackCall>(stack_options, stack),
+      .examples = {with({{"windows", Json::List{2, 3, 0}}, {"gates", gates({gate_1, {{"position", "g5"}}})}}),
+                   with({{"residual", true}, {"norm", "rms"}, {"stream", Json::List{5, 1}}})},
+      .draft = module_layer<AttentionStack, StackCall>(stack),
   });
   all.push_back({
       .name = "local_global_attention_stack",
@@ -246,8 +176,9 @@ void add_multi_head(std::vector<Layer>& all) {
       .inputs = multi_head_inputs(false),
       .parameters = multi_head_parameters("layers.{i}.", "2"),
       .outputs = {{"", "[batch, n, dim]"}},
-      .examples = {with({{"stage_dilation", 2}}), with({{"stage_global_positions", std::vector<double>{0, 3}}})},
-      .prepare = module_layer<AttentionStack, LocalGlobalCall>(local_global_stack_options, stack),
+      .required = {{"stage_window", 3}, {"dim", 8}},
+      .examples = {with({{"stage_dilation", 2}}), with({{"stage_global_positions", Json::List{0, 3}}})},
+      .draft = module_layer<AttentionStack, LocalGlobalCall>(stack),
   });
   all.push_back({
       .name = "attention_gate",
@@ -262,10 +193,10 @@ void add_multi_head(std::vector<Layer>& all) {
       .parameters = gate_parameters("", "", "dim", "width", "", ""),
       .outputs = {{"", "[batch, heads, n, head_dim]", "", "not dense"}, {"", "[batch, n, head_dim]", "", "dense"},
                   {"scores", "[...]", "what multiplies or is added"}},
+      .required = {{"dim", 8}, {"heads", 2}, {"head_dim", 4}},
       .examples = {{{"granularity", "headwise"}, {"bias", true}}, {{"sharing", "logits"}, {"activation", "ns_sigmoid"}},
                    {{"position", "g5"}, {"heads", 1}, {"head_dim", 8}}, {{"input_independent", true}, {"mode", "add"}}},
-      .prepare = module_layer<GateModule, GateCall>(
-          gate_call_options,
+      .draft = module_layer<GateModule, GateCall>(
           [](const GateModule& l, const Inputs& in) -> Results {
             return {{"", l.gate(in["y"], in["x"])}, {"scores", l.gate.scores(in["x"])}};
           }),

@@ -1,5 +1,5 @@
 // Rotary positions and additive biases that depend on distance.
-#include "choices.h"
+#include "shared.h"
 #include "registry.h"
 
 #include <sluice/layers/gau/flash_model.h>
@@ -15,15 +15,41 @@ namespace {
 /// Biases are matrices over m queries and n keys aligned at the end: p_i = i + n − m, p_j = j.
 struct BiasOptions {
   int64_t m = 0, n = 0;
-  int64_t heads = 1;
-  T5BucketOptions t5 = {};
-  RopeOptions rope = {};
+  static void describe(auto& o, auto& f) {
+    f.required("m", o.m, at_least(1), "number of queries");
+    f.required("n", o.n, at_least(1), "number of keys; query i stands at i + n - m");
+  }
 };
-
-void sizes(Options& v, BiasOptions& o) {
-  v.required("m", o.m, 5, "number of queries");
-  v.required("n", o.n, 6, "number of keys; query i stands at i + n - m");
-}
+struct ToeplitzBias : BiasOptions {
+  int64_t n_max = 0;
+  static void describe(auto& o, auto& f) {
+    BiasOptions::describe(o, f);
+    f.required("n_max", o.n_max, at_least(1), "positions of the table");
+  }
+};
+struct T5Bias : BiasOptions {
+  T5BucketOptions t5 = {};
+  static void describe(auto& o, auto& f) {
+    BiasOptions::describe(o, f);
+    f("causal", o.t5.causal, "all buckets for keys before the query");
+    f.nested("", o.t5);
+  }
+};
+struct AlibiBias : BiasOptions {
+  int64_t heads = 1;
+  static void describe(auto& o, auto& f) {
+    BiasOptions::describe(o, f);
+    f("heads", o.heads, at_least(1), "number of heads");
+  }
+};
+struct RopeBias : BiasOptions {
+  RopeOptions rope = {};
+  static void describe(auto& o, auto& f) {
+    BiasOptions::describe(o, f);
+    f.nested("rope_", o.rope);
+  }
+};
+const Values sizes{{"m", 5}, {"n", 6}};
 
 void add_rope(std::vector<Layer>& all) {
   all.push_back({
@@ -36,8 +62,7 @@ void add_rope(std::vector<Layer>& all) {
                   .kind = Kind::integer, .optional = true, .sample = Sample::index, .below = "50"}},
       .outputs = {{"", "[..., n, d]"}},
       .examples = {{{"pairing", "interleaved"}}, {{"rot_dim", 2}, {"base", 1e6}, {"offset", 9}}},
-      .prepare = function_layer<RopeOptions>(
-          [](Options& v, RopeOptions& o) { rope_options(v, o, ""); },
+      .draft = function_layer<RopeOptions>(
           [](const RopeOptions& o, const Inputs& in) {
             return in["positions"].defined() ? rope_at(in["x"], in["positions"], o) : rope(in["x"], o);
           }),
@@ -50,12 +75,6 @@ void add_rope(std::vector<Layer>& all) {
       .inputs = {{.name = "x", .shape = "[batch, n, dim]"}},
       .parameters = {{.name = "scale", .shape = "[1]"}},
       .outputs = {{"", "[batch, n, dim]"}},
-      .prepare = module_layer<ScaledSinusoidal, ScaledSinusoidalOptions>(
-          [](Options& v, ScaledSinusoidalOptions& o) {
-            v.required("dim", o.dim, 8, "even width");
-            v("base", o.base, "of the frequencies");
-          },
-          [](const ScaledSinusoidal& l, const Inputs& in) { return in["x"] + l(in["x"].dim(1)); }),
   });
 }
 
@@ -71,14 +90,10 @@ void add_positions(std::vector<Layer>& all) {
       .notes = "Built for n_max positions, cropped to m and n.",
       .inputs = {{.name = "w", .shape = "[heads, 2*n_max - 1]"}},
       .outputs = {{"", "[heads, m, n]"}},
-      .sizes = {{"n_max", 9}},
-      .prepare = function_layer<std::pair<BiasOptions, int64_t>>(
-          [](Options& v, std::pair<BiasOptions, int64_t>& o) {
-            sizes(v, o.first);
-            v.required("n_max", o.second, 9, "positions of the table");
-          },
-          [](const std::pair<BiasOptions, int64_t>& o, const Inputs& in) {
-            return relative_matrix(relative_toeplitz(in["w"], o.first.m, o.first.n), o.first.m, o.first.n);
+      .required = {{"m", 5}, {"n", 6}, {"n_max", 9}},
+      .draft = function_layer<ToeplitzBias>(
+          [](const ToeplitzBias& o, const Inputs& in) {
+            return relative_matrix(relative_toeplitz(in["w"], o.m, o.n), o.m, o.n);
           }),
   });
   all.push_back({
@@ -88,14 +103,10 @@ void add_positions(std::vector<Layer>& all) {
       .source = "Raffel et al. 2020",
       .inputs = {{.name = "w", .shape = "[buckets, heads]"}},
       .outputs = {{"", "[heads, m, n]"}, {"buckets", "[m, n]", "i64, the bucket of every pair"}},
+      .required = sizes,
       .examples = {{{"causal", true}}, {{"buckets", 8}, {"max_distance", 16}}},
-      .prepare = function_layer<BiasOptions>(
-          [](Options& v, BiasOptions& o) {
-            sizes(v, o);
-            v("causal", o.t5.causal, "all buckets for keys before the query");
-            t5_options(v, o.t5);
-          },
-          [](const BiasOptions& o, const Inputs& in) -> Results {
+      .draft = function_layer<T5Bias>(
+          [](const T5Bias& o, const Inputs& in) -> Results {
             return {{"", relative_matrix(relative_t5(in["w"], o.m, o.n, o.t5), o.m, o.n)},
                     {"buckets", t5_buckets(o.m, o.n, o.t5, o.n - o.m)}};
           }),
@@ -107,14 +118,11 @@ void add_positions(std::vector<Layer>& all) {
       .source = "Press et al. 2022",
       .inputs = {{.name = "slopes", .shape = "[heads]", .meaning = "in place of the published ones", .optional = true}},
       .outputs = {{"", "[heads, m, n]"}},
+      .required = sizes,
       .examples = {{{"heads", 6}}},
-      .prepare = function_layer<BiasOptions>(
-          [](Options& v, BiasOptions& o) {
-            sizes(v, o);
-            v("heads", o.heads, "number of heads");
-          },
-          [](const BiasOptions& o, const Inputs& in) {
-            const Tensor slopes = in["slopes"].defined() ? in["slopes"] : alibi_slopes(o.heads, {f64});
+      .draft = function_layer<AlibiBias>(
+          [](const AlibiBias& o, const Inputs& in) {
+            const Tensor slopes = in["slopes"].defined() ? in["slopes"] : alibi_slopes(o.heads, {in.dtype});
             return relative_matrix(relative_alibi(slopes, o.m, o.n), o.m, o.n);
           }),
   });
@@ -125,14 +133,11 @@ void add_positions(std::vector<Layer>& all) {
       .source = "Hua et al. 2022, appendix (n > 512)",
       .inputs = {{.name = "a", .shape = "[s]"}, {.name = "b", .shape = "[s]"}},
       .outputs = {{"", "[1, m, n]"}},
+      .required = sizes,
       .examples = {{{"rope_pairing", "interleaved"}}},
       .sizes = {{"s", 4}},
-      .prepare = function_layer<BiasOptions>(
-          [](Options& v, BiasOptions& o) {
-            sizes(v, o);
-            rope_options(v, o.rope);
-          },
-          [](const BiasOptions& o, const Inputs& in) {
+      .draft = function_layer<RopeBias>(
+          [](const RopeBias& o, const Inputs& in) {
             return relative_matrix(relative_rope(in["a"], in["b"], o.m, o.n, o.rope), o.m, o.n);
           }),
   });

@@ -6,29 +6,28 @@ namespace layer_check {
 
 using namespace sluice;
 
-void sinkhorn_options(Options& v, SinkhornOptions& o) {
-  static const Choices<SinkhornVariant> variants{{"correct", SinkhornVariant::correct},
-                                                 {"literal", SinkhornVariant::literal}};
-  static const Choices<SinkhornLast> lasts{{"rows", SinkhornLast::rows}, {"columns", SinkhornLast::columns}};
-  v("lambda", o.lambda, "inverse temperature");
-  v("iterations", o.iterations, "of both steps");
-  v("variant", o.variant, variants, "literal: A <- T_row(T_col(e^(lambda A))), as printed");
-  v("last", o.last, lasts, "which sums are exactly 1");
-}
-
 namespace {
+
+struct AttentionCase : SinkhornAttentionOptions {
+  static void describe(auto& o, auto& f) {
+    f.nested("", o.sinkhorn);
+    f("scale", o.scale, any_number(), "of q k; null: 1/sqrt(d)");
+    f("top_k", o.top_k, at_least(0), "> 0: keep the k largest weights of a row, scaled to sum 1");
+  }
+};
+struct BlockCase : SinkhornBlockOptions {
+  static void describe(auto& o, auto& f) {
+    f("block", o.block, at_least(1), "tokens B of a block");
+    f.nested("", o.sinkhorn);
+    f("scale", o.scale, any_number(), "of q k; null: 1/sqrt(d)");
+  }
+};
 
 std::vector<InputInfo> square_inputs() {
   return {{.name = "q", .shape = "[batch, heads, n, d]"},
           {.name = "k", .shape = "[batch, kv_heads, n, d]"},
           {.name = "v", .shape = "[batch, kv_heads, n, dv]"},
           {.name = "key_mask", .shape = "broadcast [batch, n]", .kind = Kind::boolean, .optional = true}};
-}
-
-void block_options(Options& v, SinkhornBlockOptions& o) {
-  v("block", o.block, "tokens B of a block");
-  sinkhorn_options(v, o.sinkhorn);
-  v("scale", o.scale, "of q k; null: 1/sqrt(d)");
 }
 
 }  // namespace
@@ -44,8 +43,7 @@ void add_sinkhorn(std::vector<Layer>& all) {
                   .kind = Kind::boolean, .optional = true}},
       .outputs = {{"", "[..., n, n]"}},
       .examples = {{{"variant", "literal"}, {"iterations", 3}}, {{"last", "columns"}, {"lambda", 0.5}}},
-      .prepare = function_layer<SinkhornOptions>(sinkhorn_options,
-                                                 [](const SinkhornOptions& given, const Inputs& in) {
+      .draft = function_layer<SinkhornOptions>([](const SinkhornOptions& given, const Inputs& in) {
                                                    SinkhornOptions o = given;
                                                    o.allowed = in["allowed"];
                                                    return sinkhorn(in["scores"], o);
@@ -59,12 +57,7 @@ void add_sinkhorn(std::vector<Layer>& all) {
       .inputs = square_inputs(),
       .outputs = {{"", "[batch, heads, n, dv]"}},
       .examples = {{{"top_k", 2}}},
-      .prepare = function_layer<SinkhornAttentionOptions>(
-          [](Options& v, SinkhornAttentionOptions& o) {
-            sinkhorn_options(v, o.sinkhorn);
-            v("scale", o.scale, "of q k; null: 1/sqrt(d)");
-            v("top_k", o.top_k, "> 0: keep the k largest weights of a row, scaled to sum 1");
-          },
+      .draft = function_layer<AttentionCase>(
           [](const SinkhornAttentionOptions& given, const Inputs& in) {
             SinkhornAttentionOptions o = given;
             o.keys = in["key_mask"];
@@ -81,8 +74,7 @@ void add_sinkhorn(std::vector<Layer>& all) {
       .outputs = {{"", "[batch, heads, n, dv]"},
                   {"permutation", "[batch, heads, (n + block - 1) // block, (n + block - 1) // block]", "P"}},
       .examples = {{{"block", 2}}, {{"block", 4}}},
-      .prepare = function_layer<SinkhornBlockOptions>(
-          block_options,
+      .draft = function_layer<BlockCase>(
           [](const SinkhornBlockOptions& given, const Inputs& in) -> Results {
             SinkhornBlockOptions o = given;
             o.keys = in["key_mask"];

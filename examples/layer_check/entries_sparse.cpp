@@ -1,5 +1,5 @@
 // Sparse attention as functions: patterns, top-k, thresholds, global rows.
-#include "choices.h"
+#include "shared.h"
 #include "registry.h"
 #include "sparse_options.h"
 
@@ -13,6 +13,7 @@ using namespace sluice;
 namespace {
 
 enum class Pattern { sliding, dilated, residue, global_local, random, bigbird };
+constexpr const char* choices(Pattern) { return "sliding dilated residue global_local random bigbird"; }
 
 struct PatternCall {
   Pattern pattern = Pattern::sliding;
@@ -21,30 +22,62 @@ struct PatternCall {
   std::vector<int64_t> global;
   BigBirdOptions bigbird{.block = 2};
   std::optional<double> scale;
+
+  static void describe(auto& o, auto& f) {
+    f("pattern", o.pattern,
+      "sliding |i - j| <= w; dilated |i - j| <= w*dilation, a multiple of dilation; residue: any multiple; "
+      "global_local: sliding, or i or j global; random: k drawn keys and j = i; bigbird: blocks");
+    f("neighbours", o.neighbours, "run by gathering listed neighbours instead of masking tiles");
+    f("causal", o.causal, "and j <= i");
+    f("w", o.w, at_least(0), "one-sided width");
+    f("dilation", o.dilation, at_least(1), "of dilated and residue");
+    f("global_positions", o.global, at_least(0), "positions of global_local");
+    f("k", o.k, at_least(0), "keys that a row of random draws");
+    f("seed", o.seed, at_least(0),
+      "of random and bigbird: which keys are drawn is this library's own choice, see output.mask");
+    f("pattern_heads", o.heads, at_least(1), "patterns drawn, one per head; 1: one for all");
+    f("block", o.bigbird.block, at_least(1), "bigbird: tokens of a block");
+    f("window", o.bigbird.window, at_least(1), "bigbird: blocks around the query's, odd");
+    f("random_blocks", o.bigbird.random, at_least(0), "bigbird: blocks that a row draws");
+    f("first_global", o.bigbird.first_global, "bigbird: the first block sees and is seen by all");
+    f("last_global", o.bigbird.last_global, "bigbird: the last block too");
+    f("scale", o.scale, any_number(), "of q k; null: 1/sqrt(d)");
+  }
 };
 
-void pattern_options(Options& v, PatternCall& o) {
-  using enum Pattern;
-  static const Choices<Pattern> patterns{{"sliding", sliding},           {"dilated", dilated}, {"residue", residue},
-                                         {"global_local", global_local}, {"random", random},   {"bigbird", bigbird}};
-  v("pattern", o.pattern, patterns,
-    "sliding |i - j| <= w; dilated |i - j| <= w*dilation, a multiple of dilation; residue: any multiple; "
-    "global_local: sliding, or i or j global; random: k drawn keys and j = i; bigbird: blocks");
-  v("neighbours", o.neighbours, "run by gathering listed neighbours instead of masking tiles");
-  v("causal", o.causal, "and j <= i");
-  v("w", o.w, "one-sided width");
-  v("dilation", o.dilation, "of dilated and residue");
-  v("global_positions", o.global, "positions of global_local");
-  v("k", o.k, "keys that a row of random draws");
-  v("seed", o.seed, "of random and bigbird: which keys are drawn is this library's own choice, see output.mask");
-  v("pattern_heads", o.heads, "patterns drawn, one per head; 1: one for all");
-  v("block", o.bigbird.block, "bigbird: tokens of a block");
-  v("window", o.bigbird.window, "bigbird: blocks around the query's, odd");
-  v("random_blocks", o.bigbird.random, "bigbird: blocks that a row draws");
-  v("first_global", o.bigbird.first_global, "bigbird: the first block sees and is seen by all");
-  v("last_global", o.bigbird.last_global, "bigbird: the last block too");
-  v("scale", o.scale, "of q k; null: 1/sqrt(d)");
-}
+constexpr const char* kTiesMeaning = "index: exactly k, the first of equals; threshold: all >= the k-th best";
+struct TopKCase : TopKOptions {
+  static void describe(auto& o, auto& f) {
+    f.required("k", o.k, at_least(1), "keys kept; rows with fewer allowed keep all");
+    f("ties", o.ties, kTiesMeaning);
+    f("causal", o.attention.mask.causal, "query i of m sees keys j <= i + n - m");
+    f("window", o.attention.mask.window, at_least(0), "keys seen, a query's own position included; 0: all");
+    f("scale", o.attention.scale, any_number(), "of q k; null: 1/sqrt(d)");
+  }
+};
+struct TopKMaskCase : TopKOptions {
+  static void describe(auto& o, auto& f) {
+    f.required("k", o.k, at_least(1), "entries kept");
+    f("ties", o.ties, kTiesMeaning);
+  }
+};
+struct ThresholdCase : ThresholdOptions {
+  static void describe(auto& o, auto& f) {
+    threshold_options(o, f);
+    f("causal", o.attention.mask.causal, "query i of m sees keys j <= i + n - m");
+    f("scale", o.attention.scale, any_number(), "of q k; null: 1/sqrt(d)");
+  }
+};
+struct NeighbourCase : NeighbourOptions {
+  static void describe(auto& o, auto& f) { f("scale", o.scale, any_number(), "of q k; null: 1/sqrt(d)"); }
+};
+struct GlobalLocalCase : GlobalLocalOptions {
+  static void describe(auto& o, auto& f) {
+    f.required("w", o.w, at_least(0), "|i - j| <= w");
+    f("global_positions", o.global, at_least(0), "distinct positions");
+    f("scale", o.scale, any_number(), "of q k; null: 1/sqrt(d)");
+  }
+};
 
 Results run_pattern(const PatternCall& o, const Inputs& in) {
   const Tensor q = in["q"], k = in["k"], v = in["v"];
@@ -92,16 +125,10 @@ void add_chosen(std::vector<Layer>& all) {
                              "added to the scores",
                              .optional = true}}),
       .outputs = {{"", "[batch, heads, m, dv]"}},
+      .required = {{"k", 3}},
       .examples = {{{"ties", "threshold"}, {"causal", true}}},
       .sizes = {{"m", 4}},
-      .prepare = function_layer<TopKOptions>(
-          [](Options& v, TopKOptions& o) {
-            v.required("k", o.k, 3, "keys kept; rows with fewer allowed keep all");
-            v("ties", o.ties, topk_ties(), "index: exactly k, the first of equals; threshold: all >= the k-th best");
-            v("causal", o.attention.mask.causal, "query i of m sees keys j <= i + n - m");
-            v("window", o.attention.mask.window, "keys seen, a query's own position included; 0: all");
-            v("scale", o.attention.scale, "of q k; null: 1/sqrt(d)");
-          },
+      .draft = function_layer<TopKCase>(
           [](const TopKOptions& given, const Inputs& in) {
             TopKOptions o = given;
             o.attention.mask.keys = in["key_mask"], o.attention.mask.dense = in["mask"], o.attention.bias = in["bias"];
@@ -116,12 +143,9 @@ void add_chosen(std::vector<Layer>& all) {
       .inputs = {{.name = "scores", .shape = "[..., n]"},
                  {.name = "allowed", .shape = "broadcast [n]", .kind = Kind::boolean, .optional = true}},
       .outputs = {{"", "[..., n]", "bool"}},
+      .required = {{"k", 3}},
       .examples = {{{"ties", "threshold"}}},
-      .prepare = function_layer<TopKOptions>(
-          [](Options& v, TopKOptions& o) {
-            v.required("k", o.k, 3, "entries kept");
-            v("ties", o.ties, topk_ties(), "index or threshold");
-          },
+      .draft = function_layer<TopKMaskCase>(
           [](const TopKOptions& o, const Inputs& in) {
             return topk_mask(in["scores"].detach(), o.k, o.ties, in["allowed"]);
           }),
@@ -136,12 +160,7 @@ void add_chosen(std::vector<Layer>& all) {
       .outputs = {{"", "[batch, heads, m, dv]"}},
       .examples = {{{"mode", "soft"}, {"temperature", 0.5}}, {{"mode", "straight_through"}, {"tau", "-inf"}}},
       .sizes = {{"m", 6}},
-      .prepare = function_layer<ThresholdOptions>(
-          [](Options& v, ThresholdOptions& o) {
-            threshold_options(v, o.mode, o.tau, o.temperature, o.include_self);
-            v("causal", o.attention.mask.causal, "query i of m sees keys j <= i + n - m");
-            v("scale", o.attention.scale, "of q k; null: 1/sqrt(d)");
-          },
+      .draft = function_layer<ThresholdCase>(
           [](const ThresholdOptions& given, const Inputs& in) {
             ThresholdOptions o = given;
             o.attention.mask.keys = in["key_mask"];
@@ -162,17 +181,6 @@ std::vector<InputInfo> qkv_inputs(std::vector<InputInfo> more) {
   return all;
 }
 
-void threshold_options(Options& v, ThresholdMode& mode, double& tau, double& temperature,
-                       std::optional<bool>& include_self) {
-  using enum ThresholdMode;
-  static const Choices<ThresholdMode> modes{{"hard", hard}, {"soft", soft}, {"straight_through", straight_through}};
-  static const Choices<bool> yes_no{{"yes", true}, {"no", false}};
-  v("mode", mode, modes, "what f > tau does");
-  v("tau", tau, "threshold; \"-inf\": all pairs");
-  v("temperature", temperature, "T of soft");
-  v("include_self", include_self, yes_no, "j = i is visible whatever f says; null: no for soft, else yes");
-}
-
 void add_sparse(std::vector<Layer>& all) {
   all.push_back({
       .name = "pattern_attention",
@@ -184,10 +192,10 @@ void add_sparse(std::vector<Layer>& all) {
       .inputs = qkv_inputs({}),
       .outputs = {{"", "[batch, heads, m, dv]"}, {"mask", "[pattern_heads, m, n]", "bool"}},
       .examples = {{{"pattern", "dilated"}, {"causal", true}}, {{"pattern", "residue"}, {"neighbours", true}},
-                   {{"pattern", "global_local"}, {"global_positions", std::vector<double>{0, 4}}, {"neighbours", true}},
+                   {{"pattern", "global_local"}, {"global_positions", Json::List{0, 4}}, {"neighbours", true}},
                    {{"pattern", "random"}, {"pattern_heads", 2}}, {{"pattern", "random"}, {"neighbours", true}},
                    {{"pattern", "bigbird"}, {"window", 1}, {"random_blocks", 1}}},
-      .prepare = function_layer<PatternCall>(pattern_options, run_pattern),
+      .draft = function_layer<PatternCall>(run_pattern),
   });
   all.push_back({
       .name = "neighbour_attention",
@@ -199,8 +207,7 @@ void add_sparse(std::vector<Layer>& all) {
                              .sample = Sample::index, .below = "n"}}),
       .outputs = {{"", "[batch, heads, m, dv]"}},
       .sizes = {{"lists", 1}, {"K", 3}, {"m", 4}},
-      .prepare = function_layer<NeighbourOptions>(
-          [](Options& v, NeighbourOptions& o) { v("scale", o.scale, "of q k; null: 1/sqrt(d)"); },
+      .draft = function_layer<NeighbourCase>(
           [](const NeighbourOptions& given, const Inputs& in) {
             NeighbourOptions o = given;
             o.keys = in["key_mask"];
@@ -222,13 +229,9 @@ void add_sparse(std::vector<Layer>& all) {
                  {.name = "global_v", .shape = "[batch, kv_heads, n, dv]"},
                  {.name = "key_mask", .shape = "broadcast [batch, n]", .kind = Kind::boolean, .optional = true}},
       .outputs = {{"", "[batch, heads, n, dv]"}},
-      .examples = {{{"global_positions", std::vector<double>{0, 3}}}},
-      .prepare = function_layer<GlobalLocalOptions>(
-          [](Options& v, GlobalLocalOptions& o) {
-            v.required("w", o.w, 1, "|i - j| <= w");
-            v("global_positions", o.global, "distinct positions");
-            v("scale", o.scale, "of q k; null: 1/sqrt(d)");
-          },
+      .required = {{"w", 1}},
+      .examples = {{{"global_positions", Json::List{0, 3}}}},
+      .draft = function_layer<GlobalLocalCase>(
           [](const GlobalLocalOptions& given, const Inputs& in) {
             GlobalLocalOptions o = given;
             o.keys = in["key_mask"];

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <utility>
 
 namespace layer_check {
 
@@ -10,47 +11,25 @@ using sluice::fail;
 using sluice::str;
 using sluice::ValueError;
 
-std::string text_of(const Value& v) {
-  struct {
-    std::string operator()(std::monostate) const { return "null"; }
-    std::string operator()(bool b) const { return b ? "true" : "false"; }
-    std::string operator()(int64_t i) const { return std::to_string(i); }
-    std::string operator()(double x) const { return str(x); }
-    std::string operator()(const std::string& s) const { return "\"" + s + "\""; }
-    std::string operator()(const std::vector<double>& xs) const {
-      std::string s = "[";
-      for (double x : xs) s += str(s.size() > 1 ? ", " : "", x);
-      return s + "]";
-    }
-    std::string operator()(const std::shared_ptr<const Objects>& o) const {
-      return str("[", o->list.size(), " objects]");
-    }
-  } const write;
-  return std::visit(write, v);
-}
-
-bool is_true(const Value& v) {
-  struct {
-    bool operator()(std::monostate) const { return false; }
-    bool operator()(bool b) const { return b; }
-    bool operator()(int64_t i) const { return i != 0; }
-    bool operator()(double x) const { return x != 0; }
-    bool operator()(const std::string& s) const { return !s.empty(); }
-    bool operator()(const std::vector<double>& xs) const { return !xs.empty(); }
-    bool operator()(const std::shared_ptr<const Objects>& o) const { return !o->list.empty(); }
-  } const ask;
-  return std::visit(ask, v);
+bool is_true(const Json& v) {
+  if (const auto* b = v.as<bool>()) return *b;
+  if (const auto* i = v.as<int64_t>()) return *i != 0;
+  if (const auto* x = v.as<double>()) return *x != 0;
+  if (const auto* s = v.as<std::string>()) return !s->empty();
+  if (const auto* l = v.as<Json::List>()) return !l->empty();
+  return false;
 }
 
 namespace {
 
-/// A recursive-descent parser that evaluates while it reads.
+/// A recursive-descent parser that evaluates while it reads. As in Python, what a condition does not choose is not
+/// evaluated: it is read with `skip_` set, where values mean nothing and names may be unknown.
 class Parser {
  public:
   Parser(std::string_view text, const Values& names) : text_(text), names_(names) {}
 
-  Value whole() {
-    Value v = conditional();
+  Json whole() {
+    Json v = conditional();
     if (!peek().empty()) wrong(str("\"", peek(), "\" was not expected"));
     return v;
   }
@@ -90,48 +69,67 @@ class Parser {
     if (!accept(token)) wrong(str("\"", token, "\" is missing"));
   }
 
-  static double number(const Value& v) {
-    if (const auto* i = std::get_if<int64_t>(&v)) return static_cast<double>(*i);
-    if (const auto* b = std::get_if<bool>(&v)) return *b;
-    if (const auto* x = std::get_if<double>(&v)) return *x;
-    fail<ValueError>("formula: ", text_of(v), " is not a number");
+  double number(const Json& v) const {
+    if (skip_) return 1;
+    if (const auto* i = v.as<int64_t>()) return static_cast<double>(*i);
+    if (const auto* b = v.as<bool>()) return *b;
+    if (const auto* x = v.as<double>()) return *x;
+    wrong(str(v, " is not a number"));
   }
-  static bool whole_numbers(const Value& a, const Value& b) {
-    return !std::holds_alternative<double>(a) && !std::holds_alternative<double>(b);
+  int64_t whole(double x) const {
+    if (!(std::abs(x) < 9e18)) wrong(str(x, " is too large"));
+    return static_cast<int64_t>(x);
   }
-  static bool equal(const Value& a, const Value& b) {
-    const bool text = std::holds_alternative<std::string>(a) || std::holds_alternative<std::string>(b);
-    const bool none = a.index() == 0 || b.index() == 0;
-    return text || none ? a == b : number(a) == number(b);
+  static bool whole_numbers(const Json& a, const Json& b) { return !a.as<double>() && !b.as<double>(); }
+  bool equal(const Json& a, const Json& b) const {
+    const bool text = a.as<std::string>() || b.as<std::string>() || a.is_null() || b.is_null();
+    return text ? a == b : number(a) == number(b);
   }
 
-  Value conditional() {
-    Value yes = disjunction();
-    if (!accept("if")) return yes;
+  template <class F>
+  void skip(F read) {
+    const bool before = std::exchange(skip_, true);
+    read();
+    skip_ = before;
+  }
+  Json conditional() {
+    const std::size_t start = at_;
+    skip([&] { disjunction(); });
+    const std::size_t end = at_;
+    if (!accept("if")) {
+      if (skip_) return {};
+      at_ = start;
+      return disjunction();
+    }
     const bool taken = is_true(disjunction());
     expect("else");
-    Value no = conditional();
-    return taken ? yes : no;
+    if (!taken || skip_) return conditional();
+    skip([&] { conditional(); });
+    const std::size_t after = std::exchange(at_, start);
+    Json yes = disjunction();
+    if (at_ != end) wrong("it cannot be read");
+    at_ = after;
+    return yes;
   }
-  Value disjunction() {
-    Value a = conjunction();
+  Json disjunction() {
+    Json a = conjunction();
     while (accept("or")) {
-      Value b = conjunction();
-      if (!is_true(a)) a = b;
+      if (skip_ || !is_true(a)) a = conjunction();
+      else skip([&] { conjunction(); });
     }
     return a;
   }
-  Value conjunction() {
-    Value a = negation();
+  Json conjunction() {
+    Json a = negation();
     while (accept("and")) {
-      Value b = negation();
-      if (is_true(a)) a = b;
+      if (skip_ || is_true(a)) a = negation();
+      else skip([&] { negation(); });
     }
     return a;
   }
-  Value negation() {
+  Json negation() {
     if (accept("not")) return !is_true(negation());
-    Value a = sum();
+    Json a = sum();
     if (accept("in")) {
       expect("(");
       bool found = false;
@@ -148,22 +146,22 @@ class Parser {
     if (accept(">")) return number(a) > number(sum());
     return a;
   }
-  static Value arithmetic(char op, const Value& a, const Value& b) {
+  Json arithmetic(char op, const Json& a, const Json& b) const {
     const double x = number(a), y = number(b);
     const double z = op == '+' ? x + y : op == '-' ? x - y : op == '*' ? x * y : 0;
-    if (whole_numbers(a, b)) return static_cast<int64_t>(z);
+    if (whole_numbers(a, b)) return whole(z);
     return z;
   }
-  Value sum() {
-    Value a = product();
+  Json sum() {
+    Json a = product();
     for (;;) {
       if (accept("+")) a = arithmetic('+', a, product());
       else if (accept("-")) a = arithmetic('-', a, product());
       else return a;
     }
   }
-  Value product() {
-    Value a = factor();
+  Json product() {
+    Json a = factor();
     for (;;) {
       if (accept("*")) {
         a = arithmetic('*', a, factor());
@@ -174,26 +172,26 @@ class Parser {
         const double x = number(a), y = number(factor());
         if (y == 0) wrong("division by zero");
         const double q = std::floor(x / y);
-        a = static_cast<int64_t>(quotient ? q : x - q * y);
+        a = whole(quotient ? q : x - q * y);
       } else {
         return a;
       }
     }
   }
-  Value factor() {
+  Json factor() {
     if (accept("-")) return arithmetic('-', int64_t{0}, factor());
-    const Value base = primary();
+    const Json base = primary();
     if (!accept("**")) return base;
-    const Value exponent = factor();
+    const Json exponent = factor();
     const double z = std::pow(number(base), number(exponent));
-    if (whole_numbers(base, exponent) && number(exponent) >= 0) return static_cast<int64_t>(z);
+    if (whole_numbers(base, exponent) && number(exponent) >= 0) return whole(z);
     return z;
   }
-  Value primary() {
+  Json primary() {
     const std::string_view token = next();
     if (token.empty()) wrong("it ends too early");
     if (token == "(") {
-      Value v = conditional();
+      Json v = conditional();
       expect(")");
       return v;
     }
@@ -201,13 +199,14 @@ class Parser {
     if (std::isdigit(static_cast<unsigned char>(token[0]))) return literal(token);
     if (token == "True") return true;
     if (token == "False") return false;
-    if (token == "None") return std::monostate{};
+    if (token == "None") return Json();
     if (peek() == "(") return call(token);
+    if (skip_) return {};
     const auto it = names_.find(std::string(token));
     if (it == names_.end()) wrong(str("nothing is called \"", token, "\""));
     return it->second;
   }
-  Value literal(std::string_view token) const {
+  Json literal(std::string_view token) const {
     int64_t i = 0;
     const char* end = token.data() + token.size();
     if (std::from_chars(token.data(), end, i).ptr == end) return i;
@@ -215,23 +214,22 @@ class Parser {
     if (std::from_chars(token.data(), end, x).ptr == end) return x;
     wrong(str("\"", token, "\" is not a number"));
   }
-  Value call(std::string_view function) {
+  Json call(std::string_view function) {
     expect("(");
-    std::vector<Value> arguments;
+    Json::List arguments;
     do arguments.push_back(conditional());
     while (accept(","));
     expect(")");
-    const Value& a = arguments[0];
+    const Json& a = arguments[0];
     if (function == "len") {
-      if (const auto* xs = std::get_if<std::vector<double>>(&a)) return static_cast<int64_t>(xs->size());
-      if (const auto* o = std::get_if<std::shared_ptr<const Objects>>(&a))
-        return static_cast<int64_t>((*o)->list.size());
-      wrong("len() needs a list");
+      const auto* list = a.as<Json::List>();
+      if (!list && !skip_) wrong("len() needs a list");
+      return list ? static_cast<int64_t>(list->size()) : 0;
     }
-    if (function == "int") return static_cast<int64_t>(number(a));
+    if (function == "int") return whole(number(a));
     if (function != "min" && function != "max") wrong(str("unknown function ", function));
-    Value best = a;
-    for (const Value& v : arguments)
+    Json best = a;
+    for (const Json& v : arguments)
       if (function == "min" ? number(v) < number(best) : number(v) > number(best)) best = v;
     return best;
   }
@@ -239,16 +237,17 @@ class Parser {
   std::string_view text_;
   const Values& names_;
   std::size_t at_ = 0;
+  bool skip_ = false;
 };
 
 }  // namespace
 
-Value evaluate(std::string_view formula, const Values& names) { return Parser(formula, names).whole(); }
+Json evaluate(std::string_view formula, const Values& names) { return Parser(formula, names).whole(); }
 
 int64_t evaluate_size(std::string_view formula, const Values& names) {
-  const Value v = evaluate(formula, names);
-  if (const auto* i = std::get_if<int64_t>(&v)) return *i;
-  fail<ValueError>("formula \"", formula, "\": ", text_of(v), " is not a size");
+  const Json v = evaluate(formula, names);
+  if (const auto* i = v.as<int64_t>()) return *i;
+  fail<ValueError>("formula \"", formula, "\": ", v, " is not a size");
 }
 
 }  // namespace layer_check

@@ -14,8 +14,8 @@
 namespace layer_check {
 
 /// ValueError naming the formula for text that is none and for unknown names.
-Value evaluate(std::string_view formula, const Values& names);
-bool is_true(const Value& v);
+Json evaluate(std::string_view formula, const Values& names);
+bool is_true(const Json& v);
 int64_t evaluate_size(std::string_view formula, const Values& names);
 
 /// The shape of a tensor as a formula: "[batch, n, 2*dim]"; "[..., dim]" begins with any sizes;

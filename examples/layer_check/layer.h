@@ -1,9 +1,10 @@
 // What layer_check knows about a layer: what --list prints, and how to build and run it.
 #pragma once
 
-#include "options.h"
 #include "streaming.h"
+#include "value.h"
 
+#include <sluice/core/options.h>
 #include <sluice/core/random.h>
 #include <sluice/layers/nn/module.h>
 
@@ -13,6 +14,7 @@
 namespace layer_check {
 
 using sluice::NamedTensor;
+using sluice::OptionList;
 using sluice::Tensor;
 
 enum class Kind { floating, integer, boolean };
@@ -33,6 +35,7 @@ struct InputInfo {
   std::string when = "True";  // with which options it exists
   Sample sample = Sample::normal;
   std::string below = "2";
+  bool strict = false;  // other values than those that `sample` makes mean nothing, and are refused
 };
 
 /// A tensor of the state. The names and shapes that count are those of the built layer; these formulas describe
@@ -57,6 +60,7 @@ struct OutputInfo {
 /// The input tensors of a case; one that is not given is an undefined Tensor.
 struct Inputs {
   std::map<std::string, Tensor> tensors;
+  sluice::DType dtype = sluice::f64;  // what the case is computed in
   Tensor operator[](const std::string& name) const {
     const auto it = tensors.find(name);
     return it == tensors.end() ? Tensor() : it->second;
@@ -72,7 +76,13 @@ struct Instance {
   std::function<void(const std::map<std::string, Tensor>&)> load;
   std::function<Results(const Inputs&)> run;
 };
-using Build = std::function<Instance(sluice::DType)>;
+
+/// Options with their defaults, to be filled in, and what then builds the layer. Options that only training sees are
+/// not among them: a case gives all weights, and a comparison needs no randomness.
+struct Draft {
+  OptionList options;
+  std::function<Instance(sluice::DType)> build;
+};
 
 struct Layer {
   std::string name, family;
@@ -81,21 +91,31 @@ struct Layer {
   std::vector<InputInfo> inputs = {};
   std::vector<ParameterInfo> parameters = {};
   std::vector<OutputInfo> outputs = {};
+  /// Values of the options that are required, for --list and --self-check; 8 unless given.
+  Values required = {};
   /// Option sets for --self-check, beside the defaults.
   std::vector<Values> examples = {};
   /// Sizes for --self-check of names that no option has.
   std::map<std::string, int64_t> sizes = {};
-  /// Reads the options; what it returns builds the layer.
-  std::function<Build(Options&)> prepare;
+  /// Of a layer of the library's table, which has samples of its options too, nothing need be said.
+  std::function<Draft()> draft = {};
 };
 
-/// The value of an expression over options, derived names and sizes of inputs.
+/// The values of all options, and the derived names.
 Values names_of(const Layer& layer, const Values& options);
+Json object(const Values& values);
 
-// -- ways to make `prepare` --------------------------------------------------------------------------------
+// -- ways to make a draft ----------------------------------------------------------------------------------
 
 inline Results results_of(Tensor y) { return {{"", std::move(y)}}; }
 inline Results results_of(Results r) { return r; }
+
+/// Those that a case can have, followed by `more`.
+inline OptionList case_options(OptionList list, const OptionList& more = {}) {
+  std::erase_if(list.all, [](const sluice::Option& option) { return option.training; });
+  list.all.insert(list.all.end(), more.all.begin(), more.all.end());
+  return list;
+}
 
 /// Where options keep the dtype of the parameters.
 template <class O>
@@ -105,59 +125,75 @@ sluice::DType& dtype_in(O& o) {
   else return dtype_in(o.layer);
 }
 
+/// For a row of the table of layers: inputs are called as in LayerInputs, but for `index` and `f`.
+std::function<Draft()> table_layer(const std::string& name);
+/// Fills in the draft, the required options and the examples of an entry that stands in the table.
+void fill_from_table(Layer& layer);
+/// An entry for each row of the table that `all` lacks: without formulas for shapes.
+void add_rest_of_table(std::vector<Layer>& all);
+
+struct StreamOption {
+  std::vector<int64_t> pieces;
+  static void describe(auto& o, auto& f) {
+    f("stream", o.pieces, sluice::at_least(1),
+      "not empty: the output is computed by step() over consecutive pieces of these lengths, without gradients");
+  }
+};
+
 /// For a module M with options O: run(m, inputs[, options]) → Tensor or Results.
-template <class M, class O, class List, class Run>
-std::function<Build(Options&)> module_layer(List list, Run run) {
-  return [=](Options& v) -> Build {
-    O o{};
-    list(v, o);
-    std::vector<int64_t> pieces;
-    if constexpr (Streams<M>) v("stream", pieces, kStreamMeaning);
-    return [=](sluice::DType dtype) {
-      O typed = o;
-      dtype_in(typed) = dtype;
+template <class M, class O, class Run>
+std::function<Draft()> module_layer(Run run) {
+  return [=] {
+    auto o = std::make_shared<O>();
+    auto stream = std::make_shared<StreamOption>();
+    Draft draft{.options = case_options(sluice::options_of(*o), Streams<M> ? sluice::options_of(*stream) : OptionList()), .build = {}};
+    draft.build = [=](sluice::DType dtype) {
+      dtype_in(*o) = dtype;
       std::shared_ptr<M> m;
       sluice::Rng rng(1);
-      if constexpr (requires { typed.module_options(); }) m = std::make_shared<M>(typed.module_options(), rng);
-      else if constexpr (std::is_constructible_v<M, O, sluice::Rng&>) m = std::make_shared<M>(typed, rng);
-      else m = std::make_shared<M>(typed);
+      if constexpr (requires { o->module_options(); }) m = std::make_shared<M>(o->module_options(), rng);
+      else if constexpr (std::is_constructible_v<M, O, sluice::Rng&>) m = std::make_shared<M>(*o, rng);
+      else m = std::make_shared<M>(*o);
       Instance made;
       made.state = sluice::state_dict(*m);
       made.load = [m](const std::map<std::string, Tensor>& state) { sluice::load_state(*m, state); };
       made.run = [=](const Inputs& in) -> Results {
         if constexpr (Streams<M>)
-          if (!pieces.empty()) return run_stream(*m, in["x"], pieces);
+          if (!stream->pieces.empty()) return run_stream(*m, in["x"], stream->pieces);
         if constexpr (std::is_invocable_v<Run, const M&, const Inputs&, const O&>)
-          return results_of(run(*m, in, typed));
+          return results_of(run(*m, in, *o));
         else
           return results_of(run(*m, in));
       };
       return made;
     };
+    return draft;
   };
 }
 
 /// For a function without parameters of its own: run(options, inputs) → Tensor or Results.
-template <class O, class List, class Run>
-std::function<Build(Options&)> function_layer(List list, Run run) {
-  return [=](Options& v) -> Build {
-    O o{};
-    list(v, o);
-    return [=](sluice::DType) {
+template <class O, class Run>
+std::function<Draft()> function_layer(Run run) {
+  return [=] {
+    auto o = std::make_shared<O>();
+    Draft draft{.options = case_options(sluice::options_of(*o)), .build = {}};
+    draft.build = [=](sluice::DType) {
       Instance made;
       made.load = [](const std::map<std::string, Tensor>&) {};
-      made.run = [=](const Inputs& in) { return results_of(run(o, in)); };
+      made.run = [=](const Inputs& in) { return results_of(run(*o, in)); };
       return made;
     };
+    return draft;
   };
 }
 
 /// For a function without options.
-struct NoOptions {};
+struct NoOptions {
+  static void describe(auto&, auto&) {}
+};
 template <class Run>
-std::function<Build(Options&)> plain_function(Run run) {
-  return function_layer<NoOptions>([](Options&, NoOptions&) {}, [=](const NoOptions&,
-                                                                    const Inputs& in) { return run(in); });
+std::function<Draft()> plain_function(Run run) {
+  return function_layer<NoOptions>([=](const NoOptions&, const Inputs& in) { return run(in); });
 }
 
 }  // namespace layer_check

@@ -2,7 +2,7 @@
 //
 // Runs any layer of Sluice forward and backward on given tensors, so that it can be compared with another
 // implementation, or take over its weights. README.md has the format and an example.
-#include "json.h"
+#include "listing.h"
 #include "registry.h"
 #include "run.h"
 #include "self_check.h"

@@ -15,11 +15,19 @@ struct RunSettings {
 /// Options that were checked, and what they mean for the layer.
 struct Prepared {
   const Layer* layer;
-  Values options, names;  // names: options and derived
-  Build build;
+  Json options;
+  Values names;  // options and derived
+  std::function<Instance(sluice::DType)> build;
 };
-/// ValueError for unknown layers and options that do not fit.
-Prepared prepare(const std::string& layer, const Values& config, bool examples = false);
+/// ValueError for unknown layers, options that do not fit, and sizes beyond the memory of this machine. `config` is an
+/// object.
+Prepared prepare(const std::string& layer, const Json& config);
+
+/// The options of a case: a JSON object. ValueError for anything else.
+Json parse_config(const std::string& text);
+
+/// The parameters that the formulas of the listing describe.
+std::map<std::string, sluice::Shape> described_parameters(const Layer& layer, const Values& names);
 
 /// The tensors of a layer's state: names, and shapes as text, one line.
 std::string expected_parameters(const Instance& made);

@@ -1,7 +1,6 @@
 #include "self_check.h"
 
 #include "expression.h"
-#include "json.h"
 #include "registry.h"
 #include "run.h"
 
@@ -21,36 +20,6 @@ namespace {
 /// Sizes of what no option determines. Distinct where layers allow it, so that exchanged dims are noticed.
 const std::map<std::string, int64_t> kSizes{{"batch", 2}, {"heads", 2}, {"kv_heads", 1}, {"n", 6},  {"m", 6},
                                             {"d", 4},     {"dv", 3},    {"rows", 5},     {"cols", 6}};
-
-/// Calls f with each name and the variables of its formulas.
-template <class F>
-void each_name(const std::string& pattern, const std::string& repeat, const char* index, const Values& names, F f) {
-  if (repeat.empty()) return f(pattern, names);
-  const Value over = evaluate(repeat, names);
-  const auto* items = std::get_if<std::shared_ptr<const Objects>>(&over);
-  const int64_t times = items ? static_cast<int64_t>((*items)->list.size()) : evaluate_size(repeat, names);
-  for (int64_t i = 0; i < times; ++i) {
-    Values with_item = names;
-    if (items)
-      for (const auto& [field, value] : (*items)->list[static_cast<std::size_t>(i)]) with_item["item." + field] = value;
-    std::string name = pattern;
-    f(name.replace(name.find(index), 3, std::to_string(i)), with_item);
-  }
-}
-
-std::map<std::string, Shape> described_parameters(const Layer& layer, const Values& names) {
-  std::map<std::string, Shape> shapes;
-  for (const ParameterInfo& p : layer.parameters) {
-    auto note = [&](const std::string& name, const Values& known) {
-      if (is_true(evaluate(p.when, known)) && !shapes.emplace(name, ShapeFormula(p.shape).example(known)).second)
-        fail<ValueError>("formulas give parameter ", name, " twice");
-    };
-    each_name(p.name, p.repeat, "{i}", names, [&](const std::string& outer, const Values& known) {
-      each_name(outer, p.inner_repeat, "{j}", known, note);
-    });
-  }
-  return shapes;
-}
 
 void compare_parameters(const Layer& layer, const Values& names, const Instance& made) {
   std::map<std::string, Shape> described = described_parameters(layer, names);
@@ -88,7 +57,7 @@ Inputs sampled(const Layer& layer, Values& names, bool with_optional, DType dtyp
   for (const auto* sizes : {&layer.sizes, &kSizes})
     for (const auto& [name, size] : *sizes) names.try_emplace(name, size);
   Rng rng(7);
-  Inputs inputs;
+  Inputs inputs{.tensors = {}, .dtype = dtype};
   for (const InputInfo& info : layer.inputs)
     if (is_true(evaluate(info.when, names)) && (with_optional || !info.optional)) {
       Tensor x = sample(info, ShapeFormula(info.shape).example(names), names, dtype, rng);
@@ -119,12 +88,13 @@ void check_outputs(const Layer& layer, const Values& names, const std::map<std::
 }
 
 /// A cost is that of the layer it is named after, which counts its own parameters.
-void check_cost(const Layer& layer, const Values& config, const std::map<std::string, Tensor>& written) {
+void check_cost(const Layer& layer, Values config, const std::map<std::string, Tensor>& written) {
   constexpr std::string_view prefix = "cost_";
   if (!layer.name.starts_with(prefix)) return;
   const std::string of = layer.name.substr(prefix.size());
+  for (const char* size : {"tokens", "queries", "context_tokens"}) config.erase(size);
   int64_t trained = 0;
-  for (const NamedTensor& s : prepare(of, config, true).build(f32).state)
+  for (const NamedTensor& s : prepare(of, object(config)).build(f32).state)
     if (s.tensor.requires_grad()) trained += s.tensor.numel();
   const int64_t said = written.at("output").to_vector<int64_t>()[0];
   if (said != trained) fail("parameters: ", said, ", but ", of, " has ", trained);
@@ -135,15 +105,18 @@ void check_cost(const Layer& layer, const Values& config, const std::map<std::st
 bool self_check(std::string& report) {
   bool good = true;
   for (const Layer& layer : layers()) {
-    std::vector<Values> configs{{}};
-    configs.insert(configs.end(), layer.examples.begin(), layer.examples.end());
+    std::vector<Values> configs{layer.required};
+    for (const Values& example : layer.examples) {
+      configs.push_back(example);
+      configs.back().insert(layer.required.begin(), layer.required.end());
+    }
     std::string problems;
     for (const Values& config : configs)
       for (bool with_optional : {false, true}) try {
-          const Prepared p = prepare(layer.name, config, true);
+          const Prepared p = prepare(layer.name, object(config));
           for (DType dtype : {f64, f32}) {
             const Instance made = p.build(dtype);
-            compare_parameters(layer, p.names, made);
+            if (layer.family != "other") compare_parameters(layer, p.names, made);
             Values names = p.names;
             const Inputs inputs = sampled(layer, names, with_optional, dtype);
             const std::map<std::string, Tensor> written = forward_backward(made, inputs, {});
@@ -151,7 +124,7 @@ bool self_check(std::string& report) {
             check_cost(layer, config, written);
           }
         } catch (const std::exception& e) {
-          problems += str("  ", config_text(config), with_optional ? " with optional inputs: " : ": ", e.what(), "\n");
+          problems += str("  ", to_text(object(config)), with_optional ? " with optional inputs: " : ": ", e.what(), "\n");
         }
     good = good && problems.empty();
     report += str(layer.name, ": ", configs.size(), " option sets", problems.empty() ? ", ok\n" : ", FAILED\n",

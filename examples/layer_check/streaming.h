@@ -15,9 +15,6 @@ concept Streams = requires(const M& m, const sluice::Tensor& x) {
   { m.step(x, typename M::State{}) } -> std::same_as<std::pair<sluice::Tensor, typename M::State>>;
 };
 
-inline constexpr const char* kStreamMeaning =
-    "not empty: the output is computed by step() over consecutive pieces of these lengths, without gradients";
-
 /// step() over the pieces, joined: x [batch, n, ...] with n = Σ pieces.
 template <Streams M>
 std::vector<sluice::NamedTensor> run_stream(const M& m, const sluice::Tensor& x, const std::vector<int64_t>& pieces) {

@@ -16,6 +16,7 @@ enum class QProjPacking {
   per_kv_group,  // [kv_heads, heads/kv_heads·dk | heads/kv_heads·(dk or 1)]: the paper's code
   per_head,      // [heads, dk | dk or 1]: Qwen3-Next
 };
+constexpr const char* choices(QProjPacking) { return "per_kv_group per_head"; }
 struct QueryAndGate {
   Tensor query;  // [..., heads·head_dim]
   Tensor gate;   // [..., heads·head_dim], or [..., heads] for headwise gates

@@ -18,16 +18,20 @@ enum class GatePosition {
   g4,  // query         [batch, heads, n, head_dim]
   g5,  // dense output  [batch, n, dim]
 };
+constexpr const char* choices(GatePosition) { return "g1 g2 g3 g4 g5"; }
 enum class GateGranularity {
   elementwise,  // a score for every channel: W [dim, heads·head_dim]
   headwise,     // one for every head: W [dim, heads]
 };
+constexpr const char* choices(GateGranularity) { return "elementwise headwise"; }
 enum class GateMode { multiply, add };  // Y ⊙ s or Y + s (the paper adds with SiLU)
 enum class GateSharing {
   none,      // head-specific
   scores,    // scores averaged over heads; W keeps its full size
   logits,    // logits averaged over heads, then activated
 };
+constexpr const char* choices(GateSharing) { return "none scores logits"; }
+constexpr const char* choices(GateMode) { return "multiply add"; }
 
 struct AttentionGateOptions {
   GatePosition position = GatePosition::g1;
@@ -42,6 +46,19 @@ struct AttentionGateOptions {
   bool bias = false;
   double bias_init = 0;
   Init init = Init::paper();
+
+  static void describe(auto& o, auto& f) {
+    f("position", o.position, "g1 SDPA output, g2 value, g3 key, g4 query, g5 dense output");
+    f("granularity", o.granularity, "a score for every channel or for every head");
+    f("mode", o.mode, "y*s or y + s");
+    f("activation", o.activation, "s = act(x W)");
+    f("sharing", o.sharing, "none: head-specific; scores or logits averaged over heads");
+    f("input_independent", o.input_independent, "scores from a vector theta instead of x");
+    f("after_qk_norm", o.after_qk_norm, "g3, g4: after QK-norm instead of right after the projection");
+    f("bias", o.bias, "x W + b");
+    f.training("bias_init", o.bias_init, any_number(), "initial b");
+    f.nested("init_", o.init);
+  }
 };
 
 struct AttentionGate {
@@ -76,6 +93,7 @@ enum class SdpaAblationKind {
   head_norm,  // RMSNorm of each head's output, weight [head_dim] ("SDPA GroupNorm")
   silu,       // SiLU of the output itself
 };
+constexpr const char* choices(SdpaAblationKind) { return "none head_norm silu"; }
 
 struct SdpaAblation {
   static constexpr const char* type = "SdpaAblation";

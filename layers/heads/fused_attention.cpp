@@ -64,7 +64,7 @@ Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
 FusedAttention::FusedAttention(FusedAttentionOptions given, Rng& rng) : options(given) {
   const FusedAttentionOptions& o = options;
   const HeadsOptions& h = options.heads = checked_heads("fused_attention", given.heads, {.grouped = false});
-  if (o.chunk < 1) fail<ValueError>("fused_attention: chunk must be positive — got ", o.chunk);
+  check_options("fused_attention", o);
   heads = Heads(h, rng);
   const int64_t scores = o.gate == FusedGate::per_channel ? h.heads * h.value_dim : o.gate == FusedGate::per_head ? h.heads : 1;
   gate = Linear({h.dim, scores, false, o.gate_init, h.dtype}, rng);

@@ -17,6 +17,7 @@ enum class FusedGate {
   per_head,     // [n, heads]
   per_token,    // [n, 1]
 };
+constexpr const char* choices(FusedGate) { return "per_channel per_head per_token"; }
 
 /// The mixture for q, k [batch, heads, n, d], v [batch, heads, n, dv] and a gate that broadcasts to
 /// [batch, heads, n, dv]. key_mask: bool [batch, n]; padded keys and values may hold NaN. `chunk` changes rounding
@@ -37,6 +38,15 @@ struct FusedAttentionOptions {
   Init gate_init = Init::lecun();
   double eps = 1e-6;
   int64_t chunk = 64;
+
+  static void describe(auto& o, auto& f) {
+    f.nested("", o.heads);
+    f("gate", o.gate, "how many scores a token has");
+    f("eps", o.eps, at_least(0), "of the linear part's denominator");
+    f("chunk", o.chunk, at_least(1), "steps at once; changes rounding only");
+    f.training("gate_bias", o.gate_bias, any_number(), "initial b of the gate");
+    f.nested("gate_init_", o.gate_init);
+  }
 };
 
 struct FusedAttention {

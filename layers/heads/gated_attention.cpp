@@ -14,6 +14,7 @@ Tensor gated(const std::optional<AttentionGate>& gate, const Tensor& y, const Te
 
 GatedAttention::GatedAttention(GatedAttentionOptions given, Rng& rng) : options(given) {
   GatedAttentionOptions& o = options;
+  check_options("gated_attention", o);
   const HeadsOptions& h = o.heads = checked_heads("gated_attention", o.heads);
   heads = Heads(h, rng);
   auto gate = [&](GatePosition position, int64_t in, int64_t count, int64_t width) {

@@ -21,6 +21,7 @@ enum class OutputGate {
   from_input,  // g = σ(X·Wg + b)
   from_query,  // g = σ(Q·Wg + b), Q all heads side by side, before its own gate and RoPE
 };
+constexpr const char* choices(OutputGate) { return "none from_input from_query"; }
 
 struct GatedAttentionOptions {
   HeadsOptions heads;
@@ -30,6 +31,17 @@ struct GatedAttentionOptions {
   GateGranularity granularity = GateGranularity::elementwise;
   double gate_bias = 0;  // initial b
   Init gate_init = Init::lecun();
+
+  static void describe(auto& o, auto& f) {
+    f.nested("", o.heads);
+    f("output", o.output, "output gate from X, or from Q (before its gate and RoPE)");
+    f("gate_query", o.gate_query, "gate Q");
+    f("gate_key", o.gate_key, "gate K");
+    f("gate_value", o.gate_value, "gate V");
+    f("granularity", o.granularity, "a score per channel or per head, in all gates");
+    f.training("gate_bias", o.gate_bias, any_number(), "initial b of the gates");
+    f.nested("gate_init_", o.gate_init);
+  }
 };
 
 struct GatedAttention {

@@ -8,16 +8,6 @@
 
 namespace sluice {
 
-std::string_view name_of(CrossGate reading) {
-  switch (reading) {
-    case CrossGate::per_query: return "per_query";
-    case CrossGate::pooled: return "pooled";
-    case CrossGate::literal: return "literal";
-    case CrossGate::flamingo: return "flamingo";
-  }
-  return "unknown";
-}
-
 namespace {
 
 /// The mean of x [batch, m, w] over its real rows, [batch, 1, w].
@@ -31,6 +21,7 @@ Tensor mean_of_rows(const Tensor& x, const Tensor& row_mask) {
 
 GatedCrossAttention::GatedCrossAttention(GatedCrossAttentionOptions given, Rng& rng) : options(given) {
   const GatedCrossAttentionOptions& o = options;
+  check_options("gated_cross_attention", o);
   HeadsOptions& h = options.heads = checked_heads(
       "gated_cross_attention", given.heads, {.cross = true, .grouped = false, .causal = false, .rope = false});
   h.context_dim = h.source_dim();

@@ -12,18 +12,24 @@
 #include <sluice/layers/nn/heads.h>
 #include <sluice/ops/attention/attention.h>
 
-#include <string_view>
-
 namespace sluice {
 
 enum class CrossGate { per_query, pooled, literal, flamingo };
-std::string_view name_of(CrossGate reading);
+constexpr const char* choices(CrossGate) { return "per_query pooled literal flamingo"; }
 
 struct GatedCrossAttentionOptions {
   HeadsOptions heads;  // a value_dim other than head_dim needs a second gate, for the values; no kv_heads
   CrossGate reading = CrossGate::per_query;
   double gate_bias = 0;  // initial b
   Init gate_init = Init::lecun();
+
+  static void describe(auto& o, auto& f) {
+    f.nested("", o.heads);
+    f("reading", o.reading, "per_query g*Attn(g*Q, K, V); pooled: the gate of mean(Q); literal: row j gates key j, m = "
+                            "n; flamingo: tanh(alpha)*Attn(Q, K, V)");
+    f.training("gate_bias", o.gate_bias, any_number(), "initial b of the gates");
+    f.nested("gate_init_", o.gate_init);
+  }
 };
 
 struct GatedCrossAttention {

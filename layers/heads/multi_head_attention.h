@@ -28,11 +28,13 @@ enum class PositionBias {
   toeplitz,  // one per distance and head, a table for max_length
   alibi,     // −slope_h · distance, nothing learned
 };
+constexpr const char* choices(PositionBias) { return "none t5 toeplitz alibi"; }
 enum class AttentionSink {
   none,
   off_by_one,  // e^s/(1 + Σ e^s)
   learned,     // e^s/(e^sink_h + Σ e^s)
 };
+constexpr const char* choices(AttentionSink) { return "none off_by_one learned"; }
 
 struct MultiHeadAttentionOptions {
   HeadsOptions heads;
@@ -57,6 +59,25 @@ struct MultiHeadAttentionOptions {
 
   std::vector<AttentionGateOptions> gates = {};  // those of one place apply in this order
   SdpaAblationKind ablation = SdpaAblationKind::none;
+
+  static void describe(auto& o, auto& f) {
+    f.nested("", o.heads);
+    f("window", o.window, at_least(0), "keys seen, a query's own position included; 0: all");
+    f("dilation", o.dilation, at_least(1), "only distances that are multiples of it");
+    f("global_positions", o.global, at_least(0), "positions that window and dilation do not bind");
+    f("separate_global_projections", o.separate_global_projections, "global rows have Wq, Wk, Wv of their own");
+    f("qk_norm", o.qk_norm, "RMS norm of each head of Q and K, eps 1e-6");
+    f("scale", o.scale, any_number(), "of the scores; null: 1/sqrt(dk)");
+    f("position_bias", o.position_bias, "added to the scores");
+    f.nested("", o.t5);
+    f("max_length", o.max_length, at_least(1), "positions of the Toeplitz table");
+    f("sink", o.sink, "off_by_one e^s/(1 + sum e^s); learned e^s/(e^sink_h + sum e^s)");
+    f("norm", o.norm, "pre-norm; gates read the normed x");
+    f("norm_eps", o.norm_eps, at_least(0), "of the norms");
+    f("sandwich_norm", o.sandwich_norm, "a second norm, on the output before the residual");
+    f("gates", o.gates, "gates, in order");
+    f("ablation", o.ablation, "at g1 in place of a gate");
+  }
 };
 
 /// The attention layer of Qwen's gated models: pre-norm RMS and QK-norm (eps 1e-6), RoPE in halves, causal, no

@@ -22,15 +22,11 @@ int64_t norm_parameters(NormKind kind, int64_t dim) {
 namespace detail {
 
 MultiHeadAttentionOptions checked(MultiHeadAttentionOptions o) {
+  check_options("multi_head_attention", o);
   o.heads = checked_heads("multi_head_attention", o.heads, {.cross = true});
   if (!o.heads.project_out) fail<ValueError>("multi_head_attention: project_out = false leaves nothing for G5 and norms");
-  if (o.window < 0 || o.dilation < 1)
-    fail<ValueError>("multi_head_attention: got window=", o.window, ", dilation=", o.dilation,
-                     "; need window >= 0, dilation >= 1");
   std::sort(o.global.begin(), o.global.end());
   o.global.erase(std::unique(o.global.begin(), o.global.end()), o.global.end());
-  if (!o.global.empty() && o.global.front() < 0)
-    fail<ValueError>("multi_head_attention: global holds the negative position ", o.global.front());
   if (o.heads.context_dim > 0 && (o.heads.causal || o.window > 0 || o.dilation > 1 || !o.global.empty() ||
                                   o.heads.use_rope ||
                             o.position_bias != PositionBias::none))
@@ -49,8 +45,6 @@ MultiHeadAttentionOptions checked(MultiHeadAttentionOptions o) {
     fail<ValueError>("multi_head_attention: the ablations take the place of gate G1; need one or the other");
   if (o.sandwich_norm && o.norm == NormKind::none)
     fail<ValueError>("multi_head_attention: sandwich_norm needs a norm");
-  if (o.position_bias == PositionBias::toeplitz && o.max_length < 1)
-    fail<ValueError>("multi_head_attention: max_length must be positive — got ", o.max_length);
   const bool t5_fits = o.t5.buckets >= 4 && o.t5.buckets % 4 == 0 && o.t5.max_distance > o.t5.buckets;
   if (o.position_bias == PositionBias::t5 && !t5_fits)
     fail<ValueError>("multi_head_attention: T5 needs buckets divisible by 4 and max_distance > buckets — got ",

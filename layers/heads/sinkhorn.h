@@ -7,6 +7,7 @@
 // form: the only lower triangular matrix with unit row and column sums is the identity.
 #pragma once
 
+#include <sluice/core/options.h>
 #include <sluice/core/random.h>
 #include <sluice/core/tensor.h>
 
@@ -18,10 +19,12 @@ enum class SinkhornVariant {
   correct,
   literal,  // A^{t+1} = T_row(T_col(e^{λA^t})): forgets A at small λ
 };
+constexpr const char* choices(SinkhornVariant) { return "correct literal"; }
 enum class SinkhornLast {
   rows,     // columns, then rows: rows sum to 1 exactly
   columns,  // rows, then columns (lucidrains)
 };
+constexpr const char* choices(SinkhornLast) { return "rows columns"; }
 
 struct SinkhornOptions {
   double lambda = 1;
@@ -32,6 +35,14 @@ struct SinkhornOptions {
   double gumbel = 0;
   /// bool, broadcasts to the scores: pairs that must be 0. Undefined: none.
   Tensor allowed = {};
+
+  static void describe(auto& o, auto& f) {
+    f("lambda", o.lambda, above(0), "inverse temperature");
+    f("iterations", o.iterations, between(0, 100000), "of both steps");
+    f("variant", o.variant, "literal: A <- T_row(T_col(e^(lambda A))), as printed");
+    f("last", o.last, "which sums are exactly 1");
+    f.training("gumbel", o.gumbel, at_least(0), "factor of the noise on A");
+  }
 };
 /// scores A [..., n, n] → the same shape. A row or column of which nothing is allowed gives 0. ShapeError unless
 /// square.

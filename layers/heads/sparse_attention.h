@@ -45,6 +45,7 @@ enum class ThresholdMode {
   soft,              // log σ((f − τ)/T) added to the scores
   straight_through,  // the values of hard, the gradients of soft
 };
+constexpr const char* choices(ThresholdMode) { return "hard soft straight_through"; }
 struct ThresholdOptions {
   ThresholdMode mode = ThresholdMode::hard;
   double tau = 0;          // −∞: dense

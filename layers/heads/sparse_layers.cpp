@@ -13,9 +13,8 @@ namespace sluice {
 // -- top-k -------------------------------------------------------------------------------------------------
 
 TopKAttention::TopKAttention(TopKAttentionOptions o, Rng& rng) : options(o) {
+  check_options("topk_attention", o);
   options.heads = checked_heads("topk_attention", o.heads);
-  if (o.k < 1) fail<ValueError>("topk_attention: k must be positive — got ", o.k);
-  if (o.window < 0) fail<ValueError>("topk_attention: window must not be negative — got ", o.window);
   heads = Heads(options.heads, rng);
 }
 
@@ -48,8 +47,7 @@ std::pair<Tensor, TopKAttention::State> TopKAttention::step(const Tensor& x, Sta
 // -- learned threshold ---------------------------------------------------------------------------------------
 
 PairScore::PairScore(PairScoreOptions o, Rng& rng) : options(o) {
-  if (o.dim < 1 || o.width < 1)
-    fail<ValueError>("pair_score: sizes must be positive — got dim=", o.dim, ", width=", o.width);
+  check_options("pair_score", o);
   const bool mlp = o.kind == PairScoreKind::mlp;
   row = Linear({o.dim, o.width, mlp, o.init, o.dtype}, rng);
   col = Linear({o.dim, o.width, false, o.init, o.dtype}, rng);
@@ -76,8 +74,8 @@ Tensor PairScore::operator()(const Tensor& x) const {
 }
 
 ThresholdAttention::ThresholdAttention(ThresholdAttentionOptions o, Rng& rng) : options(o) {
+  check_options("threshold_attention", o);
   const HeadsOptions& h = options.heads = checked_heads("threshold_attention", o.heads);
-  if (!(o.temperature > 0)) fail<ValueError>("threshold_attention: temperature must be positive — got ", o.temperature);
   heads = Heads(h, rng);
   score = PairScore({.dim = h.dim, .kind = o.score, .width = o.score_width, .dtype = h.dtype}, rng);
   tau = full({}, o.tau, {h.dtype}).requires_grad_();
@@ -114,6 +112,7 @@ std::pair<Tensor, ThresholdAttention::State> ThresholdAttention::step(const Tens
 
 SinkhornAttention::SinkhornAttention(SinkhornLayerOptions o, Rng& rng) : options(o) {
   if (o.heads.causal) sinkhorn_attention({}, {}, {}, {.causal = true});  // throws
+  check_options("sinkhorn_attention", o);
   options.heads = checked_heads("sinkhorn_attention", o.heads, {.grouped = false});
   heads = Heads(options.heads, rng);
 }
@@ -129,8 +128,8 @@ Tensor SinkhornAttention::operator()(const Tensor& given, const Tensor& key_mask
 }
 
 SinkhornBlockAttention::SinkhornBlockAttention(SinkhornBlockLayerOptions o, Rng& rng) : options(o) {
-  const bool causal = o.heads.causal;
-  if (causal || o.block < 1) sinkhorn_block_attention({}, {}, {}, {.block = o.block, .causal = causal});  // throws
+  if (o.heads.causal) sinkhorn_block_attention({}, {}, {}, {.causal = true});  // throws
+  check_options("sinkhorn_block_attention", o);
   options.heads = checked_heads("sinkhorn_block_attention", o.heads, {.grouped = false});
   heads = Heads(options.heads, rng);
 }
@@ -149,7 +148,7 @@ Tensor SinkhornBlockAttention::operator()(const Tensor& given, const Tensor& key
 
 GlobalLocalAttention::GlobalLocalAttention(GlobalLocalLayerOptions o, Rng& rng) : options(o) {
   const HeadsOptions& h = options.heads = checked_heads("global_local_attention", o.heads, {.causal = false});
-  if (o.w < 0) fail<ValueError>("global_local_attention: w must not be negative — got ", o.w);
+  check_options("global_local_attention", o);
   heads = Heads(h, rng);
   if (!o.separate_global) return;
   HeadsOptions inner = h;

@@ -20,6 +20,13 @@ struct TopKAttentionOptions {
   int64_t k = 32;
   TopKTies ties = TopKTies::index;
   int64_t window = 0;  // see AttentionMask; 0 means none
+
+  static void describe(auto& o, auto& f) {
+    f.nested("", o.heads);
+    f("k", o.k, at_least(1), "keys kept");
+    f("ties", o.ties, "index: exactly k, the first of equals; threshold: all >= the k-th best");
+    f("window", o.window, at_least(0), "keys seen, a query's own position included; 0: all");
+  }
 };
 
 struct TopKAttention {
@@ -47,6 +54,9 @@ enum class PairScoreKind {
   bilinear,  // f_ij = (x_i·A)·(x_j·B), A, B [dim, rank]
   mlp,       // f_ij = w·φ(x_i·W_i + x_j·W_j + (i − j)·w_d + b) + c: one hidden layer on [x_i, x_j, i − j]
 };
+constexpr const char* choices(PairScoreKind) { return "bilinear mlp"; }
+inline constexpr const char* kPairScoreMeaning =
+    "f: bilinear (x_i A)(x_j B)'; mlp w act(x_i W_i + x_j W_j + (i - j) w_d + b) + c";
 struct PairScoreOptions {
   int64_t dim;
   PairScoreKind kind = PairScoreKind::bilinear;
@@ -54,6 +64,15 @@ struct PairScoreOptions {
   Act activation = Act::gelu;
   Init init = Init::lecun();
   DType dtype = f32;
+
+  static void describe(auto& o, auto& f) {
+    f.required("dim", o.dim, at_least(1), "width of x");
+    f("kind", o.kind, kPairScoreMeaning);
+    f("width", o.width, at_least(1), "rank or hidden width");
+    f("activation", o.activation, "of mlp");
+    f.nested("init_", o.init);
+    f.training("dtype", o.dtype, "of the parameters");
+  }
 };
 
 /// f_Θ(i, j), a learned score of pairs. O(m·n) memory; the MLP's hidden layer takes width times as much.
@@ -89,6 +108,16 @@ struct ThresholdAttentionOptions {
   std::optional<bool> include_self = std::nullopt;
   PairScoreKind score = PairScoreKind::bilinear;
   int64_t score_width = 16;  // rank or hidden width
+
+  static void describe(auto& o, auto& f) {
+    f.nested("", o.heads);
+    f("mode", o.mode, "what f > tau does");
+    f("tau", o.tau, OptionRange{.infinite = true}, "initial threshold; \"-inf\": all pairs");
+    f("temperature", o.temperature, above(0), "T of soft");
+    f("include_self", o.include_self, "j = i is visible whatever f says; null: no for soft, else yes");
+    f("score", o.score, kPairScoreMeaning);
+    f("score_width", o.score_width, at_least(1), "rank or hidden width");
+  }
 };
 
 /// One f_Θ for all heads, of the same x.
@@ -122,6 +151,12 @@ struct SinkhornLayerOptions {
   HeadsOptions heads;  // causal throws ValueError: there is no causal Sinkhorn attention
   SinkhornOptions sinkhorn = {};
   int64_t top_k = 0;  // see SinkhornAttentionOptions
+
+  static void describe(auto& o, auto& f) {
+    f.nested("", o.heads);
+    f.nested("", o.sinkhorn);
+    f("top_k", o.top_k, at_least(0), "> 0: keep the k largest weights of a row, scaled to sum 1");
+  }
 };
 
 /// Weights over all pairs.
@@ -140,6 +175,12 @@ struct SinkhornBlockLayerOptions {
   HeadsOptions heads;  // causal throws ValueError
   int64_t block = 64;
   SinkhornOptions sinkhorn = {.lambda = 1 / 0.75, .iterations = 8};
+
+  static void describe(auto& o, auto& f) {
+    f.nested("", o.heads);
+    f("block", o.block, at_least(1), "tokens of a block");
+    f.nested("", o.sinkhorn);
+  }
 };
 
 /// Blocks of keys and values, sorted; see sinkhorn_block_attention.
@@ -160,6 +201,12 @@ struct GlobalLocalLayerOptions {
   HeadsOptions heads;
   int64_t w = 256;              // |i − j| <= w
   bool separate_global = true;  // maps of their own for global queries (Longformer)
+
+  static void describe(auto& o, auto& f) {
+    f.nested("", o.heads);
+    f("w", o.w, at_least(0), "|i - j| <= w");
+    f("separate_global", o.separate_global, "maps of their own for global queries");
+  }
 };
 
 /// Sliding-window attention with global positions (Beltagy et al. 2020).

@@ -27,8 +27,7 @@ Tensor gla_log_decay(const Tensor& z, double temperature) {
 
 Gla::Gla(GlaOptions given, Rng& rng) : options(given) {
   const GlaOptions& o = options;
-  if (o.gate_rank < 1) fail<ValueError>("gla: sizes must be positive — got gate_rank=", o.gate_rank);
-  if (!(o.gate_temperature > 0)) fail<ValueError>("gla: gate_temperature must be positive — got ", o.gate_temperature);
+  check_options("gla", o);
   heads = Heads(checked_heads("gla", head_options()), rng);
   const int64_t keys = o.heads * key_dim();
   auto dense = [&](int64_t in, int64_t width, bool bias) { return Linear({in, width, bias, o.init, o.dtype}, rng); };

@@ -19,6 +19,7 @@ enum class GlaGate {
   per_channel,  // α_t of every key channel: rank-r map dim → r → h·dk
   per_head,     // one α_t a head: map dim → h (simple GLA; Mamba-2's form)
 };
+constexpr const char* choices(GlaGate) { return "per_channel per_head"; }
 
 struct GlaOptions {
   int64_t dim;
@@ -36,6 +37,24 @@ struct GlaOptions {
   double dropout = 0;
   Init init = Init::xavier();
   DType dtype = f32;
+
+  static void describe(auto& o, auto& f) {
+    f.required("dim", o.dim, at_least(1), "width d");
+    f("heads", o.heads, at_least(1), "number of heads");
+    f("expand_k", o.expand_k, above(0), "heads*dk = expand_k*dim");
+    f("expand_v", o.expand_v, above(0), "heads*dv = expand_v*dim");
+    f("gate", o.gate, "alpha for every key channel (rank-r map), or one a head");
+    f("gate_rank", o.gate_rank, at_least(1), "rank of the gate's map");
+    f("gate_temperature", o.gate_temperature, above(0), "alpha = sigmoid(z)^(1/gate_temperature)");
+    f("scale", o.scale, any_number(), "of q; null: dk^(-1/2)");
+    f("output_gate", o.output_gate, "times swish(x Wg)");
+    f("norm", o.norm, "of each head's output, weights shared by heads");
+    f("norm_eps", o.norm_eps, at_least(0), "of the norm");
+    f("chunk", o.chunk, at_least(1), "steps at once; changes rounding only");
+    f.training("dropout", o.dropout, share(), "on the output");
+    f.nested("init_", o.init);
+    f.training("dtype", o.dtype, "of the parameters");
+  }
 };
 
 /// Causal. No biases but the gate's, no residual.

@@ -218,6 +218,7 @@ Tensor detail::log_gammas(const char* op, const std::vector<double>& gamma, int6
 namespace {
 
 LinearAttentionOptions checked(LinearAttentionOptions o) {
+  check_options("linear_attention", o);
   const HeadsOptions h = checked_heads(
       "linear_attention", {.dim = o.dim, .heads = o.heads, .head_dim = o.head_dim, .value_dim = o.value_dim});
   o.head_dim = h.head_dim, o.value_dim = h.value_dim;

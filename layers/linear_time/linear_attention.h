@@ -23,10 +23,15 @@ enum class LinearDirection {
                        // decay weighs by γ^{|i−j|}
   two_direction_mean,  // ½ (causal + anticausal), each normalised on its own: not equal to `full`
 };
+inline constexpr const char* kLinearDirectionMeaning =
+    "full: every key; causal: j <= i; bidirectional: forward + backward - diagonal, then divided (equals full; with "
+    "decay gamma^|i-j|); two_direction_mean: mean of the two normalised directions";
+constexpr const char* choices(LinearDirection) { return "full causal bidirectional two_direction_mean"; }
 enum class LinearNormalize {
   sum,   // divide by φ(q_i)·Z + eps
   none,  // φ(q_i)·U; usually followed by a norm
 };
+constexpr const char* choices(LinearNormalize) { return "sum none"; }
 
 /// Which of the forms linear_attention computes.
 struct LinearAttentionForm {
@@ -72,11 +77,13 @@ enum class LinearDecay {
   fixed,    // γ of each head as given
   learned,  // γ = σ(z), z a parameter of each head
 };
+constexpr const char* choices(LinearDecay) { return "none fixed learned"; }
 enum class LinearRope {
   none,
   inputs,    // on q and k, before the feature map
   features,  // on φ(q) and φ(k), in the numerator only; the feature map's width must be even
 };
+constexpr const char* choices(LinearRope) { return "none inputs features"; }
 
 struct LinearAttentionOptions {
   int64_t dim;
@@ -102,6 +109,32 @@ struct LinearAttentionOptions {
   double dropout = 0;  // on the layer's output
   Init init = Init::xavier();
   DType dtype = f32;
+
+  static void describe(auto& o, auto& f) {
+    f.required("dim", o.dim, at_least(1), "width d");
+    f("heads", o.heads, at_least(1), "number of heads");
+    f("head_dim", o.head_dim, at_least(0), "width of a head's queries and keys; 0: dim/heads");
+    f("value_dim", o.value_dim, at_least(0), "width of a head's values; 0: head_dim");
+    f.nested("feature_map_", o.feature_map);
+    f.without({"feature_map_dim", "feature_map_dtype"});  // they follow the layer
+    f("tie_feature_map", o.tie_feature_map, "one map for queries and keys");
+    f("direction", o.direction, kLinearDirectionMeaning);
+    f("normalize", o.normalize, "sum: divide by phi(q) Z + eps");
+    f("eps", o.eps, at_least(0), "of the denominator");
+    f("scale", o.scale, any_number(), "of phi(q)");
+    f("decay", o.decay, "gamma of each head: none, as given, or sigmoid of a parameter");
+    f("gamma", o.gamma, OptionRange{.low = 0, .high = 1, .without_low = true},
+      "of each head, in (0, 1]; empty: 1 - 2^(-5-h)");
+    f("chunk", o.chunk, at_least(1), "steps at once; changes rounding only");
+    f("use_rope", o.use_rope, "on q and k before phi, or on phi(q) and phi(k) in the numerator");
+    f.nested("rope_", o.rope);
+    f("output_norm", o.output_norm, "of each head's output, weights shared by heads");
+    f("qkv_bias", o.qkv_bias, "biases of Wq, Wk, Wv");
+    f("out_bias", o.out_bias, "bias of Wo");
+    f.training("dropout", o.dropout, share(), "on the output");
+    f.nested("init_", o.init);
+    f.training("dtype", o.dtype, "of the parameters");
+  }
 };
 
 /// RetNet's γ_h = 1 − 2^{−5−h} (Sun et al. 2023).

@@ -12,7 +12,7 @@
 namespace sluice {
 
 GroupNorm::GroupNorm(GroupNormOptions o) : options(o) {
-  if (o.groups < 1 || o.dim < 1) fail("group_norm: sizes must be positive — got groups=", o.groups, ", dim=", o.dim);
+  check_options("group_norm", o);
   if (o.kind != NormKind::layer && o.kind != NormKind::rms && o.kind != NormKind::rms_plain)
     fail<ValueError>("group_norm: the kind is layer, rms or rms_plain");
   if (o.kind != NormKind::rms_plain) weight = init_vector(o.groups * o.dim, 1, o.dtype);
@@ -33,6 +33,7 @@ Tensor GroupNorm::operator()(const Tensor& x) const {
 
 Retention::Retention(RetentionOptions given, Rng& rng) : options(given) {
   RetentionOptions& o = options;
+  check_options("retention", o);
   heads = Heads(checked_heads("retention", head_options()), rng);
   if (o.gamma.empty()) o.gamma = retention_gammas(o.heads);
   log_gamma = detail::log_gammas("retention", o.gamma, o.heads, o.dtype);

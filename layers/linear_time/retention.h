@@ -14,6 +14,14 @@ struct GroupNormOptions {
   NormKind kind = NormKind::layer;  // layer, rms, rms_plain
   double eps = 1e-5;
   DType dtype = f32;
+
+  static void describe(auto& o, auto& f) {
+    f.required("groups", o.groups, at_least(1), "number of groups");
+    f.required("dim", o.dim, at_least(1), "channels of a group");
+    f("kind", o.kind, "layer, rms or rms_plain");
+    f("eps", o.eps, at_least(0), "added to the variance");
+    f.training("dtype", o.dtype, "of the parameters");
+  }
 };
 
 /// Each group of a token's channels is normalised on its own, then scaled (and, for `layer`, shifted) channel
@@ -47,6 +55,24 @@ struct RetentionOptions {
   double dropout = 0;
   Init init = Init::xavier();
   DType dtype = f32;
+
+  static void describe(auto& o, auto& f) {
+    f.required("dim", o.dim, at_least(1), "width d");
+    f("heads", o.heads, at_least(1), "number of heads");
+    f("expand_k", o.expand_k, above(0), "heads*dk = expand_k*dim");
+    f("expand_v", o.expand_v, above(0), "heads*dv = expand_v*dim");
+    f("gamma", o.gamma, OptionRange{.low = 0, .high = 1, .without_low = true},
+      "of each head, in (0, 1]; empty: 1 - 2^(-5-h)");
+    f("use_rope", o.use_rope, "rotate q and k");
+    f.nested("rope_", o.rope);
+    f("gate", o.gate, "times swish(x Wg)");
+    f("group_norm", o.group_norm, "of each head's output: layer, rms or rms_plain");
+    f("norm_eps", o.norm_eps, at_least(0), "of the norm");
+    f("chunk", o.chunk, at_least(1), "steps at once; changes rounding only");
+    f.training("dropout", o.dropout, share(), "on the output");
+    f.nested("init_", o.init);
+    f.training("dtype", o.dtype, "of the parameters");
+  }
 };
 
 /// Causal. No biases, no residual.

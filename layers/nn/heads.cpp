@@ -6,10 +6,7 @@
 namespace sluice {
 
 HeadsOptions checked_heads(const char* layer, HeadsOptions o, HeadsRules rules) {
-  if (o.dim < 1 || o.heads < 1 || o.kv_heads < 0 || o.head_dim < 0 || o.value_dim < 0 || o.context_dim < 0)
-    fail<ValueError>(layer, ": sizes must be positive — got dim=", o.dim, ", heads=", o.heads, ", kv_heads=",
-                     o.kv_heads, ", head_dim=", o.head_dim, ", value_dim=", o.value_dim, ", context_dim=",
-                         o.context_dim);
+  check_options(layer, o);
   if (o.kv_heads == 0) o.kv_heads = o.heads;
   if (o.heads % o.kv_heads != 0) fail<ValueError>(layer, ": kv_heads=", o.kv_heads, " must divide heads=", o.heads);
   if (o.head_dim == 0) {
@@ -22,9 +19,6 @@ HeadsOptions checked_heads(const char* layer, HeadsOptions o, HeadsRules rules) 
   if (o.use_rope && (turned % 2 != 0 || turned > o.head_dim))
     fail<ValueError>(layer, ": RoPE turns pairs of channels; need an even rot_dim of at most head_dim=", o.head_dim,
                      " — got ", turned);
-  if (!(o.attention_dropout >= 0 && o.attention_dropout < 1 && o.dropout >= 0 && o.dropout < 1))
-    fail<ValueError>(layer, ": attention_dropout=", o.attention_dropout, " or dropout=", o.dropout,
-                     " is outside [0, 1)");
   if (o.context_dim > 0 && !rules.cross)
     fail<ValueError>(layer, ": takes no context — got context_dim=", o.context_dim);
   if (o.kv_heads != o.heads && !rules.grouped)

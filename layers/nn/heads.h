@@ -27,6 +27,26 @@ struct HeadsOptions {
   DType dtype = f32;
 
   int64_t source_dim() const { return context_dim > 0 ? context_dim : dim; }  // of what K and V read
+
+  static void describe(auto& o, auto& f) {
+    f.required("dim", o.dim, at_least(1), "width d");
+    f("heads", o.heads, at_least(1), "number of query heads h");
+    f("kv_heads", o.kv_heads, at_least(0), "key and value heads g; head i reads head i // (heads/kv_heads); 0: heads");
+    f("head_dim", o.head_dim, at_least(0), "dk, width of a head's queries and keys; 0: dim/heads");
+    f("value_dim", o.value_dim, at_least(0), "dv of a head; 0: head_dim");
+    f("context_dim", o.context_dim, at_least(0), "> 0: cross attention with a context this wide");
+    f("causal", o.causal, "token i sees tokens j <= i");
+    f("use_rope", o.use_rope, "rotate Q and K");
+    f.nested("rope_", o.rope);
+    f("qkv_bias", o.qkv_bias, "biases of Wq, Wk, Wv");
+    f("out_bias", o.out_bias, "bias of Wo");
+    f("project_out", o.project_out, "false: y is [batch, n, heads*dv]");
+    f("residual", o.residual, "add x");
+    f.training("attention_dropout", o.attention_dropout, share(), "on the weights");
+    f.training("dropout", o.dropout, share(), "on what is added");
+    f.nested("init_", o.init);
+    f.training("dtype", o.dtype, "of the parameters");
+  }
 };
 
 /// What a layer can do with them, for checked_heads().

@@ -19,6 +19,7 @@ enum class Weighting {
   sigmoid,  // σ(s)
   linear,   // s itself: quadratic linear attention
 };
+constexpr const char* choices(Weighting) { return "softmax relu2 laplace sigmoid linear"; }
 
 struct AttentionOptions {
   Weighting weighting = Weighting::softmax;

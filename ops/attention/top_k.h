@@ -9,6 +9,7 @@ enum class TopKTies {
   index,      // exactly k: of equal scores the first key
   threshold,  // all scores >= the k-th best
 };
+constexpr const char* choices(TopKTies) { return "index threshold"; }
 /// The k best entries of each row of scores [..., n], among those `allowed` (bool, broadcasts; undefined: all).
 /// A row with fewer than k allowed keeps them all. bool, of the scores' shape. No gradient.
 Tensor topk_mask(const Tensor& scores, int64_t k, TopKTies ties = TopKTies::index, const Tensor& allowed = {});

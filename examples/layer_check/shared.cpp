@@ -1,21 +1,6 @@
-#include "choices.h"
+#include "shared.h"
 
 namespace layer_check {
-
-void rope_options(Options& v, sluice::RopeOptions& o, const char* prefix) {
-  using enum sluice::RopePairing;
-  static const Choices<sluice::RopePairing> pairings{{"half", half}, {"interleaved", interleaved}};
-  const std::string p = prefix;
-  v((p + "base").c_str(), o.base, "angles are p * base^(-c/(dim/2))");
-  v((p + "pairing").c_str(), o.pairing, pairings, "half rotates channels (c, c + dim/2), interleaved (2c, 2c + 1)");
-  v((p + "rot_dim").c_str(), o.rot_dim, "only the first rot_dim channels are rotated; 0: all");
-  v((p + "offset").c_str(), o.offset, "position of the first token");
-}
-
-void t5_options(Options& v, sluice::T5BucketOptions& o) {
-  v("buckets", o.buckets, "number of T5 buckets");
-  v("max_distance", o.max_distance, "distance from which T5 has one bucket");
-}
 
 std::vector<ParameterInfo> norm_parameters(const std::string& path, const std::string& kind, const std::string& dim,
                                            const std::string& repeat) {

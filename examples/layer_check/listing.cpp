@@ -1,0 +1,99 @@
+#include "listing.h"
+
+namespace layer_check {
+
+using sluice::Option;
+
+namespace {
+
+Json texts(const std::vector<std::string>& names) { return Json::list(names); }
+
+/// `required`: values of those that have no default.
+Json describe(const std::vector<Option>& options, const Values& required) {
+  Json::List list;
+  for (const Option& o : options) {
+    Json j = Json::Object{{"name", o.name}, {"type", o.type_name()}};
+    if (o.choices) j["values"] = texts(o.choice_names());
+    j["required"] = o.required;
+    if (o.required) j["example"] = required.at(o.name);
+    else j["default"] = o.get();
+    if (const std::string range = o.range_text(); !range.empty()) j["range"] = range;
+    j["meaning"] = o.meaning;
+    if (o.type == Option::object_list) {
+      o.access.resize(o.at, 1);
+      j["fields"] = describe(o.access.object(o.at, 0).all, {});
+      o.access.resize(o.at, 0);
+    }
+    list.push_back(j);
+  }
+  return list;
+}
+
+Json describe(const InputInfo& i) {
+  static constexpr const char* names[] = {"float", "i64", "bool"};
+  Json j = Json::Object{{"name", i.name}, {"shape", i.shape}, {"dtype", names[static_cast<int>(i.kind)]},
+                        {"optional", i.optional}};
+  if (i.when != "True") j["when"] = i.when;
+  if (!i.meaning.empty()) j["meaning"] = i.meaning;
+  return j;
+}
+
+Json describe(const ParameterInfo& p) {
+  Json j = Json::Object{{"name", p.name}, {"shape", p.shape}};
+  if (!p.repeat.empty()) j["repeat"] = p.repeat;
+  if (!p.inner_repeat.empty()) j["inner_repeat"] = p.inner_repeat;
+  if (p.when != "True") j["when"] = p.when;
+  if (p.buffer) j["trained"] = false;
+  if (p.optional) j["optional"] = true;
+  if (!p.meaning.empty()) j["meaning"] = p.meaning;
+  return j;
+}
+
+Json describe(const OutputInfo& o) {
+  Json j = Json::Object{{"name", o.name.empty() ? "output" : "output." + o.name}, {"shape", o.shape}};
+  if (o.when != "True") j["when"] = o.when;
+  if (!o.meaning.empty()) j["meaning"] = o.meaning;
+  return j;
+}
+
+template <class T>
+Json describe_all(const std::vector<T>& infos) {
+  Json::List list;
+  for (const T& i : infos) list.push_back(describe(i));
+  return list;
+}
+
+Json describe(const Layer& l) {
+  Json j = Json::Object{{"name", l.name}, {"family", l.family}, {"formula", l.formula}, {"source", l.source}};
+  if (!l.notes.empty()) j["notes"] = l.notes;
+  j["options"] = describe(l.draft().options.all, l.required);
+  if (!l.derived.empty()) {
+    Json derived;
+    for (const auto& [name, formula] : l.derived) derived[name] = formula;
+    j["derived"] = derived;
+  }
+  j["inputs"] = describe_all(l.inputs);
+  j["parameters"] = describe_all(l.parameters);
+  j["outputs"] = describe_all(l.outputs);
+  return j;
+}
+
+}  // namespace
+
+std::string listing(const std::vector<const Layer*>& layers) {
+  Json::List list;
+  for (const Layer* l : layers) list.push_back(describe(*l));
+  const Json whole = Json::Object{
+      {"format",
+       "A case is a safetensors file with tensors input.<name>, param.<name>, optionally cotangent and "
+       "cotangent.<output>, and metadata entries layer (a name below) and config (a JSON object of options)."},
+      {"formulas",
+       "shape, when, repeat and derived are Python expressions over option names, derived names and sizes of inputs. "
+       "[...] stands for any leading sizes, broadcast for any shape that broadcasts to the one given; {i} in a name "
+       "counts from 0 through repeat, {j} through inner_repeat: a number, or a list of objects whose fields are "
+       "item.<field>."},
+      {"layers", list}};
+  return to_text(whole, 1) + "\n";
+}
+
+}  // namespace layer_check

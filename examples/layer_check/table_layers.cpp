@@ -1,0 +1,88 @@
+// Entries for the layers of the library's table.
+#include "registry.h"
+#include "shared.h"
+
+#include <sluice/layers/table.h>
+#include <sluice/ops/view.h>
+
+#include <algorithm>
+
+namespace layer_check {
+
+using namespace sluice;
+
+namespace {
+
+struct Held {
+  LayerDraft draft;
+  StreamOption stream;
+};
+
+Results run(AnyLayer& layer, const Inputs& in, const std::vector<int64_t>& pieces) {
+  const Tensor x = in[in["index"].defined() ? "index" : "x"];
+  if (pieces.empty())
+    return results_of(layer({.x = x, .context = in["context"], .key_mask = in["key_mask"],
+                             .query_mask = in["query_mask"], .segments = in["segments"], .branch = in["f"]}));
+  layer.restart();
+  std::vector<Tensor> rows;
+  for (const Tensor& piece : split(x, pieces, 1)) rows.push_back(layer.step(piece));
+  return results_of(cat(rows, 1));
+}
+
+Values values_of(const Json& object) {
+  Values values;
+  for (const auto& [name, value] : *object.as<Json::Object>()) values[name] = value;
+  return values;
+}
+
+}  // namespace
+
+std::function<Draft()> table_layer(const std::string& name) {
+  const LayerRow& row = layer_row(name);
+  return [&row] {
+    auto held = std::make_shared<Held>(Held{row.draft(), {}});
+    const OptionList more = row.streams ? options_of(held->stream) : OptionList();
+    return Draft{case_options(held->draft.options, more), [held](DType dtype) {
+                   for (const Option& o : held->draft.options.all)
+                     if (o.name == "dtype") o.set("", name_of(dtype));
+                   Rng rng(1);
+                   const std::shared_ptr<AnyLayer> layer = held->draft.build(rng);
+                   return Instance{layer->state(), [layer](const auto& state) { layer->load(state); },
+                                   [=](const Inputs& in) { return run(*layer, in, held->stream.pieces); }};
+                 }};
+  };
+}
+
+void fill_from_table(Layer& layer) {
+  if (layer.draft) return;
+  const LayerRow& row = layer_row(layer.name);
+  layer.draft = table_layer(layer.name);
+  const LayerDraft draft = row.draft();
+  for (const Json& sample : row.samples) {
+    Values example = values_of(sample);
+    for (const Option& o : draft.options.all)
+      if (o.training) example.erase(o.name);
+    if (layer.required.empty())
+      for (const Option& o : draft.options.all)
+        if (o.required) layer.required[o.name] = example.at(o.name);
+    layer.examples.push_back(example);
+    const auto causal = example.find("causal");
+    if (row.streams && causal != example.end() && causal->second == Json(true))
+      layer.examples.push_back(with(example, {{"stream", Json::List{3, 1, 2}}}));
+  }
+}
+
+void add_rest_of_table(std::vector<Layer>& all) {
+  for (const LayerRow& row : layer_table()) {
+    if (std::any_of(all.begin(), all.end(), [&](const Layer& l) { return l.name == row.name; })) continue;
+    Layer layer{.name = row.name, .family = "other", .formula = row.type, .source = "",
+                .notes = "Names and shapes of its parameters: --parameters.",
+                .inputs = {{.name = "x", .shape = "[batch, n, dim]"}},
+                .outputs = {{"", "[batch, n, dim]"}}};
+    if (row.context) layer.inputs.push_back({.name = "context", .shape = "[batch, m, context_dim or dim]"});
+    if (row.key_mask) layer.inputs.push_back(key_mask_input(row.streams));
+    all.push_back(std::move(layer));
+  }
+}
+
+}  // namespace layer_check

@@ -1,0 +1,66 @@
+#include <sluice/layers/table.h>
+
+#include <sluice/layers/table_rows.h>
+
+namespace sluice {
+
+namespace detail {
+
+std::vector<Json> merged_samples(const char* base, std::initializer_list<const char*> changes) {
+  std::vector<Json> samples{parse_json(base)};
+  for (const char* change : changes) {
+    Json sample = samples[0];
+    const Json changed = parse_json(change);
+    for (const auto& [name, value] : *changed.as<Json::Object>()) sample[name] = value;
+    samples.push_back(std::move(sample));
+  }
+  return samples;
+}
+
+}  // namespace detail
+
+const std::vector<LayerRow>& layer_table() {
+  static const std::vector<LayerRow> table = [] {
+    detail::RowList list;
+    detail::add_nn_rows(list);
+    detail::add_gau_rows(list);
+    detail::add_heads_rows(list);
+    detail::add_linear_time_rows(list);
+    return std::move(list.rows);
+  }();
+  return table;
+}
+
+const LayerRow& layer_row(std::string_view name) {
+  std::vector<std::string> known;
+  for (const LayerRow& row : layer_table()) {
+    if (row.name == name) return row;
+    known.push_back(row.name);
+  }
+  std::string list;
+  for (const std::string& k : known) list += (list.empty() ? "" : ", ") + k;
+  fail<ValueError>("layer_row: no layer is called \"", name, "\"", did_you_mean(name, known), "; known: ", list);
+}
+
+std::unique_ptr<AnyLayer> LayerRow::make(const Json& sample, Rng& rng, std::optional<DType> dtype) const {
+  LayerDraft d = draft();
+  Json options = sample;
+  if (dtype) options["dtype"] = name_of(*dtype);
+  detail::from_json(name, options, d.options);
+  return d.build(rng);
+}
+
+LayerWidth layer_width(const Json& options) {
+  const auto number = [&](std::string_view name) {
+    const Json* j = options.find(name);
+    const int64_t* i = j ? j->as<int64_t>() : nullptr;
+    return i ? *i : 0;
+  };
+  LayerWidth w{number("in_dim") ? number("in_dim") : number("dim"), number("vocabulary") + number("count"),
+               number("context_dim")};
+  if (number("groups")) w.width *= number("groups");
+  if (w.context == 0) w.context = w.width;
+  return w;
+}
+
+}  // namespace sluice

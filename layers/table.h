@@ -1,0 +1,207 @@
+// Every layer in one list: what the tests, layer_check and the umbrella header know of a layer. A new layer is its own
+// files, its header here, and its row below; layers/README.md has an example.
+#pragma once
+
+#include <sluice/layers/gau/flash.h>
+#include <sluice/layers/gau/flash_model.h>
+#include <sluice/layers/gau/gau.h>
+#include <sluice/layers/gau/tutorial_gau.h>
+#include <sluice/layers/heads/fused_attention.h>
+#include <sluice/layers/heads/gated_attention.h>
+#include <sluice/layers/heads/gated_cross_attention.h>
+#include <sluice/layers/heads/hierarchical.h>
+#include <sluice/layers/heads/multi_head_attention.h>
+#include <sluice/layers/heads/sparse_layers.h>
+#include <sluice/layers/linear_time/feature_map.h>
+#include <sluice/layers/linear_time/gla.h>
+#include <sluice/layers/linear_time/linear_attention.h>
+#include <sluice/layers/linear_time/retention.h>
+#include <sluice/layers/nn/gated_residual.h>
+#include <sluice/layers/nn/linear.h>
+#include <sluice/layers/nn/mlp.h>
+#include <sluice/layers/nn/norm.h>
+
+#include <functional>
+#include <memory>
+
+namespace sluice {
+
+/// What a call may bring; a layer takes its part. Shapes as the layers say.
+struct LayerInputs {
+  Tensor x, context = {}, key_mask = {}, query_mask = {}, segments = {};
+  Tensor branch = {};                   // F(x) of a gated residual
+  std::vector<int64_t> positions = {};  // global ones
+};
+
+/// A layer of any type, seen through what all have in common.
+class AnyLayer {
+ public:
+  virtual ~AnyLayer() = default;
+  virtual Tensor operator()(const LayerInputs& in, Rng* rng = nullptr) const = 0;
+  /// Continues this object's stream, or begins it again. ValueError for layers that do not stream.
+  virtual Tensor step(const Tensor& x) = 0;
+  virtual void restart() = 0;
+  /// As in layers/nn/module.h.
+  virtual std::vector<NamedTensor> state() const = 0;
+  virtual void load(const std::map<std::string, Tensor>& state) = 0;
+  virtual void convert(DType dtype) = 0;
+  virtual void save(const std::string& path) const = 0;
+  virtual std::unique_ptr<AnyLayer> reloaded(const std::string& path) const = 0;
+  virtual OptionList options() const = 0;
+  /// The layer itself, of the type that its row names.
+  virtual const void* object() const = 0;
+};
+
+/// Options with their defaults, to be filled in, and what builds the layer from them.
+struct LayerDraft {
+  OptionList options;
+  std::function<std::unique_ptr<AnyLayer>(Rng&)> build;
+};
+
+/// A row. What a layer takes follows from its type.
+struct LayerRow {
+  std::string name;           // "gau"
+  const char* type;           // "Gau"
+  std::vector<Json> samples;  // option sets: small, and together every way through the layer
+  bool context = false, key_mask = false, query_mask = false, segments = false, branch = false, positions = false;
+  bool dropout = false, streams = false;
+  std::function<LayerDraft()> draft;
+
+  /// The layer of a sample; its dtype is the sample's unless it is given.
+  std::unique_ptr<AnyLayer> make(const Json& sample, Rng& rng, std::optional<DType> dtype = std::nullopt) const;
+};
+const std::vector<LayerRow>& layer_table();
+/// ValueError listing the known names, with the nearest.
+const LayerRow& layer_row(std::string_view name);
+
+/// The width of x [batch, n, width] by the options of a sample, and how many tokens there are if x is i64 [batch, n].
+struct LayerWidth {
+  int64_t width = 0, vocabulary = 0, context = 0;
+};
+LayerWidth layer_width(const Json& options);
+
+namespace detail {
+
+// The rows: name, options, and what each further sample changes of them. A room a function, so that each compiles in a
+// file of its own.
+
+template <class Rows>
+void nn_rows(Rows& rows) {
+  rows.template add<Linear>("linear", R"({"in_dim": 5, "out_dim": 7})", {R"({"bias": false})"});
+  rows.template add<Embedding>("embedding", R"({"count": 11, "dim": 4})");
+  rows.template add<Mlp>("mlp", R"({"dim": 4})",
+                         {R"({"bias": false, "hidden": 5, "activation": "silu", "dropout": 0.3})"});
+  rows.template add<Glu>("glu", R"({"dim": 4})", {R"({"bias": true, "hidden": 5, "kind": "silu_glu", "dropout": 0.3})"});
+  rows.template add<Norm>("norm", R"({"dim": 4})",
+                          {R"({"kind": "none"})", R"({"kind": "rms"})", R"({"kind": "rms_plain"})",
+                           R"({"kind": "scale"})", R"({"kind": "scale_l2"})"});
+  rows.template add<GatedResidual>("gated_residual", R"({"dim": 4})",
+                                   {R"({"kind": "per_channel"})", R"({"kind": "input"})", R"({"kind": "input_token"})"});
+}
+
+template <class Rows>
+void gau_rows(Rows& rows) {
+  rows.template add<Gau>(
+      "gau", R"({"dim": 4, "key_dim": 6, "expansion": 5, "linear_bias": false})",
+      {R"({"bias": "toeplitz", "norm": "none", "causal": true, "max_length": 12, "gamma_std": 1})",
+       R"({"bias": "rope", "norm": "scale", "kind": "softmax_plus", "attention_dropout": 0.3})",
+       R"({"bias": "t5", "norm": "rms_plain", "placement": "post", "kind": "laplace", "linear_bias": true})",
+       R"({"heads": 2, "expansion": 6, "bias": "rope", "rope_rot_dim": 2, "use_rope": false, "causal": true})",
+       R"({"top_k": 2, "length": "constant", "kind": "rownorm", "causal": true, "dropout": 0.3})",
+       R"({"causal": true, "window": 3, "kind": "lucid"})", R"({"kind": "paper_code"})", R"({"kind": "paper_eq"})"});
+  rows.template add<CrossGau>("cross_gau", R"({"dim": 4, "key_dim": 6, "expansion": 5})",
+                              {R"({"context_dim": 3, "kind": "softmax", "dropout": 0.3})", R"({"kind": "rownorm"})"});
+  rows.template add<TutorialGau>("tutorial_gau", R"({"dim": 4, "expansion": 6})",
+                                 {R"({"causal": true, "project_out": true})",
+                                  R"({"sigmoid_gate": false, "gelu_tanh": true})"});
+  rows.template add<Flash>(
+      "flash", R"({"dim": 4, "key_dim": 6, "expansion": 5, "chunk": 4, "linear_bias": false})",
+      {R"({"bias": "toeplitz", "norm": "layer", "causal": true})",
+       R"({"bias": "rope", "norm": "none", "scaling": "paper_code", "token_shift": true})",
+       R"({"bias": "t5", "norm": "rms", "scaling": "lucid", "linear_bias": true, "dropout": 0.3})",
+       R"({"causal": true, "token_shift": true, "kind": "softmax", "scaling": "lucid", "attention_dropout": 0.3})"});
+  rows.template add<ScaledSinusoidal>("scaled_sinusoidal", R"({"dim": 4})", {R"({"base": 100})"});
+  rows.template add<FlashBlock>("flash_block", R"({"dim": 4, "key_dim": 6, "expansion": 5, "chunk": 4})",
+                                {R"({"layers": 3, "causal": true, "norm": "layer"})"});
+  rows.template add<FlashModel>(
+      "flash_model", R"({"layers": 1, "dim": 4, "key_dim": 6, "expansion": 5, "chunk": 4})",
+      {R"({"layers": 2, "causal": true, "vocabulary": 11, "outputs": 11, "model_dropout": 0.3})",
+       R"({"causal": true, "positions": false})"});
+  rows.template add<McTfm>("mc_tfm", R"({"dim": 8, "heads": 2, "chunk": 4})",
+                           {R"({"causal": true, "linear_bias": false})",
+                            R"({"norm": "scale", "hidden": 5, "use_rope": false, "dropout": 0.3})"});
+}
+
+template <class Rows>
+void heads_rows(Rows& rows) {
+  rows.template add<MultiHeadAttention>(
+      "multi_head_attention", R"({"dim": 6, "heads": 4, "kv_heads": 2, "head_dim": 4})",
+      {R"({"causal": true, "use_rope": true, "qk_norm": true, "norm": "rms", "residual": true, "gates": [{}]})",
+       R"({"context_dim": 5, "gates": [{"position": "g2"}, {"position": "g4"}], "attention_dropout": 0.3})",
+       R"({"causal": true, "gates": [{"granularity": "headwise", "bias": true}, {"position": "g2", "sharing": "scores"},
+           {"position": "g3", "mode": "add", "activation": "silu"}, {"position": "g4", "after_qk_norm": true},
+           {"position": "g5", "input_independent": true}]})",
+       R"({"window": 2, "dilation": 2, "global_positions": [0], "separate_global_projections": true})",
+       R"({"causal": true, "position_bias": "t5", "sink": "learned", "qkv_bias": true, "out_bias": true,
+           "dropout": 0.3})",
+       R"({"position_bias": "toeplitz", "max_length": 12, "sink": "off_by_one", "ablation": "head_norm",
+           "value_dim": 3})",
+       R"({"causal": true, "position_bias": "alibi", "norm": "layer", "sandwich_norm": true, "ablation": "silu"})",
+       R"({"causal": true, "window": 3, "use_rope": true})"});
+  rows.template add<GatedAttention>(
+      "gated_attention", R"({"dim": 4, "heads": 2})",
+      {R"({"causal": true, "gate_query": true, "gate_key": true, "gate_value": true, "use_rope": true})",
+       R"({"output": "from_query", "granularity": "headwise", "qkv_bias": true, "attention_dropout": 0.3})",
+       R"({"causal": true, "head_dim": 3, "output": "none", "project_out": false})"});
+  rows.template add<GatedCrossAttention>(
+      "gated_cross_attention", R"({"dim": 4, "heads": 2})",
+      {R"({"reading": "pooled", "value_dim": 3, "context_dim": 5, "attention_dropout": 0.3})",
+       R"({"reading": "flamingo", "qkv_bias": true, "out_bias": true})"});
+  rows.template add<FusedAttention>("fused_attention", R"({"dim": 4, "heads": 2})",
+                                    {R"({"causal": true, "gate": "per_head", "use_rope": true, "chunk": 3})",
+                                     R"({"gate": "per_token", "project_out": false, "attention_dropout": 0.3})"});
+  rows.template add<TopKAttention>("topk_attention_layer", R"({"dim": 4, "heads": 2, "k": 2})",
+                                   {R"({"ties": "threshold", "qkv_bias": true, "attention_dropout": 0.3})",
+                                    R"({"causal": true, "use_rope": true, "window": 4})"});
+  rows.template add<PairScore>("pair_score", R"({"dim": 4})", {R"({"kind": "mlp", "width": 3})"});
+  rows.template add<ThresholdAttention>("threshold_attention_layer", R"({"dim": 4, "heads": 2})",
+                                        {R"({"score": "mlp", "score_width": 3, "mode": "soft"})",
+                                         R"({"mode": "soft", "causal": true, "attention_dropout": 0.3})",
+                                         R"({"mode": "hard", "causal": true})"});
+  rows.template add<SinkhornAttention>("sinkhorn_attention", R"({"dim": 4, "heads": 2})",
+                                       {R"({"top_k": 3, "attention_dropout": 0.3})"});
+  rows.template add<SinkhornBlockAttention>("sinkhorn_block_attention", R"({"dim": 4, "heads": 2, "block": 2})",
+                                            {R"({"attention_dropout": 0.3, "out_bias": true})"});
+  rows.template add<GlobalLocalAttention>("global_local_attention", R"({"dim": 4, "heads": 2, "w": 1})",
+                                          {R"({"separate_global": false, "attention_dropout": 0.3})"});
+}
+
+template <class Rows>
+void linear_time_rows(Rows& rows) {
+  rows.template add<FeatureMap>(
+      "feature_map", R"({"dim": 3})",
+      {R"({"kind": "identity"})", R"({"kind": "exp"})", R"({"kind": "relu", "features": 4})", R"({"kind": "t2r"})",
+       R"({"kind": "poly_elem", "degree": 3})", R"({"kind": "poly_kernel"})", R"({"kind": "favor", "features": 4})",
+       R"({"kind": "fourier", "smoothing": 0.1})", R"({"kind": "mlp", "hidden": 4})", R"({"kind": "hedgehog"})"});
+  rows.template add<LinearAttention>(
+      "linear_attention", R"({"dim": 4, "heads": 2, "chunk": 3})",
+      {R"({"direction": "causal", "decay": "learned", "output_norm": "rms", "qkv_bias": true, "out_bias": true})",
+       R"({"direction": "bidirectional", "decay": "fixed", "gamma": [0.9, 0.5], "dropout": 0.3})",
+       R"({"direction": "two_direction_mean", "feature_map_kind": "t2r", "tie_feature_map": false,
+           "feature_map_offset": 0.1})",
+       R"({"feature_map_kind": "mlp", "feature_map_heads": 2, "head_dim": 3, "value_dim": 2})",
+       R"({"direction": "causal", "feature_map_kind": "favor", "feature_map_features": 6, "use_rope": "features"})",
+       R"({"direction": "causal", "normalize": "none", "use_rope": "inputs"})"});
+  rows.template add<GroupNorm>("group_norm", R"({"groups": 2, "dim": 3})",
+                               {R"({"kind": "rms"})", R"({"kind": "rms_plain"})"});
+  rows.template add<Retention>("retention", R"({"dim": 8, "heads": 2, "chunk": 3})",
+                               {R"({"gate": false, "group_norm": "rms_plain", "expand_k": 0.5, "dropout": 0.3})",
+                                R"({"group_norm": "rms", "use_rope": false, "gamma": [0.9, 1]})"});
+  rows.template add<Gla>("gla", R"({"dim": 8, "heads": 2, "chunk": 3, "gate_temperature": 2})",
+                         {R"({"gate": "per_head", "output_gate": false, "norm": "none", "scale": 1, "dropout": 0.3})",
+                          R"({"expand_k": 1, "gate_rank": 3, "norm": "layer"})"});
+}
+
+}  // namespace detail
+
+}  // namespace sluice

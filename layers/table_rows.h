@@ -1,0 +1,112 @@
+// How a row of the table follows from a layer's type; included by the files that make the rows.
+#pragma once
+
+#include <sluice/layers/table.h>
+#include <sluice/ops/elementwise.h>
+
+namespace sluice::detail {
+
+/// Which of the inputs a call of M takes, and how it is called.
+template <class M>
+struct Takes {
+  static constexpr bool residual = std::is_same_v<M, GatedResidual>, sinusoidal = std::is_same_v<M, ScaledSinusoidal>;
+  static constexpr bool inputs = requires(const M& m, const Tensor& x, Rng* r) { m(x, AttentionInputs{}, r); };
+  static constexpr bool cross_masked = requires(const M& m, const Tensor& x, Rng* r) { m(x, x, x, x, r); };
+  static constexpr bool cross = !cross_masked && requires(const M& m, const Tensor& x, Rng* r) { m(x, x, x, r); };
+  static constexpr bool segmented = requires(const M& m, const Tensor& x, Rng* r) { m(x, x, r, x); };
+  static constexpr bool positioned =
+      requires(const M& m, const Tensor& x, const std::vector<int64_t>& p, Rng* r) { m(x, p, x, r); };
+  static constexpr bool masked = requires(const M& m, const Tensor& x, Rng* r) { m(x, x, r); };
+  static constexpr bool dropped = requires(const M& m, const Tensor& x, Rng* r) { m(x, r); };
+  static constexpr bool masked_only = !residual && requires(const M& m, const Tensor& x) { m(x, x); };
+  static constexpr bool streams = requires(const M& m, const Tensor& x, typename M::State s) { m.step(x, s); };
+
+  static Tensor call(const M& m, const LayerInputs& in, Rng* rng) {
+    if constexpr (residual) return m(in.x, in.branch);
+    else if constexpr (sinusoidal) return in.x + m(in.x.dim(1));
+    else if constexpr (inputs)
+      return m(in.x, {.context = in.context, .key_mask = in.key_mask, .segments = in.segments}, rng);
+    else if constexpr (cross_masked) return m(in.x, in.context, in.key_mask, in.query_mask, rng);
+    else if constexpr (cross) return m(in.x, in.context, in.key_mask, rng);
+    else if constexpr (segmented) return m(in.x, in.key_mask, rng, in.segments);
+    else if constexpr (positioned) return m(in.x, in.positions, in.key_mask, rng);
+    else if constexpr (masked) return m(in.x, in.key_mask, rng);
+    else if constexpr (dropped) return m(in.x, rng);
+    else if constexpr (masked_only) return m(in.x, in.key_mask);
+    else return m(in.x);
+  }
+};
+
+template <class M>
+struct NoState {
+  using State = int;
+};
+template <class M>
+using StateOf = typename std::conditional_t<Takes<M>::streams, M, NoState<M>>::State;
+
+template <class M>
+class LayerOf final : public AnyLayer {
+ public:
+  explicit LayerOf(M m) : m_(std::move(m)) {}
+  Tensor operator()(const LayerInputs& in, Rng* rng) const override { return Takes<M>::call(m_, in, rng); }
+  Tensor step(const Tensor& x) override {
+    if constexpr (Takes<M>::streams) {
+      auto [y, next] = m_.step(x, std::move(state_));
+      state_ = std::move(next);
+      return y;
+    } else {
+      fail<ValueError>(M::type, ": does not stream — got x=", x);
+    }
+  }
+  void restart() override { state_ = {}; }
+  std::vector<NamedTensor> state() const override { return state_dict(m_); }
+  void load(const std::map<std::string, Tensor>& state) override { load_state(m_, state); }
+  void convert(DType dtype) override { to(m_, dtype); }
+  void save(const std::string& path) const override { sluice::save(m_, path); }
+  std::unique_ptr<AnyLayer> reloaded(const std::string& path) const override {
+    return std::make_unique<LayerOf>(load_model<M>(path));
+  }
+  OptionList options() const override { return options_of(m_.options); }
+  const void* object() const override { return &m_; }
+
+ private:
+  M m_;
+  StateOf<M> state_ = {};
+};
+
+/// `base` with what each of `changes` changes. ValueError unless they are JSON.
+std::vector<Json> merged_samples(const char* base, std::initializer_list<const char*> changes);
+
+struct RowList {
+  std::vector<LayerRow> rows;
+
+  template <class M>
+  void add(const char* name, const char* base, std::initializer_list<const char*> changes = {}) {
+    using T = Takes<M>;
+    using Options = std::remove_cvref_t<decltype(std::declval<M>().options)>;
+    LayerRow row{.name = name, .type = M::type, .samples = merged_samples(base, changes), .draft = {}};
+    row.context = T::inputs || T::cross_masked || T::cross;
+    row.key_mask = row.context || T::segmented || T::positioned || T::masked || T::masked_only;
+    row.query_mask = T::cross_masked;
+    row.segments = T::inputs || T::segmented;
+    row.branch = T::residual, row.positions = T::positioned;
+    row.dropout = !T::residual && !T::sinusoidal && (row.key_mask ? !T::masked_only || T::masked : T::dropped);
+    row.streams = T::streams;
+    row.draft = [] {
+      auto options = std::make_shared<Options>();
+      return LayerDraft{options_of(*options), [options](Rng& rng) -> std::unique_ptr<AnyLayer> {
+                          if constexpr (std::is_constructible_v<M, Options, Rng&>)
+                            return std::make_unique<LayerOf<M>>(M(*options, rng));
+                          else return std::make_unique<LayerOf<M>>(M(*options));
+                        }};
+    };
+    rows.push_back(std::move(row));
+  }
+};
+
+void add_nn_rows(RowList& list);
+void add_gau_rows(RowList& list);
+void add_heads_rows(RowList& list);
+void add_linear_time_rows(RowList& list);
+
+}  // namespace sluice::detail

@@ -1,0 +1,145 @@
+// How every layer of the table learns: derivatives of first and second order, and the mean over dropout's masks.
+#include "layers/table_samples.h"
+#include "support/catch.h"
+
+#include <sluice/autograd/engine.h>
+#include <sluice/core/node.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/reduce.h>
+#include <sluice/ops/view.h>
+
+#include <cmath>
+
+using namespace sluice;
+using namespace sluice::testing;
+
+namespace {
+
+/// A scalar of all leaves, and what the leaves are.
+struct Scalar {
+  std::vector<NamedTensor> leaves;
+  std::function<Tensor()> value;
+};
+
+/// sum(y ⊙ a fixed random tensor) of a layer's call, a function of its inputs and weights.
+Scalar loss_of(const LayerSample& s) {
+  auto in = std::make_shared<LayerInputs>(s.inputs(2, 6, 1, true));
+  if (s.row.key_mask) in->key_mask = Tensor::from<bool>({true, true, true, true, true, true, true, true, true, true, true,
+                                                         false}, {2, 6});
+  Scalar f;
+  for (const NamedTensor& t : s.layer->state())
+    if (t.tensor.requires_grad()) f.leaves.push_back(t);
+  if (is_float(in->x.dtype())) f.leaves.push_back({"x", in->x});
+  if (in->context.defined()) f.leaves.push_back({"context", in->context});
+  if (in->branch.defined()) f.leaves.push_back({"branch", in->branch});
+  f.value = [in, layer = s.layer.get()] {
+    const Tensor y = (*layer)(*in);
+    Rand rand(11);
+    return sum(y * random_tensor(y.shape(), f64, rand));
+  };
+  return f;
+}
+
+/// Σ ⟨∂f/∂leaf, fixed random⟩: its derivatives are f's second ones.
+Scalar slope_of(const Scalar& f) {
+  return {f.leaves, [f] {
+            std::vector<Tensor> leaves;
+            for (const NamedTensor& l : f.leaves) leaves.push_back(l.tensor);
+            Rand rand(13);
+            Tensor total = full({}, 0, {f64});
+            const std::vector<Tensor> g = grad({f.value()}, leaves, {.create_graph = true, .allow_unused = true});
+            for (std::size_t i = 0; i < g.size(); ++i) {
+              const Tensor v = random_tensor(leaves[i].shape(), f64, rand);
+              if (g[i].defined()) total = total + sum(g[i] * v);
+            }
+            return total;
+          }};
+}
+
+/// The derivative along one random direction of each leaf against a central difference.
+void check_directions(const Scalar& f, double tolerance) {
+  std::vector<Tensor> leaves;
+  for (const NamedTensor& l : f.leaves) leaves.push_back(l.tensor);
+  const Tensor value = f.value();
+  if (leaves.empty()) return;
+  std::vector<Tensor> gradients(leaves.size());
+  if (value.requires_grad()) gradients = grad({value}, leaves, {.allow_unused = true});
+  Rand rand(17);
+  const double step = 1e-6;
+  for (std::size_t i = 0; i < leaves.size(); ++i) {
+    const Tensor direction = random_tensor(leaves[i].shape(), f64, rand);
+    const double along = gradients[i].defined() ? sum(gradients[i].detach() * direction).item() : 0;
+    auto moved = [&](double by) {
+      {
+        NoGrad guard;
+        copy_(leaves[i], leaves[i].detach() + direction * by);
+      }
+      return f.value().item();
+    };
+    const Tensor before = clone(leaves[i].detach());
+    const double up = moved(step), down = moved(-2 * step), numeric = (up - down) / (2 * step);
+    {
+      NoGrad guard;
+      copy_(leaves[i], before);
+    }
+    INFO("along " << f.leaves[i].name << ": " << along << ", by differences " << numeric);
+    CHECK(std::abs(along - numeric) <= tolerance * (1 + std::abs(numeric)));
+  }
+}
+
+/// Values of hard, gradients of soft: not a derivative.
+bool straight_through(const LayerSample& s) { return s.has("mode", "straight_through"); }
+
+/// Layers that are not linear in what dropout scales: the mean of their outputs is another.
+bool nonlinear_after_dropout(const LayerSample& s) {
+  return s.row.name == "flash_model" || s.row.name == "mc_tfm" || s.row.name == "sinkhorn_block_attention" ||
+         s.has("placement", "post");
+}
+
+}  // namespace
+
+TEST_CASE("table: gradients are derivatives", "[table][gradient]") {
+  each_sample([](LayerSample& s) {
+    if (!straight_through(s)) check_directions(loss_of(s), 1e-6);
+  });
+}
+
+TEST_CASE("table: gradients of gradients are second derivatives", "[table][gradient]") {
+  each_sample([](LayerSample& s) {
+    if (!straight_through(s)) check_directions(slope_of(loss_of(s)), 1e-5);
+  });
+}
+
+TEST_CASE("table: the mean over dropout's masks is the layer without dropout", "[table]") {
+  int dropped = 0;
+  each_sample([&](LayerSample& s) {
+    if (!s.row.dropout) return;
+    LayerInputs in = s.inputs(1, 4, 1);
+    const Tensor y = (*s.layer)(in);
+    bool drops = false;
+    for (const Option& o : s.layer->options().all)
+      drops = drops || (o.name.find("dropout") != std::string::npos && *static_cast<double*>(o.at) > 0);
+    constexpr int64_t kMasks = 4096;
+    auto many = [&](const Tensor& x) {
+      if (!x.defined()) return x;
+      return contiguous(expand(x, x.rank() == 2 ? Shape{kMasks, x.dim(1)} : Shape{kMasks, x.dim(1), x.dim(2)}));
+    };
+    in.x = many(in.x), in.context = many(in.context);
+    NoGrad guard;
+    Rng rng(5);
+    const Tensor all = (*s.layer)(in, &rng);
+    if (!drops) {
+      CHECK(same_bits(narrow(all, 0, 7, 1), y.detach()));
+      return;
+    }
+    if (nonlinear_after_dropout(s)) return;
+    ++dropped;
+    const Tensor mean_of = mean(all, {0}, keep), spread = sqrt(mean(square(all - mean_of), {0}, keep));
+    CHECK(max_abs(spread) > 1e-3);
+    // Errors of the mean are normal: 5.5 standard deviations, for some hundreds of numbers.
+    const Tensor off = abs(mean_of - y.detach()) - spread * (5.5 / std::sqrt(static_cast<double>(kMasks)));
+    CHECK(max(off).item() < 1e-9);
+  });
+  CHECK(dropped >= 15);
+}

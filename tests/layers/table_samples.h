@@ -1,0 +1,32 @@
+// Every sample of the table of layers, built with random weights, and inputs that fit.
+#pragma once
+
+#include "support/approx.h"
+
+#include <sluice/layers/table.h>
+
+#include <functional>
+#include <string>
+
+namespace sluice::testing {
+
+struct LayerSample {
+  const LayerRow& row;
+  Json options;  // all of them
+  std::string text;
+  std::unique_ptr<AnyLayer> layer;
+
+  bool has(std::string_view option, const Json& value) const;
+  /// Whether outputs depend on earlier tokens only, by the options.
+  bool causal() const;
+  /// Tokens of x, or rows of the context: what key_mask is about.
+  bool cross() const;
+  /// x, and whatever else the layer needs; float ones are leaves if they are to be `traced`.
+  LayerInputs inputs(int64_t batch, int64_t n, uint64_t seed, bool traced = false) const;
+};
+/// The layer with all trained tensors drawn from [-0.7, 0.7], and buffers as they were; the values fit into f32.
+LayerSample make_sample(const LayerRow& row, const Json& sample, DType dtype = f64);
+/// Calls f with each sample of each layer, its name and options in every failure's message.
+void each_sample(const std::function<void(LayerSample&)>& f);
+
+}  // namespace sluice::testing

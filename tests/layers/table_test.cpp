@@ -1,0 +1,170 @@
+// What holds for every layer of the table: files, printing, options, threads, dtypes. table_masks_test.cpp has what
+// layers see, table_gradient_test.cpp how they learn.
+#include "layers/table_samples.h"
+#include "support/catch.h"
+#include "support/temp_folder.h"
+
+#include <sluice/autograd/engine.h>
+#include <sluice/core/node.h>
+#include <sluice/core/parallel.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/reduce.h>
+
+#include <cmath>
+#include <limits>
+#include <set>
+
+using namespace sluice;
+using namespace sluice::testing;
+using Catch::Matchers::Contains;
+
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+/// Builds the layer of a row's first sample after `change` of one option. What is thrown, or "".
+template <class F>
+std::string built(const LayerRow& row, std::size_t option, F change) {
+  LayerDraft draft = row.draft();
+  detail::from_json(row.name, row.samples[0], draft.options);
+  change(draft.options.all[option]);
+  Rng rng(1);
+  try {
+    draft.build(rng);
+  } catch (const ValueError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+void set_number(const Option& o, double x) {
+  if (o.type == Option::whole) *static_cast<int64_t*>(o.at) = static_cast<int64_t>(x);
+  else if (o.type == Option::whole_list) *static_cast<std::vector<int64_t>*>(o.at) = {static_cast<int64_t>(x)};
+  else if (o.type == Option::real_list) *static_cast<std::vector<double>*>(o.at) = {x};
+  else if (o.optional) *static_cast<std::optional<double>*>(o.at) = x;
+  else *static_cast<double*>(o.at) = x;
+}
+
+/// Values that the range of a number leaves out.
+std::vector<double> outside(const Option& o) {
+  const OptionRange& r = o.range;
+  const bool whole = o.type == Option::whole || o.type == Option::whole_list;
+  std::vector<double> xs;
+  if (std::isfinite(r.low)) xs.insert(xs.end(), {r.without_low ? r.low : r.low - 1, whole ? -9e18 : -1e300});
+  if (std::isfinite(r.high)) xs.insert(xs.end(), {r.without_high ? r.high : r.high + 1, whole ? 9e18 : 1e300});
+  if (!whole) {
+    xs.push_back(std::nan(""));
+    if (!r.infinite) xs.insert(xs.end(), {kInf, -kInf});
+  }
+  return xs;
+}
+
+/// Whether another option decides that this one is read at all.
+bool read_by_layer(const LayerRow& row, const Option& o) {
+  return !(row.name == "linear_attention" && o.name.starts_with("feature_map_init"));
+}
+
+}  // namespace
+
+TEST_CASE("table: names are unique, and every sample builds", "[table]") {
+  std::set<std::string> names;
+  int samples = 0;
+  for (const LayerRow& row : layer_table()) CHECK(names.insert(row.name).second);
+  each_sample([&](LayerSample& s) {
+    ++samples;
+    const Tensor y = (*s.layer)(s.inputs(2, 5, 1));
+    CHECK(y.dtype() == f64);
+    CHECK(all(isfinite(y)).item());
+    bool trained = false;
+    for (const NamedTensor& t : s.layer->state()) trained = trained || t.tensor.requires_grad();
+    CHECK(y.requires_grad() == trained);
+  });
+  CHECK(samples > 90);
+  CHECK_THROWS_WITH(layer_row("gua"), Contains("did you mean \"gau\"?"));
+}
+
+TEST_CASE("table: a file rebuilds every layer", "[table]") {
+  TempFolder folder;
+  const std::string path = folder / "layer";
+  each_sample([&](LayerSample& s) {
+    s.layer->save(path);
+    const std::unique_ptr<AnyLayer> back = s.layer->reloaded(path);
+    CHECK(to_text(detail::to_json(back->options())) == to_text(s.options));
+    const LayerInputs in = s.inputs(2, 5, 1);
+    CHECK(same_bits((*back)(in), (*s.layer)(in)));
+    LayerDraft fresh = s.row.draft();
+    const std::string printed = detail::text_of(s.layer->options(), fresh.options);
+    for (const Option& o : s.layer->options().all)
+      if (o.required) CHECK_THAT(printed, Contains(o.name + "="));
+    CHECK((printed.front() == '{' && printed.back() == '}'));
+  });
+}
+
+TEST_CASE("table: options out of range are ValueErrors that name them", "[table]") {
+  for (const LayerRow& row : layer_table()) {
+    const std::vector<Option> options = row.draft().options.all;
+    for (std::size_t i = 0; i < options.size(); ++i) {
+      const Option& o = options[i];
+      if (!read_by_layer(row, o)) continue;
+      INFO(row.name << ": " << o.name);
+      if (o.type == Option::choice) {
+        CHECK_THAT(built(row, i, [](const Option& c) { c.access.set(c.at, 99); }),
+                   Contains(": " + o.name + " must be one of"));
+      } else if (o.type != Option::boolean && o.type != Option::object_list) {
+        for (double x : outside(o)) {
+          INFO(x);
+          CHECK_THAT(built(row, i, [&](const Option& c) { set_number(c, x); }), Contains(": " + o.name + " must be"));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("table: options within range build a layer or are ValueErrors", "[table]") {
+  int64_t built_layers = 0;
+  for (const LayerRow& row : layer_table()) {
+    const std::vector<Option> options = row.draft().options.all;
+    for (std::size_t i = 0; i < options.size(); ++i)
+      if (options[i].type == Option::whole || options[i].type == Option::whole_list)
+        for (int64_t x : {0, 1, 2, 3, 5, 8})
+          built_layers += built(row, i, [&](const Option& c) { set_number(c, static_cast<double>(x)); }).empty();
+  }
+  CHECK(built_layers > 500);
+}
+
+TEST_CASE("table: results do not depend on the number of threads", "[table]") {
+  const int before = num_threads();
+  each_sample([&](LayerSample& s) {
+    std::vector<std::vector<Tensor>> results;
+    for (int threads : {1, 4}) {
+      set_num_threads(threads);
+      const LayerInputs in = s.inputs(3, 70, 2, true);  // enough to be cut
+      const Tensor y = (*s.layer)(in);
+      std::vector<Tensor> leaves;
+      for (const NamedTensor& t : s.layer->state())
+        if (t.tensor.requires_grad()) leaves.push_back(t.tensor);
+      if (is_float(in.x.dtype())) leaves.push_back(in.x);
+      results.push_back(grad({sum(square(y))}, leaves, {.allow_unused = true}));
+      results.back().push_back(y);
+    }
+    for (std::size_t i = 0; i < results[0].size(); ++i)
+      CHECK((!results[0][i].defined() ? !results[1][i].defined() : same_bits(results[0][i], results[1][i])));
+  });
+  set_num_threads(before);
+}
+
+TEST_CASE("table: f32 is f64, rounded", "[table]") {
+  each_sample([](LayerSample& s) {
+    std::size_t k = 0;
+    while (to_text(s.row.samples[k]) != s.text.substr(s.row.name.size() + 1)) ++k;
+    const LayerSample single = make_sample(s.row, s.row.samples[k], f32);
+    std::map<std::string, Tensor> state;  // random buffers are drawn anew in f32
+    for (const NamedTensor& t : s.layer->state())
+      state[t.name] = is_float(t.tensor.dtype()) ? to(t.tensor.detach(), f32) : t.tensor;
+    single.layer->load(state);
+    const Tensor y = (*s.layer)(s.inputs(2, 7, 1)), z = (*single.layer)(single.inputs(2, 7, 1));
+    CHECK(z.dtype() == f32);
+    CHECK(max_abs_diff(to(z, f64), y) < 2e-5 * (1 + max_abs(y)));
+  });
+}
