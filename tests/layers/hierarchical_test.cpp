@@ -11,8 +11,8 @@ using Catch::Matchers::Contains;
 namespace {
 
 MultiHeadAttentionOptions base(bool causal) {
-  MultiHeadAttentionOptions o{.dim = 4, .heads = 2};
-  o.causal = causal, o.norm = NormKind::rms, o.residual = true, o.dtype = f64;
+  MultiHeadAttentionOptions o{.heads = {.dim = 4, .heads = 2}};
+  o.heads.causal = causal, o.norm = NormKind::rms, o.heads.residual = true, o.heads.dtype = f64;
   return o;
 }
 AttentionStack make(const AttentionStackOptions& o, Rand& rand) {
@@ -139,10 +139,10 @@ TEST_CASE("hierarchical: what is refused, and by which words", "[gates]") {
   Rng rng(1);
   CHECK_THROWS_WITH(AttentionStack({}, rng), Contains("at least one"));
   MultiHeadAttentionOptions other = base(true);
-  other.dim = 6;
+  other.heads.dim = 6;
   CHECK_THROWS_WITH(AttentionStack({{base(true), other}}, rng), Contains("dim=4") && Contains("dim=6"));
-  MultiHeadAttentionOptions cross{.dim = 4};
-  cross.context_dim = 4;
+  MultiHeadAttentionOptions cross{.heads = {.dim = 4}};
+  cross.heads.context_dim = 4;
   CHECK_THROWS_AS(AttentionStack({{cross}}, rng), ValueError);
   CHECK_THROWS_WITH(local_global_options(base(true), {.window = 0}), Contains("window"));
 }
