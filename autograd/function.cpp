@@ -106,6 +106,7 @@ std::vector<Edge> captured_edges(const Edge& root, uint64_t start, std::span<con
 
 Tensor custom_op(std::string name, const std::vector<Tensor>& inputs, const CustomForward& forward,
                  CustomVjp vjp) {
+  if (!forward || !vjp) fail<ValueError>("custom_op: ", name, " has no ", forward ? "vjp" : "forward function");
   Tensor y;
   {
     NoGrad guard;
@@ -119,6 +120,7 @@ Tensor custom_op(std::string name, const std::vector<Tensor>& inputs, const Cust
 
 Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f,
                   const std::vector<Tensor>& inputs) {
+  if (!f) fail<ValueError>("checkpoint: the function is empty");
   if (!grad_enabled()) return f(inputs);
   RngTape tape;
   std::vector<Tensor> xs;
@@ -151,6 +153,7 @@ Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f,
 }
 
 Tensor jvp(const std::function<Tensor(const Tensor&)>& f, const Tensor& x, const Tensor& v) {
+  if (!f) fail<ValueError>("jvp: the function is empty");
   if (v.shape() != x.shape()) fail("jvp: v=", v, " must have the shape of x=", x);
   // g(u) = Jᵀu is linear in u, and d/du <g(u), v> = J·v.
   Tensor in = x.detach().requires_grad_();

@@ -29,6 +29,7 @@ std::vector<Tensor> fresh(const std::vector<Tensor>& inputs) {
 }  // namespace
 
 GradcheckResult gradcheck(const TensorFunction& f, const std::vector<Tensor>& inputs, GradcheckOptions o) {
+  if (!f) fail<ValueError>("gradcheck: the function is empty");
   Rng rng(o.seed);
   std::vector<Tensor> xs = fresh(inputs);
   Tensor y = f(xs);
@@ -71,6 +72,7 @@ GradcheckResult gradcheck(const TensorFunction& f, const std::vector<Tensor>& in
 }
 
 GradcheckResult gradgradcheck(const TensorFunction& f, const std::vector<Tensor>& inputs, GradcheckOptions o) {
+  if (!f) fail<ValueError>("gradgradcheck: the function is empty");
   // One output per call: the sum over inputs of their gradient times a fixed random weight would hide
   // nothing, but flattening and joining all gradients keeps every element's error visible.
   auto first_order = [&f, n = inputs.size()](const std::vector<Tensor>& xv) {

@@ -227,6 +227,7 @@ SLUICE_DUAL_ROW(tanh, detail::scalar(x, 1) - y * y)
 SLUICE_DUAL_ROW(sigmoid, y * (detail::scalar(x, 1) - y))
 SLUICE_DUAL_ROW(softplus, detail::slope_sigmoid(x))
 SLUICE_DUAL_ROW(erf, detail::slope_exp(T(-(x * x))) * detail::scalar(x, 1.1283791670955126))  // 2/√π
+SLUICE_DUAL_ROW(normal_cdf, detail::slope_exp(T(x * x * detail::scalar(x, -0.5))) * detail::scalar(x, 0.3989422804014327))  // 1/√2π
 SLUICE_DUAL_ROW(sin, detail::slope_cos(x))
 SLUICE_DUAL_ROW(cos, -detail::slope_sin(x))
 SLUICE_DUAL_ROW(abs, detail::slope_sign(x))

@@ -114,6 +114,7 @@ void Tensor::set_grad(Tensor g) {
 void Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) {
   if (!requires_grad())
     fail<AutogradError>("register_hook: this tensor does not require a gradient");
+  if (!hook) fail<ValueError>("register_hook: the hook is empty");
   impl_->history->add_hook(impl_->output_index, std::move(hook));
 }
 

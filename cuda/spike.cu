@@ -33,13 +33,13 @@ template <class... F> __global__ void ternary(const float* x, float* out, F... f
 
 using namespace formula;
 
-template __global__ void unary<>(const float*, float*, Neg, Affine, DivInto, PowScalar, Square, Clamp);
-template __global__ void unary<>(const float*, float*, Exp, Expm1, Log, Log1p, Sqrt, Rsqrt, Tanh, Sigmoid, Softplus, Erf);
+template __global__ void unary<>(const float*, float*, Neg, Scale, AddScalar, SubFrom, DivInto, PowScalar, Square, Clamp);
+template __global__ void unary<>(const float*, float*, Exp, Expm1, Log, Log1p, Sqrt, Rsqrt, Tanh, Sigmoid, Softplus, Erf, NormalCdf);
 template __global__ void unary<>(const float*, float*, Sin, Cos, Abs, Sign, Floor, Ceil, Round, Trunc);
 template __global__ void unary<>(const float*, float*, Identity, Relu, Relu2, Elu, Elu1, Silu, Gelu, GeluTanh, Laplace, LeakyRelu, NsSigmoid);
 template __global__ void binary<>(const float*, float*, Add, Sub, Mul, Div, Pow, Maximum, Minimum);
 template __global__ void binary<>(const float*, float*, formula::Glu, ReGlu, GeGlu, SwiGlu, Bilinear, SiluGlu);
-template __global__ void binary<>(const float*, float*, SquaredError, BceWithLogits, KlTerm);
+template __global__ void binary<>(const float*, float*, MaskedFill, SquaredError, BceWithLogits, KlTerm);
 template __global__ void ternary<>(const float*, float*, Where, Lerp, ScaleOffset);
 
 }  // namespace sluice::spike

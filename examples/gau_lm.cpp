@@ -16,6 +16,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 
 using namespace sluice;
 using namespace sluice::examples;
@@ -25,7 +26,8 @@ namespace {
 struct Settings {
   std::string text, out = "gau_lm_out", prompt = "The ";
   double minutes = 4, lr = 4e-3, temperature = 0.8, dropout = 0;
-  int64_t steps = 0;  // > 0: stop by steps instead of minutes
+  int64_t steps = 0;    // > 0: stop by steps instead of minutes
+  int64_t profile = 0;  // this step's kernel calls are shown
   int64_t dim = 128, layers = 4, key_dim = 64, context = 256, batch = 16, eval_every = 200, sample = 200, seed = 1;
   int64_t threads = 0;
   bool fresh = false, smoke = false;
@@ -51,6 +53,7 @@ Settings parse(int argc, char** argv) {
   o.add("temperature", s.temperature, "of the sample");
   o.add("seed", s.seed, "of the random generator");
   o.add("threads", s.threads, "0: one per core");
+  o.add("profile", s.profile, "show where the time of this step goes; its trace is trace.json");
   o.flag("fresh", s.fresh, "ignore an existing checkpoint");
   o.flag("smoke", s.smoke, "a few tiny steps on a built-in text");
   o.parse(argc, argv);
@@ -129,6 +132,8 @@ int run(const Settings& s) {
 
   while (done() < 1 && !interrupted()) {
     auto [inputs, targets] = random_batch(split.train, s.batch, s.context, rng);
+    std::optional<Profile> profile;
+    if (step + 1 == s.profile) profile.emplace(ProfileOptions{.modules = name_modules(model)});
     adam.set_lr(learning_rate(s.lr, done()));
     adam.zero_grad();
     Tensor loss = cross_entropy(model(inputs, &rng), targets);
@@ -136,6 +141,12 @@ int run(const Settings& s) {
     clip_grad_norm(adam.parameters(), 1.0);
     adam.step();
     ++step;
+    if (profile) {
+      progress.finish();
+      std::printf("\nstep %lld\n%s", (long long)step, profile->table().c_str());
+      profile->save_trace(s.out + "/trace.json");
+      profile.reset();
+    }
     const double value = loss.item();
     if (!std::isfinite(value)) throw std::runtime_error("gau_lm: the loss is not finite at step " + std::to_string(step));
     loss_sum += value, ++loss_count;

@@ -36,6 +36,7 @@
 #include <sluice/autograd/engine.h>
 #include <sluice/autograd/function.h>
 #include <sluice/autograd/gradcheck.h>
+#include <sluice/autograd/profile.h>
 
 #include <sluice/layers/gau/gau_attention.h>
 #include <sluice/layers/gau/gau_moments.h>

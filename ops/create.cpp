@@ -190,6 +190,7 @@ void add_(Tensor& x, const Tensor& y, double factor) {
   if (x.shape() != y.shape()) fail("add_: shapes differ — got x=", x, ", y=", y);
   if (x.dtype() != y.dtype())
     fail<DTypeError>("add_: dtypes differ — got x=", x.dtype(), ", y=", y.dtype());
+  if (x.dtype() != f32 && x.dtype() != f64) fail<DTypeError>("add_: needs f32 or f64 — got ", x.dtype(), " of shape ", x);
   NoGrad guard;
   // y may be another view of the same memory: every element must be read before it is written.
   if (x.dtype() != f32 && x.dtype() != f64)
@@ -202,6 +203,7 @@ void add_(Tensor& x, const Tensor& y, double factor) {
 
 void scale_(Tensor& x, double factor) {
   check_in_place("scale_", x);
+  if (x.dtype() != f32 && x.dtype() != f64) fail<DTypeError>("scale_: needs f32 or f64 — got ", x.dtype(), " of shape ", x);
   NoGrad guard;
   copy_(x, x.detach() * factor);
 }

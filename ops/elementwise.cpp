@@ -31,19 +31,24 @@ Tensor mul(const Tensor& a, const Tensor& b) { return map(fm::Mul{}, a, b); }
 Tensor div(const Tensor& a, const Tensor& b) { return map(fm::Div{}, a, b); }
 Tensor neg(const Tensor& x) { return map(fm::Neg{}, x); }
 Tensor scale(const Tensor& x, double factor) {
-  detail::check_scalar("mul", x, factor);
-  return map(fm::Affine{factor, 0}, x);
+  detail::check_scalar("scale", x, factor);
+  return map(fm::Scale{factor}, x);
 }
 Tensor add_scalar(const Tensor& x, double c) {
-  detail::check_scalar("add", x, c);
-  return map(fm::Affine{1, c}, x);
+  detail::check_scalar("add_scalar", x, c);
+  return map(fm::AddScalar{c}, x);
 }
 Tensor operator-(double c, const Tensor& x) {
   detail::check_scalar("sub", x, c);
-  return map(fm::Affine{-1, c}, x);
+  return map(fm::SubFrom{c}, x);
 }
 Tensor operator/(double c, const Tensor& x) { return map(fm::DivInto{c}, x); }
-Tensor reciprocal(const Tensor& x) { return map(fm::DivInto{1}, x); }
+namespace {
+struct Reciprocal : fm::DivInto {
+  static constexpr const char* name = "reciprocal";
+};
+}  // namespace
+Tensor reciprocal(const Tensor& x) { return map(Reciprocal{1}, x); }
 Tensor pow(const Tensor& x, double exponent) { return map(fm::PowScalar{exponent}, x); }
 Tensor pow(const Tensor& x, const Tensor& exponent) { return map(fm::Pow{}, x, exponent); }
 Tensor square(const Tensor& x) { return map(fm::Square{}, x); }
@@ -67,7 +72,7 @@ Tensor where(const Tensor& mask, const Tensor& a, const Tensor& b) {
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
   if (mask.dtype() != boolean)
     fail<DTypeError>("masked_fill: the mask must be bool — got ", mask.dtype(), " of shape ", mask);
-  return where(mask, like(x, value), x);
+  return map(fm::MaskedFill{value}, x, mask);
 }
 
 }  // namespace sluice

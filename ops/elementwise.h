@@ -49,6 +49,8 @@ Tensor sigmoid(const Tensor& x);
 /// log(1 + e^x) without overflow
 Tensor softplus(const Tensor& x);
 Tensor erf(const Tensor& x);
+/// The standard normal distribution function Φ(x) = ½ erfc(−x/√2); far left it keeps its relative accuracy.
+Tensor normal_cdf(const Tensor& x);
 Tensor sin(const Tensor& x);
 Tensor cos(const Tensor& x);
 /// Slope sign(x): 0 at 0.

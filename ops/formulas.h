@@ -37,12 +37,24 @@ struct Neg {
   static constexpr bool affine = true, integral = true;
   template <class T> SLUICE_FN T operator()(const T& x) const { return -x; }
 };
-/// scale · x + shift
-struct Affine {
-  static constexpr const char* name = "affine";
+struct Scale {
+  static constexpr const char* name = "scale";
   static constexpr bool affine = true, integral = true;
-  double scale = 1, shift = 0;
-  template <class T> SLUICE_FN T operator()(const T& x) const { return x * scale + shift; }
+  double factor;
+  template <class T> SLUICE_FN T operator()(const T& x) const { return x * factor; }
+};
+struct AddScalar {
+  static constexpr const char* name = "add_scalar";
+  static constexpr bool affine = true, integral = true;
+  double c;
+  template <class T> SLUICE_FN T operator()(const T& x) const { return x + c; }
+};
+/// c − x
+struct SubFrom {
+  static constexpr const char* name = "sub";
+  static constexpr bool affine = true, integral = true;
+  double c;
+  template <class T> SLUICE_FN T operator()(const T& x) const { return c - x; }
 };
 /// c / x
 struct DivInto {
@@ -88,6 +100,14 @@ struct Where {
     return select(mask != 0.0, a, b);
   }
 };
+/// mask ≠ 0 ? value : x
+struct MaskedFill {
+  static constexpr const char* name = "masked_fill";
+  double value;
+  template <class T> SLUICE_FN T operator()(const T& x, const T& mask) const {
+    return select(mask != 0.0, like(x, value), x);
+  }
+};
 
 // -- unary mathematics: primitives, whose slopes stand in core/dual.h --------------------------------
 #define SLUICE_UNARY_FORMULA(Type, f)                                              \
@@ -105,6 +125,7 @@ SLUICE_UNARY_FORMULA(Tanh, tanh)
 SLUICE_UNARY_FORMULA(Sigmoid, sigmoid)
 SLUICE_UNARY_FORMULA(Softplus, softplus)
 SLUICE_UNARY_FORMULA(Erf, erf)
+SLUICE_UNARY_FORMULA(NormalCdf, normal_cdf)
 SLUICE_UNARY_FORMULA(Sin, sin)
 SLUICE_UNARY_FORMULA(Cos, cos)
 SLUICE_UNARY_FORMULA(Abs, abs)
@@ -156,7 +177,7 @@ struct Silu {
 struct Gelu {  // x·Φ(x), exact (Hendrycks & Gimpel 2016)
   static constexpr const char* name = "gelu";
   template <class T> SLUICE_FN T operator()(const T& x) const {
-    return x * 0.5 * (erf(x * 0.7071067811865476) + 1.0);
+    return x * normal_cdf(x);
   }
 };
 /// ½x(1 + tanh u) with u = √(2/π)(x + 0.044715x³), written as x·σ(2u): no cancellation for negative x.
@@ -166,11 +187,12 @@ struct GeluTanh {
     return x * sigmoid((x + x * x * x * 0.044715) * 1.5957691216057308);
   }
 };
-/// ½(1 + erf((x − √½) / (√(1/4π)·√2))), the Laplace attention function of MEGA (Ma et al. 2022).
+/// ½(1 + erf((x − √½) / (√(1/4π)·√2))), the Laplace attention function of MEGA (Ma et al. 2022): a normal distribution
+/// function with mean √½ and variance 1/4π.
 struct Laplace {
   static constexpr const char* name = "laplace";
   template <class T> SLUICE_FN T operator()(const T& x) const {
-    return (erf((x - 0.7071067811865476) * 2.5066282746310002) + 1.0) * 0.5;  // 1/(√(1/4π)√2) = √2π
+    return normal_cdf((x - 0.7071067811865476) * 3.5449077018110318);  // √4π
   }
 };
 struct LeakyRelu {
@@ -189,14 +211,14 @@ struct NsSigmoid {
 // -- gates: x ⊙ φ(g) ---------------------------------------------------------------------------------
 template <class Phi>
 struct Gated {
-  static constexpr const char* name = "gated";
+  static constexpr const char* name = "gate";
   template <class T> SLUICE_FN T operator()(const T& x, const T& g) const { return x * Phi{}(g); }
 };
-using Glu = Gated<Sigmoid>;       // Dauphin et al. 2017
-using ReGlu = Gated<Relu>;        // Shazeer 2020, as the next three
-using GeGlu = Gated<Gelu>;
-using SwiGlu = Gated<Silu>;
-using Bilinear = Gated<Identity>;
+struct Glu : Gated<Sigmoid> { static constexpr const char* name = "glu"; };  // Dauphin et al. 2017
+struct ReGlu : Gated<Relu> { static constexpr const char* name = "reglu"; };  // Shazeer 2020, as the next three
+struct GeGlu : Gated<Gelu> { static constexpr const char* name = "geglu"; };
+struct SwiGlu : Gated<Silu> { static constexpr const char* name = "swiglu"; };
+struct Bilinear : Gated<Identity> { static constexpr const char* name = "bilinear"; };
 /// φ(x) ⊙ φ(g) with SiLU on both sides, as FLASH builds its GLU (Hua et al. 2022).
 struct SiluGlu {
   static constexpr const char* name = "silu_glu";

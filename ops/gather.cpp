@@ -170,6 +170,7 @@ Tensor embedding(const Tensor& weight, const Tensor& index) {
   if (weight.rank() != 2) fail("embedding: needs weight [V, D] — got weight=", weight, ", index=", index);
   Shape shape = index.shape();
   shape.push_back(weight.dim(1));
+  checked_numel("embedding", shape);
   Tensor flat = reshape(checked_index("embedding", index), {index.numel()});
   return reshape(select_slices("embedding", weight, 0, flat), shape);
 }

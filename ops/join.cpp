@@ -61,6 +61,15 @@ struct Fold final : Node {
   Tensors vjp(const Tensor& g) override { return {unfold(g, dim, size, step)}; }
 };
 
+// Windows without elements: nothing is added anywhere.
+struct FoldNothing final : Node {
+  Shape windows;
+  explicit FoldNothing(const Shape& s) : windows(s) {}
+  static const char* op_name() { return "fold"; }
+  const char* name() const override { return op_name(); }
+  Tensors vjp(const Tensor& g) override { return {zeros(windows, g.options())}; }
+};
+
 }  // namespace
 
 namespace detail {
@@ -156,9 +165,11 @@ Tensor cat(const std::vector<Tensor>& xs, int64_t dim) {
 
 Tensor stack(const std::vector<Tensor>& xs, int64_t dim) {
   if (xs.empty()) fail<ValueError>("stack: needs at least one tensor");
+  wrap_dim("stack", dim, xs[0].rank() + 1);
   std::vector<Tensor> raised;
   for (const Tensor& x : xs) {
     if (x.shape() != xs[0].shape()) fail("stack: shapes differ — got ", xs[0], " and ", x);
+    if (x.dtype() != xs[0].dtype()) fail<DTypeError>("stack: dtypes differ — got ", xs[0].dtype(), " and ", x.dtype());
     raised.push_back(unsqueeze(x, dim));
   }
   return cat(raised, wrap_dim("stack", dim, xs[0].rank() + 1));
@@ -189,8 +200,10 @@ Tensor fold(const Tensor& windows, int64_t dim, int64_t length, int64_t step) {
   int rank = windows.rank() - 1;
   if (rank < 1) fail("fold: needs windows in a last dim — got ", windows);
   int d = wrap_dim("fold", dim, rank);
+  if (!is_integer(windows.dtype()) && windows.dtype() != f32 && windows.dtype() != f64)
+    fail<DTypeError>("fold: needs f32, f64, i64 or i32 — got ", windows.dtype(), " of shape ", windows);
   int64_t count = windows.shape()[d], size = windows.shape()[rank];
-  if (step < 1 || length < size || (length - size) / step + 1 != count)
+  if (step < 1 || length < 0 || (length < size ? 0 : (length - size) / step + 1) != count)
     fail("fold: ", count, " windows of ", size, " every ", step, " do not tile length ", length);
   Shape shape = windows.shape();
   shape.erase(rank);
@@ -209,6 +222,7 @@ Tensor fold(const Tensor& windows, int64_t dim, int64_t length, int64_t step) {
       detail::copy_elements(add(target, select(windows, rank, k)), target);
     }
   }
+  if (windows.numel() == 0) return record<FoldNothing>(std::move(y), {windows}, {}, windows.shape());
   return record<Fold>(std::move(y), {windows}, {}, d, size, step);
 }
 
@@ -217,8 +231,8 @@ Tensor repeat_interleave(const Tensor& x, int64_t n, int64_t dim) {
   if (x.rank() == 0 || n < 0) fail("repeat_interleave: n=", n, " and x=", x);
   Shape stretched = x.shape(), merged = x.shape();
   stretched.insert(d + 1, n);
-  merged[d] = checked_mul("repeat_interleave", merged[d], n);
-  checked_numel("repeat_interleave", merged);
+  checked_numel("repeat_interleave", stretched);
+  merged[d] *= n;
   return reshape(expand(unsqueeze(x, d + 1), stretched), merged);
 }
 
@@ -227,8 +241,8 @@ Tensor repeat(const Tensor& x, int64_t n, int64_t dim) {
   if (x.rank() == 0 || n < 0) fail("repeat: n=", n, " and x=", x);
   Shape stretched = x.shape(), merged = x.shape();
   stretched.insert(d, n);
-  merged[d] = checked_mul("repeat", merged[d], n);
-  checked_numel("repeat", merged);
+  checked_numel("repeat", stretched);
+  merged[d] *= n;
   return reshape(expand(unsqueeze(x, d), stretched), merged);
 }
 

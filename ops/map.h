@@ -11,6 +11,7 @@
 #include <sluice/core/node.h>
 #include <sluice/core/parallel.h>
 #include <sluice/core/strided.h>
+#include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/formulas.h>
 
@@ -178,7 +179,9 @@ struct MapNode final : Node {
       }
       using D = Dual<Tensor, N>;
       const Tensor one = unit(g);
-      D y = f((needs(I) ? D::variable(x[I], I, one) : D::constant(x[I]))...);
+      // A bool operand counts as 0 and 1, here as in the loops.
+      auto number = [&](const Tensor& operand) { return operand.dtype() == boolean ? to(operand, g.dtype()) : operand; };
+      D y = f((needs(I) ? D::variable(x[I], I, one) : D::constant(number(x[I])))...);
       for (std::size_t k = 0; k < N; ++k) grads.push_back(needs(k) ? PartialOps<Tensor>::mul(g, y.d[k]) : Tensor());
       return grads;
     }

@@ -122,6 +122,7 @@ struct Norm final : Node {
 Tensor normalise(const char* op, const Tensor& x, const Tensor& w, const Tensor& b, NormSpec spec) {
   if (x.dtype() != f32 && x.dtype() != f64)
     fail<DTypeError>(op, ": needs f32 or f64 — got ", x.dtype(), " of shape ", x);
+  if (!(spec.eps >= 0)) fail<ValueError>(op, ": eps must not be negative — got ", spec.eps);
   if (x.rank() == 0 || x.dim(-1) == 0) fail(op, ": nothing to normalise in x=", x);
   for (const Tensor* p : {&w, &b}) {
     if (!p->defined()) continue;
@@ -156,8 +157,12 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
 
 Tensor scale_norm(const Tensor& x, const Tensor& g, double eps, ScaleNormForm form) {
   if (g.numel() != 1) fail("scale_norm: needs one scalar g — got g=", g, " for x=", x);
+  if (g.dtype() != x.dtype()) fail<DTypeError>("scale_norm: x is ", x.dtype(), ", g is ", g.dtype());
+  if (x.dtype() != f32 && x.dtype() != f64) fail<DTypeError>("scale_norm: needs f32 or f64 — got ", x.dtype(), " of shape ", x);
   Tensor scalar = reshape(g, {});
   if (form == ScaleNormForm::rms) return normalise("scale_norm", x, {}, {}, {false, eps}) * scalar;
+  if (!(eps >= 0)) fail<ValueError>("scale_norm: eps must not be negative — got ", eps);
+  if (x.rank() == 0) fail("scale_norm: nothing to normalise in x=", x);
   Tensor rms = norm(x, {-1}, keep) * (1.0 / std::sqrt(static_cast<double>(x.dim(-1))));
   return x / clamp(rms, eps) * scalar;
 }

@@ -74,6 +74,7 @@ class Rearrangement {
       if (std::count(order.begin(), order.end(), i) == 0)
         wrong("axis '", axes_[i].name, "' is missing on the right; a reduction such as sum removes axes");
 
+    checked_numel("rearrange", stretched);
     Tensor y = reshape(x_, split);
     if (!std::is_sorted(order.begin(), order.end())) y = permute(y, order);
     return reshape(expand(reshape(y, with_new_axes), stretched), merged);

@@ -119,6 +119,8 @@ Tensor extreme(const char* op, ReduceKind kind, const Tensor& x, const Shape& di
 
 Tensor arg_extreme(const char* op, bool largest, const Tensor& x, int64_t dim, bool keep_dim) {
   int d = wrap_dim(op, dim, x.rank());
+  if (x.dtype() == bf16)
+    fail<DTypeError>(op, ": bf16 is a storage type, convert with to(x, f32) — got x of shape ", x);
   if (x.rank() == 0) return zeros({}, {i64, x.device()});
   if (x.shape()[d] == 0) fail(op, ": nothing to choose from in x=", x, " along dim ", dim);
   Shape shape = x.shape();
@@ -160,14 +162,20 @@ Tensor argmin(const Tensor& x, int64_t dim, bool keep_dim) {
   return arg_extreme("argmin", false, x, dim, keep_dim);
 }
 
-Tensor var(const Tensor& x, const Shape& dims, bool keep_dims, double correction) {
-  check_reducible("var", x);
-  int64_t n = count_of(x.shape(), wrap_dims("var", dims, x.rank()));
+namespace {
+Tensor variance(const char* op, const Tensor& x, const Shape& dims, bool keep_dims, double correction) {
+  check_reducible(op, x);
+  int64_t n = count_of(x.shape(), wrap_dims(op, dims, x.rank()));
   Tensor centred = x - mean(x, dims, keep);
   return sum(square(centred), dims, keep_dims) * (1.0 / (static_cast<double>(n) - correction));
 }
+}  // namespace
+
+Tensor var(const Tensor& x, const Shape& dims, bool keep_dims, double correction) {
+  return variance("var", x, dims, keep_dims, correction);
+}
 Tensor std_dev(const Tensor& x, const Shape& dims, bool keep_dims, double correction) {
-  return sqrt(var(x, dims, keep_dims, correction));
+  return sqrt(variance("std_dev", x, dims, keep_dims, correction));
 }
 
 Tensor logsumexp(const Tensor& x, const Shape& dims_in, bool keep_dims) {
@@ -195,7 +203,10 @@ Tensor norm(const Tensor& x, const Shape& dims_in, bool keep_dims) {
   Tensor y;
   {
     NoGrad guard;
-    y = sqrt(sum(square(x), dims, keep_dims));
+    Tensor unit = count_of(x.shape(), dims) > 0 ? max(abs(x), dims, keep) : ones(kept, x.options());
+    unit = masked_fill(unit, logical_not(isfinite(unit)) | (unit == 0.0), 1);
+    y = sqrt(sum(square(x / unit), dims, keep)) * unit;  // squares of x itself would leave the range of f32 at 10^±19
+    if (!keep_dims) y = reshape(y, with_dims_dropped(x.shape(), dims));
   }
   return record<Norm>(y, {x}, {x, y}, kept);
 }
@@ -219,11 +230,11 @@ Tensor prod(const Tensor& x, const Shape& dims_in, bool keep_dims) {
 
 Tensor any(const Tensor& x, const Shape& dims, bool keep_dims) {
   if (x.dtype() != boolean) fail<DTypeError>("any: needs bool — got ", x.dtype(), " of shape ", x);
-  return sum(x, dims, keep_dims) > 0.0;
+  return sum(x, wrap_dims("any", dims, x.rank()), keep_dims) > 0.0;
 }
 Tensor all(const Tensor& x, const Shape& dims, bool keep_dims) {
   if (x.dtype() != boolean) fail<DTypeError>("all: needs bool — got ", x.dtype(), " of shape ", x);
-  return sum(logical_not(x), dims, keep_dims) == 0.0;
+  return sum(logical_not(x), wrap_dims("all", dims, x.rank()), keep_dims) == 0.0;
 }
 
 }  // namespace sluice

@@ -24,7 +24,7 @@ Tensor var(const Tensor& x, const Shape& dims = {}, bool keep = false, double co
 Tensor std_dev(const Tensor& x, const Shape& dims = {}, bool keep = false, double correction = 1);
 /// log Σ e^x, without overflow; −inf for an empty or all −inf range.
 Tensor logsumexp(const Tensor& x, const Shape& dims = {}, bool keep = false);
-/// Euclidean norm √Σx²; the gradient at 0 is 0.
+/// Euclidean norm √Σx², of values of any size; the gradient at 0 is 0.
 Tensor norm(const Tensor& x, const Shape& dims = {}, bool keep = false);
 /// Product; its gradient is exact at zeros too. 1 for an empty range.
 Tensor prod(const Tensor& x, const Shape& dims = {}, bool keep = false);

@@ -16,6 +16,7 @@ Tensor tanh(const Tensor& x) { return map(fm::Tanh{}, x); }
 Tensor sigmoid(const Tensor& x) { return map(fm::Sigmoid{}, x); }
 Tensor softplus(const Tensor& x) { return map(fm::Softplus{}, x); }
 Tensor erf(const Tensor& x) { return map(fm::Erf{}, x); }
+Tensor normal_cdf(const Tensor& x) { return map(fm::NormalCdf{}, x); }
 Tensor sin(const Tensor& x) { return map(fm::Sin{}, x); }
 Tensor cos(const Tensor& x) { return map(fm::Cos{}, x); }
 Tensor abs(const Tensor& x) { return map(fm::Abs{}, x); }

@@ -116,6 +116,7 @@ Tensor flatten(const Tensor& x, int64_t first, int64_t last) {
 
 Tensor unflatten(const Tensor& x, int64_t dim, const Shape& sizes) {
   int d = wrap_dim("unflatten", dim, x.rank());
+  if (x.rank() == 0) fail("unflatten: a scalar has no dims");
   Shape to;
   for (int i = 0; i < x.rank(); ++i) {
     if (i != d) to.push_back(x.shape()[i]);
@@ -129,6 +130,7 @@ Tensor unflatten(const Tensor& x, int64_t dim, const Shape& sizes) {
   const int64_t n = checked_numel("unflatten", known), whole = x.dim(d);
   if (infer ? n == 0 || whole % n != 0 : n != whole)
     fail("unflatten: dim ", dim, " of x=", x, " cannot be split into ", sizes);
+  if (!infer) checked_numel("unflatten", to);
   return reshape(x, to);
 }
 

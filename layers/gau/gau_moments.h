@@ -1,5 +1,5 @@
-// GAU at initialisation, as far as it can be computed (Su, "Gated Attention Unit needs no warmup?", 2022, and what is
-// wrong with it: SPEC §14). Assumed: x ~ N(0, 1); Wu, Wv, Wz ~ N(0, 1/d), Wo ~ N(0, 1/e); γ = 1, β = 0, no bias, no
+// GAU at initialisation, as far as it can be computed (Su, "Gated Attention Unit needs no warmup?", 2022, with
+// its integrals done numerically). Assumed: x ~ N(0, 1); Wu, Wv, Wz ~ N(0, 1/d), Wo ~ N(0, 1/e); γ = 1, β = 0, no bias, no
 // RoPE; A = relu²(Z·Zᵀ)/(ns), with scores of pairs taken as positive. Then U, V and Z are φ(ε) for normal ε.
 #pragma once
 

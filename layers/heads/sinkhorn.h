@@ -17,7 +17,7 @@ namespace sluice {
 
 enum class SinkhornVariant {
   correct,
-  literal,  // A^{t+1} = T_row(T_col(e^{λA^t})), SPEC E10: forgets A at small λ
+  literal,  // A^{t+1} = T_row(T_col(e^{λA^t})): forgets A at small λ
 };
 constexpr const char* choices(SinkhornVariant) { return "correct literal"; }
 enum class SinkhornLast {

@@ -8,7 +8,6 @@
 #include <sluice/ops/matmul.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/scan/linear_scan.h>
-#include <sluice/ops/scan/scan.h>
 #include <sluice/ops/view.h>
 
 #include <cmath>
@@ -54,6 +53,8 @@ void check_operands(const char* op, const Tensor& q, const Tensor& k, const Tens
   if (!f.key_mask.defined()) return;
   if (f.key_mask.dtype() != boolean)
     fail<DTypeError>(op, ": key_mask must be bool — got ", f.key_mask.dtype(), " of shape ", f.key_mask);
+  if (f.key_mask.dtype() != boolean)
+    fail<DTypeError>(op, ": key_mask must be bool — got ", f.key_mask.dtype(), f.key_mask);
   if (f.key_mask.shape() != Shape{k.dim(0), k.dim(2)})
     fail(op, ": key_mask=", f.key_mask, " does not fit phi_k=", k, "; need [", k.dim(0), ",", k.dim(2), "]");
 }
@@ -130,8 +131,8 @@ Tensor linear_attention_quadratic(const Tensor& phi_q, const Tensor& phi_k, cons
     const bool channels = x.decay.rank() == 4;
     Shape shape{phi_k.dim(0), phi_k.dim(1), n};
     if (channels) shape.push_back(phi_k.dim(3));
-    const Tensor total = cumsum(expand(x.decay, shape), 2);
-    kept = exp(neg(abs(unsqueeze(total, 3) - unsqueeze(total, 2))));  // [batch, heads, n, n, (m)]
+    const Tensor total = detail::decay_sums(expand(x.decay, shape));
+    kept = exp(neg(abs(to(unsqueeze(total, 3) - unsqueeze(total, 2), x.v.dtype()))));  // [batch, heads, n, n, (m)]
   }
   auto weighed = [&](const Tensor& mask) {
     std::vector<Tensor> sums;
@@ -198,7 +199,7 @@ std::vector<double> retention_gammas(int64_t heads) {
 int64_t detail::expanded_width(const char* op, const char* what, double expansion, int64_t dim, int64_t heads) {
   if (dim < 1 || heads < 1) fail<ValueError>(op, ": sizes must be positive — got dim=", dim, ", heads=", heads);
   const double width = expansion * static_cast<double>(dim);
-  if (!(width >= 1 && width < 1e9) || std::abs(width - std::round(width)) > 1e-6 || std::llround(width) % heads != 0)
+  if (heads < 1 || !(width >= 1 && width < 1e9) || std::abs(width - std::round(width)) > 1e-6 || std::llround(width) % heads != 0)
     fail<ValueError>(op, ": heads=", heads, " must divide ", what, "·dim = ", expansion, "·", dim);
   return std::llround(width);
 }

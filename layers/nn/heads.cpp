@@ -53,6 +53,8 @@ Tensor Heads::finish(const HeadsOptions& o, const Tensor& attended, const Tensor
 
 Tensor finite_padding(const Tensor& x, const Tensor& key_mask) {
   if (!key_mask.defined()) return x;
+  if (key_mask.dtype() != boolean)
+    fail<DTypeError>("key_mask: must be bool, true for real tokens — got ", key_mask.dtype(), key_mask);
   const Tensor padded = unsqueeze(logical_not(key_mask), -1);
   return masked_fill(x, logical_and(padded, logical_not(isfinite(x))), 0);
 }

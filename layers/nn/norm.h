@@ -49,17 +49,17 @@ struct Norm {
 struct LayerNorm : Norm {
   static constexpr const char* type = "LayerNorm";
   using Norm::Norm;
-  LayerNorm(int64_t dim, double eps = 1e-5, DType dtype = f32) : Norm({dim, NormKind::layer, eps, dtype}) {}
+  LayerNorm(int64_t dim, double epsilon = 1e-5, DType dtype = f32) : Norm({dim, NormKind::layer, epsilon, dtype}) {}
 };
 struct RMSNorm : Norm {
   static constexpr const char* type = "RMSNorm";
   using Norm::Norm;
-  RMSNorm(int64_t dim, double eps = 1e-6, DType dtype = f32) : Norm({dim, NormKind::rms, eps, dtype}) {}
+  RMSNorm(int64_t dim, double epsilon = 1e-6, DType dtype = f32) : Norm({dim, NormKind::rms, epsilon, dtype}) {}
 };
 struct ScaleNorm : Norm {
   static constexpr const char* type = "ScaleNorm";
   using Norm::Norm;
-  ScaleNorm(int64_t dim, double eps = 1e-5, DType dtype = f32) : Norm({dim, NormKind::scale, eps, dtype}) {}
+  ScaleNorm(int64_t dim, double epsilon = 1e-5, DType dtype = f32) : Norm({dim, NormKind::scale, epsilon, dtype}) {}
 };
 
 }  // namespace sluice

@@ -240,6 +240,13 @@ AttentionAndLse merge_attention(const AttentionAndLse& a, const AttentionAndLse&
   const double inf = std::numeric_limits<double>::infinity();
   if (a.out.shape() != b.out.shape() || a.lse.shape() != b.lse.shape())
     fail("merge_attention: the two parts differ — got out ", a.out, " and ", b.out, ", lse ", a.lse, " and ", b.lse);
+  for (const Tensor* x : {&a.lse, &b.out, &b.lse})
+    if (x->dtype() != a.out.dtype())
+      fail<DTypeError>("merge_attention: dtypes differ — got ", a.out.dtype(), " and ", x->dtype());
+  if (a.out.dtype() != f32 && a.out.dtype() != f64)
+    fail<DTypeError>("merge_attention: needs f32 or f64 — got ", a.out.dtype());
+  if (a.out.rank() != a.lse.rank() + 1 || Shape(std::span(a.out.shape().begin(), a.lse.rank())) != a.lse.shape())
+    fail("merge_attention: lse=", a.lse, " does not fit out=", a.out, "; need one number a row");
   Tensor top = maximum(a.lse, b.lse).detach();
   top = masked_fill(top, top == -inf, 0);
   Tensor wa = exp(a.lse - top), wb = exp(b.lse - top), total = wa + wb;

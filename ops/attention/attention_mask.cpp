@@ -245,8 +245,10 @@ void visible_count_cpu(const AttentionMask& mask, int64_t batch, int64_t heads, 
 struct Rows {
   int64_t batch, heads;
 };
-Rows rows_of(const char* op, const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n) {
+Rows rows_of(const char* op, const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n,
+             Device device) {
   checked_numel(op, {batch, heads, m, n});
+  empty({n}, {boolean, device}, op), empty({m}, {boolean, device}, op);  // a row of either kind is looked at as a whole
   detail::check_mask(op, mask, batch, heads, m, n);
   const bool by_batch = (mask.keys.defined() && mask.keys.dim(0) > 1) ||
                         (mask.query_segments.defined() && (mask.query_segments.dim(0) > 1 || mask.key_segments.dim(0) > 1)) ||
@@ -263,14 +265,14 @@ constinit decltype(kernel::visible_pairs) kernel::visible_pairs{"visible_pairs",
 constinit decltype(kernel::visible_count) kernel::visible_count{"visible_count", &visible_count_cpu};
 
 Tensor visible_pairs(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n, Device device) {
-  const auto [b, h] = rows_of("visible_pairs", mask, batch, heads, m, n);
+  const auto [b, h] = rows_of("visible_pairs", mask, batch, heads, m, n, device);
   Tensor y = empty({b, h, m, n}, {boolean, device}, "visible_pairs");
   if (y.numel() > 0) kernel::visible_pairs(mask, batch, heads, y);
   return y;
 }
 
 Tensor visible_count(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n, Device device) {
-  const auto [b, h] = rows_of("visible_count", mask, batch, heads, m, n);
+  const auto [b, h] = rows_of("visible_count", mask, batch, heads, m, n, device);
   Tensor y = empty({b, h, m}, {i64, device}, "visible_count");
   if (y.numel() > 0) kernel::visible_count(mask, batch, heads, n, y);
   return y;

@@ -33,12 +33,17 @@ Tensor relative_toeplitz(const Tensor& w, int64_t m, int64_t n) {
 Tensor relative_t5(const Tensor& weight, int64_t m, int64_t n, T5BucketOptions options) {
   if (weight.rank() != 2 || weight.dim(0) != options.buckets)
     fail("relative_t5: weight=", weight, "; need [", options.buckets, " buckets, heads]");
+  if (options.buckets < 1 || options.buckets > 1 << 20 || options.max_distance < 1)
+    fail<ValueError>("relative_t5: needs buckets in [1, 2^20] and max_distance >= 1 — got ", options.buckets, ", ",
+                     options.max_distance);
   const Tensor bucket = detail::t5_buckets_of(distances("relative_t5", m, n, weight.device()), options);
   return transpose(index_select(weight, 0, bucket), 0, 1);
 }
 
 Tensor relative_alibi(const Tensor& slopes, int64_t m, int64_t n) {
   if (slopes.rank() != 1) fail("relative_alibi: slopes=", slopes, "; need [heads]");
+  if (slopes.dtype() != f32 && slopes.dtype() != f64)
+    fail<DTypeError>("relative_alibi: slopes must be f32 or f64 — got ", slopes.dtype());
   return unsqueeze(slopes, 1) * (abs(to(distances("relative_alibi", m, n, slopes.device()), slopes.dtype())) * -1.0);
 }
 
@@ -55,6 +60,13 @@ Tensor alibi_slopes(int64_t heads, TensorOptions options) {
 
 Tensor relative_rope(const Tensor& a, const Tensor& b, int64_t m, int64_t n, RopeOptions options) {
   if (a.rank() != 1 || a.shape() != b.shape()) fail("relative_rope: a=", a, ", b=", b, "; need two vectors [s]");
+  if (a.dtype() != b.dtype() || (a.dtype() != f32 && a.dtype() != f64))
+    fail<DTypeError>("relative_rope: needs f32 or f64 vectors of one dtype — got a=", a.dtype(), a, ", b=", b.dtype(), b);
+  const int64_t turned = options.rot_dim ? options.rot_dim : a.dim(0);
+  if (turned < 0 || turned % 2 != 0 || turned > a.dim(0))
+    fail("relative_rope: rot_dim ", turned, " must be even and at most the length of a=", a);
+  if (!(options.base > 0) || !std::isfinite(options.base))
+    fail<ValueError>("relative_rope: base must be positive and finite — got ", options.base);
   // ⟨R_i a, R_j b⟩ = ⟨a, R_{j−i} b⟩
   const Tensor d = distances("relative_rope", m, n, a.device());
   options.offset = 0;

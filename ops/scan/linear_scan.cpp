@@ -46,15 +46,17 @@ Tensor counted(int64_t n, const LinearScanOptions& o, Device device) {
 
 }  // namespace
 
+Tensor detail::decay_sums(const Tensor& log_decay) { return cumsum(to(clamp(log_decay, -1e4), f64), 2); }
+
 Tensor linear_scan_reference(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
                              const LinearScanOptions& o) {
   const Tensor g = checked_decay("linear_scan_reference", q, k, v, log_decay, o);
   const Tensor pairs = counted(q.dim(2), o, q.device());
   if (!g.defined()) return matmul(masked_fill(matmul(q, transpose(k, -2, -1)), logical_not(pairs), 0), v);
   // e^{±(G_t − G_j)}, only where the pair counts: elsewhere it would overflow.
-  const Tensor total = cumsum(g, 2);
+  const Tensor total = detail::decay_sums(g);
   auto weight = [&](const Tensor& sums, const Tensor& allowed) {  // sums [..., n, (c)] → [..., n, n, (c)]
-    Tensor gap = unsqueeze(sums, 3) - unsqueeze(sums, 2);
+    Tensor gap = to(unsqueeze(sums, 3) - unsqueeze(sums, 2), g.dtype());
     return exp(masked_fill(o.reverse ? neg(gap) : gap, logical_not(allowed), -std::numeric_limits<double>::infinity()));
   };
   if (g.rank() == 3) return matmul(matmul(q, transpose(k, -2, -1)) * weight(total, pairs), v);
@@ -114,6 +116,8 @@ Tensor linear_scan_state(const Tensor& k, const Tensor& v, const Tensor& log_dec
   const Tensor g = checked_decay("linear_scan_state", k, k, v, log_decay, {});
   if (initial.defined() && initial.shape() != Shape{k.dim(0), k.dim(1), k.dim(3), v.dim(3)})
     fail("linear_scan_state: initial=", initial, " does not fit k=", k, ", v=", v, "; need [batch, heads, m, e]");
+  if (initial.defined() && initial.dtype() != k.dtype())
+    fail<DTypeError>("linear_scan_state: initial is ", initial.dtype(), " beside k of ", k.dtype());
   Tensor keys = k;
   if (g.defined()) {  // Σ_{s > j} g_s
     Tensor left = cumsum(g, 2, {.exclusive = true, .reverse = true});
@@ -129,6 +133,8 @@ Tensor linear_scan_state(const Tensor& k, const Tensor& v, const Tensor& log_dec
 Tensor linear_scan_carry(const Tensor& q, const Tensor& initial, const Tensor& log_decay) {
   if (q.rank() != 4 || initial.rank() != 4 || initial.dim(0) != q.dim(0) || initial.dim(1) != q.dim(1) || initial.dim(2) != q.dim(3))
     fail("linear_scan_carry: got q=", q, ", initial=", initial, "; need [batch, heads, n, m], [batch, heads, m, e]");
+  if (initial.dtype() != q.dtype())
+    fail<DTypeError>("linear_scan_carry: initial is ", initial.dtype(), " beside q of ", q.dtype());
   const Tensor g = checked_decay("linear_scan_carry", q, q, q, log_decay, {});
   if (!g.defined()) return matmul(q, initial);
   Tensor kept = exp(cumsum(g, 2));

@@ -43,4 +43,10 @@ Tensor linear_scan_carry(const Tensor& q, const Tensor& initial, const Tensor& l
 Tensor linear_scan_reference(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay = {},
                              const LinearScanOptions& options = {});
 
+namespace detail {
+/// Running sums of log decays along dim 2, in f64. A step below −10⁴, −∞ too, counts as −10⁴: nothing is left either
+/// way, and differences of sums stay numbers.
+Tensor decay_sums(const Tensor& log_decay);
+}  // namespace detail
+
 }  // namespace sluice

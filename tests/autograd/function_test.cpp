@@ -151,7 +151,7 @@ TEST_CASE("custom_op: without a recorded input there is no history, and no vjp i
 
 TEST_CASE("custom_op: exceptions of forward pass through and restore the mode", "[function]") {
   Tensor x = leaf({2}, 1);
-  CHECK_THROWS_AS(custom_op("bad", {x}, [](const Tensors&) -> Tensor { throw 7; }, {}), int);
+  CHECK_THROWS_AS(custom_op("bad", {x}, [](const Tensors&) -> Tensor { throw 7; }, [](const Tensor& g, const Tensors&, const Tensor&) -> Tensors { return {g}; }), int);
   CHECK(grad_enabled());
   CHECK_THROWS_AS(custom_op("empty", {x}, [](const Tensors&) { return Tensor(); }, {}), Error);
   CHECK(x.is_leaf());
@@ -191,4 +191,17 @@ TEST_CASE("jvp: constants, the identity and misfit directions", "[function]") {
   NoGrad guard;  // works here as well, and leaves the mode
   CHECK(testing::max_abs_diff(jvp([](const Tensor& in) { return in * in; }, x, v), x.detach() * v * 2.0) < 1e-15);
   CHECK_FALSE(grad_enabled());
+}
+
+TEST_CASE("empty functions are refused when they are given", "[function]") {
+  Tensor x = leaf({2}, 1);
+  const CustomForward forward = [](const Tensors& in) { return in[0] * 2.0; };
+  const CustomVjp vjp = [](const Tensor& g, const Tensors&, const Tensor&) -> Tensors { return {g}; };
+  CHECK_THROWS_AS(custom_op("mine", {x}, nullptr, vjp), ValueError);
+  CHECK_THROWS_WITH(custom_op("mine", {x}, forward, nullptr), Contains("custom_op: mine"));
+  CHECK_THROWS_AS(checkpoint(nullptr, {x}), ValueError);
+  CHECK_THROWS_AS(jvp(nullptr, x, x), ValueError);
+  CHECK_THROWS_AS(gradcheck(nullptr, {x}), ValueError);
+  CHECK_THROWS_AS(gradgradcheck(nullptr, {x}), ValueError);
+  CHECK_THROWS_AS(x.register_hook(nullptr), ValueError);
 }

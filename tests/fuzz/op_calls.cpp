@@ -129,7 +129,7 @@ OpCalls make_calls() {
   for (auto [name, f] : std::initializer_list<std::pair<const char*, Unary>>{
            {"neg", neg}, {"square", square}, {"reciprocal", reciprocal}, {"exp", exp}, {"expm1", expm1}, {"log", log},
            {"log1p", log1p}, {"sqrt", sqrt}, {"rsqrt", rsqrt}, {"tanh", tanh}, {"sigmoid", sigmoid}, {"softplus", softplus},
-           {"erf", erf}, {"sin", sin}, {"cos", cos}, {"abs", abs}, {"sign", sign}, {"floor", floor}, {"ceil", ceil},
+           {"erf", erf}, {"normal_cdf", normal_cdf}, {"sin", sin}, {"cos", cos}, {"abs", abs}, {"sign", sign}, {"floor", floor}, {"ceil", ceil},
            {"round", round}, {"trunc", trunc}, {"isnan", isnan}, {"isfinite", isfinite},
            {"relu", relu}, {"relu2", relu2}, {"elu1", elu1}, {"silu", silu}, {"gelu", gelu}, {"gelu_tanh", gelu_tanh},
            {"laplace", laplace}, {"ns_sigmoid", ns_sigmoid}, {"zeros_like", zeros_like}, {"ones_like", ones_like},
@@ -203,6 +203,16 @@ OpCalls make_calls() {
   indexed("gather", [](Draw&, T x, int64_t dim, T i) { return gather(x, dim, i); });
   indexed("index_select", [](Draw&, T x, int64_t dim, T i) { return index_select(x, dim, i); });
   indexed("scatter_add", [](Draw& d, T x, int64_t dim, T i) { return scatter_add(x, dim, i, d.get<Tensor>()); });
+  add_call("index_add", [](Draw& d) {  // what fits
+    const int64_t rows = d.size(), n = d.size(), width = d.size();
+    const Tensor x = d.tensor({rows, width}, f32), src = d.tensor({n, width}, f32), index = d.tensor({n}, i64);
+    return outputs(index_add(x, 0, index, src));
+  });
+  add_call("cross_entropy", [](Draw& d) {
+    const int64_t rows = d.size(), classes = d.size() + 2;
+    const Tensor x = d.tensor({rows, classes}, f32), targets = d.tensor({rows}, i64);
+    return outputs(cross_entropy(x, targets, d.get<CrossEntropyOptions>()));
+  });
   indexed("index_add", [](Draw& d, T x, int64_t dim, T i) { return index_add(x, dim, i, d.get<Tensor>()); });
   indexed("cross_entropy", [](Draw& d, T x, int64_t, T i) { return cross_entropy(x, i, d.get<CrossEntropyOptions>()); });
   indexed("rope_at", [](Draw& d, T x, int64_t, T i) { return rope_at(x, i, d.get<RopeOptions>()); });
@@ -253,7 +263,11 @@ OpCalls make_calls() {
     return relative_t5(d.tensor({o.buckets < 70 ? o.buckets : 3, 2}), m, n, o);
   });
   add_call("relative_alibi", drawn(relative_alibi)), add_call("alibi_slopes", drawn(alibi_slopes));
-  add_call("relative_rope", drawn(relative_rope));
+  table("relative_rope", [](Draw& d, int64_t m, int64_t n, int64_t) {
+    const int64_t s = d.size();
+    const Tensor a = d.tensor({2 * s}, f32), b = d.tensor({2 * s}, f32);
+    return relative_rope(a, b, m, n, d.get<RopeOptions>());
+  });
   // attention and the scan
   using A = const AttentionSample&;
   add_call("attention", attending([](Draw&, A s, Rng* r) { return attention(s.q, s.k, s.v, s.options, r); }));

@@ -163,3 +163,17 @@ TEST_CASE("linear_attention: what is refused, and by which words", "[linear]") {
   CHECK_THROWS_WITH(linear_attention_recurrent(o({1, 3, 5, 4}), o({1, 3, 5, 4}), o({1, 3, 5, 6}), causal, state),
                     Contains("[2,3,4,7]") && Contains("[1,3,4,7]"));
 }
+
+TEST_CASE("linear_attention_quadratic: a log decay of −∞ forgets all before", "[linear]") {
+  Rand rand(3);
+  const LinearSample s(1, 2, 6, 4, 3, rand);
+  const double inf = std::numeric_limits<double>::infinity();
+  for (D direction : {D::causal, D::bidirectional, D::two_direction_mean}) {
+    LinearAttentionForm f{.direction = direction, .chunk = 4};
+    f.log_decay = Tensor::from(std::vector<double>{-0.5, -inf, -0.25, -inf, -inf, -1}, {1, 1, 6});
+    CHECK(max_abs_diff(linear_attention_quadratic(s.q, s.k, s.v, f), linear_attention(s.q, s.k, s.v, f)) < 1e-12);
+  }
+  LinearAttentionForm masked{.direction = D::causal};
+  masked.key_mask = ones({1, 6}, {.dtype = i64});
+  CHECK_THROWS_WITH(linear_attention(s.q, s.k, s.v, masked), Contains("linear_attention") && Contains("key_mask") && Contains("i64"));
+}

@@ -21,6 +21,7 @@ void add_mathematics_cases(Cases& c) {
   unary("tanh", real({2, 3}, -3, 3), tanh, [](double x) { return std::tanh(x); });
   unary("sigmoid", real({2, 3}, -5, 5), sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); });
   unary("softplus", real({2, 3}, -5, 5), softplus, [](double x) { return std::log(1 + std::exp(x)); });
+  unary("normal_cdf", real({2, 3}, -5, 2.5), normal_cdf, [](double x) { return std::erfc(-x / std::sqrt(2.0)) / 2; }, 8);
   unary("erf", real({2, 3}, -2.5, 2.5), erf, [](double x) { return std::erf(x); });
   unary("sin", real({2, 3}, -7, 7), sin, [](double x) { return std::sin(x); });
   unary("cos", real({2, 3}, -7, 7), cos, [](double x) { return std::cos(x); });

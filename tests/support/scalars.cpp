@@ -40,6 +40,7 @@ Cx erf(const Cx& x) {
   }
   return Cx::C(2 / std::sqrt(std::acos(-1.0L))) * std::exp(-x.z * x.z) * sum;
 }
+Cx normal_cdf(const Cx& x) { return (Cx(1.0) + erf(Cx(x.z / std::sqrt(Cx::C(2))))) * Cx(0.5); }
 Cx pow(const Cx& x, const Cx& e) { return std::exp(e.z * std::log(x.z)); }
 Cx pow(const Cx& x, double c) {
   if (c != std::floor(c)) return pow(x, Cx(c));

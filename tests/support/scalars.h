@@ -61,6 +61,7 @@ Cx softplus(const Cx& x);
 Cx tanh(const Cx& x);
 /// 2/√π · e^{−z²} · Σ 2ⁿ z^{2n+1} / (2n+1)!!, whose terms have one sign on the real axis.
 Cx erf(const Cx& x);
+Cx normal_cdf(const Cx& x);
 Cx pow(const Cx& x, const Cx& e);
 /// Whole exponents by repeated multiplication, so that negative x need no logarithm.
 Cx pow(const Cx& x, double c);

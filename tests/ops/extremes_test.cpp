@@ -1,0 +1,120 @@
+// Values and shapes at the ends of their ranges.
+#include "support/catch.h"
+#include "support/approx.h"
+
+#include <sluice/autograd/engine.h>
+#include <sluice/core/math.h>
+#include <sluice/core/random.h>
+#include <sluice/ops/activation.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/map.h>
+#include <sluice/ops/norm.h>
+#include <sluice/ops/reduce.h>
+#include <sluice/ops/scan/linear_scan.h>
+#include <sluice/ops/view.h>
+
+#include <cmath>
+#include <limits>
+
+using namespace sluice;
+
+namespace {
+double in_ulps(float y, long double want) {
+  int e;
+  std::frexp(static_cast<double>(want), &e);
+  return static_cast<double>(std::abs(y - want)) / std::ldexp(1.0, std::max(e - 24, -149));
+}
+long double cdf(long double x) { return std::erfc(-x / std::sqrt(2.0L)) / 2; }
+}  // namespace
+
+TEST_CASE("normal_cdf and gelu keep the left tail", "[ops][formulas]") {
+  double worst = 0, worst_gelu = 0, worst_wide = 0;
+  for (float x = -14.0f; x < 6; x += 0.00137f) {
+    worst = std::max(worst, in_ulps(math::normal_cdf(x), cdf(x)));
+    if (x > -12.5f && std::abs(x) > 0.01f)  // later the result is denormal
+      worst_gelu = std::max(worst_gelu, in_ulps(formula::Gelu{}(Value<float>{x, {}}).v, x * cdf(x)));
+    worst_wide = std::max(worst_wide, static_cast<double>(std::abs(math::normal_cdf(double{x}) / cdf(x) - 1)));
+  }
+  CHECK(worst < 5);
+  CHECK(worst_gelu < 6);
+  CHECK(worst_wide < 1e-13);
+  const float inf = std::numeric_limits<float>::infinity();
+  CHECK(math::normal_cdf(-inf) == 0);
+  CHECK(math::normal_cdf(inf) == 1);
+  CHECK(math::normal_cdf(0.0f) == 0.5f);
+  CHECK(math::normal_cdf(-0.0f) == 0.5f);
+  CHECK(std::isnan(math::normal_cdf(std::numeric_limits<float>::quiet_NaN())));
+  // The rounding of (x − √½)·√4π is amplified by its square.
+  for (float x = -3.0f; x < 2; x += 0.0071f) {
+    const long double u = (x - std::sqrt(0.5L)) * std::sqrt(4 * std::acos(-1.0L));
+    CHECK(in_ulps(formula::Laplace{}(Value<float>{x, {}}).v, cdf(u)) < 8 + 4 * static_cast<double>(u * u));
+  }
+  // The slope of gelu on the left, Φ(x) + x·φ(x).
+  for (double x : {-9.0, -7.5, -5.0}) {
+    const Tensor t = full({}, x).requires_grad_();
+    const double want = static_cast<double>(cdf(x)) + x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI);
+    CHECK(grad(gelu(t), t).item() == Approx(want).epsilon(2e-5));
+  }
+}
+
+TEST_CASE("norm: values of any size", "[ops][reduce]") {
+  for (DType t : {f32, f64})
+    for (double size : {1e25, 1e-25, 3.0}) {
+      INFO(str(t) << " " << size);
+      const Tensor x = (to(Tensor({{3, 4}, {0, 0}, {-4, 3}}), t) * size).requires_grad_();
+      const Tensor y = norm(x, {-1});
+      const double tolerance = 1e-6;
+      CHECK(y.to_vector<double>()[0] == Approx(5 * size).epsilon(tolerance));
+      CHECK(y.to_vector<double>()[1] == 0);
+      CHECK(norm(x, {-1}, keep).shape() == Shape{3, 1});
+      const std::vector<double> g = grad(sum(y), x).to_vector<double>();
+      CHECK(g[0] == Approx(0.6).epsilon(tolerance));
+      CHECK(g[2] == 0);
+      CHECK(g[4] == Approx(-0.8).epsilon(tolerance));
+    }
+  const double inf = std::numeric_limits<double>::infinity();
+  CHECK(norm(Tensor::from(std::vector<double>{1, -inf})).item() == inf);
+  CHECK(std::isnan(norm(Tensor::from(std::vector<double>{1, std::nan("")})).item()));
+  CHECK(norm(zeros({2, 0}), {-1}).to_vector() == std::vector<float>{0, 0});
+  CHECK(norm(Tensor::from(std::vector<double>{3e200, 4e200})).item() == Approx(5e200));
+}
+
+TEST_CASE("norms refuse a negative eps", "[ops][norm]") {
+  const Tensor x = ones({2, 3}), g = ones({});
+  for (double eps : {-1.0, -1e-30, std::nan("")}) {
+    CHECK_THROWS_AS(layer_norm(x, {}, {}, eps), ValueError);
+    CHECK_THROWS_AS(rms_norm(x, {}, eps), ValueError);
+    CHECK_THROWS_AS(scale_norm(x, g, eps), ValueError);
+    CHECK_THROWS_AS(scale_norm(x, g, eps, ScaleNormForm::l2_max), ValueError);
+  }
+  CHECK(rms_norm(x, {}, 0).to_vector() == x.to_vector());
+}
+
+TEST_CASE("fold: no windows, or windows of nothing, have a gradient", "[ops][view]") {
+  for (const auto& [windows, length] : {std::pair{Shape{0, 2, 3}, 2}, {Shape{1, 2, 0}, 0}, {Shape{3, 2, 0}, 4}, {Shape{2, 0, 3}, 5}}) {
+    INFO(str(windows));
+    const Tensor w = zeros(windows).requires_grad_();
+    const Tensor y = fold(w, 0, length, 2);
+    CHECK(y.shape() == Shape{length, windows[1]});
+    CHECK(sum(y).item() == 0);
+    CHECK(grad(sum(y), w).shape() == windows);
+  }
+  CHECK_THROWS_AS(fold(zeros({1, 3}), 0, 2, 1), ShapeError);
+}
+
+TEST_CASE("linear_scan_reference: a log decay of −∞ forgets, and nothing is NaN", "[linear_scan]") {
+  const double inf = std::numeric_limits<double>::infinity();
+  Rng rng(5);
+  for (bool reverse : {false, true}) {
+    std::vector<Tensor> in;
+    for (int i = 0; i < 3; ++i) in.push_back(normal({1, 1, 4, 2}, 0, 1, rng, {.dtype = f64}).requires_grad_());
+    in.push_back(Tensor::from(std::vector<double>{-inf, -0.5, -inf, -0.25}, {1, 1, 4}).requires_grad_());
+    const LinearScanOptions o{.reverse = reverse};
+    const Tensor want = linear_scan(in[0], in[1], in[2], in[3], o), got = linear_scan_reference(in[0], in[1], in[2], in[3], o);
+    for (std::size_t i = 0; i < 8; ++i) CHECK(got.to_vector<double>()[i] == Approx(want.to_vector<double>()[i]).margin(1e-13));
+    const auto g = grad({sum(square(want))}, in), h = grad({sum(square(got))}, in);
+    for (std::size_t k = 0; k < 3; ++k)
+      for (std::size_t i = 0; i < 8; ++i) CHECK(h[k].to_vector<double>()[i] == Approx(g[k].to_vector<double>()[i]).margin(1e-12));
+    for (double v : h[3].to_vector<double>()) CHECK(std::isfinite(v));
+  }
+}
