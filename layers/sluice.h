@@ -43,15 +43,15 @@
 #include <sluice/layers/gau/mixed_chunk.h>
 #include <sluice/layers/heads/attention_conversion.h>
 #include <sluice/layers/heads/attention_gate.h>
-#include <sluice/layers/nn/kv_cache.h>
 #include <sluice/layers/heads/sinkhorn.h>
 #include <sluice/layers/heads/sparse_attention.h>
 #include <sluice/layers/heads/sparse_masks.h>
 #include <sluice/layers/nn/init.h>
+#include <sluice/layers/nn/kv_cache.h>
 #include <sluice/layers/nn/module.h>
 #include <sluice/layers/report/cost.h>
 #include <sluice/layers/report/metrics.h>
+#include <sluice/layers/table.h>
 #include <sluice/layers/train/optim.h>
 #include <sluice/layers/train/schedule.h>
-#include <sluice/layers/table.h>
 #include <sluice/layers/train/training.h>

@@ -44,7 +44,7 @@ class AnyLayer {
   /// As in layers/nn/module.h.
   virtual std::vector<NamedTensor> state() const = 0;
   virtual void load(const std::map<std::string, Tensor>& state) = 0;
-  virtual void convert(DType dtype) = 0;
+  virtual void move(Device device) = 0;
   virtual void save(const std::string& path) const = 0;
   virtual std::unique_ptr<AnyLayer> reloaded(const std::string& path) const = 0;
   virtual OptionList options() const = 0;
@@ -103,7 +103,7 @@ template <class Rows>
 void gau_rows(Rows& rows) {
   rows.template add<Gau>(
       "gau", R"({"dim": 4, "key_dim": 6, "expansion": 5, "linear_bias": false})",
-      {R"({"bias": "toeplitz", "norm": "none", "causal": true, "max_length": 12, "gamma_std": 1})",
+      {R"({"bias": "toeplitz", "norm": "none", "causal": true, "max_length": 70, "gamma_std": 1})",
        R"({"bias": "rope", "norm": "scale", "kind": "softmax_plus", "attention_dropout": 0.3})",
        R"({"bias": "t5", "norm": "rms_plain", "placement": "post", "kind": "laplace", "linear_bias": true})",
        R"({"heads": 2, "expansion": 6, "bias": "rope", "rope_rot_dim": 2, "use_rope": false, "causal": true})",
@@ -144,7 +144,7 @@ void heads_rows(Rows& rows) {
        R"({"window": 2, "dilation": 2, "global_positions": [0], "separate_global_projections": true})",
        R"({"causal": true, "position_bias": "t5", "sink": "learned", "qkv_bias": true, "out_bias": true,
            "dropout": 0.3})",
-       R"({"position_bias": "toeplitz", "max_length": 12, "sink": "off_by_one", "ablation": "head_norm",
+       R"({"position_bias": "toeplitz", "max_length": 70, "sink": "off_by_one", "ablation": "head_norm",
            "value_dim": 3})",
        R"({"causal": true, "position_bias": "alibi", "norm": "layer", "sandwich_norm": true, "ablation": "silu"})",
        R"({"causal": true, "window": 3, "use_rope": true})"});

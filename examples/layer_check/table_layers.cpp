@@ -64,7 +64,7 @@ void fill_from_table(Layer& layer) {
       if (o.training) example.erase(o.name);
     if (layer.required.empty())
       for (const Option& o : draft.options.all)
-        if (o.required) layer.required[o.name] = example.at(o.name);
+        if (o.required) layer.required[o.name] = o.name == "dim" ? Json(16) : example.at(o.name);  // fits defaults
     layer.examples.push_back(example);
     const auto causal = example.find("causal");
     if (row.streams && causal != example.end() && causal->second == Json(true))

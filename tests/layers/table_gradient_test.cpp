@@ -1,5 +1,5 @@
 // How every layer of the table learns: derivatives of first and second order, and the mean over dropout's masks.
-#include "layers/table_samples.h"
+#include "support/table_samples.h"
 #include "support/catch.h"
 
 #include <sluice/autograd/engine.h>
@@ -130,7 +130,7 @@ TEST_CASE("table: the mean over dropout's masks is the layer without dropout", "
     Rng rng(5);
     const Tensor all = (*s.layer)(in, &rng);
     if (!drops) {
-      CHECK(same_bits(narrow(all, 0, 7, 1), y.detach()));
+      CHECK(max_abs_diff(narrow(all, 0, 7, 1), y.detach()) < 1e-12);  // rows of other tiles
       return;
     }
     if (nonlinear_after_dropout(s)) return;

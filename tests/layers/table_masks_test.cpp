@@ -1,5 +1,5 @@
 // What holds for every layer of the table about what its tokens see: streams, later tokens, padding.
-#include "layers/table_samples.h"
+#include "support/table_samples.h"
 #include "support/catch.h"
 
 #include <sluice/autograd/engine.h>

@@ -1,4 +1,4 @@
-#include "layers/table_samples.h"
+#include "support/table_samples.h"
 
 #include "support/catch.h"
 
