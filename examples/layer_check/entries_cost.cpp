@@ -15,16 +15,16 @@ struct Sizes {
 };
 
 Results as_results(const Cost& c) {
-  return {{"", Tensor::from(std::vector<int64_t>{c.parameters, c.flops, c.attention_elements, c.extra_elements,
-                                                 c.state})}};
+  return {{"", Tensor::from(std::vector<int64_t>{c.parameters, c.flops, c.attention_elements, c.bytes, c.state})}};
 }
 
 template <class O>
 Cost cost_of(const O& o, const Sizes& s) {
   if constexpr (requires { o.module_options(); }) return cost(o.module_options(), s.n);
   else if constexpr (std::is_same_v<O, GateCall>) return cost(o.gate, o.dim, o.heads, o.head_dim, s.n);
-  else if constexpr (std::is_same_v<O, MultiHeadAttentionOptions>) return cost(o, s.n, s.context);
-  else if constexpr (requires { cost(o, s.m, s.n); } && !requires { cost(o, s.n); }) return cost(o, s.m, s.n);
+  else if constexpr (std::is_same_v<O, MultiHeadAttentionOptions>) return cost(o, s.n, o.heads.context_dim == 0 ? 0 : s.context == 0 ? s.n : s.context);
+  else if constexpr (std::is_same_v<O, CrossGauOptions> || std::is_same_v<O, GatedCrossAttentionOptions>)
+    return cost(o, s.m, s.n);
   else return cost(o, s.n);
 }
 
@@ -38,9 +38,9 @@ void add(std::vector<Layer>& all, const char* layer, void (*list)(Options&, O&),
   all.push_back({
       .name = std::string("cost_") + layer,
       .family = "cost",
-      .formula = "trained values, operations of a forward pass (a multiply-add is 2), attention elements, extra "
-                 "elements, numbers of the streaming state",
-      .source = "counted as the papers do",
+      .formula = "trained values, operations of a forward pass (a multiply-add is 2), attention elements, bytes "
+                 "that its kernels read and write, numbers of the streaming state",
+      .source = "counted while the layer runs without values, by the papers' conventions",
       .notes = std::string("Options are those of ") + layer + ".",
       .outputs = {{"", "[5]", "i64, in that order"}},
       .examples = examples,
@@ -48,9 +48,9 @@ void add(std::vector<Layer>& all, const char* layer, void (*list)(Options&, O&),
           [=](Options& v, std::pair<O, Sizes>& o) {
             list(v, o.first);
             v.required("tokens", o.second.n, 6, two_streams ? "tokens of the context" : "tokens");
-            if (two_streams) v.required("queries", o.second.m, 4, "tokens of x");
+            if (two_streams) v.required("queries", o.second.m, 6, "tokens of x");
             if constexpr (std::is_same_v<O, MultiHeadAttentionOptions>)
-              v("context_tokens", o.second.context, "of cross attention");
+              v("context_tokens", o.second.context, "of cross attention; 0: as many as tokens");
           },
           [](const std::pair<O, Sizes>& o, const Inputs&) { return as_results(cost_of(o.first, o.second)); }),
   });
