@@ -69,6 +69,7 @@
 #include <sluice/layers/nn/norm.h>
 #include <sluice/layers/report/cost.h>
 #include <sluice/layers/report/metrics.h>
+#include <sluice/layers/report/summary.h>
 #include <sluice/layers/train/optim.h>
 #include <sluice/layers/train/schedule.h>
 #include <sluice/layers/train/training.h>

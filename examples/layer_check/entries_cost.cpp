@@ -22,7 +22,8 @@ template <class O>
 Cost cost_of(const O& o, const Sizes& s) {
   if constexpr (requires { o.module_options(); }) return cost(o.module_options(), s.n);
   else if constexpr (std::is_same_v<O, GateCall>) return cost(o.gate, o.dim, o.heads, o.head_dim, s.n);
-  else if constexpr (std::is_same_v<O, MultiHeadAttentionOptions>) return cost(o, s.n, o.heads.context_dim == 0 ? 0 : s.context == 0 ? s.n : s.context);
+  else if constexpr (std::is_same_v<O, MultiHeadAttentionOptions>)
+    return cost(o, s.n, o.heads.context_dim == 0 ? 0 : s.context == 0 ? s.n : s.context);
   else if constexpr (std::is_same_v<O, CrossGauOptions> || std::is_same_v<O, GatedCrossAttentionOptions>)
     return cost(o, s.m, s.n);
   else return cost(o, s.n);
