@@ -201,7 +201,8 @@ void Option::check(std::string_view layer) const {
   auto number = [&](double x, const OptionRange& r, const auto& got) {
     if (inside(r, x)) return;
     const bool huge = x > r.high && r.high == static_cast<double>(kLargestSize);
-    const std::string allowed = huge ? str("at most ", kLargestSize) : std::isfinite(x) ? words(r) : "finite";
+    const bool bounded = std::isfinite(r.low) && std::isfinite(r.high);
+    const std::string allowed = huge ? str("at most ", kLargestSize) : std::isfinite(x) || bounded ? words(r) : "finite";
     fail<ValueError>(layer, ": ", name, " must be ", allowed, " — got ", name, "=", got);
   };
   switch (type) {

@@ -51,6 +51,7 @@
 #include <sluice/layers/nn/module.h>
 #include <sluice/layers/report/cost.h>
 #include <sluice/layers/report/metrics.h>
+#include <sluice/layers/report/summary.h>
 #include <sluice/layers/table.h>
 #include <sluice/layers/train/optim.h>
 #include <sluice/layers/train/schedule.h>

@@ -135,7 +135,9 @@ struct Linear final : Node {
 }  // namespace
 
 constinit decltype(kernel::matmul) kernel::matmul{
-    "matmul", &matmul_cpu, [](const Tensor& a, const Tensor&, Tensor& c, bool) { return Work{.flops = 2 * c.numel() * a.dim(-1)}; }};
+    "matmul", &matmul_cpu, [](const Tensor& a, const Tensor&, Tensor& c, bool) {
+      return Work{.flops = 2 * checked_mul("matmul", c.numel(), a.dim(-1))};
+    }};
 
 Tensor matmul(const Tensor& a_in, const Tensor& b_in) {
   check("matmul", a_in, b_in);

@@ -17,19 +17,19 @@ template <class O>
 struct CostCase {
   O layer{};
   int64_t n = 0, m = 0, context = 0;
-  static constexpr bool two_streams = requires(const O& o) { cost(o, 1, 1); } && !requires(const O& o) { cost(o, 1); };
+  static constexpr bool two_streams =
+      std::is_same_v<O, CrossGauOptions> || std::is_same_v<O, GatedCrossAttentionOptions>;
   static constexpr bool perhaps_two = std::is_base_of_v<MultiHeadAttentionOptions, O>;
   static void describe(auto& o, auto& f) {
     f.nested("", o.layer);
     f.required("tokens", o.n, at_least(1), two_streams ? "tokens of the context" : "tokens");
     if (two_streams) f.required("queries", o.m, at_least(1), "tokens of x");
-    if (perhaps_two) f("context_tokens", o.context, at_least(0), "of cross attention");
+    if (perhaps_two) f("context_tokens", o.context, at_least(0), "of cross attention; 0: as many as tokens");
   }
 };
 
 Results as_results(const Cost& c) {
-  return {{"", Tensor::from(std::vector<int64_t>{c.parameters, c.flops, c.attention_elements, c.extra_elements,
-                                                 c.state})}};
+  return {{"", Tensor::from(std::vector<int64_t>{c.parameters, c.flops, c.attention_elements, c.bytes, c.state})}};
 }
 
 template <class O>
@@ -37,7 +37,8 @@ Cost cost_of(const CostCase<O>& c) {
   const O& o = c.layer;
   if constexpr (requires { o.module_options(); }) return cost(o.module_options(), c.n);
   else if constexpr (std::is_same_v<O, GateCall>) return cost(o.gate, o.dim, o.heads, o.head_dim, c.n);
-  else if constexpr (CostCase<O>::perhaps_two) return cost(o, c.n, c.context);
+  else if constexpr (CostCase<O>::perhaps_two)
+    return cost(o, c.n, o.heads.context_dim == 0 ? 0 : c.context == 0 ? c.n : c.context);
   else if constexpr (CostCase<O>::two_streams) return cost(o, c.m, c.n);
   else return cost(o, c.n);
 }
@@ -49,13 +50,13 @@ void add(std::vector<Layer>& all, const char* layer) {
   std::vector<Values> examples = of->examples;
   for (Values& e : examples) e.erase("stream"), e.erase("map");
   Values required = with(of->required, {{"tokens", 6}});
-  if (CostCase<O>::two_streams) required["queries"] = 4;
+  if (CostCase<O>::two_streams) required["queries"] = 6;
   all.push_back({
       .name = std::string("cost_") + layer,
       .family = "cost",
-      .formula = "trained values, operations of a forward pass (a multiply-add is 2), attention elements, extra "
-                 "elements, numbers of the streaming state",
-      .source = "counted as the papers do",
+      .formula = "trained values, operations of a forward pass (a multiply-add is 2), attention elements, bytes "
+                 "that its kernels read and write, numbers of the streaming state",
+      .source = "counted while the layer runs without values, by the papers' conventions",
       .notes = std::string("Options are those of ") + layer + ".",
       .outputs = {{"", "[5]", "i64, in that order"}},
       .required = required,

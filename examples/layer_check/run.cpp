@@ -57,7 +57,7 @@ Parts sorted(const SafeTensors& file, DType dtype) {
   return parts;
 }
 
-/// "param.a, param.b are not parameters with these options — did you mean …?"
+/// "param.a (did you mean …?), param.b are not parameters with these options"
 std::string not_there(const std::vector<std::string>& names, const std::string& what,
                       const std::vector<std::string>& known) {
   std::string s;
@@ -85,11 +85,10 @@ void check_values(const std::string& layer, const InputInfo& info, const Tensor&
   Tensor x = given;
   if (info.sample == Sample::ascending) {
     if (key_mask.defined()) {  // padding repeats the document before it
-      const Tensor first = full({}, static_cast<double>(std::numeric_limits<int64_t>::min()), {i64});
-      x = where(key_mask, x, first);
       std::vector<int64_t> rows = x.to_vector<int64_t>();
-      for (std::size_t i = 1, n = static_cast<std::size_t>(x.dim(-1)); i < rows.size(); ++i)
-        if (i % n != 0) rows[i] = rows[i] == std::numeric_limits<int64_t>::min() ? rows[i - 1] : rows[i];
+      const std::vector<bool> real = key_mask.to_vector<bool>();
+      for (std::size_t i = 0, n = static_cast<std::size_t>(x.dim(-1)); i < rows.size(); ++i)
+        if (!real[i]) rows[i] = i % n == 0 ? std::numeric_limits<int64_t>::min() : rows[i - 1];
       x = Tensor::from(rows, x.shape());
     }
     const int64_t n = x.dim(-1);

@@ -10,18 +10,6 @@
 
 namespace sluice::examples {
 
-/// Numbers a stream keeps, all sequences of the batch together.
-inline int64_t state_size(const MultiHeadAttention::State& s) { return s.cache.numel(); }
-inline int64_t state_size(const LinearState& s) { return s.numel(); }
-inline int64_t state_size(const FusedAttention::State& s) { return s.cache.numel() + s.sums.numel(); }
-inline int64_t state_size(const Gau::State& s) { return s.numel(); }
-inline int64_t state_size(const Flash::State& s) {
-  int64_t n = 0;
-  for (const Tensor* t : {&s.mixed.sum, &s.mixed.k_quad, &s.mixed.k_lin, &s.mixed.v, &s.shift})
-    n += t->defined() ? t->numel() : 0;
-  return n;
-}
-
 /// y = x + layer(norm(x)). Gau and Flash bring norm and residual of their own.
 struct Mixer {
   static constexpr const char* type = "Mixer";
@@ -70,10 +58,11 @@ struct Mixer {
   }
 };
 
+/// Numbers a stream keeps, all sequences of the batch together.
 inline int64_t state_size(const Mixer::State& state) {
   return std::visit([](const auto& s) -> int64_t {
     if constexpr (std::is_same_v<std::remove_cvref_t<decltype(s)>, std::monostate>) return 0;
-    else return state_size(s);
+    else return sluice::state_size(s);
   }, state);
 }
 

@@ -1,5 +1,6 @@
 #include <sluice/layers/heads/sinkhorn.h>
 
+#include <sluice/core/kernel.h>
 #include <sluice/core/node.h>
 #include <sluice/layers/heads/sparse_attention.h>
 #include <sluice/ops/attention/attention_reference.h>
@@ -77,6 +78,10 @@ Tensor sinkhorn(const Tensor& scores, const SinkhornOptions& o, Rng* rng) {
       (o.allowed.dtype() != boolean || broadcast("sinkhorn", o.allowed.shape(), scores.shape()) != scores.shape()))
     fail("sinkhorn: allowed=", o.allowed, " of ", o.allowed.dtype(), " does not fit scores=", scores, "; need bool");
 
+  if (detail::observed()) {  // products do not know that they make a map
+    detail::ObservedCall map("sinkhorn", scores.device());
+    map.work.attention_elements = scores.numel();
+  }
   Tensor a = scores;
   if (o.gumbel > 0 && rng) {  // u in (0, 1): half a step keeps the logarithm finite
     const double half_step = scores.dtype() == f32 ? 0x1p-25 : 0x1p-54;

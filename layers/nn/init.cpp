@@ -1,10 +1,20 @@
 #include <sluice/layers/nn/init.h>
 
+#include <sluice/layers/nn/meta_init.h>
 #include <sluice/ops/create.h>
 
 #include <cmath>
 
 namespace sluice {
+
+namespace {
+thread_local bool on_meta = false;
+
+TensorOptions initial(DType dtype) { return {dtype, on_meta ? meta : cpu}; }
+}  // namespace
+
+detail::MetaInit::MetaInit() : outer_(on_meta) { on_meta = true; }
+detail::MetaInit::~MetaInit() { on_meta = outer_; }
 
 Init Init::deepnorm(int64_t layers) {
   if (layers < 1) fail<ValueError>("init: deepnorm needs at least one layer — got ", layers);
@@ -20,15 +30,15 @@ Tensor init_weight(int64_t in, int64_t out, Init init, Rng& rng, DType dtype) {
     case InitKind::lecun: std = std::sqrt(1 / fan_in); break;
     case InitKind::xavier: std = std::sqrt(2 / (fan_in + fan_out)); break;
     case InitKind::he: std = std::sqrt(2 / fan_in); break;
-    case InitKind::zeros: return zeros({in, out}, {dtype}).requires_grad_();
+    case InitKind::zeros: return zeros({in, out}, initial(dtype)).requires_grad_();
   }
   return init_normal({in, out}, std * init.scale, rng, dtype);
 }
 
-Tensor init_vector(int64_t n, double value, DType dtype) { return full({n}, value, {dtype}).requires_grad_(); }
+Tensor init_vector(int64_t n, double value, DType dtype) { return full({n}, value, initial(dtype)).requires_grad_(); }
 
 Tensor init_normal(const Shape& shape, double std, Rng& rng, DType dtype) {
-  return normal(shape, 0, std, rng, {dtype}).requires_grad_();
+  return normal(shape, 0, std, rng, initial(dtype)).requires_grad_();
 }
 
 }  // namespace sluice

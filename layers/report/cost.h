@@ -1,18 +1,22 @@
-// What a layer costs, from its options alone: parameters, operations, memory, streaming state.
+// What layers cost, counted while they run on meta, where tensors have shapes and no memory: so any length is instant.
 #pragma once
 
-#include <sluice/layers/gau/flash.h>
+#include <sluice/core/kernel.h>
+#include <sluice/core/node.h>
+#include <sluice/layers/gau/flash_model.h>
+#include <sluice/layers/gau/gau.h>
 #include <sluice/layers/gau/tutorial_gau.h>
 #include <sluice/layers/heads/fused_attention.h>
 #include <sluice/layers/heads/gated_attention.h>
 #include <sluice/layers/heads/gated_cross_attention.h>
 #include <sluice/layers/heads/hierarchical.h>
-#include <sluice/layers/heads/multi_head_attention.h>
+#include <sluice/layers/heads/sparse_layers.h>
 #include <sluice/layers/linear_time/gla.h>
-#include <sluice/layers/linear_time/linear_attention.h>
 #include <sluice/layers/linear_time/retention.h>
 #include <sluice/layers/nn/gated_residual.h>
+#include <sluice/layers/nn/meta_init.h>
 #include <sluice/layers/nn/mlp.h>
+#include <sluice/ops/create.h>
 
 namespace sluice {
 
@@ -20,47 +24,177 @@ namespace sluice {
 struct Cost {
   /// Trained values: count(layer).
   int64_t parameters = 0;
-  /// Operations of the matrix products of a forward pass, a multiply-add counting 2. Norms, activations, biases and
-  /// masks are not counted. As papers do, causality does not halve an attention map; a window of W leaves W keys
-  /// a query (2W − 1 if not causal), at the ends of a sequence too. Scans are counted in their chunk form.
+  /// Operations of the matrix products of a forward pass, a multiply-add counting 2: what its kernels report, by the
+  /// papers' conventions. Norms, activations and masks are not counted, biases only where a product makes them (the
+  /// table of a RoPE bias: 2·(2n − 1)·s). Causality does not halve an attention
+  /// map; a window of W leaves W keys a query (2W − 1 if not causal), at the ends of a sequence too; a mask of pairs,
+  /// which is how the top-k and the threshold layers attend, leaves all of them, and choosing pairs is counted besides.
+  /// Scans count their recurrence, 4·n·m·e a head, and not the products within chunks, which a kernel chooses.
   int64_t flops = 0;
   /// Elements of the attention maps, which an implementation that materialises them holds; attention() does not.
   int64_t attention_elements = 0;
-  /// Elements held besides activations and maps: gate scores, and states of linear terms.
-  int64_t extra_elements = 0;
-  /// Numbers that a stream carries after the sequence; 0 where a layer cannot be streamed.
+  /// Bytes of the tensors that the kernels read and wrote, each counted at every call.
+  int64_t bytes = 0;
+  /// Numbers that a stream carries after the sequence, of cross attention those of the encoded context; 0 where a layer
+  /// cannot be streamed.
   int64_t state = 0;
 
   Cost& operator+=(const Cost& o);
   friend Cost operator+(Cost a, const Cost& b) { return a += b; }
   /// So many equal layers.
   friend Cost operator*(int64_t layers, const Cost& c) {
-    return {layers * c.parameters, layers * c.flops, layers * c.attention_elements, layers * c.extra_elements,
-            layers * c.state};
+    return {layers * c.parameters, layers * c.flops, layers * c.attention_elements, layers * c.bytes, layers * c.state};
   }
   friend bool operator==(const Cost&, const Cost&) = default;
 };
 
-// n is the number of tokens. ValueError for options that the layer refuses, where that matters here.
+/// Numbers in the state of a stream, all sequences of the batch together.
+int64_t state_size(const KvCache& s);
+int64_t state_size(const MultiHeadAttention::State& s);
+int64_t state_size(const AttentionStack::State& s);
+int64_t state_size(const FusedAttention::State& s);
+int64_t state_size(const LinearState& s);
+int64_t state_size(const MixedChunkState& s);
+int64_t state_size(const Flash::State& s);
+int64_t state_size(const FlashBlock::State& s);
+int64_t state_size(const FlashModel::State& s);
 
-Cost cost(const MlpOptions& o, int64_t n);            // 2·2nde
-Cost cost(const GluOptions& o, int64_t n);            // 3·2nde
-Cost cost(const GauOptions& o, int64_t n);            // 2n(3de + ds) + 2n²(s + e); state n(s + e)
-Cost cost(const TutorialGauOptions& o, int64_t n);    // 2n·2.5de + 2n²e
-Cost cost(const FlashOptions& o, int64_t n);          // 2n(3de + ds) + 2nC(s + e) + 4nse; state se + C(2s + e)
-Cost cost(const LinearAttentionOptions& o, int64_t n);  // 8nd² + 4nhm·dv; state h(m·dv + m)
-Cost cost(const GlaOptions& o, int64_t n);
-Cost cost(const RetentionOptions& o, int64_t n);
-Cost cost(const GatedAttentionOptions& o, int64_t n);
-Cost cost(const FusedAttentionOptions& o, int64_t n);
-Cost cost(const GatedResidualOptions& o, int64_t n);
-Cost cost(const AttentionStackOptions& o, int64_t n);
-/// 4nd²(1 + kv_heads/heads) + 4nkd for k visible keys; state 2·kv_heads·dk·min(n, window). Cross attention reads
-/// a context of `context_length` tokens.
-Cost cost(const MultiHeadAttentionOptions& o, int64_t n, int64_t context_length = 0);
-/// m queries, a context of n tokens.
-Cost cost(const CrossGauOptions& o, int64_t m, int64_t n);
-Cost cost(const GatedCrossAttentionOptions& o, int64_t m, int64_t n);
+namespace detail {
+
+/// The layer of each options struct.
+Mlp layer_of(const MlpOptions&);
+Glu layer_of(const GluOptions&);
+Gau layer_of(const GauOptions&);
+CrossGau layer_of(const CrossGauOptions&);
+TutorialGau layer_of(const TutorialGauOptions&);
+Flash layer_of(const FlashOptions&);
+FlashBlock layer_of(const FlashBlockOptions&);
+FlashModel layer_of(const FlashModelOptions&);
+McTfm layer_of(const McTfmOptions&);
+LinearAttention layer_of(const LinearAttentionOptions&);
+Gla layer_of(const GlaOptions&);
+Retention layer_of(const RetentionOptions&);
+MultiHeadAttention layer_of(const MultiHeadAttentionOptions&);
+AttentionStack layer_of(const AttentionStackOptions&);
+GatedAttention layer_of(const GatedAttentionOptions&);
+GatedCrossAttention layer_of(const GatedCrossAttentionOptions&);
+FusedAttention layer_of(const FusedAttentionOptions&);
+GatedResidual layer_of(const GatedResidualOptions&);
+TopKAttention layer_of(const TopKAttentionOptions&);
+PairScore layer_of(const PairScoreOptions&);
+ThresholdAttention layer_of(const ThresholdAttentionOptions&);
+SinkhornAttention layer_of(const SinkhornLayerOptions&);
+SinkhornBlockAttention layer_of(const SinkhornBlockLayerOptions&);
+GlobalLocalAttention layer_of(const GlobalLocalLayerOptions&);
+
+/// Sums what the kernels report from its construction on.
+class Meter final : public KernelObserver {
+ public:
+  /// ValueError when a sum has left int64.
+  Cost cost() const;
+
+ private:
+  void on_call(const KernelCall& call) override;
+  Work work_;
+  bool overflow_ = false;
+};
+
+/// What a call of cost() brings, on meta.
+struct CostInputs {
+  Tensor x = {}, context = {};
+  std::vector<int64_t> global = {};  // positions
+};
+/// ValueError for sizes that are no sizes. `width`: of x, 0 for token numbers; `context_width`: 0 for none, −1 where
+/// `context` counts global positions.
+CostInputs cost_inputs(const Members& m, int64_t n, int64_t context, int64_t width, int64_t context_width);
+
+template <class M>
+int64_t width_of(const M& m) {
+  if constexpr (std::is_same_v<M, AttentionGate>) return m.map.weight.defined() ? m.map.weight.dim(0) : m.heads * m.head_dim;
+  else if constexpr (std::is_same_v<M, AttentionStack>) return width_of(m.layers.front());
+  else if constexpr (std::is_same_v<M, FlashModel>) return m.embedding ? 0 : m.options.layer.dim;
+  else if constexpr (requires { m.options.layer.dim; }) return m.options.layer.dim;
+  else if constexpr (requires { m.options.heads.dim; }) return m.options.heads.dim;
+  else return m.options.dim;
+}
+template <class M>
+int64_t context_width_of(const M& m) {
+  if constexpr (std::is_same_v<M, CrossGau>) return m.key.weight.dim(0);
+  else if constexpr (std::is_same_v<M, GlobalLocalAttention>) return -1;
+  else if constexpr (requires { m.options.heads.context_dim; }) return m.options.heads.context_dim;
+  else return 0;
+}
+template <class M>
+void run(const M& m, const CostInputs& in) {
+  const Tensor& x = in.x;
+  if constexpr (std::is_same_v<M, MultiHeadAttention>) m(x, {.context = in.context});
+  else if constexpr (std::is_same_v<M, CrossGau> || std::is_same_v<M, GatedCrossAttention>) m(x, in.context);
+  else if constexpr (std::is_same_v<M, GlobalLocalAttention>) m(x, in.global);
+  else if constexpr (std::is_same_v<M, GatedResidual>) m(x, x);
+  else if constexpr (std::is_same_v<M, AttentionGate>)
+    m(zeros(m.options.position == GatePosition::g5 ? Shape{1, x.dim(1), m.head_dim}
+                                                   : Shape{1, m.heads, x.dim(1), m.head_dim}, x.options()), x);
+  else m(x);
+}
+template <class M>
+int64_t streamed(const M& m, const CostInputs& in) {
+  if constexpr (std::is_same_v<M, GatedCrossAttention>) {
+    const CrossGate reading = m.options.reading;  // the others mix queries
+    if (reading != CrossGate::per_query && reading != CrossGate::flamingo) return 0;
+    const auto memory = m.encode(in.context);
+    return memory.keys.numel() + memory.values.numel();
+  } else if constexpr (requires { typename M::State; }) {
+    if constexpr (std::is_same_v<M, MultiHeadAttention>)
+      if (in.context.defined()) return state_size(m.start(in.context));
+    try {
+      return state_size(m.step(in.x, {}).second);
+    } catch (const ValueError&) {  // the forward pass went well: so it is streaming that the layer refuses
+      return 0;
+    }
+  } else {
+    return 0;
+  }
+}
+template <class O>
+concept LayerOptions = requires(const O& o) { layer_of(o); };
+
+}  // namespace detail
+
+/// What run(layer) costs, for a run of your own on meta: a model, a training step, other inputs.
+///
+///     cost_of(model, [&](const Model& m) { m(zeros({1, n, d}, {f32, meta})); })
+template <class M, class Run>
+Cost cost_of(M layer, Run&& run) {
+  to(layer, meta);
+  detail::Meter meter;
+  run(std::as_const(layer));
+  Cost c = meter.cost();
+  c.parameters = count(layer);
+  return c;
+}
+
+/// What a layer costs for n tokens; one that reads a context, for n queries and so many tokens of the context. For
+/// GlobalLocalAttention `context` is the number of its global positions. ValueError or ShapeError for sizes and
+/// options that the layer refuses, and for counts that leave int64 (of one product or map, 2^57).
+template <class M>
+  requires(!detail::LayerOptions<M>)
+Cost cost(M layer, int64_t n, int64_t context = 0) {
+  NoGrad guard;
+  to(layer, meta);
+  const detail::CostInputs in = detail::cost_inputs(detail::members(layer), n, context, detail::width_of(layer),
+                                                    detail::context_width_of(layer));
+  detail::run(layer, in);  // fills the caches of positions, so that equal calls cost the same
+  Cost c = cost_of(layer, [&](const M& m) { detail::run(m, in); });
+  c.state = detail::streamed(layer, in);
+  return c;
+}
+/// The same for the layer that these options make, of any size: its weights are on meta too.
+template <detail::LayerOptions O>
+Cost cost(const O& options, int64_t n, int64_t context = 0) {
+  detail::MetaInit shapes_only;
+  Rng rng(0);
+  return cost(decltype(detail::layer_of(options))(options, rng), n, context);
+}
 /// A gate alone, its arguments as its constructor's: 2n·dim·heads·head_dim for an elementwise one.
 Cost cost(const AttentionGateOptions& o, int64_t dim, int64_t heads, int64_t head_dim, int64_t n);
 

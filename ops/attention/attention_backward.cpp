@@ -181,11 +181,13 @@ int64_t counted_pairs(const AttentionCall& c) {
   const AttentionMask& mask = c.options.mask;
   const int64_t m = c.q.dim(2), n = c.k.dim(2);
   const bool banded = mask.window > 0 || mask.dilation > 1;
-  int64_t seen = (n + mask.dilation - 1) / mask.dilation, global = 0;
+  int64_t seen = n > 0 ? (n - 1) / mask.dilation + 1 : 0, global = 0;
   if (mask.window > 0 && mask.window <= n) seen = std::min(seen, mask.causal ? mask.window : 2 * mask.window - 1);
   if (banded) global = std::count_if(mask.global.begin(), mask.global.end(), [n](int64_t p) { return p < n; });
   const int64_t all = std::min(global, m);  // queries that see everything
-  return c.q.dim(0) * c.q.dim(1) * ((m - all) * std::min(seen + global, n) + all * n);
+  const int64_t rows = checked_add("attention", checked_mul("attention", m - all, std::min(seen + global, n)),
+                                   checked_mul("attention", all, n));
+  return checked_mul("attention", c.q.dim(0) * c.q.dim(1), rows);
 }
 
 int64_t attention_splits(const Tensor& k) {
@@ -199,7 +201,8 @@ constinit decltype(kernel::attention_backward) kernel::attention_backward{
     "attention backward", &detail::backward_cpu,
     [](const detail::AttentionCall& c, const Tensor&, const Tensor&, const Tensor&, detail::AttentionGradients&) {
       const int64_t pairs = detail::counted_pairs(c);  // S again, dQ and dK; dP and dV
-      return Work{.flops = 2 * pairs * (3 * c.q.dim(3) + 2 * c.v.dim(3)), .attention_elements = pairs};
+      return Work{.flops = 2 * checked_mul("attention backward", pairs, 3 * c.q.dim(3) + 2 * c.v.dim(3)),
+                  .attention_elements = pairs};
     }};
 
 }  // namespace sluice

@@ -110,7 +110,7 @@ void forward_cpu(const AttentionCall& call, Tensor& out, Tensor& lse) {
 constinit decltype(kernel::attention) kernel::attention{
     "attention", &detail::forward_cpu, [](const detail::AttentionCall& c, Tensor&, Tensor&) {
       const int64_t pairs = detail::counted_pairs(c);  // scores and the weighted sum
-      return Work{.flops = 2 * pairs * (c.q.dim(3) + c.v.dim(3)), .attention_elements = pairs};
+      return Work{.flops = 2 * checked_mul("attention", pairs, c.q.dim(3) + c.v.dim(3)), .attention_elements = pairs};
     }};
 
 }  // namespace sluice

@@ -239,12 +239,12 @@ void linear_scan_cpu(const Tensor& q, const Tensor& k, const Tensor& v, const Te
 
 }  // namespace detail
 
-// Writing and reading the state, and the pairs within each chunk.
+// The recurrence: k_tᵀ v_t and q_t S_t. As causality does not halve attention, the pairs within chunks are not counted:
+// how many there are is a choice of the kernel.
 constinit decltype(kernel::linear_scan) kernel::linear_scan{
     "linear_scan", &detail::linear_scan_cpu,
-    [](const Tensor& q, const Tensor&, const Tensor& v, const Tensor&, const LinearScanOptions& o, Tensor&) {
-      const int64_t m = q.dim(3), e = v.dim(3), n = q.dim(2), pairs = o.chunks_only ? 0 : n * std::min(o.chunk, n);
-      return Work{.flops = q.dim(0) * q.dim(1) * (4 * n * m * e + 2 * pairs * (m + e))};
+    [](const Tensor& q, const Tensor&, const Tensor& v, const Tensor&, const LinearScanOptions&, Tensor&) {
+      return Work{.flops = 4 * checked_mul("linear_scan", q.numel(), v.dim(3))};
     }};
 
 }  // namespace sluice

@@ -107,7 +107,7 @@ TEST_CASE("layer_check: sizes beyond the memory are refused before anything is a
   auto error = [](const std::string& layer, const std::string& config) { return error_of({layer, config, {}}); };
   CHECK_THAT(error("flash_block", R"({"dim": 8, "layers": 1000000000})"),
              Contains("layers must be in [1, 10000] — got layers=1000000000"));
-  CHECK_THAT(error("toeplitz_bias", R"({"m": 2000000, "n": 2000000, "n_max": 2000000})"), Contains("memory"));
+  CHECK_THAT(error("alibi_bias", R"({"heads": 8, "m": 2000000, "n": 2000000})"), Contains("memory"));
   CHECK_THAT(layer_check(R"(--parameters gau '{"dim": 2000000, "expansion": 2000000}')").err, Contains("memory"));
   CHECK_THAT(layer_check(R"(--parameters linear '{"in_dim": 2147483647, "out_dim": 2147483647}')").err,
              Contains("memory"));
@@ -129,7 +129,7 @@ TEST_CASE("layer_check: names of other programs are answered with the nearest of
   CHECK_THAT(error, Contains("param.q_proj.weight — did you mean \"param.q.weight\"?") &&
                         Contains("param.k_proj.weight — did you mean \"param.k.weight\"?") &&
                         Contains("param.o_proj.weight — did you mean \"param.out.weight\"?") &&
-                        Contains("param.v.weight are missing"));
+                        Contains("param.v.weight, param.out.weight are missing"));
   c = attention_layer();
   c.tensors["model.q_proj.weight"] = random({1});
   c.tensors["model.k_proj.weight"] = random({1});

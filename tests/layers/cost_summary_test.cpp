@@ -1,0 +1,70 @@
+// summary(model, input): shapes, parameters and exact work of every module.
+#include "support/catch.h"
+
+#include <sluice/autograd/profile.h>
+#include <sluice/layers/nn/mlp.h>
+#include <sluice/layers/report/summary.h>
+#include <sluice/ops/create.h>
+
+using namespace sluice;
+using Catch::Contains;
+
+namespace {
+
+struct Net {
+  static constexpr const char* type = "Net";
+  Embedding words;
+  std::vector<Mlp> blocks;
+  Linear head;
+  explicit Net(Rng& rng) : words({11, 6, 1}, rng), head({6, 11}, rng) {
+    for (int i = 0; i < 2; ++i) blocks.emplace_back(MlpOptions{.dim = 6, .hidden = 10}, rng);
+  }
+  Tensor operator()(const Tensor& tokens) const {
+    ModuleScope scope(this, type);
+    Tensor x = words(tokens);
+    for (const Mlp& b : blocks) x = x + b(x);
+    return head(x);
+  }
+  static void visit(auto& self, auto&& f) { f("words", self.words), f("blocks", self.blocks), f("head", self.head); }
+};
+
+}  // namespace
+
+TEST_CASE("summary of a forward pass: shapes, parameters and work by module", "[cost]") {
+  Rng rng(1);
+  const Net net(rng);
+  const std::vector<ModuleCost> rows = module_costs(net, zeros({2, 5}, {i64}));
+  const int64_t in = 2 * 10 * 6 * 10, head = 2 * 10 * 6 * 11;
+  const struct {
+    const char* path;
+    Shape output;
+    int64_t parameters, flops;
+  } expected[] = {
+      {"", {2, 5, 11}, 11 * 6 + 2 * (60 + 10 + 60 + 6) + 6 * 11 + 11, 4 * in + head},
+      {"words", {2, 5, 6}, 66, 0},
+      {"blocks.0", {2, 5, 6}, 136, 2 * in},
+      {"blocks.0.in", {2, 5, 10}, 70, in},
+      {"blocks.0.out", {2, 5, 6}, 66, in},
+      {"blocks.1", {2, 5, 6}, 136, 2 * in},
+      {"blocks.1.in", {2, 5, 10}, 70, in},
+      {"blocks.1.out", {2, 5, 6}, 66, in},
+      {"head", {2, 5, 11}, 77, head},
+  };
+  REQUIRE(rows.size() == std::size(expected));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    INFO(expected[i].path);
+    CHECK(rows[i].path == expected[i].path);
+    REQUIRE(rows[i].output);
+    CHECK(*rows[i].output == expected[i].output);
+    CHECK(rows[i].parameters == expected[i].parameters);
+    CHECK(rows[i].work.flops == expected[i].flops);
+    CHECK(rows[i].work.bytes > 0);
+  }
+  // The product's tensors, and the bias spread over y before it.
+  CHECK(rows[8].work.bytes == 4 * (10 * 6 + 6 * 11 + 10 * 11) + 4 * (10 * 11 + 10 * 11));
+  const std::string table = summary(net, zeros({2, 5}, {i64}));
+  CHECK_THAT(table, Contains("blocks.1.out") && Contains("[2,5,11]") && Contains(std::to_string(4 * in + head)));
+  CHECK(net.head.weight.device() == cpu);
+  Profile profile;
+  CHECK_THROWS_AS(summary(net, zeros({2, 5}, {i64})), AutogradError);
+}
