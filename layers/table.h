@@ -6,6 +6,7 @@
 #include <sluice/layers/gau/flash_model.h>
 #include <sluice/layers/gau/gau.h>
 #include <sluice/layers/gau/tutorial_gau.h>
+#include <sluice/layers/heads/forgetting_attention.h>
 #include <sluice/layers/heads/fused_attention.h>
 #include <sluice/layers/heads/gated_attention.h>
 #include <sluice/layers/heads/gated_cross_attention.h>
@@ -157,6 +158,10 @@ void heads_rows(Rows& rows) {
       "gated_cross_attention", R"({"dim": 4, "heads": 2})",
       {R"({"reading": "pooled", "value_dim": 3, "context_dim": 5, "attention_dropout": 0.3})",
        R"({"reading": "flamingo", "qkv_bias": true, "out_bias": true})"});
+  rows.template add<ForgettingAttention>(
+      "forgetting_attention", R"({"dim": 4, "heads": 4, "kv_heads": 2, "head_dim": 3, "gate_bias": 1})",
+      {R"({"kv_heads": 4, "use_rope": true, "rope_rot_dim": 2, "attention_dropout": 0.3})",
+       R"({"kv_heads": 1, "value_dim": 2, "qkv_bias": true, "residual": true, "dropout": 0.3})"});
   rows.template add<FusedAttention>("fused_attention", R"({"dim": 4, "heads": 2})",
                                     {R"({"causal": true, "gate": "per_head", "use_rope": true, "chunk": 3})",
                                      R"({"gate": "per_token", "project_out": false, "attention_dropout": 0.3})"});
