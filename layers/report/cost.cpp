@@ -32,11 +32,9 @@ int64_t sum_of(const std::vector<State>& layers) {
 }
 }  // namespace
 
-int64_t state_size(const KvCache& s) { return s.numel(); }
 int64_t state_size(const MultiHeadAttention::State& s) { return s.cache.numel(); }
 int64_t state_size(const AttentionStack::State& s) { return sum_of(s.layers); }
 int64_t state_size(const FusedAttention::State& s) { return s.cache.numel() + numbers({s.sums}); }
-int64_t state_size(const LinearState& s) { return s.numel(); }
 int64_t state_size(const MixedChunkState& s) { return numbers({s.sum, s.k_quad, s.k_lin, s.v}); }
 int64_t state_size(const Flash::State& s) { return state_size(s.mixed) + numbers({s.shift}); }
 int64_t state_size(const FlashBlock::State& s) { return sum_of(s.layers); }

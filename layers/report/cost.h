@@ -48,12 +48,15 @@ struct Cost {
   friend bool operator==(const Cost&, const Cost&) = default;
 };
 
-/// Numbers in the state of a stream, all sequences of the batch together.
-int64_t state_size(const KvCache& s);
+/// Numbers in the state of a stream, all sequences of the batch together: of a new layer, what its numel() says.
+template <class State>
+  requires requires(const State& s) { s.numel(); }
+int64_t state_size(const State& s) {
+  return s.numel();
+}
 int64_t state_size(const MultiHeadAttention::State& s);
 int64_t state_size(const AttentionStack::State& s);
 int64_t state_size(const FusedAttention::State& s);
-int64_t state_size(const LinearState& s);
 int64_t state_size(const MixedChunkState& s);
 int64_t state_size(const Flash::State& s);
 int64_t state_size(const FlashBlock::State& s);
