@@ -4,10 +4,31 @@
 
 namespace sluice {
 
+namespace {
+int64_t in_range(bool overflow, int64_t count) {
+  if (overflow || count < 0) fail<ValueError>("cost: the sizes are too large; counts leave the range of int64");
+  return count;
+}
+}  // namespace
+
 Cost& Cost::operator+=(const Cost& o) {
-  parameters += o.parameters, flops += o.flops, attention_elements += o.attention_elements;
-  bytes += o.bytes, state += o.state;
+  auto add = [](int64_t& mine, int64_t other) {
+    int64_t y;
+    const bool overflow = __builtin_add_overflow(mine, other, &y);
+    mine = in_range(overflow, y);
+  };
+  add(parameters, o.parameters), add(flops, o.flops), add(attention_elements, o.attention_elements);
+  add(bytes, o.bytes), add(state, o.state);
   return *this;
+}
+
+Cost operator*(int64_t layers, const Cost& c) {
+  auto times = [layers](int64_t count) {
+    int64_t y;
+    const bool overflow = __builtin_mul_overflow(layers, count, &y);
+    return in_range(overflow, y);
+  };
+  return {times(c.parameters), times(c.flops), times(c.attention_elements), times(c.bytes), times(c.state)};
 }
 
 Cost cost(const AttentionGateOptions& o, int64_t dim, int64_t heads, int64_t head_dim, int64_t n) {
@@ -49,7 +70,7 @@ void detail::Meter::on_call(const KernelCall& call) {
 }
 
 Cost detail::Meter::cost() const {
-  if (overflow_) fail<ValueError>("cost: the sizes are too large; counts leave the range of int64");
+  in_range(overflow_, 0);
   return {.flops = work_.flops, .attention_elements = work_.attention_elements, .bytes = work_.bytes};
 }
 

@@ -41,10 +41,8 @@ struct Cost {
 
   Cost& operator+=(const Cost& o);
   friend Cost operator+(Cost a, const Cost& b) { return a += b; }
-  /// So many equal layers.
-  friend Cost operator*(int64_t layers, const Cost& c) {
-    return {layers * c.parameters, layers * c.flops, layers * c.attention_elements, layers * c.bytes, layers * c.state};
-  }
+  /// So many equal layers. ValueError, as for sums, when a count leaves the range of int64.
+  friend Cost operator*(int64_t layers, const Cost& c);
   friend bool operator==(const Cost&, const Cost&) = default;
 };
 

@@ -202,5 +202,9 @@ TEST_CASE("cost: sizes that cannot be are errors", "[cost]") {
     CHECK_THROWS_AS(cost(TopKAttentionOptions{.heads = {.dim = 8}, .k = bad}, 4), ValueError);
   }
   CHECK_THROWS_AS(cost(AttentionStackOptions{}, 4), ValueError);
+  const Cost one = cost(MlpOptions{.dim = 8}, 4);
+  CHECK_THROWS_AS(kHuge / 2 * one, ValueError);
+  CHECK_THROWS_AS(-1 * one, ValueError);
+  CHECK_THROWS_AS((kHuge / one.flops * one) + (kHuge / one.flops * one), ValueError);
   CHECK_THROWS_AS(cost(MlpOptions{.dim = kHuge / 2}, 4), ValueError);
 }
