@@ -4,6 +4,7 @@
 #include <sluice/core/random.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
+#include <sluice/ops/kernels.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/view.h>
 
@@ -34,7 +35,8 @@ GradcheckResult gradcheck(const TensorFunction& f, const std::vector<Tensor>& in
   std::vector<Tensor> xs = fresh(inputs);
   Tensor y = f(xs);
   if (y.dtype() != f64) fail<DTypeError>("gradcheck: the function must return f64 — got ", y.dtype());
-  Tensor v = uniform(y.shape(), 0.5, 1.5, rng, {f64}) * where(bernoulli(y.shape(), 0.5, rng), full({}, 1, {f64}), full({}, -1, {f64}));
+  const Tensor sign = where(bernoulli(y.shape(), 0.5, rng, y.device()), like(y, 1), like(y, -1));
+  const Tensor v = uniform(y.shape(), 0.5, 1.5, rng, y.options()) * sign;
   std::vector<Tensor> wanted;
   for (const Tensor& x : xs)
     if (x.requires_grad()) wanted.push_back(x);
@@ -49,16 +51,20 @@ GradcheckResult gradcheck(const TensorFunction& f, const std::vector<Tensor>& in
   };
   GradcheckResult result{true, 0, ""};
   for (std::size_t i = 0; i < wanted.size(); ++i) {
-    double* p = wanted[i].mutable_data<double>();
+    const std::vector<double> x = wanted[i].to_vector<double>();
+    auto put = [&](std::size_t k, double v) {  // element k; no graph is open that would need a new version
+      Tensor element = alias(wanted[i], Layout({}, {}, wanted[i].layout().offset + static_cast<int64_t>(k)));
+      kernel::fill(element, v);
+    };
     std::vector<double> a(static_cast<std::size_t>(wanted[i].numel()), 0.0);
     if (analytic[i].defined()) a = analytic[i].to_vector<double>();
     for (std::size_t k = 0; k < a.size(); ++k) {
-      const double at = p[k], h = o.step * std::max(1.0, std::abs(at));
-      p[k] = at + h;
+      const double h = o.step * std::max(1.0, std::abs(x[k]));
+      put(k, x[k] + h);
       const double up = value();
-      p[k] = at - h;
+      put(k, x[k] - h);
       const double down = value();
-      p[k] = at;
+      put(k, x[k]);
       const double numeric = (up - down) / (2 * h);
       const double error = std::abs(a[k] - numeric) / std::max(1.0, std::abs(numeric));
       if (!(error <= result.max_error)) result.max_error = error;
@@ -86,7 +92,7 @@ GradcheckResult gradgradcheck(const TensorFunction& f, const std::vector<Tensor>
       g = grad({y}, wanted, {.create_graph = true, .allow_unused = true, .grad_outputs = {xv[n]}});
     std::vector<Tensor> flat;
     for (std::size_t i = 0; i < g.size(); ++i)
-      flat.push_back(g[i].defined() ? reshape(g[i], {-1}) : zeros({wanted[i].numel()}, {f64}));
+      flat.push_back(g[i].defined() ? reshape(g[i], {-1}) : zeros({wanted[i].numel()}, wanted[i].options()));
     return cat(flat);
   };
   Tensor y;
@@ -96,7 +102,7 @@ GradcheckResult gradgradcheck(const TensorFunction& f, const std::vector<Tensor>
   }
   Rng rng(o.seed + 1);
   std::vector<Tensor> xv = inputs;
-  xv.push_back(normal(y.shape(), 0, 1, rng, {f64}).requires_grad_());
+  xv.push_back(normal(y.shape(), 0, 1, rng, y.options()).requires_grad_());
   return gradcheck(first_order, xv, o);
 }
 

@@ -3,13 +3,14 @@
 //   constinit Kernel<void(const Tensor& x, Tensor& y, bool log)> kernel::softmax{"softmax", &softmax_cpu};
 //   kernel::softmax(x, y, log);      // runs where x and y live
 //
-// A call finds the device from the tensors among its arguments, refuses operands on different devices, and is the one
-// place where kernel calls are observed (detail::KernelObserver: counters, profiler). The CPU kernel is the slot's
-// initialiser; a backend installs its own at start-up, one line per slot. A slot that is empty is an error that names
-// the op and the device — never a silent fallback. On meta no kernel runs: the call is only observed.
-// Outside kernels nobody touches the bytes of a tensor.
+// A call finds the device from the tensors among its arguments, refuses operands on different devices, sets the mode for
+// denormals (core/parallel.h), and is the one place where kernel calls are observed (detail::KernelObserver: counters,
+// profiler). The CPU kernel is the slot's initialiser; a backend installs its own at start-up, one line per slot. A slot
+// that is empty is an error that names the op and the device — never a silent fallback. On meta no kernel runs: the call
+// is only observed. Outside kernels nobody touches the bytes of a tensor.
 #pragma once
 
+#include <sluice/core/parallel.h>
 #include <sluice/core/tensor.h>
 
 #include <atomic>
@@ -157,7 +158,7 @@ class Kernel<R(Args...)> {
     if constexpr ((std::is_same_v<Args, Device> || ...)) (explicit_device(args, where), ...);
     else (detail::each_tensor(args, where), ...);
     if (where.device.kind == DeviceKind::meta || detail::observed()) [[unlikely]] return observe(where.device, args...);
-    return at(where.device)(args...);
+    return run(where.device, args...);
   }
 
  private:
@@ -166,13 +167,18 @@ class Kernel<R(Args...)> {
     if (!f) [[unlikely]] detail::fail_no_kernel(op_, d);
     return f;
   }
+  R run(Device d, Args... args) const {
+    Function* f = at(d);
+    detail::DenormalMode denormals;
+    return f(args...);
+  }
   [[gnu::noinline]] R observe(Device d, Args... args) const {
     detail::ObservedCall call(op_, d);
     if (detail::observed()) {
       if (work_) call.work = work_(args...);
       (detail::each_tensor(args, [&](const Tensor& x) { call.work.bytes += x.numel() * size_of(x.dtype()); }), ...);
     }
-    if (d.kind != DeviceKind::meta) return at(d)(args...);
+    if (d.kind != DeviceKind::meta) return run(d, args...);
     if constexpr (!std::is_void_v<R>) fail<DeviceError>(op_, ": a tensor on meta has no values");
   }
   template <class A>
@@ -188,7 +194,7 @@ class Kernel<R(Args...)> {
 struct RandomFill;
 
 namespace kernel {
-/// to = from with conversion; equal shapes, any layouts.
+/// to = from with conversion; any layouts, from broadcasts to the shape of to.
 extern Kernel<void(const Tensor& from, Tensor& to)> copy;
 /// Copies between cpu and `device`, either way: two contiguous tensors of one dtype and size.
 extern Kernel<void(Device device, const Tensor& from, Tensor& to)> transfer;

@@ -295,9 +295,9 @@ void save_safetensors(const std::string& path, const SafeTensors& file) {
     out.write(&length, 8);
     out.write(text);
     for (const auto& [name, t] : sorted) {
-      Tensor rows = t;
-      if (!t.is_contiguous()) {
-        rows = empty_like(t);
+      Tensor rows = detail::on_cpu("save", t);
+      if (!rows.is_contiguous()) {
+        rows = empty(t.shape(), {t.dtype()});
         detail::copy_elements(t, rows);
       }
       out.write(rows.raw(), static_cast<std::size_t>(rows.numel() * size_of(rows.dtype())));

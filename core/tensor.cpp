@@ -152,7 +152,9 @@ Tensor on_cpu(const char* op, const Tensor& x) {
 
 namespace {
 void copy_cpu(const Tensor& from, Tensor& to) {
-  copy_strided(from.raw(), from.layout(), from.dtype(), to.raw(), to.layout(), to.dtype());
+  const bool same = from.shape() == to.shape();
+  copy_strided(from.raw(), same ? from.layout() : from.layout().expanded(to.shape()), from.dtype(), to.raw(), to.layout(),
+               to.dtype());
 }
 }  // namespace
 

@@ -8,6 +8,8 @@ namespace sluice::detail {
 
 namespace {
 
+constexpr int64_t kMapGrain = 32 * kTile;
+
 /// The common dtype of an op's operands; throws naming the op. bool operands count as 0 and 1 of any dtype.
 DType common_dtype(const char* op, const Tensor* const* xs, std::size_t n, bool integral) {
   DType common = boolean;
@@ -25,42 +27,52 @@ DType common_dtype(const char* op, const Tensor* const* xs, std::size_t n, bool 
   return common;
 }
 
+/// Tile by tile: operands that cannot be read directly are gathered, unwanted results get a buffer.
+template <class T>
+void run_tiles(const MapPlan& p, TileLoop<T> loop, const void* formula, const T* const* base, T* const* out,
+               std::size_t n_results) {
+  Walk walks[kMapOperands];
+  for (std::size_t k = 0; k < p.count; ++k)
+    if (!p.direct[k]) walks[k] = Walk(p.operands[k]->layout().expanded(p.shape));
+  parallel_for(p.shape.numel(), kMapGrain, [&](int64_t begin, int64_t end) {
+    alignas(64) T buffer[kMapOperands][kTile], unwanted[kTile];
+    const T* in[kMapOperands];
+    T* to[kMapOperands];
+    for (int64_t i = begin; i < end; i += kTile) {
+      const int64_t n = std::min(kTile, end - i);
+      for (std::size_t k = 0; k < p.count; ++k) {
+        in[k] = p.direct[k] ? base[k] + i : buffer[k];
+        if (!p.direct[k])
+          read_tile(walks[k], reinterpret_cast<const std::byte*>(base[k]), p.operands[k]->dtype(), i, n, buffer[k]);
+      }
+      for (std::size_t k = 0; k < n_results; ++k) to[k] = out[k] ? out[k] + i : unwanted;
+      loop(formula, in, to, n);
+    }
+  });
+}
+
 template <class T>
 void run(const MapPlan& p, TileLoop<T> loop, const void* formula, Tensor* results, std::size_t n_results) {
-  const std::byte* base[kMapOperands];
-  Walk walks[kMapOperands];
+  const T* base[kMapOperands];
   T* out[kMapOperands];
   bool whole = true;  // no buffer is needed, neither for an operand nor for a result
   for (std::size_t k = 0; k < p.count; ++k) {
-    base[k] = p.operands[k]->raw();
-    if (!p.direct[k]) walks[k] = Walk(p.operands[k]->layout().expanded(p.shape)), whole = false;
+    base[k] = reinterpret_cast<const T*>(p.operands[k]->raw());
+    whole = whole && p.direct[k];
   }
   for (std::size_t k = 0; k < n_results; ++k) {
     out[k] = results[k].defined() ? results[k].mutable_data<T>() : nullptr;
     whole = whole && out[k];
   }
-  parallel_for(p.shape.numel(), 32 * kTile, [&](int64_t begin, int64_t end) {
+  if (!whole) return run_tiles(p, loop, formula, base, out, n_results);
+  const int64_t n = p.shape.numel();
+  if (n <= kMapGrain) return n > 0 ? loop(formula, base, out, n) : void();
+  parallel_for(n, kMapGrain, [&](int64_t begin, int64_t end) {
     const T* in[kMapOperands];
     T* to[kMapOperands];
-    if (whole) {
-      for (std::size_t k = 0; k < p.count; ++k) in[k] = reinterpret_cast<const T*>(base[k]) + begin;
-      for (std::size_t k = 0; k < n_results; ++k) to[k] = out[k] + begin;
-      return loop(formula, in, to, end - begin);
-    }
-    alignas(64) T buffer[kMapOperands][kTile], unwanted[kTile];
-    for (int64_t i = begin; i < end; i += kTile) {
-      const int64_t n = std::min(kTile, end - i);
-      for (std::size_t k = 0; k < p.count; ++k) {
-        if (p.direct[k]) {
-          in[k] = reinterpret_cast<const T*>(base[k]) + i;
-        } else {
-          read_tile(walks[k], base[k], p.operands[k]->dtype(), i, n, buffer[k]);
-          in[k] = buffer[k];
-        }
-      }
-      for (std::size_t k = 0; k < n_results; ++k) to[k] = out[k] ? out[k] + i : unwanted;
-      loop(formula, in, to, n);
-    }
+    for (std::size_t k = 0; k < p.count; ++k) in[k] = base[k] + begin;
+    for (std::size_t k = 0; k < n_results; ++k) to[k] = out[k] + begin;
+    loop(formula, in, to, end - begin);
   });
 }
 
@@ -71,11 +83,12 @@ MapPlan plan_map(const char* op, const Tensor* const* xs, std::size_t n, bool in
   p.count = n;
   p.dtype = common_dtype(op, xs, n, integral);
   p.shape = xs[0]->shape();
-  for (std::size_t k = 1; k < n; ++k)
-    if (xs[k]->shape() != p.shape) p.shape = broadcast(op, p.shape, xs[k]->shape());
+  bool same = true;
+  for (std::size_t k = 1; k < n; ++k) same = same && xs[k]->shape() == p.shape;
+  for (std::size_t k = 1; k < n && !same; ++k) p.shape = broadcast(op, p.shape, xs[k]->shape());
   for (std::size_t k = 0; k < n; ++k) {
     p.operands[k] = xs[k];
-    p.direct[k] = xs[k]->dtype() == p.dtype && xs[k]->is_contiguous() && xs[k]->shape() == p.shape;
+    p.direct[k] = xs[k]->dtype() == p.dtype && xs[k]->is_contiguous() && (same || xs[k]->shape() == p.shape);
   }
   return p;
 }

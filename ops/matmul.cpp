@@ -179,7 +179,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   Tensor y = empty(shape, x.options(), "linear");
   if (y.numel() > 0) {
     NoGrad guard;
-    if (biased) kernel::copy(alias(bias, bias.layout().expanded(shape)), y);
+    if (biased) kernel::copy(bias, y);
     Tensor rows = as_rows(x.detach());
     Tensor out = alias(y, Layout({rows.dim(0), weight.dim(1)}));
     kernel::matmul(rows, weight.detach(), out, biased);
