@@ -53,6 +53,27 @@ template <class T>
 using Value = Dual<T, 0>;
 
 namespace detail {
+/// a + b, a − b, a · b. Integers wrap around, as elsewhere in this field; in C++ their overflow is undefined.
+template <class A, class B>
+SLUICE_FN auto sum_of(const A& a, const B& b) {
+  if constexpr (std::is_integral_v<A>) return static_cast<A>(std::make_unsigned_t<A>(a) + std::make_unsigned_t<A>(b));
+  else return a + b;
+}
+template <class A, class B>
+SLUICE_FN auto difference_of(const A& a, const B& b) {
+  if constexpr (std::is_integral_v<A>) return static_cast<A>(std::make_unsigned_t<A>(a) - std::make_unsigned_t<A>(b));
+  else return a - b;
+}
+template <class A, class B>
+SLUICE_FN auto product_of(const A& a, const B& b) {
+  if constexpr (std::is_integral_v<A>) return static_cast<A>(std::make_unsigned_t<A>(a) * std::make_unsigned_t<A>(b));
+  else return a * b;
+}
+template <class A>
+SLUICE_FN auto negated(const A& a) {
+  if constexpr (std::is_integral_v<A>) return difference_of(A(0), a);
+  else return -a;
+}
 
 /// y(x) with slope dy/dx.
 template <class T, std::size_t N>
@@ -88,19 +109,19 @@ SLUICE_FN auto scalar(const T&, double c) {
 
 template <class T, std::size_t N>
 SLUICE_FN Dual<T, N> operator+(const Dual<T, N>& a, const Dual<T, N>& b) {
-  Dual<T, N> r{a.v + b.v, {}};
+  Dual<T, N> r{detail::sum_of(a.v, b.v), {}};
   for (std::size_t k = 0; k < N; ++k) r.d[k] = PartialOps<T>::add(a.d[k], b.d[k]);
   return r;
 }
 template <class T, std::size_t N>
 SLUICE_FN Dual<T, N> operator-(const Dual<T, N>& a, const Dual<T, N>& b) {
-  Dual<T, N> r{a.v - b.v, {}};
+  Dual<T, N> r{detail::difference_of(a.v, b.v), {}};
   for (std::size_t k = 0; k < N; ++k) r.d[k] = PartialOps<T>::sub(a.d[k], b.d[k]);
   return r;
 }
 template <class T, std::size_t N>
 SLUICE_FN Dual<T, N> operator*(const Dual<T, N>& a, const Dual<T, N>& b) {
-  return detail::chain(a, b, T(a.v * b.v), b.v, a.v);
+  return detail::chain(a, b, T(detail::product_of(a.v, b.v)), b.v, a.v);
 }
 template <class T, std::size_t N>
 SLUICE_FN Dual<T, N> operator/(const Dual<T, N>& a, const Dual<T, N>& b) {
@@ -110,7 +131,7 @@ SLUICE_FN Dual<T, N> operator/(const Dual<T, N>& a, const Dual<T, N>& b) {
 }
 template <class T, std::size_t N>
 SLUICE_FN Dual<T, N> operator-(const Dual<T, N>& x) {
-  Dual<T, N> r{-x.v, {}};
+  Dual<T, N> r{detail::negated(x.v), {}};
   for (std::size_t k = 0; k < N; ++k)
     r.d[k] = PartialOps<T>::sub(PartialOps<T>::zero(), x.d[k]);
   return r;
@@ -119,7 +140,7 @@ SLUICE_FN Dual<T, N> operator-(const Dual<T, N>& x) {
 template <class T, std::size_t N, class C>
   requires std::is_arithmetic_v<C>
 SLUICE_FN Dual<T, N> operator+(const Dual<T, N>& x, C c) {
-  return {x.v + detail::scalar(x.v, double(c)), x.d};
+  return {detail::sum_of(x.v, detail::scalar(x.v, double(c))), x.d};
 }
 template <class T, std::size_t N, class C>
   requires std::is_arithmetic_v<C>
@@ -129,7 +150,7 @@ SLUICE_FN Dual<T, N> operator+(C c, const Dual<T, N>& x) {
 template <class T, std::size_t N, class C>
   requires std::is_arithmetic_v<C>
 SLUICE_FN Dual<T, N> operator-(const Dual<T, N>& x, C c) {
-  return {x.v - detail::scalar(x.v, double(c)), x.d};
+  return {detail::difference_of(x.v, detail::scalar(x.v, double(c))), x.d};
 }
 template <class T, std::size_t N, class C>
   requires std::is_arithmetic_v<C>
@@ -140,7 +161,7 @@ template <class T, std::size_t N, class C>
   requires std::is_arithmetic_v<C>
 SLUICE_FN Dual<T, N> operator*(const Dual<T, N>& x, C c) {
   auto s = detail::scalar(x.v, double(c));
-  Dual<T, N> r{x.v * s, {}};
+  Dual<T, N> r{detail::product_of(x.v, s), {}};
   for (std::size_t k = 0; k < N; ++k) r.d[k] = PartialOps<T>::mul(x.d[k], s);
   return r;
 }

@@ -1,0 +1,17 @@
+#include "support/catch.h"
+
+#include <sluice/ops/elementwise.h>
+
+#include <limits>
+
+using namespace sluice;
+
+TEST_CASE("integers wrap around in elementwise ops", "[ops]") {
+  constexpr int64_t low = std::numeric_limits<int64_t>::min(), high = std::numeric_limits<int64_t>::max();
+  const Tensor x = Tensor::from<int64_t>({low, high}), y = Tensor::from<int64_t>({-1, 3});
+  CHECK((x + y).to_vector<int64_t>() == std::vector<int64_t>{high, low + 2});
+  CHECK((x * y).to_vector<int64_t>() == std::vector<int64_t>{low, high - 2});
+  CHECK((y - x).to_vector<int64_t>() == std::vector<int64_t>{high, low + 4});
+  CHECK((x * 4).to_vector<int64_t>() == std::vector<int64_t>{0, -4});
+  CHECK((-x).to_vector<int64_t>() == std::vector<int64_t>{low, -high});
+}
