@@ -106,6 +106,14 @@ TEST_CASE("backward: a gradient that somebody holds is not edited by the next ca
   CHECK(values(x.grad()) == Doubles{4, 8});
 }
 
+TEST_CASE("grad: a gradient that the caller gave is not edited, nor what shares its memory", "[engine]") {
+  Tensor x = leaf({1, 2}), h = x * 3.0, other = h * 2.0, view = reshape(h, {2, 1});  // the view's gradient comes first
+  const Tensor given = Tensor::from<double>({5, 7}, {2, 1});
+  const auto g = grad({other, view}, {x}, {.grad_outputs = {Tensor::from<double>({1, 1}), given}});
+  CHECK(values(g[0]) == Doubles{21, 27});
+  CHECK(values(given) == Doubles{5, 7});
+}
+
 TEST_CASE("backward: only leaves get a .grad()", "[engine]") {
   Tensor x = leaf(3), h = x * x;
   backward(h * h);

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <memory>
 #include <numbers>
+#include <numeric>
 #include <optional>
 
 using namespace sluice;
@@ -134,6 +135,13 @@ TEST_CASE("each value is made of its own words of its own block", "[random]") {
   check(randint(-7, 3, {n}, rng), (n + 1) / 2, [&](int64_t i) {
     return static_cast<int64_t>(static_cast<unsigned __int128>(wide(i)) * 10 >> 64) - 7;
   });
+  std::vector<int64_t> order(n);  // Fisher-Yates from the end
+  std::iota(order.begin(), order.end(), int64_t{0});
+  for (int64_t i = 0; i < n; ++i) {
+    const auto left = static_cast<unsigned __int128>(n - i);
+    std::swap(order[static_cast<std::size_t>(n - i - 1)], order[static_cast<std::size_t>(wide(i) * left >> 64)]);
+  }
+  check(permutation(n, rng), (n + 1) / 2, [&](int64_t i) { return order[static_cast<std::size_t>(i)]; });
 }
 
 TEST_CASE("uniform never returns hi", "[random]") {

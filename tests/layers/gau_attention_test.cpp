@@ -322,3 +322,19 @@ TEST_CASE("gau_attention: names and refusals", "[gau_attention]") {
   CHECK_THROWS_AS(gau_attention(x.q, x.k, x.v, {.length = GauLength::constant, .constant_length = 0}), ValueError);
   CHECK_THROWS_AS(gau_attention(x.q, x.k, x.v, {.top_k = -1}), ValueError);
 }
+
+TEST_CASE("gau_attention: a row that sees nothing gives 0, and gradients that are finite", "[gau]") {
+  each_option([](const GauAttentionOptions& given) {
+    INFO(describe(given));
+    Sample x = square_sample(11);
+    GauAttentionOptions o = given;
+    o.mask.keys = prefix_mask(6, 0, 4);
+    for (Tensor* t : {&x.q, &x.k, &x.v}) t->requires_grad_();
+    const Tensor y = gau_attention(x.q, x.k, x.v, o);
+    CHECK(max_abs(select(y, 0, 0)) == 0);
+    for (const Tensor& g : grad({y}, {x.q, x.k, x.v}, {.grad_outputs = {ones_like(y)}})) {
+      CHECK(all(isfinite(g)).item() == 1);
+      CHECK(max_abs(select(g, 0, 0)) == 0);
+    }
+  });
+}

@@ -33,7 +33,7 @@ struct Run {
   }
   explicit Run(uint64_t seed) : net(make(seed)), adam(parameters(net)), rng(seed) { step(); }
   void step() {
-    for (auto& p : parameters(net)) p.tensor.set_grad(ones_like(p.tensor.detach()));
+    for (auto& p : parameters(net)) p.tensor.set_grad(p.tensor.detach() * 2.0);  // runs differ in their moments too
     adam.step();
   }
   void load(const std::string& path) { load_checkpoint(net, path, adam, rng); }

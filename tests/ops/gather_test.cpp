@@ -208,6 +208,11 @@ TEST_CASE("triu, tril, causal_mask: empty and refused", "[gather]") {
   CHECK(tril(empty({3, 0})).shape() == Shape{3, 0});
   CHECK(causal_mask(0, 3).shape() == Shape{0, 3});
   CHECK(causal_mask(2, 0).shape() == Shape{2, 0});
+  const Tensor square = noise({3, 3});
+  for (int64_t k : {INT64_MAX, INT64_MIN}) {  // a diagonal beyond every corner
+    CHECK(triu(square, k).to_vector() == (k > 0 ? zeros({3, 3}) : square).to_vector());
+    CHECK(tril(square, k).to_vector() == (k > 0 ? square : zeros({3, 3})).to_vector());
+  }
   CHECK_THROWS_AS(triu(noise({3})), ShapeError);
   CHECK_THROWS_AS(causal_mask(-1, 3), ShapeError);
   // Dropped values are gone, whatever they were; the same goes for their gradients.

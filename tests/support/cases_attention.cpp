@@ -15,7 +15,7 @@ struct Sizes {
   int64_t batch = 1, heads = 1, kv_heads = 1, m = 2, n = 3, d = 1, e = 1;
 };
 /// Operands beside q, k and v.
-enum Extra { bias, bias_of_keys, relative_bias, sink, shared_sink, row_scale, keys, shared_keys, segments, blocks,
+enum Extra { bias, bias_of_keys, bias_of_queries, relative_bias, sink, shared_sink, row_scale, keys, shared_keys, segments, blocks,
              blocks_of_heads, dense, shared_dense };
 
 struct Row {
@@ -34,6 +34,7 @@ std::vector<Dims> dims_of(const Row& row, const Sizes& s) {
   for (Extra extra : row.extras) switch (extra) {
       case bias: out.push_back({s.heads, s.m, s.n}); break;
       case bias_of_keys: out.push_back({s.batch, 1, 1, s.n}); break;
+      case bias_of_queries: out.push_back({s.batch, 1, s.m, 1}); break;
       case relative_bias: out.push_back({s.heads, s.n + s.m - 1}); break;
       case sink: out.push_back({s.heads}); break;
       case shared_sink: out.push_back({1}); break;
@@ -59,7 +60,7 @@ std::vector<Input> inputs_of(const Row& row) {
   for (Extra extra : row.extras) {
     const Dims d = dims[in.size()];
     switch (extra) {
-      case bias: case bias_of_keys: case relative_bias:  // small beside |q·k| >= 1/8
+      case bias: case bias_of_keys: case bias_of_queries: case relative_bias:  // small beside |q·k| >= 1/8
         in.push_back(kink ? real(d, -0.02, 0.02) : real(d, above ? 0 : -1, 1));
         break;
       case sink: case shared_sink: in.push_back(real(d)); break;
@@ -75,7 +76,7 @@ AttentionOptions options_of(const Row& row, const In& x) {
   AttentionOptions o = row.options;
   std::size_t i = 3;
   for (Extra extra : row.extras) switch (extra) {
-      case bias: case bias_of_keys: o.bias = x[i++]; break;
+      case bias: case bias_of_keys: case bias_of_queries: o.bias = x[i++]; break;
       case relative_bias: o.relative_bias = x[i++]; break;
       case sink: case shared_sink: o.sink = x[i++]; break;
       case row_scale: o.row_scale = x[i++]; break;
@@ -146,7 +147,7 @@ const Sizes kSmall{.batch = 2, .heads = 4, .kv_heads = 2, .m = 5, .n = 7, .d = 3
     kWide{.batch = 2, .heads = 4, .kv_heads = 2, .m = 17, .n = 40, .d = 3, .e = 2},
     // One more than whole tiles of 128 queries and 256 keys (128 backward), and than 16 and 32 lanes.
     kLarge{.batch = 2, .heads = 2, .kv_heads = 1, .m = 129, .n = 513, .d = 17, .e = 33},
-    kSplit{.m = 130, .n = 1025, .d = 3, .e = 17};  // the backward pass shares its keys among two tasks
+    kSplit{.heads = 2, .kv_heads = 2, .m = 17, .n = 1025, .d = 3, .e = 17};  // the backward pass shares its keys among two tasks
 
 }  // namespace
 
@@ -219,6 +220,7 @@ void add_attention_cases(Cases& c) {
     };
     extra("bias", {bias});
     extra("bias of keys", {bias_of_keys});
+    if (w != Weighting::softmax) extra("bias of queries", {bias_of_queries});  // softmax does not feel it
     extra("relative bias", {relative_bias}, wide);
     extra("row scale", {row_scale});
     extra("row scale, both biases", {bias, relative_bias, row_scale});
@@ -261,8 +263,8 @@ void add_attention_cases(Cases& c) {
     const Row row{"dropout", o, {}, {.m = 2, .n = 3}, {kSmall, {.heads = 2, .m = 5, .n = 9, .d = 2, .e = 3}}, threads};
     OpCase x = case_of(Function::attention, row);
     x.call = [=](const In& in) {
-      Rng rng(42);
-      rng.reserve(7);
+      Rng rng;
+      rng.set_state(42, 0xFFFF'FFFE);  // later blocks' numbers take two words
       return attention(in[0], in[1], in[2], o, &rng);
     };
     x.reference = [=, inputs = x.inputs](const Arrays& xs) {
@@ -273,7 +275,8 @@ void add_attention_cases(Cases& c) {
       each_index(r.lse.shape, [&](const Dims& i) {
         double* out = r.out.v.data() + line * e;
         for (int64_t j = 0; j < n; ++j) {
-          const auto words = philox4x32({uint32_t(7 + line * ((n + 3) / 4) + j / 4), 0, 0, 0}, {42, 0});
+          const int64_t block = 0xFFFF'FFFE + line * ((n + 3) / 4) + j / 4;
+          const auto words = philox4x32({uint32_t(block), uint32_t(block >> 32), 0, 0}, {42, 0});
           if (std::ldexp(words[static_cast<std::size_t>(j % 4)], -32) < 0.3) continue;
           const double* value = xs[2].v.data() + ((i[0] * kv_heads + i[1] / group) * n + j) * e;
           for (int64_t c = 0; c < e; ++c) out[c] += r.weights.v[static_cast<std::size_t>(line * n + j)] / 0.7 * value[c];

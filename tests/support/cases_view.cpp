@@ -70,6 +70,8 @@ void add_view_cases(Cases& c) {
   row("slice", "negative bounds", {6}, [](const In& x) { return slice(x[0], 0, -4, -1); }, {3},
       [](const Dims& i) { return Dims{i[0] + 2}; });
   row("slice", "clamped", {4}, [](const In& x) { return slice(x[0], 0, -9, 9); }, {4}, [](const Dims& i) { return i; });
+  row("slice", "clamped, just before the beginning", {4}, [](const In& x) { return slice(x[0], 0, -5, -1); }, {3},
+      [](const Dims& i) { return i; });
   row("slice", "empty", {4, 2}, [](const In& x) { return slice(x[0], 0, 3, 1); }, {0, 2},
       [](const Dims& i) { return i; });
   row("slice", "of a slice, step 2 of step 3", {20}, [](const In& x) { return slice(slice(x[0], 0, 1, 20, 3), 0, 1, 6, 2); },
