@@ -156,7 +156,7 @@ TEST_CASE("multi_head_attention: number of parameters, defaults and initial valu
   MultiHeadAttentionOptions o{.heads = {.dim = 6, .heads = 3, .context_dim = 4}};
   o.gates = {{.position = GatePosition::g2}, {.position = GatePosition::g1}};
   CHECK(count(MultiHeadAttention(o, rng)) == parameter_count(o));
-  const MultiHeadAttention coarse({.dim = 6, .norm = NormKind::rms, .norm_eps = 0.25, .sandwich_norm = true}, rng);
+  const MultiHeadAttention coarse({.heads = {.dim = 6}, .norm = NormKind::rms, .norm_eps = 0.25, .sandwich_norm = true}, rng);
   CHECK(coarse.norm.options.eps == 0.25);
   CHECK(coarse.sandwich.options.eps == 0.25);
 
