@@ -110,8 +110,8 @@ int run(const Settings& s) {
   if (!s.text.empty()) words = read_text(s.text);
   const Split text = split_text(words, static_cast<std::size_t>(s.longest) + 1);
 
-  std::printf("%lld steps of %lld bytes, width %lld, %d threads\n\n", (long long)s.steps, (long long)s.tokens,
-              (long long)s.dim, num_threads());
+  std::printf("%s\n%lld steps of %lld bytes, width %lld\n\n", describe_machine().c_str(), (long long)s.steps,
+              (long long)s.tokens, (long long)s.dim);
   std::printf("window  layers    weights   µs/token   peak MiB   train bits   valid bits\n");
   for (int64_t n = s.shortest; n <= s.longest; n *= 4) {
     for (bool flash : {false, true}) {
@@ -138,9 +138,9 @@ int main(int argc, char** argv) try {
   return 1;
 }
 
-// Expected output of flash_long_text --text build/data/jargon.txt (two busy cores):
+// Expected output of flash_long_text --text build/data/jargon.txt (two busy cores), after a line about the machine:
 //
-// 32 steps of 8192 bytes, width 128, 2 threads
+// 32 steps of 8192 bytes, width 128
 //
 // window  layers    weights   µs/token   peak MiB   train bits   valid bits
 //    512  softmax    493056       53.7      205.0        3.820        3.819

@@ -151,6 +151,7 @@ void train(std::deque<Arm>& arms, std::string_view text, const Settings& s) {
 }
 
 int run(const Settings& s) {
+  std::printf("%s\n", describe_machine().c_str());
   std::string words;
   for (int i = 0; s.smoke && i < 200; ++i) words += "the sluice opens at dawn, the sluice closes at dusk. ";
   if (!s.text.empty()) words = read_text(s.text);
@@ -165,8 +166,8 @@ int run(const Settings& s) {
 
   Rng rng(7);
   const Tensor sample = random_batch(valid, 8, s.context, rng).inputs;
-  std::printf("\n%lld steps of %lld windows of %lld bytes, %d threads\n\n", (long long)arms[0].adam.steps(),
-              (long long)s.batch, (long long)s.context, num_threads());
+  std::printf("\n%lld steps of %lld windows of %lld bytes\n\n", (long long)arms[0].adam.steps(),
+              (long long)s.batch, (long long)s.context);
   std::printf("                                   bits/char           first-token   largest\n");
   std::printf("model          weights  ms/step  training  validation    attention   activation\n");
   for (const Arm& arm : arms) {
@@ -201,9 +202,9 @@ int main(int argc, char** argv) try {
   return 1;
 }
 
-// Expected output of gated_lm --text build/data/jargon.txt (two busy cores):
+// Expected output of gated_lm --text build/data/jargon.txt (two busy cores), after a line about the machine:
 //
-// 466 steps of 8 windows of 256 bytes, 2 threads
+// 466 steps of 8 windows of 256 bytes
 //
 //                                    bits/char           first-token   largest
 // model          weights  ms/step  training  validation    attention   activation

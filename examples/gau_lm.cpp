@@ -99,10 +99,11 @@ int run(const Settings& s) {
   Rng rng(static_cast<uint64_t>(s.seed));
   ByteLm model({s.dim, s.layers, s.key_dim, s.dropout}, rng);
   Adam adam(parameters(model), {.lr = s.lr, .beta2 = 0.95, .weight_decay = 0.05});
+  std::printf("machine   %s\n", describe_machine().c_str());
   std::printf("text      %s: %zu bytes to train on, %zu to validate\n", s.text.empty() ? "(built in)" : s.text.c_str(),
               split.train.size(), valid.size());
-  std::printf("model     %lld GAU blocks, width %lld, %lld parameters, %d threads\n", (long long)s.layers,
-              (long long)s.dim, (long long)count(model), num_threads());
+  std::printf("model     %lld GAU blocks, width %lld, %lld parameters\n", (long long)s.layers,
+              (long long)s.dim, (long long)count(model));
 
   int64_t step = 0;
   double before = 0;  // seconds trained in earlier runs

@@ -95,7 +95,7 @@ Result write_and_read(const MixerLm& model, const std::vector<int64_t>& marks, R
 int run(const Settings& s) {
   const std::vector<int64_t> marks =
       s.smoke ? std::vector<int64_t>{8, 32, 96, 192} : std::vector<int64_t>{64, 512, 2048, 8192};
-  std::printf("%d threads, width %lld, %lld layers, f32\n\n", num_threads(), (long long)s.dim, (long long)s.layers);
+  std::printf("%s\nwidth %lld, %lld layers, f32\n\n", describe_machine().c_str(), (long long)s.dim, (long long)s.layers);
   std::printf("%34s | %35s | %27s  |  relative\n", "", "numbers in the state after", "µs per token at");
   std::printf("%-24s %9s |", "layers", "weights");
   for (int64_t m : marks) std::printf(" %8lld", (long long)m);
@@ -141,9 +141,9 @@ int main(int argc, char** argv) try {
   return 1;
 }
 
-// Expected output (two busy cores):
+// Expected output (two busy cores), after a line about the machine:
 //
-// 2 threads, width 128, 2 layers, f32
+// width 128, 2 layers, f32
 //
 //                                    |          numbers in the state after |            µs per token at  |  relative
 // layers                     weights |       64      512     2048     8192 |     64    512   2048   8192 | difference

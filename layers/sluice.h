@@ -19,6 +19,7 @@
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/gather.h>
 #include <sluice/ops/loss.h>
+#include <sluice/ops/machine.h>
 #include <sluice/ops/map.h>
 #include <sluice/ops/matmul.h>
 #include <sluice/ops/norm.h>

@@ -6,7 +6,7 @@
 
 #include <sluice/core/node.h>
 #include <sluice/core/parallel.h>
-#include <sluice/ops/blas.h>
+#include <sluice/ops/gemm/gemm.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/kernels.h>

@@ -1,7 +1,7 @@
 // What kernels over [batch, heads, rows, width] tensors share: attention and the scan.
 #pragma once
 
-#include <sluice/ops/blas.h>
+#include <sluice/ops/gemm/gemm.h>
 #include <sluice/ops/rows.h>
 
 #include <sluice/core/tensor.h>

@@ -8,9 +8,10 @@ shopt -s nullglob
 # there is no circle.
 rooms=(
   'core            core'
-  'ops             core ops'
-  'ops/attention   core ops ops/attention'
-  'ops/scan        core ops ops/attention ops/scan'
+  'ops/gemm        core ops/gemm'
+  'ops             core ops/gemm ops'
+  'ops/attention   core ops/gemm ops ops/attention'
+  'ops/scan        core ops/gemm ops ops/attention ops/scan'
   'autograd        core ops ops/attention ops/scan autograd'
   'layers/nn          core ops ops/attention ops/scan autograd layers/nn'
   'layers/gau         core ops ops/attention ops/scan autograd layers/nn layers/gau'

@@ -1,0 +1,15 @@
+#include <sluice/ops/machine.h>
+
+#include <sluice/core/cpu.h>
+#include <sluice/core/parallel.h>
+#include <sluice/ops/gemm/openblas.h>
+
+namespace sluice {
+
+std::string describe_machine() {
+  const int threads = num_threads();
+  return cpu_name() + ", " + isa_name(isa()) + ", OpenBLAS " + blas_core() + ", " + std::to_string(threads) +
+         (threads == 1 ? " thread" : " threads");
+}
+
+}  // namespace sluice
