@@ -1,29 +1,59 @@
-// Timing for the benchmarks: medians over warm runs, never asserted.
+// A workload is a row: a name "group/kind/sizes" and a function that makes it. compare.py has the same kinds.
 #pragma once
+
+#include <sluice/sluice.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <functional>
+#include <string>
 #include <vector>
 
 namespace sluice::bench {
 
+struct Workload {
+  std::vector<NamedTensor> inputs;           // all that a peer needs to do the same
+  std::function<std::vector<Tensor>()> run;  // once: its results, in the order that a peer gives them
+  double items = 1;                          // what time is also told by: tokens, nodes
+  DType products = f32;                      // of matrix products: which peak limits them
+};
+
+struct Row {
+  std::string name;
+  std::function<Workload()> make;
+};
+std::vector<Row> op_rows();
+std::vector<Row> layer_rows();
+std::vector<Row> model_rows();
+
+/// "group/kind/2x2048x512".
+inline std::string row_name(const std::string& group, const std::string& kind, const std::vector<int64_t>& sizes) {
+  std::string s = group + "/" + kind + "/";
+  for (std::size_t i = 0; i < sizes.size(); ++i) s += (i ? "x" : "") + std::to_string(sizes[i]);
+  return s;
+}
+
+/// Forward only: results are y.
+Workload forward(std::vector<NamedTensor> inputs, std::function<Tensor()> f);
+/// Forward and backward: results are y and the gradients of all inputs that require one, by name. The gradient of y is
+/// a further input, "dy".
+Workload differentiated(std::vector<NamedTensor> inputs, std::function<Tensor()> f);
+
+/// What one core and all of them can do, measured: FLOP/s and bytes/s.
+struct Limits {
+  int threads = 0;
+  double f32_one = 0, f32 = 0, f64_one = 0, f64 = 0;  // multiply-adds of the widest registers, counting 2
+  double bf16_one = 0, bf16 = 0;                      // AMX tiles; 0 without them
+  double copy = 0, triad = 0;                         // bytes read and written, in arrays beyond the caches
+};
+Limits measure_limits();
+
 inline double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
-
-/// Median seconds of f over `runs` runs after two warm-up runs.
-inline double median_seconds(const std::function<void()>& f, int runs = 15) {
-  f(), f();
-  std::vector<double> t;
-  for (int i = 0; i < runs; ++i) {
-    double start = now();
-    f();
-    t.push_back(now() - start);
-  }
-  std::sort(t.begin(), t.end());
-  return t[t.size() / 2];
+inline double median(std::vector<double> x) {
+  std::sort(x.begin(), x.end());
+  return x[x.size() / 2];
 }
 
 }  // namespace sluice::bench

@@ -1,0 +1,112 @@
+// Layers, forward and backward, with gradients of x [batch, n, dim] and of every parameter. Heads are 64 wide; a window,
+// and a chunk of FLASH, has 256 tokens.
+#include "bench.h"
+
+namespace sluice::bench {
+
+namespace {
+
+using Sizes = std::vector<int64_t>;
+constexpr int64_t kHead = 64, kWindow = 256;
+
+/// Scores of N(0, 1) make relu² and softmax work as they do in a trained model.
+template <class Layer>
+Workload of_layer(const Layer& layer, const Sizes& z) {
+  Rng rng(3);
+  const Tensor x = normal({z[0], z[1], z[2]}, 0, 1, rng).requires_grad_();
+  std::vector<NamedTensor> inputs = parameters(layer);
+  inputs.push_back({"x", x});
+  Workload w = differentiated(std::move(inputs), [layer, x] { return layer(x); });
+  w.items = static_cast<double>(z[0] * z[1]);
+  return w;
+}
+
+MultiHeadAttentionOptions heads_of(int64_t dim) {
+  return {.heads = {.dim = dim, .heads = dim / kHead, .causal = true, .use_rope = true}};
+}
+
+struct Kind {
+  const char* name;
+  Workload (*make)(const Sizes& z);
+};
+const Kind kKinds[] = {
+    {"linear", [](const Sizes& z) {
+       Rng rng(1);
+       return of_layer(Linear({z[2], 4 * z[2]}, rng), z);
+     }},
+    {"swiglu_mlp", [](const Sizes& z) {
+       Rng rng(1);
+       return of_layer(Glu({.dim = z[2]}, rng), z);
+     }},
+    {"mha", [](const Sizes& z) {
+       Rng rng(1);
+       return of_layer(MultiHeadAttention(heads_of(z[2]), rng), z);
+     }},
+    {"gated_mha", [](const Sizes& z) {
+       Rng rng(1);
+       MultiHeadAttentionOptions o = heads_of(z[2]);
+       o.gates = {AttentionGateOptions{}};
+       return of_layer(MultiHeadAttention(o, rng), z);
+     }},
+    {"gau", [](const Sizes& z) {
+       Rng rng(1);
+       return of_layer(Gau({.dim = z[2], .causal = true}, rng), z);
+     }},
+    {"gau_window", [](const Sizes& z) {
+       Rng rng(1);
+       return of_layer(Gau({.dim = z[2], .causal = true, .window = kWindow}, rng), z);
+     }},
+    {"flash", [](const Sizes& z) {
+       Rng rng(1);
+       return of_layer(Flash({.dim = z[2], .chunk = kWindow, .causal = true}, rng), z);
+     }},
+    {"linear_attention", [](const Sizes& z) {
+       Rng rng(1);
+       LinearAttentionOptions o{.dim = z[2], .heads = z[2] / kHead};
+       o.direction = LinearDirection::causal;
+       return of_layer(LinearAttention(o, rng), z);
+     }},
+    {"retention", [](const Sizes& z) {
+       Rng rng(1);
+       return of_layer(Retention({.dim = z[2], .heads = z[2] / kHead}, rng), z);
+     }},
+    {"gla", [](const Sizes& z) {
+       Rng rng(1);
+       return of_layer(Gla({.dim = z[2], .heads = z[2] / kHead}, rng), z);
+     }},
+    // attention() itself, causal, z[2] channels in heads.
+    {"attention", [](const Sizes& z) {
+       Rng rng(1);
+       std::vector<NamedTensor> inputs;
+       for (const char* name : {"q", "k", "v"})
+         inputs.push_back({name, normal({z[0], z[2] / kHead, z[1], kHead}, 0, 1, rng).requires_grad_()});
+       const Tensor q = inputs[0].tensor, k = inputs[1].tensor, v = inputs[2].tensor;
+       Workload w = differentiated(inputs, [=] { return attention(q, k, v, {.mask = {.causal = true}}); });
+       w.items = static_cast<double>(z[0] * z[1]);
+       return w;
+     }},
+};
+
+Row row_of(const char* group, const std::string& kind, const Sizes& z) {
+  for (const Kind& k : kKinds)
+    if (kind == k.name) return {row_name(group, kind, z), [k, z] { return k.make(z); }};
+  fail<ValueError>("bench: no layer is called ", kind);
+}
+
+}  // namespace
+
+std::vector<Row> layer_rows() {
+  std::vector<Row> rows;
+  for (const Kind& k : kKinds)
+    for (const Sizes& z : {Sizes{16, 128, 256}, Sizes{4, 1024, 512}, Sizes{1, 8192, 768}})
+      if (std::string(k.name) != "attention") rows.push_back(row_of("layer", k.name, z));
+  for (const char* kind : {"flash", "gau", "mha"})  // time against length
+    for (int64_t n = 1024; n <= (std::string(kind) == "flash" ? 65536 : 16384); n *= 4)
+      rows.push_back(row_of("length", kind, {1, n, 256}));
+  for (const char* kind : {"gau", "flash", "mha", "gated_mha"})
+    for (int64_t n : {2048, 8192}) rows.push_back(row_of("memory", kind, {1, n, 512}));
+  rows.push_back(row_of("memory", "attention", {1, 32768, 256}));
+  return rows;
+}
+
+}  // namespace sluice::bench

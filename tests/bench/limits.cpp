@@ -1,0 +1,138 @@
+// The machine's own limits, by loops that do nothing else.
+#include "bench.h"
+
+#include <sluice/core/cpu.h>
+
+#include <barrier>
+#include <cstring>
+#include <memory>
+#include <thread>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace sluice::bench {
+
+namespace {
+
+using Loop = double (*)(int64_t steps);  // its FLOPs
+
+/// Multiply-adds in as many chains as fill two pipes of latency four, and their registers. Nobody reads the sums, which
+/// the compiler must not know.
+template <class T, int kBytes>
+[[gnu::always_inline]] inline double chains(int64_t steps) {
+  typedef T Vector __attribute__((vector_size(kBytes)));
+  constexpr int kChains = 12;
+  Vector sum[kChains] = {}, factor = Vector{} + T(0.5);
+  asm volatile("" : "+m"(factor) : : "memory");
+  for (int64_t i = 0; i < steps; ++i) {
+#pragma GCC unroll 12
+    for (Vector& s : sum) s = s * factor + factor;
+  }
+  asm volatile("" : "+m"(sum) : : "memory");
+  return 2.0 * (kBytes / sizeof(T)) * kChains * static_cast<double>(steps);
+}
+template <class T>
+double base_loop(int64_t steps) {
+  return chains<T, 16>(steps);
+}
+#if defined(__x86_64__)
+template <class T>
+[[gnu::target("avx2,fma")]] double avx2_loop(int64_t steps) {
+  return chains<T, 32>(steps);
+}
+template <class T>
+[[gnu::target("avx512f")]] double avx512_loop(int64_t steps) {
+  return chains<T, 64>(steps);
+}
+
+/// Four tiles of 16×16 sums from two tiles of rows and two of columns, each 32 deep, as a product would use them.
+[[gnu::target("amx-tile,amx-bf16")]] double amx_bf16(int64_t steps) {
+  struct alignas(64) {
+    uint8_t palette = 1, start = 0, reserved[14] = {};
+    uint16_t bytes[16] = {};
+    uint8_t rows[16] = {};
+  } shape;
+  for (int i = 0; i < 8; ++i) shape.bytes[i] = 64, shape.rows[i] = 16;
+  alignas(64) static const uint8_t zeros[1024] = {};
+  asm volatile("" : "+m"(shape));  // the intrinsic of g++ 12 does not say that it reads all of it
+  _tile_loadconfig(&shape);
+  // Each of these is a statement: compilers make them macros.
+  _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
+  _tile_loadd(4, zeros, 64); _tile_loadd(5, zeros, 64); _tile_loadd(6, zeros, 64); _tile_loadd(7, zeros, 64);
+  for (int64_t i = 0; i < steps; ++i) {
+    _tile_dpbf16ps(0, 4, 6); _tile_dpbf16ps(1, 4, 7); _tile_dpbf16ps(2, 5, 6); _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_release();
+  return 4 * 2.0 * 16 * 16 * 32 * static_cast<double>(steps);
+}
+#endif
+
+template <class T>
+Loop fma_loop() {
+#if defined(__x86_64__)
+  if (best_isa() >= Isa::avx512) return avx512_loop<T>;
+  if (best_isa() >= Isa::avx2) return avx2_loop<T>;
+#endif
+  return base_loop<T>;
+}
+
+/// Units of work a second on so many threads together, the best of five rounds; work(thread) gives its units.
+double rate(int threads, const std::function<double(int)>& work) {
+  double best = 0, start = 0;
+  std::vector<double> units(static_cast<std::size_t>(threads));
+  std::barrier ready(threads, [&]() noexcept { start = now(); });
+  std::barrier done(threads, [&]() noexcept {
+    double sum = 0;
+    for (double u : units) sum += u;
+    best = std::max(best, sum / (now() - start));
+  });
+  std::vector<std::jthread> all;
+  for (int t = 0; t < threads; ++t)
+    all.emplace_back([&, t] {
+      for (int round = 0; round < 5; ++round) {
+        ready.arrive_and_wait();
+        units[static_cast<std::size_t>(t)] = work(t);
+        done.arrive_and_wait();
+      }
+    });
+  all.clear();
+  return best;
+}
+
+double flops(int threads, Loop loop) {
+  const double once = now();
+  loop(100000);
+  const auto steps = static_cast<int64_t>(1e5 * 0.02 / std::max(1e-6, now() - once));
+  return rate(threads, [&](int) { return loop(steps); });
+}
+
+}  // namespace
+
+Limits measure_limits() {
+  Limits m;
+  m.threads = num_threads();
+  m.f32_one = flops(1, fma_loop<float>()), m.f32 = flops(m.threads, fma_loop<float>());
+  m.f64_one = flops(1, fma_loop<double>()), m.f64 = flops(m.threads, fma_loop<double>());
+#if defined(__x86_64__)
+  if (isa() == Isa::amx) m.bf16_one = flops(1, amx_bf16), m.bf16 = flops(m.threads, amx_bf16);
+#endif
+  constexpr std::size_t n = std::size_t{32} << 20;  // floats of an array: 128 MiB
+  const std::size_t part = n / static_cast<std::size_t>(m.threads);
+  std::vector<std::unique_ptr<float[]>> array;
+  for (int i = 0; i < 3; ++i) array.emplace_back(new float[n]());
+  float *a = array[0].get(), *b = array[1].get(), *c = array[2].get();
+  m.copy = rate(m.threads, [&](int t) {
+    std::memcpy(a + t * part, b + t * part, part * sizeof(float));
+    return 2.0 * static_cast<double>(part * sizeof(float));
+  });
+  m.triad = rate(m.threads, [&](int t) {
+    for (std::size_t i = t * part; i < (t + 1) * part; ++i) a[i] = b[i] + 3.0f * c[i];
+    asm volatile("" : : : "memory");
+    return 3.0 * static_cast<double>(part * sizeof(float));
+  });
+  return m;
+}
+
+}  // namespace sluice::bench

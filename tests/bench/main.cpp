@@ -1,0 +1,209 @@
+// sluice_bench: what the machine can do, and how near to it Sluice comes. Run by hand, or by compare.py.
+//
+//   sluice_bench [--only REGEX] [--seconds 1] [--threads N] [--json FILE]
+//   sluice_bench --list | --start | --serve
+//
+// A line of JSON for the machine and one for each workload. --start computes one sum and leaves: start-up time. --serve
+// takes commands from stdin, one a line, and answers each with a line of JSON:
+//
+//   limits                the machine
+//   run NAME SECONDS      one workload for so long; it stays ready until another one is named
+//   save NAME FILE        its inputs, and as "result/0" … what its second run gave, as safetensors
+//   memory NAME           growth of the resident set in its first run; for a process of its own
+#include "bench.h"
+
+#include <sluice/core/cpu.h>
+#include <sluice/core/json.h>
+
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <optional>
+#include <regex>
+#include <sstream>
+
+using namespace sluice;
+using namespace sluice::bench;
+
+namespace {
+
+const std::vector<Row>& all_rows() {
+  static const std::vector<Row> rows = [] {
+    std::vector<Row> all = op_rows();
+    for (auto more : {layer_rows(), model_rows()}) all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }();
+  return rows;
+}
+
+Workload make(const std::string& name) {
+  for (const Row& row : all_rows())
+    if (row.name == name) return row.make();
+  fail<ValueError>("sluice_bench: no workload is called ", name, "; --list names them");
+}
+
+/// Σ of all numbers with weights 1 … 7 in turn, so that neither order nor sign is lost.
+double checksum(const std::vector<Tensor>& results) {
+  double sum = 0;
+  for (const Tensor& r : results) {
+    const std::vector<double> x = r.to_vector<double>();
+    for (std::size_t i = 0; i < x.size(); ++i) sum += x[i] * static_cast<double>(i % 7 + 1);
+  }
+  return sum;
+}
+
+const Limits& limits() {
+  static const Limits m = measure_limits();
+  return m;
+}
+
+Json machine() {
+  const Limits& m = limits();
+  return Json::Object{{"cpu", cpu_name()}, {"isa", isa_name(isa())}, {"threads", m.threads},
+                      {"fma_f32_gflops_one_thread", m.f32_one * 1e-9}, {"fma_f32_gflops", m.f32 * 1e-9},
+                      {"fma_f64_gflops_one_thread", m.f64_one * 1e-9}, {"fma_f64_gflops", m.f64 * 1e-9},
+                      {"amx_bf16_gflops_one_thread", m.bf16_one * 1e-9}, {"amx_bf16_gflops", m.bf16 * 1e-9},
+                      {"copy_gbs", m.copy * 1e-9}, {"triad_gbs", m.triad * 1e-9}};
+}
+
+/// One workload, made and run once to learn what it does.
+class Measured {
+ public:
+  explicit Measured(const std::string& name) : name_(name), workload_(make(name)) {
+    {
+      detail::WorkCounter counter;
+      check_ = checksum(workload_.run());
+      work_ = counter.work();
+    }
+    reset_peak_memory();
+    const int64_t before = memory_stats().live;
+    workload_.run();
+    peak_ = memory_stats().peak - before;
+  }
+  const std::string& name() const { return name_; }
+
+  Json run(double seconds) const {
+    std::vector<double> times;
+    for (const double end = now() + seconds; times.empty() || now() < end;) {
+      const double start = now();
+      workload_.run();
+      times.push_back(now() - start);
+    }
+    const double t = median(times), flops = static_cast<double>(work_.flops), bytes = static_cast<double>(work_.bytes);
+    const Limits& m = limits();
+    const double peak = workload_.products == f64 ? m.f64 : workload_.products == bf16 ? m.bf16 : m.f32;
+    return Json::Object{{"name", name_}, {"seconds", t}, {"runs", static_cast<int64_t>(times.size())},
+                        {"gflops", flops / t * 1e-9}, {"gbs", bytes / t * 1e-9},
+                        {"share_of_limit", std::max(flops / peak, bytes / m.copy) / t},
+                        {"peak_bytes", peak_}, {"items", workload_.items}, {"checksum", check_}};
+  }
+
+ private:
+  std::string name_;
+  Workload workload_;
+  Work work_;
+  int64_t peak_ = 0;
+  double check_ = 0;
+};
+
+Json save(const std::string& name, const std::string& path) {
+  SafeTensors file;
+  Workload w = make(name);
+  for (const NamedTensor& x : w.inputs) file.tensors[x.name] = clone(x.tensor.detach());
+  w.run();  // a second step of training tells more than the first
+  const std::vector<Tensor> results = w.run();
+  for (std::size_t i = 0; i < results.size(); ++i) file.tensors["result/" + std::to_string(i)] = results[i];
+  save_safetensors(path, file);
+  return Json::Object{{"saved", path}};
+}
+
+/// A line of /proc/self/status in bytes.
+double status_bytes(const std::string& field) {
+  std::ifstream in("/proc/self/status");
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with(field)) return std::stod(line.substr(field.size() + 1)) * 1024;
+  return 0;
+}
+
+Json memory(const std::string& name) {
+  {  // threads and BLAS have memory of their own
+    Rng rng(1);
+    const Tensor a = normal({512, 512}, 0, 1, rng).requires_grad_();
+    backward(sum(matmul(a, a)));
+  }
+  const Workload w = make(name);
+  std::ofstream("/proc/self/clear_refs") << "5";  // resets the peak of the resident set
+  const double before = status_bytes("VmRSS:");
+  w.run();
+  return Json::Object{{"name", name}, {"rss_bytes", status_bytes("VmHWM:") - before}};
+}
+
+void serve() {
+  std::optional<Measured> current;
+  for (std::string line; std::getline(std::cin, line);) {
+    std::istringstream words(line);
+    std::string command, name, rest;
+    words >> command >> name >> rest;
+    Json answer;
+    try {
+      if (command == "limits") {
+        answer = machine();
+      } else if (command == "run") {
+        if (!current || current->name() != name) current.reset(), current.emplace(name);
+        answer = current->run(rest.empty() ? 1 : std::stod(rest));
+      } else if (command == "save" || command == "memory") {
+        current.reset();
+        answer = command == "save" ? save(name, rest) : memory(name);
+      } else {
+        fail<ValueError>("sluice_bench: commands are limits, run, save, memory; got ", line);
+      }
+    } catch (const std::exception& e) {
+      answer = Json::Object{{"error", e.what()}};
+    }
+    std::cout << to_text(answer) << std::endl;
+  }
+}
+
+int run(const std::vector<std::string>& args) {
+  std::string only, json, mode;
+  double seconds = 1;
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    const std::string& name = args[i];
+    auto value = [&] {
+      if (i + 1 == args.size()) fail<ValueError>("sluice_bench: ", name, " needs a value");
+      return args[++i];
+    };
+    if (name == "--only") only = value();
+    else if (name == "--seconds") seconds = std::stod(value());
+    else if (name == "--threads") set_num_threads(std::stoi(value()));
+    else if (name == "--json") json = value();
+    else if (name == "--list" || name == "--start" || name == "--serve") mode = name;
+    else fail<ValueError>("sluice_bench: unknown option ", name);
+  }
+  if (mode == "--serve") return serve(), 0;
+  if (mode == "--start") return std::cout << sum(ones({8})).item() << "\n", 0;
+
+  std::ofstream file;
+  if (!json.empty()) file.open(json);
+  auto tell = [&](const Json& j) {
+    std::cout << to_text(j) << std::endl;
+    if (file.is_open()) file << to_text(j) << std::endl;
+  };
+  if (mode.empty()) tell(machine());
+  const std::regex wanted(only);
+  for (const Row& row : all_rows()) {
+    if (!std::regex_search(row.name, wanted)) continue;
+    if (mode == "--list") std::cout << row.name << "\n";
+    else tell(Measured(row.name).run(seconds));
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  return run({argv + 1, argv + argc});
+} catch (const std::exception& e) {
+  std::cerr << "error: " << e.what() << "\n";
+  return 1;
+}

@@ -1,0 +1,116 @@
+// Whole models over bytes: a step of training, and a token of generation.
+#include "bench.h"
+
+#include "../../examples/support/mixer.h"
+
+#include <memory>
+
+namespace sluice::bench {
+
+namespace {
+
+using examples::Mixer;
+using examples::MixerLm;
+
+struct Sizes {
+  int64_t batch, n, dim, layers;
+  std::vector<int64_t> all() const { return {batch, n, dim, layers}; }
+};
+
+/// `gau` and `flash` stack their layer alone; `gated` is softmax attention with gate G1, then SwiGLU.
+MixerLm make_model(const std::string& kind, const Sizes& z) {
+  Rng rng(1);
+  std::vector<Mixer> mixers;
+  for (int64_t i = 0; i < z.layers; ++i) {
+    if (kind == "lm_gau") mixers.emplace_back(Gau({.dim = z.dim, .causal = true}, rng));
+    else if (kind == "lm_flash") mixers.emplace_back(Flash({.dim = z.dim, .causal = true}, rng));
+    else mixers.emplace_back(MultiHeadAttention(
+           {.heads = {.dim = z.dim, .heads = z.dim / 64, .causal = true, .use_rope = true},
+            .gates = {AttentionGateOptions{}}}, rng));
+  }
+  const int64_t hidden = kind == "lm_gated" ? (z.dim * 8 / 3 + 7) / 8 * 8 : 0;
+  return MixerLm(z.dim, std::move(mixers), hidden, 0.02, rng);
+}
+
+/// One step of AdamW on the same bytes each time; the result is the loss before it.
+Workload training(const std::string& kind, const Sizes& z) {
+  Rng rng(2);
+  const Tensor tokens = randint(0, 256, {z.batch, z.n}, rng), targets = randint(0, 256, {z.batch, z.n}, rng);
+  auto model = std::make_shared<MixerLm>(make_model(kind, z));
+  auto adam = std::make_shared<Adam>(parameters(*model), AdamOptions{.lr = 1e-3, .weight_decay = 0.1});
+  Workload w;
+  w.inputs = parameters(*model);
+  w.inputs.push_back({"tokens", tokens});
+  w.inputs.push_back({"targets", targets});
+  w.run = [=] {
+    adam->zero_grad();
+    Tensor loss = cross_entropy((*model)(tokens), targets);
+    backward(loss);
+    adam->step();
+    return std::vector{loss.detach()};
+  };
+  w.items = static_cast<double>(z.batch * z.n);
+  return w;
+}
+
+/// What a cache of earlier tokens holds, between −1/2 and 1/2: too large for a file, so that peers compute it too.
+Tensor filled(const Shape& shape) {
+  Tensor t = empty(shape);
+  float* p = t.mutable_data<float>();
+  const int64_t n = t.numel();
+  parallel_for(n, 1 << 16, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) p[i] = static_cast<float>((i * 7919) % 1021) / 1021.0f - 0.5f;
+  });
+  return t;
+}
+
+/// The token after n others, for each of the batch: logits. The caches are set back to n tokens before each.
+Workload generation(const std::string& kind, const Sizes& z) {
+  auto model = std::make_shared<MixerLm>(make_model(kind, z));
+  auto state = std::make_shared<MixerLm::State>();
+  for (int64_t i = 0; i < z.layers; ++i) {
+    KvCache cache;
+    if (kind == "lm_gau") {
+      cache.append({filled({z.batch, 1, z.n + 1, 128}), filled({z.batch, 1, z.n + 1, 2 * z.dim})});
+      state->emplace_back(cache);
+    } else {
+      const Shape shape{z.batch, z.dim / 64, z.n + 1, 64};
+      cache.append({filled(shape), filled(shape)});
+      state->emplace_back(MultiHeadAttention::State{cache, {}});
+    }
+  }
+  const Tensor token = to(full({z.batch, 1}, 65), i64);
+  Workload w;
+  w.inputs = parameters(*model);
+  w.run = [=] {
+    for (Mixer::State& s : *state) {
+      if (auto* gau = std::get_if<Gau::State>(&s)) gau->length = z.n;
+      else std::get<MultiHeadAttention::State>(s).cache.length = z.n;
+    }
+    return std::vector{model->step(token, *state)};
+  };
+  w.items = static_cast<double>(z.batch);
+  return w;
+}
+
+}  // namespace
+
+std::vector<Row> model_rows() {
+  std::vector<Row> rows;
+  auto add = [&](const char* group, auto make, const std::string& kind, const Sizes& z) {
+    rows.push_back({row_name(group, kind, z.all()), [=] { return make(kind, z); }});
+  };
+  for (const char* kind : {"lm_gau", "lm_flash", "lm_gated"}) {  // 1, 10 and 100 million parameters
+    const bool gated = std::string(kind) == "lm_gated";
+    add("train", training, kind, {8, 256, 192, gated ? 2 : 4});
+    add("train", training, kind, {4, 512, 512, gated ? 3 : 6});
+    add("train", training, kind, {1, 512, 1024, gated ? 7 : 16});
+    add("memory", training, kind, {1, 2048, 512, gated ? 3 : 6});
+  }
+  for (int64_t n : {256, 1024, 2048, 8192}) add("generate", generation, "lm_gated", {1, n, 512, 4});
+  for (int64_t n : {256, 2048, 8192}) add("generate", generation, "lm_gated", {16, n, 256, 4});
+  for (int64_t n : {256, 8192}) add("generate", generation, "lm_gau", {1, n, 512, 4});
+  return rows;
+}
+
+}  // namespace sluice::bench
