@@ -3,509 +3,31 @@
 
     python3 tests/bench/compare.py build/bench/tests/bench/sluice_bench [--quick] [--only REGEX] [--out TABLE.md]
 
-Each program runs in a process of its own on the same number of threads. For every workload they take turns, round by
-round; a ratio is the peer's time over Sluice's in the same round, and the table shows medians. Inputs and parameters are
-those that sluice_bench writes to a file, and every result (outputs, all gradients, the loss of the second step) must
-agree with Sluice's: |difference| / |value|, as norms of a whole tensor, at most TOLERANCE. A peer that is not installed
-is named and left out; PyTorch and JAX are no dependencies of Sluice.
-
-A kind of workload stands once in sluice_bench and once here, under the same name, as one would write it with those
-libraries: attention by scaled_dot_product_attention, AdamW fused, relu² attention as a masked matrix, recurrences by
-chunks. PyTorch and JAX share a formula where they only differ in the names of functions.
+Each program runs in a process of its own on the same number of threads (peers.py holds the workloads of the peers). For
+every workload they take turns, round by round; a ratio is the peer's time over Sluice's in the same round, and the
+table shows medians. Inputs and parameters are those that sluice_bench writes to a file, and every result (outputs, all
+gradients, the loss of the second step) must agree with Sluice's: |difference| / |value|, as norms of a whole tensor, at
+most TOLERANCE. A peer that is not installed is named and left out; PyTorch and JAX are no dependencies of Sluice.
 """
-import argparse, json, math, os, re, statistics, subprocess, sys, tempfile, time
-
-import numpy as np
+import argparse
+import json
+import math
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
 
 TOLERANCE = {"f32": 1e-4, "bf16": 5e-2}
-PEERS = ("eager", "compile", "jax")
 TITLES = {"eager": "PyTorch eager", "compile": "torch.compile", "jax": "JAX jit"}
-EAGER_ONLY = ("tiny", "memory")  # dynamic graphs and memory: what a compiler would fold away is the measurement
-QUICK = (r"elementwise/(gelu|swiglu|swiglu_map|chain6|add)/|op/(softmax|cross_entropy|layer_norm/4|transpose|embedding)|"
+EAGER_ONLY = ("tiny", "memory")  # what a compiler folds away is what they measure
+QUICK = (r"elementwise/(gelu|swiglu|swiglu_map|chain6|add)/|"
+         r"op/(softmax|cross_entropy|layer_norm/4|transpose|embedding)|"
          r"matmul/(mm/2048x(512|768|3072)|mm_f64/1024|bmm|linear_gelu/2048x768)|layer/.*(x256|4x1024x512)$|"
          r"train/.*(x192|512x512)x|generate/lm_gated/1x(256|2048)x|tiny/chain/100$")
-WINDOW, CHUNK, HEAD = 256, 64, 64  # a window and a chunk of FLASH, a chunk of recurrences, a head
 
-
-# -- the two libraries behind one set of names -------------------------------------------------------------
-
-class Torch:
-    def __init__(self, threads, compiled, precision):
-        import torch
-        import torch.nn.functional as F
-        torch.set_num_threads(threads)
-        self.torch, self.compiled, self.precision, self.constants = torch, compiled, precision, {}
-        self.silu, self.gelu, self.sigmoid, self.relu = F.silu, F.gelu, torch.sigmoid, F.relu
-        self.elu, self.log_sigmoid, self.softmax = F.elu, F.logsigmoid, F.softmax
-        self.tanh, self.exp, self.rsqrt, self.cat, self.where = torch.tanh, torch.exp, torch.rsqrt, torch.cat, torch.where
-        self.einsum, self.cumsum, self.split = torch.einsum, torch.cumsum, torch.split
-        self.cross_entropy = lambda x, t: F.cross_entropy(x.flatten(0, -2), t.flatten())
-        self.embedding = lambda w, i: F.embedding(i, w)
-        self.layer_norm = lambda x, w=None, b=None: F.layer_norm(x, x.shape[-1:], w, b, 1e-5)
-        self.rms_norm = lambda x, w: F.rms_norm(x, x.shape[-1:], w, 1e-5)
-        self.linear = lambda x, w, b=None: F.linear(x, w.t(), b)
-        self.attention = lambda q, k, v, causal=True: F.scaled_dot_product_attention(q, k, v, is_causal=causal)
-        self.contiguous = lambda x: x.contiguous()
-        self.amax = lambda x, dim: x.amax(dim)
-
-    def array(self, x):
-        return self.torch.from_numpy(np.array(x))
-
-    @staticmethod
-    def numpy(x):
-        return x.detach().double().numpy()
-
-    def constant(self, make, *args):  # what a module would keep as a buffer
-        key = (make.__name__, *args)
-        if key not in self.constants:
-            self.constants[key] = self.array(make(*args))
-        return self.constants[key]
-
-    def write(self, cache, position, row):
-        cache[:, :, position:position + 1] = row
-        return cache
-
-    def context(self):
-        return self.torch.autocast("cpu", self.torch.bfloat16, enabled=self.precision == "bf16")
-
-    def compile(self, f, *args):
-        if not self.compiled:
-            return f
-        with self.torch.no_grad():
-            f(*args)  # makes the constants
-        self.torch.compiler.reset()
-        return self.torch.compile(f, dynamic=False)
-
-    def forward(self, f, p):
-        f = self.compile(f, p)
-
-        def run():
-            with self.torch.no_grad(), self.context():
-                return [f(p)]
-        return run
-
-    def differentiated(self, f, p, leaves, dy):
-        f = self.compile(f, p)
-        wanted = [p[name].requires_grad_() for name in leaves]
-
-        def run():
-            with self.context():
-                y = f(p)
-            return [y, *self.torch.autograd.grad(y, wanted, dy.to(y.dtype))]
-        return run
-
-    def training(self, loss, p, leaves):
-        loss = self.compile(loss, p)
-        wanted = [p[name].requires_grad_() for name in leaves]
-        adam = self.torch.optim.AdamW(
-            [{"params": [w for w in wanted if w.dim() >= 2], "weight_decay": 0.1},
-             {"params": [w for w in wanted if w.dim() < 2], "weight_decay": 0.0}], lr=1e-3, fused=True)
-
-        def run():
-            adam.zero_grad(set_to_none=True)
-            with self.context():
-                value = loss(p)
-            value.backward()
-            adam.step()
-            return [value.detach()]
-        return run
-
-    def generation(self, step, p, caches):
-        step = self.compile(step, p, caches)
-
-        def run():
-            with self.torch.no_grad(), self.context():
-                return [step(p, caches)[0]]
-        return run
-
-
-class Jax:
-    def __init__(self, threads):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])  # before its threads start
-        os.environ["JAX_PLATFORMS"] = "cpu"
-        import jax
-        import jax.numpy as jnp
-        jax.config.update("jax_enable_x64", True)
-        jax.config.update("jax_compilation_cache_dir", os.path.join(tempfile.gettempdir(), "sluice_bench_jax"))
-        self.jax, self.jnp, nn = jax, jnp, jax.nn
-        self.silu, self.sigmoid, self.relu, self.elu = nn.silu, nn.sigmoid, nn.relu, nn.elu
-        self.log_sigmoid, self.softmax = nn.log_sigmoid, nn.softmax
-        self.gelu = lambda x: nn.gelu(x, approximate=False)
-        self.tanh, self.exp, self.where, self.einsum, self.cumsum = jnp.tanh, jnp.exp, jnp.where, jnp.einsum, jnp.cumsum
-        self.rsqrt, self.cat = jax.lax.rsqrt, jnp.concatenate
-        self.split = lambda x, sizes, axis: jnp.split(x, np.cumsum(sizes)[:-1], axis)
-        self.embedding = lambda w, i: w[i]
-        self.contiguous = lambda x: x
-        self.amax = jnp.max
-        self.array = jnp.asarray
-
-    @staticmethod
-    def numpy(x):
-        return np.asarray(x, dtype=np.float64)
-
-    def cross_entropy(self, x, targets):
-        return -self.jnp.take_along_axis(self.jax.nn.log_softmax(x), targets[..., None], -1).mean()
-
-    def layer_norm(self, x, w=None, b=None):
-        centred = x - x.mean(-1, keepdims=True)
-        y = centred * self.rsqrt((centred * centred).mean(-1, keepdims=True) + 1e-5)
-        return y if w is None else y * w + b
-
-    def rms_norm(self, x, w):
-        return x * self.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5) * w
-
-    def linear(self, x, w, b=None):
-        return x @ w if b is None else x @ w + b
-
-    def attention(self, q, k, v, causal=True):
-        swap = lambda t: t.swapaxes(1, 2)
-        return swap(self.jax.nn.dot_product_attention(swap(q), swap(k), swap(v), is_causal=causal))
-
-    def constant(self, make, *args):
-        if make is not causal_weights:
-            return self.jnp.asarray(make(*args))
-        n, window = args  # too large for a program's constant
-        i, j = self.jnp.arange(n)[:, None], self.jnp.arange(n)[None]
-        return ((j <= i) & (i - j < window)) / self.jnp.minimum(i + 1, window).astype(self.jnp.float32)
-
-    def write(self, cache, position, row):
-        return cache.at[:, :, position:position + 1].set(row)
-
-    def forward(self, f, p):
-        f = self.jax.jit(f)
-        return lambda: [f(p).block_until_ready()]
-
-    def differentiated(self, f, p, leaves, dy):
-        @self.jax.jit
-        def both(p, dy):
-            y, vjp = self.jax.vjp(lambda leaf: f({**p, **leaf}), {name: p[name] for name in leaves})
-            gradient, = vjp(dy)
-            return [y, *(gradient[name] for name in leaves)]
-        return lambda: self.jax.block_until_ready(both(p, dy))
-
-    def training(self, loss, p, leaves):
-        jnp, tree = self.jnp, self.jax.tree_util.tree_map
-        rest = {name: p[name] for name in p if name not in leaves}
-        w = {name: p[name] for name in leaves}
-        state = [w, tree(jnp.zeros_like, w), tree(jnp.zeros_like, w), jnp.float32(0)]
-
-        def step(w, m, v, t):
-            value, g = self.jax.value_and_grad(lambda w: loss({**rest, **w}))(w)
-            t = t + 1
-            m = tree(lambda m, g: 0.9 * m + 0.1 * g, m, g)
-            v = tree(lambda v, g: 0.999 * v + 0.001 * g * g, v, g)
-            update = lambda w, m, v: (w * (1 - 1e-4 * (w.ndim >= 2)) -
-                                      1e-3 * (m / (1 - 0.9**t)) / (jnp.sqrt(v / (1 - 0.999**t)) + 1e-8))
-            return value, [tree(update, w, m, v), m, v, t]
-        step = self.jax.jit(step, donate_argnums=(0, 1, 2))
-
-        def run():
-            value, state[:] = step(*state)
-            return [value.block_until_ready()]
-        return run
-
-    def generation(self, step, p, caches):
-        step, state = self.jax.jit(step, donate_argnums=1), [caches]
-
-        def run():
-            y, state[0] = step(p, state[0])
-            return [y.block_until_ready()]
-        return run
-
-
-# -- the workloads: formulas over m, one of the libraries, and p, tensors by name -------------------------------
-
-def rope_table(n, half, offset):  # [2, n, half]: cosines, sines
-    angle = (offset + np.arange(n))[:, None] * 10000.0 ** (-np.arange(half) / half)
-    return np.stack([np.cos(angle), np.sin(angle)]).astype(np.float32)
-
-
-def causal_weights(n, window):
-    seen = np.tri(n, dtype=np.float32)
-    seen -= np.tri(n, k=-window, dtype=np.float32)
-    return seen / np.minimum(np.arange(1, n + 1), window).astype(np.float32)[:, None]
-
-
-def triangle(n):
-    return np.tri(n, dtype=np.float32)
-
-
-def strict_triangle(n):
-    return np.tri(n, k=-1, dtype=bool)[:, :, None]
-
-
-def tokens_before(groups, chunk):
-    return np.maximum(np.arange(groups), 1).astype(np.float32)[:, None, None] * chunk
-
-
-def retention_decay(heads, n):
-    gamma = np.log(1 - 2.0 ** (-5 - np.arange(heads))).astype(np.float32)
-    return np.broadcast_to(gamma[None, :, None, None], (1, heads, n, 1)).copy()
-
-
-def rope(m, x, offset=0):
-    half = x.shape[-1] // 2
-    cos, sin = m.constant(rope_table, x.shape[-2], half, offset)
-    a, b = x[..., :half], x[..., half:]
-    return m.cat([a * cos - b * sin, b * cos + a * sin], -1)
-
-
-def part(p, name):
-    return {key[len(name) + 1:]: value for key, value in p.items() if key.startswith(name + ".")}
-
-
-def dense(m, p, name, x):
-    return m.linear(x, p[name + ".weight"], p.get(name + ".bias"))
-
-
-def split_heads(x, heads):
-    return x.reshape(x.shape[0], x.shape[1], heads, -1).swapaxes(1, 2)
-
-
-def merge_heads(x):
-    return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
-
-
-def swiglu_mlp(m, p, x):
-    return dense(m, p, "out", dense(m, p, "value", x) * m.silu(dense(m, p, "gate", x)))
-
-
-def mha(m, p, x, cache=None):
-    """With a cache [keys, values]: its last place is the token's own, and all before it are seen."""
-    heads, offset = p["q.weight"].shape[-1] // HEAD, cache[0].shape[2] - 1 if cache else 0
-    q, k, v = (split_heads(dense(m, p, name, x), heads) for name in "qkv")
-    q, k = rope(m, q, offset), rope(m, k, offset)
-    if cache:
-        cache[:] = k, v = m.write(cache[0], offset, k), m.write(cache[1], offset, v)
-    y = merge_heads(m.attention(q, k, v, not cache))
-    if "gates.0.map.weight" in p:
-        y = y * m.sigmoid(dense(m, p, "gates.0.map", x))
-    return dense(m, p, "out", y)
-
-
-def gau(m, p, x, window=1 << 60, cache=None):
-    e, s = p["out.weight"].shape[0], p["gamma"].shape[-1]
-    offset = cache[0].shape[2] - 1 if cache else 0
-    u, v, z = m.split(m.silu(dense(m, p, "in", m.layer_norm(x, p["norm.weight"], p["norm.bias"]))), [e, e, s], -1)
-    q, k = (rope(m, z * p["gamma"][i] + p["beta"][i], offset) for i in range(2))
-    if cache:
-        cache[:] = m.write(cache[0], offset, k[:, None]), m.write(cache[1], offset, v[:, None])
-        k, v = cache[0][:, 0], cache[1][:, 0]
-    n = k.shape[1]
-    a = m.relu(q @ k.swapaxes(1, 2) * s**-0.5)
-    a = a * a * (1 / n if cache else m.constant(causal_weights, n, min(window, n)))
-    return x + dense(m, p, "out", u * (a @ v))
-
-
-def flash(m, p, x):
-    e, s = p["out.weight"].shape[0], p["gamma"].shape[-1]
-    b, n, _ = x.shape
-    chunk = min(WINDOW, n)
-    normed = x * m.rsqrt((x * x).mean(-1)[..., None] + 1e-5) * p["norm.weight"]
-    u, v, z = m.split(m.silu(dense(m, p, "in", normed)), [e, e, s], -1)
-    chunks = lambda t: t.reshape(b, n // chunk, chunk, t.shape[-1])
-    q_quad, k_quad, q_lin, k_lin = (chunks(rope(m, z * p["gamma"][i] + p["beta"][i])) for i in range(4))
-    v = chunks(v)
-    a = m.relu(q_quad @ k_quad.swapaxes(2, 3) * s**-0.5)
-    quad = (a * a * (m.constant(triangle, chunk) / WINDOW)) @ v
-    states = k_lin.swapaxes(2, 3) @ v
-    lin = q_lin @ ((m.cumsum(states, 1) - states) / m.constant(tokens_before, n // chunk, chunk))
-    return x + dense(m, p, "out", u * (quad + lin).reshape(b, n, e))
-
-
-def scan(m, q, k, v, decay=None):
-    """o_i = Σ_{j <= i} (q_i · e^{D_i − D_j} k_j) v_j with D the running sum of `decay`, by chunks; [batch, heads, n, ·]."""
-    n, groups = q.shape[2], q.shape[2] // CHUNK
-    chunks = lambda t: t.reshape(*t.shape[:2], groups, CHUNK, t.shape[-1])
-    q, k, v = chunks(q), chunks(k), chunks(v)
-    causal = m.constant(triangle, CHUNK)
-    if decay is None:
-        states = k.swapaxes(3, 4) @ v
-        o = (q @ k.swapaxes(3, 4) * causal) @ v + q @ (m.cumsum(states, 2) - states)
-    else:
-        inside = m.cumsum(chunks(decay), 3)
-        total = inside[:, :, :, -1]
-        q = q * m.exp(inside)
-        states = (k * m.exp(total[:, :, :, None] - inside)).swapaxes(3, 4) @ v
-        until = m.cumsum(total, 2)
-        earlier = m.constant(strict_triangle, groups)
-        kept = m.exp(m.where(earlier, (until - total)[:, :, :, None] - until[:, :, None], -math.inf))
-        if kept.shape[-1] == 1:
-            states = m.einsum("hgj,bhjde->bhgde", kept[0, ..., 0], states)
-        else:
-            states = m.einsum("bhgjd,bhjde->bhgde", kept, states)
-        o = (q @ (k * m.exp(-inside)).swapaxes(3, 4) * causal) @ v + q @ states
-    return o.reshape(*o.shape[:2], n, o.shape[-1])
-
-
-def linear_attention(m, p, x):
-    heads = x.shape[-1] // HEAD
-    q, k, v = (split_heads(dense(m, p, name, x), heads) for name in "qkv")
-    ones = 0 * v[..., :1] + 1
-    sums = scan(m, m.elu(q) + 1, m.elu(k) + 1, m.cat([v, ones], -1))
-    return dense(m, p, "out", merge_heads(sums[..., :-1] / (sums[..., -1:] + 1e-6)))
-
-
-def retention(m, p, x):
-    heads = x.shape[-1] // HEAD
-    q, k, v = (split_heads(dense(m, p, name, x), heads) for name in "qkv")
-    y = scan(m, rope(m, q) * q.shape[-1]**-0.5, rope(m, k), v, m.constant(retention_decay, heads, x.shape[1]))
-    y = merge_heads(m.layer_norm(y)) * p["norm.weight"] + p["norm.bias"]
-    return dense(m, p, "out", y * m.silu(dense(m, p, "gate", x)))
-
-
-def gla(m, p, x):
-    heads = x.shape[-1] // HEAD
-    q, k, v = (split_heads(dense(m, p, name, x), heads) for name in "qkv")
-    decay = split_heads(m.log_sigmoid(dense(m, p, "gate_up", dense(m, p, "gate_down", x))) / 16, heads)
-    y = merge_heads(m.rms_norm(scan(m, q * q.shape[-1]**-0.5, k, v, decay), p["norm.weight"]))
-    return dense(m, p, "out", y * m.silu(dense(m, p, "output_gate", x)))
-
-
-def language_model(m, p, tokens, kind, caches=None):
-    layer = {"lm_gau": gau, "lm_flash": flash, "lm_gated": mha}[kind]
-    x = m.embedding(p["embed.weight"], tokens)
-    for i in range(sum(name.startswith("mixers.") and name.endswith("out.weight") for name in p)):
-        mixer, options = part(p, f"mixers.{i}"), {"cache": caches[i]} if caches else {}
-        inner = part(mixer, "layer")
-        if kind == "lm_gated":
-            feed = part(p, f"feeds.{i}")
-            x = x + layer(m, inner, m.layer_norm(x, mixer["norm.weight"], mixer["norm.bias"]), **options)
-            x = x + swiglu_mlp(m, part(feed, "glu"), m.layer_norm(x, feed["norm.weight"], feed["norm.bias"]))
-        else:
-            x = layer(m, inner, x, **options)
-    return dense(m, p, "head", m.layer_norm(x, p["norm.weight"], p["norm.bias"]))
-
-
-def chain(m, p, n):
-    h = p["a"]
-    for _ in range(n):
-        h = h * p["b"]
-    return h
-
-
-KINDS = {
-    "gelu": lambda m, p: m.gelu(p["x"]),
-    "swiglu": lambda m, p: p["x"] * m.silu(p["g"]),
-    "swiglu_composed": lambda m, p: p["x"] * (p["g"] * m.sigmoid(p["g"])),
-    "chain6": lambda m, p: m.tanh(p["x"] * p["g"] + p["b"]) * m.sigmoid(p["g"]) - p["x"],
-    "add": lambda m, p: p["x"] + p["g"],
-    "softmax": lambda m, p: m.softmax(p["x"], -1),
-    "cross_entropy": lambda m, p: m.cross_entropy(p["x"], p["targets"]),
-    "layer_norm": lambda m, p: m.layer_norm(p["x"], p["w"], p["b"]),
-    "rms_norm": lambda m, p: m.rms_norm(p["x"], p["w"]),
-    "sum_rows": lambda m, p: p["x"].sum(1),
-    "sum_columns": lambda m, p: p["x"].sum(0),
-    "max_rows": lambda m, p: m.amax(p["x"], 1),
-    "cumsum": lambda m, p: m.cumsum(p["x"], 1),
-    "transpose": lambda m, p: m.contiguous(p["x"].swapaxes(0, 1)),
-    "split_heads": lambda m, p: m.contiguous(p["x"].swapaxes(1, 2)),
-    "embedding": lambda m, p: m.embedding(p["w"], p["index"]),
-    "mm": lambda m, p: p["a"] @ p["b"],
-    "mm_nt": lambda m, p: p["a"] @ p["b"].T,
-    "mm_tn": lambda m, p: p["a"].T @ p["b"],
-    "linear_gelu": lambda m, p: m.gelu(m.linear(p["x"], p["w"], p["b"])),
-    "linear_gate": lambda m, p: m.linear(p["x"], p["w"], p["b"]) * m.silu(p["r"]),
-    "linear_residual": lambda m, p: p["r"] + m.linear(p["x"], p["w"], p["b"]),
-    "linear": lambda m, p: m.linear(p["x"], p["weight"], p["bias"]),
-    "swiglu_mlp": lambda m, p: swiglu_mlp(m, p, p["x"]),
-    "mha": lambda m, p: mha(m, p, p["x"]),
-    "gau": lambda m, p: gau(m, p, p["x"]),
-    "gau_window": lambda m, p: gau(m, p, p["x"], WINDOW),
-    "flash": lambda m, p: flash(m, p, p["x"]),
-    "linear_attention": lambda m, p: linear_attention(m, p, p["x"]),
-    "retention": lambda m, p: retention(m, p, p["x"]),
-    "gla": lambda m, p: gla(m, p, p["x"]),
-    "attention": lambda m, p: m.attention(p["q"], p["k"], p["v"]),
-}
-KINDS.update(swiglu_map=KINDS["swiglu"], chain6_map=KINDS["chain6"], gated_mha=KINDS["mha"], mm_f64=KINDS["mm"],
-             bmm=KINDS["mm"])
-
-
-def filled(shape):
-    i = np.arange(math.prod(shape), dtype=np.int64)
-    return (((i * 7919) % 1021).astype(np.float32) / np.float32(1021) - np.float32(0.5)).reshape(shape)
-
-
-def prepare(m, name, path):
-    """A function that does the workload once and gives its results, and the results that Sluice had."""
-    from safetensors.numpy import load_file
-    file = load_file(path)
-    wanted = [file[f"result/{i}"] for i in range(sum(key.startswith("result/") for key in file))]
-    p = {key: m.array(value) for key, value in file.items() if not key.startswith("result/") and key != "dy"}
-    leaves = sorted(key for key in p if file[key].dtype.kind == "f")
-    group, kind, sizes = name.split("/")
-    sizes = [int(s) for s in sizes.split("x")]
-    if group == "generate":
-        b, n, d, layers = sizes
-        shapes = [(b, 1, n + 1, 128), (b, 1, n + 1, 2 * d)] if kind == "lm_gau" else [(b, d // HEAD, n + 1, HEAD)] * 2
-        caches = [[m.array(filled(shape)) for shape in shapes] for _ in range(layers)]
-        token = m.array(np.full((b, 1), 65))
-
-        def step(p, caches):
-            caches = [list(cache) for cache in caches]
-            return language_model(m, p, token, kind, caches), caches
-        return m.generation(step, p, caches), wanted
-    if "tokens" in p:
-        loss = lambda p: m.cross_entropy(language_model(m, p, p["tokens"], kind), p["targets"])
-        return m.training(loss, p, leaves), wanted
-    f = (lambda p: chain(m, p, sizes[0])) if kind == "chain" else (lambda p: KINDS[kind](m, p))
-    if "dy" in file:
-        return m.differentiated(f, p, leaves, m.array(file["dy"])), wanted
-    return m.forward(f, p), wanted
-
-
-# -- a peer's process: the commands of sluice_bench --serve ---------------------------------------------------
-
-def error_of(result, wanted):
-    result, wanted = np.asarray(result, np.float64), np.asarray(wanted, np.float64)
-    if result.shape != wanted.shape:
-        return math.inf
-    size = np.linalg.norm(wanted)
-    return float(np.linalg.norm(result - wanted) / (size if size > 0 else 1))
-
-
-def status_bytes(field):
-    for line in open("/proc/self/status"):
-        if line.startswith(field):
-            return int(line.split()[1]) * 1024
-
-
-def serve(peer, threads, precision):
-    m = Jax(threads) if peer == "jax" else Torch(threads, peer == "compile", precision)
-    run = None
-    for line in sys.stdin:
-        command, name, rest = (line.split() + ["", ""])[:3]
-        try:
-            if command == "load":
-                run = None
-                run, wanted = prepare(m, name, rest)
-                run()
-                results = [m.numpy(r) for r in run()]
-                answer = {"error": max(map(error_of, results, wanted)) if len(results) == len(wanted) else math.inf}
-                del results, wanted
-            elif command == "memory":
-                if peer != "jax":
-                    a = m.torch.randn(512, 512, requires_grad=True)
-                    (a @ a).sum().backward()
-                run, wanted = prepare(m, name, rest)
-                open("/proc/self/clear_refs", "w").write("5")
-                before = status_bytes("VmRSS:")
-                run()
-                answer = {"rss_bytes": status_bytes("VmHWM:") - before}
-            else:
-                times, end = [], time.perf_counter() + float(rest)
-                while not times or time.perf_counter() < end:
-                    start = time.perf_counter()
-                    run()
-                    times.append(time.perf_counter() - start)
-                answer = {"seconds": statistics.median(times)}
-        except Exception as e:  # told, not fatal: the other rows go on
-            answer = {"failed": f"{type(e).__name__}: {e}"[:300]}
-        print("\n@" + json.dumps(answer), flush=True)
-
-
-# -- the comparison -------------------------------------------------------------------------------------------
 
 class Server:
     def __init__(self, command):
@@ -539,19 +61,23 @@ class Comparison:
             module = "jax" if peer == "jax" else "torch"
             if peer == "jax" and args.precision != "f32":
                 print("JAX has no autocast: left out")
-            elif subprocess.run([sys.executable, "-c", f"import {module}, safetensors"], capture_output=True).returncode:
+            elif not self.installed(module):
                 print(f"{TITLES[peer]}: {module} or safetensors is not installed, left out")
             else:
                 self.peers[peer] = self.peer_server(peer)
         self.sluice = self.sluice_server()
+
+    @staticmethod
+    def installed(module):
+        return subprocess.run([sys.executable, "-c", f"import {module}, safetensors"], capture_output=True).returncode == 0
 
     def sluice_server(self):
         return Server([self.args.bench, "--serve", "--threads", str(self.args.threads)] +
                       (["--precision", self.args.precision] if self.args.precision != "f32" else []))
 
     def peer_server(self, peer):
-        return Server([sys.executable, __file__, "--serve", peer, "--threads", str(self.args.threads),
-                       "--precision", self.args.precision])
+        peers = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers.py")
+        return Server([sys.executable, peers, peer, str(self.args.threads), self.args.precision])
 
     def row(self, name):
         """{"name", "sluice": {...}, peer: {"seconds", "ratio", "error"} or {"failed"}}."""
@@ -574,7 +100,8 @@ class Comparison:
         for i in range(self.args.rounds):
             for p in times if i % 2 == 0 else reversed(times):
                 time.sleep(0.02)  # the other's threads may still spin
-                answer = (self.sluice if p == "sluice" else self.peers[p]).ask("run", name, self.args.seconds / self.args.rounds)
+                server = self.sluice if p == "sluice" else self.peers[p]
+                answer = server.ask("run", name, self.args.seconds / self.args.rounds)
                 times[p].append(answer.get("seconds", math.nan))
                 if p == "sluice":
                     row["sluice"] = answer
@@ -646,11 +173,12 @@ def geometric(values):
 def table(machine, rows, peers, args):
     """Markdown. A ratio above 1: Sluice is that many times faster, or smaller."""
     ratios = lambda row: {p: row[p]["ratio"] for p in peers if "ratio" in row.get(p, {})}
-    lines = [f"{machine['cpu']} ({machine['isa']}), {machine['threads']} threads, {args.precision}: FMA "
-             f"{machine['fma_f32_gflops']:.0f} GFLOP/s f32, {machine['fma_f64_gflops']:.0f} f64, AMX bf16 "
-             f"{machine['amx_bf16_gflops']:.0f}; copy {machine['copy_gbs']:.1f} GB/s, triad {machine['triad_gbs']:.1f}. "
+    limit = {key: f"{value:.3g}" for key, value in machine.items() if isinstance(value, float)}
+    lines = [f"{machine['machine']}, {args.precision}. Multiply-adds: {limit['fma_f32_gflops']} GFLOP/s f32, "
+             f"{limit['fma_f64_gflops']} f64, {limit['amx_bf16_gflops']} bf16 (AMX). Copy: {limit['copy_gbs']} GB/s in "
+             f"arrays of 16 MiB, {limit['large_copy_gbs']} of 256 MiB; triad {limit['triad_gbs']}.", "",
              f"`{' '.join(['compare.py', *sys.argv[1:]])}`", ""]
-    head = "| {} | Sluice | a unit | of the limit | " + " | ".join(TITLES[p] for p in peers) + " |"
+    head = "| {} | Sluice | per token, node | of the limit | " + " | ".join(TITLES[p] for p in peers) + " |"
     for group in dict.fromkeys(row["name"].split("/")[0] for row in rows):
         mine = [row for row in rows if row["name"].split("/")[0] == group]
         lines += [head.format(group), "|---" * (4 + len(peers)) + "|"]
@@ -662,14 +190,15 @@ def table(machine, rows, peers, args):
             cells.append(f"{100 * ours['share_of_limit']:.0f} %" if "share_of_limit" in ours else "")
             for p in peers:
                 cell = row.get(p, {})
-                text = f"{amount(cell)}, **{cell['ratio']:.2f}×**" if "ratio" in cell else "failed" if "failed" in cell else "—"
+                text = "failed" if "failed" in cell else "—"
+                if "ratio" in cell:
+                    text = f"{amount(cell)}, **{cell['ratio']:.2f}×**"
                 cells.append(text + (" (differs!)" if cell.get("differs") else ""))
             lines.append("| " + " | ".join(cells) + " |")
         lines += ["| **geometric mean** | | | | " + " | ".join(score([ratios(r)[p] for r in mine if p in ratios(r)])
                                                            for p in peers) + " |", ""]
-    compiled = [min(r[p] for p in ("compile", "jax") if p in r) for r in map(ratios, rows)
-                if any(p in r for p in ("compile", "jax"))]
     timed = [row for row in rows if row["name"].split("/")[0] not in ("memory", "start")]
+    compiled = [min(r[p] for p in ("compile", "jax") if p in r) for r in map(ratios, timed) if r.keys() & {"compile", "jax"}]
     lines += [f"All {len(timed)} timed rows: " + "; ".join(
         f"{TITLES[p]} {score([ratios(r)[p] for r in timed if p in ratios(r)])}" for p in peers) +
         f"; the better of torch.compile and JAX {score(compiled)}."]
@@ -683,20 +212,17 @@ def score(values):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("bench", nargs="?", help="the program sluice_bench")
+    parser.add_argument("bench", help="the program sluice_bench")
     parser.add_argument("--only", default="", help="regular expression for names")
     parser.add_argument("--quick", action="store_true", help="about 40 of the rows")
     parser.add_argument("--seconds", type=float, default=0.6, help="for each program and workload")
     parser.add_argument("--rounds", type=int, default=3, help="turns that the programs take")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--peers", default=",".join(PEERS))
+    parser.add_argument("--peers", default=",".join(TITLES))
     parser.add_argument("--precision", choices=TOLERANCE, default="f32", help="bf16: against torch.autocast")
     parser.add_argument("--out", help="file for the table")
     parser.add_argument("--json", help="file for all figures, a line for each row")
-    parser.add_argument("--serve", choices=PEERS, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.serve:
-        return serve(args.serve, args.threads, args.precision)
     comparison = Comparison(args)
     machine = comparison.sluice.ask("limits")
     names = subprocess.run([args.bench, "--list"], capture_output=True, text=True, check=True).stdout.split()

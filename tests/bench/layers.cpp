@@ -1,5 +1,5 @@
-// Layers, forward and backward, with gradients of x [batch, n, dim] and of every parameter. Heads are 64 wide; a window,
-// and a chunk of FLASH, has 256 tokens.
+// Layers, forward and backward, with gradients of x [batch, n, dim] and of every parameter. Heads are 64 wide; a
+// window, and a chunk of FLASH, has 256 tokens.
 #include "bench.h"
 
 namespace sluice::bench {
@@ -9,7 +9,6 @@ namespace {
 using Sizes = std::vector<int64_t>;
 constexpr int64_t kHead = 64, kWindow = 256;
 
-/// Scores of N(0, 1) make relu² and softmax work as they do in a trained model.
 template <class Layer>
 Workload of_layer(const Layer& layer, const Sizes& z) {
   Rng rng(3);

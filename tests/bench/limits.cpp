@@ -118,16 +118,20 @@ Limits measure_limits() {
 #if defined(__x86_64__)
   if (isa() == Isa::amx) m.bf16_one = flops(1, amx_bf16), m.bf16 = flops(m.threads, amx_bf16);
 #endif
-  constexpr std::size_t n = std::size_t{32} << 20;  // floats of an array: 128 MiB
-  const std::size_t part = n / static_cast<std::size_t>(m.threads);
+  constexpr std::size_t n = std::size_t{64} << 20;  // floats of an array
   std::vector<std::unique_ptr<float[]>> array;
   for (int i = 0; i < 3; ++i) array.emplace_back(new float[n]());
   float *a = array[0].get(), *b = array[1].get(), *c = array[2].get();
-  m.copy = rate(m.threads, [&](int t) {
-    std::memcpy(a + t * part, b + t * part, part * sizeof(float));
-    return 2.0 * static_cast<double>(part * sizeof(float));
-  });
+  auto copy = [&](std::size_t length) {
+    const std::size_t part = length / static_cast<std::size_t>(m.threads);
+    return rate(m.threads, [=](int t) {
+      for (int i = 0; i < 4; ++i) std::memcpy(a + t * part, b + t * part, part * sizeof(float));
+      return 4 * 2.0 * static_cast<double>(part * sizeof(float));
+    });
+  };
+  m.copy = copy(n / 16), m.large_copy = copy(n);
   m.triad = rate(m.threads, [&](int t) {
+    const std::size_t part = n / static_cast<std::size_t>(m.threads);
     for (std::size_t i = t * part; i < (t + 1) * part; ++i) a[i] = b[i] + 3.0f * c[i];
     asm volatile("" : : : "memory");
     return 3.0 * static_cast<double>(part * sizeof(float));

@@ -1,6 +1,6 @@
 // sluice_bench: what the machine can do, and how near to it Sluice comes. Run by hand, or by compare.py.
 //
-//   sluice_bench [--only REGEX] [--seconds 1] [--threads N] [--json FILE]
+//   sluice_bench [--only REGEX] [--seconds 1] [--threads N] [--precision f32] [--json FILE]
 //   sluice_bench --list | --start | --serve
 //
 // A line of JSON for the machine and one for each workload. --start computes one sum and leaves: start-up time. --serve
@@ -14,6 +14,7 @@
 
 #include <sluice/core/cpu.h>
 #include <sluice/core/json.h>
+#include <sluice/ops/machine.h>
 
 #include <fstream>
 #include <iostream>
@@ -59,11 +60,17 @@ const Limits& limits() {
 
 Json machine() {
   const Limits& m = limits();
-  return Json::Object{{"cpu", cpu_name()}, {"isa", isa_name(isa())}, {"threads", m.threads},
+  return Json::Object{{"machine", describe_machine()}, {"isa", isa_name(isa())}, {"threads", m.threads},
                       {"fma_f32_gflops_one_thread", m.f32_one * 1e-9}, {"fma_f32_gflops", m.f32 * 1e-9},
                       {"fma_f64_gflops_one_thread", m.f64_one * 1e-9}, {"fma_f64_gflops", m.f64 * 1e-9},
                       {"amx_bf16_gflops_one_thread", m.bf16_one * 1e-9}, {"amx_bf16_gflops", m.bf16 * 1e-9},
-                      {"copy_gbs", m.copy * 1e-9}, {"triad_gbs", m.triad * 1e-9}};
+                      {"copy_gbs", m.copy * 1e-9}, {"large_copy_gbs", m.large_copy * 1e-9},
+                      {"triad_gbs", m.triad * 1e-9}};
+}
+
+/// What matrix products compute in.
+void set_products(const std::string& precision) {
+  if (precision != "f32") fail<ValueError>("sluice_bench: --precision is f32 — got ", precision);
 }
 
 /// One workload, made and run once to learn what it does.
@@ -132,6 +139,7 @@ Json memory(const std::string& name) {
     backward(sum(matmul(a, a)));
   }
   const Workload w = make(name);
+  release_cached_memory();  // what making it has left
   std::ofstream("/proc/self/clear_refs") << "5";  // resets the peak of the resident set
   const double before = status_bytes("VmRSS:");
   w.run();
@@ -177,6 +185,7 @@ int run(const std::vector<std::string>& args) {
     else if (name == "--seconds") seconds = std::stod(value());
     else if (name == "--threads") set_num_threads(std::stoi(value()));
     else if (name == "--json") json = value();
+    else if (name == "--precision") set_products(value());
     else if (name == "--list" || name == "--start" || name == "--serve") mode = name;
     else fail<ValueError>("sluice_bench: unknown option ", name);
   }

@@ -32,9 +32,10 @@ namespace {
 
 using Sizes = std::vector<int64_t>;
 using Inputs = std::vector<Tensor>;
+using Shapes = std::vector<std::pair<const char*, Shape>>;
 
 /// Normal numbers of these shapes, named as told.
-std::vector<NamedTensor> draw(const std::vector<std::pair<const char*, Shape>>& shapes, bool learned, DType dtype = f32) {
+std::vector<NamedTensor> draw(const Shapes& shapes, bool learned, DType dtype) {
   Rng rng(1);
   std::vector<NamedTensor> all;
   for (const auto& [name, shape] : shapes)
@@ -42,8 +43,8 @@ std::vector<NamedTensor> draw(const std::vector<std::pair<const char*, Shape>>& 
   return all;
 }
 /// A row of f over such tensors, in their order.
-Row row(const std::string& name, const std::vector<std::pair<const char*, Shape>>& shapes, bool learned,
-        const std::function<Tensor(const Inputs&)>& f, DType dtype = f32) {
+Row row(const std::string& name, const Shapes& shapes, bool learned, const std::function<Tensor(const Inputs&)>& f,
+        DType dtype = f32) {
   return {name, [=] {
             const std::vector<NamedTensor> named = draw(shapes, learned, dtype);
             Inputs x;
@@ -57,13 +58,15 @@ Row row(const std::string& name, const std::vector<std::pair<const char*, Shape>
 void add_elementwise(std::vector<Row>& rows) {
   const Shape s{4096, 1024};
   auto add = [&](const char* kind, int inputs, const std::function<Tensor(const Inputs&)>& f) {
-    std::vector<std::pair<const char*, Shape>> shapes{{"x", s}, {"g", s}, {"b", s}};
+    Shapes shapes{{"x", s}, {"g", s}, {"b", s}};
     shapes.resize(static_cast<std::size_t>(inputs), {"", s});
     rows.push_back(row(row_name("elementwise", kind, {4096, 1024}), shapes, true, f));
   };
   add("gelu", 1, [](const Inputs& t) { return gelu(t[0]); });
   add("swiglu", 2, [](const Inputs& t) { return swiglu(t[0], t[1]); });
-  add("swiglu_map", 2, [](const Inputs& t) { return map([](auto x, auto g) { return x * g * sigmoid(g); }, t[0], t[1]); });
+  add("swiglu_map", 2, [](const Inputs& t) {
+    return map([](auto x, auto g) { return x * g * sigmoid(g); }, t[0], t[1]);
+  });
   add("swiglu_composed", 2, [](const Inputs& t) { return t[0] * (t[1] * sigmoid(t[1])); });
   add("chain6", 3, [](const Inputs& t) { return tanh(t[0] * t[1] + t[2]) * sigmoid(t[1]) - t[0]; });
   add("chain6_map", 3, [](const Inputs& t) {
@@ -74,13 +77,14 @@ void add_elementwise(std::vector<Row>& rows) {
 }
 
 void add_rowwise(std::vector<Row>& rows) {
-  rows.push_back(row("op/softmax/4096x1024", {{"x", {4096, 1024}}}, true, [](const Inputs& t) { return softmax(t[0]); }));
+  rows.push_back(
+      row("op/softmax/4096x1024", {{"x", {4096, 1024}}}, true, [](const Inputs& t) { return softmax(t[0]); }));
   for (const Sizes& z : {Sizes{2048, 4096}, Sizes{512, 32768}})
     rows.push_back({row_name("op", "cross_entropy", z), [z] {
                       Rng rng(1);
                       const Tensor x = normal({z[0], z[1]}, 0, 1, rng).requires_grad_();
-                      const Tensor targets = randint(0, z[1], {z[0]}, rng);
-                      return differentiated({{"x", x}, {"targets", targets}}, [=] { return cross_entropy(x, targets); });
+                      const Tensor t = randint(0, z[1], {z[0]}, rng);
+                      return differentiated({{"x", x}, {"targets", t}}, [=] { return cross_entropy(x, t); });
                     }});
   for (const Sizes& z : {Sizes{4096, 1024}, Sizes{16384, 256}})
     rows.push_back(row(row_name("op", "layer_norm", z), {{"x", {z[0], z[1]}}, {"w", {z[1]}}, {"b", {z[1]}}}, true,
@@ -99,7 +103,8 @@ void add_rowwise(std::vector<Row>& rows) {
   plain("split_heads", {8, 512, 12, 64}, [](const Tensor& x) { return contiguous(transpose(x, 1, 2)); });
   rows.push_back({"op/embedding/4096x32768x512", [] {
                     Rng rng(1);
-                    const Tensor w = normal({32768, 512}, 0, 1, rng).requires_grad_(), i = randint(0, 32768, {4096}, rng);
+                    const Tensor w = normal({32768, 512}, 0, 1, rng).requires_grad_();
+                    const Tensor i = randint(0, 32768, {4096}, rng);
                     return differentiated({{"w", w}, {"index", i}}, [=] { return embedding(w, i); });
                   }});
 }
@@ -123,8 +128,8 @@ void add_matmul(std::vector<Row>& rows) {
   product("bmm", {96, 256, 64, 256}, {96, 256, 64}, {96, 64, 256}, mm);
 
   auto dense = [&](const char* kind, const Sizes& z, const std::function<Tensor(const Inputs&)>& f) {
-    rows.push_back(row(row_name("matmul", kind, z), {{"x", {z[0], z[1]}}, {"w", {z[1], z[2]}}, {"b", {z[2]}}, {"r", {z[0], z[2]}}},
-                       false, f));
+    const Shapes shapes{{"x", {z[0], z[1]}}, {"w", {z[1], z[2]}}, {"b", {z[2]}}, {"r", {z[0], z[2]}}};
+    rows.push_back(row(row_name("matmul", kind, z), shapes, false, f));
   };
   for (const Sizes& z : {Sizes{2048, 512, 2048}, Sizes{2048, 768, 3072}})
     dense("linear_gelu", z, [](const Inputs& t) { return gelu(linear(t[0], t[1], t[2])); });
