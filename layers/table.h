@@ -42,6 +42,8 @@ class AnyLayer {
   /// Continues this object's stream, or begins it again. ValueError for layers that do not stream.
   virtual Tensor step(const Tensor& x) = 0;
   virtual void restart() = 0;
+  /// Another at the same place of its stream; both share the layer's tensors.
+  virtual std::unique_ptr<AnyLayer> copy() const = 0;
   /// As in layers/nn/module.h.
   virtual std::vector<NamedTensor> state() const = 0;
   virtual void load(const std::map<std::string, Tensor>& state) = 0;
@@ -109,7 +111,13 @@ void gau_rows(Rows& rows) {
        R"({"bias": "t5", "norm": "rms_plain", "placement": "post", "kind": "laplace", "linear_bias": true})",
        R"({"heads": 2, "expansion": 6, "bias": "rope", "rope_rot_dim": 2, "use_rope": false, "causal": true})",
        R"({"top_k": 2, "length": "constant", "kind": "rownorm", "causal": true, "dropout": 0.3})",
-       R"({"causal": true, "window": 3, "kind": "lucid"})", R"({"kind": "paper_code"})", R"({"kind": "paper_eq"})"});
+       R"({"causal": true, "window": 3, "kind": "lucid"})", R"({"kind": "paper_code"})", R"({"kind": "paper_eq"})",
+       R"({"causal": true, "kind": "softmax", "bias": "rope", "length": "constant", "placement": "post", "heads": 2,
+           "key_dim": 8, "expansion": 6, "top_k": 3, "rope_pairing": "interleaved", "rope_offset": 3, "attention_dropout": 0.3})",
+       R"({"causal": true, "kind": "softmax_plus", "bias": "t5", "window": 4})",
+       R"({"causal": true, "kind": "laplace", "bias": "toeplitz", "max_length": 70, "length": "constant"})",
+       R"({"causal": true, "kind": "paper_code", "bias": "t5"})",
+       R"({"causal": true, "kind": "paper_eq", "top_k": 3, "length": "n"})"});
   rows.template add<CrossGau>("cross_gau", R"({"dim": 4, "key_dim": 6, "expansion": 5})",
                               {R"({"context_dim": 3, "kind": "softmax", "dropout": 0.3})", R"({"kind": "rownorm"})"});
   rows.template add<TutorialGau>("tutorial_gau", R"({"dim": 4, "expansion": 6})",
@@ -120,7 +128,14 @@ void gau_rows(Rows& rows) {
       {R"({"bias": "toeplitz", "norm": "layer", "causal": true})",
        R"({"bias": "rope", "norm": "none", "scaling": "paper_code", "token_shift": true})",
        R"({"bias": "t5", "norm": "rms", "scaling": "lucid", "linear_bias": true, "dropout": 0.3})",
-       R"({"causal": true, "token_shift": true, "kind": "softmax", "scaling": "lucid", "attention_dropout": 0.3})"});
+       R"({"causal": true, "token_shift": true, "kind": "softmax", "scaling": "lucid", "attention_dropout": 0.3})",
+       R"({"causal": true, "kind": "rownorm", "bias": "rope", "scaling": "paper_code", "length": "visible"})",
+       R"({"causal": true, "kind": "softmax_plus", "bias": "t5", "scaling": "eq", "chunk": 1, "token_shift": true})",
+       R"({"causal": true, "kind": "laplace", "linear": false, "bias": "rope", "rope_pairing": "interleaved",
+           "rope_offset": 3})",
+       R"({"causal": true, "quadratic": false, "chunk": 3})",
+       R"({"kind": "paper_eq", "across_chunks": false, "length": "visible", "attention_dropout": 0.3})",
+       R"({"kind": "paper_code", "scaling": "lucid", "count_padding": true})"});
   rows.template add<ScaledSinusoidal>("scaled_sinusoidal", R"({"dim": 4})", {R"({"base": 100})"});
   rows.template add<FlashBlock>("flash_block", R"({"dim": 4, "key_dim": 6, "expansion": 5, "chunk": 4})",
                                 {R"({"layers": 3, "causal": true, "norm": "layer"})"});
@@ -142,13 +157,16 @@ void heads_rows(Rows& rows) {
        R"({"causal": true, "gates": [{"granularity": "headwise", "bias": true}, {"position": "g2", "sharing": "scores"},
            {"position": "g3", "mode": "add", "activation": "silu"}, {"position": "g4", "after_qk_norm": true},
            {"position": "g5", "input_independent": true}]})",
-       R"({"window": 2, "dilation": 2, "global_positions": [0], "separate_global_projections": true})",
+       R"({"window": 2, "dilation": 2, "global_positions": [0], "separate_global_projections": true,
+           "attention_dropout": 0.3})",
        R"({"causal": true, "position_bias": "t5", "sink": "learned", "qkv_bias": true, "out_bias": true,
            "dropout": 0.3})",
        R"({"position_bias": "toeplitz", "max_length": 70, "sink": "off_by_one", "ablation": "head_norm",
            "value_dim": 3})",
        R"({"causal": true, "position_bias": "alibi", "norm": "layer", "sandwich_norm": true, "ablation": "silu"})",
-       R"({"causal": true, "window": 3, "use_rope": true})"});
+       R"({"causal": true, "window": 3, "use_rope": true})",
+       R"({"causal": true, "window": 3, "dilation": 2, "global_positions": [4, 0], "sink": "learned",
+           "position_bias": "toeplitz", "max_length": 70, "kv_heads": 1})"});
   rows.template add<GatedAttention>(
       "gated_attention", R"({"dim": 4, "heads": 2})",
       {R"({"causal": true, "gate_query": true, "gate_key": true, "gate_value": true, "use_rope": true})",
@@ -164,17 +182,22 @@ void heads_rows(Rows& rows) {
        R"({"kv_heads": 1, "value_dim": 2, "qkv_bias": true, "residual": true, "dropout": 0.3})"});
   rows.template add<FusedAttention>("fused_attention", R"({"dim": 4, "heads": 2})",
                                     {R"({"causal": true, "gate": "per_head", "use_rope": true, "chunk": 3})",
-                                     R"({"gate": "per_token", "project_out": false, "attention_dropout": 0.3})"});
+                                     R"({"gate": "per_token", "project_out": false, "attention_dropout": 0.3})",
+                                     R"({"causal": true, "head_dim": 3, "qkv_bias": true})"});
   rows.template add<TopKAttention>("topk_attention_layer", R"({"dim": 4, "heads": 2, "k": 2})",
                                    {R"({"ties": "threshold", "qkv_bias": true, "attention_dropout": 0.3})",
-                                    R"({"causal": true, "use_rope": true, "window": 4})"});
+                                    R"({"causal": true, "use_rope": true, "window": 4})",
+                                    R"({"causal": true, "ties": "threshold", "head_dim": 4, "out_bias": true})"});
   rows.template add<PairScore>("pair_score", R"({"dim": 4})", {R"({"kind": "mlp", "width": 3})"});
   rows.template add<ThresholdAttention>("threshold_attention_layer", R"({"dim": 4, "heads": 2})",
                                         {R"({"score": "mlp", "score_width": 3, "mode": "soft"})",
                                          R"({"mode": "soft", "causal": true, "attention_dropout": 0.3})",
-                                         R"({"mode": "hard", "causal": true})"});
+                                         R"({"mode": "hard", "causal": true})",
+                                         R"({"score": "mlp", "causal": true, "use_rope": true})"});
   rows.template add<SinkhornAttention>("sinkhorn_attention", R"({"dim": 4, "heads": 2})",
-                                       {R"({"top_k": 3, "attention_dropout": 0.3})"});
+                                       {R"({"top_k": 3, "attention_dropout": 0.3})",
+                                        R"({"variant": "literal", "iterations": 3, "use_rope": true})",
+                                        R"({"last": "columns", "iterations": 2, "qkv_bias": true})"});
   rows.template add<SinkhornBlockAttention>("sinkhorn_block_attention", R"({"dim": 4, "heads": 2, "block": 2})",
                                             {R"({"attention_dropout": 0.3, "out_bias": true})"});
   rows.template add<GlobalLocalAttention>("global_local_attention", R"({"dim": 4, "heads": 2, "w": 1})",
@@ -196,7 +219,10 @@ void linear_time_rows(Rows& rows) {
            "feature_map_offset": 0.1})",
        R"({"feature_map_kind": "mlp", "feature_map_heads": 2, "head_dim": 3, "value_dim": 2})",
        R"({"direction": "causal", "feature_map_kind": "favor", "feature_map_features": 6, "use_rope": "features"})",
-       R"({"direction": "causal", "normalize": "none", "use_rope": "inputs"})"});
+       R"({"direction": "causal", "normalize": "none", "use_rope": "inputs"})",
+       R"({"direction": "causal", "feature_map_kind": "hedgehog", "decay": "fixed", "gamma": [0.9, 0.5],
+           "use_rope": "inputs", "rope_offset": 2})",
+       R"({"direction": "two_direction_mean", "decay": "learned", "use_rope": "features", "output_norm": "layer"})"});
   rows.template add<GroupNorm>("group_norm", R"({"groups": 2, "dim": 3})",
                                {R"({"kind": "rms"})", R"({"kind": "rms_plain"})"});
   rows.template add<Retention>("retention", R"({"dim": 8, "heads": 2, "chunk": 3})",

@@ -59,6 +59,7 @@ class LayerOf final : public AnyLayer {
     }
   }
   void restart() override { state_ = {}; }
+  std::unique_ptr<AnyLayer> copy() const override { return std::make_unique<LayerOf>(*this); }
   std::vector<NamedTensor> state() const override { return state_dict(m_); }
   void load(const std::map<std::string, Tensor>& state) override { load_state(m_, state); }
   void move(Device device) override { to(m_, device); }

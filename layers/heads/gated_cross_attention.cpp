@@ -12,7 +12,7 @@ namespace {
 
 /// The mean of x [batch, m, w] over its real rows, [batch, 1, w].
 Tensor mean_of_rows(const Tensor& x, const Tensor& row_mask) {
-  if (!row_mask.defined()) return mean(x, {1}, keep);
+  if (!row_mask.defined()) return x.dim(1) > 0 ? mean(x, {1}, keep) : sum(x, {1}, keep);  // of no rows: 0
   const Tensor real = unsqueeze(to(row_mask, x.dtype()), -1);
   return sum(x * real, {1}, keep) / clamp(sum(real, {1}, keep), 1);
 }

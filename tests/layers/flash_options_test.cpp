@@ -1,4 +1,4 @@
-// FLASH's initial values, counts, dropout, edges, padding in odd places, and errors.
+// FLASH's initial values, counts, edges, padding in odd places, and errors.
 #include "layers/flash_reference.h"
 #include "support/catch.h"
 
@@ -59,65 +59,19 @@ TEST_CASE("flash: number of parameters", "[flash]") {
   }
 }
 
-TEST_CASE("flash: f32 follows f64", "[flash]") {
-  for (bool causal : {false, true}) {
-    FlashOptions o{.dim = 16, .key_dim = 8, .chunk = 32, .causal = causal};
-    o.bias = GauBias::rope;
-    Rng rng(2);
-    Flash f(o, rng);
-    Rand rand(2);
-    const Tensor x = random_tensor({2, 150, 16}, f32, rand), y = f(x);
-    to(f, f64);
-    const Tensor want = f(to(x, f64));
-    CHECK(max_abs_diff(to(y, f64), want) < 1e-5 * max_abs(want));
-  }
-}
-
-TEST_CASE("flash: dropout needs a generator, repeats with it, and keeps the mean", "[flash]") {
-  for (int place : {0, 1, 2}) {
-    FlashOptions o = small(place == 2 ? GauKind::rownorm : GauKind::su, ChunkLength::chunk, true, GauBias::none);
-    (place ? o.attention_dropout : o.dropout) = 0.25;
-    Rand rand(11);
-    const Flash f = random_flash(o, rand);
-    const Tensor x = random_tensor({2, 7, 4}, f64, rand), still = f(x);
-    CHECK(same_bits(f(x), still));
-    Rng a(5), b(5);
-    CHECK(same_bits(f(x, {}, &a), f(x, {}, &b)));
-    CHECK_FALSE(same_bits(f(x, {}, &a), still));
-    // F is linear in A: the mean over masks is the result without dropout.
-    const int draws = 600;
-    NoGrad guard;
-    Tensor total = zeros(x.shape(), {f64}), squares = zeros(x.shape(), {f64});
-    for (int i = 0; i < draws; ++i) {
-      const Tensor difference = f(x, {}, &a) - still;
-      total = total + difference, squares = squares + square(difference);
-    }
-    const std::vector<double> t = total.to_vector<double>(), s = squares.to_vector<double>();
-    double worst = 0;  // in standard errors
-    for (std::size_t i = 0; i < t.size(); ++i)
-      if (s[i] > 0) worst = std::max(worst, std::abs(t[i]) / std::sqrt(s[i]));
-    CHECK(worst < 4.5);
-    CHECK(worst > 0.5);
-  }
-}
-
-TEST_CASE("flash: no sequences, no tokens, one token", "[flash]") {
+TEST_CASE("flash: one token, and a sequence of padding alone", "[flash]") {
   for (GauKind kind : kGauKinds)
-    for (GauBias bias : kGauBiases)
-      for (bool causal : {false, true}) {
-        FlashOptions o = small(kind, ChunkLength::visible, causal, bias);
-        o.token_shift = true;
-        Rand rand(9);
-        const Flash f = random_flash(o, rand);
-        INFO(name_of(kind) << " bias " << static_cast<int>(bias) << " causal " << causal);
-        CHECK(f(zeros({0, 7, 4}, {f64})).shape() == Shape{0, 7, 4});
-        CHECK(f(zeros({2, 0, 4}, {f64})).shape() == Shape{2, 0, 4});
-        CHECK(f(zeros({2, 0, 4}, {f64}), zeros({2, 0}) > 0.0, nullptr, zeros({2, 0}, {i64})).shape() == Shape{2, 0, 4});
-        const Tensor x = random_tensor({2, 1, 4}, f64, rand);
-        CHECK(max_abs_diff(f(x), flash_reference(f, x)) < 1e-12);
-        const Tensor nobody = prefix_mask(7, 0, 5), y = random_tensor({2, 7, 4}, f64, rand);
-        CHECK(max_abs_diff(real_rows(f(y, nobody), nobody), real_rows(flash_reference(f, y, nobody), nobody)) < 1e-12);
-      }
+    for (bool causal : {false, true}) {
+      FlashOptions o = small(kind, ChunkLength::visible, causal, GauBias::rope);
+      o.token_shift = true;
+      Rand rand(9);
+      const Flash f = random_flash(o, rand);
+      INFO(name_of(kind) << " causal " << causal);
+      const Tensor x = random_tensor({2, 1, 4}, f64, rand);
+      CHECK(max_abs_diff(f(x), flash_reference(f, x)) < 1e-12);
+      const Tensor nobody = prefix_mask(7, 0, 5), y = random_tensor({2, 7, 4}, f64, rand);
+      CHECK(max_abs_diff(real_rows(f(y, nobody), nobody), real_rows(flash_reference(f, y, nobody), nobody)) < 1e-12);
+    }
 }
 
 TEST_CASE("flash: a chunk of padding in the middle and at the start", "[flash]") {
@@ -203,4 +157,27 @@ TEST_CASE("flash: what is refused, and by which words", "[flash]") {
   CHECK_NOTHROW(mixed_chunk_attention(q, q, q, q, v, {.chunk = 3}, ones({1, 5})));
   CHECK_THROWS_AS(segment_mask(ones({2, 3}), 2, false), DTypeError);
   CHECK_THROWS_AS(segment_mask(zeros({2, 3}, {i64}), 0, false), ValueError);
+}
+
+TEST_CASE("flash: what cannot be streamed", "[flash][streaming]") {
+  Rand rand(6);
+  const Tensor x = random_tensor({2, 3, 4}, f64, rand);
+  FlashOptions o = small(GauKind::su, ChunkLength::chunk, false, GauBias::none);
+  const Flash both = random_flash(o, rand);
+  CHECK_THROWS_AS(both.step(x, {}), ValueError);
+  CHECK_THROWS_WITH(both.step(x, {}), Contains("causal"));
+  o.causal = true;
+  const Flash f = random_flash(o, rand);
+  const Flash::State two = f.step(x, {}).second;
+  CHECK_THROWS_WITH(f.step(narrow(x, 0, 0, 1), two), Contains("batch 2") && Contains("[1,3,4]"));
+  CHECK_THROWS_WITH(f.step(random_tensor({2, 3, 5}, f64, rand), two), Contains("[2,3,5]"));
+  o.chunk = 6;
+  const Flash wider = random_flash(o, rand);
+  CHECK_THROWS_WITH(wider.step(x, two), Contains("chunks of 6"));
+  CHECK(two.length() == 3);  // the refused steps changed nothing: the stream goes on
+  CHECK(max_abs_diff(f.step(x, two).first, narrow(f(cat({x, x}, 1)), 1, 3, 3)) < 1e-12);
+  const Tensor q = ones({1, 2, 3, 4}), v = ones({1, 2, 3, 2});
+  CHECK_THROWS_WITH(mixed_chunk_step(q, q, q, q, v, {.chunk = 4, .causal = true}, ones({1, 5}), {}),
+                    Contains("relative_bias=[1,5]") && Contains("4"));
+  CHECK_THROWS_WITH(mixed_chunk_step(q, q, q, q, v, {.chunk = 4}, {}, {}), Contains("causal"));
 }

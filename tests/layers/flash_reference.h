@@ -20,7 +20,7 @@ struct MixedMatrices {
 
 /// quad + lin. `bias` is C×C, by positions within a chunk, or empty.
 inline Matrix mixed_chunk_reference(const MixedMatrices& x, const MixedChunkOptions& o, const Matrix& bias,
-                                    const Tokens& tokens, Margin* margin = nullptr) {
+                                    const Tokens& tokens) {
   const std::size_t n = x.v.size(), c = static_cast<std::size_t>(o.chunk), chunks = (n + c - 1) / c;
   const std::size_t e = n == 0 ? 0 : x.v[0].size();
   Matrix out = matrix(static_cast<int64_t>(n), static_cast<int64_t>(e));
@@ -57,7 +57,7 @@ inline Matrix mixed_chunk_reference(const MixedMatrices& x, const MixedChunkOpti
       if (o.length == ChunkLength::visible) a.constant_length = static_cast<int64_t>(keys.size());
       if (!keys.empty()) {
         const Matrix y = attention_reference({x.q_quad[i]}, keys, values, a, bias.empty() ? Matrix{} : row_bias,
-                                             std::vector<bool>(keys.size(), true), margin);
+                                             std::vector<bool>(keys.size(), true));
         for (std::size_t f = 0; f < e; ++f) out[i][f] += y[0][f];
       }
     }
@@ -118,7 +118,7 @@ inline Matrix chunk_bias_reference(const Flash& f) {
 }
 
 /// The whole layer on x [n, dim].
-inline Matrix flash_reference(const Flash& f, const Matrix& x, const Tokens& tokens, Margin* margin = nullptr) {
+inline Matrix flash_reference(const Flash& f, const Matrix& x, const Tokens& tokens) {
   const FlashOptions& o = f.options;
   const auto e = static_cast<std::size_t>(o.expansion), s = static_cast<std::size_t>(o.key_dim);
   Matrix normed = norm_reference(f.norm, x);
@@ -143,7 +143,7 @@ inline Matrix flash_reference(const Flash& f, const Matrix& x, const Tokens& tok
     return o.use_rope ? rope_reference(q, o.rope) : q;
   };
   Matrix mixed = mixed_chunk_reference({scaled(0), scaled(1), scaled(2), scaled(3), columns(uvz, e, e)},
-                                       mixed_options_of(o), chunk_bias_reference(f), tokens, margin);
+                                       mixed_options_of(o), chunk_bias_reference(f), tokens);
   for (std::size_t i = 0; i < mixed.size(); ++i)
     for (std::size_t a = 0; a < e; ++a) mixed[i][a] *= uvz[i][a];
   Matrix y = linear_reference(f.out, mixed);
@@ -160,12 +160,11 @@ inline Tokens tokens_of(int64_t n, int64_t batch_entry, const Tensor& key_mask, 
 }
 
 /// The layer on a batch.
-inline Tensor flash_reference(const Flash& f, const Tensor& x, const Tensor& key_mask = {}, const Tensor& segments = {},
-                              Margin* margin = nullptr) {
+inline Tensor flash_reference(const Flash& f, const Tensor& x, const Tensor& key_mask = {}, const Tensor& segments = {}) {
   std::vector<double> all;
   for (int64_t b = 0; b < x.dim(0); ++b)
     for (const auto& row :
-         flash_reference(f, matrix_of(select(x, 0, b)), tokens_of(x.dim(1), b, key_mask, segments), margin))
+         flash_reference(f, matrix_of(select(x, 0, b)), tokens_of(x.dim(1), b, key_mask, segments)))
       all.insert(all.end(), row.begin(), row.end());
   return Tensor::from(all, x.shape());
 }
@@ -176,16 +175,11 @@ constexpr ChunkScaling kChunkScalings[] = {ChunkScaling::su, ChunkScaling::lucid
                                            ChunkScaling::paper_code};
 constexpr ChunkLength kChunkLengths[] = {ChunkLength::chunk, ChunkLength::visible};
 
-/// A layer in f64 whose parameters are all random: nothing is 0 or 1 by default.
-inline Flash random_flash(FlashOptions o, Rand& rand, double spread = 0.7) {
+/// A layer in f64 with random parameters.
+inline Flash random_flash(FlashOptions o, Rand& rand) {
   o.dtype = f64;
   Rng rng(1);
-  Flash f(o, rng);
-  for (NamedTensor& p : parameters(f)) {
-    double* at = p.tensor.mutable_data<double>();
-    for (int64_t i = 0; i < p.tensor.numel(); ++i) at[i] = rand.uniform(-spread, spread);
-  }
-  return f;
+  return randomised(Flash(o, rng), rand);
 }
 
 /// i64 [2, n]: the documents of both sequences, which change at the given positions.

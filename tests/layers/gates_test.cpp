@@ -85,51 +85,7 @@ TEST_CASE("gated attention: every combination of gates equals loops", "[gates]")
   }
 }
 
-TEST_CASE("gated attention: gradients and their gradients", "[gates]") {
-  int count = 0;
-  for (GatedAttentionOptions o : all_options()) {
-    if (++count % 5 != 1 && !(o.gate_query && o.gate_key && o.gate_value && o.heads.causal)) continue;
-    o.heads.dim = 2, o.heads.head_dim = 2;
-    Rand rand(static_cast<uint64_t>(count));
-    const GatedAttention l = make(o, rand);
-    INFO(describe(o));
-    check_layer_gradients<GatedAttention>(
-        l, {random_tensor({1, 3, 2}, f64, rand)},
-        [](const GatedAttention& g, const std::vector<Tensor>& v) { return g(v[0]); }, count % 2 == 0);
-  }
-}
-
-TEST_CASE("gated attention: streaming equals the full pass", "[gates][streaming]") {
-  for (GatedAttentionOptions o : all_options()) {
-    if (!o.heads.causal) continue;
-    Rand rand(5);
-    const GatedAttention l = make(o, rand);
-    const Tensor x = random_tensor({2, 13, 4}, f64, rand), full = l(x);
-    INFO(describe(o));
-    for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{1}, {6, 1, 1, 4}, {13}})
-      CHECK(max_abs_diff(streamed(l, x, sizes), full) < 1e-12);
-  }
-  Rand rand(6);
-  const GatedAttention l = make({.heads = {.dim = 6, .heads = 2, .causal = true}}, rand);
-  const Tensor x = random_tensor({3, 7, 6}, f64, rand);
-  check_causal(l, x);
-  const GatedAttention::State state = l.step(x, {}).second;
-  CHECK(state.numel() == 3 * 7 * 2 * 6);  // 2·heads·head_dim a token
-  CHECK(l.step(narrow(x, 1, 0, 0), state).second.length == 7);
-  CHECK_THROWS_WITH(l.step(narrow(x, 0, 0, 1), state), Contains("[1,") && Contains("[3,"));
-  CHECK_THROWS_WITH(make({.heads = {.dim = 6}}, rand).step(x, {}), Contains("causal"));
-}
-
-TEST_CASE("gated attention: padding, even NaN, changes nothing", "[gates]") {
-  for (const GatedAttentionOptions& o : all_options()) {
-    Rand rand(7);
-    const GatedAttention l = make(o, rand);
-    INFO(describe(o));
-    check_padding(l, random_tensor({2, 5, 4}, f64, rand), 3);
-  }
-}
-
-TEST_CASE("gated attention: initial gates, dropout, sizes", "[gates]") {
+TEST_CASE("gated attention: initial gates, sizes", "[gates]") {
   Rng rng(1);
   GatedAttentionOptions o{.heads = {.dim = 6, .heads = 2}, .gate_query = true, .gate_bias = 2.5};
   const GatedAttention l(o, rng);
@@ -141,16 +97,6 @@ TEST_CASE("gated attention: initial gates, dropout, sizes", "[gates]") {
   CHECK(count(GatedAttention({.heads = {.dim = 6, .heads = 2, .head_dim = 4}, .output = OutputGate::from_query},
                              rng)) ==
         4 * 6 * 8 + 8 * 8 + 8);
-
-  o.heads.attention_dropout = 0.5;
-  const GatedAttention dropping(o, rng);
-  Rand rand(1);
-  const Tensor x = random_tensor({2, 6, 6}, f32, rand);
-  Rng a(3), b(3);
-  CHECK(same_bits(dropping(x, {}, &a), dropping(x, {}, &b)));
-  CHECK_FALSE(same_bits(dropping(x, {}, &a), dropping(x)));
-  for (auto [batch, n] : {std::pair<int64_t, int64_t>{0, 3}, {2, 0}, {2, 1}})
-    CHECK(l(zeros({batch, n, 6})).shape() == Shape{batch, n, 6});
 }
 
 TEST_CASE("gated attention: what is refused, and by which words", "[gates]") {
@@ -158,12 +104,13 @@ TEST_CASE("gated attention: what is refused, and by which words", "[gates]") {
   CHECK_THROWS_AS(GatedAttention({.heads = {.dim = 0}}, rng), ValueError);
   CHECK_THROWS_WITH(GatedAttention({.heads = {.dim = 5, .heads = 2}}, rng), Contains("heads=2") && Contains("dim=5"));
   const GatedAttention l({.heads = {.dim = 4, .heads = 2}}, rng);
+  CHECK_THROWS_WITH(l.step(ones({1, 1, 4}), {}), Contains("causal"));
   CHECK_THROWS_AS(l(ones({3, 4})), ShapeError);
   CHECK_THROWS_WITH(l(ones({2, 3, 5})), Contains("[2,3,5]") && Contains("gated_attention"));
   CHECK_THROWS_WITH(l(ones({2, 3, 4}), ones({2, 4}) > 0.0), Contains("[2,4]") && Contains("[2,3,4]"));
 }
 
-TEST_CASE("gated residual: every kind equals its formula, with gradients", "[gates]") {
+TEST_CASE("gated residual: every kind equals its formula", "[gates]") {
   for (ResidualGate kind :
        {ResidualGate::scalar, ResidualGate::per_channel, ResidualGate::input, ResidualGate::input_token}) {
     Rng rng(1);
@@ -183,11 +130,7 @@ TEST_CASE("gated residual: every kind equals its formula, with gradients", "[gat
     CHECK(max_abs_diff(r(x, f), want) < 1e-13);
     CHECK(max_abs_diff(x + r.gate(x) * f, want) < 1e-13);
     CHECK(same_bits(r(x, [](const Tensor& h) { return silu(h); }), r(x, silu(x))));
-    check_layer_gradients<GatedResidual>(
-        r, {narrow(x, 1, 0, 2), narrow(f, 1, 0, 2)},
-        [](const GatedResidual& l, const std::vector<Tensor>& v) { return l(v[0], v[1]); });
     CHECK_THROWS_WITH(r(x, narrow(f, 1, 0, 2)), Contains("[2,4,3]") && Contains("[2,2,3]"));
-    CHECK(r(zeros({0, 4, 3}, {f64}), zeros({0, 4, 3}, {f64})).numel() == 0);
   }
   Rng rng(1);
   CHECK(count(GatedResidual({.dim = 5}, rng)) == 1);

@@ -126,53 +126,6 @@ TEST_CASE("gau: the best n of n scores are all of them", "[gau][identity]") {
       }
 }
 
-TEST_CASE("gau: padded ≡ truncated", "[gau][identity]") {
-  for (GauKind kind : kGauKinds)
-    for (GauLength length : kGauLengths)
-      for (GauBias bias : kGauBiases)
-        for (bool causal : {false, true})
-          for (int64_t top_k : {0, 3}) {
-            GauOptions o = small(kind);
-            o.length = length, o.bias = bias, o.causal = causal, o.top_k = top_k;
-            Rand rand(5);
-            const Gau g = random_gau(o, rand);
-            const Tensor x = random_tensor({2, 9, 5}, f64, rand), y = g(x, prefix_mask(9, 6, 6));
-            check_identity("GAU: padded = truncated, 5 kinds", narrow(y, 1, 0, 6), g(narrow(x, 1, 0, 6)), 1e-12);
-          }
-}
-
-TEST_CASE("gau: a NaN behind the padding mask reaches no real token, forward or backward", "[gau][identity]") {
-  for (GauKind kind : kGauKinds)
-    for (bool causal : {false, true})
-      for (GauPlacement placement : {GauPlacement::pre, GauPlacement::post})
-        for (int64_t top_k : {0, 3}) {
-          GauOptions o = small(kind);
-          o.causal = causal, o.placement = placement, o.top_k = top_k;
-          Rand rand(6);
-          const Gau g = random_gau(o, rand);
-          const Tensor clean = random_tensor({2, 9, 5}, f64, rand), mask = prefix_mask(9, 6, 6);
-          auto run = [&](double junk) {
-            Tensor x = masked_fill(clean, reshape(arange(9), {9, 1}) >= 6.0, junk).detach().requires_grad_();
-            std::vector<Tensor> wanted{x};
-            for (const NamedTensor& p : parameters(g)) wanted.push_back(p.tensor);
-            const Tensor y = narrow(g(x, mask), 1, 0, 6);
-            std::vector<Tensor> all = grad({sum(square(y))}, wanted);
-            all[0] = narrow(all[0], 1, 0, 6);
-            all.push_back(y);
-            return all;
-          };
-          const std::vector<Tensor> zero = run(0), nan = run(NAN);
-          INFO(name_of(kind) << " causal " << causal << " post " << (placement == GauPlacement::post) << " top_k "
-                             << top_k);
-          double of_parameters = 0;
-          for (std::size_t i = 1; i + 1 < zero.size(); ++i)
-            of_parameters = std::max(of_parameters, max_abs_diff(zero[i], nan[i]));
-          CHECK(max_abs_diff(zero.back(), nan.back()) < 1e-14);    // outputs
-          CHECK(max_abs_diff(zero.front(), nan.front()) < 1e-12);  // gradients of real tokens
-          CHECK(of_parameters < 1e-12);
-        }
-}
-
 TEST_CASE("gau: λ⁷ homogeneity with relu, and none with SiLU", "[gau][identity]") {
   for (Act act : {Act::relu, Act::identity, Act::silu})
     for (double lambda : {0.5, 0.9, 3.0}) {
@@ -205,7 +158,7 @@ TEST_CASE("gau: ScaleNorm with g = 1 ≡ RMSNorm, in the layer too", "[gau][iden
   }
 }
 
-TEST_CASE("gau: causal outputs do not know later tokens; with L = n they know how many", "[gau][identity]") {
+TEST_CASE("gau: with L = n causal outputs know how many tokens there are, else not", "[gau][identity]") {
   for (GauKind kind : kGauKinds)
     for (GauBias bias : kGauBiases)
       for (GauLength length : kGauLengths) {
@@ -216,12 +169,6 @@ TEST_CASE("gau: causal outputs do not know later tokens; with L = n they know ho
         const Gau g = random_gau(o, rand, 1.0);
         const Tensor x = random_tensor({2, 9, 5}, f64, rand), y = g(x);
         INFO(name_of(kind) << " length " << static_cast<int>(length) << " bias " << static_cast<int>(bias));
-        for (int64_t t : {0, 4, 8}) {
-          const Tensor at = reshape(arange(9), {9, 1}) == static_cast<double>(t);
-          const Tensor changed = g(masked_fill(x, at, 3));
-          CHECK(same_bits(narrow(changed, 1, 0, t), narrow(y, 1, 0, t)));
-          CHECK(max_abs_diff(narrow(changed, 1, t, 9 - t), narrow(y, 1, t, 9 - t)) > 1e-3);
-        }
         const double prefix = max_abs_diff(g(narrow(x, 1, 0, 5)), narrow(y, 1, 0, 5));
         const bool uses_length = kind != GauKind::paper_eq && kind != GauKind::rownorm && kind != GauKind::softmax &&
                                  kind != GauKind::softmax_plus;  // (softmax_plus: max(L, 16) is 16 here)
@@ -263,26 +210,8 @@ TEST_CASE("cross_gau: equals loops", "[gau][cross_gau]") {
     }
 }
 
-TEST_CASE("cross_gau: a NaN behind the mask of the context stays there; refusals", "[gau][cross_gau]") {
+TEST_CASE("cross_gau: what is refused, and by which words", "[gau][cross_gau]") {
   Rng rng(1);
-  const CrossGau in_f64({.dim = 5, .context_dim = 3, .expansion = 6, .key_dim = 4, .dtype = f64}, rng);
-  Rand rand(11);
-  const Tensor x = random_tensor({2, 4, 5}, f64, rand), clean = random_tensor({2, 7, 3}, f64, rand);
-  auto run = [&](double junk) {
-    const Tensor c = masked_fill(clean, reshape(arange(7), {7, 1}) >= 5.0, junk);
-    std::vector<Tensor> wanted;
-    for (const NamedTensor& p : parameters(in_f64)) wanted.push_back(p.tensor);
-    const Tensor y = in_f64(x, c, prefix_mask(7, 5, 5));
-    std::vector<Tensor> all = grad({sum(square(y))}, wanted);
-    all.push_back(y);
-    return all;
-  };
-  const std::vector<Tensor> zero = run(0), nan = run(NAN);
-  double worst = 0;
-  for (std::size_t i = 0; i < zero.size(); ++i) worst = std::max(worst, max_abs_diff(zero[i], nan[i]));
-  CHECK(max_abs_diff(zero.back(), nan.back()) < 1e-14);
-  CHECK(worst < 1e-12);
-
   const CrossGau g({.dim = 5, .context_dim = 3, .expansion = 6, .key_dim = 4}, rng);
   CHECK_THROWS_WITH(g(ones({2, 4, 5}), ones({2, 7, 5})), Contains("[2,7,5]") && Contains("3"));
   CHECK_THROWS_WITH(g(ones({2, 4, 5}), ones({3, 7, 3})), Contains("[2,4,5]") && Contains("[3,7,3]"));

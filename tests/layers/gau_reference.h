@@ -52,15 +52,9 @@ inline Tensor gau_attention(const Tensor& q, const Tensor& k, const Tensor& v, G
   return sluice::gau_attention(q, k, v, o, rng);
 }
 
-/// Where the scores are not smooth: the smallest distance to relu's kink and to a tie of top-k.
-struct Margin {
-  double value = INFINITY;
-  void note(double distance) { value = std::min(value, std::abs(distance)); }
-};
-
 /// A·V of the table in SPEC §3. Query i of m sees key j when real[j] and, if causal, j <= i + n − m.
 inline Matrix attention_reference(const Matrix& q, const Matrix& k, const Matrix& v, const GauAttentionOptions& o,
-                                  const Matrix& bias, const std::vector<bool>& real, Margin* margin = nullptr) {
+                                  const Matrix& bias, const std::vector<bool>& real) {
   const std::size_t m = q.size(), n = k.size(), s = q.empty() ? 1 : q[0].size();
   Matrix a = matrix(static_cast<int64_t>(m), static_cast<int64_t>(n));
   double all_real = 0;
@@ -93,7 +87,6 @@ inline Matrix attention_reference(const Matrix& q, const Matrix& k, const Matrix
     if (o.top_k > 0 && visible.size() > static_cast<std::size_t>(o.top_k)) {
       std::stable_sort(visible.begin(), visible.end(), [&](std::size_t f, std::size_t g) { return x[f] > x[g]; });
       const auto kept = static_cast<std::size_t>(o.top_k);
-      if (margin) margin->note(x[visible[kept - 1]] - x[visible[kept]]);
       visible.resize(kept);
     }
     double total = 0;
@@ -110,8 +103,6 @@ inline Matrix attention_reference(const Matrix& q, const Matrix& k, const Matrix
         default: a[i][j] = up * up; break;
       }
       total += a[i][j];
-      const bool smooth = o.kind == GauKind::softmax || o.kind == GauKind::softmax_plus || o.kind == GauKind::laplace;
-      if (margin && !smooth) margin->note(x[j]);
     }
     if (o.kind == GauKind::rownorm || o.kind == GauKind::softmax || o.kind == GauKind::softmax_plus)
       for (double& w : a[i]) w = total > 0 ? w / total : 0;
@@ -219,7 +210,7 @@ inline Matrix bias_reference(const Gau& g, std::size_t n) {
 }
 
 /// The whole layer on x [n, dim].
-inline Matrix gau_reference(const Gau& g, const Matrix& x, const std::vector<bool>& real, Margin* margin = nullptr) {
+inline Matrix gau_reference(const Gau& g, const Matrix& x, const std::vector<bool>& real) {
   const GauOptions& o = g.options;
   const auto e = static_cast<std::size_t>(o.expansion), s = static_cast<std::size_t>(o.key_dim);
   const auto h = static_cast<std::size_t>(o.heads);
@@ -238,7 +229,7 @@ inline Matrix gau_reference(const Gau& g, const Matrix& x, const std::vector<boo
     if (o.use_rope) q = rope_reference(q, o.rope), k = rope_reference(k, o.rope);
     const GauAttentionOptions a{.kind = o.kind, .length = *o.length, .constant_length = o.constant_length,
                                 .mask = {.causal = o.causal, .window = o.window}, .top_k = o.top_k};
-    const Matrix av = attention_reference(q, k, columns(uvz, e + head * e / h, e / h), a, bias, real, margin);
+    const Matrix av = attention_reference(q, k, columns(uvz, e + head * e / h, e / h), a, bias, real);
     for (std::size_t i = 0; i < av.size(); ++i)
       for (std::size_t c = 0; c < e / h; ++c) mixed[i][head * e / h + c] *= av[i][c];
   }
@@ -256,31 +247,46 @@ constexpr GauKind kGauKinds[] = {GauKind::su,      GauKind::paper_eq, GauKind::p
 constexpr GauLength kGauLengths[] = {GauLength::n, GauLength::visible, GauLength::constant};
 constexpr GauBias kGauBiases[] = {GauBias::none, GauBias::toeplitz, GauBias::rope, GauBias::t5};
 
-/// A layer in f64 whose parameters are all random: nothing is 0 or 1 by default.
+/// Every parameter becomes random, so that nothing is 0 or 1 by default.
+template <class L>
+L randomised(L layer, Rand& rand, double spread = 0.7) {
+  for (NamedTensor& p : parameters(layer)) {
+    double* at = p.tensor.template mutable_data<double>();
+    for (int64_t i = 0; i < p.tensor.numel(); ++i) at[i] = rand.uniform(-spread, spread);
+  }
+  return layer;
+}
+
+/// A layer in f64 with random parameters.
 inline Gau random_gau(GauOptions o, Rand& rand, double spread = 0.7) {
   o.dtype = f64;
   Rng rng(1);
-  Gau g(o, rng);
-  for (NamedTensor& p : parameters(g)) {
-    double* at = p.tensor.mutable_data<double>();
-    for (int64_t i = 0; i < p.tensor.numel(); ++i) at[i] = rand.uniform(-spread, spread);
-  }
-  return g;
+  return randomised(Gau(o, rng), rand, spread);
 }
 
-/// The reference on a batch x [batch, n, dim] with key mask [batch, n] or undefined.
-inline Tensor gau_reference(const Gau& g, const Tensor& x, const Tensor& key_mask, Margin* margin = nullptr) {
+/// f(row matrices of x [batch, n, ·], its real tokens) for every sequence, stacked again.
+inline Tensor each_sequence(const Tensor& x, const Tensor& key_mask,
+                            const std::function<Matrix(const Matrix&, const std::vector<bool>&)>& f) {
   std::vector<double> all;
+  int64_t width = 0;
   for (int64_t b = 0; b < x.dim(0); ++b) {
     std::vector<bool> real(static_cast<std::size_t>(x.dim(1)), true);
     if (key_mask.defined()) {
       const auto row = select(key_mask, 0, b).to_vector<bool>();
       real.assign(row.begin(), row.end());
     }
-    for (const auto& row : gau_reference(g, matrix_of(select(x, 0, b)), real, margin))
+    for (const auto& row : f(matrix_of(select(x, 0, b)), real)) {
       all.insert(all.end(), row.begin(), row.end());
+      width = static_cast<int64_t>(row.size());
+    }
   }
-  return Tensor::from(all, x.shape());
+  return Tensor::from(all, {x.dim(0), x.dim(1), width});
+}
+
+/// The reference on a batch x [batch, n, dim] with key mask [batch, n] or undefined.
+inline Tensor gau_reference(const Gau& g, const Tensor& x, const Tensor& key_mask) {
+  return each_sequence(x, key_mask,
+                       [&](const Matrix& m, const std::vector<bool>& real) { return gau_reference(g, m, real); });
 }
 
 /// The rows of real tokens; what a layer returns for padded ones is not specified, and counts as 0 here.

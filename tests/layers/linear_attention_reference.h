@@ -5,7 +5,6 @@
 #include "layers/gau_reference.h"
 #include "support/catch.h"
 
-#include <sluice/autograd/gradcheck.h>
 #include <sluice/layers/linear_time/gla.h>
 #include <sluice/layers/linear_time/retention.h>
 
@@ -206,19 +205,6 @@ inline Matrix beside(Matrix a, const Matrix& b) {
   for (std::size_t i = 0; i < a.size(); ++i) a[i].insert(a[i].end(), b[i].begin(), b[i].end());
   return a;
 }
-inline std::vector<bool> real_tokens(const Tensor& x, const Tensor& key_mask, int64_t b) {
-  if (!key_mask.defined()) return std::vector<bool>(static_cast<std::size_t>(x.dim(1)), true);
-  return select(key_mask, 0, b).to_vector<bool>();
-}
-inline Tensor each_linear_sequence(const Tensor& x, const Tensor& key_mask,
-                            const std::function<Matrix(const Matrix&, const std::vector<bool>&)>& f) {
-  std::vector<double> all;
-  for (int64_t b = 0; b < x.dim(0); ++b)
-    for (const auto& row : f(matrix_of(select(x, 0, b)), real_tokens(x, key_mask, b)))
-      all.insert(all.end(), row.begin(), row.end());
-  return Tensor::from(all, x.shape());
-}
-
 // -- samples --------------------------------------------------------------------------------------------------
 
 constexpr LinearDirection kLinearDirections[] = {LinearDirection::full, LinearDirection::causal,
@@ -259,52 +245,6 @@ inline void each_form(int64_t n, int64_t m, const Tensor& key_mask, Rand& rand,
             f(form, str("direction ", static_cast<int>(direction), " decay ", static_cast<int64_t>(decay),
                         " normalize ", normalize == LinearNormalize::sum, " rope ", rotated));
         }
-}
-
-/// Every parameter of a layer replaced by random values: nothing is 0 or 1 by default.
-template <class Layer>
-Layer randomised_linear(Layer layer, Rand& rand, double spread = 0.7) {
-  for (NamedTensor& p : parameters(layer)) {
-    double* at = p.tensor.template mutable_data<double>();
-    for (int64_t i = 0; i < p.tensor.numel(); ++i) at[i] = rand.uniform(-spread, spread);
-  }
-  return layer;
-}
-
-/// x and the parameters of a layer as the inputs of one function, and gradcheck and gradgradcheck of it.
-template <class Layer>
-void check_linear_gradients(const Layer& layer, const Tensor& x,
-                           const std::function<Tensor(const Layer&, const Tensor&)>& call) {
-  std::vector<Tensor> inputs{x.detach().requires_grad_()};
-  for (const NamedTensor& p : parameters(layer)) inputs.push_back(p.tensor.detach().requires_grad_());
-  const TensorFunction f = [&](const std::vector<Tensor>& in) {
-    Layer copy = layer;
-    std::size_t at = 1;
-    for (const auto& slot : detail::members(copy).slots)
-      if (slot.tensor->requires_grad()) *slot.tensor = in[at++];
-    CHECK(at == in.size());
-    return call(copy, in[0]);
-  };
-  const GradcheckResult first = gradcheck(f, inputs), second = gradgradcheck(f, inputs);
-  INFO(first.message << "\n" << second.message);
-  CHECK(first.ok);
-  CHECK(second.ok);
-}
-
-/// The outputs of x fed in pieces of the given sizes, repeated until it ends.
-template <class Layer>
-Tensor streamed_linear(const Layer& layer, const Tensor& x, const std::vector<int64_t>& sizes,
-                typename Layer::State state = {}) {
-  std::vector<Tensor> outputs;
-  int64_t at = 0;
-  for (std::size_t i = 0; at < x.dim(1); ++i) {
-    const int64_t size = std::min(sizes[i % sizes.size()], x.dim(1) - at);
-    auto [y, next] = layer.step(narrow(x, 1, at, size), std::move(state));
-    outputs.push_back(y), state = std::move(next);
-    at += size;
-  }
-  CHECK(state.length == at);
-  return cat(outputs, 1);
 }
 
 }  // namespace sluice::testing

@@ -5,16 +5,11 @@
 
 namespace sluice::testing {
 
-/// A layer in f64 whose parameters are all random: nothing is 0 or 1 by default.
-inline MultiHeadAttention random_attention(MultiHeadAttentionOptions o, Rand& rand, double spread = 0.7) {
+/// A layer in f64 with random parameters.
+inline MultiHeadAttention random_attention(MultiHeadAttentionOptions o, Rand& rand) {
   o.heads.dtype = f64;
   Rng rng(1);
-  MultiHeadAttention a(o, rng);
-  for (NamedTensor& p : parameters(a)) {
-    double* at = p.tensor.mutable_data<double>();
-    for (int64_t i = 0; i < p.tensor.numel(); ++i) at[i] = rand.uniform(-spread, spread);
-  }
-  return a;
+  return randomised(MultiHeadAttention(o, rng), rand);
 }
 
 struct LayerSample {

@@ -1,11 +1,9 @@
-// The softmax attention layer against loops (SPEC §7, §8, §11, §13): every option, forward and gradients;
+// The softmax attention layer against loops (SPEC §7, §8, §11, §13): every option;
 // then counts, sizes of nothing, and errors. What a call brings is in multi_head_attention_inputs_test.cpp.
 #include "layers/multi_head_attention_samples.h"
 #include "support/catch.h"
 #include "support/identities.h"
 
-#include <sluice/autograd/engine.h>
-#include <sluice/autograd/gradcheck.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/reduce.h>
@@ -13,49 +11,6 @@
 using namespace sluice;
 using namespace sluice::testing;
 using Catch::Matchers::Contains;
-
-namespace {
-
-/// All parameters, x and the context moved along fixed random directions: a gradient in t sees every one of them
-/// at the price of two.
-struct Directions {
-  const MultiHeadAttention& layer;
-  Tensor x;
-  AttentionInputs in;
-  std::vector<Tensor> d;
-  Directions(const MultiHeadAttention& a, const Tensor& input, const AttentionInputs& inputs, Rand& rand)
-      : layer(a), x(input), in(inputs) {
-    for (const NamedTensor& p : parameters(a)) d.push_back(random_tensor({2, p.tensor.numel()}, f64, rand));
-    for (const Tensor& t : {x, in.context, in.bias})
-      if (t.defined()) d.push_back(random_tensor({2, t.numel()}, f64, rand));
-  }
-  Tensor operator()(const std::vector<Tensor>& t) const {
-    std::size_t i = 0;
-    auto moved = [&](const Tensor& p) {
-      return p.defined() ? p.detach() + reshape(matmul(reshape(t[0], {1, 2}), d[i++]), p.shape()) : p;
-    };
-    MultiHeadAttention copy = layer;
-    for (const auto& slot : detail::members(copy).slots) *slot.tensor = moved(*slot.tensor);
-    const Tensor input = moved(x);
-    AttentionInputs inputs = in;
-    inputs.context = moved(in.context), inputs.bias = moved(in.bias);
-    return copy(input, inputs);
-  }
-};
-
-void check_gradients(const std::string& name, const MultiHeadAttention& a, const Tensor& x, const AttentionInputs& in,
-                     Rand& rand) {
-  const Directions f(a, x, in, rand);
-  const std::vector<Tensor> t{zeros({2}, {f64}).requires_grad_()};
-  const GradcheckResult first = gradcheck(f, t), second = gradgradcheck(f, t, {.tolerance = 1e-5});
-  INFO(name);
-  CHECK(first.message == "");
-  CHECK(first.ok);
-  CHECK(second.message == "");
-  CHECK(second.ok);
-}
-
-}  // namespace
 
 TEST_CASE("multi_head_attention: every option equals loops, output and map", "[attention]") {
   for (const LayerSample& s : all_attention_samples())
@@ -68,47 +23,6 @@ TEST_CASE("multi_head_attention: every option equals loops, output and map", "[a
       CHECK(max_abs_diff(real_rows(a(x, {.key_mask = mask}), mask), real_rows(want.out, mask)) < 1e-12);
       CHECK(max_abs_diff(a.map(x, {.key_mask = mask}), want.map) < 1e-13);
     }
-}
-
-TEST_CASE("multi_head_attention: gradients and their gradients, every option", "[attention]") {
-  for (const LayerSample& s : all_attention_samples()) {
-    Rand rand(11);
-    const MultiHeadAttention a = random_attention(s.options, rand);
-    const Tensor mask = s.name.size() % 2 == 0 ? prefix_mask(4, 3, 4) : Tensor();
-    check_gradients(s.name, a, random_tensor({2, 4, 6}, f64, rand), {.key_mask = mask}, rand);
-  }
-  Rand rand(12);
-  MultiHeadAttentionOptions o{.heads = {.dim = 6, .heads = 4, .kv_heads = 2, .head_dim = 4, .context_dim = 5}};
-  o.qk_norm = true, o.gates = {{.position = GatePosition::g2}, {.position = GatePosition::g1}};
-  const Tensor x = random_tensor({2, 3, 6}, f64, rand);
-  check_gradients("cross", random_attention(o, rand), x, {.context = random_tensor({2, 4, 5}, f64, rand)}, rand);
-  o = {.heads = {.dim = 6, .heads = 2}, .window = 2, .global = {1}, .separate_global_projections = true};
-  check_gradients("bias and mask", random_attention(o, rand), x,
-                  {.mask = random_bools({2, 1, 3, 3}, rand, 0.8), .bias = random_tensor({1, 1, 3, 3}, f64, rand)},
-                  rand);
-}
-
-TEST_CASE("multi_head_attention: the gradient of every element of every parameter", "[attention]") {
-  for (const LayerSample& s : attention_samples(true)) {
-    if (s.name != "all gates" && s.name != "learned sink, window" && s.name != "T5" && s.name != "Toeplitz") continue;
-    Rand rand(13);
-    MultiHeadAttentionOptions o = s.options;
-    o.heads.dim = 3, o.heads.heads = 2, o.heads.kv_heads = 1, o.heads.head_dim = 2, o.heads.value_dim = 0,
-        o.max_length = 3;
-    const MultiHeadAttention a = random_attention(o, rand);
-    std::vector<Tensor> inputs{random_tensor({1, 3, 3}, f64, rand).requires_grad_()};
-    for (const NamedTensor& p : parameters(a)) inputs.push_back(p.tensor);
-    const GradcheckResult r = gradcheck(
-        [&](const std::vector<Tensor>& v) {
-          MultiHeadAttention copy = a;
-          std::size_t i = 1;
-          for (const auto& slot : detail::members(copy).slots) *slot.tensor = v[i++];
-          return copy(v[0]);
-        },
-        inputs);
-    INFO(s.name << ": " << r.message);
-    CHECK(r.ok);
-  }
 }
 
 TEST_CASE("multi_head_attention: softmax-off-by-one is one more key and value, all zero", "[attention][identity]") {
@@ -179,13 +93,11 @@ TEST_CASE("multi_head_attention: number of parameters, defaults and initial valu
   CHECK(summary(gated).find("gates.0.map") != std::string::npos);
 }
 
-TEST_CASE("multi_head_attention: no sequences, no tokens, one token, nobody to see", "[attention]") {
+TEST_CASE("multi_head_attention: one token, nobody to see", "[attention]") {
   for (const LayerSample& s : all_attention_samples()) {
     Rand rand(20);
     const MultiHeadAttention a = random_attention(s.options, rand);
     INFO(s.name);
-    CHECK(a(zeros({0, 3, 6}, {f64})).shape() == Shape{0, 3, 6});
-    CHECK(a(zeros({2, 0, 6}, {f64})).shape() == Shape{2, 0, 6});
     CHECK(a.map(zeros({2, 0, 6}, {f64})).shape() == Shape{2, a.options.heads.heads, 0, 0});
     const Tensor x = random_tensor({2, 1, 6}, f64, rand);
     CHECK(max_abs_diff(a(x), mha_reference(a, x, {}).out) < 1e-12);

@@ -1,4 +1,4 @@
-// Retention and GroupNorm against loops (SPEC §9): options, gradients, padding, causality, errors.
+// Retention and GroupNorm against loops (SPEC §9): options, padding, errors.
 #include "layers/linear_attention_reference.h"
 
 #include <sluice/autograd/engine.h>
@@ -57,7 +57,7 @@ Matrix layer_reference(const Retention& r, Matrix x, const std::vector<bool>& re
   return linear_reference(r.heads.out, all);
 }
 Tensor layer_reference(const Retention& r, const Tensor& x, const Tensor& key_mask) {
-  return each_linear_sequence(
+  return each_sequence(
       x, key_mask, [&](const Matrix& m, const std::vector<bool>& real) { return layer_reference(r, m, real); });
 }
 
@@ -78,22 +78,20 @@ std::vector<RetentionOptions> samples() {
 
 Retention make(const RetentionOptions& o, Rand& rand) {
   Rng rng(1);
-  return randomised_linear(Retention(o, rng), rand);
+  return randomised(Retention(o, rng), rand);
 }
 
 }  // namespace
 
-TEST_CASE("GroupNorm: against loops, and its gradients", "[retention]") {
+TEST_CASE("GroupNorm: against loops", "[retention]") {
   for (NormKind kind : {NormKind::layer, NormKind::rms, NormKind::rms_plain})
     for (int64_t groups : {1, 2, 3}) {
       Rand rand(1);
-      const GroupNorm norm = randomised_linear(GroupNorm({groups, 3, kind, 1e-3, f64}), rand);
+      const GroupNorm norm = randomised(GroupNorm({groups, 3, kind, 1e-3, f64}), rand);
       const Tensor x = random_tensor({5, 3 * groups}, f64, rand), y = norm(unsqueeze(x, 0));
       const Matrix want = group_norm_reference(norm, matrix_of(x)), got = matrix_of(select(y, 0, 0));
       for (std::size_t i = 0; i < want.size(); ++i)
         for (std::size_t c = 0; c < want[i].size(); ++c) CHECK(got[i][c] == Approx(want[i][c]).epsilon(1e-12));
-      check_linear_gradients<GroupNorm>(norm, narrow(x, 0, 0, 2),
-                                        [](const GroupNorm& m, const Tensor& t) { return m(t); });
     }
   CHECK_THROWS_WITH(GroupNorm({2, 3})(ones({4, 5})), Contains("[4,5]") && Contains("6"));
   CHECK_THROWS_AS(GroupNorm({0, 3}), ValueError);
@@ -111,49 +109,14 @@ TEST_CASE("Retention: every option against loops", "[retention]") {
       other.options.chunk = chunk;
       CHECK(max_abs_diff(other(x), want) < 1e-10);
     }
-    Retention single = r;
-    to(single, f32);
-    CHECK(max_abs_diff(to(single(to(x, f32)), f64), want) < 1e-4 * std::max(1.0, max_abs(want)));
+    const Tensor mask = prefix_mask(8, 8, 4);
+    CHECK(max_abs_diff(real_rows(r(x, mask), mask), real_rows(layer_reference(r, x, mask), mask)) < 1e-10);
     const Tensor one = random_tensor({2, 1, 4}, f64, rand);
     CHECK(max_abs_diff(r(one), layer_reference(r, one, {})) < 1e-10);
-    CHECK(r(zeros({2, 0, 4}, {f64})).shape() == Shape{2, 0, 4});
-    CHECK(r(zeros({0, 3, 4}, {f64})).shape() == Shape{0, 3, 4});
-  }
-}
-
-TEST_CASE("Retention: gradients of both orders", "[retention]") {
-  for (RetentionOptions o : samples()) {
-    o.norm_eps = std::max(o.norm_eps, 1e-2);  // one channel in a group would divide by √eps
-    Rand rand(3);
-    check_linear_gradients<Retention>(make(o, rand), random_tensor({1, 3, 4}, f64, rand),
-                                      [](const Retention& m, const Tensor& x) { return m(x); });
-  }
-}
-
-TEST_CASE("Retention: padding and causality", "[retention]") {
-  const Tensor mask = prefix_mask(7, 7, 4);
-  for (const RetentionOptions& o : samples()) {
-    Rand rand(4);
-    const Retention r = make(o, rand);
-    const Tensor x = random_tensor({2, 7, 4}, f64, rand), y = r(x), alone = r(narrow(narrow(x, 0, 1, 1), 1, 0, 4));
-    for (double junk : {3.0, std::nan(""), HUGE_VAL}) {
-      Tensor dirty = masked_fill(x, unsqueeze(!mask, -1), junk).requires_grad_();
-      const Tensor z = r(dirty, mask);
-      CHECK(max_abs_diff(narrow(narrow(z, 0, 1, 1), 1, 0, 4), alone) < 1e-12);
-      CHECK(max_abs_diff(narrow(z, 0, 0, 1), narrow(y, 0, 0, 1)) < 1e-12);
-      for (const Tensor& g : grad({sum(real_rows(z, mask))}, {dirty, r.heads.q.weight, r.heads.k.weight,
-                                                              r.heads.v.weight}))
-        CHECK(all(isfinite(g)).item() == 1);
-    }
     // Padding before the first token of a sequence, too; it moves positions, so without rope.
-    if (!o.use_rope) {
-      const Tensor front = cat({full({2, 2, 4}, std::nan(""), {f64}), x}, 1);
-      CHECK(max_abs_diff(narrow(r(front, cat({zeros({2, 2}), ones({2, 7})}, 1) > 0.0), 1, 2, 7), y) < 1e-12);
-    }
-    for (int64_t t : {1, 4, 6}) {
-      const Tensor later = cat({narrow(x, 1, 0, t), random_tensor({2, 7 - t, 4}, f64, rand)}, 1);
-      CHECK(same_bits(contiguous(narrow(r(later), 1, 0, t)), contiguous(narrow(y, 1, 0, t))));
-    }
+    if (o.use_rope) continue;
+    const Tensor front = cat({full({2, 2, 4}, std::nan(""), {f64}), x}, 1);
+    CHECK(max_abs_diff(narrow(r(front, cat({zeros({2, 2}), ones({2, 8})}, 1) > 0.0), 1, 2, 8), r(x)) < 1e-12);
   }
 }
 
@@ -177,11 +140,4 @@ TEST_CASE("Retention: defaults, counts, errors", "[retention]") {
   CHECK_THROWS_WITH(Retention({.dim = 8, .heads = 2, .gamma = {0.5, 0}}, rng), Contains("(0, 1]"));
   CHECK_THROWS_WITH(r(ones({2, 3, 5})), Contains("[2,3,5]") && Contains("64"));
   CHECK_THROWS_WITH(r(ones({2, 3, 64}), ones({2, 4}) > 0.0), Contains("[2,4]"));
-  Rng a(2), b(2);
-  const Retention dropped({.dim = 8, .heads = 2, .dropout = 0.5}, rng);
-  const Tensor x = ones({1, 9, 8});
-  CHECK(same_bits(dropped(x), dropped(x)));
-  const Tensor y = dropped(x, {}, &a);
-  CHECK(same_bits(y, dropped(x, {}, &b)));
-  CHECK_FALSE(same_bits(y, dropped(x)));
 }

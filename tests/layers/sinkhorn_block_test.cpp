@@ -163,7 +163,7 @@ TEST_CASE("sinkhorn blocks: a mask of ones changes nothing, and padded is trunca
         }
 }
 
-TEST_CASE("sinkhorn blocks: limits, gradients, noise, errors", "[sinkhorn]") {
+TEST_CASE("sinkhorn blocks: limits, noise, errors", "[sinkhorn]") {
   Rand rand(2);
   // One block: [own | sorted] is the same block twice, which changes no mean.
   const Qkv x = random_qkv(rand, 2, 2, 2, 6, 6);
@@ -186,16 +186,6 @@ TEST_CASE("sinkhorn blocks: limits, gradients, noise, errors", "[sinkhorn]") {
   const Tensor mask = Tensor::from(seen, {2, 2, 6, 6});
   CHECK(max_abs_diff(sinkhorn_block_attention(x.q, x.k, x.v, sharp),
                      attention(x.q, x.k, x.v, {.mask = {.dense = mask}})) < 0.05);
-
-  const Qkv t = random_qkv(rand, 1, 1, 1, 5, 5, 2, 2);
-  const Tensor keys = Tensor::from(std::vector<bool>{1, 0, 1, 1, 1}, {1, 5});
-  for (const Tensor& mask_of_keys : {Tensor(), keys})
-    check_gradients(
-        [&](const std::vector<Tensor>& in) {
-          return sinkhorn_block_attention(in[0], in[1], in[2],
-                                          {.block = 2, .sinkhorn = {.iterations = 2}, .keys = mask_of_keys});
-        },
-        {t.q, t.k, t.v});
 
   const SinkhornBlockOptions noisy{.block = 2, .sinkhorn = {.gumbel = 1}};
   Rng a(1), b(1);

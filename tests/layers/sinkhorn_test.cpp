@@ -224,22 +224,6 @@ TEST_CASE("sinkhorn: causal is degenerate, and refused", "[sinkhorn]") {
                     Contains("sinkhorn_block_attention") && Contains("identity"));
 }
 
-TEST_CASE("sinkhorn: gradients through the iterations", "[sinkhorn]") {
-  Rand rand(6);
-  const Tensor a = random_scores(rand, 3), allowed = Tensor::from(std::vector<bool>{1, 1, 0, 1, 1, 1, 0, 1, 1}, {3, 3});
-  const Tensor no_row = Tensor::from(std::vector<bool>{1, 1, 0, 0, 0, 0, 1, 1, 0}, {3, 3});
-  for (SinkhornVariant variant : {SinkhornVariant::correct, SinkhornVariant::literal})
-    for (SinkhornLast order : {SinkhornLast::rows, SinkhornLast::columns})
-      for (const Tensor& mask : {Tensor(), allowed, no_row})
-        for (int64_t t : {1, 4})
-          check_gradients(
-              [&](const std::vector<Tensor>& in) {
-                return sinkhorn(in[0],
-                                {.lambda = 1.3, .iterations = t, .variant = variant, .last = order, .allowed = mask});
-              },
-              {a});
-}
-
 TEST_CASE("sinkhorn: Gumbel noise", "[sinkhorn]") {
   Rand rand(7);
   const Tensor a = random_scores(rand, 5);
@@ -307,16 +291,6 @@ TEST_CASE("sinkhorn attention: against loops, with padding and top-k", "[sinkhor
       for (const Tensor& g : grad({sum(got)}, {y.q, y.k, y.v})) CHECK(std::isfinite(max_abs(g)));
       for (Tensor* t : {&x.q, &x.k, &x.v}) *t = t->detach();
     }
-  const Qkv t = random_qkv(rand, 1, 1, 1, 3, 3, 2, 2);
-  for (int64_t top_k : {0, 2})
-    check_gradients(
-        [&](const std::vector<Tensor>& in) {
-          return sinkhorn_attention(in[0], in[1], in[2],
-                                    {.sinkhorn = {.iterations = 3},
-                                     .keys = Tensor::from(std::vector<bool>{1, 1, top_k == 0}, {1, 3}),
-                                     .top_k = top_k});
-        },
-        {t.q, t.k, t.v});
   // Rank 2, and no tokens.
   const auto first = [](const Tensor& y) { return select(select(y, 0, 0), 0, 0); };
   CHECK(max_abs_diff(sinkhorn_attention(first(x.q), first(x.k), first(x.v)), first(sinkhorn_attention(x.q, x.k, x.v))) <

@@ -260,14 +260,6 @@ TEST_CASE("sparse: top-k — identities and gradients", "[sparse]") {
   CHECK(max_abs(g[1]) < 1e-15);
   CHECK(max_abs_diff(sum(g[2]), full({}, 2 * 2 * 8 * 4, {f64})) < 1e-12);
 
-  const Qkv t = random_qkv(rand, 1, 2, 1, 3, 5, 2, 2);
-  for (TopKTies ties : {TopKTies::index, TopKTies::threshold})
-    for (bool causal : {false, true}) {
-      TopKOptions o{.k = 2, .ties = ties};
-      o.attention.mask.causal = causal;
-      check_gradients([&](const std::vector<Tensor>& in) { return topk_attention(in[0], in[1], in[2], o); },
-                      {t.q, t.k, t.v});
-    }
   // NaN behind the mask leaks neither into the choice nor into the result.
   const Tensor keys = Tensor::from(std::vector<bool>{1, 1, 0, 1, 0, 1, 1, 1}, {1, 8});
   const Tensor hidden = unsqueeze(logical_not(keys), -1);

@@ -27,6 +27,8 @@ Scalar loss_of(const LayerSample& s) {
   auto in = std::make_shared<LayerInputs>(s.inputs(2, 6, 1, true));
   if (s.row.key_mask) in->key_mask = Tensor::from<bool>({true, true, true, true, true, true, true, true, true, true, true,
                                                          false}, {2, 6});
+  if (s.row.segments && !s.cross())
+    in->segments = Tensor::from<int64_t>({0, 0, 0, 0, 0, 0, 2, 2, 2, 5, 5, 5}, {2, 6});
   Scalar f;
   for (const NamedTensor& t : s.layer->state())
     if (t.tensor.requires_grad()) f.leaves.push_back(t);
@@ -120,6 +122,9 @@ TEST_CASE("table: the mean over dropout's masks is the layer without dropout", "
     bool drops = false;
     for (const Option& o : s.layer->options().all)
       drops = drops || (o.name.find("dropout") != std::string::npos && *static_cast<double*>(o.at) > 0);
+    Rng one(5), same(5);
+    CHECK(same_bits((*s.layer)(in, &one), (*s.layer)(in, &same)));
+    CHECK((one.offset() > 0) == drops);
     constexpr int64_t kMasks = 4096;
     auto many = [&](const Tensor& x) {
       if (!x.defined()) return x;

@@ -1,6 +1,7 @@
-// What holds for every layer of the table about what its tokens see: streams, later tokens, padding.
+// What holds for every layer of the table about what its tokens see: streams, later tokens, documents, padding, nothing.
 #include "support/table_samples.h"
 #include "support/catch.h"
+#include "support/identities.h"
 
 #include <sluice/autograd/engine.h>
 #include <sluice/ops/create.h>
@@ -27,38 +28,69 @@ Tensor prefix_mask(int64_t n, int64_t real, bool both) {
 
 /// Rows of padding set to a value.
 Tensor with_padding(const Tensor& x, const Tensor& mask, double value) {
-  return masked_fill(x, unsqueeze(logical_not(mask), -1), value);
+  return masked_fill(x, unsqueeze(logical_not(mask), -1), value).detach().requires_grad_();
+}
+
+/// a = b, to so much of b; noted where it is an identity of the list, `gau` or `flash`.
+void check_rows(const LayerSample& s, const Tensor& a, const Tensor& b, double tolerance, const char* gau,
+                const char* flash) {
+  REQUIRE(a.shape() == b.shape());
+  const double off = max_abs_diff(a, b) / (1 + max_abs(b));
+  if (s.row.name == "gau" && gau) check_identity(gau, off, tolerance);
+  else if (s.row.name == "flash" && flash) check_identity(flash, off, tolerance);
+  else CHECK(off <= tolerance);
 }
 
 /// Layers whose outputs at real tokens change when padding is cut off, and why that is meant.
 bool counts_padding(const LayerSample& s) {
-  return s.has("scaling", "paper_code");  // chunks count as whole, however few of their tokens are real
+  // Chunks count as whole, however few of their tokens are real; or the option says so.
+  return (s.has("scaling", "paper_code") && s.has("causal", false)) || s.has("count_padding", true);
 }
 
 }  // namespace
 
 TEST_CASE("table: a stream gives the rows of the full pass, whatever its pieces", "[table][streaming]") {
+  constexpr int64_t n = 21;  // beyond chunks, twice the windows, and the 16 of softmax_plus
   int streamed = 0;
   each_sample([&](LayerSample& s) {
     if (!s.row.streams || s.cross()) return;
-    const Tensor x = s.inputs(2, kTokens, 1).x;
-    if (!s.causal()) {
+    const Tensor x = s.inputs(2, n, 1, true).x;
+    if (!s.causal() || s.has("length", "n") ||
+        (s.has("separate_global_projections", true) && s.has("causal", true))) {
       CHECK_THROWS_AS(s.layer->step(x), ValueError);
       return;
     }
     ++streamed;
     const Tensor full = (*s.layer)({.x = x});
-    for (const std::vector<int64_t>& pieces :
-         {std::vector<int64_t>{1, 1, 1, 1, 1, 1, 1, 1, 1}, {2, 2, 2, 3}, {5, 1, 3}, {9}}) {
+    auto check = [&](const std::vector<Tensor>& rows, int64_t from, int64_t to) {
+      for (const Tensor& r : rows) CHECK_FALSE(r.requires_grad());
+      check_rows(s, cat(rows, 1), narrow(full, 1, from, to - from), 1e-11, "GAU: cache step = full row, 5 kinds",
+                 "FLASH: stream = chunked, 6");
+    };
+    for (const std::vector<int64_t>& pieces : {std::vector<int64_t>(n, 1), {2, 2, 2, 3, 0, 12}, {5, 1, 3, 11, 1}, {n}}) {
       s.layer->restart();
       std::vector<Tensor> rows;
       for (const Tensor& piece : split(x, pieces, 1)) rows.push_back(s.layer->step(piece));
-      CHECK_FALSE(rows[0].requires_grad());
-      CHECK(max_abs_diff(cat(rows, 1), full) < 1e-11 * (1 + max_abs(full)));
+      check(rows, 0, n);
+    }
+    // What one copy of a stream goes on to read is nothing to another, wherever it was copied.
+    const Tensor other = s.inputs(2, n, 2).x;
+    for (int64_t shared : {0, 1, 2, 3, 4, 5, 9, 16}) {
+      s.layer->restart();
+      for (int64_t i = 0; i < shared; ++i) s.layer->step(narrow(x, 1, i, 1));
+      const std::unique_ptr<AnyLayer> copy = s.layer->copy();
+      std::vector<Tensor> rows{s.layer->step(narrow(x, 1, shared, 1))};
+      for (int64_t size : {1, 3}) copy->copy()->step(narrow(other, 1, shared, size));
+      rows.push_back(s.layer->step(narrow(x, 1, shared + 1, 3)));
+      check(rows, shared, shared + 4);
+      check({copy->step(narrow(x, 1, shared, 2))}, shared, shared + 2);
     }
     CHECK_THROWS_AS(s.layer->step(narrow(x, 0, 0, 1)), Error);  // another batch
+    if (is_float(x.dtype())) CHECK_THROWS_AS(s.layer->step(narrow(x, 2, 0, x.dim(2) - 1)), ShapeError);
+    s.layer->restart();
+    CHECK(s.layer->step(narrow(x, 0, 0, 0)).shape()[0] == 0);  // no sequences
   });
-  CHECK(streamed >= 20);
+  CHECK(streamed >= 40);
 }
 
 TEST_CASE("table: a later token changes no bit of an earlier row", "[table]") {
@@ -73,16 +105,37 @@ TEST_CASE("table: a later token changes no bit of an earlier row", "[table]") {
     LayerInputs in = s.inputs(2, kTokens, 1);
     const Tensor before = (*s.layer)(in);
     const LayerInputs other = s.inputs(2, kTokens, 2);
-    for (int64_t changed : {4, 8}) {
+    for (int64_t changed : {0, 4, 8}) {
       const LayerInputs now{.x = cat({narrow(in.x, 1, 0, changed), narrow(other.x, 1, changed, kTokens - changed)}, 1),
                             .branch = in.branch};
       const Tensor after = (*s.layer)(now);
       CHECK(same_bits(narrow(after, 1, 0, changed), narrow(before, 1, 0, changed)));
+      check_rows(s, narrow(after, 1, 0, changed), narrow(before, 1, 0, changed), 0, nullptr,
+                 "FLASH: no leakage from later tokens");
       if (s.options.find("kind") == nullptr || max_abs(before) > 0)
         CHECK_FALSE(same_bits(narrow(after, 1, changed, 1), narrow(before, 1, changed, 1)));
     }
   });
-  CHECK(causal >= 30);
+  CHECK(causal >= 40);
+}
+
+TEST_CASE("table: documents of whole chunks see nothing of each other", "[table]") {
+  const int64_t first = 4;  // tokens of the first document
+  const Tensor segments = expand(Tensor::from<int64_t>({3, 3, 3, 3, 4, 4, 4, 4, 4}, {1, kTokens}), {2, kTokens});
+  int packed = 0;
+  each_sample([&](LayerSample& s) {
+    if (!s.row.segments || s.cross() || s.has("chunk", 3)) return;
+    ++packed;
+    const LayerInputs a = s.inputs(2, kTokens, 1), b = s.inputs(2, kTokens, 2);
+    auto parts = [&](const Tensor& t) { return split(t, {first, kTokens - first}, 1); };
+    const std::vector<Tensor> one = parts(a.x), two = parts(b.x);
+    auto rows = [&](const Tensor& x) { return parts((*s.layer)({.x = x, .segments = segments})); };
+    const std::vector<Tensor> want = rows(a.x);
+    CHECK(max_abs_diff(rows(cat({one[0], two[1]}, 1))[0], want[0]) < 1e-13 * (1 + max_abs(want[0])));
+    CHECK(max_abs_diff(rows(cat({two[0], one[1]}, 1))[1], want[1]) < 1e-13 * (1 + max_abs(want[1])));
+    CHECK(max_abs_diff(rows(cat({two[0], one[1]}, 1))[0], want[0]) > 1e-6);
+  });
+  CHECK(packed >= 20);
 }
 
 TEST_CASE("table: padding is as if it were cut off", "[table]") {
@@ -90,7 +143,7 @@ TEST_CASE("table: padding is as if it were cut off", "[table]") {
   each_sample([&](LayerSample& s) {
     if (!s.row.key_mask || counts_padding(s)) return;
     ++masked;
-    for (int64_t real : {5, 8}) {
+    for (int64_t real : {4, 5, 8}) {  // padding that ends on a chunk, cuts one, is one token
       LayerInputs in = s.inputs(2, kTokens, 1);
       in.key_mask = prefix_mask(kTokens, real, true);
       const Tensor y = (*s.layer)(in);
@@ -98,37 +151,74 @@ TEST_CASE("table: padding is as if it were cut off", "[table]") {
       cut.key_mask = {};
       if (s.cross()) cut.context = narrow(in.context, 1, 0, real);
       else cut.x = narrow(in.x, 1, 0, real);
+      if (s.row.query_mask && s.has("reading", "literal")) cut.x = narrow(in.x, 1, 0, real);  // m = n
       const Tensor want = (*s.layer)(cut);
-      CHECK(max_abs_diff(narrow(y, 1, 0, want.dim(1)), want) < 1e-12 * (1 + max_abs(want)));
+      check_rows(s, narrow(y, 1, 0, want.dim(1)), want, 1e-12, "GAU: padded = truncated, 5 kinds",
+                 "FLASH: padded = truncated");
       in.key_mask = ones({2, kTokens}) > 0.0;
       LayerInputs without = in;
       without.key_mask = {};
       CHECK(max_abs_diff((*s.layer)(in), (*s.layer)(without)) < 1e-12 * (1 + max_abs(want)));
+      if (!s.row.query_mask) continue;
+      in.query_mask = prefix_mask(kTokens, real, true);
+      cut = in;
+      cut.query_mask = {}, cut.x = narrow(in.x, 1, 0, real);
+      if (s.has("reading", "literal")) {
+        in.key_mask = in.query_mask, cut.key_mask = {};
+        cut.context = narrow(in.context, 1, 0, real);
+      }
+      CHECK(max_abs_diff(narrow((*s.layer)(in), 1, 0, real), (*s.layer)(cut)) < 1e-12 * (1 + max_abs(want)));
     }
   });
-  CHECK(masked >= 50);
+  CHECK(masked >= 70);
 }
 
-TEST_CASE("table: NaN in padding reaches nobody", "[table]") {
+TEST_CASE("table: NaN in padding reaches nobody, forward or backward", "[table]") {
   each_sample([](LayerSample& s) {
     if (!s.row.key_mask || layer_width(s.options).vocabulary > 0) return;
-    const Tensor mask = prefix_mask(kTokens, 5, false);
-    std::vector<std::vector<Tensor>> results;
-    for (double padding : {0.0, std::numeric_limits<double>::quiet_NaN(), -std::numeric_limits<double>::infinity()}) {
-      LayerInputs in = s.inputs(2, kTokens, 1);
-      in.key_mask = mask;
-      Tensor& padded = s.cross() ? in.context : in.x;
-      padded = with_padding(padded, mask, padding);
-      Tensor y = (*s.layer)(in);
-      if (!s.cross()) y = masked_fill(y, unsqueeze(logical_not(mask), -1), 0);
+    for (int64_t real : {5, 0}) {
+      const Tensor mask = prefix_mask(kTokens, real, false), hidden = unsqueeze(logical_not(mask), -1);
+      std::vector<std::vector<Tensor>> results;
+      for (double padding : {0.0, std::numeric_limits<double>::quiet_NaN(), -std::numeric_limits<double>::infinity()}) {
+        LayerInputs in = s.inputs(2, kTokens, 1, true);
+        in.key_mask = mask;
+        const bool queries = s.row.query_mask || !s.cross();
+        if (s.cross()) in.context = with_padding(in.context, mask, padding);
+        if (queries) in.x = with_padding(in.x, mask, padding);
+        if (s.row.query_mask) in.query_mask = mask;
+        Tensor y = (*s.layer)(in);
+        if (queries) y = masked_fill(y, hidden, 0);
+        std::vector<Tensor> leaves{in.x};
+        if (in.context.defined()) leaves.push_back(in.context);
+        for (const NamedTensor& t : s.layer->state())
+          if (t.tensor.requires_grad()) leaves.push_back(t.tensor);
+        results.push_back(grad({sum(square(y))}, leaves, {.allow_unused = true}));
+        CHECK(max_abs(masked_fill(results.back()[s.cross() ? 1 : 0], logical_not(hidden), 0)) == 0);
+        results.back().push_back(y);
+      }
+      for (std::size_t i = 0; i < results[0].size(); ++i)
+        for (std::size_t k : {1, 2})
+          CHECK((!results[0][i].defined() || same_bits(results[0][i], results[k][i])));
+    }
+  });
+}
+
+TEST_CASE("table: no sequences, no tokens, one token", "[table]") {
+  each_sample([](LayerSample& s) {
+    for (const auto& [batch, n] : {std::pair<int64_t, int64_t>{0, 5}, {2, 0}, {2, 1}}) {
+      LayerInputs in = s.inputs(batch, n, 1, true);
+      if (n < 2) in.positions.resize(static_cast<std::size_t>(n));
+      const Tensor y = (*s.layer)(in);
+      CHECK(y.dim(0) == batch);
+      CHECK(y.dim(1) == n);
+      CHECK(all(isfinite(y)).item());
+      if (!y.requires_grad()) continue;
       std::vector<Tensor> leaves;
       for (const NamedTensor& t : s.layer->state())
         if (t.tensor.requires_grad()) leaves.push_back(t.tensor);
-      results.push_back(grad({sum(square(y))}, leaves, {.allow_unused = true}));
-      results.back().push_back(y);
+      if (is_float(in.x.dtype())) leaves.push_back(in.x);
+      for (const Tensor& g : grad({sum(y)}, leaves, {.allow_unused = true}))
+        CHECK((!g.defined() || all(isfinite(g)).item()));
     }
-    for (std::size_t i = 0; i < results[0].size(); ++i)
-      for (std::size_t k : {1, 2})
-        CHECK((!results[0][i].defined() || same_bits(results[0][i], results[k][i])));
   });
 }

@@ -113,7 +113,7 @@ TEST_CASE("hostile checkpoint: one byte flipped, anywhere in the header and here
   int loaded = 0, thrown = 0;
   auto run = std::make_unique<Run>(2);
   const std::string before = run->bytes();
-  for (std::size_t at = 0; at < good.size(); at += at < 8 + header ? 1 : 17) {
+  for (std::size_t at = 0; at < good.size(); at += at < 64 ? 1 : at < 8 + header ? 7 : 67) {  // 7: every kind of byte
     constexpr int flips[] = {0x01, 0x20, 0x80, 0xff};
     std::string bad = good;
     bad[at] = static_cast<char>(bad[at] ^ flips[at % 4]);
@@ -130,8 +130,8 @@ TEST_CASE("hostile checkpoint: one byte flipped, anywhere in the header and here
       FAIL("another exception: " << e.what());
     }
   }
-  CHECK(thrown > 1000);  // names, dtypes, shapes, offsets
-  CHECK(loaded > 10);    // values
+  CHECK(thrown > 150);  // names, dtypes, shapes, offsets
+  CHECK(loaded > 3);    // values
 }
 
 TEST_CASE("hostile checkpoint: absurd lengths", "[training][hostile]") {
