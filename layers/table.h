@@ -117,7 +117,7 @@ void gau_rows(Rows& rows) {
        R"({"causal": true, "kind": "softmax_plus", "bias": "t5", "window": 4})",
        R"({"causal": true, "kind": "laplace", "bias": "toeplitz", "max_length": 70, "length": "constant"})",
        R"({"causal": true, "kind": "paper_code", "bias": "t5"})",
-       R"({"causal": true, "kind": "paper_eq", "top_k": 3, "length": "n"})"});
+       R"({"causal": true, "kind": "paper_eq", "top_k": 3})"});
   rows.template add<CrossGau>("cross_gau", R"({"dim": 4, "key_dim": 6, "expansion": 5})",
                               {R"({"context_dim": 3, "kind": "softmax", "dropout": 0.3})", R"({"kind": "rownorm"})"});
   rows.template add<TutorialGau>("tutorial_gau", R"({"dim": 4, "expansion": 6})",
@@ -199,7 +199,8 @@ void heads_rows(Rows& rows) {
                                         R"({"variant": "literal", "iterations": 3, "use_rope": true})",
                                         R"({"last": "columns", "iterations": 2, "qkv_bias": true})"});
   rows.template add<SinkhornBlockAttention>("sinkhorn_block_attention", R"({"dim": 4, "heads": 2, "block": 2})",
-                                            {R"({"attention_dropout": 0.3, "out_bias": true})"});
+                                            {R"({"attention_dropout": 0.3, "out_bias": true})",
+                                             R"({"block": 4, "last": "columns", "iterations": 1, "use_rope": true})"});
   rows.template add<GlobalLocalAttention>("global_local_attention", R"({"dim": 4, "heads": 2, "w": 1})",
                                           {R"({"separate_global": false, "attention_dropout": 0.3})"});
 }

@@ -1,6 +1,7 @@
 // The gate of Qwen's gated attention (SPEC §13) against loops: every position, granularity, mode, activation and
 // way of sharing.
 #include "layers/gates_reference.h"
+#include "layers/multi_head_attention_reference.h"
 
 #include <sluice/layers/heads/attention_gate.h>
 #include <sluice/ops/create.h>
@@ -50,43 +51,15 @@ Shape gated_shape(const AttentionGateOptions& o, int64_t batch, int64_t n) {
   return o.position == GatePosition::g5 ? Shape{batch, n, kDim} : Shape{batch, kHeads, n, kHeadDim};
 }
 
-double activation(Act act, double x) {
-  return act == Act::ns_sigmoid ? 0.5 + 0.5 * logistic(x) : activation_reference(act, x);
-}
-
-/// Y' one number at a time.
 Tensor reference(const AttentionGate& g, const Tensor& y, const Tensor& x) {
-  const AttentionGateOptions& o = g.options;
-  const auto weight = g.map.weight.defined() ? matrix_of(g.map.weight) : Matrix{};
-  const auto bias = g.map.bias.defined() ? g.map.bias.to_vector<double>() : std::vector<double>{};
-  const auto theta = g.theta.defined() ? g.theta.to_vector<double>() : std::vector<double>{};
-  const bool headwise = o.granularity == GateGranularity::headwise, dense = o.position == GatePosition::g5;
-  auto logit = [&](int64_t b, int64_t i, int64_t head, int64_t c) {
-    const auto column = static_cast<std::size_t>(headwise ? head : head * g.head_dim + c);
-    if (o.input_independent) return theta[column];
-    double l = bias.empty() ? 0 : bias[column];
-    for (int64_t r = 0; r < kDim; ++r)
-      l += select(select(select(x, 0, b), 0, i), 0, r).item() * weight[static_cast<std::size_t>(r)][column];
-    return l;
-  };
-  const std::vector<double> flat = y.to_vector<double>();
   std::vector<double> out;
-  const int64_t n = y.dim(-2);
-  for (std::size_t at = 0; at < flat.size(); ++at) {
-    const auto k = static_cast<int64_t>(at);
-    const int64_t c = k % g.head_dim, i = k / g.head_dim % n, head = k / (g.head_dim * n) % g.heads;
-    const int64_t b = k / (g.head_dim * n * g.heads);
-    double s = 0;
-    if (o.sharing == GateSharing::none || dense) s = activation(o.activation, logit(b, i, head, c));
-    if (o.sharing == GateSharing::scores)
-      for (int64_t h = 0; h < g.heads; ++h)
-        s += activation(o.activation, logit(b, i, h, c)) / static_cast<double>(g.heads);
-    if (o.sharing == GateSharing::logits) {
-      double l = 0;
-      for (int64_t h = 0; h < g.heads; ++h) l += logit(b, i, h, c) / static_cast<double>(g.heads);
-      s = activation(o.activation, l);
-    }
-    out.push_back(o.mode == GateMode::add ? flat[at] + s : flat[at] * s);
+  for (int64_t b = 0; b < y.dim(0); ++b) {
+    std::vector<Matrix> heads;
+    for (int64_t h = 0; h < g.heads; ++h)
+      heads.push_back(matrix_of(y.rank() == 4 ? select(select(y, 0, b), 0, h) : select(y, 0, b)));
+    gate_reference(g, heads, matrix_of(select(x, 0, b)));
+    for (const Matrix& head : heads)
+      for (const auto& row : head) out.insert(out.end(), row.begin(), row.end());
   }
   return Tensor::from(out, y.shape());
 }
@@ -132,27 +105,6 @@ TEST_CASE("attention gate: scores, their shapes and their start", "[gates]") {
   const AttentionGate open({.bias = true, .bias_init = 3}, 64, 4, 8, rng);
   CHECK(max_abs_diff(open.map.bias, full({32}, 3)) == 0);
   CHECK(min(open.scores(x)).item() > 0.9);
-}
-
-TEST_CASE("attention gate: the added parameters of the paper's table", "[gates]") {
-  // 24 layers, d = 2048, 32 query heads, 4 KV heads, dk = 128 (SPEC §20.1), in units of a million, to the digits given.
-  Rng rng(1);
-  auto millions = [&](GatePosition p, GateGranularity g, GateSharing s, int64_t heads, int64_t width) {
-    AttentionGateOptions o{.position = p, .granularity = g, .sharing = s};
-    o.init = {InitKind::zeros};
-    return 24e-6 * static_cast<double>(count(AttentionGate(o, 2048, heads, width, rng)));
-  };
-  const auto el = GateGranularity::elementwise, hw = GateGranularity::headwise;
-  const auto own = GateSharing::none, shared = GateSharing::scores;
-  CHECK(millions(GatePosition::g1, el, own, 32, 128) == Approx(201).margin(0.5));
-  CHECK(millions(GatePosition::g2, el, own, 4, 128) == Approx(25).margin(0.5));
-  CHECK(millions(GatePosition::g3, el, own, 4, 128) == Approx(25).margin(0.5));
-  CHECK(millions(GatePosition::g4, el, own, 32, 128) == Approx(201).margin(0.5));
-  CHECK(millions(GatePosition::g5, el, own, 1, 2048) == Approx(100).margin(1));
-  CHECK(millions(GatePosition::g1, hw, own, 32, 128) == Approx(1.6).margin(0.05));
-  CHECK(millions(GatePosition::g2, hw, own, 4, 128) == Approx(0.2).margin(0.01));
-  CHECK(millions(GatePosition::g1, el, shared, 32, 128) == Approx(201).margin(0.5));
-  CHECK(millions(GatePosition::g2, el, shared, 4, 128) == Approx(25).margin(0.5));
 }
 
 TEST_CASE("attention gate: what is refused, and by which words", "[gates]") {

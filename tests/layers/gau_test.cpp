@@ -116,21 +116,6 @@ TEST_CASE("gau: defaults and initial values", "[gau]") {
   CHECK(paper.toeplitz_bias.numel() == 1023);
 }
 
-TEST_CASE("gau: number of parameters", "[gau]") {
-  // SPEC §3: 3de + ds + 4s, and 2e + s + d biases.
-  const int64_t d = 24, e = 40, s = 16;
-  for (bool bias : {false, true}) {
-    GauOptions o{.dim = d, .expansion = e, .key_dim = s, .linear_bias = bias};
-    o.norm = NormKind::none;
-    Rng rng(1);
-    CHECK(count(Gau(o, rng)) == 3 * d * e + d * s + 4 * s + (bias ? 2 * e + s + d : 0));
-  }
-  Rng rng(1);
-  GauOptions o{.dim = 768, .norm = NormKind::none};
-  o.linear_bias = false;
-  CHECK(count(Gau(o, rng)) == 3 * 768 * 1536 + 768 * 128 + 4 * 128);
-}
-
 TEST_CASE("gau: what is refused, and by which words", "[gau]") {
   Rng rng(1);
   const Gau g({.dim = 4, .expansion = 8, .key_dim = 4}, rng);

@@ -133,36 +133,6 @@ TEST_CASE("sinkhorn blocks: against loops, ragged and padded", "[sinkhorn]") {
     }
 }
 
-TEST_CASE("sinkhorn blocks: a mask of ones changes nothing, and padded is truncated", "[sinkhorn]") {
-  Rand rand(3);
-  for (SinkhornLast last : {SinkhornLast::rows, SinkhornLast::columns})
-    for (int64_t iterations : {0, 1, 8})
-      for (int64_t n : {8, 11})
-        for (int64_t padded : {n, int64_t{12}, int64_t{18}}) {  // 12: within a block or one more; 18: ragged again
-          INFO((last == SinkhornLast::rows ? "rows" : "columns") << " last, " << iterations << " iterations, n=" << n
-               << " padded to " << padded);
-          const Qkv x = random_qkv(rand, 2, 2, 1, n, n);
-          SinkhornBlockOptions o{.block = 4, .sinkhorn = {.iterations = iterations, .last = last}};
-          const Tensor g = random_tensor({2, 2, n, 4}, f64, rand);
-          auto run = [&](int64_t size) {
-            const std::vector<Tensor> in{x.q.detach().requires_grad_(), x.k.detach().requires_grad_(),
-                                         x.v.detach().requires_grad_()};
-            auto longer = [&](const Tensor& t) { return size > n ? pad(t, 2, 0, size - n) : t; };
-            const Tensor y = narrow(sinkhorn_block_attention(longer(in[0]), longer(in[1]), longer(in[2]), o), 2, 0, n);
-            std::vector<Tensor> out = grad({y}, in, {.grad_outputs = {g}});
-            out.push_back(y.detach());
-            return out;
-          };
-          const std::vector<Tensor> want = run(n);
-          std::vector<bool> real(static_cast<std::size_t>(padded), true);
-          std::fill(real.begin() + n, real.end(), false);
-          o.keys = Tensor::from(real, {1, padded});
-          const std::vector<Tensor> got = run(padded);
-          for (std::size_t i = 0; i < got.size(); ++i)
-            CHECK(max_abs_diff(got[i], want[i]) < 1e-12 * (1 + max_abs(want[i])));
-        }
-}
-
 TEST_CASE("sinkhorn blocks: limits, noise, errors", "[sinkhorn]") {
   Rand rand(2);
   // One block: [own | sorted] is the same block twice, which changes no mean.

@@ -1,13 +1,10 @@
 // linear_scan() against the recurrence step by step and against its definition, for every decay from none to
-// total, at the edges of chunks; streams in pieces; bits; errors.
+// total, at the edges of chunks; streams in pieces; later steps; errors. Its rows are in support/cases_scan.cpp.
 #include "support/catch.h"
-#include "support/layouts.h"
 #include "support/scan_samples.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/autograd/gradcheck.h>
 #include <sluice/core/allocator.h>
-#include <sluice/core/parallel.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/reduce.h>
@@ -73,26 +70,6 @@ TEST_CASE("linear_scan: first gradients equal those of the definition", "[linear
           check_scan_close(run_scan(linear_scan, s), want, exact ? 1e-12 : 1e-8, text);
           check_scan_close(run_scan(linear_scan, s.in(f32)), want, 1e-5, text + " f32");
         }
-  });
-}
-
-TEST_CASE("linear_scan: gradients of gradients, and of the state", "[linear_scan]") {
-  each_variant([](ScanKind kind, LinearScanOptions o) {
-    for (int64_t chunk : {1, 2, 64}) {
-      Rand rand(3);
-      ScanSample s = random_scan(rand, kind, Strength::mild, {1, 1, 4, 2}, 2);
-      o.chunk = chunk;
-      std::vector<Tensor> inputs{s.q, s.k, s.v};
-      if (s.decay.defined()) inputs.push_back(s.decay - 0.5);
-      for (Tensor& x : inputs) x = clone(x).requires_grad_();
-      const TensorFunction f = [&](const std::vector<Tensor>& x) {
-        return linear_scan(x[0], x[1], x[2], x.size() > 3 ? x[3] : Tensor(), o);
-      };
-      const GradcheckResult first = gradcheck(f, inputs), second = gradgradcheck(f, inputs);
-      INFO(s.text() << ": " << first.message << "; " << second.message);
-      CHECK(first.ok);
-      CHECK(second.ok);
-    }
   });
 }
 
@@ -168,29 +145,6 @@ TEST_CASE("linear_scan: a stream in pieces carries its state", "[linear_scan]") 
   CHECK(linear_scan_carry(k, state).shape() == Shape{1, 2, 0, 4});
 }
 
-TEST_CASE("linear_scan: chunks_only plus the pairs within chunks is the whole scan", "[linear_scan]") {
-  Rand rand(7);
-  for (ScanKind kind : kScanKinds)
-    for (bool reverse : {false, true})
-      for (int64_t chunk : {1, 4, 16, 50}) {
-        ScanSample s = random_scan(rand, kind, Strength::mild, {1, 2, 50, 3}, 4);
-        s.options.reverse = reverse, s.options.chunk = chunk;
-        const Tensor whole = linear_scan(s.q, s.k, s.v, s.decay, s.options);
-        LinearScanOptions other = s.options;
-        other.chunks_only = true;
-        const Tensor between = linear_scan(s.q, s.k, s.v, s.decay, other);
-        std::vector<Tensor> within;
-        for (int64_t at = 0; at < 50; at += chunk) {
-          const int64_t size = std::min(chunk, 50 - at);
-          const Tensor decay = !s.decay.defined() || s.decay.dim(2) == 1 ? s.decay : narrow(s.decay, 2, at, size);
-          within.push_back(linear_scan(narrow(s.q, 2, at, size), narrow(s.k, 2, at, size), narrow(s.v, 2, at, size),
-                                       decay, s.options));
-        }
-        CHECK(max_abs_diff(between + cat(within, 2), whole) < 1e-12);
-        if (chunk == 50) CHECK(max_abs(between) == 0);
-      }
-}
-
 TEST_CASE("linear_scan: later steps change no bit of earlier ones", "[linear_scan][bits]") {
   Rand rand(8);
   for (ScanKind kind : kScanKinds)
@@ -217,61 +171,6 @@ TEST_CASE("linear_scan: later steps change no bit of earlier ones", "[linear_sca
             CHECK_FALSE(same_bits(z, y));
           }
         }
-}
-
-TEST_CASE("linear_scan: one thread or two, any memory layout", "[linear_scan][bits]") {
-  const int before = num_threads();
-  Rand rand(9);
-  each_variant([&](ScanKind kind, LinearScanOptions o) {
-    ScanSample s = random_scan(rand, kind, Strength::mild, {2, 3, 150, 8}, 24);
-    s.options = o;
-    for (DType dtype : {f64, f32}) {
-      const ScanSample typed = s.in(dtype);
-      set_num_threads(1);
-      const std::vector<Tensor> one = run_scan(linear_scan, typed);
-      set_num_threads(2);
-      const std::vector<Tensor> two = run_scan(linear_scan, typed);
-      for (std::size_t i = 0; i < one.size(); ++i) CHECK(same_bits(one[i], two[i]));
-      ScanSample between = typed;  // heads between the steps
-      for (Tensor* x : {&between.q, &between.k, &between.v}) *x = transpose(contiguous(transpose(*x, 1, 2)), 1, 2);
-      check_scan_close(run_scan(linear_scan, between), one, dtype == f64 ? 1e-14 : 1e-6,
-                       s.text() + " heads between steps");
-      for (Storing how : {Storing::permuted, Storing::gapped, Storing::reversed, Storing::offset}) {
-        ScanSample other = typed;
-        for (Tensor* x : {&other.q, &other.k, &other.v, &other.decay})
-          if (x->defined()) *x = stored(*x, how);
-        check_scan_close(run_scan(linear_scan, other), one, dtype == f64 ? 1e-14 : 1e-6,
-                    s.text() + " " + std::string(name_of(how)));
-      }
-    }
-  });
-  set_num_threads(before);
-}
-
-TEST_CASE("linear_scan: nothing in some direction", "[linear_scan]") {
-  Rand rand(10);
-  struct Sizes {
-    int64_t batch, heads, n, m, e;
-  };
-  each_variant([&](ScanKind kind, LinearScanOptions o) {
-    for (const Sizes& z :
-         {Sizes{0, 2, 3, 2, 2}, {2, 0, 3, 2, 2}, {2, 2, 0, 2, 2}, {2, 2, 3, 0, 2}, {2, 2, 3, 2, 0}, {0, 0, 0, 0, 0}}) {
-      ScanSample s = random_scan(rand, ScanKind::none, Strength::mild, {z.batch, z.heads, z.n, z.m}, z.e);
-      s.options = o;
-      if (kind != ScanKind::none) s.decay = zeros({z.batch, z.heads, z.n}, {f64});
-      if (kind == ScanKind::keys || kind == ScanKind::values)
-        s.decay = zeros({z.batch, z.heads, z.n, kind == ScanKind::keys ? z.m : z.e}, {f64});
-      INFO(s.text());
-      const std::vector<Tensor> got = run_scan(linear_scan, s);
-      CHECK(got[0].shape() == s.v.shape());
-      for (const Tensor& x : got) CHECK(max_abs(x) == 0);
-      if (kind == ScanKind::values) continue;
-      const Tensor state = linear_scan_state(s.k, s.v, s.decay);
-      CHECK(state.shape() == Shape{z.batch, z.heads, z.m, z.e});
-      CHECK(max_abs(state) <= (z.n > 0 ? 10 : 0));
-      CHECK(linear_scan_carry(s.q, state, s.decay).shape() == s.v.shape());
-    }
-  });
 }
 
 TEST_CASE("linear_scan: memory grows with n, not with its square", "[linear_scan][memory]") {

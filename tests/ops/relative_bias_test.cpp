@@ -1,16 +1,13 @@
-// Bias tables by distance against the matrices they stand for, alone and inside attention().
+// Bias tables by distance against the matrices they stand for; rows of each are in support/cases_bias.cpp.
 #include "support/approx.h"
 #include "support/catch.h"
 #include "support/identities.h"
 
-#include <sluice/autograd/engine.h>
-#include <sluice/autograd/gradcheck.h>
-#include <sluice/ops/attention/attention_reference.h>
+#include <sluice/ops/attention/attention.h>
 #include <sluice/ops/attention/relative_bias.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/gather.h>
-#include <sluice/ops/matmul.h>
 #include <sluice/ops/view.h>
 
 #include <cmath>
@@ -29,25 +26,6 @@ Tensor sample(uint64_t seed, const Shape& shape) {
 }
 
 }  // namespace
-
-TEST_CASE("relative bias: a table's matrix holds entry n − 1 + p_j − p_i", "[relative_bias]") {
-  for (auto [m, n] : kSizes)
-    for (int64_t heads : {1, 3}) {
-      const Tensor table = sample(1, {heads, n + m - 1}), b = relative_matrix(table, m, n);
-      CHECK(b.shape() == Shape{heads, m, n});
-      CHECK(b.shares_storage(table));
-      const auto t = table.to_vector<double>(), got = b.to_vector<double>();
-      bool right = true;
-      for (int64_t h = 0; h < heads; ++h)
-        for (int64_t i = 0; i < m; ++i)
-          for (int64_t j = 0; j < n; ++j) {
-            const int64_t position = i + n - m;
-            right &= got[static_cast<std::size_t>((h * m + i) * n + j)] ==
-                     t[static_cast<std::size_t>(h * (n + m - 1) + n - 1 + j - position)];
-          }
-      CHECK(right);
-    }
-}
 
 TEST_CASE("relative bias: Toeplitz tables are those of toeplitz(), cut from one for n_max",
           "[relative_bias][identity]") {
@@ -86,61 +64,6 @@ TEST_CASE("relative bias: ALiBi", "[relative_bias]") {
   const Tensor b = relative_matrix(relative_alibi(alibi_slopes(2, {f64}), 2, 3), 2, 3);
   const double s = 0.0625;
   CHECK(max_abs_diff(select(b, 0, 0), tensor_of({-s, 0, -s, -2 * s, -s, 0}, {2, 3}, f64)) == 0);
-}
-
-TEST_CASE("relative bias: rope's table is the product of rotated vectors", "[relative_bias][identity]") {
-  for (RopePairing pairing : {RopePairing::half, RopePairing::interleaved})
-    for (int64_t rot_dim : {0, 4})
-      for (auto [m, n] : kSizes) {
-        const RopeOptions o{.pairing = pairing, .rot_dim = rot_dim, .offset = 3};
-        const Tensor a = sample(5, {6}), b = sample(6, {6});
-        const Tensor rows = rope_at(expand(unsqueeze(a, 0), {m, 6}), arange(m) + static_cast<double>(n - m), o);
-        const Tensor cols = rope(expand(unsqueeze(b, 0), {n, 6}), o);
-        CHECK(max_abs_diff(select(relative_matrix(relative_rope(a, b, m, n, o), m, n), 0, 0),
-                           matmul(rows, transpose(cols, 0, 1))) < 1e-13);
-      }
-}
-
-TEST_CASE("relative bias: attention with a table is attention with its matrix, gradients too",
-          "[relative_bias][attention]") {
-  for (Weighting weighting : {Weighting::softmax, Weighting::relu2, Weighting::laplace})
-    for (auto [m, n] : {std::pair<int64_t, int64_t>{1, 1}, {5, 5}, {3, 20}, {20, 3}, {70, 66}})
-      for (int64_t table_heads : {1, 2}) {
-        const Tensor q = sample(7, {2, 2, m, 3}).requires_grad_(), k = sample(8, {2, 1, n, 3}).requires_grad_(),
-                     v = sample(9, {2, 1, n, 2}).requires_grad_(),
-                     table = sample(10, {table_heads, n + m - 1}).requires_grad_();
-        AttentionOptions by_table{.weighting = weighting}, by_matrix = by_table;
-        by_table.mask.causal = by_matrix.mask.causal = m == 70;
-        by_table.relative_bias = table, by_matrix.bias = relative_matrix(table, m, n);
-        const Tensor y = attention(q, k, v, by_table), z = attention(q, k, v, by_matrix), g = sample(11, y.shape());
-        CHECK(max_abs_diff(y, z) < 1e-13);
-        const auto a = grad({y}, {q, k, v, table}, {.grad_outputs = {g}}),
-                   b = grad({z}, {q, k, v, table}, {.grad_outputs = {g}});
-        for (std::size_t i = 0; i < a.size(); ++i) CHECK(max_abs_diff(a[i], b[i]) < 1e-12 * (1 + max_abs(b[i])));
-      }
-}
-
-TEST_CASE("relative bias: gradients reach the parameters through attention", "[relative_bias][attention]") {
-  const Tensor q = sample(12, {1, 2, 3, 2}), k = sample(13, {1, 2, 4, 2}), v = sample(14, {1, 2, 4, 2});
-  auto check = [&](const std::function<Tensor(const std::vector<Tensor>&)>& table, std::vector<Tensor> parameters) {
-    for (Tensor& p : parameters) p.requires_grad_();
-    const TensorFunction f = [&](const std::vector<Tensor>& x) {
-      AttentionOptions o;
-      o.mask.causal = true, o.relative_bias = table(x);
-      return attention(q, k, v, o);
-    };
-    const GradcheckResult first = gradcheck(f, parameters), second = gradgradcheck(f, parameters);
-    INFO(first.message << " " << second.message);
-    CHECK(first.ok);
-    CHECK(second.ok);
-  };
-  using Xs = const std::vector<Tensor>&;
-  check([](Xs x) { return relative_toeplitz(x[0], 3, 4); }, {sample(15, {9})});
-  check([](Xs x) { return relative_toeplitz(x[0], 3, 4); }, {sample(15, {2, 7})});
-  check([](Xs x) { return relative_t5(x[0], 3, 4, {.causal = true, .buckets = 4, .max_distance = 4}); },
-        {sample(16, {4, 2})});
-  check([](Xs x) { return relative_alibi(x[0], 3, 4); }, {sample(17, {2})});
-  check([](Xs x) { return relative_rope(x[0], x[1], 3, 4); }, {sample(18, {4}), sample(19, {4})});
 }
 
 TEST_CASE("relative bias: what does not fit, and by which words", "[relative_bias]") {
