@@ -26,7 +26,8 @@ struct PartialOps {
   static SLUICE_FN T sub(const T& a, const T& b) { return a - b; }
   template <class M>
   static SLUICE_FN T select(const M& mask, const T& a, const T& b) {
-    return mask ? a : b;
+    if constexpr (std::is_floating_point_v<T>) return math::select(mask, a, b);
+    else return mask ? a : b;
   }
 };
 
@@ -43,8 +44,8 @@ struct Dual {
   }
   /// The i-th independent variable.
   static SLUICE_FN Dual variable(const T& v, std::size_t i, const T& one) {
-    Dual x = constant(v);
-    if (i < N) x.d[i] = one;
+    Dual x{v, {}};
+    for (std::size_t k = 0; k < N; ++k) x.d[k] = k == i ? one : PartialOps<T>::zero();
     return x;
   }
 };
@@ -272,8 +273,14 @@ template <class T, std::size_t N>
 SLUICE_FN Dual<T, N> pow(const Dual<T, N>& x, double c) {
   using math::pow;
   T y = pow(x.v, detail::scalar(x.v, c));
-  if (N == 0 || c == 0) return detail::flat<T, N>(y);
-  return detail::chain(x, y, T(pow(x.v, detail::scalar(x.v, c - 1)) * detail::scalar(x.v, c)));
+  if constexpr (N == 0) {
+    return {y, {}};
+  } else {
+    if (!std::is_arithmetic_v<T> && c == 0) return detail::flat<T, N>(y);
+    T slope = pow(x.v, detail::scalar(x.v, c - 1)) * detail::scalar(x.v, c);
+    if constexpr (std::is_arithmetic_v<T>) slope = math::select(c == 0, T(0), slope);  // no branch: it stands in a loop
+    return detail::chain(x, y, slope);
+  }
 }
 /// x^e: slopes e·x^(e−1) and x^e·log x (0 where x <= 0, where the power is not smooth in e).
 template <class T, std::size_t N>

@@ -1,8 +1,7 @@
 // Scalar elementary functions that vectorise inside plain loops.
 //
-// The float bodies are straight-line code: polynomials, integer work on the bits, and `?:` that becomes a blend. No branch, no table, no libm call,
-// so `for (i) y[i] = math::exp(x[i])` becomes SIMD under g++ and clang++ with
-//     -O3 -march=native -fno-math-errno -fno-trapping-math -mprefer-vector-width=512
+// The float bodies are straight-line code: polynomials, integer work on the bits, and select() that becomes a blend. No branch, no table, no libm call,
+// so `for (i) y[i] = math::exp(x[i])` becomes SIMD under g++ and clang++ with plain -O3, for the instruction set that the function is compiled for.
 // Nothing here needs -ffast-math, and nothing here survives it: NaN tests and the rounding trick below would be optimised away.
 // The double overloads call <cmath>. Device code calls the CUDA functions, which have their own errors.
 //
@@ -11,52 +10,13 @@
 // random pairs, and lines of one x or one y), in units of the last place of the exact result. The worst unseen argument may be slightly worse.
 // Results hold with and without fused multiply-add, except where a comment says otherwise.
 #pragma once
+#include <sluice/core/select.h>
+
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <type_traits>
-
-#ifndef SLUICE_FN
-#ifdef __CUDACC__
-#define SLUICE_FN __host__ __device__ inline
-#else
-#define SLUICE_FN inline __attribute__((always_inline))
-#endif
-#endif
 
 namespace sluice::math {
-
-// ---- Selection, sign and rounding: float and double share one text. -------------------------------------------------------------------------------
-
-template <class T> using if_real = std::enable_if_t<std::is_same_v<T, float> || std::is_same_v<T, double>, T>;
-
-// Both arguments are evaluated. This is the branch of every formula.
-template <class T> SLUICE_FN if_real<T> select(bool c, T a, T b) { return c ? a : b; }
-
-// Exact. Clears the sign bit, NaN included.
-template <class T> SLUICE_FN if_real<T> abs(T x) { return std::fabs(x); }
-
-// Exact. Magnitude of the first, sign bit of the second.
-template <class T> SLUICE_FN if_real<T> copysign(T x, T s) { return std::copysign(x, s); }
-
-// -1, 0 or 1. Zero keeps its sign; NaN -> NaN.
-template <class T> SLUICE_FN if_real<T> sign(T x) { return x > T(0) ? T(1) : (x < T(0) ? T(-1) : x); }
-
-// A NaN in either argument is the result (std::fmax would drop it). Of two zeros the second is returned.
-template <class T> SLUICE_FN if_real<T> min(T a, T b) { return ((a < b) | (a != a)) ? a : b; }
-template <class T> SLUICE_FN if_real<T> max(T a, T b) { return ((a > b) | (a != a)) ? a : b; }
-
-// Exact. round goes to the nearest integer, halves to even.
-template <class T> SLUICE_FN if_real<T> floor(T x) { return std::floor(x); }
-template <class T> SLUICE_FN if_real<T> ceil(T x) { return std::ceil(x); }
-template <class T> SLUICE_FN if_real<T> trunc(T x) { return std::trunc(x); }
-template <class T> SLUICE_FN if_real<T> round(T x) { return std::rint(x); }
-
-// Domain x >= 0, below -> NaN. Correctly rounded (0.5 ulp). sqrt(-0) = -0.
-template <class T> SLUICE_FN if_real<T> sqrt(T x) { return std::sqrt(x); }
-
-// sigmoid(x) from z = e^-|x|, which cannot overflow. z / (1 + z) on the left keeps the relative accuracy of small results.
-template <class T> SLUICE_FN if_real<T> logistic(T x, T z) { return (x < T(0) ? z : T(1)) / (T(1) + z); }
 
 // ---- Float bodies. Private: callers use the overloads at the end of the file. -----------------------------------------------------------------------
 
@@ -72,8 +32,8 @@ SLUICE_FN float from_bits(std::uint32_t b) { return __builtin_bit_cast(float, b)
 SLUICE_FN float pow2(std::int32_t k) { return from_bits((static_cast<std::uint32_t>(k) + 127u) << 23); }
 
 // Clamps that let NaN through: a comparison with NaN is false.
-SLUICE_FN float at_most(float x, float hi) { return x > hi ? hi : x; }
-SLUICE_FN float at_least(float x, float lo) { return x < lo ? lo : x; }
+SLUICE_FN float at_most(float x, float hi) { return select(x > hi, hi, x); }
+SLUICE_FN float at_least(float x, float lo) { return select(x < lo, lo, x); }
 
 // e^x = 2^k (1 + p), with |p| < 0.42. Needs |x| < 1e5 or NaN.
 struct ExpParts { float p; std::int32_t k; };
@@ -108,7 +68,7 @@ SLUICE_FN float expm1(float x) {
   ExpParts e = exp_parts(at_most(at_least(x, -18.0f), 89.0f));
   float s = pow2(e.k - 1);
   float y = 2.0f * (e.p * s + (s - 0.5f));
-  return std::fabs(x) < 1e-8f ? x : y;                        // keeps -0 and denormals
+  return select(std::fabs(x) < 1e-8f, x, y);                  // keeps -0 and denormals
 }
 
 // x = 2^k m with m in [sqrt(1/2), sqrt(2)), for normal x > 0.
@@ -133,14 +93,14 @@ SLUICE_FN float log_sum(float k, float f) {
 
 // The values of log(u) that the bits of u do not give: log 0 = -inf, log(<0) = NaN, inf and NaN stay.
 SLUICE_FN float log_or_special(float u, float y) {
-  return ((u > 0.0f) & (u < inf)) ? y : (u == 0.0f ? -inf : (u < 0.0f ? nan : u));
+  return select((u > 0.0f) & (u < inf), y, select(u == 0.0f, -inf, select(u < 0.0f, nan, u)));
 }
 
 // Denormals are scaled up first.
 struct Scaled { float x, k; };
 SLUICE_FN Scaled scale_denormal(float x) {
   bool tiny = x < 1.17549435e-38f;
-  return {tiny ? x * 8388608.0f : x, tiny ? -23.0f : 0.0f};
+  return {select(tiny, x * 8388608.0f, x), select(tiny, -23.0f, 0.0f)};
 }
 
 SLUICE_FN float log(float x) {
@@ -157,7 +117,7 @@ SLUICE_FN float log1p(float x) {
   float s = pow2(2 - k);
   float f = (0.25f * x) * s + (0.25f * s - 1.0f);
   float y = log_or_special(u, log_sum(static_cast<float>(k), f));
-  return std::fabs(x) < 1e-8f ? x : y;                        // keeps -0 and denormals
+  return select(std::fabs(x) < 1e-8f, x, y);                  // keeps -0 and denormals
 }
 
 // With z = e^-2|x|: tanh|x| = (1 - z) / (1 + z) = -m / (m + 2), m = z - 1 = expm1(-2|x|). From |x| = 9.01 on the result is 1.
@@ -172,8 +132,8 @@ SLUICE_FN float tanh(float x) {
 SLUICE_FN float softplus(float x) {
   float z = exp_in_range(at_least(-std::fabs(x), -104.0f));
   bool big = z > 0.414213562f;
-  float y = log_sum(big ? 1.0f : 0.0f, big ? 0.5f * z - 0.5f : z);
-  return (x > 0.0f ? x : 0.0f) + y;
+  float y = log_sum(select(big, 1.0f, 0.0f), select(big, 0.5f * z - 0.5f, z));
+  return select(x > 0.0f, x, 0.0f) + y;
 }
 
 // |x| < 0.9: x + x P(x^2). Above: 1 - e^Q(|x|), where Q fits log(erfc) and erfc is small, so its error is too. Beyond 4 the result is 1.
@@ -195,7 +155,7 @@ SLUICE_FN float erf(float x) {
   q = q * a - 0.000166463884f;
   ExpParts e = exp_parts(q);
   float s = pow2(e.k);
-  float y = a < 0.9f ? p * a + a : (1.0f - s) - e.p * s;
+  float y = select(a < 0.9f, p * a + a, (1.0f - s) - e.p * s);
   return std::copysign(y, x);
 }
 
@@ -226,7 +186,7 @@ SLUICE_FN float normal_cdf(float x) {
   ExpParts e = exp_rest(r, t, shift);
   std::int32_t half = e.k >> 1;
   float tail = (g * e.p + g) * pow2(half) * pow2(e.k - half);
-  return x < 0.0f ? tail : 1.0f - tail;
+  return select(x < 0.0f, tail, 1.0f - tail);
 }
 
 // x = n pi/2 + r, |r| <= pi/4. In double, because a float r has no correct digit left when x is near a multiple of pi/2.
@@ -237,7 +197,7 @@ SLUICE_FN Quadrant quadrant(float x) {
   double t = static_cast<double>(x) * 0.63661977236758134 + shift;
   double n = t - shift;
   double r = (static_cast<double>(x) - n * 1.570796325802803) - n * 9.920935796805404e-10;
-  float ok = std::fabs(x) < 1e15f ? static_cast<float>(r) : nan;
+  float ok = select(std::fabs(x) < 1e15f, static_cast<float>(r), nan);
   return {ok, static_cast<std::uint32_t>(__builtin_bit_cast(std::uint64_t, t))};
 }
 
@@ -252,7 +212,7 @@ SLUICE_FN float sine_of(Quadrant q) {
   c = c * u - 0.00138871302f;
   c = c * u + 0.0416666418f;
   c = c * u * u + (1.0f - 0.5f * u);
-  return from_bits(bits((q.n & 1u) ? c : s) ^ ((q.n & 2u) << 30));
+  return from_bits(bits(select(q.n & 1u, c, s)) ^ ((q.n & 2u) << 30));
 }
 
 SLUICE_FN float sin(float x) {
@@ -304,8 +264,8 @@ SLUICE_FN float pow(float x, float y) {
   std::uint32_t y_infinite = spread_top_bit(b + 0x00800000u) & ~y_nan;
   float e = from_bits(bits(y) - (y_infinite & 1u)) + std::copysign(1e-30f, y);
   double z = static_cast<double>(e) * l;
-  z = z > 160.0 ? 160.0 : z;
-  z = z < -160.0 ? -160.0 : z;
+  z = select(z > 160.0, 160.0, z);
+  z = select(z < -160.0, -160.0, z);
   constexpr double shift = 6755399441055744.0;                // 1.5 * 2^52
   double t = z + shift;
   double r = z - (t - shift);
@@ -356,10 +316,6 @@ SLUICE_FN double log(double x) { return std::log(x); }
 // log(1 + x). Domain x >= -1, below -> NaN. 1.45 ulp, also near 0. log1p(-0) = -0, log1p(-1) = -inf, log1p(inf) = inf.
 SLUICE_FN float log1p(float x) { return SLUICE_F32(::log1pf(x), f32::log1p(x)); }
 SLUICE_FN double log1p(double x) { return std::log1p(x); }
-
-// 1 / sqrt(x). Domain x >= 0, below -> NaN. 1.5 ulp. rsqrt(+-0) = +-inf, rsqrt(inf) = 0.
-SLUICE_FN float rsqrt(float x) { return SLUICE_F32(::rsqrtf(x), 1.0f / std::sqrt(x)); }
-SLUICE_FN double rsqrt(double x) { return 1.0 / std::sqrt(x); }
 
 // All x. 2.5 ulp, also near 0. tanh(+-0) = +-0, tanh(+-inf) = +-1.
 SLUICE_FN float tanh(float x) { return SLUICE_F32(::tanhf(x), f32::tanh(x)); }

@@ -4,7 +4,11 @@
 // While a thread waits for the end of its loop it runs pieces of that loop only, never another task: what
 // the caller keeps per thread or holds locked is safe. A child of fork() computes on one thread if its
 // parent had used several: the others are not there.
+//
+// The body is compiled for several instruction sets (core/vectorise.h): its loops are as fast as the processor allows.
 #pragma once
+
+#include <sluice/core/vectorise.h>
 
 #include <atomic>
 #include <cstdint>
@@ -78,8 +82,7 @@ void parallel_for(int64_t n, int64_t grain, F&& f) {
   if (grain < 1) grain = 1;
   if (n <= grain) {
     detail::DenormalMode mode;
-    f(int64_t{0}, n);
-    return;
+    return detail::vectorised(f, int64_t{0}, n);
   }
   struct Context {
     std::remove_reference_t<F>* f;
@@ -88,9 +91,9 @@ void parallel_for(int64_t n, int64_t grain, F&& f) {
   detail::parallel_chunks(
       (n + grain - 1) / grain,
       [](void* p, int64_t chunk) {
-        auto& c = *static_cast<Context*>(p);
-        int64_t begin = chunk * c.grain;
-        (*c.f)(begin, begin + c.grain < c.n ? begin + c.grain : c.n);
+        const Context& c = *static_cast<Context*>(p);
+        const int64_t begin = chunk * c.grain, end = begin + c.grain < c.n ? begin + c.grain : c.n;
+        detail::vectorised(*c.f, begin, end);
       },
       &context);
 }

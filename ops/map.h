@@ -11,6 +11,7 @@
 #include <sluice/core/node.h>
 #include <sluice/core/parallel.h>
 #include <sluice/core/strided.h>
+#include <sluice/core/vectorise.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/formulas.h>
@@ -95,7 +96,7 @@ void run_map(const MapPlan& plan, const TileLoops& loops, const void* formula, T
 
 /// The forward loop: the only place where a formula meets memory.
 template <class F, class T, std::size_t... I>
-void apply_formula(const void* formula, const T* const* in, T* const* out, int64_t n) {
+[[gnu::flatten]] SLUICE_FN void formula_loop(const void* formula, const T* const* in, T* const* out, int64_t n) {
   const F f = *static_cast<const F*>(formula);
   const T* const x[] = {in[I]...};
   T* SLUICE_RESTRICT y = out[0];
@@ -105,7 +106,7 @@ void apply_formula(const void* formula, const T* const* in, T* const* out, int64
 
 /// The generated backward loop: dx_k = g · ∂f/∂x_k. in holds x_0, …, g.
 template <class F, class T, std::size_t... I>
-void apply_formula_vjp(const void* formula, const T* const* in, T* const* out, int64_t n) {
+[[gnu::flatten]] SLUICE_FN void formula_vjp_loop(const void* formula, const T* const* in, T* const* out, int64_t n) {
   constexpr std::size_t N = sizeof...(I);
   const F f = *static_cast<const F*>(formula);
   const T* const x[] = {in[I]...};
@@ -116,6 +117,15 @@ void apply_formula_vjp(const void* formula, const T* const* in, T* const* out, i
     auto y = f(Dual<T, N>::variable(x[I][i], I, T(1))...);
     ((dx[I][i] = g[i] * y.d[I]), ...);
   }
+}
+
+template <class F, class T, std::size_t... I>
+void apply_formula(const void* formula, const T* const* in, T* const* out, int64_t n) {
+  vectorised([=] { formula_loop<F, T, I...>(formula, in, out, n); });
+}
+template <class F, class T, std::size_t... I>
+void apply_formula_vjp(const void* formula, const T* const* in, T* const* out, int64_t n) {
+  vectorised([=] { formula_vjp_loop<F, T, I...>(formula, in, out, n); });
 }
 
 template <class F>

@@ -1,0 +1,95 @@
+// The elementary functions that are no polynomials: selection, sign, rounding, square root. One text for float and double; loops over them vectorise
+// under plain -O3.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#ifndef SLUICE_FN
+#ifdef __CUDACC__
+#define SLUICE_FN __host__ __device__ inline
+#else
+#define SLUICE_FN inline __attribute__((always_inline))
+#endif
+#endif
+
+namespace sluice::math {
+
+template <class T> using if_real = std::enable_if_t<std::is_same_v<T, float> || std::is_same_v<T, double>, T>;
+
+// Both arguments are evaluated. This is the branch of every formula. Written on the bits: of `c ? a : b` the compiler may make a branch, which it
+// cannot undo if a or b is arithmetic that may trap, and -fno-trapping-math is not what every program is built with. It does make a blend of this.
+#ifdef __CUDA_ARCH__
+template <class T> SLUICE_FN if_real<T> select(bool c, T a, T b) { return c ? a : b; }
+#else
+SLUICE_FN float select(bool c, float a, float b) {
+  std::uint32_t mask = -static_cast<std::uint32_t>(c);
+  return __builtin_bit_cast(float, (__builtin_bit_cast(std::uint32_t, a) & mask) | (__builtin_bit_cast(std::uint32_t, b) & ~mask));
+}
+SLUICE_FN double select(bool c, double a, double b) {
+  std::uint64_t mask = -static_cast<std::uint64_t>(c);
+  return __builtin_bit_cast(double, (__builtin_bit_cast(std::uint64_t, a) & mask) | (__builtin_bit_cast(std::uint64_t, b) & ~mask));
+}
+#endif
+
+// Exact. Clears the sign bit, NaN included.
+template <class T> SLUICE_FN if_real<T> abs(T x) { return std::fabs(x); }
+
+// Exact. Magnitude of the first, sign bit of the second.
+template <class T> SLUICE_FN if_real<T> copysign(T x, T s) { return std::copysign(x, s); }
+
+// -1, 0 or 1. Zero keeps its sign; NaN -> NaN.
+template <class T> SLUICE_FN if_real<T> sign(T x) { return select(x > T(0), T(1), select(x < T(0), T(-1), x)); }
+
+// A NaN in either argument is the result (std::fmax would drop it). Of two zeros the second is returned.
+template <class T> SLUICE_FN if_real<T> min(T a, T b) { return select((a < b) | (a != a), a, b); }
+template <class T> SLUICE_FN if_real<T> max(T a, T b) { return select((a > b) | (a != a), a, b); }
+
+// Exact. round goes to the nearest integer, halves to even. The others are made of it: alone of the four it vectorises without -fno-trapping-math.
+template <class T> SLUICE_FN if_real<T> round(T x) { return std::rint(x); }
+template <class T> SLUICE_FN if_real<T> floor(T x) { T r = round(x); return math::copysign(math::select(r > x, r - T(1), r), x); }
+template <class T> SLUICE_FN if_real<T> ceil(T x) { T r = round(x); return math::copysign(math::select(r < x, r + T(1), r), x); }
+template <class T> SLUICE_FN if_real<T> trunc(T x) { return math::copysign(math::floor(math::abs(x)), x); }
+
+// Domain x >= 0, below -> NaN. Correctly rounded (0.5 ulp), in double always and in float under -fno-math-errno. sqrt(-0) = -0.
+SLUICE_FN double sqrt(double x) { return std::sqrt(x); }
+// 1 / sqrt(x). Domain x >= 0, below -> NaN. 1.5 ulp. rsqrt(+-0) = +-inf, rsqrt(inf) = 0.
+SLUICE_FN double rsqrt(double x) { return 1.0 / std::sqrt(x); }
+#if defined(__CUDA_ARCH__)
+SLUICE_FN float sqrt(float x) { return std::sqrt(x); }
+SLUICE_FN float rsqrt(float x) { return ::rsqrtf(x); }
+#elif defined(__NO_MATH_ERRNO__) || defined(__CUDACC__)
+SLUICE_FN float sqrt(float x) { return std::sqrt(x); }
+SLUICE_FN float rsqrt(float x) { return 1.0f / std::sqrt(x); }
+#else
+// std::sqrt would have to report x < 0 in errno, one element at a time. So Newton's method for 1 / sqrt(x), relative errors 0.04, 2e-3, 5e-6, 1e-7 and,
+// in double, 2e-14.
+SLUICE_FN double newton_rsqrt(float x) {
+  bool tiny = x < 1.17549435e-38f;  // denormals are scaled up first
+  float a = select(tiny, x * 16777216.0f, x);
+  float r = __builtin_bit_cast(float, 0x5f375a86u - (__builtin_bit_cast(std::uint32_t, a) >> 1));
+  float h = 0.5f * a;
+  r = r * (1.5f - h * r * r);
+  r = r * (1.5f - h * r * r);
+  r = r * (1.5f - h * r * r);
+  r = select(tiny, r * 4096.0f, r);
+  double d = static_cast<double>(r);
+  return d + d * (0.5 - 0.5 * static_cast<double>(x) * d * d);
+}
+SLUICE_FN float sqrt(float x) {
+  constexpr float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  float y = static_cast<float>(static_cast<double>(x) * newton_rsqrt(x));
+  return select(x < 0.0f, nan, select(x == inf, inf, y));
+}
+SLUICE_FN float rsqrt(float x) {
+  constexpr float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  float y = static_cast<float>(newton_rsqrt(x));
+  return select(x < 0.0f, nan, select(x == 0.0f, math::copysign(inf, x), select(x == inf, 0.0f, y)));
+}
+#endif
+
+// sigmoid(x) from z = e^-|x|, which cannot overflow. z / (1 + z) on the left keeps the relative accuracy of small results.
+template <class T> SLUICE_FN if_real<T> logistic(T x, T z) { return select(x < T(0), z, T(1)) / (T(1) + z); }
+
+}  // namespace sluice::math

@@ -1,0 +1,54 @@
+// A loop compiled for several instruction sets, the one in use (core/cpu.h) taken at run time: a program built for any
+// processor of its architecture computes as fast as one built for this processor. What the compiler was told anyway
+// (-march=native) is not compiled again.
+#pragma once
+
+#include <sluice/core/cpu.h>
+
+namespace sluice::detail {
+
+// GCC inlines all that f calls, and what f calls there, as far as it sees it; clang what f calls itself. A function
+// that is not inlined stays as it is: nothing but these templates, whose names say it, needs more than the processor
+// that the compiler was told.
+#if defined(__x86_64__) && !(defined(__AVX2__) && defined(__FMA__) && defined(__F16C__))
+#define SLUICE_VERSION_AVX2
+template <class F, class... Args>
+[[gnu::target("avx2,fma,f16c,bmi,bmi2,lzcnt,movbe"), gnu::flatten, gnu::noinline]] void run_avx2(F& f, Args... args) {
+  f(args...);
+}
+#endif
+#if defined(__x86_64__) && !(defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512CD__) && \
+                             defined(__AVX512DQ__) && defined(__AVX512VL__))
+#define SLUICE_VERSION_AVX512
+#if defined(__clang__)
+#define SLUICE_FULL_WIDTH
+#else
+#define SLUICE_FULL_WIDTH ",prefer-vector-width=512"
+#endif
+template <class F, class... Args>
+[[gnu::target("avx2,fma,f16c,bmi,bmi2,lzcnt,movbe,avx512f,avx512bw,avx512cd,avx512dq,avx512vl" SLUICE_FULL_WIDTH),
+  gnu::flatten, gnu::noinline]] void run_avx512(F& f, Args... args) {
+  f(args...);
+}
+#undef SLUICE_FULL_WIDTH
+#endif
+
+/// Calls f(args...), compiled for the instruction set in use.
+template <class F, class... Args>
+void vectorised(F&& f, Args... args) {
+#if defined(SLUICE_VERSION_AVX2) || defined(SLUICE_VERSION_AVX512)
+  const Isa in_use = isa();
+#endif
+#if defined(SLUICE_VERSION_AVX512)
+  if (in_use >= Isa::avx512) return run_avx512(f, args...);
+#endif
+#if defined(SLUICE_VERSION_AVX2)
+  if (in_use >= Isa::avx2) return run_avx2(f, args...);
+#endif
+  f(args...);
+}
+
+#undef SLUICE_VERSION_AVX2
+#undef SLUICE_VERSION_AVX512
+
+}  // namespace sluice::detail

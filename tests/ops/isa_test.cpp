@@ -1,0 +1,132 @@
+// Loops that are compiled for several instruction sets, each forced in turn: the user's maps, forward and backward.
+// This file is compiled as a user's plain Release build is (tests/CMakeLists.txt), so that there is more than one.
+#include "support/approx.h"
+#include "support/catch.h"
+
+
+#include <sluice/core/cpu.h>
+#include <sluice/ops/map.h>
+#include <sluice/sluice.h>
+
+#include <cmath>
+#include <cstring>
+
+using namespace sluice;
+using namespace sluice::testing;
+namespace fm = sluice::formula;
+
+namespace {
+
+constexpr int64_t kSizes[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 129, 1023, 1025, 40001};
+
+struct IsaScope {
+  Isa before = isa();
+  explicit IsaScope(Isa i) { set_isa(i); }
+  ~IsaScope() { set_isa(before); }
+};
+template <class F>
+void for_each_isa(F f) {
+  for (Isa i : {Isa::base, Isa::avx2, Isa::avx512, Isa::amx}) {
+    if (i > best_isa()) continue;
+    IsaScope scope(i);
+    INFO(isa_name(i));
+    f();
+  }
+}
+
+/// A formula whose loops are instantiated in this file: the library has its own of the same names.
+template <class F>
+struct Mine : F {};
+
+using Inputs = std::vector<std::vector<float>>;
+
+Inputs inputs(std::size_t count, int64_t n, double lo, double hi) {
+  Rand rand(11);
+  Inputs xs(count);
+  for (auto& x : xs)
+    for (int64_t i = 0; i < n; ++i) x.push_back(static_cast<float>(rand.uniform(lo, hi)));
+  return xs;
+}
+
+/// y and the gradients for the cotangent 1, 2, 3, 1, 2, 3, …
+template <class F, std::size_t... I>
+std::vector<std::vector<float>> by_map(const F& f, const Inputs& xs, std::index_sequence<I...>) {
+  const int64_t n = static_cast<int64_t>(xs[0].size());
+  const Tensor x[] = {Tensor::from<float>(xs[I], {n}).requires_grad_()...};
+  const Tensor y = map(f, x[I]...);
+  std::vector<float> g;
+  for (int64_t i = 0; i < n; ++i) g.push_back(static_cast<float>(1 + i % 3));
+  const auto grads = grad(std::vector{y}, std::vector<Tensor>{x[I]...}, {.grad_outputs = {Tensor::from<float>(g, {n})}});
+  return {y.to_vector<float>(), grads[I].template to_vector<float>()...};
+}
+/// The same in f64, element by element.
+template <class F, std::size_t... I>
+std::vector<std::vector<double>> by_dual(const F& f, const Inputs& xs, std::index_sequence<I...>) {
+  constexpr std::size_t N = sizeof...(I);
+  std::vector<std::vector<double>> all(1 + N);
+  for (std::size_t i = 0; i < xs[0].size(); ++i) {
+    const auto y = f(Dual<double, N>::variable(static_cast<double>(xs[I][i]), I, 1.0)...);
+    all[0].push_back(y.v);
+    for (std::size_t k = 0; k < N; ++k) all[k + 1].push_back(y.d[k] * static_cast<double>(1 + i % 3));
+  }
+  return all;
+}
+
+template <std::size_t N, class F>
+void check(const F& f, double lo, double hi) {
+  constexpr auto index = std::make_index_sequence<N>();
+  for (int64_t n : kSizes) {
+    const Inputs xs = inputs(N, n, lo, hi);
+    const auto want = by_dual(f, xs, index);
+    for_each_isa([&] {
+      INFO(detail::formula_name<F>() << ", " << n << " elements");
+      const auto got = by_map(Mine<F>{f}, xs, index);
+      for (std::size_t o = 0; o < want.size(); ++o) {
+        double largest = 0, worst = 0;
+        for (double v : want[o]) largest = std::max(largest, std::abs(v));
+        for (std::size_t i = 0; i < want[o].size(); ++i)
+          worst = std::max(worst, std::abs(static_cast<double>(got[o][i]) - want[o][i]) / (std::abs(want[o][i]) + 0.01 * largest + 1e-30));
+        INFO((o ? "gradient " : "value ") << o << ": relative error " << worst);
+        CHECK(worst < 3e-5);
+      }
+    });
+  }
+}
+
+}  // namespace
+
+TEST_CASE("instruction sets: every formula's loops, each set in turn", "[isa]") {
+  check<1>(fm::Exp{}, -4, 4), check<1>(fm::Expm1{}, -2, 2), check<1>(fm::Log{}, 0.1, 9), check<1>(fm::Log1p{}, -0.5, 9);
+  check<1>(fm::Sqrt{}, 0.01, 9), check<1>(fm::Rsqrt{}, 0.01, 9), check<1>(fm::Tanh{}, -3, 3), check<1>(fm::Sigmoid{}, -4, 4);
+  check<1>(fm::Softplus{}, -4, 4), check<1>(fm::Erf{}, -2, 2), check<1>(fm::NormalCdf{}, -3, 3), check<1>(fm::Sin{}, -9, 9);
+  check<1>(fm::Cos{}, -9, 9), check<1>(fm::Abs{}, -3, 3), check<1>(fm::Sign{}, -3, 3), check<1>(fm::Floor{}, -9, 9);
+  check<1>(fm::Ceil{}, -9, 9), check<1>(fm::Round{}, -9, 9), check<1>(fm::Trunc{}, -9, 9), check<1>(fm::Square{}, -3, 3);
+  check<1>(fm::Neg{}, -3, 3), check<1>(fm::Scale{0.3}, -3, 3), check<1>(fm::SubFrom{0.3}, -3, 3), check<1>(fm::DivInto{0.3}, 1, 3);
+  check<1>(fm::PowScalar{2.5}, 0.1, 3), check<1>(fm::PowScalar{0}, -3, 3), check<1>(fm::Clamp{-1, 1}, -3, 3);
+  check<1>(fm::Relu{}, -3, 3), check<1>(fm::Relu2{}, -3, 3), check<1>(fm::Elu{}, -3, 3), check<1>(fm::Elu1{}, -3, 3);
+  check<1>(fm::Silu{}, -3, 3), check<1>(fm::Gelu{}, -3, 3), check<1>(fm::GeluTanh{}, -3, 3), check<1>(fm::Laplace{}, -1, 2);
+  check<1>(fm::LeakyRelu{}, -3, 3), check<1>(fm::NsSigmoid{}, -3, 3);
+  check<2>(fm::Add{}, -3, 3), check<2>(fm::Sub{}, -3, 3), check<2>(fm::Mul{}, -3, 3), check<2>(fm::Div{}, 0.5, 3);
+  check<2>(fm::Pow{}, 0.2, 3), check<2>(fm::Maximum{}, -3, 3), check<2>(fm::Minimum{}, -3, 3), check<2>(fm::Glu{}, -3, 3);
+  check<2>(fm::ReGlu{}, -3, 3), check<2>(fm::GeGlu{}, -3, 3), check<2>(fm::SwiGlu{}, -3, 3), check<2>(fm::SiluGlu{}, -3, 3);
+  check<2>(fm::SquaredError{}, -3, 3), check<2>(fm::BceWithLogits{}, -3, 3), check<2>(fm::KlTerm{}, 0.1, 3);
+  check<3>(fm::Lerp{}, -3, 3), check<3>(fm::ScaleOffset{}, -3, 3);
+}
+
+TEST_CASE("instruction sets: another one is other code, and the same for any number of threads", "[isa]") {
+  const auto mine = [](auto x, auto g) { return x * (g * sigmoid(g)); };
+  const Inputs xs = inputs(2, 200001, -3, 3);
+  const int threads = num_threads();
+  std::vector<std::vector<std::vector<float>>> results;
+  for_each_isa([&] {
+    results.push_back(by_map(mine, xs, std::make_index_sequence<2>()));
+    set_num_threads(1);
+    CHECK(by_map(mine, xs, std::make_index_sequence<2>()) == results.back());
+    set_num_threads(threads);
+  });
+#if defined(__x86_64__) && !defined(__FMA__)
+  if (best_isa() >= Isa::avx2) CHECK(results[0] != results[1]);  // fused multiply-add rounds once
+#elif defined(__x86_64__)
+  FAIL("tests/CMakeLists.txt must compile this file for plain x86-64");
+#endif
+}
