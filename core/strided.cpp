@@ -76,9 +76,10 @@ template <class T>
 void read_tile(const Walk& walk, const std::byte* base, DType dtype, int64_t start, int64_t n,
                T* out) {
   dispatch_all(dtype, [&]<class S>() {
-    const S* from = reinterpret_cast<const S*>(base);
-    for_each_run(walk, start, n, [&](int64_t offset, int64_t stride, int64_t count, int64_t at) {
-      convert_run(from + offset, stride, count, out + at);
+    vectorised([=, &walk, from = reinterpret_cast<const S*>(base)] {
+      for_each_run(walk, start, n, [&](int64_t offset, int64_t stride, int64_t count, int64_t at) {
+        convert_run(from + offset, stride, count, out + at);
+      });
     });
   });
 }

@@ -7,6 +7,8 @@
 #include <sluice/core/cpu.h>
 #include <sluice/sluice.h>
 
+#include <cstdio>
+
 using namespace sluice;
 
 namespace {
