@@ -1,101 +1,17 @@
 // c[b] = a[b]·b[b]           da = g·bᵀ,  db = aᵀ·g   (batch dims that were broadcast are summed by the
 //                                                     engine)
-// OpenBLAS runs single-threaded inside tiles of c; tiles are cut by shape alone, so the result does not
-// depend on the number of threads.
 #include <sluice/ops/matmul.h>
 
 #include <sluice/core/node.h>
-#include <sluice/core/parallel.h>
-#include <sluice/ops/gemm/gemm.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/view.h>
 
-#include <algorithm>
-#include <climits>
-
 namespace sluice {
 
 namespace {
-
-/// One matrix as BLAS wants it: row-major with leading dimension ld, or its transpose.
-struct Operand {
-  detail::Read read = detail::Read::plain;
-  int64_t ld = 1;
-};
-
-/// How BLAS can read the last two dims of x without a copy, if it can.
-std::optional<Operand> blas_operand(const Tensor& x) {
-  const int r = x.rank();
-  const int64_t rows = x.shape()[r - 2], cols = x.shape()[r - 1];
-  const int64_t rs = x.strides()[r - 2], cs = x.strides()[r - 1];
-  if ((cs == 1 || cols <= 1) && (rs >= std::max<int64_t>(1, cols) || rows <= 1))
-    return Operand{detail::Read::plain, rows <= 1 ? std::max<int64_t>(1, cols) : rs};
-  if ((rs == 1 || rows <= 1) && (cs >= std::max<int64_t>(1, rows) || cols <= 1))
-    return Operand{detail::Read::transposed, cols <= 1 ? std::max<int64_t>(1, rows) : cs};
-  return std::nullopt;
-}
-
-/// How one product is cut into tiles of rows × cols. Each GEMM call packs its operands again, which costs
-/// about 1/rows + 1/cols of its arithmetic, so tiles are large (>= 128 a side, about 32 MFLOP) and few.
-struct Tiling {
-  int64_t rows, cols, row_tiles, col_tiles;
-
-  Tiling(int64_t n, int64_t m, int64_t k) {
-    const int64_t wanted = std::clamp<int64_t>(n * m * k >> 24, 1, 64);
-    auto cut = [](int64_t size, int64_t tiles) {
-      tiles = std::clamp<int64_t>(size / 128, 1, tiles);
-      return ((size + tiles - 1) / tiles + 15) / 16 * 16;
-    };
-    rows = cut(n, wanted), row_tiles = (n + rows - 1) / rows;
-    cols = cut(m, (wanted + row_tiles - 1) / row_tiles), col_tiles = (m + cols - 1) / cols;
-  }
-};
-
-/// c [batch…, n, m] = a·b (+ c when accumulate). a and b already have c's batch dims, stride 0 where
-/// they repeat.
-void matmul_cpu(const Tensor& a_in, const Tensor& b_in, Tensor& c, bool accumulate) {
-  if (a_in.dim(-1) == 0) {  // an empty sum
-    if (!accumulate) fill_(c, 0);
-    return;
-  }
-  Tensor a = a_in, b = b_in;
-  auto oa = blas_operand(a), ob = blas_operand(b);
-  if (!oa) a = clone(a), oa = blas_operand(a);
-  if (!ob) b = clone(b), ob = blas_operand(b);
-  const int r = c.rank();
-  const int64_t n = c.shape()[r - 2], m = c.shape()[r - 1], k = a.shape()[r - 1];
-  if (std::max({n, m, k, oa->ld, ob->ld}) > INT_MAX) fail("matmul: a dimension exceeds 2^31 — got a=", a, ", b=", b);
-  int64_t batch = 1;
-  for (int d = 0; d < r - 2; ++d) batch *= c.shape()[d];
-
-  const Tiling tile(n, m, k);
-  const int64_t tiles = tile.row_tiles * tile.col_tiles;
-  const int64_t per_task = std::max<int64_t>(1, (int64_t{1} << 16) / std::max<int64_t>(1, n * m * k));
-  dispatch_float("matmul", c.dtype(), [&]<class T>() {
-    const T *pa = a.data<T>(), *pb = b.data<T>();
-    T* pc = c.mutable_data<T>();
-    parallel_for(batch * tiles, per_task, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t row = i % tiles / tile.col_tiles * tile.rows, col = i % tile.col_tiles * tile.cols;
-        int64_t at_a = 0, at_b = 0, rest = i / tiles;
-        const int64_t index = rest;
-        for (int d = r - 3; d >= 0; --d) {
-          const int64_t j = rest % c.shape()[d];
-          rest /= c.shape()[d];
-          at_a += j * a.strides()[d];
-          at_b += j * b.strides()[d];
-        }
-        at_a += row * (oa->read == detail::Read::plain ? oa->ld : 1);
-        at_b += col * (ob->read == detail::Read::plain ? 1 : ob->ld);
-        detail::gemm(oa->read, ob->read, std::min(tile.rows, n - row), std::min(tile.cols, m - col), k, T(1), pa + at_a,
-                     oa->ld, pb + at_b, ob->ld, T(accumulate), pc + (index * n + row) * m + col, m);
-      }
-    });
-  });
-}
 
 void check(const char* op, const Tensor& a, const Tensor& b) {
   if (a.dtype() != b.dtype() || (a.dtype() != f32 && a.dtype() != f64))
@@ -133,11 +49,6 @@ struct Linear final : Node {
 };
 
 }  // namespace
-
-constinit decltype(kernel::matmul) kernel::matmul{
-    "matmul", &matmul_cpu, [](const Tensor& a, const Tensor&, Tensor& c, bool) {
-      return Work{.flops = 2 * checked_mul("matmul", c.numel(), a.dim(-1))};
-    }};
 
 Tensor matmul(const Tensor& a_in, const Tensor& b_in) {
   check("matmul", a_in, b_in);

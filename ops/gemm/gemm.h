@@ -1,4 +1,9 @@
-// The BLAS products that kernels use on their tiles, single-threaded. (Tensors are multiplied by ops/matmul.h.)
+// Products of matrices as kernels need them: single-threaded, row-major, operands plain or transposed; and operands that
+// are packed once and used many times. (Tensors are multiplied by ops/matmul.h.)
+//
+// For AVX2 and better these are Sluice's own (the ladder of ops/gemm/ladder.h); elsewhere OpenBLAS. Except for products
+// with one row or one column, which are memory-bound and go to gemv, an element of c is one chain of fused multiply-adds
+// for every 512 of k or less: its bits depend on its row of a, its column of b and k alone, not on n, m, threads, or how b is held.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +13,51 @@ namespace sluice::detail {
 /// How a row-major matrix with leading dimension ld is read.
 enum class Read : bool { plain, transposed };
 
-/// c [n, m] = alpha · a [n, k] · b [k, m] + beta · c, row-major with leading dimensions. Sizes must fit an int.
+/// c [n, m] = alpha · a [n, k] · b [k, m] + beta · c, row-major with leading dimensions. With beta 0, c is not read.
+/// Sizes must fit an int.
 void gemm(Read ra, Read rb, int64_t n, int64_t m, int64_t k, float alpha, const float* a, int64_t lda, const float* b,
           int64_t ldb, float beta, float* c, int64_t ldc);
 void gemm(Read ra, Read rb, int64_t n, int64_t m, int64_t k, double alpha, const double* a, int64_t lda, const double* b,
           int64_t ldb, double beta, double* c, int64_t ldc);
+
+/// What happens to finished pieces of c while they are in cache: first + bias [m], then row_map, which gets `count`
+/// finished numbers of row `row` from column `col` on.
+template <class T>
+struct Epilogue {
+  const T* bias = nullptr;
+  void (*row_map)(T* c, int64_t count, int64_t row, int64_t col, const void* context) = nullptr;
+  const void* context = nullptr;
+};
+
+/// A right operand [k, m] in packed form, in memory of the caller: for operands that are used many times. The
+/// instruction set in use must not change in between.
+template <class T>
+class PackedB {
+ public:
+  /// How many numbers of memory, 64-byte aligned, it takes.
+  static int64_t size(int64_t k, int64_t m);
+  PackedB(int64_t k, int64_t m, T* memory);
+
+  /// It consists of panels of so many columns (the last one of fewer).
+  int64_t panels() const { return (m_ + cols_ - 1) / cols_; }
+  int64_t panel_columns() const { return cols_; }
+
+  /// Different panels may be filled at the same time.
+  void fill(Read rb, const T* b, int64_t ldb, int64_t first_panel, int64_t last_panel);
+  void fill(Read rb, const T* b, int64_t ldb) { fill(rb, b, ldb, 0, panels()); }
+
+  /// c = alpha · a [n, k] · b + beta · c for the columns of some panels: c begins at the first one's first column. For
+  /// the epilogue, a's first row is row `first_row`.
+  void multiply(Read ra, int64_t n, T alpha, const T* a, int64_t lda, T beta, T* c, int64_t ldc, int64_t first_panel,
+                int64_t last_panel, const Epilogue<T>& epilogue = {}, int64_t first_row = 0) const;
+  void multiply(Read ra, int64_t n, T alpha, const T* a, int64_t lda, T beta, T* c, int64_t ldc) const {
+    multiply(ra, n, alpha, a, lda, beta, c, ldc, 0, panels());
+  }
+
+ private:
+  int64_t k_, m_, cols_;
+  bool plain_;
+  T* data_;
+};
 
 }  // namespace sluice::detail

@@ -1,6 +1,6 @@
 #include <sluice/ops/gemm/openblas.h>
 
-#include <sluice/ops/gemm/gemm.h>
+#include <sluice/ops/gemm/ladder.h>
 
 #include <cblas.h>
 
@@ -93,48 +93,34 @@ CBLAS_TRANSPOSE trans(Read r) {
   return r == Read::plain ? CblasNoTrans : CblasTrans;
 }
 
-/// What BLAS refuses: an empty c, and an empty sum. True when nothing is left to do.
-template <class T>
-bool trivial(int64_t n, int64_t m, int64_t k, T beta, T* c, int64_t ldc) {
-  prepare();
-  if (n == 0 || m == 0) return true;
-  if (k > 0) return false;
-  for (int64_t i = 0; i < n; ++i)
-    for (int64_t j = 0; j < m; ++j) c[i * ldc + j] = beta == T(0) ? T(0) : beta * c[i * ldc + j];
-  return true;
-}
-
-/// c = alpha · a · b + beta · c by the two BLAS routines of one type. A product with one row or one column reads a
-/// matrix once, and is memory-bound: gemv does that without the packing of gemm.
+/// By the two BLAS routines of one type. A product with one row or one column reads a matrix once, and is memory-bound:
+/// gemv does that without the packing of gemm.
 template <class T, class Gemm, class Gemv>
-void product(Gemm gemm, Gemv gemv, Read ra, Read rb, int64_t n, int64_t m, int64_t k, T alpha, const T* a, int64_t lda,
-             const T* b, int64_t ldb, T beta, T* c, int64_t ldc) {
-  if (trivial(n, m, k, beta, c, ldc)) return;
-  if (beta == T(0) && (n == 1 || m == 1))  // some versions of gemv scale c by 0, and keep a NaN
-    for (int64_t i = 0; i < n; ++i) std::fill_n(c + i * ldc, m, T(0));
+void product(Gemm gemm, Gemv gemv, const Product<T>& p) {
+  const int n = int(p.n), m = int(p.m), k = int(p.k);
+  if (n == 0 || m == 0) return;
+  if (k == 0) return gemm_naive(p);  // BLAS refuses an empty sum
+  prepare();
+  if (p.beta == T(0) && (n == 1 || m == 1))  // some versions of gemv scale c by 0, and keep a NaN
+    for (int64_t i = 0; i < n; ++i) std::fill_n(p.c + i * p.ldc, m, T(0));
   if (n == 1) {  // cᵀ = bᵀ aᵀ
-    const bool plain = rb == Read::plain;
-    gemv(CblasRowMajor, plain ? CblasTrans : CblasNoTrans, int(plain ? k : m), int(plain ? m : k), alpha, b, int(ldb), a,
-         int(ra == Read::plain ? 1 : lda), beta, c, 1);
+    const bool plain = p.rb == Read::plain;
+    gemv(CblasRowMajor, plain ? CblasTrans : CblasNoTrans, plain ? k : m, plain ? m : k, p.alpha, p.b, int(p.ldb), p.a,
+         p.ra == Read::plain ? 1 : int(p.lda), p.beta, p.c, 1);
   } else if (m == 1) {
-    const bool plain = ra == Read::plain;
-    gemv(CblasRowMajor, plain ? CblasNoTrans : CblasTrans, int(plain ? n : k), int(plain ? k : n), alpha, a, int(lda), b,
-         int(rb == Read::plain ? ldb : 1), beta, c, int(ldc));
+    const bool plain = p.ra == Read::plain;
+    gemv(CblasRowMajor, plain ? CblasNoTrans : CblasTrans, plain ? n : k, plain ? k : n, p.alpha, p.a, int(p.lda), p.b,
+         p.rb == Read::plain ? int(p.ldb) : 1, p.beta, p.c, int(p.ldc));
   } else {
-    gemm(CblasRowMajor, trans(ra), trans(rb), int(n), int(m), int(k), alpha, a, int(lda), b, int(ldb), beta, c, int(ldc));
+    gemm(CblasRowMajor, trans(p.ra), trans(p.rb), n, m, k, p.alpha, p.a, int(p.lda), p.b, int(p.ldb), p.beta, p.c,
+         int(p.ldc));
   }
 }
 
 }  // namespace
 
-void gemm(Read ra, Read rb, int64_t n, int64_t m, int64_t k, float alpha, const float* a, int64_t lda, const float* b,
-          int64_t ldb, float beta, float* c, int64_t ldc) {
-  product<float>(cblas_sgemm, cblas_sgemv, ra, rb, n, m, k, alpha, a, lda, b, ldb, beta, c, ldc);
-}
-void gemm(Read ra, Read rb, int64_t n, int64_t m, int64_t k, double alpha, const double* a, int64_t lda, const double* b,
-          int64_t ldb, double beta, double* c, int64_t ldc) {
-  product<double>(cblas_dgemm, cblas_dgemv, ra, rb, n, m, k, alpha, a, lda, b, ldb, beta, c, ldc);
-}
+void gemm_blas(const Product<float>& p) { product(cblas_sgemm, cblas_sgemv, p); }
+void gemm_blas(const Product<double>& p) { product(cblas_dgemm, cblas_dgemv, p); }
 
 }  // namespace detail
 }  // namespace sluice

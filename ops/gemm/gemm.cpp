@@ -1,0 +1,51 @@
+// The table: which rung for which size and processor.
+#include <sluice/ops/gemm/gemm.h>
+
+#include <sluice/ops/gemm/ladder.h>
+#include <sluice/ops/gemm/panels.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace sluice::detail {
+
+template <>
+const Micro<float>& micro(Isa isa) {
+#if defined(__x86_64__)
+  if (isa >= Isa::avx512) return avx512_f32;
+  if (isa >= Isa::avx2) return avx2_f32;
+#endif
+  return portable_f32;
+}
+template <>
+const Micro<double>& micro(Isa isa) {
+#if defined(__x86_64__)
+  if (isa >= Isa::avx512) return avx512_f64;
+  if (isa >= Isa::avx2) return avx2_f64;
+#endif
+  return portable_f64;
+}
+
+namespace {
+
+/// Copying pays when what is copied is used often enough: a's rows by many panels, b's panels by many rows.
+template <class T>
+void product(const Product<T>& p) {
+  if (p.n == 0 || p.m == 0) return;
+  if (p.n == 1 || p.m == 1 || p.k == 0 || isa() == Isa::base) return gemm_blas(p);
+  const Micro<T>& u = micro<T>(isa());
+  gemm_packed(u, p, p.m > 4 * u.cols && p.n * p.k > 4096, p.n > 4 * u.rows && p.m * p.k > 4096);
+}
+
+}  // namespace
+
+void gemm(Read ra, Read rb, int64_t n, int64_t m, int64_t k, float alpha, const float* a, int64_t lda, const float* b,
+          int64_t ldb, float beta, float* c, int64_t ldc) {
+  product<float>({ra, rb, n, m, k, alpha, a, lda, b, ldb, beta, c, ldc});
+}
+void gemm(Read ra, Read rb, int64_t n, int64_t m, int64_t k, double alpha, const double* a, int64_t lda, const double* b,
+          int64_t ldb, double beta, double* c, int64_t ldc) {
+  product<double>({ra, rb, n, m, k, alpha, a, lda, b, ldb, beta, c, ldc});
+}
+
+}  // namespace sluice::detail

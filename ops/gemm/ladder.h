@@ -1,0 +1,43 @@
+// The ladder: one product, c = alpha · a · b + beta · c, written better and better. Each rung is a file of its own and
+// says what it adds and what that brought; tests hold all of them to the same results, and tests/bench/bench_gemm times
+// them side by side. Kernels call the top (gemm.h).
+//
+//   naive.cpp      three loops
+//   blocked.cpp    loops over blocks that stay in cache
+//   packed.cpp     blocks copied into panels, a tile of c in registers (portable); avx2.cpp, avx512.cpp: that tile
+//   gemm.cpp       which of these for which size and processor; amx.cpp: products of bf16
+#pragma once
+
+#include <sluice/ops/gemm/gemm.h>
+#include <sluice/ops/gemm/micro.h>
+
+namespace sluice::detail {
+
+/// Operands of a product: a [n, k], b [k, m], c [n, m].
+template <class T>
+struct Product {
+  Read ra, rb;
+  int64_t n, m, k;
+  T alpha;
+  const T* a;
+  int64_t lda;
+  const T* b;
+  int64_t ldb;
+  T beta;
+  T* c;
+  int64_t ldc;
+};
+
+template <class T>
+void gemm_naive(const Product<T>& p);
+template <class T>
+void gemm_blocked(const Product<T>& p);
+/// A small operand may be left in place; b only if it is plain.
+template <class T>
+void gemm_packed(const Micro<T>& micro, const Product<T>& p, bool pack_a = true, bool pack_b = true);
+
+/// OpenBLAS; with one row or one column, its gemv.
+void gemm_blas(const Product<float>& p);
+void gemm_blas(const Product<double>& p);
+
+}  // namespace sluice::detail

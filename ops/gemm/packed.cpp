@@ -1,0 +1,173 @@
+// Rung 3: blocks are copied into the order in which they are read, and a tile of c stays in registers while a block of k
+// goes by, so that a step loads rows + columns numbers for rows · columns multiply-adds.
+#include <sluice/ops/gemm/ladder.h>
+#include <sluice/ops/gemm/panels.h>
+
+#include <sluice/core/allocator.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace sluice::detail {
+
+namespace {
+
+/// The tile that every compiler and processor can do: 2 vectors of 16 bytes, as SSE2 and NEON have them, by 4 rows.
+template <class T, int R>
+void portable_tile(const TileCall<T>& t) {
+  using V [[gnu::vector_size(16)]] = T;
+  constexpr int W = 16 / sizeof(T), kCols = 2 * W;
+  V sum[R][2] = {};
+  const T *a = t.a, *b = t.b;
+  T padded[kCols] = {};
+  for (int64_t p = 0; p < t.k; ++p, a += t.a_k, b += t.b_k) {
+    const bool part = !t.padded && t.cols < kCols;
+    if (part) std::copy_n(b, t.cols, padded);
+    V right[2];
+    std::memcpy(right, part ? padded : b, sizeof right);
+#pragma GCC unroll 4
+    for (int i = 0; i < R; ++i) sum[i][0] += a[i * t.a_row] * right[0], sum[i][1] += a[i * t.a_row] * right[1];
+  }
+  T sums[R][kCols];
+  std::memcpy(sums, sum, sizeof sums);
+  for (int i = 0; i < R; ++i)
+    for (int64_t j = 0; j < t.cols; ++j) {
+      T& c = t.c[i * t.ldc + j];
+      c = t.beta == T(0) ? t.alpha * sums[i][j] : t.alpha * sums[i][j] + t.beta * c;
+    }
+}
+
+template <class T>
+void any_portable_tile(int rows, const TileCall<T>& t) {
+  switch (rows) {
+    case 1: return portable_tile<T, 1>(t);
+    case 2: return portable_tile<T, 2>(t);
+    case 3: return portable_tile<T, 3>(t);
+    default: return portable_tile<T, 4>(t);
+  }
+}
+
+template <class T>
+void portable_transpose(const T* from, int64_t ld, int64_t rows, int64_t k, T* to, int64_t ld_to) {
+  for (int64_t p = 0; p < k; ++p)
+    for (int64_t j = 0; j < rows; ++j) to[p * ld_to + j] = from[j * ld + p];
+}
+
+}  // namespace
+
+const Micro<float> portable_f32{4, 8, &any_portable_tile<float>, &portable_transpose<float>};
+const Micro<double> portable_f64{4, 4, &any_portable_tile<double>, &portable_transpose<double>};
+
+template <class T>
+T* pack_memory(int which, int64_t numbers) {
+  struct Memory {
+    T* data = nullptr;
+    std::size_t bytes = 0;
+    ~Memory() { free(); }
+    void free() { if (data) deallocate(data, bytes), data = nullptr; }
+  };
+  thread_local Memory memories[2];
+  Memory& memory = memories[which];
+  const std::size_t wanted = static_cast<std::size_t>(numbers) * sizeof(T);
+  if (wanted > memory.bytes || !memory.data) {
+    memory.free();
+    memory.data = static_cast<T*>(allocate(wanted));
+    memory.bytes = wanted;
+  }
+  return memory.data;
+}
+
+namespace {
+
+/// Copies in pieces of known length, which need no call; and asks for what lies `ahead`, which processors do not foresee.
+template <class T>
+void copy(const T* from, int64_t count, T* to, int64_t ahead) {
+  constexpr int64_t kPiece = 32 / sizeof(T);
+  int64_t i = 0;
+  for (; i + kPiece <= count; i += kPiece) {
+    __builtin_prefetch(from + ahead + i);
+    std::memcpy(to + i, from + i, 32);
+  }
+  for (; i < count; ++i) to[i] = from[i];
+}
+
+}  // namespace
+
+template <class T>
+void pack_panels(const Micro<T>& micro, Read read, const T* b, int64_t ldb, int64_t k, int64_t cols, T* to) {
+  const int64_t width = micro.cols, group = 4 * width;  // some panels at a time: rows of b are read in longer pieces
+  for (int64_t first = 0; first < cols; first += group) {
+    const int64_t end = std::min(first + group, cols);
+    if (read == Read::transposed)
+      for (int64_t j = first; j < end; j += width) micro.transpose(b + j * ldb, ldb, std::min(width, cols - j), k, to + j * k, width);
+    else
+      for (int64_t p = 0; p < k; ++p)
+        for (int64_t j = first; j < end; j += width) copy(b + p * ldb + j, std::min(width, cols - j), to + j * k + p * width, 8 * ldb);
+  }
+  const int64_t used = cols % width, last = cols / width * width;
+  if (used)
+    for (int64_t p = 0; p < k; ++p) std::fill_n(to + last * k + p * width + used, width - used, T(0));
+}
+
+template <class T>
+void multiply_block(const Micro<T>& micro, const Left<T>& a, const Right<T>& b, int64_t n, int64_t m, int64_t k, T alpha,
+                    T beta, T* c, int64_t ldc) {
+  const bool plain = a.read == Read::plain;
+  const int64_t height = Cut(n, micro.rows).length;  // of a tile
+  const int64_t block = a.pack ? std::min<int64_t>(kRows / micro.rows * height, n) : n;
+  const int64_t ld = (k + 15) / 16 * 16 + 16;  // of copied rows: no two in the same set of the cache
+  T* const memory = a.pack ? pack_memory<T>(0, block * ld) : nullptr;
+  for (int64_t first = 0; first < n; first += block) {
+    const int64_t rows = std::min(block, n - first);
+    const T* left = a.data + first * (plain ? a.ld : 1);
+    int64_t a_row = plain ? a.ld : 1, a_k = plain ? 1 : a.ld;
+    if (a.pack) {
+      if (!plain) micro.transpose(left, a.ld, k, rows, memory, ld);
+      else
+        for (int64_t i = 0; i < rows; ++i) std::copy_n(left + i * a.ld, k, memory + i * ld);
+      left = memory, a_row = ld, a_k = 1;
+    }
+    for (int64_t col = 0; col < m; col += micro.cols) {
+      TileCall<T> t{k, left, a_row, a_k, b.data + col / micro.cols * b.panel, b.step, b.padded, c + first * ldc + col, ldc,
+                    std::min<int64_t>(micro.cols, m - col), alpha, beta, nullptr};
+      // The next panel comes from far away, and would be waited for.
+      const T* const next = col + micro.cols < m ? t.b + b.panel : b.data;
+      for (int64_t i = 0; i < rows; i += height) {
+        t.ahead = next + (b.padded ? std::min<int64_t>(i / height, micro.cols * int64_t{sizeof(T)} / 64 - 1) * k * 64 / int64_t{sizeof(T)} : 0);
+        micro.tile(static_cast<int>(std::min(height, rows - i)), t);
+        t.a += height * a_row, t.c += height * ldc;
+      }
+    }
+  }
+}
+
+template <class T>
+void gemm_packed(const Micro<T>& micro, const Product<T>& p, bool pack_a, bool pack_b) {
+  if (p.k == 0) return gemm_naive(p);
+  pack_b = pack_b || p.rb == Read::transposed;
+  const Cut depth(p.k, kDepth);
+  const int64_t width = pack_b ? kWidth / int64_t{sizeof(T)} / micro.cols * micro.cols : p.m;
+  T* const memory = pack_b ? pack_memory<T>(1, std::min(width, p.m + micro.cols) * depth.length) : nullptr;
+  for (int64_t col = 0; col < p.m; col += width)
+    for (int64_t l = 0; l < p.k; l += depth.length) {
+      const int64_t cols = std::min(width, p.m - col), k = std::min(depth.length, p.k - l);
+      Right<T> right{p.b + l * p.ldb + col, micro.cols, p.ldb, false};
+      if (pack_b) {
+        right = {memory, micro.cols * k, micro.cols, true};
+        pack_panels(micro, p.rb, p.rb == Read::plain ? p.b + l * p.ldb + col : p.b + col * p.ldb + l, p.ldb, k, cols, memory);
+      }
+      multiply_block<T>(micro, {p.ra, p.ra == Read::plain ? p.a + l : p.a + l * p.lda, p.lda, pack_a}, right, p.n, cols, k,
+                        p.alpha, l == 0 ? p.beta : T(1), p.c + col, p.ldc);
+    }
+}
+
+template float* pack_memory(int, int64_t);
+template double* pack_memory(int, int64_t);
+template void pack_panels(const Micro<float>&, Read, const float*, int64_t, int64_t, int64_t, float*);
+template void pack_panels(const Micro<double>&, Read, const double*, int64_t, int64_t, int64_t, double*);
+template void multiply_block(const Micro<float>&, const Left<float>&, const Right<float>&, int64_t, int64_t, int64_t, float, float, float*, int64_t);
+template void multiply_block(const Micro<double>&, const Left<double>&, const Right<double>&, int64_t, int64_t, int64_t, double, double, double*, int64_t);
+template void gemm_packed(const Micro<float>&, const Product<float>&, bool, bool);
+template void gemm_packed(const Micro<double>&, const Product<double>&, bool, bool);
+
+}  // namespace sluice::detail

@@ -1,0 +1,137 @@
+// The ladder of ops/gemm beside OpenBLAS and the processor's limit, one thread and all of them:
+//
+//   bench_gemm [ISA]
+//
+// Each figure is the best of several short runs, taken in turn with the others and timed by the processor's clock of
+// this thread (matmul: by the clock on the wall): others may use the machine.
+#include <sluice/core/node.h>
+#include <sluice/core/parallel.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/gemm/ladder.h>
+#include <sluice/ops/machine.h>
+#include <sluice/ops/matmul.h>
+#include <sluice/ops/view.h>
+
+#include "bench.h"
+
+#include <cstring>
+#include <ctime>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+using namespace sluice;
+using namespace sluice::detail;
+
+namespace {
+
+double thread_seconds() {
+  timespec t;
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
+}
+
+#if defined(__x86_64__)
+/// GFLOP/s of multiply-adds that wait for nothing, f32.
+[[gnu::target("avx512f")]] double peak_avx512() {
+  constexpr int kSums = 24, kSteps = 20000;
+  __m512 sum[kSums];
+  for (auto& s : sum) s = _mm512_set1_ps(1.0f);
+  const __m512 x = _mm512_set1_ps(0.999f), y = _mm512_set1_ps(1e-9f);
+  const double start = thread_seconds();
+  for (int i = 0; i < kSteps; ++i)
+#pragma GCC unroll 24
+    for (int j = 0; j < kSums; ++j) {
+      sum[j] = _mm512_fmadd_ps(sum[j], x, y);
+      asm volatile("" : : "v"(sum[j]));
+    }
+  return 2.0 * 16 * kSums * kSteps / (thread_seconds() - start) / 1e9;
+}
+[[gnu::target("avx2,fma")]] double peak_avx2() {
+  constexpr int kSums = 12, kSteps = 20000;
+  __m256 sum[kSums];
+  for (auto& s : sum) s = _mm256_set1_ps(1.0f);
+  const __m256 x = _mm256_set1_ps(0.999f), y = _mm256_set1_ps(1e-9f);
+  const double start = thread_seconds();
+  for (int i = 0; i < kSteps; ++i)
+#pragma GCC unroll 12
+    for (int j = 0; j < kSums; ++j) {
+      sum[j] = _mm256_fmadd_ps(sum[j], x, y);
+      asm volatile("" : : "x"(sum[j]));
+    }
+  return 2.0 * 8 * kSums * kSteps / (thread_seconds() - start) / 1e9;
+}
+double peak() { return isa() >= Isa::avx512 ? peak_avx512() : isa() >= Isa::avx2 ? peak_avx2() : 0; }
+#else
+double peak() { return 0; }
+#endif
+
+struct Size {
+  int64_t n, m, k;
+  Read ra = Read::plain, rb = Read::plain;
+};
+
+template <class T>
+void row(const Size& s, const char* type) {
+  const Tensor a = full({s.n * s.k}, 0.5, {dtype_of<T>()}), b = full({s.k * s.m}, 0.25, {dtype_of<T>()});
+  Tensor c = full({s.n * s.m}, 0, {dtype_of<T>()});
+  Product<T> p{s.ra, s.rb, s.n, s.m, s.k, T(1), a.data<T>(), s.ra == Read::plain ? s.k : s.n, b.data<T>(),
+               s.rb == Read::plain ? s.m : s.k, T(0), c.mutable_data<T>(), s.m};
+  const double flops = 2.0 * double(s.n) * double(s.m) * double(s.k);
+  struct Way {
+    const char* name;
+    std::function<void()> run;
+    double best = 0;
+  };
+  auto matrix = [](const Tensor& x, Read r, int64_t rows, int64_t cols) {
+    return r == Read::plain ? reshape(x, {rows, cols}) : transpose(reshape(x, {cols, rows}), 0, 1);
+  };
+  const Tensor ta = matrix(a, s.ra, s.n, s.k), tb = matrix(b, s.rb, s.k, s.m);
+  std::vector<Way> ways = {{"portable", [&] { gemm_packed(sizeof(T) == 4 ? (const Micro<T>&)portable_f32 : (const Micro<T>&)portable_f64, p); }},
+                           {"OpenBLAS", [&] { gemm_blas(p); }},
+                           {"ours", [&] { gemm(p.ra, p.rb, p.n, p.m, p.k, p.alpha, p.a, p.lda, p.b, p.ldb, p.beta, p.c, p.ldc); }},
+                           {"matmul", [&] { NoGrad guard; matmul(ta, tb); }}};
+  if (flops < 3e8) {
+    ways.insert(ways.begin(), {"blocked", [&] { gemm_blocked(p); }});
+    ways.insert(ways.begin(), {"naive", [&] { gemm_naive(p); }});
+  }
+  double limit = 0;
+  const double start = bench::now();
+  for (int i = 0; i < 400 && (i < 3 || bench::now() - start < 1.5); ++i) {
+    limit = std::max(limit, peak() * 4 / sizeof(T));
+    for (Way& w : ways) {
+      const bool slow = w.name[0] == 'n' || w.name[0] == 'b' || w.name[0] == 'p';
+      if (slow && i > 2) continue;
+      const int repeats = slow ? 1 : int(std::max(1.0, 1e6 / flops));
+      const auto clock = w.name[0] == 'm' ? &bench::now : &thread_seconds;
+      const double before = clock();
+      for (int r = 0; r < repeats; ++r) w.run();
+      w.best = std::max(w.best, repeats * flops / (clock() - before) / 1e9);
+    }
+  }
+  std::printf("%s %c%c %5lld %5lld %5lld  %6.1f", type, s.ra == Read::plain ? 'n' : 't', s.rb == Read::plain ? 'n' : 't',
+              (long long)s.n, (long long)s.m, (long long)s.k, limit);
+  if (flops >= 3e8) std::printf("  %6s %6s", "", "");
+  for (const Way& w : ways) std::printf(" %6.1f", w.best);
+  const double blas = ways[ways.size() - 3].best, ours = ways[ways.size() - 2].best;
+  std::printf("   %4.0f %%  %4.2f\n", limit > 0 ? 100 * ours / limit : 0.0, ours / blas);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  for (Isa i : {Isa::base, Isa::avx2, Isa::avx512, Isa::amx})
+    if (argc > 1 && !std::strcmp(argv[1], isa_name(i))) set_isa(i);
+  std::printf("%s\nGFLOP/s, one thread (matmul: all)\n", describe_machine().c_str());
+  std::printf("            n     m     k    peak   naive blocked portable OpenBLAS ours matmul  of peak  to OpenBLAS\n");
+  const Read t = Read::transposed, n = Read::plain;
+  const Size sizes[] = {{2048, 512, 512},     {2048, 2048, 512}, {4096, 256, 1024}, {2048, 3072, 768}, {8192, 256, 256},
+                        {512, 2048, 2048, t}, {256, 1024, 8192, t}, {2048, 512, 2048, n, t}, {4096, 768, 768, n, t},
+                        {128, 256, 64, n, t}, {128, 64, 256},    {128, 128, 64, n, t}, {128, 64, 128, t},  {256, 256, 128, n, t},
+                        {64, 64, 64},         {32, 32, 32},      {16, 16, 16},      {8, 8, 8},         {4, 512, 512},
+                        {16, 512, 512},       {2, 2048, 64, n, t}};
+  for (const Size& s : sizes) row<float>(s, "f32");
+  for (const Size& s : {sizes[0], sizes[1], sizes[2], sizes[5], sizes[7], sizes[9], sizes[10], sizes[15]}) row<double>(s, "f64");
+}

@@ -1,0 +1,346 @@
+// Every rung of the ladder, for every instruction set there is, against three loops: whole numbers, so that every order
+// of summation gives the same bits, and operands that end where memory ends.
+#include <sluice/ops/gemm/gemm.h>
+
+#include "support/catch.h"
+
+#include <sluice/core/parallel.h>
+#include <sluice/core/random.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/gemm/ladder.h>
+#include <sluice/ops/matmul.h>
+#include <sluice/ops/view.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+using namespace sluice;
+using namespace sluice::detail;
+
+namespace {
+
+/// Numbers whose last one lies before a page that may not be touched.
+template <class T>
+class Fenced {
+ public:
+  explicit Fenced(std::size_t n) {
+    const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    const std::size_t used = (n * sizeof(T) + page - 1) / page * page;
+    bytes_ = used + page;
+    base_ = static_cast<char*>(::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    ::mprotect(base_ + used, page, PROT_NONE);
+    data_ = reinterpret_cast<T*>(base_ + used) - n;
+  }
+  ~Fenced() { ::munmap(base_, bytes_); }
+  Fenced(const Fenced&) = delete;
+  Fenced& operator=(const Fenced&) = delete;
+  T* data() { return data_; }
+
+ private:
+  char* base_;
+  T* data_;
+  std::size_t bytes_;
+};
+
+struct Sizes {
+  int64_t n, m, k;
+};
+
+/// A product with operands in fenced memory; gaps between rows hold NaN, which nobody may read into a result.
+template <class T>
+struct Sample {
+  Sizes s;
+  Read ra, rb;
+  int64_t lda, ldb, ldc;
+  Fenced<T> a, b;
+  std::vector<T> c;
+
+  static std::size_t count(int64_t rows, int64_t cols, int64_t ld) {
+    return static_cast<std::size_t>(rows > 0 && cols > 0 ? (rows - 1) * ld + cols : 0);
+  }
+  Sample(Sizes sizes, Read left, Read right, int64_t gap, bool whole = true, uint64_t seed = 1)
+      : s(sizes), ra(left), rb(right), lda((left == Read::plain ? s.k : s.n) + gap),
+        ldb((right == Read::plain ? s.m : s.k) + gap), ldc(s.m + gap),
+        a(left == Read::plain ? count(s.n, s.k, lda) : count(s.k, s.n, lda)),
+        b(right == Read::plain ? count(s.k, s.m, ldb) : count(s.m, s.k, ldb)), c(static_cast<std::size_t>(s.n * ldc), T(-7)) {
+    const T nan = std::numeric_limits<T>::quiet_NaN();
+    uint64_t state = seed * 0x9E3779B97F4A7C15ull;
+    auto next = [&] {
+      state = state * 6364136223846793005ull + 1442695040888963407ull;
+      const auto number = static_cast<int64_t>(state >> 33) % 2048 - 1024;
+      return whole ? T(number % 4) : T(number) / T(777);
+    };
+    auto draw = [&](T* x, int64_t rows, int64_t cols, int64_t ld) {
+      if (rows == 0 || cols == 0) return;
+      std::fill_n(x, (rows - 1) * ld + cols, nan);
+      for (int64_t i = 0; i < rows; ++i)
+        for (int64_t j = 0; j < cols; ++j) x[i * ld + j] = next();
+    };
+    draw(a.data(), ra == Read::plain ? s.n : s.k, ra == Read::plain ? s.k : s.n, lda);
+    draw(b.data(), rb == Read::plain ? s.k : s.m, rb == Read::plain ? s.m : s.k, ldb);
+    for (int64_t i = 0; i < s.n; ++i)
+      for (int64_t j = 0; j < s.m; ++j) c[static_cast<std::size_t>(i * ldc + j)] = next();
+  }
+  Product<T> product(T alpha, T beta, std::vector<T>& to) {
+    return {ra, rb, s.n, s.m, s.k, alpha, a.data(), lda, b.data(), ldb, beta, to.data(), ldc};
+  }
+};
+
+template <class T>
+bool same(const std::vector<T>& x, const std::vector<T>& y) {
+  for (std::size_t i = 0; i < x.size(); ++i)
+    if (!(x[i] == y[i]) && !(std::isnan(x[i]) && std::isnan(y[i]))) return false;
+  return true;
+}
+template <class T>
+bool same_bits(const std::vector<T>& x, const std::vector<T>& y) {
+  return x.size() == y.size() && !std::memcmp(x.data(), y.data(), x.size() * sizeof(T));
+}
+
+template <class T>
+const char* type_name() { return sizeof(T) == 4 ? "f32" : "f64"; }
+
+/// The ways to compute one product that there are with the instruction set in use.
+template <class T>
+std::vector<std::pair<const char*, std::function<void(const Product<T>&)>>> ways() {
+  const Micro<T>& u = micro<T>(isa());
+  return {{"blocked", [](const Product<T>& p) { gemm_blocked(p); }},
+          {"packed", [&u](const Product<T>& p) { gemm_packed(u, p); }},
+          {"b packed", [&u](const Product<T>& p) { gemm_packed(u, p, false, true); }},
+          {"a packed", [&u](const Product<T>& p) { gemm_packed(u, p, true, false); }},
+          {"in place", [&u](const Product<T>& p) { gemm_packed(u, p, false, false); }},
+          {"PackedB",
+           [](const Product<T>& p) {
+             const Tensor memory = empty({PackedB<T>::size(p.k, p.m)}, {dtype_of<T>()});
+             PackedB<T> b(p.k, p.m, reinterpret_cast<T*>(memory.raw()));
+             b.fill(p.rb, p.b, p.ldb);
+             b.multiply(p.ra, p.n, p.alpha, p.a, p.lda, p.beta, p.c, p.ldc);
+           }},
+          {"OpenBLAS", [](const Product<T>& p) { gemm_blas(p); }},
+          {"gemm", [](const Product<T>& p) {
+             gemm(p.ra, p.rb, p.n, p.m, p.k, p.alpha, p.a, p.lda, p.b, p.ldb, p.beta, p.c, p.ldc);
+           }}};
+}
+
+template <class F>
+void for_each_isa(F f) {
+  const Isa before = isa();
+  for (Isa i : {Isa::base, Isa::avx2, Isa::avx512})
+    if (i <= best_isa()) {
+      set_isa(i);
+      f(i);
+    }
+  set_isa(before);
+}
+
+constexpr Read kReads[] = {Read::plain, Read::transposed};
+
+/// Around the edges of every tile and block, in one dimension at a time; and all small ones.
+std::vector<Sizes> edge_sizes() {
+  std::vector<Sizes> sizes;
+  for (int64_t n : {1, 2, 3, 4, 5, 6, 7, 12, 13, 14, 15, 27, 28, 29, 57, 83, 84, 85, 169}) sizes.push_back({n, 37, 9});
+  for (int64_t m : {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 47, 48, 49, 129, 1023, 1024, 1025, 2049}) sizes.push_back({5, m, 6});
+  for (int64_t k : {0, 1, 2, 3, 15, 16, 17, 31, 255, 256, 257, 511, 512, 513, 770}) sizes.push_back({5, 35, k});
+  for (int64_t n : {1, 2, 3, 4})
+    for (int64_t m : {1, 2, 3, 4})
+      for (int64_t k : {1, 2, 3}) sizes.push_back({n, m, k});
+  sizes.insert(sizes.end(), {{0, 3, 4}, {3, 0, 4}, {0, 0, 0}, {3, 3, 0}, {170, 130, 260}, {61, 1030, 300}, {400, 33, 33}});
+  return sizes;
+}
+
+template <class T>
+void check_all(Isa i) {
+  const auto all = ways<T>();
+  for (const Sizes& s : edge_sizes())
+    for (Read ra : kReads)
+      for (Read rb : kReads)
+        for (int64_t gap : {0, 3}) {
+          const bool small = s.n * s.m * s.k < 100000;
+          if (!small && gap == 0) continue;
+          Sample<T> x(s, ra, rb, gap);
+          for (auto [alpha, beta] : {std::pair{T(1), T(0)}, {T(1), T(1)}, {T(2), T(-0.5)}}) {
+            if (!small && beta < 0) continue;
+            std::vector<T> expected = x.c;
+            gemm_naive(x.product(alpha, beta, expected));
+            for (const auto& [name, run] : all) {
+              std::vector<T> c = x.c;
+              run(x.product(alpha, beta, c));
+              if (same(c, expected)) continue;
+              INFO(isa_name(i) << ' ' << type_name<T>() << ' ' << name << ": " << s.n << " × " << s.m << " × " << s.k
+                               << (ra == Read::plain ? " n" : " t") << (rb == Read::plain ? "n" : "t") << " gap " << gap
+                               << " alpha " << alpha << " beta " << beta);
+              CHECK(same(c, expected));
+            }
+          }
+        }
+}
+
+}  // namespace
+
+TEST_CASE("gemm: every rung, instruction set, order and size", "[gemm]") {
+  for_each_isa([](Isa i) {
+    check_all<float>(i);
+    check_all<double>(i);
+  });
+  SUCCEED("quiet where nothing is wrong");
+}
+
+TEST_CASE("gemm: with beta 0, c is not read; NaN and infinities go where they belong", "[gemm]") {
+  for_each_isa([](Isa i) {
+    auto check = [&]<class T>(T) {
+      const T nan = std::numeric_limits<T>::quiet_NaN(), inf = std::numeric_limits<T>::infinity();
+      for (const Sizes& s : {Sizes{1, 40, 7}, {40, 1, 7}, {30, 40, 7}, {30, 40, 300}, {80, 300, 20}, {9, 9, 0}})
+        for (Read ra : kReads)
+          for (Read rb : kReads) {
+            Sample<T> x(s, ra, rb, 0);
+            if (s.k > 0) {
+              x.a.data()[s.k / 2] = nan;
+              x.b.data()[s.m / 2] = inf;
+              x.b.data()[s.m - 1] = -inf;
+            }
+            std::vector<T> clean = x.c, dirty(x.c.size(), nan);
+            gemm_naive(x.product(T(1), T(0), clean));
+            for (const auto& [name, run] : ways<T>()) {
+              // Zero times infinity is NaN in every order, but blocked and BLAS may skip zeros: ours do not.
+              std::vector<T> c = dirty;
+              run(x.product(T(1), T(0), c));
+              INFO(isa_name(i) << ' ' << name << ": " << s.n << " × " << s.m << " × " << s.k);
+              CHECK(same(c, clean));
+            }
+          }
+    };
+    check(0.0f);
+    check(0.0);
+  });
+}
+
+TEST_CASE("gemm: an element's bits depend on its row, its column and k alone", "[gemm][bits]") {
+  std::vector<float> first_f32;
+  for_each_isa([&](Isa i) {
+    if (i == Isa::base) return;
+    auto check = [&]<class T>(T) {
+      for (const Sizes& s : {Sizes{45, 70, 40}, {200, 150, 700}})
+        for (Read rb : kReads) {
+          Sample<T> x(s, Read::plain, rb, 1, false);
+          std::vector<T> whole = x.c;
+          gemm_packed(micro<T>(i), x.product(T(0.3), T(1), whole));
+          for (const auto& [name, run] : ways<T>()) {
+            if (!std::strcmp(name, "blocked") || !std::strcmp(name, "OpenBLAS")) continue;
+            INFO(isa_name(i) << ' ' << type_name<T>() << ' ' << name);
+            std::vector<T> c = x.c;
+            run(x.product(T(0.3), T(1), c));
+            CHECK(same_bits(c, whole));
+            // Rows 11 … 27 and columns 19 … 59 alone.
+            std::vector<T> part = x.c;
+            Product<T> p = x.product(T(0.3), T(1), part);
+            p.n = 17, p.m = 41, p.a += 11 * p.lda, p.b += 19 * (rb == Read::plain ? 1 : p.ldb), p.c += 11 * p.ldc + 19;
+            run(p);
+            bool equal = true;
+            for (int64_t r = 11; r < 28; ++r)
+              equal = equal && !std::memcmp(&part[std::size_t(r * x.ldc + 19)], &whole[std::size_t(r * x.ldc + 19)], 41 * sizeof(T));
+            CHECK(equal);
+          }
+          if constexpr (sizeof(T) == 4) {  // fused multiply-adds in the same order, whatever the width
+            if (first_f32.empty()) first_f32 = whole;
+            if (s.n == 45 && rb == Read::plain) CHECK(same_bits(first_f32, whole));
+          }
+        }
+    };
+    check(0.0f);
+    check(0.0);
+  });
+}
+
+TEST_CASE("gemm: rounding errors are those of one chain", "[gemm]") {
+  for_each_isa([](Isa i) {
+    Sample<float> x({33, 65, 1000}, Read::plain, Read::transposed, 0, false);
+    std::vector<float> c = x.c;
+    gemm(x.ra, x.rb, 33, 65, 1000, 1.0f, x.a.data(), x.lda, x.b.data(), x.ldb, 0.0f, c.data(), x.ldc);
+    for (int64_t r = 0; r < 33; ++r)
+      for (int64_t j = 0; j < 65; ++j) {
+        double sum = 0, size = 0;
+        for (int64_t p = 0; p < 1000; ++p) {
+          const double term = double(x.a.data()[r * x.lda + p]) * double(x.b.data()[j * x.ldb + p]);
+          sum += term, size += std::abs(term);
+        }
+        INFO(isa_name(i) << " row " << r << " column " << j);
+        REQUIRE(std::abs(double(c[std::size_t(r * x.ldc + j)]) - sum) < 1e-6 * size);
+      }
+  });
+}
+
+TEST_CASE("PackedB: panels, rows and the epilogue", "[gemm]") {
+  for_each_isa([](Isa i) {
+    auto check = [&]<class T>(T) {
+      INFO(isa_name(i) << ' ' << type_name<T>());
+      const Sizes s{50, 101, 300};
+      Sample<T> x(s, Read::plain, Read::transposed, 2);
+      std::vector<T> memory(static_cast<std::size_t>(PackedB<T>::size(s.k, s.m)) + 8), bias(101), expected = x.c;
+      const auto at = reinterpret_cast<std::uintptr_t>(memory.data()) % 64 / sizeof(T);
+      PackedB<T> b(s.k, s.m, memory.data() + (at ? 64 / sizeof(T) - at : 0) % 8);
+      for (int64_t j = b.panels(); j-- > 0;) b.fill(x.rb, x.b.data(), x.ldb, j, j + 1);
+      for (std::size_t j = 0; j < bias.size(); ++j) bias[j] = T(j);
+      gemm_naive(x.product(T(1), T(1), expected));
+      struct Seen {
+        std::vector<int> times = std::vector<int>(50 * 101, 0);
+      } seen;
+      const Epilogue<T> epilogue{bias.data(),
+                                 [](T* c, int64_t count, int64_t row, int64_t col, const void* context) {
+                                   auto& times = const_cast<Seen*>(static_cast<const Seen*>(context))->times;
+                                   for (int64_t j = 0; j < count; ++j) c[j] *= 2, ++times[std::size_t(row * 101 + col + j)];
+                                 },
+                                 &seen};
+      std::vector<T> c = x.c;
+      for (int64_t row : {0, 30})
+        for (int64_t j = 0; j < b.panels(); j += 2)
+          b.multiply(x.ra, row ? 20 : 30, T(1), x.a.data() + row * x.lda, x.lda, T(1),
+                     c.data() + row * x.ldc + j * b.panel_columns(), x.ldc, j, std::min(j + 2, b.panels()), epilogue, row);
+      for (int64_t r = 0; r < 50; ++r)
+        for (int64_t j = 0; j < 101; ++j) {
+          T& e = expected[std::size_t(r * x.ldc + j)];
+          e = 2 * (e + T(j));
+        }
+      CHECK(same(c, expected));
+      CHECK(std::all_of(seen.times.begin(), seen.times.end(), [](int t) { return t == 1; }));
+    };
+    check(0.0f);
+    check(0.0);
+  });
+}
+
+TEST_CASE("matmul: any number of threads, the same bits; any instruction set, the same product", "[gemm][matmul][bits]") {
+  const int threads = num_threads();
+  Rng rng(3);
+  for (const Sizes& s : {Sizes{700, 300, 129}, {260, 33, 4000}, {64, 1500, 300}, {33, 40, 50}})
+    for (DType type : {f32, f64})
+      for (bool left : {false, true})
+        for (bool right : {false, true}) {
+          Tensor a = normal(left ? Shape{s.k, s.n} : Shape{s.n, s.k}, 0, 1, rng, {type});
+          Tensor b = normal(right ? Shape{s.m, s.k} : Shape{s.k, s.m}, 0, 1, rng, {type});
+          if (left) a = transpose(a, 0, 1);
+          if (right) b = transpose(b, 0, 1);
+          Tensor expected;
+          for_each_isa([&](Isa i) {
+            INFO(s.n << " × " << s.m << " × " << s.k << ' ' << isa_name(i) << (left ? " t" : " n") << (right ? "t" : "n"));
+            set_num_threads(1);
+            const Tensor one = matmul(a, b);
+            set_num_threads(3);
+            const Tensor many = matmul(a, b);
+            const std::size_t bytes = static_cast<std::size_t>(one.numel()) * (type == f32 ? 4 : 8);
+            CHECK(!std::memcmp(one.raw(), many.raw(), bytes));
+            if (!expected.defined()) expected = one;
+            double difference = 0;
+            for (int64_t j = 0; j < one.numel(); ++j)
+              difference = std::max(difference, type == f32 ? std::abs(double(one.data<float>()[j]) - double(expected.data<float>()[j]))
+                                                            : std::abs(one.data<double>()[j] - expected.data<double>()[j]));
+            CHECK(difference < (type == f32 ? 2e-6 : 4e-15) * double(s.k));
+          });
+        }
+  set_num_threads(threads);
+}
