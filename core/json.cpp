@@ -101,6 +101,12 @@ nlohmann::ordered_json converted(const Json& j) {
 
 }  // namespace
 
+const Json& Json::at(std::string_view name) const {
+  if (const Json* j = find(name)) return *j;
+  fail<ValueError>("json: no \"", name, "\" in ", *this);
+}
+void Json::fail_type() const { fail<ValueError>("json: not the type that is needed — got ", *this); }
+
 const Json* Json::find(std::string_view name) const {
   const Object* o = as<Object>();
   if (!o) return nullptr;

@@ -38,9 +38,19 @@ struct Json {
   }
   /// The member of an object called so; null if there is none.
   const Json* find(std::string_view name) const;
-  /// The same, added if there is none; null becomes an object.
+  /// The same, and what a member or this value itself holds; ValueError if there is none, or another type.
+  const Json& at(std::string_view name) const;
+  template <class T>
+  const T& get() const {
+    if (const T* v = as<T>()) return *v;
+    fail_type();
+  }
+  /// The member, added if there is none; null becomes an object.
   Json& operator[](std::string_view name);
   friend bool operator==(const Json&, const Json&) = default;
+
+ private:
+  [[noreturn]] void fail_type() const;
 };
 
 /// ValueError saying where and why for text that is not JSON, names that occur twice in an object, and nesting deeper

@@ -50,17 +50,4 @@ std::unique_ptr<AnyLayer> LayerRow::make(const Json& sample, Rng& rng, std::opti
   return d.build(rng);
 }
 
-LayerWidth layer_width(const Json& options) {
-  const auto number = [&](std::string_view name) {
-    const Json* j = options.find(name);
-    const int64_t* i = j ? j->as<int64_t>() : nullptr;
-    return i ? *i : 0;
-  };
-  LayerWidth w{number("in_dim") ? number("in_dim") : number("dim"), number("vocabulary") + number("count"),
-               number("context_dim")};
-  if (number("groups")) w.width *= number("groups");
-  if (w.context == 0) w.context = w.width;
-  return w;
-}
-
 }  // namespace sluice

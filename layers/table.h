@@ -21,6 +21,7 @@
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/nn/mlp.h>
 #include <sluice/layers/nn/norm.h>
+#include <sluice/layers/report/cost.h>
 
 #include <functional>
 #include <memory>
@@ -51,6 +52,8 @@ class AnyLayer {
   virtual void save(const std::string& path) const = 0;
   virtual std::unique_ptr<AnyLayer> reloaded(const std::string& path) const = 0;
   virtual OptionList options() const = 0;
+  /// As cost() in layers/report/cost.h.
+  virtual Cost cost(int64_t n, int64_t context = 0) const = 0;
   /// The layer itself, of the type that its row names.
   virtual const void* object() const = 0;
 };
@@ -76,12 +79,6 @@ struct LayerRow {
 const std::vector<LayerRow>& layer_table();
 /// ValueError listing the known names, with the nearest.
 const LayerRow& layer_row(std::string_view name);
-
-/// The width of x [batch, n, width] by the options of a sample, and how many tokens there are if x is i64 [batch, n].
-struct LayerWidth {
-  int64_t width = 0, vocabulary = 0, context = 0;
-};
-LayerWidth layer_width(const Json& options);
 
 namespace detail {
 

@@ -68,6 +68,7 @@ class LayerOf final : public AnyLayer {
     return std::make_unique<LayerOf>(load_model<M>(path));
   }
   OptionList options() const override { return options_of(m_.options); }
+  Cost cost(int64_t n, int64_t context) const override { return sluice::cost(m_, n, context); }
   const void* object() const override { return &m_; }
 
  private:

@@ -1,8 +1,8 @@
-// What layers cost: the options of the layer, and sizes.
+// What layers cost: the options of the layer, and sizes. Every layer of the library's table has an entry.
 #include "option_lists.h"
 #include "registry.h"
 
-#include <sluice/layers/report/cost.h>
+#include <sluice/layers/table.h>
 
 #include <algorithm>
 
@@ -12,78 +12,98 @@ using namespace sluice;
 
 namespace {
 
-/// Options of a layer, and how many tokens it is given.
-template <class O>
-struct CostCase {
-  O layer{};
+/// How many tokens a layer is given.
+struct CostSizes {
+  enum Streams { one, two, perhaps_two, with_global };
+  Streams streams = one;
   int64_t n = 0, m = 0, context = 0;
-  static constexpr bool two_streams =
-      std::is_same_v<O, CrossGauOptions> || std::is_same_v<O, GatedCrossAttentionOptions>;
-  static constexpr bool perhaps_two = std::is_base_of_v<MultiHeadAttentionOptions, O>;
+
   static void describe(auto& o, auto& f) {
-    f.nested("", o.layer);
-    f.required("tokens", o.n, at_least(1), two_streams ? "tokens of the context" : "tokens");
-    if (two_streams) f.required("queries", o.m, at_least(1), "tokens of x");
-    if (perhaps_two) f("context_tokens", o.context, at_least(0), "of cross attention; 0: as many as tokens");
+    f.required("tokens", o.n, at_least(1), o.streams == two ? "tokens of the context" : "tokens");
+    if (o.streams == two) f.required("queries", o.m, at_least(1), "tokens of x");
+    if (o.streams == perhaps_two)
+      f("context_tokens", o.context, at_least(0), "of cross attention; 0: as many as tokens");
+    if (o.streams == with_global) f("global_tokens", o.context, at_least(0), "tokens at global positions");
   }
 };
 
-Results as_results(const Cost& c) {
-  return {{"", Tensor::from(std::vector<int64_t>{c.parameters, c.flops, c.attention_elements, c.bytes, c.state})}};
+const Option* context_dim(const OptionList& options) {
+  for (const Option& o : options.all)
+    if (o.name == "context_dim") return &o;
+  return nullptr;
 }
 
-template <class O>
-Cost cost_of(const CostCase<O>& c) {
-  const O& o = c.layer;
-  if constexpr (requires { o.module_options(); }) return cost(o.module_options(), c.n);
-  else if constexpr (std::is_same_v<O, GateCall>) return cost(o.gate, o.dim, o.heads, o.head_dim, c.n);
-  else if constexpr (CostCase<O>::perhaps_two)
-    return cost(o, c.n, o.heads.context_dim == 0 ? 0 : c.context == 0 ? c.n : c.context);
-  else if constexpr (CostCase<O>::two_streams) return cost(o, c.m, c.n);
-  else return cost(o, c.n);
+CostSizes::Streams streams_of(const LayerRow& row, const OptionList& options) {
+  if (row.positions) return CostSizes::with_global;
+  if (row.context && !row.segments) return CostSizes::two;
+  return row.context && context_dim(options) ? CostSizes::perhaps_two : CostSizes::one;
 }
 
-/// The cost of a layer that `all` has already; examples come from there.
+/// For the options of a layer, and what it then costs.
+template <class CostOf>
+Draft cost_draft(const OptionList& options, CostSizes::Streams streams, CostOf cost_of) {
+  auto sizes = std::make_shared<CostSizes>(CostSizes{.streams = streams});
+  return {case_options(options, options_of(*sizes)), [=](DType) {
+            return Instance{{}, [](const auto&) {}, [=](const Inputs&) {
+                              const Cost c = cost_of(*sizes);
+                              return results_of(Tensor::from(
+                                  std::vector<int64_t>{c.parameters, c.flops, c.attention_elements, c.bytes, c.state}));
+                            }};
+          }};
+}
+
+Draft row_draft(const LayerRow& row) {
+  const LayerDraft layer = row.draft();
+  return cost_draft(layer.options, streams_of(row, layer.options), [layer](const CostSizes& s) {
+    std::unique_ptr<AnyLayer> built;
+    {
+      sluice::detail::MetaInit shapes_only;
+      Rng rng(1);
+      built = layer.build(rng);
+    }
+    if (s.streams == CostSizes::two) return built->cost(s.m, s.n);
+    const bool cross = s.streams == CostSizes::perhaps_two && context_dim(layer.options)->get() != Json(0);
+    return built->cost(s.n, cross && s.context == 0 ? s.n : s.context);
+  });
+}
+
+/// Of a call that is no layer's.
 template <class O>
-void add(std::vector<Layer>& all, const char* layer) {
+Draft call_draft() {
+  auto o = std::make_shared<O>();
+  return cost_draft(options_of(*o), CostSizes::one, [o](const CostSizes& s) {
+    if constexpr (requires { o->module_options(); }) return cost(o->module_options(), s.n);
+    else return cost(o->gate, o->dim, o->heads, o->head_dim, s.n);
+  });
+}
+
+void add(std::vector<Layer>& all, const std::string& layer, std::function<Draft()> draft) {
   const auto of = std::find_if(all.begin(), all.end(), [&](const Layer& l) { return l.name == layer; });
   std::vector<Values> examples = of->examples;
   for (Values& e : examples) e.erase("stream"), e.erase("map");
-  Values required = with(of->required, {{"tokens", 6}});
-  if (CostCase<O>::two_streams) required["queries"] = 6;
+  Values required = of->required;
+  for (const Option& o : draft().options.all)
+    if (o.required && (o.name == "tokens" || o.name == "queries")) required[o.name] = 6;
   all.push_back({
-      .name = std::string("cost_") + layer,
+      .name = "cost_" + layer,
       .family = "cost",
       .formula = "trained values, operations of a forward pass (a multiply-add is 2), attention elements, bytes "
                  "that its kernels read and write, numbers of the streaming state",
       .source = "counted while the layer runs without values, by the papers' conventions",
-      .notes = std::string("Options are those of ") + layer + ".",
+      .notes = "Options are those of " + layer + ".",
       .outputs = {{"", "[5]", "i64, in that order"}},
       .required = required,
       .examples = examples,
-      .draft = function_layer<CostCase<O>>([](const CostCase<O>& c, const Inputs&) { return as_results(cost_of(c)); }),
+      .draft = std::move(draft),
   });
 }
 
 }  // namespace
 
 void add_costs(std::vector<Layer>& all) {
-  add<MlpOptions>(all, "mlp");
-  add<GluOptions>(all, "glu");
-  add<GauOptions>(all, "gau");
-  add<CrossGauOptions>(all, "cross_gau");
-  add<TutorialGauOptions>(all, "tutorial_gau");
-  add<FlashOptions>(all, "flash");
-  add<MultiHeadAttentionOptions>(all, "multi_head_attention");
-  add<StackCall>(all, "attention_stack");
-  add<GateCall>(all, "attention_gate");
-  add<LinearAttentionOptions>(all, "linear_attention");
-  add<RetentionOptions>(all, "retention");
-  add<GlaOptions>(all, "gla");
-  add<GatedAttentionOptions>(all, "gated_attention");
-  add<GatedCrossAttentionOptions>(all, "gated_cross_attention");
-  add<GatedResidualOptions>(all, "gated_residual");
-  add<FusedAttentionOptions>(all, "fused_attention");
+  for (const LayerRow& row : layer_table()) add(all, row.name, [&row] { return row_draft(row); });
+  add(all, "attention_stack", call_draft<StackCall>);
+  add(all, "attention_gate", call_draft<GateCall>);
 }
 
 }  // namespace layer_check

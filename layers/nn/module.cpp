@@ -112,12 +112,16 @@ std::map<std::string, Tensor> open_model(const std::string& path, const char* ty
   return state;
 }
 
-void fill_model(const Members& m, const std::map<std::string, Tensor>& state) {
+void check_model(const Members& m, const std::map<std::string, Tensor>& state) {
   for (const auto& [name, x] : state)
     if (is_float(x.dtype())) {
       convert(m, x.dtype());  // the model may have been converted after it was built
       break;
     }
+  check_state(m, state);
+}
+void fill_model(const Members& m, const std::map<std::string, Tensor>& state) {
+  check_model(m, state);
   load_state(m, state);
 }
 

@@ -12,6 +12,7 @@
 #include <sluice/core/random.h>
 #include <sluice/core/scope.h>
 #include <sluice/core/tensor.h>
+#include <sluice/layers/nn/meta_init.h>
 #include <sluice/layers/nn/named_tensor.h>
 
 #include <map>
@@ -93,6 +94,8 @@ std::map<std::string, std::string> load_file(const Members& m, const std::string
 void describe_model(std::map<std::string, std::string>& metadata, const char* type, const OptionList& options);
 /// Reads the options that a file stores, and its tensors.
 std::map<std::string, Tensor> open_model(const std::string& path, const char* type, const OptionList& options);
+/// Takes the dtype of the state, and throws unless it fits.
+void check_model(const Members& m, const std::map<std::string, Tensor>& state);
 void fill_model(const Members& m, const std::map<std::string, Tensor>& state);
 std::string summary_of(const Members& m);
 ModuleNames names_of(const Members& m);
@@ -146,12 +149,17 @@ M load_model(const std::string& path) {
   using Options = std::remove_cvref_t<decltype(std::declval<M>().options)>;
   Options options{};
   const std::map<std::string, Tensor> state = detail::open_model(path, M::type, options_of(options));
-  try {
+  const auto build = [&] {
     Rng rng(0);
-    M m = [&] {
-      if constexpr (std::is_constructible_v<M, Options, Rng&>) return M(options, rng);
-      else return M(options);
-    }();
+    if constexpr (std::is_constructible_v<M, Options, Rng&>) return M(options, rng);
+    else return M(options);
+  };
+  try {
+    {
+      detail::MetaInit shapes_only;  // options that lie about the sizes cost no memory
+      detail::check_model(detail::members(build()), state);
+    }
+    M m = build();
     detail::fill_model(detail::members(m), state);
     return m;
   } catch (const std::exception& e) {

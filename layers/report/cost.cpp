@@ -37,6 +37,19 @@ Cost cost(const AttentionGateOptions& o, int64_t dim, int64_t heads, int64_t hea
   return cost(AttentionGate(o, dim, heads, head_dim, rng), n);
 }
 
+LayerWidth layer_width(const Json& options) {
+  const auto number = [&](std::string_view name) {
+    const Json* j = options.find(name);
+    const int64_t* i = j ? j->as<int64_t>() : nullptr;
+    return i ? *i : 0;
+  };
+  LayerWidth w{number("in_dim") ? number("in_dim") : number("dim"), number("vocabulary") + number("count"),
+               number("context_dim")};
+  if (number("groups")) w.width *= number("groups");
+  if (w.context == 0) w.context = w.width;
+  return w;
+}
+
 // -- streams ---------------------------------------------------------------------------------------------------
 
 namespace {

@@ -60,6 +60,12 @@ int64_t state_size(const Flash::State& s);
 int64_t state_size(const FlashBlock::State& s);
 int64_t state_size(const FlashModel::State& s);
 
+/// The width of x [batch, n, width] by the options of a sample, and how many tokens there are if x is i64 [batch, n].
+struct LayerWidth {
+  int64_t width = 0, vocabulary = 0, context = 0;
+};
+LayerWidth layer_width(const Json& options);
+
 namespace detail {
 
 /// The layer of each options struct.
@@ -113,10 +119,10 @@ template <class M>
 int64_t width_of(const M& m) {
   if constexpr (std::is_same_v<M, AttentionGate>) return m.map.weight.defined() ? m.map.weight.dim(0) : m.heads * m.head_dim;
   else if constexpr (std::is_same_v<M, AttentionStack>) return width_of(m.layers.front());
-  else if constexpr (std::is_same_v<M, FlashModel>) return m.embedding ? 0 : m.options.layer.dim;
-  else if constexpr (requires { m.options.layer.dim; }) return m.options.layer.dim;
-  else if constexpr (requires { m.options.heads.dim; }) return m.options.heads.dim;
-  else return m.options.dim;
+  else {
+    const LayerWidth w = layer_width(to_json(options_of(m.options)));
+    return w.vocabulary > 0 ? 0 : w.width;
+  }
 }
 template <class M>
 int64_t context_width_of(const M& m) {
@@ -132,6 +138,7 @@ void run(const M& m, const CostInputs& in) {
   else if constexpr (std::is_same_v<M, CrossGau> || std::is_same_v<M, GatedCrossAttention>) m(x, in.context);
   else if constexpr (std::is_same_v<M, GlobalLocalAttention>) m(x, in.global);
   else if constexpr (std::is_same_v<M, GatedResidual>) m(x, x);
+  else if constexpr (std::is_same_v<M, ScaledSinusoidal>) m(x.dim(1));
   else if constexpr (std::is_same_v<M, AttentionGate>)
     m(zeros(m.options.position == GatePosition::g5 ? Shape{1, x.dim(1), m.head_dim}
                                                    : Shape{1, m.heads, x.dim(1), m.head_dim}, x.options()), x);

@@ -1,34 +1,29 @@
 #include "golden/golden.h"
 
 #include <sluice/core/error.h>
+#include <sluice/core/json.h>
 #include <sluice/ops/create.h>
-
-#include <nlohmann/json.hpp>
 
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 
-#ifndef SLUICE_GOLDEN_DIR
-#define SLUICE_GOLDEN_DIR SLUICE_SOURCE_DIR "/tests/golden/data"
-#endif
 
 namespace sluice::testing {
 
 namespace {
 
-using nlohmann::json;
-const std::string folder = SLUICE_GOLDEN_DIR;
+const std::string folder = SLUICE_SOURCE_DIR "/tests/golden/data";
 
-const json& index() {
-  static const json parsed = [] {
+const Json& index() {
+  static const Json parsed = [] {
     std::ifstream in(folder + "/index.json");
     if (!in) fail<IOError>("golden: cannot read ", folder, "/index.json");
-    return json::parse(in);
+    return parse_json(std::string(std::istreambuf_iterator<char>(in), {}));
   }();
   return parsed;
 }
-const json& entry_of(const void* p) { return *static_cast<const json*>(p); }
+const Json& entry_of(const void* p) { return *static_cast<const Json*>(p); }
 
 std::vector<GoldenRunner>& runners() {
   static std::vector<GoldenRunner> all;
@@ -49,31 +44,29 @@ struct Table {
   ~Table() {
     if (rows.empty()) return;
     print(stdout);
-#ifdef SLUICE_TEST_OUTPUT_DIR
     if (std::FILE* f = std::fopen(SLUICE_TEST_OUTPUT_DIR "/golden_table.txt", "w")) {
       print(f);
       std::fclose(f);
     }
-#endif
   }
 };
 
 }  // namespace
 
-bool GoldenCase::has(const std::string& array) const { return entry_of(entry_).at("arrays").contains(array); }
+bool GoldenCase::has(const std::string& array) const { return entry_of(entry_).at("arrays").find(array); }
 
 std::vector<std::string> GoldenCase::arrays() const {
   std::vector<std::string> names;
-  for (const auto& [key, value] : entry_of(entry_).at("arrays").items()) names.push_back(key);
+  for (const auto& [key, value] : entry_of(entry_).at("arrays").get<Json::Object>()) names.push_back(key);
   return names;
 }
 
 Tensor GoldenCase::get(const std::string& array, DType dtype) const {
   if (!has(array)) fail<IOError>("golden: ", name, " has no array \"", array, "\"");
-  const json& a = entry_of(entry_).at("arrays").at(array);
+  const Json& a = entry_of(entry_).at("arrays").at(array);
   const std::string path = folder + "/" + a.at("file").get<std::string>();
   Shape shape;
-  for (const json& size : a.at("shape")) shape.push_back(size.get<int64_t>());
+  for (const Json& size : a.at("shape").get<Json::List>()) shape.push_back(size.get<int64_t>());
   std::vector<double> values(static_cast<std::size_t>(shape.numel()));
   const auto bytes = static_cast<std::streamsize>(values.size() * sizeof(double));
   std::ifstream in(path, std::ios::binary);
@@ -83,16 +76,20 @@ Tensor GoldenCase::get(const std::string& array, DType dtype) const {
 }
 
 std::string GoldenCase::text(const std::string& key, const std::string& otherwise) const {
-  return entry_of(entry_).at("meta").value(key, otherwise);
+  const Json* j = entry_of(entry_).at("meta").find(key);
+  return j ? j->get<std::string>() : otherwise;
 }
 double GoldenCase::number(const std::string& key, double otherwise) const {
-  return entry_of(entry_).at("meta").value(key, otherwise);
+  const Json* j = entry_of(entry_).at("meta").find(key);
+  if (!j) return otherwise;
+  const int64_t* whole = j->as<int64_t>();
+  return whole ? static_cast<double>(*whole) : j->get<double>();
 }
 
 const std::vector<GoldenCase>& golden_cases() {
   static const std::vector<GoldenCase> cases = [] {
     std::vector<GoldenCase> all;
-    for (const json& entry : index()) all.emplace_back(&entry, entry.at("case").get<std::string>());
+    for (const Json& entry : index().get<Json::List>()) all.emplace_back(&entry, entry.at("case").get<std::string>());
     return all;
   }();
   return cases;

@@ -157,7 +157,27 @@ TEST_CASE("cost: the formulas of the complexity table", "[cost]") {
   gated.gates = {AttentionGateOptions{}};
   const Cost more = cost(gated, n);
   CHECK(more.flops - mha.flops == 2 * n * d * d);  // 2nd·h·dk
+  CHECK(more.attention_elements == mha.attention_elements);
+  CHECK(more.bytes - mha.bytes >= 4 * n * d);  // the gate's n·h·dk numbers and what reads them
   CHECK(more.state == mha.state);
+
+  const int64_t s = 16, e = 2 * d, C = 25;
+  GauOptions gau{.dim = d, .key_dim = s, .causal = true, .linear_bias = false};
+  gau.norm = NormKind::none;
+  CHECK(cost(gau, n).flops == 12 * n * d * d + 2 * n * d * s + 2 * n * n * (s + e));
+  CHECK(cost(gau, n).attention_elements == n * n);
+  CHECK(cost(gau, n).state == n * (s + e));
+  FlashOptions flash{.dim = d, .key_dim = s, .chunk = C, .causal = true, .linear_bias = false};
+  flash.norm = NormKind::none;
+  const Cost mixed = cost(flash, n - C);  // a whole number of chunks, so the stream's buffer is the largest
+  CHECK(mixed.flops == (n - C) * (12 * d * d + 2 * d * s + 2 * C * (s + e) + 8 * s * d));
+  CHECK(mixed.attention_elements == (n - C) * C);
+  CHECK(cost(flash, n - 1).state == s * e + (C - 1) * (2 * s + e));
+  const int64_t m = d / h;  // ELU + 1 has as many features as channels
+  const Cost linear = cost(LinearAttentionOptions{.dim = d, .heads = h, .direction = LinearDirection::causal}, n);
+  CHECK(linear.flops == 8 * n * d * d + 4 * n * h * m * (d / h));
+  CHECK(linear.attention_elements == 0);
+  CHECK(linear.state == h * (m * (d / h) + m));
 }
 
 TEST_CASE("cost: published numbers", "[cost]") {

@@ -109,6 +109,7 @@ TEST_CASE("load_model: files that do not fit are named, with the reason", "[modu
   CHECK_THAT(refusal(options(R"({"dim": 6, "dropout": 2})")), Contains("dropout must be in [0, 1)"));
   CHECK_THAT(refusal(options(R"({"dim": 6, "expansion": 10, "key_dim": 4, "heads": 3})")), Contains("heads=3"));
   CHECK_THAT(refusal(options(R"({"dim": 7, "expansion": 10, "key_dim": 4})")), Contains("has shape"));
+  CHECK_THAT(refusal(options(R"({"dim": 1000000})")), Contains("has shape"));  // 24 TB, were it built
   CHECK_THAT(refusal([](auto& f) { f.tensors.erase("gamma"); }), Contains("\"gamma\" is missing"));
   CHECK_THAT(refusal([](auto& f) { f.tensors["delta"] = Tensor(1); }), Contains("\"delta\" is not part of the model"));
 }
