@@ -1,6 +1,7 @@
 // The loops of gather and its relatives, and of triangles.
 #include <sluice/ops/kernels.h>
 
+#include <sluice/core/dual.h>
 #include <sluice/core/parallel.h>
 #include <sluice/ops/create.h>
 
@@ -115,8 +116,10 @@ void scatter_add_cpu(Tensor& y, int dim, const Tensor& index, const Tensor& src)
         T* base = out + offset_of(o, shape, y.strides(), 0, dim);
         for (int64_t k = 0; k < s.n; ++k) {
           const int64_t row = (o * s.n + k) * s.inner;
-          for (int64_t i = first; i < stop; ++i)
-            base[lane[static_cast<std::size_t>(i)] + at[row + i] * along] += in[row + i];
+          for (int64_t i = first; i < stop; ++i) {
+            T& to = base[lane[static_cast<std::size_t>(i)] + at[row + i] * along];
+            to = detail::sum_of(to, in[row + i]);
+          }
         }
       }
     });
@@ -161,6 +164,7 @@ void index_add_cpu(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
   dispatch_add("index_add", y.dtype(), [&]<class T, class Sum>() {
     const T* in = src.data<T>();
     T* out = y.mutable_data<T>();
+    const auto add = [](Sum sum, T x) { return detail::sum_of(sum, static_cast<Sum>(x)); };
     parallel_for(s.outer * tasks, per_task(work), [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
         const int64_t o = task / tasks, first = task % blocks * width, w = std::min(width, s.inner - first);
@@ -174,10 +178,10 @@ void index_add_cpu(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
         for (; m + 4 <= end_m; m += 4) {  // four rows on their way at once hide the latency of memory
           const T *a = base + m[0] * s.inner, *b = base + m[1] * s.inner, *c = base + m[2] * s.inner,
                   *d = base + m[3] * s.inner;
-          for (int64_t i = 0; i < w; ++i) sum[i] = sum[i] + a[i] + b[i] + c[i] + d[i];
+          for (int64_t i = 0; i < w; ++i) sum[i] = add(add(add(add(sum[i], a[i]), b[i]), c[i]), d[i]);
         }
         for (; m < end_m; ++m)
-          for (int64_t i = 0; i < w; ++i) sum[i] += base[*m * s.inner + i];
+          for (int64_t i = 0; i < w; ++i) sum[i] = add(sum[i], base[*m * s.inner + i]);
         for (int64_t i = 0; i < w; ++i) target[i] = static_cast<T>(sum[i]);
       }
     });

@@ -1,6 +1,7 @@
 // The loops of reductions.
 #include <sluice/ops/kernels.h>
 
+#include <sluice/core/dual.h>
 #include <sluice/core/math.h>
 #include <sluice/core/parallel.h>
 
@@ -17,7 +18,7 @@ constexpr int kLanes = 64;  // a loop of 16 would be unrolled whole, and the sel
 
 struct SumOp {
   template <class T> static constexpr T start() { return T(0); }
-  template <class T> static T apply(T a, T b) { return a + b; }
+  template <class T> static T apply(T a, T b) { return detail::sum_of(a, b); }
 };
 struct MaxOp {
   template <class T> static constexpr T start() { return -std::numeric_limits<T>::infinity(); }

@@ -2,6 +2,7 @@
 // in the other direction.
 #include <sluice/ops/scan/scan.h>
 
+#include <sluice/core/dual.h>
 #include <sluice/core/node.h>
 #include <sluice/core/parallel.h>
 #include <sluice/ops/create.h>
@@ -19,7 +20,7 @@ void scan_run(const T* x, T* y, int64_t n, int64_t step, bool exclusive) {
   Sum sum = 0;
   for (int64_t i = 0; i < n; ++i) {
     const Sum before = sum;
-    sum += x[i * step];
+    sum = detail::sum_of(sum, static_cast<Sum>(x[i * step]));
     y[i * step] = static_cast<T>(exclusive ? before : sum);
   }
 }
@@ -32,7 +33,7 @@ void scan_columns(const T* x, T* y, int64_t n, int64_t step, int64_t width, bool
   for (int64_t i = 0; i < n; ++i, x += step, y += step) {
     for (int64_t c = 0; c < width; ++c) {
       const Sum before = sum[c];
-      sum[c] += x[c];
+      sum[c] = detail::sum_of(sum[c], static_cast<Sum>(x[c]));
       y[c] = static_cast<T>(exclusive ? before : sum[c]);
     }
   }
