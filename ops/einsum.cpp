@@ -189,6 +189,7 @@ class Equation {
       if (has(a.labels, c) && has(b.labels, c) && !has(batch, c)) k += c;
     const Labels result = batch + n + m;
     if (result.size() > kMaxRank) wrong("an intermediate result needs more than ", kMaxRank, " dims");
+    checked_numel("einsum", sizes(result));
 
     const Tensor left = ordered(a, batch + n + k), right = ordered(b, batch + k + m);
     Shape left_shape = sizes(batch), right_shape = left_shape;

@@ -203,7 +203,7 @@ Tensor fold(const Tensor& windows, int64_t dim, int64_t length, int64_t step) {
   if (!is_integer(windows.dtype()) && windows.dtype() != f32 && windows.dtype() != f64)
     fail<DTypeError>("fold: needs f32, f64, i64 or i32 — got ", windows.dtype(), " of shape ", windows);
   int64_t count = windows.shape()[d], size = windows.shape()[rank];
-  if (step < 1 || length < 0 || (length < size ? 0 : (length - size) / step + 1) != count)
+  if (step < 1 || length < 0 || (length < size ? count != 0 : (length - size) / step != count - 1))
     fail("fold: ", count, " windows of ", size, " every ", step, " do not tile length ", length);
   Shape shape = windows.shape();
   shape.erase(rank);

@@ -80,10 +80,15 @@ Draft call_draft() {
 void add(std::vector<Layer>& all, const std::string& layer, std::function<Draft()> draft) {
   const auto of = std::find_if(all.begin(), all.end(), [&](const Layer& l) { return l.name == layer; });
   std::vector<Values> examples = of->examples;
-  for (Values& e : examples) e.erase("stream"), e.erase("map");
+  const Draft made = draft();
+  const auto unknown = [&](const auto& option) {
+    return std::none_of(made.options.all.begin(), made.options.all.end(),
+                        [&](const Option& o) { return o.name == option.first; });
+  };
+  for (Values& e : examples) std::erase_if(e, unknown);  // of the call, not of the layer
   Values required = of->required;
-  for (const Option& o : draft().options.all)
-    if (o.required && (o.name == "tokens" || o.name == "queries")) required[o.name] = 6;
+  for (const char* size : {"tokens", "queries"})
+    if (!unknown(std::pair(size, 0))) required[size] = 6;
   all.push_back({
       .name = "cost_" + layer,
       .family = "cost",

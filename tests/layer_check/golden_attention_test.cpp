@@ -12,16 +12,16 @@ using namespace sluice::testing;
 
 namespace {
 
-using Named = std::map<std::string, Tensor>;
+using Arrays = std::map<std::string, Tensor>;
 
 /// q, k, v of one head, and the cotangent if there is one.
-Named operands(const GoldenCase& c) {
-  Named t{{"input.q", lifted(c.get("q"))}, {"input.k", lifted(c.get("k"))}, {"input.v", lifted(c.get("v"))}};
+Arrays operands(const GoldenCase& c) {
+  Arrays t{{"input.q", lifted(c.get("q"))}, {"input.k", lifted(c.get("k"))}, {"input.v", lifted(c.get("v"))}};
   for (const char* cotangent : {"cot", "do"})
     if (c.has(cotangent)) t["cotangent"] = lifted(c.get(cotangent));
   return t;
 }
-void check_operand_gradients(const GoldenCase& c, const Named& got, const std::string& prefix = "d_") {
+void check_operand_gradients(const GoldenCase& c, const Arrays& got, const std::string& prefix = "d_") {
   for (const char* x : {"q", "k", "v"})
     check_gradient(c, prefix + x, lowered(got.at(std::string("grad.input.") + x)));
 }
@@ -69,14 +69,14 @@ TEST_CASE("layer_check: golden attention with masks", "[layer_check]") {
   for (const auto& [name, config] : rules) {
     const GoldenCase& c = golden_case(name);
     check_golden(c, "out", lowered(outputs({"attention", config, operands(c)}).at("output")));
-    Named dense = operands(c);
+    Arrays dense = operands(c);
     dense["input.mask"] = c.get("mask") > 0.5;
     check_golden(c, "out", lowered(outputs({"attention", "{}", dense}).at("output")));
   }
   for (const auto& [name, config] : patterns)
     for (const char* way : {", \"neighbours\": false}", ", \"neighbours\": true}"}) {
       const GoldenCase& c = golden_case(name);
-      const Named got = outputs({"pattern_attention", config.substr(0, config.size() - 1) + way, operands(c)});
+      const Arrays got = outputs({"pattern_attention", config.substr(0, config.size() - 1) + way, operands(c)});
       check_golden(c, "out", lowered(got.at("output")));
       check_golden(c, "mask", to(unbatched(got.at("output.mask")), f64));
     }
@@ -84,13 +84,13 @@ TEST_CASE("layer_check: golden attention with masks", "[layer_check]") {
 
 TEST_CASE("layer_check: golden gradients of attention", "[layer_check]") {
   const GoldenCase& backward = golden_case("sdpa_backward_causal");
-  const Named got = outputs({"attention", R"({"causal": true, "lse": true})", operands(backward)});
+  const Arrays got = outputs({"attention", R"({"causal": true, "lse": true})", operands(backward)});
   check_golden(backward, "lse", lowered(got.at("output.lse")));
   check_operand_gradients(backward, got, "d");
 
   const GoldenCase& gradient = golden_case("grad_sdpa_causal");
   for (const char* config : {R"({"causal": true})", R"({"causal": true, "form": "definition"})"}) {
-    const Named g = outputs({"attention", config, operands(gradient)});
+    const Arrays g = outputs({"attention", config, operands(gradient)});
     check_golden(gradient, "out", lowered(g.at("output")));
     check_operand_gradients(gradient, g);
   }
@@ -114,16 +114,16 @@ TEST_CASE("layer_check: golden top-k, thresholds, Sinkhorn", "[layer_check]") {
   for (const char* config : {R"({"k": 3})", R"({"k": 3, "ties": "threshold"})"})
     check_golden(topk, "out", lowered(outputs({"topk_attention", config, operands(topk)}).at("output")));
   const GoldenCase& gradient = golden_case("grad_topk_3");
-  const Named got = outputs({"topk_attention", R"({"k": 3})", operands(gradient)});
+  const Arrays got = outputs({"topk_attention", R"({"k": 3})", operands(gradient)});
   check_golden(gradient, "out", lowered(got.at("output")));
   check_operand_gradients(gradient, got);
 
   const GoldenCase& threshold = golden_case("threshold");
   for (const char* mode : {"hard", "soft", "straight_through"}) {
-    Named t = operands(threshold);
+    Arrays t = operands(threshold);
     t["input.f"] = threshold.get("f");
     const std::string config = R"({"tau": 0.2, "temperature": 0.5, "mode": ")" + std::string(mode) + "\"}";
-    const Named y = outputs({"threshold_attention", config, t});
+    const Arrays y = outputs({"threshold_attention", config, t});
     check_golden(threshold, std::string(mode) == "soft" ? "soft" : "hard", lowered(y.at("output")));
     CHECK((max_abs(y.at("grad.input.f")) == 0) == (std::string(mode) == "hard"));
   }
@@ -148,7 +148,7 @@ TEST_CASE("layer_check: golden multi-head attention and Qwen's gates", "[layer_c
       const std::string causal = c.number("causal") != 0 ? "true" : "false";
       check_golden(c, "out", unbatched(outputs(multi_head(c, R"(, "causal": )" + causal, false)).at("output")));
     } else {
-      const Named got = outputs(qwen(c));
+      const Arrays got = outputs(qwen(c));
       check_golden(c, "out", unbatched(got.at("output")));
       if (!c.has("cot")) continue;
       check_gradient(c, "d_x", unbatched(got.at("grad.input.x")));
@@ -187,7 +187,7 @@ TEST_CASE("layer_check: golden textbook gates", "[layer_check]") {
                {"param.gate.weight", c.get("wg")},
                {"param.gate.bias", zeros({5}, {f64})}}};
     if (c.has("cot")) call.tensors["cotangent"] = batched(c.get("cot"));
-    const Named got = outputs(call);
+    const Arrays got = outputs(call);
     check_golden(c, "out", unbatched(got.at("output")));
     if (!c.has("cot")) continue;
     check_gradient(c, "d_x", unbatched(got.at("grad.input.x")));

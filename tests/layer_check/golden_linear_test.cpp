@@ -13,9 +13,9 @@ using namespace sluice::testing;
 
 namespace {
 
-using Named = std::map<std::string, Tensor>;
+using Arrays = std::map<std::string, Tensor>;
 
-Named run_map(const GoldenCase& c, const std::string& kind, const Tensor& x, const Tensor& cotangent = {}) {
+Arrays run_map(const GoldenCase& c, const std::string& kind, const Tensor& x, const Tensor& cotangent = {}) {
   Case call{"feature_map", R"({"dim": 4, "features": 6, "kind": ")" + kind + "\"}", {{"input.x", x}}};
   if (kind == "fourier") call.tensors["param.omega"] = c.get("omega");
   else call.config = R"({"dim": 4, "kind": ")" + kind + "\"}";
@@ -24,7 +24,7 @@ Named run_map(const GoldenCase& c, const std::string& kind, const Tensor& x, con
 }
 
 /// φ(q), φ(k) by the binary, v.
-Named mapped(const GoldenCase& c, const std::string& kind) {
+Arrays mapped(const GoldenCase& c, const std::string& kind) {
   return {{"input.phi_q", lifted(run_map(c, kind, c.get("q")).at("output"))},
           {"input.phi_k", lifted(run_map(c, kind, c.get("k")).at("output"))},
           {"input.v", lifted(c.get("v"))}};
@@ -39,7 +39,7 @@ TEST_CASE("layer_check: golden feature maps and linear attention", "[layer_check
       check_golden(c, "out", run_map(c, c.name.substr(3), c.get("x")).at("output"));
       ++cases;
     } else if (c.name.starts_with("lin_") && !c.name.starts_with("lin_decay")) {
-      const Named t = mapped(c, c.name.substr(4, c.name.rfind('_') - 4));
+      const Arrays t = mapped(c, c.name.substr(4, c.name.rfind('_') - 4));
       const bool causal = c.name.ends_with("c1");
       for (const char* form : {"chunked", "quadratic", "recurrent"}) {
         if (!causal && std::string(form) == "recurrent") continue;
@@ -56,12 +56,12 @@ TEST_CASE("layer_check: golden feature maps and linear attention", "[layer_check
 TEST_CASE("layer_check: golden decay and its gradients", "[layer_check]") {
   for (const char* name : {"lin_decay_0.9", "grad_lin_elu1_c1_g0.9"}) {
     const GoldenCase& c = golden_case(name);
-    Named t = mapped(c, "elu1");
+    Arrays t = mapped(c, "elu1");
     t["input.log_decay"] = full({1, 1, 1}, std::log(0.9), {f64});
     if (c.has("cot")) t["cotangent"] = lifted(c.get("cot"));
     const std::string eps = c.number("eps") > 0 ? "1e-6" : "0";
     for (const char* form : {"chunked", "quadratic", "recurrent"}) {
-      const Named got = outputs({"linear_attention_form",
+      const Arrays got = outputs({"linear_attention_form",
                                    R"({"direction": "causal", "chunk": 4, "eps": )" + eps + R"(, "form": ")" + form +
                                        "\"}", t});
       check_golden(c, "out", lowered(got.at("output")));
@@ -79,10 +79,10 @@ TEST_CASE("layer_check: golden decay and its gradients", "[layer_check]") {
 TEST_CASE("layer_check: golden gated linear attention", "[layer_check]") {
   for (const char* name : {"gla", "grad_gla"}) {
     const GoldenCase& c = golden_case(name);
-    Named t{{"input.q", lifted(c.get("q"))}, {"input.k", lifted(c.get("k"))}, {"input.v", lifted(c.get("v"))},
+    Arrays t{{"input.q", lifted(c.get("q"))}, {"input.k", lifted(c.get("k"))}, {"input.v", lifted(c.get("v"))},
               {"input.alpha", lifted(c.get("alpha"))}};
     if (c.has("cot")) t["cotangent"] = lifted(c.get("cot"));
-    const Named got = outputs({"gla_attention", R"({"chunk": 4, "scale": 1})", t});
+    const Arrays got = outputs({"gla_attention", R"({"chunk": 4, "scale": 1})", t});
     check_golden(c, "out", lowered(got.at("output")));
     if (!c.has("cot")) continue;
     for (const char* x : {"q", "k", "v", "alpha"})

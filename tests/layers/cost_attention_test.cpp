@@ -162,7 +162,7 @@ TEST_CASE("cost: the formulas of the complexity table", "[cost]") {
   CHECK(more.state == mha.state);
 
   const int64_t s = 16, e = 2 * d, C = 25;
-  GauOptions gau{.dim = d, .key_dim = s, .causal = true, .linear_bias = false};
+  GauOptions gau{.dim = d, .key_dim = s, .linear_bias = false, .causal = true};
   gau.norm = NormKind::none;
   CHECK(cost(gau, n).flops == 12 * n * d * d + 2 * n * d * s + 2 * n * n * (s + e));
   CHECK(cost(gau, n).attention_elements == n * n);

@@ -60,7 +60,7 @@ TEST_CASE("multi_head_attention: cross attention equals loops", "[attention]") {
 }
 
 TEST_CASE("multi_head_attention: separate global projections begin as the shared ones", "[attention]") {
-  for (const LayerSample& s : global_samples(true)) {
+  for (const AttentionLayerSample& s : global_samples(true)) {
     Rng rng(1), again(1);
     MultiHeadAttentionOptions o = s.options;
     o.heads.dtype = f64;

@@ -12,14 +12,14 @@ inline MultiHeadAttention random_attention(MultiHeadAttentionOptions o, Rand& ra
   return randomised(MultiHeadAttention(o, rng), rand);
 }
 
-struct LayerSample {
+struct AttentionLayerSample {
   std::string name;
   MultiHeadAttentionOptions options;
 };
 
 /// Every option that changes the formula of self attention, alone and in company. `causal` for streaming.
-inline std::vector<LayerSample> attention_samples(bool causal) {
-  std::vector<LayerSample> all;
+inline std::vector<AttentionLayerSample> attention_samples(bool causal) {
+  std::vector<AttentionLayerSample> all;
   auto add = [&](std::string name, const std::function<void(MultiHeadAttentionOptions&)>& change) {
     MultiHeadAttentionOptions o{.heads = {.dim = 6, .heads = 4, .kv_heads = 2, .head_dim = 4}};
     o.heads.causal = causal, o.max_length = 40;
@@ -84,8 +84,8 @@ inline std::vector<LayerSample> attention_samples(bool causal) {
 }
 
 /// Those that cannot be streamed.
-inline std::vector<LayerSample> global_samples(bool causal) {
-  std::vector<LayerSample> all;
+inline std::vector<AttentionLayerSample> global_samples(bool causal) {
+  std::vector<AttentionLayerSample> all;
   for (int kind = 0; kind < 4; ++kind) {
     MultiHeadAttentionOptions o{.heads = {.dim = 6, .heads = 4, .kv_heads = 2, .head_dim = 4}};
     o.heads.causal = causal, o.window = kind == 3 ? 0 : 2, o.global = {5, 1, 11}, o.separate_global_projections = true;
@@ -98,11 +98,11 @@ inline std::vector<LayerSample> global_samples(bool causal) {
   return all;
 }
 
-inline std::vector<LayerSample> all_attention_samples() {
-  std::vector<LayerSample> all;
+inline std::vector<AttentionLayerSample> all_attention_samples() {
+  std::vector<AttentionLayerSample> all;
   for (bool causal : {false, true})
     for (const auto& list : {attention_samples(causal), global_samples(causal)})
-      for (LayerSample s : list) {
+      for (AttentionLayerSample s : list) {
         s.name += causal ? ", causal" : "";
         all.push_back(std::move(s));
       }

@@ -29,7 +29,7 @@ Tensor streamed(const MultiHeadAttention& a, const Tensor& x, const std::vector<
 }  // namespace
 
 TEST_CASE("multi_head_attention: streaming equals the full pass for every option and chunk", "[attention][streaming]") {
-  for (const LayerSample& s : attention_samples(true)) {
+  for (const AttentionLayerSample& s : attention_samples(true)) {
     Rand rand(1);
     const MultiHeadAttention a = random_attention(s.options, rand);
     const Tensor x = random_tensor({2, 23, 6}, f64, rand), full = a(x);

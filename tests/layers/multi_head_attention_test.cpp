@@ -13,7 +13,7 @@ using namespace sluice::testing;
 using Catch::Matchers::Contains;
 
 TEST_CASE("multi_head_attention: every option equals loops, output and map", "[attention]") {
-  for (const LayerSample& s : all_attention_samples())
+  for (const AttentionLayerSample& s : all_attention_samples())
     for (bool padded : {false, true}) {
       Rand rand(7);
       const MultiHeadAttention a = random_attention(s.options, rand);
@@ -57,7 +57,7 @@ TEST_CASE("multi_head_attention: softmax-off-by-one is one more key and value, a
 }
 
 TEST_CASE("multi_head_attention: number of parameters, defaults and initial values", "[attention]") {
-  for (const LayerSample& s : all_attention_samples()) {
+  for (const AttentionLayerSample& s : all_attention_samples()) {
     Rng rng(1);
     INFO(s.name);
     CHECK(count(MultiHeadAttention(s.options, rng)) == parameter_count(s.options));
@@ -94,7 +94,7 @@ TEST_CASE("multi_head_attention: number of parameters, defaults and initial valu
 }
 
 TEST_CASE("multi_head_attention: one token, nobody to see", "[attention]") {
-  for (const LayerSample& s : all_attention_samples()) {
+  for (const AttentionLayerSample& s : all_attention_samples()) {
     Rand rand(20);
     const MultiHeadAttention a = random_attention(s.options, rand);
     INFO(s.name);
