@@ -55,7 +55,7 @@ Tensor weights_of(const Tensor& scores, const Tensor& visible, const AttentionOp
 }
 
 Tensor hide_unseen(const Tensor& x, const Tensor& visible, int64_t heads) {
-  if (!visible.defined()) return x;
+  if (!visible.defined() || heads == 0) return x;
   const int64_t per_head = heads / std::max<int64_t>(1, x.dim(1));
   Tensor seen = any(visible, {2});  // [batch or 1, heads or 1, n]
   if (seen.dim(1) > 1 && per_head > 1) seen = any(unflatten(seen, 1, {x.dim(1), per_head}), {2});

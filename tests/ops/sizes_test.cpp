@@ -5,8 +5,10 @@
 #include <sluice/core/random.h>
 #include <sluice/layers/nn/kv_cache.h>
 #include <sluice/ops/attention/attention.h>
+#include <sluice/ops/attention/attention_reference.h>
 #include <sluice/ops/attention/relative_bias.h>
 #include <sluice/ops/create.h>
+#include <sluice/ops/einsum.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/gather.h>
 #include <sluice/ops/rearrange.h>
@@ -53,6 +55,8 @@ TEST_CASE("sizes: what overflows is an error that names the op", "[ops][sizes]")
       {"unfold", [&] { unfold(unfold(expand(zeros({1}), {int64_t{1} << 50}), 0, int64_t{1} << 40, int64_t{1} << 36), 0, 1 << 13, 1); }},
       {"fold", [&] { fold(x, 0, kMin, 1); }},
       {"fold", [&] { fold(zeros({1, 0}), 0, kMax, kMax); }},
+      {"fold", [&] { fold(zeros({3, 0}), 0, kMax, 1); }},
+      {"einsum", [&] { einsum("i,j->ij", {expand(zeros({1}), {int64_t{1} << 40}), expand(zeros({1}), {int64_t{1} << 40})}); }},
       {"repeat", [&] { repeat(x, kMax, 0); }},
       {"repeat", [&] { repeat(zeros({2, 0}), kMax, 0); }},
       {"repeat_interleave", [&] { repeat_interleave(x, k62, 1); }},
@@ -180,4 +184,13 @@ TEST_CASE("full: saturates as to() does", "[ops][create]") {
       fill_(filled, v);
       CHECK(str(filled.to_vector<double>()[0]) == str(converted.to_vector<double>()[0]));
     }
+}
+
+TEST_CASE("sizes: no query heads, whatever the key heads and the mask", "[ops][sizes]") {
+  AttentionOptions o;
+  o.mask.causal = true, o.mask.keys = ones({1, 0, 5}) > 0.0;
+  const Tensor q = zeros({1, 0, 5, 4}), k = zeros({1, 2, 5, 4});
+  CHECK(attention(q, k, k, o).shape() == Shape{1, 0, 5, 4});
+  CHECK(attention_reference(q, k, k, o).shape() == Shape{1, 0, 5, 4});
+  CHECK(attention_map(q, k, o).shape() == Shape{1, 0, 5, 5});
 }
