@@ -100,10 +100,10 @@ std::vector<Row> layer_rows() {
     for (const Sizes& z : {Sizes{16, 128, 256}, Sizes{4, 1024, 512}, Sizes{1, 8192, 768}})
       if (std::string(k.name) != "attention") rows.push_back(row_of("layer", k.name, z));
   for (const char* kind : {"flash", "gau", "mha"})  // time against length
-    for (int64_t n = 1024; n <= (std::string(kind) == "flash" ? 65536 : 16384); n *= 4)
-      rows.push_back(row_of("length", kind, {1, n, 256}));
-  for (const char* kind : {"gau", "flash", "mha", "gated_mha"})
-    for (int64_t n : {2048, 8192}) rows.push_back(row_of("memory", kind, {1, n, 512}));
+    for (int64_t n : {1024, 2048, 4096, 8192, 65536})
+      if (n <= 8192 || std::string(kind) == "flash") rows.push_back(row_of("length", kind, {1, n, 256}));
+  for (const char* kind : {"gau", "flash", "mha", "gated_mha"}) rows.push_back(row_of("memory", kind, {1, 2048, 512}));
+  for (const char* kind : {"gau", "mha"}) rows.push_back(row_of("memory", kind, {1, 8192, 512}));
   rows.push_back(row_of("memory", "attention", {1, 32768, 256}));
   return rows;
 }

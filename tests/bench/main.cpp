@@ -8,7 +8,7 @@
 //
 //   limits                the machine
 //   run NAME SECONDS      one workload for so long; it stays ready until another one is named
-//   save NAME FILE        its inputs, and as "result/0" … what its second run gave, as safetensors
+//   save NAME FILE        the same without timing; its inputs and results go to a file, as safetensors
 //   memory NAME           growth of the resident set in its first run; for a process of its own
 #include "bench.h"
 
@@ -73,19 +73,28 @@ void set_products(const std::string& precision) {
   if (precision != "f32") fail<ValueError>("sluice_bench: --precision is f32 — got ", precision);
 }
 
-/// One workload, made and run once to learn what it does.
+/// One workload, made and run twice to learn what it does.
 class Measured {
  public:
-  explicit Measured(const std::string& name) : name_(name), workload_(make(name)) {
+  /// With a path: its inputs and, as "result/0" …, what the second run gave go there. A second step of training tells
+  /// more than the first.
+  explicit Measured(const std::string& name, const std::string& path = "") : name_(name), workload_(make(name)) {
+    SafeTensors file;
+    if (!path.empty())
+      for (const NamedTensor& x : workload_.inputs) file.tensors[x.name] = clone(x.tensor.detach());
     {
       detail::WorkCounter counter;
-      check_ = checksum(workload_.run());
+      workload_.run();
       work_ = counter.work();
     }
     reset_peak_memory();
     const int64_t before = memory_stats().live;
-    workload_.run();
+    const std::vector<Tensor> results = workload_.run();
     peak_ = memory_stats().peak - before;
+    check_ = checksum(results);
+    if (path.empty()) return;
+    for (std::size_t i = 0; i < results.size(); ++i) file.tensors["result/" + std::to_string(i)] = results[i];
+    save_safetensors(path, file);
   }
   const std::string& name() const { return name_; }
 
@@ -112,17 +121,6 @@ class Measured {
   int64_t peak_ = 0;
   double check_ = 0;
 };
-
-Json save(const std::string& name, const std::string& path) {
-  SafeTensors file;
-  Workload w = make(name);
-  for (const NamedTensor& x : w.inputs) file.tensors[x.name] = clone(x.tensor.detach());
-  w.run();  // a second step of training tells more than the first
-  const std::vector<Tensor> results = w.run();
-  for (std::size_t i = 0; i < results.size(); ++i) file.tensors["result/" + std::to_string(i)] = results[i];
-  save_safetensors(path, file);
-  return Json::Object{{"saved", path}};
-}
 
 /// A line of /proc/self/status in bytes.
 double status_bytes(const std::string& field) {
@@ -159,9 +157,12 @@ void serve() {
       } else if (command == "run") {
         if (!current || current->name() != name) current.reset(), current.emplace(name);
         answer = current->run(rest.empty() ? 1 : std::stod(rest));
-      } else if (command == "save" || command == "memory") {
+      } else if (command == "save") {
+        current.reset(), current.emplace(name, rest);
+        answer = Json::Object{{"saved", rest}};
+      } else if (command == "memory") {
         current.reset();
-        answer = command == "save" ? save(name, rest) : memory(name);
+        answer = memory(name);
       } else {
         fail<ValueError>("sluice_bench: commands are limits, run, save, memory; got ", line);
       }
