@@ -14,6 +14,7 @@ import json
 import math
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -22,7 +23,8 @@ import time
 
 TOLERANCE = {"f32": 1e-4, "bf16": 5e-2}
 TITLES = {"eager": "PyTorch eager", "compile": "torch.compile", "jax": "JAX jit"}
-EAGER_ONLY = ("tiny", "memory")  # what a compiler folds away is what they measure
+# Where a compiler has nothing to do, or would fold away what is measured.
+EAGER_ONLY = r"(tiny|memory|length)/|matmul/(mm|bmm)"
 QUICK = (r"elementwise/(gelu|swiglu|swiglu_map|chain6|add)/|"
          r"op/(softmax|cross_entropy|layer_norm/4|transpose|embedding)|"
          r"matmul/(mm/2048x(512|768|3072)|mm_f64/1024|bmm|linear_gelu/2048x768)|layer/.*(x256|4x1024x512)$|"
@@ -48,8 +50,7 @@ class Server:
         return {"failed": "the process ended"}
 
     def end(self):
-        self.process.stdin.close()
-        self.process.terminate()
+        self.process.stdin.close()  # tells it to leave
         self.process.wait()
 
 
@@ -67,6 +68,11 @@ class Comparison:
                 self.peers[peer] = self.peer_server(peer)
         self.sluice = self.sluice_server()
 
+    def end(self):
+        for server in [self.sluice, *self.peers.values()]:
+            server.end()
+        shutil.rmtree(self.folder)
+
     @staticmethod
     def installed(module):
         return subprocess.run([sys.executable, "-c", f"import {module}, safetensors"], capture_output=True).returncode == 0
@@ -82,13 +88,12 @@ class Comparison:
     def row(self, name):
         """{"name", "sluice": {...}, peer: {"seconds", "ratio", "error"} or {"failed"}}."""
         path = os.path.join(self.folder, "case.safetensors")
-        group = name.split("/")[0]
-        peers = [p for p in self.peers if p == "eager" or group not in EAGER_ONLY]
+        peers = [p for p in self.peers if p == "eager" or not re.match(EAGER_ONLY, name)]
+        if name.startswith("memory/"):
+            return self.memory_row(name, path, peers)
         saved = self.sluice.ask("save", name, path)
         if "failed" in saved:
             return {"name": name, "sluice": saved}
-        if group == "memory":
-            return self.memory_row(name, path, peers)
         row = {"name": name, "sluice": self.sluice.ask("run", name, 0)}
         if "failed" in row["sluice"]:
             return row
@@ -119,12 +124,13 @@ class Comparison:
             answer = server.ask(*words)
             server.end()
             return answer
-        row = {"name": name, "sluice": alone(self.sluice_server, "memory", name)}
+        row = {"name": name, "sluice": alone(self.sluice_server, "memory", name, path)}
         for peer in peers:
             row[peer] = alone(lambda: self.peer_server(peer), "memory", name, path)
             if "failed" not in row[peer] and "failed" not in row["sluice"]:
                 row[peer]["ratio"] = row[peer]["rss_bytes"] / row["sluice"]["rss_bytes"]
-        os.unlink(path)
+        if os.path.exists(path):
+            os.unlink(path)
         return row
 
     def start_and_size(self):
@@ -142,7 +148,7 @@ class Comparison:
         mine = re.search(r"=> (\S*libsluice\.so\S*)", libraries)
         rows = [{"name": "start/first_sum/8"}, {"name": "start/library_bytes/1"}]
         for p, command in commands.items():
-            rows[0][p] = {"seconds": statistics.median(seconds(command) for _ in range(5))}
+            rows[0][p] = {"seconds": statistics.median(seconds(command) for _ in range(3))}
             if p == "sluice":
                 size = os.path.getsize(os.path.realpath(mine[1])) if mine else math.nan
             else:
@@ -214,8 +220,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("bench", help="the program sluice_bench")
     parser.add_argument("--only", default="", help="regular expression for names")
-    parser.add_argument("--quick", action="store_true", help="about 40 of the rows")
-    parser.add_argument("--seconds", type=float, default=0.45, help="for each program and workload")
+    parser.add_argument("--quick", action="store_true", help="about 40 of the rows, in less time")
+    parser.add_argument("--seconds", type=float, help="for each program and workload; 0.3, and 0.15 with --quick")
     parser.add_argument("--rounds", type=int, default=3, help="turns that the programs take")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--peers", default=",".join(TITLES))
@@ -223,6 +229,7 @@ def main():
     parser.add_argument("--out", help="file for the table")
     parser.add_argument("--json", help="file for all figures, a line for each row")
     args = parser.parse_args()
+    args.seconds = args.seconds or (0.15 if args.quick else 0.3)
     comparison = Comparison(args)
     machine = comparison.sluice.ask("limits")
     names = subprocess.run([args.bench, "--list"], capture_output=True, text=True, check=True).stdout.split()
@@ -248,7 +255,7 @@ def main():
     print("\n" + text)
     if args.out:
         open(args.out, "w").write(text)
-    os.rmdir(comparison.folder)
+    comparison.end()
     return 1 if bad else 0
 
 

@@ -9,7 +9,7 @@
 //   limits                the machine
 //   run NAME SECONDS      one workload for so long; it stays ready until another one is named
 //   save NAME FILE        the same without timing; its inputs and results go to a file, as safetensors
-//   memory NAME           growth of the resident set in its first run; for a process of its own
+//   memory NAME FILE      growth of the resident set in its first run, for a process of its own; inputs go to a file
 #include "bench.h"
 
 #include <sluice/core/cpu.h>
@@ -130,7 +130,7 @@ double status_bytes(const std::string& field) {
   return 0;
 }
 
-Json memory(const std::string& name) {
+Json memory(const std::string& name, const std::string& path) {
   {  // threads and BLAS have memory of their own
     Rng rng(1);
     const Tensor a = normal({512, 512}, 0, 1, rng).requires_grad_();
@@ -141,7 +141,11 @@ Json memory(const std::string& name) {
   std::ofstream("/proc/self/clear_refs") << "5";  // resets the peak of the resident set
   const double before = status_bytes("VmRSS:");
   w.run();
-  return Json::Object{{"name", name}, {"rss_bytes", status_bytes("VmHWM:") - before}};
+  const double growth = status_bytes("VmHWM:") - before;
+  SafeTensors file;
+  for (const NamedTensor& x : w.inputs) file.tensors[x.name] = x.tensor.detach();
+  save_safetensors(path, file);
+  return Json::Object{{"name", name}, {"rss_bytes", growth}};
 }
 
 void serve() {
@@ -162,7 +166,7 @@ void serve() {
         answer = Json::Object{{"saved", rest}};
       } else if (command == "memory") {
         current.reset();
-        answer = memory(name);
+        answer = memory(name, rest);
       } else {
         fail<ValueError>("sluice_bench: commands are limits, run, save, memory; got ", line);
       }
