@@ -1,4 +1,4 @@
-// Golden cases of gated attention units, FLASH, norms, positions and activations through the binary.
+// Golden cases of gated attention units, FLASH, positions and activations through the binary.
 #include "layer_check/case.h"
 #include "support/approx.h"
 #include "support/catch.h"
@@ -92,35 +92,13 @@ TEST_CASE("layer_check: streaming gives the golden rows of causal FLASH", "[laye
   check_golden(c, "out", unbatched(outputs(call).at("output")) - c.get("x"));
 }
 
-TEST_CASE("layer_check: golden tutorial GAU", "[layer_check]") {
-  const GoldenCase& c = golden_case("tutorial_gau");
-  for (bool sigmoid_gate : {true, false}) {
-    const Case call{"tutorial_gau",
-                    R"({"dim": 8, "expansion": 16, "sigmoid_gate": )" + std::string(truth(sigmoid_gate)) + "}",
-                    {{"input.x", batched(c.get("x"))},
-                     {"param.wu", c.get("wu")},
-                     {"param.wv", c.get("wv")},
-                     {"param.wz", c.get("wz")}}};
-    check_golden(c, sigmoid_gate ? "out" : "out_raw", unbatched(outputs(call).at("output")));
-  }
-}
-
-TEST_CASE("layer_check: golden activations, norms, positions", "[layer_check]") {
+TEST_CASE("layer_check: golden activations and positions", "[layer_check]") {
   const GoldenCase& acts = golden_case("acts");
   for (const std::string& name : acts.arrays())
     if (name != "x") {
       const std::string config = R"({"kind": ")" + name + "\"}";
       check_golden(acts, name, outputs({"activation", config, {{"input.x", acts.get("x")}}}).at("output"));
     }
-
-  const GoldenCase& norms = golden_case("norms");
-  auto norm = [&](const std::string& kind, std::map<std::string, Tensor> parameters) {
-    parameters["input.x"] = norms.get("x");
-    return outputs({"norm", R"({"dim": 8, "eps": 1e-5, "kind": ")" + kind + "\"}", parameters}).at("output");
-  };
-  check_golden(norms, "layer", norm("layer", {{"param.weight", ones({8}, {f64})}, {"param.bias", zeros({8}, {f64})}}));
-  check_golden(norms, "rms", norm("rms_plain", {}));
-  check_golden(norms, "scale", norm("scale", {{"param.weight", full({1}, norms.number("g"), {f64})}}));
 
   const GoldenCase& rope = golden_case("rope");
   auto rotated = [&](const char* config) { return outputs({"rope", config, {{"input.x", rope.get("x")}}}).at("output");

@@ -151,6 +151,7 @@ inline double activation_reference(Act act, double x) {
     case Act::gelu: return x * 0.5 * (1 + std::erf(x / std::sqrt(2.0)));
     case Act::tanh: return std::tanh(x);
     case Act::sigmoid: return 1 / (1 + std::exp(-x));
+    case Act::ns_sigmoid: return 0.5 + 0.5 / (1 + std::exp(-x));
     case Act::softplus: return std::log1p(std::exp(x));
     default: return NAN;
   }

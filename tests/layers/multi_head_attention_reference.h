@@ -28,11 +28,6 @@ inline std::vector<Matrix> heads_reference(const Matrix& x, int64_t heads) {
   return y;
 }
 
-/// σ and its kin at l, as the gates name them.
-inline double gate_activation_reference(Act act, double l) {
-  return act == Act::ns_sigmoid ? 0.5 + 0.5 / (1 + std::exp(-l)) : activation_reference(act, l);
-}
-
 /// y [heads][n][width] gated by x [n][dim] (SPEC §13).
 inline void gate_reference(const AttentionGate& g, std::vector<Matrix>& y, const Matrix& x) {
   const bool wide = g.options.granularity == GateGranularity::elementwise;
@@ -45,13 +40,13 @@ inline void gate_reference(const AttentionGate& g, std::vector<Matrix>& y, const
     for (std::size_t c = 0; c < width; ++c) {
       double shared_score = 0, shared_logit = 0;
       for (std::size_t h = 0; h < heads; ++h) {
-        shared_score += gate_activation_reference(g.options.activation, logit(h, c)) / static_cast<double>(heads);
+        shared_score += activation_reference(g.options.activation, logit(h, c)) / static_cast<double>(heads);
         shared_logit += logit(h, c) / static_cast<double>(heads);
       }
       for (std::size_t h = 0; h < heads; ++h) {
-        double s = gate_activation_reference(g.options.activation, logit(h, c));
+        double s = activation_reference(g.options.activation, logit(h, c));
         if (g.options.sharing == GateSharing::scores) s = shared_score;
-        if (g.options.sharing == GateSharing::logits) s = gate_activation_reference(g.options.activation, shared_logit);
+        if (g.options.sharing == GateSharing::logits) s = activation_reference(g.options.activation, shared_logit);
         y[h][i][c] = g.options.mode == GateMode::multiply ? y[h][i][c] * s : y[h][i][c] + s;
       }
     }

@@ -1,5 +1,6 @@
 // Rows: ops/scan/linear_scan.h.
 #include "support/op_cases.h"
+#include "support/scan_samples.h"
 
 #include <sluice/ops/scan/linear_scan.h>
 
@@ -11,49 +12,6 @@ namespace sluice::testing {
 namespace {
 
 enum class Decay { none, scalar, shared, keys, values };
-
-/// Step by step, as the header writes it: q, k [b, h, n, m], v [b, h, n, e], log decays. Each step shrinks the state
-/// and adds to it; in reverse, a decay stands between its step and the one before. With chunks_only a step reads what
-/// there was when its chunk began.
-Array ref_scan(const Arrays& xs, Decay decay, const LinearScanOptions& o) {
-  const Array &q = xs[0], &k = xs[1], &v = xs[2];
-  const int64_t n = q.shape[2], m = q.shape[3], e = v.shape[3];
-  const bool by_channel = decay == Decay::keys || decay == Decay::values;
-  Array y(v.shape);
-  each_index({q.shape[0], q.shape[1]}, [&](const Dims& i) {
-    const int64_t first = (q.shape[1] * i[0] + i[1]) * n;
-    std::vector<double> state(static_cast<std::size_t>(m * e)), before = state;
-    std::vector<double> keep(static_cast<std::size_t>(std::max<int64_t>({m, e, 1})));
-    for (int64_t step = 0; step < n; ++step) {
-      const int64_t t = o.reverse ? n - 1 - step : step, from = o.reverse ? t + 1 : t - 1;
-      if (step > 0 && decay != Decay::none) {
-        Dims at{i[0], i[1], std::max(t, from), 0};
-        if (!by_channel) at.pop_back();
-        const int64_t channels = decay == Decay::keys ? m : decay == Decay::values ? e : 1;
-        for (int64_t c = 0; c < channels; ++c) {
-          if (by_channel) at[3] = c;
-          keep[static_cast<std::size_t>(c)] = std::exp(xs[3].stretched(at));
-        }
-        for (int64_t c = 0; c < m; ++c)
-          for (int64_t d = 0; d < e; ++d) {
-            const double rate = keep[static_cast<std::size_t>(decay == Decay::keys ? c : decay == Decay::values ? d : 0)];
-            state[static_cast<std::size_t>(c * e + d)] *= rate, before[static_cast<std::size_t>(c * e + d)] *= rate;
-          }
-      }
-      if (step == 0 || t / o.chunk != from / o.chunk) before = state;
-      const double *query = q.v.data() + (first + t) * m, *key = k.v.data() + (first + t) * m;
-      const double* value = v.v.data() + (first + t) * e;
-      double* out = y.v.data() + (first + t) * e;
-      for (int64_t c = 0; c < m; ++c)
-        for (int64_t d = 0; d < e; ++d) {
-          double& s = state[static_cast<std::size_t>(c * e + d)];
-          s += key[c] * value[d];
-          out[d] += query[c] * (o.chunks_only ? before[static_cast<std::size_t>(c * e + d)] : s);
-        }
-    }
-  });
-  return y;
-}
 
 }  // namespace
 
@@ -93,7 +51,7 @@ void add_scan_cases(Cases& c) {
             row.inputs.push_back(row.inputs.size() < 3 ? real(d) : real(d, -1.5, -0.05));
           auto decay_of = [](const In& x) { return x.size() > 3 ? x[3] : Tensor(); };
           row.call = [=](const In& x) { return linear_scan(x[0], x[1], x[2], decay_of(x), o); };
-          row.reference = [=](const Arrays& xs) { return ref_scan(xs, decay, o); };
+          row.reference = [=](const Arrays& xs) { return scan_by_steps(xs, o); };
           for (const Sizes& s : {Sizes{1, 1, 3, 2, 1},
                                  {2, 2, 7, 3, 2},
                                  {1, 2, 13, 2, 5},

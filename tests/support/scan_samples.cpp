@@ -1,6 +1,7 @@
 #include "support/scan_samples.h"
 
 #include "support/catch.h"
+#include "support/naive_attention.h"
 
 #include <sluice/autograd/engine.h>
 #include <sluice/ops/create.h>
@@ -53,40 +54,54 @@ ScanSample random_scan(Rand& rand, ScanKind kind, Strength strength, const Shape
   return s;
 }
 
-Tensor recurrence(const ScanSample& s) {
-  const int64_t batch = s.q.dim(0), heads = s.q.dim(1), n = s.q.dim(2), m = s.q.dim(3), e = s.v.dim(3);
-  const auto q = s.q.to_vector<double>(), k = s.k.to_vector<double>(), v = s.v.to_vector<double>();
-  const LinearScanOptions& o = s.options;
-  std::vector<double> g(static_cast<std::size_t>(batch * heads * n * m * e), 0),
-      out(static_cast<std::size_t>(batch * heads * n * e));
-  if (s.decay.defined()) {
-    Tensor full = s.decay;  // to [batch, heads, n, m, e]
-    full = full.rank() == 3 ? unsqueeze(unsqueeze(full, -1), -1) : unsqueeze(full, o.decay_on_values ? -2 : -1);
-    g = expand(full, {batch, heads, n, m, e}).to_vector<double>();
-  }
-  for (int64_t b = 0; b < batch * heads; ++b) {
-    std::vector<double> state(static_cast<std::size_t>(m * e), 0), start = state;
+Array scan_by_steps(const Arrays& xs, const LinearScanOptions& o) {
+  const bool decays = xs.size() > 3, by_channel = decays && xs[3].rank() == 4, by_key = by_channel && !o.decay_on_values;
+  const Array &q = xs[0], &k = xs[1], &v = xs[2];
+  const int64_t n = q.shape[2], m = q.shape[3], e = v.shape[3];
+  Array y(v.shape);
+  each_index({q.shape[0], q.shape[1]}, [&](const Dims& i) {
+    const int64_t first = (q.shape[1] * i[0] + i[1]) * n;
+    std::vector<double> state(static_cast<std::size_t>(m * e)), before = state;
+    std::vector<double> keep(static_cast<std::size_t>(std::max<int64_t>({m, e, 1})));
     for (int64_t step = 0; step < n; ++step) {
-      const int64_t t = o.reverse ? n - 1 - step : step, before = o.reverse ? t + 1 : t - 1;
-      // Forwards the decay of step t lies between t − 1 and t; backwards that of t + 1 lies between t + 1 and t.
-      for (int64_t i = 0; i < m * e; ++i) {
-        const double left =
-            step == 0 ? 1 : std::exp(g[static_cast<std::size_t>((b * n + (o.reverse ? before : t)) * m * e + i)]);
-        state[static_cast<std::size_t>(i)] *= left;
-        start[static_cast<std::size_t>(i)] *= left;
+      const int64_t t = o.reverse ? n - 1 - step : step, from = o.reverse ? t + 1 : t - 1;
+      if (step > 0 && decays) {
+        Dims at{i[0], i[1], std::max(t, from), 0};
+        if (!by_channel) at.pop_back();
+        const int64_t channels = by_key ? m : by_channel ? e : 1;
+        for (int64_t c = 0; c < channels; ++c) {
+          if (by_channel) at[3] = c;
+          keep[static_cast<std::size_t>(c)] = std::exp(xs[3].stretched(at));
+        }
+        for (int64_t c = 0; c < m; ++c)
+          for (int64_t d = 0; d < e; ++d) {
+            const double rate = keep[static_cast<std::size_t>(by_key ? c : by_channel ? d : 0)];
+            state[static_cast<std::size_t>(c * e + d)] *= rate, before[static_cast<std::size_t>(c * e + d)] *= rate;
+          }
       }
-      if (step > 0 && before / o.chunk != t / o.chunk) start = state;  // decayed to here, without step t
+      if (step == 0 || t / o.chunk != from / o.chunk) before = state;
+      const double *query = q.v.data() + (first + t) * m, *key = k.v.data() + (first + t) * m;
+      const double* value = v.v.data() + (first + t) * e;
+      double* out = y.v.data() + (first + t) * e;
       for (int64_t c = 0; c < m; ++c)
         for (int64_t d = 0; d < e; ++d) {
-          double& x = state[static_cast<std::size_t>(c * e + d)];
-          x += k[static_cast<std::size_t>((b * n + t) * m + c)] * v[static_cast<std::size_t>((b * n + t) * e + d)];
-          out[static_cast<std::size_t>((b * n + t) * e + d)] +=
-              q[static_cast<std::size_t>((b * n + t) * m + c)] *
-              (o.chunks_only ? start[static_cast<std::size_t>(c * e + d)] : x);
+          double& s = state[static_cast<std::size_t>(c * e + d)];
+          s += key[c] * value[d];
+          out[d] += query[c] * (o.chunks_only ? before[static_cast<std::size_t>(c * e + d)] : s);
         }
     }
+  });
+  return y;
+}
+
+Tensor recurrence(const ScanSample& s) {
+  Arrays xs{array_of(s.q), array_of(s.k), array_of(s.v)};
+  if (s.decay.defined()) {
+    Shape shape{s.q.dim(0), s.q.dim(1), s.q.dim(2)};
+    if (s.decay.rank() == 4) shape.push_back(s.options.decay_on_values ? s.v.dim(3) : s.q.dim(3));
+    xs.push_back(array_of(expand(s.decay, shape)));
   }
-  return tensor_of(out, s.v.shape(), f64);
+  return tensor_of(scan_by_steps(xs, s.options).v, s.v.shape(), f64);
 }
 
 std::vector<Tensor> run_scan(ScanFunction f, const ScanSample& s) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "support/approx.h"
+#include "support/array.h"
 
 #include <sluice/ops/scan/linear_scan.h>
 
@@ -26,8 +27,10 @@ constexpr Strength kStrengths[] = {Strength::mild, Strength::mixed, Strength::no
 /// q, k of shape `q`, values of width e, and a decay that may broadcast in any of its dims.
 ScanSample random_scan(Rand& rand, ScanKind kind, Strength strength, const Shape& q, int64_t e);
 
-/// S ← e^g ∘ S + kᵀv, o = q S, in double, one step at a time; with chunks_only o reads S as it was when the
-/// chunk began.
+/// S ← e^g ∘ S + kᵀv, o = q S, step by step as the header writes it: q, k [b, h, n, m], v [b, h, n, e], log decays
+/// [b, h, n], [b, h, n, m] or, on values, [b, h, n, e]. Each step shrinks the state and adds to it; in reverse, a decay
+/// stands between its step and the one before. With chunks_only a step reads what there was when its chunk began.
+Array scan_by_steps(const Arrays& xs, const LinearScanOptions& o);
 Tensor recurrence(const ScanSample& s);
 
 using ScanFunction = Tensor (*)(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const LinearScanOptions&);
