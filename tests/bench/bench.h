@@ -15,7 +15,7 @@ struct Workload {
   std::vector<NamedTensor> inputs;           // all that a peer needs to do the same
   std::function<std::vector<Tensor>()> run;  // once: its results, in the order that a peer gives them
   double items = 1;                          // what time is also told by: tokens, nodes
-  DType products = f32;                      // of matrix products: which peak limits them
+  DType dtype = f32;                         // of its matrix products
 };
 
 struct Row {

@@ -1,6 +1,6 @@
 // sluice_bench: what the machine can do, and how near to it Sluice comes. Run by hand, or by compare.py.
 //
-//   sluice_bench [--only REGEX] [--seconds 1] [--threads N] [--precision f32] [--json FILE]
+//   sluice_bench [--only REGEX] [--seconds 1] [--threads N] [--precision f32|bf16] [--json FILE]
 //   sluice_bench --list | --start | --serve
 //
 // A line of JSON for the machine and one for each workload. --start computes one sum and leaves: start-up time. --serve
@@ -15,6 +15,9 @@
 #include <sluice/core/cpu.h>
 #include <sluice/core/json.h>
 #include <sluice/ops/machine.h>
+#if __has_include(<sluice/ops/gemm/precision.h>)
+#include <sluice/ops/gemm/precision.h>
+#endif
 
 #include <fstream>
 #include <iostream>
@@ -68,9 +71,14 @@ Json machine() {
                       {"triad_gbs", m.triad * 1e-9}};
 }
 
-/// What matrix products compute in.
+/// What products of f32 tensors compute in.
+DType products = f32;
+
 void set_products(const std::string& precision) {
-  if (precision != "f32") fail<ValueError>("sluice_bench: --precision is f32 — got ", precision);
+#if __has_include(<sluice/ops/gemm/precision.h>)
+  if (precision == "bf16") set_precision(Precision::bf16), products = bf16;
+#endif
+  if (precision != "f32" && products == f32) fail<ValueError>("sluice_bench: no --precision ", precision, " here");
 }
 
 /// One workload, made and run twice to learn what it does.
@@ -89,7 +97,9 @@ class Measured {
     }
     reset_peak_memory();
     const int64_t before = memory_stats().live;
+    const double start = now();
     const std::vector<Tensor> results = workload_.run();
+    second_ = now() - start;
     peak_ = memory_stats().peak - before;
     check_ = checksum(results);
     if (path.empty()) return;
@@ -97,6 +107,7 @@ class Measured {
     save_safetensors(path, file);
   }
   const std::string& name() const { return name_; }
+  double second() const { return second_; }  // seconds of that run
 
   Json run(double seconds) const {
     std::vector<double> times;
@@ -107,7 +118,7 @@ class Measured {
     }
     const double t = median(times), flops = static_cast<double>(work_.flops), bytes = static_cast<double>(work_.bytes);
     const Limits& m = limits();
-    const double peak = workload_.products == f64 ? m.f64 : workload_.products == bf16 ? m.bf16 : m.f32;
+    const double peak = workload_.dtype == f64 ? m.f64 : products == bf16 && m.bf16 > 0 ? m.bf16 : m.f32;
     return Json::Object{{"name", name_}, {"seconds", t}, {"runs", static_cast<int64_t>(times.size())},
                         {"gflops", flops / t * 1e-9}, {"gbs", bytes / t * 1e-9},
                         {"share_of_limit", std::max(flops / peak, bytes / m.copy) / t},
@@ -119,7 +130,7 @@ class Measured {
   Workload workload_;
   Work work_;
   int64_t peak_ = 0;
-  double check_ = 0;
+  double check_ = 0, second_ = 0;
 };
 
 /// A line of /proc/self/status in bytes.
@@ -163,7 +174,7 @@ void serve() {
         answer = current->run(rest.empty() ? 1 : std::stod(rest));
       } else if (command == "save") {
         current.reset(), current.emplace(name, rest);
-        answer = Json::Object{{"saved", rest}};
+        answer = Json::Object{{"name", name}, {"seconds", current->second()}};
       } else if (command == "memory") {
         current.reset();
         answer = memory(name, rest);

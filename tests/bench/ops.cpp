@@ -50,7 +50,7 @@ Row row(const std::string& name, const Shapes& shapes, bool learned, const std::
             Inputs x;
             for (const NamedTensor& n : named) x.push_back(n.tensor);
             Workload w = learned ? differentiated(named, [=] { return f(x); }) : forward(named, [=] { return f(x); });
-            w.products = dtype;
+            w.dtype = dtype;
             return w;
           }};
 }
