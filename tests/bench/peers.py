@@ -44,6 +44,7 @@ class Torch:
         self.linear = lambda x, w, b=None: F.linear(x, w.t(), b)
         self.attention = lambda q, k, v, causal=True: F.scaled_dot_product_attention(q, k, v, is_causal=causal)
         self.contiguous = lambda x: x.contiguous()
+        self.f32 = lambda x: x.float()  # where autocast's bf16 would not do
         self.amax = lambda x, dim: x.amax(dim)
 
     def array(self, x):
@@ -134,7 +135,7 @@ class Jax:
         self.rsqrt, self.cat = jax.lax.rsqrt, jnp.concatenate
         self.split = lambda x, sizes, axis: jnp.split(x, np.cumsum(sizes)[:-1], axis)
         self.embedding = lambda w, i: w[i]
-        self.contiguous = lambda x: x
+        self.contiguous = self.f32 = lambda x: x
         self.amax = jnp.max
         self.array = jnp.asarray
 
@@ -356,7 +357,7 @@ def retention(m, p, x):
 def gla(m, p, x):
     heads = x.shape[-1] // HEAD
     q, k, v = (split_heads(dense(m, p, name, x), heads) for name in "qkv")
-    decay = split_heads(m.log_sigmoid(dense(m, p, "gate_up", dense(m, p, "gate_down", x))) / 16, heads)
+    decay = split_heads(m.log_sigmoid(m.f32(dense(m, p, "gate_up", dense(m, p, "gate_down", x)))) / 16, heads)
     y = merge_heads(m.rms_norm(scan(m, q * q.shape[-1]**-0.5, k, v, decay), p["norm.weight"]))
     return dense(m, p, "out", y * m.silu(dense(m, p, "output_gate", x)))
 
