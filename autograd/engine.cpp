@@ -18,7 +18,7 @@ using detail::Between, detail::Frontier;
 // Told below.
 Tensor seed(const char* op, const Tensor& root, const Tensor& grad);
 Tensors call_vjp(Node& node, const Tensors& grads);
-Tensor fitted(const Node& from, const Edge& to, const Tensor& g);
+Tensor fitted(const Node& from, const Edge& to, Tensor g);
 void accumulate(Tensor& into, Tensor g, bool create_graph);
 void collect(Leaf& leaf, Tensor g, bool create_graph);
 
@@ -51,8 +51,7 @@ void walk(Frontier& frontier, BackwardOptions options, const Between* between, V
     for (std::size_t i = 0; i < grads.size(); ++i) {
       const Edge& e = node.edges[i];
       if (!grads[i].defined() || !wanted(e)) continue;
-      Tensor g = fitted(node, e, grads[i]);
-      grads[i] = Tensor();
+      Tensor g = fitted(node, e, std::move(grads[i]));
       accumulate(frontier.at(e.node)[e.index], std::move(g), options.create_graph);
     }
   }
@@ -164,7 +163,7 @@ Tensors call_vjp(Node& node, const Tensors& gs) {
 }
 
 /// A gradient as the edge's target wants it; throws if a vjp returned something impossible.
-Tensor fitted(const Node& from, const Edge& to, const Tensor& g) {
+Tensor fitted(const Node& from, const Edge& to, Tensor g) {
   const OutputMeta& meta = to.node->outputs[to.index];
   if (g.dtype() != meta.dtype)
     fail<AutogradError>(from.name(), ": returned a gradient of dtype ", g.dtype(), " for an input of dtype ",

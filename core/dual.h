@@ -249,11 +249,25 @@ SLUICE_DUAL_ROW(tanh, detail::scalar(x, 1) - y * y)
 SLUICE_DUAL_ROW(sigmoid, y * (detail::scalar(x, 1) - y))
 SLUICE_DUAL_ROW(softplus, detail::slope_sigmoid(x))
 SLUICE_DUAL_ROW(erf, detail::slope_exp(T(-(x * x))) * detail::scalar(x, 1.1283791670955126))  // 2/√π
-SLUICE_DUAL_ROW(normal_cdf, detail::slope_exp(T(x * x * detail::scalar(x, -0.5))) * detail::scalar(x, 0.3989422804014327))  // 1/√2π
 SLUICE_DUAL_ROW(sin, detail::slope_cos(x))
 SLUICE_DUAL_ROW(cos, -detail::slope_sin(x))
 SLUICE_DUAL_ROW(abs, detail::slope_sign(x))
 #undef SLUICE_DUAL_ROW
+
+/// The standard normal distribution function: slope e^(−x²/2)/√2π, most of which the value needs anyway.
+template <class T, std::size_t N>
+SLUICE_FN Dual<T, N> normal_cdf(const Dual<T, N>& dual) {
+  using math::normal_cdf;
+  const T& x = dual.v;
+  if constexpr (N == 0) {
+    return {normal_cdf(x), {}};
+  } else if constexpr (std::is_arithmetic_v<T>) {
+    T bell, y = normal_cdf(x, bell);
+    return detail::chain(dual, y, T(bell * T(0.3989422804014327)));
+  } else {
+    return detail::chain(dual, normal_cdf(x), T(detail::slope_exp(T(x * x * -0.5)) * 0.3989422804014327));
+  }
+}
 
 #define SLUICE_DUAL_FLAT(name)                        \
   template <class T, std::size_t N>                   \

@@ -161,7 +161,8 @@ SLUICE_FN float erf(float x) {
 
 // tail(a) = Phi(-a) = e^(-a^2/2) g(a). (1 + sqrt2 a) 2 g(a) - 1 is a polynomial in (a - k) / (a + k), k = 2 sqrt2, for 0 <= a <= 15.
 // a^2/2 is needed to an absolute error, so a = h + (a - h) with 12 bits in h: h^2/2 is exact, what is left over goes into the reduced argument.
-SLUICE_FN float normal_cdf(float x) {
+struct Normal { float cdf, bell; };                           // bell = e^(-x^2/2), which the derivative wants
+SLUICE_FN Normal normal(float x) {
   constexpr float shift = 12582912.0f, k = 2.82842708f;
   float a = at_most(std::fabs(x), 15.0f);
   float q = (a - k) / (a + k);
@@ -185,8 +186,9 @@ SLUICE_FN float normal_cdf(float x) {
   float r = ((s - n * 0.693145752f) - n * 1.42860677e-06f) - 0.5f * (a - h) * (a + h);
   ExpParts e = exp_rest(r, t, shift);
   std::int32_t half = e.k >> 1;
-  float tail = (g * e.p + g) * pow2(half) * pow2(e.k - half);
-  return select(x < 0.0f, tail, 1.0f - tail);
+  float s1 = pow2(half), s2 = pow2(e.k - half);
+  float tail = (g * e.p + g) * s1 * s2;
+  return {select(x < 0.0f, tail, 1.0f - tail), (1.0f + e.p) * s1 * s2};
 }
 
 // x = n pi/2 + r, |r| <= pi/4. In double, because a float r has no correct digit left when x is near a multiple of pi/2.
@@ -335,8 +337,18 @@ SLUICE_FN double erf(double x) { return std::erf(x); }
 
 // The standard normal distribution function, erfc(-x / sqrt2) / 2. All x. 4.8 ulp, also far left, down to denormal results. 0 below -14.17;
 // normal_cdf(-inf) = 0, normal_cdf(inf) = 1. double: x^2 ulp, which is the rounding of x / sqrt2.
-SLUICE_FN float normal_cdf(float x) { return SLUICE_F32(::normcdff(x), f32::normal_cdf(x)); }
+SLUICE_FN float normal_cdf(float x) { return SLUICE_F32(::normcdff(x), f32::normal(x).cdf); }
 SLUICE_FN double normal_cdf(double x) { return 0.5 * std::erfc(x * -0.70710678118654752); }
+// And e^(-x^2/2) in `bell`: 1.4 ulp.
+SLUICE_FN float normal_cdf(float x, float& bell) {
+#ifdef __CUDA_ARCH__
+  return bell = ::expf(-0.5f * x * x), ::normcdff(x);
+#else
+  f32::Normal n = f32::normal(x);
+  return bell = n.bell, n.cdf;
+#endif
+}
+SLUICE_FN double normal_cdf(double x, double& bell) { return bell = std::exp(-0.5 * x * x), normal_cdf(x); }
 
 // |x| < 1e15 with fused multiply-add, |x| < 2.6e7 without (larger x gives wrong values). 1.6 ulp up to 2.6e7, then within 1e-7.
 // From 1e15 on NaN: neighbouring floats are ten million periods apart there. sin(+-0) = +-0; +-inf -> NaN.

@@ -14,7 +14,11 @@ class RefCounted {
   RefCounted& operator=(const RefCounted&) = delete;
 
   uint32_t use_count() const { return count_.load(std::memory_order_acquire); }
-  void retain() const { count_.fetch_add(1, std::memory_order_relaxed); }
+  /// Nobody else has an object that was never retained, so the first reference needs no locked instruction.
+  void retain() const {
+    if (count_.load(std::memory_order_relaxed) == 0) count_.store(1, std::memory_order_relaxed);
+    else count_.fetch_add(1, std::memory_order_relaxed);
+  }
   /// True when this was the last reference; the caller then disposes of the object.
   bool drop() const {
     // A sole owner cannot race with anybody, so the common case needs no locked instruction.
