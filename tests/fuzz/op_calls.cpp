@@ -275,7 +275,12 @@ OpCalls make_calls() {
   add_call("attention_reference", attending([](Draw&, A s, Rng* r) { return attention_reference(s.q, s.k, s.v, s.options, r); }));
   add_call("attention_map", attending([](Draw&, A s, Rng*) { return attention_map(s.q, s.k, s.options); }));
   add_call("attention_in_order", attending([](Draw& d, A s, Rng*) {
-    return attention_in_order(s.q, s.k, s.v, d.one_of({TileOrder::flash1, TileOrder::flash2}), d.get<int64_t>(), d.get<int64_t>(), s.options);
+    auto tile = [&](int64_t n) {  // its ops are as many as its tiles
+      const int64_t size = d.get<int64_t>();
+      return size > 0 ? std::max(size, n / 8) : size;
+    };
+    const int64_t rows = tile(s.m), cols = tile(s.n);
+    return attention_in_order(s.q, s.k, s.v, d.one_of({TileOrder::flash1, TileOrder::flash2}), rows, cols, s.options);
   }));
   add_call("merge_attention", [](Draw& d) {
     const Shape rows{1 + d.below(2), d.size(), d.size()};
