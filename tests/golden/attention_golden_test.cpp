@@ -1,5 +1,5 @@
 // Runners of the softmax attention cases: the engine with each mask given in full and by rules, its gradients, and
-// the layer with shared heads and with gates. The layers of the cases have no norm and no residual (SPEC §13: their
+// the layer with shared heads and with gates. The layers of the cases have no norm and no residual (their
 // x is what the pre-norm gives).
 #include "golden/golden.h"
 #include "support/approx.h"

@@ -1,5 +1,5 @@
 // Runners of the FLASH cases. Those cases are the inner function of the layer, F(x) = (U ⊙ (quad + lin))·Wo of
-// SPEC §6: without norm and without residual. Each case runs twice: through Flash, and by hand around
+// without norm and without residual. Each case runs twice: through Flash, and by hand around
 // mixed_chunk_attention.
 #include "golden/golden.h"
 #include "support/approx.h"

@@ -1,4 +1,4 @@
-// Runners of the cases with textbook gates (SPEC §12): no biases, no output projection, one head.
+// Runners of the cases with textbook gates: no biases, no output projection, one head.
 #include "golden/golden.h"
 
 #include <sluice/autograd/engine.h>

@@ -1,4 +1,4 @@
-// Runners of the GAU cases. Those cases are the inner function of the layer, F(x) = (U ⊙ A·V)·Wo of SPEC §3:
+// Runners of the GAU cases. Those cases are the inner function of the layer, F(x) = (U ⊙ A·V)·Wo:
 // without norm and without residual; gau_pad_su is without RoPE and bias too. Their bias is a Toeplitz matrix,
 // so the whole layer can run them. Each case runs twice: through Gau, and through gau_attention.
 #include "golden/golden.h"

@@ -1,4 +1,4 @@
-// Runners of the sparse cases (SPEC §8): top-k, thresholds, Sinkhorn. One head, without projections.
+// Runners of the sparse cases: top-k, thresholds, Sinkhorn. One head, without projections.
 #include "golden/golden.h"
 
 #include <sluice/autograd/engine.h>

@@ -1,4 +1,4 @@
-// The gate of Qwen's gated attention (SPEC §13) against loops: every position, granularity, mode, activation and
+// The gate of Qwen's gated attention against loops: every position, granularity, mode, activation and
 // way of sharing.
 #include "layers/gates_reference.h"
 #include "layers/multi_head_attention_reference.h"

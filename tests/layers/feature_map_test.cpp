@@ -1,4 +1,4 @@
-// Feature maps against loops (SPEC §9): every kind and option, the kernels they stand
+// Feature maps against loops: every kind and option, the kernels they stand
 // for, and what the textbook claims of them.
 #include "layers/linear_attention_reference.h"
 #include "support/identities.h"

@@ -1,4 +1,4 @@
-// The identities of SPEC §6 and §17 that concern FLASH, and what masks promise.
+// The identities that concern FLASH, and what masks promise.
 #include "layers/flash_reference.h"
 #include "support/catch.h"
 #include "support/identities.h"

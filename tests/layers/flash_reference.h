@@ -1,4 +1,4 @@
-// Mixed-chunk attention and FLASH written as plain loops over one sequence, from SPEC §6: two dense n×n matrices of
+// Mixed-chunk attention and FLASH written as plain loops over one sequence: two dense n×n matrices of
 // weights, entry by entry. Of the library it uses only the option names and the weights.
 #pragma once
 
@@ -94,7 +94,7 @@ inline MixedChunkOptions mixed_options_of(const FlashOptions& o) {
           .linear = o.linear};
 }
 
-/// b of SPEC §2 for the positions of a chunk; empty for none.
+/// b for the positions of a chunk; empty for none.
 inline Matrix chunk_bias_reference(const Flash& f) {
   const FlashOptions& o = f.options;
   if (o.bias == GauBias::none) return {};

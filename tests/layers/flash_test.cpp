@@ -1,4 +1,4 @@
-// FLASH against loops (SPEC §6): every normaliser, length, bias, scaling and mask; heads,
+// FLASH against loops: every normaliser, length, bias, scaling and mask; heads,
 // norms and activations.
 #include "layers/flash_reference.h"
 #include "support/catch.h"

@@ -1,4 +1,4 @@
-// Softmax and linear attention mixed by a gate (SPEC §12.5) against loops.
+// Softmax and linear attention mixed by a gate against loops.
 #include "layers/gates_reference.h"
 
 #include <sluice/layers/heads/fused_attention.h>

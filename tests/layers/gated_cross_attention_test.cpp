@@ -1,4 +1,4 @@
-// Gated cross attention (SPEC §12.3): the four readings against their definitions, written with a gate for every
+// Gated cross attention: the four readings against their definitions, written with a gate for every
 // pair where the definition has one.
 #include "layers/gates_reference.h"
 

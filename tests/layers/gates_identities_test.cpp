@@ -1,4 +1,4 @@
-// The identities of SPEC §12: what a gate of 0, ½ or 1 leaves of a layer.
+// Identities of gates: what a gate of 0, ½ or 1 leaves of a layer.
 #include "layers/gates_reference.h"
 
 #include <sluice/autograd/engine.h>

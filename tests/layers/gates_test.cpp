@@ -1,4 +1,4 @@
-// Textbook gates (SPEC §12): output, query, key and value gates, and gated residuals.
+// Textbook gates: output, query, key and value gates, and gated residuals.
 #include "layers/gates_reference.h"
 
 #include <sluice/layers/heads/gated_attention.h>
@@ -20,7 +20,7 @@ GatedAttention make(GatedAttentionOptions o, Rand& rand) {
   return randomised(GatedAttention(o, rng), rand);
 }
 
-/// One sequence, from the formulas of SPEC §12.1 and §12.2.
+/// One sequence, from the formulas
 Matrix reference(const GatedAttention& l, const Matrix& x, const std::vector<bool>& real) {
   const GatedAttentionOptions& o = l.options;
   const auto d = static_cast<std::size_t>(o.heads.head_dim), n = x.size();

@@ -1,4 +1,4 @@
-// gau_attention against loops, and the identities of SPEC §3 that concern it alone.
+// gau_attention against loops, and the identities that concern it alone.
 #include "layers/gau_reference.h"
 #include "support/catch.h"
 #include "support/identities.h"

@@ -1,4 +1,4 @@
-// The identities of SPEC §3 that concern the whole layer, cross-GAU, and what SPEC §14 says of initial values.
+// The identities that concern the whole layer, cross-GAU, and initial values.
 #include "layers/gau_reference.h"
 #include "support/catch.h"
 #include "support/identities.h"

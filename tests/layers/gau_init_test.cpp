@@ -1,4 +1,4 @@
-// What SPEC §14 measures of GAU at initialisation: n = 512 tokens of N(0, 1), dim 768, e = 1536, s = 128,
+// GAU at initialisation: n = 512 tokens of N(0, 1), dim 768, e = 1536, s = 128,
 // without norm. The numbers there come from another program; the bounds allow for the draw.
 #include "support/catch.h"
 

@@ -1,4 +1,4 @@
-// The numbers of SPEC §14: moments of activations by quadrature, and GAU at initialisation against its matrices.
+// The numbers: moments of activations by quadrature, and GAU at initialisation against its matrices.
 #include "support/approx.h"
 #include "support/catch.h"
 

@@ -1,4 +1,4 @@
-// GAU written as plain loops over one sequence, from SPEC §2 and §3. Of the library it uses only the option
+// GAU written as plain loops over one sequence. Of the library it uses only the option
 // names and the weights.
 #pragma once
 
@@ -52,7 +52,7 @@ inline Tensor gau_attention(const Tensor& q, const Tensor& k, const Tensor& v, G
   return sluice::gau_attention(q, k, v, o, rng);
 }
 
-/// A·V of the table in SPEC §3. Query i of m sees key j when real[j] and, if causal, j <= i + n − m.
+/// A·V of the table Query i of m sees key j when real[j] and, if causal, j <= i + n − m.
 inline Matrix attention_reference(const Matrix& q, const Matrix& k, const Matrix& v, const GauAttentionOptions& o,
                                   const Matrix& bias, const std::vector<bool>& real) {
   const std::size_t m = q.size(), n = k.size(), s = q.empty() ? 1 : q[0].size();
@@ -115,7 +115,7 @@ inline Matrix attention_reference(const Matrix& q, const Matrix& k, const Matrix
   return out;
 }
 
-/// Row p of x rotated by position p + offset (SPEC §2).
+/// Row p of x rotated by position p + offset.
 inline Matrix rope_reference(Matrix x, const RopeOptions& o) {
   for (std::size_t p = 0; p < x.size(); ++p) {
     const std::size_t dim = o.rot_dim ? static_cast<std::size_t>(o.rot_dim) : x[p].size(), half = dim / 2;
@@ -184,7 +184,7 @@ inline Matrix linear_reference(const Linear& f, const Matrix& x) {
   return y;
 }
 
-/// b of SPEC §2 for n queries and keys; empty for none.
+/// b for n queries and keys; empty for none.
 inline Matrix bias_reference(const Gau& g, std::size_t n) {
   Matrix b = matrix(static_cast<int64_t>(n), static_cast<int64_t>(n));
   const std::vector<double> w = g.toeplitz_bias.defined() ? g.toeplitz_bias.to_vector<double>() : std::vector<double>{};

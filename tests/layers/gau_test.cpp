@@ -1,4 +1,4 @@
-// The GAU layer against loops (SPEC §3): every combination of kind, length, causality, bias, heads, padding and
+// The GAU layer against loops: every combination of kind, length, causality, bias, heads, padding and
 // top-k; then placements, activations, windows, documents, initial values, counts and errors.
 #include "layers/gau_reference.h"
 #include "support/catch.h"

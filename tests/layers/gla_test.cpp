@@ -1,4 +1,4 @@
-// Gated linear attention (SPEC §9, §16, §17): its three forms, its limits, the layer against loops.
+// Gated linear attention: its three forms, its limits, the layer against loops.
 #include "layers/linear_attention_reference.h"
 #include "support/identities.h"
 

@@ -1,4 +1,4 @@
-// Shared key and value heads (SPEC §11): what grouped-query attention is equal to, and how a multi-head layer
+// Shared key and value heads: what grouped-query attention is equal to, and how a multi-head layer
 // becomes one.
 #include "layers/multi_head_attention_samples.h"
 #include "support/catch.h"
@@ -75,7 +75,7 @@ TEST_CASE("gqa: = multi-head attention whose K and V weights repeat", "[attentio
 }
 
 TEST_CASE("gqa: the cache holds 2·g·n·dk numbers", "[attention][identity]") {
-  // GPT-3 (SPEC §18, E27): 2·96·128 a token and layer; one group divides it by 96.
+  // GPT-3: 2·96·128 a token and layer; one group divides it by 96.
   for (int64_t g : {1, 2, 4})
     for (int64_t n : {1, 7, 33}) {
       MultiHeadAttentionOptions o{.heads = {.dim = 6, .heads = 4, .kv_heads = g, .head_dim = 5, .causal = true}};

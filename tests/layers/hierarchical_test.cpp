@@ -1,4 +1,4 @@
-// Stacks of local and global attention (SPEC §12.6): who reaches whom, streaming, state sizes.
+// Stacks of local and global attention: who reaches whom, streaming, state sizes.
 #include "layers/gates_reference.h"
 
 #include <sluice/layers/heads/hierarchical.h>

@@ -1,4 +1,4 @@
-// The cache of keys and values against a plain list of rows (SPEC §8, §11): what is kept, what a call returns,
+// The cache of keys and values against a plain list of rows: what is kept, what a call returns,
 // in what memory, and that copies never disturb each other.
 #include "support/approx.h"
 #include "support/catch.h"

@@ -1,4 +1,4 @@
-// Linear attention written as plain loops over pairs and over steps, from SPEC §9. Of the library it uses only
+// Linear attention written as plain loops over pairs and over steps. Of the library it uses only
 // the option names and the weights.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace sluice::testing {
 
-/// φ of one row by SPEC §9's table; `head` picks the map where heads have their own.
+/// φ of one row by its definition; `head` picks the map where heads have their own.
 inline std::vector<double> feature_reference(const FeatureMap& map, std::vector<double> x, std::size_t head = 0) {
   const FeatureMapOptions& o = map.options;
   for (double& v : x) v *= o.input_scale.value_or(1);

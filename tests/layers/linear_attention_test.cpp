@@ -1,4 +1,4 @@
-// Linear attention (SPEC §9, §16): every form against loops over pairs.
+// Linear attention: every form against loops over pairs.
 #include "layers/linear_attention_reference.h"
 
 #include <sluice/autograd/engine.h>

@@ -1,4 +1,4 @@
-// The identities of linear attention (SPEC §9, §17): its forms against each other.
+// The identities of linear attention: its forms against each other.
 #include "layers/linear_attention_reference.h"
 #include "support/identities.h"
 

@@ -1,4 +1,4 @@
-// The LinearAttention layer against loops (SPEC §9): options, padding, initial values, errors; long streams.
+// The LinearAttention layer against loops: options, padding, initial values, errors; long streams.
 #include "layers/linear_attention_reference.h"
 
 #include <sluice/autograd/engine.h>

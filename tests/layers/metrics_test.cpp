@@ -1,4 +1,4 @@
-// F-Attn, M-Act, gate statistics, entropy and ranks (SPEC §13) on matrices whose values are known.
+// F-Attn, M-Act, gate statistics, entropy and ranks on matrices whose values are known.
 #include "support/approx.h"
 #include "support/catch.h"
 

@@ -1,4 +1,4 @@
-// The softmax attention layer written as plain loops over one sequence, from SPEC §7, §8, §11 and §13. Of the
+// The softmax attention layer written as plain loops over one sequence. Of the
 // library it uses only the option names and the weights.
 #pragma once
 
@@ -28,7 +28,7 @@ inline std::vector<Matrix> heads_reference(const Matrix& x, int64_t heads) {
   return y;
 }
 
-/// y [heads][n][width] gated by x [n][dim] (SPEC §13).
+/// y [heads][n][width] gated by x [n][dim].
 inline void gate_reference(const AttentionGate& g, std::vector<Matrix>& y, const Matrix& x) {
   const bool wide = g.options.granularity == GateGranularity::elementwise;
   const std::size_t heads = y.size();

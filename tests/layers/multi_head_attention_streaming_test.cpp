@@ -1,4 +1,4 @@
-// Streaming (SPEC §8, §11): the tokens of a sequence in pieces give the rows of the full causal pass.
+// Streaming: the tokens of a sequence in pieces give the rows of the full causal pass.
 #include "layers/multi_head_attention_samples.h"
 #include "support/catch.h"
 #include "support/identities.h"

@@ -1,4 +1,4 @@
-// The softmax attention layer against loops (SPEC §7, §8, §11, §13): every option;
+// The softmax attention layer against loops: every option;
 // then counts, sizes of nothing, and errors. What a call brings is in multi_head_attention_inputs_test.cpp.
 #include "layers/multi_head_attention_samples.h"
 #include "support/catch.h"
@@ -62,7 +62,7 @@ TEST_CASE("multi_head_attention: number of parameters, defaults and initial valu
     INFO(s.name);
     CHECK(count(MultiHeadAttention(s.options, rng)) == parameter_count(s.options));
   }
-  // SPEC §11: MHA 3d², MQA d² + 2d²/h, GQA d²(1 + 2g/h); with Wo one d² more.
+  // MHA 3d², MQA d² + 2d²/h, GQA d²(1 + 2g/h); with Wo one d² more.
   const int64_t d = 64, h = 8;
   for (int64_t g : {1, 2, 4, 8})
     CHECK(parameter_count({.heads = {.dim = d, .heads = h, .kv_heads = g}}) == 2 * d * d + 2 * d * d * g / h);

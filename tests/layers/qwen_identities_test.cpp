@@ -1,4 +1,4 @@
-// The gated attention layer of Qwen (SPEC §13): what its gates are equal to, how checkpoints are packed, and the
+// The gated attention layer of Qwen: what its gates are equal to, how checkpoints are packed, and the
 // parameters that Table 1 of the paper counts.
 #include "layers/multi_head_attention_samples.h"
 #include "support/catch.h"
@@ -250,7 +250,7 @@ TEST_CASE("qwen: a layer from a packed checkpoint", "[attention][gates]") {
 }
 
 TEST_CASE("qwen: added parameters of Table 1", "[attention][gates][identity]") {
-  // 24 layers, d = 2048, q = 32, kv = 4, dk = 128 (SPEC §20.1); in millions, as printed.
+  // 24 layers, d = 2048, q = 32, kv = 4, dk = 128; in millions, as printed.
   const int64_t baseline = parameter_count(qwen_attention_options(2048, 32, 4, 128, {}));
   auto check = [&](const MultiHeadAttentionOptions& o, double printed, double digits) {
     const double millions = 24e-6 * static_cast<double>(parameter_count(o) - baseline);

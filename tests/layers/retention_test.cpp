@@ -1,4 +1,4 @@
-// Retention and GroupNorm against loops (SPEC §9): options, padding, errors.
+// Retention and GroupNorm against loops: options, padding, errors.
 #include "layers/linear_attention_reference.h"
 
 #include <sluice/autograd/engine.h>

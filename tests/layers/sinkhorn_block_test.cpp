@@ -1,4 +1,4 @@
-// Attention to sorted blocks (SPEC §8), against loops.
+// Attention to sorted blocks, against loops.
 #include "layers/sparse_reference.h"
 
 #include <sluice/autograd/engine.h>

@@ -1,4 +1,4 @@
-// Sinkhorn weights, attention with them, and sorted blocks (SPEC §8), against loops in the plain domain.
+// Sinkhorn weights, attention with them, and sorted blocks, against loops in the plain domain.
 #include "layers/sparse_reference.h"
 #include "support/identities.h"
 
@@ -192,7 +192,7 @@ TEST_CASE("sinkhorn: lambda is an inverse temperature", "[sinkhorn]") {
 
 TEST_CASE("sinkhorn: the literal formula forgets A", "[sinkhorn]") {
   Rand rand(4);
-  // SPEC §8: n = 6 is uniform for λ <= 4, and a permutation at λ = 6; n = 8 uniform at 4, a permutation at 7.2.
+  // n = 6 is uniform for λ <= 4, and a permutation at λ = 6; n = 8 uniform at 4, a permutation at 7.2.
   auto literal = [](const Tensor& a, double lambda) {
     return sinkhorn(a, {.lambda = lambda, .iterations = 300, .variant = SinkhornVariant::literal});
   };

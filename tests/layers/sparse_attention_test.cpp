@@ -1,4 +1,4 @@
-// Sparse attention over lists, by top-k, and with global rows (SPEC §8), against masks and loops.
+// Sparse attention over lists, by top-k, and with global rows, against masks and loops.
 #include "layers/sparse_reference.h"
 #include "support/identities.h"
 

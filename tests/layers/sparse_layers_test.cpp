@@ -1,4 +1,4 @@
-// The multi-head layers of sparse attention (SPEC §8): composition, what is trained, errors.
+// The multi-head layers of sparse attention: composition, what is trained, errors.
 #include "layers/sparse_reference.h"
 
 #include <sluice/autograd/engine.h>

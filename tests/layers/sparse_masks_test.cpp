@@ -1,4 +1,4 @@
-// The patterns of sparse attention (SPEC §8), pair by pair against their definitions.
+// The patterns of sparse attention, pair by pair against their definitions.
 #include "support/approx.h"
 #include "support/catch.h"
 #include "support/identities.h"

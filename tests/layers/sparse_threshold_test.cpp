@@ -1,4 +1,4 @@
-// Sparse attention by thresholds of a second score (SPEC §8), against loops.
+// Sparse attention by thresholds of a second score, against loops.
 #include "layers/sparse_reference.h"
 #include "support/identities.h"
 

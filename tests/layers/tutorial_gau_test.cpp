@@ -1,4 +1,4 @@
-// The tutorial's GAU against loops (SPEC §4).
+// The tutorial's GAU against loops.
 #include "layers/gau_reference.h"
 #include "support/catch.h"
 
@@ -76,7 +76,7 @@ TEST_CASE("tutorial_gau: every option equals loops", "[tutorial_gau]") {
 
 TEST_CASE("tutorial_gau: number of parameters, defaults, refusals", "[tutorial_gau]") {
   Rng rng(1);
-  const int64_t d = 24, e = 40;  // SPEC §4: 2.5·d·e, and d·e/2 for the output map
+  const int64_t d = 24, e = 40;  // 2.5·d·e, and d·e/2 for the output map
   CHECK(count(TutorialGau({.dim = d, .expansion = e}, rng)) == 5 * d * e / 2);
   CHECK(count(TutorialGau({.dim = d, .expansion = e, .project_out = true}, rng)) == 3 * d * e);
   const TutorialGau g({.dim = 6}, rng);

@@ -1,4 +1,4 @@
-// The identities of SPEC §10 and §17 that concern the attention engine, measured against naive loops or dense
+// The identities that concern the attention engine, measured against naive loops or dense
 // formulae written out here; what dropout draws; operands, defaults and errors.
 #include "support/attention_samples.h"
 #include "support/catch.h"

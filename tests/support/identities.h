@@ -1,4 +1,4 @@
-// The identities that connect the layers, by name (SPEC §17). A test measures a difference and notes it here;
+// The identities that connect the layers, by name. A test measures a difference and notes it here;
 // the table of all of them is printed when a full run ends, and one that no test measured fails the run.
 #pragma once
 
