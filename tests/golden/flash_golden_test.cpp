@@ -1,4 +1,4 @@
-// Runners of the FLASH cases. Those cases are the inner function of the layer, F(x) = (U ⊙ (quad + lin))·Wo of
+// Runners of the FLASH cases. Those cases are the inner function of the layer, F(x) = (U ⊙ (quad + lin))·Wo,
 // without norm and without residual. Each case runs twice: through Flash, and by hand around
 // mixed_chunk_attention.
 #include "golden/golden.h"

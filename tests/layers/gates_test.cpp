@@ -20,7 +20,7 @@ GatedAttention make(GatedAttentionOptions o, Rand& rand) {
   return randomised(GatedAttention(o, rng), rand);
 }
 
-/// One sequence, from the formulas
+/// One sequence, written out
 Matrix reference(const GatedAttention& l, const Matrix& x, const std::vector<bool>& real) {
   const GatedAttentionOptions& o = l.options;
   const auto d = static_cast<std::size_t>(o.heads.head_dim), n = x.size();

@@ -1,4 +1,4 @@
-// The numbers: moments of activations by quadrature, and GAU at initialisation against its matrices.
+// Known numbers: moments of activations by quadrature, and GAU at initialisation against its matrices.
 #include "support/approx.h"
 #include "support/catch.h"
 

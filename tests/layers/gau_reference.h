@@ -52,7 +52,7 @@ inline Tensor gau_attention(const Tensor& q, const Tensor& k, const Tensor& v, G
   return sluice::gau_attention(q, k, v, o, rng);
 }
 
-/// A·V of the table Query i of m sees key j when real[j] and, if causal, j <= i + n − m.
+/// A·V of every kind. Query i of m sees key j when real[j] and, if causal, j <= i + n − m.
 inline Matrix attention_reference(const Matrix& q, const Matrix& k, const Matrix& v, const GauAttentionOptions& o,
                                   const Matrix& bias, const std::vector<bool>& real) {
   const std::size_t m = q.size(), n = k.size(), s = q.empty() ? 1 : q[0].size();

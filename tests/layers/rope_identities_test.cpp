@@ -1,4 +1,4 @@
-// Positions: RoPE, Toeplitz tables, T5 buckets; and of norms.
+// Positions: RoPE, Toeplitz tables, T5 buckets; and norms.
 #include "layers/gau_reference.h"
 #include "support/catch.h"
 #include "support/identities.h"
