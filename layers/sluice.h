@@ -18,6 +18,7 @@
 #include <sluice/ops/einsum.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/gather.h>
+#include <sluice/ops/gemm/precision.h>
 #include <sluice/ops/loss.h>
 #include <sluice/ops/machine.h>
 #include <sluice/ops/map.h>

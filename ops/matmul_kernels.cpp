@@ -59,6 +59,7 @@ struct Matmul {
   int64_t batch, n, m, k;
   T beta;
   Shape dims;  // of the batch
+  Precision precision;
 
   /// Where matrix i of an operand begins.
   int64_t offset(const Tensor& x, int64_t i) const {
@@ -76,7 +77,7 @@ struct Matmul {
         const int64_t row = i % tiles / t.col_tiles * t.rows, col = i % t.col_tiles * t.cols, matrix = i / tiles;
         detail::gemm(left.read, right.read, std::min(t.rows, n - row), std::min(t.cols, m - col), k, T(1),
                      pa + offset(a, matrix) + left.at(row, 0), left.ld, pb + offset(b, matrix) + right.at(0, col), right.ld,
-                     beta, pc + (matrix * n + row) * m + col, m);
+                     beta, pc + (matrix * n + row) * m + col, m, precision);
       }
     });
   }
@@ -84,14 +85,14 @@ struct Matmul {
   /// b's columns are packed first, as many at a time as fit some memory.
   void shared() const {
     constexpr int64_t kMemory = int64_t{32} << 20;
-    const int64_t columns = PackedB<T>(k, m, nullptr).panel_columns();
+    const int64_t columns = PackedB<T>(k, m, nullptr, precision).panel_columns();
     const int64_t width = std::clamp<int64_t>(kMemory / int64_t{sizeof(T)} / k / columns, 4, (m + columns - 1) / columns) * columns;
     const Tensor memory = empty({PackedB<T>::size(k, std::min(width, m))}, {.dtype = dtype_of<T>()});
     int64_t packed = -1;  // the matrix whose columns are there
     for (int64_t matrix = 0; matrix < batch; ++matrix)
       for (int64_t first = 0; first < m; first += width) {
         const int64_t count = std::min(width, m - first), at = offset(b, matrix);
-        PackedB<T> panels(k, count, reinterpret_cast<T*>(memory.raw()));
+        PackedB<T> panels(k, count, reinterpret_cast<T*>(memory.raw()), precision);
         if (packed != at || width < m)
           parallel_for(panels.panels(), std::max<int64_t>(1, (int64_t{1} << 15) / (columns * k)), [&](int64_t begin, int64_t end) {
             panels.fill(right.read, pb + at + right.at(0, first), right.ld, begin, end);
@@ -127,7 +128,8 @@ void matmul_cpu(const Tensor& a_in, const Tensor& b_in, Tensor& c, bool accumula
   int64_t batch = 1;
   for (int d = 0; d < r - 2; ++d) batch *= dims[d];
   dispatch_float("matmul", c.dtype(), [&]<class T>() {
-    const Matmul<T> product{a, b, *left, *right, a.data<T>(), b.data<T>(), c.mutable_data<T>(), batch, n, m, k, T(accumulate), dims};
+    const Matmul<T> product{a, b, *left, *right, a.data<T>(), b.data<T>(), c.mutable_data<T>(), batch, n, m, k, T(accumulate), dims,
+                            precision()};
     // One matrix alone should be work for all threads.
     if (n >= 112 && m >= 32 && n * m * k >= (batch == 1 ? 1 << 21 : 1 << 25)) product.shared();
     else product.separate();

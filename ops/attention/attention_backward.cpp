@@ -97,13 +97,14 @@ struct Backward {
     const T *queries = tiles.q.at(b, h, row), *keys = tiles.k.at(b, kv, col), *values = tiles.v.at(b, kv, col);
     const T* gradient = g.at(b, h, row);
     tiles.scores(t, w.p, cols);
-    gemm(Read::plain, Read::transposed, rows, cols, tiles.dv, T(1), gradient, g.row, values, tiles.v.row, T(0), w.ds, cols);
+    gemm(Read::plain, Read::transposed, rows, cols, tiles.dv, T(1), gradient, g.row, values, tiles.v.row, T(0), w.ds, cols,
+         tiles.precision);
     if (o.weighting == Weighting::softmax) softmax_rows(t, w);
     else with_formula(o.weighting, [&](auto phi) { formula_rows(t, w, phi); });
 
     auto product = [&](Read ra, int64_t n, int64_t m, int64_t k, T alpha, const T* a, const T* x, int64_t ldx, T* c, int64_t ldc) {
       if (t.masked && !all_finite(x, k, m, ldx)) sparse_product(ra, n, m, k, alpha, a, cols, x, ldx, c, ldc);
-      else gemm(ra, Read::plain, n, m, k, alpha, a, cols, x, ldx, T(1), c, ldc);
+      else gemm(ra, Read::plain, n, m, k, alpha, a, cols, x, ldx, T(1), c, ldc, tiles.precision);
     };
     const T scale = T(*o.scale);
     if (grads.dv.defined())

@@ -77,7 +77,7 @@ void forward(const AttentionCall& call, Tensor& out_tensor, Tensor& lse_tensor) 
         if (t.masked && !all_finite(values, cols, dv, tiles.v.row))
           sparse_product(Read::plain, rows, dv, cols, T(1), s, cols, values, tiles.v.row, acc, dv);
         else
-          gemm(Read::plain, Read::plain, rows, dv, cols, T(1), s, cols, values, tiles.v.row, T(1), acc, dv);
+          gemm(Read::plain, Read::plain, rows, dv, cols, T(1), s, cols, values, tiles.v.row, T(1), acc, dv, tiles.precision);
       }
       for (int64_t r = 0; r < rows; ++r) {
         T factor = 1;

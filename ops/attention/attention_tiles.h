@@ -28,6 +28,7 @@ struct ScoreTiles {
   Heads<const T> q, k, v;
   Visibility visibility;
   uint64_t seed, offset;
+  Precision precision = sluice::precision();
   const T* bias = nullptr;
   int64_t bias_stride[4] = {0, 0, 0, 0};
   const T* relative = nullptr;
@@ -68,7 +69,7 @@ struct ScoreTiles {
   /// Scores of a tile, row-major with leading dimension ld; forbidden ones are whatever they are.
   void scores(const Tile& t, T* s, int64_t ld) const {
     gemm(Read::plain, Read::transposed, t.rows, t.cols, d, T(*o.scale), q.at(t.batch, t.head, t.row), q.row,
-         k.at(t.batch, kv_head(t.head), t.col), k.row, T(0), s, ld);
+         k.at(t.batch, kv_head(t.head), t.col), k.row, T(0), s, ld, precision);
     if (!bias && !relative && !row_scale) return;
     for (int64_t r = 0; r < t.rows; ++r) {
       T* line = s + r * ld;

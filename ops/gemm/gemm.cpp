@@ -1,11 +1,11 @@
 // The table: which rung for which size and processor.
 #include <sluice/ops/gemm/gemm.h>
 
+#include <sluice/ops/gemm/bf16.h>
 #include <sluice/ops/gemm/ladder.h>
 #include <sluice/ops/gemm/panels.h>
 
 #include <algorithm>
-#include <cstring>
 
 namespace sluice::detail {
 
@@ -37,14 +37,27 @@ void product(const Product<T>& p) {
   gemm_packed(u, p, p.m > 4 * u.cols && p.n * p.k > 4096, p.n > 4 * u.rows && p.m * p.k > 4096);
 }
 
+/// Through packed operands, some columns at a time.
+void rounded_product(const Product<float>& p) {
+  const int64_t width = std::max<int64_t>(kAmxCols, (int64_t{1} << 20) / p.k / kAmxCols * kAmxCols);
+  for (int64_t col = 0; col < p.m; col += width) {
+    const int64_t m = std::min(width, p.m - col);
+    PackedB<float> b(p.k, m, pack_memory<float>(1, PackedB<float>::size(p.k, m)), Precision::bf16);
+    b.fill(p.rb, p.rb == Read::plain ? p.b + col : p.b + col * p.ldb, p.ldb);
+    b.multiply(p.ra, p.n, p.alpha, p.a, p.lda, p.beta, p.c + col, p.ldc);
+  }
+}
+
 }  // namespace
 
 void gemm(Read ra, Read rb, int64_t n, int64_t m, int64_t k, float alpha, const float* a, int64_t lda, const float* b,
-          int64_t ldb, float beta, float* c, int64_t ldc) {
-  product<float>({ra, rb, n, m, k, alpha, a, lda, b, ldb, beta, c, ldc});
+          int64_t ldb, float beta, float* c, int64_t ldc, Precision precision) {
+  const Product<float> p{ra, rb, n, m, k, alpha, a, lda, b, ldb, beta, c, ldc};
+  if (precision == Precision::bf16 && n > 1 && m > 1 && k > 0) rounded_product(p);
+  else product(p);
 }
 void gemm(Read ra, Read rb, int64_t n, int64_t m, int64_t k, double alpha, const double* a, int64_t lda, const double* b,
-          int64_t ldb, double beta, double* c, int64_t ldc) {
+          int64_t ldb, double beta, double* c, int64_t ldc, Precision) {
   product<double>({ra, rb, n, m, k, alpha, a, lda, b, ldb, beta, c, ldc});
 }
 

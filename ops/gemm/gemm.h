@@ -6,6 +6,8 @@
 // for every 512 of k or less: its bits depend on its row of a, its column of b and k alone, not on n, m, threads, or how b is held.
 #pragma once
 
+#include <sluice/ops/gemm/precision.h>
+
 #include <cstdint>
 
 namespace sluice::detail {
@@ -14,11 +16,11 @@ namespace sluice::detail {
 enum class Read : bool { plain, transposed };
 
 /// c [n, m] = alpha · a [n, k] · b [k, m] + beta · c, row-major with leading dimensions. With beta 0, c is not read.
-/// Sizes must fit an int.
+/// Sizes must fit an int. Of f64, the precision changes nothing.
 void gemm(Read ra, Read rb, int64_t n, int64_t m, int64_t k, float alpha, const float* a, int64_t lda, const float* b,
-          int64_t ldb, float beta, float* c, int64_t ldc);
+          int64_t ldb, float beta, float* c, int64_t ldc, Precision precision = Precision::f32);
 void gemm(Read ra, Read rb, int64_t n, int64_t m, int64_t k, double alpha, const double* a, int64_t lda, const double* b,
-          int64_t ldb, double beta, double* c, int64_t ldc);
+          int64_t ldb, double beta, double* c, int64_t ldc, Precision = Precision::f32);
 
 /// What happens to finished pieces of c while they are in cache: first + bias [m], then row_map, which gets `count`
 /// finished numbers of row `row` from column `col` on.
@@ -34,9 +36,9 @@ struct Epilogue {
 template <class T>
 class PackedB {
  public:
-  /// How many numbers of memory, 64-byte aligned, it takes.
+  /// How many numbers of memory, 64-byte aligned, it takes in any precision.
   static int64_t size(int64_t k, int64_t m);
-  PackedB(int64_t k, int64_t m, T* memory);
+  PackedB(int64_t k, int64_t m, T* memory, Precision precision = Precision::f32);
 
   /// It consists of panels of so many columns (the last one of fewer).
   int64_t panels() const { return (m_ + cols_ - 1) / cols_; }
@@ -55,8 +57,11 @@ class PackedB {
   }
 
  private:
-  int64_t k_, m_, cols_;
-  bool plain_;
+  T* block(int64_t l, int64_t k, int64_t panel) const;
+
+  enum class Form { copy, panels, rounded_panels, tiles };  // copy: for OpenBLAS; tiles: of AMX
+  int64_t k_, m_, cols_, depth_;  // columns of a panel; rows of a block
+  Form form_;
   T* data_;
 };
 

@@ -1,5 +1,6 @@
 // Rung 3: blocks are copied into the order in which they are read, and a tile of c stays in registers while a block of k
 // goes by, so that a step loads rows + columns numbers for rows · columns multiply-adds.
+#include <sluice/ops/gemm/bf16.h>
 #include <sluice/ops/gemm/ladder.h>
 #include <sluice/ops/gemm/panels.h>
 
@@ -126,6 +127,7 @@ void multiply_block(const Micro<T>& micro, const Left<T>& a, const Right<T>& b, 
       else
         for (int64_t i = 0; i < rows; ++i) std::copy_n(left + i * a.ld, k, memory + i * ld);
       left = memory, a_row = ld, a_k = 1;
+      if constexpr (sizeof(T) == 4) if (a.round) round_to_bf16(memory, rows * ld);
     }
     for (int64_t col = 0; col < m; col += micro.cols) {
       TileCall<T> t{k, left, a_row, a_k, b.data + col / micro.cols * b.panel, b.step, b.padded, c + first * ldc + col, ldc,

@@ -28,7 +28,8 @@ struct Left {
   Read read;
   const T* data;
   int64_t ld;
-  bool pack;  // copy them first
+  bool pack;           // copy them first
+  bool round = false;  // and round the copies to bf16
 };
 
 /// Panels of the right operand in one block of k: packed, or in place.

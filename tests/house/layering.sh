@@ -19,7 +19,7 @@ rooms=(
   'layers/linear_time core ops ops/attention ops/scan autograd layers/nn layers/gau layers/linear_time'
   'layers/train    core ops ops/attention ops/scan autograd layers/nn layers/gau layers/heads layers/linear_time layers/train'
   'layers/report   core ops ops/attention ops/scan autograd layers/nn layers/gau layers/heads layers/linear_time layers/report'
-  'layers          core ops ops/attention ops/scan autograd layers/nn layers/gau layers/heads layers/linear_time layers/train layers/report layers'
+  'layers          core ops/gemm ops ops/attention ops/scan autograd layers/nn layers/gau layers/heads layers/linear_time layers/train layers/report layers'
   'cuda            core ops/formulas.h'
 )
 failed=0 includes=0

@@ -1,0 +1,216 @@
+// Rung 5: AMX. One instruction multiplies a tile of a, 16 rows of 32 bf16, by a tile of b, 32 rows of 16 columns, and
+// adds to 16 × 16 sums in f32: 16,384 multiply-adds in 16 cycles. Of eight tile registers four hold sums (2 × 2, so that
+// each loaded tile is used twice), two a and two b.
+//
+// The instruction wants pairs: a's tile has rows of 16 pairs (p, p + 1), b's has for each pair a row of 16 columns.
+// Operands are rounded while they are brought into that order: either a vector is 16 pairs of one row of f32 (rows), or
+// one pair of each of 16 columns (pairs); and the 16 vectors of a tile are stored as they are or transposed:
+//
+//   a plain: rows         a transposed: pairs, transposed         b plain: pairs         b transposed: rows, transposed
+#include <sluice/ops/gemm/bf16.h>
+
+#include <sluice/ops/gemm/panels.h>
+
+#include <algorithm>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+namespace sluice::detail {
+
+namespace {
+
+using Tile = __m512i[16];
+
+/// The first `count` of 16.
+inline __mmask16 first(int64_t count) { return __mmask16(count >= 16 ? 0xffff : count > 0 ? (1u << count) - 1 : 0); }
+
+/// Vector i: k numbers of row i.
+[[gnu::target("avx512f,avx512bw,avx512bf16"), gnu::always_inline]]
+inline void read_rows(const float* x, int64_t ld, int64_t rows, int64_t k, Tile& t) {
+  const __mmask16 low = first(k), high = first(k - 16);
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) {
+    const float* row = x + i * ld;
+    const __mmask16 l = i < rows ? low : __mmask16(0), h = i < rows ? high : __mmask16(0);
+    t[i] = (__m512i)_mm512_cvtne2ps_pbh(_mm512_maskz_loadu_ps(h, row + 16), _mm512_maskz_loadu_ps(l, row));
+  }
+}
+
+/// Vector i: of each column, the numbers of rows 2i and 2i + 1.
+[[gnu::target("avx512f,avx512bw,avx512bf16"), gnu::always_inline]]
+inline void read_pairs(const float* x, int64_t ld, int64_t cols, int64_t k, Tile& t) {
+  const __mmask16 mask = first(cols);
+  alignas(64) static constexpr uint16_t kOrder[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                                      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  const __m512i order = _mm512_load_si512(kOrder);
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) {
+    const __mmask16 l = 2 * i < k ? mask : __mmask16(0), h = 2 * i + 1 < k ? mask : __mmask16(0);
+    const __m512 even = _mm512_maskz_loadu_ps(l, x + 2 * i * ld), odd = _mm512_maskz_loadu_ps(h, x + (2 * i + 1) * ld);
+    const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(odd, even);  // 16 even ones, 16 odd ones
+    t[i] = _mm512_permutexvar_epi16(order, both);
+  }
+}
+
+[[gnu::target("avx512f"), gnu::always_inline]] inline void transpose(Tile& t) {
+  Tile u;
+  constexpr __mmask16 all = 0xffff;  // with a mask: g++ 12 warns of its own intrinsics without
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {  // squares of 4 × 4 in the lanes
+    const __m512i a = _mm512_maskz_unpacklo_epi32(all, t[i], t[i + 1]), b = _mm512_maskz_unpackhi_epi32(all, t[i], t[i + 1]);
+    const __m512i c = _mm512_maskz_unpacklo_epi32(all, t[i + 2], t[i + 3]);
+    const __m512i d = _mm512_maskz_unpackhi_epi32(all, t[i + 2], t[i + 3]);
+    u[i] = _mm512_maskz_unpacklo_epi64(0xff, a, c), u[i + 1] = _mm512_maskz_unpackhi_epi64(0xff, a, c);
+    u[i + 2] = _mm512_maskz_unpacklo_epi64(0xff, b, d), u[i + 3] = _mm512_maskz_unpackhi_epi64(0xff, b, d);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {  // then the lanes among themselves
+    const __m512i a = _mm512_maskz_shuffle_i32x4(all, u[i], u[i + 4], 0x44), b = _mm512_maskz_shuffle_i32x4(all, u[i], u[i + 4], 0xee);
+    const __m512i c = _mm512_maskz_shuffle_i32x4(all, u[i + 8], u[i + 12], 0x44);
+    const __m512i d = _mm512_maskz_shuffle_i32x4(all, u[i + 8], u[i + 12], 0xee);
+    t[i] = _mm512_maskz_shuffle_i32x4(all, a, c, 0x88), t[i + 4] = _mm512_maskz_shuffle_i32x4(all, a, c, 0xdd);
+    t[i + 8] = _mm512_maskz_shuffle_i32x4(all, b, d, 0x88), t[i + 12] = _mm512_maskz_shuffle_i32x4(all, b, d, 0xdd);
+  }
+}
+
+/// Tiles of `count` rows of a or columns of b, all k of the first 16 and so on; along: k goes along the rows of x.
+/// turned: as the other reading of x would give them. x is read along its rows.
+[[gnu::target("avx512f,avx512bw,avx512bf16")]]
+void pack_tiles(const float* x, int64_t ld, bool along, bool turned, int64_t count, int64_t k, char* to) {
+  const int64_t steps = (k + kAmxStep - 1) / kAmxStep;
+  auto store = [&](const Tile& t, int64_t i, int64_t p) __attribute__((target("avx512f"), always_inline)) {
+    char* tile = to + (i / kAmxTile * steps + p / kAmxStep) * 1024;
+#pragma GCC unroll 16
+    for (int r = 0; r < 16; ++r) _mm512_storeu_si512(tile + 64 * r, t[r]);
+  };
+  Tile t;
+  if (along)
+    for (int64_t i = 0; i < count; i += kAmxTile)
+      for (int64_t p = 0; p < k; p += kAmxStep) {
+        read_rows(x + i * ld + p, ld, count - i, k - p, t);
+        if (turned) transpose(t);
+        store(t, i, p);
+      }
+  else
+    for (int64_t p = 0; p < k; p += kAmxStep)
+      for (int64_t i = 0; i < count; i += kAmxTile) {
+        read_pairs(x + p * ld + i, ld, count - i, k - p, t);
+        if (turned) transpose(t);
+        store(t, i, p);
+      }
+}
+
+/// Layout of the tile registers: 8 of 16 rows of 64 bytes.
+struct alignas(64) Config {
+  uint8_t palette = 1, start = 0, reserved[14] = {};
+  uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+/// c, A × B tiles of it, plus (add) or set to the product of `steps` tiles one after the other; of a and b the second
+/// tiles lie `steps` tiles further. Meanwhile the next panel is fetched into L2, two lines a step from `ahead` on, and
+/// 32 rows of c from `next_c` on, which lie far apart, into L1.
+template <int A, int B>
+[[gnu::target("amx-tile,amx-bf16")]]
+void multiply_tiles(int64_t steps, const char* a, const char* b, float* c, int64_t ldc, bool add, const char* ahead,
+                    const float* next_c, int64_t next_ldc) {
+  const int64_t row = ldc * 4, next = steps * 1024;
+  if (add) {
+    _tile_loadd(0, c, row);
+    if constexpr (B > 1) _tile_loadd(1, c + 16, row);
+    if constexpr (A > 1) _tile_loadd(2, c + 16 * ldc, row);
+    if constexpr (A > 1 && B > 1) _tile_loadd(3, c + 16 * ldc + 16, row);
+  } else {
+    _tile_zero(0);
+    if constexpr (B > 1) _tile_zero(1);
+    if constexpr (A > 1) _tile_zero(2);
+    if constexpr (A > 1 && B > 1) _tile_zero(3);
+  }
+  for (int64_t s = 0; s < steps; ++s, a += 1024, b += 1024, ahead += 128) {
+    _mm_prefetch(ahead, _MM_HINT_T1);
+    _mm_prefetch(ahead + 64, _MM_HINT_T1);
+    for (int i = 0; i < 2 && s < 16; ++i, next_c += next_ldc) {
+      _mm_prefetch(reinterpret_cast<const char*>(next_c), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(next_c + 16), _MM_HINT_T0);
+    }
+    _tile_loadd(4, a, 64);
+    _tile_loadd(6, b, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    if constexpr (B > 1) {
+      _tile_loadd(7, b + next, 64);
+      _tile_dpbf16ps(1, 4, 7);
+    }
+    if constexpr (A > 1) {
+      _tile_loadd(5, a + next, 64);
+      _tile_dpbf16ps(2, 5, 6);
+      if constexpr (B > 1) _tile_dpbf16ps(3, 5, 7);
+    }
+  }
+  _tile_stored(0, c, row);
+  if constexpr (B > 1) _tile_stored(1, c + 16, row);
+  if constexpr (A > 1) _tile_stored(2, c + 16 * ldc, row);
+  if constexpr (A > 1 && B > 1) _tile_stored(3, c + 16 * ldc + 16, row);
+}
+
+[[gnu::target("avx512f")]]
+void add_scaled(const float* sums, int64_t rows, int64_t cols, float alpha, float beta, float* c, int64_t ldc) {
+  const __m512 a = _mm512_set1_ps(alpha), b = _mm512_set1_ps(beta);
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < cols; j += 16) {
+      const __mmask16 mask = first(cols - j);
+      float* to = c + i * ldc + j;
+      const __m512 sum = _mm512_loadu_ps(sums + i * kAmxCols + j) * a;
+      _mm512_mask_storeu_ps(to, mask, beta == 0 ? sum : _mm512_fmadd_ps(_mm512_maskz_loadu_ps(mask, to), b, sum));
+    }
+}
+
+}  // namespace
+
+void amx_pack(Read read, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to) {
+  const bool along = read == Read::transposed;
+  pack_tiles(b, ldb, along, along, cols, k, reinterpret_cast<char*>(to));
+}
+
+[[gnu::target("amx-tile,amx-bf16")]]
+void amx_multiply(Read read, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k, float alpha,
+                  float beta, float* c, int64_t ldc) {
+  constexpr int64_t kBlock = 192;  // rows of a at a time, in L2
+  const int64_t steps = (k + kAmxStep - 1) / kAmxStep, bytes = steps * 1024;
+  const Cut blocks(n, kBlock);
+  const int64_t block = (blocks.length + 2 * kAmxTile - 1) / (2 * kAmxTile) * (2 * kAmxTile);
+  char* const rows_of_a = reinterpret_cast<char*>(pack_memory<float>(0, block / kAmxTile * bytes / 4));
+  const bool direct = alpha == 1 && (beta == 0 || beta == 1);
+  alignas(64) float sums[2 * kAmxTile * kAmxCols];
+  const Config config;
+  for (int64_t first = 0; first < n; first += block) {
+    const int64_t rows = std::min(block, n - first);
+    const bool along = read == Read::plain;
+    pack_tiles(a + first * (along ? lda : 1), lda, along, !along, rows, k, rows_of_a);
+    asm volatile("" : : : "memory");  // the instructions below read what was just written, and do not say so
+    _tile_loadconfig(&config);
+    for (int64_t col = 0; col < m; col += kAmxCols) {
+      const char* panel = reinterpret_cast<const char*>(b) + col / kAmxTile * bytes;
+      const int64_t cols = std::min(kAmxCols, m - col);
+      for (int64_t i = 0; i < rows; i += 2 * kAmxTile) {
+        const int64_t height = std::min(2 * kAmxTile, rows - i);
+        float* to = c + (first + i) * ldc + col;
+        const bool whole_tiles = direct && height % kAmxTile == 0 && cols % kAmxTile == 0;
+        float* sum = whole_tiles ? to : sums;
+        const int64_t ld = whole_tiles ? ldc : kAmxCols;
+        const char *left = rows_of_a + i / kAmxTile * bytes, *ahead = panel + 2 * bytes + i / (2 * kAmxTile) * steps * 128;
+        const bool add = whole_tiles && beta == 1;
+        const float* next_c = i + 2 * kAmxTile < rows ? to + 2 * kAmxTile * ldc : c + first * ldc + col + kAmxCols;
+        if (height > kAmxTile && cols > kAmxTile) multiply_tiles<2, 2>(steps, left, panel, sum, ld, add, ahead, next_c, ldc);
+        else if (height > kAmxTile) multiply_tiles<2, 1>(steps, left, panel, sum, ld, add, ahead, next_c, ldc);
+        else if (cols > kAmxTile) multiply_tiles<1, 2>(steps, left, panel, sum, ld, add, ahead, next_c, ldc);
+        else multiply_tiles<1, 1>(steps, left, panel, sum, ld, add, ahead, next_c, ldc);
+        if (!whole_tiles) add_scaled(sums, height, cols, alpha, beta, to, ldc);
+      }
+    }
+    _tile_release();
+  }
+}
+
+}  // namespace sluice::detail
+#endif

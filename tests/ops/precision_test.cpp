@@ -1,0 +1,211 @@
+// Precision: which products it changes, where it is in force, and that every instruction set means the same by it.
+#include <sluice/ops/gemm/precision.h>
+
+#include "support/catch.h"
+
+#include <sluice/autograd/engine.h>
+#include <sluice/core/parallel.h>
+#include <sluice/core/random.h>
+#include <sluice/ops/attention/attention.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/gemm/bf16.h>
+#include <sluice/ops/gemm/ladder.h>
+#include <sluice/ops/matmul.h>
+#include <sluice/ops/reduce.h>
+#include <sluice/ops/view.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <thread>
+#include <vector>
+
+using namespace sluice;
+using detail::Read;
+
+namespace {
+
+float rounded(float x) {
+  detail::round_to_bf16(&x, 1);
+  return x;
+}
+
+bool same_bits(const Tensor& x, const Tensor& y) {
+  return x.shape() == y.shape() && !std::memcmp(x.raw(), y.raw(), static_cast<std::size_t>(x.numel()) * 4);
+}
+
+double largest_difference(const Tensor& x, const Tensor& y) { return max(abs(x - y)).item(); }
+
+template <class F>
+void for_each_isa(F f) {
+  const Isa before = isa();
+  for (Isa i : {Isa::base, Isa::avx2, Isa::avx512, Isa::amx})
+    if (i <= best_isa()) {
+      set_isa(i);
+      f(i);
+    }
+  set_isa(before);
+}
+
+}  // namespace
+
+TEST_CASE("bf16: to the nearest, ties to even", "[gemm][precision]") {
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  const float step = 0x1p-7f;  // between numbers from 1 to 2
+  for (auto [x, y] : {std::pair{1.0f, 1.0f}, {1 + step / 2, 1.0f}, {1 + 1.5f * step, 1 + 2 * step}, {1 + 0.51f * step, 1 + step},
+                      {1 + 0.49f * step, 1.0f}, {-1 - 0.51f * step, -1 - step}, {0.0f, 0.0f}, {inf, inf}, {-inf, -inf},
+                      {256.0f, 256.0f}, {257.0f, 256.0f}, {259.0f, 260.0f}, {1e-40f, 0.0f}, {3.4e38f, inf}, {0x1p-126f, 0x1p-126f}})
+    CHECK(rounded(x) == y);
+  CHECK(std::signbit(rounded(-0.0f)));
+  CHECK(std::isnan(rounded(nan)));
+  CHECK(std::isnan(rounded(std::bit_cast<float>(0x7f800001u))));  // whose mantissa would be cut to that of infinity
+  CHECK(std::isnan(rounded(std::bit_cast<float>(0xffffffffu))));  // and this one would overflow
+}
+
+TEST_CASE("bf16 products: the rounded operands, summed in f32, on every instruction set", "[gemm][precision]") {
+  struct Sizes {
+    int64_t n, m, k;
+  };
+  Rng rng(5);
+  for_each_isa([&](Isa i) {
+    for (const Sizes& s : {Sizes{2, 2, 1}, {2, 33, 31}, {15, 16, 32}, {16, 17, 33}, {17, 15, 64}, {31, 32, 65}, {32, 31, 2}, {33, 48, 40},
+                           {18, 24, 1023}, {9, 40, 1025}, {5, 6, 2100}, {383, 3, 20}, {385, 4, 33}, {3, 1100, 40}})
+      for (Read ra : {Read::plain, Read::transposed})
+        for (Read rb : {Read::plain, Read::transposed})
+          for (auto [alpha, beta] : {std::pair{1.0f, 0.0f}, {1.0f, 1.0f}, {0.5f, 2.0f}}) {
+            const int64_t lda = (ra == Read::plain ? s.k : s.n) + 3, ldb = (rb == Read::plain ? s.m : s.k) + 1, ldc = s.m + 5;
+            const Tensor a = normal({(ra == Read::plain ? s.n : s.k) * lda}, 0, 1, rng);
+            const Tensor b = normal({(rb == Read::plain ? s.k : s.m) * ldb}, 0, 1, rng);
+            std::vector<float> c(static_cast<std::size_t>(s.n * ldc), beta == 0 ? std::nanf("") : 3.0f), before = c;
+            detail::gemm(ra, rb, s.n, s.m, s.k, alpha, a.data<float>(), lda, b.data<float>(), ldb, beta, c.data(), ldc, Precision::bf16);
+            std::vector<float> left(a.data<float>(), a.data<float>() + a.numel()), right(b.data<float>(), b.data<float>() + b.numel());
+            detail::round_to_bf16(left.data(), a.numel()), detail::round_to_bf16(right.data(), b.numel());
+            double worst = 0;
+            bool outside = true;
+            for (int64_t r = 0; r < s.n; ++r)
+              for (int64_t j = 0; j < ldc; ++j) {
+                const float was = before[std::size_t(r * ldc + j)], is = c[std::size_t(r * ldc + j)];
+                if (j >= s.m) {
+                  outside = outside && (is == was || (std::isnan(is) && std::isnan(was)));
+                  continue;
+                }
+                double sum = 0, size = 0;
+                for (int64_t p = 0; p < s.k; ++p) {
+                  const double term = double(left[std::size_t(ra == Read::plain ? r * lda + p : p * lda + r)]) *
+                                      double(right[std::size_t(rb == Read::plain ? p * ldb + j : j * ldb + p)]);
+                  sum += term, size += std::abs(term);
+                }
+                if (beta != 0) sum = alpha * sum + beta * was, size = alpha * size + std::abs(beta * was);
+                const double error = std::abs(is - sum) / size;
+                worst = error < worst ? worst : error;  // keeps NaN
+              }
+            INFO(isa_name(i) << ' ' << s.n << " × " << s.m << " × " << s.k << (ra == Read::plain ? " n" : " t")
+                             << (rb == Read::plain ? "n" : "t") << " alpha " << alpha << " beta " << beta);
+            CHECK(worst < 1e-6);  // operands left as they are would be off by 10⁻³
+            CHECK(outside);
+          }
+  });
+}
+
+TEST_CASE("bf16 products: NaN and infinities stay what they are", "[gemm][precision]") {
+  for_each_isa([](Isa i) {
+    INFO(isa_name(i));
+    std::vector<float> a(20 * 40, 1.0f), b(40 * 20, 1.0f), c(400);
+    a[3 * 40 + 7] = std::nanf("");
+    b[9 * 20 + 11] = std::numeric_limits<float>::infinity();
+    detail::gemm(Read::plain, Read::plain, 20, 20, 40, 1.0f, a.data(), 40, b.data(), 20, 0.0f, c.data(), 20, Precision::bf16);
+    for (int64_t r = 0; r < 20; ++r)
+      for (int64_t j = 0; j < 20; ++j) {
+        const float x = c[std::size_t(r * 20 + j)];
+        CHECK((r == 3 ? std::isnan(x) : j == 11 ? std::isinf(x) && x > 0 : x == 40.0f));
+      }
+  });
+}
+
+TEST_CASE("Precision: scope, thread and process", "[precision]") {
+  CHECK(precision() == Precision::f32);
+  {
+    PrecisionScope outer(Precision::bf16);
+    CHECK(precision() == Precision::bf16);
+    {
+      PrecisionScope inner(Precision::f32);
+      CHECK(precision() == Precision::f32);
+    }
+    CHECK(precision() == Precision::bf16);
+    Precision elsewhere = Precision::bf16;
+    std::thread([&] { elsewhere = precision(); }).join();
+    CHECK(elsewhere == Precision::f32);
+  }
+  set_precision(Precision::bf16);
+  Precision elsewhere = Precision::f32;
+  std::thread([&] { elsewhere = precision(); }).join();
+  CHECK(elsewhere == Precision::bf16);
+  {
+    PrecisionScope inner(Precision::f32);
+    CHECK(precision() == Precision::f32);
+  }
+  set_precision(Precision::f32);
+  CHECK(precision() == Precision::f32);
+}
+
+TEST_CASE("Precision: matmul takes it on the calling thread, backward when it runs", "[precision][matmul]") {
+  Rng rng(1);
+  const int threads = num_threads();
+  Tensor x = normal({300, 130}, 0, 1, rng), w = normal({130, 200}, 0, 1, rng), g = normal({300, 200}, 0, 1, rng);
+  // Numbers that are bf16 already have the same products, up to the rounding of sums.
+  const Tensor exact = matmul(x, w), exact64 = matmul(to(x, f64), to(w, f64));
+  set_num_threads(1);
+  Tensor one, many;
+  {
+    PrecisionScope scope(Precision::bf16);
+    one = matmul(x, w);
+    set_num_threads(3);
+    many = matmul(x, w);
+    const Tensor now64 = matmul(to(x, f64), to(w, f64));
+    CHECK(!std::memcmp(now64.raw(), exact64.raw(), static_cast<std::size_t>(now64.numel()) * 8));
+    CHECK(same_bits(matmul(slice(x, 0, 0, 1), w), [&] {
+      PrecisionScope inner(Precision::f32);
+      return matmul(slice(x, 0, 0, 1), w);
+    }()));
+  }
+  set_num_threads(threads);
+  CHECK(same_bits(one, many));
+  CHECK(largest_difference(one, exact) > 1e-3);
+  CHECK(largest_difference(one, exact) < 0.3);  // 130 terms of about 1, each off by 2⁻⁹
+  CHECK(largest_difference(one, matmul(to(to(x, bf16), f32), to(to(w, bf16), f32))) < 3e-5);
+
+  x.requires_grad_(), w.requires_grad_();
+  const auto gradients = [&](Precision forward, Precision walk) {
+    PrecisionScope outer(forward);
+    const Tensor y = matmul(x, w);
+    PrecisionScope inner(walk);
+    return grad(std::vector{sum(y * g)}, {x, w});
+  };
+  const auto plain = gradients(Precision::f32, Precision::f32), mixed = gradients(Precision::bf16, Precision::f32);
+  const auto coarse = gradients(Precision::f32, Precision::bf16);
+  for (std::size_t i = 0; i < 2; ++i) {
+    CHECK(same_bits(plain[i], mixed[i]));
+    CHECK(largest_difference(plain[i], coarse[i]) > 1e-3);
+    CHECK(largest_difference(plain[i], coarse[i]) < 0.5);
+  }
+}
+
+TEST_CASE("Precision: attention's products", "[precision][attention]") {
+  Rng rng(2);
+  const Tensor q = normal({2, 2, 150, 32}, 0, 1, rng), k = normal({2, 2, 150, 32}, 0, 1, rng), v = normal({2, 2, 150, 32}, 0, 1, rng);
+  for (Tensor x : {q, k, v}) x.requires_grad_();
+  const auto run = [&](Precision p) {
+    PrecisionScope scope(p);
+    const Tensor y = attention(q, k, v, {.mask = {.causal = true}});
+    auto all = grad(std::vector{sum(y * y)}, {q, k, v});
+    all.push_back(y.detach());
+    return all;
+  };
+  const auto fine = run(Precision::f32), coarse = run(Precision::bf16);
+  for (std::size_t i = 0; i < fine.size(); ++i) {
+    CHECK(largest_difference(fine[i], coarse[i]) > 1e-4);
+    CHECK(largest_difference(fine[i], coarse[i]) < 0.1);
+  }
+}
