@@ -9,28 +9,28 @@ namespace sluice::detail {
 
 // GCC inlines all that f calls, and what f calls there, as far as it sees it; clang what f calls itself. A function
 // that is not inlined stays as it is: nothing but these templates, whose names say it, needs more than the processor
-// that the compiler was told.
+// that the compiler was told. Under -O2 GCC would not vectorise loops of unknown length.
+#if defined(__clang__)
+#define SLUICE_VERSION(features) gnu::target(features), gnu::flatten, gnu::noinline
+#else
+#define SLUICE_VERSION(features) \
+  gnu::target(features ",prefer-vector-width=512"), gnu::optimize("O3"), gnu::flatten, gnu::noinline
+#endif
 #if defined(__x86_64__) && !(defined(__AVX2__) && defined(__FMA__) && defined(__F16C__))
 #define SLUICE_VERSION_AVX2
 template <class F, class... Args>
-[[gnu::target("avx2,fma,f16c,bmi,bmi2,lzcnt,movbe"), gnu::flatten, gnu::noinline]] void run_avx2(F& f, Args... args) {
+[[SLUICE_VERSION("avx2,fma,f16c,bmi,bmi2,lzcnt,movbe")]] void run_avx2(F& f, Args... args) {
   f(args...);
 }
 #endif
 #if defined(__x86_64__) && !(defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512CD__) && \
                              defined(__AVX512DQ__) && defined(__AVX512VL__))
 #define SLUICE_VERSION_AVX512
-#if defined(__clang__)
-#define SLUICE_FULL_WIDTH
-#else
-#define SLUICE_FULL_WIDTH ",prefer-vector-width=512"
-#endif
 template <class F, class... Args>
-[[gnu::target("avx2,fma,f16c,bmi,bmi2,lzcnt,movbe,avx512f,avx512bw,avx512cd,avx512dq,avx512vl" SLUICE_FULL_WIDTH),
-  gnu::flatten, gnu::noinline]] void run_avx512(F& f, Args... args) {
+[[SLUICE_VERSION("avx2,fma,f16c,bmi,bmi2,lzcnt,movbe,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]]
+void run_avx512(F& f, Args... args) {
   f(args...);
 }
-#undef SLUICE_FULL_WIDTH
 #endif
 
 /// Calls f(args...), compiled for the instruction set in use.
@@ -48,6 +48,7 @@ void vectorised(F&& f, Args... args) {
   f(args...);
 }
 
+#undef SLUICE_VERSION
 #undef SLUICE_VERSION_AVX2
 #undef SLUICE_VERSION_AVX512
 
