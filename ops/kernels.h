@@ -77,9 +77,9 @@ extern Kernel<void(const char* op, const Tensor& x, int dim, const Tensor& index
 extern Kernel<void(Tensor& y, int dim, const Tensor& index, const Tensor& src)> index_add;
 
 // -- products ------------------------------------------------------------------------------------------------
-/// c [batch…, n, m] = a·b (+ c when accumulate). a [batch…, n, k], b [batch…, k, m] of any layout, stride 0 where they
-/// repeat.
-extern Kernel<void(const Tensor& a, const Tensor& b, Tensor& c, bool accumulate)> matmul;
+/// c [batch…, n, m] = a·b + bias. a [batch…, n, k], b [batch…, k, m] of any layout, stride 0 where they repeat; bias [m]
+/// or undefined.
+extern Kernel<void(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c)> matmul;
 
 // -- rows: along the last dim ----------------------------------------------------------------------------------
 extern Kernel<void(const Tensor& x, Tensor& y, bool log)> softmax;

@@ -71,7 +71,7 @@ Tensor matmul(const Tensor& a_in, const Tensor& b_in) {
   Shape shape = batch;
   shape.push_back(a_in.dim(-2)), shape.push_back(b_in.dim(-1));
   Tensor c = empty(shape, a_in.options(), "matmul");
-  if (c.numel() > 0) kernel::matmul(stretched(a_in), stretched(b_in), c, false);
+  if (c.numel() > 0) kernel::matmul(stretched(a_in), stretched(b_in), Tensor(), c);
   return record<MatMul>(std::move(c), {a_in, b_in}, {a_in, b_in});
 }
 
@@ -90,10 +90,9 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   Tensor y = empty(shape, x.options(), "linear");
   if (y.numel() > 0) {
     NoGrad guard;
-    if (biased) kernel::copy(bias, y);
     Tensor rows = as_rows(x.detach());
     Tensor out = alias(y, Layout({rows.dim(0), weight.dim(1)}));
-    kernel::matmul(rows, weight.detach(), out, biased);
+    kernel::matmul(rows, weight.detach(), biased ? bias.detach() : Tensor(), out);
   }
   if (biased) return record<Linear>(std::move(y), {x, weight, bias}, {x, weight});
   return record<Linear>(std::move(y), {x, weight}, {x, weight});

@@ -39,11 +39,11 @@ std::optional<Operand> operand(const Tensor& x) {
 struct Tiling {
   int64_t rows, cols, row_tiles, col_tiles;
 
-  /// cols is a multiple of `columns`.
-  Tiling(int64_t batch, int64_t n, int64_t m, int64_t k, int64_t columns) {
+  /// rows and cols are multiples of `height` and `columns`.
+  Tiling(int64_t batch, int64_t n, int64_t m, int64_t k, int64_t height, int64_t columns) {
     const int64_t wanted = (std::clamp<int64_t>(batch * n * m * k >> 21, 1, 64) + batch - 1) / batch;
     row_tiles = std::clamp<int64_t>(wanted, (n + 167) / 168, std::max<int64_t>(1, n / 56));
-    rows = (n + row_tiles - 1) / row_tiles, row_tiles = (n + rows - 1) / rows;
+    rows = ((n + row_tiles - 1) / row_tiles + height - 1) / height * height, row_tiles = (n + rows - 1) / rows;
     const int64_t panels = (m + columns - 1) / columns;
     col_tiles = std::clamp<int64_t>((wanted + row_tiles - 1) / row_tiles, 1, (panels + 3) / 4);
     cols = (panels + col_tiles - 1) / col_tiles * columns, col_tiles = (m + cols - 1) / cols;
@@ -57,7 +57,7 @@ struct Matmul {
   const T *pa, *pb;
   T* pc;
   int64_t batch, n, m, k;
-  T beta;
+  const T* bias;
   Shape dims;  // of the batch
   Precision precision;
 
@@ -68,25 +68,31 @@ struct Matmul {
     return at;
   }
 
+  /// Of two AMX tiles; others have all heights.
+  int64_t height() const { return precision == Precision::bf16 ? 32 : 1; }
+
   /// Each task packs what it needs itself, if it is worth it.
   void separate() const {
-    const Tiling t(batch, n, m, k, 32);
+    const Tiling t(batch, n, m, k, height(), 32);
     const int64_t tiles = t.row_tiles * t.col_tiles;
     parallel_for(batch * tiles, std::max<int64_t>(1, (int64_t{1} << 16) / (n * m * k)), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t row = i % tiles / t.col_tiles * t.rows, col = i % t.col_tiles * t.cols, matrix = i / tiles;
-        detail::gemm(left.read, right.read, std::min(t.rows, n - row), std::min(t.cols, m - col), k, T(1),
-                     pa + offset(a, matrix) + left.at(row, 0), left.ld, pb + offset(b, matrix) + right.at(0, col), right.ld,
-                     beta, pc + (matrix * n + row) * m + col, m, precision);
+        T* const to = pc + (matrix * n + row) * m + col;
+        const int64_t rows = std::min(t.rows, n - row), cols = std::min(t.cols, m - col);
+        detail::gemm(left.read, right.read, rows, cols, k, T(1), pa + offset(a, matrix) + left.at(row, 0), left.ld,
+                     pb + offset(b, matrix) + right.at(0, col), right.ld, T(0), to, m, precision);
+        if (bias) detail::add_bias(to, rows, cols, m, bias + col);
       }
     });
   }
 
   /// b's columns are packed first, as many at a time as fit some memory.
   void shared() const {
-    constexpr int64_t kMemory = int64_t{32} << 20;
+    constexpr int64_t kMemory = int64_t{16} << 20;
     const int64_t columns = PackedB<T>(k, m, nullptr, precision).panel_columns();
-    const int64_t width = std::clamp<int64_t>(kMemory / int64_t{sizeof(T)} / k / columns, 4, (m + columns - 1) / columns) * columns;
+    const int64_t fitting = std::max<int64_t>(4, kMemory / int64_t{sizeof(T)} / k / columns);
+    const int64_t width = std::min(fitting, (m + columns - 1) / columns) * columns;
     const Tensor memory = empty({PackedB<T>::size(k, std::min(width, m))}, {.dtype = dtype_of<T>()});
     int64_t packed = -1;  // the matrix whose columns are there
     for (int64_t matrix = 0; matrix < batch; ++matrix)
@@ -98,26 +104,29 @@ struct Matmul {
             panels.fill(right.read, pb + at + right.at(0, first), right.ld, begin, end);
           });
         packed = at;
-        const Tiling t(1, n, count, k, columns);
+        const Tiling t(1, n, count, k, height(), columns);
         parallel_for(t.row_tiles * t.col_tiles, 1, [&](int64_t begin, int64_t end) {
           for (int64_t i = begin; i < end; ++i) {
             const int64_t row = i / t.col_tiles * t.rows, col = i % t.col_tiles * t.cols;
-            panels.multiply(left.read, std::min(t.rows, n - row), T(1), pa + offset(a, matrix) + left.at(row, 0), left.ld, beta,
+            panels.multiply(left.read, std::min(t.rows, n - row), T(1), pa + offset(a, matrix) + left.at(row, 0), left.ld, T(0),
                             pc + (matrix * n + row) * m + first + col, m, col / columns,
-                            std::min((col + t.cols) / columns, panels.panels()));
+                            std::min((col + t.cols) / columns, panels.panels()),
+                            {.bias = bias ? bias + first : nullptr});
           }
         });
       }
   }
 };
 
-/// c [batch…, n, m] = a·b (+ c when accumulate). a and b already have c's batch dims, stride 0 where they repeat.
-void matmul_cpu(const Tensor& a_in, const Tensor& b_in, Tensor& c, bool accumulate) {
+/// a and b already have c's batch dims, stride 0 where they repeat.
+void matmul_cpu(const Tensor& a_in, const Tensor& b_in, const Tensor& bias_in, Tensor& c) {
   if (a_in.dim(-1) == 0) {  // an empty sum
-    if (!accumulate) fill_(c, 0);
+    if (bias_in.defined()) kernel::copy(bias_in, c);
+    else fill_(c, 0);
     return;
   }
-  Tensor a = a_in, b = b_in;
+  Tensor a = a_in, b = b_in, bias = bias_in;
+  if (bias.defined() && bias.strides()[0] != 1) bias = clone(bias);
   auto left = operand(a), right = operand(b);
   if (!left) a = clone(a), left = operand(a);
   if (!right) b = clone(b), right = operand(b);
@@ -128,8 +137,8 @@ void matmul_cpu(const Tensor& a_in, const Tensor& b_in, Tensor& c, bool accumula
   int64_t batch = 1;
   for (int d = 0; d < r - 2; ++d) batch *= dims[d];
   dispatch_float("matmul", c.dtype(), [&]<class T>() {
-    const Matmul<T> product{a, b, *left, *right, a.data<T>(), b.data<T>(), c.mutable_data<T>(), batch, n, m, k, T(accumulate), dims,
-                            precision()};
+    const Matmul<T> product{a, b, *left, *right, a.data<T>(), b.data<T>(), c.mutable_data<T>(), batch, n, m, k,
+                            bias.defined() ? bias.data<T>() : nullptr, dims, precision()};
     // One matrix alone should be work for all threads.
     if (n >= 112 && m >= 32 && n * m * k >= (batch == 1 ? 1 << 21 : 1 << 25)) product.shared();
     else product.separate();
@@ -139,7 +148,7 @@ void matmul_cpu(const Tensor& a_in, const Tensor& b_in, Tensor& c, bool accumula
 }  // namespace
 
 constinit decltype(kernel::matmul) kernel::matmul{
-    "matmul", &matmul_cpu, [](const Tensor& a, const Tensor&, Tensor& c, bool) {
+    "matmul", &matmul_cpu, [](const Tensor& a, const Tensor&, const Tensor&, Tensor& c) {
       return Work{.flops = 2 * checked_mul("matmul", c.numel(), a.dim(-1))};
     }};
 

@@ -22,6 +22,10 @@ void gemm(Read ra, Read rb, int64_t n, int64_t m, int64_t k, float alpha, const 
 void gemm(Read ra, Read rb, int64_t n, int64_t m, int64_t k, double alpha, const double* a, int64_t lda, const double* b,
           int64_t ldb, double beta, double* c, int64_t ldc, Precision = Precision::f32);
 
+/// c [n, m] += bias [m].
+template <class T>
+void add_bias(T* c, int64_t n, int64_t m, int64_t ldc, const T* bias);
+
 /// What happens to finished pieces of c while they are in cache: first + bias [m], then row_map, which gets `count`
 /// finished numbers of row `row` from column `col` on.
 template <class T>

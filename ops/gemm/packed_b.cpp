@@ -1,5 +1,6 @@
 // A right operand in packed form: for each block of k, its panels one after the other, of numbers or of AMX tiles. Where
 // OpenBLAS computes (see gemm.cpp) it is a plain copy.
+#include <sluice/core/vectorise.h>
 #include <sluice/ops/gemm/bf16.h>
 #include <sluice/ops/gemm/ladder.h>
 #include <sluice/ops/gemm/panels.h>
@@ -81,13 +82,21 @@ void PackedB<T>::multiply(Read ra, int64_t n, T alpha, const T* a, int64_t lda, 
       else if constexpr (sizeof(T) == 4) amx_multiply(ra, left, lda, right, n, m, k, alpha, keep, c, ldc);
 #endif
     }
-  if (epilogue.bias)
-    for (int64_t i = 0; i < n; ++i)
-      for (int64_t j = 0; j < m; ++j) c[i * ldc + j] += epilogue.bias[col + j];
+  if (epilogue.bias) add_bias(c, n, m, ldc, epilogue.bias + col);
   if (epilogue.row_map)
     for (int64_t i = 0; i < n; ++i) epilogue.row_map(c + i * ldc, m, first_row + i, col, epilogue.context);
 }
 
+template <class T>
+void add_bias(T* c, int64_t n, int64_t m, int64_t ldc, const T* bias) {
+  vectorised([=](int64_t count) {
+    for (int64_t i = 0; i < n; ++i)
+      for (int64_t j = 0; j < count; ++j) c[i * ldc + j] += bias[j];
+  }, m);
+}
+
+template void add_bias(float*, int64_t, int64_t, int64_t, const float*);
+template void add_bias(double*, int64_t, int64_t, int64_t, const double*);
 template class PackedB<float>;
 template class PackedB<double>;
 

@@ -60,8 +60,8 @@ TEST_CASE("summary of a forward pass: shapes, parameters and work by module", "[
     CHECK(rows[i].work.flops == expected[i].flops);
     CHECK(rows[i].work.bytes > 0);
   }
-  // The product's tensors, and the bias spread over y before it.
-  CHECK(rows[8].work.bytes == 4 * (10 * 6 + 6 * 11 + 10 * 11) + 4 * (11 + 10 * 11));
+  // The product's tensors, the bias among them.
+  CHECK(rows[8].work.bytes == 4 * (10 * 6 + 6 * 11 + 11 + 10 * 11));
   const std::string table = summary(net, zeros({2, 5}, {i64}));
   CHECK_THAT(table, Contains("blocks.1.out") && Contains("[2,5,11]") && Contains(std::to_string(4 * in + head)));
   CHECK(net.head.weight.device() == cpu);
