@@ -10,7 +10,7 @@
 namespace sluice::detail {
 
 template <>
-const Micro<float>& micro(Isa isa) {
+const Micro<float>& micro([[maybe_unused]] Isa isa) {
 #if defined(__x86_64__)
   if (isa >= Isa::avx512) return avx512_f32;
   if (isa >= Isa::avx2) return avx2_f32;
@@ -18,7 +18,7 @@ const Micro<float>& micro(Isa isa) {
   return portable_f32;
 }
 template <>
-const Micro<double>& micro(Isa isa) {
+const Micro<double>& micro([[maybe_unused]] Isa isa) {
 #if defined(__x86_64__)
   if (isa >= Isa::avx512) return avx512_f64;
   if (isa >= Isa::avx2) return avx2_f64;
