@@ -9,13 +9,15 @@
 #include <sluice/ops/attention/attention_tiles.h>
 #include <sluice/ops/create.h>
 
+#include <optional>
+
 namespace sluice {
 
 namespace detail {
 
 namespace {
 
-constexpr int64_t kRows = 128, kCols = 128;
+constexpr int64_t kRows = 128, kCols = 256;
 
 template <class T>
 struct Backward {
@@ -42,11 +44,31 @@ struct Backward {
 
   struct Memory {
     Scratch<T> floats;
-    T *p, *ds, *dk, *dv;
+    T *p, *ds, *dk, *dv, *packed;
     std::vector<uint8_t> seen;
     explicit Memory(const Backward& w)
-        : floats(2 * w.tile_rows * w.tile_cols + w.tile_cols * (w.tiles.d + w.tiles.dv)), p(floats.data()),
-          ds(p + w.tile_rows * w.tile_cols), dk(ds + w.tile_rows * w.tile_cols), dv(dk + w.tile_cols * w.tiles.d) {}
+        : floats(2 * w.tile_rows * w.tile_cols + w.tile_cols * (w.tiles.d + w.tiles.dv) + w.packed_size()), p(floats.data()),
+          ds(p + w.tile_rows * w.tile_cols), dk(ds + w.tile_rows * w.tile_cols), dv(dk + w.tile_cols * w.tiles.d),
+          packed(floats.data() + lines(dv + w.tile_cols * w.tiles.dv - floats.data())) {}
+  };
+  static int64_t lines(int64_t numbers) { return (numbers + 15) / 16 * 16; }
+  int64_t packed_size() const {
+    return 16 + lines(PackedB<T>::size(tiles.d, tile_cols)) + lines(PackedB<T>::size(tiles.dv, tile_cols)) +
+           lines(PackedB<T>::size(tile_cols, tiles.d));
+  }
+
+  /// A task's tile of keys, packed once for all queries that see all of it: kᵀ, vᵀ and k.
+  struct Packed {
+    PackedB<T> scores, weights, dq;
+    Packed(const Backward& w, T* memory, int64_t b, int64_t kv, int64_t col, int64_t count)
+        : scores(w.tiles.d, count, memory, w.tiles.precision),
+          weights(w.tiles.dv, count, memory += lines(PackedB<T>::size(w.tiles.d, count)), w.tiles.precision),
+          dq(count, w.tiles.d, memory += lines(PackedB<T>::size(w.tiles.dv, count)), w.tiles.precision) {
+      const T *keys = w.tiles.k.at(b, kv, col), *values = w.tiles.v.at(b, kv, col);
+      scores.fill(Read::transposed, keys, w.tiles.k.row);
+      weights.fill(Read::transposed, values, w.tiles.v.row);
+      dq.fill(Read::plain, keys, w.tiles.k.row);
+    }
   };
 
   void run() {
@@ -59,9 +81,10 @@ struct Backward {
           const int64_t col = j * tile_cols, cols = std::min(tile_cols, tiles.n - col);
           std::fill_n(memory.dk, cols * tiles.d, T(0));
           std::fill_n(memory.dv, cols * tiles.dv, T(0));
+          std::optional<Packed> packed;
           for (int64_t h = kv * group; h < (kv + 1) * group; ++h)
             for (int64_t row = 0; row < tiles.m; row += tile_rows)
-              tile(memory, split, b, h, row, std::min(tile_rows, tiles.m - row), col, cols);
+              tile(memory, packed, split, b, h, row, std::min(tile_rows, tiles.m - row), col, cols);
           if (grads.dk.defined()) store(memory.dk, Heads<T>(grads.dk), b, kv, col, cols, tiles.d);
           if (grads.dv.defined()) store(memory.dv, Heads<T>(grads.dv), b, kv, col, cols, tiles.dv);
         }
@@ -86,7 +109,8 @@ struct Backward {
   }
 
   /// Rows [row, row + rows) of query head h against the task's tile of keys, cut to what those rows can see.
-  void tile(Memory& w, int64_t split, int64_t b, int64_t h, int64_t row, int64_t rows, int64_t tile_col, int64_t tile_width) {
+  void tile(Memory& w, std::optional<Packed>& packed, int64_t split, int64_t b, int64_t h, int64_t row, int64_t rows,
+            int64_t tile_col, int64_t tile_width) {
     const auto range = tiles.columns(row, rows);
     const int64_t col = std::max(tile_col, range.begin), cols = std::min(tile_col + tile_width, range.end) - col;
     if (cols <= 0) return;
@@ -96,14 +120,21 @@ struct Backward {
     const int64_t kv = tiles.kv_head(h);
     const T *queries = tiles.q.at(b, h, row), *keys = tiles.k.at(b, kv, col), *values = tiles.v.at(b, kv, col);
     const T* gradient = g.at(b, h, row);
-    tiles.scores(t, w.p, cols);
-    gemm(Read::plain, Read::transposed, rows, cols, tiles.dv, T(1), gradient, g.row, values, tiles.v.row, T(0), w.ds, cols,
-         tiles.precision);
+    const bool all = cols == tile_width && tiles.heads / tiles.kv_heads * tiles.m > tile_rows;
+    if (all && !packed) packed.emplace(*this, w.packed, b, kv, col, cols);
+    const Packed* whole = all ? &*packed : nullptr;
+    tiles.scores(t, w.p, cols, whole ? &whole->scores : nullptr);
+    if (whole) whole->weights.multiply(Read::plain, rows, T(1), gradient, g.row, T(0), w.ds, cols);
+    else
+      gemm(Read::plain, Read::transposed, rows, cols, tiles.dv, T(1), gradient, g.row, values, tiles.v.row, T(0), w.ds, cols,
+           tiles.precision);
     if (o.weighting == Weighting::softmax) softmax_rows(t, w);
     else with_formula(o.weighting, [&](auto phi) { formula_rows(t, w, phi); });
 
-    auto product = [&](Read ra, int64_t n, int64_t m, int64_t k, T alpha, const T* a, const T* x, int64_t ldx, T* c, int64_t ldc) {
+    auto product = [&](Read ra, int64_t n, int64_t m, int64_t k, T alpha, const T* a, const T* x, int64_t ldx, T* c, int64_t ldc,
+                       const PackedB<T>* ready = nullptr) {
       if (t.masked && !all_finite(x, k, m, ldx)) sparse_product(ra, n, m, k, alpha, a, cols, x, ldx, c, ldc);
+      else if (ready) ready->multiply(ra, n, alpha, a, cols, T(1), c, ldc);
       else gemm(ra, Read::plain, n, m, k, alpha, a, cols, x, ldx, T(1), c, ldc, tiles.precision);
     };
     const T scale = T(*o.scale);
@@ -115,7 +146,8 @@ struct Backward {
       const Heads<T> own(grads.dq);
       T* dq = split == 0 ? own.at(b, h, row)
                          : dq_parts.mutable_data<T>() + ((((split - 1) * tiles.batch + b) * tiles.heads + h) * tiles.m + row) * tiles.d;
-      product(Read::plain, rows, tiles.d, cols, scale, w.ds, keys, tiles.k.row, dq, split == 0 ? own.row : tiles.d);
+      product(Read::plain, rows, tiles.d, cols, scale, w.ds, keys, tiles.k.row, dq, split == 0 ? own.row : tiles.d,
+              whole ? &whole->dq : nullptr);
     }
     if (grads.bias.defined()) {
       T* to = grads.bias.mutable_data<T>() + ((b * tiles.heads + h) * tiles.m + row) * tiles.n + col;

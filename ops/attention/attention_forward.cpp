@@ -21,7 +21,9 @@ void forward(const AttentionCall& call, Tensor& out_tensor, Tensor& lse_tensor) 
   const bool softmax = o.weighting == Weighting::softmax;
   const int64_t m = tiles.m, dv = tiles.dv;
   const int64_t tile_rows = std::min(m, o.tile_rows > 0 ? o.tile_rows : 128);
-  const int64_t tile_cols = std::clamp<int64_t>(tiles.n, 1, o.tile_cols > 0 ? o.tile_cols : 256);
+  // Long tiles have longer sums and fewer corrections; short ones fit holes of a mask, and L2 beside wide values.
+  const int64_t cols_wanted = sizeof(T) == 4 && dv <= 256 && tiles.visibility.only_span() ? 512 : 256;
+  const int64_t tile_cols = std::clamp<int64_t>(tiles.n, 1, o.tile_cols > 0 ? o.tile_cols : cols_wanted);
   const int64_t row_tiles = (m + tile_rows - 1) / tile_rows;
   const Heads<T> out(out_tensor);
   T* lse = softmax ? lse_tensor.mutable_data<T>() : nullptr;

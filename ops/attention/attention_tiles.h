@@ -66,10 +66,14 @@ struct ScoreTiles {
     return {std::min(first.begin, last.begin), std::max(first.end, last.end)};
   }
 
-  /// Scores of a tile, row-major with leading dimension ld; forbidden ones are whatever they are.
-  void scores(const Tile& t, T* s, int64_t ld) const {
-    gemm(Read::plain, Read::transposed, t.rows, t.cols, d, T(*o.scale), q.at(t.batch, t.head, t.row), q.row,
-         k.at(t.batch, kv_head(t.head), t.col), k.row, T(0), s, ld, precision);
+  /// Scores of a tile, row-major with leading dimension ld; forbidden ones are whatever they are. keys: the tile's,
+  /// transposed, if they are packed already.
+  void scores(const Tile& t, T* s, int64_t ld, const PackedB<T>* keys = nullptr) const {
+    const T* queries = q.at(t.batch, t.head, t.row);
+    if (keys) keys->multiply(Read::plain, t.rows, T(*o.scale), queries, q.row, T(0), s, ld);
+    else
+      gemm(Read::plain, Read::transposed, t.rows, t.cols, d, T(*o.scale), queries, q.row,
+           k.at(t.batch, kv_head(t.head), t.col), k.row, T(0), s, ld, precision);
     if (!bias && !relative && !row_scale) return;
     for (int64_t r = 0; r < t.rows; ++r) {
       T* line = s + r * ld;
