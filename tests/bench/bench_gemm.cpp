@@ -91,7 +91,11 @@ void row(const Size& s, const char* type) {
   std::vector<Way> ways = {{"portable", [&] { gemm_packed(sizeof(T) == 4 ? (const Micro<T>&)portable_f32 : (const Micro<T>&)portable_f64, p); }},
                            {"OpenBLAS", [&] { gemm_blas(p); }},
                            {"ours", [&] { gemm(p.ra, p.rb, p.n, p.m, p.k, p.alpha, p.a, p.lda, p.b, p.ldb, p.beta, p.c, p.ldc); }},
-                           {"matmul", [&] { NoGrad guard; matmul(ta, tb); }}};
+                           {"matmul", [&] { NoGrad guard; matmul(ta, tb); }},
+                           {"bf16", [&] {
+                              gemm(p.ra, p.rb, p.n, p.m, p.k, p.alpha, p.a, p.lda, p.b, p.ldb, p.beta, p.c, p.ldc, Precision::bf16);
+                            }}};
+  if (sizeof(T) == 8) ways.pop_back();
   if (flops < 3e8) {
     ways.insert(ways.begin(), {"blocked", [&] { gemm_blocked(p); }});
     ways.insert(ways.begin(), {"naive", [&] { gemm_naive(p); }});
@@ -101,7 +105,7 @@ void row(const Size& s, const char* type) {
   for (int i = 0; i < 400 && (i < 3 || bench::now() - start < 1.5); ++i) {
     limit = std::max(limit, peak() * 4 / sizeof(T));
     for (Way& w : ways) {
-      const bool slow = w.name[0] == 'n' || w.name[0] == 'b' || w.name[0] == 'p';
+      const bool slow = w.name[0] == 'n' || w.name[1] == 'l' || w.name[0] == 'p';
       if (slow && i > 2) continue;
       const int repeats = slow ? 1 : int(std::max(1.0, 1e6 / flops));
       const auto clock = w.name[0] == 'm' ? &bench::now : &thread_seconds;
@@ -114,7 +118,9 @@ void row(const Size& s, const char* type) {
               (long long)s.n, (long long)s.m, (long long)s.k, limit);
   if (flops >= 3e8) std::printf("  %6s %6s", "", "");
   for (const Way& w : ways) std::printf(" %6.1f", w.best);
-  const double blas = ways[ways.size() - 3].best, ours = ways[ways.size() - 2].best;
+  const std::size_t first = flops < 3e8 ? 2 : 0;  // portable, OpenBLAS, ours
+  const double blas = ways[first + 1].best, ours = ways[first + 2].best;
+  if (sizeof(T) == 8) std::printf("       ");
   std::printf("   %4.0f %%  %4.2f\n", limit > 0 ? 100 * ours / limit : 0.0, ours / blas);
   std::fflush(stdout);
 }
@@ -125,7 +131,7 @@ int main(int argc, char** argv) {
   for (Isa i : {Isa::base, Isa::avx2, Isa::avx512, Isa::amx})
     if (argc > 1 && !std::strcmp(argv[1], isa_name(i))) set_isa(i);
   std::printf("%s\nGFLOP/s, one thread (matmul: all)\n", describe_machine().c_str());
-  std::printf("            n     m     k    peak   naive blocked portable OpenBLAS ours matmul  of peak  to OpenBLAS\n");
+  std::printf("            n     m     k    peak   naive blocked portable OpenBLAS ours matmul   bf16  of peak  to OpenBLAS\n");
   const Read t = Read::transposed, n = Read::plain;
   const Size sizes[] = {{2048, 512, 512},     {2048, 2048, 512}, {4096, 256, 1024}, {2048, 3072, 768}, {8192, 256, 256},
                         {512, 2048, 2048, t}, {256, 1024, 8192, t}, {2048, 512, 2048, n, t}, {4096, 768, 768, n, t},
