@@ -66,12 +66,14 @@ Tensor matmul(const Tensor& a_in, const Tensor& b_in) {
   auto stretched = [&](const Tensor& x) {
     Shape s = batch;
     s.push_back(x.dim(-2)), s.push_back(x.dim(-1));
+    checked_numel("matmul", s);
     return alias(x, x.layout().expanded(s));
   };
   Shape shape = batch;
   shape.push_back(a_in.dim(-2)), shape.push_back(b_in.dim(-1));
   Tensor c = empty(shape, a_in.options(), "matmul");
-  if (c.numel() > 0) kernel::matmul(stretched(a_in), stretched(b_in), Tensor(), c);
+  const Tensor a = stretched(a_in), b = stretched(b_in);
+  if (c.numel() > 0) kernel::matmul(a, b, Tensor(), c);
   return record<MatMul>(std::move(c), {a_in, b_in}, {a_in, b_in});
 }
 

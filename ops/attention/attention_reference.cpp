@@ -93,7 +93,7 @@ Tensor attention_in_order(const Tensor& q_in, const Tensor& k_in, const Tensor& 
   Tensor scores = detail::attention_scores(q, detail::hide_unseen(k, visible, q.dim(1)), o);
   if (visible.defined()) scores = masked_fill(scores, logical_not(visible), -inf);
   Tensor values = detail::hide_unseen(v, visible, q.dim(1));
-  if (per_head > 1) values = repeat_interleave(values, per_head, 1);
+  if (per_head != 1) values = repeat_interleave(values, per_head, 1);
 
   struct State {  // of one query tile
     Tensor out, top, total;

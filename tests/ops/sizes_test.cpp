@@ -11,6 +11,7 @@
 #include <sluice/ops/einsum.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/gather.h>
+#include <sluice/ops/matmul.h>
 #include <sluice/ops/rearrange.h>
 #include <sluice/ops/rope.h>
 #include <sluice/ops/view.h>
@@ -56,6 +57,7 @@ TEST_CASE("sizes: what overflows is an error that names the op", "[ops][sizes]")
       {"fold", [&] { fold(x, 0, kMin, 1); }},
       {"fold", [&] { fold(zeros({1, 0}), 0, kMax, kMax); }},
       {"fold", [&] { fold(zeros({3, 0}), 0, kMax, 1); }},
+      {"matmul", [&] { matmul(expand(zeros({1, 1, 1}), {1, 1 << 30, 1 << 10}), expand(zeros({1, 1, 0}), {1 << 20, 1 << 10, 0})); }},
       {"einsum", [&] { einsum("i,j->ij", {expand(zeros({1}), {int64_t{1} << 40}), expand(zeros({1}), {int64_t{1} << 40})}); }},
       {"repeat", [&] { repeat(x, kMax, 0); }},
       {"repeat", [&] { repeat(zeros({2, 0}), kMax, 0); }},
@@ -193,4 +195,5 @@ TEST_CASE("sizes: no query heads, whatever the key heads and the mask", "[ops][s
   CHECK(attention(q, k, k, o).shape() == Shape{1, 0, 5, 4});
   CHECK(attention_reference(q, k, k, o).shape() == Shape{1, 0, 5, 4});
   CHECK(attention_map(q, k, o).shape() == Shape{1, 0, 5, 5});
+  CHECK(attention_in_order(q, k, k, TileOrder::flash1, 2, 3, {}).shape() == Shape{1, 0, 5, 4});
 }
