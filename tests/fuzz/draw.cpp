@@ -70,7 +70,7 @@ Tensor Draw::tensor(Shape shape, std::optional<DType> wanted) {
       break;
     case 5: base[d] += 3, x = narrow(leaf(base), d, 2, shape[d]), how = "inner "; break;
     case 6:  // far more elements than memory
-      if (!chance(0.2)) { x = leaf(base); break; }
+      if (!chance(0.2) || shape.numel() == 0) { x = leaf(base); break; }
       base[d] = 1, shape[d] = one_of({int64_t{1} << 31, int64_t{1} << 40});
       x = expand(leaf(base), shape), how = "vast ";
       break;

@@ -3,7 +3,6 @@
 #include "support/approx.h"
 #include "support/catch.h"
 
-
 #include <sluice/core/cpu.h>
 #include <sluice/ops/map.h>
 #include <sluice/sluice.h>
@@ -95,22 +94,14 @@ void check(const F& f, double lo, double hi) {
 
 }  // namespace
 
-TEST_CASE("instruction sets: every formula's loops, each set in turn", "[isa]") {
-  check<1>(fm::Exp{}, -4, 4), check<1>(fm::Expm1{}, -2, 2), check<1>(fm::Log{}, 0.1, 9), check<1>(fm::Log1p{}, -0.5, 9);
-  check<1>(fm::Sqrt{}, 0.01, 9), check<1>(fm::Rsqrt{}, 0.01, 9), check<1>(fm::Tanh{}, -3, 3), check<1>(fm::Sigmoid{}, -4, 4);
-  check<1>(fm::Softplus{}, -4, 4), check<1>(fm::Erf{}, -2, 2), check<1>(fm::NormalCdf{}, -3, 3), check<1>(fm::Sin{}, -9, 9);
-  check<1>(fm::Cos{}, -9, 9), check<1>(fm::Abs{}, -3, 3), check<1>(fm::Sign{}, -3, 3), check<1>(fm::Floor{}, -9, 9);
-  check<1>(fm::Ceil{}, -9, 9), check<1>(fm::Round{}, -9, 9), check<1>(fm::Trunc{}, -9, 9), check<1>(fm::Square{}, -3, 3);
-  check<1>(fm::Neg{}, -3, 3), check<1>(fm::Scale{0.3}, -3, 3), check<1>(fm::SubFrom{0.3}, -3, 3), check<1>(fm::DivInto{0.3}, 1, 3);
-  check<1>(fm::PowScalar{2.5}, 0.1, 3), check<1>(fm::PowScalar{0}, -3, 3), check<1>(fm::Clamp{-1, 1}, -3, 3);
-  check<1>(fm::Relu{}, -3, 3), check<1>(fm::Relu2{}, -3, 3), check<1>(fm::Elu{}, -3, 3), check<1>(fm::Elu1{}, -3, 3);
-  check<1>(fm::Silu{}, -3, 3), check<1>(fm::Gelu{}, -3, 3), check<1>(fm::GeluTanh{}, -3, 3), check<1>(fm::Laplace{}, -1, 2);
-  check<1>(fm::LeakyRelu{}, -3, 3), check<1>(fm::NsSigmoid{}, -3, 3);
-  check<2>(fm::Add{}, -3, 3), check<2>(fm::Sub{}, -3, 3), check<2>(fm::Mul{}, -3, 3), check<2>(fm::Div{}, 0.5, 3);
-  check<2>(fm::Pow{}, 0.2, 3), check<2>(fm::Maximum{}, -3, 3), check<2>(fm::Minimum{}, -3, 3), check<2>(fm::Glu{}, -3, 3);
-  check<2>(fm::ReGlu{}, -3, 3), check<2>(fm::GeGlu{}, -3, 3), check<2>(fm::SwiGlu{}, -3, 3), check<2>(fm::SiluGlu{}, -3, 3);
-  check<2>(fm::SquaredError{}, -3, 3), check<2>(fm::BceWithLogits{}, -3, 3), check<2>(fm::KlTerm{}, 0.1, 3);
-  check<3>(fm::Lerp{}, -3, 3), check<3>(fm::ScaleOffset{}, -3, 3);
+// One formula for each elementary function and each kind of select; the others are made of these.
+TEST_CASE("instruction sets: a formula's loops, each set in turn", "[isa]") {
+  check<1>(fm::Expm1{}, -2, 2), check<1>(fm::Log1p{}, -0.5, 9), check<1>(fm::Rsqrt{}, 0.01, 9), check<1>(fm::Tanh{}, -3, 3);
+  check<1>(fm::Softplus{}, -4, 4), check<1>(fm::Erf{}, -2, 2), check<1>(fm::Sin{}, -9, 9), check<1>(fm::Floor{}, -9, 9);
+  check<1>(fm::Round{}, -9, 9), check<1>(fm::PowScalar{2.5}, 0.1, 3), check<1>(fm::PowScalar{0}, -3, 3);
+  check<1>(fm::Clamp{-1, 1}, -3, 3), check<1>(fm::Elu1{}, -3, 3), check<1>(fm::Gelu{}, -3, 3), check<1>(fm::Laplace{}, -1, 2);
+  check<2>(fm::Div{}, 0.5, 3), check<2>(fm::Pow{}, 0.2, 3), check<2>(fm::Maximum{}, -3, 3), check<2>(fm::SwiGlu{}, -3, 3);
+  check<2>(fm::KlTerm{}, 0.1, 3), check<3>(fm::Lerp{}, -3, 3);
 }
 
 TEST_CASE("instruction sets: another one is other code, and the same for any number of threads", "[isa]") {
