@@ -30,7 +30,7 @@ struct Settings {
   int64_t profile = 0;  // this step's kernel calls are shown
   int64_t dim = 128, layers = 4, key_dim = 64, context = 256, batch = 16, eval_every = 200, sample = 200, seed = 1;
   int64_t threads = 0;
-  bool fresh = false, smoke = false;
+  bool bf16 = false, fresh = false, smoke = false;
 };
 
 Settings parse(int argc, char** argv) {
@@ -54,6 +54,7 @@ Settings parse(int argc, char** argv) {
   o.add("seed", s.seed, "of the random generator");
   o.add("threads", s.threads, "0: one per core");
   o.add("profile", s.profile, "show where the time of this step goes; its trace is trace.json");
+  o.flag("bf16", s.bf16, "products of bf16 operands, with f32 sums: several times as fast where the processor has AMX");
   o.flag("fresh", s.fresh, "ignore an existing checkpoint");
   o.flag("smoke", s.smoke, "a few tiny steps on a built-in text");
   o.parse(argc, argv);
@@ -90,6 +91,7 @@ std::map<std::string, std::string> config_of(const Settings& s, double elapsed) 
 int run(const Settings& s) {
   using Clock = std::chrono::steady_clock;
   if (s.threads > 0) set_num_threads(static_cast<int>(s.threads));
+  if (s.bf16) set_precision(Precision::bf16);
   std::filesystem::create_directories(s.out);
   const std::string checkpoint = s.out + "/checkpoint.safetensors";
   const std::string text = s.smoke && s.text.empty() ? smoke_text() : read_text(s.text);
@@ -102,8 +104,8 @@ int run(const Settings& s) {
   std::printf("machine   %s\n", describe_machine().c_str());
   std::printf("text      %s: %zu bytes to train on, %zu to validate\n", s.text.empty() ? "(built in)" : s.text.c_str(),
               split.train.size(), valid.size());
-  std::printf("model     %lld GAU blocks, width %lld, %lld parameters\n", (long long)s.layers,
-              (long long)s.dim, (long long)count(model));
+  std::printf("model     %lld GAU blocks, width %lld, %lld parameters%s\n", (long long)s.layers,
+              (long long)s.dim, (long long)count(model), s.bf16 ? ", products of bf16" : "");
 
   int64_t step = 0;
   double before = 0;  // seconds trained in earlier runs
