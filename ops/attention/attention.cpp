@@ -139,7 +139,10 @@ struct Attention final : Node {
     if (needs(3)) grads.bias = zeros({q.dim(0), q.dim(1), m, n}, q.options());
     if (needs(4))
       grads.relative = zeros({q.dim(0), q.dim(1), detail::attention_splits(k), std::max<int64_t>(0, n + m - 1)}, q.options());
-    if (k.dim(0) * k.dim(1) > 0 && (q.numel() + k.numel() + v.numel() > 0 || lse.defined())) {
+    if (g.numel() == 0 && !g_lse.defined()) {  // nothing came out, however many queries went in
+      for (Tensor* x : {&grads.dq, &grads.dk, &grads.dv})
+        if (x->defined()) fill_(*x, 0);
+    } else if (k.dim(0) * k.dim(1) > 0 && (q.numel() + k.numel() + v.numel() > 0 || lse.defined())) {
       const Tensor rq = detail::readable_rows(q), rk = detail::readable_rows(k), rv = detail::readable_rows(v);
       kernel::attention_backward({rq, rk, rv, o, random.seed, random.offset}, g, lse, delta, grads);
     }

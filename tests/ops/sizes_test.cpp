@@ -2,6 +2,7 @@
 // arguments for every op; here stand those that once went wrong, with what must be said.
 #include "support/catch.h"
 
+#include <sluice/autograd/engine.h>
 #include <sluice/core/random.h>
 #include <sluice/layers/nn/kv_cache.h>
 #include <sluice/ops/attention/attention.h>
@@ -13,6 +14,7 @@
 #include <sluice/ops/gather.h>
 #include <sluice/ops/matmul.h>
 #include <sluice/ops/rearrange.h>
+#include <sluice/ops/reduce.h>
 #include <sluice/ops/rope.h>
 #include <sluice/ops/view.h>
 
@@ -196,4 +198,14 @@ TEST_CASE("sizes: no query heads, whatever the key heads and the mask", "[ops][s
   CHECK(attention_reference(q, k, k, o).shape() == Shape{1, 0, 5, 4});
   CHECK(attention_map(q, k, o).shape() == Shape{1, 0, 5, 5});
   CHECK(attention_in_order(q, k, k, TileOrder::flash1, 2, 3, {}).shape() == Shape{1, 0, 5, 4});
+}
+
+TEST_CASE("sizes: a vast number of queries of values without channels takes no time", "[ops][sizes]") {
+  AttentionOptions o;
+  o.weighting = Weighting::sigmoid;
+  const Tensor q = expand(ones({1, 1, 1, 4}), {1, 1, int64_t{1} << 40, 4}), v = zeros({1, 1, 5, 0});
+  const Tensor k = ones({1, 1, 5, 4}).requires_grad_();
+  const Tensor y = attention(q, k, v, o);
+  CHECK(y.shape() == Shape{1, 1, int64_t{1} << 40, 0});
+  CHECK(max(abs(grad(std::vector{sum(y)}, std::vector{k})[0])).item() == 0);
 }
