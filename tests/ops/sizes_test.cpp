@@ -60,6 +60,7 @@ TEST_CASE("sizes: what overflows is an error that names the op", "[ops][sizes]")
       {"fold", [&] { fold(zeros({1, 0}), 0, kMax, kMax); }},
       {"fold", [&] { fold(zeros({3, 0}), 0, kMax, 1); }},
       {"matmul", [&] { matmul(expand(zeros({1, 1, 1}), {1, 1 << 30, 1 << 10}), expand(zeros({1, 1, 0}), {1 << 20, 1 << 10, 0})); }},
+      {"attention", [&] { attention(expand(zeros({1, 1, 1, 2}), {1, 1, int64_t{1} << 31, 2}), zeros({1, 1, 4, 2}), expand(zeros({1, 1, 4, 1}), {1, 1, 4, int64_t{1} << 31})); }},
       {"einsum", [&] { einsum("i,j->ij", {expand(zeros({1}), {int64_t{1} << 40}), expand(zeros({1}), {int64_t{1} << 40})}); }},
       {"repeat", [&] { repeat(x, kMax, 0); }},
       {"repeat", [&] { repeat(zeros({2, 0}), kMax, 0); }},
