@@ -34,6 +34,7 @@ AttentionOperands attention_operands(const char* op, const Tensor& q, const Tens
   if (q.dtype() != k.dtype() || q.dtype() != v.dtype() || (q.dtype() != f32 && q.dtype() != f64))
     fail<DTypeError>(op, ": needs f32 or f64 operands of one dtype — got q=", q.dtype(), q, ", k=", k.dtype(), k, ", v=", v.dtype(), v);
   checked_numel(op, {batch, heads, m, n}), checked_numel(op, {batch, heads, m, a.v.dim(3)});
+  checked_numel(op, {batch, heads, n, std::max(a.k.dim(3), a.v.dim(3))});  // a key head for each query head
   check_mask(op, given.mask, batch, heads, m, n);
   AttentionOptions& o = a.options;
   if (!o.scale) o.scale = 1 / std::sqrt(static_cast<double>(std::max<int64_t>(1, q.dim(-1))));

@@ -13,9 +13,9 @@ namespace sluice {
 
 namespace {
 
-/// p_j − p_i of each table entry: −(n − 1) … m − 1.
-Tensor distances(const char* op, int64_t m, int64_t n, Device device) {
-  checked_add(op, m, n);
+/// p_j − p_i of each table entry: −(n − 1) … m − 1. The caller makes `width` numbers of each.
+Tensor distances(const char* op, int64_t m, int64_t n, int64_t width, Device device) {
+  checked_numel(op, {checked_add(op, m, n), width});
   return arange(static_cast<double>(1 - n), static_cast<double>(std::max<int64_t>(m, 1 - n)), 1, {i64, device});
 }
 
@@ -36,7 +36,7 @@ Tensor relative_t5(const Tensor& weight, int64_t m, int64_t n, T5BucketOptions o
   if (options.buckets < 1 || options.buckets > 1 << 20 || options.max_distance < 1)
     fail<ValueError>("relative_t5: needs buckets in [1, 2^20] and max_distance >= 1 — got ", options.buckets, ", ",
                      options.max_distance);
-  const Tensor bucket = detail::t5_buckets_of(distances("relative_t5", m, n, weight.device()), options);
+  const Tensor bucket = detail::t5_buckets_of(distances("relative_t5", m, n, weight.dim(1), weight.device()), options);
   return transpose(index_select(weight, 0, bucket), 0, 1);
 }
 
@@ -44,7 +44,7 @@ Tensor relative_alibi(const Tensor& slopes, int64_t m, int64_t n) {
   if (slopes.rank() != 1) fail("relative_alibi: slopes=", slopes, "; need [heads]");
   if (slopes.dtype() != f32 && slopes.dtype() != f64)
     fail<DTypeError>("relative_alibi: slopes must be f32 or f64 — got ", slopes.dtype());
-  return unsqueeze(slopes, 1) * (abs(to(distances("relative_alibi", m, n, slopes.device()), slopes.dtype())) * -1.0);
+  return unsqueeze(slopes, 1) * (abs(to(distances("relative_alibi", m, n, slopes.dim(0), slopes.device()), slopes.dtype())) * -1.0);
 }
 
 Tensor alibi_slopes(int64_t heads, TensorOptions options) {
@@ -68,7 +68,7 @@ Tensor relative_rope(const Tensor& a, const Tensor& b, int64_t m, int64_t n, Rop
   if (!(options.base > 0) || !std::isfinite(options.base))
     fail<ValueError>("relative_rope: base must be positive and finite — got ", options.base);
   // ⟨R_i a, R_j b⟩ = ⟨a, R_{j−i} b⟩
-  const Tensor d = distances("relative_rope", m, n, a.device());
+  const Tensor d = distances("relative_rope", m, n, a.dim(0), a.device());
   options.offset = 0;
   return transpose(matmul(rope_at(expand(unsqueeze(b, 0), {d.dim(0), b.dim(0)}), d, options), unsqueeze(a, 1)), 0, 1);
 }
@@ -77,6 +77,7 @@ Tensor relative_matrix(const Tensor& table, int64_t m, int64_t n) {
   const int64_t width = checked_add("relative_matrix", n, m) - 1;
   if (table.rank() != 2 || table.dim(1) != width || m < 1 || n < 1)
     fail("relative_matrix: table=", table, " does not fit; need [heads, ", width, "] for m=", m, ", n=", n);
+  checked_numel("relative_matrix", {table.dim(0), m, n});
   // Row i is a window of n entries from m − 1 − i.
   return flip(unfold(table, 1, n, 1), {1});
 }

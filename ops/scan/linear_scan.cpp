@@ -50,7 +50,9 @@ Tensor detail::decay_sums(const Tensor& log_decay) { return cumsum(to(clamp(log_
 
 Tensor linear_scan_reference(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
                              const LinearScanOptions& o) {
-  const Tensor g = checked_decay("linear_scan_reference", q, k, v, log_decay, o);
+  const char* op = "linear_scan_reference";
+  const Tensor g = checked_decay(op, q, k, v, log_decay, o);
+  checked_numel(op, {q.dim(0), q.dim(1), q.dim(2), q.dim(2), g.defined() && g.rank() == 4 ? g.dim(3) : 1});
   const Tensor pairs = counted(q.dim(2), o, q.device());
   if (!g.defined()) return matmul(masked_fill(matmul(q, transpose(k, -2, -1)), logical_not(pairs), 0), v);
   // e^{±(G_t − G_j)}, only where the pair counts: elsewhere it would overflow.
@@ -114,6 +116,7 @@ Tensor linear_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tens
 
 Tensor linear_scan_state(const Tensor& k, const Tensor& v, const Tensor& log_decay, const Tensor& initial) {
   const Tensor g = checked_decay("linear_scan_state", k, k, v, log_decay, {});
+  checked_numel("linear_scan_state", {k.dim(0), k.dim(1), k.dim(3), v.dim(3)});
   if (initial.defined() && initial.shape() != Shape{k.dim(0), k.dim(1), k.dim(3), v.dim(3)})
     fail("linear_scan_state: initial=", initial, " does not fit k=", k, ", v=", v, "; need [batch, heads, m, e]");
   if (initial.defined() && initial.dtype() != k.dtype())
@@ -136,6 +139,7 @@ Tensor linear_scan_carry(const Tensor& q, const Tensor& initial, const Tensor& l
   if (initial.dtype() != q.dtype())
     fail<DTypeError>("linear_scan_carry: initial is ", initial.dtype(), " beside q of ", q.dtype());
   const Tensor g = checked_decay("linear_scan_carry", q, q, q, log_decay, {});
+  checked_numel("linear_scan_carry", {q.dim(0), q.dim(1), q.dim(2), initial.dim(3)});
   if (!g.defined()) return matmul(q, initial);
   Tensor kept = exp(cumsum(g, 2));
   return matmul(q * (g.rank() == 3 ? unsqueeze(kept, -1) : kept), initial);

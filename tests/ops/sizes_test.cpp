@@ -16,6 +16,7 @@
 #include <sluice/ops/rearrange.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/rope.h>
+#include <sluice/ops/scan/linear_scan.h>
 #include <sluice/ops/view.h>
 
 #include <functional>
@@ -25,8 +26,11 @@ using namespace sluice;
 
 namespace {
 
-constexpr int64_t kMax = INT64_MAX, kMin = INT64_MIN, k32 = int64_t{1} << 32, k62 = int64_t{1} << 62;
+constexpr int64_t kMax = INT64_MAX, kMin = INT64_MIN, k32 = int64_t{1} << 32, k62 = int64_t{1} << 62, k31 = int64_t{1} << 31, k54 = int64_t{1} << 54;
 const double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
+
+/// As many zeros, in the memory of one.
+Tensor vast(const Shape& shape) { return expand(zeros({}), shape); }
 
 struct Refused {
   const char* op;
@@ -60,7 +64,12 @@ TEST_CASE("sizes: what overflows is an error that names the op", "[ops][sizes]")
       {"fold", [&] { fold(zeros({1, 0}), 0, kMax, kMax); }},
       {"fold", [&] { fold(zeros({3, 0}), 0, kMax, 1); }},
       {"matmul", [&] { matmul(expand(zeros({1, 1, 1}), {1, 1 << 30, 1 << 10}), expand(zeros({1, 1, 0}), {1 << 20, 1 << 10, 0})); }},
-      {"attention", [&] { attention(expand(zeros({1, 1, 1, 2}), {1, 1, int64_t{1} << 31, 2}), zeros({1, 1, 4, 2}), expand(zeros({1, 1, 4, 1}), {1, 1, 4, int64_t{1} << 31})); }},
+      {"attention", [&] { attention(vast({1, 1, k31, 2}), vast({1, 1, 4, 2}), vast({1, 1, 4, k31})); }},
+      {"attention_map", [&] { attention_map(vast({1, 1 << 20, 1, 1 << 20}), vast({1, 1, 1 << 20, 1 << 20})); }},
+      {"linear_scan_carry", [&] { linear_scan_carry(vast({2, 1, k31, 5}), vast({2, 1, 5, k31})); }},
+      {"linear_scan_state", [&] { linear_scan_state(vast({2, 1, 3, k31}), vast({2, 1, 3, k31})); }},
+      {"linear_scan_reference", [&] { linear_scan_reference(vast({2, 1, k31, 3}), vast({2, 1, k31, 3}), vast({2, 1, k31, 3})); }},
+      {"linear_scan_reference", [&] { linear_scan_reference(vast({1, 1, 3, k54}), vast({1, 1, 3, k54}), vast({1, 1, 3, 3}), vast({1, 1, 3, k54})); }},
       {"einsum", [&] { einsum("i,j->ij", {expand(zeros({1}), {int64_t{1} << 40}), expand(zeros({1}), {int64_t{1} << 40})}); }},
       {"repeat", [&] { repeat(x, kMax, 0); }},
       {"repeat", [&] { repeat(zeros({2, 0}), kMax, 0); }},
@@ -68,6 +77,10 @@ TEST_CASE("sizes: what overflows is an error that names the op", "[ops][sizes]")
       {"roll", [&] { roll(scalar, kMin, 0); }},
       {"toeplitz", [&] { toeplitz(zeros({5}), 2, 2, kMax); }},
       {"relative_matrix", [&] { relative_matrix(x, kMax, kMax); }},
+      {"relative_matrix", [&] { relative_matrix(vast({2, 2 * k31 - 1}), k31, k31); }},
+      {"relative_t5", [&] { relative_t5(vast({4, k54}), 3, 3, {.buckets = 4}); }},
+      {"relative_alibi", [&] { relative_alibi(vast({k54}), 3, 3); }},
+      {"relative_rope", [&] { relative_rope(vast({k54}), vast({k54}), 3, 3); }},
       {"relative_alibi", [&] { relative_alibi(zeros({2}), kMax, kMax); }},
       {"alibi_slopes", [&] { alibi_slopes(kMax); }},
       {"causal_mask", [&] { causal_mask(k32, k32); }},
