@@ -40,9 +40,12 @@ class AnyLayer {
  public:
   virtual ~AnyLayer() = default;
   virtual Tensor operator()(const LayerInputs& in, Rng* rng = nullptr) const = 0;
-  /// Continues this object's stream, or begins it again. ValueError for layers that do not stream.
+  /// Continues this object's stream, or begins it again: a layer that reads a context, with that of `in` and its
+  /// key_mask. ValueError for layers that do not stream.
   virtual Tensor step(const Tensor& x) = 0;
-  virtual void restart() = 0;
+  virtual void restart(const LayerInputs& in = {}) = 0;
+  /// Bytes of the memory that the stream's state keeps, whoever else keeps it too.
+  virtual int64_t held() const = 0;
   /// Another at the same place of its stream; both share the layer's tensors.
   virtual std::unique_ptr<AnyLayer> copy() const = 0;
   /// As in layers/nn/module.h.

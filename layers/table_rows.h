@@ -4,6 +4,8 @@
 #include <sluice/layers/table.h>
 #include <sluice/ops/elementwise.h>
 
+#include <set>
+
 namespace sluice::detail {
 
 /// Which of the inputs a call of M takes, and how it is called.
@@ -19,7 +21,9 @@ struct Takes {
   static constexpr bool masked = requires(const M& m, const Tensor& x, Rng* r) { m(x, x, r); };
   static constexpr bool dropped = requires(const M& m, const Tensor& x, Rng* r) { m(x, r); };
   static constexpr bool masked_only = !residual && requires(const M& m, const Tensor& x) { m(x, x); };
-  static constexpr bool streams = requires(const M& m, const Tensor& x, typename M::State s) { m.step(x, s); };
+  static constexpr bool streams = requires { typename M::State; };
+  static constexpr bool starts = requires(const M& m, const Tensor& x) { m.start(x, x); };
+  static constexpr bool encodes = requires(const M& m, const Tensor& x) { m.attend(x, m.encode(x, x)); };
 
   static Tensor call(const M& m, const LayerInputs& in, Rng* rng) {
     if constexpr (residual) return m(in.x, in.branch);
@@ -38,11 +42,19 @@ struct Takes {
 };
 
 template <class M>
-struct NoState {
-  using State = int;
+struct StateOf {
+  using type = int;
 };
 template <class M>
-using StateOf = typename std::conditional_t<Takes<M>::streams, M, NoState<M>>::State;
+  requires Takes<M>::streams
+struct StateOf<M> {
+  using type = typename M::State;
+};
+template <class M>
+  requires Takes<M>::encodes
+struct StateOf<M> {
+  using type = typename M::Memory;
+};
 
 template <class M>
 class LayerOf final : public AnyLayer {
@@ -54,11 +66,29 @@ class LayerOf final : public AnyLayer {
       auto [y, next] = m_.step(x, std::move(state_));
       state_ = std::move(next);
       return y;
+    } else if constexpr (Takes<M>::encodes) {
+      NoGrad guard;
+      return m_.attend(x, state_);
     } else {
       fail<ValueError>(M::type, ": does not stream — got x=", x);
     }
   }
-  void restart() override { state_ = {}; }
+  void restart(const LayerInputs& in) override {
+    state_ = {};
+    if (!in.context.defined()) return;
+    NoGrad guard;
+    if constexpr (Takes<M>::starts) state_ = m_.start(in.context, in.key_mask);
+    else if constexpr (Takes<M>::encodes) state_ = m_.encode(in.context, in.key_mask);
+  }
+  int64_t held() const override {
+    std::set<const Storage*> seen;
+    int64_t bytes = 0;
+    each_kept(state_, [&](const Tensor& x) {
+      const Storage& memory = *x.impl().storage;
+      if (seen.insert(&memory).second) bytes += static_cast<int64_t>(memory.bytes());
+    });
+    return bytes;
+  }
   std::unique_ptr<AnyLayer> copy() const override { return std::make_unique<LayerOf>(*this); }
   std::vector<NamedTensor> state() const override { return state_dict(m_); }
   void load(const std::map<std::string, Tensor>& state) override { load_state(m_, state); }
@@ -73,7 +103,7 @@ class LayerOf final : public AnyLayer {
 
  private:
   M m_;
-  StateOf<M> state_ = {};
+  typename StateOf<M>::type state_ = {};
 };
 
 /// `base` with what each of `changes` changes. ValueError unless they are JSON.
@@ -93,7 +123,7 @@ struct RowList {
     row.segments = T::inputs || T::segmented;
     row.branch = T::residual, row.positions = T::positioned;
     row.dropout = !T::residual && !T::sinusoidal && (row.key_mask ? !T::masked_only || T::masked : T::dropped);
-    row.streams = T::streams;
+    row.streams = T::streams || T::encodes;
     row.draft = [] {
       auto options = std::make_shared<Options>();
       return LayerDraft{options_of(*options), [options](Rng& rng) -> std::unique_ptr<AnyLayer> {

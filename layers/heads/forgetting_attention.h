@@ -29,7 +29,6 @@ struct ForgettingAttention {
   struct State {
     KvCache cache;   // K with its columns −c, and V: kv_heads·(dk + dv) + heads numbers a token
     Tensor decayed;  // c of the last token, [batch, heads, 1]
-    int64_t numel() const { return cache.numel() + (decayed.defined() ? decayed.numel() : 0); }
   };
 
   ForgettingAttentionOptions options;

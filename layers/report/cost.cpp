@@ -50,30 +50,6 @@ LayerWidth layer_width(const Json& options) {
   return w;
 }
 
-// -- streams ---------------------------------------------------------------------------------------------------
-
-namespace {
-int64_t numbers(std::initializer_list<Tensor> parts) {
-  int64_t n = 0;
-  for (const Tensor& t : parts) n += t.defined() ? t.numel() : 0;
-  return n;
-}
-template <class State>
-int64_t sum_of(const std::vector<State>& layers) {
-  int64_t n = 0;
-  for (const State& s : layers) n += state_size(s);
-  return n;
-}
-}  // namespace
-
-int64_t state_size(const MultiHeadAttention::State& s) { return s.cache.numel(); }
-int64_t state_size(const AttentionStack::State& s) { return sum_of(s.layers); }
-int64_t state_size(const FusedAttention::State& s) { return s.cache.numel() + numbers({s.sums}); }
-int64_t state_size(const MixedChunkState& s) { return numbers({s.sum, s.k_quad, s.k_lin, s.v}); }
-int64_t state_size(const Flash::State& s) { return state_size(s.mixed) + numbers({s.shift}); }
-int64_t state_size(const FlashBlock::State& s) { return sum_of(s.layers); }
-int64_t state_size(const FlashModel::State& s) { return state_size(s.body); }
-
 // -- counting --------------------------------------------------------------------------------------------------
 
 void detail::Meter::on_call(const KernelCall& call) {

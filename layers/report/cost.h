@@ -14,9 +14,11 @@
 #include <sluice/layers/linear_time/gla.h>
 #include <sluice/layers/linear_time/retention.h>
 #include <sluice/layers/nn/gated_residual.h>
+#include <sluice/layers/nn/kv_cache.h>
 #include <sluice/layers/nn/meta_init.h>
 #include <sluice/layers/nn/mlp.h>
 #include <sluice/ops/create.h>
+#include <sluice/ops/view.h>
 
 namespace sluice {
 
@@ -46,19 +48,44 @@ struct Cost {
   friend bool operator==(const Cost&, const Cost&) = default;
 };
 
-/// Numbers in the state of a stream, all sequences of the batch together: of a new layer, what its numel() says.
-template <class State>
-  requires requires(const State& s) { s.numel(); }
-int64_t state_size(const State& s) {
-  return s.numel();
+namespace detail {
+
+struct AnyMember {
+  template <class T>
+  operator T() const;
+};
+
+/// Calls f with the tensors of a state, of a cache its stored rows: a struct of at most five tensors, numbers, lists and
+/// such structs.
+template <class S, class F>
+void each_kept(const S& s, const F& f) {
+  constexpr AnyMember m;
+  auto each = [&](const auto&... members) { (each_kept(members, f), ...); };
+  if constexpr (std::is_same_v<S, Tensor>) {
+    if (s.defined()) f(s);
+  } else if constexpr (std::is_same_v<S, KvCache>) {
+    for (const Tensor& ring : s.rings) f(narrow(ring, 2, 0, s.stored()));
+  } else if constexpr (requires { s.begin(); }) {
+    for (const auto& x : s) each_kept(x, f);
+  } else if constexpr (!std::is_arithmetic_v<S>) {
+    static_assert(std::is_aggregate_v<S> && !requires { S{m, m, m, m, m, m}; });
+    if constexpr (requires { S{m, m, m, m, m}; }) { const auto& [a, b, c, d, e] = s; each(a, b, c, d, e); }
+    else if constexpr (requires { S{m, m, m, m}; }) { const auto& [a, b, c, d] = s; each(a, b, c, d); }
+    else if constexpr (requires { S{m, m, m}; }) { const auto& [a, b, c] = s; each(a, b, c); }
+    else if constexpr (requires { S{m, m}; }) { const auto& [a, b] = s; each(a, b); }
+    else { const auto& [a] = s; each(a); }
+  }
 }
-int64_t state_size(const MultiHeadAttention::State& s);
-int64_t state_size(const AttentionStack::State& s);
-int64_t state_size(const FusedAttention::State& s);
-int64_t state_size(const MixedChunkState& s);
-int64_t state_size(const Flash::State& s);
-int64_t state_size(const FlashBlock::State& s);
-int64_t state_size(const FlashModel::State& s);
+
+}  // namespace detail
+
+/// Numbers in the state of a stream, all sequences of the batch together.
+template <class State>
+int64_t state_size(const State& s) {
+  int64_t numbers = 0;
+  detail::each_kept(s, [&](const Tensor& x) { numbers += x.numel(); });
+  return numbers;
+}
 
 /// The width of x [batch, n, width] by the options of a sample, and how many tokens there are if x is i64 [batch, n].
 struct LayerWidth {
@@ -149,8 +176,7 @@ int64_t streamed(const M& m, const CostInputs& in) {
   if constexpr (std::is_same_v<M, GatedCrossAttention>) {
     const CrossGate reading = m.options.reading;  // the others mix queries
     if (reading != CrossGate::per_query && reading != CrossGate::flamingo) return 0;
-    const auto memory = m.encode(in.context);
-    return memory.keys.numel() + memory.values.numel();
+    return state_size(m.encode(in.context));
   } else if constexpr (requires { typename M::State; }) {
     if constexpr (std::is_same_v<M, MultiHeadAttention>)
       if (in.context.defined()) return state_size(m.start(in.context));

@@ -92,6 +92,55 @@ TEST_CASE("table: a stream gives the rows of the full pass, whatever its pieces"
   CHECK(streamed >= 40);
 }
 
+TEST_CASE("table: a stream against an encoded context gives the rows of the full pass", "[table][streaming]") {
+  int streamed = 0;
+  each_sample([&](LayerSample& s) {
+    if (!s.row.streams || !s.cross()) return;
+    ++streamed;
+    const bool mixed = s.has("reading", "pooled") || s.has("reading", "literal");  // rows see each other
+    LayerInputs in = s.inputs(2, kTokens, 1, true);
+    for (const Tensor& mask : {Tensor(), prefix_mask(kTokens, 4, false)}) {
+      in.key_mask = mask;
+      const Tensor full = (*s.layer)(in);
+      for (const std::vector<int64_t>& pieces : {std::vector<int64_t>{kTokens}, std::vector<int64_t>(kTokens, 1), {4, 0, 5}}) {
+        if (mixed && pieces.size() > 1) continue;
+        s.layer->restart(in);
+        std::vector<Tensor> rows;
+        for (const Tensor& piece : split(in.x, pieces, 1)) rows.push_back(s.layer->step(piece));
+        for (const Tensor& r : rows) CHECK_FALSE(r.requires_grad());
+        check_rows(s, cat(rows, 1), full, 1e-12, nullptr, nullptr);
+      }
+    }
+    CHECK_THROWS_AS(s.layer->step(narrow(in.x, 0, 0, 1)), ShapeError);  // another batch
+  });
+  CHECK(streamed >= 4);
+}
+
+TEST_CASE("table: the state of a stream holds the bytes that cost() counts", "[table][streaming]") {
+  int streamed = 0;
+  each_sample([&](LayerSample& s) {
+    if (!s.row.streams) return;
+    auto counted = [&](int64_t n) { return 2 * 8 * s.layer->cost(n, s.cross() ? n : 0).state; };  // two sequences in f64
+    const bool mixed = s.has("reading", "pooled") || s.has("reading", "literal");
+    if (!s.causal() && (!s.cross() || mixed)) {
+      CHECK(counted(7) == 0);
+      return;
+    }
+    ++streamed;
+    for (int64_t n : {1, 4, 7, 21}) {  // n at once, then n in turn, when memory may have room for as many again
+      const LayerInputs in = s.inputs(2, n, 1);
+      s.layer->restart(in);
+      s.layer->step(in.x);
+      CHECK(counted(n) > 0);
+      CHECK(s.layer->held() == counted(n));
+      s.layer->restart(in);
+      for (const Tensor& token : split(in.x, std::vector<int64_t>(static_cast<std::size_t>(n), 1), 1)) s.layer->step(token);
+      CHECK((s.layer->held() >= counted(n) && s.layer->held() < 2 * counted(n)));
+    }
+  });
+  CHECK(streamed >= 40);
+}
+
 TEST_CASE("table: a later token changes no bit of an earlier row", "[table]") {
   int causal = 0;
   each_sample([&](LayerSample& s) {
