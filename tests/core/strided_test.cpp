@@ -9,6 +9,7 @@
 #include <sluice/ops/create.h>
 #include <sluice/ops/view.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -91,6 +92,87 @@ TEST_CASE("strided: writing through a view touches its elements and nothing else
     for (float v : whole.to_vector()) untouched += v == -1;
     REQUIRE(untouched == 120 - view.numel());
     for (int64_t k = 0; k < view.numel(); ++k) REQUIRE(element<float>(view, k) == static_cast<float>(k));
+  }
+}
+
+namespace {
+
+/// Bytes of any kind; of bool only 0 and 1.
+Tensor scrambled(const Shape& shape, DType type) {
+  Tensor x = empty(shape, {type});
+  auto* bytes = reinterpret_cast<uint8_t*>(x.raw());
+  for (int64_t i = 0; i < x.numel() * size_of(type); ++i) {
+    const uint64_t bits = static_cast<uint64_t>(i + 1) * 0x9e3779b97f4a7c15u;
+    bytes[i] = static_cast<uint8_t>(type == boolean ? bits >> 63 : bits >> 56);
+  }
+  return x;
+}
+
+/// Whether y holds the elements of x, each found by its indices; x of rank 4 or less.
+bool same_elements(const Tensor& x, const Tensor& y) {
+  Shape size{1, 1, 1, 1}, sx{0, 0, 0, 0}, sy{0, 0, 0, 0};
+  for (int d = 0; d < x.rank(); ++d) size[d] = x.dim(d), sx[d] = x.strides()[d], sy[d] = y.strides()[d];
+  const std::size_t bytes = static_cast<std::size_t>(size_of(x.dtype()));
+  for (int64_t a = 0; a < size[0]; ++a)
+    for (int64_t b = 0; b < size[1]; ++b)
+      for (int64_t c = 0; c < size[2]; ++c)
+        for (int64_t d = 0; d < size[3]; ++d)
+          if (std::memcmp(x.raw() + (a * sx[0] + b * sx[1] + c * sx[2] + d * sx[3]) * int64_t(bytes),
+                          y.raw() + (a * sy[0] + b * sy[1] + c * sy[2] + d * sy[3]) * int64_t(bytes), bytes) != 0)
+            return false;
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("strided: copies of transposed dims, beyond every tile", "[strided]") {
+  for (DType type : {boolean, bf16, f32, f64}) {
+    const int64_t side = type == boolean ? 128 : type == f64 ? 32 : 64;
+    for (int rank = 2; rank <= 4; ++rank) {
+      Shape order;
+      for (int d = 0; d < rank; ++d) order.push_back(d);
+      do {
+        // The two dims that are contiguous before and after are long, and not multiples of anything; or one is short.
+        const std::pair<int64_t, int64_t> lengths[] = {
+            {2 * side + 1, side + 3}, {side, 2 * side}, {3, 70 * side + 1}, {70 * side + 1, 3}};
+        for (const auto& [before, after] : lengths) {
+          Shape size;
+          for (int d = 0; d < rank; ++d) size.push_back(2 + d % 2);
+          size[rank - 1] = before;
+          if (order[rank - 1] != rank - 1) size[order[rank - 1]] = after;
+          const Tensor x = scrambled(size, type), y = permute(x, order);
+          INFO(name_of(type) << " " << str(size) << " in order " << str(order));
+          REQUIRE(same_elements(y, contiguous(permute(x, order))));
+          // Into a view, beside which nothing changes; from elements that are not aligned.
+          Shape wide = y.shape();
+          wide[rank - 1] += 2;
+          Tensor whole = scrambled(wide, type), old = clone(whole), inside = slice(whole, -1, 1, wide[rank - 1] - 1);
+          copy_(inside, y);
+          REQUIRE(same_elements(y, inside));
+          REQUIRE(same_elements(slice(old, -1, 0, 1), slice(whole, -1, 0, 1)));
+          REQUIRE(same_elements(slice(old, -1, wide[rank - 1] - 1), slice(whole, -1, wide[rank - 1] - 1)));
+          // And back: the target is the one that is transposed.
+          Tensor z = scrambled(size, type), back = permute(z, order);
+          copy_(back, inside);
+          REQUIRE(same_elements(x, z));
+        }
+      } while (std::next_permutation(order.begin(), order.end()));
+    }
+    // Repeated: along what is contiguous before, after, and elsewhere.
+    const Tensor x = scrambled({side + 1, 1, 2 * side + 5}, type);
+    for (const Shape& order : {Shape{2, 1, 0}, Shape{1, 2, 0}, Shape{2, 0, 1}, Shape{0, 2, 1}}) {
+      const Tensor y = permute(expand(x, {side + 1, 3, 2 * side + 5}), order);
+      INFO(name_of(type) << " repeated, in order " << str(order));
+      REQUIRE(same_elements(y, contiguous(y)));
+    }
+  }
+  // What is larger than a cache is written past it, if lines are written whole.
+  for (int64_t columns : {2112, 2113}) {
+    const Tensor x = scrambled({1040, columns}, f32), y = transpose(x, 0, 1);
+    REQUIRE(same_elements(y, contiguous(y)));
+    Tensor whole = scrambled({columns, 1056}, f32), inside = slice(whole, -1, 1, 1041);  // begins within a line
+    copy_(inside, y);
+    REQUIRE(same_elements(y, inside));
   }
 }
 
