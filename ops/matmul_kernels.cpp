@@ -1,5 +1,6 @@
-// The kernel of matmul: c is cut into tiles by shape alone, so the result does not depend on the number of threads. Where
+// The kernel of matmul. c is cut into tiles for the threads there are; its bits do not depend on the cut (gemm.h). Where
 // many tiles use the same columns of b, these are packed once, by all threads, before the tiles are computed.
+#include <sluice/core/cpu.h>
 #include <sluice/core/parallel.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/gemm/gemm.h>
@@ -7,11 +8,13 @@
 
 #include <algorithm>
 #include <climits>
+#include <cmath>
 
 namespace sluice {
 
 namespace {
 
+using detail::PackedA;
 using detail::PackedB;
 using detail::Read;
 
@@ -34,18 +37,23 @@ std::optional<Operand> operand(const Tensor& x) {
   return std::nullopt;
 }
 
-/// How a product is cut. A task should take some 20 µs or more, and there should be some 64. Rows are cut first, because
-/// cutting columns has a's rows copied more often; but not below 56, for which a panel of b is fetched from L2.
+/// How a product is cut for so many threads: some tasks for each, for balance, none of less than some 20 µs. A task
+/// reads its rows of a and its columns of b from far away: together least when it is about square; but b's may be near.
+/// From 336 rows on more of them gain nothing, below 56 b's panels come too slowly.
 struct Tiling {
   int64_t rows, cols, row_tiles, col_tiles;
 
-  /// rows and cols are multiples of `height` and `columns`.
-  Tiling(int64_t batch, int64_t n, int64_t m, int64_t k, int64_t height, int64_t columns) {
-    const int64_t wanted = (std::clamp<int64_t>(batch * n * m * k >> 21, 1, 64) + batch - 1) / batch;
-    row_tiles = std::clamp<int64_t>(wanted, (n + 167) / 168, std::max<int64_t>(1, n / 56));
+  /// rows and cols are multiples of `height` and `columns`. whole_rows: columns are not cut.
+  Tiling(int64_t batch, int64_t n, int64_t m, int64_t k, int64_t height, int64_t columns, int threads, bool whole_rows = false) {
+    const int64_t wanted = (std::clamp<int64_t>(batch * n * m * k >> 21, 1, 8 * threads) + batch - 1) / batch;
+    const bool near = m * k <= 3 << 17;  // b in L2
+    const double square = whole_rows || near ? 1e9 : std::sqrt(static_cast<double>(wanted) * static_cast<double>(n) / static_cast<double>(m));
+    const int64_t least = (n + 335) / 336;
+    row_tiles = std::clamp(static_cast<int64_t>(square), least, std::max(least, n / 56));
+    row_tiles = std::min(row_tiles, std::max(least, wanted));
     rows = ((n + row_tiles - 1) / row_tiles + height - 1) / height * height, row_tiles = (n + rows - 1) / rows;
     const int64_t panels = (m + columns - 1) / columns;
-    col_tiles = std::clamp<int64_t>((wanted + row_tiles - 1) / row_tiles, 1, (panels + 3) / 4);
+    col_tiles = whole_rows ? 1 : std::clamp<int64_t>((wanted + row_tiles - 1) / row_tiles, 1, (panels + 3) / 4);
     cols = (panels + col_tiles - 1) / col_tiles * columns, col_tiles = (m + cols - 1) / cols;
   }
 };
@@ -68,12 +76,13 @@ struct Matmul {
     return at;
   }
 
-  /// Of two AMX tiles; others have all heights.
-  int64_t height() const { return precision == Precision::bf16 ? 32 : 1; }
+  /// What rows are cut at.
+  static int64_t height() { return 32; }
 
   /// Each task packs what it needs itself, if it is worth it.
   void separate() const {
-    const Tiling t(batch, n, m, k, height(), 32);
+    // The bits of OpenBLAS's results depend on how they are cut.
+    const Tiling t(batch, n, m, k, height(), 32, isa() == Isa::base ? 8 : num_threads());
     const int64_t tiles = t.row_tiles * t.col_tiles;
     parallel_for(batch * tiles, std::max<int64_t>(1, (int64_t{1} << 16) / (n * m * k)), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
@@ -87,34 +96,48 @@ struct Matmul {
     });
   }
 
-  /// b's columns are packed first, as many at a time as fit some memory.
+  /// Operands are packed first, by all threads: one block of k of as many columns of b at a time as stay in the shared
+  /// cache; and a's rows, if several tasks use each and they fit too.
   void shared() const {
-    constexpr int64_t kMemory = int64_t{16} << 20;
-    const int64_t columns = PackedB<T>(k, m, nullptr, precision).panel_columns();
-    const int64_t fitting = std::max<int64_t>(4, kMemory / int64_t{sizeof(T)} / k / columns);
+    constexpr int64_t kMemory = (int64_t{8} << 20) / sizeof(T);
+    const PackedB<T> all(k, m, nullptr, precision);
+    const int64_t columns = all.panel_columns(), depth = all.block_rows();
+    const int64_t fitting = std::max<int64_t>(4, kMemory / depth / columns);
     const int64_t width = std::min(fitting, (m + columns - 1) / columns) * columns;
-    const Tensor memory = empty({PackedB<T>::size(k, std::min(width, m))}, {.dtype = dtype_of<T>()});
-    int64_t packed = -1;  // the matrix whose columns are there
+    const int64_t for_a = PackedA<T>::size(n, depth), for_b = PackedB<T>::size(depth, std::min(width, m));
+    const bool few_rows = for_a <= kMemory;
+    const int64_t second = (for_b + 15) / 16 * 16;
+    const Tensor memory = empty({second + (few_rows ? for_a : 0)}, {.dtype = dtype_of<T>()});
+    T* const place = reinterpret_cast<T*>(memory.raw());
+    const bool keep = depth >= k && width >= m;
+    int64_t there = -1;  // where b's matrix begins that is packed as a whole
     for (int64_t matrix = 0; matrix < batch; ++matrix)
-      for (int64_t first = 0; first < m; first += width) {
-        const int64_t count = std::min(width, m - first), at = offset(b, matrix);
-        PackedB<T> panels(k, count, reinterpret_cast<T*>(memory.raw()), precision);
-        if (packed != at || width < m)
-          parallel_for(panels.panels(), std::max<int64_t>(1, (int64_t{1} << 15) / (columns * k)), [&](int64_t begin, int64_t end) {
-            panels.fill(right.read, pb + at + right.at(0, first), right.ld, begin, end);
+      for (int64_t first = 0; first < m; first += width)
+        for (int64_t l = 0; l < k; l += depth) {
+          const int64_t count = std::min(width, m - first), rows = std::min(depth, k - l);
+          const T *from_a = pa + offset(a, matrix) + left.at(0, l), *from_b = pb + offset(b, matrix) + right.at(l, first);
+          const Tiling t(1, n, count, rows, height(), columns, num_threads(), !few_rows);
+          PackedB<T> panels(rows, count, place, precision);
+          PackedA<T> copy(n, rows, place + second, precision);
+          const bool copied = t.col_tiles > 1;
+          const int64_t fills = keep && there == offset(b, matrix) ? 0 : panels.panels();
+          const int64_t groups = copied ? (n + 31) / 32 : 0;
+          there = offset(b, matrix);
+          parallel_for(fills + groups, std::max<int64_t>(1, (int64_t{1} << 15) / (columns * rows)), [&](int64_t begin, int64_t end) {
+            if (begin < fills) panels.fill(right.read, from_b, right.ld, begin, std::min(end, fills));
+            if (end > fills) copy.fill(left.read, from_a, left.ld, 32 * (std::max(begin, fills) - fills), std::min(32 * (end - fills), n));
           });
-        packed = at;
-        const Tiling t(1, n, count, k, height(), columns);
-        parallel_for(t.row_tiles * t.col_tiles, 1, [&](int64_t begin, int64_t end) {
-          for (int64_t i = begin; i < end; ++i) {
-            const int64_t row = i / t.col_tiles * t.rows, col = i % t.col_tiles * t.cols;
-            panels.multiply(left.read, std::min(t.rows, n - row), T(1), pa + offset(a, matrix) + left.at(row, 0), left.ld, T(0),
-                            pc + (matrix * n + row) * m + first + col, m, col / columns,
-                            std::min((col + t.cols) / columns, panels.panels()),
-                            {.bias = bias ? bias + first : nullptr});
-          }
-        });
-      }
+          const T* const add = bias && l + rows == k ? bias + first : nullptr;
+          parallel_for(t.row_tiles * t.col_tiles, 1, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) {
+              const int64_t row = i / t.col_tiles * t.rows, col = i % t.col_tiles * t.cols;
+              const int64_t count_a = std::min(t.rows, n - row), last = std::min((col + t.cols) / columns, panels.panels());
+              T* const to = pc + (matrix * n + row) * m + first + col;
+              if (copied) panels.multiply(copy, row, count_a, T(1), T(l > 0), to, m, col / columns, last, add);
+              else panels.multiply(left.read, count_a, T(1), from_a + left.at(row, 0), left.ld, T(l > 0), to, m, col / columns, last, add);
+            }
+          });
+        }
   }
 };
 
@@ -139,8 +162,8 @@ void matmul_cpu(const Tensor& a_in, const Tensor& b_in, const Tensor& bias_in, T
   dispatch_float("matmul", c.dtype(), [&]<class T>() {
     const Matmul<T> product{a, b, *left, *right, a.data<T>(), b.data<T>(), c.mutable_data<T>(), batch, n, m, k,
                             bias.defined() ? bias.data<T>() : nullptr, dims, precision()};
-    // One matrix alone should be work for all threads.
-    if (n >= 112 && m >= 32 && n * m * k >= (batch == 1 ? 1 << 21 : 1 << 25)) product.shared();
+    // One matrix alone should be work for all threads. OpenBLAS packs for itself.
+    if (isa() > Isa::base && n >= 112 && m >= 32 && n * m * k >= (batch == 1 ? 1 << 21 : 1 << 25)) product.shared();
     else product.separate();
   });
 }

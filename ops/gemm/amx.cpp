@@ -167,28 +167,35 @@ void add_scaled(const float* sums, int64_t rows, int64_t cols, float alpha, floa
 
 }  // namespace
 
-void amx_pack(Read read, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to) {
+void amx_pack_b(Read read, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to) {
   const bool along = read == Read::transposed;
   pack_tiles(b, ldb, along, along, cols, k, reinterpret_cast<char*>(to));
 }
+void amx_pack_a(Read read, const float* a, int64_t lda, int64_t n, int64_t k, float* to) {
+  const bool along = read == Read::plain;
+  pack_tiles(a, lda, along, !along, n, k, reinterpret_cast<char*>(to));
+}
+
+namespace {
+
+constexpr int64_t kBlock = 192;  // rows of a at a time, in L2
+
+/// Of `n` rows in equal blocks of whole pairs of tiles.
+int64_t block_of(int64_t n) { return (Cut(n, kBlock).length + 2 * kAmxTile - 1) / (2 * kAmxTile) * (2 * kAmxTile); }
+
+}  // namespace
 
 [[gnu::target("amx-tile,amx-bf16")]]
-void amx_multiply(Read read, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k, float alpha,
-                  float beta, float* c, int64_t ldc) {
-  constexpr int64_t kBlock = 192;  // rows of a at a time, in L2
-  const int64_t steps = (k + kAmxStep - 1) / kAmxStep, bytes = steps * 1024;
-  const Cut blocks(n, kBlock);
-  const int64_t block = (blocks.length + 2 * kAmxTile - 1) / (2 * kAmxTile) * (2 * kAmxTile);
-  char* const rows_of_a = reinterpret_cast<char*>(pack_memory<float>(0, block / kAmxTile * bytes / 4));
+void amx_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c, int64_t ldc) {
+  const int64_t steps = (k + kAmxStep - 1) / kAmxStep, bytes = steps * 1024, block = block_of(n);
   const bool direct = alpha == 1 && (beta == 0 || beta == 1);
   alignas(64) float sums[2 * kAmxTile * kAmxCols];
   const Config config;
+  asm volatile("" : : : "memory");  // the instructions below read what was just written, and do not say so
+  _tile_loadconfig(&config);
   for (int64_t first = 0; first < n; first += block) {
     const int64_t rows = std::min(block, n - first);
-    const bool along = read == Read::plain;
-    pack_tiles(a + first * (along ? lda : 1), lda, along, !along, rows, k, rows_of_a);
-    asm volatile("" : : : "memory");  // the instructions below read what was just written, and do not say so
-    _tile_loadconfig(&config);
+    const char* rows_of_a = reinterpret_cast<const char*>(a) + first / kAmxTile * bytes;
     for (int64_t col = 0; col < m; col += kAmxCols) {
       const char* panel = reinterpret_cast<const char*>(b) + col / kAmxTile * bytes;
       const int64_t cols = std::min(kAmxCols, m - col);
@@ -208,7 +215,18 @@ void amx_multiply(Read read, const float* a, int64_t lda, const float* b, int64_
         if (!whole_tiles) add_scaled(sums, height, cols, alpha, beta, to, ldc);
       }
     }
-    _tile_release();
+  }
+  _tile_release();
+}
+
+void amx_pack_and_multiply(Read read, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
+                           float alpha, float beta, float* c, int64_t ldc) {
+  const int64_t block = block_of(n);
+  float* const tiles = pack_memory<float>(0, block * ((k + kAmxStep - 1) / kAmxStep * kAmxStep) / 2);
+  for (int64_t first = 0; first < n; first += block) {
+    const int64_t rows = std::min(block, n - first);
+    amx_pack_a(read, a + first * (read == Read::plain ? lda : 1), lda, rows, k, tiles);
+    amx_multiply(tiles, b, rows, m, k, alpha, beta, c + first * ldc, ldc);
   }
 }
 

@@ -11,7 +11,9 @@ namespace sluice::detail {
 
 namespace {
 
-// One name for both widths. Each function says what the compiler may use in it, whatever the command line allows.
+#define SLUICE_TARGET [[gnu::target("avx2,fma"), gnu::always_inline]]
+#define SLUICE_TARGET_TILE [[gnu::target("avx2,fma")]]
+
 template <class T>
 struct Vector {
   using type = __m256;
@@ -21,120 +23,51 @@ struct Vector<double> {
   using type = __m256d;
 };
 template <class T>
-using V = typename Vector<T>::type;
-template <class T>
 constexpr int kWidth = 32 / sizeof(T);
-
-[[gnu::target("avx2,fma"), gnu::always_inline]] inline __m256 broadcast(float x) { return _mm256_set1_ps(x); }
-[[gnu::target("avx2,fma"), gnu::always_inline]] inline __m256d broadcast(double x) { return _mm256_set1_pd(x); }
-[[gnu::target("avx2,fma"), gnu::always_inline]] inline __m256 load(const float* p) { return _mm256_loadu_ps(p); }
-[[gnu::target("avx2,fma"), gnu::always_inline]] inline __m256d load(const double* p) { return _mm256_loadu_pd(p); }
-[[gnu::target("avx2,fma"), gnu::always_inline]]
-inline __m256 load(__m256i mask, const float* p) { return _mm256_maskload_ps(p, mask); }
-[[gnu::target("avx2,fma"), gnu::always_inline]]
-inline __m256d load(__m256i mask, const double* p) { return _mm256_maskload_pd(p, mask); }
-[[gnu::target("avx2,fma"), gnu::always_inline]] inline void store(float* p, __m256 x) { _mm256_storeu_ps(p, x); }
-[[gnu::target("avx2,fma"), gnu::always_inline]] inline void store(double* p, __m256d x) { _mm256_storeu_pd(p, x); }
-[[gnu::target("avx2,fma"), gnu::always_inline]]
-inline void store(__m256i mask, float* p, __m256 x) { _mm256_maskstore_ps(p, mask, x); }
-[[gnu::target("avx2,fma"), gnu::always_inline]]
-inline void store(__m256i mask, double* p, __m256d x) { _mm256_maskstore_pd(p, mask, x); }
-[[gnu::target("avx2,fma"), gnu::always_inline]]
-inline __m256 fma(__m256 x, __m256 y, __m256 z) { return _mm256_fmadd_ps(x, y, z); }
-[[gnu::target("avx2,fma"), gnu::always_inline]]
-inline __m256d fma(__m256d x, __m256d y, __m256d z) { return _mm256_fmadd_pd(x, y, z); }
-
-/// The first `count` elements of a vector.
+using Mask = __m256i;
 template <class T>
-[[gnu::target("avx2,fma"), gnu::always_inline]] inline __m256i first(int64_t count) {
+SLUICE_TARGET inline Mask first(int64_t count) {
   alignas(32) static constexpr int32_t ones[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(ones + 8 - count * int64_t{sizeof(T) / 4}));
 }
 
-/// R rows of N vectors. Masked: the last has only its first columns, beyond which neither b nor c may be touched.
-template <class T, int R, int N, bool Masked>
-[[gnu::target("avx2,fma")]] void tile(const TileCall<T>& t) {
-  constexpr int W = kWidth<T>;
-  const __m256i last = first<T>(t.cols - (N - 1) * W);
-  V<T> sum[R][N];
-#pragma GCC unroll 8
-  for (int i = 0; i < R; ++i) {
-#pragma GCC unroll 2
-    for (int v = 0; v < N; ++v) sum[i][v] = V<T>{};
-    _mm_prefetch(reinterpret_cast<const char*>(t.c + i * t.ldc), _MM_HINT_T0);
-  }
-  constexpr int kPointers = (R + 2) / 3;  // a row of a is a pointer plus 0, 1 or 2 strides: what an address can say
-  const T* a[kPointers];
-#pragma GCC unroll 2
-  for (int i = 0; i < kPointers; ++i) a[i] = t.a + 3 * i * t.a_row;
-  const T* b = t.b;
-  const int64_t a_row = t.a_row, a_k = t.a_k, b_k = t.b_k;
-  const bool whole = t.padded || !Masked;
-  const T* ahead = t.ahead;
-  for (int64_t p = t.k; p > 0; --p) {
-    _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T1);
-    ahead += 64 / sizeof(T);
-    V<T> right[N];
-#pragma GCC unroll 2
-    for (int v = 0; v < N; ++v) right[v] = v + 1 < N || whole ? load(b + v * W) : load(last, b + v * W);
-#pragma GCC unroll 8
-    for (int i = 0; i < R; ++i) {
-      const V<T> left = broadcast(a[i / 3][i % 3 * a_row]);
-#pragma GCC unroll 2
-      for (int v = 0; v < N; ++v) sum[i][v] = fma(left, right[v], sum[i][v]);
-    }
-#pragma GCC unroll 2
-    for (int i = 0; i < kPointers; ++i) a[i] += a_k;
-    b += b_k;
-  }
-  const V<T> alpha = broadcast(t.alpha), beta = broadcast(t.beta);
-  const bool fresh = t.beta == T(0);
-  T* c = t.c;
-#pragma GCC unroll 8
-  for (int i = 0; i < R; ++i, c += t.ldc)
-#pragma GCC unroll 2
-    for (int v = 0; v < N; ++v) {
-      if (Masked && v + 1 == N)
-        store(last, c + v * W, fresh ? alpha * sum[i][v] : fma(alpha, sum[i][v], beta * load(last, c + v * W)));
-      else
-        store(c + v * W, fresh ? alpha * sum[i][v] : fma(alpha, sum[i][v], beta * load(c + v * W)));
-    }
-}
+SLUICE_TARGET inline __m256 broadcast(float x) { return _mm256_set1_ps(x); }
+SLUICE_TARGET inline __m256d broadcast(double x) { return _mm256_set1_pd(x); }
+SLUICE_TARGET inline __m256 load(const float* p) { return _mm256_loadu_ps(p); }
+SLUICE_TARGET inline __m256d load(const double* p) { return _mm256_loadu_pd(p); }
+SLUICE_TARGET inline __m256 load(Mask mask, const float* p) { return _mm256_maskload_ps(p, mask); }
+SLUICE_TARGET inline __m256d load(Mask mask, const double* p) { return _mm256_maskload_pd(p, mask); }
+SLUICE_TARGET inline void store(float* p, __m256 x) { _mm256_storeu_ps(p, x); }
+SLUICE_TARGET inline void store(double* p, __m256d x) { _mm256_storeu_pd(p, x); }
+SLUICE_TARGET inline void store(Mask mask, float* p, __m256 x) { _mm256_maskstore_ps(p, mask, x); }
+SLUICE_TARGET inline void store(Mask mask, double* p, __m256d x) { _mm256_maskstore_pd(p, mask, x); }
+SLUICE_TARGET inline __m256 fma(__m256 x, __m256 y, __m256 z) { return _mm256_fmadd_ps(x, y, z); }
+SLUICE_TARGET inline __m256d fma(__m256d x, __m256d y, __m256d z) { return _mm256_fmadd_pd(x, y, z); }
 
-template <class T, int... R>
-void any_tile(int rows, const TileCall<T>& t, std::integer_sequence<int, R...>) {
-  using F = void (*)(const TileCall<T>&);
-  static constexpr F tiles[2][2][sizeof...(R)] = {{{&tile<T, R + 1, 1, false>...}, {&tile<T, R + 1, 2, false>...}},
-                                                  {{&tile<T, R + 1, 1, true>...}, {&tile<T, R + 1, 2, true>...}}};
-  tiles[t.cols % kWidth<T> != 0][t.cols > kWidth<T>][rows - 1](t);
-}
+constexpr int kTileRows = 6;
+#include "tile.inc"
 
-template <class T>
-void choose(int rows, const TileCall<T>& t) {
-  any_tile(rows, t, std::make_integer_sequence<int, 6>());
-}
-
-[[gnu::target("avx2,fma"), gnu::always_inline]] inline __m256 gather_lanes(const float* p0, const float* p1) {
+SLUICE_TARGET inline __m256 gather_lanes(const float* p0, const float* p1) {
   return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p0)), _mm_loadu_ps(p1), 1);
 }
-[[gnu::target("avx2,fma"), gnu::always_inline]] inline __m256d gather_lanes(const double* p0, const double* p1) {
+SLUICE_TARGET inline __m256d gather_lanes(const double* p0, const double* p1) {
   return _mm256_insertf128_pd(_mm256_castpd128_pd256(_mm_loadu_pd(p0)), _mm_loadu_pd(p1), 1);
 }
 /// Transposes the square in each lane of 16 bytes: 4 × 4 or 2 × 2 numbers.
-[[gnu::target("avx2,fma"), gnu::always_inline]] inline void transpose_lanes(__m256 (&v)[4]) {
+SLUICE_TARGET inline void transpose_lanes(__m256 (&v)[4]) {
   const __m256d a = _mm256_castps_pd(_mm256_unpacklo_ps(v[0], v[1])), b = _mm256_castps_pd(_mm256_unpackhi_ps(v[0], v[1]));
   const __m256d c = _mm256_castps_pd(_mm256_unpacklo_ps(v[2], v[3])), d = _mm256_castps_pd(_mm256_unpackhi_ps(v[2], v[3]));
   v[0] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, c)), v[1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, c));
   v[2] = _mm256_castpd_ps(_mm256_unpacklo_pd(b, d)), v[3] = _mm256_castpd_ps(_mm256_unpackhi_pd(b, d));
 }
-[[gnu::target("avx2,fma"), gnu::always_inline]] inline void transpose_lanes(__m256d (&v)[2]) {
+SLUICE_TARGET inline void transpose_lanes(__m256d (&v)[2]) {
   const __m256d a = _mm256_unpacklo_pd(v[0], v[1]);
   v[1] = _mm256_unpackhi_pd(v[0], v[1]), v[0] = a;
 }
 
 /// Rows r and r + e meet in one vector, where e is the numbers in 16 bytes; then lanes are transposed.
 template <class T>
-[[gnu::target("avx2,fma")]] void transpose(const T* from, int64_t ld, int64_t rows, int64_t k, T* to, int64_t ld_to) {
+SLUICE_TARGET_TILE void transpose(const T* from, int64_t ld, int64_t rows, int64_t k, T* to, int64_t ld_to) {
   constexpr int W = kWidth<T>, e = 16 / sizeof(T);
   for (int64_t j = 0; j < rows; j += W) {
     const int64_t count = rows - j < W ? rows - j : W;
@@ -160,8 +93,8 @@ template <class T>
 
 }  // namespace
 
-const Micro<float> avx2_f32{6, 16, &choose<float>, &transpose<float>};
-const Micro<double> avx2_f64{6, 8, &choose<double>, &transpose<double>};
+const Micro<float> avx2_f32{kTileRows, 16, &choose<float>, &transpose<float>};
+const Micro<double> avx2_f64{kTileRows, 8, &choose<double>, &transpose<double>};
 
 }  // namespace sluice::detail
 #endif

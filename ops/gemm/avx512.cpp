@@ -14,7 +14,9 @@ namespace sluice::detail {
 
 namespace {
 
-// One name for both widths. Each function says what the compiler may use in it, whatever the command line allows.
+#define SLUICE_TARGET [[gnu::target("avx512f"), gnu::always_inline]]
+#define SLUICE_TARGET_TILE [[gnu::target("avx512f")]]
+
 template <class T>
 struct Vector {
   using type = __m512;
@@ -24,128 +26,51 @@ struct Vector<double> {
   using type = __m512d;
 };
 template <class T>
-using V = typename Vector<T>::type;
-template <class T>
 constexpr int kWidth = 64 / sizeof(T);
-[[gnu::target("avx512f"), gnu::always_inline]] inline __m512 broadcast(float x) { return _mm512_set1_ps(x); }
-[[gnu::target("avx512f"), gnu::always_inline]] inline __m512d broadcast(double x) { return _mm512_set1_pd(x); }
-[[gnu::target("avx512f"), gnu::always_inline]] inline __m512 load(const float* p) { return _mm512_loadu_ps(p); }
-[[gnu::target("avx512f"), gnu::always_inline]] inline __m512d load(const double* p) { return _mm512_loadu_pd(p); }
-[[gnu::target("avx512f"), gnu::always_inline]]
-inline __m512 load(unsigned mask, const float* p) { return _mm512_maskz_loadu_ps(__mmask16(mask), p); }
-[[gnu::target("avx512f"), gnu::always_inline]]
-inline __m512d load(unsigned mask, const double* p) { return _mm512_maskz_loadu_pd(__mmask8(mask), p); }
-[[gnu::target("avx512f"), gnu::always_inline]]
-inline void store(unsigned mask, float* p, __m512 x) { _mm512_mask_storeu_ps(p, __mmask16(mask), x); }
-[[gnu::target("avx512f"), gnu::always_inline]]
-inline void store(unsigned mask, double* p, __m512d x) { _mm512_mask_storeu_pd(p, __mmask8(mask), x); }
-[[gnu::target("avx512f"), gnu::always_inline]]
-inline __m512 fma(__m512 x, __m512 y, __m512 z) { return _mm512_fmadd_ps(x, y, z); }
-[[gnu::target("avx512f"), gnu::always_inline]]
-inline __m512d fma(__m512d x, __m512d y, __m512d z) { return _mm512_fmadd_pd(x, y, z); }
-
-/// R rows of N vectors, the last one only its first columns. Masked: b must not be read beyond them.
-template <class T, int R, int N, bool Masked>
-[[gnu::target("avx512f")]] void tile(const TileCall<T>& t) {
-  constexpr int W = kWidth<T>;
-  const unsigned last = (1u << (t.cols - (N - 1) * W)) - 1;
-  V<T> sum[R][N];
-#pragma GCC unroll 16
-  for (int i = 0; i < R; ++i) {
-#pragma GCC unroll 4
-    for (int v = 0; v < N; ++v) sum[i][v] = V<T>{};
-    _mm_prefetch(reinterpret_cast<const char*>(t.c + i * t.ldc), _MM_HINT_T0);
-    if constexpr (N > 1) _mm_prefetch(reinterpret_cast<const char*>(t.c + i * t.ldc + W), _MM_HINT_T0);
-  }
-  constexpr int kPointers = (R + 2) / 3;  // a row of a is a pointer plus 0, 1 or 2 strides: what an address can say
-  const T* a[kPointers];
-#pragma GCC unroll 5
-  for (int i = 0; i < kPointers; ++i) a[i] = t.a + 3 * i * t.a_row;
-  const T* b = t.b;
-  const int64_t a_row = t.a_row, a_k = t.a_k, b_k = t.b_k;
-  const T* ahead = t.ahead;
-  for (int64_t p = t.k; p > 0; --p) {
-    _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T1);
-    ahead += 64 / sizeof(T);
-    V<T> right[N];
-#pragma GCC unroll 4
-    for (int v = 0; v < N; ++v) {
-      if constexpr (Masked) right[v] = v + 1 == N ? load(last, b + v * W) : load(b + v * W);
-      else right[v] = load(b + v * W);
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < R; ++i) {
-      const V<T> left = broadcast(a[i / 3][i % 3 * a_row]);
-#pragma GCC unroll 4
-      for (int v = 0; v < N; ++v) sum[i][v] = fma(left, right[v], sum[i][v]);
-    }
-#pragma GCC unroll 5
-    for (int i = 0; i < kPointers; ++i) a[i] += a_k;
-    b += b_k;
-  }
-  const V<T> alpha = broadcast(t.alpha), beta = broadcast(t.beta);
-  const unsigned all = (1u << W) - 1;
-  T* c = t.c;
-  if (t.beta == T(0)) {
-#pragma GCC unroll 16
-    for (int i = 0; i < R; ++i, c += t.ldc)
-#pragma GCC unroll 4
-      for (int v = 0; v < N; ++v) store(v + 1 == N ? last : all, c + v * W, alpha * sum[i][v]);
-    return;
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < R; ++i, c += t.ldc)
-#pragma GCC unroll 4
-    for (int v = 0; v < N; ++v) {
-      const unsigned mask = v + 1 == N ? last : all;
-      store(mask, c + v * W, fma(alpha, sum[i][v], beta * load(mask, c + v * W)));
-    }
-}
-
-template <class T, int... R>
-[[gnu::target("avx512f")]] void any_tile(int rows, const TileCall<T>& t, std::integer_sequence<int, R...>) {
-  using F = void (*)(const TileCall<T>&);
-  static constexpr F whole[2][sizeof...(R)] = {{&tile<T, R + 1, 1, false>...}, {&tile<T, R + 1, 2, false>...}};
-  static constexpr F masked[2][sizeof...(R)] = {{&tile<T, R + 1, 1, true>...}, {&tile<T, R + 1, 2, true>...}};
-  const bool wide = t.cols > kWidth<T>;
-  (t.padded || t.cols % kWidth<T> == 0 ? whole : masked)[wide][rows - 1](t);
-}
-
+using Mask = unsigned;
 template <class T>
-void choose(int rows, const TileCall<T>& t) {
-  any_tile(rows, t, std::make_integer_sequence<int, 14>());
-}
+SLUICE_TARGET inline Mask first(int64_t count) { return (1u << count) - 1; }
+
+SLUICE_TARGET inline __m512 broadcast(float x) { return _mm512_set1_ps(x); }
+SLUICE_TARGET inline __m512d broadcast(double x) { return _mm512_set1_pd(x); }
+SLUICE_TARGET inline __m512 load(const float* p) { return _mm512_loadu_ps(p); }
+SLUICE_TARGET inline __m512d load(const double* p) { return _mm512_loadu_pd(p); }
+SLUICE_TARGET inline __m512 load(Mask mask, const float* p) { return _mm512_maskz_loadu_ps(__mmask16(mask), p); }
+SLUICE_TARGET inline __m512d load(Mask mask, const double* p) { return _mm512_maskz_loadu_pd(__mmask8(mask), p); }
+SLUICE_TARGET inline void store(float* p, __m512 x) { _mm512_storeu_ps(p, x); }
+SLUICE_TARGET inline void store(double* p, __m512d x) { _mm512_storeu_pd(p, x); }
+SLUICE_TARGET inline void store(Mask mask, float* p, __m512 x) { _mm512_mask_storeu_ps(p, __mmask16(mask), x); }
+SLUICE_TARGET inline void store(Mask mask, double* p, __m512d x) { _mm512_mask_storeu_pd(p, __mmask8(mask), x); }
+SLUICE_TARGET inline __m512 fma(__m512 x, __m512 y, __m512 z) { return _mm512_fmadd_ps(x, y, z); }
+SLUICE_TARGET inline __m512d fma(__m512d x, __m512d y, __m512d z) { return _mm512_fmadd_pd(x, y, z); }
+
+constexpr int kTileRows = 14;
+#include "tile.inc"
 
 // With a mask of ones: g++ 12 warns of its own intrinsics without.
-[[gnu::target("avx512f"), gnu::always_inline]]
-inline __m512 unpack_lo(__m512 x, __m512 y) { return _mm512_maskz_unpacklo_ps(0xffff, x, y); }
-[[gnu::target("avx512f"), gnu::always_inline]]
-inline __m512 unpack_hi(__m512 x, __m512 y) { return _mm512_maskz_unpackhi_ps(0xffff, x, y); }
-[[gnu::target("avx512f"), gnu::always_inline]]
-inline __m512d unpack_lo(__m512d x, __m512d y) { return _mm512_maskz_unpacklo_pd(0xff, x, y); }
-[[gnu::target("avx512f"), gnu::always_inline]]
-inline __m512d unpack_hi(__m512d x, __m512d y) { return _mm512_maskz_unpackhi_pd(0xff, x, y); }
+SLUICE_TARGET inline __m512 unpack_lo(__m512 x, __m512 y) { return _mm512_maskz_unpacklo_ps(0xffff, x, y); }
+SLUICE_TARGET inline __m512 unpack_hi(__m512 x, __m512 y) { return _mm512_maskz_unpackhi_ps(0xffff, x, y); }
+SLUICE_TARGET inline __m512d unpack_lo(__m512d x, __m512d y) { return _mm512_maskz_unpacklo_pd(0xff, x, y); }
+SLUICE_TARGET inline __m512d unpack_hi(__m512d x, __m512d y) { return _mm512_maskz_unpackhi_pd(0xff, x, y); }
 
-[[gnu::target("avx512f"), gnu::always_inline]]
-inline __m512 gather_lanes(const float* p0, const float* p1, const float* p2, const float* p3) {
+SLUICE_TARGET inline __m512 gather_lanes(const float* p0, const float* p1, const float* p2, const float* p3) {
   __m512 v = _mm512_castps128_ps512(_mm_loadu_ps(p0));
   v = _mm512_insertf32x4(v, _mm_loadu_ps(p1), 1);
   v = _mm512_insertf32x4(v, _mm_loadu_ps(p2), 2);
   return _mm512_insertf32x4(v, _mm_loadu_ps(p3), 3);
 }
-[[gnu::target("avx512f"), gnu::always_inline]]
-inline __m512d gather_lanes(const double* p0, const double* p1, const double* p2, const double* p3) {
+SLUICE_TARGET inline __m512d gather_lanes(const double* p0, const double* p1, const double* p2, const double* p3) {
   return _mm512_castps_pd(gather_lanes(reinterpret_cast<const float*>(p0), reinterpret_cast<const float*>(p1),
                                        reinterpret_cast<const float*>(p2), reinterpret_cast<const float*>(p3)));
 }
 /// Transposes the square in each lane of 16 bytes: 4 × 4 or 2 × 2 numbers.
-[[gnu::target("avx512f"), gnu::always_inline]] inline void transpose_lanes(__m512 (&v)[4]) {
+SLUICE_TARGET inline void transpose_lanes(__m512 (&v)[4]) {
   const __m512d a = _mm512_castps_pd(unpack_lo(v[0], v[1])), b = _mm512_castps_pd(unpack_hi(v[0], v[1]));
   const __m512d c = _mm512_castps_pd(unpack_lo(v[2], v[3])), d = _mm512_castps_pd(unpack_hi(v[2], v[3]));
   v[0] = _mm512_castpd_ps(unpack_lo(a, c)), v[1] = _mm512_castpd_ps(unpack_hi(a, c));
   v[2] = _mm512_castpd_ps(unpack_lo(b, d)), v[3] = _mm512_castpd_ps(unpack_hi(b, d));
 }
-[[gnu::target("avx512f"), gnu::always_inline]] inline void transpose_lanes(__m512d (&v)[2]) {
+SLUICE_TARGET inline void transpose_lanes(__m512d (&v)[2]) {
   const __m512d a = unpack_lo(v[0], v[1]);
   v[1] = unpack_hi(v[0], v[1]), v[0] = a;
 }
@@ -153,7 +78,7 @@ inline __m512d gather_lanes(const double* p0, const double* p1, const double* p2
 /// Rows r, r + e, r + 2e, r + 3e meet in one vector, where e is the numbers in 16 bytes; then lanes are transposed.
 /// All of a row's 64 bytes are read at once: rows a page apart share a set of the cache. The next rows are fetched.
 template <class T>
-[[gnu::target("avx512f")]] void transpose(const T* from, int64_t ld, int64_t rows, int64_t k, T* to, int64_t ld_to) {
+SLUICE_TARGET_TILE void transpose(const T* from, int64_t ld, int64_t rows, int64_t k, T* to, int64_t ld_to) {
   constexpr int W = kWidth<T>, e = 16 / sizeof(T);
   for (int64_t j = 0; j < rows; j += W) {
     const int64_t count = rows - j < W ? rows - j : W;
@@ -183,8 +108,8 @@ template <class T>
 
 }  // namespace
 
-const Micro<float> avx512_f32{14, 32, &choose<float>, &transpose<float>};
-const Micro<double> avx512_f64{14, 16, &choose<double>, &transpose<double>};
+const Micro<float> avx512_f32{kTileRows, 32, &choose<float>, &transpose<float>};
+const Micro<double> avx512_f64{kTileRows, 16, &choose<double>, &transpose<double>};
 
 }  // namespace sluice::detail
 #endif

@@ -14,10 +14,13 @@ constexpr int64_t kAmxStep = 32;    // of k in one instruction
 constexpr int64_t kAmxCols = 32;    // columns of a panel of b: two tiles
 constexpr int64_t kAmxDepth = 1024;  // of k at a time, at most
 
-/// `cols` columns of one block of k as panels, 16 · kAmxCols floats for each tile's depth.
-void amx_pack(Read read, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to);
-/// c [n, m] = alpha · a · b + beta · c for one block of k, b in panels.
-void amx_multiply(Read read, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k, float alpha,
-                  float beta, float* c, int64_t ldc);
+/// One block of k as tiles: `cols` columns of b as panels, 16 · kAmxCols floats for each tile's depth; n rows of a.
+void amx_pack_b(Read read, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to);
+void amx_pack_a(Read read, const float* a, int64_t lda, int64_t n, int64_t k, float* to);
+/// c [n, m] = alpha · a · b + beta · c for one block of k, both in tiles.
+void amx_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c, int64_t ldc);
+/// The same; some rows of a at a time are packed first.
+void amx_pack_and_multiply(Read read, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
+                           float alpha, float beta, float* c, int64_t ldc);
 
 }  // namespace sluice::detail

@@ -26,13 +26,28 @@ void gemm(Read ra, Read rb, int64_t n, int64_t m, int64_t k, double alpha, const
 template <class T>
 void add_bias(T* c, int64_t n, int64_t m, int64_t ldc, const T* bias);
 
-/// What happens to finished pieces of c while they are in cache: first + bias [m], then row_map, which gets `count`
-/// finished numbers of row `row` from column `col` on.
+/// How packed operands lie: as plain copies (for OpenBLAS), rows or panels of numbers, those rounded to bf16, AMX tiles.
+enum class Packing : uint8_t { plain, panels, rounded, tiles };
+
+/// A left operand [n, k] in packed form, in memory of the caller: for one that meets several pieces of a right one.
 template <class T>
-struct Epilogue {
-  const T* bias = nullptr;
-  void (*row_map)(T* c, int64_t count, int64_t row, int64_t col, const void* context) = nullptr;
-  const void* context = nullptr;
+class PackedA {
+ public:
+  /// How many numbers of memory, 64-byte aligned, it takes in any precision.
+  static int64_t size(int64_t n, int64_t k);
+  PackedA(int64_t n, int64_t k, T* memory, Precision precision = Precision::f32);
+
+  /// Rows first … last − 1, where both are multiples of 32, or last is n: different ones at the same time, if need be.
+  void fill(Read ra, const T* a, int64_t lda, int64_t first, int64_t last);
+  void fill(Read ra, const T* a, int64_t lda) { fill(ra, a, lda, 0, n_); }
+
+ private:
+  template <class>
+  friend class PackedB;
+  T* block(int64_t l, int64_t k, int64_t row) const;
+  int64_t n_, k_, depth_;
+  Packing packing_;
+  T* data_;
 };
 
 /// A right operand [k, m] in packed form, in memory of the caller: for operands that are used many times. The
@@ -47,25 +62,29 @@ class PackedB {
   /// It consists of panels of so many columns (the last one of fewer).
   int64_t panels() const { return (m_ + cols_ - 1) / cols_; }
   int64_t panel_columns() const { return cols_; }
+  /// And of blocks of so many rows (the last one of fewer), one chain of sums each: operands of single blocks, multiplied
+  /// one after the other with beta 1, give the same bits.
+  int64_t block_rows() const { return depth_; }
 
   /// Different panels may be filled at the same time.
   void fill(Read rb, const T* b, int64_t ldb, int64_t first_panel, int64_t last_panel);
   void fill(Read rb, const T* b, int64_t ldb) { fill(rb, b, ldb, 0, panels()); }
 
-  /// c = alpha · a [n, k] · b + beta · c for the columns of some panels: c begins at the first one's first column. For
-  /// the epilogue, a's first row is row `first_row`.
+  /// c = alpha · a [n, k] · b + beta · c for the columns of some panels: c begins at the first one's first column. Then,
+  /// while c is in cache, c += bias [m].
   void multiply(Read ra, int64_t n, T alpha, const T* a, int64_t lda, T beta, T* c, int64_t ldc, int64_t first_panel,
-                int64_t last_panel, const Epilogue<T>& epilogue = {}, int64_t first_row = 0) const;
+                int64_t last_panel, const T* bias = nullptr) const;
   void multiply(Read ra, int64_t n, T alpha, const T* a, int64_t lda, T beta, T* c, int64_t ldc) const {
     multiply(ra, n, alpha, a, lda, beta, c, ldc, 0, panels());
   }
+  /// The same for n rows of a from row `first_row` on, which is a multiple of 32.
+  void multiply(const PackedA<T>& a, int64_t first_row, int64_t n, T alpha, T beta, T* c, int64_t ldc, int64_t first_panel,
+                int64_t last_panel, const T* bias = nullptr) const;
 
  private:
   T* block(int64_t l, int64_t k, int64_t panel) const;
-
-  enum class Form { copy, panels, rounded_panels, tiles };  // copy: for OpenBLAS; tiles: of AMX
   int64_t k_, m_, cols_, depth_;  // columns of a panel; rows of a block
-  Form form_;
+  Packing packing_;
   T* data_;
 };
 

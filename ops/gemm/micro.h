@@ -18,9 +18,8 @@ struct TileCall {
   int64_t k;
   const T* a;  // a_p of row i at a[i · a_row + p · a_k]
   int64_t a_row, a_k;
-  const T* b;  // b_p of column j at b[p · b_k + j]; `padded`: to a multiple of the vector it may be read, and is 0
+  const T* b;  // b_p of column j at b[p · b_k + j]
   int64_t b_k;
-  bool padded;
   T* c;
   int64_t ldc;
   int64_t cols;

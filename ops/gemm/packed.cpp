@@ -22,7 +22,7 @@ void portable_tile(const TileCall<T>& t) {
   const T *a = t.a, *b = t.b;
   T padded[kCols] = {};
   for (int64_t p = 0; p < t.k; ++p, a += t.a_k, b += t.b_k) {
-    const bool part = !t.padded && t.cols < kCols;
+    const bool part = t.cols < kCols;
     if (part) std::copy_n(b, t.cols, padded);
     V right[2];
     std::memcpy(right, part ? padded : b, sizeof right);
@@ -111,35 +111,53 @@ void pack_panels(const Micro<T>& micro, Read read, const T* b, int64_t ldb, int6
 }
 
 template <class T>
+void copy_rows(const Micro<T>& micro, Read read, const T* a, int64_t lda, int64_t n, int64_t k, T* to) {
+  const int64_t ld = copied_row(k);
+  if (read == Read::transposed) return micro.transpose(a, lda, k, n, to, ld);
+  for (int64_t i = 0; i < n; ++i) std::copy_n(a + i * lda, k, to + i * ld);
+}
+
+namespace {
+
+/// n rows in tiles of equal height: that height, and how many rows belong to some tiles that stay in L2.
+struct RowBlocks {
+  int64_t height, rows;
+  RowBlocks(int64_t n, int64_t most) : height(Cut(n, most).length), rows(kRows / most * height) {}
+};
+
+}  // namespace
+
+template <class T>
 void multiply_block(const Micro<T>& micro, const Left<T>& a, const Right<T>& b, int64_t n, int64_t m, int64_t k, T alpha,
                     T beta, T* c, int64_t ldc) {
-  const bool plain = a.read == Read::plain;
-  const int64_t height = Cut(n, micro.rows).length;  // of a tile
-  const int64_t block = a.pack ? std::min<int64_t>(kRows / micro.rows * height, n) : n;
-  const int64_t ld = (k + 15) / 16 * 16 + 16;  // of copied rows: no two in the same set of the cache
-  T* const memory = a.pack ? pack_memory<T>(0, block * ld) : nullptr;
-  for (int64_t first = 0; first < n; first += block) {
-    const int64_t rows = std::min(block, n - first);
-    const T* left = a.data + first * (plain ? a.ld : 1);
-    int64_t a_row = plain ? a.ld : 1, a_k = plain ? 1 : a.ld;
-    if (a.pack) {
-      if (!plain) micro.transpose(left, a.ld, k, rows, memory, ld);
-      else
-        for (int64_t i = 0; i < rows; ++i) std::copy_n(left + i * a.ld, k, memory + i * ld);
-      left = memory, a_row = ld, a_k = 1;
-      if constexpr (sizeof(T) == 4) if (a.round) round_to_bf16(memory, rows * ld);
-    }
+  const RowBlocks blocks(n, micro.rows);
+  const int64_t height = blocks.height;
+  for (int64_t first = 0; first < n; first += blocks.rows) {
+    const int64_t rows = std::min(blocks.rows, n - first);
     for (int64_t col = 0; col < m; col += micro.cols) {
-      TileCall<T> t{k, left, a_row, a_k, b.data + col / micro.cols * b.panel, b.step, b.padded, c + first * ldc + col, ldc,
+      TileCall<T> t{k, a.data + first * a.row, a.row, a.k, b.data + col / micro.cols * b.panel, b.step, c + first * ldc + col, ldc,
                     std::min<int64_t>(micro.cols, m - col), alpha, beta, nullptr};
       // The next panel comes from far away, and would be waited for.
       const T* const next = col + micro.cols < m ? t.b + b.panel : b.data;
       for (int64_t i = 0; i < rows; i += height) {
-        t.ahead = next + (b.padded ? std::min<int64_t>(i / height, micro.cols * int64_t{sizeof(T)} / 64 - 1) * k * 64 / int64_t{sizeof(T)} : 0);
+        t.ahead = next + (b.packed ? std::min<int64_t>(i / height, micro.cols * int64_t{sizeof(T)} / 64 - 1) * k * 64 / int64_t{sizeof(T)} : 0);
         micro.tile(static_cast<int>(std::min(height, rows - i)), t);
-        t.a += height * a_row, t.c += height * ldc;
+        t.a += height * a.row, t.c += height * ldc;
       }
     }
+  }
+}
+
+template <class T>
+void copy_and_multiply(const Micro<T>& micro, Read read, const T* a, int64_t lda, bool round, const Right<T>& b, int64_t n,
+                       int64_t m, int64_t k, T alpha, T beta, T* c, int64_t ldc) {
+  const int64_t block = std::min(RowBlocks(n, micro.rows).rows, n), ld = copied_row(k);
+  T* const memory = pack_memory<T>(0, block * ld);
+  for (int64_t first = 0; first < n; first += block) {
+    const int64_t rows = std::min(block, n - first);
+    copy_rows(micro, read, a + first * (read == Read::plain ? lda : 1), lda, rows, k, memory);
+    if constexpr (sizeof(T) == 4) if (round) round_to_bf16(memory, rows * ld);
+    multiply_block<T>(micro, {memory, ld, 1}, b, rows, m, k, alpha, beta, c + first * ldc, ldc);
   }
 }
 
@@ -158,8 +176,10 @@ void gemm_packed(const Micro<T>& micro, const Product<T>& p, bool pack_a, bool p
         right = {memory, micro.cols * k, micro.cols, true};
         pack_panels(micro, p.rb, p.rb == Read::plain ? p.b + l * p.ldb + col : p.b + col * p.ldb + l, p.ldb, k, cols, memory);
       }
-      multiply_block<T>(micro, {p.ra, p.ra == Read::plain ? p.a + l : p.a + l * p.lda, p.lda, pack_a}, right, p.n, cols, k,
-                        p.alpha, l == 0 ? p.beta : T(1), p.c + col, p.ldc);
+      const T* left = p.ra == Read::plain ? p.a + l : p.a + l * p.lda;
+      const T beta = l == 0 ? p.beta : T(1);
+      if (pack_a) copy_and_multiply<T>(micro, p.ra, left, p.lda, false, right, p.n, cols, k, p.alpha, beta, p.c + col, p.ldc);
+      else multiply_block<T>(micro, in_place(p.ra, left, p.lda), right, p.n, cols, k, p.alpha, beta, p.c + col, p.ldc);
     }
 }
 
@@ -167,8 +187,12 @@ template float* pack_memory(int, int64_t);
 template double* pack_memory(int, int64_t);
 template void pack_panels(const Micro<float>&, Read, const float*, int64_t, int64_t, int64_t, float*);
 template void pack_panels(const Micro<double>&, Read, const double*, int64_t, int64_t, int64_t, double*);
+template void copy_rows(const Micro<float>&, Read, const float*, int64_t, int64_t, int64_t, float*);
+template void copy_rows(const Micro<double>&, Read, const double*, int64_t, int64_t, int64_t, double*);
 template void multiply_block(const Micro<float>&, const Left<float>&, const Right<float>&, int64_t, int64_t, int64_t, float, float, float*, int64_t);
 template void multiply_block(const Micro<double>&, const Left<double>&, const Right<double>&, int64_t, int64_t, int64_t, double, double, double*, int64_t);
+template void copy_and_multiply(const Micro<float>&, Read, const float*, int64_t, bool, const Right<float>&, int64_t, int64_t, int64_t, float, float, float*, int64_t);
+template void copy_and_multiply(const Micro<double>&, Read, const double*, int64_t, bool, const Right<double>&, int64_t, int64_t, int64_t, double, double, double*, int64_t);
 template void gemm_packed(const Micro<float>&, const Product<float>&, bool, bool);
 template void gemm_packed(const Micro<double>&, const Product<double>&, bool, bool);
 

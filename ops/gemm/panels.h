@@ -10,7 +10,8 @@ namespace sluice::detail {
 
 /// k is summed in blocks of equal length, at most this.
 constexpr int64_t kDepth = 512;
-/// Rows of a whose block of k is copied at a time, and stays in L2.
+/// Rows of a whose block of k is copied at a time, and stays in L2 (a third of 2 MiB, of f32). More rows use a panel of
+/// b, which may come from far away, more often.
 constexpr int64_t kRows = 84;
 
 /// Bytes of a row of b's panels that are packed at a time: with kDepth of them, 2 MiB.
@@ -22,14 +23,11 @@ struct Cut {
   Cut(int64_t size, int64_t most) : count(size > 0 ? (size + most - 1) / most : 0), length(count ? (size + count - 1) / count : 0) {}
 };
 
-/// Rows of the left operand in one block of k.
+/// Rows of the left operand in one block of k: a_p of row i at data[i · row + p · k].
 template <class T>
 struct Left {
-  Read read;
   const T* data;
-  int64_t ld;
-  bool pack;           // copy them first
-  bool round = false;  // and round the copies to bf16
+  int64_t row, k;
 };
 
 /// Panels of the right operand in one block of k: packed, or in place.
@@ -38,17 +36,32 @@ struct Right {
   const T* data;
   int64_t panel;  // from one panel to the next
   int64_t step;   // from one p to the next
-  bool padded;    // columns beyond the last are there, and 0
+  bool packed;
 };
 
 /// Copies k rows of `cols` columns, panel after panel, the last one padded with zeros.
 template <class T>
 void pack_panels(const Micro<T>& micro, Read read, const T* b, int64_t ldb, int64_t k, int64_t cols, T* to);
 
+/// From one copied row of a to the next: no two lie in the same set of the cache.
+inline int64_t copied_row(int64_t k) { return (k + 15) / 16 * 16 + 16; }
+/// Copies n rows of k, one after the other.
+template <class T>
+void copy_rows(const Micro<T>& micro, Read read, const T* a, int64_t lda, int64_t n, int64_t k, T* to);
+
 /// c [n, m] = alpha · a · b + beta · c for one block of k.
 template <class T>
 void multiply_block(const Micro<T>& micro, const Left<T>& a, const Right<T>& b, int64_t n, int64_t m, int64_t k, T alpha,
                     T beta, T* c, int64_t ldc);
+/// The same; some rows of a at a time are copied first (and, if told, rounded to bf16).
+template <class T>
+void copy_and_multiply(const Micro<T>& micro, Read read, const T* a, int64_t lda, bool round, const Right<T>& b, int64_t n,
+                       int64_t m, int64_t k, T alpha, T beta, T* c, int64_t ldc);
+/// Left in place.
+template <class T>
+Left<T> in_place(Read read, const T* a, int64_t lda) {
+  return read == Read::plain ? Left<T>{a, lda, 1} : Left<T>{a, 1, lda};
+}
 
 /// 64-byte aligned memory of this thread, kept for the next product: for rows of a (0) or panels of b (1).
 template <class T>

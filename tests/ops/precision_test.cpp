@@ -109,6 +109,29 @@ TEST_CASE("bf16 products: the rounded operands, summed in f32, on every instruct
   });
 }
 
+TEST_CASE("bf16 products: matmul's bits are those of one product, for any number of threads", "[matmul][precision][bits]") {
+  const int threads = num_threads();
+  Rng rng(6);
+  PrecisionScope scope(Precision::bf16);
+  for_each_isa([&](Isa i) {
+    for (const Shape& s : {Shape{130, 700, 2100}, Shape{2300, 65, 40}, Shape{401, 333, 257}, Shape{40, 50, 60}})
+      for (bool left : {false, true})
+        for (bool right : {false, true}) {
+          const int64_t n = s[0], m = s[1], k = s[2];
+          const Tensor a = normal(left ? Shape{k, n} : Shape{n, k}, 0, 1, rng), b = normal(right ? Shape{m, k} : Shape{k, m}, 0, 1, rng);
+          std::vector<float> c(static_cast<std::size_t>(n * m));
+          detail::gemm(left ? Read::transposed : Read::plain, right ? Read::transposed : Read::plain, n, m, k, 1.0f,
+                       a.data<float>(), left ? n : k, b.data<float>(), right ? k : m, 0.0f, c.data(), m, Precision::bf16);
+          INFO(isa_name(i) << ' ' << n << " × " << m << " × " << k << (left ? " t" : " n") << (right ? "t" : "n"));
+          for (int count : {1, 3}) {
+            set_num_threads(count);
+            CHECK(matmul(left ? transpose(a, 0, 1) : a, right ? transpose(b, 0, 1) : b).to_vector<float>() == c);
+          }
+        }
+  });
+  set_num_threads(threads);
+}
+
 TEST_CASE("bf16 products: NaN and infinities stay what they are", "[gemm][precision]") {
   for_each_isa([](Isa i) {
     INFO(isa_name(i));

@@ -1,0 +1,183 @@
+// Operands in packed form: for each block of k one after the other, the panels of b, or the rows of a; of numbers or of
+// AMX tiles. Where OpenBLAS computes (see gemm.cpp) they are plain copies.
+#include <sluice/core/vectorise.h>
+#include <sluice/ops/gemm/bf16.h>
+#include <sluice/ops/gemm/ladder.h>
+#include <sluice/ops/gemm/panels.h>
+
+#include <algorithm>
+
+namespace sluice::detail {
+
+namespace {
+
+template <class T>
+Packing packing_for(Precision precision) {
+  if (sizeof(T) == 4 && precision == Precision::bf16) return isa() >= Isa::amx ? Packing::tiles : Packing::rounded;
+  return isa() == Isa::base ? Packing::plain : Packing::panels;
+}
+
+int64_t tiled(int64_t k) { return (k + kAmxStep - 1) / kAmxStep * kAmxStep; }
+
+int64_t block_depth(Packing packing, int64_t k) {
+  if (packing == Packing::plain) return k;
+  return packing == Packing::tiles ? tiled(Cut(k, kAmxDepth).length) : Cut(k, kDepth).length;
+}
+
+}  // namespace
+
+template <class T>
+int64_t PackedB<T>::size(int64_t k, int64_t m) {
+  const int64_t cols = micro<T>(isa()).cols, panels = k * ((m + cols - 1) / cols * cols);
+  if (sizeof(T) == 8 || isa() < Isa::amx) return panels;
+  return std::max(panels, tiled(k) * ((m + kAmxCols - 1) / kAmxCols * kAmxCols) / 2);
+}
+template <class T>
+int64_t PackedA<T>::size(int64_t n, int64_t k) {
+  const Cut depth(k, kDepth);
+  const int64_t rows = n * std::max(k, depth.count * copied_row(depth.length));
+  if (sizeof(T) == 8 || isa() < Isa::amx) return rows;
+  return std::max(rows, (n + kAmxTile - 1) / kAmxTile * kAmxTile * tiled(k) / 2);
+}
+
+template <class T>
+PackedB<T>::PackedB(int64_t k, int64_t m, T* memory, Precision precision)
+    : k_(k), m_(m), packing_(packing_for<T>(precision)), data_(memory) {
+  cols_ = packing_ == Packing::tiles ? kAmxCols : micro<T>(isa()).cols, depth_ = block_depth(packing_, k);
+}
+template <class T>
+PackedA<T>::PackedA(int64_t n, int64_t k, T* memory, Precision precision)
+    : n_(n), k_(k), packing_(packing_for<T>(precision)), data_(memory) {
+  depth_ = block_depth(packing_, k);
+}
+
+template <class T>
+void PackedB<T>::fill(Read rb, const T* b, int64_t ldb, int64_t first_panel, int64_t last_panel) {
+  const Micro<T>& u = micro<T>(isa());
+  const int64_t col = first_panel * cols_, cols = std::min(last_panel * cols_, m_) - col;
+  for (int64_t l = 0; l < k_; l += depth_) {
+    const int64_t k = std::min(depth_, k_ - l);
+    const T* from = rb == Read::plain ? b + l * ldb + col : b + col * ldb + l;
+    T* const to = block(l, k, first_panel);
+    switch (packing_) {
+      case Packing::plain:
+        if (rb == Read::transposed) u.transpose(from, ldb, cols, k, to, m_);
+        else
+          for (int64_t p = 0; p < k; ++p) std::copy_n(from + p * ldb, cols, to + p * m_);
+        break;
+      case Packing::tiles:
+#if defined(__x86_64__)
+        if constexpr (sizeof(T) == 4) amx_pack_b(rb, from, ldb, k, cols, to);
+#endif
+        break;
+      default:
+        pack_panels(u, rb, from, ldb, k, cols, to);
+        if constexpr (sizeof(T) == 4)
+          if (packing_ == Packing::rounded) round_to_bf16(to, k * (last_panel - first_panel) * cols_);
+    }
+  }
+}
+
+template <class T>
+void PackedA<T>::fill(Read ra, const T* a, int64_t lda, int64_t first, int64_t last) {
+  const Micro<T>& u = micro<T>(isa());
+  const int64_t rows = last - first;
+  for (int64_t l = 0; l < k_; l += depth_) {
+    const int64_t k = std::min(depth_, k_ - l);
+    const T* from = ra == Read::plain ? a + first * lda + l : a + l * lda + first;
+    T* const to = block(l, k, first);
+    switch (packing_) {
+      case Packing::plain:
+        if (ra == Read::transposed) u.transpose(from, lda, k, rows, to, k_);
+        else
+          for (int64_t i = 0; i < rows; ++i) std::copy_n(from + i * lda, k, to + i * k_);
+        break;
+      case Packing::tiles:
+#if defined(__x86_64__)
+        if constexpr (sizeof(T) == 4) amx_pack_a(ra, from, lda, rows, k, to);
+#endif
+        break;
+      default:
+        copy_rows(u, ra, from, lda, rows, k, to);
+        if constexpr (sizeof(T) == 4)
+          if (packing_ == Packing::rounded) round_to_bf16(to, rows * copied_row(k));
+    }
+  }
+}
+
+/// Where a panel of the block of k rows from row l on lies.
+template <class T>
+T* PackedB<T>::block(int64_t l, int64_t k, int64_t panel) const {
+  if (packing_ == Packing::plain) return data_ + l * m_ + panel * cols_;
+  if (packing_ != Packing::tiles) return data_ + (l * panels() + panel * k) * cols_;
+  return data_ + (l * panels() + panel * tiled(k)) * cols_ / 2;
+}
+/// Where a row of the block of k columns from column l on lies, or the tile that it opens.
+template <class T>
+T* PackedA<T>::block(int64_t l, int64_t k, int64_t row) const {
+  if (packing_ == Packing::plain) return data_ + row * k_ + l;
+  if (packing_ != Packing::tiles) return data_ + (l > 0 ? l / depth_ : 0) * n_ * copied_row(depth_) + row * copied_row(k);
+  return data_ + (l * ((n_ + kAmxTile - 1) / kAmxTile * kAmxTile) + row * tiled(k)) / 2;
+}
+
+template <class T>
+void PackedB<T>::multiply(Read ra, int64_t n, T alpha, const T* a, int64_t lda, T beta, T* c, int64_t ldc, int64_t first_panel,
+                          int64_t last_panel, const T* bias) const {
+  const int64_t col = first_panel * cols_, m = std::min(last_panel * cols_, m_) - col;
+  if (packing_ == Packing::plain || k_ == 0)
+    gemm_blas(Product<T>{ra, Read::plain, n, m, k_, alpha, a, lda, data_ + col, m_, beta, c, ldc});
+  else
+    for (int64_t l = 0; l < k_; l += depth_) {
+      const int64_t k = std::min(depth_, k_ - l);
+      const T *left = ra == Read::plain ? a + l : a + l * lda, *right = block(l, k, first_panel);
+      const T keep = l == 0 ? beta : T(1);
+      if (packing_ == Packing::tiles) {
+#if defined(__x86_64__)
+        if constexpr (sizeof(T) == 4) amx_pack_and_multiply(ra, left, lda, right, n, m, k, alpha, keep, c, ldc);
+#endif
+        continue;
+      }
+      const Micro<T>& u = micro<T>(isa());
+      const Right<T> panels{right, k * cols_, cols_, true};
+      const bool round = packing_ == Packing::rounded;
+      if (round || (m > 4 * cols_ && n * k > 4096)) copy_and_multiply(u, ra, left, lda, round, panels, n, m, k, alpha, keep, c, ldc);
+      else multiply_block(u, in_place(ra, left, lda), panels, n, m, k, alpha, keep, c, ldc);
+    }
+  if (bias) add_bias(c, n, m, ldc, bias + col);
+}
+
+template <class T>
+void PackedB<T>::multiply(const PackedA<T>& a, int64_t first_row, int64_t n, T alpha, T beta, T* c, int64_t ldc,
+                          int64_t first_panel, int64_t last_panel, const T* bias) const {
+  if (packing_ == Packing::plain || k_ == 0)
+    return multiply(Read::plain, n, alpha, a.block(0, k_, first_row), k_, beta, c, ldc, first_panel, last_panel, bias);
+  const int64_t col = first_panel * cols_, m = std::min(last_panel * cols_, m_) - col;
+  for (int64_t l = 0; l < k_; l += depth_) {
+    const int64_t k = std::min(depth_, k_ - l);
+    const T *left = a.block(l, k, first_row), *right = block(l, k, first_panel);
+    const T keep = l == 0 ? beta : T(1);
+    if (packing_ != Packing::tiles)
+      multiply_block<T>(micro<T>(isa()), {left, copied_row(k), 1}, {right, k * cols_, cols_, true}, n, m, k, alpha, keep, c, ldc);
+#if defined(__x86_64__)
+    else if constexpr (sizeof(T) == 4) amx_multiply(left, right, n, m, k, alpha, keep, c, ldc);
+#endif
+  }
+  if (bias) add_bias(c, n, m, ldc, bias + col);
+}
+
+template <class T>
+void add_bias(T* c, int64_t n, int64_t m, int64_t ldc, const T* bias) {
+  vectorised([=](int64_t count) {
+    for (int64_t i = 0; i < n; ++i)
+      for (int64_t j = 0; j < count; ++j) c[i * ldc + j] += bias[j];
+  }, m);
+}
+
+template void add_bias(float*, int64_t, int64_t, int64_t, const float*);
+template void add_bias(double*, int64_t, int64_t, int64_t, const double*);
+template class PackedA<float>;
+template class PackedA<double>;
+template class PackedB<float>;
+template class PackedB<double>;
+
+}  // namespace sluice::detail
