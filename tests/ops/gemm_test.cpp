@@ -7,6 +7,7 @@
 #include <sluice/core/parallel.h>
 #include <sluice/core/random.h>
 #include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
 #include <sluice/ops/gemm/ladder.h>
 #include <sluice/ops/matmul.h>
 #include <sluice/ops/view.h>
@@ -353,4 +354,31 @@ TEST_CASE("matmul: any number of threads, the same bits; any instruction set, th
           });
         }
   set_num_threads(threads);
+}
+
+TEST_CASE("matmul, linear: large products in blocks of k, with a bias, of several matrices", "[gemm][matmul]") {
+  Rng rng(4);
+  auto whole = [&](const Shape& shape) { return to(randint(-3, 4, shape, rng), f32); };  // every order: the same sums
+  auto expect = [](const float* a, const float* b, int64_t n, int64_t m, int64_t k) {
+    std::vector<float> c(std::size_t(n * m));
+    gemm_naive(Product<float>{Read::plain, Read::plain, n, m, k, 1, a, k, b, m, 0, c.data(), m});
+    return c;
+  };
+  for_each_isa([&](Isa i) {
+    INFO(isa_name(i));
+    const Tensor x = whole({130, 1100}), w = whole({1100, 70}), bias = whole({70});
+    std::vector<float> y = expect(x.data<float>(), w.data<float>(), 130, 70, 1100);
+    for (std::size_t j = 0; j < y.size(); ++j) y[j] += bias.data<float>()[j % 70];
+    CHECK(linear(x, w, bias).to_vector<float>() == y);
+    // Two matrices each; then one b for both.
+    const Tensor a = whole({2, 160, 420}), b = whole({2, 420, 520});
+    for (bool one : {false, true}) {
+      const std::vector<float> c = matmul(a, one ? expand(narrow(b, 0, 1, 1), {2, 420, 520}) : b).to_vector<float>();
+      for (int64_t matrix : {0, 1}) {
+        const float* right = b.data<float>() + (one ? 1 : matrix) * 420 * 520;
+        const std::vector<float> part = expect(a.data<float>() + matrix * 160 * 420, right, 160, 520, 420);
+        CHECK(std::equal(part.begin(), part.end(), c.begin() + matrix * 160 * 520));
+      }
+    }
+  });
 }

@@ -132,6 +132,23 @@ TEST_CASE("bf16 products: matmul's bits are those of one product, for any number
   set_num_threads(threads);
 }
 
+TEST_CASE("bf16 products: both operands packed as a whole", "[gemm][precision]") {
+  const int64_t n = 41, m = 70, k = 2100;
+  Rng rng(7);
+  const Tensor a = normal({n, k}, 0, 1, rng), b = normal({k, m}, 0, 1, rng);
+  for_each_isa([&](Isa i) {
+    INFO(isa_name(i));
+    Tensor for_a = empty({detail::PackedA<float>::size(n, k)}), for_b = empty({detail::PackedB<float>::size(k, m)});
+    detail::PackedA<float> left(n, k, for_a.mutable_data<float>(), Precision::bf16);
+    detail::PackedB<float> right(k, m, for_b.mutable_data<float>(), Precision::bf16);
+    left.fill(Read::plain, a.data<float>(), k), right.fill(Read::plain, b.data<float>(), m);
+    std::vector<float> whole(static_cast<std::size_t>(n * m)), pieces = whole;
+    detail::gemm(Read::plain, Read::plain, n, m, k, 1.0f, a.data<float>(), k, b.data<float>(), m, 0.0f, whole.data(), m, Precision::bf16);
+    for (int64_t row : {32, 0}) right.multiply(left, row, row ? 9 : 32, 1.0f, 0.0f, pieces.data() + row * m, m, 0, right.panels());
+    CHECK(pieces == whole);
+  });
+}
+
 TEST_CASE("bf16 products: NaN and infinities stay what they are", "[gemm][precision]") {
   for_each_isa([](Isa i) {
     INFO(isa_name(i));
