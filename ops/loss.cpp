@@ -42,9 +42,8 @@ void cross_entropy_cpu(const Tensor& x, const Tensor& targets, Tensor& loss, dou
         return;
       }
       const T* p = in + r * classes;
-      const T m = detail::row_max(p, classes);
-      const T shift = m - m == T(0) ? m : T(0);
-      const T total = detail::row_total<T>(classes, [=](int64_t i) { return math::exp(p[i] - shift); });
+      T shift;
+      const T total = detail::row_exp_total(p, classes, detail::row_max(p, classes), shift, [](int64_t, T e) { return e; });
       const T lse = math::log(total) + shift;
       T target = p[t[r]];
       if (smoothing > 0)
@@ -66,9 +65,9 @@ void cross_entropy_backward_cpu(const Tensor& x, const Tensor& targets, const Te
       T* __restrict__ q = out + r * classes;
       if (t[r] < 0) return static_cast<void>(std::fill_n(q, classes, T(0)));
       const T* __restrict__ p = in + r * classes;
-      const T m = detail::row_max(p, classes);
-      const T shift = m - m == T(0) ? m : T(0);
-      const T scale = pg[r] / detail::row_total<T>(classes, [=](int64_t i) { return q[i] = math::exp(p[i] - shift); });
+      T shift;
+      const T scale = pg[r] / detail::row_exp_total(p, classes, detail::row_max(p, classes), shift,
+                                                    [q](int64_t i, T e) { return q[i] = e; });
       const T uniform = pg[r] * T(smoothing / static_cast<double>(classes));
       detail::row_map(q, q, classes, [=](T v) { return v * scale - uniform; });
       q[t[r]] -= pg[r] * T(1 - smoothing);

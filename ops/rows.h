@@ -53,8 +53,18 @@ T row_max(const T* x, int64_t n) {
   for (; i + lanes <= n; i += lanes)
     for (int k = 0; k < lanes; ++k) lane[k] = x[i + k] > lane[k] ? x[i + k] : lane[k];
   for (int k = 0; k < lanes && i < n; ++i, ++k) lane[k] = x[i] > lane[k] ? x[i] : lane[k];
-  for (int k = 1; k < lanes; ++k) lane[0] = lane[k] > lane[0] ? lane[k] : lane[0];
+  for (int width = lanes / 2; width > 0; width /= 2)
+    for (int k = 0; k < width; ++k) lane[k] = lane[k + width] > lane[k] ? lane[k + width] : lane[k];
   return lane[0];
+}
+/// Σ e^(x_i − shift) of a row whose largest element is m; keep(i, term) is told each term. The shift is m, or 0 where m
+/// is infinite: there e^x itself says it right.
+template <class T, class Keep>
+T row_exp_total(const T* __restrict__ x, int64_t n, T m, T& shift, Keep keep) {
+  const T by = shift = m - m == T(0) ? m : T(0);
+  if (m == std::numeric_limits<T>::infinity())
+    return row_total<T>(n, [=](int64_t i) { return keep(i, math::exp(x[i])); });
+  return row_total<T>(n, [=](int64_t i) { return keep(i, math::exp_low(x[i] - by)); });
 }
 template <class T, class F>
 void row_map(const T* x, T* y, int64_t n, F f) {

@@ -25,9 +25,8 @@ void softmax_cpu(const Tensor& x, Tensor& y, bool log) {
     detail::for_each_row(x.numel() / n, n, [&](int64_t r) {
       const T* __restrict__ p = in + r * n;
       T* __restrict__ q = out + r * n;
-      const T m = detail::row_max(p, n);
-      const T shift = m - m == T(0) ? m : T(0);  // ±inf lines: e^x itself says it right
-      const T total = detail::row_total<T>(n, [=](int64_t i) { return q[i] = math::exp(p[i] - shift); });
+      T shift;
+      const T total = detail::row_exp_total(p, n, detail::row_max(p, n), shift, [q](int64_t i, T e) { return q[i] = e; });
       if (log) {
         const T l = math::log(total) + shift;
         // A line of −inf has log Σ = −inf; keep it −inf instead of −inf − −inf = NaN.

@@ -54,7 +54,7 @@ void forward(const AttentionCall& call, Tensor& out_tensor, Tensor& lse_tensor) 
             tiles.hide(t, r, line, -inf, seen);
             const T before = top[r], now = std::max(before, row_max(line, cols));
             const T shift = now == -inf ? T(0) : now;
-            const T sum = row_total<T>(cols, [=](int64_t j) { return line[j] = math::exp(line[j] - shift); });
+            const T sum = row_total<T>(cols, [=](int64_t j) { return line[j] = math::exp_low(line[j] - shift); });
             if (before != now) {
               const T shrink = math::exp(before - shift);
               total[r] *= shrink;

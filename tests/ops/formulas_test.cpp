@@ -8,7 +8,9 @@
 #include "support/scalars.h"
 
 #include <array>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <set>
@@ -293,4 +295,18 @@ TEST_CASE("formulas: NaN is never swallowed", "[formulas]") {
   CHECK(value_at(fm::Log{}, 0) == -kInf);
   CHECK(value_at(fm::Exp{}, -kInf) == 0);
   CHECK(value32(fm::Exp{}, -kInf) == 0);
+}
+
+TEST_CASE("formulas: the exponential of what is at most 50 is the exponential, to the bit", "[formulas]") {
+  auto differs = [](float x) {
+    const float y = math::exp_low(x), want = math::exp(x);
+    return std::memcmp(&y, &want, sizeof(float)) != 0 && !(y != y && want != want);
+  };
+  int64_t different = 0;
+  for (uint64_t b = 0; b < (uint64_t{1} << 32); b += 4099)  // all signs and exponents, denormals and NaN among them
+    if (const float x = std::bit_cast<float>(static_cast<uint32_t>(b)); !(x > 50)) different += differs(x);
+  for (float x = -110; x <= 50; x += 0x1p-12f) different += differs(x);
+  CHECK(different == 0);
+  CHECK_FALSE(differs(-std::numeric_limits<float>::infinity()));
+  CHECK(std::isnan(math::exp_low(std::numeric_limits<float>::quiet_NaN())));
 }
