@@ -38,7 +38,7 @@ Operands checked(const char* op, const Operands& x, const MixedChunkOptions& o, 
   if (!fits)
     fail(op, ": got q_quad=", x.q_quad, ", k_quad=", x.k_quad, ", q_lin=", x.q_lin, ", k_lin=", x.k_lin, ", v=", x.v,
          "; need [batch, heads, n, s] or [batch, n, s] four times, and v [..., n, e]");
-  if (o.chunk < 1) fail<ValueError>(op, ": chunk must be positive — got ", o.chunk);
+  if (o.chunk < 1 || o.chunk > INT32_MAX) fail<ValueError>(op, ": chunk must be in [1, 2^31) — got ", o.chunk);
   if (o.causal && !o.across_chunks)
     fail<ValueError>(op, ": across_chunks = false leaves a causal layer no linear term; set linear = false");
   if (!o.quadratic && !o.linear) fail<ValueError>(op, ": one of the terms, quadratic or linear, must stay");
@@ -158,7 +158,7 @@ Tensor linear_term(const Operands& x, const MixedChunkOptions& o, const Tensor& 
 Tensor segment_mask(const Tensor& segments, int64_t chunk, bool causal, const Tensor& key_mask) {
   if (segments.rank() != 2) fail("segment_mask: segments=", segments, "; need [batch, n]");
   if (segments.dtype() != i64) fail<DTypeError>("segment_mask: segments must be i64 — got ", segments.dtype());
-  if (chunk < 1) fail<ValueError>("segment_mask: chunk must be positive — got ", chunk);
+  if (chunk < 1 || chunk > INT32_MAX) fail<ValueError>("segment_mask: chunk must be in [1, 2^31) — got ", chunk);
   if (key_mask.defined() && key_mask.shape() != segments.shape())
     fail("segment_mask: key_mask=", key_mask, " does not fit segments=", segments);
   const int64_t n = segments.dim(1), chunks = (n + chunk - 1) / chunk;

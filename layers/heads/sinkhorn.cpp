@@ -156,7 +156,7 @@ Tensor permutation_of(const Operands& x, const Tensor& real, const SinkhornBlock
 
 void check_block(const char* op, const SinkhornBlockOptions& o) {
   refuse_causal(op, o.causal);
-  if (o.block < 1) fail<ValueError>(op, ": block must be positive — got ", o.block);
+  if (o.block < 1 || o.block > INT32_MAX) fail<ValueError>(op, ": block must be in [1, 2^31) — got ", o.block);
 }
 
 }  // namespace

@@ -12,7 +12,21 @@ namespace sluice {
 
 namespace {
 
-int64_t blocks_of(int64_t n, int64_t block) { return (n + block - 1) / block; }
+int64_t blocks_of(int64_t n, int64_t block) { return n / block + (n % block != 0); }
+/// The window that reaches w positions back.
+int64_t window_of(int64_t w) { return std::min(w, INT64_MAX - 1) + 1; }
+
+/// As many entries as a tensor of this shape, on the host.
+template <class T>
+std::vector<T> host_values(const char* op, const Shape& shape) {
+  const int64_t n = checked_numel(op, shape);
+  try {
+    return std::vector<T>(static_cast<std::size_t>(n));
+  } catch (const std::exception&) {
+    fail<MemoryError>(op, ": no memory for ", shape);
+  }
+}
+
 /// `count` distinct values of [0, range), uniform, ascending. Floyd's algorithm (Bentley & Floyd 1987): for
 /// t = range − count … range − 1, a draw from [0, t] joins, or t itself if that is there already.
 std::vector<int64_t> distinct(int64_t count, int64_t range, uint64_t seed, uint64_t stream, uint64_t row) {
@@ -32,8 +46,8 @@ std::vector<int64_t> distinct(int64_t count, int64_t range, uint64_t seed, uint6
 }
 
 /// Lists as a tensor, filled up with −1.
-Tensor lists_of(const std::vector<std::vector<int64_t>>& rows, int64_t heads, int64_t m, int64_t width) {
-  std::vector<int64_t> y(static_cast<std::size_t>(heads * m * width), -1);
+Tensor lists_of(const std::vector<std::vector<int64_t>>& rows, std::vector<int64_t> y, int64_t heads, int64_t m, int64_t width) {
+  std::fill(y.begin(), y.end(), -1);
   for (std::size_t r = 0; r < rows.size(); ++r)
     std::copy(rows[r].begin(), rows[r].end(), y.begin() + static_cast<std::ptrdiff_t>(r) * width);
   return Tensor::from(y, {heads, m, width});
@@ -43,13 +57,13 @@ Tensor lists_of(const std::vector<std::vector<int64_t>>& rows, int64_t heads, in
 
 AttentionMask sliding_mask(int64_t w, bool causal) {
   if (w < 0) fail<ValueError>("sliding_mask: w must not be negative — got ", w);
-  return {.causal = causal, .window = w + 1};
+  return {.causal = causal, .window = window_of(w)};
 }
 
 AttentionMask dilated_mask(int64_t w, int64_t dilation, bool causal) {
   if (w < 0 || dilation < 1)
     fail<ValueError>("dilated_mask: need w >= 0 and dilation >= 1 — got w=", w, ", dilation=", dilation);
-  return {.causal = causal, .window = w + 1, .dilation = dilation};
+  return {.causal = causal, .window = window_of(w), .dilation = dilation};
 }
 
 AttentionMask residue_mask(int64_t dilation, bool causal) {
@@ -59,7 +73,7 @@ AttentionMask residue_mask(int64_t dilation, bool causal) {
 
 AttentionMask global_local_mask(int64_t w, std::vector<int64_t> global, bool causal) {
   if (w < 0) fail<ValueError>("global_local_mask: w must not be negative — got ", w);
-  return {.causal = causal, .window = w + 1, .global = std::move(global)};
+  return {.causal = causal, .window = window_of(w), .global = std::move(global)};
 }
 
 AttentionMask block_mask(const Tensor& blocks, int64_t block) { return {.blocks = blocks, .block = block}; }
@@ -69,7 +83,7 @@ Tensor bigbird_blocks(int64_t n, BigBirdOptions o) {
     fail<ValueError>("bigbird_blocks: need n >= 0, block >= 1, an odd window, random >= 0, heads >= 1 — got n=", n,
                      ", block=", o.block, ", window=", o.window, ", random=", o.random, ", heads=", o.heads);
   const int64_t g = blocks_of(n, o.block), reach = o.window / 2;
-  std::vector<bool> blocks(static_cast<std::size_t>(o.heads * g * g));
+  std::vector<bool> blocks = host_values<bool>("bigbird_blocks", {o.heads, g, g});
   auto out = blocks.begin();
   auto is_global = [&](int64_t b) { return (o.first_global && b == 0) || (o.last_global && b == g - 1); };
   for (int64_t h = 0; h < o.heads; ++h)
@@ -93,9 +107,13 @@ AttentionMask bigbird_mask(int64_t n, BigBirdOptions o) {
 
 Tensor expand_blocks(const Tensor& blocks, int64_t block, int64_t m, int64_t n) {
   if (block < 1) fail<ValueError>("expand_blocks: block must be positive — got ", block);
-  if (blocks.rank() < 2 || blocks.dim(-2) != blocks_of(m, block) || blocks.dim(-1) != blocks_of(n, block))
+  if (m < 0 || n < 0 || blocks.rank() < 2 || blocks.dim(-2) != blocks_of(m, block) || blocks.dim(-1) != blocks_of(n, block))
     fail("expand_blocks: blocks=", blocks, " does not fit; need [..., ", blocks_of(m, block), ",", blocks_of(n, block),
          "] for ", m, " queries and ", n, " keys in blocks of ", block);
+  Shape shape = blocks.shape();
+  shape[blocks.rank() - 2] = m, shape[blocks.rank() - 1] = n;
+  checked_numel("expand_blocks", shape);
+  block = std::clamp<int64_t>(std::max(m, n), 1, block);
   const Tensor tall = narrow(repeat_interleave(blocks, block, -2), -2, 0, m);
   return contiguous(narrow(repeat_interleave(tall, block, -1), -1, 0, n));
 }
@@ -112,25 +130,29 @@ Tensor neighbours_of(const AttentionMask& mask, int64_t m, int64_t n, int64_t he
                        (mask.dense.defined() && mask.dense.rank() >= 3 && mask.dense.dim(-3) > 1);
   const int64_t lists = by_head ? heads : 1;
   const detail::Visibility visible(mask, 1, heads, m, n);
-  std::vector<std::vector<int64_t>> rows(static_cast<std::size_t>(lists * m));
+  auto rows = host_values<std::vector<int64_t>>("neighbours_of", {lists, m});
   parallel_for(lists * m, 64, [&](int64_t begin, int64_t end) {
-    std::vector<uint8_t> line(static_cast<std::size_t>(n));
+    auto line = host_values<uint8_t>("neighbours_of", {n});
     for (int64_t r = begin; r < end; ++r) {
       visible.fill_row(0, r / m, r % m, 0, n, line.data());
       for (int64_t j = 0; j < n; ++j)
         if (line[static_cast<std::size_t>(j)]) rows[static_cast<std::size_t>(r)].push_back(j);
     }
   });
-  std::size_t width = 0;
-  for (const auto& row : rows) width = std::max(width, row.size());
-  return lists_of(rows, lists, m, static_cast<int64_t>(width));
+  std::size_t longest = 0;
+  for (const auto& row : rows) longest = std::max(longest, row.size());
+  const auto width = static_cast<int64_t>(longest);
+  return lists_of(rows, host_values<int64_t>("neighbours_of", {lists, m, width}), lists, m, width);
 }
 
 Tensor random_neighbours(int64_t m, int64_t n, RandomNeighbours o) {
   if (m < 0 || n < 0 || o.k < 0 || o.heads < 1)
     fail<ValueError>("random_neighbours: need m, n, k >= 0 and heads >= 1 — got m=", m, ", n=", n, ", k=", o.k,
                      ", heads=", o.heads);
-  std::vector<std::vector<int64_t>> rows(static_cast<std::size_t>(o.heads * m));
+  checked_add("random_neighbours", m, n);
+  const int64_t width = std::min(o.k, n) + (o.self && o.k < n ? 1 : 0);
+  auto lists = host_values<int64_t>("random_neighbours", {o.heads, m, width});
+  auto rows = host_values<std::vector<int64_t>>("random_neighbours", {o.heads, m});
   parallel_for(o.heads * m, 256, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const int64_t p = r % m + n - m;  // where query r stands
@@ -141,7 +163,7 @@ Tensor random_neighbours(int64_t m, int64_t n, RandomNeighbours o) {
       if (o.self && p >= 0 && (at == row.end() || *at != p)) row.insert(at, p);
     }
   });
-  return lists_of(rows, o.heads, m, std::min(o.k, n) + (o.self && o.k < n ? 1 : 0));
+  return lists_of(rows, std::move(lists), o.heads, m, width);
 }
 
 Tensor mask_of_neighbours(const Tensor& neighbours, int64_t n) {
@@ -152,7 +174,7 @@ Tensor mask_of_neighbours(const Tensor& neighbours, int64_t n) {
   const Tensor lists = contiguous(neighbours.rank() == 2 ? unsqueeze(neighbours, 0) : neighbours);
   const std::vector<int64_t> in = lists.to_vector<int64_t>();
   const std::size_t width = static_cast<std::size_t>(lists.dim(2));
-  std::vector<bool> y(static_cast<std::size_t>(lists.dim(0) * lists.dim(1) * n));
+  auto y = host_values<bool>("mask_of_neighbours", {lists.dim(0), lists.dim(1), n});
   for (std::size_t i = 0; i < in.size(); ++i) {
     const int64_t j = in[i];
     if (j < -1 || j >= n) fail<ValueError>("mask_of_neighbours: entry ", j, " is outside [−1, ", n, ")");

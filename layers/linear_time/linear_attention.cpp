@@ -61,6 +61,7 @@ void check_operands(const char* op, const Tensor& q, const Tensor& k, const Tens
 
 Operands prepare(const char* op, const Tensor& q, const Tensor& k, const Tensor& v, const LinearAttentionForm& f) {
   check_operands(op, q, k, v, f);
+  checked_numel(op, {q.dim(0), q.dim(1), q.dim(3), v.dim(3) + 1});  // Σ φ(k) [v, 1]
   Operands x{f.scale == 1 ? q : q * f.scale, k, v, f.log_decay, v.dim(3)};
   if (f.key_mask.defined()) {  // a padded token is as good as absent: its step forgets nothing either
     const Tensor hidden = unsqueeze(logical_not(f.key_mask), 1);
@@ -125,6 +126,7 @@ Tensor linear_attention_quadratic(const Tensor& phi_q, const Tensor& phi_k, cons
                                   const LinearAttentionForm& f) {
   const Operands x = prepare("linear_attention_quadratic", phi_q, phi_k, v, f);
   const int64_t n = phi_k.dim(2);
+  checked_numel("linear_attention_quadratic", {phi_k.dim(0), phi_k.dim(1), phi_q.dim(2), n});
   // e^{−|G_i − G_j|}: sums G fall with i, so the sign suits both directions.
   Tensor kept;
   if (x.decay.defined()) {

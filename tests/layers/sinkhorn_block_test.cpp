@@ -168,7 +168,7 @@ TEST_CASE("sinkhorn blocks: limits, noise, errors", "[sinkhorn]") {
         Shape{2, 1, 0, 5});
   CHECK(sinkhorn_block_attention(zeros({0, 1, 4, 3}), zeros({0, 1, 4, 3}), zeros({0, 1, 4, 5})).shape() ==
         Shape{0, 1, 4, 5});
-  CHECK_THROWS_WITH(sinkhorn_block_attention(x.q, x.k, x.v, {.block = 0}), Contains("block must be positive"));
+  CHECK_THROWS_WITH(sinkhorn_block_attention(x.q, x.k, x.v, {.block = 0}), Contains("block must be in [1, 2^31)"));
   CHECK_THROWS_AS(block_permutation(x.q, x.k, {.causal = true}), ValueError);
   CHECK_THROWS_WITH(sinkhorn_block_attention(x.q, x.k, x.v, {.keys = ones({2, 5}, {boolean})}), Contains("[2,5]"));
 }

@@ -4,6 +4,10 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/core/random.h>
+#include <sluice/layers/gau/mixed_chunk.h>
+#include <sluice/layers/heads/sinkhorn.h>
+#include <sluice/layers/heads/sparse_masks.h>
+#include <sluice/layers/linear_time/linear_attention.h>
 #include <sluice/layers/nn/kv_cache.h>
 #include <sluice/ops/attention/attention.h>
 #include <sluice/ops/attention/attention_reference.h>
@@ -40,7 +44,7 @@ struct Refused {
 }  // namespace
 
 TEST_CASE("sizes: what overflows is an error that names the op", "[ops][sizes]") {
-  const Tensor x = zeros({2, 3}), scalar = zeros({}), none = zeros({0}), i = arange(3);
+  const Tensor x = zeros({2, 3}), scalar = zeros({}), none = zeros({0}), i = arange(3), row = zeros({1, 1, 3, 2});
   AttentionOptions tiles;
   tiles.tile_cols = -1;
   const std::vector<Refused> calls = {
@@ -120,6 +124,25 @@ TEST_CASE("sizes: what overflows is an error that names the op", "[ops][sizes]")
       {"eq", [&] { eq(expand(zeros({1, 1}), {k32, 1}), expand(zeros({1, 1}), {1, k32})); }},
       {"visible_pairs", [&] { visible_pairs({}, k32, k32, 1, 1); }},
       {"attention", [&] { attention(zeros({1, 1, 0, 2}), zeros({1, 1, 0, 2}), zeros({1, 1, 0, 2}), tiles); }},
+      {"mixed_chunk_attention", [&] { mixed_chunk_attention(row, row, row, row, row, {.chunk = kMax}); }},
+      {"segment_mask", [&] { segment_mask(zeros({1, 3}, {i64}), kMax, true); }},
+      {"sinkhorn_block_attention", [&] { sinkhorn_block_attention(row, row, row, {.block = kMax}); }},
+      {"block_permutation", [&] { block_permutation(row, row, {.block = kMax}); }},
+      {"linear_attention", [&] { linear_attention(empty({1, 1, 3, k31}, {f32, meta}), empty({1, 1, 3, k31}, {f32, meta}), empty({1, 1, 3, k31}, {f32, meta})); }},
+      {"linear_attention_quadratic", [&] { linear_attention_quadratic(vast({2, 1, k31, 3}), vast({2, 1, k31, 3}), vast({2, 1, k31, 3})); }},
+      {"bigbird_blocks", [&] { bigbird_blocks(kMax, {.block = 1}); }},
+      {"bigbird_blocks", [&] { bigbird_blocks(int64_t{1} << 27, {.block = 1}); }},
+      {"bigbird_blocks", [&] { bigbird_blocks(3, {.heads = kMax}); }},
+      {"expand_blocks", [&] { expand_blocks(ones({1, 1}, {boolean}), kMax, k62, k62); }},
+      {"expand_blocks", [&] { expand_blocks(ones({1, 1}, {boolean}), 4, -1, 3); }},
+      {"neighbours_of", [&] { neighbours_of({}, k62, k62); }},
+      {"neighbours_of", [&] { neighbours_of({}, k54, 1); }},
+      {"neighbours_of", [&] { neighbours_of({}, 1, k54); }},
+      {"random_neighbours", [&] { random_neighbours(kMax, kMax, {.k = kMax}); }},
+      {"random_neighbours", [&] { random_neighbours(k54, 0, {.k = 0, .self = false}); }},
+      {"random_neighbours", [&] { random_neighbours(2, k54, {.k = k54}); }},
+      {"mask_of_neighbours", [&] { mask_of_neighbours(zeros({2, 2}, {i64}), k54); }},
+      {"mask_of_neighbours", [&] { mask_of_neighbours(zeros({2, 0}, {i64}), -1); }},
       {"rearrange", [&] { rearrange("(h i) -> h i", none, {{"h", k32}, {"i", k32}}); }},
       {"rearrange", [&] { rearrange("a b -> (a h i) b", x, {{"h", k32}, {"i", k32}}); }},
       {"dim", [&] { scalar.dim(0); }},
@@ -159,6 +182,9 @@ TEST_CASE("sizes: extreme arguments with a meaning", "[ops][sizes]") {
   mask.window = kMax, mask.dilation = kMax;
   const Tensor own = visible_pairs(mask, 1, 1, 3, 3);
   CHECK(own.to_vector<int64_t>() == std::vector<int64_t>{1, 0, 0, 0, 1, 0, 0, 0, 1});
+  CHECK(visible_pairs(sliding_mask(kMax), 1, 1, 3, 3).to_vector<int64_t>() == std::vector<int64_t>(9, 1));
+  CHECK(visible_pairs(dilated_mask(kMax, 2, true), 1, 1, 3, 3).to_vector<int64_t>() == std::vector<int64_t>{1, 0, 0, 0, 1, 0, 1, 0, 1});
+  CHECK(expand_blocks(ones({1, 1}, {boolean}), kMax, 2, 3).shape() == Shape{2, 3});
   mask = {};
   mask.block = kMax, mask.blocks = ones({1, 1}, {.dtype = boolean});
   CHECK(visible_pairs(mask, 1, 1, 2, 2).to_vector<int64_t>() == std::vector<int64_t>{1, 1, 1, 1});
