@@ -196,7 +196,7 @@ TEST_CASE("table: padding is as if it were cut off", "[table]") {
       in.key_mask = prefix_mask(kTokens, real, true);
       const Tensor y = (*s.layer)(in);
       LayerInputs cut = in;
-      cut.key_mask = {};
+      cut.key_mask = Tensor();
       if (s.cross()) cut.context = narrow(in.context, 1, 0, real);
       else cut.x = narrow(in.x, 1, 0, real);
       if (s.row.query_mask && s.has("reading", "literal")) cut.x = narrow(in.x, 1, 0, real);  // m = n
@@ -205,14 +205,14 @@ TEST_CASE("table: padding is as if it were cut off", "[table]") {
                  "FLASH: padded = truncated");
       in.key_mask = ones({2, kTokens}) > 0.0;
       LayerInputs without = in;
-      without.key_mask = {};
+      without.key_mask = Tensor();
       CHECK(max_abs_diff((*s.layer)(in), (*s.layer)(without)) < 1e-12 * (1 + max_abs(want)));
       if (!s.row.query_mask) continue;
       in.query_mask = prefix_mask(kTokens, real, true);
       cut = in;
-      cut.query_mask = {}, cut.x = narrow(in.x, 1, 0, real);
+      cut.query_mask = Tensor(), cut.x = narrow(in.x, 1, 0, real);
       if (s.has("reading", "literal")) {
-        in.key_mask = in.query_mask, cut.key_mask = {};
+        in.key_mask = in.query_mask, cut.key_mask = Tensor();
         cut.context = narrow(in.context, 1, 0, real);
       }
       CHECK(max_abs_diff(narrow((*s.layer)(in), 1, 0, real), (*s.layer)(cut)) < 1e-12 * (1 + max_abs(want)));
