@@ -1,9 +1,9 @@
 // sluice_bench: what the machine can do, and how near to it Sluice comes. Run by hand, or by compare.py.
 //
 //   sluice_bench [--only REGEX] [--seconds 1] [--threads N] [--precision f32|bf16] [--json FILE]
-//   sluice_bench --list | --start | --serve
+//   sluice_bench --list | --start | --serve | --profile [--only REGEX]
 //
-// A line of JSON for the machine and one for each workload. --start computes one sum and leaves: start-up time. --serve
+// A line of JSON for the machine and one for each workload. --profile tells where their time goes. --start computes one sum and leaves: start-up time. --serve
 // takes commands from stdin, one a line, and answers each with a line of JSON:
 //
 //   limits                the machine
@@ -129,6 +129,15 @@ class Measured {
   double check_ = 0, second_ = 0;
 };
 
+/// Where the time of a workload goes: ten runs after two.
+void profile(const std::string& name) {
+  const Workload w = make(name);
+  w.run(), w.run();
+  Profile p;
+  for (int i = 0; i < 10; ++i) w.run();
+  std::cout << name << "\n" << p.table() << std::endl;
+}
+
 /// A line of /proc/self/status in bytes.
 double status_bytes(const std::string& field) {
   std::ifstream in("/proc/self/status");
@@ -198,7 +207,7 @@ int run(const std::vector<std::string>& args) {
     else if (name == "--threads") set_num_threads(std::stoi(value()));
     else if (name == "--json") json = value();
     else if (name == "--precision") set_products(value());
-    else if (name == "--list" || name == "--start" || name == "--serve") mode = name;
+    else if (name == "--list" || name == "--start" || name == "--serve" || name == "--profile") mode = name;
     else fail<ValueError>("sluice_bench: unknown option ", name);
   }
   if (mode == "--serve") return serve(), 0;
@@ -215,6 +224,7 @@ int run(const std::vector<std::string>& args) {
   for (const Row& row : all_rows()) {
     if (!std::regex_search(row.name, wanted)) continue;
     if (mode == "--list") std::cout << row.name << "\n";
+    else if (mode == "--profile") profile(row.name);
     else tell(Measured(row.name).run(seconds));
   }
   return 0;
