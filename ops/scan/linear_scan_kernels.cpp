@@ -3,10 +3,16 @@
 //   o_t = (q_t ∘ e^{L_t}) S + Σ_{j <= t} (q_t ∘ e^{L_t − L_j}) k_jᵀ v_j
 //   S  ← e^{L_end} ∘ S + Σ_j (k_j ∘ e^{L_end − L_j})ᵀ v_j
 //
-// Every exponent is <= 0. With a scalar decay the second term of o is one masked product. With a decay per
-// channel the weight cannot be taken out of the sum over channels, so steps are cut into blocks of 16: between
-// blocks both factors are scaled relative to the border between them, e^{L_t − L_border} and
-// e^{L_border − L_j}; inside a block the weights are running products of e^g.
+// Exponents are <= 0, so nothing grows. With a scalar decay the second term of o is one masked product. With a decay per
+// channel the weight cannot be taken out of the sum over channels, so steps are cut into blocks of 16, and factors refer
+// to the border before a block, E_t = e^{L_t − L_border}:
+//
+//   earlier blocks: q_t ∘ E_t and k_j ∘ e^{L_border − L_j}, which is carried on from block to block
+//   the own block:  q_t ∘ E_t and k_j / E_j, where E is not small; from the first step on where it is, running products
+//                   of e^g take its place
+//
+// Which of the two serves a step depends on no later one. (The first is the secondary chunking of Yang et al. 2024,
+// Gated Linear Attention Transformers, section 4.3.)
 //
 // The reverse scan is the same on the sequence read backwards, with the decays moved by one step: from j to
 // t < j it passes g_{t+1} … g_j.
@@ -25,6 +31,7 @@ namespace detail {
 namespace {
 
 constexpr int64_t kBlock = 16;
+constexpr double kMild = 4096;  // k is divided by E where E and 1 / E are at most this: so much range is lost
 
 enum class Decay { none, scalar, keys, values };
 
@@ -51,18 +58,24 @@ struct Scan {
   struct Memory {
     Scratch<T> floats;
     Scratch<double> doubles;
-    T *state, *q, *k, *v, *o, *a, *scaled, *alpha, *product;
-    double* sums;  // L [chunk, local channels]
+    T *state, *q, *k, *v, *o, *a;
+    T *step;     // g [chunk, local channels]
+    T *scaled;   // k or v, carried to some border [chunk, …]
+    T *queries;  // q ∘ e^L
+    T *factor, *part, *border;  // E and a product of one block; e^{L_border}
+    double* sums;               // L [chunk, local channels]
     Memory(const Scan& s, int64_t c)
-        : floats(s.m * s.width + 2 * c * s.m + 3 * c * s.width + c * c + 2 * c * std::max(s.m, s.width)),
-          doubles(c * std::max(s.m, s.width)) {
+        : floats(s.m * s.width + 3 * c * s.m + 2 * c * s.width + c * c + 2 * c * s.most() + 2 * kBlock * s.most() + s.most()),
+          doubles(c * s.most()) {
       T* p = floats.data();
       auto take = [&p](int64_t count) { T* at = p; p += count; return at; };
       state = take(s.m * s.width), q = take(c * s.m), k = take(c * s.m), v = take(c * s.width), o = take(c * s.width);
-      product = take(c * s.width), a = take(c * c), scaled = take(c * std::max(s.m, s.width)), alpha = take(c * std::max(s.m, s.width));
+      a = take(c * c), step = take(c * s.most()), scaled = take(c * s.most()), queries = take(c * s.m);
+      factor = take(kBlock * s.most()), part = take(kBlock * s.most()), border = take(s.most());
       sums = doubles.data();
     }
   };
+  int64_t most() const { return std::max(m, width); }
 
   void run(int64_t batch) {
     parallel_for(batch * heads * blocks, 1, [&](int64_t begin, int64_t end) {
@@ -94,54 +107,58 @@ struct Scan {
     for (int64_t i = 0; i < count; ++i) {
       const int64_t row = row_of(first, count, i) + (o.reverse ? 1 : 0);
       double* sum = w.sums + i * local;
-      T* alpha = w.alpha + i * local;
+      T* steps = w.step + i * local;
       for (int64_t c = 0; c < local; ++c) {
         // Below −10⁴ nothing is left in either precision, and sums of −∞ would give NaN.
         const T step = row >= n ? T(0) : std::max(g[((b * heads + h) * n + row) * channels + at + c], T(-1e4));
         sum[c] = (i > 0 ? sum[c - local] : 0.0) + static_cast<double>(step);
-        alpha[c] = math::exp(step);
+        steps[c] = step;
       }
     }
   }
   int64_t local_channels(int64_t cols) const { return decay == Decay::scalar ? 1 : decay == Decay::keys ? m : cols; }
 
-  /// to = from ∘ e^{±(L_i − L_border)} for steps [begin, end): sign +1 leads from the border to a later step,
-  /// −1 from an earlier step to the border. border −1 stands for the start of the chunk.
-  void rescale(const Memory& w, const T* from, T* to, int64_t begin, int64_t end, int64_t columns, int64_t border, int sign) {
-    for (int64_t i = begin; i < end; ++i) {
+  /// to = from ∘ e^{L_i}, or, to_end, ∘ e^{L_end − L_i}.
+  void rescale(const Memory& w, const T* from, T* to, int64_t count, int64_t columns, bool to_end) {
+    const int64_t local = decay == Decay::scalar ? 1 : columns;
+    const double* last = w.sums + (count - 1) * local;
+    for (int64_t i = 0; i < count; ++i) {
       const T* x = from + i * columns;
       T* y = to + i * columns;
+      const double* here = w.sums + i * local;
       if (decay == Decay::scalar) {
-        const T factor = math::exp(T(sign * (w.sums[i] - (border < 0 ? 0.0 : w.sums[border]))));
+        const T factor = math::exp(T(to_end ? *last - *here : *here));
         for (int64_t c = 0; c < columns; ++c) y[c] = x[c] * factor;
-      } else if (border < 0) {
-        for (int64_t c = 0; c < columns; ++c) y[c] = x[c] * math::exp(T(sign * w.sums[i * columns + c]));
+      } else if (to_end) {
+        for (int64_t c = 0; c < columns; ++c) y[c] = x[c] * math::exp(T(last[c] - here[c]));
       } else {
-        const double *here = w.sums + i * columns, *there = w.sums + border * columns;
-        for (int64_t c = 0; c < columns; ++c) y[c] = x[c] * math::exp(T(sign * (here[c] - there[c])));
+        for (int64_t c = 0; c < columns; ++c) y[c] = x[c] * math::exp(T(here[c]));
       }
     }
   }
 
   void one_chunk(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, int64_t col, int64_t cols, bool start) {
     load(w, b, h, first, count, col, cols);
+    const bool by_keys = decay == Decay::keys && !o.chunks_only, by_values = decay == Decay::values && !o.chunks_only;
+    if (by_keys) weights_by_keys(w, count);  // and q ∘ e^L, k ∘ e^{L_end − L}
     std::fill_n(w.o, count * cols, T(0));
-    if (!start) from_state(w, count, cols);
-    if (!o.chunks_only) within(w, count, cols);
+    if (!start) {
+      const T* queries = by_keys ? w.queries : w.q;
+      if (decay == Decay::scalar || (decay == Decay::keys && !by_keys)) rescale(w, w.q, w.queries, count, m, false), queries = w.queries;
+      gemm(Read::plain, Read::plain, count, cols, m, T(1), queries, m, w.state, cols, T(0), w.o, cols);
+      if (decay == Decay::values && !by_values) rescale(w, w.o, w.o, count, cols, false);
+    }
+    if (!o.chunks_only) {
+      if (!by_keys) weights(w, count);
+      if (by_values) sum_by_values(w, count, cols);  // and v ∘ e^{L_end − L}
+      else weigh(w, count, cols);
+    }
     for (int64_t i = 0; i < count; ++i) std::copy_n(w.o + i * cols, cols, out.at(b, h, row_of(first, count, i)) + col);
-    to_state(w, count, cols);
+    to_state(w, count, cols, by_keys || by_values);
   }
 
-  /// o += (q ∘ e^L) S
-  void from_state(Memory& w, int64_t count, int64_t cols) {
-    const T* queries = w.q;
-    if (decay == Decay::scalar || decay == Decay::keys) rescale(w, w.q, w.scaled, 0, count, m, -1, 1), queries = w.scaled;
-    gemm(Read::plain, Read::plain, count, cols, m, T(1), queries, m, w.state, cols, T(0), w.o, cols);
-    if (decay == Decay::values) rescale(w, w.o, w.o, 0, count, cols, -1, 1);
-  }
-
-  /// S ← e^{L_end} ∘ S + (k ∘ e^{L_end − L})ᵀ v
-  void to_state(Memory& w, int64_t count, int64_t cols) {
+  /// S ← e^{L_end} ∘ S + (k ∘ e^{L_end − L})ᵀ v; carried: w.scaled holds that k, or v, already.
+  void to_state(Memory& w, int64_t count, int64_t cols, bool carried) {
     const T *keys = w.k, *values = w.v;
     const double* last = w.sums + (count - 1) * local_channels(cols);
     if (decay == Decay::scalar) {
@@ -153,12 +170,17 @@ struct Scan {
         for (int64_t j = 0; j < cols; ++j) w.state[c * cols + j] *= factor;
       }
     } else if (decay == Decay::values) {
-      for (int64_t j = 0; j < cols; ++j) w.o[j] = math::exp(T(last[j]));  // o was stored: its memory is free
+      for (int64_t j = 0; j < cols; ++j) w.border[j] = math::exp(T(last[j]));
       for (int64_t c = 0; c < m; ++c)
-        for (int64_t j = 0; j < cols; ++j) w.state[c * cols + j] *= w.o[j];
+        for (int64_t j = 0; j < cols; ++j) w.state[c * cols + j] *= w.border[j];
     }
-    if (decay == Decay::scalar || decay == Decay::keys) rescale(w, w.k, w.scaled, 0, count, m, count - 1, -1), keys = w.scaled;
-    if (decay == Decay::values) rescale(w, w.v, w.scaled, 0, count, cols, count - 1, -1), values = w.scaled;
+    if (decay == Decay::values) {
+      if (!carried) rescale(w, w.v, w.scaled, count, cols, true);
+      values = w.scaled;
+    } else if (decay != Decay::none) {
+      if (!carried) rescale(w, w.k, w.scaled, count, m, true);
+      keys = w.scaled;
+    }
     gemm(Read::transposed, Read::plain, m, cols, count, T(1), keys, m, values, cols, T(1), w.state, cols);
   }
 
@@ -170,64 +192,106 @@ struct Scan {
       sparse_product(Read::plain, count, cols, count, T(1), w.a, count, w.v, cols, w.o, cols);
   }
 
-  /// o_t += Σ_{j <= t} weight · (q_t·k_j) v_j
-  void within(Memory& w, int64_t count, int64_t cols) {
-    T* a = w.a;
-    if (decay == Decay::keys) {
-      for (int64_t begin = 0; begin < count; begin += kBlock) {
-        const int64_t end = std::min(begin + kBlock, count);
-        if (begin > 0) {
-          rescale(w, w.k, w.scaled, 0, begin, m, begin - 1, -1);
-          rescale(w, w.q, w.scaled, begin, end, m, begin - 1, 1);  // the rows behind the keys
-          gemm(Read::plain, Read::transposed, end - begin, begin, m, T(1), w.scaled + begin * m, m, w.scaled, m, T(0),
-               a + begin * count, count);
-        }
-        for (int64_t j = begin; j < end; ++j) {
-          T* weight = w.scaled;  // k_j ∘ running product
-          std::copy_n(w.k + j * m, m, weight);
-          for (int64_t t = j; t < end; ++t) {
-            const T* alpha = w.alpha + t * m;
-            if (t > j)
-              for (int64_t c = 0; c < m; ++c) weight[c] *= alpha[c];
-            a[t * count + j] = row_dot(w.q + t * m, weight, m);
-          }
-        }
-        for (int64_t t = begin; t < end; ++t) std::fill(a + t * count + t + 1, a + (t + 1) * count, T(0));
-      }
-      weigh(w, count, cols);
-      return;
-    }
-    gemm(Read::plain, Read::transposed, count, count, m, T(1), w.q, m, w.k, m, T(0), a, count);
+  /// a_tj = (q_t·k_j), j <= t, with a scalar decay's weight.
+  void weights(Memory& w, int64_t count) {
+    gemm(Read::plain, Read::transposed, count, count, m, T(1), w.q, m, w.k, m, T(0), w.a, count);
     for (int64_t t = 0; t < count; ++t) {
-      std::fill(a + t * count + t + 1, a + (t + 1) * count, T(0));
+      T* line = w.a + t * count;
+      std::fill(line + t + 1, line + count, T(0));
       if (decay != Decay::scalar) continue;
       const double here = w.sums[t];
-      for (int64_t j = 0; j <= t; ++j) a[t * count + j] *= math::exp(T(here - w.sums[j]));
+      for (int64_t j = 0; j <= t; ++j) line[j] *= math::exp(T(here - w.sums[j]));
     }
-    if (decay != Decay::values) {
-      weigh(w, count, cols);
-      return;
-    }
+  }
+
+  /// Runs over blocks [begin, end) of a chunk's steps. `multiply(begin, end, mild)` finds E in w.factor, e^{L_border} in
+  /// w.border, and in w.scaled the rows of x before `begin` carried to the border and the `mild` rows from there on divided
+  /// by E, the others 0; it answers for how many steps that served. For those left over, `carefully(j, t, weight)` gets
+  /// weight = x_j ∘ e^{L_t − L_j}, j <= t. At last w.scaled = x ∘ e^{L_end − L}.
+  template <class Multiply, class Carefully>
+  void by_blocks(Memory& w, const T* x, int64_t columns, int64_t count, Multiply multiply, Carefully carefully) {
+    std::fill_n(w.border, columns, T(1));
     for (int64_t begin = 0; begin < count; begin += kBlock) {
       const int64_t end = std::min(begin + kBlock, count);
-      if (begin > 0) {
-        rescale(w, w.v, w.scaled, 0, begin, cols, begin - 1, -1);
-        T* part = w.product + begin * cols;
-        gemm(Read::plain, Read::plain, end - begin, cols, begin, T(1), a + begin * count, count, w.scaled, cols, T(0), part, cols);
-        rescale(w, w.product, w.product, begin, end, cols, begin - 1, 1);
-        for (int64_t i = begin * cols; i < end * cols; ++i) w.o[i] += w.product[i];
+      const double* start = begin > 0 ? w.sums + (begin - 1) * columns : nullptr;
+      int64_t mild = 0;
+      for (int64_t i = begin; i < end; ++i) {
+        const double* here = w.sums + i * columns;
+        T *e = w.factor + (i - begin) * columns, *y = w.scaled + i * columns;
+        if (start)
+          for (int64_t c = 0; c < columns; ++c) e[c] = math::exp(T(here[c] - start[c]));
+        else
+          for (int64_t c = 0; c < columns; ++c) e[c] = math::exp(T(here[c]));
+        int outside = 0;
+        for (int64_t c = 0; c < columns; ++c) outside |= (e[c] < T(1 / kMild)) | (e[c] > T(kMild));
+        if (mild == i - begin && !outside) {
+          for (int64_t c = 0; c < columns; ++c) y[c] = x[i * columns + c] / e[c];
+          if (all_finite(y, 1, columns, columns)) ++mild;
+        }
+        if (mild <= i - begin) std::fill_n(y, columns, T(0));
       }
-      for (int64_t j = begin; j < end; ++j) {
-        T* weight = w.scaled;  // v_j ∘ running product
-        std::copy_n(w.v + j * cols, cols, weight);
-        for (int64_t t = j; t < end; ++t) {
-          const T *alpha = w.alpha + t * cols, score = a[t * count + j];
-          if (t > j)
-            for (int64_t c = 0; c < cols; ++c) weight[c] *= alpha[c];
-          for (int64_t c = 0; c < cols; ++c) w.o[t * cols + c] += score * weight[c];
+      const int64_t from = begin + multiply(begin, end, mild);
+      if (from < end) {
+        T *weight = w.part, *alpha = w.part + columns;
+        for (int64_t j = begin; j < end; ++j) {
+          std::copy_n(x + j * columns, columns, weight);
+          for (int64_t t = j; t < end; ++t) {
+            if (t > j) {
+              const T* step = w.step + t * columns;
+              for (int64_t c = 0; c < columns; ++c) alpha[c] = math::exp(step[c]);
+              for (int64_t c = 0; c < columns; ++c) weight[c] *= alpha[c];
+            }
+            if (t >= from) carefully(j, t, weight);
+          }
         }
       }
+      const T* last = w.factor + (end - begin - 1) * columns;
+      const double* there = w.sums + (end - 1) * columns;
+      for (int64_t i = 0; i < end; ++i) {
+        T* y = w.scaled + i * columns;
+        if (i < from)
+          for (int64_t c = 0; c < columns; ++c) y[c] *= last[c];
+        else
+          for (int64_t c = 0; c < columns; ++c) y[c] = x[i * columns + c] * math::exp(T(there[c] - w.sums[i * columns + c]));
+      }
+      for (int64_t c = 0; c < columns; ++c) w.border[c] *= last[c];
     }
+  }
+
+  /// a_tj = Σ_c q_tc k_jc e^{L_tc − L_jc}, j <= t; w.queries = q ∘ e^L.
+  void weights_by_keys(Memory& w, int64_t count) {
+    T* a = w.a;
+    by_blocks(w, w.k, m, count, [&](int64_t begin, int64_t end, int64_t mild) {
+      for (int64_t t = begin; t < end; ++t) {
+        const T *q = w.q + t * m, *e = w.factor + (t - begin) * m;
+        T *near = w.part + (t - begin) * m, *far = w.queries + t * m;
+        for (int64_t c = 0; c < m; ++c) near[c] = q[c] * e[c], far[c] = near[c] * w.border[c];
+      }
+      gemm(Read::plain, Read::transposed, end - begin, end, m, T(1), w.part, m, w.scaled, m, T(0), a + begin * count, count);
+      for (int64_t t = begin; t < end; ++t) std::fill(a + t * count + t + 1, a + (t + 1) * count, T(0));
+      return mild;  // its terms are those of the sum above: they overflow only where that does
+    }, [&](int64_t j, int64_t t, const T* weight) { a[t * count + j] = row_dot(w.q + t * m, weight, m); });
+  }
+
+  /// o_t = e^{L_t} ∘ o_t + Σ_{j <= t} a_tj v_j ∘ e^{L_t − L_j}
+  void sum_by_values(Memory& w, int64_t count, int64_t cols) {
+    by_blocks(w, w.v, cols, count, [&](int64_t begin, int64_t end, int64_t mild) {
+      gemm(Read::plain, Read::plain, end - begin, cols, end, T(1), w.a + begin * count, count, w.scaled, cols, T(0), w.part, cols);
+      int64_t used = 0;  // before E shrinks it, a sum may be too large
+      while (used < mild && all_finite(w.part + used * cols, 1, cols, cols)) ++used;
+      if (const int64_t left = end - begin - used)  // earlier blocks alone
+        gemm(Read::plain, Read::plain, left, cols, begin, T(1), w.a + (begin + used) * count, count, w.scaled, cols, T(0), w.part + used * cols, cols);
+      for (int64_t t = begin; t < end; ++t) {
+        const T *e = w.factor + (t - begin) * cols, *part = w.part + (t - begin) * cols;
+        T* y = w.o + t * cols;
+        for (int64_t c = 0; c < cols; ++c) y[c] = (y[c] * w.border[c] + part[c]) * e[c];
+      }
+      return used;
+    }, [&](int64_t j, int64_t t, const T* weight) {
+      const T score = w.a[t * count + j];
+      T* y = w.o + t * cols;
+      for (int64_t c = 0; c < cols; ++c) y[c] += score * weight[c];
+    });
   }
 };
 

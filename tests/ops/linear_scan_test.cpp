@@ -5,6 +5,7 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/core/allocator.h>
+#include <sluice/core/parallel.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/reduce.h>
@@ -12,6 +13,7 @@
 #include <sluice/ops/view.h>
 
 #include <cmath>
+#include <limits>
 
 using namespace sluice;
 using namespace sluice::testing;
@@ -90,6 +92,43 @@ TEST_CASE("linear_scan: a long sequence neither overflows nor fades to NaN", "[l
         for (const auto& results : {wide, half})
           for (const Tensor& x : results) CHECK(all_finite(x));
       }
+}
+
+TEST_CASE("linear_scan: numbers near the largest overflow no earlier than their sums", "[linear_scan]") {
+  Rand rand(9);
+  for (ScanKind kind : {ScanKind::keys, ScanKind::values})
+    for (bool reverse : {false, true})
+      for (double large : {1e30, 3e33, 1e34, 1e35, 1e36}) {
+        ScanSample s = random_scan(rand, kind, Strength::mild, {1, 2, 70, 3}, 3);
+        s.options.reverse = reverse, s.options.decay_on_values = kind == ScanKind::values;
+        s.decay = full(s.decay.shape(), -0.5, {f64});  // e^{−8} over a block
+        if (kind == ScanKind::keys) s.k = to(to(s.k * large, f32), f64), s.q = to(to(s.q / std::sqrt(large), f32), f64);
+        else s.v = to(to(s.v * large, f32), f64);
+        const Tensor want = recurrence(s), got = to(linear_scan(to(s.q, f32), to(s.k, f32), to(s.v, f32), to(s.decay, f32), s.options), f64);
+        INFO(s.text() << " times " << large);
+        CHECK(max_abs_diff(got, want) <= 3e-6 * max_abs(want));
+      }
+}
+
+TEST_CASE("linear_scan: what is not finite stays in its sequence, and out of what came before it", "[linear_scan]") {
+  Rand rand(10);
+  const double inf = std::numeric_limits<double>::infinity();
+  for (ScanKind kind : {ScanKind::keys, ScanKind::values})
+    for (double bad : {inf, std::numeric_limits<double>::quiet_NaN()}) {
+      ScanSample s = random_scan(rand, kind, Strength::mild, {1, 2, 40, 2}, 2);
+      s.options.decay_on_values = kind == ScanKind::values;
+      const Tensor want = recurrence(s);
+      Tensor& x = kind == ScanKind::keys ? s.k : s.v;
+      x = clone(x);
+      x.mutable_data<double>()[21 * 2] = bad;  // step 21 of the first head; later ones and the other head follow it
+      const int threads = num_threads();
+      set_num_threads(1);  // in the same memory
+      const Tensor got = linear_scan(s.q, s.k, s.v, s.decay, s.options);
+      set_num_threads(threads);
+      CHECK(max_abs_diff(narrow(narrow(got, 1, 0, 1), 2, 0, 21), narrow(narrow(want, 1, 0, 1), 2, 0, 21)) < 1e-13);
+      CHECK(!all_finite(narrow(narrow(got, 1, 0, 1), 2, 21, 1)));
+      CHECK(max_abs_diff(narrow(got, 1, 1, 1), narrow(want, 1, 1, 1)) < 1e-13);
+    }
 }
 
 TEST_CASE("linear_scan: total decay leaves the own step, no decay everything; −∞ is total", "[linear_scan]") {
