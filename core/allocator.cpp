@@ -35,6 +35,7 @@ constexpr int kClasses = 192;
 constexpr int kSmallClasses = 8 + 4 * 3;   // 64…512 in steps of 64, then 640…4096
 constexpr int kBatch = 256;                // blocks that move between a thread's list and the shared one
 constexpr std::size_t kSlab = 1 << 16;     // small blocks are cut from slabs of this size
+constexpr std::size_t kHuge = 1 << 21;     // a huge page
 constexpr std::size_t kMost = std::size_t{1} << 46;
 
 // Class c holds blocks of size_of_class(c): 64·(c+1) for c < 8, then (5,6,7,8)/4 · 2^k.
@@ -141,8 +142,15 @@ void* fresh(std::size_t bytes, Ask ask) {
   if (void* p = ask()) return p;
   refuse(bytes, cached);
 }
+/// Of several huge pages where the system has them: memory that no cache holds is read up to three times as fast when
+/// the processor need not look up an address for every 4 KB.
 void* fresh_block(std::size_t bytes) {
-  return fresh(bytes, [=] { return std::aligned_alloc(kAlign, bytes); });
+  if (bytes < 2 * kHuge) return fresh(bytes, [=] { return std::aligned_alloc(kAlign, bytes); });
+  void* p = fresh(bytes, [=] { return std::aligned_alloc(kHuge, (bytes + kHuge - 1) / kHuge * kHuge); });
+#if defined(MADV_HUGEPAGE)
+  ::madvise(p, bytes / kHuge * kHuge, MADV_HUGEPAGE);  // what remains is less than a page
+#endif
+  return p;
 }
 
 class Pool {  // blocks larger than 4 KB, shared by all threads
