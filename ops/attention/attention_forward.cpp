@@ -6,7 +6,11 @@
 //
 // A row that has seen nothing has μ = −∞; 0 stands in for it, so that P = e^{−∞ − 0} = 0. The sink is one more
 // score without a value: it joins l at the end.
+//
+// Few queries, as a step of decoding has them, are no work for many threads: there each tile of keys is a task of its
+// own, and what the tiles found is put together in their order (split-KV; Dao et al. 2023).
 #include <sluice/ops/attention/attention_tiles.h>
+#include <sluice/ops/attention/few_queries.h>
 
 namespace sluice {
 
@@ -14,89 +18,151 @@ namespace detail {
 
 namespace {
 
+/// What some rows of a head have found so far: acc [rows, dv], and for softmax their μ and l.
+template <class T>
+struct Found {
+  T *acc, *top, *total;
+  Found(T* memory, int64_t rows, int64_t dv) : acc(memory), top(acc + rows * dv), total(top + rows) {}
+  static int64_t size(int64_t rows, int64_t dv) { return rows * (dv + 2); }
+};
+
+template <class T>
+struct Forward {
+  static constexpr T inf = std::numeric_limits<T>::infinity();
+  const ScoreTiles<T>& tiles;
+  const AttentionOptions& o = tiles.o;
+  const bool softmax = o.weighting == Weighting::softmax;
+  const int64_t dv = tiles.dv, tile_cols;
+
+  /// Lets rows of head h see the keys of `range`. s [rows, tile_cols].
+  void attend(int64_t b, int64_t h, int64_t row, int64_t rows, Visibility::Span range, const Found<T>& f, T* s,
+              std::vector<uint8_t>& seen) const {
+    const int64_t kv = tiles.kv_head(h);
+    std::fill_n(f.acc, rows * dv, T(0));
+    std::fill_n(f.top, rows, -inf);
+    std::fill_n(f.total, rows, T(0));
+    for (int64_t col = range.begin; col < range.end; col += tile_cols) {
+      const int64_t cols = std::min(tile_cols, range.end - col);
+      const auto kind = tiles.visibility.classify(b, h, row, rows, col, cols);
+      if (kind == Visibility::Tile::none) continue;
+      const typename ScoreTiles<T>::Tile t{b, h, row, rows, col, cols, kind == Visibility::Tile::some};
+      tiles.scores(t, s, cols);
+      if (softmax) {
+        for (int64_t r = 0; r < rows; ++r) {
+          T* __restrict__ line = s + r * cols;
+          tiles.hide(t, r, line, -inf, seen);
+          const T before = f.top[r], now = std::max(before, row_max(line, cols));
+          const T shift = now == -inf ? T(0) : now;
+          const T sum = row_total<T>(cols, [=](int64_t j) { return line[j] = math::exp_low(line[j] - shift); });
+          if (before != now) {
+            const T shrink = math::exp(before - shift);
+            f.total[r] *= shrink;
+            if (before != -inf)
+              for (int64_t c = 0; c < dv; ++c) f.acc[r * dv + c] *= shrink;
+          }
+          f.total[r] += sum;
+          f.top[r] = now;
+          if (o.dropout > 0) tiles.drop(t, r, line);
+        }
+      } else {
+        with_formula(o.weighting, [&](auto phi) {
+          for (int64_t r = 0; r < rows; ++r) {
+            T* line = s + r * cols;
+            for (int64_t j = 0; j < cols; ++j) line[j] = phi(Value<T>{line[j], {}}).v;
+            tiles.hide(t, r, line, T(0), seen);
+            if (o.dropout > 0) tiles.drop(t, r, line);
+          }
+        });
+      }
+      const T* values = tiles.v.at(b, kv, col);
+      if (t.masked && !all_finite(values, cols, dv, tiles.v.row))
+        sparse_product(Read::plain, rows, dv, cols, T(1), s, cols, values, tiles.v.row, f.acc, dv);
+      else if (tiles.few(rows)) few_sums(rows, cols, dv, s, cols, values, tiles.v.row, f.acc, dv);
+      else
+        gemm(Read::plain, Read::plain, rows, dv, cols, T(1), s, cols, values, tiles.v.row, T(1), f.acc, dv,
+             tiles.precision);
+    }
+  }
+
+  /// f, of earlier keys, also has what `later` found.
+  void join(int64_t rows, const Found<T>& f, const Found<T>& later) const {
+    for (int64_t r = 0; r < rows; ++r) {
+      const T now = std::max(f.top[r], later.top[r]), shift = now == -inf ? T(0) : now;
+      const T a = softmax ? math::exp(f.top[r] - shift) : T(1), b = softmax ? math::exp(later.top[r] - shift) : T(1);
+      f.total[r] = f.total[r] * a + later.total[r] * b;
+      f.top[r] = now;
+      for (int64_t c = 0; c < dv; ++c) f.acc[r * dv + c] = f.acc[r * dv + c] * a + later.acc[r * dv + c] * b;
+    }
+  }
+
+  /// Adds the sink, divides by l. lse: of the rows, softmax only.
+  void finish(int64_t b, int64_t h, int64_t row, int64_t rows, const Found<T>& f, const Heads<T>& out, T* lse) const {
+    for (int64_t r = 0; r < rows; ++r) {
+      T factor = 1, top = f.top[r], total = f.total[r];
+      if (softmax) {
+        if (o.sink.defined()) {
+          const T extra = o.sink.data<T>()[o.sink.dim(0) > 1 ? h * o.sink.strides()[0] : 0];
+          const T now = std::max(top, extra), shift = now == -inf ? T(0) : now;
+          const T shrink = top == -inf ? T(0) : math::exp(top - shift);
+          total = total * shrink + math::exp(extra - shift);
+          factor = shrink, top = now;
+        }
+        lse[r] = total == T(0) ? -inf : (top == -inf ? T(0) : top) + math::log(total);
+        factor = total == T(0) ? T(0) : factor / total;
+      }
+      T* to = out.at(b, h, row + r);
+      for (int64_t c = 0; c < dv; ++c) to[c] = f.acc[r * dv + c] * factor;
+    }
+  }
+};
+
 template <class T>
 void forward(const AttentionCall& call, Tensor& out_tensor, Tensor& lse_tensor) {
   const ScoreTiles<T> tiles(call);
   const AttentionOptions& o = call.options;
-  const bool softmax = o.weighting == Weighting::softmax;
   const int64_t m = tiles.m, dv = tiles.dv;
   const int64_t tile_rows = std::min(m, o.tile_rows > 0 ? o.tile_rows : 128);
   // Long tiles have longer sums and fewer corrections; short ones fit holes of a mask, and L2 beside wide values.
   const int64_t cols_wanted = sizeof(T) == 4 && dv <= 256 && tiles.visibility.only_span() ? 512 : 256;
   const int64_t tile_cols = std::clamp<int64_t>(tiles.n, 1, o.tile_cols > 0 ? o.tile_cols : cols_wanted);
-  const int64_t row_tiles = (m + tile_rows - 1) / tile_rows;
+  const int64_t row_tiles = (m + tile_rows - 1) / tile_rows, blocks = tiles.batch * tiles.heads * row_tiles;
   const Heads<T> out(out_tensor);
-  T* lse = softmax ? lse_tensor.mutable_data<T>() : nullptr;
-  const T inf = std::numeric_limits<T>::infinity();
-  const T* sink = o.sink.defined() ? o.sink.data<T>() : nullptr;
-  const int64_t sink_stride = sink && o.sink.dim(0) > 1 ? o.sink.strides()[0] : 0;
+  T* lse = o.weighting == Weighting::softmax ? lse_tensor.mutable_data<T>() : nullptr;
+  const Forward<T> f{.tiles = tiles, .tile_cols = tile_cols};
+  const auto finish = [&](int64_t block, const Found<T>& found) {
+    const int64_t head = block / row_tiles, row = block % row_tiles * tile_rows;
+    f.finish(head / tiles.heads, head % tiles.heads, row, std::min(tile_rows, m - row), found, out,
+             lse ? lse + head * m + row : nullptr);
+  };
 
-  parallel_for(tiles.batch * tiles.heads * row_tiles, 1, [&](int64_t begin, int64_t end) {
-    Scratch<T> scratch(tile_rows * (tile_cols + dv + 2));
-    T *s = scratch.data(), *acc = s + tile_rows * tile_cols, *top = acc + tile_rows * dv, *total = top + tile_rows;
+  const int64_t splits = m <= kFewQueries && tiles.n > 0 ? (tiles.n + tile_cols - 1) / tile_cols : 1;
+  const int64_t size = Found<T>::size(tile_rows, dv);
+  Scratch<T> shared(splits > 1 ? blocks * splits * size : 0);
+  parallel_for(blocks * splits, 1, [&](int64_t begin, int64_t end) {
+    Scratch<T> scratch(tile_rows * tile_cols + (splits > 1 ? 0 : size));
     std::vector<uint8_t> seen;
     for (int64_t task = begin; task < end; ++task) {
-      const int64_t b = task / row_tiles / tiles.heads, h = task / row_tiles % tiles.heads;
-      const int64_t row = task % row_tiles * tile_rows, rows = std::min(tile_rows, m - row), kv = tiles.kv_head(h);
-      std::fill_n(acc, rows * dv, T(0));
-      std::fill_n(top, rows, -inf);
-      std::fill_n(total, rows, T(0));
-      const auto range = tiles.columns(row, rows);
-      for (int64_t col = range.begin; col < range.end; col += tile_cols) {
-        const int64_t cols = std::min(tile_cols, range.end - col);
-        const auto kind = tiles.visibility.classify(b, h, row, rows, col, cols);
-        if (kind == Visibility::Tile::none) continue;
-        const typename ScoreTiles<T>::Tile t{b, h, row, rows, col, cols, kind == Visibility::Tile::some};
-        tiles.scores(t, s, cols);
-        if (softmax) {
-          for (int64_t r = 0; r < rows; ++r) {
-            T* __restrict__ line = s + r * cols;
-            tiles.hide(t, r, line, -inf, seen);
-            const T before = top[r], now = std::max(before, row_max(line, cols));
-            const T shift = now == -inf ? T(0) : now;
-            const T sum = row_total<T>(cols, [=](int64_t j) { return line[j] = math::exp_low(line[j] - shift); });
-            if (before != now) {
-              const T shrink = math::exp(before - shift);
-              total[r] *= shrink;
-              if (before != -inf)
-                for (int64_t c = 0; c < dv; ++c) acc[r * dv + c] *= shrink;
-            }
-            total[r] += sum;
-            top[r] = now;
-            if (o.dropout > 0) tiles.drop(t, r, line);
-          }
-        } else {
-          with_formula(o.weighting, [&](auto phi) {
-            for (int64_t r = 0; r < rows; ++r) {
-              T* line = s + r * cols;
-              for (int64_t j = 0; j < cols; ++j) line[j] = phi(Value<T>{line[j], {}}).v;
-              tiles.hide(t, r, line, T(0), seen);
-              if (o.dropout > 0) tiles.drop(t, r, line);
-            }
-          });
-        }
-        const T* values = tiles.v.at(b, kv, col);
-        if (t.masked && !all_finite(values, cols, dv, tiles.v.row))
-          sparse_product(Read::plain, rows, dv, cols, T(1), s, cols, values, tiles.v.row, acc, dv);
-        else
-          gemm(Read::plain, Read::plain, rows, dv, cols, T(1), s, cols, values, tiles.v.row, T(1), acc, dv, tiles.precision);
+      const int64_t block = task / splits, split = task % splits, head = block / row_tiles;
+      const int64_t row = block % row_tiles * tile_rows, rows = std::min(tile_rows, m - row);
+      auto range = tiles.columns(row, rows);
+      if (splits > 1) {
+        range.begin = std::max(range.begin, split * tile_cols);
+        range.end = std::min(range.end, (split + 1) * tile_cols);
       }
-      for (int64_t r = 0; r < rows; ++r) {
-        T factor = 1;
-        if (softmax) {
-          if (sink) {
-            const T extra = sink[h * sink_stride], now = std::max(top[r], extra), shift = now == -inf ? T(0) : now;
-            const T shrink = top[r] == -inf ? T(0) : math::exp(top[r] - shift);
-            total[r] = total[r] * shrink + math::exp(extra - shift);
-            factor = shrink, top[r] = now;
-          }
-          lse[(b * tiles.heads + h) * m + row + r] = total[r] == T(0) ? -inf : (top[r] == -inf ? T(0) : top[r]) + math::log(total[r]);
-          factor = total[r] == T(0) ? T(0) : factor / total[r];
-        }
-        const T* from = acc + r * dv;
-        T* to = out.at(b, h, row + r);
-        for (int64_t c = 0; c < dv; ++c) to[c] = from[c] * factor;
-      }
+      T* s = scratch.data();
+      const Found<T> found(splits > 1 ? shared.data() + task * size : s + tile_rows * tile_cols, tile_rows, dv);
+      f.attend(head / tiles.heads, head % tiles.heads, row, rows, range, found, s, seen);
+      if (splits == 1) finish(block, found);
+    }
+  });
+  if (splits == 1) return;
+  parallel_for(blocks, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t rows = std::min(tile_rows, m - block % row_tiles * tile_rows);
+      T* const memory = shared.data() + block * splits * size;
+      const auto part = [&](int64_t split) { return Found<T>(memory + split * size, tile_rows, dv); };
+      for (int64_t split = 1; split < splits; ++split) f.join(rows, part(0), part(split));
+      finish(block, part(0));
     }
   });
 }

@@ -6,6 +6,7 @@
 #include "support/naive_attention.h"
 
 #include <sluice/autograd/engine.h>
+#include <sluice/core/parallel.h>
 #include <sluice/ops/attention/attention_reference.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
@@ -137,6 +138,32 @@ TEST_CASE("attention: two halves of the keys merge into the whole, and so do the
   check_identity("flash: split-KV merge = full", all.out, naive(s), 1e-13);
   CHECK_THROWS_WITH(merge_attention(all, attention_with_lse(narrow(s.q, 2, 0, 2), s.k, s.v)),
                     Contains("merge_attention") && Contains("[2,2,3,3]") && Contains("[2,2,2,3]"));
+}
+
+TEST_CASE("attention: few queries see many keys as many queries would", "[attention][identity]") {
+  for (int64_t m : {1, 3, 4, 5})
+    for (int64_t n : {1, 1031})  // one tile of keys, or parts
+      for (auto weighting : {Weighting::softmax, Weighting::relu2})
+        for (int variant = 0; variant < 4; ++variant) {
+          Rand rand(static_cast<uint64_t>(100 * m + n + variant));
+          AttentionSample s = plain_attention(rand, {2, 4, m, 67}, 2, n, 37);
+          AttentionOptions& o = s.options;
+          o.weighting = weighting;
+          if (variant >= 1) o.mask.causal = true, o.bias = random_tensor({4, 1, n}, f64, rand);
+          if (variant >= 2) o.mask.dense = random_tensor({2, 1, m, n}, f64, rand) > 0.3;
+          if (variant == 3) o.mask.window = 700;  // some parts see nothing
+          if (weighting == Weighting::softmax && variant >= 1) o.sink = random_tensor({4}, f64, rand, -1, 3);
+          const Tensor want = attention_reference(s.q, s.k, s.v, o);
+          INFO("m " << m << " n " << n << " variant " << variant);
+          CHECK(max_abs_diff(engine(s), want) < 1e-12);
+          const AttentionSample narrow = s.in(f32);
+          CHECK(max_abs_diff(to(engine(narrow), f64), want) < 2e-5 * (1 + max_abs(want)));
+          const int threads = num_threads();
+          const Tensor y = engine(narrow);
+          set_num_threads(1);
+          CHECK(same_bits(y, engine(narrow)));
+          set_num_threads(threads);
+        }
 }
 
 TEST_CASE("attention: the backward pass is the dense one, written out", "[attention][identity]") {
