@@ -141,6 +141,7 @@ TEST_CASE("sizes: what overflows is an error that names the op", "[ops][sizes]")
       {"random_neighbours", [&] { random_neighbours(kMax, kMax, {.k = kMax}); }},
       {"random_neighbours", [&] { random_neighbours(k54, 0, {.k = 0, .self = false}); }},
       {"random_neighbours", [&] { random_neighbours(2, k54, {.k = k54}); }},
+      {"random_neighbours", [&] { random_neighbours(2, kMax, {.k = 1}); }},
       {"mask_of_neighbours", [&] { mask_of_neighbours(zeros({2, 2}, {i64}), k54); }},
       {"mask_of_neighbours", [&] { mask_of_neighbours(zeros({2, 0}, {i64}), -1); }},
       {"rearrange", [&] { rearrange("(h i) -> h i", none, {{"h", k32}, {"i", k32}}); }},
