@@ -4,8 +4,9 @@
 //   dS = P ⊙ (dP − δ) or φ'(S) ⊙ dP     δ_i = Σ_c g_ic o_ic − (gradient of lse_i)
 //   dV += (P ⊙ Z)ᵀ G     dQ += scale·ρ dS K     dK += scale·(ρ dS)ᵀ Q     dbias = ρ dS
 //
-// One task owns every splits-th tile of keys of one key head: it alone writes their dK and dV, and adds to a
-// dQ of its own split (the first to dQ itself); they are added up at the end, in order.
+// One task owns every splits-th tile of keys of one key head: it alone adds to their dK and dV. Tiles of queries are
+// dealt to as many groups, and the tasks go through them in turns, split i in turn s through group i + s: none adds to a
+// dQ at the same time as another. With fewer tiles of queries than splits, several dQ are kept and added up at the end.
 #include <sluice/ops/attention/attention_tiles.h>
 #include <sluice/ops/create.h>
 
@@ -27,17 +28,18 @@ struct Backward {
   Heads<const T> g;
   const T *lse, *delta;
   AttentionGradients& grads;
-  int64_t tile_rows, tile_cols, splits;
-  Tensor dq_parts;  // [splits − 1, batch, heads, m, d]: the first split adds to dq itself
+  int64_t tile_rows, tile_cols, splits, turns, parts;
+  Tensor dq_parts;  // [parts − 1, batch, heads, m, d]: the first `turns` splits add to dq itself
 
   Backward(const AttentionCall& c, const Tensor& gradient, const Tensor& l, const Tensor& dl, AttentionGradients& out)
       : call(c), tiles(c), o(c.options), g(gradient), lse(l.defined() ? l.data<T>() : nullptr),
         delta(dl.defined() ? dl.data<T>() : nullptr), grads(out),
         tile_rows(std::clamp<int64_t>(tiles.m, 1, o.tile_rows > 0 ? o.tile_rows : kRows)),
-        tile_cols(std::clamp<int64_t>(tiles.n, 1, o.tile_cols > 0 ? o.tile_cols : kCols)), splits(attention_splits(c.k)) {
+        tile_cols(std::clamp<int64_t>(tiles.n, 1, o.tile_cols > 0 ? o.tile_cols : kCols)), splits(attention_splits(c.k)),
+        turns(std::clamp<int64_t>((tiles.m + tile_rows - 1) / tile_rows, 1, splits)), parts((splits + turns - 1) / turns) {
     if (grads.dq.defined()) {
       fill_(grads.dq, 0);
-      dq_parts = empty({splits - 1, tiles.batch, tiles.heads, tiles.m, tiles.d}, c.q.options());
+      dq_parts = empty({parts - 1, tiles.batch, tiles.heads, tiles.m, tiles.d}, c.q.options());
       fill_(dq_parts, 0);
     }
   }
@@ -72,38 +74,46 @@ struct Backward {
   };
 
   void run() {
-    const int64_t group = tiles.heads / tiles.kv_heads, col_tiles = (tiles.n + tile_cols - 1) / tile_cols;
-    parallel_for(tiles.batch * tiles.kv_heads * splits, 1, [&](int64_t begin, int64_t end) {
-      Memory memory(*this);
-      for (int64_t task = begin; task < end; ++task) {
-        const int64_t split = task % splits, kv = task / splits % tiles.kv_heads, b = task / splits / tiles.kv_heads;
-        for (int64_t j = split; j < col_tiles; j += splits) {
-          const int64_t col = j * tile_cols, cols = std::min(tile_cols, tiles.n - col);
-          std::fill_n(memory.dk, cols * tiles.d, T(0));
-          std::fill_n(memory.dv, cols * tiles.dv, T(0));
-          std::optional<Packed> packed;
-          for (int64_t h = kv * group; h < (kv + 1) * group; ++h)
-            for (int64_t row = 0; row < tiles.m; row += tile_rows)
-              tile(memory, packed, split, b, h, row, std::min(tile_rows, tiles.m - row), col, cols);
-          if (grads.dk.defined()) store(memory.dk, Heads<T>(grads.dk), b, kv, col, cols, tiles.d);
-          if (grads.dv.defined()) store(memory.dv, Heads<T>(grads.dv), b, kv, col, cols, tiles.dv);
-        }
-      }
-    });
-    if (grads.dq.defined() && splits > 1) add_parts();
+    for (int64_t turn = 0; turn < turns; ++turn)
+      parallel_for(tiles.batch * tiles.kv_heads * splits, 1, [&](int64_t begin, int64_t end) {
+        Memory memory(*this);
+        for (int64_t task = begin; task < end; ++task)
+          keys(memory, task / splits / tiles.kv_heads, task / splits % tiles.kv_heads, task % splits, turn);
+      });
+    if (grads.dq.defined() && parts > 1) add_parts();
   }
 
-  static void store(const T* from, const Heads<T>& to, int64_t b, int64_t h, int64_t row, int64_t rows, int64_t width) {
-    for (int64_t r = 0; r < rows; ++r) std::copy_n(from + r * width, width, to.at(b, h, row + r));
+  /// All keys of a split, with the queries of one turn.
+  void keys(Memory& w, int64_t b, int64_t kv, int64_t split, int64_t turn) {
+    const int64_t group = tiles.heads / tiles.kv_heads;
+    for (int64_t col = split * tile_cols; col < tiles.n; col += splits * tile_cols) {
+      const int64_t cols = std::min(tile_cols, tiles.n - col);
+      std::fill_n(w.dk, cols * tiles.d, T(0));
+      std::fill_n(w.dv, cols * tiles.dv, T(0));
+      std::optional<Packed> packed;
+      for (int64_t h = kv * group; h < (kv + 1) * group; ++h)
+        for (int64_t row = (split + turn) % turns * tile_rows; row < tiles.m; row += turns * tile_rows)
+          tile(w, packed, split, b, h, row, std::min(tile_rows, tiles.m - row), col, cols);
+      if (grads.dk.defined()) store(w.dk, Heads<T>(grads.dk), b, kv, col, cols, tiles.d, turn > 0);
+      if (grads.dv.defined()) store(w.dv, Heads<T>(grads.dv), b, kv, col, cols, tiles.dv, turn > 0);
+    }
+  }
+
+  static void store(const T* from, const Heads<T>& to, int64_t b, int64_t h, int64_t row, int64_t rows, int64_t width, bool add) {
+    for (int64_t r = 0; r < rows; ++r) {
+      T* line = to.at(b, h, row + r);
+      if (add) for (int64_t c = 0; c < width; ++c) line[c] += from[r * width + c];
+      else std::copy_n(from + r * width, width, line);
+    }
   }
 
   void add_parts() {
     const Heads<T> dq(grads.dq);
     const T* part = dq_parts.data<T>();
-    const int64_t all = dq_parts.numel() / (splits - 1), d = tiles.d;
-    for_each_row(tiles.batch * tiles.heads * tiles.m, d * splits, [&](int64_t r) {
+    const int64_t all = dq_parts.numel() / (parts - 1), d = tiles.d;
+    for_each_row(tiles.batch * tiles.heads * tiles.m, d * parts, [&](int64_t r) {
       T* to = dq.at(r / tiles.m / tiles.heads, r / tiles.m % tiles.heads, r % tiles.m);
-      for (int64_t k = 0; k + 1 < splits; ++k)
+      for (int64_t k = 0; k + 1 < parts; ++k)
         for (int64_t c = 0; c < d; ++c) to[c] += part[k * all + r * d + c];
     });
   }
@@ -144,9 +154,10 @@ struct Backward {
       product(Read::transposed, cols, tiles.d, rows, scale, w.ds, queries, tiles.q.row, w.dk + (col - tile_col) * tiles.d, tiles.d);
     if (grads.dq.defined()) {
       const Heads<T> own(grads.dq);
-      T* dq = split == 0 ? own.at(b, h, row)
-                         : dq_parts.mutable_data<T>() + ((((split - 1) * tiles.batch + b) * tiles.heads + h) * tiles.m + row) * tiles.d;
-      product(Read::plain, rows, tiles.d, cols, scale, w.ds, keys, tiles.k.row, dq, split == 0 ? own.row : tiles.d,
+      const int64_t part = split / turns;
+      T* dq = part == 0 ? own.at(b, h, row)
+                        : dq_parts.mutable_data<T>() + ((((part - 1) * tiles.batch + b) * tiles.heads + h) * tiles.m + row) * tiles.d;
+      product(Read::plain, rows, tiles.d, cols, scale, w.ds, keys, tiles.k.row, dq, part == 0 ? own.row : tiles.d,
               whole ? &whole->dq : nullptr);
     }
     if (grads.bias.defined()) {

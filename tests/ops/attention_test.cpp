@@ -167,24 +167,49 @@ TEST_CASE("attention: few queries see many keys as many queries would", "[attent
 }
 
 TEST_CASE("attention: the backward pass is the dense one, written out", "[attention][identity]") {
-  for (bool causal : {false, true})
+  auto check = [](AttentionSample s, double tolerance) {
+    const Shape scores{2, 2, s.q.dim(2), s.k.dim(2)}, outputs{2, 2, s.q.dim(2), 3};
+    s.options.scale = 0.37;
+    Rand rand(47);
+    const Tensor g = random_tensor(outputs, f64, rand);
+    const std::vector<Tensor> got = run_attention(attention, s, g);
+    // D_i = Σ_c g_ic o_ic; dV = Pᵀ g; dS = P ⊙ (g Vᵀ − D); dQ = scale·dS K; dK = scale·dSᵀ Q
+    const NaiveAttention forward = naive_attention(array_of(s.q), array_of(s.k), array_of(s.v), s.options);
+    const Tensor p = tensor_of(forward.weights.v, scores, f64), o = tensor_of(forward.out.v, outputs, f64);
+    const Tensor d = sum(g * o, {-1}, keep), ds = p * (matmul(g, transpose(s.v, -2, -1)) - d);
+    check_identity("flash: backward = dense backward", got[1], matmul(ds, s.k) * 0.37, tolerance);
+    check_identity("flash: backward = dense backward", got[2], matmul(transpose(ds, -2, -1), s.q) * 0.37, tolerance);
+    check_identity("flash: backward = dense backward", got[3], matmul(transpose(p, -2, -1), g), tolerance);
+  };
+  for (bool causal : {false, true}) {
     for (auto [rows, cols] : kTilings)
       for (auto [m, n] : {std::pair<int64_t, int64_t>{13, 13}, {7, 18}, {18, 7}}) {
         AttentionSample s = sample(46, m, n);
-        s.options.mask.causal = causal, s.options.scale = 0.37;
-        s.options.tile_rows = rows, s.options.tile_cols = cols;
-        Rand rand(47);
-        const Tensor g = random_tensor({2, 2, m, 3}, f64, rand);
-        const std::vector<Tensor> got = run_attention(attention, s, g);
-        // D_i = Σ_c g_ic o_ic; dV = Pᵀ g; dS = P ⊙ (g Vᵀ − D); dQ = scale·dS K; dK = scale·dSᵀ Q
-        const NaiveAttention forward = naive_attention(array_of(s.q), array_of(s.k), array_of(s.v), s.options);
-        const Tensor p = tensor_of(forward.weights.v, {2, 2, m, n}, f64),
-                     o = tensor_of(forward.out.v, {2, 2, m, 3}, f64);
-        const Tensor d = sum(g * o, {-1}, keep), ds = p * (matmul(g, transpose(s.v, -2, -1)) - d);
-        check_identity("flash: backward = dense backward", got[1], matmul(ds, s.k) * 0.37, 1e-13);
-        check_identity("flash: backward = dense backward", got[2], matmul(transpose(ds, -2, -1), s.q) * 0.37, 1e-13);
-        check_identity("flash: backward = dense backward", got[3], matmul(transpose(p, -2, -1), g), 1e-13);
+        s.options.mask.causal = causal, s.options.tile_rows = rows, s.options.tile_cols = cols;
+        check(s, 1e-13);
       }
+    // Long enough for the keys to be split: with as many groups of queries as splits, with fewer, with one.
+    for (auto [m, n] : {std::pair<int64_t, int64_t>{140, 1030}, {200, 1540}, {60, 1030}})
+      if (causal == (m == 200)) {
+        AttentionSample s = sample(48, m, n);
+        s.options.mask.causal = causal;
+        check(s, 1e-13);
+      }
+  }
+}
+
+TEST_CASE("attention: no two threads add to one gradient", "[attention][bits]") {
+  const int threads = num_threads();
+  for (auto [m, n] : {std::pair<int64_t, int64_t>{400, 1100}, {200, 2100}}) {
+    Rand rand(49);
+    const AttentionSample s = plain_attention(rand, {1, 1, m, 8}, 1, n, 8);
+    const Tensor g = random_tensor({1, 1, m, 8}, f64, rand);
+    set_num_threads(1);
+    const std::vector<double> want = run_attention(attention, s, g)[1].to_vector<double>();
+    set_num_threads(2);
+    for (int i = 0; i < 6; ++i) CHECK(run_attention(attention, s, g)[1].to_vector<double>() == want);
+  }
+  set_num_threads(threads);
 }
 
 TEST_CASE("attention: finite at scores of 1e4, in every order", "[attention][identity]") {
