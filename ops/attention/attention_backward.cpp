@@ -53,7 +53,6 @@ struct Backward {
           ds(p + w.tile_rows * w.tile_cols), dk(ds + w.tile_rows * w.tile_cols), dv(dk + w.tile_cols * w.tiles.d),
           packed(floats.data() + lines(dv + w.tile_cols * w.tiles.dv - floats.data())) {}
   };
-  static int64_t lines(int64_t numbers) { return (numbers + 15) / 16 * 16; }
   int64_t packed_size() const {
     return 16 + lines(PackedB<T>::size(tiles.d, tile_cols)) + lines(PackedB<T>::size(tiles.dv, tile_cols)) +
            lines(PackedB<T>::size(tile_cols, tiles.d));

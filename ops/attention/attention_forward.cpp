@@ -9,8 +9,11 @@
 //
 // Few queries, as a step of decoding has them, are no work for many threads: there each tile of keys is a task of its
 // own, and what the tiles found is put together in their order (split-KV; Dao et al. 2023).
+#include <sluice/core/cpu.h>
 #include <sluice/ops/attention/attention_tiles.h>
 #include <sluice/ops/attention/few_queries.h>
+
+#include <optional>
 
 namespace sluice {
 
@@ -26,6 +29,37 @@ struct Found {
   static int64_t size(int64_t rows, int64_t dv) { return rows * (dv + 2); }
 };
 
+/// The keys, transposed, and the values of some key heads in tiles, packed once for all tiles of queries.
+template <class T>
+class PackedTiles {
+ public:
+  PackedTiles(const ScoreTiles<T>& t, int64_t cols, int64_t heads)
+      : tiles(t), tile_cols(cols), col_tiles((t.n + cols - 1) / cols), keys_size(lines(PackedB<T>::size(t.d, cols))),
+        size(keys_size + lines(PackedB<T>::size(cols, t.dv))), memory(heads * col_tiles * size) {}
+  static int64_t bytes_of_head(const ScoreTiles<T>& t) { return t.n * (t.d + t.dv) * int64_t{sizeof(T)}; }
+
+  /// From key head `first` of all batches on.
+  void fill(int64_t first, int64_t heads) {
+    first_head = first;
+    parallel_for(heads * col_tiles, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t head = first + i / col_tiles, tile = i % col_tiles, b = head / tiles.kv_heads, kv = head % tiles.kv_heads;
+        keys(head, tile).fill(Read::transposed, tiles.k.at(b, kv, tile * tile_cols), tiles.k.row);
+        values(head, tile).fill(Read::plain, tiles.v.at(b, kv, tile * tile_cols), tiles.v.row);
+      }
+    });
+  }
+  int64_t width(int64_t tile) const { return std::min(tile_cols, tiles.n - tile * tile_cols); }
+  PackedB<T> keys(int64_t head, int64_t tile) { return {tiles.d, width(tile), at(head, tile), tiles.precision}; }
+  PackedB<T> values(int64_t head, int64_t tile) { return {width(tile), tiles.dv, at(head, tile) + keys_size, tiles.precision}; }
+
+ private:
+  T* at(int64_t head, int64_t tile) { return memory.data() + ((head - first_head) * col_tiles + tile) * size; }
+  const ScoreTiles<T>& tiles;
+  int64_t tile_cols, col_tiles, keys_size, size, first_head = 0;
+  Scratch<T> memory;
+};
+
 template <class T>
 struct Forward {
   static constexpr T inf = std::numeric_limits<T>::infinity();
@@ -33,11 +67,13 @@ struct Forward {
   const AttentionOptions& o = tiles.o;
   const bool softmax = o.weighting == Weighting::softmax;
   const int64_t dv = tiles.dv, tile_cols;
+  PackedTiles<T>* const packed = nullptr;
 
-  /// Lets rows of head h see the keys of `range`. s [rows, tile_cols].
+  /// Lets rows of head h see the keys of `range`. s [rows, tile_cols]; for_queries: memory to pack them in.
   void attend(int64_t b, int64_t h, int64_t row, int64_t rows, Visibility::Span range, const Found<T>& f, T* s,
-              std::vector<uint8_t>& seen) const {
+              T* for_queries, std::vector<uint8_t>& seen) const {
     const int64_t kv = tiles.kv_head(h);
+    std::optional<PackedA<T>> queries;
     std::fill_n(f.acc, rows * dv, T(0));
     std::fill_n(f.top, rows, -inf);
     std::fill_n(f.total, rows, T(0));
@@ -46,7 +82,18 @@ struct Forward {
       const auto kind = tiles.visibility.classify(b, h, row, rows, col, cols);
       if (kind == Visibility::Tile::none) continue;
       const typename ScoreTiles<T>::Tile t{b, h, row, rows, col, cols, kind == Visibility::Tile::some};
-      tiles.scores(t, s, cols);
+      const int64_t tile = col / tile_cols;
+      const bool whole = packed && col % tile_cols == 0 && cols == packed->width(tile);
+      if (whole) {
+        if (!queries) {
+          queries.emplace(rows, tiles.d, for_queries, tiles.precision);
+          queries->fill(Read::plain, tiles.q.at(b, h, row), tiles.q.row);
+        }
+        const PackedB<T> keys = packed->keys(b * tiles.kv_heads + kv, tile);
+        tiles.scores(t, s, cols, &keys, &*queries);
+      } else {
+        tiles.scores(t, s, cols);
+      }
       if (softmax) {
         for (int64_t r = 0; r < rows; ++r) {
           T* __restrict__ line = s + r * cols;
@@ -77,6 +124,8 @@ struct Forward {
       const T* values = tiles.v.at(b, kv, col);
       if (t.masked && !all_finite(values, cols, dv, tiles.v.row))
         sparse_product(Read::plain, rows, dv, cols, T(1), s, cols, values, tiles.v.row, f.acc, dv);
+      else if (whole)
+        packed->values(b * tiles.kv_heads + kv, tile).multiply(Read::plain, rows, T(1), s, cols, T(1), f.acc, dv);
       else if (tiles.few(rows)) few_sums(rows, cols, dv, s, cols, values, tiles.v.row, f.acc, dv);
       else
         gemm(Read::plain, Read::plain, rows, dv, cols, T(1), s, cols, values, tiles.v.row, T(1), f.acc, dv,
@@ -128,7 +177,16 @@ void forward(const AttentionCall& call, Tensor& out_tensor, Tensor& lse_tensor) 
   const int64_t row_tiles = (m + tile_rows - 1) / tile_rows, blocks = tiles.batch * tiles.heads * row_tiles;
   const Heads<T> out(out_tensor);
   T* lse = o.weighting == Weighting::softmax ? lse_tensor.mutable_data<T>() : nullptr;
-  const Forward<T> f{.tiles = tiles, .tile_cols = tile_cols};
+
+  // Where most tiles of keys are seen as a whole, by several tiles of queries; as many heads at a time as take 32 MiB.
+  const int64_t kv_heads = tiles.batch * tiles.kv_heads, group = tiles.heads / std::max<int64_t>(1, tiles.kv_heads);
+  const bool share = isa() > Isa::base && group * m > tile_rows && m >= 64 && tiles.n > 0 && o.mask.window == 0 && o.mask.dilation == 1;
+  const int64_t bytes = std::max<int64_t>(1, PackedTiles<T>::bytes_of_head(tiles)), all = std::max<int64_t>(1, kv_heads);
+  const int64_t at_once = share ? std::clamp<int64_t>((int64_t{1} << 25) / bytes, 1, all) : all;
+  std::optional<PackedTiles<T>> packed;
+  if (share) packed.emplace(tiles, tile_cols, at_once);
+
+  const Forward<T> f{.tiles = tiles, .tile_cols = tile_cols, .packed = packed ? &*packed : nullptr};
   const auto finish = [&](int64_t block, const Found<T>& found) {
     const int64_t head = block / row_tiles, row = block % row_tiles * tile_rows;
     f.finish(head / tiles.heads, head % tiles.heads, row, std::min(tile_rows, m - row), found, out,
@@ -136,25 +194,29 @@ void forward(const AttentionCall& call, Tensor& out_tensor, Tensor& lse_tensor) 
   };
 
   const int64_t splits = m <= kFewQueries && tiles.n > 0 ? (tiles.n + tile_cols - 1) / tile_cols : 1;
-  const int64_t size = Found<T>::size(tile_rows, dv);
+  const int64_t size = Found<T>::size(tile_rows, dv), for_queries = share ? lines(PackedA<T>::size(tile_rows, tiles.d)) : 0;
   Scratch<T> shared(splits > 1 ? blocks * splits * size : 0);
-  parallel_for(blocks * splits, 1, [&](int64_t begin, int64_t end) {
-    Scratch<T> scratch(tile_rows * tile_cols + (splits > 1 ? 0 : size));
-    std::vector<uint8_t> seen;
-    for (int64_t task = begin; task < end; ++task) {
-      const int64_t block = task / splits, split = task % splits, head = block / row_tiles;
-      const int64_t row = block % row_tiles * tile_rows, rows = std::min(tile_rows, m - row);
-      auto range = tiles.columns(row, rows);
-      if (splits > 1) {
-        range.begin = std::max(range.begin, split * tile_cols);
-        range.end = std::min(range.end, (split + 1) * tile_cols);
+  for (int64_t first = 0; first < kv_heads; first += at_once) {
+    const int64_t count = std::min(at_once, kv_heads - first), first_task = first * group * row_tiles * splits;
+    if (share) packed->fill(first, count);
+    parallel_for(count * group * row_tiles * splits, 1, [&](int64_t begin, int64_t end) {
+      Scratch<T> scratch(for_queries + tile_rows * tile_cols + (splits > 1 ? 0 : size));
+      std::vector<uint8_t> seen;
+      for (int64_t task = first_task + begin; task < first_task + end; ++task) {
+        const int64_t block = task / splits, split = task % splits, head = block / row_tiles;
+        const int64_t row = block % row_tiles * tile_rows, rows = std::min(tile_rows, m - row);
+        auto range = tiles.columns(row, rows);
+        if (splits > 1) {
+          range.begin = std::max(range.begin, split * tile_cols);
+          range.end = std::min(range.end, (split + 1) * tile_cols);
+        }
+        T* s = scratch.data() + for_queries;
+        const Found<T> found(splits > 1 ? shared.data() + task * size : s + tile_rows * tile_cols, tile_rows, dv);
+        f.attend(head / tiles.heads, head % tiles.heads, row, rows, range, found, s, scratch.data(), seen);
+        if (splits == 1) finish(block, found);
       }
-      T* s = scratch.data();
-      const Found<T> found(splits > 1 ? shared.data() + task * size : s + tile_rows * tile_cols, tile_rows, dv);
-      f.attend(head / tiles.heads, head % tiles.heads, row, rows, range, found, s, seen);
-      if (splits == 1) finish(block, found);
-    }
-  });
+    });
+  }
   if (splits == 1) return;
   parallel_for(blocks, 16, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {

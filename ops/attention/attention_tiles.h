@@ -17,6 +17,9 @@
 
 namespace sluice::detail {
 
+/// Numbers of a piece of memory after which another one begins on a line of the cache.
+inline int64_t lines(int64_t numbers) { return (numbers + 15) / 16 * 16; }
+
 template <class T>
 struct ScoreTiles {
   struct Tile {
@@ -70,10 +73,11 @@ struct ScoreTiles {
   }
 
   /// Scores of a tile, row-major with leading dimension ld; forbidden ones are whatever they are. keys: the tile's,
-  /// transposed, if they are packed already.
-  void scores(const Tile& t, T* s, int64_t ld, const PackedB<T>* keys = nullptr) const {
+  /// transposed, if they are packed already; ready: its rows, too.
+  void scores(const Tile& t, T* s, int64_t ld, const PackedB<T>* keys = nullptr, const PackedA<T>* ready = nullptr) const {
     const T* queries = q.at(t.batch, t.head, t.row);
-    if (keys) keys->multiply(Read::plain, t.rows, T(*o.scale), queries, q.row, T(0), s, ld);
+    if (keys && ready) keys->multiply(*ready, 0, t.rows, T(*o.scale), T(0), s, ld, 0, keys->panels());
+    else if (keys) keys->multiply(Read::plain, t.rows, T(*o.scale), queries, q.row, T(0), s, ld);
     else if (few(t.rows))
       few_scores(t.rows, t.cols, d, T(*o.scale), queries, q.row, k.at(t.batch, kv_head(t.head), t.col), k.row, s, ld);
     else

@@ -355,3 +355,13 @@ TEST_CASE("attention: what does not fit, and by which words", "[attention]") {
   CHECK_THROWS_AS(attention_in_order(q, k, v, TileOrder::flash2, 4, 4, {.weighting = Weighting::linear}), ValueError);
   CHECK_THROWS_AS(attention_in_order(q, k, v, TileOrder::flash2, 4, 4, {.dropout = 0.1}), ValueError);
 }
+
+TEST_CASE("attention: heads whose keys are packed one after the other", "[attention][bits]") {
+  Rng rng(50);  // 16.9 MB of keys and values a head
+  const Tensor q = normal({1, 2, 130, 64}, 0, 1, rng), k = normal({1, 2, 33000, 64}, 0, 1, rng), v = normal({1, 2, 33000, 64}, 0, 1, rng);
+  const Tensor both = attention(q, k, v);
+  for (int64_t h : {0, 1}) {
+    const Tensor one = attention(narrow(q, 1, h, 1), narrow(k, 1, h, 1), narrow(v, 1, h, 1));
+    CHECK(one.to_vector<float>() == narrow(both, 1, h, 1).to_vector<float>());
+  }
+}
