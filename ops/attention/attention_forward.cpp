@@ -11,7 +11,6 @@
 // own, and what the tiles found is put together in their order (split-KV; Dao et al. 2023).
 #include <sluice/core/cpu.h>
 #include <sluice/ops/attention/attention_tiles.h>
-#include <sluice/ops/attention/few_queries.h>
 
 #include <optional>
 
@@ -126,7 +125,7 @@ struct Forward {
         sparse_product(Read::plain, rows, dv, cols, T(1), s, cols, values, tiles.v.row, f.acc, dv);
       else if (whole)
         packed->values(b * tiles.kv_heads + kv, tile).multiply(Read::plain, rows, T(1), s, cols, T(1), f.acc, dv);
-      else if (tiles.few(rows)) few_sums(rows, cols, dv, s, cols, values, tiles.v.row, f.acc, dv);
+      else if (tiles.few(rows)) few_sums(rows, dv, cols, s, cols, values, tiles.v.row, f.acc, dv);
       else
         gemm(Read::plain, Read::plain, rows, dv, cols, T(1), s, cols, values, tiles.v.row, T(1), f.acc, dv,
              tiles.precision);
@@ -193,7 +192,7 @@ void forward(const AttentionCall& call, Tensor& out_tensor, Tensor& lse_tensor) 
              lse ? lse + head * m + row : nullptr);
   };
 
-  const int64_t splits = m <= kFewQueries && tiles.n > 0 ? (tiles.n + tile_cols - 1) / tile_cols : 1;
+  const int64_t splits = m <= kFewRows && tiles.n > 0 ? (tiles.n + tile_cols - 1) / tile_cols : 1;
   const int64_t size = Found<T>::size(tile_rows, dv), for_queries = share ? lines(PackedA<T>::size(tile_rows, tiles.d)) : 0;
   Scratch<T> shared(splits > 1 ? blocks * splits * size : 0);
   for (int64_t first = 0; first < kv_heads; first += at_once) {

@@ -8,8 +8,8 @@
 #include <sluice/core/math.h>
 #include <sluice/core/random.h>
 #include <sluice/ops/attention/attention_kernels.h>
-#include <sluice/ops/attention/few_queries.h>
 #include <sluice/ops/attention/heads.h>
+#include <sluice/ops/few_rows.h>
 
 #include <algorithm>
 #include <cmath>
@@ -61,7 +61,7 @@ struct ScoreTiles {
   }
 
   /// Whether products of so many rows are made without gemm.
-  bool few(int64_t rows) const { return rows <= kFewQueries && precision == Precision::f32; }
+  bool few(int64_t rows) const { return rows <= kFewRows && precision == Precision::f32; }
   int64_t kv_head(int64_t head) const { return head / (heads / kv_heads); }
   T rho(int64_t b, int64_t h, int64_t row) const {
     return row_scale ? row_scale[b * row_scale_stride[0] + h * row_scale_stride[1] + row * row_scale_stride[2]] : T(1);
@@ -79,7 +79,7 @@ struct ScoreTiles {
     if (keys && ready) keys->multiply(*ready, 0, t.rows, T(*o.scale), T(0), s, ld, 0, keys->panels());
     else if (keys) keys->multiply(Read::plain, t.rows, T(*o.scale), queries, q.row, T(0), s, ld);
     else if (few(t.rows))
-      few_scores(t.rows, t.cols, d, T(*o.scale), queries, q.row, k.at(t.batch, kv_head(t.head), t.col), k.row, s, ld);
+      few_dots(t.rows, t.cols, d, T(*o.scale), queries, q.row, k.at(t.batch, kv_head(t.head), t.col), k.row, s, ld);
     else
       gemm(Read::plain, Read::transposed, t.rows, t.cols, d, T(*o.scale), queries, q.row,
            k.at(t.batch, kv_head(t.head), t.col), k.row, T(0), s, ld, precision);

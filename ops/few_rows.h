@@ -1,0 +1,75 @@
+// Products of few rows, as a step of decoding has them: each number of b is read once and used at once, so that memory
+// sets the pace, and packing or copying would only add to it.
+#pragma once
+
+#include <sluice/ops/gemm/gemm.h>
+#include <sluice/ops/rows.h>
+
+namespace sluice::detail {
+
+/// More rows than this are work for gemm.
+inline constexpr int64_t kFewRows = 4;
+
+/// c [n, m] = a·b + bias in parallel, for n <= kFewRows. b [k, m], or its transpose [m, k], with leading dimension ldb;
+/// bias [m] or null. The same bits for any number of threads.
+template <class T>
+void few_rows(Read rb, int64_t n, int64_t m, int64_t k, const T* a, int64_t lda, const T* b, int64_t ldb, const T* bias,
+              T* c, int64_t ldc);
+
+/// c [n, m] = scale · a bᵀ, b [m, k].
+template <class T>
+void few_dots(int64_t n, int64_t m, int64_t k, T scale, const T* a, int64_t lda, const T* b, int64_t ldb, T* c,
+              int64_t ldc) {
+  constexpr int lanes = kRowLanes;
+  const int64_t whole = k - k % lanes;
+  int64_t j = 0;
+  for (; j + 4 <= m; j += 4) {  // four sums wait for one another less than one
+    const T *b0 = b + j * ldb, *b1 = b0 + ldb, *b2 = b1 + ldb, *b3 = b2 + ldb;
+    for (int64_t r = 0; r < n; ++r) {
+      const T* x = a + r * lda;
+      T s0[lanes] = {}, s1[lanes] = {}, s2[lanes] = {}, s3[lanes] = {};
+      const auto add = [&](int64_t l, int i) {
+        s0[i] += x[l + i] * b0[l + i], s1[i] += x[l + i] * b1[l + i];
+        s2[i] += x[l + i] * b2[l + i], s3[i] += x[l + i] * b3[l + i];
+      };
+      for (int64_t l = 0; l < whole; l += lanes)
+        for (int i = 0; i < lanes; ++i) add(l, i);
+      for (int i = 0; i < k - whole; ++i) add(whole, i);
+      for (int i = 0; i < 8; ++i) s0[i] += s0[i + 8], s1[i] += s1[i + 8], s2[i] += s2[i + 8], s3[i] += s3[i + 8];
+      T t[16];
+      for (int i = 0; i < 4; ++i) {
+        t[i] = s0[i] + s0[i + 4], t[i + 4] = s1[i] + s1[i + 4];
+        t[i + 8] = s2[i] + s2[i + 4], t[i + 12] = s3[i] + s3[i + 4];
+      }
+      T* to = c + r * ldc + j;
+      for (int q = 0; q < 4; ++q) to[q] = scale * ((t[4 * q] + t[4 * q + 2]) + (t[4 * q + 1] + t[4 * q + 3]));
+    }
+  }
+  for (; j < m; ++j)
+    for (int64_t r = 0; r < n; ++r) c[r * ldc + j] = scale * row_dot(a + r * lda, b + j * ldb, k);
+}
+
+/// c [n, m] += a b, b [k, m].
+template <class T>
+void few_sums(int64_t n, int64_t m, int64_t k, const T* a, int64_t lda, const T* b, int64_t ldb, T* c, int64_t ldc) {
+  constexpr int64_t kRows = 4;  // of b at a time: sums are loaded and stored once for all
+  int64_t l = 0;
+  for (; l + kRows <= k; l += kRows) {
+    const T *b0 = b + l * ldb, *b1 = b0 + ldb, *b2 = b1 + ldb, *b3 = b2 + ldb;
+    for (int64_t r = 0; r < n; ++r) {
+      const T* w = a + r * lda + l;
+      const T w0 = w[0], w1 = w[1], w2 = w[2], w3 = w[3];
+      T* __restrict__ to = c + r * ldc;
+      for (int64_t j = 0; j < m; ++j) to[j] += (w0 * b0[j] + w1 * b1[j]) + (w2 * b2[j] + w3 * b3[j]);
+    }
+  }
+  for (; l < k; ++l)
+    for (int64_t r = 0; r < n; ++r) {
+      const T w = a[r * lda + l];
+      const T* from = b + l * ldb;
+      T* __restrict__ to = c + r * ldc;
+      for (int64_t j = 0; j < m; ++j) to[j] += w * from[j];
+    }
+}
+
+}  // namespace sluice::detail
