@@ -80,10 +80,11 @@ class Between {
       order.push_back(n);
       for (const Edge& e : n->edges) visit(e);
     }
-    std::sort(order.begin(), order.end(), [](auto* a, auto* b) { return a->seq < b->seq; });
-    for (const Node* n : order)  // oldest first, so the answer for its inputs is known
-      for (const Edge& e : n->edges)
-        if (e.node && contains(e.node.get())) mark_.insert(n, 0).first |= kLeads;
+    const auto younger = [](const Node* a, const Node* b) { return a->seq > b->seq; };
+    if (!std::is_sorted(order.begin(), order.end(), younger)) std::sort(order.begin(), order.end(), younger);
+    const auto leads = [this](const Edge& e) { return e.node && contains(e.node.get()); };
+    for (std::size_t i = order.size(); i-- > 0;)  // oldest first, so the answer for its inputs is known
+      if (std::any_of(order[i]->edges.begin(), order[i]->edges.end(), leads)) mark_.insert(order[i], 0).first |= kLeads;
   }
   bool contains(const Node* n) const {
     const uint32_t mark = mark_.find(n);
