@@ -20,12 +20,13 @@ rooms=(
   'layers/train    core ops ops/attention ops/scan autograd layers/nn layers/gau layers/heads layers/linear_time layers/train'
   'layers/report   core ops ops/attention ops/scan autograd layers/nn layers/gau layers/heads layers/linear_time layers/report'
   'layers          core ops/gemm ops ops/attention ops/scan autograd layers/nn layers/gau layers/heads layers/linear_time layers/train layers/report layers'
-  'cuda            core ops/formulas.h'
+  'cuda            core ops/formulas.h cuda'
+  'cuda/attention  core ops/formulas.h cuda cuda/attention'
 )
 failed=0 includes=0
 bad() { printf '%s\n' "$*"; failed=1; }
 
-for folder in {core,ops,autograd,layers,cuda}/ {ops,layers}/*/; do
+for folder in {core,ops,autograd,layers,cuda}/ {ops,layers,cuda}/*/; do
   grep -qE "^${folder%/} " <(printf '%s\n' "${rooms[@]}") || bad "$folder is no room of tests/house/layering.sh"
 done
 

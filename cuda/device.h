@@ -1,0 +1,157 @@
+// What kernels are written in beside CUDA's own names: shared memory, tensor-core instructions, asynchronous copies,
+// launching. Under nvcc they are PTX; under a host compiler the emulator runs them (cuda/emulator.h).
+// Fragment layouts and semantics: PTX ISA, mma.m16n8k16, ldmatrix, cp.async (compute capability 8.0 and newer).
+#pragma once
+
+#include <sluice/core/dtype.h>
+#include <sluice/core/math.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#ifndef __CUDACC__
+#include <sluice/cuda/emulator.h>
+#endif
+
+namespace sluice::cuda {
+
+/// Lanes of a warp.
+constexpr int kWarp = 32;
+constexpr unsigned kAllLanes = ~0u;
+
+#ifdef __CUDACC__
+
+template <class T> using Shared = T*;
+
+/// The block's dynamic shared memory as T, 128-byte aligned.
+template <class T>
+__device__ Shared<T> dynamic_shared() {
+  extern __shared__ __align__(128) unsigned char sluice_dynamic_shared[];
+  return reinterpret_cast<T*>(sluice_dynamic_shared);
+}
+/// `count` T in static shared memory; one place for each Tag.
+template <class T, int count, class Tag>
+__device__ Shared<T> static_shared() {
+  __shared__ T memory[count];
+  return memory;
+}
+
+__device__ inline unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
+
+/// d += a·b for the whole warp: a 16×16 and b 16×8 in bf16, d 16×8 in f32.
+__device__ inline void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/// Loads `n` (1, 2, 4) matrices of 8×8 bf16 as fragments; lane 8i + r gives row r of matrix i, 16-byte aligned.
+template <bool transposed = false, int n>
+__device__ void ldmatrix(uint32_t (&f)[n], const BFloat16* row) {
+  const unsigned at = shared_address(row);
+  if constexpr (n == 1 && !transposed)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(f[0]) : "r"(at) : "memory");
+  else if constexpr (n == 1)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];" : "=r"(f[0]) : "r"(at) : "memory");
+  else if constexpr (n == 2 && !transposed)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];" : "=r"(f[0]), "=r"(f[1]) : "r"(at) : "memory");
+  else if constexpr (n == 2)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];" : "=r"(f[0]), "=r"(f[1]) : "r"(at) : "memory");
+  else if constexpr (!transposed)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3]) : "r"(at) : "memory");
+  else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3]) : "r"(at) : "memory");
+}
+
+/// Copies 16 bytes into shared memory, or fills them with zeros if not `valid`. Both addresses 16-byte aligned.
+__device__ inline void cp_async_16(BFloat16* to, const BFloat16* from, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0) : "memory");
+}
+/// Makes one group of the copies since the last commit.
+__device__ inline void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/// Waits until at most `left` groups of this thread are under way; other threads see the rest after a barrier.
+template <int left>
+__device__ void cp_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory"); }
+
+/// Two numbers rounded to bf16, the first in the lower half.
+__device__ inline uint32_t pack_bf16(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+/// 2^x by the hardware's instruction, relative error 2^-22; 2^-∞ = 0.
+__device__ inline float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// Runs a kernel on the current device. DeviceError if the launch is refused; errors while it runs come later.
+template <class... P>
+void launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_bytes, std::type_identity_t<P>... args) {
+  cudaError_t status = cudaSuccess;
+  if (shared_bytes > 48 * 1024)  // more must be asked for
+    status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+  if (status == cudaSuccess) {
+    kernel<<<grid, block, shared_bytes>>>(args...);
+    status = cudaGetLastError();
+  }
+  if (status != cudaSuccess) throw DeviceError(str("cuda: cannot launch — ", cudaGetErrorString(status)));
+}
+
+#else
+
+template <class T> using Shared = emulator::Shared<T>;
+
+template <class T>
+Shared<T> dynamic_shared() { return Shared<T>(reinterpret_cast<T*>(emulator::dynamic_shared())); }
+template <class T, int count, class Tag>
+Shared<T> static_shared() {
+  static const char key = 0;
+  return Shared<T>(reinterpret_cast<T*>(emulator::static_shared(&key, count * sizeof(T))));
+}
+
+inline void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  const uint32_t b[2] = {b0, b1};
+  emulator::mma(d, a, b);
+}
+template <bool transposed = false, int n>
+void ldmatrix(uint32_t (&f)[n], Shared<BFloat16> row) {
+  static_assert(n == 1 || n == 2 || n == 4);
+  emulator::ldmatrix(f, n, transposed, row.address());
+}
+inline void cp_async_16(Shared<BFloat16> to, const BFloat16* from, bool valid) { emulator::cp_async(to.address(), from, valid); }
+inline void cp_async_commit() { emulator::cp_async_commit(); }
+template <int left>
+void cp_async_wait() { emulator::cp_async_wait(left); }
+
+inline uint32_t pack_bf16(float low, float high) { return BFloat16(low).bits | uint32_t{BFloat16(high).bits} << 16; }
+inline float exp2_approx(float x) { return std::exp2(x); }
+
+template <class... P>
+void launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_bytes, std::type_identity_t<P>... args) {
+  emulator::run(grid, block, shared_bytes, [&] { kernel(args...); });
+}
+
+#endif
+
+/// A bf16 number, or the low or high half of a pair.
+__device__ inline float low_float(uint32_t pair) { return __builtin_bit_cast(float, pair << 16); }
+__device__ inline float high_float(uint32_t pair) { return __builtin_bit_cast(float, pair & 0xffff0000u); }
+
+/// Sum and largest over groups of `lanes` neighbouring lanes (a power of two), the same bits in all of them.
+template <int lanes = kWarp>
+__device__ float sum_over_lanes(float x) {
+  for (int step = lanes / 2; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);
+  return x;
+}
+template <int lanes = kWarp>
+__device__ float max_over_lanes(float x) {
+  for (int step = lanes / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, step));
+  return x;
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,139 @@
+// Runs CUDA kernels on the host, to test them without a GPU: the same source text, compiled by the host compiler.
+// One block at a time; each of its threads is a fiber, and a schedule drawn from a seed says which warp goes on and
+// which lane of it comes first. Slow, deterministic, and stricter than the hardware: a DeviceError says what a GPU
+// would leave undefined —
+//   * threads that wait at different barriers, or for lanes that have left or went elsewhere (never a hang);
+//   * two threads at one place of shared memory, one of them writing, and no barrier between (in any schedule);
+//   * shared memory read before it is written, while a cp.async still brings it, or outside what the block has;
+//   * a misaligned ldmatrix or cp.async; a shuffle from a lane outside its mask.
+// Shared memory is full of NaN when a block begins. Not seen: global memory, races between blocks, bank conflicts.
+//
+// Kernels include cuda/device.h, which is this under a host compiler and PTX under nvcc.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+#define __global__
+#define __device__
+#define __launch_bounds__(...)
+
+struct dim3 {
+  unsigned x, y, z;
+  constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+inline constinit thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+namespace sluice::cuda::emulator {
+
+/// Runs `kernel` for every thread of every block. DeviceError as above, or for a launch that no GPU of
+/// compute capability 9.0 takes.
+void run(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<void()>& kernel);
+/// Another seed, another order of blocks, warps and lanes. A correct kernel gives the same bits for each.
+void set_schedule(uint64_t seed);
+
+// -- what the running thread asks for ------------------------------------------------------------------
+int lane();
+void barrier(int line);
+/// Waits until all lanes of `mask` have come to the same `name` with the same mask; then one of them calls `operate`
+/// with what each brought, `slots[lane]`, and all go on.
+void collective(const char* name, unsigned mask, void* slot, void (*operate)(void* const* slots, unsigned mask));
+void sync_warp(unsigned mask);
+/// Lanes of `mask` whose predicate holds.
+unsigned ballot(const char* name, unsigned mask, bool predicate);
+[[noreturn]] void shuffle_outside(const char* name, int from);
+
+template <class T>
+T shuffle(const char* name, unsigned mask, T value, int from) {
+  struct Slot {
+    T value, result;
+    int from;
+    const char* name;
+  } mine{value, value, from, name};
+  collective(name, mask, &mine, [](void* const* slots, unsigned all) {
+    for (int i = 0; i < 32; ++i) {
+      if (!(all >> i & 1)) continue;
+      Slot& s = *static_cast<Slot*>(slots[i]);
+      if (!(all >> s.from & 1)) shuffle_outside(s.name, s.from);
+      s.result = static_cast<Slot*>(slots[s.from])->value;
+    }
+  });
+  return mine.result;
+}
+
+/// d += a·b, bf16 16×16 · 16×8 → f32, fragments as the PTX manual lays them out for mma.m16n8k16.
+void mma(float* d, const uint32_t* a, const uint32_t* b);
+/// 1, 2 or 4 matrices of 8×8 16-bit numbers; lane 8i + r gives the address of row r of matrix i.
+void ldmatrix(uint32_t* fragments, int matrices, bool transposed, const void* row);
+/// 16 bytes into shared memory, zeros if not `valid`; they arrive when the thread waits, and not before.
+void cp_async(void* to, const void* from, bool valid);
+void cp_async_commit();
+void cp_async_wait(int groups_left);
+
+// -- shared memory ---------------------------------------------------------------------------------------
+unsigned char* dynamic_shared();
+/// One place per key and block.
+unsigned char* static_shared(const void* key, std::size_t bytes);
+void check_read(const void* p, std::size_t bytes);
+void check_write(const void* p, std::size_t bytes);
+
+/// An element of shared memory: reads and writes are checked.
+template <class T>
+class Element {
+ public:
+  explicit Element(T* p) : p_(p) {}
+  Element(const Element&) = default;
+  operator T() const { return check_read(p_, sizeof(T)), *p_; }
+  const Element& operator=(T v) const { return check_write(p_, sizeof(T)), *p_ = v, *this; }
+  const Element& operator=(const Element& other) const { return *this = T(other); }
+  const Element& operator+=(T v) const { return *this = T(*this) + v; }
+  const Element& operator*=(T v) const { return *this = T(*this) * v; }
+
+ private:
+  T* p_;
+};
+
+/// A pointer into shared memory.
+template <class T>
+class Shared {
+ public:
+  explicit Shared(T* p) : p_(p) {}
+  Element<T> operator[](std::ptrdiff_t i) const { return Element<T>(p_ + i); }
+  Shared operator+(std::ptrdiff_t i) const { return Shared(p_ + i); }
+  T* address() const { return p_; }
+
+ private:
+  T* p_;
+};
+
+}  // namespace sluice::cuda::emulator
+
+// -- CUDA's own names --------------------------------------------------------------------------------------
+inline void __syncthreads(int line = __builtin_LINE()) { sluice::cuda::emulator::barrier(line); }
+inline void __syncwarp(unsigned mask = ~0u) { sluice::cuda::emulator::sync_warp(mask); }
+inline unsigned __ballot_sync(unsigned mask, int p) { return sluice::cuda::emulator::ballot("__ballot_sync", mask, p); }
+inline int __any_sync(unsigned mask, int p) { return sluice::cuda::emulator::ballot("__any_sync", mask, p) != 0; }
+inline int __all_sync(unsigned mask, int p) { return sluice::cuda::emulator::ballot("__all_sync", mask, !p) == 0; }
+
+// A lane outside the segment of `width` lanes: the caller's own value, as the manual says.
+template <class T>
+T __shfl_sync(unsigned mask, T v, int from, int width = 32) {
+  const int lane = sluice::cuda::emulator::lane();
+  return sluice::cuda::emulator::shuffle("__shfl_sync", mask, v, (lane & -width) | (from & (width - 1)));
+}
+template <class T>
+T __shfl_up_sync(unsigned mask, T v, unsigned delta, int width = 32) {
+  const int lane = sluice::cuda::emulator::lane(), from = lane - static_cast<int>(delta);
+  return sluice::cuda::emulator::shuffle("__shfl_up_sync", mask, v, from < (lane & -width) ? lane : from);
+}
+template <class T>
+T __shfl_down_sync(unsigned mask, T v, unsigned delta, int width = 32) {
+  const int lane = sluice::cuda::emulator::lane(), from = lane + static_cast<int>(delta);
+  return sluice::cuda::emulator::shuffle("__shfl_down_sync", mask, v, from > (lane | (width - 1)) ? lane : from);
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T v, int bits, int width = 32) {
+  const int lane = sluice::cuda::emulator::lane(), from = lane ^ bits;
+  return sluice::cuda::emulator::shuffle("__shfl_xor_sync", mask, v, from > (lane | (width - 1)) ? lane : from);
+}

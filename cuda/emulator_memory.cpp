@@ -1,0 +1,109 @@
+// Shared memory, watched: who touched what since the last barrier; and the copies that are still under way.
+#include <sluice/cuda/emulator_state.h>
+
+#include <cstring>
+
+namespace sluice::cuda::emulator {
+
+namespace {
+
+bool separated(const Touch& a, const Thread& me) {  // by a barrier, or by being the same thread
+  const uint32_t interval = warp_of(me).interval;
+  if (a.interval != block->interval) return true;
+  if (a.warps || a.thread / 32 != me.number / 32) return false;
+  return a.warp_interval != interval || (!a.lanes && a.thread == me.number);
+}
+
+void note_write(const void* p, std::size_t bytes, bool in_flight) {
+  Block& b = *block;
+  const Thread& me = *b.current;
+  const std::size_t offset = offset_of(p, bytes, "writes");
+  const Touch mine{b.interval, warp_of(me).interval, static_cast<int16_t>(me.number)};
+  for (std::size_t i = offset / kAtom; i < (offset + bytes + kAtom - 1) / kAtom; ++i) {
+    Atom& a = b.atoms[i];
+    if (!separated(a.write, me))
+      bad("writes byte ", i * kAtom, " of shared memory, as did thread ", static_cast<int>(a.write.thread), ", with no barrier between");
+    if (!separated(a.read, me))
+      bad("writes byte ", i * kAtom, " of shared memory, which thread ", static_cast<int>(a.read.thread),
+          " or another has read, with no barrier between");
+    a.write = mine, a.in_flight = in_flight;
+  }
+}
+
+}  // namespace
+
+std::size_t offset_of(const void* p, std::size_t bytes, const char* what) {
+  const Block& b = *block;
+  const auto offset = static_cast<const unsigned char*>(p) - b.shared;
+  if (offset < 0 || static_cast<std::size_t>(offset) + bytes > b.bytes)
+    bad(what, " byte ", static_cast<int64_t>(offset), " of shared memory; the block has ", b.bytes);
+  return static_cast<std::size_t>(offset);
+}
+
+void cp_async(void* to, const void* from, bool valid) {
+  Thread& me = *block->current;
+  if (offset_of(to, 16, "cp.async writes") % 16 || reinterpret_cast<std::uintptr_t>(from) % 16)
+    bad("cp.async: both addresses must be multiples of 16 bytes");
+  note_write(to, 16, true);
+  std::memset(to, 0xff, 16);
+  me.copies.push_back({static_cast<unsigned char*>(to), from, valid});
+  ++me.open;
+}
+
+void cp_async_commit() {
+  Thread& me = *block->current;
+  me.groups.push_back(me.open);
+  me.open = 0;
+}
+
+void cp_async_wait(int groups_left) {
+  Thread& me = *block->current;
+  std::size_t arrived = 0;
+  while (me.groups.size() > static_cast<std::size_t>(groups_left)) {
+    arrived += me.groups.front();
+    me.groups.erase(me.groups.begin());
+  }
+  for (std::size_t i = 0; i < arrived; ++i) {
+    const Copy& c = me.copies[i];
+    note_write(c.to, 16, false);
+    if (c.valid) std::memcpy(c.to, c.from, 16);
+    else std::memset(c.to, 0, 16);
+  }
+  me.copies.erase(me.copies.begin(), me.copies.begin() + static_cast<std::ptrdiff_t>(arrived));
+}
+
+unsigned char* dynamic_shared() { return block->shared; }
+
+unsigned char* static_shared(const void* key, std::size_t bytes) {
+  Block& b = *block;
+  for (const auto& [known, offset] : b.statics)
+    if (known == key) return b.shared + offset;
+  const std::size_t offset = (b.bytes + 127) / 128 * 128;
+  if (offset + bytes > kSharedBytes) bad("needs ", offset + bytes, " bytes of shared memory; a block has ", kSharedBytes);
+  b.bytes = offset + bytes;
+  b.statics.emplace_back(key, offset);
+  return b.shared + offset;
+}
+
+void check_read(const void* p, std::size_t bytes) {
+  Block& b = *block;
+  const Thread& me = *b.current;
+  const std::size_t offset = offset_of(p, bytes, "reads");
+  const uint32_t warp_interval = warp_of(me).interval;
+  for (std::size_t i = offset / kAtom; i < (offset + bytes + kAtom - 1) / kAtom; ++i) {
+    Atom& a = b.atoms[i];
+    if (a.write.interval < b.first_interval) bad("reads byte ", i * kAtom, " of shared memory, which nobody has written");
+    if (a.in_flight) bad("reads byte ", i * kAtom, " of shared memory, for which no thread has waited since its cp.async");
+    if (!separated(a.write, me))
+      bad("reads byte ", i * kAtom, " of shared memory, which thread ", static_cast<int>(a.write.thread), " has written, with no barrier between");
+    Touch& r = a.read;
+    if (r.interval != b.interval) r = {b.interval, warp_interval, static_cast<int16_t>(me.number)};
+    else if (r.thread / 32 != me.number / 32) r.warps = true;
+    else if (r.warp_interval != warp_interval) r.warp_interval = warp_interval, r.thread = static_cast<int16_t>(me.number), r.lanes = false;
+    else if (r.thread != me.number) r.lanes = true;
+  }
+}
+
+void check_write(const void* p, std::size_t bytes) { note_write(p, bytes, false); }
+
+}  // namespace sluice::cuda::emulator
