@@ -60,8 +60,8 @@ struct ScoreTiles {
     }
   }
 
-  /// Whether products of so many rows are made without gemm.
-  bool few(int64_t rows) const { return rows <= kFewRows && precision == Precision::f32; }
+  /// Whether products of so many rows are made without gemm. Of one row gemm, too, computes in f32.
+  bool few(int64_t rows) const { return rows == 1 || (rows <= kFewRows && precision == Precision::f32); }
   int64_t kv_head(int64_t head) const { return head / (heads / kv_heads); }
   T rho(int64_t b, int64_t h, int64_t row) const {
     return row_scale ? row_scale[b * row_scale_stride[0] + h * row_scale_stride[1] + row * row_scale_stride[2]] : T(1);
