@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <tuple>
 
 namespace sluice {
 
@@ -41,7 +42,8 @@ std::string format(const char* pattern, double v) {
 /// One table: a line of headings, then a line for each row; the first column as wide as it must be.
 void append_table(std::string& out, const char* heading, const std::vector<ProfileRow>& rows, double total) {
   std::size_t width = std::string_view(heading).size();
-  for (const ProfileRow& r : rows) width = std::max(width, r.name.size());
+  auto label = [](const ProfileRow& r) { return r.means.empty() ? r.name : r.name + " (" + r.means + ')'; };
+  for (const ProfileRow& r : rows) width = std::max(width, label(r).size());
   auto line = [&](const std::string& name, const std::string& rest) {
     out += name + std::string(width - name.size(), ' ') + "  " + rest + '\n';
   };
@@ -52,7 +54,7 @@ void append_table(std::string& out, const char* heading, const std::vector<Profi
     rest += format("%7.1f", total > 0 ? 100 * r.seconds / total : 0);
     rest += r.work.flops > 0 ? format("%10.2f", r.gflops()) : "         -";
     rest += format("%10.2f", r.gigabytes_per_second()) + format("%14.3f", static_cast<double>(r.allocated) * 1e-6);
-    line(r.name, rest);
+    line(label(r), rest);
   }
 }
 
@@ -85,7 +87,7 @@ void Profile::on_call(const detail::KernelCall& call) {
   const Node* node = detail::vjp_of;
   const Place here{node ? (node->extras_ ? node->extras_->module_path : "") : ModuleScope::path(), node != nullptr};
   auto at = rows_.try_emplace(here).first;
-  ProfileRow& row = at->second[call.op];
+  ProfileRow& row = at->second[{call.op, call.work.means}];
   ++row.calls;
   row.seconds += call.self_seconds;
   row.work += call.work;
@@ -96,11 +98,12 @@ void Profile::on_call(const detail::KernelCall& call) {
 }
 
 std::vector<ProfileRow> Profile::grouped(bool by_op) const {
-  std::map<std::pair<std::string, bool>, ProfileRow> groups;  // by name: one op may have several addresses
+  std::map<std::tuple<std::string, std::string, bool>, ProfileRow> groups;  // by name: one op may have several addresses
   for (const auto& [place, ops] : rows_)
     for (const auto& [op, r] : ops) {
-      const std::string name = by_op ? op : place.path;
-      ProfileRow& g = groups.try_emplace({name, place.backward}, ProfileRow{name, place.backward, 0, 0, {}, 0}).first->second;
+      const std::string name = by_op ? op.first : place.path, means = by_op && op.second ? op.second : "";
+      const ProfileRow none{name, means, place.backward, 0, 0, {}, 0};
+      ProfileRow& g = groups.try_emplace({name, means, place.backward}, none).first->second;
       g.calls += r.calls, g.seconds += r.seconds, g.work += r.work, g.allocated += r.allocated;
     }
   std::vector<ProfileRow> rows;
@@ -130,7 +133,7 @@ void Profile::save_trace(const std::string& path) const {
       file.write(str(separator, "{\"ph\":\"X\",\"pid\":1,\"tid\":1,\"name\":", quoted(c.op), ",\"cat\":\"",
                      c.place->backward ? "backward" : "forward", "\",\"ts\":", format("%.3f", (c.start - start_) * 1e6),
                      ",\"dur\":", format("%.3f", c.seconds * 1e6), ",\"args\":{\"module\":", quoted(c.place->path),
-                     ",\"device\":\"", c.device, "\",\"flops\":", c.work.flops, ",\"bytes\":", c.work.bytes, "}}"));
+                     ",\"means\":", quoted(c.work.means ? c.work.means : ""), ",\"device\":\"", c.device, "\",\"flops\":", c.work.flops, ",\"bytes\":", c.work.bytes, "}}"));
       separator = ",\n";
     }
     file.write("\n]}\n");

@@ -20,6 +20,7 @@ struct ProfileOptions {
 /// What a group of kernel calls did.
 struct ProfileRow {
   std::string name;       // op, or module path ("" outside modules)
+  std::string means;      // what computed it, where there is a choice: "AVX-512" for a matmul; one row for each
   bool backward = false;  // called by a backward pass
   int64_t calls = 0;
   double seconds = 0;     // inside these kernels, without kernels that they called
@@ -71,7 +72,7 @@ class Profile final : detail::KernelObserver {
   std::vector<ProfileRow> grouped(bool by_op) const;
 
   ProfileOptions options_;
-  std::map<Place, std::map<const char*, ProfileRow>> rows_;
+  std::map<Place, std::map<std::pair<const char*, const char*>, ProfileRow>> rows_;  // by op and means
   std::vector<Call> calls_;
   double start_, kernel_seconds_ = 0;
 };

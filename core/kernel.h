@@ -23,12 +23,15 @@ struct Work {
   int64_t flops = 0;               // of matrix products, a multiply-add counting 2
   int64_t attention_elements = 0;  // entries of attention maps; causality does not halve them, a window leaves W a query
   int64_t bytes = 0;               // of the tensors among the arguments
+  const char* means = nullptr;     // what computes it, where the kernel has a choice
 
   Work& operator+=(const Work& o) {
     flops += o.flops, attention_elements += o.attention_elements, bytes += o.bytes;
     return *this;
   }
-  friend bool operator==(const Work&, const Work&) = default;
+  friend bool operator==(const Work& a, const Work& b) {
+    return a.flops == b.flops && a.attention_elements == b.attention_elements && a.bytes == b.bytes;
+  }
 };
 
 namespace detail {

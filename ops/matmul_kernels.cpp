@@ -172,7 +172,8 @@ void matmul_cpu(const Tensor& a_in, const Tensor& b_in, const Tensor& bias_in, T
 
 constinit decltype(kernel::matmul) kernel::matmul{
     "matmul", &matmul_cpu, [](const Tensor& a, const Tensor&, const Tensor&, Tensor& c) {
-      return Work{.flops = 2 * checked_mul("matmul", c.numel(), a.dim(-1))};
+      return Work{.flops = 2 * checked_mul("matmul", c.numel(), a.dim(-1)),
+                  .means = detail::gemm_means(c.dtype() == f64, c.dim(-2), c.dim(-1), precision())};
     }};
 
 }  // namespace sluice

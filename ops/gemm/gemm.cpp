@@ -26,6 +26,13 @@ const Micro<double>& micro([[maybe_unused]] Isa isa) {
   return portable_f64;
 }
 
+const char* gemm_means(bool f64, int64_t n, int64_t m, Precision precision) {
+  if (n == 1 || m == 1) return "OpenBLAS gemv";
+  static constexpr const char* rounded[] = {"portable, bf16", "AVX2, bf16", "AVX-512, bf16", "AMX, bf16"};
+  static constexpr const char* exact[] = {"OpenBLAS", "AVX2", "AVX-512", "AVX-512"};
+  return (!f64 && precision == Precision::bf16 ? rounded : exact)[static_cast<int>(isa())];
+}
+
 namespace {
 
 /// Copying pays when what is copied is used often enough: a's rows by many panels, b's panels by many rows.

@@ -22,6 +22,9 @@ void gemm(Read ra, Read rb, int64_t n, int64_t m, int64_t k, float alpha, const 
 void gemm(Read ra, Read rb, int64_t n, int64_t m, int64_t k, double alpha, const double* a, int64_t lda, const double* b,
           int64_t ldb, double beta, double* c, int64_t ldc, Precision = Precision::f32);
 
+/// What computes such a product of f32 or f64, in words.
+const char* gemm_means(bool f64, int64_t n, int64_t m, Precision precision);
+
 /// c [n, m] += bias [m].
 template <class T>
 void add_bias(T* c, int64_t n, int64_t m, int64_t ldc, const T* bias);

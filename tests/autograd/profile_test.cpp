@@ -6,6 +6,7 @@
 
 #include <sluice/autograd/anomaly.h>
 #include <sluice/autograd/engine.h>
+#include <sluice/core/cpu.h>
 #include <sluice/core/file.h>
 #include <sluice/core/random.h>
 #include <sluice/layers/nn/linear.h>
@@ -115,6 +116,8 @@ TEST_CASE("profile: calls, passes and modules of a training step", "[profile]") 
   REQUIRE(forward);
   CHECK(forward->calls == 2);
   CHECK(forward->work.flops == 2 * 8 * (4 * 6 + 6 * 2));
+  CHECK(forward->means == std::string(isa() == Isa::base ? "OpenBLAS" : isa() == Isa::avx2 ? "AVX2" : "AVX-512"));
+  CHECK_THAT(profile.table(), Contains("matmul (" + forward->means + ")"));
   const ProfileRow* back = find(ops, "matmul", true);
   REQUIRE(back);
   CHECK(back->calls == 3);  // no gradient for x
