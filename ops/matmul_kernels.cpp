@@ -3,6 +3,7 @@
 #include <sluice/core/cpu.h>
 #include <sluice/core/parallel.h>
 #include <sluice/ops/create.h>
+#include <sluice/ops/few_rows.h>
 #include <sluice/ops/gemm/gemm.h>
 #include <sluice/ops/kernels.h>
 
@@ -141,8 +142,23 @@ struct Matmul {
   }
 };
 
+/// Memory sets the pace of one product of few rows, or of one column, whose transpose has one row; rounding to bf16 would
+/// not change that for a single row.
+enum class Way { rows, column, gemm };
+Way way(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c) {
+  const Shape& s = c.shape();
+  const int64_t n = s[s.rank() - 2], m = s[s.rank() - 1];
+  const int64_t most = c.dtype() == f64 || precision() == Precision::f32 ? detail::kFewRows : 1;
+  const auto left = operand(a), right = operand(b);  // without: they are copied, and then plain
+  if (!std::all_of(s.begin(), s.end() - 2, [](int64_t d) { return d == 1; })) return Way::gemm;
+  if (n <= most && (!left || left->read == Read::plain)) return Way::rows;
+  if (m == 1 && !bias.defined() && (!right || (right->read == Read::plain && right->ld == 1))) return Way::column;
+  return Way::gemm;
+}
+
 /// a and b already have c's batch dims, stride 0 where they repeat.
 void matmul_cpu(const Tensor& a_in, const Tensor& b_in, const Tensor& bias_in, Tensor& c) {
+  if (c.numel() == 0) return;
   if (a_in.dim(-1) == 0) {  // an empty sum
     if (bias_in.defined()) kernel::copy(bias_in, c);
     else fill_(c, 0);
@@ -162,8 +178,14 @@ void matmul_cpu(const Tensor& a_in, const Tensor& b_in, const Tensor& bias_in, T
   dispatch_float("matmul", c.dtype(), [&]<class T>() {
     const Matmul<T> product{a, b, *left, *right, a.data<T>(), b.data<T>(), c.mutable_data<T>(), batch, n, m, k,
                             bias.defined() ? bias.data<T>() : nullptr, dims, precision()};
+    const Way w = way(a, b, bias, c);
+    if (w == Way::rows)
+      detail::few_rows(right->read, n, m, k, product.pa, left->ld, product.pb, right->ld, product.bias, product.pc, m);
+    else if (w == Way::column)
+      detail::few_rows(left->read == Read::plain ? Read::transposed : Read::plain, 1, n, k, product.pb, k, product.pa, left->ld,
+                       product.bias, product.pc, n);
     // One matrix alone should be work for all threads. OpenBLAS packs for itself.
-    if (isa() > Isa::base && n >= 112 && m >= 32 && n * m * k >= (batch == 1 ? 1 << 21 : 1 << 25)) product.shared();
+    else if (isa() > Isa::base && n >= 112 && m >= 32 && n * m * k >= (batch == 1 ? 1 << 21 : 1 << 25)) product.shared();
     else product.separate();
   });
 }
@@ -171,9 +193,11 @@ void matmul_cpu(const Tensor& a_in, const Tensor& b_in, const Tensor& bias_in, T
 }  // namespace
 
 constinit decltype(kernel::matmul) kernel::matmul{
-    "matmul", &matmul_cpu, [](const Tensor& a, const Tensor&, const Tensor&, Tensor& c) {
+    "matmul", &matmul_cpu, [](const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) {
       return Work{.flops = 2 * checked_mul("matmul", c.numel(), a.dim(-1)),
-                  .means = detail::gemm_means(c.dtype() == f64, c.dim(-2), c.dim(-1), precision())};
+                  .means = way(a, b, bias, c) != Way::gemm
+                               ? "few rows"
+                               : detail::gemm_means(c.dtype() == f64, c.dim(-2), c.dim(-1), precision())};
     }};
 
 }  // namespace sluice

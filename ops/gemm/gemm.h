@@ -3,7 +3,8 @@
 //
 // For AVX2 and better these are Sluice's own (the ladder of ops/gemm/ladder.h); elsewhere OpenBLAS. Except for products
 // with one row or one column, which are memory-bound and go to gemv, an element of c is one chain of fused multiply-adds
-// for every 512 of k or less: its bits depend on its row of a, its column of b and k alone, not on n, m, threads, or how b is held.
+// for every 512 of k or less: its bits depend on its row of a, its column of b and k alone, not on n, m, threads, or how
+// operands are held. (A single product of up to four rows, too, has its own way: ops/few_rows.h.)
 #pragma once
 
 #include <sluice/ops/gemm/precision.h>

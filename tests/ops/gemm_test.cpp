@@ -370,6 +370,21 @@ TEST_CASE("matmul, linear: large products in blocks of k, with a bias, of severa
     std::vector<float> y = expect(x.data<float>(), w.data<float>(), 130, 70, 1100);
     for (std::size_t j = 0; j < y.size(); ++j) y[j] += bias.data<float>()[j % 70];
     CHECK(linear(x, w, bias).to_vector<float>() == y);
+    for (int64_t n : {1, 3, 4, 5, 301})  // few rows, one column; operands plain and transposed
+      for (int64_t m : {1, 2, 77})
+        for (bool left : {false, true})
+          for (bool right : {false, true})
+            for (bool with_bias : {false, true}) {
+              const Tensor p = whole({n, 131}), q = whole({131, m}), add = whole({m});
+              std::vector<float> sums = expect(p.data<float>(), q.data<float>(), n, m, 131);
+              for (std::size_t j = 0; with_bias && j < sums.size(); ++j) sums[j] += add.data<float>()[int64_t(j) % m];
+              const Tensor l = left ? transpose(contiguous(transpose(p, 0, 1)), 0, 1) : p;
+              const Tensor r = right ? transpose(contiguous(transpose(q, 0, 1)), 0, 1) : q;
+              INFO(n << " × " << m << (left ? " t" : " n") << (right ? 't' : 'n'));
+              CHECK(linear(l, r, with_bias ? add : Tensor()).to_vector<float>() == sums);
+            }
+    const Tensor wide = whole({1100, 3}), column = narrow(wide, 1, 1, 1);
+    CHECK(matmul(x, column).to_vector<float>() == matmul(x, contiguous(column)).to_vector<float>());
     // Two matrices each; then one b for both.
     const Tensor a = whole({2, 160, 420}), b = whole({2, 420, 520});
     for (bool one : {false, true}) {
