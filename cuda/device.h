@@ -138,9 +138,8 @@ void launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_byte
 
 #endif
 
-/// A bf16 number, or the low or high half of a pair.
-__device__ inline float low_float(uint32_t pair) { return __builtin_bit_cast(float, pair << 16); }
-__device__ inline float high_float(uint32_t pair) { return __builtin_bit_cast(float, pair & 0xffff0000u); }
+__device__ inline float to_float(float x) { return x; }
+__device__ inline float to_float(BFloat16 x) { return __builtin_bit_cast(float, uint32_t{x.bits} << 16); }
 
 /// Sum and largest over groups of `lanes` neighbouring lanes (a power of two), the same bits in all of them.
 template <int lanes = kWarp>

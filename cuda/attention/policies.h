@@ -1,0 +1,98 @@
+// What the rungs of the attention ladder share: a problem, and the small policies that each rung is a template over —
+// how scores become weights, who sees whom, what gates the output. Conventions are those of ops/attention/attention.h.
+#pragma once
+
+#include <sluice/cuda/device.h>
+#include <sluice/ops/formulas.h>
+
+#include <limits>
+
+namespace sluice::cuda {
+
+/// q [batch, heads, m, D], k [batch, kv_heads, n, D], v [batch, kv_heads, n, DV] → out [batch, heads, m, DV],
+/// all contiguous; kv_heads divides heads; only n may be 0. The scores are scale·q·k.
+template <class T>
+struct AttentionProblem {
+  const T *q, *k, *v;
+  T* out;
+  int batch, heads, kv_heads, m, n;
+  float scale;
+  const uint8_t* keys = nullptr;  // [batch, n]: 0 hides a key from everybody
+  const float* sink = nullptr;    // [heads], softmax only: the score of one more key, whose value is 0
+  float* lse = nullptr;           // [batch, heads, m], softmax only: log of the divisor, −∞ where it is 0
+  const T* gate = nullptr;        // of the shape of out, or [batch, heads, m]
+};
+
+/// One query head of a problem.
+template <class T, int D, int DV>
+struct AttentionHead {
+  const T *q, *k, *v;
+  T* out;
+  const uint8_t* keys;
+  std::ptrdiff_t row;  // of its first query among all
+
+  __device__ AttentionHead(const AttentionProblem<T>& p, int batch, int head) {
+    const std::ptrdiff_t index = std::ptrdiff_t{batch} * p.heads + head;
+    const std::ptrdiff_t kv = std::ptrdiff_t{batch} * p.kv_heads + head / (p.heads / p.kv_heads);
+    row = index * p.m;
+    q = p.q + row * D, out = p.out + row * DV;
+    k = p.k + kv * p.n * D, v = p.v + kv * p.n * DV;
+    keys = p.keys ? p.keys + std::ptrdiff_t{batch} * p.n : nullptr;
+  }
+};
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+// -- weighting ---------------------------------------------------------------------------------------------
+/// e^s over its row's sum: the row keeps the largest score so far and rescales when it grows (online softmax).
+struct Softmax {
+  static constexpr bool online = true;
+};
+/// A formula of the score alone: nothing is known of a row but its sum.
+template <class F>
+struct Elementwise {
+  static constexpr bool online = false;
+  static __device__ float weight(float s) { return F{}(Value<float>{s, {}}).v; }
+};
+using Relu2 = Elementwise<formula::Relu2>;
+using Laplace = Elementwise<formula::Laplace>;
+using LinearWeight = Elementwise<formula::Identity>;
+
+// -- mask: the keys [begin, end) that a query sees, by positions; both ends grow with the position ---------------
+struct KeySpan {
+  int begin, end;
+};
+struct Full {
+  __device__ KeySpan of(int, int n) const { return {0, n}; }
+};
+struct Causal {
+  __device__ KeySpan of(int position, int n) const { return {0, position + 1 < n ? position + 1 : n}; }
+};
+/// |p − j| < width, which is at most 2^30; with `causal` only j <= p.
+struct Window {
+  int width;
+  bool causal;
+  __device__ KeySpan of(int position, int n) const {
+    const int begin = position - width + 1, end = causal ? position + 1 : position + width;
+    return {begin > 0 ? begin : 0, end < n ? end : n};
+  }
+};
+/// The last query stands on the last key.
+template <class T>
+__device__ int position_of(const AttentionProblem<T>& p, int query) { return query + p.n - p.m; }
+
+// -- gate: the factor of output element `column` of row `row`, counted over all heads ------------------------------
+struct NoGate {
+  static constexpr bool any = false;
+};
+/// σ(g), one g for each element of the output (Qiu et al. 2025), or one for each row of a head.
+template <bool headwise>
+struct SigmoidGate {
+  static constexpr bool any = true;
+  template <class T>
+  static __device__ float factor(const T* gate, std::ptrdiff_t row, int width, int column) {
+    return math::sigmoid(to_float(headwise ? gate[row] : gate[row * width + column]));
+  }
+};
+
+}  // namespace sluice::cuda
