@@ -133,7 +133,8 @@ __global__ void stream_tiles(const BFloat16* in, BFloat16* out, int tiles) {
 
 // -- mistakes: each thread of 64 does `what` ------------------------------------------------------------------
 enum Mistake {
-  none, write_read, read_write, write_write, read_in_warp, unwritten, beyond, below, two_barriers, left_before_barrier,
+  none, write_read, write_write, write_in_warp, one_reads_one_writes, one_reads_one_writes_in_warp, first_reader_writes,
+  first_reader_writes_before_other_warp, unwritten, beyond, below, two_barriers, left_before_barrier,
   left_before_shuffle, shuffle_and_ballot, shuffle_outside, other_lane, barrier_and_shuffle, misaligned_row, misaligned_copy, no_commit
 };
 __global__ void mistake(Mistake what, float* out, const BFloat16* in) {
@@ -143,9 +144,19 @@ __global__ void mistake(Mistake what, float* out, const BFloat16* in) {
   uint32_t f[1];
   s[i] = 1;
   if (what != write_read) __syncthreads();
-  float x = s[what == read_in_warp ? i : across];
+  float x = what == write_read ? s[across] : 0.0f;
   if (what == write_write) s[i / 33] = 2;
-  if (what == read_write || what == read_in_warp) s[what == read_write ? i : i ^ 1] = 2;
+  if (what == write_in_warp) s[i % 32 ? i : i + 1] = 2;
+  const int writer = what == one_reads_one_writes ? 40 : what == one_reads_one_writes_in_warp ? 7 : -1;
+  if (writer > 0 && i == 0) x = s[writer];
+  if (i == writer) s[i] = 2;
+  if (what == first_reader_writes || what == first_reader_writes_before_other_warp) {  // a shuffle orders no memory
+    if (i == 3) x = s[0];
+    for (int turn = 0; turn < 8; ++turn) x = sum_over_lanes(x);
+    if (what == first_reader_writes ? i < 32 : i == 40) x += s[0];
+    for (int turn = 0; turn < 8; ++turn) x = sum_over_lanes(x);
+    if (i == 3) s[0] = 2;
+  }
   __syncthreads();
   if (what == unwritten) x += s[64 + i / 2];
   if (what == beyond) s[100] = 1;
@@ -275,12 +286,19 @@ TEST_CASE("cuda emulator: mistakes are errors in every schedule", "[cuda]") {
     float out[64];
     return error_of([&] { launch(mistake, dim3(2), dim3(64), 256 + 128, what, out, in); });
   };
+  int read_came_second = 0, write_came_second = 0;
   over_schedules([&] {
     CHECK(error(none) == "");
     CHECK(error(write_read) != "");  // has another thread not written yet, or written with no barrier between
-    CHECK(has(error(read_write), "with no barrier between"));
     CHECK(has(error(write_write), "with no barrier between"));
-    CHECK(has(error(read_in_warp), "with no barrier between"));
+    CHECK(has(error(write_in_warp), "with no barrier between"));
+    CHECK(has(error(first_reader_writes), "has read, with no barrier between"));
+    CHECK(has(error(first_reader_writes_before_other_warp), "with no barrier between"));
+    for (Mistake what : {one_reads_one_writes, one_reads_one_writes_in_warp}) {
+      const std::string text = error(what);
+      CHECK(has(text, "with no barrier between"));
+      ++(has(text, "has read") ? write_came_second : read_came_second);
+    }
     CHECK(has(error(unwritten), "which nobody has written"));
     CHECK(has(error(beyond), "the block has 384"));
     CHECK(has(error(below), "byte -4 of shared memory"));
@@ -296,6 +314,8 @@ TEST_CASE("cuda emulator: mistakes are errors in every schedule", "[cuda]") {
     CHECK(has(error(no_commit), "no thread has waited since its cp.async"));
     CHECK(error(none) == "");  // nothing is left of the blocks that failed
   });
+  CHECK(read_came_second > 0);
+  CHECK(write_came_second > 0);
   const auto refused = [](dim3 grid, dim3 block, std::size_t bytes) {
     int out = 0;
     return has(error_of([&] { launch(number_threads, grid, block, bytes, &out); }), "cannot launch");
