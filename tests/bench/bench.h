@@ -48,6 +48,11 @@ struct Limits {
 };
 Limits measure_limits();
 
+/// The processor's clock of this thread: others may use the machine.
+double thread_seconds();
+/// FLOP/s of multiply-adds alone on this thread, with the instruction set in use.
+double multiply_adds(DType dtype);
+
 inline double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }

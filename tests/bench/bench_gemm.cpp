@@ -15,57 +15,11 @@
 #include "bench.h"
 
 #include <cstring>
-#include <ctime>
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 using namespace sluice;
 using namespace sluice::detail;
 
 namespace {
-
-double thread_seconds() {
-  timespec t;
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
-}
-
-#if defined(__x86_64__)
-/// GFLOP/s of multiply-adds that wait for nothing, f32.
-[[gnu::target("avx512f")]] double peak_avx512() {
-  constexpr int kSums = 24, kSteps = 20000;
-  __m512 sum[kSums];
-  for (auto& s : sum) s = _mm512_set1_ps(1.0f);
-  const __m512 x = _mm512_set1_ps(0.999f), y = _mm512_set1_ps(1e-9f);
-  const double start = thread_seconds();
-  for (int i = 0; i < kSteps; ++i)
-#pragma GCC unroll 24
-    for (int j = 0; j < kSums; ++j) {
-      sum[j] = _mm512_fmadd_ps(sum[j], x, y);
-      asm volatile("" : : "v"(sum[j]));
-    }
-  return 2.0 * 16 * kSums * kSteps / (thread_seconds() - start) / 1e9;
-}
-[[gnu::target("avx2,fma")]] double peak_avx2() {
-  constexpr int kSums = 12, kSteps = 20000;
-  __m256 sum[kSums];
-  for (auto& s : sum) s = _mm256_set1_ps(1.0f);
-  const __m256 x = _mm256_set1_ps(0.999f), y = _mm256_set1_ps(1e-9f);
-  const double start = thread_seconds();
-  for (int i = 0; i < kSteps; ++i)
-#pragma GCC unroll 12
-    for (int j = 0; j < kSums; ++j) {
-      sum[j] = _mm256_fmadd_ps(sum[j], x, y);
-      asm volatile("" : : "x"(sum[j]));
-    }
-  return 2.0 * 8 * kSums * kSteps / (thread_seconds() - start) / 1e9;
-}
-double peak() { return isa() >= Isa::avx512 ? peak_avx512() : isa() >= Isa::avx2 ? peak_avx2() : 0; }
-#else
-double peak() { return 0; }
-#endif
 
 struct Size {
   int64_t n, m, k;
@@ -88,7 +42,7 @@ void row(const Size& s, const char* type) {
     return r == Read::plain ? reshape(x, {rows, cols}) : transpose(reshape(x, {cols, rows}), 0, 1);
   };
   const Tensor ta = matrix(a, s.ra, s.n, s.k), tb = matrix(b, s.rb, s.k, s.m);
-  std::vector<Way> ways = {{"portable", [&] { gemm_packed(sizeof(T) == 4 ? (const Micro<T>&)portable_f32 : (const Micro<T>&)portable_f64, p); }},
+  std::vector<Way> ways = {{"portable", [&] { gemm_packed(micro<T>(Isa::base), p); }},
                            {"OpenBLAS", [&] { gemm_blas(p); }},
                            {"ours", [&] { gemm(p.ra, p.rb, p.n, p.m, p.k, p.alpha, p.a, p.lda, p.b, p.ldb, p.beta, p.c, p.ldc); }},
                            {"matmul", [&] { NoGrad guard; matmul(ta, tb); }},
@@ -103,12 +57,12 @@ void row(const Size& s, const char* type) {
   double limit = 0;
   const double start = bench::now();
   for (int i = 0; i < 400 && (i < 3 || bench::now() - start < 1.5); ++i) {
-    limit = std::max(limit, peak() * 4 / sizeof(T));
+    limit = std::max(limit, bench::multiply_adds(dtype_of<T>()) * 1e-9);
     for (Way& w : ways) {
       const bool slow = w.name[0] == 'n' || w.name[1] == 'l' || w.name[0] == 'p';
       if (slow && i > 2) continue;
       const int repeats = slow ? 1 : int(std::max(1.0, 1e6 / flops));
-      const auto clock = w.name[0] == 'm' ? &bench::now : &thread_seconds;
+      const auto clock = w.name[0] == 'm' ? &bench::now : &bench::thread_seconds;
       const double before = clock();
       for (int r = 0; r < repeats; ++r) w.run();
       w.best = std::max(w.best, repeats * flops / (clock() - before) / 1e9);

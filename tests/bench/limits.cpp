@@ -5,6 +5,7 @@
 
 #include <barrier>
 #include <cstring>
+#include <ctime>
 #include <memory>
 #include <thread>
 
@@ -72,8 +73,8 @@ template <class T>
 template <class T>
 Loop fma_loop() {
 #if defined(__x86_64__)
-  if (best_isa() >= Isa::avx512) return avx512_loop<T>;
-  if (best_isa() >= Isa::avx2) return avx2_loop<T>;
+  if (isa() >= Isa::avx512) return avx512_loop<T>;
+  if (isa() >= Isa::avx2) return avx2_loop<T>;
 #endif
   return base_loop<T>;
 }
@@ -109,6 +110,18 @@ double flops(int threads, Loop loop) {
 }
 
 }  // namespace
+
+double thread_seconds() {
+  timespec t;
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+double multiply_adds(DType dtype) {
+  const Loop loop = dtype == f64 ? fma_loop<double>() : fma_loop<float>();
+  const double start = thread_seconds(), flops = loop(20000);
+  return flops / (thread_seconds() - start);
+}
 
 Limits measure_limits() {
   Limits m;
