@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every public header compiles alone. x.cpp begins with its own header, so building the library has proved
-# that for most; the others are compiled here. All together are clean under -Wshadow and -Wconversion. Called by ctest: headers.sh SOURCE COMPILER INCLUDE
+# that for most, but for names of the standard headers that it precompiles, which are looked up here; the others are compiled. All together are clean under -Wshadow and -Wconversion. Called by ctest: headers.sh SOURCE COMPILER INCLUDE
 set -euo pipefail
 compiler=$2 include=$3
 cd "$1"
@@ -25,6 +25,35 @@ for header in "${rest[@]}"; do
     "$compiler" -std=c++20 -Wall -Wextra -Wno-psabi -I"$include" -fsyntax-only -x c++ - ||
     { echo "$header does not compile alone"; failed=1; }
 done
+
+# Names in a header, and the standard header that gives them: it must include that one, or a header of ours that does.
+awk '
+  BEGIN {
+    gives["vector"] = "std::vector"; gives["string"] = "std::(string|to_string)[^_a-z]"; gives["span"] = "std::span"
+    gives["optional"] = "std::(optional|nullopt)"; gives["functional"] = "std::function[^_a-z]"; gives["array"] = "std::array"
+    gives["map"] = "std::map"; gives["set"] = "std::set[^_a-z]"; gives["limits"] = "std::numeric_limits"
+    gives["memory"] = "std::(shared_ptr|unique_ptr|make_shared|make_unique)"; gives["tuple"] = "std::(tuple|tie|make_tuple)[^_a-z]"
+    gives["algorithm"] = "std::(clamp|sort|copy_n|copy|fill_n|fill|equal|find|find_if|any_of|all_of|count_if|transform)[^_a-z]"
+    gives["cmath"] = "std::(sqrt|exp|log|log1p|pow|floor|ceil|isnan|isinf|isfinite|fabs|tanh|erf|ldexp|lround)[^_a-z]"
+  }
+  { sub("//.*", "") }
+  match($0, /^#include <[^>]*>/) { includes[FILENAME] = includes[FILENAME] " " substr($0, 11, RLENGTH - 11) }
+  /std::/ { for (g in gives) if ($0 ~ gives[g]) named[FILENAME, g] = 1 }
+  function reach(file, list, n, i) {
+    n = split(includes[file], list, " ")
+    for (i = 1; i <= n; ++i)
+      if (!(list[i] in seen)) { seen[list[i]] = 1; if (sub("^sluice/", "", list[i])) reach(list[i]) }
+  }
+  END {
+    for (i = 1; i < ARGC; ++i) {
+      delete seen
+      reach(ARGV[i])
+      for (g in gives) if ((ARGV[i], g) in named && !(g in seen)) {
+        print ARGV[i] ": names of <" g ">, which neither it nor a header of ours that it includes asks for"; failed = 1
+      }
+    }
+    exit failed
+  }' {core,ops,autograd,layers}/**/*.h || failed=1
 
 # All of them at once under the warnings a user may have on, templates instantiated; none may cite what users do not have.
 {
