@@ -23,12 +23,12 @@ stage() {
   if find "$prefix/include" -type d -empty | grep .; then die 'include/ holds empty folders'; fi
   # The build folder, the source folder and the place of the first installation must not appear in it.
   if grep -rIlF -e "$source" -e "$build" -e "$work/staged" "$prefix"; then die 'these files hold absolute paths'; fi
-  local library
-  for library in "$prefix"/lib*/libsluice.so.0 "$prefix"/lib/*/libsluice.so.0; do
+  local library name
+  for library in "$prefix"/lib*/libsluice*.so.0 "$prefix"/lib/*/libsluice*.so.0; do
     [[ -e $library ]] || continue
-    libraries=${library%/*}
+    libraries=${library%/*} name=${library##*/}
     readelf -d "$library" >"$work/dynamic"
-    grep -q 'SONAME.*\[libsluice.so.0\]' "$work/dynamic" || die 'the soname is not libsluice.so.0'
+    grep -qF "[$name]" "$work/dynamic" || die "the soname is not $name"
     if grep -E 'RPATH|RUNPATH' "$work/dynamic"; then die 'the installed library has a run path'; fi
   done
 }
