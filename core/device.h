@@ -13,6 +13,7 @@ enum class DeviceKind : uint8_t { cpu, cuda, meta };
 struct Device {
   DeviceKind kind = DeviceKind::cpu;
   uint8_t index = 0;
+  static constexpr Device cuda(uint8_t index = 0) { return {DeviceKind::cuda, index}; }
   bool operator==(const Device&) const = default;
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <sluice/core/error.h>
+#include <sluice/core/fn.h>
 
 #include <bit>
 #include <cstdint>
@@ -17,13 +18,13 @@ using enum DType;
 struct BFloat16 {
   uint16_t bits = 0;
   BFloat16() = default;
-  explicit BFloat16(float x) {
+  SLUICE_FN explicit BFloat16(float x) {
     uint32_t u = std::bit_cast<uint32_t>(x);
     bits = (u & 0x7fffffffu) > 0x7f800000u
                ? static_cast<uint16_t>((u >> 16) | 0x40)
                : static_cast<uint16_t>((u + 0x7fff + ((u >> 16) & 1)) >> 16);
   }
-  explicit operator float() const { return std::bit_cast<float>(uint32_t{bits} << 16); }
+  SLUICE_FN explicit operator float() const { return std::bit_cast<float>(uint32_t{bits} << 16); }
 };
 
 constexpr int64_t size_of(DType t) {

@@ -10,6 +10,7 @@
 // is only observed. Outside kernels nobody touches the bytes of a tensor.
 #pragma once
 
+#include <sluice/core/backend.h>
 #include <sluice/core/parallel.h>
 #include <sluice/core/tensor.h>
 
@@ -153,6 +154,7 @@ class Kernel<R(Args...)> {
   constexpr Kernel(const char* op, Function* cpu_kernel, CountWork* work = nullptr)
       : op_(op), kernels_{cpu_kernel, nullptr}, work_(work) {}
   void install(DeviceKind kind, Function* f) { kernels_[static_cast<int>(kind)] = f; }
+  bool installed(Device d) const { return d.kind == DeviceKind::meta || kernels_[static_cast<int>(d.kind)]; }
 
   R operator()(Args... args) const {
     static_assert((detail::holds_tensors<Args>() || ...) || (std::is_same_v<Args, Device> || ...),
@@ -181,8 +183,12 @@ class Kernel<R(Args...)> {
       if (work_) call.work = work_(args...);
       (detail::each_tensor(args, [&](const Tensor& x) { call.work.bytes += x.numel() * size_of(x.dtype()); }), ...);
     }
-    if (d.kind != DeviceKind::meta) return run(d, args...);
-    if constexpr (!std::is_void_v<R>) fail<DeviceError>(op_, ": a tensor on meta has no values");
+    if (d.kind == DeviceKind::meta) {
+      if constexpr (std::is_void_v<R>) return;
+      else fail<DeviceError>(op_, ": a tensor on meta has no values");
+    }
+    if constexpr (std::is_void_v<R>) run(d, args...), synchronize(d);  // its time is the device's
+    else return run(d, args...);
   }
   template <class A>
   static void explicit_device(const A& a, detail::CommonDevice& where) {

@@ -2,6 +2,7 @@
 
 #include <sluice/core/kernel.h>
 #include <sluice/core/parallel.h>
+#include <sluice/core/philox.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,18 +13,7 @@ namespace sluice {
 
 namespace {
 
-constexpr uint32_t kMul0 = 0xD2511F53, kMul1 = 0xCD9E8D57;    // Philox multipliers
-constexpr uint32_t kWeyl0 = 0x9E3779B9,
-                   kWeyl1 = 0xBB67AE85;  // key increments: golden ratio, sqrt 3
-
-inline void philox_round(uint32_t& c0, uint32_t& c1, uint32_t& c2, uint32_t& c3, uint32_t k0,
-                         uint32_t k1) {
-  uint64_t p0 = uint64_t{c0} * kMul0, p1 = uint64_t{c2} * kMul1;
-  c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
-  c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
-  c1 = static_cast<uint32_t>(p1);
-  c3 = static_cast<uint32_t>(p0);
-}
+using namespace detail;  // philox.h
 
 constexpr int64_t kBatch = 64;  // blocks computed side by side, for the vectoriser
 
@@ -35,7 +25,7 @@ void philox_batch(uint64_t seed, uint64_t first, uint32_t* words) {
     c0[i] = static_cast<uint32_t>(block), c1[i] = static_cast<uint32_t>(block >> 32);
   }
   uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
-  for (int round = 0; round < 10; ++round, k0 += kWeyl0, k1 += kWeyl1)
+  for (int round = 0; round < 10; ++round, k0 += kPhiloxWeyl0, k1 += kPhiloxWeyl1)
     for (int64_t i = 0; i < kBatch; ++i) philox_round(c0[i], c1[i], c2[i], c3[i], k0, k1);
   for (int64_t i = 0; i < kBatch; ++i) {
     words[4 * i] = c0[i], words[4 * i + 1] = c1[i];
@@ -66,44 +56,10 @@ void fill(Tensor& y, uint64_t seed, uint64_t start, Emit emit) {
   });
 }
 
-uint64_t word64(const uint32_t* words, int64_t i) {
-  return uint64_t{words[2 * i + 1]} << 32 | words[2 * i];
-}
-
-// A float takes one word (24 bits of it), a double two (53 bits).
-template <class T>
-inline constexpr int kPerBlock = 16 / sizeof(T);
-template <class T>
-inline constexpr T kUnit = sizeof(T) == 4 ? T(0x1p-24) : T(0x1p-53);
-/// Integer in [0, 1/kUnit), exact in T.
-template <class T>
-T bits(const uint32_t* words, int64_t i) {
-  if constexpr (sizeof(T) == 4) return static_cast<T>(static_cast<int32_t>(words[i] >> 8));
-  else return static_cast<T>(static_cast<int64_t>(word64(words, i) >> 11));
-}
-
 void check_normal(const char* op, double mean, double std, DType dtype) {
   dispatch_float(op, dtype, []<class T>() {});
   if (!(std >= 0) || !std::isfinite(std) || !std::isfinite(mean))
     fail<ValueError>(op, ": needs a finite mean and std >= 0 — got mean=", mean, ", std=", std);
-}
-
-/// erf(y) = x for |x| < 1: Winitzki's formula (error 2e-3), then two Halley steps, each of which
-/// cubes the error.
-double erf_inverse(double x) {
-  constexpr double a = 0.147;
-  const double log_term = std::log1p(-x * x), b = 2 / (std::numbers::pi * a) + log_term / 2;
-  double y = std::copysign(std::sqrt(std::max(0.0, std::sqrt(b * b - log_term / a) - b)), x);
-  for (int step = 0; step < 2; ++step) {
-    double u = (std::erf(y) - x) * std::exp(y * y) / (2 * std::numbers::inv_sqrtpi);
-    y -= u / (1 + y * u);
-  }
-  return y;
-}
-
-/// floor(w · range / 2^64): uniform on [0, range).
-uint64_t scale(uint64_t w, uint64_t range) {
-  return static_cast<uint64_t>(static_cast<unsigned __int128>(w) * range >> 64);
 }
 
 template <class T>
@@ -116,27 +72,18 @@ void fill_floats(const RandomFill& f, Tensor& y) {
       // low + u·span may round up to hi, which is outside.
       const T last = span > 0 ? std::nextafter(b, a) : a;
       return fill<kPerBlock<T>, T>(y, f.seed, f.first_block, [=](const uint32_t* words, T* out) {
-        for (int64_t i = 0; i < kValues; ++i) out[i] = std::min(a + bits<T>(words, i) * kUnit<T> * span, last);
+        for (int64_t i = 0; i < kValues; ++i) out[i] = uniform_value(words, i, a, span, last);
       });
     }
     case RandomFill::normal:
       return fill<kPerBlock<T>, T>(y, f.seed, f.first_block, [=](const uint32_t* words, T* out) {
-        for (int64_t i = 0; i < kValues; i += 2) {
-          T u = (bits<T>(words, i) + 1) * kUnit<T>;  // (0, 1], so that the log is finite
-          T angle = bits<T>(words, i + 1) * kUnit<T> * (2 * std::numbers::pi_v<T>);
-          T radius = b * std::sqrt(-2 * std::log(u));
-          out[i] = a + radius * std::cos(angle);
-          out[i + 1] = a + radius * std::sin(angle);
-        }
+        for (int64_t i = 0; i < kValues; i += 2) normal_pair(words, i, a, b, out[i], out[i + 1]);
       });
     default: {  // truncated_normal
       const double edge = std::erf(std::numbers::sqrt2);  // P(|z| < 2)
       fill<kPerBlock<T>, T>(y, f.seed, f.first_block, [=](const uint32_t* words, T* out) {
-        for (int64_t i = 0; i < kValues; ++i) {
-          double u = (static_cast<double>(bits<T>(words, i)) + 0.5) * kUnit<T>;  // (0, 1)
-          double z = std::numbers::sqrt2 * erf_inverse((2 * u - 1) * edge);
-          out[i] = static_cast<T>(f.a + f.b * std::clamp(z, -2.0, 2.0));
-        }
+        for (int64_t i = 0; i < kValues; ++i)
+          out[i] = static_cast<T>(f.a + f.b * truncated_normal_value<T>(words, i, edge));
       });
     }
   }
@@ -151,7 +98,7 @@ void fill_permutation(const RandomFill& f, Tensor& y) {
   for (int64_t i = 0; i < n; ++i) {
     const int64_t in_batch = i % (2 * kBatch), left = n - i;
     if (in_batch == 0) philox_batch(f.seed, f.first_block + static_cast<uint64_t>(i / 2), words);
-    std::swap(p[left - 1], p[scale(word64(words, in_batch), static_cast<uint64_t>(left))]);
+    std::swap(p[left - 1], p[scaled_word(word64(words, in_batch), static_cast<uint64_t>(left))]);
   }
 }
 
@@ -164,7 +111,7 @@ void random_cpu(const RandomFill& f, Tensor& y) {
       });
     case RandomFill::randint:
       return fill<2, int64_t>(y, f.seed, f.first_block, [a, b](const uint32_t* words, int64_t* out) {
-        for (int64_t i = 0; i < 2 * kBatch; ++i) out[i] = static_cast<int64_t>(a + scale(word64(words, i), b));
+        for (int64_t i = 0; i < 2 * kBatch; ++i) out[i] = static_cast<int64_t>(a + scaled_word(word64(words, i), b));
       });
     case RandomFill::permutation: return fill_permutation(f, y);
     default: return dispatch_float("random", y.dtype(), [&]<class T>() { fill_floats<T>(f, y); });
@@ -185,7 +132,7 @@ constinit thread_local RngTape::Record* recording = nullptr;
 }  // namespace
 
 std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> c, std::array<uint32_t, 2> key) {
-  for (int round = 0; round < 10; ++round, key[0] += kWeyl0, key[1] += kWeyl1)
+  for (int round = 0; round < 10; ++round, key[0] += kPhiloxWeyl0, key[1] += kPhiloxWeyl1)
     philox_round(c[0], c[1], c[2], c[3], key[0], key[1]);
   return c;
 }
@@ -266,7 +213,7 @@ int64_t sample_discrete(const float* weights, int64_t n, Rng& rng) {
                      " weights that sum to 0");
   uint32_t words[4 * kBatch];
   philox_batch(rng.seed(), rng.reserve(1), words);
-  double left = bits<double>(words, 0) * kUnit<double> * total;
+  double left = random_bits<double>(words, 0) * kUnit<double> * total;
   int64_t chosen = 0;
   for (int64_t i = 0; i < n; ++i) {
     if (weights[i] == 0) continue;

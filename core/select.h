@@ -6,13 +6,7 @@
 #include <limits>
 #include <type_traits>
 
-#ifndef SLUICE_FN
-#ifdef __CUDACC__
-#define SLUICE_FN __host__ __device__ inline
-#else
-#define SLUICE_FN inline __attribute__((always_inline))
-#endif
-#endif
+#include <sluice/core/fn.h>
 
 namespace sluice::math {
 

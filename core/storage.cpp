@@ -1,5 +1,6 @@
 #include <sluice/core/storage.h>
 
+#include <sluice/core/backend.h>
 #include <sluice/core/kernel.h>
 
 #include <new>
@@ -14,21 +15,26 @@ static_assert(sizeof(Storage) <= kHeader);
 Ref<Storage> Storage::create(std::size_t bytes, Device device) {
   if (detail::observed()) [[unlikely]] detail::note_allocation(bytes);
   if (device.kind == DeviceKind::meta) return Ref<Storage>(::new (detail::allocate(kHeader)) Storage(nullptr, bytes, device));
-  if (device.kind != DeviceKind::cpu)
-    fail<DeviceError>("storage: no memory can be had on ", device, "; this build computes on cpu");
+  if (device.kind == DeviceKind::cuda) {
+    Ref<Storage> header(::new (detail::allocate(kHeader)) Storage(nullptr, 0, device));  // first: nothing is lost if one fails
+    header->data_ = detail::backend(device).allocate(bytes, device.index), header->bytes_ = bytes;
+    return header;
+  }
   auto* block = static_cast<std::byte*>(detail::allocate_counted(kHeader + bytes));
   return Ref<Storage>(::new (block) Storage(block + kHeader, bytes, device));
 }
 
 void Storage::fail_no_memory() const {
-  fail<DeviceError>("storage: a tensor on ", device_, " has no memory to read or write");
+  if (device_.kind == DeviceKind::meta) fail<DeviceError>("storage: a tensor on meta has no memory to read or write");
+  fail<DeviceError>("storage: the memory of a tensor on ", device_, " is its device's own; to(x, cpu) copies it here");
 }
 
 void dispose(Storage* s) {
   const std::size_t bytes = s->bytes_;
-  const bool on_meta = s->device_.kind == DeviceKind::meta;
+  const Device device = s->device_;
+  if (s->data_ && device.kind == DeviceKind::cuda) detail::backend(device).release(s->data_, bytes, device.index);
   s->~Storage();
-  if (on_meta) return detail::deallocate(s, kHeader);
+  if (device.kind != DeviceKind::cpu) return detail::deallocate(s, kHeader);
   detail::deallocate_counted(s, kHeader + bytes);
 }
 

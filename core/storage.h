@@ -15,11 +15,13 @@ class Storage : public RefCounted {
   /// `bytes` uninitialised bytes, 64-byte aligned, in one allocation with this header; on meta the header alone.
   static Ref<Storage> create(std::size_t bytes, Device device);
 
-  /// DeviceError on meta, whose storages have a size and no memory.
+  /// DeviceError where the host cannot read and write: on meta there is no memory, a GPU has its own.
   std::byte* data() const {
-    if (!data_) [[unlikely]] fail_no_memory();
+    if (device_.kind != DeviceKind::cpu) [[unlikely]] fail_no_memory();
     return data_;
   }
+  /// An address on the device, for its kernels.
+  std::byte* device_data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
   Device device() const { return device_; }
   uint32_t version() const { return version_.load(std::memory_order_relaxed); }

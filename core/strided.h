@@ -17,7 +17,7 @@ inline constexpr int64_t kTile = 512;
 
 /// One number as another type: what to() does to every element.
 template <class T, class S>
-T convert(S x) {
+SLUICE_FN T convert(S x) {
   if constexpr (std::is_same_v<T, S>) return x;
   else if constexpr (std::is_same_v<S, BFloat16>) return convert<T>(static_cast<float>(x));
   else if constexpr (std::is_same_v<T, BFloat16>) return BFloat16(static_cast<float>(x));

@@ -115,7 +115,7 @@ void run_block(dim3 shape, std::size_t shared_bytes, uint64_t& random) {
   b.statics.clear();
   b.arrived = 0, b.cancelled = false, b.error = nullptr;
   b.first_interval = ++b.interval;
-  std::memset(b.shared, 0xff, kSharedBytes);  // NaN as f32, f64 and bf16
+  std::memset(b.shared, 0xff, shared_bytes);  // NaN as f32, f64 and bf16
   try {
     run_threads(random);
   } catch (...) {

@@ -137,3 +137,11 @@ T __shfl_xor_sync(unsigned mask, T v, int bits, int width = 32) {
   const int lane = sluice::cuda::emulator::lane(), from = lane ^ bits;
   return sluice::cuda::emulator::shuffle("__shfl_xor_sync", mask, v, from > (lane | (width - 1)) ? lane : from);
 }
+
+// One thread runs at a time.
+template <class T>
+T atomicMin(T* p, T v) {
+  const T before = *p;
+  *p = v < before ? v : before;
+  return before;
+}

@@ -82,6 +82,7 @@ unsigned char* static_shared(const void* key, std::size_t bytes) {
   if (offset + bytes > kSharedBytes) bad("needs ", offset + bytes, " bytes of shared memory; a block has ", kSharedBytes);
   b.bytes = offset + bytes;
   b.statics.emplace_back(key, offset);
+  std::memset(b.shared + offset, 0xff, bytes);
   return b.shared + offset;
 }
 

@@ -15,6 +15,7 @@
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/formulas.h>
+#include <sluice/ops/view.h>
 
 #include <array>
 
@@ -198,6 +199,15 @@ struct MapNode final : Node {
   }
 };
 
+/// The formula on tensors themselves: as many ops as it has operations, which a device has kernels for where it has none
+/// for the formula. Gradients follow from theirs.
+template <class F, class... Ts>
+Tensor composed_map(const F& f, const MapPlan& plan, const Ts&... xs) {
+  const auto number = [&](const Tensor& x) { return x.dtype() == boolean ? to(x, plan.dtype) : x; };
+  const Tensor y = f(Value<Tensor>{number(xs), {}}...).v;
+  return y.shape() == plan.shape ? y : expand(y, plan.shape);
+}
+
 }  // namespace detail
 
 /// Applies f elementwise to 1 to 6 broadcast tensors of one float dtype (f32 or f64; formulas marked
@@ -213,8 +223,10 @@ Tensor map(F f, const Tensor& first, const Ts&... rest) {
   constexpr const char* op = detail::formula_name<F>();
   const Tensor* xs[] = {&first, &rest...};
   const detail::MapPlan plan = detail::plan_map(op, xs, N, detail::is_integral<F>());
+  using Kernels = detail::MapKernels<F, std::make_index_sequence<N>>;
+  if (!Kernels::forward.installed(first.device())) [[unlikely]] return detail::composed_map(f, plan, first, rest...);
   Tensor y = empty(plan.shape, {plan.dtype, first.device()}, op);
-  detail::MapKernels<F, std::make_index_sequence<N>>::forward(f, plan, y);
+  Kernels::forward(f, plan, y);
   if constexpr (detail::is_affine<F>())
     return record<detail::MapNode<F, N>>(std::move(y), {first, rest...}, {}, f);
   else

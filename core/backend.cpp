@@ -1,0 +1,79 @@
+#include <sluice/core/backend.h>
+
+#include <sluice/core/error.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+
+#if __has_include(<dlfcn.h>)
+#include <dlfcn.h>
+#endif
+
+namespace sluice {
+
+namespace detail {
+
+namespace {
+
+constinit std::atomic<const Backend*> installed = nullptr;  // of DeviceKind::cuda
+constinit std::mutex loading;
+
+/// Where the library of this function lies, with a slash; empty if that cannot be said.
+std::string own_folder() {
+#if __has_include(<dlfcn.h>)
+  Dl_info self;
+  if (dladdr(reinterpret_cast<const void*>(&install_backend), &self) && self.dli_fname) {
+    const std::string path = self.dli_fname;
+    return path.substr(0, path.rfind('/') + 1);
+  }
+#endif
+  return "";
+}
+
+/// Loads libsluice_cuda.so, which lies beside this library; says what went wrong, or nothing. With SLUICE_CUDA=emulated in
+/// the environment, and in a build for it, libsluice_cuda_emulated.so.
+std::string load_cuda() {
+#if __has_include(<dlfcn.h>)
+  const char* wish = std::getenv("SLUICE_CUDA");
+#ifdef SLUICE_CUDA_EMULATE
+  const bool emulated = !wish || std::string_view(wish) == "emulated";
+#else
+  const bool emulated = wish && std::string_view(wish) == "emulated";
+#endif
+  const std::string name = emulated ? "libsluice_cuda_emulated.so" : "libsluice_cuda.so";
+  if (dlopen((own_folder() + name).c_str(), RTLD_NOW | RTLD_LOCAL) || dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) return "";
+  return dlerror();
+#else
+  return "backends cannot be loaded on this system";
+#endif
+}
+
+}  // namespace
+
+void install_backend(DeviceKind kind, const Backend& b) {
+  if (kind != DeviceKind::cuda) fail<DeviceError>("install_backend: only cuda has one");
+  installed.store(&b, std::memory_order_release);
+}
+
+const Backend& backend(Device device) {
+  if (const Backend* b = installed.load(std::memory_order_acquire)) return *b;
+  const std::lock_guard lock(loading);
+  if (const Backend* b = installed.load(std::memory_order_acquire)) return *b;
+  const std::string problem = load_cuda();
+  if (const Backend* b = installed.load(std::memory_order_acquire)) return *b;
+  fail<DeviceError>(device, ": no CUDA backend — ", problem.empty() ? "its library installs none" : problem,
+                    "; configure Sluice with -DSLUICE_CUDA=ON (a toolkit) or EMULATE (none)");
+}
+
+}  // namespace detail
+
+void synchronize(Device device) {
+  if (device.kind == DeviceKind::cuda) detail::backend(device).synchronize(device.index);
+}
+MemoryStats memory_stats(Device device) {
+  if (device.kind == DeviceKind::meta) return {};
+  return device.kind == DeviceKind::cpu ? memory_stats() : detail::backend(device).memory_stats(device.index);
+}
+
+}  // namespace sluice

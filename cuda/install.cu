@@ -1,0 +1,75 @@
+// Every kernel slot and what this backend puts there. Runs when the library is loaded.
+#include <sluice/cuda/kernels.h>
+#include <sluice/cuda/runtime.h>
+
+namespace sluice::cuda {
+
+namespace {
+
+template <class Slot>
+void put(Slot& slot, typename Slot::Function* f) {
+  slot.install(DeviceKind::cuda, f);
+}
+
+const bool installed = [] {
+  install_arithmetic();
+  install_unary();
+  install_activations();
+
+  put(kernel::copy, &copy);
+  put(kernel::transfer, &transfer);
+  put(kernel::random, &random);
+  put(kernel::dropout, &dropout);
+  put(kernel::fill, &fill);
+  put(kernel::ramp, &ramp);
+  put(kernel::eye, &eye);
+  put(kernel::one_hot, &one_hot);
+  put(kernel::causal_mask, &causal_mask);
+  put(kernel::zero_triangle, &zero_triangle);
+  put(kernel::add_to, &add_to);
+  put(kernel::compare, &compare);
+
+  // put(kernel::reduce, &reduce);
+  // put(kernel::arg_extreme, &arg_extreme);
+  // put(kernel::cumsum, &cumsum);
+  // put(kernel::order, &order);
+
+  // put(kernel::gather, &gather);
+  // put(kernel::scatter_add, &scatter_add);
+  // put(kernel::index_select, &index_select);
+  // put(kernel::index_add, &index_add);
+
+  // put(kernel::matmul, &matmul);
+
+  // put(kernel::softmax, &softmax);
+  // put(kernel::softmax_backward, &softmax_backward);
+  // put(kernel::norm, &norm);
+  // put(kernel::norm_backward, &norm_backward);
+  // put(kernel::cross_entropy_targets, &cross_entropy_targets);
+  // put(kernel::cross_entropy, &cross_entropy);
+  // put(kernel::cross_entropy_backward, &cross_entropy_backward);
+
+  // put(kernel::rope_angles, &rope_angles);
+  // put(kernel::rope, &rope);
+  // put(kernel::t5_buckets, &t5_buckets);
+
+  // put(kernel::attention, &attention);
+  // put(kernel::attention_backward, &attention_backward);
+  // put(kernel::visible_pairs, &visible_pairs);
+  // put(kernel::visible_count, &visible_count);
+  // put(kernel::attention_keep_mask, &attention_keep_mask);
+
+  // put(kernel::linear_scan, &linear_scan);
+
+  // put(kernel::sgd, &sgd);
+  // put(kernel::adam, &adam);
+  // put(kernel::lamb, &lamb);
+  // put(kernel::sum_squares, &sum_squares);
+  // put(kernel::limit, &limit);
+
+  sluice::detail::install_backend(DeviceKind::cuda, runtime());
+  return true;
+}();
+
+}  // namespace
+}  // namespace sluice::cuda

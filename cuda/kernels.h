@@ -1,0 +1,76 @@
+// The functions that this backend puts into the kernel slots, by family; each has the signature and the contract of its
+// slot (ops/kernels.h, core/kernel.h, layers/train/optim_kernels.h). install.cu puts them there.
+#pragma once
+
+#include <sluice/core/kernel.h>
+#include <sluice/layers/train/optim_kernels.h>
+#include <sluice/ops/kernels.h>
+
+namespace sluice::cuda {
+
+// map_*.cu: the formulas of ops/formulas.h
+void install_arithmetic();
+void install_unary();
+void install_activations();
+
+// make.cu
+decltype(kernel::copy)::Function copy;
+decltype(kernel::transfer)::Function transfer;
+decltype(kernel::random)::Function random;
+decltype(kernel::dropout)::Function dropout;
+decltype(kernel::fill)::Function fill;
+decltype(kernel::ramp)::Function ramp;
+decltype(kernel::eye)::Function eye;
+decltype(kernel::one_hot)::Function one_hot;
+decltype(kernel::causal_mask)::Function causal_mask;
+decltype(kernel::zero_triangle)::Function zero_triangle;
+decltype(kernel::add_to)::Function add_to;
+decltype(kernel::compare)::Function compare;
+
+// reduce.cu
+// decltype(kernel::reduce)::Function reduce;
+// decltype(kernel::arg_extreme)::Function arg_extreme;
+// decltype(kernel::cumsum)::Function cumsum;
+// decltype(kernel::order)::Function order;
+
+// index.cu
+// decltype(kernel::gather)::Function gather;
+// decltype(kernel::scatter_add)::Function scatter_add;
+// decltype(kernel::index_select)::Function index_select;
+// decltype(kernel::index_add)::Function index_add;
+
+// matmul.cu
+// decltype(kernel::matmul)::Function matmul;
+
+// rows.cu
+// decltype(kernel::softmax)::Function softmax;
+// decltype(kernel::softmax_backward)::Function softmax_backward;
+// decltype(kernel::norm)::Function norm;
+// decltype(kernel::norm_backward)::Function norm_backward;
+// decltype(kernel::cross_entropy_targets)::Function cross_entropy_targets;
+// decltype(kernel::cross_entropy)::Function cross_entropy;
+// decltype(kernel::cross_entropy_backward)::Function cross_entropy_backward;
+
+// rope.cu
+// decltype(kernel::rope_angles)::Function rope_angles;
+// decltype(kernel::rope)::Function rope;
+// decltype(kernel::t5_buckets)::Function t5_buckets;
+
+// attention/*.cu
+// decltype(kernel::attention)::Function attention;
+// decltype(kernel::attention_backward)::Function attention_backward;
+// decltype(kernel::visible_pairs)::Function visible_pairs;
+// decltype(kernel::visible_count)::Function visible_count;
+// decltype(kernel::attention_keep_mask)::Function attention_keep_mask;
+
+// linear_scan.cu
+// decltype(kernel::linear_scan)::Function linear_scan;
+
+// optim.cu
+// decltype(kernel::sgd)::Function sgd;
+// decltype(kernel::adam)::Function adam;
+// decltype(kernel::lamb)::Function lamb;
+// decltype(kernel::sum_squares)::Function sum_squares;
+// decltype(kernel::limit)::Function limit;
+
+}  // namespace sluice::cuda

@@ -1,0 +1,14 @@
+#include <sluice/cuda/kernels.h>
+#include <sluice/cuda/map.cuh>
+
+namespace sluice::cuda {
+
+using namespace formula;
+
+void install_arithmetic() {
+  install_maps<1, Neg, Scale, AddScalar, SubFrom, DivInto, PowScalar, Square, Clamp>();
+  install_maps<2, Add, Sub, Mul, Div, Pow, Maximum, Minimum, MaskedFill>();
+  install_maps<3, Where, Lerp, ScaleOffset>();
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,86 @@
+#include <sluice/cuda/runtime.h>
+
+#include <sluice/core/error.h>
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <atomic>
+
+namespace sluice::cuda {
+
+namespace {
+
+std::atomic<int64_t> live = 0, peak = 0;
+
+void check(const char* what, cudaError_t status) {
+  if (status != cudaSuccess) fail<DeviceError>("cuda: ", what, " — ", cudaGetErrorString(status));
+}
+
+/// The pool keeps what is freed: the next allocation of an op costs no call of the driver.
+cudaMemPool_t pool() {
+  static const cudaMemPool_t it = [] {
+    cudaMemPool_t p;
+    check("no device", cudaDeviceGetDefaultMemPool(&p, 0));
+    uint64_t all = ~uint64_t{0};
+    check("memory pool", cudaMemPoolSetAttribute(p, cudaMemPoolAttrReleaseThreshold, &all));
+    return p;
+  }();
+  return it;
+}
+
+std::byte* allocate(std::size_t bytes, int index) {
+  if (index != 0) fail<DeviceError>("cuda:", index, ": only the first device, cuda:0, is used");
+  const cudaMemPool_t from = pool();
+  void* p = nullptr;
+  if (bytes == 0) return nullptr;
+  cudaError_t status = cudaMallocFromPoolAsync(&p, bytes, from, nullptr);
+  if (status == cudaErrorMemoryAllocation) {  // what the pool keeps may be in the wrong pieces
+    cudaGetLastError();
+    cudaDeviceSynchronize();
+    cudaMemPoolTrimTo(from, 0);
+    status = cudaMallocFromPoolAsync(&p, bytes, from, nullptr);
+  }
+  if (status != cudaSuccess) {
+    cudaGetLastError();
+    fail<MemoryError>("cuda: cannot allocate ", bytes, " bytes on the device, ", live.load(), " are in use — ",
+                      cudaGetErrorString(status));
+  }
+  const int64_t now = live += static_cast<int64_t>(bytes);
+  for (int64_t before = peak; before < now && !peak.compare_exchange_weak(before, now);) {
+  }
+  return static_cast<std::byte*>(p);
+}
+
+void release(std::byte* p, std::size_t bytes, int) noexcept {
+  if (!p) return;
+  cudaFreeAsync(p, nullptr);
+  live -= static_cast<int64_t>(bytes);
+}
+
+void synchronize(int) { check("a kernel failed", cudaDeviceSynchronize()); }
+
+MemoryStats memory_stats(int) {
+  uint64_t reserved = 0;
+  cudaMemPoolGetAttribute(pool(), cudaMemPoolAttrReservedMemCurrent, &reserved);
+  return {.live = live, .peak = peak, .cached = std::max<int64_t>(0, static_cast<int64_t>(reserved) - live)};
+}
+
+}  // namespace
+
+const detail::Backend& runtime() {
+  static constexpr detail::Backend it{&allocate, &release, &synchronize, &memory_stats};
+  return it;
+}
+
+void copy_to_device(void* to, const void* from, std::size_t bytes) {
+  check("copy to the device", cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, nullptr));
+}
+void copy_to_host(void* to, const void* from, std::size_t bytes) {
+  check("copy from the device", cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost));
+}
+void copy_on_device(void* to, const void* from, std::size_t bytes) {
+  check("copy on the device", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, nullptr));
+}
+
+}  // namespace sluice::cuda

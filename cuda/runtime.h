@@ -1,0 +1,42 @@
+// Memory of the device and copies to and from it: CUDA's runtime (runtime.cu), or the emulated device's, whose memory is
+// the host's (runtime_emulated.cpp). Kernels and copies happen one after the other, in the order in which they were asked
+// for.
+#pragma once
+
+#include <sluice/core/backend.h>
+
+#include <cstddef>
+
+namespace sluice::cuda {
+
+const detail::Backend& runtime();
+
+/// Between host and device; the host may use either memory afterwards.
+void copy_to_device(void* to, const void* from, std::size_t bytes);
+void copy_to_host(void* to, const void* from, std::size_t bytes);
+/// Within the device; the two do not overlap.
+void copy_on_device(void* to, const void* from, std::size_t bytes);
+
+/// Memory of the current device for the time of one op: `count` T, uninitialised.
+template <class T>
+class Scratch {
+ public:
+  explicit Scratch(std::size_t count)
+      : bytes_(count * sizeof(T)), data_(reinterpret_cast<T*>(runtime().allocate(bytes_, 0))) {}
+  ~Scratch() { runtime().release(reinterpret_cast<std::byte*>(data_), bytes_, 0); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  T* get() const { return data_; }
+  /// A copy of the first value here; waits for the device.
+  T first() const {
+    T value;
+    copy_to_host(&value, data_, sizeof(T));
+    return value;
+  }
+
+ private:
+  std::size_t bytes_;
+  T* data_;
+};
+
+}  // namespace sluice::cuda

@@ -1,0 +1,80 @@
+// How slot functions reach tensors and start kernels: addresses on the device, strided walks, a thread for each of n
+// elements.
+#pragma once
+
+#include <sluice/core/strided.h>
+#include <sluice/core/tensor.h>
+#include <sluice/cuda/device.h>
+#include <sluice/cuda/runtime.h>
+
+#include <algorithm>
+
+namespace sluice::cuda {
+
+inline std::byte* address_of(const Tensor& x) {
+  return x.impl().storage->device_data() + x.layout().offset * size_of(x.dtype());
+}
+/// Device address of the first element; T is the tensor's dtype.
+template <class T>
+const T* data_of(const Tensor& x) {
+  return reinterpret_cast<const T*>(address_of(x));
+}
+template <class T>
+T* data_of(Tensor& x) {
+  return const_cast<T*>(data_of<T>(static_cast<const Tensor&>(x)));
+}
+/// Null for an undefined tensor.
+template <class T>
+const T* data_or_null(const Tensor& x) {
+  return x.defined() ? data_of<T>(x) : nullptr;
+}
+template <class T>
+T* data_or_null(Tensor& x) {
+  return x.defined() ? data_of<T>(x) : nullptr;
+}
+
+/// Elements between the first and element i of a walk, in row-major order.
+__device__ inline int64_t offset_at(const sluice::detail::Walk& walk, int64_t i) {
+  if (walk.contiguous) return i;
+  int64_t offset = 0;
+  for (int d = walk.rank - 1; d >= 0; --d) {
+    offset += i % walk.shape[d] * walk.strides[d];
+    i /= walk.shape[d];
+  }
+  return offset;
+}
+
+#ifdef __CUDACC__
+constexpr int64_t kMostBlocks = 132 * 16;  // of a grid-stride loop: enough to fill the device
+#else
+constexpr int64_t kMostBlocks = 3;  // the emulator runs one after the other
+#endif
+constexpr int kThreads = 256;
+
+template <class Body>
+__global__ void __launch_bounds__(kThreads) for_each_kernel(Body body, int64_t n) {
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += int64_t{gridDim.x} * blockDim.x) body(i);
+}
+/// body(i) for 0 ≤ i < n, in any order; body is a __device__ lambda that captures by value.
+template <class Body>
+void for_each(int64_t n, Body body) {
+  if (n == 0) return;
+  const int64_t blocks = std::min((n + kThreads - 1) / kThreads, kMostBlocks);
+  launch(for_each_kernel<Body>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, body, n);
+}
+
+/// A grid of `blocks` blocks in one dimension; kernels take blockIdx.x and step by gridDim.x if it does not hold them all.
+inline dim3 grid_of(int64_t blocks) { return dim3(static_cast<unsigned>(std::min<int64_t>(blocks, (int64_t{1} << 31) - 1))); }
+
+/// The first of n indices that lies outside [0, limit), or outside [−1, limit) with `or_minus_one`; n if there is none.
+/// Waits for the device.
+int64_t first_outside(const int64_t* index, int64_t n, int64_t limit, bool or_minus_one = false);
+/// One value of device memory.
+template <class T>
+T value_at(const T* p) {
+  T value;
+  copy_to_host(&value, p, sizeof(T));
+  return value;
+}
+
+}  // namespace sluice::cuda
