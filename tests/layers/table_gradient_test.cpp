@@ -25,10 +25,8 @@ struct Scalar {
 /// sum(y ⊙ a fixed random tensor) of a layer's call, a function of its inputs and weights.
 Scalar loss_of(const LayerSample& s) {
   auto in = std::make_shared<LayerInputs>(s.inputs(2, 6, 1, true));
-  if (s.row.key_mask) in->key_mask = Tensor::from<bool>({true, true, true, true, true, true, true, true, true, true, true,
-                                                         false}, {2, 6});
-  if (s.row.segments && !s.cross())
-    in->segments = Tensor::from<int64_t>({0, 0, 0, 0, 0, 0, 2, 2, 2, 5, 5, 5}, {2, 6});
+  if (s.row.key_mask) in->key_mask = tensor_of({1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0}, {2, 6}, boolean);
+  if (s.row.segments && !s.cross()) in->segments = tensor_of({0, 0, 0, 0, 0, 0, 2, 2, 2, 5, 5, 5}, {2, 6}, i64);
   Scalar f;
   for (const NamedTensor& t : s.layer->state())
     if (t.tensor.requires_grad()) f.leaves.push_back(t);
@@ -49,7 +47,7 @@ Scalar slope_of(const Scalar& f) {
             std::vector<Tensor> leaves;
             for (const NamedTensor& l : f.leaves) leaves.push_back(l.tensor);
             Rand rand(13);
-            Tensor total = full({}, 0, {f64});
+            Tensor total = full({}, 0, {f64, test_device()});
             const std::vector<Tensor> g = grad({f.value()}, leaves, {.create_graph = true, .allow_unused = true});
             for (std::size_t i = 0; i < g.size(); ++i) {
               const Tensor v = random_tensor(leaves[i].shape(), f64, rand);

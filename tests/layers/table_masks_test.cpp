@@ -23,7 +23,7 @@ Tensor prefix_mask(int64_t n, int64_t real, bool both) {
   std::vector<bool> rows;
   for (int64_t b = 0; b < 2; ++b)
     for (int64_t i = 0; i < n; ++i) rows.push_back(i < real || (b == 1 && !both));
-  return Tensor::from(rows, {2, n});
+  return to(Tensor::from(rows, {2, n}), test_device());
 }
 
 /// Rows of padding set to a value.
@@ -169,7 +169,7 @@ TEST_CASE("table: a later token changes no bit of an earlier row", "[table]") {
 
 TEST_CASE("table: documents of whole chunks see nothing of each other", "[table]") {
   const int64_t first = 4;  // tokens of the first document
-  const Tensor segments = expand(Tensor::from<int64_t>({3, 3, 3, 3, 4, 4, 4, 4, 4}, {1, kTokens}), {2, kTokens});
+  const Tensor segments = expand(tensor_of({3, 3, 3, 3, 4, 4, 4, 4, 4}, {1, kTokens}, i64), {2, kTokens});
   int packed = 0;
   each_sample([&](LayerSample& s) {
     if (!s.row.segments || s.cross() || s.has("chunk", 3)) return;
@@ -203,7 +203,7 @@ TEST_CASE("table: padding is as if it were cut off", "[table]") {
       const Tensor want = (*s.layer)(cut);
       check_rows(s, narrow(y, 1, 0, want.dim(1)), want, 1e-12, "GAU: padded = truncated, 5 kinds",
                  "FLASH: padded = truncated");
-      in.key_mask = ones({2, kTokens}) > 0.0;
+      in.key_mask = ones({2, kTokens}, {f32, test_device()}) > 0.0;
       LayerInputs without = in;
       without.key_mask = Tensor();
       CHECK(max_abs_diff((*s.layer)(in), (*s.layer)(without)) < 1e-12 * (1 + max_abs(want)));

@@ -1,15 +1,22 @@
 #include "support/approx.h"
 
 #include <sluice/autograd/engine.h>
+#include <sluice/ops/create.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 
 namespace sluice::testing {
 
-Tensor tensor_of(const std::vector<double>& values, const Shape& shape, DType dtype) {
+Device test_device() {
+  static const char* name = std::getenv("SLUICE_TEST_DEVICE");
+  return name && std::string_view(name) == "cuda" ? Device::cuda() : cpu;
+}
+
+Tensor tensor_of(const std::vector<double>& values, const Shape& shape, DType dtype, Device device) {
   Tensor x = empty(shape, {dtype});
   dispatch_all(dtype, [&]<class T>() {
     T* p = x.mutable_data<T>();
@@ -18,7 +25,7 @@ Tensor tensor_of(const std::vector<double>& values, const Shape& shape, DType dt
       else p[i] = static_cast<T>(values[i]);
     }
   });
-  return x;
+  return to(x, device);
 }
 
 Tensor random_tensor(const Shape& shape, DType dtype, Rand& rand, double lo, double hi) {
@@ -123,7 +130,7 @@ std::vector<Tensor> library_gradient(const TensorFn& f, const std::vector<Tensor
   for (std::size_t i = 0; i < grads.size(); ++i)
     if (!grads[i].defined())
       grads[i] = tensor_of(std::vector<double>(static_cast<std::size_t>(wanted[i].numel())),
-                           wanted[i].shape(), wanted[i].dtype());
+                           wanted[i].shape(), wanted[i].dtype(), wanted[i].device());
   return grads;
 }
 
@@ -131,7 +138,11 @@ std::vector<Tensor> central_difference(const TensorFn& f, const std::vector<Tens
                                        const std::vector<Tensor>& cotangents, double h) {
   std::vector<std::vector<double>> weights;
   for (const Tensor& c : cotangents) weights.push_back(c.to_vector<double>());
-  std::vector<Tensor> at = fresh_leaves(xs);
+  std::vector<Tensor> at;
+  for (const Tensor& x : xs) {
+    at.push_back(tensor_of(x.to_vector<double>(), x.shape(), x.dtype(), cpu));
+    if (x.requires_grad()) at.back().requires_grad_();
+  }
   auto objective = [&] {
     long double total = 0;
     std::size_t k = 0;

@@ -30,10 +30,13 @@ class Rand {
   uint64_t state_;
 };
 
+/// Where tests put their tensors: cpu, or the first GPU with SLUICE_TEST_DEVICE=cuda in the environment.
+Device test_device();
+
 /// Uniform values that f32 can represent, so that f32 and f64 runs see the same numbers.
 Tensor random_tensor(const Shape& shape, DType dtype, Rand& rand, double lo = -1, double hi = 1);
 /// Values in a new contiguous tensor of any dtype.
-Tensor tensor_of(const std::vector<double>& values, const Shape& shape, DType dtype);
+Tensor tensor_of(const std::vector<double>& values, const Shape& shape, DType dtype, Device device = test_device());
 
 /// Largest |a − b|; infinite when shapes differ or a NaN meets a number.
 double max_abs_diff(const Tensor& a, const Tensor& b);
@@ -63,7 +66,7 @@ std::vector<Tensor> fresh_leaves(const std::vector<Tensor>& xs);
 std::vector<Tensor> library_gradient(const TensorFn& f, const std::vector<Tensor>& xs,
                                      const std::vector<Tensor>& cotangents, bool create_graph = false);
 
-/// The same by fourth-order central differences in f64:
+/// The same by fourth-order central differences in f64, computed on cpu:
 /// f' ≈ (f(x−2h) − 8f(x−h) + 8f(x+h) − f(x+2h)) / 12h, error O(h⁴) + O(ε/h).
 std::vector<Tensor> central_difference(const TensorFn& f, const std::vector<Tensor>& xs,
                                        const std::vector<Tensor>& cotangents, double h = 1e-3);

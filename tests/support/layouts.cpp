@@ -2,6 +2,8 @@
 
 #include "support/approx.h"
 
+#include <sluice/ops/create.h>
+
 #include <cmath>
 
 namespace sluice::testing {
@@ -57,7 +59,8 @@ Tensor repeated(const Tensor& x, int dim) {
 
 std::vector<std::byte> storage_bytes(const Tensor& x) {
   const Storage& s = *x.impl().storage;
-  return {s.data(), s.data() + s.bytes()};
+  const Tensor all = to(alias(Tensor(x).detach(), Layout({static_cast<int64_t>(s.bytes()) / size_of(x.dtype())})), cpu);
+  return {all.raw(), all.raw() + all.numel() * size_of(x.dtype())};
 }
 
 }  // namespace sluice::testing

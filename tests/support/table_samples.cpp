@@ -30,7 +30,7 @@ LayerInputs LayerSample::inputs(int64_t batch, int64_t n, uint64_t seed, bool tr
   LayerInputs in{.x = w.vocabulary > 0 ? Tensor() : floats(n, w.width)};
   if (w.vocabulary > 0) {
     Rng rng(seed);
-    in.x = randint(0, w.vocabulary, {batch, n}, rng);
+    in.x = randint(0, w.vocabulary, {batch, n}, rng, test_device());
   }
   if (cross()) in.context = floats(n, w.context);
   if (row.branch) in.branch = floats(n, w.width);
@@ -49,6 +49,7 @@ LayerSample make_sample(const LayerRow& row, const Json& sample, DType dtype) {
     state[t.name] = t.tensor.requires_grad() ? random_tensor(t.tensor.shape(), t.tensor.dtype(), rand, -0.7, 0.7)
                                              : t.tensor.detach();
   s.layer->load(state);
+  s.layer->move(test_device());
   return s;
 }
 
