@@ -40,7 +40,7 @@ decltype(kernel::compare)::Function compare;
 // decltype(kernel::index_add)::Function index_add;
 
 // matmul.cu
-// decltype(kernel::matmul)::Function matmul;
+decltype(kernel::matmul)::Function matmul;
 
 // rows.cu
 // decltype(kernel::softmax)::Function softmax;

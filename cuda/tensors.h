@@ -34,7 +34,7 @@ T* data_or_null(Tensor& x) {
 }
 
 /// Elements between the first and element i of a walk, in row-major order.
-__device__ inline int64_t offset_at(const sluice::detail::Walk& walk, int64_t i) {
+SLUICE_FN int64_t offset_at(const sluice::detail::Walk& walk, int64_t i) {
   if (walk.contiguous) return i;
   int64_t offset = 0;
   for (int d = walk.rank - 1; d >= 0; --d) {

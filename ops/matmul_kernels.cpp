@@ -5,6 +5,7 @@
 #include <sluice/ops/create.h>
 #include <sluice/ops/few_rows.h>
 #include <sluice/ops/gemm/gemm.h>
+#include <sluice/ops/gemm/operand.h>
 #include <sluice/ops/kernels.h>
 
 #include <algorithm>
@@ -15,28 +16,11 @@ namespace sluice {
 
 namespace {
 
+using detail::Operand;
+using detail::operand;
 using detail::PackedA;
 using detail::PackedB;
 using detail::Read;
-
-/// One matrix as GEMM reads it: row-major with leading dimension ld, or its transpose.
-struct Operand {
-  Read read = Read::plain;
-  int64_t ld = 1;
-  int64_t at(int64_t row, int64_t col) const { return read == Read::plain ? row * ld + col : col * ld + row; }
-};
-
-/// How the last two dims of x can be read without a copy, if they can.
-std::optional<Operand> operand(const Tensor& x) {
-  const int r = x.rank();
-  const int64_t rows = x.shape()[r - 2], cols = x.shape()[r - 1];
-  const int64_t rs = x.strides()[r - 2], cs = x.strides()[r - 1];
-  if ((cs == 1 || cols <= 1) && (rs >= std::max<int64_t>(1, cols) || rows <= 1))
-    return Operand{Read::plain, rows <= 1 ? std::max<int64_t>(1, cols) : rs};
-  if ((rs == 1 || rows <= 1) && (cs >= std::max<int64_t>(1, rows) || cols <= 1))
-    return Operand{Read::transposed, cols <= 1 ? std::max<int64_t>(1, rows) : cs};
-  return std::nullopt;
-}
 
 /// How a product is cut for so many threads: some tasks for each, for balance, none of less than some 20 µs. A task
 /// reads its rows of a and its columns of b from far away: together least when it is about square; but b's may be near.

@@ -1,0 +1,75 @@
+// Slot matmul: by the vendor's library where it can, else by the kernel of gemm.cuh.
+#include <sluice/cuda/blas.h>
+#include <sluice/cuda/gemm.cuh>
+#include <sluice/cuda/kernels.h>
+
+#include <sluice/ops/create.h>
+
+#include <optional>
+
+namespace sluice::cuda {
+
+namespace {
+
+using sluice::detail::operand;
+using sluice::detail::Walk;
+
+/// The batch dims of a or b, stretched to those of c.
+Layout batch_of(const Tensor& x, const Tensor& c) {
+  const int r = c.rank() - 2;
+  return Layout(Shape(std::span(c.shape().begin(), r)), Shape(std::span(x.strides().begin(), r)), 0);
+}
+
+/// Numbers from one matrix to the next, if that is the same for all.
+std::optional<int64_t> stride_of(const Walk& batch) {
+  if (batch.rank == 0) return 0;
+  if (batch.rank == 1) return batch.strides[0];
+  return std::nullopt;
+}
+
+bool by_blas(const Tensor& a_in, const Tensor& b_in, const Tensor& bias, Tensor& c, int64_t batch) {
+  Tensor a = a_in, b = b_in;
+  auto left = operand(a), right = operand(b);
+  if (!left) a = clone(a), left = operand(a);
+  if (!right) b = clone(b), right = operand(b);
+  const Walk walk_a(batch_of(a, c)), walk_b(batch_of(b, c));
+  const auto stride_a = stride_of(walk_a), stride_b = stride_of(walk_b);
+  const int64_t n = c.dim(-2), m = c.dim(-1), size = size_of(c.dtype());
+  BlasProduct p{c.dtype(), n, m, a.dim(-1), address_of(a), *left, address_of(b), *right,
+                bias.defined() ? address_of(bias) : nullptr, address_of(c), batch, 0, 0, n * m, precision()};
+  if (stride_a && stride_b) {
+    p.a_stride = *stride_a, p.b_stride = *stride_b;
+    return blas(p);
+  }
+  p.batch = 1;  // a batch of several dims that do not merge: one after the other
+  for (int64_t i = 0; i < batch; ++i) {
+    p.a = address_of(a) + offset_at(walk_a, i) * size, p.b = address_of(b) + offset_at(walk_b, i) * size;
+    p.c = address_of(c) + i * n * m * size;
+    if (!blas(p)) return false;
+  }
+  return true;
+}
+
+template <class T>
+void by_kernel(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c, int64_t batch) {
+  const int r = c.rank();
+  const GemmProblem<T> p{data_of<T>(a), data_of<T>(b), data_or_null<T>(bias), data_of<T>(c), c.dim(-2), c.dim(-1), a.dim(-1),
+                         a.strides()[r - 2], a.strides()[r - 1], b.strides()[r - 2], b.strides()[r - 1], 0, 0, 0,
+                         Walk(batch_of(a, c)), Walk(batch_of(b, c))};
+  if (p.n > 16 && p.m > 16) run_gemm<T, 64, 4>(p, batch);
+  else run_gemm<T, 16, 2>(p, batch);
+}
+
+}  // namespace
+
+/// a and b already have c's batch dims, stride 0 where they repeat.
+void matmul(const Tensor& a, const Tensor& b, const Tensor& bias_in, Tensor& c) {
+  if (c.numel() == 0) return;
+  if (a.dim(-1) == 0) return bias_in.defined() ? copy(bias_in, c) : fill(c, 0);  // an empty sum
+  const Tensor bias = bias_in.defined() ? contiguous(bias_in) : bias_in;
+  const int64_t batch = c.numel() / (c.dim(-2) * c.dim(-1));
+  if (by_blas(a, b, bias, c, batch)) return;
+  dispatch_float("matmul", c.dtype(), [&]<class T>() { by_kernel<T>(a, b, bias, c, batch); });
+}
+
+}  // namespace sluice::cuda

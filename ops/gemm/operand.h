@@ -1,0 +1,31 @@
+// Matrices in tensors of any layout, as GEMM reads them.
+#pragma once
+
+#include <sluice/core/tensor.h>
+#include <sluice/ops/gemm/gemm.h>
+
+#include <algorithm>
+#include <optional>
+
+namespace sluice::detail {
+
+/// One matrix as GEMM reads it: row-major with leading dimension ld, or its transpose.
+struct Operand {
+  Read read = Read::plain;
+  int64_t ld = 1;
+  int64_t at(int64_t row, int64_t col) const { return read == Read::plain ? row * ld + col : col * ld + row; }
+};
+
+/// How the last two dims of x can be read without a copy, if they can.
+inline std::optional<Operand> operand(const Tensor& x) {
+  const int r = x.rank();
+  const int64_t rows = x.shape()[r - 2], cols = x.shape()[r - 1];
+  const int64_t rs = x.strides()[r - 2], cs = x.strides()[r - 1];
+  if ((cs == 1 || cols <= 1) && (rs >= std::max<int64_t>(1, cols) || rows <= 1))
+    return Operand{Read::plain, rows <= 1 ? std::max<int64_t>(1, cols) : rs};
+  if ((rs == 1 || rows <= 1) && (cs >= std::max<int64_t>(1, rows) || cols <= 1))
+    return Operand{Read::transposed, cols <= 1 ? std::max<int64_t>(1, rows) : cs};
+  return std::nullopt;
+}
+
+}  // namespace sluice::detail
