@@ -7,7 +7,7 @@
 
 namespace sluice::cuda {
 
-/// c [n, m] = a [n, k] · b [k, m] + bias [m] for each of `batch` matrices, row-major; strides between matrices in numbers.
+/// c [n, m] = a [n, k] · b [k, m] + bias [m] (f32 only) for each of `batch` matrices, row-major; strides between matrices in numbers.
 struct BlasProduct {
   DType dtype;  // f32 or f64
   int64_t n, m, k;
@@ -19,6 +19,7 @@ struct BlasProduct {
   void* c;
   int64_t batch = 1, a_stride = 0, b_stride = 0, c_stride = 0;
   Precision precision = Precision::f32;
+  bool accumulate = false;  // c += instead of c =
 };
 /// False if it cannot: no library, or none of its kernels takes these sizes.
 bool blas(const BlasProduct& p);

@@ -1,36 +1,37 @@
-# Compiles the kernels for a GPU and writes what ptxas says of each into REGISTERS: nothing may be spilled.
+# Compiles one source for a GPU. OBJECT.txt gets what ptxas says of each kernel; one that spills is an error, and so is a
+# stack frame in attention, whose tiles must stay in registers (elsewhere sin and cos take one).
 execute_process(
-  COMMAND ${NVCC} -ccbin ${HOST} -std=c++20 -O3 --expt-relaxed-constexpr --diag-suppress 186 -I${INCLUDE} -arch=sm_90a
-          -Xptxas -v -c ${SOURCE} -o ${OBJECT}
+  COMMAND ${NVCC} -ccbin ${HOST} -std=c++20 -O3 --expt-relaxed-constexpr --extended-lambda --diag-suppress 186 -I${INCLUDE}
+          -arch=sm_90a -Xcompiler -fPIC -Xptxas -v -c ${SOURCE} -o ${OBJECT}
   OUTPUT_VARIABLE text ERROR_VARIABLE text RESULT_VARIABLE status)
 if(status)
-  message(FATAL_ERROR "the kernels do not compile for sm_90a:\n${text}")
+  message(FATAL_ERROR "${SOURCE} does not compile for sm_90a:\n${text}")
 endif()
-file(WRITE ${REGISTERS} "${text}")
+file(WRITE ${OBJECT}.txt "${text}")
 find_program(FILT c++filt)
 if(FILT)
-  execute_process(COMMAND ${FILT} INPUT_FILE ${REGISTERS} OUTPUT_VARIABLE text)
+  execute_process(COMMAND ${FILT} INPUT_FILE ${OBJECT}.txt OUTPUT_VARIABLE text)
 endif()
 string(REGEX MATCHALL "Compiling entry function '[^\n]*\n[^\n]*\n[^\n]*spill loads\n[^\n]*" kernels "${text}")
-set(table "registers  kernel\n")
+set(table "")
 set(spilled "")
 foreach(kernel IN LISTS kernels)
   string(REGEX MATCH "function '([^\n]*)' for" _ "${kernel}")
   set(name "${CMAKE_MATCH_1}")
   string(REGEX REPLACE "^void |sluice::(cuda::|formula::)?|\\(sluice.*$" "" name "${name}")
+  string(SUBSTRING "${name}" 0 110 name)
   string(REGEX MATCH "Used ([0-9]+) registers" _ "${kernel}")
   string(LENGTH "${CMAKE_MATCH_1}" digits)
   math(EXPR blanks "9 - ${digits}")
   string(REPEAT " " ${blanks} blanks)
   string(APPEND table "${blanks}${CMAKE_MATCH_1}  ${name}\n")
-  if(NOT kernel MATCHES " 0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads")
+  if(NOT kernel MATCHES " 0 bytes spill stores, 0 bytes spill loads" OR
+     (SOURCE MATCHES "/attention/" AND NOT kernel MATCHES " 0 bytes stack frame"))
     string(APPEND spilled "${kernel}\n")
   endif()
 endforeach()
-list(LENGTH kernels count)
-file(WRITE ${REGISTERS} "${table}")
-message("${table}")
-if(spilled OR count LESS 8)
+file(WRITE ${OBJECT}.txt "${table}")
+if(spilled)
   file(REMOVE ${OBJECT})
-  message(FATAL_ERROR "${count} kernels; these use local memory:\n${spilled}")
+  message(FATAL_ERROR "these kernels use local memory:\n${spilled}")
 endif()

@@ -29,6 +29,8 @@ std::optional<int64_t> stride_of(const Walk& batch) {
 
 bool by_blas(const Tensor& a_in, const Tensor& b_in, const Tensor& bias, Tensor& c, int64_t batch) {
   Tensor a = a_in, b = b_in;
+  const bool begun = bias.defined() && c.dtype() == f64;  // the library adds a bias to f32 only
+  if (begun) copy(bias, c);
   auto left = operand(a), right = operand(b);
   if (!left) a = clone(a), left = operand(a);
   if (!right) b = clone(b), right = operand(b);
@@ -36,7 +38,7 @@ bool by_blas(const Tensor& a_in, const Tensor& b_in, const Tensor& bias, Tensor&
   const auto stride_a = stride_of(walk_a), stride_b = stride_of(walk_b);
   const int64_t n = c.dim(-2), m = c.dim(-1), size = size_of(c.dtype());
   BlasProduct p{c.dtype(), n, m, a.dim(-1), address_of(a), *left, address_of(b), *right,
-                bias.defined() ? address_of(bias) : nullptr, address_of(c), batch, 0, 0, n * m, precision()};
+                bias.defined() && !begun ? address_of(bias) : nullptr, address_of(c), batch, 0, 0, n * m, precision(), begun};
   if (stride_a && stride_b) {
     p.a_stride = *stride_a, p.b_stride = *stride_b;
     return blas(p);

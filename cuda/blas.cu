@@ -1,0 +1,139 @@
+#include <sluice/cuda/blas.h>
+
+#include <sluice/core/error.h>
+#include <sluice/cuda/runtime.h>
+
+#include <cublasLt.h>
+#include <dlfcn.h>
+
+#include <array>
+#include <map>
+#include <mutex>
+
+namespace sluice::cuda {
+
+namespace {
+
+constexpr std::size_t kWorkspace = std::size_t{32} << 20;  // what NVIDIA advises for Hopper
+
+/// The functions used, found at run time: a program starts and computes without the library.
+struct Library {
+  decltype(&cublasLtCreate) create;
+  decltype(&cublasLtMatmulDescCreate) desc_create;
+  decltype(&cublasLtMatmulDescDestroy) desc_destroy;
+  decltype(&cublasLtMatmulDescSetAttribute) desc_set;
+  decltype(&cublasLtMatrixLayoutCreate) layout_create;
+  decltype(&cublasLtMatrixLayoutDestroy) layout_destroy;
+  decltype(&cublasLtMatrixLayoutSetAttribute) layout_set;
+  decltype(&cublasLtMatmulPreferenceCreate) preference_create;
+  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set;
+  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic;
+  decltype(&cublasLtMatmul) matmul;
+  cublasLtHandle_t handle = nullptr;
+  cublasLtMatmulPreference_t preference = nullptr;
+  void* workspace = nullptr;  // for good
+};
+
+template <class F>
+bool find(void* library, const char* name, F& f) {
+  f = reinterpret_cast<F>(dlsym(library, name));
+  return f != nullptr;
+}
+
+/// Null if it is not there.
+const Library* library() {
+  static const Library* const it = []() -> const Library* {
+    void* file = nullptr;
+    for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"})
+      if (!file) file = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    static Library l{};
+    if (!file || !find(file, "cublasLtCreate", l.create) || !find(file, "cublasLtMatmulDescCreate", l.desc_create) ||
+        !find(file, "cublasLtMatmulDescDestroy", l.desc_destroy) || !find(file, "cublasLtMatmulDescSetAttribute", l.desc_set) ||
+        !find(file, "cublasLtMatrixLayoutCreate", l.layout_create) || !find(file, "cublasLtMatrixLayoutDestroy", l.layout_destroy) ||
+        !find(file, "cublasLtMatrixLayoutSetAttribute", l.layout_set) ||
+        !find(file, "cublasLtMatmulPreferenceCreate", l.preference_create) ||
+        !find(file, "cublasLtMatmulPreferenceSetAttribute", l.preference_set) ||
+        !find(file, "cublasLtMatmulAlgoGetHeuristic", l.heuristic) || !find(file, "cublasLtMatmul", l.matmul))
+      return nullptr;
+    if (l.create(&l.handle) != CUBLAS_STATUS_SUCCESS || l.preference_create(&l.preference) != CUBLAS_STATUS_SUCCESS) return nullptr;
+    l.preference_set(l.preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspace, sizeof kWorkspace);
+    l.workspace = runtime().allocate(kWorkspace, 0);
+    return &l;
+  }();
+  return it;
+}
+
+/// One matrix, column-major, as the library sees it.
+struct MatrixLayout {
+  const Library& l;
+  cublasLtMatrixLayout_t it = nullptr;
+  MatrixLayout(const Library& l, cudaDataType type, int64_t rows, int64_t cols, int64_t ld, int64_t batch, int64_t stride) : l(l) {
+    l.layout_create(&it, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(cols), ld);
+    const int32_t count = static_cast<int32_t>(batch);
+    l.layout_set(it, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count);
+    l.layout_set(it, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride);
+  }
+  ~MatrixLayout() { l.layout_destroy(it); }
+};
+
+using Key = std::array<int64_t, 14>;
+std::mutex choosing;
+std::map<Key, cublasLtMatmulAlgo_t> chosen;  // asking costs tens of microseconds
+
+}  // namespace
+
+/// A row-major product is the column-major product of the transposes, the other way round: cᵀ [m, n] = bᵀ [m, k] · aᵀ [k, n].
+/// A row-major matrix that is read plainly is its transpose, column-major, as it is.
+bool blas(const BlasProduct& p) {
+  const Library* const l = library();
+  if (!l || p.batch > INT32_MAX) return false;
+  const cudaDataType type = p.dtype == f64 ? CUDA_R_64F : CUDA_R_32F;
+  const cublasComputeType_t compute = p.dtype == f64                   ? CUBLAS_COMPUTE_64F
+                                      : p.precision == Precision::bf16 ? CUBLAS_COMPUTE_32F_FAST_16BF
+                                                                       : CUBLAS_COMPUTE_32F;
+  const auto plain = [](const sluice::detail::Operand& o) { return o.read == sluice::detail::Read::plain; };
+  const cublasOperation_t first = plain(p.right) ? CUBLAS_OP_N : CUBLAS_OP_T, second = plain(p.left) ? CUBLAS_OP_N : CUBLAS_OP_T;
+  cublasLtMatmulDesc_t desc = nullptr;
+  if (l->desc_create(&desc, compute, type) != CUBLAS_STATUS_SUCCESS) return false;
+  l->desc_set(desc, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first);
+  l->desc_set(desc, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second);
+  if (p.bias) {
+    const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    l->desc_set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+    l->desc_set(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p.bias, sizeof p.bias);
+  }
+  const MatrixLayout b(*l, type, plain(p.right) ? p.m : p.k, plain(p.right) ? p.k : p.m, p.right.ld, p.batch, p.b_stride);
+  const MatrixLayout a(*l, type, plain(p.left) ? p.k : p.n, plain(p.left) ? p.n : p.k, p.left.ld, p.batch, p.a_stride);
+  const MatrixLayout c(*l, type, p.m, p.n, p.m, p.batch, p.c_stride);
+
+  const auto aligned = [](const void* q) { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(q) % 16); };
+  const Key key{static_cast<int64_t>(compute), first, second, p.n, p.m, p.k, p.left.ld, p.right.ld, p.batch, p.a_stride, p.b_stride,
+                aligned(p.a) * 16 + aligned(p.b), p.bias != nullptr, p.accumulate};
+  bool found = true;
+  cublasLtMatmulAlgo_t algorithm;
+  {
+    const std::lock_guard lock(choosing);
+    if (const auto known = chosen.find(key); known != chosen.end()) {
+      algorithm = known->second;
+    } else {
+      cublasLtMatmulHeuristicResult_t best{};
+      int count = 0;
+      found = l->heuristic(l->handle, desc, b.it, a.it, c.it, c.it, l->preference, 1, &best, &count) == CUBLAS_STATUS_SUCCESS && count > 0;
+      if (found) algorithm = chosen[key] = best.algo;
+    }
+  }
+  cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+  if (found) {
+    const double one = 1, zero = 0;
+    const float onef = 1, zerof = 0;
+    const bool wide = p.dtype == f64;
+    const void* const alpha = wide ? static_cast<const void*>(&one) : &onef;
+    const void* const beta = p.accumulate ? alpha : wide ? static_cast<const void*>(&zero) : &zerof;
+    status = l->matmul(l->handle, desc, alpha, p.b, b.it, p.a, a.it, beta, p.c, c.it, p.c, c.it, &algorithm, l->workspace, kWorkspace, nullptr);
+  }
+  l->desc_destroy(desc);
+  if (status != CUBLAS_STATUS_SUCCESS) fail<DeviceError>("matmul: cuBLASLt failed with status ", int{status});
+  return found;
+}
+
+}  // namespace sluice::cuda
