@@ -29,8 +29,8 @@ const bool installed = [] {
   put(kernel::add_to, &add_to);
   put(kernel::compare, &compare);
 
-  // put(kernel::reduce, &reduce);
-  // put(kernel::arg_extreme, &arg_extreme);
+  put(kernel::reduce, &reduce);
+  put(kernel::arg_extreme, &arg_extreme);
   // put(kernel::cumsum, &cumsum);
   // put(kernel::order, &order);
 
@@ -41,13 +41,13 @@ const bool installed = [] {
 
   put(kernel::matmul, &matmul);
 
-  // put(kernel::softmax, &softmax);
-  // put(kernel::softmax_backward, &softmax_backward);
-  // put(kernel::norm, &norm);
-  // put(kernel::norm_backward, &norm_backward);
-  // put(kernel::cross_entropy_targets, &cross_entropy_targets);
-  // put(kernel::cross_entropy, &cross_entropy);
-  // put(kernel::cross_entropy_backward, &cross_entropy_backward);
+  put(kernel::softmax, &softmax);
+  put(kernel::softmax_backward, &softmax_backward);
+  put(kernel::norm, &norm);
+  put(kernel::norm_backward, &norm_backward);
+  put(kernel::cross_entropy_targets, &cross_entropy_targets);
+  put(kernel::cross_entropy, &cross_entropy);
+  put(kernel::cross_entropy_backward, &cross_entropy_backward);
 
   // put(kernel::rope_angles, &rope_angles);
   // put(kernel::rope, &rope);

@@ -28,8 +28,8 @@ decltype(kernel::add_to)::Function add_to;
 decltype(kernel::compare)::Function compare;
 
 // reduce.cu
-// decltype(kernel::reduce)::Function reduce;
-// decltype(kernel::arg_extreme)::Function arg_extreme;
+decltype(kernel::reduce)::Function reduce;
+decltype(kernel::arg_extreme)::Function arg_extreme;
 // decltype(kernel::cumsum)::Function cumsum;
 // decltype(kernel::order)::Function order;
 
@@ -43,13 +43,13 @@ decltype(kernel::compare)::Function compare;
 decltype(kernel::matmul)::Function matmul;
 
 // rows.cu
-// decltype(kernel::softmax)::Function softmax;
-// decltype(kernel::softmax_backward)::Function softmax_backward;
-// decltype(kernel::norm)::Function norm;
-// decltype(kernel::norm_backward)::Function norm_backward;
-// decltype(kernel::cross_entropy_targets)::Function cross_entropy_targets;
-// decltype(kernel::cross_entropy)::Function cross_entropy;
-// decltype(kernel::cross_entropy_backward)::Function cross_entropy_backward;
+decltype(kernel::softmax)::Function softmax;
+decltype(kernel::softmax_backward)::Function softmax_backward;
+decltype(kernel::norm)::Function norm;
+decltype(kernel::norm_backward)::Function norm_backward;
+decltype(kernel::cross_entropy_targets)::Function cross_entropy_targets;
+decltype(kernel::cross_entropy)::Function cross_entropy;
+decltype(kernel::cross_entropy_backward)::Function cross_entropy_backward;
 
 // rope.cu
 // decltype(kernel::rope_angles)::Function rope_angles;
