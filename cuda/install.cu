@@ -31,8 +31,8 @@ const bool installed = [] {
 
   put(kernel::reduce, &reduce);
   put(kernel::arg_extreme, &arg_extreme);
-  // put(kernel::cumsum, &cumsum);
-  // put(kernel::order, &order);
+  put(kernel::cumsum, &cumsum);
+  put(kernel::order, &order);
 
   // put(kernel::gather, &gather);
   // put(kernel::scatter_add, &scatter_add);

@@ -30,8 +30,12 @@ decltype(kernel::compare)::Function compare;
 // reduce.cu
 decltype(kernel::reduce)::Function reduce;
 decltype(kernel::arg_extreme)::Function arg_extreme;
-// decltype(kernel::cumsum)::Function cumsum;
-// decltype(kernel::order)::Function order;
+
+// cumsum.cu
+decltype(kernel::cumsum)::Function cumsum;
+
+// order.cu
+decltype(kernel::order)::Function order;
 
 // index.cu
 // decltype(kernel::gather)::Function gather;

@@ -1,0 +1,100 @@
+// Sorting rows: tiles in shared memory by a bitonic network, longer rows by merging sorted runs in global memory. Keys are
+// unsigned numbers and ties go by place, so that no two entries are equal and every method gives the one order.
+#pragma once
+
+#include <sluice/cuda/tensors.h>
+
+#include <bit>
+
+namespace sluice::cuda {
+
+constexpr int kSortTile = 1024;  // entries that a block sorts in shared memory
+
+struct Entry {
+  uint64_t key;
+  int64_t place;  // in its row before sorting
+};
+
+/// Swaps two entries of shared memory unless the first comes before the second, or after it if not `up`.
+__device__ inline void arrange(Shared<uint64_t> keys, Shared<int32_t> places, int i, int j, bool up) {
+  const uint64_t a = keys[i], b = keys[j];
+  const int32_t p = places[i], q = places[j];
+  if ((b < a || (b == a && q < p)) != up) return;
+  keys[i] = b, keys[j] = a;
+  places[i] = q, places[j] = p;
+}
+
+/// A block sorts a tile of `size` entries, a power of two, of which the last may not exist: they come last, too. Limited by
+/// shared memory: log²(size)/2 passes over it.
+template <class Keys, class Sink>
+__global__ void __launch_bounds__(kThreads) sort_tiles_kernel(Keys source, Sink sink, int64_t rows, int64_t n, int size) {
+  const Shared<uint64_t> keys = static_shared<uint64_t, kSortTile, Entry>();
+  const Shared<int32_t> places = static_shared<int32_t, kSortTile, Entry>();
+  const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
+  const int64_t tiles = (n + size - 1) / size;
+  for (int64_t b = blockIdx.x; b < rows * tiles; b += gridDim.x) {
+    const int64_t row = b / tiles, first = b % tiles * size;
+    for (int i = thread; i < size; i += threads) {
+      keys[i] = first + i < n ? source(row, first + i) : ~uint64_t{0};
+      places[i] = i;
+    }
+    __syncthreads();
+    for (int run = 2; run <= size; run *= 2)
+      for (int step = run / 2; step > 0; step /= 2) {
+        for (int pair = thread; pair < size / 2; pair += threads) {
+          const int i = 2 * pair - (pair & (step - 1));
+          arrange(keys, places, i, i + step, (i & run) == 0);
+        }
+        __syncthreads();
+      }
+    for (int i = thread; i < size && first + i < n; i += threads) sink(row, first + i, Entry{keys[i], first + places[i]});
+    __syncthreads();
+  }
+}
+
+/// Merges neighbouring sorted runs of each row: an entry moves behind those of the other run that come before it, which it
+/// counts by bisection. Limited by the latency of its log(run) reads.
+template <class Sink>
+struct MergeRuns {
+  const Entry* from;
+  Sink sink;
+  int64_t n, run;
+  __device__ void operator()(int64_t i) const {
+    const int64_t row = i / n, at = i % n, mine = at / run * run, pair = at / (2 * run) * (2 * run);
+    const int64_t other = mine == pair ? pair + run : pair;
+    const Entry e = from[i], *run_of_other = from + row * n;
+    int64_t low = other < n ? other : n, high = other + run < n ? other + run : n;
+    const int64_t first = low;
+    while (low < high) {
+      const int64_t middle = low + (high - low) / 2;
+      const Entry m = run_of_other[middle];
+      if (m.key < e.key || (m.key == e.key && m.place < e.place)) low = middle + 1;
+      else high = middle;
+    }
+    sink(row, pair + (at - mine) + (low - first), e);
+  }
+};
+
+struct StoreEntry {
+  Entry* to;
+  int64_t n;
+  __device__ void operator()(int64_t row, int64_t at, Entry e) const { to[row * n + at] = e; }
+};
+
+/// sink(row, place after sorting, entry) for every entry of every row; keys(row, i) gives the key of entry i < n.
+template <class Keys, class Sink>
+void sort_rows(int64_t rows, int64_t n, Keys keys, Sink sink) {
+  const int size = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(std::min<int64_t>(n, kSortTile))));
+  const int64_t tiles = rows * ((n + size - 1) / size);
+  const dim3 block(static_cast<unsigned>(std::clamp(size / 2, kWarp, kThreads)));
+  if (n <= size) return launch(sort_tiles_kernel<Keys, Sink>, grid_of(tiles), block, 0, keys, sink, rows, n, size);
+  const auto count = static_cast<std::size_t>(rows * n);
+  const Scratch<Entry> one(count), two(count);
+  Entry *from = one.get(), *to = two.get();
+  launch(sort_tiles_kernel<Keys, StoreEntry>, grid_of(tiles), block, 0, keys, StoreEntry{from, n}, rows, n, size);
+  int64_t run = size;
+  for (; 2 * run < n; run *= 2, std::swap(from, to)) for_each(rows * n, MergeRuns<StoreEntry>{from, {to, n}, n, run});
+  for_each(rows * n, MergeRuns<Sink>{from, sink, n, run});
+}
+
+}  // namespace sluice::cuda
