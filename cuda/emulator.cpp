@@ -8,7 +8,7 @@
 
 namespace sluice::cuda::emulator {
 
-thread_local std::unique_ptr<Block> block;
+constinit thread_local Block* block = nullptr;
 
 namespace {
 
@@ -135,7 +135,9 @@ void run(dim3 grid, dim3 shape, std::size_t shared_bytes, const std::function<vo
                           " threads with ", shared_bytes, " bytes of shared memory; need 1 to 1024 threads, at most ",
                           kSharedBytes, " bytes, grid.y and grid.z at most 65535"));
   if (!block) {
-    block = std::make_unique<Block>();
+    static thread_local std::unique_ptr<Block> own;
+    own = std::make_unique<Block>();
+    block = own.get();
     block->storage = std::make_unique<unsigned char[]>(kSharedBytes + 1024);
     const auto at = reinterpret_cast<std::uintptr_t>(block->storage.get());
     block->shared = block->storage.get() + (1024 - at % 1024);

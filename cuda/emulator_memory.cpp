@@ -7,23 +7,32 @@ namespace sluice::cuda::emulator {
 
 namespace {
 
-bool separated(const Touch& a, const Thread& me) {  // by a barrier, or by being the same thread
-  const uint32_t interval = warp_of(me).interval;
-  if (a.interval != block->interval) return true;
-  if (a.warps || a.thread / 32 != me.number / 32) return false;
-  return a.warp_interval != interval || (!a.lanes && a.thread == me.number);
+/// `mine` is a touch of the running thread at this moment.
+bool separated(const Touch& a, const Touch& mine) {  // by a barrier, or by being the same thread
+  if (a.interval != mine.interval) return true;
+  if (a.warps || a.thread / 32 != mine.thread / 32) return false;
+  return a.warp_interval != mine.warp_interval || (!a.lanes && a.thread == mine.thread);
+}
+Touch touch(const Block& b) {
+  const Thread& me = *b.current;
+  return {b.interval, b.warps[static_cast<std::size_t>(me.number / 32)].interval, static_cast<int16_t>(me.number)};
+}
+std::size_t offset_in(const Block& b, const void* p, std::size_t bytes, const char* what) {
+  const auto offset = static_cast<const unsigned char*>(p) - b.shared;
+  if (offset < 0 || static_cast<std::size_t>(offset) + bytes > b.bytes) [[unlikely]]
+    bad(what, " byte ", static_cast<int64_t>(offset), " of shared memory; the block has ", b.bytes);
+  return static_cast<std::size_t>(offset);
 }
 
 void note_write(const void* p, std::size_t bytes, bool in_flight) {
   Block& b = *block;
-  const Thread& me = *b.current;
-  const std::size_t offset = offset_of(p, bytes, "writes");
-  const Touch mine{b.interval, warp_of(me).interval, static_cast<int16_t>(me.number)};
+  const std::size_t offset = offset_in(b, p, bytes, "writes");
+  const Touch mine = touch(b);
   for (std::size_t i = offset / kAtom; i < (offset + bytes + kAtom - 1) / kAtom; ++i) {
     Atom& a = b.atoms[i];
-    if (!separated(a.write, me))
+    if (!separated(a.write, mine)) [[unlikely]]
       bad("writes byte ", i * kAtom, " of shared memory, as did thread ", static_cast<int>(a.write.thread), ", with no barrier between");
-    if (!separated(a.read, me))
+    if (!separated(a.read, mine)) [[unlikely]]
       bad("writes byte ", i * kAtom, " of shared memory, which thread ", static_cast<int>(a.read.thread),
           " or another has read, with no barrier between");
     a.write = mine, a.in_flight = in_flight;
@@ -32,13 +41,7 @@ void note_write(const void* p, std::size_t bytes, bool in_flight) {
 
 }  // namespace
 
-std::size_t offset_of(const void* p, std::size_t bytes, const char* what) {
-  const Block& b = *block;
-  const auto offset = static_cast<const unsigned char*>(p) - b.shared;
-  if (offset < 0 || static_cast<std::size_t>(offset) + bytes > b.bytes)
-    bad(what, " byte ", static_cast<int64_t>(offset), " of shared memory; the block has ", b.bytes);
-  return static_cast<std::size_t>(offset);
-}
+std::size_t offset_of(const void* p, std::size_t bytes, const char* what) { return offset_in(*block, p, bytes, what); }
 
 void cp_async(void* to, const void* from, bool valid) {
   Thread& me = *block->current;
@@ -88,20 +91,21 @@ unsigned char* static_shared(const void* key, std::size_t bytes) {
 
 void check_read(const void* p, std::size_t bytes) {
   Block& b = *block;
-  const Thread& me = *b.current;
-  const std::size_t offset = offset_of(p, bytes, "reads");
-  const uint32_t warp_interval = warp_of(me).interval;
+  const std::size_t offset = offset_in(b, p, bytes, "reads");
+  const Touch mine = touch(b);
   for (std::size_t i = offset / kAtom; i < (offset + bytes + kAtom - 1) / kAtom; ++i) {
     Atom& a = b.atoms[i];
-    if (a.write.interval < b.first_interval) bad("reads byte ", i * kAtom, " of shared memory, which nobody has written");
-    if (a.in_flight) bad("reads byte ", i * kAtom, " of shared memory, for which no thread has waited since its cp.async");
-    if (!separated(a.write, me))
+    if (a.write.interval < b.first_interval) [[unlikely]]
+      bad("reads byte ", i * kAtom, " of shared memory, which nobody has written");
+    if (a.in_flight) [[unlikely]]
+      bad("reads byte ", i * kAtom, " of shared memory, for which no thread has waited since its cp.async");
+    if (!separated(a.write, mine)) [[unlikely]]
       bad("reads byte ", i * kAtom, " of shared memory, which thread ", static_cast<int>(a.write.thread), " has written, with no barrier between");
     Touch& r = a.read;
-    if (r.interval != b.interval) r = {b.interval, warp_interval, static_cast<int16_t>(me.number)};
-    else if (r.thread / 32 != me.number / 32) r.warps = true;
-    else if (r.warp_interval != warp_interval) r.warp_interval = warp_interval, r.thread = static_cast<int16_t>(me.number), r.lanes = false;
-    else if (r.thread != me.number) r.lanes = true;
+    if (r.interval != mine.interval) r = mine;
+    else if (r.thread / 32 != mine.thread / 32) r.warps = true;
+    else if (r.warp_interval != mine.warp_interval) r.warp_interval = mine.warp_interval, r.thread = mine.thread, r.lanes = false;
+    else if (r.thread != mine.thread) r.lanes = true;
   }
 }
 

@@ -72,7 +72,8 @@ struct Block {
   std::exception_ptr error;
 };
 
-extern thread_local std::unique_ptr<Block> block;
+/// Of this thread. Every access to shared memory asks for it: a place at a fixed distance, without a call to find it.
+[[gnu::tls_model("initial-exec")]] extern constinit thread_local Block* block;
 
 template <class... A>
 [[noreturn]] void bad(const A&... text) {
