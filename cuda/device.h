@@ -142,14 +142,14 @@ __device__ inline float to_float(float x) { return x; }
 __device__ inline float to_float(BFloat16 x) { return __builtin_bit_cast(float, uint32_t{x.bits} << 16); }
 
 /// Sum and largest over groups of `lanes` neighbouring lanes (a power of two), the same bits in all of them.
-template <int lanes = kWarp>
-__device__ float sum_over_lanes(float x) {
+template <int lanes = kWarp, class T>
+__device__ T sum_over_lanes(T x) {
   for (int step = lanes / 2; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);
   return x;
 }
-template <int lanes = kWarp>
-__device__ float max_over_lanes(float x) {
-  for (int step = lanes / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, step));
+template <int lanes = kWarp, class T>
+__device__ T max_over_lanes(T x) {
+  for (int step = lanes / 2; step > 0; step /= 2) x = fmax(x, __shfl_xor_sync(kAllLanes, x, step));
   return x;
 }
 

@@ -53,11 +53,11 @@ const bool installed = [] {
   // put(kernel::rope, &rope);
   // put(kernel::t5_buckets, &t5_buckets);
 
-  // put(kernel::attention, &attention);
-  // put(kernel::attention_backward, &attention_backward);
-  // put(kernel::visible_pairs, &visible_pairs);
-  // put(kernel::visible_count, &visible_count);
-  // put(kernel::attention_keep_mask, &attention_keep_mask);
+  put(kernel::attention, &attention);
+  put(kernel::attention_backward, &attention_backward);
+  put(kernel::visible_pairs, &visible_pairs);
+  put(kernel::visible_count, &visible_count);
+  put(kernel::attention_keep_mask, &attention_keep_mask);
 
   // put(kernel::linear_scan, &linear_scan);
 

@@ -61,11 +61,11 @@ decltype(kernel::cross_entropy_backward)::Function cross_entropy_backward;
 // decltype(kernel::t5_buckets)::Function t5_buckets;
 
 // attention/*.cu
-// decltype(kernel::attention)::Function attention;
-// decltype(kernel::attention_backward)::Function attention_backward;
-// decltype(kernel::visible_pairs)::Function visible_pairs;
-// decltype(kernel::visible_count)::Function visible_count;
-// decltype(kernel::attention_keep_mask)::Function attention_keep_mask;
+decltype(kernel::attention)::Function attention;
+decltype(kernel::attention_backward)::Function attention_backward;
+decltype(kernel::visible_pairs)::Function visible_pairs;
+decltype(kernel::visible_count)::Function visible_count;
+decltype(kernel::attention_keep_mask)::Function attention_keep_mask;
 
 // linear_scan.cu
 // decltype(kernel::linear_scan)::Function linear_scan;

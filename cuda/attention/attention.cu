@@ -1,0 +1,313 @@
+// The slots of attention: one kernel over tiles of queries × keys, which serves the forward pass and the gradients of q, k
+// and v; and one along diagonals for the gradient of a relative bias.
+//
+//   softmax:  μ' = max(μ, rowmax S)    P = e^{S − μ'}    l ← l e^{μ − μ'} + rowsum P    O ← O e^{μ − μ'} + (P ⊙ Z) V
+//             at the end the sink joins l, O ← O / l, lse = μ + log l
+//   others:   P = φ(S)                                                                  O ← O + (P ⊙ Z) V
+//
+// with Z dropout's factors; a row that has seen nothing has μ = −∞, for which 0 stands in. Backward computes scores and
+// weights again, from the operands and lse:
+//
+//   P = e^{S − lse} or φ(S)    dP = G Vᵀ ⊙ Z    dS = P ⊙ (dP − δ) or φ'(S) ⊙ dP
+//   dV = (P ⊙ Z)ᵀ G     dQ = scale · (ρ dS) K     dK = scale · (ρ dS)ᵀ Q     dbias = ρ dS, and its sums along diagonals
+//
+// Each block owns its rows of one result and adds to them in the order of the columns, so results have the same bits
+// whenever. What limits it: as in simt.cuh two multiply-adds for each read of shared memory, and no loads under way while
+// it computes; backward, S is computed for each of dQ, dK and dV, and dP for the first two; a step of decoding has one
+// warp for each head, however many keys there are.
+#include <sluice/cuda/attention/general.cuh>
+#include <sluice/cuda/kernels.h>
+
+namespace sluice::cuda {
+
+namespace {
+
+enum class Pass { forward, dq, dk, dv };
+
+template <class T>
+constexpr int kOwn = sizeof(T) == 4 ? 16 : 4;  // columns of a result in the registers of a thread
+
+/// What a pass fills: rows of the result, cut into tiles, and of these `width` columns, cut into pieces.
+template <class T>
+struct Target {
+  HeadRows<T> to = {};
+  int64_t width = 0, tiles = 1, pieces = 1, blocks = 0;
+  T *lse = nullptr, *bias = nullptr, *relative = nullptr;
+  int64_t relative_head = 0;  // numbers of a query head in `relative`
+  int b = 0, x = 0, w = 0;    // where shared memory has them; `a` comes first
+};
+
+/// o[r][c] += Σ_j w_{4ty + r, j} x_{j, tx + 8c}. With `holes` zeros of w are left out: 0·NaN from behind the mask.
+template <bool holes, class T>
+__device__ void add_products(const TileThread& t, T (&o)[kEach][kOwn<T>], Shared<T> w, Shared<T> x, int cols, int width) {
+  for (int j = 0; j < cols; ++j) {
+    T u[kEach];
+#pragma unroll
+    for (int r = 0; r < kEach; ++r) u[r] = w[(t.ty * kEach + r) * (kCols + 1) + j];
+#pragma unroll
+    for (int c = 0; c < kOwn<T>; ++c) {
+      if (t.tx + kAcross * c >= width) continue;
+      const T y = x[j * width + t.tx + kAcross * c];
+#pragma unroll
+      for (int r = 0; r < kEach; ++r) o[r][c] += holes && u[r] == T(0) ? T(0) : u[r] * y;
+    }
+  }
+}
+
+/// A block: up to four warps, rows of one head (of queries, or of keys for dk and dv), a piece of the result's columns.
+template <class T, Pass pass>
+__global__ void __launch_bounds__(128) attention_tiles(AttentionView<T> a, Target<T> out) {
+  constexpr bool by_keys = pass == Pass::dk || pass == Pass::dv, needs_dp = pass == Pass::dq || pass == Pass::dk;
+  constexpr T inf = std::numeric_limits<T>::infinity();
+  const TileThread t;
+  const Shared<T> memory = dynamic_shared<T>(), lines = memory + out.b, x = memory + out.x, w = memory + out.w;
+  const bool softmax = a.weighting == Weighting::softmax;
+  for (int64_t block = blockIdx.x; block < out.blocks; block += gridDim.x) {
+    const int64_t own_heads = by_keys ? a.kv_heads : a.heads, index = block / out.tiles / out.pieces;
+    const int64_t b = index / own_heads, own = index % own_heads, piece = block / out.tiles % out.pieces;
+    const int64_t first = block % out.tiles * t.rows, left = (by_keys ? a.n : a.m) - first, from = piece * kAcross * kOwn<T>;
+    const int rows = static_cast<int>(left < t.rows ? left : t.rows);
+    const int width = static_cast<int>(out.width - from < kAcross * kOwn<T> ? out.width - from : kAcross * kOwn<T>);
+    T o[kEach][kOwn<T>] = {}, largest[kEach], sum[kEach];
+#pragma unroll
+    for (int r = 0; r < kEach; ++r) largest[r] = -inf, sum[r] = 0;
+
+    const Span range = by_keys ? a.mask.queries_of(first, rows) : a.mask.keys_of(first, rows);
+    const int64_t heads_end = by_keys ? (own + 1) * a.group : own + 1;
+    for (int64_t h = by_keys ? own * a.group : own; h < heads_end; ++h)
+      for (int64_t at = range.begin / kCols * kCols; at < range.end; at += kCols) {
+        const int cols = static_cast<int>(range.end - at < kCols ? range.end - at : kCols);
+        const int64_t kv = by_keys ? own : h / a.group, queries = by_keys ? at : first, keys = by_keys ? first : at;
+        // Which pairs are seen: bit 4·x + y is that of query x and key y of this thread.
+        const bool whole = rows == t.rows && cols == kCols &&
+                           (by_keys ? a.mask.all(at, cols, first, rows) : a.mask.all(first, rows, at, cols));
+        const int my_query = (by_keys ? t.tx : t.ty) * kEach, my_key = (by_keys ? t.ty : t.tx) * kEach;
+        unsigned seen = whole ? 0xffff : 0;
+        bool holes = false;
+        if (!whole) {
+          for (int i = 0; i < kEach; ++i)
+            for (int j = 0; j < kEach; ++j) {
+              if (my_query + i >= (by_keys ? cols : rows) || my_key + j >= (by_keys ? rows : cols)) continue;
+              if (a.mask.allowed(b, h, queries + my_query + i, keys + my_key + j)) seen |= 1u << (kEach * i + j);
+              else holes = true;
+            }
+          if (!a.mask.only_span && !any_of_block(t, seen != 0)) continue;
+          holes = __any_sync(kAllLanes, holes);
+        }
+        const bool busy = whole || __any_sync(kAllLanes, seen != 0);
+
+        const auto tile_of = [&](const HeadRows<const T>& y, int64_t head, int64_t row, int real) {
+          return Lines<T>{y.at(b, head, row), y.row, {0, real}};
+        };
+        const int q_rows = by_keys ? cols : rows, k_rows = by_keys ? rows : cols;
+        const Lines<T> q = tile_of(a.q, h, queries, q_rows), k = tile_of(a.k, kv, keys, k_rows);
+        T s[kEach][kEach], dp[kEach][kEach];
+        if constexpr (needs_dp) {
+          const Lines<T> g = tile_of(a.g, h, queries, q_rows), v = tile_of(a.v, kv, keys, k_rows);
+          dot_products<false>(t, dp, memory, lines, by_keys ? v : g, by_keys ? g : v, a.dv, busy);
+        }
+        dot_products<false>(t, s, memory, lines, by_keys ? k : q, by_keys ? q : k, a.d, busy);
+        if (a.d == 0) __syncthreads();  // else there was one: the tile before has been used
+        load(t, x, width,
+             pass == Pass::forward ? tile_of(a.v, kv, keys, cols)
+             : pass == Pass::dq    ? k
+             : pass == Pass::dk    ? q
+                                   : tile_of(a.g, h, queries, cols),
+             cols, from, width);
+
+        if (busy) {
+#pragma unroll
+          for (int i = 0; i < kEach; ++i) {
+            const int64_t query = queries + my_query + i, key = keys + my_key;
+            const bool any = (seen >> (kEach * i) & 0xf) != 0;
+            sluice::detail::PhiloxWords words{};
+            if (a.drops && any) words = a.words(b, h, query, key);
+            if constexpr (pass == Pass::forward) {
+              T top = largest[i];
+#pragma unroll
+              for (int j = 0; j < kEach; ++j) {
+                const bool mine = seen >> (kEach * i + j) & 1;
+                s[i][j] = mine ? a.score(b, h, query, key + j, s[i][j]) : -inf;
+                if (!softmax) s[i][j] = mine ? weight_and_slope(a.weighting, s[i][j]).v : T(0);
+                if (s[i][j] > top) top = s[i][j];
+              }
+              if (softmax) {
+                top = max_over_lanes<kAcross>(top);
+                const T shift = top == -inf ? T(0) : top, keep = math::exp(largest[i] - shift);
+                largest[i] = top, sum[i] *= keep;
+#pragma unroll
+                for (int j = 0; j < kEach; ++j) sum[i] += s[i][j] = math::exp(s[i][j] - shift);
+#pragma unroll
+                for (int c = 0; c < kOwn<T>; ++c) o[i][c] *= keep;
+              }
+              if (a.drops)
+#pragma unroll
+                for (int j = 0; j < kEach; ++j) s[i][j] *= a.kept(words, j);
+            } else {
+              const int64_t row = a.row_of(b, h, query);
+              const T lse = any && softmax ? a.lse[row] : T(0), delta = any && softmax ? a.delta[row] : T(0);
+              const T rho = any ? a.rho(b, h, query) : T(0);
+#pragma unroll
+              for (int j = 0; j < kEach; ++j) {
+                T& value = by_keys ? s[j][i] : s[i][j];
+                if (seen >> (kEach * i + j) & 1) {
+                  T dp_here = 0;
+                  if constexpr (needs_dp) dp_here = by_keys ? dp[j][i] : dp[i][j];
+                  const PairGradient<T> p(a, a.score(b, h, query, key + j, value), dp_here,
+                                          a.drops ? a.kept(words, j) : T(1), lse, delta, rho);
+                  value = needs_dp ? p.ds : p.weight;
+                  if (pass == Pass::dq && out.bias && piece == 0) out.bias[row * a.n + key + j] = p.ds;
+                } else {
+                  value = 0;
+                }
+              }
+            }
+          }
+#pragma unroll
+          for (int r = 0; r < kEach; ++r)
+#pragma unroll
+            for (int c = 0; c < kEach; ++c) w[(t.ty * kEach + r) * (kCols + 1) + t.tx * kEach + c] = s[r][c];
+        }
+        __syncthreads();
+        if (busy && holes) add_products<true>(t, o, w, x, cols, width);
+        else if (busy) add_products<false>(t, o, w, x, cols, width);
+      }
+
+#pragma unroll
+    for (int r = 0; r < kEach; ++r) {
+      const int row = t.ty * kEach + r;
+      T factor = needs_dp ? a.scale : T(1);
+      if (pass == Pass::forward && softmax) {
+        T total = sum_over_lanes<kAcross>(sum[r]), top = largest[r];
+        if (a.sink) {
+          const T extra = a.sink[own * a.sink_head], now = extra > top ? extra : top, shift = now == -inf ? T(0) : now;
+          factor = top == -inf ? T(0) : math::exp(top - shift);
+          total = total * factor + math::exp(extra - shift), top = now;
+        }
+        factor = total == T(0) ? T(0) : factor / total;
+        if (row < rows && t.tx == 0 && piece == 0)
+          out.lse[a.row_of(b, own, first + row)] = total == T(0) ? -inf : (top == -inf ? T(0) : top) + math::log(total);
+      }
+      if (row >= rows) continue;
+      T* to = out.to.at(b, own, first + row) + from;
+#pragma unroll
+      for (int c = 0; c < kOwn<T>; ++c)
+        if (t.tx + kAcross * c < width) to[t.tx + kAcross * c] = o[r][c] * factor;
+    }
+  }
+}
+
+/// The gradient of a relative bias: a block owns 32 entries of a head's table and walks down their diagonals. A thread has
+/// four neighbouring entries for four queries of a tile; the sums of threads meet at the end.
+template <class T>
+__global__ void __launch_bounds__(128) attention_diagonals(AttentionView<T> a, Target<T> out) {
+  const TileThread t;
+  const Shared<T> memory = dynamic_shared<T>(), lines = memory + out.b, sums = memory + out.w;
+  for (int64_t block = blockIdx.x; block < out.blocks; block += gridDim.x) {
+    const int64_t index = block / out.tiles, b = index / a.heads, h = index % a.heads, kv = h / a.group;
+    const int64_t first = block % out.tiles * kCols, shift = first - (a.m - 1);  // of entry `first`, query i sees key i + shift
+    const int64_t begin = -shift - (kCols - 1) > 0 ? -shift - (kCols - 1) : 0, end = a.n - shift < a.m ? a.n - shift : a.m;
+    T sum[kEach] = {};
+    for (int64_t row = begin; row < end; row += t.rows) {
+      const int rows = static_cast<int>(end - row < t.rows ? end - row : t.rows);
+      const int64_t query = row + t.ty * kEach, key = query + shift + t.tx * kEach, col = row + shift;
+      unsigned seen = 0;
+      for (int i = 0; i < kEach; ++i)
+        for (int c = 0; c < kEach; ++c) {
+          const int64_t j = key + i + c;
+          if (query + i < end && j >= 0 && j < a.n && a.mask.allowed(b, h, query + i, j)) seen |= 1u << (kEach * i + c);
+        }
+      if (!any_of_block(t, seen != 0)) continue;
+      const bool busy = __any_sync(kAllLanes, seen != 0);
+      const Span queries{0, rows}, keys{col < 0 ? -col : 0, a.n - col};
+      T s[kEach][kEach], dp[kEach][kEach];
+      dot_products<true>(t, s, memory, lines, {a.q.at(b, h, row), a.q.row, queries}, {a.k.at(b, kv, col), a.k.row, keys}, a.d, busy);
+      dot_products<true>(t, dp, memory, lines, {a.g.at(b, h, row), a.g.row, queries}, {a.v.at(b, kv, col), a.v.row, keys}, a.dv, busy);
+#pragma unroll
+      for (int i = 0; i < kEach; ++i)
+#pragma unroll
+        for (int c = 0; c < kEach; ++c) {
+          if (!(seen >> (kEach * i + c) & 1)) continue;
+          const bool softmax = a.weighting == Weighting::softmax;
+          const int64_t q = query + i, j = key + i + c, at = a.row_of(b, h, q);
+          sum[c] += PairGradient<T>(a, a.score(b, h, q, j, s[i][c]), dp[i][c],
+                                    a.drops ? a.kept(a.words(b, h, q, j), j) : T(1), softmax ? a.lse[at] : T(0),
+                                    softmax ? a.delta[at] : T(0), a.rho(b, h, q))
+                        .ds;
+        }
+    }
+    __syncthreads();  // the block before has been used
+#pragma unroll
+    for (int c = 0; c < kEach; ++c) sums[t.ty * kCols + t.tx * kEach + c] = sum[c];
+    __syncthreads();
+    if (t.thread < kCols && first + t.thread < a.n + a.m - 1) {
+      T total = 0;
+      for (int y = 0; y < t.threads / kAcross; ++y) total += sums[y * kCols + t.thread];
+      out.relative[index * out.relative_head + first + t.thread] = total;
+    }
+  }
+}
+
+/// Warps of a block for so many rows.
+int warps_for(int64_t rows) { return static_cast<int>(std::clamp<int64_t>((rows + kRowsOfWarp - 1) / kRowsOfWarp, 1, 4)); }
+
+template <class T, Pass pass>
+void run(const AttentionView<T>& a, Target<T> out) {
+  constexpr bool by_keys = pass == Pass::dk || pass == Pass::dv, needs_dp = pass == Pass::dq || pass == Pass::dk;
+  constexpr int most = kAcross * kOwn<T>;
+  const int64_t length = by_keys ? a.n : a.m;
+  const int warps = warps_for(length), rows = warps * kRowsOfWarp;
+  out.tiles = (length + rows - 1) / rows, out.pieces = std::max<int64_t>(1, (out.width + most - 1) / most);
+  out.blocks = a.batch * (by_keys ? a.kv_heads : a.heads) * out.tiles * out.pieces;
+  if (out.blocks == 0) return;
+  const int ld = std::max(piece_stride(a.d), needs_dp ? piece_stride(a.dv) : 0);
+  out.b = rows * ld, out.x = out.b + kCols * ld, out.w = out.x + kCols * static_cast<int>(std::min<int64_t>(most, out.width));
+  const int count = out.w + rows * (kCols + 1);
+  launch(attention_tiles<T, pass>, grid_of(out.blocks), dim3(static_cast<unsigned>(warps * kWarp)), static_cast<std::size_t>(count) * sizeof(T), a, out);
+}
+
+template <class T>
+void run_diagonals(const AttentionView<T>& a, Target<T> out) {
+  const int warps = warps_for(a.m), rows = warps * kRowsOfWarp, ld = std::max(piece_stride(a.d), piece_stride(a.dv));
+  out.tiles = (a.n + a.m - 1 + kCols - 1) / kCols, out.blocks = a.batch * a.heads * out.tiles;
+  if (out.blocks == 0) return;
+  out.b = rows * ld, out.w = out.b + (rows + kCols - 1) * ld;
+  const int count = out.w + warps * kRowsOfWarp / kEach * kCols;
+  launch(attention_diagonals<T>, grid_of(out.blocks), dim3(static_cast<unsigned>(warps * kWarp)), static_cast<std::size_t>(count) * sizeof(T), a, out);
+}
+
+DeviceMask mask_of(const sluice::detail::AttentionCall& c) {
+  return DeviceMask(c.options.mask, c.q.dim(0), c.q.dim(1), c.q.dim(2), c.k.dim(2));
+}
+
+template <class T>
+void backward_as(const AttentionView<T>& a, sluice::detail::AttentionGradients& out) {
+  if (out.dq.defined() || out.bias.defined())
+    run<T, Pass::dq>(a, {.to = HeadRows<T>(out.dq), .width = out.dq.defined() ? a.d : 0, .bias = data_or_null<T>(out.bias)});
+  if (out.dk.defined()) run<T, Pass::dk>(a, {.to = HeadRows<T>(out.dk), .width = a.d});
+  if (out.dv.defined()) run<T, Pass::dv>(a, {.to = HeadRows<T>(out.dv), .width = a.dv});
+  if (out.relative.defined() && out.relative.numel() > 0)  // the first split has it all
+    run_diagonals<T>(a, {.relative = data_of<T>(out.relative), .relative_head = out.relative.dim(2) * out.relative.dim(3)});
+}
+
+}  // namespace
+
+void attention(const sluice::detail::AttentionCall& call, Tensor& out, Tensor& lse) {
+  const DeviceMask mask = mask_of(call);
+  dispatch_float("attention", call.q.dtype(), [&]<class T>() {
+    run<T, Pass::forward>(AttentionView<T>(call, mask.view),
+                          {.to = HeadRows<T>(out), .width = out.dim(3), .lse = data_or_null<T>(lse)});
+  });
+}
+
+void attention_backward(const sluice::detail::AttentionCall& call, const Tensor& g, const Tensor& lse, const Tensor& delta,
+                        sluice::detail::AttentionGradients& out) {
+  const DeviceMask mask = mask_of(call);
+  dispatch_float("attention", call.q.dtype(), [&]<class T>() {
+    AttentionView<T> a(call, mask.view);
+    a.g = HeadRows<const T>(g), a.lse = data_or_null<T>(lse), a.delta = data_or_null<T>(delta);
+    backward_as<T>(a, out);
+  });
+}
+
+}  // namespace sluice::cuda

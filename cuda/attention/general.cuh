@@ -1,0 +1,185 @@
+// Attention with every option, forward and backward, for any sizes: what the kernels of attention.cu share. As the
+// ladder's rung 2 (simt.cuh) a warp has 16 rows and takes 32 columns at a time, 4×4 pairs a thread; a block has up to four
+// such warps, which share the columns. Widths are cut into pieces that fit shared memory.
+#pragma once
+
+#include <sluice/core/philox.h>
+#include <sluice/cuda/attention/mask.cuh>
+#include <sluice/ops/attention/attention_kernels.h>
+
+#include <cmath>
+#include <limits>
+
+namespace sluice::cuda {
+
+constexpr int kEach = 4, kAcross = 8, kCols = kEach * kAcross;  // rows or columns of a thread, threads of a row, columns of a tile
+constexpr int kRowsOfWarp = kWarp / kAcross * kEach;
+constexpr int kPiece = 64;  // of a width that a product sums over
+
+/// A [batch, heads, rows, width] tensor whose last dim is contiguous.
+template <class T>
+struct HeadRows {
+  T* base = nullptr;
+  int64_t batch = 0, head = 0, row = 0;  // strides
+  HeadRows() = default;
+  explicit HeadRows(const Tensor& x) {
+    if (x.defined())
+      base = const_cast<T*>(data_of<std::remove_const_t<T>>(x)), batch = x.strides()[0], head = x.strides()[1], row = x.strides()[2];
+  }
+  __device__ T* at(int64_t b, int64_t h, int64_t r) const { return base + b * batch + h * head + r * row; }
+};
+
+/// A call as kernels take it.
+template <class T>
+struct AttentionView {
+  int64_t batch, heads, kv_heads, group, m, n, d, dv;  // group: query heads of a key head
+  HeadRows<const T> q, k, v, g;                        // g: gradient of the output
+  MaskView mask;
+  Weighting weighting;
+  T scale;
+  const T *bias = nullptr, *relative = nullptr, *row_scale = nullptr, *sink = nullptr;
+  int64_t bias_stride[4] = {}, relative_head = 0, row_scale_stride[3] = {}, sink_head = 0;
+  bool drops;  // dropout
+  uint64_t seed, offset, threshold;
+  T grow;
+  const T *lse = nullptr, *delta = nullptr;
+
+  AttentionView(const sluice::detail::AttentionCall& c, const MaskView& seen)
+      : batch(c.q.dim(0)), heads(c.q.dim(1)), kv_heads(c.k.dim(1)), group(heads / std::max<int64_t>(1, kv_heads)),
+        m(c.q.dim(2)), n(c.k.dim(2)), d(c.q.dim(3)), dv(c.v.dim(3)), q(c.q), k(c.k), v(c.v), mask(seen),
+        weighting(c.options.weighting), scale(T(*c.options.scale)), drops(c.options.dropout > 0), seed(c.seed), offset(c.offset),
+        threshold(static_cast<uint64_t>(std::ldexp(c.options.dropout, 32))), grow(T(1 / (1 - c.options.dropout))) {
+    const AttentionOptions& o = c.options;
+    if (o.bias.defined()) {
+      const Layout l = o.bias.layout().expanded({batch, heads, m, n});
+      std::copy_n(l.strides.begin(), 4, bias_stride), bias = data_of<T>(o.bias);
+    }
+    if (o.row_scale.defined()) {
+      const Layout l = o.row_scale.layout().expanded({batch, heads, m});
+      std::copy_n(l.strides.begin(), 3, row_scale_stride), row_scale = data_of<T>(o.row_scale);
+    }
+    relative = data_or_null<T>(o.relative_bias), sink = data_or_null<T>(o.sink);
+    if (relative && o.relative_bias.dim(0) > 1) relative_head = o.relative_bias.strides()[0];
+    if (sink && o.sink.dim(0) > 1) sink_head = o.sink.strides()[0];
+  }
+
+  __device__ int64_t row_of(int64_t b, int64_t h, int64_t i) const { return (b * heads + h) * m + i; }
+  __device__ T rho(int64_t b, int64_t h, int64_t i) const {
+    return row_scale ? row_scale[b * row_scale_stride[0] + h * row_scale_stride[1] + i * row_scale_stride[2]] : T(1);
+  }
+  /// ρ (scale · q·k + bias) of a pair.
+  __device__ T score(int64_t b, int64_t h, int64_t i, int64_t j, T dot) const {
+    T s = dot * scale;
+    if (bias) s += bias[b * bias_stride[0] + h * bias_stride[1] + i * bias_stride[2] + j * bias_stride[3]];
+    if (relative) s += relative[h * relative_head + m - 1 + j - i];  // entry n − 1 + p_j − p_i
+    return row_scale ? s * rho(b, h, i) : s;
+  }
+  /// Dropout's words for keys 4⌊j/4⌋ … of a query.
+  __device__ sluice::detail::PhiloxWords words(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    return sluice::detail::philox_block(seed, offset + static_cast<uint64_t>(row_of(b, h, i) * ((n + 3) / 4) + j / 4));
+  }
+  /// Dropout's factor for key j of four.
+  __device__ T kept(const sluice::detail::PhiloxWords& w, int64_t j) const {  // indexed, they would not stay in registers
+    const uint32_t word = j & 2 ? (j & 1 ? w.word[3] : w.word[2]) : (j & 1 ? w.word[1] : w.word[0]);
+    return word >= threshold ? grow : T(0);
+  }
+};
+
+/// φ(s) and φ'(s) of an elementwise weighting.
+template <class T>
+__device__ Dual<T, 1> weight_and_slope(Weighting weighting, T s) {
+  const auto x = Dual<T, 1>::variable(s, 0, T(1));
+  switch (weighting) {
+    case Weighting::relu2: return formula::Relu2{}(x);
+    case Weighting::laplace: return formula::Laplace{}(x);
+    case Weighting::sigmoid: return formula::Sigmoid{}(x);
+    default: return formula::Identity{}(x);
+  }
+}
+
+/// From the score of a pair that is seen, dP without dropout, and dropout's factor: P ⊙ Z and ρ dS.
+template <class T>
+struct PairGradient {
+  T weight, ds;
+  __device__ PairGradient(const AttentionView<T>& a, T score, T dp, T keep, T lse, T delta, T rho) {
+    if (a.weighting == Weighting::softmax) {
+      const T p = math::exp(score - (lse == -std::numeric_limits<T>::infinity() ? T(0) : lse));
+      weight = p * keep, ds = rho * p * (dp * keep - delta);
+    } else {
+      const Dual<T, 1> y = weight_and_slope(a.weighting, score);
+      weight = y.v * keep, ds = dp * keep * rho * y.d[0];
+    }
+  }
+};
+
+/// Threads of a block as they share the work on a tile.
+struct TileThread {
+  int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  int lane = thread % kWarp, warp = thread / kWarp, warps = threads / kWarp;
+  int tx = thread % kAcross, ty = thread / kAcross;
+  int rows = threads / kAcross * kEach;  // of the block
+};
+
+/// Rows of a matrix, of which those in `real` exist and the others count as zeros.
+template <class T>
+struct Lines {
+  const T* at;
+  int64_t stride;
+  Span real;
+};
+/// Copies `rows` of them, columns [col, col + width), to shared memory, a warp for each.
+template <class T>
+__device__ void load(const TileThread& t, Shared<T> to, int ld, const Lines<T>& x, int rows, int64_t col, int width) {
+  for (int r = t.warp; r < rows; r += t.warps)
+    for (int c = t.lane; c < width; c += kWarp) to[r * ld + c] = x.real.holds(r) ? x.at[r * x.stride + col + c] : T(0);
+}
+
+/// Leading dimension of pieces in shared memory: odd, so that rows begin in different banks.
+SLUICE_FN int piece_stride(int64_t width) { return static_cast<int>(width < kPiece ? width : kPiece) | 1; }
+
+/// s[r][c] = x_{4ty + r} · y_{4tx + c}; with `diagonal` y_{4ty + r + 4tx + c}. `a` and `b` are shared memory for a piece of
+/// each. Only warps that are `busy` compute, all load.
+template <bool diagonal, class T>
+__device__ void dot_products(const TileThread& t, T (&s)[kEach][kEach], Shared<T> a, Shared<T> b, const Lines<T>& x,
+                             const Lines<T>& y, int64_t width, bool busy) {
+  constexpr int ys = diagonal ? 2 * kEach - 1 : kEach;
+  const int ld = piece_stride(width), x0 = t.ty * kEach, y0 = t.tx * kEach + (diagonal ? x0 : 0);
+#pragma unroll
+  for (int r = 0; r < kEach; ++r)
+#pragma unroll
+    for (int c = 0; c < kEach; ++c) s[r][c] = 0;
+  for (int64_t col = 0; col < width; col += kPiece) {
+    const int piece = static_cast<int>(width - col < kPiece ? width - col : kPiece);
+    __syncthreads();  // the piece before has been used
+    load(t, a, ld, x, t.rows, col, piece);
+    load(t, b, ld, y, diagonal ? t.rows + kCols - 1 : kCols, col, piece);
+    __syncthreads();
+    if (!busy) continue;
+    for (int e = 0; e < piece; ++e) {
+      T u[kEach], w[ys];
+#pragma unroll
+      for (int r = 0; r < kEach; ++r) u[r] = a[(x0 + r) * ld + e];
+#pragma unroll
+      for (int c = 0; c < ys; ++c) w[c] = b[(y0 + c) * ld + e];
+#pragma unroll
+      for (int r = 0; r < kEach; ++r)
+#pragma unroll
+        for (int c = 0; c < kEach; ++c) s[r][c] += u[r] * w[diagonal ? r + c : c];
+    }
+  }
+}
+
+/// True if it is in any thread of the block. A barrier before and after.
+__device__ inline bool any_of_block(const TileThread& t, bool mine) {
+  struct Votes;
+  const Shared<int> votes = static_shared<int, 4, Votes>();
+  __syncthreads();
+  const bool of_warp = __any_sync(kAllLanes, mine);
+  if (t.lane == 0) votes[t.warp] = of_warp;
+  __syncthreads();
+  bool any = false;
+  for (int w = 0; w < t.warps; ++w) any |= votes[w] != 0;
+  return any;
+}
+
+}  // namespace sluice::cuda

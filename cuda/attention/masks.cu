@@ -1,0 +1,92 @@
+// Masks of attention made ready for kernels, and as tensors: the pairs they allow, their number, dropout's factors.
+#include <sluice/core/philox.h>
+#include <sluice/cuda/attention/mask.cuh>
+#include <sluice/cuda/kernels.h>
+
+#include <cmath>
+#include <memory>
+
+namespace sluice::cuda {
+
+DeviceMask::DeviceMask(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n) : view{} {
+  MaskView& v = view;
+  v.m = m, v.n = n, v.causal = mask.causal, v.dilation = mask.dilation, v.block = mask.block;
+  v.banded = mask.window > 0 || mask.dilation > 1;
+  // Beyond every distance, and far enough from the end of int64 that positions can be added.
+  constexpr int64_t far = 4 * kMaxElements;
+  v.reach = far;
+  if (mask.window > 0 && mask.window - 1 <= far / mask.dilation) v.reach = (mask.window - 1) * mask.dilation;
+  if (v.banded && !mask.global.empty()) {
+    const int64_t positions = std::max<int64_t>(1, std::max(n, m));
+    const auto table = std::make_unique<bool[]>(static_cast<std::size_t>(positions));
+    for (int64_t g : mask.global)
+      if (g < positions) table[static_cast<std::size_t>(g)] = true;
+    global_.emplace(static_cast<std::size_t>(positions));
+    copy_to_device(global_->get(), table.get(), static_cast<std::size_t>(positions));
+    v.global = global_->get();
+  }
+  v.windowed = mask.window > 0 && !v.global;
+  v.only_span = mask.dilation == 1 && !v.global && !mask.keys.defined() && !mask.query_segments.defined() &&
+                !mask.blocks.defined() && !mask.dense.defined();
+  const Tensor& keys = mask.keys;
+  if (keys.defined()) {
+    v.keys = {keys, keys.rank() == 3 ? Shape{batch, heads, n} : Shape{1, batch, n}};
+    if (keys.rank() == 2) v.keys.strides[0] = v.keys.strides[1], v.keys.strides[1] = 0;
+  }
+  v.query_segments = {mask.query_segments, {batch, m}}, v.key_segments = {mask.key_segments, {batch, n}};
+  if (mask.blocks.defined()) v.blocks = {mask.blocks, {heads, mask.blocks.dim(-2), mask.blocks.dim(-1)}};
+  v.dense = {mask.dense, {batch, heads, m, n}};
+}
+
+namespace {
+
+/// A warp for each row of y.
+__global__ void __launch_bounds__(kWarp) count_kernel(MaskView mask, int64_t heads, int64_t rows, int64_t* y) {
+  const int lane = static_cast<int>(threadIdx.x);
+  for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
+    const Span span = mask.keys_of(r % mask.m);
+    int64_t count = mask.only_span ? (lane == 0 ? span.end - span.begin : 0) : 0;
+    if (!mask.only_span)
+      for (int64_t j = span.begin + lane; j < span.end; j += kWarp)
+        count += mask.allowed(r / mask.m / heads, r / mask.m % heads, r % mask.m, j);
+    for (int step = kWarp / 2; step > 0; step /= 2) count += __shfl_xor_sync(kAllLanes, count, step);
+    if (lane == 0) y[r] = count;
+  }
+}
+
+template <class T>
+void keep_mask_as(Tensor& y, DropoutSpec s) {
+  T* out = data_of<T>(y);
+  const int64_t n = y.dim(-1), per_row = (n + 3) / 4;
+  const uint64_t threshold = static_cast<uint64_t>(std::ldexp(s.p, 32)), seed = s.seed, offset = s.offset;
+  const T grow = T(1 / (1 - s.p));
+  for_each(n == 0 ? 0 : y.numel() / n * per_row, [=] __device__(int64_t block) {
+    const auto words = sluice::detail::philox_block(seed, offset + static_cast<uint64_t>(block));
+    const int64_t first = block % per_row * 4;
+    for (int64_t j = first; j < n && j < first + 4; ++j)
+      out[block / per_row * n + j] = words.word[j & 3] >= threshold ? grow : T(0);
+  });
+}
+
+}  // namespace
+
+void visible_pairs(const AttentionMask& mask, int64_t batch, int64_t heads, Tensor& y) {
+  const int64_t h = y.dim(1), m = y.dim(2), n = y.dim(3);
+  const DeviceMask device(mask, batch, heads, m, n);
+  const MaskView view = device.view;
+  bool* out = data_of<bool>(y);
+  for_each(y.numel(), [=] __device__(int64_t i) {
+    out[i] = view.allowed(i / n / m / h, i / n / m % h, i / n % m, i % n);
+  });
+}
+
+void visible_count(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t n, Tensor& y) {
+  const DeviceMask device(mask, batch, heads, y.dim(2), n);
+  launch(count_kernel, grid_of(y.numel()), dim3(kWarp), 0, device.view, y.dim(1), y.numel(), data_of<int64_t>(y));
+}
+
+void attention_keep_mask(Tensor& y, DropoutSpec spec) {
+  dispatch_float("attention", y.dtype(), [&]<class T>() { keep_mask_as<T>(y, spec); });
+}
+
+}  // namespace sluice::cuda

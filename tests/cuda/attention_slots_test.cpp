@@ -1,0 +1,182 @@
+// The slots of attention on the device against those of the CPU: random calls with every option, forward and backward.
+#include "support/attention_samples.h"
+#include "support/catch.h"
+
+#include <sluice/cuda/emulator.h>
+#include <sluice/ops/attention/attention_kernels.h>
+#include <sluice/ops/attention/attention_reference.h>
+#include <sluice/ops/attention/heads.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/reduce.h>
+#include <sluice/ops/view.h>
+
+#include <cmath>
+
+using namespace sluice;
+using namespace sluice::testing;
+
+namespace {
+
+Tensor on(Device device, const Tensor& x) { return x.defined() ? to(x, device) : x; }
+/// x [batch, heads, rows, width] on a device, stored as [batch, rows, heads, width] if `heads_inside`.
+Tensor stored_on(Device device, const Tensor& x, bool heads_inside) {
+  return heads_inside ? transpose(on(device, contiguous(transpose(x, 1, 2))), 1, 2) : on(device, x);
+}
+
+/// Forward: out and lse (softmax only). Backward: gradients of q, k, v, bias and relative bias, from random g and delta.
+/// The kernels' own results, on the CPU.
+struct SlotResults {
+  std::vector<Tensor> forward, backward;
+};
+SlotResults run_slots(const AttentionSample& sample, Device device, bool heads_inside, const Tensor& poison = {}) {
+  const auto [q0, k0, v0, o0, rank] = detail::attention_operands("test", sample.q, sample.k, sample.v, sample.options);
+  AttentionOptions o = o0;
+  for (Tensor* x : {&o.bias, &o.relative_bias, &o.sink, &o.row_scale, &o.mask.keys, &o.mask.query_segments, &o.mask.key_segments,
+                    &o.mask.blocks, &o.mask.dense})
+    *x = on(device, *x);
+  const Tensor q = stored_on(device, q0, heads_inside), k = stored_on(device, k0, heads_inside), v = stored_on(device, v0, !heads_inside);
+  const detail::AttentionCall call{q, k, v, o, sample.dropout_seed, 0xFFFF'FFF0};
+  const int64_t batch = q.dim(0), heads = q.dim(1), m = q.dim(2), n = k.dim(2);
+  const TensorOptions options = q.options();
+  const bool softmax = o.weighting == Weighting::softmax;
+
+  SlotResults r;
+  Tensor out = heads_inside ? detail::empty_heads({batch, heads, m, v.dim(3)}, options) : empty({batch, heads, m, v.dim(3)}, options);
+  Tensor lse = softmax ? empty({batch, heads, m}, options) : Tensor();
+  if (m > 0) kernel::attention(call, out, lse);
+  r.forward.push_back(on(cpu, contiguous(out)));
+  if (softmax) r.forward.push_back(on(cpu, lse));
+
+  Rand rand(9);
+  Tensor g = random_tensor({batch, heads, m, v.dim(3)}, f64, rand), delta;
+  if (softmax) delta = random_tensor({batch, heads, m}, f64, rand);
+  if (poison.defined()) {  // [batch, heads, m]: rows that may hold anything
+    g = filled(g, expand(unsqueeze(poison, 3), g.shape()), NAN);
+    if (softmax) delta = filled(delta, poison, NAN);
+  }
+  const Tensor dg = stored_on(device, to(g, options.dtype), !heads_inside), dd = softmax ? on(device, to(delta, options.dtype)) : Tensor();
+  detail::AttentionGradients grads;
+  grads.dq = detail::empty_heads(q.shape(), options), grads.dk = empty(k.shape(), options);
+  grads.dv = detail::empty_heads(v.shape(), options);
+  grads.bias = zeros({batch, heads, m, n}, options);
+  if (o.relative_bias.defined()) grads.relative = zeros({batch, heads, detail::attention_splits(k), n + m - 1}, options);
+  kernel::attention_backward(call, dg, lse, dd, grads);
+  for (const Tensor& x : {grads.dq, grads.dk, grads.dv, grads.bias}) r.backward.push_back(on(cpu, contiguous(x)));
+  if (grads.relative.defined()) r.backward.push_back(sum(on(cpu, grads.relative), {2}));
+  return r;
+}
+
+void check_close(const SlotResults& got, const SlotResults& want, double tolerance, const std::string& text) {
+  check_all_close(got.forward, want.forward, tolerance, tolerance, text + ", forward");
+  check_all_close(got.backward, want.backward, 4 * tolerance, 4 * tolerance, text + ", backward");
+}
+
+/// Sizes beyond a warp's rows, a block's, a tile's columns, a piece of a sum and of a result, remainder 1 included.
+const SampleLimits kLimits{.sizes = {1, 2, 15, 16, 17, 31, 32, 33, 63, 65, 97, 129}, .width = 9};
+AttentionSample wide_sample(Rand& rand, int64_t d, int64_t dv) {
+  AttentionSample s = random_attention(rand, kLimits);
+  s.q = random_tensor({s.q.dim(0), s.q.dim(1), s.q.dim(2), d}, f64, rand), s.k = random_tensor({s.k.dim(0), s.k.dim(1), s.k.dim(2), d}, f64, rand);
+  s.v = random_tensor({s.v.dim(0), s.v.dim(1), s.v.dim(2), dv}, f64, rand);
+  return s;
+}
+
+}  // namespace
+
+TEST_CASE("cuda attention: random calls equal the CPU's, forward and backward", "[cuda]") {
+  Rand rand(31);
+  for (int i = 0; i < 100; ++i) {
+    const AttentionSample s = random_attention(rand, kLimits);
+    const SlotResults want = run_slots(s, cpu, i % 2);
+    check_close(run_slots(s, Device::cuda(), i % 2), want, 1e-12, s.text());
+    if (i % 3 == 0) check_close(run_slots(s.in(f32), Device::cuda(), i % 2), want, 4e-6, s.text() + " in f32");
+  }
+}
+
+TEST_CASE("cuda attention: the spans of causal masks and windows, wherever their edges fall in a tile", "[cuda]") {
+  Rand rand(30);
+  for (int64_t extra = -3; extra < 40; ++extra)
+    for (const AttentionMask& mask : {AttentionMask{.causal = true}, {.window = 34}, {.causal = true, .window = 40}}) {
+      AttentionSample s = plain_attention(rand, {1, 1, 32, 2}, 1, 32 + extra, 3);
+      s.options.mask = mask;
+      check_close(run_slots(s, Device::cuda(), false), run_slots(s, cpu, false), 1e-12, s.text());
+    }
+}
+
+TEST_CASE("cuda attention: any widths", "[cuda]") {
+  Rand rand(32);
+  const int64_t widths[][2] = {{1, 33}, {33, 1}, {64, 65}, {65, 128}, {129, 31}, {63, 129}, {0, 3}, {3, 0}, {130, 257}, {0, 0}};
+  for (const auto& [d, dv] : widths) {
+    const AttentionSample s = wide_sample(rand, d, dv);
+    const SlotResults want = run_slots(s, cpu, false);
+    check_close(run_slots(s, Device::cuda(), false), want, 2e-12, s.text());
+    check_close(run_slots(s.in(f32), Device::cuda(), true), want, 2e-5, s.text() + " in f32");
+  }
+}
+
+TEST_CASE("cuda attention: sizes of 0", "[cuda]") {
+  Rand rand(33);
+  for (Weighting w : {Weighting::softmax, Weighting::linear})
+    for (const auto& [m, n] : {std::pair<int64_t, int64_t>{0, 3}, {3, 0}}) {
+      AttentionSample s = plain_attention(rand, {2, 4, m, 3}, 2, n, 2);
+      s.options.weighting = w;
+      if (n > 0) s.options.relative_bias = random_tensor({4, n + m - 1}, f64, rand);
+      const SlotResults want = run_slots(s, cpu, false);
+      check_close(run_slots(s, Device::cuda(), false), want, 1e-12, s.text());
+    }
+}
+
+TEST_CASE("cuda attention: NaN behind the mask stays there", "[cuda]") {
+  Rand rand(34);
+  int hidden_keys = 0, hidden_queries = 0;
+  for (int i = 0; i < 60; ++i) {
+    AttentionSample s = random_attention(rand, kLimits);
+    const Tensor visible = s.visible();
+    const int64_t kv_heads = s.k.dim(1), group = s.q.dim(1) / kv_heads;
+    const Tensor unseen = logical_not(any(unflatten(any(visible, {2}), 1, {kv_heads, group}), {2}));  // [batch, kv_heads, n]
+    const Tensor blind = logical_not(any(visible, {3}));                                             // [batch, heads, m]
+    const SlotResults want = run_slots(s, Device::cuda(), false);
+    hidden_keys += any(unseen).item() != 0, hidden_queries += any(blind).item() != 0;
+    s.k = filled(s.k, expand(unsqueeze(unseen, 3), s.k.shape()), NAN);
+    s.v = filled(s.v, expand(unsqueeze(unseen, 3), s.v.shape()), INFINITY);
+    s.q = filled(s.q, expand(unsqueeze(blind, 3), s.q.shape()), NAN);
+    const SlotResults got = run_slots(s, Device::cuda(), false, blind);
+    check_all_same(got.forward, want.forward, s.text());
+    check_all_same(got.backward, want.backward, s.text());
+  }
+  CHECK(hidden_keys > 10);
+  CHECK(hidden_queries > 10);
+}
+
+TEST_CASE("cuda attention: a key of NaN reaches those who see it, and nobody else", "[cuda]") {
+  Rand rand(35);
+  for (int i = 0; i < 30; ++i) {
+    AttentionSample s = random_attention(rand, kLimits);
+    s.options.mask.causal = true, s.options.dropout = 0;
+    const SlotResults want = run_slots(s, Device::cuda(), true);
+    const int64_t n = s.k.dim(2), j = rand.below(n);
+    Tensor where = zeros({n}, {.dtype = boolean});
+    where.mutable_data<bool>()[j] = true;
+    s.k = filled(s.k, expand(unsqueeze(where, 1), s.k.shape()), NAN), s.v = filled(s.v, expand(unsqueeze(where, 1), s.v.shape()), NAN);
+    const SlotResults got = run_slots(s, Device::cuda(), true);
+    const Tensor sees = unsqueeze(reshape(narrow(s.visible(), 3, j, 1), {s.q.dim(0), s.q.dim(1), s.q.dim(2)}), 3);
+    const auto spared = [&](const Tensor& x) { return filled(x, expand(sees, x.shape()), 0); };
+    check_all_same({spared(got.forward[0]), spared(got.backward[0])}, {spared(want.forward[0]), spared(want.backward[0])}, s.text());
+    CHECK_FALSE(any(logical_and(isfinite(got.forward[0]), expand(sees, got.forward[0].shape()))).item() != 0);
+  }
+}
+
+TEST_CASE("cuda attention: the same bits in every schedule", "[cuda]") {
+  Rand rand(36);
+  for (int i = 0; i < 8; ++i) {
+    const AttentionSample s = random_attention(rand, kLimits).in(f32);
+    const SlotResults want = run_slots(s, Device::cuda(), false);
+    for (uint64_t seed : {3u, 4u}) {
+      cuda::emulator::set_schedule(seed);
+      const SlotResults got = run_slots(s, Device::cuda(), false);
+      check_all_same(got.forward, want.forward, s.text());
+      check_all_same(got.backward, want.backward, s.text());
+    }
+    cuda::emulator::set_schedule(0);
+  }
+}
