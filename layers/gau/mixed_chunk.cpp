@@ -7,7 +7,6 @@
 #include <sluice/ops/gather.h>
 #include <sluice/ops/matmul.h>
 #include <sluice/ops/reduce.h>
-#include <sluice/ops/scan/linear_scan.h>
 #include <sluice/ops/scan/scan.h>
 #include <sluice/ops/view.h>
 
@@ -141,14 +140,14 @@ Tensor linear_term(const Operands& x, const MixedChunkOptions& o, const Tensor& 
   const bool masked = segments.defined() && o.across_chunks;
   const Tensor visible = masked ? segment_mask(segments, c, o.causal, key_mask) : Tensor();
   Tensor q = x.q_lin * inverse_count(o, n, key_mask, visible, v.options());
-  if (o.across_chunks && !masked) {
-    if (o.causal) return linear_scan(q, k, v, {}, {.chunk = c, .chunks_only = true});
-    return matmul(q, matmul(transpose(k, -2, -1), v));
-  }
+  if (o.across_chunks && !masked && !o.causal) return matmul(q, matmul(transpose(k, -2, -1), v));
+  // Whole products: faster than a scan, and the states serve both directions of the backward pass.
   Tensor state = matmul(transpose(split_chunks(k, c), -2, -1), split_chunks(v, c));  // [batch, heads, G, s, e]
   if (masked) {
     const Shape shape = state.shape();
     state = reshape(matmul(unsqueeze(to(visible, v.dtype()), 1), flatten(state, 3, 4)), shape);
+  } else if (o.causal) {
+    state = cumsum(state, 2, {.exclusive = true});
   }
   return narrow(flatten(matmul(split_chunks(q, c), state), 2, 3), 2, 0, n);
 }
@@ -184,7 +183,8 @@ Tensor mixed_chunk_attention(const Tensor& q_quad, const Tensor& k_quad, const T
   if (n == 0) return v;
   Tensor y;
   if (o.quadratic) y = quadratic_term(x, o, relative_bias, key_mask, segments, rng);
-  if (o.linear) {
+  const bool first_chunk = o.causal && n <= o.chunk;  // sees no earlier one
+  if (o.linear && !(o.quadratic && first_chunk)) {
     Tensor linear = linear_term(x, o, key_mask, segments);
     y = y.defined() ? y + linear : linear;
   }
