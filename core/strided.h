@@ -41,6 +41,13 @@ struct Walk {
 
   Walk() = default;
   explicit Walk(const Layout& layout);
+
+  /// How many elements from `start` on lie one after the other, and where the first of them lies, in elements; 0 if runs
+  /// are too short to be read in place.
+  struct Run {
+    int64_t count = 0, offset = 0;
+  };
+  Run run(int64_t start) const;
 };
 
 /// Converts elements [start, start+n) of a walk, in row-major order, to T and writes them to out.

@@ -38,11 +38,16 @@ void run_tiles(const MapPlan& p, TileLoop<T> loop, const void* formula, const T*
     alignas(64) T buffer[kMapOperands][kTile], unwanted[kTile];
     const T* in[kMapOperands];
     T* to[kMapOperands];
-    for (int64_t i = begin; i < end; i += kTile) {
-      const int64_t n = std::min(kTile, end - i);
-      for (std::size_t k = 0; k < p.count; ++k) {
+    for (int64_t i = begin, n; i < end; i += n) {
+      n = std::min(kTile, end - i);
+      for (std::size_t k = 0; k < p.count; ++k) {  // rows of a slice, or one repeated, are read where they lie
         in[k] = p.direct[k] ? base[k] + i : buffer[k];
-        if (!p.direct[k])
+        if (p.direct[k] || p.operands[k]->dtype() != p.dtype) continue;
+        const Walk::Run run = walks[k].run(i);
+        if (run.count > 0) in[k] = base[k] + run.offset, n = std::min(n, run.count);
+      }
+      for (std::size_t k = 0; k < p.count; ++k) {
+        if (in[k] == buffer[k])
           read_tile(walks[k], reinterpret_cast<const std::byte*>(base[k]), p.operands[k]->dtype(), i, n, buffer[k]);
       }
       for (std::size_t k = 0; k < n_results; ++k) to[k] = out[k] ? out[k] + i : unwanted;

@@ -2,6 +2,7 @@
 
 #include <sluice/core/node.h>
 #include <sluice/layers/nn/heads.h>
+#include <sluice/layers/nn/mlp.h>
 #include <sluice/ops/attention/relative_bias.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
@@ -72,17 +73,18 @@ Tensor Flash::relative_bias(int64_t length) const {
 
 Flash::Projected Flash::project(const Tensor& normed, int64_t position) const {
   const FlashOptions& o = options;
-  std::vector<Tensor> part = split(activate(o.activation, in(normed)), {o.expansion, o.expansion, o.key_dim}, -1);
+  std::vector<Tensor> part = split(in(normed), {o.expansion, o.expansion, o.key_dim}, -1);
+  const Tensor z = activate(o.activation, part[2]);
   auto rows = [](const Tensor& t) { return unsqueeze(unsqueeze(t, 1), 1); };  // [4, 1, 1, s]
-  Tensor four = map(formula::ScaleOffset{}, part[2], rows(gamma), rows(beta));  // [4, batch, n, s]
+  Tensor four = map(formula::ScaleOffset{}, z, rows(gamma), rows(beta));  // [4, batch, n, s]
   if (o.use_rope) {
     RopeOptions r = o.rope;
     r.offset += position;
     four = rope(four, r);
   }
-  std::vector<Tensor> z = split(four, {1, 1, 1, 1}, 0);
-  for (Tensor& t : z) t = squeeze(t, 0);
-  return {part[0], part[1], z[0], z[1], z[2], z[3]};
+  std::vector<Tensor> t = split(four, {1, 1, 1, 1}, 0);
+  for (Tensor& one : t) one = squeeze(one, 0);
+  return {part[0], activate(o.activation, part[1]), t[0], t[1], t[2], t[3]};
 }
 
 MixedChunkOptions Flash::mixed_options() const {
@@ -91,8 +93,8 @@ MixedChunkOptions Flash::mixed_options() const {
           o.count_padding, o.across_chunks, o.quadratic, o.linear,  o.attention_dropout};
 }
 
-Tensor Flash::finish(const Tensor& x, const Tensor& u, const Tensor& mixed, Rng* rng) const {
-  return x + Dropout{options.dropout}(out(u * mixed), rng);
+Tensor Flash::finish(const Tensor& x, const Tensor& gate, const Tensor& mixed, Rng* rng) const {
+  return x + Dropout{options.dropout}(out(gated_by(options.activation, mixed, gate)), rng);
 }
 
 Tensor Flash::operator()(const Tensor& x, const Tensor& key_mask, Rng* rng, const Tensor& segments) const {
@@ -108,7 +110,7 @@ Tensor Flash::operator()(const Tensor& x, const Tensor& key_mask, Rng* rng, cons
   const Projected p = project(normed, 0);
   Tensor mixed = mixed_chunk_attention(p.q_quad, p.k_quad, p.q_lin, p.k_lin, p.v, mixed_options(),
                                        relative_bias(std::min(x.dim(1), o.chunk)), key_mask, segments, rng);
-  return finish(tokens, p.u, mixed, rng);
+  return finish(tokens, p.gate, mixed, rng);
 }
 
 std::pair<Tensor, Flash::State> Flash::step(const Tensor& x, State state) const {
@@ -131,7 +133,7 @@ std::pair<Tensor, Flash::State> Flash::step(const Tensor& x, State state) const 
   auto [mixed, next] = mixed_chunk_step(head(p.q_quad), head(p.k_quad), head(p.q_lin), head(p.k_lin), head(p.v),
                                         mixed_options(), relative_bias(o.chunk), std::move(state.mixed));
   state.mixed = std::move(next);
-  return {finish(x, p.u, squeeze(mixed, 1), nullptr), std::move(state)};
+  return {finish(x, p.gate, squeeze(mixed, 1), nullptr), std::move(state)};
 }
 
 }  // namespace sluice

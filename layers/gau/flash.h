@@ -121,11 +121,11 @@ struct Flash {
 
  private:
   struct Projected {
-    Tensor u, v;                           // [batch, n, e]
+    Tensor gate, v;                        // [batch, n, e]; U = φ(gate)
     Tensor q_quad, k_quad, q_lin, k_lin;   // [batch, n, s]
   };
   Projected project(const Tensor& normed, int64_t position) const;
-  Tensor finish(const Tensor& x, const Tensor& u, const Tensor& mixed, Rng* rng) const;
+  Tensor finish(const Tensor& x, const Tensor& gate, const Tensor& mixed, Rng* rng) const;
   MixedChunkOptions mixed_options() const;
 };
 

@@ -2,6 +2,7 @@
 
 #include <sluice/core/node.h>
 #include <sluice/layers/nn/heads.h>
+#include <sluice/layers/nn/mlp.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/map.h>
@@ -85,16 +86,17 @@ Tensor Gau::relative_bias(int64_t m, int64_t n) const {
 Gau::Projected Gau::project(const Tensor& x, int64_t position) const {
   const GauOptions& o = options;
   if (x.rank() != 3 || x.dim(-1) != o.dim) fail("gau: got x=", x, "; need [batch, n, ", o.dim, "]");
-  Tensor uvz = activate(o.activation, in(o.placement == GauPlacement::pre ? norm(x) : x));
+  const Tensor uvz = in(o.placement == GauPlacement::pre ? norm(x) : x);
   std::vector<Tensor> part = split(uvz, {o.expansion, o.expansion, o.key_dim}, -1);
-  Tensor q = detail::split_heads(scale_offset(part[2], gamma, beta, 0), o.heads);
-  Tensor k = detail::split_heads(scale_offset(part[2], gamma, beta, 1), o.heads);
+  const Tensor z = activate(o.activation, part[2]);
+  Tensor q = detail::split_heads(scale_offset(z, gamma, beta, 0), o.heads);
+  Tensor k = detail::split_heads(scale_offset(z, gamma, beta, 1), o.heads);
   if (o.use_rope) {
     RopeOptions r = o.rope;
     r.offset += position;
     q = rope(q, r), k = rope(k, r);
   }
-  return {part[0], q, k, detail::split_heads(part[1], o.heads)};
+  return {part[0], q, k, detail::split_heads(activate(o.activation, part[1]), o.heads)};
 }
 
 GauAttentionOptions Gau::attention_options(int64_t m, int64_t n, AttentionMask mask) const {
@@ -104,8 +106,8 @@ GauAttentionOptions Gau::attention_options(int64_t m, int64_t n, AttentionMask m
           .relative_bias = relative_bias(m, n)};
 }
 
-Tensor Gau::finish(const Tensor& x, const Tensor& u, const Tensor& attended, Rng* rng) const {
-  Tensor y = Dropout{options.dropout}(out(u * detail::merge_heads(attended)), rng);
+Tensor Gau::finish(const Tensor& x, const Tensor& gate, const Tensor& attended, Rng* rng) const {
+  Tensor y = Dropout{options.dropout}(out(gated_by(options.activation, detail::merge_heads(attended), gate)), rng);
   if (options.placement == GauPlacement::pre) return x + y;
   return norm(options.residual_scale == 1 ? x + y : x * options.residual_scale + y);
 }
@@ -117,10 +119,10 @@ Tensor Gau::operator()(const Tensor& x, const Tensor& key_mask, Rng* rng, const 
   if (mask.keys.defined() || mask.causal || mask.window != 0 || mask.dilation != 1)
     fail<ValueError>("gau: keys of a mask are the argument key_mask; causal and window belong to the layer's options");
   const Tensor tokens = finite_padding(x, key_mask);
-  auto [u, q, k, v] = project(tokens, 0);
+  auto [gate, q, k, v] = project(tokens, 0);
   GauAttentionOptions a = attention_options(x.dim(1), x.dim(1), mask);
   a.mask.keys = key_mask;
-  return finish(tokens, u, gau_attention(q, k, v, a, rng), rng);
+  return finish(tokens, gate, gau_attention(q, k, v, a, rng), rng);
 }
 
 std::pair<Tensor, Gau::State> Gau::step(const Tensor& x, State state) const {
@@ -130,10 +132,10 @@ std::pair<Tensor, Gau::State> Gau::step(const Tensor& x, State state) const {
                      "earlier output would change");
   NoGrad guard;
   state.check_batch("gau", x);
-  auto [u, q, k, v] = project(x, state.length);
+  auto [gate, q, k, v] = project(x, state.length);
   const std::vector<Tensor> rows = state.append({k, v}, options.window);
   const GauAttentionOptions a = attention_options(x.dim(1), rows[0].dim(2), {});
-  return {finish(x, u, gau_attention(q, rows[0], rows[1], a), nullptr), std::move(state)};
+  return {finish(x, gate, gau_attention(q, rows[0], rows[1], a), nullptr), std::move(state)};
 }
 
 // -- two streams -----------------------------------------------------------------------------------------
@@ -156,14 +158,14 @@ Tensor CrossGau::operator()(const Tensor& x, const Tensor& context, const Tensor
   if (x.rank() != 3 || context.rank() != 3 || x.dim(-1) != o.dim || context.dim(-1) != o.context_dim ||
       x.dim(0) != context.dim(0))
     fail("cross_gau: got x=", x, ", context=", context, "; need [batch, m, ", o.dim, "], [batch, n, ", o.context_dim, "]");
-  std::vector<Tensor> part = split(activate(o.activation, uq(norm(x))), {o.expansion, o.key_dim}, -1);
+  std::vector<Tensor> part = split(uq(norm(x)), {o.expansion, o.key_dim}, -1);
   const GauAttentionOptions a{.kind = o.kind, .mask = {.keys = key_mask}, .dropout = o.attention_dropout};
   if (key_mask.defined() && key_mask.shape() != Shape{context.dim(0), context.dim(1)})
     fail("cross_gau: key_mask=", key_mask, " does not fit context=", context, "; need [batch, n]");
   const Tensor seen = finite_padding(context, key_mask);
-  Tensor attended = gau_attention(part[1], activate(o.activation, key(seen)), activate(o.activation, value(seen)), a,
-                                  rng);
-  return x + Dropout{o.dropout}(out(part[0] * attended), rng);
+  Tensor attended = gau_attention(activate(o.activation, part[1]), activate(o.activation, key(seen)),
+                                  activate(o.activation, value(seen)), a, rng);
+  return x + Dropout{o.dropout}(out(gated_by(o.activation, attended, part[0])), rng);
 }
 
 }  // namespace sluice

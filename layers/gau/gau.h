@@ -149,10 +149,10 @@ struct Gau {
 
  private:
   struct Projected {
-    Tensor u, q, k, v;  // q, k, v [batch, heads, n, ·]
+    Tensor gate, q, k, v;  // U = φ(gate); q, k, v [batch, heads, n, ·]
   };
   Projected project(const Tensor& x, int64_t position) const;
-  Tensor finish(const Tensor& x, const Tensor& u, const Tensor& attended, Rng* rng) const;
+  Tensor finish(const Tensor& x, const Tensor& gate, const Tensor& attended, Rng* rng) const;
   GauAttentionOptions attention_options(int64_t m, int64_t n, AttentionMask mask) const;
 };
 

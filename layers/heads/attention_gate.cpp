@@ -1,28 +1,13 @@
 #include <sluice/layers/heads/attention_gate.h>
 
+#include <sluice/layers/nn/mlp.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
-#include <sluice/ops/map.h>
 #include <sluice/ops/norm.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/view.h>
 
 namespace sluice {
-
-namespace {
-
-/// y ⊙ φ(logits) in one pass where a fused formula exists.
-Tensor multiply(Act act, const Tensor& y, const Tensor& logits) {
-  switch (act) {
-    case Act::sigmoid: return glu(y, logits);
-    case Act::silu: return swiglu(y, logits);
-    case Act::identity: return y * logits;
-    case Act::ns_sigmoid: return map(formula::Gated<formula::NsSigmoid>{}, y, logits);
-    default: return y * activate(act, logits);
-  }
-}
-
-}  // namespace
 
 AttentionGate::AttentionGate(AttentionGateOptions o, int64_t dim, int64_t h, int64_t d, Rng& rng, DType dtype)
     : options(o), heads(h), head_dim(d) {
@@ -83,7 +68,7 @@ Tensor AttentionGate::operator()(const Tensor& y, const Tensor& x) const {
   Tensor gated;
   if (options.mode == GateMode::add) gated = tokens + activated(l);
   else if (options.sharing == GateSharing::scores) gated = tokens * activated(l);
-  else gated = multiply(options.activation, tokens, l);
+  else gated = gated_by(options.activation, tokens, l);
   return dense ? gated : transpose(gated, 1, 2);
 }
 

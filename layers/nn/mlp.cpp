@@ -1,5 +1,8 @@
 #include <sluice/layers/nn/mlp.h>
 
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/map.h>
+
 namespace sluice {
 
 Mlp::Mlp(MlpOptions o, Rng& rng) : options(o) {
@@ -24,6 +27,18 @@ Tensor apply_glu(GluKind kind, const Tensor& value, const Tensor& gate) {
     case GluKind::silu_glu: return silu_glu(value, gate);
   }
   fail<ValueError>("glu: unknown kind");
+}
+
+Tensor gated_by(Act act, const Tensor& x, const Tensor& g) {
+  switch (act) {
+    case Act::identity: return x * g;
+    case Act::relu: return reglu(x, g);
+    case Act::silu: return swiglu(x, g);
+    case Act::gelu: return geglu(x, g);
+    case Act::sigmoid: return glu(x, g);
+    case Act::ns_sigmoid: return map(formula::Gated<formula::NsSigmoid>{}, x, g);
+    default: return x * activate(act, g);
+  }
 }
 
 Glu::Glu(GluOptions o, Rng& rng) : options(o) {

@@ -51,6 +51,8 @@ enum class GluKind {
 };
 constexpr const char* choices(GluKind) { return "glu reglu geglu swiglu bilinear silu_glu"; }
 Tensor apply_glu(GluKind kind, const Tensor& value, const Tensor& gate);
+/// x ⊙ act(g), in one pass that keeps x and g alone where a fused formula exists.
+Tensor gated_by(Act act, const Tensor& x, const Tensor& g);
 
 struct GluOptions {
   int64_t dim;

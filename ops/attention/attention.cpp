@@ -106,7 +106,7 @@ struct Random {
 
 Tensors composed_vjp(const Tensors& saved, const AttentionOptions& given, Random random, Tensor g, const Tensor& g_lse);
 
-// saved: q, k, v, bias, relative_bias, sink, lse, out
+// saved: q, k, v, bias, relative_bias, sink; of softmax lse and out
 struct Attention final : Node {
   AttentionOptions options;  // without the tensors that have gradients
   Random random;
@@ -216,9 +216,9 @@ Tensor attend(const char* op, const Tensor& q_in, const Tensor& k_in, const Tens
     const Tensor rq = detail::readable_rows(q), rk = detail::readable_rows(k), rv = detail::readable_rows(v);
     kernel::attention({rq, rk, rv, o, random.seed, random.offset}, out, lse);
   }
-  const Tensor kept_lse = softmax ? alias(lse, lse.layout()) : Tensor();
+  const Tensor kept_lse = softmax ? alias(lse, lse.layout()) : Tensor(), kept = softmax ? out : Tensor();
   out = record<Attention>(out, {q, k, v, o.bias, o.relative_bias, o.sink},
-                          {q, k, v, o.bias, o.relative_bias, o.sink, kept_lse, out}, o, random);
+                          {q, k, v, o.bias, o.relative_bias, o.sink, kept_lse, kept}, o, random);
   if (lse_out) {
     if (out.requires_grad()) out.impl().history->add_output(lse);
     *lse_out = detail::restore_rank(lse, rank);

@@ -110,9 +110,10 @@ TEST_CASE("cost: FLASH", "[cost]") {
       for (bool shift : {false, true}) {
         FlashOptions o{.dim = 5, .expansion = 6, .key_dim = 4, .chunk = 4, .causal = causal};
         o.bias = bias, o.token_shift = shift, o.linear_bias = shift;
-        // 11 tokens are chunks of 4, 4 and 3.
+        // 11 tokens are chunks of 4, 4 and 3; in the linear term, if causal, the last one counts as whole.
         const int64_t bias_table = bias == GauBias::rope ? 2 * (2 * 4 - 1) * 4 : 0;
-        CHECK(beside_projections<Flash>(o, 11) == 2 * (16 + 16 + 9) * (4 + 6) + 4 * 11 * 4 * 6 + bias_table);
+        const int64_t quadratic = 2 * (16 + 16 + 9) * (4 + 6), linear = 4 * (causal ? 12 : 11) * 4 * 6;
+        CHECK(beside_projections<Flash>(o, 11) == quadratic + linear + bias_table);
         CHECK(cost(o, 11).attention_elements == 41);
         if (!causal) {
           CHECK(cost(o, 11).state == 0);
