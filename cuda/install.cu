@@ -59,7 +59,7 @@ const bool installed = [] {
   put(kernel::visible_count, &visible_count);
   put(kernel::attention_keep_mask, &attention_keep_mask);
 
-  // put(kernel::linear_scan, &linear_scan);
+  put(kernel::linear_scan, &linear_scan);
 
   // put(kernel::sgd, &sgd);
   // put(kernel::adam, &adam);

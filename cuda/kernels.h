@@ -68,7 +68,7 @@ decltype(kernel::visible_count)::Function visible_count;
 decltype(kernel::attention_keep_mask)::Function attention_keep_mask;
 
 // linear_scan.cu
-// decltype(kernel::linear_scan)::Function linear_scan;
+decltype(kernel::linear_scan)::Function linear_scan;
 
 // optim.cu
 // decltype(kernel::sgd)::Function sgd;

@@ -1,0 +1,93 @@
+// The scan on the device against plain loops: every decay, order and rule of chunks, beyond every tile.
+#include "support/catch.h"
+#include "support/scan_samples.h"
+
+#include <sluice/cuda/emulator.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/view.h>
+
+#include <cmath>
+
+using namespace sluice;
+using namespace sluice::testing;
+
+namespace {
+
+/// On the device, as far as the op takes it; `heads_inside`: from memory [batch, n, heads, channels].
+Tensor run_on_device(const ScanSample& s, bool heads_inside = false) {
+  const auto moved = [&](const Tensor& x) {
+    if (!x.defined()) return x;
+    return heads_inside && x.rank() == 4 ? transpose(to(contiguous(transpose(x, 1, 2)), Device::cuda()), 1, 2) : to(x, Device::cuda());
+  };
+  return to(contiguous(linear_scan(moved(s.q), moved(s.k), moved(s.v), moved(s.decay), s.options)), cpu);
+}
+
+void check_sample(const ScanSample& s, bool heads_inside) {
+  const Tensor want = recurrence(s);
+  check_scan_close({run_on_device(s, heads_inside)}, {want}, 1e-12, s.text());
+  check_scan_close({run_on_device(s.in(f32), heads_inside)}, {want}, 4e-6, s.text() + " in f32");
+}
+
+constexpr ScanKind kKinds[] = {ScanKind::none, ScanKind::scalar, ScanKind::keys, ScanKind::values};
+
+}  // namespace
+
+TEST_CASE("cuda scan: every decay, order and rule of chunks", "[cuda]") {
+  Rand rand(41);
+  const Strength strengths[] = {Strength::mild, Strength::mixed, Strength::none, Strength::strong, Strength::total};
+  int i = 0;
+  for (ScanKind kind : kKinds)
+    for (Strength strength : strengths)
+      for (bool reverse : {false, true})
+        for (bool chunks_only : {false, true}) {
+          ScanSample s = random_scan(rand, kind, strength, {1 + i % 2, 1 + i % 3, 1 + rand.below(30), 1 + rand.below(20)}, 1 + rand.below(9));
+          s.options.reverse = reverse, s.options.chunks_only = chunks_only, s.options.chunk = 1 + rand.below(12);
+          check_sample(s, ++i % 2);
+        }
+}
+
+TEST_CASE("cuda scan: beyond the rows of a warp and of a block, the columns of a block, the steps of a load", "[cuda]") {
+  Rand rand(42);
+  const int64_t sizes[][3] = {{1, 1, 1}, {8, 16, 32}, {9, 17, 33}, {7, 8, 64}, {17, 9, 65}, {9, 129, 129}, {5, 257, 3}, {3, 513, 2}, {4, 0, 3}};
+  int i = 0;
+  for (const auto& [n, m, e] : sizes)
+    for (ScanKind kind : kKinds) {
+      ScanSample s = random_scan(rand, kind, Strength::mild, {2, 2, n, m}, e);
+      s.options.reverse = ++i % 2, s.options.chunks_only = i % 3 == 0, s.options.chunk = 4;
+      check_sample(s, i % 2);
+    }
+}
+
+TEST_CASE("cuda scan: ten thousand steps that forget slowly, in f32", "[cuda]") {
+  Rand rand(43);
+  for (double g : {-1e-4, -3e-5, -1e-7}) {
+    ScanSample s = random_scan(rand, ScanKind::none, Strength::none, {1, 1, 10000, 1}, 1);
+    s.q = abs(s.q), s.k = abs(s.k), s.v = abs(s.v);  // nothing cancels
+    s.decay = tensor_of({static_cast<float>(g)}, {1, 1, 1}, f64, cpu);
+    check_scan_close({run_on_device(s.in(f32))}, {recurrence(s)}, 4e-6, s.text());
+  }
+}
+
+TEST_CASE("cuda scan: NaN of a later step does not reach an earlier one; the same bits in every schedule", "[cuda]") {
+  Rand rand(44);
+  for (ScanKind kind : kKinds)
+    for (bool reverse : {false, true}) {
+      ScanSample s = random_scan(rand, kind, Strength::mild, {1, 2, 21, 18}, 5);
+      s.options.reverse = reverse;
+      const Tensor want = run_on_device(s);
+      cuda::emulator::set_schedule(7);
+      CHECK(same_bits(run_on_device(s), want));
+      cuda::emulator::set_schedule(0);
+      const int64_t at = 13, first = reverse ? at + 1 : 0, count = reverse ? 20 - at : at;
+      for (Tensor* x : {&s.q, &s.k, &s.v}) {
+        Tensor y = contiguous(*x);
+        for (int64_t h = 0; h < 2; ++h)
+          for (int64_t c = 0; c < y.dim(3); ++c) y.mutable_data<double>()[(h * 21 + at) * y.dim(3) + c] = NAN;
+        *x = y;
+      }
+      const Tensor got = run_on_device(s);
+      CHECK(same_bits(contiguous(narrow(got, 2, first, count)), contiguous(narrow(want, 2, first, count))));
+      CHECK(std::isnan(narrow(got, 2, at, 1).to_vector<double>()[0]));
+    }
+}
