@@ -15,7 +15,7 @@
 // Gated Linear Attention Transformers, section 4.3.)
 //
 // The reverse scan is the same on the sequence read backwards, with the decays moved by one step: from j to
-// t < j it passes g_{t+1} … g_j.
+// t < j it passes g_{t+1} … g_j. Without decay, or with a scalar one, operands are read where they lie.
 #include <sluice/ops/scan/linear_scan.h>
 
 #include <sluice/core/math.h>
@@ -44,6 +44,7 @@ struct Scan {
   Decay decay;
   int64_t heads, n, m, e, chunk, channels;  // channels of g: 1, m or e
   int64_t blocks, width;                    // value columns are cut into blocks: columns of S are independent
+  Precision precision = sluice::precision();
 
   Scan(const Tensor& q_, const Tensor& k_, const Tensor& v_, const Tensor& g_, const LinearScanOptions& options, Tensor& y)
       : o(options), q(q_), k(k_), v(v_), out(y), g(g_.defined() ? g_.data<T>() : nullptr),
@@ -85,8 +86,9 @@ struct Scan {
         const int64_t cols = std::min(width, e - col), chunks = (n + chunk - 1) / chunk;
         std::fill_n(w.state, m * cols, T(0));
         for (int64_t i = 0; i < chunks; ++i) {
-          const int64_t first = (o.reverse ? chunks - 1 - i : i) * chunk;
-          one_chunk(w, b, h, first, std::min(chunk, n - first), col, cols, i == 0);
+          const int64_t first = (o.reverse ? chunks - 1 - i : i) * chunk, count = std::min(chunk, n - first);
+          if (decay == Decay::none || decay == Decay::scalar) in_place(w, b, h, first, count, col, cols, i == 0, i + 1 == chunks);
+          else one_chunk(w, b, h, first, count, col, cols, i == 0);
         }
       }
     });
@@ -102,7 +104,6 @@ struct Scan {
       std::copy_n(k.at(b, h, row), m, w.k + i * m);
       std::copy_n(v.at(b, h, row) + col, cols, w.v + i * cols);
     }
-    if (decay == Decay::none) return;
     const int64_t local = local_channels(cols), at = decay == Decay::values ? col : 0;
     for (int64_t i = 0; i < count; ++i) {
       const int64_t row = row_of(first, count, i) + (o.reverse ? 1 : 0);
@@ -116,27 +117,72 @@ struct Scan {
       }
     }
   }
-  int64_t local_channels(int64_t cols) const { return decay == Decay::scalar ? 1 : decay == Decay::keys ? m : cols; }
+  int64_t local_channels(int64_t cols) const { return decay == Decay::keys ? m : cols; }
 
   /// to = from ∘ e^{L_i}, or, to_end, ∘ e^{L_end − L_i}.
   void rescale(const Memory& w, const T* from, T* to, int64_t count, int64_t columns, bool to_end) {
-    const int64_t local = decay == Decay::scalar ? 1 : columns;
-    const double* last = w.sums + (count - 1) * local;
+    const double* last = w.sums + (count - 1) * columns;
     for (int64_t i = 0; i < count; ++i) {
       const T* x = from + i * columns;
       T* y = to + i * columns;
-      const double* here = w.sums + i * local;
-      if (decay == Decay::scalar) {
-        const T factor = math::exp(T(to_end ? *last - *here : *here));
-        for (int64_t c = 0; c < columns; ++c) y[c] = x[c] * factor;
-      } else if (to_end) {
+      const double* here = w.sums + i * columns;
+      if (to_end)
         for (int64_t c = 0; c < columns; ++c) y[c] = x[c] * math::exp(T(last[c] - here[c]));
-      } else {
+      else
         for (int64_t c = 0; c < columns; ++c) y[c] = x[c] * math::exp(T(here[c]));
-      }
     }
   }
 
+  /// A chunk without decay or with a scalar one, its steps in the order of the tensors.
+  void in_place(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, int64_t col, int64_t cols, bool start, bool last) {
+    const T *queries = q.at(b, h, first), *keys = k.at(b, h, first), *values = v.at(b, h, first) + col;
+    T* const y = out.at(b, h, first) + col;
+    double* const sums = w.sums;  // of the decays from the chunk's first step, or in reverse the one after it, to each
+    double whole = 0;             // of those that the state passes on its way through the chunk
+    if (decay == Decay::scalar) {
+      const T* steps = g + (b * heads + h) * n + first;
+      for (int64_t i = 0; i < count; ++i) whole += i == 0 && o.reverse ? 0 : std::max(double(steps[i]), -1e4), sums[i] = whole;
+      if (o.reverse && first + count < n) whole += std::max(double(steps[count]), -1e4);
+    }
+    /// x's rows times e to the power of the sums up to them, or from them to the end of the chunk.
+    const auto scaled = [&](const T* x, int64_t ld, T* to, bool up_to) {
+      for (int64_t i = 0; i < count; ++i) {
+        const T factor = math::exp(T(up_to ? sums[i] : whole - sums[i]));
+        for (int64_t c = 0; c < m; ++c) to[i * m + c] = x[i * ld + c] * factor;
+      }
+      return to;
+    };
+    const bool weighted = decay == Decay::scalar, finite = o.chunks_only || all_finite(values, count, cols, v.row);
+    if (!start)
+      gemm(Read::plain, Read::plain, count, cols, m, T(1), weighted ? scaled(queries, q.row, w.q, !o.reverse) : queries,
+           weighted ? m : q.row, w.state, cols, T(0), y, out.row, precision);
+    else if (!finite || o.chunks_only)
+      for (int64_t i = 0; i < count; ++i) std::fill_n(y + i * out.row, cols, T(0));
+    if (!o.chunks_only) {
+      gemm(Read::plain, Read::transposed, count, count, m, T(1), queries, q.row, keys, k.row, T(0), w.a, count, precision);
+      for (int64_t t = 0; t < count; ++t) {
+        T* line = w.a + t * count;
+        const int64_t begin = o.reverse ? t : 0, end = o.reverse ? count : t + 1;
+        std::fill(line, line + begin, T(0)), std::fill(line + end, line + count, T(0));
+        if (!weighted) continue;
+        const double here = sums[t], sign = o.reverse ? -1 : 1;
+        for (int64_t j = begin; j < end; ++j) line[j] *= math::exp(T(sign * (here - sums[j])));
+      }
+      // A later step may hold NaN, which 0·NaN would hand to earlier ones.
+      if (finite)
+        gemm(Read::plain, Read::plain, count, cols, count, T(1), w.a, count, values, v.row, T(!start), y, out.row, precision);
+      else sparse_product(Read::plain, count, cols, count, T(1), w.a, count, values, v.row, y, out.row);
+    }
+    if (last) return;
+    if (weighted && !start) {
+      const T factor = math::exp(T(whole));
+      for (int64_t i = 0; i < m * cols; ++i) w.state[i] *= factor;
+    }
+    gemm(Read::transposed, Read::plain, m, cols, count, T(1), weighted ? scaled(keys, k.row, w.k, o.reverse) : keys,
+         weighted ? m : k.row, values, v.row, T(!start), w.state, cols, precision);
+  }
+
+  /// A chunk with a decay per channel.
   void one_chunk(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, int64_t col, int64_t cols, bool start) {
     load(w, b, h, first, count, col, cols);
     const bool by_keys = decay == Decay::keys && !o.chunks_only, by_values = decay == Decay::values && !o.chunks_only;
@@ -144,8 +190,8 @@ struct Scan {
     std::fill_n(w.o, count * cols, T(0));
     if (!start) {
       const T* queries = by_keys ? w.queries : w.q;
-      if (decay == Decay::scalar || (decay == Decay::keys && !by_keys)) rescale(w, w.q, w.queries, count, m, false), queries = w.queries;
-      gemm(Read::plain, Read::plain, count, cols, m, T(1), queries, m, w.state, cols, T(0), w.o, cols);
+      if (decay == Decay::keys && !by_keys) rescale(w, w.q, w.queries, count, m, false), queries = w.queries;
+      gemm(Read::plain, Read::plain, count, cols, m, T(1), queries, m, w.state, cols, T(0), w.o, cols, precision);
       if (decay == Decay::values && !by_values) rescale(w, w.o, w.o, count, cols, false);
     }
     if (!o.chunks_only) {
@@ -161,15 +207,12 @@ struct Scan {
   void to_state(Memory& w, int64_t count, int64_t cols, bool carried) {
     const T *keys = w.k, *values = w.v;
     const double* last = w.sums + (count - 1) * local_channels(cols);
-    if (decay == Decay::scalar) {
-      const T factor = math::exp(T(last[0]));
-      for (int64_t i = 0; i < m * cols; ++i) w.state[i] *= factor;
-    } else if (decay == Decay::keys) {
+    if (decay == Decay::keys) {
       for (int64_t c = 0; c < m; ++c) {
         const T factor = math::exp(T(last[c]));
         for (int64_t j = 0; j < cols; ++j) w.state[c * cols + j] *= factor;
       }
-    } else if (decay == Decay::values) {
+    } else {
       for (int64_t j = 0; j < cols; ++j) w.border[j] = math::exp(T(last[j]));
       for (int64_t c = 0; c < m; ++c)
         for (int64_t j = 0; j < cols; ++j) w.state[c * cols + j] *= w.border[j];
@@ -177,31 +220,25 @@ struct Scan {
     if (decay == Decay::values) {
       if (!carried) rescale(w, w.v, w.scaled, count, cols, true);
       values = w.scaled;
-    } else if (decay != Decay::none) {
+    } else {
       if (!carried) rescale(w, w.k, w.scaled, count, m, true);
       keys = w.scaled;
     }
-    gemm(Read::transposed, Read::plain, m, cols, count, T(1), keys, m, values, cols, T(1), w.state, cols);
+    gemm(Read::transposed, Read::plain, m, cols, count, T(1), keys, m, values, cols, T(1), w.state, cols, precision);
   }
 
   /// o += a v. A later step may hold NaN, which 0·NaN would hand to earlier ones.
   void weigh(Memory& w, int64_t count, int64_t cols) {
     if (all_finite(w.v, count, cols, cols))
-      gemm(Read::plain, Read::plain, count, cols, count, T(1), w.a, count, w.v, cols, T(1), w.o, cols);
+      gemm(Read::plain, Read::plain, count, cols, count, T(1), w.a, count, w.v, cols, T(1), w.o, cols, precision);
     else
       sparse_product(Read::plain, count, cols, count, T(1), w.a, count, w.v, cols, w.o, cols);
   }
 
-  /// a_tj = (q_t·k_j), j <= t, with a scalar decay's weight.
+  /// a_tj = (q_t·k_j), j <= t.
   void weights(Memory& w, int64_t count) {
-    gemm(Read::plain, Read::transposed, count, count, m, T(1), w.q, m, w.k, m, T(0), w.a, count);
-    for (int64_t t = 0; t < count; ++t) {
-      T* line = w.a + t * count;
-      std::fill(line + t + 1, line + count, T(0));
-      if (decay != Decay::scalar) continue;
-      const double here = w.sums[t];
-      for (int64_t j = 0; j <= t; ++j) line[j] *= math::exp(T(here - w.sums[j]));
-    }
+    gemm(Read::plain, Read::transposed, count, count, m, T(1), w.q, m, w.k, m, T(0), w.a, count, precision);
+    for (int64_t t = 0; t < count; ++t) std::fill(w.a + t * count + t + 1, w.a + (t + 1) * count, T(0));
   }
 
   /// Runs over blocks [begin, end) of a chunk's steps. `multiply(begin, end, mild)` finds E in w.factor, e^{L_border} in
@@ -267,7 +304,8 @@ struct Scan {
         T *near = w.part + (t - begin) * m, *far = w.queries + t * m;
         for (int64_t c = 0; c < m; ++c) near[c] = q[c] * e[c], far[c] = near[c] * w.border[c];
       }
-      gemm(Read::plain, Read::transposed, end - begin, end, m, T(1), w.part, m, w.scaled, m, T(0), a + begin * count, count);
+      gemm(Read::plain, Read::transposed, end - begin, end, m, T(1), w.part, m, w.scaled, m, T(0), a + begin * count, count,
+           precision);
       for (int64_t t = begin; t < end; ++t) std::fill(a + t * count + t + 1, a + (t + 1) * count, T(0));
       return mild;  // its terms are those of the sum above: they overflow only where that does
     }, [&](int64_t j, int64_t t, const T* weight) { a[t * count + j] = row_dot(w.q + t * m, weight, m); });
@@ -276,11 +314,13 @@ struct Scan {
   /// o_t = e^{L_t} ∘ o_t + Σ_{j <= t} a_tj v_j ∘ e^{L_t − L_j}
   void sum_by_values(Memory& w, int64_t count, int64_t cols) {
     by_blocks(w, w.v, cols, count, [&](int64_t begin, int64_t end, int64_t mild) {
-      gemm(Read::plain, Read::plain, end - begin, cols, end, T(1), w.a + begin * count, count, w.scaled, cols, T(0), w.part, cols);
+      gemm(Read::plain, Read::plain, end - begin, cols, end, T(1), w.a + begin * count, count, w.scaled, cols, T(0), w.part, cols,
+           precision);
       int64_t used = 0;  // before E shrinks it, a sum may be too large
       while (used < mild && all_finite(w.part + used * cols, 1, cols, cols)) ++used;
       if (const int64_t left = end - begin - used)  // earlier blocks alone
-        gemm(Read::plain, Read::plain, left, cols, begin, T(1), w.a + (begin + used) * count, count, w.scaled, cols, T(0), w.part + used * cols, cols);
+        gemm(Read::plain, Read::plain, left, cols, begin, T(1), w.a + (begin + used) * count, count, w.scaled, cols, T(0),
+             w.part + used * cols, cols, precision);
       for (int64_t t = begin; t < end; ++t) {
         const T *e = w.factor + (t - begin) * cols, *part = w.part + (t - begin) * cols;
         T* y = w.o + t * cols;

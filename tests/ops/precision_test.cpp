@@ -13,6 +13,7 @@
 #include <sluice/ops/gemm/ladder.h>
 #include <sluice/ops/matmul.h>
 #include <sluice/ops/reduce.h>
+#include <sluice/ops/scan/linear_scan.h>
 #include <sluice/ops/view.h>
 
 #include <bit>
@@ -248,4 +249,29 @@ TEST_CASE("Precision: attention's products", "[precision][attention]") {
     CHECK(largest_difference(fine[i], coarse[i]) > 1e-4);
     CHECK(largest_difference(fine[i], coarse[i]) < 0.1);
   }
+}
+
+TEST_CASE("Precision: linear_scan's products", "[precision][linear_scan]") {
+  Rng rng(3);
+  const Tensor q = normal({2, 2, 150, 24}, 0, 1, rng), k = normal({2, 2, 150, 24}, 0, 1, rng), v = normal({2, 2, 150, 40}, 0, 1, rng);
+  for (Tensor x : {q, k, v}) x.requires_grad_();
+  const auto decay = [&](const Shape& shape) { return neg(uniform(shape, 0, 0.1, rng)); };
+  for (const Tensor& g : {Tensor(), decay({2, 2, 150}), decay({2, 2, 150, 24}), decay({2, 2, 150, 40})})
+    for (bool reverse : {false, true}) {
+      const LinearScanOptions o{.reverse = reverse, .decay_on_values = g.defined() && g.rank() == 4 && g.dim(3) == 40};
+      const auto run = [&](Precision p) {
+        PrecisionScope scope(p);
+        const Tensor y = linear_scan(q, k, v, g, o);
+        auto all = grad(std::vector{sum(y * y)}, {q, k, v});
+        all.push_back(y.detach());
+        return all;
+      };
+      const auto fine = run(Precision::f32), coarse = run(Precision::bf16);
+      for (std::size_t i = 0; i < fine.size(); ++i) {
+        INFO((g.defined() ? g.dim(-1) : 0) << (reverse ? " reverse " : " ") << i);
+        const double largest = max(abs(fine[i])).item();
+        CHECK(largest_difference(fine[i], coarse[i]) > 1e-4 * largest);
+        CHECK(largest_difference(fine[i], coarse[i]) < 2e-2 * largest);  // three products, each off by 2⁻⁹
+      }
+    }
 }
