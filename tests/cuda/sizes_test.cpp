@@ -1,0 +1,237 @@
+// Kernels of the device against those of the CPU at the edges of their own tiles: a warp's and a block's rows, pieces of long
+// sums, tiles of columns and of sorted rows, each with one more; and the same bits in every schedule. The op table runs on the
+// device, too (SLUICE_TEST_DEVICE), but knows nothing of these sizes.
+#include "support/approx.h"
+#include "support/catch.h"
+
+#include <sluice/cuda/device.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/join.h>
+#include <sluice/ops/kernels.h>
+#include <sluice/ops/scan/scan.h>
+
+#include <cmath>
+#include <limits>
+
+using namespace sluice;
+using namespace sluice::testing;
+
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
+
+/// f(device) gives tensors of that device; their values must be the CPU's, those of integers and of tolerance 0 to the bit.
+/// The tolerance is in units of the dtype's rounding.
+template <class F>
+void check(F f, double ulps = 0) {
+  const std::vector<Tensor> want = f(cpu);
+  std::vector<Tensor> first;
+  for (uint64_t seed : {0, 1, 2}) {
+    INFO("schedule " << seed);
+    cuda::emulator::set_schedule(seed);
+    std::vector<Tensor> got;
+    for (const Tensor& y : f(Device::cuda())) got.push_back(to(y, cpu));
+    cuda::emulator::set_schedule(0);
+    if (seed == 0) first = got;
+    REQUIRE(got.size() == want.size());
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      INFO("output " << i << " " << str(want[i].shape()));
+      CHECK(same_bits(got[i], first[i]));
+      const double tolerance = ulps * (want[i].dtype() == f32 ? 0x1p-24 : 0x1p-53);
+      const Closeness c = all_close(got[i], want[i], is_float(want[i].dtype()) ? tolerance : 0);
+      INFO(c.text);
+      CHECK(c);
+    }
+  }
+}
+
+/// f(device) throws, with the CPU's message.
+template <class F>
+void same_error(F f) {
+  auto message = [&](Device d) -> std::string {
+    try {
+      f(d);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  const std::string want = message(cpu);
+  CHECK(want != "");
+  CHECK(message(Device::cuda()) == want);
+}
+
+/// Uniform values, with others at some places.
+Tensor values(const Shape& shape, DType dtype, Device device, uint64_t seed, const std::vector<std::pair<int64_t, double>>& others = {}) {
+  Rand rand(seed);
+  std::vector<double> v(static_cast<std::size_t>(shape.numel()));
+  const bool whole = !is_float(dtype);
+  for (double& x : v) x = whole ? static_cast<double>(rand.below(7) - 3) : rand.uniform(-1, 1);
+  for (const auto& [at, value] : others) v[static_cast<std::size_t>(at)] = value;
+  return tensor_of(v, shape, dtype, device);
+}
+
+const int64_t kWidths[] = {1, 31, 33, 1024, 1025, 2049};
+
+}  // namespace
+
+TEST_CASE("cuda: rows of a warp and of a block") {
+  for (DType t : {f32, f64})
+    for (int64_t n : kWidths)
+      for (int64_t rows : {1, 9}) {
+        INFO(str(t) << " rows " << rows << " of " << n);
+        for (bool log : {false, true})
+          check([&](Device d) {
+            const Tensor x = values({rows, n}, t, d, 1), g = values({rows, n}, t, d, 2);
+            Tensor y = empty_like(x), dx = empty_like(x);
+            kernel::softmax(x, y, log);
+            kernel::softmax_backward(y, g, dx, log);
+            return std::vector{y, dx};
+          }, 20.0 + static_cast<double>(n) / 16);
+        for (bool centred : {false, true})
+          check([&](Device d) {
+            const Tensor x = values({rows, n}, t, d, 3), g = values({rows, n}, t, d, 4);
+            const Tensor w = values({n}, t, d, 5), b = values({n}, t, d, 6);
+            Tensor y = empty_like(x), stats = empty({rows, 2}, x.options()), dx = empty_like(x), dw = empty_like(w), db = empty_like(w);
+            kernel::norm(x, w, centred ? b : Tensor(), y, stats, {centred, 1e-2});
+            kernel::norm_backward(x, centred ? w : Tensor(), g, stats, dx, dw, db, {centred, 1e-2});
+            return std::vector{y, stats, dx, dw, db};
+          }, 400);
+        for (double smoothing : {0.0, 0.1})
+          check([&](Device d) {
+            const Tensor x = values({rows, n}, t, d, 7), g = values({rows}, t, d, 8);
+            const Tensor target = values({rows}, i64, d, 9, [&] {
+              std::vector<std::pair<int64_t, double>> at;
+              for (int64_t r = 0; r < rows; ++r) at.push_back({r, r == 4 ? -1.0 : r % 2 ? 0.0 : static_cast<double>(n - 1)});
+              return at;
+            }());
+            Tensor loss = empty({rows}, x.options()), dx = empty_like(x);
+            kernel::cross_entropy(x, target, loss, smoothing);
+            kernel::cross_entropy_backward(x, target, g, dx, smoothing);
+            return std::vector{loss, dx};
+          }, 20.0 + static_cast<double>(n) / 16);
+      }
+}
+
+TEST_CASE("cuda: rows with infinities and NaN") {
+  const int64_t n = 1025;
+  std::vector<std::pair<int64_t, double>> others = {{n - 1, kInf}, {2 * n - 1, kNan}, {3 * n - 1, -kInf}};
+  for (int64_t i = 0; i < n; ++i) others.push_back({3 * n + i, -kInf});
+  for (bool log : {false, true})
+    check([&](Device d) {
+      const Tensor x = values({4, n}, f32, d, 1, others);
+      Tensor y = empty_like(x);
+      kernel::softmax(x, y, log);
+      return std::vector{y};
+    }, 100);
+}
+
+TEST_CASE("cuda: weights and biases of norms of many rows") {
+  for (int64_t rows : {33, 300})
+    for (int64_t n : {3, 33})
+      check([&](Device d) {
+        const Tensor x = values({rows, n}, f32, d, 1), g = values({rows, n}, f32, d, 2), w = values({n}, f32, d, 3);
+        Tensor y = empty_like(x), stats = empty({rows, 2}, x.options()), dx = empty_like(x), dw = empty_like(w), none;
+        kernel::norm(x, w, {}, y, stats, {false, 1e-2});
+        kernel::norm_backward(x, w, g, stats, dx, dw, none, {false, 1e-2});
+        return std::vector{dx, dw};
+      }, 1000);
+}
+
+TEST_CASE("cuda: targets are checked and counted") {
+  auto run = [](Device d, const Tensor& targets, int64_t ignored) {
+    Tensor flat = empty(targets.shape(), {i64, d}), share = empty({}, {f64, d});
+    kernel::cross_entropy_targets(to(targets, d), ignored, 4, flat, share);
+    return std::vector{flat, share};
+  };
+  std::vector<double> v(300, 2);
+  for (std::size_t i = 7; i < 208; ++i) v[i] = -7;
+  const Tensor good = tensor_of(v, {300}, i64, cpu);
+  check([&](Device d) { return run(d, good, -7); });
+  check([&](Device d) { return run(d, full({40}, -1, {i64, cpu}), -1); });  // nothing is left
+  for (int bad : {-8, -1, 4}) {
+    v[299] = bad, v[250] = bad;
+    same_error([&](Device d) { run(d, tensor_of(v, {300}, i64, cpu), -7); });
+  }
+}
+
+TEST_CASE("cuda: reductions of every form") {
+  const ReduceShape shapes[] = {{1, 1, 1}, {5, 32, 3}, {3, 33, 1}, {9, 1025, 1}, {2, 8193, 1}, {1, 20001, 1},
+                                {1, 33, 33}, {2, 257, 3}, {3, 700, 5}, {1, 513, 70}};
+  for (const ReduceShape& s : shapes) {
+    INFO(s.outer << " × " << s.n << " × " << s.inner);
+    const int64_t n = s.outer * s.n * s.inner;
+    for (DType t : {f32, f64, i64})
+      check([&](Device d) {
+        Tensor y = empty({s.outer, s.inner}, {t, d});
+        kernel::reduce(ReduceKind::sum, values({n}, t, d, 1, {{n - 1, 2}}), y, s);
+        return std::vector{y};
+      }, 300);
+    for (double last : {0.5, 2.0, -2.0, kInf, kNan})
+      check([&](Device d) {
+        const Tensor x = values({n}, f32, d, 2, {{n - 1, last}});
+        Tensor top = empty({s.outer, s.inner}, x.options()), low = empty_like(top);
+        Tensor at = empty(top.shape(), {i64, d}), under = empty_like(at);
+        kernel::reduce(ReduceKind::max, x, top, s);
+        kernel::reduce(ReduceKind::min, x, low, s);
+        kernel::arg_extreme(true, x, at, s);
+        kernel::arg_extreme(false, x, under, s);
+        return std::vector{top, low, at, under};
+      });
+    for (DType t : {f64, i64, i32, boolean})  // many equal values: the first
+      check([&](Device d) {
+        const Tensor x = values({n}, t, d, 3, {{n / 2, is_float(t) ? kNan : 1.0}});
+        Tensor at = empty({s.outer, s.inner}, {i64, d}), under = empty_like(at);
+        kernel::arg_extreme(true, x, at, s);
+        kernel::arg_extreme(false, x, under, s);
+        return std::vector{at, under};
+      });
+  }
+}
+
+TEST_CASE("cuda: running sums of every form") {
+  for (const Shape& shape : {Shape{1, 1, 1}, {3, 33, 1}, {1, 1025, 1}, {2, 2051, 1}, {1, 16385, 1}, {2, 33, 3}, {1, 700, 5}, {1, 257, 300}})
+    for (DType t : {f32, f64, i64, i32})
+      for (bool exclusive : {false, true})
+        for (bool reverse : {false, true}) {
+          INFO(str(t) << " " << str(shape) << (exclusive ? " exclusive" : "") << (reverse ? " reverse" : ""));
+          check([&](Device d) {
+            const Tensor x = values(shape, t, d, 1);
+            Tensor y = empty_like(x);
+            kernel::cumsum(x, y, 1, {.exclusive = exclusive, .reverse = reverse});
+            return std::vector{y};
+          }, 2000);
+        }
+  check([&](Device d) {  // what comes before an infinity stays finite
+    const Tensor x = values({2, 300}, f64, d, 1, {{200, kInf}, {500, kNan}});
+    Tensor y = empty_like(x);
+    kernel::cumsum(x, y, 1, {.exclusive = true});
+    return std::vector{y};
+  }, 2000);
+}
+
+TEST_CASE("cuda: sorted rows, ties by place, NaN last") {
+  for (int64_t n : {1, 2, 3, 33, 65, 513, 1024, 1025, 2049, 3075})
+    for (DType t : {f32, f64, i64, i32, boolean})
+      for (bool descending : {false, true}) {
+        INFO(str(t) << " " << n << (descending ? " descending" : ""));
+        check([&](Device d) {
+          std::vector<std::pair<int64_t, double>> others;
+          if (is_float(t))
+            for (int64_t i = 0; i < 2 * n; i += 5)
+              others.push_back({i, std::vector{kNan, -0.0, 0.0, kInf, -kInf, 0.25, 0.25}[static_cast<std::size_t>(i / 5 % 7)]});
+          const Tensor x = values({2, n}, t, d, 1, others);
+          Tensor all = empty({2, n}, {i64, d}), some = empty({2, (n + 2) / 3}, {i64, d});
+          kernel::order(x, all, descending);
+          kernel::order(x, some, descending);
+          return std::vector{all, some};
+        });
+      }
+  for (bool descending : {false, true})
+    check([&](Device d) {
+      Tensor least = full({1, 1}, -9.3e18, {i64, d}), most = full({1, 1}, 9.3e18, {i64, d}), at = empty({1, 1025}, {i64, d});
+      const Tensor x = cat({values({1, 500}, i64, d, 1), most, values({1, 523}, i64, d, 1), least}, 1);  // the ends of the range
+      kernel::order(x, at, descending);
+      return std::vector{at};
+    });
+}
