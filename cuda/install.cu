@@ -34,10 +34,10 @@ const bool installed = [] {
   put(kernel::cumsum, &cumsum);
   put(kernel::order, &order);
 
-  // put(kernel::gather, &gather);
-  // put(kernel::scatter_add, &scatter_add);
-  // put(kernel::index_select, &index_select);
-  // put(kernel::index_add, &index_add);
+  put(kernel::gather, &gather);
+  put(kernel::scatter_add, &scatter_add);
+  put(kernel::index_select, &index_select);
+  put(kernel::index_add, &index_add);
 
   put(kernel::matmul, &matmul);
 

@@ -38,10 +38,10 @@ decltype(kernel::cumsum)::Function cumsum;
 decltype(kernel::order)::Function order;
 
 // index.cu
-// decltype(kernel::gather)::Function gather;
-// decltype(kernel::scatter_add)::Function scatter_add;
-// decltype(kernel::index_select)::Function index_select;
-// decltype(kernel::index_add)::Function index_add;
+decltype(kernel::gather)::Function gather;
+decltype(kernel::scatter_add)::Function scatter_add;
+decltype(kernel::index_select)::Function index_select;
+decltype(kernel::index_add)::Function index_add;
 
 // matmul.cu
 decltype(kernel::matmul)::Function matmul;

@@ -8,7 +8,11 @@
 
 namespace sluice::cuda {
 
+#ifdef __CUDACC__
 constexpr int kSortTile = 1024;  // entries that a block sorts in shared memory
+#else
+constexpr int kSortTile = 128;  // the emulator watches every access
+#endif
 
 struct Entry {
   uint64_t key;

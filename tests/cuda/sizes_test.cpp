@@ -9,6 +9,7 @@
 #include <sluice/ops/join.h>
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/scan/scan.h>
+#include <sluice/ops/view.h>
 
 #include <cmath>
 #include <limits>
@@ -211,7 +212,7 @@ TEST_CASE("cuda: running sums of every form") {
 }
 
 TEST_CASE("cuda: sorted rows, ties by place, NaN last") {
-  for (int64_t n : {1, 2, 3, 33, 65, 513, 1024, 1025, 2049, 3075})
+  for (int64_t n : {1, 2, 3, 33, 65, 128, 129, 257, 385, 1025})
     for (DType t : {f32, f64, i64, i32, boolean})
       for (bool descending : {false, true}) {
         INFO(str(t) << " " << n << (descending ? " descending" : ""));
@@ -234,4 +235,56 @@ TEST_CASE("cuda: sorted rows, ties by place, NaN last") {
       kernel::order(x, at, descending);
       return std::vector{at};
     });
+}
+
+TEST_CASE("cuda: gathers from strided tensors of any dtype") {
+  for (DType t : {f32, f64, bf16, i64, i32, boolean})
+    for (int dim : {0, 1, 2})
+      check([&](Device d) {
+        const Tensor x = transpose(to(values({5, 3, 7}, t == bf16 ? f32 : t, d, 1), t), 0, 2);  // [7, 3, 5]
+        Shape shape = {2, 3, 5};
+        shape[dim] = 300;
+        Shape chosen = x.shape();
+        chosen[dim] = 300;
+        Tensor y = empty(shape, {t, d}), picked = empty(chosen, {t, d});
+        Rand rand(7);
+        std::vector<double> each(static_cast<std::size_t>(shape.numel())), slices(300);
+        for (double& v : each) v = static_cast<double>(rand.below(x.dim(dim)));
+        for (double& v : slices) v = static_cast<double>(rand.below(x.dim(dim)));
+        kernel::gather(x, dim, tensor_of(each, shape, i64, d), y);
+        kernel::index_select("take", x, dim, tensor_of(slices, {300}, i64, d), picked);
+        const DType as = t == bf16 ? f32 : t;
+        return std::vector{to(y, as), to(picked, as)};
+      });
+}
+
+TEST_CASE("cuda: additions at indices, in their order") {
+  for (DType t : {f32, f64, i64, i32})
+    for (int dim : {0, 1, 2})
+      for (int64_t n : {1, 40, 256, 257, 700})
+        check([&](Device d) {
+          Shape shape = {2, 3, 5}, target = {4, 3, 6};
+          shape[dim] = n, target[dim] = 9;
+          Rand rand(static_cast<uint64_t>(n));
+          std::vector<double> each(static_cast<std::size_t>(shape.numel())), slices(static_cast<std::size_t>(n));
+          for (double& v : each) v = static_cast<double>(rand.below(8));  // nothing goes to the last
+          for (double& v : slices) v = static_cast<double>(rand.below(8));
+          Tensor y = values(target, t, d, 2), z = values([&] { Shape s = shape; return s[dim] = 9, s; }(), t, d, 3);
+          const Tensor src = values(shape, t, d, 4);
+          kernel::scatter_add(y, dim, tensor_of(each, shape, i64, d), src);
+          kernel::index_add(z, dim, tensor_of(slices, {n}, i64, d), src);
+          return std::vector{y, z};
+        });
+  same_error([&](Device d) {
+    Tensor y = zeros({4, 3}, {f32, d});
+    kernel::scatter_add(y, 0, tensor_of({0, 3, 1, 2, 4, -1}, {2, 3}, i64, d), zeros({2, 3}, {f32, d}));
+  });
+  same_error([&](Device d) {
+    Tensor y = zeros({4, 3}, {f32, d});
+    kernel::index_add(y, 1, tensor_of({0, 2, -1}, {3}, i64, d), zeros({4, 3}, {f32, d}));
+  });
+  same_error([&](Device d) {
+    Tensor y = zeros({3}, {f32, d});
+    kernel::index_select("embedding", zeros({4}, {f32, d}), 0, tensor_of({3, 0, 4}, {3}, i64, d), y);
+  });
 }

@@ -1,0 +1,173 @@
+// Gathering and adding at indices. A thread takes an element: what it copies lies beside its neighbours' unless the index
+// scatters it, so gathers are limited by memory. Sums have no atomics: the order of the additions is the index's, as the CPU's.
+#include <sluice/cuda/kernels.h>
+#include <sluice/cuda/order.cuh>
+
+#include <sluice/core/dual.h>
+
+namespace sluice::cuda {
+
+using sluice::detail::sum_of;
+using sluice::detail::Walk;
+
+namespace {
+
+void check_indices(const char* op, const Tensor& index, int64_t size) {
+  const int64_t *p = data_of<int64_t>(index), n = index.numel(), bad = first_outside(p, n, size);
+  if (bad < n)
+    fail<ValueError>(op, ": index ", value_at(p + bad), " is outside [0, ", size, ") — got it at element ", bad,
+                     " of an index of shape ", index);
+}
+
+/// Positions before, along and after a dim.
+ReduceShape split(const Shape& s, int dim) {
+  ReduceShape r{1, 1, 1};
+  for (int d = 0; d < s.rank(); ++d) (d < dim ? r.outer : d > dim ? r.inner : r.n) *= s[d];
+  return r;
+}
+
+/// Where the elements of a box of x's dims lie in x, at position 0 of dim.
+Walk walk_of(const Shape& box, const Tensor& x, int dim) {
+  Layout layout(box, x.strides(), 0);
+  layout.strides[dim] = 0;
+  Walk walk(layout);
+  walk.contiguous = false;  // as it would be with a single position along dim
+  return walk;
+}
+
+/// Calls f.operator()<T>() with an unsigned type as large as an element: copies need to know no more.
+template <class F>
+void dispatch_size(DType t, F f) {
+  switch (size_of(t)) {
+    case 1: return f.template operator()<uint8_t>();
+    case 2: return f.template operator()<uint16_t>();
+    case 4: return f.template operator()<uint32_t>();
+    default: return f.template operator()<uint64_t>();
+  }
+}
+
+/// y_i = x at the place of i outside dim, and along it at the index: of each element, or of each slice `inner` long.
+template <class T>
+void gather_as(const Tensor& x, int dim, const int64_t* index, Tensor& y, bool slices) {
+  const Walk walk = walk_of(y.shape(), x, dim);
+  const int64_t along = x.strides()[dim];
+  const ReduceShape s = split(y.shape(), dim);
+  const T* in = data_of<T>(x);
+  T* out = data_of<T>(y);
+  for_each(y.numel(), [=] __device__(int64_t i) {
+    out[i] = in[offset_at(walk, i) + index[slices ? i / s.inner % s.n : i] * along];
+  });
+}
+
+/// A lane is all positions that differ along dim only: a thread adds them one after the other.
+template <class T>
+void scatter_add_lanes(Tensor& y, int dim, const int64_t* index, const Tensor& src) {
+  const ReduceShape s = split(src.shape(), dim);
+  Shape lanes = src.shape();
+  lanes[dim] = 1;
+  const Walk walk = walk_of(lanes, y, dim);
+  const int64_t along = y.strides()[dim];
+  const T* in = data_of<T>(src);
+  T* out = data_of<T>(y);
+  for_each(s.outer * s.inner, [=] __device__(int64_t lane) {
+    T* to = out + offset_at(walk, lane);
+    const int64_t first = lane / s.inner * s.n * s.inner + lane % s.inner;
+    for (int64_t k = 0; k < s.n; ++k) {
+      const int64_t at = first + k * s.inner;
+      T& sum = to[index[at] * along];
+      sum = sum_of(sum, in[at]);
+    }
+  });
+}
+
+/// Long lanes, too few to fill the device: a lane is sorted by target, and a thread adds what meets in one of them.
+struct KeysOfLanes {
+  const int64_t* index;
+  ReduceShape s;
+  __device__ int64_t place(int64_t lane, int64_t k) const { return (lane / s.inner * s.n + k) * s.inner + lane % s.inner; }
+  __device__ uint64_t operator()(int64_t lane, int64_t k) const { return static_cast<uint64_t>(index[place(lane, k)]); }
+};
+template <class T>
+void scatter_add_sorted(Tensor& y, int dim, const int64_t* index, const Tensor& src) {
+  const ReduceShape s = split(src.shape(), dim);
+  Shape shape = src.shape();
+  shape[dim] = 1;
+  const Walk walk = walk_of(shape, y, dim);
+  const KeysOfLanes keys{index, s};
+  const int64_t along = y.strides()[dim], lanes = s.outer * s.inner;
+  const Scratch<Entry> sorted(static_cast<std::size_t>(lanes * s.n));
+  const Entry* entries = sorted.get();
+  sort_rows(lanes, s.n, keys, StoreEntry{sorted.get(), s.n});
+  const T* in = data_of<T>(src);
+  T* out = data_of<T>(y);
+  for_each(lanes * s.n, [=] __device__(int64_t i) {
+    const int64_t lane = i / s.n, at = i % s.n;
+    const uint64_t target = entries[i].key;
+    if (at > 0 && entries[i - 1].key == target) return;  // not the first that goes there
+    T& to = out[offset_at(walk, lane) + static_cast<int64_t>(target) * along];
+    T sum = to;
+    for (int64_t k = i; k < lane * s.n + s.n && entries[k].key == target; ++k) sum = sum_of(sum, in[keys.place(lane, entries[k].place)]);
+    to = sum;
+  });
+}
+
+/// Slices sorted by target; the threads of the first one of a target's sum them all, a column each, and write them once. A
+/// target that many slices meet is one long chain of additions: limited by the latency of its reads.
+template <class T, class Sum>
+void index_add_as(Tensor& y, const ReduceShape s, int64_t size, const Entry* entries, const Tensor& src) {
+  const T* in = data_of<T>(src);
+  T* out = data_of<T>(y);
+  for_each(s.outer * s.n * s.inner, [=] __device__(int64_t i) {
+    const int64_t column = i % s.inner, at = i / s.inner % s.n, o = i / s.inner / s.n;
+    const uint64_t target = entries[at].key;
+    if (at > 0 && entries[at - 1].key == target) return;
+    T& to = out[(o * size + static_cast<int64_t>(target)) * s.inner + column];
+    Sum sum = static_cast<Sum>(to);
+    for (int64_t k = at; k < s.n && entries[k].key == target; ++k)
+      sum = sum_of(sum, static_cast<Sum>(in[(o * s.n + entries[k].place) * s.inner + column]));
+    to = static_cast<T>(sum);
+  });
+}
+
+template <class F>
+void dispatch_add(const char* op, DType t, F f) {
+  if (t == i64) f.template operator()<int64_t, int64_t>();
+  else if (t == i32) f.template operator()<int32_t, int32_t>();
+  else dispatch_float(op, t, [&]<class T>() { f.template operator()<T, double>(); });
+}
+
+constexpr int64_t kShortLane = 256;   // additions that a thread does alone
+constexpr int64_t kManyLanes = 8192;  // or if there are so many others
+
+}  // namespace
+
+void gather(const Tensor& x, int dim, const Tensor& index, Tensor& y) {
+  check_indices("gather", index, x.shape()[dim]);
+  dispatch_size(x.dtype(), [&]<class T>() { gather_as<T>(x, dim, data_of<int64_t>(index), y, false); });
+}
+
+void index_select(const char* op, const Tensor& x, int dim, const Tensor& index, Tensor& y) {
+  check_indices(op, index, x.shape()[dim]);
+  dispatch_size(x.dtype(), [&]<class T>() { gather_as<T>(x, dim, data_of<int64_t>(index), y, true); });
+}
+
+void scatter_add(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
+  check_indices("scatter_add", index, y.shape()[dim]);
+  if (index.numel() == 0) return;
+  const int64_t n = src.shape()[dim], lanes = src.numel() / n;
+  dispatch_add("scatter_add", y.dtype(), [&]<class T, class>() {
+    if (n <= kShortLane || lanes >= kManyLanes) scatter_add_lanes<T>(y, dim, data_of<int64_t>(index), src);
+    else scatter_add_sorted<T>(y, dim, data_of<int64_t>(index), src);
+  });
+}
+
+void index_add(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
+  check_indices("index_add", index, y.shape()[dim]);
+  if (src.numel() == 0) return;
+  const ReduceShape s = split(src.shape(), dim);
+  const Scratch<Entry> sorted(static_cast<std::size_t>(s.n));
+  sort_rows(1, s.n, KeysOfLanes{data_of<int64_t>(index), {1, s.n, 1}}, StoreEntry{sorted.get(), s.n});
+  dispatch_add("index_add", y.dtype(), [&]<class T, class Sum>() { index_add_as<T, Sum>(y, s, y.shape()[dim], sorted.get(), src); });
+}
+
+}  // namespace sluice::cuda
