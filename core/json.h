@@ -47,7 +47,7 @@ struct Json {
   }
   /// The member, added if there is none; null becomes an object.
   Json& operator[](std::string_view name);
-  friend bool operator==(const Json&, const Json&) = default;
+  friend bool operator==(const Json&, const Json&);
 
  private:
   [[noreturn]] void fail_type() const;

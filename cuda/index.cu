@@ -30,9 +30,7 @@ ReduceShape split(const Shape& s, int dim) {
 Walk walk_of(const Shape& box, const Tensor& x, int dim) {
   Layout layout(box, x.strides(), 0);
   layout.strides[dim] = 0;
-  Walk walk(layout);
-  walk.contiguous = false;  // as it would be with a single position along dim
-  return walk;
+  return Walk(layout);
 }
 
 /// Calls f.operator()<T>() with an unsigned type as large as an element: copies need to know no more.

@@ -49,9 +49,9 @@ const bool installed = [] {
   put(kernel::cross_entropy, &cross_entropy);
   put(kernel::cross_entropy_backward, &cross_entropy_backward);
 
-  // put(kernel::rope_angles, &rope_angles);
-  // put(kernel::rope, &rope);
-  // put(kernel::t5_buckets, &t5_buckets);
+  put(kernel::rope_angles, &rope_angles);
+  put(kernel::rope, &rope);
+  put(kernel::t5_buckets, &t5_buckets);
 
   put(kernel::attention, &attention);
   put(kernel::attention_backward, &attention_backward);
@@ -61,11 +61,11 @@ const bool installed = [] {
 
   put(kernel::linear_scan, &linear_scan);
 
-  // put(kernel::sgd, &sgd);
-  // put(kernel::adam, &adam);
-  // put(kernel::lamb, &lamb);
-  // put(kernel::sum_squares, &sum_squares);
-  // put(kernel::limit, &limit);
+  put(kernel::sgd, &sgd);
+  put(kernel::adam, &adam);
+  put(kernel::lamb, &lamb);
+  put(kernel::sum_squares, &sum_squares);
+  put(kernel::limit, &limit);
 
   sluice::detail::install_backend(DeviceKind::cuda, runtime());
   return true;

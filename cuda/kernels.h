@@ -56,9 +56,9 @@ decltype(kernel::cross_entropy)::Function cross_entropy;
 decltype(kernel::cross_entropy_backward)::Function cross_entropy_backward;
 
 // rope.cu
-// decltype(kernel::rope_angles)::Function rope_angles;
-// decltype(kernel::rope)::Function rope;
-// decltype(kernel::t5_buckets)::Function t5_buckets;
+decltype(kernel::rope_angles)::Function rope_angles;
+decltype(kernel::rope)::Function rope;
+decltype(kernel::t5_buckets)::Function t5_buckets;
 
 // attention/*.cu
 decltype(kernel::attention)::Function attention;
@@ -71,10 +71,10 @@ decltype(kernel::attention_keep_mask)::Function attention_keep_mask;
 decltype(kernel::linear_scan)::Function linear_scan;
 
 // optim.cu
-// decltype(kernel::sgd)::Function sgd;
-// decltype(kernel::adam)::Function adam;
-// decltype(kernel::lamb)::Function lamb;
-// decltype(kernel::sum_squares)::Function sum_squares;
-// decltype(kernel::limit)::Function limit;
+decltype(kernel::sgd)::Function sgd;
+decltype(kernel::adam)::Function adam;
+decltype(kernel::lamb)::Function lamb;
+decltype(kernel::sum_squares)::Function sum_squares;
+decltype(kernel::limit)::Function limit;
 
 }  // namespace sluice::cuda

@@ -1,7 +1,9 @@
-// The kernel slots of the optimisers and of clipping. Tensors are contiguous, of one dtype (f32, f64) and shape.
+// The kernel slots of the optimisers and of clipping, and the formulas that every device computes for them, an element at a
+// time. Tensors are contiguous, of one dtype (f32, f64) and shape.
 #pragma once
 
 #include <sluice/core/kernel.h>
+#include <sluice/core/select.h>
 
 namespace sluice {
 
@@ -35,4 +37,69 @@ extern Kernel<void(const Tensor& x, Tensor& total)> sum_squares;
 extern Kernel<void(Tensor& x, double factor, double limit)> limit;
 
 }  // namespace kernel
+
+namespace detail {
+
+// The rules' constants in the dtype of the parameter, and one step of an element.
+
+template <class T>
+struct SgdStep {
+  T lr, momentum, l2;
+  explicit SgdStep(const SgdRule& r)
+      : lr(static_cast<T>(r.lr)), momentum(static_cast<T>(r.momentum)), l2(static_cast<T>(r.weight_decay)) {}
+
+  SLUICE_FN void step(T& w, T g) const { w -= lr * (g + l2 * w); }
+  template <bool nesterov>
+  SLUICE_FN void step(T& w, T g, T& b) const {
+    const T d = g + l2 * w;
+    b = momentum * b + d;
+    w -= lr * (nesterov ? d + momentum * b : b);
+  }
+};
+
+template <class T>
+struct AdamStep {
+  T b1, c1, b2, c2, lr, root_scale, eps, shrink, l2;
+  explicit AdamStep(const AdamRule& r)
+      : b1(static_cast<T>(r.beta1)), c1(static_cast<T>(1 - r.beta1)), b2(static_cast<T>(r.beta2)), c2(static_cast<T>(1 - r.beta2)),
+        lr(static_cast<T>(r.lr)), root_scale(static_cast<T>(r.root_scale)), eps(static_cast<T>(r.eps)),
+        shrink(static_cast<T>(r.shrink)), l2(static_cast<T>(r.l2)) {}
+
+  SLUICE_FN void step(T& w, T g, T& m, T& v) const {
+    const T d = g + l2 * w;
+    m = b1 * m + c1 * d;
+    v = b2 * v + c2 * (d * d);
+    // The decay is added to the update, not multiplied into w: 1 − shrink would round most of it away in f32.
+    w -= shrink * w + lr * m / (math::sqrt(v) * root_scale + eps);
+  }
+};
+
+template <class T>
+struct LambStep {
+  T b1, c1, b2, c2, mean_scale, root_scale, eps, decay;
+  explicit LambStep(const LambRule& r)
+      : b1(static_cast<T>(r.beta1)), c1(static_cast<T>(1 - r.beta1)), b2(static_cast<T>(r.beta2)), c2(static_cast<T>(1 - r.beta2)),
+        mean_scale(static_cast<T>(r.mean_scale)), root_scale(static_cast<T>(r.root_scale)), eps(static_cast<T>(r.eps)),
+        decay(static_cast<T>(r.weight_decay)) {}
+
+  SLUICE_FN void moments(T g, T& m, T& v) const {
+    m = b1 * m + c1 * g;
+    v = b2 * v + c2 * (g * g);
+  }
+  SLUICE_FN T direction(T w, T m, T v) const { return mean_scale * m / (math::sqrt(v) * root_scale + eps) + decay * w; }
+};
+/// What LAMB multiplies directions with, from Σw² and Σu² over the tensor.
+SLUICE_FN double lamb_rate(const LambRule& r, double ww, double uu) {
+  constexpr double largest = std::numeric_limits<double>::max();
+  const bool usable = r.adapt && ww > 0 && uu > 0 && ww <= largest && uu <= largest;
+  return r.lr * (usable ? math::sqrt(ww) / math::sqrt(uu) : 1);
+}
+
+/// clamp(y, ±hi); NaN stays.
+template <class T>
+SLUICE_FN T limited(T y, T hi) {
+  return y > hi ? hi : (y < -hi ? -hi : y);
+}
+
+}  // namespace detail
 }  // namespace sluice
