@@ -5,9 +5,12 @@
 #include "support/catch.h"
 
 #include <sluice/cuda/device.h>
+#include <sluice/layers/train/optim_kernels.h>
 #include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
 #include <sluice/ops/join.h>
 #include <sluice/ops/kernels.h>
+#include <sluice/ops/rope.h>
 #include <sluice/ops/scan/scan.h>
 #include <sluice/ops/view.h>
 
@@ -287,4 +290,84 @@ TEST_CASE("cuda: additions at indices, in their order") {
     Tensor y = zeros({3}, {f32, d});
     kernel::index_select("embedding", zeros({4}, {f32, d}), 0, tensor_of({3, 0, 4}, {3}, i64, d), y);
   });
+}
+
+TEST_CASE("cuda: rotations of pairs, and channels that stay") {
+  for (DType t : {f32, f64})
+    for (RopePairing pairing : {RopePairing::half, RopePairing::interleaved})
+      for (bool inverse : {false, true})
+        check([&](Device d) {
+          const Tensor positions = tensor_of({0, -5, 7, 1e6, 9007199254740992, -9007199254740992, 300}, {7}, i64, d);
+          Tensor cos = empty({7, 45}, {t, d}), sin = empty_like(cos);
+          kernel::rope_angles(positions, 3, 100, cos, sin);
+          const Tensor x = values({6, 7, 93}, t, d, 1);
+          Tensor y = empty_like(x);
+          kernel::rope(x, cos, sin, y, pairing, inverse);
+          return std::vector{cos, sin, y};
+        }, 4);
+  for (double far : {9007199254740994.0, -9007199254740994.0})
+    same_error([&](Device d) {
+      std::vector<double> v(100, 1.0);
+      v[99] = v[70] = far, v[80] = 2 * far;
+      Tensor cos = empty({100, 2}, {f32, d}), sin = empty_like(cos);
+      kernel::rope_angles(tensor_of(v, {100}, i64, d), 0, 100, cos, sin);
+    });
+}
+
+TEST_CASE("cuda: T5's buckets are the host's") {
+  for (bool causal : {false, true})
+    check([&](Device d) {
+      const Tensor distance = arange(-300, 300, 1, {i64, d});
+      Tensor bucket = empty_like(distance);
+      kernel::t5_buckets(distance, {.causal = causal}, bucket);
+      return std::vector{bucket};
+    });
+}
+
+TEST_CASE("cuda: steps of the optimisers, and clipping") {
+  for (DType t : {f32, f64})
+    for (int64_t n : {1, 257, 8193}) {
+      INFO(str(t) << " " << n);
+      struct State {
+        Tensor w, g, m, v;
+      };
+      const auto state = [&](Device d) {
+        return State{values({n}, t, d, 1), values({n}, t, d, 2), values({n}, t, d, 3), values({n}, t, d, 4) + 1.5};
+      };
+      for (int form : {0, 1, 2})
+        check([&](Device d) {
+          State s = state(d);
+          kernel::sgd({0.1, 0.9, 0.01, form == 2}, s.w, s.g, form ? &s.m : nullptr);
+          return std::vector{s.w, s.m};
+        }, 4);
+      check([&](Device d) {
+        State s = state(d);
+        kernel::adam({0.9, 0.99, 1e-3, 0.1, 1.25, 1e-2, 1e-3}, s.w, s.g, s.m, s.v);
+        return std::vector{s.w, s.m, s.v};
+      }, 8);
+      for (bool adapt : {false, true})
+        check([&](Device d) {
+          State s = state(d);
+          kernel::lamb({0.9, 0.99, 1e-3, 0.1, 1.5, 1.25, 1e-2, adapt}, s.w, s.g, s.m, s.v);
+          return std::vector{s.w, s.m, s.v};
+        }, 12);
+      check([&](Device d) {
+        const Tensor x = values({n}, t, d, 5);
+        Tensor total = full({}, 0.25, {f64, d}), nothing = empty({0}, {t, d});
+        kernel::sum_squares(x, total);
+        kernel::sum_squares(nothing, total);
+        return std::vector{total};
+      }, 1000);
+      for (double other : {kNan, kInf, -kInf})
+        check([&](Device d) {
+          Tensor x = values({n}, t, d, 6, {{n - 1, other}});
+          kernel::limit(x, 2, 0.75);
+          return std::vector{x};
+        });
+    }
+  check([&](Device d) {  // nothing to adapt to
+    Tensor w = zeros({40}, {f32, d}), m = zeros({40}, {f32, d}), v = zeros({40}, {f32, d});
+    kernel::lamb({0.9, 0.99, 1e-3, 0.1, 1.5, 1.25, 1e-2, true}, w, values({40}, f32, d, 1), m, v);
+    return std::vector{w};
+  }, 8);
 }
