@@ -109,13 +109,13 @@ struct alignas(64) Config {
 };
 
 /// c, A × B tiles of it, plus (add) or set to the product of `steps` tiles one after the other; of a and b the second
-/// tiles lie `steps` tiles further. Meanwhile the next panel is fetched into L2, two lines a step from `ahead` on, and
-/// 32 rows of c from `next_c` on, which lie far apart, into L1.
+/// tiles lie `next` bytes further. Meanwhile the next panel is fetched into L2, two lines a step from `ahead` on, and, if
+/// there is a `next_c`, 32 rows of c from there on, which lie far apart, into L1.
 template <int A, int B>
 [[gnu::target("amx-tile,amx-bf16")]]
-void multiply_tiles(int64_t steps, const char* a, const char* b, float* c, int64_t ldc, bool add, const char* ahead,
-                    const float* next_c, int64_t next_ldc) {
-  const int64_t row = ldc * 4, next = steps * 1024;
+void multiply_tiles(int64_t steps, const char* a, const char* b, int64_t next, float* c, int64_t ldc, bool add,
+                    const char* ahead, const float* next_c, int64_t next_ldc) {
+  const int64_t row = ldc * 4;
   if (add) {
     _tile_loadd(0, c, row);
     if constexpr (B > 1) _tile_loadd(1, c + 16, row);
@@ -130,7 +130,7 @@ void multiply_tiles(int64_t steps, const char* a, const char* b, float* c, int64
   for (int64_t s = 0; s < steps; ++s, a += 1024, b += 1024, ahead += 128) {
     _mm_prefetch(ahead, _MM_HINT_T1);
     _mm_prefetch(ahead + 64, _MM_HINT_T1);
-    for (int i = 0; i < 2 && s < 16; ++i, next_c += next_ldc) {
+    for (int i = 0; i < 4 && next_c && s < 8; ++i, next_c += next_ldc) {
       _mm_prefetch(reinterpret_cast<const char*>(next_c), _MM_HINT_T0);
       _mm_prefetch(reinterpret_cast<const char*>(next_c + 16), _MM_HINT_T0);
     }
@@ -178,7 +178,8 @@ void amx_pack_a(Read read, const float* a, int64_t lda, int64_t n, int64_t k, fl
 
 namespace {
 
-constexpr int64_t kBlock = 192;  // rows of a at a time, in L2
+constexpr int64_t kBlock = 384;    // rows of a at a time, in L2
+constexpr int64_t kNearSteps = 8;  // of a panel of b at a time: 16 KB, which stay in L1, also if two threads share it
 
 /// Of `n` rows in equal blocks of whole pairs of tiles.
 int64_t block_of(int64_t n) { return (Cut(n, kBlock).length + 2 * kAmxTile - 1) / (2 * kAmxTile) * (2 * kAmxTile); }
@@ -199,21 +200,26 @@ void amx_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t 
     for (int64_t col = 0; col < m; col += kAmxCols) {
       const char* panel = reinterpret_cast<const char*>(b) + col / kAmxTile * bytes;
       const int64_t cols = std::min(kAmxCols, m - col);
-      for (int64_t i = 0; i < rows; i += 2 * kAmxTile) {
-        const int64_t height = std::min(2 * kAmxTile, rows - i);
-        float* to = c + (first + i) * ldc + col;
-        const bool whole_tiles = direct && height % kAmxTile == 0 && cols % kAmxTile == 0;
-        float* sum = whole_tiles ? to : sums;
-        const int64_t ld = whole_tiles ? ldc : kAmxCols;
-        const char *left = rows_of_a + i / kAmxTile * bytes, *ahead = panel + 2 * bytes + i / (2 * kAmxTile) * steps * 128;
-        const bool add = whole_tiles && beta == 1;
-        const float* next_c = i + 2 * kAmxTile < rows ? to + 2 * kAmxTile * ldc : c + first * ldc + col + kAmxCols;
-        if (height > kAmxTile && cols > kAmxTile) multiply_tiles<2, 2>(steps, left, panel, sum, ld, add, ahead, next_c, ldc);
-        else if (height > kAmxTile) multiply_tiles<2, 1>(steps, left, panel, sum, ld, add, ahead, next_c, ldc);
-        else if (cols > kAmxTile) multiply_tiles<1, 2>(steps, left, panel, sum, ld, add, ahead, next_c, ldc);
-        else multiply_tiles<1, 1>(steps, left, panel, sum, ld, add, ahead, next_c, ldc);
-        if (!whole_tiles) add_scaled(sums, height, cols, alpha, beta, to, ldc);
-      }
+      const int64_t near = direct && rows % kAmxTile == 0 && cols % kAmxTile == 0 ? kNearSteps : steps;
+      for (int64_t step = 0; step < steps; step += near)
+        for (int64_t i = 0; i < rows; i += 2 * kAmxTile) {
+          const int64_t height = std::min(2 * kAmxTile, rows - i), count = std::min(near, steps - step);
+          float* to = c + (first + i) * ldc + col;
+          const bool whole_tiles = direct && height % kAmxTile == 0 && cols % kAmxTile == 0;
+          float* sum = whole_tiles ? to : sums;
+          const int64_t ld = whole_tiles ? ldc : kAmxCols;
+          const char *left = rows_of_a + i / kAmxTile * bytes + step * 1024, *right = panel + step * 1024;
+          const char* ahead = panel + 2 * bytes + (i / (2 * kAmxTile) * steps + step) * 128;
+          const bool add = step > 0 || (whole_tiles && beta == 1);
+          const float* next_c = step > 0                    ? nullptr
+                                : i + 2 * kAmxTile < rows ? to + 2 * kAmxTile * ldc
+                                                          : c + first * ldc + col + kAmxCols;
+          if (height > kAmxTile && cols > kAmxTile) multiply_tiles<2, 2>(count, left, right, bytes, sum, ld, add, ahead, next_c, ldc);
+          else if (height > kAmxTile) multiply_tiles<2, 1>(count, left, right, bytes, sum, ld, add, ahead, next_c, ldc);
+          else if (cols > kAmxTile) multiply_tiles<1, 2>(count, left, right, bytes, sum, ld, add, ahead, next_c, ldc);
+          else multiply_tiles<1, 1>(count, left, right, bytes, sum, ld, add, ahead, next_c, ldc);
+          if (!whole_tiles) add_scaled(sums, height, cols, alpha, beta, to, ldc);
+        }
     }
   }
   _tile_release();

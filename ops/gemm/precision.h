@@ -8,8 +8,8 @@ enum class Precision {
   bf16,  ///< operands rounded to bf16 (8 bits of mantissa), sums in f32
 };
 
-/// The precision of products of f32 tensors (matmul, linear, attention, linear_scan) that this thread calls: that of its innermost
-/// PrecisionScope, or else of the process. All else stays f32, and so do weights, gradients and results; products of
+/// The precision of products of f32 tensors (matmul, linear, attention, linear_scan) that this thread calls: that of its
+/// innermost PrecisionScope, or else of the process. All else stays f32, and so do weights, gradients and results; products of
 /// f64, and those with one row or one column, which memory limits, never change.
 ///
 /// A product of a backward pass goes by the precision in force when it runs. On processors with AMX tiles bf16 is up to
