@@ -68,8 +68,21 @@ const Backend& backend(Device device) {
 
 }  // namespace detail
 
+Device device_named(std::string_view text) {
+  if (text == "cpu") return cpu;
+  if (text == "meta") return meta;
+  if (text == "cuda") return Device::cuda();
+  if (text.size() == 6 && text.starts_with("cuda:") && text[5] >= '0' && text[5] <= '9')
+    return Device::cuda(static_cast<uint8_t>(text[5] - '0'));
+  fail<ValueError>("device: got \"", text, "\"; need cpu, cuda, cuda:0 … cuda:9 or meta");
+}
+
 void synchronize(Device device) {
   if (device.kind == DeviceKind::cuda) detail::backend(device).synchronize(device.index);
+}
+void reset_peak_memory(Device device) {
+  if (device.kind == DeviceKind::cpu) reset_peak_memory();
+  if (device.kind == DeviceKind::cuda) detail::backend(device).reset_peak(device.index);
 }
 MemoryStats memory_stats(Device device) {
   if (device.kind == DeviceKind::meta) return {};

@@ -14,6 +14,7 @@ namespace sluice {
 void synchronize(Device device);
 /// As memory_stats(), of a device's own memory; zeros on meta.
 MemoryStats memory_stats(Device device);
+void reset_peak_memory(Device device);
 
 namespace detail {
 
@@ -23,6 +24,7 @@ struct Backend {
   void (*release)(std::byte* p, std::size_t bytes, int index) noexcept;
   void (*synchronize)(int index);
   MemoryStats (*memory_stats)(int index);
+  void (*reset_peak)(int index);
 };
 /// Called by a backend's library while it is loaded; it installs its kernels then, too.
 void install_backend(DeviceKind kind, const Backend& backend);

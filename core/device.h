@@ -4,6 +4,7 @@
 #include <sluice/core/error.h>
 
 #include <cstdint>
+#include <string_view>
 
 namespace sluice {
 
@@ -19,6 +20,9 @@ struct Device {
 
 inline constexpr Device cpu{};
 inline constexpr Device meta{DeviceKind::meta};
+
+/// "cpu", "meta", "cuda" or "cuda:1": what a program's --device option takes. ValueError for other words.
+Device device_named(std::string_view text);
 
 inline void append_text(std::string& s, Device d) {
   if (d.kind == DeviceKind::cpu) s += "cpu";

@@ -66,10 +66,12 @@ MemoryStats memory_stats(int) {
   return {.live = live, .peak = peak, .cached = std::max<int64_t>(0, static_cast<int64_t>(reserved) - live)};
 }
 
+void reset_peak(int) { peak = live.load(); }
+
 }  // namespace
 
 const detail::Backend& runtime() {
-  static constexpr detail::Backend it{&allocate, &release, &synchronize, &memory_stats};
+  static constexpr detail::Backend it{&allocate, &release, &synchronize, &memory_stats, &reset_peak};
   return it;
 }
 

@@ -30,10 +30,12 @@ void release(std::byte* p, std::size_t bytes, int) noexcept {
 void synchronize(int) {}
 MemoryStats memory_stats(int) { return {.live = live, .peak = peak}; }
 
+void reset_peak(int) { peak = live.load(); }
+
 }  // namespace
 
 const detail::Backend& runtime() {
-  static constexpr detail::Backend it{&allocate, &release, &synchronize, &memory_stats};
+  static constexpr detail::Backend it{&allocate, &release, &synchronize, &memory_stats, &reset_peak};
   return it;
 }
 

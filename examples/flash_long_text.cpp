@@ -24,7 +24,7 @@ using namespace sluice::examples;
 namespace {
 
 struct Settings {
-  std::string text;
+  std::string text, device = "cpu";
   int64_t dim = 128, heads = 4, blocks = 2, chunk = 256;
   int64_t steps = 32, tokens = 8192, shortest = 512, longest = 8192, seed = 1;
   double lr = 4e-3;
@@ -44,6 +44,7 @@ Settings parse(int argc, char** argv) {
   o.add("longest", s.longest, "longest window; each is four times the one before");
   o.add("lr", s.lr, "highest learning rate");
   o.add("seed", s.seed, "of weights and batches");
+  o.add("device", s.device, "cpu, or cuda where there is a GPU");
   o.flag("smoke", s.smoke, "two tiny steps on a built-in text");
   o.parse(argc, argv);
   if (s.smoke) s.dim = 32, s.blocks = 1, s.chunk = 16, s.steps = 2, s.tokens = 256, s.shortest = 32, s.longest = 128;
@@ -77,14 +78,15 @@ struct Result {
 
 Result train(const MixerLm& model, const Split& text, int64_t n, const Settings& s) {
   using Clock = std::chrono::steady_clock;
+  const Device device = device_named(s.device);
   Rng rng(static_cast<uint64_t>(s.seed) + 1000);  // the same windows for both models
   Adam adam(parameters(model), {.beta2 = 0.95, .weight_decay = 0.05});
   const Schedule rate = cosine_schedule({.lr = s.lr, .warmup = s.steps / 8, .total = s.steps + 1, .floor = s.lr / 20});
-  reset_peak_memory();
+  reset_peak_memory(device);
   std::vector<double> seconds, bits;
   for (int64_t step = 0; step < s.steps; ++step) {
     const auto start = Clock::now();
-    auto [inputs, targets] = random_batch(text.train, s.tokens / n, n, rng);
+    auto [inputs, targets] = random_batch(text.train, s.tokens / n, n, rng, device);
     adam.zero_grad();
     Tensor loss = cross_entropy(model(inputs), targets);
     backward(loss);
@@ -95,12 +97,12 @@ Result train(const MixerLm& model, const Split& text, int64_t n, const Settings&
     seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
   }
   Result r;
-  r.peak = memory_stats().peak;
+  r.peak = memory_stats(device).peak;
   std::nth_element(seconds.begin(), seconds.begin() + std::ssize(seconds) / 2, seconds.end());
   r.seconds = seconds[seconds.size() / 2];
   const std::size_t last = std::max<std::size_t>(1, bits.size() / 8);
   for (std::size_t i = bits.size() - last; i < bits.size(); ++i) r.train_bits += bits[i] / static_cast<double>(last);
-  r.valid_bits = bits_per_byte(model, baseline_part(text.valid), n);
+  r.valid_bits = bits_per_byte(model, baseline_part(text.valid), n, device);
   return r;
 }
 
@@ -116,7 +118,8 @@ int run(const Settings& s) {
   for (int64_t n = s.shortest; n <= s.longest; n *= 4) {
     for (bool flash : {false, true}) {
       Rng rng(static_cast<uint64_t>(s.seed));
-      const MixerLm model = flash ? flash_model(s, rng) : softmax_model(s, rng);
+      MixerLm model = flash ? flash_model(s, rng) : softmax_model(s, rng);
+      to(model, device_named(s.device));
       const Result r = train(model, text, n, s);
       std::printf("%6lld  %-8s %8lld   %8.1f   %8.1f   %10.3f   %10.3f\n", (long long)n, flash ? "FLASH" : "softmax",
                   (long long)count(model), 1e6 * r.seconds / static_cast<double>(s.tokens),

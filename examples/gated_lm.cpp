@@ -28,7 +28,7 @@ using namespace sluice::examples;
 namespace {
 
 struct Settings {
-  std::string text;
+  std::string text, device = "cpu";
   double minutes = 1, lr = 4e-3;
   int64_t steps = 0;  // > 0: stop by steps instead of minutes
   int64_t dim = 96, layers = 4, heads = 3, hidden = 256, context = 256, batch = 8, seed = 1;
@@ -49,6 +49,7 @@ Settings parse(int argc, char** argv) {
   o.add("batch", s.batch, "windows per step");
   o.add("lr", s.lr, "highest learning rate");
   o.add("seed", s.seed, "of weights and batches");
+  o.add("device", s.device, "cpu, or cuda where there is a GPU");
   o.flag("smoke", s.smoke, "four tiny steps on a built-in text");
   o.parse(argc, argv);
   if (s.smoke) s.steps = 4, s.dim = 24, s.layers = 2, s.hidden = 64, s.context = 32, s.batch = 4;
@@ -67,7 +68,9 @@ MixerLm make_model(const Settings& s, const std::vector<AttentionGateOptions>& g
         {.heads = {.dim = s.dim, .heads = s.heads, .causal = true, .use_rope = true}, .gates = gates}, rng));
   for (const AttentionGateOptions& gate : gates)  // SwiGLU has 3·dim weights for each hidden channel
     hidden -= (gate.granularity == GateGranularity::elementwise ? s.dim : s.heads) / 3;
-  return MixerLm(s.dim, std::move(mixers), hidden, 0.02, rng);
+  MixerLm model(s.dim, std::move(mixers), hidden, 0.02, rng);
+  to(model, device_named(s.device));
+  return model;
 }
 
 struct Arm {
@@ -138,11 +141,11 @@ void train(std::deque<Arm>& arms, std::string_view text, const Settings& s) {
   const double budget = 60 * s.minutes * static_cast<double>(arms.size());
   auto done = [&](int64_t step) { return s.steps ? double(step) / double(s.steps) : elapsed() / budget; };
   for (int64_t step = 0; done(step) < 1;) {
-    const Batch batch = random_batch(text, s.batch, s.context, rng);
+    const Batch batch = random_batch(text, s.batch, s.context, rng, device_named(s.device));
     const double lr = learning_rate(s.lr, done(step));
     for (Arm& arm : arms) arm.step(batch, lr);
     ++step;
-    const MemoryStats memory = memory_stats();
+    const MemoryStats memory = memory_stats(device_named(s.device));
     const double bits = arms.front().bits;
     progress.update({step, bits * std::log(2.0), bits,
                      double(step * s.batch * s.context) * double(arms.size()) / elapsed(), memory.live, memory.peak,
@@ -165,7 +168,7 @@ int run(const Settings& s) {
   train(arms, text.train, s);
 
   Rng rng(7);
-  const Tensor sample = random_batch(valid, 8, s.context, rng).inputs;
+  const Tensor sample = random_batch(valid, 8, s.context, rng, device_named(s.device)).inputs;
   std::printf("\n%lld steps of %lld windows of %lld bytes\n\n", (long long)arms[0].adam.steps(),
               (long long)s.batch, (long long)s.context);
   std::printf("                                   bits/char           first-token   largest\n");
@@ -174,7 +177,7 @@ int run(const Settings& s) {
     const Insight in = look_inside(arm.model, sample);
     std::printf("%-12s %9lld %8.1f %9.3f %11.3f %10.1f %% %12.1f\n", arm.name.c_str(), (long long)count(arm.model),
                 1000 * arm.seconds / static_cast<double>(arm.adam.steps()), arm.bits,
-                bits_per_byte(arm.model, valid, s.context), 100 * in.first_token, in.largest);
+                bits_per_byte(arm.model, valid, s.context, device_named(s.device)), 100 * in.first_token, in.largest);
   }
   std::printf("\n                    first-token   largest      gate scores\n");
   std::printf("model        layer   attention   activation     mean      min      max   < 1/2   < 0.01\n");

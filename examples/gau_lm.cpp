@@ -24,7 +24,7 @@ using namespace sluice::examples;
 namespace {
 
 struct Settings {
-  std::string text, out = "gau_lm_out", prompt = "The ";
+  std::string text, out = "gau_lm_out", prompt = "The ", device = "cpu";
   double minutes = 4, lr = 4e-3, temperature = 0.8, dropout = 0;
   int64_t steps = 0;    // > 0: stop by steps instead of minutes
   int64_t profile = 0;  // this step's kernel calls are shown
@@ -53,6 +53,7 @@ Settings parse(int argc, char** argv) {
   o.add("temperature", s.temperature, "of the sample");
   o.add("seed", s.seed, "of the random generator");
   o.add("threads", s.threads, "0: one per core");
+  o.add("device", s.device, "cpu, or cuda where there is a GPU");
   o.add("profile", s.profile, "show where the time of this step goes; its trace is trace.json");
   o.flag("bf16", s.bf16, "products of bf16 operands, with f32 sums: several times as fast where the processor has AMX");
   o.flag("fresh", s.fresh, "ignore an existing checkpoint");
@@ -100,12 +101,14 @@ int run(const Settings& s) {
 
   Rng rng(static_cast<uint64_t>(s.seed));
   ByteLm model({s.dim, s.layers, s.key_dim, s.dropout}, rng);
+  const Device device = device_named(s.device);
+  to(model, device);
   Adam adam(parameters(model), {.lr = s.lr, .beta2 = 0.95, .weight_decay = 0.05});
   std::printf("machine   %s\n", describe_machine().c_str());
   std::printf("text      %s: %zu bytes to train on, %zu to validate\n", s.text.empty() ? "(built in)" : s.text.c_str(),
               split.train.size(), valid.size());
-  std::printf("model     %lld GAU blocks, width %lld, %lld parameters%s\n", (long long)s.layers,
-              (long long)s.dim, (long long)count(model), s.bf16 ? ", products of bf16" : "");
+  std::printf("model     %lld GAU blocks, width %lld, %lld parameters%s%s\n", (long long)s.layers,
+              (long long)s.dim, (long long)count(model), s.bf16 ? ", products of bf16" : "", device == cpu ? "" : ", on the GPU");
 
   int64_t step = 0;
   double before = 0;  // seconds trained in earlier runs
@@ -134,7 +137,7 @@ int run(const Settings& s) {
   const double bits = 1 / std::log(2.0);
 
   while (done() < 1 && !interrupted()) {
-    auto [inputs, targets] = random_batch(split.train, s.batch, s.context, rng);
+    auto [inputs, targets] = random_batch(split.train, s.batch, s.context, rng, device);
     std::optional<Profile> profile;
     if (step + 1 == s.profile) profile.emplace(ProfileOptions{.modules = name_modules(model)});
     adam.set_lr(learning_rate(s.lr, done()));
@@ -153,11 +156,11 @@ int run(const Settings& s) {
     const double value = loss.item();
     if (!std::isfinite(value)) throw std::runtime_error("gau_lm: the loss is not finite at step " + std::to_string(step));
     loss_sum += value, ++loss_count;
-    const MemoryStats memory = memory_stats();
+    const MemoryStats memory = memory_stats(device);
     progress.update({step, value, value * bits, double((step - first) * s.batch * s.context) / (elapsed() - before),
                      memory.live, memory.peak, std::min(1.0, done())});
     if (step % s.eval_every == 0 || done() >= 1) {
-      valid_bits = bits_per_byte(model, valid, s.context);
+      valid_bits = bits_per_byte(model, valid, s.context, device);
       log.append({double(step), elapsed(), loss_sum / double(loss_count) * bits, valid_bits, adam.lr()});
       progress.note(str("step ", step, ": train ", std::round(loss_sum / double(loss_count) * bits * 1000) / 1000,
                         ", validation ", std::round(valid_bits * 1000) / 1000, " bits/char"));
@@ -172,7 +175,7 @@ int run(const Settings& s) {
     return 0;
   }
 
-  valid_bits = bits_per_byte(model, valid, s.context);
+  valid_bits = bits_per_byte(model, valid, s.context, device);
   Series train{"training", {}, {}, true}, validation{"validation", {}, {}};
   for (const auto& row : log.rows()) {
     train.x.push_back(row[0]), train.y.push_back(row[2]);

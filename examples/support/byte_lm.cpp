@@ -6,22 +6,22 @@
 namespace sluice::examples {
 
 namespace {
-Tensor bytes_at(std::string_view text, const std::vector<int64_t>& starts, int64_t n) {
+Tensor bytes_at(std::string_view text, const std::vector<int64_t>& starts, int64_t n, Device device) {
   Tensor x = empty({static_cast<int64_t>(starts.size()), n}, {i64});
   int64_t* p = x.mutable_data<int64_t>();
   for (int64_t s : starts)
     for (int64_t i = 0; i < n; ++i) *p++ = static_cast<unsigned char>(text[static_cast<std::size_t>(s + i)]);
-  return x;
+  return to(x, device);
 }
 }  // namespace
 
-Batch random_batch(std::string_view text, int64_t batch, int64_t n, Rng& rng) {
+Batch random_batch(std::string_view text, int64_t batch, int64_t n, Rng& rng, Device device) {
   std::vector<int64_t> starts = randint(0, static_cast<int64_t>(text.size()) - n, {batch}, rng).to_vector<int64_t>();
-  Tensor window = bytes_at(text, starts, n + 1);
+  Tensor window = bytes_at(text, starts, n + 1, device);
   return {narrow(window, 1, 0, n), narrow(window, 1, 1, n)};
 }
 
-double bits_per_byte(const std::function<Tensor(const Tensor&)>& model, std::string_view text, int64_t n) {
+double bits_per_byte(const std::function<Tensor(const Tensor&)>& model, std::string_view text, int64_t n, Device device) {
   NoGrad guard;
   const int64_t size = static_cast<int64_t>(text.size()), half = std::max<int64_t>(1, n / 2);
   double nats = 0;
@@ -31,7 +31,7 @@ double bits_per_byte(const std::function<Tensor(const Tensor&)>& model, std::str
   std::vector<int64_t> starts;
   auto flush = [&] {
     if (starts.empty()) return;
-    Tensor window = bytes_at(text, starts, n + 1);
+    Tensor window = bytes_at(text, starts, n + 1, device);
     Tensor loss = cross_entropy(model(narrow(window, 1, 0, n)), narrow(window, 1, 1, n), {.reduction = Reduction::none});
     std::vector<double> values = loss.to_vector<double>();
     for (std::size_t b = 0; b < starts.size(); ++b)
@@ -50,11 +50,12 @@ double bits_per_byte(const std::function<Tensor(const Tensor&)>& model, std::str
 std::string sample(const ByteLm& model, std::string_view prompt, int64_t count, double temperature, Rng& rng) {
   std::string out(prompt.empty() ? std::string_view("\n") : prompt);
   ByteLm::State state;
-  Tensor logits = model.step(bytes_at(out, {0}, static_cast<int64_t>(out.size())), state);
+  const Device device = model.head.weight.device();
+  Tensor logits = model.step(bytes_at(out, {0}, static_cast<int64_t>(out.size()), device), state);
   for (int64_t i = 0; i < count; ++i) {
-    Tensor p = softmax(reshape(narrow(logits, 1, logits.dim(1) - 1, 1), {256}) * (1 / temperature));
+    Tensor p = to(softmax(reshape(narrow(logits, 1, logits.dim(1) - 1, 1), {256}) * (1 / temperature)), cpu);
     out += static_cast<char>(sample_discrete(p.data<float>(), 256, rng));
-    if (i + 1 < count) logits = model.step(bytes_at(out, {static_cast<int64_t>(out.size()) - 1}, 1), state);
+    if (i + 1 < count) logits = model.step(bytes_at(out, {static_cast<int64_t>(out.size()) - 1}, 1, device), state);
   }
   return out;
 }
