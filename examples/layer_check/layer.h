@@ -75,6 +75,8 @@ struct Instance {
   std::vector<NamedTensor> state;  // shares the layer's tensors
   std::function<void(const std::map<std::string, Tensor>&)> load;
   std::function<Results(const Inputs&)> run;
+  /// Takes the layer to a device; returns its state there. Empty for functions without parameters.
+  std::function<std::vector<NamedTensor>(sluice::Device)> move = {};
 };
 
 /// Options with their defaults, to be filled in, and what then builds the layer. Options that only training sees are
@@ -157,6 +159,10 @@ std::function<Draft()> module_layer(Run run) {
       Instance made;
       made.state = sluice::state_dict(*m);
       made.load = [m](const std::map<std::string, Tensor>& state) { sluice::load_state(*m, state); };
+      made.move = [m](sluice::Device device) {
+        sluice::to(*m, device);
+        return sluice::state_dict(*m);
+      };
       made.run = [=](const Inputs& in) -> Results {
         if constexpr (Streams<M>)
           if (!stream->pieces.empty()) return run_stream(*m, in["x"], stream->pieces);

@@ -59,8 +59,7 @@ int run(std::vector<std::string> args) {
       const std::string value = ++i < args.size() ? args[i] : "";
       if (a == "--dtype" && (value == "f64" || value == "f32")) settings.dtype = value == "f64" ?
           sluice::f64 : sluice::f32;
-      else if (a == "--device" && (value == "cpu" || value == "cuda"))
-        settings.device = value == "cpu" ? sluice::cpu : sluice::Device{sluice::DeviceKind::cuda};
+      else if (a == "--device" && (value == "cpu" || value == "cuda")) settings.device = sluice::device_named(value);
       else fail<ValueError>(a, ": must be ", a == "--dtype" ? "f64 or f32" : "cpu or cuda", " — got \"", value, "\"");
     } else if (a.starts_with("--")) {
       fail<ValueError>("unknown argument ", a, "; see layer_check --help");

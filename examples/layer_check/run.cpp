@@ -307,16 +307,24 @@ std::map<std::string, Tensor> forward_backward(const Instance& made, const Input
 SafeTensors run_case(const SafeTensors& file, const RunSettings& settings) {
   const auto layer = file.metadata.find("layer"), config = file.metadata.find("config");
   if (layer == file.metadata.end()) fail<ValueError>("the file's metadata has no entry \"layer\"");
-  if (settings.device.kind != DeviceKind::cpu)
-    fail<DeviceError>("--device cuda: no CUDA device is available to this build; use --device cpu");
   const Prepared p = prepare(layer->second, parse_config(config == file.metadata.end() ? "{}" : config->second));
-  const Parts parts = sorted(file, settings.dtype);
+  Parts parts = sorted(file, settings.dtype);
   Inputs inputs = checked_inputs(p, parts.inputs);
   inputs.dtype = settings.dtype;
-  const Instance made = p.build(settings.dtype);
+  Instance made = p.build(settings.dtype);
   load_parameters(p, made, parts.parameters);
+  if (settings.device != cpu) {
+    if (made.move) made.state = made.move(settings.device);
+    for (auto* tensors : {&inputs.tensors, &parts.cotangents})
+      for (auto& [name, x] : *tensors) {
+        const bool leaf = x.requires_grad();
+        x = to(x.detach(), settings.device);
+        if (leaf) x.requires_grad_();
+      }
+  }
   SafeTensors out;
   out.tensors = forward_backward(made, inputs, parts.cotangents);
+  for (auto& [name, x] : out.tensors) x = to(x, cpu);
   out.metadata = {{"layer", layer->second},
                   {"config", to_text(p.options)},
                   {"dtype", std::string(name_of(settings.dtype))},

@@ -48,7 +48,11 @@ std::function<Draft()> table_layer(const std::string& name) {
                    Rng rng(1);
                    const std::shared_ptr<AnyLayer> layer = held->draft.build(rng);
                    return Instance{layer->state(), [layer](const auto& state) { layer->load(state); },
-                                   [=](const Inputs& in) { return run(*layer, in, held->stream.pieces); }};
+                                   [=](const Inputs& in) { return run(*layer, in, held->stream.pieces); },
+                                  [layer](Device device) {
+                                    layer->move(device);
+                                    return layer->state();
+                                  }};
                  }};
   };
 }
