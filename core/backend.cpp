@@ -32,15 +32,19 @@ std::string own_folder() {
 }
 
 /// Loads libsluice_cuda.so, which lies beside this library; says what went wrong, or nothing. With SLUICE_CUDA=emulated in
-/// the environment, and in a build for it, libsluice_cuda_emulated.so.
+/// the environment, and in a build for it, libsluice_cuda_emulated.so; with none, nothing.
 std::string load_cuda() {
 #if __has_include(<dlfcn.h>)
-  const char* wish = std::getenv("SLUICE_CUDA");
 #ifdef SLUICE_CUDA_EMULATE
-  const bool emulated = !wish || std::string_view(wish) == "emulated";
+  constexpr const char* usual = "emulated";
 #else
-  const bool emulated = wish && std::string_view(wish) == "emulated";
+  constexpr const char* usual = "gpu";
 #endif
+  const char* set = std::getenv("SLUICE_CUDA");
+  const std::string_view wish = set && *set ? set : usual;
+  if (wish == "none") return "SLUICE_CUDA=none in the environment";
+  if (wish != "emulated" && wish != "gpu") return str("SLUICE_CUDA=", wish, " in the environment, which may be gpu, emulated or none");
+  const bool emulated = wish == "emulated";
   const std::string name = emulated ? "libsluice_cuda_emulated.so" : "libsluice_cuda.so";
   if (dlopen((own_folder() + name).c_str(), RTLD_NOW | RTLD_LOCAL) || dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) return "";
   return dlerror();

@@ -59,8 +59,9 @@ __global__ void __launch_bounds__(kThreads) for_each_kernel(Body body, int64_t n
 template <class Body>
 void for_each(int64_t n, Body body) {
   if (n == 0) return;
-  const int64_t blocks = std::min((n + kThreads - 1) / kThreads, kMostBlocks);
-  launch(for_each_kernel<Body>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, body, n);
+  const int64_t threads = std::min<int64_t>(kThreads, (n + kWarp - 1) / kWarp * kWarp);
+  const int64_t blocks = std::min((n + threads - 1) / threads, kMostBlocks);
+  launch(for_each_kernel<Body>, dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)), 0, body, n);
 }
 
 /// A grid of `blocks` blocks in one dimension; kernels take blockIdx.x and step by gridDim.x if it does not hold them all.

@@ -28,7 +28,9 @@ std::string content(const std::string& path) {
 struct Files {
   TempFolder folder;
   std::string in = folder / "case.safetensors", out = folder / "out.safetensors";
-  std::string arguments(const Case& c) const { return quoted(in) + " " + quoted(out) + " " + c.arguments; }
+  std::string arguments(const Case& c) const {
+    return quoted(in) + " " + quoted(out) + " " + c.arguments + (test_device() == cpu ? "" : " --device cuda");
+  }
   explicit Files(const Case& c) {
     save_safetensors(in, {c.tensors, {{"layer", c.layer}, {"config", c.config}}});
   }

@@ -9,6 +9,7 @@
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/view.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -248,7 +249,9 @@ TEST_CASE("layer_check: what the layer refuses is one line on stderr", "[layer_c
   error_of(c);
   c = small_gau();
   c.arguments = "--device cuda";
-  CHECK_THAT(error_of(c), Contains("--device cuda"));
+  ::setenv("SLUICE_CUDA", "none", 1);
+  CHECK_THAT(error_of(c), Contains("no CUDA backend") && Contains("SLUICE_CUDA=none"));
+  ::unsetenv("SLUICE_CUDA");
   c.arguments = "--device gpu";
   CHECK_THAT(error_of(c), Contains("cpu or cuda") && Contains("\"gpu\""));
   c.arguments = "--dtype f16";
