@@ -12,9 +12,10 @@
 //   dV = (P ⊙ Z)ᵀ G     dQ = scale · (ρ dS) K     dK = scale · (ρ dS)ᵀ Q     dbias = ρ dS, and its sums along diagonals
 //
 // Each block owns its rows of one result and adds to them in the order of the columns, so results have the same bits
-// whenever. What limits it: as in simt.cuh two multiply-adds for each read of shared memory, and no loads under way while
-// it computes; backward, S is computed for each of dQ, dK and dV, and dP for the first two; a step of decoding has one
-// warp for each head, however many keys there are.
+// whenever. Few queries, as a step of decoding has them, are too few blocks: there each has a part of the keys, and what
+// the parts found is joined in their order (split-KV; Dao et al. 2023).
+// What limits it: as in simt.cuh two multiply-adds for each read of shared memory, and no loads under way while it
+// computes; backward, S is computed for each of dQ, dK and dV, and dP for the first two.
 #include <sluice/cuda/attention/general.cuh>
 #include <sluice/cuda/kernels.h>
 
@@ -27,11 +28,16 @@ enum class Pass { forward, dq, dk, dv };
 template <class T>
 constexpr int kOwn = sizeof(T) == 4 ? 16 : 4;  // columns of a result in the registers of a thread
 
-/// What a pass fills: rows of the result, cut into tiles, and of these `width` columns, cut into pieces.
+constexpr int64_t kWantedBlocks = 512;  // four for each multiprocessor
+constexpr int64_t kLeastPart = 256;     // keys
+
+/// What a pass fills: rows of the result, cut into tiles, and of these `width` columns, cut into pieces. Forward, the keys
+/// may be cut into parts: [batch, heads, m, parts] of a row's μ, l and sum are then kept in `found`.
 template <class T>
 struct Target {
   HeadRows<T> to = {};
-  int64_t width = 0, tiles = 1, pieces = 1, blocks = 0;
+  int64_t width = 0, tiles = 1, pieces = 1, parts = 1, part_cols = 0, blocks = 0;
+  T* found = nullptr;
   T *lse = nullptr, *bias = nullptr, *relative = nullptr;
   int64_t relative_head = 0;  // numbers of a query head in `relative`
   int b = 0, x = 0, w = 0;    // where shared memory has them; `a` comes first
@@ -54,6 +60,23 @@ __device__ void add_products(const TileThread& t, T (&o)[kEach][kOwn<T>], Shared
   }
 }
 
+/// The end of a row of the forward pass: the sink, what its sum is multiplied with, lse.
+template <class T>
+struct RowEnd {
+  T factor = 1, lse = 0;
+  __device__ RowEnd(const AttentionView<T>& a, int64_t head, T top, T total) {
+    constexpr T inf = std::numeric_limits<T>::infinity();
+    if (a.weighting != Weighting::softmax) return;
+    if (a.sink) {
+      const T extra = a.sink[head * a.sink_head], now = extra > top ? extra : top, shift = now == -inf ? T(0) : now;
+      factor = top == -inf ? T(0) : math::exp(top - shift);
+      total = total * factor + math::exp(extra - shift), top = now;
+    }
+    factor = total == T(0) ? T(0) : factor / total;
+    lse = total == T(0) ? -inf : (top == -inf ? T(0) : top) + math::log(total);
+  }
+};
+
 /// A block: up to four warps, rows of one head (of queries, or of keys for dk and dv), a piece of the result's columns.
 template <class T, Pass pass>
 __global__ void __launch_bounds__(128) attention_tiles(AttentionView<T> a, Target<T> out) {
@@ -63,7 +86,8 @@ __global__ void __launch_bounds__(128) attention_tiles(AttentionView<T> a, Targe
   const Shared<T> memory = dynamic_shared<T>(), lines = memory + out.b, x = memory + out.x, w = memory + out.w;
   const bool softmax = a.weighting == Weighting::softmax;
   for (int64_t block = blockIdx.x; block < out.blocks; block += gridDim.x) {
-    const int64_t own_heads = by_keys ? a.kv_heads : a.heads, index = block / out.tiles / out.pieces;
+    const int64_t own_heads = by_keys ? a.kv_heads : a.heads, index = block / out.tiles / out.pieces / out.parts;
+    const int64_t part = block / out.tiles / out.pieces % out.parts;
     const int64_t b = index / own_heads, own = index % own_heads, piece = block / out.tiles % out.pieces;
     const int64_t first = block % out.tiles * t.rows, left = (by_keys ? a.n : a.m) - first, from = piece * kAcross * kOwn<T>;
     const int rows = static_cast<int>(left < t.rows ? left : t.rows);
@@ -72,7 +96,11 @@ __global__ void __launch_bounds__(128) attention_tiles(AttentionView<T> a, Targe
 #pragma unroll
     for (int r = 0; r < kEach; ++r) largest[r] = -inf, sum[r] = 0;
 
-    const Span range = by_keys ? a.mask.queries_of(first, rows) : a.mask.keys_of(first, rows);
+    Span range = by_keys ? a.mask.queries_of(first, rows) : a.mask.keys_of(first, rows);
+    if (out.parts > 1) {
+      const int64_t begin = part * out.part_cols, end = begin + out.part_cols;
+      range = {range.begin > begin ? range.begin : begin, range.end < end ? range.end : end};
+    }
     const int64_t heads_end = by_keys ? (own + 1) * a.group : own + 1;
     for (int64_t h = by_keys ? own * a.group : own; h < heads_end; ++h)
       for (int64_t at = range.begin / kCols * kCols; at < range.end; at += kCols) {
@@ -176,24 +204,52 @@ __global__ void __launch_bounds__(128) attention_tiles(AttentionView<T> a, Targe
 #pragma unroll
     for (int r = 0; r < kEach; ++r) {
       const int row = t.ty * kEach + r;
-      T factor = needs_dp ? a.scale : T(1);
-      if (pass == Pass::forward && softmax) {
-        T total = sum_over_lanes<kAcross>(sum[r]), top = largest[r];
-        if (a.sink) {
-          const T extra = a.sink[own * a.sink_head], now = extra > top ? extra : top, shift = now == -inf ? T(0) : now;
-          factor = top == -inf ? T(0) : math::exp(top - shift);
-          total = total * factor + math::exp(extra - shift), top = now;
+      T factor = needs_dp ? a.scale : T(1), *to = nullptr;
+      if constexpr (pass == Pass::forward) {
+        const T total = sum_over_lanes<kAcross>(sum[r]);
+        const int64_t index_of_row = a.row_of(b, own, first + row);
+        const bool writes = row < rows && t.tx == 0 && piece == 0;
+        if (out.parts > 1) {
+          T* mine = out.found + (index_of_row * out.parts + part) * (a.dv + 2);
+          if (writes) mine[0] = largest[r], mine[1] = total;
+          to = mine + 2 + from;
+        } else {
+          const RowEnd<T> end(a, own, largest[r], total);
+          factor = end.factor;
+          if (writes && softmax) out.lse[index_of_row] = end.lse;
         }
-        factor = total == T(0) ? T(0) : factor / total;
-        if (row < rows && t.tx == 0 && piece == 0)
-          out.lse[a.row_of(b, own, first + row)] = total == T(0) ? -inf : (top == -inf ? T(0) : top) + math::log(total);
       }
       if (row >= rows) continue;
-      T* to = out.to.at(b, own, first + row) + from;
+      if (!to) to = out.to.at(b, own, first + row) + from;
 #pragma unroll
       for (int c = 0; c < kOwn<T>; ++c)
         if (t.tx + kAcross * c < width) to[t.tx + kAcross * c] = o[r][c] * factor;
     }
+  }
+}
+
+/// A warp joins what the parts of the keys found for a row.
+template <class T>
+__global__ void __launch_bounds__(kWarp) join_parts(AttentionView<T> a, Target<T> out) {
+  constexpr T inf = std::numeric_limits<T>::infinity();
+  const int lane = static_cast<int>(threadIdx.x);
+  const bool softmax = a.weighting == Weighting::softmax;
+  const int64_t stride = a.dv + 2;
+  for (int64_t row = blockIdx.x; row < a.batch * a.heads * a.m; row += gridDim.x) {
+    const int64_t b = row / a.m / a.heads, h = row / a.m % a.heads, i = row % a.m;
+    const T* found = out.found + row * out.parts * stride;
+    T top = -inf, total = 0;
+    for (int64_t part = 0; part < out.parts; ++part) top = found[part * stride] > top ? found[part * stride] : top;
+    const T shift = top == -inf ? T(0) : top;
+    for (int64_t part = 0; part < out.parts; ++part) total += found[part * stride + 1] * math::exp(found[part * stride] - shift);
+    const RowEnd<T> end(a, h, top, total);
+    for (int64_t c = lane; c < a.dv; c += kWarp) {
+      T sum = 0;
+      for (int64_t part = 0; part < out.parts; ++part)
+        sum += found[part * stride + 2 + c] * (softmax ? math::exp(found[part * stride] - shift) : T(1));
+      out.to.at(b, h, i)[c] = sum * end.factor;
+    }
+    if (softmax && lane == 0) out.lse[row] = end.lse;
   }
 }
 
@@ -260,10 +316,19 @@ void run(const AttentionView<T>& a, Target<T> out) {
   out.tiles = (length + rows - 1) / rows, out.pieces = std::max<int64_t>(1, (out.width + most - 1) / most);
   out.blocks = a.batch * (by_keys ? a.kv_heads : a.heads) * out.tiles * out.pieces;
   if (out.blocks == 0) return;
+  std::optional<Scratch<T>> found;
+  if (pass == Pass::forward) {
+    const int64_t parts = std::clamp<int64_t>(kWantedBlocks / out.blocks, 1, std::max<int64_t>(1, a.n / kLeastPart));
+    out.part_cols = ((a.n + parts - 1) / parts + kCols - 1) / kCols * kCols;
+    out.parts = a.n == 0 ? 1 : (a.n + out.part_cols - 1) / out.part_cols;
+    out.blocks *= out.parts;
+    if (out.parts > 1) out.found = found.emplace(static_cast<std::size_t>(a.batch * a.heads * a.m * out.parts * (a.dv + 2))).get();
+  }
   const int ld = std::max(piece_stride(a.d), needs_dp ? piece_stride(a.dv) : 0);
   out.b = rows * ld, out.x = out.b + kCols * ld, out.w = out.x + kCols * static_cast<int>(std::min<int64_t>(most, out.width));
   const int count = out.w + rows * (kCols + 1);
   launch(attention_tiles<T, pass>, grid_of(out.blocks), dim3(static_cast<unsigned>(warps * kWarp)), static_cast<std::size_t>(count) * sizeof(T), a, out);
+  if (out.parts > 1) launch(join_parts<T>, grid_of(a.batch * a.heads * a.m), dim3(kWarp), 0, a, out);
 }
 
 template <class T>

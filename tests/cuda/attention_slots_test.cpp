@@ -114,6 +114,25 @@ TEST_CASE("cuda attention: any widths", "[cuda]") {
   }
 }
 
+TEST_CASE("cuda attention: few queries of many keys, which are shared among blocks", "[cuda]") {
+  Rand rand(29);
+  for (int i = 0; i < 24; ++i) {
+    const AttentionSample s = random_attention(rand, {.sizes = {511, 512, 513, 1000, 1025}, .batch = 1, .kv_heads = 2, .group = 2, .width = 5});
+    const int64_t m = 1 + rand.below(20), n = s.k.dim(2);
+    AttentionSample few = s;
+    few.q = contiguous(narrow(s.q, 2, 0, m));
+    for (Tensor* x : {&few.options.bias, &few.options.mask.query_segments, &few.options.mask.blocks, &few.options.mask.dense,
+                      &few.options.relative_bias, &few.options.row_scale})
+      *x = Tensor();
+    few.options.mask.key_segments = Tensor(), few.options.mask.block = 0;
+    if (i % 2) few.options.relative_bias = random_tensor({1, n + m - 1}, f64, rand);
+    if (i % 4 == 0) few.options.mask.keys = s.options.mask.keys;
+    const SlotResults want = run_slots(few, cpu, false), got = run_slots(few, Device::cuda(), i % 3 == 0);
+    check_close(got, want, 2e-12, few.text());
+    check_close(run_slots(few.in(f32), Device::cuda(), false), want, 1e-5, few.text() + " in f32");
+  }
+}
+
 TEST_CASE("cuda attention: sizes of 0", "[cuda]") {
   Rand rand(33);
   for (Weighting w : {Weighting::softmax, Weighting::linear})
