@@ -2,8 +2,7 @@
 // scatters it, so gathers are limited by memory. Sums have no atomics: the order of the additions is the index's, as the CPU's.
 #include <sluice/cuda/kernels.h>
 #include <sluice/cuda/order.cuh>
-
-#include <sluice/core/dual.h>
+#include <sluice/cuda/rows.cuh>
 
 namespace sluice::cuda {
 
@@ -57,6 +56,41 @@ void gather_as(const Tensor& x, int dim, const int64_t* index, Tensor& y, bool s
   });
 }
 
+/// Slices that are one run of memory each, as those of an embedding: a team copies one, in units of T.
+template <class T>
+struct CopySlice {
+  const T* x;
+  const int64_t* index;
+  T* y;
+  Walk outer;  // of x
+  int64_t n, inner, along;
+  template <int threads>
+  __device__ void operator()(int64_t row) const {
+    const T* from = x + offset_at(outer, row / n) + index[row % n] * along;
+#pragma unroll 4
+    for (int64_t i = rank_in_team<threads>(); i < inner; i += threads) y[row * inner + i] = from[i];
+  }
+};
+/// False if slices are short, are no runs, or do not lie on multiples of T.
+template <class T>
+bool copy_slices(const Tensor& x, int dim, const int64_t* index, Tensor& y) {
+  const ReduceShape s = split(y.shape(), dim);
+  const int64_t unit = static_cast<int64_t>(sizeof(T)) / size_of(x.dtype());
+  Layout slice, outer;
+  for (int d = dim + 1; d < x.rank(); ++d) slice.shape.push_back(x.shape()[d]), slice.strides.push_back(x.strides()[d]);
+  bool fits = s.inner >= kWarp * unit && s.inner % unit == 0 && slice.is_contiguous();
+  for (int d = 0; d <= dim; ++d) fits &= x.strides()[d] % unit == 0;
+  for (const Tensor* t : {&x, static_cast<const Tensor*>(&y)}) fits &= reinterpret_cast<std::uintptr_t>(address_of(*t)) % sizeof(T) == 0;
+  if (!fits) return false;
+  for (int d = 0; d < dim; ++d) outer.shape.push_back(x.shape()[d]), outer.strides.push_back(x.strides()[d] / unit);
+  for_each_row(s.outer * s.n, s.inner / unit,
+               CopySlice<T>{data_of<T>(x), index, data_of<T>(y), Walk(outer), s.n, s.inner / unit, x.strides()[dim] / unit});
+  return true;
+}
+struct alignas(16) Block16 {
+  uint32_t words[4];
+};
+
 /// A lane is all positions that differ along dim only: a thread adds them one after the other.
 template <class T>
 void scatter_add_lanes(Tensor& y, int dim, const int64_t* index, const Tensor& src) {
@@ -109,23 +143,36 @@ void scatter_add_sorted(Tensor& y, int dim, const int64_t* index, const Tensor& 
   });
 }
 
-/// Slices sorted by target; the threads of the first one of a target's sum them all, a column each, and write them once. A
-/// target that many slices meet is one long chain of additions: limited by the latency of its reads.
+/// Slices sorted by target: the first one of a target's sums them all, a thread a column, and writes them once. A target that
+/// many slices meet is one long chain of additions: limited by the latency of its reads.
 template <class T, class Sum>
-void index_add_as(Tensor& y, const ReduceShape s, int64_t size, const Entry* entries, const Tensor& src) {
-  const T* in = data_of<T>(src);
-  T* out = data_of<T>(y);
-  for_each(s.outer * s.n * s.inner, [=] __device__(int64_t i) {
-    const int64_t column = i % s.inner, at = i / s.inner % s.n, o = i / s.inner / s.n;
+struct IndexAdd {
+  const Entry* entries;
+  const T* src;
+  T* y;
+  ReduceShape s;  // of src
+  int64_t size;
+  __device__ bool first(int64_t at) const { return at == 0 || entries[at - 1].key != entries[at].key; }
+  __device__ void add(int64_t o, int64_t at, int64_t column) const {
     const uint64_t target = entries[at].key;
-    if (at > 0 && entries[at - 1].key == target) return;
-    T& to = out[(o * size + static_cast<int64_t>(target)) * s.inner + column];
+    T& to = y[(o * size + static_cast<int64_t>(target)) * s.inner + column];
     Sum sum = static_cast<Sum>(to);
+#pragma unroll 4
     for (int64_t k = at; k < s.n && entries[k].key == target; ++k)
-      sum = sum_of(sum, static_cast<Sum>(in[(o * s.n + entries[k].place) * s.inner + column]));
+      sum = sum_of(sum, static_cast<Sum>(src[(o * s.n + entries[k].place) * s.inner + column]));
     to = static_cast<T>(sum);
-  });
-}
+  }
+  __device__ void operator()(int64_t i) const {
+    const int64_t slice = i / s.inner, at = slice % s.n;
+    if (first(at)) add(slice / s.n, at, i % s.inner);
+  }
+  template <int threads>
+  __device__ void operator()(int64_t slice) const {
+    const int64_t at = slice % s.n;
+    if (!first(at)) return;
+    for (int64_t i = rank_in_team<threads>(); i < s.inner; i += threads) add(slice / s.n, at, i);
+  }
+};
 
 template <class F>
 void dispatch_add(const char* op, DType t, F f) {
@@ -146,7 +193,11 @@ void gather(const Tensor& x, int dim, const Tensor& index, Tensor& y) {
 
 void index_select(const char* op, const Tensor& x, int dim, const Tensor& index, Tensor& y) {
   check_indices(op, index, x.shape()[dim]);
-  dispatch_size(x.dtype(), [&]<class T>() { gather_as<T>(x, dim, data_of<int64_t>(index), y, true); });
+  const int64_t* at = data_of<int64_t>(index);
+  if (y.numel() == 0 || copy_slices<Block16>(x, dim, at, y)) return;
+  dispatch_size(x.dtype(), [&]<class T>() {
+    if (!copy_slices<T>(x, dim, at, y)) gather_as<T>(x, dim, at, y, true);
+  });
 }
 
 void scatter_add(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
@@ -165,7 +216,11 @@ void index_add(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
   const ReduceShape s = split(src.shape(), dim);
   const Scratch<Entry> sorted(static_cast<std::size_t>(s.n));
   sort_rows(1, s.n, KeysOfLanes{data_of<int64_t>(index), {1, s.n, 1}}, StoreEntry{sorted.get(), s.n});
-  dispatch_add("index_add", y.dtype(), [&]<class T, class Sum>() { index_add_as<T, Sum>(y, s, y.shape()[dim], sorted.get(), src); });
+  dispatch_add("index_add", y.dtype(), [&]<class T, class Sum>() {
+    const IndexAdd<T, Sum> add{sorted.get(), data_of<T>(src), data_of<T>(y), s, y.shape()[dim]};
+    if (s.inner < kWarp) for_each(src.numel(), add);
+    else for_each_row(s.outer * s.n, s.inner, add);
+  });
 }
 
 }  // namespace sluice::cuda

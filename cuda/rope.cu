@@ -1,4 +1,4 @@
-// Rotary embeddings: a thread a pair, or a channel that stays. Limited by memory.
+// Rotary embeddings: a team a row, a thread a pair. Limited by memory.
 #include <sluice/cuda/kernels.h>
 #include <sluice/cuda/reduce.cuh>
 #include <sluice/ops/create.h>
@@ -38,25 +38,24 @@ void rope_angles_as(const int64_t* at, int64_t offset, double base, Tensor& cos,
 }
 
 template <class T>
-void rope_as(const Tensor& x, const Tensor& cos, const Tensor& sin, Tensor& y, RopePairing pairing, bool inverse) {
-  const int64_t d = x.dim(-1), n = x.dim(-2), half = cos.dim(1), rest = d - 2 * half, each = half + rest;
-  const T *in = data_of<T>(x), *pc = data_of<T>(cos), *ps = data_of<T>(sin);
-  T* out = data_of<T>(y);
-  const int64_t between = pairing == RopePairing::half ? half : 1, step = pairing == RopePairing::half ? 1 : 2;
-  for_each(x.numel() / d * each, [=] __device__(int64_t i) {
-    const int64_t row = i / each, k = i % each;
-    const T* p = in + row * d;
-    T* q = out + row * d;
-    if (k >= half) {
-      q[half + k] = p[half + k];
-      return;
+struct RopeRow {
+  const T *x, *cos, *sin;
+  T* y;
+  int64_t d, n, half;
+  bool interleaved, inverse;
+  template <int threads>
+  __device__ void operator()(int64_t row) const {
+    const T *p = x + row * d, *c = cos + row % n * half, *s = sin + row % n * half;
+    T* q = y + row * d;
+    for (int64_t k = rank_in_team<threads>(); k < half; k += threads) {
+      const int64_t i = interleaved ? 2 * k : k, j = interleaved ? i + 1 : k + half;
+      const T a = p[i], b = p[j], ck = c[k], sk = inverse ? -s[k] : s[k];
+      q[i] = a * ck - b * sk;
+      q[j] = b * ck + a * sk;
     }
-    const int64_t first = k * step, second = first + between, angle = row % n * half + k;
-    const T a = p[first], b = p[second], c = pc[angle], s = inverse ? -ps[angle] : ps[angle];
-    q[first] = a * c - b * s;
-    q[second] = b * c + a * s;
-  });
-}
+    for (int64_t i = 2 * half + rank_in_team<threads>(); i < d; i += threads) q[i] = p[i];
+  }
+};
 
 }  // namespace
 
@@ -72,7 +71,11 @@ void rope_angles(const Tensor& positions, int64_t offset, double base, Tensor& c
 }
 
 void rope(const Tensor& x, const Tensor& cos, const Tensor& sin, Tensor& y, RopePairing pairing, bool inverse) {
-  dispatch_float("rope", x.dtype(), [&]<class T>() { rope_as<T>(x, cos, sin, y, pairing, inverse); });
+  dispatch_float("rope", x.dtype(), [&]<class T>() {
+    const int64_t d = x.dim(-1);
+    for_each_row(x.numel() / d, d, RopeRow<T>{data_of<T>(x), data_of<T>(cos), data_of<T>(sin), data_of<T>(y), d, x.dim(-2), cos.dim(1),
+                                              pairing == RopePairing::interleaved, inverse});
+  });
 }
 
 /// By the host: the rule compares in long double, which no device has, and there are no more distances than rows and columns.

@@ -16,19 +16,35 @@ __device__ T row_total(int64_t n, Term term) {
   return over_team<threads>(total, Add());
 }
 
-/// Σ e^(x_i − shift) of a row; the shift is its largest number, or 0 where that is infinite: there e^x itself says it right.
+/// Σ e^(x_i − shift) of numbers of which the largest is the shift.
 template <class T>
 struct ExpTotal {
   T shift, total;
 };
+struct AddExpTotals {
+  template <class T>
+  __device__ ExpTotal<T> operator()(ExpTotal<T> a, ExpTotal<T> b) const {
+    if (b.shift > a.shift) {
+      const ExpTotal<T> c = a;
+      a = b, b = c;
+    }
+    return {a.shift, a.total + b.total * math::exp(b.shift - a.shift)};
+  }
+};
+/// Of a row, in one pass. Where a number is +∞ the shift is 0: there e^x itself says it right.
 template <int threads, class T>
 __device__ ExpTotal<T> row_exp_total(const T* x, int64_t n) {
-  T m = -std::numeric_limits<T>::infinity();
+  ExpTotal<T> sum{std::numeric_limits<T>::lowest(), 0};
 #pragma unroll 4
-  for (int64_t i = rank_in_team<threads>(); i < n; i += threads) m = LargestNumber()(m, x[i]);
-  m = over_team<threads>(m, LargestNumber());
-  const T shift = m - m == T(0) ? m : T(0);
-  return {shift, row_total<threads, T>(n, [=](int64_t i) { return math::exp(x[i] - shift); })};
+  for (int64_t i = rank_in_team<threads>(); i < n; i += threads) {
+    const T v = x[i], e = math::exp(-math::abs(v - sum.shift));
+    if (v > sum.shift) sum = {v, sum.total * e + T(1)};
+    else sum.total += e;
+  }
+  sum = over_team<threads>(sum, AddExpTotals());
+  if (sum.shift == std::numeric_limits<T>::infinity())
+    return {0, row_total<threads, T>(n, [=](int64_t i) { return math::exp(x[i]); })};
+  return sum;
 }
 
 // -- softmax ----------------------------------------------------------------------------------------------------

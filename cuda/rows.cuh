@@ -16,12 +16,6 @@ struct Add {
   template <class T>
   __device__ T operator()(T a, T b) const { return sluice::detail::sum_of(a, b); }
 };
-/// Started from −∞ it is the largest that is not NaN, as row_max of ops/rows.h.
-struct LargestNumber {
-  template <class T>
-  __device__ T operator()(T a, T b) const { return b > a ? b : a; }
-};
-
 /// __shfl_xor_sync and __shfl_up_sync for any T of whole words.
 template <class T>
 __device__ T shuffle_xor(T x, int step) {
