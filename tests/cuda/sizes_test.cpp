@@ -263,10 +263,10 @@ TEST_CASE("cuda: gathers from strided tensors of any dtype") {
 
 TEST_CASE("cuda: slices that are runs of memory") {
   for (DType t : {f32, f64, boolean})
-    for (int64_t width : {31, 128, 130, 1100, 4100})
-      for (int64_t skip : {0, 1})  // a start that is no multiple of 16 bytes
-        check([&](Device d) {
-          const Tensor x = narrow(values({3, 4, width + skip}, t, d, 1), 2, skip, width);
+    for (int64_t width : {31, 128, 130, 1104, 4100})
+      for (int64_t skip : {0, 1, 4})  // starts and strides that are no multiples of 16 bytes
+        for (int64_t room : {width + skip + 2, (width + skip + 15) / 16 * 16}) check([&](Device d) {
+          const Tensor x = narrow(values({3, 4, room}, t, d, 1), 2, skip, width);
           const Tensor index = tensor_of({3, 0, 3, 2, 1}, {5}, i64, d), rows = tensor_of({2, 0}, {2}, i64, d);
           Tensor y = empty({3, 5, width}, {t, d}), z = empty({2, 4, width}, {t, d});
           kernel::index_select("take", x, 1, index, y);
