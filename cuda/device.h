@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #ifndef __CUDACC__
@@ -76,6 +77,16 @@ __device__ inline void cp_async_commit() { asm volatile("cp.async.commit_group;"
 template <int left>
 __device__ void cp_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory"); }
 
+/// 16 bytes of shared memory at once, from or to an address that is a multiple of 16.
+template <class T>
+__device__ void load_16(T (&x)[16 / sizeof(T)], const T* from) {
+  *reinterpret_cast<uint4*>(x) = *reinterpret_cast<const uint4*>(from);
+}
+template <class T>
+__device__ void store_16(T* to, const T (&x)[16 / sizeof(T)]) {
+  *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(x);
+}
+
 /// Two numbers rounded to bf16, the first in the lower half.
 __device__ inline uint32_t pack_bf16(float low, float high) {
   uint32_t pair;
@@ -127,6 +138,17 @@ inline void cp_async_16(Shared<BFloat16> to, const BFloat16* from, bool valid) {
 inline void cp_async_commit() { emulator::cp_async_commit(); }
 template <int left>
 void cp_async_wait() { emulator::cp_async_wait(left); }
+
+template <class T>
+void load_16(T (&x)[16 / sizeof(T)], Shared<T> from) {
+  emulator::check_16(from.address()), emulator::check_read(from.address(), 16);
+  std::memcpy(x, from.address(), 16);
+}
+template <class T>
+void store_16(Shared<T> to, const T (&x)[16 / sizeof(T)]) {
+  emulator::check_16(to.address()), emulator::check_write(to.address(), 16);
+  std::memcpy(to.address(), x, 16);
+}
 
 inline uint32_t pack_bf16(float low, float high) { return BFloat16(low).bits | uint32_t{BFloat16(high).bits} << 16; }
 inline float exp2_approx(float x) { return std::exp2(x); }

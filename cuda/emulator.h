@@ -5,7 +5,7 @@
 //   * threads that wait at different barriers, or for lanes that have left or went elsewhere (never a hang);
 //   * two threads at one place of shared memory, one of them writing, and no barrier between (in any schedule);
 //   * shared memory read before it is written, while a cp.async still brings it, or outside what the block has;
-//   * a misaligned ldmatrix or cp.async; a shuffle from a lane outside its mask.
+//   * a misaligned ldmatrix, cp.async, load_16 or store_16; a shuffle from a lane outside its mask.
 // Shared memory is full of NaN when a block begins. Not seen: global memory, races between blocks, bank conflicts.
 //
 // Kernels include cuda/device.h, which is this under a host compiler and PTX under nvcc.
@@ -77,6 +77,8 @@ unsigned char* dynamic_shared();
 unsigned char* static_shared(const void* key, std::size_t bytes);
 void check_read(const void* p, std::size_t bytes);
 void check_write(const void* p, std::size_t bytes);
+/// An address of 16 bytes at once.
+void check_16(const void* p);
 
 /// An element of shared memory: reads and writes are checked.
 template <class T>

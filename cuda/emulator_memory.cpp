@@ -109,6 +109,11 @@ void check_read(const void* p, std::size_t bytes) {
   }
 }
 
+void check_16(const void* p) {
+  if (const auto at = static_cast<const unsigned char*>(p) - block->shared; at % 16 != 0)
+    bad("takes 16 bytes at once from byte ", static_cast<int64_t>(at), " of shared memory; need a multiple of 16");
+}
+
 void check_write(const void* p, std::size_t bytes) { note_write(p, bytes, false); }
 
 }  // namespace sluice::cuda::emulator

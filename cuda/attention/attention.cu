@@ -14,7 +14,7 @@
 // Each block owns its rows of one result and adds to them in the order of the columns, so results have the same bits
 // whenever. Few queries, as a step of decoding has them, are too few blocks: there each has a part of the keys, and what
 // the parts found is joined in their order (split-KV; Dao et al. 2023).
-// What limits it: as in simt.cuh two multiply-adds for each read of shared memory, and no loads under way while it
+// What limits it: f32 arithmetic, with 16 bytes of shared memory for every eight multiply-adds; no loads under way while it
 // computes; backward, S is computed for each of dQ, dK and dV, and dP for the first two.
 #include <sluice/cuda/attention/general.cuh>
 #include <sluice/cuda/kernels.h>
@@ -43,20 +43,34 @@ struct Target {
   int b = 0, x = 0, w = 0;    // where shared memory has them; `a` comes first
 };
 
-/// o[r][c] += Σ_j w_{4ty + r, j} x_{j, tx + 8c}. With `holes` zeros of w are left out: 0·NaN from behind the mask.
+constexpr int kPlaces = kCols + 4;  // leading dimension of weights
+/// The column of a piece that a thread has as its c-th: whole vectors.
+template <class T>
+__device__ int column_of(const TileThread& t, int c) {
+  return (c / kVector<T> * kAcross + t.tx) * kVector<T> + c % kVector<T>;
+}
+
+/// o[r][c] += Σ_j w_{4ty + r, j} x_{j, column_of(c)}. With `holes` zeros of w are left out: 0·NaN from behind the mask.
 template <bool holes, class T>
 __device__ void add_products(const TileThread& t, T (&o)[kEach][kOwn<T>], Shared<T> w, Shared<T> x, int cols, int width) {
-  for (int j = 0; j < cols; ++j) {
-    T u[kEach];
+  constexpr int vector = kVector<T>;
+  const int ld = padded<T>(width);
+  for (int first = 0; first < cols; first += vector) {
+    T u[kEach][vector];
 #pragma unroll
-    for (int r = 0; r < kEach; ++r) u[r] = w[(t.ty * kEach + r) * (kCols + 1) + j];
+    for (int r = 0; r < kEach; ++r) load_16(u[r], w + ((r * (t.rows / kEach) + t.ty) * kPlaces + first));
 #pragma unroll
-    for (int c = 0; c < kOwn<T>; ++c) {
-      if (t.tx + kAcross * c >= width) continue;
-      const T y = x[j * width + t.tx + kAcross * c];
+    for (int j = 0; j < vector; ++j)
 #pragma unroll
-      for (int r = 0; r < kEach; ++r) o[r][c] += holes && u[r] == T(0) ? T(0) : u[r] * y;
-    }
+      for (int c = 0; c < kOwn<T>; c += vector) {
+        if (column_of<T>(t, c) >= width) continue;
+        T y[vector];
+        load_16(y, x + ((first + j) * ld + column_of<T>(t, c)));
+#pragma unroll
+        for (int r = 0; r < kEach; ++r)
+#pragma unroll
+          for (int i = 0; i < vector; ++i) o[r][c + i] += holes && u[r][j] == T(0) ? T(0) : u[r][j] * y[i];
+      }
   }
 }
 
@@ -136,12 +150,12 @@ __global__ void __launch_bounds__(128) attention_tiles(AttentionView<T> a, Targe
         }
         dot_products<false>(t, s, memory, lines, by_keys ? k : q, by_keys ? q : k, a.d, busy);
         if (a.d == 0) __syncthreads();  // else there was one: the tile before has been used
-        load(t, x, width,
+        load(t, x, padded<T>(width),
              pass == Pass::forward ? tile_of(a.v, kv, keys, cols)
              : pass == Pass::dq    ? k
              : pass == Pass::dk    ? q
                                    : tile_of(a.g, h, queries, cols),
-             cols, from, width);
+             padded<T>(cols), from, width);
 
         if (busy) {
 #pragma unroll
@@ -194,7 +208,12 @@ __global__ void __launch_bounds__(128) attention_tiles(AttentionView<T> a, Targe
 #pragma unroll
           for (int r = 0; r < kEach; ++r)
 #pragma unroll
-            for (int c = 0; c < kEach; ++c) w[(t.ty * kEach + r) * (kCols + 1) + t.tx * kEach + c] = s[r][c];
+            for (int c = 0; c < kEach; c += kVector<T>) {
+              T four[kVector<T>];
+#pragma unroll
+              for (int i = 0; i < kVector<T>; ++i) four[i] = s[r][c + i];
+              store_16(w + ((r * (t.rows / kEach) + t.ty) * kPlaces + t.tx * kEach + c), four);
+            }
         }
         __syncthreads();
         if (busy && holes) add_products<true>(t, o, w, x, cols, width);
@@ -223,7 +242,7 @@ __global__ void __launch_bounds__(128) attention_tiles(AttentionView<T> a, Targe
       if (!to) to = out.to.at(b, own, first + row) + from;
 #pragma unroll
       for (int c = 0; c < kOwn<T>; ++c)
-        if (t.tx + kAcross * c < width) to[t.tx + kAcross * c] = o[r][c] * factor;
+        if (column_of<T>(t, c) < width) to[column_of<T>(t, c)] = o[r][c] * factor;
     }
   }
 }
@@ -256,7 +275,7 @@ __global__ void __launch_bounds__(kWarp) join_parts(AttentionView<T> a, Target<T
 /// The gradient of a relative bias: a block owns 32 entries of a head's table and walks down their diagonals. A thread has
 /// four neighbouring entries for four queries of a tile; the sums of threads meet at the end.
 template <class T>
-__global__ void __launch_bounds__(128) attention_diagonals(AttentionView<T> a, Target<T> out) {
+__global__ void __launch_bounds__(128, 2) attention_diagonals(AttentionView<T> a, Target<T> out) {
   const TileThread t;
   const Shared<T> memory = dynamic_shared<T>(), lines = memory + out.b, sums = memory + out.w;
   for (int64_t block = blockIdx.x; block < out.blocks; block += gridDim.x) {
@@ -324,19 +343,19 @@ void run(const AttentionView<T>& a, Target<T> out) {
     out.blocks *= out.parts;
     if (out.parts > 1) out.found = found.emplace(static_cast<std::size_t>(a.batch * a.heads * a.m * out.parts * (a.dv + 2))).get();
   }
-  const int ld = std::max(piece_stride(a.d), needs_dp ? piece_stride(a.dv) : 0);
-  out.b = rows * ld, out.x = out.b + kCols * ld, out.w = out.x + kCols * static_cast<int>(std::min<int64_t>(most, out.width));
-  const int count = out.w + rows * (kCols + 1);
+  const int ld = std::max(piece_stride<T>(a.d), needs_dp ? piece_stride<T>(a.dv) : 0);
+  out.b = rows * ld, out.x = out.b + kCols * ld, out.w = out.x + kCols * padded<T>(std::min<int64_t>(most, out.width));
+  const int count = out.w + rows * kPlaces;
   launch(attention_tiles<T, pass>, grid_of(out.blocks), dim3(static_cast<unsigned>(warps * kWarp)), static_cast<std::size_t>(count) * sizeof(T), a, out);
   if (out.parts > 1) launch(join_parts<T>, grid_of(a.batch * a.heads * a.m), dim3(kWarp), 0, a, out);
 }
 
 template <class T>
 void run_diagonals(const AttentionView<T>& a, Target<T> out) {
-  const int warps = warps_for(a.m), rows = warps * kRowsOfWarp, ld = std::max(piece_stride(a.d), piece_stride(a.dv));
+  const int warps = warps_for(a.m), rows = warps * kRowsOfWarp, ld = std::max(piece_stride<T>(a.d), piece_stride<T>(a.dv));
   out.tiles = (a.n + a.m - 1 + kCols - 1) / kCols, out.blocks = a.batch * a.heads * out.tiles;
   if (out.blocks == 0) return;
-  out.b = rows * ld, out.w = out.b + (rows + kCols - 1) * ld;
+  out.b = rows * ld, out.w = out.b + (rows + kCols) * ld;
   const int count = out.w + warps * kRowsOfWarp / kEach * kCols;
   launch(attention_diagonals<T>, grid_of(out.blocks), dim3(static_cast<unsigned>(warps * kWarp)), static_cast<std::size_t>(count) * sizeof(T), a, out);
 }

@@ -127,23 +127,37 @@ struct Lines {
   int64_t stride;
   Span real;
 };
-/// Copies `rows` of them, columns [col, col + width), to shared memory, a warp for each.
 template <class T>
-__device__ void load(const TileThread& t, Shared<T> to, int ld, const Lines<T>& x, int rows, int64_t col, int width) {
-  for (int r = t.warp; r < rows; r += t.warps)
-    for (int c = t.lane; c < width; c += kWarp) to[r * ld + c] = x.real.holds(r) ? x.at[r * x.stride + col + c] : T(0);
+constexpr int kVector = 16 / static_cast<int>(sizeof(T));  // numbers that shared memory gives at once
+template <class T>
+SLUICE_FN int padded(int64_t width) { return static_cast<int>((width + kVector<T> - 1) / kVector<T>) * kVector<T>; }
+/// Leading dimension of pieces of this width: odd in vectors, so that eight rows lie in different banks.
+template <class T>
+SLUICE_FN int piece_stride(int64_t width) {
+  return (padded<T>(width < kPiece ? width : kPiece) / kVector<T> | 1) * kVector<T>;
 }
+/// Where a tile has row 4y + r: those that neighbouring threads read at once lie side by side.
+__device__ inline int place_of(int row, int quarter) { return row % kEach * quarter + row / kEach; }
 
-/// Leading dimension of pieces in shared memory: odd, so that rows begin in different banks.
-SLUICE_FN int piece_stride(int64_t width) { return static_cast<int>(width < kPiece ? width : kPiece) | 1; }
+/// Copies `rows` of them, columns [col, col + width) and zeros up to whole vectors, to shared memory, a warp for each row.
+/// quarter: of the rows, if they are to be where place_of says.
+template <class T>
+__device__ void load(const TileThread& t, Shared<T> to, int ld, const Lines<T>& x, int rows, int64_t col, int width, int quarter = 0) {
+  for (int r = t.warp; r < rows; r += t.warps) {
+    const int place = quarter ? place_of(r, quarter) : r;
+    for (int c = t.lane; c < padded<T>(width); c += kWarp)
+      to[place * ld + c] = x.real.holds(r) && c < width ? x.at[r * x.stride + col + c] : T(0);
+  }
+}
 
 /// s[r][c] = x_{4ty + r} · y_{4tx + c}; with `diagonal` y_{4ty + r + 4tx + c}. `a` and `b` are shared memory for a piece of
 /// each. Only warps that are `busy` compute, all load.
 template <bool diagonal, class T>
 __device__ void dot_products(const TileThread& t, T (&s)[kEach][kEach], Shared<T> a, Shared<T> b, const Lines<T>& x,
                              const Lines<T>& y, int64_t width, bool busy) {
-  constexpr int ys = diagonal ? 2 * kEach - 1 : kEach;
-  const int ld = piece_stride(width), x0 = t.ty * kEach, y0 = t.tx * kEach + (diagonal ? x0 : 0);
+  constexpr int ys = diagonal ? 2 * kEach - 1 : kEach, vector = kVector<T>;
+  const int ld = piece_stride<T>(width), x_quarter = t.rows / kEach, y_quarter = (diagonal ? x_quarter : 0) + kAcross;
+  const int y_first = t.tx + (diagonal ? t.ty : 0);
 #pragma unroll
   for (int r = 0; r < kEach; ++r)
 #pragma unroll
@@ -151,20 +165,26 @@ __device__ void dot_products(const TileThread& t, T (&s)[kEach][kEach], Shared<T
   for (int64_t col = 0; col < width; col += kPiece) {
     const int piece = static_cast<int>(width - col < kPiece ? width - col : kPiece);
     __syncthreads();  // the piece before has been used
-    load(t, a, ld, x, t.rows, col, piece);
-    load(t, b, ld, y, diagonal ? t.rows + kCols - 1 : kCols, col, piece);
+    load(t, a, ld, x, t.rows, col, piece, x_quarter);
+    load(t, b, ld, y, diagonal ? t.rows + kCols - 1 : kCols, col, piece, y_quarter);
     __syncthreads();
     if (!busy) continue;
-    for (int e = 0; e < piece; ++e) {
-      T u[kEach], w[ys];
+    for (int e = 0; e < piece; e += vector) {
+      T u[kEach][vector];
 #pragma unroll
-      for (int r = 0; r < kEach; ++r) u[r] = a[(x0 + r) * ld + e];
+      for (int r = 0; r < kEach; ++r) load_16(u[r], a + ((r * x_quarter + t.ty) * ld + e));
 #pragma unroll
-      for (int c = 0; c < ys; ++c) w[c] = b[(y0 + c) * ld + e];
+      for (int line = 0; line < ys; ++line) {
+        T w[vector];
+        load_16(w, b + ((line % kEach * y_quarter + y_first + line / kEach) * ld + e));
 #pragma unroll
-      for (int r = 0; r < kEach; ++r)
+        for (int r = 0; r < kEach; ++r) {
+          const int c = diagonal ? line - r : line;
+          if (c < 0 || c >= kEach) continue;
 #pragma unroll
-        for (int c = 0; c < kEach; ++c) s[r][c] += u[r] * w[diagonal ? r + c : c];
+          for (int i = 0; i < vector; ++i) s[r][c] += u[r][i] * w[i];
+        }
+      }
     }
   }
 }

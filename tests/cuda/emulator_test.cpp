@@ -135,7 +135,7 @@ __global__ void stream_tiles(const BFloat16* in, BFloat16* out, int tiles) {
 enum Mistake {
   none, write_read, write_write, write_in_warp, one_reads_one_writes, one_reads_one_writes_in_warp, first_reader_writes,
   first_reader_writes_before_other_warp, unwritten, beyond, below, two_barriers, left_before_barrier,
-  left_before_shuffle, shuffle_and_ballot, shuffle_outside, other_lane, barrier_and_shuffle, misaligned_row, misaligned_copy, no_commit
+  left_before_shuffle, shuffle_and_ballot, shuffle_outside, other_lane, barrier_and_shuffle, misaligned_row, misaligned_copy, misaligned_16, no_commit
 };
 __global__ void mistake(Mistake what, float* out, const BFloat16* in) {
   const Shared<float> s = dynamic_shared<float>();
@@ -173,6 +173,10 @@ __global__ void mistake(Mistake what, float* out, const BFloat16* in) {
   if (what == shuffle_outside && i < 16) x = __shfl_xor_sync(0xffffu, x, 16);
   if (what == other_lane) x = __shfl_xor_sync(0xffffu, x, 1);
   if (what == misaligned_row) ldmatrix(f, h + 4);
+  if (what == misaligned_16) {
+    const float four[4] = {};
+    store_16(dynamic_shared<float>() + (i * 4 + 1), four);
+  }
   if (what == misaligned_copy) cp_async_16(h + 8 * (i % 8) + 1, in, true);
   if (what == no_commit) {
     if (i < 16) cp_async_16(h + 8 * i, in, true);
@@ -311,6 +315,7 @@ TEST_CASE("cuda emulator: mistakes are errors in every schedule", "[cuda]") {
     CHECK(has(error(barrier_and_shuffle), "__syncthreads"));
     CHECK(has(error(misaligned_row), "multiple of 16"));
     CHECK(has(error(misaligned_copy), "multiples of 16"));
+    CHECK(has(error(misaligned_16), "need a multiple of 16"));
     CHECK(has(error(no_commit), "no thread has waited since its cp.async"));
     CHECK(error(none) == "");  // nothing is left of the blocks that failed
   });
