@@ -163,13 +163,14 @@ void matmul_cpu(const Tensor& a_in, const Tensor& b_in, const Tensor& bias_in, T
     const Matmul<T> product{a, b, *left, *right, a.data<T>(), b.data<T>(), c.mutable_data<T>(), batch, n, m, k,
                             bias.defined() ? bias.data<T>() : nullptr, dims, precision()};
     const Way w = way(a, b, bias, c);
+    const int64_t several = precision() == Precision::bf16 && isa() >= Isa::amx ? 1 << 28 : 1 << 25;
     if (w == Way::rows)
       detail::few_rows(right->read, n, m, k, product.pa, left->ld, product.pb, right->ld, product.bias, product.pc, m);
     else if (w == Way::column)
       detail::few_rows(left->read == Read::plain ? Read::transposed : Read::plain, 1, n, k, product.pb, k, product.pa, left->ld,
                        product.bias, product.pc, n);
-    // One matrix alone should be work for all threads. OpenBLAS packs for itself.
-    else if (isa() > Isa::base && n >= 112 && m >= 32 && n * m * k >= (batch == 1 ? 1 << 21 : 1 << 25)) product.shared();
+    // One matrix alone should be work for all threads, of several only a large one. OpenBLAS packs for itself.
+    else if (isa() > Isa::base && n >= 112 && m >= 32 && n * m * k >= (batch == 1 ? 1 << 21 : several)) product.shared();
     else product.separate();
   });
 }

@@ -1,0 +1,56 @@
+// map(): operands that are slices, or rows repeated, are read where they lie; the results are those of copies.
+#include <sluice/ops/map.h>
+
+#include "support/catch.h"
+
+#include <sluice/autograd/engine.h>
+#include <sluice/core/random.h>
+#include <sluice/ops/activation.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/view.h>
+
+#include <cstring>
+#include <vector>
+
+using namespace sluice;
+
+namespace {
+
+bool same_bits(const Tensor& x, const Tensor& y) {
+  const Tensor a = clone(x), b = clone(y);
+  return a.shape() == b.shape() && !std::memcmp(a.raw(), b.raw(), static_cast<std::size_t>(a.numel()) * 4);
+}
+
+/// Values and gradients of swiglu(x, g) + row.
+std::vector<Tensor> results(const Tensor& x, const Tensor& g, const Tensor& row, const Tensor& seed) {
+  Tensor a = x.detach(), b = g.detach(), c = row.detach();
+  for (Tensor* t : {&a, &b, &c}) t->requires_grad_();
+  const Tensor y = map([](auto u, auto v, auto w) { return u * sigmoid(v) * w; }, a, b, c);
+  std::vector<Tensor> all = grad({y}, {a, b, c}, {.grad_outputs = {seed}});
+  all.push_back(y.detach());
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("map: slices of columns equal their copies, whatever the width", "[map]") {
+  Rng rng(11);
+  for (int64_t width : {1, 31, 32, 33, 100, 512, 513, 1300})
+    for (int64_t rows : {1, 2, 70}) {
+      INFO(rows << " × " << width);
+      const Tensor wide = normal({3, rows, 2 * width + 7}, 0, 1, rng), row = normal({width}, 0, 1, rng);
+      const Tensor x = narrow(wide, 2, 3, width), g = narrow(wide, 2, width + 5, width);
+      const Tensor seed = narrow(normal({3, rows, width + 1}, 0, 1, rng), 2, 1, width);
+      const std::vector<Tensor> in_place = results(x, g, row, seed);
+      const std::vector<Tensor> copied = results(clone(x), clone(g), clone(expand(row, x.shape())), clone(seed));
+      for (std::size_t i = 0; i < in_place.size(); ++i)
+        if (i != 2) CHECK(same_bits(in_place[i], copied[i]));  // the row's gradient is a sum over the others
+      // Heads side by side, and one operand whose runs are of another length.
+      const Tensor heads = transpose(unflatten(normal({2, rows, 4 * width}, 0, 1, rng), 2, {4, width}), 1, 2);
+      const Tensor halves = normal({2, 4, rows, width}, 0, 1, rng), part = narrow(normal({2, 4, rows + 1, width}, 0, 1, rng), 2, 1, rows);
+      const std::vector<Tensor> mixed = results(heads, part, row, halves);
+      const std::vector<Tensor> plain = results(clone(heads), clone(part), clone(expand(row, heads.shape())), halves);
+      for (std::size_t i = 0; i < mixed.size(); ++i)
+        if (i != 2) CHECK(same_bits(mixed[i], plain[i]));
+    }
+}
