@@ -260,9 +260,7 @@ void save_safetensors(const std::string& path, const SafeTensors& file) {
       fail<IOError>("save_safetensors: '", path, "': tensor '", name, "' is undefined");
     if (name == "__metadata__")
       fail<IOError>("save_safetensors: '", path, "': the name '__metadata__' is reserved");
-    if (t.device() != cpu)
-      fail<DeviceError>("save_safetensors: tensor '", name, "' is on ", t.device(),
-                        "; copy it to cpu first");
+    if (t.device() == meta) fail<DeviceError>("save_safetensors: tensor '", name, "' is on meta and has no values");
   }
   std::stable_sort(sorted.begin(), sorted.end(), [](auto& a, auto& b) {
     return order_of(a.second.dtype()) < order_of(b.second.dtype());

@@ -104,8 +104,9 @@ Results run_pattern(const PatternCall& o, const Inputs& in) {
   if (o.neighbours && !list.defined()) list = neighbours_of(mask, m, n, o.heads);
   Tensor y;
   if (o.neighbours) {
-    y = neighbour_attention(q, k, v, list, {.scale = o.scale, .keys = in["key_mask"]});
+    y = neighbour_attention(q, k, v, to(list, q.device()), {.scale = o.scale, .keys = in["key_mask"]});
   } else {
+    mask = to(mask, q.device());
     mask.keys = in["key_mask"];
     y = attention(q, k, v, {.scale = o.scale, .mask = mask});
   }

@@ -1,6 +1,7 @@
 #include <sluice/ops/attention/attention_mask.h>
 
 #include <sluice/core/parallel.h>
+#include <sluice/ops/create.h>
 #include <sluice/ops/kernels.h>
 
 #include <algorithm>
@@ -263,6 +264,12 @@ Rows rows_of(const char* op, const AttentionMask& mask, int64_t batch, int64_t h
 
 constinit decltype(kernel::visible_pairs) kernel::visible_pairs{"visible_pairs", &visible_pairs_cpu};
 constinit decltype(kernel::visible_count) kernel::visible_count{"visible_count", &visible_count_cpu};
+
+AttentionMask to(AttentionMask mask, Device device) {
+  for (Tensor* x : {&mask.keys, &mask.query_segments, &mask.key_segments, &mask.blocks, &mask.dense})
+    if (x->defined()) *x = to(*x, device);
+  return mask;
+}
 
 Tensor visible_pairs(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n, Device device) {
   const auto [b, h] = rows_of("visible_pairs", mask, batch, heads, m, n, device);

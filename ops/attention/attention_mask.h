@@ -38,6 +38,9 @@ struct AttentionMask {
   }
 };
 
+/// The same mask with its tensors on another device: that of the queries.
+AttentionMask to(AttentionMask mask, Device device);
+
 /// The pairs a mask allows, as a bool tensor [batch or 1, heads or 1, m, n]. ShapeError, DTypeError or
 /// ValueError, naming `op`, for rules that do not fit. `device` is that of the mask's tensors, if it has any.
 Tensor visible_pairs(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n, Device device = cpu);

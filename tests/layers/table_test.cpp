@@ -92,6 +92,7 @@ TEST_CASE("table: a file rebuilds every layer", "[table]") {
     const std::unique_ptr<AnyLayer> back = s.layer->reloaded(path);
     CHECK(to_text(detail::to_json(back->options())) == to_text(s.options));
     const LayerInputs in = s.inputs(2, 5, 1);
+    back->move(test_device());
     CHECK(same_bits((*back)(in), (*s.layer)(in)));
     LayerDraft fresh = s.row.draft();
     const std::string printed = detail::text_of(s.layer->options(), fresh.options);
