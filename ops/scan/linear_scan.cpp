@@ -5,6 +5,7 @@
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/gather.h>
+#include <sluice/ops/gemm/precision.h>
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/matmul.h>
 #include <sluice/ops/reduce.h>
@@ -89,6 +90,8 @@ struct LinearScan final : Node {
     LinearScanOptions same_back = same, other_back = other;
     same_back.reverse = other_back.reverse = !o.reverse;
     Tensors grads(4);
+    // A decay's gradient is a running sum of differences that nearly cancel.
+    PrecisionScope scope(want_decay ? Precision::f32 : precision());
     if (needs(0) || (want_decay && !by_value)) grads[0] = linear_scan(gy, v, k, g, other);
     if (needs(1) || (want_decay && !by_value)) grads[1] = linear_scan(v, gy, q, g, other_back);
     if (needs(2) || (want_decay && by_value)) grads[2] = linear_scan(k, q, gy, g, same_back);

@@ -1,5 +1,5 @@
-// One chunked scan for everything linear: causal linear attention, retention, gated linear attention and
-// FLASH's global term.
+// One chunked scan for everything linear: causal linear attention, retention and gated linear attention. (FLASH's global
+// term, whose chunks are long, is a product of whole chunks: layers/gau/mixed_chunk.cpp.)
 //
 //   S_t = D_t ∘ S_{t−1} + k_tᵀ v_t   [m, e]          o_t = q_t S_t
 //
@@ -20,7 +20,7 @@ struct LinearScanOptions {
   /// Steps that are treated at once as a small quadratic problem; the result does not depend on it, except by
   /// rounding — unless `chunks_only`.
   int64_t chunk = 64;
-  /// o_t = q_t S at the *start of the chunk* of t: own chunk excluded (FLASH's causal global term).
+  /// o_t = q_t S at the *start of the chunk* of t: own chunk excluded, as in FLASH's causal global term.
   bool chunks_only = false;
   /// Runs from the last step to the first: o_t = q_t Σ_{j >= t} e^{G_j − G_t} k_jᵀ v_j.
   bool reverse = false;

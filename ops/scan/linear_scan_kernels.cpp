@@ -44,7 +44,8 @@ struct Scan {
   Decay decay;
   int64_t heads, n, m, e, chunk, channels;  // channels of g: 1, m or e
   int64_t blocks, width;                    // value columns are cut into blocks: columns of S are independent
-  Precision precision = sluice::precision();
+  /// With decays per channel, exponentials set the pace, and bf16 would cost exactness for nothing.
+  Precision precision = decay == Decay::none || decay == Decay::scalar ? sluice::precision() : Precision::f32;
 
   Scan(const Tensor& q_, const Tensor& k_, const Tensor& v_, const Tensor& g_, const LinearScanOptions& options, Tensor& y)
       : o(options), q(q_), k(k_), v(v_), out(y), g(g_.defined() ? g_.data<T>() : nullptr),
