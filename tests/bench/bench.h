@@ -11,6 +11,9 @@
 
 namespace sluice::bench {
 
+/// Where workloads are made: --device.
+inline Device device = cpu;
+
 struct Workload {
   std::vector<NamedTensor> inputs;           // all that a peer needs to do the same
   std::function<std::vector<Tensor>()> run;  // once: its results, in the order that a peer gives them
@@ -47,6 +50,8 @@ struct Limits {
   double copy = 0, large_copy = 0, triad = 0;         // bytes read and written, in arrays of 16, 256 and 256 MiB
 };
 Limits measure_limits();
+/// Of a GPU: what the vendor's product of two 4096×4096 matrices reaches, and copies on it.
+Limits measure_device(Device device);
 
 /// The processor's clock of this thread: others may use the machine.
 double thread_seconds();

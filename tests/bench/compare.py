@@ -60,8 +60,8 @@ class Comparison:
         self.peers = {}
         for peer in args.peers.split(","):
             module = "jax" if peer == "jax" else "torch"
-            if peer == "jax" and args.precision != "f32":
-                print("JAX has no autocast: left out")
+            if peer == "jax" and (args.precision != "f32" or args.device != "cpu"):
+                print("JAX takes part in f32 on the CPU only: left out")
             elif not self.installed(module):
                 print(f"{TITLES[peer]}: {module} or safetensors is not installed, left out")
             else:
@@ -78,12 +78,12 @@ class Comparison:
         return subprocess.run([sys.executable, "-c", f"import {module}, safetensors"], capture_output=True).returncode == 0
 
     def sluice_server(self):
-        return Server([self.args.bench, "--serve", "--threads", str(self.args.threads)] +
+        return Server([self.args.bench, "--serve", "--threads", str(self.args.threads), "--device", self.args.device] +
                       (["--precision", self.args.precision] if self.args.precision != "f32" else []))
 
     def peer_server(self, peer):
         peers = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers.py")
-        return Server([sys.executable, peers, peer, str(self.args.threads), self.args.precision])
+        return Server([sys.executable, peers, peer, str(self.args.threads), self.args.precision, self.args.device])
 
     def row(self, name):
         """{"name", "sluice": {...}, peer: {"seconds", "ratio", "error"} or {"failed"}}."""
@@ -225,6 +225,7 @@ def main():
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--peers", default=",".join(TITLES))
     parser.add_argument("--precision", choices=("f32", "bf16"), default="f32", help="bf16: against torch.autocast")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: both on the same GPU")
     parser.add_argument("--out", help="file for the table")
     parser.add_argument("--json", help="file for all figures, a line for each row")
     args = parser.parse_args()
@@ -232,7 +233,7 @@ def main():
     comparison = Comparison(args)
     machine = comparison.sluice.ask("limits")
     names = subprocess.run([args.bench, "--list"], capture_output=True, text=True, check=True).stdout.split()
-    names = [n for n in names if re.search(args.only, n) and (not args.quick or re.search(QUICK, n))]
+    names = [n for n in names if re.search(args.only, n) and (args.device == "cpu" or not n.startswith("memory/")) and (not args.quick or re.search(QUICK, n))]
     rows, bad = [], 0
     log = open(args.json, "w") if args.json else None
     for name in names:

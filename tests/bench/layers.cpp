@@ -10,9 +10,10 @@ using Sizes = std::vector<int64_t>;
 constexpr int64_t kHead = 64, kWindow = 256;
 
 template <class Layer>
-Workload of_layer(const Layer& layer, const Sizes& z) {
+Workload of_layer(Layer layer, const Sizes& z) {
   Rng rng(3);
-  const Tensor x = normal({z[0], z[1], z[2]}, 0, 1, rng).requires_grad_();
+  to(layer, device);
+  const Tensor x = normal({z[0], z[1], z[2]}, 0, 1, rng, {f32, device}).requires_grad_();
   std::vector<NamedTensor> inputs = parameters(layer);
   inputs.push_back({"x", x});
   Workload w = differentiated(std::move(inputs), [layer, x] { return layer(x); });
@@ -78,7 +79,7 @@ const Kind kKinds[] = {
        Rng rng(1);
        std::vector<NamedTensor> inputs;
        for (const char* name : {"q", "k", "v"})
-         inputs.push_back({name, normal({z[0], z[2] / kHead, z[1], kHead}, 0, 1, rng).requires_grad_()});
+         inputs.push_back({name, normal({z[0], z[2] / kHead, z[1], kHead}, 0, 1, rng, {f32, device}).requires_grad_()});
        const Tensor q = inputs[0].tensor, k = inputs[1].tensor, v = inputs[2].tensor;
        Workload w = differentiated(inputs, [=] { return attention(q, k, v, {.mask = {.causal = true}}); });
        w.items = static_cast<double>(z[0] * z[1]);

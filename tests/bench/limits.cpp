@@ -152,4 +152,33 @@ Limits measure_limits() {
   return m;
 }
 
+Limits measure_device(Device where) {
+  const auto seconds = [&](const std::function<Tensor()>& f) {
+    NoGrad guard;
+    std::vector<double> times;
+    for (int i = 0; i < 7; ++i) {
+      const double start = now();
+      const Tensor y = f();
+      synchronize(where);
+      times.push_back(now() - start);
+    }
+    return median(times);
+  };
+  const auto flops = [&](DType dtype, Precision precision, int64_t n) {
+    const PrecisionScope scope(precision);
+    const Tensor a = full({n, n}, 0.5, {dtype, where});
+    return 2.0 * static_cast<double>(n * n * n) / seconds([&] { return matmul(a, a); });
+  };
+  const auto copied = [&](int64_t bytes) {
+    const Tensor a = full({bytes / 4}, 0.5, {f32, where});
+    return 2.0 * static_cast<double>(bytes) / seconds([&] { return clone(a); });
+  };
+  Limits m;
+  m.f32 = m.f32_one = flops(f32, Precision::f32, 4096);
+  m.f64 = m.f64_one = flops(f64, Precision::f32, 4096);
+  m.bf16 = m.bf16_one = flops(f32, Precision::bf16, 4096);
+  m.copy = copied(int64_t{16} << 20), m.large_copy = m.triad = copied(int64_t{256} << 20);
+  return m;
+}
+
 }  // namespace sluice::bench

@@ -1,6 +1,6 @@
 // sluice_bench: what the machine can do, and how near to it Sluice comes. Run by hand, or by compare.py.
 //
-//   sluice_bench [--only REGEX] [--seconds 1] [--threads N] [--precision f32|bf16] [--json FILE]
+//   sluice_bench [--only REGEX] [--seconds 1] [--threads N] [--precision f32|bf16] [--device cpu|cuda] [--json FILE]
 //   sluice_bench --list | --start | --serve | --profile [--only REGEX]
 //
 // A line of JSON for the machine and one for each workload. --profile tells where their time goes. --start computes one sum and leaves: start-up time. --serve
@@ -55,13 +55,13 @@ double checksum(const std::vector<Tensor>& results) {
 }
 
 const Limits& limits() {
-  static const Limits m = measure_limits();
+  static const Limits m = device == cpu ? measure_limits() : measure_device(device);
   return m;
 }
 
 Json machine() {
   const Limits& m = limits();
-  return Json::Object{{"machine", describe_machine()}, {"isa", isa_name(isa())}, {"threads", m.threads},
+  return Json::Object{{"machine", device == cpu ? describe_machine() : str(describe_machine(), "; on ", device)}, {"isa", isa_name(isa())}, {"threads", m.threads},
                       {"fma_f32_gflops_one_thread", m.f32_one * 1e-9}, {"fma_f32_gflops", m.f32 * 1e-9},
                       {"fma_f64_gflops_one_thread", m.f64_one * 1e-9}, {"fma_f64_gflops", m.f64 * 1e-9},
                       {"amx_bf16_gflops_one_thread", m.bf16_one * 1e-9}, {"amx_bf16_gflops", m.bf16 * 1e-9},
@@ -91,12 +91,13 @@ class Measured {
       workload_.run();
       work_ = counter.work();
     }
-    reset_peak_memory();
-    const int64_t before = memory_stats().live;
+    reset_peak_memory(device);
+    const int64_t before = memory_stats(device).live;
     const double start = now();
     const std::vector<Tensor> results = workload_.run();
+    synchronize(device);
     second_ = now() - start;
-    peak_ = memory_stats().peak - before;
+    peak_ = memory_stats(device).peak - before;
     check_ = checksum(results);
     if (path.empty()) return;
     for (std::size_t i = 0; i < results.size(); ++i) file.tensors["result/" + std::to_string(i)] = results[i];
@@ -110,6 +111,7 @@ class Measured {
     for (const double end = now() + seconds; times.empty() || now() < end;) {
       const double start = now();
       workload_.run();
+      synchronize(device);
       times.push_back(now() - start);
     }
     const double t = median(times), flops = static_cast<double>(work_.flops), bytes = static_cast<double>(work_.bytes);
@@ -147,6 +149,7 @@ double status_bytes(const std::string& field) {
 }
 
 Json memory(const std::string& name, const std::string& path) {
+  if (device != cpu) fail<ValueError>("sluice_bench: memory rows are about the host; peak_bytes tells the device's");
   {  // threads and BLAS have memory of their own
     Rng rng(1);
     const Tensor a = normal({512, 512}, 0, 1, rng).requires_grad_();
@@ -207,6 +210,7 @@ int run(const std::vector<std::string>& args) {
     else if (name == "--threads") set_num_threads(std::stoi(value()));
     else if (name == "--json") json = value();
     else if (name == "--precision") set_products(value());
+    else if (name == "--device") device = device_named(value());
     else if (name == "--list" || name == "--start" || name == "--serve" || name == "--profile") mode = name;
     else fail<ValueError>("sluice_bench: unknown option ", name);
   }

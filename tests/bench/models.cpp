@@ -29,13 +29,15 @@ MixerLm make_model(const std::string& kind, const Sizes& z) {
             .gates = {AttentionGateOptions{}}}, rng));
   }
   const int64_t hidden = kind == "lm_gated" ? (z.dim * 8 / 3 + 7) / 8 * 8 : 0;
-  return MixerLm(z.dim, std::move(mixers), hidden, 0.02, rng);
+  MixerLm model(z.dim, std::move(mixers), hidden, 0.02, rng);
+  to(model, device);
+  return model;
 }
 
 /// One step of AdamW on the same bytes each time; the result is the loss before it.
 Workload training(const std::string& kind, const Sizes& z) {
   Rng rng(2);
-  const Tensor tokens = randint(0, 256, {z.batch, z.n}, rng), targets = randint(0, 256, {z.batch, z.n}, rng);
+  const Tensor tokens = randint(0, 256, {z.batch, z.n}, rng, device), targets = randint(0, 256, {z.batch, z.n}, rng, device);
   auto model = std::make_shared<MixerLm>(make_model(kind, z));
   auto adam = std::make_shared<Adam>(parameters(*model), AdamOptions{.lr = 1e-3, .weight_decay = 0.1});
   Workload w;
@@ -61,7 +63,7 @@ Tensor filled(const Shape& shape) {
   parallel_for(n, 1 << 16, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) p[i] = static_cast<float>((i * 7919) % 1021) / 1021.0f - 0.5f;
   });
-  return t;
+  return to(t, device);
 }
 
 /// The token after n others, for each of the batch: logits. The caches are set back to n tokens before each.
@@ -79,7 +81,7 @@ Workload generation(const std::string& kind, const Sizes& z) {
       state->emplace_back(MultiHeadAttention::State{cache, {}});
     }
   }
-  const Tensor token = to(full({z.batch, 1}, 65), i64);
+  const Tensor token = full({z.batch, 1}, 65, {i64, device});
   Workload w;
   w.inputs = parameters(*model);
   w.run = [=] {

@@ -18,7 +18,7 @@ Workload differentiated(std::vector<NamedTensor> inputs, std::function<Tensor()>
   for (const NamedTensor& x : inputs)
     if (x.tensor.requires_grad()) leaves.push_back(x.tensor);
   Rng rng(2);
-  Tensor dy = normal(forward({}, f).run()[0].shape(), 0, 1, rng, {leaves[0].dtype()});
+  Tensor dy = normal(forward({}, f).run()[0].shape(), 0, 1, rng, leaves[0].options());
   inputs.push_back({"dy", dy});
   return {std::move(inputs), [f, leaves, dy] {
             Tensor y = f();
@@ -39,7 +39,7 @@ std::vector<NamedTensor> draw(const Shapes& shapes, bool learned, DType dtype) {
   Rng rng(1);
   std::vector<NamedTensor> all;
   for (const auto& [name, shape] : shapes)
-    all.push_back({name, normal(shape, 0, 1, rng, {dtype}).requires_grad_(learned)});
+    all.push_back({name, normal(shape, 0, 1, rng, {dtype, device}).requires_grad_(learned)});
   return all;
 }
 /// A row of f over such tensors, in their order.
@@ -82,8 +82,8 @@ void add_rowwise(std::vector<Row>& rows) {
   for (const Sizes& z : {Sizes{2048, 4096}, Sizes{512, 32768}})
     rows.push_back({row_name("op", "cross_entropy", z), [z] {
                       Rng rng(1);
-                      const Tensor x = normal({z[0], z[1]}, 0, 1, rng).requires_grad_();
-                      const Tensor t = randint(0, z[1], {z[0]}, rng);
+                      const Tensor x = normal({z[0], z[1]}, 0, 1, rng, {f32, device}).requires_grad_();
+                      const Tensor t = randint(0, z[1], {z[0]}, rng, device);
                       return differentiated({{"x", x}, {"targets", t}}, [=] { return cross_entropy(x, t); });
                     }});
   for (const Sizes& z : {Sizes{4096, 1024}, Sizes{16384, 256}})
@@ -103,8 +103,8 @@ void add_rowwise(std::vector<Row>& rows) {
   plain("split_heads", {8, 512, 12, 64}, [](const Tensor& x) { return contiguous(transpose(x, 1, 2)); });
   rows.push_back({"op/embedding/4096x32768x512", [] {
                     Rng rng(1);
-                    const Tensor w = normal({32768, 512}, 0, 1, rng).requires_grad_();
-                    const Tensor i = randint(0, 32768, {4096}, rng);
+                    const Tensor w = normal({32768, 512}, 0, 1, rng, {f32, device}).requires_grad_();
+                    const Tensor i = randint(0, 32768, {4096}, rng, device);
                     return differentiated({{"w", w}, {"index", i}}, [=] { return embedding(w, i); });
                   }});
 }
@@ -140,7 +140,7 @@ void add_matmul(std::vector<Row>& rows) {
 /// A chain of n recorded products on 8 elements, forward and backward.
 Row tiny(int64_t n) {
   return {row_name("tiny", "chain", {n}), [n] {
-            const Tensor a = full({8}, 1).requires_grad_(), b = full({8}, 0.999).requires_grad_();
+            const Tensor a = full({8}, 1, {f32, device}).requires_grad_(), b = full({8}, 0.999, {f32, device}).requires_grad_();
             Workload w = differentiated({{"a", a}, {"b", b}}, [=] {
               Tensor h = a;
               for (int64_t i = 0; i < n; ++i) h = h * b;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The workloads of sluice_bench in PyTorch and JAX, as a process that compare.py talks to.
 
-    python3 tests/bench/peers.py eager|compile|jax THREADS f32|bf16
+    python3 tests/bench/peers.py eager|compile|jax THREADS f32|bf16 cpu|cuda
 
 A kind of workload stands once in sluice_bench and once here, under the same name, as one would write it with those
 libraries: attention by scaled_dot_product_attention, AdamW fused, relu² attention as a masked matrix, recurrences by
@@ -28,11 +28,11 @@ WINDOW, CHUNK, HEAD = 256, 64, 64  # a window and a chunk of FLASH, a chunk of r
 # -- the two libraries behind one set of names -------------------------------------------------------------
 
 class Torch:
-    def __init__(self, threads, compiled, precision):
+    def __init__(self, threads, compiled, precision, device):
         import torch
         import torch.nn.functional as F
         torch.set_num_threads(threads)
-        self.torch, self.compiled, self.precision = torch, compiled, precision
+        self.torch, self.compiled, self.precision, self.device = torch, compiled, precision, device
         self.silu, self.gelu, self.sigmoid, self.relu = F.silu, F.gelu, torch.sigmoid, F.relu
         self.elu, self.log_sigmoid, self.softmax = F.elu, F.logsigmoid, F.softmax
         self.tanh, self.exp, self.rsqrt, self.einsum = torch.tanh, torch.exp, torch.rsqrt, torch.einsum
@@ -48,11 +48,15 @@ class Torch:
         self.amax = lambda x, dim: x.amax(dim)
 
     def array(self, x):
-        return self.torch.from_numpy(np.array(x))
+        return self.torch.from_numpy(np.array(x)).to(self.device)
+
+    def synchronize(self):
+        if self.device == "cuda":
+            self.torch.cuda.synchronize()
 
     @staticmethod
     def numpy(x):
-        return x.detach().double().numpy()
+        return x.detach().double().cpu().numpy()
 
     def constant(self, make, *args):  # what a module would keep as a buffer
         key = (make.__name__, *args)
@@ -65,7 +69,7 @@ class Torch:
         return cache
 
     def context(self):
-        return self.torch.autocast("cpu", self.torch.bfloat16, enabled=self.precision == "bf16")
+        return self.torch.autocast(self.device, self.torch.bfloat16, enabled=self.precision == "bf16")
 
     def compile(self, f, *args):
         if not self.compiled:
@@ -138,6 +142,9 @@ class Jax:
         self.contiguous = self.f32 = lambda x: x
         self.amax = jnp.max
         self.array = jnp.asarray
+
+    def synchronize(self):
+        pass  # every run waits for its results
 
     @staticmethod
     def numpy(x):
@@ -472,8 +479,8 @@ def status_bytes(field):
             return int(line.split()[1]) * 1024
 
 
-def serve(peer, threads, precision):
-    m = Jax(threads) if peer == "jax" else Torch(threads, peer == "compile", precision)
+def serve(peer, threads, precision, device):
+    m = Jax(threads) if peer == "jax" else Torch(threads, peer == "compile", precision, device)
     run = None
     for line in sys.stdin:
         command, name, rest = (line.split() + ["", ""])[:3]
@@ -503,6 +510,7 @@ def serve(peer, threads, precision):
                 while not times or time.perf_counter() < end:
                     start = time.perf_counter()
                     run()
+                    m.synchronize()
                     times.append(time.perf_counter() - start)
                 answer = {"seconds": statistics.median(times)}
         except Exception as e:  # told, not fatal: the other rows go on
@@ -511,4 +519,4 @@ def serve(peer, threads, precision):
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    serve(sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4])
