@@ -1,5 +1,7 @@
 #include "listing.h"
 
+#include <sluice/ops/create.h>
+
 namespace layer_check {
 
 using sluice::Option;
@@ -78,6 +80,18 @@ Json describe(const Layer& l) {
   return j;
 }
 
+/// Where layers run: what --device takes.
+Json devices() {
+  Json there = Json::Object{{"cpu", "every layer"}};
+  try {
+    sluice::zeros({1}, {sluice::f32, sluice::Device::cuda()});
+    there["cuda"] = "every layer";
+  } catch (const sluice::DeviceError& e) {
+    there["cuda"] = std::string("none here: ") + e.what();
+  }
+  return there;
+}
+
 }  // namespace
 
 std::string listing(const std::vector<const Layer*>& layers) {
@@ -92,6 +106,7 @@ std::string listing(const std::vector<const Layer*>& layers) {
        "[...] stands for any leading sizes, broadcast for any shape that broadcasts to the one given; {i} in a name "
        "counts from 0 through repeat, {j} through inner_repeat: a number, or a list of objects whose fields are "
        "item.<field>."},
+      {"devices", devices()},
       {"layers", list}};
   return to_text(whole, 1) + "\n";
 }

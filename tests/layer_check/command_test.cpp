@@ -46,9 +46,13 @@ const std::string& text(const Json& j, std::string_view name) { return j.at(name
 }  // namespace
 
 TEST_CASE("layer_check: --list describes every layer", "[layer_check]") {
+  ::setenv("SLUICE_CUDA", "none", 1);
   const Finished run = layer_check("--list");
+  ::unsetenv("SLUICE_CUDA");
   REQUIRE(run.status == 0);
   const Json list = parse_json(run.out);
+  CHECK(text(list.at("devices"), "cpu") == "every layer");
+  CHECK_THAT(text(list.at("devices"), "cuda"), Contains("none here") && Contains("SLUICE_CUDA=none"));
   std::ifstream file(SLUICE_SOURCE_DIR "/examples/layer_check/README.md");
   const std::string readme{std::istreambuf_iterator<char>(file), {}};
   std::ifstream project_file(SLUICE_SOURCE_DIR "/README.md");
