@@ -4,7 +4,8 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-usage: tests/run.sh [--preset NAME] [--jobs N] [--no-install]
+usage: tests/run.sh [--cuda] [--preset NAME] [--jobs N] [--no-install]
+  --cuda         the CUDA backend, too: on an emulated GPU, and compiled for a real one where nvcc is
   --preset NAME  release (default), debug, asan or clang; builds in build/NAME
   --jobs N       compilers and tests at a time (default: number of cores)
   --no-install   use the machine as it is, without apt-get install
@@ -16,7 +17,7 @@ say() { printf 'tests: %s\n' "$*"; }
 die() { printf 'tests: %s\n' "$*" >&2; exit 1; }
 bad() { printf 'tests: %s (--help lists the options)\n' "$*" >&2; exit 2; }
 
-preset=release jobs=$(nproc) install=1
+preset=release jobs=$(nproc) install=1 cuda=()
 while (($#)); do
   case $1 in
     --preset | --jobs)
@@ -24,12 +25,16 @@ while (($#)); do
       if [[ $1 == --preset ]]; then preset=$2; else jobs=$2; fi
       shift ;;
     --no-install) install=0 ;;
+    --cuda) cuda=(-DSLUICE_CUDA=AUTO) ;;
     -h | --help) usage; exit 0 ;;
     *) bad "unknown option '$1'" ;;
   esac
   shift
 done
 [[ $preset =~ ^(release|debug|asan|clang)$ ]] || bad "unknown preset '$preset'"
+# The sanitizers see the emulated GPU's memory, so their preset always has it.
+if [[ $preset != asan && ${#cuda[@]} == 0 ]]; then cuda=(-DSLUICE_CUDA=OFF); fi
+[[ $preset != asan ]] || cuda=()
 [[ $jobs =~ ^[1-9][0-9]*$ ]] || bad "--jobs needs a number, got '$jobs'"
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -39,7 +44,7 @@ if ((install)); then bash tests/install_deps.sh --tests; fi
 generator=()
 if [[ ! -f $build/CMakeCache.txt ]] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
 say "configuring in $build"
-cmake --preset "$preset" "${generator[@]}" -DSLUICE_BUILD_TESTS=ON -DSLUICE_BUILD_EXAMPLES=ON
+cmake --preset "$preset" "${generator[@]}" -DSLUICE_BUILD_TESTS=ON -DSLUICE_BUILD_EXAMPLES=ON "${cuda[@]}"
 
 say "building, $jobs at a time"
 begun=$SECONDS
