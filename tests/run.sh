@@ -17,7 +17,7 @@ say() { printf 'tests: %s\n' "$*"; }
 die() { printf 'tests: %s\n' "$*" >&2; exit 1; }
 bad() { printf 'tests: %s (--help lists the options)\n' "$*" >&2; exit 2; }
 
-preset=release jobs=$(nproc) install=1 cuda=()
+preset=release jobs=$(nproc) install=1 cuda=(-DSLUICE_CUDA=OFF)
 while (($#)); do
   case $1 in
     --preset | --jobs)
@@ -32,9 +32,7 @@ while (($#)); do
   shift
 done
 [[ $preset =~ ^(release|debug|asan|clang)$ ]] || bad "unknown preset '$preset'"
-# The sanitizers see the emulated GPU's memory, so their preset always has it.
-if [[ $preset != asan && ${#cuda[@]} == 0 ]]; then cuda=(-DSLUICE_CUDA=OFF); fi
-[[ $preset != asan ]] || cuda=()
+if [[ $preset == asan ]]; then cuda=(); fi # it has the emulated GPU, whose memory the sanitizers see
 [[ $jobs =~ ^[1-9][0-9]*$ ]] || bad "--jobs needs a number, got '$jobs'"
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
