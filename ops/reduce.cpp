@@ -129,7 +129,7 @@ Tensor arg_extreme(const char* op, bool largest, const Tensor& x, int64_t dim, b
   shape[d] = 1;
   if (!keep_dim) shape.erase(d);
   Tensor y = empty(shape, {i64, x.device()});
-  kernel::arg_extreme(largest, contiguous(x.detach()), y, s);
+  if (y.numel() > 0) kernel::arg_extreme(largest, contiguous(x.detach()), y, s);
   return y;
 }
 

@@ -1,5 +1,7 @@
 #include "fuzz/draw.h"
 
+#include "support/approx.h"
+
 #include <sluice/core/random.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/view.h>
@@ -39,7 +41,7 @@ Tensor Draw::values(const Shape& shape, DType dtype) {
     else p[i] = std::uniform_real_distribution<double>(-2, 2)(random_);
     if (wild && chance(0.3)) p[i] = one_of({kInf, -kInf, std::nan(""), 0.0, 1e300, -1e300, 1e-310, 9.3e18, -9.3e18});
   }
-  return to(x, dtype);
+  return to(to(x, dtype), test_device());
 }
 
 Tensor Draw::tensor(Shape shape, std::optional<DType> wanted) {

@@ -146,6 +146,9 @@ void add_reduce_cases(Cases& c) {
   arg("argmin", argmin, ref_argmin);
 
   // Empty ranges, and results without elements.
+  c.push_back({.op = "argmax", .variant = "of no rows", .inputs = {real({0, 3})},
+               .call = [](const In& x) { return argmax(x[0], 1, false); },
+               .reference = [](const Arrays&) { return Array({0}, 0); }, .flat = "an index", .exact = true});
   auto empty_rows = [&](const char* op, Reduce f, double value) {
     c.push_back({.op = op, .variant = "an empty range", .inputs = {real({3, 0, 2})},
                  .call = [f](const In& x) { return f(x[0], {1}, false); },
