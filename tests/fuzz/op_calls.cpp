@@ -147,7 +147,7 @@ OpCalls make_calls() {
   for (auto [name, f] : std::initializer_list<std::pair<const char*, Binary>>{
            {"logical_and", logical_and}, {"logical_or", logical_or}, {"logical_not", [](T x, T) { return logical_not(x); }},
            {"any", [](T x, T) { return any(x); }}, {"all", [](T x, T) { return all(x); }}})
-    c.emplace_back(name, [f](Draw& d) {
+    c.emplace_back(name, [f = f](Draw& d) {
       const Shape s{d.size(), d.size()};
       const Tensor x = d.tensor(s, boolean), y = d.tensor(s, boolean);
       return outputs(f(x, y));
