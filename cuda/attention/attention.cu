@@ -16,6 +16,7 @@
 // the parts found is joined in their order (split-KV; Dao et al. 2023).
 // What limits it: f32 arithmetic, with 16 bytes of shared memory for every eight multiply-adds; no loads under way while it
 // computes; backward, S is computed for each of dQ, dK and dV, and dP for the first two.
+#include <sluice/cuda/attention/bf16.h>
 #include <sluice/cuda/attention/general.cuh>
 #include <sluice/cuda/kernels.h>
 
@@ -377,6 +378,7 @@ void backward_as(const AttentionView<T>& a, sluice::detail::AttentionGradients& 
 }  // namespace
 
 void attention(const sluice::detail::AttentionCall& call, Tensor& out, Tensor& lse) {
+  if (attention_bf16(call, out, lse)) return;
   const DeviceMask mask = mask_of(call);
   dispatch_float("attention", call.q.dtype(), [&]<class T>() {
     run<T, Pass::forward>(AttentionView<T>(call, mask.view),
@@ -386,6 +388,7 @@ void attention(const sluice::detail::AttentionCall& call, Tensor& out, Tensor& l
 
 void attention_backward(const sluice::detail::AttentionCall& call, const Tensor& g, const Tensor& lse, const Tensor& delta,
                         sluice::detail::AttentionGradients& out) {
+  if (attention_backward_bf16(call, g, lse, delta, out)) return;
   const DeviceMask mask = mask_of(call);
   dispatch_float("attention", call.q.dtype(), [&]<class T>() {
     AttentionView<T> a(call, mask.view);

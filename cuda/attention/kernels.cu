@@ -1,5 +1,5 @@
 // The kernels of the ladder as the compiler makes them for a GPU: one line for each instance whose registers
-// `ninja sluice_cuda_kernels` reports. Nothing calls them yet.
+// `ninja sluice_cuda_kernels` reports. Nothing calls them: the slots have instances of their own.
 #include <sluice/cuda/attention/mma.cuh>
 #include <sluice/cuda/attention/naive.cuh>
 #include <sluice/cuda/attention/simt.cuh>
@@ -10,9 +10,9 @@ template void run_attention_naive<128, 128, Softmax, Causal, NoGate>(const Atten
 template void run_attention_naive<128, 128, Relu2, Causal, NoGate>(const AttentionProblem<float>&, Causal);
 template void run_attention_simt<128, 128, Softmax, Causal, NoGate>(const AttentionProblem<float>&, Causal);
 template void run_attention_simt<64, 64, Relu2, Window, SigmoidGate<false>>(const AttentionProblem<float>&, Window);
-template void run_attention_mma<64, Softmax, Causal, NoGate>(const AttentionProblem<BFloat16>&, Causal);
-template void run_attention_mma<128, Softmax, Causal, NoGate>(const AttentionProblem<BFloat16>&, Causal);
-template void run_attention_mma<128, Softmax, Causal, SigmoidGate<false>>(const AttentionProblem<BFloat16>&, Causal);
-template void run_attention_mma<128, Relu2, Causal, NoGate>(const AttentionProblem<BFloat16>&, Causal);
+template void run_attention_mma<64, Softmax, Causal, NoGate, BFloat16>(const AttentionProblem<BFloat16>&, Causal);
+template void run_attention_mma<128, Softmax, Causal, NoGate, BFloat16>(const AttentionProblem<BFloat16>&, Causal);
+template void run_attention_mma<128, Softmax, Causal, SigmoidGate<false>, BFloat16>(const AttentionProblem<BFloat16>&, Causal);
+template void run_attention_mma<128, Relu2, Causal, NoGate, BFloat16>(const AttentionProblem<BFloat16>&, Causal);
 
 }  // namespace sluice::cuda

@@ -1,61 +1,50 @@
-// Rung 3: tensor cores, bf16 in and out, f32 between. Four warps hold 16 queries each as fragments in registers; the
+// Rung 3: tensor cores, bf16 in, f32 between, bf16 or f32 out. Four warps hold 16 queries each as fragments in registers; the
 // scores of 64 keys come out of mma in the layout in which the next mma wants its left operand, so the weights never
 // leave the registers. The next tile is copied by cp.async while this one is computed: two
-// buffers, one barrier a tile. 16-byte pieces of a row are stored XORed with the row's number, so that the eight rows
-// that ldmatrix reads at once lie in different banks. The gate's factor is applied in the epilogue.
-// D = DV = 64 or 128; operands 16-byte aligned. NaN behind the key mask stays there, but within a tile on the diagonal
-// a NaN value of a later key reaches earlier queries: 0·NaN in the tensor core.
+// buffers, one barrier a tile. The gate's factor is applied in the epilogue.
+// D = DV = 64 or 128; operands 16-byte aligned. NaN behind the mask stays there.
 // What limits it: each warp reads all keys and values of a tile from shared memory for only 16 queries, 64 operations a
 // byte; and mma.sync itself reaches less than two thirds of what wgmma does on Hopper.
 #pragma once
 
-#include <sluice/cuda/attention/policies.h>
+#include <sluice/cuda/attention/mma_tiles.cuh>
 
 namespace sluice::cuda {
 
 template <int D>
 struct MmaTile {
-  static constexpr int warps = 4, rows = 16 * warps, cols = 64;
-  static constexpr int q = 0, k = q + rows * D, v = k + 2 * cols * D, end = v + 2 * cols * D;
+  static constexpr int rows = kMmaRows, cols = 64;
+  static constexpr int q = 0, k = q + rows * D, v = k + 2 * cols * D, w = v + 2 * cols * D, end = w + rows * cols;
   static constexpr std::size_t bytes = end * sizeof(BFloat16);
-  /// Where 8 numbers of a row begin.
-  static __device__ int at(int row, int piece) { return row * D + 8 * (piece ^ (row % 8)); }
-
-  /// Starts to copy 64 rows; zeros where valid(row) does not hold.
-  template <class Valid>
-  static __device__ void copy(Shared<BFloat16> to, const BFloat16* from, int first, Valid valid) {
-    for (int e = static_cast<int>(threadIdx.x); e < 64 * (D / 8); e += warps * kWarp) {
-      const int r = e / (D / 8), piece = e % (D / 8);
-      const bool there = valid(first + r);
-      cp_async_16(to + at(r, piece), from + (there ? std::ptrdiff_t{first + r} * D + 8 * piece : 0), there);
-    }
-  }
 };
 
+__device__ inline void store_pair(BFloat16* to, float x, float y) { *reinterpret_cast<uint32_t*>(to) = pack_bf16(x, y); }
+__device__ inline void store_pair(float* to, float x, float y) { to[0] = x, to[1] = y; }
+
 /// grid (⌈m / 64⌉, heads, batch), blocks of 128 threads, MmaTile<D>::bytes of shared memory.
-template <int D, class Weighting, class Mask, class Gate>
-__global__ void __launch_bounds__(128) attention_mma(AttentionProblem<BFloat16> p, Mask mask) {
+template <int D, class Weighting, class Mask, class Gate, class Out>
+__global__ void __launch_bounds__(128) attention_mma(AttentionProblem<BFloat16, Out> p, Mask mask) {
   using Tile = MmaTile<D>;
+  using Rows = MmaRows<D>;
   constexpr int rows = Tile::rows, cols = Tile::cols;
-  constexpr float log2_e = 1.44269504f, ln_2 = 0.693147181f;
   const Shared<BFloat16> memory = dynamic_shared<BFloat16>();
   const Shared<BFloat16> q = memory + Tile::q, k = memory + Tile::k, v = memory + Tile::v;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp, g = lane / 4, t = lane % 4;
   // The blocks with the most keys begin first: causal work then ends at about the same time everywhere.
   const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * rows, last = first + rows < p.m ? first + rows - 1 : p.m - 1;
   const int head = static_cast<int>(blockIdx.y);
-  const AttentionHead<BFloat16, D, D> h(p, static_cast<int>(blockIdx.z), head);
+  const AttentionHead<BFloat16, D, D, Out> h(p, static_cast<int>(blockIdx.z), head);
 
   const KeySpan low = mask.of(position_of(p, first), p.n), high = mask.of(position_of(p, last), p.n);
   const int begin = low.begin / cols * cols;
   const auto seen = [&](int j) { return j < p.n && (!h.keys || h.keys[j]); };
   const auto copy_tile = [&](int j0) {
     const int buffer = (j0 - begin) / cols % 2 * cols * D;
-    Tile::copy(k + buffer, h.k, j0, seen);
-    Tile::copy(v + buffer, h.v, j0, seen);
+    Rows::template copy<cols>(k + buffer, h.k, j0, seen);
+    Rows::template copy<cols>(v + buffer, h.v, j0, seen);
   };
   if (begin < high.end) {
-    Tile::copy(q, h.q, first, [&](int i) { return i < p.m; });
+    Rows::template copy<rows>(q, h.q, first, [&](int i) { return i < p.m; });
     copy_tile(begin);
   }
   cp_async_commit();
@@ -65,7 +54,7 @@ __global__ void __launch_bounds__(128) attention_mma(AttentionProblem<BFloat16> 
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     largest[r] = kMinusInfinity, sum[r] = 0;
-    if (Weighting::online && p.sink && p.sink[head] > kMinusInfinity) largest[r] = p.sink[head] * log2_e, sum[r] = t == 0;
+    if (Weighting::online && p.sink && p.sink[head] != kMinusInfinity) largest[r] = p.sink[head] * kLog2E, sum[r] = t == 0;
   }
 
   for (int j0 = begin; j0 < high.end; j0 += cols) {
@@ -76,22 +65,16 @@ __global__ void __launch_bounds__(128) attention_mma(AttentionProblem<BFloat16> 
     cp_async_commit();
     if (j0 == begin) {
 #pragma unroll
-      for (int d = 0; d < D / 16; ++d) ldmatrix(qf[d], q + Tile::at(16 * warp + lane % 16, 2 * d + lane / 16));
+      for (int d = 0; d < D / 16; ++d) ldmatrix(qf[d], q + Rows::at(16 * warp + lane % 16, 2 * d + lane / 16));
     }
 
-    float s[cols / 8][4] = {};
+    float s[cols / 8][4];
+    mma_dots<D, cols>(s, [&](int d, uint32_t (&f)[4]) {
 #pragma unroll
-    for (int d = 0; d < D / 16; ++d)
-#pragma unroll
-      for (int c = 0; c < cols / 8; c += 2) {
-        uint32_t f[4];  // keys 8c to 8c + 15 by numbers 16d to 16d + 15
-        ldmatrix(f, k + (buffer + Tile::at(8 * c + lane / 16 * 8 + lane % 8, 2 * d + lane / 8 % 2)));
-        mma_m16n8k16(s[c], qf[d], f[0], f[1]);
-        mma_m16n8k16(s[c + 1], qf[d], f[2], f[3]);
-      }
+      for (int i = 0; i < 4; ++i) f[i] = qf[d][i];
+    }, k + buffer);
 
-    const bool edge = h.keys || j0 < high.begin || j0 + cols > low.end;
-    uint32_t w[cols / 16][4];
+    const bool cut = j0 < high.begin || j0 + cols > low.end, edge = h.keys || cut;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const KeySpan span = mask.of(position_of(p, first + 16 * warp + 8 * r + g), p.n);
@@ -106,7 +89,7 @@ __global__ void __launch_bounds__(128) attention_mma(AttentionProblem<BFloat16> 
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
             float& x = s[c][2 * r + e];
-            top = fmaxf(top, x = hidden(c, e) ? kMinusInfinity : x * (p.scale * log2_e));
+            top = fmaxf(top, x = hidden(c, e) ? kMinusInfinity : x * (p.scale * kLog2E));
           }
         top = max_over_lanes<4>(top);
         const float shift = top == kMinusInfinity ? 0.0f : top, keep = exp2_approx(largest[r] - shift);
@@ -123,19 +106,11 @@ __global__ void __launch_bounds__(128) attention_mma(AttentionProblem<BFloat16> 
 #pragma unroll
           for (int e = 0; e < 2; ++e) s[c][2 * r + e] = hidden(c, e) ? 0.0f : Weighting::weight(s[c][2 * r + e] * p.scale);
       }
-#pragma unroll
-      for (int c = 0; c < cols / 8; ++c) w[c / 2][c % 2 * 2 + r] = pack_bf16(s[c][2 * r], s[c][2 * r + 1]);
     }
 
-#pragma unroll
-    for (int j = 0; j < cols / 16; ++j)
-#pragma unroll
-      for (int d = 0; d < D / 8; d += 2) {
-        uint32_t f[4];  // keys 16j to 16j + 15 by columns 8d to 8d + 15
-        ldmatrix<true>(f, v + (buffer + Tile::at(16 * j + lane % 16, d + lane / 16)));
-        mma_m16n8k16(acc[d], w[j], f[0], f[1]);
-        mma_m16n8k16(acc[d + 1], w[j], f[2], f[3]);
-      }
+    uint32_t w[cols / 16][4];
+    pack_fragments<cols>(w, s);
+    mma_add<D, cols>(acc, w, v + buffer, cut, memory + (Tile::w + 16 * cols * warp));
   }
 
 #pragma unroll
@@ -145,7 +120,7 @@ __global__ void __launch_bounds__(128) attention_mma(AttentionProblem<BFloat16> 
     if constexpr (Weighting::online) {
       const float total = sum_over_lanes<4>(sum[r]);
       norm = total == 0 ? 0.0f : 1 / total;
-      if (p.lse && t == 0 && i < p.m) p.lse[h.row + i] = total == 0 ? kMinusInfinity : largest[r] * ln_2 + math::log(total);
+      if (p.lse && t == 0 && i < p.m) p.lse[h.row + i] = total == 0 ? kMinusInfinity : largest[r] * kLn2 + math::log(total);
     }
     if (i >= p.m) continue;
 #pragma unroll
@@ -156,18 +131,18 @@ __global__ void __launch_bounds__(128) attention_mma(AttentionProblem<BFloat16> 
         y[e] = acc[d][2 * r + e] * norm;
         if constexpr (Gate::any) y[e] *= Gate::factor(p.gate, h.row + i, D, 8 * d + 2 * t + e);
       }
-      *reinterpret_cast<uint32_t*>(h.out + std::ptrdiff_t{i} * D + 8 * d + 2 * t) = pack_bf16(y[0], y[1]);
+      store_pair(h.out + i * h.out_row + 8 * d + 2 * t, y[0], y[1]);
     }
   }
 }
 
 /// Runs it over a whole problem.
-template <int D, class Weighting, class Mask, class Gate>
-void run_attention_mma(const AttentionProblem<BFloat16>& p, Mask mask) {
+template <int D, class Weighting, class Mask, class Gate, class Out>
+void run_attention_mma(const AttentionProblem<BFloat16, Out>& p, Mask mask) {
   using Tile = MmaTile<D>;
   const auto blocks = static_cast<unsigned>((p.m + Tile::rows - 1) / Tile::rows);
-  launch(attention_mma<D, Weighting, Mask, Gate>, dim3(blocks, static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch)),
-         dim3(Tile::warps * kWarp), Tile::bytes, p, mask);
+  launch(attention_mma<D, Weighting, Mask, Gate, Out>, dim3(blocks, static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch)),
+         dim3(kMmaThreads), Tile::bytes, p, mask);
 }
 
 }  // namespace sluice::cuda

@@ -10,32 +10,35 @@
 namespace sluice::cuda {
 
 /// q [batch, heads, m, D], k [batch, kv_heads, n, D], v [batch, kv_heads, n, DV] → out [batch, heads, m, DV],
-/// all contiguous; kv_heads divides heads; only n may be 0. The scores are scale·q·k.
-template <class T>
+/// all contiguous but out, whose rows are; kv_heads divides heads; only n may be 0. The scores are scale·q·k.
+template <class T, class Out = T>
 struct AttentionProblem {
   const T *q, *k, *v;
-  T* out;
+  Out* out;
   int batch, heads, kv_heads, m, n;
   float scale;
   const uint8_t* keys = nullptr;  // [batch, n]: 0 hides a key from everybody
   const float* sink = nullptr;    // [heads], softmax only: the score of one more key, whose value is 0
   float* lse = nullptr;           // [batch, heads, m], softmax only: log of the divisor, −∞ where it is 0
   const T* gate = nullptr;        // of the shape of out, or [batch, heads, m]
+  std::ptrdiff_t out_batch = 0, out_head = 0, out_row = 0;  // strides of out; all 0: it is contiguous
 };
 
 /// One query head of a problem.
-template <class T, int D, int DV>
+template <class T, int D, int DV, class Out = T>
 struct AttentionHead {
   const T *q, *k, *v;
-  T* out;
+  Out* out;
+  std::ptrdiff_t out_row;
   const uint8_t* keys;
   std::ptrdiff_t row;  // of its first query among all
 
-  __device__ AttentionHead(const AttentionProblem<T>& p, int batch, int head) {
+  __device__ AttentionHead(const AttentionProblem<T, Out>& p, int batch, int head) {
     const std::ptrdiff_t index = std::ptrdiff_t{batch} * p.heads + head;
     const std::ptrdiff_t kv = std::ptrdiff_t{batch} * p.kv_heads + head / (p.heads / p.kv_heads);
     row = index * p.m;
-    q = p.q + row * D, out = p.out + row * DV;
+    q = p.q + row * D, out = p.out + (p.out_row ? batch * p.out_batch + head * p.out_head : row * DV);
+    out_row = p.out_row ? p.out_row : DV;
     k = p.k + kv * p.n * D, v = p.v + kv * p.n * DV;
     keys = p.keys ? p.keys + std::ptrdiff_t{batch} * p.n : nullptr;
   }
@@ -53,9 +56,11 @@ template <class F>
 struct Elementwise {
   static constexpr bool online = false;
   static __device__ float weight(float s) { return F{}(Value<float>{s, {}}).v; }
+  static __device__ Dual<float, 1> weight_and_slope(float s) { return F{}(Dual<float, 1>::variable(s, 0, 1.0f)); }
 };
 using Relu2 = Elementwise<formula::Relu2>;
 using Laplace = Elementwise<formula::Laplace>;
+using SigmoidWeight = Elementwise<formula::Sigmoid>;
 using LinearWeight = Elementwise<formula::Identity>;
 
 // -- mask: the keys [begin, end) that a query sees, by positions; both ends grow with the position ---------------
@@ -76,10 +81,15 @@ struct Window {
     const int begin = position - width + 1, end = causal ? position + 1 : position + width;
     return {begin > 0 ? begin : 0, end < n ? end : n};
   }
+  /// The queries [begin, end) of m that see key j; `query` is that which stands on it.
+  __device__ KeySpan queries_of(int query, int m) const {
+    const int begin = causal ? query : query - width + 1, end = query + width;
+    return {begin > 0 ? begin : 0, end < m ? end : m};
+  }
 };
 /// The last query stands on the last key.
-template <class T>
-__device__ int position_of(const AttentionProblem<T>& p, int query) { return query + p.n - p.m; }
+template <class Problem>
+__device__ int position_of(const Problem& p, int query) { return query + p.n - p.m; }
 
 // -- gate: the factor of output element `column` of row `row`, counted over all heads ------------------------------
 struct NoGate {

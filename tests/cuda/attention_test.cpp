@@ -40,7 +40,7 @@ struct Mma {
   static constexpr const char* name = "mma";
   static constexpr int d = D, dv = D, rows = 64, cols = 64;
   static constexpr double each = 0x1.01p-7, all = 4e-3;  // the weights and the result are rounded to 8 bits
-  template <class W, class G, class M> static void run(const AttentionProblem<T>& p, M mask) { run_attention_mma<D, W, M, G>(p, mask); }
+  template <class W, class G, class M> static void run(const AttentionProblem<T>& p, M mask) { run_attention_mma<D, W, M, G, T>(p, mask); }
 };
 
 // -- what the loops call the policies --------------------------------------------------------------------------

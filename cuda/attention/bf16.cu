@@ -1,0 +1,106 @@
+// The rungs on tensor cores behind the slots of attention: operands are rounded to bf16 once a call, into contiguous memory.
+#include <sluice/cuda/attention/bf16.h>
+#include <sluice/cuda/attention/mma.cuh>
+#include <sluice/cuda/attention/mma_backward.cuh>
+#include <sluice/ops/gemm/precision.h>
+
+namespace sluice::cuda {
+
+namespace {
+
+constexpr int64_t kLongest = int64_t{1} << 30;  // positions are int, and sums of two of them
+constexpr int64_t kMostHeads = 65535;           // of a grid
+
+bool serves(const sluice::detail::AttentionCall& c) {
+  const AttentionOptions& o = c.options;
+  const AttentionMask& mask = o.mask;
+  const int64_t batch = c.q.dim(0), heads = c.q.dim(1), m = c.q.dim(2), n = c.k.dim(2), d = c.q.dim(3);
+  return precision() == Precision::bf16 && c.q.dtype() == f32 && (d == 64 || d == 128) && c.v.dim(3) == d && m >= 16 &&
+         n >= 16 && m <= kLongest && n <= kLongest && batch >= 1 && batch <= kMostHeads && heads >= 1 && heads <= kMostHeads &&
+         !o.bias.defined() && !o.relative_bias.defined() && !o.row_scale.defined() && o.dropout == 0 && mask.dilation == 1 &&
+         (mask.window == 0 || mask.global.empty()) && !mask.query_segments.defined() && !mask.blocks.defined() &&
+         !mask.dense.defined() && (!mask.keys.defined() || mask.keys.rank() == 2 || mask.keys.dim(1) == 1) &&
+         (!o.sink.defined() || (o.sink.dim(0) == heads && (heads == 1 || o.sink.strides()[0] == 1)));
+}
+
+/// x [batch, heads, rows, width] rounded to bf16, contiguous; two numbers a thread, memory limits it.
+void round(const Tensor& x, BFloat16* to) {
+  const HeadRows<const float> from(x);
+  const int64_t heads = x.dim(1), rows = x.dim(2), pairs = x.dim(3) / 2;
+  for_each(x.numel() / 2, [=] __device__(int64_t i) {
+    const int64_t row = i / pairs;
+    const float* at = from.at(row / rows / heads, row / rows % heads, row % rows) + i % pairs * 2;
+    reinterpret_cast<uint32_t*>(to)[i] = pack_bf16(at[0], at[1]);
+  });
+}
+struct Rounded : Scratch<BFloat16> {
+  explicit Rounded(const Tensor& x) : Scratch(static_cast<std::size_t>(x.numel())) { round(x, get()); }
+};
+
+/// A key mask for all heads as [batch, n].
+void spread(const MaskTensor<bool, 3>& keys, int64_t batch, int64_t n, uint8_t* to) {
+  for_each(batch * n, [=] __device__(int64_t i) { to[i] = keys.at[i / n * keys.strides[0] + i % n * keys.strides[2]]; });
+}
+
+/// The operands and the mask of a call as the rungs take them.
+struct Operands {
+  Rounded q, k, v;
+  std::optional<Scratch<uint8_t>> keys;
+  Window mask;
+
+  explicit Operands(const sluice::detail::AttentionCall& c) : q(c.q), k(c.k), v(c.v) {
+    const AttentionMask& rules = c.options.mask;
+    mask = {static_cast<int>(rules.window == 0 || rules.window > kLongest ? kLongest : rules.window), rules.causal};
+    if (!rules.keys.defined()) return;
+    const int64_t batch = c.q.dim(0), n = c.k.dim(2);
+    keys.emplace(static_cast<std::size_t>(batch * n));
+    spread(DeviceMask(rules, batch, c.q.dim(1), c.q.dim(2), n).view.keys, batch, n, keys->get());
+  }
+  const uint8_t* seen() const { return keys ? keys->get() : nullptr; }
+};
+
+/// f.operator()<D, weighting>().
+template <class F>
+void with_instance(const sluice::detail::AttentionCall& c, F f) {
+  const auto with_width = [&]<int D>() {
+    switch (c.options.weighting) {
+      case Weighting::softmax: return f.template operator()<D, Softmax>();
+      case Weighting::relu2: return f.template operator()<D, Relu2>();
+      case Weighting::laplace: return f.template operator()<D, Laplace>();
+      case Weighting::sigmoid: return f.template operator()<D, SigmoidWeight>();
+      default: return f.template operator()<D, LinearWeight>();
+    }
+  };
+  c.q.dim(3) == 64 ? with_width.template operator()<64>() : with_width.template operator()<128>();
+}
+
+}  // namespace
+
+bool attention_bf16(const sluice::detail::AttentionCall& c, Tensor& out, Tensor& lse) {
+  if (!serves(c)) return false;
+  const Operands x(c);
+  AttentionProblem<BFloat16, float> p{.q = x.q.get(), .k = x.k.get(), .v = x.v.get(), .out = data_of<float>(out),
+      .batch = static_cast<int>(c.q.dim(0)), .heads = static_cast<int>(c.q.dim(1)), .kv_heads = static_cast<int>(c.k.dim(1)),
+      .m = static_cast<int>(c.q.dim(2)), .n = static_cast<int>(c.k.dim(2)), .scale = static_cast<float>(*c.options.scale)};
+  p.keys = x.seen(), p.sink = data_or_null<float>(c.options.sink), p.lse = data_or_null<float>(lse);
+  p.out_batch = out.strides()[0], p.out_head = out.strides()[1], p.out_row = out.strides()[2];
+  with_instance(c, [&]<int D, class W>() { run_attention_mma<D, W, Window, NoGate, float>(p, x.mask); });
+  return true;
+}
+
+bool attention_backward_bf16(const sluice::detail::AttentionCall& c, const Tensor& g, const Tensor& lse,
+                             const Tensor& delta, sluice::detail::AttentionGradients& out) {
+  if (!serves(c) || out.bias.defined() || out.relative.defined()) return false;
+  const Operands x(c);
+  const Rounded gradient(g);
+  AttentionBackwardProblem p{.q = x.q.get(), .k = x.k.get(), .v = x.v.get(), .g = gradient.get(), .lse = data_or_null<float>(lse),
+      .delta = data_or_null<float>(delta), .dq = HeadRows<float>(out.dq), .dk = HeadRows<float>(out.dk),
+      .dv = HeadRows<float>(out.dv), .batch = static_cast<int>(c.q.dim(0)), .heads = static_cast<int>(c.q.dim(1)),
+      .kv_heads = static_cast<int>(c.k.dim(1)), .m = static_cast<int>(c.q.dim(2)), .n = static_cast<int>(c.k.dim(2)),
+      .scale = static_cast<float>(*c.options.scale)};
+  p.keys = x.seen();
+  with_instance(c, [&]<int D, class W>() { run_attention_mma_backward<D, W>(p, x.mask); });
+  return true;
+}
+
+}  // namespace sluice::cuda

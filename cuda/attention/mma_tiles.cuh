@@ -1,0 +1,122 @@
+// What the rungs on tensor cores share: tiles of bf16 in shared memory, and products of a warp with them. A warp has 16 rows;
+// lane 4g + t holds of rows g and g + 8 the columns 8c + 2t and 8c + 2t + 1 of every 8.
+#pragma once
+
+#include <sluice/cuda/attention/policies.h>
+
+namespace sluice::cuda {
+
+constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
+constexpr int kMmaWarps = 4, kMmaRows = 16 * kMmaWarps, kMmaThreads = kMmaWarps * kWarp;
+
+/// Rows of D numbers. 16-byte pieces of a row are stored XORed with the row's number, so that the eight rows that ldmatrix
+/// reads at once lie in different banks.
+template <int D>
+struct MmaRows {
+  /// Where 8 numbers of a row begin.
+  static __device__ int at(int row, int piece) { return row * D + 8 * (piece ^ (row % 8)); }
+
+  /// Starts to copy `rows` rows from row `first` on; zeros where valid(row) does not hold.
+  template <int rows, class Valid>
+  static __device__ void copy(Shared<BFloat16> to, const BFloat16* from, int first, Valid valid) {
+    for (int e = static_cast<int>(threadIdx.x); e < rows * (D / 8); e += kMmaThreads) {
+      const int r = e / (D / 8), piece = e % (D / 8);
+      const bool there = valid(first + r);
+      cp_async_16(to + at(r, piece), from + (there ? std::ptrdiff_t{first + r} * D + 8 * piece : 0), there);
+    }
+  }
+};
+
+/// s [16, cols] = a · xᵀ with x of `cols` rows; own(d, f) gives the fragment of columns 16d to 16d + 15 of a.
+template <int D, int cols, class Own>
+__device__ void mma_dots(float (&s)[cols / 8][4], Own own, Shared<BFloat16> x) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+  for (int c = 0; c < cols / 8; ++c)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) s[c][e] = 0;
+#pragma unroll
+  for (int d = 0; d < D / 16; ++d) {
+    uint32_t a[4];
+    own(d, a);
+#pragma unroll
+    for (int c = 0; c < cols / 8; c += 2) {
+      uint32_t f[4];  // rows 8c to 8c + 15 of x by columns 16d to 16d + 15
+      ldmatrix(f, x + MmaRows<D>::at(8 * c + lane / 16 * 8 + lane % 8, 2 * d + lane / 8 % 2));
+      mma_m16n8k16(s[c], a, f[0], f[1]);
+      mma_m16n8k16(s[c + 1], a, f[2], f[3]);
+    }
+  }
+}
+
+/// The result of mma as the left operand of the next one: rounded to bf16.
+template <int cols>
+__device__ void pack_fragments(uint32_t (&w)[cols / 16][4], const float (&s)[cols / 8][4]) {
+#pragma unroll
+  for (int c = 0; c < cols / 8; ++c)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) w[c / 2][c % 2 * 2 + r] = pack_bf16(s[c][2 * r], s[c][2 * r + 1]);
+}
+
+/// True if none of `cols` rows of x holds a NaN or an infinity: the same for the whole warp.
+template <int D, int cols>
+__device__ bool mma_finite(Shared<BFloat16> x) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  uint32_t bad = 0;
+#pragma unroll 1
+  for (int j = 0; j < cols; j += 16)
+#pragma unroll 1
+    for (int d = 0; d < D / 8; d += 2) {
+      uint32_t f[4];
+      ldmatrix(f, x + MmaRows<D>::at(j + lane % 16, d + lane / 16));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) bad |= ((f[i] & 0x7f807f80) + 0x00800080) & 0x80008000;  // an exponent of ones carries
+    }
+  return !__any_sync(kAllLanes, bad != 0);
+}
+
+/// acc [16, D] += w · x with x of `cols` rows. Where `guarded`, zeros of w are left out if x is not all finite: 0·NaN from
+/// behind the mask. `mine`: shared memory of the warp for its 16·cols weights.
+template <int D, int cols>
+__device__ void mma_add(float (&acc)[D / 8][4], const uint32_t (&w)[cols / 16][4], Shared<BFloat16> x, bool guarded,
+                        Shared<BFloat16> mine) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
+  if (!guarded || mma_finite<D, cols>(x)) {
+#pragma unroll
+    for (int j = 0; j < cols / 16; ++j)
+#pragma unroll
+      for (int d = 0; d < D / 8; d += 2) {
+        uint32_t f[4];  // rows 16j to 16j + 15 of x by columns 8d to 8d + 15
+        ldmatrix<true>(f, x + MmaRows<D>::at(16 * j + lane % 16, d + lane / 16));
+        mma_m16n8k16(acc[d], w[j], f[0], f[1]);
+        mma_m16n8k16(acc[d + 1], w[j], f[2], f[3]);
+      }
+    return;
+  }
+  __syncwarp();  // what was here has been read
+#pragma unroll
+  for (int j = 0; j < cols / 16; ++j)
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        BFloat16 weight;
+        weight.bits = static_cast<uint16_t>(w[j][i] >> (16 * e));
+        mine[(g + i % 2 * 8) * cols + 16 * j + i / 2 * 8 + 2 * t + e] = weight;
+      }
+  __syncwarp();
+#pragma unroll 1
+  for (int j = 0; j < cols; ++j) {
+    const float low = to_float(mine[g * cols + j]), high = to_float(mine[(g + 8) * cols + j]);
+#pragma unroll
+    for (int d = 0; d < D / 8; ++d)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const float y = to_float(x[MmaRows<D>::at(j, d) + 2 * t + e]);
+        acc[d][e] += low == 0 ? 0.0f : low * y;
+        acc[d][2 + e] += high == 0 ? 0.0f : high * y;
+      }
+  }
+}
+
+}  // namespace sluice::cuda
