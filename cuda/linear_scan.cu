@@ -9,8 +9,8 @@
 // direction.
 // What limits it: steps follow one another, so only batch · heads · ⌈e/64⌉ blocks have work; 2–4 reads of shared memory,
 // the same for all lanes, for 4–8 multiply-adds.
-#include <sluice/cuda/attention/general.cuh>
 #include <sluice/cuda/kernels.h>
+#include <sluice/cuda/tensors.h>
 #include <sluice/ops/scan/linear_scan.h>
 
 namespace sluice::cuda {

@@ -33,6 +33,19 @@ T* data_or_null(Tensor& x) {
   return x.defined() ? data_of<T>(x) : nullptr;
 }
 
+/// A [batch, heads, rows, width] tensor whose last dim is contiguous.
+template <class T>
+struct HeadRows {
+  T* base = nullptr;
+  int64_t batch = 0, head = 0, row = 0;  // strides
+  HeadRows() = default;
+  explicit HeadRows(const Tensor& x) {
+    if (x.defined())
+      base = const_cast<T*>(data_of<std::remove_const_t<T>>(x)), batch = x.strides()[0], head = x.strides()[1], row = x.strides()[2];
+  }
+  __device__ T* at(int64_t b, int64_t h, int64_t r) const { return base + b * batch + h * head + r * row; }
+};
+
 /// Elements between the first and element i of a walk, in row-major order.
 SLUICE_FN int64_t offset_at(const sluice::detail::Walk& walk, int64_t i) {
   if (walk.contiguous) return i;

@@ -16,19 +16,6 @@ constexpr int kEach = 4, kAcross = 8, kCols = kEach * kAcross;  // rows or colum
 constexpr int kRowsOfWarp = kWarp / kAcross * kEach;
 constexpr int kPiece = 64;  // of a width that a product sums over
 
-/// A [batch, heads, rows, width] tensor whose last dim is contiguous.
-template <class T>
-struct HeadRows {
-  T* base = nullptr;
-  int64_t batch = 0, head = 0, row = 0;  // strides
-  HeadRows() = default;
-  explicit HeadRows(const Tensor& x) {
-    if (x.defined())
-      base = const_cast<T*>(data_of<std::remove_const_t<T>>(x)), batch = x.strides()[0], head = x.strides()[1], row = x.strides()[2];
-  }
-  __device__ T* at(int64_t b, int64_t h, int64_t r) const { return base + b * batch + h * head + r * row; }
-};
-
 /// A call as kernels take it.
 template <class T>
 struct AttentionView {

@@ -21,7 +21,7 @@ rooms=(
   'layers/report   core ops ops/attention ops/scan autograd layers/nn layers/gau layers/heads layers/linear_time layers/report'
   'layers          core ops/gemm ops ops/attention ops/scan autograd layers/nn layers/gau layers/heads layers/linear_time layers/train layers/report layers'
   'cuda/attention  core ops ops/gemm ops/attention cuda cuda/attention'
-  'cuda            core ops ops/gemm ops/attention ops/scan layers/train/optim_kernels.h cuda cuda/attention'
+  'cuda            core ops ops/gemm ops/attention ops/scan layers/train/optim_kernels.h cuda'
 )
 failed=0 includes=0
 bad() { printf '%s\n' "$*"; failed=1; }
