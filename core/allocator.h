@@ -3,8 +3,9 @@
 //
 // Blocks are 64-byte aligned. Size classes are 64 B steps up to 512 B, then four steps per power of two (at
 // most 25 % rounding). Small blocks (up to 4 KB) are cut from slabs and cached per thread, with batches handed
-// between threads under a lock; larger ones are kept in one locked pool. Under AddressSanitizer nothing is
-// cached, so that use-after-free stays visible.
+// between threads under a lock; larger ones are kept in one locked pool. Beyond 64 KB blocks are whole pages, cut from
+// ranges that are joined again (core/heap.h): a model's tensors have many sizes, and live in turns. Under
+// AddressSanitizer nothing is cached, so that use-after-free stays visible.
 //
 // An allocation that the system refuses returns the cache and tries again; then it is a MemoryError, nothing is
 // lost, and the program may go on. fork() is safe while other threads allocate.
@@ -18,7 +19,7 @@ namespace sluice {
 struct MemoryStats {
   int64_t live = 0;    // bytes of tensor storage in use
   int64_t peak = 0;    // largest `live` since start or reset_peak_memory()
-  int64_t cached = 0;  // bytes kept in the locked pool for reuse
+  int64_t cached = 0;  // bytes kept in the locked pool for reuse, or got from the system in advance
   int64_t slabs = 0;   // bytes that small blocks are cut from, in use or not
 };
 MemoryStats memory_stats();

@@ -1,0 +1,147 @@
+#include <sluice/core/heap.h>
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <bit>
+#include <new>
+
+namespace sluice::detail {
+
+namespace {
+
+constexpr std::size_t kHuge = 1 << 21;  // a huge page; the heap grows by so much
+
+/// Where the heap would like to begin: far from where programs and libraries lie, with room to grow.
+std::byte* const kBegin = sizeof(void*) == 8 ? reinterpret_cast<std::byte*>(std::uintptr_t{1} << 45) : nullptr;
+
+/// Memory at `wanted` if that can be had, else elsewhere; null if the system has none. In huge pages where there are
+/// some: a page fault brings 2 MB instead of 4 KB, and what no cache holds is read faster (87 MB in 3.7 instead of 4.9 ms
+/// on two threads) when the processor need not look up an address for every 4 KB.
+std::byte* map_pages(std::byte* wanted, std::size_t bytes) {
+  void* p = ::mmap(wanted, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) return nullptr;
+#if defined(MADV_HUGEPAGE)
+  ::madvise(p, bytes, MADV_HUGEPAGE);
+#endif
+  return static_cast<std::byte*>(p);
+}
+
+}  // namespace
+
+void* Heap::take(std::size_t bytes) try {
+  const std::size_t size = pages_of(bytes);
+  Range* range = best_fit(size);
+  if (!range) range = grow_by(size);
+  if (!range) return nullptr;
+  Range* rest = nullptr;
+  if (range->size > size) {
+    std::byte* const begin = range->begin + size;
+    rest = &ranges_.emplace(begin, Range{begin, range->size - size}).first->second;
+  }
+  take_from_bin(range);
+  range->size = size;
+  if (rest) put_in_bin(rest);
+  return range->begin;
+} catch (const std::bad_alloc&) {  // no memory for a Range: nothing has changed
+  return nullptr;
+}
+
+void Heap::give(void* p) noexcept { release(&ranges_.find(static_cast<std::byte*>(p))->second); }
+
+void Heap::trim(int64_t most) noexcept {
+  for (int bin = kBins; bin-- > 0;)
+    while (cached_ > most && bins_[bin]) {
+      Range* const range = bins_[bin];
+      const std::size_t cut = std::min(range->size, pages_of(static_cast<std::size_t>(cached_ - most)));
+      take_from_bin(range);
+      range->size -= cut;
+      ::munmap(range->begin + range->size, cut);
+      if (range->size) put_in_bin(range);
+      else ranges_.erase(range->begin);
+    }
+}
+
+// -- the ranges ----------------------------------------------------------------------------------------------
+
+/// The smallest free range of at least `size`.
+Heap::Range* Heap::best_fit(std::size_t size) const {
+  for (int bin = bin_of(size); bin < kBins; ++bin) {  // all of a higher bin are larger
+    Range* best = nullptr;
+    for (Range* r = bins_[bin]; r && !(best && best->size == size); r = r->next)
+      if (r->size >= size && (!best || r->size < best->size)) best = r;
+    if (best) return best;
+  }
+  return nullptr;
+}
+
+/// A free range of at least `size` with memory of the system's, behind the last range if that can be had.
+Heap::Range* Heap::grow_by(std::size_t size) {
+  std::byte* end = kBegin;
+  std::size_t there = 0;  // what the last range already has
+  if (!ranges_.empty()) {
+    const Range& last = std::prev(ranges_.end())->second;
+    end = last.begin + last.size;
+    if (last.free) there = last.size;
+  }
+  auto up = [](std::size_t bytes) { return (bytes + kHuge - 1) / kHuge * kHuge; };
+  std::size_t more = up(size - there);
+  std::byte* p = map_pages(end, more);
+  if (p && p != end && there) {  // not there, and too little elsewhere
+    ::munmap(p, more);
+    p = map_pages(nullptr, more = up(size));
+  }
+  if (!p) return nullptr;
+  try {
+    return release(&ranges_.emplace(p, Range{p, more}).first->second);
+  } catch (const std::bad_alloc&) {
+    ::munmap(p, more);
+    return nullptr;
+  }
+}
+
+/// A range that nobody uses any more, joined with the free ones that it touches: the whole.
+Heap::Range* Heap::release(Range* range) noexcept {
+  put_in_bin(range);
+  const auto here = ranges_.find(range->begin);
+  if (const auto next = std::next(here); next != ranges_.end()) join(range, &next->second);
+  if (here == ranges_.begin()) return range;
+  Range* const previous = &std::prev(here)->second;
+  return join(previous, range) ? previous : range;
+}
+
+/// Makes one of two neighbours that are free and touch.
+bool Heap::join(Range* range, Range* next) noexcept {
+  if (!range->free || !next->free || range->begin + range->size != next->begin) return false;
+  take_from_bin(range);
+  take_from_bin(next);
+  range->size += next->size;
+  ranges_.erase(next->begin);
+  put_in_bin(range);
+  return true;
+}
+
+// -- the bins ------------------------------------------------------------------------------------------------
+
+/// Four to a power of two, as the size classes of the allocator.
+int Heap::bin_of(std::size_t size) {
+  const int k = std::bit_width(size) - 1;
+  return std::min(kBins - 1, 4 * (k - 12) + static_cast<int>(size >> (k - 2) & 3));
+}
+
+void Heap::put_in_bin(Range* range) noexcept {
+  Range*& first = bins_[bin_of(range->size)];
+  range->free = true, range->previous = nullptr, range->next = first;
+  if (first) first->previous = range;
+  first = range;
+  cached_ += static_cast<int64_t>(range->size);
+}
+
+void Heap::take_from_bin(Range* range) noexcept {
+  (range->previous ? range->previous->next : bins_[bin_of(range->size)]) = range->next;
+  if (range->next) range->next->previous = range->previous;
+  range->free = false;
+  cached_ -= static_cast<int64_t>(range->size);
+}
+
+}  // namespace sluice::detail

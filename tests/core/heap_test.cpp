@@ -1,0 +1,90 @@
+// The heap of large blocks, against a plain list of what is taken.
+#include <sluice/core/heap.h>
+
+#include "support/approx.h"
+#include "support/catch.h"
+
+#include <cstring>
+#include <map>
+#include <vector>
+
+using sluice::detail::Heap;
+using namespace sluice;
+
+namespace {
+constexpr int64_t mb = 1 << 20;
+}
+
+TEST_CASE("heap: blocks lie apart, keep their bytes, and all become one again", "[allocator]") {
+  Heap heap;
+  testing::Rand r(7);
+  struct Block {
+    std::size_t bytes;
+    int tag;
+  };
+  std::map<std::byte*, Block> live;
+  int64_t used = 0, most_used = 0;
+  for (int step = 0; step < 20000; ++step) {
+    if (r.below(2) || live.empty()) {
+      if (live.size() > 60) continue;
+      const auto bytes = static_cast<std::size_t>(1 + (r.below(8) ? r.below(300000) : r.below(3000000)));
+      auto* p = static_cast<std::byte*>(heap.take(bytes));
+      REQUIRE(p);
+      REQUIRE(reinterpret_cast<std::uintptr_t>(p) % Heap::kPage == 0);
+      const auto next = live.lower_bound(p);
+      if (next != live.end()) REQUIRE(p + bytes <= next->first);
+      if (next != live.begin()) REQUIRE(std::prev(next)->first + std::prev(next)->second.bytes <= p);
+      p[0] = p[bytes - 1] = static_cast<std::byte>(step);
+      live[p] = {bytes, step};
+      used += static_cast<int64_t>(Heap::pages_of(bytes));
+      most_used = std::max(most_used, used);
+    } else {
+      const auto it = std::next(live.begin(), r.below(static_cast<int64_t>(live.size())));
+      const auto& [bytes, tag] = it->second;
+      REQUIRE(it->first[0] == static_cast<std::byte>(tag));
+      REQUIRE(it->first[bytes - 1] == static_cast<std::byte>(tag));
+      used -= static_cast<int64_t>(Heap::pages_of(bytes));
+      heap.give(it->first);
+      live.erase(it);
+    }
+    if (step % 1000 == 999) heap.trim(step % 2000 == 999 ? 0 : mb);
+  }
+  for (const auto& [p, block] : live) heap.give(p);
+  const int64_t all = heap.cached();
+  CHECK(all > 0);
+  CHECK(all < 2 * most_used);
+  heap.trim(0);
+  CHECK(heap.cached() == 0);
+}
+
+TEST_CASE("heap: neighbours that are free serve a larger request, the smallest range a small one", "[allocator]") {
+  Heap heap;
+  heap.give(heap.take(32 * mb));
+  std::vector<void*> blocks;
+  for (int i = 0; i < 16; ++i) blocks.push_back(heap.take(mb));
+  const int64_t rest = heap.cached();
+  CHECK(rest == 16 * mb);
+  for (int i : {3, 5, 4}) heap.give(blocks[static_cast<std::size_t>(i)]);  // behind, before, between
+  heap.give(blocks[9]);
+  CHECK(heap.cached() == rest + 4 * mb);
+  CHECK(heap.take(mb - 5) == blocks[9]);  // fits exactly
+  CHECK(heap.take(2 * mb) == blocks[3]);
+  CHECK(heap.take(mb) == blocks[5]);      // the rest
+  CHECK(heap.cached() == rest);
+}
+
+TEST_CASE("heap: trimming leaves what it may", "[allocator]") {
+  Heap heap;
+  void* a = heap.take(64 * mb);
+  void* b = heap.take(mb);
+  heap.give(a);
+  heap.trim(40 * mb);
+  CHECK(heap.cached() == 40 * mb);
+  std::memset(a, 1, 2 * mb);  // its beginning is still there
+  CHECK(heap.take(38 * mb) == a);
+  heap.trim(0);
+  CHECK(heap.cached() == 0);
+  std::memset(b, 1, mb);
+  heap.give(b);
+  CHECK(heap.take(std::size_t{1} << 62) == nullptr);
+}
