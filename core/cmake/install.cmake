@@ -8,7 +8,7 @@ set_target_properties(sluice_table PROPERTIES EXPORT_NAME table)
 
 install(TARGETS sluice sluice_table sluice_vectorize EXPORT sluice
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(DIRECTORY core ops autograd layers DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sluice
+install(DIRECTORY core ops autograd parallel layers DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sluice
         FILES_MATCHING PATTERN "*.h" PATTERN "sluice.h" EXCLUDE PATTERN "cmake" EXCLUDE)
 install(FILES layers/sluice.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sluice)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})

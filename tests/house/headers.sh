@@ -8,7 +8,7 @@ shopt -s globstar
 
 failed=0 proved=0
 rest=()
-for header in {core,ops,autograd,layers}/**/*.h; do
+for header in {core,ops,autograd,parallel,layers}/**/*.h; do
   grep -q '^#pragma once$' "$header" || { echo "$header: no #pragma once"; failed=1; }
   source=${header%.h}.cpp
   if [[ ! -f $source ]]; then
@@ -53,11 +53,11 @@ awk '
       }
     }
     exit failed
-  }' {core,ops,autograd,layers}/**/*.h || failed=1
+  }' {core,ops,autograd,parallel,layers}/**/*.h || failed=1
 
 # All of them at once under the warnings a user may have on, templates instantiated; none may cite what users do not have.
 {
-  for header in {core,ops,autograd,layers}/**/*.h; do echo "#include <sluice/$header>"; done
+  for header in {core,ops,autograd,parallel,layers}/**/*.h; do echo "#include <sluice/$header>"; done
   cat <<'USE'
 using namespace sluice;
 Tensor use(const Tensor& x, const std::vector<double>& v) {
@@ -68,7 +68,7 @@ int64_t read(const Tensor& x) { return x.item<int64_t>() + x.to_vector<int64_t>(
 USE
 } | "$compiler" -std=c++20 -Wall -Wextra -Wshadow -Wconversion -Werror -Wno-psabi -I"$include" -fsyntax-only -x c++ - ||
   { echo "warnings in public headers"; failed=1; }
-if grep -nE 'SPEC|DESIGN' {core,ops,autograd,layers}/**/*.h; then
+if grep -nE 'SPEC|DESIGN' {core,ops,autograd,parallel,layers}/**/*.h; then
   echo "public headers cite papers only"
   failed=1
 fi

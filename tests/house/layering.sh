@@ -13,20 +13,21 @@ rooms=(
   'ops/attention   core ops/gemm ops ops/attention'
   'ops/scan        core ops/gemm ops ops/attention ops/scan'
   'autograd        core ops ops/attention ops/scan autograd'
-  'layers/nn          core ops ops/attention ops/scan autograd layers/nn'
-  'layers/gau         core ops ops/attention ops/scan autograd layers/nn layers/gau'
-  'layers/heads       core ops ops/attention ops/scan autograd layers/nn layers/gau layers/heads'
-  'layers/linear_time core ops ops/attention ops/scan autograd layers/nn layers/gau layers/linear_time'
-  'layers/train    core ops ops/attention ops/scan autograd layers/nn layers/gau layers/heads layers/linear_time layers/train'
-  'layers/report   core ops ops/attention ops/scan autograd layers/nn layers/gau layers/heads layers/linear_time layers/report'
-  'layers          core ops/gemm ops ops/attention ops/scan autograd layers/nn layers/gau layers/heads layers/linear_time layers/train layers/report layers'
+  'parallel        core ops autograd parallel'
+  'layers/nn          core ops ops/attention ops/scan autograd parallel layers/nn'
+  'layers/gau         core ops ops/attention ops/scan autograd parallel layers/nn layers/gau'
+  'layers/heads       core ops ops/attention ops/scan autograd parallel layers/nn layers/gau layers/heads'
+  'layers/linear_time core ops ops/attention ops/scan autograd parallel layers/nn layers/gau layers/linear_time'
+  'layers/train    core ops ops/attention ops/scan autograd parallel layers/nn layers/gau layers/heads layers/linear_time layers/train'
+  'layers/report   core ops ops/attention ops/scan autograd parallel layers/nn layers/gau layers/heads layers/linear_time layers/report'
+  'layers          core ops/gemm ops ops/attention ops/scan autograd parallel layers/nn layers/gau layers/heads layers/linear_time layers/train layers/report layers'
   'cuda/attention  core ops ops/gemm ops/attention cuda cuda/attention'
   'cuda            core ops ops/gemm ops/attention ops/scan layers/train/optim_kernels.h cuda'
 )
 failed=0 includes=0
 bad() { printf '%s\n' "$*"; failed=1; }
 
-for folder in {core,ops,autograd,layers,cuda}/ {ops,layers,cuda}/*/; do
+for folder in {core,ops,autograd,parallel,layers,cuda}/ {ops,parallel,layers,cuda}/*/; do
   grep -qE "^${folder%/} " <(printf '%s\n' "${rooms[@]}") || bad "$folder is no room of tests/house/layering.sh"
 done
 
@@ -58,7 +59,7 @@ for line in "${rooms[@]}"; do
 done
 
 # A dependency appears in as few files as possible: nlohmann-json in one, BLAS and TBB in a few .cpp.
-json=$(grep -rlE '#[[:space:]]*include[[:space:]]*<nlohmann/' core ops autograd layers | wc -l)
+json=$(grep -rlE '#[[:space:]]*include[[:space:]]*<nlohmann/' core ops autograd parallel layers | wc -l)
 ((json <= 1)) || bad "nlohmann-json is included by $json files; one is enough"
 ((includes > 100)) || bad "read only $includes #include lines: this test is broken"
 

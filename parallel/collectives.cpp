@@ -1,0 +1,297 @@
+#include <sluice/parallel/collectives.h>
+
+#include <sluice/core/kernel.h>
+#include <sluice/core/node.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/reduce.h>
+#include <sluice/ops/view.h>
+#include <sluice/parallel/raw.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <optional>
+
+namespace sluice {
+
+using namespace detail;
+
+namespace {
+
+using Adjoint = std::function<Tensor(const Tensor& g)>;
+
+// Every collective is linear, and its adjoint is a collective.
+struct Collective final : Node {
+  const char* op;
+  Adjoint adjoint;
+  Collective(const char* o, Adjoint a) : op(o), adjoint(std::move(a)) {}
+  static const char* op_name() { return "collective"; }
+  const char* name() const override { return op; }
+  Tensors vjp(const Tensor& g) override { return {adjoint(g)}; }
+};
+
+constexpr int64_t kRequiresGrad = 1;  // of Told::flags
+
+/// For profiles: a call that sends, with the bytes it sent.
+class ObservedTraffic {
+ public:
+  ObservedTraffic(const char* op, const Group& group) : group_(group) {
+    if (!observed()) return;
+    call_.emplace(op, cpu);
+    before_ = group.traffic().total().bytes;
+  }
+  ~ObservedTraffic() { if (call_) call_->work.bytes = group_.traffic().total().bytes - before_; }
+
+ private:
+  const Group& group_;
+  std::optional<ObservedCall> call_;
+  int64_t before_ = 0;
+};
+
+/// What every op has in common: ranks compare what they do, `compute` makes the result from x, contiguous on the CPU, and
+/// from what all told; it gets a history when the operand of any rank has one. An empty adjoint: no gradient.
+template <class F>
+Tensor collective(const Call& call, const Tensor& x, const Communicator& c, Adjoint adjoint, F compute) {
+  check_reducible(call.op, x.dtype());
+  Group& group = c.group();
+  std::vector<Told> told(static_cast<std::size_t>(c.size()), Told{0, call.length, 0});
+  const bool records = grad_enabled() && adjoint, mine = records && x.requires_grad();
+  Tensor y;
+  {
+    ObservedTraffic traffic(call.op, group);
+    NoGrad guard;
+    if (x.device() == meta) {
+      y = compute(x.detach(), told);
+    } else {
+      const Tensor here = contiguous(to(x.detach(), cpu));
+      group.call([&] {
+        told = group.agree({call.op, call.text, call.length, mine ? kRequiresGrad : 0});
+        y = compute(here, told);
+      });
+      y = to(y, x.device());
+    }
+  }
+  const bool anyone = mine || std::any_of(told.begin(), told.end(), [](const Told& t) { return t.flags == kRequiresGrad; });
+  if (!records || !anyone) return y;
+  // A constant of this rank is given a history, too: its backward pass must come to the adjoint as those of the others do.
+  const Tensor input = mine ? x : x.detach().requires_grad_();
+  return record<Collective>(std::move(y), {input}, {}, call.op, std::move(adjoint));
+}
+
+void check_root(const char* op, int root, const Communicator& group) {
+  if (root < 0 || root >= group.size()) fail<ValueError>(op, ": root ", root, " is no rank of ", group.size());
+}
+
+/// x's shape with another length along d.
+Shape resized(const Shape& shape, int d, int64_t length) {
+  Shape s = shape;
+  s[d] = length;
+  return s;
+}
+
+/// Ring shift; where nothing comes, zeros of length `ends` along dim.
+Tensor shift(const Tensor& x, int by, const Communicator& group, bool cyclic, int dim, int64_t ends) {
+  const int n = group.size(), me = group.rank();
+  const auto rank_at = [&](int64_t r) { return cyclic ? static_cast<int>(((r % n) + n) % n) : r < 0 || r >= n ? -1 : static_cast<int>(r); };
+  const int to = rank_at(int64_t{me} + by), from = rank_at(int64_t{me} - by);
+  const int64_t length = x.rank() ? x.shape()[dim] : 1;
+  const Call call{"ring_shift", str("ring_shift(by ", by, cyclic ? ", cyclic" : ", with ends", ", dim ", dim, ") ", signature(x.dtype(), x.shape(), x.rank() ? dim : -1)), length};
+  return collective(call, x, group, [=](const Tensor& g) { return shift(g, -by, group, cyclic, dim, length); },
+                    [&](const Tensor& here, const std::vector<Told>& told) {
+                      const int64_t arriving = from < 0 ? ends : told[static_cast<std::size_t>(from)].length;
+                      const Shape shape = x.rank() ? resized(x.shape(), dim, arriving) : x.shape();
+                      Tensor y = from < 0 ? zeros(shape, here.options()) : empty(shape, here.options(), "ring_shift");
+                      if (here.device() != meta) shift_raw(group.group(), here, to, y, from);
+                      return y;
+                    });
+}
+
+void check_background(const char* op, const Tensor& x) {
+  check_reducible(op, x.dtype());
+  if (x.device() != cpu) fail<DeviceError>(op, ": needs a tensor on cpu — got ", x.device());
+  if (!x.is_contiguous()) fail(op, ": needs a contiguous tensor — got strides ", x.strides());
+  if (x.requires_grad()) fail<AutogradError>(op, ": works in place, on tensors without history");
+}
+
+const char* name_of(ReduceOp op) { return op == ReduceOp::sum ? "(sum) " : op == ReduceOp::max ? "(max) " : "(min) "; }
+
+}  // namespace
+
+Tensor all_reduce(const Tensor& x, const Communicator& group, ReduceOp op) {
+  if (group.size() == 1) return x;
+  const Call call{"all_reduce", "all_reduce" + (name_of(op) + signature(x.dtype(), x.shape()))};
+  Adjoint adjoint = [group](const Tensor& g) { return all_reduce(g, group); };
+  if (op != ReduceOp::sum) adjoint = nullptr;
+  return collective(call, x, group, std::move(adjoint), [&](const Tensor& here, const auto&) {
+    if (here.device() == meta) return empty_like(here);
+    Tensor y = clone(here);
+    all_reduce_raw(group.group(), y, op);
+    return y;
+  });
+}
+
+Tensor reduce(const Tensor& x, int root, const Communicator& group) {
+  check_root("reduce", root, group);
+  if (group.size() == 1) return x;
+  const Call call{"reduce", str("reduce(root ", root, ") ", signature(x.dtype(), x.shape()))};
+  return collective(call, x, group, [root, group](const Tensor& g) { return broadcast(g, root, group); },
+                    [&](const Tensor& here, const auto&) {
+                      if (here.device() == meta) return empty_like(here);
+                      std::vector<Tensor> parts;  // all of it for root, nothing for the others
+                      for (int r = 0; r < group.size(); ++r) parts.push_back(r == root ? here : empty({0}, here.options()));
+                      Tensor y = zeros_like(here);
+                      reduce_scatter_raw(group.group(), "reduce", parts, y);
+                      return y;
+                    });
+}
+
+Tensor broadcast(const Tensor& x, int root, const Communicator& group) {
+  check_root("broadcast", root, group);
+  if (group.size() == 1) return x;
+  const Call call{"broadcast", str("broadcast(root ", root, ") ", signature(x.dtype(), x.shape()))};
+  return collective(call, x, group, [root, group](const Tensor& g) { return reduce(g, root, group); },
+                    [&](const Tensor& here, const auto&) {
+                      if (here.device() == meta) return empty_like(here);
+                      Tensor y = group.rank() == root ? clone(here) : empty_like(here);
+                      broadcast_raw(group.group(), y, root);
+                      return y;
+                    });
+}
+
+Tensor all_gather(const Tensor& x, int64_t dim, const Communicator& group) {
+  const int d = wrap_dim("all_gather", dim, x.rank());
+  if (x.rank() == 0) fail("all_gather: a scalar has no dims; use unsqueeze");
+  if (group.size() == 1) return x;
+  const Call call{"all_gather", str("all_gather(dim ", d, ") ", signature(x.dtype(), x.shape(), d)), x.shape()[d]};
+  auto lengths = std::make_shared<std::vector<int64_t>>();
+  return collective(call, x, group, [=](const Tensor& g) { return reduce_scatter(g, d, group, *lengths); },
+                    [&](const Tensor& here, const std::vector<Told>& told) {
+                      int64_t total = 0;
+                      for (const Told& t : told) lengths->push_back(t.length), total = checked_add("all_gather", total, t.length);
+                      Tensor y = empty(resized(x.shape(), d, total), here.options(), "all_gather");
+                      if (here.device() == meta) return y;
+                      std::vector<Tensor> pieces, places;  // received in place where rows lie together
+                      int64_t start = 0;
+                      for (std::size_t r = 0; r < told.size(); start += told[r++].length) {
+                        places.push_back(narrow(y, d, start, told[r].length));
+                        pieces.push_back(static_cast<int>(r) == group.rank() ? here : places[r].is_contiguous() ? places[r] : empty(places[r].shape(), y.options()));
+                      }
+                      all_gather_raw(group.group(), here, pieces);
+                      for (std::size_t r = 0; r < pieces.size(); ++r)
+                        if (pieces[r].ref() != places[r].ref()) copy_elements(pieces[r], places[r]);
+                      return y;
+                    });
+}
+
+Tensor reduce_scatter(const Tensor& x, int64_t dim, const Communicator& group, const std::vector<int64_t>& wanted) {
+  const int d = wrap_dim("reduce_scatter", dim, x.rank());
+  if (x.rank() == 0) fail("reduce_scatter: a scalar has no dims");
+  const std::vector<int64_t> lengths = wanted.empty() ? even_pieces(x.shape()[d], group.size()) : wanted;
+  int64_t total = 0;
+  std::string text;
+  for (const int64_t n : lengths) {
+    if (n < 0) fail<ValueError>("reduce_scatter: negative length ", n);
+    total = checked_add("reduce_scatter", total, n);
+    text += str(text.empty() ? "" : ",", n);
+  }
+  if (static_cast<int>(lengths.size()) != group.size() || total != x.shape()[d])
+    fail("reduce_scatter: lengths [", text, "] must be ", group.size(), " that add up to dim ", dim, " of x=", x);
+  if (group.size() == 1) return x;
+  const Call call{"reduce_scatter", str("reduce_scatter(dim ", d, ") ", signature(x.dtype(), x.shape()), " to [", text, "]")};
+  return collective(call, x, group, [=](const Tensor& g) { return all_gather(g, d, group); },
+                    [&](const Tensor& here, const auto&) {
+                      std::vector<Tensor> parts;
+                      int64_t start = 0;
+                      for (const int64_t n : lengths) parts.push_back(contiguous(narrow(here, d, start, n))), start += n;
+                      Tensor y = empty_like(parts[static_cast<std::size_t>(group.rank())]);
+                      if (here.device() != meta) reduce_scatter_raw(group.group(), "reduce_scatter", parts, y);
+                      return y;
+                    });
+}
+
+Tensor ring_shift(const Tensor& x, int by, const Communicator& group, ShiftOptions options) {
+  const int d = x.rank() ? wrap_dim("ring_shift", options.dim, x.rank()) : 0;
+  if (by == 0 || (options.cyclic && by % group.size() == 0)) return x;
+  if (group.size() == 1) return zeros_like(x);
+  return shift(x, by, group, options.cyclic, d, x.rank() ? x.shape()[d] : 1);
+}
+
+Tensor exclusive_scan(const Tensor& x, const Communicator& group) {
+  const Tensor all = all_gather(unsqueeze(x, 0), 0, group);
+  if (group.rank() == 0) return sum(narrow(all, 0, 0, 0), {0});  // zeros, with the history that the others have
+  Tensor y = select(all, 0, 0);
+  for (int r = 1; r < group.rank(); ++r) y = y + select(all, 0, r);
+  return y;
+}
+
+Tensor exclusive_scan(const Tensor& decay, const Tensor& state, const Communicator& group) {
+  if (decay.dtype() != state.dtype()) fail<DTypeError>("exclusive_scan: decay is ", decay.dtype(), ", state ", state.dtype());
+  // Both in one message.
+  const int64_t n = decay.numel(), m = state.numel();
+  const Tensor all = all_gather(unsqueeze(cat({reshape(decay, {n}), reshape(state, {m})}), 0), 0, group);
+  const auto state_of = [&](int r) { return reshape(narrow(select(all, 0, r), 0, n, m), state.shape()); };
+  if (group.rank() == 0) return reshape(sum(narrow(narrow(all, 0, 0, 0), 1, n, m), {0}), state.shape());
+  Tensor s = state_of(0);
+  for (int r = 1; r < group.rank(); ++r) s = reshape(narrow(select(all, 0, r), 0, 0, n), decay.shape()) * s + state_of(r);
+  if (s.shape() != state.shape()) fail("exclusive_scan: decay=", decay, " does not broadcast to state=", state);
+  return s;
+}
+
+std::vector<int64_t> even_pieces(int64_t n, int ranks) {
+  if (n < 0 || ranks < 1) fail<ValueError>("even_pieces: ", n, " in ", ranks, " pieces");
+  std::vector<int64_t> pieces(static_cast<std::size_t>(ranks), n / ranks);
+  for (int64_t r = 0; r < n % ranks; ++r) ++pieces[static_cast<std::size_t>(r)];
+  return pieces;
+}
+
+// -- in the background -----------------------------------------------------------------------------------------------
+
+bool Pending::done() const { return !job_ || group_.group().done(*job_); }
+
+void Pending::wait() {
+  if (!job_) return;
+  ObservedTraffic traffic("wait", group_.group());
+  const std::shared_ptr<Job> job = std::move(job_);
+  group_.group().wait(*job);
+}
+
+Pending start_all_reduce(Tensor& x, const Communicator& group, ReduceOp op) {
+  check_background("start_all_reduce", x);
+  Pending p;
+  if (group.size() == 1) return p;
+  p.group_ = group;
+  p.job_ = group.group().start([x, op, g = &group.group()]() mutable {
+    g->agree({"all_reduce", "all_reduce" + (name_of(op) + signature(x.dtype(), x.shape()))});
+    all_reduce_raw(*g, x, op);
+  });
+  return p;
+}
+
+Pending start_all_gather(const Tensor& x, Tensor& y, const Communicator& group) {
+  check_background("start_all_gather", x);
+  check_background("start_all_gather", y);
+  Pending p;
+  if (group.size() == 1) {
+    copy_(y, x);
+    return p;
+  }
+  if (x.rank() == 0 || y.rank() != x.rank() || resized(y.shape(), 0, x.shape()[0]) != x.shape() || y.dtype() != x.dtype())
+    fail("start_all_gather: y=", y, " cannot hold pieces like x=", x);
+  p.group_ = group;
+  p.job_ = group.group().start([x, y, g = &group.group()]() mutable {
+    const auto told = g->agree({"all_gather", "all_gather(dim 0) " + signature(x.dtype(), x.shape(), 0), x.shape()[0]});
+    const auto total = std::accumulate(told.begin(), told.end(), int64_t{0}, [](int64_t n, const Told& t) { return n + t.length; });
+    // The others' y may be right, and their calls go on: this rank takes part before it says so.
+    std::vector<Tensor> pieces;
+    Tensor whole = total == y.shape()[0] ? y : empty(resized(y.shape(), 0, total), y.options());
+    int64_t start = 0;
+    for (const Told& t : told) pieces.push_back(narrow(whole, 0, start, t.length)), start += t.length;
+    all_gather_raw(*g, x, pieces);
+    copy_elements(x, pieces[static_cast<std::size_t>(g->rank())]);
+    if (total != y.shape()[0]) fail("start_all_gather: y=", y, " has ", y.shape()[0], " rows for ", total);
+  });
+  return p;
+}
+
+}  // namespace sluice

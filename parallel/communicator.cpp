@@ -1,0 +1,116 @@
+#include <sluice/parallel/communicator.h>
+
+#include <sluice/parallel/group.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <numeric>
+
+namespace sluice {
+
+using detail::Group;
+
+namespace {
+
+double usual_timeout() {
+  const char* set = std::getenv("SLUICE_TIMEOUT");
+  if (!set || !*set) return 300;
+  const std::string_view text = set;
+  double seconds = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+  if (error != std::errc() || end != text.data() + text.size() || !(seconds > 0))
+    fail<ValueError>("SLUICE_TIMEOUT: needs seconds above 0 — got \"", text, "\"");
+  return seconds;
+}
+
+/// The first line in which two texts differ, of both.
+std::pair<std::string_view, std::string_view> first_difference(std::string_view a, std::string_view b) {
+  while (true) {
+    const std::string_view x = a.substr(0, a.find('\n')), y = b.substr(0, b.find('\n'));
+    if (x != y || (x.size() == a.size() && y.size() == b.size())) return {x, y};
+    a.remove_prefix(std::min(a.size(), x.size() + 1));
+    b.remove_prefix(std::min(b.size(), y.size() + 1));
+  }
+}
+
+}  // namespace
+
+Traffic::Count Traffic::total() const {
+  Count all;
+  for (const auto& [kind, c] : by_kind)
+    if (kind != "agreement")
+      all.calls += c.calls, all.messages += c.messages, all.bytes += c.bytes, all.seconds += c.seconds;
+  return all;
+}
+
+Communicator::Communicator() {
+  static const std::shared_ptr<Group> alone = std::make_shared<Group>(nullptr, std::vector{0}, 0, 0, 300.0);
+  group_ = alone;
+}
+
+Communicator::Communicator(std::shared_ptr<Transport> engine) {
+  if (!engine) fail<ValueError>("communicator: there is no engine");
+  std::vector<int> all(static_cast<std::size_t>(engine->size()));
+  std::iota(all.begin(), all.end(), 0);
+  const int rank = engine->rank(), tag = engine->free_tag++;
+  group_ = std::make_shared<Group>(std::move(engine), std::move(all), rank, tag, usual_timeout());
+}
+
+int Communicator::rank() const { return group_->rank(); }
+int Communicator::size() const { return group_->size(); }
+int Communicator::world_rank(int rank) const {
+  if (rank < 0 || rank >= size()) fail<ValueError>("world_rank: rank ", rank, " of ", size());
+  return group_->world_rank(rank);
+}
+double Communicator::timeout() const { return group_->timeout(); }
+void Communicator::set_timeout(double seconds) const { group_->set_timeout(seconds); }
+Traffic Communicator::traffic() const { return group_->traffic(); }
+void Communicator::reset_traffic() const { group_->reset_traffic(); }
+
+Communicator Communicator::split(int color, int key) const {
+  if (size() == 1) return Communicator();
+  std::shared_ptr<Group> made;
+  group_->call([&] { made = group_->split(color, key); });
+  return Communicator(std::move(made));
+}
+
+void Communicator::barrier() const {
+  if (size() == 1) return;
+  group_->call([&] { group_->agree({"barrier", "barrier"}); });
+}
+
+void Communicator::check_same(const std::string& what, const std::string& text) const {
+  if (size() == 1) return;
+  group_->call([&] {
+    // The lengths and hashes differ or nothing does; then each rank shows its text to all.
+    const uint64_t hash = std::hash<std::string_view>{}(text);
+    const auto told = group_->agree({"check_same", "check_same: " + what, static_cast<int64_t>(text.size()), static_cast<int64_t>(hash)});
+    const auto same = [&](const detail::Told& t) { return t.length == told[0].length && t.flags == told[0].flags; };
+    if (std::all_of(told.begin(), told.end(), same)) return;
+    std::vector<std::string> texts(told.size());
+    std::vector<Outgoing> sends;
+    std::vector<Incoming> receives;
+    for (int r = 0; r < size(); ++r) {
+      std::string& theirs = texts[static_cast<std::size_t>(r)];
+      theirs.resize(static_cast<std::size_t>(told[static_cast<std::size_t>(r)].length));
+      if (r == rank()) theirs = text;
+      else sends.push_back({r, reinterpret_cast<const std::byte*>(text.data()), text.size()}),
+           receives.push_back({r, reinterpret_cast<std::byte*>(theirs.data()), theirs.size()});
+    }
+    group_->exchange("check_same", std::move(sends), std::move(receives));
+    // Those who differ from most; of equal numbers, from the first.
+    const auto votes = [&](const std::string& t) { return std::count(texts.begin(), texts.end(), t); };
+    const std::string usual = *std::max_element(texts.begin(), texts.end(), [&](auto& a, auto& b) { return votes(a) < votes(b); });
+    std::vector<int> odd;
+    std::size_t shown = 0;
+    for (std::size_t r = texts.size(); r-- > 0;)
+      if (texts[r] != usual) odd.insert(odd.begin(), group_->world_rank(static_cast<int>(r))), shown = r;
+    const auto [mine, theirs] = first_difference(texts[shown], usual);
+    fail<CommunicationError>(what, ": ", detail::name_ranks(odd), odd.size() == 1 ? " has" : " have", " another one — got '", mine,
+                             "'; the others have '", theirs, "'");
+  });
+}
+
+}  // namespace sluice

@@ -1,0 +1,91 @@
+// One rank's state in a group: what it has in common with the others, the order of its calls, and what they cost.
+#pragma once
+
+#include <sluice/core/dtype.h>
+#include <sluice/core/shape.h>
+#include <sluice/parallel/communicator.h>
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace sluice::detail {
+
+/// What a rank is about to do. `text` must be the same on all ranks; length and flags are told to all.
+struct Call {
+  const char* op;
+  std::string text;
+  int64_t length = 0, flags = 0;
+};
+struct Told {
+  uint64_t hash = 0;
+  int64_t length = 0, flags = 0;
+};
+
+/// A call that runs in the background.
+struct Job {
+  std::function<void()> run;
+  bool done = false;  // guarded by Group::mutex_
+  std::exception_ptr error;
+};
+
+class Group {
+ public:
+  Group(std::shared_ptr<Transport> transport, std::vector<int> members, int rank, int tag, double timeout);
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(members_.size()); }
+  int world_rank(int rank) const { return members_[static_cast<std::size_t>(rank)]; }
+  double timeout() const { return timeout_; }
+  void set_timeout(double seconds);
+
+  /// Runs a collective: after all those that run in the background, then at once on this thread.
+  void call(const std::function<void()>& f);
+  /// Runs it in the background, in the order of these calls.
+  std::shared_ptr<Job> start(std::function<void()> f);
+  void wait(Job& job);
+  bool done(const Job& job);
+
+  // -- inside a call; ranks are those of the group ------------------------------------------------------------------
+  /// Compares and returns what each rank told, by rank; CommunicationError on all ranks when the texts differ.
+  std::vector<Told> agree(const Call& call);
+  void exchange(const char* kind, std::vector<Outgoing> sends, std::vector<Incoming> receives);
+  /// blocks[r] of `bytes` each, of which blocks[rank()] is filled in: the others come from their ranks, in ⌈log2 size⌉ rounds.
+  void gather_blocks(const char* kind, const char* op, std::byte* blocks, std::size_t bytes);
+
+  Traffic traffic() const;
+  void reset_traffic();
+  std::shared_ptr<Group> split(int color, int key);
+
+ private:
+  void move(const char* kind, const char* op, std::vector<Outgoing>& sends, std::vector<Incoming>& receives);
+  void work();
+  [[noreturn]] void fail_disagreement(const Call& call, const std::vector<Told>& told);
+
+  const std::shared_ptr<Transport> transport_;  // null: alone
+  const std::vector<int> members_;              // world ranks
+  const int rank_, tag_;
+  std::atomic<double> timeout_;
+  std::atomic<bool> cancel_ = false;
+
+  mutable std::mutex mutex_;  // of all below
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<Job>> queue_;  // the first one runs
+  std::thread worker_;
+  bool stop_ = false;
+  Traffic traffic_;
+};
+
+/// dtype and shape as messages show them; `free_dim` may differ between ranks and is shown as *.
+std::string signature(DType dtype, const Shape& shape, int free_dim = -1);
+
+}  // namespace sluice::detail

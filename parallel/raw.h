@@ -1,0 +1,24 @@
+// The collectives on bytes of contiguous CPU tensors, without history: what ops and background calls share. They run inside
+// Group::call or Group::start, after Group::agree.
+#pragma once
+
+#include <sluice/core/tensor.h>
+#include <sluice/parallel/group.h>
+#include <sluice/parallel/reduce.h>
+
+#include <vector>
+
+namespace sluice::detail {
+
+/// x becomes the op over all ranks' x.
+void all_reduce_raw(Group& group, Tensor& x, ReduceOp op);
+/// x becomes that of rank root.
+void broadcast_raw(Group& group, Tensor& x, int root);
+/// pieces[r], with sizes that each rank knows, becomes x of rank r; pieces[rank] is left alone and may be undefined.
+void all_gather_raw(Group& group, const Tensor& x, std::vector<Tensor>& pieces);
+/// y becomes Σ over ranks of their parts[rank()]; parts[r] has the shape of rank r's result. Counted as `kind`.
+void reduce_scatter_raw(Group& group, const char* kind, const std::vector<Tensor>& parts, Tensor& y);
+/// x goes to rank `to`, y comes from rank `from`; −1: nowhere.
+void shift_raw(Group& group, const Tensor& x, int to, Tensor& y, int from);
+
+}  // namespace sluice::detail

@@ -1,0 +1,147 @@
+// Ranks that are threads of one process: messages are copies in mailboxes.
+#include <sluice/parallel/communicator.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+namespace sluice {
+
+namespace {
+
+using Message = std::vector<std::byte>;
+using Clock = std::chrono::steady_clock;
+
+/// What the threads share.
+struct Hub {
+  struct Box {
+    std::condition_variable arrived;
+    std::map<std::pair<int, int>, std::deque<Message>> messages;  // by sender and tag
+  };
+  explicit Hub(int ranks) : boxes(static_cast<std::size_t>(ranks)), ended(boxes.size()) {}
+
+  // These with the mutex.
+  /// Ranks that wait go on waiting for `grace` seconds: what they wait for may be on its way, as it is when all ranks find
+  /// at the same time that they disagree.
+  void fail(const std::string& why, double grace) {
+    if (failure.empty()) failure = why, failed_at = Clock::now() + std::chrono::milliseconds(static_cast<int>(1000 * grace));
+    notify();
+  }
+  void notify() {
+    for (Box& b : boxes) b.arrived.notify_all();
+  }
+
+  std::mutex mutex;
+  std::deque<Box> boxes;
+  std::map<int, std::vector<detail::Waiting>> waiting;
+  std::vector<bool> ended;
+  std::string failure;  // set: everything throws it, from failed_at on
+  Clock::time_point failed_at;
+};
+
+class ThreadRank final : public Transport {
+ public:
+  ThreadRank(std::shared_ptr<Hub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(hub_->boxes.size()); }
+  void fail_all(const std::string& why) override {
+    std::lock_guard lock(hub_->mutex);
+    hub_->fail(why, 1);
+  }
+
+  void exchange(int tag, std::span<const Outgoing> sends, std::span<const Incoming> receives,
+                const Patience& patience) override {
+    std::vector<Message> copies;
+    for (const Outgoing& s : sends) copies.emplace_back(s.data, s.data + s.bytes);
+    std::unique_lock lock(hub_->mutex);
+    if (!hub_->failure.empty() && Clock::now() >= hub_->failed_at) fail<CommunicationError>(hub_->failure);
+    for (std::size_t i = 0; i < sends.size(); ++i) {
+      Hub::Box& box = hub_->boxes[static_cast<std::size_t>(sends[i].to)];
+      box.messages[{rank_, tag}].push_back(std::move(copies[i]));
+      box.arrived.notify_all();
+    }
+    const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(patience.seconds, 1e9)));
+    for (const Incoming& r : receives) {
+      const Message m = take(lock, tag, r.from, patience, deadline);
+      if (m.size() != r.bytes)
+        fail<CommunicationError>(patience.op, ": rank ", r.from, " sent ", m.size(), " bytes to rank ", rank_, ", which expected ", r.bytes);
+      lock.unlock();
+      if (r.bytes > 0) std::memcpy(r.data, m.data(), r.bytes);
+      lock.lock();
+    }
+  }
+
+ private:
+  Message take(std::unique_lock<std::mutex>& lock, int tag, int from, const Patience& patience, Clock::time_point deadline) {
+    Hub::Box& box = hub_->boxes[static_cast<std::size_t>(rank_)];
+    std::deque<Message>& queue = box.messages[{from, tag}];
+    if (queue.empty()) {
+      auto& mine = hub_->waiting[rank_];
+      mine.push_back({patience.op, {from}});
+      while (queue.empty() && !*patience.cancel) {
+        const auto now = Clock::now();
+        const bool gone = hub_->ended[static_cast<std::size_t>(from)];
+        if (gone) hub_->fail(str(patience.op, ": rank ", from, " has ended"), 0);
+        else if (now >= deadline) hub_->fail(detail::blame(rank_, hub_->waiting, patience.seconds), 0);
+        if (!hub_->failure.empty() && (gone || now >= hub_->failed_at)) break;
+        box.arrived.wait_for(lock, std::chrono::milliseconds(50));
+      }
+      auto& all = hub_->waiting[rank_];
+      for (std::size_t i = 0; i < all.size(); ++i)
+        if (all[i].op == patience.op && all[i].ranks[0] == from) {
+          all.erase(all.begin() + static_cast<std::ptrdiff_t>(i));
+          break;
+        }
+      if (all.empty()) hub_->waiting.erase(rank_);
+      if (queue.empty())
+        fail<CommunicationError>(!hub_->failure.empty() ? hub_->failure : str(patience.op, ": given up by rank ", rank_));
+    }
+    Message m = std::move(queue.front());
+    queue.pop_front();
+    return m;
+  }
+
+  std::shared_ptr<Hub> hub_;
+  int rank_;
+};
+
+}  // namespace
+
+void run_ranks(int ranks, const std::function<void(const Communicator&)>& f) {
+  if (!f) fail<ValueError>("run_ranks: the function is empty");
+  if (ranks < 1 || ranks > 256) fail<ValueError>("run_ranks: needs 1 to 256 ranks — got ", ranks);
+  auto hub = std::make_shared<Hub>(ranks);
+  std::mutex mutex;
+  std::exception_ptr first;
+  const auto one = [&](int rank) {
+    const auto engine = std::make_shared<ThreadRank>(hub, rank);
+    const auto ended = [&](const std::string& why) {
+      {
+        std::lock_guard lock(mutex);
+        if (!first) first = std::current_exception();
+      }
+      engine->fail_all(str("rank ", rank, " failed: ", why));
+    };
+    try {
+      f(ranks == 1 ? Communicator() : Communicator(engine));
+    } catch (const std::exception& e) {
+      ended(e.what());
+    } catch (...) {
+      ended("an exception of another kind");
+    }
+    std::lock_guard lock(hub->mutex);
+    hub->ended[static_cast<std::size_t>(rank)] = true;
+    hub->notify();
+  };
+  std::vector<std::thread> threads;
+  for (int r = 1; r < ranks; ++r) threads.emplace_back(one, r);
+  one(0);
+  for (std::thread& t : threads) t.join();
+  if (first) std::rethrow_exception(first);
+}
+
+}  // namespace sluice
