@@ -8,6 +8,7 @@
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/map.h>
 #include <sluice/ops/view.h>
+#include <sluice/parallel/sequence.h>
 
 #include <algorithm>
 #include <cmath>
@@ -26,20 +27,18 @@ FlashOptions checked(FlashOptions o) {
 /// Channels that token_shift moves.
 int64_t shifted_width(int64_t dim) { return (dim + 1) / 2; }
 
-/// x̂ with its first channels taken from the token before, `before` [batch, 1, ·] standing before the first.
+/// x̂ with its first channels taken from the token before; before the first stands `before` [batch, 1, ·], or nothing.
 Tensor shift_tokens(const Tensor& normed, const Tensor& before, const Tensor& key_mask, const Tensor& segments) {
   const int64_t width = shifted_width(normed.dim(2)), n = normed.dim(1);
-  if (n == 0) return normed;
-  Tensor moved = cat({before, narrow(narrow(normed, 2, 0, width), 1, 0, n - 1)}, 1);
-  auto hide = [&](const Tensor& cut) {  // cut: bool [batch, n − 1], between a token and the next
-    moved = masked_fill(moved, unsqueeze(pad(cut, 1, 1, 0), -1), 0);
-  };
-  if (key_mask.defined()) hide(logical_not(narrow(key_mask, 1, 0, n - 1)));
-  if (segments.defined()) hide(ne(narrow(segments, 1, 0, n - 1), narrow(segments, 1, 1, n - 1)));
+  const Tensor moves = narrow(normed, 2, 0, width);
+  Tensor moved;
+  if (!before.defined()) moved = sequence_shift(moves, 1);
+  else moved = n == 0 ? moves : cat({before, narrow(moves, 1, 0, n - 1)}, 1);
+  // What stands before the first token of all is 0 anyway.
+  if (key_mask.defined()) moved = masked_fill(moved, unsqueeze(logical_not(sequence_shift(key_mask, 1)), -1), 0);
+  if (segments.defined()) moved = masked_fill(moved, unsqueeze(ne(sequence_shift(segments, 1), segments), -1), 0);
   return cat({moved, narrow(normed, 2, width, normed.dim(2) - width)}, 2);
 }
-
-Tensor no_token(const Tensor& x) { return zeros({x.dim(0), 1, shifted_width(x.dim(2))}, x.options()); }
 
 }  // namespace
 
@@ -77,11 +76,7 @@ Flash::Projected Flash::project(const Tensor& normed, int64_t position) const {
   const Tensor z = activate(o.activation, part[2]);
   auto rows = [](const Tensor& t) { return unsqueeze(unsqueeze(t, 1), 1); };  // [4, 1, 1, s]
   Tensor four = map(formula::ScaleOffset{}, z, rows(gamma), rows(beta));  // [4, batch, n, s]
-  if (o.use_rope) {
-    RopeOptions r = o.rope;
-    r.offset += position;
-    four = rope(four, r);
-  }
+  if (o.use_rope) four = detail::rope_from(four, o.rope, position);
   std::vector<Tensor> t = split(four, {1, 1, 1, 1}, 0);
   for (Tensor& one : t) one = squeeze(one, 0);
   return {part[0], activate(o.activation, part[1]), t[0], t[1], t[2], t[3]};
@@ -106,10 +101,11 @@ Tensor Flash::operator()(const Tensor& x, const Tensor& key_mask, Rng* rng, cons
       fail("flash: ", rows == &segments ? "segments=" : "key_mask=", *rows, " does not fit x=", x, "; need [batch, n]");
   const Tensor tokens = finite_padding(x, key_mask);
   Tensor normed = norm(tokens);
-  if (o.token_shift) normed = shift_tokens(normed, no_token(normed), key_mask, segments);
-  const Projected p = project(normed, 0);
+  if (o.token_shift) normed = shift_tokens(normed, {}, key_mask, segments);
+  const auto [first, total] = sequence_piece(x.dim(1));
+  const Projected p = project(normed, first);
   Tensor mixed = mixed_chunk_attention(p.q_quad, p.k_quad, p.q_lin, p.k_lin, p.v, mixed_options(),
-                                       relative_bias(std::min(x.dim(1), o.chunk)), key_mask, segments, rng);
+                                       relative_bias(std::min(total, o.chunk)), key_mask, segments, rng);
   return finish(tokens, p.gate, mixed, rng);
 }
 
@@ -123,7 +119,7 @@ std::pair<Tensor, Flash::State> Flash::step(const Tensor& x, State state) const 
   NoGrad guard;
   Tensor normed = norm(x);
   if (o.token_shift) {
-    const Tensor before = state.shift.defined() ? state.shift : no_token(normed);
+    const Tensor before = state.shift.defined() ? state.shift : zeros({x.dim(0), 1, shifted_width(o.dim)}, normed.options());
     const Tensor last = cat({before, narrow(normed, 2, 0, shifted_width(o.dim))}, 1);
     state.shift = clone(narrow(last, 1, last.dim(1) - 1, 1));
     normed = shift_tokens(normed, before, {}, {});

@@ -6,6 +6,7 @@
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/map.h>
 #include <sluice/ops/view.h>
+#include <sluice/parallel/sequence.h>
 
 #include <cmath>
 
@@ -22,6 +23,7 @@ ScaledSinusoidal::ScaledSinusoidal(ScaledSinusoidalOptions o) : options(o) {
 Tensor ScaledSinusoidal::operator()(int64_t n, int64_t first) const {
   ModuleScope scope(this, type);
   const auto [dim, initial, base, dtype] = options;
+  first += sequence_piece(n).first;
   // Angles in f64: in f32 a position of 10⁵ would be off by 0.004.
   Tensor c = arange(0, static_cast<double>(dim / 2), 1, {f64, scale.device()});
   Tensor frequency = exp(c * (-2 * std::log(base) / static_cast<double>(dim)));
@@ -119,10 +121,8 @@ McTfm::Projected McTfm::project(const Tensor& x, int64_t position) const {
   const McTfmOptions& o = options;
   if (x.rank() != 3 || x.dim(-1) != o.dim) fail("mc_tfm: got x=", x, "; need [batch, n, ", o.dim, "]");
   std::vector<Tensor> part = split(qkv(attention_norm(x)), {o.dim, o.dim, o.dim}, -1);
-  RopeOptions r = o.rope;
-  r.offset += position;
   auto heads = [&](const Tensor& t) { return transpose(unflatten(t, -1, {o.heads, o.dim / o.heads}), 1, 2); };
-  auto turned = [&](const Tensor& t) { return o.use_rope ? rope(heads(t), r) : heads(t); };
+  auto turned = [&](const Tensor& t) { return o.use_rope ? detail::rope_from(heads(t), o.rope, position) : heads(t); };
   auto offset = [&](const Tensor& t, int64_t i) {
     return map(formula::ScaleOffset{}, t, select(gamma, 0, i), select(beta, 0, i));
   };
@@ -146,7 +146,7 @@ Tensor McTfm::operator()(const Tensor& x, const Tensor& key_mask, Rng* rng, cons
   if (key_mask.defined() && (x.rank() != 3 || key_mask.shape() != Shape{x.dim(0), x.dim(1)}))
     fail("mc_tfm: key_mask=", key_mask, " does not fit x=", x, "; need [batch, n]");
   const Tensor tokens = finite_padding(x, key_mask);
-  const Projected h = project(tokens, 0);
+  const Projected h = project(tokens, first_position(tokens));
   Tensor mixed = mixed_chunk_attention(h.q_quad, h.k_quad, h.q_lin, h.k_lin, h.v, mixed_options(), {}, key_mask,
                                        segments, rng);
   return finish(tokens, mixed, rng);

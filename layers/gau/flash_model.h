@@ -30,7 +30,7 @@ struct ScaledSinusoidal {
 
   ScaledSinusoidal() = default;
   explicit ScaledSinusoidal(ScaledSinusoidalOptions o);
-  /// Rows for positions first … first + n − 1, [n, dim].
+  /// Rows for positions first … first + n − 1, [n, dim]; a piece of a sequence stands so much later.
   Tensor operator()(int64_t n, int64_t first = 0) const;
   static void visit(auto& self, auto&& f) { f("scale", self.scale); }
 };

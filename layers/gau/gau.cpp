@@ -7,6 +7,7 @@
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/map.h>
 #include <sluice/ops/view.h>
+#include <sluice/parallel/sequence.h>
 
 #include <cmath>
 
@@ -91,11 +92,7 @@ Gau::Projected Gau::project(const Tensor& x, int64_t position) const {
   const Tensor z = activate(o.activation, part[2]);
   Tensor q = detail::split_heads(scale_offset(z, gamma, beta, 0), o.heads);
   Tensor k = detail::split_heads(scale_offset(z, gamma, beta, 1), o.heads);
-  if (o.use_rope) {
-    RopeOptions r = o.rope;
-    r.offset += position;
-    q = rope(q, r), k = rope(k, r);
-  }
+  if (o.use_rope) q = detail::rope_from(q, o.rope, position), k = detail::rope_from(k, o.rope, position);
   return {part[0], q, k, detail::split_heads(activate(o.activation, part[1]), o.heads)};
 }
 
@@ -119,8 +116,9 @@ Tensor Gau::operator()(const Tensor& x, const Tensor& key_mask, Rng* rng, const 
   if (mask.keys.defined() || mask.causal || mask.window != 0 || mask.dilation != 1)
     fail<ValueError>("gau: keys of a mask are the argument key_mask; causal and window belong to the layer's options");
   const Tensor tokens = finite_padding(x, key_mask);
-  auto [gate, q, k, v] = project(tokens, 0);
-  GauAttentionOptions a = attention_options(x.dim(1), x.dim(1), mask);
+  const auto [first, total] = sequence_piece(x.dim(1));
+  auto [gate, q, k, v] = project(tokens, first);
+  GauAttentionOptions a = attention_options(total, total, mask);
   a.mask.keys = key_mask;
   return finish(tokens, gate, gau_attention(q, k, v, a, rng), rng);
 }
@@ -163,6 +161,7 @@ Tensor CrossGau::operator()(const Tensor& x, const Tensor& context, const Tensor
   if (key_mask.defined() && key_mask.shape() != Shape{context.dim(0), context.dim(1)})
     fail("cross_gau: key_mask=", key_mask, " does not fit context=", context, "; need [batch, n]");
   const Tensor seen = finite_padding(context, key_mask);
+  SequenceScope uncut;  // all queries see the whole context
   Tensor attended = gau_attention(activate(o.activation, part[1]), activate(o.activation, key(seen)),
                                   activate(o.activation, value(seen)), a, rng);
   return x + Dropout{o.dropout}(out(gated_by(o.activation, attended, part[0])), rng);

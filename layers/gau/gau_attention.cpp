@@ -6,6 +6,7 @@
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/view.h>
+#include <sluice/parallel/sequence_attention.h>
 
 #include <cmath>
 #include <utility>
@@ -21,11 +22,16 @@ Tensor row_lengths(const GauAttentionOptions& o, const Tensor& q, int64_t n) {
   if (o.length == GauLength::constant) {
     length = full({}, static_cast<double>(o.constant_length), q.options());
   } else if (o.length == GauLength::visible && !o.mask.unrestricted()) {
-    length = to(visible_count(o.mask, q.dim(0), q.dim(1), q.dim(2), n, q.device()), q.dtype());
+    AttentionMask mask = o.mask;
+    if (in_sequence()) {
+      RowRange seen;
+      mask = detail::fetch_mask(o.mask, n, q.device(), seen), n = seen.length();
+    }
+    length = to(visible_count(mask, q.dim(0), q.dim(1), q.dim(2), n, q.device()), q.dtype());
   } else if (keys.defined()) {
-    length = to(sum(keys.rank() == 2 ? unsqueeze(keys, 1) : keys, {-1}, keep), q.dtype());
+    length = to(sequence_sum(sum(keys.rank() == 2 ? unsqueeze(keys, 1) : keys, {-1}, keep)), q.dtype());
   } else {
-    length = full({}, static_cast<double>(n), q.options());
+    length = full({}, static_cast<double>(sequence_piece(n).total), q.options());
   }
   return maximum(length, like(q, 1));
 }
@@ -40,7 +46,10 @@ Tensor gau_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
   AttentionOptions given{.weighting = Weighting::relu2, .mask = o.mask, .bias = o.bias, .relative_bias = o.relative_bias};
   given.dropout = o.dropout;
   if (q_in.rank() == 3 && o.bias.defined() && o.bias.rank() == 3) given.bias = unsqueeze(o.bias, 1);
-  auto [q, k, v, a, rank] = detail::attention_operands(op, q_in, k_in, v_in, given);
+  AttentionOptions here = given;
+  if (in_sequence()) here.bias = here.relative_bias = here.mask.dense = here.mask.blocks = Tensor();  // of the whole
+  auto [q, k, v, a, rank] = detail::attention_operands(op, q_in, k_in, v_in, here);
+  a.bias = given.bias, a.relative_bias = given.relative_bias, a.mask = given.mask;
   const Tensor length = row_lengths(o, q, k.dim(2));
 
   // Each kind is a weighting of ρ_i·(scale·q_i·k_j + b_ij), scale = 1/√s unless told otherwise.
@@ -60,10 +69,16 @@ Tensor gau_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
       a.row_scale = log(maximum(length, like(q, 16))) * (1 / std::log(512.0));
       break;
   }
+  std::optional<SequenceScope> uncut;
+  if (o.top_k > 0 && in_sequence()) {
+    detail::SequenceKeys x = detail::fetch_keys(k, v, a);
+    k = x.k, v = x.v, a = std::move(x.options);
+    uncut.emplace();
+  }
   if (o.top_k > 0 && o.top_k < k.dim(2)) a.mask.dense = detail::best_pairs(q, k, a, o.top_k);
-  Tensor y = attention(q, k, v, a, rng);
+  Tensor y = sequence_attention(q, k, v, a, rng);
   if (o.kind == GauKind::rownorm) {  // row sums without rng: weights are dropped after they are normalised
-    const Tensor total = attention(q, k, ones({k.dim(0), k.dim(1), k.dim(2), 1}, v.options()), a);
+    const Tensor total = sequence_attention(q, k, ones({k.dim(0), k.dim(1), k.dim(2), 1}, v.options()), a);
     y = y / masked_fill(total, total.detach() == 0.0, 1);
   }
   return detail::restore_rank(y, rank);

@@ -9,10 +9,12 @@
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/scan/scan.h>
 #include <sluice/ops/view.h>
+#include <sluice/parallel/sequence.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <vector>
 
 namespace sluice {
@@ -103,28 +105,79 @@ Tensor quadratic_term(const Operands& x, const MixedChunkOptions& o, const Tenso
 
 // -- the linear term -------------------------------------------------------------------------------------------
 
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+/// The lowest and highest document of each chunk, f64 [batch, G]; ∞ and −∞ for a chunk of padding.
+struct ChunkDocuments {
+  Tensor low, high;
+
+  ChunkDocuments(const Tensor& segments, int64_t chunk, const Tensor& key_mask) {
+    const int64_t n = segments.dim(1), chunks = (n + chunk - 1) / chunk;
+    const Tensor document = to(segments, f64);
+    auto of_chunks = [&](double nothing) {  // [batch, G, C], padding as `nothing`
+      const Tensor real = key_mask.defined() ? masked_fill(document, logical_not(key_mask), nothing) : document;
+      return unflatten(pad(real, 1, 0, chunks * chunk - n, nothing), 1, {chunks, chunk});
+    };
+    low = min(of_chunks(kInf), {2}), high = max(of_chunks(-kInf), {2});
+  }
+  Tensor overlap() const {
+    return logical_and(unsqueeze(low, 2) <= unsqueeze(high, 1), unsqueeze(low, 1) <= unsqueeze(high, 2));
+  }
+};
+
+/// Σ of x [batch, heads, G, w] over the chunks of other ranks that each chunk sees. Documents do not decrease: of an
+/// earlier rank a chunk can see those only that reach that rank's last document, and only if it begins with it; of a later
+/// one those that begin with its first. So one sum a rank is all that is sent.
+Tensor of_other_ranks(const ChunkDocuments& d, const Tensor& x, bool causal) {
+  auto one_side = [&](bool later) {
+    const Tensor edge = later ? d.low : d.high, own = later ? d.high : d.low;
+    const double none = later ? kInf : -kInf;
+    const Tensor padded = pad(edge, 1, 0, 1, none);  // so that a rank without chunks has an edge, too
+    const Tensor last = later ? min(padded, {1}, keep) : max(padded, {1}, keep);  // [batch, 1]
+    const Tensor counts = logical_and(edge == last, isfinite(edge));
+    const Tensor sums = matmul(to(unsqueeze(unsqueeze(counts, 1), 1), x.dtype()), x);  // [batch, heads, 1, w]
+    const Tensor theirs = detail::of_ranks_before(last, later), sent = detail::of_ranks_before(sums, later);
+    const Tensor mine = unsqueeze(own, 0);  // [1, batch, G] beside [ranks, batch, 1]
+    const Tensor seen = logical_and(later ? mine >= theirs : mine <= theirs, isfinite(theirs));
+    return matmul(to(unsqueeze(permute(seen, {1, 2, 0}), 1), x.dtype()), permute(squeeze(sent, 3), {1, 2, 0, 3}));
+  };
+  const Tensor before = one_side(false);
+  return causal ? before : before + one_side(true);
+}
+
 /// x with its token dim (2) filled up to whole chunks with zeros, and split: [batch, heads, G, C, w].
 Tensor split_chunks(const Tensor& x, int64_t c) {
   const int64_t chunks = (x.dim(2) + c - 1) / c;
   return unflatten(pad(x, 2, 0, chunks * c - x.dim(2)), 2, {chunks, c});
 }
 
-/// 1/N, as a tensor that broadcasts to [batch, heads, n, 1]. `visible` is the segment mask, if there is one.
-Tensor inverse_count(const MixedChunkOptions& o, int64_t n, const Tensor& key_mask, const Tensor& visible,
-                     TensorOptions like_v) {
+/// Which chunks see each other.
+struct Seen {
+  Tensor pairs;  // segment_mask() of this rank's chunks; undefined if documents do not matter
+  std::optional<ChunkDocuments> documents;  // of a sequence that is cut
+};
+
+/// 1/N, as a tensor that broadcasts to [batch, heads, n, 1].
+Tensor inverse_count(const MixedChunkOptions& o, int64_t n, const Tensor& key_mask, const Seen& seen, TensorOptions like_v) {
   const int64_t c = o.chunk, chunks = (n + c - 1) / c;
   if (o.scaling == ChunkScaling::eq) return full({1, 1, 1, 1}, 1, like_v);
   if (o.scaling == ChunkScaling::lucid && o.causal) return full({1, 1, 1, 1}, 1 / static_cast<double>(c), like_v);
-  if (o.count_padding) return full({1, 1, 1, 1}, 1 / static_cast<double>(std::max<int64_t>(1, n)), like_v);
+  if (o.count_padding)
+    return full({1, 1, 1, 1}, 1 / static_cast<double>(std::max<int64_t>(1, sequence_piece(n).total)), like_v);
 
   Tensor real = key_mask.defined() ? to(key_mask, like_v.dtype) : ones({1, n}, like_v);
   Tensor count = sum(unflatten(pad(real, 1, 0, chunks * c - n), 1, {chunks, c}), {-1});  // [batch or 1, G]
   if (o.scaling == ChunkScaling::paper_code) count = masked_fill(count, count > 0.0, static_cast<double>(c));
   const bool everything = o.scaling == ChunkScaling::lucid;  // N = n, whatever chunks see each other
-  if (visible.defined() && !everything)
-    count = squeeze(matmul(to(visible, like_v.dtype), unsqueeze(expand(count, {visible.dim(0), chunks}), -1)), -1);
-  else if (o.causal) count = cumsum(count, 1, {.exclusive = true});
-  else if (everything || o.across_chunks) count = sum(count, {1}, keep);
+  if (seen.pairs.defined() && !everything) {
+    const Tensor each = unsqueeze(expand(count, {seen.pairs.dim(0), chunks}), -1);
+    count = squeeze(matmul(to(seen.pairs, like_v.dtype), each), -1);
+    if (in_sequence()) count = count + squeeze(squeeze(of_other_ranks(*seen.documents, unsqueeze(each, 1), o.causal), 1), -1);
+  } else if (o.causal) {
+    count = sequence_cumsum(count, 1, {.exclusive = true});
+  } else if (everything || o.across_chunks) {
+    count = sequence_sum(sum(count, {1}, keep));
+  }
   Tensor inverse = masked_fill(reciprocal(count), count == 0.0, 0);
   if (inverse.dim(1) == chunks) inverse = narrow(repeat_interleave(inverse, c, 1), 1, 0, n);
   return unsqueeze(unsqueeze(inverse, 1), -1);
@@ -138,18 +191,64 @@ Tensor linear_term(const Operands& x, const MixedChunkOptions& o, const Tensor& 
     k = masked_fill(k, hidden, 0), v = masked_fill(v, hidden, 0);
   }
   const bool masked = segments.defined() && o.across_chunks;
-  const Tensor visible = masked ? segment_mask(segments, c, o.causal, key_mask) : Tensor();
-  Tensor q = x.q_lin * inverse_count(o, n, key_mask, visible, v.options());
-  if (o.across_chunks && !masked && !o.causal) return matmul(q, matmul(transpose(k, -2, -1), v));
+  Seen seen;
+  if (masked) seen.pairs = segment_mask(segments, c, o.causal, key_mask);
+  if (masked && in_sequence()) seen.documents.emplace(segments, c, key_mask);
+  Tensor q = x.q_lin * inverse_count(o, n, key_mask, seen, v.options());
+  if (o.across_chunks && !masked && !o.causal) return matmul(q, sequence_sum(matmul(transpose(k, -2, -1), v)));
   // Whole products: faster than a scan, and the states serve both directions of the backward pass.
   Tensor state = matmul(transpose(split_chunks(k, c), -2, -1), split_chunks(v, c));  // [batch, heads, G, s, e]
   if (masked) {
     const Shape shape = state.shape();
-    state = reshape(matmul(unsqueeze(to(visible, v.dtype()), 1), flatten(state, 3, 4)), shape);
+    const Tensor each = flatten(state, 3, 4);
+    Tensor sums = matmul(unsqueeze(to(seen.pairs, v.dtype()), 1), each);
+    if (in_sequence()) sums = sums + of_other_ranks(*seen.documents, each, o.causal);
+    state = reshape(sums, shape);
   } else if (o.causal) {
-    state = cumsum(state, 2, {.exclusive = true});
+    state = sequence_cumsum(state, 2, {.exclusive = true});
   }
   return narrow(flatten(matmul(split_chunks(q, c), state), 2, 3), 2, 0, n);
+}
+
+/// Both terms, of `total` tokens or this rank's chunks of them.
+Tensor both_terms(const Operands& x, const MixedChunkOptions& o, int64_t total, const Tensor& relative_bias,
+                  const Tensor& key_mask, const Tensor& segments, Rng* rng) {
+  Tensor y;
+  if (o.quadratic) {
+    SequenceScope uncut;  // a chunk is nobody else's
+    y = quadratic_term(x, o, relative_bias, key_mask, segments, rng);
+  }
+  const bool first_chunk = o.causal && total <= o.chunk;  // sees no earlier one
+  if (o.linear && !(o.quadratic && first_chunk)) {
+    Tensor linear = linear_term(x, o, key_mask, segments);
+    y = y.defined() ? y + linear : linear;
+  }
+  return y;
+}
+
+/// A chunk belongs to the rank where it begins: what others hold of it comes there, and its outputs go back.
+Tensor over_ranks(const Operands& x, const MixedChunkOptions& o, const Tensor& relative_bias, const Tensor& key_mask,
+                  const Tensor& segments, Rng* rng) {
+  const detail::Sequence& cut = detail::sequence_of(x.v.dim(2));
+  const Communicator ranks = cut.communicator;
+  const int64_t total = cut.total(), s = x.q_quad.dim(3);
+  auto there = std::make_shared<detail::RowPlan>(), back = std::make_shared<detail::RowPlan>();
+  bool moves = false;
+  for (int r = 0; r < cut.size(); ++r) {
+    auto begin_of_chunk = [&](int64_t row) { return std::min(total, (row + o.chunk - 1) / o.chunk * o.chunk); };
+    const RowRange piece = cut.piece(r), chunks{begin_of_chunk(piece.begin), begin_of_chunk(piece.end)};
+    there->owned.push_back(piece), there->wanted.push_back(chunks);
+    back->owned.push_back(chunks), back->wanted.push_back(piece);
+    moves = moves || piece.begin != chunks.begin || piece.end != chunks.end;
+  }
+  SequenceScope chunks(ranks);
+  if (!moves) return both_terms(x, o, total, relative_bias, key_mask, segments, rng);
+  auto fetch = [&](const Tensor& t, int64_t dim) { return t.defined() ? detail::fetch_rows(t, dim, ranks, there) : t; };
+  const Tensor rows = fetch(cat({x.q_quad, x.k_quad, x.q_lin, x.k_lin, x.v}, -1), 2);
+  const std::vector<Tensor> part = split(rows, {s, s, s, s, x.v.dim(3)}, -1);
+  const Tensor mask = fetch(key_mask, 1), documents = fetch(segments, 1);
+  const Tensor y = both_terms({part[0], part[1], part[2], part[3], part[4]}, o, total, relative_bias, mask, documents, rng);
+  return detail::fetch_rows(y, 2, ranks, back);
 }
 
 }  // namespace
@@ -160,15 +259,7 @@ Tensor segment_mask(const Tensor& segments, int64_t chunk, bool causal, const Te
   if (chunk < 1 || chunk > INT32_MAX) fail<ValueError>("segment_mask: chunk must be in [1, 2^31) — got ", chunk);
   if (key_mask.defined() && key_mask.shape() != segments.shape())
     fail("segment_mask: key_mask=", key_mask, " does not fit segments=", segments);
-  const int64_t n = segments.dim(1), chunks = (n + chunk - 1) / chunk;
-  const Tensor document = to(segments, f64);
-  auto of_chunks = [&](double nothing) {  // [batch, G, C], padding as `nothing`
-    const Tensor real = key_mask.defined() ? masked_fill(document, logical_not(key_mask), nothing) : document;
-    return unflatten(pad(real, 1, 0, chunks * chunk - n, nothing), 1, {chunks, chunk});
-  };
-  constexpr double inf = std::numeric_limits<double>::infinity();
-  const Tensor low = min(of_chunks(inf), {2}), high = max(of_chunks(-inf), {2});  // of a chunk's documents
-  const Tensor overlap = logical_and(unsqueeze(low, 2) <= unsqueeze(high, 1), unsqueeze(low, 1) <= unsqueeze(high, 2));
+  const Tensor overlap = ChunkDocuments(segments, chunk, key_mask).overlap();
   return causal ? tril(overlap, -1) : overlap;
 }
 
@@ -176,18 +267,13 @@ Tensor mixed_chunk_attention(const Tensor& q_quad, const Tensor& k_quad, const T
                              const Tensor& v, const MixedChunkOptions& o, const Tensor& relative_bias,
                              const Tensor& key_mask, const Tensor& segments, Rng* rng) {
   const char* op = "mixed_chunk_attention";
-  const int64_t n = v.rank() < 3 ? 0 : v.dim(-2);
+  const int64_t n = v.rank() < 3 ? 0 : sequence_piece(v.dim(-2)).total;
   const Operands x = checked(op, {q_quad, k_quad, q_lin, k_lin, v}, o, relative_bias, std::min(n, o.chunk));
   check_rows(op, "key_mask", key_mask, boolean, v);
   check_rows(op, "segments", segments, i64, v);
   if (n == 0) return v;
-  Tensor y;
-  if (o.quadratic) y = quadratic_term(x, o, relative_bias, key_mask, segments, rng);
-  const bool first_chunk = o.causal && n <= o.chunk;  // sees no earlier one
-  if (o.linear && !(o.quadratic && first_chunk)) {
-    Tensor linear = linear_term(x, o, key_mask, segments);
-    y = y.defined() ? y + linear : linear;
-  }
+  const Tensor y = in_sequence() ? over_ranks(x, o, relative_bias, key_mask, segments, rng)
+                                 : both_terms(x, o, n, relative_bias, key_mask, segments, rng);
   return v.rank() == 3 ? squeeze(y, 1) : y;
 }
 
@@ -196,6 +282,7 @@ std::pair<Tensor, MixedChunkState> mixed_chunk_step(const Tensor& q_quad, const 
                                                     const MixedChunkOptions& o, const Tensor& relative_bias,
                                                     MixedChunkState state) {
   const char* op = "mixed_chunk_step";
+  detail::not_cut("step", "a stream has its tokens to itself; call the layer with a piece of the sequence");
   if (!o.causal) fail<ValueError>(op, ": only causal attention can be streamed");
   if (v_new.rank() != 4) fail(op, ": got v=", v_new, "; need [batch, heads, m, e]");
   const Operands x = checked(op, {q_quad, k_quad, q_lin, k_lin, v_new}, o, relative_bias, o.chunk);

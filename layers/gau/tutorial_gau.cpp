@@ -5,6 +5,7 @@
 #include <sluice/ops/activation.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/view.h>
+#include <sluice/parallel/sequence_attention.h>
 
 namespace sluice {
 
@@ -27,7 +28,7 @@ Tensor TutorialGau::operator()(const Tensor& given, const Tensor& key_mask) cons
     fail("tutorial_gau: key_mask=", key_mask, " does not fit x=", given, "; need [batch, n]");
   const Tensor x = finite_padding(given, key_mask);
   std::vector<Tensor> qk = chunk(linear(x, wu), 2, -1), vg = chunk(linear(x, wv), 2, -1);
-  Tensor o = attention(qk[0], qk[1], vg[0], {.mask = {.causal = options.causal, .keys = key_mask}});
+  Tensor o = sequence_attention(qk[0], qk[1], vg[0], {.mask = {.causal = options.causal, .keys = key_mask}});
   Tensor g = options.sigmoid_gate ? sigmoid(vg[1]) : vg[1];
   // GELU(o)·g + (1 − g)·z = lerp(z, GELU(o), g)
   Tensor y = lerp(linear(x, wz), options.gelu_tanh ? gelu_tanh(o) : gelu(o), g);

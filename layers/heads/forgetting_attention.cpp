@@ -4,8 +4,8 @@
 #include <sluice/ops/attention/attention.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
-#include <sluice/ops/scan/scan.h>
 #include <sluice/ops/view.h>
+#include <sluice/parallel/sequence_attention.h>
 
 #include <cmath>
 
@@ -32,10 +32,10 @@ Tensor ForgettingAttention::operator()(const Tensor& given, const Tensor& key_ma
   ModuleScope scope(this, type);
   const HeadsOptions& h = options.heads;
   const Tensor x = checked_input("forgetting_attention", given, h.dim, key_mask);
-  const Projected p = project(x, key_mask, {}, 0);
+  const Projected p = project(x, key_mask, {}, first_position(x));
   AttentionOptions a{.scale = scale_of(h), .mask = {.causal = true, .keys = key_mask}};
   if (rng) a.dropout = h.attention_dropout;
-  return heads.finish(h, attention(p.q, p.k, p.v, a, rng), x, rng);
+  return heads.finish(h, sequence_attention(p.q, p.k, p.v, a, rng), x, rng);
 }
 
 std::pair<Tensor, ForgettingAttention::State> ForgettingAttention::step(const Tensor& given, State state) const {
@@ -58,7 +58,7 @@ ForgettingAttention::Projected ForgettingAttention::project(const Tensor& x, con
   auto [q, k, v] = heads.project(h, x, position);
   Tensor log_f = neg(softplus(neg(transpose(forget(x), 1, 2))));  // log σ, [batch, heads, n]
   if (key_mask.defined()) log_f = masked_fill(log_f, unsqueeze(logical_not(key_mask), 1), 0);
-  Tensor c = cumsum(log_f, -1);
+  Tensor c = sequence_cumsum(log_f, -1);
   if (before.defined()) c = c + before;
   // Head g·group + r reads column r of KV head g: −c_j there, and √dk in its own column r, so that the scale is 1.
   const Tensor columns = transpose(reshape(neg(c), {batch, h.kv_heads, group, n}), 2, 3);

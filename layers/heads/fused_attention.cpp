@@ -8,6 +8,7 @@
 #include <sluice/ops/matmul.h>
 #include <sluice/ops/scan/linear_scan.h>
 #include <sluice/ops/view.h>
+#include <sluice/parallel/sequence_attention.h>
 
 namespace sluice {
 
@@ -54,10 +55,10 @@ Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
   AttentionOptions a;
   a.mask.causal = form.causal, a.mask.keys = key_mask;
   if (rng) a.dropout = form.dropout;
-  const Tensor softmax = attention(q, k, v, a, rng);
+  const Tensor softmax = sequence_attention(q, k, v, a, rng);
   const LinearParts p = linear_parts(q, k, v, key_mask);
-  const Tensor linear = form.causal ? linear_scan(p.q, p.k, p.values, {}, {.chunk = form.chunk})
-                                    : matmul(p.q, matmul(transpose(p.k, -2, -1), p.values));
+  const Tensor linear = form.causal ? sequence_scan(p.q, p.k, p.values, {}, {.chunk = form.chunk})
+                                    : matmul(p.q, sequence_sum(matmul(transpose(p.k, -2, -1), p.values)));
   return mix(softmax, linear, gate, form.eps);
 }
 
@@ -79,7 +80,7 @@ Tensor FusedAttention::operator()(const Tensor& given, const Tensor& key_mask, R
   ModuleScope scope(this, type);
   const HeadsOptions& h = options.heads;
   const Tensor x = checked_input("fused_attention", given, h.dim, key_mask);
-  const auto [q, k, v] = heads.project(h, x);
+  const auto [q, k, v] = heads.project(h, x, first_position(x));
   const FusedAttentionForm form{h.causal, options.eps, options.chunk, h.attention_dropout};
   return heads.finish(h, fused_attention(q, k, v, gate_of(x), form, key_mask, rng), x, rng);
 }

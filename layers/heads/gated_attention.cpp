@@ -1,6 +1,7 @@
 #include <sluice/layers/heads/gated_attention.h>
 
 #include <sluice/core/node.h>
+#include <sluice/parallel/sequence_attention.h>
 
 namespace sluice {
 
@@ -49,9 +50,9 @@ Tensor GatedAttention::operator()(const Tensor& given, const Tensor& key_mask, R
   ModuleScope scope(this, type);
   const HeadsOptions& h = options.heads;
   const Tensor x = checked_input("gated_attention", given, h.dim, key_mask);
-  const Projected p = project(x, 0);
+  const Projected p = project(x, first_position(x));
   const AttentionOptions a{.mask = {.causal = h.causal, .keys = key_mask}, .dropout = rng ? h.attention_dropout : 0};
-  return finish(p, attention(p.q, p.k, p.v, a, rng), x, rng);
+  return finish(p, sequence_attention(p.q, p.k, p.v, a, rng), x, rng);
 }
 
 std::pair<Tensor, GatedAttention::State> GatedAttention::step(const Tensor& x, State state) const {

@@ -5,6 +5,9 @@
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/view.h>
+#include <sluice/parallel/sequence.h>
+
+#include <algorithm>
 
 namespace sluice {
 
@@ -12,9 +15,12 @@ namespace {
 
 /// The mean of x [batch, m, w] over its real rows, [batch, 1, w].
 Tensor mean_of_rows(const Tensor& x, const Tensor& row_mask) {
+  if (!row_mask.defined() && in_sequence())
+    return sequence_sum(sum(x, {1}, keep)) * (1 / static_cast<double>(std::max<int64_t>(1, sequence_piece(x.dim(1)).total)));
   if (!row_mask.defined()) return x.dim(1) > 0 ? mean(x, {1}, keep) : sum(x, {1}, keep);  // of no rows: 0
   const Tensor real = unsqueeze(to(row_mask, x.dtype()), -1);
-  return sum(x * real, {1}, keep) / clamp(sum(real, {1}, keep), 1);
+  const Tensor count = sequence_sum(sum(real, {1}, keep));
+  return sequence_sum(sum(x * real, {1}, keep)) / clamp(count, 1);
 }
 
 }  // namespace
@@ -55,6 +61,7 @@ Tensor GatedCrossAttention::attend(const Tensor& given, const Memory& memory, co
   if (x.dim(0) != memory.keys.dim(0))
     fail("gated_cross_attention: got x=", given, " for a context of batch ", memory.keys.dim(0), "; need [batch, m, ",
          h.dim, "]");
+  if (o.reading == CrossGate::literal) detail::not_cut("gated_cross_attention", "the literal reading gates key j by query j");
   const int64_t m = given.dim(1), n = memory.keys.dim(2);
   if (o.reading == CrossGate::literal && m != n)
     fail("gated_cross_attention: the literal reading gates key j by query j: needs as many queries as keys — got ", m,

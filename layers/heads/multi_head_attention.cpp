@@ -6,6 +6,7 @@
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/view.h>
+#include <sluice/parallel/sequence_attention.h>
 
 #include <algorithm>
 
@@ -129,8 +130,9 @@ MultiHeadAttention::Prepared MultiHeadAttention::prepare(const Tensor& x, const 
   p.x = checked_input(kLayer, x, options.heads.dim, cross() ? Tensor() : in.key_mask);
   p.normed = norm(p.x);
   p.source = cross() ? checked_input(kLayer, in.context, options.heads.context_dim, in.key_mask, "context") : p.normed;
-  p.q = queries(p.normed, 0), p.k = keys(p.source, 0), p.v = values(p.source);
-  p.attention = attention_options(x.dim(1), p.source.dim(1));
+  const auto [first, total] = sequence_piece(x.dim(1));
+  p.q = queries(p.normed, first), p.k = keys(p.source, cross() ? 0 : first), p.v = values(p.source);
+  p.attention = attention_options(total, cross() ? p.source.dim(1) : total);
   AttentionMask& mask = p.attention.mask;
   mask.keys = in.key_mask;
   mask.query_segments = in.segments, mask.key_segments = cross() ? in.context_segments : in.segments;
@@ -179,9 +181,11 @@ MultiHeadAttention::Prepared MultiHeadAttention::prepare_global(const Prepared& 
 
 Tensor MultiHeadAttention::operator()(const Tensor& x, const AttentionInputs& inputs, Rng* rng) const {
   ModuleScope scope(this, type);
+  if (options.separate_global_projections)
+    detail::not_cut(kLayer, "separate_global_projections make the rows of global positions from all tokens");
   Prepared p = prepare(x, inputs);
   p.attention.dropout = options.heads.attention_dropout;
-  Tensor y = attention(p.q, p.k, p.v, p.attention, rng);
+  Tensor y = cross() ? attention(p.q, p.k, p.v, p.attention, rng) : sequence_attention(p.q, p.k, p.v, p.attention, rng);
   if (const std::vector<int64_t> rows = global_rows(x.dim(1)); !rows.empty()) {
     const Prepared g = prepare_global(p, rows);
     y = with_rows(y, rows, attention(g.q, g.k, g.v, g.attention, rng));

@@ -12,6 +12,7 @@
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/softmax.h>
 #include <sluice/ops/view.h>
+#include <sluice/parallel/sequence_attention.h>
 
 #include <algorithm>
 #include <cmath>
@@ -84,14 +85,24 @@ Tensor neighbour_attention(const Tensor& q_in, const Tensor& k_in, const Tensor&
 Tensor topk_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const TopKOptions& options,
                       Rng* rng) {
   if (options.k < 1) fail<ValueError>("topk_attention: k must be positive — got ", options.k);
+  if (in_sequence()) {
+    const detail::SequenceKeys x = detail::fetch_keys(k_in, v_in, options.attention);
+    TopKOptions here = options;
+    here.attention = x.options;
+    SequenceScope uncut;
+    return topk_attention(q_in, x.k, x.v, here, rng);
+  }
   auto [q, k, v, o, rank] = detail::attention_operands("topk_attention", q_in, k_in, v_in, options.attention);
   AttentionOptions chosen = o;
   chosen.mask.dense = detail::best_pairs(q, k, o, options.k, options.ties);
   return detail::restore_rank(attention(q, k, v, chosen, rng), rank);
 }
 
-Tensor threshold_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const Tensor& f,
-                           const ThresholdOptions& options, Rng* rng) {
+namespace {
+
+/// `first`: the key that the first query stands at, if not the last at the last.
+Tensor attend_above(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const Tensor& f,
+                    const ThresholdOptions& options, std::optional<int64_t> first, Rng* rng) {
   const char* op = "threshold_attention";
   const auto x = detail::attention_operands(op, q_in, k_in, v_in, options.attention);
   const Tensor &q = x.q, &k = x.k, &v = x.v;
@@ -105,7 +116,13 @@ Tensor threshold_attention(const Tensor& q_in, const Tensor& k_in, const Tensor&
                      ", tau=", options.tau);
   if (o.weighting != Weighting::softmax) fail<ValueError>(op, ": only the softmax weighting has a threshold");
   const bool self = options.include_self.value_or(options.mode != ThresholdMode::soft);
-  const Tensor diagonal = self ? visible_pairs({.window = 1}, 1, 1, scores[2], scores[3], q.device()) : Tensor();
+  Tensor diagonal;
+  if (self && first) {
+    const Tensor at = arange(static_cast<double>(*first), static_cast<double>(*first + scores[2]), 1, {i64, q.device()});
+    diagonal = eq(unsqueeze(at, 1), unsqueeze(arange(scores[3], {i64, q.device()}), 0));
+  } else if (self) {
+    diagonal = visible_pairs({.window = 1}, 1, 1, scores[2], scores[3], q.device());
+  }
 
   auto hard = [&] {
     Tensor above = f.detach() > options.tau;
@@ -136,6 +153,21 @@ Tensor threshold_attention(const Tensor& q_in, const Tensor& k_in, const Tensor&
     y = y + (smooth - smooth.detach());  // adds exactly 0
   }
   return detail::restore_rank(y, x.rank);
+}
+
+}  // namespace
+
+Tensor threshold_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& f,
+                           const ThresholdOptions& options, Rng* rng) {
+  if (!in_sequence()) return attend_above(q, k, v, f, options, std::nullopt, rng);
+  const auto [first, total] = sequence_piece(q.dim(-2));
+  if (f.rank() == 0 || f.dim(-1) != total)
+    fail("threshold_attention: f=", f, " of a piece of a sequence needs a column for each of its ", total, " keys");
+  const detail::SequenceKeys x = detail::fetch_keys(k, v, options.attention);
+  ThresholdOptions here = options;
+  here.attention = x.options;
+  SequenceScope uncut;
+  return attend_above(q, x.k, x.v, narrow(f, -1, x.keys.begin, x.keys.length()), here, first - x.keys.begin, rng);
 }
 
 Tensor global_local_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,

@@ -56,7 +56,7 @@ struct ThresholdOptions {
   AttentionOptions attention = {};  // softmax; scale, mask, bias, dropout
 };
 /// Attention to the keys with f_ij > τ; f broadcasts to [batch, heads, m, n], of q's dtype. A learned τ belongs
-/// into f: pass f − τ.
+/// into f: pass f − τ. Of a piece of a sequence (SequenceScope) f has a column for each key of the whole.
 Tensor threshold_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& f,
                            const ThresholdOptions& options = {}, Rng* rng = nullptr);
 

@@ -7,6 +7,7 @@
 #include <sluice/ops/matmul.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/view.h>
+#include <sluice/parallel/sequence.h>
 
 namespace sluice {
 
@@ -28,7 +29,7 @@ Tensor TopKAttention::operator()(const Tensor& given, const Tensor& key_mask, Rn
   ModuleScope scope(this, type);
   const HeadsOptions& h = options.heads;
   const Tensor x = checked_input("topk_attention", given, h.dim, key_mask);
-  const auto [q, k, v] = heads.project(h, x);
+  const auto [q, k, v] = heads.project(h, x, first_position(x));
   TopKOptions o = attention();
   o.attention.mask.keys = key_mask, o.attention.dropout = h.attention_dropout;
   return heads.finish(h, topk_attention(q, k, v, o, rng), x, rng);
@@ -57,11 +58,11 @@ PairScore::PairScore(PairScoreOptions o, Rng& rng) : options(o) {
   bias = zeros({}, {o.dtype}).requires_grad_();
 }
 
-Tensor PairScore::between(const Tensor& rows, const Tensor& cols) const {
+Tensor PairScore::between(const Tensor& rows, const Tensor& cols, std::optional<int64_t> first) const {
   if (options.kind == PairScoreKind::bilinear) return matmul(rows, transpose(cols, -2, -1));
-  const int64_t m = rows.dim(1), n = cols.dim(1);
+  const int64_t m = rows.dim(1), n = cols.dim(1), from = first.value_or(n - m);
   const TensorOptions type_of = rows.options();
-  const Tensor i = arange(static_cast<double>(n - m), static_cast<double>(n), 1, type_of), j = arange(n, type_of);
+  const Tensor i = arange(static_cast<double>(from), static_cast<double>(from + m), 1, type_of), j = arange(n, type_of);
   const Tensor offset = unsqueeze(unsqueeze(i, 1) - unsqueeze(j, 0), -1);  // i − j, [m, n, 1]
   const Tensor hidden = unsqueeze(rows, 2) + unsqueeze(cols, 1) + offset * distance;
   return matmul(activate(options.activation, hidden), weight) + bias;
@@ -70,7 +71,8 @@ Tensor PairScore::between(const Tensor& rows, const Tensor& cols) const {
 Tensor PairScore::operator()(const Tensor& x) const {
   ModuleScope scope(this, type);
   if (x.rank() != 3 || x.dim(-1) != options.dim) fail("pair_score: got x=", x, "; need [batch, n, ", options.dim, "]");
-  return between(row(x), col(x));
+  const auto [first, total] = sequence_piece(x.dim(1));
+  return between(row(x), sequence_rows(col(x), 1, {0, total}), first);
 }
 
 ThresholdAttention::ThresholdAttention(ThresholdAttentionOptions o, Rng& rng) : options(o) {
@@ -91,7 +93,7 @@ Tensor ThresholdAttention::operator()(const Tensor& given, const Tensor& key_mas
   ModuleScope scope(this, type);
   const HeadsOptions& h = options.heads;
   const Tensor x = checked_input("threshold_attention", given, h.dim, key_mask);
-  const auto [q, k, v] = heads.project(h, x);
+  const auto [q, k, v] = heads.project(h, x, first_position(x));
   ThresholdOptions o = attention();
   o.attention.mask.keys = key_mask, o.attention.dropout = h.attention_dropout;
   return heads.finish(h, threshold_attention(q, k, v, unsqueeze(score(x) - tau, 1), o, rng), x, rng);
@@ -119,6 +121,7 @@ SinkhornAttention::SinkhornAttention(SinkhornLayerOptions o, Rng& rng) : options
 
 Tensor SinkhornAttention::operator()(const Tensor& given, const Tensor& key_mask, Rng* rng) const {
   ModuleScope scope(this, type);
+  detail::not_cut("sinkhorn_attention", "its weights are divided over all queries and all keys in turns");
   const HeadsOptions& h = options.heads;
   const Tensor x = checked_input("sinkhorn_attention", given, h.dim, key_mask);
   const auto [q, k, v] = heads.project(h, x);
@@ -136,6 +139,7 @@ SinkhornBlockAttention::SinkhornBlockAttention(SinkhornBlockLayerOptions o, Rng&
 
 Tensor SinkhornBlockAttention::operator()(const Tensor& given, const Tensor& key_mask, Rng* rng) const {
   ModuleScope scope(this, type);
+  detail::not_cut("sinkhorn_block_attention", "it sorts the blocks of the whole sequence");
   const HeadsOptions& h = options.heads;
   const Tensor x = checked_input("sinkhorn_block_attention", given, h.dim, key_mask);
   const auto [q, k, v] = heads.project(h, x);
@@ -160,6 +164,7 @@ GlobalLocalAttention::GlobalLocalAttention(GlobalLocalLayerOptions o, Rng& rng) 
 Tensor GlobalLocalAttention::operator()(const Tensor& given, const std::vector<int64_t>& global,
                                         const Tensor& key_mask, Rng* rng) const {
   ModuleScope scope(this, type);
+  detail::not_cut("global_local_attention", "its global queries attend to all tokens; a causal multi_head_attention has global positions, too");
   const HeadsOptions& h = options.heads;
   const Tensor x = checked_input("global_local_attention", given, h.dim, key_mask);
   const GlobalLocalOptions o{.w = options.w, .global = global, .keys = key_mask, .dropout = h.attention_dropout};

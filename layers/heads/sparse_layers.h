@@ -85,10 +85,10 @@ struct PairScore {
 
   PairScore() = default;
   PairScore(PairScoreOptions o, Rng& rng);
-  /// rows = row(x) [batch, m, width], cols = col(x) [batch, n, width] → [batch, m, n]; the last row stands at the
-  /// position of the last column.
-  Tensor between(const Tensor& rows, const Tensor& cols) const;
-  /// x [batch, n, dim] → [batch, n, n].
+  /// rows = row(x) [batch, m, width], cols = col(x) [batch, n, width] → [batch, m, n]; the first row stands at the
+  /// column `first`, or the last at the last.
+  Tensor between(const Tensor& rows, const Tensor& cols, std::optional<int64_t> first = std::nullopt) const;
+  /// x [batch, n, dim] → [batch, n, n]; of a piece of a sequence its rows, [batch, n_r, n].
   Tensor operator()(const Tensor& x) const;
   static void visit(auto& self, auto&& f) {
     f("row", self.row);

@@ -9,6 +9,7 @@
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/scan/linear_scan.h>
 #include <sluice/ops/view.h>
+#include <sluice/parallel/sequence.h>
 
 #include <cmath>
 
@@ -76,7 +77,7 @@ Operands prepare(const char* op, const Tensor& q, const Tensor& k, const Tensor&
 struct Piece {
   Tensor q, k, v;
 };
-std::vector<Piece> pieces(const Operands& x, const LinearAttentionForm& f, int64_t position = 0) {
+std::vector<Piece> pieces(const Operands& x, const LinearAttentionForm& f, int64_t position) {
   if (!f.rope) return {{x.q, x.k, x.v}};
   RopeOptions r = *f.rope;
   r.offset += position;
@@ -95,13 +96,14 @@ Tensor divided(const Tensor& sums, const Operands& x, const LinearAttentionForm&
 /// Σ over j <= i, or j >= i, of φ(q_i)·φ(k_j) [v_j, 1].
 Tensor one_way(const Operands& x, const LinearAttentionForm& f, bool reverse) {
   std::vector<Tensor> sums;
-  for (const Piece& p : pieces(x, f))
-    sums.push_back(linear_scan(p.q, p.k, p.v, x.decay, {.chunk = f.chunk, .reverse = reverse}));
+  for (const Piece& p : pieces(x, f, sequence_piece(x.k.dim(2)).first))
+    sums.push_back(sequence_scan(p.q, p.k, p.v, x.decay, {.chunk = f.chunk, .reverse = reverse}));
   return joined(sums);
 }
 Tensor every_key(const Operands& x, const LinearAttentionForm& f) {
   std::vector<Tensor> sums;
-  for (const Piece& p : pieces(x, f)) sums.push_back(matmul(p.q, matmul(transpose(p.k, -2, -1), p.v)));
+  for (const Piece& p : pieces(x, f, sequence_piece(x.k.dim(2)).first))
+    sums.push_back(matmul(p.q, sequence_sum(matmul(transpose(p.k, -2, -1), p.v))));
   return joined(sums);
 }
 
@@ -138,7 +140,7 @@ Tensor linear_attention_quadratic(const Tensor& phi_q, const Tensor& phi_k, cons
   }
   auto weighed = [&](const Tensor& mask) {
     std::vector<Tensor> sums;
-    for (const Piece& p : pieces(x, f)) {
+    for (const Piece& p : pieces(x, f, 0)) {
       Tensor a;
       if (kept.defined() && kept.rank() == 5) a = sum(unsqueeze(p.q, 3) * unsqueeze(p.k, 2) * kept, {-1});
       else a = matmul(p.q, transpose(p.k, -2, -1));
@@ -159,6 +161,7 @@ Tensor linear_attention_quadratic(const Tensor& phi_q, const Tensor& phi_k, cons
 
 std::pair<Tensor, LinearState> linear_attention_recurrent(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v,
                                                           const LinearAttentionForm& f, const LinearState& state) {
+  detail::not_cut("step", "a stream has its tokens to itself; call the layer with a piece of the sequence");
   if (f.direction != LinearDirection::causal)
     fail<ValueError>("linear_attention_recurrent: only the causal direction can be streamed; in the others every "
                      "earlier output would change");
@@ -291,7 +294,7 @@ detail::LinearOperands LinearAttention::project(const Tensor& x, int64_t positio
 Tensor LinearAttention::operator()(const Tensor& given, const Tensor& key_mask, Rng* rng) const {
   ModuleScope scope(this, type);
   const Tensor x = checked_input("linear_attention", given, options.dim, key_mask);
-  detail::LinearOperands p = project(x, 0);
+  detail::LinearOperands p = project(x, first_position(x));
   p.form.key_mask = key_mask;
   return heads.finish(head_options(), norm(linear_attention(p.q, p.k, p.v, p.form)), x, rng);
 }

@@ -68,7 +68,7 @@ Tensor Retention::finish(const Tensor& x, const Tensor& attended, Rng* rng) cons
 Tensor Retention::operator()(const Tensor& x, const Tensor& key_mask, Rng* rng) const {
   ModuleScope scope(this, type);
   const Tensor tokens = checked_input("retention", x, options.dim, key_mask);
-  detail::LinearOperands p = project(tokens, 0);
+  detail::LinearOperands p = project(tokens, first_position(tokens));
   p.form.key_mask = key_mask;
   return finish(tokens, linear_attention(p.q, p.k, p.v, p.form), rng);
 }

@@ -2,6 +2,7 @@
 
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/view.h>
+#include <sluice/parallel/sequence.h>
 
 namespace sluice {
 
@@ -68,6 +69,8 @@ Tensor checked_input(const char* layer, const Tensor& x, int64_t dim, const Tens
     fail(layer, ": ", mask, "=", key_mask, " does not fit ", what, "=", x, "; need [batch, n]");
   return finite_padding(x, key_mask);
 }
+
+int64_t first_position(const Tensor& x) { return sequence_piece(x.dim(1)).first; }
 
 void check_stream(const char* layer, bool causal) {
   if (!causal)

@@ -92,6 +92,8 @@ Tensor finite_padding(const Tensor& x, const Tensor& key_mask);
 /// the tensor (`what`) and the mask (`mask`).
 Tensor checked_input(const char* layer, const Tensor& x, int64_t dim, const Tensor& key_mask = {},
                      const char* what = "x", const char* mask = "key_mask");
+/// Where the first token of x [batch, n, d] stands: 0, unless the sequence is cut over ranks.
+int64_t first_position(const Tensor& x);
 /// ValueError, naming `layer`, unless it is causal.
 void check_stream(const char* layer, bool causal);
 
@@ -99,7 +101,7 @@ namespace detail {
 /// [batch, n, heads·w] → [batch, heads, n, w], a view, and back.
 Tensor split_heads(const Tensor& x, int64_t heads);
 Tensor merge_heads(const Tensor& x);
-/// RoPE for a stream: the first row stands at `position`.
+/// RoPE for a stream, or a piece of a sequence: the first row stands at `position`.
 Tensor rope_from(const Tensor& x, RopeOptions o, int64_t position);
 }  // namespace detail
 

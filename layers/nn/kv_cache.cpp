@@ -3,6 +3,7 @@
 #include <sluice/core/node.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/view.h>
+#include <sluice/parallel/sequence.h>
 
 #include <algorithm>
 
@@ -68,6 +69,7 @@ std::vector<Tensor> KvCache::rows() const {
 }
 
 std::vector<Tensor> KvCache::append(const std::vector<Tensor>& fresh, int64_t wanted_window, Order order) {
+  detail::not_cut("step", "a stream has its tokens to itself; call the layer with a piece of the sequence");
   check_fresh(fresh, rings);
   if (wanted_window < 0) fail<ValueError>("kv_cache: window must not be negative — got ", wanted_window);
   if (length > 0 && window != wanted_window)

@@ -13,7 +13,7 @@ rooms=(
   'ops/attention   core ops/gemm ops ops/attention'
   'ops/scan        core ops/gemm ops ops/attention ops/scan'
   'autograd        core ops ops/attention ops/scan autograd'
-  'parallel        core ops autograd parallel'
+  'parallel        core ops ops/attention ops/scan autograd parallel'
   'layers/nn          core ops ops/attention ops/scan autograd parallel layers/nn'
   'layers/gau         core ops ops/attention ops/scan autograd parallel layers/nn layers/gau'
   'layers/heads       core ops ops/attention ops/scan autograd parallel layers/nn layers/gau layers/heads'

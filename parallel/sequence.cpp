@@ -1,0 +1,158 @@
+#include <sluice/parallel/sequence.h>
+
+#include <sluice/core/node.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/matmul.h>
+#include <sluice/ops/reduce.h>
+#include <sluice/ops/view.h>
+#include <sluice/parallel/group.h>
+
+namespace sluice {
+
+namespace {
+thread_local std::shared_ptr<detail::Sequence> current;  // null: nothing is cut
+}
+
+SequenceScope::SequenceScope(const Communicator& communicator) : before_(std::move(current)) {
+  current = communicator.size() > 1 ? std::make_shared<detail::Sequence>(communicator) : nullptr;
+}
+SequenceScope::SequenceScope() : before_(std::move(current)) { current = nullptr; }
+SequenceScope::SequenceScope(std::shared_ptr<detail::Sequence> sequence) : before_(std::move(current)) {
+  current = std::move(sequence);
+}
+SequenceScope::~SequenceScope() { current = std::move(before_); }
+
+bool in_sequence() { return current != nullptr; }
+
+namespace detail {
+
+const std::shared_ptr<Sequence>& this_sequence() { return current; }
+
+const Sequence& sequence_of(int64_t n) {
+  Sequence& s = *current;
+  const auto self = static_cast<std::size_t>(s.rank());
+  if (s.starts.empty()) {
+    Group& group = s.communicator.group();
+    std::vector<Told> told;
+    group.call([&] { told = group.agree({.op = "sequence", .text = "its lengths", .length = n}); });
+    s.starts.push_back(0);
+    for (const Told& t : told) s.starts.push_back(checked_add("sequence", s.starts.back(), t.length));
+  }
+  if (s.starts[self + 1] - s.starts[self] != n)
+    fail("sequence: a piece of ", n, " rows in the scope of a sequence of which this rank holds ",
+         s.starts[self + 1] - s.starts[self], "; need a SequenceScope for each way of cutting");
+  return s;
+}
+
+Tensor of_ranks(const Tensor& x, int first, int last) {
+  const Communicator& c = current->communicator;
+  auto plan = std::make_shared<RowPlan>();
+  for (int r = 0; r < c.size(); ++r) plan->owned.push_back({r, r + 1});
+  plan->wanted.assign(static_cast<std::size_t>(c.size()), {first, last});
+  return fetch_rows(unsqueeze(x, 0), 0, c, std::move(plan));
+}
+
+Tensor of_ranks_before(const Tensor& x, bool reverse) {
+  const Communicator& c = current->communicator;
+  auto plan = std::make_shared<RowPlan>();
+  for (int r = 0; r < c.size(); ++r) {
+    plan->owned.push_back({r, r + 1});
+    plan->wanted.push_back(reverse ? RowRange{r + 1, c.size()} : RowRange{0, r});
+  }
+  return fetch_rows(unsqueeze(x, 0), 0, c, std::move(plan));
+}
+
+void not_cut(const char* what, const char* why) {
+  if (in_sequence()) fail<ValueError>(what, ": cannot be cut over ranks (SequenceScope): ", why);
+}
+
+}  // namespace detail
+
+SequencePiece sequence_piece(int64_t n) {
+  if (!in_sequence()) return {0, n};
+  const detail::Sequence& s = detail::sequence_of(n);
+  return {s.piece(s.rank()).begin, s.total()};
+}
+
+Tensor sequence_rows(const Tensor& x, int64_t dim, RowRange rows) {
+  if (!in_sequence()) return narrow(x, dim, rows.begin, rows.length());
+  const detail::Sequence& s = detail::sequence_of(x.dim(dim));
+  if (rows.begin < 0 || rows.end < rows.begin || rows.end > s.total())
+    fail("sequence_rows: rows ", rows.begin, " to ", rows.end, " of a sequence of ", s.total());
+  std::vector<detail::Told> begin, end;
+  detail::Group& group = s.communicator.group();
+  group.call([&] {
+    begin = group.agree({.op = "sequence_rows", .text = "begin", .length = rows.begin});
+    end = group.agree({.op = "sequence_rows", .text = "end", .length = rows.end});
+  });
+  auto plan = std::make_shared<detail::RowPlan>();
+  for (int r = 0; r < s.size(); ++r) {
+    plan->owned.push_back(s.piece(r));
+    plan->wanted.push_back({begin[static_cast<std::size_t>(r)].length, end[static_cast<std::size_t>(r)].length});
+  }
+  return detail::fetch_rows(x, dim, s.communicator, std::move(plan));
+}
+
+Tensor sequence_shift(const Tensor& x, int64_t dim) {
+  const int64_t n = x.dim(dim);
+  if (!in_sequence()) return n == 0 ? x : pad(narrow(x, dim, 0, n - 1), dim, 1, 0);
+  const detail::Sequence& s = detail::sequence_of(n);
+  auto plan = std::make_shared<detail::RowPlan>();
+  for (int r = 0; r < s.size(); ++r) {
+    const RowRange piece = s.piece(r);
+    plan->owned.push_back(piece);
+    plan->wanted.push_back({std::max<int64_t>(0, piece.begin - 1), std::max<int64_t>(0, piece.end - 1)});
+    if (piece.length() == 0) plan->wanted.back().end = plan->wanted.back().begin;
+  }
+  const Tensor before = detail::fetch_rows(x, dim, s.communicator, std::move(plan));
+  return before.dim(dim) < n ? pad(before, dim, 1, 0) : before;  // the first row of all
+}
+
+Tensor sequence_sum(const Tensor& x) {
+  return in_sequence() ? sum(detail::of_ranks(x, 0, current->size()), {0}) : x;
+}
+
+Tensor sequence_cumsum(const Tensor& x, int64_t dim, CumsumOptions o) {
+  const Tensor here = cumsum(x, dim, o);
+  if (!in_sequence()) return here;
+  return here + sum(detail::of_ranks_before(sum(x, {dim}, keep), o.reverse), {0});
+}
+
+// Over a cut, S_t = e^{G_t} ∘ S_before + (the piece's own), S_before = Σ_s e^{decay of the pieces between} ∘ S_s over the
+// ranks s before: their states and the decays of their whole pieces are all that is sent. In reverse, from the other side.
+Tensor sequence_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay, const LinearScanOptions& o) {
+  const Tensor here = linear_scan(q, k, v, log_decay, o);
+  if (!in_sequence()) return here;
+  if (o.chunks_only || o.decay_on_values)
+    fail<ValueError>("sequence_scan: chunks_only and decay_on_values cannot be cut over ranks");
+  if (!log_decay.defined()) {
+    const Tensor state = matmul(transpose(k, -2, -1), v);
+    return here + matmul(q, sum(detail::of_ranks_before(state, o.reverse), {0}));
+  }
+  Shape steps{q.dim(0), q.dim(1), q.dim(2), 1};
+  if (log_decay.rank() == 4) steps[3] = q.dim(3);
+  const Tensor g = expand(log_decay.rank() == 4 ? log_decay : unsqueeze(log_decay, -1), steps);
+  const Tensor upto = cumsum(g, 2), all = sum(g, {2});                                    // [batch, heads, 1 or m]
+  const Tensor left = cumsum(g, 2, {.exclusive = true, .reverse = true});                 // decay after a step
+  const Tensor state = matmul(transpose(k * exp(o.reverse ? upto : left), -2, -1), v);    // [batch, heads, m, e]
+  const Tensor whole = unsqueeze(all.dim(2) == k.dim(3) ? all : expand(all, {k.dim(0), k.dim(1), k.dim(3)}), -1);
+  const Tensor sent = detail::of_ranks_before(cat({state, whole}, -1), o.reverse);        // [ranks, batch, heads, m, e + 1]
+  const int64_t e = v.dim(3);
+  const Tensor between = cumsum(narrow(sent, -1, e, 1), 0, {.exclusive = true, .reverse = !o.reverse});
+  const Tensor before = sum(narrow(sent, -1, 0, e) * exp(between), {0});
+  return here + matmul(q * exp(o.reverse ? left : upto), before);
+}
+
+Tensor sequence_mean(const Tensor& losses, const Tensor& counted) {
+  const Tensor tokens = counted.defined() ? where(counted, losses, zeros({}, losses.options())) : losses;
+  Tensor count = full({}, static_cast<double>(losses.numel()), {f64, losses.device()});
+  if (counted.defined()) count = to(sum(counted), f64);
+  {
+    NoGrad guard;
+    count = to(sequence_sum(count), losses.dtype());
+  }
+  return sum(tokens) / maximum(count, like(count, 1));
+}
+
+}  // namespace sluice

@@ -1,0 +1,142 @@
+#include <sluice/parallel/sequence_attention.h>
+
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/gather.h>
+#include <sluice/ops/view.h>
+
+#include <algorithm>
+
+namespace sluice {
+
+namespace detail {
+
+namespace {
+
+/// The keys that a piece of the sequence may see by the rules that need no values.
+RowRange visible_keys(const AttentionMask& mask, RowRange piece, int64_t total) {
+  if (piece.length() == 0) return {piece.begin, piece.begin};
+  RowRange keys{0, mask.causal ? piece.end : total};
+  if (mask.window == 0 || !mask.global.empty()) return keys;
+  int64_t reach;
+  if (__builtin_mul_overflow(mask.window - 1, mask.dilation, &reach)) return keys;
+  reach = std::min(reach, total);
+  keys.begin = std::max<int64_t>(0, piece.begin - reach);
+  keys.end = std::min(keys.end, piece.end + reach);
+  return keys;
+}
+
+std::shared_ptr<const RowPlan> plan_of(const Sequence& s, const AttentionMask& mask) {
+  auto plan = std::make_shared<RowPlan>();
+  for (int r = 0; r < s.size(); ++r) {
+    plan->owned.push_back(s.piece(r));
+    plan->wanted.push_back(visible_keys(mask, s.piece(r), s.total()));
+  }
+  return plan;
+}
+
+Tensor range(RowRange rows, Device device) {
+  return arange(static_cast<double>(rows.begin), static_cast<double>(rows.end), 1, {i64, device});
+}
+
+/// Window, dilation and global positions as the engine understands them, bool [m, n].
+Tensor band(const AttentionMask& mask, RowRange rows, RowRange keys, Device device) {
+  const Tensor i = unsqueeze(to(range(rows, device), f64), 1), j = unsqueeze(to(range(keys, device), f64), 0);
+  const Tensor distance = abs(i - j);
+  Tensor seen = full({rows.length(), keys.length()}, 1, {boolean, device});
+  if (mask.window > 0) seen = distance <= static_cast<double>(mask.window - 1) * static_cast<double>(mask.dilation);
+  if (mask.dilation > 1) {
+    const Tensor steps = distance / static_cast<double>(mask.dilation);
+    seen = logical_and(seen, steps == floor(steps));
+  }
+  for (const int64_t g : mask.global) {
+    const auto at = static_cast<double>(g);
+    seen = logical_or(seen, logical_or(i == at, j == at));
+  }
+  return seen;
+}
+
+/// The pairs of a block mask, bool [(heads,) m, n].
+Tensor pairs_of_blocks(const AttentionMask& mask, RowRange rows, RowRange keys, Device device) {
+  auto blocks = [&](RowRange r) {
+    return to(floor(to(range(r, device), f64) / static_cast<double>(mask.block)), i64);
+  };
+  return index_select(index_select(to(mask.blocks, i32), -2, blocks(rows)), -1, blocks(keys)) != 0.0;
+}
+
+/// Columns of x, if it has one for each key of the whole.
+Tensor columns(const Tensor& x, int64_t total, RowRange keys) {
+  if (!x.defined() || x.rank() == 0 || x.dim(-1) != total || (total == 1 && keys.length() == 1)) return x;
+  return narrow(x, -1, keys.begin, keys.length());
+}
+
+}  // namespace
+
+AttentionMask fetch_mask(const AttentionMask& given, int64_t m, Device device, RowRange& keys) {
+  const Sequence& s = sequence_of(m);
+  const auto plan = plan_of(s, given);
+  const RowRange rows = s.piece(s.rank());
+  keys = plan->wanted[static_cast<std::size_t>(s.rank())];
+  AttentionMask mask = given;
+  if (mask.keys.defined()) mask.keys = fetch_rows(mask.keys, -1, s.communicator, plan);
+  if (mask.key_segments.defined()) mask.key_segments = fetch_rows(mask.key_segments, -1, s.communicator, plan);
+  mask.dense = columns(mask.dense, s.total(), keys);
+  auto restrict_to = [&](const Tensor& pairs) {
+    mask.dense = mask.dense.defined() ? logical_and(mask.dense, pairs) : pairs;
+  };
+  if (mask.blocks.defined()) {
+    restrict_to(pairs_of_blocks(mask, rows, keys, device));
+    mask.blocks = Tensor(), mask.block = 0;
+  }
+  if (!mask.causal && (mask.window > 0 || mask.dilation > 1)) {  // the last query does not stand at the last key
+    restrict_to(band(mask, rows, keys, device));
+    mask.window = 0, mask.dilation = 1, mask.global.clear();
+  }
+  return mask;
+}
+
+Tensor fetch_keys_of(const Tensor& x, int64_t dim, const AttentionMask& mask) {
+  const Sequence& s = sequence_of(x.dim(dim));
+  return fetch_rows(x, dim, s.communicator, plan_of(s, mask));
+}
+
+SequenceKeys fetch_keys(const Tensor& k, const Tensor& v, const AttentionOptions& options) {
+  const int64_t m = k.dim(-2);
+  const Sequence& s = sequence_of(m);
+  SequenceKeys x{{}, {}, options, {}};
+  x.options.mask = fetch_mask(options.mask, m, k.device(), x.keys);
+  x.k = fetch_keys_of(k, -2, options.mask), x.v = fetch_keys_of(v, -2, options.mask);
+  x.options.bias = columns(options.bias, s.total(), x.keys);
+  if (options.relative_bias.defined()) {
+    const int64_t first = s.piece(s.rank()).begin, n = x.keys.length(), entries = std::max<int64_t>(0, n + m - 1);
+    if (options.relative_bias.rank() != 2 || options.relative_bias.dim(1) != 2 * s.total() - 1)
+      fail("sequence_attention: relative_bias=", options.relative_bias, " does not fit; need [heads or 1, ",
+           2 * s.total() - 1, "] for a whole of ", s.total());
+    x.options.relative_bias =
+        narrow(options.relative_bias, 1, entries == 0 ? 0 : s.total() - first - m + x.keys.begin, entries);
+  }
+  return x;
+}
+
+bool goes_around(const AttentionOptions& o, const Rng* rng) {
+  const AttentionMask& mask = o.mask;
+  return mask.window == 0 && mask.dilation == 1 && !mask.blocks.defined() && !mask.dense.defined() && !o.bias.defined() &&
+         !o.relative_bias.defined() && !(rng && o.dropout > 0);
+}
+
+Tensor gathered_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options, Rng* rng) {
+  const SequenceKeys x = fetch_keys(k, v, options);
+  return attention(q, x.k, x.v, x.options, rng);
+}
+
+}  // namespace detail
+
+Tensor sequence_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options, Rng* rng) {
+  if (!in_sequence()) return attention(q, k, v, options, rng);
+  if (q.rank() < 2 || q.rank() > 4 || k.rank() != q.rank() || v.rank() != q.rank() || k.dim(-2) != q.dim(-2) || v.dim(-2) != q.dim(-2))
+    fail("sequence_attention: got q=", q, ", k=", k, ", v=", v, "; need the rows of one piece of a sequence");
+  if (detail::goes_around(options, rng)) return detail::ring_attention(q, k, v, options);
+  return detail::gathered_attention(q, k, v, options, rng);
+}
+
+}  // namespace sluice

@@ -1,0 +1,137 @@
+// The one exchange that everything along a cut sequence is made of: rows go from where they lie to who wants them, and
+// gradients back.
+#include <sluice/core/node.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/view.h>
+#include <sluice/parallel/group.h>
+#include <sluice/parallel/sequence.h>
+
+#include <algorithm>
+
+namespace sluice::detail {
+
+namespace {
+
+RowRange common(RowRange a, RowRange b) {
+  const int64_t begin = std::max(a.begin, b.begin);
+  return {begin, std::max(begin, std::min(a.end, b.end))};
+}
+
+struct FetchRows final : Node {
+  int64_t dim;
+  Communicator c;
+  std::shared_ptr<const RowPlan> plan;
+  FetchRows(int64_t d, const Communicator& communicator, std::shared_ptr<const RowPlan> p)
+      : dim(d), c(communicator), plan(std::move(p)) {}
+  static const char* op_name() { return "sequence_rows"; }
+  const char* name() const override { return op_name(); }
+  Tensors vjp(const Tensor& g) override { return {return_rows(g, dim, c, plan)}; }
+};
+
+struct ReturnRows final : Node {
+  int64_t dim;
+  Communicator c;
+  std::shared_ptr<const RowPlan> plan;
+  ReturnRows(int64_t d, const Communicator& communicator, std::shared_ptr<const RowPlan> p)
+      : dim(d), c(communicator), plan(std::move(p)) {}
+  static const char* op_name() { return "sequence_rows"; }
+  const char* name() const override { return op_name(); }
+  Tensors vjp(const Tensor& g) override { return {fetch_rows(g, dim, c, plan)}; }
+};
+
+/// Sends rows of `from`, whose first row is from_first, and gives f each rank's piece in the order of ranks: those that
+/// `outgoing` and `incoming` name. True if any rank `records`.
+template <class Out, class In, class F>
+bool exchange_rows(bool records, const Tensor& from, int64_t dim, const Communicator& c, int64_t from_first, const Out& outgoing,
+                   const In& incoming, F f) {
+  const int ranks = c.size(), self = c.rank();
+  const Tensor here = on_cpu("sequence_rows", from);
+  std::vector<Tensor> sent, received(static_cast<std::size_t>(ranks));
+  std::vector<Outgoing> sends;
+  std::vector<Incoming> receives;
+  auto bytes = [](const Tensor& x) { return static_cast<std::size_t>(x.numel()) * static_cast<std::size_t>(size_of(x.dtype())); };
+  for (int r = 0; r < ranks; ++r) {
+    const RowRange out = outgoing(r), in = incoming(r);
+    if (r == self) {
+      if (out.length() > 0) received[static_cast<std::size_t>(r)] = narrow(from, dim, out.begin - from_first, out.length());
+      continue;
+    }
+    if (out.length() > 0) {
+      sent.push_back(contiguous(narrow(here, dim, out.begin - from_first, out.length())));
+      sends.push_back({r, sent.back().raw(), bytes(sent.back())});
+    }
+    if (in.length() == 0) continue;
+    Shape shape = from.shape();
+    shape[static_cast<int>(dim)] = in.length();
+    Tensor& x = received[static_cast<std::size_t>(r)] = empty(shape, {from.dtype(), cpu});
+    receives.push_back({r, x.raw(), bytes(x)});
+  }
+  Group& group = c.group();
+  bool anyone = false;
+  group.call([&] {
+    const std::string text = str("sequence_rows(dim ", dim, ") ", signature(from.dtype(), from.shape(), static_cast<int>(dim)));
+    for (const Told& told : group.agree({"sequence_rows", text, 0, records})) anyone = anyone || told.flags != 0;
+    group.exchange("sequence_rows", std::move(sends), std::move(receives));
+  });
+  for (int r = 0; r < ranks; ++r)
+    if (const Tensor& x = received[static_cast<std::size_t>(r)]; x.defined()) f(incoming(r), x);
+  return anyone;
+}
+
+/// y with its history on every rank if it has one on any: all must come to the adjoint.
+template <class N>
+Tensor recorded(Tensor y, const Tensor& x, bool anyone, int64_t dim, const Communicator& c, std::shared_ptr<const RowPlan> plan) {
+  if (!grad_enabled() || !anyone) return y;
+  return record<N>(std::move(y), {x.requires_grad() ? x : x.detach().requires_grad_()}, {}, dim, c, std::move(plan));
+}
+
+}  // namespace
+
+Tensor fetch_rows(const Tensor& x, int64_t dim, const Communicator& c, std::shared_ptr<const RowPlan> plan) {
+  dim = wrap_dim("sequence_rows", dim, x.rank());
+  const auto self = static_cast<std::size_t>(c.rank());
+  const RowRange mine = plan->owned[self], want = plan->wanted[self];
+  if (x.dim(dim) != mine.length())
+    fail("sequence_rows: x=", x, " has ", x.dim(dim), " rows in dim ", dim, "; this rank holds ", mine.length());
+  Shape shape = x.shape();
+  shape[static_cast<int>(dim)] = want.length();
+  Tensor y = empty(shape, x.options());
+  bool anyone = grad_enabled() && x.requires_grad();
+  {
+    NoGrad guard;
+    auto at = [](const std::vector<RowRange>& ranges, int r) { return ranges[static_cast<std::size_t>(r)]; };
+    anyone = exchange_rows(
+        anyone, x.detach(), dim, c, mine.begin, [&](int r) { return common(mine, at(plan->wanted, r)); },
+        [&](int r) { return common(at(plan->owned, r), want); },
+        [&](RowRange rows, const Tensor& part) {
+          Tensor place = narrow(y, dim, rows.begin - want.begin, rows.length());
+          copy_elements(part, place);
+        });
+  }
+  return recorded<FetchRows>(std::move(y), x, anyone, dim, c, std::move(plan));
+}
+
+Tensor return_rows(const Tensor& g, int64_t dim, const Communicator& c, std::shared_ptr<const RowPlan> plan) {
+  dim = wrap_dim("sequence_rows", dim, g.rank());
+  const auto self = static_cast<std::size_t>(c.rank());
+  const RowRange mine = plan->owned[self], want = plan->wanted[self];
+  Shape shape = g.shape();
+  shape[static_cast<int>(dim)] = mine.length();
+  Tensor y = zeros(shape, g.options());
+  bool anyone = grad_enabled() && g.requires_grad();
+  {
+    NoGrad guard;
+    auto at = [](const std::vector<RowRange>& ranges, int r) { return ranges[static_cast<std::size_t>(r)]; };
+    anyone = exchange_rows(
+        anyone, g.detach(), dim, c, want.begin, [&](int r) { return common(at(plan->owned, r), want); },
+        [&](int r) { return common(mine, at(plan->wanted, r)); },
+        [&](RowRange rows, const Tensor& part) {
+          Tensor place = narrow(y, dim, rows.begin - mine.begin, rows.length());
+          add_(place, to(part, g.device()));
+        });
+  }
+  return recorded<ReturnRows>(std::move(y), g, anyone, dim, c, std::move(plan));
+}
+
+}  // namespace sluice::detail

@@ -1,0 +1,152 @@
+// Every layer of the table with its sequence cut over ranks, against the layer uncut: outputs, gradients of the inputs,
+// gradients of the parameters.
+#include "support/catch.h"
+#include "support/table_samples.h"
+
+#include <sluice/autograd/engine.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/reduce.h>
+#include <sluice/ops/view.h>
+#include <sluice/parallel/sequence.h>
+
+#include <map>
+#include <set>
+
+using namespace sluice;
+using namespace sluice::testing;
+
+namespace {
+
+constexpr int64_t kTokens = 14;  // beyond chunks of 4 and 3, windows of 4, and the global positions
+
+/// Lengths of the pieces: even, ragged, and with nothing for some.
+const std::vector<std::vector<int64_t>>& cuts() {
+  static const std::vector<std::vector<int64_t>> all{{7, 7},    {13, 1},      {0, 14},     {5, 5, 4},
+                                                     {5, 1, 8}, {2, 12, 0},   {4, 4, 4, 2}, {1, 6, 0, 7}};
+  return all;
+}
+
+enum Variant { plain, padding, documents, both };
+
+LayerInputs inputs_of(const LayerSample& s, int variant) {
+  LayerInputs in = s.inputs(2, kTokens, 1, true);
+  if (s.row.key_mask && (variant == padding || variant == both))
+    in.key_mask = tensor_of({1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {2, kTokens}, boolean);
+  if (s.row.query_mask && variant == padding)
+    in.query_mask = tensor_of({1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {2, kTokens}, boolean);
+  if (s.row.segments && !s.cross() && (variant == documents || variant == both))
+    in.segments = tensor_of({0, 0, 0, 0, 0, 0, 2, 2, 3, 3, 3, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 4}, {2, kTokens}, i64);
+  return in;
+}
+
+/// Output and gradients of a call, of the loss Σ y ⊙ weight.
+struct Result {
+  Tensor y;
+  std::map<std::string, Tensor> inputs, parameters;
+};
+Result run(const LayerSample& s, const LayerInputs& in, const Tensor& weight) {
+  Result result;
+  const Tensor y = (*s.layer)(in);
+  result.y = y.detach();
+  std::vector<std::pair<std::string, Tensor>> leaves;
+  if (is_float(in.x.dtype())) leaves.emplace_back("x", in.x);
+  if (in.branch.defined()) leaves.emplace_back("branch", in.branch);
+  if (in.context.defined()) leaves.emplace_back("context", in.context);
+  const std::size_t own = leaves.size();
+  for (const NamedTensor& t : s.layer->state())
+    if (t.tensor.requires_grad()) leaves.emplace_back(t.name, t.tensor);
+  std::vector<Tensor> wanted;
+  for (const auto& [name, t] : leaves) wanted.push_back(t);
+  std::vector<Tensor> got(leaves.size());
+  if (y.requires_grad()) got = grad({sum(y * weight)}, wanted, {.allow_unused = true});
+  for (std::size_t i = 0; i < leaves.size(); ++i) {
+    const Tensor g = got[i].defined() ? got[i].detach() : zeros_like(leaves[i].second);
+    const bool cut = i < own && leaves[i].first != "context";
+    (cut ? result.inputs : result.parameters)[leaves[i].first] = g;
+  }
+  return result;
+}
+
+Tensor leaf(const Tensor& x) { return !x.defined() || !is_float(x.dtype()) ? x : clone(x.detach()).requires_grad_(); }
+Tensor piece_of(const Tensor& x, int64_t first, int64_t n) { return x.defined() ? narrow(x.detach(), 1, first, n) : x; }
+
+LayerInputs piece_of(const LayerSample& s, const LayerInputs& in, int64_t first, int64_t n) {
+  LayerInputs p = in;
+  p.x = leaf(piece_of(in.x, first, n)), p.branch = leaf(piece_of(in.branch, first, n)), p.context = leaf(in.context);
+  if (!s.cross()) p.key_mask = piece_of(in.key_mask, first, n);
+  p.query_mask = piece_of(in.query_mask, first, n), p.segments = piece_of(in.segments, first, n);
+  return p;
+}
+
+/// The layer with its sequence cut: pieces joined, what all ranks hold added up.
+Result run_cut(const LayerRow& row, const Json& options, const LayerInputs& in, const Tensor& weight, const std::vector<int64_t>& lengths) {
+  const auto ranks = static_cast<int>(lengths.size());
+  std::vector<LayerSample> samples;
+  std::vector<Result> results(lengths.size());
+  for (int r = 0; r < ranks; ++r) samples.push_back(make_sample(row, options));
+  run_ranks(ranks, [&](const Communicator& c) {
+    const auto self = static_cast<std::size_t>(c.rank());
+    int64_t first = 0;
+    for (std::size_t r = 0; r < self; ++r) first += lengths[r];
+    SequenceScope scope(c);
+    results[self] = run(samples[self], piece_of(samples[self], in, first, lengths[self]), narrow(weight, 1, first, lengths[self]));
+  });
+  Result all = results[0];
+  for (std::size_t r = 1; r < results.size(); ++r) {
+    all.y = cat({all.y, results[r].y}, 1);
+    for (auto& [name, g] : all.inputs) g = cat({g, results[r].inputs[name]}, 1);
+    for (auto& [name, g] : all.parameters) g = g + results[r].parameters[name];
+  }
+  return all;
+}
+
+double off(const Tensor& a, const Tensor& b) { return max_abs_diff(a, b) / (1 + max_abs(b)); }
+
+}  // namespace
+
+TEST_CASE("sequence: every layer cut over ranks is the layer uncut", "[sequence][table]") {
+  std::set<std::string> refused;
+  int compared = 0;
+  for (const LayerRow& row : layer_table())
+    for (const Json& options : row.samples) {
+      const LayerSample s = make_sample(row, options);
+      INFO(s.text);
+      for (int variant : {plain, padding, documents, both}) {
+        const LayerInputs in = inputs_of(s, variant);
+        if (variant != plain && !in.key_mask.defined() && !in.segments.defined()) continue;
+        if (variant == both && !in.segments.defined()) continue;
+        Rand rand(11);
+        const Tensor y = (*s.layer)(in), weight = random_tensor(y.shape(), f64, rand);
+        const Result want = run(s, in, weight);
+        for (const std::vector<int64_t>& lengths : cuts()) {
+          std::string text = "pieces";
+          for (int64_t n : lengths) text += " " + std::to_string(n);
+          INFO(text << ", variant " << variant);
+          try {
+            const Result got = run_cut(row, options, in, weight, lengths);
+            REQUIRE(got.y.shape() == want.y.shape());
+            CHECK(off(got.y, want.y) <= 1e-11);
+            for (const auto& [name, g] : want.inputs) {
+              INFO("gradient of " << name);
+              CHECK(off(got.inputs.at(name), g) <= 1e-11);
+            }
+            for (const auto& [name, g] : want.parameters) {
+              INFO("gradient of " << name);
+              CHECK(off(got.parameters.at(name), g) <= 1e-11);
+            }
+            ++compared;
+          } catch (const ValueError& e) {
+            if (std::string(e.what()).find("cannot be cut over ranks") == std::string::npos) FAIL_CHECK(e.what());
+            refused.insert(row.name + (s.has("separate_global_projections", true) ? " with separate_global_projections" : ""));
+          } catch (const Error& e) {
+            FAIL_CHECK(e.what());
+          }
+        }
+      }
+    }
+  // What cannot be cut: the samples are not causal, and each output depends on all tokens in its own way.
+  CHECK(refused == std::set<std::string>{"sinkhorn_attention", "sinkhorn_block_attention", "global_local_attention",
+                                         "multi_head_attention with separate_global_projections"});
+  CHECK(compared > 2000);
+}
