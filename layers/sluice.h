@@ -40,6 +40,9 @@
 #include <sluice/autograd/gradcheck.h>
 #include <sluice/autograd/profile.h>
 
+#include <sluice/parallel/collectives.h>
+#include <sluice/parallel/communicator.h>
+
 #include <sluice/layers/gau/gau_attention.h>
 #include <sluice/layers/gau/gau_moments.h>
 #include <sluice/layers/gau/mixed_chunk.h>

@@ -108,8 +108,8 @@ void Communicator::check_same(const std::string& what, const std::string& text) 
     for (std::size_t r = texts.size(); r-- > 0;)
       if (texts[r] != usual) odd.insert(odd.begin(), group_->world_rank(static_cast<int>(r))), shown = r;
     const auto [mine, theirs] = first_difference(texts[shown], usual);
-    fail<CommunicationError>(what, ": ", detail::name_ranks(odd), odd.size() == 1 ? " has" : " have", " another one — got '", mine,
-                             "'; the others have '", theirs, "'");
+    group_->fail_together(str(what, ": ", detail::name_ranks(odd), odd.size() == 1 ? " has" : " have", " another one — got '", mine,
+                              "'; the others have '", theirs, "'"));
   });
 }
 

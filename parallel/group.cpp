@@ -166,7 +166,13 @@ void Group::fail_disagreement(const Call& call, const std::vector<Told>& told) {
       what += str(what.empty() ? "" : ", ", "rank ", world_rank(static_cast<int>(r)), " calls ", std::string_view(text(r)));
   // On every rank the same words: they begin with the op of most.
   const std::string_view common = text(usual);
-  fail<CommunicationError>(common.substr(0, common.find_first_of(" (")), ": ranks disagree — ", what, "; the others call ", common);
+  fail_together(str(common.substr(0, common.find_first_of(" (")), ": ranks disagree — ", what, "; the others call ", common));
+}
+
+void Group::fail_together(const std::string& what) {
+  CommunicationError error(what);
+  error.speaker = world_rank(0);
+  throw error;
 }
 
 // -- groups ----------------------------------------------------------------------------------------------------------

@@ -62,6 +62,9 @@ class Group {
   /// blocks[r] of `bytes` each, of which blocks[rank()] is filled in: the others come from their ranks, in ⌈log2 size⌉ rounds.
   void gather_blocks(const char* kind, const char* op, std::byte* blocks, std::size_t bytes);
 
+  /// Throws what all ranks of the group throw.
+  [[noreturn]] void fail_together(const std::string& what);
+
   Traffic traffic() const;
   void reset_traffic();
   std::shared_ptr<Group> split(int color, int key);

@@ -14,7 +14,10 @@
 namespace sluice {
 
 /// Ranks that disagree, die, or do not come.
-struct CommunicationError : Error { using Error::Error; };
+struct CommunicationError : Error {
+  using Error::Error;
+  int speaker = -1;  // of an error that a whole group throws: the rank that should say so
+};
 
 struct Outgoing {
   int to;

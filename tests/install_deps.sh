@@ -5,8 +5,9 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-usage: tests/install_deps.sh [--tests] [--check]
-  --tests   also what the test suite needs (Catch2, pkg-config)
+usage: tests/install_deps.sh [--tests] [--mpi] [--check]
+  --tests   also what the test suite needs (Catch2, pkg-config, MPI)
+  --mpi     also what several ranks need (OpenMPI)
   --check   only list what is missing; exit 1 if anything is
 Installs missing Debian packages through apt-get, with sudo when not root.
 Elsewhere it lists what is missing and exits 1.
@@ -16,10 +17,11 @@ TEXT
 say() { printf 'install_deps: %s\n' "$*"; }
 die() { printf 'install_deps: %s\n' "$*" >&2; exit 1; }
 
-tests=0 check=0
+tests=0 mpi=0 check=0
 while (($#)); do
   case $1 in
-    --tests) tests=1 ;;
+    --tests) tests=1 mpi=1 ;;
+    --mpi) mpi=1 ;;
     --check) check=1 ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; die "unknown option '$1'" ;;
@@ -67,6 +69,11 @@ library nlohmann-json3-dev nlohmann/json.hpp || missing+=(nlohmann-json3-dev)
 if ((tests)); then
   library catch2 catch2/catch.hpp catch2/catch_all.hpp || missing+=(catch2)
   have pkg-config || missing+=(pkg-config)
+fi
+
+if ((mpi)); then
+  have mpirun || missing+=(openmpi-bin)
+  have mpicxx || library libopenmpi-dev mpi.h || missing+=(libopenmpi-dev)
 fi
 
 if ((${#missing[@]} == 0)); then

@@ -5,8 +5,9 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/sluice)
 set(pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 set_target_properties(sluice_vectorize PROPERTIES EXPORT_NAME vectorize)
 set_target_properties(sluice_table PROPERTIES EXPORT_NAME table)
+set_target_properties(sluice_parallel PROPERTIES EXPORT_NAME parallel)
 
-install(TARGETS sluice sluice_table sluice_vectorize EXPORT sluice
+install(TARGETS sluice sluice_table sluice_parallel sluice_vectorize EXPORT sluice
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY core ops autograd parallel layers DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sluice
         FILES_MATCHING PATTERN "*.h" PATTERN "sluice.h" EXCLUDE PATTERN "cmake" EXCLUDE)

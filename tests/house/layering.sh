@@ -14,6 +14,7 @@ rooms=(
   'ops/scan        core ops/gemm ops ops/attention ops/scan'
   'autograd        core ops ops/attention ops/scan autograd'
   'parallel        core ops ops/attention ops/scan autograd parallel'
+  'parallel/mpi    core parallel parallel/mpi'
   'layers/nn          core ops ops/attention ops/scan autograd parallel layers/nn'
   'layers/gau         core ops ops/attention ops/scan autograd parallel layers/nn layers/gau'
   'layers/heads       core ops ops/attention ops/scan autograd parallel layers/nn layers/gau layers/heads'

@@ -39,6 +39,10 @@ case $way in
     "${cmake[@]}" -S "$consumer" -B "$work/build" -DCMAKE_PREFIX_PATH="$prefix"
     cmake --build "$work/build"
     "$work/build/consumer"
+    "$work/build/consumer_ranks"
+    if command -v mpirun >/dev/null && ldd "$work/build/consumer_ranks" | grep -q libmpi; then
+      bash "$source/tests/parallel/mpirun.sh" 2 "$work/build/consumer_ranks" | grep -x '2 ranks, sum 3'
+    fi
     ;;
   pkg_config)
     command -v pkg-config >/dev/null || die 'no pkg-config (tests/install_deps.sh --tests installs it)'

@@ -225,7 +225,7 @@ TEST_CASE("collectives: strided operands, NaN in max, an operand that only one r
   }));
 }
 
-TEST_CASE("collectives: on meta nothing is sent", "[parallel]") {
+TEST_CASE("collectives: on meta nothing is sent", "[parallel][threads]") {
   CHECK_NOTHROW(run_ranks(3, [](const Communicator& all) {
     if (all.rank() != 1) return;  // alone: whoever waited for the others would fail
     const Tensor x = empty({4, 6}, {f32, meta});

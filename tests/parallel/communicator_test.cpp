@@ -45,7 +45,7 @@ double seconds_of(const std::function<void()>& f) {
 
 }  // namespace
 
-TEST_CASE("communicator: alone, nothing is sent and nothing waits", "[parallel]") {
+TEST_CASE("communicator: alone, nothing is sent and nothing waits", "[parallel][threads]") {
   const Communicator alone;
   CHECK(alone.size() == 1);
   CHECK(alone.rank() == 0);
@@ -113,7 +113,7 @@ TEST_CASE("communicator: ranks that disagree all fail with one message", "[paral
             "all_reduce: ranks disagree — rank 2 calls all_reduce(sum) f32[5]; the others call all_reduce(sum) f32[6]");
 }
 
-TEST_CASE("communicator: after a disagreement that was caught the group works on", "[parallel]") {
+TEST_CASE("communicator: after a disagreement that was caught the group works on", "[parallel][threads]") {
   CHECK_NOTHROW(run_ranks(3, [](const Communicator& all) {
     for (int round = 0; round < 3; ++round) {
       bool failed = false;
@@ -127,7 +127,7 @@ TEST_CASE("communicator: after a disagreement that was caught the group works on
   }));
 }
 
-TEST_CASE("communicator: a rank that throws, ends or does not come is named to all", "[parallel]") {
+TEST_CASE("communicator: a rank that throws, ends or does not come is named to all", "[parallel][threads]") {
   auto errors = errors_on_ranks(4, [](const Communicator& all) {
     if (all.rank() == 2) fail<ValueError>("the reason");
     while (true) all_reduce(number(1), all);
@@ -176,7 +176,7 @@ TEST_CASE("communicator: a rank that throws, ends or does not come is named to a
   for (const std::string& e : errors) CHECK_THAT(e, Catch::Contains("within 0.2 s, all wait for one another — rank 0 in barrier"));
 }
 
-TEST_CASE("communicator: unwinding gives up what runs in the background", "[parallel]") {
+TEST_CASE("communicator: unwinding gives up what runs in the background", "[parallel][threads]") {
   const double took = seconds_of([] {
     CHECK_THROWS_AS(run_ranks(2, [](const Communicator& all) {
       const Communicator own = all.split(0);
@@ -193,7 +193,7 @@ TEST_CASE("communicator: unwinding gives up what runs in the background", "[para
   CHECK(took < 5);
 }
 
-TEST_CASE("communicator: arguments out of range", "[parallel]") {
+TEST_CASE("communicator: arguments out of range", "[parallel][threads]") {
   CHECK_THROWS_AS(run_ranks(0, [](const Communicator&) {}), ValueError);
   CHECK_THROWS_AS(run_ranks(1000000, [](const Communicator&) {}), ValueError);
   CHECK_THROWS_AS(run_ranks(2, nullptr), ValueError);

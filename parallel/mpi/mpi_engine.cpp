@@ -1,0 +1,387 @@
+// Ranks that are processes of MPI. Every call of MPI is short and made with one mutex held (MPI_THREAD_SERIALIZED): what
+// waits asks again and again, gives the processor away in between, and reads what other ranks say about the job.
+#include <sluice/parallel/mpi/engine.h>
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <chrono>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <list>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include <link.h>
+#include <sched.h>
+
+namespace sluice::detail {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::microseconds, std::chrono::milliseconds;
+
+constexpr double kAnswerSeconds = 1;  // to say "I wait, too", and for messages on their way when a rank has failed
+
+void check(int code, const char* what) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  fail<CommunicationError>(what, ": ", std::string_view(text, static_cast<std::size_t>(length)));
+}
+
+Clock::duration seconds(double s) { return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(s, 1e9))); }
+
+/// Bytes of one message of MPI, whose counts are int.
+std::size_t largest_message() {
+  const char* set = std::getenv("SLUICE_MPI_MESSAGE");
+  const long long n = set ? std::atoll(set) : 0;
+  return n > 0 && n < INT_MAX ? static_cast<std::size_t>(n) : std::size_t{1} << 30;
+}
+
+/// What ranks tell one another about the job, beside its messages.
+struct Notice {
+  enum Kind : int { who_waits, waits, failed, ended } kind;
+  double grace = 0;       // failed: seconds to go on waiting
+  int count = 0;          // waits: for these ranks (the first of them)
+  int ranks[16] = {};
+  char text[900] = "";    // waits: in which op; failed: why
+};
+
+/// An exchange that a thread of this process waits in.
+struct Wait {
+  const char* op;
+  std::vector<MPI_Request> requests;
+  std::vector<int> peers;
+
+  std::vector<int> missing() const {
+    std::set<int> ranks;
+    for (std::size_t i = 0; i < requests.size(); ++i)
+      if (requests[i] != MPI_REQUEST_NULL) ranks.insert(peers[i]);
+    return {ranks.begin(), ranks.end()};
+  }
+};
+
+class MpiEngine final : public Engine {
+ public:
+  MpiEngine() {
+    int initialised = 0, level = 0;
+    MPI_Initialized(&initialised);
+    if (initialised) MPI_Query_thread(&level);
+    else check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level), "MPI_Init_thread");
+    mine_ = !initialised;
+    if (level < MPI_THREAD_SERIALIZED)
+      fail<DeviceError>("world: MPI allows calls from one thread only; it must be started with MPI_THREAD_SERIALIZED");
+    check(MPI_Comm_dup(MPI_COMM_WORLD, &data_), "MPI_Comm_dup");
+    check(MPI_Comm_dup(MPI_COMM_WORLD, &notices_), "MPI_Comm_dup");
+    MPI_Comm_set_errhandler(data_, MPI_ERRORS_RETURN);
+    MPI_Comm_set_errhandler(notices_, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(data_, &rank_);
+    MPI_Comm_size(data_, &size_);
+    ended_.resize(static_cast<std::size_t>(size_));
+    listen();
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+  void exchange(int tag, std::span<const Outgoing> sends, std::span<const Incoming> receives,
+                const Patience& patience) override {
+    static const std::size_t most = largest_message();
+    Wait wait{patience.op, {}, {}};
+    std::unique_lock lock(mutex_);
+    refuse_if_failed();
+    const auto add = [&](int peer) { wait.peers.push_back(peer), wait.requests.push_back(MPI_REQUEST_NULL); return &wait.requests.back(); };
+    for (const Incoming& r : receives)
+      for (std::size_t at = 0; at < r.bytes; at += most)
+        check(MPI_Irecv(r.data + at, static_cast<int>(std::min(most, r.bytes - at)), MPI_BYTE, r.from, tag, data_, add(r.from)), patience.op);
+    for (const Outgoing& s : sends)
+      for (std::size_t at = 0; at < s.bytes; at += most)
+        check(MPI_Isend(s.data + at, static_cast<int>(std::min(most, s.bytes - at)), MPI_BYTE, s.to, tag, data_, add(s.to)), patience.op);
+    if (done(wait)) return;
+
+    const auto start = Clock::now();
+    auto deadline = start + seconds(patience.seconds);
+    Clock::time_point found_end;
+    bool asked = false;
+    const auto entry = waits_.insert(waits_.end(), &wait);
+    const auto give_up = [&](const std::string& why) {
+      waits_.erase(entry);
+      broken_ = true;  // buffers that MPI may still write to are about to go: no more calls but the last
+      fail<CommunicationError>(why);
+    };
+    for (int64_t round = 0;; ++round) {
+      lock.unlock();
+      const auto waited = Clock::now() - start;
+      if (waited < microseconds(500)) std::this_thread::yield();
+      else std::this_thread::sleep_for(waited < milliseconds(20) ? microseconds(20) : microseconds(200));
+      lock.lock();
+      if (done(wait)) break;
+      if (round % 16 != 0 && waited < milliseconds(1)) continue;
+      hear();
+      const auto now = Clock::now();
+      for (const int r : wait.missing()) {
+        if (!failure_.empty() || !ended_[static_cast<std::size_t>(r)]) continue;
+        // Several may see it; the lowest of them says it.
+        if (found_end == Clock::time_point()) found_end = now;
+        if (now >= found_end + milliseconds(300) * std::min(rank_, 10))
+          tell_failure(str(patience.op, ": rank ", r, " has ended"), 0);
+      }
+      if (!failure_.empty() && now >= failed_at_) {
+        if (done(wait)) break;
+        give_up(failure_);
+      }
+      if (*patience.cancel) give_up(str(patience.op, ": given up by rank ", rank_));
+      if (now < deadline) continue;
+      if (asked_by_ < rank_ && now < asked_at_ + seconds(2 * kAnswerSeconds)) {
+        deadline = now + seconds(kAnswerSeconds);  // a lower rank asks already, and will say what comes of it
+      } else if (!asked) {
+        asked = true;
+        answers_.clear();
+        tell_all({Notice::who_waits});
+        deadline = now + seconds(kAnswerSeconds);
+      } else {
+        answers_[rank_] = all_waits();
+        const std::string why = blame(rank_, answers_, patience.seconds);
+        tell_failure(why, 0);
+        give_up(why);
+      }
+    }
+    waits_.erase(entry);
+  }
+
+  void fail_all(const std::string& why) override {
+    std::lock_guard lock(mutex_);
+    if (failure_.empty()) tell_failure(why, kAnswerSeconds);
+  }
+
+  std::string told_failure() override {
+    std::lock_guard lock(mutex_);
+    return told_ ? failure_ : "";
+  }
+
+  int fair_threads() override {
+    std::lock_guard lock(mutex_);
+    MPI_Comm here;
+    check(MPI_Comm_split_type(data_, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here), "MPI_Comm_split_type");
+    int count = 1;
+    MPI_Comm_size(here, &count);
+    cpu_set_t mine;
+    CPU_ZERO(&mine);
+    sched_getaffinity(0, sizeof mine, &mine);
+    std::vector<cpu_set_t> all(static_cast<std::size_t>(count));
+    check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all.data(), sizeof mine, MPI_BYTE, here), "MPI_Allgather");
+    MPI_Comm_free(&here);
+    int sharing = 0;
+    for (const cpu_set_t& theirs : all) {
+      cpu_set_t both;
+      CPU_AND(&both, &mine, &theirs);
+      sharing += CPU_COUNT(&both) > 0;
+    }
+    return std::max(1, CPU_COUNT(&mine) / std::max(1, sharing));
+  }
+
+  void end_job(bool spoke) override {
+    // The others may be about to say what all have found.
+    if (!spoke) std::this_thread::sleep_for(seconds(2 * kAnswerSeconds));
+    {
+      std::lock_guard lock(mutex_);
+      flush_notices(0.2);
+    }
+    std::fflush(nullptr);
+    MPI_Abort(MPI_COMM_WORLD, 1);
+    std::_Exit(1);
+  }
+
+  /// At the end of the process: waits for all others, so that what they still need of this one arrives.
+  void leave() {
+    std::unique_lock lock(mutex_);
+    int finalised = 0;
+    MPI_Finalized(&finalised);
+    if (finalised) return;
+    if (failure_.empty() && !broken_) {
+      tell_all({Notice::ended});
+      ended_[static_cast<std::size_t>(rank_)] = true;
+      while (failure_.empty() && std::find(ended_.begin(), ended_.end(), false) != ended_.end()) {
+        lock.unlock();
+        std::this_thread::sleep_for(milliseconds(1));
+        lock.lock();
+        hear();
+      }
+    }
+    if (!failure_.empty() || broken_) {
+      lock.unlock();
+      end_job(!told_);
+    }
+    flush_notices(10);
+    MPI_Cancel(&listening_);
+    MPI_Wait(&listening_, MPI_STATUS_IGNORE);
+    MPI_Comm_free(&data_);
+    MPI_Comm_free(&notices_);
+    if (mine_) MPI_Finalize();
+  }
+
+ private:
+  // All with the mutex held.
+  bool done(Wait& wait) {
+    int all = 0;
+    check(MPI_Testall(static_cast<int>(wait.requests.size()), wait.requests.data(), &all, MPI_STATUSES_IGNORE), wait.op);
+    if (all) return true;
+    for (MPI_Request& r : wait.requests) {  // Testall leaves those that are done as they are
+      int one = 0;
+      if (r != MPI_REQUEST_NULL) check(MPI_Test(&r, &one, MPI_STATUS_IGNORE), wait.op);
+    }
+    return std::all_of(wait.requests.begin(), wait.requests.end(), [](MPI_Request r) { return r == MPI_REQUEST_NULL; });
+  }
+
+  void refuse_if_failed() {
+    hear();
+    if (!failure_.empty() && Clock::now() >= failed_at_) fail<CommunicationError>(failure_);
+    if (broken_) fail<CommunicationError>("this rank has given up messages that were under way; it cannot go on");
+  }
+
+  std::vector<Waiting> all_waits() const {
+    std::vector<Waiting> all;
+    for (const Wait* w : waits_) all.push_back({w->op, w->missing()});
+    return all;
+  }
+
+  void set_failure(const std::string& why, double grace) {
+    if (failure_.empty()) failure_ = why, failed_at_ = Clock::now() + seconds(grace);
+  }
+  void tell_failure(const std::string& why, double grace) {
+    set_failure(why, grace);
+    Notice n{Notice::failed, grace};
+    std::strncpy(n.text, why.c_str(), sizeof n.text - 1);
+    tell_all(n);
+  }
+
+  void listen() {
+    check(MPI_Irecv(&heard_, sizeof heard_, MPI_BYTE, MPI_ANY_SOURCE, 0, notices_, &listening_), "notices");
+  }
+  void hear() {
+    while (true) {
+      int arrived = 0;
+      MPI_Status status;
+      check(MPI_Test(&listening_, &arrived, &status), "notices");
+      if (!arrived) break;
+      const Notice n = heard_;
+      listen();
+      take(n, status.MPI_SOURCE);
+    }
+    sent_.remove_if([](Sent& s) {
+      int gone = 0;
+      MPI_Test(&s.request, &gone, MPI_STATUS_IGNORE);
+      return gone != 0;
+    });
+  }
+  void take(const Notice& n, int from) {
+    if (n.kind == Notice::who_waits) {
+      asked_by_ = from, asked_at_ = Clock::now();
+      for (const Wait* w : waits_) {
+        Notice answer{Notice::waits};
+        const std::vector<int> missing = w->missing();
+        answer.count = static_cast<int>(std::min(missing.size(), std::size(answer.ranks)));
+        std::copy_n(missing.begin(), answer.count, answer.ranks);
+        std::strncpy(answer.text, w->op, sizeof answer.text - 1);
+        tell(answer, from);
+      }
+    } else if (n.kind == Notice::waits) {
+      answers_[from].push_back({n.text, {n.ranks, n.ranks + n.count}});
+    } else if (n.kind == Notice::failed) {
+      told_ = told_ || failure_.empty();
+      set_failure(n.text, n.grace);
+    } else {
+      ended_[static_cast<std::size_t>(from)] = true;
+    }
+  }
+
+  struct Sent {
+    Notice notice;
+    MPI_Request request;
+  };
+  void tell(const Notice& n, int to) {
+    Sent& s = sent_.emplace_back(Sent{n, MPI_REQUEST_NULL});
+    check(MPI_Isend(&s.notice, sizeof s.notice, MPI_BYTE, to, 0, notices_, &s.request), "notices");
+  }
+  void tell_all(const Notice& n) {
+    for (int r = 0; r < size_; ++r)
+      if (r != rank_) tell(n, r);
+  }
+  void flush_notices(double at_most) {
+    const auto deadline = Clock::now() + seconds(at_most);
+    while (!sent_.empty() && Clock::now() < deadline) {
+      hear();
+      std::this_thread::sleep_for(microseconds(100));
+    }
+  }
+
+  std::mutex mutex_;
+  MPI_Comm data_, notices_;
+  int rank_ = 0, size_ = 1;
+  bool mine_ = true;    // MPI was started here
+  bool broken_ = false;
+  std::list<Wait*> waits_;
+
+  Notice heard_;
+  MPI_Request listening_;
+  std::list<Sent> sent_;
+  std::map<int, std::vector<Waiting>> answers_;
+  int asked_by_ = INT_MAX;  // the last rank that asked who waits
+  Clock::time_point asked_at_, failed_at_;
+  std::vector<bool> ended_;
+  std::string failure_;
+  bool told_ = false;  // by another rank
+};
+
+}  // namespace
+
+std::shared_ptr<Engine> start_engine() {
+  static MpiEngine* engine = new MpiEngine;  // lives until leave(), whatever the order of destructors
+  std::atexit([] { engine->leave(); });
+  return {engine, [](Engine*) {}};
+}
+
+std::string build_text() {
+  struct Found {
+    const void* inside;
+    std::string id;
+  } found{reinterpret_cast<const void*>(&blame), ""};
+  // The note that the linker leaves in libsluice, or in the program that holds it.
+  dl_iterate_phdr([](dl_phdr_info* info, std::size_t, void* p) {
+    Found& f = *static_cast<Found*>(p);
+    const auto at = reinterpret_cast<std::uintptr_t>(f.inside);
+    bool holds = false;
+    for (int i = 0; i < info->dlpi_phnum; ++i) {
+      const ElfW(Phdr)& h = info->dlpi_phdr[i];
+      holds |= h.p_type == PT_LOAD && at >= info->dlpi_addr + h.p_vaddr && at < info->dlpi_addr + h.p_vaddr + h.p_memsz;
+    }
+    if (!holds) return 0;
+    for (int i = 0; i < info->dlpi_phnum; ++i) {
+      const ElfW(Phdr)& h = info->dlpi_phdr[i];
+      if (h.p_type != PT_NOTE) continue;
+      const char* p_note = reinterpret_cast<const char*>(info->dlpi_addr + h.p_vaddr);
+      for (const char *note = p_note, *end = p_note + h.p_memsz; note + sizeof(ElfW(Nhdr)) <= end;) {
+        const auto* n = reinterpret_cast<const ElfW(Nhdr)*>(note);
+        const char* name = note + sizeof *n;
+        const char* value = name + (n->n_namesz + 3) / 4 * 4;
+        if (n->n_type == NT_GNU_BUILD_ID && n->n_namesz == 4 && std::memcmp(name, "GNU", 4) == 0)
+          for (unsigned k = 0; k < n->n_descsz; ++k) {
+            const auto byte = static_cast<unsigned char>(value[k]);
+            f.id += "0123456789abcdef"[byte >> 4], f.id += "0123456789abcdef"[byte & 15];
+          }
+        note = value + (n->n_descsz + 3) / 4 * 4;
+      }
+    }
+    return 1;
+  }, &found);
+  return str("g++/clang ", __VERSION__, ", id ", found.id);
+}
+
+}  // namespace sluice::detail

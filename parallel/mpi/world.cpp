@@ -1,0 +1,67 @@
+#include <sluice/parallel/mpi/world.h>
+
+#include <sluice/core/cpu.h>
+#include <sluice/core/parallel.h>
+#include <sluice/parallel/mpi/engine.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <optional>
+
+namespace sluice {
+
+namespace {
+
+std::mutex starting;
+std::shared_ptr<detail::Engine> engine;
+std::optional<Communicator> all;
+
+void say(const std::string& what) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "%s\n", what.c_str());
+  std::fflush(stderr);
+}
+
+}  // namespace
+
+namespace detail {
+std::string launched_by() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"})
+    if (std::getenv(name)) return name;
+  return "";
+}
+}  // namespace detail
+
+Communicator world() {
+  std::lock_guard lock(starting);
+  if (all) return *all;
+  if (detail::launched_by().empty()) return all.emplace();
+  if (!engine) engine = detail::start_engine();
+  const Communicator made(engine);
+  made.check_same("build of Sluice", detail::build_text());
+  made.check_same("instruction set (SLUICE_ISA chooses one for all)", isa_name(isa()));
+  set_num_threads(engine->fair_threads());
+  return all.emplace(made);
+}
+
+int run_world(const std::function<int(const Communicator&)>& f) {
+  try {
+    return f(world());
+  } catch (const std::exception& e) {
+    if (!engine || engine->size() == 1) {
+      say(e.what());
+      return 1;
+    }
+    const int rank = engine->rank();
+    const auto* common = dynamic_cast<const CommunicationError*>(&e);
+    const bool told = engine->told_failure() == e.what();
+    const bool speaks = !told && (!common || common->speaker < 0 || common->speaker == rank);
+    if (speaks) say(common ? std::string(e.what()) : str("rank ", rank, ": ", e.what()));
+    if (!common) engine->fail_all(str("rank ", rank, " failed: ", e.what()));
+    engine->end_job(speaks);
+    return 1;  // never; it is virtual
+  }
+}
+
+}  // namespace sluice

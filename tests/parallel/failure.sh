@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Jobs of four ranks in which one goes wrong: failure.sh PROGRAM LIBSLUICE [TRIALS]. Each must end within the stated time, with
+# a status that is not 0, one message that names the rank, and no process left.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+program=$1 library=$2 trials=${3:-8}
+export SLUICE_TIMEOUT=2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# The same library but for the id that the linker gave it.
+other_build() {
+  local offset size
+  read -r offset size < <(readelf -SW "$library" | sed -nE 's/.* \.note\.gnu\.build-id +NOTE +[0-9a-f]+ ([0-9a-f]+) ([0-9a-f]+) .*/\1 \2/p')
+  [[ ${size-} ]] || return 1
+  mkdir "$work/other"
+  cp "$library" "$work/other/libsluice.so.0"
+  printf 'other' | dd of="$work/other/libsluice.so.0" bs=1 seek=$((16#$offset + 16#$size - 5)) conv=notrunc status=none
+}
+kinds=(kill stop shape config throw exit loop build)
+if ! command -v readelf >/dev/null || ! other_build; then kinds=(kill stop shape config throw exit loop); fi
+
+failed=0 longest=0
+for ((i = 0; i < trials; ++i)); do
+  what=${kinds[i % ${#kinds[@]}]} rank=$((RANDOM % 4))
+  case $what in # what a user must read, the seconds that it may take beside starting, and how often it stands there
+    kill) want="rank $rank with PID [0-9]+ .* exited on signal 9" limit=3 ;;
+    stop | loop) want="^(all_reduce|wait): rank $rank did not come within 2 s" limit=8 ;;
+    shape) want="^all_reduce: ranks disagree — rank $rank calls all_reduce\(sum\) f32\[3\]; the others call" limit=3 ;;
+    config) want="^settings: rank $rank has another one — got 'lr = 2'; the others have 'lr = 1'" limit=3 ;;
+    throw) want="^rank $rank: the reason" limit=3 ;;
+    exit) want="^(all_reduce|check_same|barrier): rank $rank has ended" limit=3 ;;
+    build) want="^build of Sluice: rank $rank has another one — " limit=3 ;;
+  esac
+  begun=$(date +%s%N) status=0
+  if [[ $what == build ]]; then
+    OTHER=$work/other ODD=$rank timeout 60 bash "$here/mpirun.sh" 4 bash -c \
+      'if [[ $OMPI_COMM_WORLD_RANK == "$ODD" ]]; then export LD_LIBRARY_PATH=$OTHER; fi; exec "$@"' - "$program" none "$rank" 20 \
+      >"$work/out" 2>"$work/err" || status=$?
+  else
+    timeout 60 bash "$here/mpirun.sh" 4 "$program" "$what" "$rank" 20 >"$work/out" 2>"$work/err" || status=$?
+  fi
+  if ((status == 77)); then cat "$work/out"; exit 77; fi
+  took=$((($(date +%s%N) - begun) / 1000000))
+  if ((took > longest)); then longest=$took; fi
+  problem=
+  ((status != 0)) || problem='it ended with status 0'
+  ((took <= (limit + 5) * 1000)) || problem="it took $took ms" # 5 s to start and end on a busy machine
+  says=$(grep -cE "$want" "$work/err") || true
+  ((says == 1)) || problem="$says lines say: $want"
+  own=$(grep -cE '^(all_reduce|wait|settings|build of|rank [0-9]|barrier|check_same)' "$work/err") || true
+  ((own <= 1)) || problem="$own messages instead of one"
+  while read -r pid; do # a dead process that nobody has waited for is no process
+    if [[ -r /proc/$pid/stat && $(sed 's/.*) //' "/proc/$pid/stat" 2>/dev/null | cut -c1) =~ [RSDT] ]]; then
+      problem="process $pid is left"
+      kill -9 "$pid" 2>/dev/null || true
+    fi
+  done < <(sed -nE 's/^rank [0-9]+ is process ([0-9]+)$/\1/p' "$work/out")
+  if [[ $problem ]]; then
+    printf 'trial %d, %s of rank %d: %s\n' "$i" "$what" "$rank" "$problem"
+    cat "$work/out" "$work/err"
+    failed=1
+  fi
+done
+((failed)) || printf '%d trials, each with one right message; the longest took %d ms\n' "$trials" "$longest"
+exit "$failed"
