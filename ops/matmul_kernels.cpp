@@ -28,6 +28,14 @@ using detail::Read;
 struct Tiling {
   int64_t rows, cols, row_tiles, col_tiles;
 
+  /// Blocks of rows as they are packed, with all columns; where these are few, so many that threads share them evenly.
+  Tiling(int64_t n, int64_t m, int64_t block, int64_t columns, int threads) : rows(block), cols((m + columns - 1) / columns * columns) {
+    row_tiles = (n + rows - 1) / rows, col_tiles = 1;
+    if (row_tiles >= 8 * threads) return;
+    row_tiles = (row_tiles + threads - 1) / threads * threads;
+    rows = (n + row_tiles - 1) / row_tiles, row_tiles = (n + rows - 1) / rows;
+  }
+
   /// rows and cols are multiples of `height` and `columns`. whole_rows: columns are not cut.
   Tiling(int64_t batch, int64_t n, int64_t m, int64_t k, int64_t height, int64_t columns, int threads, bool whole_rows = false) {
     const int64_t wanted = (std::clamp<int64_t>(batch * n * m * k >> 21, 1, 8 * threads) + batch - 1) / batch;
@@ -81,8 +89,8 @@ struct Matmul {
     });
   }
 
-  /// Operands are packed first, by all threads: one block of k of as many columns of b at a time as stay in the shared
-  /// cache; and a's rows, if several tasks use each and they fit too.
+  /// b is packed first, by all threads: one block of k of as many columns at a time as stay in the shared cache. a's rows
+  /// are, too, if several tasks use each and they fit: for AMX, or where there are too few for whole rows to be a task.
   void shared() const {
     constexpr int64_t kMemory = (int64_t{8} << 20) / sizeof(T);
     const PackedB<T> all(k, m, nullptr, precision);
@@ -90,7 +98,7 @@ struct Matmul {
     const int64_t fitting = std::max<int64_t>(4, kMemory / depth / columns);
     const int64_t width = std::min(fitting, (m + columns - 1) / columns) * columns;
     const int64_t for_a = PackedA<T>::size(n, depth), for_b = PackedB<T>::size(depth, std::min(width, m));
-    const bool few_rows = for_a <= kMemory;
+    const bool few_rows = for_a <= kMemory && (all.row_block() == 0 || n < all.row_block() * num_threads());
     const int64_t second = (for_b + 15) / 16 * 16;
     const Tensor memory = empty({second + (few_rows ? for_a : 0)}, {.dtype = dtype_of<T>()});
     T* const place = reinterpret_cast<T*>(memory.raw());
@@ -101,7 +109,8 @@ struct Matmul {
         for (int64_t l = 0; l < k; l += depth) {
           const int64_t count = std::min(width, m - first), rows = std::min(depth, k - l);
           const T *from_a = pa + offset(a, matrix) + left.at(0, l), *from_b = pb + offset(b, matrix) + right.at(l, first);
-          const Tiling t(1, n, count, rows, height(), columns, num_threads(), !few_rows);
+          const Tiling t = few_rows || all.row_block() == 0 ? Tiling(1, n, count, rows, height(), columns, num_threads(), !few_rows)
+                                                            : Tiling(n, count, all.row_block(), columns, num_threads());
           PackedB<T> panels(rows, count, place, precision);
           PackedA<T> copy(n, rows, place + second, precision);
           const bool copied = t.col_tiles > 1;

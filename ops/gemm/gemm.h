@@ -69,6 +69,8 @@ class PackedB {
   /// And of blocks of so many rows (the last one of fewer), one chain of sums each: operands of single blocks, multiplied
   /// one after the other with beta 1, give the same bits.
   int64_t block_rows() const { return depth_; }
+  /// So many rows of a are packed, and stay in cache, while all panels go past; 0: as tiles of AMX, better packed before.
+  int64_t row_block() const;
 
   /// Different panels may be filled at the same time.
   void fill(Read rb, const T* b, int64_t ldb, int64_t first_panel, int64_t last_panel);

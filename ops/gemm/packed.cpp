@@ -119,6 +119,29 @@ void copy_rows(const Micro<T>& micro, Read read, const T* a, int64_t lda, int64_
 
 namespace {
 
+/// Rows of a in groups as tiles read them: a_p of row i of a group at [p · height + i]. A transposed a is copied kBytes at
+/// a time: what these write too much, the next p overwrites.
+template <int kBytes, class T>
+void group_columns(const T* a, int64_t lda, int64_t n, int64_t height, int64_t k, T* to) {
+  constexpr int64_t kPiece = kBytes / sizeof(T);
+  for (int64_t p = 0; p < k; ++p, a += lda)
+    for (int64_t i = 0; i < n; i += height) {
+      T* const place = to + i * k + p * height;
+      __builtin_prefetch(a + i + 8 * lda);
+      if (p + 1 < k && 2 * height >= kPiece && lda + n - i >= kPiece) std::memcpy(place, a + i, kBytes);
+      else std::copy_n(a + i, std::min(height, n - i), place);
+    }
+}
+template <class T>
+void group_rows(const Micro<T>& micro, Read read, const T* a, int64_t lda, int64_t n, int64_t height, int64_t k, T* to) {
+  const int64_t bytes = height * int64_t{sizeof(T)};
+  if (read == Read::plain)
+    for (int64_t i = 0; i < n; i += height) micro.transpose(a + i * lda, lda, std::min(height, n - i), k, to + i * k, height);
+  else if (bytes <= 32) group_columns<32>(a, lda, n, height, k, to);
+  else if (bytes <= 64) group_columns<64>(a, lda, n, height, k, to);
+  else group_columns<128>(a, lda, n, height, k, to);
+}
+
 /// n rows in tiles of equal height: that height, and how many rows belong to some tiles that stay in L2.
 struct RowBlocks {
   int64_t height, rows;
@@ -131,18 +154,19 @@ template <class T>
 void multiply_block(const Micro<T>& micro, const Left<T>& a, const Right<T>& b, int64_t n, int64_t m, int64_t k, T alpha,
                     T beta, T* c, int64_t ldc) {
   const RowBlocks blocks(n, micro.rows);
-  const int64_t height = blocks.height;
+  const int64_t height = blocks.height, row = a.grouped ? k : a.row;
+  const int64_t parts = std::max<int64_t>(1, 2 * micro.cols * int64_t{sizeof(T)} / 64);  // of a panel: a tile fetches one
   for (int64_t first = 0; first < n; first += blocks.rows) {
     const int64_t rows = std::min(blocks.rows, n - first);
     for (int64_t col = 0; col < m; col += micro.cols) {
-      TileCall<T> t{k, a.data + first * a.row, a.row, a.k, b.data + col / micro.cols * b.panel, b.step, c + first * ldc + col, ldc,
+      TileCall<T> t{k, a.data + first * row, a.grouped ? 1 : row, a.grouped ? height : a.k, b.data + col / micro.cols * b.panel, b.step, c + first * ldc + col, ldc,
                     std::min<int64_t>(micro.cols, m - col), alpha, beta, nullptr};
       // The next panel comes from far away, and would be waited for.
       const T* const next = col + micro.cols < m ? t.b + b.panel : b.data;
       for (int64_t i = 0; i < rows; i += height) {
-        t.ahead = next + (b.packed ? std::min<int64_t>(i / height, micro.cols * int64_t{sizeof(T)} / 64 - 1) * k * 64 / int64_t{sizeof(T)} : 0);
+        t.ahead = next + (b.packed ? std::min(i / height, parts - 1) * (k * micro.cols / parts) : 0);
         micro.tile(static_cast<int>(std::min(height, rows - i)), t);
-        t.a += height * a.row, t.c += height * ldc;
+        t.a += height * row, t.c += height * ldc;
       }
     }
   }
@@ -151,13 +175,13 @@ void multiply_block(const Micro<T>& micro, const Left<T>& a, const Right<T>& b, 
 template <class T>
 void copy_and_multiply(const Micro<T>& micro, Read read, const T* a, int64_t lda, bool round, const Right<T>& b, int64_t n,
                        int64_t m, int64_t k, T alpha, T beta, T* c, int64_t ldc) {
-  const int64_t block = std::min(RowBlocks(n, micro.rows).rows, n), ld = copied_row(k);
-  T* const memory = pack_memory<T>(0, block * ld);
+  const int64_t block = std::min(RowBlocks(n, micro.rows).rows, n), line = 128 / int64_t{sizeof(T)};
+  T* const memory = pack_memory<T>(0, (block + micro.rows) * k + line);
   for (int64_t first = 0; first < n; first += block) {
-    const int64_t rows = std::min(block, n - first);
-    copy_rows(micro, read, a + first * (read == Read::plain ? lda : 1), lda, rows, k, memory);
-    if constexpr (sizeof(T) == 4) if (round) round_to_bf16(memory, rows * ld);
-    multiply_block<T>(micro, {memory, ld, 1}, b, rows, m, k, alpha, beta, c + first * ldc, ldc);
+    const int64_t rows = std::min(block, n - first), height = RowBlocks(rows, micro.rows).height;
+    group_rows(micro, read, a + first * (read == Read::plain ? lda : 1), lda, rows, height, k, memory);
+    if constexpr (sizeof(T) == 4) if (round) round_to_bf16(memory, (rows + height - 1) / height * height * k);
+    multiply_block<T>(micro, {memory, 0, 0, true}, b, rows, m, k, alpha, beta, c + first * ldc, ldc);
   }
 }
 

@@ -52,6 +52,11 @@ PackedA<T>::PackedA(int64_t n, int64_t k, T* memory, Precision precision)
 }
 
 template <class T>
+int64_t PackedB<T>::row_block() const {
+  return packing_ == Packing::tiles ? 0 : kRows;
+}
+
+template <class T>
 void PackedB<T>::fill(Read rb, const T* b, int64_t ldb, int64_t first_panel, int64_t last_panel) {
   const Micro<T>& u = micro<T>(isa());
   const int64_t col = first_panel * cols_, cols = std::min(last_panel * cols_, m_) - col;

@@ -23,11 +23,13 @@ struct Cut {
   Cut(int64_t size, int64_t most) : count(size > 0 ? (size + most - 1) / most : 0), length(count ? (size + count - 1) / count : 0) {}
 };
 
-/// Rows of the left operand in one block of k: a_p of row i at data[i · row + p · k].
+/// Rows of the left operand in one block of k: a_p of row i at data[i · row + p · k]; or in groups of a tile's height h,
+/// one after the other, each as k rows of h.
 template <class T>
 struct Left {
   const T* data;
   int64_t row, k;
+  bool grouped = false;
 };
 
 /// Panels of the right operand in one block of k: packed, or in place.

@@ -50,6 +50,9 @@ struct Limits {
   double copy = 0, large_copy = 0, triad = 0;         // bytes read and written, in arrays of 16, 256 and 256 MiB
 };
 Limits measure_limits();
+/// Tries again what multiply-adds of f32 or f64, or AMX tiles (bf16), reach, and keeps the larger figure: the clock and
+/// the neighbours change.
+void measure_flops(Limits& m, DType dtype, int rounds);
 /// Of a GPU: what the vendor's product of two 4096×4096 matrices reaches, and copies on it.
 Limits measure_device(Device device);
 

@@ -19,16 +19,16 @@ namespace {
 
 using Loop = double (*)(int64_t steps);  // its FLOPs
 
-/// Multiply-adds in as many chains as fill two pipes of latency four, and their registers. Nobody reads the sums, which
-/// the compiler must not know.
+/// Multiply-adds in more chains than two pipes of latency four need, in registers alone. Nobody reads the sums, which the
+/// compiler must not know.
 template <class T, int kBytes>
 [[gnu::always_inline]] inline double chains(int64_t steps) {
   typedef T Vector __attribute__((vector_size(kBytes)));
-  constexpr int kChains = 12;
+  constexpr int kChains = kBytes == 64 ? 24 : 12;
   Vector sum[kChains] = {}, factor = Vector{} + T(0.5);
   asm volatile("" : "+m"(factor) : : "memory");
   for (int64_t i = 0; i < steps; ++i) {
-#pragma GCC unroll 12
+#pragma GCC unroll 24
     for (Vector& s : sum) s = s * factor + factor;
   }
   asm volatile("" : "+m"(sum) : : "memory");
@@ -79,8 +79,8 @@ Loop fma_loop() {
   return base_loop<T>;
 }
 
-/// Units of work a second on so many threads together, the best of five rounds; work(thread) gives its units.
-double rate(int threads, const std::function<double(int)>& work) {
+/// Units of work a second on so many threads together, the best of some rounds; work(thread) gives its units.
+double rate(int threads, const std::function<double(int)>& work, int rounds = 5) {
   double best = 0, start = 0;
   std::vector<double> units(static_cast<std::size_t>(threads));
   std::barrier ready(threads, [&]() noexcept { start = now(); });
@@ -92,7 +92,7 @@ double rate(int threads, const std::function<double(int)>& work) {
   std::vector<std::jthread> all;
   for (int t = 0; t < threads; ++t)
     all.emplace_back([&, t] {
-      for (int round = 0; round < 5; ++round) {
+      for (int round = 0; round < rounds; ++round) {
         ready.arrive_and_wait();
         units[static_cast<std::size_t>(t)] = work(t);
         done.arrive_and_wait();
@@ -102,11 +102,12 @@ double rate(int threads, const std::function<double(int)>& work) {
   return best;
 }
 
-double flops(int threads, Loop loop) {
+/// Many rounds of 2 ms: in a longer one some thread loses its processor, or the clock.
+double flops(int threads, Loop loop, int rounds) {
   const double once = now();
   loop(100000);
-  const auto steps = static_cast<int64_t>(1e5 * 0.02 / std::max(1e-6, now() - once));
-  return rate(threads, [&](int) { return loop(steps); });
+  const auto steps = static_cast<int64_t>(1e5 * 0.002 / std::max(1e-6, now() - once));
+  return rate(threads, [&](int) { return loop(steps); }, rounds);
 }
 
 }  // namespace
@@ -123,14 +124,22 @@ double multiply_adds(DType dtype) {
   return flops / (thread_seconds() - start);
 }
 
+void measure_flops(Limits& m, DType dtype, int rounds) {
+  Loop loop = dtype == f64 ? fma_loop<double>() : fma_loop<float>();
+  if (dtype == bf16) loop = nullptr;
+#if defined(__x86_64__)
+  if (dtype == bf16 && isa() == Isa::amx) loop = amx_bf16;
+#endif
+  if (!loop) return;
+  double& one = dtype == f64 ? m.f64_one : dtype == bf16 ? m.bf16_one : m.f32_one;
+  double& all = dtype == f64 ? m.f64 : dtype == bf16 ? m.bf16 : m.f32;
+  one = std::max(one, flops(1, loop, rounds)), all = std::max(all, flops(m.threads, loop, rounds));
+}
+
 Limits measure_limits() {
   Limits m;
   m.threads = num_threads();
-  m.f32_one = flops(1, fma_loop<float>()), m.f32 = flops(m.threads, fma_loop<float>());
-  m.f64_one = flops(1, fma_loop<double>()), m.f64 = flops(m.threads, fma_loop<double>());
-#if defined(__x86_64__)
-  if (isa() == Isa::amx) m.bf16_one = flops(1, amx_bf16), m.bf16 = flops(m.threads, amx_bf16);
-#endif
+  for (DType dtype : {f32, f64, bf16}) measure_flops(m, dtype, 50);
   constexpr std::size_t n = std::size_t{64} << 20;  // floats of an array
   std::vector<std::unique_ptr<float[]>> array;
   for (int i = 0; i < 3; ++i) array.emplace_back(new float[n]());
