@@ -112,6 +112,8 @@ struct RowPlan {
 Tensor fetch_rows(const Tensor& x, int64_t dim, const Communicator& c, std::shared_ptr<const RowPlan> plan);
 /// The adjoint: g, the rows this rank wanted, are added up where they lie, in the order of ranks. Differentiable.
 Tensor return_rows(const Tensor& g, int64_t dim, const Communicator& c, std::shared_ptr<const RowPlan> plan);
+/// The same without history, added to y. True if any rank `records`.
+bool add_returned_rows(Tensor& y, const Tensor& g, int64_t dim, const Communicator& c, const RowPlan& plan, bool records = false);
 /// x of the ranks [first, last), stacked in front: [last − first, ...x]; every rank asks for its own.
 Tensor of_ranks(const Tensor& x, int first, int last);
 /// Those before this rank, or after it.

@@ -112,25 +112,26 @@ Tensor fetch_rows(const Tensor& x, int64_t dim, const Communicator& c, std::shar
   return recorded<FetchRows>(std::move(y), x, anyone, dim, c, std::move(plan));
 }
 
+bool add_returned_rows(Tensor& y, const Tensor& g, int64_t dim, const Communicator& c, const RowPlan& plan, bool records) {
+  NoGrad guard;
+  const auto self = static_cast<std::size_t>(c.rank());
+  const RowRange mine = plan.owned[self], want = plan.wanted[self];
+  auto at = [](const std::vector<RowRange>& ranges, int r) { return ranges[static_cast<std::size_t>(r)]; };
+  return exchange_rows(
+      records, g.detach(), dim, c, want.begin, [&](int r) { return common(at(plan.owned, r), want); },
+      [&](int r) { return common(mine, at(plan.wanted, r)); },
+      [&](RowRange rows, const Tensor& part) {
+        Tensor place = narrow(y, dim, rows.begin - mine.begin, rows.length());
+        add_(place, to(part, g.device()));
+      });
+}
+
 Tensor return_rows(const Tensor& g, int64_t dim, const Communicator& c, std::shared_ptr<const RowPlan> plan) {
   dim = wrap_dim("sequence_rows", dim, g.rank());
-  const auto self = static_cast<std::size_t>(c.rank());
-  const RowRange mine = plan->owned[self], want = plan->wanted[self];
   Shape shape = g.shape();
-  shape[static_cast<int>(dim)] = mine.length();
+  shape[static_cast<int>(dim)] = plan->owned[static_cast<std::size_t>(c.rank())].length();
   Tensor y = zeros(shape, g.options());
-  bool anyone = grad_enabled() && g.requires_grad();
-  {
-    NoGrad guard;
-    auto at = [](const std::vector<RowRange>& ranges, int r) { return ranges[static_cast<std::size_t>(r)]; };
-    anyone = exchange_rows(
-        anyone, g.detach(), dim, c, want.begin, [&](int r) { return common(at(plan->owned, r), want); },
-        [&](int r) { return common(mine, at(plan->wanted, r)); },
-        [&](RowRange rows, const Tensor& part) {
-          Tensor place = narrow(y, dim, rows.begin - mine.begin, rows.length());
-          add_(place, to(part, g.device()));
-        });
-  }
+  const bool anyone = add_returned_rows(y, g, dim, c, *plan, grad_enabled() && g.requires_grad());
   return recorded<ReturnRows>(std::move(y), g, anyone, dim, c, std::move(plan));
 }
 
