@@ -17,8 +17,8 @@
 #include <sluice/parallel/mpi/world.h>
 #include <sluice/parallel/sequence.h>
 
-#include <chrono>
 #include <cctype>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 
@@ -61,8 +61,8 @@ Model make_model(const std::string& name, Rng& rng) {
   if (name == "softmax")
     return stack<GatedAttention>([&] { return GatedAttention({.heads = {.dim = kDim, .causal = true, .use_rope = true}}, rng); });
   if (name != "flash") fail<ValueError>("bench_sequence: models are flash, linear and softmax — got ", name);
-  FlashModelOptions o{.layers = kLayers};
-  o.layer.dim = kDim, o.layer.key_dim = kDim, o.layer.chunk = kChunk, o.layer.causal = true;
+  FlashModelOptions o;
+  o.layers = kLayers, o.layer.dim = kDim, o.layer.key_dim = kDim, o.layer.chunk = kChunk, o.layer.causal = true;
   auto model = std::make_shared<FlashModel>(o, rng);
   return {parameters(*model), [model](const Tensor& x) { return (*model)(x); }};
 }
