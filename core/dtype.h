@@ -1,5 +1,5 @@
-// Element types. f32 and f64 compute; bf16 is storage (convert to compute); i64, i32 and bool serve
-// indices, counts and masks.
+// Element types. f32, f64 and bf16 compute; i64, i32 and bool serve indices, counts and masks. An op of bf16 tensors
+// computes in f32 and rounds each result once.
 #pragma once
 
 #include <sluice/core/error.h>
@@ -57,13 +57,13 @@ constexpr DType dtype_of() {
 
 inline void append_text(std::string& s, DType t) { s += name_of(t); }
 
-/// Calls f.template operator()<T>() with float or double; other dtypes are a DTypeError.
+/// Calls f.template operator()<T>() with float or double; other dtypes are a DTypeError. For kernels, which see bf16 as
+/// f32 (core/kernel.h).
 template <class F>
 decltype(auto) dispatch_float(std::string_view op, DType t, F&& f) {
   if (t == f32) return f.template operator()<float>();
   if (t == f64) return f.template operator()<double>();
-  fail<DTypeError>(op, ": needs f32 or f64 — got ", t,
-                   t == bf16 ? "; bf16 is a storage type, convert with to(x, f32)" : "");
+  fail<DTypeError>(op, ": needs f32 or f64 — got ", t);
 }
 
 /// Calls f.template operator()<T>() with the C++ type of any dtype.

@@ -35,6 +35,10 @@ struct Work {
   }
 };
 
+/// How a kernel takes tensors of bf16: as copies in f32, its results rounded once; likewise, and results are read, too,
+/// before they are written; or as they are.
+enum class Bf16 : uint8_t { widened, updated, native };
+
 namespace detail {
 
 /// Calls f(tensor) for the defined tensors of a kernel's argument: a Tensor, a pointer to one (null: none), a range of
@@ -59,23 +63,83 @@ constexpr bool holds_tensors() {
   if constexpr (std::is_same_v<T, Tensor> || std::is_convertible_v<T, const Tensor*>) return true;
   else if constexpr (requires(const T& a) { a.each_tensor([](const auto&) {}); }) return true;
   else if constexpr (requires { typename T::value_type; }) return holds_tensors<typename T::value_type>();
-  else return false;
+  else return !std::is_copy_assignable_v<std::remove_cvref_t<A>>;
 }
 
 [[noreturn, gnu::cold]] void fail_devices(const char* op, Device a, Device b);
 [[noreturn, gnu::cold]] void fail_no_kernel(const char* op, Device device);
+[[noreturn, gnu::cold]] void fail_no_bf16(const char* op, Device device);
 
 /// The one device of the tensors it is shown.
 struct CommonDevice {
   const char* op;
   Device device = cpu;
-  bool found = false;
+  bool found = false, has_bf16 = false;
   void operator()(const Tensor& x) {
     const Device here = x.device();
     if (found && here != device) [[unlikely]] fail_devices(op, device, here);
     device = here, found = true;
+    has_bf16 |= x.dtype() == bf16;
   }
 };
+
+/// The f32 copies of one call: of operands, made at once; of results, rounded into these by finish().
+class Widening {
+ public:
+  explicit Widening(bool updates) : updates_(updates) {}
+  Tensor operand(const Tensor& x) const;
+  Tensor result(const Tensor& y);
+  void finish() const;
+
+ private:
+  static void copy(const Tensor& from, Tensor& to);
+  bool updates_;
+  SmallVector<std::pair<Tensor, Tensor>, 4> results_;  // of bf16, and in f32
+};
+
+/// A kernel's argument with all its tensors widened: those within a const one are operands, else results. A struct with
+/// tensors must own them; one that borrows them, by references or as it says with `static constexpr bool borrows`, needs
+/// kernels that take bf16.
+template <class A>
+class Widened {
+  using T = std::remove_cvref_t<std::remove_pointer_t<std::remove_cvref_t<A>>>;
+  static constexpr bool pointer = std::is_pointer_v<std::remove_cvref_t<A>>;
+
+ public:
+  Widened(Widening& w, const std::remove_reference_t<A>& a) : copy_(initial(a)) {
+    if constexpr (pointer)
+      if (a) copy_ = *a, there_ = true;
+    constexpr bool operand = std::is_const_v<std::remove_pointer_t<std::remove_reference_t<A>>> || (!pointer && !std::is_reference_v<A>);
+    each_tensor(copy_, [&](const Tensor& x) { const_cast<Tensor&>(x) = operand ? w.operand(x) : w.result(x); });
+  }
+  auto get() -> std::conditional_t<pointer, T*, T&> {
+    if constexpr (pointer) return there_ ? &copy_ : nullptr;
+    else return copy_;
+  }
+
+ private:
+  static T initial(const std::remove_reference_t<A>& a) {
+    if constexpr (pointer) return T();
+    else return a;
+  }
+  T copy_;
+  bool there_ = false;
+};
+template <class A>
+  requires(!holds_tensors<A>())
+class Widened<A> {
+ public:
+  Widened(Widening&, std::remove_reference_t<A>& a) : a_(a) {}
+  A get() { return static_cast<A>(a_); }
+
+ private:
+  std::remove_reference_t<A>& a_;
+};
+template <class A>
+constexpr bool borrows_tensors() {
+  if constexpr (requires { std::remove_cvref_t<A>::borrows; }) return std::remove_cvref_t<A>::borrows;
+  else return !std::is_scalar_v<std::remove_cvref_t<A>> && !std::is_copy_assignable_v<std::remove_cvref_t<A>>;
+}
 
 /// One finished kernel call. Calls that a kernel makes itself are reported before it, with `nested` set; their time is
 /// not in its self_seconds.
@@ -151,9 +215,12 @@ class Kernel<R(Args...)> {
   using CountWork = Work(Args...);
 
   /// `work` gives the flops and attention elements of a call; bytes are counted from its tensors.
-  constexpr Kernel(const char* op, Function* cpu_kernel, CountWork* work = nullptr)
-      : op_(op), kernels_{cpu_kernel, nullptr}, work_(work) {}
-  void install(DeviceKind kind, Function* f) { kernels_[static_cast<int>(kind)] = f; }
+  constexpr Kernel(const char* op, Function* cpu_kernel, CountWork* work, Bf16 bf16 = Bf16::widened)
+      : op_(op), kernels_{cpu_kernel, nullptr}, work_(work), takes_bf16_{bf16 == Bf16::native, false}, updates_(bf16 == Bf16::updated) {}
+  constexpr Kernel(const char* op, Function* cpu_kernel, Bf16 bf16 = Bf16::widened) : Kernel(op, cpu_kernel, nullptr, bf16) {}
+  void install(DeviceKind kind, Function* f, Bf16 bf16 = Bf16::widened) {
+    kernels_[static_cast<int>(kind)] = f, takes_bf16_[static_cast<int>(kind)] = bf16 == Bf16::native;
+  }
   bool installed(Device d) const { return d.kind == DeviceKind::meta || kernels_[static_cast<int>(d.kind)]; }
 
   R operator()(Args... args) const {
@@ -162,22 +229,35 @@ class Kernel<R(Args...)> {
     detail::CommonDevice where{op_};
     if constexpr ((std::is_same_v<Args, Device> || ...)) (explicit_device(args, where), ...);
     else (detail::each_tensor(args, where), ...);
-    if (where.device.kind == DeviceKind::meta || detail::observed()) [[unlikely]] return observe(where.device, args...);
-    return run(where.device, args...);
+    if (where.device.kind == DeviceKind::meta || detail::observed()) [[unlikely]]
+      return observe(where.device, where.has_bf16, args...);
+    return run(where.device, where.has_bf16, args...);
   }
 
  private:
+  friend class detail::Widening;
   Function* at(Device d) const {
     Function* f = kernels_[static_cast<int>(d.kind)];
     if (!f) [[unlikely]] detail::fail_no_kernel(op_, d);
     return f;
   }
-  R run(Device d, Args... args) const {
+  R run(Device d, bool has_bf16, Args... args) const {
     Function* f = at(d);
     detail::DenormalMode denormals;
+    if constexpr (std::is_void_v<R> && (detail::holds_tensors<Args>() || ...))
+      if (has_bf16 && !takes_bf16_[static_cast<int>(d.kind)]) [[unlikely]] return widen(d, f, args...);
     return f(args...);
   }
-  [[gnu::noinline]] R observe(Device d, Args... args) const {
+  [[gnu::noinline]] void widen([[maybe_unused]] Device d, [[maybe_unused]] Function* f, Args... args) const {
+    if constexpr ((detail::borrows_tensors<Args>() || ...)) {
+      detail::fail_no_bf16(op_, d);
+    } else {
+      detail::Widening w(updates_);
+      [f](auto&&... wide) { f(wide.get()...); }(detail::Widened<Args>(w, args)...);
+      w.finish();
+    }
+  }
+  [[gnu::noinline]] R observe(Device d, bool has_bf16, Args... args) const {
     detail::ObservedCall call(op_, d);
     if (detail::observed()) {
       if (work_) call.work = work_(args...);
@@ -187,8 +267,8 @@ class Kernel<R(Args...)> {
       if constexpr (std::is_void_v<R>) return;
       else fail<DeviceError>(op_, ": a tensor on meta has no values");
     }
-    if constexpr (std::is_void_v<R>) run(d, args...), synchronize(d);  // its time is the device's
-    else return run(d, args...);
+    if constexpr (std::is_void_v<R>) run(d, has_bf16, args...), synchronize(d);  // its time is the device's
+    else return run(d, has_bf16, args...);
   }
   template <class A>
   static void explicit_device(const A& a, detail::CommonDevice& where) {
@@ -198,6 +278,8 @@ class Kernel<R(Args...)> {
   const char* op_;
   Function* kernels_[2];  // by DeviceKind
   CountWork* work_;
+  bool takes_bf16_[2];  // by DeviceKind
+  bool updates_;
 };
 
 struct RandomFill;

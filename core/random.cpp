@@ -56,8 +56,12 @@ void fill(Tensor& y, uint64_t seed, uint64_t start, Emit emit) {
   });
 }
 
+void check_float(const char* op, DType t) {
+  if (!is_float(t)) fail<DTypeError>(op, ": needs f32, f64 or bf16 — got ", t);
+}
+
 void check_normal(const char* op, double mean, double std, DType dtype) {
-  dispatch_float(op, dtype, []<class T>() {});
+  check_float(op, dtype);
   if (!(std >= 0) || !std::isfinite(std) || !std::isfinite(mean))
     fail<ValueError>(op, ": needs a finite mean and std >= 0 — got mean=", mean, ", std=", std);
 }
@@ -121,7 +125,7 @@ void random_cpu(const RandomFill& f, Tensor& y) {
 /// A new tensor filled by `f`, whose seed and first block are taken from rng here.
 Tensor filled(const char* op, const Shape& shape, TensorOptions options, Rng& rng, RandomFill f) {
   Tensor y = empty(shape, options, op);
-  const int64_t per_block = 16 / std::max<int64_t>(4, size_of(options.dtype));  // a bool takes one word, as an f32
+  const int64_t per_block = 16 / std::max<int64_t>(4, size_of(options.dtype));  // a bool takes one word, as an f32 or bf16
   f.seed = rng.seed(), f.first_block = rng.reserve(static_cast<uint64_t>((y.numel() + per_block - 1) / per_block));
   kernel::random(f, y);
   return y;
@@ -166,7 +170,8 @@ RngTape::Replay::~Replay() {
 constinit decltype(kernel::random) kernel::random{"random", &random_cpu};
 
 Tensor uniform(const Shape& shape, double lo, double hi, Rng& rng, TensorOptions options) {
-  dispatch_float("uniform", options.dtype, [&]<class T>() {
+  check_float("uniform", options.dtype);
+  dispatch_float("uniform", options.dtype == f64 ? f64 : f32, [&]<class T>() {
     if (!(lo <= hi) || !std::isfinite(static_cast<T>(hi) - static_cast<T>(lo)))
       fail<ValueError>("uniform: needs finite lo <= hi — got lo=", lo, ", hi=", hi);
   });

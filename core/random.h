@@ -104,10 +104,10 @@ struct RandomFill {
   uint64_t seed = 0, first_block = 0;
 };
 
-// -- fills: f32 or f64 by options.dtype, else DTypeError; ValueError for parameters outside the
+// -- fills: f32, f64 or bf16 (rounded f32) by options.dtype, else DTypeError; ValueError for parameters outside the
 // domain
 
-/// Uniform on [lo, hi); 24 random bits in f32, 53 in f64. Needs finite lo <= hi.
+/// Uniform on [lo, hi); 24 random bits in f32, 53 in f64; rounding to bf16 may reach hi. Needs finite lo <= hi.
 Tensor uniform(const Shape& shape, double lo, double hi, Rng& rng, TensorOptions options = {});
 /// Normal by Box-Muller. Needs a finite mean and std >= 0.
 Tensor normal(const Shape& shape, double mean, double std, Rng& rng, TensorOptions options = {});

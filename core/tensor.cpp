@@ -81,8 +81,8 @@ Tensor& Tensor::requires_grad_(bool on) {
   if (!is_leaf())
     fail<AutogradError>("requires_grad_: this tensor is the result of ", impl().history->name(),
                         "; only leaves can be switched, detach() it first");
-  if (on && dtype() != f32 && dtype() != f64)
-    fail<DTypeError>("requires_grad_: only f32 and f64 tensors have gradients — got ", dtype());
+  if (on && !is_float(dtype()))
+    fail<DTypeError>("requires_grad_: only f32, f64 and bf16 tensors have gradients — got ", dtype());
   if (on && !impl_->history) impl_->history = Ref<Node>(new Leaf(*this));
   if (!on) impl_->history = nullptr;
   return *this;
@@ -160,7 +160,7 @@ void copy_cpu(const Tensor& from, Tensor& to) {
 
 }  // namespace detail
 
-constinit decltype(kernel::copy) kernel::copy{"copy", &detail::copy_cpu};
-constinit decltype(kernel::transfer) kernel::transfer{"copy", nullptr};
+constinit decltype(kernel::copy) kernel::copy{"copy", &detail::copy_cpu, Bf16::native};
+constinit decltype(kernel::transfer) kernel::transfer{"copy", nullptr, Bf16::native};
 
 }  // namespace sluice

@@ -103,7 +103,7 @@ class Tensor {
 
   // -- history ---------------------------------------------------------------------------------
   bool requires_grad() const { return impl_ && bool(impl_->history); }
-  /// Makes this tensor a leaf that collects gradients (or a constant again). f32/f64 only; throws
+  /// Makes this tensor a leaf that collects gradients (or a constant again). Floats only; throws
   /// AutogradError on the result of a recorded op.
   Tensor& requires_grad_(bool on = true);
   /// True for a leaf or a constant: not the result of a recorded op.
@@ -141,6 +141,10 @@ Tensor alias(const Tensor& x, const Layout& layout);
 void append_text(std::string& s, const Tensor& x);  // "[2,3]", for error messages
 
 namespace detail {
+/// DTypeError naming `op` unless x holds f32, f64 or bf16.
+inline void check_float(const char* op, const Tensor& x) {
+  if (!is_float(x.dtype())) fail<DTypeError>(op, ": needs f32, f64 or bf16 — got ", x.dtype(), " of shape ", x);
+}
 /// Copies elements of `from` to `to` (same shape), converting dtypes, also between devices. No history.
 void copy_elements(const Tensor& from, Tensor& to);
 /// x itself on cpu, else a copy there. DeviceError naming `op` on meta: there are no values to read.

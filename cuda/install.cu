@@ -7,8 +7,8 @@ namespace sluice::cuda {
 namespace {
 
 template <class Slot>
-void put(Slot& slot, typename Slot::Function* f) {
-  slot.install(DeviceKind::cuda, f);
+void put(Slot& slot, typename Slot::Function* f, Bf16 bf16 = Bf16::widened) {
+  slot.install(DeviceKind::cuda, f, bf16);
 }
 
 const bool installed = [] {
@@ -16,27 +16,27 @@ const bool installed = [] {
   install_unary();
   install_activations();
 
-  put(kernel::copy, &copy);
-  put(kernel::transfer, &transfer);
+  put(kernel::copy, &copy, Bf16::native);
+  put(kernel::transfer, &transfer, Bf16::native);
   put(kernel::random, &random);
   put(kernel::dropout, &dropout);
-  put(kernel::fill, &fill);
-  put(kernel::ramp, &ramp);
-  put(kernel::eye, &eye);
-  put(kernel::one_hot, &one_hot);
+  put(kernel::fill, &fill, Bf16::native);
+  put(kernel::ramp, &ramp, Bf16::native);
+  put(kernel::eye, &eye, Bf16::native);
+  put(kernel::one_hot, &one_hot, Bf16::native);
   put(kernel::causal_mask, &causal_mask);
-  put(kernel::zero_triangle, &zero_triangle);
+  put(kernel::zero_triangle, &zero_triangle, Bf16::native);
   put(kernel::add_to, &add_to);
-  put(kernel::compare, &compare);
+  put(kernel::compare, &compare, Bf16::native);
 
   put(kernel::reduce, &reduce);
   put(kernel::arg_extreme, &arg_extreme);
   put(kernel::cumsum, &cumsum);
   put(kernel::order, &order);
 
-  put(kernel::gather, &gather);
+  put(kernel::gather, &gather, Bf16::native);
   put(kernel::scatter_add, &scatter_add);
-  put(kernel::index_select, &index_select);
+  put(kernel::index_select, &index_select, Bf16::native);
   put(kernel::index_add, &index_add);
 
   put(kernel::matmul, &matmul);

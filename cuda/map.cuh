@@ -8,26 +8,40 @@
 
 namespace sluice::cuda {
 
-/// The operands of a map as a kernel takes them.
+/// Element i of memory that holds T or, if narrow, bf16.
+template <class T>
+__device__ T load(const void* from, int64_t i, bool narrow) {
+  if constexpr (std::is_same_v<T, float>)
+    if (narrow) return to_float(static_cast<const BFloat16*>(from)[i]);
+  return static_cast<const T*>(from)[i];
+}
+template <class T>
+__device__ void store(void* to, int64_t i, T value, bool narrow) {
+  if constexpr (std::is_same_v<T, float>)
+    if (narrow) return void(static_cast<BFloat16*>(to)[i] = BFloat16(value));
+  static_cast<T*>(to)[i] = value;
+}
+
+/// The operands of a map as a kernel takes them. Those of bf16 are computed with in f32.
 template <class T, int N>
 struct Operands {
   const void* at[N];
-  bool direct[N], boolean[N];
+  bool direct[N], boolean[N], narrow;
   sluice::detail::Walk walk[N];
 
-  explicit Operands(const sluice::detail::MapPlan& plan) {
+  explicit Operands(const sluice::detail::MapPlan& plan) : narrow(plan.dtype == bf16) {
     for (std::size_t k = 0; k < N; ++k) {
       const Tensor& x = *plan.operands[k];
       direct[k] = plan.direct[k], boolean[k] = x.dtype() == sluice::boolean && !std::is_same_v<T, bool>;
-      at[k] = boolean[k] ? static_cast<const void*>(data_of<bool>(x)) : data_of<T>(x);
+      at[k] = address_of(x);
       if (!direct[k]) walk[k] = sluice::detail::Walk(x.layout().expanded(plan.shape));
     }
   }
   /// Operand k at element i of the result.
   __device__ T operator()(int k, int64_t i) const {
-    if (direct[k]) return static_cast<const T*>(at[k])[i];
+    if (direct[k]) return load<T>(at[k], i, narrow);
     const int64_t where = offset_at(walk[k], i);
-    return boolean[k] ? T(static_cast<const bool*>(at[k])[where]) : static_cast<const T*>(at[k])[where];
+    return boolean[k] ? T(static_cast<const bool*>(at[k])[where]) : load<T>(at[k], where, narrow);
   }
 };
 
@@ -37,8 +51,8 @@ template <class F, class T, std::size_t... I>
 struct MapForward<F, T, std::index_sequence<I...>> {
   F f;
   Operands<T, sizeof...(I)> in;
-  T* y;
-  __device__ void operator()(int64_t i) const { y[i] = f(Value<T>{in(I, i), {}}...).v; }
+  void* y;
+  __device__ void operator()(int64_t i) const { store<T>(y, i, f(Value<T>{in(I, i), {}}...).v, in.narrow); }
 };
 
 /// dx_k = g · ∂f/∂x_k; the last operand is g. Gradients that nobody wants are null.
@@ -49,20 +63,20 @@ struct MapBackward<F, T, std::index_sequence<I...>> {
   static constexpr std::size_t N = sizeof...(I);
   F f;
   Operands<T, N + 1> in;
-  T* dx[N];
+  void* dx[N];
   __device__ void operator()(int64_t i) const {
     const Dual<T, N> y = f(Dual<T, N>::variable(in(I, i), I, T(1))...);
     const T g = in(N, i);
-    ((dx[I] ? void(dx[I][i] = g * y.d[I]) : void()), ...);
+    ((dx[I] ? store<T>(dx[I], i, g * y.d[I], in.narrow) : void()), ...);
   }
 };
 
 template <class F, class Arity>
 void map_forward(const F& f, const sluice::detail::MapPlan& plan, Tensor& y) {
   const auto run = [&]<class T>() {
-    for_each(plan.shape.numel(), MapForward<F, T, Arity>{f, Operands<T, Arity::size()>(plan), data_of<T>(y)});
+    for_each(plan.shape.numel(), MapForward<F, T, Arity>{f, Operands<T, Arity::size()>(plan), address_of(y)});
   };
-  if (plan.dtype == f32) return run.template operator()<float>();
+  if (plan.dtype == f32 || plan.dtype == bf16) return run.template operator()<float>();
   if (plan.dtype == f64) return run.template operator()<double>();
   if constexpr (sluice::detail::is_integral<F>()) {
     if (plan.dtype == i64) return run.template operator()<int64_t>();
@@ -72,9 +86,9 @@ void map_forward(const F& f, const sluice::detail::MapPlan& plan, Tensor& y) {
 
 template <class F, class Arity>
 void map_backward(const F& f, const sluice::detail::MapPlan& plan, Tensors& grads) {
-  dispatch_float("map", plan.dtype, [&]<class T>() {
+  dispatch_float("map", plan.dtype == bf16 ? f32 : plan.dtype, [&]<class T>() {
     MapBackward<F, T, Arity> body{f, Operands<T, Arity::size() + 1>(plan), {}};
-    for (std::size_t k = 0; k < Arity::size(); ++k) body.dx[k] = data_or_null<T>(grads[k]);
+    for (std::size_t k = 0; k < Arity::size(); ++k) body.dx[k] = grads[k].defined() ? address_of(grads[k]) : nullptr;
     for_each(plan.shape.numel(), body);
   });
 }
@@ -83,8 +97,8 @@ void map_backward(const F& f, const sluice::detail::MapPlan& plan, Tensors& grad
 template <std::size_t N, class... F>
 void install_maps() {
   using Arity = std::make_index_sequence<N>;
-  (sluice::detail::MapKernels<F, Arity>::forward.install(DeviceKind::cuda, &map_forward<F, Arity>), ...);
-  (sluice::detail::MapKernels<F, Arity>::backward.install(DeviceKind::cuda, &map_backward<F, Arity>), ...);
+  (sluice::detail::MapKernels<F, Arity>::forward.install(DeviceKind::cuda, &map_forward<F, Arity>, Bf16::native), ...);
+  (sluice::detail::MapKernels<F, Arity>::backward.install(DeviceKind::cuda, &map_backward<F, Arity>, Bf16::native), ...);
 }
 
 }  // namespace sluice::cuda

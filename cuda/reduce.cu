@@ -67,9 +67,7 @@ void reduce(ReduceKind kind, const Tensor& x, Tensor& y, ReduceShape s) {
 
 void arg_extreme(bool largest, const Tensor& x, Tensor& index, ReduceShape s) {
   dispatch_all(x.dtype(), [&]<class T>() {
-    if constexpr (std::is_same_v<T, BFloat16>) {
-      fail<DTypeError>("argmax: bf16 is a storage type, convert with to(x, f32)");
-    } else {
+    if constexpr (!std::is_same_v<T, BFloat16>) {  // widened (core/kernel.h)
       const PlacedElements<T> source{data_of<T>(x)};
       const StorePlace<T> sink{data_of<int64_t>(index)};
       if (largest) reduce_to<Best<T, true>>(s, source, sink);

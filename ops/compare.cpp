@@ -68,7 +68,7 @@ void check_bool(const char* op, const Tensor& x) {
 
 }  // namespace
 
-constinit decltype(kernel::compare) kernel::compare{"compare", &compare_cpu};
+constinit decltype(kernel::compare) kernel::compare{"compare", &compare_cpu, Bf16::native};
 
 Tensor eq(const Tensor& a, const Tensor& b) { return compare("eq", a, b, Comparison::eq); }
 Tensor ne(const Tensor& a, const Tensor& b) { return compare("ne", a, b, Comparison::ne); }

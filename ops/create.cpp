@@ -86,11 +86,11 @@ struct Clone final : Node {
 
 }  // namespace
 
-constinit decltype(kernel::fill) kernel::fill{"fill", &fill_cpu};
-constinit decltype(kernel::ramp) kernel::ramp{"arange", &ramp_cpu};
-constinit decltype(kernel::eye) kernel::eye{"eye", &eye_cpu};
-constinit decltype(kernel::one_hot) kernel::one_hot{"one_hot", &one_hot_cpu};
-constinit decltype(kernel::add_to) kernel::add_to{"add_", &add_to_cpu};
+constinit decltype(kernel::fill) kernel::fill{"fill", &fill_cpu, Bf16::native};
+constinit decltype(kernel::ramp) kernel::ramp{"arange", &ramp_cpu, Bf16::native};
+constinit decltype(kernel::eye) kernel::eye{"eye", &eye_cpu, Bf16::native};
+constinit decltype(kernel::one_hot) kernel::one_hot{"one_hot", &one_hot_cpu, Bf16::native};
+constinit decltype(kernel::add_to) kernel::add_to{"add_", &add_to_cpu, Bf16::updated};
 
 namespace detail {
 Tensor filled(const char* op, const Shape& shape, double value, TensorOptions options) {
@@ -190,11 +190,9 @@ void add_(Tensor& x, const Tensor& y, double factor) {
   if (x.shape() != y.shape()) fail("add_: shapes differ — got x=", x, ", y=", y);
   if (x.dtype() != y.dtype())
     fail<DTypeError>("add_: dtypes differ — got x=", x.dtype(), ", y=", y.dtype());
-  if (x.dtype() != f32 && x.dtype() != f64) fail<DTypeError>("add_: needs f32 or f64 — got ", x.dtype(), " of shape ", x);
+  detail::check_float("add_", x);
   NoGrad guard;
   // y may be another view of the same memory: every element must be read before it is written.
-  if (x.dtype() != f32 && x.dtype() != f64)
-    fail<DTypeError>("add_: needs f32 or f64 — got ", x.dtype(), " of shape ", x);
   const bool overlap = y.shares_storage(x) && !(y.layout().offset == x.layout().offset && y.is_contiguous());
   if (!x.is_contiguous() || overlap) return copy_(x, x + y * factor);
   kernel::add_to(x, y, factor);
@@ -203,7 +201,7 @@ void add_(Tensor& x, const Tensor& y, double factor) {
 
 void scale_(Tensor& x, double factor) {
   check_in_place("scale_", x);
-  if (x.dtype() != f32 && x.dtype() != f64) fail<DTypeError>("scale_: needs f32 or f64 — got ", x.dtype(), " of shape ", x);
+  detail::check_float("scale_", x);
   NoGrad guard;
   copy_(x, x.detach() * factor);
 }

@@ -47,6 +47,8 @@ void scale_(Tensor& x, double factor);
 namespace detail {
 /// full(), with errors in the name of `op`.
 Tensor filled(const char* op, const Shape& shape, double value, TensorOptions options);
+/// x in f32 if it is of bf16, else itself: an op made of several ops computes with it, and rounds once, by to(y, dtype).
+inline Tensor widened(const Tensor& x) { return x.defined() && x.dtype() == bf16 ? to(x, f32) : x; }
 }  // namespace detail
 
 }  // namespace sluice

@@ -54,8 +54,7 @@ constinit decltype(kernel::dropout) kernel::dropout{"dropout", &dropout_cpu};
 
 Tensor dropout(const Tensor& x, double p, Rng& rng) {
   if (!(p >= 0 && p <= 1)) fail<ValueError>("dropout: p=", p, " is outside [0, 1]");
-  if (x.dtype() != f32 && x.dtype() != f64)
-    fail<DTypeError>("dropout: needs f32 or f64 — got ", x.dtype(), " of shape ", x);
+  detail::check_float("dropout", x);
   if (p == 0) return x;
   const uint64_t blocks = static_cast<uint64_t>((x.numel() + 3) / 4);
   return apply(x, {p, rng.seed(), rng.reserve(blocks)});

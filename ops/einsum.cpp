@@ -7,6 +7,7 @@
 // are theirs.
 #include <sluice/ops/einsum.h>
 
+#include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/matmul.h>
 #include <sluice/ops/reduce.h>
@@ -45,7 +46,10 @@ class Equation {
     if (specs.size() != xs.size()) wrong("the equation has ", specs.size(), " operands");
     size_.fill(-1);
     for (std::size_t i = 0; i < xs.size(); ++i) terms_.push_back(read_operand(i, specs[i]));
-    for (std::size_t i = 0; i < xs.size(); ++i) tidy(terms_[i]);
+    for (Term& t : terms_) {
+      tidy(t);
+      if (xs.size() > 2) t.x = detail::widened(t.x);
+    }
     if (arrow == s.npos) imply_output(left);
     else read_output(s.substr(arrow + 2), left);
   }
@@ -54,7 +58,7 @@ class Equation {
     Term acc = sum_out(terms_[0], needed_after(0));
     for (std::size_t i = 1; i < terms_.size(); ++i)
       acc = contract(acc, sum_out(terms_[i], acc.labels + needed_after(i)), needed_after(i));
-    return ordered(acc, output_);
+    return to(ordered(acc, output_), xs_[0].dtype());
   }
 
  private:
@@ -90,8 +94,8 @@ class Equation {
     if (ellipsis ? extra < 0 : extra != 0)
       wrong("operand ", i, " is written \"", spec, "\" and has rank ", x.rank());
     if (ellipsis) ellipsis_dims_ = std::max(ellipsis_dims_, extra);
-    if (x.dtype() != xs_[0].dtype() || (x.dtype() != f32 && x.dtype() != f64))
-      fail<DTypeError>("einsum: needs f32 or f64 operands of one dtype — got ", xs_[0].dtype(), xs_[0],
+    if (x.dtype() != xs_[0].dtype() || !is_float(x.dtype()))
+      fail<DTypeError>("einsum: needs f32, f64 or bf16 operands of one dtype — got ", xs_[0].dtype(), xs_[0],
                        " and ", x.dtype(), x);
     if (x.device() != xs_[0].device())
       fail<DeviceError>("einsum: operands on ", xs_[0].device(), " and ", x.device());

@@ -26,8 +26,8 @@ Tensor checked_index(const char* op, const Tensor& index) {
 }
 
 void check_source(const char* op, const Tensor& x, const Tensor& src) {
-  if (x.dtype() != src.dtype() || x.dtype() == bf16 || x.dtype() == boolean)
-    fail<DTypeError>(op, ": needs x and src of one dtype, f32, f64, i64 or i32 — got x=", x.dtype(), x,
+  if (x.dtype() != src.dtype() || x.dtype() == boolean)
+    fail<DTypeError>(op, ": needs x and src of one dtype, f32, f64, bf16, i64 or i32 — got x=", x.dtype(), x,
                      ", src=", src.dtype(), src);
 }
 

@@ -216,11 +216,11 @@ void causal_mask_cpu(Tensor& y) {
 
 }  // namespace
 
-constinit decltype(kernel::gather) kernel::gather{"gather", &gather_cpu};
-constinit decltype(kernel::scatter_add) kernel::scatter_add{"scatter_add", &scatter_add_cpu};
-constinit decltype(kernel::index_select) kernel::index_select{"index_select", &index_select_cpu};
-constinit decltype(kernel::index_add) kernel::index_add{"index_add", &index_add_cpu};
-constinit decltype(kernel::zero_triangle) kernel::zero_triangle{"triu", &zero_triangle_cpu};
+constinit decltype(kernel::gather) kernel::gather{"gather", &gather_cpu, Bf16::native};
+constinit decltype(kernel::scatter_add) kernel::scatter_add{"scatter_add", &scatter_add_cpu, Bf16::updated};
+constinit decltype(kernel::index_select) kernel::index_select{"index_select", &index_select_cpu, Bf16::native};
+constinit decltype(kernel::index_add) kernel::index_add{"index_add", &index_add_cpu, Bf16::updated};
+constinit decltype(kernel::zero_triangle) kernel::zero_triangle{"triu", &zero_triangle_cpu, Bf16::native};
 constinit decltype(kernel::causal_mask) kernel::causal_mask{"causal_mask", &causal_mask_cpu};
 
 }  // namespace sluice

@@ -200,8 +200,9 @@ Tensor fold(const Tensor& windows, int64_t dim, int64_t length, int64_t step) {
   int rank = windows.rank() - 1;
   if (rank < 1) fail("fold: needs windows in a last dim — got ", windows);
   int d = wrap_dim("fold", dim, rank);
-  if (!is_integer(windows.dtype()) && windows.dtype() != f32 && windows.dtype() != f64)
-    fail<DTypeError>("fold: needs f32, f64, i64 or i32 — got ", windows.dtype(), " of shape ", windows);
+  if (!is_integer(windows.dtype()) && !is_float(windows.dtype()))
+    fail<DTypeError>("fold: needs f32, f64, bf16, i64 or i32 — got ", windows.dtype(), " of shape ", windows);
+  if (windows.dtype() == bf16) return to(fold(to(windows, f32), dim, length, step), bf16);
   int64_t count = windows.shape()[d], size = windows.shape()[rank];
   if (step < 1 || length < 0 || (length < size ? count != 0 : (length - size) / step != count - 1))
     fail("fold: ", count, " windows of ", size, " every ", step, " do not tile length ", length);

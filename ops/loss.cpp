@@ -88,14 +88,14 @@ struct CrossEntropy final : Node {
       return {dx, {}};
     }
     const int64_t classes = x.dim(1);
-    Tensor counted = to(targets >= 0.0, x.dtype());
+    Tensor counted = to(targets >= 0.0, g.dtype());
     Tensor q = one_hot(masked_fill(to(targets, f64), targets < 0.0, 0), classes);
-    return {unsqueeze(g * counted, 1) * (softmax(x) - q), {}};
+    return {to(unsqueeze(g * counted, 1) * (softmax(detail::widened(x)) - q), x.dtype()), {}};
   }
 
  private:
   Tensor one_hot(const Tensor& targets, int64_t classes) const {
-    Tensor q = sluice::one_hot(to(targets, i64), classes, {saved(0).dtype()});
+    Tensor q = sluice::one_hot(to(targets, i64), classes, {saved(0).dtype() == bf16 ? f32 : saved(0).dtype()});
     return q * (1 - smoothing) + smoothing / static_cast<double>(classes);
   }
 };
@@ -116,8 +116,7 @@ constinit decltype(kernel::cross_entropy) kernel::cross_entropy{"cross_entropy",
 constinit decltype(kernel::cross_entropy_backward) kernel::cross_entropy_backward{"cross_entropy backward", &cross_entropy_backward_cpu};
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions o) {
-  if (logits.dtype() != f32 && logits.dtype() != f64)
-    fail<DTypeError>("cross_entropy: logits must be f32 or f64 — got ", logits.dtype());
+  detail::check_float("cross_entropy", logits);
   if (!is_integer(targets.dtype()))
     fail<DTypeError>("cross_entropy: targets must be i64 or i32 — got ", targets.dtype());
   if (logits.rank() < 1 || Shape(std::span(logits.shape().begin(), logits.rank() - 1)) != targets.shape())
@@ -125,30 +124,35 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOp
   if (!(o.label_smoothing >= 0 && o.label_smoothing <= 1))
     fail<ValueError>("cross_entropy: label_smoothing ", o.label_smoothing, " is outside [0, 1]");
   const int64_t classes = logits.dim(-1), n = targets.numel();
-  Tensor flat_targets = empty({n}, {i64, targets.device()}), share = empty({}, logits.options());
+  const TensorOptions wide{logits.dtype() == bf16 ? f32 : logits.dtype(), logits.device()};  // of the losses
+  Tensor flat_targets = empty({n}, {i64, targets.device()}), share = empty({}, wide);
   kernel::cross_entropy_targets(contiguous(reshape(to(targets, i64), {n}).detach()), o.ignore_index, classes, flat_targets,
                                 share);
   Tensor x = reshape(logits, {n, classes});
-  Tensor loss = empty({n}, logits.options());
+  Tensor loss = empty({n}, wide);
   if (n > 0) kernel::cross_entropy(contiguous(x.detach()), flat_targets, loss, o.label_smoothing);
   loss = record<CrossEntropy>(loss, {x, flat_targets}, {x, flat_targets}, o.label_smoothing);
-  if (o.reduction == Reduction::none) return reshape(loss, targets.shape());
+  if (o.reduction == Reduction::none) return to(reshape(loss, targets.shape()), logits.dtype());
   Tensor total = sum(loss);
-  return o.reduction == Reduction::sum ? total : total * share;
+  return to(o.reduction == Reduction::sum ? total : total * share, logits.dtype());
 }
 
 Tensor mse_loss(const Tensor& x, const Tensor& y, Reduction reduction) {
   check_equal("mse_loss", x, y);
+  if (reduction != Reduction::none && x.dtype() == bf16) return to(mse_loss(to(x, f32), detail::widened(y), reduction), bf16);
   return reduced(map(formula::SquaredError{}, x, y), reduction);
 }
 
 Tensor bce_with_logits(const Tensor& x, const Tensor& targets, Reduction reduction) {
   check_equal("bce_with_logits", x, targets);
+  if (reduction != Reduction::none && x.dtype() == bf16)
+    return to(bce_with_logits(to(x, f32), detail::widened(targets), reduction), bf16);
   return reduced(map(formula::BceWithLogits{}, x, targets), reduction);
 }
 
 Tensor kl_div(const Tensor& log_q, const Tensor& p, Reduction reduction) {
   check_equal("kl_div", log_q, p);
+  if (reduction != Reduction::none && log_q.dtype() == bf16) return to(kl_div(to(log_q, f32), detail::widened(p), reduction), bf16);
   Tensor term = map(formula::KlTerm{}, log_q, p);
   if (reduction == Reduction::none) return term;
   const int64_t width = log_q.rank() ? log_q.dim(-1) : 1;

@@ -21,28 +21,36 @@ DType common_dtype(const char* op, const Tensor* const* xs, std::size_t n, bool 
                        "; convert with to(x, dtype)");
     common = t;
   }
-  if (common != f32 && common != f64 && !(integral && is_integer(common)))
-    fail<DTypeError>(op, ": needs ", integral ? "f32, f64, i64 or i32" : "f32 or f64", " — got ", common, " of shape ",
-                     *xs[0], common == bf16 ? "; bf16 is a storage type, convert with to(x, f32)" : "");
+  if (!is_float(common) && !(integral && is_integer(common)))
+    fail<DTypeError>(op, ": needs ", integral ? "f32, f64, bf16, i64 or i32" : "f32, f64 or bf16", " — got ", common,
+                     " of shape ", *xs[0]);
   return common;
 }
 
-/// Tile by tile: operands that cannot be read directly are gathered, unwanted results get a buffer.
+void round_run(const float* from, int64_t n, BFloat16* to) {
+  vectorised([=] {
+    for (int64_t i = 0; i < n; ++i) to[i] = BFloat16(from[i]);
+  });
+}
+
+/// Tile by tile: operands that cannot be read directly are gathered, unwanted results get a buffer. Results of bf16 are
+/// computed into one, too, and rounded while it is in the cache.
 template <class T>
 void run_tiles(const MapPlan& p, TileLoop<T> loop, const void* formula, const T* const* base, T* const* out,
                std::size_t n_results) {
+  const bool narrow = p.dtype == bf16;
   Walk walks[kMapOperands];
   for (std::size_t k = 0; k < p.count; ++k)
-    if (!p.direct[k]) walks[k] = Walk(p.operands[k]->layout().expanded(p.shape));
+    if (!p.direct[k] || narrow) walks[k] = Walk(p.operands[k]->layout().expanded(p.shape));
   parallel_for(p.shape.numel(), kMapGrain, [&](int64_t begin, int64_t end) {
-    alignas(64) T buffer[kMapOperands][kTile], unwanted[kTile];
+    alignas(64) T buffer[kMapOperands][kTile], unwanted[kMapOperands][kTile];
     const T* in[kMapOperands];
     T* to[kMapOperands];
     for (int64_t i = begin, n; i < end; i += n) {
       n = std::min(kTile, end - i);
       for (std::size_t k = 0; k < p.count; ++k) {  // rows of a slice, or one repeated, are read where they lie
-        in[k] = p.direct[k] ? base[k] + i : buffer[k];
-        if (p.direct[k] || p.operands[k]->dtype() != p.dtype) continue;
+        in[k] = p.direct[k] && !narrow ? base[k] + i : buffer[k];
+        if (p.direct[k] || narrow || p.operands[k]->dtype() != p.dtype) continue;
         const Walk::Run run = walks[k].run(i);
         if (run.count > 0) in[k] = base[k] + run.offset, n = std::min(n, run.count);
       }
@@ -50,8 +58,11 @@ void run_tiles(const MapPlan& p, TileLoop<T> loop, const void* formula, const T*
         if (in[k] == buffer[k])
           read_tile(walks[k], reinterpret_cast<const std::byte*>(base[k]), p.operands[k]->dtype(), i, n, buffer[k]);
       }
-      for (std::size_t k = 0; k < n_results; ++k) to[k] = out[k] ? out[k] + i : unwanted;
+      for (std::size_t k = 0; k < n_results; ++k) to[k] = out[k] && !narrow ? out[k] + i : unwanted[k];
       loop(formula, in, to, n);
+      if constexpr (std::is_same_v<T, float>)
+        for (std::size_t k = 0; narrow && k < n_results; ++k)
+          if (out[k]) round_run(unwanted[k], n, reinterpret_cast<BFloat16*>(out[k]) + i);
     }
   });
 }
@@ -66,9 +77,10 @@ void run(const MapPlan& p, TileLoop<T> loop, const void* formula, Tensor* result
     whole = whole && p.direct[k];
   }
   for (std::size_t k = 0; k < n_results; ++k) {
-    out[k] = results[k].defined() ? results[k].mutable_data<T>() : nullptr;
+    out[k] = results[k].defined() ? reinterpret_cast<T*>(results[k].raw()) : nullptr;
     whole = whole && out[k];
   }
+  whole = whole && p.dtype != bf16;
   if (!whole) return run_tiles(p, loop, formula, base, out, n_results);
   const int64_t n = p.shape.numel();
   if (n <= kMapGrain) return n > 0 ? loop(formula, base, out, n) : void();
@@ -111,7 +123,7 @@ MapPlan plan_map_vjp(const Node& node, const Tensor* xs, std::size_t n, const Te
 
 void run_map(const MapPlan& plan, const TileLoops& loops, const void* formula, Tensor* results, std::size_t n) {
   switch (plan.dtype) {
-    case f32: return run<float>(plan, loops.f32, formula, results, n);
+    case f32: case bf16: return run<float>(plan, loops.f32, formula, results, n);
     case f64: return run<double>(plan, loops.f64, formula, results, n);
     case i64: return run<int64_t>(plan, loops.i64, formula, results, n);
     default: return run<int32_t>(plan, loops.i32, formula, results, n);

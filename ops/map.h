@@ -67,11 +67,12 @@ inline constexpr std::size_t kMapOperands = 7;  // six, and a gradient
 
 /// What a map is to compute: prepared once, without templates.
 struct MapPlan {
-  DType dtype = f32;  // of the computation
+  DType dtype = f32;  // of the results, and of the computation; bf16 is computed in f32
   Shape shape;        // of the result
   std::size_t count = 0;
   std::array<const Tensor*, kMapOperands> operands;  // they broadcast to the shape
   std::array<bool, kMapOperands> direct;             // contiguous, of full shape and right dtype
+  static constexpr bool borrows = true;
 
   void each_tensor(auto f) const {
     for (std::size_t k = 0; k < count; ++k) f(*operands[k]);
@@ -160,10 +161,11 @@ struct MapKernels<F, std::index_sequence<I...>> {
     run_map(plan, {apply_formula_vjp<F, float, I...>, apply_formula_vjp<F, double, I...>}, &f, grads.data(), sizeof...(I));
   }
   /// y [plan.shape] of plan.dtype = f(operands…).
-  static inline constinit Kernel<void(const F& f, const MapPlan& plan, Tensor& y)> forward{formula_name<F>(), &forward_cpu};
+  static inline constinit Kernel<void(const F& f, const MapPlan& plan, Tensor& y)> forward{formula_name<F>(), &forward_cpu,
+                                                                                           Bf16::native};
   /// The operands are the inputs and g; gradients that are undefined are not wanted.
   static inline constinit Kernel<void(const F& f, const MapPlan& plan, Tensors& grads)> backward{formula_name<F>(),
-                                                                                                &backward_cpu};
+                                                                                                &backward_cpu, Bf16::native};
 };
 
 template <class F, std::size_t N>
@@ -189,11 +191,14 @@ struct MapNode final : Node {
         return grads;
       }
       using D = Dual<Tensor, N>;
-      const Tensor one = unit(g);
+      const Tensor wide = widened(g), one = unit(wide);
       // A bool operand counts as 0 and 1, here as in the loops.
-      auto number = [&](const Tensor& operand) { return operand.dtype() == boolean ? to(operand, g.dtype()) : operand; };
-      D y = f((needs(I) ? D::variable(x[I], I, one) : D::constant(number(x[I])))...);
-      for (std::size_t k = 0; k < N; ++k) grads.push_back(needs(k) ? PartialOps<Tensor>::mul(g, y.d[k]) : Tensor());
+      auto number = [&](const Tensor& operand) { return operand.dtype() == boolean ? to(operand, wide.dtype()) : widened(operand); };
+      D y = f((needs(I) ? D::variable(number(x[I]), I, one) : D::constant(number(x[I])))...);
+      for (std::size_t k = 0; k < N; ++k) {
+        const Tensor dx = needs(k) ? PartialOps<Tensor>::mul(wide, y.d[k]) : Tensor();
+        grads.push_back(dx.defined() ? to(dx, g.dtype()) : dx);
+      }
       return grads;
     }
   }
@@ -203,15 +208,16 @@ struct MapNode final : Node {
 /// for the formula. Gradients follow from theirs.
 template <class F, class... Ts>
 Tensor composed_map(const F& f, const MapPlan& plan, const Ts&... xs) {
-  const auto number = [&](const Tensor& x) { return x.dtype() == boolean ? to(x, plan.dtype) : x; };
-  const Tensor y = f(Value<Tensor>{number(xs), {}}...).v;
+  const DType wide = plan.dtype == bf16 ? f32 : plan.dtype;
+  const auto number = [&](const Tensor& x) { return x.dtype() == boolean ? to(x, wide) : widened(x); };
+  const Tensor y = to(f(Value<Tensor>{number(xs), {}}...).v, plan.dtype);
   return y.shape() == plan.shape ? y : expand(y, plan.shape);
 }
 
 }  // namespace detail
 
-/// Applies f elementwise to 1 to 6 broadcast tensors of one float dtype (f32 or f64; formulas marked
-/// `integral` also i64 and i32). f must be callable with `auto` parameters and call functions by
+/// Applies f elementwise to 1 to 6 broadcast tensors of one float dtype (f32, f64, or bf16, computed in f32; formulas
+/// marked `integral` also i64 and i32). f must be callable with `auto` parameters and call functions by
 /// unqualified names (exp, sigmoid, select, …). Throws ShapeError, DTypeError, DeviceError.
 template <class F, class... Ts>
   requires(std::same_as<Ts, Tensor> && ...)

@@ -14,8 +14,8 @@ namespace sluice {
 namespace {
 
 void check(const char* op, const Tensor& a, const Tensor& b) {
-  if (a.dtype() != b.dtype() || (a.dtype() != f32 && a.dtype() != f64))
-    fail<DTypeError>(op, ": needs two f32 or two f64 operands — got a=", a.dtype(), a, ", b=", b.dtype(), b);
+  if (a.dtype() != b.dtype() || !is_float(a.dtype()))
+    fail<DTypeError>(op, ": needs two f32, two f64 or two bf16 operands — got a=", a.dtype(), a, ", b=", b.dtype(), b);
 }
 
 /// All dims but the last merged: a matrix, also when a dim is 0 (where −1 could not be inferred).

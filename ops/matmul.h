@@ -8,7 +8,7 @@ namespace sluice {
 /// Matrix product over the last two dims: [..., n, k] · [..., k, m] → [..., n, m]. Leading dims
 /// broadcast. A rank-1 operand is a row (left) or column (right) and its dim disappears. A rank-2 right
 /// operand under leading dims on the left is one GEMM over all rows, with no broadcast copy.
-/// f32 and f64. ShapeError when inner dimensions differ.
+/// f32, f64, and bf16 with sums in f32. ShapeError when inner dimensions differ.
 Tensor matmul(const Tensor& a, const Tensor& b);
 
 /// x·W + b: x [..., in], weight [in, out], bias [out] or undefined. One pass: the bias initialises the

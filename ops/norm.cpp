@@ -108,20 +108,22 @@ struct Norm final : Node {
       if (edges.size() > 2) grads[2] = db;
       return grads;
     }
+    const DType dtype = x.dtype();
+    const Tensor wide = detail::widened(g);
+    x = detail::widened(x), w = detail::widened(w);
     Tensor c = spec.centred ? x - mean(x, {-1}, keep) : x;
     Tensor r = rsqrt(mean(square(c), {-1}, keep) + spec.eps), unit = c * r;
-    Tensor h = w.defined() ? g * w : g;
+    Tensor h = w.defined() ? wide * w : wide;
     Tensor inner = h - unit * mean(h * unit, {-1}, keep);
-    grads[0] = r * (spec.centred ? inner - mean(h, {-1}, keep) : inner);
-    if (edges.size() > 1 && needs(1)) grads[1] = g * unit;  // the engine sums over the rows
+    grads[0] = to(r * (spec.centred ? inner - mean(h, {-1}, keep) : inner), dtype);
+    if (edges.size() > 1 && needs(1)) grads[1] = to(wide * unit, dtype);  // the engine sums over the rows
     if (edges.size() > 2 && needs(2)) grads[2] = g;
     return grads;
   }
 };
 
 Tensor normalise(const char* op, const Tensor& x, const Tensor& w, const Tensor& b, NormSpec spec) {
-  if (x.dtype() != f32 && x.dtype() != f64)
-    fail<DTypeError>(op, ": needs f32 or f64 — got ", x.dtype(), " of shape ", x);
+  detail::check_float(op, x);
   if (!(spec.eps >= 0)) fail<ValueError>(op, ": eps must not be negative — got ", spec.eps);
   if (x.rank() == 0 || x.dim(-1) == 0) fail(op, ": nothing to normalise in x=", x);
   for (const Tensor* p : {&w, &b}) {
@@ -129,8 +131,8 @@ Tensor normalise(const char* op, const Tensor& x, const Tensor& w, const Tensor&
     if (p->shape() != Shape{x.dim(-1)}) fail(op, ": parameter ", *p, " does not fit x=", x, "; need [", x.dim(-1), "]");
     if (p->dtype() != x.dtype()) fail<DTypeError>(op, ": x is ", x.dtype(), ", a parameter is ", p->dtype());
   }
-  if (b.defined() && !w.defined()) return normalise(op, x, w, {}, spec) + b;
-  Tensor y = empty(x.shape(), x.options()), stats = empty({x.numel() / x.dim(-1), 2}, x.options());
+  if (b.defined() && !w.defined()) return to(normalise(op, detail::widened(x), w, {}, spec) + detail::widened(b), x.dtype());
+  Tensor y = empty(x.shape(), x.options()), stats = empty({x.numel() / x.dim(-1), 2}, {x.dtype() == bf16 ? f32 : x.dtype(), x.device()});
   {
     NoGrad guard;
     if (x.numel() > 0)
@@ -158,7 +160,8 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
 Tensor scale_norm(const Tensor& x, const Tensor& g, double eps, ScaleNormForm form) {
   if (g.numel() != 1) fail("scale_norm: needs one scalar g — got g=", g, " for x=", x);
   if (g.dtype() != x.dtype()) fail<DTypeError>("scale_norm: x is ", x.dtype(), ", g is ", g.dtype());
-  if (x.dtype() != f32 && x.dtype() != f64) fail<DTypeError>("scale_norm: needs f32 or f64 — got ", x.dtype(), " of shape ", x);
+  detail::check_float("scale_norm", x);
+  if (x.dtype() == bf16) return to(scale_norm(to(x, f32), to(g, f32), eps, form), bf16);
   Tensor scalar = reshape(g, {});
   if (form == ScaleNormForm::rms) return normalise("scale_norm", x, {}, {}, {false, eps}) * scalar;
   if (!(eps >= 0)) fail<ValueError>("scale_norm: eps must not be negative — got ", eps);

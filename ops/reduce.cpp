@@ -35,6 +35,12 @@ int64_t count_of(const Shape& s, const Shape& dims) {
 Tensor reduce_values(ReduceKind kind, const Tensor& x, const Shape& dims, bool keep) {
   if (dims.empty()) return clone(x.detach());  // a scalar: nothing to reduce, but the result is new
   Tensor y = contiguous(x.detach());
+  const auto passes = [&] {
+    int n = 1;
+    for (int i = 1; i < dims.rank(); ++i) n += dims[i] != dims[i - 1] + 1;
+    return n;
+  };
+  if (x.dtype() == bf16 && passes() > 1) y = to(y, f32);  // results are rounded once
   for (int i = dims.rank() - 1; i >= 0;) {
     int last = static_cast<int>(dims[i]), first = last;
     for (--i; i >= 0 && dims[i] == first - 1; --i) --first;
@@ -47,12 +53,8 @@ Tensor reduce_values(ReduceKind kind, const Tensor& x, const Shape& dims, bool k
     else fill_(out, kind == ReduceKind::sum ? 0 : std::numeric_limits<double>::quiet_NaN());
     y = out;
   }
+  y = to(y, x.dtype());
   return keep ? y : alias(y, Layout(with_dims_dropped(x.shape(), dims)));
-}
-
-void check_reducible(const char* op, const Tensor& x) {
-  if (x.dtype() != f32 && x.dtype() != f64)
-    fail<DTypeError>(op, ": needs f32 or f64 — got ", x.dtype(), " of shape ", x);
 }
 
 // y = Σ x over dims. Backward: dx = g, stretched back.
@@ -111,7 +113,7 @@ struct Norm final : Node {
 
 Tensor extreme(const char* op, ReduceKind kind, const Tensor& x, const Shape& dims_in, bool keep_dims) {
   Shape dims = wrap_dims(op, dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
-  check_reducible(op, x);
+  detail::check_float(op, x);
   if (count_of(x.shape(), dims) == 0) fail(op, ": nothing to choose from in x=", x, " over dims ", dims);
   Tensor y = reduce_values(kind, x, dims, keep_dims);
   return record<Extreme>(y, {x}, {x, y}, dims, kept, op);
@@ -119,8 +121,6 @@ Tensor extreme(const char* op, ReduceKind kind, const Tensor& x, const Shape& di
 
 Tensor arg_extreme(const char* op, bool largest, const Tensor& x, int64_t dim, bool keep_dim) {
   int d = wrap_dim(op, dim, x.rank());
-  if (x.dtype() == bf16)
-    fail<DTypeError>(op, ": bf16 is a storage type, convert with to(x, f32) — got x of shape ", x);
   if (x.rank() == 0) return zeros({}, {i64, x.device()});
   if (x.shape()[d] == 0) fail(op, ": nothing to choose from in x=", x, " along dim ", dim);
   Shape shape = x.shape();
@@ -139,14 +139,14 @@ Tensor sum(const Tensor& x, const Shape& dims_in, bool keep_dims) {
   Shape dims = wrap_dims("sum", dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
   if (is_integer(x.dtype()) || x.dtype() == boolean)
     return reduce_values(ReduceKind::sum, to(x, i64), dims, keep_dims);
-  check_reducible("sum", x);
+  detail::check_float("sum", x);
   return record<Sum>(reduce_values(ReduceKind::sum, x, dims, keep_dims), {x}, {}, x.shape(), kept);
 }
 
 Tensor mean(const Tensor& x, const Shape& dims, bool keep_dims) {
-  check_reducible("mean", x);
+  detail::check_float("mean", x);
   int64_t n = count_of(x.shape(), wrap_dims("mean", dims, x.rank()));
-  return sum(x, dims, keep_dims) * (1.0 / static_cast<double>(n));
+  return to(sum(detail::widened(x), dims, keep_dims) * (1.0 / static_cast<double>(n)), x.dtype());
 }
 
 Tensor max(const Tensor& x, const Shape& dims, bool keep_dims) {
@@ -163,8 +163,10 @@ Tensor argmin(const Tensor& x, int64_t dim, bool keep_dim) {
 }
 
 namespace {
-Tensor variance(const char* op, const Tensor& x, const Shape& dims, bool keep_dims, double correction) {
-  check_reducible(op, x);
+/// Of bf16 in f32.
+Tensor variance(const char* op, const Tensor& x_in, const Shape& dims, bool keep_dims, double correction) {
+  detail::check_float(op, x_in);
+  const Tensor x = detail::widened(x_in);
   int64_t n = count_of(x.shape(), wrap_dims(op, dims, x.rank()));
   Tensor centred = x - mean(x, dims, keep);
   return sum(square(centred), dims, keep_dims) * (1.0 / (static_cast<double>(n) - correction));
@@ -172,14 +174,15 @@ Tensor variance(const char* op, const Tensor& x, const Shape& dims, bool keep_di
 }  // namespace
 
 Tensor var(const Tensor& x, const Shape& dims, bool keep_dims, double correction) {
-  return variance("var", x, dims, keep_dims, correction);
+  return to(variance("var", x, dims, keep_dims, correction), x.dtype());
 }
 Tensor std_dev(const Tensor& x, const Shape& dims, bool keep_dims, double correction) {
-  return sqrt(variance("std_dev", x, dims, keep_dims, correction));
+  return to(sqrt(variance("std_dev", x, dims, keep_dims, correction)), x.dtype());
 }
 
 Tensor logsumexp(const Tensor& x, const Shape& dims_in, bool keep_dims) {
-  check_reducible("logsumexp", x);
+  detail::check_float("logsumexp", x);
+  if (x.dtype() == bf16) return to(logsumexp(to(x, f32), dims_in, keep_dims), bf16);
   Shape dims = wrap_dims("logsumexp", dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
   constexpr double inf = std::numeric_limits<double>::infinity();
   Tensor y;
@@ -198,7 +201,8 @@ Tensor logsumexp(const Tensor& x, const Shape& dims_in, bool keep_dims) {
 }
 
 Tensor norm(const Tensor& x, const Shape& dims_in, bool keep_dims) {
-  check_reducible("norm", x);
+  detail::check_float("norm", x);
+  if (x.dtype() == bf16) return to(norm(to(x, f32), dims_in, keep_dims), bf16);
   Shape dims = wrap_dims("norm", dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
   Tensor y;
   {
@@ -212,7 +216,8 @@ Tensor norm(const Tensor& x, const Shape& dims_in, bool keep_dims) {
 }
 
 Tensor prod(const Tensor& x, const Shape& dims_in, bool keep_dims) {
-  check_reducible("prod", x);
+  detail::check_float("prod", x);
+  if (x.dtype() == bf16) return to(prod(to(x, f32), dims_in, keep_dims), bf16);
   Shape dims = wrap_dims("prod", dims_in, x.rank());
   Tensor y = x;
   // A tree of multiplications: halves of the dim are multiplied until one entry is left. Its gradient

@@ -131,9 +131,7 @@ void reduce_cpu(ReduceKind kind, const Tensor& x, Tensor& y, ReduceShape s) {
 void arg_extreme_cpu(bool largest, const Tensor& x, Tensor& index, ReduceShape s) {
   int64_t* out = index.mutable_data<int64_t>();
   dispatch_all(x.dtype(), [&]<class T>() {
-    if constexpr (std::is_same_v<T, BFloat16>) {
-      fail<DTypeError>("argmax: bf16 is a storage type, convert with to(x, f32)");
-    } else {
+    if constexpr (!std::is_same_v<T, BFloat16>) {  // widened (core/kernel.h)
       const T* in = x.data<T>();
       parallel_for(s.outer * s.inner, std::max<int64_t>(1, 4096 / s.n), [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kFarthest = int64_t{1} << 53;  // positions are exact in f64 up to here
 
-/// cos and sin of all angles, [n, dim/2] each, in the dtype of x.
+/// cos and sin of all angles, [n, dim/2] each, in the dtype that x is rotated in.
 struct Angles {
   Tensor cos, sin;
 };
@@ -41,7 +41,7 @@ void rope_angles_cpu(const Tensor& positions, int64_t offset, double base, Tenso
 }
 
 Angles make_angles(const Tensor& positions, int64_t offset, int64_t dim, double base, DType dtype) {
-  const TensorOptions options{dtype, positions.device()};
+  const TensorOptions options{dtype == bf16 ? f32 : dtype, positions.device()};
   Angles a{empty({positions.numel(), dim / 2}, options), empty({positions.numel(), dim / 2}, options)};
   kernel::rope_angles(positions, offset, base, a.cos, a.sin);
   return a;
@@ -110,8 +110,7 @@ Tensor rotate(const Tensor& x, const Angles& angles, RopePairing pairing, bool i
 }
 
 int64_t checked_rot_dim(const char* op, const Tensor& x, const RopeOptions& o) {
-  if (x.dtype() != f32 && x.dtype() != f64)
-    fail<DTypeError>(op, ": needs f32 or f64 — got ", x.dtype(), " of shape ", x);
+  detail::check_float(op, x);
   if (x.rank() < 2) fail(op, ": needs x [..., n, d] — got ", x);
   const int64_t dim = o.rot_dim ? o.rot_dim : x.dim(-1);
   if (dim < 0 || dim % 2 != 0 || dim > x.dim(-1))

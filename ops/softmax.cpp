@@ -66,8 +66,10 @@ struct Softmax final : Node {
   const char* name() const override { return log ? "log_softmax" : "softmax"; }
   Tensors vjp(const Tensor& g) override {
     Tensor y = saved(0);
-    if (grad_enabled())
-      return {log ? g - exp(y) * sum(g, {-1}, keep) : y * (g - sum(g * y, {-1}, keep))};
+    if (grad_enabled()) {
+      const Tensor wide = detail::widened(g), p = detail::widened(y);
+      return {to(log ? wide - exp(p) * sum(wide, {-1}, keep) : p * (wide - sum(wide * p, {-1}, keep)), y.dtype())};
+    }
     Tensor dx = empty_like(y);
     if (y.numel() > 0) kernel::softmax_backward(y, contiguous(g), dx, log);
     return {dx};
@@ -76,8 +78,7 @@ struct Softmax final : Node {
 
 Tensor softmax_along(const char* op, const Tensor& x, int64_t dim, bool log) {
   int d = wrap_dim(op, dim, x.rank());
-  if (x.dtype() != f32 && x.dtype() != f64)
-    fail<DTypeError>(op, ": needs f32 or f64 — got ", x.dtype(), " of shape ", x);
+  detail::check_float(op, x);
   if (x.rank() == 0) return squeeze(softmax_along(op, unsqueeze(x, 0), 0, log), 0);
   if (d != x.rank() - 1) return transpose(softmax_along(op, transpose(x, d, -1), -1, log), d, -1);
   Tensor y = empty(x.shape(), x.options());

@@ -52,9 +52,7 @@ void order_cpu(const Tensor& x, Tensor& index, bool descending) {
   const auto levels = static_cast<int64_t>(std::bit_width(static_cast<uint64_t>(n)));
   int64_t* out = index.mutable_data<int64_t>();
   dispatch_all(x.dtype(), [&]<class T>() {
-    if constexpr (std::is_same_v<T, BFloat16>) {
-      fail<DTypeError>("sort: bf16 is a storage type, convert with to(x, f32)");
-    } else {
+    if constexpr (!std::is_same_v<T, BFloat16>) {  // widened (core/kernel.h)
       const T* in = x.data<T>();
       parallel_for(x.numel() / n, std::max<int64_t>(1, (1 << 14) / (n * levels)),
                    [&](int64_t begin, int64_t end) {
@@ -68,9 +66,7 @@ void order_cpu(const Tensor& x, Tensor& index, bool descending) {
 }
 
 /// Indices of the first k entries along dim.
-Tensor order(const char* op, const Tensor& x, int dim, int64_t k, bool descending) {
-  if (x.dtype() == bf16)
-    fail<DTypeError>(op, ": bf16 is a storage type, convert with to(x, f32) — got x of shape ", x);
+Tensor order(const Tensor& x, int dim, int64_t k, bool descending) {
   NoGrad guard;
   const Tensor rows = contiguous(transpose(x.detach(), dim, -1));
   Shape shape = rows.shape();
@@ -87,14 +83,14 @@ constinit decltype(kernel::order) kernel::order{"sort", &order_cpu};
 Sorted sort(const Tensor& x, int64_t dim, bool descending) {
   const int d = wrap_dim("sort", dim, x.rank());
   if (x.rank() == 0) return {x, zeros({}, {i64, x.device()})};
-  Tensor index = order("sort", x, d, x.shape()[d], descending);
+  Tensor index = order(x, d, x.shape()[d], descending);
   return {gather(x, d, index), index};
 }
 
 Tensor argsort(const Tensor& x, int64_t dim, bool descending) {
   const int d = wrap_dim("argsort", dim, x.rank());
   if (x.rank() == 0) return zeros({}, {i64, x.device()});
-  return order("argsort", x, d, x.shape()[d], descending);
+  return order(x, d, x.shape()[d], descending);
 }
 
 Sorted topk(const Tensor& x, int64_t k, int64_t dim) {
@@ -103,7 +99,7 @@ Sorted topk(const Tensor& x, int64_t k, int64_t dim) {
   if (k < 0 || k > x.shape()[d])
     fail<ValueError>("topk: k is out of range — got k=", k, ", x=", x, ", dim ", dim,
                      "; need 0 <= k <= x.dim(dim)");
-  Tensor index = order("topk", x, d, k, true);
+  Tensor index = order(x, d, k, true);
   return {gather(x, d, index), index};
 }
 

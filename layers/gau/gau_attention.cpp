@@ -43,6 +43,11 @@ Tensor gau_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
   if (o.length == GauLength::constant && o.constant_length < 1)
     fail<ValueError>(op, ": constant_length must be positive — got ", o.constant_length);
   if (o.top_k < 0) fail<ValueError>(op, ": top_k must not be negative — got ", o.top_k);
+  if (o.kind == GauKind::rownorm && q_in.dtype() == bf16) {  // a quotient whose slopes nearly cancel
+    GauAttentionOptions wide = o;
+    wide.bias = detail::widened(o.bias), wide.relative_bias = detail::widened(o.relative_bias);
+    return to(gau_attention(to(q_in, f32), detail::widened(k_in), detail::widened(v_in), wide, rng), bf16);
+  }
   AttentionOptions given{.weighting = Weighting::relu2, .mask = o.mask, .bias = o.bias, .relative_bias = o.relative_bias};
   given.dropout = o.dropout;
   if (q_in.rank() == 3 && o.bias.defined() && o.bias.rank() == 3) given.bias = unsqueeze(o.bias, 1);

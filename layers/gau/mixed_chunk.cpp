@@ -291,7 +291,8 @@ std::pair<Tensor, MixedChunkState> mixed_chunk_step(const Tensor& q_quad, const 
   const int64_t s = k_lin.dim(3), e = v_new.dim(3), c = o.chunk;
   auto buffer = [&](int64_t width) { return empty({batch, heads, c, width}, v_new.options()); };
   if (!state.sum.defined()) {
-    state = {zeros({batch, heads, s, e}, v_new.options()), buffer(s), buffer(s), buffer(e), 0};
+    const DType wide = v_new.dtype() == bf16 ? f32 : v_new.dtype();  // a running sum in bf16 would soon stand still
+    state = {zeros({batch, heads, s, e}, {wide, v_new.device()}), buffer(s), buffer(s), buffer(e), 0};
   } else if (state.sum.shape() != Shape{batch, heads, s, e} || state.v.shape() != Shape{batch, heads, c, e}) {
     fail(op, ": a state of sum=", state.sum, ", v=", state.v, " does not continue with v=", v_new, " in chunks of ", c);
   }
@@ -315,11 +316,11 @@ std::pair<Tensor, MixedChunkState> mixed_chunk_step(const Tensor& q_quad, const 
       double inverse = 1;  // 1/N; the sum is 0 while g = 0
       if (o.scaling == ChunkScaling::lucid) inverse = 1 / static_cast<double>(c);
       else if (o.scaling != ChunkScaling::eq) inverse = 1 / static_cast<double>(std::max<int64_t>(1, g) * c);
-      Tensor linear = matmul(narrow(x.q_lin, 2, at, count) * inverse, state.sum);
+      Tensor linear = to(matmul(detail::widened(narrow(x.q_lin, 2, at, count)) * inverse, state.sum), v_new.dtype());
       y = y.defined() ? y + linear : linear;
     }
     outputs.push_back(y);
-    if (end == c) state.sum = state.sum + matmul(transpose(state.k_lin, -2, -1), state.v);
+    if (end == c) state.sum = state.sum + matmul(transpose(detail::widened(state.k_lin), -2, -1), detail::widened(state.v));
     state.length += count, at += count;
   }
   return {outputs.empty() ? v_new : outputs.size() == 1 ? outputs[0] : cat(outputs, 2), std::move(state)};

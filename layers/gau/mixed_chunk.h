@@ -63,7 +63,7 @@ struct MixedChunkOptions {
 };
 
 /// q_quad, k_quad, q_lin, k_lin [batch, heads, n, s], v [batch, heads, n, e] → [batch, heads, n, e]; operands of
-/// rank 3 have one head. f32 and f64.
+/// rank 3 have one head. f32, f64 and bf16.
 ///
 /// `relative_bias` [heads or 1, 2·T − 1], T >= min(n, C): what attention() calls by that name, for T queries and
 /// keys of a chunk (ops/attention/relative_bias.h).

@@ -67,10 +67,10 @@ Operands self_attention(const char* op, const Tensor& q_in, const Tensor& k_in, 
 }  // namespace
 
 Tensor sinkhorn(const Tensor& scores, const SinkhornOptions& o, Rng* rng) {
+  if (scores.dtype() == bf16) return to(sinkhorn(to(scores, f32), o, rng), bf16);
   if (scores.rank() < 2 || scores.dim(-1) != scores.dim(-2))
     fail("sinkhorn: got scores=", scores, "; need [..., n, n]: other matrices cannot have unit row and column sums");
-  if (scores.dtype() != f32 && scores.dtype() != f64)
-    fail<DTypeError>("sinkhorn: needs f32 or f64 — got ", scores.dtype(), " of shape ", scores);
+  detail::check_float("sinkhorn", scores);
   if (o.iterations < 0 || !(o.gumbel >= 0) || std::isnan(o.lambda))
     fail<ValueError>("sinkhorn: need iterations >= 0 and gumbel >= 0 — got iterations=", o.iterations, ", gumbel=",
                      o.gumbel, ", lambda=", o.lambda);

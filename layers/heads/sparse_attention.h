@@ -4,7 +4,7 @@
 //
 // for neighbours N_i that are listed, chosen by score (top-k), or by a second score f (threshold). Operands are
 // those of attention(): q [batch, heads, m, d], k [batch, kv_heads, n, d], v [batch, kv_heads, n, dv] →
-// [batch, heads, m, dv], or rank 3 (one head) or 2; f32 and f64, gradients of any order.
+// [batch, heads, m, dv], or rank 3 (one head) or 2; f32, f64 and bf16, gradients of any order.
 #pragma once
 
 #include <sluice/ops/attention/top_k.h>

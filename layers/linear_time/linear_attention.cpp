@@ -39,8 +39,8 @@ void check_operands(const char* op, const Tensor& q, const Tensor& k, const Tens
   if (!fits)
     fail(op, ": got phi_q=", q, ", phi_k=", k, ", v=", v,
          "; need [batch, heads, n_q, m], [batch, heads, n, m], [batch, heads, n, dv]");
-  if (q.dtype() != k.dtype() || q.dtype() != v.dtype() || (q.dtype() != f32 && q.dtype() != f64))
-    fail<DTypeError>(op, ": needs f32 or f64 operands of one dtype — got phi_q=", q.dtype(), ", phi_k=", k.dtype(),
+  if (q.dtype() != k.dtype() || q.dtype() != v.dtype() || !is_float(q.dtype()))
+    fail<DTypeError>(op, ": needs f32, f64 or bf16 operands of one dtype — got phi_q=", q.dtype(), ", phi_k=", k.dtype(),
                      ", v=", v.dtype());
   if (f.direction != LinearDirection::full && q.dim(2) != k.dim(2))
     fail(op, ": only the direction `full` takes queries other than the tokens of the keys — got phi_q=", q,
@@ -165,6 +165,12 @@ std::pair<Tensor, LinearState> linear_attention_recurrent(const Tensor& phi_q, c
   if (f.direction != LinearDirection::causal)
     fail<ValueError>("linear_attention_recurrent: only the causal direction can be streamed; in the others every "
                      "earlier output would change");
+  if (phi_q.dtype() == bf16) {  // a running sum in bf16 would soon stand still
+    LinearAttentionForm wide = f;
+    wide.log_decay = detail::widened(f.log_decay);
+    auto [y, next] = linear_attention_recurrent(to(phi_q, f32), detail::widened(phi_k), detail::widened(v), wide, state);
+    return {to(y, bf16), std::move(next)};
+  }
   const Operands x = prepare("linear_attention_recurrent", phi_q, phi_k, v, f);
   const Shape want{x.k.dim(0), x.k.dim(1), x.k.dim(3), x.v.dim(3)};
   if (state.sums.defined() && (state.sums.shape() != want || state.sums.dtype() != x.v.dtype()))

@@ -54,7 +54,7 @@ struct LinearAttentionForm {
 
 /// φ(q) [batch, heads, n_q, m], φ(k) [batch, heads, n, m], v [batch, heads, n, dv] → [batch, heads, n_q, dv].
 /// n_q = n unless the direction is `full`. Where the denominator is exactly 0 it counts as 1: a query without
-/// keys gives 0. f32 and f64, gradients of any order.
+/// keys gives 0. f32, f64 and bf16, gradients of any order.
 Tensor linear_attention(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v,
                         const LinearAttentionForm& form = {});
 /// The same by its definition, an n_q×n matrix of weights. O(n²) memory.

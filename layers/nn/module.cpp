@@ -66,7 +66,7 @@ void replace(const Members& m, F f) {
 }  // namespace
 
 void convert(const Members& m, DType dtype) {
-  if (dtype != f32 && dtype != f64) fail<DTypeError>("to: a module computes in f32 or f64 — got ", dtype);
+  if (!is_float(dtype)) fail<DTypeError>("to: a module computes in f32, f64 or bf16 — got ", dtype);
   replace(m, [=](const Tensor& x) { return is_float(x.dtype()) ? sluice::to(x, dtype) : x; });
 }
 void move(const Members& m, Device device) {

@@ -166,7 +166,7 @@ M load_model(const std::string& path) {
     fail<IOError>("load_model: '", path, "': ", e.what());
   }
 }
-/// Converts floating-point tensors in place (f32 or f64). Optimisers made before see the old tensors.
+/// Converts floating-point tensors in place (to f32, f64 or bf16). Optimisers made before see the old tensors.
 template <class M>
   requires(!std::is_same_v<M, Tensor>)  // a tensor is converted by value, see ops/create.h
 void to(M& m, DType dtype) {

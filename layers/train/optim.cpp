@@ -3,6 +3,7 @@
 #include <sluice/core/node.h>
 #include <sluice/layers/train/optim_kernels.h>
 #include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
 
 #include <cmath>
 #include <set>
@@ -61,7 +62,9 @@ Optimizer::Optimizer(const char* name, std::vector<NamedTensor> parameters,
   }
   for (const NamedTensor& p : parameters_) {
     Slot slot{.decay = !decay || decay(p)};
-    for (std::size_t k = 0; k < moments_.size(); ++k) slot.moments.push_back(zeros_like(p.tensor));
+    if (p.tensor.dtype() == bf16) slot.master = to(p.tensor.detach(), f32), slot.version = p.tensor.version();
+    const TensorOptions wide = (slot.master.defined() ? slot.master : p.tensor).options();
+    for (std::size_t k = 0; k < moments_.size(); ++k) slot.moments.push_back(zeros(p.tensor.shape(), wide));
     slots_.push_back(std::move(slot));
   }
 }
@@ -87,10 +90,24 @@ void Optimizer::step() {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (!grads[i].defined()) continue;
     Tensor& w = parameters_[i].tensor;
-    ++slots_[i].updates;
-    update(i, w, grads[i], slots_[i]);
+    Slot& slot = slots_[i];
+    ++slot.updates;
+    if (slot.master.defined()) {
+      follow(w, slot);
+      update(i, slot.master, grads[i], slot);
+      copy_elements(slot.master, w);
+    } else {
+      update(i, w, grads[i], slot);
+    }
     w.bump_version();
+    slot.version = w.version();
   }
+}
+
+void Optimizer::follow(const Tensor& w, Slot& slot) {
+  if (w.version() == slot.version) return;
+  const Tensor now = to(w.detach(), f32);
+  slot.master = where(now == to(to(slot.master, bf16), f32), slot.master, now);
 }
 
 void Optimizer::zero_grad() {
@@ -118,6 +135,7 @@ std::map<std::string, Tensor> Optimizer::state() const {
     s[name + ".updates"] = Tensor::from<int64_t>({slots_[i].updates}, {});
     for (std::size_t k = 0; k < moments_.size(); ++k)
       s[str(name, '.', moments_[k])] = clone(slots_[i].moments[k]);
+    if (slots_[i].master.defined()) s[name + ".master"] = clone(slots_[i].master);
   }
   return s;
 }
@@ -147,7 +165,9 @@ void Optimizer::load_state(const std::map<std::string, Tensor>& state) {
     updates.push_back(count(name + ".updates"));
     if (updates.back() > steps)
       fail<IOError>("load_state: '", name, ".updates' is ", updates.back(), ", more than ", steps, " steps");
-    for (const char* moment : moments_) entry(str(name, '.', moment), w.shape(), w.dtype());
+    const DType wide = w.dtype() == bf16 ? f32 : w.dtype();
+    for (const char* moment : moments_) entry(str(name, '.', moment), w.shape(), wide);
+    if (w.dtype() == bf16) entry(name + ".master", w.shape(), wide);
   }
   for (const auto& [key, t] : state)
     if (!known.contains(key)) fail<IOError>("load_state: ", name_, " has no entry '", key, "'");
@@ -157,6 +177,10 @@ void Optimizer::load_state(const std::map<std::string, Tensor>& state) {
     slots_[i].updates = updates[i];
     for (std::size_t k = 0; k < moments_.size(); ++k)
       copy_elements(state.at(str(parameters_[i].name, '.', moments_[k])), slots_[i].moments[k]);
+    if (slots_[i].master.defined()) {
+      copy_elements(state.at(parameters_[i].name + ".master"), slots_[i].master);
+      slots_[i].version = parameters_[i].tensor.version() - 1;  // the two may not belong together
+    }
   }
 }
 

@@ -6,6 +6,9 @@
 // An update is one pass over memory that reads gradient, parameter and moments and writes the last two
 // (LAMB needs a second pass, for its norms). Scalars are worked out in f64 and rounded once to the
 // parameter's dtype. Results do not depend on the number of threads.
+//
+// A bf16 parameter, whose steps would be lost in rounding, gets a master copy in f32: that is updated, with moments in
+// f32, and the parameter is the master, rounded.
 #pragma once
 
 #include <sluice/core/options.h>
@@ -47,8 +50,8 @@ class Optimizer {
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
 
   /// A snapshot (copies): "steps" and, for a parameter w, "w.updates" — i64 scalars — and its moments:
-  /// "w.momentum" (Sgd with momentum) or "w.m" and "w.v" (Adam, Lamb). Options and lr are not part of
-  /// it: they belong to the program.
+  /// "w.momentum" (Sgd with momentum) or "w.m" and "w.v" (Adam, Lamb); "w.master" of a bf16 parameter.
+  /// Options and lr are not part of it: they belong to the program.
   std::map<std::string, Tensor> state() const;
   /// Continues bit for bit where state() was taken. Everything is checked first, so a refusal changes
   /// nothing: IOError names a missing or unknown entry or an impossible count, ShapeError and
@@ -60,6 +63,8 @@ class Optimizer {
   /// use it, so a parameter that joins late starts as correctly as one that was there from the first.
   struct Slot {
     std::vector<Tensor> moments = {};
+    Tensor master = {};    // f32, of a bf16 parameter
+    uint32_t version = 0;  // that such a parameter had when it was made from the master
     int64_t updates = 0;
     bool decay = true;
   };
@@ -71,7 +76,9 @@ class Optimizer {
             double lr, const ParameterFilter& decay);
 
  private:
-  /// One parameter's new value; g is contiguous, of its dtype and shape, and overlaps no parameter.
+  /// Where the parameter is not its master, rounded, somebody wrote it since: its values become the master's.
+  static void follow(const Tensor& w, Slot& slot);
+  /// One parameter's (or master's) new value; g is contiguous, of the parameter's dtype and shape, and overlaps none.
   virtual void update(std::size_t index, Tensor& w, const Tensor& g, Slot& slot) = 0;
 
   const char* name_;

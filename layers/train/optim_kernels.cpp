@@ -136,10 +136,10 @@ void limit_cpu(Tensor& x, double factor, double limit) {
 
 }  // namespace
 
-constinit decltype(kernel::sgd) kernel::sgd{"sgd", &sgd_cpu};
-constinit decltype(kernel::adam) kernel::adam{"adam", &adam_cpu};
-constinit decltype(kernel::lamb) kernel::lamb{"lamb", &lamb_cpu};
+constinit decltype(kernel::sgd) kernel::sgd{"sgd", &sgd_cpu, Bf16::updated};
+constinit decltype(kernel::adam) kernel::adam{"adam", &adam_cpu, Bf16::updated};
+constinit decltype(kernel::lamb) kernel::lamb{"lamb", &lamb_cpu, Bf16::updated};
 constinit decltype(kernel::sum_squares) kernel::sum_squares{"clip_grad_norm", &sum_squares_cpu};
-constinit decltype(kernel::limit) kernel::limit{"clip_grad", &limit_cpu};
+constinit decltype(kernel::limit) kernel::limit{"clip_grad", &limit_cpu, Bf16::updated};
 
 }  // namespace sluice

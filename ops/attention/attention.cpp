@@ -6,6 +6,7 @@
 #include <sluice/ops/attention/heads.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
+#include <sluice/ops/gemm/precision.h>
 #include <sluice/ops/map.h>
 #include <sluice/ops/matmul.h>
 #include <sluice/ops/reduce.h>
@@ -31,8 +32,8 @@ AttentionOperands attention_operands(const char* op, const Tensor& q, const Tens
          "; need [batch, heads, m, d], [batch, kv_heads, n, d], [batch, kv_heads, n, dv]");
   if (kv_heads == 0 ? heads != 0 : heads % kv_heads != 0)
     fail(op, ": ", kv_heads, " key heads do not divide ", heads, " query heads — got q=", q, ", k=", k);
-  if (q.dtype() != k.dtype() || q.dtype() != v.dtype() || (q.dtype() != f32 && q.dtype() != f64))
-    fail<DTypeError>(op, ": needs f32 or f64 operands of one dtype — got q=", q.dtype(), q, ", k=", k.dtype(), k, ", v=", v.dtype(), v);
+  if (q.dtype() != k.dtype() || q.dtype() != v.dtype() || !is_float(q.dtype()))
+    fail<DTypeError>(op, ": needs f32, f64 or bf16 operands of one dtype — got q=", q.dtype(), q, ", k=", k.dtype(), k, ", v=", v.dtype(), v);
   checked_numel(op, {batch, heads, m, n}), checked_numel(op, {batch, heads, m, a.v.dim(3)});
   checked_numel(op, {batch, heads, n, std::max(a.k.dim(3), a.v.dim(3))});  // a key head for each query head
   check_mask(op, given.mask, batch, heads, m, n);
@@ -100,6 +101,9 @@ constinit decltype(kernel::attention_keep_mask) kernel::attention_keep_mask{"att
 
 namespace {
 
+/// Sums of exponentials are kept in f32 beside tensors of bf16.
+DType lse_dtype(DType t) { return t == bf16 ? f32 : t; }
+
 struct Random {
   uint64_t seed = 0, offset = 0;
 };
@@ -121,7 +125,12 @@ struct Attention final : Node {
     if (grad_enabled()) {
       Tensors xs;
       for (std::size_t i = 0; i < 6; ++i) xs.push_back(saved(i));
-      return composed_vjp(xs, options, random, g, g_lse);
+      const DType dtype = xs[0].dtype();
+      for (Tensor& x : xs) x = detail::widened(x);
+      Tensors grads = composed_vjp(xs, detail::widened(options), random, detail::widened(g), g_lse);
+      for (Tensor& x : grads)
+        if (x.defined()) x = to(x, dtype);
+      return grads;
     }
     const Tensor q = saved(0), k = saved(1), v = saved(2), lse = saved(6), out = saved(7);
     AttentionOptions o = options;
@@ -129,7 +138,7 @@ struct Attention final : Node {
     g = g.defined() ? detail::readable_rows(g) : zeros_like(out);
     Tensor delta;
     if (o.weighting == Weighting::softmax) {
-      delta = contiguous(sum(g * out, {-1}));
+      delta = contiguous(sum(detail::widened(g) * detail::widened(out), {-1}));
       if (g_lse.defined()) delta = delta - g_lse;
     }
     const int64_t m = q.dim(2), n = k.dim(2);
@@ -139,19 +148,21 @@ struct Attention final : Node {
     if (needs(2)) grads.dv = detail::empty_heads(v.shape(), v.options());
     if (needs(3)) grads.bias = zeros({q.dim(0), q.dim(1), m, n}, q.options());
     if (needs(4))
-      grads.relative = zeros({q.dim(0), q.dim(1), detail::attention_splits(k), std::max<int64_t>(0, n + m - 1)}, q.options());
+      grads.relative = zeros({q.dim(0), q.dim(1), detail::attention_splits(k), std::max<int64_t>(0, n + m - 1)},
+                             {lse_dtype(q.dtype()), q.device()});
     if (g.numel() == 0 && !g_lse.defined()) {  // nothing came out, however many queries went in
       for (Tensor* x : {&grads.dq, &grads.dk, &grads.dv})
         if (x->defined()) fill_(*x, 0);
     } else if (k.dim(0) * k.dim(1) > 0 && (q.numel() + k.numel() + v.numel() > 0 || lse.defined())) {
       const Tensor rq = detail::readable_rows(q), rk = detail::readable_rows(k), rv = detail::readable_rows(v);
+      const PrecisionScope scope(q.dtype() == bf16 ? Precision::bf16 : precision());
       kernel::attention_backward({rq, rk, rv, o, random.seed, random.offset}, g, lse, delta, grads);
     }
     Tensors result{grads.dq, grads.dk, grads.dv, grads.bias};
-    result.push_back(grads.relative.defined() ? sum(grads.relative, {0, 2}) : Tensor());
+    result.push_back(grads.relative.defined() ? to(sum(grads.relative, {0, 2}), q.dtype()) : Tensor());
     // p_sink = e^{sink − lse}; its value is 0, so its score's gradient is p_sink (0 − δ)
-    Tensor share = needs(5) ? exp(reshape(o.sink, {o.sink.dim(0), 1}) - lse) : Tensor();
-    result.push_back(share.defined() ? sum(neg(share * delta), {0, 2}) : Tensor());
+    Tensor share = needs(5) ? exp(reshape(detail::widened(o.sink), {o.sink.dim(0), 1}) - lse) : Tensor();
+    result.push_back(share.defined() ? to(sum(neg(share * delta), {0, 2}), q.dtype()) : Tensor());
     return result;
   }
 };
@@ -211,9 +222,10 @@ Tensor attend(const char* op, const Tensor& q_in, const Tensor& k_in, const Tens
     if (x->defined() && x->rank() > 0 && x->strides()[x->rank() - 1] != 1) *x = contiguous(*x);
   const bool softmax = o.weighting == Weighting::softmax;
   Tensor out = detail::empty_heads({q.dim(0), q.dim(1), q.dim(2), v.dim(3)}, q.options());
-  Tensor lse = softmax ? empty({q.dim(0), q.dim(1), q.dim(2)}, q.options()) : Tensor();
+  Tensor lse = softmax ? empty({q.dim(0), q.dim(1), q.dim(2)}, {lse_dtype(q.dtype()), q.device()}) : Tensor();
   if (out.numel() > 0 || (softmax && lse.numel() > 0)) {
     const Tensor rq = detail::readable_rows(q), rk = detail::readable_rows(k), rv = detail::readable_rows(v);
+    const PrecisionScope scope(q.dtype() == bf16 ? Precision::bf16 : precision());
     kernel::attention({rq, rk, rv, o, random.seed, random.offset}, out, lse);
   }
   const Tensor kept_lse = softmax ? alias(lse, lse.layout()) : Tensor(), kept = softmax ? out : Tensor();
@@ -244,11 +256,14 @@ AttentionAndLse merge_attention(const AttentionAndLse& a, const AttentionAndLse&
   const double inf = std::numeric_limits<double>::infinity();
   if (a.out.shape() != b.out.shape() || a.lse.shape() != b.lse.shape())
     fail("merge_attention: the two parts differ — got out ", a.out, " and ", b.out, ", lse ", a.lse, " and ", b.lse);
+  if (a.out.dtype() == bf16)  // lse in f32, as attention_with_lse gives it, or in bf16
+    return [&](const AttentionAndLse& y) {
+      return AttentionAndLse{to(y.out, bf16), to(y.lse, a.lse.dtype())};
+    }(merge_attention({to(a.out, f32), detail::widened(a.lse)}, {detail::widened(b.out), detail::widened(b.lse)}));
   for (const Tensor* x : {&a.lse, &b.out, &b.lse})
     if (x->dtype() != a.out.dtype())
       fail<DTypeError>("merge_attention: dtypes differ — got ", a.out.dtype(), " and ", x->dtype());
-  if (a.out.dtype() != f32 && a.out.dtype() != f64)
-    fail<DTypeError>("merge_attention: needs f32 or f64 — got ", a.out.dtype());
+  detail::check_float("merge_attention", a.out);
   if (a.out.rank() != a.lse.rank() + 1 || Shape(std::span(a.out.shape().begin(), a.lse.rank())) != a.lse.shape())
     fail("merge_attention: lse=", a.lse, " does not fit out=", a.out, "; need one number a row");
   Tensor top = maximum(a.lse, b.lse).detach();

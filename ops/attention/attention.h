@@ -45,7 +45,7 @@ struct AttentionOptions {
 
 /// q [batch, heads, m, d], k [batch, kv_heads, n, d], v [batch, kv_heads, n, dv] → [batch, heads, m, dv].
 /// kv_heads divides heads; query head h reads head ⌊h / (heads/kv_heads)⌋ of k and v. Operands of rank 3 have
-/// one head, of rank 2 one batch too. f32 and f64. Gradients of any order: the first in O(n) memory,
+/// one head, of rank 2 one batch too. f32, f64 and bf16. Gradients of any order: the first in O(n) memory,
 /// higher ones through the definition. NaN behind the mask does not leak.
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options = {},
                  Rng* rng = nullptr);

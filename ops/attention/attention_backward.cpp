@@ -246,6 +246,7 @@ constinit decltype(kernel::attention_backward) kernel::attention_backward{
       const int64_t pairs = detail::counted_pairs(c);  // S again, dQ and dK; dP and dV
       return Work{.flops = 2 * checked_mul("attention backward", pairs, 3 * c.q.dim(3) + 2 * c.v.dim(3)),
                   .attention_elements = pairs};
-    }};
+    },
+    Bf16::updated};
 
 }  // namespace sluice

@@ -9,8 +9,8 @@ namespace sluice::detail {
 
 /// One call, checked: operands of rank 4 whose last dim is contiguous, options with every default filled in.
 struct AttentionCall {
-  const Tensor &q, &k, &v;
-  const AttentionOptions& options;
+  Tensor q, k, v;
+  AttentionOptions options;
   uint64_t seed = 0, offset = 0;  // of the dropout mask, see kernel::attention_keep_mask
 
   void each_tensor(auto f) const { f(q), f(k), f(v), f(options); }

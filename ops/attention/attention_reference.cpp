@@ -20,6 +20,11 @@ namespace sluice {
 
 namespace detail {
 
+AttentionOptions widened(AttentionOptions o) {
+  for (Tensor* x : {&o.bias, &o.relative_bias, &o.sink, &o.row_scale}) *x = widened(*x);
+  return o;
+}
+
 Tensor attention_scores(const Tensor& q, const Tensor& k, const AttentionOptions& o) {
   const int64_t heads = q.dim(1), per_head = heads / std::max<int64_t>(1, k.dim(1)), m = q.dim(2), n = k.dim(2);
   Tensor s = matmul(q, transpose(per_head == 1 ? k : repeat_interleave(k, per_head, 1), -2, -1)) * *o.scale;
@@ -65,12 +70,15 @@ Tensor hide_unseen(const Tensor& x, const Tensor& visible, int64_t heads) {
 }  // namespace detail
 
 Tensor attention_map(const Tensor& q_in, const Tensor& k_in, const AttentionOptions& given) {
+  if (q_in.dtype() == bf16) return to(attention_map(to(q_in, f32), detail::widened(k_in), detail::widened(given)), bf16);
   auto [q, k, v, o, rank] = detail::attention_operands("attention_map", q_in, k_in, k_in, given);
   const Tensor visible = detail::visibility_of(o, q, k);
   return detail::weights_of(detail::attention_scores(q, detail::hide_unseen(k, visible, q.dim(1)), o), visible, o);
 }
 
 Tensor attention_reference(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const AttentionOptions& given, Rng* rng) {
+  if (q_in.dtype() == bf16)
+    return to(attention_reference(to(q_in, f32), detail::widened(k_in), detail::widened(v_in), detail::widened(given), rng), bf16);
   auto [q, k, v, o, rank] = detail::attention_operands("attention_reference", q_in, k_in, v_in, given);
   const Tensor visible = detail::visibility_of(o, q, k);
   Tensor w = detail::weights_of(detail::attention_scores(q, detail::hide_unseen(k, visible, q.dim(1)), o), visible, o);
@@ -82,6 +90,9 @@ Tensor attention_reference(const Tensor& q_in, const Tensor& k_in, const Tensor&
 
 Tensor attention_in_order(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, TileOrder order, int64_t rows,
                           int64_t cols, const AttentionOptions& given) {
+  if (q_in.dtype() == bf16)
+    return to(attention_in_order(to(q_in, f32), detail::widened(k_in), detail::widened(v_in), order, rows, cols,
+                                 detail::widened(given)), bf16);
   auto [q, k, v, o, rank] = detail::attention_operands("attention_in_order", q_in, k_in, v_in, given);
   if (rows < 1 || cols < 1) fail<ValueError>("attention_in_order: tiles must be positive — got ", rows, "×", cols);
   rows = std::min(rows, std::max<int64_t>(1, q.dim(2))), cols = std::min(cols, std::max<int64_t>(1, k.dim(2)));

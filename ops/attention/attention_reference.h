@@ -30,6 +30,8 @@ struct AttentionOperands {
 };
 AttentionOperands attention_operands(const char* op, const Tensor& q, const Tensor& k, const Tensor& v,
                                      const AttentionOptions& options);
+/// The options with their tensors in f32 where these are of bf16.
+AttentionOptions widened(AttentionOptions o);
 /// x [batch, heads, m, …] as operands of rank `rank` would have it.
 Tensor restore_rank(const Tensor& x, int rank);
 

@@ -42,8 +42,8 @@ Tensor relative_t5(const Tensor& weight, int64_t m, int64_t n, T5BucketOptions o
 
 Tensor relative_alibi(const Tensor& slopes, int64_t m, int64_t n) {
   if (slopes.rank() != 1) fail("relative_alibi: slopes=", slopes, "; need [heads]");
-  if (slopes.dtype() != f32 && slopes.dtype() != f64)
-    fail<DTypeError>("relative_alibi: slopes must be f32 or f64 — got ", slopes.dtype());
+  detail::check_float("relative_alibi", slopes);
+  if (slopes.dtype() == bf16) return to(relative_alibi(to(slopes, f32), m, n), bf16);
   return unsqueeze(slopes, 1) * (abs(to(distances("relative_alibi", m, n, slopes.dim(0), slopes.device()), slopes.dtype())) * -1.0);
 }
 
@@ -60,8 +60,9 @@ Tensor alibi_slopes(int64_t heads, TensorOptions options) {
 
 Tensor relative_rope(const Tensor& a, const Tensor& b, int64_t m, int64_t n, RopeOptions options) {
   if (a.rank() != 1 || a.shape() != b.shape()) fail("relative_rope: a=", a, ", b=", b, "; need two vectors [s]");
-  if (a.dtype() != b.dtype() || (a.dtype() != f32 && a.dtype() != f64))
-    fail<DTypeError>("relative_rope: needs f32 or f64 vectors of one dtype — got a=", a.dtype(), a, ", b=", b.dtype(), b);
+  if (a.dtype() != b.dtype() || !is_float(a.dtype()))
+    fail<DTypeError>("relative_rope: needs f32, f64 or bf16 vectors of one dtype — got a=", a.dtype(), a, ", b=", b.dtype(), b);
+  if (a.dtype() == bf16) return to(relative_rope(to(a, f32), to(b, f32), m, n, options), bf16);
   const int64_t turned = options.rot_dim ? options.rot_dim : a.dim(0);
   if (turned < 0 || turned % 2 != 0 || turned > a.dim(0))
     fail("relative_rope: rot_dim ", turned, " must be even and at most the length of a=", a);

@@ -15,8 +15,7 @@
 namespace sluice {
 
 Tensor topk_mask(const Tensor& scores, int64_t k, TopKTies ties, const Tensor& allowed) {
-  if (scores.dtype() != f32 && scores.dtype() != f64)
-    fail<DTypeError>("topk_mask: needs f32 or f64 — got ", scores.dtype(), " of shape ", scores);
+  detail::check_float("topk_mask", scores);
   if (k < 0) fail<ValueError>("topk_mask: k must not be negative — got ", k);
   if (scores.rank() < 1) fail("topk_mask: got scores=", scores, "; need [..., n]");
   if (allowed.defined() &&

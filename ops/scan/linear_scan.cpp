@@ -23,8 +23,8 @@ Tensor checked_decay(const char* op, const Tensor& q, const Tensor& k, const Ten
                      const LinearScanOptions& o) {
   if (q.rank() != 4 || k.shape() != q.shape() || v.rank() != 4 || v.dim(0) != q.dim(0) || v.dim(1) != q.dim(1) || v.dim(2) != q.dim(2))
     fail(op, ": got q=", q, ", k=", k, ", v=", v, "; need [batch, heads, n, m], the same, [batch, heads, n, e]");
-  if (q.dtype() != k.dtype() || q.dtype() != v.dtype() || (q.dtype() != f32 && q.dtype() != f64))
-    fail<DTypeError>(op, ": needs f32 or f64 operands of one dtype — got q=", q.dtype(), q, ", k=", k.dtype(), k, ", v=", v.dtype(), v);
+  if (q.dtype() != k.dtype() || q.dtype() != v.dtype() || !is_float(q.dtype()))
+    fail<DTypeError>(op, ": needs f32, f64 or bf16 operands of one dtype — got q=", q.dtype(), q, ", k=", k.dtype(), k, ", v=", v.dtype(), v);
   if (o.chunk < 1) fail<ValueError>(op, ": chunk must be positive — got ", o.chunk);
   if (!log_decay.defined()) return {};
   if (log_decay.dtype() != q.dtype())
@@ -54,6 +54,8 @@ Tensor linear_scan_reference(const Tensor& q, const Tensor& k, const Tensor& v, 
   const char* op = "linear_scan_reference";
   const Tensor g = checked_decay(op, q, k, v, log_decay, o);
   checked_numel(op, {q.dim(0), q.dim(1), q.dim(2), q.dim(2), g.defined() && g.rank() == 4 ? g.dim(3) : 1});
+  if (q.dtype() == bf16)
+    return to(linear_scan_reference(to(q, f32), detail::widened(k), detail::widened(v), detail::widened(log_decay), o), bf16);
   const Tensor pairs = counted(q.dim(2), o, q.device());
   if (!g.defined()) return matmul(masked_fill(matmul(q, transpose(k, -2, -1)), logical_not(pairs), 0), v);
   // e^{±(G_t − G_j)}, only where the pair counts: elsewhere it would overflow.
@@ -82,8 +84,10 @@ struct LinearScan final : Node {
   explicit LinearScan(const LinearScanOptions& options) : o(options) {}
   static const char* op_name() { return "linear_scan"; }
   const char* name() const override { return op_name(); }
-  Tensors vjp(const Tensor& gy) override {
-    const Tensor q = saved(0), k = saved(1), v = saved(2), g = saved(3);
+  Tensors vjp(const Tensor& gy_in) override {
+    const DType dtype = gy_in.dtype();
+    const Tensor q = detail::widened(saved(0)), k = detail::widened(saved(1)), v = detail::widened(saved(2)),
+                 g = detail::widened(saved(3)), gy = detail::widened(gy_in);
     const bool by_value = g.defined() && g.rank() == 4 && o.decay_on_values, want_decay = needs(3);
     LinearScanOptions same = o, other = o;  // where the decay's channels are
     other.decay_on_values = !o.decay_on_values;
@@ -91,15 +95,18 @@ struct LinearScan final : Node {
     same_back.reverse = other_back.reverse = !o.reverse;
     Tensors grads(4);
     // A decay's gradient is a running sum of differences that nearly cancel.
-    PrecisionScope scope(want_decay ? Precision::f32 : precision());
+    PrecisionScope scope(want_decay ? Precision::f32 : dtype == bf16 ? Precision::bf16 : precision());
     if (needs(0) || (want_decay && !by_value)) grads[0] = linear_scan(gy, v, k, g, other);
     if (needs(1) || (want_decay && !by_value)) grads[1] = linear_scan(v, gy, q, g, other_back);
     if (needs(2) || (want_decay && by_value)) grads[2] = linear_scan(k, q, gy, g, same_back);
     if (want_decay) {
-      Tensor from = by_value ? saved(4) * gy : q * grads[0], to = by_value ? v * grads[2] : k * grads[1];
+      const auto y = [&] { return dtype == bf16 ? linear_scan(q, k, v, g, o) : saved(4); };  // a rounded y would not cancel
+      Tensor from = by_value ? y() * gy : q * grads[0], to = by_value ? v * grads[2] : k * grads[1];
       if (g.rank() == 3) from = sum(from, {-1}), to = sum(to, {-1});
       grads[3] = cumsum(o.reverse ? to - from : from - to, 2, {.reverse = true});
     }
+    for (Tensor& grad : grads)
+      if (grad.defined()) grad = sluice::to(grad, dtype);
     return grads;
   }
 };
@@ -111,6 +118,7 @@ Tensor linear_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tens
   Tensor y = detail::empty_heads(v.shape(), v.options());
   if (y.numel() > 0) {
     const Tensor decay = g.defined() ? contiguous(g.detach()) : g;
+    const PrecisionScope scope(q.dtype() == bf16 ? Precision::bf16 : precision());
     kernel::linear_scan(detail::readable_rows(q), detail::readable_rows(k), detail::readable_rows(v), decay, o, y);
   }
   const Tensor kept = g.defined() && g.rank() == 4 && o.decay_on_values ? y : Tensor();
@@ -124,6 +132,8 @@ Tensor linear_scan_state(const Tensor& k, const Tensor& v, const Tensor& log_dec
     fail("linear_scan_state: initial=", initial, " does not fit k=", k, ", v=", v, "; need [batch, heads, m, e]");
   if (initial.defined() && initial.dtype() != k.dtype())
     fail<DTypeError>("linear_scan_state: initial is ", initial.dtype(), " beside k of ", k.dtype());
+  if (k.dtype() == bf16)
+    return to(linear_scan_state(to(k, f32), detail::widened(v), detail::widened(log_decay), detail::widened(initial)), bf16);
   Tensor keys = k;
   if (g.defined()) {  // Σ_{s > j} g_s
     Tensor left = cumsum(g, 2, {.exclusive = true, .reverse = true});
@@ -143,6 +153,7 @@ Tensor linear_scan_carry(const Tensor& q, const Tensor& initial, const Tensor& l
     fail<DTypeError>("linear_scan_carry: initial is ", initial.dtype(), " beside q of ", q.dtype());
   const Tensor g = checked_decay("linear_scan_carry", q, q, q, log_decay, {});
   checked_numel("linear_scan_carry", {q.dim(0), q.dim(1), q.dim(2), initial.dim(3)});
+  if (q.dtype() == bf16) return to(linear_scan_carry(to(q, f32), to(initial, f32), detail::widened(log_decay)), bf16);
   if (!g.defined()) return matmul(q, initial);
   Tensor kept = exp(cumsum(g, 2));
   return matmul(q * (g.rank() == 3 ? unsqueeze(kept, -1) : kept), initial);

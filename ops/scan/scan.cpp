@@ -85,9 +85,6 @@ Tensor cumsum(const Tensor& x_in, int64_t dim, CumsumOptions options) {
   if (x_in.rank() == 0) fail("cumsum: a scalar has no dims");
   const int d = wrap_dim("cumsum", dim, x_in.rank());
   const Tensor x = x_in.dtype() == boolean ? to(x_in, i64) : x_in;
-  if (x.dtype() == bf16)
-    fail<DTypeError>("cumsum: needs f32, f64, i64, i32 or bool — got bf16 of shape ", x,
-                     "; convert with to(x, f32)");
   Tensor y = empty_like(x);
   if (y.numel() > 0) kernel::cumsum(contiguous(x.detach()), y, d, options);
   return record<Cumsum>(std::move(y), {x}, {}, d, options);

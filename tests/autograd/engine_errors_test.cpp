@@ -70,12 +70,12 @@ TEST_CASE("backward: roots that are not scalars, without history, or with a misf
   CHECK(x.grad().to_vector<double>() == Doubles{2, 4});
 }
 
-TEST_CASE("requires_grad_: leaves of f32 and f64 only", "[engine]") {
+TEST_CASE("requires_grad_: leaves of floats only", "[engine]") {
   Tensor x = leaf({1}), y = exp(x);
   refused<AutogradError>([&] { y.requires_grad_(); }, "requires_grad_", "exp");
   refused<AutogradError>([&] { y.requires_grad_(false); }, "exp", "detach");
   refused<DTypeError>([&] { arange(3).requires_grad_(); }, "i64");
-  refused<DTypeError>([&] { to(Tensor({1}), bf16).requires_grad_(); }, "bf16");
+  CHECK(to(Tensor({1}), bf16).requires_grad_().requires_grad());
   refused<ValueError>([&] { Tensor().requires_grad_(); }, "undefined");
   x.requires_grad_();  // twice is once
   backward(sum(x * 2.0));
@@ -97,6 +97,7 @@ TEST_CASE("set_grad: only fitting gradients of leaves", "[engine]") {
 TEST_CASE("dtypes: f32 and f64 do not mix silently, forward or backward", "[engine]") {
   Tensor x = leaf({1, 2}), f = Tensor({1, 2});
   refused<DTypeError>([&] { x * f; }, "mul", "f32");
+  refused<DTypeError>([&] { f * to(f, bf16); }, "f32", "bf16");
   Tensor wrong = custom_op(
       "wrong_type", {x}, [](const Tensors& in) { return in[0] * 2.0; },
       [](const Tensor& g, const Tensors&, const Tensor&) -> Tensors { return {to(g, f32)}; });

@@ -2,7 +2,10 @@
 
 #include <sluice/core/parallel.h>
 
+#include "support/approx.h"
 #include "support/catch.h"
+
+#include <sluice/ops/create.h>
 
 #include <algorithm>
 #include <cmath>
@@ -284,6 +287,16 @@ TEST_CASE("RngTape nests, and outlives its Rngs", "[random]") {
   RngTape::Replay harmless(outer);
 }
 
+TEST_CASE("random: bf16 draws are f32 draws, rounded", "[random]") {
+  Rng rng(5), twin(5);
+  for (const Shape& shape : {Shape{}, Shape{7}, Shape{3, 1001}}) {
+    CHECK(testing::same_bits(uniform(shape, -1, 2, rng, {.dtype = bf16}), to(uniform(shape, -1, 2, twin), bf16)));
+    CHECK(testing::same_bits(normal(shape, 1, 2, rng, {.dtype = bf16}), to(normal(shape, 1, 2, twin), bf16)));
+    CHECK(testing::same_bits(truncated_normal(shape, 0, 1, rng, {.dtype = bf16}), to(truncated_normal(shape, 0, 1, twin), bf16)));
+    CHECK(rng.offset() == twin.offset());
+  }
+}
+
 TEST_CASE("random: arguments outside the domain are named", "[random]") {
   Rng rng;
   const float bad[] = {1, -1}, zero[] = {0, 0};
@@ -303,6 +316,6 @@ TEST_CASE("random: arguments outside the domain are named", "[random]") {
   CHECK_THROWS_WITH(sample_discrete(bad, 2, rng), Contains("weights[1]=-1"));
   CHECK_THROWS_WITH(sample_discrete(zero, 2, rng), Contains("positive weight"));
   CHECK_THROWS_AS(normal({2}, 0, 1, rng, {.dtype = i64}), DTypeError);
-  CHECK_THROWS_WITH(uniform({2}, 0, 1, rng, {.dtype = bf16}), Contains("uniform") && Contains("bf16"));
+  CHECK_THROWS_WITH(uniform({2}, 0, 1, rng, {.dtype = boolean}), Contains("uniform") && Contains("bool"));
   CHECK(rng.offset() == 0);  // a refused call draws nothing
 }

@@ -70,7 +70,7 @@ void check_same(const OpCase& row, const std::vector<Tensor>& got, const std::ve
   for (std::size_t i = 0; i < got.size(); ++i) {
     INFO("result " << i << ": " << max_abs_diff(got[i], want[i]) << " apart");
     if (row.bitwise) CHECK(same_bits(got[i], want[i]));
-    else CHECK(all_close(got[i], want[i], got[i].dtype() == f64 ? 1e-14 : 1e-6, max_abs(want[i])));
+    else CHECK(all_close(got[i], want[i], got[i].dtype() == f64 ? 1e-14 : got[i].dtype() == bf16 ? 0x1p-7 : 1e-6, max_abs(want[i])));
   }
 }
 
@@ -89,7 +89,7 @@ TEST_CASE("op cases: results do not depend on the memory layout", "[ops][cases]"
   for_each_row([](const OpCase& row) {
     auto shapes = shapes_of(row);
     std::erase_if(shapes, [](const auto& s) { return !s.empty() && count(s[0]) > 600; });
-    for (DType dtype : {f32, f64})
+    for (DType dtype : {f32, f64, bf16})
       for (const auto& s : shapes) {
         const In plain = input_tensors(row, input_values(row, s), dtype, !row.flat);
         const auto want = run(row, plain);
@@ -105,7 +105,7 @@ TEST_CASE("op cases: results do not depend on the memory layout", "[ops][cases]"
 
 TEST_CASE("op cases: expanded inputs equal their copies", "[ops][cases]") {
   for_each_row([](const OpCase& row) {
-    for (DType dtype : {f32, f64}) {
+    for (DType dtype : {f32, f64, bf16}) {
       const In plain = input_tensors(row, input_values(row, {}), dtype, !row.flat);
       for (std::size_t k = 0; k < plain.size(); ++k)
         for (int d = 0; d < plain[k].rank(); ++d) {
@@ -121,7 +121,7 @@ TEST_CASE("op cases: expanded inputs equal their copies", "[ops][cases]") {
 
 TEST_CASE("op cases: inputs and their surroundings are left alone", "[ops][cases]") {
   for_each_row([](const OpCase& row) {
-    for (DType dtype : {f32, f64}) {
+    for (DType dtype : {f32, f64, bf16}) {
       const In plain = input_tensors(row, input_values(row, {}), dtype, !row.flat);
       In guarded;
       for (const Tensor& x : plain) guarded.push_back(stored(x, Storing::offset));

@@ -33,9 +33,9 @@ std::string facts(const Tensor& x) {
 }
 
 /// What the row gives on `device`: its results, their gradients, and the gradients of those.
-std::vector<Tensor> run(const OpCase& row, const std::vector<Dims>& shapes, Device device) {
+std::vector<Tensor> run(const OpCase& row, const std::vector<Dims>& shapes, DType dtype, Device device) {
   In xs;
-  for (const Tensor& x : input_tensors(row, input_values(row, shapes), f32, !row.flat)) {
+  for (const Tensor& x : input_tensors(row, input_values(row, shapes), dtype, !row.flat)) {
     xs.push_back(to(x.detach(), device));
     if (x.requires_grad()) xs.back().requires_grad_();
   }
@@ -70,12 +70,16 @@ TEST_CASE("op cases: every row runs on meta", "[ops][cases][meta]") {
     if (row.inputs.empty()) continue;  // nothing says where
     INFO(row.name());
     if (kNeedValues.count(row.op)) {
-      CHECK_THROWS_AS(run(row, {}, meta), DeviceError);
+      CHECK_THROWS_AS(run(row, {}, f32, meta), DeviceError);
       continue;
     }
     try {
-      for (const auto& shapes : shapes_of(row)) {
-        const auto want = run(row, shapes, cpu), got = run(row, shapes, meta);
+      const auto runs = shapes_of(row);
+      const std::size_t own = runs.size();
+      for (std::size_t k = 0; k <= own; ++k) {  // bf16 in the row's own shapes
+        const DType dtype = k == own ? bf16 : f32;
+        const auto& shapes = runs[k % own];
+        const auto want = run(row, shapes, dtype, cpu), got = run(row, shapes, dtype, meta);
         REQUIRE(got.size() == want.size());
         for (std::size_t i = 0; i < got.size(); ++i) {
           INFO("result " << i);
