@@ -20,16 +20,20 @@ using namespace sluice;
 using namespace sluice::testing;
 using Catch::Contains;
 
+namespace {
+Tensor noise(const Shape& shape, Rand& rand) { return to(random_tensor(shape, bf16, rand), cpu); }
+}  // namespace
+
 TEST_CASE("optim: a bf16 parameter follows a master copy in f32", "[optim][bf16]") {
   const auto each = [](const auto& make) {
     Rand rand(3);
-    const Tensor start = random_tensor({4, 5}, bf16, rand);
+    const Tensor start = noise({4, 5}, rand);
     Tensor w = clone(start).requires_grad_(), wide = to(start, f32).requires_grad_();
     auto half = make(w), single = make(wide);
     std::map<std::string, Tensor> kept;
     Tensor kept_w;
     for (int i = 0; i < 40; ++i) {
-      const Tensor g = random_tensor({4, 5}, bf16, rand);
+      const Tensor g = noise({4, 5}, rand);
       w.set_grad(g), wide.set_grad(to(g, f32));
       half->step(), single->step();
       REQUIRE(w.dtype() == bf16);
@@ -50,9 +54,9 @@ TEST_CASE("optim: a bf16 parameter follows a master copy in f32", "[optim][bf16]
       resumed->load_state(kept);
       if (!model_first) load_model();
       Rand replay(3);
-      random_tensor({4, 5}, bf16, replay);
+      noise({4, 5}, replay);
       for (int i = 0; i < 40; ++i) {
-        const Tensor g = random_tensor({4, 5}, bf16, replay);
+        const Tensor g = noise({4, 5}, replay);
         if (i < 20) continue;
         again.set_grad(g);
         resumed->step();
@@ -87,7 +91,7 @@ TEST_CASE("optim: a bf16 parameter follows a master copy in f32", "[optim][bf16]
 TEST_CASE("clip: the norm of bf16 gradients is that of their values", "[clip][bf16]") {
   Rand rand(4);
   Tensor w = zeros({300, 7}, {bf16}).requires_grad_(), wide = zeros({300, 7}).requires_grad_();
-  const Tensor g = random_tensor({300, 7}, bf16, rand);
+  const Tensor g = noise({300, 7}, rand);
   w.set_grad(clone(g)), wide.set_grad(to(g, f32));
   CHECK(clip_grad_norm({w}, 1) == clip_grad_norm({wide}, 1));
   CHECK(same_bits(w.grad(), to(wide.grad(), bf16)));
