@@ -13,7 +13,7 @@ namespace sluice {
 
 namespace {
 
-using detail::Between, detail::Frontier;
+using detail::Between, detail::Frontier, detail::LeafWatch;
 
 // Told below.
 Tensor seed(const char* op, const Tensor& root, const Tensor& grad);
@@ -30,31 +30,47 @@ struct VjpScope {
 };
 
 /// The walk: takes the youngest waiting node, whose gradients are then complete, and sends what its vjp returns to its
-/// inputs. visit(node, gradients) may say false to stop there; with `between` other nodes are left out.
+/// inputs. visit(node, gradients) may say false to stop there; with `between` other nodes are left out. With `watch` leaves
+/// do not wait for their turn but are visited when their last edge was walked.
 template <class Visit>
-void walk(Frontier& frontier, BackwardOptions options, const Between* between, Visit visit) {
+void walk(Frontier& frontier, BackwardOptions options, const Between* between, Visit visit, LeafWatch* watch = nullptr) {
   GradMode mode(options.create_graph);
   detail::DenormalMode denormals;  // once, not in each small op
   auto wanted = [&](const Edge& e) { return e.node && (!between || between->contains(e.node.get())); };
+  auto enter = [&](Node& node, Tensors& grads) {
+    if (node.extras_)
+      for (uint32_t i = 0; i < grads.size(); ++i)
+        if (grads[i].defined()) node.run_hooks(i, grads[i]);
+    return visit(node, grads);
+  };
+  auto complete = [&](LeafWatch::Entry& leaf) {
+    if (!leaf.grad.defined()) return;
+    VjpScope scope(*leaf.node);
+    Tensors grads{std::move(leaf.grad)};
+    enter(*leaf.node, grads);
+  };
   while (!frontier.empty()) {
     detail::Pending p = frontier.take();
     Node& node = *p.node;
     VjpScope scope(node);
-    if (node.extras_)
-      for (uint32_t i = 0; i < p.grads.size(); ++i)
-        if (p.grads[i].defined()) node.run_hooks(i, p.grads[i]);
-    if (!visit(node, p.grads)) continue;
+    if (!enter(node, p.grads)) continue;
     if (std::none_of(node.edges.begin(), node.edges.end(), wanted)) continue;
     Tensors grads = call_vjp(node, p.grads);
     if (!options.retain_graph && !options.create_graph) node.release();
     p.grads.clear();
     for (std::size_t i = 0; i < grads.size(); ++i) {
       const Edge& e = node.edges[i];
-      if (!grads[i].defined() || !wanted(e)) continue;
-      Tensor g = fitted(node, e, std::move(grads[i]));
-      accumulate(frontier.at(e.node)[e.index], std::move(g), options.create_graph);
+      if (!wanted(e)) continue;
+      LeafWatch::Entry* leaf = watch && e.node->is_leaf() ? &watch->at(e.node.get()) : nullptr;
+      if (grads[i].defined()) {
+        Tensor g = fitted(node, e, std::move(grads[i]));
+        accumulate(leaf ? leaf->grad : frontier.at(e.node)[e.index], std::move(g), options.create_graph);
+      }
+      if (leaf && --leaf->left == 0) complete(*leaf);
     }
   }
+  if (watch)  // some nodes above them were never reached
+    for (LeafWatch::Entry& leaf : watch->entries()) complete(leaf);
 }
 
 }  // namespace
@@ -68,6 +84,19 @@ void backward(const Tensor& root, const Tensor& grad, BackwardOptions options) {
     collect(static_cast<Leaf&>(node), std::move(grads[0]), options.create_graph);
     return false;
   });
+}
+
+void detail::backward(const Tensor& root, const Tensor& grad, BackwardOptions options, const std::function<void(Leaf&)>& final) {
+  Tensor g = seed("backward", root, grad);
+  Frontier frontier;
+  LeafWatch watch(root.impl().history.get());
+  frontier.at(root.impl().history)[root.impl().output_index] = std::move(g);
+  walk(frontier, options, nullptr, [&](Node& node, Tensors& grads) {
+    if (!node.is_leaf()) return true;
+    collect(static_cast<Leaf&>(node), std::move(grads[0]), options.create_graph);
+    final(static_cast<Leaf&>(node));
+    return false;
+  }, &watch);
 }
 
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,

@@ -1,10 +1,12 @@
 // What one backward walk remembers: the nodes that wait, and — for grad() — the nodes worth visiting.
 #pragma once
 
+#include <sluice/autograd/engine.h>
 #include <sluice/autograd/node_map.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -95,5 +97,45 @@ class Between {
   static constexpr uint32_t kSeen = 1, kLeads = 2;  // visited; leads to a wanted edge
   NodeMap mark_;
 };
+
+/// The leaves under a root, and how many of the edges that lead to each have not been walked yet. A leaf is older than all
+/// else, so that the frontier would give it out last; counted, its gradient is known to be complete when it is.
+class LeafWatch {
+ public:
+  struct Entry {
+    Ref<Node> node;
+    Tensor grad = {};
+    uint32_t left = 0;
+  };
+
+  explicit LeafWatch(Node* root) {
+    NodeMap seen;
+    std::vector<Node*> stack{root};
+    seen.insert(root, 0);
+    while (!stack.empty()) {
+      const Node* n = stack.back();
+      stack.pop_back();
+      for (const Edge& e : n->edges) {
+        if (!e.node) continue;
+        if (e.node->is_leaf()) {
+          auto [at, fresh] = index_.insert(e.node.get(), static_cast<uint32_t>(entries_.size()));
+          if (fresh) entries_.push_back({e.node});
+          ++entries_[at].left;
+        } else if (seen.insert(e.node.get(), 0).second) {
+          stack.push_back(e.node.get());
+        }
+      }
+    }
+  }
+  Entry& at(const Node* leaf) { return entries_[index_.find(leaf)]; }
+  std::vector<Entry>& entries() { return entries_; }
+
+ private:
+  NodeMap index_;
+  std::vector<Entry> entries_;
+};
+
+/// backward() that calls final(leaf) as soon as .grad() of a leaf has all that this walk brings it, while the walk goes on.
+void backward(const Tensor& root, const Tensor& grad, BackwardOptions options, const std::function<void(Leaf&)>& final);
 
 }  // namespace sluice::detail

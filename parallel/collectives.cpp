@@ -114,6 +114,23 @@ void check_background(const char* op, const Tensor& x) {
   if (x.requires_grad()) fail<AutogradError>(op, ": works in place, on tensors without history");
 }
 
+/// Errors as letters, and back.
+char kind_of(const std::exception& e) {
+  if (dynamic_cast<const ShapeError*>(&e)) return 's';
+  if (dynamic_cast<const DTypeError*>(&e)) return 't';
+  if (dynamic_cast<const IOError*>(&e)) return 'i';
+  if (dynamic_cast<const ValueError*>(&e)) return 'v';
+  return dynamic_cast<const MemoryError*>(&e) ? 'm' : 'c';
+}
+[[noreturn]] void throw_kind(char kind, const std::string& what) {
+  if (kind == 's') throw ShapeError(what);
+  if (kind == 't') throw DTypeError(what);
+  if (kind == 'i') throw IOError(what);
+  if (kind == 'v') throw ValueError(what);
+  if (kind == 'm') throw MemoryError(what);
+  throw CommunicationError(what);
+}
+
 const char* name_of(ReduceOp op) { return op == ReduceOp::sum ? "(sum) " : op == ReduceOp::max ? "(max) " : "(min) "; }
 
 }  // namespace
@@ -236,6 +253,32 @@ Tensor exclusive_scan(const Tensor& decay, const Tensor& state, const Communicat
   for (int r = 1; r < group.rank(); ++r) s = reshape(narrow(select(all, 0, r), 0, 0, n), decay.shape()) * s + state_of(r);
   if (s.shape() != state.shape()) fail("exclusive_scan: decay=", decay, " does not broadcast to state=", state);
   return s;
+}
+
+std::string broadcast_text(const std::string& text, int root, const Communicator& group) {
+  if (group.size() == 1) return text;
+  const auto size = broadcast(Tensor::from<int64_t>({static_cast<int64_t>(text.size())}), root, group).item<int64_t>();
+  Tensor bytes = zeros({(size + 7) / 8}, {i64});
+  if (group.rank() == root) std::copy(text.begin(), text.end(), reinterpret_cast<char*>(bytes.raw()));
+  bytes = broadcast(bytes, root, group);
+  return {reinterpret_cast<const char*>(bytes.raw()), static_cast<std::size_t>(size)};
+}
+
+void on_rank_0(const Communicator& group, const std::function<void()>& f) {
+  std::string what;
+  std::exception_ptr error;
+  if (group.rank() == 0) {
+    try {
+      f();
+    } catch (const std::exception& e) {
+      what = str(kind_of(e), e.what());
+      error = std::current_exception();
+    }
+  }
+  what = broadcast_text(what, 0, group);
+  if (what.empty()) return;
+  if (error) std::rethrow_exception(error);
+  throw_kind(what[0], what.substr(1));
 }
 
 std::vector<int64_t> even_pieces(int64_t n, int ranks) {

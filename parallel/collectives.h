@@ -16,7 +16,9 @@
 #include <sluice/parallel/communicator.h>
 #include <sluice/parallel/reduce.h>
 
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace sluice {
@@ -49,6 +51,11 @@ Tensor exclusive_scan(const Tensor& x, const Communicator& group);
 /// The state that this rank's piece of a recurrence begins with, S = 0 before rank 0, where the piece of each rank makes
 /// decay ⊙ S + state of S. decay broadcasts to state, of one shape on all ranks.
 Tensor exclusive_scan(const Tensor& decay, const Tensor& state, const Communicator& group);
+
+/// The text of rank `root`.
+std::string broadcast_text(const std::string& text, int root, const Communicator& group);
+/// Runs f on rank 0 and waits for it; what it throws is thrown on all ranks, as an error of the same type with its text.
+void on_rank_0(const Communicator& group, const std::function<void()>& f);
 
 /// n things in `ranks` pieces, the first ones longer by one.
 std::vector<int64_t> even_pieces(int64_t n, int ranks);

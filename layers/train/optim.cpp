@@ -4,6 +4,7 @@
 #include <sluice/layers/train/optim_kernels.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
+#include <sluice/parallel/collectives.h>
 
 #include <cmath>
 #include <set>
@@ -87,21 +88,24 @@ void Optimizer::step() {
     grads.push_back(std::move(g));
   }
   ++steps_;
+  std::vector<bool> updated;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    if (!grads[i].defined()) continue;
+    updated.push_back(grads[i].defined());
+    if (!updated[i]) continue;
     Tensor& w = parameters_[i].tensor;
     Slot& slot = slots_[i];
     ++slot.updates;
-    if (slot.master.defined()) {
+    if (keeps(i) && slot.master.defined()) {
       follow(w, slot);
       update(i, slot.master, grads[i], slot);
       copy_elements(slot.master, w);
-    } else {
+    } else if (keeps(i)) {
       update(i, w, grads[i], slot);
     }
     w.bump_version();
     slot.version = w.version();
   }
+  if (!owner_.empty()) send_updates(updated);
 }
 
 void Optimizer::follow(const Tensor& w, Slot& slot) {
@@ -129,13 +133,16 @@ void Optimizer::set_lr(double lr) {
 std::map<std::string, Tensor> Optimizer::state() const {
   NoGrad guard;
   std::map<std::string, Tensor> s;
+  const auto kept = [&](std::size_t i, const std::vector<Tensor>& of_owner, std::size_t k) {
+    return owner_.empty() ? clone(of_owner[k]) : broadcast(keeps(i) ? of_owner[k] : empty_moment(i), owner_[i], ranks_);
+  };
   s["steps"] = Tensor::from<int64_t>({steps_}, {});
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const std::string& name = parameters_[i].name;
     s[name + ".updates"] = Tensor::from<int64_t>({slots_[i].updates}, {});
     for (std::size_t k = 0; k < moments_.size(); ++k)
-      s[str(name, '.', moments_[k])] = clone(slots_[i].moments[k]);
-    if (slots_[i].master.defined()) s[name + ".master"] = clone(slots_[i].master);
+      s[str(name, '.', moments_[k])] = kept(i, slots_[i].moments, k);
+    if (parameters_[i].tensor.dtype() == bf16) s[name + ".master"] = kept(i, {slots_[i].master}, 0);
   }
   return s;
 }
@@ -175,9 +182,9 @@ void Optimizer::load_state(const std::map<std::string, Tensor>& state) {
   steps_ = steps;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     slots_[i].updates = updates[i];
-    for (std::size_t k = 0; k < moments_.size(); ++k)
+    for (std::size_t k = 0; keeps(i) && k < moments_.size(); ++k)
       copy_elements(state.at(str(parameters_[i].name, '.', moments_[k])), slots_[i].moments[k]);
-    if (slots_[i].master.defined()) {
+    if (keeps(i) && slots_[i].master.defined()) {
       copy_elements(state.at(parameters_[i].name + ".master"), slots_[i].master);
       slots_[i].version = parameters_[i].tensor.version() - 1;  // the two may not belong together
     }

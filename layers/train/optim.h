@@ -14,6 +14,7 @@
 #include <sluice/core/options.h>
 #include <sluice/layers/nn/named_tensor.h>
 #include <sluice/layers/train/clip.h>
+#include <sluice/parallel/communicator.h>
 
 #include <functional>
 #include <limits>
@@ -42,6 +43,14 @@ class Optimizer {
   /// Names of the parameters that no step has ever found a gradient on: usually not part of the loss.
   std::vector<std::string> without_gradient() const;
 
+  /// From now on this rank keeps the moments of its share of the parameters only, updates those, and step() sends the new
+  /// values to the other ranks (ZeRO stage 1: Rajbhandari et al. 2020). Shares are whole parameters, of nearly equal size.
+  /// All ranks must have the same gradients (DataParallel); step() and state() are then calls that all ranks make, and
+  /// give the bits that an optimiser which is not shared gives.
+  void shard(const Communicator& ranks);
+  /// The ranks of shard(); one rank before.
+  const Communicator& shards() const { return ranks_; }
+
   double lr() const { return lr_; }
   /// ValueError unless finite and >= 0.
   void set_lr(double lr);
@@ -57,6 +66,8 @@ class Optimizer {
   /// nothing: IOError names a missing or unknown entry or an impossible count, ShapeError and
   /// DTypeError an entry that does not fit.
   void load_state(const std::map<std::string, Tensor>& state);
+  /// On all ranks what load_state() has just loaded on rank 0, whose `state` is read; theirs is not.
+  void load_state_of_rank_0(const std::map<std::string, Tensor>& state, const Communicator& ranks);
 
  protected:
   /// What is kept beside a parameter. `updates` counts the steps that found a gradient; bias corrections
@@ -81,7 +92,13 @@ class Optimizer {
   /// One parameter's (or master's) new value; g is contiguous, of the parameter's dtype and shape, and overlaps none.
   virtual void update(std::size_t index, Tensor& w, const Tensor& g, Slot& slot) = 0;
 
+  bool keeps(std::size_t i) const { return owner_.empty() || owner_[i] == ranks_.rank(); }
+  Tensor empty_moment(std::size_t i) const;
+  void send_updates(const std::vector<bool>& updated);
+
   const char* name_;
+  Communicator ranks_;
+  std::vector<int> owner_;  // of each parameter's moments; empty: not shared
   std::vector<NamedTensor> parameters_;
   std::vector<const char*> moments_;
   std::vector<Slot> slots_;

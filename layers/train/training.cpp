@@ -1,6 +1,9 @@
 #include <sluice/layers/train/training.h>
 
+#include <sluice/core/node.h>
 #include <sluice/core/safetensors.h>
+#include <sluice/ops/create.h>
+#include <sluice/parallel/collectives.h>
 
 #include <charconv>
 
@@ -39,24 +42,28 @@ TrainingState state_of(const SafeTensors& file, const std::string& path) {
 namespace detail {
 
 void save_training(const Members& model, const std::string& path, const Optimizer& optimizer, const Rng& rng,
-                   const TrainingState& state, std::map<std::string, std::string> metadata) {
+                   const TrainingState& state, std::map<std::string, std::string> metadata, const Communicator& ranks) {
   SafeTensors file;
   file.metadata = std::move(metadata);
   for (const auto& s : model.slots) file.tensors[std::string(kModel) + s.name] = s.tensor->detach();
-  for (auto& [name, x] : optimizer.state()) file.tensors[std::string(kOptimizer) + name] = x;
+  if (ranks.rank() == 0 || optimizer.shards().size() > 1)
+    for (auto& [name, x] : optimizer.state()) file.tensors[std::string(kOptimizer) + name] = x;
   for (const auto& [key, value] : state.config) file.metadata[std::string(kConfig) + key] = value;
   file.metadata["format"] = "sluice-checkpoint-1";
   file.metadata["step"] = std::to_string(state.step);
   file.metadata["rng.seed"] = std::to_string(rng.seed());
   file.metadata["rng.offset"] = std::to_string(rng.offset());
-  save_safetensors(path, file);
+  on_rank_0(ranks, [&] { save_safetensors(path, file); });
 }
 
-TrainingState load_training(const Members& model, const std::string& path, Optimizer& optimizer, Rng& rng) {
+namespace {
+
+TrainingState load_here(const Members& model, const std::string& path, Optimizer& optimizer, Rng& rng,
+                        std::map<std::string, Tensor>& moments) {
   SafeTensors file = load_safetensors(path);
   TrainingState state = state_of(file, path);
   const auto seed = number<uint64_t>(file, path, "rng.seed"), offset = number<uint64_t>(file, path, "rng.offset");
-  std::map<std::string, Tensor> weights, moments;
+  std::map<std::string, Tensor> weights;
   for (auto& [name, x] : file.tensors) {
     if (name.starts_with(kModel)) weights[name.substr(kModel.size())] = x;
     else if (name.starts_with(kOptimizer)) moments[name.substr(kOptimizer.size())] = x;
@@ -66,6 +73,32 @@ TrainingState load_training(const Members& model, const std::string& path, Optim
   optimizer.load_state(moments);     // checks everything itself, then changes
   load_state(model, weights);        // cannot fail any more
   rng.set_state(seed, offset);
+  return state;
+}
+
+}  // namespace
+
+TrainingState load_training(const Members& model, const std::string& path, Optimizer& optimizer, Rng& rng,
+                            const Communicator& ranks) {
+  TrainingState state;
+  std::map<std::string, Tensor> moments;
+  on_rank_0(ranks, [&] { state = load_here(model, path, optimizer, rng, moments); });
+  if (ranks.size() == 1) return state;
+  NoGrad guard;
+  for (const auto& s : model.slots) copy_(*s.tensor, broadcast(*s.tensor, 0, ranks));
+  optimizer.load_state_of_rank_0(moments, ranks);
+  const auto signed_of = [](uint64_t v) { return static_cast<int64_t>(v); };
+  const auto n = broadcast(Tensor::from<int64_t>({state.step, signed_of(rng.seed()), signed_of(rng.offset())}), 0, ranks).to_vector<int64_t>();
+  state.step = n[0];
+  rng.set_state(static_cast<uint64_t>(n[1]), static_cast<uint64_t>(n[2]));
+  std::string config;  // key and value in turn, each ended by a 0
+  for (const auto& [key, value] : state.config) (config += key + '\0') += value + '\0';
+  config = broadcast_text(config, 0, ranks);
+  state.config.clear();
+  for (std::size_t at = 0; at < config.size();) {
+    const std::string key = config.c_str() + at, value = config.c_str() + at + key.size() + 1;
+    state.config[key] = value, at += key.size() + value.size() + 2;
+  }
   return state;
 }
 

@@ -163,6 +163,7 @@ class MpiEngine final : public Engine {
 
   std::string told_failure() override {
     std::lock_guard lock(mutex_);
+    hear();
     return told_ ? failure_ : "";
   }
 

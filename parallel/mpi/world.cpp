@@ -4,10 +4,13 @@
 #include <sluice/core/parallel.h>
 #include <sluice/parallel/mpi/engine.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
 #include <optional>
+#include <thread>
 
 namespace sluice {
 
@@ -55,7 +58,12 @@ int run_world(const std::function<int(const Communicator&)>& f) {
     }
     const int rank = engine->rank();
     const auto* common = dynamic_cast<const CommunicationError*>(&e);
-    const bool told = engine->told_failure() == e.what();
+    bool told = engine->told_failure() == e.what();
+    // What all ranks throw, the lowest says: the others wait for that a little.
+    for (int i = 0; !common && !told && i < 3 * std::min(rank, 5); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      told = !engine->told_failure().empty();
+    }
     const bool speaks = !told && (!common || common->speaker < 0 || common->speaker == rank);
     if (speaks) say(common ? std::string(e.what()) : str("rank ", rank, ": ", e.what()));
     if (!common) engine->fail_all(str("rank ", rank, " failed: ", e.what()));

@@ -1,0 +1,216 @@
+#include <sluice/layers/train/data_parallel.h>
+
+#include <sluice/autograd/walk.h>
+#include <sluice/core/node.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/view.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+
+namespace sluice {
+
+struct DataParallel::Parameter {
+  std::string name;
+  Tensor tensor;
+  std::size_t bucket = 0;
+  int64_t offset = 0, flag = 0;  // in its bucket
+  bool ready = false;
+};
+
+/// Gradients that are sent together: their values, then for each 1 where there was one.
+struct DataParallel::Bucket {
+  Tensor values;
+  std::vector<std::size_t> parameters;
+  std::size_t missing = 0;
+  Pending sum;
+};
+
+namespace {
+
+/// One line for each tensor: what ranks must agree on.
+std::string text_of(const std::vector<NamedTensor>& state) {
+  std::string text;
+  for (const NamedTensor& t : state)
+    text += str(t.name, ' ', t.tensor.dtype(), t.tensor, t.tensor.requires_grad() ? " trained\n" : "\n");
+  return text;
+}
+
+Tensor part(const Tensor& values, int64_t start, const Tensor& like) {
+  return reshape(narrow(values, 0, start, like.numel()), like.shape());
+}
+
+}  // namespace
+
+DataParallel::DataParallel(std::vector<NamedTensor> state, const Communicator& ranks, DataParallelOptions options)
+    : ranks_(ranks), options_(options) {
+  if (options.bucket_bytes < 1) fail<ValueError>("data_parallel: bucket_bytes must be above 0 — got ", options.bucket_bytes);
+  for (const NamedTensor& t : state)
+    if (t.tensor.requires_grad()) parameters_.push_back({t.name, t.tensor});
+  if (ranks.size() == 1) return;
+  ranks.check_same("model", text_of(state));
+  own_ = ranks.split(0);
+  NoGrad guard;
+  for (NamedTensor& t : state) copy_(t.tensor, broadcast(t.tensor, 0, ranks));
+  std::vector<int64_t> order(parameters_.size());
+  std::iota(order.rbegin(), order.rend(), 0);  // the last layers' gradients are the first
+  build(order);
+}
+
+DataParallel::~DataParallel() = default;
+
+void DataParallel::build(const std::vector<int64_t>& order) {
+  buckets_.clear();
+  std::map<DType, std::vector<std::size_t>> open;
+  std::map<DType, int64_t> bytes;
+  const auto close = [&](DType dtype) {
+    Bucket b;
+    b.parameters = std::move(open[dtype]);
+    int64_t size = 0;
+    for (const std::size_t i : b.parameters) {
+      parameters_[i].bucket = buckets_.size(), parameters_[i].offset = size;
+      size += parameters_[i].tensor.numel();
+    }
+    for (const std::size_t i : b.parameters) parameters_[i].flag = size++;
+    b.values = empty({size}, {dtype});
+    buckets_.push_back(std::move(b));
+    open[dtype].clear(), bytes[dtype] = 0;
+  };
+  for (const int64_t i : order) {
+    const Tensor& p = parameters_[static_cast<std::size_t>(i)].tensor;
+    open[p.dtype()].push_back(static_cast<std::size_t>(i));
+    if ((bytes[p.dtype()] += p.numel() * size_of(p.dtype())) >= options_.bucket_bytes) close(p.dtype());
+  }
+  for (auto& [dtype, indices] : open)
+    if (!indices.empty()) close(dtype);
+}
+
+/// A gradient is complete: into its bucket.
+void DataParallel::collect(std::size_t index) {
+  Parameter& p = parameters_[index];
+  if (p.ready) return;
+  p.ready = true;
+  Bucket& b = buckets_[p.bucket];
+  Tensor place = part(b.values, p.offset, p.tensor), flag = narrow(b.values, 0, p.flag, 1);
+  const Tensor& g = p.tensor.grad();
+  if (g.defined()) {
+    if (g.dtype() != p.tensor.dtype())
+      fail<DTypeError>("data_parallel: parameter '", p.name, "' is ", p.tensor.dtype(), ", its gradient ", g.dtype());
+    detail::copy_elements(g.detach(), place);
+  } else {
+    fill_(place, 0);
+  }
+  fill_(flag, g.defined() ? 1 : 0);
+  --b.missing;
+}
+
+/// Buckets are sent in their order, the same on all ranks.
+void DataParallel::launch(bool all) {
+  while (launched_ < buckets_.size() && (all || buckets_[launched_].missing == 0)) {
+    Bucket& b = buckets_[launched_++];
+    b.sum = start_all_reduce(b.values, own_);
+  }
+}
+
+void DataParallel::finish(double scale) {
+  for (Bucket& b : buckets_) {
+    b.sum.wait();
+    for (const std::size_t i : b.parameters) {
+      Parameter& p = parameters_[i];
+      if (!(narrow(b.values, 0, p.flag, 1).item() > 0)) continue;
+      Tensor g = p.tensor.grad();
+      if (!g.defined()) p.tensor.set_grad(g = empty_like(p.tensor.detach()));
+      Tensor sum = part(b.values, p.offset, p.tensor);
+      scale_(sum, scale);
+      detail::copy_elements(sum, g);
+      g.bump_version();
+    }
+  }
+}
+
+void DataParallel::backward(const Tensor& loss, double weight) {
+  if (!(weight >= 0) || !std::isfinite(weight)) fail<ValueError>("data_parallel: a weight must be >= 0 — got ", weight);
+  const bool sole = ranks_.size() == 1 && weight_ == 0;
+  if (sole && weight > 0) return sluice::backward(loss);
+  weight_ += weight;
+  Tensor total = full({}, weight_, {f64});
+  Pending weights = start_all_reduce(total, own_);
+  for (Parameter& p : parameters_) p.ready = false;
+  for (Bucket& b : buckets_) b.missing = b.parameters.size();
+  launched_ = 0;
+  std::map<const Node*, std::size_t> index;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) index[parameters_[i].tensor.impl().history.get()] = i;
+
+  if (weight > 0) {
+    const Tensor seed = full(loss.shape(), weight, loss.options());
+    if (loss.numel() != 1) fail("data_parallel: the loss must have one element — got ", loss);
+    if (buckets_.empty()) sluice::backward(loss, seed);
+    else
+      detail::backward(loss, seed, {}, [&](Leaf& leaf) {
+        const auto found = index.find(&leaf);
+        if (found == index.end()) return;
+        if (!ordered_) arrived_.push_back(static_cast<int64_t>(found->second));
+        NoGrad guard;
+        collect(found->second);
+        if (options_.overlap) launch(false);
+      });
+  }
+  NoGrad guard;
+  if (!buckets_.empty())
+    for (std::size_t i = 0; i < parameters_.size(); ++i) collect(i);
+  launch(true);
+  weights.wait();
+  weight_ = 0;
+  const double sum = total.item();
+  if (!(sum > 0)) {
+    for (Bucket& b : buckets_) b.sum.wait();
+    fail<ValueError>("data_parallel: all ranks' weights are 0");
+  }
+  finish(1 / sum);
+  if (buckets_.empty()) {  // one rank that has accumulated
+    for (Parameter& p : parameters_)
+      if (Tensor g = p.tensor.grad(); g.defined()) scale_(g, 1 / sum);
+    return;
+  }
+  if (ordered_) return;
+  // From now on in the order in which rank 0 had them.
+  std::vector<bool> seen(parameters_.size());
+  for (const int64_t i : arrived_) seen[static_cast<std::size_t>(i)] = true;
+  for (std::size_t i = parameters_.size(); i-- > 0;)
+    if (!seen[i]) arrived_.push_back(static_cast<int64_t>(i));
+  build(broadcast(Tensor::from(arrived_), 0, ranks_).to_vector<int64_t>());
+  ordered_ = true;
+}
+
+void DataParallel::accumulate(const Tensor& loss, double weight) {
+  if (!(weight >= 0) || !std::isfinite(weight)) fail<ValueError>("data_parallel: a weight must be >= 0 — got ", weight);
+  if (weight == 0) return;
+  sluice::backward(loss, full(loss.shape(), weight, loss.options()));
+  weight_ += weight;
+}
+
+double DataParallel::mean(double value, double weight) const {
+  if (ranks_.size() == 1) return weight > 0 ? value : std::nan("");
+  const auto sums = all_reduce(Tensor::from<double>({weight > 0 ? value * weight : 0, weight}), ranks_).to_vector<double>();
+  return sums[0] / sums[1];
+}
+
+Tensor rows_of(const Tensor& batch, const Communicator& ranks, int64_t dim) {
+  const int d = wrap_dim("rows_of", dim, batch.rank());
+  if (batch.rank() == 0) fail("rows_of: a scalar has no rows");
+  if (ranks.size() == 1) return batch;
+  const auto lengths = even_pieces(batch.shape()[d], ranks.size());
+  const auto me = lengths.begin() + ranks.rank();
+  return narrow(batch, d, std::accumulate(lengths.begin(), me, int64_t{0}), *me);
+}
+
+Rng stream_of(const Rng& rng, const Communicator& ranks) {
+  const auto half = [](uint64_t v, int i) { return static_cast<uint32_t>(v >> (32 * i)); };
+  const auto w = philox4x32({half(rng.offset(), 0), half(rng.offset(), 1), static_cast<uint32_t>(ranks.rank()), 0x72616e6b},
+                            {half(rng.seed(), 0), half(rng.seed(), 1)});
+  return Rng(static_cast<uint64_t>(w[0]) << 32 | w[1]);
+}
+
+}  // namespace sluice

@@ -1,0 +1,87 @@
+// Optimisers whose moments are spread over ranks.
+#include <sluice/core/node.h>
+#include <sluice/layers/train/optim.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/view.h>
+#include <sluice/parallel/collectives.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace sluice {
+
+void Optimizer::shard(const Communicator& ranks) {
+  if (!owner_.empty()) fail<ValueError>(name_, ": shard() was called before");
+  if (ranks.size() == 1) return;
+  std::string text;
+  for (const NamedTensor& p : parameters_) text += str(p.name, ' ', p.tensor.dtype(), p.tensor, '\n');
+  ranks.check_same(str("parameters of ", name_), text);
+  // The largest first, each to the rank that has least.
+  std::vector<std::size_t> order(parameters_.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto size = [&](std::size_t i) { return parameters_[i].tensor.numel(); };
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return size(a) > size(b); });
+  std::vector<int64_t> load(static_cast<std::size_t>(ranks.size()), 0);
+  owner_.resize(parameters_.size());
+  for (const std::size_t i : order) {
+    const auto least = std::min_element(load.begin(), load.end());
+    *least += size(i);
+    owner_[i] = static_cast<int>(least - load.begin());
+  }
+  ranks_ = ranks;
+  for (std::size_t i = 0; i < slots_.size(); ++i)
+    if (!keeps(i)) slots_[i].moments.clear(), slots_[i].master = {};
+}
+
+void Optimizer::send_updates(const std::vector<bool>& updated) {
+  for (const DType dtype : {f32, f64, bf16}) {
+    std::vector<Tensor> mine;
+    bool any = false;
+    for (std::size_t i = 0; i < updated.size(); ++i) {
+      const Tensor& w = parameters_[i].tensor;
+      if (!updated[i] || w.dtype() != dtype) continue;
+      any = true;
+      if (keeps(i)) mine.push_back(reshape(w, {-1}));
+    }
+    if (!any) continue;
+    const Tensor all = all_gather(mine.empty() ? empty({0}, {dtype}) : cat(mine), 0, ranks_);
+    int64_t at = 0;
+    for (int r = 0; r < ranks_.size(); ++r)
+      for (std::size_t i = 0; i < updated.size(); ++i) {
+        Tensor& w = parameters_[i].tensor;
+        if (!updated[i] || w.dtype() != dtype || owner_[i] != r) continue;
+        if (r != ranks_.rank()) copy_(w, reshape(narrow(all, 0, at, w.numel()), w.shape()));
+        at += w.numel();
+      }
+    if (at != all.numel()) fail<CommunicationError>(name_, ": the ranks have gradients of different parameters");
+  }
+}
+
+void Optimizer::load_state_of_rank_0(const std::map<std::string, Tensor>& state, const Communicator& ranks) {
+  if (ranks.size() == 1) return;
+  NoGrad guard;
+  std::vector<int64_t> counts{steps_};
+  for (const Slot& slot : slots_) counts.push_back(slot.updates);
+  counts = broadcast(Tensor::from(counts), 0, ranks).to_vector<int64_t>();
+  steps_ = counts[0];
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    slots_[i].updates = counts[i + 1];
+    const auto fetch = [&](const char* what) {
+      return broadcast(ranks.rank() == 0 ? to(state.at(str(parameters_[i].name, '.', what)), parameters_[i].tensor.device()) : empty_moment(i), 0, ranks);
+    };
+    for (std::size_t k = 0; k < moments_.size(); ++k) {
+      const Tensor m = fetch(moments_[k]);
+      if (keeps(i)) copy_(slots_[i].moments[k], m);
+    }
+    if (parameters_[i].tensor.dtype() != bf16) continue;
+    const Tensor master = fetch("master");
+    if (keeps(i)) copy_(slots_[i].master, master), slots_[i].version = parameters_[i].tensor.version() - 1;
+  }
+}
+
+Tensor Optimizer::empty_moment(std::size_t i) const {
+  const Tensor& w = parameters_[i].tensor;
+  return empty(w.shape(), {w.dtype() == bf16 ? f32 : w.dtype(), w.device()});
+}
+
+}  // namespace sluice
