@@ -28,11 +28,9 @@ using detail::Read;
 struct Tiling {
   int64_t rows, cols, row_tiles, col_tiles;
 
-  /// Blocks of rows as they are packed, with all columns; where these are few, so many that threads share them evenly.
+  /// Equal blocks of rows with all columns, no larger than they are packed; as many for each thread.
   Tiling(int64_t n, int64_t m, int64_t block, int64_t columns, int threads) : rows(block), cols((m + columns - 1) / columns * columns) {
-    row_tiles = (n + rows - 1) / rows, col_tiles = 1;
-    if (row_tiles >= 8 * threads) return;
-    row_tiles = (row_tiles + threads - 1) / threads * threads;
+    row_tiles = ((n + rows - 1) / rows + threads - 1) / threads * threads, col_tiles = 1;
     rows = (n + row_tiles - 1) / row_tiles, row_tiles = (n + rows - 1) / rows;
   }
 
