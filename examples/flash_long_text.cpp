@@ -2,21 +2,28 @@
 // still learn? Byte-level language models with equal parameters see the same bytes, in windows of 512 … 8,192.
 //
 //   flash_long_text --text FILE [--steps N] [--longest N] [--tokens N] [--smoke]       about 3 minutes on two cores
+//   mpirun -n 4 flash_long_text --text FILE …                                          windows cut over 4 ranks
 //
 //   softmax  blocks of multi-head attention (RoPE) and SwiGLU                         n² a layer, tiled
 //   FLASH    two layers of mixed-chunk attention in place of each, chunks of 256      n·256 a layer
 //
 // examples/run.sh fetches a text (build/data/jargon.txt). Each step reads --tokens bytes, as few long windows or many
-// short ones; time is the median step, memory the largest sum of all tensors during one.
+// short ones; time is the median step, memory the largest sum of all tensors during one. Over ranks each window is cut: a
+// rank has its piece of it, the same weights as all, and the memory shown is that of the rank that needs most.
 #include "support/byte_lm.h"
 #include "support/corpus.h"
 #include "support/mixer.h"
 #include "support/options.h"
 
+#include <sluice/parallel/collectives.h>
+#include <sluice/parallel/mpi/world.h>
+#include <sluice/parallel/sequence.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
 
 using namespace sluice;
 using namespace sluice::examples;
@@ -76,8 +83,12 @@ struct Result {
   double train_bits = 0, valid_bits = 0;
 };
 
-Result train(const MixerLm& model, const Split& text, int64_t n, const Settings& s) {
+Result train(const MixerLm& model, const Split& text, int64_t n, const Settings& s, const Communicator& ranks) {
   using Clock = std::chrono::steady_clock;
+  const std::vector<int64_t> lengths = even_pieces(n, ranks.size());
+  const auto self = static_cast<std::size_t>(ranks.rank());
+  const int64_t first = std::accumulate(lengths.begin(), lengths.begin() + ranks.rank(), int64_t{0});
+  auto mine = [&](const Tensor& windows) { return narrow(windows, 1, first, lengths[self]); };
   const Device device = device_named(s.device);
   Rng rng(static_cast<uint64_t>(s.seed) + 1000);  // the same windows for both models
   Adam adam(parameters(model), {.beta2 = 0.95, .weight_decay = 0.05});
@@ -88,39 +99,56 @@ Result train(const MixerLm& model, const Split& text, int64_t n, const Settings&
     const auto start = Clock::now();
     auto [inputs, targets] = random_batch(text.train, s.tokens / n, n, rng, device);
     adam.zero_grad();
-    Tensor loss = cross_entropy(model(inputs), targets);
-    backward(loss);
+    Tensor loss;
+    {
+      SequenceScope scope(ranks);
+      loss = sequence_mean(cross_entropy(model(mine(inputs)), mine(targets), {.reduction = Reduction::none}));
+      backward(loss);
+    }
+    for (const NamedTensor& p : adam.parameters()) {
+      Tensor w = p.tensor;
+      w.set_grad(all_reduce(w.grad(), ranks));
+    }
     clip_grad_norm(adam.parameters(), 1.0);
     adam.set_lr(rate(step));
     adam.step();
-    bits.push_back(loss.item() / std::log(2.0));
+    bits.push_back(all_reduce(loss.detach(), ranks).item() / std::log(2.0));
     seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
   }
   Result r;
-  r.peak = memory_stats(device).peak;
+  r.peak = all_reduce(full({}, static_cast<double>(memory_stats(device).peak), {f64}), ranks, ReduceOp::max).item<int64_t>();
   std::nth_element(seconds.begin(), seconds.begin() + std::ssize(seconds) / 2, seconds.end());
   r.seconds = seconds[seconds.size() / 2];
   const std::size_t last = std::max<std::size_t>(1, bits.size() / 8);
   for (std::size_t i = bits.size() - last; i < bits.size(); ++i) r.train_bits += bits[i] / static_cast<double>(last);
-  r.valid_bits = bits_per_byte(model, baseline_part(text.valid), n, device);
+  r.valid_bits = bits_per_byte(
+      [&](const Tensor& windows) {
+        SequenceScope scope(ranks);
+        return sequence_rows(model(mine(windows)), 1, {0, n});
+      },
+      baseline_part(text.valid), n, device);
   return r;
 }
 
-int run(const Settings& s) {
+int run(const Settings& s, const Communicator& ranks) {
   std::string words;
   for (int i = 0; s.smoke && i < 200; ++i) words += "the sluice opens at dawn, the sluice closes at dusk. ";
   if (!s.text.empty()) words = read_text(s.text);
   const Split text = split_text(words, static_cast<std::size_t>(s.longest) + 1);
 
-  std::printf("%s\n%lld steps of %lld bytes, width %lld\n\n", describe_machine().c_str(), (long long)s.steps,
-              (long long)s.tokens, (long long)s.dim);
-  std::printf("window  layers    weights   µs/token   peak MiB   train bits   valid bits\n");
+  if (ranks.rank() == 0) {
+    std::printf("%s\n%lld steps of %lld bytes, width %lld", describe_machine().c_str(), (long long)s.steps,
+                (long long)s.tokens, (long long)s.dim);
+    if (ranks.size() > 1) std::printf(", windows cut over %d ranks", ranks.size());
+    std::printf("\n\nwindow  layers    weights   µs/token   peak MiB   train bits   valid bits\n");
+  }
   for (int64_t n = s.shortest; n <= s.longest; n *= 4) {
     for (bool flash : {false, true}) {
       Rng rng(static_cast<uint64_t>(s.seed));
       MixerLm model = flash ? flash_model(s, rng) : softmax_model(s, rng);
       to(model, device_named(s.device));
-      const Result r = train(model, text, n, s);
+      const Result r = train(model, text, n, s, ranks);
+      if (ranks.rank() > 0) continue;
       std::printf("%6lld  %-8s %8lld   %8.1f   %8.1f   %10.3f   %10.3f\n", (long long)n, flash ? "FLASH" : "softmax",
                   (long long)count(model), 1e6 * r.seconds / static_cast<double>(s.tokens),
                   static_cast<double>(r.peak) / (1 << 20), r.train_bits, r.valid_bits);
@@ -133,7 +161,8 @@ int run(const Settings& s) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  return run(parse(argc, argv));
+  const Settings s = parse(argc, argv);
+  return run_world([&](const Communicator& ranks) { return run(s, ranks); });
 } catch (const HelpShown&) {
   return 0;
 } catch (const std::exception& e) {

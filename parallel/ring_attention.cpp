@@ -1,6 +1,11 @@
-// Attention around a ring of ranks (Liu et al. 2023, "Ring Attention"): in step t each rank has the keys and values of the
-// rank t places before it. Softmax parts merge by their log-sum-exp, elementwise weights add up. Backward, the row
-// statistics of the whole make every part's gradients exact, so the keys go around once more and their gradients go home.
+// Attention around a ring of ranks (Liu et al. 2023, "Ring Attention"): in each round a rank has its queries meet the keys and
+// values of one other rank. Softmax parts merge by their log-sum-exp, elementwise weights add up. Backward, the row statistics
+// of the whole make every part's gradients exact, so the keys go around once more and their gradients go home.
+//
+// Of a causal sequence rank r has r others' keys to see, and rank 0 none. So the pairs far apart are worked on by the rank of
+// the keys, to which the queries come and from which outputs go home (the idea of Li et al. 2023, "DistFlashAttn"): in round
+// t < R/2 rank w >= t takes its queries and the keys of w − t, and rank w < t its keys and the queries of w + R − t. Every rank
+// then has one pair a round, and in the middle, when R is even, half of one.
 #include <sluice/autograd/engine.h>
 #include <sluice/core/node.h>
 #include <sluice/ops/attention/attention_kernels.h>
@@ -12,40 +17,113 @@
 #include <sluice/ops/view.h>
 #include <sluice/parallel/sequence_attention.h>
 
+#include <algorithm>
+
 namespace sluice::detail {
 
 namespace {
 
-/// Where another rank's keys and values lie, and who wants them in step t; nobody wants later ones if `causal`.
-std::shared_ptr<const RowPlan> plan_of_step(const Sequence& s, int t, bool causal) {
-  auto plan = std::make_shared<RowPlan>();
-  for (int r = 0; r < s.size(); ++r) {
-    const int from = (r - t + s.size()) % s.size();
-    const RowRange theirs = s.piece(from);
-    const bool visible = s.piece(r).length() > 0 && !(causal && from > r);
-    plan->owned.push_back(s.piece(r)), plan->wanted.push_back(visible ? theirs : RowRange{theirs.begin, theirs.begin});
-  }
-  return plan;
+bool none(const std::vector<RowRange>& ranges) {
+  return std::all_of(ranges.begin(), ranges.end(), [](RowRange r) { return r.length() == 0; });
 }
 
-/// The keys and values of a step, [batch, kv_heads, n, d + dv], and what the options say of them; rows of none where this
-/// rank sees nothing.
-struct Part {
-  Tensor kv;
-  AttentionOptions options;
-  std::shared_ptr<const RowPlan> plan;
+/// Which queries each rank has meet which keys, as rows of the whole: its own of one kind at least.
+struct Round {
+  std::vector<RowRange> queries, keys;
 };
-Part part_of_step(const Sequence& s, int t, const Tensor& kv, const AttentionOptions& o) {
-  Part part{kv, o, plan_of_step(s, t, o.mask.causal)};
-  if (t == 0) return part;
-  auto fetch = [&](Tensor& x, int64_t dim) {
-    if (x.defined()) x = fetch_rows(x, dim, s.communicator, part.plan);
-  };
-  AttentionMask& mask = part.options.mask;
-  fetch(part.kv, 2), fetch(mask.keys, -1), fetch(mask.key_segments, 1);
-  mask.causal = false, part.options.sink = Tensor();  // the sink is counted once
-  return part;
+std::vector<Round> rounds_of(const Sequence& s, bool causal) {
+  const int ranks = s.size();
+  std::vector<Round> rounds;
+  for (int t = 0; t < (causal ? ranks / 2 + 1 : ranks); ++t) {
+    Round round;
+    for (int w = 0; w < ranks; ++w) {
+      const bool here = !causal || w >= t, halved = causal && t > 0 && 2 * t == ranks;
+      RowRange queries = s.piece(here ? w : w + ranks - t);
+      const RowRange keys = here ? s.piece((w - t + ranks) % ranks) : s.piece(w);
+      const int64_t middle = (queries.begin + queries.end) / 2;
+      if (halved) (here ? queries.end : queries.begin) = middle;
+      const bool any = queries.length() > 0 && keys.length() > 0;
+      round.queries.push_back(any ? queries : RowRange{queries.begin, queries.begin});
+      round.keys.push_back(any ? keys : RowRange{keys.begin, keys.begin});
+    }
+    rounds.push_back(std::move(round));
+  }
+  return rounds;
 }
+
+/// How a round's rows come and go. Only what is another rank's is fetched; a plan that moves nothing is null.
+struct Moves {
+  std::shared_ptr<const RowPlan> queries, keys;  // to where they are needed
+  std::shared_ptr<const RowPlan> home;           // what belongs to queries, from where it was computed
+  RowRange mine, theirs;                         // this rank's queries in this round; its keys
+  bool guests = false;                           // mine are another rank's
+
+  Moves(const Sequence& s, const Round& round) {
+    RowPlan q, k, back;
+    const auto ranks = static_cast<std::size_t>(s.size()), self = static_cast<std::size_t>(s.rank());
+    auto foreign = [&](RowRange rows, std::size_t r) {
+      const RowRange piece = s.piece(static_cast<int>(r));
+      return rows.begin >= piece.begin && rows.end <= piece.end ? RowRange{rows.begin, rows.begin} : rows;
+    };
+    back.wanted.assign(ranks, {});
+    for (std::size_t r = 0; r < ranks; ++r) {
+      const RowRange piece = s.piece(static_cast<int>(r)), guest = foreign(round.queries[r], r);
+      q.owned.push_back(piece), q.wanted.push_back(guest);
+      k.owned.push_back(piece), k.wanted.push_back(foreign(round.keys[r], r));
+      back.owned.push_back(guest);
+      for (std::size_t host = 0; host < ranks && guest.length() > 0; ++host) {
+        const RowRange at = s.piece(static_cast<int>(host));
+        if (guest.begin >= at.begin && guest.end <= at.end && at.length() > 0) back.wanted[host] = guest;
+      }
+    }
+    mine = round.queries[self], theirs = round.keys[self], guests = q.wanted[self].length() > 0;
+    if (!none(k.wanted)) keys = std::make_shared<RowPlan>(std::move(k));
+    if (none(q.wanted)) return;
+    queries = std::make_shared<RowPlan>(std::move(q)), home = std::make_shared<RowPlan>(std::move(back));
+  }
+};
+
+/// A round's operands on this rank: q and what belongs to queries, kv [batch, kv_heads, n, d + dv] and what belongs to keys.
+class Part {
+ public:
+  Moves moves;
+  AttentionOptions options;
+
+  Part(const Sequence& s, const Round& round, const AttentionOptions& o, bool own)
+      : moves(s, round), options(o), c_(s.communicator), first_(s.piece(s.rank()).begin) {
+    AttentionMask& mask = options.mask;
+    options.row_scale = queries(options.row_scale, 2), mask.query_segments = queries(mask.query_segments, 1);
+    mask.keys = keys(mask.keys, -1), mask.key_segments = keys(mask.key_segments, 1);
+    if (!own) mask.causal = false, options.sink = Tensor();  // the sink is counted once
+  }
+  bool empty() const { return moves.mine.length() == 0; }
+  Tensor queries(const Tensor& x, int64_t dim) const {
+    if (!x.defined()) return x;
+    const Tensor guests = moves.queries ? fetch_rows(x, dim, c_, moves.queries) : Tensor();
+    return moves.guests ? guests : contiguous_row(narrow(x, dim, empty() ? 0 : moves.mine.begin - first_, moves.mine.length()));
+  }
+  Tensor keys(const Tensor& x, int64_t dim) const {
+    if (!x.defined()) return x;
+    const Tensor fetched = moves.keys ? fetch_rows(x, dim, c_, moves.keys) : Tensor();
+    return others_keys() ? fetched : empty() ? narrow(x, dim, 0, 0) : x;
+  }
+  bool others_keys() const { return moves.keys && moves.keys->wanted[static_cast<std::size_t>(c_.rank())].length() > 0; }
+  /// Calls f(rows of this rank's queries, what was computed of them) for what was computed here, x [batch, heads, rows, ·],
+  /// and elsewhere.
+  template <class F>
+  void home(const Tensor& x, F f) const {
+    if (!moves.guests && !empty()) f(RowRange{moves.mine.begin - first_, moves.mine.end - first_}, x);
+    if (!moves.home) return;
+    const Tensor arrived = fetch_rows(moves.guests ? x : narrow(x, 2, 0, 0), 2, c_, moves.home);
+    const RowRange rows = moves.home->wanted[static_cast<std::size_t>(c_.rank())];
+    if (rows.length() > 0) f(RowRange{rows.begin - first_, rows.end - first_}, arrived);
+  }
+
+ private:
+  static Tensor contiguous_row(const Tensor& x) { return x.strides()[x.rank() - 1] == 1 || x.rank() == 0 ? x : contiguous(x); }
+  Communicator c_;
+  int64_t first_;
+};
 
 Tensor keys_of(const Tensor& kv, int64_t d) { return narrow(kv, 3, 0, d); }
 Tensor values_of(const Tensor& kv, int64_t d) { return narrow(kv, 3, d, kv.dim(3) - d); }
@@ -69,27 +147,40 @@ struct RingAttention final : Node {
   Tensors vjp(const Tensor& given) override {
     const Tensor q = saved(0), kv = saved(1), sink = saved(2);
     if (grad_enabled()) return recorded_vjp({q, kv, sink}, given);
-    const Tensor out = saved(3), lse = saved(4), g = readable_rows(given), rq = readable_rows(q);
+    const Tensor out = saved(3), lse = saved(4), g = readable_rows(given);
     const Tensor delta = lse.defined() ? contiguous(sum(g * out, {-1})) : Tensor();
+    const int64_t d = q.dim(3);
     Tensor dq, dkv;
-    for (int t = 0; t < sequence->size(); ++t) {
-      Part part = part_of_step(*sequence, t, kv, options);
-      Tensor dpart = empty(part.kv.shape(), kv.options());
-      if (g.numel() > 0 && part.kv.numel() > 0) {
-        AttentionGradients grads{.dq = empty_heads(q.shape(), q.options()), .dk = keys_of(dpart, q.dim(3)),
-                                 .dv = values_of(dpart, q.dim(3)), .bias = {}, .relative = {}};
-        const Tensor rk = readable_rows(keys_of(part.kv, q.dim(3))), rv = readable_rows(values_of(part.kv, q.dim(3)));
-        kernel::attention_backward({rq, rk, rv, part.options, 0, 0}, g, lse, delta, grads);
-        if (dq.defined()) add_(dq, grads.dq);
-        else dq = grads.dq;
+    for (const Round& round : rounds_of(*sequence, options.mask.causal)) {
+      const bool own = !dq.defined();
+      const Part part(*sequence, round, options, own);
+      const Tensor rq = readable_rows(part.queries(q, 2)), rg = readable_rows(part.queries(g, 2));
+      const Tensor rlse = part.queries(lse, 2), rdelta = part.queries(delta, 2);
+      Tensor rows = part.keys(kv, 2), dpart = empty(rows.shape(), kv.options()), dqueries;
+      if (!part.empty() && rg.numel() > 0) {
+        AttentionGradients grads{.dq = empty_heads(rq.shape(), q.options()), .dk = keys_of(dpart, d), .dv = values_of(dpart, d),
+                                 .bias = {}, .relative = {}};
+        const Tensor rk = readable_rows(keys_of(rows, d)), rv = readable_rows(values_of(rows, d));
+        const Tensor row_lse = rlse.defined() ? contiguous(rlse) : rlse, row_delta = rdelta.defined() ? contiguous(rdelta) : rdelta;
+        kernel::attention_backward({rq, rk, rv, part.options, 0, 0}, rg, row_lse, row_delta, grads);
+        dqueries = grads.dq;
       } else {
         fill_(dpart, 0);
+        dqueries = zeros(rq.shape(), q.options());
       }
-      part.kv = Tensor();
-      if (t == 0) dkv = dpart;
-      else add_returned_rows(dkv, dpart, 2, sequence->communicator, *part.plan);
+      if (own) {
+        dq = dqueries, dkv = dpart;
+        continue;
+      }
+      rows = Tensor();
+      part.home(dqueries, [&](RowRange at, const Tensor& x) {
+        Tensor place = narrow(dq, 2, at.begin, at.length());
+        add_(place, x);
+      });
+      if (part.moves.keys)
+        add_returned_rows(dkv, part.others_keys() ? dpart : narrow(dpart, 2, 0, 0), 2, sequence->communicator, *part.moves.keys);
+      if (!part.empty() && !part.others_keys()) add_(dkv, dpart);
     }
-    if (!dq.defined()) dq = zeros(q.shape(), q.options());
     // p_sink = e^{sink − lse}; its value is 0, so its score's gradient is p_sink (0 − δ)
     Tensor dsink;
     if (needs(2)) dsink = sum(neg(exp(reshape(sink, {sink.dim(0), 1}) - lse) * delta), {0, 2});
@@ -124,25 +215,30 @@ Tensor ring_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in
   const int64_t d = q.dim(3), dv = v.dim(3);
   const bool softmax = o.weighting == Weighting::softmax;
   k = v = Tensor();
+  if (o.row_scale.defined()) o.row_scale = contiguous(expand(o.row_scale, {q.dim(0), q.dim(1), q.dim(2)}));
   AttentionAndLse total;
   {
     NoGrad guard;
-    for (int t = 0; t < s.size(); ++t) {
-      const Part part = part_of_step(s, t, kv, o);
-      if (q.dim(2) == 0 || part.kv.dim(2) == 0) continue;
-      const Tensor keys = keys_of(part.kv, d), values = values_of(part.kv, d);
-      if (softmax) {
-        const AttentionAndLse one = attention_with_lse(q, keys, values, part.options);
-        total = total.out.defined() ? merge_attention(total, one) : one;
-      } else {
-        const Tensor one = attention(q, keys, values, part.options);
-        if (total.out.defined()) add_(total.out, one);
-        else total.out = one;
+    for (const Round& round : rounds_of(s, o.mask.causal)) {
+      const bool own = !total.out.defined();
+      const Part part(s, round, o, own);
+      const Tensor rq = part.queries(q, 2), rows = part.keys(kv, 2);
+      AttentionAndLse one;
+      if (softmax) one = attention_with_lse(rq, keys_of(rows, d), values_of(rows, d), part.options);
+      else one.out = attention(rq, keys_of(rows, d), values_of(rows, d), part.options);
+      if (own) {
+        total = one;
+        continue;
       }
-    }
-    if (!total.out.defined()) {
-      total.out = zeros({q.dim(0), q.dim(1), q.dim(2), dv}, q.options());
-      if (softmax) total.lse = zeros({q.dim(0), q.dim(1), q.dim(2)}, q.options());
+      const Tensor sent = softmax ? cat({one.out, unsqueeze(one.lse, -1)}, -1) : one.out;
+      part.home(sent, [&](RowRange at, const Tensor& x) {
+        auto place = [&](const Tensor& of) { return narrow(of, 2, at.begin, at.length()); };
+        Tensor out = place(total.out);
+        if (!softmax) return add_(out, x);
+        Tensor lse = place(total.lse);
+        const AttentionAndLse merged = merge_attention({out, lse}, {narrow(x, 3, 0, dv), squeeze(narrow(x, 3, dv, 1), 3)});
+        copy_(out, merged.out), copy_(lse, merged.lse);
+      });
     }
   }
   const Tensor kept = total.out.detach();

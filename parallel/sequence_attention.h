@@ -13,8 +13,8 @@ namespace sluice {
 ///
 /// Softmax and the elementwise weightings, full or causal, with padding, documents, sink and row_scale: keys and values go
 /// around, those of one rank at a time, forward and backward: O(n/ranks) memory; partial results merge by their
-/// log-sum-exp, or add up. Rank r of a causal sequence attends to r + 1 pieces of `ranks`: with pieces of one length the
-/// last rank does 2·ranks/(ranks + 1) times the mean work, which is what the others wait for.
+/// log-sum-exp, or add up. Causal work is balanced, whatever is cut where: far pairs of ranks are worked on by the one with
+/// the keys, so that with pieces of one length all do the same.
 /// A causal window fetches its border only. Everything else (biases, dense and block masks, dilation, global positions,
 /// dropout) fetches all keys that a rank may see: O(n) memory. Windows that are not causal add a mask of m·n bytes.
 Tensor sequence_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options = {},

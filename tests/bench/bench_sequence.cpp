@@ -19,6 +19,7 @@
 
 #include <cctype>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 
@@ -73,7 +74,10 @@ double formula(const std::string& name, double n, double ranks) {
   const double pairs = ranks * (ranks - 1) / 2, d = kDim, count = 2 * pairs * 8;
   if (name == "linear") return 4 * kLayers * 2 * pairs * d * (d + 1) + count;
   if (name == "flash") return 4 * kLayers * pairs * (2 * d * (2 * d) + 1) + count;
-  return 4 * kLayers * 3 * pairs * (n / ranks) * 2 * d + count;
+  // Pairs of ranks that are worked on where the queries are, and where the keys are (parallel/ring_attention.cpp).
+  double here = 0, there = ranks > 1 && std::fmod(ranks, 2) == 0 ? ranks / 4 : 0;
+  for (double distance = 1; distance < ranks; ++distance) (2 * distance <= ranks ? here : there) += ranks - distance;
+  return 4 * kLayers * (n / ranks) * (3 * here * 2 * d + there * (5 * d + 3)) + count;
 }
 
 void measure(const std::string& name, int64_t n, const Communicator& all) {

@@ -1,0 +1,65 @@
+// Cut sequences on ranks of either kind, threads or processes: each rank also computes the whole, and compares its piece.
+#include "parallel/ranks.h"
+#include "support/approx.h"
+#include "support/catch.h"
+
+#include <sluice/autograd/engine.h>
+#include <sluice/layers/gau/flash_model.h>
+#include <sluice/layers/heads/gated_attention.h>
+#include <sluice/layers/linear_time/gla.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/reduce.h>
+#include <sluice/ops/view.h>
+#include <sluice/parallel/collectives.h>
+#include <sluice/parallel/sequence.h>
+
+using namespace sluice;
+using namespace sluice::testing;
+
+namespace {
+
+void expect_close(const Tensor& got, const Tensor& want, const std::string& what) {
+  expect(max_abs_diff(got, want) <= 1e-11 * (1 + max_abs(want)), what);
+}
+
+template <class Layer>
+void compare(const Layer& layer, const Communicator& c) {
+  constexpr int64_t n = 23;
+  Rand rand(3);
+  const Tensor x = random_tensor({2, n, 8}, f64, rand).requires_grad_(), weight = random_tensor({2, n, 8}, f64, rand);
+  std::vector<Tensor> wanted{x};
+  for (const NamedTensor& p : parameters(layer)) wanted.push_back(p.tensor);
+  const Tensor y = layer(x);
+  const std::vector<Tensor> want = grad({sum(y * weight)}, wanted);
+
+  const std::vector<int64_t> lengths = even_pieces(n, c.size());
+  const auto self = static_cast<std::size_t>(c.rank());
+  int64_t first = 0;
+  for (std::size_t r = 0; r < self; ++r) first += lengths[r];
+  wanted[0] = clone(narrow(x.detach(), 1, first, lengths[self])).requires_grad_();
+  Tensor piece;
+  {
+    SequenceScope scope(c);
+    piece = layer(wanted[0]);
+  }
+  expect_close(piece.detach(), narrow(y.detach(), 1, first, lengths[self]), "the output is the uncut one");
+  const std::vector<Tensor> got = grad({sum(piece * narrow(weight, 1, first, lengths[self]))}, wanted);
+  expect_close(got[0], narrow(want[0], 1, first, lengths[self]), "the gradient of x is the uncut one");
+  for (std::size_t i = 1; i < got.size(); ++i)
+    expect_close(all_reduce(got[i], c), want[i], "gradients of parameters add up to the uncut ones");
+}
+
+}  // namespace
+
+TEST_CASE("sequence: ranks of every kind compute their pieces", "[sequence]") {
+  on_ranks([](const Communicator& c) {
+    Rng rng(1);
+    FlashModelOptions o;
+    o.layers = 2, o.layer.dim = 8, o.layer.key_dim = 4, o.layer.chunk = 4, o.layer.causal = o.layer.token_shift = true;
+    o.layer.dtype = f64;
+    compare(FlashModel(o, rng), c);
+    compare(Gla({.dim = 8, .heads = 2, .chunk = 4, .dtype = f64}, rng), c);
+    compare(GatedAttention({.heads = {.dim = 8, .heads = 2, .causal = true, .use_rope = true, .dtype = f64}}, rng), c);
+  });
+}
