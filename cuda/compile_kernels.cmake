@@ -1,8 +1,9 @@
-# Compiles one source for a GPU. OBJECT.txt gets what ptxas says of each kernel; one that spills is an error, and so is a
-# stack frame in attention, whose tiles must stay in registers (elsewhere sin and cos take one).
+# Compiles one source for a GPU. OBJECT.txt gets what ptxas says of each kernel; one that spills is an error, and so are a
+# stack frame in attention, whose tiles must stay in registers (elsewhere sin and cos take one), and a wgmma that ptxas must
+# serialise, because something else touches its registers while it is under way.
 execute_process(
   COMMAND ${NVCC} -ccbin ${HOST} -std=c++20 -O3 --expt-relaxed-constexpr --extended-lambda --diag-suppress 186 -I${INCLUDE}
-          -arch=sm_90a -Xcompiler -fPIC -Xptxas -v -c ${SOURCE} -o ${OBJECT}
+          --generate-code=arch=compute_90a,code=[sm_90a] -Xcompiler -fPIC -Xptxas -v -c ${SOURCE} -o ${OBJECT}
   OUTPUT_VARIABLE text ERROR_VARIABLE text RESULT_VARIABLE status)
 if(status)
   message(FATAL_ERROR "${SOURCE} does not compile for sm_90a:\n${text}")
@@ -34,4 +35,9 @@ file(WRITE ${OBJECT}.txt "${table}")
 if(spilled)
   file(REMOVE ${OBJECT})
   message(FATAL_ERROR "these kernels use local memory:\n${spilled}")
+endif()
+string(REGEX MATCHALL "[^\n]*wgmma[^\n]*serialized[^\n]*" serialized "${text}")
+if(serialized)
+  file(REMOVE ${OBJECT})
+  message(FATAL_ERROR "wgmma does not run by itself in these kernels:\n${serialized}")
 endif()

@@ -25,10 +25,10 @@ constexpr unsigned kAllLanes = ~0u;
 
 template <class T> using Shared = T*;
 
-/// The block's dynamic shared memory as T, 128-byte aligned.
+/// The block's dynamic shared memory as T, 1024-byte aligned.
 template <class T>
 __device__ Shared<T> dynamic_shared() {
-  extern __shared__ __align__(128) unsigned char sluice_dynamic_shared[];
+  extern __shared__ __align__(1024) unsigned char sluice_dynamic_shared[];
   return reinterpret_cast<T*>(sluice_dynamic_shared);
 }
 /// `count` T in static shared memory; one place for each Tag.

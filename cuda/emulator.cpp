@@ -10,12 +10,6 @@ namespace sluice::cuda::emulator {
 
 constinit thread_local Block* block = nullptr;
 
-namespace {
-
-thread_local uint64_t seed = 0;
-
-struct Cancelled {};
-
 uint64_t draw(uint64_t& state) {  // splitmix64
   uint64_t z = state += 0x9e3779b97f4a7c15u;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -23,10 +17,31 @@ uint64_t draw(uint64_t& state) {  // splitmix64
   return z ^ (z >> 31);
 }
 
+namespace {
+
+thread_local uint64_t seed = 0;
+
+struct Cancelled {};
+
 void wait() {
   switch_fiber(block->current->fiber, block->scheduler);
   if (block->cancelled) throw Cancelled{};
 }
+
+}  // namespace
+
+void wait_as(Thread::State state) {
+  Thread& me = *block->current;
+  me.state = state;
+  warp_of(me).ready &= ~(1u << me.number % 32);
+  wait();
+}
+void make_ready(Thread& t) {
+  t.state = Thread::ready;
+  warp_of(t).ready |= 1u << t.number % 32;
+}
+
+namespace {
 
 void enter() {
   try {
@@ -54,6 +69,8 @@ void resume(Thread& t) {
     const Thread& t = *block->threads[static_cast<std::size_t>(i)];
     const std::string where = t.state == Thread::left         ? std::string("have left")
                               : t.state == Thread::at_barrier ? str("wait at the __syncthreads of line ", block->line)
+                              : t.state == Thread::at_mbarrier ? str("wait for the mbarrier at byte ", t.place)
+                              : t.state == Thread::at_named_barrier ? str("wait at named barrier ", t.place)
                                                               : str("wait at ", t.name, " for the lanes of mask ", t.mask);
     auto at = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == where; });
     if (at == groups.end()) at = groups.insert(groups.end(), {where, ""});
@@ -71,6 +88,7 @@ void run_threads(uint64_t& random) {
   for (;;) {
     std::size_t w = draw(random) % warps, tried = 0;
     while (tried < warps && !block->warps[w].ready) w = (w + 1) % warps, ++tried;
+    if ((tried == warps || draw(random) % 16 == 0) && deliver()) continue;  // a tile of TMA's
     if (tried == warps) break;
     // A warp may run far ahead of the others, or step by step with them.
     do {
@@ -86,6 +104,8 @@ void run_threads(uint64_t& random) {
   }
   for (int i = 0; i < block->count; ++i)
     if (block->threads[static_cast<std::size_t>(i)]->state != Thread::left) deadlock();
+  for (const Warp& w : block->warps)
+    if (!w.products.empty()) throw DeviceError("cuda emulator: a block ends while a wgmma is under way");
 }
 
 void cancel() {
@@ -112,7 +132,7 @@ void run_block(dim3 shape, std::size_t shared_bytes, uint64_t& random) {
   }
   for (Warp& w : b.warps) w.ready = w.lanes;
   b.dynamic_bytes = b.bytes = shared_bytes;
-  b.statics.clear();
+  b.statics.clear(), b.mbarriers.clear(), b.named_barriers.clear(), b.bulks.clear(), b.random = &random;
   b.arrived = 0, b.cancelled = false, b.error = nullptr;
   b.first_interval = ++b.interval;
   std::memset(b.shared, 0xff, shared_bytes);  // NaN as f32, f64 and bf16
@@ -159,15 +179,10 @@ int lane() { return block->current->number % 32; }
 
 void barrier(int line) {
   Block& b = *block;
-  Thread& me = *b.current;
   if (b.arrived && b.line != line)
     bad("comes to the __syncthreads of line ", line, " while others wait at that of line ", b.line);
   b.line = line;
-  if (++b.arrived < b.count) {
-    me.state = Thread::at_barrier;
-    warp_of(me).ready &= ~(1u << me.number % 32);
-    return wait();
-  }
+  if (++b.arrived < b.count) return wait_as(Thread::at_barrier);
   b.arrived = 0, ++b.interval;
   for (int i = 0; i < b.count; ++i) b.threads[static_cast<std::size_t>(i)]->state = Thread::ready;
   for (Warp& w : b.warps) w.ready = w.lanes;
@@ -190,15 +205,13 @@ void collective(const char* name, unsigned mask, void* slot, void (*operate)(voi
   w.slots[me.number % 32] = slot;
   mine->arrived |= bit;
   if (mine->arrived != mask) {
-    me.state = Thread::at_collective, me.name = name, me.mask = mask;
-    w.ready &= ~bit;
-    return wait();
+    me.name = name, me.mask = mask;
+    return wait_as(Thread::at_collective);
   }
   operate(w.slots, mask);
   w.gatherings.erase(w.gatherings.begin() + (mine - w.gatherings.data()));
-  w.ready |= mask;
   for (unsigned rest = mask; rest; rest &= rest - 1)
-    block->threads[static_cast<std::size_t>(me.number / 32 * 32 + std::countr_zero(rest))]->state = Thread::ready;
+    make_ready(*block->threads[static_cast<std::size_t>(me.number / 32 * 32 + std::countr_zero(rest))]);
 }
 
 void sync_warp(unsigned mask) {

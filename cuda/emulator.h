@@ -6,7 +6,9 @@
 //   * two threads at one place of shared memory, one of them writing, and no barrier between (in any schedule);
 //   * shared memory read before it is written, while a cp.async still brings it, or outside what the block has;
 //   * a misaligned ldmatrix, cp.async, load_16 or store_16; a shuffle from a lane outside its mask.
-// Shared memory is full of NaN when a block begins. Not seen: global memory, races between blocks, bank conflicts.
+// Shared memory is full of NaN when a block begins. What works by itself (wgmma, TMA) is done as late as it may be, or at
+// once, as the schedule has it, and leaves NaN where it is not done yet: a wait too few shows in the result.
+// Not seen: global memory, races between blocks, bank conflicts.
 //
 // Kernels include cuda/device.h, which is this under a host compiler and PTX under nvcc.
 #pragma once
@@ -18,12 +20,17 @@
 #define __global__
 #define __device__
 #define __launch_bounds__(...)
+#define __grid_constant__
 
 struct dim3 {
   unsigned x, y, z;
   constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
 inline constinit thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+namespace sluice {
+struct BFloat16;
+}
 
 namespace sluice::cuda::emulator {
 
@@ -70,6 +77,24 @@ void ldmatrix(uint32_t* fragments, int matrices, bool transposed, const void* ro
 void cp_async(void* to, const void* from, bool valid);
 void cp_async_commit();
 void cp_async_wait(int groups_left);
+
+// -- Hopper's: cuda/warpgroup.h says what they mean --------------------------------------------------------
+struct TensorMap {
+  const BFloat16* data;
+  int slabs, rows, columns, box;
+};
+void mbarrier_init(void* b, unsigned arrivals);
+/// Arrives, and has the phase wait for so many bytes.
+void mbarrier_arrive(void* b, unsigned bytes);
+void mbarrier_wait(void* b, unsigned parity);
+void tma_load(void* to, const TensorMap& map, void* b, int column, int row, int slab);
+void named_barrier(int id, int threads, bool waits);
+/// d [n / 2] of this thread (+)= its part of a·b [64, n]; a: fragments, or null and then its encoding.
+void wgmma(float* d, int n, const uint32_t* a, uint64_t encoded_a, uint64_t b, bool add, bool by_columns);
+void wgmma_commit();
+void wgmma_wait(int groups_left);
+/// Bytes from the beginning of shared memory.
+uint64_t shared_offset(const void* p);
 
 // -- shared memory ---------------------------------------------------------------------------------------
 unsigned char* dynamic_shared();

@@ -6,6 +6,7 @@
 #include <sluice/cuda/fiber.h>
 
 #include <exception>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -32,13 +33,14 @@ struct Copy {
 };
 
 struct Thread {
-  enum State { ready, at_barrier, at_collective, left };
+  enum State { ready, at_barrier, at_collective, at_mbarrier, at_named_barrier, left };
   State state = ready;
   Fiber fiber;
   dim3 index;
   int number = 0;
   const char* name = "";  // of the collective it waits at
   unsigned mask = 0;
+  std::size_t place = 0;   // of the mbarrier it waits for; the number of the named barrier
   std::vector<Copy> copies;         // not yet arrived
   std::vector<std::size_t> groups;  // sizes of the committed ones, oldest first
   std::size_t open = 0;             // copies after the last commit
@@ -48,11 +50,38 @@ struct Gathering {
   const char* name;
   unsigned mask, arrived;
 };
+/// A warp's part of a wgmma: 16 rows. What it reads of shared memory it reads when it is done.
+struct Product {
+  float* d[32];  // of each lane
+  uint32_t a[32][4];
+  uint64_t encoded_a, b;
+  int n;
+  bool from_registers, add, by_columns;
+};
 struct Warp {
   unsigned lanes = 0, ready = 0;
   std::vector<Gathering> gatherings;
   uint32_t interval = 0;  // counts __syncwarp
   void* slots[32];
+  std::vector<Product> products;             // not yet done
+  std::vector<std::size_t> groups;           // sizes of the committed ones, oldest first
+  std::size_t open = 0;                      // products after the last commit
+  std::map<float*, std::vector<float>> sums; // what d will be when it has been waited for, of each lane
+};
+
+struct Mbarrier {
+  unsigned arrivals = 0, missing = 0, phase = 0;
+  int64_t bytes = 0;  // expected and not arrived; below 0 if they arrived first
+};
+struct NamedBarrier {
+  int threads = 0, arrived = 0;
+};
+/// A tile that TMA will bring.
+struct Bulk {
+  unsigned char* to;
+  TensorMap map;
+  std::size_t barrier;
+  int column, row, slab;
 };
 
 struct Block {
@@ -70,6 +99,10 @@ struct Block {
   Fiber scheduler;
   bool cancelled = false;
   std::exception_ptr error;
+  std::map<std::size_t, Mbarrier> mbarriers;  // by their place in shared memory
+  std::map<int, NamedBarrier> named_barriers;
+  std::vector<Bulk> bulks;
+  uint64_t* random = nullptr;
 };
 
 /// Of this thread. Every access to shared memory asks for it: a place at a fixed distance, without a call to find it.
@@ -84,5 +117,12 @@ template <class... A>
 inline Warp& warp_of(const Thread& t) { return block->warps[static_cast<std::size_t>(t.number / 32)]; }
 
 std::size_t offset_of(const void* p, std::size_t bytes, const char* what);
+/// The next number of the schedule.
+uint64_t draw(uint64_t& state);
+/// The running thread waits; whoever makes it ready again sets its state.
+void wait_as(Thread::State state);
+void make_ready(Thread& t);
+/// One of the tiles under way arrives; false: there is none.
+bool deliver();
 
 }  // namespace sluice::cuda::emulator

@@ -1,7 +1,9 @@
 #include <sluice/cuda/runtime.h>
 
 #include <sluice/core/error.h>
+#include <sluice/cuda/warpgroup.h>
 
+#include <cudaTypedefs.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -83,6 +85,27 @@ void copy_to_host(void* to, const void* from, std::size_t bytes) {
 }
 void copy_on_device(void* to, const void* from, std::size_t bytes) {
   check("copy on the device", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, nullptr));
+}
+
+// The driver makes these; it is found at run time, so that the library loads without one.
+TensorMap tensor_map(const BFloat16* data, int slabs, int rows, int columns, int box) {
+  static const auto encode = [] {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    check("tensor maps", cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result));
+    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(found);
+  }();
+  const cuuint64_t width = static_cast<cuuint64_t>(columns), height = static_cast<cuuint64_t>(rows);
+  const cuuint64_t sizes[] = {width, height, static_cast<cuuint64_t>(slabs)};
+  const cuuint64_t strides[] = {width * sizeof(BFloat16), width * height * sizeof(BFloat16)};  // in bytes, of all but the first dim
+  const cuuint32_t boxes[] = {kBoxColumns, static_cast<cuuint32_t>(box), 1}, steps[] = {1, 1, 1};
+  TensorMap map;
+  const CUresult status = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<BFloat16*>(data), sizes, strides, boxes, steps,
+                                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (status != CUDA_SUCCESS)
+    fail<DeviceError>("cuda: no tensor map of ", slabs, "x", rows, "x", columns, " — error ", static_cast<int>(status));
+  return map;
 }
 
 }  // namespace sluice::cuda

@@ -3,6 +3,7 @@
 #include <sluice/cuda/attention/mma.cuh>
 #include <sluice/cuda/attention/naive.cuh>
 #include <sluice/cuda/attention/simt.cuh>
+#include <sluice/cuda/attention/wgmma.cuh>
 
 namespace sluice::cuda {
 
@@ -14,5 +15,9 @@ template void run_attention_mma<64, Softmax, Causal, NoGate, BFloat16>(const Att
 template void run_attention_mma<128, Softmax, Causal, NoGate, BFloat16>(const AttentionProblem<BFloat16>&, Causal);
 template void run_attention_mma<128, Softmax, Causal, SigmoidGate<false>, BFloat16>(const AttentionProblem<BFloat16>&, Causal);
 template void run_attention_mma<128, Relu2, Causal, NoGate, BFloat16>(const AttentionProblem<BFloat16>&, Causal);
+template void run_attention_wgmma<64, Softmax, Causal, NoGate, BFloat16>(const AttentionProblem<BFloat16>&, Causal);
+template void run_attention_wgmma<128, Softmax, Causal, NoGate, BFloat16>(const AttentionProblem<BFloat16>&, Causal);
+template void run_attention_wgmma<128, Softmax, Causal, SigmoidGate<false>, BFloat16>(const AttentionProblem<BFloat16>&, Causal);
+template void run_attention_wgmma<128, Relu2, Causal, NoGate, BFloat16>(const AttentionProblem<BFloat16>&, Causal);
 
 }  // namespace sluice::cuda

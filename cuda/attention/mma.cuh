@@ -18,9 +18,6 @@ struct MmaTile {
   static constexpr std::size_t bytes = end * sizeof(BFloat16);
 };
 
-__device__ inline void store_pair(BFloat16* to, float x, float y) { *reinterpret_cast<uint32_t*>(to) = pack_bf16(x, y); }
-__device__ inline void store_pair(float* to, float x, float y) { to[0] = x, to[1] = y; }
-
 /// grid (⌈m / 64⌉, heads, batch), blocks of 128 threads, MmaTile<D>::bytes of shared memory.
 template <int D, class Weighting, class Mask, class Gate, class Out>
 __global__ void __launch_bounds__(128) attention_mma(AttentionProblem<BFloat16, Out> p, Mask mask) {
@@ -29,7 +26,7 @@ __global__ void __launch_bounds__(128) attention_mma(AttentionProblem<BFloat16, 
   constexpr int rows = Tile::rows, cols = Tile::cols;
   const Shared<BFloat16> memory = dynamic_shared<BFloat16>();
   const Shared<BFloat16> q = memory + Tile::q, k = memory + Tile::k, v = memory + Tile::v;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp, g = lane / 4, t = lane % 4;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp, g = lane / 4;
   // The blocks with the most keys begin first: causal work then ends at about the same time everywhere.
   const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * rows, last = first + rows < p.m ? first + rows - 1 : p.m - 1;
   const int head = static_cast<int>(blockIdx.y);
@@ -50,12 +47,9 @@ __global__ void __launch_bounds__(128) attention_mma(AttentionProblem<BFloat16, 
   cp_async_commit();
 
   uint32_t qf[D / 16][4];
-  float acc[D / 8][4] = {}, largest[2], sum[2];  // of queries g and g + 8 of the warp; sums of this lane's columns
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    largest[r] = kMinusInfinity, sum[r] = 0;
-    if (Weighting::online && p.sink && p.sink[head] != kMinusInfinity) largest[r] = p.sink[head] * kLog2E, sum[r] = t == 0;
-  }
+  float acc[D / 8][4] = {};
+  MmaStatistics rows_found;
+  rows_found.begin<Weighting>(p, head);
 
   for (int j0 = begin; j0 < high.end; j0 += cols) {
     const int buffer = (j0 - begin) / cols % 2 * cols * D;
@@ -75,65 +69,22 @@ __global__ void __launch_bounds__(128) attention_mma(AttentionProblem<BFloat16, 
     }, k + buffer);
 
     const bool cut = j0 < high.begin || j0 + cols > low.end, edge = h.keys || cut;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
+    float keep[2];
+    mma_weigh<Weighting, cols>(s, p.scale, rows_found, keep, [&](int r) {
       const KeySpan span = mask.of(position_of(p, first + 16 * warp + 8 * r + g), p.n);
-      const auto hidden = [&](int c, int e) {
-        const int j = j0 + 8 * c + 2 * t + e;
+      return [&, span](int column) {
+        const int j = j0 + column;
         return edge && (j < span.begin || j >= span.end || !seen(j));
       };
-      if constexpr (Weighting::online) {
-        float top = largest[r];
-#pragma unroll
-        for (int c = 0; c < cols / 8; ++c)
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            float& x = s[c][2 * r + e];
-            top = fmaxf(top, x = hidden(c, e) ? kMinusInfinity : x * (p.scale * kLog2E));
-          }
-        top = max_over_lanes<4>(top);
-        const float shift = top == kMinusInfinity ? 0.0f : top, keep = exp2_approx(largest[r] - shift);
-        largest[r] = top, sum[r] *= keep;
-#pragma unroll
-        for (int c = 0; c < cols / 8; ++c)
-#pragma unroll
-          for (int e = 0; e < 2; ++e) sum[r] += s[c][2 * r + e] = exp2_approx(s[c][2 * r + e] - shift);
-#pragma unroll
-        for (int d = 0; d < D / 8; ++d) acc[d][2 * r] *= keep, acc[d][2 * r + 1] *= keep;
-      } else {
-#pragma unroll
-        for (int c = 0; c < cols / 8; ++c)
-#pragma unroll
-          for (int e = 0; e < 2; ++e) s[c][2 * r + e] = hidden(c, e) ? 0.0f : Weighting::weight(s[c][2 * r + e] * p.scale);
-      }
-    }
+    });
+    mma_shrink<Weighting, D>(acc, keep);
 
     uint32_t w[cols / 16][4];
     pack_fragments<cols>(w, s);
     mma_add<D, cols>(acc, w, v + buffer, cut, memory + (Tile::w + 16 * cols * warp));
   }
 
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int i = first + 16 * warp + 8 * r + g;
-    float norm = 1;
-    if constexpr (Weighting::online) {
-      const float total = sum_over_lanes<4>(sum[r]);
-      norm = total == 0 ? 0.0f : 1 / total;
-      if (p.lse && t == 0 && i < p.m) p.lse[h.row + i] = total == 0 ? kMinusInfinity : largest[r] * kLn2 + math::log(total);
-    }
-    if (i >= p.m) continue;
-#pragma unroll
-    for (int d = 0; d < D / 8; ++d) {
-      float y[2];
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        y[e] = acc[d][2 * r + e] * norm;
-        if constexpr (Gate::any) y[e] *= Gate::factor(p.gate, h.row + i, D, 8 * d + 2 * t + e);
-      }
-      store_pair(h.out + i * h.out_row + 8 * d + 2 * t, y[0], y[1]);
-    }
-  }
+  mma_finish<Weighting, Gate>(p, h, first + 16 * warp, acc, rows_found);
 }
 
 /// Runs it over a whole problem.

@@ -75,24 +75,11 @@ __device__ bool mma_finite(Shared<BFloat16> x) {
   return !__any_sync(kAllLanes, bad != 0);
 }
 
-/// acc [16, D] += w · x with x of `cols` rows. Where `guarded`, zeros of w are left out if x is not all finite: 0·NaN from
-/// behind the mask. `mine`: shared memory of the warp for its 16·cols weights.
-template <int D, int cols>
-__device__ void mma_add(float (&acc)[D / 8][4], const uint32_t (&w)[cols / 16][4], Shared<BFloat16> x, bool guarded,
-                        Shared<BFloat16> mine) {
+/// acc [16, D] += w · x number by number, leaving out the zeros of w: x(j, d, e) is number 8d + e of row j. `mine`:
+/// shared memory of the warp for its 16·cols weights.
+template <int D, int cols, class Number>
+__device__ void mma_add_by_numbers(float (&acc)[D / 8][4], const uint32_t (&w)[cols / 16][4], Number x, Shared<BFloat16> mine) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
-  if (!guarded || mma_finite<D, cols>(x)) {
-#pragma unroll
-    for (int j = 0; j < cols / 16; ++j)
-#pragma unroll
-      for (int d = 0; d < D / 8; d += 2) {
-        uint32_t f[4];  // rows 16j to 16j + 15 of x by columns 8d to 8d + 15
-        ldmatrix<true>(f, x + MmaRows<D>::at(16 * j + lane % 16, d + lane / 16));
-        mma_m16n8k16(acc[d], w[j], f[0], f[1]);
-        mma_m16n8k16(acc[d + 1], w[j], f[2], f[3]);
-      }
-    return;
-  }
   __syncwarp();  // what was here has been read
 #pragma unroll
   for (int j = 0; j < cols / 16; ++j)
@@ -112,10 +99,123 @@ __device__ void mma_add(float (&acc)[D / 8][4], const uint32_t (&w)[cols / 16][4
     for (int d = 0; d < D / 8; ++d)
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const float y = to_float(x[MmaRows<D>::at(j, d) + 2 * t + e]);
+        const float y = x(j, d, 2 * t + e);
         acc[d][e] += low == 0 ? 0.0f : low * y;
         acc[d][2 + e] += high == 0 ? 0.0f : high * y;
       }
+  }
+}
+
+/// acc [16, D] += w · x with x of `cols` rows. Where `guarded`, zeros of w are left out if x is not all finite: 0·NaN from
+/// behind the mask.
+template <int D, int cols>
+__device__ void mma_add(float (&acc)[D / 8][4], const uint32_t (&w)[cols / 16][4], Shared<BFloat16> x, bool guarded,
+                        Shared<BFloat16> mine) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  if (!guarded || mma_finite<D, cols>(x)) {
+#pragma unroll
+    for (int j = 0; j < cols / 16; ++j)
+#pragma unroll
+      for (int d = 0; d < D / 8; d += 2) {
+        uint32_t f[4];  // rows 16j to 16j + 15 of x by columns 8d to 8d + 15
+        ldmatrix<true>(f, x + MmaRows<D>::at(16 * j + lane % 16, d + lane / 16));
+        mma_m16n8k16(acc[d], w[j], f[0], f[1]);
+        mma_m16n8k16(acc[d + 1], w[j], f[2], f[3]);
+      }
+    return;
+  }
+  mma_add_by_numbers<D, cols>(acc, w, [=](int j, int d, int e) { return to_float(x[MmaRows<D>::at(j, d) + e]); }, mine);
+}
+
+// -- a forward pass: what a lane knows of its rows g and g + 8 -----------------------------------------------------
+
+/// Softmax: the largest score so far (times log2 e), and the sum of this lane's weights.
+struct MmaStatistics {
+  float largest[2], sum[2];
+
+  template <class Weighting, class Problem>
+  __device__ void begin(const Problem& p, int head) {
+    const int t = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      largest[r] = kMinusInfinity, sum[r] = 0;
+      if (Weighting::online && p.sink && p.sink[head] != kMinusInfinity) largest[r] = p.sink[head] * kLog2E, sum[r] = t == 0;
+    }
+  }
+};
+
+/// Scores s [16, cols] become weights; keep[r]: by what the sums of earlier tiles shrink. hidden_from(r)(j): row g + 8r does
+/// not see column j of the tile.
+template <class Weighting, int cols, class HiddenFrom>
+__device__ void mma_weigh(float (&s)[cols / 8][4], float scale, MmaStatistics& rows, float (&keep)[2], HiddenFrom hidden_from) {
+  const int t = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const auto hidden = hidden_from(r);
+    if constexpr (Weighting::online) {
+      float top = rows.largest[r];
+#pragma unroll
+      for (int c = 0; c < cols / 8; ++c)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float& x = s[c][2 * r + e];
+          top = fmaxf(top, x = hidden(8 * c + 2 * t + e) ? kMinusInfinity : x * (scale * kLog2E));
+        }
+      top = max_over_lanes<4>(top);
+      const float shift = top == kMinusInfinity ? 0.0f : top;
+      keep[r] = exp2_approx(rows.largest[r] - shift);
+      rows.largest[r] = top, rows.sum[r] *= keep[r];
+#pragma unroll
+      for (int c = 0; c < cols / 8; ++c)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) rows.sum[r] += s[c][2 * r + e] = exp2_approx(s[c][2 * r + e] - shift);
+    } else {
+#pragma unroll
+      for (int c = 0; c < cols / 8; ++c)
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          s[c][2 * r + e] = hidden(8 * c + 2 * t + e) ? 0.0f : Weighting::weight(s[c][2 * r + e] * scale);
+    }
+  }
+}
+template <class Weighting, int D>
+__device__ void mma_shrink(float (&acc)[D / 8][4], const float (&keep)[2]) {
+  if constexpr (Weighting::online) {
+#pragma unroll
+    for (int d = 0; d < D / 8; ++d)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) acc[d][e] *= keep[e / 2];
+  }
+}
+
+__device__ inline void store_pair(BFloat16* to, float x, float y) { *reinterpret_cast<uint32_t*>(to) = pack_bf16(x, y); }
+__device__ inline void store_pair(float* to, float x, float y) { to[0] = x, to[1] = y; }
+
+/// The rows of queries first + g and first + g + 8, if there are such: divided, gated, written.
+template <class Weighting, class Gate, int D, class Out>
+__device__ void mma_finish(const AttentionProblem<BFloat16, Out>& p, const AttentionHead<BFloat16, D, D, Out>& h, int first,
+                           const float (&acc)[D / 8][4], const MmaStatistics& rows) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int i = first + 8 * r + g;
+    float norm = 1;
+    if constexpr (Weighting::online) {
+      const float total = sum_over_lanes<4>(rows.sum[r]);
+      norm = total == 0 ? 0.0f : 1 / total;
+      if (p.lse && t == 0 && i < p.m) p.lse[h.row + i] = total == 0 ? kMinusInfinity : rows.largest[r] * kLn2 + math::log(total);
+    }
+    if (i >= p.m) continue;
+#pragma unroll
+    for (int d = 0; d < D / 8; ++d) {
+      float y[2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        y[e] = acc[d][2 * r + e] * norm;
+        if constexpr (Gate::any) y[e] *= Gate::factor(p.gate, h.row + i, D, 8 * d + 2 * t + e);
+      }
+      store_pair(h.out + i * h.out_row + 8 * d + 2 * t, y[0], y[1]);
+    }
   }
 }
 

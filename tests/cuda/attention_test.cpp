@@ -7,6 +7,7 @@
 #include <sluice/cuda/attention/mma.cuh>
 #include <sluice/cuda/attention/naive.cuh>
 #include <sluice/cuda/attention/simt.cuh>
+#include <sluice/cuda/attention/wgmma.cuh>
 
 #include <cmath>
 #include <cstring>
@@ -41,6 +42,15 @@ struct Mma {
   static constexpr int d = D, dv = D, rows = 64, cols = 64;
   static constexpr double each = 0x1.01p-7, all = 4e-3;  // the weights and the result are rounded to 8 bits
   template <class W, class G, class M> static void run(const AttentionProblem<T>& p, M mask) { run_attention_mma<D, W, M, G, T>(p, mask); }
+};
+
+template <int D>
+struct Wgmma {
+  using T = BFloat16;
+  static constexpr const char* name = "wgmma";
+  static constexpr int d = D, dv = D, rows = 128, cols = 128;
+  static constexpr double each = 0x1.01p-7, all = 4e-3;
+  template <class W, class G, class M> static void run(const AttentionProblem<T>& p, M mask) { run_attention_wgmma<D, W, M, G, T>(p, mask); }
 };
 
 // -- what the loops call the policies --------------------------------------------------------------------------
@@ -176,6 +186,9 @@ void check_rung() {
   check<Rung, LinearWeight, NoGate>({1, 1, 1, 1, 129}, Causal{}, 8);
   check<Rung, Softmax, NoGate>({1, 2, 1, 1, 1}, Full{}, 9);
   check<Rung, Softmax, NoGate>({1, 1, 1, Rung::rows + 33, 3 * Rung::cols + 1}, Window{2 * Rung::cols - 3, true}, 10);  // a tile cut at the left only
+}
+template <class Rung>
+void check_no_keys() {
   check<Rung, Softmax, SigmoidGate<false>>({1, 2, 1, 3, 0, false, true}, Causal{}, 11);
 }
 
@@ -183,16 +196,27 @@ void check_rung() {
 
 TEST_CASE("cuda attention: naive", "[cuda]") {
   check_rung<Naive<33, 65>>();
+  check_no_keys<Naive<33, 65>>();
   check<Naive<1, 1>, Softmax, NoGate>({1, 2, 1, 5, 7, false, true}, Full{});
 }
 
 TEST_CASE("cuda attention: simt", "[cuda]") {
   check_rung<Simt<33, 17>>();
+  check_no_keys<Simt<33, 17>>();
   check<Simt<128, 65>, Softmax, NoGate>({1, 1, 1, 65, 33}, Causal{});
 }
 
 TEST_CASE("cuda attention: mma", "[cuda]") {
   check_rung<Mma<64>>();
+  check_no_keys<Mma<64>>();
   check<Mma<128>, Softmax, SigmoidGate<false>>({1, 1, 1, 65, 129}, Causal{});
   check<Mma<128>, Relu2, NoGate>({1, 1, 1, 129, 65}, Window{30, false});
+}
+
+TEST_CASE("cuda attention: wgmma", "[cuda]") {
+  check_rung<Wgmma<64>>();
+  check<Wgmma<64>, Softmax, NoGate>({2, 1, 1, 129, 517, true}, Full{}, 12);  // the ring goes round, NaN in hidden keys of every tile
+  check<Wgmma<64>, Softmax, NoGate>({1, 1, 1, 65, 641}, Full{}, 13);
+  check<Wgmma<128>, Softmax, SigmoidGate<false>>({1, 1, 1, 65, 257}, Causal{});
+  check<Wgmma<128>, Relu2, NoGate>({1, 2, 1, 129, 129, true}, Window{30, false});
 }

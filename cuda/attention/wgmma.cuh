@@ -1,0 +1,210 @@
+// Rung 4: Hopper's own. A block is three warpgroups of 128 threads: the first only starts copies, one thread of it, and has
+// given most of its registers to the others; those own 64 queries each. TMA brings tiles of 128 keys and values into a ring
+// of two, swizzled as wgmma reads them; barriers in shared memory count their bytes, and count who has read them. wgmma takes
+// Q, K and V from shared memory and weights from registers. The scores of the next tile are computed while this tile's values
+// are added up, so that the exponentials of one run beside the products of the other (FlashAttention-3; Shah et al. 2024).
+// D = DV = 64 or 128; operands 16-byte aligned, m and n at least 1. NaN behind the mask stays there.
+// What limits it: the two warpgroups do not take turns, so their exponentials may coincide; a block's first tile and its
+// last results are not hidden behind another block's work.
+#pragma once
+
+#include <sluice/cuda/attention/mma_tiles.cuh>
+#include <sluice/cuda/warpgroup.h>
+
+namespace sluice::cuda {
+
+constexpr int kConsumers = 2;
+constexpr int kWgmmaThreads = (1 + kConsumers) * kWarpgroup;
+
+template <int D>
+struct WgmmaTile {
+  static constexpr int rows = 64 * kConsumers, cols = 128, stages = 2, boxes = D / kBoxColumns;
+  static constexpr int q = 0, k = q + rows * D, v = k + stages * cols * D, w = v + stages * cols * D, end = w + rows * cols;
+  static constexpr unsigned tile_bytes = cols * D * sizeof(BFloat16), query_bytes = rows * D * sizeof(BFloat16);
+  // mbarriers: Q has come; for each stage: K, V have come; K, V have been read
+  static constexpr int has_q = 0, has_k = 1, has_v = has_k + stages, read_k = has_v + stages, read_v = read_k + stages, barriers = read_v + stages;
+  static constexpr std::size_t bytes = end * sizeof(BFloat16) + barriers * sizeof(uint64_t);
+};
+
+/// Starts to bring rows [first, first + `rows`) of a slab, box after box.
+template <int D, int rows>
+__device__ void tma_rows(Shared<BFloat16> to, const TensorMap& map, Shared<uint64_t> arrived, int first, int slab) {
+#pragma unroll
+  for (int box = 0; box < D / kBoxColumns; ++box) tma_load(to + box * rows * kBoxColumns, map, arrived, box * kBoxColumns, first, slab);
+}
+
+/// s [64, cols] = q · kᵀ, under way; q: 64 rows of a tile of `rows`.
+template <int D, int rows, int cols>
+__device__ void start_scores(float (&s)[cols / 8][4], Shared<BFloat16> q, Shared<BFloat16> k) {
+#pragma unroll
+  for (int d = 0; d < D; d += 16) wgmma_rows(s, rows_of(q, rows, d), rows_of(k, cols, d), d > 0);
+  wgmma_commit();
+}
+
+/// acc [64, D] += w · v, under way.
+template <int D, int cols>
+__device__ void start_sums(float (&acc)[D / 8][4], const uint32_t (&w)[cols / 16][4], Shared<BFloat16> v) {
+#pragma unroll
+  for (int j = 0; j < cols / 16; ++j) wgmma_columns(acc, w[j], columns_of(v, cols, 16 * j));
+  wgmma_commit();
+}
+
+/// True if none of `count` numbers is a NaN or an infinity: the same for the whole warp, and for warps that look at the same.
+template <int count>
+__device__ bool all_finite(Shared<BFloat16> x) {
+  bool bad = false;
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x) % kWarp * 8; i < count; i += kWarp * 8) {
+    BFloat16 y[8];
+    load_16(y, x + i);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) bad |= (y[e].bits & 0x7f80) == 0x7f80;
+  }
+  return !__any_sync(kAllLanes, bad);
+}
+
+/// grid (⌈m / 128⌉, heads, batch), blocks of 384 threads, WgmmaTile<D>::bytes of shared memory. The maps have boxes of
+/// Tile::rows and Tile::cols rows.
+template <int D, class Weighting, class Mask, class Gate, class Out>
+__global__ void __launch_bounds__(kWgmmaThreads, 1)
+    attention_wgmma(AttentionProblem<BFloat16, Out> p, Mask mask, SLUICE_TENSOR_MAP queries, SLUICE_TENSOR_MAP keys, SLUICE_TENSOR_MAP values) {
+  using Tile = WgmmaTile<D>;
+  constexpr int rows = Tile::rows, cols = Tile::cols, stages = Tile::stages, size = cols * D;
+  const Shared<BFloat16> memory = dynamic_shared<BFloat16>();
+  const Shared<BFloat16> q = memory + Tile::q, k = memory + Tile::k, v = memory + Tile::v;
+  const Shared<uint64_t> barrier = dynamic_shared<uint64_t>() + static_cast<int>(Tile::end * sizeof(BFloat16) / sizeof(uint64_t));
+  const int thread = static_cast<int>(threadIdx.x), group = thread / kWarpgroup;
+  // The blocks with the most keys begin first: causal work then ends at about the same time everywhere.
+  const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * rows, last = first + rows < p.m ? first + rows - 1 : p.m - 1;
+  const int head = static_cast<int>(blockIdx.y), batch = static_cast<int>(blockIdx.z);
+  const KeySpan low = mask.of(position_of(p, first), p.n), high = mask.of(position_of(p, last), p.n);
+  const int begin = low.begin / cols * cols, tiles = high.end > begin ? (high.end - begin + cols - 1) / cols : 0;
+
+  if (thread == 0) {
+    mbarrier_init(barrier + Tile::has_q, 1);
+    for (int stage = 0; stage < stages; ++stage) {
+      mbarrier_init(barrier + Tile::has_k + stage, 1), mbarrier_init(barrier + Tile::has_v + stage, 1);
+      mbarrier_init(barrier + Tile::read_k + stage, kConsumers), mbarrier_init(barrier + Tile::read_v + stage, kConsumers);
+    }
+    mbarriers_ready();
+  }
+  __syncthreads();
+
+  if (group == 0) {
+    fewer_registers<24>();
+    if (thread == 0 && tiles > 0) {
+      const int slab = batch * p.kv_heads + head / (p.heads / p.kv_heads);
+      mbarrier_arrive_expecting(barrier + Tile::has_q, Tile::query_bytes);
+      tma_rows<D, rows>(q, queries, barrier + Tile::has_q, first, batch * p.heads + head);
+      for (int tile = 0; tile < tiles; ++tile) {
+        const int stage = tile % stages;
+        const unsigned parity = static_cast<unsigned>(tile / stages % 2) ^ 1;  // of the reading before; at first there was none
+        mbarrier_wait(barrier + Tile::read_k + stage, parity);
+        mbarrier_arrive_expecting(barrier + Tile::has_k + stage, Tile::tile_bytes);
+        tma_rows<D, cols>(k + stage * size, keys, barrier + Tile::has_k + stage, begin + tile * cols, slab);
+        mbarrier_wait(barrier + Tile::read_v + stage, parity);
+        mbarrier_arrive_expecting(barrier + Tile::has_v + stage, Tile::tile_bytes);
+        tma_rows<D, cols>(v + stage * size, values, barrier + Tile::has_v + stage, begin + tile * cols, slab);
+      }
+    }
+    return;
+  }
+  more_registers<240>();
+
+  const AttentionHead<BFloat16, D, D, Out> h(p, batch, head);
+  const int lane = thread % kWarp, warp = thread % kWarpgroup / kWarp, g = lane / 4;
+  const int own = 64 * (group - 1);  // of the tile's queries, the first of this warpgroup
+  const Shared<BFloat16> mine = memory + (Tile::w + (own + 16 * warp) * cols);
+  const auto come = [&](int what, int tile) { mbarrier_wait(barrier + what + tile % stages, static_cast<unsigned>(tile / stages % 2)); };
+  const auto have_read = [&](int what, int tile) {  // one thread for the warpgroup, whose products have all been waited for
+    named_barrier_sync(group, kWarpgroup);
+    if (thread % kWarpgroup == 0) mbarrier_arrive(barrier + what + tile % stages);
+  };
+
+  float acc[D / 8][4] = {}, s[cols / 8][4], keep[2];
+  uint32_t w[cols / 16][4];
+  MmaStatistics found;
+  found.begin<Weighting>(p, head);
+  const auto weigh = [&](int tile) {
+    const int j0 = begin + tile * cols;
+    const bool edge = h.keys || j0 < high.begin || j0 + cols > low.end;
+    mma_weigh<Weighting, cols>(s, p.scale, found, keep, [&](int r) {
+      const KeySpan span = mask.of(position_of(p, first + own + 16 * warp + 8 * r + g), p.n);
+      return [&, span, j0, edge](int column) {
+        const int j = j0 + column;
+        return edge && (j < span.begin || j >= span.end || (h.keys && !h.keys[j]));
+      };
+    });
+  };
+
+  // The sums of a tile; true if they were added here, number by number: behind the mask 0·NaN is NaN. All four warps of the
+  // warpgroup look at the same values and go the same way. Nothing of theirs is under way.
+  const auto add_if_not_finite = [&](int tile) {
+    const int j0 = begin + tile * cols;
+    const Shared<BFloat16> x = v + tile % stages * size;
+    come(Tile::has_v, tile);
+    if (!(h.keys || j0 < high.begin || j0 + cols > low.end) || all_finite<size>(x)) return false;
+    mma_add_by_numbers<D, cols>(acc, w, [=](int j, int d, int e) {
+      return to_float(x[8 * d / kBoxColumns * (cols * kBoxColumns) + swizzled(j, 8 * d % kBoxColumns) + e]);
+    }, mine);
+    return true;
+  };
+  const auto first_or_alone = [&](int tile) {  // its scores, waited for
+    come(Tile::has_k, tile);
+    wgmma_hold(s);
+    wgmma_fence();
+    start_scores<D, rows, cols>(s, q + own * kBoxColumns, k + tile % stages * size);
+    wgmma_wait<0>();
+    wgmma_hold(s);
+    have_read(Tile::read_k, tile);
+  };
+
+  if (tiles > 0) {
+    mbarrier_wait(barrier + Tile::has_q, 0);
+    first_or_alone(0);
+    weigh(0);
+    pack_fragments<cols>(w, s);
+  }
+  for (int tile = 0; tile + 1 < tiles; ++tile) {
+    if (add_if_not_finite(tile)) {
+      have_read(Tile::read_v, tile);
+      first_or_alone(tile + 1);
+      weigh(tile + 1);
+    } else {
+      come(Tile::has_k, tile + 1);
+      wgmma_hold(s), wgmma_hold(acc), wgmma_hold(w);
+      wgmma_fence();
+      start_scores<D, rows, cols>(s, q + own * kBoxColumns, k + (tile + 1) % stages * size);
+      start_sums<D, cols>(acc, w, v + tile % stages * size);
+      wgmma_wait<1>();  // the scores are there, the sums not yet
+      wgmma_hold(s);
+      have_read(Tile::read_k, tile + 1);
+      weigh(tile + 1);
+      wgmma_wait<0>();
+      wgmma_hold(acc);
+      have_read(Tile::read_v, tile);
+    }
+    mma_shrink<Weighting, D>(acc, keep);
+    pack_fragments<cols>(w, s);
+  }
+  if (tiles > 0 && !add_if_not_finite(tiles - 1)) {
+    wgmma_hold(acc), wgmma_hold(w);
+    wgmma_fence();
+    start_sums<D, cols>(acc, w, v + (tiles - 1) % stages * size);
+    wgmma_wait<0>();
+    wgmma_hold(acc);
+  }
+  mma_finish<Weighting, Gate>(p, h, first + own + 16 * warp, acc, found);
+}
+
+/// Runs it over a whole problem.
+template <int D, class Weighting, class Mask, class Gate, class Out>
+void run_attention_wgmma(const AttentionProblem<BFloat16, Out>& p, Mask mask) {
+  using Tile = WgmmaTile<D>;
+  const auto blocks = static_cast<unsigned>((p.m + Tile::rows - 1) / Tile::rows);
+  launch(attention_wgmma<D, Weighting, Mask, Gate, Out>, dim3(blocks, static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch)),
+         dim3(kWgmmaThreads), Tile::bytes, p, mask, tensor_map(p.q, p.batch * p.heads, p.m, D, Tile::rows),
+         tensor_map(p.k, p.batch * p.kv_heads, p.n, D, Tile::cols), tensor_map(p.v, p.batch * p.kv_heads, p.n, D, Tile::cols));
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,217 @@
+// What a warpgroup of Hopper (compute capability 9.0a: four warps, 128 threads) has beside device.h: matrices of shared
+// memory multiplied by all four warps at once (wgmma), tiles that arrive by themselves (TMA), barriers in shared memory that
+// count threads and bytes, barriers of some of a block's threads, registers given from one warpgroup to another.
+// Semantics and layouts: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "cp.async.bulk.tensor", "mbarrier".
+//
+// All matrices lie in shared memory in rows of 64 bf16, 128 bytes, at multiples of 1,024 bytes; the 16-byte pieces of row r
+// are XORed with r mod 8 (the 128-byte swizzle), as TMA writes and wgmma reads them.
+#pragma once
+
+#include <sluice/cuda/device.h>
+
+#ifdef __CUDACC__
+#include <cuda.h>
+#endif
+
+namespace sluice::cuda {
+
+constexpr int kWarpgroup = 128;
+/// Numbers in a row of a matrix in shared memory.
+constexpr int kBoxColumns = 64;
+
+/// Where number `column` < 64 of row `row` lies in such a matrix.
+__device__ inline int swizzled(int row, int column) { return row * kBoxColumns + ((column / 8 ^ row % 8) * 8 | column % 8); }
+
+#ifdef __CUDACC__
+
+/// [slabs, rows, columns] of bf16 in global memory, of which TMA brings boxes of `box` rows × 64 columns of one slab; what lies
+/// beyond rows is zeros.
+using TensorMap = CUtensorMap;
+#define SLUICE_TENSOR_MAP const __grid_constant__ TensorMap
+
+/// Initialised by one thread, for `arrivals` of each phase; then mbarriers_ready() and a __syncthreads.
+__device__ inline void mbarrier_init(Shared<uint64_t> b, unsigned arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals) : "memory");
+}
+__device__ inline void mbarriers_ready() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ inline void mbarrier_arrive(Shared<uint64_t> b) {
+  asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
+}
+/// Arrives, and makes the phase wait for so many bytes as well.
+__device__ inline void mbarrier_arrive_expecting(Shared<uint64_t> b, unsigned bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
+}
+/// Waits for the end of the current phase if that has this parity; phases count from 0.
+__device__ inline void mbarrier_wait(Shared<uint64_t> b, unsigned parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}" ::"r"(shared_address(b)), "r"(parity) : "memory");
+}
+
+/// Starts to bring the box of `map` that begins at (column, row, slab); its bytes arrive at b.
+__device__ inline void tma_load(Shared<BFloat16> to, const TensorMap& map, Shared<uint64_t> b, int column, int row, int slab) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(
+          shared_address(to)), "l"(&map), "r"(column), "r"(row), "r"(slab), "r"(shared_address(b)) : "memory");
+}
+
+/// As many of the block's threads as the counts say; syncing threads wait, arriving ones do not. Barrier 0 is __syncthreads.
+__device__ inline void named_barrier_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+__device__ inline void named_barrier_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+
+/// The registers of each thread of this warpgroup, a multiple of 8, from now on: fewer, or more once others have given some up.
+template <int count>
+__device__ void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count)); }
+template <int count>
+__device__ void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count)); }
+
+__device__ inline uint64_t encoded_matrix(Shared<BFloat16> at, uint64_t leading_bytes, uint64_t stride_bytes) {
+  return (shared_address(at) & 0x3ffff) >> 4 | leading_bytes >> 4 << 16 | stride_bytes >> 4 << 32 | uint64_t{1} << 62;
+}
+
+/// Before the first wgmma after registers that it reads or adds to were written.
+__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+/// Makes one group of the products since the last commit.
+__device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+/// Waits until at most `left` groups are under way.
+template <int left>
+__device__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory"); }
+/// Keeps the compiler from moving what touches these registers across this place: it does not know how long wgmma has them.
+template <int n>
+__device__ void wgmma_hold(float (&d)[n][4]) {
+#pragma unroll
+  for (int i = 0; i < n; ++i) asm volatile("" : "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])::"memory");
+}
+template <int n>
+__device__ void wgmma_hold(uint32_t (&a)[n][4]) {
+#pragma unroll
+  for (int i = 0; i < n; ++i) asm volatile("" : "+r"(a[i][0]), "+r"(a[i][1]), "+r"(a[i][2]), "+r"(a[i][3])::"memory");
+}
+
+__device__ inline void wgmma_rows(float (&d)[8][4], uint64_t a, uint64_t b, bool add) {
+  asm volatile(
+      "{\n"
+      ".reg .pred adds;\n"
+      "setp.ne.b32 adds, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
+      "%32, %33, adds, 1, 1, 0, 0;\n"
+      "}"
+      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
+        "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]),
+        "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
+        "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])
+      : "l"(a), "l"(b), "r"(add ? 1 : 0));
+}
+__device__ inline void wgmma_columns(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b) {
+  asm volatile(
+      "{\n"
+      ".reg .pred adds;\n"
+      "setp.eq.b32 adds, 0, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
+      "{%32,%33,%34,%35}, %36, adds, 1, 1, 1;\n"
+      "}"
+      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
+        "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]),
+        "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
+        "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+__device__ inline void wgmma_rows(float (&d)[16][4], uint64_t a, uint64_t b, bool add) {
+  asm volatile(
+      "{\n"
+      ".reg .pred adds;\n"
+      "setp.ne.b32 adds, %66, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
+      "%64, %65, adds, 1, 1, 0, 0;\n"
+      "}"
+      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
+        "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]),
+        "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
+        "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3]),
+        "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]), "+f"(d[8][3]), "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]),
+        "+f"(d[10][0]), "+f"(d[10][1]), "+f"(d[10][2]), "+f"(d[10][3]), "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]),
+        "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]), "+f"(d[13][0]), "+f"(d[13][1]), "+f"(d[13][2]), "+f"(d[13][3]),
+        "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]), "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3])
+      : "l"(a), "l"(b), "r"(add ? 1 : 0));
+}
+__device__ inline void wgmma_columns(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b) {
+  asm volatile(
+      "{\n"
+      ".reg .pred adds;\n"
+      "setp.eq.b32 adds, 0, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
+      "{%64,%65,%66,%67}, %68, adds, 1, 1, 1;\n"
+      "}"
+      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
+        "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]),
+        "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
+        "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3]),
+        "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]), "+f"(d[8][3]), "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]),
+        "+f"(d[10][0]), "+f"(d[10][1]), "+f"(d[10][2]), "+f"(d[10][3]), "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]),
+        "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]), "+f"(d[13][0]), "+f"(d[13][1]), "+f"(d[13][2]), "+f"(d[13][3]),
+        "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]), "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+#else
+
+using TensorMap = emulator::TensorMap;
+#define SLUICE_TENSOR_MAP const TensorMap
+
+inline void mbarrier_init(Shared<uint64_t> b, unsigned arrivals) { emulator::mbarrier_init(b.address(), arrivals); }
+inline void mbarriers_ready() {}
+inline void mbarrier_arrive(Shared<uint64_t> b) { emulator::mbarrier_arrive(b.address(), 0); }
+inline void mbarrier_arrive_expecting(Shared<uint64_t> b, unsigned bytes) { emulator::mbarrier_arrive(b.address(), bytes); }
+inline void mbarrier_wait(Shared<uint64_t> b, unsigned parity) { emulator::mbarrier_wait(b.address(), parity); }
+inline void tma_load(Shared<BFloat16> to, const TensorMap& map, Shared<uint64_t> b, int column, int row, int slab) {
+  emulator::tma_load(to.address(), map, b.address(), column, row, slab);
+}
+inline void named_barrier_sync(int id, int threads) { emulator::named_barrier(id, threads, true); }
+inline void named_barrier_arrive(int id, int threads) { emulator::named_barrier(id, threads, false); }
+template <int count>
+void fewer_registers() { static_assert(count % 8 == 0 && count >= 24 && count <= 256); }
+template <int count>
+void more_registers() { static_assert(count % 8 == 0 && count >= 24 && count <= 256); }
+
+inline uint64_t encoded_matrix(Shared<BFloat16> at, uint64_t leading_bytes, uint64_t stride_bytes) {
+  return emulator::shared_offset(at.address()) >> 4 | leading_bytes >> 4 << 16 | stride_bytes >> 4 << 32 | uint64_t{1} << 62;
+}
+inline void wgmma_fence() {}
+inline void wgmma_commit() { emulator::wgmma_commit(); }
+template <int left>
+void wgmma_wait() { emulator::wgmma_wait(left); }
+template <class T, int n>
+void wgmma_hold(T (&)[n][4]) {}
+template <int n>
+void wgmma_rows(float (&d)[n][4], uint64_t a, uint64_t b, bool add) { emulator::wgmma(d[0], 8 * n, nullptr, a, b, add, false); }
+template <int n>
+void wgmma_columns(float (&d)[n][4], const uint32_t (&a)[4], uint64_t b) { emulator::wgmma(d[0], 8 * n, a, 0, b, true, true); }
+
+#endif
+
+/// A matrix whose rows are multiplied, 16 columns of it from `column` on: rows of the left operand, or of the right one
+/// transposed. `at`: its first row, `rows` of which lie between two boxes of 64 columns.
+__device__ inline uint64_t rows_of(Shared<BFloat16> at, int rows, int column) {
+  return encoded_matrix(at + (column / kBoxColumns * rows * kBoxColumns + column % kBoxColumns), 16, 8 * 128);
+}
+/// A right operand whose columns are multiplied, 16 rows of it from `row` on.
+__device__ inline uint64_t columns_of(Shared<BFloat16> at, int rows, int row) {
+  return encoded_matrix(at + row * kBoxColumns, static_cast<uint64_t>(rows) * 128, 8 * 128);
+}
+
+#ifdef __CUDACC__
+/// For boxes of `box` rows.
+TensorMap tensor_map(const BFloat16* data, int slabs, int rows, int columns, int box);
+#else
+inline TensorMap tensor_map(const BFloat16* data, int slabs, int rows, int columns, int box) { return {data, slabs, rows, columns, box}; }
+#endif
+
+}  // namespace sluice::cuda
