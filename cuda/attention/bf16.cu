@@ -2,6 +2,7 @@
 #include <sluice/cuda/attention/bf16.h>
 #include <sluice/cuda/attention/mma.cuh>
 #include <sluice/cuda/attention/mma_backward.cuh>
+#include <sluice/cuda/attention/wgmma.cuh>
 #include <sluice/ops/gemm/precision.h>
 
 namespace sluice::cuda {
@@ -84,7 +85,10 @@ bool attention_bf16(const sluice::detail::AttentionCall& c, Tensor& out, Tensor&
       .m = static_cast<int>(c.q.dim(2)), .n = static_cast<int>(c.k.dim(2)), .scale = static_cast<float>(*c.options.scale)};
   p.keys = x.seen(), p.sink = data_or_null<float>(c.options.sink), p.lse = data_or_null<float>(lse);
   p.out_batch = out.strides()[0], p.out_head = out.strides()[1], p.out_row = out.strides()[2];
-  with_instance(c, [&]<int D, class W>() { run_attention_mma<D, W, Window, NoGate, float>(p, x.mask); });
+  with_instance(c, [&]<int D, class W>() {
+    if (p.m >= WgmmaTile<D>::rows) run_attention_wgmma<D, W, Window, NoGate, float>(p, x.mask);
+    else run_attention_mma<D, W, Window, NoGate, float>(p, x.mask);  // a smaller block for fewer queries
+  });
   return true;
 }
 

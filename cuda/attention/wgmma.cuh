@@ -149,45 +149,38 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     }, mine);
     return true;
   };
-  const auto first_or_alone = [&](int tile) {  // its scores, waited for
+  const auto start_next = [&](int tile) {
     come(Tile::has_k, tile);
-    wgmma_hold(s);
+    wgmma_hold(s), wgmma_hold(acc), wgmma_hold(w);
     wgmma_fence();
     start_scores<D, rows, cols>(s, q + own * kBoxColumns, k + tile % stages * size);
-    wgmma_wait<0>();
-    wgmma_hold(s);
-    have_read(Tile::read_k, tile);
   };
 
-  if (tiles > 0) {
-    mbarrier_wait(barrier + Tile::has_q, 0);
-    first_or_alone(0);
-    weigh(0);
-    pack_fragments<cols>(w, s);
-  }
-  for (int tile = 0; tile + 1 < tiles; ++tile) {
-    if (add_if_not_finite(tile)) {
-      have_read(Tile::read_v, tile);
-      first_or_alone(tile + 1);
-      weigh(tile + 1);
+  bool added = true;  // before the first tile there are no sums
+  if (tiles > 0) mbarrier_wait(barrier + Tile::has_q, 0);
+  for (int tile = 0; tile < tiles; ++tile) {  // its scores become weights, the values of the tile before are added up
+    if (added) {
+      start_next(tile);
+      wgmma_wait<0>();
+      wgmma_hold(s);
+      have_read(Tile::read_k, tile);
+      weigh(tile);
     } else {
-      come(Tile::has_k, tile + 1);
-      wgmma_hold(s), wgmma_hold(acc), wgmma_hold(w);
-      wgmma_fence();
-      start_scores<D, rows, cols>(s, q + own * kBoxColumns, k + (tile + 1) % stages * size);
-      start_sums<D, cols>(acc, w, v + tile % stages * size);
+      start_next(tile);
+      start_sums<D, cols>(acc, w, v + (tile - 1) % stages * size);
       wgmma_wait<1>();  // the scores are there, the sums not yet
       wgmma_hold(s);
-      have_read(Tile::read_k, tile + 1);
-      weigh(tile + 1);
+      have_read(Tile::read_k, tile);
+      weigh(tile);
       wgmma_wait<0>();
       wgmma_hold(acc);
-      have_read(Tile::read_v, tile);
     }
+    if (tile > 0) have_read(Tile::read_v, tile - 1);
     mma_shrink<Weighting, D>(acc, keep);
     pack_fragments<cols>(w, s);
+    added = add_if_not_finite(tile);
   }
-  if (tiles > 0 && !add_if_not_finite(tiles - 1)) {
+  if (!added) {
     wgmma_hold(acc), wgmma_hold(w);
     wgmma_fence();
     start_sums<D, cols>(acc, w, v + (tiles - 1) % stages * size);
