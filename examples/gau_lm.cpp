@@ -1,8 +1,9 @@
 // The main example: trains a byte-level GAU language model on a text and compares it with n-gram models.
 //
 //   gau_lm --text FILE [--out DIR] [--minutes M | --steps N] …        (examples/run.sh does it all)
+//   mpirun -n 4 gau_lm …                                              (examples/run.sh --ranks 4)
 //
-// In the output folder: checkpoint.safetensors, log.csv, curve.svg. Ctrl-C saves; the same command resumes.
+// Several ranks share each batch: the same windows are drawn, whatever their number. In the output folder: checkpoint.safetensors, log.csv, curve.svg. Ctrl-C saves; the same command resumes.
 #include "support/byte_lm.h"
 #include "support/corpus.h"
 #include "support/curve.h"
@@ -10,7 +11,10 @@
 #include "support/ngram.h"
 #include "support/options.h"
 #include "support/progress.h"
+#include "support/ranks.h"
 #include "support/run_files.h"
+
+#include <sluice/parallel/mpi/world.h>
 
 #include <chrono>
 #include <cmath>
@@ -30,7 +34,7 @@ struct Settings {
   int64_t profile = 0;  // this step's kernel calls are shown
   int64_t dim = 128, layers = 4, key_dim = 64, context = 256, batch = 16, eval_every = 200, sample = 200, seed = 1;
   int64_t threads = 0;
-  bool bf16 = false, fresh = false, smoke = false;
+  bool bf16 = false, shard = false, fresh = false, smoke = false;
 };
 
 Settings parse(int argc, char** argv) {
@@ -56,6 +60,7 @@ Settings parse(int argc, char** argv) {
   o.add("device", s.device, "cpu, or cuda where there is a GPU");
   o.add("profile", s.profile, "show where the time of this step goes; its trace is trace.json");
   o.flag("bf16", s.bf16, "products of bf16 operands, with f32 sums: several times as fast where the processor has AMX");
+  o.flag("shard", s.shard, "several ranks: each keeps the optimiser's moments for its share of the weights only");
   o.flag("fresh", s.fresh, "ignore an existing checkpoint");
   o.flag("smoke", s.smoke, "a few tiny steps on a built-in text");
   o.parse(argc, argv);
@@ -89,11 +94,21 @@ std::map<std::string, std::string> config_of(const Settings& s, double elapsed) 
           {"elapsed_ms", std::to_string(static_cast<int64_t>(elapsed * 1000))}};
 }
 
-int run(const Settings& s) {
+/// What ranks must have in common.
+std::string settings_text(const Settings& s) {
+  return str("minutes ", s.minutes, "\nsteps ", s.steps, "\nlr ", s.lr, "\ndropout ", s.dropout, "\ndim ", s.dim, "\nlayers ", s.layers,
+             "\nkey_dim ", s.key_dim, "\ncontext ", s.context, "\nbatch ", s.batch, "\neval_every ", s.eval_every, "\nseed ", s.seed,
+             "\nprofile ", s.profile, "\nbf16 ", s.bf16, "\nshard ", s.shard, "\nfresh ", s.fresh, "\nsmoke ", s.smoke);
+}
+
+int run(const Settings& s, const Communicator& ranks) {
   using Clock = std::chrono::steady_clock;
   if (s.threads > 0) set_num_threads(static_cast<int>(s.threads));
   if (s.bf16) set_precision(Precision::bf16);
-  std::filesystem::create_directories(s.out);
+  only_first_prints(ranks);
+  ranks.check_same("settings", settings_text(s));
+  const bool first_rank = ranks.rank() == 0;
+  if (first_rank) std::filesystem::create_directories(s.out);
   const std::string checkpoint = s.out + "/checkpoint.safetensors";
   const std::string text = s.smoke && s.text.empty() ? smoke_text() : read_text(s.text);
   const Split split = split_text(text, static_cast<std::size_t>(s.context) + 1);
@@ -103,8 +118,10 @@ int run(const Settings& s) {
   ByteLm model({s.dim, s.layers, s.key_dim, s.dropout}, rng);
   const Device device = device_named(s.device);
   to(model, device);
+  DataParallel parallel(model, ranks);
   Adam adam(parameters(model), {.lr = s.lr, .beta2 = 0.95, .weight_decay = 0.05});
-  std::printf("machine   %s\n", describe_machine().c_str());
+  if (s.shard) adam.shard(ranks);
+  std::printf("machine   %s%s\n", describe_machine().c_str(), ranks.size() == 1 ? "" : str(" on each of ", ranks.size(), " ranks").c_str());
   std::printf("text      %s: %zu bytes to train on, %zu to validate\n", s.text.empty() ? "(built in)" : s.text.c_str(),
               split.train.size(), valid.size());
   std::printf("model     %lld GAU blocks, width %lld, %lld parameters%s%s\n", (long long)s.layers,
@@ -112,56 +129,65 @@ int run(const Settings& s) {
 
   int64_t step = 0;
   double before = 0;  // seconds trained in earlier runs
-  if (!s.fresh && std::filesystem::exists(checkpoint)) {
-    TrainingState state = load_checkpoint(model, checkpoint, adam, rng);
+  if (!s.fresh && of_first(std::filesystem::exists(checkpoint), ranks) > 0) {
+    TrainingState state = load_checkpoint(model, checkpoint, adam, rng, ranks);
     step = state.step;
     before = std::stod(state.config.at("elapsed_ms")) / 1000;
     std::printf("resume    %s at step %lld\n", checkpoint.c_str(), (long long)step);
   }
 
-  std::vector<double> ngram = witten_bell_table(split.train, valid, 4);
+  std::vector<double> ngram = first_rank ? witten_bell_table(split.train, valid, 4) : std::vector<double>(5);
   std::printf("baseline  Witten-Bell bits/char on the same bytes: bigram %.3f, trigram %.3f, 4-gram %.3f\n", ngram[1],
               ngram[2], ngram[3]);
   std::fflush(stdout);
 
-  CsvLog log(s.out + "/log.csv", {"step", "seconds", "train_bits", "valid_bits", "lr"}, step + 1);
-  Progress progress(s.steps);
+  std::optional<CsvLog> log;
+  on_rank_0(ranks, [&] { log.emplace(s.out + "/log.csv", std::vector<std::string>{"step", "seconds", "train_bits", "valid_bits", "lr"}, step + 1); });
+  Progress progress(s.steps, first_stderr(ranks));
   catch_interrupts();
   const auto start = Clock::now();
   auto elapsed = [&] { return before + std::chrono::duration<double>(Clock::now() - start).count(); };
   auto done = [&] { return s.steps ? double(step) / double(s.steps) : elapsed() / (60 * s.minutes); };
-  auto save = [&] { save_checkpoint(model, checkpoint, adam, rng, {step, config_of(s, elapsed())}); };
+  auto save = [&] { save_checkpoint(model, checkpoint, adam, rng, {step, config_of(s, elapsed())}, ranks); };
   const int64_t first = step;
   double loss_sum = 0, valid_bits = std::nan("");
   int64_t loss_count = 0;
   const double bits = 1 / std::log(2.0);
+  // What rank 0 says: its clock, its signals. Beyond 1 the run is over; 3: somebody wants it to stop.
+  auto progressed = [&] { return of_first(interrupted() ? 3 : done(), ranks); };
 
-  while (done() < 1 && !interrupted()) {
-    auto [inputs, targets] = random_batch(split.train, s.batch, s.context, rng, device);
+  double now = progressed();
+  while (now < 1) {
+    const Batch batch = random_batch(split.train, s.batch, s.context, rng, device);  // the same on all ranks
+    const Tensor inputs = rows_of(batch.inputs, ranks), targets = rows_of(batch.targets, ranks);
+    const auto tokens = static_cast<double>(targets.numel());
+    Rng own = stream_of(rng, ranks);  // for dropout
     std::optional<Profile> profile;
     if (step + 1 == s.profile) profile.emplace(ProfileOptions{.modules = name_modules(model)});
-    adam.set_lr(learning_rate(s.lr, done()));
+    adam.set_lr(learning_rate(s.lr, now));
     adam.zero_grad();
-    Tensor loss = cross_entropy(model(inputs, &rng), targets);
-    backward(loss);
+    Tensor loss = tokens > 0 ? cross_entropy(model(inputs, ranks.size() == 1 ? &rng : &own), targets) : Tensor();
+    if (profile) parallel.take_traffic();
+    parallel.backward(loss, tokens);
     clip_grad_norm(adam.parameters(), 1.0);
     adam.step();
     ++step;
     if (profile) {
       progress.finish();
-      std::printf("\nstep %lld\n%s", (long long)step, profile->table().c_str());
-      profile->save_trace(s.out + "/trace.json");
+      std::printf("\nstep %lld\n%s\n%s", (long long)step, profile->table().c_str(), traffic_table(parallel.take_traffic()).c_str());
+      if (first_rank) profile->save_trace(s.out + "/trace.json");
       profile.reset();
     }
-    const double value = loss.item();
+    const double value = parallel.mean(tokens > 0 ? loss.item() : 0, tokens);
+    now = progressed();
     if (!std::isfinite(value)) throw std::runtime_error("gau_lm: the loss is not finite at step " + std::to_string(step));
     loss_sum += value, ++loss_count;
     const MemoryStats memory = memory_stats(device);
     progress.update({step, value, value * bits, double((step - first) * s.batch * s.context) / (elapsed() - before),
-                     memory.live, memory.peak, std::min(1.0, done())});
-    if (step % s.eval_every == 0 || done() >= 1) {
-      valid_bits = bits_per_byte(model, valid, s.context, device);
-      log.append({double(step), elapsed(), loss_sum / double(loss_count) * bits, valid_bits, adam.lr()});
+                     memory.live, memory.peak, std::min(1.0, now)});
+    if (step % s.eval_every == 0 || (now >= 1 && now < 3)) {
+      valid_bits = bits_per_byte(model, valid, s.context, device, ranks);
+      if (log) log->append({double(step), elapsed(), loss_sum / double(loss_count) * bits, valid_bits, adam.lr()});
       progress.note(str("step ", step, ": train ", std::round(loss_sum / double(loss_count) * bits * 1000) / 1000,
                         ", validation ", std::round(valid_bits * 1000) / 1000, " bits/char"));
       loss_sum = 0, loss_count = 0;
@@ -170,14 +196,15 @@ int run(const Settings& s) {
   }
   progress.finish();
   if (step > first) save();
-  if (interrupted()) {
+  if (now >= 3) {
     std::printf("\nsaved     %s at step %lld; the same command resumes\n", checkpoint.c_str(), (long long)step);
     return 0;
   }
 
-  valid_bits = bits_per_byte(model, valid, s.context, device);
+  valid_bits = bits_per_byte(model, valid, s.context, device, ranks);
+  if (!first_rank) return 0;
   Series train{"training", {}, {}, true}, validation{"validation", {}, {}};
-  for (const auto& row : log.rows()) {
+  for (const auto& row : log->rows()) {
     train.x.push_back(row[0]), train.y.push_back(row[2]);
     validation.x.push_back(row[0]), validation.y.push_back(row[3]);
   }
@@ -197,7 +224,8 @@ int run(const Settings& s) {
 
 int main(int argc, char** argv) {
   try {
-    return run(parse(argc, argv));
+    const Settings s = parse(argc, argv);
+    return run_world([&](const Communicator& ranks) { return run(s, ranks); });
   } catch (const HelpShown&) {
     return 0;
   } catch (const std::exception& e) {

@@ -5,11 +5,16 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-usage: examples/run.sh [--text FILE] [--minutes M] [--out FOLDER] [--no-install] [option of gau_lm ...]
+usage: examples/run.sh [--text FILE] [--minutes M] [--out FOLDER] [--ranks N [--hostfile FILE] [--restarts R]]
+                       [--no-install] [option of gau_lm ...]
 Trains a small causal GAU language model on bytes and shows it beside n-gram baselines.
   --text FILE     any file, also gzip-compressed (default: jargon-text, a Debian package of prose)
   --minutes M     training time in minutes (default 4)
   --out FOLDER    where checkpoint, CSV and SVG curve go (default build/gau_lm)
+  --ranks N       processes that share each batch, by MPI; each gets its share of the cores
+  --hostfile FILE the machines they run on (a line each: NAME slots=N); text, build and FOLDER must be on all of them
+  --restarts R    start again from the last checkpoint when a rank fails, at most R times (default 0; the same command
+                  resumes by hand, also with another number of ranks)
   --no-install    use the machine as it is, without apt-get install
   --help          this text
 Every other option goes to the program: build/release/examples/gau_lm --help lists them.
@@ -25,14 +30,14 @@ build=$root/build/release
 data=$root/build/data
 
 # ---- options: all checked before anything is installed or built ----------------------------------
-text='' out=$root/build/gau_lm install=1 pass=()
+text='' out=$root/build/gau_lm install=1 ranks=0 hostfile='' restarts=0 pass=()
 while (($#)); do
   option=$1 value=${2-} used=2
   if [[ $option == --?*=* ]]; then
     value=${option#*=} option=${option%%=*} used=1
   fi
   case $option in
-    --text | --minutes | --out)
+    --text | --minutes | --out | --ranks | --hostfile | --restarts)
       if [[ ! $value || $value == --* ]]; then bad "$option needs a value"; fi ;;&
     --text) text=$value ;;
     --minutes)
@@ -40,12 +45,22 @@ while (($#)); do
         bad "--minutes needs a number above 0, got '$value'"
       pass+=(--minutes "$value") ;;
     --out) out=$value ;;
+    --ranks)
+      [[ $value =~ ^[1-9][0-9]{0,4}$ ]] || bad "--ranks needs a number above 0, got '$value'"
+      ranks=$value ;;
+    --hostfile)
+      [[ -r $value ]] || die "--hostfile: no such file: $value"
+      hostfile=$(realpath -- "$value") ;;
+    --restarts)
+      [[ $value =~ ^[0-9]{1,4}$ ]] || bad "--restarts needs a number, got '$value'"
+      restarts=$value ;;
     --no-install) install=0 used=1 ;;
     -h | --help) usage; exit 0 ;;
     *) pass+=("$1") used=1 ;;
   esac
   shift "$used"
 done
+if [[ $hostfile ]] && ((ranks == 0)); then bad '--hostfile needs --ranks'; fi
 if [[ $text ]]; then
   [[ -e $text ]] || die "--text: no such file: $text"
   [[ -f $text ]] || die "--text: not a regular file: $text"
@@ -58,7 +73,10 @@ if ! { mkdir -p "$data" "$build" && [[ -w $data && -w $build ]] && : >"$log"; } 
 fi
 
 # ---- build ---------------------------------------------------------------------------------------
-if ((install)); then bash "$root/tests/install_deps.sh"; fi
+mpi=()
+if ((ranks)); then mpi=(--mpi); fi
+if ((install)); then bash "$root/tests/install_deps.sh" "${mpi[@]}"; fi
+if ((ranks)) && ! command -v mpirun >/dev/null; then die 'no mpirun; Debian has it in openmpi-bin and libopenmpi-dev'; fi
 
 # Output of a step goes to a log and is shown only when the step fails.
 quietly() {
@@ -70,7 +88,7 @@ generator=()
 if [[ ! -f $build/CMakeCache.txt ]] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
 say 'configuring a Release build in build/release'
 quietly cmake -S "$root" -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release \
-  -DSLUICE_BUILD_TESTS=OFF -DSLUICE_BUILD_EXAMPLES=ON
+  -DSLUICE_BUILD_TESTS=OFF -DSLUICE_BUILD_EXAMPLES=ON -DSLUICE_MPI="$( ((ranks)) && echo ON || echo AUTO)"
 say "building gau_lm on $(nproc) cores"
 begun=$SECONDS
 compile=(cmake --build "$build" --target gau_lm --parallel "$(nproc)")
@@ -150,4 +168,26 @@ fi
 
 # ---- train ---------------------------------------------------------------------------------------
 say "training on $text; results in $out"
-exec "$program" --text "$text" --out "$out" "${pass[@]}"
+if ((ranks == 0)); then exec "$program" --text "$text" --out "$out" "${pass[@]}"; fi
+
+# Root may run ranks in a container, and there may be more of them than cores. One process may often not read another's
+# memory in containers, which MPI would try. Ranks that are asked to stop get the time to save.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl_vader_single_copy_mechanism=none
+launch=(mpirun -n "$ranks" --bind-to none --mca odls_base_sigkill_timeout 20)
+if [[ $hostfile ]]; then
+  launch+=(--hostfile "$hostfile")
+  for name in SLUICE_TIMEOUT SLUICE_ISA; do
+    if [[ ${!name-} ]]; then launch+=(-x "$name"); fi
+  done
+else
+  launch+=(--oversubscribe)
+fi
+if ((restarts == 0)); then exec "${launch[@]}" "$program" --text "$text" --out "$out" "${pass[@]}"; fi
+stopped=0
+trap 'stopped=1' INT TERM
+for ((tried = 0; ; ++tried)); do
+  status=0
+  "${launch[@]}" "$program" --text "$text" --out "$out" "${pass[@]}" || status=$?
+  if ((status == 0 || stopped || tried >= restarts)); then exit "$status"; fi
+  say "the job ended with status $status; starting again from the last checkpoint ($((restarts - tried - 1)) more after this)"
+done

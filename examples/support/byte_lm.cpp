@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace sluice::examples {
 
@@ -21,7 +22,8 @@ Batch random_batch(std::string_view text, int64_t batch, int64_t n, Rng& rng, De
   return {narrow(window, 1, 0, n), narrow(window, 1, 1, n)};
 }
 
-double bits_per_byte(const std::function<Tensor(const Tensor&)>& model, std::string_view text, int64_t n, Device device) {
+double bits_per_byte(const std::function<Tensor(const Tensor&)>& model, std::string_view text, int64_t n, Device device,
+                     const Communicator& ranks) {
   NoGrad guard;
   const int64_t size = static_cast<int64_t>(text.size()), half = std::max<int64_t>(1, n / 2);
   double nats = 0;
@@ -29,7 +31,9 @@ double bits_per_byte(const std::function<Tensor(const Tensor&)>& model, std::str
   // Windows overlap by half; each scores only its second half (the first window all of it).
   constexpr int64_t together = 16;
   std::vector<int64_t> starts;
+  int turn = 0;  // whose windows these are
   auto flush = [&] {
+    if (std::exchange(turn, (turn + 1) % ranks.size()) != ranks.rank()) starts.clear();
     if (starts.empty()) return;
     Tensor window = bytes_at(text, starts, n + 1, device);
     Tensor loss = cross_entropy(model(narrow(window, 1, 0, n)), narrow(window, 1, 1, n), {.reduction = Reduction::none});
@@ -44,7 +48,8 @@ double bits_per_byte(const std::function<Tensor(const Tensor&)>& model, std::str
     if (static_cast<int64_t>(starts.size()) == together) flush();
   }
   flush();
-  return nats / static_cast<double>(counted) / std::log(2.0);
+  const auto sums = all_reduce(Tensor::from<double>({nats, static_cast<double>(counted)}), ranks).to_vector<double>();
+  return sums[0] / sums[1] / std::log(2.0);
 }
 
 std::string sample(const ByteLm& model, std::string_view prompt, int64_t count, double temperature, Rng& rng) {

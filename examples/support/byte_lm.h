@@ -65,8 +65,9 @@ struct Batch {
 Batch random_batch(std::string_view text, int64_t batch, int64_t n, Rng& rng, Device device = cpu);
 
 /// Bits per byte of `text`, every byte predicted from at least n/2 earlier ones (fewer at the start). The model
-/// turns bytes [batch, n] into logits [batch, n, 256].
-double bits_per_byte(const std::function<Tensor(const Tensor&)>& model, std::string_view text, int64_t n, Device device = cpu);
+/// turns bytes [batch, n] into logits [batch, n, 256]. Several ranks share the work and get the same figure.
+double bits_per_byte(const std::function<Tensor(const Tensor&)>& model, std::string_view text, int64_t n, Device device = cpu,
+                     const Communicator& ranks = {});
 
 /// Continues `prompt` by `count` bytes with the streaming step.
 std::string sample(const ByteLm& model, std::string_view prompt, int64_t count, double temperature, Rng& rng);

@@ -197,6 +197,12 @@ double DataParallel::mean(double value, double weight) const {
   return sums[0] / sums[1];
 }
 
+Traffic DataParallel::take_traffic() {
+  const Traffic t = own_.traffic();
+  own_.reset_traffic();
+  return t;
+}
+
 Tensor rows_of(const Tensor& batch, const Communicator& ranks, int64_t dim) {
   const int d = wrap_dim("rows_of", dim, batch.rank());
   if (batch.rank() == 0) fail("rows_of: a scalar has no rows");

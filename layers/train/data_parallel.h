@@ -43,6 +43,8 @@ class DataParallel {
   DataParallel& operator=(const DataParallel&) = delete;
 
   const Communicator& ranks() const { return ranks_; }
+  /// What the gradients of this rank have cost since the last call.
+  Traffic take_traffic();
 
   /// After it every parameter's .grad() is the gradient of Σ weight · loss / Σ weight over the losses of all ranks and of all
   /// calls of accumulate() since the last time. With the loss the mean over this rank's tokens and the weight their number,
