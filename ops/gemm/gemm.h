@@ -76,8 +76,8 @@ class PackedB {
   void fill(Read rb, const T* b, int64_t ldb, int64_t first_panel, int64_t last_panel);
   void fill(Read rb, const T* b, int64_t ldb) { fill(rb, b, ldb, 0, panels()); }
 
-  /// c = alpha · a [n, k] · b + beta · c for the columns of some panels: c begins at the first one's first column. Then,
-  /// while c is in cache, c += bias [m].
+  /// c = alpha · a [n, k] · b + beta · c for the columns of some panels: c begins at the first one's first column. With
+  /// the last block of k goes c += bias [m].
   void multiply(Read ra, int64_t n, T alpha, const T* a, int64_t lda, T beta, T* c, int64_t ldc, int64_t first_panel,
                 int64_t last_panel, const T* bias = nullptr) const;
   void multiply(Read ra, int64_t n, T alpha, const T* a, int64_t lda, T beta, T* c, int64_t ldc) const {

@@ -24,6 +24,7 @@ struct TileCall {
   int64_t ldc;
   int64_t cols;
   T alpha, beta;   // beta 0: c is not read
+  const T* bias;   // c_j += bias[j] in the end, if there is one
   const T* ahead;  // from here on, a line for every second p is fetched into L2 meanwhile
 };
 

@@ -35,6 +35,7 @@ void portable_tile(const TileCall<T>& t) {
     for (int64_t j = 0; j < t.cols; ++j) {
       T& c = t.c[i * t.ldc + j];
       c = t.beta == T(0) ? t.alpha * sums[i][j] : t.alpha * sums[i][j] + t.beta * c;
+      if (t.bias) c += t.bias[j];
     }
 }
 
@@ -152,7 +153,7 @@ struct RowBlocks {
 
 template <class T>
 void multiply_block(const Micro<T>& micro, const Left<T>& a, const Right<T>& b, int64_t n, int64_t m, int64_t k, T alpha,
-                    T beta, T* c, int64_t ldc) {
+                    T beta, T* c, int64_t ldc, const T* bias) {
   const RowBlocks blocks(n, micro.rows);
   const int64_t height = blocks.height, row = a.grouped ? k : a.row;
   const int64_t parts = std::max<int64_t>(1, 2 * micro.cols * int64_t{sizeof(T)} / 64);  // of a panel: a tile fetches one
@@ -160,7 +161,7 @@ void multiply_block(const Micro<T>& micro, const Left<T>& a, const Right<T>& b, 
     const int64_t rows = std::min(blocks.rows, n - first);
     for (int64_t col = 0; col < m; col += micro.cols) {
       TileCall<T> t{k, a.data + first * row, a.grouped ? 1 : row, a.grouped ? height : a.k, b.data + col / micro.cols * b.panel, b.step, c + first * ldc + col, ldc,
-                    std::min<int64_t>(micro.cols, m - col), alpha, beta, nullptr};
+                    std::min<int64_t>(micro.cols, m - col), alpha, beta, bias ? bias + col : nullptr, nullptr};
       // The next panel comes from far away, and would be waited for.
       const T* const next = col + micro.cols < m ? t.b + b.panel : b.data;
       for (int64_t i = 0; i < rows; i += height) {
@@ -174,14 +175,14 @@ void multiply_block(const Micro<T>& micro, const Left<T>& a, const Right<T>& b, 
 
 template <class T>
 void copy_and_multiply(const Micro<T>& micro, Read read, const T* a, int64_t lda, bool round, const Right<T>& b, int64_t n,
-                       int64_t m, int64_t k, T alpha, T beta, T* c, int64_t ldc) {
+                       int64_t m, int64_t k, T alpha, T beta, T* c, int64_t ldc, const T* bias) {
   const int64_t block = std::min(RowBlocks(n, micro.rows).rows, n), line = 128 / int64_t{sizeof(T)};
   T* const memory = pack_memory<T>(0, (block + micro.rows) * k + line);
   for (int64_t first = 0; first < n; first += block) {
     const int64_t rows = std::min(block, n - first), height = RowBlocks(rows, micro.rows).height;
     group_rows(micro, read, a + first * (read == Read::plain ? lda : 1), lda, rows, height, k, memory);
     if constexpr (sizeof(T) == 4) if (round) round_to_bf16(memory, (rows + height - 1) / height * height * k);
-    multiply_block<T>(micro, {memory, 0, 0, true}, b, rows, m, k, alpha, beta, c + first * ldc, ldc);
+    multiply_block<T>(micro, {memory, 0, 0, true}, b, rows, m, k, alpha, beta, c + first * ldc, ldc, bias);
   }
 }
 
@@ -213,10 +214,10 @@ template void pack_panels(const Micro<float>&, Read, const float*, int64_t, int6
 template void pack_panels(const Micro<double>&, Read, const double*, int64_t, int64_t, int64_t, double*);
 template void copy_rows(const Micro<float>&, Read, const float*, int64_t, int64_t, int64_t, float*);
 template void copy_rows(const Micro<double>&, Read, const double*, int64_t, int64_t, int64_t, double*);
-template void multiply_block(const Micro<float>&, const Left<float>&, const Right<float>&, int64_t, int64_t, int64_t, float, float, float*, int64_t);
-template void multiply_block(const Micro<double>&, const Left<double>&, const Right<double>&, int64_t, int64_t, int64_t, double, double, double*, int64_t);
-template void copy_and_multiply(const Micro<float>&, Read, const float*, int64_t, bool, const Right<float>&, int64_t, int64_t, int64_t, float, float, float*, int64_t);
-template void copy_and_multiply(const Micro<double>&, Read, const double*, int64_t, bool, const Right<double>&, int64_t, int64_t, int64_t, double, double, double*, int64_t);
+template void multiply_block(const Micro<float>&, const Left<float>&, const Right<float>&, int64_t, int64_t, int64_t, float, float, float*, int64_t, const float*);
+template void multiply_block(const Micro<double>&, const Left<double>&, const Right<double>&, int64_t, int64_t, int64_t, double, double, double*, int64_t, const double*);
+template void copy_and_multiply(const Micro<float>&, Read, const float*, int64_t, bool, const Right<float>&, int64_t, int64_t, int64_t, float, float, float*, int64_t, const float*);
+template void copy_and_multiply(const Micro<double>&, Read, const double*, int64_t, bool, const Right<double>&, int64_t, int64_t, int64_t, double, double, double*, int64_t, const double*);
 template void gemm_packed(const Micro<float>&, const Product<float>&, bool, bool);
 template void gemm_packed(const Micro<double>&, const Product<double>&, bool, bool);
 

@@ -129,11 +129,13 @@ template <class T>
 void PackedB<T>::multiply(Read ra, int64_t n, T alpha, const T* a, int64_t lda, T beta, T* c, int64_t ldc, int64_t first_panel,
                           int64_t last_panel, const T* bias) const {
   const int64_t col = first_panel * cols_, m = std::min(last_panel * cols_, m_) - col;
+  const bool in_tiles = packing_ != Packing::plain && packing_ != Packing::tiles && k_ > 0;  // the bias, that is
   if (packing_ == Packing::plain || k_ == 0)
     gemm_blas(Product<T>{ra, Read::plain, n, m, k_, alpha, a, lda, data_ + col, m_, beta, c, ldc});
   else
     for (int64_t l = 0; l < k_; l += depth_) {
       const int64_t k = std::min(depth_, k_ - l);
+      const T* const last = bias && l + k == k_ ? bias + col : nullptr;
       const T *left = ra == Read::plain ? a + l : a + l * lda, *right = block(l, k, first_panel);
       const T keep = l == 0 ? beta : T(1);
       if (packing_ == Packing::tiles) {
@@ -145,10 +147,10 @@ void PackedB<T>::multiply(Read ra, int64_t n, T alpha, const T* a, int64_t lda, 
       const Micro<T>& u = micro<T>(isa());
       const Right<T> panels{right, k * cols_, cols_, true};
       const bool round = packing_ == Packing::rounded;
-      if (round || (m > 4 * cols_ && n * k > 4096)) copy_and_multiply(u, ra, left, lda, round, panels, n, m, k, alpha, keep, c, ldc);
-      else multiply_block(u, in_place(ra, left, lda), panels, n, m, k, alpha, keep, c, ldc);
+      if (round || (m > 4 * cols_ && n * k > 4096)) copy_and_multiply(u, ra, left, lda, round, panels, n, m, k, alpha, keep, c, ldc, last);
+      else multiply_block(u, in_place(ra, left, lda), panels, n, m, k, alpha, keep, c, ldc, last);
     }
-  if (bias) add_bias(c, n, m, ldc, bias + col);
+  if (bias && !in_tiles) add_bias(c, n, m, ldc, bias + col);
 }
 
 template <class T>
@@ -162,12 +164,13 @@ void PackedB<T>::multiply(const PackedA<T>& a, int64_t first_row, int64_t n, T a
     const T *left = a.block(l, k, first_row), *right = block(l, k, first_panel);
     const T keep = l == 0 ? beta : T(1);
     if (packing_ != Packing::tiles)
-      multiply_block<T>(micro<T>(isa()), {left, copied_row(k), 1}, {right, k * cols_, cols_, true}, n, m, k, alpha, keep, c, ldc);
+      multiply_block<T>(micro<T>(isa()), {left, copied_row(k), 1}, {right, k * cols_, cols_, true}, n, m, k, alpha, keep, c, ldc,
+                        bias && l + k == k_ ? bias + col : nullptr);
 #if defined(__x86_64__)
     else if constexpr (sizeof(T) == 4) amx_multiply(left, right, n, m, k, alpha, keep, c, ldc);
 #endif
   }
-  if (bias) add_bias(c, n, m, ldc, bias + col);
+  if (bias && packing_ == Packing::tiles) add_bias(c, n, m, ldc, bias + col);
 }
 
 template <class T>

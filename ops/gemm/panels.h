@@ -51,14 +51,14 @@ inline int64_t copied_row(int64_t k) { return (k + 15) / 16 * 16 + 16; }
 template <class T>
 void copy_rows(const Micro<T>& micro, Read read, const T* a, int64_t lda, int64_t n, int64_t k, T* to);
 
-/// c [n, m] = alpha · a · b + beta · c for one block of k.
+/// c [n, m] = alpha · a · b + beta · c for one block of k; then, if there is one, + bias [m].
 template <class T>
 void multiply_block(const Micro<T>& micro, const Left<T>& a, const Right<T>& b, int64_t n, int64_t m, int64_t k, T alpha,
-                    T beta, T* c, int64_t ldc);
+                    T beta, T* c, int64_t ldc, const T* bias = nullptr);
 /// The same; some rows of a at a time are copied first (and, if told, rounded to bf16).
 template <class T>
 void copy_and_multiply(const Micro<T>& micro, Read read, const T* a, int64_t lda, bool round, const Right<T>& b, int64_t n,
-                       int64_t m, int64_t k, T alpha, T beta, T* c, int64_t ldc);
+                       int64_t m, int64_t k, T alpha, T beta, T* c, int64_t ldc, const T* bias = nullptr);
 /// Left in place.
 template <class T>
 Left<T> in_place(Read read, const T* a, int64_t lda) {
