@@ -42,6 +42,8 @@
 
 #include <sluice/parallel/collectives.h>
 #include <sluice/parallel/communicator.h>
+#include <sluice/parallel/sequence.h>
+#include <sluice/parallel/sequence_attention.h>
 
 #include <sluice/layers/gau/gau_attention.h>
 #include <sluice/layers/gau/gau_moments.h>

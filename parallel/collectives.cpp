@@ -33,22 +33,6 @@ struct Collective final : Node {
 
 constexpr int64_t kRequiresGrad = 1;  // of Told::flags
 
-/// For profiles: a call that sends, with the bytes it sent.
-class ObservedTraffic {
- public:
-  ObservedTraffic(const char* op, const Group& group) : group_(group) {
-    if (!observed()) return;
-    call_.emplace(op, cpu);
-    before_ = group.traffic().total().bytes;
-  }
-  ~ObservedTraffic() { if (call_) call_->work.bytes = group_.traffic().total().bytes - before_; }
-
- private:
-  const Group& group_;
-  std::optional<ObservedCall> call_;
-  int64_t before_ = 0;
-};
-
 /// What every op has in common: ranks compare what they do, `compute` makes the result from x, contiguous on the CPU, and
 /// from what all told; it gets a history when the operand of any rank has one. An empty adjoint: no gradient.
 template <class F>

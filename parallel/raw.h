@@ -2,13 +2,31 @@
 // Group::call or Group::start, after Group::agree.
 #pragma once
 
+#include <sluice/core/kernel.h>
 #include <sluice/core/tensor.h>
 #include <sluice/parallel/group.h>
 #include <sluice/parallel/reduce.h>
 
+#include <optional>
 #include <vector>
 
 namespace sluice::detail {
+
+/// For profiles: a call that sends, with the bytes it sent.
+class ObservedTraffic {
+ public:
+  ObservedTraffic(const char* op, const Group& group) : group_(group) {
+    if (!observed()) return;
+    call_.emplace(op, cpu);
+    before_ = group.traffic().total().bytes;
+  }
+  ~ObservedTraffic() { if (call_) call_->work.bytes = group_.traffic().total().bytes - before_; }
+
+ private:
+  const Group& group_;
+  std::optional<ObservedCall> call_;
+  int64_t before_ = 0;
+};
 
 /// x becomes the op over all ranks' x.
 void all_reduce_raw(Group& group, Tensor& x, ReduceOp op);

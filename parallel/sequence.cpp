@@ -15,7 +15,7 @@ thread_local std::shared_ptr<detail::Sequence> current;  // null: nothing is cut
 }
 
 SequenceScope::SequenceScope(const Communicator& communicator) : before_(std::move(current)) {
-  current = communicator.size() > 1 ? std::make_shared<detail::Sequence>(communicator) : nullptr;
+  current = communicator.size() > 1 ? std::make_shared<detail::Sequence>(detail::Sequence{communicator}) : nullptr;
 }
 SequenceScope::SequenceScope() : before_(std::move(current)) { current = nullptr; }
 SequenceScope::SequenceScope(std::shared_ptr<detail::Sequence> sequence) : before_(std::move(current)) {

@@ -3,7 +3,7 @@
 //
 //   SequenceScope scope(world());
 //   Tensor y = model(piece, piece_of_the_mask);
-//   backward(sequence_mean(loss_of_each_token(y)));      // then parameters: all_reduce, or DataParallel
+//   backward(sequence_mean(loss_of_each_token(y)));      // gradients of parameters: shares, to be added up
 //
 // What crosses the cuts goes through the functions below; a layer written with them computes what it computes uncut:
 //
@@ -22,7 +22,9 @@
 //
 // Gradients are those of the sum of all ranks' losses. A backward pass meets the same exchanges in reverse, so every rank
 // runs it, inside the scope or after it (checkpoint() runs parts of the forward pass again: inside). Tensors that all
-// ranks hold — parameters, the context of cross attention — get each rank's share: add them up over ranks.
+// ranks hold — parameters, the context of cross attention — get each rank's share: add them up over ranks, or train with
+// DataParallel, whose backward() takes the mean over this rank's tokens and their number. For many sequences, each over some
+// of the ranks, cut over a split() and average over all.
 #pragma once
 
 #include <sluice/ops/scan/linear_scan.h>

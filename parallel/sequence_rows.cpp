@@ -4,7 +4,7 @@
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/view.h>
-#include <sluice/parallel/group.h>
+#include <sluice/parallel/raw.h>
 #include <sluice/parallel/sequence.h>
 
 #include <algorithm>
@@ -69,6 +69,7 @@ bool exchange_rows(bool records, const Tensor& from, int64_t dim, const Communic
   }
   Group& group = c.group();
   bool anyone = false;
+  const ObservedTraffic traffic("sequence_rows", group);
   group.call([&] {
     const std::string text = str("sequence_rows(dim ", dim, ") ", signature(from.dtype(), from.shape(), static_cast<int>(dim)));
     for (const Told& told : group.agree({"sequence_rows", text, 0, records})) anyone = anyone || told.flags != 0;

@@ -4,9 +4,11 @@
 #include "support/catch.h"
 
 #include <sluice/autograd/engine.h>
+#include <sluice/autograd/function.h>
 #include <sluice/layers/gau/flash_model.h>
 #include <sluice/layers/heads/gated_attention.h>
 #include <sluice/layers/linear_time/gla.h>
+#include <sluice/layers/train/data_parallel.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/reduce.h>
@@ -50,16 +52,55 @@ void compare(const Layer& layer, const Communicator& c) {
     expect_close(all_reduce(got[i], c), want[i], "gradients of parameters add up to the uncut ones");
 }
 
+FlashModelOptions flash_options() {
+  FlashModelOptions o;
+  o.layers = 2, o.layer.dim = 8, o.layer.key_dim = 4, o.layer.chunk = 4, o.layer.causal = o.layer.token_shift = true;
+  o.layer.dtype = f64;
+  return o;
+}
+
 }  // namespace
 
 TEST_CASE("sequence: ranks of every kind compute their pieces", "[sequence]") {
   on_ranks([](const Communicator& c) {
     Rng rng(1);
-    FlashModelOptions o;
-    o.layers = 2, o.layer.dim = 8, o.layer.key_dim = 4, o.layer.chunk = 4, o.layer.causal = o.layer.token_shift = true;
-    o.layer.dtype = f64;
-    compare(FlashModel(o, rng), c);
+    compare(FlashModel(flash_options(), rng), c);
     compare(Gla({.dim = 8, .heads = 2, .chunk = 4, .dtype = f64}, rng), c);
     compare(GatedAttention({.heads = {.dim = 8, .heads = 2, .causal = true, .use_rope = true, .dtype = f64}}, rng), c);
+  });
+}
+
+// Groups of two ranks share a sequence, or all ranks do; DataParallel averages over all. A checkpoint runs its part of the
+// forward pass, with what is sent, once more.
+TEST_CASE("sequence: cut sequences and DataParallel go together", "[sequence]") {
+  on_ranks([](const Communicator& all) {
+    for (const bool pairs : {true, false})
+      for (const bool checkpointed : {true, false}) {
+        constexpr int64_t n = 13;
+        Rng rng(1);
+        const FlashModel model(flash_options(), rng);
+        const Communicator cut = pairs ? all.split(all.rank() / 2) : all;
+        const int64_t sequences = pairs ? (all.size() + 1) / 2 : 1, mine = pairs ? all.rank() / 2 : 0;
+        Rand rand(3);
+        const Tensor x = random_tensor({sequences, n, 8}, f64, rand);
+        backward(mean(square(model(x))));
+        std::vector<Tensor> want;
+        for (const NamedTensor& p : parameters(model)) want.push_back(p.tensor.grad());
+        zero_grad(model);
+
+        DataParallel parallel(model, all, {.bucket_bytes = 256});
+        const std::vector<int64_t> lengths = even_pieces(n, cut.size());
+        const int64_t rows = lengths[static_cast<std::size_t>(cut.rank())];
+        int64_t first = 0;
+        for (int r = 0; r < cut.rank(); ++r) first += lengths[static_cast<std::size_t>(r)];
+        const Tensor piece = narrow(narrow(x, 0, mine, 1), 1, first, rows);
+        {
+          SequenceScope scope(cut);
+          const Tensor y = checkpointed ? checkpoint([&](const std::vector<Tensor>& in) { return model(in[0]); }, {piece}) : model(piece);
+          parallel.backward(mean(square(y)), static_cast<double>(rows));
+        }
+        std::size_t i = 0;
+        for (const NamedTensor& p : parameters(model)) expect_close(p.tensor.grad(), want[i++], "the gradient of " + p.name);
+      }
   });
 }
