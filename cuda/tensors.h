@@ -39,6 +39,7 @@ struct HeadRows {
   T* base = nullptr;
   int64_t batch = 0, head = 0, row = 0;  // strides
   HeadRows() = default;
+  HeadRows(T* x, int64_t batch, int64_t head, int64_t row) : base(x), batch(batch), head(head), row(row) {}
   explicit HeadRows(const Tensor& x) {
     if (x.defined())
       base = const_cast<T*>(data_of<std::remove_const_t<T>>(x)), batch = x.strides()[0], head = x.strides()[1], row = x.strides()[2];
