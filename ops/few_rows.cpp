@@ -11,8 +11,8 @@ namespace {
 constexpr int64_t kPiece = 1 << 16;  // elements of b per task: long enough to stream, and tasks for all threads
 }
 
-template <class T>
-void few_rows(Read rb, int64_t n, int64_t m, int64_t k, const T* a, int64_t lda, const T* b, int64_t ldb, const T* bias,
+template <class T, class B>
+void few_rows(Read rb, int64_t n, int64_t m, int64_t k, const T* a, int64_t lda, const B* b, int64_t ldb, const T* bias,
               T* c, int64_t ldc) {
   const auto finish = [=](int64_t r, int64_t from, int64_t to) {
     for (int64_t j = from; bias && j < to; ++j) c[r * ldc + j] += bias[j];
@@ -52,6 +52,8 @@ void few_rows(Read rb, int64_t n, int64_t m, int64_t k, const T* a, int64_t lda,
   });
 }
 template void few_rows(Read, int64_t, int64_t, int64_t, const float*, int64_t, const float*, int64_t, const float*, float*,
+                       int64_t);
+template void few_rows(Read, int64_t, int64_t, int64_t, const float*, int64_t, const BFloat16*, int64_t, const float*, float*,
                        int64_t);
 template void few_rows(Read, int64_t, int64_t, int64_t, const double*, int64_t, const double*, int64_t, const double*,
                        double*, int64_t);

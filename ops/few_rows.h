@@ -11,26 +11,26 @@ namespace sluice::detail {
 inline constexpr int64_t kFewRows = 4;
 
 /// c [n, m] = a·b + bias in parallel, for n <= kFewRows. b [k, m], or its transpose [m, k], with leading dimension ldb;
-/// bias [m] or null. The same bits for any number of threads.
-template <class T>
-void few_rows(Read rb, int64_t n, int64_t m, int64_t k, const T* a, int64_t lda, const T* b, int64_t ldb, const T* bias,
+/// bias [m] or null. The same bits for any number of threads. B is T, or BFloat16 beside float.
+template <class T, class B>
+void few_rows(Read rb, int64_t n, int64_t m, int64_t k, const T* a, int64_t lda, const B* b, int64_t ldb, const T* bias,
               T* c, int64_t ldc);
 
 /// c [n, m] = scale · a bᵀ, b [m, k].
-template <class T>
-void few_dots(int64_t n, int64_t m, int64_t k, T scale, const T* a, int64_t lda, const T* b, int64_t ldb, T* c,
+template <class T, class B>
+void few_dots(int64_t n, int64_t m, int64_t k, T scale, const T* a, int64_t lda, const B* b, int64_t ldb, T* c,
               int64_t ldc) {
   constexpr int lanes = kRowLanes;
   const int64_t whole = k - k % lanes;
   int64_t j = 0;
   for (; j + 4 <= m; j += 4) {  // four sums wait for one another less than one
-    const T *b0 = b + j * ldb, *b1 = b0 + ldb, *b2 = b1 + ldb, *b3 = b2 + ldb;
+    const B *b0 = b + j * ldb, *b1 = b0 + ldb, *b2 = b1 + ldb, *b3 = b2 + ldb;
     for (int64_t r = 0; r < n; ++r) {
       const T* x = a + r * lda;
       T s0[lanes] = {}, s1[lanes] = {}, s2[lanes] = {}, s3[lanes] = {};
       const auto add = [&](int64_t l, int i) {
-        s0[i] += x[l + i] * b0[l + i], s1[i] += x[l + i] * b1[l + i];
-        s2[i] += x[l + i] * b2[l + i], s3[i] += x[l + i] * b3[l + i];
+        s0[i] += x[l + i] * T(b0[l + i]), s1[i] += x[l + i] * T(b1[l + i]);
+        s2[i] += x[l + i] * T(b2[l + i]), s3[i] += x[l + i] * T(b3[l + i]);
       };
       for (int64_t l = 0; l < whole; l += lanes)
         for (int i = 0; i < lanes; ++i) add(l, i);
@@ -46,29 +46,30 @@ void few_dots(int64_t n, int64_t m, int64_t k, T scale, const T* a, int64_t lda,
     }
   }
   for (; j < m; ++j)
-    for (int64_t r = 0; r < n; ++r) c[r * ldc + j] = scale * row_dot(a + r * lda, b + j * ldb, k);
+    for (int64_t r = 0; r < n; ++r)
+      c[r * ldc + j] = scale * row_total<T>(k, [x = a + r * lda, y = b + j * ldb](int64_t i) { return x[i] * T(y[i]); });
 }
 
 /// c [n, m] += a b, b [k, m].
-template <class T>
-void few_sums(int64_t n, int64_t m, int64_t k, const T* a, int64_t lda, const T* b, int64_t ldb, T* c, int64_t ldc) {
+template <class T, class B>
+void few_sums(int64_t n, int64_t m, int64_t k, const T* a, int64_t lda, const B* b, int64_t ldb, T* c, int64_t ldc) {
   constexpr int64_t kRows = 4;  // of b at a time: sums are loaded and stored once for all
   int64_t l = 0;
   for (; l + kRows <= k; l += kRows) {
-    const T *b0 = b + l * ldb, *b1 = b0 + ldb, *b2 = b1 + ldb, *b3 = b2 + ldb;
+    const B *b0 = b + l * ldb, *b1 = b0 + ldb, *b2 = b1 + ldb, *b3 = b2 + ldb;
     for (int64_t r = 0; r < n; ++r) {
       const T* w = a + r * lda + l;
       const T w0 = w[0], w1 = w[1], w2 = w[2], w3 = w[3];
       T* __restrict__ to = c + r * ldc;
-      for (int64_t j = 0; j < m; ++j) to[j] += (w0 * b0[j] + w1 * b1[j]) + (w2 * b2[j] + w3 * b3[j]);
+      for (int64_t j = 0; j < m; ++j) to[j] += (w0 * T(b0[j]) + w1 * T(b1[j])) + (w2 * T(b2[j]) + w3 * T(b3[j]));
     }
   }
   for (; l < k; ++l)
     for (int64_t r = 0; r < n; ++r) {
       const T w = a[r * lda + l];
-      const T* from = b + l * ldb;
+      const B* from = b + l * ldb;
       T* __restrict__ to = c + r * ldc;
-      for (int64_t j = 0; j < m; ++j) to[j] += w * from[j];
+      for (int64_t j = 0; j < m; ++j) to[j] += w * T(from[j]);
     }
 }
 

@@ -5,6 +5,7 @@
 #include <sluice/core/node.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
+#include <sluice/ops/gemm/precision.h>
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/view.h>
@@ -73,6 +74,7 @@ Tensor matmul(const Tensor& a_in, const Tensor& b_in) {
   shape.push_back(a_in.dim(-2)), shape.push_back(b_in.dim(-1));
   Tensor c = empty(shape, a_in.options(), "matmul");
   const Tensor a = stretched(a_in), b = stretched(b_in);
+  const PrecisionScope scope(precision_of(c.dtype()));
   if (c.numel() > 0) kernel::matmul(a, b, Tensor(), c);
   return record<MatMul>(std::move(c), {a_in, b_in}, {a_in, b_in});
 }
@@ -92,6 +94,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   Tensor y = empty(shape, x.options(), "linear");
   if (y.numel() > 0) {
     NoGrad guard;
+    const PrecisionScope scope(precision_of(y.dtype()));
     Tensor rows = as_rows(x.detach());
     Tensor out = alias(y, Layout({rows.dim(0), weight.dim(1)}));
     kernel::matmul(rows, weight.detach(), biased ? bias.detach() : Tensor(), out);

@@ -7,6 +7,7 @@
 #include <sluice/ops/gemm/gemm.h>
 #include <sluice/ops/gemm/operand.h>
 #include <sluice/ops/kernels.h>
+#include <sluice/ops/matmul_bf16.h>
 
 #include <algorithm>
 #include <climits>
@@ -139,7 +140,7 @@ enum class Way { rows, column, gemm };
 Way way(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c) {
   const Shape& s = c.shape();
   const int64_t n = s[s.rank() - 2], m = s[s.rank() - 1];
-  const int64_t most = c.dtype() == f64 || precision() == Precision::f32 ? detail::kFewRows : 1;
+  const int64_t most = c.dtype() != f32 || precision() == Precision::f32 ? detail::kFewRows : 1;
   const auto left = operand(a), right = operand(b);  // without: they are copied, and then plain
   if (!std::all_of(s.begin(), s.end() - 2, [](int64_t d) { return d == 1; })) return Way::gemm;
   if (n <= most && (!left || left->read == Read::plain)) return Way::rows;
@@ -166,6 +167,12 @@ void matmul_cpu(const Tensor& a_in, const Tensor& b_in, const Tensor& bias_in, T
   const Shape dims(std::span(c.shape().begin(), r - 2));
   int64_t batch = 1;
   for (int d = 0; d < r - 2; ++d) batch *= dims[d];
+  if (c.dtype() == bf16) {
+    const Way w = way(a, b, bias, c);
+    if (w == Way::gemm) detail::matmul_bf16(a, *left, b, *right, bias, c);
+    else detail::few_rows_bf16(a, *left, b, *right, bias, c, w == Way::column);
+    return;
+  }
   dispatch_float("matmul", c.dtype(), [&]<class T>() {
     const Matmul<T> product{a, b, *left, *right, a.data<T>(), b.data<T>(), c.mutable_data<T>(), batch, n, m, k,
                             bias.defined() ? bias.data<T>() : nullptr, dims, precision()};
@@ -189,7 +196,8 @@ constinit decltype(kernel::matmul) kernel::matmul{
       return Work{.flops = 2 * checked_mul("matmul", c.numel(), a.dim(-1)),
                   .means = way(a, b, bias, c) != Way::gemm
                                ? "few rows"
-                               : detail::gemm_means(c.dtype() == f64, c.dim(-2), c.dim(-1), precision())};
-    }};
+                               : detail::gemm_means(c.dtype() == f64, c.dim(-2), c.dim(-1), precision_of(c.dtype()))};
+    },
+    Bf16::native};
 
 }  // namespace sluice

@@ -155,7 +155,7 @@ struct Attention final : Node {
         if (x->defined()) fill_(*x, 0);
     } else if (k.dim(0) * k.dim(1) > 0 && (q.numel() + k.numel() + v.numel() > 0 || lse.defined())) {
       const Tensor rq = detail::readable_rows(q), rk = detail::readable_rows(k), rv = detail::readable_rows(v);
-      const PrecisionScope scope(q.dtype() == bf16 ? Precision::bf16 : precision());
+      const PrecisionScope scope(precision_of(q.dtype()));
       kernel::attention_backward({rq, rk, rv, o, random.seed, random.offset}, g, lse, delta, grads);
     }
     Tensors result{grads.dq, grads.dk, grads.dv, grads.bias};
@@ -225,7 +225,7 @@ Tensor attend(const char* op, const Tensor& q_in, const Tensor& k_in, const Tens
   Tensor lse = softmax ? empty({q.dim(0), q.dim(1), q.dim(2)}, {lse_dtype(q.dtype()), q.device()}) : Tensor();
   if (out.numel() > 0 || (softmax && lse.numel() > 0)) {
     const Tensor rq = detail::readable_rows(q), rk = detail::readable_rows(k), rv = detail::readable_rows(v);
-    const PrecisionScope scope(q.dtype() == bf16 ? Precision::bf16 : precision());
+    const PrecisionScope scope(precision_of(q.dtype()));
     kernel::attention({rq, rk, rv, o, random.seed, random.offset}, out, lse);
   }
   const Tensor kept_lse = softmax ? alias(lse, lse.layout()) : Tensor(), kept = softmax ? out : Tensor();

@@ -3,7 +3,7 @@
 // each loaded tile is used twice), two a and two b.
 //
 // The instruction wants pairs: a's tile has rows of 16 pairs (p, p + 1), b's has for each pair a row of 16 columns.
-// Operands are rounded while they are brought into that order: either a vector is 16 pairs of one row of f32 (rows), or
+// Operands (of f32: rounded) are brought into that order: either a vector is 16 pairs of one row (rows), or
 // one pair of each of 16 columns (pairs); and the 16 vectors of a tile are stored as they are or transposed:
 //
 //   a plain: rows         a transposed: pairs, transposed         b plain: pairs         b transposed: rows, transposed
@@ -37,6 +37,13 @@ inline void read_rows(const float* x, int64_t ld, int64_t rows, int64_t k, Tile&
   }
 }
 
+[[gnu::target("avx512f,avx512bw,avx512vl"), gnu::always_inline]]
+inline void read_rows(const BFloat16* x, int64_t ld, int64_t rows, int64_t k, Tile& t) {
+  const __mmask32 mask = k >= 32 ? ~__mmask32(0) : (__mmask32(1) << k) - 1;
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) t[i] = _mm512_maskz_loadu_epi16(i < rows ? mask : __mmask32(0), x + i * ld);
+}
+
 /// Vector i: of each column, the numbers of rows 2i and 2i + 1.
 [[gnu::target("avx512f,avx512bw,avx512bf16"), gnu::always_inline]]
 inline void read_pairs(const float* x, int64_t ld, int64_t cols, int64_t k, Tile& t) {
@@ -50,6 +57,18 @@ inline void read_pairs(const float* x, int64_t ld, int64_t cols, int64_t k, Tile
     const __m512 even = _mm512_maskz_loadu_ps(l, x + 2 * i * ld), odd = _mm512_maskz_loadu_ps(h, x + (2 * i + 1) * ld);
     const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(odd, even);  // 16 even ones, 16 odd ones
     t[i] = _mm512_permutexvar_epi16(order, both);
+  }
+}
+
+[[gnu::target("avx512f,avx512bw,avx512vl"), gnu::always_inline]]
+inline void read_pairs(const BFloat16* x, int64_t ld, int64_t cols, int64_t k, Tile& t) {
+  const __mmask16 mask = first(cols);
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) {
+    const __mmask16 l = 2 * i < k ? mask : __mmask16(0), h = 2 * i + 1 < k ? mask : __mmask16(0);
+    const __m512i even = _mm512_maskz_cvtepu16_epi32(l, _mm256_maskz_loadu_epi16(l, x + 2 * i * ld));
+    const __m512i odd = _mm512_maskz_cvtepu16_epi32(h, _mm256_maskz_loadu_epi16(h, x + (2 * i + 1) * ld));
+    t[i] = _mm512_or_si512(even, _mm512_maskz_slli_epi32(0xffff, odd, 16));
   }
 }
 
@@ -76,8 +95,9 @@ inline void read_pairs(const float* x, int64_t ld, int64_t cols, int64_t k, Tile
 
 /// Tiles of `count` rows of a or columns of b, all k of the first 16 and so on; along: k goes along the rows of x.
 /// turned: as the other reading of x would give them. x is read along its rows.
-[[gnu::target("avx512f,avx512bw,avx512bf16")]]
-void pack_tiles(const float* x, int64_t ld, bool along, bool turned, int64_t count, int64_t k, char* to) {
+template <class X>
+[[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]]
+void pack_tiles(const X* x, int64_t ld, bool along, bool turned, int64_t count, int64_t k, char* to) {
   const int64_t steps = (k + kAmxStep - 1) / kAmxStep;
   auto store = [&](const Tile& t, int64_t i, int64_t p) __attribute__((target("avx512f"), always_inline)) {
     char* tile = to + (i / kAmxTile * steps + p / kAmxStep) * 1024;
@@ -172,6 +192,14 @@ void amx_pack_b(Read read, const float* b, int64_t ldb, int64_t k, int64_t cols,
   pack_tiles(b, ldb, along, along, cols, k, reinterpret_cast<char*>(to));
 }
 void amx_pack_a(Read read, const float* a, int64_t lda, int64_t n, int64_t k, float* to) {
+  const bool along = read == Read::plain;
+  pack_tiles(a, lda, along, !along, n, k, reinterpret_cast<char*>(to));
+}
+void amx_pack_b(Read read, const BFloat16* b, int64_t ldb, int64_t k, int64_t cols, float* to) {
+  const bool along = read == Read::transposed;
+  pack_tiles(b, ldb, along, along, cols, k, reinterpret_cast<char*>(to));
+}
+void amx_pack_a(Read read, const BFloat16* a, int64_t lda, int64_t n, int64_t k, float* to) {
   const bool along = read == Read::plain;
   pack_tiles(a, lda, along, !along, n, k, reinterpret_cast<char*>(to));
 }

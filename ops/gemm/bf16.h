@@ -1,6 +1,7 @@
 // Products of operands rounded to bf16 and summed in f32: on AMX tiles; or as f32 numbers that hold the rounded values.
 #pragma once
 
+#include <sluice/core/dtype.h>
 #include <sluice/ops/gemm/gemm.h>
 
 namespace sluice::detail {
@@ -17,6 +18,8 @@ constexpr int64_t kAmxDepth = 1024;  // of k at a time, at most
 /// One block of k as tiles: `cols` columns of b as panels, 16 · kAmxCols floats for each tile's depth; n rows of a.
 void amx_pack_b(Read read, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to);
 void amx_pack_a(Read read, const float* a, int64_t lda, int64_t n, int64_t k, float* to);
+void amx_pack_b(Read read, const BFloat16* b, int64_t ldb, int64_t k, int64_t cols, float* to);
+void amx_pack_a(Read read, const BFloat16* a, int64_t lda, int64_t n, int64_t k, float* to);
 /// c [n, m] = alpha · a · b + beta · c for one block of k, both in tiles.
 void amx_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c, int64_t ldc);
 /// The same; some rows of a at a time are packed first.

@@ -7,6 +7,7 @@
 // operands are held. (A single product of up to four rows, too, has its own way: ops/few_rows.h.)
 #pragma once
 
+#include <sluice/core/dtype.h>
 #include <sluice/ops/gemm/precision.h>
 
 #include <cstdint>
@@ -44,6 +45,8 @@ class PackedA {
   /// Rows first … last − 1, where both are multiples of 32, or last is n: different ones at the same time, if need be.
   void fill(Read ra, const T* a, int64_t lda, int64_t first, int64_t last);
   void fill(Read ra, const T* a, int64_t lda) { fill(ra, a, lda, 0, n_); }
+  /// Numbers that are bf16 already, for a PackedA<float> of Precision::bf16.
+  void fill(Read ra, const BFloat16* a, int64_t lda, int64_t first, int64_t last);
 
  private:
   template <class>
@@ -75,6 +78,8 @@ class PackedB {
   /// Different panels may be filled at the same time.
   void fill(Read rb, const T* b, int64_t ldb, int64_t first_panel, int64_t last_panel);
   void fill(Read rb, const T* b, int64_t ldb) { fill(rb, b, ldb, 0, panels()); }
+  /// Numbers that are bf16 already, for a PackedB<float> of Precision::bf16.
+  void fill(Read rb, const BFloat16* b, int64_t ldb, int64_t first_panel, int64_t last_panel);
 
   /// c = alpha · a [n, k] · b + beta · c for the columns of some panels: c begins at the first one's first column. With
   /// the last block of k goes c += bias [m].
@@ -93,5 +98,10 @@ class PackedB {
   Packing packing_;
   T* data_;
 };
+
+template <>
+void PackedA<float>::fill(Read ra, const BFloat16* a, int64_t lda, int64_t first, int64_t last);
+template <>
+void PackedB<float>::fill(Read rb, const BFloat16* b, int64_t ldb, int64_t first_panel, int64_t last_panel);
 
 }  // namespace sluice::detail

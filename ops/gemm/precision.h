@@ -1,6 +1,8 @@
 // How exactly products are computed.
 #pragma once
 
+#include <sluice/core/dtype.h>
+
 namespace sluice {
 
 enum class Precision {
@@ -16,6 +18,8 @@ enum class Precision {
 /// ten times as fast as f32; elsewhere operands are rounded to the same values, and results differ in the rounding of
 /// sums.
 Precision precision();
+/// Of products of tensors of a dtype: those of bf16 have operands of bf16 whatever the precision.
+inline Precision precision_of(DType t) { return t == bf16 ? Precision::bf16 : precision(); }
 /// Of the process. Not to be called while another thread computes.
 void set_precision(Precision p);
 

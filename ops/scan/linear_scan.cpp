@@ -95,7 +95,7 @@ struct LinearScan final : Node {
     same_back.reverse = other_back.reverse = !o.reverse;
     Tensors grads(4);
     // A decay's gradient is a running sum of differences that nearly cancel.
-    PrecisionScope scope(want_decay ? Precision::f32 : dtype == bf16 ? Precision::bf16 : precision());
+    PrecisionScope scope(want_decay ? Precision::f32 : precision_of(dtype));
     if (needs(0) || (want_decay && !by_value)) grads[0] = linear_scan(gy, v, k, g, other);
     if (needs(1) || (want_decay && !by_value)) grads[1] = linear_scan(v, gy, q, g, other_back);
     if (needs(2) || (want_decay && by_value)) grads[2] = linear_scan(k, q, gy, g, same_back);
@@ -118,7 +118,7 @@ Tensor linear_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tens
   Tensor y = detail::empty_heads(v.shape(), v.options());
   if (y.numel() > 0) {
     const Tensor decay = g.defined() ? contiguous(g.detach()) : g;
-    const PrecisionScope scope(q.dtype() == bf16 ? Precision::bf16 : precision());
+    const PrecisionScope scope(precision_of(q.dtype()));
     kernel::linear_scan(detail::readable_rows(q), detail::readable_rows(k), detail::readable_rows(v), decay, o, y);
   }
   const Tensor kept = g.defined() && g.rank() == 4 && o.decay_on_values ? y : Tensor();

@@ -1,0 +1,70 @@
+// Packed operands from tensors of bf16: as tiles of AMX nothing is rounded again; elsewhere they are widened, a block at a
+// time, and packed as f32.
+#include <sluice/core/vectorise.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/gemm/bf16.h>
+#include <sluice/ops/gemm/ladder.h>
+#include <sluice/ops/gemm/panels.h>
+
+#include <algorithm>
+
+namespace sluice::detail {
+
+namespace {
+
+/// A matrix of `rows` rows as they lie in memory, in f32.
+class Wide {
+ public:
+  Wide(const BFloat16* x, int64_t ld, int64_t rows, int64_t cols) : memory_(empty({rows * cols})) {
+    vectorised([=, to = memory_.mutable_data<float>()] {
+      for (int64_t i = 0; i < rows; ++i)
+        for (int64_t j = 0; j < cols; ++j) to[i * cols + j] = static_cast<float>(x[i * ld + j]);
+    });
+  }
+  const float* data() const { return memory_.data<float>(); }
+
+ private:
+  Tensor memory_;
+};
+
+}  // namespace
+
+template <>
+void PackedB<float>::fill(Read rb, const BFloat16* b, int64_t ldb, int64_t first_panel, int64_t last_panel) {
+  const int64_t col = first_panel * cols_, cols = std::min(last_panel * cols_, m_) - col;
+  for (int64_t l = 0; l < k_; l += depth_) {
+    const int64_t k = std::min(depth_, k_ - l);
+    const BFloat16* from = rb == Read::plain ? b + l * ldb + col : b + col * ldb + l;
+    float* const to = block(l, k, first_panel);
+#if defined(__x86_64__)
+    if (packing_ == Packing::tiles) {
+      amx_pack_b(rb, from, ldb, k, cols, to);
+      continue;
+    }
+#endif
+    const bool plain = rb == Read::plain;
+    const Wide wide(from, ldb, plain ? k : cols, plain ? cols : k);
+    pack_panels(micro<float>(isa()), rb, wide.data(), plain ? cols : k, k, cols, to);
+  }
+}
+
+template <>
+void PackedA<float>::fill(Read ra, const BFloat16* a, int64_t lda, int64_t first, int64_t last) {
+  const int64_t rows = last - first;
+  for (int64_t l = 0; l < k_; l += depth_) {
+    const int64_t k = std::min(depth_, k_ - l);
+    const BFloat16* from = ra == Read::plain ? a + first * lda + l : a + l * lda + first;
+    float* const to = block(l, k, first);
+#if defined(__x86_64__)
+    if (packing_ == Packing::tiles) {
+      amx_pack_a(ra, from, lda, rows, k, to);
+      continue;
+    }
+#endif
+    const bool plain = ra == Read::plain;
+    const Wide wide(from, lda, plain ? rows : k, plain ? k : rows);
+    copy_rows(micro<float>(isa()), ra, wide.data(), plain ? k : rows, rows, k, to);
+  }
+}
+
+}  // namespace sluice::detail

@@ -1,0 +1,98 @@
+// matmul of bf16: every way through it against sums in f64, on every instruction set.
+#include "support/approx.h"
+#include "support/catch.h"
+
+#include <sluice/core/cpu.h>
+#include <sluice/core/parallel.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/join.h>
+#include <sluice/ops/matmul.h>
+#include <sluice/ops/view.h>
+
+#include <algorithm>
+#include <cmath>
+
+using namespace sluice;
+using namespace sluice::testing;
+
+namespace {
+
+/// y is x·w (+ bias) in f64, rounded: its neighbour at most, where sums cancel as exact as f32 sums are.
+void check_product(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias = {}) {
+  const auto wide = [](const Tensor& t) { return to(t, f64); };
+  const Tensor want = bias.defined() ? matmul(wide(x), wide(w)) + wide(bias) : matmul(wide(x), wide(w));
+  REQUIRE(y.dtype() == bf16);
+  const double k = static_cast<double>(x.dim(-1));
+  const Closeness c = all_close(y, to(want, bf16), 0x1p-7, 0x1p-20 * std::sqrt(k) * std::max(1.0, max_abs(want)));
+  INFO("x " << str(x) << ", w " << str(w) << ": " << c.text);
+  CHECK(c);
+}
+
+template <class F>
+void on_every_isa(F f) {
+  const Isa best = isa();
+  for (Isa i : {Isa::base, Isa::avx2, Isa::avx512, Isa::amx}) {
+    if (i > best) continue;
+    set_isa(i);
+    INFO(isa_name(i));
+    f();
+  }
+  set_isa(best);
+}
+
+}  // namespace
+
+TEST_CASE("matmul of bf16: every size and reading", "[matmul][bf16]") {
+  struct Size {
+    int64_t n, m, k;
+  };
+  on_every_isa([] {
+    Rand rand(1);
+    for (const Size s : {Size{1, 1, 1}, {1, 33, 65}, {4, 130, 70}, {5, 1, 300}, {33, 1, 7}, {5, 7, 3}, {17, 33, 31}, {64, 64, 64}, {65, 257, 129},
+                         {130, 300, 1025}, {257, 513, 33}, {97, 31, 2049}, {112, 545, 600}, {290, 288, 520}})
+      for (const bool left : {false, true})
+        for (const bool right : {false, true}) {
+          const Tensor a = left ? transpose(random_tensor({s.k, s.n}, bf16, rand), 0, 1) : random_tensor({s.n, s.k}, bf16, rand);
+          const Tensor b = right ? transpose(random_tensor({s.m, s.k}, bf16, rand), 0, 1) : random_tensor({s.k, s.m}, bf16, rand);
+          check_product(matmul(a, b), a, b);
+          const Tensor bias = random_tensor({s.m}, bf16, rand);
+          check_product(linear(a, b, bias), a, b, bias);
+        }
+  });
+}
+
+TEST_CASE("matmul of bf16: batches, broadcast and strided", "[matmul][bf16]") {
+  on_every_isa([] {
+    Rand rand(2);
+    const Tensor a = random_tensor({2, 3, 34, 40}, bf16, rand), b = random_tensor({3, 40, 70}, bf16, rand);
+    check_product(matmul(a, b), a, b);
+    const Tensor shared = random_tensor({40, 50}, bf16, rand), one = random_tensor({1, 1, 40, 9}, bf16, rand);
+    check_product(matmul(a, shared), a, shared), check_product(matmul(a, one), a, one);
+    const Tensor gaps = slice(random_tensor({6, 68, 80}, bf16, rand), 2, 0, 80, 2);  // neither dim contiguous
+    check_product(matmul(gaps, narrow(b, 0, 0, 1)), gaps, narrow(b, 0, 0, 1));
+    const Tensor rows = narrow(random_tensor({200, 90}, bf16, rand), 1, 3, 40);
+    check_product(matmul(rows, shared), rows, shared);
+    CHECK(matmul(zeros({3, 0}, {bf16}), zeros({0, 4}, {bf16})).to_vector() == std::vector<float>(12, 0.f));
+  });
+}
+
+TEST_CASE("matmul of bf16: more rows or columns than are packed at a time", "[matmul][bf16]") {
+  Rand rand(3);
+  const Tensor tall = random_tensor({9000, 520}, bf16, rand), w = random_tensor({520, 40}, bf16, rand);
+  check_product(matmul(tall, w), tall, w);
+  const Tensor x = random_tensor({40, 520}, bf16, rand), broad = random_tensor({520, 9000}, bf16, rand);
+  check_product(matmul(x, broad), x, broad);
+}
+
+TEST_CASE("matmul of bf16: the same bits for any number of threads", "[matmul][bf16][bits]") {
+  Rand rand(4);
+  const int before = num_threads();
+  for (const auto& [n, m, k] : {std::array<int64_t, 3>{300, 600, 1100}, {3, 5000, 700}, {40, 40, 40}}) {
+    const Tensor a = random_tensor({n, k}, bf16, rand), b = random_tensor({k, m}, bf16, rand);
+    std::vector<Tensor> y;
+    for (const int threads : {1, 2, 5}) set_num_threads(threads), y.push_back(matmul(a, b));
+    CHECK(same_bits(y[0], y[1]));
+    CHECK(same_bits(y[0], y[2]));
+  }
+  set_num_threads(before);
+}
