@@ -28,7 +28,7 @@ using namespace sluice::examples;
 namespace {
 
 struct Settings {
-  std::string text, out = "gau_lm_out", prompt = "The ", device = "cpu";
+  std::string text, out = "gau_lm_out", prompt = "The ", device = "cpu", dtype = "f32";
   double minutes = 4, lr = 4e-3, temperature = 0.8, dropout = 0;
   int64_t steps = 0;    // > 0: stop by steps instead of minutes
   int64_t profile = 0;  // this step's kernel calls are shown
@@ -59,6 +59,7 @@ Settings parse(int argc, char** argv) {
   o.add("threads", s.threads, "0: one per core");
   o.add("device", s.device, "cpu, or cuda where there is a GPU");
   o.add("profile", s.profile, "show where the time of this step goes; its trace is trace.json");
+  o.add("dtype", s.dtype, "of weights and activations: f32, f64, or bf16, with master copies in f32");
   o.flag("bf16", s.bf16, "products of bf16 operands, with f32 sums: several times as fast where the processor has AMX");
   o.flag("shard", s.shard, "several ranks: each keeps the optimiser's moments for its share of the weights only");
   o.flag("fresh", s.fresh, "ignore an existing checkpoint");
@@ -117,7 +118,7 @@ int run(const Settings& s, const Communicator& ranks) {
   Rng rng(static_cast<uint64_t>(s.seed));
   ByteLm model({s.dim, s.layers, s.key_dim, s.dropout}, rng);
   const Device device = device_named(s.device);
-  to(model, device);
+  to(model, from_name<DType>(s.dtype)), to(model, device);
   DataParallel parallel(model, ranks);
   Adam adam(parameters(model), {.lr = s.lr, .beta2 = 0.95, .weight_decay = 0.05});
   if (s.shard) adam.shard(ranks);

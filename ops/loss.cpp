@@ -33,15 +33,15 @@ void cross_entropy_targets_cpu(const Tensor& targets, int64_t ignore_index, int6
 void cross_entropy_cpu(const Tensor& x, const Tensor& targets, Tensor& loss, double smoothing) {
   const int64_t classes = x.dim(1);
   const int64_t* t = targets.data<int64_t>();
-  dispatch_float("cross_entropy", x.dtype(), [&]<class T>() {
-    const T* in = x.data<T>();
+  detail::dispatch_rows("cross_entropy", x.dtype(), [&]<class T>() {
+    const detail::RowsIn<T> in(x, classes, 0);
     T* out = loss.mutable_data<T>();
     detail::for_each_row(x.dim(0), classes, [&](int64_t r) {
       if (t[r] < 0) {
         out[r] = 0;
         return;
       }
-      const T* p = in + r * classes;
+      const T* p = in[r];
       T shift;
       const T total = detail::row_exp_total(p, classes, detail::row_max(p, classes), shift, [](int64_t, T e) { return e; });
       const T lse = math::log(total) + shift;
@@ -58,19 +58,24 @@ void cross_entropy_backward_cpu(const Tensor& x, const Tensor& targets, const Te
                                 double smoothing) {
   const int64_t classes = x.dim(1);
   const int64_t* t = targets.data<int64_t>();
-  dispatch_float("cross_entropy", x.dtype(), [&]<class T>() {
-    const T *in = x.data<T>(), *pg = g.data<T>();
-    T* out = dx.mutable_data<T>();
+  detail::dispatch_rows("cross_entropy", x.dtype(), [&]<class T>() {
+    const detail::RowsIn<T> in(x, classes, 0);
+    const detail::RowsOut<T> out(dx, classes, 1);
+    const T* pg = g.data<T>();
     detail::for_each_row(x.dim(0), classes, [&](int64_t r) {
-      T* __restrict__ q = out + r * classes;
-      if (t[r] < 0) return static_cast<void>(std::fill_n(q, classes, T(0)));
-      const T* __restrict__ p = in + r * classes;
+      T* __restrict__ q = out[r];
+      if (t[r] < 0) {
+        std::fill_n(q, classes, T(0));
+        return out.done(r);
+      }
+      const T* __restrict__ p = in[r];
       T shift;
       const T scale = pg[r] / detail::row_exp_total(p, classes, detail::row_max(p, classes), shift,
                                                     [q](int64_t i, T e) { return q[i] = e; });
       const T uniform = pg[r] * T(smoothing / static_cast<double>(classes));
       detail::row_map(q, q, classes, [=](T v) { return v * scale - uniform; });
       q[t[r]] -= pg[r] * T(1 - smoothing);
+      out.done(r);
     });
   });
 }
@@ -112,8 +117,9 @@ Tensor reduced(const Tensor& x, Reduction reduction) {
 }  // namespace
 
 constinit decltype(kernel::cross_entropy_targets) kernel::cross_entropy_targets{"cross_entropy", &cross_entropy_targets_cpu};
-constinit decltype(kernel::cross_entropy) kernel::cross_entropy{"cross_entropy", &cross_entropy_cpu};
-constinit decltype(kernel::cross_entropy_backward) kernel::cross_entropy_backward{"cross_entropy backward", &cross_entropy_backward_cpu};
+constinit decltype(kernel::cross_entropy) kernel::cross_entropy{"cross_entropy", &cross_entropy_cpu, Bf16::native};
+constinit decltype(kernel::cross_entropy_backward) kernel::cross_entropy_backward{"cross_entropy backward", &cross_entropy_backward_cpu,
+                                                                                                Bf16::native};
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions o) {
   detail::check_float("cross_entropy", logits);

@@ -21,20 +21,23 @@ namespace {
 /// y, and stats [rows, 2]: mean (0 unless centred) and r of each row, kept for the backward pass.
 void norm_cpu(const Tensor& x, const Tensor& w, const Tensor& b, Tensor& y, Tensor& stats, NormSpec spec) {
   const int64_t n = x.dim(-1);
-  dispatch_float("norm", x.dtype(), [&]<class T>() {
-    const T* in = x.data<T>();
-    const T* pw = w.defined() ? w.data<T>() : nullptr;
-    const T* pb = b.defined() ? b.data<T>() : nullptr;
-    T *out = y.mutable_data<T>(), *ps = stats.mutable_data<T>();
+  const Tensor weight = detail::widened(w), bias = detail::widened(b);
+  detail::dispatch_rows("norm", x.dtype(), [&]<class T>() {
+    const detail::RowsIn<T> in(x, n, 0);
+    const detail::RowsOut<T> out(y, n, 1);
+    const T* pw = w.defined() ? weight.data<T>() : nullptr;
+    const T* pb = b.defined() ? bias.data<T>() : nullptr;
+    T* ps = stats.mutable_data<T>();
     detail::for_each_row(x.numel() / n, n, [&](int64_t row) {
-      const T* __restrict__ p = in + row * n;
-      T* __restrict__ q = out + row * n;
+      const T* __restrict__ p = in[row];
+      T* __restrict__ q = out[row];
       const T mean = spec.centred ? detail::row_sum(p, n) / T(n) : T(0);
       const T ss = detail::row_total<T>(n, [=](int64_t i) { return (p[i] - mean) * (p[i] - mean); });
       const T r = T(1) / std::sqrt(ss / T(n) + T(spec.eps));
       if (pb) for (int64_t i = 0; i < n; ++i) q[i] = (p[i] - mean) * r * pw[i] + pb[i];
       else if (pw) for (int64_t i = 0; i < n; ++i) q[i] = (p[i] - mean) * r * pw[i];
       else for (int64_t i = 0; i < n; ++i) q[i] = (p[i] - mean) * r;
+      out.done(row);
       ps[2 * row] = mean, ps[2 * row + 1] = r;
     });
   });
@@ -53,20 +56,23 @@ void norm_backward_cpu(const Tensor& x, const Tensor& w, const Tensor& g, const 
                        Tensor& db, NormSpec spec) {
   const int64_t n = x.dim(-1), rows = x.numel() / n;
   const int64_t slab = std::max<int64_t>(1, (1 << 16) / n), slabs = (rows + slab - 1) / slab;
-  dispatch_float("norm", x.dtype(), [&]<class T>() {
-    const T *in = x.data<T>(), *pg = g.data<T>(), *ps = stats.data<T>();
-    const T* pw = w.defined() ? w.data<T>() : nullptr;
-    T* out = dx.mutable_data<T>();
+  const Tensor weight = detail::widened(w);
+  detail::dispatch_rows("norm", x.dtype(), [&]<class T>() {
+    const detail::RowsIn<T> in(x, n, 0), pg(g, n, 1);
+    const detail::RowsOut<T> out(dx, n, 2);
+    const T* ps = stats.data<T>();
+    const T* pw = w.defined() ? weight.data<T>() : nullptr;
     std::vector<T> part(dw.defined() || db.defined() ? static_cast<std::size_t>(2 * slabs * n) : 0);
     parallel_for(slabs, 1, [&](int64_t begin, int64_t end) {
       for (int64_t s = begin; s < end; ++s) {
         T* __restrict__ sw = part.empty() ? nullptr : part.data() + 2 * s * n;
         for (int64_t row = s * slab; row < std::min(rows, (s + 1) * slab); ++row) {
-          const T* __restrict__ p = in + row * n;
-          const T* __restrict__ q = pg + row * n;
+          const T* __restrict__ p = in[row];
+          const T* __restrict__ q = pg[row];
           const T mean = ps[2 * row], r = ps[2 * row + 1];
-          if (pw) norm_backward_row(p, out + row * n, n, mean, r, spec.centred, [=](int64_t i) { return q[i] * pw[i]; });
-          else norm_backward_row(p, out + row * n, n, mean, r, spec.centred, [=](int64_t i) { return q[i]; });
+          if (pw) norm_backward_row(p, out[row], n, mean, r, spec.centred, [=](int64_t i) { return q[i] * pw[i]; });
+          else norm_backward_row(p, out[row], n, mean, r, spec.centred, [=](int64_t i) { return q[i]; });
+          out.done(row);
           if (!sw) continue;
           for (int64_t i = 0; i < n; ++i) sw[i] += q[i] * ((p[i] - mean) * r);
           for (int64_t i = 0; i < n; ++i) sw[n + i] += q[i];
@@ -75,12 +81,14 @@ void norm_backward_cpu(const Tensor& x, const Tensor& w, const Tensor& g, const 
     });
     auto gather = [&](Tensor& to, int64_t offset) {
       if (!to.defined()) return;
-      T* o = to.mutable_data<T>();
+      const detail::RowsOut<T> result(to, n, 2);
+      T* o = result[0];
       for (int64_t i = 0; i < n; ++i) {
         double total = 0;
         for (int64_t s = 0; s < slabs; ++s) total += part[static_cast<std::size_t>(2 * s * n + offset + i)];
         o[i] = static_cast<T>(total);
       }
+      result.done(0);
     };
     gather(dw, 0), gather(db, n);
   });
@@ -146,8 +154,8 @@ Tensor normalise(const char* op, const Tensor& x, const Tensor& w, const Tensor&
 
 }  // namespace
 
-constinit decltype(kernel::norm) kernel::norm{"norm", &norm_cpu};
-constinit decltype(kernel::norm_backward) kernel::norm_backward{"norm backward", &norm_backward_cpu};
+constinit decltype(kernel::norm) kernel::norm{"norm", &norm_cpu, Bf16::native};
+constinit decltype(kernel::norm_backward) kernel::norm_backward{"norm backward", &norm_backward_cpu, Bf16::native};
 
 Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
   return normalise("layer_norm", x, weight, bias, {true, eps});

@@ -65,13 +65,14 @@ Angles cached_angles(int64_t offset, int64_t n, int64_t dim, double base, Tensor
 
 void rope_cpu(const Tensor& x, const Tensor& cos, const Tensor& sin, Tensor& y, RopePairing pairing, bool inverse) {
   const int64_t d = x.dim(-1), n = x.dim(-2), half = cos.dim(1);
-  dispatch_float("rope", x.dtype(), [&]<class T>() {
-    const T *in = x.data<T>(), *pc = cos.data<T>(), *ps = sin.data<T>();
-    T* out = y.mutable_data<T>();
+  detail::dispatch_rows("rope", x.dtype(), [&]<class T>() {
+    const T *pc = cos.data<T>(), *ps = sin.data<T>();
+    const detail::RowsIn<T> in(x, d, 0);
+    const detail::RowsOut<T> out(y, d, 1);
     const T sign = inverse ? T(-1) : T(1);
     detail::for_each_row(x.numel() / d, d, [&](int64_t row) {
-      const T *p = in + row * d, *c = pc + row % n * half, *s = ps + row % n * half;
-      T* q = out + row * d;
+      const T *p = in[row], *c = pc + row % n * half, *s = ps + row % n * half;
+      T* q = out[row];
       if (pairing == RopePairing::half) {
         for (int64_t k = 0; k < half; ++k) {
           const T a = p[k], b = p[k + half], sk = sign * s[k];
@@ -86,6 +87,7 @@ void rope_cpu(const Tensor& x, const Tensor& cos, const Tensor& sin, Tensor& y, 
         }
       }
       std::copy(p + 2 * half, p + d, q + 2 * half);
+      out.done(row);
     });
   });
 }
@@ -124,7 +126,7 @@ int64_t checked_rot_dim(const char* op, const Tensor& x, const RopeOptions& o) {
 }  // namespace
 
 constinit decltype(kernel::rope_angles) kernel::rope_angles{"rope", &rope_angles_cpu};
-constinit decltype(kernel::rope) kernel::rope{"rope", &rope_cpu};
+constinit decltype(kernel::rope) kernel::rope{"rope", &rope_cpu, Bf16::native};
 
 Tensor rope(const Tensor& x, RopeOptions o) {
   const int64_t dim = checked_rot_dim("rope", x, o);

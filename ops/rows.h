@@ -4,10 +4,14 @@
 
 #include <sluice/core/math.h>
 #include <sluice/core/parallel.h>
+#include <sluice/core/tensor.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 namespace sluice::detail {
 
@@ -69,6 +73,69 @@ T row_exp_total(const T* __restrict__ x, int64_t n, T m, T& shift, Keep keep) {
 template <class T, class F>
 void row_map(const T* x, T* y, int64_t n, F f) {
   for (int64_t i = 0; i < n; ++i) y[i] = f(x[i]);
+}
+
+/// Room for a row, one of several, kept by this thread.
+[[gnu::noinline]] inline float* row_memory(int which, int64_t n) {
+  thread_local std::vector<float> memory[3];
+  if (static_cast<int64_t>(memory[which].size()) < n) memory[which].resize(static_cast<std::size_t>(n));
+  return memory[which].data();
+}
+
+/// Rows of n numbers of a contiguous tensor, read where they lie; those of bf16 (T is float) widened, one at a time for each
+/// `which`.
+template <class T>
+class RowsIn {
+ public:
+  RowsIn(const Tensor& x, int64_t n, int which) : at_(x.raw()), n_(n), which_(which), narrow_(x.dtype() == bf16) {}
+  const T* operator[](int64_t row) const {
+    if constexpr (std::is_same_v<T, float>)
+      if (narrow_) {
+        const auto* from = reinterpret_cast<const BFloat16*>(at_) + row * n_;
+        float* __restrict__ to = row_memory(which_, n_);
+        for (int64_t i = 0; i < n_; ++i) to[i] = static_cast<float>(from[i]);
+        return to;
+      }
+    return reinterpret_cast<const T*>(at_) + row * n_;
+  }
+
+ private:
+  const std::byte* at_;
+  int64_t n_;
+  int which_;
+  bool narrow_;
+};
+
+/// The same to be written: a row of bf16 is rounded by done(row).
+template <class T>
+class RowsOut {
+ public:
+  RowsOut(Tensor& y, int64_t n, int which) : at_(y.raw()), n_(n), which_(which), narrow_(y.dtype() == bf16) {}
+  T* operator[](int64_t row) const {
+    if constexpr (std::is_same_v<T, float>)
+      if (narrow_) return row_memory(which_, n_);
+    return reinterpret_cast<T*>(at_) + row * n_;
+  }
+  void done(int64_t row) const {
+    if constexpr (std::is_same_v<T, float>)
+      if (narrow_) {
+        const float* __restrict__ from = row_memory(which_, n_);
+        auto* to = reinterpret_cast<BFloat16*>(at_) + row * n_;
+        for (int64_t i = 0; i < n_; ++i) to[i] = BFloat16(from[i]);
+      }
+  }
+
+ private:
+  std::byte* at_;
+  int64_t n_;
+  int which_;
+  bool narrow_;
+};
+
+/// As dispatch_float, with float for kernels that read and write bf16 by rows.
+template <class F>
+void dispatch_rows(std::string_view op, DType t, F&& f) {
+  dispatch_float(op, t == bf16 ? f32 : t, std::forward<F>(f));
 }
 
 }  // namespace sluice::detail

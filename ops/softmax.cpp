@@ -19,12 +19,12 @@ namespace {
 /// Along the last dim of contiguous x.
 void softmax_cpu(const Tensor& x, Tensor& y, bool log) {
   const int64_t n = x.dim(-1);
-  dispatch_float("softmax", x.dtype(), [&]<class T>() {
-    const T* in = x.data<T>();
-    T* out = y.mutable_data<T>();
+  detail::dispatch_rows("softmax", x.dtype(), [&]<class T>() {
+    const detail::RowsIn<T> in(x, n, 0);
+    const detail::RowsOut<T> out(y, n, 1);
     detail::for_each_row(x.numel() / n, n, [&](int64_t r) {
-      const T* __restrict__ p = in + r * n;
-      T* __restrict__ q = out + r * n;
+      const T* __restrict__ p = in[r];
+      T* __restrict__ q = out[r];
       T shift;
       const T total = detail::row_exp_total(p, n, detail::row_max(p, n), shift, [q](int64_t i, T e) { return q[i] = e; });
       if (log) {
@@ -35,6 +35,7 @@ void softmax_cpu(const Tensor& x, Tensor& y, bool log) {
         const T scale = total == T(0) ? T(0) : T(1) / total;
         detail::row_map(q, q, n, [scale](T v) { return v * scale; });
       }
+      out.done(r);
     });
   });
 }
@@ -42,12 +43,12 @@ void softmax_cpu(const Tensor& x, Tensor& y, bool log) {
 /// dx for softmax (y and g) or log-softmax, rows contiguous.
 void softmax_backward_cpu(const Tensor& y, const Tensor& g, Tensor& dx, bool log) {
   const int64_t n = y.dim(-1);
-  dispatch_float("softmax", y.dtype(), [&]<class T>() {
-    const T *py = y.data<T>(), *pg = g.data<T>();
-    T* out = dx.mutable_data<T>();
+  detail::dispatch_rows("softmax", y.dtype(), [&]<class T>() {
+    const detail::RowsIn<T> py(y, n, 0), pg(g, n, 1);
+    const detail::RowsOut<T> out(dx, n, 2);
     detail::for_each_row(y.numel() / n, n, [&](int64_t r) {
-      const T *a = py + r * n, *b = pg + r * n;
-      T* q = out + r * n;
+      const T *a = py[r], *b = pg[r];
+      T* q = out[r];
       if (log) {
         const T total = detail::row_sum(b, n);
         for (int64_t i = 0; i < n; ++i) q[i] = b[i] - math::exp(a[i]) * total;
@@ -55,6 +56,7 @@ void softmax_backward_cpu(const Tensor& y, const Tensor& g, Tensor& dx, bool log
         const T dot = detail::row_dot(a, b, n);
         for (int64_t i = 0; i < n; ++i) q[i] = a[i] * (b[i] - dot);
       }
+      out.done(r);
     });
   });
 }
@@ -88,8 +90,8 @@ Tensor softmax_along(const char* op, const Tensor& x, int64_t dim, bool log) {
 
 }  // namespace
 
-constinit decltype(kernel::softmax) kernel::softmax{"softmax", &softmax_cpu};
-constinit decltype(kernel::softmax_backward) kernel::softmax_backward{"softmax backward", &softmax_backward_cpu};
+constinit decltype(kernel::softmax) kernel::softmax{"softmax", &softmax_cpu, Bf16::native};
+constinit decltype(kernel::softmax_backward) kernel::softmax_backward{"softmax backward", &softmax_backward_cpu, Bf16::native};
 
 Tensor softmax(const Tensor& x, int64_t dim) { return softmax_along("softmax", x, dim, false); }
 Tensor log_softmax(const Tensor& x, int64_t dim) { return softmax_along("log_softmax", x, dim, true); }
