@@ -195,7 +195,12 @@ void add_(Tensor& x, const Tensor& y, double factor) {
   // y may be another view of the same memory: every element must be read before it is written.
   const bool overlap = y.shares_storage(x) && !(y.layout().offset == x.layout().offset && y.is_contiguous());
   if (!x.is_contiguous() || overlap) return copy_(x, x + y * factor);
-  kernel::add_to(x, y, factor);
+  if (x.dtype() == bf16 && factor == 1) {  // as gradients are collected: element by element in place
+    const Tensor* both[] = {&x, &y};
+    detail::MapKernels<formula::Add, std::make_index_sequence<2>>::forward({}, detail::plan_map("add_", both, 2, false), x);
+  } else {
+    kernel::add_to(x, y, factor);
+  }
   x.bump_version();
 }
 

@@ -4,6 +4,8 @@
 #include <sluice/core/dual.h>
 #include <sluice/core/math.h>
 #include <sluice/core/parallel.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/rows.h>
 
 #include <algorithm>
 #include <limits>
@@ -75,8 +77,27 @@ void reduce_rows(const T* x, int64_t n, int64_t inner, int64_t from, int64_t to,
   }
 }
 
+/// Where a reduction reads: n numbers from `at` on, where they lie or, of bf16, widened into memory of the thread.
+template <class T>
+struct Source {
+  const T* x;
+  const BFloat16* half = nullptr;
+  const T* operator()(int64_t at, [[maybe_unused]] int64_t n) const {
+    if constexpr (std::is_same_v<T, float>)
+      if (half) {
+        float* __restrict__ to = detail::row_memory(0, n);
+        for (int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(half[at + i]);
+        return to;
+      }
+    return x + at;
+  }
+};
+
+/// Whether neighbours in memory are reduced together, some rows at a time at least.
+bool in_runs(ReduceShape s) { return s.inner == 1 || (s.outer == 1 && s.n > 1 && s.n * s.inner > 2 << 15 && s.inner < 4096); }
+
 template <class Op, class T>
-void reduce(const T* x, T* y, ReduceShape s) {
+void reduce(Source<T> x, T* y, ReduceShape s) {
   constexpr int64_t piece = 1 << 15;
   if (s.inner == 1 && s.outer == 1 && s.n > 2 * piece) {  // one long sum: pieces in parallel
     const int64_t pieces = (s.n + piece - 1) / piece;
@@ -84,23 +105,24 @@ void reduce(const T* x, T* y, ReduceShape s) {
     parallel_for(pieces, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i)
         part[static_cast<std::size_t>(i)] =
-            reduce_run<Op>(x + i * piece, std::min(piece, s.n - i * piece));
+            reduce_run<Op>(x(i * piece, std::min(piece, s.n - i * piece)), std::min(piece, s.n - i * piece));
     });
     y[0] = static_cast<T>(reduce_run<Op>(part.data(), pieces));
   } else if (s.inner == 1) {
     parallel_for(s.outer, std::max<int64_t>(1, piece / std::max<int64_t>(1, s.n)),
                  [&](int64_t begin, int64_t end) {
                    for (int64_t i = begin; i < end; ++i)
-                     y[i] = static_cast<T>(reduce_run<Op>(x + i * s.n, s.n));
+                     y[i] = static_cast<T>(reduce_run<Op>(x(i * s.n, s.n), s.n));
                  });
-  } else if (s.outer == 1 && s.n > 1 && s.n * s.inner > 2 * piece && s.inner < 4096) {
+  } else if (in_runs(s)) {
     // A tall matrix summed over its rows (the gradient of a bias): slabs of rows in parallel.
     const int64_t rows = std::max<int64_t>(1, piece / s.inner), slabs = (s.n + rows - 1) / rows;
     std::vector<T> part(static_cast<std::size_t>(slabs * s.inner));
     parallel_for(slabs, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i)
-        reduce_rows<Op>(x + i * rows * s.inner, std::min(rows, s.n - i * rows), s.inner, 0, s.inner,
-                        part.data() + i * s.inner);
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t some = std::min(rows, s.n - i * rows);
+        reduce_rows<Op>(x(i * rows * s.inner, some * s.inner), some, s.inner, 0, s.inner, part.data() + i * s.inner);
+      }
     });
     reduce_rows<Op>(part.data(), slabs, s.inner, 0, s.inner, y);
   } else {
@@ -109,23 +131,30 @@ void reduce(const T* x, T* y, ReduceShape s) {
     parallel_for(s.outer * strips, std::max<int64_t>(1, piece / work), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t o = i / strips, from = i % strips * strip;
-        reduce_rows<Op>(x + o * s.n * s.inner, s.n, s.inner, from, std::min(s.inner, from + strip),
+        reduce_rows<Op>(x.x + o * s.n * s.inner, s.n, s.inner, from, std::min(s.inner, from + strip),
                         y + o * s.inner);
       }
     });
   }
 }
 
+template <class T>
+void reduce_as(ReduceKind kind, Source<T> in, T* out, ReduceShape s) {
+  if (kind == ReduceKind::sum) reduce<SumOp>(in, out, s);
+  else if (kind == ReduceKind::max) reduce<MaxOp>(in, out, s);
+  else reduce<MinOp>(in, out, s);
+}
+
 void reduce_cpu(ReduceKind kind, const Tensor& x, Tensor& y, ReduceShape s) {
   if (kind == ReduceKind::sum && x.dtype() == i64)
-    return reduce<SumOp>(x.data<int64_t>(), y.mutable_data<int64_t>(), s);
-  dispatch_float("reduce", x.dtype(), [&]<class T>() {
-    const T* in = x.data<T>();
-    T* out = y.mutable_data<T>();
-    if (kind == ReduceKind::sum) reduce<SumOp>(in, out, s);
-    else if (kind == ReduceKind::max) reduce<MaxOp>(in, out, s);
-    else reduce<MinOp>(in, out, s);
-  });
+    return reduce<SumOp, int64_t>({x.data<int64_t>()}, y.mutable_data<int64_t>(), s);
+  if (x.dtype() == bf16) {
+    Tensor wide = empty(y.shape());
+    if (!in_runs(s)) reduce_cpu(kind, to(x, f32), wide, s);
+    else reduce_as<float>(kind, {nullptr, x.data<BFloat16>()}, wide.mutable_data<float>(), s);
+    return detail::copy_elements(wide, y);
+  }
+  dispatch_float("reduce", x.dtype(), [&]<class T>() { reduce_as<T>(kind, {x.data<T>()}, y.mutable_data<T>(), s); });
 }
 
 void arg_extreme_cpu(bool largest, const Tensor& x, Tensor& index, ReduceShape s) {
@@ -151,7 +180,7 @@ void arg_extreme_cpu(bool largest, const Tensor& x, Tensor& index, ReduceShape s
 
 }  // namespace
 
-constinit decltype(kernel::reduce) kernel::reduce{"reduce", &reduce_cpu};
+constinit decltype(kernel::reduce) kernel::reduce{"reduce", &reduce_cpu, Bf16::native};
 constinit decltype(kernel::arg_extreme) kernel::arg_extreme{"argmax", &arg_extreme_cpu};
 
 }  // namespace sluice
