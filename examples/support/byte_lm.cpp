@@ -58,7 +58,8 @@ std::string sample(const ByteLm& model, std::string_view prompt, int64_t count, 
   const Device device = model.head.weight.device();
   Tensor logits = model.step(bytes_at(out, {0}, static_cast<int64_t>(out.size()), device), state);
   for (int64_t i = 0; i < count; ++i) {
-    Tensor p = to(softmax(reshape(narrow(logits, 1, logits.dim(1) - 1, 1), {256}) * (1 / temperature)), cpu);
+    const Tensor last = to(reshape(narrow(logits, 1, logits.dim(1) - 1, 1), {256}), f32);
+    const Tensor p = to(softmax(last * (1 / temperature)), cpu);
     out += static_cast<char>(sample_discrete(p.data<float>(), 256, rng));
     if (i + 1 < count) logits = model.step(bytes_at(out, {static_cast<int64_t>(out.size()) - 1}, 1, device), state);
   }

@@ -1,7 +1,7 @@
 // Packed operands from tensors of bf16: as tiles of AMX nothing is rounded again; elsewhere they are widened, a block at a
 // time, and packed as f32.
+#include <sluice/core/tensor.h>
 #include <sluice/core/vectorise.h>
-#include <sluice/ops/create.h>
 #include <sluice/ops/gemm/bf16.h>
 #include <sluice/ops/gemm/ladder.h>
 #include <sluice/ops/gemm/panels.h>
