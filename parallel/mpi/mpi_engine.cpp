@@ -106,6 +106,11 @@ class MpiEngine final : public Engine {
         check(MPI_Isend(s.data + at, static_cast<int>(std::min(most, s.bytes - at)), MPI_BYTE, s.to, tag, data_, add(s.to)), patience.op);
     if (done(wait)) return;
 
+    // MPI moves long messages in pieces, a few for each call: as long as that may take nobody sleeps.
+    std::size_t bytes = 0;
+    for (const Outgoing& o : sends) bytes += o.bytes;
+    for (const Incoming& r : receives) bytes += r.bytes;
+    const auto busy = microseconds(500) + std::chrono::nanoseconds(2 * bytes);
     const auto start = Clock::now();
     auto deadline = start + seconds(patience.seconds);
     Clock::time_point found_end;
@@ -119,8 +124,8 @@ class MpiEngine final : public Engine {
     for (int64_t round = 0;; ++round) {
       lock.unlock();
       const auto waited = Clock::now() - start;
-      if (waited < microseconds(500)) std::this_thread::yield();
-      else std::this_thread::sleep_for(waited < milliseconds(20) ? microseconds(20) : microseconds(200));
+      if (waited < busy) std::this_thread::yield();
+      else std::this_thread::sleep_for(waited < milliseconds(20) + busy ? microseconds(20) : microseconds(200));
       lock.lock();
       if (done(wait)) break;
       if (round % 16 != 0 && waited < milliseconds(1)) continue;
