@@ -40,7 +40,7 @@ namespace detail {
 struct Sequence;
 }
 
-/// While it lives, what this thread gives to layers are pieces of sequences, cut over `communicator` in the order of its
+/// While it lives, what this thread gives to layers and their functions (not to plain ops) are pieces of sequences, cut over `communicator` in the order of its
 /// ranks. The first piece sets the lengths, which need not be equal and may be 0; for sequences cut otherwise there is
 /// another scope. Scopes nest: the innermost counts.
 class SequenceScope {

@@ -195,6 +195,7 @@ Tensor MultiHeadAttention::operator()(const Tensor& x, const AttentionInputs& in
 
 Tensor MultiHeadAttention::map(const Tensor& x, const AttentionInputs& inputs) const {
   ModuleScope scope(this, type);
+  detail::not_cut(kLayer, "map() shows all queries beside all keys");
   const Prepared p = prepare(x, inputs);
   const Tensor weights = attention_map(p.q, p.k, p.attention);
   const std::vector<int64_t> rows = global_rows(x.dim(1));

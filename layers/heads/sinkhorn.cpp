@@ -11,6 +11,7 @@
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/softmax.h>
 #include <sluice/ops/view.h>
+#include <sluice/parallel/sequence.h>
 
 #include <cmath>
 #include <limits>
@@ -105,6 +106,7 @@ Tensor sinkhorn_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& 
                           const SinkhornAttentionOptions& o, Rng* rng) {
   const char* op = "sinkhorn_attention";
   refuse_causal(op, o.causal);
+  detail::not_cut(op, "its weights are divided over all queries and all keys in turns");
   if (o.top_k < 0) fail<ValueError>(op, ": top_k must not be negative — got ", o.top_k);
   auto [q, k, v, scale, rank, keys] = self_attention(op, q_in, k_in, v_in, o.scale, o.keys, o.dropout);
   SinkhornOptions s = o.sinkhorn;
@@ -171,6 +173,7 @@ Tensor sinkhorn_block_attention(const Tensor& q_in, const Tensor& k_in, const Te
                                 const SinkhornBlockOptions& o, Rng* rng) {
   const char* op = "sinkhorn_block_attention";
   check_block(op, o);
+  detail::not_cut(op, "it sorts the blocks of the whole sequence");
   const Operands x = self_attention(op, q_in, k_in, v_in, o.scale, o.keys, o.dropout);
   const int64_t batch = x.q.dim(0), heads = x.q.dim(1), n = x.q.dim(2), g = blocks_of(n, o.block);
   if (x.q.numel() == 0) return detail::restore_rank(zeros({batch, heads, n, x.v.dim(3)}, x.q.options()), x.rank);

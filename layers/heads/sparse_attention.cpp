@@ -56,6 +56,7 @@ Gathered read_lists(const Tensor& neighbours, const Tensor& keys, int64_t heads,
 Tensor neighbour_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const Tensor& neighbours,
                            const NeighbourOptions& options, Rng* rng) {
   const char* op = "neighbour_attention";
+  detail::not_cut(op, "its lists name keys of the whole sequence");
   const AttentionOptions given{.scale = options.scale, .mask = {.keys = options.keys}, .dropout = options.dropout};
   auto [q, k, v, o, rank] = detail::attention_operands(op, q_in, k_in, v_in, given);
   const int64_t batch = q.dim(0), heads = q.dim(1), m = q.dim(2), n = k.dim(2);
@@ -173,6 +174,7 @@ Tensor threshold_attention(const Tensor& q, const Tensor& k, const Tensor& v, co
 Tensor global_local_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
                               const GlobalLocalOptions& options, const GlobalRows& rows, Rng* rng) {
   const char* op = "global_local_attention";
+  detail::not_cut(op, "its global queries attend to all tokens");
   AttentionOptions given{
       .scale = options.scale, .mask = global_local_mask(options.w, options.global), .dropout = options.dropout};
   given.mask.keys = options.keys;

@@ -121,7 +121,6 @@ SinkhornAttention::SinkhornAttention(SinkhornLayerOptions o, Rng& rng) : options
 
 Tensor SinkhornAttention::operator()(const Tensor& given, const Tensor& key_mask, Rng* rng) const {
   ModuleScope scope(this, type);
-  detail::not_cut("sinkhorn_attention", "its weights are divided over all queries and all keys in turns");
   const HeadsOptions& h = options.heads;
   const Tensor x = checked_input("sinkhorn_attention", given, h.dim, key_mask);
   const auto [q, k, v] = heads.project(h, x);
@@ -139,7 +138,6 @@ SinkhornBlockAttention::SinkhornBlockAttention(SinkhornBlockLayerOptions o, Rng&
 
 Tensor SinkhornBlockAttention::operator()(const Tensor& given, const Tensor& key_mask, Rng* rng) const {
   ModuleScope scope(this, type);
-  detail::not_cut("sinkhorn_block_attention", "it sorts the blocks of the whole sequence");
   const HeadsOptions& h = options.heads;
   const Tensor x = checked_input("sinkhorn_block_attention", given, h.dim, key_mask);
   const auto [q, k, v] = heads.project(h, x);
@@ -164,7 +162,7 @@ GlobalLocalAttention::GlobalLocalAttention(GlobalLocalLayerOptions o, Rng& rng) 
 Tensor GlobalLocalAttention::operator()(const Tensor& given, const std::vector<int64_t>& global,
                                         const Tensor& key_mask, Rng* rng) const {
   ModuleScope scope(this, type);
-  detail::not_cut("global_local_attention", "its global queries attend to all tokens; a causal multi_head_attention has global positions, too");
+  detail::not_cut("global_local_attention", "its global queries attend to all tokens");
   const HeadsOptions& h = options.heads;
   const Tensor x = checked_input("global_local_attention", given, h.dim, key_mask);
   const GlobalLocalOptions o{.w = options.w, .global = global, .keys = key_mask, .dropout = h.attention_dropout};
