@@ -5,7 +5,7 @@
 //   elementwise  attention output ⊙ σ(x̂·W), a score for every channel; SwiGLU narrower by as many weights
 //   headwise     the same with one score for every head
 //
-//   gated_lm --text FILE [--minutes M | --steps N] [--smoke]      3 × M minutes, M = 1 by default
+//   gated_lm --text FILE [--minutes M | --steps N] [--smoke]      3 × M minutes, M = 1 by default; also under mpirun
 //
 // examples/run.sh fetches a text (build/data/jargon.txt). The models take turns at every batch: they see the same bytes
 // in the same order, do the same number of steps, and a slow moment of the machine hits all alike. Printed at the end:
@@ -16,6 +16,9 @@
 #include "support/mixer.h"
 #include "support/options.h"
 #include "support/progress.h"
+#include "support/ranks.h"
+
+#include <sluice/parallel/mpi/world.h>
 
 #include <chrono>
 #include <cmath>
@@ -76,22 +79,25 @@ MixerLm make_model(const Settings& s, const std::vector<AttentionGateOptions>& g
 struct Arm {
   std::string name;
   MixerLm model;
+  DataParallel parallel;
   Adam adam;
   double seconds = 0, bits = 0;  // total time; training loss, a moving average
 
-  Arm(std::string n, const Settings& s, const std::vector<AttentionGateOptions>& gates)
-      : name(std::move(n)), model(make_model(s, gates)),
+  Arm(std::string n, const Settings& s, const std::vector<AttentionGateOptions>& gates, const Communicator& ranks)
+      : name(std::move(n)), model(make_model(s, gates)), parallel(model, ranks),
         adam(parameters(model), {.beta2 = 0.95, .weight_decay = 0.05}) {}
 
   void step(const Batch& batch, double lr) {
     const auto start = std::chrono::steady_clock::now();
     adam.set_lr(lr);
     adam.zero_grad();
-    Tensor loss = cross_entropy(model(batch.inputs), batch.targets);
-    backward(loss);
+    const Tensor inputs = rows_of(batch.inputs, parallel.ranks()), targets = rows_of(batch.targets, parallel.ranks());
+    const auto tokens = static_cast<double>(targets.numel());
+    Tensor loss = tokens > 0 ? cross_entropy(model(inputs), targets) : Tensor();
+    parallel.backward(loss, tokens);
     clip_grad_norm(adam.parameters(), 1.0);
     adam.step();
-    const double now = loss.item() / std::log(2.0);
+    const double now = parallel.mean(tokens > 0 ? loss.item() : 0, tokens) / std::log(2.0);
     bits = adam.steps() == 1 ? now : 0.98 * bits + 0.02 * now;
     seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
@@ -130,30 +136,33 @@ double learning_rate(double lr, double done) {
   return lr * (0.05 + 0.95 * 0.5 * (1 + std::cos(3.14159265358979 * (done - 0.02) / 0.98)));
 }
 
-void train(std::deque<Arm>& arms, std::string_view text, const Settings& s) {
+void train(std::deque<Arm>& arms, std::string_view text, const Settings& s, const Communicator& ranks) {
   Rng rng(static_cast<uint64_t>(s.seed) + 1000);
-  Progress progress(s.steps);
+  Progress progress(s.steps, first_stderr(ranks));
   auto elapsed = [&] {
     double sum = 0;
     for (const Arm& arm : arms) sum += arm.seconds;
     return sum;
   };
   const double budget = 60 * s.minutes * static_cast<double>(arms.size());
-  auto done = [&](int64_t step) { return s.steps ? double(step) / double(s.steps) : elapsed() / budget; };
-  for (int64_t step = 0; done(step) < 1;) {
+  auto done = [&](int64_t step) { return of_first(s.steps ? double(step) / double(s.steps) : elapsed() / budget, ranks); };
+  double now = done(0);
+  for (int64_t step = 0; now < 1;) {
     const Batch batch = random_batch(text, s.batch, s.context, rng, device_named(s.device));
-    const double lr = learning_rate(s.lr, done(step));
+    const double lr = learning_rate(s.lr, now);
     for (Arm& arm : arms) arm.step(batch, lr);
-    ++step;
+    now = done(++step);
     const MemoryStats memory = memory_stats(device_named(s.device));
     const double bits = arms.front().bits;
     progress.update({step, bits * std::log(2.0), bits,
                      double(step * s.batch * s.context) * double(arms.size()) / elapsed(), memory.live, memory.peak,
-                     std::min(1.0, done(step))});
+                     std::min(1.0, now)});
   }
 }
 
-int run(const Settings& s) {
+int run(const Settings& s, const Communicator& ranks) {
+  only_first_prints(ranks);
+  ranks.check_same("settings", str(s.minutes, ' ', s.steps, ' ', s.lr, ' ', s.context, ' ', s.batch, ' ', s.seed, ' ', s.smoke));
   std::printf("%s\n", describe_machine().c_str());
   std::string words;
   for (int i = 0; s.smoke && i < 200; ++i) words += "the sluice opens at dawn, the sluice closes at dusk. ";
@@ -162,10 +171,10 @@ int run(const Settings& s) {
   const std::string_view valid = baseline_part(text.valid);
 
   std::deque<Arm> arms;  // Adam cannot be moved
-  arms.emplace_back("baseline", s, std::vector<AttentionGateOptions>{});
-  arms.emplace_back("elementwise", s, std::vector{AttentionGateOptions{}});
-  arms.emplace_back("headwise", s, std::vector{AttentionGateOptions{.granularity = GateGranularity::headwise}});
-  train(arms, text.train, s);
+  arms.emplace_back("baseline", s, std::vector<AttentionGateOptions>{}, ranks);
+  arms.emplace_back("elementwise", s, std::vector{AttentionGateOptions{}}, ranks);
+  arms.emplace_back("headwise", s, std::vector{AttentionGateOptions{.granularity = GateGranularity::headwise}}, ranks);
+  train(arms, text.train, s, ranks);
 
   Rng rng(7);
   const Tensor sample = random_batch(valid, 8, s.context, rng, device_named(s.device)).inputs;
@@ -177,7 +186,7 @@ int run(const Settings& s) {
     const Insight in = look_inside(arm.model, sample);
     std::printf("%-12s %9lld %8.1f %9.3f %11.3f %10.1f %% %12.1f\n", arm.name.c_str(), (long long)count(arm.model),
                 1000 * arm.seconds / static_cast<double>(arm.adam.steps()), arm.bits,
-                bits_per_byte(arm.model, valid, s.context, device_named(s.device)), 100 * in.first_token, in.largest);
+                bits_per_byte(arm.model, valid, s.context, device_named(s.device), ranks), 100 * in.first_token, in.largest);
   }
   std::printf("\n                    first-token   largest      gate scores\n");
   std::printf("model        layer   attention   activation     mean      min      max   < 1/2   < 0.01\n");
@@ -197,7 +206,8 @@ int run(const Settings& s) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  return run(parse(argc, argv));
+  const Settings s = parse(argc, argv);
+  return run_world([&](const Communicator& ranks) { return run(s, ranks); });
 } catch (const HelpShown&) {
   return 0;
 } catch (const std::exception& e) {
