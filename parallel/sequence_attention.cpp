@@ -72,7 +72,7 @@ Tensor columns(const Tensor& x, int64_t total, RowRange keys) {
 
 }  // namespace
 
-AttentionMask fetch_mask(const AttentionMask& given, int64_t m, Device device, RowRange& keys) {
+AttentionMask fetch_mask(const AttentionMask& given, int64_t m, Device device, RowRange& keys, bool extended) {
   const Sequence& s = sequence_of(m);
   const auto plan = plan_of(s, given);
   const RowRange rows = s.piece(s.rank());
@@ -88,7 +88,7 @@ AttentionMask fetch_mask(const AttentionMask& given, int64_t m, Device device, R
     restrict_to(pairs_of_blocks(mask, rows, keys, device));
     mask.blocks = Tensor(), mask.block = 0;
   }
-  if (!mask.causal && (mask.window > 0 || mask.dilation > 1)) {  // the last query does not stand at the last key
+  if (!extended && !mask.causal && (mask.window > 0 || mask.dilation > 1)) {  // the last query is not at the last key
     restrict_to(band(mask, rows, keys, device));
     mask.window = 0, mask.dilation = 1, mask.global.clear();
   }
@@ -100,15 +100,17 @@ Tensor fetch_keys_of(const Tensor& x, int64_t dim, const AttentionMask& mask) {
   return fetch_rows(x, dim, s.communicator, plan_of(s, mask));
 }
 
-SequenceKeys fetch_keys(const Tensor& k, const Tensor& v, const AttentionOptions& options) {
-  const int64_t m = k.dim(-2);
+SequenceKeys fetch_keys(const Tensor& k, const Tensor& v, const AttentionOptions& options, bool extended) {
+  int64_t m = k.dim(-2);
   const Sequence& s = sequence_of(m);
   SequenceKeys x{{}, {}, options, {}};
-  x.options.mask = fetch_mask(options.mask, m, k.device(), x.keys);
+  x.options.mask = fetch_mask(options.mask, m, k.device(), x.keys, extended);
   x.k = fetch_keys_of(k, -2, options.mask), x.v = fetch_keys_of(v, -2, options.mask);
   x.options.bias = columns(options.bias, s.total(), x.keys);
   if (options.relative_bias.defined()) {
-    const int64_t first = s.piece(s.rank()).begin, n = x.keys.length(), entries = std::max<int64_t>(0, n + m - 1);
+    const int64_t first = s.piece(s.rank()).begin;
+    if (extended) m = x.keys.end - first;
+    const int64_t n = x.keys.length(), entries = std::max<int64_t>(0, n + m - 1);
     if (options.relative_bias.rank() != 2 || options.relative_bias.dim(1) != 2 * s.total() - 1)
       fail("sequence_attention: relative_bias=", options.relative_bias, " does not fit; need [heads or 1, ",
            2 * s.total() - 1, "] for a whole of ", s.total());
@@ -125,8 +127,18 @@ bool goes_around(const AttentionOptions& o, const Rng* rng) {
 }
 
 Tensor gathered_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options, Rng* rng) {
-  const SequenceKeys x = fetch_keys(k, v, options);
-  return attention(q, x.k, x.v, x.options, rng);
+  const AttentionMask& mask = options.mask;
+  const bool extended = !mask.causal && mask.window > 0 && mask.global.empty();  // a window to both sides
+  SequenceKeys x = fetch_keys(k, v, options, extended);
+  if (!extended) return attention(q, x.k, x.v, x.options, rng);
+  const int64_t m = q.dim(-2), more = x.keys.end - sequence_piece(m).first - m;
+  auto extend = [&](Tensor& rows, int64_t dim) {  // one row is that of all
+    if (rows.defined() && rows.rank() >= -dim && rows.dim(dim) != 1) rows = pad(rows, dim, 0, more);
+  };
+  AttentionOptions& o = x.options;
+  extend(o.bias, -2), extend(o.mask.dense, -2), extend(o.row_scale, -1);
+  if (o.mask.query_segments.defined()) o.mask.query_segments = pad(o.mask.query_segments, -1, 0, more);
+  return narrow(attention(pad(q, -2, 0, more), x.k, x.v, o, rng), -2, 0, m);
 }
 
 }  // namespace detail

@@ -15,8 +15,8 @@ namespace sluice {
 /// around, those of one rank at a time, forward and backward: O(n/ranks) memory; partial results merge by their
 /// log-sum-exp, or add up. Causal work is balanced, whatever is cut where: far pairs of ranks are worked on by the one with
 /// the keys, so that with pieces of one length all do the same.
-/// A causal window fetches its border only. Everything else (biases, dense and block masks, dilation, global positions,
-/// dropout) fetches all keys that a rank may see: O(n) memory. Windows that are not causal add a mask of m·n bytes.
+/// A window fetches its borders only. Everything else (biases, dense and block masks, dilation, global positions, dropout)
+/// fetches all keys that a rank may see: O(n) memory; without causality dilation and global positions add a mask of m·n bytes.
 Tensor sequence_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options = {},
                           Rng* rng = nullptr);
 
@@ -29,10 +29,11 @@ struct SequenceKeys {
   AttentionOptions options;
   RowRange keys;
 };
-/// k, v of rank 2 to 4, rows in dim −2. All ranks call it.
-SequenceKeys fetch_keys(const Tensor& k, const Tensor& v, const AttentionOptions& options);
-/// The mask alone. A mask with window but no causality, blocks and the like becomes `dense`.
-AttentionMask fetch_mask(const AttentionMask& mask, int64_t m, Device device, RowRange& keys);
+/// k, v of rank 2 to 4, rows in dim −2. All ranks call it. `extended`: for queries followed by so many rows that the last
+/// one stands at the last key; what the options say of queries is left to the caller.
+SequenceKeys fetch_keys(const Tensor& k, const Tensor& v, const AttentionOptions& options, bool extended = false);
+/// The mask alone. Blocks become `dense`, and so does a window without causality, unless its queries are extended.
+AttentionMask fetch_mask(const AttentionMask& mask, int64_t m, Device device, RowRange& keys, bool extended = false);
 /// x, rows of dim of this rank → those that `keys` of fetch_mask names.
 Tensor fetch_keys_of(const Tensor& x, int64_t dim, const AttentionMask& mask);
 

@@ -152,6 +152,8 @@ TEST_CASE("sequence: attention with every mask and bias", "[sequence]") {
     check([=](const Inputs& x) { return AttentionOptions{.mask = {.causal = causal, .keys = x[3]}, .sink = sink}; });
     check([=](const Inputs&) { return AttentionOptions{.mask = {.causal = causal, .window = 3}}; });
     check([=](const Inputs& x) { return AttentionOptions{.mask = {.causal = causal, .window = 4, .keys = x[3]}, .relative_bias = table}; });
+    check([=](const Inputs& x) { return AttentionOptions{.mask = {.causal = causal, .window = 3, .query_segments = x[4], .key_segments = x[4], .dense = x[5]}, .bias = x[6], .row_scale = x[7]}; });
+    check([=](const Inputs&) { return AttentionOptions{.mask = {.causal = causal, .window = 2, .dilation = 2}, .relative_bias = table}; });
     check([=](const Inputs&) { return AttentionOptions{.mask = {.causal = causal, .window = 2, .dilation = 2, .global = {0, 5}}}; });
     check([=](const Inputs&) { return AttentionOptions{.mask = {.causal = causal, .dilation = 3}}; });
     check([=](const Inputs& x) { return AttentionOptions{.mask = {.causal = causal, .dense = x[5]}, .bias = x[6]}; });
