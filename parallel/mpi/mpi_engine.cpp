@@ -144,8 +144,9 @@ class MpiEngine final : public Engine {
       }
       if (*patience.cancel) give_up(str(patience.op, ": given up by rank ", rank_));
       if (now < deadline) continue;
-      if (asked_by_ < rank_ && now < asked_at_ + seconds(2 * kAnswerSeconds)) {
-        deadline = now + seconds(kAnswerSeconds);  // a lower rank asks already, and will say what comes of it
+      const bool lower_asks = std::any_of(asked_at_.begin(), asked_at_.lower_bound(rank_), [&](const auto& a) { return now < a.second + seconds(3 * kAnswerSeconds); });
+      if (lower_asks) {
+        deadline = now + seconds(kAnswerSeconds);  // and will say what comes of it
       } else if (!asked) {
         asked = true;
         answers_.clear();
@@ -289,7 +290,7 @@ class MpiEngine final : public Engine {
   }
   void take(const Notice& n, int from) {
     if (n.kind == Notice::who_waits) {
-      asked_by_ = from, asked_at_ = Clock::now();
+      asked_at_[from] = Clock::now();
       for (const Wait* w : waits_) {
         Notice answer{Notice::waits};
         const std::vector<int> missing = w->missing();
@@ -339,8 +340,8 @@ class MpiEngine final : public Engine {
   MPI_Request listening_;
   std::list<Sent> sent_;
   std::map<int, std::vector<Waiting>> answers_;
-  int asked_by_ = INT_MAX;  // the last rank that asked who waits
-  Clock::time_point asked_at_, failed_at_;
+  std::map<int, Clock::time_point> asked_at_;  // when a rank last asked who waits
+  Clock::time_point failed_at_;
   std::vector<bool> ended_;
   std::string failure_;
   bool told_ = false;  // by another rank

@@ -30,6 +30,9 @@ int main(int argc, char** argv) {
       Tensor g = full({20000}, 1, {f64});
       Pending p = start_all_reduce(g, own);
       if (step == 20 && all.rank() == odd) {
+        const auto now = std::chrono::system_clock::now().time_since_epoch();
+        std::printf("fault at %lld\n", static_cast<long long>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count()));
+        std::fflush(stdout);
         if (what == "kill") ::raise(SIGKILL);
         if (what == "stop") ::raise(SIGSTOP);
         if (what == "shape") all_reduce(zeros({3}), all);
