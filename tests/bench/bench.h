@@ -13,6 +13,8 @@ namespace sluice::bench {
 
 /// Where workloads are made: --device.
 inline Device device = cpu;
+/// Of the weights and activations of models: --dtype.
+inline DType model_dtype = f32;
 
 struct Workload {
   std::vector<NamedTensor> inputs;           // all that a peer needs to do the same

@@ -1,6 +1,7 @@
 // sluice_bench: what the machine can do, and how near to it Sluice comes. Run by hand, or by compare.py.
 //
-//   sluice_bench [--only REGEX] [--seconds 1] [--threads N] [--precision f32|bf16] [--device cpu|cuda] [--json FILE]
+//   sluice_bench [--only REGEX] [--seconds 1] [--threads N] [--precision f32|bf16] [--dtype f32|f64|bf16] [--device cpu|cuda]
+//                [--json FILE]
 //   sluice_bench --list | --start | --serve | --profile [--only REGEX]
 //
 // A line of JSON for the machine and one for each workload. --profile tells where their time goes. --start computes one sum and leaves: start-up time. --serve
@@ -14,6 +15,7 @@
 
 #include <sluice/core/cpu.h>
 #include <sluice/core/json.h>
+#include <sluice/core/options.h>
 #include <sluice/ops/gemm/precision.h>
 #include <sluice/ops/machine.h>
 
@@ -211,6 +213,7 @@ int run(const std::vector<std::string>& args) {
     else if (name == "--threads") set_num_threads(std::stoi(value()));
     else if (name == "--json") json = value();
     else if (name == "--precision") set_products(value());
+    else if (name == "--dtype") model_dtype = from_name<DType>(value()), products = model_dtype == bf16 ? bf16 : products;
     else if (name == "--device") device = device_named(value());
     else if (name == "--list" || name == "--start" || name == "--serve" || name == "--profile") mode = name;
     else fail<ValueError>("sluice_bench: unknown option ", name);

@@ -30,7 +30,7 @@ MixerLm make_model(const std::string& kind, const Sizes& z) {
   }
   const int64_t hidden = kind == "lm_gated" ? (z.dim * 8 / 3 + 7) / 8 * 8 : 0;
   MixerLm model(z.dim, std::move(mixers), hidden, 0.02, rng);
-  to(model, device);
+  to(model, model_dtype), to(model, device);
   return model;
 }
 
@@ -63,7 +63,7 @@ Tensor filled(const Shape& shape) {
   parallel_for(n, 1 << 16, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) p[i] = static_cast<float>((i * 7919) % 1021) / 1021.0f - 0.5f;
   });
-  return to(t, device);
+  return to(to(t, model_dtype), device);
 }
 
 /// The token after n others, for each of the batch: logits. The caches are set back to n tokens before each.
