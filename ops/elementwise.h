@@ -8,7 +8,7 @@
 
 namespace sluice {
 
-// -- arithmetic: f32, f64; add, sub, mul, neg, scale and square also i64, i32 ---------------------------
+// -- arithmetic: f32, f64, bf16; add, sub, mul, neg, scale and square also i64, i32 ---------------------
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);

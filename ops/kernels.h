@@ -2,8 +2,8 @@
 // core/kernel.h, those of the optimisers in layers/train/optim_kernels.h). The CPU kernel stands beside its op.
 //
 // What a kernel may trust: shapes, dtypes and options were checked by the op, all tensors live on one device, results
-// are allocated. Unless said otherwise tensors are contiguous, x, y and g are f32 or f64 of one dtype, indices are i64,
-// and results have at least one element. Values are not checked: a kernel that reads indices checks them itself.
+// are allocated. Unless said otherwise tensors are contiguous, x, y and g of one dtype, f32, f64 or what Bf16 says, indices
+// i64, and results have at least one element. Values are not checked: a kernel that reads indices checks them itself.
 #pragma once
 
 #include <sluice/core/kernel.h>

@@ -52,8 +52,8 @@ TEST_CASE("matmul of bf16: every size and reading", "[matmul][bf16]") {
   };
   on_every_isa([] {
     Rand rand(1);
-    for (const Size s : {Size{1, 1, 1}, {1, 33, 65}, {4, 130, 70}, {5, 1, 300}, {33, 1, 7}, {5, 7, 3}, {17, 33, 31}, {64, 64, 64}, {9, 500, 100}, {65, 257, 129},
-                         {130, 300, 1025}, {257, 513, 33}, {97, 31, 2049}, {112, 545, 600}, {290, 288, 520}})
+    for (const Size s : {Size{1, 1, 1}, {1, 33, 65}, {4, 130, 70}, {5, 1, 300}, {33, 1, 7}, {5, 7, 3}, {17, 33, 31}, {64, 64, 64},
+                         {9, 500, 100}, {65, 257, 129}, {130, 300, 1025}, {257, 513, 33}, {97, 31, 2049}, {112, 545, 600}, {290, 288, 520}})
       for (const bool left : {false, true})
         for (const bool right : {false, true}) {
           const Tensor a = left ? transpose(random_tensor({s.k, s.n}, bf16, rand), 0, 1) : random_tensor({s.n, s.k}, bf16, rand);
