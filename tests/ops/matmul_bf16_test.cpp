@@ -5,11 +5,13 @@
 #include <sluice/core/cpu.h>
 #include <sluice/core/parallel.h>
 #include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
 #include <sluice/ops/join.h>
 #include <sluice/ops/matmul.h>
 #include <sluice/ops/view.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 using namespace sluice;
