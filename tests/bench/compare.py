@@ -25,7 +25,7 @@ TOLERANCE = {"f32": 1e-4, "f64": 1e-12, "bf16": 5e-2}
 TITLES = {"eager": "PyTorch eager", "compile": "torch.compile", "jax": "JAX jit"}
 # Where a compiler has nothing to do, or would fold away what is measured.
 EAGER_ONLY = r"(tiny|memory|length)/|matmul/(mm|bmm)"
-QUICK = (r"elementwise/(gelu|swiglu|swiglu_map|chain6|add)/|"
+QUICK = (r"elementwise/(gelu|swiglu|swiglu_map|chain6|chain6_map|add)/|"
          r"op/(softmax|cross_entropy|layer_norm/4|transpose|embedding)|"
          r"matmul/(mm/2048x(512|768|3072)|mm_f64/1024|bmm|linear_gelu/2048x768)|layer/.*(x256|4x1024x512)$|"
          r"train/.*(x192|512x512)x|generate/lm_gated/1x(256|2048)x|tiny/chain/100$")
