@@ -83,11 +83,18 @@ void resume(Thread& t) {
                         "): no thread can go on — ", text));
 }
 
+bool all_left() {
+  for (int i = 0; i < block->count; ++i)
+    if (block->threads[static_cast<std::size_t>(i)]->state != Thread::left) return false;
+  return true;
+}
+
 void run_threads(uint64_t& random) {
   const std::size_t warps = block->warps.size();
   for (;;) {
     std::size_t w = draw(random) % warps, tried = 0;
     while (tried < warps && !block->warps[w].ready) w = (w + 1) % warps, ++tried;
+    if (tried == warps && all_left()) break;
     if ((tried == warps || draw(random) % 16 == 0) && deliver()) continue;  // a tile of TMA's
     if (tried == warps) break;
     // A warp may run far ahead of the others, or step by step with them.
@@ -102,10 +109,10 @@ void run_threads(uint64_t& random) {
       }
     } while (block->warps[w].ready && draw(random) % 8);
   }
-  for (int i = 0; i < block->count; ++i)
-    if (block->threads[static_cast<std::size_t>(i)]->state != Thread::left) deadlock();
+  if (!all_left()) deadlock();
+  if (!block->bulks.empty()) throw DeviceError("cuda emulator: a block ends while TMA brings a tile");
   for (const Warp& w : block->warps)
-    if (!w.products.empty()) throw DeviceError("cuda emulator: a block ends while a wgmma is under way");
+    if (!w.sums.empty()) throw DeviceError("cuda emulator: a block ends while a wgmma is under way");
 }
 
 void cancel() {

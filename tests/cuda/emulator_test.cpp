@@ -3,7 +3,7 @@
 #include "support/approx.h"
 #include "support/catch.h"
 
-#include <sluice/cuda/device.h>
+#include <sluice/cuda/warpgroup.h>
 
 #include <cmath>
 #include <cstring>
@@ -329,4 +329,55 @@ TEST_CASE("cuda emulator: mistakes are errors in every schedule", "[cuda]") {
   CHECK(refused(dim3(1, 65536), dim3(1), 0));
   CHECK(refused(dim3(1), dim3(1025), 0));
   CHECK(refused(dim3(1), dim3(1), 227 * 1024 + 1));
+}
+
+TEST_CASE("cuda emulator: mistakes with what works by itself are errors in every schedule", "[cuda]") {
+  const std::vector<BFloat16> zeros(64 * 64, BFloat16(0.0f));
+  const auto with_barrier = [](int threads, auto f) {
+    return error_of([&] {
+      emulator::run(1, static_cast<unsigned>(threads), 16384, [&] {
+        const Shared<BFloat16> tile = dynamic_shared<BFloat16>();
+        const Shared<uint64_t> barrier = dynamic_shared<uint64_t>() + 8192 / 8;
+        if (threadIdx.x == 0) mbarrier_init(barrier, 1);
+        __syncthreads();
+        f(tile, barrier);
+      });
+    });
+  };
+  over_schedules([&] {
+    const TensorMap map = tensor_map(zeros.data(), 1, 64, 64, 64);
+    const auto bring = [&](auto tile, auto barrier) {
+      if (threadIdx.x == 0) mbarrier_arrive_expecting(barrier, 8192), tma_load(tile, map, barrier, 0, 0, 0);
+    };
+    CHECK(with_barrier(32, [&](auto tile, auto barrier) { bring(tile, barrier), mbarrier_wait(barrier, 0); }) == "");
+    CHECK(has(with_barrier(32, [&](auto tile, auto barrier) {
+                if (threadIdx.x == 0) mbarrier_arrive_expecting(barrier, 16384), tma_load(tile, map, barrier, 0, 0, 0);
+                mbarrier_wait(barrier, 0);
+              }), "wait for the mbarrier"));  // for more bytes than come
+    CHECK(has(with_barrier(32, [&](auto tile, auto barrier) {
+                if (threadIdx.x == 0) tma_load(tile + 64, map, barrier, 0, 0, 0);
+              }), "multiple of 1024"));
+    CHECK(has(with_barrier(32, [&](auto, auto barrier) { mbarrier_wait(barrier + 1, 0); }), "there is no mbarrier"));
+    CHECK(has(with_barrier(64, [&](auto, auto) { named_barrier_sync(1, threadIdx.x < 32 ? 64 : 96); }), "named barrier 1 waits for"));
+
+    const auto multiply = [&](auto tile, auto barrier, bool wait) {
+      bring(tile, barrier), mbarrier_wait(barrier, 0);
+      float d[8][4] = {};
+      wgmma_rows(d, rows_of(tile, 64, 0), rows_of(tile, 64, 0), false);
+      wgmma_commit();
+      if (wait) wgmma_wait<0>();
+      else if (!std::isnan(d[0][0])) throw DeviceError("a sum before its time");
+    };
+    CHECK(with_barrier(128, [&](auto tile, auto barrier) { multiply(tile, barrier, true); }) == "");
+    CHECK(has(with_barrier(128, [&](auto tile, auto barrier) { multiply(tile, barrier, false); }), "while a wgmma is under way"));
+    CHECK(has(with_barrier(64, [&](auto tile, auto barrier) { multiply(tile, barrier, true); }), "whole warpgroups"));
+  });
+  // Copies that happened to be quick are no error: some schedule has one that is not.
+  int late = 0;
+  over_schedules([&] {
+    late += has(with_barrier(32, [&](auto tile, auto barrier) {
+                  if (threadIdx.x == 0) mbarrier_arrive_expecting(barrier, 8192), tma_load(tile, tensor_map(zeros.data(), 1, 64, 64, 64), barrier, 0, 0, 0);
+                }), "while TMA brings a tile");
+  });
+  CHECK(late > 0);
 }
