@@ -45,6 +45,10 @@
 #include <sluice/parallel/sequence.h>
 #include <sluice/parallel/sequence_attention.h>
 
+#include <sluice/layers/data/csv.h>
+#include <sluice/layers/data/idx.h>
+#include <sluice/layers/data/loader.h>
+#include <sluice/layers/data/text.h>
 #include <sluice/layers/gau/gau_attention.h>
 #include <sluice/layers/gau/gau_moments.h>
 #include <sluice/layers/gau/mixed_chunk.h>

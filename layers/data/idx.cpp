@@ -1,0 +1,98 @@
+#include <sluice/layers/data/idx.h>
+
+#include <sluice/core/error.h>
+#include <sluice/core/file.h>
+#include <sluice/layers/data/gzip.h>
+#include <sluice/ops/create.h>
+
+#include <algorithm>
+#include <bit>
+
+namespace sluice {
+
+namespace {
+
+/// Number i of the data, which IDX writes high end first.
+template <class T>
+T number_at(const char* data, int64_t i) {
+  char bytes[sizeof(T)];
+  for (std::size_t k = 0; k < sizeof(T); ++k) bytes[k] = data[i * static_cast<int64_t>(sizeof(T)) + static_cast<int64_t>(sizeof(T) - 1 - k)];
+  return std::bit_cast<T>(bytes);
+}
+
+/// The numbers, of type From, as a tensor of type To, which holds each exactly unless that is `dtype` itself.
+template <class From, class To>
+Tensor numbers(const char* data, const Shape& shape, DType dtype) {
+  Tensor x = empty(shape, {.dtype = dtype_of<To>()}, "read_idx");
+  To* to = x.mutable_data<To>();
+  for (int64_t i = 0, n = x.numel(); i < n; ++i) to[i] = static_cast<To>(number_at<From>(data, i));
+  return sluice::to(x, dtype);
+}
+template <class From>
+Tensor integers(const char* data, const Shape& shape, DType dtype) {
+  return dtype == f32 && sizeof(From) < 4 ? numbers<From, float>(data, shape, dtype) : numbers<From, int64_t>(data, shape, dtype);
+}
+
+Tensor convert(unsigned kind, const char* data, const Shape& shape, DType dtype) {
+  switch (kind) {
+    case 0x08: return integers<uint8_t>(data, shape, dtype);
+    case 0x09: return integers<int8_t>(data, shape, dtype);
+    case 0x0b: return integers<int16_t>(data, shape, dtype);
+    case 0x0c: return integers<int32_t>(data, shape, dtype);
+    case 0x0d: return numbers<float, float>(data, shape, dtype);
+    default: return numbers<double, double>(data, shape, dtype);
+  }
+}
+
+uint64_t size_of_kind(unsigned kind) {
+  switch (kind) {
+    case 0x08: case 0x09: return 1;
+    case 0x0b: return 2;
+    case 0x0c: case 0x0d: return 4;
+    case 0x0e: return 8;
+    default: return 0;
+  }
+}
+
+}  // namespace
+
+Tensor read_idx(const std::string& path, DType dtype) {
+  if (dtype == boolean) fail<DTypeError>("read_idx: asked for bool; need a type of numbers");
+  std::string bytes = read_file(path);
+  const bool packed = is_gzip(bytes);
+  const auto bad = [&](const auto&... what) { fail<IOError>("read_idx: '", path, "': ", what...); };
+
+  const std::string head = packed ? gunzip(bytes, path, 4 + 4 * kMaxRank) : bytes.substr(0, 4 + 4 * kMaxRank);
+  const auto byte = [&](std::size_t i) -> unsigned { return static_cast<unsigned char>(head[i]); };
+  if (head.size() < 4) bad("the file ends within its first 4 bytes");
+  const unsigned kind = byte(2), rank = byte(3);
+  const uint64_t width = size_of_kind(kind);
+  if (byte(0) != 0 || byte(1) != 0 || width == 0)
+    bad("bytes 0 to 2 are ", byte(0), " ", byte(1), " ", kind, "; an IDX file has 0 0 and one of 8 9 11 12 13 14");
+  if (rank > kMaxRank) bad("byte 3 says ", rank, " dims; at most ", kMaxRank, " are possible here");
+  const std::size_t begin = 4 + std::size_t{4} * rank;
+  if (head.size() < begin) bad("the file ends within the sizes of its ", rank, " dims, at byte ", head.size());
+  if (!is_float(dtype) && kind >= 0x0d)
+    fail<DTypeError>("read_idx: '", path, "' holds ", kind == 0x0d ? "f32" : "f64", ", asked for ", dtype);
+
+  Shape shape;
+  uint64_t need = width;
+  bool overflow = false, none = false;
+  for (std::size_t d = 0; d < rank; ++d) {
+    const uint64_t size = byte(4 + 4 * d) << 24 | byte(5 + 4 * d) << 16 | byte(6 + 4 * d) << 8 | byte(7 + 4 * d);
+    shape.push_back(static_cast<int64_t>(size));
+    none |= size == 0;
+    overflow |= __builtin_mul_overflow(need, std::max<uint64_t>(size, 1), &need);
+  }
+  // Deflate makes a byte of at most 1032.
+  const uint64_t most = packed ? 1032 * uint64_t{bytes.size()} : bytes.size();
+  if (overflow || (!none && need > most)) bad("shape ", shape, " needs more bytes than the file of ", bytes.size(), " can hold");
+  if (none) need = 0;
+  if (packed) bytes = gunzip(bytes, path, begin + need + 1);
+  if (bytes.size() != begin + need)
+    bad("shape ", shape, " needs ", need, " bytes of data from byte ", begin, " on; there are ",
+        bytes.size() > begin + need && packed ? "more" : str(bytes.size() - begin));
+  return convert(kind, bytes.data() + begin, shape, dtype);
+}
+
+}  // namespace sluice

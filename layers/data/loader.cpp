@@ -1,0 +1,153 @@
+#include <sluice/layers/data/loader.h>
+
+#include <sluice/core/error.h>
+#include <sluice/core/node.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/view.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+namespace sluice {
+
+namespace {
+
+/// A generator for one purpose: a pure function of the seed, the purpose and a number.
+Rng rng_for(uint64_t seed, uint32_t purpose, int64_t number) {
+  const auto n = static_cast<uint64_t>(number);
+  const auto words = philox4x32({static_cast<uint32_t>(n), static_cast<uint32_t>(n >> 32), purpose, 0x10ade5},
+                                {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+  return Rng(uint64_t{words[0]} << 32 | words[1]);
+}
+
+std::vector<Tensor> cut(const Tensor& order, int64_t batch, bool drop_last) {
+  std::vector<Tensor> out;
+  const int64_t rows = order.dim(0);
+  for (int64_t at = 0; at < rows && !(drop_last && rows - at < batch); at += std::min(batch, rows - at))
+    out.push_back(narrow(order, 0, at, std::min(batch, rows - at)));
+  return out;
+}
+
+}  // namespace
+
+std::vector<Tensor> shuffled_batches(int64_t rows, int64_t batch, uint64_t seed, int64_t epoch) {
+  if (rows < 0 || batch < 1 || epoch < 0)
+    fail<ValueError>("shuffled_batches: need rows >= 0, batch >= 1, epoch >= 0 — got ", rows, ", ", batch, ", ", epoch);
+  Rng rng = rng_for(seed, 0, epoch);
+  return cut(permutation(rows, rng), batch, false);
+}
+
+namespace detail {
+
+struct LoaderEngine::Work {
+  LoaderOptions options;
+  Make make;
+  int64_t batches;
+
+  struct Slot {
+    std::shared_ptr<void> batch;
+    std::exception_ptr error;
+    bool ready = false;
+  };
+  std::mutex mutex;
+  std::condition_variable wanted, made;
+  std::deque<Slot> slots;  // of the batches from `position` on that a thread has begun
+  int64_t position = 0;
+  bool stop = false;
+  std::vector<std::thread> threads;
+
+  std::mutex order_mutex;
+  std::deque<std::pair<int64_t, std::vector<Tensor>>> orders;  // of the last two epochs asked for
+
+  Tensor rows(int64_t at) {
+    const int64_t epoch = at / batches;
+    std::lock_guard lock(order_mutex);
+    auto found = std::find_if(orders.begin(), orders.end(), [&](auto& o) { return o.first == epoch; });
+    if (found == orders.end()) {
+      Rng rng = rng_for(static_cast<uint64_t>(options.seed), 0, epoch);
+      orders.emplace_back(epoch, cut(options.shuffle ? permutation(options.rows, rng) : arange(options.rows), options.batch, options.drop_last));
+      if (orders.size() > 2) orders.pop_front();
+      found = orders.end() - 1;
+    }
+    return found->second[static_cast<std::size_t>(at % batches)];
+  }
+  std::shared_ptr<void> make_at(int64_t at) {
+    NoGrad guard;
+    Rng rng = rng_for(static_cast<uint64_t>(options.seed), 1, at);
+    return make(rows(at), rng);
+  }
+  int64_t most() const { return options.threads * options.ahead; }
+
+  /// A thread's life: the next batch that nobody has begun, as long as there is room for it.
+  void run() {
+    std::unique_lock lock(mutex);
+    for (;;) {
+      wanted.wait(lock, [&] { return stop || static_cast<int64_t>(slots.size()) < most(); });
+      if (stop) return;
+      const int64_t at = position + static_cast<int64_t>(slots.size());
+      slots.emplace_back();
+      lock.unlock();
+      Slot result{.batch = {}, .error = {}, .ready = true};
+      try {
+        result.batch = make_at(at);
+      } catch (...) {
+        result.error = std::current_exception();
+      }
+      lock.lock();
+      slots[static_cast<std::size_t>(at - position)] = std::move(result);  // who waits for it has not passed it
+      made.notify_one();
+    }
+  }
+  /// Ends the threads, after the batches they are making, and forgets what they made.
+  void halt() {
+    {
+      std::lock_guard lock(mutex);
+      stop = true;
+    }
+    wanted.notify_all();
+    for (std::thread& t : threads) t.join();
+    threads.clear(), slots.clear(), stop = false;
+  }
+};
+
+LoaderEngine::LoaderEngine(LoaderOptions options, Make make) : work_(std::make_unique<Work>()) {
+  check_options("loader", options);
+  if (options.drop_last && options.rows < options.batch)
+    fail<ValueError>("loader: without the last batch none is left — got rows=", options.rows, ", batch=", options.batch);
+  work_->batches = options.rows / options.batch + (options.rows % options.batch != 0 && !options.drop_last);
+  work_->options = options, work_->make = std::move(make);
+}
+
+LoaderEngine::~LoaderEngine() { work_->halt(); }
+
+int64_t LoaderEngine::batches() const { return work_->batches; }
+int64_t LoaderEngine::position() const { return work_->position; }
+
+void LoaderEngine::seek(int64_t position) {
+  if (position < 0) fail<ValueError>("loader: position must be at least 0 — got ", position);
+  if (position == work_->position) return;
+  work_->halt();
+  work_->position = position;
+}
+
+std::shared_ptr<void> LoaderEngine::next() {
+  Work& w = *work_;
+  if (w.options.threads == 0) return w.make_at(w.position++);
+  while (static_cast<int64_t>(w.threads.size()) < w.options.threads) w.threads.emplace_back([&w] { w.run(); });
+  std::unique_lock lock(w.mutex);
+  w.made.wait(lock, [&] { return !w.slots.empty() && w.slots.front().ready; });
+  Work::Slot slot = std::move(w.slots.front());
+  w.slots.pop_front(), ++w.position;
+  lock.unlock();
+  w.wanted.notify_one();
+  if (slot.error) std::rethrow_exception(slot.error);
+  return std::move(slot.batch);
+}
+
+}  // namespace detail
+
+}  // namespace sluice

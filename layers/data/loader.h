@@ -1,0 +1,129 @@
+// Batches in an order that is a pure function of seed and epoch, made ahead of time by threads.
+//
+//   Loader loader({.rows = images.dim(0), .batch = 64, .seed = 1, .threads = 2}, [&](const Tensor& rows) {
+//     return std::pair(index_select(images, 0, rows), index_select(labels, 0, rows));
+//   });
+//   for (int epoch = 0; epoch < 10; ++epoch)
+//     for (const auto& [x, y] : loader) …                     // one epoch, or the rest of it after seek()
+//
+// A checkpoint needs loader.position() only; seek(position) goes on where it was taken.
+#pragma once
+
+#include <sluice/core/options.h>
+#include <sluice/core/random.h>
+
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace sluice {
+
+/// The row numbers of each batch of an epoch, i64 [batch] each, the last perhaps shorter: 0 … rows − 1, shuffled by a pure
+/// function of seed and epoch. ValueError unless rows >= 0, batch >= 1 and epoch >= 0.
+std::vector<Tensor> shuffled_batches(int64_t rows, int64_t batch, uint64_t seed, int64_t epoch);
+
+struct LoaderOptions {
+  int64_t rows;            // of the data
+  int64_t batch = 32;      // rows of a batch
+  int64_t seed = 0;        // of the order, and of what the batches draw
+  bool shuffle = true;     // anew for every epoch; else 0, 1, 2, …
+  bool drop_last = false;  // leave out the last batch of an epoch where it is shorter than the others
+  int64_t threads = 1;     // that make batches ahead; 0 makes each when it is asked for
+  int64_t ahead = 2;       // how many batches for each thread
+
+  static void describe(auto& o, auto& f) {
+    f.required("rows", o.rows, at_least(1), "of the data");
+    f("batch", o.batch, at_least(1), "rows of a batch");
+    f("seed", o.seed, at_least(0), "of the order");
+    f("shuffle", o.shuffle, "anew for every epoch");
+    f("drop_last", o.drop_last, "leave out a shorter last batch");
+    f("threads", o.threads, between(0, 256), "that make batches ahead");
+    f("ahead", o.ahead, between(1, 1024), "batches for each thread");
+  }
+};
+
+namespace detail {
+
+/// What a loader is but for the type of its batches.
+class LoaderEngine {
+ public:
+  using Make = std::function<std::shared_ptr<void>(const Tensor& rows, Rng& rng)>;
+  LoaderEngine(LoaderOptions options, Make make);
+  ~LoaderEngine();
+  LoaderEngine(const LoaderEngine&) = delete;
+  LoaderEngine& operator=(const LoaderEngine&) = delete;
+
+  int64_t batches() const;
+  int64_t position() const;
+  void seek(int64_t position);
+  std::shared_ptr<void> next();
+
+ private:
+  struct Work;
+  std::unique_ptr<Work> work_;
+};
+
+}  // namespace detail
+
+/// Batches of any type: what a function makes of the numbers of their rows, i64 [batch]. It is called by several threads at once,
+/// without history, and may have a second parameter, an Rng& of this batch alone (of seed and position), for augmentation and
+/// noise. The batches and their order do not depend on the number of threads. An exception of the function is thrown by the
+/// call that would have given its batch; that batch counts as handed out. Not for use from several threads.
+template <class Batch>
+class Loader {
+ public:
+  template <class F>
+  Loader(LoaderOptions options, F make)
+      : engine_(std::make_unique<detail::LoaderEngine>(options, [make = std::move(make)](const Tensor& rows, Rng& rng) {
+          if constexpr (std::is_invocable_v<const F&, const Tensor&, Rng&>) return std::make_shared<Batch>(make(rows, rng));
+          else return static_cast<void>(rng), std::make_shared<Batch>(make(rows));
+        })) {}
+
+  /// Of one epoch.
+  int64_t batches() const { return engine_->batches(); }
+  /// How many batches have been handed out, counted from the first of epoch 0; epoch = position / batches().
+  int64_t position() const { return engine_->position(); }
+  /// The next batch will be that of `position`. ValueError unless it is >= 0.
+  void seek(int64_t position) { engine_->seek(position); }
+  /// The next batch; after the last of an epoch comes the first of the next.
+  Batch next() { return std::move(*std::static_pointer_cast<Batch>(engine_->next())); }
+
+  class Iterator {
+   public:
+    explicit Iterator(Loader& loader) : loader_(&loader), batch_(loader.next()) {}
+    Batch& operator*() { return *batch_; }
+    Iterator& operator++() {
+      batch_.reset();  // its memory may be wanted
+      if (loader_->position() % loader_->batches() != 0) batch_.emplace(loader_->next());
+      return *this;
+    }
+    bool operator==(std::default_sentinel_t) const { return !batch_; }
+
+   private:
+    Loader* loader_;
+    std::optional<Batch> batch_;
+  };
+  /// The rest of the epoch that the position is in: at its beginning, all of it.
+  Iterator begin() { return Iterator(*this); }
+  std::default_sentinel_t end() { return {}; }
+
+ private:
+  std::unique_ptr<detail::LoaderEngine> engine_;
+};
+
+namespace detail {
+template <class F>
+struct BatchOf : std::invoke_result<const F&, const Tensor&> {};
+template <class F>
+  requires std::is_invocable_v<const F&, const Tensor&, Rng&>
+struct BatchOf<F> : std::invoke_result<const F&, const Tensor&, Rng&> {};
+}  // namespace detail
+
+template <class F>
+Loader(LoaderOptions, F) -> Loader<std::remove_cvref_t<typename detail::BatchOf<F>::type>>;
+
+}  // namespace sluice

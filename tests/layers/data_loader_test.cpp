@@ -1,0 +1,155 @@
+#include <sluice/layers/data/loader.h>
+
+#include <sluice/core/error.h>
+#include <sluice/ops/gather.h>
+#include "support/catch.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <numeric>
+#include <stdexcept>
+#include <thread>
+
+using namespace sluice;
+
+namespace {
+
+using Rows = std::vector<int64_t>;
+
+/// What a batch is here: its rows, and a number it drew.
+struct Seen {
+  Rows rows;
+  double drawn;
+  bool operator==(const Seen&) const = default;
+};
+Seen see(const Tensor& rows, Rng& rng) { return {rows.to_vector<int64_t>(), uniform({}, 0, 1, rng, {f64}).item()}; }
+
+std::vector<Seen> take(LoaderOptions options, int count, int64_t from = 0) {
+  Loader loader(options, see);
+  loader.seek(from);
+  std::vector<Seen> out;
+  for (int i = 0; i < count; ++i) out.push_back(loader.next());
+  CHECK(loader.position() == from + count);
+  return out;
+}
+
+Rows joined(const std::vector<Tensor>& batches) {
+  Rows all;
+  for (const Tensor& b : batches)
+    for (const int64_t r : b.to_vector<int64_t>()) all.push_back(r);
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("shuffled_batches: every row once, another order for another epoch and seed", "[data]") {
+  const auto a = shuffled_batches(103, 10, 7, 0);
+  REQUIRE(a.size() == 11);
+  CHECK(a.back().numel() == 3);
+  Rows rows = joined(a), all(103);
+  std::iota(all.begin(), all.end(), 0);
+  CHECK(rows == joined(shuffled_batches(103, 10, 7, 0)));
+  CHECK(rows != joined(shuffled_batches(103, 10, 7, 1)));
+  CHECK(rows != joined(shuffled_batches(103, 10, 8, 0)));
+  CHECK(rows != all);
+  std::sort(rows.begin(), rows.end());
+  CHECK(rows == all);
+  CHECK(shuffled_batches(0, 4, 1, 0).empty());
+  CHECK_THROWS_AS(shuffled_batches(4, 0, 1, 0), ValueError);
+  CHECK_THROWS_AS(shuffled_batches(4, 1, 1, -1), ValueError);
+}
+
+TEST_CASE("loader: the same batches for any number of threads, from any position", "[data]") {
+  const LoaderOptions options{.rows = 23, .batch = 5, .seed = 3, .threads = 0};
+  const std::vector<Seen> once = take(options, 17);
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    const auto order = shuffled_batches(23, 5, 3, epoch);
+    for (std::size_t b = 0; b < 5; ++b) CHECK(once[static_cast<std::size_t>(epoch) * 5 + b].rows == order[b].to_vector<int64_t>());
+  }
+  CHECK(once[0].drawn != once[1].drawn);
+  for (const int64_t threads : {1, 2, 5})
+    for (const int64_t ahead : {1, 3}) {
+      LoaderOptions o = options;
+      o.threads = threads, o.ahead = ahead;
+      CHECK(take(o, 17) == once);
+      CHECK(take(o, 6, 11) == std::vector<Seen>(once.begin() + 11, once.end()));
+    }
+}
+
+TEST_CASE("loader: epochs as ranges, resumed in the middle", "[data]") {
+  Loader loader({.rows = 7, .batch = 2, .shuffle = false, .threads = 2}, [](const Tensor& rows) { return rows.to_vector<int64_t>(); });
+  static_assert(std::is_same_v<decltype(loader.next()), Rows>);
+  REQUIRE(loader.batches() == 4);
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    std::vector<Rows> got;
+    for (Rows& rows : loader) got.push_back(rows);
+    CHECK(got == std::vector<Rows>{{0, 1}, {2, 3}, {4, 5}, {6}});
+    CHECK(loader.position() == 4 * (epoch + 1));
+  }
+  loader.seek(2);
+  std::vector<Rows> rest;
+  for (Rows& rows : loader) rest.push_back(rows);
+  CHECK(rest == std::vector<Rows>{{4, 5}, {6}});
+  for (Rows& rows : loader) {
+    CHECK(rows == Rows{0, 1});
+    CHECK(loader.position() == 5);
+    break;
+  }
+  CHECK(loader.next() == Rows{2, 3});
+  loader.seek(1);  // back, while threads are ahead
+  CHECK(loader.next() == Rows{2, 3});
+
+  Loader even({.rows = 7, .batch = 2, .shuffle = false, .drop_last = true}, [](const Tensor& rows) { return rows.to_vector<int64_t>(); });
+  REQUIRE(even.batches() == 3);
+  for (int i = 0; i < 3; ++i) even.next();
+  CHECK(even.next() == Rows{0, 1});
+}
+
+TEST_CASE("loader: an exception reaches the caller in its place, and the loader goes on", "[data]") {
+  for (const int64_t threads : {0, 1, 4}) {
+    Loader loader({.rows = 12, .batch = 2, .shuffle = false, .threads = threads}, [](const Tensor& rows) {
+      const int64_t first = rows.to_vector<int64_t>()[0];
+      if (first == 4) throw std::runtime_error("row 4 is broken");
+      return first;
+    });
+    CHECK(loader.next() == 0);
+    CHECK(loader.next() == 2);
+    CHECK_THROWS_WITH(loader.next(), "row 4 is broken");
+    CHECK(loader.position() == 3);
+    CHECK(loader.next() == 6);
+  }
+}
+
+TEST_CASE("loader: threads work ahead, but not further than they may, and end with it", "[data]") {
+  std::atomic<int> begun = 0, running = 0;
+  {
+    Loader loader({.rows = 100, .batch = 1, .threads = 2, .ahead = 2}, [&](const Tensor& rows) {
+      ++begun, ++running;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      --running;
+      return rows.numel();
+    });
+    CHECK(begun == 0);
+    loader.next();
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (begun < 5 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    CHECK(begun == 5);  // one was taken, two threads may have two each in store
+    loader.next();  // now a thread is busy again, and the loader goes
+  }
+  CHECK(running == 0);
+}
+
+TEST_CASE("loader: batches have no history; options are checked", "[data]") {
+  Tensor table = Tensor({{1, 2}, {3, 4}});
+  table.requires_grad_();
+  Loader loader({.rows = 2, .batch = 2}, [&](const Tensor& rows) { return index_select(table, 0, rows); });
+  CHECK(!loader.next().requires_grad());
+  const auto none = [](const Tensor&) { return 0; };
+  CHECK_THROWS_AS(Loader({.rows = 0}, none), ValueError);
+  CHECK_THROWS_AS(Loader({.rows = 4, .batch = 0}, none), ValueError);
+  CHECK_THROWS_AS(Loader({.rows = 4, .batch = 5, .drop_last = true}, none), ValueError);
+  CHECK_THROWS_AS(Loader({.rows = 4, .threads = -1}, none), ValueError);
+  CHECK_THROWS_AS(loader.seek(-1), ValueError);
+}
