@@ -4,6 +4,7 @@
 #include <sluice/core/random.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
+#include <sluice/ops/view.h>
 
 #include <algorithm>
 #include <unordered_set>
@@ -14,15 +15,20 @@ namespace {
 
 struct Custom final : Node {
   std::string op;
-  CustomVjp f;
+  CustomVjpMany f;
   std::size_t count;
-  Custom(std::string o, CustomVjp v, std::size_t n) : op(std::move(o)), f(std::move(v)), count(n) {}
-  static const char* op_name() { return "custom_op"; }
+  Custom(std::string o, CustomVjpMany v, std::size_t n) : op(std::move(o)), f(std::move(v)), count(n) {}
   const char* name() const override { return op.c_str(); }
-  Tensors vjp(const Tensor& g) override {
-    Tensors inputs;
+  Tensors vjp_all(const Tensors& gs) override {
+    Tensors inputs, ys, full;
     for (std::size_t i = 0; i < count; ++i) inputs.push_back(saved(i));
-    Tensors grads = f(g, inputs, saved(count));
+    for (std::size_t i = 0; i < gs.size(); ++i) {
+      Tensor y = saved(count + i);
+      if (y.requires_grad()) y.impl().output_index = static_cast<uint32_t>(i);
+      full.push_back(gs[i].defined() ? gs[i] : zeros_like(y));
+      ys.push_back(std::move(y));
+    }
+    Tensors grads = f(full, inputs, ys);
     if (grads.size() != count)
       fail<AutogradError>(op, ": its vjp returned ", grads.size(), " gradients for ", count, " inputs");
     return grads;
@@ -104,18 +110,46 @@ std::vector<Edge> captured_edges(const Edge& root, uint64_t start, std::span<con
 
 }  // namespace
 
-Tensor custom_op(std::string name, const std::vector<Tensor>& inputs, const CustomForward& forward,
-                 CustomVjp vjp) {
+std::vector<Tensor> custom_op(std::string name, const std::vector<Tensor>& inputs, const CustomForwardMany& forward,
+                              CustomVjpMany vjp) {
   if (!forward || !vjp) fail<ValueError>("custom_op: ", name, " has no ", forward ? "vjp" : "forward function");
-  Tensor y;
+  std::vector<Tensor> ys;
+  bool wanted = false;
+  for (const Tensor& x : inputs) wanted = wanted || x.requires_grad();
   {
     NoGrad guard;
-    y = forward(Tensors(inputs.begin(), inputs.end()));
+    for (const Tensor& y : forward(Tensors(inputs.begin(), inputs.end())))
+      ys.push_back(alias(y, y.layout()));  // y may be an input or a captured tensor, whose history stays its own
   }
-  y = alias(y, y.layout());  // forward may return an input or a captured tensor, whose history stays its own
-  std::vector<TensorRef> refs(inputs.begin(), inputs.end()), saves = refs;
-  saves.push_back(y);
-  return record<Custom>(y, TensorRefs(refs), TensorRefs(saves), std::move(name), std::move(vjp), inputs.size());
+  Ref<Node> node;
+  if (wanted && grad_enabled()) {
+    node = Ref<Node>(new Custom(std::move(name), std::move(vjp), inputs.size()));
+    for (const Tensor& x : inputs) {
+      node->save(x);
+      if (x.requires_grad()) node->edges.push_back({x.impl().history, x.impl().output_index});
+      else node->edges.push_back({});
+    }
+    for (Tensor& y : ys) {
+      node->save(y.detach());
+      if (is_float(y.dtype())) node->mark_last_saved_as_output();
+      node->add_output(y);
+      if (!is_float(y.dtype())) y.impl().history = nullptr;
+    }
+  }
+  if (detail::after_op) [[unlikely]]
+    for (const Tensor& y : ys) detail::after_op(node ? node->name() : name.c_str(), y, node.get());
+  return ys;
+}
+
+Tensor custom_op(std::string name, const std::vector<Tensor>& inputs, const CustomForward& forward, CustomVjp vjp) {
+  CustomForwardMany many;
+  CustomVjpMany vjp_many;
+  if (forward) many = [&](const Tensors& in) { return Tensors{forward(in)}; };
+  if (vjp)
+    vjp_many = [vjp = std::move(vjp)](const Tensors& gs, const Tensors& in, const Tensors& ys) {
+      return vjp(gs[0], in, ys[0]);
+    };
+  return custom_op(std::move(name), inputs, many, std::move(vjp_many))[0];
 }
 
 Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f,
@@ -165,6 +199,38 @@ Tensor jvp(const std::function<Tensor(const Tensor&)>& f, const Tensor& x, const
   if (!g.defined() || !g.requires_grad()) return zeros_like(y);
   Tensor result = grad({g}, {u}, {.allow_unused = true, .grad_outputs = {v}});
   return result.defined() ? result : zeros_like(y);
+}
+
+Tensor hvp(const std::function<Tensor(const Tensor&)>& f, const Tensor& x, const Tensor& v) {
+  if (!f) fail<ValueError>("hvp: the function is empty");
+  if (v.shape() != x.shape()) fail("hvp: v=", v, " must have the shape of x=", x);
+  Tensor in = x.detach().requires_grad_();
+  GradMode on(true);
+  const Tensor y = f(in);
+  if (y.numel() != 1) fail("hvp: needs a function with one element — got f(x)=", y, " for x=", x);
+  if (!y.requires_grad()) return zeros_like(in);
+  const Tensor g = grad(y, in, {.create_graph = true, .allow_unused = true});
+  if (!g.defined() || !g.requires_grad()) return zeros_like(in);
+  const Tensor result = grad(g, in, {.allow_unused = true, .grad_outputs = {v}});
+  return result.defined() ? result : zeros_like(in);
+}
+
+Tensor jacobian(const std::function<Tensor(const Tensor&)>& f, const Tensor& x) {
+  if (!f) fail<ValueError>("jacobian: the function is empty");
+  Tensor in = x.detach().requires_grad_();
+  GradMode on(true);
+  const Tensor y = f(in);
+  Shape shape = y.shape();
+  for (int64_t size : x.shape()) shape.push_back(size);
+  Tensor rows = zeros({y.numel(), x.numel()}, y.options());
+  for (int64_t i = 0; i < y.numel() && y.requires_grad(); ++i) {
+    NoGrad guard;
+    Tensor pick = zeros({y.numel()}, y.options()), one = narrow(pick, 0, i, 1), row = select(rows, 0, i);
+    fill_(one, 1);
+    const Tensor g = grad(y, in, {.retain_graph = true, .allow_unused = true, .grad_outputs = {reshape(pick, y.shape())}});
+    if (g.defined()) copy_(row, reshape(g, {x.numel()}));
+  }
+  return reshape(rows, shape);
 }
 
 }  // namespace sluice

@@ -23,6 +23,13 @@ using CustomVjp = std::function<Tensors(const Tensor& g, const Tensors& inputs, 
 Tensor custom_op(std::string name, const std::vector<Tensor>& inputs, const CustomForward& forward,
                  CustomVjp vjp);
 
+/// The same with any number of outputs: forward returns Tensors{y0, y1, …}, and the vjp is given a gradient for each,
+/// zeros where none arrived. Outputs of integers have no history.
+using CustomForwardMany = std::function<Tensors(const Tensors& inputs)>;
+using CustomVjpMany = std::function<Tensors(const Tensors& gs, const Tensors& inputs, const Tensors& ys)>;
+std::vector<Tensor> custom_op(std::string name, const std::vector<Tensor>& inputs, const CustomForwardMany& forward,
+                              CustomVjpMany vjp);
+
 /// f(inputs) without keeping what lies inside: backward runs f again (Chen et al. 2016, "sublinear memory").
 /// Random numbers drawn inside are drawn again identically, so dropout masks agree. Gradients also reach
 /// tensors that f captures. The result of f must not be one of its inputs.
@@ -31,5 +38,13 @@ Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f,
 
 /// Jacobian-vector product J(x)·v of f at x, by differentiating the vector-Jacobian product twice.
 Tensor jvp(const std::function<Tensor(const Tensor&)>& f, const Tensor& x, const Tensor& v);
+/// Hessian-vector product H(x)·v of a function f with one element, of the shape of x; v as x. For the parameters of a model:
+///   auto g = grad({loss}, ws, {.create_graph = true});
+///   auto hv = grad(g, ws, {.grad_outputs = vs});
+Tensor hvp(const std::function<Tensor(const Tensor&)>& f, const Tensor& x, const Tensor& v);
+/// J(x) = ∂f/∂x [shape of f(x), shape of x], by one backward pass for each element of f(x); without
+/// history. A Hessian is the Jacobian of
+///   [&](const Tensor& x) { return grad(f(x), x, {.create_graph = true}); }
+Tensor jacobian(const std::function<Tensor(const Tensor&)>& f, const Tensor& x);
 
 }  // namespace sluice

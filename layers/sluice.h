@@ -65,6 +65,7 @@
 #include <sluice/layers/report/summary.h>
 #include <sluice/layers/table.h>
 #include <sluice/layers/train/data_parallel.h>
+#include <sluice/layers/train/models.h>
 #include <sluice/layers/train/optim.h>
 #include <sluice/layers/train/schedule.h>
 #include <sluice/layers/train/training.h>

@@ -15,8 +15,9 @@ using namespace detail;
 
 namespace {
 
+bool not_negative(double x) { return std::isfinite(x) && x >= 0; }
 void check_lr(const char* op, double lr) {
-  if (!std::isfinite(lr) || lr < 0)
+  if (!not_negative(lr))
     fail<ValueError>(op, ": lr must be given, finite and >= 0 — got ", lr);
 }
 void check_parameter(const char* op, const NamedTensor& p) {
@@ -46,7 +47,8 @@ std::vector<NamedTensor> numbered(std::vector<Tensor> tensors) {
 // -- what all optimisers share -----------------------------------------------------------------------
 
 Optimizer::Optimizer(const char* name, std::vector<NamedTensor> parameters,
-                     std::vector<const char*> moments, double lr, const ParameterFilter& decay)
+                     std::vector<const char*> moments, double lr, double weight_decay, const ParameterFilter& decay,
+                     const ParameterGroups& groups)
     : name_(name), parameters_(std::move(parameters)), moments_(std::move(moments)), lr_(lr) {
   if (parameters_.empty()) fail<ValueError>(name, ": the list of parameters is empty");
   check_lr(name, lr);
@@ -61,13 +63,26 @@ Optimizer::Optimizer(const char* name, std::vector<NamedTensor> parameters,
     if (!names.insert(p.name).second)
       fail<ValueError>(name, ": two parameters are called '", p.name, "'");
   }
+  for (const ParameterGroup& group : groups)
+    if (!not_negative(group.lr_factor) || !not_negative(group.weight_decay.value_or(0)))
+      fail<ValueError>(name, ": lr_factor and weight_decay of a group must be finite and >= 0 — got ", group.lr_factor,
+                       " and ", group.weight_decay.value_or(0));
+  std::vector<bool> used(groups.size());
   for (const NamedTensor& p : parameters_) {
-    Slot slot{.decay = !decay || decay(p)};
+    Slot slot{.weight_decay = !decay || decay(p) ? weight_decay : 0};
+    for (std::size_t k = 0; k < groups.size(); ++k) {
+      if (groups[k].members && !groups[k].members(p)) continue;
+      slot.lr_factor = groups[k].lr_factor, slot.weight_decay = groups[k].weight_decay.value_or(slot.weight_decay);
+      used[k] = true;
+      break;
+    }
     if (p.tensor.dtype() == bf16) slot.master = to(p.tensor.detach(), f32), slot.version = p.tensor.version();
     const TensorOptions wide = (slot.master.defined() ? slot.master : p.tensor).options();
     for (std::size_t k = 0; k < moments_.size(); ++k) slot.moments.push_back(zeros(p.tensor.shape(), wide));
     slots_.push_back(std::move(slot));
   }
+  for (std::size_t k = 0; k < groups.size(); ++k)
+    if (!used[k]) fail<ValueError>(name, ": no parameter belongs to groups[", k, "]");
 }
 
 void Optimizer::step() {
@@ -195,7 +210,7 @@ void Optimizer::load_state(const std::map<std::string, Tensor>& state) {
 
 Sgd::Sgd(std::vector<NamedTensor> parameters, SgdOptions o)
     : Optimizer("sgd", std::move(parameters),
-                o.momentum != 0 ? std::vector{"momentum"} : std::vector<const char*>{}, o.lr, o.decay),
+                o.momentum != 0 ? std::vector{"momentum"} : std::vector<const char*>{}, o.lr, o.weight_decay, o.decay, o.groups),
       options_(std::move(o)) {
   check_options("sgd", options_);
   if (options_.nesterov && options_.momentum == 0)
@@ -203,29 +218,31 @@ Sgd::Sgd(std::vector<NamedTensor> parameters, SgdOptions o)
 }
 
 void Sgd::update(std::size_t, Tensor& w, const Tensor& g, Slot& slot) {
-  const SgdRule rule{lr(), options_.momentum, slot.decay ? options_.weight_decay : 0, options_.nesterov};
+  const SgdRule rule{lr() * slot.lr_factor, options_.momentum, slot.weight_decay, options_.nesterov};
   kernel::sgd(rule, w, g, slot.moments.empty() ? nullptr : &slot.moments[0]);
 }
 
 Adam::Adam(std::vector<NamedTensor> parameters, AdamOptions o)
-    : Optimizer("adam", std::move(parameters), {"m", "v"}, o.lr, o.decay), options_(std::move(o)) {
+    : Optimizer("adam", std::move(parameters), {"m", "v"}, o.lr, o.weight_decay, o.decay, o.groups),
+      options_(std::move(o)) {
   check_options("adam", options_);
 }
 
 void Adam::update(std::size_t, Tensor& w, const Tensor& g, Slot& slot) {
-  const double t = static_cast<double>(slot.updates), decay = slot.decay ? options_.weight_decay : 0;
+  const double t = static_cast<double>(slot.updates), rate = lr() * slot.lr_factor;
   const AdamRule rule{.beta1 = options_.beta1,
                       .beta2 = options_.beta2,
                       .eps = options_.eps,
-                      .lr = lr() / (1 - std::pow(options_.beta1, t)),
+                      .lr = rate / (1 - std::pow(options_.beta1, t)),
                       .root_scale = 1 / std::sqrt(1 - std::pow(options_.beta2, t)),
-                      .shrink = options_.decoupled ? lr() * decay : 0,
-                      .l2 = options_.decoupled ? 0 : decay};
+                      .shrink = options_.decoupled ? rate * slot.weight_decay : 0,
+                      .l2 = options_.decoupled ? 0 : slot.weight_decay};
   kernel::adam(rule, w, g, slot.moments[0], slot.moments[1]);
 }
 
 Lamb::Lamb(std::vector<NamedTensor> parameters, LambOptions o)
-    : Optimizer("lamb", std::move(parameters), {"m", "v"}, o.lr, o.decay), options_(std::move(o)) {
+    : Optimizer("lamb", std::move(parameters), {"m", "v"}, o.lr, o.weight_decay, o.decay, o.groups),
+      options_(std::move(o)) {
   check_options("lamb", options_);
   for (const NamedTensor& p : this->parameters())
     adapted_.push_back(!options_.adapt || options_.adapt(p));
@@ -237,10 +254,10 @@ void Lamb::update(std::size_t index, Tensor& w, const Tensor& g, Slot& slot) {
   const LambRule rule{.beta1 = options_.beta1,
                       .beta2 = options_.beta2,
                       .eps = options_.eps,
-                      .lr = lr(),
+                      .lr = lr() * slot.lr_factor,
                       .mean_scale = correct ? 1 / (1 - std::pow(options_.beta1, t)) : 1,
                       .root_scale = correct ? 1 / std::sqrt(1 - std::pow(options_.beta2, t)) : 1,
-                      .weight_decay = slot.decay ? options_.weight_decay : 0,
+                      .weight_decay = slot.weight_decay,
                       .adapt = adapted_[index]};
   kernel::lamb(rule, w, g, slot.moments[0], slot.moments[1]);
 }

@@ -19,6 +19,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,21 @@ namespace sluice {
 using ParameterFilter = std::function<bool(const NamedTensor&)>;
 /// Rank 2 and above: weights, but not biases, gains and scalars.
 bool is_matrix(const NamedTensor& p);
+
+/// Parameters that learn at a rate of their own, or decay by a rate of their own:
+///
+///   Adam adam(parameters(model), {.lr = 3e-4, .weight_decay = 0.1, .groups = {
+///       {[](const NamedTensor& p) { return p.name.starts_with("head."); }, /*lr_factor=*/10},
+///       {[](const NamedTensor& p) { return p.name.ends_with(".gain"); }, 1, /*weight_decay=*/0.0}}});
+///
+/// Each parameter belongs to the first group that chooses it; those that none chooses follow the other options. Rates are
+/// factors, so set_lr() and a schedule serve all groups.
+struct ParameterGroup {
+  ParameterFilter members;
+  double lr_factor = 1;                      // its rate is lr_factor · lr
+  std::optional<double> weight_decay = {};   // of all its members; without: as weight_decay and decay say
+};
+using ParameterGroups = std::vector<ParameterGroup>;
 
 class Optimizer {
  public:
@@ -77,14 +93,14 @@ class Optimizer {
     Tensor master = {};    // f32, of a bf16 parameter
     uint32_t version = 0;  // that such a parameter had when it was made from the master
     int64_t updates = 0;
-    bool decay = true;
+    double lr_factor = 1, weight_decay = 0;  // of its group
   };
   /// `name` starts error messages; `moments` names the zero-initialised tensors that each slot needs.
   /// ValueError for an empty list, an undefined or strided tensor, a name or a storage that occurs
-  /// twice (naming both), an lr that is not finite and >= 0; AutogradError for a tensor that is not a
-  /// leaf that requires a gradient.
-  Optimizer(const char* name, std::vector<NamedTensor> parameters, std::vector<const char*> moments,
-            double lr, const ParameterFilter& decay);
+  /// twice (naming both), an lr that is not finite and >= 0, a group that no parameter belongs to or whose factor or
+  /// decay is not finite and >= 0; AutogradError for a tensor that is not a leaf that requires a gradient.
+  Optimizer(const char* name, std::vector<NamedTensor> parameters, std::vector<const char*> moments, double lr,
+            double weight_decay, const ParameterFilter& decay, const ParameterGroups& groups);
 
  private:
   /// Where the parameter is not its master, rounded, somebody wrote it since: its values become the master's.
@@ -116,6 +132,7 @@ struct SgdOptions {
   bool nesterov = false;
   double weight_decay = 0;
   ParameterFilter decay = {};
+  ParameterGroups groups = {};
 
   static void describe(auto& o, auto& f) {
     f("lr", o.lr, at_least(0), "learning rate; must be given");
@@ -147,6 +164,7 @@ struct AdamOptions {
   double weight_decay = 0;
   bool decoupled = true;               // AdamW; false adds weight_decay·w to the gradient
   ParameterFilter decay = is_matrix;   // which parameters decay
+  ParameterGroups groups = {};
 
   static void describe(auto& o, auto& f) {
     f("lr", o.lr, at_least(0), "learning rate");
@@ -181,6 +199,7 @@ struct LambOptions {
   double weight_decay = 0;
   bool bias_correction = true;
   ParameterFilter decay = is_matrix;  // which parameters decay
+  ParameterGroups groups = {};
   ParameterFilter adapt = {};         // which are scaled by the trust ratio
 
   static void describe(auto& o, auto& f) {

@@ -193,6 +193,69 @@ TEST_CASE("jvp: constants, the identity and misfit directions", "[function]") {
   CHECK_FALSE(grad_enabled());
 }
 
+namespace {
+/// (x·y, x + 2y, [index of x]) as one op.
+std::vector<Tensor> product_and_sum(const Tensor& x, const Tensor& y) {
+  return custom_op(
+      "product_and_sum", {x, y},
+      [](const Tensors& in) { return Tensors{in[0] * in[1], in[0] + 2 * in[1], arange(3)}; },
+      [](const Tensors& gs, const Tensors& in, const Tensors& ys) -> Tensors {
+        // dx = g0·y + g1, dy = g0·x + 2 g1; x is taken from the outputs, so that their history is tested, too.
+        const Tensor x_again = ys[1] - 2 * in[1];
+        return {gs[0] * in[1] + gs[1], gs[0] * x_again + 2 * gs[1]};
+      });
+}
+}  // namespace
+
+TEST_CASE("custom_op: several outputs have gradients of both orders, together and each alone", "[function]") {
+  Tensor x = leaf({2, 3}, 1), y = leaf({2, 3}, 2);
+  for (int which = 0; which < 3; ++which) {
+    CAPTURE(which);
+    auto f = [&](const std::vector<Tensor>& in) {
+      const auto out = product_and_sum(in[0], in[1]);
+      return which == 2 ? exp(out[0] * 0.3) * out[1] : sin(out[static_cast<std::size_t>(which)]);
+    };
+    const auto first = gradcheck(f, {x, y}), second = gradgradcheck(f, {x, y});
+    INFO(first.message << " | " << second.message);
+    CHECK(first.ok);
+    CHECK(second.ok);
+  }
+  const auto out = product_and_sum(x, y);
+  CHECK(out[1].to_vector<double>() == (x + 2 * y).to_vector<double>());
+  CHECK(out[0].requires_grad());
+  CHECK_FALSE(out[2].requires_grad());  // integers
+  CHECK_FALSE(product_and_sum(x.detach(), y.detach())[0].requires_grad());
+  NoGrad guard;
+  CHECK_FALSE(product_and_sum(x, y)[1].requires_grad());
+}
+
+TEST_CASE("hvp and jacobian: equal their definitions", "[function]") {
+  const Tensor a = leaf({3, 3}, 1).detach(), x = leaf({3}, 2).detach(), v = leaf({3}, 3).detach();
+  const auto quadratic = [&](const Tensor& u) { return sum(u * matmul(a, u)); };  // H = a + aᵀ
+  CHECK(testing::max_abs_diff(hvp(quadratic, x, v), matmul(a + transpose(a, 0, 1), v)) < 1e-14);
+  const auto f = [&](const Tensor& u) { return exp(matmul(a, u)); };  // J = diag(f)·a
+  const Tensor j = jacobian(f, x);
+  CHECK(j.shape() == Shape{3, 3});
+  CHECK(testing::max_abs_diff(j, unsqueeze(f(x), 1) * a) < 1e-13);
+  CHECK_FALSE(j.requires_grad());
+  const auto gradient = [&](const Tensor& u) { return grad(quadratic(u), u, {.create_graph = true}); };
+  CHECK(testing::max_abs_diff(jacobian(gradient, x), a + transpose(a, 0, 1)) < 1e-14);
+  const Tensor m = leaf({2, 3}, 4).detach();
+  CHECK(jacobian([](const Tensor& u) { return sum(u, {1}); }, m).shape() == Shape{2, 2, 3});
+  CHECK(jacobian([](const Tensor& u) { return transpose(u, 0, 1); }, m).shape() == Shape{3, 2, 2, 3});
+
+  const Tensor c = ones({2}, {f64});
+  CHECK(jacobian([&](const Tensor&) { return c; }, x).to_vector<double>() == Doubles(6, 0.0));
+  CHECK(hvp([](const Tensor& u) { return sum(u); }, x, v).to_vector<double>() == Doubles{0, 0, 0});
+  CHECK(hvp([&](const Tensor&) { return sum(c); }, x, v).to_vector<double>() == Doubles{0, 0, 0});
+  CHECK_THROWS_WITH(hvp(f, x, v), Contains("hvp: needs a function with one element"));
+  CHECK_THROWS_WITH(hvp(quadratic, x, ones({2}, {f64})), Contains("hvp: v=[2]"));
+  NoGrad guard;
+  CHECK(testing::max_abs_diff(hvp(quadratic, x, v), matmul(a + transpose(a, 0, 1), v)) < 1e-14);
+  CHECK(testing::max_abs_diff(jacobian(f, x), unsqueeze(f(x), 1) * a) < 1e-13);
+  CHECK_FALSE(grad_enabled());
+}
+
 TEST_CASE("empty functions are refused when they are given", "[function]") {
   Tensor x = leaf({2}, 1);
   const CustomForward forward = [](const Tensors& in) { return in[0] * 2.0; };
@@ -201,6 +264,9 @@ TEST_CASE("empty functions are refused when they are given", "[function]") {
   CHECK_THROWS_WITH(custom_op("mine", {x}, forward, nullptr), Contains("custom_op: mine"));
   CHECK_THROWS_AS(checkpoint(nullptr, {x}), ValueError);
   CHECK_THROWS_AS(jvp(nullptr, x, x), ValueError);
+  CHECK_THROWS_AS(hvp(nullptr, x, x), ValueError);
+  CHECK_THROWS_AS(jacobian(nullptr, x), ValueError);
+  CHECK_THROWS_AS(custom_op("mine", {x}, [](const Tensors& in) { return Tensors{in[0]}; }, nullptr), ValueError);
   CHECK_THROWS_AS(gradcheck(nullptr, {x}), ValueError);
   CHECK_THROWS_AS(gradgradcheck(nullptr, {x}), ValueError);
   CHECK_THROWS_AS(x.register_hook(nullptr), ValueError);

@@ -208,6 +208,44 @@ TEST_CASE("optim: a state that does not fit changes nothing", "[optim]") {
   CHECK(fresh.steps() == 3);
 }
 
+namespace {
+/// An optimiser of two groups is two optimisers, each on its part with its own rate and decay, bit for bit.
+template <class O, class Options>
+void splits_into_groups(Options o) {
+  auto parts = [](std::size_t k) { return std::vector<NamedTensor>{weight_and_bias()[k]}; };
+  o.weight_decay = 0.1, o.decay = {};
+  Options together = o, weight_only = o, bias_only = o;
+  const ParameterFilter any_b = [](const NamedTensor& p) { return p.name.starts_with("b"); };
+  together.groups = {{any_b, 0.25, 0.03}, {{}, 3}};  // the second takes what the first left
+  weight_only.lr *= 3, bias_only.lr *= 0.25, bias_only.weight_decay = 0.03;
+  O both(weight_and_bias(), together), weight(parts(0), weight_only), bias(parts(1), bias_only);
+  for (int t = 1; t <= 5; ++t) {
+    const double lr = o.lr * (1 + t);
+    both.set_lr(lr), weight.set_lr(3 * lr), bias.set_lr(0.25 * lr);
+    for (Optimizer* each : {static_cast<Optimizer*>(&both), static_cast<Optimizer*>(&weight), static_cast<Optimizer*>(&bias)})
+      one_step(*each, t);
+  }
+  CHECK(same_bits(both.parameters()[0].tensor, weight.parameters()[0].tensor));
+  CHECK(same_bits(both.parameters()[1].tensor, bias.parameters()[0].tensor));
+  CHECK(both.lr() == o.lr * 6);
+}
+}  // namespace
+
+TEST_CASE("optim: groups have their own rate and decay", "[optim]") {
+  splits_into_groups<Sgd>(SgdOptions{.lr = 0.01, .momentum = 0.5});
+  splits_into_groups<Adam>(AdamOptions{.lr = 0.01});
+  splits_into_groups<Adam>(AdamOptions{.lr = 0.01, .decoupled = false});
+  splits_into_groups<Lamb>(LambOptions{.lr = 0.01});
+
+  const ParameterFilter none = [](const NamedTensor&) { return false; };
+  const auto with = [&](ParameterGroups groups) { return Adam(weight_and_bias(), {.groups = std::move(groups)}), 0; };
+  CHECK_THROWS_WITH(with({{is_matrix, 2}, {none, 3}}), "adam: no parameter belongs to groups[1]");
+  CHECK_THROWS_WITH(with({{{}, 2}, {is_matrix, 3}}), "adam: no parameter belongs to groups[1]");  // the first took all
+  CHECK_THROWS_AS(with({{is_matrix, -1}}), ValueError);
+  CHECK_THROWS_AS(with({{is_matrix, NAN}}), ValueError);
+  CHECK_THROWS_AS(with({{is_matrix, 1, -0.1}}), ValueError);
+}
+
 TEST_CASE("optim: lists and options that cannot be right are refused", "[optim]") {
   const Tensor w = leaf({1, 2, 3, 4}, {2, 2}), b = leaf({1}, {1});
   const std::vector<NamedTensor> none;

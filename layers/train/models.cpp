@@ -1,0 +1,103 @@
+#include <sluice/layers/train/models.h>
+
+#include <sluice/core/node.h>
+#include <sluice/ops/create.h>
+
+#include <map>
+#include <set>
+#include <unordered_set>
+
+namespace sluice::detail {
+
+void unshare(const Members& m) {
+  NoGrad guard;
+  std::map<const TensorImpl*, Tensor> copies;
+  for (const auto& s : m.slots) {
+    Tensor& copy = copies[s.tensor->ref().get()];
+    if (!copy.defined()) {
+      copy = sluice::clone(s.tensor->detach());
+      if (s.tensor->requires_grad()) copy.requires_grad_();
+    }
+  }
+  for (const auto& s : m.slots) *s.tensor = copies.at(s.tensor->ref().get());
+}
+
+namespace {
+/// The tensor of `from` for each slot of `to`, in their order.
+std::vector<Tensor> matched(const char* op, const Members& from, const Members& to) {
+  std::map<std::string, Tensor> sources;
+  for (const auto& s : from.slots) sources[s.name] = *s.tensor;
+  std::vector<Tensor> found;
+  for (const auto& s : to.slots) {
+    const auto source = sources.find(s.name);
+    if (source == sources.end()) fail<ValueError>(op, ": the source has no tensor \"", s.name, "\" ", *s.tensor);
+    if (source->second.shape() != s.tensor->shape())
+      fail<ValueError>(op, ": shapes of \"", s.name, "\" differ — got ", source->second, " for ", *s.tensor);
+    found.push_back(source->second);
+    sources.erase(source);
+  }
+  if (!sources.empty())
+    fail<ValueError>(op, ": there is no place for the source's tensor \"", sources.begin()->first, "\" ",
+                     sources.begin()->second);
+  return found;
+}
+}  // namespace
+
+void copy_state(const Members& from, const Members& to) {
+  const std::vector<Tensor> sources = matched("copy_state", from, to);
+  NoGrad guard;
+  for (std::size_t i = 0; i < sources.size(); ++i) copy_(*to.slots[i].tensor, sources[i].detach());
+}
+
+void update_average(const Members& average, const Members& model, double decay) {
+  if (!(decay >= 0 && decay <= 1)) fail<ValueError>("update_average: decay ", decay, " is outside [0, 1]");
+  const std::vector<Tensor> sources = matched("update_average", model, average);
+  for (std::size_t i = 0; i < sources.size(); ++i)
+    if (sources[i].requires_grad() && sources[i].shares_storage(*average.slots[i].tensor))
+      fail<ValueError>("update_average: \"", average.slots[i].name,
+                       "\" is the same memory in the average and the model; begin with average = clone(model)");
+  NoGrad guard;
+  std::set<const TensorImpl*> done;  // a tensor that two members share moves once
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    Tensor& mean = *average.slots[i].tensor;
+    if (!done.insert(mean.ref().get()).second) continue;
+    if (!sources[i].requires_grad()) {
+      copy_(mean, sources[i]);
+      continue;
+    }
+    scale_(mean, decay);
+    add_(mean, sluice::to(sources[i].detach(), mean.dtype()), 1 - decay);
+  }
+}
+
+std::vector<NamedTensor> freeze(const Members& m, const ParameterFilter& which) {
+  std::vector<NamedTensor> frozen;
+  for (NamedTensor& p : tensors_of(m, true)) {
+    if (which && !which(p)) continue;
+    p.tensor.requires_grad_(false);
+    frozen.push_back(p);
+  }
+  return frozen;
+}
+
+std::vector<std::string> unlisted(const Members& m, const Tensor& loss) {
+  if (!loss.requires_grad())
+    fail<AutogradError>("unlisted: the loss has no history — got ", loss, "; compute it from parameters, outside NoGrad");
+  std::unordered_set<const Node*> listed, seen{loss.impl().history.get()};
+  for (const auto& s : m.slots) listed.insert(s.tensor->impl().history.get());
+  std::vector<std::string> found;
+  std::vector<const Node*> waiting(seen.begin(), seen.end());
+  while (!waiting.empty()) {
+    const Node* node = waiting.back();
+    waiting.pop_back();
+    for (const Edge& e : node->edges) {
+      if (!e.node || !seen.insert(e.node.get()).second) continue;
+      waiting.push_back(e.node.get());
+      if (e.node->is_leaf() && !listed.contains(e.node.get()))
+        found.push_back(str(e.node->outputs[0].dtype, e.node->outputs[0].shape, ", read by ", node->name()));
+    }
+  }
+  return found;
+}
+
+}  // namespace sluice::detail

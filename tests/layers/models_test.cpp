@@ -1,0 +1,154 @@
+// Copies, averages, freezing, and members that visit() forgot.
+#include <sluice/layers/train/models.h>
+
+#include "support/catch.h"
+
+#include <sluice/autograd/engine.h>
+#include <sluice/autograd/function.h>
+#include <sluice/core/random.h>
+#include <sluice/layers/nn/linear.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/reduce.h>
+
+using namespace sluice;
+using Catch::Contains;
+using Doubles = std::vector<double>;
+using Names = std::vector<std::string>;
+
+namespace {
+
+struct Net {
+  Linear in, out;
+  std::vector<Linear> hidden;
+  std::optional<Tensor> tied;  // the weight of `out`
+  Tensor table, forgotten;
+  static void visit(auto& self, auto&& f) {
+    f("in", self.in), f("out", self.out), f("hidden", self.hidden), f("tied", self.tied), f("table", self.table);
+  }
+  explicit Net(uint64_t seed) {
+    Rng rng(seed);
+    in = Linear({3, 4}, rng), out = Linear({4, 2}, rng);
+    hidden = {Linear({4, 4}, rng), Linear({4, 4, false}, rng)};
+    tied = out.weight;
+    table = arange(3);
+    forgotten = normal({2}, 0, 1, rng).requires_grad_();
+  }
+  Tensor operator()(const Tensor& x) const { return sum(out(hidden[1](hidden[0](in(x)))) * forgotten); }
+};
+
+std::vector<Doubles> values(const Net& m) {
+  std::vector<Doubles> all;
+  for (const auto& [name, x] : state_dict(m)) all.push_back(x.to_vector<double>());
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("models: a clone has tensors of its own", "[models]") {
+  const Net model(1);
+  backward(model(ones({1, 3})));
+  Net copy = clone(model);
+  CHECK(values(copy) == values(model));
+  CHECK(copy.tied->ref() == copy.out.weight.ref());  // what is shared stays shared
+  const auto a = state_dict(model), b = state_dict(copy);
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    CHECK_FALSE(a[i].tensor.shares_storage(b[i].tensor));
+    CHECK(a[i].tensor.requires_grad() == b[i].tensor.requires_grad());
+    CHECK(b[i].tensor.is_leaf());
+    CHECK_FALSE(b[i].tensor.grad().defined());
+  }
+  const auto before = values(model);
+  NoGrad guard;
+  for (NamedTensor p : parameters(copy)) fill_(p.tensor, 7);
+  CHECK(values(model) == before);
+}
+
+TEST_CASE("models: copy_state copies every value, into its dtype, or nothing", "[models]") {
+  const Net model(1);
+  Net other(2), wide(3);
+  to(wide, f64);
+  copy_state(model, other), copy_state(model, wide);
+  CHECK(values(other) == values(model));
+  CHECK(values(wide) == values(model));
+  CHECK(wide.in.weight.dtype() == f64);
+
+  const auto untouched = values(Net(4));
+  Net short_one(4), narrow(4), missing(4);
+  short_one.hidden.pop_back();
+  CHECK_THROWS_WITH(copy_state(model, short_one),
+                    "copy_state: there is no place for the source's tensor \"hidden.1.weight\" [4,4]");
+  CHECK_THROWS_WITH(copy_state(short_one, missing), "copy_state: the source has no tensor \"hidden.1.weight\" [4,4]");
+  narrow.table = arange(2);
+  CHECK_THROWS_AS(copy_state(model, narrow), ValueError);
+  CHECK_THROWS_WITH(copy_state(model, narrow), "copy_state: shapes of \"table\" differ — got [3] for [2]");
+  CHECK(values(missing) == untouched);
+  CHECK(narrow.in.weight.to_vector<double>() == untouched[0]);
+}
+
+TEST_CASE("models: an average moves by 1 - decay, buffers are copied", "[models]") {
+  Net model(1);
+  to(model, f64);
+  Net average = clone(model);
+  const auto start = values(model);
+  {
+    NoGrad guard;
+    for (NamedTensor p : parameters(model)) add_(p.tensor, ones_like(p.tensor), 8);
+    fill_(model.table, 5);
+  }
+  update_average(average, model, 0.75), update_average(average, model, 0.75);
+  const auto names = state_dict(model);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const Doubles got = values(average)[i];
+    for (std::size_t j = 0; j < got.size(); ++j) {
+      if (names[i].name == "table") CHECK(got[j] == 5);
+      else CHECK(got[j] == Approx(start[i][j] + 8 * (1 - 0.75 * 0.75)).epsilon(1e-14));  // `tied`, too, moved once a step
+    }
+  }
+  CHECK(average.in.weight.requires_grad());
+
+  to(model, bf16);  // an average in f64 of a model in bf16
+  update_average(average, model, 0);
+  CHECK(values(average) == values(model));
+
+  const auto before = values(average);
+  CHECK_THROWS_WITH(update_average(average, model, 1.5), "update_average: decay 1.5 is outside [0, 1]");
+  CHECK_THROWS_AS(update_average(average, model, NAN), ValueError);
+  Net alias = average;
+  CHECK_THROWS_WITH(update_average(alias, average, 0.5), Contains("same memory") && Contains("clone(model)"));
+  CHECK(values(average) == before);
+}
+
+TEST_CASE("models: frozen parameters are constants until they are thawed", "[models]") {
+  Net model(1);
+  const std::size_t all = parameters(model).size();
+  const auto frozen = freeze(model, [](const NamedTensor& p) { return p.name.starts_with("hidden."); });
+  Names names;
+  for (const auto& p : frozen) names.push_back(p.name);
+  CHECK(names == Names{"hidden.0.weight", "hidden.0.bias", "hidden.1.weight"});
+  CHECK(parameters(model).size() == all - 3);
+  backward(model(ones({1, 3})));
+  CHECK(model.in.weight.grad().defined());  // gradients pass through frozen layers
+  CHECK_FALSE(model.hidden[0].weight.grad().defined());
+  CHECK(state_dict(model).size() == all + 2);  // `tied` and `table` are listed there, frozen or not
+  for (NamedTensor p : frozen) p.tensor.requires_grad_();
+  CHECK(parameters(model).size() == all);
+  CHECK(freeze(model.hidden[0]).size() == 2);
+  freeze(model);
+  CHECK(parameters(model).empty());
+}
+
+TEST_CASE("models: unlisted names what the loss reads and visit() leaves out", "[models]") {
+  Net model(1);
+  const Tensor x = ones({1, 3});
+  CHECK(unlisted(model, model(x)) == Names{"f32[2], read by mul"});
+  const auto checkpointed = [&](const std::vector<Tensor>& in) { return model(in[0]); };
+  CHECK(unlisted(model, checkpoint(checkpointed, {x})) == Names{"f32[2], read by checkpoint"});
+  model.forgotten = Tensor({1, 2});
+  CHECK(unlisted(model, model(x)).empty());
+  CHECK(unlisted(model.in, model(x)).size() == 5);  // of out two, of hidden.0 two, of hidden.1 one
+  CHECK_THROWS_AS(unlisted(model, x), AutogradError);
+  Tensor deep = sum(model.in(x));
+  for (int i = 0; i < 100'000; ++i) deep = deep + 1;
+  CHECK(unlisted(model, deep).empty());  // without recursion
+}
