@@ -1,16 +1,10 @@
-// The text a language-model example learns from: one file read as bytes, and its split.
+// The split of the text that a language-model example learns from.
 #pragma once
 
 #include <cstddef>
-#include <string>
 #include <string_view>
 
 namespace sluice::examples {
-
-/// Reads a whole regular file or pipe as raw bytes (no decoding, no newline change).
-/// Throws std::runtime_error, naming the path, when it is missing, unreadable, empty, not a
-/// file (a folder, a device) or gzip-compressed (`gzip -dc file.gz > file` first).
-std::string read_text(const std::string& path);
 
 /// Two adjacent pieces of one text. They are views: the text must outlive them.
 struct Split {
