@@ -15,9 +15,9 @@
 #include "support/corpus.h"
 #include "support/mixer.h"
 #include "support/options.h"
-#include "support/progress.h"
 #include "support/ranks.h"
 
+#include <sluice/layers/train/progress.h>
 #include <sluice/parallel/mpi/world.h>
 
 #include <chrono>
@@ -138,7 +138,7 @@ double learning_rate(double lr, double done) {
 
 void train(std::deque<Arm>& arms, std::string_view text, const Settings& s, const Communicator& ranks) {
   Rng rng(static_cast<uint64_t>(s.seed) + 1000);
-  Progress progress(s.steps, first_stderr(ranks));
+  Progress progress({.steps = s.steps, .out = first_stderr(ranks), .device = device_named(s.device)});
   auto elapsed = [&] {
     double sum = 0;
     for (const Arm& arm : arms) sum += arm.seconds;
@@ -152,11 +152,8 @@ void train(std::deque<Arm>& arms, std::string_view text, const Settings& s, cons
     const double lr = learning_rate(s.lr, now);
     for (Arm& arm : arms) arm.step(batch, lr);
     now = done(++step);
-    const MemoryStats memory = memory_stats(device_named(s.device));
-    const double bits = arms.front().bits;
-    progress.update({step, bits * std::log(2.0), bits,
-                     double(step * s.batch * s.context) * double(arms.size()) / elapsed(), memory.live, memory.peak,
-                     std::min(1.0, now)});
+    progress.update(step, {{"bits/char", arms.front().bits}, {"bytes/s", double(step * s.batch * s.context) * double(arms.size()) / elapsed()}},
+                    std::min(1.0, now));
   }
 }
 

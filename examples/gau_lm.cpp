@@ -6,14 +6,13 @@
 // Several ranks share each batch: the same windows are drawn, whatever their number. In the output folder: checkpoint.safetensors, log.csv, curve.svg. Ctrl-C saves; the same command resumes.
 #include "support/byte_lm.h"
 #include "support/corpus.h"
-#include "support/curve.h"
 #include "support/interrupt.h"
 #include "support/ngram.h"
 #include "support/options.h"
-#include "support/progress.h"
 #include "support/ranks.h"
-#include "support/run_files.h"
 
+#include <sluice/layers/train/log.h>
+#include <sluice/layers/train/progress.h>
 #include <sluice/parallel/mpi/world.h>
 
 #include <chrono>
@@ -32,7 +31,7 @@ struct Settings {
   double minutes = 4, lr = 4e-3, temperature = 0.8, dropout = 0;
   int64_t steps = 0;    // > 0: stop by steps instead of minutes
   int64_t profile = 0;  // this step's kernel calls are shown
-  int64_t dim = 128, layers = 4, key_dim = 64, context = 256, batch = 16, eval_every = 200, sample = 200, seed = 1;
+  int64_t dim = 128, layers = 4, key_dim = 64, context = 256, batch = 16, evals = 12, sample = 200, seed = 1;
   int64_t threads = 0;
   bool bf16 = false, shard = false, fresh = false, smoke = false;
 };
@@ -51,7 +50,7 @@ Settings parse(int argc, char** argv) {
   o.add("batch", s.batch, "windows per step");
   o.add("lr", s.lr, "highest learning rate");
   o.add("dropout", s.dropout, "dropout probability");
-  o.add("eval-every", s.eval_every, "steps between validations");
+  o.add("evals", s.evals, "validations, evenly over the training, beside the one before it");
   o.add("sample", s.sample, "bytes of text to sample at the end");
   o.add("prompt", s.prompt, "start of the sample");
   o.add("temperature", s.temperature, "of the sample");
@@ -67,11 +66,11 @@ Settings parse(int argc, char** argv) {
   o.parse(argc, argv);
   if (s.smoke) {
     s.steps = s.steps ? s.steps : 8;
-    s.dim = 32, s.layers = 2, s.key_dim = 16, s.context = 32, s.batch = 4, s.eval_every = 4, s.sample = 20;
+    s.dim = 32, s.layers = 2, s.key_dim = 16, s.context = 32, s.batch = 4, s.sample = 20;
   } else if (s.text.empty()) {
     throw std::runtime_error("gau_lm: --text FILE is needed (or --smoke); see --help");
   }
-  if (s.context < 8 || s.batch < 1 || s.layers < 1 || s.dim < 1 || s.eval_every < 1 || !(s.minutes > 0) || s.steps < 0)
+  if (s.context < 8 || s.batch < 1 || s.layers < 1 || s.dim < 1 || s.evals < 1 || !(s.minutes > 0) || s.steps < 0)
     throw std::runtime_error("gau_lm: sizes must be positive and the context at least 8");
   return s;
 }
@@ -95,10 +94,23 @@ std::map<std::string, std::string> config_of(const Settings& s, double elapsed) 
           {"elapsed_ms", std::to_string(static_cast<int64_t>(elapsed * 1000))}};
 }
 
+/// A checkpoint of another model cannot be gone on from: says which option differs, and what to do.
+void check_sizes(const Settings& s, const std::string& checkpoint) {
+  const TrainingState old = read_checkpoint_state(checkpoint);
+  const auto now = config_of(s, 0);
+  for (const char* key : {"dim", "layers", "key_dim"}) {
+    const auto before = old.config.find(key);
+    if (before == old.config.end() || before->second == now.at(key)) continue;
+    const std::string option = str("--", key == std::string_view("key_dim") ? "key-dim" : key);
+    fail<ValueError>("gau_lm: ", checkpoint, " is of a model with ", option, " ", before->second, " — got ", option, " ", now.at(key),
+                     "; to go on with it give ", option, " ", before->second, ", to begin anew --fresh or another --out");
+  }
+}
+
 /// What ranks must have in common.
 std::string settings_text(const Settings& s) {
   return str("minutes ", s.minutes, "\nsteps ", s.steps, "\nlr ", s.lr, "\ndropout ", s.dropout, "\ndim ", s.dim, "\nlayers ", s.layers,
-             "\nkey_dim ", s.key_dim, "\ncontext ", s.context, "\nbatch ", s.batch, "\neval_every ", s.eval_every, "\nseed ", s.seed,
+             "\nkey_dim ", s.key_dim, "\ncontext ", s.context, "\nbatch ", s.batch, "\nevals ", s.evals, "\nseed ", s.seed,
              "\nprofile ", s.profile, "\nbf16 ", s.bf16, "\nshard ", s.shard, "\nfresh ", s.fresh, "\nsmoke ", s.smoke);
 }
 
@@ -131,6 +143,7 @@ int run(const Settings& s, const Communicator& ranks) {
   int64_t step = 0;
   double before = 0;  // seconds trained in earlier runs
   if (!s.fresh && of_first(std::filesystem::exists(checkpoint), ranks) > 0) {
+    on_rank_0(ranks, [&] { check_sizes(s, checkpoint); });
     TrainingState state = load_checkpoint(model, checkpoint, adam, rng, ranks);
     step = state.step;
     before = std::stod(state.config.at("elapsed_ms")) / 1000;
@@ -143,21 +156,31 @@ int run(const Settings& s, const Communicator& ranks) {
   std::fflush(stdout);
 
   std::optional<CsvLog> log;
-  on_rank_0(ranks, [&] { log.emplace(s.out + "/log.csv", std::vector<std::string>{"step", "seconds", "train_bits", "valid_bits", "lr"}, step + 1); });
-  Progress progress(s.steps, first_stderr(ranks));
+  on_rank_0(ranks, [&] { log.emplace(s.out + "/log.csv", std::vector<std::string>{"step", "seconds", "training", "validation", "lr"}, step + 1); });
   catch_interrupts();
   const auto start = Clock::now();
   auto elapsed = [&] { return before + std::chrono::duration<double>(Clock::now() - start).count(); };
   auto done = [&] { return s.steps ? double(step) / double(s.steps) : elapsed() / (60 * s.minutes); };
   auto save = [&] { save_checkpoint(model, checkpoint, adam, rng, {step, config_of(s, elapsed())}, ranks); };
   const int64_t first = step;
-  double loss_sum = 0, valid_bits = std::nan("");
+  double loss_sum = 0;
   int64_t loss_count = 0;
   const double bits = 1 / std::log(2.0);
   // What rank 0 says: its clock, its signals. Beyond 1 the run is over; 3: somebody wants it to stop.
-  auto progressed = [&] { return of_first(interrupted() ? 3 : done(), ranks); };
+  auto progressed = [&] { return of_first(interrupted() ? 3 : std::min(1.0, done()), ranks); };
 
   double now = progressed();
+  Progress progress({.steps = s.steps, .done = std::min(1.0, now), .out = first_stderr(ranks), .device = device});
+  double valid_bits = 0;
+  const auto validate = [&] {
+    valid_bits = bits_per_byte(model, valid, s.context, device, ranks);
+    const double train_bits = loss_sum / double(loss_count) * bits;  // not a number before the first step
+    if (log) log->append({double(step), elapsed(), train_bits, valid_bits, adam.lr()});
+    const auto three = [](double v) { return std::round(v * 1000) / 1000; };
+    progress.note(str("step ", step, loss_count > 0 ? str(": train ", three(train_bits), ",") : ":", " validation ", three(valid_bits), " bits/char"));
+    loss_sum = 0, loss_count = 0;
+  };
+  if (step == 0) validate();
   while (now < 1) {
     const Batch batch = random_batch(split.train, s.batch, s.context, rng, device);  // the same on all ranks
     const Tensor inputs = rows_of(batch.inputs, ranks), targets = rows_of(batch.targets, ranks);
@@ -183,17 +206,8 @@ int run(const Settings& s, const Communicator& ranks) {
     now = progressed();
     if (!std::isfinite(value)) throw std::runtime_error("gau_lm: the loss is not finite at step " + std::to_string(step));
     loss_sum += value, ++loss_count;
-    const MemoryStats memory = memory_stats(device);
-    progress.update({step, value, value * bits, double((step - first) * s.batch * s.context) / (elapsed() - before),
-                     memory.live, memory.peak, std::min(1.0, now)});
-    if (step % s.eval_every == 0 || (now >= 1 && now < 3)) {
-      valid_bits = bits_per_byte(model, valid, s.context, device, ranks);
-      if (log) log->append({double(step), elapsed(), loss_sum / double(loss_count) * bits, valid_bits, adam.lr()});
-      progress.note(str("step ", step, ": train ", std::round(loss_sum / double(loss_count) * bits * 1000) / 1000,
-                        ", validation ", std::round(valid_bits * 1000) / 1000, " bits/char"));
-      loss_sum = 0, loss_count = 0;
-      save();
-    }
+    progress.update(step, {{"bits/char", value * bits}, {"bytes/s", double((step - first) * s.batch * s.context) / (elapsed() - before)}}, std::min(1.0, now));
+    if (now < 3 && progress.milestone(s.evals)) validate(), save();
   }
   progress.finish();
   if (step > first) save();
@@ -202,14 +216,10 @@ int run(const Settings& s, const Communicator& ranks) {
     return 0;
   }
 
-  valid_bits = bits_per_byte(model, valid, s.context, device, ranks);
+  if (step == first) valid_bits = bits_per_byte(model, valid, s.context, device, ranks);  // this run had nothing left to do
   if (!first_rank) return 0;
-  Series train{"training", {}, {}, true}, validation{"validation", {}, {}};
-  for (const auto& row : log->rows()) {
-    train.x.push_back(row[0]), train.y.push_back(row[2]);
-    validation.x.push_back(row[0]), validation.y.push_back(row[3]);
-  }
-  write_svg_curve(s.out + "/curve.svg", {.title = "GAU byte-level language model"}, {train, validation},
+  write_svg_curve(s.out + "/curve.svg", {.title = "GAU byte-level language model", .y_label = "bits per character"},
+                  {log->series("training", true), log->series("validation")},
                   {{"bigram", ngram[1]}, {"trigram", ngram[2]}, {"4-gram", ngram[3]}});
   std::printf("\nresult    validation %.3f bits/char after %lld steps, %.1f minutes\n", valid_bits, (long long)step,
               elapsed() / 60);

@@ -12,7 +12,7 @@ command -v mpirun >/dev/null || { echo 'skipped: no mpirun'; exit 77; }
 die() { printf '%s\n' "$*"; cat "$work"/*.log; exit 1; }
 
 run() { # ranks folder
-  timeout 100 bash "$here/mpirun.sh" "$1" "$program" --smoke --steps 300 --eval-every 10 --out "$work/$2" >"$work/$2.log" 2>&1
+  timeout 100 bash "$here/mpirun.sh" "$1" "$program" --smoke --steps 300 --evals 30 --out "$work/$2" >"$work/$2.log" 2>&1
 }
 figures() { cut -d, -f1,3,4,5 "$work/$1/log.csv"; } # without the seconds
 ranks_of() { # the processes that write to a folder

@@ -1,16 +1,16 @@
-#include "curve.h"
+#include <sluice/layers/train/curve.h>
+
+#include <sluice/core/error.h>
+#include <sluice/core/file.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <limits>
 #include <sstream>
-#include <stdexcept>
 #include <string_view>
 
-#include "run_files.h"
-
-namespace sluice::examples {
+namespace sluice {
 namespace {
 
 template <class... Args>
@@ -170,12 +170,12 @@ void write_series(std::ostream& svg, const Series& s, const char* colour, const 
   }
 }
 
-void write_references(std::ostream& svg, std::vector<Reference> refs, const Axis& ys, double right) {
-  std::erase_if(refs, [](const Reference& r) { return !plottable(r.y); });
+void write_references(std::ostream& svg, std::vector<ReferenceLine> refs, const Axis& ys, double right) {
+  std::erase_if(refs, [](const ReferenceLine& r) { return !plottable(r.y); });
   std::sort(refs.begin(), refs.end(), [](auto& a, auto& b) { return a.y > b.y; });
   // Labels stand beside their lines, top to bottom; where lines are close, labels move apart.
   std::vector<double> label_at;
-  for (const Reference& r : refs) {
+  for (const ReferenceLine& r : refs) {
     const double wish = ys.at(r.y);
     label_at.push_back(label_at.empty() ? wish : std::max(wish, label_at.back() + 14));
   }
@@ -195,14 +195,12 @@ void write_references(std::ostream& svg, std::vector<Reference> refs, const Axis
 }  // namespace
 
 void write_svg_curve(const std::string& path, const CurveOptions& options,
-                     const std::vector<Series>& series, const std::vector<Reference>& references) {
+                     const std::vector<Series>& series, const std::vector<ReferenceLine>& references) {
   Range x, y, y_refs, y_end;
   std::vector<Series> curves;
   for (const Series& s : series) {
     if (s.x.size() != s.y.size()) {
-      throw std::invalid_argument("write_svg_curve: series '" + s.name + "' has " +
-                                  std::to_string(s.x.size()) + " x but " +
-                                  std::to_string(s.y.size()) + " y values");
+      fail<ValueError>("write_svg_curve: series '", s.name, "' has ", s.x.size(), " x but ", s.y.size(), " y values");
     }
     curves.push_back(thinned(s));
     for (const double v : curves.back().x) x.add(v);
@@ -213,7 +211,7 @@ void write_svg_curve(const std::string& path, const CurveOptions& options,
     }
   }
   double label_width = 0;
-  for (const Reference& r : references) {
+  for (const ReferenceLine& r : references) {
     y_refs.add(r.y);
     label_width = std::max(label_width, kGlyph * static_cast<double>(r.name.size() + 5));
   }
@@ -276,7 +274,7 @@ void write_svg_curve(const std::string& path, const CurveOptions& options,
     at += 28 + kGlyph * static_cast<double>(name.size()) + 26;
   }
   svg << "</svg>\n";
-  replace_file(path, svg.str());
+  write_file_atomically(path, [&](FileWriter& out) { out.write(svg.str()); });
 }
 
-}  // namespace sluice::examples
+}  // namespace sluice

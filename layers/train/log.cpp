@@ -1,0 +1,93 @@
+#include <sluice/layers/train/log.h>
+
+#include <sluice/core/error.h>
+#include <sluice/core/file.h>
+#include <sluice/core/options.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+namespace sluice {
+namespace {
+
+std::string number(double v) {
+  if (std::isnan(v)) return "nan";  // to_chars gives it a sign
+  char text[40];
+  // to_chars would shorten 1000000 to 1e+06; a step should look like one.
+  const bool whole = std::abs(v) < 1e15 && v == std::trunc(v);
+  const auto end = whole ? std::to_chars(text, text + sizeof text, static_cast<int64_t>(v)).ptr
+                         : std::to_chars(text, text + sizeof text, v).ptr;
+  return std::string(text, end);
+}
+
+/// The numbers of one line; empty when it is not `columns` numbers.
+std::vector<double> parse_row(std::string_view line, std::size_t columns) {
+  std::vector<double> row;
+  const char *at = line.data(), *end = at + line.size();
+  while (true) {
+    double v = 0;
+    const auto [stop, error] = std::from_chars(at, end, v);
+    if (error != std::errc{}) return {};
+    row.push_back(v);
+    if (stop == end) break;
+    if (*stop != ',') return {};
+    at = stop + 1;
+  }
+  return row.size() == columns ? row : std::vector<double>{};
+}
+
+std::string reason() { return std::system_category().message(errno); }
+
+}  // namespace
+
+CsvLog::CsvLog(std::string path, std::vector<std::string> columns, int64_t resume_step)
+    : path_(std::move(path)), columns_(std::move(columns)) {
+  std::string header;
+  for (const std::string& column : columns_) header += (header.empty() ? "" : ",") + column;
+  std::string kept = header + '\n', old;
+  if (resume_step > 0 && std::filesystem::exists(path_)) old = read_file(path_);
+
+  int64_t line_number = 0;
+  for (std::size_t at = 0, end; (end = old.find('\n', at)) != std::string::npos; at = end + 1) {
+    const std::string line = old.substr(at, end - at);
+    if (++line_number == 1) {
+      if (line == header) continue;
+      fail<IOError>("csv_log: '", path_, "' has the columns '", line, "', need '", header, "'; move it away or start anew");
+    }
+    std::vector<double> row = parse_row(line, columns_.size());
+    if (row.empty()) fail<IOError>("csv_log: '", path_, "' line ", line_number, " is not ", columns_.size(), " numbers: '", line, "'");
+    if (!(row[0] < static_cast<double>(resume_step))) continue;
+    kept += line + '\n';
+    rows_.push_back(std::move(row));
+  }
+
+  write_file_atomically(path_, [&](FileWriter& out) { out.write(kept); });
+  file_.reset(std::fopen(path_.c_str(), "ab"));
+  if (!file_) fail<IOError>("csv_log: cannot write '", path_, "': ", reason());
+}
+
+void CsvLog::append(const std::vector<double>& values) {
+  if (values.size() != columns_.size()) fail<ValueError>("csv_log: got ", values.size(), " values for ", columns_.size(), " columns");
+  std::string line;
+  for (const double v : values) line += (line.empty() ? "" : ",") + number(v);
+  line += '\n';
+  if (std::fwrite(line.data(), 1, line.size(), file_.get()) != line.size() || std::fflush(file_.get()) != 0)
+    fail<IOError>("csv_log: cannot write '", path_, "': ", reason());
+  rows_.push_back(values);
+}
+
+Series CsvLog::series(std::string_view column, bool noisy) const {
+  const auto found = std::find(columns_.begin(), columns_.end(), column);
+  if (found == columns_.end()) fail<ValueError>("csv_log: '", path_, "' has no column \"", column, "\"", did_you_mean(column, columns_));
+  Series out{.name = std::string(column), .noisy = noisy};
+  for (const auto& row : rows_)
+    if (const double y = row[static_cast<std::size_t>(found - columns_.begin())]; !std::isnan(y)) out.x.push_back(row[0]), out.y.push_back(y);
+  return out;
+}
+
+}  // namespace sluice
