@@ -33,8 +33,8 @@ struct Collective final : Node {
 
 constexpr int64_t kRequiresGrad = 1;  // of Told::flags
 
-/// What every op has in common: ranks compare what they do, `compute` makes the result from x, contiguous on the CPU, and
-/// from what all told; it gets a history when the operand of any rank has one. An empty adjoint: no gradient.
+/// What every op has in common: ranks compare what they do, `compute` makes the result from x, contiguous where ranks
+/// exchange it, and from what all told; it gets a history when the operand of any rank has one. An empty adjoint: no gradient.
 template <class F>
 Tensor collective(const Call& call, const Tensor& x, const Communicator& c, Adjoint adjoint, F compute) {
   check_reducible(call.op, x.dtype());
@@ -48,10 +48,9 @@ Tensor collective(const Call& call, const Tensor& x, const Communicator& c, Adjo
     if (x.device() == meta) {
       y = compute(x.detach(), told);
     } else {
-      const Tensor here = contiguous(to(x.detach(), cpu));
       group.call([&] {
-        told = group.agree({call.op, call.text, call.length, mine ? kRequiresGrad : 0});
-        y = compute(here, told);
+        told = group.agree({call.op, on_device(call.text, x.device()), call.length, mine ? kRequiresGrad : 0});
+        y = compute(contiguous(to(x.detach(), meeting_place(group, x.device()))), told);
       });
       y = to(y, x.device());
     }
@@ -93,7 +92,7 @@ Tensor shift(const Tensor& x, int by, const Communicator& group, bool cyclic, in
 
 void check_background(const char* op, const Tensor& x) {
   check_reducible(op, x.dtype());
-  if (x.device() != cpu) fail<DeviceError>(op, ": needs a tensor on cpu — got ", x.device());
+  if (x.device() == meta) fail<DeviceError>(op, ": a tensor on meta has nothing to send");
   if (!x.is_contiguous()) fail(op, ": needs a contiguous tensor — got strides ", x.strides());
   if (x.requires_grad()) fail<AutogradError>(op, ": works in place, on tensors without history");
 }
@@ -289,8 +288,10 @@ Pending start_all_reduce(Tensor& x, const Communicator& group, ReduceOp op) {
   if (group.size() == 1) return p;
   p.group_ = group;
   p.job_ = group.group().start([x, op, g = &group.group()]() mutable {
-    g->agree({"all_reduce", "all_reduce" + (name_of(op) + signature(x.dtype(), x.shape()))});
-    all_reduce_raw(*g, x, op);
+    g->agree({"all_reduce", on_device("all_reduce" + (name_of(op) + signature(x.dtype(), x.shape())), x.device())});
+    Tensor here = to(x, meeting_place(*g, x.device()));
+    all_reduce_raw(*g, here, op);
+    if (here.device() != x.device()) copy_(x, to(here, x.device()));
   });
   return p;
 }
@@ -307,15 +308,18 @@ Pending start_all_gather(const Tensor& x, Tensor& y, const Communicator& group) 
     fail("start_all_gather: y=", y, " cannot hold pieces like x=", x);
   p.group_ = group;
   p.job_ = group.group().start([x, y, g = &group.group()]() mutable {
-    const auto told = g->agree({"all_gather", "all_gather(dim 0) " + signature(x.dtype(), x.shape(), 0), x.shape()[0]});
+    const auto told = g->agree({"all_gather", on_device("all_gather(dim 0) " + signature(x.dtype(), x.shape(), 0), x.device()), x.shape()[0]});
+    const Device place = meeting_place(*g, x.device());
     const auto total = std::accumulate(told.begin(), told.end(), int64_t{0}, [](int64_t n, const Told& t) { return n + t.length; });
     // The others' y may be right, and their calls go on: this rank takes part before it says so.
     std::vector<Tensor> pieces;
-    Tensor whole = total == y.shape()[0] ? y : empty(resized(y.shape(), 0, total), y.options());
+    Tensor whole = total == y.shape()[0] && y.device() == place ? y : empty(resized(y.shape(), 0, total), {y.dtype(), place});
     int64_t start = 0;
     for (const Told& t : told) pieces.push_back(narrow(whole, 0, start, t.length)), start += t.length;
-    all_gather_raw(*g, x, pieces);
-    copy_elements(x, pieces[static_cast<std::size_t>(g->rank())]);
+    const Tensor here = to(x, place);
+    all_gather_raw(*g, here, pieces);
+    copy_elements(here, pieces[static_cast<std::size_t>(g->rank())]);
+    if (total == y.shape()[0] && y.device() != place) copy_(y, to(whole, y.device()));
     if (total != y.shape()[0]) fail("start_all_gather: y=", y, " has ", y.shape()[0], " rows for ", total);
   });
   return p;

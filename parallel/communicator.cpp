@@ -66,6 +66,7 @@ int Communicator::world_rank(int rank) const {
 }
 double Communicator::timeout() const { return group_->timeout(); }
 void Communicator::set_timeout(double seconds) const { group_->set_timeout(seconds); }
+std::string Communicator::device_link() const { return group_->link_text(); }
 Traffic Communicator::traffic() const { return group_->traffic(); }
 void Communicator::reset_traffic() const { group_->reset_traffic(); }
 

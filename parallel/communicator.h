@@ -62,6 +62,9 @@ class Communicator {
   double timeout() const;
   void set_timeout(double seconds) const;
 
+  /// How tensors of a device go from rank to rank: "NCCL 2.28.9"; "host: " and why not directly; empty until some have.
+  std::string device_link() const;
+
   /// A snapshot of this group's counts on this rank.
   Traffic traffic() const;
   void reset_traffic() const;

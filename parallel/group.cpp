@@ -1,8 +1,11 @@
 #include <sluice/parallel/group.h>
 
+#include <sluice/core/backend.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -11,6 +14,7 @@ namespace sluice::detail {
 namespace {
 
 constexpr std::size_t kShownText = 256;  // bytes of a call's text that other ranks see when it differs
+constexpr double kRollCall = 2;          // seconds for ranks to say that they wait, too
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -100,23 +104,28 @@ bool Group::done(const Job& job) {
 
 // -- messages --------------------------------------------------------------------------------------------------------
 
-void Group::move(const char* kind, const char* op, std::vector<Outgoing>& sends, std::vector<Incoming>& receives) {
+void Group::move(const char* kind, const char* op, std::vector<Outgoing>& sends, std::vector<Incoming>& receives, Device device, double patience) {
   int64_t bytes = 0;
-  for (Outgoing& s : sends) bytes += static_cast<int64_t>(s.bytes), s.to = world_rank(s.to);
-  for (Incoming& r : receives) r.from = world_rank(r.from);
+  for (const Outgoing& s : sends) bytes += static_cast<int64_t>(s.bytes);
   const double start = now();
-  transport_->exchange(tag_, sends, receives, {op, timeout_, &cancel_});
+  if (device != cpu) {
+    move_linked(op, sends, receives);
+  } else {
+    for (Outgoing& s : sends) s.to = world_rank(s.to);
+    for (Incoming& r : receives) r.from = world_rank(r.from);
+    transport_->exchange(tag_, sends, receives, {op, patience, &cancel_});
+  }
   const double seconds = now() - start;
   std::lock_guard lock(mutex_);
   Traffic::Count& c = traffic_.by_kind[kind];
   c.messages += static_cast<int64_t>(sends.size()), c.bytes += bytes, c.seconds += seconds;
 }
 
-void Group::exchange(const char* kind, std::vector<Outgoing> sends, std::vector<Incoming> receives) {
-  move(kind, kind, sends, receives);
+void Group::exchange(const char* kind, std::vector<Outgoing> sends, std::vector<Incoming> receives, Device device) {
+  move(kind, kind, sends, receives, device, timeout_);
 }
 
-void Group::gather_blocks(const char* kind, const char* op, std::byte* blocks, std::size_t bytes) {
+void Group::gather_blocks(const char* kind, const char* op, std::byte* blocks, std::size_t bytes, double patience) {
   // Bruck et al. 1997: block i of `rows` is that of rank + i; each round doubles what is known.
   const int n = size();
   std::vector<std::byte> rows(bytes * static_cast<std::size_t>(n));
@@ -126,7 +135,7 @@ void Group::gather_blocks(const char* kind, const char* op, std::byte* blocks, s
     const int more = std::min(known, n - known);
     std::vector<Outgoing> sends{{(rank_ - known + n) % n, rows.data(), at(more)}};
     std::vector<Incoming> receives{{(rank_ + known) % n, rows.data() + at(known), at(more)}};
-    move(kind, op, sends, receives);
+    move(kind, op, sends, receives, cpu, patience > 0 ? patience : timeout_.load());
   }
   for (int i = 0; i < n; ++i) std::memcpy(blocks + at((rank_ + i) % n), rows.data() + at(i), bytes);
 }
@@ -173,6 +182,96 @@ void Group::fail_together(const std::string& what) {
   CommunicationError error(what);
   error.speaker = world_rank(0);
   throw error;
+}
+
+// -- from device to device --------------------------------------------------------------------------------------------
+
+void Group::move_linked(const char* op, const std::vector<Outgoing>& sends, const std::vector<Incoming>& receives) {
+  std::vector<DeviceMessage> out, in;
+  for (const Outgoing& s : sends)
+    if (s.bytes > 0) out.push_back({s.to, const_cast<std::byte*>(s.data), s.bytes});
+  for (const Incoming& r : receives)
+    if (r.bytes > 0) in.push_back({r.from, r.data, r.bytes});
+  link_->exchange(out, in, watch(op));
+}
+
+/// Throws when it makes no sense to wait on for devices' messages. They say nothing about who keeps them: ranks that are
+/// alive come to a roll call on the host, and its own error names those that do not.
+std::function<void()> Group::watch(const char* op) {
+  return [this, op, deadline = now() + timeout_] {
+    transport_->throw_if_failed();
+    if (cancel_) fail<CommunicationError>(op, ": given up by rank ", world_rank(rank_));
+    if (now() < deadline) return;
+    std::vector<std::byte> here(static_cast<std::size_t>(size()));
+    gather_blocks("agreement", op, here.data(), 1, kRollCall);
+    fail<CommunicationError>(op, ": devices did not exchange their messages within ", timeout_.load(), " s, though all ranks wait");
+  };
+}
+
+bool Group::linked(Device device) {
+  if (!link_tried_) make_link(device);
+  return link_ != nullptr;
+}
+
+void Group::make_link(Device device) {
+  struct Answer {
+    bool able = false;
+    LinkId id = {};
+    char why[200] = "";
+  };
+  std::vector<Answer> answers(static_cast<std::size_t>(size()));
+  Answer& mine = answers[static_cast<std::size_t>(rank_)];
+  std::string text;
+  // Every rank says whether it can, in both steps; what one cannot, none does.
+  const auto all_able = [&](const std::function<void()>& attempt) {
+    mine.able = false;
+    try {
+      attempt();
+      mine.able = true;
+    } catch (const DeviceError& e) {
+      std::snprintf(mine.why, sizeof mine.why, "%s", e.what());
+    }
+    gather_blocks("agreement", "link", bytes_of(answers), sizeof(Answer));
+    for (std::size_t r = 0; r < answers.size(); ++r) {
+      if (answers[r].able) continue;
+      text = str("host: rank ", world_rank(static_cast<int>(r)), ": ", static_cast<const char*>(answers[r].why));
+      return false;
+    }
+    return true;
+  };
+  const char* set = std::getenv("SLUICE_NCCL");
+  const std::string_view wish = set ? set : "";
+  const DeviceLinks* links = nullptr;
+  const bool made = all_able([&] {
+    if (!wish.empty() && wish != "off" && wish != "on" && wish != "auto") fail<DeviceError>("SLUICE_NCCL=", wish, " in the environment, which may be on, off or auto");
+    if (wish == "off") fail<DeviceError>("SLUICE_NCCL=off in the environment");
+    backend(device);
+    links = links_of(device);
+    if (!links) fail<DeviceError>("its backend has no links");
+    text = links->name();
+    if (rank_ == 0) mine.id = links->new_id();
+  }) && all_able([&] {
+    const auto via_host = [this](DeviceMessages sends, DeviceMessages receives) {
+      std::vector<Outgoing> out;
+      std::vector<Incoming> in;
+      for (const DeviceMessage& m : sends) out.push_back({world_rank(m.rank), m.data, m.bytes});
+      for (const DeviceMessage& m : receives) in.push_back({world_rank(m.rank), m.data, m.bytes});
+      transport_->exchange(tag_, out, in, {"link", timeout_, &cancel_});
+    };
+    link_ = links->join({answers[0].id, size(), rank_, watch("link"), via_host});
+  });
+  if (!made) link_.reset();
+  {
+    std::lock_guard lock(mutex_);
+    link_text_ = text;
+  }
+  link_tried_ = made || wish != "on";
+  if (!link_tried_) fail_together(str("SLUICE_NCCL=on, but the devices of these ranks have no link — ", text));
+}
+
+std::string Group::link_text() const {
+  std::lock_guard lock(mutex_);
+  return link_text_;
 }
 
 // -- groups ----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <sluice/core/dtype.h>
+#include <sluice/core/link.h>
 #include <sluice/core/shape.h>
 #include <sluice/parallel/communicator.h>
 
@@ -58,19 +59,28 @@ class Group {
   // -- inside a call; ranks are those of the group ------------------------------------------------------------------
   /// Compares and returns what each rank told, by rank; CommunicationError on all ranks when the texts differ.
   std::vector<Told> agree(const Call& call);
-  void exchange(const char* kind, std::vector<Outgoing> sends, std::vector<Incoming> receives);
+  /// Of memory of `device`: the host's, or that of a device whose ranks are linked (below).
+  void exchange(const char* kind, std::vector<Outgoing> sends, std::vector<Incoming> receives, Device device = cpu);
+  /// True if tensors of `device` go from rank to rank as they are; false: through the host. All ranks come; the first time it
+  /// finds out, and makes the link if every rank can. Then it is the same on all ranks.
+  bool linked(Device device);
   /// blocks[r] of `bytes` each, of which blocks[rank()] is filled in: the others come from their ranks, in ⌈log2 size⌉ rounds.
-  void gather_blocks(const char* kind, const char* op, std::byte* blocks, std::size_t bytes);
+  void gather_blocks(const char* kind, const char* op, std::byte* blocks, std::size_t bytes, double patience = 0);
 
   /// Throws what all ranks of the group throw.
   [[noreturn]] void fail_together(const std::string& what);
 
+  /// What linked() has found: "NCCL 2.28.9", "host: rank 1: libnccl.so.2: cannot open …"; empty before.
+  std::string link_text() const;
   Traffic traffic() const;
   void reset_traffic();
   std::shared_ptr<Group> split(int color, int key);
 
  private:
-  void move(const char* kind, const char* op, std::vector<Outgoing>& sends, std::vector<Incoming>& receives);
+  void move(const char* kind, const char* op, std::vector<Outgoing>& sends, std::vector<Incoming>& receives, Device device, double patience);
+  void move_linked(const char* op, const std::vector<Outgoing>& sends, const std::vector<Incoming>& receives);
+  std::function<void()> watch(const char* op);
+  void make_link(Device device);
   void work();
   [[noreturn]] void fail_disagreement(const Call& call, const std::vector<Told>& told);
 
@@ -86,6 +96,9 @@ class Group {
   std::thread worker_;
   bool stop_ = false;
   Traffic traffic_;
+  std::unique_ptr<DeviceLink> link_;  // used inside calls only
+  bool link_tried_ = false;
+  std::string link_text_;
 };
 
 /// dtype and shape as messages show them; `free_dim` may differ between ranks and is shown as *.

@@ -1,9 +1,11 @@
 #include <sluice/parallel/raw.h>
 
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/view.h>
 #include <sluice/parallel/collectives.h>
 
 #include <algorithm>
-#include <cstring>
 
 namespace sluice::detail {
 
@@ -12,7 +14,29 @@ namespace {
 /// Up to this size each rank sends all it has to all others: one round instead of two.
 constexpr int64_t kSmall = 16 << 10;
 
-std::size_t bytes_of(const Tensor& x) { return static_cast<std::size_t>(x.numel() * size_of(x.dtype())); }
+/// y = the op over pieces, in the order of ranks; y may be one of them.
+void reduce_tensors(const char* op, ReduceOp how, const std::vector<Tensor>& pieces, Tensor& y) {
+  if (y.device() == cpu) {
+    std::vector<const std::byte*> bytes;
+    for (const Tensor& x : pieces) bytes.push_back(x.raw());
+    return reduce_pieces(op, how, y.dtype(), bytes, y.raw(), y.numel());
+  }
+  if (y.dtype() == i64) {  // devices have no maximum of integers; these are few
+    std::vector<Tensor> here;
+    for (const Tensor& x : pieces) here.push_back(to(x, cpu));
+    Tensor all = empty(y.shape(), {i64});
+    reduce_tensors(op, how, here, all);
+    return copy_elements(to(all, y.device()), y);
+  }
+  // The same sums: bf16 in f32, rounded once.
+  const auto wide = [](const Tensor& x) { return x.dtype() == bf16 ? to(x, f32) : x; };
+  Tensor all = wide(pieces[0]);
+  for (std::size_t r = 1; r < pieces.size(); ++r) {
+    const Tensor x = wide(pieces[r]);
+    all = how == ReduceOp::sum ? all + x : how == ReduceOp::max ? maximum(all, x) : minimum(all, x);
+  }
+  copy_elements(to(all, y.dtype()), y);
+}
 
 }  // namespace
 
@@ -26,42 +50,40 @@ void all_reduce_raw(Group& group, Tensor& x, ReduceOp op) {
   std::vector<int64_t> starts(lengths.size(), 0);
   if (!whole)
     for (std::size_t r = 1; r < starts.size(); ++r) starts[r] = starts[r - 1] + lengths[r - 1];
-  const auto part = [&](int r) { return x.raw() + starts[static_cast<std::size_t>(r)] * width; };
-  const auto size = [&](int r) { return static_cast<std::size_t>(lengths[static_cast<std::size_t>(r)] * width); };
+  const Tensor flat = reshape(x, {x.numel()});
+  const auto part = [&](int r) { return narrow(flat, 0, starts[static_cast<std::size_t>(r)], lengths[static_cast<std::size_t>(r)]); };
 
-  const Tensor received = empty({(n - 1) * lengths[static_cast<std::size_t>(me)]}, {x.dtype()}, "all_reduce");
-  std::vector<const std::byte*> pieces;
+  Tensor mine = part(me);
+  const Tensor received = empty({n - 1, mine.numel()}, {x.dtype(), x.device()}, "all_reduce");
+  std::vector<Tensor> pieces;
   std::vector<Outgoing> sends;
   std::vector<Incoming> receives;
-  std::byte* to = received.raw();
   for (int r = 0; r < n; ++r) {
-    pieces.push_back(r == me ? part(me) : to);
+    pieces.push_back(r == me ? mine : select(received, 0, r < me ? r : r - 1));
     if (r == me) continue;
-    sends.push_back({r, part(r), size(r)});
-    receives.push_back({r, to, size(me)});
-    to += size(me);
+    sends.push_back(outgoing(r, part(r)));
+    receives.push_back(incoming(r, pieces.back()));
   }
-  group.exchange("all_reduce", sends, receives);
-  reduce_pieces("all_reduce", op, x.dtype(), pieces, part(me), lengths[static_cast<std::size_t>(me)]);
+  group.exchange("all_reduce", sends, receives, x.device());
+  reduce_tensors("all_reduce", op, pieces, mine);
   if (whole) return;
   sends.clear(), receives.clear();
   for (int r = 0; r < n; ++r) {
     if (r == me) continue;
-    sends.push_back({r, part(me), size(me)});
-    receives.push_back({r, part(r), size(r)});
+    sends.push_back(outgoing(r, mine));
+    receives.push_back(incoming(r, part(r)));
   }
-  group.exchange("all_reduce", std::move(sends), std::move(receives));
+  group.exchange("all_reduce", std::move(sends), std::move(receives), x.device());
 }
 
 void broadcast_raw(Group& group, Tensor& x, int root) {
   // A binomial tree: in each round those who have it send it on.
   const int n = group.size(), me = (group.rank() - root + n) % n;
-  const std::size_t bytes = bytes_of(x);
-  if (bytes == 0) return;
+  if (x.numel() == 0) return;
   const auto rank = [&](int i) { return (i + root) % n; };
   for (int have = 1; have < n; have *= 2) {
-    if (me < have && me + have < n) group.exchange("broadcast", {{rank(me + have), x.raw(), bytes}}, {});
-    else if (me >= have && me < 2 * have) group.exchange("broadcast", {}, {{rank(me - have), x.raw(), bytes}});
+    if (me < have && me + have < n) group.exchange("broadcast", {outgoing(rank(me + have), x)}, {}, x.device());
+    else if (me >= have && me < 2 * have) group.exchange("broadcast", {}, {incoming(rank(me - have), x)}, x.device());
   }
 }
 
@@ -71,38 +93,38 @@ void all_gather_raw(Group& group, const Tensor& x, std::vector<Tensor>& pieces) 
   for (int r = 0; r < group.size(); ++r) {
     if (r == group.rank()) continue;
     const Tensor& theirs = pieces[static_cast<std::size_t>(r)];
-    if (x.numel() > 0) sends.push_back({r, x.raw(), bytes_of(x)});
-    if (theirs.numel() > 0) receives.push_back({r, theirs.raw(), bytes_of(theirs)});
+    if (x.numel() > 0) sends.push_back(outgoing(r, x));
+    if (theirs.numel() > 0) receives.push_back(incoming(r, theirs));
   }
-  group.exchange("all_gather", std::move(sends), std::move(receives));
+  group.exchange("all_gather", std::move(sends), std::move(receives), x.device());
 }
 
 void reduce_scatter_raw(Group& group, const char* kind, const std::vector<Tensor>& parts, Tensor& y) {
   const int n = group.size(), me = group.rank();
   const Tensor& mine = parts[static_cast<std::size_t>(me)];
-  const Tensor received = empty({(n - 1) * mine.numel()}, {y.dtype()}, kind);
-  std::vector<const std::byte*> pieces;
+  const Tensor received = empty({n - 1, mine.numel()}, {y.dtype(), y.device()}, kind);
+  std::vector<Tensor> pieces;
   std::vector<Outgoing> sends;
   std::vector<Incoming> receives;
-  std::byte* to = received.raw();
   for (int r = 0; r < n; ++r) {
     const Tensor& theirs = parts[static_cast<std::size_t>(r)];
-    pieces.push_back(r == me ? mine.raw() : to);
+    pieces.push_back(r == me ? reshape(mine, {mine.numel()}) : select(received, 0, r < me ? r : r - 1));
     if (r == me) continue;
-    if (theirs.numel() > 0) sends.push_back({r, theirs.raw(), bytes_of(theirs)});
-    if (mine.numel() > 0) receives.push_back({r, to, bytes_of(mine)});
-    to += bytes_of(mine);
+    if (theirs.numel() > 0) sends.push_back(outgoing(r, theirs));
+    if (mine.numel() > 0) receives.push_back(incoming(r, pieces.back()));
   }
-  group.exchange(kind, std::move(sends), std::move(receives));
-  reduce_pieces(kind, ReduceOp::sum, y.dtype(), pieces, y.raw(), mine.numel());
+  group.exchange(kind, std::move(sends), std::move(receives), y.device());
+  if (mine.numel() == 0) return;
+  Tensor sum = reshape(y, {y.numel()});
+  reduce_tensors(kind, ReduceOp::sum, pieces, sum);
 }
 
 void shift_raw(Group& group, const Tensor& x, int to, Tensor& y, int from) {
   std::vector<Outgoing> sends;
   std::vector<Incoming> receives;
-  if (to >= 0 && x.numel() > 0) sends.push_back({to, x.raw(), bytes_of(x)});
-  if (from >= 0 && y.numel() > 0) receives.push_back({from, y.raw(), bytes_of(y)});
-  group.exchange("ring_shift", std::move(sends), std::move(receives));
+  if (to >= 0 && x.numel() > 0) sends.push_back(outgoing(to, x));
+  if (from >= 0 && y.numel() > 0) receives.push_back(incoming(from, y));
+  group.exchange("ring_shift", std::move(sends), std::move(receives), x.device());
 }
 
 }  // namespace sluice::detail

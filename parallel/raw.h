@@ -1,5 +1,5 @@
-// The collectives on bytes of contiguous CPU tensors, without history: what ops and background calls share. They run inside
-// Group::call or Group::start, after Group::agree.
+// The collectives on bytes of contiguous tensors, without history: what ops and background calls share. They run inside
+// Group::call or Group::start, after Group::agree, on tensors of the CPU or of a device whose ranks are linked.
 #pragma once
 
 #include <sluice/core/kernel.h>
@@ -27,6 +27,23 @@ class ObservedTraffic {
   std::optional<ObservedCall> call_;
   int64_t before_ = 0;
 };
+
+/// The device on which ranks exchange tensors of `device`: its own if their devices are linked, else cpu.
+inline Device meeting_place(Group& group, Device device) {
+  return device == cpu || device == meta || group.linked(device) ? device : cpu;
+}
+/// The address of x's first element, on its device.
+inline std::byte* address_of(const Tensor& x) {
+  return x.impl().storage->device_data() + x.layout().offset * size_of(x.dtype());
+}
+inline std::size_t bytes_of(const Tensor& x) { return static_cast<std::size_t>(x.numel() * size_of(x.dtype())); }
+/// A call's text with what only tensors beyond the host add: ranks exchange from devices or from hosts, not both.
+inline std::string on_device(std::string text, Device device) {
+  return device == cpu || device == meta ? text : text + " on a GPU";
+}
+
+inline Outgoing outgoing(int to, const Tensor& x) { return {to, address_of(x), bytes_of(x)}; }
+inline Incoming incoming(int from, const Tensor& x) { return {from, address_of(x), bytes_of(x)}; }
 
 /// x becomes the op over all ranks' x.
 void all_reduce_raw(Group& group, Tensor& x, ReduceOp op);

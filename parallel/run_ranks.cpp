@@ -52,13 +52,17 @@ class ThreadRank final : public Transport {
     std::lock_guard lock(hub_->mutex);
     hub_->fail(why, 1);
   }
+  void throw_if_failed() override {
+    std::lock_guard lock(hub_->mutex);
+    refuse_if_failed();
+  }
 
   void exchange(int tag, std::span<const Outgoing> sends, std::span<const Incoming> receives,
                 const Patience& patience) override {
     std::vector<Message> copies;
     for (const Outgoing& s : sends) copies.emplace_back(s.data, s.data + s.bytes);
     std::unique_lock lock(hub_->mutex);
-    if (!hub_->failure.empty() && Clock::now() >= hub_->failed_at) fail<CommunicationError>(hub_->failure);
+    refuse_if_failed();
     for (std::size_t i = 0; i < sends.size(); ++i) {
       Hub::Box& box = hub_->boxes[static_cast<std::size_t>(sends[i].to)];
       box.messages[{rank_, tag}].push_back(std::move(copies[i]));
@@ -76,6 +80,10 @@ class ThreadRank final : public Transport {
   }
 
  private:
+  void refuse_if_failed() {
+    if (!hub_->failure.empty() && Clock::now() >= hub_->failed_at) fail<CommunicationError>(hub_->failure);
+  }
+
   Message take(std::unique_lock<std::mutex>& lock, int tag, int from, const Patience& patience, Clock::time_point deadline) {
     Hub::Box& box = hub_->boxes[static_cast<std::size_t>(rank_)];
     std::deque<Message>& queue = box.messages[{from, tag}];

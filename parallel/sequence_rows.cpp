@@ -41,42 +41,42 @@ struct ReturnRows final : Node {
 };
 
 /// Sends rows of `from`, whose first row is from_first, and gives f each rank's piece in the order of ranks: those that
-/// `outgoing` and `incoming` name. True if any rank `records`.
+/// `goes` and `comes` name. True if any rank `records`.
 template <class Out, class In, class F>
-bool exchange_rows(bool records, const Tensor& from, int64_t dim, const Communicator& c, int64_t from_first, const Out& outgoing,
-                   const In& incoming, F f) {
+bool exchange_rows(bool records, const Tensor& from, int64_t dim, const Communicator& c, int64_t from_first, const Out& goes,
+                   const In& comes, F f) {
   const int ranks = c.size(), self = c.rank();
-  const Tensor here = on_cpu("sequence_rows", from);
-  std::vector<Tensor> sent, received(static_cast<std::size_t>(ranks));
-  std::vector<Outgoing> sends;
-  std::vector<Incoming> receives;
-  auto bytes = [](const Tensor& x) { return static_cast<std::size_t>(x.numel()) * static_cast<std::size_t>(size_of(x.dtype())); };
-  for (int r = 0; r < ranks; ++r) {
-    const RowRange out = outgoing(r), in = incoming(r);
-    if (r == self) {
-      if (out.length() > 0) received[static_cast<std::size_t>(r)] = narrow(from, dim, out.begin - from_first, out.length());
-      continue;
-    }
-    if (out.length() > 0) {
-      sent.push_back(contiguous(narrow(here, dim, out.begin - from_first, out.length())));
-      sends.push_back({r, sent.back().raw(), bytes(sent.back())});
-    }
-    if (in.length() == 0) continue;
-    Shape shape = from.shape();
-    shape[static_cast<int>(dim)] = in.length();
-    Tensor& x = received[static_cast<std::size_t>(r)] = empty(shape, {from.dtype(), cpu});
-    receives.push_back({r, x.raw(), bytes(x)});
-  }
   Group& group = c.group();
+  std::vector<Tensor> sent, received(static_cast<std::size_t>(ranks));
   bool anyone = false;
   const ObservedTraffic traffic("sequence_rows", group);
   group.call([&] {
     const std::string text = str("sequence_rows(dim ", dim, ") ", signature(from.dtype(), from.shape(), static_cast<int>(dim)));
-    for (const Told& told : group.agree({"sequence_rows", text, 0, records})) anyone = anyone || told.flags != 0;
-    group.exchange("sequence_rows", std::move(sends), std::move(receives));
+    for (const Told& told : group.agree({"sequence_rows", on_device(text, from.device()), 0, records})) anyone = anyone || told.flags != 0;
+    const Device place = meeting_place(group, from.device());
+    std::vector<Outgoing> sends;
+    std::vector<Incoming> receives;
+    for (int r = 0; r < ranks; ++r) {
+      const RowRange out = goes(r), in = comes(r);
+      const auto rows = [&] { return narrow(from, dim, out.begin - from_first, out.length()); };
+      if (r == self) {
+        if (out.length() > 0) received[static_cast<std::size_t>(r)] = rows();
+        continue;
+      }
+      if (out.length() > 0) {
+        sent.push_back(to(contiguous(rows()), place));
+        sends.push_back(outgoing(r, sent.back()));
+      }
+      if (in.length() == 0) continue;
+      Shape shape = from.shape();
+      shape[static_cast<int>(dim)] = in.length();
+      Tensor& x = received[static_cast<std::size_t>(r)] = empty(shape, {from.dtype(), place});
+      receives.push_back(incoming(r, x));
+    }
+    group.exchange("sequence_rows", std::move(sends), std::move(receives), place);
   });
   for (int r = 0; r < ranks; ++r)
-    if (const Tensor& x = received[static_cast<std::size_t>(r)]; x.defined()) f(incoming(r), x);
+    if (const Tensor& x = received[static_cast<std::size_t>(r)]; x.defined()) f(comes(r), x);
   return anyone;
 }
 

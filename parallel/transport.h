@@ -48,6 +48,8 @@ class Transport {
   /// message, which names the ranks that did not come — or when some rank has failed.
   virtual void exchange(int tag, std::span<const Outgoing> sends, std::span<const Incoming> receives,
                         const Patience& patience) = 0;
+  /// Throws what exchange() would if some rank has failed.
+  virtual void throw_if_failed() = 0;
   /// This rank cannot go on: whatever the others wait for throws `why`, now and later.
   virtual void fail_all(const std::string& why) = 0;
 

@@ -63,28 +63,30 @@ DataParallel::~DataParallel() = default;
 
 void DataParallel::build(const std::vector<int64_t>& order) {
   buckets_.clear();
-  std::map<DType, std::vector<std::size_t>> open;
-  std::map<DType, int64_t> bytes;
-  const auto close = [&](DType dtype) {
+  using Kind = std::pair<DType, DeviceKind>;
+  std::map<Kind, std::vector<std::size_t>> open;
+  std::map<Kind, int64_t> bytes;
+  const auto close = [&](Kind kind) {
     Bucket b;
-    b.parameters = std::move(open[dtype]);
+    b.parameters = std::move(open[kind]);
     int64_t size = 0;
     for (const std::size_t i : b.parameters) {
       parameters_[i].bucket = buckets_.size(), parameters_[i].offset = size;
       size += parameters_[i].tensor.numel();
     }
     for (const std::size_t i : b.parameters) parameters_[i].flag = size++;
-    b.values = empty({size}, {dtype});
+    b.values = empty({size}, {kind.first, kind.second == DeviceKind::cpu ? cpu : Device::cuda()});
     buckets_.push_back(std::move(b));
-    open[dtype].clear(), bytes[dtype] = 0;
+    open[kind].clear(), bytes[kind] = 0;
   };
   for (const int64_t i : order) {
     const Tensor& p = parameters_[static_cast<std::size_t>(i)].tensor;
-    open[p.dtype()].push_back(static_cast<std::size_t>(i));
-    if ((bytes[p.dtype()] += p.numel() * size_of(p.dtype())) >= options_.bucket_bytes) close(p.dtype());
+    const Kind kind{p.dtype(), p.device().kind};
+    open[kind].push_back(static_cast<std::size_t>(i));
+    if ((bytes[kind] += p.numel() * size_of(p.dtype())) >= options_.bucket_bytes) close(kind);
   }
-  for (auto& [dtype, indices] : open)
-    if (!indices.empty()) close(dtype);
+  for (auto& [kind, indices] : open)
+    if (!indices.empty()) close(kind);
 }
 
 /// A gradient is complete: into its bucket.
@@ -117,9 +119,11 @@ void DataParallel::launch(bool all) {
 void DataParallel::finish(double scale) {
   for (Bucket& b : buckets_) {
     b.sum.wait();
+    const auto count = static_cast<int64_t>(b.parameters.size()), flags = b.values.numel() - count;
+    const Tensor reached = to(to(narrow(b.values, 0, flags, count), cpu), f64);
     for (const std::size_t i : b.parameters) {
       Parameter& p = parameters_[i];
-      if (!(narrow(b.values, 0, p.flag, 1).item() > 0)) continue;
+      if (!(reached.data<double>()[p.flag - flags] > 0)) continue;
       Tensor g = p.tensor.grad();
       if (!g.defined()) p.tensor.set_grad(g = empty_like(p.tensor.detach()));
       Tensor sum = part(b.values, p.offset, p.tensor);

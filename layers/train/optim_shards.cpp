@@ -36,15 +36,16 @@ void Optimizer::shard(const Communicator& ranks) {
 void Optimizer::send_updates(const std::vector<bool>& updated) {
   for (const DType dtype : {f32, f64, bf16}) {
     std::vector<Tensor> mine;
+    Device device = cpu;
     bool any = false;
     for (std::size_t i = 0; i < updated.size(); ++i) {
       const Tensor& w = parameters_[i].tensor;
       if (!updated[i] || w.dtype() != dtype) continue;
-      any = true;
+      any = true, device = w.device();
       if (keeps(i)) mine.push_back(reshape(w, {-1}));
     }
     if (!any) continue;
-    const Tensor all = all_gather(mine.empty() ? empty({0}, {dtype}) : cat(mine), 0, ranks_);
+    const Tensor all = all_gather(mine.empty() ? empty({0}, {dtype, device}) : cat(mine), 0, ranks_);
     int64_t at = 0;
     for (int r = 0; r < ranks_.size(); ++r)
       for (std::size_t i = 0; i < updated.size(); ++i) {

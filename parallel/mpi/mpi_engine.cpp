@@ -162,6 +162,11 @@ class MpiEngine final : public Engine {
     waits_.erase(entry);
   }
 
+  void throw_if_failed() override {
+    std::lock_guard lock(mutex_);
+    refuse_if_failed();
+  }
+
   void fail_all(const std::string& why) override {
     std::lock_guard lock(mutex_);
     if (failure_.empty()) tell_failure(why, kAnswerSeconds);

@@ -134,7 +134,7 @@ void check_case(const Case& c, DType dtype, const Communicator& all) {
   for (const Tensor& y : ys) y_shapes.push_back(y.shape());
   const std::vector<Tensor> weights = draw(9, dtype, y_shapes);
 
-  Tensor total = zeros({}, {dtype}), slope = zeros({}, {dtype});
+  Tensor total = zeros({}, {dtype, test_device()}), slope = total;
   for (std::size_t r = 0; r < ys.size(); ++r) total = total + loss_of(ys[r], weights[r]);
   const auto firsts = grad({total}, xs, {.create_graph = true, .allow_unused = true});
   for (std::size_t r = 0; r < ys.size(); ++r)

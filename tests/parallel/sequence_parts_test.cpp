@@ -195,7 +195,7 @@ TEST_CASE("sequence: gradients of a sink and of biases add up over ranks", "[seq
 TEST_CASE("sequence: the mean of losses is weighted by tokens", "[sequence]") {
   const Tensor losses = values({1, kRows}, 1), counted = fixed({1, kRows}, 2) > 0.0;
   check_close(sequence_mean(losses), mean(losses));
-  check_close(sequence_mean(losses, counted), sum(where(counted, losses, zeros({}, {f64}))) / sum(to(counted, f64)));
+  check_close(sequence_mean(losses, counted), sum(where(counted, losses, zeros({}, losses.options()))) / sum(to(counted, f64)));
   std::vector<Tensor> shares(2), means(2);
   run_ranks(2, [&](const Communicator& c) {
     const int64_t first = c.rank() == 0 ? 0 : 3, rows = c.rank() == 0 ? 3 : kRows - 3;

@@ -26,7 +26,8 @@ void expect_close(const Tensor& got, const Tensor& want, const std::string& what
 }
 
 template <class Layer>
-void compare(const Layer& layer, const Communicator& c) {
+void compare(Layer layer, const Communicator& c) {
+  to(layer, test_device());
   constexpr int64_t n = 23;
   Rand rand(3);
   const Tensor x = random_tensor({2, n, 8}, f64, rand).requires_grad_(), weight = random_tensor({2, n, 8}, f64, rand);
@@ -78,7 +79,8 @@ TEST_CASE("sequence: cut sequences and DataParallel go together", "[sequence]") 
       for (const bool checkpointed : {true, false}) {
         constexpr int64_t n = 13;
         Rng rng(1);
-        const FlashModel model(flash_options(), rng);
+        FlashModel model(flash_options(), rng);
+        to(model, test_device());
         const Communicator cut = pairs ? all.split(all.rank() / 2) : all;
         const int64_t sequences = pairs ? (all.size() + 1) / 2 : 1, mine = pairs ? all.rank() / 2 : 0;
         Rand rand(3);
