@@ -1,0 +1,134 @@
+// The Transformer block (Vaswani et al. 2017; pre-norm: Xiong et al. 2020) around any attention and any feed-forward layer.
+//
+//   pre:   h = x + A(norm(x)),      y = h + F(norm(h))
+//   post:  h = norm(α·x + A(x)),    y = norm(α·h + F(h))       α ≠ 1 is DeepNorm (Wang et al. 2022)
+//
+//   TransformerBlock block(MultiHeadAttention({.heads = {.dim = 64, .heads = 4, .causal = true, .use_rope = true}}, rng),
+//                          Glu({.dim = 64}, rng), {.norm = NormKind::rms});
+//   std::vector<TransformerBlock<Gla, Mlp>> blocks;
+#pragma once
+
+#include <sluice/core/node.h>
+#include <sluice/layers/heads/multi_head_attention.h>
+#include <sluice/layers/nn/mlp.h>
+#include <sluice/layers/nn/norm.h>
+#include <sluice/ops/elementwise.h>
+
+#include <type_traits>
+#include <utility>
+
+namespace sluice {
+
+enum class NormPlacement { pre, post };
+constexpr const char* choices(NormPlacement) { return "pre post"; }
+
+struct TransformerBlockOptions {
+  NormKind norm = NormKind::layer;
+  double norm_eps = 1e-5;
+  NormPlacement placement = NormPlacement::pre;
+  double residual_scale = 1;  // α, with placement post
+  double dropout = 0;         // on A(…) and F(…)
+
+  static void describe(auto& o, auto& f) {
+    f("norm", o.norm, "before or after both branches");
+    f("norm_eps", o.norm_eps, at_least(0), "of the norms");
+    f("placement", o.placement, "pre: x + F(norm(x)); post: norm(residual_scale*x + F(x))");
+    f("residual_scale", o.residual_scale, any_number(), "DeepNorm's alpha, with placement post");
+    f.training("dropout", o.dropout, share(), "on both branches");
+  }
+};
+
+namespace detail {
+struct NoState {};
+template <class A>
+struct AttentionState {
+  using type = NoState;
+};
+template <class A>
+  requires requires { typename A::State; }
+struct AttentionState<A> {
+  using type = typename A::State;
+};
+/// Width and dtype of a layer, and whether it adds its input to its output by itself.
+struct BranchFacts {
+  int64_t dim;
+  DType dtype;
+  bool adds_input = false;
+};
+template <class A>
+BranchFacts facts_of(const A& a) {
+  BranchFacts facts{};
+  if constexpr (requires { a.options.heads.dim; }) facts = {a.options.heads.dim, a.options.heads.dtype};
+  else facts = {a.options.dim, a.options.dtype};
+  if constexpr (requires { bool(a.options.heads.residual); }) facts.adds_input = a.options.heads.residual;
+  else if constexpr (requires { bool(a.options.residual); }) facts.adds_input = a.options.residual;
+  return facts;
+}
+void check_block(const TransformerBlockOptions& o, const BranchFacts& attention, const BranchFacts& feed);
+/// α·x + dropout(f); scale 1: x + dropout(f).
+Tensor residual_sum(const Tensor& x, const Tensor& f, double scale, double p, Rng* rng);
+}  // namespace detail
+
+/// Attention: any layer of [batch, n, dim] → the same, without a residual of its own (ValueError); norms and dropout inside it
+/// come on top of the block's. Feed: Mlp, Glu, or what is called alike.
+template <class Attention, class Feed = Mlp>
+struct TransformerBlock {
+  static constexpr const char* type = "TransformerBlock";
+  /// What the attention's call takes after x: AttentionInputs (context, masks, segments, …), or a key_mask, bool [batch, n].
+  using Inputs = std::conditional_t<std::is_invocable_v<const Attention&, const Tensor&, const AttentionInputs&, Rng*>, AttentionInputs, Tensor>;
+  using State = typename detail::AttentionState<Attention>::type;
+
+  TransformerBlockOptions options;
+  Norm attention_norm, feed_norm;
+  Attention attention;
+  Feed feed;
+
+  TransformerBlock() = default;
+  /// ValueError for layers of different widths or dtypes.
+  TransformerBlock(Attention a, Feed f, TransformerBlockOptions o = {})
+      : options(o), attention(std::move(a)), feed(std::move(f)) {
+    const detail::BranchFacts facts = detail::facts_of(attention);
+    detail::check_block(o, facts, detail::facts_of(feed));
+    const NormOptions norm{facts.dim, o.norm, o.norm_eps, facts.dtype};
+    attention_norm = Norm(norm), feed_norm = Norm(norm);
+  }
+
+  /// x [batch, n, dim] → the same. rng switches dropout on.
+  Tensor operator()(const Tensor& x, const Inputs& inputs = {}, Rng* rng = nullptr) const {
+    return around(x, rng, [&](const Tensor& y) {
+      if constexpr (requires { attention(y, inputs, rng); }) return attention(y, inputs, rng);
+      else return attention(y, inputs);
+    });
+  }
+  /// The next tokens of a stream, x [batch, m, dim]: equal to the rows of the full causal pass. Without history.
+  std::pair<Tensor, State> step(const Tensor& x, State state) const
+    requires requires { typename Attention::State; }
+  {
+    NoGrad guard;
+    Tensor y = around(x, nullptr, [&](const Tensor& h) {
+      auto [out, next] = attention.step(h, std::move(state));
+      state = std::move(next);
+      return out;
+    });
+    return {std::move(y), std::move(state)};
+  }
+
+  static void visit(auto& self, auto&& f) {
+    f("attention_norm", self.attention_norm);
+    f("attention", self.attention);
+    f("feed_norm", self.feed_norm);
+    f("feed", self.feed);
+  }
+
+ private:
+  Tensor around(const Tensor& x, Rng* rng, auto&& attend) const {
+    const bool pre = options.placement == NormPlacement::pre;
+    const double scale = pre ? 1 : options.residual_scale;
+    Tensor h = detail::residual_sum(x, attend(pre ? attention_norm(x) : x), scale, options.dropout, rng);
+    if (!pre) h = attention_norm(h);
+    const Tensor y = detail::residual_sum(h, feed(pre ? feed_norm(h) : h, rng), scale, options.dropout, rng);
+    return pre ? y : feed_norm(y);
+  }
+};
+
+}  // namespace sluice

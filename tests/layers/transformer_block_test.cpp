@@ -1,0 +1,103 @@
+#include <sluice/layers/heads/transformer_block.h>
+
+#include <sluice/autograd/gradcheck.h>
+#include <sluice/layers/gau/gau.h>
+#include <sluice/layers/heads/sparse_layers.h>
+#include <sluice/layers/linear_time/gla.h>
+#include <sluice/ops/join.h>
+#include <sluice/ops/reduce.h>
+#include <sluice/ops/view.h>
+#include "support/approx.h"
+#include "support/catch.h"
+
+using namespace sluice;
+using Catch::Contains;
+
+namespace {
+
+MultiHeadAttentionOptions causal_heads(DType dtype = f64) {
+  return {.heads = {.dim = 6, .heads = 3, .kv_heads = 1, .causal = true, .use_rope = true, .dtype = dtype}};
+}
+double distance(const Tensor& a, const Tensor& b) { return max(abs(a - b)).item(); }
+
+}  // namespace
+
+TEST_CASE("transformer_block: pre and post norm as written out", "[transformer_block]") {
+  Rng rng(1);
+  const Tensor x = normal({2, 5, 6}, 0, 1, rng, {f64});
+  const MultiHeadAttention a(causal_heads(), rng);
+  const Glu f({.dim = 6, .dtype = f64}, rng);
+  const TransformerBlock pre(a, f, {.norm = NormKind::rms, .norm_eps = 0.1, .residual_scale = 3});
+  const Norm norm({6, NormKind::rms, 0.1, f64});
+  Tensor h = x + a(norm(x));
+  CHECK(distance(pre(x), h + f(norm(h))) < 1e-14);
+
+  const TransformerBlock post(a, f, {.placement = NormPlacement::post, .residual_scale = 3});
+  const Norm layer({6, NormKind::layer, 1e-5, f64});
+  h = layer(x * 3.0 + a(x));
+  CHECK(distance(post(x), layer(h * 3.0 + f(h))) < 1e-14);
+
+  CHECK(state_dict(pre).size() == 2 + state_dict(a).size() + state_dict(f).size());  // two norms, not one twice
+  CHECK(state_dict(post).front().name == "attention_norm.weight");
+}
+
+TEST_CASE("transformer_block: a stream gives the rows of the full pass", "[transformer_block]") {
+  Rng rng(2);
+  const Tensor x = normal({2, 7, 8}, 0, 1, rng, {f64});
+  const auto streams = [&](const auto& block) {
+    auto [first, state] = block.step(narrow(x, 1, 0, 3), {});
+    auto [second, next] = block.step(narrow(x, 1, 3, 4), state);
+    CHECK(!first.requires_grad());
+    return distance(cat({first, second}, 1), block(x));
+  };
+  const HeadsOptions heads{.dim = 8, .heads = 2, .causal = true, .use_rope = true, .dtype = f64};
+  for (const NormPlacement placement : {NormPlacement::pre, NormPlacement::post}) {
+    CHECK(streams(TransformerBlock(MultiHeadAttention({.heads = heads}, rng), Mlp({.dim = 8, .dtype = f64}, rng), {.placement = placement})) < 1e-12);
+    CHECK(streams(TransformerBlock(Gla({.dim = 8, .heads = 2, .dtype = f64}, rng), Glu({.dim = 8, .dtype = f64}, rng), {.placement = placement})) < 1e-12);
+  }
+}
+
+TEST_CASE("transformer_block: masks, a context, dropout, gradients", "[transformer_block]") {
+  Rng rng(3);
+  const Tensor x = normal({1, 4, 6}, 0, 1, rng, {f64}), context = normal({1, 3, 5}, 0, 1, rng, {f64});
+  const HeadsOptions heads{.dim = 6, .heads = 2, .dtype = f64};
+  // The last token is padding: the others do not see it.
+  const Tensor real = lt(arange(4), 3.0), mask = reshape(real, {1, 4});
+  const TransformerBlock both(MultiHeadAttention({.heads = heads}, rng), Mlp({.dim = 6, .dtype = f64}, rng));
+  CHECK(distance(narrow(both(x, {.key_mask = mask}), 1, 0, 3), both(narrow(x, 1, 0, 3))) < 1e-13);
+  CHECK(distance(both(x, {.key_mask = mask}), both(x)) > 1e-3);
+  const TransformerBlock top(TopKAttention({.heads = heads, .k = 2}, rng), Mlp({.dim = 6, .dtype = f64}, rng));
+  static_assert(std::is_same_v<decltype(top)::Inputs, Tensor>);
+  CHECK(distance(narrow(top(x, mask), 1, 0, 3), top(narrow(x, 1, 0, 3))) < 1e-13);
+
+  HeadsOptions cross = heads;
+  cross.context_dim = 5;
+  const TransformerBlock reader(MultiHeadAttention({.heads = cross}, rng), Mlp({.dim = 6, .dtype = f64}, rng), {.dropout = 0.5});
+  const Tensor y = reader(x, {.context = context});
+  CHECK(y.shape() == x.shape());
+  Rng a(9), b(9), c(10);
+  CHECK(distance(reader(x, {.context = context}, &a), y) > 1e-3);
+  CHECK(distance(reader(x, {.context = context}, &b), reader(x, {.context = context}, &c)) > 1e-3);
+
+  const auto f = [&](const std::vector<Tensor>& in) { return reader(in[0], {.context = in[1]}); };
+  Tensor xs = x.detach(), cs = context.detach();
+  CHECK(gradcheck(f, {xs.requires_grad_(), cs.requires_grad_()}).ok);
+  for (const NamedTensor& p : parameters(reader)) CHECK_FALSE(p.tensor.grad().defined());
+  backward(sum(reader(x, {.context = context})));
+  for (const NamedTensor& p : parameters(reader)) {
+    INFO(p.name);
+    CHECK(p.tensor.grad().defined());
+  }
+}
+
+TEST_CASE("transformer_block: parts that do not fit are refused", "[transformer_block]") {
+  Rng rng(4);
+  const Mlp feed({.dim = 6, .dtype = f64}, rng);
+  MultiHeadAttentionOptions o = causal_heads();
+  o.heads.residual = true;
+  CHECK_THROWS_WITH(TransformerBlock(MultiHeadAttention(o, rng), feed), Contains("adds its input by itself"));
+  CHECK_THROWS_WITH(TransformerBlock(MultiHeadAttention(causal_heads(), rng), Mlp({.dim = 8, .dtype = f64}, rng)), Contains("dim=6 and dim=8"));
+  CHECK_THROWS_WITH(TransformerBlock(MultiHeadAttention(causal_heads(f32), rng), feed), Contains("one dtype"));
+  CHECK_THROWS_AS(TransformerBlock(MultiHeadAttention(causal_heads(), rng), feed, {.dropout = 1}), ValueError);
+  CHECK_THROWS_AS(TransformerBlock(MultiHeadAttention(causal_heads(), rng), feed, {.norm_eps = -1}), ValueError);
+}
