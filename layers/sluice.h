@@ -60,6 +60,7 @@
 #include <sluice/layers/nn/init.h>
 #include <sluice/layers/nn/kv_cache.h>
 #include <sluice/layers/nn/module.h>
+#include <sluice/layers/port/pytorch.h>
 #include <sluice/layers/report/cost.h>
 #include <sluice/layers/report/metrics.h>
 #include <sluice/layers/report/summary.h>

@@ -24,26 +24,42 @@ std::vector<NamedTensor> tensors_of(const Members& m, bool only_parameters) {
   return out;
 }
 
-void check_state(const Members& m, const std::map<std::string, Tensor>& state) {
+void check_state(const Members& m, const std::map<std::string, Tensor>& state, bool strict) {
+  std::vector<std::string> names, missing, unexpected;
   for (const auto& s : m.slots) {
+    names.push_back(s.name);
     auto it = state.find(s.name);
-    if (it == state.end()) fail<IOError>("load: tensor \"", s.name, "\" is missing");
+    if (it == state.end()) {
+      missing.push_back(s.name);
+      continue;
+    }
     const Tensor& x = it->second;
     if (x.shape() != s.tensor->shape())
       fail<IOError>("load: tensor \"", s.name, "\" has shape ", x, ", the model needs ", *s.tensor);
     if (x.dtype() != s.tensor->dtype())
       fail<IOError>("load: tensor \"", s.name, "\" is ", x.dtype(), ", the model needs ", s.tensor->dtype());
   }
-  if (state.size() != m.slots.size())
-    for (const auto& [name, x] : state)
-      if (std::none_of(m.slots.begin(), m.slots.end(), [&wanted = name](auto& s) { return s.name == wanted; }))
-        fail<IOError>("load: tensor \"", name, "\" is not part of the model");
+  const std::set<std::string_view> known(names.begin(), names.end());
+  for (const auto& [name, x] : state)
+    if (!known.contains(name)) unexpected.push_back(name);
+  if (!strict || (missing.empty() && unexpected.empty())) return;
+  std::string text;
+  const auto list = [&](const auto& these, const char* what, const auto& others) {
+    constexpr std::size_t most = 8;
+    for (std::size_t i = 0; i < std::min(these.size(), most); ++i)
+      text += str(text.empty() ? "" : "; ", "tensor \"", these[i], "\" is ", what, did_you_mean(these[i], others));
+    if (these.size() > most) text += str("; ", these.size() - most, " more are ", what);
+  };
+  list(missing, "missing", unexpected);
+  list(unexpected, "not part of the model", missing);
+  fail<IOError>("load: ", text);
 }
 
-void load_state(const Members& m, const std::map<std::string, Tensor>& state) {
-  check_state(m, state);
+void load_state(const Members& m, const std::map<std::string, Tensor>& state, bool strict) {
+  check_state(m, state, strict);
   NoGrad guard;
-  for (const auto& s : m.slots) copy_(*s.tensor, state.at(s.name));
+  for (const auto& s : m.slots)
+    if (const auto it = state.find(s.name); it != state.end()) copy_(*s.tensor, it->second);
 }
 
 namespace {
@@ -80,9 +96,32 @@ void save_state(const Members& m, const std::string& path, const std::map<std::s
   save_safetensors(path, file);
 }
 
-std::map<std::string, std::string> load_file(const Members& m, const std::string& path) {
-  SafeTensors file = load_safetensors(path);
-  load_state(m, file.tensors);
+namespace {
+/// The tensors whose names begin so, without it.
+std::map<std::string, Tensor> with_prefix(const std::map<std::string, Tensor>& tensors, const std::string& prefix) {
+  std::map<std::string, Tensor> out;
+  for (const auto& [name, x] : tensors)
+    if (name.starts_with(prefix)) out[name.substr(prefix.size())] = x;
+  return out;
+}
+/// The model's of a training checkpoint, or all.
+std::map<std::string, Tensor> weights_of(const SafeTensors& file) {
+  const auto format = file.metadata.find("format");
+  const bool checkpoint = format != file.metadata.end() && format->second == "sluice-checkpoint-1";
+  return with_prefix(file.tensors, checkpoint ? "model." : "");
+}
+}  // namespace
+
+std::map<std::string, std::string> load_file(const Members& m, const std::string& path, const std::string& prefix,
+                                             bool strict) {
+  const SafeTensors file = load_safetensors(path);
+  const auto format = file.metadata.find("format");
+  const auto transposed = [](const Members::Part& p) { return p.type == "Linear"; };
+  if (format != file.metadata.end() && format->second == "pt" &&
+      std::any_of(m.parts.begin(), m.parts.end(), transposed))
+    fail<IOError>("load: '", path, "': was written by PyTorch, whose linear maps are [out, in]; read it with ",
+                  "load_pytorch()");
+  load_state(m, with_prefix(weights_of(file), prefix), strict);
   return file.metadata;
 }
 
@@ -92,7 +131,7 @@ void describe_model(std::map<std::string, std::string>& metadata, const char* ty
 }
 
 std::map<std::string, Tensor> open_model(const std::string& path, const char* type, const OptionList& options) {
-  SafeTensors file = load_safetensors(path);
+  const SafeTensors file = load_safetensors(path);
   const auto layer = file.metadata.find("layer"), stored = file.metadata.find("options");
   if (layer == file.metadata.end() || stored == file.metadata.end())
     fail<IOError>("load_model: '", path, "': the file does not say what its model is; metadata \"",
@@ -104,12 +143,7 @@ std::map<std::string, Tensor> open_model(const std::string& path, const char* ty
   } catch (const ValueError& e) {
     fail<IOError>("load_model: '", path, "': its options do not fit: ", e.what());
   }
-  if (!file.metadata.contains("format")) return std::move(file.tensors);
-  std::map<std::string, Tensor> state;  // of a training checkpoint
-  constexpr std::string_view model = "model.";
-  for (auto& [name, x] : file.tensors)
-    if (name.starts_with(model)) state[name.substr(model.size())] = x;
-  return state;
+  return weights_of(file);
 }
 
 void check_model(const Members& m, const std::map<std::string, Tensor>& state) {

@@ -83,13 +83,14 @@ Members members(const M& module) {
 }
 
 std::vector<NamedTensor> tensors_of(const Members& m, bool only_parameters);
-/// Throws unless `state` fits exactly; then load_state cannot fail.
-void check_state(const Members& m, const std::map<std::string, Tensor>& state);
-void load_state(const Members& m, const std::map<std::string, Tensor>& state);
+/// Throws unless `state` fits, without `strict` what is of it; then load_state cannot fail.
+void check_state(const Members& m, const std::map<std::string, Tensor>& state, bool strict = true);
+void load_state(const Members& m, const std::map<std::string, Tensor>& state, bool strict = true);
 void convert(const Members& m, DType dtype);
 void move(const Members& m, Device device);
 void save_state(const Members& m, const std::string& path, const std::map<std::string, std::string>& metadata);
-std::map<std::string, std::string> load_file(const Members& m, const std::string& path);
+std::map<std::string, std::string> load_file(const Members& m, const std::string& path, const std::string& prefix,
+                                             bool strict);
 /// Adds what load_model() needs to know.
 void describe_model(std::map<std::string, std::string>& metadata, const char* type, const OptionList& options);
 /// Reads the options that a file stores, and its tensors.
@@ -113,6 +114,11 @@ std::map<std::string, std::string> described(const M& m, std::map<std::string, s
 
 }  // namespace detail
 
+struct LoadOptions {
+  std::string prefix = {};  // only names of the file that begin so take part, without it: "body." for a part of a model
+  bool strict = true;       // false: what is missing keeps its values, what is not part of the model is left out
+};
+
 /// The tensors that are trained, with dotted names ("blocks.0.out.weight"); one that several members share
 /// is listed once, under its first name.
 template <class M>
@@ -125,7 +131,7 @@ std::vector<NamedTensor> state_dict(const M& m) {
   return detail::tensors_of(detail::members(m), false);
 }
 /// Copies a state into m: every name, shape and dtype is checked before the first value changes. IOError
-/// names the missing, unexpected or misfit entry.
+/// names the missing, unexpected or misfit entries.
 template <class M>
 void load_state(const M& m, const std::map<std::string, Tensor>& state) {
   detail::load_state(detail::members(m), state);
@@ -135,10 +141,11 @@ template <class M>
 void save(const M& m, const std::string& path, const std::map<std::string, std::string>& metadata = {}) {
   detail::save_state(detail::members(m), path, detail::described(m, metadata));
 }
-/// Reads it back (all or nothing, see load_state) and returns the file's metadata.
+/// Reads it back (all or nothing, see load_state) and returns the file's metadata. Of a checkpoint, reads the weights.
+/// IOError for a file of PyTorch, whose linear maps are transposed: load_pytorch() reads those.
 template <class M>
-std::map<std::string, std::string> load(const M& m, const std::string& path) {
-  return detail::load_file(detail::members(m), path);
+std::map<std::string, std::string> load(const M& m, const std::string& path, const LoadOptions& options = {}) {
+  return detail::load_file(detail::members(m), path, options.prefix, options.strict);
 }
 /// The model of a file that save() or save_checkpoint() wrote: built from the options in the file, then given its
 /// state. IOError naming the file and what is wrong with it; also for the file of another type of model, and for one

@@ -19,10 +19,11 @@ rooms=(
   'layers/gau         core ops ops/attention ops/scan autograd parallel layers/nn layers/gau'
   'layers/heads       core ops ops/attention ops/scan autograd parallel layers/nn layers/gau layers/heads'
   'layers/linear_time core ops ops/attention ops/scan autograd parallel layers/nn layers/gau layers/linear_time'
+  'layers/port        core ops ops/attention ops/scan autograd parallel layers/nn layers/port'
   'layers/train    core ops ops/attention ops/scan autograd parallel layers/nn layers/gau layers/heads layers/linear_time layers/train'
   'layers/data     core ops layers/data'
   'layers/report   core ops ops/attention ops/scan autograd parallel layers/nn layers/gau layers/heads layers/linear_time layers/report'
-  'layers          core ops/gemm ops ops/attention ops/scan autograd parallel layers/nn layers/gau layers/heads layers/linear_time layers/train layers/data layers/report layers'
+  'layers          core ops/gemm ops ops/attention ops/scan autograd parallel layers/nn layers/gau layers/heads layers/linear_time layers/port layers/train layers/data layers/report layers'
   'cuda/attention  core ops ops/gemm ops/attention cuda cuda/attention'
   'cuda            core ops ops/gemm ops/attention ops/scan layers/train/optim_kernels.h cuda'
 )

@@ -209,6 +209,58 @@ TEST_CASE("module: what does not fit is refused and changes nothing", "[module]"
   CHECK(equals(m, good));
 }
 
+TEST_CASE("module: load reads a part of a file, and what there is of it without strict", "[module]") {
+  TempFolder folder;
+  const std::string path = folder / "m";
+  std::map<std::string, Tensor> file;
+  for (const auto& [name, x] : copy_of(Model(1))) file["body." + name] = x;
+  file["head"] = ones({1});
+  save_safetensors(path, {file, {}});
+  Model m(2);
+  const auto before = copy_of(m);
+  CHECK_THROWS_WITH(load(m, path), Contains("\"blocks.0.weight\" is missing — did you mean \"body.blocks.0.weight\"?") &&
+                                       Contains("\"body.table\" is not part of the model — did you mean \"table\"?"));
+  CHECK(equals(m, before));
+  load(m, path, {.prefix = "body."});
+  CHECK(equals(m, copy_of(Model(1))));
+
+  m = Model(2);
+  file.erase("body.in.weight");
+  save_safetensors(path, {file, {}});
+  CHECK_THROWS_WITH(load(m, path, {.prefix = "body."}), Contains("\"in.weight\" is missing"));
+  CHECK(equals(m, before));
+  load(m, path, {.prefix = "body.", .strict = false});
+  auto mixed = copy_of(Model(1));
+  mixed["in.weight"] = before.at("in.weight");
+  CHECK(equals(m, mixed));
+  file["body.table"] = arange(4);  // a misfit stays one
+  save_safetensors(path, {file, {}});
+  CHECK_THROWS_WITH(load(m, path, {.prefix = "body.", .strict = false}), Contains("\"table\" has shape"));
+  CHECK(equals(m, mixed));
+}
+
+TEST_CASE("module: load lists all that is missing or unexpected, but not a thousand names", "[module]") {
+  std::map<std::string, Tensor> state;
+  for (int i = 0; i < 20; ++i) state[str("a", i)] = ones({1});
+  CHECK_THROWS_WITH(load_state(Model(1), state), Contains("\"in.bias\" is missing") &&
+                                                     Contains("\"table\" is missing") &&
+                                                     Contains("; 12 more are not part of the model"));
+}
+
+TEST_CASE("module: load refuses a file of PyTorch, whose square weights would be transposed", "[module]") {
+  TempFolder folder;
+  Rng rng(1);
+  const Linear square({2, 2}, rng);
+  const Tensor before = clone(square.weight.detach());
+  save_safetensors(folder / "m", {{{"weight", ones({2, 2})}, {"bias", ones({2})}}, {{"format", "pt"}}});
+  CHECK_THROWS_WITH(load(square, folder / "m"), Contains("[out, in]") && Contains("load_pytorch()"));
+  CHECK(same_bits(square.weight.detach(), before));
+  const RMSNorm norm(2);  // nothing to transpose
+  save_safetensors(folder / "m", {{{"weight", zeros({2})}}, {{"format", "pt"}}});
+  load(norm, folder / "m");
+  CHECK(norm.weight.to_vector() == std::vector<float>{0, 0});
+}
+
 TEST_CASE("module: copying a module shares its tensors", "[module]") {
   Model a(1), b = a;
   CHECK(b.in.weight.ref() == a.in.weight.ref());

@@ -139,6 +139,20 @@ TEST_CASE("training: the state and the configuration come back", "[training]") {
   CHECK(other.rng.seed() == 101);
 }
 
+TEST_CASE("training: load reads the weights of a checkpoint, or of a part of them", "[training]") {
+  TempFolder folder;
+  Run a(1), b(2), c(3);
+  a.one_step();
+  a.save(folder / "c");
+  load(b.net, folder / "c");
+  const auto want = state_dict(a.net), got = state_dict(b.net);
+  for (std::size_t i = 0; i < want.size(); ++i) CHECK(same_bits(want[i].tensor.detach(), got[i].tensor.detach()));
+  const Tensor first = clone(want[0].tensor.detach());
+  load(c.net, folder / "c", {.prefix = "nothing begins so", .strict = false});
+  CHECK_FALSE(same_bits(state_dict(c.net)[0].tensor.detach(), first));
+  CHECK_THROWS_AS(load(c.net, folder / "c", {.prefix = "model."}), IOError);
+}
+
 TEST_CASE("training: loading fills the tensors that the optimiser holds", "[training]") {
   TempFolder folder;
   Run a(1), b(2);

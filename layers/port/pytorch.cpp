@@ -1,0 +1,339 @@
+#include <sluice/layers/port/pytorch.h>
+
+#include <sluice/core/file.h>
+#include <sluice/core/node.h>
+#include <sluice/core/safetensors.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/view.h>
+
+#include <algorithm>
+#include <regex>
+#include <set>
+
+namespace sluice::detail {
+
+namespace {
+
+// Between the two lies a tensor "in rows": the model's as PyTorch would have it, so that rows of a linear map are its
+// outputs. A tensor of the file, in rows, is made of pieces of those.
+struct Piece {
+  std::size_t slot;
+  std::string name;  // in the file
+  Shape shape;       // in rows, with all its axes
+  int64_t first = 0;  // row in the slot
+  bool single = false;  // the file has no axis of rows
+  int64_t part = 0, groups = 1;
+  double add = 0;
+  bool swapped = false;       // rows are the model's last axis
+  bool file_swapped = false;  // and the file's
+};
+/// The pieces of every tensor of the file, in its order.
+using Plan = std::map<std::string, std::vector<Piece>>;
+
+Tensor swapped(const Tensor& x) { return transpose(x, -1, -2); }
+Shape swapped(Shape s) {
+  std::swap(s[s.rank() - 1], s[s.rank() - 2]);
+  return s;
+}
+std::string quoted(const std::string& name) {
+  return str("\"", name.size() <= 200 ? name : name.substr(0, 200) + "…", "\"");
+}
+template <class... Args>
+[[noreturn]] void refuse(const Args&... args) {
+  fail<ValueError>("pytorch rules: ", args...);
+}
+
+std::regex compiled(const std::string& text) {
+  try {
+    return std::regex(text);
+  } catch (const std::regex_error& e) {
+    refuse(quoted(text), " is no regular expression: ", e.what());
+  }
+}
+
+/// The type of the module that holds the slot itself.
+std::string owner(const Members& m, std::size_t slot) {
+  std::string type;
+  for (const Members::Part& p : m.parts)
+    if (p.first <= slot && slot < p.last) type = p.type;  // a part comes before those inside it
+  return type;
+}
+
+void set_layout(const Members& m, Piece& p, PyTorchLayout layout) {
+  const auto& [name, tensor] = m.slots[p.slot];
+  const Shape& shape = tensor->shape();
+  const std::string type = owner(m, p.slot);
+  const bool linear = type == "Linear" && shape.rank() == 2 && name.ends_with("weight");
+  if (layout != PyTorchLayout::automatic && shape.rank() < 2)
+    refuse("layout=", layout, " is of matrices — got ", quoted(name), " ", shape);
+  if (layout == PyTorchLayout::automatic && !linear && type != "Embedding" && shape.rank() >= 2 &&
+      shape[shape.rank() - 2] == shape.back() && shape.back() > 1)
+    refuse(quoted(name), " ", shape, " is square and of no Linear, so that nothing says whether the file has it "
+           "transposed; need a rule with {.layout = PyTorchLayout::transposed} or as_is");
+  p.swapped = linear || layout == PyTorchLayout::transposed;
+  p.file_swapped = linear && layout == PyTorchLayout::as_is;
+  p.shape = p.swapped ? swapped(shape) : shape;
+}
+
+/// A slot's names in the file, several if a rule cuts it, and how it is stored there.
+struct Stored {
+  std::vector<std::string> names;
+  PyTorchStorage how = {};
+};
+Stored stored(const std::string& name, const PyTorchRules& rules, const std::vector<std::regex>& patterns) {
+  Stored s{{name}};
+  for (std::size_t r = 0; r < rules.size(); ++r) {
+    const PyTorchStorage& says = rules[r].stored;
+    const auto matches = [&](const std::string& n) { return std::regex_search(n, patterns[r]); };
+    if (std::none_of(s.names.begin(), s.names.end(), matches)) continue;
+    if (!(says == PyTorchStorage{})) {
+      if (s.names.size() > 1) refuse("two of them say how ", quoted(name), ", which the first cuts, is stored");
+      s.how = says;
+    }
+    std::vector<std::string> next;
+    for (const std::string& n : s.names) {
+      if (says.pieces.empty()) next.push_back(std::regex_replace(n, patterns[r], rules[r].as));
+      for (const PyTorchPiece& p : says.pieces) next.push_back(std::regex_replace(n, patterns[r], p.as));
+    }
+    s.names = std::move(next);
+  }
+  return s;
+}
+
+std::vector<Piece> cut(const Members& m, std::size_t slot, const Stored& s) {
+  const std::string name = quoted(m.slots[slot].name);
+  Piece whole{.slot = slot, .name = s.names[0], .shape = {}};
+  whole.part = s.how.part, whole.groups = s.how.groups, whole.add = s.how.add;
+  if (whole.groups < 1) refuse("groups must be at least 1 — got groups=", whole.groups, " for ", name);
+  if (whole.add != 0 && !is_float(m.slots[slot].tensor->dtype()))
+    refuse("add=", whole.add, " is of floats — got ", name);
+  set_layout(m, whole, s.how.layout);
+  if (s.how.pieces.empty()) return {whole};
+  if (whole.shape.empty()) refuse(name, " is one number and cannot be cut into pieces");
+  std::vector<Piece> out;
+  int64_t row = 0;
+  for (std::size_t i = 0; i < s.names.size(); ++i) {
+    const PyTorchPiece& piece = s.how.pieces[i];
+    const int64_t left = whole.shape[0] - row;
+    Piece p = whole;
+    p.name = s.names[i], p.part = piece.part, p.first = row, p.single = piece.rows == PyTorchPiece::single;
+    p.shape[0] = p.single ? 1 : piece.rows == 0 ? left : piece.rows;
+    if (p.name.empty() || p.shape[0] < 1 || p.shape[0] > left || (i + 1 == s.names.size() && p.shape[0] < left))
+      refuse("the pieces of ", name, " must have names and all its rows, ", whole.shape[0], " as PyTorch counts them — ",
+             "got piece ", i, ", \"", p.name, "\", with rows=", piece.rows, ", and ", left, " are left");
+    row += p.shape[0];
+    out.push_back(p);
+  }
+  return out;
+}
+
+/// Whether the pieces of one tensor of the file, in its order, go together.
+void check_pieces(const Members& m, const std::string& name, const std::vector<Piece>& pieces) {
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const Piece &p = pieces[i], &q = pieces[i ? i - 1 : 0];
+    const std::string p_name = quoted(m.slots[p.slot].name);
+    if (p.groups > 1 && (p.single || p.shape.empty() || p.shape[0] % p.groups != 0))
+      refuse("groups=", p.groups, " must divide the rows of ", p_name, " — got ", p.shape);
+    if (i == 0) continue;
+    const auto both = [&](const auto&... why) {
+      refuse(quoted(m.slots[q.slot].name), " and ", p_name, " are both ", quoted(name), " in the file, ", why...);
+    };
+    if (p.part == q.part) both("at the same place; need rules with {.part = 0}, {.part = 1}, …");
+    if (p.groups != q.groups || p.file_swapped != q.file_swapped) both("in different groups or layouts");
+    if (m.slots[p.slot].tensor->dtype() != m.slots[q.slot].tensor->dtype()) both("with different dtypes");
+    Shape a = p.shape, b = q.shape;
+    if (!a.empty() && !b.empty()) a[0] = b[0] = 1;
+    if (p.single || q.single || a.empty() || !(a == b))
+      both("where they do not fit side by side: ", q.shape, ", ", p.shape);
+  }
+}
+
+Plan plan_of(const Members& m, const PyTorchRules& rules, const std::string& prefix) {
+  std::vector<std::regex> patterns;
+  for (const PyTorchRule& r : rules) patterns.push_back(compiled(r.name));
+  Plan plan;
+  for (std::size_t slot = 0; slot < m.slots.size(); ++slot) {
+    const Stored s = stored(m.slots[slot].name, rules, patterns);
+    if (std::all_of(s.names.begin(), s.names.end(), [](auto& n) { return n.empty(); })) continue;
+    for (const Piece& p : cut(m, slot, s)) {
+      std::vector<Piece>& pieces = plan[prefix + p.name];
+      const auto same = [&](const Piece& q) {  // tied, and once in the file
+        return m.slots[q.slot].tensor->ref() == m.slots[slot].tensor->ref() && q.first == p.first && q.shape == p.shape;
+      };
+      if (std::none_of(pieces.begin(), pieces.end(), same)) pieces.push_back(p);
+    }
+  }
+  for (auto& [name, pieces] : plan) {
+    std::stable_sort(pieces.begin(), pieces.end(), [](auto& a, auto& b) { return a.part < b.part; });
+    check_pieces(m, name, pieces);
+  }
+  return plan;
+}
+
+Shape file_shape(const std::vector<Piece>& pieces) {
+  Shape s = pieces[0].shape;
+  for (std::size_t i = 1; i < pieces.size(); ++i) s[0] += pieces[i].shape[0];
+  if (pieces[0].single) s.erase(0);
+  return pieces[0].file_swapped ? swapped(s) : s;
+}
+
+/// The place of a piece in its model.
+Tensor place_of(const Members& m, const Piece& p) {
+  Tensor x = m.slots[p.slot].tensor->detach();
+  if (p.swapped) x = swapped(x);
+  return x.rank() > 0 ? narrow(x, 0, p.first, p.shape[0]) : x;
+}
+
+/// A tensor of the file → its pieces, and back.
+std::vector<Tensor> taken_apart(const Tensor& file, const std::vector<Piece>& pieces) {
+  const Tensor x = pieces[0].file_swapped ? swapped(file) : file;
+  if (pieces[0].single) return {unsqueeze(x, 0)};
+  if (pieces.size() == 1) return {x};
+  const int64_t groups = pieces[0].groups;
+  std::vector<int64_t> rows;
+  for (const Piece& p : pieces) rows.push_back(p.shape[0] / groups);
+  std::vector<Tensor> out = split(unflatten(x, 0, {groups, x.dim(0) / groups}), rows, 1);
+  for (Tensor& y : out) y = flatten(y, 0, 1);
+  return out;
+}
+Tensor put_together(std::vector<Tensor> xs, const std::vector<Piece>& pieces) {
+  Tensor y = xs[0];
+  if (xs.size() > 1) {
+    for (Tensor& x : xs) x = unflatten(contiguous(x), 0, {pieces[0].groups, x.dim(0) / pieces[0].groups});
+    y = flatten(cat(xs, 1), 0, 1);
+  }
+  if (pieces[0].single) y = squeeze(y, 0);
+  return pieces[0].file_swapped ? swapped(y) : y;
+}
+
+/// One file, or those that an index names.
+SafeTensors read(const std::string& path) {
+  const auto check = [&](bool good, const auto&... why) {
+    if (!good) fail<IOError>("load_pytorch: '", path, "': ", why...);
+  };
+  if (!path.ends_with(".json")) {
+    char start[2] = {};
+    if (FileReader file(path); file.size() >= 2) file.read(start, 2);
+    const std::string_view magic(start, 2);
+    check(magic != "PK" && magic != "\x80\x02", "is a pickle, not safetensors; in Python: "
+          "safetensors.torch.save_file(model.state_dict(), path)");
+    SafeTensors file = load_safetensors(path);
+    const auto format = file.metadata.find("format");
+    const bool checkpoint = format != file.metadata.end() && format->second.starts_with("sluice");
+    check(!checkpoint && !file.metadata.contains("options"),
+          "was written by save() or save_checkpoint(), whose linear maps are [in, out]; read it with load()");
+    return file;
+  }
+  std::set<std::string> shards;
+  try {
+    const Json index = parse_json(read_file(path));
+    for (const auto& [name, shard] : index.at("weight_map").get<Json::Object>())
+      shards.insert(shard.get<std::string>());
+  } catch (const ValueError& e) {
+    check(false, "is no index of a sharded checkpoint: ", e.what());
+  }
+  SafeTensors all;
+  for (const std::string& shard : shards) {
+    check(shard.find('/') == std::string::npos && shard.ends_with(".safetensors"), "the index names ", quoted(shard),
+          "; need safetensors files of the same folder");
+    SafeTensors file = read(path.substr(0, path.rfind('/') + 1) + shard);
+    all.tensors.merge(file.tensors);
+    check(file.tensors.empty(), "two files hold ", file.tensors.empty() ? "" : quoted(file.tensors.begin()->first));
+  }
+  return all;
+}
+
+/// What is wrong with the file's tensor; "" if nothing.
+std::string misfit(const Members& m, const std::string& name, const Tensor& x, const std::vector<Piece>& pieces) {
+  const DType dtype = m.slots[pieces[0].slot].tensor->dtype();
+  const bool right_dtype = is_float(dtype) ? is_float(x.dtype()) : x.dtype() == dtype;
+  const Shape need = file_shape(pieces), got = x.shape();
+  if (right_dtype && need == got) return {};
+  std::string slots;
+  for (const Piece& p : pieces) slots += (slots.empty() ? "" : " and ") + quoted(m.slots[p.slot].name);
+  return str(quoted(name), " is ", x.dtype(), " ", got, "; ", slots, " needs ", right_dtype ? "" : str(dtype, " "),
+             need, got.rank() >= 2 && swapped(got) == need ? ", its transpose: see PyTorchLayout" : "");
+}
+
+void add_lines(std::string& text, const char* what, const std::vector<std::string>& lines) {
+  constexpr std::size_t most = 12;
+  for (std::size_t i = 0; i < std::min(lines.size(), most); ++i) text += str("\n  ", what, ": ", lines[i]);
+  if (lines.size() > most) text += str("\n  ", what, ": … and ", lines.size() - most, " more");
+}
+std::vector<std::string> with_nearest(const std::vector<std::string>& names, const std::vector<std::string>& others) {
+  std::vector<std::string> out;
+  for (const std::string& n : names) out.push_back(quoted(n) + (out.size() < 20 ? did_you_mean(n, others) : ""));
+  return out;
+}
+
+}  // namespace
+
+PyTorchNames load_pytorch(const Members& m, const std::string& path, const PyTorchRules& rules,
+                          const PyTorchOptions& options) {
+  const Plan plan = plan_of(m, rules, options.prefix);
+  std::vector<std::regex> ignored;
+  for (const std::string& text : options.ignore) ignored.push_back(compiled(text));
+  const SafeTensors file = read(path);
+
+  std::vector<std::string> misfits;
+  std::set<const TensorImpl*> found;
+  for (const auto& [name, pieces] : plan)
+    if (const auto it = file.tensors.find(name); it != file.tensors.end()) {
+      for (const Piece& p : pieces) found.insert(m.slots[p.slot].tensor->ref().get());
+      if (const std::string wrong = misfit(m, name, it->second, pieces); !wrong.empty()) misfits.push_back(wrong);
+    }
+  PyTorchNames out;
+  for (const auto& [name, pieces] : plan) {
+    const auto elsewhere = [&](const Piece& p) {  // tied to a tensor that is there
+      const Tensor& x = *m.slots[p.slot].tensor;
+      return p.shape.numel() == x.numel() && found.contains(x.ref().get());
+    };
+    if (!file.tensors.contains(name) && !std::all_of(pieces.begin(), pieces.end(), elsewhere))
+      out.missing.push_back(name);
+  }
+  for (const auto& [name, x] : file.tensors) {
+    const auto matches = [&](const std::regex& r) { return std::regex_search(name, r); };
+    if (name.starts_with(options.prefix) && !plan.contains(name) &&
+        std::none_of(ignored.begin(), ignored.end(), matches))
+      out.unexpected.push_back(name);
+  }
+  if (!misfits.empty() || (options.strict && (!out.missing.empty() || !out.unexpected.empty()))) {
+    std::string text;
+    add_lines(text, "missing", with_nearest(out.missing, out.unexpected));
+    add_lines(text, "unexpected", with_nearest(out.unexpected, out.missing));
+    add_lines(text, "misfit", misfits);
+    fail<IOError>("load_pytorch: '", path, "' does not fit; the model is as it was", text);
+  }
+
+  NoGrad guard;
+  std::vector<std::pair<Tensor, Tensor>> writes;  // all computed before the first value changes
+  for (const auto& [name, pieces] : plan) {
+    const auto it = file.tensors.find(name);
+    if (it == file.tensors.end()) continue;
+    const std::vector<Tensor> parts = taken_apart(it->second, pieces);
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const Tensor place = place_of(m, pieces[i]);
+      writes.emplace_back(place, to(pieces[i].add == 0 ? parts[i] : to(parts[i], f64) + pieces[i].add, place.dtype()));
+    }
+  }
+  for (auto& [place, x] : writes) copy_(place, x);
+  return out;
+}
+
+void save_pytorch(const Members& m, const std::string& path, const PyTorchRules& rules, const std::string& prefix) {
+  NoGrad guard;
+  SafeTensors file;
+  file.metadata["format"] = "pt";
+  for (const auto& [name, pieces] : plan_of(m, rules, prefix)) {
+    std::vector<Tensor> parts;
+    for (const Piece& p : pieces) {
+      const Tensor x = place_of(m, p);
+      parts.push_back(p.add == 0 ? x : to(to(x, f64) - p.add, x.dtype()));
+    }
+    file.tensors[name] = put_together(std::move(parts), pieces);
+  }
+  save_safetensors(path, file);
+}
+
+}  // namespace sluice::detail

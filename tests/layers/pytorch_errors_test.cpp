@@ -1,0 +1,109 @@
+// Weights of PyTorch: what load_pytorch refuses and what it says; files that are none, and those in pieces.
+#include "layers/pytorch_samples.h"
+
+#include <sluice/layers/train/training.h>
+
+#include <fstream>
+
+using namespace sluice;
+using namespace sluice::testing;
+using Catch::Matchers::Contains;
+
+TEST_CASE("load_pytorch: missing, unexpected and misfit tensors are listed, and nothing changes", "[pytorch]") {
+  Rng rng(1);
+  const Linear m({3, 2}, rng);
+  const Tensor w = counted({2, 3}, 1), b = counted({2}, 1);
+  CHECK_THAT(refusal(m, {{"weight", w}}), Contains("missing: \"bias\""));
+  const std::string text = refusal(m, {{"weigth", w}, {"bias", b}, {"zzzzzzzz", b}});
+  CHECK_THAT(text, Contains("missing: \"weight\" — did you mean \"weigth\"?"));
+  CHECK_THAT(text, Contains("unexpected: \"weigth\" — did you mean \"weight\"?"));
+  CHECK_THAT(text, Contains("unexpected: \"zzzzzzzz\"") && !Contains("unexpected: \"zzzzzzzz\" —"));
+  CHECK_THAT(refusal(m, {{"weight", counted({3, 2}, 1)}, {"bias", b}}),
+             Contains("misfit: \"weight\" is f64 [3,2]; \"weight\" needs [2,3], its transpose: see PyTorchLayout"));
+  CHECK_THAT(refusal(m, {{"weight", to(w, i64)}, {"bias", b}}),
+             Contains("\"weight\" is i64 [2,3]; \"weight\" needs f32 [2,3]"));
+  CHECK_THAT(refusal(m, {{"weight", w}, {"bias", counted({}, 1)}}), Contains("\"bias\" is f64 []; \"bias\" needs [2]"));
+  std::map<std::string, Tensor> many{{"weight", w}, {"bias", b}};
+  for (int i = 0; i < 30; ++i) many[str("extra.", i)] = b;
+  CHECK_THAT(refusal(m, many), Contains("… and 18 more") && !Contains("extra.9"));
+
+  // A misfit stays one without `strict`; missing and unexpected ones are told.
+  CHECK_THAT(refusal(m, {{"weight", w}, {"bias", w}}, {}, {.strict = false}),
+             Contains("misfit") && !Contains("missing:"));
+  TempFolder folder;
+  save_safetensors(folder / "m", {{{"bias", b}, {"other", w}, {"skip.me", w}}, {}});
+  const Tensor before = clone(m.weight.detach());
+  const PyTorchNames names = load_pytorch(m, folder / "m", {}, {.ignore = {"^skip"}, .strict = false});
+  CHECK(names.missing == std::vector<std::string>{"weight"});
+  CHECK(names.unexpected == std::vector<std::string>{"other"});
+  CHECK((same_bits(m.weight.detach(), before) && same_bits(m.bias.detach(), to(b, f32))));
+}
+
+TEST_CASE("load_pytorch: rules that make no sense", "[pytorch]") {
+  Rng rng(1);
+  const Linear m({3, 2}, rng);
+  const std::map<std::string, Tensor> file{{"weight", counted({2, 3}, 1)}, {"bias", counted({2}, 1)}};
+  const auto said = [&](PyTorchRule rule) { return refusal(m, file, {rule}); };
+  CHECK_THAT(said({"(", ""}), Contains("\"(\" is no regular expression"));
+  CHECK_THAT(refusal(m, file, {}, {.ignore = {"["}}), Contains("\"[\" is no regular expression"));
+  CHECK_THAT(said({"bias", "bias", {.groups = 0}}), Contains("groups must be at least 1 — got groups=0"));
+  CHECK_THAT(said({"bias", "bias", {.layout = PyTorchLayout::transposed}}),
+             Contains("layout=transposed is of matrices"));
+  CHECK_THAT(said({"bias", "weight", {.part = 1}}), Contains("where they do not fit side by side: [2,3], [2]"));
+  CHECK_THAT(refusal(Mixed{}, {}, {{"number", "", {.pieces = {{"a"}}}}}), Contains("\"number\" is one number"));
+  CHECK(said({"no such name", "x", {.groups = 0}}).empty());
+}
+
+TEST_CASE("load_pytorch: files that are no weights of PyTorch", "[pytorch]") {
+  TempFolder folder;
+  Rng rng(1);
+  const Linear m({3, 2}, rng);
+  const std::vector<Tensor> before = values(m);
+  const auto said = [&](const std::string& name) -> std::string {
+    try {
+      load_pytorch(m, folder / name);
+    } catch (const IOError& e) {
+      CHECK(equal(values(m), before));
+      return e.what();
+    }
+    return "";
+  };
+  const auto write = [&](const std::string& name, const std::string& text) { std::ofstream(folder / name) << text; };
+  write("model.bin", "PK\x03\x04 and so on"), write("old.pt", "\x80\x02}q"), write("empty", ""), write("one", "P");
+  CHECK_THAT(said("model.bin"), Contains("is a pickle") && Contains("save_file"));
+  CHECK_THAT(said("old.pt"), Contains("is a pickle"));
+  CHECK_THAT(said("empty"), Contains("0 bytes"));
+  CHECK_THAT(said("one"), Contains("1 bytes"));
+  CHECK_THAT(said("absent"), Contains("absent"));
+  save(m, folder / "own");
+  CHECK_THAT(said("own"), Contains("save()") && Contains("load()"));
+  Adam adam(parameters(m));
+  save_checkpoint(m, folder / "checkpoint", adam, rng, {});
+  CHECK_THAT(said("checkpoint"), Contains("save_checkpoint()"));
+}
+
+TEST_CASE("load_pytorch: sharded checkpoints by their index", "[pytorch]") {
+  TempFolder folder;
+  Rng rng(1);
+  const Linear m({3, 2}, rng);
+  const Tensor w = counted({2, 3}, 1), b = counted({2}, 9);
+  save_safetensors(folder / "a-1.safetensors", {{{"weight", w}}, {}});
+  save_safetensors(folder / "a-2.safetensors", {{{"bias", b}}, {}});
+  const std::string index = folder / "model.safetensors.index.json";
+  const auto write = [&](const std::string& text) { std::ofstream(index) << text; };
+  write(R"({"metadata": {"total_size": 32}, "weight_map": {"weight": "a-1.safetensors", "bias": "a-2.safetensors"}})");
+  load_pytorch(m, index);
+  CHECK(same_bits(m.bias.detach(), to(b, f32)));
+  CHECK(m.weight.to_vector() == std::vector<float>{1, 4, 2, 5, 3, 6});
+  for (auto [text, why] : {std::pair(R"({})", "weight_map"), std::pair("{", "index"),
+                           std::pair(R"({"weight_map": {"w": 1}})", "index"),
+                           std::pair(R"({"weight_map": {"w": "../a-1.safetensors"}})", "same folder"),
+                           std::pair(R"({"weight_map": {"w": "model.safetensors.index.json"}})", "same folder"),
+                           std::pair(R"({"weight_map": {"w": "a-3.safetensors"}})", "a-3")}) {
+    write(text);
+    CHECK_THROWS_WITH(load_pytorch(m, index), Contains(why));
+  }
+  save_safetensors(folder / "a-2.safetensors", {{{"bias", b}, {"weight", w}}, {}});
+  write(R"({"weight_map": {"weight": "a-1.safetensors", "bias": "a-2.safetensors"}})");
+  CHECK_THROWS_WITH(load_pytorch(m, index), Contains("two files hold \"weight\""));
+}
