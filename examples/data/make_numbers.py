@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""Writes the safetensors files of this folder and of tests/golden/port: weights, input, output and input gradient of
+layers of other packages, in f64. Needs torch, transformers, flash-pytorch and a checkout of GAU-alpha-pytorch:
+
+    make_numbers.py EXAMPLES_DATA TESTS_PORT GAU_ALPHA_PYTORCH/src/gau_alpha
+"""
+import sys
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+examples, tests, gau_alpha_source = sys.argv[1:]
+torch.manual_seed(1)
+torch.set_default_dtype(torch.float64)
+# These packages compute norms and softmax in f32 whatever the weights are; here "float" is f64.
+torch.Tensor.float = torch.Tensor.double
+softmax = nn.functional.softmax
+nn.functional.softmax = lambda x, dim=-1, dtype=None: softmax(x, dim)
+
+
+def shaken(module):
+    """No weight keeps a special value such as 0 or 1."""
+    with torch.no_grad():
+        for p in module.parameters():
+            p.add_(0.3 * torch.randn(p.shape))
+    return module.double().eval()
+
+
+def rope(n, dim, base):
+    """cos and sin of all positions, [1, n, dim], pairs in halves."""
+    angle = torch.arange(n)[:, None] * base ** (-torch.arange(0, dim, 2) / dim)
+    return angle.cos().repeat(1, 2)[None], angle.sin().repeat(1, 2)[None]
+
+
+def case(module, x, f, prefix=""):
+    """The module's tensors beside input.x, output, and d(sum(output * cotangent))/dx."""
+    x.requires_grad_()
+    y = f(x)
+    cotangent = torch.randn(y.shape)
+    y.backward(cotangent)
+    tensors = {**module.state_dict(), "input.x": x, "output": y, "cotangent": cotangent, "grad.input.x": x.grad}
+    return {prefix + name: t.detach().clone().contiguous() for name, t in tensors.items()}
+
+
+def causal(n):
+    return torch.full((n, n), -torch.inf).triu(1)[None, None]
+
+
+def qwen3_next():
+    from transformers.models.qwen3_next import modeling_qwen3_next as qwen
+
+    config = qwen.Qwen3NextConfig(hidden_size=10, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+                                  rms_norm_eps=1e-6, attn_implementation="sdpa")
+    attention = shaken(qwen.Qwen3NextAttention(config, 0))
+    run = lambda x: attention(x, rope(x.shape[1], 4, 1e4), causal(x.shape[1]))[0]
+    save_file(case(attention, torch.randn(2, 7, 10), run), f"{examples}/qwen3_next.safetensors", {"format": "pt"})
+
+
+def gau_alpha():
+    sys.path.insert(0, gau_alpha_source)
+    from layer import GAULayer  # the package itself needs an older transformers
+
+    layer = shaken(GAULayer(hidden_size=8, intermediate_size=12, attention_key_size=6))
+    angle = torch.arange(20)[:, None] * 1e4 ** (-torch.arange(0, 6, 2) / 6)
+    mask = torch.ones(2, 1, 20)
+    mask[1, 0, 17:] = 0
+    run = lambda x: layer(x, mask, (angle.sin()[None], angle.cos()[None]))[0] * mask[:, 0, :, None]
+    tensors = case(layer, torch.randn(2, 20, 8), run) | {"input.key_mask": mask[:, 0].bool()}
+    save_file(tensors, f"{examples}/gau_alpha.safetensors", {"format": "pt"})
+
+
+def flash():
+    from flash_pytorch import FLASHTransformer
+
+    model = FLASHTransformer(num_tokens=11, dim=8, depth=2, group_size=4, query_key_dim=6, causal=True)
+    with torch.no_grad():  # exact in f64, not f64 copies of f32
+        model.abs_pos_emb.inv_freq = 1e4 ** (-torch.arange(0, 8, 2) / 8)
+        for layer in model.layers:
+            layer.rotary_pos_emb.freqs.copy_(1e4 ** (-torch.arange(0, 6, 2) / 6))
+            layer.rotary_pos_emb.cache_if_possible = False
+    freqs = model.layers[0].rotary_pos_emb.freqs.clone()
+    shaken(model)
+    with torch.no_grad():
+        model.layers[0].rotary_pos_emb.freqs.copy_(freqs)
+    tokens = torch.randint(11, (2, 10))
+    y = model(tokens)
+    cotangent = torch.randn(y.shape)
+    y.backward(cotangent)
+    seen, tensors = set(), {}
+    for name, t in model.state_dict().items():  # what layers share stands once
+        if t.data_ptr() not in seen:
+            tensors[name] = t.contiguous()
+            seen.add(t.data_ptr())
+    tensors |= {"input.x": tokens, "output": y.detach(), "cotangent": cotangent,
+                "grad.token_emb.weight": model.token_emb.weight.grad}
+    save_file({k: v.clone() for k, v in tensors.items()}, f"{examples}/flash_transformer.safetensors", {"format": "pt"})
+
+
+def fused_projections():
+    """Attention layers that lay q, k and v in one map, each its own way."""
+    from transformers.models.bloom import modeling_bloom as bloom
+    from transformers.models.gpt2 import modeling_gpt2 as gpt2
+    from transformers.models.gpt_neox import modeling_gpt_neox as neox
+
+    tensors, x = {}, lambda: torch.randn(2, 5, 8)
+    mha = shaken(nn.MultiheadAttention(8, 2, batch_first=True))
+    tensors |= case(mha, x(), lambda x: mha(x, x, x, need_weights=False)[0], "mha.")
+    config = gpt2.GPT2Config(n_embd=8, n_head=2, attn_implementation="sdpa")
+    attention2 = shaken(gpt2.GPT2Attention(config, layer_idx=0))
+    tensors |= case(attention2, x(), lambda x: attention2(x, attention_mask=causal(5))[0], "gpt2.")
+    config = neox.GPTNeoXConfig(hidden_size=8, num_attention_heads=2, attn_implementation="sdpa")
+    attention3 = shaken(neox.GPTNeoXAttention(config, 0))
+    tensors |= case(attention3, x(), lambda x: attention3(x, causal(5), position_embeddings=rope(5, 2, 1e4))[0], "neox.")
+    config = bloom.BloomConfig(hidden_size=8, n_head=2)
+    attention4 = shaken(bloom.BloomAttention(config, 0))
+    alibi = bloom.build_alibi_tensor(torch.ones(2, 5), 2, torch.float64)
+    run = lambda x: attention4(x, torch.zeros_like(x), alibi, causal(5))[0]
+    tensors |= case(attention4, x(), run, "bloom.")
+    save_file(tensors, f"{tests}/fused_projections.safetensors", {"format": "pt"})
+
+
+def dtypes():
+    """The numbers 1/3 … 12/3 as [4, 3] weights of a linear map."""
+    w = torch.arange(1, 13).reshape(4, 3) / 3
+    save_file({f"{name}.weight": w.to(t) for name, t in
+               {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}.items()},
+              f"{tests}/dtypes.safetensors", {"format": "pt"})
+
+
+for make in [qwen3_next, gau_alpha, flash, fused_projections, dtypes]:
+    make()
