@@ -27,7 +27,7 @@ int main() {
                 {"^([kv])\\.", "$1_proj."},
                 {"^out\\.", "o_proj."},
                 {"^([qk]_norm)\\.", "$1.", {.add = 1}}},  // w − 1
-               {.ignore = {"input|output|cotangent"}});   // the file has numbers beside the weights
+               {.ignore = {"^(input|output|cotangent|grad)"}});  // the file has numbers beside the weights
 
   const SafeTensors file = load_safetensors(path);
   const Tensor x = clone(file.tensors.at("input.x")).requires_grad_();

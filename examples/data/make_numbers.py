@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the safetensors files of this folder and of tests/golden/port: weights, input, output and input gradient of
-layers of other packages, in f64. Needs torch, transformers, flash-pytorch and a checkout of GAU-alpha-pytorch:
+"""Writes the safetensors files of this folder and of tests/golden/port: weights, input, output and the gradients of
+sum(output * cotangent), of layers of other packages, in f64. Needs torch, transformers, flash-pytorch and a checkout of GAU-alpha-pytorch:
 
     make_numbers.py EXAMPLES_DATA TESTS_PORT GAU_ALPHA_PYTORCH/src/gau_alpha
 """
@@ -33,14 +33,16 @@ def rope(n, dim, base):
     return angle.cos().repeat(1, 2)[None], angle.sin().repeat(1, 2)[None]
 
 
-def case(module, x, f, prefix=""):
-    """The module's tensors beside input.x, output, and d(sum(output * cotangent))/dx."""
-    x.requires_grad_()
-    y = f(x)
-    cotangent = torch.randn(y.shape)
+def case(module, x, f, prefix="", real=None):
+    """The module's tensors beside input.x, output, cotangent and gradients; of real tokens only, if there is a mask."""
+    if x.is_floating_point():
+        x.requires_grad_()
+    y = f(x) if real is None else f(x) * real[..., None]
+    cotangent = torch.randn(y.shape) if real is None else torch.randn(y.shape) * real[..., None]
     y.backward(cotangent)
     tensors = {**module.state_dict(), "input.x": x, "output": y, "cotangent": cotangent, "grad.input.x": x.grad}
-    return {prefix + name: t.detach().clone().contiguous() for name, t in tensors.items()}
+    tensors |= {"grad." + name: p.grad for name, p in module.named_parameters()}
+    return {prefix + name: t.detach().clone().contiguous() for name, t in tensors.items() if t is not None}
 
 
 def causal(n):
@@ -63,10 +65,10 @@ def gau_alpha():
 
     layer = shaken(GAULayer(hidden_size=8, intermediate_size=12, attention_key_size=6))
     angle = torch.arange(20)[:, None] * 1e4 ** (-torch.arange(0, 6, 2) / 6)
-    mask = torch.ones(2, 1, 20)
-    mask[1, 0, 17:] = 0
-    run = lambda x: layer(x, mask, (angle.sin()[None], angle.cos()[None]))[0] * mask[:, 0, :, None]
-    tensors = case(layer, torch.randn(2, 20, 8), run) | {"input.key_mask": mask[:, 0].bool()}
+    mask = torch.ones(2, 20)
+    mask[1, 17:] = 0
+    run = lambda x: layer(x, mask[:, None], (angle.sin()[None], angle.cos()[None]))[0]
+    tensors = case(layer, torch.randn(2, 20, 8), run, real=mask) | {"input.key_mask": mask.bool()}
     save_file(tensors, f"{examples}/gau_alpha.safetensors", {"format": "pt"})
 
 
@@ -83,18 +85,9 @@ def flash():
     shaken(model)
     with torch.no_grad():
         model.layers[0].rotary_pos_emb.freqs.copy_(freqs)
-    tokens = torch.randint(11, (2, 10))
-    y = model(tokens)
-    cotangent = torch.randn(y.shape)
-    y.backward(cotangent)
-    seen, tensors = set(), {}
-    for name, t in model.state_dict().items():  # what layers share stands once
-        if t.data_ptr() not in seen:
-            tensors[name] = t.contiguous()
-            seen.add(t.data_ptr())
-    tensors |= {"input.x": tokens, "output": y.detach(), "cotangent": cotangent,
-                "grad.token_emb.weight": model.token_emb.weight.grad}
-    save_file({k: v.clone() for k, v in tensors.items()}, f"{examples}/flash_transformer.safetensors", {"format": "pt"})
+    tensors = case(model, torch.randint(11, (2, 10)), model)
+    tensors = {name: t for name, t in tensors.items() if "rotary_pos_emb" not in name}  # computed
+    save_file(tensors, f"{examples}/flash_transformer.safetensors", {"format": "pt"})
 
 
 def fused_projections():

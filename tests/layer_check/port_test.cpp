@@ -1,0 +1,84 @@
+// Layers of other packages: their weights through load_pytorch, the numbers through layer_check, forward and backward.
+#include "layer_check/case.h"
+#include "support/approx.h"
+#include "support/catch.h"
+
+#include <sluice/layers/heads/multi_head_attention.h>
+#include <sluice/layers/port/pytorch.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/view.h>
+
+using namespace sluice;
+using namespace sluice::testing;
+
+namespace {
+
+const std::string source = SLUICE_SOURCE_DIR;
+
+/// layer_check's output and all gradients against those in the file.
+template <class M, class Options>
+void check_port(const std::string& layer, const std::string& config, const Options& options, const std::string& path,
+                PyTorchRules rules, const std::string& prefix = "") {
+  const std::map<std::string, Tensor> file = load_safetensors(path).tensors;
+  Rng rng(1);
+  const M model(options, rng), gradient(options, rng);
+  load_pytorch(model, path, rules, {.prefix = prefix, .ignore = {"(^|\\.)(input|output|cotangent|grad)(\\.|$)"}});
+  for (PyTorchRule& r : rules) r.stored.add = 0;
+  load_pytorch(gradient, path, rules, {.prefix = prefix + "grad.", .ignore = {"input"}});
+
+  Case c{layer, config, {{"cotangent", file.at(prefix + "cotangent")}}};
+  for (const auto& [name, x] : file)
+    if (name.starts_with(prefix + "input.")) c.tensors[name.substr(prefix.size())] = x;
+  for (const NamedTensor& p : state_dict(model)) c.tensors["param." + p.name] = p.tensor.detach();
+  std::map<std::string, Tensor> got = outputs(c);
+  if (c.tensors.contains("input.key_mask"))  // what stands in padding is of no use to anyone
+    got["output"] = got.at("output") * to(unsqueeze(c.tensors.at("input.key_mask"), -1), f64);
+
+  const auto agree = [&](const std::string& name, const Tensor& want) {
+    INFO(layer << ", " << prefix << name);
+    CHECK((max_abs(want) > 1e-3 || name == "grad.param.k.bias"));  // softmax does not see it, but for RoPE
+    CHECK(max_abs_diff(got.at(name), want) < 1e-9);
+  };
+  agree("output", file.at(prefix + "output"));
+  if (file.contains(prefix + "grad.input.x")) agree("grad.input.x", file.at(prefix + "grad.input.x"));
+  for (const NamedTensor& p : parameters(gradient))
+    if (max_abs(p.tensor) > 0) agree("grad.param." + p.name, p.tensor.detach());  // 0: not in the file
+}
+
+PyTorchRules fused(const std::string& name, PyTorchStorage how, const std::string& out) {
+  PyTorchRules rules{{"^out", out}};
+  for (const char* map : {"^q\\.", "^k\\.", "^v\\."}) rules.push_back({map, name, how}), ++how.part;
+  return rules;
+}
+
+}  // namespace
+
+TEST_CASE("layer_check: golden: torch, GPT-NeoX and Bloom attention with their weights", "[layer_check][port]") {
+  const std::string path = source + "/tests/golden/port/fused_projections.safetensors";
+  MultiHeadAttentionOptions o{.heads = {.dim = 8, .heads = 2}};
+  o.heads.qkv_bias = o.heads.out_bias = true, o.heads.dtype = f64;
+  const std::string config = R"({"dim": 8, "heads": 2, "qkv_bias": true, "out_bias": true)";
+  check_port<MultiHeadAttention>("multi_head_attention", config + "}", o, path, fused("in_proj_", {}, "out_proj"), "mha.");
+  o.heads.causal = true, o.position_bias = PositionBias::alibi;
+  check_port<MultiHeadAttention>("multi_head_attention", config + R"(, "causal": true, "position_bias": "alibi"})", o,
+                                 path, fused("query_key_value.", {.groups = 2}, "dense"), "bloom.");
+  o.heads.use_rope = true, o.heads.rope.rot_dim = 2, o.position_bias = PositionBias::none;
+  check_port<MultiHeadAttention>("multi_head_attention",
+                                 config + R"(, "causal": true, "use_rope": true, "rope_rot_dim": 2})", o, path,
+                                 fused("query_key_value.", {.groups = 2}, "dense"), "neox.");
+}
+
+TEST_CASE("layer_check: golden: Qwen3-Next's gated attention with its weights", "[layer_check][port]") {
+  MultiHeadAttentionOptions o = qwen_attention_options(10, 4, 2, 8);
+  o.norm = NormKind::none, o.heads.residual = false, o.heads.rope.rot_dim = 4, o.heads.dtype = f64;
+  check_port<MultiHeadAttention>("multi_head_attention",
+                                 R"({"dim": 10, "heads": 4, "kv_heads": 2, "head_dim": 8, "causal": true, "qk_norm": true,
+                                     "use_rope": true, "rope_rot_dim": 4, "gates": [{}]})",
+                                 o, source + "/examples/data/qwen3_next.safetensors",
+                                 {{"^q\\.", "q_proj.", {.part = 0, .groups = 4}},
+                                  {"^gates\\.0\\.map\\.", "q_proj.", {.part = 1, .groups = 4}},
+                                  {"^([kv])\\.", "$1_proj."},
+                                  {"^out\\.", "o_proj."},
+                                  {"^([qk]_norm)\\.", "$1.", {.add = 1}}});
+}
