@@ -98,6 +98,11 @@ void FileReader::read(void* to, std::size_t n) {
   }
 }
 
+void FileReader::skip(uint64_t n) {
+  if (::lseek(fd_, static_cast<off_t>(n), SEEK_CUR) < 0)
+    fail<IOError>("read: cannot read '", path_, "': ", reason(errno));
+}
+
 std::string read_file(const std::string& path) {
   FileReader file(path);
   std::string text(file.size(), '\0');

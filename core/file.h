@@ -20,6 +20,8 @@ class FileReader {
   uint64_t size() const { return size_; }
   /// The next `n` bytes, all of them.
   void read(void* to, std::size_t n);
+  /// Goes on after them.
+  void skip(uint64_t n);
 
  private:
   std::string path_;

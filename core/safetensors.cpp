@@ -39,6 +39,7 @@ struct Entry {
   std::optional<std::vector<uint64_t>> shape, offsets;
   DType type = f32;   // of dtype
   bool half = false;  // F16 in the file, f32 in memory
+  bool wanted = true;
   Shape dims;        // of shape
 };
 
@@ -164,6 +165,11 @@ float float_of_half(uint16_t h) {
 /// Checks one tensor's dtype, shape and range against each other and fills type and dims. The
 /// reason if something is wrong, else "".
 std::string check_entry(Entry& e) {
+  if (e.offsets->size() != 2) return str("tensor ", cited(e.name), " needs two data_offsets");
+  const uint64_t begin = (*e.offsets)[0], end = (*e.offsets)[1];
+  if (begin > end)
+    return str("tensor ", cited(e.name), " has reversed data_offsets [", begin, ",", end, "]");
+  if (!e.wanted) return {};
   auto known = std::find_if(std::begin(kNames), std::end(kNames),
                             [&](auto& n) { return n.second == *e.dtype; });
   e.half = *e.dtype == "F16";
@@ -180,10 +186,6 @@ std::string check_entry(Entry& e) {
     bound *= std::max<uint64_t>(s, 1), bytes *= s;
     e.dims.push_back(static_cast<int64_t>(s));
   }
-  if (e.offsets->size() != 2) return str("tensor ", cited(e.name), " needs two data_offsets");
-  const uint64_t begin = (*e.offsets)[0], end = (*e.offsets)[1];
-  if (begin > end)
-    return str("tensor ", cited(e.name), " has reversed data_offsets [", begin, ",", end, "]");
   if (end - begin != bytes)
     return str("tensor ", cited(e.name), " ", e.dims, " ", *e.dtype, " takes ", bytes,
                " bytes, its data_offsets span ", end - begin);
@@ -192,7 +194,7 @@ std::string check_entry(Entry& e) {
 
 }  // namespace
 
-SafeTensors load_safetensors(const std::string& path) {
+SafeTensors load_safetensors(const std::string& path, const std::function<bool(const std::string&)>& wanted) {
   FileReader file(path);
   auto check = [&](bool good, const auto&... why) {
     if (!good) fail<IOError>("load_safetensors: '", path, "': ", why...);
@@ -213,6 +215,7 @@ SafeTensors load_safetensors(const std::string& path) {
 
   auto& entries = parser.entries;
   for (Entry& e : entries) {
+    e.wanted = !wanted || wanted(e.name);
     std::string wrong = check_entry(e);
     check(wrong.empty(), wrong);
   }
@@ -234,8 +237,12 @@ SafeTensors load_safetensors(const std::string& path) {
   SafeTensors out;
   out.metadata = std::move(parser.metadata);
   for (const Entry& e : entries) {
-    Tensor t = empty(e.dims, {.dtype = e.type});
     const std::size_t bytes = (*e.offsets)[1] - (*e.offsets)[0];
+    if (!e.wanted) {
+      file.skip(bytes);
+      continue;
+    }
+    Tensor t = empty(e.dims, {.dtype = e.type});
     if (e.half) {
       std::vector<uint16_t> halves(bytes / 2);
       file.read(halves.data(), bytes);

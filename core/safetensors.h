@@ -6,6 +6,7 @@
 
 #include <sluice/core/tensor.h>
 
+#include <functional>
 #include <map>
 #include <string>
 
@@ -18,8 +19,9 @@ struct SafeTensors {
 
 /// Reads f32, f64, bf16, i64, i32 and bool tensors, and f16 as f32. A file that is not well-formed, or that holds
 /// another dtype, is an IOError with the path and the reason; memory is taken only after the whole
-/// header has been checked against the size of the file.
-SafeTensors load_safetensors(const std::string& path);
+/// header has been checked against the size of the file. Tensors whose names `wanted`, asked once for each, refuses are
+/// skipped, whatever their dtype: they take neither memory nor time.
+SafeTensors load_safetensors(const std::string& path, const std::function<bool(const std::string&)>& wanted = {});
 
 /// Writes atomically (see write_file_atomically); tensors of any layout, as row-major. IOError for
 /// undefined tensors and for names or metadata that are not UTF-8.

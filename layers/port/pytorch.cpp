@@ -207,8 +207,8 @@ Tensor put_together(std::vector<Tensor> xs, const std::vector<Piece>& pieces) {
   return pieces[0].file_swapped ? swapped(y) : y;
 }
 
-/// One file, or those that an index names.
-SafeTensors read(const std::string& path) {
+/// What the plan asks for of one file, or of those that an index names; `names` gains the names of all tensors.
+std::map<std::string, Tensor> read(const std::string& path, const Plan& plan, std::set<std::string>& names) {
   const auto check = [&](bool good, const auto&... why) {
     if (!good) fail<IOError>("load_pytorch: '", path, "': ", why...);
   };
@@ -218,12 +218,17 @@ SafeTensors read(const std::string& path) {
     const std::string_view magic(start, 2);
     check(magic != "PK" && magic != "\x80\x02", "is a pickle, not safetensors; in Python: "
           "safetensors.torch.save_file(model.state_dict(), path)");
-    SafeTensors file = load_safetensors(path);
+    std::string twice;
+    const SafeTensors file = load_safetensors(path, [&](const std::string& name) {
+      if (!names.insert(name).second) twice = name;
+      return plan.contains(name);
+    });
+    check(twice.empty(), "another file, too, holds ", quoted(twice));
     const auto format = file.metadata.find("format");
     const bool checkpoint = format != file.metadata.end() && format->second.starts_with("sluice");
     check(!checkpoint && !file.metadata.contains("options"),
           "was written by save() or save_checkpoint(), whose linear maps are [in, out]; read it with load()");
-    return file;
+    return file.tensors;
   }
   std::set<std::string> shards;
   try {
@@ -233,13 +238,11 @@ SafeTensors read(const std::string& path) {
   } catch (const ValueError& e) {
     check(false, "is no index of a sharded checkpoint: ", e.what());
   }
-  SafeTensors all;
+  std::map<std::string, Tensor> all;
   for (const std::string& shard : shards) {
     check(shard.find('/') == std::string::npos && shard.ends_with(".safetensors"), "the index names ", quoted(shard),
           "; need safetensors files of the same folder");
-    SafeTensors file = read(path.substr(0, path.rfind('/') + 1) + shard);
-    all.tensors.merge(file.tensors);
-    check(file.tensors.empty(), "two files hold ", file.tensors.empty() ? "" : quoted(file.tensors.begin()->first));
+    all.merge(read(path.substr(0, path.rfind('/') + 1) + shard, plan, names));
   }
   return all;
 }
@@ -274,12 +277,13 @@ PyTorchNames load_pytorch(const Members& m, const std::string& path, const PyTor
   const Plan plan = plan_of(m, rules, options.prefix);
   std::vector<std::regex> ignored;
   for (const std::string& text : options.ignore) ignored.push_back(compiled(text));
-  const SafeTensors file = read(path);
+  std::set<std::string> names;
+  const std::map<std::string, Tensor> file = read(path, plan, names);
 
   std::vector<std::string> misfits;
   std::set<const TensorImpl*> found;
   for (const auto& [name, pieces] : plan)
-    if (const auto it = file.tensors.find(name); it != file.tensors.end()) {
+    if (const auto it = file.find(name); it != file.end()) {
       for (const Piece& p : pieces) found.insert(m.slots[p.slot].tensor->ref().get());
       if (const std::string wrong = misfit(m, name, it->second, pieces); !wrong.empty()) misfits.push_back(wrong);
     }
@@ -289,10 +293,10 @@ PyTorchNames load_pytorch(const Members& m, const std::string& path, const PyTor
       const Tensor& x = *m.slots[p.slot].tensor;
       return p.shape.numel() == x.numel() && found.contains(x.ref().get());
     };
-    if (!file.tensors.contains(name) && !std::all_of(pieces.begin(), pieces.end(), elsewhere))
+    if (!file.contains(name) && !std::all_of(pieces.begin(), pieces.end(), elsewhere))
       out.missing.push_back(name);
   }
-  for (const auto& [name, x] : file.tensors) {
+  for (const std::string& name : names) {
     const auto matches = [&](const std::regex& r) { return std::regex_search(name, r); };
     if (name.starts_with(options.prefix) && !plan.contains(name) &&
         std::none_of(ignored.begin(), ignored.end(), matches))
@@ -309,8 +313,8 @@ PyTorchNames load_pytorch(const Members& m, const std::string& path, const PyTor
   NoGrad guard;
   std::vector<std::pair<Tensor, Tensor>> writes;  // all computed before the first value changes
   for (const auto& [name, pieces] : plan) {
-    const auto it = file.tensors.find(name);
-    if (it == file.tensors.end()) continue;
+    const auto it = file.find(name);
+    if (it == file.end()) continue;
     const std::vector<Tensor> parts = taken_apart(it->second, pieces);
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       const Tensor place = place_of(m, pieces[i]);
@@ -328,7 +332,7 @@ void save_pytorch(const Members& m, const std::string& path, const PyTorchRules&
   for (const auto& [name, pieces] : plan_of(m, rules, prefix)) {
     std::vector<Tensor> parts;
     for (const Piece& p : pieces) {
-      const Tensor x = place_of(m, p);
+      const Tensor x = on_cpu("save_pytorch", place_of(m, p));
       parts.push_back(p.add == 0 ? x : to(to(x, f64) - p.add, x.dtype()));
     }
     file.tensors[name] = put_together(std::move(parts), pieces);

@@ -16,6 +16,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <thread>
 
 using namespace sluice;
@@ -110,6 +111,40 @@ TEST_CASE("safetensors: f16 is read as f32, exactly", "[safetensors]") {
   CHECK(std::vector<float>(v.begin(), v.begin() + 4) == std::vector<float>{1, -2, 65504, 0x1p-24f});
   CHECK((v[4] == 0 && std::signbit(v[4]) && std::isinf(v[5]) && v[5] > 0 && std::isnan(v[6]) && v[7] == 0.33325195f));
   refuse(folder, file_of("{" + entry("F16", "[2]", "[0,8]") + "}") + std::string(8, '\0'), "takes 4 bytes");
+}
+
+TEST_CASE("safetensors: tensors that are not wanted are skipped, whatever they hold", "[safetensors]") {
+  TempFolder folder;
+  const auto one = [](const std::string& name, const std::string& dtype, const std::string& offsets) {
+    return "\"" + name + R"(":{"dtype":")" + dtype + R"(","shape":[1],"data_offsets":)" + offsets + "}";
+  };
+  const std::string first = one("first", "F8_E4M3", "[0,1]"), second = one("second", "F32", "[1,5]"),
+                    third = one("third", "U64", "[5,13]"), fourth = one("fourth", "BOOL", "[13,14]");
+  const auto write = [&](const std::string& header) {
+    put(folder / "x", file_of(header) + std::string("\xff\0\0\x80\x3f\xff\xff\xff\xff\xff\xff\xff\xff\x01", 14));
+  };
+  write("{" + fourth + "," + first + "," + third + "," + second + "}");
+  std::multiset<std::string> asked;
+  const auto read = [&] {
+    return load_safetensors(folder / "x", [&](const std::string& name) {
+      asked.insert(name);
+      return name == "second" || name == "fourth";
+    }).tensors;
+  };
+  const auto got = read();
+  CHECK(got.size() == 2);
+  CHECK(got.at("second").item() == 1);
+  CHECK(got.at("fourth").item() == 1);
+  CHECK(asked == std::multiset<std::string>{"first", "second", "third", "fourth"});
+  CHECK_THROWS_WITH(load_safetensors(folder / "x"), Contains("'first' has the dtype 'F8_E4M3'"));
+  // Where the others lie is checked all the same.
+  for (const auto& [offsets, why] : {std::pair("[0,2]", "overlaps"), {"[1,0]", "reversed"}, {"[0]", "two data_offsets"},
+                                     {"[0,18446744073709551615]", "overlaps"}}) {
+    write("{" + one("first", "F8_E4M3", offsets) + "," + second + "," + third + "," + fourth + "}");
+    CHECK_THROWS_WITH(read(), Contains(why));
+  }
+  write("{" + first + "," + second + "," + one("third", "U64", "[5,1000]") + "}");
+  CHECK_THROWS_WITH(read(), Contains("the file holds only 14"));
 }
 
 TEST_CASE("safetensors: bytes of bool are 0 or 1", "[safetensors]") {
