@@ -2,6 +2,7 @@
 #include "layer_check/case.h"
 #include "support/approx.h"
 #include "support/catch.h"
+#include "support/temp_folder.h"
 
 #include <sluice/layers/heads/multi_head_attention.h>
 #include <sluice/layers/port/pytorch.h>
@@ -16,7 +17,7 @@ namespace {
 
 const std::string source = SLUICE_SOURCE_DIR;
 
-/// layer_check's output and all gradients against those in the file.
+/// layer_check's output and all gradients against those in the file, and the weights on their way back.
 template <class M, class Options>
 void check_port(const std::string& layer, const std::string& config, const Options& options, const std::string& path,
                 PyTorchRules rules, const std::string& prefix = "") {
@@ -24,6 +25,12 @@ void check_port(const std::string& layer, const std::string& config, const Optio
   Rng rng(1);
   const M model(options, rng), gradient(options, rng);
   load_pytorch(model, path, rules, {.prefix = prefix, .ignore = {"(^|\\.)(input|output|cotangent|grad)(\\.|$)"}});
+  TempFolder folder;
+  save_pytorch(model, folder / "back", rules, prefix);
+  for (const auto& [name, x] : load_safetensors(folder / "back").tensors) {
+    INFO(name << " comes back");
+    CHECK(max_abs_diff(x, file.at(name)) < 1e-15);
+  }
   for (PyTorchRule& r : rules) r.stored.add = 0;
   load_pytorch(gradient, path, rules, {.prefix = prefix + "grad.", .ignore = {"input"}});
 
