@@ -68,10 +68,13 @@ std::size_t distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& known) {
+  name = name.substr(0, 200);  // a damaged file's may be endless, and so may those that are known
   const std::string* best = nullptr;
   std::size_t least = name.size() / 2 + 1;
-  for (const std::string& k : known)
-    if (const std::size_t d = distance(name.substr(0, 200), k); d < least) least = d, best = &k;
+  for (const std::string& k : known) {
+    if (k.size() >= name.size() + least) continue;
+    if (const std::size_t d = distance(name, k); d < least) least = d, best = &k;
+  }
   return best ? str(" — did you mean \"", *best, "\"?") : "";
 }
 

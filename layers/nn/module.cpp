@@ -47,7 +47,7 @@ void check_state(const Members& m, const std::map<std::string, Tensor>& state, b
   const auto list = [&](const auto& these, const char* what, const auto& others) {
     constexpr std::size_t most = 8;
     for (std::size_t i = 0; i < std::min(these.size(), most); ++i)
-      text += str(text.empty() ? "" : "; ", "tensor \"", these[i], "\" is ", what, did_you_mean(these[i], others));
+      text += str(text.empty() ? "" : "; ", "tensor \"", these[i].substr(0, 200), "\" is ", what, did_you_mean(these[i], others));
     if (these.size() > most) text += str("; ", these.size() - most, " more are ", what);
   };
   list(missing, "missing", unexpected);

@@ -96,6 +96,20 @@ TEST_CASE("load_pytorch: tensors of dtypes that nothing here has are in nobody's
   CHECK(m.weight.item() == -2);
 }
 
+TEST_CASE("load_pytorch: endless names take neither stack nor time", "[pytorch]") {
+  Rng rng(1);
+  std::map<std::string, Tensor> file;
+  for (const char* letter : {"a", "b", "c"}) {
+    std::string name;
+    while (name.size() < 3'000'000) name += letter;
+    file[name] = counted({1}, 0);
+  }
+  const std::string text = refusal(Linear({3, 2}, rng), file, {}, {.ignore = {"(a|b|c)*x"}});
+  CHECK_THAT(text, Contains("missing: \"bias\"") && Contains("aaa…\""));
+  CHECK(text.size() < 2000);
+  CHECK_THROWS_AS(load_state(Linear({3, 2}, rng), file), IOError);
+}
+
 TEST_CASE("load_pytorch: sharded checkpoints by their index", "[pytorch]") {
   TempFolder folder;
   Rng rng(1);
