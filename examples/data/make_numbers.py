@@ -121,5 +121,20 @@ def dtypes():
               f"{tests}/dtypes.safetensors", {"format": "pt"})
 
 
-for make in [qwen3_next, gau_alpha, flash, fused_projections, dtypes]:
+def blocks():
+    from transformers.models.qwen3 import modeling_qwen3 as qwen
+
+    encoder = shaken(nn.TransformerEncoderLayer(8, 2, dim_feedforward=12, activation="gelu", batch_first=True))
+    tensors = case(encoder, torch.randn(2, 5, 8), encoder, "encoder.")
+    config = qwen.Qwen3Config(hidden_size=8, num_attention_heads=4, num_key_value_heads=2, head_dim=4,
+                              intermediate_size=12, rms_norm_eps=1e-6, attn_implementation="sdpa")
+    decoder = shaken(qwen.Qwen3DecoderLayer(config, 0))
+    f32, torch.float32 = torch.float32, torch.float64  # what its norm converts to
+    run = lambda x: decoder(x, attention_mask=causal(5), position_embeddings=rope(5, 4, 1e4))
+    tensors |= case(decoder, torch.randn(2, 5, 8), run, "qwen3.")
+    torch.float32 = f32
+    save_file(tensors, f"{tests}/blocks.safetensors", {"format": "pt"})
+
+
+for make in [qwen3_next, gau_alpha, flash, fused_projections, dtypes, blocks]:
     make()
