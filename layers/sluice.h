@@ -57,6 +57,8 @@
 #include <sluice/layers/heads/sinkhorn.h>
 #include <sluice/layers/heads/sparse_attention.h>
 #include <sluice/layers/heads/sparse_masks.h>
+#include <sluice/layers/heads/transformer_block.h>
+#include <sluice/layers/nn/generate.h>
 #include <sluice/layers/nn/init.h>
 #include <sluice/layers/nn/kv_cache.h>
 #include <sluice/layers/nn/module.h>
@@ -66,7 +68,9 @@
 #include <sluice/layers/report/summary.h>
 #include <sluice/layers/table.h>
 #include <sluice/layers/train/data_parallel.h>
+#include <sluice/layers/train/log.h>
 #include <sluice/layers/train/models.h>
 #include <sluice/layers/train/optim.h>
+#include <sluice/layers/train/progress.h>
 #include <sluice/layers/train/schedule.h>
 #include <sluice/layers/train/training.h>

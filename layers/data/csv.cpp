@@ -103,14 +103,16 @@ bool parse(std::string_view s, T& value) {
   const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), value);
   return error == std::errc() && end == s.data() + s.size();
 }
-/// Also "3.0", of whole numbers that went through another program's floats.
+/// Also "3.0" and "3e0", of whole numbers that went through another program's floats.
 template <>
 bool parse(std::string_view s, int64_t& value) {
   if (s.starts_with('+')) s.remove_prefix(1);
   const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), value);
-  if (error != std::errc()) return false;
-  std::string_view rest(end, static_cast<std::size_t>(s.data() + s.size() - end));
-  return rest.empty() || (rest.front() == '.' && rest.find_first_not_of('0', 1) == std::string_view::npos);
+  if (error != std::errc() || end == s.data() + s.size()) return error == std::errc();
+  double real = 0;
+  if (!parse(s, real) || std::abs(real) > 0x1p53 || real != std::trunc(real)) return false;
+  value = static_cast<int64_t>(real);
+  return true;
 }
 
 template <class T>

@@ -251,8 +251,9 @@ TEST_CASE("read_csv: what is no table is an IOError that names line and column",
   };
   for (const char* cell : {"x", "1x", "1 2", "0x10", "1e999", "--1", "\"\"\"\"", "1.5.2"}) no_number(cell, f32);
   no_number("1e39", f32), no_number("-1e39", f32);
-  for (const char* cell : {"1.5", "9223372036854775808", "1e3", "nan"}) no_number(cell, i64);
+  for (const char* cell : {"1.5", "9223372036854775808", "1e300", "1e-3", "7x", "nan"}) no_number(cell, i64);
   no_number("2147483648", i32), no_number("-2147483649", i32);
+  CHECK(read_csv(put(folder, "a\n4.000e+00\n")).column("a", i64).item() == 4);
   CHECK(read_csv(put(folder, "a\n-2147483648\n")).column("a", i32).item() == -2147483648.0);
   CHECK(read_csv(put(folder, "a\n9223372036854775807\n")).column("a", i64).item<int64_t>() == std::numeric_limits<int64_t>::max());
   no_number(std::string(1000, 'z'), f32);

@@ -1,0 +1,96 @@
+// An encoder reads digits, a decoder writes them sorted: cross attention, teacher forcing, and decoding as a stream.
+#include <sluice/sluice.h>
+
+#include <cstdio>
+
+using namespace sluice;
+
+constexpr int64_t kDim = 48, kDigits = 10, kBegin = 10;  // the token before the first digit
+
+/// Attention to the digits written so far, then to those read, then an MLP.
+struct DecoderLayer {
+  MultiHeadAttention self;
+  TransformerBlock<MultiHeadAttention, Mlp> cross;
+  explicit DecoderLayer(Rng& rng)
+      : self({.heads = {.dim = kDim, .heads = 4, .causal = true, .use_rope = true, .residual = true}, .norm = NormKind::layer}, rng),
+        cross(MultiHeadAttention({.heads = {.dim = kDim, .heads = 4, .context_dim = kDim}}, rng), Mlp({.dim = kDim}, rng)) {}
+  static void visit(auto& self, auto&& f) { f("self", self.self), f("cross", self.cross); }
+};
+
+struct Sorter {
+  Embedding embed;
+  std::vector<TransformerBlock<MultiHeadAttention, Mlp>> encoder;
+  std::vector<DecoderLayer> decoder;
+  Norm read, written;
+  Linear head;
+  explicit Sorter(Rng& rng) : embed({kDigits + 1, kDim, 0.3}, rng), read({kDim}), written({kDim}), head({kDim, kDigits}, rng) {
+    for (int i = 0; i < 2; ++i) {
+      encoder.emplace_back(MultiHeadAttention({.heads = {.dim = kDim, .heads = 4, .use_rope = true}}, rng), Mlp({.dim = kDim}, rng));
+      decoder.emplace_back(rng);
+    }
+  }
+  /// digits [batch, n] → what the decoder may look at, [batch, n, dim].
+  Tensor encode(const Tensor& digits) const {
+    Tensor x = embed(digits);
+    for (const auto& block : encoder) x = block(x);
+    return read(x);
+  }
+  /// Logits of the next digits, after each of `tokens` [batch, m].
+  Tensor operator()(const Tensor& digits, const Tensor& tokens) const {
+    const Tensor context = encode(digits);
+    Tensor x = embed(tokens);
+    for (const DecoderLayer& layer : decoder) x = layer.cross(layer.self(x), {.context = context});
+    return head(written(x));
+  }
+  /// The same for one new token; the states are, layer by layer, of what was written and of what was read.
+  using State = std::vector<std::array<MultiHeadAttention::State, 2>>;
+  State start(const Tensor& digits) const {
+    State state;
+    const Tensor context = encode(digits);
+    for (const DecoderLayer& layer : decoder) state.push_back({MultiHeadAttention::State{}, layer.cross.attention.start(context)});
+    return state;
+  }
+  Tensor step(const Tensor& tokens, State& state) const {
+    Tensor x = embed(tokens);
+    for (std::size_t i = 0; i < decoder.size(); ++i) {
+      std::tie(x, state[i][0]) = decoder[i].self.step(x, state[i][0]);
+      std::tie(x, state[i][1]) = decoder[i].cross.step(x, state[i][1]);
+    }
+    return head(written(x));
+  }
+  static void visit(auto& self, auto&& f) {
+    f("embed", self.embed), f("encoder", self.encoder), f("decoder", self.decoder), f("read", self.read),
+        f("written", self.written), f("head", self.head);
+  }
+};
+
+int main(int argc, char**) {
+  const int64_t steps = argc > 1 ? 3 : 500, n = argc > 1 ? 4 : 10, batch = 32;  // any argument (--smoke): small
+  Rng rng(1);
+  const Sorter model(rng);
+  Adam adam(parameters(model), {.lr = 3e-3});
+  const Tensor begin = full({batch, 1}, kBegin, {i64});
+  Progress progress({.steps = steps});
+  for (int64_t step = 1; step <= steps; ++step) {
+    const Tensor digits = randint(0, kDigits, {batch, n}, rng), wanted = sort(digits).values;
+    adam.zero_grad();
+    const Tensor loss = cross_entropy(model(digits, cat({begin, narrow(wanted, 1, 0, n - 1)}, 1)), wanted);
+    backward(loss);
+    clip_grad_norm(adam.parameters(), 1);
+    adam.step();
+    progress.update(step, {{"loss", loss.item()}});
+  }
+  progress.finish();
+
+  NoGrad guard;  // now it reads its own digits
+  const Tensor digits = randint(0, kDigits, {batch, n}, rng);
+  Sorter::State state = model.start(digits);
+  std::vector<Tensor> written{begin};
+  for (int64_t i = 0; i < n; ++i) written.push_back(argmax(model.step(written.back(), state), -1));
+  const Tensor answer = cat({written.begin() + 1, written.end()}, 1);
+  const Tensor right = all(answer == sort(digits).values, {1});
+  std::printf("%.1f %% of %lld sequences of %lld digits sorted without error\n", 100 * mean(to(right, f32)).item(), (long long)batch, (long long)n);
+}
+
+// Expected output:
+// 96.9 % of 32 sequences of 10 digits sorted without error

@@ -1,0 +1,87 @@
+#include <sluice/layers/nn/generate.h>
+
+#include <sluice/core/error.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/view.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+namespace sluice {
+
+namespace {
+
+/// The token of one row; `u` in [0, 1) chooses.
+int64_t choose(const double* logits, int64_t n, const GenerateOptions& o, double u) {
+  std::vector<int64_t> order(static_cast<std::size_t>(n));
+  std::iota(order.begin(), order.end(), 0);
+  const auto likelier = [&](int64_t a, int64_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; };
+  const auto kept = static_cast<std::size_t>(o.top_k > 0 ? std::min(o.top_k, n) : n);
+  if (o.top_p < 1 || kept < order.size()) {
+    std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(kept), order.end(), likelier);
+    order.resize(kept);
+  }
+  const double best = *std::max_element(logits, logits + n);
+  std::vector<double> weights;
+  double total = 0;
+  for (const int64_t token : order) total += weights.emplace_back(std::exp((logits[token] - best) / o.temperature));
+  if (o.top_p < 1) {
+    double sum = 0;
+    std::size_t many = 0;
+    while (many < weights.size() && (many == 0 || sum < o.top_p * total)) sum += weights[many++];
+    weights.resize(many), total = sum;
+  }
+  double left = u * total;
+  for (std::size_t i = 0; i < weights.size(); ++i)
+    if ((left -= weights[i]) < 0) return order[i];
+  for (std::size_t i = weights.size(); i-- > 0;)  // rounding: the last that is possible
+    if (weights[i] > 0) return order[i];
+  return order[0];
+}
+
+}  // namespace
+
+Tensor sample_tokens(const Tensor& logits, const GenerateOptions& options, Rng& rng) {
+  check_options("generate", options);
+  if (logits.rank() != 2 || logits.dim(1) == 0) fail("generate: logits must be [batch, vocabulary] — got ", logits);
+  const int64_t batch = logits.dim(0), n = logits.dim(1);
+  const std::vector<double> values = logits.to_vector<double>();
+  const std::vector<double> u = options.temperature > 0 ? uniform({batch}, 0, 1, rng, {f64}).to_vector<double>() : std::vector<double>();
+  std::vector<int64_t> tokens;
+  for (int64_t b = 0; b < batch; ++b) {
+    const double* row = values.data() + b * n;
+    const bool bad = std::any_of(row, row + n, [](double v) { return std::isnan(v) || v == INFINITY; });
+    const int64_t best = std::max_element(row, row + n) - row;
+    if (bad || row[best] == -INFINITY) fail<ValueError>("generate: row ", b, " of the logits has ", bad ? "a NaN or +inf" : "no finite value");
+    tokens.push_back(options.temperature > 0 ? choose(row, n, options, u[static_cast<std::size_t>(b)]) : best);
+  }
+  return Tensor::from(tokens);
+}
+
+Tensor generate(const std::function<Tensor(const Tensor& tokens)>& step, const Tensor& prompt, const GenerateOptions& options, Rng& rng) {
+  check_options("generate", options);
+  if (prompt.rank() != 2 || prompt.dtype() != i64 || prompt.dim(0) == 0 || prompt.dim(1) == 0)
+    fail("generate: the prompt must be i64 [batch, n] with n >= 1 — got ", prompt.dtype(), " ", prompt);
+  NoGrad guard;
+  const int64_t batch = prompt.dim(0);
+  std::vector<Tensor> parts{prompt};
+  std::vector<bool> over(static_cast<std::size_t>(batch), false);
+  for (int64_t i = 0; i < options.tokens; ++i) {
+    const Tensor logits = step(parts.back());
+    if (logits.rank() != 3 || logits.dim(0) != batch || logits.dim(1) != parts.back().dim(1))
+      fail("generate: step must turn tokens ", parts.back(), " into logits [batch, n, vocabulary] — got ", logits);
+    Tensor next = sample_tokens(select(logits, 1, -1), options, rng);
+    int64_t* token = next.mutable_data<int64_t>();
+    for (std::size_t b = 0; b < over.size(); ++b) {
+      if (over[b]) token[b] = options.stop;
+      else over[b] = options.stop >= 0 && token[b] == options.stop;
+    }
+    parts.push_back(to(reshape(next, {batch, 1}), prompt.device()));
+    if (std::find(over.begin(), over.end(), false) == over.end()) break;
+  }
+  return cat(parts, 1);
+}
+
+}  // namespace sluice

@@ -1,0 +1,125 @@
+#include <sluice/layers/nn/generate.h>
+
+#include <sluice/layers/gau/gau.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/view.h>
+#include "support/catch.h"
+
+#include <cmath>
+#include <map>
+#include <set>
+
+using namespace sluice;
+using Catch::Contains;
+
+namespace {
+
+using Ids = std::vector<int64_t>;
+
+/// How often each token is drawn from log p, of `count` draws.
+std::map<int64_t, double> shares(const std::vector<double>& p, const GenerateOptions& options, int64_t count = 20000) {
+  std::vector<double> logits;
+  for (const double v : p) logits.push_back(std::log(v) + 3);  // any constant may be added
+  const Tensor rows = expand(reshape(Tensor::from(logits), {1, -1}), {count, -1});
+  Rng rng(5);
+  std::map<int64_t, double> out;
+  for (const int64_t token : sample_tokens(rows, options, rng).to_vector<int64_t>()) out[token] += 1.0 / static_cast<double>(count);
+  return out;
+}
+void is_near(std::map<int64_t, double> got, const std::map<int64_t, double>& expected) {
+  CHECK(got.size() == expected.size());
+  for (const auto& [token, share] : expected) {
+    INFO(token);
+    CHECK(got[token] == Approx(share).margin(0.015));  // 4 standard deviations
+  }
+}
+
+/// Counts: the next token is the last + 1; the state is how many tokens came before.
+struct Counter {
+  using State = int64_t;
+  static Tensor logits_of(const Tensor& tokens) { return one_hot(clamp_to_nine(tokens), 10) * 50.0; }
+  static Tensor clamp_to_nine(const Tensor& tokens) {
+    Ids next;
+    for (const int64_t t : tokens.to_vector<int64_t>()) next.push_back(t < 9 ? t + 1 : 9);
+    return Tensor::from(next, tokens.shape());
+  }
+  Tensor step(const Tensor& tokens, State& state) const {
+    state += tokens.dim(1);
+    CHECK((state == tokens.dim(1) || tokens.dim(1) == 1));  // the prompt at once, then one by one
+    return logits_of(tokens);
+  }
+};
+struct PairCounter {
+  using State = int64_t;
+  std::pair<Tensor, State> step(const Tensor& tokens, State state) const { return {Counter::logits_of(tokens), state + tokens.dim(1)}; }
+};
+
+}  // namespace
+
+TEST_CASE("sample_tokens: temperature, top_k and top_p shape the distribution", "[generate]") {
+  const std::vector<double> p{0.1, 0.4, 0.2, 0.3};
+  is_near(shares(p, {}), {{0, 0.1}, {1, 0.4}, {2, 0.2}, {3, 0.3}});
+  is_near(shares(p, {.temperature = 0.5}), {{0, 1.0 / 30}, {1, 16.0 / 30}, {2, 4.0 / 30}, {3, 9.0 / 30}});
+  is_near(shares(p, {.temperature = 0}), {{1, 1}});
+  is_near(shares(p, {.top_k = 1}), {{1, 1}});
+  is_near(shares(p, {.top_k = 2}), {{1, 4.0 / 7}, {3, 3.0 / 7}});
+  is_near(shares(p, {.top_k = 9}), {{0, 0.1}, {1, 0.4}, {2, 0.2}, {3, 0.3}});
+  is_near(shares(p, {.top_p = 0.39}), {{1, 1}});
+  is_near(shares(p, {.top_p = 0.41}), {{1, 4.0 / 7}, {3, 3.0 / 7}});
+  is_near(shares(p, {.top_p = 0.85}), {{1, 4.0 / 9}, {2, 2.0 / 9}, {3, 3.0 / 9}});
+  is_near(shares(p, {.top_p = 0}), {{1, 1}});
+  is_near(shares(p, {.top_k = 3, .top_p = 0.5}), {{1, 4.0 / 7}, {3, 3.0 / 7}});  // of 0.9: 0.4 is below a half, 0.7 above
+  is_near(shares({0.5, 0, 0.5}, {}), {{0, 0.5}, {2, 0.5}});                     // −inf is never drawn
+  is_near(shares({0.25, 0.25, 0.25, 0.25}, {.top_k = 2}), {{0, 0.5}, {1, 0.5}});  // ties: the lower tokens
+}
+
+TEST_CASE("sample_tokens: what is refused", "[generate]") {
+  Rng rng(1);
+  CHECK_THROWS_AS(sample_tokens(Tensor({1, 2}), {}, rng), ShapeError);
+  CHECK_THROWS_WITH(sample_tokens(Tensor({{1, NAN}}), {}, rng), Contains("row 0"));
+  CHECK_THROWS_AS(sample_tokens(Tensor({{1, 2}, {1, INFINITY}}), {.temperature = 0}, rng), ValueError);
+  CHECK_THROWS_AS(sample_tokens(Tensor({{-INFINITY, -INFINITY}}), {}, rng), ValueError);
+  CHECK_THROWS_AS(sample_tokens(Tensor({{1, 2}}), {.temperature = -1}, rng), ValueError);
+  CHECK_THROWS_AS(sample_tokens(Tensor({{1, 2}}), {.top_p = 1.5}, rng), ValueError);
+}
+
+TEST_CASE("generate: batches, stop tokens, both kinds of step", "[generate]") {
+  Rng rng(1);
+  const Tensor prompt = Tensor::from<int64_t>({0, 1, 2, 5, 6, 7}, {2, 3});
+  const auto ids = [](const Tensor& t) { return t.to_vector<int64_t>(); };
+  const Tensor four = generate(Counter{}, prompt, {.tokens = 4}, rng);
+  CHECK(four.shape() == Shape{2, 7});
+  CHECK(ids(four) == Ids{0, 1, 2, 3, 4, 5, 6, 5, 6, 7, 8, 9, 9, 9});
+  CHECK(ids(generate(PairCounter{}, prompt, {.tokens = 4}, rng)) == ids(four));
+  CHECK(ids(generate(Counter{}, prompt, {.tokens = 0}, rng)) == ids(prompt));
+  // The second sequence meets 8 at once and waits, the first after six tokens; then all is over.
+  CHECK(ids(generate(Counter{}, prompt, {.tokens = 50, .stop = 8}, rng)) ==
+        Ids{0, 1, 2, 3, 4, 5, 6, 7, 8, 5, 6, 7, 8, 8, 8, 8, 8, 8});
+  CHECK_THROWS_AS(generate(Counter{}, Tensor({{1, 2}}), {}, rng), ShapeError);
+  CHECK_THROWS_AS(generate(Counter{}, Tensor::from<int64_t>({1}), {}, rng), ShapeError);
+  CHECK_THROWS_WITH(generate([](const Tensor& t) { return one_hot(reshape(t, {-1}), 10); }, prompt, {}, rng), Contains("step must turn"));
+}
+
+TEST_CASE("generate: a layer's stream, the same for the same generator", "[generate]") {
+  Rng rng(2);
+  const Gau gau({.dim = 12, .key_dim = 8, .causal = true}, rng);
+  struct Model {
+    using State = Gau::State;
+    const Gau& gau;
+    std::pair<Tensor, State> step(const Tensor& tokens, State state) const { return gau.step(one_hot(tokens, 12), std::move(state)); }
+  };
+  const Tensor prompt = Tensor::from<int64_t>({3, 1}, {1, 2});
+  const GenerateOptions options{.tokens = 20, .temperature = 0.7, .top_k = 5};
+  Rng a(9), b(9), c(10);
+  const auto text = generate(Model{gau}, prompt, options, a).to_vector<int64_t>();
+  CHECK(text == generate(Model{gau}, prompt, options, b).to_vector<int64_t>());
+  CHECK(text != generate(Model{gau}, prompt, options, c).to_vector<int64_t>());
+  // Without temperature, each token is the likeliest after all before it, read at once.
+  const Tensor best = generate(Model{gau}, prompt, {.tokens = 20, .temperature = 0}, a);
+  CHECK_FALSE(best.requires_grad());
+  Rng none(0);
+  for (int64_t n = 2; n < 22; ++n) {
+    const Tensor logits = select(gau(one_hot(narrow(best, 1, 0, n), 12)), 1, -1);
+    CHECK(sample_tokens(logits, {.temperature = 0}, none).item<int64_t>() == select(select(best, 0, 0), 0, n).item<int64_t>());
+  }
+}
