@@ -68,7 +68,7 @@ void set_layout(const Members& m, Piece& p, PyTorchLayout layout) {
   if (layout != PyTorchLayout::automatic && shape.rank() < 2)
     refuse("layout=", layout, " is of matrices — got ", quoted(name), " ", shape);
   if (layout == PyTorchLayout::automatic && !linear && type != "Embedding" && shape.rank() >= 2 &&
-      shape[shape.rank() - 2] == shape.back() && shape.back() > 1)
+      shape.rank() <= 3 && shape[shape.rank() - 2] == shape.back() && shape.back() > 1)
     refuse(quoted(name), " ", shape, " is square and of no Linear, so that nothing says whether the file has it "
            "transposed; need a rule with {.layout = PyTorchLayout::transposed} or as_is");
   p.swapped = linear || layout == PyTorchLayout::transposed;
@@ -118,6 +118,7 @@ std::vector<Piece> cut(const Members& m, std::size_t slot, const Stored& s) {
     const int64_t left = whole.shape[0] - row;
     Piece p = whole;
     p.name = s.names[i], p.part = piece.part, p.first = row, p.single = piece.rows == PyTorchPiece::single;
+    p.file_swapped = p.file_swapped && !p.single;  // a row has no axis to exchange with
     p.shape[0] = p.single ? 1 : piece.rows == 0 ? left : piece.rows;
     if (p.name.empty() || p.shape[0] < 1 || p.shape[0] > left || (i + 1 == s.names.size() && p.shape[0] < left))
       refuse("the pieces of ", name, " must have names and all its rows, ", whole.shape[0], " as PyTorch counts them — ",

@@ -210,6 +210,18 @@ TEST_CASE("load_pytorch: one tensor of the model from several of the file", "[py
   CHECK_THAT(refusal(m, file, wrong), Contains("which the first cuts"));
 }
 
+TEST_CASE("load_pytorch: rows of a linear map, each a tensor of its own", "[pytorch]") {
+  Rng rng(1);
+  constexpr int64_t single = PyTorchPiece::single;
+  for (PyTorchLayout layout : {PyTorchLayout::automatic, PyTorchLayout::as_is}) {
+    const Linear m({3, 2, false}, rng);
+    const PyTorchRules rules{{"weight", "", {.layout = layout, .pieces = {{"a", single}, {"b", single}}}}};
+    REQUIRE(refusal(m, {{"a", counted({3}, 1)}, {"b", counted({3}, 7)}}, rules).empty());
+    CHECK(m.weight.to_vector() == std::vector<float>{1, 7, 2, 8, 3, 9});
+    CHECK(comes_back(m, Linear({3, 2, false}, rng), rules));
+  }
+}
+
 TEST_CASE("load_pytorch: norms that store w − 1", "[pytorch]") {
   const RMSNorm m(3), other(3);
   const PyTorchRules rules{{"weight", "norm.w", {.add = 1}}};
