@@ -10,6 +10,8 @@ using namespace sluice;
 struct Net {
   Mlp hidden;
   Linear out;
+  /// One hidden layer of 64 and a skip: p = σ(out(mlp(x) + x)).
+  Tensor operator()(const Tensor& x) const { return squeeze(out(hidden(x) + x), 1); }
   static void visit(auto& self, auto&& f) { f("hidden", self.hidden), f("out", self.out); }
 };
 
@@ -24,17 +26,14 @@ int main(int argc, char** argv) {
   Tensor x = stack({angle * cos(phase), angle * sin(phase)}, 1) * 0.1 + normal({points, 2}, 0, 0.02, rng);
 
   Net net{Mlp({.dim = 2, .hidden = 64, .activation = Act::tanh}, rng), Linear({.in = 2, .out = 1}, rng)};
-  // One hidden layer of 64 and a skip: p = σ(out(mlp(x) + x)).
-  auto logits = [&] { return squeeze(net.out(net.hidden(x) + x), 1); };
-
   Adam adam(parameters(net), {.lr = 0.02});
   for (int64_t step = 0; step < steps; ++step) {
     adam.zero_grad();
-    Tensor loss = bce_with_logits(logits(), side);
+    Tensor loss = bce_with_logits(net(x), side);
     backward(loss);
     adam.step();
     if (step % (steps / 5) == 0) std::printf("step %4lld  loss %.4f\n", (long long)step, loss.item());
   }
-  Tensor right = to(eq(logits() > 0.0, side > 0.5), f32);
+  Tensor right = to(eq(net(x) > 0.0, side > 0.5), f32);
   std::printf("accuracy %.1f %%\n", 100 * mean(right).item());
 }

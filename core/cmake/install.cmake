@@ -12,6 +12,8 @@ install(TARGETS sluice sluice_table sluice_parallel sluice_vectorize EXPORT slui
 install(DIRECTORY core ops autograd parallel layers DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sluice
         FILES_MATCHING PATTERN "*.h" PATTERN "sluice.h" EXCLUDE PATTERN "cmake" EXCLUDE)
 install(FILES layers/sluice.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sluice)
+install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DATADIR}/sluice  # scripts work on the project's folder
+        PATTERN "*.sh" EXCLUDE PATTERN "__pycache__" EXCLUDE)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 install(EXPORT sluice FILE sluiceTargets.cmake NAMESPACE sluice:: DESTINATION ${package_dir})

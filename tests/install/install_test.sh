@@ -40,6 +40,11 @@ case $way in
     cmake --build "$work/build"
     "$work/build/consumer"
     "$work/build/consumer_ranks"
+    # The installed examples are a project of their own.
+    cp -r "$prefix/share/sluice/examples" "$work/examples"
+    "${cmake[@]}" -S "$work/examples" -B "$work/examples_build" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON
+    cmake --build "$work/examples_build" --target 01_tensors
+    "$work/examples_build/01_tensors" | grep -F 'row means are now'
     if command -v mpirun >/dev/null && ldd "$work/build/consumer_ranks" | grep -q libmpi; then
       bash "$source/tests/parallel/mpirun.sh" 2 "$work/build/consumer_ranks" | grep -x '2 ranks, sum 3'
     fi
