@@ -1,6 +1,7 @@
 #include <sluice/cuda/blas.h>
 
 #include <sluice/core/error.h>
+#include <sluice/cuda/device.h>
 #include <sluice/cuda/runtime.h>
 
 #include <cublasLt.h>
@@ -129,7 +130,7 @@ bool blas(const BlasProduct& p) {
     const bool wide = p.dtype == f64;
     const void* const alpha = wide ? static_cast<const void*>(&one) : &onef;
     const void* const beta = p.accumulate ? alpha : wide ? static_cast<const void*>(&zero) : &zerof;
-    status = l->matmul(l->handle, desc, alpha, p.b, b.it, p.a, a.it, beta, p.c, c.it, p.c, c.it, &algorithm, l->workspace, kWorkspace, nullptr);
+    status = l->matmul(l->handle, desc, alpha, p.b, b.it, p.a, a.it, beta, p.c, c.it, p.c, c.it, &algorithm, l->workspace, kWorkspace, stream());
   }
   l->desc_destroy(desc);
   if (status != CUBLAS_STATUS_SUCCESS) fail<DeviceError>("matmul: cuBLASLt failed with status ", int{status});

@@ -1,5 +1,7 @@
 #include <sluice/cuda/blas.h>
 
+#include <sluice/cuda/device.h>
+
 namespace sluice::cuda {
 
 namespace {
@@ -18,8 +20,10 @@ void products(const BlasProduct& p) {
 
 bool blas(const BlasProduct& p) {
   if (p.n * p.m * p.k < int64_t{1} << 18) return false;  // small ones show that the kernel of gemm.cuh is right
-  if (p.dtype == f64) products<double>(p);
-  else products<float>(p);
+  enqueue([p] {
+    if (p.dtype == f64) products<double>(p);
+    else products<float>(p);
+  });
   return true;
 }
 

@@ -100,6 +100,9 @@ __device__ inline float exp2_approx(float x) {
   return y;
 }
 
+/// The backend's stream (runtime.cu).
+cudaStream_t stream();
+
 /// Runs a kernel on the current device. DeviceError if the launch is refused; errors while it runs come later.
 template <class... P>
 void launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_bytes, std::type_identity_t<P>... args) {
@@ -107,7 +110,7 @@ void launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_byte
   if (shared_bytes > 48 * 1024)  // more must be asked for
     status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
   if (status == cudaSuccess) {
-    kernel<<<grid, block, shared_bytes>>>(args...);
+    kernel<<<grid, block, shared_bytes, stream()>>>(args...);
     status = cudaGetLastError();
   }
   if (status != cudaSuccess) throw DeviceError(str("cuda: cannot launch — ", cudaGetErrorString(status)));
@@ -153,9 +156,12 @@ void store_16(Shared<T> to, const T (&x)[16 / sizeof(T)]) {
 inline uint32_t pack_bf16(float low, float high) { return BFloat16(low).bits | uint32_t{BFloat16(high).bits} << 16; }
 inline float exp2_approx(float x) { return std::exp2(x); }
 
+/// Does it now, or when what is recorded is replayed.
+void enqueue(std::function<void()> work);
+
 template <class... P>
 void launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_bytes, std::type_identity_t<P>... args) {
-  emulator::run(grid, block, shared_bytes, [&] { kernel(args...); });
+  enqueue([=] { emulator::run(grid, block, shared_bytes, [&] { kernel(args...); }); });
 }
 
 #endif

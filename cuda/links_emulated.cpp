@@ -1,5 +1,6 @@
 // Links between emulated devices, whose memory is the host's: what NCCL is on GPUs, over the ranks' own messages.
 #include <sluice/core/link.h>
+#include <sluice/cuda/recording.h>
 
 #include <utility>
 
@@ -12,7 +13,10 @@ using namespace sluice::detail;
 class Link final : public DeviceLink {
  public:
   explicit Link(const LinkRequest& request) : via_host_(request.via_host) {}
-  void exchange(DeviceMessages sends, DeviceMessages receives, const std::function<void()>&) override { via_host_(sends, receives); }
+  void exchange(DeviceMessages sends, DeviceMessages receives, const std::function<void()>&) override {
+    refuse_in_recording("exchanging with other ranks");
+    via_host_(sends, receives);
+  }
 
  private:
   std::function<void(DeviceMessages, DeviceMessages)> via_host_;

@@ -195,6 +195,7 @@ __global__ void first_outside_kernel(const int64_t* index, int64_t n, int64_t lo
 
 int64_t first_outside(const int64_t* index, int64_t n, int64_t limit, bool or_minus_one) {
   if (n == 0) return 0;
+  if (recording()) return record_index_check(index, n, or_minus_one ? -1 : 0, limit), n;
   const Scratch<unsigned long long> first(1);
   const unsigned long long none = static_cast<unsigned long long>(n);
   copy_to_device(first.get(), &none, sizeof none);
@@ -219,6 +220,7 @@ void transfer(Device, const Tensor& from, Tensor& to) {
 }
 
 void random(const RandomFill& f, Tensor& y) {
+  refuse_in_recording("random numbers");
   switch (f.kind) {
     case RandomFill::bernoulli: return random_as<bool>(f, y, Bernoulli{f.words[0]});
     case RandomFill::randint: return random_as<int64_t>(f, y, Integers{f.words[0], f.words[1]});
@@ -232,6 +234,7 @@ void random(const RandomFill& f, Tensor& y) {
 }
 
 void dropout(const Tensor& x, Tensor& y, DropoutSpec spec) {
+  refuse_in_recording("dropout");
   dispatch_float("dropout", x.dtype(), [&]<class T>() { dropout_as<T>(x, y, spec); });
 }
 

@@ -2,6 +2,8 @@
 // when ranks first exchange tensors of the device; a toolkit without its header makes a backend without links.
 #include <sluice/core/error.h>
 #include <sluice/core/link.h>
+#include <sluice/cuda/device.h>
+#include <sluice/cuda/recording.h>
 
 #include <cuda_runtime.h>
 
@@ -101,10 +103,11 @@ class Link final : public DeviceLink {
   ~Link() override { close(broken_); }
 
   void exchange(DeviceMessages sends, DeviceMessages receives, const std::function<void()>& waiting) override {
+    refuse_in_recording("exchanging with other ranks");
     if (broken_) fail<DeviceError>("NCCL: an exchange has failed before");
     broken_ = true;  // until it has ended well
     const Library& l = library();
-    check("an event", cudaEventRecord(before_, nullptr));
+    check("an event", cudaEventRecord(before_, cuda::stream()));
     check("waiting for the device", cudaStreamWaitEvent(stream_, before_));
     check("sending", l.group_start());
     ncclResult_t first = ncclSuccess;  // a group that was opened is closed

@@ -87,12 +87,15 @@ void limit_as(Tensor& x, double factor, double limit) {
 }  // namespace
 
 void sgd(const SgdRule& rule, Tensor& w, const Tensor& g, Tensor* momentum) {
+  refuse_in_recording("sgd");
   dispatch_float("sgd", w.dtype(), [&]<class T>() { sgd_as<T>(rule, w, g, momentum); });
 }
 void adam(const AdamRule& rule, Tensor& w, const Tensor& g, Tensor& m, Tensor& v) {
+  refuse_in_recording("adam");
   dispatch_float("adam", w.dtype(), [&]<class T>() { adam_as<T>(rule, w, g, m, v); });
 }
 void lamb(const LambRule& rule, Tensor& w, const Tensor& g, Tensor& m, Tensor& v) {
+  refuse_in_recording("lamb");
   if (w.numel() == 0) return;
   dispatch_float("lamb", w.dtype(), [&]<class T>() { lamb_as<T>(rule, w, g, m, v); });
 }

@@ -62,10 +62,12 @@ struct RopeRow {
 void rope_angles(const Tensor& positions, int64_t offset, double base, Tensor& cos, Tensor& sin) {
   const int64_t *at = data_of<int64_t>(positions), n = positions.numel();
   if (n == 0) return;
-  const Scratch<int64_t> first(1);
-  reduce_to<First>({1, n, 1}, FarPlaces{at, n}, StorePart<int64_t>{first.get()});
-  if (const int64_t bad = first.first(); bad < n)
-    fail<ValueError>("rope_at: position ", value_at(at + bad), " lies beyond ±2^53");
+  if (!recording()) {
+    const Scratch<int64_t> first(1);
+    reduce_to<First>({1, n, 1}, FarPlaces{at, n}, StorePart<int64_t>{first.get()});
+    if (const int64_t bad = first.first(); bad < n)
+      fail<ValueError>("rope_at: position ", value_at(at + bad), " lies beyond ±2^53");
+  }
   if (cos.numel() == 0) return;
   dispatch_float("rope", cos.dtype(), [&]<class T>() { rope_angles_as<T>(at, offset, base, cos, sin); });
 }

@@ -1,6 +1,7 @@
 #include <sluice/cuda/runtime.h>
 
 #include <sluice/core/error.h>
+#include <sluice/cuda/recording.h>
 #include <sluice/cuda/warpgroup.h>
 
 #include <cudaTypedefs.h>
@@ -31,17 +32,16 @@ cudaMemPool_t pool() {
   return it;
 }
 
-std::byte* allocate(std::size_t bytes, int index) {
-  if (index != 0) fail<DeviceError>("cuda:", index, ": only the first device, cuda:0, is used");
+std::byte* allocate_on(cudaStream_t on, std::size_t bytes) {
   const cudaMemPool_t from = pool();
   void* p = nullptr;
   if (bytes == 0) return nullptr;
-  cudaError_t status = cudaMallocFromPoolAsync(&p, bytes, from, nullptr);
+  cudaError_t status = cudaMallocFromPoolAsync(&p, bytes, from, on);
   if (status == cudaErrorMemoryAllocation) {  // what the pool keeps may be in the wrong pieces
     cudaGetLastError();
     cudaDeviceSynchronize();
     cudaMemPoolTrimTo(from, 0);
-    status = cudaMallocFromPoolAsync(&p, bytes, from, nullptr);
+    status = cudaMallocFromPoolAsync(&p, bytes, from, on);
   }
   if (status != cudaSuccess) {
     cudaGetLastError();
@@ -54,13 +54,19 @@ std::byte* allocate(std::size_t bytes, int index) {
   return static_cast<std::byte*>(p);
 }
 
+std::byte* allocate(std::size_t bytes, int index) {
+  if (index != 0) fail<DeviceError>("cuda:", index, ": only the first device, cuda:0, is used");
+  if (std::byte* p = allocate_recorded(bytes)) return p;
+  return allocate_on(stream(), bytes);
+}
 void release(std::byte* p, std::size_t bytes, int) noexcept {
-  if (!p) return;
-  cudaFreeAsync(p, nullptr);
-  live -= static_cast<int64_t>(bytes);
+  if (p && !keep_released(p, bytes)) release_plainly(p, bytes);
 }
 
-void synchronize(int) { check("a kernel failed", cudaDeviceSynchronize()); }
+void synchronize(int) {
+  refuse_in_recording("synchronize");
+  check("a kernel failed", cudaDeviceSynchronize());
+}
 
 MemoryStats memory_stats(int) {
   uint64_t reserved = 0;
@@ -77,14 +83,82 @@ const detail::Backend& runtime() {
   return it;
 }
 
+cudaStream_t stream() {
+  static const cudaStream_t it = [] {
+    cudaStream_t s;
+    check("no device", cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    return s;
+  }();
+  return it;
+}
+
 void copy_to_device(void* to, const void* from, std::size_t bytes) {
-  check("copy to the device", cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, nullptr));
+  if (recording()) return bytes ? copy_on_device(to, keep_on_device(from, bytes), bytes) : void();
+  check("copy to the device", cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream()));
 }
 void copy_to_host(void* to, const void* from, std::size_t bytes) {
-  check("copy from the device", cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost));
+  refuse_in_recording("reading values on the host");
+  check("copy from the device", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream()));
+  check("copy from the device", cudaStreamSynchronize(stream()));
 }
 void copy_on_device(void* to, const void* from, std::size_t bytes) {
-  check("copy on the device", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, nullptr));
+  check("copy on the device", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream()));
+}
+
+// -- graphs ------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+/// Beside the one that is recorded.
+cudaStream_t other_stream() {
+  static const cudaStream_t it = [] {
+    cudaStream_t s;
+    check("a stream", cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    return s;
+  }();
+  return it;
+}
+
+struct Replay final : Recorded {
+  explicit Replay(cudaGraph_t graph) { check("a graph", cudaGraphInstantiate(&it, graph, 0)); }
+  ~Replay() override {
+    cudaStreamSynchronize(stream());  // its memory is about to go
+    cudaGraphExecDestroy(it);
+  }
+  void replay() override { check("a replay", cudaGraphLaunch(it, stream())); }
+  cudaGraphExec_t it = nullptr;
+};
+
+}  // namespace
+
+std::byte* allocate_plainly(std::size_t bytes) {
+  std::byte* const p = allocate_on(other_stream(), bytes);
+  check("memory", cudaStreamSynchronize(other_stream()));
+  return p;
+}
+void release_plainly(std::byte* p, std::size_t bytes) noexcept {
+  cudaFreeAsync(p, stream());
+  live -= static_cast<int64_t>(bytes);
+}
+void upload_plainly(void* to, const void* from, std::size_t bytes) {
+  check("copy to the device", cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, other_stream()));
+  check("copy to the device", cudaStreamSynchronize(other_stream()));
+}
+
+void begin_recording() {
+  other_stream();  // exists
+  check("recording", cudaStreamBeginCapture(stream(), cudaStreamCaptureModeRelaxed));
+}
+std::unique_ptr<Recorded> end_recording() {
+  cudaGraph_t graph = nullptr;
+  check("recording", cudaStreamEndCapture(stream(), &graph));
+  const std::unique_ptr<CUgraph_st, cudaError_t (*)(cudaGraph_t)> owned(graph, &cudaGraphDestroy);
+  return std::make_unique<Replay>(graph);
+}
+void abandon_recording() noexcept {
+  cudaGraph_t graph = nullptr;
+  if (cudaStreamEndCapture(stream(), &graph) == cudaSuccess && graph) cudaGraphDestroy(graph);
+  cudaGetLastError();
 }
 
 // The driver makes these; it is found at run time, so that the library loads without one.

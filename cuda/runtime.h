@@ -1,11 +1,12 @@
 // Memory of the device and copies to and from it: CUDA's runtime (runtime.cu), or the emulated device's, whose memory is
 // the host's (runtime_emulated.cpp). Kernels and copies happen one after the other, in the order in which they were asked
-// for.
+// for, on one stream of the backend's own.
 #pragma once
 
 #include <sluice/core/backend.h>
 
 #include <cstddef>
+#include <memory>
 
 namespace sluice::cuda {
 
@@ -16,6 +17,22 @@ void copy_to_device(void* to, const void* from, std::size_t bytes);
 void copy_to_host(void* to, const void* from, std::size_t bytes);
 /// Within the device; the two do not overlap.
 void copy_on_device(void* to, const void* from, std::size_t bytes);
+
+// -- graphs (recording.cu) -------------------------------------------------------------------------------------------
+
+/// Work between begin_recording() and end_recording(), which was not done.
+class Recorded {
+ public:
+  virtual ~Recorded() = default;
+  virtual void replay() = 0;
+};
+void begin_recording();
+std::unique_ptr<Recorded> end_recording();
+void abandon_recording() noexcept;
+/// At once, also while recording.
+std::byte* allocate_plainly(std::size_t bytes);
+void release_plainly(std::byte* p, std::size_t bytes) noexcept;
+void upload_plainly(void* to, const void* from, std::size_t bytes);
 
 /// Memory of the current device for the time of one op: `count` T, uninitialised.
 template <class T>

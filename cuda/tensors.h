@@ -5,6 +5,7 @@
 #include <sluice/core/strided.h>
 #include <sluice/core/tensor.h>
 #include <sluice/cuda/device.h>
+#include <sluice/cuda/recording.h>
 #include <sluice/cuda/runtime.h>
 
 #include <algorithm>
@@ -82,7 +83,7 @@ void for_each(int64_t n, Body body) {
 inline dim3 grid_of(int64_t blocks) { return dim3(static_cast<unsigned>(std::min<int64_t>(blocks, (int64_t{1} << 31) - 1))); }
 
 /// The first of n indices that lies outside [0, limit), or outside [−1, limit) with `or_minus_one`; n if there is none.
-/// Waits for the device.
+/// Waits for the device; n while a graph is recorded, whose replays check.
 int64_t first_outside(const int64_t* index, int64_t n, int64_t limit, bool or_minus_one = false);
 /// One value of device memory.
 template <class T>

@@ -68,6 +68,7 @@
 #include <sluice/layers/report/summary.h>
 #include <sluice/layers/table.h>
 #include <sluice/layers/train/data_parallel.h>
+#include <sluice/layers/train/graphed_step.h>
 #include <sluice/layers/train/log.h>
 #include <sluice/layers/train/models.h>
 #include <sluice/layers/train/optim.h>

@@ -37,6 +37,7 @@ struct AttentionView {
         weighting(c.options.weighting), scale(T(*c.options.scale)), drops(c.options.dropout > 0), seed(c.seed), offset(c.offset),
         threshold(static_cast<uint64_t>(std::ldexp(c.options.dropout, 32))), grow(T(1 / (1 - c.options.dropout))) {
     const AttentionOptions& o = c.options;
+    if (drops) refuse_in_recording("attention with dropout");
     if (o.bias.defined()) {
       const Layout l = o.bias.layout().expanded({batch, heads, m, n});
       std::copy_n(l.strides.begin(), 4, bias_stride), bias = data_of<T>(o.bias);

@@ -86,6 +86,7 @@ void visible_count(const AttentionMask& mask, int64_t batch, int64_t heads, int6
 }
 
 void attention_keep_mask(Tensor& y, DropoutSpec spec) {
+  refuse_in_recording("dropout");
   dispatch_float("attention", y.dtype(), [&]<class T>() { keep_mask_as<T>(y, spec); });
 }
 

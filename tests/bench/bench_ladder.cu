@@ -49,6 +49,7 @@ struct Numbers {
   ~Numbers() { cudaFree(data); }
   std::vector<float> values() const {
     std::vector<T> host(count);
+    check(cudaStreamSynchronize(stream()));
     check(cudaMemcpy(host.data(), data, count * sizeof(T), cudaMemcpyDeviceToHost));
     return {host.begin(), host.end()};
   }
@@ -59,7 +60,7 @@ double seconds(const std::function<void()>& run) {
   check(cudaEventCreate(&begin)), check(cudaEventCreate(&end));
   std::vector<float> times;
   for (int i = 0; i < 25; ++i) {
-    check(cudaEventRecord(begin)), run(), check(cudaEventRecord(end)), check(cudaEventSynchronize(end));
+    check(cudaEventRecord(begin, stream())), run(), check(cudaEventRecord(end, stream())), check(cudaEventSynchronize(end));
     float ms = 0;
     check(cudaEventElapsedTime(&ms, begin, end));
     if (i >= 5) times.push_back(ms);

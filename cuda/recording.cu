@@ -1,0 +1,181 @@
+// Graphs: what is recorded, by CUDA's stream capture or by the emulator (runtime.h), and the memory it works on.
+#include <sluice/core/graph.h>
+#include <sluice/cuda/recording.h>
+#include <sluice/cuda/tensors.h>
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <vector>
+
+namespace sluice::cuda {
+
+namespace {
+
+using sluice::detail::DeviceGraph;
+
+struct Block {
+  std::byte* at;
+  std::size_t bytes;
+};
+
+/// Memory of one graph: blocks are used again by its own later kernels, in the order of the recording, and go back to the
+/// pool when the graph and all tensors in it are gone.
+struct Arena {
+  std::multimap<std::size_t, std::byte*> spare;  // by size
+  std::map<std::byte*, std::size_t> used;
+  std::vector<Block> all, foreign;  // foreign: given back while recording, but not taken there
+  bool open = true;                 // its graph is there
+};
+
+struct IndexCheck {
+  int64_t n, low, limit;
+};
+constexpr int64_t kMostChecks = 1024;
+
+std::atomic<int64_t> arenas = 0;  // that own blocks, or may
+
+class Graph final : public DeviceGraph {
+ public:
+  Graph() { ++arenas; }
+  ~Graph() override;
+  void replay() override;
+
+  std::shared_ptr<Arena> arena = std::make_shared<Arena>();
+  std::unique_ptr<Recorded> recorded;
+  std::vector<IndexCheck> checks;
+  int64_t* found = nullptr;  // on the device, for each check: the first index outside its range and its place; −1: none
+};
+
+std::mutex mutex;  // of arenas
+std::map<std::byte*, std::shared_ptr<Arena>> owners;  // of every block in use
+constinit std::atomic<Graph*> current = nullptr;
+
+/// With the mutex. What nobody uses goes back to the pool.
+void close_if_unused(Arena& arena) {
+  if (arena.open || !arena.used.empty()) return;
+  for (const Block& b : arena.all) release_plainly(b.at, b.bytes);
+  for (const Block& b : arena.foreign) release_plainly(b.at, b.bytes);
+  arena.all.clear(), arena.foreign.clear();
+  --arenas;
+}
+
+/// Remembers the first index outside its range, then sets all of them to a harmless one. One block: all must be seen before
+/// one is set.
+__global__ void check_indices_kernel(int64_t* index, int64_t n, int64_t low, int64_t limit, int64_t* found) {
+  const auto outside = [&](int64_t i) { return index[i] < low || index[i] >= limit; };
+  auto* const first = reinterpret_cast<unsigned long long*>(found);  // −1 is the largest of them
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
+    if (outside(i)) atomicMin(first, static_cast<unsigned long long>(i));
+  __syncthreads();
+  if (threadIdx.x == 0 && found[0] >= 0) found[1] = index[found[0]];
+  __syncthreads();
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
+    if (outside(i)) index[i] = low < 0 ? low : 0;
+}
+
+std::unique_ptr<DeviceGraph> record(const std::function<void()>& f) {
+  auto graph = std::make_unique<Graph>();
+  Graph* none = nullptr;
+  graph->found = reinterpret_cast<int64_t*>(runtime().allocate(2 * kMostChecks * sizeof(int64_t), 0));
+  if (!current.compare_exchange_strong(none, graph.get())) fail<DeviceError>("cuda: a graph is being recorded; one at a time");
+  try {
+    begin_recording();
+    f();
+    graph->recorded = end_recording();
+  } catch (...) {
+    abandon_recording();
+    current = nullptr;
+    throw;
+  }
+  current = nullptr;
+  return graph;
+}
+
+Graph::~Graph() {
+  runtime().release(reinterpret_cast<std::byte*>(found), 2 * kMostChecks * sizeof(int64_t), 0);
+  recorded.reset();
+  const std::lock_guard lock(mutex);
+  arena->open = false;
+  close_if_unused(*arena);
+}
+
+void Graph::replay() {
+  if (checks.empty()) return recorded->replay();
+  std::vector<int64_t> first(2 * checks.size(), -1);
+  copy_to_device(found, first.data(), first.size() * sizeof(int64_t));
+  recorded->replay();
+  copy_to_host(first.data(), found, first.size() * sizeof(int64_t));
+  for (std::size_t i = 0; i < checks.size(); ++i)
+    if (first[2 * i] >= 0)
+      fail<ValueError>("graphed step: index ", first[2 * i + 1], " is outside [", checks[i].low, ", ", checks[i].limit, ") — got it at element ",
+                       first[2 * i], " of ", checks[i].n);
+}
+
+constexpr sluice::detail::DeviceGraphs kGraphs{&record};
+const bool installed = (sluice::detail::install_graphs(DeviceKind::cuda, kGraphs), true);
+
+}  // namespace
+
+bool recording() { return current.load(std::memory_order_relaxed) != nullptr; }
+
+void refuse_in_recording(const char* what) {
+  if (recording()) fail<DeviceError>(what, ": cannot be recorded in a graph, whose replays would repeat it as it was");
+}
+
+void record_index_check(const int64_t* index, int64_t n, int64_t low, int64_t limit) {
+  Graph& g = *current.load();
+  if (static_cast<int64_t>(g.checks.size()) == kMostChecks) fail<DeviceError>("cuda: a graph has at most ", kMostChecks, " indexed ops");
+  launch(check_indices_kernel, dim3(1), dim3(kThreads), 0, const_cast<int64_t*>(index), n, low, limit, g.found + 2 * g.checks.size());
+  g.checks.push_back({n, low, limit});
+}
+
+std::byte* allocate_recorded(std::size_t bytes) {
+  Graph* const g = current.load(std::memory_order_relaxed);
+  if (!g || bytes == 0) return nullptr;
+  const std::lock_guard lock(mutex);
+  Arena& arena = *g->arena;
+  std::byte* p;
+  // A block that is much larger would be missed elsewhere.
+  if (const auto it = arena.spare.lower_bound(bytes); it != arena.spare.end() && it->first <= 2 * bytes) {
+    p = it->second;
+    arena.used[p] = it->first;
+    arena.spare.erase(it);
+  } else {
+    p = allocate_plainly(bytes);
+    arena.all.push_back({p, bytes});
+    arena.used[p] = bytes;
+  }
+  owners[p] = g->arena;
+  return p;
+}
+
+bool keep_released(std::byte* p, std::size_t bytes) {
+  if (arenas.load(std::memory_order_relaxed) == 0) return false;
+  const std::lock_guard lock(mutex);
+  if (const auto it = owners.find(p); it != owners.end()) {
+    const std::shared_ptr<Arena> arena = it->second;
+    owners.erase(it);
+    const auto used = arena->used.find(p);
+    arena->spare.emplace(used->second, p);
+    arena->used.erase(used);
+    close_if_unused(*arena);
+    return true;
+  }
+  if (Graph* const g = current.load(); g) {  // recorded kernels may read it
+    g->arena->foreign.push_back({p, bytes});
+    return true;
+  }
+  return false;
+}
+
+const void* keep_on_device(const void* from, std::size_t bytes) {
+  Graph& g = *current.load();
+  std::byte* const p = allocate_plainly(bytes);
+  const std::lock_guard lock(mutex);
+  g.arena->all.push_back({p, bytes});
+  upload_plainly(p, from, bytes);
+  return p;
+}
+
+}  // namespace sluice::cuda

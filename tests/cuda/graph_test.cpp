@@ -1,0 +1,197 @@
+// Steps recorded once and done again: the same bits as steps that are run, what recording refuses, and memory.
+#include "support/approx.h"
+#include "support/catch.h"
+
+#include <sluice/core/backend.h>
+#include <sluice/layers/gau/gau.h>
+#include <sluice/layers/nn/linear.h>
+#include <sluice/layers/train/graphed_step.h>
+#include <sluice/layers/train/optim.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/dropout.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/loss.h>
+#include <sluice/ops/reduce.h>
+#include <sluice/ops/view.h>
+
+using namespace sluice;
+using namespace sluice::testing;
+using Catch::Matchers::Contains;
+
+namespace {
+
+const Device gpu = Device::cuda();
+
+/// A language model of 13 symbols.
+struct Model {
+  Embedding embedding;
+  Gau gau;
+  Linear head;
+  explicit Model(DType dtype = f32) {
+    Rng rng(1);
+    embedding = Embedding({.count = 13, .dim = 16, .dtype = dtype}, rng);
+    gau = Gau({.dim = 16, .key_dim = 8, .causal = true, .dtype = dtype}, rng);
+    head = Linear({.in = 16, .out = 13, .dtype = dtype}, rng);
+  }
+  Tensor operator()(const Tensor& x) const { return head(gau(embedding(x))); }
+  static void visit(auto& self, auto&& f) { f("embedding", self.embedding), f("gau", self.gau), f("head", self.head); }
+};
+
+Tensor tokens(int seed, const Shape& shape) {
+  Rng rng(static_cast<uint64_t>(seed));
+  return to(randint(0, 13, shape, rng), gpu);
+}
+
+int runs = 0;  // of the function below
+
+Tensor loss_of(const Model& model, const std::vector<Tensor>& in) {
+  ++runs;
+  return cross_entropy(to(model(in[0]), f32), in[1]);
+}
+
+/// Ten steps, with sequences of two lengths.
+std::vector<Tensor> train(DType dtype, bool graphed) {
+  Model model(dtype);
+  to(model, gpu);
+  Adam adam(parameters(model), {.lr = 1e-2, .weight_decay = 0.1});
+  GraphedStep step(model, [&](const std::vector<Tensor>& in) { return loss_of(model, in); });
+  std::vector<Tensor> results;
+  for (int i = 0; i < 10; ++i) {
+    const Shape shape{2, i % 5 == 3 ? 7 : 20};
+    const std::vector<Tensor> in{tokens(i, shape), tokens(100 + i, shape)};
+    Tensor loss;
+    if (graphed) {
+      loss = step(in);
+    } else {
+      adam.zero_grad();
+      loss = loss_of(model, in);
+      backward(loss);
+    }
+    adam.step();
+    results.push_back(to(loss.detach(), cpu));
+    if (graphed && i % 2) adam.zero_grad();  // the next call brings them back
+  }
+  for (const NamedTensor& p : parameters(model)) results.push_back(to(p.tensor.detach(), cpu));
+  if (graphed) CHECK(step.recorded() == 2);
+  return results;
+}
+
+int64_t live() {
+  release_cached_memory();
+  return memory_stats(gpu).live;
+}
+
+}  // namespace
+
+TEST_CASE("graphs: recorded steps have the bits of steps that are run", "[graph]") {
+  for (const DType dtype : {f32, f64, bf16}) {
+    INFO(name_of(dtype));
+    const auto want = train(dtype, false);
+    runs = 0;
+    const auto got = train(dtype, true);
+    CHECK(runs == 4);  // two shapes, each once as it is and once recorded
+    REQUIRE(got.size() == want.size());
+    for (std::size_t i = 0; i < want.size(); ++i) CHECK(same_bits(got[i], want[i]));
+    CHECK(want[9].item() < want[0].item());
+  }
+}
+
+TEST_CASE("graphs: on the CPU every step is run", "[graph]") {
+  Model model;
+  GraphedStep step(model, [&](const std::vector<Tensor>& in) { return loss_of(model, in); });
+  runs = 0;
+  const Tensor x = to(tokens(1, {2, 9}), cpu);
+  for (int i = 0; i < 3; ++i) {
+    const Tensor loss = step({x, x});
+    CHECK(!loss.requires_grad());
+    CHECK(model.head.weight.grad().defined());
+  }
+  CHECK((runs == 3 && step.recorded() == 0));
+}
+
+TEST_CASE("graphs: an index out of range is found by a replay, and changes nothing", "[graph]") {
+  Model model;
+  to(model, gpu);
+  GraphedStep step(model, [&](const std::vector<Tensor>& in) { return loss_of(model, in); });
+  const Tensor x = tokens(1, {2, 300});
+  for (int i = 0; i < 2; ++i) step({x, x});
+  const double want = step({x, x}).item();
+  for (const int64_t wrong : {int64_t{13}, int64_t{-1}, int64_t{1} << 40}) {
+    std::vector<int64_t> values = to(x, cpu).to_vector<int64_t>();
+    values[517] = wrong, values[599] = 77;
+    const Tensor bad = to(Tensor::from(values, {2, 300}), gpu);
+    CHECK_THROWS_WITH(step({bad, x}), Contains(str("graphed step: index ", wrong, " is outside [0, 13) — got it at element 517 of 600")));
+    if (wrong == -1) continue;  // a target that does not count
+    CHECK_THROWS_AS(step({x, bad}), ValueError);
+  }
+  CHECK(step({x, x}).item() == want);
+}
+
+TEST_CASE("graphs: what a replay would repeat wrongly is refused, and nothing is left behind", "[graph]") {
+  Model model;
+  to(model, gpu);
+  const Tensor x = tokens(1, {1, 5});
+  Rng rng(1);
+  Adam adam(parameters(model), {.lr = 1e-2});
+  const auto refused = [&](const char* why, const std::function<Tensor(const Tensor&)>& f) {
+    INFO(why);
+    GraphedStep step(model, [&](const std::vector<Tensor>& in) { return f(loss_of(model, in)); });
+    step({x, x});
+    const int64_t before = live();
+    for (int i = 0; i < 2; ++i) CHECK_THROWS_WITH(step({x, x}), Contains(why) && Contains("cannot be recorded in a graph"));
+    for (NamedTensor& p : parameters(model)) p.tensor.zero_grad();
+    CHECK(live() <= before);
+    CHECK(step.recorded() == 0);
+    backward(loss_of(model, {x, x}));  // the device works as before
+  };
+  refused("reading values on the host", [](const Tensor& loss) { return loss * loss.item(); });
+  refused("dropout", [&](const Tensor& loss) { return dropout(loss, 0.5, rng); });
+  refused("random numbers", [&](const Tensor& loss) { return loss + sum(normal({3}, 0, 1, rng, {f32, gpu})); });
+  refused("adam", [&](const Tensor& loss) { return model.head.bias.set_grad(ones({13}, {f32, gpu})), adam.step(), loss; });
+  refused("synchronize", [](const Tensor& loss) { return synchronize(gpu), loss; });
+  GraphedStep step(model, [&](const std::vector<Tensor>& in) { return loss_of(model, in); });
+  CHECK_THROWS_AS(step({Tensor(to(ones({2}), gpu)).requires_grad_()}), AutogradError);
+  CHECK_THROWS_AS(GraphedStep(model, nullptr), ValueError);
+}
+
+TEST_CASE("graphs: constants that the host sends are kept, and what a step gave back outlives it", "[graph]") {
+  Model model;
+  to(model, gpu);
+  const Tensor x = tokens(1, {1, 5});
+  const int64_t before = live();
+  Tensor gradient, kept;
+  {
+    GraphedStep step(model, [&](const std::vector<Tensor>& in) {
+      const Tensor weights = to(Tensor({0.5f, 2, 1, 0, 3}), gpu);  // another memory each time
+      return sum(cross_entropy(model(in[0]), in[1], {.reduction = Reduction::none}) * weights);
+    });
+    Tensor first = step({x, x});
+    for (int i = 0; i < 3; ++i) CHECK(same_bits(to(step({x, x}), cpu), to(first, cpu)));
+    gradient = model.head.weight.grad();
+    kept = to(gradient, cpu);
+  }
+  CHECK(same_bits(to(gradient, cpu), kept));
+  // What it let go while it was recorded is still read by replays; losses that it gave stay as they are.
+  {
+    Tensor table;
+    GraphedStep step(model, [&](const std::vector<Tensor>& in) {
+      if (!table.defined()) table = full({5}, 2.0, {f32, gpu});
+      const Tensor loss = sum(cross_entropy(model(in[0]), in[1], {.reduction = Reduction::none}) * table);
+      table = {};
+      return loss;
+    });
+    const Tensor first = step({x, x}), other = tokens(5, {1, 5});
+    table = full({5}, 2.0, {f32, gpu});
+    std::vector<Tensor> losses, noise;
+    for (int i = 0; i < 4; ++i) {
+      losses.push_back(step({i % 2 ? other : x, x}));
+      for (int k = 0; k < 20; ++k) noise.push_back(full({5}, 1e9, {f32, gpu}));
+    }
+    for (const int i : {0, 2}) CHECK(same_bits(to(losses[static_cast<std::size_t>(i)], cpu), to(first, cpu)));
+    CHECK(same_bits(to(losses[1], cpu), to(losses[3], cpu)));
+    CHECK(!same_bits(to(losses[1], cpu), to(first, cpu)));
+  }
+  gradient = {};
+  for (NamedTensor& p : parameters(model)) p.tensor.zero_grad();
+  CHECK(live() == before);
+}
