@@ -25,11 +25,8 @@ struct First {
 };
 
 template <class T>
-void rope_angles_as(const int64_t* at, int64_t offset, double base, Tensor& cos, Tensor& sin) {
+void rope_angles_as(const int64_t* at, int64_t offset, const double* frequency, Tensor& cos, Tensor& sin) {
   const int64_t half = cos.dim(1);
-  const Scratch<double> frequencies(static_cast<std::size_t>(half));
-  double* frequency = frequencies.get();
-  for_each(half, [=] __device__(int64_t k) { frequency[k] = math::pow(base, -static_cast<double>(k) / static_cast<double>(half)); });
   T *pc = data_of<T>(cos), *ps = data_of<T>(sin);
   for_each(cos.numel(), [=] __device__(int64_t i) {
     const double angle = static_cast<double>(at[i / half] + offset) * frequency[i % half];
@@ -59,7 +56,7 @@ struct RopeRow {
 
 }  // namespace
 
-void rope_angles(const Tensor& positions, int64_t offset, double base, Tensor& cos, Tensor& sin) {
+void rope_angles(const Tensor& positions, int64_t offset, const Tensor& frequencies, Tensor& cos, Tensor& sin) {
   const int64_t *at = data_of<int64_t>(positions), n = positions.numel();
   if (n == 0) return;
   if (!recording()) {
@@ -69,7 +66,7 @@ void rope_angles(const Tensor& positions, int64_t offset, double base, Tensor& c
       fail<ValueError>("rope_at: position ", value_at(at + bad), " lies beyond ±2^53");
   }
   if (cos.numel() == 0) return;
-  dispatch_float("rope", cos.dtype(), [&]<class T>() { rope_angles_as<T>(at, offset, base, cos, sin); });
+  dispatch_float("rope", cos.dtype(), [&]<class T>() { rope_angles_as<T>(at, offset, data_of<double>(frequencies), cos, sin); });
 }
 
 void rope(const Tensor& x, const Tensor& cos, const Tensor& sin, Tensor& y, RopePairing pairing, bool inverse) {

@@ -20,6 +20,7 @@ Tensor ns_sigmoid(const Tensor& x) { return map(fm::NsSigmoid{}, x); }
 Tensor glu(const Tensor& x, const Tensor& g) { return map(fm::Glu{}, x, g); }
 Tensor reglu(const Tensor& x, const Tensor& g) { return map(fm::ReGlu{}, x, g); }
 Tensor geglu(const Tensor& x, const Tensor& g) { return map(fm::GeGlu{}, x, g); }
+Tensor geglu_tanh(const Tensor& x, const Tensor& g) { return map(fm::GeGluTanh{}, x, g); }
 Tensor swiglu(const Tensor& x, const Tensor& g) { return map(fm::SwiGlu{}, x, g); }
 Tensor bilinear(const Tensor& x, const Tensor& g) { return map(fm::Bilinear{}, x, g); }
 Tensor silu_glu(const Tensor& x, const Tensor& g) { return map(fm::SiluGlu{}, x, g); }

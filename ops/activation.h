@@ -26,6 +26,7 @@ Tensor ns_sigmoid(const Tensor& x);
 Tensor glu(const Tensor& x, const Tensor& g);       // φ = sigmoid
 Tensor reglu(const Tensor& x, const Tensor& g);     // φ = relu
 Tensor geglu(const Tensor& x, const Tensor& g);     // φ = gelu
+Tensor geglu_tanh(const Tensor& x, const Tensor& g);  // φ = gelu_tanh
 Tensor swiglu(const Tensor& x, const Tensor& g);    // φ = silu
 Tensor bilinear(const Tensor& x, const Tensor& g);  // φ = identity
 /// silu(x) ⊙ silu(g), FLASH's two-sided form

@@ -102,8 +102,8 @@ extern Kernel<void(const Tensor& x, const Tensor& targets, const Tensor& g, Tens
 extern Kernel<void(const Tensor& x, Tensor& y, DropoutSpec spec)> dropout;
 
 // -- positions -------------------------------------------------------------------------------------------------
-/// cos and sin [n, half] of (positions + offset) · base^(−k/half), computed in f64; may be empty.
-extern Kernel<void(const Tensor& positions, int64_t offset, double base, Tensor& cos, Tensor& sin)> rope_angles;
+/// cos and sin [n, half] of (positions + offset) · frequencies, f64 [half], computed in f64; may be empty.
+extern Kernel<void(const Tensor& positions, int64_t offset, const Tensor& frequencies, Tensor& cos, Tensor& sin)> rope_angles;
 /// Pairs of the channels of x [..., n, d] rotated by the angles, back when inverse.
 extern Kernel<void(const Tensor& x, const Tensor& cos, const Tensor& sin, Tensor& y, RopePairing pairing, bool inverse)>
     rope;

@@ -1,9 +1,10 @@
 // (y_a, y_b) = R(θ)·(x_a, x_b) for each pair:  y_a = x_a cos θ − x_b sin θ,  y_b = x_b cos θ + x_a sin θ
-// R is orthogonal, so dx = R(−θ)·g: the same op with the sines negated.
+// R is orthogonal, so dx = R(−θ)·g: the same op with the sines negated. A factor of the pair is part of cos and sin.
 #include <sluice/ops/rope.h>
 
 #include <sluice/core/node.h>
 #include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/rows.h>
 #include <sluice/ops/view.h>
@@ -11,6 +12,7 @@
 #include <cmath>
 #include <map>
 #include <mutex>
+#include <numbers>
 #include <tuple>
 
 namespace sluice {
@@ -24,40 +26,53 @@ struct Angles {
   Tensor cos, sin;
 };
 
-void rope_angles_cpu(const Tensor& positions, int64_t offset, double base, Tensor& cos, Tensor& sin) {
+void rope_angles_cpu(const Tensor& positions, int64_t offset, const Tensor& frequencies, Tensor& cos, Tensor& sin) {
   const int64_t n = positions.numel(), half = cos.dim(1), *at = positions.data<int64_t>();
+  const double* frequency = frequencies.data<double>();
   for (int64_t i = 0; i < n; ++i)
     if (at[i] < -kFarthest || at[i] > kFarthest) fail<ValueError>("rope_at: position ", at[i], " lies beyond ±2^53");
   dispatch_float("rope", cos.dtype(), [&]<class T>() {
     T *pc = cos.mutable_data<T>(), *ps = sin.mutable_data<T>();
-    for (int64_t k = 0; k < half; ++k) {
-      const double frequency = std::pow(base, -static_cast<double>(k) / static_cast<double>(half));
+    for (int64_t k = 0; k < half; ++k)
       for (int64_t i = 0; i < n; ++i) {
-        const double angle = static_cast<double>(at[i] + offset) * frequency;
+        const double angle = static_cast<double>(at[i] + offset) * frequency[k];
         pc[i * half + k] = static_cast<T>(std::cos(angle)), ps[i * half + k] = static_cast<T>(std::sin(angle));
       }
-    }
   });
 }
 
-Angles make_angles(const Tensor& positions, int64_t offset, int64_t dim, double base, DType dtype) {
-  const TensorOptions options{dtype == bf16 ? f32 : dtype, positions.device()};
+/// What each pair of each row is multiplied by beside its rotation, f64, broadcasts to [n, dim/2].
+Tensor growth(const Tensor& positions, int64_t dim, const RopeOptions& o) {
+  std::vector<double> rate;  // log ζ_c / s
+  for (int64_t c = 0; c < dim / 2; ++c)
+    rate.push_back(o.xpos == 0 ? 0 : std::log((2 * static_cast<double>(c) / static_cast<double>(dim) + 0.4) / 1.4) / o.xpos);
+  const Tensor at = to(positions, f64) + static_cast<double>(o.offset);
+  return exp(unsqueeze(at, 1) * to(Tensor::from(rate), positions.device())) * o.factor;
+}
+
+Angles make_angles(const Tensor& positions, const RopeOptions& o, int64_t dim, DType wanted) {
+  const Tensor frequencies = Tensor::from(o.frequencies.empty() ? rope_frequencies(dim, o.base) : o.frequencies);
+  const bool grows = o.factor != 1 || o.xpos != 0;
+  const DType dtype = wanted == bf16 ? f32 : wanted;
+  const TensorOptions options{grows ? f64 : dtype, positions.device()};
   Angles a{empty({positions.numel(), dim / 2}, options), empty({positions.numel(), dim / 2}, options)};
-  kernel::rope_angles(positions, offset, base, a.cos, a.sin);
-  return a;
+  kernel::rope_angles(positions, o.offset, to(frequencies, positions.device()), a.cos, a.sin);
+  if (!grows) return a;
+  const Tensor by = growth(positions, dim, o);
+  return {to(a.cos * by, dtype), to(a.sin * by, dtype)};
 }
 
 /// Tables for consecutive positions are asked for again at every step: a few are kept.
-Angles cached_angles(int64_t offset, int64_t n, int64_t dim, double base, TensorOptions options) {
-  using Key = std::tuple<int64_t, int64_t, int64_t, double, DType, DeviceKind, int>;
+Angles cached_angles(int64_t n, const RopeOptions& o, int64_t dim, TensorOptions options) {
+  using Key = std::tuple<int64_t, int64_t, int64_t, double, std::vector<double>, double, double, DType, DeviceKind, int>;
   static std::mutex mutex;
   static std::map<Key, Angles>* cache = new std::map<Key, Angles>;  // never destroyed, as the allocator
-  const Key key{offset, n, dim, base, options.dtype, options.device.kind, options.device.index};
+  const Key key{o.offset, n, dim, o.base, o.frequencies, o.factor, o.xpos, options.dtype, options.device.kind, options.device.index};
   {
     std::lock_guard lock(mutex);
     if (auto it = cache->find(key); it != cache->end()) return it->second;
   }
-  Angles a = make_angles(arange(n, {i64, options.device}), offset, dim, base, options.dtype);
+  Angles a = make_angles(arange(n, {i64, options.device}), o, dim, options.dtype);
   std::lock_guard lock(mutex);
   if (cache->size() >= 16) cache->clear();
   return cache->emplace(key, a).first->second;
@@ -120,6 +135,12 @@ int64_t checked_rot_dim(const char* op, const Tensor& x, const RopeOptions& o) {
   if (!(o.base > 0) || !std::isfinite(o.base)) fail<ValueError>(op, ": base must be positive and finite — got ", o.base);
   if (o.offset < -kFarthest || o.offset > kFarthest)
     fail<ValueError>(op, ": offset ", o.offset, " lies beyond ±2^53");
+  if (!o.frequencies.empty() && static_cast<int64_t>(o.frequencies.size()) != dim / 2)
+    fail(op, ": ", o.frequencies.size(), " frequencies do not fit ", dim / 2, " pairs of channels of x=", x);
+  for (double f : o.frequencies)
+    if (!std::isfinite(f)) fail<ValueError>(op, ": frequencies must be finite — got ", f);
+  if (!(o.factor > 0) || !std::isfinite(o.factor) || !std::isfinite(o.xpos))
+    fail<ValueError>(op, ": factor must be positive and finite, xpos finite — got ", o.factor, ", ", o.xpos);
   return dim;
 }
 
@@ -131,7 +152,7 @@ constinit decltype(kernel::rope) kernel::rope{"rope", &rope_cpu, Bf16::native};
 Tensor rope(const Tensor& x, RopeOptions o) {
   const int64_t dim = checked_rot_dim("rope", x, o);
   if (x.numel() == 0) return rotate(x, {}, o.pairing, false);
-  return rotate(x, cached_angles(o.offset, x.dim(-2), dim, o.base, x.options()), o.pairing, false);
+  return rotate(x, cached_angles(x.dim(-2), o, dim, x.options()), o.pairing, false);
 }
 
 Tensor rope_at(const Tensor& x, const Tensor& positions, RopeOptions o) {
@@ -140,7 +161,35 @@ Tensor rope_at(const Tensor& x, const Tensor& positions, RopeOptions o) {
     fail<DTypeError>("rope_at: positions must be i64 or i32 — got ", positions.dtype());
   if (positions.shape() != Shape{n}) fail("rope_at: positions=", positions, " do not fit x=", x, "; need [", n, "]");
   if (x.numel() == 0) return rotate(x, {}, o.pairing, false);
-  return rotate(x, make_angles(contiguous(to(positions.detach(), i64)), o.offset, dim, o.base, x.dtype()), o.pairing, false);
+  return rotate(x, make_angles(contiguous(to(positions.detach(), i64)), o, dim, x.dtype()), o.pairing, false);
+}
+
+std::vector<double> rope_frequencies(int64_t dim, double base) {
+  if (dim < 0 || dim % 2 != 0) fail<ValueError>("rope_frequencies: dim must be even — got ", dim);
+  std::vector<double> frequencies;
+  for (int64_t c = 0; c < dim / 2; ++c)
+    frequencies.push_back(std::pow(base, -static_cast<double>(c) / static_cast<double>(dim / 2)));
+  return frequencies;
+}
+
+RopeOptions yarn_rope(RopeOptions o, int64_t dim, double scale, int64_t length, double beta_fast, double beta_slow) {
+  if (!(scale >= 1) || !std::isfinite(scale) || length < 1 || !(beta_slow > 0) || !(beta_fast >= beta_slow) || !(o.base > 1))
+    fail<ValueError>("yarn_rope: needs scale >= 1, length >= 1, beta_fast >= beta_slow > 0 and a base above 1 — got ", scale, ", ",
+                     length, ", ", beta_fast, ", ", beta_slow, ", base ", o.base);
+  // The pair that turns so many times in `length`.
+  auto pair_of = [&](double turns) {
+    return static_cast<double>(dim) * std::log(static_cast<double>(length) / (turns * 2 * std::numbers::pi)) / (2 * std::log(o.base));
+  };
+  const double low = std::max(std::floor(pair_of(beta_fast)), 0.0);
+  double high = std::min(std::ceil(pair_of(beta_slow)), static_cast<double>(dim - 1));
+  if (low == high) high += 0.001;
+  o.frequencies = rope_frequencies(dim, o.base);
+  for (std::size_t c = 0; c < o.frequencies.size(); ++c) {
+    const double divided = std::clamp((static_cast<double>(c) - low) / (high - low), 0.0, 1.0);
+    o.frequencies[c] *= divided / scale + 1 - divided;
+  }
+  o.factor = 1 + 0.1 * std::log(scale);
+  return o;
 }
 
 Tensor toeplitz(const Tensor& w, int64_t n, int64_t m, int64_t row_offset) {

@@ -4,6 +4,8 @@
 #include <sluice/core/options.h>
 #include <sluice/core/tensor.h>
 
+#include <vector>
+
 namespace sluice {
 
 enum class RopePairing {
@@ -17,21 +19,46 @@ struct RopeOptions {
   RopePairing pairing = RopePairing::half;
   int64_t rot_dim = 0;  // rotate only the first rot_dim channels; 0 means all
   int64_t offset = 0;   // position of the first row, for streaming
+  /// Radians a position of each pair, rot_dim/2 of them, in place of base^(−c/(dim/2)): scaled RoPE, see yarn_rope.
+  std::vector<double> frequencies = {};
+  double factor = 1;  // what is rotated is also multiplied by it, as YaRN does
+  /// s ≠ 0: pair c of row p is also multiplied by ζ_c^(p/s), ζ_c = (2c/dim + 0.4)/1.4, for queries; of_keys() divides (xPos,
+  /// Sun et al. 2023, with s = 512). Of the same offset both have, so in f32 positions may reach some 60·s.
+  double xpos = 0;
+
+  /// The options for keys where these are for queries; layers rotate theirs so.
+  RopeOptions of_keys() const {
+    RopeOptions o = *this;
+    o.xpos = -xpos;
+    return o;
+  }
 
   static void describe(auto& o, auto& f) {
     f("base", o.base, above(0), "angles are p * base^(-c/(dim/2))");
     f("pairing", o.pairing, "half rotates channels (c, c + dim/2), interleaved (2c, 2c + 1)");
     f("rot_dim", o.rot_dim, at_least(0), "only the first rot_dim channels are rotated; 0: all");
     f("offset", o.offset, between(-1e15, 1e15), "position of the first token");
+    f("frequencies", o.frequencies, any_number(), "radians a position, of each pair (inv_freq); empty: from base");
+    f("factor", o.factor, above(0), "of what is rotated (YaRN's attention factor)");
+    f("xpos", o.xpos, any_number(), "s: queries also times z_c^(p/s), keys by it, z_c = (2c/dim + 0.4)/1.4; 0: no xPos");
   }
 };
 
 /// Rotates pair c of row p by the angle (p + offset) · base^(−c/(dim/2)), dim = rot_dim. x [..., n, d]:
 /// positions run along dim −2. Equal up to a fixed permutation of channels for both pairings.
-/// ShapeError when rot_dim is odd or larger than d; ValueError unless base > 0 is finite and positions lie within ±2^53.
+/// ShapeError when rot_dim is odd or larger than d, or frequencies are not half as many; ValueError unless base > 0 and the
+/// other options are finite and positions lie within ±2^53.
 Tensor rope(const Tensor& x, RopeOptions options = {});
 /// The same with an explicit position for each row, an i64 tensor [n].
 Tensor rope_at(const Tensor& x, const Tensor& positions, RopeOptions options = {});
+
+/// base^(−c/(dim/2)) for c < dim/2. Divided by s they are positions divided by s (linear scaling, Chen et al. 2023); NTK-aware
+/// scaling is another base, base · s^(dim/(dim − 2)). ValueError unless dim is even and not negative.
+std::vector<double> rope_frequencies(int64_t dim, double base = 10000);
+/// YaRN (Peng et al. 2023): `options` for `scale` times the `length` a model was trained on. Pairs that turn more than
+/// beta_fast times in that length keep their frequency, those of fewer than beta_slow turns have theirs divided, with a ramp
+/// between; factor becomes 1 + 0.1·ln scale. dim: rotated channels. ValueError for numbers that make no sense.
+RopeOptions yarn_rope(RopeOptions options, int64_t dim, double scale, int64_t length, double beta_fast = 32, double beta_slow = 1);
 
 /// The n×m Toeplitz matrix b_ij = w[centre + j − i] as a view of w. w holds 2·n_max − 1 values and
 /// centre = n_max − 1, so a table built for n_max serves every n, m <= n_max. `row_offset` is the

@@ -9,7 +9,7 @@
 // weights again, from the operands and lse:
 //
 //   P = e^{S − lse} or φ(S)    dP = G Vᵀ ⊙ Z    dS = P ⊙ (dP − δ) or φ'(S) ⊙ dP
-//   dV = (P ⊙ Z)ᵀ G     dQ = scale · (ρ dS) K     dK = scale · (ρ dS)ᵀ Q     dbias = ρ dS, and its sums along diagonals
+//   dV = (P ⊙ Z)ᵀ G   dQ = scale · (ρ dS ⊙ cap') K   dK = scale · (ρ dS ⊙ cap')ᵀ Q   dbias = ρ dS, its sums along diagonals
 //
 // Each block owns its rows of one result and adds to them in the order of the columns, so results have the same bits
 // whenever. Few queries, as a step of decoding has them, are too few blocks: there each has a part of the keys, and what
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(128) attention_tiles(AttentionView<T> a, Targe
                   if constexpr (needs_dp) dp_here = by_keys ? dp[j][i] : dp[i][j];
                   const PairGradient<T> p(a, a.score(b, h, query, key + j, value), dp_here,
                                           a.drops ? a.kept(words, j) : T(1), lse, delta, rho);
-                  value = needs_dp ? p.ds : p.weight;
+                  value = needs_dp ? p.ds * a.slope(value) : p.weight;
                   if (pass == Pass::dq && out.bias && piece == 0) out.bias[row * a.n + key + j] = p.ds;
                 } else {
                   value = 0;

@@ -23,7 +23,7 @@ struct AttentionView {
   HeadRows<const T> q, k, v, g;                        // g: gradient of the output
   MaskView mask;
   Weighting weighting;
-  T scale;
+  T scale, softcap;
   const T *bias = nullptr, *relative = nullptr, *row_scale = nullptr, *sink = nullptr;
   int64_t bias_stride[4] = {}, relative_head = 0, row_scale_stride[3] = {}, sink_head = 0;
   bool drops;  // dropout
@@ -34,7 +34,7 @@ struct AttentionView {
   AttentionView(const sluice::detail::AttentionCall& c, const MaskView& seen)
       : batch(c.q.dim(0)), heads(c.q.dim(1)), kv_heads(c.k.dim(1)), group(heads / std::max<int64_t>(1, kv_heads)),
         m(c.q.dim(2)), n(c.k.dim(2)), d(c.q.dim(3)), dv(c.v.dim(3)), q(c.q), k(c.k), v(c.v), mask(seen),
-        weighting(c.options.weighting), scale(T(*c.options.scale)), drops(c.options.dropout > 0), seed(c.seed), offset(c.offset),
+        weighting(c.options.weighting), scale(T(*c.options.scale)), softcap(T(c.options.softcap)), drops(c.options.dropout > 0), seed(c.seed), offset(c.offset),
         threshold(static_cast<uint64_t>(std::ldexp(c.options.dropout, 32))), grow(T(1 / (1 - c.options.dropout))) {
     const AttentionOptions& o = c.options;
     if (drops) refuse_in_recording("attention with dropout");
@@ -55,9 +55,16 @@ struct AttentionView {
   __device__ T rho(int64_t b, int64_t h, int64_t i) const {
     return row_scale ? row_scale[b * row_scale_stride[0] + h * row_scale_stride[1] + i * row_scale_stride[2]] : T(1);
   }
-  /// ρ (scale · q·k + bias) of a pair.
+  /// cap'(scale · q·k).
+  __device__ T slope(T dot) const {
+    if (softcap == T(0)) return T(1);
+    const T y = math::tanh(dot * scale / softcap);
+    return 1 - y * y;
+  }
+  /// ρ (cap(scale · q·k) + bias) of a pair.
   __device__ T score(int64_t b, int64_t h, int64_t i, int64_t j, T dot) const {
     T s = dot * scale;
+    if (softcap != T(0)) s = softcap * math::tanh(s / softcap);
     if (bias) s += bias[b * bias_stride[0] + h * bias_stride[1] + i * bias_stride[2] + j * bias_stride[3]];
     if (relative) s += relative[h * relative_head + m - 1 + j - i];  // entry n − 1 + p_j − p_i
     return row_scale ? s * rho(b, h, i) : s;

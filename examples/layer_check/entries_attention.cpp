@@ -36,6 +36,7 @@ struct AttentionCall : MaskOptions {
                       "softmax without sink");
     f("weighting", o.options.weighting, "how scores become weights");
     f("scale", o.options.scale, any_number(), "of q k; null: 1/sqrt(d)");
+    f("softcap", o.options.softcap, at_least(0), "c: x = scale q k becomes c*tanh(x/c); 0: none");
     MaskOptions::describe(o, f);
     f("tile_rows", o.options.tile_rows, at_least(0), "rows of a tile; 0: chosen; changes rounding only");
     f("tile_cols", o.options.tile_cols, at_least(0), "columns of a tile; 0: chosen");
@@ -116,7 +117,7 @@ void add_attention(std::vector<Layer>& all) {
   all.push_back({
       .name = "attention",
       .family = "attention",
-      .formula = "O = w(s) V, s_ij = rho_i (scale q_i k_j + bias_ij); softmax e^s/(sum e^s [+ e^sink]), relu2 "
+      .formula = "O = w(s) V, s_ij = rho_i (cap(scale q_i k_j) + bias_ij); softmax e^s/(sum e^s [+ e^sink]), relu2 "
                  "relu(s)^2, laplace, sigmoid, linear s",
       .source = "FlashAttention (Dao et al. 2022, 2023)",
       .notes = "Longformer's sliding window w is window w + 1; dilated, global-local and block-sparse patterns are "
@@ -127,6 +128,7 @@ void add_attention(std::vector<Layer>& all) {
                   {"map", "[batch, heads, m, n]", "the weights", "map"}},
       .examples = {{{"causal", true}, {"lse", true}, {"scale", 0.3}, {"map", true}, {"tile_rows", 2}, {"tile_cols", 3}},
                    {{"weighting", "relu2"}, {"window", 2}},
+                   {{"softcap", 0.8}, {"causal", true}},
                    {{"weighting", "laplace"}, {"window", 3}, {"dilation", 2}, {"form", "definition"}},
                    {{"weighting", "sigmoid"}, {"window", 2}, {"global_positions", Json::List{0, 4}}},
                    {{"weighting", "linear"}, {"block", 2}},

@@ -58,6 +58,8 @@ AttentionOperands attention_operands(const char* op, const Tensor& q, const Tens
     if (o.sink.rank() != 1 || (o.sink.dim(0) != heads && o.sink.dim(0) != 1))
       fail(op, ": sink=", o.sink, " does not fit; need [", heads, " or 1]");
   }
+  if (!(o.softcap >= 0) || !std::isfinite(o.softcap))
+    fail<ValueError>(op, ": softcap must be positive, or 0 for none — got ", o.softcap);
   if (!(o.dropout >= 0 && o.dropout < 1)) fail<ValueError>(op, ": dropout=", o.dropout, " is outside [0, 1)");
   if (o.tile_rows < 0 || o.tile_cols < 0)
     fail<ValueError>(op, ": tile sizes must not be negative — got ", o.tile_rows, "×", o.tile_cols);
@@ -200,7 +202,12 @@ Tensors composed_vjp(const Tensors& saved, const AttentionOptions& given, Random
     if (visible.defined()) ds = masked_fill(ds, logical_not(visible), 0);
   }
   if (o.row_scale.defined()) ds = ds * unsqueeze(o.row_scale.detach(), -1);
-  Tensors result{matmul(ds, spread(keys)) * *o.scale, gather_heads(matmul(transpose(ds, -2, -1), q)) * *o.scale, dv,
+  Tensor dx = ds;  // of scale·q·k
+  if (o.softcap > 0) {
+    const Tensor slope = 1.0 - square(detail::attention_products(q, keys, o) * (1 / o.softcap));
+    dx = ds * (visible.defined() ? masked_fill(slope, logical_not(visible), 0) : slope);
+  }
+  Tensors result{matmul(dx, spread(keys)) * *o.scale, gather_heads(matmul(transpose(dx, -2, -1), q)) * *o.scale, dv,
                  o.bias.defined() ? ds : Tensor()};
   // relative_matrix() is a flipped unfold of the table; this is its adjoint.
   result.push_back(!o.relative_bias.defined() ? Tensor()

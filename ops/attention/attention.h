@@ -25,6 +25,8 @@ struct AttentionOptions {
   Weighting weighting = Weighting::softmax;
   /// Scores are s_ij = ρ_i · (scale · q_i·k_j + bias_ij). Default 1/√d.
   std::optional<double> scale = std::nullopt;
+  /// c > 0: c·tanh(x/c) takes the place of x = scale · q_i·k_j, before biases and mask (Gemma 2).
+  double softcap = 0;
   AttentionMask mask = {};
   /// Added to scores; broadcasts to [batch, heads, m, n]. A gradient for it takes m·n memory.
   Tensor bias = {};

@@ -2,7 +2,7 @@
 //
 //   P = e^{S − lse} or φ(S)          dP = G Vᵀ ⊙ Z            (Z: dropout's factors)
 //   dS = P ⊙ (dP − δ) or φ'(S) ⊙ dP     δ_i = Σ_c g_ic o_ic − (gradient of lse_i)
-//   dV += (P ⊙ Z)ᵀ G     dQ += scale·ρ dS K     dK += scale·(ρ dS)ᵀ Q     dbias = ρ dS
+//   dV += (P ⊙ Z)ᵀ G     dQ += scale·(ρ dS ⊙ cap') K     dK += scale·(ρ dS ⊙ cap')ᵀ Q     dbias = ρ dS
 //
 // One task owns every splits-th tile of keys of one key head: it alone adds to their dK and dV. Tiles of queries are
 // dealt to as many groups, and the tasks go through them in turns, split i in turn s through group i + s: none adds to a
@@ -46,12 +46,13 @@ struct Backward {
 
   struct Memory {
     Scratch<T> floats;
-    T *p, *ds, *dk, *dv, *packed;
+    T *p, *ds, *dk, *dv, *packed, *slope;
     std::vector<uint8_t> seen;
     explicit Memory(const Backward& w)
-        : floats(2 * w.tile_rows * w.tile_cols + w.tile_cols * (w.tiles.d + w.tiles.dv) + w.packed_size()), p(floats.data()),
-          ds(p + w.tile_rows * w.tile_cols), dk(ds + w.tile_rows * w.tile_cols), dv(dk + w.tile_cols * w.tiles.d),
-          packed(floats.data() + lines(dv + w.tile_cols * w.tiles.dv - floats.data())) {}
+        : floats((w.o.softcap > 0 ? 3 : 2) * w.tile_rows * w.tile_cols + w.tile_cols * (w.tiles.d + w.tiles.dv) + w.packed_size()),
+          p(floats.data()), ds(p + w.tile_rows * w.tile_cols), dk(ds + w.tile_rows * w.tile_cols), dv(dk + w.tile_cols * w.tiles.d),
+          packed(floats.data() + lines(dv + w.tile_cols * w.tiles.dv - floats.data())),
+          slope(w.o.softcap > 0 ? packed + w.packed_size() - 16 : nullptr) {}
   };
   int64_t packed_size() const {
     return 16 + lines(PackedB<T>::size(tiles.d, tile_cols)) + lines(PackedB<T>::size(tiles.dv, tile_cols)) +
@@ -132,7 +133,7 @@ struct Backward {
     const bool all = cols == tile_width && tiles.heads / tiles.kv_heads * tiles.m > tile_rows;
     if (all && !packed) packed.emplace(*this, w.packed, b, kv, col, cols);
     const Packed* whole = all ? &*packed : nullptr;
-    tiles.scores(t, w.p, cols, whole ? &whole->scores : nullptr);
+    tiles.scores(t, w.p, cols, whole ? &whole->scores : nullptr, nullptr, w.slope);
     if (whole) whole->weights.multiply(Read::plain, rows, T(1), gradient, g.row, T(0), w.ds, cols);
     else
       gemm(Read::plain, Read::transposed, rows, cols, tiles.dv, T(1), gradient, g.row, values, tiles.v.row, T(0), w.ds, cols,
@@ -146,6 +147,19 @@ struct Backward {
       else if (ready) ready->multiply(ra, n, alpha, a, cols, T(1), c, ldc);
       else gemm(ra, Read::plain, n, m, k, alpha, a, cols, x, ldx, T(1), c, ldc, tiles.precision);
     };
+    if (grads.bias.defined()) {
+      T* to = grads.bias.mutable_data<T>() + ((b * tiles.heads + h) * tiles.m + row) * tiles.n + col;
+      for (int64_t r = 0; r < rows; ++r) std::copy_n(w.ds + r * cols, cols, to + r * tiles.n);
+    }
+    if (grads.relative.defined()) {
+      T* to = grads.relative.mutable_data<T>() + ((b * tiles.heads + h) * splits + split) * (tiles.n + tiles.m - 1);
+      for (int64_t r = 0; r < rows; ++r) {
+        T* line = to + tiles.m - 1 + col - (row + r);
+        for (int64_t j = 0; j < cols; ++j) line[j] += w.ds[r * cols + j];
+      }
+    }
+    if (w.slope)  // that of what nobody sees may be NaN
+      for (int64_t i = 0; i < rows * cols; ++i) w.ds[i] = w.ds[i] == T(0) ? T(0) : w.ds[i] * w.slope[i];
     const T scale = T(*o.scale);
     if (grads.dv.defined())
       product(Read::transposed, cols, tiles.dv, rows, T(1), w.p, gradient, g.row, w.dv + (col - tile_col) * tiles.dv, tiles.dv);
@@ -158,17 +172,6 @@ struct Backward {
                         : dq_parts.mutable_data<T>() + ((((part - 1) * tiles.batch + b) * tiles.heads + h) * tiles.m + row) * tiles.d;
       product(Read::plain, rows, tiles.d, cols, scale, w.ds, keys, tiles.k.row, dq, part == 0 ? own.row : tiles.d,
               whole ? &whole->dq : nullptr);
-    }
-    if (grads.bias.defined()) {
-      T* to = grads.bias.mutable_data<T>() + ((b * tiles.heads + h) * tiles.m + row) * tiles.n + col;
-      for (int64_t r = 0; r < rows; ++r) std::copy_n(w.ds + r * cols, cols, to + r * tiles.n);
-    }
-    if (grads.relative.defined()) {
-      T* to = grads.relative.mutable_data<T>() + ((b * tiles.heads + h) * splits + split) * (tiles.n + tiles.m - 1);
-      for (int64_t r = 0; r < rows; ++r) {
-        T* line = to + tiles.m - 1 + col - (row + r);
-        for (int64_t j = 0; j < cols; ++j) line[j] += w.ds[r * cols + j];
-      }
     }
   }
 

@@ -1,6 +1,6 @@
 // The definition of attention(), as one would write it on a blackboard: m×n weights in full, composed of ops.
 //
-//   s = ρ (scale·q kᵀ + bias)      w = weighting(s) behind the mask      o = dropout(w) v
+//   s = ρ (cap(scale·q kᵀ) + bias)      w = weighting(s) behind the mask      o = dropout(w) v
 #include <sluice/ops/attention/attention_reference.h>
 
 #include <sluice/ops/activation.h>
@@ -25,9 +25,15 @@ AttentionOptions widened(AttentionOptions o) {
   return o;
 }
 
+Tensor attention_products(const Tensor& q, const Tensor& k, const AttentionOptions& o) {
+  const int64_t per_head = q.dim(1) / std::max<int64_t>(1, k.dim(1));
+  const Tensor s = matmul(q, transpose(per_head == 1 ? k : repeat_interleave(k, per_head, 1), -2, -1)) * *o.scale;
+  return o.softcap > 0 ? tanh(s * (1 / o.softcap)) * o.softcap : s;
+}
+
 Tensor attention_scores(const Tensor& q, const Tensor& k, const AttentionOptions& o) {
-  const int64_t heads = q.dim(1), per_head = heads / std::max<int64_t>(1, k.dim(1)), m = q.dim(2), n = k.dim(2);
-  Tensor s = matmul(q, transpose(per_head == 1 ? k : repeat_interleave(k, per_head, 1), -2, -1)) * *o.scale;
+  const int64_t m = q.dim(2), n = k.dim(2);
+  Tensor s = attention_products(q, k, o);
   if (o.bias.defined()) s = s + o.bias;
   if (o.relative_bias.defined() && m > 0 && n > 0) s = s + relative_matrix(o.relative_bias, m, n);
   if (o.row_scale.defined()) s = s * unsqueeze(o.row_scale.detach(), -1);

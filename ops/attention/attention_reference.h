@@ -35,7 +35,9 @@ AttentionOptions widened(AttentionOptions o);
 /// x [batch, heads, m, …] as operands of rank `rank` would have it.
 Tensor restore_rank(const Tensor& x, int rank);
 
-/// ρ (scale·q kᵀ + bias), [batch, heads, m, n].
+/// scale·q kᵀ behind its soft cap, [batch, heads, m, n].
+Tensor attention_products(const Tensor& q, const Tensor& k, const AttentionOptions& o);
+/// ρ (attention_products + bias).
 Tensor attention_scores(const Tensor& q, const Tensor& k, const AttentionOptions& o);
 /// visible_pairs, or undefined if nothing is forbidden.
 Tensor visibility_of(const AttentionOptions& o, const Tensor& q, const Tensor& k);

@@ -1,6 +1,6 @@
 // What the forward and the backward kernel share: how they find their operands, and one tile of scores,
 //
-//   s = ρ (scale · Q_i K_jᵀ + bias)          rows × cols, behind the mask
+//   s = ρ (cap(scale · Q_i K_jᵀ) + bias)          rows × cols, behind the mask
 //
 // A tile that the mask forbids is never computed; one it allows in places is masked row by row.
 #pragma once
@@ -73,8 +73,9 @@ struct ScoreTiles {
   }
 
   /// Scores of a tile, row-major with leading dimension ld; forbidden ones are whatever they are. keys: the tile's,
-  /// transposed, if they are packed already; ready: its rows, too.
-  void scores(const Tile& t, T* s, int64_t ld, const PackedB<T>* keys = nullptr, const PackedA<T>* ready = nullptr) const {
+  /// transposed, if they are packed already; ready: its rows, too. slope: to be filled with cap', where there is a cap.
+  void scores(const Tile& t, T* s, int64_t ld, const PackedB<T>* keys = nullptr, const PackedA<T>* ready = nullptr,
+              T* slope = nullptr) const {
     const T* queries = q.at(t.batch, t.head, t.row);
     if (keys && ready) keys->multiply(*ready, 0, t.rows, T(*o.scale), T(0), s, ld, 0, keys->panels());
     else if (keys) keys->multiply(Read::plain, t.rows, T(*o.scale), queries, q.row, T(0), s, ld);
@@ -83,6 +84,15 @@ struct ScoreTiles {
     else
       gemm(Read::plain, Read::transposed, t.rows, t.cols, d, T(*o.scale), queries, q.row,
            k.at(t.batch, kv_head(t.head), t.col), k.row, T(0), s, ld, precision);
+    if (o.softcap > 0) {
+      const T cap = T(o.softcap), inverse = T(1 / o.softcap);
+      for (int64_t r = 0; r < t.rows; ++r) {
+        T* __restrict__ line = s + r * ld;
+        for (int64_t j = 0; j < t.cols; ++j) line[j] = math::tanh(line[j] * inverse);
+        for (int64_t j = 0; slope && j < t.cols; ++j) slope[r * ld + j] = 1 - line[j] * line[j];
+        for (int64_t j = 0; j < t.cols; ++j) line[j] *= cap;
+      }
+    }
     if (!bias && !relative && !row_scale) return;
     for (int64_t r = 0; r < t.rows; ++r) {
       T* line = s + r * ld;

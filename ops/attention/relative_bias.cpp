@@ -68,10 +68,14 @@ Tensor relative_rope(const Tensor& a, const Tensor& b, int64_t m, int64_t n, Rop
     fail("relative_rope: rot_dim ", turned, " must be even and at most the length of a=", a);
   if (!(options.base > 0) || !std::isfinite(options.base))
     fail<ValueError>("relative_rope: base must be positive and finite — got ", options.base);
-  // ⟨R_i a, R_j b⟩ = ⟨a, R_{j−i} b⟩
+  // ⟨R_i a, R_j b⟩ = ⟨a, R_{j−i} b⟩, with xPos, too
   const Tensor d = distances("relative_rope", m, n, a.dim(0), a.device());
   options.offset = 0;
-  return transpose(matmul(rope_at(expand(unsqueeze(b, 0), {d.dim(0), b.dim(0)}), d, options), unsqueeze(a, 1)), 0, 1);
+  options = options.of_keys();
+  Tensor turned_b = rope_at(expand(unsqueeze(b, 0), {d.dim(0), b.dim(0)}), d, options);
+  if (options.factor != 1)  // a's, too
+    turned_b = cat({narrow(turned_b, 1, 0, turned) * options.factor, narrow(turned_b, 1, turned, b.dim(0) - turned)}, 1);
+  return transpose(matmul(turned_b, unsqueeze(a, 1)), 0, 1);
 }
 
 Tensor relative_matrix(const Tensor& table, int64_t m, int64_t n) {

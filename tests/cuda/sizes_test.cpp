@@ -316,7 +316,9 @@ TEST_CASE("cuda: rotations of pairs, and channels that stay") {
         check([&](Device d) {
           const Tensor positions = tensor_of({0, -5, 7, 1e6, 9007199254740992, -9007199254740992, 300}, {7}, i64, d);
           Tensor cos = empty({7, 45}, {t, d}), sin = empty_like(cos);
-          kernel::rope_angles(positions, 3, 100, cos, sin);
+          std::vector<double> frequency;
+          for (int k = 0; k < 45; ++k) frequency.push_back(std::pow(100.0, -k / 45.0));
+          kernel::rope_angles(positions, 3, tensor_of(frequency, {45}, f64, d), cos, sin);
           const Tensor x = values({6, 7, 93}, t, d, 1);
           Tensor y = empty_like(x);
           kernel::rope(x, cos, sin, y, pairing, inverse);
@@ -327,7 +329,7 @@ TEST_CASE("cuda: rotations of pairs, and channels that stay") {
       std::vector<double> v(100, 1.0);
       v[99] = v[70] = far, v[80] = 2 * far;
       Tensor cos = empty({100, 2}, {f32, d}), sin = empty_like(cos);
-      kernel::rope_angles(tensor_of(v, {100}, i64, d), 0, 100, cos, sin);
+      kernel::rope_angles(tensor_of(v, {100}, i64, d), 0, tensor_of({1, 0.1}, {2}, f64, d), cos, sin);
     });
 }
 

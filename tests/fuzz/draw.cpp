@@ -167,6 +167,10 @@ void Draw::fill(RopeOptions& x) {
   if (chance(0.5)) x.pairing = RopePairing::interleaved;
   if (chance(0.3)) x.rot_dim = get<int64_t>();
   if (chance(0.3)) x.offset = get<int64_t>();
+  if (chance(0.2))
+    for (int64_t n = 1 + below(3); n > 0; --n) x.frequencies.push_back(get<double>());
+  if (chance(0.2)) x.factor = get<double>();
+  if (chance(0.2)) x.xpos = get<double>();
 }
 
 void Draw::fill(T5BucketOptions& x) {

@@ -137,7 +137,7 @@ OpCalls make_calls() {
     c.emplace_back(name, drawn(f));
   for (auto [name, f] : std::initializer_list<std::pair<const char*, Binary>>{
            {"add", add}, {"sub", sub}, {"mul", mul}, {"div", div}, {"pow", pow}, {"maximum", maximum}, {"minimum", minimum},
-           {"eq", eq}, {"ne", ne}, {"lt", lt}, {"le", le}, {"gt", gt}, {"ge", ge}, {"glu", glu}, {"reglu", reglu}, {"geglu", geglu}, {"swiglu", swiglu},
+           {"eq", eq}, {"ne", ne}, {"lt", lt}, {"le", le}, {"gt", gt}, {"ge", ge}, {"glu", glu}, {"reglu", reglu}, {"geglu", geglu}, {"geglu_tanh", geglu_tanh}, {"swiglu", swiglu},
            {"bilinear", bilinear}, {"silu_glu", silu_glu}, {"matmul", matmul}, {"embedding", embedding}})
     c.emplace_back(name, drawn(f));
   for (auto [name, f] : std::initializer_list<std::pair<const char*, Shaped>>{

@@ -181,6 +181,7 @@ TEST_CASE("formulas: dual numbers agree with the complex step", "[formulas]") {
   check1("NsSigmoid", fm::NsSigmoid{}, {-6, 6});
   check2("Glu", fm::Glu{}, any, any);
   check2("GeGlu", fm::GeGlu{}, any, any, 8);
+  check2("GeGluTanh", fm::GeGluTanh{}, any, any, 8);
   check2("SwiGlu", fm::SwiGlu{}, any, any);
   check2("Bilinear", fm::Bilinear{}, any, any);
   check2("SiluGlu", fm::SiluGlu{}, any, any);

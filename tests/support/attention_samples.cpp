@@ -86,6 +86,7 @@ AttentionSample random_attention(Rand& rand, const SampleLimits& limits) {
   if (chance(25)) o.dropout = 0.1 + 0.1 * static_cast<double>(rand.below(6));
   o.tile_rows = one_of({0, 0, 1, 7, 16, 64}), o.tile_cols = one_of({0, 0, 1, 7, 16, 64});
   s.dropout_seed = rand.bits() % 1000;
+  if (s.dropout_seed % 5 == 0) o.softcap = 0.5 + static_cast<double>(s.dropout_seed) / 300;
   return s;
 }
 
@@ -101,6 +102,7 @@ std::string AttentionSample::text() const {
   std::string t = str("weighting ", static_cast<int>(o.weighting), " q", q, " k", k, " v", v, " tiles ", o.tile_rows,
                       "×", o.tile_cols);
   if (o.scale) t += str(" scale ", *o.scale);
+  if (o.softcap > 0) t += str(" softcap ", o.softcap);
   if (o.mask.causal) t += " causal";
   if (o.mask.window) t += str(" window ", o.mask.window);
   if (o.mask.dilation > 1) t += str(" dilation ", o.mask.dilation);

@@ -60,6 +60,7 @@ void add_activation_cases(Cases& c) {
   gate("glu", glu, [](double x, double g) { return x * ref_sigmoid(g); }, smooth);
   gate("reglu", reglu, [](double x, double g) { return x * ref_relu(g); }, kinked);
   gate("geglu", geglu, [](double x, double g) { return x * ref_gelu(g); }, smooth, 8);
+  gate("geglu_tanh", geglu_tanh, [](double x, double g) { return x * ref_gelu_tanh(g); }, smooth, 8);
   gate("swiglu", swiglu, [](double x, double g) { return x * ref_silu(g); }, smooth);
   gate("bilinear", bilinear, [](double x, double g) { return x * g; }, smooth);
   gate("silu_glu", silu_glu, [](double x, double g) { return ref_silu(x) * ref_silu(g); }, smooth);

@@ -213,6 +213,16 @@ void add_attention_cases(Cases& c) {
     rule("tiles of 7 and 16", {.causal = true}, {keys}).options = tiled(with({.causal = true}, w), 7, 16);
   }
   const std::vector<Sizes> uneven{kSmall, tall, {.m = 66, .n = 65}};
+  for (Weighting w : {Weighting::softmax, Weighting::sigmoid}) {
+    auto capped = [&](const char* name, AttentionMask mask, std::vector<Extra> extras, double cap) {
+      AttentionOptions o = with(std::move(mask), w);
+      o.scale = 1.5, o.softcap = cap;
+      Row& row = plain(name, std::move(o), std::move(extras), three);
+      row.more = uneven, row.large = threads;
+    };
+    capped("soft cap", {}, {}, 0.7);
+    capped("soft cap, causal, biases, row scale", {.causal = true}, {bias, relative_bias, row_scale, keys}, 2);
+  }
   for (Weighting w : {Weighting::softmax, Weighting::relu2, Weighting::laplace}) {
     auto extra = [&](const char* name, std::vector<Extra> extras, Sizes sizes = {}) {
       Row& row = plain(name, {.weighting = w}, std::move(extras), sizes);
@@ -238,6 +248,7 @@ void add_attention_cases(Cases& c) {
   for (const auto& w : weightings) {
     AttentionOptions o = with({.causal = true, .window = 3, .dilation = 2, .global = {0, 3}, .block = 3}, w.weighting);
     o.scale = 0.7;
+    if (w.weighting == Weighting::softmax) o.softcap = 1.5;
     Row& row = plain("everything", tiled(o, 16, 7), {bias, relative_bias, row_scale, keys, segments, blocks_of_heads, dense}, three);
     if (w.weighting == Weighting::softmax) row.extras.push_back(sink);
     row.more = {kWide}, row.large = threads;

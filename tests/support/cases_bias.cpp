@@ -60,13 +60,15 @@ void add_bias_cases(Cases& c) {
                          return y;
                        },
                    .exact = true});
-    for (RopePairing pairing : {RopePairing::half, RopePairing::interleaved})
+    for (RopePairing pairing : {RopePairing::half, RopePairing::interleaved}) {
+      const RopeOptions plain{.base = 50, .pairing = pairing, .offset = 7}, grown{.base = 50, .pairing = pairing, .factor = 1.3, .xpos = 9};
+      const RopeOptions o = pairing == RopePairing::half ? plain : grown;
       c.push_back({.op = "relative_rope",
                    .variant = k.name,
                    .inputs = {real({4}), real({4})},
                    .call =
                        [=](const In& x) {
-                         return relative_rope(x[0], x[1], k.m, k.n, {.base = 50, .pairing = pairing, .offset = 7});
+                         return relative_rope(x[0], x[1], k.m, k.n, o);
                        },
                    .reference =
                        [=](const Arrays& xs) {
@@ -83,13 +85,16 @@ void add_bias_cases(Cases& c) {
                                                 x({g}) * std::cos(at * theta) + x({f}) * std::sin(at * theta));
                              };
                              const auto a = turned(xs[0], p), b = turned(xs[1], r);
-                             y(i) += a.first * b.first + a.second * b.second;
+                             const double zeta = (pair / 2.0 + 0.4) / 1.4;
+                             const double by = half ? 1 : 1.3 * 1.3 * std::pow(zeta, (p - r) / 9);
+                             y(i) += by * (a.first * b.first + a.second * b.second);
                            }
                          });
                          return y;
                        },
                    .ulps = 16,
                    .bitwise = false});
+    }
     for (int64_t heads : {1, 2})
       c.push_back({.op = "relative_matrix", .variant = k.name, .inputs = {real({heads, k.n + k.m - 1})},
                    .call = [k](const In& x) { return relative_matrix(x[0], k.m, k.n); },

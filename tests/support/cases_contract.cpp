@@ -62,8 +62,13 @@ Reference ref_rope(RopeOptions o, std::vector<int64_t> positions = {}) {
       Dims other = i;
       other.back() += (second ? -1 : 1) * (split ? half : 1);
       const int64_t p = positions.empty() ? row : positions[static_cast<std::size_t>(row)];
-      const double angle = static_cast<double>(p + o.offset) / std::pow(o.base, static_cast<double>(pair) / static_cast<double>(half));
-      y(i) = x(i) * std::cos(angle) + (second ? 1 : -1) * x(other) * std::sin(angle);
+      const double at = static_cast<double>(p + o.offset);
+      const double angle = o.frequencies.empty() ? at / std::pow(o.base, static_cast<double>(pair) / static_cast<double>(half))
+                                                 : at * o.frequencies[static_cast<std::size_t>(pair)];
+      double by = o.factor;
+      if (o.xpos != 0)
+        by *= std::pow((2 * static_cast<double>(pair) + 0.4 * static_cast<double>(dim)) / (1.4 * static_cast<double>(dim)), at / o.xpos);
+      y(i) = by * (x(i) * std::cos(angle) + (second ? 1 : -1) * x(other) * std::sin(angle));
     });
     return y;
   };
@@ -144,7 +149,11 @@ void add_contract_cases(Cases& c) {
   for (const RopeChoice& k : {RopeChoice{"half", {2, 3, 4}, {}}, {"interleaved", {2, 3, 4}, {.pairing = RopePairing::interleaved}},
                               {"part of the channels", {3, 6}, {.rot_dim = 4}},
                               {"part, interleaved", {3, 5}, {.pairing = RopePairing::interleaved, .rot_dim = 2}},
-                              {"offset, another base", {3, 4}, {.base = 100, .offset = 7}}, {"two channels", {3, 2}, {}}})
+                              {"offset, another base", {3, 4}, {.base = 100, .offset = 7}},
+                              {"frequencies, factor", {2, 3, 6}, {.rot_dim = 4, .frequencies = {0.3, -2}, .factor = 1.5}},
+                              {"xPos of queries", {2, 3, 4}, {.xpos = 8}},
+                              {"xPos of keys", {3, 4}, RopeOptions{.pairing = RopePairing::interleaved, .offset = 3, .xpos = 5}.of_keys()},
+                              {"two channels", {3, 2}, {}}})
     c.push_back({.op = "rope", .variant = k.name, .inputs = {real(k.shape)}, .call = [o = k.options](const In& x) { return rope(x[0], o); },
                  .reference = ref_rope(k.options), .ulps = 8,
                  .shapes = k.shape == Dims{3, 2} ? std::vector<std::vector<Dims>>{{{0, 2}}, {{1, 1, 1, 2}}} : std::vector<std::vector<Dims>>{},
@@ -152,6 +161,9 @@ void add_contract_cases(Cases& c) {
   c.push_back({.op = "rope_at", .variant = "positions", .inputs = {real({2, 3, 4})},
                .call = [](const In& x) { return rope_at(x[0], to(Tensor::from(std::vector<int64_t>{5, 0, 11}), x[0].device()), {.offset = 2}); },
                .reference = ref_rope({.offset = 2}, {5, 0, 11}), .ulps = 8});
+  c.push_back({.op = "rope_at", .variant = "positions, xPos", .inputs = {real({2, 3, 4})},
+               .call = [](const In& x) { return rope_at(x[0], to(Tensor::from(std::vector<int64_t>{5, 0, -4}), x[0].device()), {.factor = 0.5, .xpos = 4}); },
+               .reference = ref_rope({.factor = 0.5, .xpos = 4}, {5, 0, -4}), .ulps = 8});
 
   struct ToeplitzChoice {
     const char* name;

@@ -83,6 +83,7 @@ NaiveAttention naive_attention(const Array& q, const Array& k, const Array& v, c
           double x = 0;
           for (int64_t c = 0; c < d; ++c) x += query[c] * key[c];
           x *= scale;
+          if (o.softcap > 0) x = o.softcap * std::tanh(x / o.softcap);
           if (o.bias.defined()) x += bias.stretched({b, h, i, j});
           // entry n − 1 + p_j − p_i, where p_i = i + n − m
           if (o.relative_bias.defined()) x += relative.stretched({h, m - 1 + j - i});
