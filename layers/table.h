@@ -94,10 +94,12 @@ void nn_rows(Rows& rows) {
   rows.template add<Embedding>("embedding", R"({"count": 11, "dim": 4})");
   rows.template add<Mlp>("mlp", R"({"dim": 4})",
                          {R"({"bias": false, "hidden": 5, "activation": "silu", "dropout": 0.3})"});
-  rows.template add<Glu>("glu", R"({"dim": 4})", {R"({"bias": true, "hidden": 5, "kind": "silu_glu", "dropout": 0.3})"});
+  rows.template add<Glu>("glu", R"({"dim": 4})", {R"({"bias": true, "hidden": 5, "kind": "silu_glu", "dropout": 0.3})",
+                                                             R"({"kind": "geglu_tanh"})"});
   rows.template add<Norm>("norm", R"({"dim": 4})",
                           {R"({"kind": "none"})", R"({"kind": "rms"})", R"({"kind": "rms_plain"})",
-                           R"({"kind": "scale"})", R"({"kind": "scale_l2"})"});
+                           R"({"kind": "scale"})", R"({"kind": "scale_l2"})", R"({"parts": 2, "eps": 0.01})",
+                           R"({"parts": 2, "kind": "rms"})", R"({"parts": 4, "kind": "rms_plain", "eps": 0.1})"});
   rows.template add<GatedResidual>("gated_residual", R"({"dim": 4})",
                                    {R"({"kind": "per_channel"})", R"({"kind": "input"})", R"({"kind": "input_token"})"});
 }
@@ -117,9 +119,14 @@ void gau_rows(Rows& rows) {
        R"({"causal": true, "kind": "softmax_plus", "bias": "t5", "window": 4})",
        R"({"causal": true, "kind": "laplace", "bias": "toeplitz", "max_length": 70, "length": "constant"})",
        R"({"causal": true, "kind": "paper_code", "bias": "t5"})",
-       R"({"causal": true, "kind": "paper_eq", "top_k": 3})"});
+       R"({"causal": true, "kind": "paper_eq", "top_k": 3})",
+       R"({"causal": true, "kind": "softmax", "qk_norm": true, "norm_eps": 0.01, "residual": false, "rope_xpos": 16})",
+       R"({"causal": true, "kind": "softmax_plus", "min_length": 1, "heads": 2, "expansion": 6, "qk_norm": true,
+           "qk_norm_kind": "layer", "qk_norm_eps": 0.1, "placement": "post", "residual": false, "rope_rot_dim": 2,
+           "rope_frequencies": [0.7], "rope_factor": 1.2})"});
   rows.template add<CrossGau>("cross_gau", R"({"dim": 4, "key_dim": 6, "expansion": 5})",
-                              {R"({"context_dim": 3, "kind": "softmax", "dropout": 0.3})", R"({"kind": "rownorm"})"});
+                              {R"({"context_dim": 3, "kind": "softmax", "dropout": 0.3})", R"({"kind": "rownorm"})",
+                               R"({"kind": "softmax_plus", "min_length": 2, "norm_eps": 0.01})"});
   rows.template add<TutorialGau>("tutorial_gau", R"({"dim": 4, "expansion": 6})",
                                  {R"({"causal": true, "project_out": true})",
                                   R"({"sigmoid_gate": false, "gelu_tanh": true})"});
@@ -135,17 +142,20 @@ void gau_rows(Rows& rows) {
            "rope_offset": 3})",
        R"({"causal": true, "quadratic": false, "chunk": 3})",
        R"({"kind": "paper_eq", "across_chunks": false, "length": "visible", "attention_dropout": 0.3})",
-       R"({"kind": "paper_code", "scaling": "lucid", "count_padding": true})"});
+       R"({"kind": "paper_code", "scaling": "lucid", "count_padding": true})",
+       R"({"kind": "softmax_plus", "scaling": "chunk", "min_length": 2, "norm_eps": 0.01})",
+       R"({"causal": true, "scaling": "chunk", "rope_xpos": 16})"});
   rows.template add<ScaledSinusoidal>("scaled_sinusoidal", R"({"dim": 4})", {R"({"base": 100})"});
   rows.template add<FlashBlock>("flash_block", R"({"dim": 4, "key_dim": 6, "expansion": 5, "chunk": 4})",
                                 {R"({"layers": 3, "causal": true, "norm": "layer"})"});
   rows.template add<FlashModel>(
       "flash_model", R"({"layers": 1, "dim": 4, "key_dim": 6, "expansion": 5, "chunk": 4})",
       {R"({"layers": 2, "causal": true, "vocabulary": 11, "outputs": 11, "model_dropout": 0.3})",
-       R"({"causal": true, "positions": false})"});
+       R"({"causal": true, "positions": false, "final_norm": "layer", "norm_eps": 0.01})"});
   rows.template add<McTfm>("mc_tfm", R"({"dim": 8, "heads": 2, "chunk": 4})",
                            {R"({"causal": true, "linear_bias": false})",
-                            R"({"norm": "scale", "hidden": 5, "use_rope": false, "dropout": 0.3})"});
+                            R"({"norm": "scale", "hidden": 5, "use_rope": false, "dropout": 0.3})",
+                            R"({"causal": true, "kind": "softmax_plus", "min_length": 2, "norm_eps": 0.01, "rope_xpos": 16})"});
 }
 
 template <class Rows>
@@ -166,7 +176,12 @@ void heads_rows(Rows& rows) {
        R"({"causal": true, "position_bias": "alibi", "norm": "layer", "sandwich_norm": true, "ablation": "silu"})",
        R"({"causal": true, "window": 3, "use_rope": true})",
        R"({"causal": true, "window": 3, "dilation": 2, "global_positions": [4, 0], "sink": "learned",
-           "position_bias": "toeplitz", "max_length": 70, "kv_heads": 1})"});
+           "position_bias": "toeplitz", "max_length": 70, "kv_heads": 1})",
+       R"({"causal": true, "heads": 2, "use_rope": true, "rope_frequencies": [1, 0.3], "rope_factor": 1.2, "softcap": 1.5,
+           "qk_norm": true, "qk_norm_kind": "layer", "qk_norm_over": "width", "qk_norm_eps": 0.1, "position_bias": "t5",
+           "gates": [{"position": "g5", "granularity": "headwise", "bias": true}]})",
+       R"({"qk_norm": true, "qk_norm_over": "per_head", "use_rope": true, "rope_rot_dim": 2, "rope_xpos": 8, "softcap": 2,
+           "sink": "learned", "ablation": "head_norm", "ablation_eps": 0.1})"});
   rows.template add<GatedAttention>(
       "gated_attention", R"({"dim": 4, "heads": 2})",
       {R"({"causal": true, "gate_query": true, "gate_key": true, "gate_value": true, "use_rope": true})",
@@ -211,6 +226,7 @@ void linear_time_rows(Rows& rows) {
       "feature_map", R"({"dim": 3})",
       {R"({"kind": "identity"})", R"({"kind": "exp"})", R"({"kind": "relu", "features": 4})", R"({"kind": "t2r"})",
        R"({"kind": "poly_elem", "degree": 3})", R"({"kind": "poly_kernel"})", R"({"kind": "favor", "features": 4})",
+       R"({"kind": "favor", "features": 4, "offset": 0.1})",
        R"({"kind": "fourier", "smoothing": 0.1})", R"({"kind": "mlp", "hidden": 4})", R"({"kind": "hedgehog"})"});
   rows.template add<LinearAttention>(
       "linear_attention", R"({"dim": 4, "heads": 2, "chunk": 3})",

@@ -61,7 +61,7 @@ void add_dense(std::vector<Layer>& all) {
   all.push_back({
       .name = "glu",
       .family = "mlp",
-      .formula = "O = gate(x Wv, x Wg) Wo; glu v*sigmoid(g), reglu v*relu(g), geglu v*gelu(g), swiglu v*silu(g), "
+      .formula = "O = gate(x Wv, x Wg) Wo; glu v*sigmoid(g), reglu v*relu(g), geglu v*gelu(g), geglu_tanh, swiglu v*silu(g), "
                  "bilinear v*g, silu_glu silu(v)*silu(g)",
       .source = "Dauphin et al. 2017, Shazeer 2020; silu_glu: Hua et al. 2022 (FLASH)",
       .derived = {{"e", "hidden or (dim*8//3 + 7)//8*8"}},

@@ -33,7 +33,7 @@ void add_flash_models(std::vector<Layer>& all) {
       .parameters = joined(
           {{{.name = "embedding.weight", .shape = "[vocabulary, dim]", .when = "vocabulary > 0"},
             {.name = "positions.scale", .shape = "[1]", .when = "positions"}},
-           flash_parameters("body.layers.{i}", "layers"), norm_parameters("norm", "norm", "dim"),
+           flash_parameters("body.layers.{i}", "layers"), norm_parameters("norm", "(final_norm or norm)", "dim"),
            linear_parameters("head", "dim", "outputs", "linear_bias", "logits", "outputs > 0")}),
       .outputs = {{"", "[batch, n, outputs or dim]"}},
   });

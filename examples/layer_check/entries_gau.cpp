@@ -11,12 +11,18 @@ using namespace sluice;
 
 namespace {
 
+std::vector<ParameterInfo> qk_norm_parameters(const std::string& path) {
+  std::vector<ParameterInfo> all = norm_parameters(path, "qk_norm_kind", "s // heads");
+  for (ParameterInfo& i : all) i.when = "qk_norm and " + i.when;
+  return all;
+}
+
 void add_layer(std::vector<Layer>& all) {
   all.push_back({
       .name = "gau",
       .family = "gau",
       .formula = "x^ = norm(x); U = act(x^ Wu), V = act(x^ Wv), Z = act(x^ Wz); Q = gamma_0*Z + beta_0, K = gamma_1*Z "
-                 "+ beta_1, RoPE on both; A = kind(Q K' , b, mask, L); y = x + (U * A V) Wo",
+                 "+ beta_1, RoPE on both; A = kind(Q K' , b, mask, L); y = [x +] (U * A V) Wo",
       .source = "Hua et al. 2022, Fig. 2; Su 2022 (GAU-alpha)",
       .derived = {{"e", "expansion or 2*dim"}, {"s", "key_dim"}},
       .inputs = {{.name = "x", .shape = "[batch, n, dim]"}, key_mask_input()},
@@ -25,8 +31,9 @@ void add_layer(std::vector<Layer>& all) {
            linear_parameters("in", "dim", "2*e + s", "linear_bias", "columns U | V | Z, that is Wu | Wv | Wz"),
            linear_parameters("out", "e", "dim", "linear_bias", "Wo"),
            {{.name = "gamma", .shape = "[2, s]", .meaning = "rows: of Q, of K"},
-            {.name = "beta", .shape = "[2, s]", .meaning = "rows: of Q, of K"},
-            {.name = "toeplitz_bias", .shape = "[2*max_length - 1]", .meaning = "b_ij = w[max_length - 1 + j - i]",
+            {.name = "beta", .shape = "[2, s]", .meaning = "rows: of Q, of K"}},
+           qk_norm_parameters("q_norm"), qk_norm_parameters("k_norm"),
+           {{.name = "toeplitz_bias", .shape = "[2*max_length - 1]", .meaning = "b_ij = w[max_length - 1 + j - i]",
              .when = "bias == 'toeplitz'"},
             {.name = "rope_bias", .shape = "[2, s // heads]", .meaning = "b_ij = <rope_i(row 0), rope_j(row 1)>",
              .when = "bias == 'rope'"},

@@ -42,9 +42,15 @@ const std::vector<std::pair<std::string, std::string>> derived{{"g", "kv_heads o
                                                                {"dv", "value_dim or dk"},
                                                                {"c", "context_dim or dim"}};
 
+std::vector<ParameterInfo> qk_norm_parameters(const std::string& path, const std::string& width, const std::string& repeat) {
+  std::vector<ParameterInfo> all = norm_parameters(path, "qk_norm_kind", width, repeat);
+  for (ParameterInfo& i : all) i.when = "qk_norm and " + i.when;
+  return all;
+}
+
 std::vector<ParameterInfo> multi_head_parameters(const std::string& p, const std::string& repeat) {
   const std::string in = "c if item.position in ('g2', 'g3') else dim";
-  const std::string heads = "(1 if item.position == 'g5' else g if item.position in ('g2', 'g3') else heads)";
+  const std::string heads = "(1 if item.position == 'g5' and item.granularity == 'elementwise' else g if item.position in ('g2', 'g3') else heads)";
   const std::string channels = "(1 if item.granularity == 'headwise' else dim if item.position == 'g5' else dv if "
                                "item.position in ('g1', 'g2') else dk)";
   const std::string gate_path = p + (repeat.empty() ? "gates.{i}." : "gates.{j}.");
@@ -59,8 +65,8 @@ std::vector<ParameterInfo> multi_head_parameters(const std::string& p, const std
       {norm_parameters(p + "norm", "norm", "dim", repeat), dense("q", "dim", "heads*dk", "qkv_bias"),
        dense("k", "c", "g*dk", "qkv_bias"), dense("v", "c", "g*dv", "qkv_bias"),
        dense("out", "heads*dv", "dim", "out_bias"),
-       {{.name = p + "q_norm.weight", .shape = "[dk]", .when = "qk_norm", .repeat = repeat},
-        {.name = p + "k_norm.weight", .shape = "[dk]", .when = "qk_norm", .repeat = repeat}},
+       qk_norm_parameters(p + "q_norm", "(heads*dk if qk_norm_over != 'shared' else dk)", repeat),
+       qk_norm_parameters(p + "k_norm", "(g*dk if qk_norm_over != 'shared' else dk)", repeat),
        gate_parameters(gate_path, "item.", in, heads + "*" + channels, repeat.empty() ? "gates" : repeat,
                        repeat.empty() ? "" : "gates"),
        {{.name = p + "ablation.weight", .shape = "[dv]", .when = "ablation == 'head_norm'", .repeat = repeat},
@@ -116,8 +122,8 @@ void add_multi_head(std::vector<Layer>& all) {
   all.push_back({
       .name = "multi_head_attention",
       .family = "attention",
-      .formula = "x^ = norm(x); Q = x^ Wq, K = c Wk, V = c Wv, c = x^ or the context; gates g4, g3, g2; Q, K <- RMS "
-                 "norm per head, RoPE; Y = softmax(Q K'/sqrt(dk) + bias) V; gate g1; O = concat(Y) Wo; gate g5; y = "
+      .formula = "x^ = norm(x); Q = x^ Wq, K = c Wk, V = c Wv, c = x^ or the context; gates g4, g3, g2; Q, K <- norm, "
+                 "RoPE; Y = softmax(cap(Q K'/sqrt(dk)) + bias) V; gate g1; O = concat(Y) Wo; gate g5; y = "
                  "[x +] [norm'](O)",
       .source = "Vaswani et al. 2017, Shazeer 2019 (MQA), Ainslie et al. 2023 (GQA), Qiu et al. 2025 (gates)",
       .notes = "The attention of Qwen's gated models: causal, use_rope, qk_norm, residual, norm rms with norm_eps "
@@ -143,7 +149,11 @@ void add_multi_head(std::vector<Layer>& all) {
            with({{"position_bias", "t5"}, {"sink", "learned"}, {"qkv_bias", true}, {"out_bias", true}}),
            with({{"position_bias", "toeplitz"}, {"sink", "off_by_one"}, {"ablation", "head_norm"}, {"value_dim", 3}}),
            with({{"position_bias", "alibi"}, {"norm", "layer"}, {"sandwich_norm", true}, {"ablation", "silu"}}),
-           with({{"window", 3}, {"stream", Json::List{3, 1, 2}}})},
+           with({{"window", 3}, {"stream", Json::List{3, 1, 2}}}),
+           with({{"qk_norm", true}, {"qk_norm_kind", "layer"}, {"qk_norm_over", "width"}, {"softcap", 1.5},
+                 {"rope_frequencies", Json::List{1, 0.3}}, {"rope_factor", 1.2},
+                 {"gates", gates({{{"position", "g5"}, {"granularity", "headwise"}}})}}),
+           with({{"qk_norm", true}, {"qk_norm_over", "per_head"}, {"rope_xpos", 8}})},
       .sizes = {{"m", 4}},
       .draft = module_layer<MultiHeadAttention, MultiHeadCall>(
           [](const MultiHeadAttention& l, const Inputs& in, const MultiHeadCall& o) {
@@ -189,13 +199,14 @@ void add_multi_head(std::vector<Layer>& all) {
                   {"width", "heads*head_dim if granularity == 'elementwise' else heads"}},
       .inputs = {{.name = "x", .shape = "[batch, n, dim]"},
                  {.name = "y", .shape = "[batch, heads, n, head_dim]", .when = "not dense"},
-                 {.name = "y", .shape = "[batch, n, head_dim]", .when = "dense"}},
+                 {.name = "y", .shape = "[batch, n, heads*head_dim]", .when = "dense"}},
       .parameters = gate_parameters("", "", "dim", "width", "", ""),
-      .outputs = {{"", "[batch, heads, n, head_dim]", "", "not dense"}, {"", "[batch, n, head_dim]", "", "dense"},
+      .outputs = {{"", "[batch, heads, n, head_dim]", "", "not dense"}, {"", "[batch, n, heads*head_dim]", "", "dense"},
                   {"scores", "[...]", "what multiplies or is added"}},
       .required = {{"dim", 8}, {"heads", 2}, {"head_dim", 4}},
       .examples = {{{"granularity", "headwise"}, {"bias", true}}, {{"sharing", "logits"}, {"activation", "ns_sigmoid"}},
-                   {{"position", "g5"}, {"heads", 1}, {"head_dim", 8}}, {{"input_independent", true}, {"mode", "add"}}},
+                   {{"position", "g5"}, {"heads", 1}, {"head_dim", 8}}, {{"input_independent", true}, {"mode", "add"}},
+                   {{"position", "g5"}, {"granularity", "headwise"}}},
       .draft = module_layer<GateModule, GateCall>(
           [](const GateModule& l, const Inputs& in) -> Results {
             return {{"", l.gate(in["y"], in["x"])}, {"scores", l.gate.scores(in["x"])}};

@@ -44,7 +44,7 @@ Tensor shift_tokens(const Tensor& normed, const Tensor& before, const Tensor& ke
 
 Flash::Flash(FlashOptions given, Rng& rng)
     : options(checked(given)),
-      norm({options.dim, options.norm, 1e-5, options.dtype}),
+      norm({options.dim, options.norm, options.norm_eps, options.dtype}),
       in({options.dim, 2 * options.expansion + options.key_dim, options.linear_bias, {InitKind::zeros}, options.dtype},
          rng),
       out({options.expansion, options.dim, options.linear_bias, options.init, options.dtype}, rng) {
@@ -76,16 +76,19 @@ Flash::Projected Flash::project(const Tensor& normed, int64_t position) const {
   const Tensor z = activate(o.activation, part[2]);
   auto rows = [](const Tensor& t) { return unsqueeze(unsqueeze(t, 1), 1); };  // [4, 1, 1, s]
   Tensor four = map(formula::ScaleOffset{}, z, rows(gamma), rows(beta));  // [4, batch, n, s]
-  if (o.use_rope) four = detail::rope_from(four, o.rope, position);
+  const bool alike = o.rope.xpos == 0;  // queries and keys are turned alike
+  if (o.use_rope && alike) four = detail::rope_from(four, o.rope, position);
   std::vector<Tensor> t = split(four, {1, 1, 1, 1}, 0);
   for (Tensor& one : t) one = squeeze(one, 0);
+  for (std::size_t i = 0; o.use_rope && !alike && i < 4; ++i)
+    t[i] = detail::rope_from(t[i], i % 2 == 0 ? o.rope : o.rope.of_keys(), position);
   return {part[0], activate(o.activation, part[1]), t[0], t[1], t[2], t[3]};
 }
 
 MixedChunkOptions Flash::mixed_options() const {
   const FlashOptions& o = options;
   return {o.chunk,         o.causal,        o.kind,      o.scaling, o.length,
-          o.count_padding, o.across_chunks, o.quadratic, o.linear,  o.attention_dropout};
+          o.count_padding, o.across_chunks, o.quadratic, o.linear,  o.attention_dropout, o.min_length};
 }
 
 Tensor Flash::finish(const Tensor& x, const Tensor& gate, const Tensor& mixed, Rng* rng) const {

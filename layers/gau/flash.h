@@ -28,6 +28,7 @@ struct FlashOptions {
   ChunkLength length = ChunkLength::chunk;
   bool count_padding = false, across_chunks = true;  // see MixedChunkOptions
   bool quadratic = true, linear = true;
+  int64_t min_length = 16;  // see GauAttentionOptions
 
   bool use_rope = true;
   RopeOptions rope = {};
@@ -36,6 +37,7 @@ struct FlashOptions {
   T5BucketOptions t5 = {};  // `causal` follows the layer
 
   NormKind norm = NormKind::scale;
+  double norm_eps = 1e-5;
   /// The first ⌈d/2⌉ channels of x̂ come from the token before (lucidrains), but not across padding and documents.
   bool token_shift = false;
   double attention_dropout = 0, dropout = 0;
@@ -60,11 +62,13 @@ struct FlashOptions {
     f("across_chunks", o.across_chunks, "false: the linear term stays inside its chunk");
     f("quadratic", o.quadratic, "false leaves the quadratic term out");
     f("linear", o.linear, "false leaves the linear term out");
+    f("min_length", o.min_length, at_least(1), kMinLengthMeaning);
     f("use_rope", o.use_rope, "rotate all four");
     f.nested("rope_", o.rope);
     f("bias", o.bias, "b within a chunk: none, Toeplitz over C positions, by RoPE, T5 times sqrt(s)");
     f.nested("", o.t5);
-    f("norm", o.norm, "pre-norm, eps 1e-5");
+    f("norm", o.norm, "pre-norm");
+    f("norm_eps", o.norm_eps, at_least(0), "of the norm");
     f("token_shift", o.token_shift, "the first half of the normed channels comes from the token before");
     f.training("attention_dropout", o.attention_dropout, share(), "on the quadratic weights");
     f.training("dropout", o.dropout, share(), "on the branch");

@@ -68,7 +68,7 @@ FlashModel::FlashModel(FlashModelOptions o, Rng& rng) : options(o) {
   if (o.vocabulary > 0) embedding.emplace(EmbeddingOptions{o.vocabulary, dim, o.embedding_std, dtype}, rng);
   if (o.positions) positions.emplace(ScaledSinusoidalOptions{dim, o.initial_scale, 10000, dtype});
   body = FlashBlock({o.layers, o.layer}, rng);
-  norm = Norm({dim, o.layer.norm, 1e-5, dtype});
+  norm = Norm({dim, o.final_norm.value_or(o.layer.norm), o.layer.norm_eps, dtype});
   if (o.outputs > 0) head.emplace(LinearOptions{dim, o.outputs, o.layer.linear_bias, o.layer.init, dtype}, rng);
 }
 
@@ -104,7 +104,7 @@ std::pair<Tensor, FlashModel::State> FlashModel::step(const Tensor& x, State sta
 McTfm::McTfm(McTfmOptions o, Rng& rng) : options(o) {
   check_options("mc_tfm", o);
   if (o.dim % o.heads != 0) fail<ValueError>("mc_tfm: heads=", o.heads, " must divide dim=", o.dim);
-  attention_norm = Norm({o.dim, o.norm, 1e-5, o.dtype}), glu_norm = Norm({o.dim, o.norm, 1e-5, o.dtype});
+  attention_norm = Norm({o.dim, o.norm, o.norm_eps, o.dtype}), glu_norm = Norm({o.dim, o.norm, o.norm_eps, o.dtype});
   qkv = Linear({o.dim, 3 * o.dim, o.linear_bias, {InitKind::zeros}, o.dtype}, rng);
   {  // three square maps; only their product with x is fused
     NoGrad guard;
@@ -122,17 +122,21 @@ McTfm::Projected McTfm::project(const Tensor& x, int64_t position) const {
   if (x.rank() != 3 || x.dim(-1) != o.dim) fail("mc_tfm: got x=", x, "; need [batch, n, ", o.dim, "]");
   std::vector<Tensor> part = split(qkv(attention_norm(x)), {o.dim, o.dim, o.dim}, -1);
   auto heads = [&](const Tensor& t) { return transpose(unflatten(t, -1, {o.heads, o.dim / o.heads}), 1, 2); };
-  auto turned = [&](const Tensor& t) { return o.use_rope ? detail::rope_from(heads(t), o.rope, position) : heads(t); };
+  auto turned = [&](const Tensor& t, const RopeOptions& rope) {
+    return o.use_rope ? detail::rope_from(heads(t), rope, position) : heads(t);
+  };
+  const RopeOptions queries = o.rope, keys = o.rope.of_keys();
   auto offset = [&](const Tensor& t, int64_t i) {
     return map(formula::ScaleOffset{}, t, select(gamma, 0, i), select(beta, 0, i));
   };
-  return {turned(part[0]), turned(part[1]), turned(offset(part[0], 0)), turned(offset(part[1], 1)), heads(part[2])};
+  return {turned(part[0], queries), turned(part[1], keys), turned(offset(part[0], 0), queries),
+          turned(offset(part[1], 1), keys), heads(part[2])};
 }
 
 MixedChunkOptions McTfm::mixed_options() const {
   const McTfmOptions& o = options;
   return {.chunk = o.chunk, .causal = o.causal, .kind = o.kind, .scaling = o.scaling, .length = o.length,
-          .quadratic = o.quadratic, .linear = o.linear, .dropout = o.attention_dropout};
+          .quadratic = o.quadratic, .linear = o.linear, .dropout = o.attention_dropout, .min_length = o.min_length};
 }
 
 Tensor McTfm::finish(const Tensor& x, const Tensor& mixed, Rng* rng) const {

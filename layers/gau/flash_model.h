@@ -70,7 +70,8 @@ struct FlashModelOptions {
   int64_t outputs = 0;     // > 0: logits [batch, n, outputs]; 0: the normed vectors [batch, n, dim]
   bool positions = true;   // add ScaledSinusoidal
   double initial_scale = 0;
-  double embedding_std = 0.02, dropout = 0;  // dropout on the embedded input
+  std::optional<NormKind> final_norm = std::nullopt;  // after the layers; default theirs (lucidrains: layer)
+  double embedding_std = 0.02, dropout = 0;           // dropout on the embedded input
 
   static void describe(auto& o, auto& f) {
     f.required("layers", o.layers, between(1, 10000), "number of layers");
@@ -78,6 +79,7 @@ struct FlashModelOptions {
     f("outputs", o.outputs, at_least(0), "> 0: logits of this width; 0: the normed vectors");
     f("positions", o.positions, "add scaled sinusoidal positions");
     f.training("initial_scale", o.initial_scale, any_number(), "of the positions; 0: dim^(-1/2)");
+    f("final_norm", o.final_norm, "after the layers; null: the layers' norm");
     f.training("embedding_std", o.embedding_std, at_least(0), "of initial embeddings");
     f.training("model_dropout", o.dropout, share(), "on the embedded input");
     f.nested("", o.layer);
@@ -135,6 +137,8 @@ struct McTfmOptions {
   RopeOptions rope = {};
   GluKind glu = GluKind::swiglu;
   NormKind norm = NormKind::layer;
+  double norm_eps = 1e-5;
+  int64_t min_length = 16;  // see GauAttentionOptions
   bool linear_bias = true;
   double attention_dropout = 0, dropout = 0;
   Init init = Init::xavier();
@@ -155,6 +159,8 @@ struct McTfmOptions {
     f.nested("rope_", o.rope);
     f("glu", o.glu, "gate of the GLU");
     f("norm", o.norm, "pre-norms");
+    f("norm_eps", o.norm_eps, at_least(0), "of the norms");
+    f("min_length", o.min_length, at_least(1), kMinLengthMeaning);
     f("linear_bias", o.linear_bias, "biases of the dense maps");
     f.training("attention_dropout", o.attention_dropout, share(), "on the quadratic weights");
     f.training("dropout", o.dropout, share(), "on both branches");

@@ -61,13 +61,17 @@ GauOptions gau_alpha_options(int64_t dim, int64_t layers, double dropout) {
 
 Gau::Gau(GauOptions given, Rng& rng)
     : options(checked(given)),
-      norm({options.dim, options.norm, 1e-5, options.dtype}),
+      norm({options.dim, options.norm, options.norm_eps, options.dtype}),
       in({options.dim, 2 * options.expansion + options.key_dim, options.linear_bias, {InitKind::zeros}, options.dtype}, rng),
       out({options.expansion, options.dim, options.linear_bias, options.init, options.dtype}, rng) {
   const GauOptions& o = options;
   detail::init_uvz(in, o.expansion, o.key_dim, o.init, rng);
   gamma = detail::init_scale({2, o.key_dim}, o.gamma_std, rng, o.dtype);
   beta = zeros({2, o.key_dim}, {o.dtype}).requires_grad_();
+  if (o.qk_norm) {
+    const NormOptions of_head{o.key_dim / o.heads, o.qk_norm_kind, o.qk_norm_eps, o.dtype};
+    q_norm = Norm(of_head), k_norm = Norm(of_head);
+  }
   if (o.bias == GauBias::toeplitz) toeplitz_bias = init_normal({2 * o.max_length - 1}, 0.02, rng, o.dtype);
   if (o.bias == GauBias::rope) rope_bias = init_normal({2, o.key_dim / o.heads}, 0.02, rng, o.dtype);
   if (o.bias == GauBias::t5) t5_bias = init_normal({o.t5.buckets, 1}, 0.02, rng, o.dtype);
@@ -90,22 +94,23 @@ Gau::Projected Gau::project(const Tensor& x, int64_t position) const {
   const Tensor uvz = in(o.placement == GauPlacement::pre ? norm(x) : x);
   std::vector<Tensor> part = split(uvz, {o.expansion, o.expansion, o.key_dim}, -1);
   const Tensor z = activate(o.activation, part[2]);
-  Tensor q = detail::split_heads(scale_offset(z, gamma, beta, 0), o.heads);
-  Tensor k = detail::split_heads(scale_offset(z, gamma, beta, 1), o.heads);
-  if (o.use_rope) q = detail::rope_from(q, o.rope, position), k = detail::rope_from(k, o.rope, position);
+  Tensor q = q_norm(detail::split_heads(scale_offset(z, gamma, beta, 0), o.heads));
+  Tensor k = k_norm(detail::split_heads(scale_offset(z, gamma, beta, 1), o.heads));
+  if (o.use_rope) q = detail::rope_from(q, o.rope, position), k = detail::rope_from(k, o.rope.of_keys(), position);
   return {part[0], q, k, detail::split_heads(activate(o.activation, part[1]), o.heads)};
 }
 
 GauAttentionOptions Gau::attention_options(int64_t m, int64_t n, AttentionMask mask) const {
   mask.causal = options.causal, mask.window = options.window;
   return {.kind = options.kind, .length = *options.length, .constant_length = options.constant_length,
-          .mask = std::move(mask), .top_k = options.top_k, .dropout = options.attention_dropout,
+          .min_length = options.min_length, .mask = std::move(mask), .top_k = options.top_k, .dropout = options.attention_dropout,
           .relative_bias = relative_bias(m, n)};
 }
 
 Tensor Gau::finish(const Tensor& x, const Tensor& gate, const Tensor& attended, Rng* rng) const {
   Tensor y = Dropout{options.dropout}(out(gated_by(options.activation, detail::merge_heads(attended), gate)), rng);
-  if (options.placement == GauPlacement::pre) return x + y;
+  if (options.placement == GauPlacement::pre) return options.residual ? x + y : y;
+  if (!options.residual) return norm(y);
   return norm(options.residual_scale == 1 ? x + y : x * options.residual_scale + y);
 }
 
@@ -143,7 +148,7 @@ CrossGau::CrossGau(CrossGauOptions o, Rng& rng) : options(o) {
   if (options.expansion == 0) options.expansion = 2 * o.dim;
   if (options.context_dim == 0) options.context_dim = o.dim;
   const int64_t e = options.expansion, c = options.context_dim;
-  norm = Norm({o.dim, o.norm, 1e-5, o.dtype});
+  norm = Norm({o.dim, o.norm, o.norm_eps, o.dtype});
   uq = Linear({o.dim, e + o.key_dim, true, o.init, o.dtype}, rng);
   key = Linear({c, o.key_dim, true, o.init, o.dtype}, rng);
   value = Linear({c, e, true, o.init, o.dtype}, rng);
@@ -157,7 +162,7 @@ Tensor CrossGau::operator()(const Tensor& x, const Tensor& context, const Tensor
       x.dim(0) != context.dim(0))
     fail("cross_gau: got x=", x, ", context=", context, "; need [batch, m, ", o.dim, "], [batch, n, ", o.context_dim, "]");
   std::vector<Tensor> part = split(uq(norm(x)), {o.expansion, o.key_dim}, -1);
-  const GauAttentionOptions a{.kind = o.kind, .mask = {.keys = key_mask}, .dropout = o.attention_dropout};
+  const GauAttentionOptions a{.kind = o.kind, .min_length = o.min_length, .mask = {.keys = key_mask}, .dropout = o.attention_dropout};
   if (key_mask.defined() && key_mask.shape() != Shape{context.dim(0), context.dim(1)})
     fail("cross_gau: key_mask=", key_mask, " does not fit context=", context, "; need [batch, n]");
   const Tensor seen = finite_padding(context, key_mask);

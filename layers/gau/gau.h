@@ -2,7 +2,7 @@
 //
 //   x̂ = norm(x)
 //   U = φ(x̂·Wu), V = φ(x̂·Wv)  [n, e]        Z = φ(x̂·Wz)  [n, s]
-//   Q = γ_q ⊙ Z + β_q, K = γ_k ⊙ Z + β_k     (RoPE on both)
+//   Q = γ_q ⊙ Z + β_q, K = γ_k ⊙ Z + β_k     (a norm of each head is an option; RoPE on both)
 //   A = act(Q·Kᵀ, b, mask, L)                 (layers/gau/gau_attention.h)
 //   y = x + (U ⊙ A·V)·Wo
 #pragma once
@@ -45,7 +45,13 @@ struct GauOptions {
   /// Default: visible when causal, else n.
   std::optional<GauLength> length = std::nullopt;
   int64_t constant_length = 512;
+  int64_t min_length = 16;  // see GauAttentionOptions
   int64_t top_k = 0;
+
+  /// Q and K of each head are normalised before RoPE, with one weight [key_dim/heads] each for all heads.
+  bool qk_norm = false;
+  NormKind qk_norm_kind = NormKind::rms;
+  double qk_norm_eps = 1e-6;
 
   bool use_rope = true;
   RopeOptions rope = {};
@@ -54,7 +60,9 @@ struct GauOptions {
   T5BucketOptions t5 = {};   // `causal` follows the layer
 
   NormKind norm = NormKind::layer;
+  double norm_eps = 1e-5;
   GauPlacement placement = GauPlacement::pre;
+  bool residual = true;       // false: F(norm(x)), or norm(F(x)) (lucidrains' add_residual = False)
   double residual_scale = 1;  // α of the post-norm form
   double attention_dropout = 0, dropout = 0;
 
@@ -77,14 +85,20 @@ struct GauOptions {
     f("window", o.window, at_least(0), "keys seen, a query's own position included; 0: all");
     f("length", o.length, "L: n real tokens, visible keys of the row, or constant; null: visible if causal, else n");
     f("constant_length", o.constant_length, at_least(1), "L with length constant");
+    f("min_length", o.min_length, at_least(1), kMinLengthMeaning);
     f("top_k", o.top_k, at_least(0), "keep the k best scores of a row, ties to the first key; 0: all");
+    f("qk_norm", o.qk_norm, "a norm of each head of Q and K, before RoPE");
+    f("qk_norm_kind", o.qk_norm_kind, "which");
+    f("qk_norm_eps", o.qk_norm_eps, at_least(0), "its eps");
     f("use_rope", o.use_rope, "rotate Q and K");
     f.nested("rope_", o.rope);
     f("bias", o.bias, "b: none, a Toeplitz table, built by RoPE, or T5 buckets times sqrt(dim)");
     f("max_length", o.max_length, at_least(1), "positions of the Toeplitz table");
     f.nested("", o.t5);
-    f("norm", o.norm, "norm, eps 1e-5");
+    f("norm", o.norm, "norm");
+    f("norm_eps", o.norm_eps, at_least(0), "of the norm");
     f("placement", o.placement, "pre: x + F(norm(x)); post: norm(residual_scale*x + F(x))");
+    f("residual", o.residual, "false: without x +");
     f("residual_scale", o.residual_scale, any_number(), "DeepNorm's alpha, with placement post");
     f.training("attention_dropout", o.attention_dropout, share(), "on A");
     f.training("dropout", o.dropout, share(), "on the branch");
@@ -114,6 +128,7 @@ struct Gau {
 
   GauOptions options;
   Norm norm;
+  Norm q_norm, k_norm;
   Linear in;   // dim → e (U) | e (V) | s (Z)
   Linear out;  // e → dim
   Tensor gamma, beta;    // [2, s]: rows q, k
@@ -142,6 +157,8 @@ struct Gau {
     f("out", self.out);
     f("gamma", self.gamma);
     f("beta", self.beta);
+    f("q_norm", self.q_norm);
+    f("k_norm", self.k_norm);
     f("toeplitz_bias", self.toeplitz_bias);
     f("rope_bias", self.rope_bias);
     f("t5_bias", self.t5_bias);
@@ -163,7 +180,9 @@ struct CrossGauOptions {
   int64_t key_dim = 128;
   Act activation = Act::silu;
   GauKind kind = GauKind::su;
+  int64_t min_length = 16;  // see GauAttentionOptions
   NormKind norm = NormKind::layer;
+  double norm_eps = 1e-5;
   double attention_dropout = 0, dropout = 0;
   Init init = Init::xavier();
   DType dtype = f32;
@@ -175,7 +194,9 @@ struct CrossGauOptions {
     f("key_dim", o.key_dim, at_least(1), "width s");
     f("activation", o.activation, "act");
     f("kind", o.kind, kGauKindMeaning);
+    f("min_length", o.min_length, at_least(1), kMinLengthMeaning);
     f("norm", o.norm, "of x");
+    f("norm_eps", o.norm_eps, at_least(0), "of the norm");
     f.training("attention_dropout", o.attention_dropout, share(), "on A");
     f.training("dropout", o.dropout, share(), "on the branch");
     f.nested("init_", o.init);

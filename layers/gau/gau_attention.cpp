@@ -42,6 +42,7 @@ Tensor gau_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
   const char* op = "gau_attention";
   if (o.length == GauLength::constant && o.constant_length < 1)
     fail<ValueError>(op, ": constant_length must be positive — got ", o.constant_length);
+  if (o.min_length < 1) fail<ValueError>(op, ": min_length must be positive — got ", o.min_length);
   if (o.top_k < 0) fail<ValueError>(op, ": top_k must not be negative — got ", o.top_k);
   if (o.kind == GauKind::rownorm && q_in.dtype() == bf16) {  // a quotient whose slopes nearly cancel
     GauAttentionOptions wide = o;
@@ -71,7 +72,7 @@ Tensor gau_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
     case GauKind::softmax: a.weighting = Weighting::softmax; break;
     case GauKind::softmax_plus:
       a.weighting = Weighting::softmax;
-      a.row_scale = log(maximum(length, like(q, 16))) * (1 / std::log(512.0));
+      a.row_scale = log(maximum(length, like(q, static_cast<double>(o.min_length)))) * (1 / std::log(512.0));
       break;
   }
   std::optional<SequenceScope> uncut;

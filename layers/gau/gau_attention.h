@@ -15,7 +15,7 @@ enum class GauKind {
   lucid,         // relu²((T + b)/L)             (lucidrains)
   rownorm,       // relu²(T/√s + b) / Σ_j        (0 where the row sum is 0)
   softmax,       // softmax(T/√s + b)
-  softmax_plus,  // softmax(κ·(T/√s + b)), κ = ln max(L,16) / ln 512   (GAU-α)
+  softmax_plus,  // softmax(κ·(T/√s + b)), κ = ln max(L, min_length) / ln 512   (GAU-α)
   laplace,       // ½(1 + erf(…)) of (T + b)/L   (MEGA)
 };
 constexpr const char* choices(GauKind) {
@@ -25,7 +25,8 @@ constexpr const char* choices(GauKind) {
 inline constexpr const char* kGauKindMeaning =
     "weights A from T = QK': su relu2(T/sqrt(s) + b)/L; paper_eq relu2(T + b); paper_code relu2(T/L + b); lucid "
     "relu2((T + b)/L); rownorm relu2(T/sqrt(s) + b)/row sum; softmax(T/sqrt(s) + b); softmax_plus softmax(k(T/sqrt(s) "
-    "+ b)), k = ln max(L, 16)/ln 512; laplace of (T + b)/L";
+    "+ b)), k = ln max(L, min_length)/ln 512; laplace of (T + b)/L";
+inline constexpr const char* kMinLengthMeaning = "softmax_plus: L counts as at least this (bert4keras: 1)";
 
 /// The length L. Only `visible` and `constant` give causal outputs that do not depend on later tokens,
 /// so only they can be streamed.
@@ -40,6 +41,7 @@ struct GauAttentionOptions {
   GauKind kind = GauKind::su;
   GauLength length = GauLength::n;
   int64_t constant_length = 512;
+  int64_t min_length = 16;  // softmax_plus: L counts as at least this; bert4keras has 1
   AttentionMask mask = {};
   int64_t top_k = 0;          // keep only the k best scores of a row (ties: first key); 0 keeps all
   double dropout = 0;         // on A, inverted; needs rng
@@ -50,6 +52,7 @@ struct GauAttentionOptions {
     f("kind", o.kind, kGauKindMeaning);
     f("length", o.length, "L: n real keys, visible keys of the row, or constant");
     f("constant_length", o.constant_length, at_least(1), "L with length constant");
+    f("min_length", o.min_length, at_least(1), kMinLengthMeaning);
     f("causal", o.mask.causal, "query i of m sees keys j <= i + n - m");
     f("window", o.mask.window, at_least(0), "keys seen, a query's own position included; 0: all");
     f("top_k", o.top_k, at_least(0), "keep the k best scores of a row; 0: all");

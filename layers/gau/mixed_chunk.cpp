@@ -69,7 +69,7 @@ Tensor within_chunk(const Tensor& q, const Tensor& k, const Tensor& v, const Mix
                     const Tensor& relative_bias, AttentionMask mask, Rng* rng) {
   mask.causal = o.causal;
   const int64_t m = q.dim(2), n = k.dim(2);
-  GauAttentionOptions a{.kind = o.kind, .constant_length = o.chunk, .mask = mask, .dropout = o.dropout};
+  GauAttentionOptions a{.kind = o.kind, .constant_length = o.chunk, .min_length = o.min_length, .mask = mask, .dropout = o.dropout};
   a.length = o.length == ChunkLength::chunk ? GauLength::constant : GauLength::visible;
   if (relative_bias.defined())  // entries −(n − 1) … m − 1 around the centre
     a.relative_bias = narrow(relative_bias, 1, (relative_bias.dim(1) + 1) / 2 - n, n + m - 1);
@@ -161,7 +161,8 @@ struct Seen {
 Tensor inverse_count(const MixedChunkOptions& o, int64_t n, const Tensor& key_mask, const Seen& seen, TensorOptions like_v) {
   const int64_t c = o.chunk, chunks = (n + c - 1) / c;
   if (o.scaling == ChunkScaling::eq) return full({1, 1, 1, 1}, 1, like_v);
-  if (o.scaling == ChunkScaling::lucid && o.causal) return full({1, 1, 1, 1}, 1 / static_cast<double>(c), like_v);
+  if (o.scaling == ChunkScaling::chunk || (o.scaling == ChunkScaling::lucid && o.causal))
+    return full({1, 1, 1, 1}, 1 / static_cast<double>(c), like_v);
   if (o.count_padding)
     return full({1, 1, 1, 1}, 1 / static_cast<double>(std::max<int64_t>(1, sequence_piece(n).total)), like_v);
 
@@ -314,7 +315,7 @@ std::pair<Tensor, MixedChunkState> mixed_chunk_step(const Tensor& q_quad, const 
                        relative_bias, {}, nullptr);
     if (o.linear) {
       double inverse = 1;  // 1/N; the sum is 0 while g = 0
-      if (o.scaling == ChunkScaling::lucid) inverse = 1 / static_cast<double>(c);
+      if (o.scaling == ChunkScaling::lucid || o.scaling == ChunkScaling::chunk) inverse = 1 / static_cast<double>(c);
       else if (o.scaling != ChunkScaling::eq) inverse = 1 / static_cast<double>(std::max<int64_t>(1, g) * c);
       Tensor linear = to(matmul(detail::widened(narrow(x.q_lin, 2, at, count)) * inverse, state.sum), v_new.dtype());
       y = y.defined() ? y + linear : linear;

@@ -22,11 +22,12 @@ enum class ChunkScaling {
   eq,          // 1: the equations as printed
   paper_code,  // C × number of visible chunks (the appendix: a segment mask with rows divided by their sum);
                // equals su as long as every visible chunk is full
+  chunk,       // C, causal or not
 };
-constexpr const char* choices(ChunkScaling) { return "su lucid eq paper_code"; }
+constexpr const char* choices(ChunkScaling) { return "su lucid eq paper_code chunk"; }
 inline constexpr const char* kChunkScalingMeaning =
     "N of the linear term: su the real tokens in the visible chunks; lucid C if causal, else n; eq 1; paper_code C "
-    "times the number of visible chunks";
+    "times the number of visible chunks; chunk C";
 /// L of the quadratic term.
 enum class ChunkLength {
   chunk,    // C in every row, also in a shorter last chunk
@@ -47,6 +48,7 @@ struct MixedChunkOptions {
   /// Ablations: leave a term out.
   bool quadratic = true, linear = true;
   double dropout = 0;  // on the quadratic weights, inverted; needs rng
+  int64_t min_length = 16;  // see GauAttentionOptions
 
   static void describe(auto& o, auto& f) {
     f("chunk", o.chunk, at_least(1), "tokens C of a chunk");
@@ -58,6 +60,7 @@ struct MixedChunkOptions {
     f("across_chunks", o.across_chunks, "false: the linear term stays inside its chunk");
     f("quadratic", o.quadratic, "false leaves the quadratic term out");
     f("linear", o.linear, "false leaves the linear term out");
+    f("min_length", o.min_length, at_least(1), kMinLengthMeaning);
     f.training("dropout", o.dropout, share(), "on the quadratic weights");
   }
 };

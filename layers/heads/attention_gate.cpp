@@ -15,9 +15,8 @@ AttentionGate::AttentionGate(AttentionGateOptions o, int64_t dim, int64_t h, int
     fail<ValueError>("attention_gate: sizes must be positive — got dim=", dim, ", heads=", heads,
                      ", head_dim=", head_dim);
   const bool dense = o.position == GatePosition::g5;
-  if (dense && heads != 1) fail<ValueError>("attention_gate: the dense output (g5) has no heads — got heads=", heads);
-  if (dense && o.granularity == GateGranularity::headwise)
-    fail<ValueError>("attention_gate: the dense output (g5) has no heads; need granularity elementwise");
+  if (dense && heads != 1 && o.granularity != GateGranularity::headwise)
+    fail<ValueError>("attention_gate: the dense output (g5) has no heads, unless scores are headwise — got heads=", heads);
   if (dense && o.sharing != GateSharing::none)
     fail<ValueError>("attention_gate: the dense output (g5) has no heads to share scores among");
   if (o.after_qk_norm && o.position != GatePosition::g3 && o.position != GatePosition::g4)
@@ -57,22 +56,23 @@ Tensor AttentionGate::scores(const Tensor& x) const {
 
 Tensor AttentionGate::operator()(const Tensor& y, const Tensor& x) const {
   ModuleScope scope(this, type);
-  const bool dense = options.position == GatePosition::g5;
-  const bool fits = x.rank() == 3 && y.rank() == (dense ? 3 : 4) && y.dim(0) == x.dim(0) &&
-                    y.dim(-2) == x.dim(1) && y.dim(-1) == head_dim && (dense || y.dim(1) == heads);
+  const bool dense = options.position == GatePosition::g5, parts = dense && options.granularity == GateGranularity::headwise;
+  const bool fits = x.rank() == 3 && y.rank() == (dense ? 3 : 4) && y.dim(0) == x.dim(0) && y.dim(-2) == x.dim(1) &&
+                    y.dim(-1) == (dense ? heads * head_dim : head_dim) && (dense || y.dim(1) == heads);
   if (!fits)
     fail("attention_gate: got y=", y, ", x=", x, "; need y ",
-         dense ? str("[batch, n, ", head_dim, "]") : str("[batch, ", heads, ", n, ", head_dim, "]"),
+         dense ? str("[batch, n, ", heads * head_dim, "]") : str("[batch, ", heads, ", n, ", head_dim, "]"),
          " and x [batch, n, dim]");
-  const Tensor tokens = dense ? y : transpose(y, 1, 2), l = logits(x);
+  const Tensor tokens = parts ? unflatten(y, -1, {heads, head_dim}) : dense ? y : transpose(y, 1, 2);
+  const Tensor l = parts ? unsqueeze(logits(x), -1) : logits(x);
   Tensor gated;
   if (options.mode == GateMode::add) gated = tokens + activated(l);
   else if (options.sharing == GateSharing::scores) gated = tokens * activated(l);
   else gated = gated_by(options.activation, tokens, l);
-  return dense ? gated : transpose(gated, 1, 2);
+  return parts ? flatten(gated, -2, -1) : dense ? gated : transpose(gated, 1, 2);
 }
 
-SdpaAblation::SdpaAblation(SdpaAblationKind k, int64_t head_dim, DType dtype) : kind(k) {
+SdpaAblation::SdpaAblation(SdpaAblationKind k, int64_t head_dim, DType dtype, double e) : kind(k), eps(e) {
   if (kind == SdpaAblationKind::head_norm) weight = init_vector(head_dim, 1, dtype);
 }
 
@@ -80,7 +80,7 @@ Tensor SdpaAblation::operator()(const Tensor& y) const {
   ModuleScope scope(this, type);
   switch (kind) {
     case SdpaAblationKind::none: return y;
-    case SdpaAblationKind::head_norm: return rms_norm(y, weight, 1e-6);
+    case SdpaAblationKind::head_norm: return rms_norm(y, weight, eps);
     case SdpaAblationKind::silu: return silu(y);
   }
   fail<ValueError>("sdpa_ablation: unknown kind");

@@ -21,7 +21,7 @@ enum class GatePosition {
 constexpr const char* choices(GatePosition) { return "g1 g2 g3 g4 g5"; }
 enum class GateGranularity {
   elementwise,  // a score for every channel: W [dim, heads·head_dim]
-  headwise,     // one for every head: W [dim, heads]
+  headwise,     // one for every head: W [dim, heads]; at G5 one for each heads-th part of the channels
 };
 constexpr const char* choices(GateGranularity) { return "elementwise headwise"; }
 enum class GateMode { multiply, add };  // Y ⊙ s or Y + s (the paper adds with SiLU)
@@ -64,14 +64,14 @@ struct AttentionGateOptions {
 struct AttentionGate {
   static constexpr const char* type = "AttentionGate";
   AttentionGateOptions options;
-  int64_t heads = 0, head_dim = 0;  // of the tensor it gates; G5: heads = 1, head_dim = dim
+  int64_t heads = 0, head_dim = 0;  // of the tensor it gates; G5: heads = 1 unless headwise, heads · head_dim = dim
   Linear map;                       // dim → heads·head_dim or heads
   Tensor theta;                     // [heads·head_dim] or [heads], input_independent
 
   AttentionGate() = default;
   /// `dim` is the width of X; heads and head_dim belong to the position (kv_heads for G2 and G3).
   AttentionGate(AttentionGateOptions o, int64_t dim, int64_t heads, int64_t head_dim, Rng& rng, DType dtype = f32);
-  /// Gate scores [batch, heads, n, head_dim or 1] (G5: [batch, n, dim]) from x [batch, n, dim]. Shared scores
+  /// Gate scores [batch, heads, n, head_dim or 1] (G5: [batch, n, dim or heads]) from x [batch, n, dim]. Shared scores
   /// have one head, input-independent ones are [1, heads, 1, ·]: they broadcast.
   Tensor scores(const Tensor& x) const;
   /// y gated; shapes as at the position.
@@ -98,10 +98,11 @@ constexpr const char* choices(SdpaAblationKind) { return "none head_norm silu"; 
 struct SdpaAblation {
   static constexpr const char* type = "SdpaAblation";
   SdpaAblationKind kind = SdpaAblationKind::none;
+  double eps = 1e-6;
   Tensor weight;  // [head_dim], head_norm
 
   SdpaAblation() = default;
-  SdpaAblation(SdpaAblationKind kind, int64_t head_dim, DType dtype = f32);
+  SdpaAblation(SdpaAblationKind kind, int64_t head_dim, DType dtype = f32, double eps = 1e-6);
   /// y [batch, heads, n, head_dim] → the same.
   Tensor operator()(const Tensor& y) const;
   static void visit(auto& self, auto&& f) { f("weight", self.weight); }

@@ -38,7 +38,7 @@ GatedAttention::Projected GatedAttention::project(const Tensor& x, int64_t posit
   const Tensor source = options.output == OutputGate::from_query ? detail::merge_heads(q) : x;
   q = gated(query_gate, q, x), k = gated(key_gate, k, x), v = gated(value_gate, v, x);
   if (options.heads.use_rope)
-    q = detail::rope_from(q, options.heads.rope, position), k = detail::rope_from(k, options.heads.rope, position);
+    q = detail::rope_from(q, options.heads.rope, position), k = detail::rope_from(k, options.heads.rope.of_keys(), position);
   return {q, k, v, source};
 }
 

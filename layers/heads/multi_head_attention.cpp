@@ -33,14 +33,18 @@ MultiHeadAttention::MultiHeadAttention(MultiHeadAttentionOptions given, Rng& rng
   norm = Norm({h.dim, o.norm, o.norm_eps, h.dtype});
   heads = Heads(h, rng);
   if (o.qk_norm) {
-    const NormOptions per_head{h.head_dim, NormKind::rms, 1e-6, h.dtype};
-    q_norm = Norm(per_head), k_norm = Norm(per_head);
+    auto of = [&](int64_t count) {
+      if (o.qk_norm_over == QkNormOver::shared) return Norm({h.head_dim, o.qk_norm_kind, o.qk_norm_eps, h.dtype});
+      const int64_t parts = o.qk_norm_over == QkNormOver::per_head ? count : 1;
+      return Norm(NormOptions{count * h.head_dim, o.qk_norm_kind, o.qk_norm_eps, h.dtype, parts});
+    };
+    q_norm = of(h.heads), k_norm = of(h.kv_heads);
   }
   for (const AttentionGateOptions& g : o.gates) {
-    const detail::GateSizes s = detail::gate_sizes(o, g.position);
+    const detail::GateSizes s = detail::gate_sizes(o, g);
     gates.emplace_back(g, s.dim, s.heads, s.head_dim, rng, h.dtype);
   }
-  ablation = SdpaAblation(o.ablation, h.value_dim, h.dtype);
+  ablation = SdpaAblation(o.ablation, h.value_dim, h.dtype, o.ablation_eps);
   if (o.position_bias == PositionBias::t5) t5_bias = init_normal({o.t5.buckets, h.heads}, 0.02, rng, h.dtype);
   if (o.position_bias == PositionBias::toeplitz)
     toeplitz_bias = init_normal({h.heads, 2 * o.max_length - 1}, 0.02, rng, h.dtype);
@@ -66,17 +70,20 @@ Tensor MultiHeadAttention::gated(GatePosition position, const Tensor& y, const T
   return result;
 }
 
-Tensor MultiHeadAttention::rotated(const Tensor& y, int64_t position) const {
-  return options.heads.use_rope ? detail::rope_from(y, options.heads.rope, position) : y;
+Tensor MultiHeadAttention::normed_heads(const Norm& n, const Tensor& y) const {
+  if (!options.qk_norm || options.qk_norm_over == QkNormOver::shared) return n(y);
+  return detail::split_heads(n(detail::merge_heads(y)), y.dim(1));
 }
 
 Tensor MultiHeadAttention::queries(const Tensor& x, int64_t position) const {
   Tensor y = gated(GatePosition::g4, detail::split_heads(heads.q(x), options.heads.heads), x);
-  return rotated(gated(GatePosition::g4, q_norm(y), x, true), position);
+  y = gated(GatePosition::g4, normed_heads(q_norm, y), x, true);
+  return options.heads.use_rope ? detail::rope_from(y, options.heads.rope, position) : y;
 }
 Tensor MultiHeadAttention::keys(const Tensor& source, int64_t position) const {
   Tensor y = gated(GatePosition::g3, detail::split_heads(heads.k(source), options.heads.kv_heads), source);
-  return rotated(gated(GatePosition::g3, k_norm(y), source, true), position);
+  y = gated(GatePosition::g3, normed_heads(k_norm, y), source, true);
+  return options.heads.use_rope ? detail::rope_from(y, options.heads.rope.of_keys(), position) : y;
 }
 Tensor MultiHeadAttention::values(const Tensor& source) const {
   return gated(GatePosition::g2, detail::split_heads(heads.v(source), options.heads.kv_heads), source);
@@ -95,7 +102,7 @@ Tensor MultiHeadAttention::relative_bias(int64_t m, int64_t n) const {
 
 AttentionOptions MultiHeadAttention::attention_options(int64_t m, int64_t n) const {
   AttentionOptions a;
-  a.scale = options.scale;
+  a.scale = options.scale, a.softcap = options.softcap;
   a.mask.causal = options.heads.causal;
   a.mask.window = options.window, a.mask.dilation = options.dilation, a.mask.global = options.global;
   a.relative_bias = relative_bias(m, n);
@@ -154,9 +161,9 @@ MultiHeadAttention::Prepared MultiHeadAttention::prepare_global(const Prepared& 
   const Tensor index = to(Tensor::from(rows), p.normed.device());
   auto of_rows = [&](const Tensor& t) { return t.rank() >= 2 && t.dim(-2) == n ? index_select(t, -2, index) : t; };
   Prepared g;
-  g.q = q_norm(detail::split_heads(global_q(index_select(p.normed, 1, index)), options.heads.heads));
-  if (options.heads.use_rope) g.q = rope_at(g.q, index, options.heads.rope);
-  g.k = rotated(k_norm(detail::split_heads(global_k(p.normed), options.heads.kv_heads)), 0);
+  g.q = normed_heads(q_norm, detail::split_heads(global_q(index_select(p.normed, 1, index)), options.heads.heads));
+  g.k = normed_heads(k_norm, detail::split_heads(global_k(p.normed), options.heads.kv_heads));
+  if (options.heads.use_rope) g.q = rope_at(g.q, index, options.heads.rope), g.k = rope(g.k, options.heads.rope.of_keys());
   g.v = detail::split_heads(global_v(p.normed), options.heads.kv_heads);
 
   g.attention = p.attention;

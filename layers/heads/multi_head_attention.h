@@ -4,8 +4,8 @@
 //   x̂ = norm(x)
 //   Q = x̂·Wq, K = c·Wk, V = c·Wv           c = x̂, or a context (cross attention)
 //   Q, K, V ← gates G4, G3, G2              per channel or per head, from x̂ and c
-//   Q, K ← RMS norm of each head, then RoPE
-//   Y = softmax(Q·Kᵀ/√dk + bias) V          (ops/attention/attention.h: O(n) memory)
+//   Q, K ← norm of each head, or of all together, then RoPE
+//   Y = softmax(cap(Q·Kᵀ/√dk) + bias) V     (ops/attention/attention.h: O(n) memory)
 //   Y ← gate G1;   O = concat(Y)·Wo;   O ← gate G5
 //   y = x + dropout(norm'(O))               residual and norm' (sandwich) are options
 #pragma once
@@ -36,6 +36,13 @@ enum class AttentionSink {
 };
 constexpr const char* choices(AttentionSink) { return "none off_by_one learned"; }
 
+enum class QkNormOver {
+  shared,    // each head on its own, one weight [head_dim] for all (Qwen3, ViT-22B)
+  per_head,  // each head on its own, with weights of its own: [heads·head_dim] (Command R+)
+  width,     // all heads together, a weight [heads·head_dim] (OLMo 2)
+};
+constexpr const char* choices(QkNormOver) { return "shared per_head width"; }
+
 struct MultiHeadAttentionOptions {
   HeadsOptions heads;
 
@@ -46,8 +53,12 @@ struct MultiHeadAttentionOptions {
   /// others (Longformer). These start as copies of Wq, Wk, Wv.
   bool separate_global_projections = false;
 
-  bool qk_norm = false;           // RMS per head, eps 1e-6, one weight [head_dim] each
+  bool qk_norm = false;  // of Q and K, before RoPE
+  NormKind qk_norm_kind = NormKind::rms;
+  QkNormOver qk_norm_over = QkNormOver::shared;
+  double qk_norm_eps = 1e-6;
   std::optional<double> scale = std::nullopt;  // of the scores; default 1/√dk
+  double softcap = 0;                          // see AttentionOptions (Gemma 2: 50)
   PositionBias position_bias = PositionBias::none;
   T5BucketOptions t5 = {};        // `causal` follows the layer
   int64_t max_length = 512;       // of the Toeplitz table
@@ -59,6 +70,7 @@ struct MultiHeadAttentionOptions {
 
   std::vector<AttentionGateOptions> gates = {};  // those of one place apply in this order
   SdpaAblationKind ablation = SdpaAblationKind::none;
+  double ablation_eps = 1e-6;  // of head_norm
 
   static void describe(auto& o, auto& f) {
     f.nested("", o.heads);
@@ -66,8 +78,13 @@ struct MultiHeadAttentionOptions {
     f("dilation", o.dilation, at_least(1), "only distances that are multiples of it");
     f("global_positions", o.global, at_least(0), "positions that window and dilation do not bind");
     f("separate_global_projections", o.separate_global_projections, "global rows have Wq, Wk, Wv of their own");
-    f("qk_norm", o.qk_norm, "RMS norm of each head of Q and K, eps 1e-6");
+    f("qk_norm", o.qk_norm, "a norm of Q and K, before RoPE");
+    f("qk_norm_kind", o.qk_norm_kind, "which");
+    f("qk_norm_over", o.qk_norm_over,
+      "shared: each head, one weight [dk] for all; per_head: each head, weights [heads*dk]; width: all heads together");
+    f("qk_norm_eps", o.qk_norm_eps, at_least(0), "its eps");
     f("scale", o.scale, any_number(), "of the scores; null: 1/sqrt(dk)");
+    f("softcap", o.softcap, at_least(0), "c: the scores before biases become c*tanh(score/c); 0: none");
     f("position_bias", o.position_bias, "added to the scores");
     f.nested("", o.t5);
     f("max_length", o.max_length, at_least(1), "positions of the Toeplitz table");
@@ -77,6 +94,7 @@ struct MultiHeadAttentionOptions {
     f("sandwich_norm", o.sandwich_norm, "a second norm, on the output before the residual");
     f("gates", o.gates, "gates, in order");
     f("ablation", o.ablation, "at g1 in place of a gate");
+    f("ablation_eps", o.ablation_eps, at_least(0), "of head_norm");
   }
 };
 
@@ -91,11 +109,11 @@ int64_t parameter_count(const MultiHeadAttentionOptions& options);
 namespace detail {
 /// Options with every default filled in; ValueError for those that do not go together.
 MultiHeadAttentionOptions checked(MultiHeadAttentionOptions o);
-/// What a gate at this place multiplies, [heads, head_dim] a token, and the width of what it reads.
+/// What a gate multiplies, [heads, head_dim] a token, and the width of what it reads.
 struct GateSizes {
   int64_t dim, heads, head_dim;
 };
-GateSizes gate_sizes(const MultiHeadAttentionOptions& o, GatePosition position);
+GateSizes gate_sizes(const MultiHeadAttentionOptions& o, const AttentionGateOptions& gate);
 }  // namespace detail
 
 /// What a call may bring besides x [batch, m, dim]. n is m, or the length of the context.
@@ -178,7 +196,8 @@ struct MultiHeadAttention {
   void check_inputs(const Tensor& x, const AttentionInputs& inputs) const;
   Prepared prepare(const Tensor& x, const AttentionInputs& inputs) const;
   Tensor gated(GatePosition position, const Tensor& y, const Tensor& x, bool after_qk_norm = false) const;
-  Tensor rotated(const Tensor& y, int64_t position) const;
+  /// y [batch, heads, n, head_dim] → the same, by q_norm or k_norm.
+  Tensor normed_heads(const Norm& n, const Tensor& y) const;
   Tensor queries(const Tensor& x, int64_t position) const;
   Tensor keys(const Tensor& source, int64_t position) const;
   Tensor values(const Tensor& source) const;

@@ -43,8 +43,15 @@ MultiHeadAttentionOptions checked(MultiHeadAttentionOptions o) {
                      "only G1 and G5 fit");
   if (o.ablation != SdpaAblationKind::none && gate_at(GatePosition::g1))
     fail<ValueError>("multi_head_attention: the ablations take the place of gate G1; need one or the other");
+  for (const AttentionGateOptions& g : o.gates)
+    if (g.position == GatePosition::g5 && g.granularity == GateGranularity::headwise && o.heads.dim % o.heads.heads != 0)
+      fail<ValueError>("multi_head_attention: a headwise gate at g5 needs heads=", o.heads.heads, " to divide dim=", o.heads.dim);
   if (o.sandwich_norm && o.norm == NormKind::none)
     fail<ValueError>("multi_head_attention: sandwich_norm needs a norm");
+  if (o.qk_norm && o.qk_norm_over == QkNormOver::per_head &&
+      (o.qk_norm_kind == NormKind::scale || o.qk_norm_kind == NormKind::scale_l2))
+    fail<ValueError>("multi_head_attention: qk_norm_over per_head takes the kinds layer, rms and rms_plain — got ",
+                     name_of(o.qk_norm_kind));
   const bool t5_fits = o.t5.buckets >= 4 && o.t5.buckets % 4 == 0 && o.t5.max_distance > o.t5.buckets;
   if (o.position_bias == PositionBias::t5 && !t5_fits)
     fail<ValueError>("multi_head_attention: T5 needs buckets divisible by 4 and max_distance > buckets — got ",
@@ -53,16 +60,17 @@ MultiHeadAttentionOptions checked(MultiHeadAttentionOptions o) {
   return o;
 }
 
-GateSizes gate_sizes(const MultiHeadAttentionOptions& o, GatePosition position) {
+GateSizes gate_sizes(const MultiHeadAttentionOptions& o, const AttentionGateOptions& gate) {
   const int64_t source = o.heads.source_dim();
-  switch (position) {
+  const int64_t parts = gate.granularity == GateGranularity::headwise ? o.heads.heads : 1;  // of the dense output
+  switch (gate.position) {
     case GatePosition::g1: return {o.heads.dim, o.heads.heads, o.heads.value_dim};
     case GatePosition::g2: return {source, o.heads.kv_heads, o.heads.value_dim};
     case GatePosition::g3: return {source, o.heads.kv_heads, o.heads.head_dim};
     case GatePosition::g4: return {o.heads.dim, o.heads.heads, o.heads.head_dim};
-    case GatePosition::g5: return {o.heads.dim, 1, o.heads.dim};
+    case GatePosition::g5: return {o.heads.dim, parts, o.heads.dim / parts};
   }
-  fail<ValueError>("multi_head_attention: unknown gate position ", static_cast<int>(position));
+  fail<ValueError>("multi_head_attention: unknown gate position ", static_cast<int>(gate.position));
 }
 
 }  // namespace detail
@@ -84,13 +92,16 @@ int64_t parameter_count(const MultiHeadAttentionOptions& given) {
                               (source + qkv_bias) * o.heads.kv_heads * (o.heads.head_dim + o.heads.value_dim);
   int64_t n = projections * (o.separate_global_projections ? 2 : 1);
   n += o.heads.heads * o.heads.value_dim * o.heads.dim + (o.heads.out_bias ? o.heads.dim : 0);
-  n += norm_parameters(o.norm, o.heads.dim) * (o.sandwich_norm ? 2 : 1) + (o.qk_norm ? 2 * o.heads.head_dim : 0);
+  n += norm_parameters(o.norm, o.heads.dim) * (o.sandwich_norm ? 2 : 1);
+  const bool shared = o.qk_norm_over == QkNormOver::shared;
+  for (int64_t heads : {o.heads.heads, o.heads.kv_heads})
+    if (o.qk_norm) n += norm_parameters(o.qk_norm_kind, (shared ? 1 : heads) * o.heads.head_dim);
   if (o.position_bias == PositionBias::t5) n += o.t5.buckets * o.heads.heads;
   if (o.position_bias == PositionBias::toeplitz) n += o.heads.heads * (2 * o.max_length - 1);
   if (o.sink == AttentionSink::learned) n += o.heads.heads;
   if (o.ablation == SdpaAblationKind::head_norm) n += o.heads.value_dim;
   for (const AttentionGateOptions& g : o.gates) {
-    const detail::GateSizes s = detail::gate_sizes(o, g.position);
+    const detail::GateSizes s = detail::gate_sizes(o, g);
     const int64_t width = s.heads * (g.granularity == GateGranularity::elementwise ? s.head_dim : 1);
     n += width * (g.input_independent ? 1 : s.dim + (g.bias ? 1 : 0));
   }

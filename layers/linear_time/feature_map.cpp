@@ -17,11 +17,13 @@ namespace sluice {
 
 namespace {
 
-/// e^{p − |x|²/2} · scale of p = x·ω and |x|²: one exponential, so large |x| underflows instead of giving ∞·0.
+/// (e^{p − |x|²/2} + offset) · scale of p = x·ω and |x|²: one exponential, so large |x| underflows instead of giving ∞·0.
 struct FavorFeature {
   static constexpr const char* name = "favor_feature";
-  double scale;
-  template <class T> SLUICE_FN T operator()(const T& p, const T& square) const { return exp(p - square * 0.5) * scale; }
+  double scale, offset;
+  template <class T> SLUICE_FN T operator()(const T& p, const T& square) const {
+    return (exp(p - square * 0.5) + offset) * scale;
+  }
 };
 struct ReluOffset {
   static constexpr const char* name = "relu_offset";
@@ -166,7 +168,7 @@ Tensor FeatureMap::operator()(const Tensor& given) const {
       return y;
     }
     case FeatureMapKind::favor:
-      return map(FavorFeature{1 / std::sqrt(static_cast<double>(o.features))}, matmul(x, omega),
+      return map(FavorFeature{1 / std::sqrt(static_cast<double>(o.features)), o.offset}, matmul(x, omega),
                  sum(square(x), {-1}, keep));
     case FeatureMapKind::fourier: {
       const Tensor p = matmul(x, omega);

@@ -17,7 +17,7 @@ enum class FeatureMapKind {
   t2r,          // relu(x·W + b) + offset              Kasai et al. 2021
   poly_elem,    // [x, x², …, x^p], m = p·d            κ = Σ_r Σ_c (x_c·y_c)^r; odd powers may be negative
   poly_kernel,  // [x, √c] ⊗ … ⊗ [x, √c], m = (d+1)^p  κ = (x·y + c)^p
-  favor,        // e^{x·ω − |x|²/2}/√m, ω ~ N(0, I)    E κ = e^{x·y}; FAVOR+, Choromanski et al. 2021
+  favor,        // (e^{x·ω − |x|²/2} + offset)/√m, ω ~ N(0, I): E κ = e^{x·y} at 0; FAVOR+, Choromanski et al. 2021
   fourier,      // [cos x·ω, sin x·ω]/√f, ω ~ N(0, I/σ²), m = 2f: E κ = e^{−|x − y|²/2σ²}; Rahimi & Recht 2007
   mlp,          // softplus(relu(x·W₁ + b₁)·W₂ + b₂)   > 0
   hedgehog,     // softmax[2y, −2y], y = x·W + b, m = 2d; Zhang et al. 2024
@@ -35,7 +35,7 @@ struct FeatureMapOptions {
   double constant = 1;       // c of poly_kernel
   double sigma = 1;          // σ of fourier
   double smoothing = 0;      // fourier: one more feature √s, so that κ grows by s and sums rarely vanish
-  double offset = 0;         // relu, t2r: keeps sums away from 0, e.g. 1e-3
+  double offset = 0;         // relu, t2r, favor: keeps sums away from 0, e.g. 1e-3; Performer's favor has 1e-4
   bool orthogonal = false;   // favor, fourier: directions orthogonal in blocks of d, norms as if independent
   int64_t hidden = 0;        // mlp; 0 means 2·d
   bool bias = true;          // t2r, mlp, hedgehog; initially 0
@@ -53,7 +53,7 @@ struct FeatureMapOptions {
     f("constant", o.constant, at_least(0), "c of poly_kernel");
     f.training("sigma", o.sigma, above(0), "of fourier: directions are N(0, 1/sigma^2)");
     f("smoothing", o.smoothing, at_least(0), "fourier: one more feature sqrt(smoothing)");
-    f("offset", o.offset, at_least(0), "relu, t2r: added, keeps sums away from 0");
+    f("offset", o.offset, at_least(0), "relu, t2r, favor: added, keeps sums away from 0");
     f.training("orthogonal", o.orthogonal, "favor, fourier: directions orthogonal in blocks of d");
     f("hidden", o.hidden, at_least(0), "mlp; 0: 2*d");
     f("bias", o.bias, "t2r, mlp, hedgehog");

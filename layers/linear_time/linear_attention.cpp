@@ -81,7 +81,7 @@ std::vector<Piece> pieces(const Operands& x, const LinearAttentionForm& f, int64
   if (!f.rope) return {{x.q, x.k, x.v}};
   RopeOptions r = *f.rope;
   r.offset += position;
-  std::vector<Piece> all{{rope(x.q, r), rope(x.k, r), narrow(x.v, -1, 0, x.value_dim)}};
+  std::vector<Piece> all{{rope(x.q, r), rope(x.k, r.of_keys()), narrow(x.v, -1, 0, x.value_dim)}};
   if (f.normalize == LinearNormalize::sum) all.push_back({x.q, x.k, narrow(x.v, -1, x.value_dim, 1)});
   return all;
 }

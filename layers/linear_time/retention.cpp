@@ -24,11 +24,7 @@ Tensor GroupNorm::operator()(const Tensor& x) const {
   const GroupNormOptions& o = options;
   if (x.rank() < 1 || x.dim(-1) != o.groups * o.dim)
     fail("group_norm: got x=", x, "; need [..., ", o.groups * o.dim, "] for groups=", o.groups, " of dim=", o.dim);
-  const Tensor grouped = unflatten(x, -1, {o.groups, o.dim});
-  const Tensor y = flatten(
-      o.kind == NormKind::layer ? layer_norm(grouped, {}, {}, o.eps) : rms_norm(grouped, {}, o.eps), -2, -1);
-  if (bias.defined()) return map(formula::ScaleOffset{}, y, weight, bias);
-  return weight.defined() ? y * weight : y;
+  return detail::group_norm(x, o.groups, o.kind, weight, bias, o.eps);
 }
 
 Retention::Retention(RetentionOptions given, Rng& rng) : options(given) {

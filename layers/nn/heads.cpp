@@ -20,6 +20,8 @@ HeadsOptions checked_heads(const char* layer, HeadsOptions o, HeadsRules rules) 
   if (o.use_rope && (turned % 2 != 0 || turned > o.head_dim))
     fail<ValueError>(layer, ": RoPE turns pairs of channels; need an even rot_dim of at most head_dim=", o.head_dim,
                      " — got ", turned);
+  if (o.use_rope && !o.rope.frequencies.empty() && static_cast<int64_t>(o.rope.frequencies.size()) != turned / 2)
+    fail<ValueError>(layer, ": ", o.rope.frequencies.size(), " RoPE frequencies do not fit ", turned / 2, " pairs of channels");
   if (o.context_dim > 0 && !rules.cross)
     fail<ValueError>(layer, ": takes no context — got context_dim=", o.context_dim);
   if (o.kv_heads != o.heads && !rules.grouped)
@@ -41,7 +43,8 @@ Heads::Heads(const HeadsOptions& o, Rng& rng)
 Heads::Projected Heads::project(const HeadsOptions& o, const Tensor& x, int64_t position) const {
   Projected p{detail::split_heads(q(x), o.heads), detail::split_heads(k(x), o.kv_heads),
               detail::split_heads(v(x), o.kv_heads)};
-  if (o.use_rope) p.q = detail::rope_from(p.q, o.rope, position), p.k = detail::rope_from(p.k, o.rope, position);
+  if (o.use_rope)
+    p.q = detail::rope_from(p.q, o.rope, position), p.k = detail::rope_from(p.k, o.rope.of_keys(), position);
   return p;
 }
 

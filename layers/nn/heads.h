@@ -101,7 +101,7 @@ namespace detail {
 /// [batch, n, heads·w] → [batch, heads, n, w], a view, and back.
 Tensor split_heads(const Tensor& x, int64_t heads);
 Tensor merge_heads(const Tensor& x);
-/// RoPE for a stream, or a piece of a sequence: the first row stands at `position`.
+/// RoPE for a stream, or a piece of a sequence: the first row stands at `position`. Keys give o.of_keys().
 Tensor rope_from(const Tensor& x, RopeOptions o, int64_t position);
 }  // namespace detail
 

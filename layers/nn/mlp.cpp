@@ -25,6 +25,7 @@ Tensor apply_glu(GluKind kind, const Tensor& value, const Tensor& gate) {
     case GluKind::swiglu: return swiglu(value, gate);
     case GluKind::bilinear: return bilinear(value, gate);
     case GluKind::silu_glu: return silu_glu(value, gate);
+    case GluKind::geglu_tanh: return geglu_tanh(value, gate);
   }
   fail<ValueError>("glu: unknown kind");
 }
@@ -35,6 +36,7 @@ Tensor gated_by(Act act, const Tensor& x, const Tensor& g) {
     case Act::relu: return reglu(x, g);
     case Act::silu: return swiglu(x, g);
     case Act::gelu: return geglu(x, g);
+    case Act::gelu_tanh: return geglu_tanh(x, g);
     case Act::sigmoid: return glu(x, g);
     case Act::ns_sigmoid: return map(formula::Gated<formula::NsSigmoid>{}, x, g);
     default: return x * activate(act, g);

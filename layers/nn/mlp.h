@@ -48,8 +48,9 @@ enum class GluKind {
   swiglu,    // x ⊙ silu(g)
   bilinear,  // x ⊙ g
   silu_glu,  // silu(x) ⊙ silu(g)    FLASH, Hua et al. 2022
+  geglu_tanh,  // x ⊙ gelu_tanh(g)   T5 1.1, Gemma
 };
-constexpr const char* choices(GluKind) { return "glu reglu geglu swiglu bilinear silu_glu"; }
+constexpr const char* choices(GluKind) { return "glu reglu geglu swiglu bilinear silu_glu geglu_tanh"; }
 Tensor apply_glu(GluKind kind, const Tensor& value, const Tensor& gate);
 /// x ⊙ act(g), in one pass that keeps x and g alone where a fused formula exists.
 Tensor gated_by(Act act, const Tensor& x, const Tensor& g);

@@ -1,12 +1,18 @@
 #include <sluice/layers/nn/norm.h>
 
 #include <sluice/layers/nn/init.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/map.h>
+#include <sluice/ops/view.h>
 
 namespace sluice {
 
 Norm::Norm(NormOptions o) : options(o) {
   check_options("norm", o);
   const bool per_channel = o.kind == NormKind::layer || o.kind == NormKind::rms;
+  if (o.dim % o.parts != 0) fail<ValueError>("norm: parts=", o.parts, " must divide dim=", o.dim);
+  if (o.parts > 1 && o.kind != NormKind::rms_plain && !per_channel)
+    fail<ValueError>("norm: only layer, rms and rms_plain have parts — got kind ", name_of(o.kind));
   const bool scalar = o.kind == NormKind::scale || o.kind == NormKind::scale_l2;
   if (per_channel || scalar) weight = init_vector(per_channel ? o.dim : 1, 1, o.dtype);
   if (o.kind == NormKind::layer) bias = init_vector(o.dim, 0, o.dtype);
@@ -15,6 +21,10 @@ Norm::Norm(NormOptions o) : options(o) {
 Tensor Norm::operator()(const Tensor& x) const {
   ModuleScope scope(this, type);
   const double eps = options.eps;
+  if (options.parts > 1) {
+    if (x.rank() < 1 || x.dim(-1) != options.dim) fail("norm: got x=", x, "; need [..., ", options.dim, "]");
+    return detail::group_norm(x, options.parts, options.kind, weight, bias, eps);
+  }
   switch (options.kind) {
     case NormKind::none: return x;
     case NormKind::layer: return layer_norm(x, weight, bias, eps);
@@ -24,6 +34,13 @@ Tensor Norm::operator()(const Tensor& x) const {
     case NormKind::scale_l2: return scale_norm(x, weight, eps, ScaleNormForm::l2_max);
   }
   fail<ValueError>("norm: unknown kind");
+}
+
+Tensor detail::group_norm(const Tensor& x, int64_t groups, NormKind kind, const Tensor& weight, const Tensor& bias, double eps) {
+  const Tensor each = unflatten(x, -1, {groups, x.dim(-1) / groups});
+  const Tensor y = flatten(kind == NormKind::layer ? layer_norm(each, {}, {}, eps) : rms_norm(each, {}, eps), -2, -1);
+  if (bias.defined()) return map(formula::ScaleOffset{}, y, weight, bias);
+  return weight.defined() ? y * weight : y;
 }
 
 }  // namespace sluice

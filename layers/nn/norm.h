@@ -22,14 +22,22 @@ struct NormOptions {
   NormKind kind = NormKind::layer;
   double eps = 1e-5;
   DType dtype = f32;
+  int64_t parts = 1;  // of dim/parts channels, each normalised on its own: layer, rms, rms_plain
 
   static void describe(auto& o, auto& f) {
     f.required("dim", o.dim, at_least(1), "width");
     f("kind", o.kind, "which norm");
     f("eps", o.eps, at_least(0), "1e-5 in LayerNorm and ScaleNorm, 1e-6 in Qwen's RMSNorm");
     f.training("dtype", o.dtype, "of the parameters");
+    f("parts", o.parts, at_least(1), "of dim/parts channels, each normalised on its own: layer, rms, rms_plain");
   }
 };
+
+namespace detail {
+/// x [..., groups·dim], each group of channels normalised on its own, then all scaled by weight and shifted by bias
+/// [groups·dim] where they are defined. layer centres, every other kind does not.
+Tensor group_norm(const Tensor& x, int64_t groups, NormKind kind, const Tensor& weight, const Tensor& bias, double eps);
+}  // namespace detail
 
 /// Any of the above, chosen by an option: [..., dim] → [..., dim].
 struct Norm {

@@ -167,7 +167,7 @@ void run(const M& m, const CostInputs& in) {
   else if constexpr (std::is_same_v<M, GatedResidual>) m(x, x);
   else if constexpr (std::is_same_v<M, ScaledSinusoidal>) m(x.dim(1));
   else if constexpr (std::is_same_v<M, AttentionGate>)
-    m(zeros(m.options.position == GatePosition::g5 ? Shape{1, x.dim(1), m.head_dim}
+    m(zeros(m.options.position == GatePosition::g5 ? Shape{1, x.dim(1), m.heads * m.head_dim}
                                                    : Shape{1, m.heads, x.dim(1), m.head_dim}, x.options()), x);
   else m(x);
 }

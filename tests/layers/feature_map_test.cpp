@@ -31,6 +31,7 @@ std::vector<FeatureMapOptions> samples() {
   all.push_back({.kind = K::poly_kernel, .dim = 3, .degree = 2, .constant = 0});
   all.push_back({.kind = K::favor, .dim = 3, .features = 5, .input_scale = 0.7});
   all.push_back({.kind = K::favor, .dim = 3, .features = 7, .orthogonal = true});
+  all.push_back({.kind = K::favor, .dim = 3, .features = 5, .offset = 0.3});
   all.push_back({.kind = K::fourier, .dim = 3, .features = 5, .sigma = 1.7, .smoothing = 0.5});
   all.push_back({.kind = K::fourier, .dim = 3, .features = 2, .sigma = 0.6, .orthogonal = true});
   all.push_back({.kind = K::mlp, .dim = 3, .features = 2, .hidden = 4, .heads = 2});

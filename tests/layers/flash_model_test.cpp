@@ -92,6 +92,13 @@ TEST_CASE("flash_model: what it is made of", "[flash]") {
   CHECK_FALSE(m.head);
   const Tensor x = random_tensor({2, 8, 6}, f64, rand);
   CHECK(same_bits(m(x), m.norm(m.body(x))));
+  bare.layer.norm_eps = 0.1;
+  CHECK(FlashModel(bare, rng).norm.options.kind == NormKind::scale);
+  bare.final_norm = NormKind::layer;
+  const FlashModel other = randomised(FlashModel(bare, rng), rand);
+  CHECK(other.norm.bias.shape() == Shape{6});
+  CHECK(other.body.layers[0].norm.options.eps == 0.1);
+  CHECK(same_bits(other(x), layer_norm(other.body(x), other.norm.weight, other.norm.bias, 0.1)));
 }
 
 TEST_CASE("flash_model: what is refused, and by which words", "[flash]") {

@@ -53,7 +53,7 @@ inline Matrix mixed_chunk_reference(const MixedMatrices& x, const MixedChunkOpti
         keys.push_back(x.k_quad[j]), values.push_back(x.v[j]);
         if (!bias.empty()) row_bias[0].push_back(bias[i - g * c][j - g * c]);
       }
-      GauAttentionOptions a{.kind = o.kind, .length = GauLength::constant, .constant_length = o.chunk};
+      GauAttentionOptions a{.kind = o.kind, .length = GauLength::constant, .constant_length = o.chunk, .min_length = o.min_length};
       if (o.length == ChunkLength::visible) a.constant_length = static_cast<int64_t>(keys.size());
       if (!keys.empty()) {
         const Matrix y = attention_reference({x.q_quad[i]}, keys, values, a, bias.empty() ? Matrix{} : row_bias,
@@ -65,6 +65,7 @@ inline Matrix mixed_chunk_reference(const MixedMatrices& x, const MixedChunkOpti
       double divisor = 0;
       switch (o.scaling) {
         case ChunkScaling::eq: divisor = 1; break;
+        case ChunkScaling::chunk: divisor = static_cast<double>(c); break;
         case ChunkScaling::lucid:
           divisor = o.causal ? static_cast<double>(c) : o.count_padding ? static_cast<double>(n) : all_real;
           break;
@@ -91,7 +92,7 @@ inline Matrix mixed_chunk_reference(const MixedMatrices& x, const MixedChunkOpti
 inline MixedChunkOptions mixed_options_of(const FlashOptions& o) {
   return {.chunk = o.chunk, .causal = o.causal, .kind = o.kind, .scaling = o.scaling, .length = o.length,
           .count_padding = o.count_padding, .across_chunks = o.across_chunks, .quadratic = o.quadratic,
-          .linear = o.linear};
+          .linear = o.linear, .min_length = o.min_length};
 }
 
 /// b for the positions of a chunk; empty for none.
@@ -102,7 +103,7 @@ inline Matrix chunk_bias_reference(const Flash& f) {
   Matrix b = matrix(o.chunk, o.chunk), rows, cols;
   if (o.bias == GauBias::rope) {
     const Matrix ab = matrix_of(f.rope_bias);
-    rows = rope_reference(Matrix(c, ab[0]), o.rope), cols = rope_reference(Matrix(c, ab[1]), o.rope);
+    rows = rope_reference(Matrix(c, ab[0]), o.rope), cols = rope_reference(Matrix(c, ab[1]), o.rope.of_keys());
   }
   for (std::size_t i = 0; i < c; ++i)
     for (std::size_t j = 0; j < c; ++j) {
@@ -140,7 +141,7 @@ inline Matrix flash_reference(const Flash& f, const Matrix& x, const Tokens& tok
     Matrix q = z;
     for (auto& row : q)
       for (std::size_t a = 0; a < s; ++a) row[a] = gamma[which][a] * row[a] + beta[which][a];
-    return o.use_rope ? rope_reference(q, o.rope) : q;
+    return o.use_rope ? rope_reference(q, which % 2 == 0 ? o.rope : o.rope.of_keys()) : q;
   };
   Matrix mixed = mixed_chunk_reference({scaled(0), scaled(1), scaled(2), scaled(3), columns(uvz, e, e)},
                                        mixed_options_of(o), chunk_bias_reference(f), tokens);
@@ -172,7 +173,7 @@ inline Tensor flash_reference(const Flash& f, const Tensor& x, const Tensor& key
 // -- samples ------------------------------------------------------------------------------------------------
 
 constexpr ChunkScaling kChunkScalings[] = {ChunkScaling::su, ChunkScaling::lucid, ChunkScaling::eq,
-                                           ChunkScaling::paper_code};
+                                           ChunkScaling::paper_code, ChunkScaling::chunk};
 constexpr ChunkLength kChunkLengths[] = {ChunkLength::chunk, ChunkLength::visible};
 
 /// A layer in f64 with random parameters.

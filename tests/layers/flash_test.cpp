@@ -32,7 +32,7 @@ void each_quadratic(const std::function<void(const FlashOptions&, int mask)>& f)
         for (bool causal : {false, true})
           for (int mask = 0; mask < 4; ++mask, ++turn) {
             FlashOptions o = small(kind, length, causal, bias);
-            o.scaling = kChunkScalings[(turn / 8 + mask) % 4];
+            o.scaling = kChunkScalings[(turn / 8 + mask) % 5];
             o.token_shift = turn % 3 == 0;
             f(o, mask);
           }

@@ -70,7 +70,7 @@ inline Matrix attention_reference(const Matrix& q, const Matrix& k, const Matrix
     if (o.length == GauLength::n) length = all_real;
     if (o.length == GauLength::visible) length = static_cast<double>(visible.size());
     length = std::max(length, 1.0);
-    const double kappa = std::log(std::max(length, 16.0)) / std::log(512.0);
+    const double kappa = std::log(std::max(length, static_cast<double>(o.min_length))) / std::log(512.0);
     std::vector<double> x(n, 0.0);
     for (std::size_t j : visible) {
       double t = 0;
@@ -121,11 +121,14 @@ inline Matrix rope_reference(Matrix x, const RopeOptions& o) {
     const std::size_t dim = o.rot_dim ? static_cast<std::size_t>(o.rot_dim) : x[p].size(), half = dim / 2;
     for (std::size_t c = 0; c < half; ++c) {
       const double position = static_cast<double>(p) + static_cast<double>(o.offset);
-      const double angle = position * std::pow(o.base, -static_cast<double>(c) / static_cast<double>(half));
+      const double frequency = o.frequencies.empty() ? std::pow(o.base, -static_cast<double>(c) / static_cast<double>(half))
+                                                     : o.frequencies[c];
+      const double angle = position * frequency, share = static_cast<double>(c) / static_cast<double>(half);
+      const double by = o.xpos == 0 ? o.factor : o.factor * std::pow((share + 0.4) / 1.4, position / o.xpos);
       const bool halves = o.pairing == RopePairing::half;
       double &f = x[p][halves ? c : 2 * c], &g = x[p][halves ? c + half : 2 * c + 1];
       const double u = f * std::cos(angle) - g * std::sin(angle), w = g * std::cos(angle) + f * std::sin(angle);
-      f = u, g = w;
+      f = u * by, g = w * by;
     }
   }
   return x;
@@ -159,6 +162,18 @@ inline double activation_reference(Act act, double x) {
 
 inline Matrix norm_reference(const Norm& norm, Matrix x) {
   if (norm.options.kind == NormKind::none) return x;
+  if (const auto groups = static_cast<std::size_t>(norm.options.parts); groups > 1) {
+    const std::vector<double> w = norm.weight.defined() ? norm.weight.to_vector<double>() : std::vector<double>{1.0};
+    const std::vector<double> b = norm.bias.defined() ? norm.bias.to_vector<double>() : std::vector<double>{0.0};
+    Norm plain({.dim = norm.options.dim / norm.options.parts, .kind = norm.options.kind, .eps = norm.options.eps});
+    plain.weight = plain.bias = Tensor();
+    for (auto& row : x)
+      for (std::size_t g = 0, width = row.size() / groups; g < groups; ++g) {
+        const std::vector<double> part = norm_reference(plain, columns({row}, g * width, width))[0];
+        for (std::size_t c = 0, i = g * width; c < width; ++c, ++i) row[i] = part[c] * w[i % w.size()] + b[i % b.size()];
+      }
+    return x;
+  }
   const std::vector<double> w = norm.weight.defined() ? norm.weight.to_vector<double>() : std::vector<double>{1.0};
   const std::vector<double> b = norm.bias.defined() ? norm.bias.to_vector<double>() : std::vector<double>{0.0};
   for (auto& row : x) {
@@ -192,7 +207,7 @@ inline Matrix bias_reference(const Gau& g, std::size_t n) {
   Matrix rows, cols;
   if (g.rope_bias.defined()) {
     const Matrix ab = matrix_of(g.rope_bias);
-    rows = rope_reference(Matrix(n, ab[0]), g.options.rope), cols = rope_reference(Matrix(n, ab[1]), g.options.rope);
+    rows = rope_reference(Matrix(n, ab[0]), g.options.rope), cols = rope_reference(Matrix(n, ab[1]), g.options.rope.of_keys());
   }
   for (std::size_t i = 0; i < n; ++i)
     for (std::size_t j = 0; j < n; ++j) switch (g.options.bias) {
@@ -227,15 +242,16 @@ inline Matrix gau_reference(const Gau& g, const Matrix& x, const std::vector<boo
         const std::size_t at = head * s / h + c;
         q[i][c] = gamma[0][at] * q[i][c] + beta[0][at], k[i][c] = gamma[1][at] * k[i][c] + beta[1][at];
       }
-    if (o.use_rope) q = rope_reference(q, o.rope), k = rope_reference(k, o.rope);
+    q = norm_reference(g.q_norm, q), k = norm_reference(g.k_norm, k);
+    if (o.use_rope) q = rope_reference(q, o.rope), k = rope_reference(k, o.rope.of_keys());
     const GauAttentionOptions a{.kind = o.kind, .length = *o.length, .constant_length = o.constant_length,
-                                .mask = {.causal = o.causal, .window = o.window}, .top_k = o.top_k};
+                                .min_length = o.min_length, .mask = {.causal = o.causal, .window = o.window}, .top_k = o.top_k};
     const Matrix av = attention_reference(q, k, columns(uvz, e + head * e / h, e / h), a, bias, real);
     for (std::size_t i = 0; i < av.size(); ++i)
       for (std::size_t c = 0; c < e / h; ++c) mixed[i][head * e / h + c] *= av[i][c];
   }
   Matrix y = linear_reference(g.out, mixed);
-  const double alpha = o.placement == GauPlacement::post ? o.residual_scale : 1;
+  const double alpha = !o.residual ? 0 : o.placement == GauPlacement::post ? o.residual_scale : 1;
   for (std::size_t i = 0; i < y.size(); ++i)
     for (std::size_t c = 0; c < y[i].size(); ++c) y[i][c] += alpha * x[i][c];
   return o.placement == GauPlacement::post ? norm_reference(g.norm, y) : y;

@@ -66,6 +66,23 @@ TEST_CASE("gau: placements, norms, DeepNorm and activations equal loops", "[gau]
         }
 }
 
+TEST_CASE("gau: QK-norm, xPos, given frequencies, without residual, shortest length and eps equal loops", "[gau]") {
+  for (NormKind kind : {NormKind::layer, NormKind::rms, NormKind::rms_plain, NormKind::scale})
+    for (int bits = 0; bits < 16; ++bits) {
+      GauOptions o{.dim = 5, .expansion = 6, .key_dim = 8, .heads = bits & 1 ? 2 : 1};
+      o.kind = GauKind::softmax_plus, o.min_length = bits & 2 ? 1 : 3, o.causal = bits & 4;
+      o.qk_norm = true, o.qk_norm_kind = kind, o.qk_norm_eps = 0.05, o.norm_eps = 0.2, o.residual = false;
+      o.placement = bits & 8 ? GauPlacement::post : GauPlacement::pre;
+      if (bits & 1) o.rope.xpos = 6, o.bias = GauBias::rope;
+      else o.rope.frequencies = {1.5, 0.4, 0, -0.1}, o.rope.factor = 0.8;
+      Rand rand(static_cast<uint64_t>(bits));
+      const Gau g = random_gau(o, rand);
+      const Tensor x = random_tensor({2, 7, 5}, f64, rand), mask = prefix_mask(7, 4, 7);
+      INFO(name_of(kind) << " bits " << bits);
+      CHECK(max_abs_diff(real_rows(g(x, mask), mask), real_rows(gau_reference(g, x, mask), mask)) < 1e-10);
+    }
+}
+
 TEST_CASE("gau: biases over 150 tokens, where T5's buckets widen", "[gau]") {
   for (GauBias bias : kGauBiases)
     for (bool causal : {false, true}) {

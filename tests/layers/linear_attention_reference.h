@@ -64,7 +64,7 @@ inline std::vector<double> feature_reference(const FeatureMap& map, std::vector<
     }
     case FeatureMapKind::favor:
       y = dense(x, map.omega, {});
-      for (double& v : y) v = std::exp(v - square / 2) / std::sqrt(m);
+      for (double& v : y) v = (std::exp(v - square / 2) + o.offset) / std::sqrt(m);
       break;
     case FeatureMapKind::fourier: {
       const std::vector<double> p = dense(x, map.omega, {});

@@ -78,7 +78,7 @@ TEST_CASE("mc_tfm: equals loops", "[flash]") {
       for (int which = 0; which < 4; ++which)
         for (int terms : {1, 2, 3}) {
           McTfmOptions o = small_block(causal, kind);
-          o.quadratic = terms & 1, o.linear = terms & 2, o.scaling = kChunkScalings[turn++ % 4];
+          o.quadratic = terms & 1, o.linear = terms & 2, o.scaling = kChunkScalings[turn++ % 5];
           o.length = kChunkLengths[turn % 2], o.use_rope = turn % 5 != 0;
           Rand rand(static_cast<uint64_t>(turn));
           const McTfm f = random_block(o, rand);

@@ -51,10 +51,12 @@ double distance(const Tensor& got, const Doubles& want) {
 void randomise(Linear& l, uint64_t seed) {
   if (l.bias.defined()) l.bias = random(l.bias.shape(), seed).requires_grad_();
 }
+double gelu_tanh_of(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
 const std::vector<std::pair<GluKind, std::function<double(double, double)>>> kGates{
     {GluKind::glu, [](double x, double g) { return x * sigma(g); }},
     {GluKind::reglu, [](double x, double g) { return x * relu_of(g); }},
     {GluKind::geglu, [](double x, double g) { return x * gelu_of(g); }},
+    {GluKind::geglu_tanh, [](double x, double g) { return x * gelu_tanh_of(g); }},
     {GluKind::swiglu, [](double x, double g) { return x * silu_of(g); }},
     {GluKind::bilinear, [](double x, double g) { return x * g; }},
     {GluKind::silu_glu, [](double x, double g) { return silu_of(x) * silu_of(g); }},
@@ -72,7 +74,7 @@ TEST_CASE("mlp: O = φ(X·Wu)·Wo for each activation", "[mlp]") {
       {Act::elu1, [](double x) { return x > 0 ? x + 1 : std::exp(x); }},
       {Act::silu, silu_of},
       {Act::gelu, gelu_of},
-      {Act::gelu_tanh, [](double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }},
+      {Act::gelu_tanh, gelu_tanh_of},
       {Act::tanh, [](double x) { return std::tanh(x); }},
       {Act::sigmoid, sigma},
       {Act::ns_sigmoid, [](double x) { return 0.5 + 0.5 * sigma(x); }},

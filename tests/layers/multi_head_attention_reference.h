@@ -55,8 +55,17 @@ inline void gate_reference(const AttentionGate& g, std::vector<Matrix>& y, const
 
 inline void gates_reference(const MultiHeadAttention& a, GatePosition p, bool after, std::vector<Matrix>& y,
                             const Matrix& x) {
-  for (const AttentionGate& g : a.gates)
-    if (g.options.position == p && g.options.after_qk_norm == after) gate_reference(g, y, x);
+  for (const AttentionGate& g : a.gates) {
+    if (g.options.position != p || g.options.after_qk_norm != after) continue;
+    if (p != GatePosition::g5) {
+      gate_reference(g, y, x);
+      continue;
+    }
+    std::vector<Matrix> parts = heads_reference(y[0], g.heads);  // one, or as many as headwise scores
+    gate_reference(g, parts, x);
+    for (std::size_t i = 0; i < x.size(); ++i)
+      for (std::size_t c = 0, width = parts[0][i].size(); c < y[0][i].size(); ++c) y[0][i][c] = parts[c / width][i][c % width];
+  }
 }
 
 /// Gate, norm of each head, late gate, RoPE.
@@ -64,10 +73,18 @@ inline std::vector<Matrix> projected_reference(const MultiHeadAttention& a, cons
                                                int64_t heads, GatePosition p, const Matrix& x, bool positions) {
   std::vector<Matrix> y = heads_reference(linear_reference(f, x), heads);
   gates_reference(a, p, false, y, x);
-  for (Matrix& h : y) h = norm_reference(norm, h);
+  if (a.options.qk_norm_over == QkNormOver::shared) {
+    for (Matrix& h : y) h = norm_reference(norm, h);
+  } else {
+    Matrix flat(x.size());
+    for (const Matrix& h : y)
+      for (std::size_t i = 0; i < x.size(); ++i) flat[i].insert(flat[i].end(), h[i].begin(), h[i].end());
+    y = heads_reference(norm_reference(norm, flat), heads);
+  }
   gates_reference(a, p, true, y, x);
+  const RopeOptions rope = p == GatePosition::g3 ? a.options.heads.rope.of_keys() : a.options.heads.rope;
   if (positions && a.options.heads.use_rope)
-    for (Matrix& h : y) h = rope_reference(h, a.options.heads.rope);
+    for (Matrix& h : y) h = rope_reference(h, rope);
   return y;
 }
 
@@ -138,7 +155,9 @@ inline AttentionResult mha_reference(const MultiHeadAttention& a, const Attentio
           if (!visible_reference(o, s, global_rows, h, i, j)) continue;
           double t = 0;
           for (std::size_t c = 0; c < q[h][i].size(); ++c) t += q[h][i][c] * k[h / per_group][j][c];
-          t = t * scale + bias_reference(a, h, static_cast<int>(j) - static_cast<int>(i));
+          t *= scale;
+          if (o.softcap > 0) t = o.softcap * std::tanh(t / o.softcap);
+          t += bias_reference(a, h, static_cast<int>(j) - static_cast<int>(i));
           if (!s.bias.empty()) t += s.bias[i][j];
           e[j] = std::exp(t), total += e[j];
         }
@@ -157,7 +176,7 @@ inline AttentionResult mha_reference(const MultiHeadAttention& a, const Attentio
 
   for (Matrix& y : attended) {
     if (o.ablation == SdpaAblationKind::head_norm) {
-      Norm norm({o.heads.value_dim, NormKind::rms, 1e-6, f64});
+      Norm norm({o.heads.value_dim, NormKind::rms, o.ablation_eps, f64});
       norm.weight = a.ablation.weight;
       y = norm_reference(norm, y);
     }

@@ -42,6 +42,23 @@ inline std::vector<AttentionLayerSample> attention_samples(bool causal) {
     o.heads.use_rope = true, o.heads.rope.pairing = RopePairing::interleaved, o.heads.rope.rot_dim = 2, o.window = 4;
   });
   add("QK-norm", [](O& o) { o.qk_norm = o.heads.use_rope = true; });
+  for (NormKind kind : {NormKind::rms, NormKind::layer, NormKind::rms_plain})
+    for (QkNormOver over : {QkNormOver::shared, QkNormOver::per_head, QkNormOver::width})
+      add(str("QK-norm ", name_of(kind), " over ", name_of(over)), [&](O& o) {
+        o.qk_norm = o.heads.use_rope = true, o.qk_norm_kind = kind, o.qk_norm_over = over, o.qk_norm_eps = 0.1;
+      });
+  add("QK-norm of ScaleNorm, gates after it", [&](O& o) {
+    o.qk_norm = true, o.qk_norm_kind = NormKind::scale_l2, o.qk_norm_over = QkNormOver::width;
+    o.gates = {{.position = GatePosition::g4, .after_qk_norm = true}, {.position = GatePosition::g3}};
+  });
+  add("soft cap", [](O& o) { o.softcap = 0.4, o.scale = 2; });
+  add("soft cap, T5, sink, window", [](O& o) {
+    o.softcap = 0.4, o.scale = 2, o.position_bias = PositionBias::t5, o.sink = AttentionSink::learned, o.window = 4;
+  });
+  add("RoPE of given frequencies", [](O& o) {
+    o.heads.use_rope = true, o.heads.rope.frequencies = {0.9, 0.05}, o.heads.rope.factor = 1.3;
+  });
+  add("xPos", [](O& o) { o.heads.use_rope = true, o.heads.rope.xpos = 7, o.heads.rope.offset = 2; });
   add("T5", [](O& o) { o.position_bias = PositionBias::t5, o.t5.buckets = 8, o.t5.max_distance = 12; });
   add("T5 and window", [](O& o) { o.position_bias = PositionBias::t5, o.window = 4; });
   add("Toeplitz", [](O& o) { o.position_bias = PositionBias::toeplitz; });
@@ -55,6 +72,7 @@ inline std::vector<AttentionLayerSample> attention_samples(bool causal) {
   });
   add("sandwich norm", [](O& o) { o.norm = NormKind::rms, o.sandwich_norm = o.heads.residual = true; });
   add("head norm", [](O& o) { o.ablation = SdpaAblationKind::head_norm, o.heads.value_dim = 3; });
+  add("head norm of another eps", [](O& o) { o.ablation = SdpaAblationKind::head_norm, o.ablation_eps = 0.1; });
   add("bare SiLU", [](O& o) { o.ablation = SdpaAblationKind::silu; });
   auto gate = [](GatePosition p) { return AttentionGateOptions{.position = p, .init = Init::lecun()}; };
   for (GatePosition p : {GatePosition::g1, GatePosition::g2, GatePosition::g3, GatePosition::g4, GatePosition::g5})
@@ -63,6 +81,12 @@ inline std::vector<AttentionLayerSample> attention_samples(bool causal) {
       o.norm = NormKind::rms, o.qk_norm = p == GatePosition::g4, o.heads.use_rope = p == GatePosition::g3,
           o.heads.value_dim = 3;
     });
+  add("headwise gates G5", [&](O& o) {
+    o.heads.heads = 3, o.heads.kv_heads = 1;
+    o.gates = {gate(GatePosition::g5), gate(GatePosition::g5)};
+    for (AttentionGateOptions& g : o.gates) g.granularity = GateGranularity::headwise, g.bias = true;
+    o.gates[1].mode = GateMode::add;
+  });
   add("gate G5, sandwich norm", [&](O& o) {
     o.gates = {gate(GatePosition::g5)};
     o.norm = NormKind::layer, o.sandwich_norm = o.heads.residual = true;
@@ -89,8 +113,8 @@ inline std::vector<AttentionLayerSample> global_samples(bool causal) {
   for (int kind = 0; kind < 4; ++kind) {
     MultiHeadAttentionOptions o{.heads = {.dim = 6, .heads = 4, .kv_heads = 2, .head_dim = 4}};
     o.heads.causal = causal, o.window = kind == 3 ? 0 : 2, o.global = {5, 1, 11}, o.separate_global_projections = true;
-    if (kind == 1) o.heads.use_rope = o.qk_norm = o.heads.qkv_bias = true, o.heads.rope.offset = 1,
-        o.sink = AttentionSink::learned;
+    if (kind == 1) o.heads.use_rope = o.qk_norm = o.heads.qkv_bias = true, o.heads.rope.offset = 1, o.heads.rope.xpos = 9,
+        o.qk_norm_over = QkNormOver::width, o.softcap = 0.5, o.sink = AttentionSink::learned;
     if (kind == 2) o.position_bias = PositionBias::toeplitz, o.max_length = 20, o.gates = {AttentionGateOptions{}};
     if (kind == 3) o.position_bias = PositionBias::t5;
     all.push_back({str("separate global projections ", kind), o});

@@ -52,6 +52,25 @@ TEST_CASE("norm: every kind equals its definition, row by row", "[norm]") {
       }
 }
 
+TEST_CASE("norm: groups of channels, each on its own", "[norm]") {
+  for (NormKind kind : {NormKind::layer, NormKind::rms, NormKind::rms_plain})
+    for (int64_t groups : {2, 3, 12}) {
+      Norm n({.dim = 12, .kind = kind, .eps = 0.1, .dtype = f64, .parts = groups});
+      if (n.weight.defined()) n.weight = random({12}, 11).requires_grad_();
+      if (n.bias.defined()) n.bias = random({12}, 12).requires_grad_();
+      const Tensor x = random({2, 3, 12}, 1, 3) + 0.5;
+      INFO(name_of(kind) << " groups " << groups);
+      CHECK(max_abs_diff(n(x), Tensor::from([&] {
+                           Doubles all;
+                           for (const auto& row : norm_reference(n, matrix_of(flatten(x, 0, 1)))) all.insert(all.end(), row.begin(), row.end());
+                           return all;
+                         }(), {2, 3, 12})) < 1e-12);
+    }
+  CHECK_THROWS_WITH(Norm({.dim = 12, .parts = 5}), Contains("parts=5") && Contains("dim=12"));
+  CHECK_THROWS_WITH(Norm({.dim = 12, .kind = NormKind::scale, .parts = 2}), Contains("parts") && Contains("scale"));
+  CHECK_THROWS_WITH(Norm({.dim = 12, .parts = 2})(ones({2, 6})), Contains("[2,6]") && Contains("12"));
+}
+
 TEST_CASE("norm: rows of zeros stay finite, forward and backward", "[norm]") {
   for (NormKind kind : kKinds) {
     INFO("kind " << static_cast<int>(kind));
