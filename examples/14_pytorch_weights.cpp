@@ -86,7 +86,7 @@ int main(int argc, char** argv) try {
 // Expected output:
 // from_sluice.safetensors: 6626 weights, logits differ by 0e+00
 // without rules: load_pytorch: 'from_sluice.safetensors' does not fit; the model is as it was
-//   missing: "model.layers.0.attention.k.bias" — did you mean "model.layers.0.norm1.bias"?
+//   missing: "model.layers.0.attention.k.bias"
 //
 // and of the other two commands:
 //

@@ -265,9 +265,19 @@ void add_lines(std::string& text, const char* what, const std::vector<std::strin
   for (std::size_t i = 0; i < std::min(lines.size(), most); ++i) text += str("\n  ", what, ": ", lines[i]);
   if (lines.size() > most) text += str("\n  ", what, ": … and ", lines.size() - most, " more");
 }
+/// did_you_mean() among the names that are alike beyond the modules that both are in.
+std::string nearest(const std::string& name, const std::vector<std::string>& others) {
+  std::vector<std::string> alike;
+  for (const std::string& other : others) {
+    const auto differ = std::mismatch(name.begin(), name.end(), other.begin(), other.end()).first - name.begin();
+    const std::size_t rest = name.substr(0, static_cast<std::size_t>(differ)).rfind('.') + 1;  // npos + 1 is 0
+    if (!did_you_mean(name.substr(rest), {other.substr(rest)}).empty()) alike.push_back(other);
+  }
+  return did_you_mean(name, alike);
+}
 std::vector<std::string> with_nearest(const std::vector<std::string>& names, const std::vector<std::string>& others) {
   std::vector<std::string> out;
-  for (const std::string& n : names) out.push_back(quoted(n) + (out.size() < 20 ? did_you_mean(n, others) : ""));
+  for (const std::string& n : names) out.push_back(quoted(n) + (out.size() < 20 ? nearest(n, others) : ""));
   return out;
 }
 

@@ -18,6 +18,11 @@ TEST_CASE("load_pytorch: missing, unexpected and misfit tensors are listed, and 
   CHECK_THAT(text, Contains("missing: \"weight\" — did you mean \"weigth\"?"));
   CHECK_THAT(text, Contains("unexpected: \"weigth\" — did you mean \"weight\"?"));
   CHECK_THAT(text, Contains("unexpected: \"zzzzzzzz\"") && !Contains("unexpected: \"zzzzzzzz\" —"));
+  // That two names are of one module does not make them alike.
+  CHECK_THAT(refusal(m, {{"a.long.way.down.norm1", b}}, {{"^", "a.long.way.down."}}),
+             Contains("missing: \"a.long.way.down.bias\"\n") && Contains("unexpected: \"a.long.way.down.norm1\""));
+  CHECK_THAT(refusal(m, {{"a.long.way.down.bia", b}}, {{"^", "a.long.way.down."}}),
+             Contains("missing: \"a.long.way.down.bias\" — did you mean \"a.long.way.down.bia\"?"));
   CHECK_THAT(refusal(m, {{"weight", counted({3, 2}, 1)}, {"bias", b}}),
              Contains("misfit: \"weight\" is f64 [3,2]; \"weight\" needs [2,3], its transpose: see PyTorchLayout"));
   CHECK_THAT(refusal(m, {{"weight", to(w, i64)}, {"bias", b}}),
