@@ -117,6 +117,10 @@ TEST_CASE("gunzip: a damaged file is an IOError", "[data]") {
     refuses([&] { gunzip(kSquares.substr(0, n), "the/path"); }, {"the/path", " at byte "});
   refuses([] { gunzip(stored("123456789", 0xcbf43927, 9), "p"); }, {"checksum"});
   refuses([] { gunzip(stored("123456789", 0xcbf43926, 10), "p"); }, {"length is not the one stated"});
+  const std::string header = kFixed.substr(0, 10), back = header + unhex("030200");  // three bytes from one byte back
+  refuses([&] { gunzip(back, "p"); }, {"a distance beyond the beginning"});
+  refuses([&] { gunzip(kFixed + back, "p"); }, {"a distance beyond the beginning"});  // of its own member
+  refuses([&] { gunzip(header + unhex("0500920000000000"), "p"); }, {"a code with too many words"});
   // Any single byte changed is noticed, or was of no meaning: time, level and system in the header, bits behind the last word.
   for (std::size_t i = 0; i < kSquares.size(); ++i)
     for (const int flip : {1, 16, 255}) {
@@ -181,6 +185,7 @@ TEST_CASE("read_idx: hostile files are IOErrors that name file and place", "[dat
   hostile(idx(0x08, {0xffffffff}, "1"), "shape [4294967295] needs more bytes");
   hostile(idx(0x0e, {0x7fffffff, 0xffffffff, 2}, "1"), "needs more bytes");                    // beyond 2^63
   hostile(idx(0x08, {0x10000, 0x10000, 0x10000, 0x10000}, ""), "needs more bytes");            // 2^64: 0 if it wrapped
+  hostile(idx(0x08, {0x10000, 0x10000, 0x10000, 0x10000, 1}, ""), "needs more bytes");
   hostile(idx(0x0e, {0x80000000, 0x40000000}, "1"), "needs more bytes");                       // 2^64 bytes
   hostile(stored(idx(0x08, {0x7fffffff}, "12345"), 0x2801eae6, 13), "needs more bytes");
   refuses([&] { read_idx(folder / "none"); }, {folder / "none"});

@@ -53,6 +53,8 @@ TEST_CASE("transformer_block: a stream gives the rows of the full pass", "[trans
   const HeadsOptions heads{.dim = 8, .heads = 2, .causal = true, .use_rope = true, .dtype = f64};
   for (const NormPlacement placement : {NormPlacement::pre, NormPlacement::post}) {
     CHECK(streams(TransformerBlock(MultiHeadAttention({.heads = heads}, rng), Mlp({.dim = 8, .dtype = f64}, rng), {.placement = placement})) < 1e-12);
+    CHECK(streams(TransformerBlock(Gau({.dim = 8, .key_dim = 6, .causal = true, .residual = false, .dtype = f64}, rng),
+                                   Mlp({.dim = 8, .dtype = f64}, rng), {.placement = placement})) < 1e-12);
     CHECK(streams(TransformerBlock(Gla({.dim = 8, .heads = 2, .dtype = f64}, rng), Glu({.dim = 8, .dtype = f64}, rng), {.placement = placement})) < 1e-12);
   }
 }
@@ -96,6 +98,7 @@ TEST_CASE("transformer_block: parts that do not fit are refused", "[transformer_
   MultiHeadAttentionOptions o = causal_heads();
   o.heads.residual = true;
   CHECK_THROWS_WITH(TransformerBlock(MultiHeadAttention(o, rng), feed), Contains("adds its input by itself"));
+  CHECK_THROWS_WITH(TransformerBlock(Gau({.dim = 6, .dtype = f64}, rng), feed), Contains("adds its input by itself"));
   CHECK_THROWS_WITH(TransformerBlock(MultiHeadAttention(causal_heads(), rng), Mlp({.dim = 8, .dtype = f64}, rng)), Contains("dim=6 and dim=8"));
   CHECK_THROWS_WITH(TransformerBlock(MultiHeadAttention(causal_heads(f32), rng), feed), Contains("one dtype"));
   CHECK_THROWS_AS(TransformerBlock(MultiHeadAttention(causal_heads(), rng), feed, {.dropout = 1}), ValueError);
