@@ -13,7 +13,7 @@
 // activations, and the gate scores of each layer.
 #include "support/byte_lm.h"
 #include "support/corpus.h"
-#include "support/mixer.h"
+#include "support/insight.h"
 #include "support/options.h"
 #include "support/ranks.h"
 
@@ -102,33 +102,6 @@ struct Arm {
     seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
 };
-
-struct Insight {
-  double first_token = 0, largest = 0;
-  std::vector<double> first_by_layer, largest_by_layer;
-  std::vector<GateStatistics> gates;  // of each layer; none for the baseline
-};
-
-/// Runs the model on bytes [batch, n] and looks at what lies between its parts.
-Insight look_inside(const MixerLm& model, const Tensor& bytes) {
-  NoGrad guard;
-  Insight r;
-  std::vector<Tensor> maps, hidden;
-  Tensor x = model.embed(bytes);
-  for (std::size_t i = 0; i < model.mixers.size(); ++i) {
-    const auto& attention = std::get<MultiHeadAttention>(model.mixers[i].layer);
-    const Tensor normed = model.mixers[i].norm(x);
-    maps.push_back(attention.map(normed));
-    for (const AttentionGate& gate : attention.gates) r.gates.push_back(gate_statistics(gate.scores(normed)));
-    x = model.feeds[i](x + attention(normed));
-    hidden.push_back(x);
-    r.first_by_layer.push_back(first_token_share(maps.back()));
-    r.largest_by_layer.push_back(max_activation({x}));
-  }
-  r.first_token = first_token_share(maps);
-  r.largest = max_activation(hidden);
-  return r;
-}
 
 /// Warm-up over the first 2 %, then a cosine down to a twentieth.
 double learning_rate(double lr, double done) {
