@@ -122,6 +122,7 @@ def dtypes():
 
 
 def blocks():
+    from transformers.models.falcon import modeling_falcon as falcon
     from transformers.models.qwen3 import modeling_qwen3 as qwen
 
     encoder = shaken(nn.TransformerEncoderLayer(8, 2, dim_feedforward=12, activation="gelu", batch_first=True))
@@ -133,6 +134,11 @@ def blocks():
     run = lambda x: decoder(x, attention_mask=causal(5), position_embeddings=rope(5, 4, 1e4))
     tensors |= case(decoder, torch.randn(2, 5, 8), run, "qwen3.")
     torch.float32 = f32
+    config = falcon.FalconConfig(hidden_size=8, num_attention_heads=4, num_kv_heads=2, new_decoder_architecture=True,
+                                 attn_implementation="sdpa")
+    attention = shaken(falcon.FalconAttention(config, 0))
+    run = lambda x: attention(x, None, causal(5), position_embeddings=rope(5, 2, 1e4))[0]
+    tensors |= case(attention, torch.randn(2, 5, 8), run, "falcon.")
     save_file(tensors, f"{tests}/blocks.safetensors", {"format": "pt"})
 
 

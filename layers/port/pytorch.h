@@ -23,7 +23,7 @@ constexpr const char* choices(PyTorchLayout) { return "automatic as_is transpose
 
 /// A share of a tensor that the file has in several places.
 struct PyTorchPiece {
-  static constexpr int64_t single = -1;
+  static constexpr int64_t single = -1;  // as `rows`
   std::string as;    // in place of PyTorchRule::as
   int64_t rows = 0;  // 0: all that are left; single: one row, which the file holds without its axis
   int64_t part = 0;
@@ -52,11 +52,13 @@ struct PyTorchRule {
 };
 using PyTorchRules = std::vector<PyTorchRule>;
 
+/// Which names of a file take part, and what becomes of those that do not fit.
 struct PyTorchOptions {
   std::string prefix = {};               // only names that begin so take part; rules do not see it
   std::vector<std::string> ignore = {};  // names of the file, prefix included, that one of these matches are left out
   bool strict = true;                    // false: what is missing keeps its values, what is unexpected is left out
 };
+/// What load_pytorch() found no partner for.
 struct PyTorchNames {
   std::vector<std::string> missing, unexpected;  // as in the file
 };

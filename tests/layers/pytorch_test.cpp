@@ -296,6 +296,16 @@ TEST_CASE("load_pytorch: blocks of torch and Qwen3 compute what they compute", "
   check_numbers(decoder, "qwen3.", "blocks.safetensors");
 }
 
+TEST_CASE("load_pytorch: Falcon's attention, fused by KV heads, computes what it computes", "[pytorch]") {
+  Rng rng(1);
+  const HeadsOptions heads{.dim = 8, .heads = 4, .kv_heads = 2, .causal = true, .use_rope = true, .dtype = f64};
+  const MultiHeadAttention falcon({.heads = heads}, rng);
+  PyTorchRules rules = fused("^", "query_key_value.", {.groups = 2});
+  rules.push_back({"^out", "dense"});
+  load_pytorch(falcon, golden + "blocks.safetensors", rules, {.prefix = "falcon.", .ignore = numbers});
+  check_numbers(falcon, "falcon.", "blocks.safetensors");
+}
+
 TEST_CASE("save_pytorch: what it writes reads back, bit for bit", "[pytorch]") {
   Rng rng(1);
   const auto both = [&](auto make, const PyTorchRules& rules = {}) { CHECK(comes_back(make(), make(), rules)); };
