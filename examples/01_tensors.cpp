@@ -29,3 +29,19 @@ int main() {
     std::cout << e.what() << "\n";
   }
 }
+
+// Expected output:
+// Tensor[3,4] f32 cpu
+// [[ 0.0,  1.0,  2.0,  3.0],
+//  [ 4.0,  5.0,  6.0,  7.0],
+//  [ 8.0,  9.0, 10.0, 11.0]]
+//
+// after filling column 2 with -1, row 2 of the transpose is Tensor[3] f32 cpu
+// [-1.0, -1.0, -1.0]
+//
+// row means are now Tensor[3] f32 cpu
+// [0.0, 0.0, 0.0]
+//
+// 3 dims: [2,3,2]
+// Tensor[3,4] f32 cpu min=-1 max=11 mean=3.75 std=4.08503 zeros=1 nan=0 inf=0 48 bytes contiguous
+// matmul: inner dimensions differ — got a=[3,4], b=[3,4]; need a.dim(-1)==b.dim(-2)

@@ -49,3 +49,28 @@ int main(int argc, char** argv) {
     }
   }
 }
+
+// Expected output:
+// path             type           values  tensors
+// (model)          module          56657
+// embed            Embedding        1088  weight[17,64]
+// blocks.0         Gau             27232  gamma[2,32], beta[2,32]
+// blocks.0.norm    Norm              128  weight[64], bias[64]
+// blocks.0.in      Linear          18720  weight[64,288], bias[288]
+// blocks.0.out     Linear           8256  weight[128,64], bias[64]
+// blocks.0.q_norm  Norm                0
+// blocks.0.k_norm  Norm                0
+// blocks.1         Gau             27232  gamma[2,32], beta[2,32]
+// blocks.1.norm    Norm              128  weight[64], bias[64]
+// blocks.1.in      Linear          18720  weight[64,288], bias[288]
+// blocks.1.out     Linear           8256  weight[128,64], bias[64]
+// blocks.1.q_norm  Norm                0
+// blocks.1.k_norm  Norm                0
+// head             Linear           1105  weight[64,17], bias[17]
+//
+// step    0  loss 2.8781  copied 7.0 %
+// step   80  loss 2.4290  copied 23.6 %
+// step  160  loss 0.3182  copied 88.5 %
+// step  240  loss 0.0032  copied 100.0 %
+// step  320  loss 0.0002  copied 100.0 %
+// step  400  loss 0.0001  copied 100.0 %
