@@ -13,6 +13,7 @@
 #include <sluice/ops/attention/attention_reference.h>
 #include <sluice/ops/attention/relative_bias.h>
 #include <sluice/ops/attention/top_k.h>
+#include <sluice/ops/causal_conv.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/dropout.h>
 #include <sluice/ops/einsum.h>

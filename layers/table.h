@@ -21,6 +21,7 @@
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/nn/mlp.h>
 #include <sluice/layers/nn/norm.h>
+#include <sluice/layers/nn/short_convolution.h>
 #include <sluice/layers/report/cost.h>
 
 #include <functional>
@@ -100,6 +101,8 @@ void nn_rows(Rows& rows) {
                           {R"({"kind": "none"})", R"({"kind": "rms"})", R"({"kind": "rms_plain"})",
                            R"({"kind": "scale"})", R"({"kind": "scale_l2"})", R"({"parts": 2, "eps": 0.01})",
                            R"({"parts": 2, "kind": "rms"})", R"({"parts": 4, "kind": "rms_plain", "eps": 0.1})"});
+  rows.template add<ShortConvolution>("short_convolution", R"({"dim": 4})",
+                                      {R"({"width": 2, "bias": true, "activation": "identity"})"});
   rows.template add<GatedResidual>("gated_residual", R"({"dim": 4})",
                                    {R"({"kind": "per_channel"})", R"({"kind": "input"})", R"({"kind": "input_token"})"});
 }
@@ -239,15 +242,22 @@ void linear_time_rows(Rows& rows) {
        R"({"direction": "causal", "normalize": "none", "use_rope": "inputs"})",
        R"({"direction": "causal", "feature_map_kind": "hedgehog", "decay": "fixed", "gamma": [0.9, 0.5],
            "use_rope": "inputs", "rope_offset": 2})",
-       R"({"direction": "two_direction_mean", "decay": "learned", "use_rope": "features", "output_norm": "layer"})"});
+       R"({"direction": "two_direction_mean", "decay": "learned", "use_rope": "features", "output_norm": "layer"})",
+       R"({"direction": "causal", "kv_heads": 1, "short_conv": 3, "output_norm": "rms", "norm_eps": 0.1, "output_gate": true,
+           "decay": "fixed", "gamma": [0.9, 0.5], "use_rope": "inputs", "rope_xpos": 16})",
+       R"({"kv_heads": 1, "value_dim": 3, "short_conv": 2, "output_gate": true})"});
   rows.template add<GroupNorm>("group_norm", R"({"groups": 2, "dim": 3})",
-                               {R"({"kind": "rms"})", R"({"kind": "rms_plain"})"});
+                               {R"({"kind": "rms"})", R"({"kind": "rms_plain"})", R"({"shared": true})",
+                                R"({"kind": "rms", "shared": true})"});
   rows.template add<Retention>("retention", R"({"dim": 8, "heads": 2, "chunk": 3})",
                                {R"({"gate": false, "group_norm": "rms_plain", "expand_k": 0.5, "dropout": 0.3})",
-                                R"({"group_norm": "rms", "use_rope": false, "gamma": [0.9, 1]})"});
+                                R"({"group_norm": "rms", "use_rope": false, "gamma": [0.9, 1]})",
+                                R"({"group_norm": "rms", "shared_norm": true, "kv_heads": 1, "short_conv": 3, "rope_xpos": 16})"});
   rows.template add<Gla>("gla", R"({"dim": 8, "heads": 2, "chunk": 3, "gate_temperature": 2})",
                          {R"({"gate": "per_head", "output_gate": false, "norm": "none", "scale": 1, "dropout": 0.3})",
-                          R"({"expand_k": 1, "gate_rank": 3, "norm": "layer"})"});
+                          R"({"expand_k": 1, "gate_rank": 3, "norm": "layer"})",
+                          R"({"kv_heads": 1, "short_conv": 3, "norm_eps": 0.1})",
+                          R"({"gate": "per_head", "kv_heads": 1, "short_conv": 2})"});
 }
 
 }  // namespace detail

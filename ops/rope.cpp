@@ -41,22 +41,38 @@ void rope_angles_cpu(const Tensor& positions, int64_t offset, const Tensor& freq
   });
 }
 
+/// Numbers of an option set on a device. The first few stay there for good: a step that is recorded there finds them.
+Tensor kept_numbers(const std::vector<double>& numbers, Device device) {
+  using Key = std::tuple<std::vector<double>, DeviceKind, int>;
+  static std::mutex mutex;
+  static std::map<Key, Tensor>* kept = new std::map<Key, Tensor>;  // never destroyed, as the allocator
+  const Key key{numbers, device.kind, device.index};
+  {
+    std::lock_guard lock(mutex);
+    if (auto it = kept->find(key); it != kept->end()) return it->second;
+  }
+  const Tensor there = to(Tensor::from(numbers), device);
+  std::lock_guard lock(mutex);
+  return kept->size() < 64 ? kept->emplace(key, there).first->second : there;
+}
+
 /// What each pair of each row is multiplied by beside its rotation, f64, broadcasts to [n, dim/2].
 Tensor growth(const Tensor& positions, int64_t dim, const RopeOptions& o) {
   std::vector<double> rate;  // log ζ_c / s
   for (int64_t c = 0; c < dim / 2; ++c)
     rate.push_back(o.xpos == 0 ? 0 : std::log((2 * static_cast<double>(c) / static_cast<double>(dim) + 0.4) / 1.4) / o.xpos);
   const Tensor at = to(positions, f64) + static_cast<double>(o.offset);
-  return exp(unsqueeze(at, 1) * to(Tensor::from(rate), positions.device())) * o.factor;
+  return exp(unsqueeze(at, 1) * kept_numbers(rate, positions.device())) * o.factor;
 }
 
 Angles make_angles(const Tensor& positions, const RopeOptions& o, int64_t dim, DType wanted) {
-  const Tensor frequencies = Tensor::from(o.frequencies.empty() ? rope_frequencies(dim, o.base) : o.frequencies);
+  const Device device = positions.device();
+  const Tensor frequencies = kept_numbers(o.frequencies.empty() ? rope_frequencies(dim, o.base) : o.frequencies, device);
   const bool grows = o.factor != 1 || o.xpos != 0;
   const DType dtype = wanted == bf16 ? f32 : wanted;
-  const TensorOptions options{grows ? f64 : dtype, positions.device()};
+  const TensorOptions options{grows ? f64 : dtype, device};
   Angles a{empty({positions.numel(), dim / 2}, options), empty({positions.numel(), dim / 2}, options)};
-  kernel::rope_angles(positions, o.offset, to(frequencies, positions.device()), a.cos, a.sin);
+  kernel::rope_angles(positions, o.offset, frequencies, a.cos, a.sin);
   if (!grows) return a;
   const Tensor by = growth(positions, dim, o);
   return {to(a.cos * by, dtype), to(a.sin * by, dtype)};

@@ -91,8 +91,8 @@ void add_norms(std::vector<Layer>& all) {
       .formula = "each group of a token's channels is normalised on its own, then y*weight + bias channel by channel",
       .source = "Wu & He 2018; Sun et al. 2023 (retention)",
       .inputs = {{.name = "x", .shape = "[..., groups*dim]"}},
-      .parameters = {{.name = "weight", .shape = "[groups*dim]", .when = "kind != 'rms_plain'"},
-                     {.name = "bias", .shape = "[groups*dim]", .when = "kind == 'layer'"}},
+      .parameters = {{.name = "weight", .shape = "[dim if shared else groups*dim]", .when = "kind != 'rms_plain'"},
+                     {.name = "bias", .shape = "[dim if shared else groups*dim]", .when = "kind == 'layer'"}},
       .outputs = {{"", "[..., groups*dim]"}},
   });
 }

@@ -26,20 +26,22 @@ Tensor gla_log_decay(const Tensor& z, double temperature) {
 }
 
 Gla::Gla(GlaOptions given, Rng& rng) : options(given) {
-  const GlaOptions& o = options;
+  GlaOptions& o = options;
   check_options("gla", o);
+  if (o.kv_heads == 0) o.kv_heads = o.heads;
   heads = Heads(checked_heads("gla", head_options()), rng);
-  const int64_t keys = o.heads * key_dim();
+  const int64_t keys = o.kv_heads * key_dim();
   auto dense = [&](int64_t in, int64_t width, bool bias) { return Linear({in, width, bias, o.init, o.dtype}, rng); };
   if (o.gate == GlaGate::per_channel) gate_down = dense(o.dim, o.gate_rank, false);
   gate_up = o.gate == GlaGate::per_channel ? dense(o.gate_rank, keys, true) : dense(o.dim, o.heads, true);
   if (o.output_gate) output_gate = dense(o.dim, o.heads * value_dim(), false);
+  conv = detail::linear_conv(head_options(), o.short_conv, rng);
   norm = Norm({value_dim(), o.norm, o.norm_eps, o.dtype});
 }
 
 HeadsOptions Gla::head_options() const {
   const GlaOptions& o = options;
-  return {.dim = o.dim, .heads = o.heads, .kv_heads = o.heads,
+  return {.dim = o.dim, .heads = o.heads, .kv_heads = o.kv_heads,
           .head_dim = detail::expanded_width("gla", "expand_k", o.expand_k, o.dim, o.heads) / o.heads,
           .value_dim = detail::expanded_width("gla", "expand_v", o.expand_v, o.dim, o.heads) / o.heads,
           .dropout = o.dropout, .init = o.init, .dtype = o.dtype};
@@ -48,11 +50,14 @@ HeadsOptions Gla::head_options() const {
 Tensor Gla::log_decay(const Tensor& x) const {
   const bool channels = options.gate == GlaGate::per_channel;
   const Tensor g = gla_log_decay(gate_up(channels ? gate_down(x) : x), options.gate_temperature);
-  return channels ? rearrange("b n (h d) -> b h n d", g, {{"h", options.heads}}) : rearrange("b n h -> b h n", g);
+  if (!channels) return rearrange("b n h -> b h n", g);
+  const Tensor each = rearrange("b n (h d) -> b h n d", g, {{"h", options.kv_heads}});
+  const int64_t group = options.heads / options.kv_heads;
+  return group > 1 ? repeat_interleave(each, group, 1) : each;
 }
 
-detail::LinearOperands Gla::project(const Tensor& x) const {
-  const auto [q, k, v] = heads.project(head_options(), x);
+detail::LinearOperands Gla::project(const Tensor& x, const Tensor& key_mask, State* state) const {
+  const auto [q, k, v] = detail::linear_heads(heads, head_options(), conv, x, 0, key_mask, state);
   LinearAttentionForm form{.direction = LinearDirection::causal, .normalize = LinearNormalize::none,
                            .scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(key_dim()))),
                            .log_decay = log_decay(x), .chunk = options.chunk};
@@ -68,7 +73,7 @@ Tensor Gla::finish(const Tensor& x, const Tensor& attended, Rng* rng) const {
 Tensor Gla::operator()(const Tensor& x, const Tensor& key_mask, Rng* rng) const {
   ModuleScope scope(this, type);
   const Tensor tokens = checked_input("gla", x, options.dim, key_mask);
-  detail::LinearOperands p = project(tokens);
+  detail::LinearOperands p = project(tokens, key_mask, nullptr);
   p.form.key_mask = key_mask;
   return finish(tokens, linear_attention(p.q, p.k, p.v, p.form), rng);
 }
@@ -76,8 +81,9 @@ Tensor Gla::operator()(const Tensor& x, const Tensor& key_mask, Rng* rng) const 
 std::pair<Tensor, Gla::State> Gla::step(const Tensor& x, State state) const {
   ModuleScope scope(this, type);
   NoGrad guard;
-  detail::LinearOperands p = project(checked_input("gla", x, options.dim));
+  detail::LinearOperands p = project(checked_input("gla", x, options.dim), {}, &state);
   auto [attended, next] = linear_attention_recurrent(p.q, p.k, p.v, p.form, state);
+  next.recent = state.recent;
   return {finish(x, attended, nullptr), std::move(next)};
 }
 

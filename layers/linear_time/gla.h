@@ -24,6 +24,7 @@ constexpr const char* choices(GlaGate) { return "per_channel per_head"; }
 struct GlaOptions {
   int64_t dim;
   int64_t heads = 4;
+  int64_t kv_heads = 0;   // 0 means heads; head h reads KV head ⌊h/(heads/kv_heads)⌋, its α per channel, too
   double expand_k = 0.5;  // heads·dk = expand_k·dim
   double expand_v = 1;    // heads·dv = expand_v·dim
   GlaGate gate = GlaGate::per_channel;
@@ -33,6 +34,7 @@ struct GlaOptions {
   bool output_gate = true;                     // ⊙ swish(x·Wg)
   NormKind norm = NormKind::rms;               // of each head's output, weights shared by heads
   double norm_eps = 1e-5;
+  int64_t short_conv = 0;                      // see kShortConvMeaning
   int64_t chunk = 64;
   double dropout = 0;
   Init init = Init::xavier();
@@ -41,6 +43,7 @@ struct GlaOptions {
   static void describe(auto& o, auto& f) {
     f.required("dim", o.dim, at_least(1), "width d");
     f("heads", o.heads, at_least(1), "number of heads");
+    f("kv_heads", o.kv_heads, at_least(0), "heads of k, v and alpha per channel; head i reads head i // (heads/kv_heads); 0: heads");
     f("expand_k", o.expand_k, above(0), "heads*dk = expand_k*dim");
     f("expand_v", o.expand_v, above(0), "heads*dv = expand_v*dim");
     f("gate", o.gate, "alpha for every key channel (rank-r map), or one a head");
@@ -50,6 +53,7 @@ struct GlaOptions {
     f("output_gate", o.output_gate, "times swish(x Wg)");
     f("norm", o.norm, "of each head's output, weights shared by heads");
     f("norm_eps", o.norm_eps, at_least(0), "of the norm");
+    f("short_conv", o.short_conv, between(0, 1024), kShortConvMeaning);
     f("chunk", o.chunk, at_least(1), "steps at once; changes rounding only");
     f.training("dropout", o.dropout, share(), "on the output");
     f.nested("init_", o.init);
@@ -60,20 +64,21 @@ struct GlaOptions {
 /// Causal. No biases but the gate's, no residual.
 struct Gla {
   static constexpr const char* type = "Gla";
-  /// h·dk·dv numbers a sequence.
+  /// h·dk·dv numbers a sequence, and what a short convolution keeps.
   using State = LinearState;
 
   GlaOptions options;
   Heads heads;
   Linear gate_down;  // dim → rank; absent for per_head
-  Linear gate_up;    // rank → h·dk, or dim → h for per_head
+  Linear gate_up;    // rank → kv_heads·dk, or dim → h for per_head
   Linear output_gate;
+  ShortConvolution conv;
   Norm norm;
 
   Gla() = default;
   Gla(GlaOptions o, Rng& rng);
   int64_t key_dim() const { return heads.q.weight.dim(1) / options.heads; }    // dk
-  int64_t value_dim() const { return heads.v.weight.dim(1) / options.heads; }  // dv
+  int64_t value_dim() const { return heads.v.weight.dim(1) / options.kv_heads; }  // dv
 
   /// x [batch, n, dim] → the same. key_mask: bool [batch, n], true for real tokens. rng switches dropout on.
   Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr) const;
@@ -87,12 +92,13 @@ struct Gla {
     f("gate_down", self.gate_down);
     f("gate_up", self.gate_up);
     f("output_gate", self.output_gate);
+    f("conv", self.conv);
     f("norm", self.norm);
   }
 
  private:
   HeadsOptions head_options() const;
-  detail::LinearOperands project(const Tensor& x) const;
+  detail::LinearOperands project(const Tensor& x, const Tensor& key_mask, State* state) const;
   Tensor finish(const Tensor& x, const Tensor& attended, Rng* rng) const;
 };
 

@@ -1,6 +1,7 @@
 #include <sluice/layers/linear_time/linear_attention.h>
 
 #include <sluice/core/node.h>
+#include <sluice/ops/activation.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/gather.h>
@@ -207,6 +208,32 @@ std::vector<double> retention_gammas(int64_t heads) {
   return gamma;
 }
 
+ShortConvolution detail::linear_conv(const HeadsOptions& o, int64_t taps, Rng& rng) {
+  if (taps == 0) return {};
+  const int64_t channels = o.heads * o.head_dim + o.kv_heads * (o.head_dim + o.value_dim);
+  return ShortConvolution({.dim = channels, .width = taps, .dtype = o.dtype}, rng);
+}
+
+Heads::Projected detail::linear_heads(const Heads& maps, const HeadsOptions& o, const ShortConvolution& conv, const Tensor& x,
+                                      int64_t position, const Tensor& key_mask, LinearState* state) {
+  Tensor q = maps.q(x), k = maps.k(x), v = maps.v(x);
+  if (conv.weight.defined()) {
+    Tensor all = cat({q, k, v}, -1);
+    if (state) {
+      auto [y, next] = conv.step(all, {state->recent});
+      all = y, state->recent = next.recent;
+    } else {
+      all = conv(all, key_mask);
+    }
+    const std::vector<Tensor> part = split(all, {q.dim(-1), k.dim(-1), v.dim(-1)}, -1);
+    q = part[0], k = part[1], v = part[2];
+  }
+  Heads::Projected p = Heads::arranged(o, q, k, v, position);
+  if (const int64_t group = o.heads / o.kv_heads; group > 1)
+    p.k = repeat_interleave(p.k, group, 1), p.v = repeat_interleave(p.v, group, 1);
+  return p;
+}
+
 int64_t detail::expanded_width(const char* op, const char* what, double expansion, int64_t dim, int64_t heads) {
   if (dim < 1 || heads < 1) fail<ValueError>(op, ": sizes must be positive — got dim=", dim, ", heads=", heads);
   const double width = expansion * static_cast<double>(dim);
@@ -231,8 +258,9 @@ namespace {
 LinearAttentionOptions checked(LinearAttentionOptions o) {
   check_options("linear_attention", o);
   const HeadsOptions h = checked_heads(
-      "linear_attention", {.dim = o.dim, .heads = o.heads, .head_dim = o.head_dim, .value_dim = o.value_dim});
-  o.head_dim = h.head_dim, o.value_dim = h.value_dim;
+      "linear_attention",
+      {.dim = o.dim, .heads = o.heads, .kv_heads = o.kv_heads, .head_dim = o.head_dim, .value_dim = o.value_dim});
+  o.kv_heads = h.kv_heads, o.head_dim = h.head_dim, o.value_dim = h.value_dim;
   FeatureMapOptions& m = o.feature_map;
   if (m.dim != 0 && m.dim != o.head_dim)
     fail<ValueError>("linear_attention: feature_map.dim=", m.dim, " differs from head_dim=", o.head_dim);
@@ -272,7 +300,9 @@ LinearAttention::LinearAttention(LinearAttentionOptions given, Rng& rng) : optio
       if (!all(isfinite(gamma_logit)).item()) fail<ValueError>("linear_attention: learned gamma must start below 1");
     }
   }
-  norm = Norm({o.value_dim, o.output_norm, 1e-5, o.dtype});
+  conv = detail::linear_conv(head_options(), o.short_conv, rng);
+  norm = Norm({o.value_dim, o.output_norm, o.norm_eps, o.dtype});
+  if (o.output_gate) output_gate = Linear({o.dim, o.heads * o.value_dim, false, o.init, o.dtype}, rng);
 }
 
 Tensor LinearAttention::log_decay() const {
@@ -283,35 +313,43 @@ Tensor LinearAttention::log_decay() const {
 
 HeadsOptions LinearAttention::head_options() const {
   const LinearAttentionOptions& o = options;
-  return {.dim = o.dim, .heads = o.heads, .kv_heads = o.heads, .head_dim = o.head_dim, .value_dim = o.value_dim,
+  return {.dim = o.dim, .heads = o.heads, .kv_heads = o.kv_heads, .head_dim = o.head_dim, .value_dim = o.value_dim,
           .use_rope = o.use_rope == LinearRope::inputs, .rope = o.rope, .qkv_bias = o.qkv_bias, .out_bias = o.out_bias,
           .dropout = o.dropout, .init = o.init, .dtype = o.dtype};
 }
 
-detail::LinearOperands LinearAttention::project(const Tensor& x, int64_t position) const {
+detail::LinearOperands LinearAttention::project(const Tensor& x, int64_t position, const Tensor& key_mask, State* state) const {
   const LinearAttentionOptions& o = options;
-  const auto [q, k, v] = heads.project(head_options(), x, position);
+  const auto [q, k, v] = detail::linear_heads(heads, head_options(), conv, x, position, key_mask, state);
   LinearAttentionForm form{.direction = o.direction, .normalize = o.normalize, .eps = o.eps, .scale = o.scale,
                            .log_decay = log_decay(), .chunk = o.chunk};
   if (o.use_rope == LinearRope::features) form.rope = o.rope;
   return {feature_map(q), (key_feature_map ? *key_feature_map : feature_map)(k), v, form};
 }
 
+Tensor LinearAttention::finish(const Tensor& x, const Tensor& attended, Rng* rng) const {
+  Tensor y = norm(attended);
+  if (options.output_gate)
+    y = detail::split_heads(swiglu(detail::merge_heads(y), output_gate(x)), options.heads);
+  return heads.finish(head_options(), y, x, rng);
+}
+
 Tensor LinearAttention::operator()(const Tensor& given, const Tensor& key_mask, Rng* rng) const {
   ModuleScope scope(this, type);
   const Tensor x = checked_input("linear_attention", given, options.dim, key_mask);
-  detail::LinearOperands p = project(x, first_position(x));
+  detail::LinearOperands p = project(x, first_position(x), key_mask, nullptr);
   p.form.key_mask = key_mask;
-  return heads.finish(head_options(), norm(linear_attention(p.q, p.k, p.v, p.form)), x, rng);
+  return finish(x, linear_attention(p.q, p.k, p.v, p.form), rng);
 }
 
 std::pair<Tensor, LinearAttention::State> LinearAttention::step(const Tensor& x, State state) const {
   ModuleScope scope(this, type);
   check_stream("linear_attention", options.direction == LinearDirection::causal);
   NoGrad guard;
-  detail::LinearOperands p = project(checked_input("linear_attention", x, options.dim), state.length);
+  detail::LinearOperands p = project(checked_input("linear_attention", x, options.dim), state.length, {}, &state);
   auto [attended, next] = linear_attention_recurrent(p.q, p.k, p.v, p.form, state);
-  return {heads.finish(head_options(), norm(attended), x), std::move(next)};
+  next.recent = state.recent;
+  return {finish(x, attended, nullptr), std::move(next)};
 }
 
 }  // namespace sluice

@@ -10,6 +10,7 @@
 #include <sluice/layers/linear_time/feature_map.h>
 #include <sluice/layers/nn/heads.h>
 #include <sluice/layers/nn/norm.h>
+#include <sluice/layers/nn/short_convolution.h>
 
 #include <optional>
 #include <vector>
@@ -65,7 +66,8 @@ Tensor linear_attention_quadratic(const Tensor& phi_q, const Tensor& phi_k, cons
 struct LinearState {
   Tensor sums;         // [batch, heads, m, dv + 1], U and Z beside it; without normaliser [batch, heads, m, dv]
   int64_t length = 0;  // tokens so far
-  int64_t numel() const { return sums.defined() ? sums.numel() : 0; }
+  Tensor recent;       // of a layer with a short convolution: what it keeps, [batch, taps − 1, channels of q, k and v]
+  int64_t numel() const { return (sums.defined() ? sums.numel() : 0) + (recent.defined() ? recent.numel() : 0); }
 };
 /// The next tokens of a causal stream, operands as above with n new tokens, and the state after them. One token
 /// is one recurrent step; more go through the chunked scan. Differentiable, the state included.
@@ -85,9 +87,13 @@ enum class LinearRope {
 };
 constexpr const char* choices(LinearRope) { return "none inputs features"; }
 
+inline constexpr const char* kShortConvMeaning =
+    "> 0: q, k and v pass a causal convolution over so many tokens, with silu, before heads and RoPE (as in fla); 0: none";
+
 struct LinearAttentionOptions {
   int64_t dim;
   int64_t heads = 8;
+  int64_t kv_heads = 0;   // 0 means heads; head h reads KV head ⌊h/(heads/kv_heads)⌋
   int64_t head_dim = 0;   // of queries and keys; 0 means dim/heads
   int64_t value_dim = 0;  // of a head's values; 0 means head_dim
   /// `dim` and `dtype` follow the layer, and favor's input_scale defaults to head_dim^{−1/4}.
@@ -104,7 +110,10 @@ struct LinearAttentionOptions {
 
   LinearRope use_rope = LinearRope::none;
   RopeOptions rope = {};
+  int64_t short_conv = 0;                 // see kShortConvMeaning
   NormKind output_norm = NormKind::none;  // of each head's output, weights shared by heads
+  double norm_eps = 1e-5;
+  bool output_gate = false;               // then ⊙ swish(x·Wg)
   bool qkv_bias = false, out_bias = false;
   double dropout = 0;  // on the layer's output
   Init init = Init::xavier();
@@ -113,6 +122,7 @@ struct LinearAttentionOptions {
   static void describe(auto& o, auto& f) {
     f.required("dim", o.dim, at_least(1), "width d");
     f("heads", o.heads, at_least(1), "number of heads");
+    f("kv_heads", o.kv_heads, at_least(0), "key and value heads; head i reads head i // (heads/kv_heads); 0: heads");
     f("head_dim", o.head_dim, at_least(0), "width of a head's queries and keys; 0: dim/heads");
     f("value_dim", o.value_dim, at_least(0), "width of a head's values; 0: head_dim");
     f.nested("feature_map_", o.feature_map);
@@ -128,7 +138,10 @@ struct LinearAttentionOptions {
     f("chunk", o.chunk, at_least(1), "steps at once; changes rounding only");
     f("use_rope", o.use_rope, "on q and k before phi, or on phi(q) and phi(k) in the numerator");
     f.nested("rope_", o.rope);
+    f("short_conv", o.short_conv, between(0, 1024), kShortConvMeaning);
     f("output_norm", o.output_norm, "of each head's output, weights shared by heads");
+    f("norm_eps", o.norm_eps, at_least(0), "of the norm");
+    f("output_gate", o.output_gate, "then times swish(x Wg)");
     f("qkv_bias", o.qkv_bias, "biases of Wq, Wk, Wv");
     f("out_bias", o.out_bias, "bias of Wo");
     f.training("dropout", o.dropout, share(), "on the output");
@@ -146,16 +159,22 @@ struct LinearOperands {
   Tensor q, k, v;
   LinearAttentionForm form;
 };
+/// Heads::project through a short convolution (empty: none), K and V repeated for the heads that read them. In a stream
+/// state->recent goes on.
+Heads::Projected linear_heads(const Heads& maps, const HeadsOptions& o, const ShortConvolution& conv, const Tensor& x,
+                              int64_t position, const Tensor& key_mask, LinearState* state);
+/// The short convolution of such a layer; empty for 0 taps.
+ShortConvolution linear_conv(const HeadsOptions& o, int64_t taps, Rng& rng);
 /// expansion·dim, which must be a whole multiple of heads; ValueError naming `op` and `what` otherwise.
 int64_t expanded_width(const char* op, const char* what, double expansion, int64_t dim, int64_t heads);
 /// log γ of each head, [heads]. ValueError unless there are `heads` of them in (0, 1].
 Tensor log_gammas(const char* op, const std::vector<double>& gamma, int64_t heads, DType dtype);
 }  // namespace detail
 
-/// Multi-head linear attention: y = concat_h(norm(attention_h))·Wo. No residual.
+/// Multi-head linear attention: y = (concat_h(norm(attention_h)) [⊙ swish(x·Wg)])·Wo. No residual.
 struct LinearAttention {
   static constexpr const char* type = "LinearAttention";
-  /// h·(m·dv + m) numbers a sequence (h·m·dv without normaliser), whatever its length.
+  /// h·(m·dv + m) numbers a sequence (h·m·dv without normaliser), whatever its length, and what a short convolution keeps.
   using State = LinearState;
 
   LinearAttentionOptions options;
@@ -164,7 +183,9 @@ struct LinearAttention {
   std::optional<FeatureMap> key_feature_map;  // unless tied
   Tensor log_gamma;    // [heads], fixed: a buffer
   Tensor gamma_logit;  // [heads], learned: γ = σ(z)
+  ShortConvolution conv;
   Norm norm;
+  Linear output_gate;
 
   LinearAttention() = default;
   LinearAttention(LinearAttentionOptions o, Rng& rng);
@@ -183,12 +204,15 @@ struct LinearAttention {
     f("key_feature_map", self.key_feature_map);
     f("log_gamma", self.log_gamma);
     f("gamma_logit", self.gamma_logit);
+    f("conv", self.conv);
     f("norm", self.norm);
+    f("output_gate", self.output_gate);
   }
 
  private:
   HeadsOptions head_options() const;
-  detail::LinearOperands project(const Tensor& x, int64_t position) const;
+  detail::LinearOperands project(const Tensor& x, int64_t position, const Tensor& key_mask, State* state) const;
+  Tensor finish(const Tensor& x, const Tensor& attended, Rng* rng) const;
 };
 
 }  // namespace sluice

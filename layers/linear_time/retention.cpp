@@ -15,8 +15,9 @@ GroupNorm::GroupNorm(GroupNormOptions o) : options(o) {
   check_options("group_norm", o);
   if (o.kind != NormKind::layer && o.kind != NormKind::rms && o.kind != NormKind::rms_plain)
     fail<ValueError>("group_norm: the kind is layer, rms or rms_plain");
-  if (o.kind != NormKind::rms_plain) weight = init_vector(o.groups * o.dim, 1, o.dtype);
-  if (o.kind == NormKind::layer) bias = init_vector(o.groups * o.dim, 0, o.dtype);
+  const int64_t width = o.shared ? o.dim : o.groups * o.dim;
+  if (o.kind != NormKind::rms_plain) weight = init_vector(width, 1, o.dtype);
+  if (o.kind == NormKind::layer) bias = init_vector(width, 0, o.dtype);
 }
 
 Tensor GroupNorm::operator()(const Tensor& x) const {
@@ -24,31 +25,35 @@ Tensor GroupNorm::operator()(const Tensor& x) const {
   const GroupNormOptions& o = options;
   if (x.rank() < 1 || x.dim(-1) != o.groups * o.dim)
     fail("group_norm: got x=", x, "; need [..., ", o.groups * o.dim, "] for groups=", o.groups, " of dim=", o.dim);
-  return detail::group_norm(x, o.groups, o.kind, weight, bias, o.eps);
+  if (!o.shared) return detail::group_norm(x, o.groups, o.kind, weight, bias, o.eps);
+  const Tensor each = unflatten(x, -1, {o.groups, o.dim});
+  return flatten(o.kind == NormKind::layer ? layer_norm(each, weight, bias, o.eps) : rms_norm(each, weight, o.eps), -2, -1);
 }
 
 Retention::Retention(RetentionOptions given, Rng& rng) : options(given) {
   RetentionOptions& o = options;
   check_options("retention", o);
+  if (o.kv_heads == 0) o.kv_heads = o.heads;
   heads = Heads(checked_heads("retention", head_options()), rng);
   if (o.gamma.empty()) o.gamma = retention_gammas(o.heads);
   log_gamma = detail::log_gammas("retention", o.gamma, o.heads, o.dtype);
   const int64_t values = o.heads * value_dim();
   if (o.gate) gate = Linear({o.dim, values, false, o.init, o.dtype}, rng);
-  norm = GroupNorm({o.heads, value_dim(), o.group_norm, o.norm_eps, o.dtype});
+  conv = detail::linear_conv(head_options(), o.short_conv, rng);
+  norm = GroupNorm({o.heads, value_dim(), o.group_norm, o.norm_eps, o.dtype, o.shared_norm});
 }
 
 HeadsOptions Retention::head_options() const {
   const RetentionOptions& o = options;
-  return {.dim = o.dim, .heads = o.heads, .kv_heads = o.heads,
+  return {.dim = o.dim, .heads = o.heads, .kv_heads = o.kv_heads,
           .head_dim = detail::expanded_width("retention", "expand_k", o.expand_k, o.dim, o.heads) / o.heads,
           .value_dim = detail::expanded_width("retention", "expand_v", o.expand_v, o.dim, o.heads) / o.heads,
           .use_rope = o.use_rope, .rope = o.rope, .dropout = o.dropout, .init = o.init, .dtype = o.dtype};
 }
 
-detail::LinearOperands Retention::project(const Tensor& x, int64_t position) const {
+detail::LinearOperands Retention::project(const Tensor& x, int64_t position, const Tensor& key_mask, State* state) const {
   const RetentionOptions& o = options;
-  const auto [q, k, v] = heads.project(head_options(), x, position);
+  const auto [q, k, v] = detail::linear_heads(heads, head_options(), conv, x, position, key_mask, state);
   LinearAttentionForm form{.direction = LinearDirection::causal, .normalize = LinearNormalize::none,
                            .scale = 1 / std::sqrt(static_cast<double>(key_dim())),
                            .log_decay = reshape(log_gamma, {1, o.heads, 1}), .chunk = o.chunk};
@@ -64,7 +69,7 @@ Tensor Retention::finish(const Tensor& x, const Tensor& attended, Rng* rng) cons
 Tensor Retention::operator()(const Tensor& x, const Tensor& key_mask, Rng* rng) const {
   ModuleScope scope(this, type);
   const Tensor tokens = checked_input("retention", x, options.dim, key_mask);
-  detail::LinearOperands p = project(tokens, first_position(tokens));
+  detail::LinearOperands p = project(tokens, first_position(tokens), key_mask, nullptr);
   p.form.key_mask = key_mask;
   return finish(tokens, linear_attention(p.q, p.k, p.v, p.form), rng);
 }
@@ -72,8 +77,9 @@ Tensor Retention::operator()(const Tensor& x, const Tensor& key_mask, Rng* rng) 
 std::pair<Tensor, Retention::State> Retention::step(const Tensor& x, State state) const {
   ModuleScope scope(this, type);
   NoGrad guard;
-  detail::LinearOperands p = project(checked_input("retention", x, options.dim), state.length);
+  detail::LinearOperands p = project(checked_input("retention", x, options.dim), state.length, {}, &state);
   auto [attended, next] = linear_attention_recurrent(p.q, p.k, p.v, p.form, state);
+  next.recent = state.recent;
   return {finish(x, attended, nullptr), std::move(next)};
 }
 

@@ -14,6 +14,7 @@ struct GroupNormOptions {
   NormKind kind = NormKind::layer;  // layer, rms, rms_plain
   double eps = 1e-5;
   DType dtype = f32;
+  bool shared = false;  // one weight and bias [dim] for all groups
 
   static void describe(auto& o, auto& f) {
     f.required("groups", o.groups, at_least(1), "number of groups");
@@ -21,6 +22,7 @@ struct GroupNormOptions {
     f("kind", o.kind, "layer, rms or rms_plain");
     f("eps", o.eps, at_least(0), "added to the variance");
     f.training("dtype", o.dtype, "of the parameters");
+    f("shared", o.shared, "one weight and bias [dim] for all groups");
   }
 };
 
@@ -29,7 +31,7 @@ struct GroupNormOptions {
 struct GroupNorm {
   static constexpr const char* type = "GroupNorm";
   GroupNormOptions options;
-  Tensor weight, bias;  // [groups·dim]
+  Tensor weight, bias;  // [groups·dim], or [dim] if shared
 
   GroupNorm() = default;
   explicit GroupNorm(GroupNormOptions o);
@@ -43,6 +45,7 @@ struct GroupNorm {
 struct RetentionOptions {
   int64_t dim;
   int64_t heads = 8;
+  int64_t kv_heads = 0;  // 0 means heads; head h reads KV head ⌊h/(heads/kv_heads)⌋
   double expand_k = 1;  // heads·dk = expand_k·dim
   double expand_v = 2;  // heads·dv = expand_v·dim
   std::vector<double> gamma = {};  // of each head, in (0, 1]; empty: 1 − 2^{−5−h}
@@ -50,7 +53,9 @@ struct RetentionOptions {
   RopeOptions rope = {};
   bool gate = true;  // ⊙ swish(x·Wg)
   NormKind group_norm = NormKind::layer;  // layer, rms, rms_plain
+  bool shared_norm = false;               // one weight [dv] for all heads, as in fla
   double norm_eps = 1e-5;
+  int64_t short_conv = 0;                 // see kShortConvMeaning
   int64_t chunk = 64;
   double dropout = 0;
   Init init = Init::xavier();
@@ -59,6 +64,7 @@ struct RetentionOptions {
   static void describe(auto& o, auto& f) {
     f.required("dim", o.dim, at_least(1), "width d");
     f("heads", o.heads, at_least(1), "number of heads");
+    f("kv_heads", o.kv_heads, at_least(0), "key and value heads; head i reads head i // (heads/kv_heads); 0: heads");
     f("expand_k", o.expand_k, above(0), "heads*dk = expand_k*dim");
     f("expand_v", o.expand_v, above(0), "heads*dv = expand_v*dim");
     f("gamma", o.gamma, OptionRange{.low = 0, .high = 1, .without_low = true},
@@ -67,7 +73,9 @@ struct RetentionOptions {
     f.nested("rope_", o.rope);
     f("gate", o.gate, "times swish(x Wg)");
     f("group_norm", o.group_norm, "of each head's output: layer, rms or rms_plain");
+    f("shared_norm", o.shared_norm, "one weight [dv] for all heads");
     f("norm_eps", o.norm_eps, at_least(0), "of the norm");
+    f("short_conv", o.short_conv, between(0, 1024), kShortConvMeaning);
     f("chunk", o.chunk, at_least(1), "steps at once; changes rounding only");
     f.training("dropout", o.dropout, share(), "on the output");
     f.nested("init_", o.init);
@@ -78,19 +86,20 @@ struct RetentionOptions {
 /// Causal. No biases, no residual.
 struct Retention {
   static constexpr const char* type = "Retention";
-  /// h·dk·dv numbers a sequence.
+  /// h·dk·dv numbers a sequence, and what a short convolution keeps.
   using State = LinearState;
 
   RetentionOptions options;
   Heads heads;
   Linear gate;
   Tensor log_gamma;  // [heads], a buffer
+  ShortConvolution conv;
   GroupNorm norm;
 
   Retention() = default;
   Retention(RetentionOptions o, Rng& rng);
   int64_t key_dim() const { return heads.q.weight.dim(1) / options.heads; }    // dk
-  int64_t value_dim() const { return heads.v.weight.dim(1) / options.heads; }  // dv
+  int64_t value_dim() const { return heads.v.weight.dim(1) / options.kv_heads; }  // dv
 
   /// x [batch, n, dim] → the same. key_mask: bool [batch, n], true for real tokens. rng switches dropout on.
   Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr) const;
@@ -101,12 +110,13 @@ struct Retention {
     Heads::visit(self.heads, f);
     f("gate", self.gate);
     f("log_gamma", self.log_gamma);
+    f("conv", self.conv);
     f("norm", self.norm);
   }
 
  private:
   HeadsOptions head_options() const;
-  detail::LinearOperands project(const Tensor& x, int64_t position) const;
+  detail::LinearOperands project(const Tensor& x, int64_t position, const Tensor& key_mask, State* state) const;
   Tensor finish(const Tensor& x, const Tensor& attended, Rng* rng) const;
 };
 

@@ -74,6 +74,8 @@ struct Heads {
   };
   /// q, k, v of x [batch, n, dim], rotated; the first token stands at `position`.
   Projected project(const HeadsOptions& o, const Tensor& x, int64_t position = 0) const;
+  /// The same of what the maps gave, [batch, n, ·].
+  static Projected arranged(const HeadsOptions& o, const Tensor& q, const Tensor& k, const Tensor& v, int64_t position = 0);
   /// What comes after attended values [batch, heads, n, dv]: merged, mapped, dropped, added to x.
   Tensor finish(const HeadsOptions& o, const Tensor& attended, const Tensor& x, Rng* rng = nullptr) const;
 

@@ -108,6 +108,7 @@ McTfm layer_of(const McTfmOptions&);
 LinearAttention layer_of(const LinearAttentionOptions&);
 Gla layer_of(const GlaOptions&);
 Retention layer_of(const RetentionOptions&);
+ShortConvolution layer_of(const ShortConvolutionOptions&);
 MultiHeadAttention layer_of(const MultiHeadAttentionOptions&);
 AttentionStack layer_of(const AttentionStackOptions&);
 GatedAttention layer_of(const GatedAttentionOptions&);

@@ -5,6 +5,7 @@
 #include <sluice/layers/nn/kv_cache.h>
 #include <sluice/ops/attention/relative_bias.h>
 #include <sluice/ops/attention/top_k.h>
+#include <sluice/ops/causal_conv.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/dropout.h>
 #include <sluice/ops/einsum.h>
@@ -303,6 +304,12 @@ OpCalls make_calls() {
     const Tensor scores = d.get<Tensor>();
     const TopKTies ties = d.one_of({TopKTies::index, TopKTies::threshold});
     return outputs(topk_mask(scores, d.get<int64_t>(), ties, d.chance(0.5) && scores.defined() ? d.tensor(scores.shape(), boolean) : Tensor()));
+  });
+  add_call("causal_conv1d", drawn(causal_conv1d));
+  add_call("causal_conv1d", [](Draw& d) {  // operands that fit
+    const int64_t n = d.size(), channels = d.size(), width = 1 + d.below(4);
+    return outputs(causal_conv1d(d.tensor({2, n, channels}), d.tensor({width, channels}), d.chance(0.5) ? d.tensor({channels}) : Tensor(),
+                                 d.chance(0.5) ? d.tensor({2, width - 1, channels}) : Tensor()));
   });
   auto scanned = [&](const char* name, auto f) {
     add_call(name, [f](Draw& d) {

@@ -22,8 +22,9 @@ Matrix layer_reference(const Gla& g, Matrix x, const std::vector<bool>& real) {
   for (std::size_t i = 0; i < x.size(); ++i)
     if (!real[i]) x[i].assign(x[i].size(), 0.0);
   const auto heads = static_cast<std::size_t>(o.heads);
-  const Matrix qs = linear_reference(g.heads.q, x), ks = linear_reference(g.heads.k, x),
-      vs = linear_reference(g.heads.v, x);
+  Matrix qs = linear_reference(g.heads.q, x), ks = linear_reference(g.heads.k, x), vs = linear_reference(g.heads.v, x);
+  convolved_reference(g.conv, qs, ks, vs, real);
+  const auto kv_heads = static_cast<std::size_t>(o.kv_heads);
   Matrix z = linear_reference(g.gate_up, o.gate == GlaGate::per_channel ? linear_reference(g.gate_down, x) : x);
   for (auto& row : z)
     for (double& v : row) v = std::log(std::pow(1 / (1 + std::exp(-v)), 1 / o.gate_temperature));
@@ -32,15 +33,12 @@ Matrix layer_reference(const Gla& g, Matrix x, const std::vector<bool>& real) {
     const double width = static_cast<double>(g.key_dim());
     LinearAttentionForm f = gated({});
     f.scale = o.scale.value_or(1 / std::sqrt(width));
-    const LinearHead head{head_columns(qs, h, heads), head_columns(ks, h, heads), head_columns(vs, h, heads),
-                          head_columns(z, h, heads), real};
+    const std::size_t kv = h / (heads / kv_heads);
+    const LinearHead head{head_columns(qs, h, heads), head_columns(ks, kv, kv_heads), head_columns(vs, kv, kv_heads),
+                          o.gate == GlaGate::per_channel ? head_columns(z, kv, kv_heads) : head_columns(z, h, heads), real};
     all = beside(all, norm_reference(g.norm, pairs_reference(head, f)));
   }
-  if (o.output_gate) {
-    const Matrix gate = linear_reference(g.output_gate, x);
-    for (std::size_t i = 0; i < all.size(); ++i)
-      for (std::size_t c = 0; c < all[i].size(); ++c) all[i][c] *= gate[i][c] / (1 + std::exp(-gate[i][c]));
-  }
+  if (o.output_gate) all = swish_gated_reference(g.output_gate, all, x);
   return linear_reference(g.heads.out, all);
 }
 Tensor layer_reference(const Gla& g, const Tensor& x, const Tensor& key_mask) {
@@ -51,7 +49,7 @@ Tensor layer_reference(const Gla& g, const Tensor& x, const Tensor& key_mask) {
 std::vector<GlaOptions> samples() {
   GlaOptions base{.dim = 4, .heads = 2};
   base.dtype = f64, base.chunk = 3, base.gate_rank = 2;
-  std::vector<GlaOptions> all(8, base);
+  std::vector<GlaOptions> all(10, base);
   all[1].gate = GlaGate::per_head;
   all[2].output_gate = false, all[2].gate_temperature = 1;
   all[3].norm = NormKind::none, all[3].expand_k = 1, all[3].expand_v = 2;
@@ -59,6 +57,8 @@ std::vector<GlaOptions> samples() {
   all[5].scale = 1.5, all[5].norm = NormKind::rms_plain, all[5].expand_k = 1.5;
   all[6].gate = GlaGate::per_head, all[6].heads = 1, all[6].gate_temperature = 0.5;
   all[7].norm_eps = 0.1, all[7].expand_k = 1;
+  all[8].kv_heads = 1, all[8].short_conv = 3;
+  all[9].heads = 4, all[9].kv_heads = 2, all[9].expand_k = 1, all[9].gate = GlaGate::per_head, all[9].short_conv = 2;
   return all;
 }
 

@@ -104,7 +104,7 @@ struct LinearHead {
 /// Σ_{j in reach of i} w_ij [v_j, 1], w_ij = Σ_c q_ic k_jc Π_{t between} α_tc.
 inline Matrix pair_sums(const LinearHead& h, const LinearAttentionForm& f, bool earlier, bool later) {
   const std::size_t n = h.q.size(), dv = h.v.empty() ? 0 : h.v[0].size();
-  const Matrix rq = f.rope ? rope_reference(h.q, *f.rope) : h.q, rk = f.rope ? rope_reference(h.k, *f.rope) : h.k;
+  const Matrix rq = f.rope ? rope_reference(h.q, *f.rope) : h.q, rk = f.rope ? rope_reference(h.k, f.rope->of_keys()) : h.k;
   Matrix out = matrix(static_cast<int64_t>(n), static_cast<int64_t>(dv + 1));
   for (std::size_t i = 0; i < n; ++i)
     for (std::size_t j = 0; j < h.k.size(); ++j) {
@@ -205,6 +205,28 @@ inline Matrix beside(Matrix a, const Matrix& b) {
   for (std::size_t i = 0; i < a.size(); ++i) a[i].insert(a[i].end(), b[i].begin(), b[i].end());
   return a;
 }
+/// A layer's q | k | v through its short convolution, padding as zeros.
+inline void convolved_reference(const ShortConvolution& conv, Matrix& q, Matrix& k, Matrix& v, const std::vector<bool>& real) {
+  if (!conv.weight.defined()) return;
+  const Matrix x = beside(beside(q, k), v), w = matrix_of(conv.weight);
+  Matrix y = matrix(static_cast<int64_t>(x.size()), conv.options.dim);
+  for (std::size_t t = 0; t < x.size(); ++t)
+    for (std::size_t c = 0; c < y[t].size(); ++c) {
+      for (std::size_t back = 0; back < w.size() && back <= t; ++back)
+        if (real[t - back]) y[t][c] += w[w.size() - 1 - back][c] * x[t - back][c];
+      y[t][c] = activation_reference(conv.options.activation, y[t][c]);
+    }
+  const std::size_t a = q.empty() ? 0 : q[0].size(), b = k.empty() ? 0 : k[0].size(), e = v.empty() ? 0 : v[0].size();
+  q = columns(y, 0, a), k = columns(y, a, b), v = columns(y, a + b, e);
+}
+/// y ⊙ swish(x·W)
+inline Matrix swish_gated_reference(const Linear& gate, Matrix y, const Matrix& x) {
+  const Matrix g = linear_reference(gate, x);
+  for (std::size_t i = 0; i < y.size(); ++i)
+    for (std::size_t c = 0; c < y[i].size(); ++c) y[i][c] *= g[i][c] / (1 + std::exp(-g[i][c]));
+  return y;
+}
+
 // -- samples --------------------------------------------------------------------------------------------------
 
 constexpr LinearDirection kLinearDirections[] = {LinearDirection::full, LinearDirection::causal,

@@ -17,24 +17,26 @@ Matrix layer_reference(const LinearAttention& l, Matrix x, const std::vector<boo
   const LinearAttentionOptions& o = l.options;
   for (std::size_t i = 0; i < x.size(); ++i)
     if (!real[i]) x[i].assign(x[i].size(), 0.0);
-  const Matrix qs = linear_reference(l.heads.q, x), ks = linear_reference(l.heads.k, x),
-      vs = linear_reference(l.heads.v, x);
+  Matrix qs = linear_reference(l.heads.q, x), ks = linear_reference(l.heads.k, x), vs = linear_reference(l.heads.v, x);
+  convolved_reference(l.conv, qs, ks, vs, real);
   Matrix all;
   const auto heads = static_cast<std::size_t>(o.heads);
   for (std::size_t h = 0; h < heads; ++h) {
-    Matrix q = head_columns(qs, h, heads), k = head_columns(ks, h, heads);
+    const auto kv_heads = static_cast<std::size_t>(o.kv_heads), kv = h / (heads / kv_heads);
+    Matrix q = head_columns(qs, h, heads), k = head_columns(ks, kv, kv_heads);
     LinearAttentionForm f{.direction = o.direction, .normalize = o.normalize, .eps = o.eps, .scale = o.scale};
-    if (o.use_rope == LinearRope::inputs) q = rope_reference(q, o.rope), k = rope_reference(k, o.rope);
+    if (o.use_rope == LinearRope::inputs) q = rope_reference(q, o.rope), k = rope_reference(k, o.rope.of_keys());
     if (o.use_rope == LinearRope::features) f.rope = o.rope;
     LinearHead head{features_reference(l.feature_map, q, h),
                     features_reference(l.key_feature_map ? *l.key_feature_map : l.feature_map, k, h),
-                    head_columns(vs, h, heads), {}, real};
+                    head_columns(vs, kv, kv_heads), {}, real};
     double gamma = 1;
     if (o.decay == LinearDecay::fixed) gamma = o.gamma[h];
     if (o.decay == LinearDecay::learned) gamma = 1 / (1 + std::exp(-l.gamma_logit.to_vector<double>()[h]));
     if (o.decay != LinearDecay::none) head.log_decay = Matrix(x.size(), {std::log(gamma)});
     all = beside(all, norm_reference(l.norm, pairs_reference(head, f)));
   }
+  if (o.output_gate) all = swish_gated_reference(l.output_gate, all, x);
   return linear_reference(l.heads.out, all);
 }
 Tensor layer_reference(const LinearAttention& l, const Tensor& x, const Tensor& key_mask) {
@@ -72,6 +74,13 @@ std::vector<LinearAttentionOptions> samples() {
   add([](auto& o) {
     o.heads = 3, o.head_dim = 2, o.value_dim = 5, o.qkv_bias = o.out_bias = true, o.output_norm = NormKind::layer;
   });
+  add([](auto& o) { o.direction = D::causal, o.kv_heads = 1, o.value_dim = 3, o.short_conv = 3, o.qkv_bias = true; });
+  add([](auto& o) { o.heads = 4, o.kv_heads = 2, o.short_conv = 1, o.output_gate = true, o.output_norm = NormKind::rms, o.norm_eps = 0.1; });
+  add([](auto& o) {
+    o.direction = D::bidirectional, o.kv_heads = 1, o.short_conv = 4, o.output_gate = true, o.use_rope = LinearRope::inputs;
+    o.rope.xpos = 5, o.decay = LinearDecay::fixed, o.gamma = {0.9, 0.6};
+  });
+  add([](auto& o) { o.use_rope = LinearRope::features, o.direction = D::causal, o.rope.xpos = 5; });
   add([](auto& o) { o.feature_map.kind = K::mlp, o.tie_feature_map = false, o.feature_map.heads = 2; });
   add([](auto& o) { o.feature_map = {.kind = K::t2r, .features = 3, .offset = 0.1}, o.tie_feature_map = false; });
   return all;

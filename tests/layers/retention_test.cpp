@@ -23,8 +23,8 @@ Matrix group_norm_reference(const GroupNorm& norm, Matrix x) {
         square += (row[c] - mean) * (row[c] - mean) / static_cast<double>(width);
       for (std::size_t c = first; c < first + width; ++c) {
         row[c] = (row[c] - mean) / std::sqrt(square + norm.options.eps);
-        if (norm.weight.defined()) row[c] *= norm.weight.to_vector<double>()[c];
-        if (norm.bias.defined()) row[c] += norm.bias.to_vector<double>()[c];
+        if (norm.weight.defined()) row[c] *= norm.weight.to_vector<double>()[norm.options.shared ? c - first : c];
+        if (norm.bias.defined()) row[c] += norm.bias.to_vector<double>()[norm.options.shared ? c - first : c];
       }
     }
   return x;
@@ -35,25 +35,23 @@ Matrix layer_reference(const Retention& r, Matrix x, const std::vector<bool>& re
   for (std::size_t i = 0; i < x.size(); ++i)
     if (!real[i]) x[i].assign(x[i].size(), 0.0);
   const auto heads = static_cast<std::size_t>(o.heads);
-  const Matrix qs = linear_reference(r.heads.q, x), ks = linear_reference(r.heads.k, x),
-      vs = linear_reference(r.heads.v, x);
+  Matrix qs = linear_reference(r.heads.q, x), ks = linear_reference(r.heads.k, x), vs = linear_reference(r.heads.v, x);
+  convolved_reference(r.conv, qs, ks, vs, real);
+  const auto kv_heads = static_cast<std::size_t>(o.kv_heads);
   Matrix all;
   for (std::size_t h = 0; h < heads; ++h) {
-    Matrix q = head_columns(qs, h, heads), k = head_columns(ks, h, heads);
+    const std::size_t kv = h / (heads / kv_heads);
+    Matrix q = head_columns(qs, h, heads), k = head_columns(ks, kv, kv_heads);
     const double width = static_cast<double>(q.empty() ? 1 : q[0].size());
-    if (o.use_rope) q = rope_reference(q, o.rope), k = rope_reference(k, o.rope);
+    if (o.use_rope) q = rope_reference(q, o.rope), k = rope_reference(k, o.rope.of_keys());
     const double gamma = o.gamma[h];
     const LinearAttentionForm f{.direction = LinearDirection::causal, .normalize = LinearNormalize::none,
                                 .scale = 1 / std::sqrt(width)};
     all =
-        beside(all, pairs_reference({q, k, head_columns(vs, h, heads), Matrix(x.size(), {std::log(gamma)}), real}, f));
+        beside(all, pairs_reference({q, k, head_columns(vs, kv, kv_heads), Matrix(x.size(), {std::log(gamma)}), real}, f));
   }
   all = group_norm_reference(r.norm, all);
-  if (o.gate) {
-    const Matrix g = linear_reference(r.gate, x);
-    for (std::size_t i = 0; i < all.size(); ++i)
-      for (std::size_t c = 0; c < all[i].size(); ++c) all[i][c] *= g[i][c] / (1 + std::exp(-g[i][c]));
-  }
+  if (o.gate) all = swish_gated_reference(r.gate, all, x);
   return linear_reference(r.heads.out, all);
 }
 Tensor layer_reference(const Retention& r, const Tensor& x, const Tensor& key_mask) {
@@ -64,7 +62,7 @@ Tensor layer_reference(const Retention& r, const Tensor& x, const Tensor& key_ma
 std::vector<RetentionOptions> samples() {
   RetentionOptions base{.dim = 4, .heads = 2};
   base.dtype = f64, base.chunk = 3;
-  std::vector<RetentionOptions> all(9, base);
+  std::vector<RetentionOptions> all(11, base);
   all[1].gamma = {0.9, 0.5};
   all[2].gate = false, all[2].use_rope = false;
   all[3].group_norm = NormKind::rms, all[3].gamma = {1, 0.7};
@@ -73,6 +71,9 @@ std::vector<RetentionOptions> samples() {
   all[6].expand_k = 2, all[6].expand_v = 1.5;
   all[7].heads = 1, all[7].expand_k = 0.5;
   all[8].norm_eps = 0.1;
+  all[9].kv_heads = 1, all[9].short_conv = 3, all[9].shared_norm = true, all[9].rope.xpos = 6;
+  all[10].heads = 4, all[10].kv_heads = 2, all[10].use_rope = false, all[10].short_conv = 2, all[10].group_norm = NormKind::rms;
+  all[10].shared_norm = true;
   return all;
 }
 

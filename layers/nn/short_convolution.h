@@ -1,0 +1,55 @@
+// A short causal convolution with an activation, as it stands before the scans of Mamba (Gu & Dao 2023), gated linear
+// attention and Qwen3-Next.
+#pragma once
+
+#include <sluice/layers/nn/init.h>
+#include <sluice/layers/nn/module.h>
+#include <sluice/ops/activation.h>
+
+#include <utility>
+
+namespace sluice {
+
+struct ShortConvolutionOptions {
+  int64_t dim;
+  int64_t width = 4;  // tokens that a row is made of, itself included
+  bool bias = false;  // Mamba: true
+  Act activation = Act::silu;
+  Init init = Init::lecun();
+  DType dtype = f32;
+
+  static void describe(auto& o, auto& f) {
+    f.required("dim", o.dim, at_least(1), "channels, each convolved on its own");
+    f("width", o.width, between(1, 1024), "tokens that a row is made of, itself included");
+    f("bias", o.bias, "add b");
+    f("activation", o.activation, "act");
+    f.nested("init_", o.init);
+    f.training("dtype", o.dtype, "of the parameters");
+  }
+};
+
+/// y_t = act(Σ_j W_j ⊙ x_{t − (width − 1) + j} + b), causal, channel by channel.
+struct ShortConvolution {
+  static constexpr const char* type = "ShortConvolution";
+  /// (width − 1)·dim numbers a sequence.
+  struct State {
+    Tensor recent;  // [batch, width − 1, dim]: the rows of x before the next
+  };
+
+  ShortConvolutionOptions options{.dim = 0};
+  Tensor weight;  // [width, dim]; PyTorch's Conv1d has its transpose, [dim, 1, width]
+  Tensor bias;    // [dim]
+
+  ShortConvolution() = default;
+  ShortConvolution(ShortConvolutionOptions o, Rng& rng);
+  /// x [batch, n, dim] → the same. key_mask: bool [batch, n], true for real tokens; padding counts as zeros.
+  Tensor operator()(const Tensor& x, const Tensor& key_mask = {}) const;
+  /// The next tokens of a stream, x [batch, m, dim]: equal to the rows of the full pass. Without history.
+  std::pair<Tensor, State> step(const Tensor& x, State state) const;
+  static void visit(auto& self, auto&& f) {
+    f("weight", self.weight);
+    f("bias", self.bias);
+  }
+};
+
+}  // namespace sluice
