@@ -9,6 +9,7 @@
 #pragma once
 
 #include <sluice/core/node.h>
+#include <sluice/core/scope.h>
 #include <sluice/layers/heads/multi_head_attention.h>
 #include <sluice/layers/nn/mlp.h>
 #include <sluice/layers/nn/norm.h>
@@ -122,6 +123,7 @@ struct TransformerBlock {
 
  private:
   Tensor around(const Tensor& x, Rng* rng, auto&& attend) const {
+    ModuleScope scope(this, type);
     const bool pre = options.placement == NormPlacement::pre;
     const double scale = pre ? 1 : options.residual_scale;
     Tensor h = detail::residual_sum(x, attend(pre ? attention_norm(x) : x), scale, options.dropout, rng);

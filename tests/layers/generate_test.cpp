@@ -2,6 +2,7 @@
 
 #include <sluice/layers/gau/gau.h>
 #include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
 #include <sluice/ops/view.h>
 #include "support/catch.h"
 

@@ -1,10 +1,13 @@
 #include <sluice/layers/heads/transformer_block.h>
 
+#include <sluice/autograd/engine.h>
 #include <sluice/autograd/gradcheck.h>
+#include <sluice/autograd/profile.h>
 #include <sluice/layers/gau/gau.h>
 #include <sluice/layers/heads/sparse_layers.h>
 #include <sluice/layers/linear_time/gla.h>
-#include <sluice/ops/join.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/view.h>
 #include "support/approx.h"
@@ -18,6 +21,11 @@ namespace {
 MultiHeadAttentionOptions causal_heads(DType dtype = f64) {
   return {.heads = {.dim = 6, .heads = 3, .kv_heads = 1, .causal = true, .use_rope = true, .dtype = dtype}};
 }
+struct Model {
+  std::vector<TransformerBlock<MultiHeadAttention, Mlp>> blocks;
+  Tensor operator()(const Tensor& x) const { return blocks[1](blocks[0](x)); }
+  static void visit(auto& self, auto&& f) { f("blocks", self.blocks); }
+};
 double distance(const Tensor& a, const Tensor& b) { return max(abs(a - b)).item(); }
 
 }  // namespace
@@ -64,7 +72,7 @@ TEST_CASE("transformer_block: masks, a context, dropout, gradients", "[transform
   const Tensor x = normal({1, 4, 6}, 0, 1, rng, {f64}), context = normal({1, 3, 5}, 0, 1, rng, {f64});
   const HeadsOptions heads{.dim = 6, .heads = 2, .dtype = f64};
   // The last token is padding: the others do not see it.
-  const Tensor real = lt(arange(4), 3.0), mask = reshape(real, {1, 4});
+  const Tensor real = arange(4) < 3.0, mask = reshape(real, {1, 4});
   const TransformerBlock both(MultiHeadAttention({.heads = heads}, rng), Mlp({.dim = 6, .dtype = f64}, rng));
   CHECK(distance(narrow(both(x, {.key_mask = mask}), 1, 0, 3), both(narrow(x, 1, 0, 3))) < 1e-13);
   CHECK(distance(both(x, {.key_mask = mask}), both(x)) > 1e-3);
@@ -90,6 +98,17 @@ TEST_CASE("transformer_block: masks, a context, dropout, gradients", "[transform
     INFO(p.name);
     CHECK(p.tensor.grad().defined());
   }
+}
+
+TEST_CASE("transformer_block: profiles know the block", "[transformer_block]") {
+  Rng rng(5);
+  Model model;
+  for (int i = 0; i < 2; ++i) model.blocks.emplace_back(MultiHeadAttention(causal_heads(), rng), Mlp({.dim = 6, .dtype = f64}, rng));
+  Profile profile({.modules = name_modules(model)});
+  model(zeros({2, 5, 6}, {f64}));
+  int seen = 0;
+  for (const ProfileRow& row : profile.by_module()) seen += row.name.starts_with("blocks.0 (Tr") || row.name.starts_with("blocks.1 (Tr");
+  CHECK(seen == 2);
 }
 
 TEST_CASE("transformer_block: parts that do not fit are refused", "[transformer_block]") {
