@@ -53,16 +53,11 @@ double bits_per_byte(const std::function<Tensor(const Tensor&)>& model, std::str
 }
 
 std::string sample(const ByteLm& model, std::string_view prompt, int64_t count, double temperature, Rng& rng) {
-  std::string out(prompt.empty() ? std::string_view("\n") : prompt);
-  ByteLm::State state;
-  const Device device = model.head.weight.device();
-  Tensor logits = model.step(bytes_at(out, {0}, static_cast<int64_t>(out.size()), device), state);
-  for (int64_t i = 0; i < count; ++i) {
-    const Tensor last = to(reshape(narrow(logits, 1, logits.dim(1) - 1, 1), {256}), f32);
-    const Tensor p = to(softmax(last * (1 / temperature)), cpu);
-    out += static_cast<char>(sample_discrete(p.data<float>(), 256, rng));
-    if (i + 1 < count) logits = model.step(bytes_at(out, {static_cast<int64_t>(out.size()) - 1}, 1, device), state);
-  }
+  const std::string_view begin = prompt.empty() ? std::string_view("\n") : prompt;
+  const Tensor tokens = bytes_at(begin, {0}, static_cast<int64_t>(begin.size()), model.head.weight.device());
+  std::string out;
+  for (const int64_t byte : generate(model, tokens, {.tokens = count, .temperature = temperature}, rng).to_vector<int64_t>())
+    out += static_cast<char>(byte);
   return out;
 }
 
