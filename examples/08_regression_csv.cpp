@@ -11,16 +11,15 @@ using namespace sluice;
 
 void write_houses(const std::string& path) {
   Rng rng(7);
-  const Tensor u = uniform({600, 4}, 0, 1, rng);
+  const std::vector<float> u = uniform({600 * 4}, 0, 1, rng).to_vector();  // four for each house
   const char* quarters[] = {"harbour", "hill", "\"old town\""};
   std::ofstream out(path);
   out << "area,rooms,age,quarter,price\n";
-  for (int64_t i = 0; i < 600; ++i) {
-    const auto draw = [&](int64_t k) { return select(select(u, 0, i), 0, k).item(); };
-    const double area = 30 + 170 * draw(0), age = 120 * draw(1);
-    const int quarter = int(3 * draw(2));
+  for (std::size_t i = 0; i < u.size(); i += 4) {
+    const double area = 30 + 170 * u[i], age = 120 * u[i + 1];
+    const int quarter = int(3 * u[i + 2]);
     const double worth = area * (quarter == 1 ? 4 : 2.5) - 0.02 * area * (age < 60 ? age : 120 - age);  // old is new again
-    out << area << ',' << 1 + int(area / 30) << ',' << age << ',' << quarters[quarter] << ',' << worth + 8 * draw(3) << '\n';
+    out << area << ',' << 1 + int(area / 30) << ',' << age << ',' << quarters[quarter] << ',' << worth + 8 * u[i + 3] << '\n';
   }
 }
 
