@@ -80,6 +80,7 @@ struct FlashOptions {
 
 struct Flash {
   static constexpr const char* type = "Flash";
+  static constexpr bool adds_input = true;  // by itself: it is a whole block
 
   /// The streaming state: s·e + C·(2s + e) numbers a sequence, and ⌈d/2⌉ more with token_shift.
   struct State {

@@ -48,6 +48,7 @@ struct FlashBlockOptions {
 /// A stack of Flash layers; two of them take the place of one Transformer block.
 struct FlashBlock {
   static constexpr const char* type = "FlashBlock";
+  static constexpr bool adds_input = true;  // by itself: it is a whole block
   struct State {
     std::vector<Flash::State> layers;
   };

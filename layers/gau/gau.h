@@ -208,6 +208,7 @@ struct CrossGauOptions {
 /// K is a dense map of its own, without scale and offset. y = x + (U ⊙ A·V)·Wo.
 struct CrossGau {
   static constexpr const char* type = "CrossGau";
+  static constexpr bool adds_input = true;  // by itself: it is a whole block
   CrossGauOptions options;
   Norm norm;
   Linear uq, key, value, out;

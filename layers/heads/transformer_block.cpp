@@ -12,7 +12,7 @@ void check_block(const TransformerBlockOptions& o, const BranchFacts& attention,
     fail<ValueError>("transformer_block: attention and feed must have one dtype — got ", attention.dtype, " and ", feed.dtype);
   if (attention.adds_input || feed.adds_input)
     fail<ValueError>("transformer_block: ", attention.adds_input ? "the attention" : "the feed",
-                     " adds its input by itself, as the block does — set its residual to false");
+                     " adds its input by itself, as the block does; need one without (residual = false), or use it in place of a block");
 }
 
 Tensor residual_sum(const Tensor& x, const Tensor& f, double scale, double p, Rng* rng) {

@@ -63,6 +63,7 @@ BranchFacts facts_of(const A& a) {
   else facts = {a.options.dim, a.options.dtype};
   if constexpr (requires { bool(a.options.heads.residual); }) facts.adds_input = a.options.heads.residual;
   else if constexpr (requires { bool(a.options.residual); }) facts.adds_input = a.options.residual;
+  else if constexpr (requires { A::adds_input; }) facts.adds_input = A::adds_input;
   return facts;
 }
 void check_block(const TransformerBlockOptions& o, const BranchFacts& attention, const BranchFacts& feed);

@@ -3,6 +3,7 @@
 #include <sluice/autograd/engine.h>
 #include <sluice/autograd/gradcheck.h>
 #include <sluice/autograd/profile.h>
+#include <sluice/layers/gau/flash.h>
 #include <sluice/layers/gau/gau.h>
 #include <sluice/layers/heads/sparse_layers.h>
 #include <sluice/layers/linear_time/gla.h>
@@ -118,6 +119,7 @@ TEST_CASE("transformer_block: parts that do not fit are refused", "[transformer_
   o.heads.residual = true;
   CHECK_THROWS_WITH(TransformerBlock(MultiHeadAttention(o, rng), feed), Contains("adds its input by itself"));
   CHECK_THROWS_WITH(TransformerBlock(Gau({.dim = 6, .dtype = f64}, rng), feed), Contains("adds its input by itself"));
+  CHECK_THROWS_WITH(TransformerBlock(Flash({.dim = 6, .dtype = f64}, rng), feed), Contains("adds its input by itself"));
   CHECK_THROWS_WITH(TransformerBlock(MultiHeadAttention(causal_heads(), rng), Mlp({.dim = 8, .dtype = f64}, rng)), Contains("dim=6 and dim=8"));
   CHECK_THROWS_WITH(TransformerBlock(MultiHeadAttention(causal_heads(f32), rng), feed), Contains("one dtype"));
   CHECK_THROWS_AS(TransformerBlock(MultiHeadAttention(causal_heads(), rng), feed, {.dropout = 1}), ValueError);
