@@ -49,7 +49,7 @@ Tensor layer_reference(const Gla& g, const Tensor& x, const Tensor& key_mask) {
 std::vector<GlaOptions> samples() {
   GlaOptions base{.dim = 4, .heads = 2};
   base.dtype = f64, base.chunk = 3, base.gate_rank = 2;
-  std::vector<GlaOptions> all(10, base);
+  std::vector<GlaOptions> all(11, base);
   all[1].gate = GlaGate::per_head;
   all[2].output_gate = false, all[2].gate_temperature = 1;
   all[3].norm = NormKind::none, all[3].expand_k = 1, all[3].expand_v = 2;
@@ -58,7 +58,8 @@ std::vector<GlaOptions> samples() {
   all[6].gate = GlaGate::per_head, all[6].heads = 1, all[6].gate_temperature = 0.5;
   all[7].norm_eps = 0.1, all[7].expand_k = 1;
   all[8].kv_heads = 1, all[8].short_conv = 3;
-  all[9].heads = 4, all[9].kv_heads = 2, all[9].expand_k = 1, all[9].gate = GlaGate::per_head, all[9].short_conv = 2;
+  all[9].heads = 4, all[9].kv_heads = 2, all[9].expand_k = 1, all[9].short_conv = 2;
+  all[10] = all[9], all[10].gate = GlaGate::per_head;
   return all;
 }
 
