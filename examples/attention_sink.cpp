@@ -120,7 +120,8 @@ int main(int argc, char** argv) try {
 
   std::vector<Series> sinks, curves;
   double bits[2], share[2];
-  std::printf("%lld steps of %lld windows of %lld bytes, learning rate %g\n", (long long)s.steps, (long long)s.batch, (long long)s.context, s.lr);
+  std::printf("%lld steps of %lld windows of %lld bytes, learning rate %g\n", (long long)s.steps,
+              (long long)s.batch, (long long)s.context, s.lr);
   for (int gated = 0; gated < 2; ++gated) {
     const char* name = gated ? "gate G1" : "no gate";
     MixerLm model = make_model(gated, s);
@@ -133,26 +134,32 @@ int main(int argc, char** argv) try {
     std::printf("layer   start token   largest activation   gate: mean   < 1/2   < 0.01\n");
     for (std::size_t i = 0; i < in.first_by_layer.size(); ++i) {
       std::printf("%5zu %11.1f %% %20.1f", i, 100 * in.first_by_layer[i], in.largest_by_layer[i]);
-      if (gated) std::printf(" %12.3f %5.0f %% %6.2f %%", in.gates[i].mean, 100 * in.gates[i].below_half, 100 * in.gates[i].below_1e2);
+      if (gated)
+        std::printf(" %12.3f %5.0f %% %6.2f %%", in.gates[i].mean, 100 * in.gates[i].below_half,
+                    100 * in.gates[i].below_1e2);
       std::printf("\n");
     }
     std::fflush(stdout);
     sinks.push_back({name, run.looked_at, run.first_token, false});
   }
-  write_svg_curve(s.out + "/sink.svg", {.title = "Attention to the start token, mean of all layers and heads", .y_label = "% of attention"}, sinks);
+  write_svg_curve(s.out + "/sink.svg", {.title = "Attention to the start token, mean of all layers and heads",
+                                        .y_label = "% of attention"}, sinks);
 
   std::printf("\n%lld steps at high rates\n     rate   model     bits/char (last tenth)   spikes\n", (long long)s.short_steps);
   for (double factor : {4.0, 16.0}) {
     curves.clear();
     for (int gated = 0; gated < 2; ++gated) {
       const Run run = train(make_model(gated, s), text.train, {}, s.short_steps, factor * s.lr, s);
-      std::printf("%9g   %-7s   %22.3f   %6lld\n", factor * s.lr, gated ? "gate G1" : "no gate", last_tenth(run.bits), (long long)spikes(run.bits));
+      std::printf("%9g   %-7s   %22.3f   %6lld\n", factor * s.lr, gated ? "gate G1" : "no gate",
+                  last_tenth(run.bits), (long long)spikes(run.bits));
       std::fflush(stdout);
       curves.push_back(series(gated ? "gate G1" : "no gate", run.bits, true));
     }
   }
-  write_svg_curve(s.out + "/spikes.svg", {.title = str("Loss at a learning rate of ", 16 * s.lr), .y_label = "bits per character"}, curves);
-  print_result("attention_sink", "gate G1: " + fixed(bits[1], 3) + " bits/char, " + fixed(share[1], 1) + " % of attention to the start token",
+  write_svg_curve(s.out + "/spikes.svg", {.title = str("Loss at a learning rate of ", 16 * s.lr),
+                                          .y_label = "bits per character"}, curves);
+  print_result("attention_sink",
+               "gate G1: " + fixed(bits[1], 3) + " bits/char, " + fixed(share[1], 1) + " % of attention to the start token",
                "no gate: " + fixed(bits[0], 3) + ", " + fixed(share[0], 1) + " %", bits[1] < bits[0], s.seed);
   return 0;
 } catch (const HelpShown&) {

@@ -1,7 +1,8 @@
-// A small CLIP (Radford et al. 2021) whose two towers are gated attention units: pictures and captions are mapped to vectors that
-// point the same way when they belong together. A picture shows two articles of Fashion-MNIST side by side, its caption says which
-// ("a bag left of an ankle boot", bytes). Of the 100 pairs of classes 20 are never seen in training: their captions can only be found
-// by who understands words and places. Retrieval among all 100 captions, against chance and nearest mean pictures:
+// A small CLIP (Radford et al. 2021) whose two towers are gated attention units: pictures and captions are mapped to
+// vectors that point the same way when they belong together. A picture shows two articles of Fashion-MNIST side by side,
+// its caption says which ("a bag left of an ankle boot", bytes). Of the 100 pairs of classes 20 are never seen in
+// training: their captions can only be found by who understands words and places. Retrieval among all 100 captions,
+// against chance and nearest mean pictures:
 //
 //   fashion_clip --data FOLDER [--steps N] [--smoke]
 //
@@ -75,7 +76,8 @@ struct Clip {
   }
   static Tensor unit(const Tensor& x) { return x / norm(x, {-1}, keep); }
   static void visit(auto& self, auto&& f) {
-    f("patch", self.patch), f("positions", self.positions), f("image", self.image), f("text", self.text), f("letters", self.letters);
+    f("patch", self.patch), f("positions", self.positions), f("image", self.image), f("text", self.text);
+    f("letters", self.letters);
     f("image_out", self.image_out), f("text_out", self.text_out), f("temperature", self.temperature);
   }
 };
@@ -89,7 +91,7 @@ double found(const std::vector<int64_t>& pairs, const Tensor& scores) {
 
 int main(int argc, char** argv) try {
   std::string data = "build/data/fashion-mnist";
-  int64_t steps = 1200, dim = 64, layers = 2, batch = 40, per_pair = 20, seed = 1;
+  int64_t steps = 3000, dim = 64, layers = 2, batch = 40, per_pair = 20, seed = 1;
   double lr = 2e-3;
   bool smoke = false;
   Options o("fashion_clip", "pictures and captions in one space, by gated attention units");
@@ -122,8 +124,8 @@ int main(int argc, char** argv) try {
     for (int64_t i = 0; i < batch; ++i) pairs.push_back(known[size_t(order.data<int64_t>()[i])]);
     const Tensor pictures = train_pairs.draw(pairs, rng), own = arange(batch);
     adam.zero_grad();
-    const Tensor scores = exp(model.temperature) *
-                          matmul(model.of_pictures(pictures), transpose(model.of_captions(index_select(texts, 0, Tensor::from(pairs))), 0, 1));
+    const Tensor words = model.of_captions(index_select(texts, 0, Tensor::from(pairs)));
+    const Tensor scores = exp(model.temperature) * matmul(model.of_pictures(pictures), transpose(words, 0, 1));
     const Tensor loss = (cross_entropy(scores, own) + cross_entropy(transpose(scores, 0, 1), own)) / 2;
     backward(loss);
     clip_grad_norm(adam.parameters(), 1.0);
@@ -146,7 +148,7 @@ int main(int argc, char** argv) try {
     const Tensor pictures = test_pairs.draw(pairs, rng);
     std::vector<Tensor> scores;
     for (int64_t at = 0; at < pictures.dim(0); at += 100)
-      scores.push_back(matmul(model.of_pictures(narrow(pictures, 0, at, std::min<int64_t>(100, pictures.dim(0) - at))), transpose(words, 0, 1)));
+      scores.push_back(matmul(model.of_pictures(slice(pictures, 0, at, at + 100)), transpose(words, 0, 1)));
     clip[seen] = found(pairs, cat(scores));
     auto distance = [&](int64_t half) {  // [pictures, 10]: squared, but for what all classes share
       const Tensor x = reshape(narrow(pictures, 2, 28 * half, 28), {-1, 28 * 28});
@@ -155,8 +157,8 @@ int main(int argc, char** argv) try {
     nearest[seen] = found(pairs, reshape(-(unsqueeze(distance(0), 2) + unsqueeze(distance(1), 1)), {-1, 100}));
     std::printf("%-18s %8.1f %% %13.1f %%\n", seen ? "seen in training" : "never seen", clip[seen], nearest[seen]);
   }
-  print_result("fashion_clip", "CLIP-GAU: " + fixed(clip[0], 1) + " % of pairs never seen", "nearest means: " + fixed(nearest[0], 1) + " %; chance: 1 %",
-               clip[0] > nearest[0], seed);
+  print_result("fashion_clip", "CLIP-GAU: " + fixed(clip[0], 1) + " % of pairs never seen",
+               "nearest means: " + fixed(nearest[0], 1) + " %; chance: 1 %", clip[0] > nearest[0], seed);
   return 0;
 } catch (const HelpShown&) {
   return 0;

@@ -19,18 +19,20 @@ using namespace sluice::examples;
 namespace {
 
 struct Vit {
-  Linear patch;
+  Linear patch, stem;
   Tensor positions;  // [patches, dim]
   Encoder encoder;
   Linear out;
 
   Vit(const EncoderOptions& o, Rng& rng)
-      : patch({64, o.dim}, rng), positions(init_normal({36, o.dim}, 0.02, rng)), encoder(o, rng), out({o.dim, 10}, rng) {}
+      : patch({64, 2 * o.dim}, rng), stem({2 * o.dim, o.dim}, rng), positions(init_normal({36, o.dim}, 0.02, rng)),
+        encoder(o, rng), out({o.dim, 10}, rng) {}
   Tensor operator()(const Tensor& pictures, Rng* rng) const {
-    return out(mean(encoder(patch(patches(pictures)) + positions, {}, rng), {1}));
+    return out(mean(encoder(stem(gelu(patch(patches(pictures)))) + positions, {}, rng), {1}));
   }
   static void visit(auto& self, auto&& f) {
-    f("patch", self.patch), f("positions", self.positions), f("encoder", self.encoder), f("out", self.out);
+    f("patch", self.patch), f("stem", self.stem), f("positions", self.positions);
+    f("encoder", self.encoder), f("out", self.out);
   }
 };
 
@@ -38,7 +40,8 @@ struct PixelMlp {
   Linear in, hidden, out;
   double dropout;
   PixelMlp(int64_t width, double p, Rng& rng)
-      : in({784, width, true, Init{InitKind::he}}, rng), hidden({width, width, true, Init{InitKind::he}}, rng), out({width, 10}, rng), dropout(p) {}
+      : in({784, width, true, Init{InitKind::he}}, rng), hidden({width, width, true, Init{InitKind::he}}, rng),
+        out({width, 10}, rng), dropout(p) {}
   Tensor operator()(const Tensor& pictures, Rng* rng) const {
     const Tensor h = Dropout{dropout}(relu(in(reshape(pictures, {pictures.dim(0), 784}))), rng);
     return out(relu(hidden(h)));
@@ -50,8 +53,8 @@ struct PixelMlp {
 
 int main(int argc, char** argv) try {
   std::string data = "build/data/fashion-mnist", out = "build/report";
-  int64_t epochs = 5, dim = 64, layers = 4, batch = 64, seed = 1;
-  double lr = 2e-3, dropout = 0;
+  int64_t epochs = 4, dim = 64, layers = 4, batch = 64, seed = 1;
+  double lr = 3e-3, dropout = 0;
   bool smoke = false;
   Options o("fashion_vit", "a vision Transformer of gated attention units");
   o.add("data", data, "folder of the four files");
@@ -89,7 +92,8 @@ int main(int argc, char** argv) try {
     curves.push_back(std::move(s));
   };
   Rng rng(static_cast<uint64_t>(seed));
-  const EncoderOptions e{.mixing = Mixing::gau, .dim = dim, .layers = layers, .key_dim = dim / 2, .kind = GauKind::softmax, .dropout = dropout};
+  const EncoderOptions e{.mixing = Mixing::gau, .dim = dim, .layers = layers, .key_dim = dim / 2,
+                         .kind = GauKind::softmax, .dropout = dropout};
   EncoderOptions softmax = e;
   softmax.mixing = Mixing::softmax;
   const Vit gau(e, rng), transformer(softmax, rng);
@@ -99,7 +103,8 @@ int main(int argc, char** argv) try {
   study(1, "softmax ViT", transformer);
   study(2, "ViT-GAU", gau);
   std::filesystem::create_directories(out);
-  write_svg_curve(out + "/fashion.svg", {.title = "Fashion-MNIST", .x_label = "epoch", .y_label = "% right (validation)"}, curves);
+  write_svg_curve(out + "/fashion.svg",
+                  {.title = "Fashion-MNIST", .x_label = "epoch", .y_label = "% right (validation)"}, curves);
   print_result("fashion_vit", "ViT-GAU: " + fixed(right[2], 1) + " % right",
                "MLP: " + fixed(right[0], 1) + " %; softmax ViT: " + fixed(right[1], 1) + " %", right[2] > right[0], seed);
   return 0;

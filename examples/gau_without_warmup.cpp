@@ -134,10 +134,12 @@ int main(int argc, char** argv) try {
         curves.push_back(std::move(curve));
       }
     }
-    write_svg_curve(str(s.out, "/warmup_", layers, ".svg"), {.title = str(layers, " residual layers, post-norm"), .y_label = "bits per character"}, curves);
+    write_svg_curve(str(s.out, "/warmup_", layers, ".svg"),
+                    {.title = str(layers, " residual layers, post-norm"), .y_label = "bits per character"}, curves);
   }
   print_result("gau_without_warmup", "GAU without warm-up: at most " + fixed(gau_worst, 2) + " bits/char",
-               "post-norm Transformer without warm-up: at least " + fixed(transformer_best, 2), gau_worst < transformer_best, s.seed);
+               "post-norm Transformer without warm-up: at least " + fixed(transformer_best, 2), gau_worst < transformer_best,
+               s.seed);
   return 0;
 } catch (const HelpShown&) {
   return 0;

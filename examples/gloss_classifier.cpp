@@ -49,7 +49,8 @@ std::vector<Gloss> read_glosses(const std::string& path) {
   return glosses;
 }
 
-/// Words as numbers from 2 on, those of fewer than three training glosses as 1; 0 fills up. Tenths of a random order: eight to train, one, one.
+/// Words as numbers from 2 on, those that occur less than three times in training glosses as 1; 0 fills up. Tenths of a
+/// random order: eight to train, one to validate, one to test.
 struct Glosses {
   Labelled train, valid, test;
   int64_t vocabulary = 2, classes = 26;
@@ -123,7 +124,8 @@ int main(int argc, char** argv) try {
   }
   Rng split(static_cast<uint64_t>(seed));
   const Glosses g = encode(glosses, split);
-  std::printf("%lld glosses to train on, %lld to test, %lld words\n\nmodel          weights  in layers   ms/step   %% right: validation    test\n",
+  std::printf("%lld glosses to train on, %lld to test, %lld words\n\n"
+              "model          weights  in layers   ms/step   %% right: validation    test\n",
               (long long)g.train.y.dim(0), (long long)g.test.y.dim(0), (long long)g.vocabulary);
   std::vector<Series> curves;
   double right[3];
@@ -131,21 +133,24 @@ int main(int argc, char** argv) try {
     const Mixing mixing[] = {Mixing::none, Mixing::softmax, Mixing::gau};
     const char* names[] = {"bag of words", "softmax", "GAU"};
     Rng rng(static_cast<uint64_t>(seed));
-    const Classifier model({.mixing = mixing[i], .dim = dim, .layers = layers, .key_dim = dim / 2, .kind = GauKind::softmax, .dropout = dropout}, g.vocabulary, g.classes, rng);
+    const Classifier model({.mixing = mixing[i], .dim = dim, .layers = layers, .key_dim = dim / 2,
+                            .kind = GauKind::softmax, .dropout = dropout}, g.vocabulary, g.classes, rng);
     const Fit r = fit(model, g.train, g.valid,
                       {.epochs = epochs, .lr = i == 0 ? bag_lr : lr, .seed = static_cast<uint64_t>(seed)});
     right[i] = accuracy(model, g.test);
-    std::printf("%-12s %9lld %10lld %9.1f %21.2f %7.2f\n", names[i], (long long)count(model), (long long)count(model.encoder), r.ms,
-                r.accuracy.back(), right[i]);
+    std::printf("%-12s %9lld %10lld %9.1f %21.2f %7.2f\n", names[i], (long long)count(model),
+                (long long)count(model.encoder), r.ms, r.accuracy.back(), right[i]);
     std::fflush(stdout);
     Series s{names[i], {}, r.accuracy, false};
     for (std::size_t k = 0; k < r.accuracy.size(); ++k) s.x.push_back(double(k + 1));
     curves.push_back(std::move(s));
   }
   std::filesystem::create_directories(out);
-  write_svg_curve(out + "/glosses.svg", {.title = "WordNet glosses: % of 26 classes right", .x_label = "epoch", .y_label = "% right (validation)"}, curves);
+  write_svg_curve(out + "/glosses.svg", {.title = "WordNet glosses: % of 26 classes right", .x_label = "epoch",
+                                         .y_label = "% right (validation)"}, curves);
   print_result("gloss_classifier", "GAU: " + fixed(right[2], 1) + " % right",
-               "bag of words: " + fixed(right[0], 1) + " %; softmax, equal parameters: " + fixed(right[1], 1) + " %", right[2] > right[0], seed);
+               "bag of words: " + fixed(right[0], 1) + " %; softmax, equal parameters: " + fixed(right[1], 1) + " %",
+               right[2] > right[0], seed);
   return 0;
 } catch (const HelpShown&) {
   return 0;

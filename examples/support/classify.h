@@ -65,7 +65,8 @@ Fit fit(const Model& model, const Labelled& train, const Labelled& valid, const 
     }
     ticks += double(std::clock() - begun);
     result.accuracy.push_back(accuracy(model, valid));
-    std::fprintf(stderr, "epoch %lld of %lld: %.2f %% of the validation set\n", (long long)epoch + 1, (long long)o.epochs, result.accuracy.back());
+    std::fprintf(stderr, "epoch %lld of %lld: %.2f %% of the validation set\n", (long long)epoch + 1,
+                 (long long)o.epochs, result.accuracy.back());
   }
   result.ms = 1000 * ticks / CLOCKS_PER_SEC / 2 / double(adam.steps());
   return result;

@@ -37,7 +37,8 @@ struct Encoder {
 
   Encoder(const EncoderOptions& o, Rng& rng) : norm({o.dim}) {
     for (int64_t i = 0; i < o.layers; ++i) {
-      if (o.mixing == Mixing::gau) gau.emplace_back(GauOptions{.dim = o.dim, .key_dim = o.key_dim, .kind = o.kind, .dropout = o.dropout}, rng);
+      if (o.mixing == Mixing::gau)
+        gau.emplace_back(GauOptions{.dim = o.dim, .key_dim = o.key_dim, .kind = o.kind, .dropout = o.dropout}, rng);
       if (o.mixing == Mixing::flash)
         flash.emplace_back(FlashOptions{.dim = o.dim, .key_dim = o.key_dim, .chunk = o.chunk, .norm = NormKind::layer,
                                         .dropout = o.dropout}, rng);

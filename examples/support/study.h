@@ -16,8 +16,10 @@ inline std::string fixed(double value, int digits) {
 
 /// Prints what the program found, one line of fields separated by tabs: `figure` of the model that the program is about,
 /// `baseline` of what it must beat, whether it does, and the seed.
-inline void print_result(const char* program, const std::string& figure, const std::string& baseline, bool beaten, int64_t seed) {
-  std::printf("result\t%s\t%s\t%s\t%s\t%lld\n", program, figure.c_str(), baseline.c_str(), beaten ? "yes" : "no", (long long)seed);
+inline void print_result(const char* program, const std::string& figure, const std::string& baseline, bool beaten,
+                         int64_t seed) {
+  std::printf("result\t%s\t%s\t%s\t%s\t%lld\n", program, figure.c_str(), baseline.c_str(), beaten ? "yes" : "no",
+              (long long)seed);
 }
 
 }  // namespace sluice::examples
