@@ -66,6 +66,7 @@ for study in "${studies[@]}"; do
   if ((smoke)); then arguments=--smoke command="$name --smoke"; fi
   if [[ $study != *'||'* ]]; then arguments+=" --out $out"; fi
   say "$command"
+  rm -f "$out/$name.command" # its section is left out until it has figures again
   TIMEFORMAT='%R %U'
   # shellcheck disable=SC2086  # arguments are words; no folder of ours has spaces unless the user's checkout has
   if { time "$programs/$name" $arguments >"$out/$name.txt" 2>"$out/$name.log"; } 2>"$out/$name.time"; then
