@@ -27,6 +27,7 @@ struct Piece {
   double add = 0;
   bool swapped = false;       // rows are the model's last axis
   bool file_swapped = false;  // and the file's
+  bool unit_axis = false;     // the file has [rows, 1, …]
 };
 /// The pieces of every tensor of the file, in its order.
 using Plan = std::map<std::string, std::vector<Piece>>;
@@ -67,11 +68,16 @@ void set_layout(const Members& m, Piece& p, PyTorchLayout layout) {
   const bool linear = type == "Linear" && shape.rank() == 2 && name.ends_with("weight");
   if (layout != PyTorchLayout::automatic && shape.rank() < 2)
     refuse("layout=", layout, " is of matrices — got ", quoted(name), " ", shape);
-  if (layout == PyTorchLayout::automatic && !linear && type != "Embedding" && shape.rank() >= 2 &&
+  const bool convolution = layout == PyTorchLayout::depthwise || (layout == PyTorchLayout::automatic &&
+                                                                  type == "ShortConvolution" && shape.rank() == 2);
+  if (layout == PyTorchLayout::depthwise && shape.rank() != 2)
+    refuse("layout=depthwise is of [width, dim] — got ", quoted(name), " ", shape);
+  if (layout == PyTorchLayout::automatic && !linear && !convolution && type != "Embedding" && shape.rank() >= 2 &&
       shape.rank() <= 3 && shape[shape.rank() - 2] == shape.back() && shape.back() > 1)
     refuse(quoted(name), " ", shape, " is square and of no Linear, so that nothing says whether the file has it "
            "transposed; need a rule with {.layout = PyTorchLayout::transposed} or as_is");
-  p.swapped = linear || layout == PyTorchLayout::transposed;
+  p.swapped = linear || convolution || layout == PyTorchLayout::transposed;
+  p.unit_axis = convolution;
   p.file_swapped = linear && layout == PyTorchLayout::as_is;
   p.shape = p.swapped ? swapped(shape) : shape;
 }
@@ -119,6 +125,7 @@ std::vector<Piece> cut(const Members& m, std::size_t slot, const Stored& s) {
     Piece p = whole;
     p.name = s.names[i], p.part = piece.part, p.first = row, p.single = piece.rows == PyTorchPiece::single;
     p.file_swapped = p.file_swapped && !p.single;  // a row has no axis to exchange with
+    p.unit_axis = p.unit_axis && !p.single;
     p.shape[0] = p.single ? 1 : piece.rows == 0 ? left : piece.rows;
     if (p.name.empty() || p.shape[0] < 1 || p.shape[0] > left || (i + 1 == s.names.size() && p.shape[0] < left))
       refuse("the pieces of ", name, " must have names and all its rows, ", whole.shape[0], " as PyTorch counts them — ",
@@ -141,7 +148,8 @@ void check_pieces(const Members& m, const std::string& name, const std::vector<P
       refuse(quoted(m.slots[q.slot].name), " and ", p_name, " are both ", quoted(name), " in the file, ", why...);
     };
     if (p.part == q.part) both("at the same place; need rules with {.part = 0}, {.part = 1}, …");
-    if (p.groups != q.groups || p.file_swapped != q.file_swapped) both("in different groups or layouts");
+    if (p.groups != q.groups || p.file_swapped != q.file_swapped || p.unit_axis != q.unit_axis)
+      both("in different groups or layouts");
     if (m.slots[p.slot].tensor->dtype() != m.slots[q.slot].tensor->dtype()) both("with different dtypes");
     Shape a = p.shape, b = q.shape;
     if (!a.empty() && !b.empty()) a[0] = b[0] = 1;
@@ -176,6 +184,7 @@ Shape file_shape(const std::vector<Piece>& pieces) {
   Shape s = pieces[0].shape;
   for (std::size_t i = 1; i < pieces.size(); ++i) s[0] += pieces[i].shape[0];
   if (pieces[0].single) s.erase(0);
+  if (pieces[0].unit_axis) s.insert(1, 1);
   return pieces[0].file_swapped ? swapped(s) : s;
 }
 
@@ -188,7 +197,7 @@ Tensor place_of(const Members& m, const Piece& p) {
 
 /// A tensor of the file → its pieces, and back.
 std::vector<Tensor> taken_apart(const Tensor& file, const std::vector<Piece>& pieces) {
-  const Tensor x = pieces[0].file_swapped ? swapped(file) : file;
+  const Tensor x = pieces[0].file_swapped ? swapped(file) : pieces[0].unit_axis ? squeeze(file, 1) : file;
   if (pieces[0].single) return {unsqueeze(x, 0)};
   if (pieces.size() == 1) return {x};
   const int64_t groups = pieces[0].groups;
@@ -205,6 +214,7 @@ Tensor put_together(std::vector<Tensor> xs, const std::vector<Piece>& pieces) {
     y = flatten(cat(xs, 1), 0, 1);
   }
   if (pieces[0].single) y = squeeze(y, 0);
+  if (pieces[0].unit_axis) y = unsqueeze(y, 1);
   return pieces[0].file_swapped ? swapped(y) : y;
 }
 

@@ -15,11 +15,12 @@ namespace sluice {
 
 /// How a file holds a matrix of the model.
 enum class PyTorchLayout {
-  automatic,   // weights of Linear transposed, all else as it is; a square matrix of no Linear or Embedding is refused
+  automatic,   // transposed for Linear, depthwise for ShortConvolution, else as is; a square matrix of none is refused
   as_is,       // as in the model: for Linear [in, out], like GPT-2's Conv1D
   transposed,  // the last two axes swapped
+  depthwise,   // [width, dim] here, [dim, 1, width] there: Conv1d with groups = dim
 };
-constexpr const char* choices(PyTorchLayout) { return "automatic as_is transposed"; }
+constexpr const char* choices(PyTorchLayout) { return "automatic as_is transposed depthwise"; }
 
 /// A share of a tensor that the file has in several places.
 struct PyTorchPiece {

@@ -7,6 +7,7 @@
 #include <sluice/layers/heads/multi_head_attention.h>
 #include <sluice/layers/heads/transformer_block.h>
 #include <sluice/layers/nn/mlp.h>
+#include <sluice/layers/nn/short_convolution.h>
 #include <sluice/ops/reduce.h>
 
 using namespace sluice;
@@ -220,6 +221,29 @@ TEST_CASE("load_pytorch: rows of a linear map, each a tensor of its own", "[pyto
     CHECK(m.weight.to_vector() == std::vector<float>{1, 7, 2, 8, 3, 9});
     CHECK(comes_back(m, Linear({3, 2, false}, rng), rules));
   }
+}
+
+TEST_CASE("load_pytorch: depthwise convolutions", "[pytorch]") {
+  const auto make = [](uint64_t seed) {
+    Rng rng(seed);
+    // Square: the layer's type says how the file has it.
+    return ShortConvolution({.dim = 3, .width = 3, .bias = true, .activation = Act::identity}, rng);
+  };
+  const ShortConvolution m = make(1);
+  std::map<std::string, Tensor> file{{"weight", counted({3, 1, 3}, 1)}, {"bias", counted({3}, 20)}};
+  REQUIRE(refusal(m, file).empty());
+  CHECK(m.weight.to_vector() == std::vector<float>{1, 4, 7, 2, 5, 8, 3, 6, 9});
+  // torch.nn.functional.conv1d: y[c, t] = b[c] + Σ_j w[c, 0, j]·x[c, t − 2 + j].
+  CHECK(m(reshape(arange(1, 7, 1, {f32}), {1, 2, 3})).to_vector() == std::vector<float>{23, 33, 49, 34, 61, 100});
+  CHECK(comes_back(m, make(2)));
+  file["weight"] = counted({3, 3}, 1);
+  CHECK_THAT(refusal(m, file), Contains("\"weight\" is f64 [3,3]; \"weight\" needs [3,1,3]"));
+
+  const Square other;
+  const PyTorchRules rules{{"w", "conv.w", {.layout = PyTorchLayout::depthwise}}};
+  REQUIRE(refusal(other, {{"conv.w", counted({3, 1, 3}, 1)}}, rules).empty());
+  CHECK(same_bits(contiguous(transpose(other.w.detach(), 0, 1)), counted({3, 3}, 1, f32)));
+  CHECK_THAT(refusal(Mixed{}, {}, {{"table", "table", {.layout = PyTorchLayout::depthwise}}}), Contains("is of matrices"));
 }
 
 TEST_CASE("load_pytorch: norms that store w − 1", "[pytorch]") {
