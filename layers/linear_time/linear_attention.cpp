@@ -197,7 +197,7 @@ std::pair<Tensor, LinearState> linear_attention_recurrent(const Tensor& phi_q, c
       sums.push_back(o), states.push_back(linear_scan_state(p.k, p.v, x.decay, before));
     }
   }
-  return {divided(joined(sums), x, f), {joined(states), state.length + x.k.dim(2)}};
+  return {divided(joined(sums), x, f), {joined(states), state.length + x.k.dim(2), {}}};
 }
 
 // -- the layer -------------------------------------------------------------------------------------------
