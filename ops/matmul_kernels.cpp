@@ -2,6 +2,7 @@
 // many tiles use the same columns of b, these are packed once, by all threads, before the tiles are computed.
 #include <sluice/core/cpu.h>
 #include <sluice/core/parallel.h>
+#include <sluice/core/vectorise.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/few_rows.h>
 #include <sluice/ops/gemm/gemm.h>
@@ -10,8 +11,10 @@
 #include <sluice/ops/matmul_bf16.h>
 
 #include <algorithm>
+#include <bit>
 #include <climits>
 #include <cmath>
+#include <vector>
 
 namespace sluice {
 
@@ -88,15 +91,38 @@ struct Matmul {
     });
   }
 
+  /// Results of a split product (ops/gemm/amx_f32.cpp) that are not finite, as multiply-adds give them.
+  void again_where_not_finite(int64_t matrix, int64_t row, int64_t rows, int64_t col, int64_t cols, T* c) const {
+    constexpr uint32_t kExponent = 0x7f800000u;
+    bool any = false;
+    detail::vectorised([&, c](int64_t count) {
+      for (int64_t i = 0; i < rows; ++i) {
+        uint32_t most = 0;
+        for (int64_t j = 0; j < count; ++j) most = std::max(most, std::bit_cast<uint32_t>(c[i * m + j]) & kExponent);
+        any = any || most == kExponent;
+      }
+    }, cols);
+    if (!any) return;
+    std::vector<T> right_ones(static_cast<std::size_t>(rows * cols));
+    T* const to = right_ones.data();
+    detail::gemm(left.read, right.read, rows, cols, k, T(1), pa + offset(a, matrix) + left.at(row, 0), left.ld,
+                 pb + offset(b, matrix) + right.at(0, col), right.ld, T(0), to, cols);
+    if (bias) detail::add_bias(to, rows, cols, cols, bias + col);
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < cols; ++j)
+        if (!std::isfinite(c[i * m + j])) c[i * m + j] = to[i * cols + j];
+  }
+
   /// b is packed first, by all threads: one block of k of as many columns at a time as stay in the shared cache. a's rows
   /// are, too, if several tasks use each and they fit: for AMX, or where there are too few for whole rows to be a task.
   void shared() const {
     constexpr int64_t kMemory = (int64_t{8} << 20) / sizeof(T);
-    const PackedB<T> all(k, m, nullptr, precision);
+    const detail::Packing packing = detail::large_packing<T>(precision, k);
+    const PackedB<T> all(k, m, nullptr, packing);
     const int64_t columns = all.panel_columns(), depth = all.block_rows();
-    const int64_t fitting = std::max<int64_t>(4, kMemory / depth / columns);
+    const int64_t fitting = std::max<int64_t>(4, (packing == detail::Packing::split ? 2 : 1) * kMemory / depth / columns);
     const int64_t width = std::min(fitting, (m + columns - 1) / columns) * columns;
-    const int64_t for_a = PackedA<T>::size(n, depth), for_b = PackedB<T>::size(depth, std::min(width, m));
+    const int64_t for_a = PackedA<T>::size(n, depth, packing), for_b = PackedB<T>::size(depth, std::min(width, m), packing);
     const bool few_rows = for_a <= kMemory && (all.row_block() == 0 || n < all.row_block() * num_threads());
     const int64_t second = (for_b + 15) / 16 * 16;
     const Tensor memory = empty({second + (few_rows ? for_a : 0)}, {.dtype = dtype_of<T>()});
@@ -110,8 +136,8 @@ struct Matmul {
           const T *from_a = pa + offset(a, matrix) + left.at(0, l), *from_b = pb + offset(b, matrix) + right.at(l, first);
           const Tiling t = few_rows || all.row_block() == 0 ? Tiling(1, n, count, rows, height(), columns, num_threads(), !few_rows)
                                                             : Tiling(n, count, all.row_block(), columns, num_threads());
-          PackedB<T> panels(rows, count, place, precision);
-          PackedA<T> copy(n, rows, place + second, precision);
+          PackedB<T> panels(rows, count, place, packing);
+          PackedA<T> copy(n, rows, place + second, packing);
           const bool copied = t.col_tiles > 1;
           const int64_t fills = keep && there == offset(b, matrix) ? 0 : panels.panels();
           const int64_t groups = copied ? (n + 31) / 32 : 0;
@@ -128,6 +154,9 @@ struct Matmul {
               T* const to = pc + (matrix * n + row) * m + first + col;
               if (copied) panels.multiply(copy, row, count_a, T(1), T(l > 0), to, m, col / columns, last, add);
               else panels.multiply(left.read, count_a, T(1), from_a + left.at(row, 0), left.ld, T(l > 0), to, m, col / columns, last, add);
+              if constexpr (sizeof(T) == 4)
+                if (packing == detail::Packing::split && l + rows == k)
+                  again_where_not_finite(matrix, row, count_a, first + col, std::min(t.cols, count - col), to);
             }
           });
         }
@@ -146,6 +175,18 @@ Way way(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c) {
   if (n <= most && (!left || left->read == Read::plain)) return Way::rows;
   if (m == 1 && !bias.defined() && (!right || (right->read == Read::plain && right->ld == 1))) return Way::column;
   return Way::gemm;
+}
+
+/// Work for all threads: one matrix alone soon, of several only a large one. OpenBLAS packs for itself.
+bool is_large(DType dtype, int64_t batch, int64_t n, int64_t m, int64_t k) {
+  const int64_t several = dtype != f64 && precision() == Precision::bf16 && isa() >= Isa::amx ? 1 << 28 : 1 << 25;
+  return isa() > Isa::base && n >= 112 && m >= 32 && n * m * k >= (batch == 1 ? 1 << 21 : several);
+}
+
+bool is_split(const Tensor& a, const Tensor& c) {
+  const int64_t n = c.dim(-2), m = c.dim(-1), k = a.dim(-1);
+  return c.dtype() == f32 && is_large(f32, c.numel() / std::max<int64_t>(1, n * m), n, m, k) &&
+         detail::large_packing<float>(precision(), k) == detail::Packing::split;
 }
 
 /// a and b already have c's batch dims, stride 0 where they repeat.
@@ -177,14 +218,12 @@ void matmul_cpu(const Tensor& a_in, const Tensor& b_in, const Tensor& bias_in, T
     const Matmul<T> product{a, b, *left, *right, a.data<T>(), b.data<T>(), c.mutable_data<T>(), batch, n, m, k,
                             bias.defined() ? bias.data<T>() : nullptr, dims, precision()};
     const Way w = way(a, b, bias, c);
-    const int64_t several = precision() == Precision::bf16 && isa() >= Isa::amx ? 1 << 28 : 1 << 25;
     if (w == Way::rows)
       detail::few_rows(right->read, n, m, k, product.pa, left->ld, product.pb, right->ld, product.bias, product.pc, m);
     else if (w == Way::column)
       detail::few_rows(left->read == Read::plain ? Read::transposed : Read::plain, 1, n, k, product.pb, k, product.pa, left->ld,
                        product.bias, product.pc, n);
-    // One matrix alone should be work for all threads, of several only a large one. OpenBLAS packs for itself.
-    else if (isa() > Isa::base && n >= 112 && m >= 32 && n * m * k >= (batch == 1 ? 1 << 21 : several)) product.shared();
+    else if (is_large(c.dtype(), batch, n, m, k)) product.shared();
     else product.separate();
   });
 }
@@ -196,7 +235,8 @@ constinit decltype(kernel::matmul) kernel::matmul{
       return Work{.flops = 2 * checked_mul("matmul", c.numel(), a.dim(-1)),
                   .means = way(a, b, bias, c) != Way::gemm
                                ? "few rows"
-                               : detail::gemm_means(c.dtype() == f64, c.dim(-2), c.dim(-1), precision_of(c.dtype()))};
+                           : is_split(a, c) ? "AMX, f32 in three parts"
+                                            : detail::gemm_means(c.dtype() == f64, c.dim(-2), c.dim(-1), precision_of(c.dtype()))};
     },
     Bf16::native};
 

@@ -14,21 +14,16 @@
 #include <algorithm>
 
 #if defined(__x86_64__)
-#include <immintrin.h>
+#include <sluice/ops/gemm/amx_tiles.inc>
 
 namespace sluice::detail {
 
 namespace {
 
-using Tile = __m512i[16];
-
-/// The first `count` of 16.
-inline __mmask16 first(int64_t count) { return __mmask16(count >= 16 ? 0xffff : count > 0 ? (1u << count) - 1 : 0); }
-
 /// Vector i: k numbers of row i.
 [[gnu::target("avx512f,avx512bw,avx512bf16"), gnu::always_inline]]
 inline void read_rows(const float* x, int64_t ld, int64_t rows, int64_t k, Tile& t) {
-  const __mmask16 low = first(k), high = first(k - 16);
+  const __mmask16 low = lanes(k), high = lanes(k - 16);
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) {
     const float* row = x + i * ld;
@@ -47,10 +42,8 @@ inline void read_rows(const BFloat16* x, int64_t ld, int64_t rows, int64_t k, Ti
 /// Vector i: of each column, the numbers of rows 2i and 2i + 1.
 [[gnu::target("avx512f,avx512bw,avx512bf16"), gnu::always_inline]]
 inline void read_pairs(const float* x, int64_t ld, int64_t cols, int64_t k, Tile& t) {
-  const __mmask16 mask = first(cols);
-  alignas(64) static constexpr uint16_t kOrder[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
-                                                      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  const __m512i order = _mm512_load_si512(kOrder);
+  const __mmask16 mask = lanes(cols);
+  const __m512i order = _mm512_load_si512(kPairs);
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) {
     const __mmask16 l = 2 * i < k ? mask : __mmask16(0), h = 2 * i + 1 < k ? mask : __mmask16(0);
@@ -62,34 +55,13 @@ inline void read_pairs(const float* x, int64_t ld, int64_t cols, int64_t k, Tile
 
 [[gnu::target("avx512f,avx512bw,avx512vl"), gnu::always_inline]]
 inline void read_pairs(const BFloat16* x, int64_t ld, int64_t cols, int64_t k, Tile& t) {
-  const __mmask16 mask = first(cols);
+  const __mmask16 mask = lanes(cols);
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) {
     const __mmask16 l = 2 * i < k ? mask : __mmask16(0), h = 2 * i + 1 < k ? mask : __mmask16(0);
     const __m512i even = _mm512_maskz_cvtepu16_epi32(l, _mm256_maskz_loadu_epi16(l, x + 2 * i * ld));
     const __m512i odd = _mm512_maskz_cvtepu16_epi32(h, _mm256_maskz_loadu_epi16(h, x + (2 * i + 1) * ld));
     t[i] = _mm512_or_si512(even, _mm512_maskz_slli_epi32(0xffff, odd, 16));
-  }
-}
-
-[[gnu::target("avx512f"), gnu::always_inline]] inline void transpose(Tile& t) {
-  Tile u;
-  constexpr __mmask16 all = 0xffff;  // with a mask: g++ 12 warns of its own intrinsics without
-#pragma GCC unroll 4
-  for (int i = 0; i < 16; i += 4) {  // squares of 4 × 4 in the lanes
-    const __m512i a = _mm512_maskz_unpacklo_epi32(all, t[i], t[i + 1]), b = _mm512_maskz_unpackhi_epi32(all, t[i], t[i + 1]);
-    const __m512i c = _mm512_maskz_unpacklo_epi32(all, t[i + 2], t[i + 3]);
-    const __m512i d = _mm512_maskz_unpackhi_epi32(all, t[i + 2], t[i + 3]);
-    u[i] = _mm512_maskz_unpacklo_epi64(0xff, a, c), u[i + 1] = _mm512_maskz_unpackhi_epi64(0xff, a, c);
-    u[i + 2] = _mm512_maskz_unpacklo_epi64(0xff, b, d), u[i + 3] = _mm512_maskz_unpackhi_epi64(0xff, b, d);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {  // then the lanes among themselves
-    const __m512i a = _mm512_maskz_shuffle_i32x4(all, u[i], u[i + 4], 0x44), b = _mm512_maskz_shuffle_i32x4(all, u[i], u[i + 4], 0xee);
-    const __m512i c = _mm512_maskz_shuffle_i32x4(all, u[i + 8], u[i + 12], 0x44);
-    const __m512i d = _mm512_maskz_shuffle_i32x4(all, u[i + 8], u[i + 12], 0xee);
-    t[i] = _mm512_maskz_shuffle_i32x4(all, a, c, 0x88), t[i + 4] = _mm512_maskz_shuffle_i32x4(all, a, c, 0xdd);
-    t[i + 8] = _mm512_maskz_shuffle_i32x4(all, b, d, 0x88), t[i + 12] = _mm512_maskz_shuffle_i32x4(all, b, d, 0xdd);
   }
 }
 
@@ -120,13 +92,6 @@ void pack_tiles(const X* x, int64_t ld, bool along, bool turned, int64_t count, 
         store(t, i, p);
       }
 }
-
-/// Layout of the tile registers: 8 of 16 rows of 64 bytes.
-struct alignas(64) Config {
-  uint8_t palette = 1, start = 0, reserved[14] = {};
-  uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
 
 /// c, A × B tiles of it, plus (add) or set to the product of `steps` tiles one after the other; of a and b the second
 /// tiles lie `next` bytes further. Meanwhile the next panel is fetched into L2, two lines a step from `ahead` on, and, if
@@ -173,18 +138,6 @@ void multiply_tiles(int64_t steps, const char* a, const char* b, int64_t next, f
   if constexpr (A > 1 && B > 1) _tile_stored(3, c + 16 * ldc + 16, row);
 }
 
-[[gnu::target("avx512f")]]
-void add_scaled(const float* sums, int64_t rows, int64_t cols, float alpha, float beta, float* c, int64_t ldc) {
-  const __m512 a = _mm512_set1_ps(alpha), b = _mm512_set1_ps(beta);
-  for (int64_t i = 0; i < rows; ++i)
-    for (int64_t j = 0; j < cols; j += 16) {
-      const __mmask16 mask = first(cols - j);
-      float* to = c + i * ldc + j;
-      const __m512 sum = _mm512_loadu_ps(sums + i * kAmxCols + j) * a;
-      _mm512_mask_storeu_ps(to, mask, beta == 0 ? sum : _mm512_fmadd_ps(_mm512_maskz_loadu_ps(mask, to), b, sum));
-    }
-}
-
 }  // namespace
 
 void amx_pack_b(Read read, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to) {
@@ -219,7 +172,7 @@ void amx_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t 
   const int64_t steps = (k + kAmxStep - 1) / kAmxStep, bytes = steps * 1024, block = block_of(n);
   const bool direct = alpha == 1 && (beta == 0 || beta == 1);
   alignas(64) float sums[2 * kAmxTile * kAmxCols];
-  const Config config;
+  const TileConfig config;
   asm volatile("" : : : "memory");  // the instructions below read what was just written, and do not say so
   _tile_loadconfig(&config);
   for (int64_t first = 0; first < n; first += block) {

@@ -26,4 +26,12 @@ void amx_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t 
 void amx_pack_and_multiply(Read read, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
                            float alpha, float beta, float* c, int64_t ldc);
 
+
+// -- f32 as three parts of bf16 each (amx_f32.cpp): tiles three times as large ------------------------------------------
+void amx_split_b(Read read, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to);
+void amx_split_a(Read read, const float* a, int64_t lda, int64_t n, int64_t k, float* to);
+void amx_multiply_split(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c, int64_t ldc);
+void amx_split_and_multiply(Read read, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k, float alpha,
+                            float beta, float* c, int64_t ldc);
+
 }  // namespace sluice::detail

@@ -4,7 +4,8 @@
 // For AVX2 and better these are Sluice's own (the ladder of ops/gemm/ladder.h); elsewhere OpenBLAS. Except for products
 // with one row or one column, which are memory-bound and go to gemv, an element of c is one chain of fused multiply-adds
 // for every 512 of k or less: its bits depend on its row of a, its column of b and k alone, not on n, m, threads, or how
-// operands are held. (A single product of up to four rows, too, has its own way: ops/few_rows.h.)
+// operands are held. (A single product of up to four rows, too, has its own way: ops/few_rows.h; and on
+// AMX a large one, from 112 rows on, is computed in three parts: amx_f32.cpp.)
 #pragma once
 
 #include <sluice/core/dtype.h>
@@ -31,16 +32,24 @@ const char* gemm_means(bool f64, int64_t n, int64_t m, Precision precision);
 template <class T>
 void add_bias(T* c, int64_t n, int64_t m, int64_t ldc, const T* bias);
 
-/// How packed operands lie: as plain copies (for OpenBLAS), rows or panels of numbers, those rounded to bf16, AMX tiles.
-enum class Packing : uint8_t { plain, panels, rounded, tiles };
+/// How packed operands lie: as plain copies (for OpenBLAS), rows or panels of numbers, those rounded to bf16, AMX tiles of
+/// bf16, and of f32 in three parts.
+enum class Packing : uint8_t { plain, panels, rounded, tiles, split };
+/// For many small products of the same kind, and for one large one, which is split where that is faster.
+template <class T>
+Packing usual_packing(Precision precision);
+template <class T>
+Packing large_packing(Precision precision, int64_t k);
 
 /// A left operand [n, k] in packed form, in memory of the caller: for one that meets several pieces of a right one.
 template <class T>
 class PackedA {
  public:
-  /// How many numbers of memory, 64-byte aligned, it takes in any precision.
+  /// How many numbers of memory, 64-byte aligned, it takes in any precision; or in one way.
   static int64_t size(int64_t n, int64_t k);
-  PackedA(int64_t n, int64_t k, T* memory, Precision precision = Precision::f32);
+  PackedA(int64_t n, int64_t k, T* memory, Precision precision = Precision::f32) : PackedA(n, k, memory, usual_packing<T>(precision)) {}
+  static int64_t size(int64_t n, int64_t k, Packing packing);
+  PackedA(int64_t n, int64_t k, T* memory, Packing packing);
 
   /// Rows first … last − 1, where both are multiples of 32, or last is n: different ones at the same time, if need be.
   void fill(Read ra, const T* a, int64_t lda, int64_t first, int64_t last);
@@ -62,9 +71,11 @@ class PackedA {
 template <class T>
 class PackedB {
  public:
-  /// How many numbers of memory, 64-byte aligned, it takes in any precision.
+  /// How many numbers of memory, 64-byte aligned, it takes in any precision; or in one way.
   static int64_t size(int64_t k, int64_t m);
-  PackedB(int64_t k, int64_t m, T* memory, Precision precision = Precision::f32);
+  PackedB(int64_t k, int64_t m, T* memory, Precision precision = Precision::f32) : PackedB(k, m, memory, usual_packing<T>(precision)) {}
+  static int64_t size(int64_t k, int64_t m, Packing packing);
+  PackedB(int64_t k, int64_t m, T* memory, Packing packing);
 
   /// It consists of panels of so many columns (the last one of fewer).
   int64_t panels() const { return (m_ + cols_ - 1) / cols_; }

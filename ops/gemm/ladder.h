@@ -5,7 +5,7 @@
 //   naive.cpp      three loops
 //   blocked.cpp    loops over blocks that stay in cache
 //   packed.cpp     blocks copied into panels, a tile of c in registers (portable); avx2.cpp, avx512.cpp: that tile
-//   gemm.cpp       which of these for which size and processor; amx.cpp: products of bf16
+//   gemm.cpp       which of these for which size and processor; amx.cpp: products of bf16; amx_f32.cpp: f32 made of those
 #pragma once
 
 #include <sluice/ops/gemm/gemm.h>

@@ -11,20 +11,28 @@ namespace sluice::detail {
 
 namespace {
 
-template <class T>
-Packing packing_for(Precision precision) {
-  if (sizeof(T) == 4 && precision == Precision::bf16) return isa() >= Isa::amx ? Packing::tiles : Packing::rounded;
-  return isa() == Isa::base ? Packing::plain : Packing::panels;
-}
+/// AMX tiles, of bf16: how many for what one holds.
+int64_t parts(Packing packing) { return packing == Packing::tiles ? 1 : packing == Packing::split ? 3 : 0; }
 
 int64_t tiled(int64_t k) { return (k + kAmxStep - 1) / kAmxStep * kAmxStep; }
 
 int64_t block_depth(Packing packing, int64_t k) {
   if (packing == Packing::plain) return k;
-  return packing == Packing::tiles ? tiled(Cut(k, kAmxDepth).length) : Cut(k, kDepth).length;
+  return parts(packing) ? tiled(Cut(k, kAmxDepth).length) : Cut(k, kDepth).length;
 }
 
 }  // namespace
+
+template <class T>
+Packing usual_packing(Precision precision) {
+  if (sizeof(T) == 4 && precision == Precision::bf16) return isa() >= Isa::amx ? Packing::tiles : Packing::rounded;
+  return isa() == Isa::base ? Packing::plain : Packing::panels;
+}
+template <class T>
+Packing large_packing(Precision precision, int64_t k) {
+  const bool split = sizeof(T) == 4 && precision == Precision::f32 && isa() >= Isa::amx && k >= 2 * kAmxStep;
+  return split ? Packing::split : usual_packing<T>(precision);
+}
 
 template <class T>
 int64_t PackedB<T>::size(int64_t k, int64_t m) {
@@ -41,19 +49,26 @@ int64_t PackedA<T>::size(int64_t n, int64_t k) {
 }
 
 template <class T>
-PackedB<T>::PackedB(int64_t k, int64_t m, T* memory, Precision precision)
-    : k_(k), m_(m), packing_(packing_for<T>(precision)), data_(memory) {
-  cols_ = packing_ == Packing::tiles ? kAmxCols : micro<T>(isa()).cols, depth_ = block_depth(packing_, k);
+int64_t PackedB<T>::size(int64_t k, int64_t m, Packing packing) {
+  return packing == Packing::split ? tiled(k) * ((m + kAmxCols - 1) / kAmxCols * kAmxCols) * 3 / 2 : size(k, m);
 }
 template <class T>
-PackedA<T>::PackedA(int64_t n, int64_t k, T* memory, Precision precision)
-    : n_(n), k_(k), packing_(packing_for<T>(precision)), data_(memory) {
+int64_t PackedA<T>::size(int64_t n, int64_t k, Packing packing) {
+  return packing == Packing::split ? (n + kAmxTile - 1) / kAmxTile * kAmxTile * tiled(k) * 3 / 2 : size(n, k);
+}
+
+template <class T>
+PackedB<T>::PackedB(int64_t k, int64_t m, T* memory, Packing packing) : k_(k), m_(m), packing_(packing), data_(memory) {
+  cols_ = parts(packing_) ? kAmxCols : micro<T>(isa()).cols, depth_ = block_depth(packing_, k);
+}
+template <class T>
+PackedA<T>::PackedA(int64_t n, int64_t k, T* memory, Packing packing) : n_(n), k_(k), packing_(packing), data_(memory) {
   depth_ = block_depth(packing_, k);
 }
 
 template <class T>
 int64_t PackedB<T>::row_block() const {
-  return packing_ == Packing::tiles ? 0 : kRows;
+  return parts(packing_) ? 0 : kRows;
 }
 
 template <class T>
@@ -73,6 +88,11 @@ void PackedB<T>::fill(Read rb, const T* b, int64_t ldb, int64_t first_panel, int
       case Packing::tiles:
 #if defined(__x86_64__)
         if constexpr (sizeof(T) == 4) amx_pack_b(rb, from, ldb, k, cols, to);
+#endif
+        break;
+      case Packing::split:
+#if defined(__x86_64__)
+        if constexpr (sizeof(T) == 4) amx_split_b(rb, from, ldb, k, cols, to);
 #endif
         break;
       default:
@@ -102,6 +122,11 @@ void PackedA<T>::fill(Read ra, const T* a, int64_t lda, int64_t first, int64_t l
         if constexpr (sizeof(T) == 4) amx_pack_a(ra, from, lda, rows, k, to);
 #endif
         break;
+      case Packing::split:
+#if defined(__x86_64__)
+        if constexpr (sizeof(T) == 4) amx_split_a(ra, from, lda, rows, k, to);
+#endif
+        break;
       default:
         copy_rows(u, ra, from, lda, rows, k, to);
         if constexpr (sizeof(T) == 4)
@@ -114,22 +139,22 @@ void PackedA<T>::fill(Read ra, const T* a, int64_t lda, int64_t first, int64_t l
 template <class T>
 T* PackedB<T>::block(int64_t l, int64_t k, int64_t panel) const {
   if (packing_ == Packing::plain) return data_ + l * m_ + panel * cols_;
-  if (packing_ != Packing::tiles) return data_ + (l * panels() + panel * k) * cols_;
-  return data_ + (l * panels() + panel * tiled(k)) * cols_ / 2;
+  if (!parts(packing_)) return data_ + (l * panels() + panel * k) * cols_;
+  return data_ + (l * panels() + panel * tiled(k)) * cols_ * parts(packing_) / 2;
 }
 /// Where a row of the block of k columns from column l on lies, or the tile that it opens.
 template <class T>
 T* PackedA<T>::block(int64_t l, int64_t k, int64_t row) const {
   if (packing_ == Packing::plain) return data_ + row * k_ + l;
-  if (packing_ != Packing::tiles) return data_ + (l > 0 ? l / depth_ : 0) * n_ * copied_row(depth_) + row * copied_row(k);
-  return data_ + (l * ((n_ + kAmxTile - 1) / kAmxTile * kAmxTile) + row * tiled(k)) / 2;
+  if (!parts(packing_)) return data_ + (l > 0 ? l / depth_ : 0) * n_ * copied_row(depth_) + row * copied_row(k);
+  return data_ + (l * ((n_ + kAmxTile - 1) / kAmxTile * kAmxTile) + row * tiled(k)) * parts(packing_) / 2;
 }
 
 template <class T>
 void PackedB<T>::multiply(Read ra, int64_t n, T alpha, const T* a, int64_t lda, T beta, T* c, int64_t ldc, int64_t first_panel,
                           int64_t last_panel, const T* bias) const {
   const int64_t col = first_panel * cols_, m = std::min(last_panel * cols_, m_) - col;
-  const bool in_tiles = packing_ != Packing::plain && packing_ != Packing::tiles && k_ > 0;  // the bias, that is
+  const bool in_tiles = packing_ != Packing::plain && !parts(packing_) && k_ > 0;  // the bias, that is
   if (packing_ == Packing::plain || k_ == 0)
     gemm_blas(Product<T>{ra, Read::plain, n, m, k_, alpha, a, lda, data_ + col, m_, beta, c, ldc});
   else
@@ -138,9 +163,10 @@ void PackedB<T>::multiply(Read ra, int64_t n, T alpha, const T* a, int64_t lda, 
       const T* const last = bias && l + k == k_ ? bias + col : nullptr;
       const T *left = ra == Read::plain ? a + l : a + l * lda, *right = block(l, k, first_panel);
       const T keep = l == 0 ? beta : T(1);
-      if (packing_ == Packing::tiles) {
+      if (parts(packing_)) {
 #if defined(__x86_64__)
-        if constexpr (sizeof(T) == 4) amx_pack_and_multiply(ra, left, lda, right, n, m, k, alpha, keep, c, ldc);
+        if constexpr (sizeof(T) == 4)
+          (packing_ == Packing::tiles ? amx_pack_and_multiply : amx_split_and_multiply)(ra, left, lda, right, n, m, k, alpha, keep, c, ldc);
 #endif
         continue;
       }
@@ -163,14 +189,14 @@ void PackedB<T>::multiply(const PackedA<T>& a, int64_t first_row, int64_t n, T a
     const int64_t k = std::min(depth_, k_ - l);
     const T *left = a.block(l, k, first_row), *right = block(l, k, first_panel);
     const T keep = l == 0 ? beta : T(1);
-    if (packing_ != Packing::tiles)
+    if (!parts(packing_))
       multiply_block<T>(micro<T>(isa()), {left, copied_row(k), 1}, {right, k * cols_, cols_, true}, n, m, k, alpha, keep, c, ldc,
                         bias && l + k == k_ ? bias + col : nullptr);
 #if defined(__x86_64__)
-    else if constexpr (sizeof(T) == 4) amx_multiply(left, right, n, m, k, alpha, keep, c, ldc);
+    else if constexpr (sizeof(T) == 4) (packing_ == Packing::tiles ? amx_multiply : amx_multiply_split)(left, right, n, m, k, alpha, keep, c, ldc);
 #endif
   }
-  if (bias && packing_ == Packing::tiles) add_bias(c, n, m, ldc, bias + col);
+  if (bias && parts(packing_)) add_bias(c, n, m, ldc, bias + col);
 }
 
 template <class T>
@@ -183,6 +209,10 @@ void add_bias(T* c, int64_t n, int64_t m, int64_t ldc, const T* bias) {
 
 template void add_bias(float*, int64_t, int64_t, int64_t, const float*);
 template void add_bias(double*, int64_t, int64_t, int64_t, const double*);
+template Packing usual_packing<float>(Precision);
+template Packing usual_packing<double>(Precision);
+template Packing large_packing<float>(Precision, int64_t);
+template Packing large_packing<double>(Precision, int64_t);
 template class PackedA<float>;
 template class PackedA<double>;
 template class PackedB<float>;

@@ -14,6 +14,9 @@ enum class Precision {
 /// innermost PrecisionScope, or else of the process. All else stays f32, and so do weights, gradients and results; products of
 /// f64, and those with one row or one column, which memory limits, never change.
 ///
+/// On processors with AMX large products of f32 are made of six products of bf16 (ops/gemm/amx_f32.cpp), with errors as
+/// those of fused multiply-adds; SLUICE_ISA=avx512 has them computed by these.
+///
 /// A product of a backward pass goes by the precision in force when it runs. On processors with AMX tiles bf16 is up to
 /// ten times as fast as f32; elsewhere operands are rounded to the same values, and results differ in the rounding of
 /// sums.
