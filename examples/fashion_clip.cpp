@@ -166,3 +166,12 @@ int main(int argc, char** argv) try {
   std::fprintf(stderr, "error: %s\n", e.what());
   return 1;
 }
+
+// Expected output of fashion_clip --data build/data/fashion-mnist (two busy cores):
+//
+// 134721 weights, 3000 steps of 40 pairs
+//
+// % of pictures whose caption is found among 100 (chance 1 %)
+// pairs of classes    CLIP-GAU   nearest means
+// seen in training       72.6 %          45.1 %
+// never seen             61.8 %          44.7 %

@@ -212,3 +212,13 @@ int main(int argc, char** argv) try {
   std::fprintf(stderr, "error: %s\n", e.what());
   return 1;
 }
+
+// Expected output of long_rrna --data build/data/rRNA16S.gold.fasta (two busy cores):
+//
+// 4060 genes to train on, 1015 to test, 11 phyla; tapes of 8192 bases; always the largest phylum: 37.8 % right
+//
+// model                   weights    steps   µs/token   % right
+// counts of four bases       2827      800        1.7      94.08
+// FLASH                    145547      800        3.7      95.61
+// softmax                  145115      128       23.8      43.72
+// GAU                      145419       80       37.6      47.47
