@@ -129,7 +129,7 @@ int main(int argc, char** argv) try {
         std::fflush(stdout);
         if (warmup == 0 && use_gau) gau_worst = std::max(gau_worst, valid);
         if (warmup == 0 && !use_gau) transformer_best = std::min(transformer_best, valid);
-        Series curve{str(use_gau ? "GAU" : "Transformer", warmup ? ", warm-up" : ", no warm-up"), {}, bits, true};
+        Series curve{str(use_gau ? "GAU" : "Transformer", warmup ? " + warm-up" : ""), {}, bits, true};
         for (std::size_t i = 0; i < bits.size(); ++i) curve.x.push_back(double(i));
         curves.push_back(std::move(curve));
       }
