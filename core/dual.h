@@ -48,6 +48,8 @@ struct Dual {
     for (std::size_t k = 0; k < N; ++k) x.d[k] = k == i ? one : PartialOps<T>::zero();
     return x;
   }
+
+  template <class U> requires std::same_as<U, double> operator U() const = delete;  // in a formula write exp(x), not std::exp(x); ops/map.h lists what it may call
 };
 
 template <class T>
@@ -69,6 +71,20 @@ template <class A, class B>
 SLUICE_FN auto product_of(const A& a, const B& b) {
   if constexpr (std::is_integral_v<A>) return static_cast<A>(std::make_unsigned_t<A>(a) * std::make_unsigned_t<A>(b));
   else return a * b;
+}
+/// a − b·⌊a/b⌋: of the sign of b, and a itself where the integer b is 0.
+template <class T>
+SLUICE_FN T remainder_of(const T& a, const T& b) {
+  if constexpr (std::is_integral_v<T>) {
+    if (b == 0) return a;
+    const T r = b == -1 ? 0 : a % b;  // the lowest number has no quotient by −1
+    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+  } else if constexpr (std::is_floating_point_v<T>) {
+    const T r = std::fmod(a, b);
+    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+  } else {
+    return remainder(a, b);
+  }
 }
 template <class A>
 SLUICE_FN auto negated(const A& a) {
@@ -183,17 +199,23 @@ SLUICE_FN Dual<T, N> operator/(C c, const Dual<T, N>& x) {
   return detail::chain(x, y, T(-(y / x.v)));
 }
 
-// -- comparisons: on values; a bool, or a mask tensor ------------------------------------------------
+// -- comparisons: on values; a bool, or a mask tensor (ops/map.h) ---------------------------------------
+template <class M> SLUICE_FN M mask_of(const M& m) { return m; }
 
 #define SLUICE_DUAL_COMPARISON(op)                                                  \
   template <class T, std::size_t N>                                                 \
   SLUICE_FN auto operator op(const Dual<T, N>& a, const Dual<T, N>& b) {            \
-    return a.v op b.v;                                                              \
+    return mask_of(a.v op b.v);                                                     \
   }                                                                                 \
   template <class T, std::size_t N, class C>                                        \
     requires std::is_arithmetic_v<C>                                                \
   SLUICE_FN auto operator op(const Dual<T, N>& x, C c) {                            \
-    return x.v op detail::scalar(x.v, double(c));                                   \
+    return mask_of(x.v op detail::scalar(x.v, double(c)));                          \
+  }                                                                                 \
+  template <class T, std::size_t N, class C>                                        \
+    requires std::is_arithmetic_v<C>                                                \
+  SLUICE_FN auto operator op(C c, const Dual<T, N>& x) {                            \
+    return mask_of(like(Value<T>{x.v, {}}, double(c)).v op x.v);                    \
   }
 SLUICE_DUAL_COMPARISON(<)
 SLUICE_DUAL_COMPARISON(<=)
@@ -218,6 +240,12 @@ SLUICE_FN Dual<T, N> select(const M& mask, const Dual<T, N>& a, const Dual<T, N>
   for (std::size_t k = 0; k < N; ++k) r.d[k] = P::select(mask, a.d[k], b.d[k]);
   return r;
 }
+template <class M, class T, std::size_t N, class C>
+  requires std::is_arithmetic_v<C>
+SLUICE_FN Dual<T, N> select(const M& mask, const Dual<T, N>& a, C b) { return select(mask, a, like(a, double(b))); }
+template <class M, class T, std::size_t N, class C>
+  requires std::is_arithmetic_v<C>
+SLUICE_FN Dual<T, N> select(const M& mask, C a, const Dual<T, N>& b) { return select(mask, like(b, double(a)), b); }
 
 // -- functions ---------------------------------------------------------------------------------------
 // Each row:  y = f(x)   slope.  `using math::f` serves float and double; Tensor finds its op by ADL.
@@ -313,11 +341,13 @@ SLUICE_FN Dual<T, N> pow(const Dual<T, N>& x, const Dual<T, N>& e) {
 
 namespace detail {
 template <class T> SLUICE_FN T larger(const T& a, const T& b) {
-  if constexpr (std::is_arithmetic_v<T>) return math::max(a, b);
+  if constexpr (std::is_integral_v<T>) return a > b ? a : b;
+  else if constexpr (std::is_floating_point_v<T>) return math::max(a, b);
   else return maximum(a, b);
 }
 template <class T> SLUICE_FN T smaller(const T& a, const T& b) {
-  if constexpr (std::is_arithmetic_v<T>) return math::min(a, b);
+  if constexpr (std::is_integral_v<T>) return a < b ? a : b;
+  else if constexpr (std::is_floating_point_v<T>) return math::min(a, b);
   else return minimum(a, b);
 }
 }  // namespace detail
@@ -345,5 +375,26 @@ SLUICE_FN Dual<T, N> min(const Dual<T, N>& a, const Dual<T, N>& b) {
     return detail::chain(a, b, y, wa, T(detail::scalar(a.v, 1) - wa));
   }
 }
+
+#define SLUICE_DUAL_WITH_NUMBER(name)                                                                          \
+  template <class T, std::size_t N, class C>                                                                   \
+    requires std::is_arithmetic_v<C>                                                                           \
+  SLUICE_FN Dual<T, N> name(const Dual<T, N>& x, C c) { return name(x, like(x, double(c))); }                  \
+  template <class T, std::size_t N, class C>                                                                   \
+    requires std::is_arithmetic_v<C>                                                                           \
+  SLUICE_FN Dual<T, N> name(C c, const Dual<T, N>& x) { return name(like(x, double(c)), x); }
+
+/// a − b·⌊a/b⌋, which has the sign of b: slopes 1 and −⌊a/b⌋.
+template <class T, std::size_t N>
+SLUICE_FN Dual<T, N> remainder(const Dual<T, N>& a, const Dual<T, N>& b) {
+  T y = detail::remainder_of(a.v, b.v);
+  using math::round;
+  if constexpr (N == 0) return {y, {}};
+  else return detail::chain(a, b, y, like(Value<T>{a.v, {}}, 1).v, T(-round(T((a.v - y) / b.v))));
+}
+SLUICE_DUAL_WITH_NUMBER(max)
+SLUICE_DUAL_WITH_NUMBER(min)
+SLUICE_DUAL_WITH_NUMBER(remainder)
+#undef SLUICE_DUAL_WITH_NUMBER
 
 }  // namespace sluice

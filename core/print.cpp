@@ -179,6 +179,9 @@ std::string to_string(const Tensor& x, const PrintOptions& options) {
 }
 
 std::ostream& operator<<(std::ostream& out, const Tensor& x) { return out << to_string(x); }
+std::ostream& operator<<(std::ostream& out, const Shape& shape) { return out << str(shape); }
+std::ostream& operator<<(std::ostream& out, DType dtype) { return out << name_of(dtype); }
+std::ostream& operator<<(std::ostream& out, Device device) { return out << str(device); }
 
 std::string describe(const Tensor& x) {
   std::string s = header(x);

@@ -18,6 +18,10 @@ struct PrintOptions {
 /// A header line, `Tensor[2,3] f32 cpu grad_fn=matmul`, then the values as NumPy lays them out.
 std::string to_string(const Tensor& x, const PrintOptions& options = {});
 std::ostream& operator<<(std::ostream& out, const Tensor& x);
+/// "[2,3]", "f32", "cuda:0".
+std::ostream& operator<<(std::ostream& out, const Shape& shape);
+std::ostream& operator<<(std::ostream& out, DType dtype);
+std::ostream& operator<<(std::ostream& out, Device device);
 
 /// One line: shape, dtype, device; min, max, mean and (population) std of the finite values; how
 /// many are zero, NaN and infinite; bytes; contiguous or the strides.

@@ -7,6 +7,8 @@
 #include <sluice/core/ref.h>
 
 #include <cstddef>
+#include <functional>
+#include <memory>
 
 namespace sluice {
 
@@ -14,6 +16,9 @@ class Storage : public RefCounted {
  public:
   /// `bytes` uninitialised bytes, 64-byte aligned, in one allocation with this header; on meta the header alone.
   static Ref<Storage> create(std::size_t bytes, Device device);
+
+  /// Memory of another owner, whom `release` tells that it is no longer read or written.
+  static Ref<Storage> borrow(std::byte* data, std::size_t bytes, std::function<void()> release);
 
   /// DeviceError where the host cannot read and write: on meta there is no memory, a GPU has its own.
   std::byte* data() const {
@@ -37,6 +42,7 @@ class Storage : public RefCounted {
   Device device_;
   std::byte* data_;
   std::size_t bytes_;
+  std::unique_ptr<std::function<void()>> release_;  // of borrowed memory
 };
 void dispose(Storage*);
 

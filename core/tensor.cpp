@@ -125,6 +125,15 @@ void append_text(std::string& s, const Tensor& x) {
 
 namespace detail {
 
+Tensor borrowed(std::byte* data, std::size_t alignment, const Shape& shape, DType dtype, std::function<void()> release) {
+  const int64_t n = checked_numel("from_blob", shape);
+  if (!data && n > 0) fail<ValueError>("from_blob: the address is null — got shape ", shape);
+  if (reinterpret_cast<std::uintptr_t>(data) % alignment != 0)
+    fail<ValueError>("from_blob: the address is no multiple of ", alignment, ", as ", dtype, " needs");
+  auto storage = Storage::borrow(data, static_cast<std::size_t>(n * size_of(dtype)), std::move(release));
+  return Tensor(Ref<TensorImpl>(new TensorImpl(std::move(storage), shape, dtype)));
+}
+
 void copy_elements(const Tensor& from, Tensor& to) {
   if (from.shape() != to.shape()) fail("copy: shapes differ — got ", from, " and ", to);
   if (from.device() == to.device()) return kernel::copy(from, to);

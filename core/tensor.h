@@ -55,6 +55,15 @@ class Tensor {
     return from(values, {static_cast<int64_t>(values.size())});
   }
 
+  /// x[i]: select(x, 0, i), entry i of the first dim as a view with history; negative i counts from the end.
+  Tensor operator[](int64_t i) const;
+  /// The numbers at `data` themselves, row-major, not copied: `release` is called when the last tensor of them is gone,
+  /// and without it they must outlive them all. Gradients and in-place ops see them like any other. ValueError for null
+  /// and for an address that T cannot have.
+  template <class T>
+  static Tensor from_blob(T* data, const Shape& shape, std::function<void()> release = {});
+  explicit operator bool() const = delete;  // which of its numbers? x.item() > 0, all(x > 0.0).item(), any(x > 0.0).item()
+
   bool defined() const { return bool(impl_); }
   const Shape& shape() const { return impl().layout.shape; }
   const Shape& strides() const { return impl().layout.strides; }
@@ -159,6 +168,14 @@ Tensor Tensor::from(const std::vector<T>& values, const Shape& shape) {
   T* p = t.mutable_data<T>();
   for (const T& v : values) *p++ = v;  // std::vector<bool> has no data()
   return t;
+}
+
+namespace detail {
+Tensor borrowed(std::byte* data, std::size_t alignment, const Shape& shape, DType dtype, std::function<void()> release);
+}
+template <class T>
+Tensor Tensor::from_blob(T* data, const Shape& shape, std::function<void()> release) {
+  return detail::borrowed(reinterpret_cast<std::byte*>(data), alignof(T), shape, dtype_of<T>(), std::move(release));
 }
 
 template <class T>

@@ -6,7 +6,7 @@
 using namespace sluice;
 
 int main() {
-  Tensor x = reshape(arange(0, 12), {3, 4});
+  Tensor x = reshape(arange(12, {f32}), {3, 4});
   std::cout << x << "\n\n";
 
   // Views share the storage: no element is copied, and an in-place edit shows everywhere.

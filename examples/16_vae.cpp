@@ -10,7 +10,7 @@ constexpr int64_t kSize = 10;
 
 /// One round spot at a random place: [batch, 10·10], in [0, 1]. Two numbers describe it, which the model has to find.
 Tensor spots(int64_t batch, Rng& rng) {
-  const Tensor place = uniform({batch, 2, 1}, 2, kSize - 3.0, rng), axis = reshape(arange(0, kSize), {1, 1, kSize});
+  const Tensor place = uniform({batch, 2, 1}, 2, kSize - 3.0, rng), axis = reshape(arange(kSize, {f32}), {1, 1, kSize});
   const Tensor near = exp(square(axis - place) * -0.25);  // along each axis: [batch, 2, 10]
   return flatten(unsqueeze(select(near, 1, 0), 2) * unsqueeze(select(near, 1, 1), 1), 1);
 }

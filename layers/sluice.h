@@ -2,11 +2,13 @@
 #pragma once
 
 #include <sluice/core/allocator.h>
+#include <sluice/core/dual.h>
 #include <sluice/core/parallel.h>
 #include <sluice/core/print.h>
 #include <sluice/core/random.h>
 #include <sluice/core/safetensors.h>
 #include <sluice/core/tensor.h>
+#include <sluice/core/version.h>
 
 #include <sluice/ops/activation.h>
 #include <sluice/ops/attention/attention.h>
@@ -28,6 +30,7 @@
 #include <sluice/ops/rearrange.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/rope.h>
+#include <sluice/ops/sampling.h>
 #include <sluice/ops/scan/linear_scan.h>
 #include <sluice/ops/scan/scan.h>
 #include <sluice/ops/softmax.h>

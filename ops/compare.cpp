@@ -1,10 +1,12 @@
 // Comparisons and logic: results are bool and carry no history.
 #include <sluice/ops/elementwise.h>
 
+#include <sluice/core/node.h>
 #include <sluice/core/parallel.h>
 #include <sluice/core/strided.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/kernels.h>
+#include <sluice/ops/reduce.h>
 
 #include <algorithm>
 
@@ -77,12 +79,12 @@ Tensor le(const Tensor& a, const Tensor& b) { return compare("le", a, b, Compari
 Tensor gt(const Tensor& a, const Tensor& b) { return compare("gt", a, b, Comparison::gt); }
 Tensor ge(const Tensor& a, const Tensor& b) { return compare("ge", a, b, Comparison::ge); }
 
-Tensor operator<(const Tensor& x, double c) { return lt(x, scalar(x, c)); }
-Tensor operator<=(const Tensor& x, double c) { return le(x, scalar(x, c)); }
-Tensor operator>(const Tensor& x, double c) { return gt(x, scalar(x, c)); }
-Tensor operator>=(const Tensor& x, double c) { return ge(x, scalar(x, c)); }
-Tensor operator==(const Tensor& x, double c) { return eq(x, scalar(x, c)); }
-Tensor operator!=(const Tensor& x, double c) { return ne(x, scalar(x, c)); }
+Tensor lt(const Tensor& x, double c) { return lt(x, scalar(x, c)); }
+Tensor le(const Tensor& x, double c) { return le(x, scalar(x, c)); }
+Tensor gt(const Tensor& x, double c) { return gt(x, scalar(x, c)); }
+Tensor ge(const Tensor& x, double c) { return ge(x, scalar(x, c)); }
+Tensor eq(const Tensor& x, double c) { return eq(x, scalar(x, c)); }
+Tensor ne(const Tensor& x, double c) { return ne(x, scalar(x, c)); }
 
 Tensor logical_and(const Tensor& a, const Tensor& b) {
   check_bool("logical_and", a), check_bool("logical_and", b);
@@ -97,8 +99,25 @@ Tensor logical_not(const Tensor& x) {
   return eq(x, full({}, 0, x.options()));
 }
 Tensor isnan(const Tensor& x) { return ne(x, x); }
+Tensor isinf(const Tensor& x) {
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  return (x == inf) | (x == -inf);
+}
 Tensor isfinite(const Tensor& x) {
   return compare("isfinite", x, x, Comparison::finite);
+}
+
+bool allclose(const Tensor& a_in, const Tensor& b_in, double rtol, double atol, bool equal_nan) {
+  if (is_float(a_in.dtype()) != is_float(b_in.dtype()))
+    fail<DTypeError>("allclose: dtypes differ — got a=", a_in.dtype(), ", b=", b_in.dtype(), " for shapes ", a_in, " and ",
+                     b_in);
+  broadcast("allclose", a_in.shape(), b_in.shape());
+  NoGrad guard;
+  const bool wide = a_in.dtype() == f64 || b_in.dtype() == f64 || !is_float(a_in.dtype());
+  const Tensor a = to(a_in, wide ? f64 : f32), b = to(b_in, wide ? f64 : f32);
+  Tensor close = (a == b) | (isfinite(b) & (abs(a - b) <= abs(b) * rtol + atol));
+  if (equal_nan) close = close | (isnan(a) & isnan(b));
+  return all(close).item() != 0;
 }
 
 }  // namespace sluice

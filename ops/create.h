@@ -3,6 +3,8 @@
 
 #include <sluice/core/tensor.h>
 
+#include <concepts>
+
 namespace sluice {
 
 Tensor zeros(const Shape& shape, TensorOptions options = {});
@@ -13,6 +15,11 @@ Tensor zeros_like(const Tensor& x);
 Tensor ones_like(const Tensor& x);
 /// start, start+step, … below end. ValueError when step is 0 or leads away from end, and for what is not finite.
 Tensor arange(double start, double end, double step = 1, TensorOptions options = {});
+/// Of whole numbers i64, as arange(n): arange(2, 10), arange(10, 0, -2).
+template <std::integral A, std::integral B, std::integral S = int>
+Tensor arange(A start, B end, S step = 1, TensorOptions options = {.dtype = i64}) {
+  return arange(static_cast<double>(start), static_cast<double>(end), static_cast<double>(step), options);
+}
 inline Tensor arange(int64_t n, TensorOptions options = {.dtype = i64}) {
   return arange(0, static_cast<double>(n), 1, options);
 }

@@ -8,7 +8,11 @@
 
 namespace sluice {
 
-// -- arithmetic: f32, f64, bf16; add, sub, mul, neg, scale and square also i64, i32 ---------------------
+// Numbers follow the tensor beside them: its dtype and its device. A fraction beside integers is a DTypeError, a number
+// that their dtype cannot hold is taken to its end.
+
+// -- arithmetic: f32, f64, bf16; add, sub, mul, neg, scale, square, remainder, maximum, minimum, clamp, where and
+// masked_fill also i64, i32; the last two also bool -------------------------------------------------------
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
@@ -23,15 +27,23 @@ Tensor pow(const Tensor& x, double exponent);
 Tensor pow(const Tensor& x, const Tensor& exponent);
 Tensor square(const Tensor& x);
 Tensor reciprocal(const Tensor& x);
+/// a − b·⌊a/b⌋, as Python's %: of the sign of b; slopes 1 and −⌊a/b⌋. Where b is 0: a for integers, NaN for floats.
+Tensor remainder(const Tensor& a, const Tensor& b);
+Tensor remainder(const Tensor& a, double b);
 /// The larger or smaller of two; NaN wins; a tie splits the gradient in halves.
 Tensor maximum(const Tensor& a, const Tensor& b);
+Tensor maximum(const Tensor& a, double b);
 Tensor minimum(const Tensor& a, const Tensor& b);
+Tensor minimum(const Tensor& a, double b);
 /// x limited to [lo, hi]; slope 1 on the bounds. Throws ValueError when lo > hi.
 Tensor clamp(const Tensor& x, double lo, double hi = std::numeric_limits<double>::infinity());
 /// a + w·(b − a)
 Tensor lerp(const Tensor& a, const Tensor& b, const Tensor& w);
+Tensor lerp(const Tensor& a, const Tensor& b, double w);
 /// mask ? a : b, mask bool. Gradients flow to the chosen side only.
 Tensor where(const Tensor& mask, const Tensor& a, const Tensor& b);
+Tensor where(const Tensor& mask, const Tensor& a, double b);
+Tensor where(const Tensor& mask, double a, const Tensor& b);
 /// A rank-0 tensor of the dtype (f32 for integers) and device of x: a constant beside x.
 Tensor like(const Tensor& x, double c);
 /// x with `value` where mask is true.
@@ -69,11 +81,21 @@ Tensor lt(const Tensor& a, const Tensor& b);
 Tensor le(const Tensor& a, const Tensor& b);
 Tensor gt(const Tensor& a, const Tensor& b);
 Tensor ge(const Tensor& a, const Tensor& b);
+Tensor eq(const Tensor& x, double c);
+Tensor ne(const Tensor& x, double c);
+Tensor lt(const Tensor& x, double c);
+Tensor le(const Tensor& x, double c);
+Tensor gt(const Tensor& x, double c);
+Tensor ge(const Tensor& x, double c);
 Tensor logical_and(const Tensor& a, const Tensor& b);
 Tensor logical_or(const Tensor& a, const Tensor& b);
 Tensor logical_not(const Tensor& x);
 Tensor isnan(const Tensor& x);
+Tensor isinf(const Tensor& x);
 Tensor isfinite(const Tensor& x);
+/// True if |a − b| <= atol + rtol·|b| everywhere, broadcast; infinities are close to themselves, NaN to nothing, or to
+/// NaN with equal_nan. bf16 is compared in f32, integers and bool in f64. DTypeError if one side alone is floating-point.
+bool allclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8, bool equal_nan = false);
 
 // -- operators ---------------------------------------------------------------------------------------------
 inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
@@ -95,14 +117,25 @@ inline Tensor operator>(const Tensor& a, const Tensor& b) { return gt(a, b); }
 inline Tensor operator>=(const Tensor& a, const Tensor& b) { return ge(a, b); }
 inline Tensor operator==(const Tensor& a, const Tensor& b) { return eq(a, b); }
 inline Tensor operator!=(const Tensor& a, const Tensor& b) { return ne(a, b); }
-Tensor operator<(const Tensor& x, double c);
-Tensor operator<=(const Tensor& x, double c);
-Tensor operator>(const Tensor& x, double c);
-Tensor operator>=(const Tensor& x, double c);
-Tensor operator==(const Tensor& x, double c);
-Tensor operator!=(const Tensor& x, double c);
+inline Tensor operator<(const Tensor& x, double c) { return lt(x, c); }
+inline Tensor operator<=(const Tensor& x, double c) { return le(x, c); }
+inline Tensor operator>(const Tensor& x, double c) { return gt(x, c); }
+inline Tensor operator>=(const Tensor& x, double c) { return ge(x, c); }
+inline Tensor operator==(const Tensor& x, double c) { return eq(x, c); }
+inline Tensor operator!=(const Tensor& x, double c) { return ne(x, c); }
 inline Tensor operator&(const Tensor& a, const Tensor& b) { return logical_and(a, b); }
 inline Tensor operator|(const Tensor& a, const Tensor& b) { return logical_or(a, b); }
 inline Tensor operator!(const Tensor& x) { return logical_not(x); }
+
+// x += y is x = x + y: x names another tensor from now on, and others that shared memory with it keep their values
+// (add_ and scale_ edit memory). AutogradError for a leaf that requires a gradient: a parameter would be lost.
+Tensor& operator+=(Tensor& x, const Tensor& y);
+Tensor& operator-=(Tensor& x, const Tensor& y);
+Tensor& operator*=(Tensor& x, const Tensor& y);
+Tensor& operator/=(Tensor& x, const Tensor& y);
+Tensor& operator+=(Tensor& x, double c);
+Tensor& operator-=(Tensor& x, double c);
+Tensor& operator*=(Tensor& x, double c);
+Tensor& operator/=(Tensor& x, double c);
 
 }  // namespace sluice

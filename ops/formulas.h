@@ -77,12 +77,20 @@ struct Square {
   static constexpr bool integral = true;
   template <class T> SLUICE_FN T operator()(const T& x) const { return x * x; }
 };
+/// a − b·⌊a/b⌋, as Python's %.
+struct Remainder {
+  static constexpr const char* name = "remainder";
+  static constexpr bool integral = true;
+  template <class T> SLUICE_FN T operator()(const T& a, const T& b) const { return remainder(a, b); }
+};
 struct Maximum {  // a tie splits the gradient in halves
   static constexpr const char* name = "maximum";
+  static constexpr bool integral = true;
   template <class T> SLUICE_FN T operator()(const T& a, const T& b) const { return max(a, b); }
 };
 struct Minimum {
   static constexpr const char* name = "minimum";
+  static constexpr bool integral = true;
   template <class T> SLUICE_FN T operator()(const T& a, const T& b) const { return min(a, b); }
 };
 /// x limited to [lo, hi]; slope 1 inside and on the bounds, 0 outside; NaN stays NaN.
@@ -96,6 +104,7 @@ struct Clamp {
 /// mask ≠ 0 ? a : b; the mask is a bool tensor, read as 0 and 1.
 struct Where {
   static constexpr const char* name = "where";
+  static constexpr bool integral = true;
   template <class T> SLUICE_FN T operator()(const T& mask, const T& a, const T& b) const {
     return select(mask != 0.0, a, b);
   }
@@ -251,10 +260,31 @@ struct SquaredError {
   }
 };
 /// −[t·log σ(x) + (1−t)·log(1−σ(x))] = softplus(x) − t·x, finite for every finite logit x.
+struct AbsoluteError {  // slope 0 where x = y
+  static constexpr const char* name = "l1_loss";
+  template <class T> SLUICE_FN T operator()(const T& x, const T& y) const { return abs(x - y); }
+};
+/// ½e² for |e| <= δ, and δ(|e| − ½δ) beyond (Huber 1964).
+struct Huber {
+  static constexpr const char* name = "huber_loss";
+  double delta = 1;
+  template <class T> SLUICE_FN T operator()(const T& x, const T& y) const {
+    const T e = abs(x - y), m = min(e, like(e, delta));
+    return m * (e - m * 0.5);
+  }
+};
 struct BceWithLogits {
   static constexpr const char* name = "bce_with_logits";
   template <class T> SLUICE_FN T operator()(const T& x, const T& t) const {
     return softplus(x) - t * x;
+  }
+};
+
+/// −[w·t·log σ(x) + (1−t)·log(1−σ(x))], w the weight of positive targets.
+struct WeightedBceWithLogits {
+  static constexpr const char* name = "bce_with_logits";
+  template <class T> SLUICE_FN T operator()(const T& x, const T& t, const T& w) const {
+    return t * w * softplus(-x) + (1.0 - t) * softplus(x);
   }
 };
 
@@ -267,3 +297,20 @@ struct KlTerm {
 };
 
 }  // namespace sluice::formula
+
+// -- what formulas of map() may call by name, beside the functions of core/dual.h ----------------------------
+namespace sluice {
+#define SLUICE_NAMED_FORMULA(f, Formula)                                                                               \
+  template <class T, std::size_t N, class... C>                                                                        \
+  SLUICE_FN Dual<T, N> f(const Dual<T, N>& x, C... c) { return formula::Formula{static_cast<double>(c)...}(x); }
+SLUICE_NAMED_FORMULA(square, Square)
+SLUICE_NAMED_FORMULA(relu, Relu)
+SLUICE_NAMED_FORMULA(relu2, Relu2)
+SLUICE_NAMED_FORMULA(leaky_relu, LeakyRelu)
+SLUICE_NAMED_FORMULA(elu, Elu)
+SLUICE_NAMED_FORMULA(silu, Silu)
+SLUICE_NAMED_FORMULA(gelu, Gelu)
+SLUICE_NAMED_FORMULA(gelu_tanh, GeluTanh)
+SLUICE_NAMED_FORMULA(clamp, Clamp)
+#undef SLUICE_NAMED_FORMULA
+}  // namespace sluice

@@ -6,8 +6,11 @@
 
 #include <sluice/core/node.h>
 #include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/view.h>
+
+#include <algorithm>
 
 namespace sluice {
 
@@ -143,6 +146,67 @@ Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index_in, const T
   Tensor y = clone(x.detach());
   kernel::scatter_add(y, d, index, contiguous(src.detach()));
   return record<ScatterAdd>(std::move(y), {x, src}, {index}, d);
+}
+
+namespace {
+/// bool, of the shape of the index: true where no later entry along dim names the same place.
+Tensor last_writers(const Tensor& index, int dim, int64_t size) {
+  Tensor last = empty(index.shape(), {boolean});
+  if (index.device() == meta) return to(last, meta);
+  const Tensor here = detail::on_cpu("scatter", index);
+  int64_t outer = 1, inner = 1, n = index.shape()[dim];
+  for (int d = 0; d < index.rank(); ++d)
+    if (d != dim) (d < dim ? outer : inner) *= index.shape()[d];
+  const int64_t* at = here.data<int64_t>();
+  bool* out = last.mutable_data<bool>();
+  std::vector<int64_t> line_of(static_cast<std::size_t>(index.numel() > 0 ? size : 0), -1);  // that wrote there last
+  for (int64_t line = 0; line < outer * inner; ++line)
+    for (int64_t i = n - 1; i >= 0; --i) {
+      const int64_t k = (line / inner * n + i) * inner + line % inner, place = at[k];
+      if (place < 0 || place >= size)
+        fail<ValueError>("scatter: index ", place, " is out of range for a dim of size ", size);
+      out[k] = line_of[static_cast<std::size_t>(place)] != line;
+      line_of[static_cast<std::size_t>(place)] = line;
+    }
+  return to(last, index.device());
+}
+}  // namespace
+
+Tensor scatter(const Tensor& x, int64_t dim, const Tensor& index_in, const Tensor& src) {
+  const int d = checked_dim("scatter", dim, x);
+  const Tensor index = checked_index("scatter", index_in);
+  if (x.dtype() != src.dtype())
+    fail<DTypeError>("scatter: needs x and src of one dtype — got x=", x.dtype(), x, ", src=", src.dtype(), src);
+  check_fits("scatter", x, d, index);
+  if (src.shape() != index.shape())
+    fail("scatter: needs a source of the shape of the index — got index=", index, ", src=", src);
+  if (x.dtype() == boolean) return to(scatter(to(x, i32), d, index, to(src, i32)), boolean);
+  const Tensor last = last_writers(index, d, x.shape()[d]);
+  const Tensor written = scatter_add(zeros(x.shape(), {i64, x.device()}), d, index, to(last, i64)) > 0.0;
+  return scatter_add(masked_fill(x, written, 0), d, index, where(last, src, 0));
+}
+
+Tensor nonzero(const Tensor& x) {
+  const Tensor hit = contiguous(detail::on_cpu("nonzero", x.dtype() == boolean ? x : x != 0.0));
+  const bool* p = hit.data<bool>();
+  const int64_t n = hit.numel();
+  Tensor y = empty({std::count(p, p + n, true), x.rank()}, {i64});
+  int64_t* out = y.mutable_data<int64_t>();
+  for (int64_t i = 0; i < n; ++i) {
+    if (!p[i]) continue;
+    for (int64_t d = x.rank() - 1, rest = i; d >= 0; rest /= x.shape()[static_cast<int>(d--)])
+      out[d] = rest % x.shape()[static_cast<int>(d)];
+    out += x.rank();
+  }
+  return to(y, x.device());
+}
+
+Tensor masked_select(const Tensor& x, const Tensor& mask) {
+  if (mask.dtype() != boolean)
+    fail<DTypeError>("masked_select: the mask must be bool — got ", mask.dtype(), " of shape ", mask);
+  const Shape shape = broadcast("masked_select", x.shape(), mask.shape()), flat{checked_numel("masked_select", shape)};
+  const Tensor chosen = to(nonzero(reshape(expand(detail::on_cpu("masked_select", mask), shape), flat)), x.device());
+  return select_slices("masked_select", reshape(expand(x, shape), flat), 0, reshape(chosen, {chosen.numel()}));
 }
 
 Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index) {

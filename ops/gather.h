@@ -13,6 +13,9 @@ Tensor gather(const Tensor& x, int64_t dim, const Tensor& index);
 /// x plus src[..., i, ...] added at [..., index[..., i, ...], ...]; src has the shape of the index. Out of
 /// place. The adjoint of gather.
 Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src);
+/// x with src[..., i, ...] put at [..., index[..., i, ...], ...]; src has the shape of the index. Of several for one place
+/// the last along dim counts, and alone has a gradient. Any dtype. Out of place. The index is read on the host.
+Tensor scatter(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src);
 /// The slices of x along dim that a rank-1 index names.
 Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index);
 /// x plus slice i of src added to slice index[i], for a rank-1 index. Out of place. Each sum is
@@ -20,6 +23,13 @@ Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index);
 Tensor index_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src);
 /// Rows of weight [V, D]: the result has shape index.shape + [D].
 Tensor embedding(const Tensor& weight, const Tensor& index);
+
+// -- by value: these read the mask on the host, since the shape of the result depends on it -------------------
+
+/// Where x is not 0 (NaN is not): i64 [count, x.rank()], in row-major order.
+Tensor nonzero(const Tensor& x);
+/// The elements of x where mask (bool) is true, in row-major order, as rank 1. The two broadcast.
+Tensor masked_select(const Tensor& x, const Tensor& mask);
 
 // -- triangles: of the last two dims -------------------------------------------------------------------
 

@@ -131,6 +131,16 @@ std::vector<Tensor> chunk(const Tensor& x, int64_t n, int64_t dim) {
   return split(x, sizes, dim);
 }
 
+std::vector<Tensor> unbind(const Tensor& x, int64_t dim) {
+  if (x.rank() == 0) fail("unbind: a scalar has no dims");
+  const int d = wrap_dim("unbind", dim, x.rank());
+  if (x.shape()[d] == 0) return {};
+  if (x.shape()[d] > kMaxPieces) fail("unbind: ", x.shape()[d], " tensors are too many — got x=", x);
+  std::vector<Tensor> entries = chunk(x, x.shape()[d], d);
+  for (Tensor& e : entries) e = squeeze(e, d);
+  return entries;
+}
+
 Tensor cat(const std::vector<Tensor>& xs, int64_t dim) {
   if (xs.empty()) fail<ValueError>("cat: needs at least one tensor");
   int d = wrap_dim("cat", dim, xs[0].rank());

@@ -4,6 +4,7 @@
 #include <sluice/core/node.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
+#include <sluice/ops/gather.h>
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/map.h>
 #include <sluice/ops/reduce.h>
@@ -121,14 +122,56 @@ constinit decltype(kernel::cross_entropy) kernel::cross_entropy{"cross_entropy",
 constinit decltype(kernel::cross_entropy_backward) kernel::cross_entropy_backward{"cross_entropy backward", &cross_entropy_backward_cpu,
                                                                                                 Bf16::native};
 
-Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions o) {
-  detail::check_float("cross_entropy", logits);
-  if (!is_integer(targets.dtype()))
-    fail<DTypeError>("cross_entropy: targets must be i64 or i32 — got ", targets.dtype());
-  if (logits.rank() < 1 || Shape(std::span(logits.shape().begin(), logits.rank() - 1)) != targets.shape())
-    fail("cross_entropy: logits=", logits, " and targets=", targets, " do not fit; need [..., C] and [...]");
+namespace {
+
+void check_classes(const char* op, const char* what, const Tensor& x, const Tensor& targets, const CrossEntropyOptions& o) {
+  detail::check_float(op, x);
+  if (!is_integer(targets.dtype())) fail<DTypeError>(op, ": targets must be i64 or i32 — got ", targets.dtype());
+  if (x.rank() < 1 || Shape(std::span(x.shape().begin(), x.rank() - 1)) != targets.shape())
+    fail(op, ": ", what, "=", x, " and targets=", targets, " do not fit; need [..., C] and [...]");
   if (!(o.label_smoothing >= 0 && o.label_smoothing <= 1))
-    fail<ValueError>("cross_entropy: label_smoothing ", o.label_smoothing, " is outside [0, 1]");
+    fail<ValueError>(op, ": label_smoothing ", o.label_smoothing, " is outside [0, 1]");
+  if (!o.weight.defined()) return;
+  if (o.weight.shape() != Shape{x.dim(-1)}) fail(op, ": weight=", o.weight, " does not fit ", what, "=", x, "; need [C]");
+  if (o.weight.dtype() != x.dtype())
+    fail<DTypeError>(op, ": dtypes differ — got ", what, "=", x.dtype(), ", weight=", o.weight.dtype());
+}
+
+/// −Σ_c q_c w_c log_p_c of rows whose sizes were checked; the mean is over Σ w of their targets.
+Tensor nll_of(const char* op, const Tensor& log_p_in, const Tensor& targets, const CrossEntropyOptions& o) {
+  const int64_t classes = log_p_in.dim(-1), n = targets.numel();
+  const Tensor log_p = reshape(detail::widened(log_p_in), {n, classes}), t = reshape(to(targets, i64), {n});
+  const Tensor counted = ne(t, full({}, static_cast<double>(o.ignore_index), t.options()));
+  const Tensor wrong = where(counted & ((t < 0.0) | (t >= static_cast<double>(classes))), t, 0);
+  for (const Tensor& worst : n > 0 && t.device() != meta ? std::vector{min(wrong), max(wrong)} : std::vector<Tensor>())
+    if (worst.item<int64_t>() < 0 || worst.item<int64_t>() >= std::max<int64_t>(classes, 1))
+      fail<ValueError>(op, ": target ", worst.item<int64_t>(), " is outside [0, ", classes, ")");
+  if (classes == 0 && n > 0) fail(op, ": needs a class — got ", log_p_in);
+  const Tensor safe = where(counted, t, 0);
+  const auto of_target = [&](const Tensor& rows) { return squeeze(gather(rows, 1, unsqueeze(safe, 1)), 1); };
+  const Tensor weight = o.weight.defined() ? detail::widened(o.weight.detach()) : Tensor();
+  const Tensor weighted = weight.defined() ? log_p * weight : log_p;
+  Tensor loss = neg(of_target(weighted));
+  if (o.label_smoothing > 0)
+    loss = loss * (1 - o.label_smoothing) - sum(weighted, 1) * (o.label_smoothing / static_cast<double>(classes));
+  loss = where(counted, loss, 0);
+  if (o.reduction == Reduction::none) return to(reshape(loss, targets.shape()), log_p_in.dtype());
+  const Tensor total = sum(loss);
+  if (o.reduction == Reduction::sum) return to(total, log_p_in.dtype());
+  const Tensor count = sum(weight.defined() ? where(counted, index_select(weight, 0, safe), 0) : to(counted, log_p.dtype()));
+  return to(total / masked_fill(count, count == 0.0, 1), log_p_in.dtype());
+}
+
+}  // namespace
+
+Tensor nll_loss(const Tensor& log_p, const Tensor& targets, CrossEntropyOptions o) {
+  check_classes("nll_loss", "log_p", log_p, targets, o);
+  return nll_of("nll_loss", log_p, targets, o);
+}
+
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions o) {
+  check_classes("cross_entropy", "logits", logits, targets, o);
+  if (o.weight.defined()) return to(nll_of("cross_entropy", log_softmax(detail::widened(logits)), targets, o), logits.dtype());
   const int64_t classes = logits.dim(-1), n = targets.numel();
   const TensorOptions wide{logits.dtype() == bf16 ? f32 : logits.dtype(), logits.device()};  // of the losses
   Tensor flat_targets = empty({n}, {i64, targets.device()}), share = empty({}, wide);
@@ -149,10 +192,27 @@ Tensor mse_loss(const Tensor& x, const Tensor& y, Reduction reduction) {
   return reduced(map(formula::SquaredError{}, x, y), reduction);
 }
 
-Tensor bce_with_logits(const Tensor& x, const Tensor& targets, Reduction reduction) {
-  check_equal("bce_with_logits", x, targets);
+Tensor l1_loss(const Tensor& x, const Tensor& y, Reduction reduction) {
+  check_equal("l1_loss", x, y);
+  if (reduction != Reduction::none && x.dtype() == bf16) return to(l1_loss(to(x, f32), detail::widened(y), reduction), bf16);
+  return reduced(map(formula::AbsoluteError{}, x, y), reduction);
+}
+
+Tensor huber_loss(const Tensor& x, const Tensor& y, double delta, Reduction reduction) {
+  check_equal("huber_loss", x, y);
+  if (!(delta > 0 && std::isfinite(delta))) fail<ValueError>("huber_loss: delta must be above 0 and finite — got ", delta);
   if (reduction != Reduction::none && x.dtype() == bf16)
-    return to(bce_with_logits(to(x, f32), detail::widened(targets), reduction), bf16);
+    return to(huber_loss(to(x, f32), detail::widened(y), delta, reduction), bf16);
+  return reduced(map(formula::Huber{delta}, x, y), reduction);
+}
+
+Tensor bce_with_logits(const Tensor& x, const Tensor& targets, Reduction reduction, const Tensor& pos_weight) {
+  check_equal("bce_with_logits", x, targets);
+  if (pos_weight.defined() && broadcast("bce_with_logits", x.shape(), pos_weight.shape()) != x.shape())
+    fail("bce_with_logits: pos_weight=", pos_weight, " does not fit x=", x);
+  if (reduction != Reduction::none && x.dtype() == bf16)
+    return to(bce_with_logits(to(x, f32), detail::widened(targets), reduction, detail::widened(pos_weight)), bf16);
+  if (pos_weight.defined()) return reduced(map(formula::WeightedBceWithLogits{}, x, targets, pos_weight), reduction);
   return reduced(map(formula::BceWithLogits{}, x, targets), reduction);
 }
 

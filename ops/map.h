@@ -2,6 +2,14 @@
 //
 //   Tensor y = map([](auto x, auto g) { return x * sigmoid(g); }, value, gate);
 //
+// What a formula may use, of its parameters and of numbers it captures ([c](auto x) { … }):
+//   + − * /     < <= > >= == !=, and & | ! on what those give
+//   select(x > 0.0, a, b) instead of if and ?: — both sides are computed, and must be finite; like(x, c), a constant
+//   exp expm1 log log1p sqrt rsqrt sin cos tanh sigmoid softplus erf normal_cdf pow(x, c) pow(x, y)
+//   abs sign floor ceil round trunc remainder max min clamp(x, lo, hi) square
+//   relu relu2 leaky_relu(x, slope) elu(x, α) silu gelu gelu_tanh
+// all by bare names: std::exp knows no derivatives. Anything else is an error that says so in a few lines.
+//
 // f is called on Value<T> (forward), Dual<T, N> (backward, generated: Σ_k g·∂f/∂x_k in one pass) and
 // Dual<Tensor, N> (when the gradient itself is recorded). Operands broadcast; bool operands count as
 // 0 and 1. Every elementwise op of the library is a map of a formula (ops/formulas.h).
@@ -36,6 +44,22 @@ namespace detail {
 Tensor unit(const Tensor& x);
 bool is_unit(const Tensor& x);
 }  // namespace detail
+
+namespace detail {
+/// What comparisons give in a formula that is called on tensors. Its name is what the compiler says of `if` and ?:.
+struct write_select_instead_of_if {
+  Tensor mask;
+  operator const Tensor&() const { return mask; }
+  friend write_select_instead_of_if operator&(const write_select_instead_of_if& a, const write_select_instead_of_if& b) {
+    return {logical_and(a, b)};
+  }
+  friend write_select_instead_of_if operator|(const write_select_instead_of_if& a, const write_select_instead_of_if& b) {
+    return {logical_or(a, b)};
+  }
+  friend write_select_instead_of_if operator!(const write_select_instead_of_if& a) { return {logical_not(a)}; }
+};
+}  // namespace detail
+inline detail::write_select_instead_of_if mask_of(const Tensor& mask) { return {mask}; }
 
 /// Partial derivatives that are tensors: undefined is an exact 0, unit() an exact 1.
 template <>
@@ -216,6 +240,13 @@ Tensor composed_map(const F& f, const MapPlan& plan, const Ts&... xs) {
 
 }  // namespace detail
 
+namespace detail {
+template <class F, class D, std::size_t... I>
+constexpr bool has_parameters(std::index_sequence<I...>) {
+  return requires { &F::template operator()<std::enable_if_t<(I < 9), D>...>; };
+}
+}  // namespace detail
+
 /// Applies f elementwise to 1 to 6 broadcast tensors of one float dtype (f32, f64, or bf16, computed in f32; formulas
 /// marked `integral` also i64 and i32). f must be callable with `auto` parameters and call functions by
 /// unqualified names (exp, sigmoid, select, …). Throws ShapeError, DTypeError, DeviceError.
@@ -223,20 +254,38 @@ template <class F, class... Ts>
   requires(std::same_as<Ts, Tensor> && ...)
 Tensor map(F f, const Tensor& first, const Ts&... rest) {
   constexpr std::size_t N = 1 + sizeof...(rest);
+  using Number = Dual<Tensor, N>;
+  using Index = std::make_index_sequence<N>;
   static_assert(N <= 6, "map: a formula takes 1 to 6 tensors");
-  static_assert(std::is_invocable_v<const F&, const Value<float>&, std::conditional_t<true, const Value<float>&, Ts>...>,
-                "map: the formula must be callable with one `auto` parameter per tensor, all of one type");
-  constexpr const char* op = detail::formula_name<F>();
-  const Tensor* xs[] = {&first, &rest...};
-  const detail::MapPlan plan = detail::plan_map(op, xs, N, detail::is_integral<F>());
-  using Kernels = detail::MapKernels<F, std::make_index_sequence<N>>;
-  if (!Kernels::forward.installed(first.device())) [[unlikely]] return detail::composed_map(f, plan, first, rest...);
-  Tensor y = empty(plan.shape, {plan.dtype, first.device()}, op);
-  Kernels::forward(f, plan, y);
-  if constexpr (detail::is_affine<F>())
-    return record<detail::MapNode<F, N>>(std::move(y), {first, rest...}, {}, f);
-  else
-    return record<detail::MapNode<F, N>>(std::move(y), {first, rest...}, {first, rest...}, f);
+  // The body of f is compiled here first, and then no further, so that what is wrong in it is said once.
+  if constexpr (!requires(const Number& x) { f(x, (static_cast<void>(sizeof(Ts)), x)...); }) {
+    constexpr bool parameters = detail::has_parameters<F, Number>(Index());
+    static_assert(parameters, "map: the formula takes one `auto` parameter per tensor: "
+                              "map([](auto x, auto y) { return x * exp(y); }, a, b)");
+    return {};
+  } else if constexpr (!requires(const Number& x) {
+                         { f(x, (static_cast<void>(sizeof(Ts)), x)...) } -> std::same_as<Number>;
+                       }) {
+    constexpr bool number = sizeof(F) == 0;
+    static_assert(number, "map: the formula returns no number made of its parameters; "
+                          "a constant is like(x, 1), a mask select(x > 0.0, like(x, 1), 0)");
+    return {};
+  } else {
+    constexpr const char* op = detail::formula_name<F>();
+    const Tensor* xs[] = {&first, &rest...};
+    const detail::MapPlan plan = detail::plan_map(op, xs, N, detail::is_integral<F>());
+    using Kernels = detail::MapKernels<F, Index>;
+    if (!Kernels::forward.installed(first.device())) [[unlikely]] return detail::composed_map(f, plan, first, rest...);
+    Tensor y = empty(plan.shape, {plan.dtype, first.device()}, op);
+    Kernels::forward(f, plan, y);
+    if constexpr (detail::is_affine<F>())
+      return record<detail::MapNode<F, N>>(std::move(y), {first, rest...}, {}, f);
+    else
+      return record<detail::MapNode<F, N>>(std::move(y), {first, rest...}, {first, rest...}, f);
+  }
 }
+template <class F, class... Ts>
+  requires(!(std::same_as<Ts, Tensor> && ...))
+Tensor map(F f, const Tensor& x, const Ts&...) = delete;  // capture numbers: map([c](auto x) { return x * c; }, x)
 
 }  // namespace sluice

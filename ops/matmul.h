@@ -15,4 +15,7 @@ Tensor matmul(const Tensor& a, const Tensor& b);
 /// output rows that GEMM accumulates into.
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
 
+/// [n, m], a_i·b_j, of rank-1 a and b: exact, for integers, too.
+Tensor outer(const Tensor& a, const Tensor& b);
+
 }  // namespace sluice

@@ -3,6 +3,7 @@
 #include <sluice/core/node.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
+#include <sluice/ops/gather.h>
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/view.h>
 
@@ -113,8 +114,13 @@ struct Norm final : Node {
 
 Tensor extreme(const char* op, ReduceKind kind, const Tensor& x, const Shape& dims_in, bool keep_dims) {
   Shape dims = wrap_dims(op, dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
-  detail::check_float(op, x);
   if (count_of(x.shape(), dims) == 0) fail(op, ": nothing to choose from in x=", x, " over dims ", dims);
+  if (!is_float(x.dtype())) {  // one dim after the other, by position
+    Tensor y = x.dtype() == boolean ? to(x, i32) : x;
+    for (int64_t d : dims) y = gather(y, d, kind == ReduceKind::max ? argmax(y, d, keep) : argmin(y, d, keep));
+    y = to(y, x.dtype());
+    return keep_dims ? y : reshape(y, with_dims_dropped(x.shape(), dims));
+  }
   Tensor y = reduce_values(kind, x, dims, keep_dims);
   return record<Extreme>(y, {x}, {x, y}, dims, kept, op);
 }
@@ -144,8 +150,8 @@ Tensor sum(const Tensor& x, const Shape& dims_in, bool keep_dims) {
 }
 
 Tensor mean(const Tensor& x, const Shape& dims, bool keep_dims) {
-  detail::check_float("mean", x);
-  int64_t n = count_of(x.shape(), wrap_dims("mean", dims, x.rank()));
+  const int64_t n = count_of(x.shape(), wrap_dims("mean", dims, x.rank()));
+  if (!is_float(x.dtype())) return to(to(sum(x, dims, keep_dims), f64) * (1.0 / static_cast<double>(n)), f32);
   return to(sum(detail::widened(x), dims, keep_dims) * (1.0 / static_cast<double>(n)), x.dtype());
 }
 

@@ -1,6 +1,6 @@
-// Reductions over any set of dims. `dims` empty means all; `keep` leaves size-1 dims behind. Long f32
-// sums are accumulated in blocks whose totals are f64, so the error does not grow with the length; the
-// order is fixed by the shape, so results do not depend on the number of threads.
+// Reductions over one dim, sum(x, -1), or any set of them, sum(x, {0, 2}). `dims` empty means all; `keep` leaves size-1
+// dims behind. Long f32 sums are accumulated in blocks whose totals are f64, so the error does not grow with the length;
+// the order is fixed by the shape, so results do not depend on the number of threads.
 #pragma once
 
 #include <sluice/core/tensor.h>
@@ -11,9 +11,9 @@ namespace sluice {
 inline constexpr bool keep = true;
 
 Tensor sum(const Tensor& x, const Shape& dims = {}, bool keep = false);
-/// NaN for an empty range, as 0/0.
+/// NaN for an empty range, as 0/0. Of integers and bool in f32: mean(argmax(logits, -1) == targets) is an accuracy.
 Tensor mean(const Tensor& x, const Shape& dims = {}, bool keep = false);
-/// Largest and smallest value; NaN wins; ties share the gradient equally. ShapeError on an empty range.
+/// Largest and smallest value, of any dtype; NaN wins; ties share the gradient equally. ShapeError on an empty range.
 Tensor max(const Tensor& x, const Shape& dims = {}, bool keep = false);
 Tensor min(const Tensor& x, const Shape& dims = {}, bool keep = false);
 /// Index (i64) of the first largest or smallest value along dim; a NaN counts as largest and smallest.

@@ -220,6 +220,7 @@ Tensor slice(const Tensor& x, int64_t dim, std::optional<int64_t> start, std::op
   return detail::region(x, starts, sizes, steps);
 }
 
+Tensor Tensor::operator[](int64_t i) const { return select(*this, 0, i); }
 Tensor select(const Tensor& x, int64_t dim, int64_t index) {
   int d = wrap_dim("select", dim, x.rank());
   if (x.rank() == 0) fail("select: a scalar has no dims");

@@ -38,6 +38,8 @@ Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length);
 std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, int64_t dim = 0);
 /// n pieces of equal size (the last may be shorter).
 std::vector<Tensor> chunk(const Tensor& x, int64_t n, int64_t dim = 0);
+/// The entries along dim, without it.
+std::vector<Tensor> unbind(const Tensor& x, int64_t dim = 0);
 /// Windows of `size` every `step` along dim: the dim becomes their number, a last dim holds them.
 Tensor unfold(const Tensor& x, int64_t dim, int64_t size, int64_t step);
 /// Reverses the order along dims.

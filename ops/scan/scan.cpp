@@ -6,7 +6,9 @@
 #include <sluice/core/node.h>
 #include <sluice/core/parallel.h>
 #include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
 #include <sluice/ops/kernels.h>
+#include <sluice/ops/view.h>
 
 #include <algorithm>
 
@@ -88,6 +90,15 @@ Tensor cumsum(const Tensor& x_in, int64_t dim, CumsumOptions options) {
   Tensor y = empty_like(x);
   if (y.numel() > 0) kernel::cumsum(contiguous(x.detach()), y, d, options);
   return record<Cumsum>(std::move(y), {x}, {}, d, options);
+}
+
+Tensor cumprod(const Tensor& x, int64_t dim) {
+  if (x.rank() == 0) fail("cumprod: a scalar has no dims");
+  const int d = wrap_dim("cumprod", dim, x.rank());
+  Tensor y = x.dtype() == boolean ? to(x, i64) : detail::widened(x);
+  // After the step of s, y_i is the product of the last 2s entries up to i (Hillis & Steele 1986).
+  for (int64_t s = 1, n = x.shape()[d]; s < n; s *= 2) y = y * pad(narrow(y, d, 0, n - s), d, s, 0, 1);
+  return x.dtype() == bf16 ? to(y, bf16) : y;
 }
 
 }  // namespace sluice

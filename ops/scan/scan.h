@@ -1,4 +1,4 @@
-// Running sums.
+// Running sums and products.
 #pragma once
 
 #include <sluice/core/tensor.h>
@@ -13,5 +13,9 @@ struct CumsumOptions {
 /// y_i = Σ_{j<=i} x_j along dim: cumsum(x, -1, {.exclusive = true, .reverse = true}). Accumulated in f64;
 /// bool counts as i64.
 Tensor cumsum(const Tensor& x, int64_t dim, CumsumOptions options = {});
+
+/// y_i = Π_{j<=i} x_j along dim, as ⌈log₂ n⌉ products of whole tensors, none of them divided by x: gradients are exact at
+/// zeros, too. Integers wrap around; bool counts as i64.
+Tensor cumprod(const Tensor& x, int64_t dim);
 
 }  // namespace sluice

@@ -1,5 +1,6 @@
 // A formula must take auto: it is called with floats, with dual numbers and with tensors.
-// message: no match for call to|no matching function for call to object|formula
+// message: takes one `auto` parameter per tensor
+// lines: 10
 namespace map_concrete_type {
 using namespace sluice;
 #ifdef MISTAKE

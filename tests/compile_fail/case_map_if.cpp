@@ -1,9 +1,15 @@
 // A branch inside a formula cannot depend on a value: on tensors the comparison is a mask.
-// message: could not convert|not contextually convertible|select
+// message: write_select_instead_of_if
+// lines: 10
 namespace map_if {
 using namespace sluice;
 #ifdef MISTAKE
-Tensor f(const Tensor& x) { return map([](auto v) { return v > 0.0 ? v : v * 0.1; }, x); }
+Tensor f(const Tensor& x) {
+  return map([](auto v) {
+    if (v > 0.0) return v;
+    return v * 0.1;
+  }, x);
+}
 #else
 Tensor f(const Tensor& x) { return map([](auto v) { return select(v > 0.0, v, v * 0.1); }, x); }
 #endif

@@ -1,5 +1,7 @@
 // Operands of map are tensors; numbers are captured.
-// message: no matching function for call to .*map
+// message: use of deleted function .*map|call to deleted function .map
+// says: capture numbers
+// lines: 10
 namespace map_number_operand {
 using namespace sluice;
 #ifdef MISTAKE

@@ -1,5 +1,7 @@
 // Functions are called by their bare name, not through std::, which knows no dual numbers.
-// message: no matching function for call to .*exp
+// message: use of deleted function|invokes a deleted function
+// says: write exp\(x\), not std::exp\(x\)
+// lines: 11
 namespace map_std_function {
 using namespace sluice;
 #ifdef MISTAKE

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Each case_*.cpp holds, in `#ifdef MISTAKE … #else … #endif`, a mistake and its correct twin, and a line
 # `// message: REGEX`. The twins of all cases must compile, each mistake must not, and the compiler's output
-# must hold the message. Called by ctest: compile_fail_test.sh COMPILER INCLUDE FOLDER
+# must hold the message; `// says: REGEX` is advice that must stand anywhere in it, `// lines: N` is how long it may be
+# (of g++; clang repeats where each template was asked for). Called by ctest: compile_fail_test.sh COMPILER INCLUDE FOLDER
 set -euo pipefail
 
 compiler=$1 include=$2 work=$3
@@ -31,6 +32,13 @@ for file in "$cases"/case_*.cpp; do
   elif ! grep -Eq "error: .*($message)" "$work/output"; then
     bad "$name: no message like '$message' in:"
     cat "$work/output"
+  else
+    says=$(sed -n 's|^// says: ||p' "$file") lines=$(sed -n 's|^// lines: ||p' "$file")
+    if [[ $says ]] && ! grep -Eq "$says" "$work/output"; then bad "$name: no advice like '$says' in:"; cat "$work/output"; fi
+    if [[ $lines && $suffix == gch ]] && (($(wc -l <"$work/output") > lines)); then
+      bad "$name: $(wc -l <"$work/output") lines instead of $lines:"
+      cat "$work/output"
+    fi
   fi
   count=$((count + 1))
 done

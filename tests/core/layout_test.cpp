@@ -144,12 +144,12 @@ TEST_CASE("layout: expanded repeats along size-1 and new dims", "[layout]") {
 }
 
 TEST_CASE("layout: row-major strides", "[layout]") {
-  Layout l({2, 3, 4});
+  Layout l(Shape{2, 3, 4});
   CHECK(l.strides == Shape{12, 4, 1});
   CHECK(l.numel() == 24);
   CHECK(Layout(Shape{}).numel() == 1);
   CHECK(Layout(Shape{}).is_contiguous());
-  CHECK(Layout({3, 0, 2}).numel() == 0);
+  CHECK(Layout(Shape{3, 0, 2}).numel() == 0);
 }
 
 TEST_CASE("shape: at most eight dims, inserted and erased in place", "[layout]") {

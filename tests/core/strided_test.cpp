@@ -31,7 +31,7 @@ T element(const Tensor& x, int64_t k) {
 }
 
 /// A random view of 120 f32 values: permuted, stepped, flipped, expanded, of any rank.
-Tensor random_view(Rand& r, const Tensor& base = arange(0, 2 * 3 * 4 * 5, 1)) {
+Tensor random_view(Rand& r, const Tensor& base = arange(2 * 3 * 4 * 5, {f32})) {
   Tensor x = reshape(base, {2, 3, 4, 5});
   for (int i = 0; i < 4; ++i) {
     const int64_t d = r.below(x.rank());

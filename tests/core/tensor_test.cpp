@@ -4,6 +4,8 @@
 #include "support/approx.h"
 #include "support/catch.h"
 
+#include <sluice/autograd/engine.h>
+#include <sluice/core/allocator.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/matmul.h>
@@ -32,6 +34,38 @@ TEST_CASE("tensor: from lists and vectors", "[tensor]") {
   CHECK(Tensor::from<double>({}, {0, 3}).numel() == 0);
   CHECK_THROWS_WITH(Tensor::from<float>({1, 2, 3}, {2, 2}), Contains("from") && Contains("3") && Contains("[2,2]"));
   CHECK_THROWS_AS(Tensor({{1, 2}, {3}}), ShapeError);
+}
+
+TEST_CASE("tensor: from_blob sees the owner's memory and says when it has done with it", "[tensor]") {
+  std::vector<float> mine{1, 2, 3, 4, 5, 6};
+  int released = 0;
+  const auto before = memory_stats().live;
+  {
+    Tensor x = Tensor::from_blob(mine.data(), {2, 3}, [&] { ++released; });
+    CHECK(x.data<float>() == mine.data());
+    CHECK(sum(x).item() == 21);
+    mine[5] = 16;
+    CHECK(sum(x).item() == 31);
+    fill_(x, 2);
+    CHECK(mine == std::vector<float>(6, 2));
+    x.requires_grad_();
+    Tensor row = select(x, 0, 1), copy = clone(x);
+    backward(sum(row * row));
+    CHECK(x.grad().to_vector() == std::vector<float>{0, 0, 0, 4, 4, 4});
+    x = Tensor();
+    CHECK(released == 0);  // `row` still sees it
+    row = Tensor();
+    CHECK(released == 1);
+    CHECK(copy.to_vector() == std::vector<float>(6, 2));
+  }
+  CHECK(released == 1);
+  CHECK(memory_stats().live == before);
+  CHECK(Tensor::from_blob(mine.data() + 1, 2).to_vector() == std::vector<float>{2, 2});  // no alignment beyond the type's
+  CHECK(Tensor::from_blob<int64_t>(nullptr, {0, 3}).dtype() == i64);
+  CHECK_THROWS_WITH(Tensor::from_blob<float>(nullptr, {2}), "from_blob: the address is null — got shape [2]");
+  CHECK_THROWS_AS(Tensor::from_blob(mine.data(), {-1}), ShapeError);
+  auto* odd = reinterpret_cast<float*>(reinterpret_cast<char*>(mine.data()) + 1);
+  CHECK_THROWS_WITH(Tensor::from_blob(odd, 1), Contains("no multiple of 4"));
 }
 
 TEST_CASE("tensor: every dtype goes to and from vectors of every type", "[tensor]") {
@@ -117,7 +151,7 @@ TEST_CASE("tensor: an alias shares storage and version, a clone does not", "[ten
 }
 
 TEST_CASE("tensor: in-place ops write exactly their view", "[tensor]") {
-  auto fresh = [] { return reshape(arange(0, 12, 1), {3, 4}); };
+  auto fresh = [] { return reshape(arange(12, {f32}), {3, 4}); };
   {
     Tensor x = fresh(), column = select(x, 1, 1);
     fill_(column, -1);

@@ -160,6 +160,7 @@ void Draw::fill(CrossEntropyOptions& x) {
   if (chance(0.3)) x.ignore_index = get<int64_t>();
   if (chance(0.3)) x.label_smoothing = get<double>();
   x.reduction = get<Reduction>();
+  if (chance(0.1)) x.weight = get<Tensor>();
 }
 
 void Draw::fill(RopeOptions& x) {

@@ -14,6 +14,7 @@
 #include <sluice/ops/matmul.h>
 #include <sluice/ops/rearrange.h>
 #include <sluice/ops/reduce.h>
+#include <sluice/ops/sampling.h>
 #include <sluice/ops/softmax.h>
 #include <sluice/ops/sort.h>
 #include <sluice/ops/view.h>
@@ -131,13 +132,13 @@ OpCalls make_calls() {
            {"neg", neg}, {"square", square}, {"reciprocal", reciprocal}, {"exp", exp}, {"expm1", expm1}, {"log", log},
            {"log1p", log1p}, {"sqrt", sqrt}, {"rsqrt", rsqrt}, {"tanh", tanh}, {"sigmoid", sigmoid}, {"softplus", softplus},
            {"erf", erf}, {"normal_cdf", normal_cdf}, {"sin", sin}, {"cos", cos}, {"abs", abs}, {"sign", sign}, {"floor", floor}, {"ceil", ceil},
-           {"round", round}, {"trunc", trunc}, {"isnan", isnan}, {"isfinite", isfinite},
+           {"round", round}, {"trunc", trunc}, {"isnan", isnan}, {"isinf", isinf}, {"isfinite", isfinite}, {"nonzero", nonzero},
            {"relu", relu}, {"relu2", relu2}, {"elu1", elu1}, {"silu", silu}, {"gelu", gelu}, {"gelu_tanh", gelu_tanh},
            {"laplace", laplace}, {"ns_sigmoid", ns_sigmoid}, {"zeros_like", zeros_like}, {"ones_like", ones_like},
            {"contiguous", contiguous}, {"clone", clone}, {"squeeze", squeeze}})
     c.emplace_back(name, drawn(f));
   for (auto [name, f] : std::initializer_list<std::pair<const char*, Binary>>{
-           {"add", add}, {"sub", sub}, {"mul", mul}, {"div", div}, {"pow", pow}, {"maximum", maximum}, {"minimum", minimum},
+           {"add", add}, {"sub", sub}, {"mul", mul}, {"div", div}, {"pow", pow}, {"remainder", remainder}, {"outer", outer}, {"masked_select", masked_select}, {"maximum", maximum}, {"minimum", minimum},
            {"eq", eq}, {"ne", ne}, {"lt", lt}, {"le", le}, {"gt", gt}, {"ge", ge}, {"glu", glu}, {"reglu", reglu}, {"geglu", geglu}, {"geglu_tanh", geglu_tanh}, {"swiglu", swiglu},
            {"bilinear", bilinear}, {"silu_glu", silu_glu}, {"matmul", matmul}, {"embedding", embedding}})
     c.emplace_back(name, drawn(f));
@@ -156,9 +157,28 @@ OpCalls make_calls() {
   auto add_call = [&](const char* name, OpCall f) { c.emplace_back(name, std::move(f)); };
   // elementwise
   add_call("pow", drawn(static_cast<Tensor (*)(T, double)>(pow)));
-  add_call("scale", drawn(scale)), add_call("add_scalar", drawn(add_scalar)), add_call("clamp", drawn(clamp));
-  add_call("lerp", drawn(lerp)), add_call("where", drawn(where)), add_call("like", drawn(static_cast<Tensor (*)(T, double)>(like)));
-  add_call("masked_fill", drawn(masked_fill)), add_call("leaky_relu", drawn(leaky_relu)), add_call("elu", drawn(elu));
+  add_call("scale", drawn(scale)), add_call("add_scalar", drawn(add_scalar)), add_call("clamp", drawn(static_cast<Tensor (*)(T, double, double)>(clamp)));
+  using ByNumber = Tensor (*)(T, double);
+  for (auto [name, f] : std::initializer_list<std::pair<const char*, ByNumber>>{
+           {"remainder", remainder}, {"maximum", maximum}, {"minimum", minimum}, {"eq", eq}, {"ne", ne}, {"lt", lt}, {"le", le}, {"gt", gt}, {"ge", ge}})
+    c.emplace_back(name, drawn(f));
+  add_call("lerp", drawn(static_cast<Tensor (*)(T, T, T)>(lerp))), add_call("lerp", drawn(static_cast<Tensor (*)(T, T, double)>(lerp)));
+  add_call("where", drawn(static_cast<Tensor (*)(T, T, T)>(where))), add_call("where", [](Draw& d) {
+    const Tensor x = d.get<Tensor>(), mask = x.defined() ? d.tensor(x.shape(), boolean) : d.get<Tensor>();
+    return outputs(d.chance(0.5) ? where(mask, x, d.get<double>()) : where(mask, d.get<double>(), x));
+  });
+  add_call("masked_select", [](Draw& d) {
+    const Tensor x = d.get<Tensor>(), mask = x.defined() ? d.tensor(x.shape(), boolean) : d.get<Tensor>();
+    return outputs(masked_select(x, mask));
+  });
+  add_call("multinomial", [](Draw& d) {
+    const Tensor w = d.chance(0.5) ? softmax(d.tensor({d.size(), d.size()}, f32)) : d.get<Tensor>();
+    const int64_t n = d.chance(0.7) ? d.size() : d.get<int64_t>();
+    return outputs(multinomial(w, n, rng(), d.chance(0.5)));
+  });
+  add_call("like", drawn(static_cast<Tensor (*)(T, double)>(like)));
+  add_call("masked_fill", drawn(masked_fill)), add_call("leaky_relu", drawn(static_cast<ByNumber>(leaky_relu)));
+  add_call("elu", drawn(static_cast<ByNumber>(elu)));
   add_call("activate", drawn(activate)), add_call("dropout", [](Draw& d) { return outputs(dropout(d.get<Tensor>(), d.get<double>(), rng())); });
   add_call("map", [](Draw& d) {
     const Tensor a = d.get<Tensor>(), b = d.get<Tensor>(), e = d.get<Tensor>();
@@ -179,7 +199,7 @@ OpCalls make_calls() {
   add_call("transpose", drawn(transpose)), add_call("permute", drawn(permute)), add_call("expand", drawn(expand));
   add_call("unsqueeze", drawn(unsqueeze)), add_call("squeeze", drawn(static_cast<Tensor (*)(T, int64_t)>(squeeze)));
   add_call("select", drawn(static_cast<Tensor (*)(T, int64_t, int64_t)>(select))), add_call("slice", drawn(slice));
-  add_call("narrow", drawn(narrow)), add_call("split", drawn(split)), add_call("chunk", drawn(chunk));
+  add_call("narrow", drawn(narrow)), add_call("unbind", drawn(unbind)), add_call("split", drawn(split)), add_call("chunk", drawn(chunk));
   add_call("unfold", drawn(unfold)), add_call("flip", drawn(flip)), add_call("diagonal", drawn(diagonal));
   add_call("cat", drawn(cat)), add_call("stack", drawn(stack)), add_call("pad", drawn(pad)), add_call("roll", drawn(roll));
   add_call("fold", drawn(fold)), add_call("repeat_interleave", drawn(repeat_interleave)), add_call("repeat", drawn(repeat));
@@ -190,7 +210,7 @@ OpCalls make_calls() {
   });
   // reductions, order, positions
   add_call("argmax", drawn(argmax)), add_call("argmin", drawn(argmin)), add_call("var", drawn(var)), add_call("std_dev", drawn(std_dev));
-  add_call("cumsum", drawn(cumsum)), add_call("softmax", drawn(softmax)), add_call("log_softmax", drawn(log_softmax));
+  add_call("cumsum", drawn(cumsum)), add_call("cumprod", drawn(cumprod)), add_call("softmax", drawn(softmax)), add_call("log_softmax", drawn(log_softmax));
   add_call("sort", drawn(sort)), add_call("topk", drawn(topk)), add_call("argsort", drawn(argsort));
   add_call("triu", drawn(triu)), add_call("tril", drawn(tril)), add_call("causal_mask", drawn(causal_mask));
   auto indexed = [&](const char* name, auto f) {  // half of the time an index that fits
@@ -204,6 +224,9 @@ OpCalls make_calls() {
   indexed("gather", [](Draw&, T x, int64_t dim, T i) { return gather(x, dim, i); });
   indexed("index_select", [](Draw&, T x, int64_t dim, T i) { return index_select(x, dim, i); });
   indexed("scatter_add", [](Draw& d, T x, int64_t dim, T i) { return scatter_add(x, dim, i, d.get<Tensor>()); });
+  indexed("scatter", [](Draw& d, T x, int64_t dim, T i) {
+    return scatter(x, dim, i, i.defined() && x.defined() && d.chance(0.8) ? d.tensor(i.shape(), x.dtype()) : d.get<Tensor>());
+  });
   add_call("index_add", [](Draw& d) {  // what fits
     const int64_t rows = d.size(), n = d.size(), width = d.size();
     const Tensor x = d.tensor({rows, width}, f32), src = d.tensor({n, width}, f32), index = d.tensor({n}, i64);
@@ -214,8 +237,16 @@ OpCalls make_calls() {
     const Tensor x = d.tensor({rows, classes}, f32), targets = d.tensor({rows}, i64);
     return outputs(cross_entropy(x, targets, d.get<CrossEntropyOptions>()));
   });
+  add_call("nll_loss", [](Draw& d) {
+    const int64_t rows = d.size(), classes = d.size() + 2;
+    const Tensor x = d.tensor({rows, classes}, f32), targets = d.tensor({rows}, i64);
+    auto o = d.get<CrossEntropyOptions>();
+    if (d.chance(0.5)) o.weight = d.tensor({classes}, f32);
+    return outputs(d.chance(0.5) ? nll_loss(x, targets, o) : nll_loss(log_softmax(x), targets, o));
+  });
   indexed("index_add", [](Draw& d, T x, int64_t dim, T i) { return index_add(x, dim, i, d.get<Tensor>()); });
   indexed("cross_entropy", [](Draw& d, T x, int64_t, T i) { return cross_entropy(x, i, d.get<CrossEntropyOptions>()); });
+  indexed("nll_loss", [](Draw& d, T x, int64_t, T i) { return nll_loss(x, i, d.get<CrossEntropyOptions>()); });
   indexed("rope_at", [](Draw& d, T x, int64_t, T i) { return rope_at(x, i, d.get<RopeOptions>()); });
   indexed("one_hot", [](Draw& d, T, int64_t n, T i) { return one_hot(i, n, d.get<TensorOptions>()); });
   indexed("embedding", [](Draw&, T x, int64_t, T i) { return embedding(x, i); });
@@ -244,6 +275,7 @@ OpCalls make_calls() {
   });
   add_call("layer_norm", drawn(layer_norm)), add_call("rms_norm", drawn(rms_norm)), add_call("scale_norm", drawn(scale_norm));
   add_call("cross_entropy", drawn(cross_entropy)), add_call("mse_loss", drawn(mse_loss));
+  add_call("l1_loss", drawn(l1_loss)), add_call("huber_loss", drawn(huber_loss));
   add_call("bce_with_logits", drawn(bce_with_logits)), add_call("kl_div", drawn(kl_div));
   // positions
   add_call("rope", drawn(rope)), add_call("rope_at", drawn(rope_at));

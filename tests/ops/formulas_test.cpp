@@ -187,6 +187,14 @@ TEST_CASE("formulas: dual numbers agree with the complex step", "[formulas]") {
   check2("SiluGlu", fm::SiluGlu{}, any, any);
   check3("Lerp", fm::Lerp{}, any, any, {0, 1});
   check3("ScaleOffset", fm::ScaleOffset{}, any, any, any);
+  check2("AbsoluteError", fm::AbsoluteError{}, {1, 2}, {-1, 0.5});
+  check2("AbsoluteError", fm::AbsoluteError{}, {-1, 0.5}, {1, 2});
+  check2("Huber", fm::Huber{0.5}, {1, 2}, {-1, 0.4});
+  check2("Huber", fm::Huber{2}, {-1, 0.4}, {0, 0.9});
+  check2("Remainder", fm::Remainder{}, {0.1, 0.9}, {1, 2});
+  check2("Remainder", fm::Remainder{}, {-2.4, -2.1}, {1.3, 1.9});
+  check2("Remainder", fm::Remainder{}, {4.2, 4.4}, {-2, -1.5});
+  check3("WeightedBceWithLogits", fm::WeightedBceWithLogits{}, {-6, 6}, {0, 1}, {0.2, 3});
   check2("SquaredError", fm::SquaredError{}, any, any);
   check2("BceWithLogits", fm::BceWithLogits{}, {-6, 6}, {0, 1});
   check2("KlTerm", fm::KlTerm{}, {-3, 0}, {0.05, 1});

@@ -4,6 +4,7 @@
 #include <sluice/ops/activation.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
+#include <sluice/ops/gather.h>
 #include <sluice/ops/loss.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/rope.h>
@@ -27,7 +28,11 @@ TEST_CASE("errors name the op the user called", "[ops]") {
       {"add_scalar", [&] { i + 0.5; }},
       {"sub", [&] { 1 - flags; }},
       {"masked_fill", [&] { masked_fill(x, ones({2}, {boolean}), 0); }},
-      {"masked_fill", [&] { masked_fill(flags, ones({2, 3}, {boolean}), 0); }},
+      {"masked_fill", [&] { masked_fill(flags, ones({2, 3}, {boolean}), 2); }},
+      {"masked_fill", [&] { masked_fill(i, ones({2}, {boolean}), 2); }},
+      {"where", [&] { where(i > 1, 0.5, i); }},
+      {"clamp", [&] { clamp(i, 0.5); }},
+      {"masked_select", [&] { masked_select(x, ones({2}, {boolean})); }},
       {"scale_", [&] { Tensor y = i; scale_(y, 0.5); }},
       {"scale_", [&] { Tensor y = flags; scale_(y, 2); }},
       {"add_", [&] { Tensor y = flags; add_(y, flags); }},

@@ -25,7 +25,8 @@ using namespace sluice::testing;
 namespace {
 
 /// Ops that choose by value what to compute, and so cannot run without values; each with the reason.
-const std::map<std::string, std::string> kNeedValues = {};
+const std::map<std::string, std::string> kNeedValues = {
+    {"nonzero", "the shape of its result depends on them"}, {"masked_select", "likewise"}};
 
 std::string facts(const Tensor& x) {
   if (!x.defined()) return "undefined";

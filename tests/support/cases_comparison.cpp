@@ -45,6 +45,9 @@ void add_comparison_cases(Cases& c) {
   unary("ne", x, [](const Tensor& v) { return v != -1.0; }, [](double a) { return double(a != -1); });
   // log makes −inf of 0 and NaN of −1, so every kind of number is met.
   unary("isnan", x, [](const Tensor& v) { return isnan(log(v)); }, [](double a) { return double(a < 0); });
+  unary("isinf", x, [](const Tensor& v) { return isinf(log(v)); }, [](double a) { return double(a == 0); });
+  unary("isinf", x, [](const Tensor& v) { return isinf(-log(v)); }, [](double a) { return double(a == 0); });
+  unary("isinf", index({4, 5}, 3), [](const Tensor& v) { return isinf(v); }, [](double) { return 0.0; });
   unary("isfinite", x, [](const Tensor& v) { return isfinite(log(v)); }, [](double a) { return double(a > 0); });
 }
 

@@ -46,8 +46,18 @@ void add_elementwise_cases(Cases& c) {
   add_binary(c, "sub", sub, [](double a, double b) { return a - b; }, real({}), real({}));
   add_binary(c, "mul", mul, [](double a, double b) { return a * b; }, real({}), real({}));
   add_binary(c, "div", div, [](double a, double b) { return a / b; }, real({}), away({}, {0}, -2, 2, 0.3));
-  add_binary(c, "maximum", maximum, [](double a, double b) { return a > b ? a : b; }, distinct({}), distinct({}));
-  add_binary(c, "minimum", minimum, [](double a, double b) { return a < b ? a : b; }, distinct({}), distinct({}));
+  add_binary(c, "maximum", static_cast<Binary>(maximum), [](double a, double b) { return a > b ? a : b; }, distinct({}), distinct({}));
+  add_binary(c, "minimum", static_cast<Binary>(minimum), [](double a, double b) { return a < b ? a : b; }, distinct({}), distinct({}));
+  // In [-8, 8] by 2.2 to 2.8 the quotients are kept off whole numbers: the numerator is moved there by its own remainder.
+  const Reference ref_remainder = elementwise2([](double a, double b) { return a - b * std::floor(a / b); });
+  c.push_back({.op = "remainder", .inputs = {away({3, 5}, {-6, -3, 0, 3, 6}, -8, 8, 0.4), constant(away({3, 5}, {}, 2.9, 3.1))},
+               .call = [](const In& x) { return remainder(x[0], x[1]); }, .reference = ref_remainder, .any_shape = true,
+               .large = {{33'283}, {33'283}}});
+  c.push_back({.op = "remainder", .variant = "negative divisor, row", .inputs = {away({3, 4}, {0}, -2.5, 2.5, 0.1), real({4}, -3.2, -2.8)},
+               .call = [](const In& x) { return remainder(x[0], x[1]); }, .reference = ref_remainder, .large = {{53, 641}, {641}}});
+  c.push_back({.op = "remainder", .variant = "by a number", .inputs = {away({2, 5}, {-1.5, 0, 1.5})},
+               .call = [](const In& x) { return remainder(x[0], 1.5); },
+               .reference = elementwise1([](double x) { return x - 1.5 * std::floor(x / 1.5); }), .any_shape = true});
   add_binary(c, "pow", static_cast<Binary>(pow), [](double a, double b) { return std::pow(a, b); },
              positive({}), real({}));
 
@@ -96,6 +106,20 @@ void add_elementwise_cases(Cases& c) {
                .flat = "central differences of infinities", .exact = true});
 
   // Numbers as operands, and integers.
+  unary("maximum", "with a number", away({2, 5}, {0.25}), [](const Tensor& x) { return maximum(x, 0.25); }, [](double x) { return x > 0.25 ? x : 0.25; });
+  unary("minimum", "with a number", away({2, 5}, {0.25}), [](const Tensor& x) { return minimum(x, 0.25); }, [](double x) { return x < 0.25 ? x : 0.25; });
+  c.push_back({.op = "lerp", .variant = "by a number", .inputs = {real({2, 3}), real({2, 3})},
+               .call = [](const In& x) { return lerp(x[0], x[1], 0.25); },
+               .reference = elementwise2([](double a, double b) { return 0.75 * a + 0.25 * b; })});
+  for (bool first : {false, true})
+    c.push_back({.op = "where", .variant = first ? "a number, else x" : "x, else a number", .inputs = {mask({3, 4}), real({3, 4})},
+                 .call = [first](const In& x) { return first ? where(x[0], 0.5, x[1]) : where(x[0], x[1], 0.5); },
+                 .reference = elementwise([first](const std::vector<double>& v) { return (v[0] != 0) == first ? 0.5 : v[1]; }), .exact = true});
+  c.push_back({.op = "where", .variant = "of bool", .inputs = {mask({3, 4}), mask({4}), mask({3, 1})},
+               .call = [](const In& x) { return where(x[0], x[1], x[2]); }, .reference = elementwise3(ref_where), .flat = "bool", .exact = true});
+  c.push_back({.op = "masked_fill", .variant = "of bool", .inputs = {mask({3, 4}), mask({4})},
+               .call = [](const In& x) { return masked_fill(x[0], x[1], 1); },
+               .reference = elementwise2([](double x, double m) { return m != 0 ? 1.0 : x; }), .flat = "bool", .exact = true});
   unary("sub", "number − tensor", real({2, 3}), [](const Tensor& x) { return 1.5 - x; }, [](double x) { return 1.5 - x; });
   unary("div", "number / tensor", away({2, 3}, {0}, -2, 2, 0.3), [](const Tensor& x) { return 1.5 / x; },
         [](double x) { return 1.5 / x; });
@@ -112,6 +136,17 @@ void add_elementwise_cases(Cases& c) {
     integers("neg", [](const Tensor& a, const Tensor& b) { return neg(a) + b - b; }, [](double a, double) { return -a; });
     integers("square", [](const Tensor& a, const Tensor& b) { return square(a + b); }, [](double a, double b) { return (a + b) * (a + b); });
     integers("scale", [](const Tensor& a, const Tensor& b) { return scale(a - b, -3); }, [](double a, double b) { return 3 * (b - a); });
+    integers("remainder", [](const Tensor& a, const Tensor& b) { return remainder(a - 25, b - 20); },
+             [](double a, double b) { return b == 20 ? a - 25 : a - 25 - (b - 20) * std::floor((a - 25) / (b - 20)); });
+    integers("remainder", [](const Tensor& a, const Tensor& b) { return remainder(a - b, -7); },
+             [](double a, double b) { return a - b + 7 * std::floor((a - b) / -7); });
+    integers("maximum", static_cast<Binary>(maximum), [](double a, double b) { return a > b ? a : b; });
+    integers("minimum", static_cast<Binary>(minimum), [](double a, double b) { return a < b ? a : b; });
+    integers("maximum", [](const Tensor& a, const Tensor& b) { return maximum(a - b, 3); }, [](double a, double b) { return std::max(a - b, 3.0); });
+    integers("minimum", [](const Tensor& a, const Tensor& b) { return minimum(a - b, 3); }, [](double a, double b) { return std::min(a - b, 3.0); });
+    integers("clamp", [](const Tensor& a, const Tensor& b) { return clamp(a - b, -4); }, [](double a, double b) { return std::max(a - b, -4.0); });
+    integers("where", [](const Tensor& a, const Tensor& b) { return where(a < b, a, b + 9); }, [](double a, double b) { return a < b ? a : b + 9; });
+    integers("masked_fill", [](const Tensor& a, const Tensor& b) { return masked_fill(a + b, a < b, -3); }, [](double a, double b) { return a < b ? -3 : a + b; });
     integers("add_scalar", [](const Tensor& a, const Tensor& b) { return a * b + 7; }, [](double a, double b) { return a * b + 7; });
   }
 

@@ -1,12 +1,19 @@
 // Rows: ops/gather.h, ops/scan/scan.h, ops/sort.h.
 #include "support/op_cases.h"
 
+#include <sluice/core/random.h>
 #include <sluice/ops/attention/top_k.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
 #include <sluice/ops/gather.h>
+#include <sluice/ops/reduce.h>
+#include <sluice/ops/sampling.h>
 #include <sluice/ops/scan/scan.h>
 #include <sluice/ops/sort.h>
+#include <sluice/ops/view.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 namespace sluice::testing {
@@ -30,6 +37,13 @@ Reference ref_scatter_add(std::size_t d) {
   return [d](const Arrays& xs) {
     Array y = xs[0];
     each_index(xs[1].shape, [&](const Dims& i) { y(at(i, d, xs[1](i))) += xs[2](i); });
+    return y;
+  };
+}
+Reference ref_scatter(std::size_t d) {
+  return [d](const Arrays& xs) {
+    Array y = xs[0];
+    each_index(xs[1].shape, [&](const Dims& i) { y(at(i, d, xs[1](i))) = xs[2](i); });  // in order: the last stays
     return y;
   };
 }
@@ -71,6 +85,42 @@ void add_index_cases(Cases& c) {
       {{2, 4, 300}, {2, 70, 257}, {2, 70, 257}});
   row("scatter_add", "nothing", {real({3, 4}), index({0, 4}, 3), real({0, 4})},
       [](const In& x) { return scatter_add(x[0], 0, x[1], x[2]); }, ref_scatter_add(0), true);
+  row("scatter", "last dim", {real({3, 4}), index({3, 6}, 4), real({3, 6})},
+      [](const In& x) { return scatter(x[0], 1, x[1], x[2]); }, ref_scatter(1), true, {{127, 4}, {127, 257}, {127, 257}});
+  row("scatter", "first dim, index smaller elsewhere", {real({4, 3, 2}), index({5, 2, 1}, 4), real({5, 2, 1})},
+      [](const In& x) { return scatter(x[0], 0, x[1], x[2]); }, ref_scatter(0), true, {{4, 2, 300}, {70, 2, 257}, {70, 2, 257}});
+  row("scatter", "nothing", {real({3, 4}), index({0, 4}, 3), real({0, 4})},
+      [](const In& x) { return scatter(x[0], 0, x[1], x[2]); }, ref_scatter(0), true);
+  row("scatter", "of bool", {mask({3, 4}), index({3, 2}, 4), mask({3, 2})},
+      [](const In& x) { return scatter(x[0], 1, x[1], x[2]); }, ref_scatter(1), true)->flat = "bool";
+  const auto ref_nonzero = [](const Arrays& xs) {
+    std::vector<double> found;
+    double count = 0;
+    each_index(xs[0].shape, [&](const Dims& i) {
+      if (xs[0](i) == 0) return;
+      ++count;
+      for (int64_t k : i) found.push_back(static_cast<double>(k));
+    });
+    Array y({static_cast<int64_t>(count), static_cast<int64_t>(xs[0].shape.size())});
+    y.v = found;
+    return y;
+  };
+  for (const Input& x : {mask({3, 4}), levels({2, 3, 2}), index({7}, 2), mask({})})
+    row("nonzero", x.kind == Input::mask ? "of a mask" : x.kind == Input::index ? "of integers" : "", {x},
+        [](const In& v) { return nonzero(v[0]); }, ref_nonzero, true)->flat = "indices";
+  c[c.size() - 4].shapes = {{{0, 3}}, {{3, 0}}, {{5, 2}}}, c[c.size() - 4].large = {{129, 257}};
+  const auto ref_masked_select = [](const Arrays& xs) {
+    Array y(Dims{0});
+    each_index(broadcast_shape(xs), [&](const Dims& i) {
+      if (xs[1].stretched(i) != 0) y.v.push_back(xs[0].stretched(i));
+    });
+    y.shape[0] = static_cast<int64_t>(y.v.size());
+    return y;
+  };
+  const auto chosen = [](const In& x) { return masked_select(x[0], x[1]); };
+  row("masked_select", "", {real({3, 4}), mask({3, 4})}, chosen, ref_masked_select, true, {{129, 257}, {129, 257}})->shapes = {{{0}, {0}}, {{}, {}}};
+  row("masked_select", "mask of a row", {real({3, 4}), mask({4})}, chosen, ref_masked_select, true);
+  row("masked_select", "x of a row", {real({4}), mask({3, 4})}, chosen, ref_masked_select, true);
   row("index_select", "first dim", {real({4, 3}), index({6}, 4)}, [](const In& x) { return index_select(x[0], 0, x[1]); },
       ref_index_select(0), true, {{4, 129}, {257}});
   row("index_select", "last dim", {real({2, 4}), index({3}, 4)}, [](const In& x) { return index_select(x[0], -1, x[1]); },
@@ -145,10 +195,45 @@ void add_index_cases(Cases& c) {
         r->ulps = 8;
       }
     }
+  const auto products = [](std::vector<double> x) {
+    std::partial_sum(x.begin(), x.end(), x.begin(), std::multiplies<double>());
+    return x;
+  };
+  for (int64_t dim : {0, 1, 2}) {
+    OpCase* r = row("cumprod", "", {away({2, 3, 2}, {0}, -1.5, 1.5, 0.5)}, [=](const In& x) { return cumprod(x[0], dim); },
+                    along(dim, products), false, {{5, 17, 13}});
+    r->shapes = {{{1, 1, 1}}, {{2, 0, 2}}, {{3, 5, 4}}, {{2, 8, 3}}, {{9, 2, 7}}};
+    r->ulps = 8;
+  }
+  row("cumprod", "zeros", {levels({3, 5})}, [](const In& x) { return cumprod(x[0], 1); }, along(1, products), true);
+  row("cumprod", "of bool", {mask({5})}, [](const In& x) { return cumprod(x[0], 0); }, along(0, products), true)->flat = "integers";
   row("cumsum", "of bool", {mask({5})}, [](const In& x) { return cumsum(x[0], 0); }, along(0, [](std::vector<double> x) {
         std::partial_sum(x.begin(), x.end(), x.begin());
         return x;
       }), true)->flat = "counts";
+
+  // Drawing, where chance has no choice; tests/ops/sampling_test.cpp counts.
+  const auto argmax_of_rows = [](const Arrays& xs) {
+    return reduced({-1}, false, [](const std::vector<double>& x) {
+      return static_cast<double>(std::max_element(x.begin(), x.end()) - x.begin());
+    })(xs);
+  };
+  for (bool replacement : {false, true})
+    row("multinomial", replacement ? "one weight above 0, put back" : "one weight above 0", {distinct({3, 5})},
+        [=](const In& x) {
+          Rng rng(3);
+          const Tensor only = to(x[0] >= max(x[0], -1, keep), x[0].dtype());
+          return squeeze(multinomial(only, 1, rng, replacement), -1);
+        },
+        argmax_of_rows, true, {{129, 257}})->flat = "drawn";
+  row("multinomial", "all, each once", {positive({3, 5})}, [](const In& x) {
+        Rng rng(3);
+        return sort(multinomial(x[0], x[0].dim(-1), rng)).values;
+      },
+      along(-1, [](std::vector<double> x) {
+        std::iota(x.begin(), x.end(), 0.0);
+        return x;
+      }), true, {{129, 257}})->flat = "drawn";
 
   // Sorting: stable both ways, so equal values keep their order.
   auto order = [](const std::vector<double>& x, bool descending) {

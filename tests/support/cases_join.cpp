@@ -95,6 +95,24 @@ void add_join_cases(Cases& c) {
                .call = [](const In& x) { return chunk(x[0], 3); },
                .reference = [](const Arrays& x) { return ref_split(x[0], {3, 3, 1}, 0); }, .exact = true});
 
+  for (int64_t dim : {0, 1, -1})
+    c.push_back({.op = "unbind", .variant = dim == 0 ? "first dim" : dim == 1 ? "middle" : "last", .inputs = {real({2, 3, 4})},
+                 .call = [dim](const In& x) { return unbind(x[0], dim); },
+                 .reference = [dim](const Arrays& xs) {
+                   const Array& x = xs[0];
+                   const auto d = static_cast<std::size_t>(dim < 0 ? dim + 3 : dim);
+                   Dims rest = x.shape;
+                   rest.erase(rest.begin() + static_cast<std::ptrdiff_t>(d));
+                   Arrays ys(static_cast<std::size_t>(x.shape[d]), Array(rest));
+                   each_index(x.shape, [&](const Dims& i) {
+                     Dims at = i;
+                     at.erase(at.begin() + static_cast<std::ptrdiff_t>(d));
+                     ys[static_cast<std::size_t>(i[d])](at) = x(i);
+                   });
+                   return ys;
+                 },
+                 .exact = true, .large = {{3, 40, 129}}});
+
   auto cat_row = [&](const char* variant, std::vector<Input> in, int64_t dim) {
     c.push_back({.op = "cat", .variant = variant, .inputs = std::move(in), .call = [dim](const In& x) { return cat(x, dim); },
                  .reference = ref_cat(dim), .exact = true});

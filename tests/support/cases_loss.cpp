@@ -20,27 +20,29 @@ Expected ref_reduced(const Array& terms, Reduction r, double n) {
   return y;
 }
 
-Reference ref_cross_entropy(CrossEntropyOptions o) {
-  return [o](const Arrays& xs) {
+/// Of logits, or of log-probabilities; with a third input, the weights of classes.
+Reference ref_cross_entropy(CrossEntropyOptions o, bool of_logits = true) {
+  return [o, of_logits](const Arrays& xs) {
     const Array &x = xs[0], &t = xs[1];
     const int64_t classes = x.shape.back();
+    const auto weight = [&](int64_t k) { return xs.size() > 2 ? xs[2]({k}) : 1; };
     Array terms(t.shape);
     double counted = 0;
     each_index(t.shape, [&](const Dims& i) {
       const auto target = static_cast<int64_t>(t(i));
       if (target == o.ignore_index) return;
-      ++counted;
+      counted += weight(target);
       Dims at = i;
       at.push_back(0);
-      double total = 0;
-      for (int64_t k = 0; k < classes; ++k) at.back() = k, total += std::exp(x(at));
+      double total = of_logits ? 0 : 1;
+      for (int64_t k = 0; of_logits && k < classes; ++k) at.back() = k, total += std::exp(x(at));
       for (int64_t k = 0; k < classes; ++k) {
         at.back() = k;
         const double q = (k == target ? 1 - o.label_smoothing : 0) + o.label_smoothing / static_cast<double>(classes);
-        terms(i) -= q * (x(at) - std::log(total));
+        terms(i) -= weight(k) * q * (x(at) - std::log(total));
       }
     });
-    return ref_reduced(terms, o.reduction, std::max(1.0, counted));
+    return ref_reduced(terms, o.reduction, counted == 0 ? 1 : counted);
   };
 }
 
@@ -70,10 +72,25 @@ void add_loss_cases(Cases& c) {
                    .ulps = 8, .shapes = {{{1}, {1}}, {{}, {}}, {{1025}, {1025}}}, .large = {{33'283}, {33'283}}});
     };
     pair("mse_loss", real({3, 4}), real({3, 4}), mse_loss, [](double x, double y) { return (x - y) * (x - y); });
-    pair("bce_with_logits", real({3, 4}, -4, 4), real({3, 4}, 0, 1), bce_with_logits, [](double x, double t) {
+    pair("bce_with_logits", real({3, 4}, -4, 4), real({3, 4}, 0, 1), [](const Tensor& x, const Tensor& t, Reduction how) { return bce_with_logits(x, t, how); }, [](double x, double t) {
       const double p = 1 / (1 + std::exp(-x));
       return -t * std::log(p) - (1 - t) * std::log(1 - p);
     });
+    pair("l1_loss", distinct({3, 4}), distinct({3, 4}), l1_loss, [](double x, double y) { return std::abs(x - y); });
+    pair("huber_loss", real({3, 4}, 1, 3), real({3, 4}, -3, -1), [](const Tensor& x, const Tensor& y, Reduction how) { return huber_loss(x, y, 1.5, how); },
+         [](double x, double y) { return 1.5 * (std::abs(x - y) - 0.75); });  // beyond δ
+    pair("huber_loss", real({3, 4}, 0.3, 0.9), real({3, 4}, -0.4, 0.1), [](const Tensor& x, const Tensor& y, Reduction how) { return huber_loss(x, y, 1.5, how); },
+         [](double x, double y) { return 0.5 * (x - y) * (x - y); });
+    c.push_back({.op = "bce_with_logits", .variant = "weights of positives", .inputs = {real({3, 4}, -4, 4), real({3, 4}, 0, 1), positive({4})},
+                 .call = [r](const In& x) { return bce_with_logits(x[0], x[1], r, x[2]); },
+                 .reference = [r](const Arrays& xs) {
+                   const Array terms = elementwise3([](double x, double t, double w) {
+                     const double p = 1 / (1 + std::exp(-x));
+                     return -w * t * std::log(p) - (1 - t) * std::log(1 - p);
+                   })(xs)[0];
+                   return ref_reduced(terms, r, static_cast<double>(terms.v.size()));
+                 },
+                 .ulps = 8, .large = {{53, 641}, {53, 641}, {641}}});
     c.push_back({.op = "kl_div", .variant = name, .inputs = {real({3, 4}, -3, 0), real({3, 4}, 0.05, 1)},
                  .call = [r](const In& x) { return kl_div(x[0], x[1], r); },
                  .reference = [r](const Arrays& xs) {
@@ -101,6 +118,38 @@ void add_loss_cases(Cases& c) {
         return reference(spread);
       };
     };
+    // With weights of classes, and of log-probabilities.
+    auto nll = [&](const char* variant, Dims shape, bool weighted, CrossEntropyOptions o) {
+      o.reduction = r;
+      Dims targets(shape.begin(), shape.end() - 1);
+      for (bool of_logits : {false, true}) {
+        if (of_logits && !weighted) continue;  // above
+        OpCase row{.op = of_logits ? "cross_entropy" : "nll_loss", .variant = variant,
+                   .inputs = {real(shape, -3, of_logits ? 3 : 0), index(targets, shape.back())},
+                   .call = [o, of_logits, weighted](const In& x) {
+                     CrossEntropyOptions with = o;
+                     if (weighted) with.weight = x[2];
+                     return of_logits ? cross_entropy(x[0], x[1], with) : nll_loss(x[0], x[1], with);
+                   },
+                   .reference = ref_cross_entropy(o, of_logits), .ulps = 8};
+        if (weighted) row.inputs.push_back(constant(positive({shape.back()})));
+        if (shape.size() == 2 && shape[1] == 3) {
+          row.large = {{4099, 3}, {4099}};
+          if (weighted) row.large.push_back({3});
+        }
+        c.push_back(row);
+      }
+    };
+    nll(name, {5, 3}, false, {});
+    nll("weights", {5, 3}, true, {});
+    nll("weights, three dims", {2, 3, 17}, true, {});
+    nll("weights, ignored targets", {6, 3}, true, {.ignore_index = 1});
+    nll("label smoothing", {4, 3}, false, {.label_smoothing = 0.2});
+    nll("weights, smoothing and ignored targets", {4, 3}, true, {.ignore_index = 2, .label_smoothing = 0.1});
+    nll("one row", {4}, true, {});
+    nll("all ignored", {3, 1}, true, {.ignore_index = 0});
+    if (r != Reduction::none) nll("no rows", {0, 3}, true, {});
+
     ce(name, {5, 3}, {});
     ce("three dims", {2, 3, 17}, {});
     many("many classes", {});

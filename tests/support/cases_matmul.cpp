@@ -66,6 +66,15 @@ void add_matmul_cases(Cases& c) {
       {{3, 43, 33}, {33, 65}});
   row("rank-2 left, batch right", {3, 4}, {2, 4, 2}, {{{3, 4}, {0, 4, 2}}}, {{65, 33}, {3, 33, 65}});
   row("batch dims broadcast", {2, 1, 3, 4}, {3, 4, 2}, {{{1, 1, 3, 4}, {2, 3, 4, 2}}, {{2, 3, 1, 4}, {1, 1, 4, 2}}});
+  const auto ref_outer = [](const Arrays& xs) {
+    Array y({xs[0].shape[0], xs[1].shape[0]});
+    each_index(y.shape, [&](const Dims& i) { y(i) = xs[0]({i[0]}) * xs[1]({i[1]}); });
+    return y;
+  };
+  c.push_back({.op = "outer", .inputs = {real({3}), real({4})}, .call = [](const In& x) { return outer(x[0], x[1]); },
+               .reference = ref_outer, .shapes = {{{0}, {4}}, {{3}, {0}}, {{1}, {1}}}, .large = {{127}, {257}}});
+  c.push_back({.op = "outer", .variant = "of integers", .inputs = {index({3}, 9), index({4}, 9)},
+               .call = [](const In& x) { return outer(x[0], x[1]); }, .reference = ref_outer, .flat = "integers", .exact = true});
   c.push_back({.op = "matmul", .variant = "a·aᵀ", .inputs = {real({3, 4})},
                .call = [](const In& x) { return matmul(x[0], transpose(x[0], 0, 1)); },
                .reference = [](const Arrays& xs) {

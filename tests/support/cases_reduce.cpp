@@ -1,6 +1,7 @@
 // Rows: ops/reduce.h.
 #include "support/op_cases.h"
 
+#include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/view.h>
@@ -101,6 +102,27 @@ void add_reduce_cases(Cases& c) {
   reduce("prod", prod, ref_prod, away({}, {0}, -1.5, 1.5, 0.5), false);
   reduce("any", any, ref_any, mask({}), true, "the result is bool", true);
   reduce("all", all, ref_all, mask({}), true, "the result is bool", true);
+
+  // Integers and bool. A mean is f32, of sums that are exact.
+  const auto of_integers = [&](const char* op, Reduce f, double (*reference)(const Values&), Input x, bool exact) {
+    x.shape = {3, 4};
+    const std::size_t before = c.size();
+    reduce(op, f, reference, x, true, "integers", exact);
+    for (std::size_t i = before; i < c.size(); ++i) {
+      c[i].variant = x.kind == Input::mask ? "of bool" : "of i32";
+      if (x.kind != Input::mask) c[i].call = [call = c[i].call](const In& v) { return call({to(v[0], i32) - 20}); };
+      if (x.kind != Input::mask) c[i].reference = [r = c[i].reference](const Arrays& v) {
+        Arrays shifted = v;
+        for (double& a : shifted[0].v) a -= 20;
+        return r(shifted);
+      };
+    }
+  };
+  for (const Input& x : {index({}, 50), mask({})}) {
+    of_integers("mean", mean, [](const Values& v) { return double(float(ref_mean(v))); }, x, true);
+    of_integers("max", static_cast<Reduce>(max), ref_max, x, true);
+    of_integers("min", static_cast<Reduce>(min), ref_min, x, true);
+  }
 
   for (const Choice& k : kChoices) {
     if (count(k.shape) == 1 || k.dims == Dims{1}) continue;  // one value has no spread: its own rows below

@@ -71,6 +71,7 @@ Cx min(const Cx& a, const Cx& b);
 Cx abs(const Cx& x);
 Cx sign(const Cx& x);
 Cx floor(const Cx& x);
+Cx remainder(const Cx& a, const Cx& b);
 Cx ceil(const Cx& x);
 Cx trunc(const Cx& x);
 Cx round(const Cx& x);

@@ -1,0 +1,12 @@
+// A function of <cmath> that has no derivative here.
+// message: use of deleted function|invokes a deleted function
+// says: ops/map.h lists what it may call
+// lines: 11
+namespace map_unknown_function {
+using namespace sluice;
+#ifdef MISTAKE
+Tensor f(const Tensor& x) { return map([](auto v) { return atan(v); }, x); }
+#else
+Tensor f(const Tensor& x) { return map([](auto v) { return tanh(v); }, x); }
+#endif
+}  // namespace map_unknown_function
