@@ -23,8 +23,8 @@ struct BackwardOptions {
 };
 
 struct GradOptions {
-  bool create_graph = false;
-  bool retain_graph = false;
+  bool create_graph = false;  // the gradients have history: gradients of gradients
+  bool retain_graph = false;  // the history stays for another call
   /// An input that the outputs do not depend on gives an undefined gradient instead of an error.
   bool allow_unused = false;
   /// Gradients of the outputs, one each; empty means ones (outputs must then be scalars).

@@ -16,10 +16,13 @@
 
 namespace sluice {
 
+/// The output, from inputs without history.
 using CustomForward = std::function<Tensor(const Tensors& inputs)>;
 /// Gradients of the inputs given g = dL/dy, the inputs and the output y; undefined entries mean zero.
 using CustomVjp = std::function<Tensors(const Tensor& g, const Tensors& inputs, const Tensor& y)>;
 
+/// An op of your own: `forward` is run without history, `vjp` when gradients are wanted. `name` is what errors and graphs call
+/// it. With create_graph the vjp, if it is made of ops, has gradients, too.
 Tensor custom_op(std::string name, const std::vector<Tensor>& inputs, const CustomForward& forward,
                  CustomVjp vjp);
 

@@ -9,6 +9,7 @@
 
 namespace sluice {
 
+/// What is checked: any number of tensors to one.
 using TensorFunction = std::function<Tensor(const std::vector<Tensor>&)>;
 
 struct GradcheckOptions {
@@ -17,10 +18,12 @@ struct GradcheckOptions {
   uint64_t seed = 1;        // of the random cotangent
 };
 
+/// Converts to bool: did all agree?
 struct GradcheckResult {
-  bool ok = false;
+  bool ok = false;       // every element agrees
   double max_error = 0;  // largest |analytic − numeric| / max(1, |numeric|)
   std::string message;   // where it failed: input, element, both values
+  /// `ok`
   explicit operator bool() const { return ok; }
 };
 

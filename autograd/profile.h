@@ -27,6 +27,7 @@ struct ProfileRow {
   Work work;
   int64_t allocated = 0;  // bytes of storage created for them
 
+  /// 10⁹ operations and bytes a second.
   double gflops() const { return seconds > 0 ? static_cast<double>(work.flops) / seconds * 1e-9 : 0; }
   double gigabytes_per_second() const { return seconds > 0 ? static_cast<double>(work.bytes) / seconds * 1e-9 : 0; }
 };

@@ -16,13 +16,16 @@
 
 namespace sluice {
 
+/// Bytes on the host (core/backend.h has the same of a device).
 struct MemoryStats {
   int64_t live = 0;    // bytes of tensor storage in use
   int64_t peak = 0;    // largest `live` since start or reset_peak_memory()
   int64_t cached = 0;  // bytes kept in the locked pool for reuse, or got from the system in advance
   int64_t slabs = 0;   // bytes that small blocks are cut from, in use or not
 };
+/// At this moment.
 MemoryStats memory_stats();
+/// `peak` becomes `live`.
 void reset_peak_memory();
 /// Returns to the system the locked pool's free blocks and the slabs that hold nothing. What another thread keeps
 /// for itself stays with it: at most two slabs or 256 blocks of each of the 20 small sizes, 14 MB in all.

@@ -11,6 +11,7 @@
 
 namespace sluice {
 
+/// Element types. Floating-point ones have gradients.
 enum class DType : uint8_t { f32, f64, bf16, i64, i32, boolean };
 using enum DType;
 
@@ -18,15 +19,18 @@ using enum DType;
 struct BFloat16 {
   uint16_t bits = 0;
   BFloat16() = default;
+  /// Rounds to nearest even; a NaN stays one.
   SLUICE_FN explicit BFloat16(float x) {
     uint32_t u = std::bit_cast<uint32_t>(x);
     bits = (u & 0x7fffffffu) > 0x7f800000u
                ? static_cast<uint16_t>((u >> 16) | 0x40)
                : static_cast<uint16_t>((u + 0x7fff + ((u >> 16) & 1)) >> 16);
   }
+  /// Exact.
   SLUICE_FN explicit operator float() const { return std::bit_cast<float>(uint32_t{bits} << 16); }
 };
 
+/// Bytes of an element.
 constexpr int64_t size_of(DType t) {
   switch (t) {
     case f32: case i32: return 4;
@@ -35,13 +39,17 @@ constexpr int64_t size_of(DType t) {
     default: return 1;
   }
 }
+/// "f32", …, "bool".
 constexpr std::string_view name_of(DType t) {
   constexpr std::string_view names[] = {"f32", "f64", "bf16", "i64", "i32", "bool"};
   return names[static_cast<int>(t)];
 }
+/// f32, f64 or bf16.
 constexpr bool is_float(DType t) { return t == f32 || t == f64 || t == bf16; }
+/// i64 or i32.
 constexpr bool is_integer(DType t) { return t == i64 || t == i32; }
 
+/// Of a C++ type; one without a dtype does not compile.
 template <class T>
 constexpr DType dtype_of() {
   if constexpr (std::is_same_v<T, float>) return f32;
@@ -57,7 +65,7 @@ constexpr DType dtype_of() {
 
 inline void append_text(std::string& s, DType t) { s += name_of(t); }
 
-/// Calls f.template operator()<T>() with float or double; other dtypes are a DTypeError. For kernels, which see bf16 as
+/// Calls f with a template argument, float or double; other dtypes are a DTypeError. For kernels, which see bf16 as
 /// f32 (core/kernel.h).
 template <class F>
 decltype(auto) dispatch_float(std::string_view op, DType t, F&& f) {
@@ -66,7 +74,7 @@ decltype(auto) dispatch_float(std::string_view op, DType t, F&& f) {
   fail<DTypeError>(op, ": needs f32 or f64 — got ", t);
 }
 
-/// Calls f.template operator()<T>() with the C++ type of any dtype.
+/// Calls f with a template argument, the C++ type of any dtype.
 template <class F>
 decltype(auto) dispatch_all(DType t, F&& f) {
   switch (t) {

@@ -25,7 +25,7 @@ struct IOError : Error { using Error::Error; };        // files
 struct MemoryError : Error { using Error::Error; };    // the system has no memory left
 struct ValueError : Error { using Error::Error; };     // an argument outside its domain
 
-// What error messages are made of; other types add overloads beside themselves.
+/// What error messages are made of; other types add overloads beside themselves.
 void append_text(std::string& s, std::string_view v);
 inline void append_text(std::string& s, const char* v) { append_text(s, std::string_view(v)); }
 void append_text(std::string& s, char v);

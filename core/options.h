@@ -36,11 +36,13 @@ struct OptionRange {
   bool without_low = false, without_high = false;
   bool infinite = false;  // ±∞ too
 };
+/// What a number may be: at least, above, between (ends included), or any finite one.
 constexpr OptionRange at_least(double low) { return {.low = low}; }
 constexpr OptionRange above(double low) { return {.low = low, .without_low = true}; }
 constexpr OptionRange between(double low, double high) { return {.low = low, .high = high}; }
 /// [0, 1), of dropout.
 constexpr OptionRange share() { return {.low = 0, .high = 1, .without_high = true}; }
+/// Any finite number.
 constexpr OptionRange any_number() { return {}; }
 
 /// Whole numbers of options are at most this, unless their range says otherwise: a product of two fits into i64.
@@ -59,6 +61,7 @@ std::string_view choice_name(const char* choices, int64_t i);
 /// The place of a name; ValueError listing the known ones.
 int64_t choice_index(const char* choices, std::string_view name);
 }  // namespace detail
+/// What files and flags call it.
 template <Named E>
 std::string_view name_of(E e) {
   return detail::choice_name(choices(e), static_cast<int64_t>(e));
@@ -83,6 +86,7 @@ class OptionList;
 
 /// One option of one struct.
 struct Option {
+  /// What its value is.
   enum Type { boolean, whole, real, whole_list, real_list, choice, object_list };
   std::string name;
   const char* meaning;
@@ -101,8 +105,10 @@ struct Option {
     OptionList (*object)(void* list, std::size_t i) = nullptr;
     Json (*get)(const void* choice) = nullptr;  // index, or null
     void (*set)(void* choice, int64_t index) = nullptr;  // -1: null
-  } access = {};
+  };
+  Access access = {};  // how to reach what is not a plain value
 
+  /// The value as JSON; an enum as the name of its choice.
   Json get() const;
   /// ValueError, beginning with `layer`, for a value of another type.
   void set(std::string_view layer, const Json& value) const;
@@ -222,6 +228,7 @@ OptionList options_of(O& o) {
   O::describe(o, list);
   return list;
 }
+/// The same, to be read only.
 template <Described O>
 OptionList options_of(const O& o) {
   return options_of(const_cast<O&>(o));
@@ -244,6 +251,7 @@ template <Described O>
 void from_json(std::string_view layer, const Json& j, O& o) {
   detail::from_json(layer, j, options_of(o));
 }
+/// Every option has the same value.
 template <Described O>
 bool options_equal(const O& a, const O& b) {
   return to_json(a) == to_json(b);
@@ -254,10 +262,12 @@ std::string text_of(const O& o) {
   O defaults{};
   return detail::text_of(options_of(o), options_of(defaults));
 }
+/// text_of().
 template <Described O>
 void append_text(std::string& s, const O& o) {
   s += text_of(o);
 }
+/// text_of().
 template <Described O>
 std::ostream& operator<<(std::ostream& out, const O& o) {
   return detail::print(out, text_of(o));

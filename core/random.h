@@ -26,6 +26,7 @@ class Rng {
     uint64_t offset = 0;  // the next unused block
   };
 
+  /// The stream of this seed, from its beginning. A copy goes on independently from the same place.
   explicit Rng(uint64_t seed = 0) : state_(std::make_shared<State>(State{seed, 0})) {}
   Rng(const Rng& o) : state_(std::make_shared<State>(o.state())) {}
   Rng(Rng&&) noexcept = default;  // leaves the source as Rng(0)
@@ -35,8 +36,10 @@ class Rng {
   }
   Rng& operator=(Rng&&) noexcept = default;
 
+  /// Where the stream stands: which one, and how many blocks are used up.
   uint64_t seed() const { return state().seed; }
   uint64_t offset() const { return state().offset; }
+  /// Goes on from there.
   void set_state(uint64_t seed, uint64_t offset) { shared() = {seed, offset}; }
   /// Takes `blocks` blocks: advances the counter and returns the index of the first.
   uint64_t reserve(uint64_t blocks);
@@ -89,6 +92,7 @@ class RngTape {
     Record* outer_;
   };
 
+  /// True if nothing was recorded.
   bool empty() const { return first_.empty(); }
 
  private:
@@ -98,10 +102,12 @@ class RngTape {
 
 /// What kernel::random is asked for: values that are a pure function of (seed, first_block).
 struct RandomFill {
-  enum Kind { uniform, normal, truncated_normal, bernoulli, randint, permutation } kind;
+  /// Which distribution; what a, b and words mean for it.
+  enum Kind { uniform, normal, truncated_normal, bernoulli, randint, permutation };
+  Kind kind;                   // what is drawn
   double a = 0, b = 0;         // uniform: bounds; normal: mean, std
   uint64_t words[2] = {0, 0};  // bernoulli: true below words[0]; randint: first value and range
-  uint64_t seed = 0, first_block = 0;
+  uint64_t seed = 0, first_block = 0;  // where in which stream
 };
 
 // -- fills: f32, f64 or bf16 (rounded f32) by options.dtype, else DTypeError; ValueError for parameters outside the

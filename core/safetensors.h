@@ -12,9 +12,10 @@
 
 namespace sluice {
 
+/// The contents of a file.
 struct SafeTensors {
-  std::map<std::string, Tensor> tensors;
-  std::map<std::string, std::string> metadata;
+  std::map<std::string, Tensor> tensors;        // by name, on cpu
+  std::map<std::string, std::string> metadata;  // the header's __metadata__
 };
 
 /// Reads f32, f64, bf16, i64, i32 and bool tensors, and f16 as f32. A file that is not well-formed, or that holds

@@ -10,12 +10,14 @@
 
 namespace sluice {
 
+/// Dimensions that a tensor may have.
 inline constexpr int kMaxRank = 8;
 
 /// A short list of int64 values: sizes, strides or dims. Value type, no allocation.
 class Shape {
  public:
   Shape() = default;
+  /// ShapeError beyond kMaxRank entries.
   Shape(std::initializer_list<int64_t> xs) : Shape(std::span(xs.begin(), xs.size())) {}
   /// One size or dim: zeros(3), sum(x, 1).
   template <std::integral I>
@@ -24,22 +26,25 @@ class Shape {
   explicit Shape(std::span<const int64_t> xs) {
     for (int64_t x : xs) push_back(x);
   }
-  // Copies only what is used, one word at a time: a vector copy of words that were stored singly a moment
-  // ago would wait for those stores, and shapes are copied several times in every op.
+  /// Copies only what is used, one word at a time: a vector copy of words that were stored singly a moment
+  /// ago would wait for those stores, and shapes are copied several times in every op.
   Shape(const Shape& o) : rank_(o.rank_) { copy_from(o); }
   Shape& operator=(const Shape& o) {
     rank_ = o.rank_;
     copy_from(o);
     return *this;
   }
+  /// `rank` times the same value.
   static Shape filled(int rank, int64_t value) {
     Shape s;
     for (int i = 0; i < rank; ++i) s.push_back(value);
     return s;
   }
 
+  /// Number of entries.
   int rank() const { return rank_; }
   bool empty() const { return rank_ == 0; }
+  /// Entry i, from 0: unchecked.
   int64_t operator[](int i) const { return v_[i]; }
   int64_t& operator[](int i) { return v_[i]; }
   const int64_t* begin() const { return v_; }
@@ -48,15 +53,18 @@ class Shape {
   int64_t* end() { return v_ + rank_; }
   int64_t back() const { return v_[rank_ - 1]; }
 
+  /// Adds an entry behind; ShapeError beyond kMaxRank.
   void push_back(int64_t x) {
     if (rank_ == kMaxRank) fail("shape: more than ", kMaxRank, " dimensions");
     v_[rank_++] = x;
   }
+  /// Adds an entry before entry `at`.
   void insert(int at, int64_t x) {
     push_back(0);
     for (int i = rank_ - 1; i > at; --i) v_[i] = v_[i - 1];
     v_[at] = x;
   }
+  /// Removes entry `at`.
   void erase(int at) {
     for (int i = at; i + 1 < rank_; ++i) v_[i] = v_[i + 1];
     --rank_;

@@ -34,11 +34,14 @@ struct TensorImpl final : RefCounted, detail::Pooled {
 };
 void dispose(TensorImpl*);
 
+/// What a new tensor is made of: zeros({2, 3}, {f64}).
 struct TensorOptions {
-  DType dtype = f32;
-  Device device = cpu;
+  DType dtype = f32;    // of its elements
+  Device device = cpu;  // where they lie
 };
 
+/// An n-dimensional array: storage seen through a layout. A handle: copies name the same values and history. Members state
+/// facts; everything that computes is a free function. Members of an undefined tensor throw ValueError.
 class Tensor {
  public:
   Tensor() = default;
@@ -50,6 +53,7 @@ class Tensor {
   /// Copies `values` in row-major order; their count must be shape.numel().
   template <class T>
   static Tensor from(const std::vector<T>& values, const Shape& shape);
+  /// [values.size()]
   template <class T>
   static Tensor from(const std::vector<T>& values) {
     return from(values, {static_cast<int64_t>(values.size())});
@@ -64,23 +68,30 @@ class Tensor {
   static Tensor from_blob(T* data, const Shape& shape, std::function<void()> release = {});
   explicit operator bool() const = delete;  // which of its numbers? x.item() > 0, all(x > 0.0).item(), any(x > 0.0).item()
 
+  /// False for a tensor that was default-constructed or moved from.
   bool defined() const { return bool(impl_); }
+  /// Sizes, and elements between neighbours, of each dimension.
   const Shape& shape() const { return impl().layout.shape; }
   const Shape& strides() const { return impl().layout.strides; }
   const Layout& layout() const { return impl().layout; }
+  /// Number of dimensions; 0 for a scalar.
   int rank() const { return shape().rank(); }
   /// Size of a dimension; negative dims count from the end.
   int64_t dim(int64_t d) const {
     if (rank() == 0) fail("dim: a scalar has no dims — asked for dim ", d);
     return shape()[wrap_dim("dim", d, rank())];
   }
+  /// Number of elements.
   int64_t numel() const { return shape().numel(); }
+  /// What elements are, where they lie, and both.
   DType dtype() const { return impl().dtype; }
   Device device() const { return impl().storage->device(); }
   TensorOptions options() const { return {dtype(), device()}; }
+  /// True if elements lie in row-major order without gaps.
   bool is_contiguous() const { return impl().contiguous; }
   /// Number of in-place writes its storage has seen.
   uint32_t version() const { return impl().storage->version(); }
+  /// True if both are views of one storage.
   bool shares_storage(const Tensor& o) const { return impl().storage == o.impl().storage; }
 
   /// Pointer to the first element. T must match the dtype. Writing through the mutable pointer does
@@ -100,6 +111,7 @@ class Tensor {
     const TensorImpl& t = impl();
     return t.storage->data() + t.layout.offset * size_of(t.dtype);
   }
+  /// Tells history that values were edited through a pointer.
   void bump_version() { impl().storage->bump_version(); }
 
   /// The value of a one-element tensor; like all that reads values, copied to cpu first. T is double or int64_t; ValueError when it cannot hold the value exactly:
@@ -111,6 +123,7 @@ class Tensor {
   std::vector<T> to_vector() const;
 
   // -- history ---------------------------------------------------------------------------------
+  /// True if a gradient can reach this tensor: it is a leaf that collects them, or the result of a recorded op.
   bool requires_grad() const { return impl_ && bool(impl_->history); }
   /// Makes this tensor a leaf that collects gradients (or a constant again). Floats only; throws
   /// AutogradError on the result of a recorded op.
@@ -120,12 +133,14 @@ class Tensor {
   /// The gradient that backward() accumulated here; undefined before.
   const Tensor& grad() const;
   void set_grad(Tensor g);
+  /// Forgets the gradient.
   void zero_grad() { set_grad({}); }
   /// The same storage without history.
   Tensor detach() const;
   /// Called with each gradient that reaches this tensor; a defined result replaces it.
   void register_hook(std::function<Tensor(const Tensor&)> hook);
 
+  /// What the handle names, for the library's own use. ValueError if undefined.
   TensorImpl& impl() const {
     if (!impl_) fail<ValueError>("tensor: this Tensor is undefined (default-constructed or moved from)");
     return *impl_;

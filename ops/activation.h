@@ -6,6 +6,7 @@
 
 namespace sluice {
 
+/// max(x, 0); slope 0 at 0.
 Tensor relu(const Tensor& x);
 /// relu(x)²
 Tensor relu2(const Tensor& x);
@@ -38,6 +39,7 @@ enum class Act { identity, relu, relu2, leaky_relu, elu, elu1, silu, gelu, gelu_
 constexpr const char* choices(Act) {
   return "identity relu relu2 leaky_relu elu elu1 silu gelu gelu_tanh tanh sigmoid ns_sigmoid softplus laplace";
 }
+/// The activation of that name.
 Tensor activate(Act act, const Tensor& x);
 
 }  // namespace sluice

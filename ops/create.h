@@ -7,6 +7,7 @@
 
 namespace sluice {
 
+/// All 0, all 1. ShapeError for negative sizes and more memory than any machine has.
 Tensor zeros(const Shape& shape, TensorOptions options = {});
 Tensor ones(const Shape& shape, TensorOptions options = {});
 /// `value` saturates in integers as to() does.

@@ -10,6 +10,7 @@ namespace sluice {
 /// Spells keep = true at call sites: sum(x, {-1}, keep).
 inline constexpr bool keep = true;
 
+/// Over `dims`, by default all; 0 for an empty range. f32 and bf16 are summed in blocks, pairwise.
 Tensor sum(const Tensor& x, const Shape& dims = {}, bool keep = false);
 /// NaN for an empty range, as 0/0. Of integers and bool in f32: mean(argmax(logits, -1) == targets) is an accuracy.
 Tensor mean(const Tensor& x, const Shape& dims = {}, bool keep = false);

@@ -66,7 +66,7 @@ RopeOptions yarn_rope(RopeOptions options, int64_t dim, double scale, int64_t le
 Tensor toeplitz(const Tensor& w, int64_t n, int64_t m, int64_t row_offset = 0);
 
 struct T5BucketOptions {
-  bool causal = false;
+  bool causal = false;  // all buckets for the past
   int64_t buckets = 32;
   int64_t max_distance = 128;
 

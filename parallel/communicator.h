@@ -26,6 +26,7 @@ class Group;
 
 /// What a rank has sent to others, and how long it waited, by kind of collective.
 struct Traffic {
+  /// Of one kind of call.
   struct Count {
     int64_t calls = 0, messages = 0, bytes = 0;  // bytes of values that this rank sent to others
     double seconds = 0;                          // spent in sending and receiving
@@ -43,6 +44,7 @@ class Communicator {
   /// All ranks of an engine.
   explicit Communicator(std::shared_ptr<Transport> engine);
 
+  /// This rank, from 0, and how many there are.
   int rank() const;
   int size() const;
   /// A rank's number in the whole job, which is what messages name.
@@ -69,7 +71,9 @@ class Communicator {
   Traffic traffic() const;
   void reset_traffic() const;
 
+  /// True if both name the same group.
   friend bool operator==(const Communicator&, const Communicator&) = default;
+  /// For the library's own use.
   detail::Group& group() const { return *group_; }
 
  private:

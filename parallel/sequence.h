@@ -64,8 +64,10 @@ bool in_sequence();
 /// Rows [begin, end) of a whole sequence.
 struct RowRange {
   int64_t begin = 0, end = 0;
+  /// Number of rows.
   int64_t length() const { return end - begin; }
 };
+/// Where a piece lies in its sequence.
 struct SequencePiece {
   int64_t first;  // position of this rank's first row
   int64_t total;  // rows of all ranks

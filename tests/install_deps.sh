@@ -5,9 +5,10 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-usage: tests/install_deps.sh [--tests] [--mpi] [--check]
-  --tests   also what the test suite needs (Catch2, pkg-config, MPI)
+usage: tests/install_deps.sh [--tests] [--mpi] [--docs] [--check]
+  --tests   also what the test suite needs (Catch2, pkg-config, MPI, Doxygen)
   --mpi     also what several ranks need (OpenMPI)
+  --docs    also what the documentation site needs (Doxygen, Python)
   --check   only list what is missing; exit 1 if anything is
 Installs missing Debian packages through apt-get, with sudo when not root.
 Elsewhere it lists what is missing and exits 1.
@@ -17,11 +18,12 @@ TEXT
 say() { printf 'install_deps: %s\n' "$*"; }
 die() { printf 'install_deps: %s\n' "$*" >&2; exit 1; }
 
-tests=0 mpi=0 check=0
+tests=0 mpi=0 docs=0 check=0
 while (($#)); do
   case $1 in
-    --tests) tests=1 mpi=1 ;;
+    --tests) tests=1 mpi=1 docs=1 ;;
     --mpi) mpi=1 ;;
+    --docs) docs=1 ;;
     --check) check=1 ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; die "unknown option '$1'" ;;
@@ -74,6 +76,11 @@ fi
 if ((mpi)); then
   have mpirun || missing+=(openmpi-bin)
   have mpicxx || library libopenmpi-dev mpi.h || missing+=(libopenmpi-dev)
+fi
+
+if ((docs)); then
+  have doxygen || missing+=(doxygen)
+  have python3 || missing+=(python3)
 fi
 
 if ((${#missing[@]} == 0)); then

@@ -17,7 +17,7 @@ namespace sluice {
 
 struct CsvOptions {
   bool header = true;                  // the first line names the columns; else they are called "0", "1", …
-  char separator = ',';
+  char separator = ',';                // between cells
   std::optional<double> missing = {};  // what an empty cell counts as; without it, one that is read as a number is an error
 };
 
@@ -29,7 +29,9 @@ struct Csv {
   std::vector<std::string> cells;   // row by row
   std::vector<int64_t> lines;       // of the file, from 1, where each row begins
 
+  /// Number of rows below the header.
   int64_t rows() const { return static_cast<int64_t>(lines.size()); }
+  /// The text of a cell, unchecked.
   const std::string& cell(int64_t row, int64_t column) const {
     return cells[static_cast<std::size_t>(row) * names.size() + static_cast<std::size_t>(column)];
   }
@@ -40,6 +42,7 @@ struct Csv {
   /// for a cell that is no number of that type.
   Tensor column(std::string_view name, DType dtype = f32) const;
   Tensor columns(const std::vector<std::string>& which, DType dtype = f32) const;
+  /// All of them.
   Tensor columns(DType dtype = f32) const { return columns(names, dtype); }
   /// i64 [rows]: the place of each cell's text in `classes`, which if it is empty becomes the sorted list of those that occur.
   /// IOError for a text that is not in a given list.

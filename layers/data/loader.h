@@ -76,6 +76,7 @@ class LoaderEngine {
 template <class Batch>
 class Loader {
  public:
+  /// `make(rows)` or `make(rows, rng)` makes a batch of i64 row numbers; it runs on several threads at once.
   template <class F>
   Loader(LoaderOptions options, F make)
       : engine_(std::make_unique<detail::LoaderEngine>(options, [make = std::move(make)](const Tensor& rows, Rng& rng) {
@@ -92,6 +93,7 @@ class Loader {
   /// The next batch; after the last of an epoch comes the first of the next.
   Batch next() { return std::move(*std::static_pointer_cast<Batch>(engine_->next())); }
 
+  /// For range-based for.
   class Iterator {
    public:
     explicit Iterator(Loader& loader) : loader_(&loader), batch_(loader.next()) {}
@@ -109,6 +111,7 @@ class Loader {
   };
   /// The rest of the epoch that the position is in: at its beginning, all of it.
   Iterator begin() { return Iterator(*this); }
+  /// Where the epoch ends.
   std::default_sentinel_t end() { return {}; }
 
  private:

@@ -86,7 +86,7 @@ struct Flash {
   struct State {
     MixedChunkState mixed;
     Tensor shift;  // [batch, 1, ⌈d/2⌉]: x̂ of the last token
-    int64_t length() const { return mixed.length; }
+    int64_t length() const { return mixed.length; }  // tokens so far
   };
 
   FlashOptions options;

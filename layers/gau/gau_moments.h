@@ -14,6 +14,7 @@ struct ActivationMoments {
 };
 ActivationMoments activation_moments(Act act, double scale = 1);
 
+/// The attention matrix of a GAU with fresh weights, in expectation.
 struct GauAtInit {
   /// E A_ii = (sν⁴ + E φ⁴ − ν⁴)/n; as s → ∞ it is sν⁴/n, which the literature uses.
   double diagonal;

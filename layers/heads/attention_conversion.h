@@ -17,6 +17,7 @@ enum class QProjPacking {
   per_head,      // [heads, dk | dk or 1]: Qwen3-Next
 };
 constexpr const char* choices(QProjPacking) { return "per_kv_group per_head"; }
+/// A fused projection, taken apart.
 struct QueryAndGate {
   Tensor query;  // [..., heads·head_dim]
   Tensor gate;   // [..., heads·head_dim], or [..., heads] for headwise gates

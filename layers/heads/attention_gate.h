@@ -97,11 +97,12 @@ constexpr const char* choices(SdpaAblationKind) { return "none head_norm silu"; 
 
 struct SdpaAblation {
   static constexpr const char* type = "SdpaAblation";
-  SdpaAblationKind kind = SdpaAblationKind::none;
-  double eps = 1e-6;
+  SdpaAblationKind kind = SdpaAblationKind::none;  // what stands where the gate would
+  double eps = 1e-6;                               // of the norm
   Tensor weight;  // [head_dim], head_norm
 
   SdpaAblation() = default;
+  /// ValueError unless head_dim >= 1.
   SdpaAblation(SdpaAblationKind kind, int64_t head_dim, DType dtype = f32, double eps = 1e-6);
   /// y [batch, heads, n, head_dim] → the same.
   Tensor operator()(const Tensor& y) const;

@@ -49,7 +49,7 @@ struct SinkhornOptions {
 Tensor sinkhorn(const Tensor& scores, const SinkhornOptions& options = {}, Rng* rng = nullptr);
 
 struct SinkhornAttentionOptions {
-  SinkhornOptions sinkhorn = {};
+  SinkhornOptions sinkhorn = {};               // how scores become doubly stochastic
   std::optional<double> scale = std::nullopt;  // of q·k; 1/√d
   /// bool [batch or 1, n], false for padding: those rows and columns are left out and their outputs are 0.
   Tensor keys = {};
@@ -63,10 +63,10 @@ Tensor sinkhorn_attention(const Tensor& q, const Tensor& k, const Tensor& v,
 
 struct SinkhornBlockOptions {
   int64_t block = 64;  // B
-  SinkhornOptions sinkhorn = {.lambda = 1 / 0.75, .iterations = 8};
-  std::optional<double> scale = std::nullopt;
-  Tensor keys = {};  // bool [batch or 1, n]
-  double dropout = 0;
+  SinkhornOptions sinkhorn = {.lambda = 1 / 0.75, .iterations = 8};  // of blocks
+  std::optional<double> scale = std::nullopt;                        // of q·k; 1/√d
+  Tensor keys = {};                                                  // bool [batch or 1, n]
+  double dropout = 0;                                                // on the weights
   bool causal = false;  // true throws ValueError
 };
 /// The soft permutation of blocks, [batch, heads, G, G], G = ⌈n/B⌉: sinkhorn of scale·(mean of q's block g)·(mean of

@@ -28,8 +28,8 @@ Tensor neighbour_attention(const Tensor& q, const Tensor& k, const Tensor& v, co
 // -- top-k (Zhao et al. 2019, "Explicit Sparse Transformer") -------------------------------------------------
 
 struct TopKOptions {
-  int64_t k;
-  TopKTies ties = TopKTies::index;
+  int64_t k;                         // keys that a query keeps
+  TopKTies ties = TopKTies::index;   // which of equal scores
   /// Mask, scale, bias, weighting, dropout: scores are those of attention(), and a key must be allowed to be kept.
   AttentionOptions attention = {};
 };
@@ -47,7 +47,7 @@ enum class ThresholdMode {
 };
 constexpr const char* choices(ThresholdMode) { return "hard soft straight_through"; }
 struct ThresholdOptions {
-  ThresholdMode mode = ThresholdMode::hard;
+  ThresholdMode mode = ThresholdMode::hard;  // what f > τ does to weights
   double tau = 0;          // −∞: dense
   double temperature = 1;  // T > 0; as T → 0 soft tends to hard where a row has f > τ, or with include_self
   /// j = i is visible whatever f says, so that N_i is never empty. Default: true, but false for soft, where no
@@ -65,9 +65,9 @@ Tensor threshold_attention(const Tensor& q, const Tensor& k, const Tensor& v, co
 struct GlobalLocalOptions {
   int64_t w;                    // |i − j| <= w
   std::vector<int64_t> global = {};  // distinct positions in [0, n)
-  std::optional<double> scale = std::nullopt;
-  Tensor keys = {};  // bool [batch or 1, n]
-  double dropout = 0;
+  std::optional<double> scale = std::nullopt;  // of q·k; 1/√d
+  Tensor keys = {};    // bool [batch or 1, n]
+  double dropout = 0;  // of weights; needs the generator
 };
 /// Projections of their own for what global queries read: q [batch, heads, |global|, d] of the global positions
 /// in their order, k [batch, kv_heads, n, d], v [batch, kv_heads, n, dv].

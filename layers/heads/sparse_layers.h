@@ -38,6 +38,7 @@ struct TopKAttention {
 
   TopKAttention() = default;
   TopKAttention(TopKAttentionOptions o, Rng& rng);
+  /// x [batch, n, dim] → the same. key_mask: bool [batch, n], true for real tokens. rng switches dropout on.
   Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr) const;
   /// The next m tokens of a stream, x [batch, m, dim]: equal to the rows of the full causal pass. Without
   /// history. ValueError unless causal.
@@ -132,6 +133,7 @@ struct ThresholdAttention {
 
   ThresholdAttention() = default;
   ThresholdAttention(ThresholdAttentionOptions o, Rng& rng);
+  /// x [batch, n, dim] → the same. key_mask: bool [batch, n], true for real tokens. rng switches dropout on.
   Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr) const;
   /// As TopKAttention's.
   std::pair<Tensor, State> step(const Tensor& x, State state) const;
@@ -167,6 +169,7 @@ struct SinkhornAttention {
 
   SinkhornAttention() = default;
   SinkhornAttention(SinkhornLayerOptions o, Rng& rng);
+  /// x [batch, n, dim] → the same. key_mask: bool [batch, n], true for real tokens. rng switches dropout on.
   Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr) const;
   static void visit(auto& self, auto&& f) { Heads::visit(self.heads, f); }
 };
@@ -191,6 +194,7 @@ struct SinkhornBlockAttention {
 
   SinkhornBlockAttention() = default;
   SinkhornBlockAttention(SinkhornBlockLayerOptions o, Rng& rng);
+  /// x [batch, n, dim] → the same. key_mask: bool [batch, n], true for real tokens. rng switches dropout on.
   Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr) const;
   static void visit(auto& self, auto&& f) { Heads::visit(self.heads, f); }
 };

@@ -35,7 +35,7 @@ struct BigBirdOptions {
   bool first_global = true, last_global = true;  // as rows and as columns
   bool causal = false;    // and then random blocks lie before the query's
   int64_t heads = 1;      // patterns, one drawn for each head
-  uint64_t seed = 0;
+  uint64_t seed = 0;      // of the random blocks
 };
 /// The blocks of BigBird for n tokens: bool [heads, ⌈n/B⌉, ⌈n/B⌉]. A row's draw depends on the seed, the head, the
 /// row and what it may draw from only, so that causal draws do not change when n grows.

@@ -67,6 +67,7 @@ struct LinearState {
   Tensor sums;         // [batch, heads, m, dv + 1], U and Z beside it; without normaliser [batch, heads, m, dv]
   int64_t length = 0;  // tokens so far
   Tensor recent;       // of a layer with a short convolution: what it keeps, [batch, taps − 1, channels of q, k and v]
+  /// Numbers that it holds.
   int64_t numel() const { return (sums.defined() ? sums.numel() : 0) + (recent.defined() ? recent.numel() : 0); }
 };
 /// The next tokens of a causal stream, operands as above with n new tokens, and the state after them. One token

@@ -35,6 +35,7 @@ struct GroupNorm {
 
   GroupNorm() = default;
   explicit GroupNorm(GroupNormOptions o);
+  /// x [..., groups·dim] → the same.
   Tensor operator()(const Tensor& x) const;
   static void visit(auto& self, auto&& f) {
     f("weight", self.weight);

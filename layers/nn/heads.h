@@ -69,6 +69,7 @@ struct Heads {
   /// `o` from checked_heads().
   Heads(const HeadsOptions& o, Rng& rng);
 
+  /// What attention reads.
   struct Projected {
     Tensor q, k, v;  // [batch, heads or kv_heads, n, ·]
   };

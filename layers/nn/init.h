@@ -15,10 +15,12 @@ enum class InitKind {
 };
 constexpr const char* choices(InitKind) { return "normal lecun xavier he zeros"; }
 
+/// How a weight [in, out] is drawn.
 struct Init {
   InitKind kind = InitKind::lecun;
-  double scale = 1;
+  double scale = 1;  // normal: the standard deviation; others: a factor of theirs
 
+  /// N(0, 0.02²), N(0, 1/in), N(0, 2/(in + out)).
   static Init paper() { return {InitKind::normal, 0.02}; }
   static Init lecun() { return {InitKind::lecun, 1}; }
   static Init xavier() { return {InitKind::xavier, 1}; }

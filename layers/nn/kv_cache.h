@@ -17,6 +17,7 @@ struct KvCache {
   int64_t length = 0;  // tokens seen
   int64_t window = 0;  // W; 0 keeps everything
 
+  /// Whether rows must come in the order of positions.
   enum class Order { position, any };
 
   /// Stores m more tokens, each of `fresh` [batch, heads, m, width]. Returns for each all rows that their queries may

@@ -33,6 +33,7 @@ struct Linear {
 
   Linear() = default;
   Linear(LinearOptions o, Rng& rng);
+  /// ShapeError unless the last dim of x is `in`.
   Tensor operator()(const Tensor& x) const {
     ModuleScope scope(this, type);
     return linear(x, weight, bias);
@@ -64,6 +65,7 @@ struct Embedding {
 
   Embedding() = default;
   Embedding(EmbeddingOptions o, Rng& rng);
+  /// i64 or i32, any shape; ValueError that names an index out of [0, count).
   Tensor operator()(const Tensor& index) const {
     ModuleScope scope(this, type);
     return embedding(weight, index);
@@ -75,8 +77,9 @@ struct Embedding {
 /// evaluation wants.
 struct Dropout {
   static constexpr const char* type = "Dropout";
-  double p = 0;
+  double p = 0;  // share of zeros; the others grow by 1/(1 − p)
 
+  /// x, some of it 0; x itself without rng.
   Tensor operator()(const Tensor& x, Rng* rng) const { return rng ? dropout(x, p, *rng) : x; }
   static void visit(auto&, auto&&) {}
 };

@@ -34,6 +34,7 @@ struct Mlp {
 
   Mlp() = default;
   Mlp(MlpOptions o, Rng& rng);
+  /// x [..., dim] → the same; rng switches dropout on.
   Tensor operator()(const Tensor& x, Rng* rng = nullptr) const;
   static void visit(auto& self, auto&& f) {
     f("in", self.in);
@@ -51,6 +52,7 @@ enum class GluKind {
   geglu_tanh,  // x ⊙ gelu_tanh(g)   T5 1.1, Gemma
 };
 constexpr const char* choices(GluKind) { return "glu reglu geglu swiglu bilinear silu_glu geglu_tanh"; }
+/// value ⊙ φ(gate) of that kind, shapes broadcast.
 Tensor apply_glu(GluKind kind, const Tensor& value, const Tensor& gate);
 /// x ⊙ act(g), in one pass that keeps x and g alone where a fused formula exists.
 Tensor gated_by(Act act, const Tensor& x, const Tensor& g);
@@ -83,6 +85,7 @@ struct Glu {
 
   Glu() = default;
   Glu(GluOptions o, Rng& rng);
+  /// x [..., dim] → the same; rng switches dropout on.
   Tensor operator()(const Tensor& x, Rng* rng = nullptr) const;
   static void visit(auto& self, auto&& f) {
     f("value", self.value);

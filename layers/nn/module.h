@@ -192,6 +192,7 @@ int64_t count(const M& m) {
   for (const NamedTensor& p : parameters(m)) n += p.tensor.numel();
   return n;
 }
+/// Forgets the gradients of all parameters.
 template <class M>
 void zero_grad(const M& m) {
   for (NamedTensor& p : parameters(m)) p.tensor.zero_grad();

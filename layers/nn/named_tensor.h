@@ -7,9 +7,10 @@
 
 namespace sluice {
 
+/// A tensor of a module and its path in it, "blocks.0.norm.weight".
 struct NamedTensor {
-  std::string name;
-  Tensor tensor;
+  std::string name;  // parts of the path joined by dots
+  Tensor tensor;     // the same storage as the module's
 };
 
 }  // namespace sluice

@@ -47,6 +47,7 @@ struct Norm {
 
   Norm() = default;
   explicit Norm(NormOptions o);
+  /// ShapeError unless the last dim of x is dim.
   Tensor operator()(const Tensor& x) const;
   static void visit(auto& self, auto&& f) {
     f("weight", self.weight);
@@ -54,19 +55,25 @@ struct Norm {
   }
 };
 
+/// (x − mean)/√(var + ε)·w + b.
 struct LayerNorm : Norm {
   static constexpr const char* type = "LayerNorm";
   using Norm::Norm;
+  /// ValueError unless dim >= 1 and epsilon >= 0.
   LayerNorm(int64_t dim, double epsilon = 1e-5, DType dtype = f32) : Norm({dim, NormKind::layer, epsilon, dtype}) {}
 };
+/// x/√(mean x² + ε)·w.
 struct RMSNorm : Norm {
   static constexpr const char* type = "RMSNorm";
   using Norm::Norm;
+  /// ValueError unless dim >= 1 and epsilon >= 0.
   RMSNorm(int64_t dim, double epsilon = 1e-6, DType dtype = f32) : Norm({dim, NormKind::rms, epsilon, dtype}) {}
 };
+/// x/√(mean x² + ε)·g, one g for all.
 struct ScaleNorm : Norm {
   static constexpr const char* type = "ScaleNorm";
   using Norm::Norm;
+  /// ValueError unless dim >= 1 and epsilon >= 0.
   ScaleNorm(int64_t dim, double epsilon = 1e-5, DType dtype = f32) : Norm({dim, NormKind::scale, epsilon, dtype}) {}
 };
 

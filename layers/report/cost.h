@@ -41,10 +41,13 @@ struct Cost {
   /// cannot be streamed.
   int64_t state = 0;
 
+  /// Of two layers, one after the other. ValueError when a count leaves the range of int64.
   Cost& operator+=(const Cost& o);
+  /// Of both.
   friend Cost operator+(Cost a, const Cost& b) { return a += b; }
   /// So many equal layers. ValueError, as for sums, when a count leaves the range of int64.
   friend Cost operator*(int64_t layers, const Cost& c);
+  /// All counts are equal.
   friend bool operator==(const Cost&, const Cost&) = default;
 };
 

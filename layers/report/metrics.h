@@ -19,14 +19,17 @@ double first_token_share(const std::vector<Tensor>& maps, bool include_row_0 = f
 /// M-Act: the mean over layers of max |hidden state|.
 double max_activation(const std::vector<Tensor>& hidden);
 
+/// How open gates stand.
 struct GateStatistics {
-  int64_t count = 0;
+  int64_t count = 0;  // of scores
+  /// Of the scores.
   double mean = 0, min = 0, max = 0;
   /// Shares of the scores s with |s| < ½, 10⁻², 10⁻³.
   double below_half = 0, below_1e2 = 0, below_1e3 = 0;
 };
 /// Over all scores of all layers, each score counting once. NaN in the fields of an empty list.
 GateStatistics gate_statistics(const std::vector<Tensor>& scores);
+/// Of one layer.
 inline GateStatistics gate_statistics(const Tensor& scores) { return gate_statistics(std::vector<Tensor>{scores}); }
 
 /// Mean over rows of −Σ_j p_j ln p_j, in nats: 0 for a row on one key, ln n for a uniform one. Rows that see

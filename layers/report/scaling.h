@@ -34,6 +34,7 @@ struct StepParts {
   int64_t bucket_bytes = 4 << 20;                // DataParallelOptions
   bool overlap = true;
 
+  /// Seconds without any other rank.
   double alone() const { return forward + backward + update; }
   /// Seconds over `ranks`, each with a part like this one. With overlap a bucket is sent once its gradients are there, which
   /// come evenly through the backward pass, and one after the other.

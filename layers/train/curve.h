@@ -22,9 +22,9 @@ struct ReferenceLine {
 };
 
 struct CurveOptions {
-  std::string title = {};
-  std::string x_label = "step";
-  std::string y_label = "loss";
+  std::string title = {};        // above the picture
+  std::string x_label = "step";  // below the axis
+  std::string y_label = "loss";  // beside it
 };
 
 /// Writes a self-contained SVG line chart (800 × 480 units, white ground, no script, no font file).

@@ -42,6 +42,7 @@ class DataParallel {
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
 
+  /// Who shares the batch.
   const Communicator& ranks() const { return ranks_; }
   /// What the gradients of this rank have cost since the last call.
   Traffic take_traffic();

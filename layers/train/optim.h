@@ -45,6 +45,7 @@ struct ParameterGroup {
 };
 using ParameterGroups = std::vector<ParameterGroup>;
 
+/// What Sgd, Adam and Lamb have in common.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -67,11 +68,13 @@ class Optimizer {
   /// The ranks of shard(); one rank before.
   const Communicator& shards() const { return ranks_; }
 
+  /// The learning rate of the next step.
   double lr() const { return lr_; }
   /// ValueError unless finite and >= 0.
   void set_lr(double lr);
   /// Number of calls of step(), also those before a load_state().
   int64_t steps() const { return steps_; }
+  /// What it updates.
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
 
   /// A snapshot (copies): "steps" and, for a parameter w, "w.updates" — i64 scalars — and its moments:
@@ -131,8 +134,8 @@ struct SgdOptions {
   double momentum = 0;
   bool nesterov = false;
   double weight_decay = 0;
-  ParameterFilter decay = {};
-  ParameterGroups groups = {};
+  ParameterFilter decay = {};  // which parameters decay; empty: all
+  ParameterGroups groups = {};  // with rates of their own
 
   static void describe(auto& o, auto& f) {
     f("lr", o.lr, at_least(0), "learning rate; must be given");
@@ -164,7 +167,7 @@ struct AdamOptions {
   double weight_decay = 0;
   bool decoupled = true;               // AdamW; false adds weight_decay·w to the gradient
   ParameterFilter decay = is_matrix;   // which parameters decay
-  ParameterGroups groups = {};
+  ParameterGroups groups = {};  // with rates of their own
 
   static void describe(auto& o, auto& f) {
     f("lr", o.lr, at_least(0), "learning rate");
@@ -199,7 +202,7 @@ struct LambOptions {
   double weight_decay = 0;
   bool bias_correction = true;
   ParameterFilter decay = is_matrix;  // which parameters decay
-  ParameterGroups groups = {};
+  ParameterGroups groups = {};  // with rates of their own
   ParameterFilter adapt = {};         // which are scaled by the trust ratio
 
   static void describe(auto& o, auto& f) {

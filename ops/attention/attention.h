@@ -22,7 +22,7 @@ enum class Weighting {
 constexpr const char* choices(Weighting) { return "softmax relu2 laplace sigmoid linear"; }
 
 struct AttentionOptions {
-  Weighting weighting = Weighting::softmax;
+  Weighting weighting = Weighting::softmax;  // of the scores
   /// Scores are s_ij = ρ_i · (scale · q_i·k_j + bias_ij). Default 1/√d.
   std::optional<double> scale = std::nullopt;
   /// c > 0: c·tanh(x/c) takes the place of x = scale · q_i·k_j, before biases and mask (Gemma 2).
