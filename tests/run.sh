@@ -17,7 +17,7 @@ say() { printf 'tests: %s\n' "$*"; }
 die() { printf 'tests: %s\n' "$*" >&2; exit 1; }
 bad() { printf 'tests: %s (--help lists the options)\n' "$*" >&2; exit 2; }
 
-preset=release jobs=$(nproc) install=1 cuda=(-DSLUICE_CUDA=OFF)
+preset=release jobs=$(nproc) install=1 with= cuda=(-DSLUICE_CUDA=OFF)
 while (($#)); do
   case $1 in
     --preset | --jobs)
@@ -25,7 +25,7 @@ while (($#)); do
       if [[ $1 == --preset ]]; then preset=$2; else jobs=$2; fi
       shift ;;
     --no-install) install=0 ;;
-    --cuda) cuda=(-DSLUICE_CUDA=AUTO) ;;
+    --cuda) with=-cuda cuda=(-DSLUICE_CUDA=AUTO) ;;
     -h | --help) usage; exit 0 ;;
     *) bad "unknown option '$1'" ;;
   esac
@@ -55,12 +55,15 @@ begun=$SECONDS status=0
 ctest --test-dir "$build" --output-on-failure --parallel "$jobs" || status=$?
 
 log=$build/Testing/Temporary/LastTest.log
-say "library, examples and tests built in $seconds s; libsluice.so has $((size / 1024)) KiB"
-say "all tests took $((SECONDS - begun)) s"
-{ grep -hE '^(All tests passed|test cases:|assertions:)' "$log" || echo 'no result: they did not run to their end'; } |
-  tr -s ' ' | while read -r line; do say "unit tests: $line"; done
-for table in "$build"/*_table.txt; do
-  if [[ -f $table ]]; then say "table: $table"; fi
-done
-if ((status)); then say 'FAILED'; else say 'passed'; fi
+summary=$build/summary${with}.txt # docs/claims.py reads it
+{
+  say "library, examples and tests built in $seconds s; libsluice.so has $((size / 1024)) KiB"
+  say "all tests took $((SECONDS - begun)) s"
+  { grep -hE '^(All tests passed|test cases:|assertions:)' "$log" || echo 'no result: they did not run to their end'; } |
+    tr -s ' ' | while read -r line; do say "unit tests: $line"; done
+  for table in "$build"/*_table.txt; do
+    if [[ -f $table ]]; then say "table: $table"; fi
+  done
+  if ((status)); then say 'FAILED'; else say 'passed'; fi
+} | tee "$summary"
 exit "$status"
