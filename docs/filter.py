@@ -46,7 +46,7 @@ CONVENTIONS = [
     (re.compile(r"^.*std::ostream& operator<<\("), "As text."),
     (re.compile(r"^.*void append_text\("), "What str() and messages of errors show."),
 ]
-DECLARATION = re.compile(r"^\s*(?!return\b|if\b|for\b|else\b|namespace\b|friend\b|public:|private:|protected:|#|\}|//|static_assert|case\b|default:)"
+DECLARATION = re.compile(r"^\s*(?!return\b|if\b|for\b|else\b|namespace\b|friend (?:class|struct)\b|public:|private:|protected:|#|\}|//|static_assert|case\b|default:)"
                          r"[\w:<\[~].*([;{,(=}]|\))\s*$")
 MEMBER = re.compile(r"^\s+(?:[\w:<>,&*\[\]]+\s+)+((?:\w+(?:\s*(?:=[^;,]*|\{[^;]*?\}))?,\s*)*\w+)\s*(?:=[^;]*|\{[^;]*\})?;")
 INTERNAL = re.compile(r"^\s*((?:inline )?void dispose\(|static void (describe|visit)\(|static constexpr (const char\* (type|name)\b|bool affine|bool integral)|"

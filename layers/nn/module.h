@@ -114,6 +114,7 @@ std::map<std::string, std::string> described(const M& m, std::map<std::string, s
 
 }  // namespace detail
 
+/// What load() takes of a file.
 struct LoadOptions {
   std::string prefix = {};  // only names of the file that begin so take part, without it: "body." for a part of a model
   bool strict = true;       // false: what is missing keeps its values, what is not part of the model is left out

@@ -27,8 +27,10 @@ namespace sluice {
 /// long as this object; a parameter must keep its memory (load() into it is right, replacing it is not).
 class GraphedStep {
  public:
+  /// From inputs without history to the loss.
   using Loss = std::function<Tensor(const std::vector<Tensor>& inputs)>;
 
+  /// Of a module's parameters, or of these. ValueError for an empty function.
   template <class M>
   GraphedStep(const M& model, Loss loss) : GraphedStep(sluice::parameters(model), std::move(loss)) {}
   GraphedStep(std::vector<NamedTensor> parameters, Loss loss);
