@@ -13,6 +13,8 @@ namespace sluice {
 
 // -- arithmetic: f32, f64, bf16; add, sub, mul, neg, scale, square, remainder, maximum, minimum, clamp, where and
 // masked_fill also i64, i32; the last two also bool -------------------------------------------------------
+
+/// a + b, a − b, a·b, a/b, −x: also as operators.
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
@@ -127,8 +129,8 @@ inline Tensor operator&(const Tensor& a, const Tensor& b) { return logical_and(a
 inline Tensor operator|(const Tensor& a, const Tensor& b) { return logical_or(a, b); }
 inline Tensor operator!(const Tensor& x) { return logical_not(x); }
 
-// x += y is x = x + y: x names another tensor from now on, and others that shared memory with it keep their values
-// (add_ and scale_ edit memory). AutogradError for a leaf that requires a gradient: a parameter would be lost.
+/// x += y is x = x + y: x names another tensor from now on, and others that shared memory with it keep their values
+/// (add_ and scale_ edit memory). AutogradError for a leaf that requires a gradient: a parameter would be lost.
 Tensor& operator+=(Tensor& x, const Tensor& y);
 Tensor& operator-=(Tensor& x, const Tensor& y);
 Tensor& operator*=(Tensor& x, const Tensor& y);
