@@ -15,7 +15,7 @@ fi
 ((${#files[@]} > 100)) || bad "found only ${#files[@]} files: this test is broken"
 
 # The top level: these, and names that begin with a dot.
-top=(core ops autograd parallel layers cuda tests examples CMakeLists.txt README.md CHANGELOG.md CMakePresets.json LICENSE)
+top=(core ops autograd parallel layers cuda tests examples docs CMakeLists.txt README.md CHANGELOG.md CMakePresets.json LICENSE)
 for name in "${top[@]}"; do
   [[ -e $name ]] || bad "missing at the top level: $name"
 done
