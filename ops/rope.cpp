@@ -145,6 +145,12 @@ Tensor rotate(const Tensor& x, const Angles& angles, RopePairing pairing, bool i
 int64_t checked_rot_dim(const char* op, const Tensor& x, const RopeOptions& o) {
   detail::check_float(op, x);
   if (x.rank() < 2) fail(op, ": needs x [..., n, d] — got ", x);
+  return detail::rope_width(op, x, o);
+}
+
+}  // namespace
+
+int64_t detail::rope_width(const char* op, const Tensor& x, const RopeOptions& o) {
   const int64_t dim = o.rot_dim ? o.rot_dim : x.dim(-1);
   if (dim < 0 || dim % 2 != 0 || dim > x.dim(-1))
     fail(op, ": rot_dim ", dim, " must be even and at most the last dim of x=", x);
@@ -159,8 +165,6 @@ int64_t checked_rot_dim(const char* op, const Tensor& x, const RopeOptions& o) {
     fail<ValueError>(op, ": factor must be positive and finite, xpos finite — got ", o.factor, ", ", o.xpos);
   return dim;
 }
-
-}  // namespace
 
 constinit decltype(kernel::rope_angles) kernel::rope_angles{"rope", &rope_angles_cpu};
 constinit decltype(kernel::rope) kernel::rope{"rope", &rope_cpu, Bf16::native};

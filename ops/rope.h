@@ -44,6 +44,11 @@ struct RopeOptions {
   }
 };
 
+namespace detail {
+/// How many channels of the last dim of x turn. Errors about options name op.
+int64_t rope_width(const char* op, const Tensor& x, const RopeOptions& o);
+}  // namespace detail
+
 /// Rotates pair c of row p by the angle (p + offset) · base^(−c/(dim/2)), dim = rot_dim. x [..., n, d]:
 /// positions run along dim −2. Equal up to a fixed permutation of channels for both pairings.
 /// ShapeError when rot_dim is odd or larger than d, or frequencies are not half as many; ValueError unless base > 0 and the

@@ -63,11 +63,7 @@ Tensor relative_rope(const Tensor& a, const Tensor& b, int64_t m, int64_t n, Rop
   if (a.dtype() != b.dtype() || !is_float(a.dtype()))
     fail<DTypeError>("relative_rope: needs f32, f64 or bf16 vectors of one dtype — got a=", a.dtype(), a, ", b=", b.dtype(), b);
   if (a.dtype() == bf16) return to(relative_rope(to(a, f32), to(b, f32), m, n, options), bf16);
-  const int64_t turned = options.rot_dim ? options.rot_dim : a.dim(0);
-  if (turned < 0 || turned % 2 != 0 || turned > a.dim(0))
-    fail("relative_rope: rot_dim ", turned, " must be even and at most the length of a=", a);
-  if (!(options.base > 0) || !std::isfinite(options.base))
-    fail<ValueError>("relative_rope: base must be positive and finite — got ", options.base);
+  const int64_t turned = detail::rope_width("relative_rope", a, options);
   // ⟨R_i a, R_j b⟩ = ⟨a, R_{j−i} b⟩, with xPos, too
   const Tensor d = distances("relative_rope", m, n, a.dim(0), a.device());
   options.offset = 0;
