@@ -162,8 +162,8 @@ struct LinearOperands {
 };
 /// Heads::project through a short convolution (empty: none), K and V repeated for the heads that read them. In a stream
 /// state->recent goes on.
-Heads::Projected linear_heads(const Heads& maps, const HeadsOptions& o, const ShortConvolution& conv, const Tensor& x,
-                              int64_t position, const Tensor& key_mask, LinearState* state);
+sluice::Heads::Projected linear_heads(const sluice::Heads& maps, const HeadsOptions& o, const ShortConvolution& conv,
+                                      const Tensor& x, int64_t position, const Tensor& key_mask, LinearState* state);
 /// The short convolution of such a layer; empty for 0 taps.
 ShortConvolution linear_conv(const HeadsOptions& o, int64_t taps, Rng& rng);
 /// expansion·dim, which must be a whole multiple of heads; ValueError naming `op` and `what` otherwise.
