@@ -67,11 +67,12 @@ Tensor growth(const Tensor& positions, int64_t dim, const RopeOptions& o) {
 
 Angles make_angles(const Tensor& positions, const RopeOptions& o, int64_t dim, DType wanted) {
   const Device device = positions.device();
-  const Tensor frequencies = kept_numbers(o.frequencies.empty() ? rope_frequencies(dim, o.base) : o.frequencies, device);
   const bool grows = o.factor != 1 || o.xpos != 0;
   const DType dtype = wanted == bf16 ? f32 : wanted;
   const TensorOptions options{grows ? f64 : dtype, device};
+  // First the large ones: if there is no memory for them, that is what is said.
   Angles a{empty({positions.numel(), dim / 2}, options), empty({positions.numel(), dim / 2}, options)};
+  const Tensor frequencies = kept_numbers(o.frequencies.empty() ? rope_frequencies(dim, o.base) : o.frequencies, device);
   kernel::rope_angles(positions, o.offset, frequencies, a.cos, a.sin);
   if (!grows) return a;
   const Tensor by = growth(positions, dim, o);

@@ -172,7 +172,7 @@ OpCalls make_calls() {
     return outputs(masked_select(x, mask));
   });
   add_call("multinomial", [](Draw& d) {
-    const Tensor w = d.chance(0.5) ? softmax(d.tensor({d.size(), d.size()}, f32)) : d.get<Tensor>();
+    const Tensor x = d.tensor({d.size(), d.size()}, f32), w = d.chance(0.3) ? d.get<Tensor>() : is_float(x.dtype()) ? softmax(x) : x;
     const int64_t n = d.chance(0.7) ? d.size() : d.get<int64_t>();
     return outputs(multinomial(w, n, rng(), d.chance(0.5)));
   });
@@ -242,7 +242,7 @@ OpCalls make_calls() {
     const Tensor x = d.tensor({rows, classes}, f32), targets = d.tensor({rows}, i64);
     auto o = d.get<CrossEntropyOptions>();
     if (d.chance(0.5)) o.weight = d.tensor({classes}, f32);
-    return outputs(d.chance(0.5) ? nll_loss(x, targets, o) : nll_loss(log_softmax(x), targets, o));
+    return outputs(is_float(x.dtype()) && d.chance(0.5) ? nll_loss(log_softmax(x), targets, o) : nll_loss(x, targets, o));
   });
   indexed("index_add", [](Draw& d, T x, int64_t dim, T i) { return index_add(x, dim, i, d.get<Tensor>()); });
   indexed("cross_entropy", [](Draw& d, T x, int64_t, T i) { return cross_entropy(x, i, d.get<CrossEntropyOptions>()); });
