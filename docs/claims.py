@@ -79,7 +79,12 @@ def speed_table(rows):
         if not eager:
             continue
         best, worst = (f(eager, key=lambda row: row["eager"]["ratio"]) for f in (max, min))
-        name = lambda row: re.sub(r"_", " ", row["name"].split("/", 1)[1])
+        kinds = [row["name"].split("/")[1] for row in eager]
+
+        def name(row):  # with its size where there are several
+            _, kind, size = row["name"].split("/")
+            return kind.replace("_", " ") + (f" {size.replace('x', '×')}" if kinds.count(kind) > 1 else "")
+
         cells = [label, str(len(eager)), f"**{times(geometric(ratios(eager, 'eager')))}**"]
         cells += [f"{name(row)} {times(row['eager']['ratio'])}" for row in (best, worst)] if len(eager) > 1 else ["", ""]
         cells += [times(geometric(ratios(mine, p))) if ratios(mine, p) else "" for p in PEERS[1:]]
@@ -130,10 +135,10 @@ def main():
     else:
         missing.append("build/compare.json")
     if (BUILD / "compare_bf16.json").exists():
-        rows = timed(rows_of(BUILD / "compare_bf16.json"))
+        rows = [row for row in rows_of(BUILD / "compare_bf16.json") if row["name"].split("/")[0] in ("matmul", "layer", "train")]
         steps = [row for row in rows if row["name"].startswith("train/")]
-        readme.put(r"autocast: (\d+ rows [\d.]+×, training steps [\d.]+×)",
-                   f"{len(rows)} rows {times(geometric(ratios(rows, 'eager')))}, training steps {times(geometric(ratios(steps, 'eager')))}")
+        readme.put(r"autocast: (\d+ rows of products, layers and steps [\d.]+×, training steps [\d.]+×)",
+                   f"{len(rows)} rows of products, layers and steps {times(geometric(ratios(rows, 'eager')))}, training steps {times(geometric(ratios(steps, 'eager')))}")
     else:
         missing.append("build/compare_bf16.json")
 
