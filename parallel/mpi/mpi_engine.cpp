@@ -133,9 +133,9 @@ class MpiEngine final : public Engine {
       const auto now = Clock::now();
       for (const int r : wait.missing()) {
         if (!failure_.empty() || !ended_[static_cast<std::size_t>(r)]) continue;
-        // Several may see it; the lowest of them says it.
+        // Its last messages may come later than this news. Several may see it; the lowest of them says it.
         if (found_end == Clock::time_point()) found_end = now;
-        if (now >= found_end + milliseconds(300) * std::min(rank_, 10))
+        if (now >= found_end + seconds(kAnswerSeconds) + milliseconds(300) * std::min(rank_, 10))
           tell_failure(str(patience.op, ": rank ", r, " has ended"), 0);
       }
       if (!failure_.empty() && now >= failed_at_) {
