@@ -8,6 +8,15 @@
 
 #include <sluice/core/fn.h>
 
+// The C library reports the root of a negative number in errno, so a loop would call it for one number after the other. Said to be const it is an
+// instruction, of many numbers at once; that is so for ::sqrt in any program that includes this, and for no other function.
+#ifndef __CUDACC__
+extern "C" {
+[[gnu::const]] float sqrtf(float) noexcept;
+[[gnu::const]] double sqrt(double) noexcept;
+}
+#endif
+
 namespace sluice::math {
 
 template <class T> using if_real = std::enable_if_t<std::is_same_v<T, float> || std::is_same_v<T, double>, T>;
@@ -46,40 +55,15 @@ template <class T> SLUICE_FN if_real<T> floor(T x) { T r = round(x); return math
 template <class T> SLUICE_FN if_real<T> ceil(T x) { T r = round(x); return math::copysign(math::select(r < x, r + T(1), r), x); }
 template <class T> SLUICE_FN if_real<T> trunc(T x) { return math::copysign(math::floor(math::abs(x)), x); }
 
-// Domain x >= 0, below -> NaN. Correctly rounded (0.5 ulp), in double always and in float under -fno-math-errno. sqrt(-0) = -0.
-SLUICE_FN double sqrt(double x) { return std::sqrt(x); }
+// Domain x >= 0, below -> NaN. Correctly rounded (0.5 ulp). sqrt(-0) = -0.
+SLUICE_FN double sqrt(double x) { return ::sqrt(x); }
 // 1 / sqrt(x). Domain x >= 0, below -> NaN. 1.5 ulp. rsqrt(+-0) = +-inf, rsqrt(inf) = 0.
-SLUICE_FN double rsqrt(double x) { return 1.0 / std::sqrt(x); }
-#if defined(__CUDA_ARCH__)
-SLUICE_FN float sqrt(float x) { return std::sqrt(x); }
+SLUICE_FN double rsqrt(double x) { return 1.0 / ::sqrt(x); }
+SLUICE_FN float sqrt(float x) { return ::sqrtf(x); }
+#ifdef __CUDA_ARCH__
 SLUICE_FN float rsqrt(float x) { return ::rsqrtf(x); }
-#elif defined(__NO_MATH_ERRNO__) || defined(__CUDACC__)
-SLUICE_FN float sqrt(float x) { return std::sqrt(x); }
-SLUICE_FN float rsqrt(float x) { return 1.0f / std::sqrt(x); }
 #else
-// std::sqrt would have to report x < 0 in errno, one element at a time. So Newton's method for 1 / sqrt(x), relative errors 0.04, 2e-3, 5e-6 and,
-// in double, 4e-11.
-SLUICE_FN double newton_rsqrt(float x) {
-  bool tiny = x < 1.17549435e-38f;  // denormals are scaled up first
-  float a = select(tiny, x * 16777216.0f, x);
-  float r = __builtin_bit_cast(float, 0x5f375a86u - (__builtin_bit_cast(std::uint32_t, a) >> 1));
-  float h = 0.5f * a;
-  r = r * (1.5f - h * r * r);
-  r = r * (1.5f - h * r * r);
-  r = select(tiny, r * 4096.0f, r);
-  double d = static_cast<double>(r);
-  return d + d * (0.5 - 0.5 * static_cast<double>(x) * d * d);
-}
-SLUICE_FN float sqrt(float x) {
-  constexpr float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
-  float y = static_cast<float>(static_cast<double>(x) * newton_rsqrt(x));
-  return select(x < 0.0f, nan, select(x == inf, inf, y));
-}
-SLUICE_FN float rsqrt(float x) {
-  constexpr float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
-  float y = static_cast<float>(newton_rsqrt(x));
-  return select(x < 0.0f, nan, select(x == 0.0f, math::copysign(inf, x), select(x == inf, 0.0f, y)));
-}
+SLUICE_FN float rsqrt(float x) { return 1.0f / ::sqrtf(x); }
 #endif
 
 // sigmoid(x) from z = e^-|x|, which cannot overflow. z / (1 + z) on the left keeps the relative accuracy of small results.
