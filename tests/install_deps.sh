@@ -67,6 +67,7 @@ have cmake || missing+=(cmake)
 have ninja || have make || missing+=(ninja-build)
 library libopenblas-dev cblas.h openblas/cblas.h || missing+=(libopenblas-dev)
 library libtbb-dev tbb/version.h oneapi/tbb/version.h || missing+=(libtbb-dev)
+library zlib1g-dev zlib.h || missing+=(zlib1g-dev)
 library nlohmann-json3-dev nlohmann/json.hpp || missing+=(nlohmann-json3-dev)
 if ((tests)); then
   library catch2 catch2/catch.hpp catch2/catch_all.hpp || missing+=(catch2)

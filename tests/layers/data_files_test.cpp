@@ -108,19 +108,21 @@ TEST_CASE("gunzip: every kind of block, far distances, several members", "[data]
   CHECK(gunzip(kSquares, "p", 0).empty());
   std::string named = kFixed;  // with extra bytes, a name, a comment and a sum of the header
   named[3] = 4 | 8 | 16 | 2;
-  named.insert(10, std::string("\2\0xyname\0comment\0\1\2", 19));
+  named.insert(10, std::string("\2\0xyname\0comment\0\360\171", 19));
   CHECK(gunzip(named, "p") == "abcabcabcabd");
+  named[28] ^= 1;
+  refuses([&] { gunzip(named, "p"); }, {"header crc mismatch"});
 }
 
 TEST_CASE("gunzip: a damaged file is an IOError", "[data]") {
   for (std::size_t n = 0; n < kSquares.size(); ++n)
     refuses([&] { gunzip(kSquares.substr(0, n), "the/path"); }, {"the/path", " at byte "});
-  refuses([] { gunzip(stored("123456789", 0xcbf43927, 9), "p"); }, {"checksum"});
-  refuses([] { gunzip(stored("123456789", 0xcbf43926, 10), "p"); }, {"length is not the one stated"});
+  refuses([] { gunzip(stored("123456789", 0xcbf43927, 9), "p"); }, {"incorrect data check"});
+  refuses([] { gunzip(stored("123456789", 0xcbf43926, 10), "p"); }, {"incorrect length check"});
   const std::string header = kFixed.substr(0, 10), back = header + unhex("030200");  // three bytes from one byte back
-  refuses([&] { gunzip(back, "p"); }, {"a distance beyond the beginning"});
-  refuses([&] { gunzip(kFixed + back, "p"); }, {"a distance beyond the beginning"});  // of its own member
-  refuses([&] { gunzip(header + unhex("0500920000000000"), "p"); }, {"a code with too many words"});
+  refuses([&] { gunzip(back, "p"); }, {"invalid distance too far back"});
+  refuses([&] { gunzip(kFixed + back, "p"); }, {"invalid distance too far back"});  // of its own member
+  refuses([&] { gunzip(header + unhex("0500920000000000"), "p"); }, {"invalid code lengths set"});
   // Any single byte changed is noticed, or was of no meaning: time, level and system in the header, bits behind the last word.
   for (std::size_t i = 0; i < kSquares.size(); ++i)
     for (const int flip : {1, 16, 255}) {
