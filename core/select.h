@@ -9,7 +9,8 @@
 #include <sluice/core/fn.h>
 
 // The C library reports the root of a negative number in errno, so a loop would call it for one number after the other. Said to be const it is an
-// instruction, of many numbers at once; that is so for ::sqrt in any program that includes this, and for no other function. Said as glibc says it; elsewhere such a loop is slower.
+// instruction, of many numbers at once; that is so for ::sqrt in any program that includes this, and for no other function. Where glibc is not,
+// the declaration may differ, and such a loop is slower.
 #if defined(__GLIBC__) && !defined(__CUDACC__)
 extern "C" {
 [[gnu::const]] float sqrtf(float) noexcept;
