@@ -61,11 +61,11 @@ const bool installed = [] {
 
   put(kernel::linear_scan, &linear_scan);
 
-  put(kernel::sgd, &sgd);
-  put(kernel::adam, &adam);
-  put(kernel::lamb, &lamb);
-  put(kernel::sum_squares, &sum_squares);
-  put(kernel::limit, &limit);
+  put(kernel::sgd, &sgd, Bf16::native);
+  put(kernel::adam, &adam, Bf16::native);
+  put(kernel::lamb, &lamb, Bf16::native);
+  put(kernel::sum_squares, &sum_squares, Bf16::native);
+  put(kernel::limit, &limit, Bf16::native);
 
   sluice::detail::install_backend(DeviceKind::cuda, runtime());
   return true;

@@ -1,4 +1,5 @@
-// Steps of the optimisers and clipping: a thread an element, the formulas those of every device. Limited by memory.
+// Steps of the optimisers and clipping: all tensors of a step in few launches, whose addresses are among the kernel's
+// arguments; a block takes pieces of them. The formulas are those of every device. Limited by memory.
 #include <sluice/cuda/kernels.h>
 #include <sluice/cuda/reduce.cuh>
 
@@ -10,26 +11,115 @@ using sluice::detail::SgdStep;
 
 namespace {
 
-template <class T>
-void sgd_as(const SgdRule& rule, Tensor& w, const Tensor& g, Tensor* momentum) {
-  const SgdStep<T> sgd(rule);
-  T *pw = data_of<T>(w), *pb = momentum ? data_of<T>(*momentum) : nullptr;
-  const T* pg = data_of<T>(g);
-  const bool nesterov = rule.nesterov;
-  for_each(w.numel(), [=] __device__(int64_t i) {
-    if (!pb) sgd.step(pw[i], pg[i]);
-    else if (nesterov) sgd.template step<true>(pw[i], pg[i], pb[i]);
-    else sgd.template step<false>(pw[i], pg[i], pb[i]);
-  });
+constexpr int kTogether = 64;      // tensors of a launch: arguments are at most 4 KiB
+constexpr int64_t kPiece = 4096;   // elements
+
+/// Some tensors of a call: their addresses in each list of it, and how their pieces are counted.
+struct Together {
+  void* at[5][kTogether];  // lists in the order of List
+  int64_t n[kTogether];
+  int first_piece[kTogether + 1];
+  int count;
+};
+enum List { kW, kG, kM, kV, kRounded };
+
+/// start(some of the tensors) until all have been there. The first list says how many elements there are.
+template <class Start>
+void in_launches(std::initializer_list<const std::vector<Tensor>*> lists, Start start) {
+  Together x{};
+  const std::vector<Tensor>& first = **lists.begin();
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    if (first[i].numel() > 0) {
+      const int k = x.count++;
+      int list = 0;
+      for (const auto* tensors : lists) x.at[list++][k] = tensors->empty() ? nullptr : address_of((*tensors)[i]);
+      x.n[k] = first[i].numel();
+      x.first_piece[k + 1] = x.first_piece[k] + static_cast<int>((x.n[k] + kPiece - 1) / kPiece);
+    }
+    if (x.count == kTogether || (x.count > 0 && i + 1 == first.size())) start(x), x.count = 0;
+  }
+}
+template <class Start>
+void in_launches(const UpdatedTensors& x, Start start) {
+  in_launches({&x.w, &x.g, &x.m, &x.v, &x.rounded}, start);
+}
+/// f.operator()<type of w, type of g>().
+template <class F>
+void with_types(const char* op, const UpdatedTensors& x, F f) {
+  if (x.g[0].dtype() == bf16) return f.template operator()<float, BFloat16>();
+  dispatch_float(op, x.w[0].dtype(), [&]<class T>() { f.template operator()<T, T>(); });
 }
 
-template <class T>
-void adam_as(const AdamRule& rule, Tensor& w, const Tensor& g, Tensor& m, Tensor& v) {
-  const AdamStep<T> adam(rule);
-  T *pw = data_of<T>(w), *pm = data_of<T>(m), *pv = data_of<T>(v);
-  const T* pg = data_of<T>(g);
-  for_each(w.numel(), [=] __device__(int64_t i) { adam.step(pw[i], pg[i], pm[i], pv[i]); });
+/// body(x, tensor, begin, end, piece) by all threads of a block, for every piece.
+template <class Body>
+__global__ void __launch_bounds__(kThreads, 3) pieces_kernel(const __grid_constant__ Together x, Body body) {
+  for (int piece = static_cast<int>(blockIdx.x); piece < x.first_piece[x.count]; piece += static_cast<int>(gridDim.x)) {
+    int k = 0;  // the last tensor that begins here or before
+    for (int step = kTogether / 2; step > 0; step /= 2)
+      if (k + step < x.count && x.first_piece[k + step] <= piece) k += step;
+    const int64_t begin = (piece - x.first_piece[k]) * kPiece, end = begin + kPiece;
+    body(x, k, begin, end < x.n[k] ? end : x.n[k], piece);
+  }
 }
+template <class Body>
+void for_each_piece(const Together& x, Body body) {
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(x.first_piece[x.count], kMostBlocks));
+  launch(pieces_kernel<Body>, dim3(blocks), dim3(kThreads), 0, x, body);
+}
+
+template <class T, class G>
+__device__ T widened(G g) {
+  if constexpr (std::is_same_v<G, BFloat16>) return T(to_float(g));
+  else return static_cast<T>(g);
+}
+
+/// step(w, g, m, v) for the elements of a piece, with 0 for the moments that there are not. A thread reads four elements
+/// before it writes one: the memory is far away.
+template <int moments, class T, class G, class Step>
+struct StepPiece {
+  Step step;
+  __device__ void operator()(const Together& x, int k, int64_t begin, int64_t end, int) const {
+    T *const w = static_cast<T*>(x.at[kW][k]), *const m = static_cast<T*>(x.at[kM][k]), *const v = static_cast<T*>(x.at[kV][k]);
+    const G* const g = static_cast<const G*>(x.at[kG][k]);
+    BFloat16* const rounded = static_cast<BFloat16*>(x.at[kRounded][k]);
+    constexpr int together = 4;
+    for (int64_t first = begin + threadIdx.x; first < end; first += together * kThreads) {
+      T wi[together] = {}, gi[together] = {}, mi[together] = {}, vi[together] = {};
+#pragma unroll
+      for (int e = 0; e < together; ++e) {
+        const int64_t i = first + e * kThreads;
+        if (i >= end) continue;
+        wi[e] = w[i], gi[e] = widened<T>(g[i]);
+        if constexpr (moments > 0) mi[e] = m[i];
+        if constexpr (moments > 1) vi[e] = v[i];
+      }
+#pragma unroll
+      for (int e = 0; e < together; ++e) {
+        const int64_t i = first + e * kThreads;
+        if (i >= end) continue;
+        step(wi[e], gi[e], mi[e], vi[e]);
+        w[i] = wi[e];
+        if constexpr (moments > 0) m[i] = mi[e];
+        if constexpr (moments > 1) v[i] = vi[e];
+        if (rounded) rounded[i] = BFloat16(static_cast<float>(wi[e]));
+      }
+    }
+  }
+};
+
+template <class T, int form>  // 0: no momentum; 2: Nesterov's
+struct SgdElement {
+  SgdStep<T> sgd;
+  __device__ void operator()(T& w, T g, T& m, T&) const {
+    if constexpr (form == 0) sgd.step(w, g);
+    else sgd.template step<form == 2>(w, g, m);
+  }
+};
+template <class T>
+struct AdamElement {
+  AdamStep<T> adam;
+  __device__ void operator()(T& w, T g, T& m, T& v) const { adam.step(w, g, m, v); }
+};
 
 /// Σw² and Σu².
 struct Norms {
@@ -40,75 +130,142 @@ struct SumNorms {
   __device__ static Total start() { return {0, 0}; }
   __device__ Total operator()(Total a, Total b) const { return {a.w + b.w, a.u + b.u}; }
 };
-/// The squares of an element; renews its moments.
-template <class T>
+/// Renews the moments of a piece; its squares.
+template <class T, class G>
 struct LambMoments {
   LambStep<T> lamb;
-  const T *w, *g;
-  T *m, *v;
-  __device__ Norms operator()(int64_t i, int64_t, int64_t) const {
-    lamb.moments(g[i], m[i], v[i]);
-    const double x = static_cast<double>(w[i]), u = static_cast<double>(lamb.direction(w[i], m[i], v[i]));
-    return {x * x, u * u};
+  Norms* part;
+  __device__ void operator()(const Together& x, int k, int64_t begin, int64_t end, int piece) const {
+    const T* const w = static_cast<const T*>(x.at[kW][k]);
+    const G* const g = static_cast<const G*>(x.at[kG][k]);
+    T *const m = static_cast<T*>(x.at[kM][k]), *const v = static_cast<T*>(x.at[kV][k]);
+    Norms total = SumNorms::start();
+    for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
+      lamb.moments(widened<T>(g[i]), m[i], v[i]);
+      const double own = static_cast<double>(w[i]), u = static_cast<double>(lamb.direction(w[i], m[i], v[i]));
+      total = SumNorms()(total, {own * own, u * u});
+    }
+    total = over_team<kThreads>(total, SumNorms());
+    if (threadIdx.x == 0) part[piece] = total;
   }
 };
-struct StoreRate {
-  LambRule rule;
-  double* rate;
-  __device__ void operator()(int64_t, Norms total) const { *rate = sluice::detail::lamb_rate(rule, total.w, total.u); }
-};
-template <class T>
-void lamb_as(const LambRule& rule, Tensor& w, const Tensor& g, Tensor& m, Tensor& v) {
-  const LambStep<T> lamb(rule);
-  T *pw = data_of<T>(w), *pm = data_of<T>(m), *pv = data_of<T>(v);
-  const Scratch<double> rates(1);
-  const double* rate = rates.get();
-  reduce_to<SumNorms>({1, w.numel(), 1}, LambMoments<T>{lamb, pw, data_of<T>(g), pm, pv}, StoreRate{rule, rates.get()});
-  for_each(w.numel(), [=] __device__(int64_t i) { pw[i] -= static_cast<T>(*rate) * lamb.direction(pw[i], pm[i], pv[i]); });
+/// A block a tensor: the rate at which it steps.
+__global__ void __launch_bounds__(kThreads, 3)
+    rates_kernel(const __grid_constant__ Together x, LambRule rule, const Norms* part, double* rate) {
+  const int k = static_cast<int>(blockIdx.x);
+  Norms total = SumNorms::start();
+  for (int i = x.first_piece[k] + static_cast<int>(threadIdx.x); i < x.first_piece[k + 1]; i += kThreads) total = SumNorms()(total, part[i]);
+  total = over_team<kThreads>(total, SumNorms());
+  if (threadIdx.x == 0) rate[k] = sluice::detail::lamb_rate(rule, total.w, total.u);
 }
+template <class T>
+struct LambPiece {
+  LambStep<T> lamb;
+  const double* rate;
+  __device__ void operator()(const Together& x, int k, int64_t begin, int64_t end, int) const {
+    const T own = static_cast<T>(rate[k]);
+    T* const w = static_cast<T*>(x.at[kW][k]);
+    const T *const m = static_cast<const T*>(x.at[kM][k]), *const v = static_cast<const T*>(x.at[kV][k]);
+    BFloat16* const rounded = static_cast<BFloat16*>(x.at[kRounded][k]);
+    for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
+      w[i] -= own * lamb.direction(w[i], m[i], v[i]);
+      if (rounded) rounded[i] = BFloat16(static_cast<float>(w[i]));
+    }
+  }
+};
 
 template <class T>
 struct Squares {
-  const T* x;
-  __device__ double operator()(int64_t i, int64_t, int64_t) const { return static_cast<double>(x[i]) * static_cast<double>(x[i]); }
+  double* part;
+  __device__ void operator()(const Together& x, int k, int64_t begin, int64_t end, int piece) const {
+    const T* const p = static_cast<const T*>(x.at[0][k]);
+    double total = 0;
+#pragma unroll 4
+    for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) total += widened<double>(p[i]) * widened<double>(p[i]);
+    total = over_team<kThreads>(total, Add());
+    if (threadIdx.x == 0) part[piece] = total;
+  }
 };
 struct AddTotal {
   double* total;
   __device__ void operator()(int64_t, double sum) const { *total += sum; }
 };
-
 template <class T>
-void limit_as(Tensor& x, double factor, double limit) {
-  T* p = data_of<T>(x);
-  const T f = static_cast<T>(factor), hi = static_cast<T>(limit);
-  for_each(x.numel(), [=] __device__(int64_t i) { p[i] = sluice::detail::limited(f * p[i], hi); });
+struct LimitPiece {
+  using Wide = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
+  Wide factor, limit;
+  __device__ void operator()(const Together& x, int k, int64_t begin, int64_t end, int) const {
+    T* const p = static_cast<T*>(x.at[0][k]);
+#pragma unroll 4
+    for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) p[i] = T(sluice::detail::limited(factor * widened<Wide>(p[i]), limit));
+  }
+};
+
+/// f.operator()<T>(those tensors of x that are T).
+template <class F>
+void by_dtype(const std::vector<Tensor>& x, F f) {
+  const auto some = [&]<class T>() {
+    std::vector<Tensor> of_type;
+    for (const Tensor& t : x)
+      if (t.dtype() == dtype_of<T>()) of_type.push_back(t);
+    f.template operator()<T>(of_type);
+  };
+  some.template operator()<float>(), some.template operator()<double>(), some.template operator()<BFloat16>();
 }
 
 }  // namespace
 
-void sgd(const SgdRule& rule, Tensor& w, const Tensor& g, Tensor* momentum) {
+void sgd(const SgdRule& rule, UpdatedTensors& x) {
   refuse_in_recording("sgd");
-  dispatch_float("sgd", w.dtype(), [&]<class T>() { sgd_as<T>(rule, w, g, momentum); });
-}
-void adam(const AdamRule& rule, Tensor& w, const Tensor& g, Tensor& m, Tensor& v) {
-  refuse_in_recording("adam");
-  dispatch_float("adam", w.dtype(), [&]<class T>() { adam_as<T>(rule, w, g, m, v); });
-}
-void lamb(const LambRule& rule, Tensor& w, const Tensor& g, Tensor& m, Tensor& v) {
-  refuse_in_recording("lamb");
-  if (w.numel() == 0) return;
-  dispatch_float("lamb", w.dtype(), [&]<class T>() { lamb_as<T>(rule, w, g, m, v); });
-}
-
-void sum_squares(const Tensor& x, Tensor& total) {
-  if (x.numel() == 0) return;
-  dispatch_float("clip_grad_norm", x.dtype(), [&]<class T>() {
-    reduce_to<SumOf<double>>({1, x.numel(), 1}, Squares<T>{data_of<T>(x)}, AddTotal{data_of<double>(total)});
+  with_types("sgd", x, [&]<class T, class G>() {
+    const SgdStep<T> sgd(rule);
+    in_launches(x, [&](const Together& some) {
+      if (x.m.empty()) for_each_piece(some, StepPiece<0, T, G, SgdElement<T, 0>>{{sgd}});
+      else if (!rule.nesterov) for_each_piece(some, StepPiece<1, T, G, SgdElement<T, 1>>{{sgd}});
+      else for_each_piece(some, StepPiece<1, T, G, SgdElement<T, 2>>{{sgd}});
+    });
   });
 }
 
-void limit(Tensor& x, double factor, double limit) {
-  dispatch_float("clip_grad", x.dtype(), [&]<class T>() { limit_as<T>(x, factor, limit); });
+void adam(const AdamRule& rule, UpdatedTensors& x) {
+  refuse_in_recording("adam");
+  with_types("adam", x, [&]<class T, class G>() {
+    in_launches(x, [&](const Together& some) { for_each_piece(some, StepPiece<2, T, G, AdamElement<T>>{{AdamStep<T>(rule)}}); });
+  });
+}
+
+void lamb(const LambRule& rule, UpdatedTensors& x) {
+  refuse_in_recording("lamb");
+  with_types("lamb", x, [&]<class T, class G>() {
+    const LambStep<T> lamb(rule);
+    in_launches(x, [&](const Together& some) {
+      const Scratch<Norms> part(static_cast<std::size_t>(some.first_piece[some.count]));
+      const Scratch<double> rates(kTogether);
+      for_each_piece(some, LambMoments<T, G>{lamb, part.get()});
+      launch(rates_kernel, dim3(static_cast<unsigned>(some.count)), dim3(kThreads), 0, some, rule, part.get(), rates.get());
+      for_each_piece(some, LambPiece<T>{lamb, rates.get()});
+    });
+  });
+}
+
+void sum_squares(const std::vector<Tensor>& x, Tensor& total) {
+  by_dtype(x, [&]<class T>(const std::vector<Tensor>& of_type) {
+    in_launches({&of_type}, [&](const Together& some) {
+      const int pieces = some.first_piece[some.count];
+      const Scratch<double> part(static_cast<std::size_t>(pieces));
+      for_each_piece(some, Squares<T>{part.get()});
+      reduce_to<SumOf<double>>({1, pieces, 1}, LoadPart<double>{part.get()}, AddTotal{data_of<double>(total)});
+    });
+  });
+}
+
+void limit(std::vector<Tensor>& x, double factor, double limit) {
+  by_dtype(x, [&]<class T>(const std::vector<Tensor>& of_type) {
+    using Wide = typename LimitPiece<T>::Wide;
+    in_launches({&of_type}, [&](const Together& some) {
+      for_each_piece(some, LimitPiece<T>{static_cast<Wide>(factor), static_cast<Wide>(limit)});
+    });
+  });
 }
 
 }  // namespace sluice::cuda

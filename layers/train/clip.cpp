@@ -25,15 +25,20 @@ std::vector<Tensor> with_gradient(const char* op, const std::vector<Tensor>& par
   return found;
 }
 
-/// Every element of p's gradient becomes clamp(factor·x, ±limit).
-void limit_gradient(Tensor& p, double factor, double limit) {
-  const Tensor& now = p.grad();
-  const bool sole_owner = now.impl().use_count() == 1 && now.impl().storage->use_count() == 1 &&
-                          now.is_contiguous() && !now.requires_grad();
-  Tensor g = sole_owner ? now : clone(now);
-  kernel::limit(g, factor, limit);
-  g.bump_version();
-  p.set_grad(std::move(g));
+/// Every element of the gradients becomes clamp(factor·x, ±limit).
+void limit_gradients(std::vector<Tensor>& parameters, double factor, double limit) {
+  std::vector<Tensor> grads;
+  for (const Tensor& p : parameters) {
+    const Tensor& now = p.grad();
+    const bool sole_owner = now.impl().use_count() == 1 && now.impl().storage->use_count() == 1 &&
+                            now.is_contiguous() && !now.requires_grad();
+    grads.push_back(sole_owner ? now : clone(now));
+  }
+  kernel::limit(grads, factor, limit);
+  for (std::size_t i = 0; i < grads.size(); ++i) {
+    grads[i].bump_version();
+    parameters[i].set_grad(std::move(grads[i]));
+  }
 }
 
 std::vector<Tensor> without_names(const std::vector<NamedTensor>& parameters) {
@@ -50,18 +55,20 @@ double clip_grad_norm(const std::vector<Tensor>& parameters, double max_norm) {
   std::vector<Tensor> clipped = with_gradient("clip_grad_norm", parameters);
   if (clipped.empty()) return 0;
   Tensor squares = zeros({}, {f64, clipped[0].device()});
-  for (const Tensor& p : clipped) kernel::sum_squares(contiguous(p.grad()), squares);
+  std::vector<Tensor> grads;
+  for (const Tensor& p : clipped) grads.push_back(contiguous(p.grad()));
+  kernel::sum_squares(grads, squares);
   const double norm = std::sqrt(squares.item());
-  if (std::isfinite(norm) && norm > max_norm)
-    for (Tensor& p : clipped)
-      limit_gradient(p, max_norm / norm, std::numeric_limits<double>::infinity());
+  grads.clear();  // so that it owns what it scales
+  if (std::isfinite(norm) && norm > max_norm) limit_gradients(clipped, max_norm / norm, std::numeric_limits<double>::infinity());
   return norm;
 }
 
 void clip_grad_value(const std::vector<Tensor>& parameters, double limit) {
   if (!(limit > 0)) fail<ValueError>("clip_grad_value: limit must be > 0 — got ", limit);
   NoGrad guard;
-  for (Tensor& p : with_gradient("clip_grad_value", parameters)) limit_gradient(p, 1, limit);
+  std::vector<Tensor> clipped = with_gradient("clip_grad_value", parameters);
+  if (!clipped.empty()) limit_gradients(clipped, 1, limit);
 }
 
 double clip_grad_norm(const std::vector<NamedTensor>& parameters, double max_norm) {

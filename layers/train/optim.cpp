@@ -6,6 +6,7 @@
 #include <sluice/ops/elementwise.h>
 #include <sluice/parallel/collectives.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 
@@ -31,6 +32,29 @@ void check_parameter(const char* op, const NamedTensor& p) {
   if (!p.tensor.is_contiguous())
     fail<ValueError>(op, ": parameter '", p.name, "' of shape ", p.tensor,
                      " is strided; make the leaf from contiguous() or clone()");
+}
+
+/// Calls step(rule, tensors) once for all that share a rule, dtypes and a device.
+template <class Due, class RuleOf, class Step>
+void step_together(const std::vector<Due>& due, RuleOf rule_of, const Step& step) {
+  struct Batch {
+    decltype(rule_of(due[0])) rule;
+    UpdatedTensors x;
+  };
+  std::vector<Batch> batches;
+  for (const Due& d : due) {
+    const auto rule = rule_of(d);
+    auto batch = std::find_if(batches.begin(), batches.end(), [&](const Batch& b) {
+      return b.rule == rule && b.x.w[0].dtype() == d.w.dtype() && b.x.g[0].dtype() == d.g.dtype() && b.x.w[0].device() == d.w.device();
+    });
+    if (batch == batches.end()) batch = batches.insert(batch, {rule, {}});
+    UpdatedTensors& x = batch->x;
+    x.w.push_back(d.w), x.g.push_back(d.g);
+    if (d.slot->moments.size() > 0) x.m.push_back(d.slot->moments[0]);
+    if (d.slot->moments.size() > 1) x.v.push_back(d.slot->moments[1]);
+    if (d.rounded.defined()) x.rounded.push_back(d.rounded);
+  }
+  for (Batch& batch : batches) step(batch.rule, batch.x);
 }
 
 }  // namespace
@@ -104,21 +128,23 @@ void Optimizer::step() {
   }
   ++steps_;
   std::vector<bool> updated;
+  std::vector<Due> due;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     updated.push_back(grads[i].defined());
     if (!updated[i]) continue;
-    Tensor& w = parameters_[i].tensor;
+    const Tensor& w = parameters_[i].tensor;
     Slot& slot = slots_[i];
     ++slot.updates;
-    if (keeps(i) && slot.master.defined()) {
-      follow(w, slot);
-      update(i, slot.master, grads[i], slot);
-      copy_elements(slot.master, w);
-    } else if (keeps(i)) {
-      update(i, w, grads[i], slot);
-    }
-    w.bump_version();
-    slot.version = w.version();
+    if (!keeps(i)) continue;
+    const bool rounds = slot.master.defined();
+    if (rounds) follow(w, slot);
+    due.push_back({i, rounds ? slot.master : w, std::move(grads[i]), rounds ? w : Tensor(), &slot});
+  }
+  update(due);
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (!updated[i]) continue;
+    parameters_[i].tensor.bump_version();
+    slots_[i].version = parameters_[i].tensor.version();
   }
   if (!owner_.empty()) send_updates(updated);
 }
@@ -217,9 +243,10 @@ Sgd::Sgd(std::vector<NamedTensor> parameters, SgdOptions o)
     fail<ValueError>("sgd: nesterov needs a momentum > 0");
 }
 
-void Sgd::update(std::size_t, Tensor& w, const Tensor& g, Slot& slot) {
-  const SgdRule rule{lr() * slot.lr_factor, options_.momentum, slot.weight_decay, options_.nesterov};
-  kernel::sgd(rule, w, g, slot.moments.empty() ? nullptr : &slot.moments[0]);
+void Sgd::update(const std::vector<Due>& due) {
+  step_together(due, [&](const Due& d) {
+    return SgdRule{lr() * d.slot->lr_factor, options_.momentum, d.slot->weight_decay, options_.nesterov};
+  }, kernel::sgd);
 }
 
 Adam::Adam(std::vector<NamedTensor> parameters, AdamOptions o)
@@ -228,16 +255,17 @@ Adam::Adam(std::vector<NamedTensor> parameters, AdamOptions o)
   check_options("adam", options_);
 }
 
-void Adam::update(std::size_t, Tensor& w, const Tensor& g, Slot& slot) {
-  const double t = static_cast<double>(slot.updates), rate = lr() * slot.lr_factor;
-  const AdamRule rule{.beta1 = options_.beta1,
-                      .beta2 = options_.beta2,
-                      .eps = options_.eps,
-                      .lr = rate / (1 - std::pow(options_.beta1, t)),
-                      .root_scale = 1 / std::sqrt(1 - std::pow(options_.beta2, t)),
-                      .shrink = options_.decoupled ? rate * slot.weight_decay : 0,
-                      .l2 = options_.decoupled ? 0 : slot.weight_decay};
-  kernel::adam(rule, w, g, slot.moments[0], slot.moments[1]);
+void Adam::update(const std::vector<Due>& due) {
+  step_together(due, [&](const Due& d) {
+    const double t = static_cast<double>(d.slot->updates), rate = lr() * d.slot->lr_factor;
+    return AdamRule{.beta1 = options_.beta1,
+                    .beta2 = options_.beta2,
+                    .eps = options_.eps,
+                    .lr = rate / (1 - std::pow(options_.beta1, t)),
+                    .root_scale = 1 / std::sqrt(1 - std::pow(options_.beta2, t)),
+                    .shrink = options_.decoupled ? rate * d.slot->weight_decay : 0,
+                    .l2 = options_.decoupled ? 0 : d.slot->weight_decay};
+  }, kernel::adam);
 }
 
 Lamb::Lamb(std::vector<NamedTensor> parameters, LambOptions o)
@@ -248,18 +276,19 @@ Lamb::Lamb(std::vector<NamedTensor> parameters, LambOptions o)
     adapted_.push_back(!options_.adapt || options_.adapt(p));
 }
 
-void Lamb::update(std::size_t index, Tensor& w, const Tensor& g, Slot& slot) {
-  const double t = static_cast<double>(slot.updates);
-  const bool correct = options_.bias_correction;
-  const LambRule rule{.beta1 = options_.beta1,
-                      .beta2 = options_.beta2,
-                      .eps = options_.eps,
-                      .lr = lr() * slot.lr_factor,
-                      .mean_scale = correct ? 1 / (1 - std::pow(options_.beta1, t)) : 1,
-                      .root_scale = correct ? 1 / std::sqrt(1 - std::pow(options_.beta2, t)) : 1,
-                      .weight_decay = slot.weight_decay,
-                      .adapt = adapted_[index]};
-  kernel::lamb(rule, w, g, slot.moments[0], slot.moments[1]);
+void Lamb::update(const std::vector<Due>& due) {
+  step_together(due, [&](const Due& d) {
+    const double t = static_cast<double>(d.slot->updates);
+    const bool correct = options_.bias_correction;
+    return LambRule{.beta1 = options_.beta1,
+                    .beta2 = options_.beta2,
+                    .eps = options_.eps,
+                    .lr = lr() * d.slot->lr_factor,
+                    .mean_scale = correct ? 1 / (1 - std::pow(options_.beta1, t)) : 1,
+                    .root_scale = correct ? 1 / std::sqrt(1 - std::pow(options_.beta2, t)) : 1,
+                    .weight_decay = d.slot->weight_decay,
+                    .adapt = adapted_[d.index]};
+  }, kernel::lamb);
 }
 
 }  // namespace sluice

@@ -4,7 +4,7 @@
 //   adam.zero_grad(); backward(loss); clip_grad_norm(adam.parameters(), 1); adam.step();
 //
 // An update is one pass over memory that reads gradient, parameter and moments and writes the last two
-// (LAMB needs a second pass, for its norms). Scalars are worked out in f64 and rounded once to the
+// (LAMB needs a second pass, for its norms), all parameters in few launches on a GPU. Scalars are worked out in f64 and rounded once to the
 // parameter's dtype. Results do not depend on the number of threads.
 //
 // A bf16 parameter, whose steps would be lost in rounding, gets a master copy in f32: that is updated, with moments in
@@ -98,6 +98,13 @@ class Optimizer {
     int64_t updates = 0;
     double lr_factor = 1, weight_decay = 0;  // of its group
   };
+  /// A parameter that a step changes: itself, or the master of which it becomes the rounded value. g is contiguous, of the
+  /// parameter's dtype and shape, and overlaps none.
+  struct Due {
+    std::size_t index;
+    Tensor w, g, rounded;
+    const Slot* slot;
+  };
   /// `name` starts error messages; `moments` names the zero-initialised tensors that each slot needs.
   /// ValueError for an empty list, an undefined or strided tensor, a name or a storage that occurs
   /// twice (naming both), an lr that is not finite and >= 0, a group that no parameter belongs to or whose factor or
@@ -108,8 +115,8 @@ class Optimizer {
  private:
   /// Where the parameter is not its master, rounded, somebody wrote it since: its values become the master's.
   static void follow(const Tensor& w, Slot& slot);
-  /// One parameter's (or master's) new value; g is contiguous, of the parameter's dtype and shape, and overlaps none.
-  virtual void update(std::size_t index, Tensor& w, const Tensor& g, Slot& slot) = 0;
+  /// New values for all of them at once.
+  virtual void update(const std::vector<Due>& due) = 0;
 
   bool keeps(std::size_t i) const { return owner_.empty() || owner_[i] == ranks_.rank(); }
   Tensor empty_moment(std::size_t i) const;
@@ -155,7 +162,7 @@ class Sgd final : public Optimizer {
       : Sgd(numbered(std::move(parameters)), std::move(options)) {}
 
  private:
-  void update(std::size_t, Tensor& w, const Tensor& g, Slot& slot) override;
+  void update(const std::vector<Due>& due) override;
   SgdOptions options_;
 };
 
@@ -190,7 +197,7 @@ class Adam final : public Optimizer {
       : Adam(numbered(std::move(parameters)), std::move(options)) {}
 
  private:
-  void update(std::size_t, Tensor& w, const Tensor& g, Slot& slot) override;
+  void update(const std::vector<Due>& due) override;
   AdamOptions options_;
 };
 
@@ -226,7 +233,7 @@ class Lamb final : public Optimizer {
       : Lamb(numbered(std::move(parameters)), std::move(options)) {}
 
  private:
-  void update(std::size_t index, Tensor& w, const Tensor& g, Slot& slot) override;
+  void update(const std::vector<Due>& due) override;
   LambOptions options_;
   std::vector<bool> adapted_;
 };

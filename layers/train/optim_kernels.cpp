@@ -29,7 +29,62 @@ double sum_squares(const T* x, int64_t n) {
   return sum[0];
 }
 
-int64_t chunks_of(int64_t n) { return (n + kGrain - 1) / kGrain; }
+/// Elements [begin, end) of a tensor.
+struct Piece {
+  std::size_t tensor;
+  int64_t begin, end;
+};
+/// All elements of some tensors in pieces of at most kGrain, cut by their shapes alone; small tensors share a task.
+struct Pieces {
+  std::vector<Piece> all;
+  std::vector<std::size_t> last;  // of each task, the piece behind its last
+
+  explicit Pieces(const std::vector<Tensor>& tensors) {
+    int64_t waiting = 0;
+    for (std::size_t k = 0; k < tensors.size(); ++k)
+      for (int64_t n = tensors[k].numel(), begin = 0; begin < n; begin += kGrain) {
+        const int64_t end = std::min(begin + kGrain, n);
+        all.push_back({k, begin, end});
+        waiting += end - begin;
+        if (waiting >= kGrain) last.push_back(all.size()), waiting = 0;
+      }
+    if (waiting > 0) last.push_back(all.size());
+  }
+  /// f(piece, number of the piece).
+  template <class F>
+  void each(F f) const {
+    parallel_for(static_cast<int64_t>(last.size()), 1, [&](int64_t task, int64_t end) {
+      for (std::size_t i = task == 0 ? 0 : last[static_cast<std::size_t>(task - 1)]; i < last[static_cast<std::size_t>(end - 1)]; ++i)
+        f(all[i], i);
+    });
+  }
+};
+
+/// span(n, w, g, m, v) over a piece of a parameter: at once, or where gradients or results are bf16 a buffer at a time.
+/// Null for what there is not.
+template <class T, class Span>
+void step_piece(const UpdatedTensors& x, Piece piece, Span span) {
+  const std::size_t k = piece.tensor;
+  const auto from = [&](const std::vector<Tensor>& list) {
+    return list.empty() ? nullptr : const_cast<T*>(list[k].data<T>()) + piece.begin;
+  };
+  T *w = from(x.w), *m = from(x.m), *v = from(x.v);
+  if (x.rounded.empty() && x.g[k].dtype() == x.w[k].dtype()) return span(piece.end - piece.begin, w, x.g[k].data<T>() + piece.begin, m, v);
+  alignas(64) T g[kTile];
+  for (int64_t i = piece.begin; i < piece.end; i += kTile) {
+    const int64_t n = std::min(kTile, piece.end - i), at = i - piece.begin;
+    if (x.g[k].dtype() == bf16) {
+      const BFloat16* low = x.g[k].data<BFloat16>() + i;
+      for (int64_t e = 0; e < n; ++e) g[e] = static_cast<T>(float(low[e]));
+    } else {
+      std::copy_n(x.g[k].data<T>() + i, n, g);
+    }
+    span(n, w + at, g, m ? m + at : nullptr, v ? v + at : nullptr);
+    if (x.rounded.empty()) continue;
+    BFloat16* to = const_cast<BFloat16*>(x.rounded[k].data<BFloat16>()) + i;
+    for (int64_t e = 0; e < n; ++e) to[e] = BFloat16(static_cast<float>(w[at + e]));
+  }
+}
 
 template <class T, bool nesterov>
 void momentum_span(const SgdStep<T> sgd, int64_t n, T* __restrict__ w, const T* __restrict__ g, T* __restrict__ b) {
@@ -60,86 +115,101 @@ void apply_span(const LambStep<T> lamb, T rate, int64_t n, T* __restrict__ w, co
   for (int64_t i = 0; i < n; ++i) w[i] -= rate * lamb.direction(w[i], m[i], v[i]);
 }
 
-void sgd_cpu(const SgdRule& rule, Tensor& w, const Tensor& g, Tensor* momentum) {
-  dispatch_float("sgd", w.dtype(), [&]<class T>() {
+void sgd_cpu(const SgdRule& rule, UpdatedTensors& x) {
+  dispatch_float("sgd", x.w[0].dtype(), [&]<class T>() {
     const SgdStep<T> sgd(rule);
-    T* pw = w.mutable_data<T>();
-    T* pb = momentum ? momentum->mutable_data<T>() : nullptr;
-    const T* pg = g.data<T>();
-    parallel_for(w.numel(), kGrain, [&](int64_t i, int64_t end) {
-      if (!pb) sgd_span(sgd, end - i, pw + i, pg + i);
-      else if (rule.nesterov) momentum_span<T, true>(sgd, end - i, pw + i, pg + i, pb + i);
-      else momentum_span<T, false>(sgd, end - i, pw + i, pg + i, pb + i);
+    Pieces(x.w).each([&](Piece piece, std::size_t) {
+      step_piece<T>(x, piece, [&](int64_t n, T* w, const T* g, T* b, T*) {
+        if (!b) sgd_span(sgd, n, w, g);
+        else if (rule.nesterov) momentum_span<T, true>(sgd, n, w, g, b);
+        else momentum_span<T, false>(sgd, n, w, g, b);
+      });
     });
   });
 }
 
-void adam_cpu(const AdamRule& rule, Tensor& w, const Tensor& g, Tensor& m, Tensor& v) {
-  dispatch_float("adam", w.dtype(), [&]<class T>() {
+void adam_cpu(const AdamRule& rule, UpdatedTensors& x) {
+  dispatch_float("adam", x.w[0].dtype(), [&]<class T>() {
     const AdamStep<T> adam(rule);
-    T *pw = w.mutable_data<T>(), *pm = m.mutable_data<T>(), *pv = v.mutable_data<T>();
-    const T* pg = g.data<T>();
-    parallel_for(w.numel(), kGrain, [&](int64_t i, int64_t end) {
-      adam_span(adam, end - i, pw + i, pg + i, pm + i, pv + i);
+    Pieces(x.w).each([&](Piece piece, std::size_t) {
+      step_piece<T>(x, piece, [&](int64_t n, T* w, const T* g, T* m, T* v) { adam_span(adam, n, w, g, m, v); });
     });
   });
 }
 
-void lamb_cpu(const LambRule& rule, Tensor& w, const Tensor& g, Tensor& m, Tensor& v) {
-  dispatch_float("lamb", w.dtype(), [&]<class T>() {
-    T *pw = w.mutable_data<T>(), *pm = m.mutable_data<T>(), *pv = v.mutable_data<T>();
-    const T* pg = g.data<T>();
-    const int64_t n = w.numel();
+void lamb_cpu(const LambRule& rule, UpdatedTensors& x) {
+  dispatch_float("lamb", x.w[0].dtype(), [&]<class T>() {
     const LambStep<T> lamb(rule);
-    // First pass: the moments and, chunk by chunk, the squares of w and of the direction u.
-    std::vector<std::array<double, 2>> part(static_cast<std::size_t>(chunks_of(n)));
-    parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+    const Pieces pieces(x.w);
+    // First pass: the moments and, piece by piece, the squares of w and of the direction u.
+    std::vector<std::array<double, 2>> part(pieces.all.size());
+    UpdatedTensors kept = x;
+    kept.rounded.clear();  // not yet
+    pieces.each([&](Piece piece, std::size_t number) {
       alignas(64) T u[kTile];
-      auto& [ww, uu] = part[static_cast<std::size_t>(begin / kGrain)];
-      for (int64_t i = begin; i < end; i += kTile) {
-        const int64_t k = std::min(kTile, end - i);
-        lamb_span(lamb, k, pw + i, pg + i, pm + i, pv + i, u);
-        ww += sum_squares(pw + i, k);
-        uu += sum_squares(u, k);
+      auto& [ww, uu] = part[number];
+      step_piece<T>(kept, piece, [&](int64_t n, T* w, const T* g, T* m, T* v) {
+        for (int64_t i = 0; i < n; i += kTile) {
+          const int64_t k = std::min(kTile, n - i);
+          lamb_span(lamb, k, w + i, g + i, m + i, v + i, u);
+          ww += sum_squares(w + i, k);
+          uu += sum_squares(u, k);
+        }
+      });
+    });
+    std::vector<std::array<double, 2>> norms(x.w.size());
+    for (std::size_t i = 0; i < part.size(); ++i)
+      for (std::size_t e = 0; e < 2; ++e) norms[pieces.all[i].tensor][e] += part[i][e];
+    // Second pass: u again, which costs less than keeping it.
+    pieces.each([&](Piece piece, std::size_t) {
+      const auto [ww, uu] = norms[piece.tensor];
+      const T rate = static_cast<T>(lamb_rate(rule, ww, uu));
+      step_piece<T>(x, piece, [&](int64_t n, T* w, const T*, T* m, T* v) { apply_span(lamb, rate, n, w, m, v); });
+    });
+  });
+}
+
+/// f<T>(elements of x), T its dtype.
+template <class F>
+void with_floats(const char* op, const Tensor& x, F f) {
+  if (x.dtype() == bf16) f(x.data<BFloat16>());
+  else dispatch_float(op, x.dtype(), [&]<class T>() { f(x.data<T>()); });
+}
+
+void sum_squares_cpu(const std::vector<Tensor>& x, Tensor& total) {
+  const Pieces pieces(x);
+  std::vector<double> part(pieces.all.size()), sums(x.size());
+  pieces.each([&](Piece piece, std::size_t number) {
+    with_floats("clip_grad_norm", x[piece.tensor], [&]<class T>(const T* p) {
+      if constexpr (std::is_same_v<T, BFloat16>) {
+        std::vector<float> wide(p + piece.begin, p + piece.end);
+        part[number] = sum_squares(wide.data(), piece.end - piece.begin);
+      } else {
+        part[number] = sum_squares(p + piece.begin, piece.end - piece.begin);
       }
     });
-    double ww = 0, uu = 0;
-    for (const auto& p : part) ww += p[0], uu += p[1];
-    // Second pass: u again, which costs less than keeping it.
-    const T rate = static_cast<T>(lamb_rate(rule, ww, uu));
-    parallel_for(n, kGrain, [&](int64_t i, int64_t end) { apply_span(lamb, rate, end - i, pw + i, pm + i, pv + i); });
   });
+  for (std::size_t i = 0; i < part.size(); ++i) sums[pieces.all[i].tensor] += part[i];
+  for (const double sum : sums) *total.mutable_data<double>() += sum;
 }
 
-void sum_squares_cpu(const Tensor& x, Tensor& total) {
-  dispatch_float("clip_grad_norm", x.dtype(), [&]<class T>() {
-    const T* p = x.data<T>();
-    std::vector<double> part(static_cast<std::size_t>(chunks_of(x.numel())));
-    parallel_for(x.numel(), kGrain, [&](int64_t i, int64_t end) {
-      part[static_cast<std::size_t>(i / kGrain)] = sum_squares(p + i, end - i);
-    });
-    double sum = 0;
-    for (double s : part) sum += s;
-    *total.mutable_data<double>() += sum;
-  });
-}
-
-void limit_cpu(Tensor& x, double factor, double limit) {
-  dispatch_float("clip_grad", x.dtype(), [&]<class T>() {
-    T* p = x.mutable_data<T>();
-    const T f = static_cast<T>(factor), hi = static_cast<T>(limit);
-    parallel_for(x.numel(), kGrain, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) p[i] = limited(f * p[i], hi);
+void limit_cpu(std::vector<Tensor>& x, double factor, double limit) {
+  Pieces(x).each([&](Piece piece, std::size_t) {
+    with_floats("clip_grad", x[piece.tensor], [&]<class T>(const T* elements) {
+      using Wide = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
+      T* p = const_cast<T*>(elements);
+      const Wide f = static_cast<Wide>(factor), hi = static_cast<Wide>(limit);
+      for (int64_t i = piece.begin; i < piece.end; ++i) p[i] = T(limited(f * Wide(p[i]), hi));
     });
   });
 }
 
 }  // namespace
 
-constinit decltype(kernel::sgd) kernel::sgd{"sgd", &sgd_cpu, Bf16::updated};
-constinit decltype(kernel::adam) kernel::adam{"adam", &adam_cpu, Bf16::updated};
-constinit decltype(kernel::lamb) kernel::lamb{"lamb", &lamb_cpu, Bf16::updated};
-constinit decltype(kernel::sum_squares) kernel::sum_squares{"clip_grad_norm", &sum_squares_cpu};
-constinit decltype(kernel::limit) kernel::limit{"clip_grad", &limit_cpu, Bf16::updated};
+constinit decltype(kernel::sgd) kernel::sgd{"sgd", &sgd_cpu, Bf16::native};
+constinit decltype(kernel::adam) kernel::adam{"adam", &adam_cpu, Bf16::native};
+constinit decltype(kernel::lamb) kernel::lamb{"lamb", &lamb_cpu, Bf16::native};
+constinit decltype(kernel::sum_squares) kernel::sum_squares{"clip_grad_norm", &sum_squares_cpu, Bf16::native};
+constinit decltype(kernel::limit) kernel::limit{"clip_grad", &limit_cpu, Bf16::native};
 
 }  // namespace sluice

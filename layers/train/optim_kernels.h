@@ -1,15 +1,18 @@
 // The kernel slots of the optimisers and of clipping, and the formulas that every device computes for them, an element at a
-// time. Tensors are contiguous, of one dtype (f32, f64) and shape.
+// time. A call takes all tensors of a step at once: models have hundreds, most of them small. All are contiguous.
 #pragma once
 
 #include <sluice/core/kernel.h>
 #include <sluice/core/select.h>
+
+#include <vector>
 
 namespace sluice {
 
 struct SgdRule {
   double lr, momentum, weight_decay;
   bool nesterov;
+  bool operator==(const SgdRule&) const = default;
 };
 struct AdamRule {
   double beta1, beta2, eps;
@@ -17,24 +20,37 @@ struct AdamRule {
   double root_scale;  // 1/√(1 − β2^t)
   double shrink;      // share of w that decays by itself
   double l2;          // factor of w added to the gradient
+  bool operator==(const AdamRule&) const = default;
 };
 struct LambRule {
   double beta1, beta2, eps, lr;
   double mean_scale, root_scale;  // 1/(1 − β1^t), 1/√(1 − β2^t); 1 without bias correction
   double weight_decay;
   bool adapt;
+  bool operator==(const LambRule&) const = default;
+};
+
+/// What a rule updates: number i of each list belongs to one parameter. All w are f32 or all f64.
+struct UpdatedTensors {
+  std::vector<Tensor> w;
+  std::vector<Tensor> g;        // of w's dtype; or, where that is f32, all of bf16
+  std::vector<Tensor> m, v;     // moments, of w's dtype; empty: none. SGD's momentum is m
+  std::vector<Tensor> rounded;  // bf16, becomes w; empty: not wanted
+  void each_tensor(auto f) const {
+    for (const auto* list : {&w, &g, &m, &v, &rounded})
+      for (const Tensor& x : *list) f(x);
+  }
 };
 
 namespace kernel {
 
-/// `momentum` is null where there is none.
-extern Kernel<void(const SgdRule& rule, Tensor& w, const Tensor& g, Tensor* momentum)> sgd;
-extern Kernel<void(const AdamRule& rule, Tensor& w, const Tensor& g, Tensor& m, Tensor& v)> adam;
-extern Kernel<void(const LambRule& rule, Tensor& w, const Tensor& g, Tensor& m, Tensor& v)> lamb;
-/// total {} f64 += Σx².
-extern Kernel<void(const Tensor& x, Tensor& total)> sum_squares;
-/// x ← clamp(factor·x, ±limit); NaN stays.
-extern Kernel<void(Tensor& x, double factor, double limit)> limit;
+extern Kernel<void(const SgdRule& rule, UpdatedTensors& x)> sgd;
+extern Kernel<void(const AdamRule& rule, UpdatedTensors& x)> adam;
+extern Kernel<void(const LambRule& rule, UpdatedTensors& x)> lamb;
+/// total {} f64 += Σx² over all of them, floats of any dtype.
+extern Kernel<void(const std::vector<Tensor>& x, Tensor& total)> sum_squares;
+/// x ← clamp(factor·x, ±limit) for all of them, floats of any dtype; NaN stays.
+extern Kernel<void(std::vector<Tensor>& x, double factor, double limit)> limit;
 
 }  // namespace kernel
 

@@ -1,11 +1,8 @@
 // Kernels of the device against those of the CPU at the edges of their own tiles: a warp's and a block's rows, pieces of long
 // sums, tiles of columns and of sorted rows, each with one more; and the same bits in every schedule. The op table runs on the
 // device, too (SLUICE_TEST_DEVICE), but knows nothing of these sizes.
-#include "support/approx.h"
-#include "support/catch.h"
+#include "cuda/against_cpu.h"
 
-#include <sluice/cuda/device.h>
-#include <sluice/layers/train/optim_kernels.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/join.h>
@@ -14,40 +11,10 @@
 #include <sluice/ops/scan/scan.h>
 #include <sluice/ops/view.h>
 
-#include <cmath>
-#include <limits>
-
 using namespace sluice;
 using namespace sluice::testing;
 
 namespace {
-
-constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
-
-/// f(device) gives tensors of that device; their values must be the CPU's, those of integers and of tolerance 0 to the bit.
-/// The tolerance is in units of the dtype's rounding.
-template <class F>
-void check(F f, double ulps = 0) {
-  const std::vector<Tensor> want = f(cpu);
-  std::vector<Tensor> first;
-  for (uint64_t seed : {0, 1, 2}) {
-    INFO("schedule " << seed);
-    cuda::emulator::set_schedule(seed);
-    std::vector<Tensor> got;
-    for (const Tensor& y : f(Device::cuda())) got.push_back(to(y, cpu));
-    cuda::emulator::set_schedule(0);
-    if (seed == 0) first = got;
-    REQUIRE(got.size() == want.size());
-    for (std::size_t i = 0; i < got.size(); ++i) {
-      INFO("output " << i << " " << str(want[i].shape()));
-      CHECK(same_bits(got[i], first[i]));
-      const double tolerance = ulps * (want[i].dtype() == f32 ? 0x1p-24 : 0x1p-53);
-      const Closeness c = all_close(got[i], want[i], is_float(want[i].dtype()) ? tolerance : 0);
-      INFO(c.text);
-      CHECK(c);
-    }
-  }
-}
 
 /// f(device) throws, with the CPU's message.
 template <class F>
@@ -63,16 +30,6 @@ void same_error(F f) {
   const std::string want = message(cpu);
   CHECK(want != "");
   CHECK(message(Device::cuda()) == want);
-}
-
-/// Uniform values, with others at some places.
-Tensor values(const Shape& shape, DType dtype, Device device, uint64_t seed, const std::vector<std::pair<int64_t, double>>& others = {}) {
-  Rand rand(seed);
-  std::vector<double> v(static_cast<std::size_t>(shape.numel()));
-  const bool whole = !is_float(dtype);
-  for (double& x : v) x = whole ? static_cast<double>(rand.below(7) - 3) : rand.uniform(-1, 1);
-  for (const auto& [at, value] : others) v[static_cast<std::size_t>(at)] = value;
-  return tensor_of(v, shape, dtype, device);
 }
 
 const int64_t kWidths[] = {1, 31, 33, 1024, 1025, 2049};
@@ -341,52 +298,4 @@ TEST_CASE("cuda: T5's buckets are the host's") {
       kernel::t5_buckets(distance, {.causal = causal}, bucket);
       return std::vector{bucket};
     });
-}
-
-TEST_CASE("cuda: steps of the optimisers, and clipping") {
-  for (DType t : {f32, f64})
-    for (int64_t n : {1, 257, 8193}) {
-      INFO(str(t) << " " << n);
-      struct State {
-        Tensor w, g, m, v;
-      };
-      const auto state = [&](Device d) {
-        return State{values({n}, t, d, 1), values({n}, t, d, 2), values({n}, t, d, 3), values({n}, t, d, 4) + 1.5};
-      };
-      for (int form : {0, 1, 2})
-        check([&](Device d) {
-          State s = state(d);
-          kernel::sgd({0.1, 0.9, 0.01, form == 2}, s.w, s.g, form ? &s.m : nullptr);
-          return std::vector{s.w, s.m};
-        }, 4);
-      check([&](Device d) {
-        State s = state(d);
-        kernel::adam({0.9, 0.99, 1e-3, 0.1, 1.25, 1e-2, 1e-3}, s.w, s.g, s.m, s.v);
-        return std::vector{s.w, s.m, s.v};
-      }, 8);
-      for (bool adapt : {false, true})
-        check([&](Device d) {
-          State s = state(d);
-          kernel::lamb({0.9, 0.99, 1e-3, 0.1, 1.5, 1.25, 1e-2, adapt}, s.w, s.g, s.m, s.v);
-          return std::vector{s.w, s.m, s.v};
-        }, 12);
-      check([&](Device d) {
-        const Tensor x = values({n}, t, d, 5);
-        Tensor total = full({}, 0.25, {f64, d}), nothing = empty({0}, {t, d});
-        kernel::sum_squares(x, total);
-        kernel::sum_squares(nothing, total);
-        return std::vector{total};
-      }, 1000);
-      for (double other : {kNan, kInf, -kInf})
-        check([&](Device d) {
-          Tensor x = values({n}, t, d, 6, {{n - 1, other}});
-          kernel::limit(x, 2, 0.75);
-          return std::vector{x};
-        });
-    }
-  check([&](Device d) {  // nothing to adapt to
-    Tensor w = zeros({40}, {f32, d}), m = zeros({40}, {f32, d}), v = zeros({40}, {f32, d});
-    kernel::lamb({0.9, 0.99, 1e-3, 0.1, 1.5, 1.25, 1e-2, true}, w, values({40}, f32, d, 1), m, v);
-    return std::vector{w};
-  }, 8);
 }

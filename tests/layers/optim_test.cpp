@@ -1,6 +1,7 @@
 #include <sluice/layers/train/optim.h>
 
 #include <sluice/autograd/engine.h>
+#include <sluice/core/kernel.h>
 #include <sluice/core/parallel.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
@@ -152,6 +153,32 @@ TEST_CASE("optim: lamb's ratio is 1 for a tensor of zeros", "[optim]") {
   w.set_grad(Tensor::from<double>({3, -4}));
   lamb.step();
   CHECK(w.to_vector<double>() == Doubles{-0.5, 0.5});
+}
+
+TEST_CASE("optim: many parameters step as each by itself, in one call of a kernel", "[optim]") {
+  const Make makers[] = {maker<Sgd>(SgdOptions{.lr = 0.1, .momentum = 0.9}), maker<Adam>(AdamOptions{.lr = 0.1, .weight_decay = 0.1}),
+                         maker<Lamb>(LambOptions{.lr = 0.1, .weight_decay = 0.1})};
+  for (const Make& make : makers)
+    for (DType dtype : {f32, f64, bf16}) {
+      INFO(name_of(dtype));
+      std::vector<NamedTensor> together;
+      std::vector<Made> alone;
+      for (int64_t n : {1, 100, 16'383, 3, 16'385, 32'769, 511, 7}) {  // small ones share a task, large ones have several
+        const Doubles start = numbers(static_cast<std::size_t>(n), static_cast<double>(n));
+        together.push_back({str(n), leaf(start, {n, 1}, dtype)});
+        alone.push_back(make({{"x", leaf(start, {n, 1}, dtype)}}));
+      }
+      const Made all = make(together);
+      for (int t = 1; t <= 3; ++t) {
+        for (NamedTensor p : together)
+          p.tensor.set_grad(to(Tensor::from(gradient(p.tensor.to_vector<double>(), t), p.tensor.shape()), dtype));
+        detail::WorkCounter counter;
+        all->step();
+        CHECK(counter.calls() == 1);
+        for (const Made& one : alone) one_step(*one, t);
+      }
+      for (std::size_t i = 0; i < alone.size(); ++i) CHECK(same_bits(together[i].tensor, alone[i]->parameters()[0].tensor));
+    }
 }
 
 TEST_CASE("optim: a resumed run continues bit for bit", "[optim]") {
