@@ -30,7 +30,7 @@ void Optimizer::shard(const Communicator& ranks) {
   }
   ranks_ = ranks;
   for (std::size_t i = 0; i < slots_.size(); ++i)
-    if (!keeps(i)) slots_[i].moments.clear(), slots_[i].master = {};
+    if (!keeps(i)) slots_[i].moments.clear(), slots_[i].master = Tensor();
 }
 
 void Optimizer::send_updates(const std::vector<bool>& updated) {
