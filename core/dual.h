@@ -16,6 +16,8 @@
 
 namespace sluice {
 
+class Tensor;
+
 /// Arithmetic of partial derivatives. The specialisation for Tensor (ops/map.h) knows exact zeros
 /// and ones, so that a composed gradient holds no needless ops.
 template <class T>
@@ -49,7 +51,18 @@ struct Dual {
     return x;
   }
 
-  template <class U> requires std::same_as<U, double> operator U() const = delete;  // in a formula write exp(x), not std::exp(x); ops/map.h lists what it may call
+  /// What std::exp(x) and double c = x make of a parameter: an error, said once, of the numbers that map() tries a formula
+  /// on first. Those have derivatives that are tensors.
+  operator double() const {
+    static_assert(N == 0 || std::is_arithmetic_v<T>, "a formula computes with its parameters: write exp(x), not std::exp(x), and auto, not double; a constant result is like(x, 1). ops/map.h lists what it may call");
+    if constexpr (std::is_arithmetic_v<T>) return static_cast<double>(v);
+    else return 0;
+  }
+  /// What softmax(x, 0) makes of one: nothing, for map() refuses what it gives.
+  template <std::same_as<Tensor> U>
+  operator U() const {
+    return {};
+  }
 };
 
 template <class T>
@@ -154,46 +167,32 @@ SLUICE_FN Dual<T, N> operator-(const Dual<T, N>& x) {
   return r;
 }
 
-template <class T, std::size_t N, class C>
-  requires std::is_arithmetic_v<C>
+template <class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
 SLUICE_FN Dual<T, N> operator+(const Dual<T, N>& x, C c) {
   return {detail::sum_of(x.v, detail::scalar(x.v, double(c))), x.d};
 }
-template <class T, std::size_t N, class C>
-  requires std::is_arithmetic_v<C>
-SLUICE_FN Dual<T, N> operator+(C c, const Dual<T, N>& x) {
-  return x + c;
-}
-template <class T, std::size_t N, class C>
-  requires std::is_arithmetic_v<C>
+template <class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
+SLUICE_FN Dual<T, N> operator+(C c, const Dual<T, N>& x) { return x + c; }
+template <class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
 SLUICE_FN Dual<T, N> operator-(const Dual<T, N>& x, C c) {
   return {detail::difference_of(x.v, detail::scalar(x.v, double(c))), x.d};
 }
-template <class T, std::size_t N, class C>
-  requires std::is_arithmetic_v<C>
-SLUICE_FN Dual<T, N> operator-(C c, const Dual<T, N>& x) {
-  return (-x) + c;
-}
-template <class T, std::size_t N, class C>
-  requires std::is_arithmetic_v<C>
+template <class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
+SLUICE_FN Dual<T, N> operator-(C c, const Dual<T, N>& x) { return (-x) + c; }
+template <class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
 SLUICE_FN Dual<T, N> operator*(const Dual<T, N>& x, C c) {
   auto s = detail::scalar(x.v, double(c));
   Dual<T, N> r{detail::product_of(x.v, s), {}};
   for (std::size_t k = 0; k < N; ++k) r.d[k] = PartialOps<T>::mul(x.d[k], s);
   return r;
 }
-template <class T, std::size_t N, class C>
-  requires std::is_arithmetic_v<C>
-SLUICE_FN Dual<T, N> operator*(C c, const Dual<T, N>& x) {
-  return x * c;
-}
-template <class T, std::size_t N, class C>
-  requires std::is_arithmetic_v<C>
+template <class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
+SLUICE_FN Dual<T, N> operator*(C c, const Dual<T, N>& x) { return x * c; }
+template <class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
 SLUICE_FN Dual<T, N> operator/(const Dual<T, N>& x, C c) {
   return x * (1.0 / double(c));
 }
-template <class T, std::size_t N, class C>
-  requires std::is_arithmetic_v<C>
+template <class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
 SLUICE_FN Dual<T, N> operator/(C c, const Dual<T, N>& x) {
   T y = detail::scalar(x.v, double(c)) / x.v;
   return detail::chain(x, y, T(-(y / x.v)));
@@ -236,15 +235,14 @@ SLUICE_FN Dual<T, N> like(const Dual<T, N>& x, double c) {
 template <class M, class T, std::size_t N>
 SLUICE_FN Dual<T, N> select(const M& mask, const Dual<T, N>& a, const Dual<T, N>& b) {
   using P = PartialOps<T>;
+  if constexpr (std::same_as<M, bool> && !std::is_arithmetic_v<T>) return mask ? a : b;  // a captured bool
   Dual<T, N> r{P::select(mask, a.v, b.v), {}};
   for (std::size_t k = 0; k < N; ++k) r.d[k] = P::select(mask, a.d[k], b.d[k]);
   return r;
 }
-template <class M, class T, std::size_t N, class C>
-  requires std::is_arithmetic_v<C>
+template <class M, class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
 SLUICE_FN Dual<T, N> select(const M& mask, const Dual<T, N>& a, C b) { return select(mask, a, like(a, double(b))); }
-template <class M, class T, std::size_t N, class C>
-  requires std::is_arithmetic_v<C>
+template <class M, class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
 SLUICE_FN Dual<T, N> select(const M& mask, C a, const Dual<T, N>& b) { return select(mask, like(b, double(a)), b); }
 
 // -- functions ---------------------------------------------------------------------------------------

@@ -313,4 +313,16 @@ SLUICE_NAMED_FORMULA(gelu, Gelu)
 SLUICE_NAMED_FORMULA(gelu_tanh, GeluTanh)
 SLUICE_NAMED_FORMULA(clamp, Clamp)
 #undef SLUICE_NAMED_FORMULA
+
+#define SLUICE_DUAL_ASSIGNMENT(op)                                      \
+  template <class T, std::size_t N, class C>                            \
+    requires(std::is_arithmetic_v<C> || std::same_as<C, Dual<T, N>>)    \
+  SLUICE_FN Dual<T, N>& operator op##=(Dual<T, N>& x, const C& y) {     \
+    return x = x op y;                                                  \
+  }
+SLUICE_DUAL_ASSIGNMENT(+)
+SLUICE_DUAL_ASSIGNMENT(-)
+SLUICE_DUAL_ASSIGNMENT(*)
+SLUICE_DUAL_ASSIGNMENT(/)
+#undef SLUICE_DUAL_ASSIGNMENT
 }  // namespace sluice

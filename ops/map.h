@@ -3,7 +3,7 @@
 //   Tensor y = map([](auto x, auto g) { return x * sigmoid(g); }, value, gate);
 //
 // What a formula may use, of its parameters and of numbers it captures ([c](auto x) { … }):
-//   + − * /     < <= > >= == !=, and & | ! on what those give
+//   + − * / and +=     < <= > >= == !=, and & | ! on what those give
 //   select(x > 0.0, a, b) instead of if and ?: — both sides are computed, and must be finite; like(x, c), a constant
 //   exp expm1 log log1p sqrt rsqrt sin cos tanh sigmoid softplus erf normal_cdf pow(x, c) pow(x, y)
 //   abs sign floor ceil round trunc remainder max min clamp(x, lo, hi) square
@@ -15,6 +15,7 @@
 // 0 and 1. Every elementwise op of the library is a map of a formula (ops/formulas.h).
 #pragma once
 
+#include <sluice/core/dual_misuse.h>
 #include <sluice/core/kernel.h>
 #include <sluice/core/node.h>
 #include <sluice/core/parallel.h>
@@ -46,20 +47,26 @@ bool is_unit(const Tensor& x);
 }  // namespace detail
 
 namespace detail {
-/// What comparisons give in a formula that is called on tensors. Its name is what the compiler says of `if` and ?:.
-struct write_select_instead_of_if {
+/// What comparisons give in a formula that is called on tensors.
+struct Comparison {
   Tensor mask;
   operator const Tensor&() const { return mask; }
-  friend write_select_instead_of_if operator&(const write_select_instead_of_if& a, const write_select_instead_of_if& b) {
+  /// if, ?:, && and ||: an error, said once.
+  template <std::same_as<bool> B>
+  operator B() const {
+    static_assert(sizeof(B) == 0, "in a formula write select(x > 0.0, a, b) instead of if and ?:, and & | ! instead of && ||: both sides are computed");
+    return false;
+  }
+  friend Comparison operator&(const Comparison& a, const Comparison& b) {
     return {logical_and(a, b)};
   }
-  friend write_select_instead_of_if operator|(const write_select_instead_of_if& a, const write_select_instead_of_if& b) {
+  friend Comparison operator|(const Comparison& a, const Comparison& b) {
     return {logical_or(a, b)};
   }
-  friend write_select_instead_of_if operator!(const write_select_instead_of_if& a) { return {logical_not(a)}; }
+  friend Comparison operator!(const Comparison& a) { return {logical_not(a)}; }
 };
 }  // namespace detail
-inline detail::write_select_instead_of_if mask_of(const Tensor& mask) { return {mask}; }
+inline detail::Comparison mask_of(const Tensor& mask) { return {mask}; }
 
 /// Partial derivatives that are tensors: undefined is an exact 0, unit() an exact 1.
 template <>
@@ -241,10 +248,36 @@ Tensor composed_map(const F& f, const MapPlan& plan, const Ts&... xs) {
 }  // namespace detail
 
 namespace detail {
-template <class F, class D, std::size_t... I>
-constexpr bool has_parameters(std::index_sequence<I...>) {
-  return requires { &F::template operator()<std::enable_if_t<(I < 9), D>...>; };
-}
+/// What f gives when the numbers do not fit its parameters; without it compilers would list what they tried.
+struct NoCall {};
+struct LastChoice {
+  NoCall operator()(...) const;
+};
+template <class F>
+struct OrLastChoice : F {
+  using F::operator();
+  NoCall operator()(...) const;
+};
+template <class F>
+struct Callee : std::conditional<std::is_final_v<F>, F, OrLastChoice<F>> {};
+template <class F>
+  requires(!std::is_class_v<F> || requires { &F::operator(); })  // not generic
+struct Callee<F> {
+  using type = LastChoice;
+};
+/// exp instead of a lambda that calls it.
+struct NamedOp {
+  NamedOp(Tensor (*)(const Tensor&)) {}
+};
+/// For decltype: the formula, and a number for each tensor; ResultOf what comes of a result of type R.
+template <class F>
+const typename Callee<F>::type& formula();
+template <std::size_t N, class = Tensor>
+Dual<Tensor, N> number();
+template <class R>
+struct ResultOf {
+  using type = Tensor;
+};
 }  // namespace detail
 
 /// Applies f elementwise to 1 to 6 broadcast tensors of one float dtype (f32, f64, or bf16, computed in f32; formulas
@@ -252,23 +285,22 @@ constexpr bool has_parameters(std::index_sequence<I...>) {
 /// unqualified names (exp, sigmoid, select, …). Throws ShapeError, DTypeError, DeviceError.
 template <class F, class... Ts>
   requires(std::same_as<Ts, Tensor> && ...)
-Tensor map(F f, const Tensor& first, const Ts&... rest) {
+auto map(F f, const Tensor& first, const Ts&... rest) ->
+    // The body of f is compiled here first, and then no further, so that what is wrong in it is said once.
+    typename detail::ResultOf<decltype(detail::formula<F>()(detail::number<1 + sizeof...(Ts)>(),
+                                                            detail::number<1 + sizeof...(Ts), Ts>()...))>::type {
   constexpr std::size_t N = 1 + sizeof...(rest);
   using Number = Dual<Tensor, N>;
   using Index = std::make_index_sequence<N>;
   static_assert(N <= 6, "map: a formula takes 1 to 6 tensors");
-  // The body of f is compiled here first, and then no further, so that what is wrong in it is said once.
-  if constexpr (!requires(const Number& x) { f(x, (static_cast<void>(sizeof(Ts)), x)...); }) {
-    constexpr bool parameters = detail::has_parameters<F, Number>(Index());
-    static_assert(parameters, "map: the formula takes one `auto` parameter per tensor: "
-                              "map([](auto x, auto y) { return x * exp(y); }, a, b)");
+  using Given = decltype(detail::formula<F>()(detail::number<N>(), detail::number<N, Ts>()...));
+  if constexpr (std::same_as<Given, detail::NoCall>) {
+    static_assert(sizeof(F) == 0, "map: the formula takes one `auto` parameter per tensor, and changes none: map([](auto x, auto y) { return x * exp(y); }, a, b)");
     return {};
-  } else if constexpr (!requires(const Number& x) {
-                         { f(x, (static_cast<void>(sizeof(Ts)), x)...) } -> std::same_as<Number>;
-                       }) {
-    constexpr bool number = sizeof(F) == 0;
-    static_assert(number, "map: the formula returns no number made of its parameters; "
-                          "a constant is like(x, 1), a mask select(x > 0.0, like(x, 1), 0)");
+  } else if constexpr (!std::same_as<Given, Number>) {
+    if constexpr (std::same_as<Given, bool>) return static_cast<bool>(detail::Comparison());
+    else if constexpr (std::is_floating_point_v<Given>) return static_cast<double>(Number());  // std::exp(x) has said it
+    else static_assert(sizeof(F) == 0, "map: the formula returns no number made of its parameters: no sum(x), no softmax(x, 0); a constant is like(x, 1), a mask select(x > 0.0, like(x, 1), 0)");
     return {};
   } else {
     constexpr const char* op = detail::formula_name<F>();
@@ -284,8 +316,17 @@ Tensor map(F f, const Tensor& first, const Ts&... rest) {
       return record<detail::MapNode<F, N>>(std::move(y), {first, rest...}, {first, rest...}, f);
   }
 }
+/// What else map was given: no formula and tensors, or a formula that the compiler refused and said why.
 template <class F, class... Ts>
-  requires(!(std::same_as<Ts, Tensor> && ...))
-Tensor map(F f, const Tensor& x, const Ts&...) = delete;  // capture numbers: map([c](auto x) { return x * c; }, x)
+Tensor map(const F&, const Ts&...) {
+  constexpr bool tensors = sizeof...(Ts) > 0 && (std::same_as<Ts, Tensor> && ...);
+  static_assert(tensors, "map: a formula, then its tensors: map([c](auto x, auto y) { return c * x * y; }, a, b), where numbers like c are captured");
+  fail<ValueError>("map: no formula");
+}
+template <class... Ts>
+Tensor map(detail::NamedOp, const Ts&...) {
+  static_assert(sizeof...(Ts) > 6, "map: a formula names its parameters: map([](auto x) { return exp(x); }, a); but exp(a) is an op");
+  return {};
+}
 
 }  // namespace sluice

@@ -61,13 +61,13 @@ void collect(Members& out, const std::string& path, T& x) {
     for (std::size_t i = 0; i < x.size(); ++i) collect(out, at(std::to_string(i)), x[i]);
   } else if constexpr (is_optional<M>::value) {
     if (x) collect(out, path, *x);
-  } else {
-    static_assert(requires { M::visit(x, [](const char*, auto&) {}); },
-                  "a module member is a Tensor, a struct with visit(), or a vector or optional of those");
+  } else if constexpr (requires { M::visit(x, [](const char*, auto&) {}); }) {
     const std::size_t part = out.parts.size();
     out.parts.push_back({path, type_name<M>(), &x, out.slots.size(), 0});
     M::visit(x, [&](const char* name, auto& member) { collect(out, at(name), member); });
     out.parts[part].last = out.slots.size();
+  } else {
+    static_assert(sizeof(M) == 0, "a module lists its members: static void visit(auto& self, auto&& f) { f(\"weight\", self.weight); }; each is a Tensor, such a struct, or a vector or optional of those");
   }
 }
 

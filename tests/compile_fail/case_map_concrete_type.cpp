@@ -1,6 +1,5 @@
 // A formula must take auto: it is called with floats, with dual numbers and with tensors.
 // message: takes one `auto` parameter per tensor
-// lines: 10
 namespace map_concrete_type {
 using namespace sluice;
 #ifdef MISTAKE

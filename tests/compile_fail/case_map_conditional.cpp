@@ -1,6 +1,5 @@
 // The same with ?:.
-// message: write_select_instead_of_if
-// lines: 10
+// message: write select\(x > 0.0, a, b\) instead of if and \?:
 namespace map_conditional {
 using namespace sluice;
 #ifdef MISTAKE

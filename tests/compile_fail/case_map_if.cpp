@@ -1,6 +1,5 @@
 // A branch inside a formula cannot depend on a value: on tensors the comparison is a mask.
-// message: write_select_instead_of_if
-// lines: 10
+// message: write select\(x > 0.0, a, b\) instead of if and \?:
 namespace map_if {
 using namespace sluice;
 #ifdef MISTAKE

@@ -1,7 +1,5 @@
 // Operands of map are tensors; numbers are captured.
-// message: use of deleted function .*map|call to deleted function .map
-// says: capture numbers
-// lines: 10
+// message: numbers like c are captured
 namespace map_number_operand {
 using namespace sluice;
 #ifdef MISTAKE

@@ -1,6 +1,5 @@
 // As many parameters as tensors.
 // message: takes one `auto` parameter per tensor
-// lines: 10
 namespace map_parameters {
 using namespace sluice;
 #ifdef MISTAKE

@@ -1,6 +1,5 @@
 // A formula gives a number, which has derivatives: no constant of C++ and no mask.
 // message: returns no number made of its parameters
-// lines: 10
 namespace map_result {
 using namespace sluice;
 #ifdef MISTAKE

@@ -1,7 +1,5 @@
 // Functions are called by their bare name, not through std::, which knows no dual numbers.
-// message: use of deleted function|invokes a deleted function
-// says: write exp\(x\), not std::exp\(x\)
-// lines: 11
+// message: write exp\(x\), not std::exp\(x\)
 namespace map_std_function {
 using namespace sluice;
 #ifdef MISTAKE

@@ -1,7 +1,5 @@
 // A function of <cmath> that has no derivative here.
-// message: use of deleted function|invokes a deleted function
-// says: ops/map.h lists what it may call
-// lines: 11
+// message: ops/map.h lists what it may call
 namespace map_unknown_function {
 using namespace sluice;
 #ifdef MISTAKE

@@ -1,5 +1,5 @@
 // The same one level down: a member of a module that is not a module.
-// message: a module member is a Tensor, a struct with visit\(\)
+// message: a module lists its members: static void visit
 namespace module_member_without_visit {
 using namespace sluice;
 struct Layer {

@@ -7,6 +7,8 @@
 #include <sluice/core/random.h>
 #include <sluice/ops/activation.h>
 #include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/reduce.h>
 #include <sluice/ops/view.h>
 
 #include <cstring>
@@ -53,4 +55,34 @@ TEST_CASE("map: slices of columns equal their copies, whatever the width", "[map
       for (std::size_t i = 0; i < mixed.size(); ++i)
         if (i != 2) CHECK(same_bits(mixed[i], plain[i]));
     }
+}
+
+TEST_CASE("map: a formula may assign, and choose by a captured bool", "[map]") {
+  const Tensor a = Tensor({1.5f, -2, 4}).requires_grad_(), b = Tensor({0.5f, 3, -1}).requires_grad_();
+  auto assigned = [](auto x, auto y) {
+    auto s = x;
+    s += y;
+    s *= x;
+    s -= 0.25;
+    s /= y;
+    return s;
+  };
+  auto written = [](auto x, auto y) { return ((x + y) * x - 0.25) / y; };
+  const Tensor seed({1, 2, -3});
+  const auto second = [&](const Tensor& y) {  // of gradients that are recorded, so that tensors go through the formula
+    const std::vector<Tensor> once = grad({y}, {a, b}, {.create_graph = true, .grad_outputs = {seed}});
+    return grad({once[0] * once[1]}, {a, b}, {.grad_outputs = {seed}});
+  };
+  const Tensor y = map(assigned, a, b), z = map(written, a, b);
+  CHECK(same_bits(y, z));
+  const auto dy = second(y), dz = second(z);
+  for (std::size_t i = 0; i < 2; ++i) CHECK(same_bits(dy[i], dz[i]));
+  CHECK(max(abs(dy[0])).item() > 0.1);
+  for (bool first : {false, true}) {
+    const auto chosen = [first](auto u, auto v) { return select(first, u * v, v / u); };
+    const Tensor w = map(chosen, a, b), same = first ? a * b : b / a;
+    CHECK(same_bits(w, same));
+    const auto dw = second(w), ds = second(same);
+    for (std::size_t i = 0; i < 2; ++i) CHECK(same_bits(dw[i], ds[i]));
+  }
 }
