@@ -38,6 +38,19 @@ struct Tiling {
     rows = (n + row_tiles - 1) / row_tiles, row_tiles = (n + rows - 1) / rows;
   }
 
+  /// For AMX: columns as they stay in L2, by as many rows as leave some tasks for each thread, but 256 if there are enough,
+  /// because a task fetches its columns first.
+  static Tiling near(int64_t n, int64_t m, int64_t k, int64_t near_columns, int threads) {
+    const int64_t wanted = std::clamp<int64_t>(n * m * k >> 22, 1, 6 * threads), enough = std::min<int64_t>(wanted, 2 * threads);
+    Tiling t(n, m, n, 32, 1);
+    t.col_tiles = std::clamp<int64_t>((m + near_columns - 1) / near_columns, 1, wanted);
+    t.cols = ((m + t.col_tiles - 1) / t.col_tiles + 31) / 32 * 32, t.col_tiles = (m + t.cols - 1) / t.cols;
+    t.row_tiles = std::clamp<int64_t>((wanted + t.col_tiles - 1) / t.col_tiles, 1, std::max<int64_t>(1, n / 256));
+    t.row_tiles = std::max(t.row_tiles, std::min((enough + t.col_tiles - 1) / t.col_tiles, n / 64));
+    t.rows = ((n + t.row_tiles - 1) / t.row_tiles + 31) / 32 * 32, t.row_tiles = (n + t.rows - 1) / t.rows;
+    return t;
+  }
+
   /// rows and cols are multiples of `height` and `columns`. whole_rows: columns are not cut.
   Tiling(int64_t batch, int64_t n, int64_t m, int64_t k, int64_t height, int64_t columns, int threads, bool whole_rows = false) {
     const int64_t wanted = (std::clamp<int64_t>(batch * n * m * k >> 21, 1, 8 * threads) + batch - 1) / batch;
@@ -93,16 +106,6 @@ struct Matmul {
 
   /// Results of a split product (ops/gemm/amx_f32.cpp) that are not finite, as multiply-adds give them.
   void again_where_not_finite(int64_t matrix, int64_t row, int64_t rows, int64_t col, int64_t cols, T* c) const {
-    constexpr uint32_t kExponent = 0x7f800000u;
-    bool any = false;
-    detail::vectorised([&, c](int64_t count) {
-      for (int64_t i = 0; i < rows; ++i) {
-        uint32_t most = 0;
-        for (int64_t j = 0; j < count; ++j) most = std::max(most, std::bit_cast<uint32_t>(c[i * m + j]) & kExponent);
-        any = any || most == kExponent;
-      }
-    }, cols);
-    if (!any) return;
     std::vector<T> right_ones(static_cast<std::size_t>(rows * cols));
     T* const to = right_ones.data();
     detail::gemm(left.read, right.read, rows, cols, k, T(1), pa + offset(a, matrix) + left.at(row, 0), left.ld,
@@ -114,52 +117,58 @@ struct Matmul {
   }
 
   /// b is packed first, by all threads: one block of k of as many columns at a time as stay in the shared cache. a's rows
-  /// are, too, if several tasks use each and they fit: for AMX, or where there are too few for whole rows to be a task.
+  /// are, too, if several tasks use each: for AMX, or where there are too few for whole rows to be a task.
   void shared() const {
-    constexpr int64_t kMemory = (int64_t{8} << 20) / sizeof(T);
     const detail::Packing packing = detail::large_packing<T>(precision, k);
     const PackedB<T> all(k, m, nullptr, packing);
+    const bool amx = all.near_panels() > 0;
     const int64_t columns = all.panel_columns(), depth = all.block_rows();
-    const int64_t fitting = std::max<int64_t>(4, (packing == detail::Packing::split ? 2 : 1) * kMemory / depth / columns);
+    const int64_t most = (int64_t{amx ? 24 : 8} << 20) / sizeof(T);  // numbers of packed a, and of packed b
+    const int64_t fitting = std::max<int64_t>(4, most / PackedB<T>::size(depth, columns, packing));
     const int64_t width = std::min(fitting, (m + columns - 1) / columns) * columns;
-    const int64_t for_a = PackedA<T>::size(n, depth, packing), for_b = PackedB<T>::size(depth, std::min(width, m), packing);
-    const bool few_rows = for_a <= kMemory && (all.row_block() == 0 || n < all.row_block() * num_threads());
+    const int64_t blocks = amx ? n / std::max<int64_t>(32, most / PackedA<T>::size(1, depth, packing)) + 1 : 1;
+    const int64_t tall = ((n + blocks - 1) / blocks + 31) / 32 * 32;
+    const int64_t for_a = PackedA<T>::size(std::min(tall, n), depth, packing), for_b = PackedB<T>::size(depth, std::min(width, m), packing);
+    const bool few_rows = !amx && for_a <= most && n < all.row_block() * num_threads();
     const int64_t second = (for_b + 15) / 16 * 16;
-    const Tensor memory = empty({second + (few_rows ? for_a : 0)}, {.dtype = dtype_of<T>()});
+    const Tensor memory = empty({second + (few_rows || amx ? for_a : 0)}, {.dtype = dtype_of<T>()});
     T* const place = reinterpret_cast<T*>(memory.raw());
     const bool keep = depth >= k && width >= m;
     int64_t there = -1;  // where b's matrix begins that is packed as a whole
     for (int64_t matrix = 0; matrix < batch; ++matrix)
       for (int64_t first = 0; first < m; first += width)
-        for (int64_t l = 0; l < k; l += depth) {
-          const int64_t count = std::min(width, m - first), rows = std::min(depth, k - l);
-          const T *from_a = pa + offset(a, matrix) + left.at(0, l), *from_b = pb + offset(b, matrix) + right.at(l, first);
-          const Tiling t = few_rows || all.row_block() == 0 ? Tiling(1, n, count, rows, height(), columns, num_threads(), !few_rows)
-                                                            : Tiling(n, count, all.row_block(), columns, num_threads());
-          PackedB<T> panels(rows, count, place, packing);
-          PackedA<T> copy(n, rows, place + second, packing);
-          const bool copied = t.col_tiles > 1;
-          const int64_t fills = keep && there == offset(b, matrix) ? 0 : panels.panels();
-          const int64_t groups = copied ? (n + 31) / 32 : 0;
-          there = offset(b, matrix);
-          parallel_for(fills + groups, std::max<int64_t>(1, (int64_t{1} << 15) / (columns * rows)), [&](int64_t begin, int64_t end) {
-            if (begin < fills) panels.fill(right.read, from_b, right.ld, begin, std::min(end, fills));
-            if (end > fills) copy.fill(left.read, from_a, left.ld, 32 * (std::max(begin, fills) - fills), std::min(32 * (end - fills), n));
-          });
-          const T* const add = bias && l + rows == k ? bias + first : nullptr;
-          parallel_for(t.row_tiles * t.col_tiles, 1, [&](int64_t begin, int64_t end) {
-            for (int64_t i = begin; i < end; ++i) {
-              const int64_t row = i / t.col_tiles * t.rows, col = i % t.col_tiles * t.cols;
-              const int64_t count_a = std::min(t.rows, n - row), last = std::min((col + t.cols) / columns, panels.panels());
-              T* const to = pc + (matrix * n + row) * m + first + col;
-              if (copied) panels.multiply(copy, row, count_a, T(1), T(l > 0), to, m, col / columns, last, add);
-              else panels.multiply(left.read, count_a, T(1), from_a + left.at(row, 0), left.ld, T(l > 0), to, m, col / columns, last, add);
-              if constexpr (sizeof(T) == 4)
-                if (packing == detail::Packing::split && l + rows == k)
-                  again_where_not_finite(matrix, row, count_a, first + col, std::min(t.cols, count - col), to);
-            }
-          });
-        }
+        for (int64_t l = 0; l < k; l += depth)
+          for (int64_t top = 0; top < n; top += tall) {
+            const int64_t height = std::min(tall, n - top), count = std::min(width, m - first), rows = std::min(depth, k - l);
+            const T *from_a = pa + offset(a, matrix) + left.at(top, l), *from_b = pb + offset(b, matrix) + right.at(l, first);
+            const Tiling t = amx        ? Tiling::near(height, count, rows, all.near_panels() * columns, num_threads())
+                             : few_rows ? Tiling(1, height, count, rows, this->height(), columns, num_threads())
+                                        : Tiling(height, count, all.row_block(), columns, num_threads());
+            PackedB<T> panels(rows, count, place, packing);
+            PackedA<T> copy(height, rows, place + second, packing);
+            const bool copied = t.col_tiles > 1;
+            const int64_t fills = top > 0 || (keep && there == offset(b, matrix)) ? 0 : panels.panels();
+            const int64_t groups = copied ? (height + 31) / 32 : 0;
+            there = offset(b, matrix);
+            parallel_for(fills + groups, std::max<int64_t>(1, (int64_t{1} << 15) / (columns * rows)), [&](int64_t begin, int64_t end) {
+              if (begin < fills) panels.fill(right.read, from_b, right.ld, begin, std::min(end, fills));
+              if (end > fills)
+                copy.fill(left.read, from_a, left.ld, 32 * (std::max(begin, fills) - fills), std::min(32 * (end - fills), height));
+            });
+            const T* const add = bias && l + rows == k ? bias + first : nullptr;
+            parallel_for(t.row_tiles * t.col_tiles, 1, [&](int64_t begin, int64_t end) {
+              for (int64_t i = begin; i < end; ++i) {
+                const int64_t row = i / t.col_tiles * t.rows, col = i % t.col_tiles * t.cols;
+                const int64_t count_a = std::min(t.rows, height - row), last = std::min((col + t.cols) / columns, panels.panels());
+                T* const to = pc + (matrix * n + top + row) * m + first + col;
+                const bool finite = copied ? panels.multiply(copy, row, count_a, T(1), T(l > 0), to, m, col / columns, last, add)
+                                           : panels.multiply(left.read, count_a, T(1), from_a + left.at(row, 0), left.ld, T(l > 0), to, m,
+                                                             col / columns, last, add);
+                if constexpr (sizeof(T) == 4)
+                  if (!finite && l + rows == k) again_where_not_finite(matrix, top + row, count_a, first + col, std::min(t.cols, count - col), to);
+              }
+            });
+          }
   }
 };
 

@@ -93,50 +93,28 @@ void pack_tiles(const X* x, int64_t ld, bool along, bool turned, int64_t count, 
       }
 }
 
-/// c, A × B tiles of it, plus (add) or set to the product of `steps` tiles one after the other; of a and b the second
-/// tiles lie `next` bytes further. Meanwhile the next panel is fetched into L2, two lines a step from `ahead` on, and, if
-/// there is a `next_c`, 32 rows of c from there on, which lie far apart, into L1.
-template <int A, int B>
-[[gnu::target("amx-tile,amx-bf16")]]
-void multiply_tiles(int64_t steps, const char* a, const char* b, int64_t next, float* c, int64_t ldc, bool add,
-                    const char* ahead, const float* next_c, int64_t next_ldc) {
-  const int64_t row = ldc * 4;
-  if (add) {
-    _tile_loadd(0, c, row);
-    if constexpr (B > 1) _tile_loadd(1, c + 16, row);
-    if constexpr (A > 1) _tile_loadd(2, c + 16 * ldc, row);
-    if constexpr (A > 1 && B > 1) _tile_loadd(3, c + 16 * ldc + 16, row);
-  } else {
+struct Products {
+  static constexpr int64_t kTile = 1024, kSteps = 16;
+  template <int A, int B, class F>
+  [[gnu::target("amx-tile,amx-bf16,avx512f,avx512dq"), gnu::always_inline]]
+  static inline void chain(int64_t steps, const char* a, const char* b, int64_t next, const F& meanwhile) {
     _tile_zero(0);
-    if constexpr (B > 1) _tile_zero(1);
-    if constexpr (A > 1) _tile_zero(2);
-    if constexpr (A > 1 && B > 1) _tile_zero(3);
-  }
-  for (int64_t s = 0; s < steps; ++s, a += 1024, b += 1024, ahead += 128) {
-    _mm_prefetch(ahead, _MM_HINT_T1);
-    _mm_prefetch(ahead + 64, _MM_HINT_T1);
-    for (int i = 0; i < 4 && next_c && s < 8; ++i, next_c += next_ldc) {
-      _mm_prefetch(reinterpret_cast<const char*>(next_c), _MM_HINT_T0);
-      _mm_prefetch(reinterpret_cast<const char*>(next_c + 16), _MM_HINT_T0);
-    }
-    _tile_loadd(4, a, 64);
-    _tile_loadd(6, b, 64);
-    _tile_dpbf16ps(0, 4, 6);
-    if constexpr (B > 1) {
-      _tile_loadd(7, b + next, 64);
-      _tile_dpbf16ps(1, 4, 7);
-    }
-    if constexpr (A > 1) {
-      _tile_loadd(5, a + next, 64);
-      _tile_dpbf16ps(2, 5, 6);
-      if constexpr (B > 1) _tile_dpbf16ps(3, 5, 7);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (; steps > 0; --steps, a += kTile, b += kTile) {
+      meanwhile();
+      _tile_stream_loadd(6, b, 64);
+      if constexpr (B > 1) _tile_stream_loadd(7, b + next, 64);
+      _tile_loadd(4, a, 64);
+      if constexpr (A > 1) _tile_loadd(5, a + next, 64);
+      _tile_dpbf16ps(0, 4, 6);
+      if constexpr (B > 1) _tile_dpbf16ps(1, 4, 7);
+      if constexpr (A > 1) _tile_dpbf16ps(2, 5, 6);
+      if constexpr (A > 1 && B > 1) _tile_dpbf16ps(3, 5, 7);
     }
   }
-  _tile_stored(0, c, row);
-  if constexpr (B > 1) _tile_stored(1, c + 16, row);
-  if constexpr (A > 1) _tile_stored(2, c + 16 * ldc, row);
-  if constexpr (A > 1 && B > 1) _tile_stored(3, c + 16 * ldc + 16, row);
-}
+};
 
 }  // namespace
 
@@ -157,64 +135,15 @@ void amx_pack_a(Read read, const BFloat16* a, int64_t lda, int64_t n, int64_t k,
   pack_tiles(a, lda, along, !along, n, k, reinterpret_cast<char*>(to));
 }
 
-namespace {
-
-constexpr int64_t kBlock = 384;    // rows of a at a time, in L2
-constexpr int64_t kNearSteps = 8;  // of a panel of b at a time: 16 KB, which stay in L1, also if two threads share it
-
-/// Of `n` rows in equal blocks of whole pairs of tiles.
-int64_t block_of(int64_t n) { return (Cut(n, kBlock).length + 2 * kAmxTile - 1) / (2 * kAmxTile) * (2 * kAmxTile); }
-
-}  // namespace
-
-[[gnu::target("amx-tile,amx-bf16")]]
-void amx_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c, int64_t ldc) {
-  const int64_t steps = (k + kAmxStep - 1) / kAmxStep, bytes = steps * 1024, block = block_of(n);
-  const bool direct = alpha == 1 && (beta == 0 || beta == 1);
-  alignas(64) float sums[2 * kAmxTile * kAmxCols];
-  const TileConfig config;
-  asm volatile("" : : : "memory");  // the instructions below read what was just written, and do not say so
-  _tile_loadconfig(&config);
-  for (int64_t first = 0; first < n; first += block) {
-    const int64_t rows = std::min(block, n - first);
-    const char* rows_of_a = reinterpret_cast<const char*>(a) + first / kAmxTile * bytes;
-    for (int64_t col = 0; col < m; col += kAmxCols) {
-      const char* panel = reinterpret_cast<const char*>(b) + col / kAmxTile * bytes;
-      const int64_t cols = std::min(kAmxCols, m - col);
-      const int64_t near = direct && rows % kAmxTile == 0 && cols % kAmxTile == 0 ? kNearSteps : steps;
-      for (int64_t step = 0; step < steps; step += near)
-        for (int64_t i = 0; i < rows; i += 2 * kAmxTile) {
-          const int64_t height = std::min(2 * kAmxTile, rows - i), count = std::min(near, steps - step);
-          float* to = c + (first + i) * ldc + col;
-          const bool whole_tiles = direct && height % kAmxTile == 0 && cols % kAmxTile == 0;
-          float* sum = whole_tiles ? to : sums;
-          const int64_t ld = whole_tiles ? ldc : kAmxCols;
-          const char *left = rows_of_a + i / kAmxTile * bytes + step * 1024, *right = panel + step * 1024;
-          const char* ahead = panel + 2 * bytes + (i / (2 * kAmxTile) * steps + step) * 128;
-          const bool add = step > 0 || (whole_tiles && beta == 1);
-          const float* next_c = step > 0                    ? nullptr
-                                : i + 2 * kAmxTile < rows ? to + 2 * kAmxTile * ldc
-                                                          : c + first * ldc + col + kAmxCols;
-          if (height > kAmxTile && cols > kAmxTile) multiply_tiles<2, 2>(count, left, right, bytes, sum, ld, add, ahead, next_c, ldc);
-          else if (height > kAmxTile) multiply_tiles<2, 1>(count, left, right, bytes, sum, ld, add, ahead, next_c, ldc);
-          else if (cols > kAmxTile) multiply_tiles<1, 2>(count, left, right, bytes, sum, ld, add, ahead, next_c, ldc);
-          else multiply_tiles<1, 1>(count, left, right, bytes, sum, ld, add, ahead, next_c, ldc);
-          if (!whole_tiles) add_scaled(sums, height, cols, alpha, beta, to, ldc);
-        }
-    }
-  }
-  _tile_release();
+bool amx_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c, int64_t ldc,
+                  const float* bias) {
+  return multiply_tiles<Products>(a, b, n, m, k, alpha, beta, c, ldc, bias);
 }
 
-void amx_pack_and_multiply(Read read, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
-                           float alpha, float beta, float* c, int64_t ldc) {
-  const int64_t block = block_of(n);
-  float* const tiles = pack_memory<float>(0, block * ((k + kAmxStep - 1) / kAmxStep * kAmxStep) / 2);
-  for (int64_t first = 0; first < n; first += block) {
-    const int64_t rows = std::min(block, n - first);
-    amx_pack_a(read, a + first * (read == Read::plain ? lda : 1), lda, rows, k, tiles);
-    amx_multiply(tiles, b, rows, m, k, alpha, beta, c + first * ldc, ldc);
-  }
+bool amx_pack_and_multiply(Read read, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
+                           float alpha, float beta, float* c, int64_t ldc, const float* bias) {
+  return pack_and_multiply_tiles<Products>(read, a, lda, b, n, m, k, alpha, beta, c, ldc, bias,
+                                    static_cast<void (*)(Read, const float*, int64_t, int64_t, int64_t, float*)>(&amx_pack_a));
 }
 
 }  // namespace sluice::detail

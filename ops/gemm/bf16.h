@@ -4,6 +4,8 @@
 #include <sluice/core/dtype.h>
 #include <sluice/ops/gemm/gemm.h>
 
+#include <algorithm>
+
 namespace sluice::detail {
 
 /// To the nearest bf16, ties to even, as AMX does it: NaN stays NaN, denormals become 0.
@@ -15,23 +17,29 @@ constexpr int64_t kAmxStep = 32;    // of k in one instruction
 constexpr int64_t kAmxCols = 32;    // columns of a panel of b: two tiles
 constexpr int64_t kAmxDepth = 1024;  // of k at a time, at most
 
+/// Panels of b, over k, that stay in L2 (1 of 2 MiB), in tiles of so many parts.
+inline int64_t amx_near_panels(int64_t k, int64_t parts) {
+  return std::clamp<int64_t>((int64_t{1} << 20) / ((k + kAmxStep - 1) / kAmxStep * parts * 2048), 4, 16);
+}
+
 /// One block of k as tiles: `cols` columns of b as panels, 16 · kAmxCols floats for each tile's depth; n rows of a.
 void amx_pack_b(Read read, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to);
 void amx_pack_a(Read read, const float* a, int64_t lda, int64_t n, int64_t k, float* to);
 void amx_pack_b(Read read, const BFloat16* b, int64_t ldb, int64_t k, int64_t cols, float* to);
 void amx_pack_a(Read read, const BFloat16* a, int64_t lda, int64_t n, int64_t k, float* to);
-/// c [n, m] = alpha · a · b + beta · c for one block of k, both in tiles.
-void amx_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c, int64_t ldc);
+/// c [n, m] = alpha · a · b + beta · c (+ bias [m]) for one block of k, both in tiles. Whether all of c is finite.
+bool amx_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c, int64_t ldc,
+                  const float* bias = nullptr);
 /// The same; some rows of a at a time are packed first.
-void amx_pack_and_multiply(Read read, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
-                           float alpha, float beta, float* c, int64_t ldc);
-
+bool amx_pack_and_multiply(Read read, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
+                           float alpha, float beta, float* c, int64_t ldc, const float* bias = nullptr);
 
 // -- f32 as three parts of bf16 each (amx_f32.cpp): tiles three times as large ------------------------------------------
 void amx_split_b(Read read, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to);
 void amx_split_a(Read read, const float* a, int64_t lda, int64_t n, int64_t k, float* to);
-void amx_multiply_split(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c, int64_t ldc);
-void amx_split_and_multiply(Read read, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k, float alpha,
-                            float beta, float* c, int64_t ldc);
+bool amx_multiply_split(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c, int64_t ldc,
+                        const float* bias = nullptr);
+bool amx_split_and_multiply(Read read, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k, float alpha,
+                            float beta, float* c, int64_t ldc, const float* bias = nullptr);
 
 }  // namespace sluice::detail

@@ -83,8 +83,10 @@ class PackedB {
   /// And of blocks of so many rows (the last one of fewer), one chain of sums each: operands of single blocks, multiplied
   /// one after the other with beta 1, give the same bits.
   int64_t block_rows() const { return depth_; }
-  /// So many rows of a are packed, and stay in cache, while all panels go past; 0: as tiles of AMX, better packed before.
+  /// So many rows of a are packed, and stay in cache, while all panels go past. 0: as tiles of AMX, better packed before;
+  /// then so many panels stay in cache while rows of a go past.
   int64_t row_block() const;
+  int64_t near_panels() const;
 
   /// Different panels may be filled at the same time.
   void fill(Read rb, const T* b, int64_t ldb, int64_t first_panel, int64_t last_panel);
@@ -93,14 +95,14 @@ class PackedB {
   void fill(Read rb, const BFloat16* b, int64_t ldb, int64_t first_panel, int64_t last_panel);
 
   /// c = alpha · a [n, k] · b + beta · c for the columns of some panels: c begins at the first one's first column. With
-  /// the last block of k goes c += bias [m].
-  void multiply(Read ra, int64_t n, T alpha, const T* a, int64_t lda, T beta, T* c, int64_t ldc, int64_t first_panel,
+  /// the last block of k goes c += bias [m]. False: a split product (Packing::split) has results that are not finite.
+  bool multiply(Read ra, int64_t n, T alpha, const T* a, int64_t lda, T beta, T* c, int64_t ldc, int64_t first_panel,
                 int64_t last_panel, const T* bias = nullptr) const;
-  void multiply(Read ra, int64_t n, T alpha, const T* a, int64_t lda, T beta, T* c, int64_t ldc) const {
-    multiply(ra, n, alpha, a, lda, beta, c, ldc, 0, panels());
+  bool multiply(Read ra, int64_t n, T alpha, const T* a, int64_t lda, T beta, T* c, int64_t ldc) const {
+    return multiply(ra, n, alpha, a, lda, beta, c, ldc, 0, panels());
   }
   /// The same for n rows of a from row `first_row` on, which is a multiple of 32.
-  void multiply(const PackedA<T>& a, int64_t first_row, int64_t n, T alpha, T beta, T* c, int64_t ldc, int64_t first_panel,
+  bool multiply(const PackedA<T>& a, int64_t first_row, int64_t n, T alpha, T beta, T* c, int64_t ldc, int64_t first_panel,
                 int64_t last_panel, const T* bias = nullptr) const;
 
  private:

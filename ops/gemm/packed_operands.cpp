@@ -70,6 +70,10 @@ template <class T>
 int64_t PackedB<T>::row_block() const {
   return parts(packing_) ? 0 : kRows;
 }
+template <class T>
+int64_t PackedB<T>::near_panels() const {
+  return parts(packing_) ? amx_near_panels(depth_, parts(packing_)) : 0;
+}
 
 template <class T>
 void PackedB<T>::fill(Read rb, const T* b, int64_t ldb, int64_t first_panel, int64_t last_panel) {
@@ -151,52 +155,56 @@ T* PackedA<T>::block(int64_t l, int64_t k, int64_t row) const {
 }
 
 template <class T>
-void PackedB<T>::multiply(Read ra, int64_t n, T alpha, const T* a, int64_t lda, T beta, T* c, int64_t ldc, int64_t first_panel,
+bool PackedB<T>::multiply(Read ra, int64_t n, T alpha, const T* a, int64_t lda, T beta, T* c, int64_t ldc, int64_t first_panel,
                           int64_t last_panel, const T* bias) const {
   const int64_t col = first_panel * cols_, m = std::min(last_panel * cols_, m_) - col;
-  const bool in_tiles = packing_ != Packing::plain && !parts(packing_) && k_ > 0;  // the bias, that is
-  if (packing_ == Packing::plain || k_ == 0)
+  if (packing_ == Packing::plain || k_ == 0) {
     gemm_blas(Product<T>{ra, Read::plain, n, m, k_, alpha, a, lda, data_ + col, m_, beta, c, ldc});
-  else
-    for (int64_t l = 0; l < k_; l += depth_) {
-      const int64_t k = std::min(depth_, k_ - l);
-      const T* const last = bias && l + k == k_ ? bias + col : nullptr;
-      const T *left = ra == Read::plain ? a + l : a + l * lda, *right = block(l, k, first_panel);
-      const T keep = l == 0 ? beta : T(1);
-      if (parts(packing_)) {
+    if (bias) add_bias(c, n, m, ldc, bias + col);
+    return true;
+  }
+  bool finite = true;
+  for (int64_t l = 0; l < k_; l += depth_) {
+    const int64_t k = std::min(depth_, k_ - l);
+    const T* const last = bias && l + k == k_ ? bias + col : nullptr;
+    const T *left = ra == Read::plain ? a + l : a + l * lda, *right = block(l, k, first_panel);
+    const T keep = l == 0 ? beta : T(1);
+    if (parts(packing_)) {
 #if defined(__x86_64__)
-        if constexpr (sizeof(T) == 4)
-          (packing_ == Packing::tiles ? amx_pack_and_multiply : amx_split_and_multiply)(ra, left, lda, right, n, m, k, alpha, keep, c, ldc);
+      if constexpr (sizeof(T) == 4)
+        finite &= (packing_ == Packing::tiles ? amx_pack_and_multiply : amx_split_and_multiply)(ra, left, lda, right, n, m, k, alpha, keep, c, ldc, last);
 #endif
-        continue;
-      }
-      const Micro<T>& u = micro<T>(isa());
-      const Right<T> panels{right, k * cols_, cols_, true};
-      const bool round = packing_ == Packing::rounded;
-      if (round || (m > 4 * cols_ && n * k > 4096)) copy_and_multiply(u, ra, left, lda, round, panels, n, m, k, alpha, keep, c, ldc, last);
-      else multiply_block(u, in_place(ra, left, lda), panels, n, m, k, alpha, keep, c, ldc, last);
+      continue;
     }
-  if (bias && !in_tiles) add_bias(c, n, m, ldc, bias + col);
+    const Micro<T>& u = micro<T>(isa());
+    const Right<T> panels{right, k * cols_, cols_, true};
+    const bool round = packing_ == Packing::rounded;
+    if (round || (m > 4 * cols_ && n * k > 4096)) copy_and_multiply(u, ra, left, lda, round, panels, n, m, k, alpha, keep, c, ldc, last);
+    else multiply_block(u, in_place(ra, left, lda), panels, n, m, k, alpha, keep, c, ldc, last);
+  }
+  return finite;
 }
 
 template <class T>
-void PackedB<T>::multiply(const PackedA<T>& a, int64_t first_row, int64_t n, T alpha, T beta, T* c, int64_t ldc,
+bool PackedB<T>::multiply(const PackedA<T>& a, int64_t first_row, int64_t n, T alpha, T beta, T* c, int64_t ldc,
                           int64_t first_panel, int64_t last_panel, const T* bias) const {
   if (packing_ == Packing::plain || k_ == 0)
     return multiply(Read::plain, n, alpha, a.block(0, k_, first_row), k_, beta, c, ldc, first_panel, last_panel, bias);
   const int64_t col = first_panel * cols_, m = std::min(last_panel * cols_, m_) - col;
+  bool finite = true;
   for (int64_t l = 0; l < k_; l += depth_) {
     const int64_t k = std::min(depth_, k_ - l);
     const T *left = a.block(l, k, first_row), *right = block(l, k, first_panel);
+    const T* const last = bias && l + k == k_ ? bias + col : nullptr;
     const T keep = l == 0 ? beta : T(1);
     if (!parts(packing_))
-      multiply_block<T>(micro<T>(isa()), {left, copied_row(k), 1}, {right, k * cols_, cols_, true}, n, m, k, alpha, keep, c, ldc,
-                        bias && l + k == k_ ? bias + col : nullptr);
+      multiply_block<T>(micro<T>(isa()), {left, copied_row(k), 1}, {right, k * cols_, cols_, true}, n, m, k, alpha, keep, c, ldc, last);
 #if defined(__x86_64__)
-    else if constexpr (sizeof(T) == 4) (packing_ == Packing::tiles ? amx_multiply : amx_multiply_split)(left, right, n, m, k, alpha, keep, c, ldc);
+    else if constexpr (sizeof(T) == 4)
+      finite &= (packing_ == Packing::tiles ? amx_multiply : amx_multiply_split)(left, right, n, m, k, alpha, keep, c, ldc, last);
 #endif
   }
-  if (bias && parts(packing_)) add_bias(c, n, m, ldc, bias + col);
+  return finite;
 }
 
 template <class T>
