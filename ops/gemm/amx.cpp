@@ -71,26 +71,15 @@ template <class X>
 [[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]]
 void pack_tiles(const X* x, int64_t ld, bool along, bool turned, int64_t count, int64_t k, char* to) {
   const int64_t steps = (k + kAmxStep - 1) / kAmxStep;
-  auto store = [&](const Tile& t, int64_t i, int64_t p) __attribute__((target("avx512f"), always_inline)) {
+  each_tile(x, ld, along, count, k, [&](const X* at, int64_t i, int64_t p) __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"), always_inline)) {
+    Tile t;
+    if (along) read_rows(at, ld, count - i, k - p, t);
+    else read_pairs(at, ld, count - i, k - p, t);
+    if (turned) transpose(t);
     char* tile = to + (i / kAmxTile * steps + p / kAmxStep) * 1024;
 #pragma GCC unroll 16
     for (int r = 0; r < 16; ++r) _mm512_storeu_si512(tile + 64 * r, t[r]);
-  };
-  Tile t;
-  if (along)
-    for (int64_t i = 0; i < count; i += kAmxTile)
-      for (int64_t p = 0; p < k; p += kAmxStep) {
-        read_rows(x + i * ld + p, ld, count - i, k - p, t);
-        if (turned) transpose(t);
-        store(t, i, p);
-      }
-  else
-    for (int64_t p = 0; p < k; p += kAmxStep)
-      for (int64_t i = 0; i < count; i += kAmxTile) {
-        read_pairs(x + p * ld + i, ld, count - i, k - p, t);
-        if (turned) transpose(t);
-        store(t, i, p);
-      }
+  });
 }
 
 struct Products {

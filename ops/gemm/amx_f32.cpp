@@ -55,30 +55,19 @@ template <bool pairs>
       for (int r = 0; r < 16; ++r) _mm512_store_si512(tile + 64 * r, t[r]);
     }
   };
-  if (along)
-    for (int64_t i = 0; i < count; i += kAmxTile)
-      for (int64_t p = 0; p < k; p += kAmxStep) {
-        char* const tile = to + (i / kAmxTile * steps + p / kAmxStep) * kTile;
-        const __mmask16 low = lanes(k - p), high = lanes(k - p - 16);
-        for (int r = 0; r < 16; ++r) {
-          const float* row = x + (i + r) * ld + p;
-          const __mmask16 l = i + r < count ? low : __mmask16(0), h = i + r < count ? high : __mmask16(0);
-          store_parts<false>(_mm512_maskz_loadu_ps(l, row), _mm512_maskz_loadu_ps(h, row + 16), tile + 64 * r);
-        }
-        if (turned) turn(tile);
-      }
-  else
-    for (int64_t p = 0; p < k; p += kAmxStep)
-      for (int64_t i = 0; i < count; i += kAmxTile) {
-        char* const tile = to + (i / kAmxTile * steps + p / kAmxStep) * kTile;
-        const __mmask16 mask = lanes(count - i);
-        for (int r = 0; r < 16; ++r) {
-          const float* row = x + (p + 2 * r) * ld + i;
-          const __mmask16 l = p + 2 * r < k ? mask : __mmask16(0), h = p + 2 * r + 1 < k ? mask : __mmask16(0);
-          store_parts<true>(_mm512_maskz_loadu_ps(l, row), _mm512_maskz_loadu_ps(h, row + ld), tile + 64 * r);
-        }
-        if (turned) turn(tile);
-      }
+  each_tile(x, ld, along, count, k, [&](const float* at, int64_t i, int64_t p) __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"), always_inline)) {
+    char* const tile = to + (i / kAmxTile * steps + p / kAmxStep) * kTile;
+    for (int64_t r = 0; r < 16; ++r) {
+      const __mmask16 there = along ? (i + r < count ? 0xffff : 0) : lanes(count - i);
+      if (along)
+        store_parts<false>(_mm512_maskz_loadu_ps(there & lanes(k - p), at + r * ld),
+                           _mm512_maskz_loadu_ps(there & lanes(k - p - 16), at + r * ld + 16), tile + 64 * r);
+      else
+        store_parts<true>(_mm512_maskz_loadu_ps(p + 2 * r < k ? there : 0, at + 2 * r * ld),
+                          _mm512_maskz_loadu_ps(p + 2 * r + 1 < k ? there : 0, at + (2 * r + 1) * ld), tile + 64 * r);
+    }
+    if (turned) turn(tile);
+  });
 }
 
 /// The small products of all steps are summed first, when sums are small and so are their roundings; then the large one of
