@@ -1,8 +1,7 @@
 // The rungs on tensor cores behind the slots of attention: operands are rounded to bf16 once a call, into contiguous memory.
 #include <sluice/cuda/attention/bf16.h>
 #include <sluice/cuda/attention/mma.cuh>
-#include <sluice/cuda/attention/mma_backward.cuh>
-#include <sluice/cuda/attention/wgmma.cuh>
+#include <sluice/cuda/attention/wgmma_backward.cuh>
 #include <sluice/ops/gemm/precision.h>
 
 namespace sluice::cuda {
@@ -75,6 +74,14 @@ void with_instance(const sluice::detail::AttentionCall& c, F f) {
   c.q.dim(3) == 64 ? with_width.template operator()<64>() : with_width.template operator()<128>();
 }
 
+template <bool by_keys, int D, class W>
+void run_backward(const AttentionBackwardProblem& p, Window mask) {
+  if (by_keys ? !p.dk.base && !p.dv.base : !p.dq.base) return;
+  if constexpr (!by_keys || wgmma_backward_has_keys<D, W>)
+    if ((by_keys ? p.n : p.m) >= WgmmaBackwardTile<D, by_keys>::rows) return run_attention_wgmma_backward<by_keys, D, W>(p, mask);
+  run_attention_mma_backward<by_keys, D, W>(p, mask);  // a smaller block for fewer rows
+}
+
 }  // namespace
 
 bool attention_bf16(const sluice::detail::AttentionCall& c, Tensor& out, Tensor& lse) {
@@ -103,7 +110,7 @@ bool attention_backward_bf16(const sluice::detail::AttentionCall& c, const Tenso
       .kv_heads = static_cast<int>(c.k.dim(1)), .m = static_cast<int>(c.q.dim(2)), .n = static_cast<int>(c.k.dim(2)),
       .scale = static_cast<float>(*c.options.scale)};
   p.keys = x.seen();
-  with_instance(c, [&]<int D, class W>() { run_attention_mma_backward<D, W>(p, x.mask); });
+  with_instance(c, [&]<int D, class W>() { run_backward<false, D, W>(p, x.mask), run_backward<true, D, W>(p, x.mask); });
   return true;
 }
 

@@ -25,6 +25,24 @@ struct AttentionBackwardProblem {
   const uint8_t* keys = nullptr;  // [batch, n]: 0 hides a key from everybody
 };
 
+/// factor·x, the sixteen rows of a warp, as rows first to first + 15 of a head, if it has so many and they are wanted.
+template <int D>
+__device__ void store_rows(const HeadRows<float>& to, int64_t batch, int head, int first, int length, const float (&x)[D / 8][4],
+                           float factor) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
+  if (!to.base) return;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int row = first + 8 * r + g;
+    if (row >= length) continue;
+    float* const at = to.at(batch, head, row) + 2 * t;
+#pragma unroll
+    for (int d = 0; d < D / 8; ++d)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) at[8 * d + e] = x[d][2 * r + e] * factor;
+  }
+}
+
 template <int D, bool by_keys>
 struct MmaBackwardTile {
   static constexpr int rows = kMmaRows, cols = by_keys && D > 64 ? 32 : 64;  // two sums of D columns leave fewer registers
@@ -153,33 +171,17 @@ __global__ void __launch_bounds__(128) attention_mma_backward(AttentionBackwardP
     mma_add<D, cols>(dx, w, y, edge, mine);
   }
 
-  const HeadRows<float>& to = by_keys ? p.dk : p.dq;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int row = first + 16 * warp + 8 * r + g;
-    if (row >= length) continue;
-#pragma unroll
-    for (int d = 0; d < D / 8; ++d)
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        if (to.base) to.at(batch, head, row)[8 * d + 2 * t + e] = dx[d][2 * r + e] * p.scale;
-        if constexpr (by_keys)
-          if (p.dv.base) p.dv.at(batch, head, row)[8 * d + 2 * t + e] = dv[d][2 * r + e];
-      }
-  }
+  store_rows<D>(by_keys ? p.dk : p.dq, batch, head, first + 16 * warp, length, dx, p.scale);
+  if constexpr (by_keys) store_rows<D>(p.dv, batch, head, first + 16 * warp, length, dv, 1);
 }
 
-/// Runs it over a whole problem.
-template <int D, class Weighting, class Mask>
+/// Runs one role over a whole problem.
+template <bool by_keys, int D, class Weighting, class Mask>
 void run_attention_mma_backward(const AttentionBackwardProblem& p, Mask mask) {
-  const auto run = [&]<bool by_keys>() {
-    const auto blocks = static_cast<unsigned>(((by_keys ? p.n : p.m) + kMmaRows - 1) / kMmaRows);
-    launch(attention_mma_backward<D, Weighting, Mask, by_keys>,
-           dim3(blocks, static_cast<unsigned>(by_keys ? p.kv_heads : p.heads), static_cast<unsigned>(p.batch)), dim3(kMmaThreads),
-           MmaBackwardTile<D, by_keys>::bytes, p, mask);
-  };
-  if (p.dq.base) run.template operator()<false>();
-  if (p.dk.base || p.dv.base) run.template operator()<true>();
+  const auto blocks = static_cast<unsigned>(((by_keys ? p.n : p.m) + kMmaRows - 1) / kMmaRows);
+  launch(attention_mma_backward<D, Weighting, Mask, by_keys>,
+         dim3(blocks, static_cast<unsigned>(by_keys ? p.kv_heads : p.heads), static_cast<unsigned>(p.batch)), dim3(kMmaThreads),
+         MmaBackwardTile<D, by_keys>::bytes, p, mask);
 }
 
 }  // namespace sluice::cuda

@@ -5,10 +5,9 @@
 // TFLOP/s as the field counts them: 4·batch·heads·n²·D forward, half of that under causality, 2.5 times that backward. Median
 // of 20 runs after 5, random numbers (zeros take less power). Each row says how far it is from the first of its kind.
 #include <sluice/cuda/attention/mma.cuh>
-#include <sluice/cuda/attention/mma_backward.cuh>
+#include <sluice/cuda/attention/wgmma_backward.cuh>
 #include <sluice/cuda/attention/naive.cuh>
 #include <sluice/cuda/attention/simt.cuh>
-#include <sluice/cuda/attention/wgmma.cuh>
 
 #include <cuda_runtime.h>
 
@@ -114,7 +113,14 @@ void rows(const char* what, int heads, int n, Window mask, bool half) {
     check(cudaMemset(delta.data, 0, queries * sizeof(float)));
     run_attention_mma<D, W, M, NoGate, BFloat16>(p, mask);  // for lse
     want.clear();
-    row("mma, backward", 2.5 * flops, dq, [&] { run_attention_mma_backward<D, W, M>(back, mask); });
+    const auto mma = [&]<bool by_keys>() { run_attention_mma_backward<by_keys, D, W, M>(back, mask); };
+    const auto wgmma = [&]<bool by_keys>() { run_attention_wgmma_backward<by_keys, D, W, M>(back, mask); };
+    const auto both = [](const auto& rung) { return [&] { rung.template operator()<false>(), rung.template operator()<true>(); }; };
+    row("mma, backward", 2.5 * flops, dq, both(mma));
+    row("wgmma, backward", 2.5 * flops, dq, both(wgmma));
+    want.clear();
+    row("mma, dK, dV", 2 * flops, dk, [&] { mma.template operator()<true>(); });  // the four products that this role does
+    row("wgmma, dK, dV", 2 * flops, dk, [&] { wgmma.template operator()<true>(); });
   }
 }
 

@@ -246,6 +246,29 @@ TEST_CASE("cuda attention, bf16: NaN reaches those who see it, and nobody else",
   check({1, 1, 1, 65, 65, 128, Weighting::softmax, {.causal = true}, false, false, Poison::query}, ++seed);
 }
 
+TEST_CASE("cuda attention, bf16: blocks of 128 queries or keys", "[cuda]") {
+  uint64_t seed = 80;
+  for (Weighting w : {Weighting::softmax, Weighting::relu2}) {
+    check({1, 2, 1, 129, 257, 64, w, {.causal = true}}, ++seed);
+    check({1, 1, 1, 257, 129, 64, w, {.causal = true}}, ++seed);  // the first queries see nothing
+    check({2, 3, 1, 129, 193, 64, w, {}, true}, ++seed);          // the ring goes round, NaN in hidden keys of every tile
+    check({1, 2, 1, 193, 129, 128, w, {.window = 70}}, ++seed);
+    check({1, 1, 1, 129, 257, 128, w, {.causal = true}}, ++seed);
+  }
+  check({1, 2, 2, 161, 385, 64, Weighting::softmax, {.causal = true, .window = 30}, false, true}, ++seed);
+  check({1, 1, 1, 129, 321, 64, Weighting::laplace}, ++seed);
+  for (Weighting w : {Weighting::sigmoid, Weighting::laplace}) check({1, 1, 1, 129, 129, 128, w}, ++seed);
+  for (int64_t before : {62, 63, 64, 65}) {  // the edges of windows
+    check({1, 1, 1, 144, 144 + before, 64, Weighting::linear, {.window = before + 63}}, ++seed);
+    check({1, 1, 1, 144, 144 + before, 128, Weighting::linear, {.causal = true, .window = 64}}, ++seed);
+  }
+  for (Poison poison : {Poison::key, Poison::query})
+    for (Weighting w : {Weighting::softmax, Weighting::relu2}) {
+      check({1, 2, 1, 150, 150, 64, w, {.causal = true}, false, false, poison}, ++seed);
+      check({1, 1, 1, 130, 150, 128, w, {.window = 20}, false, false, poison}, ++seed);
+    }
+}
+
 TEST_CASE("cuda attention, bf16: which calls go to the tensor cores", "[cuda]") {
   Rand rand(7);
   const auto differs = [&](int64_t m, int64_t n, int64_t d, int64_t dv, const AttentionOptions& options) {

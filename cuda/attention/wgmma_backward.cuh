@@ -1,0 +1,271 @@
+// Rung 4, backward: mma_backward.cuh's two roles in the form of wgmma.cuh. A block is three warpgroups and owns 128 rows, queries
+// (dQ) or keys (dK and dV):
+//
+//   warpgroup 0 computes nothing and has given its registers away. One thread of it brings the block's rows and then, into a
+//     ring of two, tiles of the other side by TMA; for keys a second warp brings lse and δ of a tile's queries.
+//   warpgroups 1 and 2 have 64 rows each, X of q (of k) and X' of g (of v), and for each tile Y of k (of q), Y' of v (of g):
+//
+//     start S = X Yᵀ and dP = X' Y'ᵀ      both operands in shared memory
+//     wait for S: P and φ' from S         while dP is computed
+//     start dV += P Y'                    keys only; P goes from registers, where S left it, into wgmma
+//     wait for dP: dS = φ' ⊙ (dP − δ)     while dV is added up
+//     start dX += dS Y, wait
+//
+// So keys take S transposed, and neither P nor dS is ever in shared memory. What one of the two computes beside its products
+// runs beside the products of the other. A block adds in the order of the tiles and no other to its rows: no atomics, the same
+// bits always; FlashAttention-3 (Shah et al. 2024), which computes S and dP once for all three, adds dQ with atomics.
+// D = DV = 64 or 128; operands 16-byte aligned, m and n at least 1. NaN behind the mask stays there.
+// What limits it: 7 products for 5; S and dP read both operands from shared memory, 64 rows for a tile of 64 or 128 columns, as
+// much as it can give; sums of D columns twice leave keys at D = 128 registers for 64 queries a tile; nothing of the next tile
+// begins before this tile's sums are there.
+#pragma once
+
+#include <sluice/cuda/attention/mma_backward.cuh>
+#include <sluice/cuda/attention/wgmma.cuh>
+
+namespace sluice::cuda {
+
+template <int D, bool by_keys>
+struct WgmmaBackwardTile {
+  static constexpr int rows = 64 * kConsumers, cols = by_keys || D > 64 ? 64 : 128, stages = 2, size = cols * D;
+  static constexpr int own = 0, other = own + 2 * rows * D, w = other + stages * 2 * size, end = w + rows * cols;
+  static constexpr int statistics = static_cast<int>(end * sizeof(BFloat16) / sizeof(float)), of_stage = by_keys ? 2 * cols : 0;
+  static constexpr int barriers = (statistics + stages * of_stage) / 2;
+  static constexpr unsigned own_bytes = 2 * rows * D * sizeof(BFloat16), tile_bytes = 2 * size * sizeof(BFloat16);
+  // mbarriers: the block's rows have come; for each stage: its tiles have come, have been read
+  static constexpr int has_own = 0, has = 1, read = has + stages;
+  // of each thread of warpgroup 0 and of the others: 168 on average
+  static constexpr int few_registers = by_keys && D == 64 ? 40 : 24, many_registers = by_keys && D == 64 ? 232 : 240;
+  static constexpr std::size_t bytes = (barriers + read + stages) * sizeof(uint64_t);
+};
+
+/// grid (⌈m / 128⌉, heads, batch), by_keys (⌈n / 128⌉, kv_heads, batch); blocks of 384 threads; WgmmaBackwardTile::bytes. The maps
+/// are of X, X', Y, Y', with boxes of Tile::rows and Tile::cols rows.
+template <int D, class Weighting, class Mask, bool by_keys>
+__global__ void __launch_bounds__(kWgmmaThreads, 1)
+    attention_wgmma_backward(AttentionBackwardProblem p, Mask mask, SLUICE_TENSOR_MAP own_map, SLUICE_TENSOR_MAP own2_map,
+                             SLUICE_TENSOR_MAP other_map, SLUICE_TENSOR_MAP other2_map) {
+  using Tile = WgmmaBackwardTile<D, by_keys>;
+  constexpr int rows = Tile::rows, cols = Tile::cols, stages = Tile::stages, size = Tile::size;
+  constexpr bool statistics_come = by_keys && Weighting::online;
+  const Shared<BFloat16> memory = dynamic_shared<BFloat16>();
+  const Shared<float> statistics = dynamic_shared<float>() + Tile::statistics;
+  const Shared<uint64_t> barrier = dynamic_shared<uint64_t>() + Tile::barriers;
+  const int thread = static_cast<int>(threadIdx.x), warpgroup = thread / kWarpgroup;
+  const int lane = thread % kWarp, warp = thread % kWarpgroup / kWarp, g = lane / 4, t = lane % 4;
+  // The blocks with the most columns begin first: under causality the last queries, the first keys.
+  const int length = by_keys ? p.n : p.m, group = p.heads / p.kv_heads;
+  const int first = static_cast<int>(by_keys ? blockIdx.x : gridDim.x - 1 - blockIdx.x) * rows;
+  const int last = first + rows < length ? first + rows - 1 : length - 1;
+  const int batch = static_cast<int>(blockIdx.z), head = static_cast<int>(blockIdx.y);
+  const int query_slab = batch * p.heads + (by_keys ? head * group : head);  // of the first query head
+  const int kv_slab = batch * p.kv_heads + (by_keys ? head : head / group);
+  const uint8_t* keys = p.keys ? p.keys + std::ptrdiff_t{batch} * p.n : nullptr;
+  const auto span_of = [&](int row) {
+    if constexpr (by_keys) return mask.queries_of(row - (p.n - p.m), p.m);
+    else return mask.of(position_of(p, row), p.n);
+  };
+  const KeySpan low = span_of(first), high = span_of(last);
+  // Steps: tiles of `cols` columns from `begin` to high.end, for by_keys those of each query head of the group.
+  const int begin = low.begin / cols * cols;
+
+  if (thread == 0) {
+    mbarrier_init(barrier + Tile::has_own, 1);
+    for (int stage = 0; stage < stages; ++stage) {
+      mbarrier_init(barrier + Tile::has + stage, statistics_come ? 1 + kWarp : 1);
+      mbarrier_init(barrier + Tile::read + stage, kConsumers);
+    }
+    mbarriers_ready();
+  }
+  __syncthreads();
+
+  if (warpgroup == 0) {
+    fewer_registers<Tile::few_registers>();
+    if (thread == 0 && begin < high.end) {
+      const int slab = by_keys ? kv_slab : query_slab;
+      mbarrier_arrive_expecting(barrier + Tile::has_own, Tile::own_bytes);
+      tma_rows<D, rows>(memory + Tile::own, own_map, barrier + Tile::has_own, first, slab);
+      tma_rows<D, rows>(memory + (Tile::own + rows * D), own2_map, barrier + Tile::has_own, first, slab);
+    }
+    if (thread == 0 || (statistics_come && warp == 1)) {
+      int step = 0;
+      for (int slab = by_keys ? query_slab : kv_slab, end = slab + (by_keys ? group : 1); slab < end; ++slab)
+        for (int at = begin; at < high.end; at += cols, ++step) {
+          const int stage = step % stages;
+          const Shared<uint64_t> come = barrier + Tile::has + stage;
+          mbarrier_wait(barrier + Tile::read + stage, static_cast<unsigned>(step / stages % 2) ^ 1);  // at first nobody reads
+          if (warp == 0) {
+            const Shared<BFloat16> to = memory + (Tile::other + stage * (2 * size));
+            mbarrier_arrive_expecting(come, Tile::tile_bytes);
+            tma_rows<D, cols>(to, other_map, come, at, slab);
+            tma_rows<D, cols>(to + size, other2_map, come, at, slab);
+          } else if constexpr (statistics_come) {  // lse · log2 e of all columns, then δ
+            const std::ptrdiff_t row = std::ptrdiff_t{slab} * p.m + (at + lane);
+            const Shared<float> to = statistics + (stage * Tile::of_stage + lane);
+#pragma unroll 1
+            for (int i = 0; i < cols; i += kWarp) {
+              const bool there = at + lane + i < p.m;
+              const float lse = there ? p.lse[row + i] : 0.0f;
+              to[i] = lse == kMinusInfinity ? 0.0f : lse * kLog2E;
+              to[cols + i] = there ? p.delta[row + i] : 0.0f;
+            }
+            mbarrier_arrive(come);
+          }
+        }
+    }
+    return;
+  }
+  more_registers<Tile::many_registers>();
+
+  const int own_row = 64 * (warpgroup - 1);  // of the block's, the first of this warpgroup
+  const int warp_row = first + own_row + 16 * warp;
+  const Shared<BFloat16> x = memory + (Tile::own + own_row * kBoxColumns), x2 = x + rows * D;
+  const Shared<BFloat16> mine = memory + (Tile::w + (own_row + 16 * warp) * cols);
+  float dx[D / 8][4] = {}, dv[by_keys ? D / 8 : 1][4] = {}, own_lse[2] = {}, own_delta[2] = {};
+  if constexpr (!by_keys && Weighting::online)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int i = warp_row + 8 * r + g;
+      if (i >= p.m) continue;
+      const float lse = p.lse[std::ptrdiff_t{query_slab} * p.m + i];
+      own_lse[r] = lse == kMinusInfinity ? 0.0f : lse * kLog2E;
+      own_delta[r] = p.delta[std::ptrdiff_t{query_slab} * p.m + i];
+    }
+
+  float s[cols / 8][4], ds[cols / 8][4];
+  uint32_t w[by_keys ? cols / 16 : 1][4], dw[cols / 16][4];
+  uint32_t hidden[cols / 64];  // a bit for each number of s
+  const auto statistic = [&](int which, int stage, int c, int i) -> float {  // 0: lse · log2 e, 1: δ, of number i of s[c]
+    if constexpr (statistics_come) return statistics[stage * Tile::of_stage + which * cols + 8 * c + 2 * t + i % 2];
+    else return (which == 0 ? own_lse : own_delta)[i / 2];
+  };
+  const auto is_hidden = [&](int c, int i) { return (hidden[c / 8] >> (c % 8 * 4 + i) & 1) != 0; };
+  const auto look = [&](int at, bool edge) {  // in rolled loops: few tiles are cut, and the registers are full
+#pragma unroll
+    for (int word = 0; word < cols / 64; ++word) {
+      hidden[word] = 0;
+      if (!edge) continue;
+#pragma unroll 1
+      for (int c = 0; c < 8; ++c)
+#pragma unroll 1
+        for (int i = 0; i < 4; ++i) {
+          const int row = warp_row + 8 * (i / 2) + g, j = at + 64 * word + 8 * c + 2 * t + i % 2;
+          const KeySpan span = span_of(row);
+          const int key = by_keys ? row : j;
+          const bool out = j < span.begin || j >= span.end || (keys && (key >= p.n || !keys[key]));
+          hidden[word] |= uint32_t{out} << (4 * c + i);
+        }
+    }
+  };
+  // S becomes φ', which is P where that is e^S; w becomes P, rounded.
+  const auto weigh = [&](int stage) {
+    if constexpr (Weighting::online) {
+#pragma unroll
+      for (int c = 0; c < cols / 8; ++c)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          s[c][i] = is_hidden(c, i) ? 0.0f : exp2_approx(s[c][i] * (p.scale * kLog2E) - statistic(0, stage, c, i));
+      if constexpr (by_keys) pack_fragments<cols>(w, s);
+    } else {
+#pragma unroll
+      for (int c = 0; c < cols / 8; ++c)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          float weight[2];
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            const Dual<float, 1> y = Weighting::weight_and_slope(s[c][2 * r + e] * p.scale);
+            weight[e] = is_hidden(c, 2 * r + e) ? 0.0f : y.v, s[c][2 * r + e] = y.d[0];
+          }
+          if constexpr (by_keys) w[c / 2][c % 2 * 2 + r] = pack_bf16(weight[0], weight[1]);
+        }
+    }
+  };
+  const auto differentiate = [&](int stage) {  // dP becomes dS, which dw is, rounded
+#pragma unroll
+    for (int c = 0; c < cols / 8; ++c)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float x[2];
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int i = 2 * r + e;
+          x[e] = is_hidden(c, i) ? 0.0f : s[c][i] * (Weighting::online ? ds[c][i] - statistic(1, stage, c, i) : ds[c][i]);
+        }
+        dw[c / 2][c % 2 * 2 + r] = pack_bf16(x[0], x[1]);
+      }
+  };
+  const auto add_by_numbers = [&](float (&acc)[D / 8][4], const uint32_t (&weights)[cols / 16][4], Shared<BFloat16> y) {
+    mma_add_by_numbers<D, cols>(acc, weights, [=](int j, int d, int e) {
+      return to_float(y[8 * d / kBoxColumns * (cols * kBoxColumns) + swizzled(j, 8 * d % kBoxColumns) + e]);
+    }, mine);
+  };
+
+  if (begin < high.end) mbarrier_wait(barrier + Tile::has_own, 0);
+  const int tiles = begin < high.end ? (high.end - begin + cols - 1) / cols : 0, steps = by_keys ? tiles * group : tiles;
+  for (int step = 0, at = begin; step < steps; ++step, at = at + cols < high.end ? at + cols : begin) {
+    const int stage = step % stages;
+    const Shared<BFloat16> y = memory + (Tile::other + stage * (2 * size)), y2 = y + size;
+    mbarrier_wait(barrier + Tile::has + stage, static_cast<unsigned>(step / stages % 2));
+    const bool edge = keys || at < high.begin || at + cols > low.end;
+    // All four warps of the warpgroup look at the same numbers and go the same way.
+    const bool by_numbers = edge && !all_finite<(by_keys ? 2 : 1) * size>(y);
+    wgmma_hold(s), wgmma_hold(ds);
+    wgmma_fence();
+    start_scores<D, rows, cols>(s, x, y);
+    start_scores<D, rows, cols>(ds, x2, y2);
+    look(at, edge);
+    wgmma_wait<1>();
+    wgmma_hold(s);
+    weigh(stage);
+    if (by_numbers) {  // behind the mask 0·NaN is NaN
+      wgmma_wait<0>();
+      wgmma_hold(ds);
+      differentiate(stage);
+      if constexpr (by_keys) add_by_numbers(dv, w, y2);
+      add_by_numbers(dx, dw, y);
+    } else {
+      if constexpr (by_keys) {
+        wgmma_hold(dv), wgmma_hold(w);
+        wgmma_fence();
+        start_sums<D, cols>(dv, w, y2);
+        wgmma_wait<1>();
+      } else {
+        wgmma_wait<0>();
+      }
+      wgmma_hold(ds);
+      differentiate(stage);
+      wgmma_hold(dx), wgmma_hold(dw);
+      wgmma_fence();
+      start_sums<D, cols>(dx, dw, y);
+      wgmma_wait<0>();
+      wgmma_hold(dx);
+      if constexpr (by_keys) wgmma_hold(dv);
+    }
+    named_barrier_sync(warpgroup, kWarpgroup);  // one thread for the warpgroup, whose products have all been waited for
+    if (thread % kWarpgroup == 0) mbarrier_arrive(barrier + Tile::read + stage);
+  }
+
+  store_rows<D>(by_keys ? p.dk : p.dq, batch, head, warp_row, length, dx, p.scale);
+  if constexpr (by_keys) store_rows<D>(p.dv, batch, head, warp_row, length, dv, 1);
+}
+
+/// False where the compiler runs out of registers: a costly formula beside two sums of 128 columns.
+template <int D, class Weighting>
+constexpr bool wgmma_backward_has_keys = D == 64 || !std::is_same_v<Weighting, Laplace>;
+
+/// Runs one role over a whole problem.
+template <bool by_keys, int D, class Weighting, class Mask>
+void run_attention_wgmma_backward(const AttentionBackwardProblem& p, Mask mask) {
+  using Tile = WgmmaBackwardTile<D, by_keys>;
+  const auto map = [&](const BFloat16* at, bool of_keys) {
+    return tensor_map(at, p.batch * (of_keys ? p.kv_heads : p.heads), of_keys ? p.n : p.m, D, of_keys == by_keys ? Tile::rows : Tile::cols);
+  };
+  const int length = by_keys ? p.n : p.m, heads = by_keys ? p.kv_heads : p.heads;
+  launch(attention_wgmma_backward<D, Weighting, Mask, by_keys>,
+         dim3(static_cast<unsigned>((length + Tile::rows - 1) / Tile::rows), static_cast<unsigned>(heads), static_cast<unsigned>(p.batch)),
+         dim3(kWgmmaThreads), Tile::bytes, p, mask, map(by_keys ? p.k : p.q, by_keys), map(by_keys ? p.v : p.g, by_keys),
+         map(by_keys ? p.q : p.k, !by_keys), map(by_keys ? p.g : p.v, !by_keys));
+}
+
+}  // namespace sluice::cuda
