@@ -147,13 +147,13 @@ void lamb_cpu(const LambRule& rule, UpdatedTensors& x) {
     kept.rounded.clear();  // not yet
     pieces.each([&](Piece piece, std::size_t number) {
       alignas(64) T u[kTile];
-      auto& [ww, uu] = part[number];
+      std::array<double, 2>& squares = part[number];
       step_piece<T>(kept, piece, [&](int64_t n, T* w, const T* g, T* m, T* v) {
         for (int64_t i = 0; i < n; i += kTile) {
           const int64_t k = std::min(kTile, n - i);
           lamb_span(lamb, k, w + i, g + i, m + i, v + i, u);
-          ww += sum_squares(w + i, k);
-          uu += sum_squares(u, k);
+          squares[0] += sum_squares(w + i, k);
+          squares[1] += sum_squares(u, k);
         }
       });
     });
