@@ -1,6 +1,8 @@
 #include <sluice/core/backend.h>
 
 #include <sluice/core/error.h>
+#include <sluice/core/graph.h>
+#include <sluice/core/link.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -16,8 +18,20 @@ namespace detail {
 
 namespace {
 
-constinit std::atomic<const Backend*> installed = nullptr;  // of DeviceKind::cuda
+/// What the backend of DeviceKind::cuda brought: Backend, and perhaps DeviceGraphs and DeviceLinks.
+template <class Part>
+constinit std::atomic<const Part*> installed = nullptr;
 constinit std::mutex loading;
+
+template <class Part>
+const Part* part_of(Device device) {
+  return device.kind == DeviceKind::cuda ? installed<Part>.load(std::memory_order_acquire) : nullptr;
+}
+template <class Part>
+void install(DeviceKind kind, const Part& part) {
+  if (kind != DeviceKind::cuda) fail<DeviceError>("install: only cuda has a backend");
+  installed<Part>.store(&part, std::memory_order_release);
+}
 
 /// Where the library of this function lies, with a slash; empty if that cannot be said.
 std::string own_folder() {
@@ -55,17 +69,18 @@ std::string load_cuda() {
 
 }  // namespace
 
-void install_backend(DeviceKind kind, const Backend& b) {
-  if (kind != DeviceKind::cuda) fail<DeviceError>("install_backend: only cuda has one");
-  installed.store(&b, std::memory_order_release);
-}
+void install_backend(DeviceKind kind, const Backend& b) { install(kind, b); }
+void install_graphs(DeviceKind kind, const DeviceGraphs& graphs) { install(kind, graphs); }
+void install_links(DeviceKind kind, const DeviceLinks& links) { install(kind, links); }
+const DeviceGraphs* graphs_of(Device device) { return part_of<DeviceGraphs>(device); }
+const DeviceLinks* links_of(Device device) { return part_of<DeviceLinks>(device); }
 
 const Backend& backend(Device device) {
-  if (const Backend* b = installed.load(std::memory_order_acquire)) return *b;
+  if (const Backend* b = part_of<Backend>(device)) return *b;
   const std::lock_guard lock(loading);
-  if (const Backend* b = installed.load(std::memory_order_acquire)) return *b;
+  if (const Backend* b = part_of<Backend>(device)) return *b;
   const std::string problem = load_cuda();
-  if (const Backend* b = installed.load(std::memory_order_acquire)) return *b;
+  if (const Backend* b = part_of<Backend>(device)) return *b;
   fail<DeviceError>(device, ": no CUDA backend — ", problem.empty() ? "its library installs none" : problem,
                     "; configure Sluice with -DSLUICE_CUDA=ON (a toolkit) or EMULATE (none)");
 }
