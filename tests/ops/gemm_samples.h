@@ -1,6 +1,8 @@
 // Products to be computed in every way: operands that end where memory ends, with gaps that nobody may read.
 #pragma once
 
+#include "support/isa_scope.h"
+
 #include <sluice/core/cpu.h>
 #include <sluice/ops/gemm/ladder.h>
 
@@ -94,17 +96,6 @@ bool same(const std::vector<T>& x, const std::vector<T>& y) {
 template <class T>
 bool same_bits(const std::vector<T>& x, const std::vector<T>& y) {
   return x.size() == y.size() && !std::memcmp(x.data(), y.data(), x.size() * sizeof(T));
-}
-
-template <class F>
-void for_each_isa(F f) {
-  const Isa before = isa();
-  for (Isa i : {Isa::base, Isa::avx2, Isa::avx512, Isa::amx})
-    if (i <= best_isa()) {
-      set_isa(i);
-      f(i);
-    }
-  set_isa(before);
 }
 
 constexpr Read kReads[] = {Read::plain, Read::transposed};

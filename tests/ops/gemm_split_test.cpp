@@ -58,11 +58,8 @@ double error_of(const Tensor& a, const Tensor& b, const Tensor& c) {
 
 template <class F>
 auto with_isa(Isa i, F f) {
-  const Isa before = isa();
-  set_isa(i);
-  auto result = f();
-  set_isa(before);
-  return result;
+  const IsaScope scope(i);
+  return f();
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // This file is compiled as a user's plain Release build is (tests/CMakeLists.txt), so that there is more than one.
 #include "support/approx.h"
 #include "support/catch.h"
+#include "support/isa_scope.h"
 
 #include <sluice/core/cpu.h>
 #include <sluice/ops/map.h>
@@ -17,21 +18,6 @@ namespace fm = sluice::formula;
 namespace {
 
 constexpr int64_t kSizes[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 129, 1023, 1025, 40001};
-
-struct IsaScope {
-  Isa before = isa();
-  explicit IsaScope(Isa i) { set_isa(i); }
-  ~IsaScope() { set_isa(before); }
-};
-template <class F>
-void for_each_isa(F f) {
-  for (Isa i : {Isa::base, Isa::avx2, Isa::avx512, Isa::amx}) {
-    if (i > best_isa()) continue;
-    IsaScope scope(i);
-    INFO(isa_name(i));
-    f();
-  }
-}
 
 /// A formula whose loops are instantiated in this file: the library has its own of the same names.
 template <class F>

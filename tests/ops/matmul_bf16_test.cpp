@@ -1,6 +1,7 @@
 // matmul of bf16: every way through it against sums in f64, on every instruction set.
 #include "support/approx.h"
 #include "support/catch.h"
+#include "support/isa_scope.h"
 
 #include <sluice/core/cpu.h>
 #include <sluice/core/parallel.h>
@@ -34,25 +35,13 @@ void check_product(const Tensor& y, const Tensor& x, const Tensor& w, const Tens
   CHECK(other <= 2 + got.size() / 50);
 }
 
-template <class F>
-void on_every_isa(F f) {
-  const Isa best = isa();
-  for (Isa i : {Isa::base, Isa::avx2, Isa::avx512, Isa::amx}) {
-    if (i > best) continue;
-    set_isa(i);
-    INFO(isa_name(i));
-    f();
-  }
-  set_isa(best);
-}
-
 }  // namespace
 
 TEST_CASE("matmul of bf16: every size and reading", "[matmul][bf16]") {
   struct Size {
     int64_t n, m, k;
   };
-  on_every_isa([] {
+  for_each_isa([] {
     Rand rand(1);
     for (const Size s : {Size{1, 1, 1}, {1, 33, 65}, {4, 130, 70}, {5, 1, 300}, {33, 1, 7}, {5, 7, 3}, {17, 33, 31}, {64, 64, 64},
                          {9, 500, 100}, {65, 257, 129}, {130, 300, 1025}, {257, 513, 33}, {97, 31, 2049}, {112, 545, 600}, {290, 288, 520}})
@@ -68,7 +57,7 @@ TEST_CASE("matmul of bf16: every size and reading", "[matmul][bf16]") {
 }
 
 TEST_CASE("matmul of bf16: batches, broadcast and strided", "[matmul][bf16]") {
-  on_every_isa([] {
+  for_each_isa([] {
     Rand rand(2);
     const Tensor a = random_tensor({2, 3, 34, 40}, bf16, rand), b = random_tensor({3, 40, 70}, bf16, rand);
     check_product(matmul(a, b), a, b);

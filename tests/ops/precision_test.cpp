@@ -2,6 +2,7 @@
 #include <sluice/ops/gemm/precision.h>
 
 #include "support/catch.h"
+#include "support/isa_scope.h"
 
 #include <sluice/autograd/engine.h>
 #include <sluice/core/parallel.h>
@@ -24,6 +25,7 @@
 #include <vector>
 
 using namespace sluice;
+using sluice::testing::for_each_isa;
 using detail::Read;
 
 namespace {
@@ -38,17 +40,6 @@ bool same_bits(const Tensor& x, const Tensor& y) {
 }
 
 double largest_difference(const Tensor& x, const Tensor& y) { return max(abs(x - y)).item(); }
-
-template <class F>
-void for_each_isa(F f) {
-  const Isa before = isa();
-  for (Isa i : {Isa::base, Isa::avx2, Isa::avx512, Isa::amx})
-    if (i <= best_isa()) {
-      set_isa(i);
-      f(i);
-    }
-  set_isa(before);
-}
 
 }  // namespace
 
