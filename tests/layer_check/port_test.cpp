@@ -1,13 +1,10 @@
 // Layers of other packages: their weights through load_pytorch, the numbers through layer_check, forward and backward.
+#include "../../examples/support/ports.h"
 #include "layer_check/case.h"
 #include "support/approx.h"
 #include "support/catch.h"
 #include "support/temp_folder.h"
 
-#include <sluice/layers/gau/flash_model.h>
-#include <sluice/layers/gau/gau.h>
-#include <sluice/layers/heads/multi_head_attention.h>
-#include <sluice/layers/port/pytorch.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/view.h>
@@ -79,55 +76,28 @@ TEST_CASE("layer_check: golden: torch, GPT-NeoX and Bloom attention with their w
 }
 
 TEST_CASE("layer_check: golden: Qwen3-Next's gated attention with its weights", "[layer_check][port]") {
-  MultiHeadAttentionOptions o = qwen_attention_options(10, 4, 2, 8);
-  o.norm = NormKind::none, o.heads.residual = false, o.heads.rope.rot_dim = 4, o.heads.dtype = f64;
+  const auto [options, rules] = examples::qwen3_next();
   check_port<MultiHeadAttention>("multi_head_attention",
                                  R"({"dim": 10, "heads": 4, "kv_heads": 2, "head_dim": 8, "causal": true, "qk_norm": true,
                                      "use_rope": true, "rope_rot_dim": 4, "gates": [{}]})",
-                                 o, source + "/examples/data/qwen3_next.safetensors",
-                                 {{"^q\\.", "q_proj.", {.part = 0, .groups = 4}},
-                                  {"^gates\\.0\\.map\\.", "q_proj.", {.part = 1, .groups = 4}},
-                                  {"^([kv])\\.", "$1_proj."},
-                                  {"^out\\.", "o_proj."},
-                                  {"^([qk]_norm)\\.", "$1.", {.add = 1}}});
+                                 options, source + "/examples/data/qwen3_next.safetensors", rules);
 }
 
 TEST_CASE("layer_check: golden: a layer of GAU-α with its weights", "[layer_check][port]") {
-  GauOptions o = gau_alpha_options(8, 24, 0);
-  o.expansion = 12, o.key_dim = 6, o.norm_eps = 1e-12, o.dtype = f64;
-  constexpr int64_t single = PyTorchPiece::single;
+  const auto [options, rules] = examples::gau_alpha();
   check_port<Gau>(
       "gau",
       R"({"dim": 8, "expansion": 12, "key_dim": 6, "linear_bias": false, "kind": "softmax_plus", "norm": "rms_plain",
           "norm_eps": 1e-12, "placement": "post", "rope_pairing": "interleaved"})",
-      o, source + "/examples/data/gau_alpha.safetensors",
-      {{"^in", "gau.i_dense"},
-       {"^out", "gau.o_dense"},
-       {"^gamma", "", {.pieces = {{"gau.q_scaleoffset.weight", single}, {"gau.k_scaleoffset.weight", single}}}},
-       {"^beta", ""}});
+      options, source + "/examples/data/gau_alpha.safetensors", rules);
 }
 
 TEST_CASE("layer_check: golden: lucidrains' FLASHTransformer with its weights", "[layer_check][port]") {
-  FlashOptions layer{.dim = 8, .expansion = 16, .key_dim = 6, .chunk = 4, .causal = true};
-  layer.kind = GauKind::paper_code, layer.scaling = ChunkScaling::lucid, layer.norm = NormKind::scale_l2;
-  layer.rope.pairing = RopePairing::interleaved, layer.bias = GauBias::t5, layer.token_shift = true, layer.dtype = f64;
-  FlashModelOptions o{.layers = 2, .layer = layer, .vocabulary = 11, .outputs = 11};
-  o.final_norm = NormKind::layer;
+  const auto [options, rules] = examples::flash_transformer();
   check_port<FlashModel>(
       "flash_model",
       R"({"layers": 2, "dim": 8, "expansion": 16, "key_dim": 6, "chunk": 4, "causal": true, "kind": "paper_code",
           "scaling": "lucid", "norm": "scale_l2", "rope_pairing": "interleaved", "bias": "t5", "token_shift": true,
           "vocabulary": 11, "outputs": 11, "final_norm": "layer"})",
-      o, source + "/examples/data/flash_transformer.safetensors",
-      {{"^embedding", "token_emb"},
-       {"^positions", "abs_pos_emb"},
-       {"^norm", "to_logits.0"},
-       {"^head", "to_logits.1"},
-       {"^body\\.", ""},
-       {"(layers\\.\\d+\\.norm)\\.weight", "$1.g"},
-       {"\\.out\\.", ".to_out."},
-       {"t5_bias", "rel_pos_bias.relative_attention_bias.weight"},
-       {"\\.in\\.", "", {.pieces = {{".to_hidden.0.", 16, 1}, {".to_hidden.0.", 16, 0}, {".to_qk.0.", 6}}}},
-       {"gamma|beta", "", {.pieces = {{"qk_offset_scale.$&", 1, 0}, {"qk_offset_scale.$&", 1, 2},
-                                      {"qk_offset_scale.$&", 1, 1}, {"qk_offset_scale.$&", 1, 3}}}}});
+      options, source + "/examples/data/flash_transformer.safetensors", rules);
 }
