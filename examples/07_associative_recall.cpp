@@ -164,7 +164,7 @@ int main(int argc, char** argv) try {
   bool smoke = false;
   Options o("07_associative_recall", "which attention can look things up");
   o.add("steps", steps, "updates of each model");
-  o.add("seed", seed, "of weights and sequences");
+  o.add("seed", seed, "of weights and sequences", 0);
   o.flag("smoke", smoke, "five updates each");
   o.parse(argc, argv);
   if (smoke) steps = 5;

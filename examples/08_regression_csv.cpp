@@ -66,7 +66,8 @@ double explained(const auto& model, const Tensor& x, const Tensor& y, int64_t us
 }
 
 int main(int argc, char** argv) try {
-  const bool given = argc == 3, smoke = argc == 2;
+  const bool given = argc == 3, smoke = argc == 2 && std::string(argv[1]) == "--smoke";
+  if (argc > 1 && !given && !smoke) throw ValueError("usage: 08_regression_csv [FILE.csv TARGET]");
   const std::string path = given ? argv[1] : "houses.csv", target = given ? argv[2] : "price";
   if (!given) write_houses(path);
 

@@ -57,8 +57,9 @@ std::string sentences(int64_t count, Rng& rng) {
 int main(int argc, char** argv) try {
   const bool smoke = argc > 1 && std::string(argv[1]) == "--smoke", given = argc > 1 && !smoke;
   Rng rng(1);
+  if (argc > 2 && std::atoll(argv[2]) < 1) throw ValueError("usage: 09_language_model [FILE [STEPS]], STEPS from 1 on");
   const std::string text = given ? read_text(argv[1]) : sentences(600, rng);
-  const int64_t steps = argc > 2 ? std::stoll(argv[2]) : smoke ? 4 : 300;
+  const int64_t steps = argc > 2 ? std::atoll(argv[2]) : smoke ? 4 : 300;
 
   const TextWindows windows(byte_tokens(text), 64, /*stride=*/8);
   Loader loader({.rows = windows.size(), .batch = 16, .seed = 1}, windows);

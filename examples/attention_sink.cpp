@@ -104,7 +104,7 @@ int main(int argc, char** argv) try {
   o.add("steps", s.steps, "updates of each model");
   o.add("short-steps", s.short_steps, "updates of each model at each high rate");
   o.add("lr", s.lr, "learning rate");
-  o.add("seed", s.seed, "of weights and batches");
+  o.add("seed", s.seed, "of weights and batches", 0);
   o.flag("smoke", s.smoke, "three tiny steps on a built-in text");
   o.parse(argc, argv);
   if (s.smoke) s.dim = 24, s.layers = 2, s.hidden = 64, s.context = 32, s.batch = 2, s.steps = s.short_steps = 3;

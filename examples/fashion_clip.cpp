@@ -101,7 +101,7 @@ int main(int argc, char** argv) try {
   o.add("layers", layers, "GAU layers of each tower");
   o.add("batch", batch, "pairs of classes in a step, all different; at most 80");
   o.add("lr", lr, "highest learning rate");
-  o.add("seed", seed, "of weights and batches");
+  o.add("seed", seed, "of weights and batches", 0);
   o.flag("smoke", smoke, "made-up pictures, two steps");
   o.parse(argc, argv);
   Rng noise(3);

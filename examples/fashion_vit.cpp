@@ -65,9 +65,10 @@ int main(int argc, char** argv) try {
   o.add("batch", batch, "pictures of a step");
   o.add("lr", lr, "highest learning rate");
   o.add("dropout", dropout, "on the layers");
-  o.add("seed", seed, "of weights and batches");
+  o.add("seed", seed, "of weights and batches", 0);
   o.flag("smoke", smoke, "made-up pictures, one epoch");
   o.parse(argc, argv);
+  std::filesystem::create_directories(out);  // before the long work
   Rng noise(3);
   if (smoke) epochs = 1, dim = 16, layers = 2;
   const Labelled all = smoke ? made_up_fashion(160, noise) : read_fashion(data, "train");
@@ -102,7 +103,6 @@ int main(int argc, char** argv) try {
   study(0, "MLP", PixelMlp(width, dropout, rng));
   study(1, "softmax ViT", transformer);
   study(2, "ViT-GAU", gau);
-  std::filesystem::create_directories(out);
   write_svg_curve(out + "/fashion.svg",
                   {.title = "Fashion-MNIST", .x_label = "epoch", .y_label = "% right (validation)"}, curves);
   print_result("fashion_vit", "ViT-GAU: " + fixed(right[2], 1) + " % right",

@@ -50,7 +50,7 @@ Settings parse(int argc, char** argv) {
   o.add("shortest", s.shortest, "shortest window");
   o.add("longest", s.longest, "longest window; each is four times the one before");
   o.add("lr", s.lr, "highest learning rate");
-  o.add("seed", s.seed, "of weights and batches");
+  o.add("seed", s.seed, "of weights and batches", 0);
   o.add("device", s.device, "cpu, or cuda where there is a GPU");
   o.flag("smoke", s.smoke, "two tiny steps on a built-in text");
   o.parse(argc, argv);

@@ -51,7 +51,7 @@ Settings parse(int argc, char** argv) {
   o.add("context", s.context, "bytes the models see");
   o.add("batch", s.batch, "windows per step");
   o.add("lr", s.lr, "highest learning rate");
-  o.add("seed", s.seed, "of weights and batches");
+  o.add("seed", s.seed, "of weights and batches", 0);
   o.add("device", s.device, "cpu, or cuda where there is a GPU");
   o.flag("smoke", s.smoke, "four tiny steps on a built-in text");
   o.parse(argc, argv);

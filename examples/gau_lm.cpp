@@ -54,7 +54,7 @@ Settings parse(int argc, char** argv) {
   o.add("sample", s.sample, "bytes of text to sample at the end");
   o.add("prompt", s.prompt, "start of the sample");
   o.add("temperature", s.temperature, "of the sample");
-  o.add("seed", s.seed, "of the random generator");
+  o.add("seed", s.seed, "of the random generator", 0);
   o.add("threads", s.threads, "0: one per core");
   o.add("device", s.device, "cpu, or cuda where there is a GPU");
   o.add("profile", s.profile, "show where the time of this step goes; its trace is trace.json");

@@ -99,7 +99,7 @@ int main(int argc, char** argv) try {
   o.add("steps", s.steps, "updates of each model");
   o.add("layers", s.layers, "residual layers; 0: 24, then 48");
   o.add("lr", s.lr, "highest learning rate");
-  o.add("seed", s.seed, "of weights and batches");
+  o.add("seed", s.seed, "of weights and batches", 0);
   o.flag("smoke", s.smoke, "three tiny steps on a built-in text");
   o.parse(argc, argv);
   if (s.smoke) s.dim = 16, s.key_dim = 8, s.context = 16, s.batch = 2, s.steps = 3;

@@ -129,7 +129,7 @@ int main(int argc, char** argv) try {
   Options o("generate_streams", "generation with every streaming state");
   o.add("dim", s.dim, "width of the models");
   o.add("layers", s.layers, "layers of each model");
-  o.add("seed", s.seed, "of weights and samples");
+  o.add("seed", s.seed, "of weights and samples", 0);
   o.flag("smoke", s.smoke, "192 tokens, narrow models");
   o.parse(argc, argv);
   if (s.smoke) s.dim = 32;

@@ -112,9 +112,10 @@ int main(int argc, char** argv) try {
   o.add("dropout", dropout, "on embeddings, layers and the pooled vector");
   o.add("lr", lr, "highest learning rate");
   o.add("bag-lr", bag_lr, "that of the bag of words");
-  o.add("seed", seed, "of split, weights and batches");
+  o.add("seed", seed, "of split, weights and batches", 0);
   o.flag("smoke", smoke, "a few made-up glosses, one epoch");
   o.parse(argc, argv);
+  std::filesystem::create_directories(out);  // before the long work
   std::vector<Gloss> glosses;
   if (smoke) {
     for (int64_t i = 0; i < 200; ++i) glosses.push_back({i % 26, {"a", str("kind", i % 26), "of", str("thing", i % 7)}});
@@ -145,7 +146,6 @@ int main(int argc, char** argv) try {
     for (std::size_t k = 0; k < r.accuracy.size(); ++k) s.x.push_back(double(k + 1));
     curves.push_back(std::move(s));
   }
-  std::filesystem::create_directories(out);
   write_svg_curve(out + "/glosses.svg", {.title = "WordNet glosses: % of 26 classes right", .x_label = "epoch",
                                          .y_label = "% right (validation)"}, curves);
   print_result("gloss_classifier", "GAU: " + fixed(right[2], 1) + " % right",

@@ -169,9 +169,10 @@ int main(int argc, char** argv) try {
   o.add("layers", s.layers, "FLASH or GAU layers; half as many Transformer blocks");
   o.add("chunk", s.chunk, "chunk of FLASH");
   o.add("lr", s.lr, "highest learning rate");
-  o.add("seed", s.seed, "of split, weights and tapes");
+  o.add("seed", s.seed, "of split, weights and tapes", 0);
   o.flag("smoke", s.smoke, "made-up genes, two steps");
   o.parse(argc, argv);
+  std::filesystem::create_directories(s.out);  // before the long work
   Rng rng(static_cast<uint64_t>(s.seed));
   Genes genes;
   if (s.smoke) {
@@ -196,7 +197,6 @@ int main(int argc, char** argv) try {
   const Result flash = train("FLASH", reader(Mixing::flash), genes, s.steps, s.lr, s);
   const Result softmax = train("softmax", reader(Mixing::softmax), genes, s.softmax_steps, s.lr, s);
   const Result gau = train("GAU", reader(Mixing::gau), genes, s.gau_steps, s.lr, s);
-  std::filesystem::create_directories(s.out);
   write_svg_curve(s.out + "/rrna.svg",
                   {.title = str("Phyla along tapes of ", s.length, " bases"), .x_label = "processor time of two cores, seconds",
                    .y_label = "% of bases right (training)"},

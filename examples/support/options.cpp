@@ -1,5 +1,7 @@
 #include "support/options.h"
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cmath>
@@ -8,16 +10,16 @@
 namespace sluice::examples {
 
 void Options::add(std::string name, std::string& v, std::string help) {
-  entries_.push_back({std::move(name), std::move(help), &v, nullptr, nullptr, nullptr});
+  entries_.push_back({.name = std::move(name), .help = std::move(help), .text = &v});
 }
-void Options::add(std::string name, int64_t& v, std::string help) {
-  entries_.push_back({std::move(name), std::move(help), nullptr, &v, nullptr, nullptr});
+void Options::add(std::string name, int64_t& v, std::string help, std::optional<int64_t> lowest) {
+  entries_.push_back({.name = std::move(name), .help = std::move(help), .integer = &v, .lowest = lowest.value_or(std::min<int64_t>(v, 1))});
 }
 void Options::add(std::string name, double& v, std::string help) {
-  entries_.push_back({std::move(name), std::move(help), nullptr, nullptr, &v, nullptr});
+  entries_.push_back({.name = std::move(name), .help = std::move(help), .real = &v});
 }
 void Options::flag(std::string name, bool& v, std::string help) {
-  entries_.push_back({std::move(name), std::move(help), nullptr, nullptr, nullptr, &v});
+  entries_.push_back({.name = std::move(name), .help = std::move(help), .flag = &v});
 }
 
 void Options::parse(int argc, char** argv) const {
@@ -58,10 +60,13 @@ void Options::parse(int argc, char** argv) const {
       continue;
     }
     char* end = nullptr;
+    errno = 0;
     if (entry->integer) *entry->integer = std::strtoll(value.c_str(), &end, 10);
     else *entry->real = std::strtod(value.c_str(), &end);
-    bool bad = value.empty() || *end != '\0' || (entry->real && !std::isfinite(*entry->real));
+    bool bad = value.empty() || errno == ERANGE || *end != '\0' || (entry->real && !std::isfinite(*entry->real));
     if (bad) fail("--" + name + " needs a number, got \"" + value + "\"");
+    if (entry->integer && *entry->integer < entry->lowest)
+      fail("--" + name + " needs a number from " + std::to_string(entry->lowest) + " on, got " + value);
   }
 }
 

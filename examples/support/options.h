@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,8 @@ class Options {
  public:
   Options(std::string program, std::string purpose) : program_(std::move(program)), purpose_(std::move(purpose)) {}
   void add(std::string name, std::string& value, std::string help);
-  void add(std::string name, int64_t& value, std::string help);
+  /// A number from `lowest` on; by default from 1 on, or from the value that the variable has if that is less.
+  void add(std::string name, int64_t& value, std::string help, std::optional<int64_t> lowest = {});
   void add(std::string name, double& value, std::string help);
   void flag(std::string name, bool& value, std::string help);
   /// Fills the variables. Throws std::runtime_error naming an unknown option or a bad value.
@@ -25,6 +27,7 @@ class Options {
     std::string name, help;
     std::string* text = nullptr;
     int64_t* integer = nullptr;
+    int64_t lowest = 0;
     double* real = nullptr;
     bool* flag = nullptr;
   };
