@@ -167,6 +167,7 @@ Tensor sum_to(const Tensor& g, const Shape& shape) {
 namespace {
 
 Tensor seed(const char* op, const Tensor& root, const Tensor& grad) {
+  if (!root.defined()) fail<AutogradError>(op, ": the output is undefined (default-constructed or moved from)");
   if (!root.requires_grad())
     fail<AutogradError>(op, ": the output ", root, " has no history; no input required a gradient, or "
                         "it was made under NoGrad");

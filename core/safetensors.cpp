@@ -203,7 +203,7 @@ SafeTensors load_safetensors(const std::string& path, const std::function<bool(c
         " bytes; the header's length alone takes 8");
   uint64_t length;
   file.read(&length, 8);
-  check(length <= kMaxHeader, "the header claims ", length, " bytes; the limit is ", kMaxHeader);
+  check(length <= kMaxHeader, "the header claims ", length, " bytes; the limit is ", kMaxHeader, "; is it a safetensors file?");
   check(length <= file.size() - 8, "the header claims ", length, " bytes, more than the file has");
   std::string header(length, '\0');
   file.read(header.data(), header.size());

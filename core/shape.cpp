@@ -57,6 +57,13 @@ Shape broadcast(std::string_view op, const Shape& a, const Shape& b) {
   return out;
 }
 
+bool stretches_to(const Shape& shape, const Shape& full) {
+  const int shift = full.rank() - shape.rank();
+  bool fits = shift >= 0;
+  for (int i = 0; fits && i < shape.rank(); ++i) fits = shape[i] == 1 || shape[i] == full[i + shift];
+  return fits;
+}
+
 int wrap_dim(std::string_view op, int64_t dim, int rank) {
   int64_t n = std::max(rank, 1);  // a scalar accepts dim 0 and -1
   if (dim < -n || dim >= n)

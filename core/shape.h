@@ -118,6 +118,8 @@ int64_t checked_numel(std::string_view op, const Shape& shape);
 
 /// NumPy broadcasting: sizes are aligned at the right; 1 stretches. Throws ShapeError naming `op`.
 Shape broadcast(std::string_view op, const Shape& a, const Shape& b);
+/// True if `shape` broadcasts to `full`, which stays as it is.
+bool stretches_to(const Shape& shape, const Shape& full);
 
 /// Maps dim in [-rank, rank) to [0, rank). Throws ShapeError naming `op`.
 int wrap_dim(std::string_view op, int64_t dim, int rank);

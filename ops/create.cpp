@@ -177,8 +177,7 @@ void fill_(Tensor& x, double value) {
 void copy_(Tensor& x, const Tensor& y) {
   check_in_place("copy_", x);
   check_source("copy_", y);
-  if (broadcast("copy_", x.shape(), y.shape()) != x.shape())
-    fail("copy_: a source of shape ", y, " does not fit into ", x);
+  if (!stretches_to(y.shape(), x.shape())) fail("copy_: a source of shape ", y, " does not fit into ", x);
   Tensor source = y.shares_storage(x) ? clone(y.detach()) : y;  // the two may overlap
   detail::copy_elements(alias(source, source.layout().expanded(x.shape())), x);
   x.bump_version();

@@ -13,7 +13,7 @@ namespace {
 /// Scalar arguments of integer ops must be integers: 0.5 would silently become 0.
 void check_scalar(const char* op, const Tensor& x, double c) {
   if (is_integer(x.dtype()) && c != std::floor(c))
-    fail<DTypeError>(op, ": a ", x.dtype(), " tensor ", x, " and the fraction ", c,
+    fail<DTypeError>(op, ": an ", x.dtype(), " tensor ", x, " and the fraction ", c,
                      "; convert with to(x, f32)");
 }
 /// What a kernel for integers computes with must be one of theirs.

@@ -239,7 +239,7 @@ Tensor fold(const Tensor& windows, int64_t dim, int64_t length, int64_t step) {
 
 Tensor repeat_interleave(const Tensor& x, int64_t n, int64_t dim) {
   int d = wrap_dim("repeat_interleave", dim, x.rank());
-  if (x.rank() == 0 || n < 0) fail("repeat_interleave: n=", n, " and x=", x);
+  if (x.rank() == 0 || n < 0) fail("repeat_interleave: got n=", n, ", x=", x, "; need n >= 0 and a dim");
   Shape stretched = x.shape(), merged = x.shape();
   stretched.insert(d + 1, n);
   checked_numel("repeat_interleave", stretched);
@@ -249,7 +249,7 @@ Tensor repeat_interleave(const Tensor& x, int64_t n, int64_t dim) {
 
 Tensor repeat(const Tensor& x, int64_t n, int64_t dim) {
   int d = wrap_dim("repeat", dim, x.rank());
-  if (x.rank() == 0 || n < 0) fail("repeat: n=", n, " and x=", x);
+  if (x.rank() == 0 || n < 0) fail("repeat: got n=", n, ", x=", x, "; need n >= 0 and a dim");
   Shape stretched = x.shape(), merged = x.shape();
   stretched.insert(d, n);
   checked_numel("repeat", stretched);

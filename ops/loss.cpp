@@ -208,7 +208,7 @@ Tensor huber_loss(const Tensor& x, const Tensor& y, double delta, Reduction redu
 
 Tensor bce_with_logits(const Tensor& x, const Tensor& targets, Reduction reduction, const Tensor& pos_weight) {
   check_equal("bce_with_logits", x, targets);
-  if (pos_weight.defined() && broadcast("bce_with_logits", x.shape(), pos_weight.shape()) != x.shape())
+  if (pos_weight.defined() && !stretches_to(pos_weight.shape(), x.shape()))
     fail("bce_with_logits: pos_weight=", pos_weight, " does not fit x=", x);
   if (reduction != Reduction::none && x.dtype() == bf16)
     return to(bce_with_logits(to(x, f32), detail::widened(targets), reduction, detail::widened(pos_weight)), bf16);

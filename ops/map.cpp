@@ -14,6 +14,7 @@ constexpr int64_t kMapGrain = 32 * kTile;
 DType common_dtype(const char* op, const Tensor* const* xs, std::size_t n, bool integral) {
   DType common = boolean;
   for (std::size_t k = 0; k < n; ++k) {
+    if (!xs[k]->defined()) fail<ValueError>(op, ": operand ", k, " is undefined (default-constructed or moved from)");
     const DType t = xs[k]->dtype();
     if (t == boolean || t == common) continue;
     if (common != boolean)

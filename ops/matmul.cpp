@@ -14,9 +14,12 @@ namespace sluice {
 
 namespace {
 
-void check(const char* op, const Tensor& a, const Tensor& b) {
+void check(const char* op, const char* name_a, const Tensor& a, const char* name_b, const Tensor& b) {
+  if (!a.defined() || !b.defined())
+    fail<ValueError>(op, ": ", a.defined() ? name_b : name_a, " is undefined (default-constructed or moved from)");
   if (a.dtype() != b.dtype() || !is_float(a.dtype()))
-    fail<DTypeError>(op, ": needs two f32, two f64 or two bf16 operands — got a=", a.dtype(), a, ", b=", b.dtype(), b);
+    fail<DTypeError>(op, ": needs two f32, two f64 or two bf16 operands — got ", name_a, "=", a.dtype(), a, ", ", name_b, "=",
+                     b.dtype(), b, "; convert with to(x, dtype)");
 }
 
 /// All dims but the last merged: a matrix, also when a dim is 0 (where −1 could not be inferred).
@@ -52,13 +55,17 @@ struct Linear final : Node {
 }  // namespace
 
 Tensor matmul(const Tensor& a_in, const Tensor& b_in) {
-  check("matmul", a_in, b_in);
+  check("matmul", "a", a_in, "b", b_in);
   if (a_in.rank() == 0 || b_in.rank() == 0)
     fail("matmul: scalars have no inner dimension — got a=", a_in, ", b=", b_in);
+  const int inner = b_in.rank() == 1 ? -1 : -2;
+  if (a_in.dim(-1) != b_in.dim(inner))
+    fail("matmul: inner dimensions differ — got a=", a_in, ", b=", b_in, "; need a.dim(-1)==b.dim(", inner, ")");
+  for (int d = 3; d <= std::min(a_in.rank(), b_in.rank()); ++d)
+    if (a_in.dim(-d) != b_in.dim(-d) && a_in.dim(-d) != 1 && b_in.dim(-d) != 1)
+      fail("matmul: batch dimensions do not broadcast — got a=", a_in, ", b=", b_in, "; sizes at dim ", -d, " differ and neither is 1");
   if (a_in.rank() == 1) return squeeze(matmul(unsqueeze(a_in, 0), b_in), b_in.rank() == 1 ? -1 : -2);
   if (b_in.rank() == 1) return squeeze(matmul(a_in, unsqueeze(b_in, 1)), -1);
-  if (a_in.dim(-1) != b_in.dim(-2))
-    fail("matmul: inner dimensions differ — got a=", a_in, ", b=", b_in, "; need a.dim(-1)==b.dim(-2)");
   if (b_in.rank() == 2 && a_in.rank() > 2) return linear(a_in, b_in);
 
   Shape batch_a(std::span(a_in.shape().begin(), a_in.rank() - 2));
@@ -80,12 +87,12 @@ Tensor matmul(const Tensor& a_in, const Tensor& b_in) {
 }
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  check("linear", x, weight);
+  check("linear", "x", x, "weight", weight);
   if (weight.rank() != 2 || x.rank() < 1 || x.dim(-1) != weight.dim(0))
     fail("linear: x=", x, " and weight=", weight, " do not fit; need x [..., in] and weight [in, out]");
   const bool biased = bias.defined();
   if (biased) {
-    check("linear", x, bias);
+    check("linear", "x", x, "bias", bias);
     if (bias.shape() != Shape{weight.dim(1)})
       fail("linear: bias=", bias, " does not fit weight=", weight, "; need bias [out]");
   }

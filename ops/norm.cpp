@@ -137,7 +137,7 @@ Tensor normalise(const char* op, const Tensor& x, const Tensor& w, const Tensor&
   for (const Tensor* p : {&w, &b}) {
     if (!p->defined()) continue;
     if (p->shape() != Shape{x.dim(-1)}) fail(op, ": parameter ", *p, " does not fit x=", x, "; need [", x.dim(-1), "]");
-    if (p->dtype() != x.dtype()) fail<DTypeError>(op, ": x is ", x.dtype(), ", a parameter is ", p->dtype());
+    if (p->dtype() != x.dtype()) fail<DTypeError>(op, ": got x=", x.dtype(), x, ", a parameter ", p->dtype(), *p, "; convert with to(x, dtype) or to(model, dtype)");
   }
   if (b.defined() && !w.defined()) return to(normalise(op, detail::widened(x), w, {}, spec) + detail::widened(b), x.dtype());
   Tensor y = empty(x.shape(), x.options()), stats = empty({x.numel() / x.dim(-1), 2}, {x.dtype() == bf16 ? f32 : x.dtype(), x.device()});

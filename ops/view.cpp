@@ -86,7 +86,7 @@ Tensor reshape(const Tensor& x, const Shape& shape) {
   int infer = -1;
   for (int i = 0; i < to.rank(); ++i) {
     if (to[i] == -1 && infer < 0) infer = i, to[i] = 1;
-    else if (to[i] < 0) fail("reshape: bad target ", shape, " for x=", x);
+    else if (to[i] < 0) fail("reshape: got ", shape, " for x=", x, "; one size may be -1, the others must not be negative");
   }
   const int64_t known = checked_numel("reshape", to);
   if (infer >= 0) {

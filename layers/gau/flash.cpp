@@ -102,7 +102,7 @@ Tensor Flash::operator()(const Tensor& x, const Tensor& key_mask, Rng* rng, cons
   for (const Tensor* rows : {&key_mask, &segments})
     if (rows->defined() && rows->shape() != Shape{x.dim(0), x.dim(1)})
       fail("flash: ", rows == &segments ? "segments=" : "key_mask=", *rows, " does not fit x=", x, "; need [batch, n]");
-  const Tensor tokens = finite_padding(x, key_mask);
+  const Tensor tokens = finite_padding("flash", x, key_mask);
   Tensor normed = norm(tokens);
   if (o.token_shift) normed = shift_tokens(normed, {}, key_mask, segments);
   const auto [first, total] = sequence_piece(x.dim(1));

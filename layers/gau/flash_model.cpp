@@ -149,7 +149,7 @@ Tensor McTfm::operator()(const Tensor& x, const Tensor& key_mask, Rng* rng, cons
   ModuleScope scope(this, type);
   if (key_mask.defined() && (x.rank() != 3 || key_mask.shape() != Shape{x.dim(0), x.dim(1)}))
     fail("mc_tfm: key_mask=", key_mask, " does not fit x=", x, "; need [batch, n]");
-  const Tensor tokens = finite_padding(x, key_mask);
+  const Tensor tokens = finite_padding("mc_tfm", x, key_mask);
   const Projected h = project(tokens, first_position(tokens));
   Tensor mixed = mixed_chunk_attention(h.q_quad, h.k_quad, h.q_lin, h.k_lin, h.v, mixed_options(), {}, key_mask,
                                        segments, rng);

@@ -120,7 +120,7 @@ Tensor Gau::operator()(const Tensor& x, const Tensor& key_mask, Rng* rng, const 
     fail("gau: key_mask=", key_mask, " does not fit x=", x, "; need [batch, n]");
   if (mask.keys.defined() || mask.causal || mask.window != 0 || mask.dilation != 1)
     fail<ValueError>("gau: keys of a mask are the argument key_mask; causal and window belong to the layer's options");
-  const Tensor tokens = finite_padding(x, key_mask);
+  const Tensor tokens = finite_padding("gau", x, key_mask);
   const auto [first, total] = sequence_piece(x.dim(1));
   auto [gate, q, k, v] = project(tokens, first);
   GauAttentionOptions a = attention_options(total, total, mask);
@@ -165,7 +165,7 @@ Tensor CrossGau::operator()(const Tensor& x, const Tensor& context, const Tensor
   const GauAttentionOptions a{.kind = o.kind, .min_length = o.min_length, .mask = {.keys = key_mask}, .dropout = o.attention_dropout};
   if (key_mask.defined() && key_mask.shape() != Shape{context.dim(0), context.dim(1)})
     fail("cross_gau: key_mask=", key_mask, " does not fit context=", context, "; need [batch, n]");
-  const Tensor seen = finite_padding(context, key_mask);
+  const Tensor seen = finite_padding("cross_gau", context, key_mask);
   SequenceScope uncut;  // all queries see the whole context
   Tensor attended = gau_attention(activate(o.activation, part[1]), activate(o.activation, key(seen)),
                                   activate(o.activation, value(seen)), a, rng);

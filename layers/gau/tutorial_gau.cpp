@@ -26,7 +26,7 @@ Tensor TutorialGau::operator()(const Tensor& given, const Tensor& key_mask) cons
     fail("tutorial_gau: got x=", given, "; need [batch, n, ", options.dim, "]");
   if (key_mask.defined() && key_mask.shape() != Shape{given.dim(0), given.dim(1)})
     fail("tutorial_gau: key_mask=", key_mask, " does not fit x=", given, "; need [batch, n]");
-  const Tensor x = finite_padding(given, key_mask);
+  const Tensor x = finite_padding("tutorial_gau", given, key_mask);
   std::vector<Tensor> qk = chunk(linear(x, wu), 2, -1), vg = chunk(linear(x, wv), 2, -1);
   Tensor o = sequence_attention(qk[0], qk[1], vg[0], {.mask = {.causal = options.causal, .keys = key_mask}});
   Tensor g = options.sigmoid_gate ? sigmoid(vg[1]) : vg[1];

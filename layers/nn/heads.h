@@ -90,7 +90,7 @@ struct Heads {
 
 /// x [batch, n, d] with NaN and infinities in padded rows replaced by 0; x itself without a mask. Attention
 /// already ignores padded keys, but as a query such a row would come back through the gradients, as 0·NaN.
-Tensor finite_padding(const Tensor& x, const Tensor& key_mask);
+Tensor finite_padding(const char* layer, const Tensor& x, const Tensor& key_mask);
 /// The same once x is [batch, n, dim] and key_mask a bool [batch, n]; else ShapeError or DTypeError, naming `layer`,
 /// the tensor (`what`) and the mask (`mask`).
 Tensor checked_input(const char* layer, const Tensor& x, int64_t dim, const Tensor& key_mask = {},

@@ -12,8 +12,15 @@ Mlp::Mlp(MlpOptions o, Rng& rng) : options(o) {
   out = Linear({o.hidden, o.dim, o.bias, o.init, o.dtype}, rng);
 }
 
+namespace {
+void check_input(const char* layer, const Tensor& x, int64_t dim) {
+  if (x.rank() < 1 || x.dim(-1) != dim) fail(layer, ": got x=", x, "; need [..., ", dim, "]");
+}
+}  // namespace
+
 Tensor Mlp::operator()(const Tensor& x, Rng* rng) const {
   ModuleScope scope(this, type);
+  check_input("mlp", x, options.dim);
   return out(Dropout{options.dropout}(activate(options.activation, in(x)), rng));
 }
 
@@ -53,6 +60,7 @@ Glu::Glu(GluOptions o, Rng& rng) : options(o) {
 
 Tensor Glu::operator()(const Tensor& x, Rng* rng) const {
   ModuleScope scope(this, type);
+  check_input("glu", x, options.dim);
   return out(Dropout{options.dropout}(apply_glu(options.kind, value(x), gate(x)), rng));
 }
 

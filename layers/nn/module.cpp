@@ -24,7 +24,7 @@ std::vector<NamedTensor> tensors_of(const Members& m, bool only_parameters) {
   return out;
 }
 
-void check_state(const Members& m, const std::map<std::string, Tensor>& state, bool strict) {
+void check_state(const Members& m, const std::map<std::string, Tensor>& state, bool strict, const std::string& op) {
   std::vector<std::string> names, missing, unexpected;
   for (const auto& s : m.slots) {
     names.push_back(s.name);
@@ -35,9 +35,9 @@ void check_state(const Members& m, const std::map<std::string, Tensor>& state, b
     }
     const Tensor& x = it->second;
     if (x.shape() != s.tensor->shape())
-      fail<IOError>("load: tensor \"", s.name, "\" has shape ", x, ", the model needs ", *s.tensor);
+      fail<IOError>(op, ": tensor \"", s.name, "\" has shape ", x, ", the model needs ", *s.tensor);
     if (x.dtype() != s.tensor->dtype())
-      fail<IOError>("load: tensor \"", s.name, "\" is ", x.dtype(), ", the model needs ", s.tensor->dtype());
+      fail<IOError>(op, ": tensor \"", s.name, "\" is ", x.dtype(), ", the model needs ", s.tensor->dtype());
   }
   const std::set<std::string_view> known(names.begin(), names.end());
   for (const auto& [name, x] : state)
@@ -52,11 +52,11 @@ void check_state(const Members& m, const std::map<std::string, Tensor>& state, b
   };
   list(missing, "missing", unexpected);
   list(unexpected, "not part of the model", missing);
-  fail<IOError>("load: ", text);
+  fail<IOError>(op, ": ", text);
 }
 
-void load_state(const Members& m, const std::map<std::string, Tensor>& state, bool strict) {
-  check_state(m, state, strict);
+void load_state(const Members& m, const std::map<std::string, Tensor>& state, bool strict, const std::string& op) {
+  check_state(m, state, strict, op);
   NoGrad guard;
   for (const auto& s : m.slots)
     if (const auto it = state.find(s.name); it != state.end()) copy_(*s.tensor, it->second);
@@ -121,7 +121,7 @@ std::map<std::string, std::string> load_file(const Members& m, const std::string
       std::any_of(m.parts.begin(), m.parts.end(), transposed))
     fail<IOError>("load: '", path, "': was written by PyTorch, whose linear maps are [out, in]; read it with ",
                   "load_pytorch()");
-  load_state(m, with_prefix(weights_of(file), prefix), strict);
+  load_state(m, with_prefix(weights_of(file), prefix), strict, str("load: '", path, "'"));
   return file.metadata;
 }
 

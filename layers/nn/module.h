@@ -83,9 +83,9 @@ Members members(const M& module) {
 }
 
 std::vector<NamedTensor> tensors_of(const Members& m, bool only_parameters);
-/// Throws unless `state` fits, without `strict` what is of it; then load_state cannot fail.
-void check_state(const Members& m, const std::map<std::string, Tensor>& state, bool strict = true);
-void load_state(const Members& m, const std::map<std::string, Tensor>& state, bool strict = true);
+/// Throws unless `state` fits, without `strict` what is of it; then load_state cannot fail. `op` begins the message.
+void check_state(const Members& m, const std::map<std::string, Tensor>& state, bool strict = true, const std::string& op = "load_state");
+void load_state(const Members& m, const std::map<std::string, Tensor>& state, bool strict = true, const std::string& op = "load_state");
 void convert(const Members& m, DType dtype);
 void move(const Members& m, Device device);
 void save_state(const Members& m, const std::string& path, const std::map<std::string, std::string>& metadata);

@@ -28,7 +28,7 @@ T number(const SafeTensors& file, const std::string& path, const std::string& ke
 TrainingState state_of(const SafeTensors& file, const std::string& path) {
   auto it = file.metadata.find("format");
   if (it == file.metadata.end() || it->second != "sluice-checkpoint-1")
-    fail<IOError>("checkpoint: ", path, " is not a Sluice checkpoint");
+    fail<IOError>("checkpoint: ", path, " is not a Sluice checkpoint; load() reads weights that save() wrote");
   TrainingState state;
   state.step = number<int64_t>(file, path, "step");
   if (state.step < 0) fail<IOError>("checkpoint: ", path, ": negative step");
@@ -69,7 +69,7 @@ TrainingState load_here(const Members& model, const std::string& path, Optimizer
     else if (name.starts_with(kOptimizer)) moments[name.substr(kOptimizer.size())] = x;
     else fail<IOError>("checkpoint: ", path, ": tensor \"", name, "\" belongs to neither model nor optimiser");
   }
-  check_state(model, weights);       // throws before anything changes
+  check_state(model, weights, true, str("load_checkpoint: '", path, "'"));  // throws before anything changes
   optimizer.load_state(moments);     // checks everything itself, then changes
   load_state(model, weights);        // cannot fail any more
   rng.set_state(seed, offset);

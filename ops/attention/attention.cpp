@@ -46,9 +46,9 @@ AttentionOperands attention_operands(const char* op, const Tensor& q, const Tens
   same_dtype("bias", o.bias), same_dtype("relative_bias", o.relative_bias), same_dtype("sink", o.sink);
   same_dtype("row_scale", o.row_scale);
   const Shape scores{batch, heads, m, n};
-  if (o.bias.defined() && (o.bias.rank() > 4 || broadcast(op, o.bias.shape(), scores) != scores))
+  if (o.bias.defined() && !stretches_to(o.bias.shape(), scores))
     fail(op, ": bias=", o.bias, " does not broadcast to the scores ", scores);
-  if (o.row_scale.defined() && (o.row_scale.rank() > 3 || broadcast(op, o.row_scale.shape(), {batch, heads, m}) != Shape{batch, heads, m}))
+  if (o.row_scale.defined() && !stretches_to(o.row_scale.shape(), {batch, heads, m}))
     fail(op, ": row_scale=", o.row_scale, " does not broadcast to ", Shape{batch, heads, m});
   if (o.relative_bias.defined() && (o.relative_bias.rank() != 2 || (o.relative_bias.dim(0) != heads && o.relative_bias.dim(0) != 1) ||
                                     o.relative_bias.dim(1) != std::max<int64_t>(0, n + m - 1)))
@@ -58,6 +58,7 @@ AttentionOperands attention_operands(const char* op, const Tensor& q, const Tens
     if (o.sink.rank() != 1 || (o.sink.dim(0) != heads && o.sink.dim(0) != 1))
       fail(op, ": sink=", o.sink, " does not fit; need [", heads, " or 1]");
   }
+  if (!std::isfinite(*o.scale)) fail<ValueError>(op, ": scale must be finite — got ", *o.scale);
   if (!(o.softcap >= 0) || !std::isfinite(o.softcap))
     fail<ValueError>(op, ": softcap must be positive, or 0 for none — got ", o.softcap);
   if (!(o.dropout >= 0 && o.dropout < 1)) fail<ValueError>(op, ": dropout=", o.dropout, " is outside [0, 1)");

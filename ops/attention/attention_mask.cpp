@@ -49,7 +49,7 @@ void check_mask(const char* op, const AttentionMask& mask, int64_t batch, int64_
   if (mask.dense.defined()) {
     if (mask.dense.dtype() != boolean)
       fail<DTypeError>(op, ": mask.dense must be bool — got ", mask.dense.dtype(), mask.dense, "; a float mask is a bias");
-    if (mask.dense.rank() > 4 || broadcast(op, mask.dense.shape(), {batch, heads, m, n}) != Shape{batch, heads, m, n})
+    if (!stretches_to(mask.dense.shape(), {batch, heads, m, n}))
       fail(op, ": mask.dense=", mask.dense, " does not broadcast to ", Shape{batch, heads, m, n});
   }
 }

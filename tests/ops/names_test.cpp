@@ -1,15 +1,21 @@
 // Errors name the op the user called, not one that it is made of.
 #include "support/catch.h"
 
+#include <sluice/autograd/engine.h>
 #include <sluice/ops/activation.h>
+#include <sluice/ops/attention/attention.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/gather.h>
+#include <sluice/ops/join.h>
 #include <sluice/ops/loss.h>
+#include <sluice/ops/matmul.h>
+#include <sluice/ops/norm.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/rope.h>
 #include <sluice/ops/view.h>
 
+#include <cmath>
 #include <functional>
 
 using namespace sluice;
@@ -68,4 +74,33 @@ TEST_CASE("errors name the op the user called", "[ops]") {
     }
     CHECK(said.substr(0, said.find(':')) == calls[k].first);
   }
+}
+
+TEST_CASE("errors show what was given, and what to do", "[ops]") {
+  const Tensor x = ones({2, 3}), i = arange(4), u, q = ones({1, 2, 3, 4});
+  const std::vector<std::pair<const char*, std::function<void()>>> calls = {
+      {"add: operand 1 is undefined", [&] { x + u; }},
+      {"exp: operand 0 is undefined", [&] { exp(u); }},
+      {"matmul: b is undefined", [&] { matmul(x, u); }},
+      {"linear: x is undefined", [&] { linear(u, x); }},
+      {"scale: an i64 tensor [4] and the fraction 0.5; convert with to(x, f32)", [&] { i * 0.5; }},
+      {"a=[2,3], b=[4]; need a.dim(-1)==b.dim(-1)", [&] { matmul(x, ones({4})); }},
+      {"a=[4], b=[2,3]; need a.dim(-1)==b.dim(-2)", [&] { matmul(ones({4}), x); }},
+      {"got a=[2,3,4], b=[3,4,5]; sizes at dim -3 differ", [&] { matmul(ones({2, 3, 4}), ones({3, 4, 5})); }},
+      {"got a=[2,1,3,4], b=[3,7,4,5]; sizes at dim -4 differ", [&] { matmul(ones({2, 1, 3, 4}), ones({3, 7, 4, 5})); }},
+      {"got x=f32[2,3], weight=f64[3,4]; convert with to(x, dtype)", [&] { linear(x, ones({3, 4}, {f64})); }},
+      {"got [-1,-1] for x=[2,3]; one size may be -1", [&] { reshape(x, {-1, -1}); }},
+      {"got n=-1, x=[2,3]; need n >= 0", [&] { repeat(x, -1, 0); }},
+      {"got n=-1, x=[2,3]; need n >= 0", [&] { repeat_interleave(x, -1, 0); }},
+      {"copy_: a source of shape [4,5] does not fit into [2,3]", [&] { Tensor y = clone(x); copy_(y, ones({4, 5})); }},
+      {"copy_: a source of shape [1,2,3] does not fit into [2,3]", [&] { Tensor y = clone(x); copy_(y, ones({1, 2, 3})); }},
+      {"attention: bias=[2,3] does not broadcast to the scores [1,2,3,3]", [&] { attention(q, q, q, {.bias = x}); }},
+      {"attention: mask.dense=[2,2] does not broadcast to [1,2,3,3]",
+       [&] { attention(q, q, q, {.mask = {.dense = ones({2, 2}, {boolean})}}); }},
+      {"attention: scale must be finite", [&] { attention(q, q, q, {.scale = std::nan("")}); }},
+      {"bce_with_logits: pos_weight=[2] does not fit x=[2,3]", [&] { bce_with_logits(x, x, Reduction::mean, ones({2})); }},
+      {"layer_norm: got x=f64[2,3], a parameter f32[3]; convert", [&] { layer_norm(to(x, f64), ones({3})); }},
+      {"backward: the output is undefined", [&] { backward(u); }},
+  };
+  for (const auto& [words, call] : calls) CHECK_THROWS_WITH(call(), Catch::Matchers::Contains(words));
 }

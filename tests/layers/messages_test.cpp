@@ -1,0 +1,59 @@
+// What a newcomer reads when a layer, a file or a table does not fit: the name of what was called, what it got, what to do.
+#include "support/catch.h"
+#include "support/temp_folder.h"
+
+#include <sluice/layers/data/csv.h>
+#include <sluice/layers/gau/gau.h>
+#include <sluice/layers/nn/generate.h>
+#include <sluice/layers/nn/linear.h>
+#include <sluice/layers/nn/mlp.h>
+#include <sluice/layers/train/optim.h>
+#include <sluice/layers/train/training.h>
+#include <sluice/ops/create.h>
+
+#include <cmath>
+#include <fstream>
+
+using namespace sluice;
+using namespace sluice::testing;
+using Catch::Matchers::Contains;
+
+TEST_CASE("messages: inputs that do not fit a layer", "[messages]") {
+  Rng rng(1);
+  const Mlp mlp({.dim = 16}, rng);
+  const Glu glu({.dim = 16}, rng);
+  const Gau gau({.dim = 16, .key_dim = 8}, rng);
+  CHECK_THROWS_WITH(mlp(ones({2, 3})), Contains("mlp: got x=[2,3]; need [..., 16]"));
+  CHECK_THROWS_WITH(glu(ones({})), Contains("glu: got x=[]; need [..., 16]"));
+  CHECK_THROWS_WITH(gau(ones({1, 5, 16}), ones({1, 5})), Contains("gau: key_mask must be bool"));
+  CHECK_THROWS_WITH(gau(ones({1, 5, 16}, {f64})), Contains("got x=f64[1,5,16]") && Contains("to(model, dtype)"));
+  CHECK_THROWS_WITH(Linear()(ones({2, 3})), Contains("linear: weight is undefined"));
+  CHECK_THROWS_WITH(sample_tokens(full({1, 5}, std::nan("")), {}, rng), Contains("sample_tokens: row 0 of the logits has a NaN"));
+  CHECK_THROWS_WITH(sample_tokens(ones({1, 5}), {.temperature = -1}, rng), Contains("sample_tokens: temperature"));
+}
+
+TEST_CASE("messages: files of another size, or of another kind", "[messages]") {
+  Rng rng(1);
+  const TempFolder folder;
+  const Linear small({.in = 3, .out = 4}, rng), large({.in = 3, .out = 5}, rng);
+  Adam of_small(parameters(small), {.lr = 1e-3}), of_large(parameters(large), {.lr = 1e-3});
+  const std::string weights = folder / "weights", run = folder / "run", text = folder / "text";
+  save(small, weights);
+  save_checkpoint(small, run, of_small, rng, {3, {}});
+  std::ofstream(text) << "hello, this is no file of tensors";
+
+  const auto size = Contains("tensor \"weight\" has shape [3,4], the model needs [3,5]");
+  CHECK_THROWS_WITH(load(large, weights), size && Contains("load: '" + weights));
+  CHECK_THROWS_WITH(load_checkpoint(large, run, of_large, rng), size && Contains("load_checkpoint: '" + run));
+  CHECK_THROWS_WITH(load_state(large, {{"weight", ones({3, 4})}}), size && Contains("load_state: "));
+  CHECK_THROWS_WITH(load(small, text), Contains(text) && Contains("is it a safetensors file?"));
+  CHECK_THROWS_WITH(load_checkpoint(small, weights, of_small, rng), Contains(weights) && Contains("load() reads weights"));
+}
+
+TEST_CASE("messages: a table without the column", "[messages]") {
+  const TempFolder folder;
+  std::ofstream(folder / "a.csv") << "rooms,area\n1,2\n";
+  const Csv csv = read_csv(folder / "a.csv");
+  CHECK_THROWS_WITH(csv.index("z"), Contains("has no column \"z\"; it has rooms, area"));
+  CHECK_THROWS_WITH(csv.index("room"), Contains("did you mean \"rooms\"?"));
+}
