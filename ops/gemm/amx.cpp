@@ -1,6 +1,7 @@
 // Rung 5: AMX. One instruction multiplies a tile of a, 16 rows of 32 bf16, by a tile of b, 32 rows of 16 columns, and
-// adds to 16 × 16 sums in f32: 16,384 multiply-adds in 16 cycles. Of eight tile registers four hold sums (2 × 2, so that
-// each loaded tile is used twice), two a and two b.
+// adds to 16 × 16 sums in f32: 8,192 multiply-adds in 16 cycles. Of eight tile registers four hold sums (2 × 2, so that
+// each loaded tile is used twice), two a and two b. Per 64 cycles of multiplying 4 KB are loaded, in 32 cycles from L1: two
+// of the four tiles must come from there (the loops of amx_tiles.inc). All four are loaded before the first is used.
 //
 // The instruction wants pairs: a's tile has rows of 16 pairs (p, p + 1), b's has for each pair a row of 16 columns.
 // Operands (of f32: rounded) are brought into that order: either a vector is 16 pairs of one row (rows), or
@@ -8,10 +9,6 @@
 //
 //   a plain: rows         a transposed: pairs, transposed         b plain: pairs         b transposed: rows, transposed
 #include <sluice/ops/gemm/bf16.h>
-
-#include <sluice/ops/gemm/panels.h>
-
-#include <algorithm>
 
 #if defined(__x86_64__)
 #include <sluice/ops/gemm/amx_tiles.inc>

@@ -11,11 +11,8 @@
 // one, give NaN. Whoever calls this looks for results that are not finite and computes those again.
 //
 // A tile's three parts lie one after the other. Per 32 of k 16 tiles are loaded for 24 products, so the multiplier sets the
-// pace; k is not cut below kAmxDepth, because sums that are put down and taken up again cost more than tiles from L2.
+// pace as long as two tiles of a in parts, over kSteps, stay in L1.
 #include <sluice/ops/gemm/amx_tiles.inc>
-#include <sluice/ops/gemm/panels.h>
-
-#include <algorithm>
 
 #if defined(__x86_64__)
 

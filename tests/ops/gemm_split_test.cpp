@@ -171,3 +171,16 @@ TEST_CASE("matmul in three parts: batches, strided operands, threads", "[gemm][a
   const Tensor a = wide_numbers({3, 520, 260}, 4), b = wide_numbers({3, 260, 300}, 5), all = matmul(a, b);
   for (int64_t i = 0; i < 3; ++i) CHECK(select(all, 0, i).to_vector<float>() == matmul(select(a, 0, i), select(b, 0, i)).to_vector<float>());
 }
+
+TEST_CASE("matmul on AMX: more rows, columns and k than are packed at a time", "[gemm][amx][matmul][bits]") {
+  if (!there()) return;
+  Rng rng(7);
+  const auto small = [&](const Shape& shape) { return floor(uniform(shape, -3, 4, rng)); };  // sums are exact in any order
+  for (const Precision p : {Precision::f32, Precision::bf16}) {
+    PrecisionScope scope(p);
+    for (const Sizes& s : {Sizes{1570, 33, 4130}, {113, 1570, 4130}}) {
+      const Tensor a = small({s.n, s.k}), b = small({s.k, s.m}), bias = small({s.m});
+      CHECK(linear(a, b, bias).to_vector<float>() == with_isa(Isa::avx512, [&] { return linear(a, b, bias).to_vector<float>(); }));
+    }
+  }
+}
