@@ -93,27 +93,10 @@ const bool gradients = register_golden({"grad_gau_", [](const GoldenCase& c, DTy
   const Gau gau = layer_of(c, dtype);
   Tensor x = c.get("x", dtype).requires_grad_();
   const Tensor out = inner(gau, x, {});
-  const std::vector<Tensor> g = grad({out}, {x, gau.in.weight, gau.out.weight, gau.gamma, gau.beta},
-                                     {.grad_outputs = {c.get("cot", dtype)}});
-  const int64_t e = gau.options.expansion, s = gau.options.key_dim;
-  GoldenResults results{{"out", out},
-                        {"d_x", g[0]},
-                        {"d_wu", narrow(g[1], 1, 0, e)},
-                        {"d_wv", narrow(g[1], 1, e, e)},
-                        {"d_wz", narrow(g[1], 1, 2 * e, s)},
-                        {"d_wo", g[2]},
-                        {"d_gamma", g[3]},
-                        {"d_beta", g[4]}};
-
   Parts p(c, dtype);
-  std::vector<std::pair<std::string, Tensor*>> inputs{{"d_x", &p.x},       {"d_wu", &p.wu},    {"d_wv", &p.wv},
-                                                      {"d_wz", &p.wz},     {"d_wo", &p.wo},    {"d_gamma", &p.gamma},
-                                                      {"d_beta", &p.beta}, {"d_bias", &p.bias}};
-  std::vector<Tensor> wanted;
-  for (auto& [array, tensor] : inputs) wanted.push_back(tensor->requires_grad_());
-  const std::vector<Tensor> by_hand = grad({p(c)}, wanted, {.grad_outputs = {c.get("cot", dtype)}});
-  for (std::size_t i = 0; i < inputs.size(); ++i) results.emplace_back(inputs[i].first + " (by hand)", by_hand[i]);
-  return results;
+  return unit_gradients(c, dtype, gau, x, out, p,
+                        {{"d_x", &p.x}, {"d_wu", &p.wu}, {"d_wv", &p.wv}, {"d_wz", &p.wz}, {"d_wo", &p.wo},
+                         {"d_gamma", &p.gamma}, {"d_beta", &p.beta}, {"d_bias", &p.bias}});
 }, 1e-6});
 
 const bool tutorial = register_golden({"tutorial_gau", [](const GoldenCase& c, DType dtype) -> GoldenResults {

@@ -3,7 +3,9 @@
 // test then runs every case of the index, so that a case without a runner is a failure.
 #pragma once
 
+#include <sluice/autograd/engine.h>
 #include <sluice/core/tensor.h>
+#include <sluice/ops/view.h>
 
 #include <functional>
 #include <string>
@@ -43,6 +45,29 @@ struct GoldenRunner {
   double tolerance = 1e-9;       // f64: |got − want|
   double tolerance_f32 = 1e-5;   // f32: |got − want| / max |want|
 };
+/// The gradients of a gated attention unit's output, asked of the layer, and again of the `inputs` (array, tensor) of a
+/// function that computes it by hand.
+template <class Layer, class Hand>
+GoldenResults unit_gradients(const GoldenCase& c, DType dtype, const Layer& layer, const Tensor& x, const Tensor& out,
+                             const Hand& by_hand, const std::vector<std::pair<std::string, Tensor*>>& inputs) {
+  const GradOptions options{.grad_outputs = {c.get("cot", dtype)}};
+  const std::vector<Tensor> g = grad({out}, {x, layer.in.weight, layer.out.weight, layer.gamma, layer.beta}, options);
+  const int64_t e = layer.options.expansion, s = layer.options.key_dim;
+  GoldenResults results{{"out", out},
+                        {"d_x", g[0]},
+                        {"d_wu", narrow(g[1], 1, 0, e)},
+                        {"d_wv", narrow(g[1], 1, e, e)},
+                        {"d_wz", narrow(g[1], 1, 2 * e, s)},
+                        {"d_wo", g[2]},
+                        {"d_gamma", g[3]},
+                        {"d_beta", g[4]}};
+  std::vector<Tensor> wanted;
+  for (const auto& [array, tensor] : inputs) wanted.push_back(tensor->requires_grad_());
+  const std::vector<Tensor> hands = grad({by_hand(c)}, wanted, options);
+  for (std::size_t i = 0; i < inputs.size(); ++i) results.emplace_back(inputs[i].first + " (by hand)", hands[i]);
+  return results;
+}
+
 /// Returns true, so that a namespace-scope constant can hold the registration.
 bool register_golden(GoldenRunner runner);
 const GoldenRunner* find_runner(const std::string& case_name);
