@@ -190,7 +190,9 @@ template <class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
 SLUICE_FN Dual<T, N> operator*(C c, const Dual<T, N>& x) { return x * c; }
 template <class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
 SLUICE_FN Dual<T, N> operator/(const Dual<T, N>& x, C c) {
-  return x * (1.0 / double(c));
+  Dual<T, N> r{T(x.v / detail::scalar(x.v, double(c))), {}};
+  for (std::size_t k = 0; k < N; ++k) r.d[k] = PartialOps<T>::mul(x.d[k], detail::scalar(x.v, 1.0 / double(c)));
+  return r;
 }
 template <class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
 SLUICE_FN Dual<T, N> operator/(C c, const Dual<T, N>& x) {

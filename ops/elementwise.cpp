@@ -55,6 +55,12 @@ Tensor operator-(double c, const Tensor& x) {
   detail::check_whole("sub", x, c);
   return map(fm::SubFrom{c}, x);
 }
+Tensor operator/(const Tensor& x, double c) {
+  int exponent = 0;
+  const bool power_of_two = std::abs(std::frexp(c, &exponent)) == 0.5;
+  if (power_of_two || !is_float(x.dtype())) return scale(x, 1 / c);
+  return map(fm::DivBy{c}, x);
+}
 Tensor operator/(double c, const Tensor& x) { return map(fm::DivInto{c}, x); }
 namespace {
 struct Reciprocal : fm::DivInto {

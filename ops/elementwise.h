@@ -111,7 +111,7 @@ inline Tensor operator-(const Tensor& x, double c) { return add_scalar(x, -c); }
 Tensor operator-(double c, const Tensor& x);
 inline Tensor operator*(const Tensor& x, double c) { return scale(x, c); }
 inline Tensor operator*(double c, const Tensor& x) { return scale(x, c); }
-inline Tensor operator/(const Tensor& x, double c) { return scale(x, 1 / c); }
+Tensor operator/(const Tensor& x, double c);
 Tensor operator/(double c, const Tensor& x);
 inline Tensor operator<(const Tensor& a, const Tensor& b) { return lt(a, b); }
 inline Tensor operator<=(const Tensor& a, const Tensor& b) { return le(a, b); }

@@ -49,6 +49,13 @@ struct AddScalar {
   double c;
   template <class T> SLUICE_FN T operator()(const T& x) const { return x + c; }
 };
+/// x / c, rounded once: 49 / 49 is 1, and 49·(1/49) is not.
+struct DivBy {
+  static constexpr const char* name = "div";
+  static constexpr bool affine = true;
+  double c;
+  template <class T> SLUICE_FN T operator()(const T& x) const { return x / c; }
+};
 /// c − x
 struct SubFrom {
   static constexpr const char* name = "sub";

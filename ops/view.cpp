@@ -257,7 +257,8 @@ Tensor flip(const Tensor& x, const Shape& dims) {
 Tensor diagonal(const Tensor& x, int64_t a, int64_t b) {
   int i = wrap_dim("diagonal", a, x.rank()), j = wrap_dim("diagonal", b, x.rank());
   if (x.rank() < 2 || i == j) fail("diagonal: needs two distinct dims — got ", a, ", ", b, " of x=", x);
-  if (x.shape()[i] != x.shape()[j]) fail("diagonal: dims ", a, " and ", b, " of x=", x, " differ");
+  const int64_t n = std::min(x.shape()[i], x.shape()[j]);
+  if (x.shape()[i] != x.shape()[j]) return diagonal(narrow(narrow(x, i, 0, n), j, 0, n), i, j);
   Shape order;
   for (int d = 0; d < x.rank(); ++d)
     if (d != i && d != j) order.push_back(d);

@@ -42,9 +42,9 @@ std::vector<Tensor> chunk(const Tensor& x, int64_t n, int64_t dim = 0);
 std::vector<Tensor> unbind(const Tensor& x, int64_t dim = 0);
 /// Windows of `size` every `step` along dim: the dim becomes their number, a last dim holds them.
 Tensor unfold(const Tensor& x, int64_t dim, int64_t size, int64_t step);
-/// Reverses the order along dims.
+/// Reverses the order along dims; along all of them if there are none, as dims of reductions are all.
 Tensor flip(const Tensor& x, const Shape& dims);
-/// The diagonal of dims a and b, moved to the last dim.
+/// The diagonal of dims a and b, as long as the shorter one, moved to the last dim.
 Tensor diagonal(const Tensor& x, int64_t a = -2, int64_t b = -1);
 
 // -- joining and padding: these copy -----------------------------------------------------------------

@@ -28,7 +28,7 @@ struct FlashOptions {
   ChunkLength length = ChunkLength::chunk;
   bool count_padding = false, across_chunks = true;  // see MixedChunkOptions
   bool quadratic = true, linear = true;
-  int64_t min_length = 16;  // see GauAttentionOptions
+  int64_t min_length = 1;  // see GauAttentionOptions
 
   bool use_rope = true;
   RopeOptions rope = {};

@@ -139,7 +139,7 @@ struct McTfmOptions {
   GluKind glu = GluKind::swiglu;
   NormKind norm = NormKind::layer;
   double norm_eps = 1e-5;
-  int64_t min_length = 16;  // see GauAttentionOptions
+  int64_t min_length = 1;  // see GauAttentionOptions
   bool linear_bias = true;
   double attention_dropout = 0, dropout = 0;
   Init init = Init::xavier();

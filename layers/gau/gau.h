@@ -45,7 +45,7 @@ struct GauOptions {
   /// Default: visible when causal, else n.
   std::optional<GauLength> length = std::nullopt;
   int64_t constant_length = 512;
-  int64_t min_length = 16;  // see GauAttentionOptions
+  int64_t min_length = 1;  // see GauAttentionOptions
   int64_t top_k = 0;
 
   /// Q and K of each head are normalised before RoPE, with one weight [key_dim/heads] each for all heads.
@@ -180,7 +180,7 @@ struct CrossGauOptions {
   int64_t key_dim = 128;
   Act activation = Act::silu;
   GauKind kind = GauKind::su;
-  int64_t min_length = 16;  // see GauAttentionOptions
+  int64_t min_length = 1;  // see GauAttentionOptions
   NormKind norm = NormKind::layer;
   double norm_eps = 1e-5;
   double attention_dropout = 0, dropout = 0;

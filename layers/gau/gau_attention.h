@@ -26,7 +26,7 @@ inline constexpr const char* kGauKindMeaning =
     "weights A from T = QK': su relu2(T/sqrt(s) + b)/L; paper_eq relu2(T + b); paper_code relu2(T/L + b); lucid "
     "relu2((T + b)/L); rownorm relu2(T/sqrt(s) + b)/row sum; softmax(T/sqrt(s) + b); softmax_plus softmax(k(T/sqrt(s) "
     "+ b)), k = ln max(L, min_length)/ln 512; laplace of (T + b)/L";
-inline constexpr const char* kMinLengthMeaning = "softmax_plus: L counts as at least this (bert4keras: 1)";
+inline constexpr const char* kMinLengthMeaning = "softmax_plus: L counts as at least this";
 
 /// The length L. Only `visible` and `constant` give causal outputs that do not depend on later tokens,
 /// so only they can be streamed.
@@ -41,7 +41,7 @@ struct GauAttentionOptions {
   GauKind kind = GauKind::su;
   GauLength length = GauLength::n;
   int64_t constant_length = 512;
-  int64_t min_length = 16;  // softmax_plus: L counts as at least this; bert4keras has 1
+  int64_t min_length = 1;  // softmax_plus: L counts as at least this; with 1, as in bert4keras, one key of its own makes κ 0
   AttentionMask mask = {};
   int64_t top_k = 0;          // keep only the k best scores of a row (ties: first key); 0 keeps all
   double dropout = 0;         // on A, inverted; needs rng

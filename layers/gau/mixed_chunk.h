@@ -48,7 +48,7 @@ struct MixedChunkOptions {
   /// Ablations: leave a term out.
   bool quadratic = true, linear = true;
   double dropout = 0;  // on the quadratic weights, inverted; needs rng
-  int64_t min_length = 16;  // see GauAttentionOptions
+  int64_t min_length = 1;  // see GauAttentionOptions
 
   static void describe(auto& o, auto& f) {
     f("chunk", o.chunk, at_least(1), "tokens C of a chunk");

@@ -162,10 +162,14 @@ TEST_CASE("gau_attention: softmax_plus ≡ softmax at L = 512", "[gau_attention]
           1e-15);
     plus.constant_length = 511;
     CHECK(max_abs_diff(gau_attention(x.q, x.k, x.v, plus, x.bias), gau_attention(x.q, x.k, x.v, plain, x.bias)) > 1e-6);
-    plus.constant_length = 1;  // not below 16, where κ would approach 0
+    // L = 1: κ is 0, all weights are equal. With a smallest length, κ is that length's.
+    plus.constant_length = 1;
+    const Tensor level = gau_attention(x.q * 0, x.k, x.v, plain);
+    CHECK(max_abs_diff(gau_attention(x.q, x.k, x.v, plus), level) < 1e-15);
     GauAttentionOptions floor = plus;
-    floor.constant_length = 16;
+    floor.constant_length = 16, plus.min_length = 16;
     CHECK(max_abs_diff(gau_attention(x.q, x.k, x.v, plus), gau_attention(x.q, x.k, x.v, floor)) == 0);
+    CHECK(max_abs_diff(gau_attention(x.q, x.k, x.v, plus), level) > 1e-3);
   }
 }
 
@@ -228,7 +232,7 @@ TEST_CASE("gau_attention: computed tile by tile it is the same", "[gau_attention
           if (by_length) e.row_scale = squeeze(1.0 / l, 1);  // (T + b)/L
           if (kind == GauKind::paper_code) e.bias = x.bias * l;
           if (kind == GauKind::softmax_plus)
-            e.row_scale = squeeze(log(maximum(l, full({1}, 16, {f64}))), 1) / std::log(512.0);
+            e.row_scale = squeeze(log(l), 1) / std::log(512.0);
           Tensor y = attention(x.q, x.k, x.v, e);
           if (kind == GauKind::su) y = y / l;
           if (kind == GauKind::rownorm) {

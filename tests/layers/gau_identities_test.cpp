@@ -142,8 +142,7 @@ TEST_CASE("gau: with L = n causal outputs know how many tokens there are, else n
         const Tensor changed = g(masked_fill(x, reshape(arange(9), {9, 1}) >= 5.0, 3));
         CHECK(same_bits(narrow(changed, 1, 0, 5), narrow(y, 1, 0, 5)));
         const double prefix = max_abs_diff(g(narrow(x, 1, 0, 5)), narrow(y, 1, 0, 5));
-        const bool uses_length = kind != GauKind::paper_eq && kind != GauKind::rownorm && kind != GauKind::softmax &&
-                                 kind != GauKind::softmax_plus;  // (softmax_plus: max(L, 16) is 16 here)
+        const bool uses_length = kind != GauKind::paper_eq && kind != GauKind::rownorm && kind != GauKind::softmax;
         if (length == GauLength::n && uses_length) CHECK(prefix > 1e-4);
         else CHECK(prefix < 1e-13);
       }

@@ -130,6 +130,7 @@ TEST_CASE("formulas: dual numbers agree with the complex step", "[formulas]") {
   check1("Scale", fm::Scale{-1.5}, any);
   check1("AddScalar", fm::AddScalar{0.25}, any);
   check1("SubFrom", fm::SubFrom{0.25}, any);
+  check1("DivBy", fm::DivBy{-2.5}, any);
   check1("DivInto", fm::DivInto{-2.5}, plus);
   check2("Pow", fm::Pow{}, plus, any);
   for (double c : {-2.0, -0.5, 0.5, 1.0, 2.0, 3.0}) check1("PowScalar", fm::PowScalar{c}, plus);

@@ -123,7 +123,8 @@ void add_elementwise_cases(Cases& c) {
   unary("sub", "number − tensor", real({2, 3}), [](const Tensor& x) { return 1.5 - x; }, [](double x) { return 1.5 - x; });
   unary("div", "number / tensor", away({2, 3}, {0}, -2, 2, 0.3), [](const Tensor& x) { return 1.5 / x; },
         [](double x) { return 1.5 / x; });
-  unary("scale", "tensor / number", real({2, 3}), [](const Tensor& x) { return x / 4.0; }, [](double x) { return x / 4; });
+  unary("scale", "tensor / power of two", real({2, 3}), [](const Tensor& x) { return x / 4.0; }, [](double x) { return x / 4; });
+  unary("div", "tensor / number", real({2, 3}), [](const Tensor& x) { return x / -4.9; }, [](double x) { return x / -4.9; });
   for (DType t : {i64, i32}) {
     auto integers = [&](const char* op, Binary f, double (*reference)(double, double)) {
       c.push_back({.op = op, .variant = t == i64 ? "i64" : "i32", .inputs = {index({3, 4}, 50), index({4}, 50)},

@@ -91,11 +91,17 @@ void add_view_cases(Cases& c) {
       [](const Dims& i) { return Dims{i[0], 3 - i[1]}; });
   row("flip", "all", {2, 3}, [](const In& x) { return flip(x[0], {0, -1}); }, {2, 3},
       [](const Dims& i) { return Dims{1 - i[0], 2 - i[1]}; });
+  row("flip", "no dims: all", {2, 3}, [](const In& x) { return flip(x[0], {}); }, {2, 3},
+      [](const Dims& i) { return Dims{1 - i[0], 2 - i[1]}; });
   row("flip", "empty", {2, 0}, [](const In& x) { return flip(x[0], {0, 1}); }, {2, 0}, [](const Dims& i) { return i; });
   row("diagonal", "", {4, 4}, [](const In& x) { return diagonal(x[0]); }, {4},
       [](const Dims& i) { return Dims{i[0], i[0]}; });
   row("diagonal", "of outer dims", {3, 2, 3}, [](const In& x) { return diagonal(x[0], 0, 2); }, {2, 3},
       [](const Dims& i) { return Dims{i[1], i[0], i[1]}; });
+  row("diagonal", "of a tall matrix", {2, 5, 3}, [](const In& x) { return diagonal(x[0]); }, {2, 3},
+      [](const Dims& i) { return Dims{i[0], i[1], i[1]}; });
+  row("diagonal", "of a wide one, dims exchanged", {2, 5}, [](const In& x) { return diagonal(x[0], 1, 0); }, {2},
+      [](const Dims& i) { return Dims{i[0], i[0]}; });
   row("diagonal", "1 by 1", {2, 1, 1}, [](const In& x) { return diagonal(x[0]); }, {2, 1},
       [](const Dims& i) { return Dims{i[0], 0, 0}; });
 }
