@@ -1,5 +1,6 @@
 // The kernels of the ladder as the compiler makes them for a GPU: one line for each instance whose registers the test
 // cuda_registers prints. They are in no library: the slots have instances of their own.
+#include <sluice/cuda/attention/gate_backward.cuh>
 #include <sluice/cuda/attention/mma.cuh>
 #include <sluice/cuda/attention/naive.cuh>
 #include <sluice/cuda/attention/simt.cuh>
@@ -19,5 +20,8 @@ template void run_attention_wgmma<64, Softmax, Causal, NoGate, BFloat16>(const A
 template void run_attention_wgmma<128, Softmax, Causal, NoGate, BFloat16>(const AttentionProblem<BFloat16>&, Causal);
 template void run_attention_wgmma<128, Softmax, Causal, SigmoidGate<false>, BFloat16>(const AttentionProblem<BFloat16>&, Causal);
 template void run_attention_wgmma<128, Relu2, Causal, NoGate, BFloat16>(const AttentionProblem<BFloat16>&, Causal);
+template void run_attention_gate_backward<128, NoGate>(const GateBackwardProblem&);
+template void run_attention_gate_backward<128, SigmoidGate<false>>(const GateBackwardProblem&);
+template void run_attention_gate_backward<128, SigmoidGate<true>>(const GateBackwardProblem&);
 
 }  // namespace sluice::cuda

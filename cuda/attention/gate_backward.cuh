@@ -1,0 +1,60 @@
+// The gate of rungs 3 and 4, backward: of y = o ⊙ σ(z), where o is what attention gives, a pass over the rows before
+// mma_backward.cuh or wgmma_backward.cuh, which need the gradient of o in bf16 and δ anyway:
+//
+//   do = g ⊙ σ(z), rounded    δ = Σ do ⊙ o = Σ g ⊙ y    dz = g ⊙ y ⊙ (1 − σ(z)), one per row: δ (1 − σ(z))
+//
+// All of it from y, which the forward pass has written: o is not kept, and nothing is divided by σ. A warp a row. Limited by
+// memory, 16 bytes an element with a gate for each.
+#pragma once
+
+#include <sluice/cuda/attention/policies.h>
+
+namespace sluice::cuda {
+
+/// Contiguous: g and y [rows, D], gate as in AttentionProblem → out [rows, D], delta [rows], dgate of the shape of gate (null
+/// without one).
+struct GateBackwardProblem {
+  const float *g, *y;
+  const BFloat16* gate;
+  BFloat16* out;
+  float *delta, *dgate;
+  std::ptrdiff_t rows;
+};
+
+/// grid ⌈rows / 4⌉, blocks of 128 threads.
+template <int D, class Gate>
+__global__ void __launch_bounds__(128) attention_gate_backward(GateBackwardProblem p) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const std::ptrdiff_t row = std::ptrdiff_t{blockIdx.x} * 4 + threadIdx.x / kWarp;
+  if (row >= p.rows) return;  // the whole warp
+  constexpr bool headwise = std::is_same_v<Gate, SigmoidGate<true>>;
+  float sum = 0;
+#pragma unroll
+  for (int column = 2 * lane; column < D; column += 2 * kWarp) {
+    float x[2];
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const std::ptrdiff_t at = row * D + column + e;
+      const float g = p.g[at], gy = g * p.y[at];
+      sum += gy, x[e] = g;
+      if constexpr (Gate::any) {
+        const float factor = Gate::factor(p.gate, row, D, column + e);
+        x[e] *= factor;
+        if constexpr (!headwise) p.dgate[at] = gy * (1 - factor);
+      }
+    }
+    *reinterpret_cast<uint32_t*>(p.out + row * D + column) = pack_bf16(x[0], x[1]);
+  }
+  const float delta = sum_over_lanes(sum);
+  if (lane != 0) return;
+  p.delta[row] = delta;
+  if constexpr (headwise) p.dgate[row] = delta * (1 - Gate::factor(p.gate, row, D, 0));
+}
+
+/// Runs it over a whole problem.
+template <int D, class Gate>
+void run_attention_gate_backward(const GateBackwardProblem& p) {
+  launch(attention_gate_backward<D, Gate>, dim3(static_cast<unsigned>((p.rows + 3) / 4)), dim3(128), 0, p);
+}
+
+}  // namespace sluice::cuda
