@@ -30,10 +30,15 @@
 
 #if defined(__clang__)
 #define SLUICE_VECTORIZE _Pragma("clang loop vectorize(assume_safety)")
+#define SLUICE_LOOP [[gnu::flatten]] SLUICE_FN
 #elif defined(__GNUC__)
 #define SLUICE_VECTORIZE _Pragma("GCC ivdep")
+// Not always_inline: into such functions GCC inlines nothing early, and later no longer a formula that it has specialised
+// by then. Loops over formulas of three tensors called a function per number, 50 times as slow.
+#define SLUICE_LOOP [[gnu::flatten]] inline
 #else
 #define SLUICE_VECTORIZE
+#define SLUICE_LOOP inline
 #endif
 
 #define SLUICE_RESTRICT __restrict__
@@ -129,7 +134,7 @@ void run_map(const MapPlan& plan, const TileLoops& loops, const void* formula, T
 
 /// The forward loop: the only place where a formula meets memory.
 template <class F, class T, std::size_t... I>
-[[gnu::flatten]] SLUICE_FN void formula_loop(const void* formula, const T* const* in, T* const* out, int64_t n) {
+SLUICE_LOOP void formula_loop(const void* formula, const T* const* in, T* const* out, int64_t n) {
   const F f = *static_cast<const F*>(formula);
   const T* const x[] = {in[I]...};
   T* SLUICE_RESTRICT y = out[0];
@@ -139,7 +144,7 @@ template <class F, class T, std::size_t... I>
 
 /// The generated backward loop: dx_k = g · ∂f/∂x_k. in holds x_0, …, g.
 template <class F, class T, std::size_t... I>
-[[gnu::flatten]] SLUICE_FN void formula_vjp_loop(const void* formula, const T* const* in, T* const* out, int64_t n) {
+SLUICE_LOOP void formula_vjp_loop(const void* formula, const T* const* in, T* const* out, int64_t n) {
   constexpr std::size_t N = sizeof...(I);
   const F f = *static_cast<const F*>(formula);
   const T* const x[] = {in[I]...};
