@@ -169,7 +169,8 @@ struct Matmul {
                                            : panels.multiply(left.read, count_a, T(1), from_a + left.at(row, 0), left.ld, T(l > 0), to, m,
                                                              col / columns, last, add);
                 if constexpr (sizeof(T) == 4)
-                  if (!finite && l + rows == k) again_where_not_finite(matrix, top + row, count_a, first + col, std::min(t.cols, count - col), to);
+                  if (!finite && packing == detail::Packing::split && l + rows == k)
+                    again_where_not_finite(matrix, top + row, count_a, first + col, std::min(t.cols, count - col), to);
               }
             });
           }
