@@ -87,19 +87,28 @@ struct Matmul {
   /// What rows are cut at.
   static int64_t height() { return 32; }
 
-  /// Each task packs what it needs itself, if it is worth it.
-  void separate() const {
+  /// Each task packs what it needs itself, if it is worth it. split: in three parts, on AMX.
+  void separate(bool split) const {
     // The bits of OpenBLAS's results depend on how they are cut.
     const Tiling t(batch, n, m, k, height(), 32, isa() == Isa::base ? 8 : num_threads());
     const int64_t tiles = t.row_tiles * t.col_tiles;
+    const int64_t memory = split ? PackedB<T>::size(k, std::min(t.cols, m), detail::Packing::split) : 0;
     parallel_for(batch * tiles, std::max<int64_t>(1, (int64_t{1} << 16) / (n * m * k)), [&](int64_t begin, int64_t end) {
+      const Tensor packed = empty({memory}, {.dtype = dtype_of<T>()});
       for (int64_t i = begin; i < end; ++i) {
         const int64_t row = i % tiles / t.col_tiles * t.rows, col = i % t.col_tiles * t.cols, matrix = i / tiles;
         T* const to = pc + (matrix * n + row) * m + col;
         const int64_t rows = std::min(t.rows, n - row), cols = std::min(t.cols, m - col);
-        detail::gemm(left.read, right.read, rows, cols, k, T(1), pa + offset(a, matrix) + left.at(row, 0), left.ld,
-                     pb + offset(b, matrix) + right.at(0, col), right.ld, T(0), to, m, precision);
-        if (bias) detail::add_bias(to, rows, cols, m, bias + col);
+        const T *from_a = pa + offset(a, matrix) + left.at(row, 0), *from_b = pb + offset(b, matrix) + right.at(0, col);
+        if (split) {
+          PackedB<T> panels(k, cols, reinterpret_cast<T*>(packed.raw()), detail::Packing::split);
+          panels.fill(right.read, from_b, right.ld);
+          panels.multiply(left.read, rows, T(1), from_a, left.ld, T(0), to, m, 0, panels.panels(), bias ? bias + col : nullptr);
+          if constexpr (sizeof(T) == 4) again_where_not_finite(matrix, row, rows, col, cols, to);
+        } else {
+          detail::gemm(left.read, right.read, rows, cols, k, T(1), from_a, left.ld, from_b, right.ld, T(0), to, m, precision);
+          if (bias) detail::add_bias(to, rows, cols, m, bias + col);
+        }
       }
     });
   }
@@ -191,15 +200,18 @@ Way way(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c) {
   return Way::gemm;
 }
 
+/// Of rows and columns enough for them to be packed.
+bool is_wide(int64_t n, int64_t m, int64_t k) { return isa() > Isa::base && n >= 112 && m >= 32 && n * m * k >= 1 << 21; }
+
 /// Work for all threads: one matrix alone soon, of several only a large one. OpenBLAS packs for itself.
 bool is_large(DType dtype, int64_t batch, int64_t n, int64_t m, int64_t k) {
   const int64_t several = dtype != f64 && precision() == Precision::bf16 && isa() >= Isa::amx ? 1 << 28 : 1 << 25;
-  return isa() > Isa::base && n >= 112 && m >= 32 && n * m * k >= (batch == 1 ? 1 << 21 : several);
+  return is_wide(n, m, k) && (batch == 1 || n * m * k >= several);
 }
 
 bool is_split(const Tensor& a, const Tensor& c) {
-  const int64_t n = c.dim(-2), m = c.dim(-1), k = a.dim(-1);
-  return c.dtype() == f32 && is_large(f32, c.numel() / std::max<int64_t>(1, n * m), n, m, k) &&
+  const int64_t k = a.dim(-1);
+  return c.dtype() == f32 && is_wide(c.dim(-2), c.dim(-1), k) &&
          detail::large_packing<float>(precision(), k) == detail::Packing::split;
 }
 
@@ -238,7 +250,7 @@ void matmul_cpu(const Tensor& a_in, const Tensor& b_in, const Tensor& bias_in, T
       detail::few_rows(left->read == Read::plain ? Read::transposed : Read::plain, 1, n, k, product.pb, k, product.pa, left->ld,
                        product.bias, product.pc, n);
     else if (is_large(c.dtype(), batch, n, m, k)) product.shared();
-    else product.separate();
+    else product.separate(is_split(a, c));
   });
 }
 

@@ -170,6 +170,29 @@ TEST_CASE("matmul in three parts: batches, strided operands, threads", "[gemm][a
   }
   const Tensor a = wide_numbers({3, 520, 260}, 4), b = wide_numbers({3, 260, 300}, 5), all = matmul(a, b);
   for (int64_t i = 0; i < 3; ++i) CHECK(select(all, 0, i).to_vector<float>() == matmul(select(a, 0, i), select(b, 0, i)).to_vector<float>());
+  // Many small ones, each a task's: with a left operand of its own, and b the same for all or only for some.
+  for (const Shape& right : {Shape{4, 3, 65, 257}, Shape{65, 257}, Shape{4, 1, 65, 257}}) {
+    Tensor x = wide_numbers({4, 3, 129, 65}, 6), y = wide_numbers(right, 7);
+    x.mutable_data<float>()[7 * 129 * 65 + 128 * 65 + 64] = std::numeric_limits<float>::infinity();
+    const Tensor many = matmul(x, y), from = expand(y, {4, 3, 65, 257});
+    const Tensor chain = with_isa(Isa::avx512, [&] { return matmul(x, y); });
+    CHECK(std::memcmp(many.raw(), chain.raw(), 129 * 257 * 4) != 0);
+    set_num_threads(5);
+    CHECK(std::memcmp(many.raw(), matmul(x, y).raw(), static_cast<std::size_t>(many.numel()) * 4) == 0);
+    set_num_threads(threads);
+    for (int64_t i = 0; i < 12; ++i) {
+      const Tensor one = select(select(many, 0, i / 3), 0, i % 3), a1 = select(select(x, 0, i / 3), 0, i % 3), b1 = select(select(from, 0, i / 3), 0, i % 3);
+      const Tensor alone = matmul(a1, b1);
+      CHECK(std::memcmp(contiguous(one).raw(), alone.raw(), 129 * 257 * 4) == 0);
+      if (i != 7) CHECK(error_of(a1, contiguous(b1), contiguous(one)) < 3e-7);
+    }
+    bool kind = true;
+    for (int64_t i = 0; i < many.numel(); ++i) {
+      const float g = many.data<float>()[i], w = chain.data<float>()[i];
+      kind = kind && std::isfinite(g) == std::isfinite(w) && (std::isfinite(w) || g == w) && std::isfinite(w) == (i / 257 != 7 * 129 + 128);
+    }
+    CHECK(kind);
+  }
 }
 
 TEST_CASE("matmul on AMX: more rows, columns and k than are packed at a time", "[gemm][amx][matmul][bits]") {
