@@ -46,17 +46,27 @@ struct Backward {
 
   struct Memory {
     Scratch<T> floats;
-    T *p, *ds, *dk, *dv, *packed, *slope;
+    T *p, *ds, *dk, *dv, *packed, *left, *right, *slope;
     std::vector<uint8_t> seen;
     explicit Memory(const Backward& w)
-        : floats((w.o.softcap > 0 ? 3 : 2) * w.tile_rows * w.tile_cols + w.tile_cols * (w.tiles.d + w.tiles.dv) + w.packed_size()),
+        : floats((w.o.softcap > 0 ? 3 : 2) * w.tile_rows * w.tile_cols + w.tile_cols * (w.tiles.d + w.tiles.dv) + 16 + w.packed_size() +
+                 w.left_size() + w.right_size()),
           p(floats.data()), ds(p + w.tile_rows * w.tile_cols), dk(ds + w.tile_rows * w.tile_cols), dv(dk + w.tile_cols * w.tiles.d),
-          packed(floats.data() + lines(dv + w.tile_cols * w.tiles.dv - floats.data())),
-          slope(w.o.softcap > 0 ? packed + w.packed_size() - 16 : nullptr) {}
+          packed(floats.data() + lines(dv + w.tile_cols * w.tiles.dv - floats.data())), left(packed + w.packed_size()),
+          right(left + w.left_size()), slope(w.o.softcap > 0 ? right + w.right_size() : nullptr) {}
   };
   int64_t packed_size() const {
-    return 16 + lines(PackedB<T>::size(tiles.d, tile_cols)) + lines(PackedB<T>::size(tiles.dv, tile_cols)) +
-           lines(PackedB<T>::size(tile_cols, tiles.d));
+    const int64_t d = tiles.d, dv = tiles.dv;
+    if (tiles.split) return lines(Parts::size(tile_cols, d)) + lines(Parts::size(tile_cols, dv)) + lines(Parts::size(d, tile_cols));
+    return lines(PackedB<T>::size(d, tile_cols)) + lines(PackedB<T>::size(dv, tile_cols)) + lines(PackedB<T>::size(tile_cols, d));
+  }
+  /// For the operands of one product in three parts, and scaled queries before.
+  int64_t left_size() const {
+    const int64_t wide = std::max(tiles.d, tiles.dv);
+    return tiles.split ? lines(std::max({Parts::size(tile_rows, wide), Parts::size(tile_rows, tile_cols), Parts::size(tile_cols, tile_rows)})) : 0;
+  }
+  int64_t right_size() const {
+    return tiles.split ? lines(std::max(Parts::size(std::max(tiles.d, tiles.dv), tile_rows), tile_rows * tiles.d)) : 0;
   }
 
   /// A task's tile of keys, packed once for all queries that see all of it: kᵀ, vᵀ and k.
@@ -70,6 +80,19 @@ struct Backward {
       scores.fill(Read::transposed, keys, w.tiles.k.row);
       weights.fill(Read::transposed, values, w.tiles.v.row);
       dq.fill(Read::plain, keys, w.tiles.k.row);
+    }
+  };
+  /// The same in three parts, for all queries.
+  struct InParts {
+    Parts scores, weights, dq;
+    bool tame_keys, tame_values;
+    InParts(const Backward& w, T* memory, int64_t b, int64_t kv, int64_t col, int64_t count)
+        : scores(count, w.tiles.d, memory), weights(count, w.tiles.dv, memory += lines(Parts::size(count, w.tiles.d))),
+          dq(w.tiles.d, count, memory += lines(Parts::size(count, w.tiles.dv))) {
+      const T *keys = w.tiles.k.at(b, kv, col), *values = w.tiles.v.at(b, kv, col);
+      scores.fill_b(Read::transposed, keys, w.tiles.k.row);
+      tame_values = weights.fill_b(Read::transposed, values, w.tiles.v.row);
+      tame_keys = fill_tame(dq, keys, w.tiles.k.row, count, w.tiles.d);
     }
   };
 
@@ -91,9 +114,10 @@ struct Backward {
       std::fill_n(w.dk, cols * tiles.d, T(0));
       std::fill_n(w.dv, cols * tiles.dv, T(0));
       std::optional<Packed> packed;
+      std::optional<InParts> parts_of_keys;
       for (int64_t h = kv * group; h < (kv + 1) * group; ++h)
         for (int64_t row = (split + turn) % turns * tile_rows; row < tiles.m; row += turns * tile_rows)
-          tile(w, packed, split, b, h, row, std::min(tile_rows, tiles.m - row), col, cols);
+          tile(w, packed, parts_of_keys, split, b, h, row, std::min(tile_rows, tiles.m - row), col, cols);
       if (grads.dk.defined()) store(w.dk, Heads<T>(grads.dk), b, kv, col, cols, tiles.d, turn > 0);
       if (grads.dv.defined()) store(w.dv, Heads<T>(grads.dv), b, kv, col, cols, tiles.dv, turn > 0);
     }
@@ -119,10 +143,11 @@ struct Backward {
   }
 
   /// Rows [row, row + rows) of query head h against the task's tile of keys, cut to what those rows can see.
-  void tile(Memory& w, std::optional<Packed>& packed, int64_t split, int64_t b, int64_t h, int64_t row, int64_t rows,
+  void tile(Memory& w, std::optional<Packed>& packed, std::optional<InParts>& ready, int64_t split, int64_t b, int64_t h, int64_t row, int64_t rows,
             int64_t tile_col, int64_t tile_width) {
     const auto range = tiles.columns(row, rows);
-    const int64_t col = std::max(tile_col, range.begin), cols = std::min(tile_col + tile_width, range.end) - col;
+    const auto here = tiles.cut(tile_col, tile_width, range);
+    const int64_t col = here.begin, cols = here.end - col;
     if (cols <= 0) return;
     const auto kind = tiles.visibility.classify(b, h, row, rows, col, cols);
     if (kind == Visibility::Tile::none) return;
@@ -130,23 +155,30 @@ struct Backward {
     const int64_t kv = tiles.kv_head(h);
     const T *queries = tiles.q.at(b, h, row), *keys = tiles.k.at(b, kv, col), *values = tiles.v.at(b, kv, col);
     const T* gradient = g.at(b, h, row);
-    const bool all = cols == tile_width && tiles.heads / tiles.kv_heads * tiles.m > tile_rows;
+    const int64_t at = col - tile_col;
+    const bool all = !tiles.split && cols == tile_width && tiles.heads / tiles.kv_heads * tiles.m > tile_rows;
     if (all && !packed) packed.emplace(*this, w.packed, b, kv, col, cols);
     const Packed* whole = all ? &*packed : nullptr;
-    tiles.scores(t, w.p, cols, whole ? &whole->scores : nullptr, nullptr, w.slope);
-    if (whole) whole->weights.multiply(Read::plain, rows, T(1), gradient, g.row, T(0), w.ds, cols);
-    else
-      gemm(Read::plain, Read::transposed, rows, cols, tiles.dv, T(1), gradient, g.row, values, tiles.v.row, T(0), w.ds, cols,
-           tiles.precision);
+    if (tiles.split) {
+      if (!ready) ready.emplace(*this, w.packed, b, kv, tile_col, tile_width);
+      const Parts scaled(rows, tiles.d, w.left), gradients(rows, tiles.dv, w.left);
+      const bool tame_scores = tiles.fill_queries(scaled, b, h, row, rows, w.right) && ready->tame_keys;
+      ready->scores.multiply(scaled, 0, at, cols, T(1), T(0), w.p, cols);
+      if (!tame_scores) mend_dots(rows, cols, tiles.d, T(*o.scale), queries, tiles.q.row, keys, tiles.k.row, w.p, cols);
+      const bool tame_weights = gradients.fill_a(Read::plain, gradient, g.row) && ready->tame_values;
+      ready->weights.multiply(gradients, 0, at, cols, T(1), T(0), w.ds, cols);
+      if (!tame_weights) mend_dots(rows, cols, tiles.dv, T(1), gradient, g.row, values, tiles.v.row, w.ds, cols);
+    } else {
+      tiles.dots(t, w.p, cols, whole ? &whole->scores : nullptr);
+      if (whole) whole->weights.multiply(Read::plain, rows, T(1), gradient, g.row, T(0), w.ds, cols);
+      else
+        gemm(Read::plain, Read::transposed, rows, cols, tiles.dv, T(1), gradient, g.row, values, tiles.v.row, T(0), w.ds, cols,
+             tiles.precision);
+    }
+    tiles.dots_to_scores(t, w.p, cols, w.slope);
     if (o.weighting == Weighting::softmax) softmax_rows(t, w);
     else with_formula(o.weighting, [&](auto phi) { formula_rows(t, w, phi); });
 
-    auto product = [&](Read ra, int64_t n, int64_t m, int64_t k, T alpha, const T* a, const T* x, int64_t ldx, T* c, int64_t ldc,
-                       const PackedB<T>* ready = nullptr) {
-      if (t.masked && !all_finite(x, k, m, ldx)) sparse_product(ra, n, m, k, alpha, a, cols, x, ldx, c, ldc);
-      else if (ready) ready->multiply(ra, n, alpha, a, cols, T(1), c, ldc);
-      else gemm(ra, Read::plain, n, m, k, alpha, a, cols, x, ldx, T(1), c, ldc, tiles.precision);
-    };
     if (grads.bias.defined()) {
       T* to = grads.bias.mutable_data<T>() + ((b * tiles.heads + h) * tiles.m + row) * tiles.n + col;
       for (int64_t r = 0; r < rows; ++r) std::copy_n(w.ds + r * cols, cols, to + r * tiles.n);
@@ -161,18 +193,40 @@ struct Backward {
     if (w.slope)  // that of what nobody sees may be NaN
       for (int64_t i = 0; i < rows * cols; ++i) w.ds[i] = w.ds[i] == T(0) ? T(0) : w.ds[i] * w.slope[i];
     const T scale = T(*o.scale);
-    if (grads.dv.defined())
-      product(Read::transposed, cols, tiles.dv, rows, T(1), w.p, gradient, g.row, w.dv + (col - tile_col) * tiles.dv, tiles.dv);
-    if (grads.dk.defined())
-      product(Read::transposed, cols, tiles.d, rows, scale, w.ds, queries, tiles.q.row, w.dk + (col - tile_col) * tiles.d, tiles.d);
-    if (grads.dq.defined()) {
-      const Heads<T> own(grads.dq);
-      const int64_t part = split / turns;
-      T* dq = part == 0 ? own.at(b, h, row)
-                        : dq_parts.mutable_data<T>() + ((((part - 1) * tiles.batch + b) * tiles.heads + h) * tiles.m + row) * tiles.d;
-      product(Read::plain, rows, tiles.d, cols, scale, w.ds, keys, tiles.k.row, dq, part == 0 ? own.row : tiles.d,
-              whole ? &whole->dq : nullptr);
+    const int64_t part = split / turns;
+    T* const dq = !grads.dq.defined() ? nullptr
+                  : part == 0         ? Heads<T>(grads.dq).at(b, h, row)
+                                      : dq_parts.mutable_data<T>() + ((((part - 1) * tiles.batch + b) * tiles.heads + h) * tiles.m + row) * tiles.d;
+    const int64_t dq_row = part == 0 && dq ? Heads<T>(grads.dq).row : tiles.d;
+    T *const dk = w.dk + at * tiles.d, *const dv = w.dv + at * tiles.dv;
+    if (tiles.split) {
+      // c [cols, width] += factor · aᵀ x
+      const auto sums = [&](T factor, const T* a, const T* x, int64_t ldx, int64_t width, T* c) {
+        const Parts left(cols, rows, w.left), right(width, rows, w.right);
+        const bool tame = left.fill_a(Read::transposed, a, cols) & fill_tame(right, x, ldx, rows, width);
+        const auto add = [&] { right.multiply(left, 0, 0, width, factor, T(1), c, width); };
+        if (tame) add();
+        else mended_sums(Read::transposed, cols, width, rows, factor, a, cols, x, ldx, t.masked, c, width, add);
+      };
+      if (grads.dv.defined()) sums(T(1), w.p, gradient, g.row, tiles.dv, dv);
+      if (grads.dk.defined()) sums(scale, w.ds, queries, tiles.q.row, tiles.d, dk);
+      if (dq) {
+        const Parts slopes(rows, cols, w.left);
+        const bool tame = slopes.fill_a(Read::plain, w.ds, cols) && ready->tame_keys;
+        const auto add = [&] { ready->dq.multiply(slopes, at, 0, tiles.d, scale, T(1), dq, dq_row); };
+        if (tame) add();
+        else mended_sums(Read::plain, rows, tiles.d, cols, scale, w.ds, cols, keys, tiles.k.row, t.masked, dq, dq_row, add);
+      }
+      return;
     }
+    auto product = [&](Read ra, int64_t n, int64_t m, int64_t k, T alpha, const T* a, const T* x, int64_t ldx, T* c, int64_t ldc) {
+      if (t.masked && !all_finite(x, k, m, ldx)) sparse_product(ra, n, m, k, alpha, a, cols, x, ldx, c, ldc);
+      else if (whole && c == dq) whole->dq.multiply(ra, n, alpha, a, cols, T(1), c, ldc);
+      else gemm(ra, Read::plain, n, m, k, alpha, a, cols, x, ldx, T(1), c, ldc, tiles.precision);
+    };
+    if (grads.dv.defined()) product(Read::transposed, cols, tiles.dv, rows, T(1), w.p, gradient, g.row, dv, tiles.dv);
+    if (grads.dk.defined()) product(Read::transposed, cols, tiles.d, rows, scale, w.ds, queries, tiles.q.row, dk, tiles.d);
+    if (dq) product(Read::plain, rows, tiles.d, cols, scale, w.ds, keys, tiles.k.row, dq, dq_row);
   }
 
   /// Scores to weights, dP to dS. Dropout's factors go to both: to what V saw, and to dP.

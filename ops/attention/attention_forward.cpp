@@ -33,30 +33,49 @@ template <class T>
 class PackedTiles {
  public:
   PackedTiles(const ScoreTiles<T>& t, int64_t cols, int64_t heads)
-      : tiles(t), tile_cols(cols), col_tiles((t.n + cols - 1) / cols), keys_size(lines(PackedB<T>::size(t.d, cols))),
-        size(keys_size + lines(PackedB<T>::size(cols, t.dv))), memory(heads * col_tiles * size) {}
-  static int64_t bytes_of_head(const ScoreTiles<T>& t) { return t.n * (t.d + t.dv) * int64_t{sizeof(T)}; }
+      : tiles(t), tile_cols(cols), col_tiles((t.n + cols - 1) / cols),
+        keys_size(lines(t.split ? Parts::size(cols, t.d) : PackedB<T>::size(t.d, cols))),
+        size(keys_size + lines(t.split ? Parts::size(t.dv, cols) : PackedB<T>::size(cols, t.dv))), memory(heads * col_tiles * size),
+        tame(static_cast<std::size_t>(2 * heads * col_tiles), 1) {}
+  static int64_t bytes_of_head(const ScoreTiles<T>& t) { return t.n * (t.d + t.dv) * int64_t{sizeof(T)} * (t.split ? 3 : 2) / 2; }
 
-  /// From key head `first` of all batches on.
+  /// From key head `first` of all batches on: by all threads; or one, by this thread.
   void fill(int64_t first, int64_t heads) {
     first_head = first;
     parallel_for(heads * col_tiles, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t head = first + i / col_tiles, tile = i % col_tiles, b = head / tiles.kv_heads, kv = head % tiles.kv_heads;
-        keys(head, tile).fill(Read::transposed, tiles.k.at(b, kv, tile * tile_cols), tiles.k.row);
-        values(head, tile).fill(Read::plain, tiles.v.at(b, kv, tile * tile_cols), tiles.v.row);
-      }
+      for (int64_t i = begin; i < end; ++i) fill_tile(first + i / col_tiles, i % col_tiles);
     });
+  }
+  void fill(int64_t head) {
+    first_head = head;
+    for (int64_t tile = 0; tile < col_tiles; ++tile) fill_tile(head, tile);
   }
   int64_t width(int64_t tile) const { return std::min(tile_cols, tiles.n - tile * tile_cols); }
   PackedB<T> keys(int64_t head, int64_t tile) { return {tiles.d, width(tile), at(head, tile), tiles.precision}; }
   PackedB<T> values(int64_t head, int64_t tile) { return {width(tile), tiles.dv, at(head, tile) + keys_size, tiles.precision}; }
+  Parts key_parts(int64_t head, int64_t tile) { return {width(tile), tiles.d, at(head, tile)}; }
+  Parts value_parts(int64_t head, int64_t tile) { return {tiles.dv, width(tile), at(head, tile) + keys_size}; }
+  bool tame_keys(int64_t head, int64_t tile) const { return tame[flag(head, tile)]; }
+  bool tame_values(int64_t head, int64_t tile) const { return tame[flag(head, tile) + 1]; }
 
  private:
+  void fill_tile(int64_t head, int64_t tile) {
+    const int64_t b = head / tiles.kv_heads, kv = head % tiles.kv_heads;
+    const T *k = tiles.k.at(b, kv, tile * tile_cols), *v = tiles.v.at(b, kv, tile * tile_cols);
+    if (tiles.split) {
+      tame[flag(head, tile)] = key_parts(head, tile).fill_b(Read::transposed, k, tiles.k.row);
+      tame[flag(head, tile) + 1] = fill_tame(value_parts(head, tile), v, tiles.v.row, width(tile), tiles.dv);
+    } else {
+      keys(head, tile).fill(Read::transposed, k, tiles.k.row);
+      values(head, tile).fill(Read::plain, v, tiles.v.row);
+    }
+  }
+  std::size_t flag(int64_t head, int64_t tile) const { return static_cast<std::size_t>(2 * ((head - first_head) * col_tiles + tile)); }
   T* at(int64_t head, int64_t tile) { return memory.data() + ((head - first_head) * col_tiles + tile) * size; }
   const ScoreTiles<T>& tiles;
   int64_t tile_cols, col_tiles, keys_size, size, first_head = 0;
   Scratch<T> memory;
+  std::vector<uint8_t> tame;
 };
 
 template <class T>
@@ -67,32 +86,43 @@ struct Forward {
   const bool softmax = o.weighting == Weighting::softmax;
   const int64_t dv = tiles.dv, tile_cols;
   PackedTiles<T>* const packed = nullptr;
+  const bool split = tiles.split;
 
-  /// Lets rows of head h see the keys of `range`. s [rows, tile_cols]; for_queries: memory to pack them in.
+  /// Lets rows of head h see the keys of `range`. s [rows, tile_cols]; for_queries, for_weights: memory to pack them in.
   void attend(int64_t b, int64_t h, int64_t row, int64_t rows, Visibility::Span range, const Found<T>& f, T* s,
-              T* for_queries, std::vector<uint8_t>& seen) const {
+              T* for_queries, T* for_weights, std::vector<uint8_t>& seen) const {
     const int64_t kv = tiles.kv_head(h);
     std::optional<PackedA<T>> queries;
+    const Parts scaled(rows, tiles.d, for_queries);
+    bool filled = false, tame_queries = false;
     std::fill_n(f.acc, rows * dv, T(0));
     std::fill_n(f.top, rows, -inf);
     std::fill_n(f.total, rows, T(0));
-    for (int64_t col = range.begin; col < range.end; col += tile_cols) {
-      const int64_t cols = std::min(tile_cols, range.end - col);
+    for (int64_t from = split ? range.begin / tile_cols * tile_cols : range.begin; from < range.end; from += tile_cols) {
+      const auto here = tiles.cut(from, std::min(tile_cols, tiles.n - from), range);
+      const int64_t col = here.begin, cols = here.end - col;
       const auto kind = tiles.visibility.classify(b, h, row, rows, col, cols);
       if (kind == Visibility::Tile::none) continue;
       const typename ScoreTiles<T>::Tile t{b, h, row, rows, col, cols, kind == Visibility::Tile::some};
-      const int64_t tile = col / tile_cols;
-      const bool whole = packed && col % tile_cols == 0 && cols == packed->width(tile);
-      if (whole) {
+      const int64_t tile = col / tile_cols, kv_head = b * tiles.kv_heads + kv;
+      const bool whole = !split && packed && col % tile_cols == 0 && cols == packed->width(tile);
+      const T* own_queries = tiles.q.at(b, h, row);
+      if (split) {
+        if (!filled) tame_queries = tiles.fill_queries(scaled, b, h, row, rows, s), filled = true;
+        packed->key_parts(kv_head, tile).multiply(scaled, 0, col - from, cols, T(1), T(0), s, cols);
+        if (!tame_queries || !packed->tame_keys(kv_head, tile))
+          mend_dots(rows, cols, tiles.d, T(*o.scale), own_queries, tiles.q.row, tiles.k.at(b, kv, col), tiles.k.row, s, cols);
+      } else if (whole) {
         if (!queries) {
           queries.emplace(rows, tiles.d, for_queries, tiles.precision);
-          queries->fill(Read::plain, tiles.q.at(b, h, row), tiles.q.row);
+          queries->fill(Read::plain, own_queries, tiles.q.row);
         }
-        const PackedB<T> keys = packed->keys(b * tiles.kv_heads + kv, tile);
-        tiles.scores(t, s, cols, &keys, &*queries);
+        const PackedB<T> keys = packed->keys(kv_head, tile);
+        tiles.dots(t, s, cols, &keys, &*queries);
       } else {
-        tiles.scores(t, s, cols);
+        tiles.dots(t, s, cols);
       }
+      tiles.dots_to_scores(t, s, cols);
       if (softmax) {
         for (int64_t r = 0; r < rows; ++r) {
           T* __restrict__ line = s + r * cols;
@@ -121,10 +151,17 @@ struct Forward {
         });
       }
       const T* values = tiles.v.at(b, kv, col);
-      if (t.masked && !all_finite(values, cols, dv, tiles.v.row))
+      if (split) {
+        const Parts weights(rows, cols, for_weights), ready = packed->value_parts(kv_head, tile);
+        const bool tame = weights.fill_a(Read::plain, s, cols) && packed->tame_values(kv_head, tile);
+        const auto add = [&] { ready.multiply(weights, col - from, 0, dv, T(1), T(1), f.acc, dv); };
+        if (tame) add();
+        else mended_sums(Read::plain, rows, dv, cols, T(1), s, cols, values, tiles.v.row, t.masked, f.acc, dv, add);
+      }
+      else if (t.masked && !all_finite(values, cols, dv, tiles.v.row))
         sparse_product(Read::plain, rows, dv, cols, T(1), s, cols, values, tiles.v.row, f.acc, dv);
       else if (whole)
-        packed->values(b * tiles.kv_heads + kv, tile).multiply(Read::plain, rows, T(1), s, cols, T(1), f.acc, dv);
+        packed->values(kv_head, tile).multiply(Read::plain, rows, T(1), s, cols, T(1), f.acc, dv);
       else if (tiles.few(rows)) few_sums(rows, dv, cols, s, cols, values, tiles.v.row, f.acc, dv);
       else
         gemm(Read::plain, Read::plain, rows, dv, cols, T(1), s, cols, values, tiles.v.row, T(1), f.acc, dv,
@@ -179,11 +216,13 @@ void forward(const AttentionCall& call, Tensor& out_tensor, Tensor& lse_tensor) 
 
   // Where most tiles of keys are seen as a whole, by several tiles of queries; as many heads at a time as take 32 MiB.
   const int64_t kv_heads = tiles.batch * tiles.kv_heads, group = tiles.heads / std::max<int64_t>(1, tiles.kv_heads);
-  const bool share = isa() > Isa::base && group * m > tile_rows && m >= 64 && tiles.n > 0 && o.mask.window == 0 && o.mask.dilation == 1;
+  const bool share = tiles.split || (isa() > Isa::base && group * m > tile_rows && m >= 64 && tiles.n > 0 && o.mask.window == 0 && o.mask.dilation == 1);
   const int64_t bytes = std::max<int64_t>(1, PackedTiles<T>::bytes_of_head(tiles)), all = std::max<int64_t>(1, kv_heads);
   const int64_t at_once = share ? std::clamp<int64_t>((int64_t{1} << 25) / bytes, 1, all) : all;
+  // Where there are many heads each is a thread's own, and what that packs stays in its cache.
+  const bool own = share && kv_heads >= 4 * num_threads();
   std::optional<PackedTiles<T>> packed;
-  if (share) packed.emplace(tiles, tile_cols, at_once);
+  if (share && !own) packed.emplace(tiles, tile_cols, at_once);
 
   const Forward<T> f{.tiles = tiles, .tile_cols = tile_cols, .packed = packed ? &*packed : nullptr};
   const auto finish = [&](int64_t block, const Found<T>& found) {
@@ -193,28 +232,41 @@ void forward(const AttentionCall& call, Tensor& out_tensor, Tensor& lse_tensor) 
   };
 
   const int64_t splits = m <= kFewRows && tiles.n > 0 ? (tiles.n + tile_cols - 1) / tile_cols : 1;
-  const int64_t size = Found<T>::size(tile_rows, dv), for_queries = share ? lines(PackedA<T>::size(tile_rows, tiles.d)) : 0;
+  const int64_t size = Found<T>::size(tile_rows, dv), for_queries = !share        ? 0
+                              : tiles.split ? lines(Parts::size(tile_rows, tiles.d))
+                                            : lines(PackedA<T>::size(tile_rows, tiles.d));
+  const int64_t for_weights = tiles.split ? lines(Parts::size(tile_rows, tile_cols)) : 0;
+  const int64_t for_scores = tile_rows * std::max(tile_cols, tiles.split ? tiles.d : 0);  // first they hold scaled queries
   Scratch<T> shared(splits > 1 ? blocks * splits * size : 0);
-  for (int64_t first = 0; first < kv_heads; first += at_once) {
-    const int64_t count = std::min(at_once, kv_heads - first), first_task = first * group * row_tiles * splits;
-    if (share) packed->fill(first, count);
-    parallel_for(count * group * row_tiles * splits, 1, [&](int64_t begin, int64_t end) {
-      Scratch<T> scratch(for_queries + tile_rows * tile_cols + (splits > 1 ? 0 : size));
-      std::vector<uint8_t> seen;
-      for (int64_t task = first_task + begin; task < first_task + end; ++task) {
-        const int64_t block = task / splits, split = task % splits, head = block / row_tiles;
-        const int64_t row = block % row_tiles * tile_rows, rows = std::min(tile_rows, m - row);
-        auto range = tiles.columns(row, rows);
-        if (splits > 1) {
-          range.begin = std::max(range.begin, split * tile_cols);
-          range.end = std::min(range.end, (split + 1) * tile_cols);
-        }
-        T* s = scratch.data() + for_queries;
-        const Found<T> found(splits > 1 ? shared.data() + task * size : s + tile_rows * tile_cols, tile_rows, dv);
-        f.attend(head / tiles.heads, head % tiles.heads, row, rows, range, found, s, scratch.data(), seen);
-        if (splits == 1) finish(block, found);
+  /// Blocks of queries, each with a part of the keys.
+  const auto run = [&](const Forward<T>& f, int64_t first_task, int64_t last_task) {
+    Scratch<T> scratch(for_queries + for_weights + for_scores + (splits > 1 ? 0 : size));
+    std::vector<uint8_t> seen;
+    for (int64_t task = first_task; task < last_task; ++task) {
+      const int64_t block = task / splits, split = task % splits, head = block / row_tiles;
+      const int64_t row = block % row_tiles * tile_rows, rows = std::min(tile_rows, m - row);
+      auto range = tiles.columns(row, rows);
+      if (splits > 1) {
+        range.begin = std::max(range.begin, split * tile_cols);
+        range.end = std::min(range.end, (split + 1) * tile_cols);
       }
+      T* s = scratch.data() + for_queries + for_weights;
+      const Found<T> found(splits > 1 ? shared.data() + task * size : s + for_scores, tile_rows, dv);
+      f.attend(head / tiles.heads, head % tiles.heads, row, rows, range, found, s, scratch.data(), scratch.data() + for_queries, seen);
+      if (splits == 1) finish(block, found);
+    }
+  };
+  const int64_t tasks = group * row_tiles * splits;  // of a key head
+  if (own)
+    parallel_for(kv_heads, 1, [&](int64_t begin, int64_t end) {
+      PackedTiles<T> mine(tiles, tile_cols, 1);
+      for (int64_t head = begin; head < end; ++head)
+        mine.fill(head), run({.tiles = tiles, .tile_cols = tile_cols, .packed = &mine}, head * tasks, (head + 1) * tasks);
     });
+  for (int64_t first = 0; first < kv_heads && !own; first += at_once) {
+    const int64_t count = std::min(at_once, kv_heads - first);
+    if (share) packed->fill(first, count);
+    parallel_for(count * tasks, 1, [&](int64_t begin, int64_t end) { run(f, first * tasks + begin, first * tasks + end); });
   }
   if (splits == 1) return;
   parallel_for(blocks, 16, [&](int64_t begin, int64_t end) {

@@ -3,6 +3,10 @@
 //   s = ρ (cap(scale · Q_i K_jᵀ) + bias)          rows × cols, behind the mask
 //
 // A tile that the mask forbids is never computed; one it allows in places is masked row by row.
+//
+// On AMX products of f32 are made of three parts (ops/gemm/amx_parts.h), which infinities do not have, nor NaN; and products
+// of huge numbers overflow elsewhere than in a chain of multiply-adds. So what depends on such numbers is computed by that
+// chain, and the rest keeps its bits: a later token that holds NaN changes no earlier row.
 #pragma once
 
 #include <sluice/core/math.h>
@@ -10,6 +14,8 @@
 #include <sluice/ops/attention/attention_kernels.h>
 #include <sluice/ops/attention/heads.h>
 #include <sluice/ops/few_rows.h>
+#include <sluice/ops/gemm/amx_parts.h>
+#include <sluice/ops/rows.h>
 
 #include <algorithm>
 #include <cmath>
@@ -19,6 +25,71 @@ namespace sluice::detail {
 
 /// Numbers of a piece of memory after which another one begins on a line of the cache.
 inline int64_t lines(int64_t numbers) { return (numbers + 15) / 16 * 16; }
+
+/// Whether |x| < 2⁵⁶: sums of 2¹⁵ products of such numbers are finite, in parts too.
+template <class T>
+bool is_tame(T x) { return std::abs(x) < T(0x1p56); }
+template <class T>
+bool is_tame(const T* x, int64_t rows, int64_t width, int64_t ld) {
+  T most = 0;
+  bool numbers = true;
+  for (int64_t r = 0; r < rows; ++r) {
+    const T* line = x + r * ld;
+    const T size = row_total<T>(width, [line](int64_t j) { return std::abs(line[j]); });
+    most = std::max(most, size), numbers &= size == size;
+  }
+  return numbers && is_tame(most);
+}
+
+/// b [k, m] in three parts, 0 for what is not tame. Returns whether all is.
+template <class T>
+bool fill_tame(const Parts& parts, const T* b, int64_t ldb, int64_t k, int64_t m) {
+  if (parts.fill_b(Read::plain, b, ldb)) return true;
+  Scratch<T> clean(k * m);
+  for (int64_t p = 0; p < k; ++p)
+    for (int64_t j = 0; j < m; ++j) clean.data()[p * m + j] = is_tame(b[p * ldb + j]) ? b[p * ldb + j] : T(0);
+  return parts.fill_b(Read::plain, clean.data(), m), false;
+}
+
+/// Of c [n, m] = alpha · a · bᵀ in three parts, what depends on numbers that are not tame, by multiply-adds.
+template <class T>
+void mend_dots(int64_t n, int64_t m, int64_t k, T alpha, const T* a, int64_t lda, const T* b, int64_t ldb, T* c, int64_t ldc) {
+  Scratch<T> chain(n * m);
+  gemm(Read::plain, Read::transposed, n, m, k, alpha, a, lda, b, ldb, T(0), chain.data(), m);
+  const auto tame = [k](const T* row, T factor) {
+    return std::all_of(row, row + k, [factor](T x) { return is_tame(x) && is_tame(x * factor); });
+  };
+  std::vector<uint8_t> columns(static_cast<std::size_t>(m));
+  for (int64_t j = 0; j < m; ++j) columns[static_cast<std::size_t>(j)] = tame(b + j * ldb, T(1));
+  for (int64_t i = 0; i < n; ++i) {
+    const bool row = tame(a + i * lda, alpha);
+    for (int64_t j = 0; j < m; ++j)
+      if (!row || !columns[static_cast<std::size_t>(j)]) c[i * ldc + j] = chain.data()[i * m + j];
+  }
+}
+
+/// c [n, m] += alpha · a · b, or aᵀ, which add() does in three parts, 0 for what of b is not tame; what depends on that, or on
+/// such numbers of a, by multiply-adds. masked: zeros of a do not see b.
+template <class T, class Add>
+void mended_sums(Read ra, int64_t n, int64_t m, int64_t k, T alpha, const T* a, int64_t lda, const T* b, int64_t ldb, bool masked,
+                 T* c, int64_t ldc, Add add) {
+  Scratch<T> chain(n * m);
+  for (int64_t i = 0; i < n; ++i) std::copy_n(c + i * ldc, m, chain.data() + i * m);
+  if (masked && !all_finite(b, k, m, ldb)) sparse_product(ra, n, m, k, alpha, a, lda, b, ldb, chain.data(), m);
+  else gemm(ra, Read::plain, n, m, k, alpha, a, lda, b, ldb, T(1), chain.data(), m);
+  add();
+  const auto weight = [&](int64_t i, int64_t p) { return ra == Read::plain ? a[i * lda + p] : a[p * lda + i]; };
+  const auto take = [&](int64_t i, int64_t j) { c[i * ldc + j] = chain.data()[i * m + j]; };
+  for (int64_t p = 0; p < k; ++p) {
+    for (int64_t i = 0; i < n; ++i)
+      if (!is_tame(weight(i, p)))
+        for (int64_t j = 0; j < m; ++j) take(i, j);
+    for (int64_t j = 0; j < m; ++j)
+      if (!is_tame(b[p * ldb + j]))
+        for (int64_t i = 0; i < n; ++i)
+          if (!masked || weight(i, p) != T(0)) take(i, j);
+  }
+}
 
 template <class T>
 struct ScoreTiles {
@@ -33,6 +104,7 @@ struct ScoreTiles {
   Visibility visibility;
   uint64_t seed, offset;
   Precision precision = sluice::precision();
+  bool split = false;  // products are of three parts
   const T* bias = nullptr;
   int64_t bias_stride[4] = {0, 0, 0, 0};
   const T* relative = nullptr;
@@ -58,6 +130,14 @@ struct ScoreTiles {
       std::copy_n(l.strides.begin(), 3, row_scale_stride);
       row_scale = o.row_scale.data<T>();
     }
+    split = m >= 64 && n >= 64 && d >= 24 && dv >= 24 && large_packing<T>(precision, n) == Packing::split;
+  }
+
+  /// Columns of a tile [first, first + width) that are `seen`; split: whole steps of AMX.
+  Visibility::Span cut(int64_t first, int64_t width, Visibility::Span seen) const {
+    int64_t begin = std::clamp<int64_t>(seen.begin - first, 0, width), end = std::clamp<int64_t>(seen.end - first, begin, width);
+    if (split && begin < end) begin = begin / 32 * 32, end = std::min((end + 31) / 32 * 32, width);
+    return {first + begin, first + end};
   }
 
   /// Whether products of so many rows are made without gemm. Of one row gemm, too, computes in f32.
@@ -72,10 +152,16 @@ struct ScoreTiles {
     return {std::min(first.begin, last.begin), std::max(first.end, last.end)};
   }
 
-  /// Scores of a tile, row-major with leading dimension ld; forbidden ones are whatever they are. keys: the tile's,
-  /// transposed, if they are packed already; ready: its rows, too. slope: to be filled with cap', where there is a cap.
-  void scores(const Tile& t, T* s, int64_t ld, const PackedB<T>* keys = nullptr, const PackedA<T>* ready = nullptr,
-              T* slope = nullptr) const {
+  /// scale · Q in three parts: then nothing is left to do to their products. Returns whether that is tame, and Q. scaled [rows, d].
+  bool fill_queries(const Parts& parts, int64_t b, int64_t h, int64_t row, int64_t rows, T* scaled) const {
+    const T factor = T(*o.scale);
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t c = 0; c < d; ++c) scaled[r * d + c] = q.at(b, h, row + r)[c] * factor;
+    return parts.fill_a(Read::plain, scaled, d) & is_tame(q.at(b, h, row), rows, d, q.row);
+  }
+
+  /// scale · Q Kᵀ of a tile. keys: its own, transposed, if they are packed already; ready: its rows, too.
+  void dots(const Tile& t, T* s, int64_t ld, const PackedB<T>* keys = nullptr, const PackedA<T>* ready = nullptr) const {
     const T* queries = q.at(t.batch, t.head, t.row);
     if (keys && ready) keys->multiply(*ready, 0, t.rows, T(*o.scale), T(0), s, ld, 0, keys->panels());
     else if (keys) keys->multiply(Read::plain, t.rows, T(*o.scale), queries, q.row, T(0), s, ld);
@@ -84,6 +170,10 @@ struct ScoreTiles {
     else
       gemm(Read::plain, Read::transposed, t.rows, t.cols, d, T(*o.scale), queries, q.row,
            k.at(t.batch, kv_head(t.head), t.col), k.row, T(0), s, ld, precision);
+  }
+
+  /// These to scores; forbidden ones are whatever they are. slope: to be filled with cap', where there is a cap.
+  void dots_to_scores(const Tile& t, T* s, int64_t ld, T* slope = nullptr) const {
     if (o.softcap > 0) {
       const T cap = T(o.softcap), inverse = T(1 / o.softcap);
       for (int64_t r = 0; r < t.rows; ++r) {

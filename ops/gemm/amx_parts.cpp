@@ -1,0 +1,159 @@
+// Here splitting counts: an operand meets 64 or 128 rows or columns, not thousands. A pair of bf16 that AMX multiplies is
+// made of p and p + 16, the same lane of two vectors, so that no number changes its lane; halves are rounded away from 0,
+// by an addition to the bits: 18 instructions for 32 numbers. The parts are as exact as with ties to even.
+#include <sluice/ops/gemm/amx_parts.h>
+
+#include <sluice/ops/gemm/amx_tiles.inc>
+#include <sluice/ops/gemm/panels.h>
+
+#include <algorithm>
+#include <bit>
+
+namespace sluice::detail {
+
+namespace {
+
+int64_t steps_of(int64_t k) { return (k + kAmxStep - 1) / kAmxStep; }
+
+constexpr int64_t kPart = 1024, kTile = 3 * kPart;  // bytes
+
+}  // namespace
+
+int64_t Parts::size(int64_t count, int64_t k) { return (count + kAmxTile - 1) / kAmxTile * steps_of(k) * kTile / 4; }
+
+#if defined(__x86_64__)
+namespace {
+
+constexpr int64_t kNear = 4;  // steps of k at a time: 24 KB of each operand
+
+/// 16 pairs, to the same row of each part of a tile; most: the largest |x| so far, as bits.
+[[gnu::target("avx512f"), gnu::always_inline]] inline void store_pairs(__m512i low, __m512i high, char* row, __m512i& most) {
+  constexpr __mmask16 all = 0xffff;  // with masks: g++ 12 warns of its own intrinsics without
+  const __m512i upper = _mm512_set1_epi32(int(0xffff0000)), half = _mm512_set1_epi32(0x8000), size = _mm512_set1_epi32(0x7fffffff);
+  most = _mm512_maskz_max_epu32(all, most, _mm512_maskz_max_epu32(all, low & size, high & size));
+#pragma GCC unroll 3
+  for (int part = 0; part < 3; ++part) {
+    const __m512i l = part < 2 ? _mm512_maskz_add_epi32(all, low, half) : low, h = part < 2 ? _mm512_maskz_add_epi32(all, high, half) : high;
+    // (l >> 16) | (h & upper)
+    _mm512_store_si512(row + part * kPart, _mm512_maskz_ternarylogic_epi32(all, _mm512_maskz_srli_epi32(all, l, 16), h, upper, 0xf8));
+    if (part == 2) break;
+    low = (__m512i)((__m512)low - (__m512)(l & upper)), high = (__m512i)((__m512)high - (__m512)(h & upper));
+  }
+}
+
+/// Tiles of `count` rows of a or columns of b, all k of the first 16 and so on; along: k goes along the rows of x. turned: as the
+/// other reading of x would give them.
+template <bool along, bool turned>
+[[gnu::target("avx512f")]] bool split(const float* x, int64_t ld, int64_t count, int64_t k, char* to) {
+  const int64_t steps = steps_of(k);
+  __m512i most = _mm512_setzero_si512();
+  const int64_t tiles = (count + kAmxTile - 1) / kAmxTile;
+  for (int64_t n = 0; n < tiles * steps; ++n) {  // in the order of x
+    const int64_t i = (along ? n / steps : n % tiles) * kAmxTile, p = (along ? n % steps : n / tiles) * kAmxStep;
+    char* const tile = to + (i / kAmxTile * steps + p / kAmxStep) * kTile;
+    const float* const from = along ? x + i * ld + p : x + p * ld + i;
+    const int64_t rows = along ? count - i : k - p;
+    const __mmask16 left = lanes(along ? k - p : count - i), right = along ? lanes(k - p - 16) : left;
+    const int64_t second = along ? 16 : 16 * ld, below = along ? rows : rows - 16;  // where the other half lies, and its rows
+    Tile low, high;
+#pragma GCC unroll 16
+    for (int r = 0; r < 16; ++r) {
+      const __m512i l = (__m512i)_mm512_maskz_loadu_ps(r < rows ? left : __mmask16(0), from + r * ld);
+      const __m512i h = (__m512i)_mm512_maskz_loadu_ps(r < below ? right : __mmask16(0), from + second + r * ld);
+      if constexpr (turned) low[r] = l, high[r] = h;
+      else store_pairs(l, h, tile + 64 * r, most);
+    }
+    if constexpr (turned) {
+      transpose(low), transpose(high);
+#pragma GCC unroll 16
+      for (int r = 0; r < 16; ++r) store_pairs(low[r], high[r], tile + 64 * r, most);
+    }
+  }
+  alignas(64) uint32_t sizes[16];
+  _mm512_store_si512(sizes, most);
+  return *std::max_element(sizes, sizes + 16) < std::bit_cast<uint32_t>(0x1p56f);
+}
+
+/// c, A × B tiles of it, is the product of `steps` tiles one after the other: first the small products, then the large ones.
+template <int A, int B>
+[[gnu::target("amx-tile,amx-bf16")]]
+void multiply(int64_t steps, const char* a, int64_t next_a, const char* b, int64_t next_b, float* c, int64_t ldc) {
+  const int64_t row = ldc * 4;
+  _tile_zero(0);
+  if constexpr (B > 1) _tile_zero(1);
+  if constexpr (A > 1) _tile_zero(2);
+  if constexpr (A > 1 && B > 1) _tile_zero(3);
+  const auto load_a = [&](const char* a, int part) __attribute__((target("amx-tile,amx-bf16"), always_inline)) {
+    _tile_loadd(4, a + part * kPart, 64);
+    if constexpr (A > 1) _tile_loadd(5, a + next_a + part * kPart, 64);
+  };
+  const auto load_b = [&](const char* b, int part) __attribute__((target("amx-tile,amx-bf16"), always_inline)) {
+    _tile_loadd(6, b + part * kPart, 64);
+    if constexpr (B > 1) _tile_loadd(7, b + next_b + part * kPart, 64);
+  };
+  const auto products = [&]() __attribute__((target("amx-tile,amx-bf16"), always_inline)) {
+    _tile_dpbf16ps(0, 4, 6);
+    if constexpr (B > 1) _tile_dpbf16ps(1, 4, 7);
+    if constexpr (A > 1) _tile_dpbf16ps(2, 5, 6);
+    if constexpr (A > 1 && B > 1) _tile_dpbf16ps(3, 5, 7);
+  };
+  for (int64_t s = 0; s < steps; ++s) {
+    const char *left = a + s * kTile, *right = b + s * kTile;
+    load_a(left, 2), load_b(right, 0), products();
+    load_a(left, 1), products();
+    load_b(right, 1), products();
+    load_a(left, 0), products();
+    load_b(right, 2), products();
+  }
+  for (int64_t s = steps; s-- > 0;) load_a(a + s * kTile, 0), load_b(b + s * kTile, 0), products();
+  _tile_stored(0, c, row);
+  if constexpr (B > 1) _tile_stored(1, c + 16, row);
+  if constexpr (A > 1) _tile_stored(2, c + 16 * ldc, row);
+  if constexpr (A > 1 && B > 1) _tile_stored(3, c + 16 * ldc + 16, row);
+}
+
+}  // namespace
+
+bool Parts::fill_parts(const float* x, int64_t ld, bool along, bool turned) const {
+  if (along) return turned ? split<true, true>(x, ld, count_, k_, data_) : split<true, false>(x, ld, count_, k_, data_);
+  return turned ? split<false, true>(x, ld, count_, k_, data_) : split<false, false>(x, ld, count_, k_, data_);
+}
+
+[[gnu::target("amx-tile,amx-bf16")]]
+void Parts::multiply_parts(const Parts& a, int64_t first_k, int64_t first_column, int64_t m, float alpha, float beta, float* c, int64_t ldc) const {
+  const int64_t n = a.count_, steps = steps_of(a.k_), next_a = steps * kTile, next_b = steps_of(k_) * kTile;
+  const char* const b = data_ + first_column / kAmxTile * next_b + first_k / kAmxStep * kTile;
+  const Cut near(steps, kNear);
+  alignas(64) float sums[2 * kAmxTile * kAmxCols];
+  const TileConfig config;
+  asm volatile("" : : : "memory");  // the instructions below read what was just written, and do not say so
+  _tile_loadconfig(&config);
+  for (int64_t step = 0; step < steps; step += near.length) {
+    const int64_t count = std::min(near.length, steps - step);
+    const float keep = step == 0 ? beta : 1;
+    for (int64_t col = 0; col < m; col += kAmxCols) {
+      const char* const right = b + col / kAmxTile * next_b + step * kTile;
+      const int64_t cols = std::min(kAmxCols, m - col);
+      for (int64_t i = 0; i < n; i += 2 * kAmxTile) {
+        const char* const left = a.data_ + i / kAmxTile * next_a + step * kTile;
+        const int64_t rows = std::min(2 * kAmxTile, n - i);
+        float* const to = c + i * ldc + col;
+        const bool whole = alpha == 1 && keep == 0 && rows % kAmxTile == 0 && cols % kAmxTile == 0;
+        float* const sum = whole ? to : sums;
+        const int64_t ld = whole ? ldc : kAmxCols;
+        if (rows > kAmxTile && cols > kAmxTile) detail::multiply<2, 2>(count, left, next_a, right, next_b, sum, ld);
+        else if (rows > kAmxTile) detail::multiply<2, 1>(count, left, next_a, right, next_b, sum, ld);
+        else if (cols > kAmxTile) detail::multiply<1, 2>(count, left, next_a, right, next_b, sum, ld);
+        else detail::multiply<1, 1>(count, left, next_a, right, next_b, sum, ld);
+        if (!whole) add_scaled(sums, rows, cols, alpha, keep, to, ldc);
+      }
+    }
+  }
+  _tile_release();
+}
+#else
+bool Parts::fill_parts(const float*, int64_t, bool, bool) const { return true; }
+void Parts::multiply_parts(const Parts&, int64_t, int64_t, int64_t, float, float, float*, int64_t) const {}
+#endif
+
+}  // namespace sluice::detail
