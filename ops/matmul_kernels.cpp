@@ -103,8 +103,8 @@ struct Matmul {
         if (split) {
           PackedB<T> panels(k, cols, reinterpret_cast<T*>(packed.raw()), detail::Packing::split);
           panels.fill(right.read, from_b, right.ld);
-          panels.multiply(left.read, rows, T(1), from_a, left.ld, T(0), to, m, 0, panels.panels(), bias ? bias + col : nullptr);
-          if constexpr (sizeof(T) == 4) again_where_not_finite(matrix, row, rows, col, cols, to);
+          const bool finite = panels.multiply(left.read, rows, T(1), from_a, left.ld, T(0), to, m, 0, panels.panels(), bias ? bias + col : nullptr);
+          if (!finite) again_where_not_finite(matrix, row, rows, col, cols, to);
         } else {
           detail::gemm(left.read, right.read, rows, cols, k, T(1), from_a, left.ld, from_b, right.ld, T(0), to, m, precision);
           if (bias) detail::add_bias(to, rows, cols, m, bias + col);

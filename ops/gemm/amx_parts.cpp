@@ -24,7 +24,7 @@ int64_t Parts::size(int64_t count, int64_t k) { return (count + kAmxTile - 1) / 
 #if defined(__x86_64__)
 namespace {
 
-constexpr int64_t kNear = 4;  // steps of k at a time: 24 KB of each operand
+constexpr int64_t kNear = 4;  // steps of k at a time: 24 KB of a, which stay in L1
 
 /// 16 pairs, to the same row of each part of a tile; most: the largest |x| so far, as bits.
 [[gnu::target("avx512f"), gnu::always_inline]] inline void store_pairs(__m512i low, __m512i high, char* row, __m512i& most) {
@@ -74,11 +74,11 @@ template <bool along, bool turned>
   return *std::max_element(sizes, sizes + 16) < std::bit_cast<uint32_t>(0x1p56f);
 }
 
-/// c, A × B tiles of it, is the product of `steps` tiles one after the other: first the small products, then the large ones.
-template <int A, int B>
-[[gnu::target("amx-tile,amx-bf16")]]
-void multiply(int64_t steps, const char* a, int64_t next_a, const char* b, int64_t next_b, float* c, int64_t ldc) {
-  const int64_t row = ldc * 4;
+/// Leaves in tile registers 0 … 3 the product of `steps` tiles of a, A side by side, and of b, B, which are streamed past L1:
+/// first the small products of all steps, then the large ones. Calls `meanwhile` once a step.
+template <int A, int B, class F>
+[[gnu::target("amx-tile,amx-bf16,avx512f,avx512dq"), gnu::always_inline]]
+inline void chain(int64_t steps, const char* a, int64_t next_a, const char* b, int64_t next_b, const F& meanwhile) {
   _tile_zero(0);
   if constexpr (B > 1) _tile_zero(1);
   if constexpr (A > 1) _tile_zero(2);
@@ -88,8 +88,8 @@ void multiply(int64_t steps, const char* a, int64_t next_a, const char* b, int64
     if constexpr (A > 1) _tile_loadd(5, a + next_a + part * kPart, 64);
   };
   const auto load_b = [&](const char* b, int part) __attribute__((target("amx-tile,amx-bf16"), always_inline)) {
-    _tile_loadd(6, b + part * kPart, 64);
-    if constexpr (B > 1) _tile_loadd(7, b + next_b + part * kPart, 64);
+    _tile_stream_loadd(6, b + part * kPart, 64);
+    if constexpr (B > 1) _tile_stream_loadd(7, b + next_b + part * kPart, 64);
   };
   const auto products = [&]() __attribute__((target("amx-tile,amx-bf16"), always_inline)) {
     _tile_dpbf16ps(0, 4, 6);
@@ -99,17 +99,14 @@ void multiply(int64_t steps, const char* a, int64_t next_a, const char* b, int64
   };
   for (int64_t s = 0; s < steps; ++s) {
     const char *left = a + s * kTile, *right = b + s * kTile;
-    load_a(left, 2), load_b(right, 0), products();
+    meanwhile();
+    load_b(right, 0), load_a(left, 2), products();
     load_a(left, 1), products();
     load_b(right, 1), products();
     load_a(left, 0), products();
     load_b(right, 2), products();
   }
-  for (int64_t s = steps; s-- > 0;) load_a(a + s * kTile, 0), load_b(b + s * kTile, 0), products();
-  _tile_stored(0, c, row);
-  if constexpr (B > 1) _tile_stored(1, c + 16, row);
-  if constexpr (A > 1) _tile_stored(2, c + 16 * ldc, row);
-  if constexpr (A > 1 && B > 1) _tile_stored(3, c + 16 * ldc + 16, row);
+  for (int64_t s = steps; s-- > 0;) load_b(b + s * kTile, 0), load_a(a + s * kTile, 0), products();
 }
 
 }  // namespace
@@ -119,36 +116,36 @@ bool Parts::fill_parts(const float* x, int64_t ld, bool along, bool turned) cons
   return turned ? split<false, true>(x, ld, count_, k_, data_) : split<false, false>(x, ld, count_, k_, data_);
 }
 
-[[gnu::target("amx-tile,amx-bf16")]]
+[[gnu::target("amx-tile,amx-bf16,avx512f,avx512dq")]]
 void Parts::multiply_parts(const Parts& a, int64_t first_k, int64_t first_column, int64_t m, float alpha, float beta, float* c, int64_t ldc) const {
-  const int64_t n = a.count_, steps = steps_of(a.k_), next_a = steps * kTile, next_b = steps_of(k_) * kTile;
+  constexpr int64_t kSide = Sums::kSide;
+  const int64_t n = a.count_, steps = steps_of(a.k_), next_a = steps * kTile, next_b = steps_of(k_) * kTile, near = Cut(steps, kNear).length;
   const char* const b = data_ + first_column / kAmxTile * next_b + first_k / kAmxStep * kTile;
-  const Cut near(steps, kNear);
-  alignas(64) float sums[2 * kAmxTile * kAmxCols];
+  alignas(64) float memory[2][kSide * kSide];
+  int place = 0;
+  Sums sums;
   const TileConfig config;
   asm volatile("" : : : "memory");  // the instructions below read what was just written, and do not say so
   _tile_loadconfig(&config);
-  for (int64_t step = 0; step < steps; step += near.length) {
-    const int64_t count = std::min(near.length, steps - step);
-    const float keep = step == 0 ? beta : 1;
-    for (int64_t col = 0; col < m; col += kAmxCols) {
-      const char* const right = b + col / kAmxTile * next_b + step * kTile;
-      const int64_t cols = std::min(kAmxCols, m - col);
-      for (int64_t i = 0; i < n; i += 2 * kAmxTile) {
-        const char* const left = a.data_ + i / kAmxTile * next_a + step * kTile;
-        const int64_t rows = std::min(2 * kAmxTile, n - i);
-        float* const to = c + i * ldc + col;
-        const bool whole = alpha == 1 && keep == 0 && rows % kAmxTile == 0 && cols % kAmxTile == 0;
-        float* const sum = whole ? to : sums;
-        const int64_t ld = whole ? ldc : kAmxCols;
-        if (rows > kAmxTile && cols > kAmxTile) detail::multiply<2, 2>(count, left, next_a, right, next_b, sum, ld);
-        else if (rows > kAmxTile) detail::multiply<2, 1>(count, left, next_a, right, next_b, sum, ld);
-        else if (cols > kAmxTile) detail::multiply<1, 2>(count, left, next_a, right, next_b, sum, ld);
-        else detail::multiply<1, 1>(count, left, next_a, right, next_b, sum, ld);
-        if (!whole) add_scaled(sums, rows, cols, alpha, keep, to, ldc);
+  for (int64_t i = 0; i < n; i += kSide)
+    for (int64_t step = 0; step < steps; step += near)
+      for (int64_t j = 0; j < m; j += kSide) {
+        const int64_t count = std::min(near, steps - step), share = (kSide + count - 1) / count;
+        const char *const left = a.data_ + i / kAmxTile * next_a + step * kTile, *const right = b + j / kAmxTile * next_b + step * kTile;
+        const auto meanwhile = [&]() __attribute__((target("avx512f,avx512dq"), always_inline)) { sums.put(share); };
+        const int64_t rows = std::min(kSide, n - i), cols = std::min(kSide, m - j);
+        float* const to = memory[place ^= 1];
+        if (rows > kAmxTile && cols > kAmxTile) chain<2, 2>(count, left, next_a, right, next_b, meanwhile);
+        else if (rows > kAmxTile) chain<2, 1>(count, left, next_a, right, next_b, meanwhile);
+        else if (cols > kAmxTile) chain<1, 2>(count, left, next_a, right, next_b, meanwhile);
+        else chain<1, 1>(count, left, next_a, right, next_b, meanwhile);
+        _tile_stored(0, to, 4 * kSide);
+        if (cols > kAmxTile) _tile_stored(1, to + kAmxTile, 4 * kSide);
+        if (rows > kAmxTile) _tile_stored(2, to + kAmxTile * kSide, 4 * kSide);
+        if (rows > kAmxTile && cols > kAmxTile) _tile_stored(3, to + kAmxTile * kSide + kAmxTile, 4 * kSide);
+        sums = {to, c + i * ldc + j, ldc, cols, nullptr, alpha, step == 0 ? beta : 1, rows, 0};
       }
-    }
-  }
+  sums.put(kSide);
   _tile_release();
 }
 #else
