@@ -45,7 +45,7 @@ TEST_CASE("numbers take the dtype of the tensor beside them", "[numbers]") {
     CHECK(remainder(v, 2).dtype() == t);
   }
   const Tensor i = Tensor::from<int32_t>({-5, 0, 7});
-  CHECK_THROWS_WITH(maximum(i, 0.5), Contains("maximum: a i32 tensor [3] and the fraction 0.5"));
+  CHECK_THROWS_WITH(maximum(i, 0.5), Contains("maximum: an i32 tensor [3] and the fraction 0.5"));
   CHECK_THROWS_WITH(clamp(i, -0.5, 1), Contains("clamp"));
   CHECK_THROWS_WITH(masked_fill(i, i > 0, 0.5), Contains("masked_fill"));
   CHECK_THROWS_WITH(where(i > 0, i, NAN), Contains("where"));
