@@ -126,14 +126,12 @@ struct Matmul {
   }
 
   /// b is packed first, by all threads: one block of k of as many columns at a time as stay in the shared cache. a's rows
-  /// are, too, if several tasks use each: for AMX, or where there are too few for whole rows to be a task. For AMX several
-  /// blocks of k at a time, so that c does not go from one core to another in between.
+  /// are, too, if several tasks use each: for AMX, or where there are too few for whole rows to be a task.
   void shared() const {
     const detail::Packing packing = detail::large_packing<T>(precision, k);
     const PackedB<T> all(k, m, nullptr, packing);
     const bool amx = all.near_panels() > 0;
-    const int64_t columns = all.panel_columns(), block = all.block_rows();
-    const int64_t depth = amx ? std::min(k, std::max<int64_t>(1, 4096 / block) * block) : block;
+    const int64_t columns = all.panel_columns(), depth = all.block_rows();
     const int64_t most = (int64_t{amx ? 24 : 8} << 20) / sizeof(T);  // numbers of packed a, and of packed b
     const int64_t fitting = std::max<int64_t>(4, most / PackedB<T>::size(depth, columns, packing));
     const int64_t width = std::min(fitting, (m + columns - 1) / columns) * columns;
@@ -155,8 +153,8 @@ struct Matmul {
             const Tiling t = amx        ? Tiling::near(height, count, rows, all.near_panels() * columns, num_threads())
                              : few_rows ? Tiling(1, height, count, rows, this->height(), columns, num_threads())
                                         : Tiling(height, count, all.row_block(), columns, num_threads());
-            PackedB<T> panels(rows, count, place, packing, block);
-            PackedA<T> copy(height, rows, place + second, packing, block);
+            PackedB<T> panels(rows, count, place, packing);
+            PackedA<T> copy(height, rows, place + second, packing);
             const bool copied = t.col_tiles > 1;
             const int64_t fills = top > 0 || (keep && there == offset(b, matrix)) ? 0 : panels.panels();
             const int64_t groups = copied ? (height + 31) / 32 : 0;

@@ -84,10 +84,6 @@ struct Products {
   template <int A, int B, class F>
   [[gnu::target("amx-tile,amx-bf16,avx512f,avx512dq"), gnu::always_inline]]
   static inline void chain(int64_t steps, const char* a, const char* b, int64_t next, const F& meanwhile) {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
     for (; steps > 0; --steps, a += kTile, b += kTile) {
       meanwhile();
       _tile_stream_loadd(6, b, 64);

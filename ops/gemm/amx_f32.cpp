@@ -74,10 +74,6 @@ struct SplitProducts {
   template <int A, int B, class F>
   [[gnu::target("amx-tile,amx-bf16,avx512f,avx512dq"), gnu::always_inline]]
   static inline void chain(int64_t steps, const char* a, const char* b, int64_t next, const F& meanwhile) {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
     const auto load_a = [&](const char* a, int part) __attribute__((target("amx-tile,amx-bf16"), always_inline)) {
       _tile_loadd(4, a + part * kPart, 64);
       if constexpr (A > 1) _tile_loadd(5, a + next + part * kPart, 64);

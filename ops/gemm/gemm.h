@@ -49,7 +49,7 @@ class PackedA {
   static int64_t size(int64_t n, int64_t k);
   PackedA(int64_t n, int64_t k, T* memory, Precision precision = Precision::f32) : PackedA(n, k, memory, usual_packing<T>(precision)) {}
   static int64_t size(int64_t n, int64_t k, Packing packing);
-  PackedA(int64_t n, int64_t k, T* memory, Packing packing, int64_t block_rows = 0);
+  PackedA(int64_t n, int64_t k, T* memory, Packing packing);
 
   /// Rows first … last − 1, where both are multiples of 32, or last is n: different ones at the same time, if need be.
   void fill(Read ra, const T* a, int64_t lda, int64_t first, int64_t last);
@@ -75,8 +75,7 @@ class PackedB {
   static int64_t size(int64_t k, int64_t m);
   PackedB(int64_t k, int64_t m, T* memory, Precision precision = Precision::f32) : PackedB(k, m, memory, usual_packing<T>(precision)) {}
   static int64_t size(int64_t k, int64_t m, Packing packing);
-  /// block_rows: if not 0, of the operand that this one is some rows of.
-  PackedB(int64_t k, int64_t m, T* memory, Packing packing, int64_t block_rows = 0);
+  PackedB(int64_t k, int64_t m, T* memory, Packing packing);
 
   /// It consists of panels of so many columns (the last one of fewer).
   int64_t panels() const { return (m_ + cols_ - 1) / cols_; }

@@ -58,12 +58,12 @@ int64_t PackedA<T>::size(int64_t n, int64_t k, Packing packing) {
 }
 
 template <class T>
-PackedB<T>::PackedB(int64_t k, int64_t m, T* memory, Packing packing, int64_t block_rows) : k_(k), m_(m), packing_(packing), data_(memory) {
-  cols_ = parts(packing_) ? kAmxCols : micro<T>(isa()).cols, depth_ = block_rows ? block_rows : block_depth(packing_, k);
+PackedB<T>::PackedB(int64_t k, int64_t m, T* memory, Packing packing) : k_(k), m_(m), packing_(packing), data_(memory) {
+  cols_ = parts(packing_) ? kAmxCols : micro<T>(isa()).cols, depth_ = block_depth(packing_, k);
 }
 template <class T>
-PackedA<T>::PackedA(int64_t n, int64_t k, T* memory, Packing packing, int64_t block_rows) : n_(n), k_(k), packing_(packing), data_(memory) {
-  depth_ = block_rows ? block_rows : block_depth(packing_, k);
+PackedA<T>::PackedA(int64_t n, int64_t k, T* memory, Packing packing) : n_(n), k_(k), packing_(packing), data_(memory) {
+  depth_ = block_depth(packing_, k);
 }
 
 template <class T>
