@@ -203,7 +203,7 @@ struct Backward {
       // c [cols, width] += factor · aᵀ x
       const auto sums = [&](T factor, const T* a, const T* x, int64_t ldx, int64_t width, T* c) {
         const Parts left(cols, rows, w.left), right(width, rows, w.right);
-        const bool tame = left.fill_a(Read::transposed, a, cols) & fill_tame(right, x, ldx, rows, width);
+        const bool tame_left = left.fill_a(Read::transposed, a, cols), tame = fill_tame(right, x, ldx, rows, width) && tame_left;
         const auto add = [&] { right.multiply(left, 0, 0, width, factor, T(1), c, width); };
         if (tame) add();
         else mended_sums(Read::transposed, cols, width, rows, factor, a, cols, x, ldx, t.masked, c, width, add);

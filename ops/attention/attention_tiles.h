@@ -157,7 +157,7 @@ struct ScoreTiles {
     const T factor = T(*o.scale);
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t c = 0; c < d; ++c) scaled[r * d + c] = q.at(b, h, row + r)[c] * factor;
-    return parts.fill_a(Read::plain, scaled, d) & is_tame(q.at(b, h, row), rows, d, q.row);
+    return parts.fill_a(Read::plain, scaled, d) && is_tame(q.at(b, h, row), rows, d, q.row);
   }
 
   /// scale · Q Kᵀ of a tile. keys: its own, transposed, if they are packed already; ready: its rows, too.
