@@ -20,8 +20,6 @@ namespace sluice::detail {
 
 namespace {
 
-constexpr int64_t kPart = 1024, kTile = 3 * kPart;  // bytes
-
 [[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16"), gnu::always_inline]] inline __m512 rounded(__m512 x) {
   constexpr __mmask16 all = 0xffff;
   return (__m512)_mm512_maskz_slli_epi32(all, _mm512_maskz_cvtepu16_epi32(all, (__m256i)_mm512_maskz_cvtneps_pbh(all, x)), 16);
@@ -34,7 +32,7 @@ template <bool pairs>
     const __m512 l = part < 2 ? rounded(low) : low, h = part < 2 ? rounded(high) : high;
     __m512i both = (__m512i)_mm512_cvtne2ps_pbh(h, l);
     if constexpr (pairs) both = _mm512_permutexvar_epi16(_mm512_load_si512(kPairs), both);
-    _mm512_store_si512(row + part * kPart, both);
+    _mm512_store_si512(row + part * kAmxPart, both);
     low = low - l, high = high - h;
   }
 }
@@ -43,7 +41,7 @@ template <bool pairs>
 [[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]] void split_tiles(const float* x, int64_t ld, bool along, bool turned, int64_t count, int64_t k, char* to) {
   const int64_t steps = (k + kAmxStep - 1) / kAmxStep;
   const auto turn = [&](char* tile) __attribute__((target("avx512f"), always_inline)) {
-    for (int part = 0; part < 3; ++part, tile += kPart) {
+    for (int part = 0; part < 3; ++part, tile += kAmxPart) {
       Tile t;
 #pragma GCC unroll 16
       for (int r = 0; r < 16; ++r) t[r] = _mm512_load_si512(tile + 64 * r);
@@ -53,7 +51,7 @@ template <bool pairs>
     }
   };
   each_tile(x, ld, along, count, k, [&](const float* at, int64_t i, int64_t p) __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"), always_inline)) {
-    char* const tile = to + (i / kAmxTile * steps + p / kAmxStep) * kTile;
+    char* const tile = to + (i / kAmxTile * steps + p / kAmxStep) * kSplitTile;
     for (int64_t r = 0; r < 16; ++r) {
       const __mmask16 there = along ? (i + r < count ? 0xffff : 0) : lanes(count - i);
       if (along)
@@ -67,37 +65,12 @@ template <bool pairs>
   });
 }
 
-/// The small products of all steps are summed first, when sums are small and so are their roundings; then the large one of
-/// all steps, which leaves a number times one exactly that number.
 struct SplitProducts {
-  static constexpr int64_t kTile = detail::kTile, kSteps = 5;
+  static constexpr int64_t kTile = kSplitTile, kSteps = 5;
   template <int A, int B, class F>
   [[gnu::target("amx-tile,amx-bf16,avx512f,avx512dq"), gnu::always_inline]]
   static inline void chain(int64_t steps, const char* a, const char* b, int64_t next, const F& meanwhile) {
-    const auto load_a = [&](const char* a, int part) __attribute__((target("amx-tile,amx-bf16"), always_inline)) {
-      _tile_loadd(4, a + part * kPart, 64);
-      if constexpr (A > 1) _tile_loadd(5, a + next + part * kPart, 64);
-    };
-    const auto load_b = [&](const char* b, int part) __attribute__((target("amx-tile,amx-bf16"), always_inline)) {
-      _tile_stream_loadd(6, b + part * kPart, 64);
-      if constexpr (B > 1) _tile_stream_loadd(7, b + next + part * kPart, 64);
-    };
-    const auto products = [&]() __attribute__((target("amx-tile,amx-bf16"), always_inline)) {
-      _tile_dpbf16ps(0, 4, 6);
-      if constexpr (B > 1) _tile_dpbf16ps(1, 4, 7);
-      if constexpr (A > 1) _tile_dpbf16ps(2, 5, 6);
-      if constexpr (A > 1 && B > 1) _tile_dpbf16ps(3, 5, 7);
-    };
-    for (int64_t s = 0; s < steps; ++s) {
-      const char *left = a + s * kTile, *right = b + s * kTile;
-      meanwhile();
-      load_b(right, 0), load_a(left, 2), products();
-      load_a(left, 1), products();
-      load_b(right, 1), products();
-      load_a(left, 0), products();
-      load_b(right, 2), products();
-    }
-    for (int64_t s = steps; s-- > 0;) load_b(b + s * kTile, 0), load_a(a + s * kTile, 0), products();
+    split_chain<A, B>(steps, a, next, b, next, meanwhile);
   }
 };
 

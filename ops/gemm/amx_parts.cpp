@@ -15,11 +15,9 @@ namespace {
 
 int64_t steps_of(int64_t k) { return (k + kAmxStep - 1) / kAmxStep; }
 
-constexpr int64_t kPart = 1024, kTile = 3 * kPart;  // bytes
-
 }  // namespace
 
-int64_t Parts::size(int64_t count, int64_t k) { return (count + kAmxTile - 1) / kAmxTile * steps_of(k) * kTile / 4; }
+int64_t Parts::size(int64_t count, int64_t k) { return (count + kAmxTile - 1) / kAmxTile * steps_of(k) * kSplitTile / 4; }
 
 #if defined(__x86_64__)
 namespace {
@@ -35,7 +33,7 @@ constexpr int64_t kNear = 4;  // steps of k at a time: 24 KB of a, which stay in
   for (int part = 0; part < 3; ++part) {
     const __m512i l = part < 2 ? _mm512_maskz_add_epi32(all, low, half) : low, h = part < 2 ? _mm512_maskz_add_epi32(all, high, half) : high;
     // (l >> 16) | (h & upper)
-    _mm512_store_si512(row + part * kPart, _mm512_maskz_ternarylogic_epi32(all, _mm512_maskz_srli_epi32(all, l, 16), h, upper, 0xf8));
+    _mm512_store_si512(row + part * kAmxPart, _mm512_maskz_ternarylogic_epi32(all, _mm512_maskz_srli_epi32(all, l, 16), h, upper, 0xf8));
     if (part == 2) break;
     low = (__m512i)((__m512)low - (__m512)(l & upper)), high = (__m512i)((__m512)high - (__m512)(h & upper));
   }
@@ -50,7 +48,7 @@ template <bool along, bool turned>
   const int64_t tiles = (count + kAmxTile - 1) / kAmxTile;
   for (int64_t n = 0; n < tiles * steps; ++n) {  // in the order of x
     const int64_t i = (along ? n / steps : n % tiles) * kAmxTile, p = (along ? n % steps : n / tiles) * kAmxStep;
-    char* const tile = to + (i / kAmxTile * steps + p / kAmxStep) * kTile;
+    char* const tile = to + (i / kAmxTile * steps + p / kAmxStep) * kSplitTile;
     const float* const from = along ? x + i * ld + p : x + p * ld + i;
     const int64_t rows = along ? count - i : k - p;
     const __mmask16 left = lanes(along ? k - p : count - i), right = along ? lanes(k - p - 16) : left;
@@ -74,41 +72,6 @@ template <bool along, bool turned>
   return *std::max_element(sizes, sizes + 16) < std::bit_cast<uint32_t>(0x1p56f);
 }
 
-/// Leaves in tile registers 0 … 3 the product of `steps` tiles of a, A side by side, and of b, B, which are streamed past L1:
-/// first the small products of all steps, then the large ones. Calls `meanwhile` once a step.
-template <int A, int B, class F>
-[[gnu::target("amx-tile,amx-bf16,avx512f,avx512dq"), gnu::always_inline]]
-inline void chain(int64_t steps, const char* a, int64_t next_a, const char* b, int64_t next_b, const F& meanwhile) {
-  _tile_zero(0);
-  if constexpr (B > 1) _tile_zero(1);
-  if constexpr (A > 1) _tile_zero(2);
-  if constexpr (A > 1 && B > 1) _tile_zero(3);
-  const auto load_a = [&](const char* a, int part) __attribute__((target("amx-tile,amx-bf16"), always_inline)) {
-    _tile_loadd(4, a + part * kPart, 64);
-    if constexpr (A > 1) _tile_loadd(5, a + next_a + part * kPart, 64);
-  };
-  const auto load_b = [&](const char* b, int part) __attribute__((target("amx-tile,amx-bf16"), always_inline)) {
-    _tile_stream_loadd(6, b + part * kPart, 64);
-    if constexpr (B > 1) _tile_stream_loadd(7, b + next_b + part * kPart, 64);
-  };
-  const auto products = [&]() __attribute__((target("amx-tile,amx-bf16"), always_inline)) {
-    _tile_dpbf16ps(0, 4, 6);
-    if constexpr (B > 1) _tile_dpbf16ps(1, 4, 7);
-    if constexpr (A > 1) _tile_dpbf16ps(2, 5, 6);
-    if constexpr (A > 1 && B > 1) _tile_dpbf16ps(3, 5, 7);
-  };
-  for (int64_t s = 0; s < steps; ++s) {
-    const char *left = a + s * kTile, *right = b + s * kTile;
-    meanwhile();
-    load_b(right, 0), load_a(left, 2), products();
-    load_a(left, 1), products();
-    load_b(right, 1), products();
-    load_a(left, 0), products();
-    load_b(right, 2), products();
-  }
-  for (int64_t s = steps; s-- > 0;) load_b(b + s * kTile, 0), load_a(a + s * kTile, 0), products();
-}
-
 }  // namespace
 
 bool Parts::fill_parts(const float* x, int64_t ld, bool along, bool turned) const {
@@ -119,8 +82,8 @@ bool Parts::fill_parts(const float* x, int64_t ld, bool along, bool turned) cons
 [[gnu::target("amx-tile,amx-bf16,avx512f,avx512dq")]]
 void Parts::multiply_parts(const Parts& a, int64_t first_k, int64_t first_column, int64_t m, float alpha, float beta, float* c, int64_t ldc) const {
   constexpr int64_t kSide = Sums::kSide;
-  const int64_t n = a.count_, steps = steps_of(a.k_), next_a = steps * kTile, next_b = steps_of(k_) * kTile, near = Cut(steps, kNear).length;
-  const char* const b = data_ + first_column / kAmxTile * next_b + first_k / kAmxStep * kTile;
+  const int64_t n = a.count_, steps = steps_of(a.k_), next_a = steps * kSplitTile, next_b = steps_of(k_) * kSplitTile, near = Cut(steps, kNear).length;
+  const char* const b = data_ + first_column / kAmxTile * next_b + first_k / kAmxStep * kSplitTile;
   alignas(64) float memory[2][kSide * kSide];
   int place = 0;
   Sums sums;
@@ -131,18 +94,16 @@ void Parts::multiply_parts(const Parts& a, int64_t first_k, int64_t first_column
     for (int64_t step = 0; step < steps; step += near)
       for (int64_t j = 0; j < m; j += kSide) {
         const int64_t count = std::min(near, steps - step), share = (kSide + count - 1) / count;
-        const char *const left = a.data_ + i / kAmxTile * next_a + step * kTile, *const right = b + j / kAmxTile * next_b + step * kTile;
+        const char *const left = a.data_ + i / kAmxTile * next_a + step * kSplitTile, *const right = b + j / kAmxTile * next_b + step * kSplitTile;
         const auto meanwhile = [&]() __attribute__((target("avx512f,avx512dq"), always_inline)) { sums.put(share); };
         const int64_t rows = std::min(kSide, n - i), cols = std::min(kSide, m - j);
         float* const to = memory[place ^= 1];
-        if (rows > kAmxTile && cols > kAmxTile) chain<2, 2>(count, left, next_a, right, next_b, meanwhile);
-        else if (rows > kAmxTile) chain<2, 1>(count, left, next_a, right, next_b, meanwhile);
-        else if (cols > kAmxTile) chain<1, 2>(count, left, next_a, right, next_b, meanwhile);
-        else chain<1, 1>(count, left, next_a, right, next_b, meanwhile);
-        _tile_stored(0, to, 4 * kSide);
-        if (cols > kAmxTile) _tile_stored(1, to + kAmxTile, 4 * kSide);
-        if (rows > kAmxTile) _tile_stored(2, to + kAmxTile * kSide, 4 * kSide);
-        if (rows > kAmxTile && cols > kAmxTile) _tile_stored(3, to + kAmxTile * kSide + kAmxTile, 4 * kSide);
+        zero_sums();
+        if (rows > kAmxTile && cols > kAmxTile) split_chain<2, 2>(count, left, next_a, right, next_b, meanwhile);
+        else if (rows > kAmxTile) split_chain<2, 1>(count, left, next_a, right, next_b, meanwhile);
+        else if (cols > kAmxTile) split_chain<1, 2>(count, left, next_a, right, next_b, meanwhile);
+        else split_chain<1, 1>(count, left, next_a, right, next_b, meanwhile);
+        store_sums(to, kSide, cols > kAmxTile, rows > kAmxTile);
         sums = {to, c + i * ldc + j, ldc, cols, nullptr, alpha, step == 0 ? beta : 1, rows, 0};
       }
   sums.put(kSide);

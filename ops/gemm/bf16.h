@@ -16,6 +16,7 @@ constexpr int64_t kAmxTile = 16;    // rows and columns of c
 constexpr int64_t kAmxStep = 32;    // of k in one instruction
 constexpr int64_t kAmxCols = 32;    // columns of a panel of b: two tiles
 constexpr int64_t kAmxDepth = 1024;  // of k at a time, at most
+constexpr int64_t kAmxPart = 1024, kSplitTile = 3 * kAmxPart;  // bytes: a tile; one of f32, its three parts one after the other
 
 /// Panels of b, over k, that stay in L2 (1 of 2 MiB), in tiles of so many parts.
 inline int64_t amx_near_panels(int64_t k, int64_t parts) {
