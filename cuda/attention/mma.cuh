@@ -68,13 +68,13 @@ __global__ void __launch_bounds__(128) attention_mma(AttentionProblem<BFloat16, 
       for (int i = 0; i < 4; ++i) f[i] = qf[d][i];
     }, k + buffer);
 
-    const bool cut = j0 < high.begin || j0 + cols > low.end, edge = h.keys || cut;
+    const bool cut = j0 < high.begin || j0 + cols > low.end;
     float keep[2];
-    mma_weigh<Weighting, cols>(s, p.scale, rows_found, keep, [&](int r) {
+    mma_weigh<Weighting, cols>(s, p.scale, rows_found, keep, h.keys || cut, [&](int r) {
       const KeySpan span = mask.of(position_of(p, first + 16 * warp + 8 * r + g), p.n);
       return [&, span](int column) {
         const int j = j0 + column;
-        return edge && (j < span.begin || j >= span.end || !seen(j));
+        return j < span.begin || j >= span.end || !seen(j);
       };
     });
     mma_shrink<Weighting, D>(acc, keep);

@@ -144,23 +144,40 @@ struct MmaStatistics {
   }
 };
 
-/// Scores s [16, cols] become weights; keep[r]: by what the sums of earlier tiles shrink. hidden_from(r)(j): row g + 8r does
-/// not see column j of the tile.
-template <class Weighting, int cols, class HiddenFrom>
-__device__ void mma_weigh(float (&s)[cols / 8][4], float scale, MmaStatistics& rows, float (&keep)[2], HiddenFrom hidden_from) {
+/// Numbers of row g + 8r of s [16, cols] that hidden(column) names become `value`. Asked in a rolled loop and kept as bits:
+/// few tiles are cut, and 32 questions one after the other would fill the instruction cache of those that are not.
+template <int cols, class Hidden>
+__device__ void mma_hide(float (&s)[cols / 8][4], int r, float value, Hidden hidden) {
   const int t = static_cast<int>(threadIdx.x) % 4;
+  uint32_t bits = 0;
+#pragma unroll 1
+  for (int i = 0; i < cols / 4; ++i) bits |= uint32_t{hidden(i / 2 * 8 + 2 * t + i % 2)} << i;
+#pragma unroll
+  for (int i = 0; i < cols / 4; ++i)
+    if (bits >> i & 1) s[i / 2][2 * r + i % 2] = value;
+}
+
+/// Scores s [16, cols] become weights; keep[r]: by what the sums of earlier tiles shrink. Where the tile is `cut`,
+/// hidden_from(r)(j) says whether row g + 8r does not see column j of it.
+template <class Weighting, int cols, class HiddenFrom>
+__device__ void mma_weigh(float (&s)[cols / 8][4], float scale, MmaStatistics& rows, float (&keep)[2], bool cut, HiddenFrom hidden_from) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const auto hidden = hidden_from(r);
+#pragma unroll
+    for (int c = 0; c < cols / 8; ++c)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        float& x = s[c][2 * r + e];
+        if constexpr (Weighting::online) x *= scale * kLog2E;
+        else x = Weighting::weight(x * scale);
+      }
+    if (cut) mma_hide<cols>(s, r, Weighting::online ? kMinusInfinity : 0.0f, hidden_from(r));
     if constexpr (Weighting::online) {
       float top = rows.largest[r];
 #pragma unroll
       for (int c = 0; c < cols / 8; ++c)
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          float& x = s[c][2 * r + e];
-          top = fmaxf(top, x = hidden(8 * c + 2 * t + e) ? kMinusInfinity : x * (scale * kLog2E));
-        }
+        for (int e = 0; e < 2; ++e) top = fmaxf(top, s[c][2 * r + e]);
       top = max_over_lanes<4>(top);
       const float shift = top == kMinusInfinity ? 0.0f : top;
       keep[r] = exp2_approx(rows.largest[r] - shift);
@@ -169,12 +186,6 @@ __device__ void mma_weigh(float (&s)[cols / 8][4], float scale, MmaStatistics& r
       for (int c = 0; c < cols / 8; ++c)
 #pragma unroll
         for (int e = 0; e < 2; ++e) rows.sum[r] += s[c][2 * r + e] = exp2_approx(s[c][2 * r + e] - shift);
-    } else {
-#pragma unroll
-      for (int c = 0; c < cols / 8; ++c)
-#pragma unroll
-        for (int e = 0; e < 2; ++e)
-          s[c][2 * r + e] = hidden(8 * c + 2 * t + e) ? 0.0f : Weighting::weight(s[c][2 * r + e] * scale);
     }
   }
 }

@@ -128,11 +128,11 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   const auto weigh = [&](int tile) {
     const int j0 = begin + tile * cols;
     const bool edge = h.keys || j0 < high.begin || j0 + cols > low.end;
-    mma_weigh<Weighting, cols>(s, p.scale, found, keep, [&](int r) {
+    mma_weigh<Weighting, cols>(s, p.scale, found, keep, edge, [&](int r) {
       const KeySpan span = mask.of(position_of(p, first + own + 16 * warp + 8 * r + g), p.n);
-      return [&, span, j0, edge](int column) {
+      return [&, span, j0](int column) {
         const int j = j0 + column;
-        return edge && (j < span.begin || j >= span.end || (h.keys && !h.keys[j]));
+        return j < span.begin || j >= span.end || (h.keys && !h.keys[j]);
       };
     });
   };

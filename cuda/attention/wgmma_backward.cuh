@@ -134,17 +134,15 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
 
   float s[cols / 8][4], ds[cols / 8][4];
   uint32_t w[by_keys ? cols / 16 : 1][4], dw[cols / 16][4];
-  uint32_t hidden[cols / 64];  // a bit for each number of s
+  uint32_t hidden[cols / 64] = {};  // a bit for each number of s, in a tile that is cut
   const auto statistic = [&](int which, int stage, int c, int i) -> float {  // 0: lse · log2 e, 1: δ, of number i of s[c]
     if constexpr (statistics_come) return statistics[stage * Tile::of_stage + which * cols + 8 * c + 2 * t + i % 2];
     else return (which == 0 ? own_lse : own_delta)[i / 2];
   };
-  const auto is_hidden = [&](int c, int i) { return (hidden[c / 8] >> (c % 8 * 4 + i) & 1) != 0; };
-  const auto look = [&](int at, bool edge) {  // in rolled loops: few tiles are cut, and the registers are full
+  const auto look = [&](int at) {  // in rolled loops: few tiles are cut, and the registers are full
 #pragma unroll
     for (int word = 0; word < cols / 64; ++word) {
       hidden[word] = 0;
-      if (!edge) continue;
 #pragma unroll 1
       for (int c = 0; c < 8; ++c)
 #pragma unroll 1
@@ -157,14 +155,23 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
         }
     }
   };
+  // What is hidden becomes 0, whatever it was: even NaN.
+  const auto hide = [&](uint32_t (&x)[cols / 16][4]) {
+#pragma unroll
+    for (int c = 0; c < cols / 8; ++c)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const uint32_t pair = hidden[c / 8] >> (c % 8 * 4 + 2 * r);
+        x[c / 2][c % 2 * 2 + r] &= (pair & 1 ? 0u : 0xffffu) | (pair & 2 ? 0u : 0xffff0000u);
+      }
+  };
   // S becomes φ', which is P where that is e^S; w becomes P, rounded.
-  const auto weigh = [&](int stage) {
+  const auto weigh = [&](int stage, bool edge) {
     if constexpr (Weighting::online) {
 #pragma unroll
       for (int c = 0; c < cols / 8; ++c)
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-          s[c][i] = is_hidden(c, i) ? 0.0f : exp2_approx(s[c][i] * (p.scale * kLog2E) - statistic(0, stage, c, i));
+        for (int i = 0; i < 4; ++i) s[c][i] = exp2_approx(s[c][i] * (p.scale * kLog2E) - statistic(0, stage, c, i));
       if constexpr (by_keys) pack_fragments<cols>(w, s);
     } else {
 #pragma unroll
@@ -175,13 +182,15 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
             const Dual<float, 1> y = Weighting::weight_and_slope(s[c][2 * r + e] * p.scale);
-            weight[e] = is_hidden(c, 2 * r + e) ? 0.0f : y.v, s[c][2 * r + e] = y.d[0];
+            weight[e] = y.v, s[c][2 * r + e] = y.d[0];
           }
           if constexpr (by_keys) w[c / 2][c % 2 * 2 + r] = pack_bf16(weight[0], weight[1]);
         }
     }
+    if constexpr (by_keys)
+      if (edge) hide(w);
   };
-  const auto differentiate = [&](int stage) {  // dP becomes dS, which dw is, rounded
+  const auto differentiate = [&](int stage, bool edge) {  // dP becomes dS, which dw is, rounded
 #pragma unroll
     for (int c = 0; c < cols / 8; ++c)
 #pragma unroll
@@ -190,10 +199,11 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const int i = 2 * r + e;
-          x[e] = is_hidden(c, i) ? 0.0f : s[c][i] * (Weighting::online ? ds[c][i] - statistic(1, stage, c, i) : ds[c][i]);
+          x[e] = s[c][i] * (Weighting::online ? ds[c][i] - statistic(1, stage, c, i) : ds[c][i]);
         }
         dw[c / 2][c % 2 * 2 + r] = pack_bf16(x[0], x[1]);
       }
+    if (edge) hide(dw);
   };
   const auto add_by_numbers = [&](float (&acc)[D / 8][4], const uint32_t (&weights)[cols / 16][4], Shared<BFloat16> y) {
     mma_add_by_numbers<D, cols>(acc, weights, [=](int j, int d, int e) {
@@ -214,14 +224,14 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     wgmma_fence();
     start_scores<D, rows, cols>(s, x, y);
     start_scores<D, rows, cols>(ds, x2, y2);
-    look(at, edge);
+    if (edge) look(at);
     wgmma_wait<1>();
     wgmma_hold(s);
-    weigh(stage);
+    weigh(stage, edge);
     if (by_numbers) {  // behind the mask 0·NaN is NaN
       wgmma_wait<0>();
       wgmma_hold(ds);
-      differentiate(stage);
+      differentiate(stage, edge);
       if constexpr (by_keys) add_by_numbers(dv, w, y2);
       add_by_numbers(dx, dw, y);
     } else {
@@ -234,7 +244,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
         wgmma_wait<0>();
       }
       wgmma_hold(ds);
-      differentiate(stage);
+      differentiate(stage, edge);
       wgmma_hold(dx), wgmma_hold(dw);
       wgmma_fence();
       start_sums<D, cols>(dx, dw, y);
