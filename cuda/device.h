@@ -103,7 +103,8 @@ __device__ inline float exp2_approx(float x) {
 /// The backend's stream (runtime.cu).
 cudaStream_t stream();
 
-/// Runs a kernel on the current device. DeviceError if the launch is refused; errors while it runs come later.
+/// Runs a kernel on the current device. DeviceError if the launch is refused; errors while it runs come later, or with
+/// CUDA_LAUNCH_BLOCKING=1 in the environment here, with the kernel's name.
 template <class... P>
 void launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_bytes, std::type_identity_t<P>... args) {
   cudaError_t status = cudaSuccess;
@@ -113,7 +114,12 @@ void launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_byte
     kernel<<<grid, block, shared_bytes, stream()>>>(args...);
     status = cudaGetLastError();
   }
-  if (status != cudaSuccess) throw DeviceError(str("cuda: cannot launch — ", cudaGetErrorString(status)));
+  if (status == cudaSuccess) return;
+  cudaGetLastError();  // or the next launch would be blamed for it
+  const char* name = "a kernel";
+  if (cudaFuncGetName(&name, reinterpret_cast<const void*>(kernel)) != cudaSuccess) cudaGetLastError();
+  throw DeviceError(str("cuda: cannot launch ", name, " (", grid.x, "x", grid.y, "x", grid.z, " blocks of ", block.x, " threads, ",
+                        shared_bytes, " bytes) — ", cudaGetErrorString(status)));
 }
 
 #else

@@ -17,7 +17,22 @@ namespace {
 std::atomic<int64_t> live = 0, peak = 0;
 
 void check(const char* what, cudaError_t status) {
-  if (status != cudaSuccess) fail<DeviceError>("cuda: ", what, " — ", cudaGetErrorString(status));
+  if (status == cudaSuccess) return;
+  cudaGetLastError();  // or the next launch would be blamed for it
+  fail<DeviceError>("cuda: ", what, " — ", cudaGetErrorString(status));
+}
+
+/// There is code for Hopper only. The runtime would tell of a missing driver as of an old one.
+void check_device() {
+  int driver = 0, major = 0, minor = 0;
+  check("no device", cudaDriverGetVersion(&driver));
+  if (driver == 0) fail<DeviceError>("cuda: no device — NVIDIA's driver is not installed");
+  if (driver / 1000 < CUDART_VERSION / 1000)
+    fail<DeviceError>("cuda: no device — the driver is for CUDA ", driver / 1000, ", the library for ", CUDART_VERSION / 1000);
+  check("no device", cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
+  check("no device", cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0));
+  if (major != 9 || minor != 0)
+    fail<DeviceError>("cuda: the device has compute capability ", major, ".", minor, "; need 9.0 (Hopper: H100, H200, GH200)");
 }
 
 /// The pool keeps what is freed: the next allocation of an op costs no call of the driver.
@@ -33,13 +48,13 @@ cudaMemPool_t pool() {
 }
 
 std::byte* allocate_on(cudaStream_t on, std::size_t bytes) {
+  if (bytes == 0) return nullptr;
   const cudaMemPool_t from = pool();
   void* p = nullptr;
-  if (bytes == 0) return nullptr;
   cudaError_t status = cudaMallocFromPoolAsync(&p, bytes, from, on);
   if (status == cudaErrorMemoryAllocation) {  // what the pool keeps may be in the wrong pieces
     cudaGetLastError();
-    cudaDeviceSynchronize();
+    if (!recording()) cudaDeviceSynchronize();  // nothing may wait for a stream that is recorded; it is idle
     cudaMemPoolTrimTo(from, 0);
     status = cudaMallocFromPoolAsync(&p, bytes, from, on);
   }
@@ -65,10 +80,12 @@ void release(std::byte* p, std::size_t bytes, int) noexcept {
 
 void synchronize(int) {
   refuse_in_recording("synchronize");
+  stream();  // there is a device
   check("a kernel failed", cudaDeviceSynchronize());
 }
 
 MemoryStats memory_stats(int) {
+  stream();  // there is a device
   uint64_t reserved = 0;
   cudaMemPoolGetAttribute(pool(), cudaMemPoolAttrReservedMemCurrent, &reserved);
   return {.live = live, .peak = peak, .cached = std::max<int64_t>(0, static_cast<int64_t>(reserved) - live)};
@@ -85,6 +102,7 @@ const detail::Backend& runtime() {
 
 cudaStream_t stream() {
   static const cudaStream_t it = [] {
+    check_device();
     cudaStream_t s;
     check("no device", cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
     return s;
@@ -93,15 +111,18 @@ cudaStream_t stream() {
 }
 
 void copy_to_device(void* to, const void* from, std::size_t bytes) {
-  if (recording()) return bytes ? copy_on_device(to, keep_on_device(from, bytes), bytes) : void();
+  if (bytes == 0) return;
+  if (recording()) return copy_on_device(to, keep_on_device(from, bytes), bytes);
   check("copy to the device", cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream()));
 }
 void copy_to_host(void* to, const void* from, std::size_t bytes) {
   refuse_in_recording("reading values on the host");
+  if (bytes == 0) return;
   check("copy from the device", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream()));
   check("copy from the device", cudaStreamSynchronize(stream()));
 }
 void copy_on_device(void* to, const void* from, std::size_t bytes) {
+  if (bytes == 0) return;
   check("copy on the device", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream()));
 }
 
@@ -122,7 +143,7 @@ cudaStream_t other_stream() {
 struct Replay final : Recorded {
   explicit Replay(cudaGraph_t graph) { check("a graph", cudaGraphInstantiate(&it, graph, 0)); }
   ~Replay() override {
-    cudaStreamSynchronize(stream());  // its memory is about to go
+    if (!recording()) cudaStreamSynchronize(stream());  // its memory is about to go
     cudaGraphExecDestroy(it);
   }
   void replay() override { check("a replay", cudaGraphLaunch(it, stream())); }
@@ -137,7 +158,7 @@ std::byte* allocate_plainly(std::size_t bytes) {
   return p;
 }
 void release_plainly(std::byte* p, std::size_t bytes) noexcept {
-  cudaFreeAsync(p, stream());
+  cudaFreeAsync(p, recording() ? other_stream() : stream());  // an older graph's, while a new one is recorded
   live -= static_cast<int64_t>(bytes);
 }
 void upload_plainly(void* to, const void* from, std::size_t bytes) {
@@ -146,7 +167,10 @@ void upload_plainly(void* to, const void* from, std::size_t bytes) {
 }
 
 void begin_recording() {
+  // From here to the end the stream does nothing, and may be asked nothing: whoever takes or gives back memory, or destroys an
+  // older graph, need not wait for it.
   other_stream();  // exists
+  check("recording", cudaStreamSynchronize(stream()));
   check("recording", cudaStreamBeginCapture(stream(), cudaStreamCaptureModeRelaxed));
 }
 std::unique_ptr<Recorded> end_recording() {
@@ -167,6 +191,7 @@ TensorMap tensor_map(const BFloat16* data, int slabs, int rows, int columns, int
     void* found = nullptr;
     cudaDriverEntryPointQueryResult result;
     check("tensor maps", cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result));
+    if (!found) fail<DeviceError>("cuda: the driver has no tensor maps; need one of CUDA 12.0 or newer");
     return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(found);
   }();
   const cuuint64_t width = static_cast<cuuint64_t>(columns), height = static_cast<cuuint64_t>(rows);
