@@ -7,6 +7,7 @@
 #include <cublasLt.h>
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <mutex>
@@ -45,7 +46,7 @@ bool find(void* library, const char* name, F& f) {
 const Library* library() {
   static const Library* const it = []() -> const Library* {
     void* file = nullptr;
-    for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"})
+    for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so", "/usr/local/cuda/lib64/libcublasLt.so"})
       if (!file) file = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     static Library l{};
     if (!file || !find(file, "cublasLtCreate", l.create) || !find(file, "cublasLtMatmulDescCreate", l.desc_create) ||
@@ -58,7 +59,7 @@ const Library* library() {
       return nullptr;
     if (l.create(&l.handle) != CUBLAS_STATUS_SUCCESS || l.preference_create(&l.preference) != CUBLAS_STATUS_SUCCESS) return nullptr;
     l.preference_set(l.preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspace, sizeof kWorkspace);
-    l.workspace = runtime().allocate(kWorkspace, 0);
+    if (cudaMalloc(&l.workspace, kWorkspace) != cudaSuccess) return cudaGetLastError(), nullptr;  // of no tensor, of no graph
     return &l;
   }();
   return it;
@@ -77,7 +78,14 @@ struct MatrixLayout {
   ~MatrixLayout() { l.layout_destroy(it); }
 };
 
-using Key = std::array<int64_t, 14>;
+/// Bytes, at most 256, of which the address is a multiple. The library takes 256 for granted unless it is told: a view that
+/// begins elsewhere would be read by 16 bytes at once.
+uint32_t alignment(const void* p) {
+  const auto at = reinterpret_cast<uintptr_t>(p) | 256;
+  return static_cast<uint32_t>(at & (~at + 1));
+}
+
+using Key = std::array<int64_t, 18>;
 std::mutex choosing;
 std::map<Key, cublasLtMatmulAlgo_t> chosen;  // asking costs tens of microseconds
 
@@ -88,14 +96,15 @@ std::map<Key, cublasLtMatmulAlgo_t> chosen;  // asking costs tens of microsecond
 bool blas(const BlasProduct& p) {
   const Library* const l = library();
   if (!l || p.batch > INT32_MAX) return false;
-  const cudaDataType type = p.dtype == f64 ? CUDA_R_64F : CUDA_R_32F;
-  const cublasComputeType_t compute = p.dtype == f64                   ? CUBLAS_COMPUTE_64F
-                                      : p.precision == Precision::bf16 ? CUBLAS_COMPUTE_32F_FAST_16BF
-                                                                       : CUBLAS_COMPUTE_32F;
+  const auto type_of = [](DType t) { return t == f64 ? CUDA_R_64F : t == bf16 ? CUDA_R_16BF : CUDA_R_32F; };
+  const cudaDataType type = type_of(p.dtype), result = type_of(p.result);
+  const cublasComputeType_t compute = p.dtype == f64                                        ? CUBLAS_COMPUTE_64F
+                                      : p.dtype == f32 && p.precision == Precision::bf16 ? CUBLAS_COMPUTE_32F_FAST_16BF
+                                                                                         : CUBLAS_COMPUTE_32F;
   const auto plain = [](const sluice::detail::Operand& o) { return o.read == sluice::detail::Read::plain; };
   const cublasOperation_t first = plain(p.right) ? CUBLAS_OP_N : CUBLAS_OP_T, second = plain(p.left) ? CUBLAS_OP_N : CUBLAS_OP_T;
   cublasLtMatmulDesc_t desc = nullptr;
-  if (l->desc_create(&desc, compute, type) != CUBLAS_STATUS_SUCCESS) return false;
+  if (l->desc_create(&desc, compute, p.dtype == f64 ? CUDA_R_64F : CUDA_R_32F) != CUBLAS_STATUS_SUCCESS) return false;
   l->desc_set(desc, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first);
   l->desc_set(desc, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second);
   if (p.bias) {
@@ -105,11 +114,13 @@ bool blas(const BlasProduct& p) {
   }
   const MatrixLayout b(*l, type, plain(p.right) ? p.m : p.k, plain(p.right) ? p.k : p.m, p.right.ld, p.batch, p.b_stride);
   const MatrixLayout a(*l, type, plain(p.left) ? p.k : p.n, plain(p.left) ? p.n : p.k, p.left.ld, p.batch, p.a_stride);
-  const MatrixLayout c(*l, type, p.m, p.n, p.m, p.batch, p.c_stride);
+  const MatrixLayout c(*l, result, p.m, p.n, p.m, p.batch, p.c_stride);
 
-  const auto aligned = [](const void* q) { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(q) % 16); };
-  const Key key{static_cast<int64_t>(compute), first, second, p.n, p.m, p.k, p.left.ld, p.right.ld, p.batch, p.a_stride, p.b_stride,
-                aligned(p.a) * 16 + aligned(p.b), p.bias != nullptr, p.accumulate};
+  // As PyTorch tells it: a bias counts as part of the result.
+  const uint32_t align_a = alignment(p.a), align_b = alignment(p.b), align_c = alignment(p.c);
+  const uint32_t align_d = p.bias ? std::min(align_c, alignment(p.bias)) : align_c;
+  const Key key{type, result, static_cast<int64_t>(compute), first, second, p.n, p.m, p.k, p.left.ld, p.right.ld, p.batch, p.a_stride, p.b_stride,
+                p.c_stride, align_a << 16 | align_b, align_c << 16 | align_d, p.bias != nullptr, p.accumulate};
   bool found = true;
   cublasLtMatmulAlgo_t algorithm;
   {
@@ -117,6 +128,11 @@ bool blas(const BlasProduct& p) {
     if (const auto known = chosen.find(key); known != chosen.end()) {
       algorithm = known->second;
     } else {
+      const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t what, uint32_t bytes) {
+        l->preference_set(l->preference, what, &bytes, sizeof bytes);
+      };
+      prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, align_b), prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, align_a);
+      prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, align_c), prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, align_d);
       cublasLtMatmulHeuristicResult_t best{};
       int count = 0;
       found = l->heuristic(l->handle, desc, b.it, a.it, c.it, c.it, l->preference, 1, &best, &count) == CUBLAS_STATUS_SUCCESS && count > 0;
@@ -133,6 +149,7 @@ bool blas(const BlasProduct& p) {
     status = l->matmul(l->handle, desc, alpha, p.b, b.it, p.a, a.it, beta, p.c, c.it, p.c, c.it, &algorithm, l->workspace, kWorkspace, stream());
   }
   l->desc_destroy(desc);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;  // as what it said it would do may turn out to be, of huge batches
   if (status != CUBLAS_STATUS_SUCCESS) fail<DeviceError>("matmul: cuBLASLt failed with status ", int{status});
   return found;
 }

@@ -7,9 +7,10 @@
 
 namespace sluice::cuda {
 
-/// c [n, m] = a [n, k] · b [k, m] + bias [m] (f32 only) for each of `batch` matrices, row-major; strides between matrices in numbers.
+/// c [n, m] = a [n, k] · b [k, m] + bias [m] (not f64) for each of `batch` matrices, row-major; strides between matrices in numbers.
 struct BlasProduct {
-  DType dtype;  // f32 or f64
+  DType dtype;   // of a and b: f32, f64 or bf16
+  DType result;  // of c and bias: the same, or f32 of bf16
   int64_t n, m, k;
   const void* a;
   sluice::detail::Operand left;

@@ -2,6 +2,8 @@
 
 #include <sluice/cuda/device.h>
 
+#include <vector>
+
 namespace sluice::cuda {
 
 namespace {
@@ -16,11 +18,35 @@ void products(const BlasProduct& p) {
   }
 }
 
+/// Of operands in bf16, which f32 holds exactly.
+template <class T>
+void products_of_bf16(const BlasProduct& p) {
+  const auto wide = [](const void* from, const sluice::detail::Operand& o, int64_t rows, int64_t cols) {
+    std::vector<float> all(static_cast<std::size_t>(rows * cols));
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < cols; ++j)
+        all[static_cast<std::size_t>(i * cols + j)] =
+            to_float(static_cast<const BFloat16*>(from)[o.read == sluice::detail::Read::plain ? i * o.ld + j : j * o.ld + i]);
+    return all;
+  };
+  std::vector<float> y(static_cast<std::size_t>(p.n * p.m));
+  for (int64_t i = 0; i < p.batch; ++i) {
+    const auto a = wide(static_cast<const BFloat16*>(p.a) + i * p.a_stride, p.left, p.n, p.k);
+    const auto b = wide(static_cast<const BFloat16*>(p.b) + i * p.b_stride, p.right, p.k, p.m);
+    sluice::detail::gemm(sluice::detail::Read::plain, sluice::detail::Read::plain, p.n, p.m, p.k, 1.0f, a.data(), p.k, b.data(), p.m, 0.0f,
+                         y.data(), p.m, Precision::f32);
+    T* c = static_cast<T*>(p.c) + i * p.c_stride;
+    for (int64_t e = 0; e < p.n * p.m; ++e)
+      c[e] = T(y[static_cast<std::size_t>(e)] + (p.bias ? to_float(static_cast<const T*>(p.bias)[e % p.m]) : 0.0f));
+  }
+}
+
 }  // namespace
 
 bool blas(const BlasProduct& p) {
   if (p.n * p.m * p.k < int64_t{1} << 18) return false;  // small ones show that the kernel of gemm.cuh is right
   enqueue([p] {
+    if (p.dtype == bf16) return p.result == bf16 ? products_of_bf16<BFloat16>(p) : products_of_bf16<float>(p);
     if (p.dtype == f64) products<double>(p);
     else products<float>(p);
   });

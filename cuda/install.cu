@@ -39,7 +39,7 @@ const bool installed = [] {
   put(kernel::index_select, &index_select, Bf16::native);
   put(kernel::index_add, &index_add);
 
-  put(kernel::matmul, &matmul);
+  put(kernel::matmul, &matmul, Bf16::native);
 
   put(kernel::softmax, &softmax);
   put(kernel::softmax_backward, &softmax_backward);

@@ -2,6 +2,7 @@
 #include <sluice/cuda/blas.h>
 #include <sluice/cuda/gemm.cuh>
 #include <sluice/cuda/kernels.h>
+#include <sluice/cuda/rows.cuh>
 
 #include <sluice/ops/create.h>
 
@@ -27,9 +28,47 @@ std::optional<int64_t> stride_of(const Walk& batch) {
   return std::nullopt;
 }
 
+/// A matrix, or some of equal distance, rounded to bf16: rows of `width` numbers, which then lie at multiples of 16 bytes.
+struct RoundRow {
+  const float* from;
+  BFloat16* to;
+  int64_t rows, stride, ld, width, to_ld;  // rows, stride: of a matrix
+  template <int threads>
+  __device__ void operator()(int64_t row) const {
+    const float* x = from + row / rows * stride + row % rows * ld;
+    auto* const pairs = reinterpret_cast<uint32_t*>(to + row * to_ld);
+    for (int64_t i = 2 * rank_in_team<threads>(); i < to_ld; i += 2 * threads)
+      pairs[i / 2] = pack_bf16(i < width ? x[i] : 0.0f, i + 1 < width ? x[i + 1] : 0.0f);
+  }
+};
+/// The operand of [rows, cols] matrices, rounded; `stride` and what it is read by change with it.
+class Rounded {
+ public:
+  Rounded(const void* x, sluice::detail::Operand& read, int64_t rows, int64_t cols, int64_t batch, int64_t& stride)
+      : rows_(read.read == sluice::detail::Read::plain ? rows : cols), width_(rows + cols - rows_), ld_((width_ + 7) / 8 * 8),
+        matrices_(stride == 0 ? 1 : batch), data_(static_cast<std::size_t>(matrices_ * rows_ * ld_)) {
+    for_each_row(matrices_ * rows_, ld_, RoundRow{static_cast<const float*>(x), data_.get(), rows_, stride, read.ld, width_, ld_});
+    read.ld = ld_, stride = stride == 0 ? 0 : rows_ * ld_;
+  }
+  const void* get() const { return data_.get(); }
+
+ private:
+  int64_t rows_, width_, ld_, matrices_;
+  Scratch<BFloat16> data_;
+};
+constexpr int64_t kOftenRead = 64;  // numbers that are multiplied so often are rounded first
+
+/// Under Precision::bf16. The library would round f32 operands by itself, each number whenever a tile reads it.
+bool by_blas_rounded(BlasProduct p) {
+  if (p.dtype != f32 || p.precision != Precision::bf16 || std::min(p.n, p.m) < kOftenRead) return false;
+  const Rounded a(p.a, p.left, p.n, p.k, p.batch, p.a_stride), b(p.b, p.right, p.k, p.m, p.batch, p.b_stride);
+  p.a = a.get(), p.b = b.get(), p.dtype = bf16;
+  return blas(p);
+}
+
 bool by_blas(const Tensor& a_in, const Tensor& b_in, const Tensor& bias, Tensor& c, int64_t batch) {
   Tensor a = a_in, b = b_in;
-  const bool begun = bias.defined() && c.dtype() == f64;  // the library adds a bias to f32 only
+  const bool begun = bias.defined() && c.dtype() == f64;  // to which the library adds no bias
   if (begun) copy(bias, c);
   auto left = operand(a), right = operand(b);
   if (!left) a = clone(a), left = operand(a);
@@ -37,11 +76,11 @@ bool by_blas(const Tensor& a_in, const Tensor& b_in, const Tensor& bias, Tensor&
   const Walk walk_a(batch_of(a, c)), walk_b(batch_of(b, c));
   const auto stride_a = stride_of(walk_a), stride_b = stride_of(walk_b);
   const int64_t n = c.dim(-2), m = c.dim(-1), size = size_of(c.dtype());
-  BlasProduct p{c.dtype(), n, m, a.dim(-1), address_of(a), *left, address_of(b), *right,
+  BlasProduct p{c.dtype(), c.dtype(), n, m, a.dim(-1), address_of(a), *left, address_of(b), *right,
                 bias.defined() && !begun ? address_of(bias) : nullptr, address_of(c), batch, 0, 0, n * m, precision(), begun};
   if (stride_a && stride_b) {
     p.a_stride = *stride_a, p.b_stride = *stride_b;
-    return blas(p);
+    return by_blas_rounded(p) || blas(p);
   }
   p.batch = 1;  // a batch of several dims that do not merge: one after the other
   for (int64_t i = 0; i < batch; ++i) {
@@ -71,6 +110,15 @@ void matmul(const Tensor& a, const Tensor& b, const Tensor& bias_in, Tensor& c) 
   const Tensor bias = bias_in.defined() ? contiguous(bias_in) : bias_in;
   const int64_t batch = c.numel() / (c.dim(-2) * c.dim(-1));
   if (by_blas(a, b, bias, c, batch)) return;
+  if (c.dtype() == bf16) {
+    const auto wide = [](const Tensor& x) {
+      Tensor y = empty(x.shape(), {f32, x.device()});
+      return copy(x, y), y;
+    };
+    Tensor y = empty(c.shape(), {f32, c.device()});
+    by_kernel<float>(wide(a), wide(b), bias.defined() ? wide(bias) : bias, y, batch);
+    return copy(y, c);
+  }
   dispatch_float("matmul", c.dtype(), [&]<class T>() { by_kernel<T>(a, b, bias, c, batch); });
 }
 
