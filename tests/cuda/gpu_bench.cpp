@@ -1,0 +1,210 @@
+// How fast a device is, in a minute: products in TFLOP/s, ops that memory limits as a share of what copies reach, steps of training
+// in tokens a second, as they are and recorded. Each figure is the best of three rounds of some calls without a pause.
+//
+//   sluice_gpu_bench [--smoke] [products | memory | training]…     --smoke: small sizes, for the emulated device
+#include <sluice/sluice.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <string>
+
+using namespace sluice;
+
+namespace {
+
+const Device gpu = Device::cuda();
+bool smoke = false;
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+/// Seconds of a call.
+double seconds(const std::function<void()>& f, int calls = 10) {
+  if (smoke) calls = 1;
+  f(), f();
+  synchronize(gpu);
+  double best = 1e9;
+  for (int round = 0; round < (smoke ? 1 : 3); ++round) {
+    const double start = now();
+    for (int i = 0; i < calls; ++i) f();
+    synchronize(gpu);
+    best = std::min(best, (now() - start) / calls);
+  }
+  return best;
+}
+
+/// What fails is a row, and the next ones follow.
+void row(const std::string& name, const std::function<std::string()>& f) {
+  std::string text;
+  try {
+    text = f();
+  } catch (const std::exception& e) {
+    text = str("FAILED: ", e.what());
+  }
+  std::printf("%-36s %s\n", name.c_str(), text.c_str());
+  std::fflush(stdout);
+}
+std::string print(const char* format, auto... x) {
+  char text[200];
+  std::snprintf(text, sizeof text, format, x...);
+  return text;
+}
+
+Tensor random(const Shape& shape, DType dtype = f32) {
+  static Rng rng(1);
+  return normal(shape, 0, 1, rng, {dtype, gpu});
+}
+
+void products() {
+  const auto product = [](const char* name, int64_t batch, int64_t n, DType dtype, Precision precision) {
+    row(name, [=] {
+      const int64_t size = smoke ? 64 : n;
+      const PrecisionScope scope(precision);
+      const NoGrad guard;
+      const Shape shape = batch == 1 ? Shape{size, size} : Shape{batch, size, size};
+      const Tensor a = random(shape, dtype), b = random(shape, dtype);
+      const double t = seconds([&] { matmul(a, b); });
+      return print("%9.3f ms %8.1f TFLOP/s", t * 1e3, 2e-12 * static_cast<double>(batch * size * size * size) / t);
+    });
+  };
+  product("product 8192^3, f32", 1, 8192, f32, Precision::f32);
+  product("product 8192^3, f32 in bf16", 1, 8192, f32, Precision::bf16);
+  product("product 8192^3, bf16", 1, 8192, bf16, Precision::f32);
+  product("product 4096^3, f64", 1, 4096, f64, Precision::f32);
+  product("64 products of 1024^3, f32 in bf16", 64, 1024, f32, Precision::bf16);
+}
+
+void memory() {
+  const int64_t rows = smoke ? 64 : 32768, width = smoke ? 64 : 2048;
+  const auto bytes_of = [&](double numbers, DType dtype = f32) { return numbers * static_cast<double>(rows * width * size_of(dtype)); };
+  const Tensor x = random({rows, width}), y = random({rows, width}), w = random({width});
+  const double rate = [&] { const NoGrad guard; return bytes_of(2) / seconds([&] { clone(x); }); }();
+  row("copy", [&] { return print("%9.3f ms %8.0f GB/s", bytes_of(2) / rate * 1e3, rate * 1e-9); });
+  const auto op = [&](const char* name, double bytes, const std::function<void()>& f) {
+    row(name, [&] {
+      const double t = seconds(f);
+      return print("%9.3f ms %8.0f GB/s %5.0f %% of copies", t * 1e3, bytes / t * 1e-9, 100 * bytes / t / rate);
+    });
+  };
+  const auto forward = [&](const char* name, double bytes, const std::function<Tensor()>& f) {
+    op(name, bytes, [&] { const NoGrad guard; f(); });
+  };
+  // With the passes that gradients take at least: `numbers` read or written for each element.
+  const auto backward = [&](const char* name, double numbers, const std::function<Tensor(const Tensor&)>& f) {
+    const Tensor leaf = x.detach().requires_grad_(), g = y;
+    op(name, bytes_of(numbers), [&] { grad({f(leaf)}, {leaf}, {.grad_outputs = {g}}); });
+  };
+  forward("add", bytes_of(3), [&] { return x + y; });
+  forward("gelu", bytes_of(2), [&] { return gelu(x); });
+  {
+    const Tensor a = to(x, bf16), b = to(y, bf16);
+    forward("add, bf16", bytes_of(3, bf16), [&] { return a + b; });
+  }
+  backward("gelu, both ways", 5, [](const Tensor& z) { return gelu(z); });
+  forward("add a row to each", bytes_of(2), [&] { return x + w; });
+  forward("sum of all", bytes_of(1), [&] { return sum(x); });
+  forward("sums of columns", bytes_of(1), [&] { return sum(x, {0}); });
+  forward("sums of rows", bytes_of(1), [&] { return sum(x, {1}); });
+  forward("transpose", bytes_of(2), [&] { return contiguous(transpose(x, 0, 1)); });
+  forward("softmax", bytes_of(2), [&] { return softmax(x); });
+  backward("softmax, both ways", 5, [](const Tensor& z) { return softmax(z); });
+  forward("layer_norm", bytes_of(2), [&] { return layer_norm(x, w, w); });
+  forward("rms_norm", bytes_of(2), [&] { return rms_norm(x, w); });
+  backward("layer_norm, both ways", 5, [&](const Tensor& z) { return layer_norm(z, w, w); });
+  forward("cumsum of rows", bytes_of(2), [&] { return cumsum(x, 1); });
+  const Tensor at = [&] { Rng rng(3); return randint(0, width, {rows}, rng, gpu); }();
+  backward("cross_entropy, both ways", 4, [&](const Tensor& z) { return cross_entropy(z, at) * y; });
+  {
+    const Tensor table = random({smoke ? 64 : 50000, width});
+    const Tensor index = [&] { Rng rng(4); return randint(0, table.dim(0), {rows}, rng, gpu); }();
+    forward("embedding", bytes_of(2), [&] { return embedding(table, index); });
+  }
+  {
+    Tensor p = random({rows, width}).requires_grad_();
+    p.set_grad(y);
+    Adam adam(std::vector<NamedTensor>{{"p", p}}, {.lr = 1e-3});
+    op("adam", bytes_of(7), [&] { adam.step(); });
+  }
+}
+
+struct Model {
+  struct Block {
+    Norm norm;
+    MultiHeadAttention attend;
+    Norm second;
+    Glu feed;
+    static void visit(auto& self, auto&& f) { f("norm", self.norm), f("attend", self.attend), f("second", self.second), f("feed", self.feed); }
+  };
+  Embedding embedding;
+  std::vector<Block> blocks;
+  Norm norm;
+  Linear head;
+  Model(int64_t words, int64_t dim, int64_t depth) {
+    Rng rng(1);
+    embedding = Embedding({.count = words, .dim = dim}, rng);
+    for (int64_t i = 0; i < depth; ++i)
+      blocks.push_back({Norm({dim, NormKind::rms}),
+                        MultiHeadAttention({.heads = {.dim = dim, .heads = dim / 64, .causal = true, .use_rope = true}, .gates = {{}}}, rng),
+                        Norm({dim, NormKind::rms}), Glu({.dim = dim}, rng)});
+    norm = Norm({dim, NormKind::rms}), head = Linear({.in = dim, .out = words}, rng);
+  }
+  Tensor operator()(const Tensor& x) const {
+    Tensor y = embedding(x);
+    for (const Block& b : blocks) y = y + b.attend(b.norm(y)), y = y + b.feed(b.second(y));
+    return head(norm(y));
+  }
+  static void visit(auto& self, auto&& f) { f("embedding", self.embedding), f("blocks", self.blocks), f("norm", self.norm), f("head", self.head); }
+};
+
+void training() {
+  const auto train = [](const char* name, Precision precision, bool graphed, int64_t batch, int64_t n, int64_t dim, int64_t depth) {
+    row(name, [=] {
+      const PrecisionScope scope(precision);
+      const int64_t words = smoke ? 50 : 32000, length = smoke ? 20 : n;
+      Model model(words, smoke ? 64 : dim, smoke ? 1 : depth);
+      to(model, gpu);
+      Adam adam(parameters(model), {.lr = 1e-3});
+      const auto loss_of = [&](const std::vector<Tensor>& in) { return cross_entropy(model(in[0]), in[1]); };
+      GraphedStep step(model, loss_of);
+      Rng rng(2);
+      const Tensor x = randint(0, words, {batch, length}, rng, gpu);
+      double first = 0, last = 0;
+      const auto once = [&](double* loss_now) {
+        Tensor loss;
+        if (graphed) loss = step({x, x});
+        else adam.zero_grad(), loss = loss_of({x, x}), backward(loss);
+        adam.step();
+        if (loss_now) *loss_now = loss.item();
+      };
+      once(&first);
+      const double t = seconds([&] { once(nullptr); }, 5);
+      once(&last);
+      return print("%9.2f ms %9.0f tokens/s   loss %.3f to %.3f%s", t * 1e3, static_cast<double>(batch * length) / t, first, last,
+                   last < first ? "" : "   WRONG");
+    });
+  };
+  train("step, 120 M, f32", Precision::f32, false, 8, 1024, 768, 12);
+  train("step, 120 M, bf16", Precision::bf16, false, 8, 1024, 768, 12);
+  train("step, 120 M, bf16, recorded", Precision::bf16, true, 8, 1024, 768, 12);
+  train("step, small, bf16", Precision::bf16, false, 4, 256, 256, 4);
+  train("step, small, bf16, recorded", Precision::bf16, true, 4, 256, 256, 4);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  bool all = true;
+  for (int i = 1; i < argc; ++i) std::strcmp(argv[i], "--smoke") == 0 ? smoke = true : all = false;
+  const auto wanted = [&](const char* part) {
+    for (int i = 1; i < argc; ++i)
+      if (std::strcmp(argv[i], part) == 0) return true;
+    return all;
+  };
+  if (wanted("products")) products();
+  if (wanted("memory")) memory();
+  if (wanted("training")) training();
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "error: %s\n", e.what());
+  return 1;
+}
