@@ -6,6 +6,11 @@
 # other; what fails or hangs takes nothing from the others. FOLDER (default: BUILD/gpu) gets table.txt and log.txt. --smoke: so little
 # of each that the emulated device does it in seconds.
 #
+#        on_gpu.sh pack FILE.tar.gz BUILD
+#
+# Puts what that needs, libraries of the system included, into an archive for a machine with a GPU and neither compilers nor TBB:
+#   tar xf FILE.tar.gz && gpu/on_gpu.sh all gpu
+#
 # Exit status 0 if all passed. Without a GPU: 77, which CTest calls skipped; with SLUICE_REQUIRE_CUDA=1 in the environment the
 # parts run anyway, and say what is missing.
 set -uo pipefail
@@ -26,6 +31,22 @@ done
 ((${#words[@]} >= 2)) || die 'need a part and the build folder'
 build=$(cd "${words[-1]}" 2>/dev/null && pwd) || die "no folder ${words[-1]}"
 unset 'words[-1]'
+if [[ ${words[0]} == pack ]]; then
+  folder=$(mktemp -d) && trap 'rm -rf "$folder"' EXIT
+  mkdir -p "$folder"/gpu/tests/cuda "$folder"/gpu/cuda
+  cp "$0" "$folder/gpu/on_gpu.sh"
+  shopt -s nullglob
+  files=("$build"/libsluice*.so* "$build"/tests/sluice_{tests,fuzz} "$build"/tests/cuda/sluice_gpu_* "$build"/cuda/bench_ladder)
+  for file in "${files[@]}"; do
+    [[ -e $file ]] || { echo "on_gpu: ${file#"$build"/} is not built"; continue; }
+    cp -d "$file" "$folder/gpu/${file#"$build"/}"
+    [[ -L $file ]] || strip "$folder/gpu/${file#"$build"/}"
+  done
+  LD_LIBRARY_PATH=$build ldd "$folder"/gpu/*.so "$folder"/gpu/tests/sluice_* | awk '$2 == "=>" { print $3 }' | sort -u |
+    grep -vE "^$build|/(ld-linux|libc|libm|libdl|librt|libpthread|libstdc\\+\\+|libgcc_s)[-.]" | xargs -I{} cp -L {} "$folder/gpu/"
+  tar -C "$folder" -czf "${words[1]}" gpu && ls -l "${words[1]}"
+  exit
+fi
 if [[ $device == gpu && ${SLUICE_REQUIRE_CUDA-} != 1 && ! -e /dev/nvidiactl && ! -e /dev/dxg ]]; then
   echo 'no GPU here'
   exit 77
