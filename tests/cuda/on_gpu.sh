@@ -80,7 +80,7 @@ command_of() {
     memcheck) limit=40 command=("$(type -P compute-sanitizer || echo compute-sanitizer)" --error-exitcode 9 "$gpu" '[life]') ;;
     *) die "no part is called '$1'; there are ${tests[*]} ${measurements[*]}, and all" ;;
   esac
-  [[ $device == gpu ]] || ((limit *= 5))
+  [[ $device == gpu ]] || ((limit *= 6))
 }
 
 now=() then=()
