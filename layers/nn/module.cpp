@@ -9,6 +9,20 @@
 
 namespace sluice::detail {
 
+std::size_t Members::down(const char* name) {
+  const std::size_t above = path.size();
+  if (above > 0) path += '.';
+  path += name;
+  return above;
+}
+std::size_t Members::begin(std::string type, const void* object) {
+  parts.push_back({path, std::move(type), object, slots.size(), 0});
+  return parts.size() - 1;
+}
+void collect(Members& out, const Tensor& x) {
+  if (x.defined()) out.slots.push_back({out.path, const_cast<Tensor*>(&x)});
+}
+
 void check_names(const Members& m) {
   std::set<std::string_view> names;
   for (const auto& s : m.slots)

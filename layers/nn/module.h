@@ -43,31 +43,36 @@ struct Members {
   };
   std::vector<Slot> slots;
   std::vector<Part> parts;
+  std::string path;  // of what is visited now
+
+  /// Down to a member, and what to give to up() afterwards.
+  std::size_t down(const char* name);
+  void up(std::size_t length) { path.resize(length); }
+  std::size_t begin(std::string type, const void* object);  // a part, whose index end() takes
+  void end(std::size_t part) { parts[part].last = slots.size(); }
 };
 
+void collect(Members& out, const Tensor& x);
+/// Every layer of every model is an instance: hence all that needs no T is a function of Members.
 template <class T>
-std::string type_name() {
-  if constexpr (requires { T::type; }) return T::type;
-  else return "module";
-}
-
-template <class T>
-void collect(Members& out, const std::string& path, T& x) {
-  using M = std::remove_const_t<T>;
-  auto at = [&](const std::string& name) { return path.empty() ? name : path + "." + name; };
-  if constexpr (std::is_same_v<M, Tensor>) {
-    if (x.defined()) out.slots.push_back({path, const_cast<Tensor*>(&x)});
-  } else if constexpr (is_vector<M>::value) {
-    for (std::size_t i = 0; i < x.size(); ++i) collect(out, at(std::to_string(i)), x[i]);
-  } else if constexpr (is_optional<M>::value) {
-    if (x) collect(out, path, *x);
-  } else if constexpr (requires { M::visit(x, [](const char*, auto&) {}); }) {
-    const std::size_t part = out.parts.size();
-    out.parts.push_back({path, type_name<M>(), &x, out.slots.size(), 0});
-    M::visit(x, [&](const char* name, auto& member) { collect(out, at(name), member); });
-    out.parts[part].last = out.slots.size();
+void collect(Members& out, const T& x) {
+  const auto member = [&](const char* name, const auto& m) {
+    const std::size_t above = out.down(name);
+    collect(out, m);
+    out.up(above);
+  };
+  if constexpr (is_vector<T>::value) {
+    for (std::size_t i = 0; i < x.size(); ++i) member(std::to_string(i).c_str(), x[i]);
+  } else if constexpr (is_optional<T>::value) {
+    if (x) collect(out, *x);
+  } else if constexpr (requires { T::visit(x, [](const char*, auto&) {}); }) {
+    std::size_t part;
+    if constexpr (requires { T::type; }) part = out.begin(T::type, &x);
+    else part = out.begin("module", &x);
+    T::visit(x, member);
+    out.end(part);
   } else {
-    static_assert(sizeof(M) == 0, "a module lists its members: static void visit(auto& self, auto&& f) { f(\"weight\", self.weight); }; each is a Tensor, such a struct, or a vector or optional of those");
+    static_assert(sizeof(T) == 0, "a module lists its members: static void visit(auto& self, auto&& f) { f(\"weight\", self.weight); }; each is a Tensor, such a struct, or a vector or optional of those");
   }
 }
 
@@ -77,7 +82,7 @@ void check_names(const Members& m);
 template <class M>
 Members members(const M& module) {
   Members out;
-  collect(out, "", module);
+  collect(out, module);
   check_names(out);
   return out;
 }
