@@ -83,17 +83,14 @@ struct Products {
   static constexpr int64_t kTile = 1024, kSteps = 16;
   template <int A, int B, class F>
   [[gnu::target("amx-tile,amx-bf16,avx512f,avx512dq"), gnu::always_inline]]
-  static inline void chain(int64_t steps, const char* a, const char* b, int64_t next, const F& meanwhile) {
+  static inline void chain(int64_t steps, const char* a, int64_t next_a, const char* b, int64_t next_b, const F& meanwhile) {
     for (; steps > 0; --steps, a += kTile, b += kTile) {
       meanwhile();
       _tile_stream_loadd(6, b, 64);
-      if constexpr (B > 1) _tile_stream_loadd(7, b + next, 64);
+      if constexpr (B > 1) _tile_stream_loadd(7, b + next_b, 64);
       _tile_loadd(4, a, 64);
-      if constexpr (A > 1) _tile_loadd(5, a + next, 64);
-      _tile_dpbf16ps(0, 4, 6);
-      if constexpr (B > 1) _tile_dpbf16ps(1, 4, 7);
-      if constexpr (A > 1) _tile_dpbf16ps(2, 5, 6);
-      if constexpr (A > 1 && B > 1) _tile_dpbf16ps(3, 5, 7);
+      if constexpr (A > 1) _tile_loadd(5, a + next_a, 64);
+      add_products<A, B>();
     }
   }
 };

@@ -65,15 +65,6 @@ template <bool pairs>
   });
 }
 
-struct SplitProducts {
-  static constexpr int64_t kTile = kSplitTile, kSteps = 5;
-  template <int A, int B, class F>
-  [[gnu::target("amx-tile,amx-bf16,avx512f,avx512dq"), gnu::always_inline]]
-  static inline void chain(int64_t steps, const char* a, const char* b, int64_t next, const F& meanwhile) {
-    split_chain<A, B>(steps, a, next, b, next, meanwhile);
-  }
-};
-
 }  // namespace
 
 void amx_split_b(Read read, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to) {

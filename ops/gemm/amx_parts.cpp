@@ -99,10 +99,7 @@ void Parts::multiply_parts(const Parts& a, int64_t first_k, int64_t first_column
         const int64_t rows = std::min(kSide, n - i), cols = std::min(kSide, m - j);
         float* const to = memory[place ^= 1];
         zero_sums();
-        if (rows > kAmxTile && cols > kAmxTile) split_chain<2, 2>(count, left, next_a, right, next_b, meanwhile);
-        else if (rows > kAmxTile) split_chain<2, 1>(count, left, next_a, right, next_b, meanwhile);
-        else if (cols > kAmxTile) split_chain<1, 2>(count, left, next_a, right, next_b, meanwhile);
-        else split_chain<1, 1>(count, left, next_a, right, next_b, meanwhile);
+        by_tiles<SplitProducts>(rows, cols, count, left, next_a, right, next_b, meanwhile);
         store_sums(to, kSide, cols > kAmxTile, rows > kAmxTile);
         sums = {to, c + i * ldc + j, ldc, cols, nullptr, alpha, step == 0 ? beta : 1, rows, 0};
       }
