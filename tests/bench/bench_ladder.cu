@@ -110,7 +110,7 @@ void rows(const char* what, int heads, int n, Window mask, bool half) {
     const AttentionBackwardProblem back{.q = q.data, .k = k.data, .v = v.data, .g = gate.data, .lse = lse.data, .delta = delta.data,
                                         .dq = heads_of(dq), .dk = heads_of(dk), .dv = heads_of(dv), .batch = 1, .heads = heads,
                                         .kv_heads = heads, .m = n, .n = n, .scale = p.scale};
-    check(cudaMemset(delta.data, 0, queries * sizeof(float)));
+    check(cudaMemsetAsync(delta.data, 0, queries * sizeof(float), stream()));
     run_attention_mma<D, W, M, NoGate, BFloat16>(p, mask);  // for lse
     want.clear();
     const auto mma = [&]<bool by_keys>() { run_attention_mma_backward<by_keys, D, W, M>(back, mask); };

@@ -154,6 +154,24 @@ TEST_CASE("graphs: what a replay would repeat wrongly is refused, and nothing is
   CHECK_THROWS_AS(GraphedStep(model, nullptr), ValueError);
 }
 
+// What it needs of the device — waiting, giving memory back — may not be asked of a stream that is recorded.
+TEST_CASE("graphs: an older graph goes while a new one is recorded", "[graph]") {
+  Model model;
+  to(model, gpu);
+  const Tensor x = tokens(1, {2, 9});
+  const auto loss = [&](const std::vector<Tensor>& in) { return loss_of(model, in); };
+  auto old = std::make_unique<GraphedStep>(model, loss);
+  Tensor want;
+  for (int i = 0; i < 3; ++i) want = (*old)({x, x});
+  int calls = 0;
+  GraphedStep step(model, [&](const std::vector<Tensor>& in) {
+    if (++calls == 2) old.reset();
+    return loss(in);
+  });
+  for (int i = 0; i < 4; ++i) CHECK(same_bits(to(step({x, x}), cpu), to(want, cpu)));
+  CHECK((calls == 2 && !old && step.recorded() == 1));
+}
+
 TEST_CASE("graphs: constants that the host sends are kept, and what a step gave back outlives it", "[graph]") {
   Model model;
   to(model, gpu);
