@@ -110,6 +110,7 @@ run() { # a part: what it says goes to $work/PART.log, what became of it to $wor
     timeout --kill-after=5 "$limit" "${command[@]}" >"$work/$1.log" 2>&1 </dev/null || status=$?
     end=$(case $status in 0) echo ok ;; 124 | 137) echo "TIME OUT" ;; *) echo "FAILED $status" ;; esac)
     if grep -qE '(FAILED:|WRONG)' "$work/$1.log"; then end='FAILED'; fi
+    if [[ $end == ok && ${command[0]} == *_tests ]] && ! grep -qE '^(All tests passed|test cases:)' "$work/$1.log"; then end='not there'; fi
   else
     echo "there is no ${command[0]}" >"$work/$1.log"
     end='not there'
