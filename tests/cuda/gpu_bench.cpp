@@ -158,14 +158,14 @@ struct Model {
 };
 
 void training() {
-  const auto train = [](const char* name, Precision precision, bool graphed, int64_t batch, int64_t n, int64_t dim, int64_t depth) {
+  const auto train = [](const char* name, DType dtype, Precision precision, bool graphed, int64_t batch, int64_t n, int64_t dim, int64_t depth) {
     row(name, [=] {
       const PrecisionScope scope(precision);
       const int64_t words = smoke ? 50 : 32000, length = smoke ? 20 : n;
       Model model(words, smoke ? 64 : dim, smoke ? 1 : depth);
-      to(model, gpu);
+      to(model, dtype), to(model, gpu);
       Adam adam(parameters(model), {.lr = 1e-3});
-      const auto loss_of = [&](const std::vector<Tensor>& in) { return cross_entropy(model(in[0]), in[1]); };
+      const auto loss_of = [&](const std::vector<Tensor>& in) { return cross_entropy(to(model(in[0]), f32), in[1]); };
       GraphedStep step(model, loss_of);
       Rng rng(2);
       const Tensor x = randint(0, words, {batch, length}, rng, gpu);
@@ -184,11 +184,12 @@ void training() {
                    last < first ? "" : "   WRONG");
     });
   };
-  train("step, 120 M, f32", Precision::f32, false, 8, 1024, 768, 12);
-  train("step, 120 M, bf16", Precision::bf16, false, 8, 1024, 768, 12);
-  train("step, 120 M, bf16, recorded", Precision::bf16, true, 8, 1024, 768, 12);
-  train("step, small, bf16", Precision::bf16, false, 4, 256, 256, 4);
-  train("step, small, bf16, recorded", Precision::bf16, true, 4, 256, 256, 4);
+  train("step, 120 M, f32", f32, Precision::f32, false, 8, 1024, 768, 12);
+  train("step, 120 M, f32 in bf16", f32, Precision::bf16, false, 8, 1024, 768, 12);
+  train("step, 120 M, bf16", bf16, Precision::f32, false, 8, 1024, 768, 12);
+  train("step, 120 M, bf16, recorded", bf16, Precision::f32, true, 8, 1024, 768, 12);
+  train("step, small, bf16", bf16, Precision::f32, false, 4, 256, 256, 4);
+  train("step, small, bf16, recorded", bf16, Precision::f32, true, 4, 256, 256, 4);
 }
 
 }  // namespace
