@@ -1,6 +1,6 @@
 # Compiles one source for a GPU. OBJECT.txt gets what ptxas says of each kernel; one that spills is an error, and so are a
-# stack frame in attention, whose tiles must stay in registers (elsewhere sin and cos take one), and a wgmma that ptxas must
-# serialise, because something else touches its registers while it is under way.
+# stack frame in attention, whose tiles must stay in registers (elsewhere sin and cos take one), a wgmma that ptxas must
+# serialise, because something else touches its registers while it is under way, and a setmaxnreg that it ignores.
 execute_process(
   COMMAND ${NVCC} -ccbin ${HOST} -std=c++20 -O3 --expt-relaxed-constexpr --extended-lambda --diag-suppress 186 -I${INCLUDE}
           --generate-code=arch=compute_90a,code=[sm_90a] -Xcompiler -fPIC -Xptxas -v -c ${SOURCE} -o ${OBJECT}
@@ -36,8 +36,8 @@ if(spilled)
   file(REMOVE ${OBJECT})
   message(FATAL_ERROR "these kernels use local memory:\n${spilled}")
 endif()
-string(REGEX MATCHALL "[^\n]*wgmma[^\n]*serialized[^\n]*" serialized "${text}")
-if(serialized)
+string(REGEX MATCHALL "[^\n]*(wgmma[^\n]*serialized|setmaxnreg)[^\n]*" refused "${text}")
+if(refused)
   file(REMOVE ${OBJECT})
-  message(FATAL_ERROR "wgmma does not run by itself in these kernels:\n${serialized}")
+  message(FATAL_ERROR "wgmma does not run by itself, or registers are not given on, in these kernels:\n${refused}")
 endif()
