@@ -1,5 +1,4 @@
 // The tests of ranks as a program for mpirun: each process is a rank.
-#define CATCH_CONFIG_MAIN
 #include "parallel/ranks.h"
 
 #include "support/catch.h"
