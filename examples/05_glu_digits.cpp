@@ -64,7 +64,7 @@ double train(const auto& model, const Digits& all, int64_t epochs, uint64_t seed
   return percent_right(model, test);
 }
 
-int main(int argc, char** argv) try {
+int program(int argc, char** argv) {
   std::string path = "build/data/digits.csv";
   int64_t epochs = 30;
   bool smoke = false;
@@ -85,12 +85,10 @@ int main(int argc, char** argv) try {
     std::printf("run %d: MLP (%lld parameters) %.1f %%, GLU (%lld parameters) %.1f %% right on digits not seen before\n", run,
                 (long long)count(mlp), of_mlp, (long long)count(glu), of_glu);
   }
-} catch (const examples::HelpShown&) {
   return 0;
-} catch (const std::exception& e) {
-  std::fprintf(stderr, "error: %s\n", e.what());
-  return 1;
 }
+
+int main(int argc, char** argv) { return examples::run_program(program, argc, argv); }
 
 // Expected output:
 // run 0: MLP (8554 parameters) 91.4 %, GLU (8554 parameters) 89.5 % right on digits not seen before

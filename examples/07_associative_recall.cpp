@@ -157,9 +157,7 @@ int64_t state_after(const RecallModel& model, int64_t n) {
   return numbers;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) try {
+int program(int argc, char** argv) {
   int64_t steps = 700, seed = 1;
   bool smoke = false;
   Options o("07_associative_recall", "which attention can look things up");
@@ -185,12 +183,11 @@ int main(int argc, char** argv) try {
     std::fflush(stdout);
   }
   return 0;
-} catch (const HelpShown&) {
-  return 0;
-} catch (const std::exception& e) {
-  std::fprintf(stderr, "error: %s\n", e.what());
-  return 1;
 }
+
+}  // namespace
+
+int main(int argc, char** argv) { return run_program(program, argc, argv); }
 
 // Expected output (two cores; the last digits differ from machine to machine):
 //

@@ -13,8 +13,6 @@
 #include "support/options.h"
 #include "support/study.h"
 
-#include <sluice/layers/train/curve.h>
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -80,20 +78,8 @@ int64_t spikes(const std::vector<double>& bits) {
   }
   return found;
 }
-double last_tenth(const std::vector<double>& bits) {
-  const auto n = static_cast<long>(bits.size() / 10 + 1);
-  return std::accumulate(bits.end() - n, bits.end(), 0.0) / double(n);
-}
 
-Series series(std::string name, const std::vector<double>& y, bool noisy) {
-  Series s{std::move(name), std::vector<double>(y.size()), y, noisy};
-  std::iota(s.x.begin(), s.x.end(), 0.0);
-  return s;
-}
-
-}  // namespace
-
-int main(int argc, char** argv) try {
+int program(int argc, char** argv) {
   Settings s;
   Options o("attention_sink", "attention sinks, massive activations and loss spikes, with gate G1 and without");
   o.add("text", s.text, "file to learn from (bytes)");
@@ -109,9 +95,7 @@ int main(int argc, char** argv) try {
   o.parse(argc, argv);
   if (s.smoke) s.dim = 24, s.layers = 2, s.hidden = 64, s.context = 32, s.batch = 2, s.steps = s.short_steps = 3;
   else if (s.text.empty()) throw std::runtime_error("attention_sink: --text FILE is needed (or --smoke)");
-  std::string words;
-  for (int i = 0; s.smoke && i < 80; ++i) words += "the sluice opens at dawn, the sluice closes at dusk. ";
-  if (!s.smoke) words = read_text(s.text);
+  const std::string words = learning_text(s.text);
   const Split text = split_text(words, static_cast<std::size_t>(s.context) + 1);
   const std::string_view valid = baseline_part(text.valid);
   Rng sample_rng(7);
@@ -162,12 +146,11 @@ int main(int argc, char** argv) try {
                "gate G1: " + fixed(bits[1], 3) + " bits/char, " + fixed(share[1], 1) + " % of attention to the start token",
                "no gate: " + fixed(bits[0], 3) + ", " + fixed(share[0], 1) + " %", bits[1] < bits[0], s.seed);
   return 0;
-} catch (const HelpShown&) {
-  return 0;
-} catch (const std::exception& e) {
-  std::fprintf(stderr, "error: %s\n", e.what());
-  return 1;
 }
+
+}  // namespace
+
+int main(int argc, char** argv) { return run_program(program, argc, argv); }
 
 // Expected output of attention_sink --text build/data/jargon.txt (two busy cores):
 //

@@ -87,9 +87,7 @@ double found(const std::vector<int64_t>& pairs, const Tensor& scores) {
   return 100 * mean(to(eq(argmax(scores, 1), Tensor::from(pairs)), f32)).item();
 }
 
-}  // namespace
-
-int main(int argc, char** argv) try {
+int program(int argc, char** argv) {
   std::string data = "build/data/fashion-mnist";
   int64_t steps = 3000, dim = 64, layers = 2, batch = 40, per_pair = 20, seed = 1;
   double lr = 2e-3;
@@ -160,12 +158,11 @@ int main(int argc, char** argv) try {
   print_result("fashion_clip", "CLIP-GAU: " + fixed(clip[0], 1) + " % of pairs never seen",
                "nearest means: " + fixed(nearest[0], 1) + " %; chance: 1 %", clip[0] > nearest[0], seed);
   return 0;
-} catch (const HelpShown&) {
-  return 0;
-} catch (const std::exception& e) {
-  std::fprintf(stderr, "error: %s\n", e.what());
-  return 1;
 }
+
+}  // namespace
+
+int main(int argc, char** argv) { return run_program(program, argc, argv); }
 
 // Expected output of fashion_clip --data build/data/fashion-mnist (two busy cores):
 //

@@ -9,8 +9,6 @@
 #include "support/options.h"
 #include "support/study.h"
 
-#include <sluice/layers/train/curve.h>
-
 #include <filesystem>
 
 using namespace sluice;
@@ -49,9 +47,7 @@ struct PixelMlp {
   static void visit(auto& self, auto&& f) { f("in", self.in), f("hidden", self.hidden), f("out", self.out); }
 };
 
-}  // namespace
-
-int main(int argc, char** argv) try {
+int program(int argc, char** argv) {
   std::string data = "build/data/fashion-mnist", out = "build/report";
   int64_t epochs = 4, dim = 64, layers = 4, batch = 64, seed = 1;
   double lr = 3e-3, dropout = 0;
@@ -88,9 +84,7 @@ int main(int argc, char** argv) try {
     right[i] = accuracy(model, test);
     std::printf("%-10s %9lld %9.1f %21.2f %7.2f\n", name, (long long)count(model), r.ms, r.accuracy.back(), right[i]);
     std::fflush(stdout);
-    Series s{name, {}, r.accuracy, false};
-    for (std::size_t k = 0; k < r.accuracy.size(); ++k) s.x.push_back(double(k + 1));
-    curves.push_back(std::move(s));
+    curves.push_back(series(name, r.accuracy, false, 1));
   };
   Rng rng(static_cast<uint64_t>(seed));
   const EncoderOptions e{.mixing = Mixing::gau, .dim = dim, .layers = layers, .key_dim = dim / 2,
@@ -108,12 +102,11 @@ int main(int argc, char** argv) try {
   print_result("fashion_vit", "ViT-GAU: " + fixed(right[2], 1) + " % right",
                "MLP: " + fixed(right[0], 1) + " %; softmax ViT: " + fixed(right[1], 1) + " %", right[2] > right[0], seed);
   return 0;
-} catch (const HelpShown&) {
-  return 0;
-} catch (const std::exception& e) {
-  std::fprintf(stderr, "error: %s\n", e.what());
-  return 1;
 }
+
+}  // namespace
+
+int main(int argc, char** argv) { return run_program(program, argc, argv); }
 
 // Expected output of fashion_vit --data build/data/fashion-mnist (two busy cores):
 //

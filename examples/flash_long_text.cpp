@@ -131,9 +131,7 @@ Result train(const MixerLm& model, const Split& text, int64_t n, const Settings&
 }
 
 int run(const Settings& s, const Communicator& ranks) {
-  std::string words;
-  for (int i = 0; s.smoke && i < 200; ++i) words += "the sluice opens at dawn, the sluice closes at dusk. ";
-  if (!s.text.empty()) words = read_text(s.text);
+  const std::string words = learning_text(s.text);
   const Split text = split_text(words, static_cast<std::size_t>(s.longest) + 1);
 
   if (ranks.rank() == 0) {
@@ -158,17 +156,14 @@ int run(const Settings& s, const Communicator& ranks) {
   return 0;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) try {
+int program(int argc, char** argv) {
   const Settings s = parse(argc, argv);
   return run_world([&](const Communicator& ranks) { return run(s, ranks); });
-} catch (const HelpShown&) {
-  return 0;
-} catch (const std::exception& e) {
-  std::fprintf(stderr, "error: %s\n", e.what());
-  return 1;
 }
+
+}  // namespace
+
+int main(int argc, char** argv) { return run_program(program, argc, argv); }
 
 // Expected output of flash_long_text --text build/data/jargon.txt (two busy cores), after a line about the machine:
 //

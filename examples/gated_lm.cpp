@@ -103,12 +103,6 @@ struct Arm {
   }
 };
 
-/// Warm-up over the first 2 %, then a cosine down to a twentieth.
-double learning_rate(double lr, double done) {
-  if (done < 0.02) return lr * (0.02 + 0.98 * done / 0.02);
-  return lr * (0.05 + 0.95 * 0.5 * (1 + std::cos(3.14159265358979 * (done - 0.02) / 0.98)));
-}
-
 void train(std::deque<Arm>& arms, std::string_view text, const Settings& s, const Communicator& ranks) {
   Rng rng(static_cast<uint64_t>(s.seed) + 1000);
   Progress progress({.steps = s.steps, .out = first_stderr(ranks), .device = device_named(s.device)});
@@ -134,9 +128,7 @@ int run(const Settings& s, const Communicator& ranks) {
   only_first_prints(ranks);
   ranks.check_same("settings", str(s.minutes, ' ', s.steps, ' ', s.lr, ' ', s.context, ' ', s.batch, ' ', s.seed, ' ', s.smoke));
   std::printf("%s\n", describe_machine().c_str());
-  std::string words;
-  for (int i = 0; s.smoke && i < 200; ++i) words += "the sluice opens at dawn, the sluice closes at dusk. ";
-  if (!s.text.empty()) words = read_text(s.text);
+  const std::string words = learning_text(s.text);
   const Split text = split_text(words, static_cast<std::size_t>(s.context) + 1);
   const std::string_view valid = baseline_part(text.valid);
 
@@ -173,17 +165,14 @@ int run(const Settings& s, const Communicator& ranks) {
   return 0;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) try {
+int program(int argc, char** argv) {
   const Settings s = parse(argc, argv);
   return run_world([&](const Communicator& ranks) { return run(s, ranks); });
-} catch (const HelpShown&) {
-  return 0;
-} catch (const std::exception& e) {
-  std::fprintf(stderr, "error: %s\n", e.what());
-  return 1;
 }
+
+}  // namespace
+
+int main(int argc, char** argv) { return run_program(program, argc, argv); }
 
 // Expected output of gated_lm --text build/data/jargon.txt (two busy cores), after a line about the machine:
 //

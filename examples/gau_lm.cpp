@@ -75,18 +75,6 @@ Settings parse(int argc, char** argv) {
   return s;
 }
 
-std::string smoke_text() {
-  std::string text;
-  for (int i = 0; i < 200; ++i) text += "the sluice opens at dawn, the sluice closes at dusk. ";
-  return text;
-}
-
-/// Warm-up over the first 2 %, then a cosine down to a twentieth.
-double learning_rate(double lr, double done) {
-  if (done < 0.02) return lr * (0.02 + 0.98 * done / 0.02);
-  return lr * (0.05 + 0.95 * 0.5 * (1 + std::cos(3.14159265358979 * (done - 0.02) / 0.98)));
-}
-
 std::map<std::string, std::string> config_of(const Settings& s, double elapsed) {
   return {{"dim", std::to_string(s.dim)},         {"layers", std::to_string(s.layers)},
           {"key_dim", std::to_string(s.key_dim)}, {"context", std::to_string(s.context)},
@@ -123,7 +111,7 @@ int run(const Settings& s, const Communicator& ranks) {
   const bool first_rank = ranks.rank() == 0;
   if (first_rank) std::filesystem::create_directories(s.out);
   const std::string checkpoint = s.out + "/checkpoint.safetensors";
-  const std::string text = s.smoke && s.text.empty() ? smoke_text() : read_text(s.text);
+  const std::string text = learning_text(s.text);
   const Split split = split_text(text, static_cast<std::size_t>(s.context) + 1);
   const std::string_view valid = baseline_part(split.valid);
 
@@ -238,16 +226,11 @@ int run(const Settings& s, const Communicator& ranks) {
   return 0;
 }
 
+int program(int argc, char** argv) {
+  const Settings s = parse(argc, argv);
+  return run_world([&](const Communicator& ranks) { return run(s, ranks); });
+}
+
 }  // namespace
 
-int main(int argc, char** argv) {
-  try {
-    const Settings s = parse(argc, argv);
-    return run_world([&](const Communicator& ranks) { return run(s, ranks); });
-  } catch (const HelpShown&) {
-    return 0;
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "error: %s\n", e.what());
-    return 1;
-  }
-}
+int main(int argc, char** argv) { return run_program(program, argc, argv); }

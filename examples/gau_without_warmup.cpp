@@ -11,7 +11,6 @@
 #include "support/options.h"
 #include "support/study.h"
 
-#include <sluice/layers/train/curve.h>
 #include <sluice/layers/heads/transformer_block.h>
 #include <sluice/sluice.h>
 
@@ -89,9 +88,7 @@ double branch_size(double scale) {
   return norm(gau(x) - x).item() / norm(x).item();
 }
 
-}  // namespace
-
-int main(int argc, char** argv) try {
+int program(int argc, char** argv) {
   Settings s;
   Options o("gau_without_warmup", "deep GAU and post-norm Transformers, with warm-up and without");
   o.add("text", s.text, "file to learn from (bytes)");
@@ -104,9 +101,7 @@ int main(int argc, char** argv) try {
   o.parse(argc, argv);
   if (s.smoke) s.dim = 16, s.key_dim = 8, s.context = 16, s.batch = 2, s.steps = 3;
   else if (s.text.empty()) throw std::runtime_error("gau_without_warmup: --text FILE is needed (or --smoke)");
-  std::string words;
-  for (int i = 0; s.smoke && i < 40; ++i) words += "the sluice opens at dawn, the sluice closes at dusk. ";
-  if (!s.smoke) words = read_text(s.text);
+  const std::string words = learning_text(s.text);
   const Split text = split_text(words, static_cast<std::size_t>(s.context) + 1);
 
   std::printf("a GAU's branch / its input, s = 128, n = 512: %.4f (theory 0.0112); all weights halved: %.6f, a factor of "
@@ -121,17 +116,13 @@ int main(int argc, char** argv) try {
         Rng rng(static_cast<uint64_t>(s.seed));
         Lm model(use_gau, layers, s, rng);
         const std::vector<double> bits = train(model, text.train, warmup, s);
-        double last = 0;
-        for (auto i = bits.size() - bits.size() / 10 - 1; i < bits.size(); ++i) last += bits[i] / double(bits.size() / 10 + 1);
         const double valid = bits_per_byte(model, baseline_part(text.valid), s.context);
         std::printf("%6lld  %-11s %8lld  %7lld   %32.3f   %10.3f\n", (long long)layers, use_gau ? "GAU" : "Transformer",
-                    (long long)count(model), (long long)warmup, last, valid);
+                    (long long)count(model), (long long)warmup, last_tenth(bits), valid);
         std::fflush(stdout);
         if (warmup == 0 && use_gau) gau_worst = std::max(gau_worst, valid);
         if (warmup == 0 && !use_gau) transformer_best = std::min(transformer_best, valid);
-        Series curve{str(use_gau ? "GAU" : "Transformer", warmup ? " + warm-up" : ""), {}, bits, true};
-        for (std::size_t i = 0; i < bits.size(); ++i) curve.x.push_back(double(i));
-        curves.push_back(std::move(curve));
+        curves.push_back(series(str(use_gau ? "GAU" : "Transformer", warmup ? " + warm-up" : ""), bits, true));
       }
     }
     write_svg_curve(str(s.out, "/warmup_", layers, ".svg"),
@@ -141,12 +132,11 @@ int main(int argc, char** argv) try {
                "post-norm Transformer without warm-up: at least " + fixed(transformer_best, 2), gau_worst < transformer_best,
                s.seed);
   return 0;
-} catch (const HelpShown&) {
-  return 0;
-} catch (const std::exception& e) {
-  std::fprintf(stderr, "error: %s\n", e.what());
-  return 1;
 }
+
+}  // namespace
+
+int main(int argc, char** argv) { return run_program(program, argc, argv); }
 
 // Expected output of gau_without_warmup --text build/data/jargon.txt (two busy cores):
 //

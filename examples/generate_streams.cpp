@@ -122,9 +122,7 @@ int run(const Settings& s) {
   return 0;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) try {
+int program(int argc, char** argv) {
   Settings s;
   Options o("generate_streams", "generation with every streaming state");
   o.add("dim", s.dim, "width of the models");
@@ -134,12 +132,11 @@ int main(int argc, char** argv) try {
   o.parse(argc, argv);
   if (s.smoke) s.dim = 32;
   return run(s);
-} catch (const HelpShown&) {
-  return 0;
-} catch (const std::exception& e) {
-  std::fprintf(stderr, "error: %s\n", e.what());
-  return 1;
 }
+
+}  // namespace
+
+int main(int argc, char** argv) { return run_program(program, argc, argv); }
 
 // Expected output (two busy cores), after a line about the machine:
 //

@@ -10,8 +10,6 @@
 #include "support/options.h"
 #include "support/study.h"
 
-#include <sluice/layers/train/curve.h>
-
 #include <cctype>
 #include <filesystem>
 #include <fstream>
@@ -96,9 +94,7 @@ struct Classifier {
   static void visit(auto& self, auto&& f) { f("embed", self.embed), f("encoder", self.encoder), f("out", self.out); }
 };
 
-}  // namespace
-
-int main(int argc, char** argv) try {
+int program(int argc, char** argv) {
   std::string data = "build/data/data.noun", out = "build/report";
   int64_t epochs = 3, dim = 64, layers = 4, seed = 1;
   double dropout = 0.2, lr = 2e-3, bag_lr = 1e-2;
@@ -142,9 +138,7 @@ int main(int argc, char** argv) try {
     std::printf("%-12s %9lld %10lld %9.1f %21.2f %7.2f\n", names[i], (long long)count(model),
                 (long long)count(model.encoder), r.ms, r.accuracy.back(), right[i]);
     std::fflush(stdout);
-    Series s{names[i], {}, r.accuracy, false};
-    for (std::size_t k = 0; k < r.accuracy.size(); ++k) s.x.push_back(double(k + 1));
-    curves.push_back(std::move(s));
+    curves.push_back(series(names[i], r.accuracy, false, 1));
   }
   write_svg_curve(out + "/glosses.svg", {.title = "WordNet glosses: % of 26 classes right", .x_label = "epoch",
                                          .y_label = "% right (validation)"}, curves);
@@ -152,12 +146,11 @@ int main(int argc, char** argv) try {
                "bag of words: " + fixed(right[0], 1) + " %; softmax, equal parameters: " + fixed(right[1], 1) + " %",
                right[2] > right[0], seed);
   return 0;
-} catch (const HelpShown&) {
-  return 0;
-} catch (const std::exception& e) {
-  std::fprintf(stderr, "error: %s\n", e.what());
-  return 1;
 }
+
+}  // namespace
+
+int main(int argc, char** argv) { return run_program(program, argc, argv); }
 
 // Expected output of gloss_classifier --data build/data/data.noun (two busy cores):
 //

@@ -11,8 +11,6 @@
 #include "support/options.h"
 #include "support/study.h"
 
-#include <sluice/layers/train/curve.h>
-
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -154,9 +152,7 @@ Result train(const char* name, const Model& model, const Genes& genes, int64_t s
   return r;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) try {
+int program(int argc, char** argv) {
   Settings s;
   Options o("long_rrna", "phyla along tapes of ribosomal genes: FLASH, GAU, softmax attention, counts");
   o.add("data", s.data, "rRNA16S.gold.fasta");
@@ -206,12 +202,11 @@ int main(int argc, char** argv) try {
                str("counts of 4-mers: ", fixed(counts.right, 1), " %; in the same time softmax: ", speed(softmax), "; GAU: ", speed(gau)),
                flash.right > counts.right, s.seed);
   return 0;
-} catch (const HelpShown&) {
-  return 0;
-} catch (const std::exception& e) {
-  std::fprintf(stderr, "error: %s\n", e.what());
-  return 1;
 }
+
+}  // namespace
+
+int main(int argc, char** argv) { return run_program(program, argc, argv); }
 
 // Expected output of long_rrna --data build/data/rRNA16S.gold.fasta (two busy cores):
 //

@@ -16,6 +16,11 @@ Tensor bytes_at(std::string_view text, const std::vector<int64_t>& starts, int64
 }
 }  // namespace
 
+double learning_rate(double lr, double done) {
+  if (done < 0.02) return lr * (0.02 + 0.98 * done / 0.02);
+  return lr * (0.05 + 0.95 * 0.5 * (1 + std::cos(3.14159265358979 * (done - 0.02) / 0.98)));
+}
+
 Batch random_batch(std::string_view text, int64_t batch, int64_t n, Rng& rng, Device device) {
   std::vector<int64_t> starts = randint(0, static_cast<int64_t>(text.size()) - n, {batch}, rng).to_vector<int64_t>();
   Tensor window = bytes_at(text, starts, n + 1, device);

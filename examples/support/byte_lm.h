@@ -58,6 +58,9 @@ struct ByteLm {
   }
 };
 
+/// Of a step when the share `done` of the training is over: warm-up over the first 2 %, then a cosine down to a twentieth.
+double learning_rate(double lr, double done);
+
 /// Windows of n + 1 bytes at random places: inputs and targets, each [batch, n] i64.
 struct Batch {
   Tensor inputs, targets;

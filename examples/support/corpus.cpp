@@ -1,8 +1,9 @@
 #include "corpus.h"
 
+#include <sluice/layers/data/text.h>
+
 #include <algorithm>
 #include <stdexcept>
-#include <string>
 
 namespace sluice::examples {
 namespace {
@@ -10,6 +11,13 @@ namespace {
 constexpr std::size_t kBaselineBytes = 40'000;
 
 }  // namespace
+
+std::string learning_text(const std::string& path) {
+  if (!path.empty()) return read_text(path);
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += "the sluice opens at dawn, the sluice closes at dusk. ";
+  return text;
+}
 
 Split split_text(std::string_view text, std::size_t window) {
   const std::size_t valid = text.size() / 10;

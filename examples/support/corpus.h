@@ -2,9 +2,13 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 
 namespace sluice::examples {
+
+/// The file to learn from, or a few built-in sentences, for a trial, where `path` is empty.
+std::string learning_text(const std::string& path);
 
 /// Two adjacent pieces of one text. They are views: the text must outlive them.
 struct Split {

@@ -9,6 +9,19 @@
 
 namespace sluice::examples {
 
+namespace {
+struct HelpShown {};
+}  // namespace
+
+int run_program(int (*program)(int, char**), int argc, char** argv) try {
+  return program(argc, argv);
+} catch (const HelpShown&) {
+  return 0;
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "error: %s\n", e.what());
+  return 1;
+}
+
 void Options::add(std::string name, std::string& v, std::string help) {
   entries_.push_back({.name = std::move(name), .help = std::move(help), .text = &v});
 }

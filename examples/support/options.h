@@ -8,9 +8,6 @@
 
 namespace sluice::examples {
 
-/// Thrown by parse() after --help was printed.
-struct HelpShown {};
-
 class Options {
  public:
   Options(std::string program, std::string purpose) : program_(std::move(program)), purpose_(std::move(purpose)) {}
@@ -19,7 +16,8 @@ class Options {
   void add(std::string name, int64_t& value, std::string help, std::optional<int64_t> lowest = {});
   void add(std::string name, double& value, std::string help);
   void flag(std::string name, bool& value, std::string help);
-  /// Fills the variables. Throws std::runtime_error naming an unknown option or a bad value.
+  /// Fills the variables. Throws std::runtime_error naming an unknown option or a bad value; --help prints all and ends
+  /// run_program().
   void parse(int argc, char** argv) const;
 
  private:
@@ -34,5 +32,8 @@ class Options {
   std::string program_, purpose_;
   std::vector<Entry> entries_;
 };
+
+/// All that main() does: the status is that of program(argc, argv), 0 after --help, and 1 for an exception, which is printed.
+int run_program(int (*program)(int, char**), int argc, char** argv);
 
 }  // namespace sluice::examples
