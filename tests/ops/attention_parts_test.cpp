@@ -17,17 +17,6 @@ using namespace sluice::testing;
 
 namespace {
 
-bool there() { return best_isa() >= Isa::amx && isa() >= Isa::amx; }
-
-template <class F>
-auto with_isa(Isa i, F f) {
-  const Isa before = isa();
-  set_isa(i);
-  auto result = f();
-  set_isa(before);
-  return result;
-}
-
 /// Memory that holds NaN: what is not written shows.
 Tensor nans(int64_t floats) { return full({std::max<int64_t>(floats, 16)}, NAN); }
 
@@ -50,7 +39,7 @@ double rms(const Tensor& got, const Tensor& want) {
 }  // namespace
 
 TEST_CASE("parts: every size, reading, factor and place", "[gemm][amx]") {
-  if (!there()) return;
+  if (isa() < Isa::amx) return;
   std::vector<Sizes> sizes;
   for (int64_t n : {1, 15, 16, 17, 31, 32, 33, 47, 48, 65, 129}) sizes.push_back({n, 37, 70});
   for (int64_t m : {1, 15, 16, 17, 31, 32, 33, 48, 49, 65, 129}) sizes.push_back({35, m, 66});
@@ -94,7 +83,7 @@ TEST_CASE("parts: every size, reading, factor and place", "[gemm][amx]") {
 }
 
 TEST_CASE("attention in parts: equals its definition, with errors no larger than those of multiply-adds", "[attention][amx]") {
-  if (!there()) return;
+  if (isa() < Isa::amx) return;
   Rand rand(31);
   double error = 0, usual = 0;
   for (Weighting weighting : kWeightings)
@@ -116,7 +105,7 @@ TEST_CASE("attention in parts: equals its definition, with errors no larger than
 }
 
 TEST_CASE("attention in parts: what is not finite is where multiply-adds have it", "[attention][amx]") {
-  if (!there()) return;
+  if (isa() < Isa::amx) return;
   Rand rand(33);
   const int64_t n = 150, at = 101;
   const float most = std::numeric_limits<float>::max();
@@ -161,7 +150,7 @@ TEST_CASE("attention in parts: what is not finite is where multiply-adds have it
 }
 
 TEST_CASE("attention in parts: later tokens change no bit of earlier rows", "[attention][amx][bits]") {
-  if (!there()) return;
+  if (isa() < Isa::amx) return;
   Rand rand(35);
   for (Weighting weighting : {Weighting::softmax, Weighting::relu2, Weighting::linear})
     for (int64_t n : {65, 130, 300})
@@ -186,7 +175,7 @@ TEST_CASE("attention in parts: later tokens change no bit of earlier rows", "[at
 }
 
 TEST_CASE("attention in parts: the same bits for any number of threads, and for heads alone", "[attention][amx][bits]") {
-  if (!there()) return;
+  if (isa() < Isa::amx) return;
   Rand rand(37);
   const int threads = num_threads();
   for (auto [heads, n] : {std::pair{6, 300}, {1, 1300}})  // each head a thread's own, or packed by all

@@ -35,8 +35,6 @@ void both_packed(const Product<float>& p) {
 
 constexpr Read kBoth[] = {Read::plain, Read::transposed};
 
-bool there() { return best_isa() >= Isa::amx && isa() >= Isa::amx; }
-
 Tensor wide_numbers(const Shape& shape, uint64_t seed) {
   Rng rng(seed);
   return normal(shape, 0, 1, rng);
@@ -56,16 +54,10 @@ double error_of(const Tensor& a, const Tensor& b, const Tensor& c) {
   return worst;
 }
 
-template <class F>
-auto with_isa(Isa i, F f) {
-  const IsaScope scope(i);
-  return f();
-}
-
 }  // namespace
 
 TEST_CASE("gemm in three parts: every size, reading and factor", "[gemm][amx]") {
-  if (!there()) return;
+  if (isa() < Isa::amx) return;
   std::vector<Sizes> sizes;
   for (int64_t n : {1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 65, 385, 450}) sizes.push_back({n, 37, 70});
   for (int64_t m : {1, 15, 16, 17, 31, 32, 33, 47, 48, 49, 65, 129}) sizes.push_back({35, m, 66});
@@ -99,7 +91,7 @@ TEST_CASE("gemm in three parts: every size, reading and factor", "[gemm][amx]") 
 }
 
 TEST_CASE("gemm in three parts: a number times one is that number", "[gemm][amx]") {
-  if (!there()) return;
+  if (isa() < Isa::amx) return;
   const Tensor x = wide_numbers({96, 96}, 3) * 1e3, one = eye(96);
   std::vector<float> c(96 * 96);
   for (bool left : {false, true}) {
@@ -110,7 +102,7 @@ TEST_CASE("gemm in three parts: a number times one is that number", "[gemm][amx]
 }
 
 TEST_CASE("matmul in three parts: errors are no larger than those of a chain of multiply-adds", "[gemm][amx][matmul]") {
-  if (!there()) return;
+  if (isa() < Isa::amx) return;
   for (const int64_t k : {64, 300, 1024, 2500}) {
     INFO("k " << k);
     for (const bool positive : {false, true}) {
@@ -130,7 +122,7 @@ TEST_CASE("matmul in three parts: errors are no larger than those of a chain of 
 }
 
 TEST_CASE("matmul in three parts: infinities, NaN and the largest numbers are those of multiply-adds, and stay where they are", "[gemm][amx][matmul]") {
-  if (!there()) return;
+  if (isa() < Isa::amx) return;
   const int64_t k = GENERATE(130, 1130);  // one block of k, and two
   const Tensor a = wide_numbers({210, k}, 1), b = wide_numbers({k, 150}, 2), bias = wide_numbers({150}, 3), clean = linear(a, b, bias);
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN(), most = std::numeric_limits<float>::max();
@@ -154,7 +146,7 @@ TEST_CASE("matmul in three parts: infinities, NaN and the largest numbers are th
 }
 
 TEST_CASE("matmul in three parts: batches, strided operands, threads", "[gemm][amx][matmul][bits]") {
-  if (!there()) return;
+  if (isa() < Isa::amx) return;
   const int threads = num_threads();
   for (const Sizes& s : {Sizes{300, 130, 129}, {2100, 65, 1030}, {120, 3000, 400}, {2600, 70, 900}}) {
     const Tensor a = transpose(wide_numbers({s.k, s.n}, 1), 0, 1), b = wide_numbers({s.k, s.m}, 2), bias = wide_numbers({s.m}, 3);
@@ -196,7 +188,7 @@ TEST_CASE("matmul in three parts: batches, strided operands, threads", "[gemm][a
 }
 
 TEST_CASE("matmul on AMX: more rows, columns and k than are packed at a time", "[gemm][amx][matmul][bits]") {
-  if (!there()) return;
+  if (isa() < Isa::amx) return;
   Rng rng(7);
   const auto small = [&](const Shape& shape) { return floor(uniform(shape, -3, 4, rng)); };  // sums are exact in any order
   for (const Precision p : {Precision::f32, Precision::bf16}) {

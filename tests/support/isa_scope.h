@@ -16,6 +16,13 @@ struct IsaScope {
   IsaScope& operator=(const IsaScope&) = delete;
 };
 
+/// f() with it in use.
+template <class F>
+auto with_isa(Isa i, F f) {
+  const IsaScope scope(i);
+  return f();
+}
+
 /// Calls f(i), or f(), for each of them.
 template <class F>
 void for_each_isa(F f) {
