@@ -1,5 +1,6 @@
 #include <sluice/core/random.h>
 
+#include <sluice/core/error.h>
 #include <sluice/core/kernel.h>
 #include <sluice/core/parallel.h>
 #include <sluice/core/philox.h>
@@ -75,17 +76,17 @@ void fill_floats(const RandomFill& f, Tensor& y) {
       const T span = b - a;
       // low + u·span may round up to hi, which is outside.
       const T last = span > 0 ? std::nextafter(b, a) : a;
-      return fill<kPerBlock<T>, T>(y, f.seed, f.first_block, [=](const uint32_t* words, T* out) {
+      return fill<kPerBlock<T>, T>(y, f.from.seed, f.from.first, [=](const uint32_t* words, T* out) {
         for (int64_t i = 0; i < kValues; ++i) out[i] = uniform_value(words, i, a, span, last);
       });
     }
     case RandomFill::normal:
-      return fill<kPerBlock<T>, T>(y, f.seed, f.first_block, [=](const uint32_t* words, T* out) {
+      return fill<kPerBlock<T>, T>(y, f.from.seed, f.from.first, [=](const uint32_t* words, T* out) {
         for (int64_t i = 0; i < kValues; i += 2) normal_pair(words, i, a, b, out[i], out[i + 1]);
       });
     default: {  // truncated_normal
       const double edge = std::erf(std::numbers::sqrt2);  // P(|z| < 2)
-      fill<kPerBlock<T>, T>(y, f.seed, f.first_block, [=](const uint32_t* words, T* out) {
+      fill<kPerBlock<T>, T>(y, f.from.seed, f.from.first, [=](const uint32_t* words, T* out) {
         for (int64_t i = 0; i < kValues; ++i)
           out[i] = static_cast<T>(f.a + f.b * truncated_normal_value<T>(words, i, edge));
       });
@@ -101,7 +102,7 @@ void fill_permutation(const RandomFill& f, Tensor& y) {
   uint32_t words[4 * kBatch];
   for (int64_t i = 0; i < n; ++i) {
     const int64_t in_batch = i % (2 * kBatch), left = n - i;
-    if (in_batch == 0) philox_batch(f.seed, f.first_block + static_cast<uint64_t>(i / 2), words);
+    if (in_batch == 0) philox_batch(f.from.seed, f.from.first + static_cast<uint64_t>(i / 2), words);
     std::swap(p[left - 1], p[scaled_word(word64(words, in_batch), static_cast<uint64_t>(left))]);
   }
 }
@@ -110,11 +111,11 @@ void random_cpu(const RandomFill& f, Tensor& y) {
   const uint64_t a = f.words[0], b = f.words[1];
   switch (f.kind) {
     case RandomFill::bernoulli:
-      return fill<4, bool>(y, f.seed, f.first_block, [a](const uint32_t* words, bool* out) {
+      return fill<4, bool>(y, f.from.seed, f.from.first, [a](const uint32_t* words, bool* out) {
         for (int64_t i = 0; i < 4 * kBatch; ++i) out[i] = words[i] < a;
       });
     case RandomFill::randint:
-      return fill<2, int64_t>(y, f.seed, f.first_block, [a, b](const uint32_t* words, int64_t* out) {
+      return fill<2, int64_t>(y, f.from.seed, f.from.first, [a, b](const uint32_t* words, int64_t* out) {
         for (int64_t i = 0; i < 2 * kBatch; ++i) out[i] = static_cast<int64_t>(a + scaled_word(word64(words, i), b));
       });
     case RandomFill::permutation: return fill_permutation(f, y);
@@ -126,12 +127,14 @@ void random_cpu(const RandomFill& f, Tensor& y) {
 Tensor filled(const char* op, const Shape& shape, TensorOptions options, Rng& rng, RandomFill f) {
   Tensor y = empty(shape, options, op);
   const int64_t per_block = 16 / std::max<int64_t>(4, size_of(options.dtype));  // a bool takes one word, as an f32 or bf16
-  f.seed = rng.seed(), f.first_block = rng.reserve(static_cast<uint64_t>((y.numel() + per_block - 1) / per_block));
+  f.from = rng.draw(static_cast<uint64_t>((y.numel() + per_block - 1) / per_block), options.device);
   kernel::random(f, y);
   return y;
 }
 
 constinit thread_local RngTape::Record* recording = nullptr;
+constinit thread_local RngStreams::Record* recorded = nullptr;
+constinit thread_local bool again = false;  // within an RngTape::Replay
 
 }  // namespace
 
@@ -141,22 +144,34 @@ std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> c, std::array<uint32_
   return c;
 }
 
-uint64_t Rng::reserve(uint64_t blocks) {
+RngBlocks Rng::draw(uint64_t blocks, Device device) {
   State& state = shared();
   for (RngTape::Record* r = recording; r; r = r->outer_) {
     auto& first = r->tape_.first_;
     auto same = [&](const auto& noted) { return noted.first == state_; };
     if (std::none_of(first.begin(), first.end(), same)) first.emplace_back(state_, state);
   }
-  uint64_t before = state.offset;
+  RngBlocks result{state.seed, state.offset};
+  if (recorded) {
+    if (device != recorded->device_)
+      fail<DeviceError>("random numbers made on ", device, ": cannot be recorded in a graph, whose replays would repeat them");
+    auto& streams = recorded->streams_.streams_;
+    auto stream = std::find_if(streams.begin(), streams.end(), [&](const auto& s) { return s.rng == state_; });
+    if (!again) {  // else they have been taken before
+      if (stream == streams.end()) stream = streams.insert(stream, {state_, state});
+      stream->set |= state.seed != stream->first.seed || state.offset != stream->first.offset + stream->blocks;
+      stream->blocks += blocks;
+    }
+    if (stream != streams.end()) result.stream = static_cast<int>(stream - streams.begin());
+  }
   state.offset += blocks;
-  return before;
+  return result;
 }
 
 RngTape::Record::Record(RngTape& tape) : tape_(tape), outer_(recording) { recording = this; }
 RngTape::Record::~Record() { recording = outer_; }
 
-RngTape::Replay::Replay(const RngTape& tape) : outer_(std::exchange(recording, nullptr)) {
+RngTape::Replay::Replay(const RngTape& tape) : outer_(std::exchange(recording, nullptr)), outer_again_(std::exchange(again, true)) {
   for (const auto& [rng, first] : tape.first_) {
     later_.emplace_back(rng, *rng);
     *rng = first;
@@ -164,7 +179,36 @@ RngTape::Replay::Replay(const RngTape& tape) : outer_(std::exchange(recording, n
 }
 RngTape::Replay::~Replay() {
   for (const auto& [rng, later] : later_) *rng = later;
-  recording = outer_;
+  recording = outer_, again = outer_again_;
+}
+
+RngStreams::Record::Record(RngStreams& streams, Device device)
+    : streams_(streams), device_(device), outer_(std::exchange(recorded, this)) {}
+RngStreams::Record::~Record() {
+  recorded = outer_;
+  for (Stream& s : streams_.streams_) {
+    s.set |= s.rng->seed != s.first.seed || s.rng->offset != s.first.offset + s.blocks;
+    *s.rng = s.first;
+  }
+}
+
+void RngStreams::check() const {
+  for (const Stream& s : streams_)
+    if (s.set) fail<DeviceError>("a random generator was set to another place: cannot be recorded in a graph, which moves it on");
+  if (!intact()) fail<DeviceError>("a random generator was made and lost: cannot be recorded in a graph; make it outside, and draw from it by reference");
+}
+bool RngStreams::intact() const {
+  return std::none_of(streams_.begin(), streams_.end(), [](const Stream& s) { return s.rng.use_count() == 1; });
+}
+
+std::vector<uint64_t> RngStreams::places() const {
+  std::vector<uint64_t> places;
+  for (const Stream& s : streams_) places.push_back(s.rng->seed), places.push_back(s.rng->offset - s.first.offset);
+  return places;
+}
+
+void RngStreams::advance() {
+  for (const Stream& s : streams_) s.rng->offset += s.blocks;
 }
 
 constinit decltype(kernel::random) kernel::random{"random", &random_cpu};
@@ -217,7 +261,8 @@ int64_t sample_discrete(const float* weights, int64_t n, Rng& rng) {
     fail<ValueError>("sample_discrete: needs a positive weight — got ", n,
                      " weights that sum to 0");
   uint32_t words[4 * kBatch];
-  philox_batch(rng.seed(), rng.reserve(1), words);
+  const RngBlocks from = rng.draw(1, cpu);
+  philox_batch(from.seed, from.first, words);
   double left = random_bits<double>(words, 0) * kUnit<double> * total;
   int64_t chosen = 0;
   for (int64_t i = 0; i < n; ++i) {

@@ -17,6 +17,12 @@ namespace sluice {
 /// The raw generator: four random words for a counter and a key.
 std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
+/// Blocks taken from a stream. `stream`: its number in the recording in which they were taken (RngStreams), else −1.
+struct RngBlocks {
+  uint64_t seed = 0, first = 0;
+  int stream = -1;
+};
+
 /// A stream of random blocks. A copy continues on its own from the same place. Not for use from
 /// several threads at once.
 class Rng {
@@ -42,10 +48,13 @@ class Rng {
   /// Goes on from there.
   void set_state(uint64_t seed, uint64_t offset) { shared() = {seed, offset}; }
   /// Takes `blocks` blocks: advances the counter and returns the index of the first.
-  uint64_t reserve(uint64_t blocks);
+  uint64_t reserve(uint64_t blocks) { return draw(blocks, cpu).first; }
+  /// The same for numbers that are made on that device. DeviceError where they would be frozen in a recording (RngStreams).
+  RngBlocks draw(uint64_t blocks, Device device);
 
  private:
   friend class RngTape;
+  friend class RngStreams;
   State state() const { return state_ ? *state_ : State{}; }
   State& shared() {
     if (!state_) state_ = std::make_shared<State>();
@@ -90,6 +99,7 @@ class RngTape {
    private:
     std::vector<std::pair<std::shared_ptr<Rng::State>, Rng::State>> later_;
     Record* outer_;
+    bool outer_again_;
   };
 
   /// True if nothing was recorded.
@@ -100,14 +110,54 @@ class RngTape {
   std::vector<std::pair<std::shared_ptr<Rng::State>, Rng::State>> first_;
 };
 
-/// What kernel::random is asked for: values that are a pure function of (seed, first_block).
+/// The Rngs that work draws from while a device records it (core/graph.h), so that each replay draws new numbers: those that
+/// the same work would draw if it were run then.
+class RngStreams {
+ public:
+  /// For its scope, blocks that this thread draws for `device` carry the number of their stream; a draw for another device
+  /// is a DeviceError. When it ends, the Rngs stand where they stood before.
+  class Record {
+   public:
+    Record(RngStreams& streams, Device device);
+    ~Record();
+    Record(const Record&) = delete;
+    Record& operator=(const Record&) = delete;
+
+   private:
+    friend class Rng;
+    RngStreams& streams_;
+    Device device_;
+    Record* outer_;
+  };
+
+  /// Once recorded: DeviceError if an Rng was set in the recording, or lived no longer than that.
+  void check() const;
+  /// False once an Rng is gone, or another has been assigned to it: the work must be recorded anew.
+  bool intact() const;
+  /// What a replay needs: for each stream its seed, and how many blocks further it stands than when it was recorded.
+  std::vector<uint64_t> places() const;
+  /// After a replay: takes the blocks that it used.
+  void advance();
+
+ private:
+  friend class Rng;
+  struct Stream {
+    std::shared_ptr<Rng::State> rng;
+    Rng::State first;      // where it stood
+    uint64_t blocks = 0;   // taken
+    bool set = false;      // by somebody else
+  };
+  std::vector<Stream> streams_;
+};
+
+/// What kernel::random is asked for: values that are a pure function of seed and first block.
 struct RandomFill {
   /// Which distribution; what a, b and words mean for it.
   enum Kind { uniform, normal, truncated_normal, bernoulli, randint, permutation };
   Kind kind;                   // what is drawn
   double a = 0, b = 0;         // uniform: bounds; normal: mean, std
   uint64_t words[2] = {0, 0};  // bernoulli: true below words[0]; randint: first value and range
-  uint64_t seed = 0, first_block = 0;  // where in which stream
+  RngBlocks from = {};
 };
 
 // -- fills: f32, f64 or bf16 (rounded f32) by options.dtype, else DTypeError; ValueError for parameters outside the

@@ -11,7 +11,6 @@ namespace sluice::cuda {
 
 using sluice::detail::convert;
 using sluice::detail::kPerBlock;
-using sluice::detail::philox_block;
 using sluice::detail::Walk;
 
 namespace {
@@ -118,10 +117,10 @@ template <class T, class Value>
 void random_as(const RandomFill& f, Tensor& y, Value value) {
   constexpr int per_block = sizeof(T) == 1 ? 4 : kPerBlock<T>;
   const int64_t n = y.numel();
-  const uint64_t seed = f.seed, first = f.first_block;
+  const RandomBlocks words_at = blocks_of("random numbers", f.from);
   T* p = data_of<T>(y);
   for_each((n + per_block - 1) / per_block, [=] __device__(int64_t block) {
-    const auto words = philox_block(seed, first + static_cast<uint64_t>(block));
+    const auto words = words_at(static_cast<uint64_t>(block));
     T values[per_block];
     value(words.word, values);
     for (int i = 0; i < per_block; ++i)
@@ -177,11 +176,12 @@ template <class T>
 void dropout_as(const Tensor& x, Tensor& y, DropoutSpec s) {
   const uint64_t threshold = static_cast<uint64_t>(std::ldexp(s.p, 32));
   const T scale = s.p < 1 ? T(1 / (1 - s.p)) : T(0);
+  const RandomBlocks words_at = blocks_of("dropout", s.from);
   const int64_t n = x.numel();
   const T* in = data_of<T>(x);
   T* out = data_of<T>(y);
   for_each((n + 3) / 4, [=] __device__(int64_t block) {
-    const auto words = philox_block(s.seed, s.offset + static_cast<uint64_t>(block));
+    const auto words = words_at(static_cast<uint64_t>(block));
     for (int64_t i = 4 * block; i < n && i < 4 * block + 4; ++i) out[i] = words.word[i & 3] >= threshold ? in[i] * scale : T(0);
   });
 }
@@ -220,11 +220,11 @@ void transfer(Device, const Tensor& from, Tensor& to) {
 }
 
 void random(const RandomFill& f, Tensor& y) {
-  refuse_in_recording("random numbers");
   switch (f.kind) {
     case RandomFill::bernoulli: return random_as<bool>(f, y, Bernoulli{f.words[0]});
     case RandomFill::randint: return random_as<int64_t>(f, y, Integers{f.words[0], f.words[1]});
     case RandomFill::permutation: {  // one exchange after the other: made by the host
+      refuse_in_recording("a random permutation");
       Tensor here = empty(y.shape(), {i64, cpu});
       kernel::random(f, here);
       return copy_to_device(address_of(y), here.raw(), static_cast<std::size_t>(y.numel()) * sizeof(int64_t));
@@ -234,7 +234,6 @@ void random(const RandomFill& f, Tensor& y) {
 }
 
 void dropout(const Tensor& x, Tensor& y, DropoutSpec spec) {
-  refuse_in_recording("dropout");
   dispatch_float("dropout", x.dtype(), [&]<class T>() { dropout_as<T>(x, y, spec); });
 }
 

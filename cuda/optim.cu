@@ -75,10 +75,12 @@ __device__ T widened(G g) {
 
 /// step(w, g, m, v) for the elements of a piece, with 0 for the moments that there are not. A thread reads four elements
 /// before it writes one: the memory is far away.
-template <int moments, class T, class G, class Step>
+template <int moments, class T, class G, class Element, class Rule>
 struct StepPiece {
-  Step step;
+  Latest<Rule> rule;
   __device__ void operator()(const Together& x, int k, int64_t begin, int64_t end, int) const {
+    if (rule.stopped()) return;
+    const Element step{rule.get()};
     T *const w = static_cast<T*>(x.at[kW][k]), *const m = static_cast<T*>(x.at[kM][k]), *const v = static_cast<T*>(x.at[kV][k]);
     const G* const g = static_cast<const G*>(x.at[kG][k]);
     BFloat16* const rounded = static_cast<BFloat16*>(x.at[kRounded][k]);
@@ -133,9 +135,11 @@ struct SumNorms {
 /// Renews the moments of a piece; its squares.
 template <class T, class G>
 struct LambMoments {
-  LambStep<T> lamb;
+  Latest<LambStep<T>> rule;
   Norms* part;
   __device__ void operator()(const Together& x, int k, int64_t begin, int64_t end, int piece) const {
+    if (rule.stopped()) return;
+    const LambStep<T> lamb = rule.get();
     const T* const w = static_cast<const T*>(x.at[kW][k]);
     const G* const g = static_cast<const G*>(x.at[kG][k]);
     T *const m = static_cast<T*>(x.at[kM][k]), *const v = static_cast<T*>(x.at[kV][k]);
@@ -151,18 +155,21 @@ struct LambMoments {
 };
 /// A block a tensor: the rate at which it steps.
 __global__ void __launch_bounds__(kThreads, 3)
-    rates_kernel(const __grid_constant__ Together x, LambRule rule, const Norms* part, double* rate) {
+    rates_kernel(const __grid_constant__ Together x, Latest<LambRule> rule, const Norms* part, double* rate) {
+  if (rule.stopped()) return;
   const int k = static_cast<int>(blockIdx.x);
   Norms total = SumNorms::start();
   for (int i = x.first_piece[k] + static_cast<int>(threadIdx.x); i < x.first_piece[k + 1]; i += kThreads) total = SumNorms()(total, part[i]);
   total = over_team<kThreads>(total, SumNorms());
-  if (threadIdx.x == 0) rate[k] = sluice::detail::lamb_rate(rule, total.w, total.u);
+  if (threadIdx.x == 0) rate[k] = sluice::detail::lamb_rate(rule.get(), total.w, total.u);
 }
 template <class T>
 struct LambPiece {
-  LambStep<T> lamb;
+  Latest<LambStep<T>> rule;
   const double* rate;
   __device__ void operator()(const Together& x, int k, int64_t begin, int64_t end, int) const {
+    if (rule.stopped()) return;
+    const LambStep<T> lamb = rule.get();
     const T own = static_cast<T>(rate[k]);
     T* const w = static_cast<T*>(x.at[kW][k]);
     const T *const m = static_cast<const T*>(x.at[kM][k]), *const v = static_cast<const T*>(x.at[kV][k]);
@@ -193,9 +200,12 @@ struct AddTotal {
 template <class T>
 struct LimitPiece {
   using Wide = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
-  Wide factor, limit;
+  const double* squares;  // null: none
+  double norm;
+  Wide limit;
   __device__ void operator()(const Together& x, int k, int64_t begin, int64_t end, int) const {
     T* const p = static_cast<T*>(x.at[0][k]);
+    const Wide factor = squares ? static_cast<Wide>(sluice::detail::clip_factor(*squares, norm)) : Wide(1);
 #pragma unroll 4
     for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) p[i] = T(sluice::detail::limited(factor * widened<Wide>(p[i]), limit));
   }
@@ -216,33 +226,35 @@ void by_dtype(const std::vector<Tensor>& x, F f) {
 }  // namespace
 
 void sgd(const SgdRule& rule, UpdatedTensors& x) {
-  refuse_in_recording("sgd");
   with_types("sgd", x, [&]<class T, class G>() {
-    const SgdStep<T> sgd(rule);
+    const auto sgd = latest(SgdStep<T>(rule), x);
+    if (sgd.only_told) return;
     in_launches(x, [&](const Together& some) {
-      if (x.m.empty()) for_each_piece(some, StepPiece<0, T, G, SgdElement<T, 0>>{{sgd}});
-      else if (!rule.nesterov) for_each_piece(some, StepPiece<1, T, G, SgdElement<T, 1>>{{sgd}});
-      else for_each_piece(some, StepPiece<1, T, G, SgdElement<T, 2>>{{sgd}});
+      if (x.m.empty()) for_each_piece(some, StepPiece<0, T, G, SgdElement<T, 0>, SgdStep<T>>{sgd});
+      else if (!rule.nesterov) for_each_piece(some, StepPiece<1, T, G, SgdElement<T, 1>, SgdStep<T>>{sgd});
+      else for_each_piece(some, StepPiece<1, T, G, SgdElement<T, 2>, SgdStep<T>>{sgd});
     });
   });
 }
 
 void adam(const AdamRule& rule, UpdatedTensors& x) {
-  refuse_in_recording("adam");
   with_types("adam", x, [&]<class T, class G>() {
-    in_launches(x, [&](const Together& some) { for_each_piece(some, StepPiece<2, T, G, AdamElement<T>>{{AdamStep<T>(rule)}}); });
+    const auto adam = latest(AdamStep<T>(rule), x);
+    if (adam.only_told) return;
+    in_launches(x, [&](const Together& some) { for_each_piece(some, StepPiece<2, T, G, AdamElement<T>, AdamStep<T>>{adam}); });
   });
 }
 
 void lamb(const LambRule& rule, UpdatedTensors& x) {
-  refuse_in_recording("lamb");
   with_types("lamb", x, [&]<class T, class G>() {
-    const LambStep<T> lamb(rule);
+    const auto lamb = latest(LambStep<T>(rule), x);
+    const auto all = latest(rule, x);
+    if (lamb.only_told) return;
     in_launches(x, [&](const Together& some) {
       const Scratch<Norms> part(static_cast<std::size_t>(some.first_piece[some.count]));
       const Scratch<double> rates(kTogether);
       for_each_piece(some, LambMoments<T, G>{lamb, part.get()});
-      launch(rates_kernel, dim3(static_cast<unsigned>(some.count)), dim3(kThreads), 0, some, rule, part.get(), rates.get());
+      launch(rates_kernel, dim3(static_cast<unsigned>(some.count)), dim3(kThreads), 0, some, all, part.get(), rates.get());
       for_each_piece(some, LambPiece<T>{lamb, rates.get()});
     });
   });
@@ -259,11 +271,11 @@ void sum_squares(const std::vector<Tensor>& x, Tensor& total) {
   });
 }
 
-void limit(std::vector<Tensor>& x, double factor, double limit) {
+void limit(std::vector<Tensor>& x, const Tensor& squares, double norm, double limit) {
   by_dtype(x, [&]<class T>(const std::vector<Tensor>& of_type) {
     using Wide = typename LimitPiece<T>::Wide;
     in_launches({&of_type}, [&](const Together& some) {
-      for_each_piece(some, LimitPiece<T>{static_cast<Wide>(factor), static_cast<Wide>(limit)});
+      for_each_piece(some, LimitPiece<T>{data_or_null<double>(squares), norm, static_cast<Wide>(limit)});
     });
   });
 }

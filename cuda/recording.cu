@@ -2,10 +2,14 @@
 #include <sluice/core/graph.h>
 #include <sluice/cuda/recording.h>
 #include <sluice/cuda/tensors.h>
+#include <sluice/layers/train/optim_kernels.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <map>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 namespace sluice::cuda {
@@ -31,25 +35,47 @@ struct Arena {
 struct IndexCheck {
   int64_t n, low, limit;
 };
-constexpr int64_t kMostChecks = 1024;
+/// A call that reads a value of the host's.
+struct Told {
+  std::size_t at, bytes;
+  std::vector<const std::byte*> written;
+};
+
+// A graph's own memory on the device, written before each replay: for each stream of random numbers its seed and how far it
+// has moved; values of the host's; for each check the first index outside its range and its place (−1: none). Then, written
+// by the device, whether there is one.
+constexpr std::size_t kMostStreams = 256, kMostChecks = 1024;
+constexpr std::size_t kValuesAt = kMostStreams * 2 * sizeof(uint64_t), kValueBytes = 16384, kFoundAt = kValuesAt + kValueBytes,
+                      kRefusedAt = kFoundAt + kMostChecks * 2 * sizeof(int64_t), kOwnBytes = kRefusedAt + sizeof(int64_t);
 
 std::atomic<int64_t> arenas = 0;  // that own blocks, or may
 
 class Graph final : public DeviceGraph {
  public:
-  Graph() { ++arenas; }
+  Graph() : own(runtime().allocate(kOwnBytes, 0)), host(kFoundAt) { ++arenas; }
   ~Graph() override;
-  void replay() override;
+  bool renew(const std::function<void()>& f) override;
+  void replay(const std::vector<uint64_t>& streams) override;
+  int64_t* found() const { return reinterpret_cast<int64_t*>(own + kFoundAt); }
+  int64_t* refused() const { return reinterpret_cast<int64_t*>(own + kRefusedAt); }
 
   std::shared_ptr<Arena> arena = std::make_shared<Arena>();
   std::unique_ptr<Recorded> recorded;
   std::vector<IndexCheck> checks;
-  int64_t* found = nullptr;  // on the device, for each check: the first index outside its range and its place; −1: none
+  std::vector<Told> told;
+  std::size_t value_bytes = 0;
+  bool draws = false;
+  std::byte* own;               // kOwnBytes on the device
+  std::vector<std::byte> host;  // what is written there
+  // In renew():
+  std::size_t again = 0;  // calls so far
+  bool other = false;     // one was not the recorded one
 };
 
 std::mutex mutex;  // of arenas
 std::map<std::byte*, std::shared_ptr<Arena>> owners;  // of every block in use
 constinit std::atomic<Graph*> current = nullptr;
+constinit thread_local Graph* renewed = nullptr;
 
 /// With the mutex. What nobody uses goes back to the pool.
 void close_if_unused(Arena& arena) {
@@ -74,10 +100,16 @@ __global__ void check_indices_kernel(int64_t* index, int64_t n, int64_t low, int
     if (outside(i)) index[i] = low < 0 ? low : 0;
 }
 
+__global__ void any_found_kernel(const int64_t* found, int64_t checks, int64_t* refused) {
+  if (threadIdx.x != 0) return;
+  int64_t any = 0;
+  for (int64_t i = 0; i < checks; ++i) any |= found[2 * i] >= 0;
+  *refused = any;
+}
+
 std::unique_ptr<DeviceGraph> record(const std::function<void()>& f) {
   auto graph = std::make_unique<Graph>();
   Graph* none = nullptr;
-  graph->found = reinterpret_cast<int64_t*>(runtime().allocate(2 * kMostChecks * sizeof(int64_t), 0));
   if (!current.compare_exchange_strong(none, graph.get())) fail<DeviceError>("cuda: a graph is being recorded; one at a time");
   try {
     begin_recording();
@@ -93,19 +125,36 @@ std::unique_ptr<DeviceGraph> record(const std::function<void()>& f) {
 }
 
 Graph::~Graph() {
-  runtime().release(reinterpret_cast<std::byte*>(found), 2 * kMostChecks * sizeof(int64_t), 0);
+  runtime().release(own, kOwnBytes, 0);
   recorded.reset();
   const std::lock_guard lock(mutex);
   arena->open = false;
   close_if_unused(*arena);
 }
 
-void Graph::replay() {
-  if (checks.empty()) return recorded->replay();
+bool Graph::renew(const std::function<void()>& f) {
+  again = 0, other = false;
+  Graph* const outer = std::exchange(renewed, this);
+  try {
+    f();
+  } catch (...) {
+    renewed = outer;
+    throw;
+  }
+  renewed = outer;
+  return !other && again == told.size();
+}
+
+void Graph::replay(const std::vector<uint64_t>& streams) {
   std::vector<int64_t> first(2 * checks.size(), -1);
-  copy_to_device(found, first.data(), first.size() * sizeof(int64_t));
+  const std::size_t bytes = first.size() * sizeof(int64_t);
+  host.resize(kFoundAt + bytes);
+  std::memcpy(host.data(), streams.data(), std::min(streams.size(), 2 * kMostStreams) * sizeof(uint64_t));
+  if (bytes > 0) std::memcpy(host.data() + kFoundAt, first.data(), bytes);
+  if (draws || value_bytes > 0 || bytes > 0) copy_to_device(own, host.data(), host.size());
   recorded->replay();
-  copy_to_host(first.data(), found, first.size() * sizeof(int64_t));
+  if (checks.empty()) return;
+  copy_to_host(first.data(), found(), bytes);
   for (std::size_t i = 0; i < checks.size(); ++i)
     if (first[2 * i] >= 0)
       fail<ValueError>("graphed step: index ", first[2 * i + 1], " is outside [", checks[i].low, ", ", checks[i].limit, ") — got it at element ",
@@ -123,10 +172,41 @@ void refuse_in_recording(const char* what) {
   if (recording()) fail<DeviceError>(what, ": cannot be recorded in a graph, whose replays would repeat it as it was");
 }
 
+RandomBlocks blocks_of(const char* what, const RngBlocks& from) {
+  Graph* const g = current.load();
+  if (!g) return {from.seed, from.first, nullptr};
+  if (from.stream < 0) refuse_in_recording(what);
+  if (from.stream >= static_cast<int>(kMostStreams)) fail<DeviceError>("cuda: a graph draws from at most ", kMostStreams, " random generators");
+  g->draws = true;
+  return {from.seed, from.first, reinterpret_cast<const uint64_t*>(g->own) + 2 * from.stream};
+}
+
+StepValue step_value(const void* value, std::size_t bytes, const UpdatedTensors& x) {
+  if (!renewed && !recording()) return {};
+  std::vector<const std::byte*> written;
+  for (const auto* list : {&x.w, &x.m, &x.v, &x.rounded})
+    for (const Tensor& t : *list) written.push_back(address_of(t));
+  if (renewed) {
+    Graph& g = *renewed;
+    const std::size_t i = g.again++;
+    const bool same = i < g.told.size() && g.told[i].bytes == bytes && g.told[i].written == written;
+    if (same) std::memcpy(g.host.data() + kValuesAt + g.told[i].at, value, bytes);
+    else g.other = true;
+    return {.only_told = true};
+  }
+  Graph* const g = current.load();
+  if (g->value_bytes + bytes > kValueBytes) fail<DeviceError>("cuda: a graph has too many calls of optimisers, ", g->told.size());
+  const Told& call = g->told.emplace_back(Told{g->value_bytes, bytes, std::move(written)});
+  g->value_bytes += (bytes + 7) / 8 * 8;
+  if (g->checks.empty()) return {.at = g->own + kValuesAt + call.at};
+  launch(any_found_kernel, dim3(1), dim3(kWarp), 0, static_cast<const int64_t*>(g->found()), static_cast<int64_t>(g->checks.size()), g->refused());
+  return {.at = g->own + kValuesAt + call.at, .refused = g->refused()};
+}
+
 void record_index_check(const int64_t* index, int64_t n, int64_t low, int64_t limit) {
   Graph& g = *current.load();
-  if (static_cast<int64_t>(g.checks.size()) == kMostChecks) fail<DeviceError>("cuda: a graph has at most ", kMostChecks, " indexed ops");
-  launch(check_indices_kernel, dim3(1), dim3(kThreads), 0, const_cast<int64_t*>(index), n, low, limit, g.found + 2 * g.checks.size());
+  if (g.checks.size() == kMostChecks) fail<DeviceError>("cuda: a graph has at most ", kMostChecks, " indexed ops");
+  launch(check_indices_kernel, dim3(1), dim3(kThreads), 0, const_cast<int64_t*>(index), n, low, limit, g.found() + 2 * g.checks.size());
   g.checks.push_back({n, low, limit});
 }
 

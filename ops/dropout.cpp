@@ -22,9 +22,9 @@ void dropout_cpu(const Tensor& x, Tensor& y, DropoutSpec s) {
     const int64_t n = x.numel();
     parallel_for((n + 3) / 4, 4096, [&](int64_t begin, int64_t end) {
       for (int64_t b = begin; b < end; ++b) {
-        const uint64_t block = s.offset + static_cast<uint64_t>(b);
+        const uint64_t block = s.from.first + static_cast<uint64_t>(b);
         const auto word = philox4x32({uint32_t(block), uint32_t(block >> 32), 0, 0},
-                                     {uint32_t(s.seed), uint32_t(s.seed >> 32)});
+                                     {uint32_t(s.from.seed), uint32_t(s.from.seed >> 32)});
         for (int64_t i = 4 * b; i < std::min(n, 4 * b + 4); ++i)
           out[i] = word[static_cast<std::size_t>(i & 3)] >= threshold ? in[i] * scale : T(0);
       }
@@ -57,7 +57,7 @@ Tensor dropout(const Tensor& x, double p, Rng& rng) {
   detail::check_float("dropout", x);
   if (p == 0) return x;
   const uint64_t blocks = static_cast<uint64_t>((x.numel() + 3) / 4);
-  return apply(x, {p, rng.seed(), rng.reserve(blocks)});
+  return apply(x, {p, rng.draw(blocks, x.device())});
 }
 
 }  // namespace sluice

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <sluice/core/kernel.h>
+#include <sluice/core/random.h>
 
 namespace sluice {
 
@@ -33,7 +34,7 @@ struct NormSpec {
 };
 struct DropoutSpec {
   double p;
-  uint64_t seed, offset;  // element i is kept if word i of the generator from block `offset` is at least p·2³²
+  RngBlocks from;  // element i is kept if word i of the generator from there is at least p·2³²
 };
 
 namespace kernel {

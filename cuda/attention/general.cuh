@@ -27,17 +27,18 @@ struct AttentionView {
   const T *bias = nullptr, *relative = nullptr, *row_scale = nullptr, *sink = nullptr;
   int64_t bias_stride[4] = {}, relative_head = 0, row_scale_stride[3] = {}, sink_head = 0;
   bool drops;  // dropout
-  uint64_t seed, offset, threshold;
+  uint64_t threshold;
+  RandomBlocks words_at;
   T grow;
   const T *lse = nullptr, *delta = nullptr;
 
   AttentionView(const sluice::detail::AttentionCall& c, const MaskView& seen)
       : batch(c.q.dim(0)), heads(c.q.dim(1)), kv_heads(c.k.dim(1)), group(heads / std::max<int64_t>(1, kv_heads)),
         m(c.q.dim(2)), n(c.k.dim(2)), d(c.q.dim(3)), dv(c.v.dim(3)), q(c.q), k(c.k), v(c.v), mask(seen),
-        weighting(c.options.weighting), scale(T(*c.options.scale)), softcap(T(c.options.softcap)), drops(c.options.dropout > 0), seed(c.seed), offset(c.offset),
-        threshold(static_cast<uint64_t>(std::ldexp(c.options.dropout, 32))), grow(T(1 / (1 - c.options.dropout))) {
+        weighting(c.options.weighting), scale(T(*c.options.scale)), softcap(T(c.options.softcap)), drops(c.options.dropout > 0),
+        threshold(static_cast<uint64_t>(std::ldexp(c.options.dropout, 32))), words_at(drops ? blocks_of("attention with dropout", c.from) : RandomBlocks{}),
+        grow(T(1 / (1 - c.options.dropout))) {
     const AttentionOptions& o = c.options;
-    if (drops) refuse_in_recording("attention with dropout");
     if (o.bias.defined()) {
       const Layout l = o.bias.layout().expanded({batch, heads, m, n});
       std::copy_n(l.strides.begin(), 4, bias_stride), bias = data_of<T>(o.bias);
@@ -71,7 +72,7 @@ struct AttentionView {
   }
   /// Dropout's words for keys 4⌊j/4⌋ … of a query.
   __device__ sluice::detail::PhiloxWords words(int64_t b, int64_t h, int64_t i, int64_t j) const {
-    return sluice::detail::philox_block(seed, offset + static_cast<uint64_t>(row_of(b, h, i) * ((n + 3) / 4) + j / 4));
+    return words_at(static_cast<uint64_t>(row_of(b, h, i) * ((n + 3) / 4) + j / 4));
   }
   /// Dropout's factor for key j of four.
   __device__ T kept(const sluice::detail::PhiloxWords& w, int64_t j) const {  // indexed, they would not stay in registers

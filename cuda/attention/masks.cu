@@ -58,10 +58,11 @@ template <class T>
 void keep_mask_as(Tensor& y, DropoutSpec s) {
   T* out = data_of<T>(y);
   const int64_t n = y.dim(-1), per_row = (n + 3) / 4;
-  const uint64_t threshold = static_cast<uint64_t>(std::ldexp(s.p, 32)), seed = s.seed, offset = s.offset;
+  const uint64_t threshold = static_cast<uint64_t>(std::ldexp(s.p, 32));
+  const RandomBlocks words_at = blocks_of("dropout", s.from);
   const T grow = T(1 / (1 - s.p));
   for_each(n == 0 ? 0 : y.numel() / n * per_row, [=] __device__(int64_t block) {
-    const auto words = sluice::detail::philox_block(seed, offset + static_cast<uint64_t>(block));
+    const auto words = words_at(static_cast<uint64_t>(block));
     const int64_t first = block % per_row * 4;
     for (int64_t j = first; j < n && j < first + 4; ++j)
       out[block / per_row * n + j] = words.word[j & 3] >= threshold ? grow : T(0);
@@ -86,7 +87,6 @@ void visible_count(const AttentionMask& mask, int64_t batch, int64_t heads, int6
 }
 
 void attention_keep_mask(Tensor& y, DropoutSpec spec) {
-  refuse_in_recording("dropout");
   dispatch_float("attention", y.dtype(), [&]<class T>() { keep_mask_as<T>(y, spec); });
 }
 

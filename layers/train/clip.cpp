@@ -3,14 +3,18 @@
 #include <sluice/core/node.h>
 #include <sluice/layers/train/optim_kernels.h>
 #include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
 
 #include <cmath>
 #include <limits>
 #include <set>
+#include <utility>
 
 namespace sluice {
 
 namespace {
+
+constexpr double kNone = std::numeric_limits<double>::infinity();  // no limit
 
 /// The tensors that have a gradient, each once.
 std::vector<Tensor> with_gradient(const char* op, const std::vector<Tensor>& parameters) {
@@ -25,8 +29,8 @@ std::vector<Tensor> with_gradient(const char* op, const std::vector<Tensor>& par
   return found;
 }
 
-/// Every element of the gradients becomes clamp(factor·x, ±limit).
-void limit_gradients(std::vector<Tensor>& parameters, double factor, double limit) {
+/// Gradients are scaled to at most `norm` if their squares are given; then every element is limited to ±limit.
+void limit_gradients(std::vector<Tensor>& parameters, const Tensor& squares, double norm, double limit) {
   std::vector<Tensor> grads;
   for (const Tensor& p : parameters) {
     const Tensor& now = p.grad();
@@ -34,11 +38,22 @@ void limit_gradients(std::vector<Tensor>& parameters, double factor, double limi
                             now.is_contiguous() && !now.requires_grad();
     grads.push_back(sole_owner ? now : clone(now));
   }
-  kernel::limit(grads, factor, limit);
+  kernel::limit(grads, squares, norm, limit);
   for (std::size_t i = 0; i < grads.size(); ++i) {
     grads[i].bump_version();
     parameters[i].set_grad(std::move(grads[i]));
   }
+}
+
+/// The tensors that have a gradient, and what all those squared add up to.
+std::pair<std::vector<Tensor>, Tensor> sum_squares(const std::vector<Tensor>& parameters, double max_norm) {
+  if (!(max_norm > 0)) fail<ValueError>("clip_grad_norm: max_norm must be > 0 — got ", max_norm);
+  std::vector<Tensor> clipped = with_gradient("clip_grad_norm", parameters), grads;
+  if (clipped.empty()) return {};
+  Tensor squares = zeros({}, {f64, clipped[0].device()});
+  for (const Tensor& p : clipped) grads.push_back(contiguous(p.grad()));
+  kernel::sum_squares(grads, squares);
+  return {std::move(clipped), std::move(squares)};
 }
 
 std::vector<Tensor> without_names(const std::vector<NamedTensor>& parameters) {
@@ -50,25 +65,27 @@ std::vector<Tensor> without_names(const std::vector<NamedTensor>& parameters) {
 }  // namespace
 
 double clip_grad_norm(const std::vector<Tensor>& parameters, double max_norm) {
-  if (!(max_norm > 0)) fail<ValueError>("clip_grad_norm: max_norm must be > 0 — got ", max_norm);
   NoGrad guard;
-  std::vector<Tensor> clipped = with_gradient("clip_grad_norm", parameters);
+  auto [clipped, squares] = sum_squares(parameters, max_norm);
   if (clipped.empty()) return 0;
-  Tensor squares = zeros({}, {f64, clipped[0].device()});
-  std::vector<Tensor> grads;
-  for (const Tensor& p : clipped) grads.push_back(contiguous(p.grad()));
-  kernel::sum_squares(grads, squares);
   const double norm = std::sqrt(squares.item());
-  grads.clear();  // so that it owns what it scales
-  if (std::isfinite(norm) && norm > max_norm) limit_gradients(clipped, max_norm / norm, std::numeric_limits<double>::infinity());
+  if (std::isfinite(norm) && norm > max_norm) limit_gradients(clipped, squares, max_norm, kNone);
   return norm;
+}
+
+Tensor clip_grad_norm_on_device(const std::vector<Tensor>& parameters, double max_norm) {
+  NoGrad guard;
+  auto [clipped, squares] = sum_squares(parameters, max_norm);
+  if (clipped.empty()) return {};
+  limit_gradients(clipped, squares, max_norm, kNone);
+  return sqrt(squares);
 }
 
 void clip_grad_value(const std::vector<Tensor>& parameters, double limit) {
   if (!(limit > 0)) fail<ValueError>("clip_grad_value: limit must be > 0 — got ", limit);
   NoGrad guard;
   std::vector<Tensor> clipped = with_gradient("clip_grad_value", parameters);
-  if (!clipped.empty()) limit_gradients(clipped, 1, limit);
+  if (!clipped.empty()) limit_gradients(clipped, Tensor(), kNone, limit);
 }
 
 double clip_grad_norm(const std::vector<NamedTensor>& parameters, double max_norm) {

@@ -16,6 +16,10 @@ namespace sluice {
 double clip_grad_norm(const std::vector<Tensor>& parameters, double max_norm);
 double clip_grad_norm(const std::vector<NamedTensor>& parameters, double max_norm);
 
+/// clip_grad_norm() of which the host learns nothing, so that it need not wait for a GPU: the norm, before clipping, as an f64
+/// scalar where the gradients are; undefined if there are none.
+Tensor clip_grad_norm_on_device(const std::vector<Tensor>& parameters, double max_norm);
+
 /// Limits each element of each gradient to [−limit, limit]; NaN stays. Otherwise as clip_grad_norm.
 void clip_grad_value(const std::vector<Tensor>& parameters, double limit);
 void clip_grad_value(const std::vector<NamedTensor>& parameters, double limit);

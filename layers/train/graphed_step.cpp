@@ -4,9 +4,13 @@
 #include <sluice/core/graph.h>
 #include <sluice/core/kernel.h>
 #include <sluice/core/node.h>
+#include <sluice/layers/train/clip.h>
 #include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/view.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace sluice {
 
@@ -14,7 +18,8 @@ namespace sluice {
 struct GraphedStep::Shapes {
   std::vector<Tensor> inputs;  // first as they came, then those that the graph reads
   std::unique_ptr<detail::DeviceGraph> graph;
-  Tensor loss;
+  RngStreams streams;
+  Result result;
   std::vector<Tensor> gradients;  // of each parameter; undefined where none arrives
 };
 
@@ -27,15 +32,26 @@ bool alike(const Tensor& a, const Tensor& b) { return a.shape() == b.shape() && 
 GraphedStep::GraphedStep(std::vector<NamedTensor> parameters, Loss loss) : parameters_(std::move(parameters)), loss_(std::move(loss)) {
   if (!loss_) fail<ValueError>("graphed step: the function is empty");
 }
+GraphedStep::GraphedStep(Optimizer& optimizer, Loss loss, GraphedStepOptions options) : GraphedStep(optimizer.parameters(), std::move(loss)) {
+  optimizer_ = &optimizer, options_ = std::move(options);
+  if (!(options_.max_norm > 0 && options_.max_value > 0) || options_.parts < 1)
+    fail<ValueError>("graphed step: needs max_norm > 0, max_value > 0 and at least one part — got ", options_.max_norm, ", ", options_.max_value,
+                     " and ", options_.parts);
+}
 GraphedStep::~GraphedStep() = default;
 
 int64_t GraphedStep::recorded() const {
   return std::count_if(steps_.begin(), steps_.end(), [](const auto& s) { return s->graph != nullptr; });
 }
+Tensor GraphedStep::norm() const { return norm_.defined() ? clone(norm_) : Tensor(); }
 
 Tensor GraphedStep::operator()(const std::vector<Tensor>& inputs) {
-  for (const Tensor& x : inputs)
+  for (const Tensor& x : inputs) {
     if (x.requires_grad()) fail<AutogradError>("graphed step: an input has a history — got ", x, "; pass x.detach()");
+    if (options_.parts > 1 && (x.rank() == 0 || x.dim(0) % options_.parts != 0))
+      fail<ValueError>("graphed step: an input cannot be cut into ", options_.parts, " parts along its first dim — got ", x);
+  }
+  if (options_.schedule) optimizer_->set_lr(options_.schedule(optimizer_->steps()));
   const Device device = inputs.empty() ? cpu : inputs[0].device();
   const bool can = detail::graphs_of(device) != nullptr;
   const auto found = std::find_if(steps_.begin(), steps_.end(), [&](const auto& s) {
@@ -43,43 +59,96 @@ Tensor GraphedStep::operator()(const std::vector<Tensor>& inputs) {
   });
   if (!can || found == steps_.end()) {
     // What is made at first use — tables, libraries — is made now.
-    const Tensor loss = plainly(inputs);
+    const Result result = run(inputs, can);
+    norm_ = result.norm;
     if (can) {
       steps_.push_back(std::make_unique<Shapes>());
       for (const Tensor& x : inputs) steps_.back()->inputs.push_back(empty_like(x));
     }
-    return loss.detach();
+    return result.loss;
   }
   NoGrad guard;
   Shapes& step = **found;
-  if (!step.graph) record(step, inputs);
-  for (std::size_t i = 0; i < inputs.size(); ++i) copy_(step.inputs[i], inputs[i]);
-  step.graph->replay();
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    Tensor& p = parameters_[i].tensor;
-    if (step.gradients[i].defined()) step.gradients[i].bump_version();
-    p.set_grad(step.gradients[i]);
+  if (!optimizer_) {
+    replay(step, inputs);
+  } else {
+    const Optimizer::Counts before = optimizer_->counts();
+    try {
+      replay(step, inputs);
+    } catch (...) {
+      optimizer_->set_counts(before);
+      throw;
+    }
   }
-  return clone(step.loss);
+  return clone(step.result.loss);
 }
 
-Tensor GraphedStep::plainly(const std::vector<Tensor>& inputs) {
+GraphedStep::Result GraphedStep::run(const std::vector<Tensor>& inputs, bool recordable) {
   for (NamedTensor& p : parameters_) p.tensor.zero_grad();
-  Tensor loss = loss_(inputs);
-  backward(loss);
-  return loss;
+  Result result;
+  for (int64_t part = 0; part < options_.parts; ++part) {
+    std::vector<Tensor> own = inputs;
+    if (options_.parts > 1)
+      for (Tensor& x : own) x = narrow(x, 0, part * (x.dim(0) / options_.parts), x.dim(0) / options_.parts);
+    Tensor loss = loss_(own);
+    if (options_.parts > 1) loss = loss * (1.0 / static_cast<double>(options_.parts));
+    backward(loss);
+    NoGrad guard;
+    result.loss = result.loss.defined() ? result.loss + loss.detach() : loss.detach();
+  }
+  if (!optimizer_) return result;
+  std::vector<Tensor> clipped;
+  for (const NamedTensor& p : parameters_) clipped.push_back(p.tensor);
+  if (std::isfinite(options_.max_norm))
+    result.norm = recordable ? clip_grad_norm_on_device(clipped, options_.max_norm)
+                             : full({}, clip_grad_norm(clipped, options_.max_norm), {f64, cpu});
+  if (std::isfinite(options_.max_value)) clip_grad_value(clipped, options_.max_value);
+  optimizer_->step();
+  return result;
 }
 
 void GraphedStep::record(Shapes& step, const std::vector<Tensor>& inputs) {
   for (std::size_t i = 0; i < inputs.size(); ++i) copy_(step.inputs[i], inputs[i]);
+  const Device device = inputs[0].device();
+  if (optimizer_) optimizer_->follow_parameters();
+  const Optimizer::Counts before = optimizer_ ? optimizer_->counts() : Optimizer::Counts{};
+  step.graph.reset(), step.streams = {}, step.result = {};
   step.gradients.assign(parameters_.size(), {});
-  Tensor loss;
-  auto graph = detail::graphs_of(inputs[0].device())->record([&] {
+  Result result;
+  RngStreams streams;
+  auto graph = detail::graphs_of(device)->record([&] {
     GradMode guard(true);
-    loss = plainly(step.inputs).detach();
+    const RngStreams::Record on(streams, device);
+    result = run(step.inputs, true);
   });
+  streams.check();
   for (std::size_t i = 0; i < parameters_.size(); ++i) step.gradients[i] = parameters_[i].tensor.grad();
-  step.loss = loss, step.graph = std::move(graph);
+  step.result = result, step.streams = std::move(streams), step.graph = std::move(graph);
+  if (optimizer_) optimizer_->set_counts(before);
+}
+
+/// What the optimiser does on the host; its rates become those of the next replay.
+bool GraphedStep::renew(Shapes& step) {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (step.gradients[i].defined()) step.gradients[i].bump_version();
+    parameters_[i].tensor.set_grad(step.gradients[i]);
+  }
+  return !optimizer_ || step.graph->renew([&] { optimizer_->step(); });
+}
+
+void GraphedStep::replay(Shapes& step, const std::vector<Tensor>& inputs) {
+  const Optimizer::Counts before = optimizer_ ? optimizer_->counts() : Optimizer::Counts{};
+  if (!step.graph || !step.streams.intact()) record(step, inputs);
+  if (!renew(step)) {
+    // Parameters are no longer updated together: their counts came from elsewhere, or rates that were equal are not.
+    optimizer_->set_counts(before);
+    record(step, inputs);
+    if (!renew(step)) fail<DeviceError>("graphed step: the optimiser's step cannot be recorded: its calls are others each time");
+  }
+  for (std::size_t i = 0; i < inputs.size(); ++i) copy_(step.inputs[i], inputs[i]);
+  step.graph->replay(step.streams.places());
+  step.streams.advance();
+  norm_ = step.result.norm;
 }
 
 }  // namespace sluice

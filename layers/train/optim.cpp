@@ -152,7 +152,25 @@ void Optimizer::step() {
 void Optimizer::follow(const Tensor& w, Slot& slot) {
   if (w.version() == slot.version) return;
   const Tensor now = to(w.detach(), f32);
-  slot.master = where(now == to(to(slot.master, bf16), f32), slot.master, now);
+  // Where it lies, which recorded steps read (GraphedStep).
+  copy_(slot.master, where(now == to(to(slot.master, bf16), f32), slot.master, now));
+}
+void Optimizer::follow_parameters() {
+  NoGrad guard;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const Tensor& w = parameters_[i].tensor;
+    if (slots_[i].master.defined()) follow(w, slots_[i]), slots_[i].version = w.version();
+  }
+}
+
+Optimizer::Counts Optimizer::counts() const {
+  Counts counts{steps_, {}};
+  for (const Slot& slot : slots_) counts.updates.push_back(slot.updates);
+  return counts;
+}
+void Optimizer::set_counts(const Counts& counts) {
+  steps_ = counts.steps;
+  for (std::size_t i = 0; i < slots_.size(); ++i) slots_[i].updates = counts.updates[i];
 }
 
 void Optimizer::zero_grad() {

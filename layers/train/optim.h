@@ -113,6 +113,16 @@ class Optimizer {
             double weight_decay, const ParameterFilter& decay, const ParameterGroups& groups);
 
  private:
+  friend class GraphedStep;
+  /// How often what was updated.
+  struct Counts {
+    int64_t steps;
+    std::vector<int64_t> updates;
+  };
+  Counts counts() const;
+  void set_counts(const Counts& counts);
+  /// follow() for all.
+  void follow_parameters();
   /// Where the parameter is not its master, rounded, somebody wrote it since: its values become the master's.
   static void follow(const Tensor& w, Slot& slot);
   /// New values for all of them at once.

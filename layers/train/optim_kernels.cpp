@@ -193,7 +193,8 @@ void sum_squares_cpu(const std::vector<Tensor>& x, Tensor& total) {
   for (const double sum : sums) *total.mutable_data<double>() += sum;
 }
 
-void limit_cpu(std::vector<Tensor>& x, double factor, double limit) {
+void limit_cpu(std::vector<Tensor>& x, const Tensor& squares, double norm, double limit) {
+  const double factor = squares.defined() ? detail::clip_factor(*squares.data<double>(), norm) : 1;
   Pieces(x).each([&](Piece piece, std::size_t) {
     with_floats("clip_grad", x[piece.tensor], [&]<class T>(const T* elements) {
       using Wide = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;

@@ -49,8 +49,9 @@ extern Kernel<void(const AdamRule& rule, UpdatedTensors& x)> adam;
 extern Kernel<void(const LambRule& rule, UpdatedTensors& x)> lamb;
 /// total {} f64 += Σx² over all of them, floats of any dtype.
 extern Kernel<void(const std::vector<Tensor>& x, Tensor& total)> sum_squares;
-/// x ← clamp(factor·x, ±limit) for all of them, floats of any dtype; NaN stays.
-extern Kernel<void(std::vector<Tensor>& x, double factor, double limit)> limit;
+/// x ← clamp(factor·x, ±limit) for all of them, floats of any dtype; NaN stays. factor: clip_factor(squares, norm), squares
+/// {} f64; 1 if squares is undefined.
+extern Kernel<void(std::vector<Tensor>& x, const Tensor& squares, double norm, double limit)> limit;
 
 }  // namespace kernel
 
@@ -111,6 +112,11 @@ SLUICE_FN double lamb_rate(const LambRule& r, double ww, double uu) {
   return r.lr * (usable ? math::sqrt(ww) / math::sqrt(uu) : 1);
 }
 
+/// What gradients with Σx² = squares are multiplied with so that their norm is at most `norm`; 1 if it is not finite.
+SLUICE_FN double clip_factor(double squares, double norm) {
+  const double now = math::sqrt(squares);
+  return now > norm && now <= std::numeric_limits<double>::max() ? norm / now : 1;
+}
 /// clamp(y, ±hi); NaN stays.
 template <class T>
 SLUICE_FN T limited(T y, T hi) {

@@ -76,9 +76,9 @@ uint64_t keep_mask_blocks(const Shape& shape) {
   return n == 0 ? 0 : static_cast<uint64_t>(shape.numel() / n * ((n + 3) / 4));
 }
 
-Tensor attention_keep_mask(double p, uint64_t seed, uint64_t offset, const Shape& shape, TensorOptions options) {
+Tensor attention_keep_mask(double p, RngBlocks from, const Shape& shape, TensorOptions options) {
   Tensor y = empty(shape, options);
-  kernel::attention_keep_mask(y, {p, seed, offset});
+  kernel::attention_keep_mask(y, {p, from});
   return y;
 }
 
@@ -90,8 +90,8 @@ void attention_keep_mask_cpu(Tensor& y, DropoutSpec s) {
     T* out = y.mutable_data<T>();
     for (int64_t r = 0; n > 0 && r < y.numel() / n; ++r)
       for (int64_t j = 0; j < n; ++j) {
-        const uint64_t block = s.offset + static_cast<uint64_t>(r * per_row + j / 4);
-        const auto word = philox4x32({uint32_t(block), uint32_t(block >> 32), 0, 0}, {uint32_t(s.seed), uint32_t(s.seed >> 32)});
+        const uint64_t block = s.from.first + static_cast<uint64_t>(r * per_row + j / 4);
+        const auto word = philox4x32({uint32_t(block), uint32_t(block >> 32), 0, 0}, {uint32_t(s.from.seed), uint32_t(s.from.seed >> 32)});
         out[r * n + j] = word[static_cast<std::size_t>(j & 3)] >= threshold ? T(1 / (1 - s.p)) : T(0);
       }
   });
@@ -107,17 +107,13 @@ namespace {
 /// Sums of exponentials are kept in f32 beside tensors of bf16.
 DType lse_dtype(DType t) { return t == bf16 ? f32 : t; }
 
-struct Random {
-  uint64_t seed = 0, offset = 0;
-};
-
-Tensors composed_vjp(const Tensors& saved, const AttentionOptions& given, Random random, Tensor g, const Tensor& g_lse);
+Tensors composed_vjp(const Tensors& saved, const AttentionOptions& given, RngBlocks random, Tensor g, const Tensor& g_lse);
 
 // saved: q, k, v, bias, relative_bias, sink; of softmax lse and out
 struct Attention final : Node {
   AttentionOptions options;  // without the tensors that have gradients
-  Random random;
-  Attention(AttentionOptions o, Random r) : options(std::move(o)), random(r) {
+  RngBlocks random;
+  Attention(AttentionOptions o, RngBlocks r) : options(std::move(o)), random(r) {
     options.bias = options.relative_bias = options.sink = Tensor();
   }
   static const char* op_name() { return "attention"; }
@@ -159,7 +155,7 @@ struct Attention final : Node {
     } else if (k.dim(0) * k.dim(1) > 0 && (q.numel() + k.numel() + v.numel() > 0 || lse.defined())) {
       const Tensor rq = detail::readable_rows(q), rk = detail::readable_rows(k), rv = detail::readable_rows(v);
       const PrecisionScope scope(precision_of(q.dtype()));
-      kernel::attention_backward({rq, rk, rv, o, random.seed, random.offset}, g, lse, delta, grads);
+      kernel::attention_backward({rq, rk, rv, o, random}, g, lse, delta, grads);
     }
     Tensors result{grads.dq, grads.dk, grads.dv, grads.bias};
     result.push_back(grads.relative.defined() ? to(sum(grads.relative, {0, 2}), q.dtype()) : Tensor());
@@ -171,7 +167,7 @@ struct Attention final : Node {
 };
 
 /// The same gradients as ops, from the definition: what gradients of higher order run through.
-Tensors composed_vjp(const Tensors& saved, const AttentionOptions& given, Random random, Tensor g, const Tensor& g_lse) {
+Tensors composed_vjp(const Tensors& saved, const AttentionOptions& given, RngBlocks random, Tensor g, const Tensor& g_lse) {
   const Tensor &q = saved[0], &k = saved[1], &v = saved[2];
   AttentionOptions o = given;
   o.bias = saved[3], o.relative_bias = saved[4], o.sink = saved[5];
@@ -185,7 +181,7 @@ Tensors composed_vjp(const Tensors& saved, const AttentionOptions& given, Random
   if (!g.defined()) g = zeros({batch, heads, m, v.dim(3)}, q.options());
   Tensor dp = matmul(g, transpose(values, -2, -1)), dropped = w;
   if (o.dropout > 0) {
-    const Tensor keep_mask = detail::attention_keep_mask(o.dropout, random.seed, random.offset, w.shape(), w.options());
+    const Tensor keep_mask = detail::attention_keep_mask(o.dropout, random, w.shape(), w.options());
     dp = dp * keep_mask, dropped = w * keep_mask;
   }
   Tensor dv = gather_heads(matmul(transpose(dropped, -2, -1), g)), ds, dsink;
@@ -224,8 +220,8 @@ Tensor attend(const char* op, const Tensor& q_in, const Tensor& k_in, const Tens
   auto [q, k, v, o, rank] = detail::attention_operands(op, q_in, k_in, v_in, given);
   if (!rng) o.dropout = 0;
   const Shape weights{q.dim(0), q.dim(1), q.dim(2), k.dim(2)};
-  Random random;
-  if (o.dropout > 0) random = {rng->seed(), rng->reserve(detail::keep_mask_blocks(weights))};
+  RngBlocks random;
+  if (o.dropout > 0) random = rng->draw(detail::keep_mask_blocks(weights), q.device());
   for (Tensor* x : {&o.bias, &o.relative_bias, &o.sink, &o.row_scale})
     if (x->defined() && x->rank() > 0 && x->strides()[x->rank() - 1] != 1) *x = contiguous(*x);
   const bool softmax = o.weighting == Weighting::softmax;
@@ -234,7 +230,7 @@ Tensor attend(const char* op, const Tensor& q_in, const Tensor& k_in, const Tens
   if (out.numel() > 0 || (softmax && lse.numel() > 0)) {
     const Tensor rq = detail::readable_rows(q), rk = detail::readable_rows(k), rv = detail::readable_rows(v);
     const PrecisionScope scope(precision_of(q.dtype()));
-    kernel::attention({rq, rk, rv, o, random.seed, random.offset}, out, lse);
+    kernel::attention({rq, rk, rv, o, random}, out, lse);
   }
   const Tensor kept_lse = softmax ? alias(lse, lse.layout()) : Tensor(), kept = softmax ? out : Tensor();
   out = record<Attention>(out, {q, k, v, o.bias, o.relative_bias, o.sink},

@@ -11,7 +11,7 @@ namespace sluice::detail {
 struct AttentionCall {
   Tensor q, k, v;
   AttentionOptions options;
-  uint64_t seed = 0, offset = 0;  // of the dropout mask, see kernel::attention_keep_mask
+  RngBlocks from = {};  // of the dropout mask, see kernel::attention_keep_mask
 
   void each_tensor(auto f) const { f(q), f(k), f(v), f(options); }
 };

@@ -88,7 +88,7 @@ Tensor attention_reference(const Tensor& q_in, const Tensor& k_in, const Tensor&
   auto [q, k, v, o, rank] = detail::attention_operands("attention_reference", q_in, k_in, v_in, given);
   const Tensor visible = detail::visibility_of(o, q, k);
   Tensor w = detail::weights_of(detail::attention_scores(q, detail::hide_unseen(k, visible, q.dim(1)), o), visible, o);
-  if (o.dropout > 0 && rng) w = w * detail::attention_keep_mask(o.dropout, rng->seed(), rng->reserve(detail::keep_mask_blocks(w.shape())), w.shape(), w.options());
+  if (o.dropout > 0 && rng) w = w * detail::attention_keep_mask(o.dropout, rng->draw(detail::keep_mask_blocks(w.shape()), w.device()), w.shape(), w.options());
   const int64_t per_head = q.dim(1) / std::max<int64_t>(1, k.dim(1));
   Tensor values = detail::hide_unseen(v, visible, q.dim(1));
   return detail::restore_rank(matmul(w, per_head == 1 ? values : repeat_interleave(values, per_head, 1)), rank);

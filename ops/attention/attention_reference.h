@@ -47,7 +47,7 @@ Tensor weights_of(const Tensor& scores, const Tensor& visible, const AttentionOp
 Tensor hide_unseen(const Tensor& x, const Tensor& visible, int64_t heads);
 
 /// Dropout's factors, 0 or 1/(1 − p). Row r of the m×n weights takes ⌈n/4⌉ Philox blocks from offset + r·⌈n/4⌉.
-Tensor attention_keep_mask(double p, uint64_t seed, uint64_t offset, const Shape& shape, TensorOptions options);
+Tensor attention_keep_mask(double p, RngBlocks from, const Shape& shape, TensorOptions options);
 uint64_t keep_mask_blocks(const Shape& shape);
 
 }  // namespace detail

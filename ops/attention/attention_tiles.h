@@ -102,7 +102,7 @@ struct ScoreTiles {
   int64_t batch, heads, kv_heads, m, n, d, dv;
   Heads<const T> q, k, v;
   Visibility visibility;
-  uint64_t seed, offset;
+  RngBlocks from;
   Precision precision = sluice::precision();
   bool split = false;  // products are of three parts
   const T* bias = nullptr;
@@ -114,8 +114,7 @@ struct ScoreTiles {
 
   explicit ScoreTiles(const AttentionCall& c)
       : o(c.options), batch(c.q.dim(0)), heads(c.q.dim(1)), kv_heads(c.k.dim(1)), m(c.q.dim(2)), n(c.k.dim(2)),
-        d(c.q.dim(3)), dv(c.v.dim(3)), q(c.q), k(c.k), v(c.v), visibility(o.mask, batch, heads, m, n), seed(c.seed),
-        offset(c.offset) {
+        d(c.q.dim(3)), dv(c.v.dim(3)), q(c.q), k(c.k), v(c.v), visibility(o.mask, batch, heads, m, n), from(c.from) {
     if (o.bias.defined()) {
       const Layout l = o.bias.layout().expanded({batch, heads, m, n});
       std::copy_n(l.strides.begin(), 4, bias_stride);
@@ -223,10 +222,10 @@ struct ScoreTiles {
     const uint64_t threshold = static_cast<uint64_t>(std::ldexp(o.dropout, 32));
     const T grow = T(1 / (1 - o.dropout));
     const int64_t row = (t.batch * heads + t.head) * m + t.row + r;
-    const uint64_t first = offset + static_cast<uint64_t>(row * ((n + 3) / 4));
+    const uint64_t first = from.first + static_cast<uint64_t>(row * ((n + 3) / 4));
     for (int64_t j = t.col; j < t.col + t.cols;) {
       const uint64_t block = first + static_cast<uint64_t>(j / 4);
-      const auto word = philox4x32({uint32_t(block), uint32_t(block >> 32), 0, 0}, {uint32_t(seed), uint32_t(seed >> 32)});
+      const auto word = philox4x32({uint32_t(block), uint32_t(block >> 32), 0, 0}, {uint32_t(from.seed), uint32_t(from.seed >> 32)});
       for (; j < t.col + t.cols; ++j) {
         line[j - t.col] *= word[static_cast<std::size_t>(j & 3)] >= threshold ? grow : T(0);
         if ((j & 3) == 3) { ++j; break; }

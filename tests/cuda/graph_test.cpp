@@ -8,7 +8,6 @@
 #include <sluice/layers/train/graphed_step.h>
 #include <sluice/layers/train/optim.h>
 #include <sluice/ops/create.h>
-#include <sluice/ops/dropout.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/loss.h>
 #include <sluice/ops/reduce.h>
@@ -132,7 +131,6 @@ TEST_CASE("graphs: what a replay would repeat wrongly is refused, and nothing is
   to(model, gpu);
   const Tensor x = tokens(1, {1, 5});
   Rng rng(1);
-  Adam adam(parameters(model), {.lr = 1e-2});
   const auto refused = [&](const char* why, const std::function<Tensor(const Tensor&)>& f) {
     INFO(why);
     GraphedStep step(model, [&](const std::vector<Tensor>& in) { return f(loss_of(model, in)); });
@@ -145,9 +143,7 @@ TEST_CASE("graphs: what a replay would repeat wrongly is refused, and nothing is
     backward(loss_of(model, {x, x}));  // the device works as before
   };
   refused("reading values on the host", [](const Tensor& loss) { return loss * loss.item(); });
-  refused("dropout", [&](const Tensor& loss) { return dropout(loss, 0.5, rng); });
-  refused("random numbers", [&](const Tensor& loss) { return loss + sum(normal({3}, 0, 1, rng, {f32, gpu})); });
-  refused("adam", [&](const Tensor& loss) { return model.head.bias.set_grad(ones({13}, {f32, gpu})), adam.step(), loss; });
+  refused("random numbers", [&](const Tensor& loss) { return loss + sum(to(normal({3}, 0, 1, rng), gpu)); });
   refused("synchronize", [](const Tensor& loss) { return synchronize(gpu), loss; });
   GraphedStep step(model, [&](const std::vector<Tensor>& in) { return loss_of(model, in); });
   CHECK_THROWS_AS(step({Tensor(to(ones({2}), gpu)).requires_grad_()}), AutogradError);

@@ -65,7 +65,16 @@ TEST_CASE("cuda: steps of the optimisers, and clipping") {
         check([&](Device d) {
           std::vector<Tensor> x = each(sizes, t, d, 8);
           x.push_back(values({300}, f32, d, 9, {{299, other}}));
-          kernel::limit(x, 2, 0.75);
+          kernel::limit(x, full({}, 16, {f64, d}), 3, 0.5);
+          kernel::limit(x, Tensor(), 0, 0.25);
+          return x;
+        });
+      for (const double squares : {16.0, 9.0, kInf, kNan})  // a norm of 4 is brought to 3, others stay
+        check([&](Device d) {
+          std::vector<Tensor> x = each(sizes, t, d, 8);
+          kernel::limit(x, full({}, squares, {f64, d}), 3, kInf);
+          const std::vector<Tensor> before = each(sizes, t, d, 8);
+          for (std::size_t i = 0; i < x.size(); ++i) CHECK((x[i].numel() == 0 || same_bits(to(x[i], cpu), to(before[i], cpu))) == (x[i].numel() == 0 || squares != 16));
           return x;
         });
     }
