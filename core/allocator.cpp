@@ -20,12 +20,7 @@
 
 #if defined(__SANITIZE_ADDRESS__)
 #define SLUICE_CACHE_BLOCKS 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define SLUICE_CACHE_BLOCKS 0
-#endif
-#endif
-#ifndef SLUICE_CACHE_BLOCKS
+#else
 #define SLUICE_CACHE_BLOCKS 1
 #endif
 
@@ -37,7 +32,7 @@ constexpr int kClasses = 8 + 4 * 7;         // up to kLarge
 constexpr int kSmallClasses = 8 + 4 * 3;   // 64…512 in steps of 64, then 640…4096
 constexpr int kBatch = 256;                // blocks that move between a thread's list and the shared one
 constexpr std::size_t kSlab = 1 << 16;     // small blocks are cut from slabs of this size
-constexpr std::size_t kSmall = 4096, kLarge = 1 << 16;  // up to the one from slabs, beyond the other from the heap
+[[maybe_unused]] constexpr std::size_t kSmall = 4096, kLarge = 1 << 16;  // up to the one from slabs, beyond the other from the heap
 constexpr std::size_t kMost = std::size_t{1} << 46;
 
 // Class c holds blocks of size_of_class(c): 64·(c+1) for c < 8, then (5,6,7,8)/4 · 2^k.
@@ -58,8 +53,8 @@ std::size_t size_of_block(std::size_t bytes) {
 }
 
 // Told below: small blocks, from slabs, by way of the thread's own lists; others, from one pool.
-void* take_small(int c);
-void give_small(int c, void* p) noexcept;
+[[maybe_unused]] void* take_small(int c);
+[[maybe_unused]] void give_small(int c, void* p) noexcept;
 void* take_pooled(std::size_t bytes);
 void give_pooled(void* p, std::size_t bytes) noexcept;
 void* system_block(std::size_t bytes);

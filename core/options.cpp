@@ -112,7 +112,7 @@ std::string Option::type_name() const {
 
 Json Option::get() const {
   switch (type) {
-    case boolean: return *static_cast<const bool*>(at);
+    case yes_no: return *static_cast<const bool*>(at);
     case whole: return *static_cast<const int64_t*>(at);
     case real: {
       if (!optional) return printable(*static_cast<const double*>(at));
@@ -152,7 +152,7 @@ void Option::set(std::string_view layer, const Json& given) const {
   }
   const auto* list = given.as<Json::List>();
   switch (type) {
-    case boolean:
+    case yes_no:
       if (const auto* b = given.as<bool>()) *static_cast<bool*>(at) = *b;
       else wrong();
       return;
@@ -209,7 +209,7 @@ void Option::check(std::string_view layer) const {
     fail<ValueError>(layer, ": ", name, " must be ", allowed, " — got ", name, "=", got);
   };
   switch (type) {
-    case boolean: return;
+    case yes_no: return;
     case whole: {
       const int64_t i = *static_cast<const int64_t*>(at);
       return number(static_cast<double>(i), range, i);

@@ -87,7 +87,7 @@ class OptionList;
 /// One option of one struct.
 struct Option {
   /// What its value is.
-  enum Type { boolean, whole, real, whole_list, real_list, choice, object_list };
+  enum Type { yes_no, whole, real, whole_list, real_list, choice, object_list };
   std::string name;
   const char* meaning;
   Type type;
@@ -160,7 +160,7 @@ class OptionList {
 
  private:
   Option& add(const char* name, Option::Type type, void* at, OptionRange range, const char* meaning);
-  void add(const char* name, bool& x, OptionRange r, const char* meaning) { add(name, Option::boolean, &x, r, meaning); }
+  void add(const char* name, bool& x, OptionRange r, const char* meaning) { add(name, Option::yes_no, &x, r, meaning); }
   void add(const char* name, int64_t& x, OptionRange r, const char* meaning) { add(name, Option::whole, &x, r, meaning); }
   void add(const char* name, double& x, OptionRange r, const char* meaning) { add(name, Option::real, &x, r, meaning); }
   void add(const char* name, std::optional<double>& x, OptionRange r, const char* meaning) {

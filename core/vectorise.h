@@ -5,6 +5,11 @@
 
 #include <sluice/core/cpu.h>
 
+#if defined(__clang__)  // loops that call the C library stay scalar; a user has no use for a warning
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wpass-failed"
+#endif
+
 namespace sluice::detail {
 
 // GCC inlines all that f calls, and what f calls there, as far as it sees it; clang what f calls itself. A function
@@ -53,3 +58,7 @@ void vectorised(F&& f, Args... args) {
 #undef SLUICE_VERSION_AVX512
 
 }  // namespace sluice::detail
+
+#if defined(__clang__)
+#pragma clang diagnostic pop
+#endif

@@ -132,6 +132,11 @@ struct TileLoops {
 /// undefined results are computed into a buffer nobody reads.
 void run_map(const MapPlan& plan, const TileLoops& loops, const void* formula, Tensor* results, std::size_t n);
 
+#if defined(__clang__)  // as in core/vectorise.h; with -g the warning is about these lines
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wpass-failed"
+#endif
+
 /// The forward loop: the only place where a formula meets memory.
 template <class F, class T, std::size_t... I>
 SLUICE_LOOP void formula_loop(const void* formula, const T* const* in, T* const* out, int64_t n) {
@@ -165,6 +170,10 @@ template <class F, class T, std::size_t... I>
 void apply_formula_vjp(const void* formula, const T* const* in, T* const* out, int64_t n) {
   vectorised([=] { formula_vjp_loop<F, T, I...>(formula, in, out, n); });
 }
+
+#if defined(__clang__)
+#pragma clang diagnostic pop
+#endif
 
 template <class F>
 constexpr const char* formula_name() {

@@ -97,16 +97,18 @@ std::string_view trimmed(std::string_view s) {
   return s;
 }
 
+std::string_view without_plus(std::string_view s) { return s.starts_with('+') && !s.starts_with("+-") ? s.substr(1) : s; }
+
 template <class T>
 bool parse(std::string_view s, T& value) {
-  if (s.starts_with('+')) s.remove_prefix(1);
+  s = without_plus(s);
   const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), value);
   return error == std::errc() && end == s.data() + s.size();
 }
 /// Also "3.0" and "3e0", of whole numbers that went through another program's floats.
 template <>
 bool parse(std::string_view s, int64_t& value) {
-  if (s.starts_with('+')) s.remove_prefix(1);
+  s = without_plus(s);
   const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), value);
   if (error != std::errc() || end == s.data() + s.size()) return error == std::errc();
   double real = 0;
@@ -120,7 +122,8 @@ Tensor numbers(const Csv& csv, const std::vector<int64_t>& places, DType dtype) 
   const std::optional<double> missing = csv.options.missing;
   if (std::is_integral_v<T> && missing && !(std::abs(*missing) < 0x1p31 && *missing == std::trunc(*missing)))
     fail<ValueError>("csv: missing=", *missing, " is no value of type ", dtype);
-  const double high = dtype == i32 ? 0x1p31 - 1 : dtype == i64 ? 0x1p63 : dtype == f64 ? std::numeric_limits<double>::max() : 0x1.fep127;
+  const double high = dtype == i32 ? 0x1p31 - 1 : dtype == i64 ? 0x1p63 : dtype == f64 ? std::numeric_limits<double>::max()
+                      : dtype == f32 ? 0x1.fffffefffffffp127 : 0x1.fep127;  // what rounds to the largest f32; the largest bf16
   const double low = dtype == i32 ? -0x1p31 : -high;
   Tensor x = empty({csv.rows(), static_cast<int64_t>(places.size())}, {.dtype = dtype_of<T>()}, "csv");
   T* to = x.mutable_data<T>();

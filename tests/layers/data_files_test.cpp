@@ -256,8 +256,10 @@ TEST_CASE("read_csv: what is no table is an IOError that names line and column",
     const std::string path = put(folder, "a,b\n1,1\n" + cell + ",1\n");
     refuses([&] { read_csv(path).columns(dtype); }, {path, "line 3, column \"a\"", "no number of type"});
   };
-  for (const char* cell : {"x", "1x", "1 2", "0x10", "1e999", "--1", "\"\"\"\"", "1.5.2"}) no_number(cell, f32);
-  no_number("1e39", f32), no_number("-1e39", f32);
+  for (const char* cell : {"x", "1x", "1 2", "0x10", "1e999", "--1", "+-1", "++1", "\"\"\"\"", "1.5.2"}) no_number(cell, f32);
+  no_number("1e39", f32), no_number("-1e39", f32), no_number("3.4028236e38", f32), no_number("3.4028235e38", bf16), no_number("+-1", i64);
+  const std::vector<float> ends = read_csv(put(folder, "a\n+3.4028235e38\n-3.4028235e38\n")).column("a").to_vector<float>();
+  CHECK(ends == std::vector<float>{std::numeric_limits<float>::max(), std::numeric_limits<float>::lowest()});
   for (const char* cell : {"1.5", "9223372036854775808", "1e300", "1e-3", "7x", "nan"}) no_number(cell, i64);
   no_number("2147483648", i32), no_number("-2147483649", i32);
   CHECK(read_csv(put(folder, "a\n4.000e+00\n")).column("a", i64).item() == 4);

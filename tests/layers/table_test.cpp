@@ -113,7 +113,7 @@ TEST_CASE("table: options out of range are ValueErrors that name them", "[table]
       if (o.type == Option::choice) {
         CHECK_THAT(built(row, i, [](const Option& c) { c.access.set(c.at, 99); }),
                    Contains(": " + o.name + " must be one of"));
-      } else if (o.type != Option::boolean && o.type != Option::object_list) {
+      } else if (o.type != Option::yes_no && o.type != Option::object_list) {
         for (double x : outside(o)) {
           INFO(x);
           CHECK_THAT(built(row, i, [&](const Option& c) { set_number(c, x); }), Contains(": " + o.name + " must be"));
