@@ -268,7 +268,7 @@ Walk::Walk(const Layout& l) {
 }
 
 Walk::Run Walk::run(int64_t start) const {
-  constexpr int64_t kLeast = 32;  // below, one copy of many is cheaper than many calls
+  constexpr int64_t kLeast = 192;  // below, one copy of many is cheaper than many calls
   if (rank == 0 || strides[rank - 1] != 1 || shape[rank - 1] < kLeast) return {};
   Run r{shape[rank - 1] - start % shape[rank - 1], 0};
   for (int d = rank - 1; d >= 0; start /= shape[d], --d) r.offset += start % shape[d] * strides[d];

@@ -28,10 +28,9 @@ struct Quotient {
   }
 };
 
-/// Operands ready for use: scaled, padding removed, the ones column of the denominator beside v.
+/// Operands ready for use: scaled, padding removed.
 struct Operands {
   Tensor q, k, v, decay;
-  int64_t value_dim;
 };
 
 void check_operands(const char* op, const Tensor& q, const Tensor& k, const Tensor& v, const LinearAttentionForm& f) {
@@ -64,48 +63,56 @@ void check_operands(const char* op, const Tensor& q, const Tensor& k, const Tens
 Operands prepare(const char* op, const Tensor& q, const Tensor& k, const Tensor& v, const LinearAttentionForm& f) {
   check_operands(op, q, k, v, f);
   checked_numel(op, {q.dim(0), q.dim(1), q.dim(3), v.dim(3) + 1});  // Σ φ(k) [v, 1]
-  Operands x{f.scale == 1 ? q : q * f.scale, k, v, f.log_decay, v.dim(3)};
+  Operands x{f.scale == 1 ? q : q * f.scale, k, v, f.log_decay};
   if (f.key_mask.defined()) {  // a padded token is as good as absent: its step forgets nothing either
     const Tensor hidden = unsqueeze(logical_not(f.key_mask), 1);
     x.k = masked_fill(k, unsqueeze(hidden, -1), 0), x.v = masked_fill(v, unsqueeze(hidden, -1), 0);
     if (x.decay.defined()) x.decay = masked_fill(x.decay, x.decay.rank() == 4 ? unsqueeze(hidden, -1) : hidden, 0);
   }
-  if (f.normalize == LinearNormalize::sum) x.v = pad(x.v, -1, 0, 1, 1.0);
   return x;
 }
 
-/// The pieces a sum over keys falls into: all of [v, 1] at once or, with rotated features, v and the ones apart.
+/// The pieces a sum over keys falls into: that of v and, with features that may be rotated there but not here, that of 1,
+/// the denominators.
 struct Piece {
   Tensor q, k, v;
 };
 std::vector<Piece> pieces(const Operands& x, const LinearAttentionForm& f, int64_t position) {
-  if (!f.rope) return {{x.q, x.k, x.v}};
-  RopeOptions r = *f.rope;
-  r.offset += position;
-  std::vector<Piece> all{{rope(x.q, r), rope(x.k, r.of_keys()), narrow(x.v, -1, 0, x.value_dim)}};
-  if (f.normalize == LinearNormalize::sum) all.push_back({x.q, x.k, narrow(x.v, -1, x.value_dim, 1)});
+  std::vector<Piece> all{{x.q, x.k, x.v}};
+  if (f.rope) {
+    RopeOptions r = *f.rope;
+    r.offset += position;
+    all[0].q = rope(x.q, r), all[0].k = rope(x.k, r.of_keys());
+  }
+  if (f.normalize == LinearNormalize::sum) all.push_back({x.q, x.k, ones({x.v.dim(0), x.v.dim(1), x.v.dim(2), 1}, x.v.options())});
   return all;
 }
-Tensor joined(const std::vector<Tensor>& parts) { return parts.size() == 1 ? parts[0] : cat(parts, -1); }
 
-/// What stands beside each other in `sums` [..., dv (+ 1)], divided.
-Tensor divided(const Tensor& sums, const Operands& x, const LinearAttentionForm& f) {
-  if (f.normalize == LinearNormalize::none) return sums;
-  return map(Quotient{f.eps}, narrow(sums, -1, 0, x.value_dim), narrow(sums, -1, x.value_dim, 1));
+/// f, which sees the last dim alone, of tensors [batch, heads, n, ·] in the order of memory: token by token, as maps of
+/// tokens give them and heads are merged.
+template <class F, class... Ts>
+Tensor by_token(const F& f, const Ts&... xs) {
+  return transpose(f(transpose(xs, 1, 2)...), 1, 2);
 }
 
-/// Σ over j <= i, or j >= i, of φ(q_i)·φ(k_j) [v_j, 1].
-Tensor one_way(const Operands& x, const LinearAttentionForm& f, bool reverse) {
+/// Sums of pieces, divided.
+Tensor divided(const std::vector<Tensor>& sums, const LinearAttentionForm& f) {
+  if (f.normalize == LinearNormalize::none) return sums[0];
+  return by_token([&](const Tensor& n, const Tensor& d) { return map(Quotient{f.eps}, n, d); }, sums[0], sums[1]);
+}
+
+/// Σ over j <= i, or j >= i, of φ(q_i)·φ(k_j) v_j, and of φ(q_i)·φ(k_j).
+std::vector<Tensor> one_way(const Operands& x, const LinearAttentionForm& f, bool reverse) {
   std::vector<Tensor> sums;
   for (const Piece& p : pieces(x, f, sequence_piece(x.k.dim(2)).first))
     sums.push_back(sequence_scan(p.q, p.k, p.v, x.decay, {.chunk = f.chunk, .reverse = reverse}));
-  return joined(sums);
+  return sums;
 }
-Tensor every_key(const Operands& x, const LinearAttentionForm& f) {
+std::vector<Tensor> every_key(const Operands& x, const LinearAttentionForm& f) {
   std::vector<Tensor> sums;
   for (const Piece& p : pieces(x, f, sequence_piece(x.k.dim(2)).first))
     sums.push_back(matmul(p.q, sequence_sum(matmul(transpose(p.k, -2, -1), p.v))));
-  return joined(sums);
+  return sums;
 }
 
 }  // namespace
@@ -113,14 +120,16 @@ Tensor every_key(const Operands& x, const LinearAttentionForm& f) {
 Tensor linear_attention(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v, const LinearAttentionForm& f) {
   const Operands x = prepare("linear_attention", phi_q, phi_k, v, f);
   switch (f.direction) {
-    case LinearDirection::full: return divided(every_key(x, f), x, f);
-    case LinearDirection::causal: return divided(one_way(x, f, false), x, f);
+    case LinearDirection::full: return divided(every_key(x, f), f);
+    case LinearDirection::causal: return divided(one_way(x, f, false), f);
     case LinearDirection::bidirectional: {
-      const Tensor diagonal = sum(x.q * x.k, {-1}, keep) * x.v;  // both directions count it
-      return divided(one_way(x, f, false) + one_way(x, f, true) - diagonal, x, f);
+      const Tensor diagonal = sum(x.q * x.k, {-1}, keep);  // both directions count it
+      std::vector<Tensor> sums = one_way(x, f, false), others = one_way(x, f, true);
+      for (std::size_t i = 0; i < sums.size(); ++i) sums[i] = sums[i] + others[i] - (i == 0 ? diagonal * x.v : diagonal);
+      return divided(sums, f);
     }
     case LinearDirection::two_direction_mean:
-      return (divided(one_way(x, f, false), x, f) + divided(one_way(x, f, true), x, f)) * 0.5;
+      return (divided(one_way(x, f, false), f) + divided(one_way(x, f, true), f)) * 0.5;
   }
   fail<ValueError>("linear_attention: unknown direction");
 }
@@ -141,15 +150,17 @@ Tensor linear_attention_quadratic(const Tensor& phi_q, const Tensor& phi_k, cons
   }
   auto weighed = [&](const Tensor& mask) {
     std::vector<Tensor> sums;
+    Tensor a;
     for (const Piece& p : pieces(x, f, 0)) {
-      Tensor a;
-      if (kept.defined() && kept.rank() == 5) a = sum(unsqueeze(p.q, 3) * unsqueeze(p.k, 2) * kept, {-1});
-      else a = matmul(p.q, transpose(p.k, -2, -1));
-      if (kept.defined() && kept.rank() == 4) a = a * kept;
-      if (mask.defined()) a = masked_fill(a, logical_not(mask), 0);
+      if (sums.empty() || f.rope) {
+        if (kept.defined() && kept.rank() == 5) a = sum(unsqueeze(p.q, 3) * unsqueeze(p.k, 2) * kept, {-1});
+        else a = matmul(p.q, transpose(p.k, -2, -1));
+        if (kept.defined() && kept.rank() == 4) a = a * kept;
+        if (mask.defined()) a = masked_fill(a, logical_not(mask), 0);
+      }
       sums.push_back(matmul(a, p.v));
     }
-    return divided(joined(sums), x, f);
+    return divided(sums, f);
   };
   const Tensor steps = arange(n, {i64, v.device()}), i = unsqueeze(steps, 1), j = unsqueeze(steps, 0);
   switch (f.direction) {
@@ -173,7 +184,7 @@ std::pair<Tensor, LinearState> linear_attention_recurrent(const Tensor& phi_q, c
     return {to(y, bf16), std::move(next)};
   }
   const Operands x = prepare("linear_attention_recurrent", phi_q, phi_k, v, f);
-  const Shape want{x.k.dim(0), x.k.dim(1), x.k.dim(3), x.v.dim(3)};
+  const Shape want{x.k.dim(0), x.k.dim(1), x.k.dim(3), x.v.dim(3) + (f.normalize == LinearNormalize::sum)};
   if (state.sums.defined() && (state.sums.shape() != want || state.sums.dtype() != x.v.dtype()))
     fail("linear_attention_recurrent: a state of ", state.sums.dtype(), state.sums, " does not continue with phi_k=",
          phi_k, ", v=", v, "; need ", x.v.dtype(), want);
@@ -197,7 +208,7 @@ std::pair<Tensor, LinearState> linear_attention_recurrent(const Tensor& phi_q, c
       sums.push_back(o), states.push_back(linear_scan_state(p.k, p.v, x.decay, before));
     }
   }
-  return {divided(joined(sums), x, f), {joined(states), state.length + x.k.dim(2), {}}};
+  return {divided(sums, f), {states.size() == 1 ? states[0] : cat(states, -1), state.length + x.k.dim(2), {}}};
 }
 
 // -- the layer -------------------------------------------------------------------------------------------

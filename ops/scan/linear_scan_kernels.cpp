@@ -21,8 +21,10 @@
 #include <sluice/core/math.h>
 #include <sluice/ops/attention/heads.h>
 #include <sluice/ops/kernels.h>
+#include <sluice/ops/rows.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace sluice {
 
@@ -46,6 +48,7 @@ struct Scan {
   int64_t blocks, width;                    // value columns are cut into blocks: columns of S are independent
   /// With decays per channel, exponentials set the pace, and bf16 would cost exactness for nothing.
   Precision precision = decay == Decay::none || decay == Decay::scalar ? sluice::precision() : Precision::f32;
+  bool narrow = !o.chunks_only && (m == 1 || e == 1) && (decay == Decay::none || decay == Decay::scalar);
 
   Scan(const Tensor& q_, const Tensor& k_, const Tensor& v_, const Tensor& g_, const LinearScanOptions& options, Tensor& y)
       : o(options), q(q_), k(k_), v(v_), out(y), g(g_.defined() ? g_.data<T>() : nullptr),
@@ -88,7 +91,8 @@ struct Scan {
         std::fill_n(w.state, m * cols, T(0));
         for (int64_t i = 0; i < chunks; ++i) {
           const int64_t first = (o.reverse ? chunks - 1 - i : i) * chunk, count = std::min(chunk, n - first);
-          if (decay == Decay::none || decay == Decay::scalar) in_place(w, b, h, first, count, col, cols, i == 0, i + 1 == chunks);
+          if (narrow) one_by_one(w, b, h, first, count, col, cols);
+          else if (decay == Decay::none || decay == Decay::scalar) in_place(w, b, h, first, count, col, cols, i == 0, i + 1 == chunks);
           else one_chunk(w, b, h, first, count, col, cols, i == 0);
         }
       }
@@ -132,6 +136,29 @@ struct Scan {
       else
         for (int64_t c = 0; c < columns; ++c) y[c] = x[c] * math::exp(T(here[c]));
     }
+  }
+
+  /// Without decay or with a scalar one, a state of one row or column: denominators of linear attention, and their gradients.
+  /// No products of matrices.
+  void one_by_one(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, int64_t col, int64_t cols) {
+    const T* decays = decay == Decay::scalar ? g + (b * heads + h) * n : nullptr;
+    double* const state = w.sums;
+    const int64_t size = m * cols;
+    std::copy_n(w.state, size, state);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t row = row_of(first, count, i), step = row + (o.reverse ? 1 : 0);
+      const T *query = q.at(b, h, row), *key = k.at(b, h, row), *value = v.at(b, h, row) + col;
+      T* const y = out.at(b, h, row) + col;
+      const double kept = decays && step < n ? std::exp(std::max(double(decays[step]), -1e4)) : 1;
+      if (cols == 1) {
+        for (int64_t c = 0; c < size; ++c) state[c] = state[c] * kept + double(key[c]) * double(value[0]);
+        y[0] = T(row_total<double>(size, [=](int64_t c) { return double(query[c]) * state[c]; }));
+      } else {
+        for (int64_t c = 0; c < size; ++c) state[c] = state[c] * kept + double(key[0]) * double(value[c]);
+        for (int64_t c = 0; c < size; ++c) y[c] = T(double(query[0]) * state[c]);
+      }
+    }
+    std::copy_n(state, size, w.state);
   }
 
   /// A chunk without decay or with a scalar one, its steps in the order of the tensors.

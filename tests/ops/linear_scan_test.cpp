@@ -215,6 +215,29 @@ TEST_CASE("linear_scan: later steps change no bit of earlier ones", "[linear_sca
         }
 }
 
+TEST_CASE("linear_scan: a state of one row or one column, of every kind and width", "[linear_scan][bits]") {
+  Rand rand(12);
+  for (ScanKind kind : kScanKinds)
+    for (bool reverse : {false, true})
+      for (const auto& [m, e] : {std::pair<int64_t, int64_t>{1, 1}, {1, 2}, {2, 1}, {1, 65}, {65, 1}, {1, 300}})
+        for (DType dtype : {f64, f32}) {
+          ScanSample s = random_scan(rand, kind, Strength::mild, {2, 3, 131, m}, e);
+          s.options.reverse = reverse, s.options.decay_on_values = kind == ScanKind::values;
+          const Tensor want = recurrence(s);
+          const double size = std::max(0.1, max_abs(want));
+          const ScanSample given = s.in(dtype);
+          const auto scan = [&](const Tensor& v) { return linear_scan(given.q, given.k, v, given.decay, given.options); };
+          const Tensor y = scan(given.v);
+          INFO(s.text());
+          CHECK(max_abs_diff(to(y, f64), want) <= (dtype == f64 ? 1e-13 : 2e-6) * size);
+          const Tensor position = reshape(arange(131), {131, 1});  // step 70 sees what is not a number there, and those after it
+          const Tensor z = scan(masked_fill(given.v, position == 70.0, std::numeric_limits<double>::quiet_NaN()));
+          const int64_t before = reverse ? 71 : 0, count = reverse ? 60 : 70;
+          CHECK(same_bits(narrow(z, 2, before, count), narrow(y, 2, before, count)));
+          CHECK(!any(isfinite(narrow(z, 2, reverse ? 0 : 70, reverse ? 71 : 61))).item());
+        }
+}
+
 TEST_CASE("linear_scan: memory grows with n, not with its square", "[linear_scan][memory]") {
   Rand rand(11);
   const int64_t n = 4000;
