@@ -149,7 +149,7 @@ struct Scan {
       const int64_t row = row_of(first, count, i), step = row + (o.reverse ? 1 : 0);
       const T *query = q.at(b, h, row), *key = k.at(b, h, row), *value = v.at(b, h, row) + col;
       T* const y = out.at(b, h, row) + col;
-      const double kept = decays && step < n ? std::exp(std::max(double(decays[step]), -1e4)) : 1;
+      const double kept = decays && step < n ? std::exp(double(decays[step])) : 1;
       if (cols == 1) {
         for (int64_t c = 0; c < size; ++c) state[c] = state[c] * kept + double(key[c]) * double(value[0]);
         y[0] = T(row_total<double>(size, [=](int64_t c) { return double(query[c]) * state[c]; }));
