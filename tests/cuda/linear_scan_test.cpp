@@ -47,26 +47,48 @@ TEST_CASE("cuda scan: every decay, order and rule of chunks", "[cuda]") {
         }
 }
 
-TEST_CASE("cuda scan: beyond the rows of a warp and of a block, the columns of a block, the steps of a load", "[cuda]") {
+TEST_CASE("cuda scan: beyond every tile, by one and more", "[cuda]") {
   Rand rand(42);
-  const int64_t sizes[][3] = {{1, 1, 1}, {8, 16, 32}, {9, 17, 33}, {7, 8, 64}, {17, 9, 65}, {9, 129, 129}, {5, 257, 3}, {3, 513, 2}, {4, 0, 3}};
+  // f64 and up to 32 channels: 32 of each and 32 steps (16 with decays per channel). More, in f32: 64.
+  const int64_t sizes[][3] = {{1, 1, 1}, {32, 32, 32}, {33, 33, 33}, {31, 1, 65}, {65, 65, 1}, {64, 64, 64}, {63, 129, 63},
+                              {129, 5, 129}, {16, 31, 2}, {17, 97, 34}, {3, 200, 3}, {4, 0, 3}};
   int i = 0;
   for (const auto& [n, m, e] : sizes)
     for (ScanKind kind : kKinds) {
-      ScanSample s = random_scan(rand, kind, Strength::mild, {2, 2, n, m}, e);
-      s.options.reverse = ++i % 2, s.options.chunks_only = i % 3 == 0, s.options.chunk = 4;
+      ScanSample s = random_scan(rand, kind, Strength::mild, {1 + ++i % 2, 1 + i / 2 % 2, n, m}, e);
+      s.options.reverse = i % 3 == 1, s.options.chunks_only = i % 5 == 0, s.options.chunk = i % 2 ? 40 : 7;
       check_sample(s, i % 2);
     }
 }
 
+TEST_CASE("cuda scan: few heads, their sequences cut into pieces", "[cuda]") {
+  Rand rand(45);
+  int i = 0;
+  for (ScanKind kind : kKinds)
+    for (int64_t n : {511, 512, 513, 800})  // from 512 steps on two pieces, from 768 on three
+      for (bool chunks_only : {false, true}) {
+        ScanSample s = random_scan(rand, kind, ++i % 4 ? Strength::mild : Strength::mixed, {1, 2, n, 3}, 5);
+        s.options.reverse = i / 2 % 2, s.options.chunks_only = chunks_only;
+        s.options.chunk = std::vector<int64_t>{1, 9, 100, 300, 1000}[static_cast<std::size_t>(rand.below(5))];
+        check_sample(s, i % 2);
+      }
+  for (ScanKind kind : kKinds) {  // several passes and columns of each piece, too
+    ScanSample s = random_scan(rand, kind, Strength::mild, {1, 1, 520, 33}, 34);
+    s.options.reverse = ++i % 2;
+    check_sample(s, i % 2);
+  }
+}
+
 TEST_CASE("cuda scan: ten thousand steps that forget slowly, in f32", "[cuda]") {
   Rand rand(43);
-  for (double g : {-1e-4, -3e-5, -1e-7}) {
-    ScanSample s = random_scan(rand, ScanKind::none, Strength::none, {1, 1, 10000, 1}, 1);
-    s.q = abs(s.q), s.k = abs(s.k), s.v = abs(s.v);  // nothing cancels
-    s.decay = tensor_of({static_cast<float>(g)}, {1, 1, 1}, f64, cpu);
-    check_scan_close({run_on_device(s.in(f32))}, {recurrence(s)}, 4e-6, s.text());
-  }
+  for (double g : {-1e-4, -3e-5, -1e-7})
+    for (ScanKind kind : {ScanKind::scalar, ScanKind::keys, ScanKind::values}) {
+      ScanSample s = random_scan(rand, ScanKind::none, Strength::none, {1, 1, 10000, 1}, 1);
+      s.q = abs(s.q), s.k = abs(s.k), s.v = abs(s.v);  // nothing cancels
+      s.decay = tensor_of({static_cast<float>(g)}, kind == ScanKind::scalar ? Shape{1, 1, 1} : Shape{1, 1, 1, 1}, f64, cpu);
+      s.options.decay_on_values = kind == ScanKind::values;
+      check_scan_close({run_on_device(s.in(f32))}, {recurrence(s)}, 4e-6, s.text());
+    }
 }
 
 TEST_CASE("cuda scan: NaN of a later step does not reach an earlier one; the same bits in every schedule", "[cuda]") {

@@ -1,0 +1,170 @@
+// What the chunked scans share: the sequence cut into chunks, and these into pieces.
+//
+// A block goes through a piece chunk by chunk, the state S with it. Where there are enough heads to fill the device, a
+// sequence is one piece, and every number is read once. Else it is cut: the first launch finds what each piece adds to the
+// state and how much it forgets, a short pass over the pieces makes of that the states at their starts, and the second
+// launch begins from those.
+//
+// A reverse scan is the same on rows read backwards: views with negative strides.
+#pragma once
+
+#include <sluice/cuda/tensors.h>
+#include <sluice/ops/scan/linear_scan.h>
+
+namespace sluice::cuda {
+
+enum class ScanDecay { none, scalar, keys, values };
+
+/// Which steps make a chunk of a kernel that takes up to `length` of them at once. With chunks_only a chunk of that option
+/// is a group of such: its outputs see the state at the start of their group.
+struct ScanCut {
+  int64_t n, length, group, shift = 0, chunks_of_group, chunks, chunks_of_piece, pieces = 1;
+
+  ScanCut(int64_t n, int64_t most, const LinearScanOptions& o, int64_t blocks_of_piece) : n(n) {
+    const int64_t all = std::min(o.chunk, n);
+    length = o.chunks_only ? std::min(most, all) : most, group = o.chunks_only ? all : length;
+    if (o.chunks_only && o.reverse) shift = (group - n % group) % group;  // the last group, read first, may be short
+    chunks_of_group = (group + length - 1) / length, chunks = (n + shift + group - 1) / group * chunks_of_group;
+    chunks_of_piece = chunks;
+    if (blocks_of_piece >= kEnough) return;
+    const int64_t wanted = std::clamp<int64_t>(2 * kEnough / blocks_of_piece, 1, std::max<int64_t>(1, n / kShortest));
+    chunks_of_piece = ((chunks + wanted - 1) / wanted + chunks_of_group - 1) / chunks_of_group * chunks_of_group;
+    pieces = (chunks + chunks_of_piece - 1) / chunks_of_piece;
+  }
+  __device__ bool starts_group(int64_t chunk) const { return chunk % chunks_of_group == 0; }
+  /// The first step of a chunk, and how many it has: none, at times, beside a short group.
+  __device__ int64_t first(int64_t chunk) const {
+    const int64_t at = chunk / chunks_of_group * group - shift + chunk % chunks_of_group * length;
+    return at < 0 ? 0 : at;
+  }
+  __device__ int count(int64_t chunk) const {
+    const int64_t start = chunk / chunks_of_group * group - shift, at = start + chunk % chunks_of_group * length;
+    int64_t end = at + length < start + group ? at + length : start + group;
+    if (end > n) end = n;
+    return end > first(chunk) ? static_cast<int>(end - first(chunk)) : 0;
+  }
+
+  static constexpr int64_t kEnough = 132;    // blocks: one for each multiprocessor of an H100
+  static constexpr int64_t kShortest = 256;  // steps of a piece: its state costs as much traffic as that many rows
+};
+
+/// Which part of a call a block has.
+struct ScanPlace {
+  int col_tile, head, b, h, piece;
+  int64_t begin, end;  // chunks of its piece
+  template <class View>
+  __device__ explicit ScanPlace(const View& s) {
+    const int block = static_cast<int>(blockIdx.x), inside = block % s.blocks_of_piece;
+    piece = block / s.blocks_of_piece, col_tile = inside % s.col_tiles, head = inside / s.col_tiles;
+    b = head / s.heads, h = head % s.heads, begin = piece * s.cut.chunks_of_piece;
+    end = begin + s.cut.chunks_of_piece < s.cut.chunks ? begin + s.cut.chunks_of_piece : s.cut.chunks;
+  }
+};
+
+/// One call, its rows in the order of the scan. T: of the operands; Out: of y; State: of the arithmetic.
+template <class T, class Out = T, class State = T>
+struct ScanView {
+  HeadRows<const T> q{}, k{}, v{};
+  HeadRows<Out> y{};  // null: only states and totals are wanted
+  const State* g;   // of step 0 [batch, heads, n, channels]
+  int64_t g_row, n, m, e, channels;
+  int heads, col_tiles, blocks_of_piece, blocks = 0;
+  ScanCut cut;
+  State* states;   // [batch, heads, pieces, m, e]: at the starts of pieces, or without y what they add; null: one piece
+  double* totals;  // [batch, heads, pieces, channels]: Σg of each piece, without y
+
+  __device__ bool writes() const { return y.base != nullptr; }
+  __device__ State* kept(const ScanPlace& at, int64_t row, int64_t column) const {
+    return states + ((at.head * cut.pieces + at.piece) * m + row) * e + column;
+  }
+  __device__ double* total(const ScanPlace& at, int64_t channel) const {
+    return totals + (at.head * cut.pieces + at.piece) * channels + channel;
+  }
+  /// log decays on the way to step i: none to the first.
+  __device__ State log_decay(int head, int64_t i, int64_t channel) const {
+    if (i == 0) return 0;
+    const State x = g[int64_t{head} * n * channels + i * g_row + channel];
+    return x < State(-1e4) ? State(-1e4) : x;  // nothing is left in either precision
+  }
+};
+
+/// Rows from the last to the first.
+template <class T>
+HeadRows<T> backwards(HeadRows<T> x, int64_t n) {
+  if (x.base) x.base += (n - 1) * x.row, x.row = -x.row;
+  return x;
+}
+
+/// e^g = whole + rest, where whole is 1 unless much is forgotten: rounded, a factor near 1 would multiply the state again and
+/// again, always wrong in the same direction.
+template <class T>
+struct ScanFactor {
+  T whole, rest;
+  __device__ explicit ScanFactor(T g) {
+    if (g < T(-1e4)) g = T(-1e4);
+    whole = g < T(-0.7) ? T(0) : T(1), rest = g < T(-0.7) ? math::exp(g) : math::expm1(g);
+  }
+};
+/// x e^g + y
+template <class T>
+__device__ T decayed(T x, T whole, T rest, T y) { return x * whole + (x * rest + y); }
+
+/// sums[i] = x(0) + … + x(i), i < count, by the lanes of a warp; returns the last. A lane may read the sums it wrote, those of
+/// steps lane, lane + 32, …, at once.
+template <class X>
+__device__ double running_sums(Shared<double> sums, int count, X x) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  double before = 0;
+  for (int from = 0; from < count; from += kWarp) {
+    const int i = from + lane;
+    double sum = i < count ? x(i) : 0.0;
+#pragma unroll
+    for (int step = 1; step < kWarp; step *= 2) {
+      const double left = __shfl_up_sync(kAllLanes, sum, step);
+      if (lane >= step) sum += left;
+    }
+    if (i < count) sums[i] = before + sum;
+    before += __shfl_sync(kAllLanes, sum, kWarp - 1);
+  }
+  return before;
+}
+
+/// states: from what each piece adds to the state at its start.
+template <class T>
+void scan_pieces(T* states, const double* totals, int64_t heads, int64_t pieces, int64_t m, int64_t e, ScanDecay decay) {
+  const int64_t channels = decay == ScanDecay::keys ? m : decay == ScanDecay::values ? e : 1;
+  for_each(heads * m * e, [=] __device__(int64_t i) {
+    const int64_t head = i / (m * e), c = i / e % m, d = i % e, channel = decay == ScanDecay::keys ? c : decay == ScanDecay::values ? d : 0;
+    T* at = states + head * pieces * m * e + i % (m * e);
+    T sum = 0, next = *at;
+    for (int64_t p = 0; p < pieces; ++p, at += m * e) {
+      const T adds = next;
+      if (p + 2 < pieces) next = at[m * e];  // the last adds to nobody
+      *at = sum;
+      const ScanFactor<T> f(decay == ScanDecay::none ? T(0) : T(totals[(head * pieces + p) * channels + channel]));
+      sum = decayed(sum, f.whole, f.rest, adds);
+    }
+  });
+}
+
+/// run(view) once, or for each of the two launches.
+template <class View, class Run>
+void scan_in_pieces(View s, ScanDecay decay, Run run) {
+  const auto with_blocks = [&](View x, int64_t pieces) {
+    x.blocks = static_cast<int>(s.blocks_of_piece * pieces);
+    run(x);
+  };
+  const int64_t pieces = s.cut.pieces, heads = s.blocks_of_piece / s.col_tiles;
+  if (pieces == 1) return with_blocks(s, 1);
+  using State = std::remove_pointer_t<decltype(s.states)>;
+  const Scratch<State> states(static_cast<std::size_t>(heads * pieces * s.m * s.e));
+  const Scratch<double> totals(static_cast<std::size_t>(heads * pieces * s.channels));
+  s.states = states.get(), s.totals = totals.get();
+  View adds = s;
+  adds.y.base = nullptr;
+  with_blocks(adds, pieces - 1);
+  scan_pieces(states.get(), totals.get(), heads, pieces, s.m, s.e, decay);
+  with_blocks(s, pieces);
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,360 @@
+// The chunked scan on ordinary cores, every option, f32 and f64. Steps 0 … c−1 of a chunk, L_t = g_0 + … + g_t:
+//
+//   A_tj = Σ_c q_tc k_jc e^{L_tc − L_jc}, j <= t      o_t = (q_t ∘ e^{L_t}) S + Σ_{j <= t} A_tj v_j
+//   S ← e^{L_end} ∘ S + Σ_j (k_j ∘ e^{L_end − L_j})ᵀ v_j
+//
+// and, for decays of values, the factors beside v instead. Exponents are <= 0: nothing overflows, nothing is divided. Without
+// decay and with a scalar one a chunk is as long as the tile is wide; with decays per channel it has 16 steps, and a factor
+// e^{L_t − L_j} is a running product of e^g from t down to j. (Chunks: Hua et al. 2022, Transformer Quality in Linear Time,
+// section 3.3; Yang et al. 2024, Gated Linear Attention Transformers, section 4.)
+//
+// A block has N columns of S, all tiles in shared memory; more than N rows are further passes that add to o. A thread has
+// 4×4 numbers of S, and of o as many rows as there are and 4 columns, from 16-byte reads: eight multiply-adds a read.
+// What limits it: these reads, and no load under way while it computes, but for another block on the same multiprocessor.
+#pragma once
+
+#include <sluice/cuda/linear_scan.cuh>
+
+namespace sluice::cuda {
+
+/// N columns, for N²/16 threads. Where parts of the shared memory begin.
+template <int N, ScanDecay decay>
+struct ScanTile {
+  static constexpr bool by_channel = decay == ScanDecay::keys || decay == ScanDecay::values;
+  static constexpr int across = N / 4, threads = across * across, steps = by_channel ? 16 : N, rows = steps / across;
+  static constexpr int parts = threads / 16, part = N / parts;  // of channels, where 16 steps share the threads
+  static constexpr int ld = N + 4, ld_a = steps + 4;            // so that rows begin in different banks
+  static constexpr int q = 0, k = q + steps * ld, v = k + steps * ld, a = v + steps * ld, state = a + steps * ld_a;
+  static constexpr int factor = state + N * ld;  // e^g [steps, ld]; of a scalar e^{L_t}, then e^{L_end − L_t}
+  static constexpr int whole = factor + (by_channel ? steps * ld : 2 * steps), rest = whole + N, end = rest + N;
+  static constexpr int border = end, border_end = border + N * ld;  // S where the group began
+};
+
+template <class T>
+__device__ void load_4(T (&x)[4], Shared<T> from) {
+  constexpr int n = 16 / sizeof(T);
+#pragma unroll
+  for (int i = 0; i < 4; i += n) load_16(*reinterpret_cast<T(*)[n]>(x + i), from + i);
+}
+template <class T>
+__device__ void store_4(Shared<T> to, const T (&x)[4]) {
+  constexpr int n = 16 / sizeof(T);
+#pragma unroll
+  for (int i = 0; i < 4; i += n) store_16(to + i, *reinterpret_cast<const T(*)[n]>(x + i));
+}
+__device__ inline int up_to_4(int x) { return (x + 3) / 4 * 4; }
+
+/// to[i][c] = number(i, c) for i < count, c < columns; zeros beyond, up to multiples of 4.
+template <class Tile, class T, class Number>
+__device__ void fill_rows(Shared<T> to, int count, int columns, Number number) {
+  constexpr int wide = Tile::ld - 4;
+  const int c = static_cast<int>(threadIdx.x) % wide;
+  if (c < up_to_4(columns)) {
+#pragma unroll 4
+    for (int i = static_cast<int>(threadIdx.x) / wide; i < up_to_4(count); i += Tile::threads / wide)
+      to[i * Tile::ld + c] = i < count && c < columns ? number(i, c) : T(0);
+  }
+}
+
+/// x_j ← x_j ∘ e^{L_end − L_j}; 16 steps, each with `parts` threads.
+template <class Tile, class T>
+__device__ void carry_to_end(Shared<T> x, Shared<T> factor, int count, int columns) {
+  const int j = static_cast<int>(threadIdx.x) / Tile::parts, from = static_cast<int>(threadIdx.x) % Tile::parts * Tile::part;
+  if (j >= count) return;
+  for (int c = from; c < from + Tile::part && c < columns; c += 4) {
+    T y[4], e[4];
+    load_4(y, x + j * Tile::ld + c);
+    for (int s = j + 1; s < count; ++s) {
+      load_4(e, factor + s * Tile::ld + c);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) y[i] *= e[i];
+    }
+    store_4(x + j * Tile::ld + c, y);
+  }
+}
+
+/// A_tj with decays of keys, and q_t ∘ e^{L_t} in place of q_t.
+template <class Tile, class T>
+__device__ void weigh_by_keys(Shared<T> q, Shared<T> k, Shared<T> factor, Shared<T> a, int count, int channels) {
+  const int t = static_cast<int>(threadIdx.x) / Tile::parts, part = static_cast<int>(threadIdx.x) % Tile::parts;
+  T w[Tile::part / 4][4], x[4];
+#pragma unroll
+  for (int p = 0; p < Tile::part / 4; ++p)
+    if (const int c = part * Tile::part + 4 * p; t < count && c < channels) load_4(w[p], q + t * Tile::ld + c);
+  for (int j = count - 1; j >= 0; --j) {
+    T sum = 0;
+#pragma unroll
+    for (int p = 0; p < Tile::part / 4; ++p) {
+      const int c = part * Tile::part + 4 * p;
+      if (j > t || t >= count || c >= channels) continue;
+      load_4(x, k + j * Tile::ld + c);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sum += w[p][i] * x[i];
+      load_4(x, factor + j * Tile::ld + c);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) w[p][i] *= x[i];
+    }
+    sum = sum_over_lanes<Tile::parts>(sum);
+    if (part == 0) a[t * Tile::ld_a + j] = sum;
+  }
+  if (part == 0)
+    for (int j = count; j < up_to_4(count); ++j) a[t * Tile::ld_a + j] = T(0);
+#pragma unroll
+  for (int p = 0; p < Tile::part / 4; ++p)
+    if (const int c = part * Tile::part + 4 * p; t < count && c < channels) store_4(q + t * Tile::ld + c, w[p]);
+}
+
+/// A_tj otherwise: weight(t, j) q_t·k_j for j <= t, else 0. Thread (ty, tx) has rows first … first + rows − 1, columns tx + i·across.
+template <class Tile, class T, class Weight>
+__device__ void weigh(Shared<T> q, Shared<T> k, Shared<T> a, int count, int channels, Weight weight) {
+  constexpr int rows = Tile::rows;
+  const int tx = static_cast<int>(threadIdx.x) % Tile::across, first = static_cast<int>(threadIdx.x) / Tile::across * rows;
+  if (first >= count) return;
+  T sum[rows][rows] = {};
+  #pragma unroll 1
+  for (int c = 0; c < channels; c += 4) {
+    T x[rows][4], y[4];
+#pragma unroll
+    for (int r = 0; r < rows; ++r) load_4(x[r], q + (first + r) * Tile::ld + c);
+#pragma unroll
+    for (int s = 0; s < rows; ++s) {
+      const int j = tx + s * Tile::across;
+      if (j > first + rows - 1) continue;
+      load_4(y, k + j * Tile::ld + c);
+#pragma unroll
+      for (int r = 0; r < rows; ++r)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum[r][s] += x[r][i] * y[i];
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < rows; ++r)
+#pragma unroll
+    for (int s = 0; s < rows; ++s) {
+      const int t = first + r, j = tx + s * Tile::across;
+      if (j < up_to_4(count)) a[t * Tile::ld_a + j] = j <= t && t < count ? sum[r][s] * weight(t, j) : T(0);
+    }
+}
+
+/// acc[r] += Σ_{j <= first + r} A_tj v_j; the sum leaves out what comes later, which may be NaN.
+template <class Tile, class T>
+__device__ void add_weighted(T (&acc)[Tile::rows][4], Shared<T> a, Shared<T> v, int first) {
+  constexpr int rows = Tile::rows;
+  const auto add = [&](int j, auto whole) {
+    T x[rows][4], y[4];
+#pragma unroll
+    for (int r = 0; r < rows; ++r) load_4(x[r], a + (first + r) * Tile::ld_a + j);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      load_4(y, v + (j + i) * Tile::ld);
+#pragma unroll
+      for (int r = 0; r < rows; ++r)
+        if (whole || j + i <= first + r) {
+#pragma unroll
+          for (int d = 0; d < 4; ++d) acc[r][d] += x[r][i] * y[d];
+        }
+    }
+  };
+  int j = 0;
+#pragma unroll 1
+  for (; j + 3 <= first; j += 4) add(j, std::true_type());
+#pragma unroll 1
+  for (; j <= first + rows - 1; j += 4) add(j, std::false_type());
+}
+
+/// What a chunk forgets, for `channels` channels from `channel` on: factors of its steps, of the state (whole and rest), and
+/// its sums of g added to `total`.
+template <class Tile, ScanDecay decay, class View, class T>
+__device__ void load_decays(const View& s, int head, int64_t first, int count, int64_t channel, int channels, Shared<T> factor,
+                            Shared<T> whole, Shared<T> rest, Shared<double> sums, Shared<double> total) {
+  const int thread = static_cast<int>(threadIdx.x);
+  if constexpr (Tile::by_channel) {
+    fill_rows<Tile>(factor, count, channels, [&](int i, int c) { return math::exp(s.log_decay(head, first + i, channel + c)); });
+    if (thread >= up_to_4(channels)) return;
+    double sum = 0;
+    if (thread < channels)
+      for (int i = 0; i < count; ++i) sum += s.log_decay(head, first + i, channel + thread);
+    total[thread] += sum;
+    const ScanFactor<T> f(static_cast<T>(sum));
+    whole[thread] = f.whole, rest[thread] = f.rest;
+  } else if constexpr (decay == ScanDecay::scalar) {
+    if (thread >= kWarp) return;
+    const double sum = running_sums(sums, count, [&](int i) { return static_cast<double>(s.log_decay(head, first + i, 0)); });
+    for (int i = thread; i < count; i += kWarp) {
+      const double here = sums[i];
+      factor[i] = math::exp(static_cast<T>(here)), factor[Tile::steps + i] = math::exp(static_cast<T>(sum - here));
+    }
+    const ScanFactor<T> f(static_cast<T>(sum));
+    if (thread == 0) whole[0] = f.whole, rest[0] = f.rest, total[0] += sum;
+  }
+}
+
+/// acc[r] = w ∘ acc[r] + Σ_{j <= t} A_tj v_j ∘ e^{L_t − L_j}, t = first + r, w = e^{L_t}: decays of values.
+template <class Tile, class T>
+__device__ void add_by_values(T (&acc)[Tile::rows][4], Shared<T> a, Shared<T> v, Shared<T> factor, int first, int count, bool pairs) {
+#pragma unroll
+  for (int r = 0; r < Tile::rows; ++r) {
+    if (first + r >= count) continue;
+    T w[4] = {1, 1, 1, 1}, own[4] = {}, x[4];
+    for (int j = first + r; j >= 0; --j) {
+      if (pairs) {
+        const T weight = a[(first + r) * Tile::ld_a + j];
+        load_4(x, v + j * Tile::ld);
+#pragma unroll
+        for (int d = 0; d < 4; ++d) own[d] += weight * (w[d] * x[d]);
+      }
+      load_4(x, factor + j * Tile::ld);
+#pragma unroll
+      for (int d = 0; d < 4; ++d) w[d] *= x[d];
+    }
+#pragma unroll
+    for (int d = 0; d < 4; ++d) acc[r][d] = w[d] * acc[r][d] + own[d];
+  }
+}
+
+/// acc[r] = q_{first + r} S, four columns of it.
+template <class Tile, class T>
+__device__ void multiply_state(T (&acc)[Tile::rows][4], Shared<T> q, Shared<T> state, int first, int channels) {
+#pragma unroll 1
+  for (int c = 0; c < channels; c += 4) {
+    T x[Tile::rows][4], y[4];
+#pragma unroll
+    for (int r = 0; r < Tile::rows; ++r) load_4(x[r], q + (first + r) * Tile::ld + c);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      load_4(y, state + (c + i) * Tile::ld);
+#pragma unroll
+      for (int r = 0; r < Tile::rows; ++r)
+#pragma unroll
+        for (int d = 0; d < 4; ++d) acc[r][d] += x[r][i] * y[d];
+    }
+  }
+}
+
+/// S ← e^{L_end} ∘ S + Σ_j k_jᵀ v_j for this thread's 4×4 numbers, from row `row` and column `column` on; the border, if
+/// there is one, forgets, or is S where a group ends.
+template <class Tile, ScanDecay decay, class T>
+__device__ void add_to_state(Shared<T> state, Shared<T> border, bool chunks_only, bool ends_group, Shared<T> k, Shared<T> v,
+                             Shared<T> factor, Shared<T> whole, Shared<T> rest, int count, int row, int column) {
+  T sum[4][4] = {};
+#pragma unroll 2
+  for (int j = 0; j < count; ++j) {
+    T x[4], y[4];
+    load_4(x, k + j * Tile::ld + row), load_4(y, v + j * Tile::ld + column);
+    const T down = decay == ScanDecay::scalar ? T(factor[Tile::steps + j]) : T(1);
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      if (decay == ScanDecay::scalar) x[r] *= down;
+#pragma unroll
+      for (int d = 0; d < 4; ++d) sum[r][d] += x[r] * y[d];
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    T x[4], y[4];
+    const int at = (row + r) * Tile::ld + column;
+    load_4(x, state + at);
+    if (chunks_only) load_4(y, border + at);
+#pragma unroll
+    for (int d = 0; d < 4; ++d) {
+      const int c = decay == ScanDecay::keys ? row + r : decay == ScanDecay::values ? column + d : 0;
+      const T f = decay == ScanDecay::none ? T(1) : T(whole[c]), f_rest = decay == ScanDecay::none ? T(0) : T(rest[c]);
+      x[d] = decay == ScanDecay::none ? x[d] + sum[r][d] : decayed(x[d], f, f_rest, sum[r][d]);
+      if (chunks_only) y[d] = ends_group ? x[d] : decayed(y[d], f, f_rest, T(0));
+    }
+    store_4(state + at, x);
+    if (chunks_only) store_4(border + at, y);
+  }
+}
+
+/// A block for each N columns of each head and piece.
+template <class T, int N, ScanDecay decay>
+__global__ void __launch_bounds__(ScanTile<N, decay>::threads, N == 64 ? 2 : 4) scan_simt(ScanView<T> s, bool chunks_only) {
+  using Tile = ScanTile<N, decay>;
+  constexpr int rows = Tile::rows, ld = Tile::ld;
+  const int thread = static_cast<int>(threadIdx.x), tx = thread % Tile::across, ty = thread / Tile::across;
+  const Shared<T> memory = dynamic_shared<T>();
+  const Shared<T> q = memory + Tile::q, k = memory + Tile::k, v = memory + Tile::v, a = memory + Tile::a, state = memory + Tile::state;
+  const Shared<T> factor = memory + Tile::factor, whole = memory + Tile::whole, rest = memory + Tile::rest;
+  const Shared<T> border = chunks_only ? memory + Tile::border : state;        // what outputs see
+  const Shared<double> sums = static_shared<double, Tile::steps + N, Tile>();  // L of a scalar decay
+  const Shared<double> total = sums + Tile::steps;                             // Σg of each channel in this piece
+  const ScanPlace at(s);
+  const int64_t col = int64_t{at.col_tile} * N;
+  const int cols = static_cast<int>(s.e - col < N ? s.e - col : N);
+  const bool writes = s.writes(), own = 4 * tx < cols;
+  for (int pass = 0; pass == 0 || pass < s.m; pass += N) {
+    const int all = static_cast<int>(s.m - pass < N ? s.m - pass : N);
+    const int channels = decay == ScanDecay::keys ? all : decay == ScanDecay::values ? cols : 1;
+    const int64_t channel = decay == ScanDecay::keys ? pass : decay == ScanDecay::values ? col : 0;
+    bool has_state = writes && at.piece > 0;
+    for (int r = thread / N; r < up_to_4(all); r += Tile::threads / N)
+      if (const int c = thread % N; c < up_to_4(cols)) {
+        const T x = has_state && r < all && c < cols ? *s.kept(at, pass + r, col + c) : T(0);
+        state[r * ld + c] = x;
+        if (chunks_only) border[r * ld + c] = x;
+      }
+    if (thread < N) total[thread] = 0;
+    for (int64_t chunk = at.begin; chunk < at.end; ++chunk) {
+      const int64_t first = s.cut.first(chunk);
+      const int count = s.cut.count(chunk);
+      if (writes) fill_rows<Tile>(q, count, all, [&](int i, int c) { return s.q.at(at.b, at.h, first + i)[pass + c]; });
+      fill_rows<Tile>(k, count, all, [&](int i, int c) { return s.k.at(at.b, at.h, first + i)[pass + c]; });
+      fill_rows<Tile>(v, count, cols, [&](int i, int c) { return s.v.at(at.b, at.h, first + i)[col + c]; });
+      load_decays<Tile, decay>(s, at.head, first, count, channel, channels, factor, whole, rest, sums, total);
+      __syncthreads();  // the chunk is there, and so is S
+      if (writes) {
+        if constexpr (decay == ScanDecay::keys) weigh_by_keys<Tile>(q, k, factor, a, count, all);
+        else if (!chunks_only)
+          weigh<Tile>(q, k, a, count, all, [&](int t, int j) {
+            return decay == ScanDecay::scalar ? math::exp(static_cast<T>(double(sums[t]) - double(sums[j]))) : T(1);
+          });
+        __syncthreads();  // all have read k, and A is there
+        if (const int t0 = ty * rows; t0 < count && own) {
+          T acc[rows][4] = {};
+          if (has_state) multiply_state<Tile>(acc, q, border + 4 * tx, t0, all);
+          if constexpr (decay == ScanDecay::scalar) {
+#pragma unroll
+            for (int r = 0; r < rows; ++r) {
+              const T up = t0 + r < count ? T(factor[t0 + r]) : T(0);
+#pragma unroll
+              for (int d = 0; d < 4; ++d) acc[r][d] *= up;
+            }
+          }
+          if constexpr (decay == ScanDecay::values) add_by_values<Tile>(acc, a, v + 4 * tx, factor + 4 * tx, t0, count, !chunks_only);
+          else if (!chunks_only) add_weighted<Tile>(acc, a, v + 4 * tx, t0);
+          T* y = s.y.at(at.b, at.h, first + t0) + col + 4 * tx;
+#pragma unroll
+          for (int r = 0; r < rows; ++r, y += s.y.row)
+#pragma unroll
+            for (int d = 0; d < 4; ++d)
+              if (t0 + r < count && 4 * tx + d < cols) y[d] = pass > 0 ? y[d] + acc[r][d] : acc[r][d];
+        }
+        if (chunk + 1 == at.end) break;  // nobody needs S
+      }
+      if constexpr (decay == ScanDecay::keys) carry_to_end<Tile>(k, factor, count, all);
+      if constexpr (decay == ScanDecay::values) {
+        __syncthreads();  // all have read v
+        carry_to_end<Tile>(v, factor, count, cols);
+      }
+      __syncthreads();  // all have read S
+      if (4 * ty < all && own)
+        add_to_state<Tile, decay>(state, border, chunks_only, s.cut.starts_group(chunk + 1), k, v, factor, whole, rest, count, 4 * ty, 4 * tx);
+      has_state = true;
+      __syncthreads();  // all have used what was loaded
+    }
+    if (!writes) {
+      if (4 * ty < all && own)  // its own numbers of S
+#pragma unroll
+        for (int r = 0; r < 4; ++r)
+#pragma unroll
+          for (int d = 0; d < 4; ++d)
+            if (4 * ty + r < all && 4 * tx + d < cols) *s.kept(at, pass + 4 * ty + r, col + 4 * tx + d) = state[(4 * ty + r) * ld + 4 * tx + d];
+      // Where several blocks or passes find the same sum, they write the same bits.
+      if (decay != ScanDecay::none && thread < channels) *s.total(at, channel + thread) = total[thread];
+    }
+    __syncthreads();
+  }
+}
+
+}  // namespace sluice::cuda
