@@ -59,7 +59,7 @@ const bool installed = [] {
   put(kernel::visible_count, &visible_count);
   put(kernel::attention_keep_mask, &attention_keep_mask);
 
-  put(kernel::linear_scan, &linear_scan);
+  put(kernel::linear_scan, &linear_scan, Bf16::native);
 
   put(kernel::sgd, &sgd, Bf16::native);
   put(kernel::adam, &adam, Bf16::native);

@@ -1,6 +1,10 @@
 // The slot of linear_scan: which kernel answers a call, and its operands as that takes them.
 #include <sluice/cuda/kernels.h>
+#include <sluice/cuda/linear_scan_mma.cuh>
 #include <sluice/cuda/linear_scan_simt.cuh>
+#include <sluice/ops/gemm/precision.h>
+
+#include <optional>
 
 namespace sluice::cuda {
 
@@ -25,12 +29,19 @@ View view_of(const Tensor& q, const Tensor& v, const Tensor& g, const LinearScan
   return s;
 }
 
+template <class T, class Out, class View>
+void set_rows(View& s, HeadRows<const T> q, HeadRows<const T> k, HeadRows<const T> v, HeadRows<Out> y, bool reverse) {
+  s.q = q, s.k = k, s.v = v, s.y = y;
+  if (reverse) s.q = backwards(q, s.n), s.k = backwards(k, s.n), s.v = backwards(v, s.n), s.y = backwards(y, s.n);
+}
+
+// -- f32 and f64, every option ---------------------------------------------------------------------------------------
+
 template <class T, int N, ScanDecay decay>
 void run_simt(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o, Tensor& y) {
   using Tile = ScanTile<N, decay>;
   ScanView<T> s = view_of<ScanView<T>, T>(q, v, g, o, N, Tile::steps);
-  s.q = HeadRows<const T>(q), s.k = HeadRows<const T>(k), s.v = HeadRows<const T>(v), s.y = HeadRows<T>(y);
-  if (o.reverse) s.q = backwards(s.q, s.n), s.k = backwards(s.k, s.n), s.v = backwards(s.v, s.n), s.y = backwards(s.y, s.n);
+  set_rows<T, T>(s, HeadRows<const T>(q), HeadRows<const T>(k), HeadRows<const T>(v), HeadRows<T>(y), o.reverse);
   scan_in_pieces(s, decay, [&](const ScanView<T>& x) {
     launch(scan_simt<T, N, decay>, grid_of(x.blocks), dim3(Tile::threads),
            static_cast<std::size_t>(o.chunks_only ? Tile::border_end : Tile::end) * sizeof(T), x, o.chunks_only);
@@ -47,12 +58,88 @@ void run_tile(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g
   }
 }
 
-}  // namespace
-
-void linear_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o, Tensor& y) {
+void run_simt(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o, Tensor& y) {
   if (q.dtype() == f64) run_tile<double, 32>(q, k, v, g, o, y);
   else if (q.dim(3) <= 32 && v.dim(3) <= 32) run_tile<float, 32>(q, k, v, g, o, y);
   else run_tile<float, 64>(q, k, v, g, o, y);
+}
+
+// -- tensor cores ----------------------------------------------------------------------------------------------------
+
+/// As on the CPU, decays per channel stay exact; and what a tile cannot hold, or not fill, goes to the other kernel.
+bool on_tensor_cores(const Tensor& q, const Tensor& v, const Tensor& g, const LinearScanOptions& o) {
+  return precision() == Precision::bf16 && q.dtype() != f64 && (!g.defined() || g.rank() == 3) && !o.chunks_only && q.dim(2) >= 16 &&
+         q.dim(3) >= 16 && q.dim(3) <= 128 && v.dim(3) >= 16 && std::max(q.dim(2), v.dim(3)) < INT32_MAX;
+}
+
+/// An operand as bf16 in rows that are 16-byte aligned and a multiple of 8 long: where it lies, or rounded and filled up
+/// with zeros, two numbers a thread, memory limits it.
+struct Bf16Rows {
+  std::optional<Scratch<BFloat16>> memory;
+  HeadRows<const BFloat16> rows;
+
+  explicit Bf16Rows(const Tensor& x) {
+    const int64_t heads = x.dim(1), n = x.dim(2), width = x.dim(3), padded = (width + 7) / 8 * 8, count = x.dim(0) * heads * n * padded;
+    bool there = x.dtype() == bf16 && width == padded && reinterpret_cast<std::uintptr_t>(address_of(x)) % 16 == 0;
+    for (int d = 0; d < 3; ++d) there = there && (x.dim(d) == 1 || x.strides()[d] % 8 == 0);
+    if (there) {
+      rows = HeadRows<const BFloat16>(x);
+      return;
+    }
+    memory.emplace(static_cast<std::size_t>(count));
+    rows = {memory->get(), heads * n * padded, n * padded, padded};
+    if (x.dtype() == bf16) fill(HeadRows<const BFloat16>(x), heads, n, width, padded, count);
+    else fill(HeadRows<const float>(x), heads, n, width, padded, count);
+  }
+  template <class T>
+  void fill(HeadRows<const T> from, int64_t heads, int64_t n, int64_t width, int64_t padded, int64_t count) {
+    auto* const to = reinterpret_cast<uint32_t*>(memory->get());
+    for_each(count / 2, [=] __device__(int64_t i) {
+      const int64_t c = 2 * i % padded, row = 2 * i / padded;
+      const T* const at = from.at(row / n / heads, row / n % heads, row % n);
+      to[i] = pack_bf16(c < width ? to_float(at[c]) : 0.0f, c + 1 < width ? to_float(at[c + 1]) : 0.0f);
+    });
+  }
+};
+
+Tensor converted(const Tensor& x, DType dtype) {
+  if (!x.defined() || x.dtype() == dtype) return x;
+  Tensor y = empty(x.shape(), {dtype, x.device()});
+  copy(x, y);
+  return y;
+}
+
+template <int M, int halves, bool weighted, class Out>
+void run_mma(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o, Tensor& y) {
+  using Tile = ScanMmaTile<M, halves>;
+  using View = ScanView<BFloat16, Out, float>;
+  const Bf16Rows queries(q), keys(k), values(v);
+  View s = view_of<View, float>(q, v, g, o, Tile::columns, Tile::steps);
+  set_rows<BFloat16, Out>(s, queries.rows, keys.rows, values.rows, HeadRows<Out>(y), o.reverse);
+  const bool pairs = reinterpret_cast<std::uintptr_t>(s.y.base) % (2 * sizeof(Out)) == 0 && (s.y.batch | s.y.head | s.y.row) % 2 == 0;
+  scan_in_pieces(s, weighted ? ScanDecay::scalar : ScanDecay::none, [&](const View& x) {
+    launch(scan_mma<M, halves, weighted, Out>, grid_of(x.blocks), dim3(Tile::threads), Tile::bytes, x, pairs);
+  });
+}
+
+template <class Out>
+void run_mma(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o, Tensor& y) {
+  const auto with_width = [&]<int M, int halves>() {
+    g.defined() ? run_mma<M, halves, true, Out>(q, k, v, g, o, y) : run_mma<M, halves, false, Out>(q, k, v, g, o, y);
+  };
+  const auto with_rows = [&]<int M>() { v.dim(3) <= 64 ? with_width.template operator()<M, 1>() : with_width.template operator()<M, 2>(); };
+  q.dim(3) <= 64 ? with_rows.template operator()<64>() : with_rows.template operator()<128>();
+}
+
+}  // namespace
+
+void linear_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o, Tensor& y) {
+  if (on_tensor_cores(q, v, g, o))
+    return y.dtype() == bf16 ? run_mma<BFloat16>(q, k, v, converted(g, f32), o, y) : run_mma<float>(q, k, v, g, o, y);
+  if (q.dtype() != bf16) return run_simt(q, k, v, g, o, y);
+  Tensor wide = empty(y.shape(), {f32, y.device()});
+  run_simt(converted(q, f32), converted(k, f32), converted(v, f32), converted(g, f32), o, wide);
+  copy(wide, y);
 }
 
 }  // namespace sluice::cuda

@@ -19,8 +19,9 @@ enum class ScanDecay { none, scalar, keys, values };
 /// is a group of such: its outputs see the state at the start of their group.
 struct ScanCut {
   int64_t n, length, group, shift = 0, chunks_of_group, chunks, chunks_of_piece, pieces = 1;
+  bool grouped;
 
-  ScanCut(int64_t n, int64_t most, const LinearScanOptions& o, int64_t blocks_of_piece) : n(n) {
+  ScanCut(int64_t n, int64_t most, const LinearScanOptions& o, int64_t blocks_of_piece) : n(n), grouped(o.chunks_only) {
     const int64_t all = std::min(o.chunk, n);
     length = o.chunks_only ? std::min(most, all) : most, group = o.chunks_only ? all : length;
     if (o.chunks_only && o.reverse) shift = (group - n % group) % group;  // the last group, read first, may be short
@@ -31,15 +32,19 @@ struct ScanCut {
     chunks_of_piece = ((chunks + wanted - 1) / wanted + chunks_of_group - 1) / chunks_of_group * chunks_of_group;
     pieces = (chunks + chunks_of_piece - 1) / chunks_of_piece;
   }
-  __device__ bool starts_group(int64_t chunk) const { return chunk % chunks_of_group == 0; }
+  __device__ bool starts_group(int64_t chunk) const { return !grouped || chunk % chunks_of_group == 0; }
   /// The first step of a chunk, and how many it has: none, at times, beside a short group.
   __device__ int64_t first(int64_t chunk) const {
+    if (!grouped) return chunk * length;
     const int64_t at = chunk / chunks_of_group * group - shift + chunk % chunks_of_group * length;
     return at < 0 ? 0 : at;
   }
   __device__ int count(int64_t chunk) const {
-    const int64_t start = chunk / chunks_of_group * group - shift, at = start + chunk % chunks_of_group * length;
-    int64_t end = at + length < start + group ? at + length : start + group;
+    int64_t end = (chunk + 1) * length;
+    if (grouped) {
+      const int64_t start = chunk / chunks_of_group * group - shift, at = start + chunk % chunks_of_group * length;
+      end = at + length < start + group ? at + length : start + group;
+    }
     if (end > n) end = n;
     return end > first(chunk) ? static_cast<int>(end - first(chunk)) : 0;
   }

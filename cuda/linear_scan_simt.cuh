@@ -15,6 +15,8 @@
 
 #include <sluice/cuda/linear_scan.cuh>
 
+#include <limits>
+
 namespace sluice::cuda {
 
 /// N columns, for N²/16 threads. Where parts of the shared memory begin.
@@ -25,7 +27,7 @@ struct ScanTile {
   static constexpr int parts = threads / 16, part = N / parts;  // of channels, where 16 steps share the threads
   static constexpr int ld = N + 4, ld_a = steps + 4;            // so that rows begin in different banks
   static constexpr int q = 0, k = q + steps * ld, v = k + steps * ld, a = v + steps * ld, state = a + steps * ld_a;
-  static constexpr int factor = state + N * ld;  // e^g [steps, ld]; of a scalar e^{L_t}, then e^{L_end − L_t}
+  static constexpr int factor = state + N * ld;  // forgetting(g) [steps, ld]; of a scalar e^{L_t}, then e^{L_end − L_t}
   static constexpr int whole = factor + (by_channel ? steps * ld : 2 * steps), rest = whole + N, end = rest + N;
   static constexpr int border = end, border_end = border + N * ld;  // S where the group began
 };
@@ -56,6 +58,17 @@ __device__ void fill_rows(Shared<T> to, int count, int columns, Number number) {
   }
 }
 
+/// e^g as forget() takes it: e^g − 1 where g is near 0, so that products of many are not all off in the same direction.
+template <class T>
+__device__ T forgetting(T g) {
+  if (g <= T(0) && g >= T(-0.7)) return math::expm1(g);
+  const T x = math::exp(g);
+  return x < std::numeric_limits<T>::min() ? std::numeric_limits<T>::min() : x;  // above 0
+}
+/// x e^g
+template <class T>
+__device__ T forget(T x, T factor) { return x * factor + (factor > T(0) ? T(0) : x); }
+
 /// x_j ← x_j ∘ e^{L_end − L_j}; 16 steps, each with `parts` threads.
 template <class Tile, class T>
 __device__ void carry_to_end(Shared<T> x, Shared<T> factor, int count, int columns) {
@@ -67,7 +80,7 @@ __device__ void carry_to_end(Shared<T> x, Shared<T> factor, int count, int colum
     for (int s = j + 1; s < count; ++s) {
       load_4(e, factor + s * Tile::ld + c);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) y[i] *= e[i];
+      for (int i = 0; i < 4; ++i) y[i] = forget(y[i], e[i]);
     }
     store_4(x + j * Tile::ld + c, y);
   }
@@ -92,7 +105,7 @@ __device__ void weigh_by_keys(Shared<T> q, Shared<T> k, Shared<T> factor, Shared
       for (int i = 0; i < 4; ++i) sum += w[p][i] * x[i];
       load_4(x, factor + j * Tile::ld + c);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) w[p][i] *= x[i];
+      for (int i = 0; i < 4; ++i) w[p][i] = forget(w[p][i], x[i]);
     }
     sum = sum_over_lanes<Tile::parts>(sum);
     if (part == 0) a[t * Tile::ld_a + j] = sum;
@@ -169,7 +182,7 @@ __device__ void load_decays(const View& s, int head, int64_t first, int count, i
                             Shared<T> whole, Shared<T> rest, Shared<double> sums, Shared<double> total) {
   const int thread = static_cast<int>(threadIdx.x);
   if constexpr (Tile::by_channel) {
-    fill_rows<Tile>(factor, count, channels, [&](int i, int c) { return math::exp(s.log_decay(head, first + i, channel + c)); });
+    fill_rows<Tile>(factor, count, channels, [&](int i, int c) { return forgetting(s.log_decay(head, first + i, channel + c)); });
     if (thread >= up_to_4(channels)) return;
     double sum = 0;
     if (thread < channels)
@@ -205,7 +218,7 @@ __device__ void add_by_values(T (&acc)[Tile::rows][4], Shared<T> a, Shared<T> v,
       }
       load_4(x, factor + j * Tile::ld);
 #pragma unroll
-      for (int d = 0; d < 4; ++d) w[d] *= x[d];
+      for (int d = 0; d < 4; ++d) w[d] = forget(w[d], x[d]);
     }
 #pragma unroll
     for (int d = 0; d < 4; ++d) acc[r][d] = w[d] * acc[r][d] + own[d];
