@@ -49,7 +49,7 @@ struct ScanCut {
     return end > first(chunk) ? static_cast<int>(end - first(chunk)) : 0;
   }
 
-  static constexpr int64_t kEnough = 132;    // blocks: one for each multiprocessor of an H100
+  static constexpr int64_t kEnough = 66;     // blocks: for half of an H100's multiprocessors; a cut costs half as much again
   static constexpr int64_t kShortest = 256;  // steps of a piece: its state costs as much traffic as that many rows
 };
 

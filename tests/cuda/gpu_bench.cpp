@@ -126,6 +126,18 @@ void memory() {
     Adam adam(std::vector<NamedTensor>{{"p", p}}, {.lr = 1e-3});
     op("adam", bytes_of(7), [&] { adam.step(); });
   }
+  const auto scan = [&](const char* name, const Shape& full, DType dtype, int decays) {  // of 0, 3 or 4 dims
+    const Shape shape = smoke ? Shape{1, 2, 40, 16} : full;
+    const Tensor q = random(shape, dtype), k = random(shape, dtype), v = random(shape, dtype);
+    const Tensor g = decays == 0 ? Tensor() : neg(abs(random(decays == 3 ? Shape{shape[0], shape[1], shape[2]} : shape, dtype) * 0.01));
+    const double numbers = decays == 4 ? 5 : 4;
+    forward(name, numbers * static_cast<double>(q.numel() * size_of(dtype)), [&] { return linear_scan(q, k, v, g); });
+  };
+  scan("linear_scan 4x64 heads of 128, bf16", {4, 64, 4096, 128}, bf16, 0);
+  scan("linear_scan 2x16 heads of 128, bf16", {2, 16, 16384, 128}, bf16, 0);
+  scan("linear_scan, retention, bf16", {4, 64, 4096, 128}, bf16, 3);
+  scan("linear_scan 4x64 heads of 64, f32", {4, 64, 4096, 64}, f32, 0);
+  scan("linear_scan, GLA, f32", {4, 64, 4096, 64}, f32, 4);
 }
 
 struct Model {
