@@ -67,7 +67,7 @@ decltype(kernel::visible_pairs)::Function visible_pairs;
 decltype(kernel::visible_count)::Function visible_count;
 decltype(kernel::attention_keep_mask)::Function attention_keep_mask;
 
-// linear_scan.cu
+// scan/linear_scan.cu
 decltype(kernel::linear_scan)::Function linear_scan;
 
 // optim.cu

@@ -5,6 +5,7 @@
 #include <sluice/cuda/emulator.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
+#include <sluice/ops/gemm/precision.h>
 #include <sluice/ops/view.h>
 
 #include <cmath>
@@ -88,6 +89,29 @@ TEST_CASE("cuda scan: ten thousand steps that forget slowly, in f32", "[cuda]") 
       s.decay = tensor_of({static_cast<float>(g)}, kind == ScanKind::scalar ? Shape{1, 1, 1} : Shape{1, 1, 1, 1}, f64, cpu);
       s.options.decay_on_values = kind == ScanKind::values;
       check_scan_close({run_on_device(s.in(f32))}, {recurrence(s)}, 4e-6, s.text());
+    }
+}
+
+TEST_CASE("cuda scan: factors near 1 of many chunks are not all off in the same direction", "[cuda]") {
+  Rand rand(46);
+  ScanSample s = random_scan(rand, ScanKind::none, Strength::none, {1, 66, 2500, 1}, 1);  // 66 heads: not cut
+  s.q = abs(s.q), s.k = abs(s.k), s.v = abs(s.v);
+  const auto g = static_cast<float>(std::log1p(-100.5 * 0x1p-24) / 16);  // of a chunk: in the middle between two numbers of f32
+  s.decay = tensor_of({g}, {1, 1, 1, 1}, f64, cpu);
+  check_scan_close({run_on_device(s.in(f32))}, {recurrence(s)}, 1.2e-6, s.text());
+}
+
+TEST_CASE("cuda scan: a log decay of −∞ forgets, and nothing is NaN", "[cuda]") {
+  Rand rand(47);
+  for (ScanKind kind : {ScanKind::scalar, ScanKind::keys, ScanKind::values})
+    for (DType dtype : {f64, f32}) {
+      ScanSample s = random_scan(rand, kind, Strength::total, {1, 2, 70, 18}, 17);
+      const Tensor want = recurrence(s);
+      s.decay = full(s.decay.shape(), -INFINITY, {f64});
+      check_scan_close({run_on_device(s.in(dtype))}, {want}, dtype == f64 ? 1e-12 : 4e-6, s.text());
+      if (kind == ScanKind::keys || kind == ScanKind::values || dtype == f64) continue;
+      PrecisionScope scope(Precision::bf16);
+      check_scan_close({run_on_device(s.in(dtype))}, {want}, 2e-2, s.text() + " on tensor cores");
     }
 }
 

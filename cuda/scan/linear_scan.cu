@@ -1,7 +1,7 @@
 // The slot of linear_scan: which kernel answers a call, and its operands as that takes them.
 #include <sluice/cuda/kernels.h>
-#include <sluice/cuda/linear_scan_mma.cuh>
-#include <sluice/cuda/linear_scan_simt.cuh>
+#include <sluice/cuda/scan/mma.cuh>
+#include <sluice/cuda/scan/simt.cuh>
 #include <sluice/ops/gemm/precision.h>
 
 #include <optional>

@@ -13,7 +13,7 @@
 // What limits it: these reads, and no load under way while it computes, but for another block on the same multiprocessor.
 #pragma once
 
-#include <sluice/cuda/linear_scan.cuh>
+#include <sluice/cuda/scan/pieces.cuh>
 
 #include <limits>
 

@@ -1,5 +1,5 @@
 // The chunked scan on tensor cores: operands in bf16, sums and the state in f32, without decay or with a scalar one (formulae:
-// linear_scan_simt.cuh). Chunks of 64 steps come by cp.async into one of two buffers while the other is computed with.
+// simt.cuh). Chunks of 64 steps come by cp.async into one of two buffers while the other is computed with.
 //
 // A block has 64 or 128 columns of S, its warps as a 4×1 or 4×2 grid: a warp has 16 steps of a chunk and 64 columns of their
 // outputs, and M/4 rows and the same columns of S, in registers. Weights A go from the one product into the next in
@@ -9,7 +9,7 @@
 #pragma once
 
 #include <sluice/cuda/attention/mma_tiles.cuh>
-#include <sluice/cuda/linear_scan.cuh>
+#include <sluice/cuda/scan/pieces.cuh>
 
 namespace sluice::cuda {
 
