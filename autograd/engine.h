@@ -9,6 +9,7 @@
 
 #include <sluice/core/node.h>
 
+#include <concepts>
 #include <span>
 #include <vector>
 
@@ -41,7 +42,9 @@ void backward(const Tensor& root, const Tensor& grad = {}, BackwardOptions optio
 /// intermediate results.
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
                          GradOptions options = {});
-inline Tensor grad(const Tensor& output, const Tensor& input, GradOptions options = {}) {
+/// The same of one by one. A template, so that grad({y}, {x}) is the other, whose result's [0] is a gradient and no element.
+template <std::same_as<Tensor> T>
+Tensor grad(const T& output, const T& input, GradOptions options = {}) {
   return grad(std::vector{output}, std::vector{input}, std::move(options))[0];
 }
 

@@ -195,9 +195,9 @@ Tensor jvp(const std::function<Tensor(const Tensor&)>& f, const Tensor& x, const
   Tensor y = f(in);
   if (!y.requires_grad()) return zeros_like(y);
   Tensor u = zeros_like(y).requires_grad_();
-  Tensor g = grad({y}, {in}, {.create_graph = true, .allow_unused = true, .grad_outputs = {u}});
+  Tensor g = grad(y, in, {.create_graph = true, .allow_unused = true, .grad_outputs = {u}});
   if (!g.defined() || !g.requires_grad()) return zeros_like(y);
-  Tensor result = grad({g}, {u}, {.allow_unused = true, .grad_outputs = {v}});
+  Tensor result = grad(g, u, {.allow_unused = true, .grad_outputs = {v}});
   return result.defined() ? result : zeros_like(y);
 }
 

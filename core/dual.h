@@ -201,22 +201,21 @@ SLUICE_FN Dual<T, N> operator/(C c, const Dual<T, N>& x) {
 }
 
 // -- comparisons: on values; a bool, or a mask tensor (ops/map.h) ---------------------------------------
-template <class M> SLUICE_FN M mask_of(const M& m) { return m; }
-
+template <std::size_t N, class T> SLUICE_FN bool mask_of(bool m, const T&) { return m; }
 #define SLUICE_DUAL_COMPARISON(op)                                                  \
   template <class T, std::size_t N>                                                 \
   SLUICE_FN auto operator op(const Dual<T, N>& a, const Dual<T, N>& b) {            \
-    return mask_of(a.v op b.v);                                                     \
+    return mask_of<N>(a.v op b.v, a.v);                                             \
   }                                                                                 \
   template <class T, std::size_t N, class C>                                        \
     requires std::is_arithmetic_v<C>                                                \
   SLUICE_FN auto operator op(const Dual<T, N>& x, C c) {                            \
-    return mask_of(x.v op detail::scalar(x.v, double(c)));                          \
+    return mask_of<N>(x.v op detail::scalar(x.v, double(c)), x.v);                  \
   }                                                                                 \
   template <class T, std::size_t N, class C>                                        \
     requires std::is_arithmetic_v<C>                                                \
   SLUICE_FN auto operator op(C c, const Dual<T, N>& x) {                            \
-    return mask_of(like(Value<T>{x.v, {}}, double(c)).v op x.v);                    \
+    return mask_of<N>(like(Value<T>{x.v, {}}, double(c)).v op x.v, x.v);            \
   }
 SLUICE_DUAL_COMPARISON(<)
 SLUICE_DUAL_COMPARISON(<=)
@@ -233,18 +232,19 @@ SLUICE_FN Dual<T, N> like(const Dual<T, N>& x, double c) {
   else return Dual<T, N>::constant(like(x.v, c));
 }
 
+template <class M> concept FormulaMask = std::is_integral_v<M> || requires(const M& m) { m.mask; };  // bool & bool is int
 /// mask ? a : b. Both are evaluated, so both must be finite where their gradient is to be finite.
-template <class M, class T, std::size_t N>
+template <FormulaMask M, class T, std::size_t N>
 SLUICE_FN Dual<T, N> select(const M& mask, const Dual<T, N>& a, const Dual<T, N>& b) {
   using P = PartialOps<T>;
-  if constexpr (std::same_as<M, bool> && !std::is_arithmetic_v<T>) return mask ? a : b;  // a captured bool
+  if constexpr (std::is_integral_v<M> && !std::is_arithmetic_v<T>) return mask ? a : b;  // a captured bool
   Dual<T, N> r{P::select(mask, a.v, b.v), {}};
   for (std::size_t k = 0; k < N; ++k) r.d[k] = P::select(mask, a.d[k], b.d[k]);
   return r;
 }
-template <class M, class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
+template <FormulaMask M, class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
 SLUICE_FN Dual<T, N> select(const M& mask, const Dual<T, N>& a, C b) { return select(mask, a, like(a, double(b))); }
-template <class M, class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
+template <FormulaMask M, class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
 SLUICE_FN Dual<T, N> select(const M& mask, C a, const Dual<T, N>& b) { return select(mask, like(b, double(a)), b); }
 
 // -- functions ---------------------------------------------------------------------------------------

@@ -1,9 +1,13 @@
-// What stands beside the numbers of a formula and is none: a captured tensor, a comparison, % and ^. Each is an error of a few
-// lines that says what to write; each is said once, of the numbers that map() tries a formula on first, those with derivatives
-// that are tensors. The errors stand in plain functions: of macros and of calls on the way compilers would tell in more lines.
+// What stands beside the numbers of a formula and is none: a captured tensor, a comparison, a stream, std::max, % and ^. Each is
+// an error of a few lines that says what to write; each is said once, of the numbers that map() tries a formula on first, those
+// with derivatives that are tensors. The errors stand in functions of their own: of macros and of calls on the way compilers
+// would tell in more lines.
 #pragma once
 
 #include <sluice/core/dual.h>
+
+#include <initializer_list>
+#include <ios>
 
 namespace sluice {
 
@@ -16,67 +20,134 @@ template <class T>
 inline constexpr bool is_checked = false;
 template <class T, std::size_t N>
 inline constexpr bool is_checked<Dual<T, N>> = N > 0 && !std::is_arithmetic_v<T>;
+template <class...>
+struct FirstDual {
+  using type = void;
+};
+template <class A, class... B>
+struct FirstDual<A, B...> : std::conditional_t<is_dual<A>, std::type_identity<A>, FirstDual<B...>> {};
+/// The first Dual among them.
+template <class... A>
+using DualOf = typename FirstDual<A...>::type;
+/// Not one that map() tries first, of which has been said what is wrong.
+template <class... A>
+inline constexpr bool is_said = !is_checked<DualOf<A...>>;
+/// Never defined: should a formula come here with numbers of a loop though it passed with tensors, its program does not link.
+struct NoResult {
+  template <class T>
+  operator T() const;
+};
 /// One of the two is a Dual, the other a stranger.
-template <class A, class B>
-concept Strangers = (is_dual<A> && std::is_class_v<B> && !is_dual<B>) || (is_dual<B> && std::is_class_v<A> && !is_dual<A>);
-template <class A, class B>
-using DualOf = std::conditional_t<is_dual<A>, A, B>;
+template <class B, class A>
+concept StrangeTo = (is_dual<A> && std::is_class_v<B> && !is_dual<B>) || (is_dual<B> && std::is_class_v<A> && !is_dual<A>);
+template <class... A>
+concept HasDual = (is_dual<A> || ...);
 }  // namespace detail
 
-#define SLUICE_NO_STRANGERS "a formula computes with its parameters and numbers: no sum(x); a captured tensor is one more parameter, map([](auto x, auto y) { return x * y; }, a, b); a comparison is for select(x > 0.0, a, b)"
-template <class A, class B>
-  requires detail::Strangers<A, B>
-SLUICE_FN detail::DualOf<A, B> operator+(const A&, const B&) {
-  static_assert(!detail::is_checked<detail::DualOf<A, B>>, SLUICE_NO_STRANGERS);
-  return {};
-}
-template <class A, class B>
-  requires detail::Strangers<A, B>
-SLUICE_FN detail::DualOf<A, B> operator-(const A&, const B&) {
-  static_assert(!detail::is_checked<detail::DualOf<A, B>>, SLUICE_NO_STRANGERS);
-  return {};
-}
-template <class A, class B>
-  requires detail::Strangers<A, B>
-SLUICE_FN detail::DualOf<A, B> operator*(const A&, const B&) {
-  static_assert(!detail::is_checked<detail::DualOf<A, B>>, SLUICE_NO_STRANGERS);
-  return {};
-}
-template <class A, class B>
-  requires detail::Strangers<A, B>
-SLUICE_FN detail::DualOf<A, B> operator/(const A&, const B&) {
-  static_assert(!detail::is_checked<detail::DualOf<A, B>>, SLUICE_NO_STRANGERS);
-  return {};
-}
-#undef SLUICE_NO_STRANGERS
-#define SLUICE_DUAL_STRANGERS(name, result)                                              \
-  template <class A, class B>                                                            \
-    requires detail::Strangers<A, B>                                                     \
-  SLUICE_FN auto name(const A& a, const B& b) { return a + b result; }
-SLUICE_DUAL_STRANGERS(operator<, < 0.0)
-SLUICE_DUAL_STRANGERS(operator<=, < 0.0)
-SLUICE_DUAL_STRANGERS(operator>, < 0.0)
-SLUICE_DUAL_STRANGERS(operator>=, < 0.0)
-SLUICE_DUAL_STRANGERS(operator==, < 0.0)
-SLUICE_DUAL_STRANGERS(operator!=, < 0.0)
-SLUICE_DUAL_STRANGERS(max, )
-SLUICE_DUAL_STRANGERS(min, )
-SLUICE_DUAL_STRANGERS(pow, )
-#undef SLUICE_DUAL_STRANGERS
-template <class M, class A, class B>
-  requires detail::Strangers<A, B>
-SLUICE_FN auto select(const M&, const A& a, const B& b) {
-  return a + b;
+#define SLUICE_STRANGER "a formula computes with its parameters and numbers: no sum(x); a captured tensor is one more parameter, map([](auto x, auto y) { return x * y; }, a, b); a comparison is for select(x > 0.0, a, b)"
+template <class A, detail::StrangeTo<A> B>
+detail::DualOf<A, B> operator+(const A&, const B&) { static_assert(detail::is_said<A, B>, SLUICE_STRANGER); return detail::NoResult(); }
+template <class A, detail::StrangeTo<A> B>
+detail::DualOf<A, B> operator-(const A&, const B&) { static_assert(detail::is_said<A, B>, SLUICE_STRANGER); return detail::NoResult(); }
+template <class A, detail::StrangeTo<A> B>
+detail::DualOf<A, B> operator*(const A&, const B&) { static_assert(detail::is_said<A, B>, SLUICE_STRANGER); return detail::NoResult(); }
+template <class A, detail::StrangeTo<A> B>
+detail::DualOf<A, B> operator/(const A&, const B&) { static_assert(detail::is_said<A, B>, SLUICE_STRANGER); return detail::NoResult(); }
+template <class A, detail::StrangeTo<A> B>
+void operator+=(A&, const B&) { static_assert(detail::is_said<A, B>, SLUICE_STRANGER); }
+template <class A, detail::StrangeTo<A> B>
+void operator-=(A&, const B&) { static_assert(detail::is_said<A, B>, SLUICE_STRANGER); }
+template <class A, detail::StrangeTo<A> B>
+void operator*=(A&, const B&) { static_assert(detail::is_said<A, B>, SLUICE_STRANGER); }
+template <class A, detail::StrangeTo<A> B>
+void operator/=(A&, const B&) { static_assert(detail::is_said<A, B>, SLUICE_STRANGER); }
+template <class A, detail::StrangeTo<A> B>
+bool operator<(const A&, const B&) { static_assert(detail::is_said<A, B>, SLUICE_STRANGER); return detail::NoResult(); }
+template <class A, detail::StrangeTo<A> B>
+bool operator<=(const A&, const B&) { static_assert(detail::is_said<A, B>, SLUICE_STRANGER); return detail::NoResult(); }
+template <class A, detail::StrangeTo<A> B>
+bool operator>(const A&, const B&) { static_assert(detail::is_said<A, B>, SLUICE_STRANGER); return detail::NoResult(); }
+template <class A, detail::StrangeTo<A> B>
+bool operator>=(const A&, const B&) { static_assert(detail::is_said<A, B>, SLUICE_STRANGER); return detail::NoResult(); }
+template <class A, detail::StrangeTo<A> B>
+bool operator==(const A&, const B&) { static_assert(detail::is_said<A, B>, SLUICE_STRANGER); return detail::NoResult(); }
+template <class A, detail::StrangeTo<A> B>
+bool operator!=(const A&, const B&) { static_assert(detail::is_said<A, B>, SLUICE_STRANGER); return detail::NoResult(); }
+#undef SLUICE_STRANGER
+
+// What is called as no row of dual.h is: with a captured tensor, with too many operands, with none that is a mask.
+#define SLUICE_CALL "ops/map.h lists what a formula may call, of its parameters and numbers: a captured tensor is one more parameter, map([](auto x, auto y) { return max(x, y); }, a, b); select(x > 0.0, a, b) begins with a comparison"
+template <class... A> requires detail::HasDual<A...>
+detail::DualOf<A...> max(const A&...) { static_assert(detail::is_said<A...>, SLUICE_CALL); return detail::NoResult(); }
+template <class... A> requires detail::HasDual<A...>
+detail::DualOf<A...> min(const A&...) { static_assert(detail::is_said<A...>, SLUICE_CALL); return detail::NoResult(); }
+template <class... A> requires(detail::HasDual<A...> && !(std::is_arithmetic_v<A> || ...))  // pow(x, 2) converts
+detail::DualOf<A...> pow(const A&...) { static_assert(detail::is_said<A...>, SLUICE_CALL); return detail::NoResult(); }
+template <class... A> requires detail::HasDual<A...>
+detail::DualOf<A...> remainder(const A&...) { static_assert(detail::is_said<A...>, SLUICE_CALL); return detail::NoResult(); }
+template <class... A> requires detail::HasDual<A...>
+detail::DualOf<A...> clamp(const A&...) { static_assert(detail::is_said<A...>, SLUICE_CALL); return detail::NoResult(); }
+template <class... A> requires detail::HasDual<A...>
+detail::DualOf<A...> select(const A&...) { static_assert(detail::is_said<A...>, SLUICE_CALL); return detail::NoResult(); }
+template <class... A> requires detail::HasDual<A...>
+detail::DualOf<A...> where(const A&...) { static_assert(detail::is_said<A...>, SLUICE_CALL); return detail::NoResult(); }
+template <class... A> requires detail::HasDual<A...>
+detail::DualOf<A...> leaky_relu(const A&...) { static_assert(detail::is_said<A...>, SLUICE_CALL); return detail::NoResult(); }
+template <class... A> requires detail::HasDual<A...>
+detail::DualOf<A...> elu(const A&...) { static_assert(detail::is_said<A...>, SLUICE_CALL); return detail::NoResult(); }
+template <class... A> requires detail::HasDual<A...>
+detail::DualOf<A...> gelu(const A&...) { static_assert(detail::is_said<A...>, SLUICE_CALL); return detail::NoResult(); }
+#undef SLUICE_CALL
+
+template <class T, std::size_t N, class C>
+Dual<T, N> operator%(const Dual<T, N>&, const C&) {
+  static_assert(detail::is_said<Dual<T, N>>, "in a formula write remainder(x, y), not x % y");
+  return detail::NoResult();
 }
 template <class T, std::size_t N, class C>
-SLUICE_FN Dual<T, N> operator%(const Dual<T, N>& x, const C&) {
-  static_assert(!detail::is_checked<Dual<T, N>>, "in a formula write remainder(x, y), not x % y");
-  return x;
+Dual<T, N> operator^(const Dual<T, N>&, const C&) {
+  static_assert(detail::is_said<Dual<T, N>>, "in a formula write pow(x, y), not x ^ y");
+  return detail::NoResult();
 }
-template <class T, std::size_t N, class C>
-SLUICE_FN Dual<T, N> operator^(const Dual<T, N>& x, const C&) {
-  static_assert(!detail::is_checked<Dual<T, N>>, "in a formula write pow(x, y), not x ^ y");
-  return x;
+template <std::derived_from<std::ios_base> S, class T, std::size_t N>
+S& operator<<(S& s, const Dual<T, N>&) {
+  static_assert(detail::is_said<Dual<T, N>>, "a formula computes many numbers at once and prints none: print the tensor that map() gives");
+  return s;
 }
 
 }  // namespace sluice
+
+// std::max(x, 0.0) fits nothing, of which compilers tell in 46 lines. Only the implementation may declare functions in std; these
+// are chosen in no program that compiles, so that none depends on them.
+namespace std {
+#define SLUICE_STD "a formula computes with its parameters: write max(x, 0.0), not std::max(x, 0.0). ops/map.h lists what it may call"
+template <class T, size_t N, class B>
+sluice::Dual<T, N> max(const sluice::Dual<T, N>&, const B&) { static_assert(sluice::detail::is_said<sluice::Dual<T, N>>, SLUICE_STD); return sluice::detail::NoResult(); }
+template <class T, size_t N, class B>
+sluice::Dual<T, N> max(const B&, const sluice::Dual<T, N>&) { static_assert(sluice::detail::is_said<sluice::Dual<T, N>>, SLUICE_STD); return sluice::detail::NoResult(); }
+template <class T, size_t N>
+sluice::Dual<T, N> max(const sluice::Dual<T, N>&, const sluice::Dual<T, N>&) { static_assert(sluice::detail::is_said<sluice::Dual<T, N>>, SLUICE_STD); return sluice::detail::NoResult(); }
+template <class D> requires sluice::detail::is_dual<D>
+D max(const D&, const D&) { static_assert(sluice::detail::is_said<D>, SLUICE_STD); return sluice::detail::NoResult(); }
+template <class D> requires sluice::detail::is_dual<D>
+D max(initializer_list<D>) { static_assert(sluice::detail::is_said<D>, SLUICE_STD); return sluice::detail::NoResult(); }
+template <class T, size_t N, class B>
+sluice::Dual<T, N> min(const sluice::Dual<T, N>&, const B&) { static_assert(sluice::detail::is_said<sluice::Dual<T, N>>, SLUICE_STD); return sluice::detail::NoResult(); }
+template <class T, size_t N, class B>
+sluice::Dual<T, N> min(const B&, const sluice::Dual<T, N>&) { static_assert(sluice::detail::is_said<sluice::Dual<T, N>>, SLUICE_STD); return sluice::detail::NoResult(); }
+template <class T, size_t N>
+sluice::Dual<T, N> min(const sluice::Dual<T, N>&, const sluice::Dual<T, N>&) { static_assert(sluice::detail::is_said<sluice::Dual<T, N>>, SLUICE_STD); return sluice::detail::NoResult(); }
+template <class D> requires sluice::detail::is_dual<D>
+D min(const D&, const D&) { static_assert(sluice::detail::is_said<D>, SLUICE_STD); return sluice::detail::NoResult(); }
+template <class D> requires sluice::detail::is_dual<D>
+D min(initializer_list<D>) { static_assert(sluice::detail::is_said<D>, SLUICE_STD); return sluice::detail::NoResult(); }
+template <class T, size_t N, class B, class C>
+sluice::Dual<T, N> clamp(const sluice::Dual<T, N>&, const B&, const C&) { static_assert(sluice::detail::is_said<sluice::Dual<T, N>>, SLUICE_STD); return sluice::detail::NoResult(); }
+template <class T, size_t N>
+sluice::Dual<T, N> clamp(const sluice::Dual<T, N>&, const sluice::Dual<T, N>&, const sluice::Dual<T, N>&) { static_assert(sluice::detail::is_said<sluice::Dual<T, N>>, SLUICE_STD); return sluice::detail::NoResult(); }
+template <class D> requires sluice::detail::is_dual<D>
+D clamp(const D&, const D&, const D&) { static_assert(sluice::detail::is_said<D>, SLUICE_STD); return sluice::detail::NoResult(); }
+template <class T, size_t N, class B>
+sluice::Dual<T, N> pow(const sluice::Dual<T, N>&, const B&) { static_assert(sluice::detail::is_said<sluice::Dual<T, N>>, SLUICE_STD); return sluice::detail::NoResult(); }
+#undef SLUICE_STD
+}  // namespace std

@@ -52,7 +52,7 @@ struct MapForward<F, T, std::index_sequence<I...>> {
   F f;
   Operands<T, sizeof...(I)> in;
   void* y;
-  __device__ void operator()(int64_t i) const { store<T>(y, i, f(Value<T>{in(I, i), {}}...).v, in.narrow); }
+  __device__ void operator()(int64_t i) const { store<T>(y, i, detail::call(f, Value<T>{in(I, i), {}}...).v, in.narrow); }
 };
 
 /// dx_k = g · ∂f/∂x_k; the last operand is g. Gradients that nobody wants are null.
@@ -65,7 +65,7 @@ struct MapBackward<F, T, std::index_sequence<I...>> {
   Operands<T, N + 1> in;
   void* dx[N];
   __device__ void operator()(int64_t i) const {
-    const Dual<T, N> y = f(Dual<T, N>::variable(in(I, i), I, T(1))...);
+    const Dual<T, N> y = detail::call(f, Dual<T, N>::variable(in(I, i), I, T(1))...);
     const T g = in(N, i);
     ((dx[I] ? store<T>(dx[I], i, g * y.d[I], in.narrow) : void()), ...);
   }

@@ -309,6 +309,7 @@ struct KlTerm {
 namespace sluice {
 #define SLUICE_NAMED_FORMULA(f, Formula)                                                                               \
   template <class T, std::size_t N, class... C>                                                                        \
+    requires requires(C... c) { formula::Formula{static_cast<double>(c)...}; }                                         \
   SLUICE_FN Dual<T, N> f(const Dual<T, N>& x, C... c) { return formula::Formula{static_cast<double>(c)...}(x); }
 SLUICE_NAMED_FORMULA(square, Square)
 SLUICE_NAMED_FORMULA(relu, Relu)
@@ -332,4 +333,28 @@ SLUICE_DUAL_ASSIGNMENT(-)
 SLUICE_DUAL_ASSIGNMENT(*)
 SLUICE_DUAL_ASSIGNMENT(/)
 #undef SLUICE_DUAL_ASSIGNMENT
+template <class T, std::size_t N>
+SLUICE_FN auto operator!(const Dual<T, N>& x) { return x == 0; }
+template <class T, std::size_t N>
+SLUICE_FN Dual<T, N>& operator++(Dual<T, N>& x) { return x += 1; }
+template <class T, std::size_t N>
+SLUICE_FN Dual<T, N>& operator--(Dual<T, N>& x) { return x -= 1; }
+template <class T, std::size_t N>
+SLUICE_FN Dual<T, N> operator++(Dual<T, N>& x, int) { return std::exchange(x, x + 1); }
+template <class T, std::size_t N>
+SLUICE_FN Dual<T, N> operator--(Dual<T, N>& x, int) { return std::exchange(x, x - 1); }
+
+template <class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
+SLUICE_FN Dual<T, N> pow(C c, const Dual<T, N>& x) { return pow(like(x, double(c)), x); }
+template <class A, class B> requires(std::is_arithmetic_v<A> && std::is_arithmetic_v<B>)
+SLUICE_FN double select(bool mask, A a, B b) { return mask ? double(a) : double(b); }
+
+namespace detail {
+/// f(x, …), where a constant is a number like x.
+template <class F, class T, std::size_t N, class... Ds>
+SLUICE_FN Dual<T, N> call(const F& f, const Dual<T, N>& x, const Ds&... xs) {
+  if constexpr (std::is_arithmetic_v<decltype(f(x, xs...))>) return like(x, static_cast<double>(f(x, xs...)));
+  else return f(x, xs...);
+}
+}  // namespace detail
 }  // namespace sluice

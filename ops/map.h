@@ -3,9 +3,9 @@
 //   Tensor y = map([](auto x, auto g) { return x * sigmoid(g); }, value, gate);
 //
 // What a formula may use, of its parameters and of numbers it captures ([c](auto x) { … }):
-//   + − * / and +=     < <= > >= == !=, and & | ! on what those give
+//   + − * / += ++     < <= > >= == !=, and & | ! on what those give
 //   select(x > 0.0, a, b) instead of if and ?: — both sides are computed, and must be finite; like(x, c), a constant
-//   exp expm1 log log1p sqrt rsqrt sin cos tanh sigmoid softplus erf normal_cdf pow(x, c) pow(x, y)
+//   exp expm1 log log1p sqrt rsqrt sin cos tanh sigmoid softplus erf normal_cdf pow(x, c) pow(c, x) pow(x, y)
 //   abs sign floor ceil round trunc remainder max min clamp(x, lo, hi) square
 //   relu relu2 leaky_relu(x, slope) elu(x, α) silu gelu gelu_tanh
 // all by bare names: std::exp knows no derivatives. Anything else is an error that says so in a few lines.
@@ -51,27 +51,40 @@ Tensor unit(const Tensor& x);
 bool is_unit(const Tensor& x);
 }  // namespace detail
 
-namespace detail {
-/// What comparisons give in a formula that is called on tensors.
-struct Comparison {
-  Tensor mask;
-  operator const Tensor&() const { return mask; }
-  /// if, ?:, && and ||: an error, said once.
-  template <std::same_as<bool> B>
-  operator B() const {
-    static_assert(sizeof(B) == 0, "in a formula write select(x > 0.0, a, b) instead of if and ?:, and & | ! instead of && ||: both sides are computed");
-    return false;
-  }
-  friend Comparison operator&(const Comparison& a, const Comparison& b) {
-    return {logical_and(a, b)};
-  }
-  friend Comparison operator|(const Comparison& a, const Comparison& b) {
-    return {logical_or(a, b)};
-  }
-  friend Comparison operator!(const Comparison& a) { return {logical_not(a)}; }
+/// What comparisons give in a formula that is called on tensors: a mask, and no bool. Compilers name the type where one is
+/// needed, and go no further; numbers without derivatives, which come later, have one, so that it is said once.
+template <std::size_t N>
+struct in_a_formula_write_select_instead_of_if {
+  Tensor mask, x;  // x: what was compared
 };
+template <>
+struct in_a_formula_write_select_instead_of_if<0> {
+  Tensor mask, x;
+  operator bool() const { return false; }
+};
+namespace detail {
+template <std::size_t N>
+using Comparison = in_a_formula_write_select_instead_of_if<N>;
 }  // namespace detail
-inline detail::Comparison mask_of(const Tensor& mask) { return {mask}; }
+template <std::size_t N>
+detail::Comparison<N> mask_of(const Tensor& mask, const Tensor& x) { return {mask, x}; }
+template <std::size_t N>
+detail::Comparison<N> operator&(const detail::Comparison<N>& a, const detail::Comparison<N>& b) { return {logical_and(a.mask, b.mask), a.x}; }
+template <std::size_t N>
+detail::Comparison<N> operator|(const detail::Comparison<N>& a, const detail::Comparison<N>& b) { return {logical_or(a.mask, b.mask), a.x}; }
+template <std::size_t N>
+detail::Comparison<N> operator!(const detail::Comparison<N>& a) { return {logical_not(a.mask), a.x}; }
+// Of bools they would be branches, and a loop over many numbers one over single ones, 20 times as slow.
+#define SLUICE_BOTH "in a formula write & and |, not && and ||: both sides are computed"
+template <std::size_t N>
+detail::Comparison<N> operator&&(const detail::Comparison<N>& a, const detail::Comparison<N>&) { static_assert(N == 0, SLUICE_BOTH); return a; }
+template <std::size_t N>
+detail::Comparison<N> operator||(const detail::Comparison<N>& a, const detail::Comparison<N>&) { static_assert(N == 0, SLUICE_BOTH); return a; }
+#undef SLUICE_BOTH
+template <std::size_t N, class A, class B> requires(std::is_arithmetic_v<A> && std::is_arithmetic_v<B>)
+Dual<Tensor, N> select(const detail::Comparison<N>& c, A a, B b) {
+  return Dual<Tensor, N>::constant(where(c.mask, like(c.x, double(a)), double(b)));
+}
 
 /// Partial derivatives that are tensors: undefined is an exact 0, unit() an exact 1.
 template <>
@@ -90,6 +103,10 @@ struct PartialOps<Tensor> {
   static Tensor sub(const Tensor& a, const Tensor& b) {
     if (!b.defined()) return a;
     return a.defined() ? sluice::sub(a, b) : scale(b, -1);
+  }
+  template <std::size_t N>
+  static Tensor select(const detail::Comparison<N>& comparison, const Tensor& a, const Tensor& b) {
+    return select(comparison.mask, a, b);
   }
   static Tensor select(const Tensor& mask, const Tensor& a, const Tensor& b) {
     if (!a.defined() && !b.defined()) return {};
@@ -144,7 +161,7 @@ SLUICE_LOOP void formula_loop(const void* formula, const T* const* in, T* const*
   const T* const x[] = {in[I]...};
   T* SLUICE_RESTRICT y = out[0];
   SLUICE_VECTORIZE
-  for (int64_t i = 0; i < n; ++i) y[i] = f(Value<T>{x[I][i], {}}...).v;
+  for (int64_t i = 0; i < n; ++i) y[i] = call(f, Value<T>{x[I][i], {}}...).v;
 }
 
 /// The generated backward loop: dx_k = g · ∂f/∂x_k. in holds x_0, …, g.
@@ -157,7 +174,7 @@ SLUICE_LOOP void formula_vjp_loop(const void* formula, const T* const* in, T* co
   const T* g = in[N];
   SLUICE_VECTORIZE
   for (int64_t i = 0; i < n; ++i) {
-    auto y = f(Dual<T, N>::variable(x[I][i], I, T(1))...);
+    auto y = call(f, Dual<T, N>::variable(x[I][i], I, T(1))...);
     ((dx[I][i] = g[i] * y.d[I]), ...);
   }
 }
@@ -239,7 +256,7 @@ struct MapNode final : Node {
       const Tensor wide = widened(g), one = unit(wide);
       // A bool operand counts as 0 and 1, here as in the loops.
       auto number = [&](const Tensor& operand) { return operand.dtype() == boolean ? to(operand, wide.dtype()) : widened(operand); };
-      D y = f((needs(I) ? D::variable(number(x[I]), I, one) : D::constant(number(x[I])))...);
+      D y = call(f, (needs(I) ? D::variable(number(x[I]), I, one) : D::constant(number(x[I])))...);
       for (std::size_t k = 0; k < N; ++k) {
         const Tensor dx = needs(k) ? PartialOps<Tensor>::mul(wide, y.d[k]) : Tensor();
         grads.push_back(dx.defined() ? to(dx, g.dtype()) : dx);
@@ -255,7 +272,7 @@ template <class F, class... Ts>
 Tensor composed_map(const F& f, const MapPlan& plan, const Ts&... xs) {
   const DType wide = plan.dtype == bf16 ? f32 : plan.dtype;
   const auto number = [&](const Tensor& x) { return x.dtype() == boolean ? to(x, wide) : widened(x); };
-  const Tensor y = to(f(Value<Tensor>{number(xs), {}}...).v, plan.dtype);
+  const Tensor y = to(call(f, Value<Tensor>{number(xs), {}}...).v, plan.dtype);
   return y.shape() == plan.shape ? y : expand(y, plan.shape);
 }
 
@@ -279,15 +296,18 @@ template <class F>
 struct Callee<F> {
   using type = LastChoice;
 };
-/// exp instead of a lambda that calls it.
+/// exp or std::exp instead of a lambda that calls it.
 struct NamedOp {
   NamedOp(Tensor (*)(const Tensor&)) {}
+  NamedOp(double (*)(double)) {}
+  NamedOp(double (*)(double, double)) {}
+  NamedOp(const double& (*)(const double&, const double&)) {}
 };
 /// For decltype: the formula, and a number for each tensor; ResultOf what comes of a result of type R.
 template <class F>
 const typename Callee<F>::type& formula();
 template <std::size_t N, class = Tensor>
-Dual<Tensor, N> number();
+Dual<Tensor, N> number() { return {}; }
 template <class R>
 struct ResultOf {
   using type = Tensor;
@@ -311,12 +331,11 @@ auto map(F f, const Tensor& first, const Ts&... rest) ->
   if constexpr (std::same_as<Given, detail::NoCall>) {
     static_assert(sizeof(F) == 0, "map: the formula takes one `auto` parameter per tensor, and changes none: map([](auto x, auto y) { return x * exp(y); }, a, b)");
     return {};
-  } else if constexpr (!std::same_as<Given, Number>) {
-    if constexpr (std::same_as<Given, bool>) return static_cast<bool>(detail::Comparison());
-    else if constexpr (std::is_floating_point_v<Given>) return static_cast<double>(Number());  // std::exp(x) has said it
-    else static_assert(sizeof(F) == 0, "map: the formula returns no number made of its parameters: no sum(x), no softmax(x, 0); a constant is like(x, 1), a mask select(x > 0.0, like(x, 1), 0)");
+  } else if constexpr (!std::same_as<Given, Number> && (std::same_as<Given, bool> || !std::is_arithmetic_v<Given>)) {
+    static_assert(sizeof(F) == 0, "map: the formula returns a number, made of its parameters: no sum(x), no softmax(x, 0); and for x > 0.0 select(x > 0.0, 1, 0)");
     return {};
   } else {
+    if (false) static_cast<void>(f(detail::number<N>(), detail::number<N, Ts>()...));  // so that double parameters are refused here
     constexpr const char* op = detail::formula_name<F>();
     const Tensor* xs[] = {&first, &rest...};
     const detail::MapPlan plan = detail::plan_map(op, xs, N, detail::is_integral<F>());
@@ -331,12 +350,19 @@ auto map(F f, const Tensor& first, const Ts&... rest) ->
   }
 }
 /// What else map was given: no formula and tensors, or a formula that the compiler refused and said why.
+#define SLUICE_TENSORS "map: a formula, then its tensors: map([c](auto x, auto y) { return c * x * y; }, a, b), where numbers like c are captured"
 template <class F, class... Ts>
 Tensor map(const F&, const Ts&...) {
   constexpr bool tensors = sizeof...(Ts) > 0 && (std::same_as<Ts, Tensor> && ...);
-  static_assert(tensors, "map: a formula, then its tensors: map([c](auto x, auto y) { return c * x * y; }, a, b), where numbers like c are captured");
+  static_assert(tensors, SLUICE_TENSORS);
   fail<ValueError>("map: no formula");
 }
+template <class F>
+Tensor map(const F&, std::initializer_list<Tensor>) {
+  static_assert(sizeof(F) == 0, SLUICE_TENSORS);
+  return {};
+}
+#undef SLUICE_TENSORS
 template <class... Ts>
 Tensor map(detail::NamedOp, const Ts&...) {
   static_assert(sizeof...(Ts) > 6, "map: a formula names its parameters: map([](auto x) { return exp(x); }, a); but exp(a) is an op");

@@ -126,6 +126,8 @@ void Optimizer::step() {
     }
     grads.push_back(std::move(g));
   }
+  if (std::none_of(grads.begin(), grads.end(), [](const Tensor& g) { return g.defined(); }))
+    fail<ValueError>(name_, ": none of ", grads.size(), " parameters has a gradient — call backward(loss) first");
   ++steps_;
   std::vector<bool> updated;
   std::vector<Due> due;

@@ -53,7 +53,7 @@ class Optimizer {
   Optimizer& operator=(const Optimizer&) = delete;
 
   /// Updates every parameter that has a gradient and bumps its version. Gradients are checked before
-  /// anything changes: DTypeError names a gradient of another dtype than its parameter.
+  /// anything changes: DTypeError names a gradient of another dtype than its parameter, ValueError says that none has one.
   void step();
   /// Forgets all gradients.
   void zero_grad();

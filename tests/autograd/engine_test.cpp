@@ -41,6 +41,12 @@ TEST_CASE("backward: a one-element root of any rank needs no gradient", "[engine
   CHECK(x.grad().shape() == Shape{1, 1});
 }
 
+TEST_CASE("grad: of one tensor, and of a list of one", "[engine]") {
+  const Tensor x = leaf({1, 2, 3}), y = sum(x * x);
+  CHECK(values(grad(y, x, {.create_graph = true})) == Doubles{2, 4, 6});
+  CHECK(values(grad({y}, {x}, {.create_graph = true})[0]) == Doubles{2, 4, 6});  // a gradient, not its first element
+}
+
 TEST_CASE("backward: with a gradient it computes the vector-Jacobian product", "[engine]") {
   Tensor x = leaf({1, 2, 3});
   backward(x * x, Tensor::from<double>({10, 100, 1000}));

@@ -1,5 +1,5 @@
 // And no bool.
-// message: write select\(x > 0.0, a, b\) instead of if
+// message: in_a_formula_write_select_instead_of_if
 namespace map_comparison_bool {
 using namespace sluice;
 #ifdef MISTAKE

@@ -1,10 +1,10 @@
 // The same with ?:.
-// message: write select\(x > 0.0, a, b\) instead of if and \?:
+// message: in_a_formula_write_select_instead_of_if
 namespace map_conditional {
 using namespace sluice;
 #ifdef MISTAKE
-Tensor f(const Tensor& x, const Tensor& y) { return map([](auto v, auto w) { return v > 0.0 && w > 0.0 ? v : v * 0.1; }, x, y); }
+Tensor f(const Tensor& x, const Tensor& y) { return map([](auto v, auto w) { return v > w ? v : v * 0.1; }, x, y); }
 #else
-Tensor f(const Tensor& x, const Tensor& y) { return map([](auto v, auto w) { return select((v > 0.0) & (w > 0.0), v, v * 0.1); }, x, y); }
+Tensor f(const Tensor& x, const Tensor& y) { return map([](auto v, auto w) { return select(v > w, v, v * 0.1); }, x, y); }
 #endif
 }  // namespace map_conditional

@@ -1,5 +1,5 @@
 // A branch inside a formula cannot depend on a value: on tensors the comparison is a mask.
-// message: write select\(x > 0.0, a, b\) instead of if and \?:
+// message: in_a_formula_write_select_instead_of_if
 namespace map_if {
 using namespace sluice;
 #ifdef MISTAKE

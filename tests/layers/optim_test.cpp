@@ -313,7 +313,8 @@ TEST_CASE("optim: parameters without a gradient stay, and are named", "[optim]")
   CHECK(adam.without_gradient() == std::vector<std::string>{"late", "unused"});
   adam.zero_grad();
   CHECK_FALSE(used.grad().defined());
-  for (int i = 0; i < 10; ++i) adam.step();
+  CHECK_THROWS_WITH(adam.step(), Contains("adam: none of 3 parameters has a gradient — call backward(loss) first"));
+  for (int i = 0; i < 10; ++i) backward(sum(used * 3)), adam.step();
   backward(sum(late * 5));
   adam.step();
   CHECK(late.item() == Approx(0.9).epsilon(1e-12));  // its own first step: a full lr

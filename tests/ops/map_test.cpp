@@ -86,3 +86,46 @@ TEST_CASE("map: a formula may assign, and choose by a captured bool", "[map]") {
     for (std::size_t i = 0; i < 2; ++i) CHECK(same_bits(dw[i], ds[i]));
   }
 }
+
+TEST_CASE("map: constants, ++, ! and select between two numbers mean what they mean elsewhere", "[map]") {
+  const auto compare = [](const Tensor& x, auto short_form, auto long_form) {
+    const Tensor a = x.detach().requires_grad_();
+    const Tensor seed = x * 0 + 1.5;
+    const auto orders = [&](const Tensor& y) {  // y, dy and, of tensors that go through the formula, ddy
+      const Tensor dy = grad({y}, {a}, {.create_graph = true, .allow_unused = true, .grad_outputs = {seed}})[0];
+      std::vector<Tensor> all{y.detach(), dy.defined() ? dy.detach() : like(x, 0)};
+      if (dy.defined() && dy.requires_grad()) all.push_back(grad({dy}, {a}, {.allow_unused = true, .grad_outputs = {seed}})[0]);
+      if (all.size() < 3 || !all.back().defined()) all.resize(2), all.push_back(like(x, 0));
+      return all;
+    };
+    const auto found = orders(map(short_form, a)), expected = orders(map(long_form, a));
+    for (std::size_t i = 0; i < 3; ++i) {
+      CHECK(found[i].dtype() == x.dtype());
+      CHECK(to(found[i], f64).template to_vector<double>() == to(expected[i], f64).template to_vector<double>());
+    }
+    return to(found[0], f64).template to_vector<double>();
+  };
+  for (DType dtype : {f32, f64, bf16}) {
+    INFO(name_of(dtype));
+    const Tensor x = to(Tensor({-2, -0.5, 0, 0.5, 3}), dtype);
+    using V = std::vector<double>;
+    CHECK(compare(x, [](auto) { return 1.5; }, [](auto v) { return like(v, 1.5); }) == V{1.5, 1.5, 1.5, 1.5, 1.5});
+    CHECK(compare(x, [](auto) { return 2; }, [](auto v) { return like(v, 2); }) == V{2, 2, 2, 2, 2});
+    CHECK(compare(x, [](auto v) { return v * select(v > 0.0, 1.0, -1); },
+                  [](auto v) { return v * select(v > 0.0, like(v, 1), like(v, -1)); }) == V{2, 0.5, 0, 0.5, 3});
+    CHECK(compare(x, [](auto v) { return select(v <= 0.0, 1, 0); },
+                  [](auto v) { return select(v <= 0.0, like(v, 1), like(v, 0)); }) == V{1, 1, 1, 0, 0});
+    CHECK(compare(x, [](auto v) { return select((v > -1.0) & (v < 1.0), 1.0, 0); },
+                  [](auto v) { return select(abs(v) < 1.0, like(v, 1), 0); }) == V{0, 1, 1, 1, 0});
+    CHECK(compare(x, [](auto v) { return v * select((v < -1.0) | !(v <= 1.0), 3, 1); },
+                  [](auto v) { return select(abs(v) > 1.0, v * 3, v); }) == V{-6, -0.5, 0, 0.5, 9});
+    CHECK(compare(x, [](auto v) { return select(!v, 7.0, v); }, [](auto v) { return select(v == 0.0, 7.0, v); }) == V{-2, -0.5, 7, 0.5, 3});
+    CHECK(compare(x, [](auto v) { const auto before = v++; return before * ++v; },
+                  [](auto v) { return v * (v + 2); }) == V{0, -0.75, 0, 1.25, 15});
+    CHECK(compare(x, [](auto v) { const auto before = v--; return before * --v; },
+                  [](auto v) { return v * (v - 2); }) == V{8, 1.25, 0, -0.75, 3});
+    CHECK(compare(x, [](auto v) { return pow(2, v); }, [](auto v) { return pow(like(v, 2), v); })[4] == 8);
+  }
+  const Tensor a({1, 2}), b = reshape(Tensor({1, 2, 3}), {3, 1});  // a constant has the shape of all operands
+  CHECK(map([](auto, auto) { return 1; }, a, b).shape() == Shape{3, 2});
+}
