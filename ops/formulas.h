@@ -10,6 +10,8 @@
 
 #include <sluice/core/dual.h>
 
+#include <utility>
+
 namespace sluice::formula {
 
 // -- arithmetic ------------------------------------------------------------------------------------
