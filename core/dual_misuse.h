@@ -115,39 +115,44 @@ S& operator<<(S& s, const Dual<T, N>&) {
   return s;
 }
 
+// std::max(x, 0.0) fits nothing in std, of which compilers tell in 46 lines.
+namespace not_std {
+#define SLUICE_STD "a formula computes with its parameters: write max(x, 0.0), not std::max(x, 0.0). ops/map.h lists what it may call"
+using detail::NoResult, detail::is_dual, detail::is_said;
+template <class T, std::size_t N, class B>
+Dual<T, N> max(const Dual<T, N>&, const B&) { static_assert(is_said<Dual<T, N>>, SLUICE_STD); return NoResult(); }
+template <class T, std::size_t N, class B>
+Dual<T, N> max(const B&, const Dual<T, N>&) { static_assert(is_said<Dual<T, N>>, SLUICE_STD); return NoResult(); }
+template <class T, std::size_t N>
+Dual<T, N> max(const Dual<T, N>&, const Dual<T, N>&) { static_assert(is_said<Dual<T, N>>, SLUICE_STD); return NoResult(); }
+template <class D> requires is_dual<D>
+D max(const D&, const D&) { static_assert(is_said<D>, SLUICE_STD); return NoResult(); }
+template <class D> requires is_dual<D>
+D max(std::initializer_list<D>) { static_assert(is_said<D>, SLUICE_STD); return NoResult(); }
+template <class T, std::size_t N, class B>
+Dual<T, N> min(const Dual<T, N>&, const B&) { static_assert(is_said<Dual<T, N>>, SLUICE_STD); return NoResult(); }
+template <class T, std::size_t N, class B>
+Dual<T, N> min(const B&, const Dual<T, N>&) { static_assert(is_said<Dual<T, N>>, SLUICE_STD); return NoResult(); }
+template <class T, std::size_t N>
+Dual<T, N> min(const Dual<T, N>&, const Dual<T, N>&) { static_assert(is_said<Dual<T, N>>, SLUICE_STD); return NoResult(); }
+template <class D> requires is_dual<D>
+D min(const D&, const D&) { static_assert(is_said<D>, SLUICE_STD); return NoResult(); }
+template <class D> requires is_dual<D>
+D min(std::initializer_list<D>) { static_assert(is_said<D>, SLUICE_STD); return NoResult(); }
+template <class T, std::size_t N, class B, class C>
+Dual<T, N> clamp(const Dual<T, N>&, const B&, const C&) { static_assert(is_said<Dual<T, N>>, SLUICE_STD); return NoResult(); }
+template <class T, std::size_t N>
+Dual<T, N> clamp(const Dual<T, N>&, const Dual<T, N>&, const Dual<T, N>&) { static_assert(is_said<Dual<T, N>>, SLUICE_STD); return NoResult(); }
+template <class D> requires is_dual<D>
+D clamp(const D&, const D&, const D&) { static_assert(is_said<D>, SLUICE_STD); return NoResult(); }
+template <class T, std::size_t N, class B>
+Dual<T, N> pow(const Dual<T, N>&, const B&) { static_assert(is_said<Dual<T, N>>, SLUICE_STD); return NoResult(); }
+#undef SLUICE_STD
+}  // namespace not_std
+
 }  // namespace sluice
 
-// std::max(x, 0.0) fits nothing, of which compilers tell in 46 lines. Only the implementation may declare functions in std; these
-// are chosen in no program that compiles, so that none depends on them.
+// Only the implementation may declare functions in std; these are chosen in no program that compiles, so that none depends on them.
 namespace std {
-#define SLUICE_STD "a formula computes with its parameters: write max(x, 0.0), not std::max(x, 0.0). ops/map.h lists what it may call"
-template <class T, size_t N, class B>
-sluice::Dual<T, N> max(const sluice::Dual<T, N>&, const B&) { static_assert(sluice::detail::is_said<sluice::Dual<T, N>>, SLUICE_STD); return sluice::detail::NoResult(); }
-template <class T, size_t N, class B>
-sluice::Dual<T, N> max(const B&, const sluice::Dual<T, N>&) { static_assert(sluice::detail::is_said<sluice::Dual<T, N>>, SLUICE_STD); return sluice::detail::NoResult(); }
-template <class T, size_t N>
-sluice::Dual<T, N> max(const sluice::Dual<T, N>&, const sluice::Dual<T, N>&) { static_assert(sluice::detail::is_said<sluice::Dual<T, N>>, SLUICE_STD); return sluice::detail::NoResult(); }
-template <class D> requires sluice::detail::is_dual<D>
-D max(const D&, const D&) { static_assert(sluice::detail::is_said<D>, SLUICE_STD); return sluice::detail::NoResult(); }
-template <class D> requires sluice::detail::is_dual<D>
-D max(initializer_list<D>) { static_assert(sluice::detail::is_said<D>, SLUICE_STD); return sluice::detail::NoResult(); }
-template <class T, size_t N, class B>
-sluice::Dual<T, N> min(const sluice::Dual<T, N>&, const B&) { static_assert(sluice::detail::is_said<sluice::Dual<T, N>>, SLUICE_STD); return sluice::detail::NoResult(); }
-template <class T, size_t N, class B>
-sluice::Dual<T, N> min(const B&, const sluice::Dual<T, N>&) { static_assert(sluice::detail::is_said<sluice::Dual<T, N>>, SLUICE_STD); return sluice::detail::NoResult(); }
-template <class T, size_t N>
-sluice::Dual<T, N> min(const sluice::Dual<T, N>&, const sluice::Dual<T, N>&) { static_assert(sluice::detail::is_said<sluice::Dual<T, N>>, SLUICE_STD); return sluice::detail::NoResult(); }
-template <class D> requires sluice::detail::is_dual<D>
-D min(const D&, const D&) { static_assert(sluice::detail::is_said<D>, SLUICE_STD); return sluice::detail::NoResult(); }
-template <class D> requires sluice::detail::is_dual<D>
-D min(initializer_list<D>) { static_assert(sluice::detail::is_said<D>, SLUICE_STD); return sluice::detail::NoResult(); }
-template <class T, size_t N, class B, class C>
-sluice::Dual<T, N> clamp(const sluice::Dual<T, N>&, const B&, const C&) { static_assert(sluice::detail::is_said<sluice::Dual<T, N>>, SLUICE_STD); return sluice::detail::NoResult(); }
-template <class T, size_t N>
-sluice::Dual<T, N> clamp(const sluice::Dual<T, N>&, const sluice::Dual<T, N>&, const sluice::Dual<T, N>&) { static_assert(sluice::detail::is_said<sluice::Dual<T, N>>, SLUICE_STD); return sluice::detail::NoResult(); }
-template <class D> requires sluice::detail::is_dual<D>
-D clamp(const D&, const D&, const D&) { static_assert(sluice::detail::is_said<D>, SLUICE_STD); return sluice::detail::NoResult(); }
-template <class T, size_t N, class B>
-sluice::Dual<T, N> pow(const sluice::Dual<T, N>&, const B&) { static_assert(sluice::detail::is_said<sluice::Dual<T, N>>, SLUICE_STD); return sluice::detail::NoResult(); }
-#undef SLUICE_STD
-}  // namespace std
+using sluice::not_std::clamp, sluice::not_std::max, sluice::not_std::min, sluice::not_std::pow;
+}
