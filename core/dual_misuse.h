@@ -6,6 +6,7 @@
 
 #include <sluice/core/dual.h>
 
+#include <algorithm>
 #include <initializer_list>
 #include <ios>
 

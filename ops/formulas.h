@@ -335,19 +335,26 @@ SLUICE_DUAL_ASSIGNMENT(-)
 SLUICE_DUAL_ASSIGNMENT(*)
 SLUICE_DUAL_ASSIGNMENT(/)
 #undef SLUICE_DUAL_ASSIGNMENT
+/// x == 0, as of numbers in C++.
 template <class T, std::size_t N>
 SLUICE_FN auto operator!(const Dual<T, N>& x) { return x == 0; }
+/// x becomes x + 1, which is the result.
 template <class T, std::size_t N>
 SLUICE_FN Dual<T, N>& operator++(Dual<T, N>& x) { return x += 1; }
+/// x becomes x − 1, which is the result.
 template <class T, std::size_t N>
 SLUICE_FN Dual<T, N>& operator--(Dual<T, N>& x) { return x -= 1; }
+/// x becomes x + 1; the result is x before.
 template <class T, std::size_t N>
 SLUICE_FN Dual<T, N> operator++(Dual<T, N>& x, int) { return std::exchange(x, x + 1); }
+/// x becomes x − 1; the result is x before.
 template <class T, std::size_t N>
 SLUICE_FN Dual<T, N> operator--(Dual<T, N>& x, int) { return std::exchange(x, x - 1); }
 
+/// c^x.
 template <class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
 SLUICE_FN Dual<T, N> pow(C c, const Dual<T, N>& x) { return pow(like(x, double(c)), x); }
+/// mask ? a : b of two numbers.
 template <class A, class B> requires(std::is_arithmetic_v<A> && std::is_arithmetic_v<B>)
 SLUICE_FN double select(bool mask, A a, B b) { return mask ? double(a) : double(b); }
 

@@ -155,9 +155,12 @@ struct Model {
   Model(int64_t words, int64_t dim, int64_t depth) {
     Rng rng(1);
     embedding = Embedding({.count = words, .dim = dim}, rng);
+    MultiHeadAttentionOptions attention;
+    attention.heads = {.dim = dim, .heads = dim / 64, .causal = true, .use_rope = true};
+    attention.gates = {{}};
     for (int64_t i = 0; i < depth; ++i)
       blocks.push_back({Norm({dim, NormKind::rms}),
-                        MultiHeadAttention({.heads = {.dim = dim, .heads = dim / 64, .causal = true, .use_rope = true}, .gates = {{}}}, rng),
+                        MultiHeadAttention(attention, rng),
                         Norm({dim, NormKind::rms}), Glu({.dim = dim}, rng)});
     norm = Norm({dim, NormKind::rms}), head = Linear({.in = dim, .out = words}, rng);
   }
