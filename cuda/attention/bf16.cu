@@ -1,5 +1,6 @@
 // The rungs on tensor cores behind the slots of attention: operands are rounded to bf16 once a call, into contiguous memory.
 #include <sluice/cuda/attention/bf16.h>
+#include <sluice/cuda/attention/gate_backward.cuh>
 #include <sluice/cuda/attention/mma.cuh>
 #include <sluice/cuda/attention/wgmma_backward.cuh>
 #include <sluice/ops/gemm/precision.h>
@@ -23,10 +24,17 @@ bool serves(const sluice::detail::AttentionCall& c) {
          (!o.sink.defined() || (o.sink.dim(0) == heads && (heads == 1 || o.sink.strides()[0] == 1)));
 }
 
-/// x [batch, heads, rows, width] rounded to bf16, contiguous; two numbers a thread, memory limits it.
+/// Whether the rung that serves the call applies its gate, too.
+bool gates(const sluice::detail::AttentionCall& c) {
+  return c.gate.defined() && (c.options.weighting == Weighting::softmax || c.options.weighting == Weighting::relu2);
+}
+
+/// x [batch, heads, rows, width] rounded to bf16, contiguous; two numbers a thread, memory limits it. Width 1 or even.
 void round(const Tensor& x, BFloat16* to) {
   const HeadRows<const float> from(x);
   const int64_t heads = x.dim(1), rows = x.dim(2), pairs = x.dim(3) / 2;
+  if (pairs == 0)
+    return for_each(x.numel(), [=] __device__(int64_t row) { to[row] = BFloat16(*from.at(row / rows / heads, row / rows % heads, row % rows)); });
   for_each(x.numel() / 2, [=] __device__(int64_t i) {
     const int64_t row = i / pairs;
     const float* at = from.at(row / rows / heads, row / rows % heads, row % rows) + i % pairs * 2;
@@ -74,12 +82,33 @@ void with_instance(const sluice::detail::AttentionCall& c, F f) {
   c.q.dim(3) == 64 ? with_width.template operator()<64>() : with_width.template operator()<128>();
 }
 
+/// f.operator()<Gate>(): gates stand beside softmax and relu², other weightings are composed with theirs.
+template <class W>
+constexpr bool kHasGates = std::is_same_v<W, Softmax> || std::is_same_v<W, Relu2>;
+template <class W, class F>
+void with_gate(const sluice::detail::AttentionCall& c, F f) {
+  if constexpr (kHasGates<W>)
+    if (gates(c)) return c.gate.dim(3) == 1 ? f.template operator()<SigmoidGate<true>>() : f.template operator()<SigmoidGate<false>>();
+  f.template operator()<NoGate>();
+}
+
 template <bool by_keys, int D, class W>
 void run_backward(const AttentionBackwardProblem& p, Window mask) {
   if (by_keys ? !p.dk.base && !p.dv.base : !p.dq.base) return;
   if constexpr (!by_keys || wgmma_backward_has_keys<D, W>)
     if ((by_keys ? p.n : p.m) >= WgmmaBackwardTile<D, by_keys>::rows) return run_attention_wgmma_backward<by_keys, D, W>(p, mask);
   run_attention_mma_backward<by_keys, D, W>(p, mask);  // a smaller block for fewer rows
+}
+
+/// From g, the gradient of a gated result: that of attention, rounded, that of the logits, and δ.
+void through_gate(const sluice::detail::AttentionCall& c, const Tensor& g, BFloat16* to, sluice::detail::AttentionGradients& out) {
+  const Rounded gate(c.gate);
+  const GateBackwardProblem p{.g = HeadRows<const float>(g), .y = HeadRows<const float>(c.gated), .gate = gate.get(), .out = to,
+      .delta = data_of<float>(out.delta), .dgate = HeadRows<float>(out.gate), .batch = g.dim(0), .heads = g.dim(1), .m = g.dim(2)};
+  const auto with_width = [&]<int D>() {
+    c.gate.dim(3) == 1 ? run_attention_gate_backward<D, SigmoidGate<true>>(p) : run_attention_gate_backward<D, SigmoidGate<false>>(p);
+  };
+  g.dim(3) == 64 ? with_width.template operator()<64>() : with_width.template operator()<128>();
 }
 
 }  // namespace
@@ -92,20 +121,29 @@ bool attention_bf16(const sluice::detail::AttentionCall& c, Tensor& out, Tensor&
       .m = static_cast<int>(c.q.dim(2)), .n = static_cast<int>(c.k.dim(2)), .scale = static_cast<float>(*c.options.scale)};
   p.keys = x.seen(), p.sink = data_or_null<float>(c.options.sink), p.lse = data_or_null<float>(lse);
   p.out_batch = out.strides()[0], p.out_head = out.strides()[1], p.out_row = out.strides()[2];
+  std::optional<Rounded> gate;
+  if (gates(c)) p.gate = gate.emplace(c.gate).get(), *c.gates = true;
   with_instance(c, [&]<int D, class W>() {
-    if (p.m >= WgmmaTile<D>::rows) run_attention_wgmma<D, W, Window, NoGate, float>(p, x.mask);
-    else run_attention_mma<D, W, Window, NoGate, float>(p, x.mask);  // a smaller block for fewer queries
+    with_gate<W>(c, [&]<class Gate>() {
+      if (p.m >= WgmmaTile<D>::rows) run_attention_wgmma<D, W, Window, Gate, float>(p, x.mask);
+      else run_attention_mma<D, W, Window, Gate, float>(p, x.mask);  // a smaller block for fewer queries
+    });
   });
   return true;
 }
 
 bool attention_backward_bf16(const sluice::detail::AttentionCall& c, const Tensor& g, const Tensor& lse,
                              const Tensor& delta, sluice::detail::AttentionGradients& out) {
-  if (!serves(c) || out.bias.defined() || out.relative.defined()) return false;
+  if (!serves(c) || out.bias.defined() || out.relative.defined()) {
+    if (c.gated.defined()) fail("attention: the tensor cores gated q=", c.q, ", and do not serve its gradients");
+    return false;
+  }
   const Operands x(c);
-  const Rounded gradient(g);
+  Scratch<BFloat16> gradient(static_cast<std::size_t>(g.numel()));
+  if (gates(c)) through_gate(c, g, gradient.get(), out);
+  else round(g, gradient.get());
   AttentionBackwardProblem p{.q = x.q.get(), .k = x.k.get(), .v = x.v.get(), .g = gradient.get(), .lse = data_or_null<float>(lse),
-      .delta = data_or_null<float>(delta), .dq = HeadRows<float>(out.dq), .dk = HeadRows<float>(out.dk),
+      .delta = data_or_null<float>(gates(c) ? out.delta : delta), .dq = HeadRows<float>(out.dq), .dk = HeadRows<float>(out.dk),
       .dv = HeadRows<float>(out.dv), .batch = static_cast<int>(c.q.dim(0)), .heads = static_cast<int>(c.q.dim(1)),
       .kv_heads = static_cast<int>(c.k.dim(1)), .m = static_cast<int>(c.q.dim(2)), .n = static_cast<int>(c.k.dim(2)),
       .scale = static_cast<float>(*c.options.scale)};

@@ -8,39 +8,43 @@
 #pragma once
 
 #include <sluice/cuda/attention/policies.h>
+#include <sluice/cuda/tensors.h>
 
 namespace sluice::cuda {
 
-/// Contiguous: g and y [rows, D], gate as in AttentionProblem → out [rows, D], delta [rows], dgate of the shape of gate (null
-/// without one).
+/// g and y [batch, heads, m, D], gate as in AttentionProblem → out [batch, heads, m, D] and delta [batch, heads, m], both
+/// contiguous, and dgate, [batch, heads, m, D or 1], if it has a base.
 struct GateBackwardProblem {
-  const float *g, *y;
+  HeadRows<const float> g, y;
   const BFloat16* gate;
   BFloat16* out;
-  float *delta, *dgate;
-  std::ptrdiff_t rows;
+  float* delta;
+  HeadRows<float> dgate;
+  int64_t batch, heads, m;
 };
 
-/// grid ⌈rows / 4⌉, blocks of 128 threads.
+/// grid ⌈batch heads m / 4⌉, blocks of 128 threads.
 template <int D, class Gate>
 __global__ void __launch_bounds__(128) attention_gate_backward(GateBackwardProblem p) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const std::ptrdiff_t row = std::ptrdiff_t{blockIdx.x} * 4 + threadIdx.x / kWarp;
-  if (row >= p.rows) return;  // the whole warp
+  const int64_t row = int64_t{blockIdx.x} * 4 + threadIdx.x / kWarp, b = row / p.m / p.heads, h = row / p.m % p.heads, i = row % p.m;
+  if (b >= p.batch) return;  // the whole warp
   constexpr bool headwise = std::is_same_v<Gate, SigmoidGate<true>>;
-  float sum = 0;
+  const float *g = p.g.at(b, h, i), *y = p.y.at(b, h, i);
+  float *dgate = p.dgate.base ? p.dgate.at(b, h, i) : nullptr, sum = 0;
 #pragma unroll
   for (int column = 2 * lane; column < D; column += 2 * kWarp) {
     float x[2];
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      const std::ptrdiff_t at = row * D + column + e;
-      const float g = p.g[at], gy = g * p.y[at];
-      sum += gy, x[e] = g;
+      const int at = column + e;
+      const float gy = g[at] * y[at];
+      sum += gy, x[e] = g[at];
       if constexpr (Gate::any) {
-        const float factor = Gate::factor(p.gate, row, D, column + e);
+        const float factor = Gate::factor(p.gate, row, D, at);
         x[e] *= factor;
-        if constexpr (!headwise) p.dgate[at] = gy * (1 - factor);
+        if constexpr (!headwise)
+          if (dgate) dgate[at] = gy * (1 - factor);
       }
     }
     *reinterpret_cast<uint32_t*>(p.out + row * D + column) = pack_bf16(x[0], x[1]);
@@ -48,13 +52,14 @@ __global__ void __launch_bounds__(128) attention_gate_backward(GateBackwardProbl
   const float delta = sum_over_lanes(sum);
   if (lane != 0) return;
   p.delta[row] = delta;
-  if constexpr (headwise) p.dgate[row] = delta * (1 - Gate::factor(p.gate, row, D, 0));
+  if constexpr (headwise)
+    if (dgate) *dgate = delta * (1 - Gate::factor(p.gate, row, D, 0));
 }
 
 /// Runs it over a whole problem.
 template <int D, class Gate>
 void run_attention_gate_backward(const GateBackwardProblem& p) {
-  launch(attention_gate_backward<D, Gate>, dim3(static_cast<unsigned>((p.rows + 3) / 4)), dim3(128), 0, p);
+  launch(attention_gate_backward<D, Gate>, dim3(static_cast<unsigned>((p.batch * p.heads * p.m + 3) / 4)), dim3(128), 0, p);
 }
 
 }  // namespace sluice::cuda

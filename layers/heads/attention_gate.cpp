@@ -1,11 +1,13 @@
 #include <sluice/layers/heads/attention_gate.h>
 
 #include <sluice/layers/nn/mlp.h>
+#include <sluice/ops/attention/gated.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/norm.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/view.h>
+#include <sluice/parallel/sequence.h>
 
 namespace sluice {
 
@@ -70,6 +72,25 @@ Tensor AttentionGate::operator()(const Tensor& y, const Tensor& x) const {
   else if (options.sharing == GateSharing::scores) gated = tokens * activated(l);
   else gated = gated_by(options.activation, tokens, l);
   return parts ? flatten(gated, -2, -1) : dense ? gated : transpose(gated, 1, 2);
+}
+
+bool AttentionGate::may_fuse(const Tensor& q) const {
+  const AttentionGateOptions& o = options;
+  return o.position == GatePosition::g1 && o.mode == GateMode::multiply && o.activation == Act::sigmoid &&
+         o.sharing == GateSharing::none && !o.input_independent && detail::may_gate(q) && !in_sequence();
+}
+
+Tensor AttentionGate::over(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& x, const AttentionOptions& o, Rng* rng) const {
+  if (!may_fuse(q)) return (*this)(attention(q, k, v, o, rng), x);
+  Tensor l;
+  {
+    ModuleScope scope(this, type);
+    l = logits(x);
+  }
+  const auto [y, gated] = detail::attention_and_gate(q, k, v, transpose(l, 1, 2), o, rng);
+  if (gated) return y;
+  ModuleScope scope(this, type);
+  return transpose(gated_by(options.activation, transpose(y, 1, 2), l), 1, 2);
 }
 
 SdpaAblation::SdpaAblation(SdpaAblationKind k, int64_t head_dim, DType dtype, double e) : kind(k), eps(e) {

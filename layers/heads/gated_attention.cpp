@@ -42,17 +42,16 @@ GatedAttention::Projected GatedAttention::project(const Tensor& x, int64_t posit
   return {q, k, v, source};
 }
 
-Tensor GatedAttention::finish(const Projected& p, const Tensor& attended, const Tensor& x, Rng* rng) const {
-  return heads.finish(options.heads, gated(output_gate, attended, p.gate_source), x, rng);
-}
-
 Tensor GatedAttention::operator()(const Tensor& given, const Tensor& key_mask, Rng* rng) const {
   ModuleScope scope(this, type);
   const HeadsOptions& h = options.heads;
   const Tensor x = checked_input("gated_attention", given, h.dim, key_mask);
   const Projected p = project(x, first_position(x));
   const AttentionOptions a{.mask = {.causal = h.causal, .keys = key_mask}, .dropout = rng ? h.attention_dropout : 0};
-  return finish(p, sequence_attention(p.q, p.k, p.v, a, rng), x, rng);
+  const Tensor y = output_gate && output_gate->may_fuse(p.q)
+                       ? output_gate->over(p.q, p.k, p.v, p.gate_source, a, rng)
+                       : gated(output_gate, sequence_attention(p.q, p.k, p.v, a, rng), p.gate_source);
+  return heads.finish(h, y, x, rng);
 }
 
 std::pair<Tensor, GatedAttention::State> GatedAttention::step(const Tensor& x, State state) const {
@@ -61,7 +60,8 @@ std::pair<Tensor, GatedAttention::State> GatedAttention::step(const Tensor& x, S
   NoGrad guard;
   const Projected p = project(checked_input("gated_attention", x, options.heads.dim), state.length);
   const std::vector<Tensor> rows = state.append({p.k, p.v});
-  return {finish(p, attention(p.q, rows[0], rows[1], {.mask = {.causal = true}}), x, nullptr), std::move(state)};
+  const Tensor y = gated(output_gate, attention(p.q, rows[0], rows[1], {.mask = {.causal = true}}), p.gate_source);
+  return {heads.finish(options.heads, y, x), std::move(state)};
 }
 
 }  // namespace sluice

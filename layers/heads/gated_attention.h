@@ -77,7 +77,6 @@ struct GatedAttention {
     Tensor gate_source;  // what the output gate reads, [batch, n, ·]
   };
   Projected project(const Tensor& x, int64_t position) const;
-  Tensor finish(const Projected& p, const Tensor& attended, const Tensor& x, Rng* rng) const;
 };
 
 }  // namespace sluice

@@ -111,8 +111,22 @@ AttentionOptions MultiHeadAttention::attention_options(int64_t m, int64_t n) con
   return a;
 }
 
+const AttentionGate* MultiHeadAttention::gate_of_attention(const Tensor& q) const {
+  const AttentionGate* one = nullptr;
+  for (const AttentionGate& gate : gates)
+    if (gate.options.position == GatePosition::g1) {
+      if (one || !gate.may_fuse(q)) return nullptr;
+      one = &gate;
+    }
+  return ablation.kind == SdpaAblationKind::none ? one : nullptr;
+}
+
 Tensor MultiHeadAttention::finish(const Tensor& x, const Tensor& normed, const Tensor& attended, Rng* rng) const {
-  Tensor y = heads.out(detail::merge_heads(gated(GatePosition::g1, ablation(attended), normed)));
+  return finish_gated(x, normed, gated(GatePosition::g1, ablation(attended), normed), rng);
+}
+
+Tensor MultiHeadAttention::finish_gated(const Tensor& x, const Tensor& normed, const Tensor& attended, Rng* rng) const {
+  Tensor y = heads.out(detail::merge_heads(attended));
   y = Dropout{options.heads.dropout}(sandwich(gated(GatePosition::g5, y, normed)), rng);
   return options.heads.residual ? x + y : y;
 }
@@ -192,8 +206,11 @@ Tensor MultiHeadAttention::operator()(const Tensor& x, const AttentionInputs& in
     detail::not_cut(kLayer, "separate_global_projections make the rows of global positions from all tokens");
   Prepared p = prepare(x, inputs);
   p.attention.dropout = options.heads.attention_dropout;
+  const std::vector<int64_t> rows = global_rows(x.dim(1));
+  if (const AttentionGate* gate = rows.empty() ? gate_of_attention(p.q) : nullptr)
+    return finish_gated(p.x, p.normed, gate->over(p.q, p.k, p.v, p.normed, p.attention, rng), rng);
   Tensor y = cross() ? attention(p.q, p.k, p.v, p.attention, rng) : sequence_attention(p.q, p.k, p.v, p.attention, rng);
-  if (const std::vector<int64_t> rows = global_rows(x.dim(1)); !rows.empty()) {
+  if (!rows.empty()) {
     const Prepared g = prepare_global(p, rows);
     y = with_rows(y, rows, attention(g.q, g.k, g.v, g.attention, rng));
   }

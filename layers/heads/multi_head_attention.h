@@ -206,7 +206,11 @@ struct MultiHeadAttention {
   std::vector<int64_t> global_rows(int64_t n) const;
   /// Queries, keys, values and options of the rows that have projections of their own.
   Prepared prepare_global(const Prepared& p, const std::vector<int64_t>& rows) const;
+  /// The one gate at G1 that may be computed together with attention of these queries, or null.
+  const AttentionGate* gate_of_attention(const Tensor& q) const;
   Tensor finish(const Tensor& x, const Tensor& normed, const Tensor& attended, Rng* rng) const;
+  /// From attention's result with all that stands at G1.
+  Tensor finish_gated(const Tensor& x, const Tensor& normed, const Tensor& y, Rng* rng) const;
 };
 
 }  // namespace sluice

@@ -1,8 +1,10 @@
 #include <sluice/ops/attention/attention.h>
 
 #include <sluice/core/node.h>
+#include <sluice/ops/activation.h>
 #include <sluice/ops/attention/attention_kernels.h>
 #include <sluice/ops/attention/attention_reference.h>
+#include <sluice/ops/attention/gated.h>
 #include <sluice/ops/attention/heads.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
@@ -109,7 +111,7 @@ DType lse_dtype(DType t) { return t == bf16 ? f32 : t; }
 
 Tensors composed_vjp(const Tensors& saved, const AttentionOptions& given, RngBlocks random, Tensor g, const Tensor& g_lse);
 
-// saved: q, k, v, bias, relative_bias, sink; of softmax lse and out
+// saved: q, k, v, bias, relative_bias, sink; of softmax lse and out; of a gated call out, which is gated then, and the logits
 struct Attention final : Node {
   AttentionOptions options;  // without the tensors that have gradients
   RngBlocks random;
@@ -126,7 +128,17 @@ struct Attention final : Node {
       for (std::size_t i = 0; i < 6; ++i) xs.push_back(saved(i));
       const DType dtype = xs[0].dtype();
       for (Tensor& x : xs) x = detail::widened(x);
-      Tensors grads = composed_vjp(xs, detail::widened(options), random, detail::widened(g), g_lse);
+      g = detail::widened(g);
+      Tensor dgate;
+      if (const Tensor z = detail::widened(saved(8)); z.defined()) {
+        AttentionOptions o = detail::widened(options);
+        o.sink = xs[5];
+        const Tensor factor = sigmoid(z);
+        dgate = to_logits(g * attention(xs[0], xs[1], xs[2], o) * (factor * (1.0 - factor)), z);
+        g = g * factor;
+      }
+      Tensors grads = composed_vjp(xs, detail::widened(options), random, g, g_lse);
+      grads.push_back(dgate);
       for (Tensor& x : grads)
         if (x.defined()) x = to(x, dtype);
       return grads;
@@ -135,8 +147,14 @@ struct Attention final : Node {
     AttentionOptions o = options;
     o.bias = saved(3), o.relative_bias = saved(4), o.sink = saved(5);
     g = g.defined() ? detail::readable_rows(g) : zeros_like(out);
-    Tensor delta;
-    if (o.weighting == Weighting::softmax) {
+    const Tensor z = saved(8);
+    const bool gated = z.defined() && precision_of(q.dtype()) == Precision::bf16;  // as the forward pass was
+    Tensor delta, dgate;
+    if (z.defined() && !gated) {
+      const Tensor factor = sigmoid(detail::widened(z)), gy = detail::widened(g) * detail::widened(out);
+      if (needs(6)) dgate = to(to_logits(gy * (1.0 - factor), z), q.dtype());
+      delta = contiguous(sum(gy, {-1})), g = detail::readable_rows(to(detail::widened(g) * factor, q.dtype()));
+    } else if (!gated && o.weighting == Weighting::softmax) {
       delta = contiguous(sum(detail::widened(g) * detail::widened(out), {-1}));
       if (g_lse.defined()) delta = delta - g_lse;
     }
@@ -149,21 +167,31 @@ struct Attention final : Node {
     if (needs(4))
       grads.relative = zeros({q.dim(0), q.dim(1), detail::attention_splits(k), std::max<int64_t>(0, n + m - 1)},
                              {lse_dtype(q.dtype()), q.device()});
+    if (gated) grads.delta = empty({q.dim(0), q.dim(1), m}, {f32, q.device()});
+    if (gated && needs(6)) grads.gate = detail::empty_heads(z.shape(), z.options());
     if (g.numel() == 0 && !g_lse.defined()) {  // nothing came out, however many queries went in
       for (Tensor* x : {&grads.dq, &grads.dk, &grads.dv})
         if (x->defined()) fill_(*x, 0);
     } else if (k.dim(0) * k.dim(1) > 0 && (q.numel() + k.numel() + v.numel() > 0 || lse.defined())) {
       const Tensor rq = detail::readable_rows(q), rk = detail::readable_rows(k), rv = detail::readable_rows(v);
       const PrecisionScope scope(precision_of(q.dtype()));
-      kernel::attention_backward({rq, rk, rv, o, random}, g, lse, delta, grads);
+      detail::AttentionCall call{rq, rk, rv, o, random};
+      if (gated) call.gate = detail::readable_rows(z), call.gated = out;
+      kernel::attention_backward(call, g, lse, delta, grads);
     }
+    if (gated) delta = grads.delta, dgate = grads.gate;
     Tensors result{grads.dq, grads.dk, grads.dv, grads.bias};
     result.push_back(grads.relative.defined() ? to(sum(grads.relative, {0, 2}), q.dtype()) : Tensor());
     // p_sink = e^{sink − lse}; its value is 0, so its score's gradient is p_sink (0 − δ)
     Tensor share = needs(5) ? exp(reshape(detail::widened(o.sink), {o.sink.dim(0), 1}) - lse) : Tensor();
     result.push_back(share.defined() ? to(sum(neg(share * delta), {0, 2}), q.dtype()) : Tensor());
+    result.push_back(dgate);
     return result;
   }
+
+ private:
+  /// Of the shape of the logits: one for a row has the sum of its gradients.
+  static Tensor to_logits(const Tensor& dz, const Tensor& z) { return z.dim(3) == dz.dim(3) ? dz : sum(dz, {-1}, keep); }
 };
 
 /// The same gradients as ops, from the definition: what gradients of higher order run through.
@@ -214,9 +242,9 @@ Tensors composed_vjp(const Tensors& saved, const AttentionOptions& given, RngBlo
   return result;
 }
 
-/// Forward pass and history. `lse` is filled for softmax.
+/// Forward pass and history. `lse` is filled for softmax. With logits `gate`, *gates says whether the result is gated.
 Tensor attend(const char* op, const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const AttentionOptions& given,
-              Rng* rng, Tensor* lse_out) {
+              Rng* rng, Tensor* lse_out, Tensor gate = {}, bool* gates = nullptr) {
   auto [q, k, v, o, rank] = detail::attention_operands(op, q_in, k_in, v_in, given);
   if (!rng) o.dropout = 0;
   const Shape weights{q.dim(0), q.dim(1), q.dim(2), k.dim(2)};
@@ -230,11 +258,14 @@ Tensor attend(const char* op, const Tensor& q_in, const Tensor& k_in, const Tens
   if (out.numel() > 0 || (softmax && lse.numel() > 0)) {
     const Tensor rq = detail::readable_rows(q), rk = detail::readable_rows(k), rv = detail::readable_rows(v);
     const PrecisionScope scope(precision_of(q.dtype()));
-    kernel::attention({rq, rk, rv, o, random}, out, lse);
+    detail::AttentionCall call{rq, rk, rv, o, random};
+    if (gate.defined()) call.gate = detail::readable_rows(gate), call.gates = gates;
+    kernel::attention(call, out, lse);
   }
-  const Tensor kept_lse = softmax ? alias(lse, lse.layout()) : Tensor(), kept = softmax ? out : Tensor();
-  out = record<Attention>(out, {q, k, v, o.bias, o.relative_bias, o.sink},
-                          {q, k, v, o.bias, o.relative_bias, o.sink, kept_lse, kept}, o, random);
+  if (gates && !*gates) gate = Tensor();
+  const Tensor kept_lse = softmax ? alias(lse, lse.layout()) : Tensor(), kept = softmax || gate.defined() ? out : Tensor();
+  out = record<Attention>(out, {q, k, v, o.bias, o.relative_bias, o.sink, gate},
+                          {q, k, v, o.bias, o.relative_bias, o.sink, kept_lse, kept, gate}, o, random);
   if (lse_out) {
     if (out.requires_grad()) out.impl().history->add_output(lse);
     *lse_out = detail::restore_rank(lse, rank);
@@ -247,6 +278,24 @@ Tensor attend(const char* op, const Tensor& q_in, const Tensor& k_in, const Tens
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options, Rng* rng) {
   return attend("attention", q, k, v, options, rng, nullptr);
 }
+
+namespace detail {
+
+bool may_gate(const Tensor& q) {
+  return q.device().kind == DeviceKind::cuda && q.dtype() != f64 && precision_of(q.dtype()) == Precision::bf16;
+}
+
+MaybeGated attention_and_gate(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate,
+                              const AttentionOptions& options, Rng* rng) {
+  const bool fits = q.rank() == 4 && v.rank() == 4 && gate.rank() == 4 && gate.dtype() == q.dtype() && gate.dim(0) == q.dim(0) &&
+                    gate.dim(1) == q.dim(1) && gate.dim(2) == q.dim(2) && (gate.dim(3) == v.dim(3) || gate.dim(3) == 1);
+  if (!fits) fail("attention: got q=", q, ", v=", v, ", gate=", gate, "; need a gate [batch, heads, m, dv or 1] of their dtype");
+  MaybeGated result{{}, false};
+  result.out = attend("attention", q, k, v, options, rng, nullptr, may_gate(q) ? gate : Tensor(), &result.gated);
+  return result;
+}
+
+}  // namespace detail
 
 AttentionAndLse attention_with_lse(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options, Rng* rng) {
   if (options.weighting != Weighting::softmax)

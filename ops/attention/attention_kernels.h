@@ -12,16 +12,21 @@ struct AttentionCall {
   Tensor q, k, v;
   AttentionOptions options;
   RngBlocks from = {};  // of the dropout mask, see kernel::attention_keep_mask
+  /// Logits [batch, heads, m, dv or 1]. A kernel that can do so multiplies its result by their σ, and sets *gates; others
+  /// take no notice. Backward: of a call that was gated, with its result `gated`.
+  Tensor gate = {}, gated = {};
+  bool* gates = nullptr;
 
-  void each_tensor(auto f) const { f(q), f(k), f(v), f(options); }
+  void each_tensor(auto f) const { f(q), f(k), f(v), f(options), f(gate), f(gated); }
 };
 
 /// Gradients to fill; those that are undefined are not wanted. dq, dk, dv have the shapes of q, k, v; `bias`
-/// [batch, heads, m, n]; `relative` [batch, heads, splits, n + m − 1], zero-filled.
+/// [batch, heads, m, n]; `relative` [batch, heads, splits, n + m − 1], zero-filled. Of a gated call also that of the logits,
+/// and δ [batch, heads, m] in f32 instead of the δ that other calls are given.
 struct AttentionGradients {
-  Tensor dq, dk, dv, bias, relative;
+  Tensor dq, dk, dv, bias, relative, gate = {}, delta = {};
 
-  void each_tensor(auto f) const { f(dq), f(dk), f(dv), f(bias), f(relative); }
+  void each_tensor(auto f) const { f(dq), f(dk), f(dv), f(bias), f(relative), f(gate), f(delta); }
 };
 
 /// Query-key pairs of a call by the rules that need no values: window, dilation and globals. Causality does not halve

@@ -71,8 +71,9 @@ void check(int m, uint64_t seed) {
     }
   }
   emulator::set_schedule(seed);
-  run_attention_gate_backward<D, Gate>({upstream.data(), y.data(), z.at(), rounded.at(), delta.data(), got_dz.data(), m});
   const auto head = [](std::vector<float>& x) { return HeadRows<float>(x.data(), 0, 0, D); };
+  run_attention_gate_backward<D, Gate>({.g = {upstream.data(), 0, 0, D}, .y = {y.data(), 0, 0, D}, .gate = z.at(), .out = rounded.at(),
+      .delta = delta.data(), .dgate = {got_dz.data(), 0, 0, headwise ? 1 : D}, .batch = 1, .heads = 1, .m = m});
   const AttentionBackwardProblem back{.q = q.at(), .k = k.at(), .v = v.at(), .g = rounded.at(), .lse = lse32.data(), .delta = delta.data(),
                                       .dq = head(got_q), .dk = head(got_k), .dv = head(got_v), .batch = 1, .heads = 1, .kv_heads = 1,
                                       .m = m, .n = m, .scale = static_cast<float>(scale)};
