@@ -122,7 +122,8 @@ def main():
         missing.append(str(plain))
     if cuda.exists():
         s = summary(cuda)
-        readme.put(r"with `--cuda` (\d[\d,]* and [\d,]+ in \d+)", f"{s['cases']:,} and {round(s['assertions'], -3):,} in {s['seconds']}")
+        readme.put(r"with `--cuda` (\d[\d,]* and [\d,]+ in \d+, built in \d+);",
+                   f"{s['cases']:,} and {round(s['assertions'], -3):,} in {s['seconds']}, built in {s['build']}")
     else:
         missing.append(str(cuda))
     if (BUILD / "compare.json").exists():
