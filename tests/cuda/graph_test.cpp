@@ -1,10 +1,9 @@
 // Steps recorded once and done again: the same bits as steps that are run, what recording refuses, and memory.
 #include "support/approx.h"
 #include "support/catch.h"
+#include "small_model.h"
 
 #include <sluice/core/backend.h>
-#include <sluice/layers/gau/gau.h>
-#include <sluice/layers/nn/linear.h>
 #include <sluice/layers/train/graphed_step.h>
 #include <sluice/layers/train/optim.h>
 #include <sluice/ops/create.h>
@@ -20,21 +19,6 @@ using Catch::Matchers::Contains;
 namespace {
 
 const Device gpu = Device::cuda();
-
-/// A language model of 13 symbols.
-struct Model {
-  Embedding embedding;
-  Gau gau;
-  Linear head;
-  explicit Model(DType dtype = f32) {
-    Rng rng(1);
-    embedding = Embedding({.count = 13, .dim = 16, .dtype = dtype}, rng);
-    gau = Gau({.dim = 16, .key_dim = 8, .causal = true, .dtype = dtype}, rng);
-    head = Linear({.in = 16, .out = 13, .dtype = dtype}, rng);
-  }
-  Tensor operator()(const Tensor& x) const { return head(gau(embedding(x))); }
-  static void visit(auto& self, auto&& f) { f("embedding", self.embedding), f("gau", self.gau), f("head", self.head); }
-};
 
 Tensor tokens(int seed, const Shape& shape) {
   Rng rng(static_cast<uint64_t>(seed));

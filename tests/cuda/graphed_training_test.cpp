@@ -3,16 +3,15 @@
 #include "support/approx.h"
 #include "support/catch.h"
 #include "support/temp_folder.h"
+#include "small_model.h"
 
 #include <sluice/autograd/engine.h>
 #include <sluice/autograd/function.h>
 #include <sluice/core/backend.h>
-#include <sluice/layers/gau/gau.h>
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/train/graphed_step.h>
 #include <sluice/layers/train/optim.h>
 #include <sluice/layers/train/training.h>
-#include <sluice/ops/attention/attention.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/dropout.h>
 #include <sluice/ops/elementwise.h>
@@ -31,32 +30,6 @@ using Catch::Matchers::Contains;
 namespace {
 
 const Device gpu = Device::cuda();
-
-/// A language model of 13 symbols. With an rng: dropout of elements, of GAU's and of attention's weights, in a segment that
-/// is run again in the backward pass, too; and noise.
-struct Model {
-  Embedding embedding;
-  Gau gau;
-  Linear head;
-  explicit Model(DType dtype = f32) {
-    Rng rng(1);
-    embedding = Embedding({.count = 13, .dim = 16, .dtype = dtype}, rng);
-    GauOptions o{.dim = 16, .key_dim = 8, .causal = true, .dtype = dtype};
-    o.dropout = 0.1;
-    gau = Gau(o, rng);
-    head = Linear({.in = 16, .out = 13, .dtype = dtype}, rng);
-  }
-  Tensor operator()(const Tensor& tokens, Rng* rng) const {
-    Tensor x = embedding(tokens);
-    if (!rng) return head(gau(x));
-    x = checkpoint([&, rng](const std::vector<Tensor>& in) { return gau(dropout(in[0], 0.2, *rng), {}, rng); }, {x});
-    x = x + to(normal(x.shape(), 0, 0.01, *rng, {f32, gpu}), x.dtype());
-    x = where(bernoulli(x.shape(), 0.9, *rng, gpu), x, zeros_like(x));
-    const Tensor y = unsqueeze(x, 1);
-    return head(x + squeeze(attention(y, y, y, {.mask = {.causal = true}, .dropout = 0.3}, rng), 1));
-  }
-  static void visit(auto& self, auto&& f) { f("embedding", self.embedding), f("gau", self.gau), f("head", self.head); }
-};
 
 Tensor tokens(int seed, const Shape& shape) {
   Rng rng(static_cast<uint64_t>(seed));
