@@ -7,7 +7,7 @@
 #include <sluice/ops/norm.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/view.h>
-#include <sluice/parallel/sequence.h>
+#include <sluice/parallel/sequence_attention.h>
 
 namespace sluice {
 
@@ -81,7 +81,7 @@ bool AttentionGate::may_fuse(const Tensor& q) const {
 }
 
 Tensor AttentionGate::over(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& x, const AttentionOptions& o, Rng* rng) const {
-  if (!may_fuse(q)) return (*this)(attention(q, k, v, o, rng), x);
+  if (!may_fuse(q)) return (*this)(sequence_attention(q, k, v, o, rng), x);
   Tensor l;
   {
     ModuleScope scope(this, type);

@@ -77,7 +77,7 @@ struct AttentionGate {
   Tensor scores(const Tensor& x) const;
   /// y gated; shapes as at the position.
   Tensor operator()(const Tensor& y, const Tensor& x) const;
-  /// attention(q, k, v, options, rng) gated, in one kernel where the device has one.
+  /// sequence_attention(q, k, v, options, rng) gated, in one kernel where the device has one.
   Tensor over(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& x, const AttentionOptions& options, Rng* rng) const;
   /// Whether over() may be more than the gate after attention: at G1, sigmoid, multiplied, of its own for each head; on a
   /// GPU's tensor cores; of a sequence that is not cut.

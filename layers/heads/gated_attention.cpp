@@ -48,9 +48,8 @@ Tensor GatedAttention::operator()(const Tensor& given, const Tensor& key_mask, R
   const Tensor x = checked_input("gated_attention", given, h.dim, key_mask);
   const Projected p = project(x, first_position(x));
   const AttentionOptions a{.mask = {.causal = h.causal, .keys = key_mask}, .dropout = rng ? h.attention_dropout : 0};
-  const Tensor y = output_gate && output_gate->may_fuse(p.q)
-                       ? output_gate->over(p.q, p.k, p.v, p.gate_source, a, rng)
-                       : gated(output_gate, sequence_attention(p.q, p.k, p.v, a, rng), p.gate_source);
+  const Tensor y = output_gate ? output_gate->over(p.q, p.k, p.v, p.gate_source, a, rng)
+                               : sequence_attention(p.q, p.k, p.v, a, rng);
   return heads.finish(h, y, x, rng);
 }
 
