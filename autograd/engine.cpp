@@ -206,17 +206,25 @@ Tensor fitted(const Node& from, const Edge& to, Tensor g) {
   }
 }
 
+/// Nobody else can see x.
+bool sole_owner(const Tensor& x) {
+  return x.impl().use_count() == 1 && x.impl().storage->use_count() == 1 && x.is_contiguous() && !x.requires_grad();
+}
+
 /// into += g. Edits `into` when nobody else can see it, so that a sum of k gradients needs one buffer.
 void accumulate(Tensor& into, Tensor g, bool create_graph) {
-  if (!into.defined()) {
-    into = std::move(g);
-    return;
-  }
-  bool sole_owner = !create_graph && into.impl().use_count() == 1 &&
-                    into.impl().storage->use_count() == 1 && into.is_contiguous() &&
-                    !into.requires_grad();
-  if (sole_owner) add_(into, g);
+  if (!into.defined()) into = std::move(g);
+  else if (!create_graph && sole_owner(into)) add_(into, g);
   else into = into + g;
+}
+
+/// The same for the bf16 gradient of a leaf that has one: the sum is kept in f32, because in bf16 256 + 1 is 256.
+void accumulate_rounded(Leaf& leaf, const Tensor& g) {
+  if (!leaf.sum.defined() || leaf.grad.version() != leaf.sum_version) leaf.sum = to(leaf.grad.detach(), f32);
+  add_(leaf.sum, to(g, f32));
+  if (sole_owner(leaf.grad)) copy_(leaf.grad, leaf.sum);
+  else leaf.grad = to(leaf.sum, bf16);
+  leaf.sum_version = leaf.grad.version();
 }
 
 /// Adds g to a leaf's .grad(), which belongs to that leaf alone: a gradient that is a view, or that another
@@ -225,6 +233,8 @@ void collect(Leaf& leaf, Tensor g, bool create_graph) {
   std::lock_guard lock(leaf.adding);
   const bool shared = g.impl().use_count() > 1 || g.impl().storage->use_count() > 1 || !g.is_contiguous();
   if (!leaf.grad.defined() && shared && !create_graph) g = clone(g);
+  if (leaf.grad.defined() && leaf.grad.dtype() == bf16 && !create_graph) return accumulate_rounded(leaf, g);
+  leaf.sum = Tensor();
   accumulate(leaf.grad, std::move(g), create_graph);
 }
 

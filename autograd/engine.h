@@ -32,9 +32,12 @@ struct GradOptions {
   std::vector<Tensor> grad_outputs = {};
 };
 
-/// Adds d(root)/d(leaf) · grad to the .grad() of every leaf that root depends on. Without `grad` the
-/// root must have one element. Throws AutogradError when root has no history, was edited in place or
-/// was freed by an earlier walk.
+/// Adds d(root)/d(leaf) · grad to the .grad() of every leaf that root depends on. Without `grad` the root must have one
+/// element. Throws AutogradError when root has no history, was edited in place or was freed by an earlier walk.
+///
+/// Many small gradients of a bf16 leaf do not vanish in a large one: from the second call on the leaf keeps their sum in
+/// f32 until zero_grad(), and .grad() is that sum rounded. Calls with create_graph keep no such sum. Within one call the
+/// gradients of a leaf that is used many times are added in bf16.
 void backward(const Tensor& root, const Tensor& grad = {}, BackwardOptions options = {});
 
 /// Gradients of Σ outputs (weighted by grad_outputs) with respect to the inputs, in their order.

@@ -58,7 +58,7 @@ void append_table(std::string& out, const char* heading, const std::vector<Profi
   }
 }
 
-std::string quoted(std::string_view s) {
+std::string in_quotes(std::string_view s) {
   std::string out = "\"";
   for (const char c : s) {
     if (c == '"' || c == '\\') out += '\\';
@@ -130,10 +130,10 @@ void Profile::save_trace(const std::string& path) const {
     file.write("{\"traceEvents\":[\n");
     const char* separator = "";
     for (const Call& c : calls_) {
-      file.write(str(separator, "{\"ph\":\"X\",\"pid\":1,\"tid\":1,\"name\":", quoted(c.op), ",\"cat\":\"",
+      file.write(str(separator, "{\"ph\":\"X\",\"pid\":1,\"tid\":1,\"name\":", in_quotes(c.op), ",\"cat\":\"",
                      c.place->backward ? "backward" : "forward", "\",\"ts\":", format("%.3f", (c.start - start_) * 1e6),
-                     ",\"dur\":", format("%.3f", c.seconds * 1e6), ",\"args\":{\"module\":", quoted(c.place->path),
-                     ",\"means\":", quoted(c.work.means ? c.work.means : ""), ",\"device\":\"", c.device, "\",\"flops\":", c.work.flops, ",\"bytes\":", c.work.bytes, "}}"));
+                     ",\"dur\":", format("%.3f", c.seconds * 1e6), ",\"args\":{\"module\":", in_quotes(c.place->path),
+                     ",\"means\":", in_quotes(c.work.means ? c.work.means : ""), ",\"device\":\"", c.device, "\",\"flops\":", c.work.flops, ",\"bytes\":", c.work.bytes, "}}"));
       separator = ",\n";
     }
     file.write("\n]}\n");

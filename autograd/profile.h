@@ -22,9 +22,9 @@ struct ProfileRow {
   std::string name;       // op, or module path ("" outside modules)
   std::string means;      // what computed it, where there is a choice: "AVX-512" for a matmul; one row for each
   bool backward = false;  // called by a backward pass
-  int64_t calls = 0;
+  int64_t calls = 0;      // of kernels
   double seconds = 0;     // inside these kernels, without kernels that they called
-  Work work;
+  Work work;              // operations, and bytes read and written
   int64_t allocated = 0;  // bytes of storage created for them
 
   /// 10⁹ operations and bytes a second.

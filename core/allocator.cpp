@@ -49,7 +49,7 @@ std::size_t size_of_class(int c) {
 }
 /// What a request of so many bytes gets.
 std::size_t size_of_block(std::size_t bytes) {
-  return bytes > kLarge ? detail::Heap::pages_of(bytes) : size_of_class(class_of(bytes));
+  return bytes > kLarge ? detail::system_pages().of(bytes) : size_of_class(class_of(bytes));
 }
 
 // Told below: small blocks, from slabs, by way of the thread's own lists; others, from one pool.
@@ -140,7 +140,7 @@ void* fresh(std::size_t bytes, Ask ask) {
   refuse(bytes, cached);
 }
 void* system_block(std::size_t bytes) {
-  return fresh(bytes, [=] { return std::aligned_alloc(kAlign, bytes); });
+  return fresh(bytes, [=] { return detail::has_room(bytes) ? std::aligned_alloc(kAlign, bytes) : nullptr; });
 }
 
 class Pool {  // blocks larger than 4 KB, shared by all threads: by size class, the largest from a heap

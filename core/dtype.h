@@ -17,7 +17,7 @@ using enum DType;
 
 /// The upper half of an f32. Rounding to nearest even; NaN stays NaN.
 struct BFloat16 {
-  uint16_t bits = 0;
+  uint16_t bits = 0;  // sign, exponent, 7 bits of mantissa
   BFloat16() = default;
   /// Rounds to nearest even; a NaN stays one.
   SLUICE_FN explicit BFloat16(float x) {

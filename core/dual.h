@@ -8,6 +8,7 @@
 // max and min split a tie in halves; floor, ceil, round and sign have derivative 0.
 #pragma once
 
+#include <sluice/core/arithmetic.h>
 #include <sluice/core/math.h>
 
 #include <array>
@@ -23,7 +24,6 @@ class Tensor;
 template <class T>
 struct PartialOps {
   static SLUICE_FN T zero() { return T(0); }
-  static SLUICE_FN T mul(const T& slope, const T& d) { return slope * d; }
   static SLUICE_FN T add(const T& a, const T& b) { return a + b; }
   static SLUICE_FN T sub(const T& a, const T& b) { return a - b; }
   template <class M>
@@ -37,16 +37,17 @@ template <class T, std::size_t N>
 struct Dual {
   T v;
   std::array<T, N> d;
+  unsigned without = 0;  // bit k: the value does not depend on variable k, and d[k] is an exact 0
 
   /// The constant c.
   static SLUICE_FN Dual constant(const T& c) {
-    Dual x{c, {}};
+    Dual x{c, {}, ~0u};
     for (std::size_t k = 0; k < N; ++k) x.d[k] = PartialOps<T>::zero();
     return x;
   }
   /// The i-th independent variable.
   static SLUICE_FN Dual variable(const T& v, std::size_t i, const T& one) {
-    Dual x{v, {}};
+    Dual x{v, {}, ~(1u << i)};
     for (std::size_t k = 0; k < N; ++k) x.d[k] = k == i ? one : PartialOps<T>::zero();
     return x;
   }
@@ -69,57 +70,27 @@ template <class T>
 using Value = Dual<T, 0>;
 
 namespace detail {
-/// a + b, a − b, a · b. Integers wrap around, as elsewhere in this field; in C++ their overflow is undefined.
-template <class A, class B>
-SLUICE_FN auto sum_of(const A& a, const B& b) {
-  if constexpr (std::is_integral_v<A>) return static_cast<A>(std::make_unsigned_t<A>(a) + std::make_unsigned_t<A>(b));
-  else return a + b;
+/// slope · x.d[k]. Where x does not depend on variable k that is 0, even if the slope is infinite: at x = ∞, too, dx of x·y is
+/// y, and not y·1 + x·0. What depends on what is known when a loop is compiled; of tensors an undefined d[k] says it.
+template <class T, std::size_t N, class S>
+SLUICE_FN T part(const S& slope, const Dual<T, N>& x, std::size_t k) {
+  if constexpr (std::is_arithmetic_v<T>) return x.without >> k & 1 ? T(0) : slope * x.d[k];
+  else if constexpr (std::same_as<S, T>) return PartialOps<T>::mul(slope, x.d[k]);
+  else return PartialOps<T>::mul(x.d[k], slope);
 }
-template <class A, class B>
-SLUICE_FN auto difference_of(const A& a, const B& b) {
-  if constexpr (std::is_integral_v<A>) return static_cast<A>(std::make_unsigned_t<A>(a) - std::make_unsigned_t<A>(b));
-  else return a - b;
-}
-template <class A, class B>
-SLUICE_FN auto product_of(const A& a, const B& b) {
-  if constexpr (std::is_integral_v<A>) return static_cast<A>(std::make_unsigned_t<A>(a) * std::make_unsigned_t<A>(b));
-  else return a * b;
-}
-/// a − b·⌊a/b⌋: of the sign of b, and a itself where the integer b is 0.
-template <class T>
-SLUICE_FN T remainder_of(const T& a, const T& b) {
-  if constexpr (std::is_integral_v<T>) {
-    if (b == 0) return a;
-    const T r = b == -1 ? 0 : a % b;  // the lowest number has no quotient by −1
-    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
-  } else if constexpr (std::is_floating_point_v<T>) {
-    const T r = std::fmod(a, b);
-    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
-  } else {
-    return remainder(a, b);
-  }
-}
-template <class A>
-SLUICE_FN auto negated(const A& a) {
-  if constexpr (std::is_integral_v<A>) return difference_of(A(0), a);
-  else return -a;
-}
-
 /// y(x) with slope dy/dx.
-template <class T, std::size_t N>
-SLUICE_FN Dual<T, N> chain(const Dual<T, N>& x, const T& y, const T& slope) {
-  Dual<T, N> r{y, {}};
-  for (std::size_t k = 0; k < N; ++k) r.d[k] = PartialOps<T>::mul(slope, x.d[k]);
+template <class T, std::size_t N, class S>
+SLUICE_FN Dual<T, N> chain(const Dual<T, N>& x, const T& y, const S& slope) {
+  Dual<T, N> r{y, {}, x.without};
+  for (std::size_t k = 0; k < N; ++k) r.d[k] = part(slope, x, k);
   return r;
 }
 /// y(a, b) with both slopes.
 template <class T, std::size_t N>
 SLUICE_FN Dual<T, N> chain(const Dual<T, N>& a, const Dual<T, N>& b, const T& y, const T& slope_a,
                            const T& slope_b) {
-  using P = PartialOps<T>;
-  Dual<T, N> r{y, {}};
-  for (std::size_t k = 0; k < N; ++k)
-    r.d[k] = P::add(P::mul(slope_a, a.d[k]), P::mul(slope_b, b.d[k]));
+  Dual<T, N> r{y, {}, a.without & b.without};
+  for (std::size_t k = 0; k < N; ++k) r.d[k] = PartialOps<T>::add(part(slope_a, a, k), part(slope_b, b, k));
   return r;
 }
 template <class T, std::size_t N>
@@ -139,13 +110,13 @@ SLUICE_FN auto scalar(const T&, double c) {
 
 template <class T, std::size_t N>
 SLUICE_FN Dual<T, N> operator+(const Dual<T, N>& a, const Dual<T, N>& b) {
-  Dual<T, N> r{detail::sum_of(a.v, b.v), {}};
+  Dual<T, N> r{detail::sum_of(a.v, b.v), {}, a.without & b.without};
   for (std::size_t k = 0; k < N; ++k) r.d[k] = PartialOps<T>::add(a.d[k], b.d[k]);
   return r;
 }
 template <class T, std::size_t N>
 SLUICE_FN Dual<T, N> operator-(const Dual<T, N>& a, const Dual<T, N>& b) {
-  Dual<T, N> r{detail::difference_of(a.v, b.v), {}};
+  Dual<T, N> r{detail::difference_of(a.v, b.v), {}, a.without & b.without};
   for (std::size_t k = 0; k < N; ++k) r.d[k] = PartialOps<T>::sub(a.d[k], b.d[k]);
   return r;
 }
@@ -161,7 +132,7 @@ SLUICE_FN Dual<T, N> operator/(const Dual<T, N>& a, const Dual<T, N>& b) {
 }
 template <class T, std::size_t N>
 SLUICE_FN Dual<T, N> operator-(const Dual<T, N>& x) {
-  Dual<T, N> r{detail::negated(x.v), {}};
+  Dual<T, N> r{detail::negated(x.v), {}, x.without};
   for (std::size_t k = 0; k < N; ++k)
     r.d[k] = PartialOps<T>::sub(PartialOps<T>::zero(), x.d[k]);
   return r;
@@ -169,30 +140,26 @@ SLUICE_FN Dual<T, N> operator-(const Dual<T, N>& x) {
 
 template <class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
 SLUICE_FN Dual<T, N> operator+(const Dual<T, N>& x, C c) {
-  return {detail::sum_of(x.v, detail::scalar(x.v, double(c))), x.d};
+  return {detail::sum_of(x.v, detail::scalar(x.v, double(c))), x.d, x.without};
 }
 template <class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
 SLUICE_FN Dual<T, N> operator+(C c, const Dual<T, N>& x) { return x + c; }
 template <class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
 SLUICE_FN Dual<T, N> operator-(const Dual<T, N>& x, C c) {
-  return {detail::difference_of(x.v, detail::scalar(x.v, double(c))), x.d};
+  return {detail::difference_of(x.v, detail::scalar(x.v, double(c))), x.d, x.without};
 }
 template <class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
 SLUICE_FN Dual<T, N> operator-(C c, const Dual<T, N>& x) { return (-x) + c; }
 template <class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
 SLUICE_FN Dual<T, N> operator*(const Dual<T, N>& x, C c) {
   auto s = detail::scalar(x.v, double(c));
-  Dual<T, N> r{detail::product_of(x.v, s), {}};
-  for (std::size_t k = 0; k < N; ++k) r.d[k] = PartialOps<T>::mul(x.d[k], s);
-  return r;
+  return detail::chain(x, T(detail::product_of(x.v, s)), s);
 }
 template <class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
 SLUICE_FN Dual<T, N> operator*(C c, const Dual<T, N>& x) { return x * c; }
 template <class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
 SLUICE_FN Dual<T, N> operator/(const Dual<T, N>& x, C c) {
-  Dual<T, N> r{T(x.v / detail::scalar(x.v, double(c))), {}};
-  for (std::size_t k = 0; k < N; ++k) r.d[k] = PartialOps<T>::mul(x.d[k], detail::scalar(x.v, 1.0 / double(c)));
-  return r;
+  return detail::chain(x, T(x.v / detail::scalar(x.v, double(c))), detail::scalar(x.v, 1.0 / double(c)));
 }
 template <class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
 SLUICE_FN Dual<T, N> operator/(C c, const Dual<T, N>& x) {
@@ -201,28 +168,35 @@ SLUICE_FN Dual<T, N> operator/(C c, const Dual<T, N>& x) {
 }
 
 // -- comparisons: on values; a bool, or a mask tensor (ops/map.h) ---------------------------------------
+// Those that give a bool are pure: clang takes & and | of two calls that might do more for a slip, and says so in a user's formula.
 template <std::size_t N, class T> SLUICE_FN bool mask_of(bool m, const T&) { return m; }
-#define SLUICE_DUAL_COMPARISON(op)                                                  \
+template <class T> concept NumberValue = requires(const T& v) { { v < v } -> std::same_as<bool>; };
+#define SLUICE_DUAL_COMPARISON(op, attribute, condition)                            \
   template <class T, std::size_t N>                                                 \
-  SLUICE_FN auto operator op(const Dual<T, N>& a, const Dual<T, N>& b) {            \
+    requires(condition)                                                             \
+  attribute SLUICE_FN auto operator op(const Dual<T, N>& a, const Dual<T, N>& b) {  \
     return mask_of<N>(a.v op b.v, a.v);                                             \
   }                                                                                 \
   template <class T, std::size_t N, class C>                                        \
-    requires std::is_arithmetic_v<C>                                                \
-  SLUICE_FN auto operator op(const Dual<T, N>& x, C c) {                            \
+    requires(std::is_arithmetic_v<C> && condition)                                  \
+  attribute SLUICE_FN auto operator op(const Dual<T, N>& x, C c) {                  \
     return mask_of<N>(x.v op detail::scalar(x.v, double(c)), x.v);                  \
   }                                                                                 \
   template <class T, std::size_t N, class C>                                        \
-    requires std::is_arithmetic_v<C>                                                \
-  SLUICE_FN auto operator op(C c, const Dual<T, N>& x) {                            \
+    requires(std::is_arithmetic_v<C> && condition)                                  \
+  attribute SLUICE_FN auto operator op(C c, const Dual<T, N>& x) {                  \
     return mask_of<N>(like(Value<T>{x.v, {}}, double(c)).v op x.v, x.v);            \
   }
-SLUICE_DUAL_COMPARISON(<)
-SLUICE_DUAL_COMPARISON(<=)
-SLUICE_DUAL_COMPARISON(>)
-SLUICE_DUAL_COMPARISON(>=)
-SLUICE_DUAL_COMPARISON(==)
-SLUICE_DUAL_COMPARISON(!=)
+#define SLUICE_DUAL_COMPARISONS(op)                                \
+  SLUICE_DUAL_COMPARISON(op, [[gnu::pure]], (NumberValue<T>))      \
+  SLUICE_DUAL_COMPARISON(op, , (!NumberValue<T>))
+SLUICE_DUAL_COMPARISONS(<)
+SLUICE_DUAL_COMPARISONS(<=)
+SLUICE_DUAL_COMPARISONS(>)
+SLUICE_DUAL_COMPARISONS(>=)
+SLUICE_DUAL_COMPARISONS(==)
+SLUICE_DUAL_COMPARISONS(!=)
+#undef SLUICE_DUAL_COMPARISONS
 #undef SLUICE_DUAL_COMPARISON
 
 /// A constant of the kind of x.
@@ -238,7 +212,7 @@ template <FormulaMask M, class T, std::size_t N>
 SLUICE_FN Dual<T, N> select(const M& mask, const Dual<T, N>& a, const Dual<T, N>& b) {
   using P = PartialOps<T>;
   if constexpr (std::is_integral_v<M> && !std::is_arithmetic_v<T>) return mask ? a : b;  // a captured bool
-  Dual<T, N> r{P::select(mask, a.v, b.v), {}};
+  Dual<T, N> r{P::select(mask, a.v, b.v), {}, a.without & b.without};
   for (std::size_t k = 0; k < N; ++k) r.d[k] = P::select(mask, a.d[k], b.d[k]);
   return r;
 }
@@ -324,18 +298,21 @@ SLUICE_FN Dual<T, N> pow(const Dual<T, N>& x, double c) {
     return detail::chain(x, y, slope);
   }
 }
-/// x^e: slopes e·x^(e−1) and x^e·log x (0 where x <= 0, where the power is not smooth in e).
+/// x^e: slopes e·x^(e−1), which is 0 at 0⁰ and NaN⁰, and x^e·log x, 0 where x <= 0: there the power is not smooth in e.
 template <class T, std::size_t N>
 SLUICE_FN Dual<T, N> pow(const Dual<T, N>& x, const Dual<T, N>& e) {
-  using math::log, math::pow;
+  using math::abs, math::log, math::pow;
   using P = PartialOps<T>;
   T y = pow(x.v, e.v);
   if constexpr (N == 0) return {y, {}};
   else {
-    auto positive = x.v > detail::scalar(x.v, 0);
-    T safe = P::select(positive, x.v, like(Value<T>{x.v, {}}, 1).v);
-    return detail::chain(x, e, y, T(e.v * pow(x.v, T(e.v - detail::scalar(x.v, 1)))),
-                         T(y * log(safe)));
+    const auto none = detail::scalar(x.v, 0);
+    const T zero = like(Value<T>{x.v, {}}, 0).v, one = like(Value<T>{x.v, {}}, 1).v;
+    // 0 · 0^−1 would be NaN, here and in a gradient of this gradient: 0 · 0⁰ stands there instead.
+    const T less = e.v - detail::scalar(x.v, 1);
+    const T lower = P::select(e.v == none, T(P::select(abs(x.v) > none, less, zero)), less);
+    const auto flat = x.v <= none;
+    return detail::chain(x, e, y, T(e.v * pow(x.v, lower)), T(P::select(flat, zero, T(y * log(T(P::select(flat, one, x.v)))))));
   }
 }
 

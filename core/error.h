@@ -14,6 +14,7 @@
 
 namespace sluice {
 
+/// What Sluice throws: its text names the op, what it got and what it needs. Of these kinds:
 struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

@@ -23,6 +23,14 @@ constexpr std::size_t kBuffer = std::size_t{1} << 16;
 
 std::string reason(int error) { return std::system_category().message(error); }
 
+/// The system takes a NUL for the end: it would open another file than the one that is named.
+void refuse_nul(const char* op, const std::string& path) {
+  if (path.find('\0') == std::string::npos) return;
+  std::string shown;
+  for (const char c : path) c == '\0' ? shown += "\\0" : shown += c;
+  fail<IOError>(op, ": the path '", shown, "' has a NUL, which no file's name has");
+}
+
 /// Closes on every path out of a scope.
 struct Descriptor {
   int fd;
@@ -75,6 +83,7 @@ void remove_abandoned(const std::filesystem::path& folder, const std::string& pr
 }  // namespace
 
 FileReader::FileReader(const std::string& path) : path_(path) {
+  refuse_nul("read", path);
   // Not blocking: opening a pipe would otherwise wait for a writer before fstat can refuse it.
   Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.fd < 0) fail<IOError>("read: cannot open '", path, "': ", reason(errno));
@@ -132,6 +141,7 @@ void FileWriter::write(const void* from, std::size_t n) {
 
 void write_file_atomically(const std::string& path, const std::function<void(FileWriter&)>& body) {
   namespace fs = std::filesystem;
+  refuse_nul("write", path);
   std::error_code error;
   // A link is resolved, or the rename would replace it rather than the file it names.
   fs::path target = fs::weakly_canonical(fs::absolute(path), error);
@@ -172,6 +182,38 @@ void write_file_atomically(const std::string& path, const std::function<void(Fil
   // Makes the rename itself durable. Some file systems cannot sync a folder and say EINVAL.
   if (::fsync(directory.fd) != 0 && errno != EINVAL)
     fail<IOError>("write: cannot sync the folder of '", path, "': ", reason(errno));
+}
+
+FolderLock::FolderLock(const std::string& folder) : path_(folder + "/.lock") {
+  refuse_nul("folder_lock", folder);
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) fail<IOError>("folder_lock: cannot make the folder '", folder, "': ", error.message());
+  for (;;) {
+    Descriptor file(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+    if (file.fd < 0) fail<IOError>("folder_lock: cannot write to the folder '", folder, "': ", reason(errno));
+    if (::flock(file.fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      char holder[128];
+      const ssize_t got = ::pread(file.fd, holder, sizeof holder, 0);
+      fail<IOError>("folder_lock: the folder '", folder, "' is in use by ",
+                    got > 0 ? std::string_view(holder, static_cast<std::size_t>(got)) : "another run",
+                    "; wait until it ends, or choose another folder");
+    }
+    struct stat info;
+    if (::fstat(file.fd, &info) == 0 && info.st_nlink == 0) continue;  // its last holder has just removed it
+    char host[64] = "";
+    ::gethostname(host, sizeof host - 1);
+    const std::string holder = str("process ", int{::getpid()}, " of ", host);
+    // What a dead holder left goes. For messages only: that it cannot be written is no reason to stop.
+    if (::ftruncate(file.fd, 0) != 0 || ::pwrite(file.fd, holder.data(), holder.size(), 0) < 0) errno = 0;
+    fd_ = std::exchange(file.fd, -1);
+    return;
+  }
+}
+
+FolderLock::~FolderLock() {
+  ::unlink(path_.c_str());  // while it is locked: who opened it before sees that it is gone
+  ::close(fd_);
 }
 
 }  // namespace sluice

@@ -1,5 +1,5 @@
 // Files. Reading checks what was asked for against what is there; writing is atomic: a crash, a
-// full disk or a killed process leaves the earlier file as it was.
+// full disk or a killed process leaves the earlier file as it was. A run can have a folder for itself.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,8 @@
 
 namespace sluice {
 
-/// A regular file open for reading from start to end. Every failure is an IOError naming the path.
+/// A regular file open for reading from start to end. Every failure is an IOError naming the path. A path with a NUL is
+/// one, too: the system would take the NUL for the path's end.
 class FileReader {
  public:
   explicit FileReader(const std::string& path);
@@ -52,8 +53,25 @@ class FileWriter {
 /// Lets `body` write to a temporary file in the same folder, syncs it to the disk and renames it to
 /// `path`. If anything throws, the earlier file is whole and the temporary file gone. A symbolic
 /// link is followed, an existing file's permissions are kept; IOError if `path` is not a regular
-/// file. What a killed process left of an earlier save to `path` is removed first; a save that is
+/// file or has a NUL. What a killed process left of an earlier save to `path` is removed first; a save that is
 /// still running, in any process, is not disturbed.
 void write_file_atomically(const std::string& path, const std::function<void(FileWriter&)>& body);
+
+/// A folder that one run writes to. The constructor makes the folder where it is missing. A second FolderLock of the same
+/// folder, in any process of any machine that shares it, is an IOError that names the holder. The lock is the system's, on
+/// a file in the folder, so a killed process holds nothing. File systems without such locks give the folder to everybody.
+///
+///     const FolderLock mine("out");   // of several ranks, the first has it
+class FolderLock {
+ public:
+  explicit FolderLock(const std::string& folder);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+};
 
 }  // namespace sluice

@@ -2,7 +2,8 @@
 //
 // Best fit: a request takes the smallest free range that holds it, and what it leaves stays free. A freed block joins
 // the free ranges before and behind it, so that memory which held sixteen small tensors can hold a large one: a cache by
-// size would keep both. Sizes are whole pages.
+// size would keep both. Sizes are whole pages of the system: part of a page cannot be returned, and a system asked for it
+// takes all of the page, with what lives beside.
 #pragma once
 
 #include <cstddef>
@@ -11,12 +12,28 @@
 
 namespace sluice::detail {
 
+/// What the heap asks of the system. Tests have one with larger pages than this machine's.
+struct Pages {
+  std::size_t size;  ///< bytes of a page, a power of two: 4 KB on x86-64, on arm64 4, 16 or 64 KB
+  std::byte* (*map)(std::byte* wanted, std::size_t bytes);  ///< at `wanted` if that can be had, else elsewhere; null: none
+  void (*unmap)(std::byte* begin, std::size_t bytes);
+
+  /// The bytes of the pages that hold so many.
+  std::size_t of(std::size_t bytes) const { return (bytes + size - 1) & ~(size - 1); }
+};
+/// Those of this system.
+const Pages& system_pages();
+/// Bytes that the system says it has for a program: available memory and swap, at most what a container may have. On Linux;
+/// elsewhere INT64_MAX.
+int64_t memory_left();
+/// False for a request, of 1 GB or more, that exceeds memory_left(): it fails now, and not when its pages are written.
+bool has_room(std::size_t bytes);
+
 class Heap {
  public:
-  static constexpr std::size_t kPage = 4096;
-  static constexpr std::size_t pages_of(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+  explicit Heap(const Pages& pages = system_pages()) : pages_(pages) {}
 
-  /// A block of at least `bytes` > 0, at a multiple of 4 KB; null if the system has none.
+  /// A block of at least `bytes` > 0, at the beginning of a page; null if the system has none.
   void* take(std::size_t bytes);
   /// A block that was taken.
   void give(void* p) noexcept;
@@ -41,6 +58,7 @@ class Heap {
   void put_in_bin(Range* range) noexcept;
   void take_from_bin(Range* range) noexcept;
 
+  const Pages pages_;
   std::map<std::byte*, Range> ranges_;  // every one, used or free, by its beginning
   Range* bins_[kBins] = {};
   int64_t cached_ = 0;

@@ -36,7 +36,7 @@ Tensor Node::saved(std::size_t i) const {
   if (!s.impl) return {};
   if (s.impl->storage->version() != s.version)
     fail<AutogradError>(name(), ": tensor ", s.impl->layout.shape,
-                        " saved for the backward pass was edited in place (version ",
+                        " saved for the backward pass was edited in place or converted (version ",
                         s.impl->storage->version(), ", saved at ", s.version,
                         "); edit a clone instead");
   if (!s.is_output || !grad_enabled()) return Tensor(s.impl);
@@ -122,6 +122,16 @@ void check_in_place(const char* op, const Tensor& x) {
     fail<AutogradError>(op, ": in-place edit of a tensor ", x.shape(),
                         " that requires a gradient; use the out-of-place op, or NoGrad for a "
                         "parameter update");
+}
+
+void detail::replace_memory(Tensor& x, const Tensor& now, Tensor grad) {
+  TensorImpl &t = x.impl(), &n = now.impl();
+  n.storage->supersede(*t.storage);
+  t.storage = n.storage, t.layout = n.layout, t.dtype = n.dtype, t.contiguous = n.contiguous;
+  if (!t.history) return;
+  Leaf& leaf = static_cast<Leaf&>(*t.history);
+  leaf.outputs[0].dtype = t.dtype;
+  leaf.grad = std::move(grad), leaf.sum = Tensor();
 }
 
 }  // namespace sluice

@@ -95,7 +95,9 @@ class Leaf final : public Node {
   bool is_leaf() const override { return true; }
   void release() override {}
   Tensor grad;
-  std::mutex adding;  // held while a backward walk adds to `grad`
+  Tensor sum = {};           // in f32, of a bf16 leaf that several walks have reached: what `grad` is when rounded
+  uint32_t sum_version = 0;  // that `grad` had then; another: somebody has written to it since
+  std::mutex adding;         // held while a backward walk adds to `grad`
 };
 
 // -- recording -----------------------------------------------------------------------------------
@@ -160,5 +162,12 @@ Tensor record(Tensor y, std::initializer_list<TensorRef> inputs,
 
 /// Throws AutogradError when x cannot be edited in place (its history would become wrong).
 void check_in_place(const char* op, const Tensor& x);
+
+namespace detail {
+/// Every handle of x, a leaf or a constant, has the memory of `now` from here on, which nobody else may have: its values, its
+/// dtype, its device. A leaf stays the same leaf, with its hooks, and `grad` becomes its gradient. Graphs that saved x
+/// refuse to go on, as after an edit in place.
+void replace_memory(Tensor& x, const Tensor& now, Tensor grad);
+}  // namespace detail
 
 }  // namespace sluice

@@ -50,7 +50,7 @@ std::string words(const OptionRange& r) {
 }
 
 /// Letters to insert, drop or exchange to get from one name to the other.
-std::size_t distance(std::string_view a, std::string_view b) {
+std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
   for (std::size_t i = 1; i <= a.size(); ++i) {
@@ -73,7 +73,7 @@ std::string did_you_mean(std::string_view name, const std::vector<std::string>& 
   std::size_t least = name.size() / 2 + 1;
   for (const std::string& k : known) {
     if (k.size() >= name.size() + least) continue;
-    if (const std::size_t d = distance(name, k); d < least) least = d, best = &k;
+    if (const std::size_t d = edit_distance(name, k); d < least) least = d, best = &k;
   }
   return best ? str(" — did you mean \"", *best, "\"?") : "";
 }

@@ -32,9 +32,10 @@ namespace sluice {
 
 /// The values a number may have: finite ones from `low` to `high`.
 struct OptionRange {
-  double low = -std::numeric_limits<double>::infinity(), high = std::numeric_limits<double>::infinity();
-  bool without_low = false, without_high = false;
-  bool infinite = false;  // ±∞ too
+  double low = -std::numeric_limits<double>::infinity();  // the least
+  double high = std::numeric_limits<double>::infinity();  // the greatest
+  bool without_low = false, without_high = false;         // below it, above it: the end itself is out
+  bool infinite = false;                                  // ±∞ too
 };
 /// What a number may be: at least, above, between (ends included), or any finite one.
 constexpr OptionRange at_least(double low) { return {.low = low}; }
@@ -88,23 +89,23 @@ class OptionList;
 struct Option {
   /// What its value is.
   enum Type { yes_no, whole, real, whole_list, real_list, choice, object_list };
-  std::string name;
-  const char* meaning;
-  Type type;
-  bool optional = false;  // std::optional: null is a value
-  bool required = false;  // there is no default
-  bool training = false;  // initial values and dropout: without effect on a layer that is given its weights
-  OptionRange range = {};
-  const char* choices = nullptr;
-  void* at = nullptr;
+  std::string name;       // in files and flags, with the prefix of its part
+  const char* meaning;    // for a reader
+  Type type;              // of its value
+  bool optional = false;          // std::optional: null is a value
+  bool required = false;          // there is no default
+  bool training = false;          // initial values and dropout: without effect on a layer that is given its weights
+  OptionRange range = {};         // of numbers
+  const char* choices = nullptr;  // of an enum: its names, in order
+  void* at = nullptr;             // where the value is
 
   /// What the type does not say.
   struct Access {
-    void (*resize)(void* list, std::size_t n) = nullptr;  // of a list of objects
-    std::size_t (*size)(const void* list) = nullptr;
-    OptionList (*object)(void* list, std::size_t i) = nullptr;
-    Json (*get)(const void* choice) = nullptr;  // index, or null
-    void (*set)(void* choice, int64_t index) = nullptr;  // -1: null
+    void (*resize)(void* list, std::size_t n) = nullptr;        // of a list of objects
+    std::size_t (*size)(const void* list) = nullptr;            // of such a list
+    OptionList (*object)(void* list, std::size_t i) = nullptr;  // the i-th
+    Json (*get)(const void* choice) = nullptr;                  // index, or null
+    void (*set)(void* choice, int64_t index) = nullptr;         // -1: null
   };
   Access access = {};  // how to reach what is not a plain value
 
@@ -124,7 +125,7 @@ struct Option {
 /// Collects what describe() says.
 class OptionList {
  public:
-  std::vector<Option> all;
+  std::vector<Option> all;  // in the order of describe()
 
   /// A bool, i64, double, named enum, or a list, std::optional or list of described structs. Numbers have a range.
   template <class T>

@@ -24,7 +24,8 @@ void set_num_threads(int n);
 /// Whether kernels take denormal numbers (below 1.2e-38 in f32, 2.2e-308 in f64) for 0 and round results that would
 /// be denormal to 0: on at the start, because processors compute with denormals up to 100 times slower, and
 /// gradients become so small once a loss does. It holds inside kernels, parallel loops and backward walks (with their
-/// hooks), on every thread alike; then the caller's own mode is restored. Not to be switched while another thread computes.
+/// hooks), on every thread alike; then the caller's own mode is restored. Off, nothing is computed on AMX, which has no
+/// denormals in any mode. Not to be switched while another thread computes.
 bool flush_denormals();
 void set_flush_denormals(bool on);
 

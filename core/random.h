@@ -17,18 +17,20 @@ namespace sluice {
 /// The raw generator: four random words for a counter and a key.
 std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
-/// Blocks taken from a stream. `stream`: its number in the recording in which they were taken (RngStreams), else −1.
+/// Blocks taken from a stream.
 struct RngBlocks {
-  uint64_t seed = 0, first = 0;
-  int stream = -1;
+  uint64_t seed = 0;   // of the stream
+  uint64_t first = 0;  // block
+  int stream = -1;     // its number in the recording in which they were taken (RngStreams), else −1
 };
 
 /// A stream of random blocks. A copy continues on its own from the same place. Not for use from
 /// several threads at once.
 class Rng {
  public:
+  /// Where a stream stands.
   struct State {
-    uint64_t seed = 0;
+    uint64_t seed = 0;    // which stream
     uint64_t offset = 0;  // the next unused block
   };
 
@@ -157,7 +159,7 @@ struct RandomFill {
   Kind kind;                   // what is drawn
   double a = 0, b = 0;         // uniform: bounds; normal: mean, std
   uint64_t words[2] = {0, 0};  // bernoulli: true below words[0]; randint: first value and range
-  RngBlocks from = {};
+  RngBlocks from = {};         // the blocks that values are made of
 };
 
 // -- fills: f32, f64 or bf16 (rounded f32) by options.dtype, else DTypeError; ValueError for parameters outside the

@@ -31,6 +31,8 @@ class Storage : public RefCounted {
   Device device() const { return device_; }
   uint32_t version() const { return version_.load(std::memory_order_relaxed); }
   void bump_version() { version_.fetch_add(1, std::memory_order_relaxed); }
+  /// These bytes take the place of `before`, for all that was saved of it: to them that was an edit.
+  void supersede(const Storage& before) { version_.store(before.version() + 1, std::memory_order_relaxed); }
 
  private:
   [[noreturn, gnu::cold]] void fail_no_memory() const;

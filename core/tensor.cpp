@@ -108,7 +108,8 @@ void Tensor::set_grad(Tensor g) {
     fail<DTypeError>("set_grad: gradient of dtype ", g.dtype(), " for a tensor of dtype ", dtype());
   if (g.defined() && g.device() != device())
     fail<DeviceError>("set_grad: gradient on ", g.device(), " for a tensor on ", device());
-  static_cast<Leaf&>(*impl_->history).grad = std::move(g);
+  auto& leaf = static_cast<Leaf&>(*impl_->history);
+  leaf.grad = std::move(g), leaf.sum = Tensor();
 }
 
 void Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) {

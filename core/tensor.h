@@ -50,6 +50,11 @@ class Tensor {
   Tensor(float value);
   Tensor(std::initializer_list<float> row);
   Tensor(std::initializer_list<std::initializer_list<float>> rows);
+  /// Does not compile: says that a vector's values become a tensor by from().
+  template <class T>
+  explicit Tensor(const std::vector<T>&) {
+    static_assert(sizeof(T) == 0, "the values of a vector become a tensor by Tensor::from(values) or Tensor::from(values, shape)");
+  }
   /// Copies `values` in row-major order; their count must be shape.numel().
   template <class T>
   static Tensor from(const std::vector<T>& values, const Shape& shape);

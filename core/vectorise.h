@@ -38,6 +38,15 @@ void run_avx512(F& f, Args... args) {
 }
 #endif
 
+#if !defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define SLUICE_VERSION_O3
+// Here every processor has the vectors that the compiler was told of. clang vectorises under -O2, too.
+template <class F, class... Args>
+[[gnu::optimize("O3"), gnu::flatten, gnu::noinline]] void run_o3(F& f, Args... args) {
+  f(args...);
+}
+#endif
+
 /// Calls f(args...), compiled for the instruction set in use.
 template <class F, class... Args>
 void vectorised(F&& f, Args... args) {
@@ -50,12 +59,17 @@ void vectorised(F&& f, Args... args) {
 #if defined(SLUICE_VERSION_AVX2)
   if (in_use >= Isa::avx2) return run_avx2(f, args...);
 #endif
+#if defined(SLUICE_VERSION_O3)
+  return run_o3(f, args...);
+#else
   f(args...);
+#endif
 }
 
 #undef SLUICE_VERSION
 #undef SLUICE_VERSION_AVX2
 #undef SLUICE_VERSION_AVX512
+#undef SLUICE_VERSION_O3
 
 }  // namespace sluice::detail
 

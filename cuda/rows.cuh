@@ -3,7 +3,7 @@
 // does not depend on the schedule.
 #pragma once
 
-#include <sluice/core/dual.h>
+#include <sluice/core/arithmetic.h>
 #include <sluice/cuda/tensors.h>
 
 #include <cstring>

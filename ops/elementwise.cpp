@@ -58,7 +58,10 @@ Tensor operator-(double c, const Tensor& x) {
 Tensor operator/(const Tensor& x, double c) {
   int exponent = 0;
   const bool power_of_two = std::abs(std::frexp(c, &exponent)) == 0.5;
-  if (power_of_two || !is_float(x.dtype())) return scale(x, 1 / c);
+  const double inverse = 1 / c;
+  if (is_integer(x.dtype()) && !(std::isfinite(inverse) && inverse == std::floor(inverse)))
+    fail<DTypeError>("div: an ", x.dtype(), " tensor ", x, " cannot be divided by ", c, "; convert with to(x, f32)");
+  if (power_of_two || is_integer(x.dtype())) return scale(x, inverse);
   return map(fm::DivBy{c}, x);
 }
 Tensor operator/(double c, const Tensor& x) { return map(fm::DivInto{c}, x); }

@@ -24,7 +24,7 @@ Tensor neg(const Tensor& x);
 Tensor scale(const Tensor& x, double factor);
 /// x + c
 Tensor add_scalar(const Tensor& x, double c);
-/// x^e; a scalar exponent has slope c·x^(c−1), a tensor exponent also x^e·log x (0 where x <= 0).
+/// x^e; a scalar exponent has slope c·x^(c−1), 0 where c = 0, a tensor exponent also x^e·log x (0 where x <= 0).
 Tensor pow(const Tensor& x, double exponent);
 Tensor pow(const Tensor& x, const Tensor& exponent);
 Tensor square(const Tensor& x);

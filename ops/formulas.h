@@ -155,7 +155,7 @@ SLUICE_UNARY_FORMULA(Trunc, trunc)
 #undef SLUICE_UNARY_FORMULA
 
 // -- activations -------------------------------------------------------------------------------------
-struct Identity {
+struct Identity {  // x
   static constexpr const char* name = "identity";
   static constexpr bool affine = true;
   template <class T> SLUICE_FN T operator()(const T& x) const { return x; }

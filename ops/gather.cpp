@@ -159,14 +159,15 @@ Tensor last_writers(const Tensor& index, int dim, int64_t size) {
     if (d != dim) (d < dim ? outer : inner) *= index.shape()[d];
   const int64_t* at = here.data<int64_t>();
   bool* out = last.mutable_data<bool>();
-  std::vector<int64_t> line_of(static_cast<std::size_t>(index.numel() > 0 ? size : 0), -1);  // that wrote there last
+  Tensor lines = full({index.numel() > 0 ? size : 0}, -1, {i64});  // that wrote there last; a tensor, as memory may be short
+  int64_t* line_of = lines.mutable_data<int64_t>();
   for (int64_t line = 0; line < outer * inner; ++line)
     for (int64_t i = n - 1; i >= 0; --i) {
       const int64_t k = (line / inner * n + i) * inner + line % inner, place = at[k];
       if (place < 0 || place >= size)
         fail<ValueError>("scatter: index ", place, " is out of range for a dim of size ", size);
-      out[k] = line_of[static_cast<std::size_t>(place)] != line;
-      line_of[static_cast<std::size_t>(place)] = line;
+      out[k] = line_of[place] != line;
+      line_of[place] = line;
     }
   return to(last, index.device());
 }

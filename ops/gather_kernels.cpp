@@ -1,7 +1,7 @@
 // The loops of gather and its relatives, and of triangles.
 #include <sluice/ops/kernels.h>
 
-#include <sluice/core/dual.h>
+#include <sluice/core/arithmetic.h>
 #include <sluice/core/parallel.h>
 #include <sluice/ops/create.h>
 

@@ -14,7 +14,8 @@ struct CrossEntropyOptions {
   Tensor weight = {};  // [C], constants: q_c counts weight_c times, and the mean is over Σ weight of the targets
 };
 /// −Σ_c q_c log softmax(logits)_c over the last dim, in nats. logits [..., C]; targets [...] i64 or i32
-/// in [0, C). The mean over no target at all is 0 with zero gradient.
+/// in [0, C). The mean over no target at all is 0 with zero gradient. A logit of −∞ is a class of probability 0: where q has
+/// it, the loss is +∞, and the gradient, softmax(logits) − q, is finite nevertheless.
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions options = {});
 
 /// The same of log-probabilities [..., C]: −Σ_c q_c log_p_c.

@@ -8,7 +8,7 @@ namespace sluice {
 
 std::string describe_machine() {
   const int threads = num_threads();
-  return cpu_name() + ", " + isa_name(isa()) + ", OpenBLAS " + blas_core() + ", " + std::to_string(threads) +
+  return cpu_name() + ", " + isa_name(isa()) + ", " + blas_name() + ", " + std::to_string(threads) +
          (threads == 1 ? " thread" : " threads");
 }
 

@@ -126,21 +126,21 @@ struct Matmul {
   }
 
   /// b is packed first, by all threads: one block of k of as many columns at a time as stay in the shared cache. a's rows
-  /// are, too, if several tasks use each: for AMX, or where there are too few for whole rows to be a task.
+  /// are, too, if several tasks use each: for tiles, or where there are too few for whole rows to be a task.
   void shared() const {
     const detail::Packing packing = detail::large_packing<T>(precision, k);
     const PackedB<T> all(k, m, nullptr, packing);
-    const bool amx = all.near_panels() > 0;
+    const bool tiles = all.near_panels() > 0;
     const int64_t columns = all.panel_columns(), depth = all.block_rows();
-    const int64_t most = (int64_t{amx ? 24 : 8} << 20) / sizeof(T);  // numbers of packed a, and of packed b
+    const int64_t most = (int64_t{tiles ? 24 : 8} << 20) / sizeof(T);  // numbers of packed a, and of packed b
     const int64_t fitting = std::max<int64_t>(4, most / PackedB<T>::size(depth, columns, packing));
     const int64_t width = std::min(fitting, (m + columns - 1) / columns) * columns;
-    const int64_t blocks = amx ? n / std::max<int64_t>(32, most / PackedA<T>::size(32, depth, packing) * 32) + 1 : 1;
+    const int64_t blocks = tiles ? n / std::max<int64_t>(32, most / PackedA<T>::size(32, depth, packing) * 32) + 1 : 1;
     const int64_t tall = ((n + blocks - 1) / blocks + 31) / 32 * 32;
     const int64_t for_a = PackedA<T>::size(std::min(tall, n), depth, packing), for_b = PackedB<T>::size(depth, std::min(width, m), packing);
-    const bool few_rows = !amx && for_a <= most && n < all.row_block() * num_threads();
+    const bool few_rows = !tiles && for_a <= most && n < all.row_block() * num_threads();
     const int64_t second = (for_b + 15) / 16 * 16;
-    const Tensor memory = empty({second + (few_rows || amx ? for_a : 0)}, {.dtype = dtype_of<T>()});
+    const Tensor memory = empty({second + (few_rows || tiles ? for_a : 0)}, {.dtype = dtype_of<T>()});
     T* const place = reinterpret_cast<T*>(memory.raw());
     const bool keep = depth >= k && width >= m;
     int64_t there = -1;  // where b's matrix begins that is packed as a whole
@@ -150,7 +150,7 @@ struct Matmul {
           for (int64_t top = 0; top < n; top += tall) {
             const int64_t height = std::min(tall, n - top), count = std::min(width, m - first), rows = std::min(depth, k - l);
             const T *from_a = pa + offset(a, matrix) + left.at(top, l), *from_b = pb + offset(b, matrix) + right.at(l, first);
-            const Tiling t = amx        ? Tiling::near(height, count, rows, all.near_panels() * columns, num_threads())
+            const Tiling t = tiles      ? Tiling::near(height, count, rows, all.near_panels() * columns, num_threads())
                              : few_rows ? Tiling(1, height, count, rows, this->height(), columns, num_threads())
                                         : Tiling(height, count, all.row_block(), columns, num_threads());
             PackedB<T> panels(rows, count, place, packing);
@@ -160,7 +160,7 @@ struct Matmul {
             const int64_t groups = copied ? (height + 31) / 32 : 0;
             there = offset(b, matrix);
             // Rows are read in longer pieces if several panels are filled at a time.
-            const int64_t several = amx ? std::min<int64_t>(16, (fills + groups) / (6 * num_threads())) : 1;
+            const int64_t several = tiles ? std::min<int64_t>(16, (fills + groups) / (6 * num_threads())) : 1;
             parallel_for(fills + groups, std::max({int64_t{1}, several, (int64_t{1} << 15) / (columns * rows)}), [&](int64_t begin, int64_t end) {
               if (begin < fills) panels.fill(right.read, from_b, right.ld, begin, std::min(end, fills));
               if (end > fills)
@@ -203,7 +203,7 @@ bool is_wide(int64_t n, int64_t m, int64_t k) { return isa() > Isa::base && n >=
 
 /// Work for all threads: one matrix alone soon, of several only a large one. OpenBLAS packs for itself.
 bool is_large(DType dtype, int64_t batch, int64_t n, int64_t m, int64_t k) {
-  const int64_t several = dtype != f64 && precision() == Precision::bf16 && isa() >= Isa::amx ? 1 << 28 : 1 << 25;
+  const int64_t several = dtype != f64 && detail::usual_packing<float>(precision()) == detail::Packing::tiles ? 1 << 28 : 1 << 25;
   return is_wide(n, m, k) && (batch == 1 || n * m * k >= several);
 }
 

@@ -58,7 +58,7 @@ Tensor rope(const Tensor& x, RopeOptions options = {});
 Tensor rope_at(const Tensor& x, const Tensor& positions, RopeOptions options = {});
 
 /// base^(−c/(dim/2)) for c < dim/2. Divided by s they are positions divided by s (linear scaling, Chen et al. 2023); NTK-aware
-/// scaling is another base, base · s^(dim/(dim − 2)). ValueError unless dim is even and not negative.
+/// scaling is another base, base · s^(dim/(dim − 2)). ValueError unless dim is even and in [0, 2^24].
 std::vector<double> rope_frequencies(int64_t dim, double base = 10000);
 /// YaRN (Peng et al. 2023): `options` for `scale` times the `length` a model was trained on. Pairs that turn more than
 /// beta_fast times in that length keep their frequency, those of fewer than beta_slow turns have theirs divided, with a ramp

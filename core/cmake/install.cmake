@@ -24,6 +24,7 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/sluiceConfigVersion.cmake
 install(FILES ${PROJECT_BINARY_DIR}/sluiceConfig.cmake ${PROJECT_BINARY_DIR}/sluiceConfigVersion.cmake
         DESTINATION ${package_dir})
 
+string(REGEX REPLACE "^openblas" "-lopenblas" SLUICE_BLAS_LINK "${SLUICE_BLAS}")
 file(RELATIVE_PATH SLUICE_PREFIX_FROM_PC
      ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 configure_file(core/cmake/sluice.pc.in ${PROJECT_BINARY_DIR}/sluice.pc @ONLY)

@@ -52,11 +52,11 @@ struct AttentionOptions {
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options = {},
                  Rng* rng = nullptr);
 
-/// With the log of each row's divisor, log(Σ e^s [+ e^sink]), [batch, heads, m] (−∞ for a row that sees nothing, sink included);
-/// both are differentiable. softmax only.
+/// What attention() gives, [batch, heads, m, dv], and the log of each row's divisor.
 struct AttentionAndLse {
-  Tensor out, lse;
+  Tensor out, lse;  // lse = log(Σ e^s [+ e^sink]), [batch, heads, m]; −∞ for a row that sees nothing, sink included
 };
+/// attention() with the log of each row's divisor; both are differentiable. softmax only.
 AttentionAndLse attention_with_lse(const Tensor& q, const Tensor& k, const Tensor& v,
                                    const AttentionOptions& options = {}, Rng* rng = nullptr);
 /// Attention over two disjoint sets of keys, from the attention over each: split-KV decoding.

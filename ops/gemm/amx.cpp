@@ -97,32 +97,32 @@ struct Products {
 
 }  // namespace
 
-void amx_pack_b(Read read, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to) {
+void bf16_pack_b(Read read, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to) {
   const bool along = read == Read::transposed;
   pack_tiles(b, ldb, along, along, cols, k, reinterpret_cast<char*>(to));
 }
-void amx_pack_a(Read read, const float* a, int64_t lda, int64_t n, int64_t k, float* to) {
+void bf16_pack_a(Read read, const float* a, int64_t lda, int64_t n, int64_t k, float* to) {
   const bool along = read == Read::plain;
   pack_tiles(a, lda, along, !along, n, k, reinterpret_cast<char*>(to));
 }
-void amx_pack_b(Read read, const BFloat16* b, int64_t ldb, int64_t k, int64_t cols, float* to) {
+void bf16_pack_b(Read read, const BFloat16* b, int64_t ldb, int64_t k, int64_t cols, float* to) {
   const bool along = read == Read::transposed;
   pack_tiles(b, ldb, along, along, cols, k, reinterpret_cast<char*>(to));
 }
-void amx_pack_a(Read read, const BFloat16* a, int64_t lda, int64_t n, int64_t k, float* to) {
+void bf16_pack_a(Read read, const BFloat16* a, int64_t lda, int64_t n, int64_t k, float* to) {
   const bool along = read == Read::plain;
   pack_tiles(a, lda, along, !along, n, k, reinterpret_cast<char*>(to));
 }
 
-bool amx_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c, int64_t ldc,
+void bf16_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c, int64_t ldc,
                   const float* bias) {
-  return multiply_tiles<Products>(a, b, n, m, k, alpha, beta, c, ldc, bias);
+  multiply_tiles<Products>(a, b, n, m, k, alpha, beta, c, ldc, bias);
 }
 
-bool amx_pack_and_multiply(Read read, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
+void bf16_pack_and_multiply(Read read, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
                            float alpha, float beta, float* c, int64_t ldc, const float* bias) {
-  return pack_and_multiply_tiles<Products>(read, a, lda, b, n, m, k, alpha, beta, c, ldc, bias,
-                                    static_cast<void (*)(Read, const float*, int64_t, int64_t, int64_t, float*)>(&amx_pack_a));
+  pack_and_multiply_tiles<Products>(read, a, lda, b, n, m, k, alpha, beta, c, ldc, bias,
+                                    static_cast<void (*)(Read, const float*, int64_t, int64_t, int64_t, float*)>(&bf16_pack_a));
 }
 
 }  // namespace sluice::detail

@@ -7,8 +7,18 @@
 // of bf16 are exact in f32, and there are fewer roundings of sums than in a chain of multiply-adds: errors are smaller than
 // that chain's. Six instructions instead of one, at 16 times the speed.
 //
-// Not as in the chain: x below 2⁻¹¹⁰ keeps fewer bits (parts below 2⁻¹²⁶ are 0), and infinities, or numbers that round to
-// one, give NaN. Whoever calls this looks for results that are not finite and computes those again.
+// Not as in the chain: infinities, or numbers that round to one, give NaN. Whoever calls this looks for results that are not
+// finite and computes those again. And AMX flushes denormals, whatever the thread's mode, operands as well as every sum:
+//
+//   * x, x − x₁ and x − x₁ − x₂ are multiples of x's last bit. From |x| = 2⁻¹⁰³ on that is 2⁻¹²⁶ or more: no part is denormal,
+//     and x is exact. Below, the first of the three that is denormal becomes 0 and ends x there: less than 2⁻¹²⁶ is lost.
+//   * The instruction does 32 multiply-adds and 2 sums for an element; each loses less than 2⁻¹²⁶ where it ends below that.
+//     Six instructions for 32 of k: 204 · 2⁻¹²⁶, for k numbers less than 8k · 2⁻¹²⁶.
+//
+// So beside what is relative to Σ|ab| a result is off by up to 2⁻¹²³·k, and by 2⁻¹²⁶·|b| for each a ≠ 0 below 2⁻¹⁰³, and the other
+// way round. Among ordinary numbers that is far below a rounding, however small some of them are; it shows where a whole row is
+// tiny and a column huge. precision.h says so, and tests/ops/amx_emulated_test.cpp holds this file to it. Where denormals are
+// to count, nothing comes here (amx_computes).
 //
 // A tile's three parts lie one after the other. Per 32 of k 16 tiles are loaded for 24 products, so the multiplier sets the
 // pace as long as two tiles of a in parts, over kSteps, stay in L1.

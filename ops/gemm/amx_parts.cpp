@@ -1,6 +1,7 @@
 // Here splitting counts: an operand meets 64 or 128 rows or columns, not thousands. A pair of bf16 that AMX multiplies is
 // made of p and p + 16, the same lane of two vectors, so that no number changes its lane; halves are rounded away from 0,
-// by an addition to the bits: 22 instructions for 32 numbers, the search for huge ones included. Three parts are exact, too.
+// by an addition to the bits: 22 instructions for 32 numbers, the search for huge ones included. Three parts are exact, too,
+// and denormals as little there as in amx_f32.cpp.
 #include <sluice/ops/gemm/amx_parts.h>
 
 #include <sluice/ops/gemm/amx_tiles.inc>

@@ -1,5 +1,5 @@
 // Products of f32 in three parts (amx_f32.cpp says how) for kernels that make their operands themselves, tile by tile, and
-// keep them in cache: attention. Only where isa() is amx.
+// keep them in cache: attention. Only where amx_computes().
 #pragma once
 
 #include <sluice/ops/gemm/gemm.h>

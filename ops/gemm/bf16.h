@@ -1,22 +1,37 @@
-// Products of operands rounded to bf16 and summed in f32: on AMX tiles; or as f32 numbers that hold the rounded values.
+// Products of operands rounded to bf16 and summed in f32: of tiles, by AMX or BFMMLA; or as f32 numbers that hold the
+// rounded values.
 #pragma once
 
+#include <sluice/core/cpu.h>
 #include <sluice/core/dtype.h>
 #include <sluice/ops/gemm/gemm.h>
 
 #include <algorithm>
+
+#if defined(__x86_64__) || defined(__aarch64__)
+#define SLUICE_BF16_TILES  // amx.cpp, bfmmla.cpp
+#endif
 
 namespace sluice::detail {
 
 /// To the nearest bf16, ties to even, as AMX does it: NaN stays NaN, denormals become 0.
 void round_to_bf16(float* x, int64_t n);
 
-// A tile of AMX has 16 rows of 64 bytes. Packed operands consist of whole ones, filled up with zeros.
+/// Whether the instruction set in use multiplies tiles of bf16.
+inline bool has_bf16_tiles() { return isa() == Isa::amx || isa() == Isa::neon_bf16; }
+
+// A tile of AMX has 16 rows of 64 bytes. Packed operands consist of whole ones, filled up with zeros. For BFMMLA, which
+// reads vectors, the same numbers lie in the same tiles, within them in another order: sizes are those of AMX.
 constexpr int64_t kAmxTile = 16;    // rows and columns of c
 constexpr int64_t kAmxStep = 32;    // of k in one instruction
 constexpr int64_t kAmxCols = 32;    // columns of a panel of b: two tiles
 constexpr int64_t kAmxDepth = 1024;  // of k at a time, at most
 constexpr int64_t kAmxPart = 1024, kSplitTile = 3 * kAmxPart;  // bytes: a tile; one of f32, its three parts one after the other
+
+/// Whether products of bf16, and large ones of f32, are computed on AMX: it is there, and may flush denormals, as it always does.
+bool amx_computes();
+/// Whether products of bf16 are computed in tiles: the same, or BFMMLA, which flushes denormals, too.
+bool bf16_tiles_compute();
 
 /// Panels of b, over k, that stay in L2 (1 of 2 MiB), in tiles of so many parts.
 inline int64_t amx_near_panels(int64_t k, int64_t parts) {
@@ -24,18 +39,18 @@ inline int64_t amx_near_panels(int64_t k, int64_t parts) {
 }
 
 /// One block of k as tiles: `cols` columns of b as panels, 16 · kAmxCols floats for each tile's depth; n rows of a.
-void amx_pack_b(Read read, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to);
-void amx_pack_a(Read read, const float* a, int64_t lda, int64_t n, int64_t k, float* to);
-void amx_pack_b(Read read, const BFloat16* b, int64_t ldb, int64_t k, int64_t cols, float* to);
-void amx_pack_a(Read read, const BFloat16* a, int64_t lda, int64_t n, int64_t k, float* to);
-/// c [n, m] = alpha · a · b + beta · c (+ bias [m]) for one block of k, both in tiles. Whether all of c is finite.
-bool amx_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c, int64_t ldc,
+void bf16_pack_b(Read read, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to);
+void bf16_pack_a(Read read, const float* a, int64_t lda, int64_t n, int64_t k, float* to);
+void bf16_pack_b(Read read, const BFloat16* b, int64_t ldb, int64_t k, int64_t cols, float* to);
+void bf16_pack_a(Read read, const BFloat16* a, int64_t lda, int64_t n, int64_t k, float* to);
+/// c [n, m] = alpha · a · b + beta · c (+ bias [m]) for one block of k, both in tiles.
+void bf16_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c, int64_t ldc,
                   const float* bias = nullptr);
 /// The same; some rows of a at a time are packed first.
-bool amx_pack_and_multiply(Read read, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
+void bf16_pack_and_multiply(Read read, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
                            float alpha, float beta, float* c, int64_t ldc, const float* bias = nullptr);
 
-// -- f32 as three parts of bf16 each (amx_f32.cpp): tiles three times as large ------------------------------------------
+// -- f32 as three parts of bf16 each (amx_f32.cpp): tiles three times as large; whether all of c is finite ---------------
 void amx_split_b(Read read, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to);
 void amx_split_a(Read read, const float* a, int64_t lda, int64_t n, int64_t k, float* to);
 bool amx_multiply_split(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c, int64_t ldc,

@@ -1,6 +1,7 @@
 // The table: which rung for which size and processor.
 #include <sluice/ops/gemm/gemm.h>
 
+#include <sluice/core/parallel.h>
 #include <sluice/ops/gemm/bf16.h>
 #include <sluice/ops/gemm/ladder.h>
 #include <sluice/ops/gemm/panels.h>
@@ -14,6 +15,8 @@ const Micro<float>& micro([[maybe_unused]] Isa isa) {
 #if defined(__x86_64__)
   if (isa >= Isa::avx512) return avx512_f32;
   if (isa >= Isa::avx2) return avx2_f32;
+#elif defined(__aarch64__)
+  if (isa >= Isa::neon) return neon_f32;
 #endif
   return portable_f32;
 }
@@ -22,15 +25,22 @@ const Micro<double>& micro([[maybe_unused]] Isa isa) {
 #if defined(__x86_64__)
   if (isa >= Isa::avx512) return avx512_f64;
   if (isa >= Isa::avx2) return avx2_f64;
+#elif defined(__aarch64__)
+  if (isa >= Isa::neon) return neon_f64;
 #endif
   return portable_f64;
 }
 
+bool amx_computes() { return isa() >= Isa::amx && flush_denormals(); }
+bool bf16_tiles_compute() { return has_bf16_tiles() && flush_denormals(); }
+
 const char* gemm_means(bool f64, int64_t n, int64_t m, Precision precision) {
   if (n == 1 || m == 1) return "OpenBLAS gemv";
-  static constexpr const char* rounded[] = {"portable, bf16", "AVX2, bf16", "AVX-512, bf16", "AMX, bf16"};
-  static constexpr const char* exact[] = {"OpenBLAS", "AVX2", "AVX-512", "AVX-512"};
-  return (!f64 && precision == Precision::bf16 ? rounded : exact)[static_cast<int>(isa())];
+  static constexpr const char* rounded[] = {"portable, bf16", "NEON, bf16", "BFMMLA, bf16", "AVX2, bf16", "AVX-512, bf16", "AMX, bf16"};
+  static constexpr const char* exact[] = {"OpenBLAS", "NEON", "NEON", "AVX2", "AVX-512", "AVX-512"};
+  const Isa without_tiles = isa() == Isa::amx ? Isa::avx512 : isa() == Isa::neon_bf16 ? Isa::neon : isa();
+  const Isa used = bf16_tiles_compute() ? isa() : without_tiles;
+  return (!f64 && precision == Precision::bf16 ? rounded : exact)[static_cast<int>(used)];
 }
 
 namespace {

@@ -1,7 +1,7 @@
 // Products of matrices as kernels need them: single-threaded, row-major, operands plain or transposed; and operands that
 // are packed once and used many times. (Tensors are multiplied by ops/matmul.h.)
 //
-// For AVX2 and better these are Sluice's own (the ladder of ops/gemm/ladder.h); elsewhere OpenBLAS. Except for products
+// For NEON, AVX2 and better these are Sluice's own (the ladder of ops/gemm/ladder.h); elsewhere OpenBLAS. Except for products
 // with one row or one column, which are memory-bound and go to gemv, an element of c is one chain of fused multiply-adds
 // for every 512 of k or less: its bits depend on its row of a, its column of b and k alone, not on n, m, threads, or how
 // operands are held. (A single product of up to four rows, too, has its own way: ops/few_rows.h; and on
@@ -32,8 +32,8 @@ const char* gemm_means(bool f64, int64_t n, int64_t m, Precision precision);
 template <class T>
 void add_bias(T* c, int64_t n, int64_t m, int64_t ldc, const T* bias);
 
-/// How packed operands lie: as plain copies (for OpenBLAS), rows or panels of numbers, those rounded to bf16, AMX tiles of
-/// bf16, and of f32 in three parts.
+/// How packed operands lie: as plain copies (for OpenBLAS), rows or panels of numbers, those rounded to bf16, tiles of
+/// bf16 (AMX, BFMMLA), and of f32 in three parts (AMX).
 enum class Packing : uint8_t { plain, panels, rounded, tiles, split };
 /// For many small products of the same kind, and for one large one, which is split where that is faster.
 template <class T>
@@ -83,7 +83,7 @@ class PackedB {
   /// And of blocks of so many rows (the last one of fewer), one chain of sums each: operands of single blocks, multiplied
   /// one after the other with beta 1, give the same bits.
   int64_t block_rows() const { return depth_; }
-  /// So many rows of a are packed, and stay in cache, while all panels go past. 0: as tiles of AMX, better packed before;
+  /// So many rows of a are packed, and stay in cache, while all panels go past. 0: as tiles, better packed before;
   /// then so many panels stay in cache while rows of a go past.
   int64_t row_block() const;
   int64_t near_panels() const;

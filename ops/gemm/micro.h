@@ -37,11 +37,11 @@ struct Micro {
   void (*transpose)(const T* from, int64_t ld, int64_t rows, int64_t k, T* to, int64_t ld_to);
 };
 
-/// Those of an instruction set (Isa::amx: the ones of avx512).
+/// Those of an instruction set (Isa::amx: the ones of avx512; Isa::neon_bf16: of neon).
 template <class T>
 const Micro<T>& micro(Isa isa);
 
-extern const Micro<float> portable_f32, avx2_f32, avx512_f32;
-extern const Micro<double> portable_f64, avx2_f64, avx512_f64;
+extern const Micro<float> portable_f32, neon_f32, avx2_f32, avx512_f32;
+extern const Micro<double> portable_f64, neon_f64, avx2_f64, avx512_f64;
 
 }  // namespace sluice::detail

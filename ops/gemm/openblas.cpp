@@ -2,24 +2,43 @@
 
 #include <sluice/ops/gemm/ladder.h>
 
+#if defined(SLUICE_ACCELERATE)
+#define ACCELERATE_NEW_LAPACK
+#include <Accelerate/Accelerate.h>
+#else
 #include <cblas.h>
+#endif
+#if defined(__APPLE__)
+#include <dlfcn.h>
+#endif
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
 
-// Weak: builds of OpenBLAS for one processor lack the second and the third, other libraries have none.
+// What may be missing: builds of OpenBLAS for one processor lack the last two, other libraries have none.
+#if !defined(__APPLE__)
 extern "C" {
-void openblas_set_num_threads(int);
+__attribute__((weak)) void openblas_set_num_threads(int);
 __attribute__((weak)) char* openblas_get_corename();
 __attribute__((weak)) void gotoblas_dynamic_init();
 __attribute__((weak)) void gotoblas_dynamic_quit();
 }
+#endif
 
 namespace sluice {
 
 namespace {
+
+#if defined(__APPLE__)  // whose linker refuses a weak symbol that no library has
+template <class F>
+F* found(const char* name) { return reinterpret_cast<F*>(::dlsym(RTLD_DEFAULT, name)); }
+const auto openblas_set_num_threads = found<void(int)>("openblas_set_num_threads");
+const auto openblas_get_corename = found<char*()>("openblas_get_corename");
+const auto gotoblas_dynamic_init = found<void()>("gotoblas_dynamic_init");
+const auto gotoblas_dynamic_quit = found<void()>("gotoblas_dynamic_quit");
+#endif
 
 constexpr const char* kVariable = "OPENBLAS_CORETYPE";
 
@@ -40,7 +59,8 @@ void prepare() {
   static std::once_flag once;
   std::call_once(once, [] {
     detail::correct_blas_core();
-    openblas_set_num_threads(1);  // TBB owns the threads
+    if (openblas_set_num_threads) openblas_set_num_threads(1);  // TBB owns the threads
+    ::setenv("VECLIB_MAXIMUM_THREADS", "1", 0);                // those of Accelerate, which reads it at its first product
   });
 }
 
@@ -49,6 +69,14 @@ void prepare() {
 std::string blas_core() {
   prepare();
   return current_core();
+}
+
+std::string blas_name() {
+#if defined(SLUICE_ACCELERATE)
+  return "Accelerate";
+#else
+  return "OpenBLAS " + blas_core();
+#endif
 }
 
 namespace detail {

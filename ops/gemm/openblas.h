@@ -1,4 +1,4 @@
-// OpenBLAS, and which of its kernels run. Releases do not know processors younger than themselves: 0.3.21 (Debian 12)
+// OpenBLAS (on macOS without it: Accelerate), and which of its kernels run. Releases do not know processors younger than themselves: 0.3.21 (Debian 12)
 // falls back on them to kernels of 2004, at a fifth of the speed, and says nothing. So before the first product the
 // choice is compared with what the processor can do, and corrected.
 #pragma once
@@ -10,7 +10,10 @@
 
 namespace sluice {
 
-/// The kernels that OpenBLAS runs here, after the correction, e.g. "SkylakeX"; "unknown" if it does not say.
+/// The library, and the kernels that it runs here, after the correction, e.g. "OpenBLAS SkylakeX"; "OpenBLAS unknown" if it
+/// does not say, "Accelerate" on macOS.
+std::string blas_name();
+/// The kernels alone.
 std::string blas_core();
 
 namespace detail {

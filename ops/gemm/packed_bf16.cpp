@@ -1,4 +1,4 @@
-// Packed operands from tensors of bf16: as tiles of AMX nothing is rounded again; elsewhere they are widened, a block at a
+// Packed operands from tensors of bf16: as tiles nothing is rounded again; elsewhere they are widened, a block at a
 // time, and packed as f32.
 #include <sluice/core/tensor.h>
 #include <sluice/core/vectorise.h>
@@ -36,9 +36,9 @@ void PackedB<float>::fill(Read rb, const BFloat16* b, int64_t ldb, int64_t first
     const int64_t k = std::min(depth_, k_ - l);
     const BFloat16* from = rb == Read::plain ? b + l * ldb + col : b + col * ldb + l;
     float* const to = block(l, k, first_panel);
-#if defined(__x86_64__)
+#if defined(SLUICE_BF16_TILES)
     if (packing_ == Packing::tiles) {
-      amx_pack_b(rb, from, ldb, k, cols, to);
+      bf16_pack_b(rb, from, ldb, k, cols, to);
       continue;
     }
 #endif
@@ -55,9 +55,9 @@ void PackedA<float>::fill(Read ra, const BFloat16* a, int64_t lda, int64_t first
     const int64_t k = std::min(depth_, k_ - l);
     const BFloat16* from = ra == Read::plain ? a + first * lda + l : a + l * lda + first;
     float* const to = block(l, k, first);
-#if defined(__x86_64__)
+#if defined(SLUICE_BF16_TILES)
     if (packing_ == Packing::tiles) {
-      amx_pack_a(ra, from, lda, rows, k, to);
+      bf16_pack_a(ra, from, lda, rows, k, to);
       continue;
     }
 #endif

@@ -1,5 +1,5 @@
 // Operands in packed form: for each block of k one after the other, the panels of b, or the rows of a; of numbers or of
-// AMX tiles. Where OpenBLAS computes (see gemm.cpp) they are plain copies.
+// tiles of bf16. Where OpenBLAS computes (see gemm.cpp) they are plain copies.
 #include <sluice/core/vectorise.h>
 #include <sluice/ops/gemm/bf16.h>
 #include <sluice/ops/gemm/ladder.h>
@@ -11,7 +11,7 @@ namespace sluice::detail {
 
 namespace {
 
-/// AMX tiles, of bf16: how many for what one holds.
+/// Tiles of bf16: how many for what one holds.
 int64_t parts(Packing packing) { return packing == Packing::tiles ? 1 : packing == Packing::split ? 3 : 0; }
 
 int64_t tiled(int64_t k) { return (k + kAmxStep - 1) / kAmxStep * kAmxStep; }
@@ -25,26 +25,26 @@ int64_t block_depth(Packing packing, int64_t k) {
 
 template <class T>
 Packing usual_packing(Precision precision) {
-  if (sizeof(T) == 4 && precision == Precision::bf16) return isa() >= Isa::amx ? Packing::tiles : Packing::rounded;
+  if (sizeof(T) == 4 && precision == Precision::bf16) return bf16_tiles_compute() ? Packing::tiles : Packing::rounded;
   return isa() == Isa::base ? Packing::plain : Packing::panels;
 }
 template <class T>
 Packing large_packing(Precision precision, int64_t k) {
-  const bool split = sizeof(T) == 4 && precision == Precision::f32 && isa() >= Isa::amx && k >= 2 * kAmxStep;
+  const bool split = sizeof(T) == 4 && precision == Precision::f32 && amx_computes() && k >= 2 * kAmxStep;
   return split ? Packing::split : usual_packing<T>(precision);
 }
 
 template <class T>
 int64_t PackedB<T>::size(int64_t k, int64_t m) {
   const int64_t cols = micro<T>(isa()).cols, panels = k * ((m + cols - 1) / cols * cols);
-  if (sizeof(T) == 8 || isa() < Isa::amx) return panels;
+  if (sizeof(T) == 8 || !has_bf16_tiles()) return panels;
   return std::max(panels, tiled(k) * ((m + kAmxCols - 1) / kAmxCols * kAmxCols) / 2);
 }
 template <class T>
 int64_t PackedA<T>::size(int64_t n, int64_t k) {
   const Cut depth(k, kDepth);
   const int64_t rows = n * std::max(k, depth.count * copied_row(depth.length));
-  if (sizeof(T) == 8 || isa() < Isa::amx) return rows;
+  if (sizeof(T) == 8 || !has_bf16_tiles()) return rows;
   return std::max(rows, (n + kAmxTile - 1) / kAmxTile * kAmxTile * tiled(k) / 2);
 }
 
@@ -90,8 +90,8 @@ void PackedB<T>::fill(Read rb, const T* b, int64_t ldb, int64_t first_panel, int
           for (int64_t p = 0; p < k; ++p) std::copy_n(from + p * ldb, cols, to + p * m_);
         break;
       case Packing::tiles:
-#if defined(__x86_64__)
-        if constexpr (sizeof(T) == 4) amx_pack_b(rb, from, ldb, k, cols, to);
+#if defined(SLUICE_BF16_TILES)
+        if constexpr (sizeof(T) == 4) bf16_pack_b(rb, from, ldb, k, cols, to);
 #endif
         break;
       case Packing::split:
@@ -122,8 +122,8 @@ void PackedA<T>::fill(Read ra, const T* a, int64_t lda, int64_t first, int64_t l
           for (int64_t i = 0; i < rows; ++i) std::copy_n(from + i * lda, k, to + i * k_);
         break;
       case Packing::tiles:
-#if defined(__x86_64__)
-        if constexpr (sizeof(T) == 4) amx_pack_a(ra, from, lda, rows, k, to);
+#if defined(SLUICE_BF16_TILES)
+        if constexpr (sizeof(T) == 4) bf16_pack_a(ra, from, lda, rows, k, to);
 #endif
         break;
       case Packing::split:
@@ -170,9 +170,14 @@ bool PackedB<T>::multiply(Read ra, int64_t n, T alpha, const T* a, int64_t lda, 
     const T *left = ra == Read::plain ? a + l : a + l * lda, *right = block(l, k, first_panel);
     const T keep = l == 0 ? beta : T(1);
     if (parts(packing_)) {
+#if defined(SLUICE_BF16_TILES)
+      if constexpr (sizeof(T) == 4)
+        if (packing_ == Packing::tiles) bf16_pack_and_multiply(ra, left, lda, right, n, m, k, alpha, keep, c, ldc, last);
+#endif
 #if defined(__x86_64__)
       if constexpr (sizeof(T) == 4)
-        finite &= (packing_ == Packing::tiles ? amx_pack_and_multiply : amx_split_and_multiply)(ra, left, lda, right, n, m, k, alpha, keep, c, ldc, last);
+        if (packing_ == Packing::split)
+          finite &= amx_split_and_multiply(ra, left, lda, right, n, m, k, alpha, keep, c, ldc, last);
 #endif
       continue;
     }
@@ -199,9 +204,13 @@ bool PackedB<T>::multiply(const PackedA<T>& a, int64_t first_row, int64_t n, T a
     const T keep = l == 0 ? beta : T(1);
     if (!parts(packing_))
       multiply_block<T>(micro<T>(isa()), {left, copied_row(k), 1}, {right, k * cols_, cols_, true}, n, m, k, alpha, keep, c, ldc, last);
+#if defined(SLUICE_BF16_TILES)
+    if constexpr (sizeof(T) == 4)
+      if (packing_ == Packing::tiles) bf16_multiply(left, right, n, m, k, alpha, keep, c, ldc, last);
+#endif
 #if defined(__x86_64__)
-    else if constexpr (sizeof(T) == 4)
-      finite &= (packing_ == Packing::tiles ? amx_multiply : amx_multiply_split)(left, right, n, m, k, alpha, keep, c, ldc, last);
+    if constexpr (sizeof(T) == 4)
+      if (packing_ == Packing::split) finite &= amx_multiply_split(left, right, n, m, k, alpha, keep, c, ldc, last);
 #endif
   }
   return finite;

@@ -31,7 +31,7 @@ Tensor checked_decay(const char* op, const Tensor& q, const Tensor& k, const Ten
     fail<DTypeError>(op, ": log_decay is ", log_decay.dtype(), log_decay, " beside q=", q.dtype(), q);
   Shape scalar{q.dim(0), q.dim(1), q.dim(2)}, channels = scalar;
   channels.push_back(o.decay_on_values ? v.dim(3) : q.dim(3));
-  if (log_decay.rank() == 3 && broadcast(op, log_decay.shape(), scalar) == scalar) return expand(log_decay, scalar);
+  if (log_decay.rank() <= 3 && broadcast(op, log_decay.shape(), scalar) == scalar) return expand(log_decay, scalar);
   if (log_decay.rank() == 4 && broadcast(op, log_decay.shape(), channels) == channels) return expand(log_decay, channels);
   fail(op, ": log_decay=", log_decay, " does not fit; need ", scalar, " or ", channels);
 }

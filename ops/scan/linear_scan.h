@@ -29,7 +29,8 @@ struct LinearScanOptions {
 };
 
 /// q, k [batch, heads, n, m], v [batch, heads, n, e] → [batch, heads, n, e]. `log_decay` is undefined (no
-/// forgetting), [batch, heads, n] or [batch, heads, n, m] (n, e with decay_on_values), values <= 0; it broadcasts.
+/// forgetting), broadcasts to [batch, heads, n] or, with four dims, to [batch, heads, n, m] (n, e with decay_on_values), and
+/// has values <= 0.
 /// No normaliser: with v = 1, [batch, heads, n, 1], comes the denominator, at little cost. O(n·chunk·(m + e) + n·m·e) time, O(n)
 /// memory.
 Tensor linear_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay = {},

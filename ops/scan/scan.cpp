@@ -2,7 +2,7 @@
 // in the other direction.
 #include <sluice/ops/scan/scan.h>
 
-#include <sluice/core/dual.h>
+#include <sluice/core/arithmetic.h>
 #include <sluice/core/node.h>
 #include <sluice/core/parallel.h>
 #include <sluice/ops/create.h>

@@ -1,0 +1,152 @@
+// Rung 5 on arm64: BFMMLA. One instruction multiplies 2 rows of a by 2 columns of b over 4 of k, and adds to 2 × 2 sums in
+// f32: 16 multiply-adds, four times those of a vector of f32. 4 × 4 such sums are 16 of the 32 registers; per 4 of k they
+// take 8 loads for 16 products.
+//
+// In a tile (bf16.h) four numbers of k lie beside each other, for each of 16 rows of a or columns of b; then the next four:
+// two rows are one register, and 4 of k of the whole tile two lines of the cache.
+#include <sluice/ops/gemm/bf16.h>
+
+#if defined(__aarch64__)
+#include <sluice/ops/gemm/panels.h>
+
+#include <arm_neon.h>
+
+#include <cstring>
+
+namespace sluice::detail {
+
+namespace {
+
+constexpr int64_t kQuad = 4, kSide = 8;      // of k in one instruction; rows and columns of c in registers
+constexpr int64_t kOfQuad = kQuad * kAmxTile;  // numbers of a tile that belong to one quad of k
+
+/// Four numbers as bf16: rounded as round_to_bf16 does it.
+[[gnu::always_inline]] inline uint16x4_t four(const float* x) {
+  const uint32x4_t bits = vreinterpretq_u32_f32(vld1q_f32(x)), size = vandq_u32(bits, vdupq_n_u32(0x7fffffff));
+  const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
+  const uint32x4_t nearest = vaddq_u32(bits, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
+  const uint32x4_t zero = vbicq_u32(bits, vdupq_n_u32(0x7fffffff)), nan = vorrq_u32(bits, vdupq_n_u32(0x00400000));
+  const uint32x4_t finite = vbslq_u32(vcltq_u32(size, vdupq_n_u32(0x00800000)), zero, nearest);
+  return vshrn_n_u32(vbslq_u32(vcgtq_u32(size, vdupq_n_u32(0x7f800000)), nan, finite), 16);
+}
+[[gnu::always_inline]] inline uint16x4_t four(const BFloat16* x) { return vld1_u16(reinterpret_cast<const uint16_t*>(x)); }
+
+/// One tile of 16 rows of a or columns of b and 32 of k; along: k goes along the rows of x.
+template <class X>
+void pack_tile(const X* x, int64_t ld, bool along, uint16_t* to) {
+  for (int64_t p = 0; p < kAmxStep; p += kQuad, to += kOfQuad)
+    if (along)
+      for (int64_t i = 0; i < kAmxTile; ++i) vst1_u16(to + i * kQuad, four(x + i * ld + p));
+    else
+      for (int64_t i = 0; i < kAmxTile; i += 4) {
+        const X* const at = x + p * ld + i;
+        const uint16x4x4_t quad{{four(at), four(at + ld), four(at + 2 * ld), four(at + 3 * ld)}};
+        vst4_u16(to + i * kQuad, quad);  // clang's is a macro, which splits braces at their commas
+      }
+}
+
+/// Tiles of `count` rows of a or columns of b, all k of the first 16 and so on, filled up with zeros.
+template <class X>
+void pack_tiles(const X* x, int64_t ld, bool along, int64_t count, int64_t k, float* to) {
+  constexpr int64_t kNumbers = kAmxTile * kAmxStep;
+  const int64_t steps = (k + kAmxStep - 1) / kAmxStep;
+  for (int64_t i = 0; i < count; i += kAmxTile)
+    for (int64_t p = 0; p < k; p += kAmxStep) {
+      uint16_t* const tile = reinterpret_cast<uint16_t*>(to) + (i / kAmxTile * steps + p / kAmxStep) * kNumbers;
+      const X* from = x + (along ? i * ld + p : p * ld + i);
+      if (count - i >= kAmxTile && k - p >= kAmxStep) {
+        pack_tile(from, ld, along, tile);
+        continue;
+      }
+      X part[kNumbers] = {};  // of a tile that is not whole
+      const int64_t numbers = std::min(kAmxTile, count - i), deep = std::min(kAmxStep, k - p), row = along ? kAmxStep : kAmxTile;
+      for (int64_t r = 0; r < (along ? numbers : deep); ++r) std::copy_n(from + r * ld, along ? deep : numbers, part + r * row);
+      pack_tile(part, row, along, tile);
+    }
+}
+
+/// sum [2, 2] + a [2, 4] · b [4, 2]. By its name: the intrinsic is not there unless all of the file may use it.
+[[gnu::always_inline]] inline float32x4_t add_products(float32x4_t sum, uint16x8_t a, uint16x8_t b) {
+  asm(".arch_extension bf16\n\tbfmmla %0.4s, %1.8h, %2.8h" : "+w"(sum) : "w"(a), "w"(b));
+  return sum;
+}
+
+/// to [8, 8] = 8 rows of a · 8 columns of b, which begin in the first quad of a tile, over so many quads of k.
+void multiply_side(const uint16_t* a, const uint16_t* b, int64_t quads, float* to) {
+  float32x4_t sum[4][4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i)
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) sum[i][j] = vdupq_n_f32(0);
+  for (; quads > 0; --quads, a += kOfQuad, b += kOfQuad) {
+    uint16x8_t right[4];
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) right[j] = vld1q_u16(b + 2 * kQuad * j);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const uint16x8_t left = vld1q_u16(a + 2 * kQuad * i);
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) sum[i][j] = add_products(sum[i][j], left, right[j]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i)
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      vst1_f32(to + 2 * i * kSide + 2 * j, vget_low_f32(sum[i][j]));
+      vst1_f32(to + (2 * i + 1) * kSide + 2 * j, vget_high_f32(sum[i][j]));
+    }
+}
+
+}  // namespace
+
+void bf16_pack_b(Read read, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to) {
+  pack_tiles(b, ldb, read == Read::transposed, cols, k, to);
+}
+void bf16_pack_a(Read read, const float* a, int64_t lda, int64_t n, int64_t k, float* to) {
+  pack_tiles(a, lda, read == Read::plain, n, k, to);
+}
+void bf16_pack_b(Read read, const BFloat16* b, int64_t ldb, int64_t k, int64_t cols, float* to) {
+  pack_tiles(b, ldb, read == Read::transposed, cols, k, to);
+}
+void bf16_pack_a(Read read, const BFloat16* a, int64_t lda, int64_t n, int64_t k, float* to) {
+  pack_tiles(a, lda, read == Read::plain, n, k, to);
+}
+
+/// 16 columns of b, over k, stay in L1 while the rows of a go past from L2.
+void bf16_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c, int64_t ldc,
+                   const float* bias) {
+  const int64_t row = (k + kAmxStep - 1) / kAmxStep * kAmxStep, quads = (k + kQuad - 1) / kQuad;  // numbers of a row in tiles
+  const auto *left = reinterpret_cast<const uint16_t*>(a), *right = reinterpret_cast<const uint16_t*>(b);
+  // Where row i of a or column i of b begins.
+  const auto at = [row](int64_t i) { return i / kAmxTile * kAmxTile * row + i % kAmxTile * kQuad; };
+  alignas(64) float sums[kSide * kSide];
+  for (int64_t group = 0; group < m; group += kAmxTile)
+    for (int64_t i = 0; i < n; i += kSide)
+      for (int64_t j = group; j < std::min(group + kAmxTile, m); j += kSide) {
+        multiply_side(left + at(i), right + at(j), quads, sums);
+        const int64_t rows = std::min(kSide, n - i), cols = std::min(kSide, m - j);
+        for (int64_t r = 0; r < rows; ++r)
+          for (int64_t q = 0; q < cols; ++q) {
+            float& to = c[(i + r) * ldc + j + q];
+            float x = alpha * sums[r * kSide + q];
+            if (beta != 0) x += beta * to;
+            to = bias ? x + bias[j + q] : x;
+          }
+      }
+}
+
+void bf16_pack_and_multiply(Read read, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k, float alpha,
+                            float beta, float* c, int64_t ldc, const float* bias) {
+  const int64_t row = (k + kAmxStep - 1) / kAmxStep * kAmxStep / 2;  // of floats
+  const int64_t block = std::max(kAmxTile, (int64_t{1} << 16) / row / kAmxTile * kAmxTile);  // 256 KiB of rows stay in L2
+  float* const tiles = pack_memory<float>(0, (std::min(block, n) + kAmxTile - 1) / kAmxTile * kAmxTile * row);
+  for (int64_t first = 0; first < n; first += block) {
+    const int64_t rows = std::min(block, n - first);
+    bf16_pack_a(read, a + first * (read == Read::plain ? lda : 1), lda, rows, k, tiles);
+    bf16_multiply(tiles, b, rows, m, k, alpha, beta, c + first * ldc, ldc, bias);
+  }
+}
+
+}  // namespace sluice::detail
+#endif
