@@ -4,6 +4,7 @@
 #include <sluice/core/allocator.h>
 #include <sluice/core/dual.h>
 #include <sluice/core/dual_misuse.h>
+#include <sluice/core/file.h>
 #include <sluice/core/parallel.h>
 #include <sluice/core/print.h>
 #include <sluice/core/random.h>

@@ -68,13 +68,19 @@ struct LayerDraft {
   std::function<std::unique_ptr<AnyLayer>(Rng&)> build;
 };
 
-/// A row. What a layer takes follows from its type.
+/// A row. What a layer takes follows from its type; what its type cannot say, the row does.
 struct LayerRow {
   std::string name;           // "gau"
   const char* type;           // "Gau"
   std::vector<Json> samples;  // option sets: small, and together every way through the layer
   bool context = false, key_mask = false, query_mask = false, segments = false, branch = false, positions = false;
   bool dropout = false, streams = false;
+  /// Options of a layer whose others have their defaults, where the required ones of samples[0] alone make none: as many heads
+  /// as divide so small a dim. They may be required ones, too.
+  Json::Object bare = {};
+  /// Samples with these options (with none: all) are not linear in what their dropout scales, so that the mean over its masks is
+  /// not the layer without dropout.
+  std::optional<Json::Object> nonlinear_after_dropout = std::nullopt;
   std::function<LayerDraft()> draft;
 
   /// The layer of a sample; its dtype is the sample's unless it is given.
@@ -126,7 +132,8 @@ void gau_rows(Rows& rows) {
        R"({"causal": true, "kind": "softmax", "qk_norm": true, "norm_eps": 0.01, "residual": false, "rope_xpos": 16})",
        R"({"causal": true, "kind": "softmax_plus", "min_length": 1, "heads": 2, "expansion": 6, "qk_norm": true,
            "qk_norm_kind": "layer", "qk_norm_eps": 0.1, "placement": "post", "residual": false, "rope_rot_dim": 2,
-           "rope_frequencies": [0.7], "rope_factor": 1.2})"});
+           "rope_frequencies": [0.7], "rope_factor": 1.2})"})
+      .nonlinear_after_dropout = Json::Object{{"placement", "post"}};
   rows.template add<CrossGau>("cross_gau", R"({"dim": 4, "key_dim": 6, "expansion": 5})",
                               {R"({"context_dim": 3, "kind": "softmax", "dropout": 0.3})", R"({"kind": "rownorm"})",
                                R"({"kind": "softmax_plus", "min_length": 2, "norm_eps": 0.01})"});
@@ -154,11 +161,13 @@ void gau_rows(Rows& rows) {
   rows.template add<FlashModel>(
       "flash_model", R"({"layers": 1, "dim": 4, "key_dim": 6, "expansion": 5, "chunk": 4})",
       {R"({"layers": 2, "causal": true, "vocabulary": 11, "outputs": 11, "model_dropout": 0.3})",
-       R"({"causal": true, "positions": false, "final_norm": "layer", "norm_eps": 0.01})"});
-  rows.template add<McTfm>("mc_tfm", R"({"dim": 8, "heads": 2, "chunk": 4})",
+       R"({"causal": true, "positions": false, "final_norm": "layer", "norm_eps": 0.01})"})
+      .nonlinear_after_dropout = Json::Object{};
+  LayerRow& mc_tfm = rows.template add<McTfm>("mc_tfm", R"({"dim": 8, "heads": 2, "chunk": 4})",
                            {R"({"causal": true, "linear_bias": false})",
                             R"({"norm": "scale", "hidden": 5, "use_rope": false, "dropout": 0.3})",
                             R"({"causal": true, "kind": "softmax_plus", "min_length": 2, "norm_eps": 0.01, "rope_xpos": 16})"});
+  mc_tfm.bare = {{"heads", 2}}, mc_tfm.nonlinear_after_dropout = Json::Object{};
 }
 
 template <class Rows>
@@ -245,14 +254,16 @@ void linear_time_rows(Rows& rows) {
        R"({"direction": "two_direction_mean", "decay": "learned", "use_rope": "features", "output_norm": "layer"})",
        R"({"direction": "causal", "kv_heads": 1, "short_conv": 3, "output_norm": "rms", "norm_eps": 0.1, "output_gate": true,
            "decay": "fixed", "gamma": [0.9, 0.5], "use_rope": "inputs", "rope_xpos": 16})",
-       R"({"kv_heads": 1, "value_dim": 3, "short_conv": 2, "output_gate": true})"});
+       R"({"kv_heads": 1, "value_dim": 3, "short_conv": 2, "output_gate": true})"})
+      .bare = {{"dim", 16}};
   rows.template add<GroupNorm>("group_norm", R"({"groups": 2, "dim": 3})",
                                {R"({"kind": "rms"})", R"({"kind": "rms_plain"})", R"({"shared": true})",
                                 R"({"kind": "rms", "shared": true})"});
   rows.template add<Retention>("retention", R"({"dim": 8, "heads": 2, "chunk": 3})",
                                {R"({"gate": false, "group_norm": "rms_plain", "expand_k": 0.5, "dropout": 0.3})",
                                 R"({"group_norm": "rms", "use_rope": false, "gamma": [0.9, 1]})",
-                                R"({"group_norm": "rms", "shared_norm": true, "kv_heads": 1, "short_conv": 3, "rope_xpos": 16})"});
+                                R"({"group_norm": "rms", "shared_norm": true, "kv_heads": 1, "short_conv": 3, "rope_xpos": 16})"})
+      .bare = {{"heads", 2}};
   rows.template add<Gla>("gla", R"({"dim": 8, "heads": 2, "chunk": 3, "gate_temperature": 2})",
                          {R"({"gate": "per_head", "output_gate": false, "norm": "none", "scale": 1, "dropout": 0.3})",
                           R"({"expand_k": 1, "gate_rank": 3, "norm": "layer"})",

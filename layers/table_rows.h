@@ -112,8 +112,9 @@ std::vector<Json> merged_samples(const char* base, std::initializer_list<const c
 struct RowList {
   std::vector<LayerRow> rows;
 
+  /// The row, for what the type does not say; until the next is added.
   template <class M>
-  void add(const char* name, const char* base, std::initializer_list<const char*> changes = {}) {
+  LayerRow& add(const char* name, const char* base, std::initializer_list<const char*> changes = {}) {
     using T = Takes<M>;
     using Options = std::remove_cvref_t<decltype(std::declval<M>().options)>;
     LayerRow row{.name = name, .type = M::type, .samples = merged_samples(base, changes), .draft = {}};
@@ -132,7 +133,7 @@ struct RowList {
                           else return std::make_unique<LayerOf<M>>(M(*options));
                         }};
     };
-    rows.push_back(std::move(row));
+    return rows.emplace_back(std::move(row));
   }
 };
 

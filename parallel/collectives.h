@@ -66,7 +66,7 @@ std::vector<int64_t> even_pieces(int64_t n, int ranks);
 class Pending {
  public:
   Pending() = default;
-  bool done() const;
+  bool done() const;  // wait() would return at once
   /// Returns when it is done; throws what went wrong. Without one under way it does nothing.
   void wait();
 

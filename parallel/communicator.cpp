@@ -1,9 +1,9 @@
 #include <sluice/parallel/communicator.h>
 
+#include <sluice/core/number.h>
 #include <sluice/parallel/group.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <numeric>
@@ -17,12 +17,9 @@ namespace {
 double usual_timeout() {
   const char* set = std::getenv("SLUICE_TIMEOUT");
   if (!set || !*set) return 300;
-  const std::string_view text = set;
-  double seconds = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
-  if (error != std::errc() || end != text.data() + text.size() || !(seconds > 0))
-    fail<ValueError>("SLUICE_TIMEOUT: needs seconds above 0 — got \"", text, "\"");
-  return seconds;
+  const std::optional<double> seconds = parse_double(set);
+  if (!seconds || !(*seconds > 0)) fail<ValueError>("SLUICE_TIMEOUT: needs seconds above 0 — got \"", std::string_view(set), "\"");
+  return *seconds;
 }
 
 /// The first line in which two texts differ, of both.

@@ -162,7 +162,7 @@ struct RingAttention final : Node {
                                  .bias = {}, .relative = {}};
         const Tensor rk = readable_rows(keys_of(rows, d)), rv = readable_rows(values_of(rows, d));
         const Tensor row_lse = rlse.defined() ? contiguous(rlse) : rlse, row_delta = rdelta.defined() ? contiguous(rdelta) : rdelta;
-        kernel::attention_backward({rq, rk, rv, part.options, 0, 0}, rg, row_lse, row_delta, grads);
+        kernel::attention_backward({rq, rk, rv, part.options}, rg, row_lse, row_delta, grads);
         dqueries = grads.dq;
       } else {
         fill_(dpart, 0);

@@ -63,7 +63,7 @@ bool in_sequence();
 
 /// Rows [begin, end) of a whole sequence.
 struct RowRange {
-  int64_t begin = 0, end = 0;
+  int64_t begin = 0, end = 0;  // the first one, and one behind the last
   /// Number of rows.
   int64_t length() const { return end - begin; }
 };

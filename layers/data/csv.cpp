@@ -1,6 +1,7 @@
 #include <sluice/layers/data/csv.h>
 
 #include <sluice/core/error.h>
+#include <sluice/core/number.h>
 #include <sluice/core/options.h>
 #include <sluice/layers/data/gzip.h>
 #include <sluice/ops/create.h>
@@ -12,6 +13,7 @@
 #include <limits>
 #include <map>
 #include <type_traits>
+#include <unordered_map>
 #include <utility>
 
 namespace sluice {
@@ -64,24 +66,25 @@ class Parser {
       for (++at_;; ++at_) {
         if (at_ >= text_.size()) bad(begun, "a quoted cell does not end");
         if (text_[at_] == '"' && (++at_ >= text_.size() || text_[at_] != '"')) break;  // of two, the second stays
-        if (text_[at_] == '\n') ++line_;
         value += text_[at_];
+        if (ends_line(at_)) ++line_;
       }
     } else {
-      const char ends[] = {csv_.options.separator, '\n'};
-      const std::size_t end = std::min(text_.find_first_of({ends, 2}, at_), text_.size());
+      const char ends[] = {csv_.options.separator, '\n', '\r'};
+      const std::size_t end = std::min(text_.find_first_of({ends, 3}, at_), text_.size());
       value = text_.substr(at_, end - at_), at_ = end;
-      if (at_ == text_.size() || text_[at_] == '\n')
-        if (value.ends_with('\r')) value.pop_back();
     }
     row.push_back(std::move(value));
-    if (quoted_ && at_ + 1 < text_.size() && text_[at_] == '\r' && text_[at_ + 1] == '\n') ++at_;
     if (at_ >= text_.size()) return false;
-    const char end = text_[at_++];
-    if (end == csv_.options.separator) return true;
-    if (end != '\n') bad(line_, "cell ", row.size(), " goes on after its quote");
-    ++line_;
+    if (text_[at_] == csv_.options.separator) return ++at_, true;
+    if (text_[at_] == '\r' && !ends_line(at_)) ++at_;
+    if (!ends_line(at_)) bad(line_, "cell ", row.size(), " goes on after its quote");
+    ++at_, ++line_;
     return false;
+  }
+  /// The last byte of a line's end: \n, \r\n or \r.
+  bool ends_line(std::size_t at) const {
+    return text_[at] == '\n' || (text_[at] == '\r' && (at + 1 >= text_.size() || text_[at + 1] != '\n'));
   }
 
   std::string_view text_;
@@ -99,14 +102,12 @@ std::string_view trimmed(std::string_view s) {
 
 std::string_view without_plus(std::string_view s) { return s.starts_with('+') && !s.starts_with("+-") ? s.substr(1) : s; }
 
-template <class T>
-bool parse(std::string_view s, T& value) {
-  s = without_plus(s);
-  const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), value);
-  return error == std::errc() && end == s.data() + s.size();
+bool parse(std::string_view s, double& value) {
+  const std::optional<double> read = parse_double(without_plus(s));
+  value = read.value_or(0);
+  return read.has_value();
 }
 /// Also "3.0" and "3e0", of whole numbers that went through another program's floats.
-template <>
 bool parse(std::string_view s, int64_t& value) {
   s = without_plus(s);
   const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), value);
@@ -161,8 +162,16 @@ int64_t Csv::index(std::string_view name) const {
 
 Tensor Csv::columns(const std::vector<std::string>& which, DType dtype) const {
   if (dtype == boolean) fail<DTypeError>("csv: asked for bool; need a type of numbers");
+  std::unordered_map<std::string_view, std::pair<int64_t, bool>> known;  // the place of a name, and whether it is the only one
+  for (std::size_t i = 0; i < names.size() && which.size() > 1; ++i) {
+    const auto [at, is_new] = known.try_emplace(names[i], i, true);
+    at->second.second = is_new;
+  }
   std::vector<int64_t> places;
-  for (const std::string& name : which) places.push_back(index(name));
+  for (const std::string& name : which) {
+    const auto found = known.find(name);
+    places.push_back(found != known.end() && found->second.second ? found->second.first : index(name));  // or its errors
+  }
   return is_float(dtype) ? numbers<double>(*this, places, dtype) : numbers<int64_t>(*this, places, dtype);
 }
 

@@ -24,13 +24,8 @@ Rng rng_for(uint64_t seed, uint32_t purpose, int64_t number) {
   return Rng(uint64_t{words[0]} << 32 | words[1]);
 }
 
-std::vector<Tensor> cut(const Tensor& order, int64_t batch, bool drop_last) {
-  std::vector<Tensor> out;
-  const int64_t rows = order.dim(0);
-  for (int64_t at = 0; at < rows && !(drop_last && rows - at < batch); at += std::min(batch, rows - at))
-    out.push_back(narrow(order, 0, at, std::min(batch, rows - at)));
-  return out;
-}
+/// Rows `at` to at + batch of an order, or as many as there are.
+Tensor piece(const Tensor& order, int64_t at, int64_t batch) { return narrow(order, 0, at, std::min(batch, order.dim(0) - at)); }
 
 }  // namespace
 
@@ -38,10 +33,15 @@ std::vector<Tensor> shuffled_batches(int64_t rows, int64_t batch, uint64_t seed,
   if (rows < 0 || batch < 1 || epoch < 0)
     fail<ValueError>("shuffled_batches: need rows >= 0, batch >= 1, epoch >= 0 — got ", rows, ", ", batch, ", ", epoch);
   Rng rng = rng_for(seed, 0, epoch);
-  return cut(permutation(rows, rng), batch, false);
+  const Tensor order = permutation(rows, rng);
+  std::vector<Tensor> out;
+  for (int64_t at = 0; at < rows; at += out.back().dim(0)) out.push_back(piece(order, at, batch));
+  return out;
 }
 
 namespace detail {
+
+constexpr int64_t kMostBatches = int64_t{1} << 62;  // handed out: no loader will count that far, and what lies ahead has a number
 
 struct LoaderEngine::Work {
   LoaderOptions options;
@@ -61,19 +61,20 @@ struct LoaderEngine::Work {
   std::vector<std::thread> threads;
 
   std::mutex order_mutex;
-  std::deque<std::pair<int64_t, std::vector<Tensor>>> orders;  // of the last two epochs asked for
+  std::deque<std::pair<int64_t, Tensor>> orders;  // of the last two epochs asked for
 
+  /// Of its own: who writes to it does not change an order.
   Tensor rows(int64_t at) {
     const int64_t epoch = at / batches;
     std::lock_guard lock(order_mutex);
     auto found = std::find_if(orders.begin(), orders.end(), [&](auto& o) { return o.first == epoch; });
     if (found == orders.end()) {
       Rng rng = rng_for(static_cast<uint64_t>(options.seed), 0, epoch);
-      orders.emplace_back(epoch, cut(options.shuffle ? permutation(options.rows, rng) : arange(options.rows), options.batch, options.drop_last));
+      orders.emplace_back(epoch, options.shuffle ? permutation(options.rows, rng) : arange(options.rows));
       if (orders.size() > 2) orders.pop_front();
       found = orders.end() - 1;
     }
-    return found->second[static_cast<std::size_t>(at % batches)];
+    return clone(piece(found->second, at % batches * options.batch, options.batch));
   }
   std::shared_ptr<void> make_at(int64_t at) {
     NoGrad guard;
@@ -128,7 +129,7 @@ int64_t LoaderEngine::batches() const { return work_->batches; }
 int64_t LoaderEngine::position() const { return work_->position; }
 
 void LoaderEngine::seek(int64_t position) {
-  if (position < 0) fail<ValueError>("loader: position must be at least 0 — got ", position);
+  if (position < 0 || position > kMostBatches) fail<ValueError>("loader: position must be between 0 and 2^62 — got ", position);
   if (position == work_->position) return;
   work_->halt();
   work_->position = position;

@@ -69,7 +69,7 @@ class LoaderEngine {
 
 }  // namespace detail
 
-/// Batches of any type: what a function makes of the numbers of their rows, i64 [batch]. It is called by several threads at once,
+/// Batches of any type: what a function makes of the numbers of their rows, i64 [batch], which are its own. It is called by several threads at once,
 /// without history, and may have a second parameter, an Rng& of this batch alone (of seed and position), for augmentation and
 /// noise. The batches and their order do not depend on the number of threads. An exception of the function is thrown by the
 /// call that would have given its batch; that batch counts as handed out. Not for use from several threads.
@@ -88,7 +88,7 @@ class Loader {
   int64_t batches() const { return engine_->batches(); }
   /// How many batches have been handed out, counted from the first of epoch 0; epoch = position / batches().
   int64_t position() const { return engine_->position(); }
-  /// The next batch will be that of `position`. ValueError unless it is >= 0.
+  /// The next batch will be that of `position`. ValueError unless 0 <= position <= 2^62.
   void seek(int64_t position) { engine_->seek(position); }
   /// The next batch; after the last of an epoch comes the first of the next.
   Batch next() { return std::move(*std::static_pointer_cast<Batch>(engine_->next())); }
@@ -97,8 +97,8 @@ class Loader {
   class Iterator {
    public:
     explicit Iterator(Loader& loader) : loader_(&loader), batch_(loader.next()) {}
-    Batch& operator*() { return *batch_; }
-    Iterator& operator++() {
+    Batch& operator*() { return *batch_; }  // the batch it stands at, which may be moved from
+    Iterator& operator++() {                // draws the next one
       batch_.reset();  // its memory may be wanted
       if (loader_->position() % loader_->batches() != 0) batch_.emplace(loader_->next());
       return *this;
@@ -126,6 +126,7 @@ template <class F>
 struct BatchOf<F> : std::invoke_result<const F&, const Tensor&, Rng&> {};
 }  // namespace detail
 
+/// A loader's batches are what its function returns.
 template <class F>
 Loader(LoaderOptions, F) -> Loader<std::remove_cvref_t<typename detail::BatchOf<F>::type>>;
 

@@ -21,7 +21,7 @@ Tensor byte_tokens(std::string_view text);
 
 /// Inputs and the tokens that follow them, i64 [batch, length] each.
 struct TextBatch {
-  Tensor inputs, targets;
+  Tensor inputs, targets;  // targets[…, i] = inputs[…, i + 1]
 };
 
 /// All windows of length + 1 tokens that begin at a multiple of `stride`. A value that shares the tokens' memory.

@@ -20,6 +20,7 @@ namespace {
 FlashOptions checked(FlashOptions o) {
   check_options("flash", o);
   if (o.expansion == 0) o.expansion = 2 * o.dim;
+  if (o.use_rope || o.bias == GauBias::rope) detail::check_rope("flash", o.rope, "key_dim", o.key_dim);
   o.t5.causal = o.causal;
   return o;
 }
@@ -49,6 +50,7 @@ Flash::Flash(FlashOptions given, Rng& rng)
          rng),
       out({options.expansion, options.dim, options.linear_bias, options.init, options.dtype}, rng) {
   const FlashOptions& o = options;
+  detail::check_mixed_chunk("flash", mixed_options());
   detail::init_uvz(in, o.expansion, o.key_dim, o.init, rng);
   gamma = detail::init_scale({4, o.key_dim}, o.gamma_std, rng, o.dtype);
   beta = zeros({4, o.key_dim}, {o.dtype}).requires_grad_();

@@ -84,7 +84,7 @@ struct Flash {
 
   /// The streaming state: s·e + C·(2s + e) numbers a sequence, and ⌈d/2⌉ more with token_shift.
   struct State {
-    MixedChunkState mixed;
+    MixedChunkState mixed;  // of the attention
     Tensor shift;  // [batch, 1, ⌈d/2⌉]: x̂ of the last token
     int64_t length() const { return mixed.length; }  // tokens so far
   };

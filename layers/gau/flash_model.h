@@ -50,7 +50,7 @@ struct FlashBlock {
   static constexpr const char* type = "FlashBlock";
   static constexpr bool adds_input = true;  // by itself: it is a whole block
   struct State {
-    std::vector<Flash::State> layers;
+    std::vector<Flash::State> layers;  // bottom to top
   };
   FlashBlockOptions options{};
   std::vector<Flash> layers;
@@ -91,7 +91,7 @@ struct FlashModelOptions {
 struct FlashModel {
   static constexpr const char* type = "FlashModel";
   struct State {
-    FlashBlock::State body;
+    FlashBlock::State body;  // of its layers
     int64_t length = 0;  // tokens so far
   };
 

@@ -25,6 +25,8 @@ GauOptions checked(GauOptions o) {
   if (o.expansion == 0) o.expansion = 2 * o.dim;
   if (o.key_dim % o.heads != 0 || o.expansion % o.heads != 0)
     fail<ValueError>("gau: heads=", o.heads, " must divide key_dim=", o.key_dim, " and expansion=", o.expansion);
+  if (o.use_rope || o.bias == GauBias::rope)
+    detail::check_rope("gau", o.rope, o.heads == 1 ? "key_dim" : "key_dim/heads", o.key_dim / o.heads);
   if (!o.length) o.length = o.causal ? GauLength::visible : GauLength::n;
   o.t5.causal = o.causal;
   return o;

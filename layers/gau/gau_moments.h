@@ -7,11 +7,12 @@
 
 namespace sluice {
 
-/// E φ(ε), E φ(ε)², E φ(ε)⁴ for ε ~ N(0, scale²), by quadrature: about 13 digits for activations that are smooth or
-/// have a kink at 0. SiLU: μ = 0.2066, ν² = 0.3558, 0.9192.
+/// Of φ(ε) for ε ~ N(0, scale²). SiLU: μ = 0.2066, ν² = 0.3558, 0.9192.
 struct ActivationMoments {
-  double mean, second, fourth;
+  double mean, second, fourth;  // μ = E φ(ε), ν² = E φ(ε)², E φ(ε)⁴
 };
+/// By quadrature: about 13 digits for activations that are smooth or have a kink at 0. ValueError if
+/// scale is negative.
 ActivationMoments activation_moments(Act act, double scale = 1);
 
 /// The attention matrix of a GAU with fresh weights, in expectation.
@@ -29,6 +30,7 @@ struct GauAtInit {
   /// What the other pairs add at least, since V has the mean μ: νμ(sμ⁴ + ν⁴ − μ⁴), whatever n.
   double output_from_mean;
 };
+/// Of a causal or full GAU over n tokens, with queries and keys of width s = key_dim. ValueError unless both are at least 1.
 GauAtInit gau_at_init(int64_t key_dim, int64_t n, Act act = Act::silu);
 
 }  // namespace sluice

@@ -19,6 +19,15 @@
 
 namespace sluice {
 
+void detail::check_mixed_chunk(const char* op, const MixedChunkOptions& o) {
+  if (o.chunk < 1 || o.chunk > INT32_MAX) fail<ValueError>(op, ": chunk must be in [1, 2^31) — got ", o.chunk);
+  if (!o.quadratic && !o.linear) fail<ValueError>(op, ": one of the terms, quadratic or linear, must stay");
+  if (o.causal && o.linear && !o.across_chunks)
+    fail<ValueError>(op, ": across_chunks = false leaves a causal layer no linear term; set linear = false");
+  if (o.count_padding && (o.scaling != ChunkScaling::lucid || o.causal))
+    fail<ValueError>(op, ": count_padding belongs to the lucid scaling without causality");
+}
+
 namespace {
 
 /// Operands of rank 4.
@@ -39,12 +48,7 @@ Operands checked(const char* op, const Operands& x, const MixedChunkOptions& o, 
   if (!fits)
     fail(op, ": got q_quad=", x.q_quad, ", k_quad=", x.k_quad, ", q_lin=", x.q_lin, ", k_lin=", x.k_lin, ", v=", x.v,
          "; need [batch, heads, n, s] or [batch, n, s] four times, and v [..., n, e]");
-  if (o.chunk < 1 || o.chunk > INT32_MAX) fail<ValueError>(op, ": chunk must be in [1, 2^31) — got ", o.chunk);
-  if (o.causal && !o.across_chunks)
-    fail<ValueError>(op, ": across_chunks = false leaves a causal layer no linear term; set linear = false");
-  if (!o.quadratic && !o.linear) fail<ValueError>(op, ": one of the terms, quadratic or linear, must stay");
-  if (o.count_padding && (o.scaling != ChunkScaling::lucid || o.causal))
-    fail<ValueError>(op, ": count_padding belongs to the lucid scaling without causality");
+  detail::check_mixed_chunk(op, o);
   const int64_t heads = rank == 3 ? 1 : x.v.dim(1);
   const Tensor& b = relative_bias;
   if (b.defined() && (b.rank() != 2 || (b.dim(0) != 1 && b.dim(0) != heads) || b.dim(1) % 2 == 0 ||

@@ -98,4 +98,9 @@ std::pair<Tensor, MixedChunkState> mixed_chunk_step(const Tensor& q_quad, const 
                                                     const MixedChunkOptions& options, const Tensor& relative_bias,
                                                     MixedChunkState state);
 
+namespace detail {
+/// ValueError, naming `op`, for options that do not go together.
+void check_mixed_chunk(const char* op, const MixedChunkOptions& o);
+}  // namespace detail
+
 }  // namespace sluice

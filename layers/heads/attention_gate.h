@@ -101,6 +101,7 @@ enum class SdpaAblationKind {
 };
 constexpr const char* choices(SdpaAblationKind) { return "none head_norm silu"; }
 
+/// SdpaAblationKind as a module.
 struct SdpaAblation {
   static constexpr const char* type = "SdpaAblation";
   SdpaAblationKind kind = SdpaAblationKind::none;  // what stands where the gate would

@@ -19,15 +19,15 @@ enum class FusedGate {
 };
 constexpr const char* choices(FusedGate) { return "per_channel per_head per_token"; }
 
-/// The mixture for q, k [batch, heads, n, d], v [batch, heads, n, dv] and a gate that broadcasts to
-/// [batch, heads, n, dv]. key_mask: bool [batch, n]; padded keys and values may hold NaN. `chunk` changes rounding
-/// only. O(n) memory.
+/// Which of the mixtures fused_attention() computes.
 struct FusedAttentionForm {
-  bool causal = false;
-  double eps = 1e-6;
-  int64_t chunk = 64;
+  bool causal = false;  // token i sees tokens j <= i
+  double eps = 1e-6;    // of the linear part's denominator
+  int64_t chunk = 64;   // steps at once; changes rounding only
   double dropout = 0;  // on the softmax weights; needs rng
 };
+/// The mixture for q, k [batch, heads, n, d], v [batch, heads, n, dv] and a gate that broadcasts to
+/// [batch, heads, n, dv]. key_mask: bool [batch, n]; padded keys and values may hold NaN. O(n) memory.
 Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate,
                        const FusedAttentionForm& form = {}, const Tensor& key_mask = {}, Rng* rng = nullptr);
 
@@ -54,7 +54,7 @@ struct FusedAttention {
 
   /// heads·(d + dv) numbers a token, and heads·d·(dv + 1) for the linear part.
   struct State {
-    KvCache cache;
+    KvCache cache;  // of the softmax part
     Tensor sums;  // [batch, heads, d, dv + 1]: Σφ(k)ᵀv, and Σφ(k) beside it
   };
 

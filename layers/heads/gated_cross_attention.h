@@ -35,9 +35,10 @@ struct GatedCrossAttentionOptions {
 struct GatedCrossAttention {
   static constexpr const char* type = "GatedCrossAttention";
 
-  /// The context's keys and values, [batch, heads, n, ·], and bool [batch, n]: computed once for many queries.
+  /// What a layer makes of its context, once for many queries.
   struct Memory {
-    Tensor keys, values, key_mask;
+    Tensor keys, values;  // [batch, heads, n, ·]
+    Tensor key_mask;      // bool [batch, n]
   };
 
   GatedCrossAttentionOptions options;

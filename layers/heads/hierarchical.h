@@ -31,7 +31,7 @@ struct AttentionStack {
   static constexpr const char* type = "AttentionStack";
   /// Of each layer; one with a window of W keeps W tokens, a full one all of them.
   struct State {
-    std::vector<MultiHeadAttention::State> layers;
+    std::vector<MultiHeadAttention::State> layers;  // bottom to top
   };
 
   std::vector<MultiHeadAttention> layers;

@@ -125,7 +125,7 @@ struct AttentionInputs {
   Tensor mask = {};              // bool, broadcasts to [batch, heads, m, n]: true may attend
   Tensor bias = {};              // added to the scores; broadcasts to [batch, heads, m, n]
   Tensor blocks = {};            // bool, whole blocks of queries × keys, see AttentionMask
-  int64_t block = 0;
+  int64_t block = 0;             // rows and columns of a block
 };
 
 struct MultiHeadAttention {
@@ -134,7 +134,7 @@ struct MultiHeadAttention {
   /// Streaming. Self attention keeps K (after RoPE) and V of the tokens so far: kv_heads · (dk + dv) numbers each,
   /// with a window of at most (W − 1)·dilation + 1 tokens. Cross attention keeps those of the context.
   struct State {
-    KvCache cache;
+    KvCache cache;    // K and V
     Tensor key_mask;  // of the context
   };
 

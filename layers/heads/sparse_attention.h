@@ -72,7 +72,7 @@ struct GlobalLocalOptions {
 /// Projections of their own for what global queries read: q [batch, heads, |global|, d] of the global positions
 /// in their order, k [batch, kv_heads, n, d], v [batch, kv_heads, n, dv].
 struct GlobalRows {
-  Tensor q, k, v;
+  Tensor q, k, v;  // q in the order of the global positions
 };
 /// global_local_mask's attention, m = n; with `rows`, the outputs at global positions are recomputed from those
 /// (their keys seen by other queries stay k and v).

@@ -174,13 +174,14 @@ Tensor mask_of_neighbours(const Tensor& neighbours, int64_t n) {
   const Tensor lists = contiguous(neighbours.rank() == 2 ? unsqueeze(neighbours, 0) : neighbours);
   const std::vector<int64_t> in = lists.to_vector<int64_t>();
   const std::size_t width = static_cast<std::size_t>(lists.dim(2));
-  auto y = host_values<bool>("mask_of_neighbours", {lists.dim(0), lists.dim(1), n});
+  Tensor y = detail::filled("mask_of_neighbours", {lists.dim(0), lists.dim(1), n}, 0, {boolean});
+  bool* const seen = y.mutable_data<bool>();
   for (std::size_t i = 0; i < in.size(); ++i) {
     const int64_t j = in[i];
     if (j < -1 || j >= n) fail<ValueError>("mask_of_neighbours: entry ", j, " is outside [−1, ", n, ")");
-    if (j >= 0) y[i / width * static_cast<std::size_t>(n) + static_cast<std::size_t>(j)] = true;
+    if (j >= 0) seen[i / width * static_cast<std::size_t>(n) + static_cast<std::size_t>(j)] = true;
   }
-  return to(Tensor::from(y, {lists.dim(0), lists.dim(1), n}), neighbours.device());
+  return to(y, neighbours.device());
 }
 
 }  // namespace sluice

@@ -52,12 +52,13 @@ Tensor dense_mask(const AttentionMask& mask, int64_t m, int64_t n, int64_t heads
 
 /// The keys of each row, K the largest number of any row. O(m·K) memory.
 Tensor neighbours_of(const AttentionMask& mask, int64_t m, int64_t n, int64_t heads = 1);
+/// Which keys random_neighbours() draws.
 struct RandomNeighbours {
-  int64_t k;
+  int64_t k;            // drawn for each row
   bool causal = false;  // drawn from j <= i
   bool self = true;     // j = i besides
   int64_t heads = 1;    // lists, one drawn for each head
-  uint64_t seed = 0;
+  uint64_t seed = 0;    // equal seeds, equal lists
 };
 /// k distinct uniform keys of n for each of m queries (all keys when there are fewer): K = k + 1 with self. A row
 /// depends on the seed, the head, its position and n (causal: not on n) only.

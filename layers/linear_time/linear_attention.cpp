@@ -214,6 +214,7 @@ std::pair<Tensor, LinearState> linear_attention_recurrent(const Tensor& phi_q, c
 // -- the layer -------------------------------------------------------------------------------------------
 
 std::vector<double> retention_gammas(int64_t heads) {
+  if (heads < 0 || heads > 1 << 20) fail<ValueError>("retention_gammas: heads must be in [0, 2^20] — got ", heads);
   std::vector<double> gamma;
   for (int64_t h = 0; h < heads; ++h) gamma.push_back(1 - std::exp2(-5 - static_cast<double>(h)));
   return gamma;
@@ -299,9 +300,8 @@ LinearAttention::LinearAttention(LinearAttentionOptions given, Rng& rng) : optio
   heads = Heads(checked_heads("linear_attention", head_options()), rng);
   feature_map = FeatureMap(o.feature_map, rng);
   if (!o.tie_feature_map) key_feature_map = FeatureMap(o.feature_map, rng);
-  if (o.use_rope == LinearRope::features && feature_map.out_dim() % 2 != 0)
-    fail<ValueError>("linear_attention: rope on features rotates pairs, but ", name_of(o.feature_map.kind), " has ",
-                     feature_map.out_dim(), " features");
+  if (o.use_rope == LinearRope::features)
+    detail::check_rope("linear_attention", o.rope, "features", feature_map.out_dim());
   if (o.decay != LinearDecay::none) {
     const Tensor g = detail::log_gammas("linear_attention", o.gamma, o.heads, f64);
     if (o.decay == LinearDecay::fixed) {

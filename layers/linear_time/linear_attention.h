@@ -36,12 +36,12 @@ constexpr const char* choices(LinearNormalize) { return "sum none"; }
 
 /// Which of the forms linear_attention computes.
 struct LinearAttentionForm {
-  LinearDirection direction = LinearDirection::full;
-  LinearNormalize normalize = LinearNormalize::sum;
-  double eps = 1e-6;
-  double scale = 1;  // of φ(q)
-  /// Logarithms of what is kept at each step, <= 0: broadcasts to [batch, heads, n], or to
-  /// [batch, heads, n, m] for a decay of every feature.
+  LinearDirection direction = LinearDirection::full;  // which keys a query sees
+  LinearNormalize normalize = LinearNormalize::sum;   // what numerators are divided by
+  double eps = 1e-6;                                  // of the denominator
+  double scale = 1;                                   // of φ(q)
+  /// Logarithms of what is kept at each step, <= 0: broadcasts to [batch, heads, n] ([heads, 1]: one for each head), or,
+  /// with four dims, to [batch, heads, n, m] for a decay of every feature.
   Tensor log_decay = {};
   /// Steps taken at once; changes rounding only.
   int64_t chunk = 64;
@@ -151,7 +151,7 @@ struct LinearAttentionOptions {
   }
 };
 
-/// RetNet's γ_h = 1 − 2^{−5−h} (Sun et al. 2023).
+/// RetNet's γ_h = 1 − 2^{−5−h} (Sun et al. 2023). ValueError unless heads is in [0, 2^20].
 std::vector<double> retention_gammas(int64_t heads);
 
 namespace detail {

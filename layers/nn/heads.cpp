@@ -16,12 +16,7 @@ HeadsOptions checked_heads(const char* layer, HeadsOptions o, HeadsRules rules) 
     o.head_dim = o.dim / o.heads;
   }
   if (o.value_dim == 0) o.value_dim = o.head_dim;
-  const int64_t turned = o.rope.rot_dim ? o.rope.rot_dim : o.head_dim;
-  if (o.use_rope && (turned % 2 != 0 || turned > o.head_dim))
-    fail<ValueError>(layer, ": RoPE turns pairs of channels; need an even rot_dim of at most head_dim=", o.head_dim,
-                     " — got ", turned);
-  if (o.use_rope && !o.rope.frequencies.empty() && static_cast<int64_t>(o.rope.frequencies.size()) != turned / 2)
-    fail<ValueError>(layer, ": ", o.rope.frequencies.size(), " RoPE frequencies do not fit ", turned / 2, " pairs of channels");
+  if (o.use_rope) detail::check_rope(layer, o.rope, "head_dim", o.head_dim);
   if (o.context_dim > 0 && !rules.cross)
     fail<ValueError>(layer, ": takes no context — got context_dim=", o.context_dim);
   if (o.kv_heads != o.heads && !rules.grouped)
@@ -31,6 +26,14 @@ HeadsOptions checked_heads(const char* layer, HeadsOptions o, HeadsRules rules) 
   if (o.residual && !o.project_out && o.heads * o.value_dim != o.dim)
     fail<ValueError>(layer, ": a residual of dim=", o.dim, " does not fit ", o.heads * o.value_dim, " channels");
   return o;
+}
+
+void detail::check_rope(const char* layer, const RopeOptions& o, const char* what, int64_t width) {
+  const int64_t turned = o.rot_dim ? o.rot_dim : width;
+  if (turned % 2 != 0 || turned > width)
+    fail<ValueError>(layer, ": RoPE turns pairs of channels; need an even rot_dim of at most ", what, "=", width, " — got ", turned);
+  if (!o.frequencies.empty() && static_cast<int64_t>(o.frequencies.size()) != turned / 2)
+    fail<ValueError>(layer, ": ", o.frequencies.size(), " RoPE frequencies do not fit ", turned / 2, " pairs of channels");
 }
 
 Heads::Heads(const HeadsOptions& o, Rng& rng)

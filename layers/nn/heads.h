@@ -104,6 +104,8 @@ namespace detail {
 /// [batch, n, heads·w] → [batch, heads, n, w], a view, and back.
 Tensor split_heads(const Tensor& x, int64_t heads);
 Tensor merge_heads(const Tensor& x);
+/// ValueError, naming `layer`, unless RoPE can turn rows of `width` channels, which `what` gives.
+void check_rope(const char* layer, const RopeOptions& o, const char* what, int64_t width);
 /// RoPE for a stream, or a piece of a sequence: the first row stands at `position`. Keys give o.of_keys().
 Tensor rope_from(const Tensor& x, RopeOptions o, int64_t position);
 }  // namespace detail

@@ -77,30 +77,50 @@ void load_state(const Members& m, const std::map<std::string, Tensor>& state, bo
 }
 
 namespace {
-/// Puts f(tensor) in the place of each tensor; shared tensors stay shared.
+/// Each tensor becomes f(tensor), which has another dtype or device, and stays the tensor that it is for all who hold it;
+/// nothing changes unless all can.
 template <class F>
-void replace(const Members& m, F f) {
+void become(const Members& m, F f) {
   NoGrad guard;
-  std::map<const TensorImpl*, std::pair<Tensor, Tensor>> done;  // before and after
+  struct Change {
+    Tensor at, now, grad;
+  };
+  std::vector<Change> changes;
+  std::set<const TensorImpl*> seen;
   for (const auto& s : m.slots) {
-    auto [it, fresh] = done.try_emplace(s.tensor->ref().get());
-    if (fresh) {
-      Tensor y = f(s.tensor->detach());
-      if (y.dtype() == s.tensor->dtype() && y.device() == s.tensor->device()) y = *s.tensor;
-      else if (s.tensor->requires_grad()) y.requires_grad_();
-      it->second = {*s.tensor, y};
-    }
-    *s.tensor = it->second.second;
+    const Tensor& x = *s.tensor;
+    if (!seen.insert(x.ref().get()).second) continue;
+    const Tensor now = f(x.detach());
+    if (now.dtype() == x.dtype() && now.device() == x.device()) continue;
+    if (!x.is_leaf())
+      fail<AutogradError>("to: \"", s.name, "\" ", x, " is the result of ", x.impl().history->name(), "; only leaves are converted");
+    changes.push_back({x, now, x.grad().defined() ? f(x.grad().detach()) : Tensor()});
   }
+  for (Change& c : changes) replace_memory(c.at, c.now, std::move(c.grad));
 }
 }  // namespace
 
 void convert(const Members& m, DType dtype) {
   if (!is_float(dtype)) fail<DTypeError>("to: a module computes in f32, f64 or bf16 — got ", dtype);
-  replace(m, [=](const Tensor& x) { return is_float(x.dtype()) ? sluice::to(x, dtype) : x; });
+  become(m, [=](const Tensor& x) { return is_float(x.dtype()) ? sluice::to(x, dtype) : x; });
 }
 void move(const Members& m, Device device) {
-  replace(m, [=](const Tensor& x) { return sluice::to(x, device); });
+  if (device == meta) return unshare(m, meta);  // others may still need the values
+  become(m, [=](const Tensor& x) { return sluice::to(x, device); });
+}
+void unshare(const Members& m, std::optional<Device> device) {
+  NoGrad guard;
+  std::map<const TensorImpl*, Tensor> own;
+  for (const auto& s : m.slots) {
+    const Tensor& x = *s.tensor;
+    Tensor& copy = own[x.ref().get()];
+    if (copy.defined()) continue;
+    copy = x;
+    if (x.device() == device) continue;
+    copy = device ? sluice::to(x.detach(), *device) : sluice::clone(x.detach());
+    if (x.requires_grad()) copy.requires_grad_();
+  }
+  for (const auto& s : m.slots) *s.tensor = own.at(s.tensor->ref().get());
 }
 
 void save_state(const Members& m, const std::string& path, const std::map<std::string, std::string>& metadata) {
@@ -135,8 +155,34 @@ std::map<std::string, std::string> load_file(const Members& m, const std::string
       std::any_of(m.parts.begin(), m.parts.end(), transposed))
     fail<IOError>("load: '", path, "': was written by PyTorch, whose linear maps are [out, in]; read it with ",
                   "load_pytorch()");
-  load_state(m, with_prefix(weights_of(file), prefix), strict, str("load: '", path, "'"));
+  std::map<std::string, Tensor> state = with_prefix(weights_of(file), prefix);
+  take_former_names(m, state);
+  load_state(m, state, strict, str("load: '", path, "'"));
   return file.metadata;
+}
+
+void take_former_names(const Members& m, std::map<std::string, Tensor>& file) {
+  constexpr std::pair<std::string_view, std::string_view> kFormer[] = {{"q", "query"}, {"k", "key"}, {"v", "value"},
+      {"global_q", "global_query"}, {"global_k", "global_key"}, {"global_v", "global_value"}};
+  std::set<std::string> names;
+  for (const auto& s : m.slots) names.insert(s.name);
+  for (const std::string& name : names) {
+    const std::size_t last = name.rfind('.'), above = last == name.npos || last == 0 ? name.npos : name.rfind('.', last - 1);
+    const std::size_t first = above == name.npos ? 0 : above + 1;
+    for (const auto& [now, then] : kFormer) {
+      if (last == name.npos || name.substr(first, last - first) != now) continue;
+      const std::string former = str(name.substr(0, first), then, name.substr(last));
+      if (names.contains(former)) continue;  // the model has both
+      for (auto it = file.lower_bound(former); it != file.end() && it->first.starts_with(former);) {
+        const auto at = it++;
+        const std::string rest = at->first.substr(former.size());
+        if ((!rest.empty() && rest[0] != '.') || file.contains(name + rest)) continue;
+        auto entry = file.extract(at);
+        entry.key() = name + rest;
+        file.insert(std::move(entry));
+      }
+    }
+  }
 }
 
 void describe_model(std::map<std::string, std::string>& metadata, const char* type, const OptionList& options) {

@@ -5,7 +5,7 @@
 // and everything else — parameters, state, loading, counting, summaries — is a free function over that.
 // Members may be Tensors, modules, and std::vector or std::optional of either. Tensors that require a
 // gradient are parameters; the others are buffers, part of the state but not trained. Copying a module
-// shares its tensors.
+// shares its tensors: what to(), load() and an optimiser do to them, all copies see. clone() shares nothing.
 #pragma once
 
 #include <sluice/core/options.h>
@@ -93,6 +93,8 @@ void check_state(const Members& m, const std::map<std::string, Tensor>& state, b
 void load_state(const Members& m, const std::map<std::string, Tensor>& state, bool strict = true, const std::string& op = "load_state");
 void convert(const Members& m, DType dtype);
 void move(const Members& m, Device device);
+/// Gives m tensors of its own: copies there, or where they are; what two members share they share still.
+void unshare(const Members& m, std::optional<Device> device = {});
 void save_state(const Members& m, const std::string& path, const std::map<std::string, std::string>& metadata);
 std::map<std::string, std::string> load_file(const Members& m, const std::string& path, const std::string& prefix,
                                              bool strict);
@@ -100,6 +102,9 @@ std::map<std::string, std::string> load_file(const Members& m, const std::string
 void describe_model(std::map<std::string, std::string>& metadata, const char* type, const OptionList& options);
 /// Reads the options that a file stores, and its tensors.
 std::map<std::string, Tensor> open_model(const std::string& path, const char* type, const OptionList& options);
+/// Gives tensors of an old file the names that m has for them, also within longer ones ("w.m" of an optimiser): layers that
+/// have their maps from Heads called q, k and v query, key and value before they had it.
+void take_former_names(const Members& m, std::map<std::string, Tensor>& file);
 /// Takes the dtype of the state, and throws unless it fits.
 void check_model(const Members& m, const std::map<std::string, Tensor>& state);
 void fill_model(const Members& m, const std::map<std::string, Tensor>& state);
@@ -148,7 +153,8 @@ void save(const M& m, const std::string& path, const std::map<std::string, std::
   detail::save_state(detail::members(m), path, detail::described(m, metadata));
 }
 /// Reads it back (all or nothing, see load_state) and returns the file's metadata. Of a checkpoint, reads the weights.
-/// IOError for a file of PyTorch, whose linear maps are transposed: load_pytorch() reads those.
+/// IOError for a file of PyTorch, whose linear maps are transposed: load_pytorch() reads those. Old files whose attention has
+/// parameters query, key and value instead of q, k and v are read, too.
 template <class M>
 std::map<std::string, std::string> load(const M& m, const std::string& path, const LoadOptions& options = {}) {
   return detail::load_file(detail::members(m), path, options.prefix, options.strict);
@@ -161,7 +167,7 @@ template <class M>
 M load_model(const std::string& path) {
   using Options = std::remove_cvref_t<decltype(std::declval<M>().options)>;
   Options options{};
-  const std::map<std::string, Tensor> state = detail::open_model(path, M::type, options_of(options));
+  std::map<std::string, Tensor> state = detail::open_model(path, M::type, options_of(options));
   const auto build = [&] {
     Rng rng(0);
     if constexpr (std::is_constructible_v<M, Options, Rng&>) return M(options, rng);
@@ -170,7 +176,9 @@ M load_model(const std::string& path) {
   try {
     {
       detail::MetaInit shapes_only;  // options that lie about the sizes cost no memory
-      detail::check_model(detail::members(build()), state);
+      M shapes = build();
+      detail::take_former_names(detail::members(shapes), state);
+      detail::check_model(detail::members(shapes), state);
     }
     M m = build();
     detail::fill_model(detail::members(m), state);
@@ -179,13 +187,16 @@ M load_model(const std::string& path) {
     fail<IOError>("load_model: '", path, "': ", e.what());
   }
 }
-/// Converts floating-point tensors in place (to f32, f64 or bf16). Optimisers made before see the old tensors.
+/// Converts floating-point tensors, and their gradients, in place (to f32, f64 or bf16): whoever holds one — a copy of m, an
+/// optimiser, which converts its moments at the next step — has it converted. A backward pass through what m computed
+/// before is an AutogradError, as is a tensor that an op has computed.
 template <class M>
   requires(!std::is_same_v<M, Tensor>)  // a tensor is converted by value, see ops/create.h
 void to(M& m, DType dtype) {
   detail::convert(detail::members(m), dtype);
 }
-/// Moves every tensor to a device; to meta the values are dropped. Optimisers made before see the old tensors.
+/// Moves every tensor to a device, in place as above. On meta there are no values: m gets tensors of its own there, and those
+/// that it had stay what they are for all others who hold them.
 template <class M>
   requires(!std::is_same_v<M, Tensor>)
 void to(M& m, Device device) {

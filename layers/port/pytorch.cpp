@@ -37,7 +37,7 @@ Shape swapped(Shape s) {
   std::swap(s[s.rank() - 1], s[s.rank() - 2]);
   return s;
 }
-std::string quoted(const std::string& name) {
+std::string in_quotes(const std::string& name) {
   return str("\"", name.size() <= 200 ? name : name.substr(0, 200) + "…", "\"");
 }
 template <class... Args>
@@ -49,7 +49,7 @@ std::regex compiled(const std::string& text) {
   try {
     return std::regex(text);
   } catch (const std::regex_error& e) {
-    refuse(quoted(text), " is no regular expression: ", e.what());
+    refuse(in_quotes(text), " is no regular expression: ", e.what());
   }
 }
 
@@ -67,14 +67,14 @@ void set_layout(const Members& m, Piece& p, PyTorchLayout layout) {
   const std::string type = owner(m, p.slot);
   const bool linear = type == "Linear" && shape.rank() == 2 && name.ends_with("weight");
   if (layout != PyTorchLayout::automatic && shape.rank() < 2)
-    refuse("layout=", layout, " is of matrices — got ", quoted(name), " ", shape);
+    refuse("layout=", layout, " is of matrices — got ", in_quotes(name), " ", shape);
   const bool convolution = layout == PyTorchLayout::depthwise || (layout == PyTorchLayout::automatic &&
                                                                   type == "ShortConvolution" && shape.rank() == 2);
   if (layout == PyTorchLayout::depthwise && shape.rank() != 2)
-    refuse("layout=depthwise is of [width, dim] — got ", quoted(name), " ", shape);
+    refuse("layout=depthwise is of [width, dim] — got ", in_quotes(name), " ", shape);
   if (layout == PyTorchLayout::automatic && !linear && !convolution && type != "Embedding" && shape.rank() >= 2 &&
       shape.rank() <= 3 && shape[shape.rank() - 2] == shape.back() && shape.back() > 1)
-    refuse(quoted(name), " ", shape, " is square and of no Linear, so that nothing says whether the file has it "
+    refuse(in_quotes(name), " ", shape, " is square and of no Linear, so that nothing says whether the file has it "
            "transposed; need a rule with {.layout = PyTorchLayout::transposed} or as_is");
   p.swapped = linear || convolution || layout == PyTorchLayout::transposed;
   p.unit_axis = convolution;
@@ -94,7 +94,7 @@ Stored stored(const std::string& name, const PyTorchRules& rules, const std::vec
     const auto matches = [&](const std::string& n) { return std::regex_search(n, patterns[r]); };
     if (std::none_of(s.names.begin(), s.names.end(), matches)) continue;
     if (!(says == PyTorchStorage{})) {
-      if (s.names.size() > 1) refuse("two of them say how ", quoted(name), ", which the first cuts, is stored");
+      if (s.names.size() > 1) refuse("two of them say how ", in_quotes(name), ", which the first cuts, is stored");
       s.how = says;
     }
     std::vector<std::string> next;
@@ -108,7 +108,7 @@ Stored stored(const std::string& name, const PyTorchRules& rules, const std::vec
 }
 
 std::vector<Piece> cut(const Members& m, std::size_t slot, const Stored& s) {
-  const std::string name = quoted(m.slots[slot].name);
+  const std::string name = in_quotes(m.slots[slot].name);
   Piece whole{.slot = slot, .name = s.names[0], .shape = {}};
   whole.part = s.how.part, whole.groups = s.how.groups, whole.add = s.how.add;
   if (whole.groups < 1) refuse("groups must be at least 1 — got groups=", whole.groups, " for ", name);
@@ -140,12 +140,12 @@ std::vector<Piece> cut(const Members& m, std::size_t slot, const Stored& s) {
 void check_pieces(const Members& m, const std::string& name, const std::vector<Piece>& pieces) {
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     const Piece &p = pieces[i], &q = pieces[i ? i - 1 : 0];
-    const std::string p_name = quoted(m.slots[p.slot].name);
+    const std::string p_name = in_quotes(m.slots[p.slot].name);
     if (p.groups > 1 && (p.single || p.shape.empty() || p.shape[0] % p.groups != 0))
       refuse("groups=", p.groups, " must divide the rows of ", p_name, " — got ", p.shape);
     if (i == 0) continue;
     const auto both = [&](const auto&... why) {
-      refuse(quoted(m.slots[q.slot].name), " and ", p_name, " are both ", quoted(name), " in the file, ", why...);
+      refuse(in_quotes(m.slots[q.slot].name), " and ", p_name, " are both ", in_quotes(name), " in the file, ", why...);
     };
     if (p.part == q.part) both("at the same place; need rules with {.part = 0}, {.part = 1}, …");
     if (p.groups != q.groups || p.file_swapped != q.file_swapped || p.unit_axis != q.unit_axis)
@@ -234,7 +234,7 @@ std::map<std::string, Tensor> read(const std::string& path, const Plan& plan, st
       if (!names.insert(name).second) twice = name;
       return plan.contains(name);
     });
-    check(twice.empty(), "another file, too, holds ", quoted(twice));
+    check(twice.empty(), "another file, too, holds ", in_quotes(twice));
     const auto format = file.metadata.find("format");
     const bool checkpoint = format != file.metadata.end() && format->second.starts_with("sluice");
     check(!checkpoint && !file.metadata.contains("options"),
@@ -251,7 +251,7 @@ std::map<std::string, Tensor> read(const std::string& path, const Plan& plan, st
   }
   std::map<std::string, Tensor> all;
   for (const std::string& shard : shards) {
-    check(shard.find('/') == std::string::npos && shard.ends_with(".safetensors"), "the index names ", quoted(shard),
+    check(shard.find('/') == std::string::npos && shard.ends_with(".safetensors"), "the index names ", in_quotes(shard),
           "; need safetensors files of the same folder");
     all.merge(read(path.substr(0, path.rfind('/') + 1) + shard, plan, names));
   }
@@ -265,8 +265,8 @@ std::string misfit(const Members& m, const std::string& name, const Tensor& x, c
   const Shape need = file_shape(pieces), got = x.shape();
   if (right_dtype && need == got) return {};
   std::string slots;
-  for (const Piece& p : pieces) slots += (slots.empty() ? "" : " and ") + quoted(m.slots[p.slot].name);
-  return str(quoted(name), " is ", x.dtype(), " ", got, "; ", slots, " needs ", right_dtype ? "" : str(dtype, " "),
+  for (const Piece& p : pieces) slots += (slots.empty() ? "" : " and ") + in_quotes(m.slots[p.slot].name);
+  return str(in_quotes(name), " is ", x.dtype(), " ", got, "; ", slots, " needs ", right_dtype ? "" : str(dtype, " "),
              need, got.rank() >= 2 && swapped(got) == need ? ", its transpose: see PyTorchLayout" : "");
 }
 
@@ -287,7 +287,7 @@ std::string nearest(const std::string& name, const std::vector<std::string>& oth
 }
 std::vector<std::string> with_nearest(const std::vector<std::string>& names, const std::vector<std::string>& others) {
   std::vector<std::string> out;
-  for (const std::string& n : names) out.push_back(quoted(n) + (out.size() < 20 ? nearest(n, others) : ""));
+  for (const std::string& n : names) out.push_back(in_quotes(n) + (out.size() < 20 ? nearest(n, others) : ""));
   return out;
 }
 

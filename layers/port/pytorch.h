@@ -27,7 +27,7 @@ struct PyTorchPiece {
   static constexpr int64_t single = -1;  // as `rows`
   std::string as;    // in place of PyTorchRule::as
   int64_t rows = 0;  // 0: all that are left; single: one row, which the file holds without its axis
-  int64_t part = 0;
+  int64_t part = 0;  // as PyTorchStorage::part
   friend bool operator==(const PyTorchPiece&, const PyTorchPiece&) = default;
 };
 
@@ -48,9 +48,10 @@ struct PyTorchStorage {
 /// the match. All rules apply, each to what the ones before have made of the name; the last that matches and says
 /// something about the storage says all of it. A name that becomes empty is not in the file, and keeps its values.
 struct PyTorchRule {
-  std::string name, as;
-  PyTorchStorage stored = {};
+  std::string name, as;         // pattern and replacement
+  PyTorchStorage stored = {};   // how the file has the tensors whose names it matches
 };
+/// All of them, in order.
 using PyTorchRules = std::vector<PyTorchRule>;
 
 /// Which names of a file take part, and what becomes of those that do not fit.

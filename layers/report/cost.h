@@ -90,10 +90,13 @@ int64_t state_size(const State& s) {
   return numbers;
 }
 
-/// The width of x [batch, n, width] by the options of a sample, and how many tokens there are if x is i64 [batch, n].
+/// What a layer reads, by the options of a sample.
 struct LayerWidth {
-  int64_t width = 0, vocabulary = 0, context = 0;
+  int64_t width = 0;       // of x [batch, n, width]
+  int64_t vocabulary = 0;  // how many tokens there are if x is i64 [batch, n]
+  int64_t context = 0;     // width of the context; without one, `width`
 };
+/// By the names that options have in every layer: dim or in_dim, groups, vocabulary or count, context_dim.
 LayerWidth layer_width(const Json& options);
 
 namespace detail {

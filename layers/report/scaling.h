@@ -32,7 +32,7 @@ struct StepParts {
   double forward = 0, backward = 0, update = 0;  // seconds
   int64_t gradient_bytes = 0;                    // of all parameters
   int64_t bucket_bytes = 4 << 20;                // DataParallelOptions
-  bool overlap = true;
+  bool overlap = true;                           // gradients are sent while backward still runs
 
   /// Seconds without any other rank.
   double alone() const { return forward + backward + update; }

@@ -4,6 +4,7 @@
 #include <sluice/core/kernel.h>
 #include <sluice/core/node.h>
 #include <sluice/layers/nn/module.h>
+#include <sluice/ops/create.h>
 
 namespace sluice {
 
@@ -12,7 +13,7 @@ struct ModuleCost {
   std::string path, type;             // the model itself has the path ""
   std::optional<Shape> output = {};   // of the last tensor that it made; nothing for one that made none
   int64_t parameters = 0;             // trained values, tied ones once
-  Work work = {};
+  Work work = {};                     // of its forward pass
 };
 
 namespace detail {

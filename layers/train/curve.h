@@ -10,15 +10,15 @@ namespace sluice {
 
 /// One curve. Points are drawn in the order given; those not finite, or of 1e15 and more, leave a gap.
 struct Series {
-  std::string name;
+  std::string name;                // in the legend
   std::vector<double> x = {}, y = {};  // equally long
   bool noisy = false;        // drawn faint, with a moving average in bold above it
 };
 
 /// A dashed horizontal line to compare with.
 struct ReferenceLine {
-  std::string name;
-  double y = 0;
+  std::string name;  // beside it
+  double y = 0;      // its height
 };
 
 struct CurveOptions {

@@ -141,6 +141,15 @@ void DataParallel::backward(const Tensor& loss, double weight) {
   weight_ += weight;
   Tensor total = full({}, weight_, {f64});
   Pending weights = start_all_reduce(total, own_);
+  const auto converted = [&](const Parameter& p) {
+    const Tensor& values = buckets_[p.bucket].values;
+    return values.dtype() != p.tensor.dtype() || values.device().kind != p.tensor.device().kind;
+  };
+  if (!buckets_.empty() && std::any_of(parameters_.begin(), parameters_.end(), converted)) {
+    std::vector<int64_t> order;
+    for (const Bucket& b : buckets_) order.insert(order.end(), b.parameters.begin(), b.parameters.end());
+    build(order);
+  }
   for (Parameter& p : parameters_) p.ready = false;
   for (Bucket& b : buckets_) b.missing = b.parameters.size();
   launched_ = 0;

@@ -51,6 +51,9 @@ Tensor GraphedStep::operator()(const std::vector<Tensor>& inputs) {
     if (options_.parts > 1 && (x.rank() == 0 || x.dim(0) % options_.parts != 0))
       fail<ValueError>("graphed step: an input cannot be cut into ", options_.parts, " parts along its first dim — got ", x);
   }
+  std::vector<Ref<Storage>> memory;
+  for (const NamedTensor& p : parameters_) memory.push_back(p.tensor.impl().storage);
+  if (memory != memory_) steps_.clear(), memory_ = std::move(memory);  // to() has converted the model
   if (options_.schedule) optimizer_->set_lr(options_.schedule(optimizer_->steps()));
   const Device device = inputs.empty() ? cpu : inputs[0].device();
   const bool can = detail::graphs_of(device) != nullptr;

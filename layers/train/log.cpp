@@ -2,6 +2,7 @@
 
 #include <sluice/core/error.h>
 #include <sluice/core/file.h>
+#include <sluice/core/number.h>
 #include <sluice/core/options.h>
 
 #include <algorithm>
@@ -28,15 +29,11 @@ std::string number(double v) {
 /// The numbers of one line; empty when it is not `columns` numbers.
 std::vector<double> parse_row(std::string_view line, std::size_t columns) {
   std::vector<double> row;
-  const char *at = line.data(), *end = at + line.size();
-  while (true) {
-    double v = 0;
-    const auto [stop, error] = std::from_chars(at, end, v);
-    if (error != std::errc{}) return {};
-    row.push_back(v);
-    if (stop == end) break;
-    if (*stop != ',') return {};
-    at = stop + 1;
+  for (std::size_t at = 0, comma = 0; comma != line.npos; at = comma + 1) {
+    comma = line.find(',', at);
+    const std::optional<double> v = parse_double(line.substr(at, comma - at));
+    if (!v) return {};
+    row.push_back(*v);
   }
   return row.size() == columns ? row : std::vector<double>{};
 }

@@ -9,19 +9,6 @@
 
 namespace sluice::detail {
 
-void unshare(const Members& m) {
-  NoGrad guard;
-  std::map<const TensorImpl*, Tensor> copies;
-  for (const auto& s : m.slots) {
-    Tensor& copy = copies[s.tensor->ref().get()];
-    if (!copy.defined()) {
-      copy = sluice::clone(s.tensor->detach());
-      if (s.tensor->requires_grad()) copy.requires_grad_();
-    }
-  }
-  for (const auto& s : m.slots) *s.tensor = copies.at(s.tensor->ref().get());
-}
-
 namespace {
 /// The tensor of `from` for each slot of `to`, in their order.
 std::vector<Tensor> matched(const char* op, const Members& from, const Members& to) {

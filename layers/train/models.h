@@ -3,7 +3,7 @@
 //   Model average = clone(model);                            // shares nothing with the model
 //   optimizer.step(); update_average(average, model, 0.999); // exponential moving average of the weights
 //
-//   const auto frozen = freeze(model.encoder);               // before the optimiser is made
+//   const auto frozen = freeze(model.encoder);               // an optimiser leaves it as it is
 //   for (NamedTensor p : frozen) p.tensor.requires_grad_();  // and trained again
 //
 //   for (const std::string& s : unlisted(model, loss)) std::cerr << s << '\n';
@@ -19,7 +19,6 @@
 namespace sluice {
 
 namespace detail {
-void unshare(const Members& m);
 void copy_state(const Members& from, const Members& to);
 void update_average(const Members& average, const Members& model, double decay);
 std::vector<NamedTensor> freeze(const Members& m, const ParameterFilter& which);
@@ -49,7 +48,8 @@ void update_average(const M& average, const N& model, double decay) {
   detail::update_average(detail::members(average), detail::members(model), decay);
 }
 /// Parameters that `which` chooses (all, if it is empty) are constants from now on: no gradient is computed for them, and
-/// parameters(m) leaves them out. Returns them; requires_grad_() makes them parameters again.
+/// parameters(m) leaves them out; an optimiser that has them changes them no more. Their gradients are forgotten. Returns
+/// them; requires_grad_() makes them parameters again.
 template <class M>
 std::vector<NamedTensor> freeze(const M& m, const ParameterFilter& which = {}) {
   return detail::freeze(detail::members(m), which);

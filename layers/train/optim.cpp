@@ -77,12 +77,12 @@ Optimizer::Optimizer(const char* name, std::vector<NamedTensor> parameters,
   if (parameters_.empty()) fail<ValueError>(name, ": the list of parameters is empty");
   check_lr(name, lr);
   std::set<std::string> names;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const NamedTensor& p = parameters_[i];
+  std::map<const Storage*, const NamedTensor*> owners;
+  for (const NamedTensor& p : parameters_) {
     check_parameter(name, p);
-    const auto [first, is_new] = owners_.try_emplace(p.tensor.impl().storage.get(), i);
+    const auto [first, is_new] = owners.try_emplace(p.tensor.impl().storage.get(), &p);
     if (!is_new)
-      fail<ValueError>(name, ": parameters '", parameters_[first->second].name, "' and '", p.name,
+      fail<ValueError>(name, ": parameters '", first->second->name, "' and '", p.name,
                        "' share their storage; list shared parameters once");
     if (!names.insert(p.name).second)
       fail<ValueError>(name, ": two parameters are called '", p.name, "'");
@@ -100,17 +100,47 @@ Optimizer::Optimizer(const char* name, std::vector<NamedTensor> parameters,
       used[k] = true;
       break;
     }
-    if (p.tensor.dtype() == bf16) slot.master = to(p.tensor.detach(), f32), slot.version = p.tensor.version();
-    const TensorOptions wide = (slot.master.defined() ? slot.master : p.tensor).options();
-    for (std::size_t k = 0; k < moments_.size(); ++k) slot.moments.push_back(zeros(p.tensor.shape(), wide));
+    for (std::size_t k = 0; k < moments_.size(); ++k) slot.moments.push_back(zeros(p.tensor.shape(), wide(p.tensor)));
     slots_.push_back(std::move(slot));
   }
+  follow_conversions();  // to them, the f32 of a master copy
   for (std::size_t k = 0; k < groups.size(); ++k)
     if (!used[k]) fail<ValueError>(name, ": no parameter belongs to groups[", k, "]");
 }
 
+void Optimizer::follow_conversions() const {
+  NoGrad guard;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (!keeps(i)) continue;
+    const Tensor& w = parameters_[i].tensor;
+    const auto [dtype, device] = wide(w);
+    Slot& slot = slots_[i];
+    for (Tensor& moment : slot.moments) moment = to(to(moment, dtype), device);
+    if (slot.master.defined()) slot.master = w.dtype() == bf16 ? to(slot.master, device) : Tensor();
+    else if (w.dtype() == bf16) slot.master = to(w.detach(), f32), slot.version = w.version();
+  }
+}
+
+/// Says why a step would train nothing, or not what it seems to.
+void Optimizer::check_gradients(const std::vector<Tensor>& grads) const {
+  bool any = false;
+  std::size_t frozen = 0;
+  for (std::size_t i = 0; i < grads.size(); ++i) {
+    const auto& [name, w] = parameters_[i];
+    any = any || grads[i].defined();
+    frozen += !w.requires_grad();
+    if (!grads[i].defined() && w.ref()->use_count() == 1)
+      fail<ValueError>(name_, ": parameter '", name, "' of shape ", w, " belongs to no model any more, only to this optimiser: the model was ",
+                       "replaced or moved to meta — make the optimiser after that, of parameters(model)");
+  }
+  if (any) return;
+  if (frozen == grads.size()) fail<ValueError>(name_, ": all ", frozen, " parameters are frozen — thaw some with requires_grad_()");
+  fail<ValueError>(name_, ": none of ", grads.size(), " parameters has a gradient — call backward(loss) first");
+}
+
 void Optimizer::step() {
   NoGrad guard;
+  follow_conversions();
   std::vector<Tensor> grads;
   for (const auto& [name, w] : parameters_) {
     Tensor g = w.grad();
@@ -121,13 +151,13 @@ void Optimizer::step() {
         fail<DeviceError>(name_, ": parameter '", name, "' is on ", w.device(), ", its gradient on ", g.device());
       // A gradient may be a view of a parameter (that of a in a·b is b), which an earlier update in
       // this loop would have changed.
-      const bool aliased = owners_.contains(g.impl().storage.get());
+      const auto holds = [&](const NamedTensor& p) { return p.tensor.shares_storage(g); };
+      const bool aliased = g.impl().storage->use_count() > 1 && std::any_of(parameters_.begin(), parameters_.end(), holds);
       if (aliased || !g.is_contiguous()) g = clone(g);
     }
     grads.push_back(std::move(g));
   }
-  if (std::none_of(grads.begin(), grads.end(), [](const Tensor& g) { return g.defined(); }))
-    fail<ValueError>(name_, ": none of ", grads.size(), " parameters has a gradient — call backward(loss) first");
+  check_gradients(grads);
   ++steps_;
   std::vector<bool> updated;
   std::vector<Due> due;
@@ -159,6 +189,7 @@ void Optimizer::follow(const Tensor& w, Slot& slot) {
 }
 void Optimizer::follow_parameters() {
   NoGrad guard;
+  follow_conversions();
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const Tensor& w = parameters_[i].tensor;
     if (slots_[i].master.defined()) follow(w, slots_[i]), slots_[i].version = w.version();
@@ -193,6 +224,7 @@ void Optimizer::set_lr(double lr) {
 
 std::map<std::string, Tensor> Optimizer::state() const {
   NoGrad guard;
+  follow_conversions();
   std::map<std::string, Tensor> s;
   const auto kept = [&](std::size_t i, const std::vector<Tensor>& of_owner, std::size_t k) {
     return owner_.empty() ? clone(of_owner[k]) : broadcast(keeps(i) ? of_owner[k] : empty_moment(i), owner_[i], ranks_);
@@ -208,23 +240,25 @@ std::map<std::string, Tensor> Optimizer::state() const {
   return s;
 }
 
-void Optimizer::load_state(const std::map<std::string, Tensor>& state) {
+void Optimizer::load_state(const std::map<std::string, Tensor>& state, const std::string& op) {
+  follow_conversions();
   std::set<std::string> known;
   auto entry = [&](const std::string& key, const Shape& shape, DType dtype) -> const Tensor& {
     const auto found = state.find(key);
     if (found == state.end() || !found->second.defined())
-      fail<IOError>("load_state: ", name_, " misses the entry '", key, "'");
+      fail<IOError>(op, ": ", name_, " misses the entry '", key, "'");
     const Tensor& t = found->second;
     if (t.shape() != shape)
-      fail("load_state: shape of '", key, "' differs — got ", t, "; need ", shape);
+      fail(op, ": shape of '", key, "' differs — got ", t, "; need ", shape);
     if (t.dtype() != dtype)
-      fail<DTypeError>("load_state: dtype of '", key, "' differs — got ", t.dtype(), "; need ", dtype);
+      fail<DTypeError>(op, ": dtype of '", key, "' differs — got ", t.dtype(), "; need ", dtype);
     known.insert(key);
     return t;
   };
   auto count = [&](const std::string& key) {
-    const int64_t n = static_cast<int64_t>(entry(key, {}, i64).item());
-    if (n < 0) fail<IOError>("load_state: '", key, "' must be >= 0 — got ", n);
+    const auto n = entry(key, {}, i64).item<int64_t>();
+    if (n < 0 || n > int64_t{1} << 53)  // steps count on
+      fail<IOError>(op, ": '", key, "' must be between 0 and 2^53 — got ", n);
     return n;
   };
   const int64_t steps = count("steps");
@@ -232,13 +266,13 @@ void Optimizer::load_state(const std::map<std::string, Tensor>& state) {
   for (const auto& [name, w] : parameters_) {
     updates.push_back(count(name + ".updates"));
     if (updates.back() > steps)
-      fail<IOError>("load_state: '", name, ".updates' is ", updates.back(), ", more than ", steps, " steps");
-    const DType wide = w.dtype() == bf16 ? f32 : w.dtype();
-    for (const char* moment : moments_) entry(str(name, '.', moment), w.shape(), wide);
-    if (w.dtype() == bf16) entry(name + ".master", w.shape(), wide);
+      fail<IOError>(op, ": '", name, ".updates' is ", updates.back(), ", more than ", steps, " steps");
+    const DType dtype = wide(w).dtype;
+    for (const char* moment : moments_) entry(str(name, '.', moment), w.shape(), dtype);
+    if (w.dtype() == bf16) entry(name + ".master", w.shape(), dtype);
   }
   for (const auto& [key, t] : state)
-    if (!known.contains(key)) fail<IOError>("load_state: ", name_, " has no entry '", key, "'");
+    if (!known.contains(key)) fail<IOError>(op, ": ", name_, " has no entry '", key, "'");
 
   steps_ = steps;
   for (std::size_t i = 0; i < slots_.size(); ++i) {

@@ -39,10 +39,11 @@ bool is_matrix(const NamedTensor& p);
 /// Each parameter belongs to the first group that chooses it; those that none chooses follow the other options. Rates are
 /// factors, so set_lr() and a schedule serve all groups.
 struct ParameterGroup {
-  ParameterFilter members;
+  ParameterFilter members;                   // whom it chooses
   double lr_factor = 1;                      // its rate is lr_factor · lr
   std::optional<double> weight_decay = {};   // of all its members; without: as weight_decay and decay say
 };
+/// The first that chooses a parameter has it.
 using ParameterGroups = std::vector<ParameterGroup>;
 
 /// What Sgd, Adam and Lamb have in common.
@@ -52,8 +53,10 @@ class Optimizer {
   Optimizer(const Optimizer&) = delete;  // a copy would share the moments
   Optimizer& operator=(const Optimizer&) = delete;
 
-  /// Updates every parameter that has a gradient and bumps its version. Gradients are checked before
-  /// anything changes: DTypeError names a gradient of another dtype than its parameter, ValueError says that none has one.
+  /// Updates every parameter that has a gradient and bumps its version. Parameters may have been converted, moved, loaded or
+  /// frozen since the last step: moments follow, and a frozen parameter stays as it is. Everything is checked before anything
+  /// changes: DTypeError names a gradient of another dtype than its parameter; ValueError says that no parameter has a
+  /// gradient, or names one without that only this optimiser still holds, as after `model = load_model<Model>(path)`.
   void step();
   /// Forgets all gradients.
   void zero_grad();
@@ -61,7 +64,7 @@ class Optimizer {
   std::vector<std::string> without_gradient() const;
 
   /// From now on this rank keeps the moments of its share of the parameters only, updates those, and step() sends the new
-  /// values to the other ranks (ZeRO stage 1: Rajbhandari et al. 2020). Shares are whole parameters, of nearly equal size.
+  /// values to the other ranks (ZeRO stage 1: Rajbhandari et al. 2020). Shares are whole parameters, of nearly equal bytes.
   /// All ranks must have the same gradients (DataParallel); step() and state() are then calls that all ranks make, and
   /// give the bits that an optimiser which is not shared gives.
   void shard(const Communicator& ranks);
@@ -83,8 +86,8 @@ class Optimizer {
   std::map<std::string, Tensor> state() const;
   /// Continues bit for bit where state() was taken. Everything is checked first, so a refusal changes
   /// nothing: IOError names a missing or unknown entry or an impossible count, ShapeError and
-  /// DTypeError an entry that does not fit.
-  void load_state(const std::map<std::string, Tensor>& state);
+  /// DTypeError an entry that does not fit. Messages begin with `op`.
+  void load_state(const std::map<std::string, Tensor>& state, const std::string& op = "load_state");
   /// On all ranks what load_state() has just loaded on rank 0, whose `state` is read; theirs is not.
   void load_state_of_rank_0(const std::map<std::string, Tensor>& state, const Communicator& ranks);
 
@@ -92,18 +95,19 @@ class Optimizer {
   /// What is kept beside a parameter. `updates` counts the steps that found a gradient; bias corrections
   /// use it, so a parameter that joins late starts as correctly as one that was there from the first.
   struct Slot {
-    std::vector<Tensor> moments = {};
+    std::vector<Tensor> moments = {};  // as the optimiser names them
     Tensor master = {};    // f32, of a bf16 parameter
     uint32_t version = 0;  // that such a parameter had when it was made from the master
-    int64_t updates = 0;
+    int64_t updates = 0;   // steps that found a gradient
     double lr_factor = 1, weight_decay = 0;  // of its group
   };
-  /// A parameter that a step changes: itself, or the master of which it becomes the rounded value. g is contiguous, of the
-  /// parameter's dtype and shape, and overlaps none.
+  /// A parameter that a step changes.
   struct Due {
-    std::size_t index;
-    Tensor w, g, rounded;
-    const Slot* slot;
+    std::size_t index;  // among the parameters
+    Tensor w;           // what changes: the parameter, or its master
+    Tensor g;           // contiguous, of w's dtype and shape, and overlaps none
+    Tensor rounded;     // the parameter that becomes the master's rounded value
+    const Slot* slot;   // what is kept beside it
   };
   /// `name` starts error messages; `moments` names the zero-initialised tensors that each slot needs.
   /// ValueError for an empty list, an undefined or strided tensor, a name or a storage that occurs
@@ -121,6 +125,9 @@ class Optimizer {
   };
   Counts counts() const;
   void set_counts(const Counts& counts);
+  /// What is kept beside each parameter gets the dtype and the device that go with those the parameter has now.
+  void follow_conversions() const;
+  void check_gradients(const std::vector<Tensor>& grads) const;
   /// follow() for all.
   void follow_parameters();
   /// Where the parameter is not its master, rounded, somebody wrote it since: its values become the master's.
@@ -129,6 +136,8 @@ class Optimizer {
   virtual void update(const std::vector<Due>& due) = 0;
 
   bool keeps(std::size_t i) const { return owner_.empty() || owner_[i] == ranks_.rank(); }
+  /// What moments of w are made of, and its master if it has one.
+  static TensorOptions wide(const Tensor& w) { return {w.dtype() == bf16 ? f32 : w.dtype(), w.device()}; }
   Tensor empty_moment(std::size_t i) const;
   void send_updates(const std::vector<bool>& updated);
 
@@ -137,8 +146,7 @@ class Optimizer {
   std::vector<int> owner_;  // of each parameter's moments; empty: not shared
   std::vector<NamedTensor> parameters_;
   std::vector<const char*> moments_;
-  std::vector<Slot> slots_;
-  std::map<const Storage*, std::size_t> owners_;  // storage -> index of its parameter
+  mutable std::vector<Slot> slots_;  // see follow_conversions()
   int64_t steps_ = 0;
   double lr_ = 0;
 };

@@ -13,13 +13,16 @@ namespace sluice {
 void Optimizer::shard(const Communicator& ranks) {
   if (!owner_.empty()) fail<ValueError>(name_, ": shard() was called before");
   if (ranks.size() == 1) return;
+  follow_conversions();
   std::string text;
   for (const NamedTensor& p : parameters_) text += str(p.name, ' ', p.tensor.dtype(), p.tensor, '\n');
   ranks.check_same(str("parameters of ", name_), text);
   // The largest first, each to the rank that has least.
   std::vector<std::size_t> order(parameters_.size());
   std::iota(order.begin(), order.end(), 0);
-  const auto size = [&](std::size_t i) { return parameters_[i].tensor.numel(); };
+  const auto size = [&](std::size_t i) {  // of a moment in bytes; those of bf16 are f32
+    return parameters_[i].tensor.numel() * (parameters_[i].tensor.dtype() == f64 ? 8 : 4);
+  };
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return size(a) > size(b); });
   std::vector<int64_t> load(static_cast<std::size_t>(ranks.size()), 0);
   owner_.resize(parameters_.size());
@@ -61,6 +64,7 @@ void Optimizer::send_updates(const std::vector<bool>& updated) {
 void Optimizer::load_state_of_rank_0(const std::map<std::string, Tensor>& state, const Communicator& ranks) {
   if (ranks.size() == 1) return;
   NoGrad guard;
+  follow_conversions();
   std::vector<int64_t> counts{steps_};
   for (const Slot& slot : slots_) counts.push_back(slot.updates);
   counts = broadcast(Tensor::from(counts), 0, ranks).to_vector<int64_t>();
@@ -82,7 +86,7 @@ void Optimizer::load_state_of_rank_0(const std::map<std::string, Tensor>& state,
 
 Tensor Optimizer::empty_moment(std::size_t i) const {
   const Tensor& w = parameters_[i].tensor;
-  return empty(w.shape(), {w.dtype() == bf16 ? f32 : w.dtype(), w.device()});
+  return empty(w.shape(), wide(w));
 }
 
 }  // namespace sluice

@@ -69,9 +69,11 @@ TrainingState load_here(const Members& model, const std::string& path, Optimizer
     else if (name.starts_with(kOptimizer)) moments[name.substr(kOptimizer.size())] = x;
     else fail<IOError>("checkpoint: ", path, ": tensor \"", name, "\" belongs to neither model nor optimiser");
   }
-  check_state(model, weights, true, str("load_checkpoint: '", path, "'"));  // throws before anything changes
-  optimizer.load_state(moments);     // checks everything itself, then changes
-  load_state(model, weights);        // cannot fail any more
+  take_former_names(model, weights), take_former_names(model, moments);
+  const std::string op = str("load_checkpoint: '", path, "'");
+  check_state(model, weights, true, op);  // throws before anything changes
+  optimizer.load_state(moments, op);      // checks everything itself, then changes
+  load_state(model, weights);             // cannot fail any more
   rng.set_state(seed, offset);
   return state;
 }

@@ -13,7 +13,7 @@ namespace sluice {
 
 /// What a checkpoint holds beside tensors.
 struct TrainingState {
-  int64_t step = 0;
+  int64_t step = 0;                           // steps done
   std::map<std::string, std::string> config;  // free text: options, elapsed time, …
 };
 
@@ -33,7 +33,7 @@ void save_checkpoint(const M& model, const std::string& path, const Optimizer& o
 }
 
 /// Restores everything, so that training goes on bit for bit. All or nothing: a file that is damaged or
-/// belongs to another model is an IOError (ShapeError, DTypeError for the optimiser's entries) and changes
+/// belongs to another model is an IOError (ShapeError, DTypeError for the optimiser's entries) that names it and changes
 /// neither model, optimiser nor generator. With several ranks all call it and rank 0 reads, whatever number of ranks wrote.
 template <class M>
 TrainingState load_checkpoint(const M& model, const std::string& path, Optimizer& optimizer, Rng& rng,

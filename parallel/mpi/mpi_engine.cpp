@@ -16,8 +16,9 @@
 #include <set>
 #include <thread>
 
-#include <link.h>
+#if defined(__linux__)
 #include <sched.h>
+#endif
 
 namespace sluice::detail {
 
@@ -184,6 +185,10 @@ class MpiEngine final : public Engine {
     check(MPI_Comm_split_type(data_, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here), "MPI_Comm_split_type");
     int count = 1;
     MPI_Comm_size(here, &count);
+#if !defined(__linux__)  // no process is bound to cores
+    MPI_Comm_free(&here);
+    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / count);
+#else
     cpu_set_t mine;
     CPU_ZERO(&mine);
     sched_getaffinity(0, sizeof mine, &mine);
@@ -197,6 +202,7 @@ class MpiEngine final : public Engine {
       sharing += CPU_COUNT(&both) > 0;
     }
     return std::max(1, CPU_COUNT(&mine) / std::max(1, sharing));
+#endif
   }
 
   void end_job(bool spoke) override {
@@ -358,42 +364,6 @@ std::shared_ptr<Engine> start_engine() {
   static MpiEngine* engine = new MpiEngine;  // lives until leave(), whatever the order of destructors
   std::atexit([] { engine->leave(); });
   return {engine, [](Engine*) {}};
-}
-
-std::string build_text() {
-  struct Found {
-    const void* inside;
-    std::string id;
-  } found{reinterpret_cast<const void*>(&blame), ""};
-  // The note that the linker leaves in libsluice, or in the program that holds it.
-  dl_iterate_phdr([](dl_phdr_info* info, std::size_t, void* p) {
-    Found& f = *static_cast<Found*>(p);
-    const auto at = reinterpret_cast<std::uintptr_t>(f.inside);
-    bool holds = false;
-    for (int i = 0; i < info->dlpi_phnum; ++i) {
-      const ElfW(Phdr)& h = info->dlpi_phdr[i];
-      holds |= h.p_type == PT_LOAD && at >= info->dlpi_addr + h.p_vaddr && at < info->dlpi_addr + h.p_vaddr + h.p_memsz;
-    }
-    if (!holds) return 0;
-    for (int i = 0; i < info->dlpi_phnum; ++i) {
-      const ElfW(Phdr)& h = info->dlpi_phdr[i];
-      if (h.p_type != PT_NOTE) continue;
-      const char* p_note = reinterpret_cast<const char*>(info->dlpi_addr + h.p_vaddr);
-      for (const char *note = p_note, *end = p_note + h.p_memsz; note + sizeof(ElfW(Nhdr)) <= end;) {
-        const auto* n = reinterpret_cast<const ElfW(Nhdr)*>(note);
-        const char* name = note + sizeof *n;
-        const char* value = name + (n->n_namesz + 3) / 4 * 4;
-        if (n->n_type == NT_GNU_BUILD_ID && n->n_namesz == 4 && std::memcmp(name, "GNU", 4) == 0)
-          for (unsigned k = 0; k < n->n_descsz; ++k) {
-            const auto byte = static_cast<unsigned char>(value[k]);
-            f.id += "0123456789abcdef"[byte >> 4], f.id += "0123456789abcdef"[byte & 15];
-          }
-        note = value + (n->n_descsz + 3) / 4 * 4;
-      }
-    }
-    return 1;
-  }, &found);
-  return str("g++/clang ", __VERSION__, ", id ", found.id);
 }
 
 }  // namespace sluice::detail
