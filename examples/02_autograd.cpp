@@ -27,5 +27,19 @@ int main() {
   std::cout << "\n" << to_dot(sum(square(matmul(x, w) - t)), {{"w", w}});
 }
 
+// Expected output, figures within 0.01 %:
+// engine  Tensor[2,1] f32 cpu
+// [[-18.0],
+//  [-26.0]]
+// by hand Tensor[2,1] f32 cpu
+// [[-18.0],
+//  [-26.0]]
+//
 // derivative 1 of tanh at 0.5: 0.786448
 // derivative 2 of tanh at 0.5: -0.726862
+// derivative 3 of tanh at 0.5: -0.565209
+// derivative 4 of tanh at 0.5: 3.95222
+//
+// digraph tape {
+// …
+// }

@@ -48,7 +48,8 @@ int main(int argc, char**) {
 }
 
 // Expected output:
-// gradcheck ok (max error 3.9e-11), gradgradcheck ok (max error 1.0e-10)
+// forward + backward on 4194304 elements: fused … ms, composed of ops … ms
+// gradcheck ok (max error …), gradgradcheck ok (max error …)
 // hard gate of -2 -0.5 0.5 2: Tensor[4] f32 cpu
 // [0.0, 0.0, 1.0, 1.0]
 // and its gradient:           Tensor[4] f32 cpu

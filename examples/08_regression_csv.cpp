@@ -85,7 +85,7 @@ int main(int argc, char** argv) try {
   std::printf("%s: %lld rows, %lld features\n", path.c_str(), (long long)csv.rows(), (long long)x.dim(1));
 
   const Linear line({x.dim(1), 1}, rng);
-  const Net net{Linear({x.dim(1), 32}, rng), Mlp({.dim = 32}, rng), Linear({32, 1}, rng)};
+  const Net net{Linear({x.dim(1), 32}, rng), Mlp(MlpOptions{.dim = 32}, rng), Linear({32, 1}, rng)};
   const double by_line = explained(line, x, y, used, smoke ? 1 : 50), by_net = explained(net, x, y, used, smoke ? 1 : 50);
   std::printf("explained on held-out rows: a line %.1f %%, an MLP %.1f %%\n", 100 * by_line, 100 * by_net);
 } catch (const std::exception& e) {
@@ -93,6 +93,6 @@ int main(int argc, char** argv) try {
   return 1;
 }
 
-// Expected output:
+// Expected output, figures within 2 %:
 // houses.csv: 600 rows, 6 features
 // explained on held-out rows: a line 84.8 %, an MLP 99.8 %

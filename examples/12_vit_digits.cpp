@@ -87,6 +87,9 @@ int main(int argc, char** argv) try {
 }
 
 // Expected output:
-// (a table of the model)
+// …
 // 99.4 % of 320 images not seen before
-// and with digits.csv: 89.7 % of 360 images not seen before
+
+// Expected output with digits.csv:
+// …
+// 89.7 % of 360 images not seen before

@@ -54,7 +54,7 @@ int main(int argc, char**) {
   const auto bowl = [&](const Tensor& x) { return sum(x * matmul(curvature, x)) * 0.5; };
   std::printf("sharpness %.4f, on paper %.4f\n", sharpness(bowl, ones({2, 1}), 20, rng), (5 + std::sqrt(5.0)) / 2);
 
-  const Mlp critic({.dim = 2, .hidden = 32, .activation = Act::tanh}, rng);
+  const Mlp critic(MlpOptions{.dim = 2, .hidden = 32, .activation = Act::tanh}, rng);
   Adam tamer(parameters(critic), {.lr = 0.01});
   const Tensor points = normal({64, 2}, 0, 1, rng);
   const double before = gradient_penalty(critic, points).item();
@@ -90,7 +90,7 @@ int main(int argc, char**) {
   std::printf("new waves from five points: error %.3f, after one step %.3f\n", at_first, after_one);
 }
 
-// Expected output:
+// Expected output, figures within 20 %:
 // sharpness 3.6180, on paper 3.6180
 // gradient penalty 0.4076, after training 0.0007
 // new waves from five points: error 0.557, after one step 0.141

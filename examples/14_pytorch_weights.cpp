@@ -87,8 +87,8 @@ int main(int argc, char** argv) try {
 // from_sluice.safetensors: 6626 weights, logits differ by 0e+00
 // without rules: load_pytorch: 'from_sluice.safetensors' does not fit; the model is as it was
 //   missing: "model.layers.0.attention.k.bias"
-//
-// and of the other two commands:
+
+// Expected output of the other two commands:
 //
 // from_sluice.safetensors: logits differ by 2e-06
 // from_torch.safetensors: written at a loss of 0.001

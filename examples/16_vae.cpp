@@ -75,7 +75,7 @@ int main(int argc, char**) {
 }
 
 // Expected output:
-// (what it saw, and what comes back from two numbers each)
+// …
 // from N(0, 1)
 //
 //   .:-:

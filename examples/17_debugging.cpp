@@ -60,7 +60,7 @@ int main() {
   std::cout << "describe: " << describe(net.in.weight) << "\n" << narrow(net.in.weight, 1, 0, 4) << "\n\n";
 
   // 5. Where parameters, work, time and memory are. Times differ from run to run.
-  const Mlp mlp({.dim = 8}, rng);
+  const Mlp mlp(MlpOptions{.dim = 8}, rng);
   std::cout << summary(mlp, x) << "\n";
   Profile profile({.modules = name_modules(mlp)});
   backward(mean(square(mlp(normal({4096, 8}, 0, 1, rng)))));

@@ -94,4 +94,5 @@ int main(int argc, char**) {
 }
 
 // Expected output:
-//
+// …
+// interrupted and resumed: the same, bit for bit

@@ -11,6 +11,7 @@
 #include "support/options.h"
 #include "support/ranks.h"
 
+#include <sluice/core/file.h>
 #include <sluice/layers/train/log.h>
 #include <sluice/layers/train/progress.h>
 #include <sluice/parallel/mpi/world.h>
@@ -109,7 +110,8 @@ int run(const Settings& s, const Communicator& ranks) {
   only_first_prints(ranks);
   ranks.check_same("settings", settings_text(s));
   const bool first_rank = ranks.rank() == 0;
-  if (first_rank) std::filesystem::create_directories(s.out);
+  std::optional<FolderLock> folder;  // of two runs in it, each would undo the other's work
+  on_rank_0(ranks, [&] { folder.emplace(s.out); });
   const std::string checkpoint = s.out + "/checkpoint.safetensors";
   const std::string text = learning_text(s.text);
   const Split split = split_text(text, static_cast<std::size_t>(s.context) + 1);
@@ -144,7 +146,10 @@ int run(const Settings& s, const Communicator& ranks) {
   std::fflush(stdout);
 
   std::optional<CsvLog> log;
-  on_rank_0(ranks, [&] { log.emplace(s.out + "/log.csv", std::vector<std::string>{"step", "seconds", "training", "validation", "lr"}, step + 1); });
+  on_rank_0(ranks, [&] {
+    const std::vector<std::string> columns{"step", "seconds", "training", "validation", "lr"};
+    log.emplace(s.out + "/log.csv", columns, step > 0 ? step + 1 : 0);  // without a checkpoint step 0 comes a second time
+  });
   catch_interrupts();
   const auto start = Clock::now();
   auto elapsed = [&] { return before + std::chrono::duration<double>(Clock::now() - start).count(); };

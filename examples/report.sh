@@ -32,7 +32,9 @@ out=$root/build/report only='' programs='' install=1 smoke=0
 while (($#)); do
   case $1 in
     --out | --only | --programs)
-      if [[ ! ${2-} || $2 == --* ]]; then bad "$1 needs a value"; fi ;;&
+      if [[ ! ${2-} || $2 == --* ]]; then bad "$1 needs a value"; fi ;;
+  esac
+  case $1 in
     --out) out=$2 && shift 2 ;;
     --only) only=,$2, && shift 2 ;;
     --programs) programs=$2 && shift 2 ;;
@@ -44,14 +46,15 @@ while (($#)); do
 done
 mkdir -p "$out"
 
+cores=$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 if [[ ! $programs ]]; then
   programs=$root/build/release/examples
   if ((install)); then bash "$root/tests/install_deps.sh"; fi
   generator=()
   if [[ ! -f $root/build/release/CMakeCache.txt ]] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
   say 'building a Release in build/release'
-  { cmake -S "$root" -B "$root/build/release" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DSLUICE_BUILD_TESTS=OFF -DSLUICE_BUILD_EXAMPLES=ON &&
-    cmake --build "$root/build/release" --parallel "$(nproc)" --target "${studies[@]%%|*}"; } >"$out/build.log" 2>&1 ||
+  { cmake -S "$root" -B "$root/build/release" ${generator[@]+"${generator[@]}"} -DCMAKE_BUILD_TYPE=Release -DSLUICE_BUILD_TESTS=OFF -DSLUICE_BUILD_EXAMPLES=ON &&
+    cmake --build "$root/build/release" --parallel "$cores" --target "${studies[@]%%|*}"; } >"$out/build.log" 2>&1 ||
     { tail -n 40 "$out/build.log" >&2; exit 1; }
 fi
 if ((!smoke)); then bash "$root/examples/fetch_data.sh" "$data"; fi
@@ -96,7 +99,7 @@ svg { max-width: 100%; height: auto; display: block; margin: 1rem 0 } .yes { col
 <h1>Models of gated attention on real data</h1>
 HTML
   printf '<p>Made by <code>examples/report.sh</code> on %s: %s, %s processors. Times: seconds on the clock, and of processor time shared by two cores.</p>\n' \
-    "$(date -u +%F)" "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | sed -n 1p | html)" "$(nproc)"
+    "$(date -u +%F)" "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | sed -n 1p | html)" "$cores"
   printf '<table><tr><th>example</th><th>figure</th><th>baseline</th><th>beaten</th><th>seed</th><th>time</th><th>command</th></tr>\n'
   for study in "${studies[@]}"; do
     name=${study%%|*}

@@ -15,6 +15,7 @@ Trains a small causal GAU language model on bytes and shows it beside n-gram bas
   --hostfile FILE the machines they run on (a line each: NAME slots=N); text, build and FOLDER must be on all of them
   --restarts R    start again from the last checkpoint when a rank fails, at most R times (default 0; the same command
                   resumes by hand, also with another number of ranks)
+Ctrl-C saves, with any number of ranks; the same command resumes.
   --no-install    use the machine as it is, without apt-get install
   --help          this text
 Every other option goes to the program: build/release/examples/gau_lm --help lists them.
@@ -30,6 +31,7 @@ build=$root/build/release
 data=$root/build/data
 
 # ---- options: all checked before anything is installed or built ----------------------------------
+# (Scripts that users start keep to bash 3.2, which macOS has: no ;;&, and an empty array under set -u is an error there.)
 text='' out=$root/build/gau_lm install=1 ranks=0 hostfile='' restarts=0 pass=()
 while (($#)); do
   option=$1 value=${2-} used=2
@@ -38,7 +40,9 @@ while (($#)); do
   fi
   case $option in
     --text | --minutes | --out | --ranks | --hostfile | --restarts)
-      if [[ ! $value || $value == --* ]]; then bad "$option needs a value"; fi ;;&
+      if [[ ! $value || $value == --* ]]; then bad "$option needs a value"; fi ;;
+  esac
+  case $option in
     --text) text=$value ;;
     --minutes)
       [[ $value =~ ^([0-9]+\.?[0-9]*|\.[0-9]+)$ && $value =~ [1-9] ]] ||
@@ -75,7 +79,7 @@ fi
 # ---- build ---------------------------------------------------------------------------------------
 mpi=()
 if ((ranks)); then mpi=(--mpi); fi
-if ((install)); then bash "$root/tests/install_deps.sh" "${mpi[@]}"; fi
+if ((install)); then bash "$root/tests/install_deps.sh" ${mpi[@]+"${mpi[@]}"}; fi
 if ((ranks)) && ! command -v mpirun >/dev/null; then die 'no mpirun; Debian has it in openmpi-bin and libopenmpi-dev'; fi
 
 # Output of a step goes to a log and is shown only when the step fails.
@@ -87,11 +91,12 @@ quietly() {
 generator=()
 if [[ ! -f $build/CMakeCache.txt ]] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
 say 'configuring a Release build in build/release'
-quietly cmake -S "$root" -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release \
+quietly cmake -S "$root" -B "$build" ${generator[@]+"${generator[@]}"} -DCMAKE_BUILD_TYPE=Release \
   -DSLUICE_BUILD_TESTS=OFF -DSLUICE_BUILD_EXAMPLES=ON -DSLUICE_MPI="$( ((ranks)) && echo ON || echo AUTO)"
-say "building gau_lm on $(nproc) cores"
+cores=$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
+say "building gau_lm on $cores cores"
 begun=$SECONDS
-compile=(cmake --build "$build" --target gau_lm --parallel "$(nproc)")
+compile=(cmake --build "$build" --target gau_lm --parallel "$cores")
 if [[ -t 1 && -f $build/build.ninja ]]; then
   "${compile[@]}" || die 'the build failed' # on a terminal ninja's one-line count is worth seeing
 else
@@ -168,26 +173,8 @@ fi
 
 # ---- train ---------------------------------------------------------------------------------------
 say "training on $text; results in $out"
-if ((ranks == 0)); then exec "$program" --text "$text" --out "$out" "${pass[@]}"; fi
+if ((ranks == 0)); then exec "$program" --text "$text" --out "$out" ${pass[@]+"${pass[@]}"}; fi
 
-# Root may run ranks in a container, and there may be more of them than cores. One process may often not read another's
-# memory in containers, which MPI would try. Ranks that are asked to stop get the time to save.
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl_vader_single_copy_mechanism=none
-launch=(mpirun -n "$ranks" --bind-to none --mca odls_base_sigkill_timeout 20)
-if [[ $hostfile ]]; then
-  launch+=(--hostfile "$hostfile")
-  for name in SLUICE_TIMEOUT SLUICE_ISA; do
-    if [[ ${!name-} ]]; then launch+=(-x "$name"); fi
-  done
-else
-  launch+=(--oversubscribe)
-fi
-if ((restarts == 0)); then exec "${launch[@]}" "$program" --text "$text" --out "$out" "${pass[@]}"; fi
-stopped=0
-trap 'stopped=1' INT TERM
-for ((tried = 0; ; ++tried)); do
-  status=0
-  "${launch[@]}" "$program" --text "$text" --out "$out" "${pass[@]}" || status=$?
-  if ((status == 0 || stopped || tried >= restarts)); then exit "$status"; fi
-  say "the job ended with status $status; starting again from the last checkpoint ($((restarts - tried - 1)) more after this)"
-done
+options=(--restarts "$restarts")
+if [[ $hostfile ]]; then options+=(--hostfile "$hostfile"); fi
+exec bash "$root/examples/mpirun.sh" "$ranks" "${options[@]}" "$program" --text "$text" --out "$out" ${pass[@]+"${pass[@]}"}

@@ -86,7 +86,8 @@ void add(std::vector<Layer>& all, const std::string& layer, std::function<Draft(
                         [&](const Option& o) { return o.name == option.first; });
   };
   for (Values& e : examples) std::erase_if(e, unknown);  // of the call, not of the layer
-  Values required = of->required;
+  Values required = of->required, bare = of->bare;
+  std::erase_if(bare, unknown);
   for (const char* size : {"tokens", "queries"})
     if (!unknown(std::pair(size, 0))) required[size] = 6;
   all.push_back({
@@ -98,6 +99,7 @@ void add(std::vector<Layer>& all, const std::string& layer, std::function<Draft(
       .notes = "Options are those of " + layer + ".",
       .outputs = {{"", "[5]", "i64, in that order"}},
       .required = required,
+      .bare = bare,
       .examples = examples,
       .draft = std::move(draft),
   });

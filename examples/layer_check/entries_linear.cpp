@@ -99,9 +99,11 @@ Results run_linear(const LinearCall& call, const Inputs& in) {
   LinearState state;
   std::vector<Tensor> rows;
   const Tensor decay = form.log_decay, mask = form.key_mask;
+  const int along = decay.defined() && decay.rank() == 4 ? 2 : -1;
+  const bool varies = decay.defined() && decay.rank() > 0 && decay.dim(along) > 1;
   for (int64_t i = 0; i < k.dim(2); ++i) {
     auto at = [&](const Tensor& x, int64_t dim) { return narrow(x, dim, i, 1); };
-    if (decay.defined()) form.log_decay = decay.dim(2) == 1 ? decay : at(decay, 2);
+    if (varies) form.log_decay = at(decay, along);
     if (mask.defined()) form.key_mask = at(mask, 1);
     auto [y, next] = linear_attention_recurrent(at(q, 2), at(k, 2), at(v, 2), form, state);
     rows.push_back(y), state = next;

@@ -1,5 +1,7 @@
 #include "expression.h"
 
+#include <sluice/core/number.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -210,8 +212,7 @@ class Parser {
     int64_t i = 0;
     const char* end = token.data() + token.size();
     if (std::from_chars(token.data(), end, i).ptr == end) return i;
-    double x = 0;
-    if (std::from_chars(token.data(), end, x).ptr == end) return x;
+    if (const std::optional<double> x = sluice::parse_double(token)) return *x;
     wrong(str("\"", token, "\" is not a number"));
   }
   Json call(std::string_view function) {

@@ -95,6 +95,8 @@ struct Layer {
   std::vector<OutputInfo> outputs = {};
   /// Values of the options that are required, for --list and --self-check; 8 unless given.
   Values required = {};
+  /// Further options of a first layer, where the defaults do not go together with those.
+  Values bare = {};
   /// Option sets for --self-check, beside the defaults.
   std::vector<Values> examples = {};
   /// Sizes for --self-check of names that no option has.
@@ -103,6 +105,8 @@ struct Layer {
   std::function<Draft()> draft = {};
 };
 
+/// What a layer is made of when nothing else is said of it: the required options, and the bare ones.
+Values bare_options(const Layer& layer);
 /// The values of all options, and the derived names.
 Values names_of(const Layer& layer, const Values& options);
 Json object(const Values& values);

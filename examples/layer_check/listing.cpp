@@ -10,15 +10,15 @@ namespace {
 
 Json texts(const std::vector<std::string>& names) { return Json::list(names); }
 
-/// `required`: values of those that have no default.
-Json describe(const std::vector<Option>& options, const Values& required) {
+/// `examples`: values of those that have no default, and of those whose default does not go together with these.
+Json describe(const std::vector<Option>& options, const Values& examples) {
   Json::List list;
   for (const Option& o : options) {
     Json j = Json::Object{{"name", o.name}, {"type", o.type_name()}};
     if (o.choices) j["values"] = texts(o.choice_names());
     j["required"] = o.required;
-    if (o.required) j["example"] = required.at(o.name);
-    else j["default"] = o.get();
+    if (!o.required) j["default"] = o.get();
+    if (const auto example = examples.find(o.name); example != examples.end()) j["example"] = example->second;
     if (const std::string range = o.range_text(); !range.empty()) j["range"] = range;
     j["meaning"] = o.meaning;
     if (o.type == Option::object_list) {
@@ -68,7 +68,7 @@ Json describe_all(const std::vector<T>& infos) {
 Json describe(const Layer& l) {
   Json j = Json::Object{{"name", l.name}, {"family", l.family}, {"formula", l.formula}, {"source", l.source}};
   if (!l.notes.empty()) j["notes"] = l.notes;
-  j["options"] = describe(l.draft().options.all, l.required);
+  j["options"] = describe(l.draft().options.all, bare_options(l));
   if (!l.derived.empty()) {
     Json derived;
     for (const auto& [name, formula] : l.derived) derived[name] = formula;

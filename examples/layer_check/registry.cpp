@@ -38,6 +38,12 @@ const Layer& find_layer(const std::string& name) {
 
 Json object(const Values& values) { return Json::Object(values.begin(), values.end()); }
 
+Values bare_options(const Layer& layer) {
+  Values options = layer.required;
+  options.insert(layer.bare.begin(), layer.bare.end());
+  return options;
+}
+
 Values names_of(const Layer& layer, const Values& options) {
   Values names = options;
   for (const auto& [name, formula] : layer.derived) names[name] = evaluate(formula, names);

@@ -29,7 +29,7 @@ bool is_of(Kind k, DType t) {
 }
 
 /// "a", "b", "c", and how many more.
-std::string quoted(const std::vector<std::string>& names) {
+std::string in_quotes(const std::vector<std::string>& names) {
   std::string s;
   for (std::size_t i = 0; i < std::min<std::size_t>(names.size(), 20); ++i)
     s += str(i ? ", " : "", '"', names[i], '"');
@@ -52,7 +52,7 @@ Parts sorted(const SafeTensors& file, DType dtype) {
     else unexpected.push_back(name);
   }
   if (!unexpected.empty())
-    fail<ValueError>("unexpected tensor", unexpected.size() > 1 ? "s " : " ", quoted(unexpected),
+    fail<ValueError>("unexpected tensor", unexpected.size() > 1 ? "s " : " ", in_quotes(unexpected),
                      "; names begin with input. or param., or are cotangent or cotangent.<output>");
   return parts;
 }

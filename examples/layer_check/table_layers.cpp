@@ -62,13 +62,18 @@ void fill_from_table(Layer& layer) {
   const LayerRow& row = layer_row(layer.name);
   layer.draft = table_layer(layer.name);
   const LayerDraft draft = row.draft();
+  if (layer.required.empty()) {
+    layer.bare = values_of(row.bare);
+    for (const Option& o : draft.options.all) {
+      if (!o.required) continue;
+      const auto given = layer.bare.extract(o.name);
+      layer.required[o.name] = given ? given.mapped() : row.samples[0].at(o.name);
+    }
+  }
   for (const Json& sample : row.samples) {
     Values example = values_of(sample);
     for (const Option& o : draft.options.all)
       if (o.training) example.erase(o.name);
-    if (layer.required.empty())
-      for (const Option& o : draft.options.all)
-        if (o.required) layer.required[o.name] = o.name == "dim" ? Json(16) : example.at(o.name);  // fits defaults
     layer.examples.push_back(example);
     const auto causal = example.find("causal");
     if (row.streams && causal != example.end() && causal->second == Json(true))

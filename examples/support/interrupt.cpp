@@ -27,7 +27,7 @@ extern "C" void on_interrupt(int signal) {
 }  // namespace
 
 void catch_interrupts() {
-  for (const int signal : {SIGINT, SIGTERM}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) {
     struct sigaction action {};
     if (sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) continue;
     action = {};

@@ -3,12 +3,13 @@
 
 namespace sluice::examples {
 
-/// From here on SIGINT and SIGTERM only set a flag; a second one ends the process at once with
-/// status 128 + signal. A signal the parent asked to ignore (nohup, a shell's `&`) stays ignored.
+/// From here on SIGINT, SIGTERM and SIGUSR1 (mpirun's way to pass on a request, see mpirun.sh) only set a
+/// flag; a second one ends the process at once with status 128 + signal. A signal the parent asked to ignore
+/// (nohup, a shell's `&`) stays ignored.
 /// Throws std::runtime_error when the system refuses the handler.
 void catch_interrupts();
 
-/// True once SIGINT or SIGTERM has arrived. Cheap enough to ask after every step, from any thread.
+/// True once one of them has arrived. Cheap enough to ask after every step, from any thread.
 bool interrupted();
 
 }  // namespace sluice::examples

@@ -1,7 +1,9 @@
 #include "support/options.h"
 
+#include <sluice/core/number.h>
+
 #include <algorithm>
-#include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cmath>
@@ -72,12 +74,15 @@ void Options::parse(int argc, char** argv) const {
       *entry->text = value;
       continue;
     }
-    char* end = nullptr;
-    errno = 0;
-    if (entry->integer) *entry->integer = std::strtoll(value.c_str(), &end, 10);
-    else *entry->real = std::strtod(value.c_str(), &end);
-    bool bad = value.empty() || errno == ERANGE || *end != '\0' || (entry->real && !std::isfinite(*entry->real));
-    if (bad) fail("--" + name + " needs a number, got \"" + value + "\"");
+    bool read = false;
+    if (entry->integer) {
+      const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), *entry->integer);
+      read = error == std::errc() && end == value.data() + value.size();
+    } else {
+      *entry->real = parse_double(value).value_or(NAN);
+      read = std::isfinite(*entry->real);
+    }
+    if (!read) fail("--" + name + " needs a number, got \"" + value + "\"");
     if (entry->integer && *entry->integer < entry->lowest)
       fail("--" + name + " needs a number from " + std::to_string(entry->lowest) + " on, got " + value);
   }
