@@ -6,11 +6,11 @@ set -euo pipefail
 usage() {
   cat <<'TEXT'
 usage: tests/install_deps.sh [--tests] [--mpi] [--docs] [--check]
-  --tests   also what the test suite needs (Catch2, pkg-config, MPI, Doxygen)
+  --tests   also what the test suite needs (Catch2, pkg-config, MPI, Doxygen), and the newest clang that there is
   --mpi     also what several ranks need (OpenMPI)
   --docs    also what the documentation site needs (Doxygen, Python)
   --check   only list what is missing; exit 1 if anything is
-Installs missing Debian packages through apt-get, with sudo when not root.
+Installs missing Debian packages through apt-get, with sudo when not root; on macOS, Homebrew's.
 Elsewhere it lists what is missing and exits 1.
 TEXT
 }
@@ -46,12 +46,30 @@ for candidate in ${CXX:+"$CXX"} c++ g++ clang++; do
   fi
 done
 
-# A library is there when its package is; where there are no Debian packages, when its header is.
+# Homebrew's name of a Debian package; none for what macOS has.
+brewed() {
+  case $1 in
+    g++ | zlib1g-dev) ;;
+    ninja-build) echo ninja ;;
+    libopenblas-dev) echo openblas ;;
+    libtbb-dev) echo tbb ;;
+    nlohmann-json3-dev) echo nlohmann-json ;;
+    openmpi-bin | libopenmpi-dev) echo open-mpi ;;
+    *) echo "$1" ;;
+  esac
+}
+
+# A library is there when its package is; where there are no packages, when its header is.
 library() { # package header...
   local package=$1 header
   shift
   if have dpkg-query; then
     [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]]
+    return
+  fi
+  if have brew; then
+    package=$(brewed "$package")
+    [[ ! $package ]] || brew list --versions "$package" >/dev/null
     return
   fi
   for header in "$@"; do
@@ -74,6 +92,13 @@ if ((tests)); then
   have pkg-config || missing+=(pkg-config)
 fi
 
+# The sources are read by a second compiler and standard library as well; without these that test is left out.
+extra=()
+if ((tests && !check)) && have apt-cache; then
+  newest=$(apt-cache --names-only search '^clang-[0-9]+$' | sed -E 's/^clang-([0-9]+) .*/\1/' | sort -n | tail -n 1)
+  if [[ $newest ]] && ! have "clang++-$newest"; then extra=("clang-$newest" "libc++-$newest-dev" "libc++abi-$newest-dev"); fi
+fi
+
 if ((mpi)); then
   have mpirun || missing+=(openmpi-bin)
   have mpicxx || library libopenmpi-dev mpi.h || missing+=(libopenmpi-dev)
@@ -84,16 +109,22 @@ if ((docs)); then
   have python3 || missing+=(python3)
 fi
 
-if ((${#missing[@]} == 0)); then
+if ((${#missing[@]} + ${#extra[@]} == 0)); then
   say 'nothing missing'
   exit 0
 fi
-say "missing: ${missing[*]}"
+say "missing: ${missing[*]-} ${extra[*]-}"
 ((check)) && exit 1
+if ! have apt-get && have brew; then
+  names=()
+  for package in "${missing[@]}"; do names+=($(brewed "$package")); done # shellcheck disable=SC2207
+  exec brew install "${names[@]}"
+fi
 have apt-get || die "no apt-get here; install these (Debian's names) with this system's own tools"
 
 apt=(env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=120)
 if ((EUID != 0)); then
+  have sudo || ((${#missing[@]})) || { say "without root these are left out: ${extra[*]}"; exit 0; }
   have sudo || die "needs root and there is no sudo; as root: apt-get install ${missing[*]}"
   apt=(sudo "${apt[@]}")
 fi
@@ -105,7 +136,8 @@ if ! "${apt[@]}" update; then
   sleep 5
   "${apt[@]}" update || say 'update failed again; trying with the package lists that are here'
 fi
-say "apt-get install ${missing[*]}"
-"${apt[@]}" install --yes --no-install-recommends "${missing[@]}" >/dev/null ||
-  die "could not install: ${missing[*]}"
+say "apt-get install ${missing[*]-} ${extra[*]-}"
+install=("${apt[@]}" install --yes --no-install-recommends)
+if ((${#missing[@]})); then "${install[@]}" "${missing[@]}" >/dev/null || die "could not install: ${missing[*]}"; fi
+if ((${#extra[@]})); then "${install[@]}" "${extra[@]}" >/dev/null || say "could not install: ${extra[*]}; going on without"; fi
 say 'done'

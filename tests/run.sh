@@ -17,7 +17,7 @@ say() { printf 'tests: %s\n' "$*"; }
 die() { printf 'tests: %s\n' "$*" >&2; exit 1; }
 bad() { printf 'tests: %s (--help lists the options)\n' "$*" >&2; exit 2; }
 
-preset=release jobs=$(nproc) install=1 with= cuda=(-DSLUICE_CUDA=OFF)
+preset=release jobs=$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) install=1 with= cuda=(-DSLUICE_CUDA=OFF)
 while (($#)); do
   case $1 in
     --preset | --jobs)
@@ -42,13 +42,15 @@ if ((install)); then bash tests/install_deps.sh --tests; fi
 generator=()
 if [[ ! -f $build/CMakeCache.txt ]] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
 say "configuring in $build"
-cmake --preset "$preset" "${generator[@]}" -DSLUICE_BUILD_TESTS=ON -DSLUICE_BUILD_EXAMPLES=ON "${cuda[@]}"
+cmake --preset "$preset" ${generator[@]+"${generator[@]}"} -DSLUICE_BUILD_TESTS=ON -DSLUICE_BUILD_EXAMPLES=ON ${cuda[@]+"${cuda[@]}"}
 
 say "building, $jobs at a time"
 begun=$SECONDS
 cmake --build "$build" --parallel "$jobs" || die 'the build failed'
 seconds=$((SECONDS - begun))
-size=$(stat -Lc %s "$build/libsluice.so")
+library=$build/libsluice.so
+if [[ ! -e $library ]]; then library=$build/libsluice.dylib; fi
+size=$(wc -c <"$library")
 
 say "testing, $jobs at a time"
 begun=$SECONDS status=0
@@ -57,7 +59,7 @@ ctest --test-dir "$build" --output-on-failure --parallel "$jobs" || status=$?
 log=$build/Testing/Temporary/LastTest.log
 summary=$build/summary${with}.txt # docs/claims.py reads it
 {
-  say "library, examples and tests built in $seconds s; libsluice.so has $((size / 1024)) KiB"
+  say "library, examples and tests built in $seconds s; ${library##*/} has $((size / 1024)) KiB"
   say "all tests took $((SECONDS - begun)) s"
   { grep -hE '^(All tests passed|test cases:|assertions:)' "$log" || echo 'no result: they did not run to their end'; } |
     tr -s ' ' | while read -r line; do say "unit tests: $line"; done

@@ -20,7 +20,6 @@
 #include <thread>
 
 using namespace sluice;
-using Catch::Contains;
 
 namespace {
 

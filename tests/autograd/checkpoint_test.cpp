@@ -17,7 +17,6 @@
 
 using namespace sluice;
 using sluice::testing::same_bits;
-using Catch::Contains;
 using Inputs = std::vector<Tensor>;
 using Segment = std::function<Tensor(const Inputs&)>;
 

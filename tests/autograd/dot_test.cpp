@@ -14,7 +14,6 @@
 #include <set>
 
 using namespace sluice;
-using Catch::Contains;
 
 namespace {
 

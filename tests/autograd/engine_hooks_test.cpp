@@ -14,7 +14,6 @@
 #include <thread>
 
 using namespace sluice;
-using Catch::Contains;
 using Doubles = std::vector<double>;
 
 namespace {

@@ -13,7 +13,6 @@
 #include <cmath>
 
 using namespace sluice;
-using Catch::Contains;
 using Doubles = std::vector<double>;
 
 namespace {
@@ -80,6 +79,34 @@ TEST_CASE("backward: a leaf used many times gets the sum of its gradients", "[en
   for (int i = 1; i <= 100; ++i) y = y + x * static_cast<double>(i);
   backward(sum(y));
   CHECK(values(x.grad()) == Doubles{5050, 5050});
+}
+
+TEST_CASE("backward: many gradients of a bf16 leaf add up; what was written to .grad() counts", "[engine][bf16]") {
+  Tensor w = to(ones({2}), bf16).requires_grad_();
+  const auto walks = [&](int n) {
+    while (n--) backward(sum(w));
+  };
+  walks(1000);
+  CHECK(w.grad().dtype() == bf16);
+  CHECK(values(w.grad()) == Doubles{1000, 1000});  // added up in bf16: 256
+  const Tensor seen = w.grad();                    // not changed behind its owner's back
+  walks(8);
+  CHECK(values(seen) == Doubles{1000, 1000});
+  CHECK(values(w.grad()) == Doubles{1008, 1008});
+  Tensor g = w.grad();
+  scale_(g, 0.5);
+  walks(8);
+  CHECK(values(w.grad()) == Doubles{512, 512});
+  w.set_grad(to(full({2}, 256), bf16));
+  walks(16);
+  CHECK(values(w.grad()) == Doubles{272, 272});
+  w.zero_grad();
+  walks(1);
+  CHECK(values(w.grad()) == Doubles{1, 1});
+  backward(sum(w), {}, {.create_graph = true});
+  walks(2);
+  CHECK(values(w.grad()) == Doubles{4, 4});
+  CHECK(!w.grad().requires_grad());
 }
 
 TEST_CASE("backward: a long and a short path to the same node arrive together", "[engine]") {

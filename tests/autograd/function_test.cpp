@@ -16,7 +16,6 @@
 #include <sluice/ops/view.h>
 
 using namespace sluice;
-using Catch::Contains;
 using Doubles = std::vector<double>;
 
 namespace {

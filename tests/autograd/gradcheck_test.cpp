@@ -15,7 +15,6 @@
 #include <cmath>
 
 using namespace sluice;
-using Catch::Contains;
 using Inputs = std::vector<Tensor>;
 
 namespace {

@@ -82,7 +82,7 @@ void row(const Size& s, const char* type) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  for (Isa i : {Isa::base, Isa::avx2, Isa::avx512, Isa::amx})
+  for (Isa i : isas())
     if (argc > 1 && !std::strcmp(argv[1], isa_name(i))) set_isa(i);
   std::printf("%s\nGFLOP/s, one thread (matmul: all)\n", describe_machine().c_str());
   std::printf("            n     m     k    peak   naive blocked portable OpenBLAS ours matmul   bf16  of peak  to OpenBLAS\n");

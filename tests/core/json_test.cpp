@@ -3,7 +3,6 @@
 #include "support/catch.h"
 
 using namespace sluice;
-using Catch::Matchers::Contains;
 
 TEST_CASE("json: what is written is read back", "[json]") {
   const Json j = Json::Object{{"null", {}},

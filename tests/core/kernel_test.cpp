@@ -9,7 +9,6 @@
 #include <span>
 
 using namespace sluice;
-using Catch::Contains;
 
 namespace {
 

@@ -9,7 +9,6 @@
 
 using namespace sluice;
 using sluice::testing::Rand;
-using Catch::Contains;
 using Addresses = std::vector<int64_t>;
 
 namespace {

@@ -7,7 +7,6 @@
 #include <sstream>
 
 using namespace sluice;
-using Catch::Matchers::Contains;
 
 namespace sluice {
 

@@ -9,7 +9,6 @@
 #include <sstream>
 
 using namespace sluice;
-using Catch::Contains;
 
 namespace {
 

@@ -300,7 +300,6 @@ TEST_CASE("random: bf16 draws are f32 draws, rounded", "[random]") {
 TEST_CASE("random: arguments outside the domain are named", "[random]") {
   Rng rng;
   const float bad[] = {1, -1}, zero[] = {0, 0};
-  using Catch::Contains;
   CHECK_THROWS_AS(uniform({2}, 1, 0, rng), ValueError);
   CHECK_THROWS_WITH(uniform({2}, 1, 0, rng),
                     Contains("uniform") && Contains("lo=1") && Contains("hi=0"));
@@ -318,4 +317,78 @@ TEST_CASE("random: arguments outside the domain are named", "[random]") {
   CHECK_THROWS_AS(normal({2}, 0, 1, rng, {.dtype = i64}), DTypeError);
   CHECK_THROWS_WITH(uniform({2}, 0, 1, rng, {.dtype = boolean}), Contains("uniform") && Contains("bool"));
   CHECK(rng.offset() == 0);  // a refused call draws nothing
+}
+
+TEST_CASE("random: streams of a recording give each replay the numbers that the same work would draw", "[random]") {
+  const auto work = [](Rng& a, Rng& b) {
+    Tensor x = uniform({5}, 0, 1, a), y = normal({3}, 0, 1, b);
+    return std::vector<Tensor>{x, y, bernoulli({9}, 0.5, a)};
+  };
+  Rng a(1), b(2), twin_a(1), twin_b(2);
+  uniform({7}, 0, 1, a), uniform({7}, 0, 1, twin_a);
+  const uint64_t before = a.offset();
+  RngStreams streams;
+  {
+    RngStreams::Record on(streams, cpu);
+    work(a, b);
+    CHECK(a.offset() > before);
+  }
+  CHECK((a.offset() == before && b.offset() == 0));
+  streams.check();
+  CHECK(streams.places() == std::vector<uint64_t>{1, 0, 2, 0});
+  for (uint64_t replay = 1; replay <= 3; ++replay) {
+    work(twin_a, twin_b);
+    streams.advance();
+    CHECK((a.offset() == twin_a.offset() && b.offset() == twin_b.offset()));
+    CHECK(streams.places() == std::vector<uint64_t>{1, replay * 5, 2, replay});
+  }
+  CHECK(streams.intact());
+  b = Rng(3);  // another state: the recording draws from the one that it saw
+  CHECK(!streams.intact());
+}
+
+TEST_CASE("random: a recording numbers its streams and knows what it may not repeat", "[random]") {
+  Rng a(1), b(2);
+  RngStreams streams;
+  CHECK(a.draw(1, cpu).stream == -1);
+  {
+    RngStreams::Record on(streams, cpu);
+    RngTape tape;
+    {
+      RngTape::Record noted(tape);
+      CHECK(a.draw(2, cpu).stream == 0);
+      CHECK(b.draw(1, cpu).stream == 1);
+    }
+    {
+      RngTape::Replay again(tape);  // the same blocks once more: they are taken once
+      const RngBlocks same = a.draw(2, cpu);
+      CHECK((same.stream == 0 && same.first == 1));
+    }
+    CHECK(a.draw(1, cpu).first == 3);
+    CHECK_THROWS_WITH(a.draw(1, meta), Contains("on meta") && Contains("cannot be recorded"));
+    {
+      RngStreams within;
+      RngStreams::Record inner(within, cpu);
+      CHECK(b.draw(1, cpu).stream == 0);
+    }
+  }
+  streams.check();
+  streams.advance();
+  CHECK(a.offset() == 4);
+
+  RngStreams moved;
+  {
+    RngStreams::Record on(moved, cpu);
+    a.draw(1, cpu);
+    a.set_state(9, 0);
+    a.draw(1, cpu);
+  }
+  CHECK_THROWS_WITH(moved.check(), Contains("set to another place"));
+  RngStreams lost;
+  {
+    RngStreams::Record on(lost, cpu);
+    Rng short_lived(4);
+    short_lived.draw(1, cpu);
+  }
+  CHECK_THROWS_WITH(lost.check(), Contains("made and lost"));
 }

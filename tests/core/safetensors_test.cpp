@@ -21,7 +21,6 @@
 
 using namespace sluice;
 using sluice::testing::TempFolder;
-using Catch::Contains;
 
 namespace {
 

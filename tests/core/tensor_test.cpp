@@ -15,7 +15,6 @@
 #include <functional>
 
 using namespace sluice;
-using Catch::Contains;
 using Doubles = std::vector<double>;
 
 namespace {

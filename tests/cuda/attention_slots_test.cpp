@@ -36,7 +36,7 @@ SlotResults run_slots(const AttentionSample& sample, Device device, bool heads_i
                     &o.mask.blocks, &o.mask.dense})
     *x = on(device, *x);
   const Tensor q = stored_on(device, q0, heads_inside), k = stored_on(device, k0, heads_inside), v = stored_on(device, v0, !heads_inside);
-  const detail::AttentionCall call{q, k, v, o, sample.dropout_seed, 0xFFFF'FFF0};
+  const detail::AttentionCall call{q, k, v, o, {sample.dropout_seed, 0xFFFF'FFF0}};
   const int64_t batch = q.dim(0), heads = q.dim(1), m = q.dim(2), n = k.dim(2);
   const TensorOptions options = q.options();
   const bool softmax = o.weighting == Weighting::softmax;

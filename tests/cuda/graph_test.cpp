@@ -3,6 +3,7 @@
 #include "support/catch.h"
 #include "small_model.h"
 
+#include <sluice/autograd/engine.h>
 #include <sluice/core/backend.h>
 #include <sluice/layers/train/graphed_step.h>
 #include <sluice/layers/train/optim.h>
@@ -14,7 +15,6 @@
 
 using namespace sluice;
 using namespace sluice::testing;
-using Catch::Matchers::Contains;
 
 namespace {
 
@@ -175,7 +175,7 @@ TEST_CASE("graphs: constants that the host sends are kept, and what a step gave 
     GraphedStep step(model, [&](const std::vector<Tensor>& in) {
       if (!table.defined()) table = full({5}, 2.0, {f32, gpu});
       const Tensor loss = sum(cross_entropy(model(in[0]), in[1], {.reduction = Reduction::none}) * table);
-      table = {};
+      table = Tensor();
       return loss;
     });
     const Tensor first = step({x, x}), other = tokens(5, {1, 5});
@@ -189,7 +189,7 @@ TEST_CASE("graphs: constants that the host sends are kept, and what a step gave 
     CHECK(same_bits(to(losses[1], cpu), to(losses[3], cpu)));
     CHECK(!same_bits(to(losses[1], cpu), to(first, cpu)));
   }
-  gradient = {};
+  gradient = Tensor();
   for (NamedTensor& p : parameters(model)) p.tensor.zero_grad();
   CHECK(live() == before);
 }

@@ -25,7 +25,6 @@
 
 using namespace sluice;
 using namespace sluice::testing;
-using Catch::Matchers::Contains;
 
 namespace {
 
@@ -179,6 +178,35 @@ TEST_CASE("graphed training: rates, weights, moments, masters and generators tha
     };
     check_same(train(true), train(false));
   }
+}
+
+TEST_CASE("graphed training: a model that is converted in between is recorded anew", "[graph]") {
+  const auto train = [](bool replays) {
+    Training t({.scheduled = false}, replays);
+    for (const DType dtype : {f32, bf16, f32}) {
+      to(t.model, dtype);
+      for (int i = 0; i < 4; ++i) t.step(5);
+    }
+    if (replays) CHECK(t.runs == 6);  // for each dtype as it is, then recorded
+    return t.left();
+  };
+  check_same(train(true), train(false));
+}
+
+TEST_CASE("graphed training: a model that is moved after its optimiser was made trains there", "[graph]") {
+  const auto train = [](bool late) {
+    Rng init(1), own(5);
+    Linear model({.in = 9, .out = 13}, init);
+    if (!late) to(model, gpu);
+    Adam adam(parameters(model), {.lr = 1e-2});
+    if (late) to(model, gpu);
+    const Tensor x = to(normal({4, 9}, 0, 1, own), gpu), t = to(randint(0, 13, {4}, own), gpu);
+    for (int i = 0; i < 4; ++i) adam.zero_grad(), backward(cross_entropy(model(x), t)), adam.step();
+    std::vector<Tensor> left{to(model.weight.detach(), cpu), to(model.bias.detach(), cpu)};
+    for (const auto& [name, y] : adam.state()) left.push_back(to(y, cpu));
+    return left;
+  };
+  check_same(train(true), train(false));
 }
 
 TEST_CASE("graphed training: an index out of range changes neither weights, moments, counts nor generators", "[graph]") {

@@ -67,6 +67,7 @@ measurements=(products memory training ladder memcheck)
 command_of() {
   local gpu=$build/tests/cuda/sluice_gpu_tests bench=$build/tests/cuda/sluice_gpu_bench ladder=$build/tests/bench/bench_ladder
   [[ -x $ladder ]] || ladder=$build/cuda/bench_ladder
+  [[ $device == gpu ]] || ladder='' # it is compiled for a real one
   case $1 in
     life) limit=45 command=("$gpu" '[life]') ;;
     ops) limit=100 command=("$build/tests/sluice_tests" "$ops") ;;

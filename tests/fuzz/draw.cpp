@@ -38,7 +38,7 @@ Tensor Draw::values(const Shape& shape, DType dtype) {
   for (int64_t i = 0; i < x.numel(); ++i) {
     if (is_integer(dtype)) p[i] = static_cast<double>(low + below(range));
     else if (dtype == boolean) p[i] = static_cast<double>(below(2));
-    else p[i] = std::uniform_real_distribution<double>(-2, 2)(random_);
+    else p[i] = real(-2, 2);
     if (wild && chance(0.3)) p[i] = one_of({kInf, -kInf, std::nan(""), 0.0, 1e300, -1e300, 1e-310, 9.3e18, -9.3e18});
   }
   return to(to(x, dtype), test_device());
@@ -130,7 +130,7 @@ void Draw::fill(int64_t& x) {
 }
 
 void Draw::fill(double& x) {
-  x = std::uniform_real_distribution<double>(-3, 3)(random_);
+  x = real(-3, 3);
   if (chance(0.5)) x = one_of({0.0, 1.0, -1.0, 0.5, 1e-5, 7.0});
   else if (chance(0.4)) x = one_of({kInf, -kInf, std::nan(""), 1e300, -1e300, 1e-310, 9.3e18, -9.3e18, 1e10, -0.0});
   note("double", x);
@@ -185,7 +185,7 @@ void Draw::fill(LinearScanOptions& x) {
   x.chunks_only = chance(0.2), x.reverse = chance(0.3), x.decay_on_values = chance(0.3);
 }
 
-AttentionSample::AttentionSample(Draw& draw) {
+DrawnAttention::DrawnAttention(Draw& draw) {
   batch = 1 + draw.below(2), kv_heads = 1 + draw.below(2), heads = kv_heads * (1 + draw.below(2));
   m = draw.size(), n = draw.chance(0.5) ? m : draw.size(), d = draw.size(), dv = draw.size();
   if (draw.chance(0.02)) batch = 0;

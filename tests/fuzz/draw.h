@@ -25,7 +25,8 @@ class Draw {
   const std::string& log() const { return log_; }
   const std::vector<Tensor>& tensors() const { return tensors_; }
 
-  bool chance(double p) { return std::uniform_real_distribution<double>()(random_) < p; }
+  double real(double lo, double hi) { return std::uniform_real_distribution<double>(lo, hi)(random_); }
+  bool chance(double p) { return real(0, 1) < p; }
   int64_t below(int64_t n) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(n)); }
   template <class T>
   T one_of(std::initializer_list<T> xs) {
@@ -84,12 +85,12 @@ class Draw {
 };
 
 /// The operands of an attention call: sizes that belong together.
-struct AttentionSample {
+struct DrawnAttention {
   int64_t batch, heads, kv_heads, m, n, d, dv;
   Tensor q, k, v;
   AttentionOptions options;
   AttentionMask mask;
-  explicit AttentionSample(Draw& draw);
+  explicit DrawnAttention(Draw& draw);
 };
 
 }  // namespace sluice::testing

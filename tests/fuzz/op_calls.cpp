@@ -67,7 +67,7 @@ OpCall in_place(void (*edit)(Tensor&, Draw&)) {
 template <class F>
 OpCall attending(F f) {
   return [f](Draw& draw) {
-    const AttentionSample s(draw);
+    const DrawnAttention s(draw);
     return outputs(f(draw, s, draw.chance(0.3) ? &rng() : nullptr));
   };
 }
@@ -302,7 +302,7 @@ OpCalls make_calls() {
     return relative_rope(a, b, m, n, d.get<RopeOptions>());
   });
   // attention and the scan
-  using A = const AttentionSample&;
+  using A = const DrawnAttention&;
   add_call("attention", attending([](Draw&, A s, Rng* r) { return attention(s.q, s.k, s.v, s.options, r); }));
   add_call("attention_with_lse", attending([](Draw&, A s, Rng* r) { return attention_with_lse(s.q, s.k, s.v, s.options, r); }));
   add_call("attention_reference", attending([](Draw&, A s, Rng* r) { return attention_reference(s.q, s.k, s.v, s.options, r); }));
@@ -323,12 +323,12 @@ OpCalls make_calls() {
     return outputs(merge_attention(a, b));
   });
   add_call("visible_pairs", [](Draw& d) {
-    const AttentionSample s(d);
+    const DrawnAttention s(d);
     if (d.chance(0.5)) return outputs(visible_pairs(s.mask, s.batch, s.heads, s.m, s.n));
     return outputs(visible_pairs(s.mask, d.get<int64_t>(), d.get<int64_t>(), d.get<int64_t>(), d.get<int64_t>()));
   });
   add_call("visible_count", [](Draw& d) {
-    const AttentionSample s(d);
+    const DrawnAttention s(d);
     if (d.chance(0.5)) return outputs(visible_count(s.mask, s.batch, s.heads, s.m, s.n));
     return outputs(visible_count(s.mask, d.get<int64_t>(), d.get<int64_t>(), d.get<int64_t>(), d.get<int64_t>()));
   });

@@ -1,4 +1,5 @@
 #include "golden/golden.h"
+#include "support/folders.h"
 
 #include <sluice/core/error.h>
 #include <sluice/core/json.h>
@@ -13,7 +14,7 @@ namespace sluice::testing {
 
 namespace {
 
-const std::string folder = SLUICE_SOURCE_DIR "/tests/golden/data";
+const std::string folder = source_folder() + "/tests/golden/data";
 
 const Json& index() {
   static const Json parsed = [] {
@@ -44,7 +45,7 @@ struct Table {
   ~Table() {
     if (rows.empty()) return;
     print(stdout);
-    if (std::FILE* f = std::fopen(SLUICE_TEST_OUTPUT_DIR "/golden_table.txt", "w")) {
+    if (std::FILE* f = std::fopen((output_folder() + "/golden_table.txt").c_str(), "w")) {
       print(f);
       std::fclose(f);
     }

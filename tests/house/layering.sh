@@ -58,7 +58,8 @@ for line in "${rooms[@]}"; do
             bad "$where: $header in a public header; only standard headers may be there"
           ;;
       esac
-    done < <(sed -nE 's/^[[:space:]]*#[[:space:]]*include[[:space:]]*([<"][^>"]*[>"]).*/\1/; t print; b; :print =; p' "$file" | paste -d: - -)
+    done < <(awk 'match($0, /^[ \t]*#[ \t]*include[ \t]*[<"][^>"]*[>"]/) {
+      $0 = substr($0, 1, RLENGTH); sub(/^[^<"]*/, ""); print FNR ":" $0 }' "$file")
   done
 done
 

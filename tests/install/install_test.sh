@@ -22,7 +22,11 @@ stage() {
   if find "$prefix/include" -type f ! -name '*.h' | grep .; then die 'include/ holds other files than headers'; fi
   if find "$prefix/include" -type d -empty | grep .; then die 'include/ holds empty folders'; fi
   # The build folder, the source folder and the place of the first installation must not appear in it.
-  if grep -rIlF -e "$source" -e "$build" -e "$work/staged" "$prefix"; then die 'these files hold absolute paths'; fi
+  # Where a path begins: a checkout in /sluice is in no <sluice/…>.
+  local folder
+  for folder in "$source" "$build" "$work/staged"; do
+    if grep -rIP "(?<![a-z0-9.})])\\Q$folder\\E(?![\\w.-])" "$prefix"; then die "these lines name $folder"; fi
+  done
   local library name
   for library in "$prefix"/lib*/libsluice*.so.0 "$prefix"/lib/*/libsluice*.so.0; do
     [[ -e $library ]] || continue
@@ -46,7 +50,7 @@ case $way in
     cmake --build "$work/examples_build" --target 01_tensors
     "$work/examples_build/01_tensors" | grep -F 'row means are now'
     if command -v mpirun >/dev/null && ldd "$work/build/consumer_ranks" | grep -q libmpi; then
-      bash "$source/tests/parallel/mpirun.sh" 2 "$work/build/consumer_ranks" | grep -x '2 ranks, sum 3'
+      bash "$source/examples/mpirun.sh" 2 "$work/build/consumer_ranks" | grep -x '2 ranks, sum 3'
     fi
     ;;
   pkg_config)
@@ -62,7 +66,18 @@ case $way in
   add_subdirectory)
     # Compiling the library once more would cost minutes. So: configure everything, compile the consumer and
     # one source file of the library as this project would, and link against the library that is here.
-    "${cmake[@]}" -S "$consumer" -B "$work/build" -DSLUICE_FOLDER="$source" -DSLUICE_CUDA=OFF
+    # The machine seems to have a CUDA toolkit, whose kernels nobody asked for.
+    printf '#!/bin/sh\necho "release 12.8"\n' >"$work/nvcc"
+    chmod +x "$work/nvcc"
+    "${cmake[@]}" -S "$consumer" -B "$work/build" -DSLUICE_FOLDER="$source" -DSLUICE_NVCC="$work/nvcc"
+    if grep -rlF --include=build.ninja --include=build.make "$work/nvcc" "$work/build"; then
+      die 'a program gets CUDA kernels unasked'
+    fi
+    # For another machine nothing is compiled for this one.
+    "${cmake[@]}" -S "$consumer" -B "$work/cross" -DSLUICE_FOLDER="$source" -DCMAKE_EXPORT_COMPILE_COMMANDS=ON \
+      -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR="$(uname -m)"
+    grep -q core/shape.cpp "$work/cross/compile_commands.json" || die 'no compile_commands.json'
+    if grep -m1 -e '=native' "$work/cross/compile_commands.json"; then die 'compiled for this machine'; fi
     cd "$work/build"
     mine=CMakeFiles/consumer.dir/main.cpp.o
     theirs=sluice/CMakeFiles/sluice.dir/core/shape.cpp.o

@@ -16,7 +16,7 @@ namespace sluice::testing {
 
 namespace {
 
-std::string quoted(const std::string& text) { return "'" + text + "'"; }
+std::string in_quotes(const std::string& text) { return "'" + text + "'"; }
 
 std::string content(const std::string& path) {
   std::ifstream in(path);
@@ -29,7 +29,7 @@ struct Files {
   TempFolder folder;
   std::string in = folder / "case.safetensors", out = folder / "out.safetensors";
   std::string arguments(const Case& c) const {
-    return quoted(in) + " " + quoted(out) + " " + c.arguments + (test_device() == cpu ? "" : " --device cuda");
+    return in_quotes(in) + " " + in_quotes(out) + " " + c.arguments + (test_device() == cpu ? "" : " --device cuda");
   }
   explicit Files(const Case& c) {
     save_safetensors(in, {c.tensors, {{"layer", c.layer}, {"config", c.config}}});
@@ -42,7 +42,7 @@ Finished layer_check(const std::string& arguments) {
   TempFolder folder;
   const std::string out = folder / "out", err = folder / "err";
   const int status =
-      std::system((quoted(LAYER_CHECK) + " " + arguments + " >" + quoted(out) + " 2>" + quoted(err)).c_str());
+      std::system((in_quotes(LAYER_CHECK) + " " + arguments + " >" + in_quotes(out) + " 2>" + in_quotes(err)).c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content(out), content(err)};
 }
 

@@ -3,6 +3,7 @@
 #include "support/approx.h"
 #include "support/catch.h"
 #include "support/temp_folder.h"
+#include "support/folders.h"
 
 #include <sluice/core/json.h>
 #include <sluice/ops/create.h>
@@ -16,7 +17,6 @@
 
 using namespace sluice;
 using namespace sluice::testing;
-using Catch::Matchers::Contains;
 
 namespace {
 
@@ -53,9 +53,9 @@ TEST_CASE("layer_check: --list describes every layer", "[layer_check]") {
   const Json list = parse_json(run.out);
   CHECK(text(list.at("devices"), "cpu") == "every layer");
   CHECK_THAT(text(list.at("devices"), "cuda"), Contains("none here") && Contains("SLUICE_CUDA=none"));
-  std::ifstream file(SLUICE_SOURCE_DIR "/examples/layer_check/README.md");
+  std::ifstream file(source_folder() + "/examples/layer_check/README.md");
   const std::string readme{std::istreambuf_iterator<char>(file), {}};
-  std::ifstream project_file(SLUICE_SOURCE_DIR "/README.md");
+  std::ifstream project_file(source_folder() + "/README.md");
   const std::string project{std::istreambuf_iterator<char>(project_file), {}};
   std::set<std::string> names;
   for (const Json& layer : list.at("layers").get<Json::List>()) {
@@ -97,6 +97,14 @@ TEST_CASE("layer_check: --list describes every layer", "[layer_check]") {
         "max_activation", "gate_statistics", "effective_rank", "cost_gau", "cost_multi_head_attention",
         "cost_sinkhorn_attention", "cost_flash_model"})
     CHECK(names.contains(name));
+
+  // Where the defaults do not go together with the required options' examples, the row of the table says what does.
+  const Json retention = parse_json(layer_check("--list retention").out);
+  for (const Json& o : retention.at("layers").get<Json::List>().at(0).at("options").get<Json::List>()) {
+    if (text(o, "name") == "dim") CHECK((o.at("example") == Json(8) && !o.find("default")));
+    if (text(o, "name") == "heads") CHECK((o.at("example") == Json(2) && o.at("default") == Json(8)));
+    if (text(o, "name") == "chunk") CHECK_FALSE(o.find("example"));
+  }
 
   const Json one = parse_json(layer_check("--list gau").out);
   const auto& layers = one.at("layers").get<Json::List>();

@@ -13,7 +13,6 @@
 
 using namespace sluice;
 using namespace sluice::testing;
-using Catch::Matchers::Contains;
 
 namespace {
 

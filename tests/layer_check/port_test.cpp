@@ -4,6 +4,7 @@
 #include "support/approx.h"
 #include "support/catch.h"
 #include "support/temp_folder.h"
+#include "support/folders.h"
 
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
@@ -14,7 +15,7 @@ using namespace sluice::testing;
 
 namespace {
 
-const std::string source = SLUICE_SOURCE_DIR;
+const std::string source = source_folder();
 
 /// layer_check's output and all gradients against those in the file, and the weights on their way back.
 template <class M, class Options>

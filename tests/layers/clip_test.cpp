@@ -3,6 +3,8 @@
 #include <sluice/autograd/engine.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
+#include <sluice/ops/reduce.h>
+#include <sluice/ops/view.h>
 
 #include "support/catch.h"
 
@@ -59,6 +61,18 @@ TEST_CASE("clip: clipping leaves alone what others can see", "[clip]") {
     CHECK(x.grad().to_vector<double>()[1] == Approx(2).epsilon(1e-15));
   }
   CHECK(shared.to_vector<double>() == Doubles{3, 4});
+  // Two gradients that overlap in memory: each is clipped once, and nobody's numbers change beneath them.
+  const Tensor memory = Tensor::from<double>({3, 4, 12});
+  const auto overlap = [&] { a.set_grad(narrow(memory, 0, 0, 2)), b.set_grad(narrow(memory, 0, 1, 2)); };
+  overlap();
+  CHECK(clip_grad_norm({a, b}, std::sqrt(185) / 2) == Approx(std::sqrt(185)).epsilon(1e-15));
+  CHECK(max(abs(a.grad() - Tensor::from<double>({1.5, 2}))).item() < 1e-15);
+  CHECK(max(abs(b.grad() - Tensor::from<double>({2, 6}))).item() < 1e-15);
+  overlap();
+  clip_grad_value({a, b}, 3.5);
+  CHECK(a.grad().to_vector<double>() == Doubles{3, 3.5});
+  CHECK(b.grad().to_vector<double>() == Doubles{3.5, 3.5});
+  CHECK(memory.to_vector<double>() == Doubles{3, 4, 12});
 }
 
 TEST_CASE("clip: clip_grad_value limits each element", "[clip]") {

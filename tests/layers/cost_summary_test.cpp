@@ -5,9 +5,9 @@
 #include <sluice/layers/nn/mlp.h>
 #include <sluice/layers/report/summary.h>
 #include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
 
 using namespace sluice;
-using Catch::Contains;
 
 namespace {
 

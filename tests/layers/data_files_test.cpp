@@ -7,12 +7,12 @@
 #include "support/catch.h"
 #include "support/temp_folder.h"
 
+#include <chrono>
 #include <cmath>
 #include <limits>
 
 using namespace sluice;
 using sluice::testing::TempFolder;
-using Catch::Contains;
 
 namespace {
 
@@ -217,6 +217,36 @@ TEST_CASE("read_csv: header, quotes, line ends, types", "[data]") {
   CHECK((head.rows() == 0 && head.columns().shape() == Shape{0, 2}));
   CHECK(read_csv(put(folder, kFixed), {.header = false}).cell(0, 0) == "abcabcabcabd");
   CHECK_THROWS_AS(read_csv(folder / "file", {.separator = '"'}), ValueError);
+}
+
+TEST_CASE("read_csv: lines that end as on old Macs, also within quotes; numbers that are too small", "[data]") {
+  TempFolder folder;
+  const Csv csv = read_csv(put(folder, "a,b\r1,\"x\ry\"\r\r-1e-400,\"z\"\r4,w"));
+  REQUIRE(csv.rows() == 3);
+  CHECK(csv.names == std::vector<std::string>{"a", "b"});
+  CHECK(csv.column("a", f64).to_vector<double>() == std::vector<double>{1, 0, 4});
+  CHECK(csv.cell(0, 1) == "x\ry");
+  CHECK(csv.cell(2, 1) == "w");
+  CHECK(csv.lines == std::vector<int64_t>{2, 5, 6});
+  refuses([&] { read_csv(put(folder, "a,b\r1,2\r\n3")); }, {"line 3", "1 cells"});
+  refuses([&] { read_csv(put(folder, "a,b\r1,\"2\"3\r")); }, {"line 2", "goes on after its quote"});
+}
+
+TEST_CASE("read_csv: many columns take time in proportion", "[data]") {
+  TempFolder folder;
+  std::string header, row;
+  for (int i = 0; i < 40000; ++i) header += str(i ? "," : "", "column ", i), row += str(i ? "," : "", i);
+  const std::string path = put(folder, header + "\n" + row);
+  const auto start = std::chrono::steady_clock::now();
+  const Csv csv = read_csv(path);
+  const auto middle = std::chrono::steady_clock::now();
+  const Tensor x = csv.columns();
+  CHECK(std::chrono::steady_clock::now() - middle < 30 * (middle - start));  // looked up one by one: 200 times
+  CHECK(x.shape() == Shape{1, 40000});
+  CHECK(csv.columns({"column 39999", "column 7"}).to_vector() == std::vector<float>{39999, 7});
+  CHECK_THROWS_WITH(csv.columns({"column 3", "colum 5"}), Contains("no column \"colum 5\""));
+  const Csv twice = read_csv(put(folder, "a,b,a\n1,2,3"));
+  CHECK_THROWS_WITH(twice.columns({"b", "a"}), Contains("two columns \"a\""));
 }
 
 TEST_CASE("read_csv: missing values and classes", "[data]") {

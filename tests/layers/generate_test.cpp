@@ -11,7 +11,6 @@
 #include <set>
 
 using namespace sluice;
-using Catch::Contains;
 
 namespace {
 

@@ -2,12 +2,14 @@
 #include "layers/linear_attention_reference.h"
 
 #include <sluice/autograd/engine.h>
+#include <sluice/core/print.h>
 #include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
 #include <sluice/ops/reduce.h>
+#include <sluice/ops/view.h>
 
 using namespace sluice;
 using namespace sluice::testing;
-using Catch::Matchers::Contains;
 using D = LinearDirection;
 
 TEST_CASE("linear_attention: every form against loops over pairs", "[linear]") {
@@ -60,6 +62,51 @@ TEST_CASE("linear_attention: cross attention, empty sums, long f32 sequences", "
       const Tensor want = linear_attention_quadratic(to(l.q, f64), to(l.k, f64), to(l.v, f64), exact);
       CHECK(max_abs_diff(to(linear_attention(l.q, l.k, l.v, f), f64), want) < 1e-5 * max_abs(want));
     }
+}
+
+TEST_CASE("linear_attention: a decay of fewer dims broadcasts in every form, gradients too", "[linear]") {
+  Rand rand(11);
+  LinearSample s(2, 3, 5, 4, 3, rand);
+  for (Tensor* x : {&s.q, &s.k, &s.v}) x->requires_grad_();
+  const Tensor mask = prefix_mask(5, 5, 3), weights = random_tensor({2, 3, 5, 3}, f64, rand);
+  for (const Shape& shape : {Shape{3, 1}, {3, 5}, {1, 5}, {5}, {1}, {}, {1, 3, 1}}) {
+    INFO(shape);
+    Tensor decay = neg(random_tensor(shape, f64, rand, 0.1, 0.9));
+    decay.requires_grad_();
+    const auto with = [&](D direction, const Tensor& log_decay, bool padded) {
+      return LinearAttentionForm{.direction = direction, .log_decay = log_decay, .chunk = 2, .key_mask = padded ? mask : Tensor()};
+    };
+    const auto steps = [&](LinearAttentionForm f) {  // one token at a time
+      LinearState state;
+      std::vector<Tensor> rows;
+      const LinearAttentionForm all = f;
+      for (int64_t i = 0; i < 5; ++i) {
+        const auto at = [&](const Tensor& x, int64_t dim) { return narrow(x, dim, i, 1); };
+        if (all.log_decay.rank() > 0 && all.log_decay.dim(-1) == 5) f.log_decay = at(all.log_decay, -1);
+        if (all.key_mask.defined()) f.key_mask = at(all.key_mask, 1);
+        auto [y, next] = linear_attention_recurrent(at(s.q, 2), at(s.k, 2), at(s.v, 2), f, state);
+        rows.push_back(y), state = next;
+      }
+      return cat(rows, 2);
+    };
+    const auto gradients = [&](const Tensor& y) { return grad({sum(y * weights)}, {s.q, s.k, s.v, decay}); };
+    for (bool padded : {false, true})
+      for (D direction : {D::causal, D::bidirectional, D::two_direction_mean}) {
+        const LinearAttentionForm full = with(direction, expand(decay, {2, 3, 5}), padded), f = with(direction, decay, padded);
+        const Tensor want = linear_attention_quadratic(s.q, s.k, s.v, full);
+        const std::vector<Tensor> slopes = gradients(want);
+        std::vector<Tensor> got{linear_attention_quadratic(s.q, s.k, s.v, f), linear_attention(s.q, s.k, s.v, f)};
+        if (direction == D::causal) {
+          got.push_back(linear_attention_recurrent(s.q, s.k, s.v, f, {}).first);
+          got.push_back(steps(f));
+        }
+        for (const Tensor& y : got) {
+          CHECK(max_abs_diff(y.detach(), want.detach()) < 1e-12);
+          const std::vector<Tensor> own = gradients(y);
+          for (std::size_t i = 0; i < own.size(); ++i) CHECK(max_abs_diff(own[i], slopes[i]) < 1e-11);
+        }
+      }
+  }
 }
 
 TEST_CASE("linear_attention: what is refused, and by which words", "[linear]") {

@@ -7,7 +7,6 @@
 
 using namespace sluice;
 using namespace sluice::testing;
-using Catch::Matchers::Contains;
 using D = LinearDirection;
 using K = FeatureMapKind;
 
@@ -165,7 +164,10 @@ TEST_CASE("LinearAttention: what is refused, and by which words", "[linear]") {
   CHECK_THROWS_WITH(
       make_it({.dim = 8, .heads = 1, .direction = D::causal, .decay = LinearDecay::learned, .gamma = {1}}),
       Contains("below 1"));
-  CHECK_THROWS_WITH(make_it({.dim = 6, .heads = 2, .use_rope = LinearRope::features}), Contains("3 features"));
+  CHECK_THROWS_WITH(make_it({.dim = 6, .heads = 2, .use_rope = LinearRope::features}), Contains("at most features=3"));
+  CHECK_THROWS_WITH(make_it({.dim = 8, .heads = 2, .use_rope = LinearRope::features, .rope = {.rot_dim = 6}}), Contains("at most features=4"));
+  CHECK_THROWS_WITH(make_it({.dim = 8, .heads = 2, .use_rope = LinearRope::features, .rope = {.frequencies = {1}}}),
+                    Contains("1 RoPE frequencies do not fit 2 pairs"));
   const LinearAttention l({.dim = 4, .heads = 2}, rng);
   CHECK_THROWS_AS(l(ones({3, 4})), ShapeError);
   CHECK_THROWS_WITH(l(ones({2, 3, 5})), Contains("[2,3,5]") && Contains("4"));

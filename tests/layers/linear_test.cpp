@@ -14,7 +14,6 @@
 
 using namespace sluice;
 using namespace sluice::testing;
-using Catch::Contains;
 using Doubles = std::vector<double>;
 
 namespace {

@@ -7,6 +7,7 @@
 #include <sluice/core/safetensors.h>
 #include <sluice/layers/gau/flash_model.h>
 #include <sluice/layers/gau/gau.h>
+#include <sluice/layers/heads/gated_attention.h>
 #include <sluice/layers/nn/mlp.h>
 #include <sluice/layers/train/training.h>
 #include <sluice/ops/create.h>
@@ -17,7 +18,6 @@
 
 using namespace sluice;
 using namespace sluice::testing;
-using Catch::Matchers::Contains;
 
 namespace {
 
@@ -93,6 +93,72 @@ TEST_CASE("load_model: training checkpoints", "[module]") {
   CHECK(same_bits(a(ones({2, 5, 6})), b(ones({2, 5, 6}))));
   CHECK(read_checkpoint_state(path).step == 1);
   CHECK_THROWS_AS(load_model<Flash>(path), IOError);
+}
+
+namespace {
+/// The names that files had before attention layers had their maps from Heads.
+void rename_in_file(const std::string& path) {
+  SafeTensors file = load_safetensors(path);
+  std::map<std::string, Tensor> former;
+  for (const auto& [name, x] : file.tensors) {
+    std::string then = name;
+    for (const auto& [now, before] : {std::pair("q.", "query."), {"k.", "key."}, {"v.", "value."}})
+      if (const auto at = then.find(now); at != then.npos && (at == 0 || then[at - 1] == '.')) then.replace(at, 2, before);
+    former[then] = x;
+  }
+  file.tensors = former;
+  save_safetensors(path, file);
+}
+struct Blocks {
+  std::vector<GatedAttention> blocks;
+  static void visit(auto& self, auto&& f) { f("blocks", self.blocks); }
+};
+struct BothNames {
+  Linear q, query;
+  static void visit(auto& self, auto&& f) { f("q", self.q), f("query", self.query); }
+};
+}  // namespace
+
+TEST_CASE("load: files with query, key and value are those of q, k and v", "[module]") {
+  TempFolder folder;
+  const std::string path = folder / "old";
+  const Tensor x = ones({1, 3, 8});
+  Rng rng(1), other(2);
+  GatedAttention a(GatedAttentionOptions{.heads = {.dim = 8, .heads = 2}}, rng), b(a.options, other);
+  save(a, path);
+  rename_in_file(path);
+  CHECK(load_safetensors(path).tensors.contains("query.weight"));
+  load(b, path);
+  CHECK(same_bits(a(x), b(x)));
+  CHECK(same_bits(a(x), load_model<GatedAttention>(path)(x)));
+
+  // A part of a checkpoint, and all of it, moments included.
+  Blocks trained{{a}}, resumed{{b}};
+  Adam adam(parameters(trained)), again(parameters(resumed));
+  backward(sum(square(a(x))));
+  adam.step();
+  save_checkpoint(trained, path, adam, rng, {.step = 1, .config = {}});
+  rename_in_file(path);
+  CHECK(load_safetensors(path).tensors.contains("optimizer.blocks.0.query.weight.m"));
+  load_checkpoint(resumed, path, again, other);
+  CHECK(same_bits(a(x), b(x)));
+  CHECK(same_bits(adam.state().at("blocks.0.q.weight.m"), again.state().at("blocks.0.q.weight.m")));
+  GatedAttention part(a.options, other);
+  load(part, path, {.prefix = "blocks.0."});
+  CHECK(same_bits(a(x), part(x)));
+
+  // A file that has both is neither old nor new; a model that has both means both.
+  save(a, path);
+  SafeTensors file = load_safetensors(path);
+  file.tensors["query.weight"] = file.tensors.at("q.weight");
+  save_safetensors(path, file);
+  CHECK_THROWS_WITH(load(b, path), Contains("\"query.weight\" is not part of the model"));
+  BothNames both{Linear({2, 2}, rng), Linear({2, 2}, rng)};
+  const Tensor before = clone(both.query.weight.detach());
+  save(both, path);
+  load(both, path);
+  CHECK(same_bits(both.query.weight.detach(), before));
+  CHECK_FALSE(same_bits(both.q.weight.detach(), before));
 }
 
 TEST_CASE("load_model: files that do not fit are named, with the reason", "[module]") {

@@ -3,6 +3,7 @@
 #include "support/temp_folder.h"
 
 #include <sluice/layers/data/csv.h>
+#include <sluice/layers/gau/flash_model.h>
 #include <sluice/layers/gau/gau.h>
 #include <sluice/layers/nn/generate.h>
 #include <sluice/layers/nn/linear.h>
@@ -16,7 +17,6 @@
 
 using namespace sluice;
 using namespace sluice::testing;
-using Catch::Matchers::Contains;
 
 TEST_CASE("messages: inputs that do not fit a layer", "[messages]") {
   Rng rng(1);
@@ -30,6 +30,19 @@ TEST_CASE("messages: inputs that do not fit a layer", "[messages]") {
   CHECK_THROWS_WITH(Linear()(ones({2, 3})), Contains("linear: weight is undefined"));
   CHECK_THROWS_WITH(sample_tokens(full({1, 5}, std::nan("")), {}, rng), Contains("sample_tokens: row 0 of the logits has a NaN"));
   CHECK_THROWS_WITH(sample_tokens(ones({1, 5}), {.temperature = -1}, rng), Contains("sample_tokens: temperature"));
+}
+
+TEST_CASE("messages: channels that RoPE cannot turn are refused when the layer is made", "[messages]") {
+  Rng rng(1);
+  CHECK_THROWS_WITH(Gau({.dim = 16, .key_dim = 7}, rng),
+                    "gau: RoPE turns pairs of channels; need an even rot_dim of at most key_dim=7 — got 7");
+  CHECK_THROWS_WITH(Gau({.dim = 16, .key_dim = 6, .heads = 2}, rng), Contains("of at most key_dim/heads=3 — got 3"));
+  CHECK_THROWS_WITH(Gau({.dim = 16, .key_dim = 7, .use_rope = false, .bias = GauBias::rope}, rng), Contains("key_dim=7"));
+  CHECK_THROWS_WITH(Gau({.dim = 16, .key_dim = 8, .rope = {.frequencies = {1, 0.5}}}, rng), Contains("2 RoPE frequencies do not fit 4 pairs"));
+  CHECK_THROWS_WITH(Flash({.dim = 16, .key_dim = 7}, rng), Contains("flash: ") && Contains("key_dim=7"));
+  CHECK_THROWS_WITH(McTfm({.dim = 6, .heads = 2}, rng), Contains("mc_tfm: ") && Contains("dim/heads=3"));
+  CHECK_NOTHROW(Gau({.dim = 16, .key_dim = 7, .rope = {.rot_dim = 6}}, rng)(ones({1, 2, 16})));
+  CHECK_NOTHROW(Flash({.dim = 16, .key_dim = 7, .use_rope = false}, rng)(ones({1, 2, 16})));
 }
 
 TEST_CASE("messages: files of another size, or of another kind", "[messages]") {

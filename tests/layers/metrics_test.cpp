@@ -15,7 +15,6 @@
 
 using namespace sluice;
 using namespace sluice::testing;
-using Catch::Matchers::Contains;
 
 TEST_CASE("metrics: the first token's share", "[metrics]") {
   const Tensor map = tensor_of({1, 0, 0, .25, .75, 0, .5, .25, .25}, {1, 1, 3, 3}, f64);

@@ -12,7 +12,6 @@
 #include <sluice/ops/reduce.h>
 
 using namespace sluice;
-using Catch::Contains;
 using Doubles = std::vector<double>;
 using Names = std::vector<std::string>;
 

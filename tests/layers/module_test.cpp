@@ -12,6 +12,7 @@
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/nn/mlp.h>
 #include <sluice/layers/nn/norm.h>
+#include <sluice/layers/train/models.h>
 #include <sluice/layers/train/optim.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
@@ -19,7 +20,6 @@
 
 using namespace sluice;
 using namespace sluice::testing;
-using Catch::Contains;
 using Names = std::vector<std::string>;
 
 namespace {
@@ -261,9 +261,17 @@ TEST_CASE("module: load refuses a file of PyTorch, whose square weights would be
   CHECK(norm.weight.to_vector() == std::vector<float>{0, 0});
 }
 
-TEST_CASE("module: copying a module shares its tensors", "[module]") {
+TEST_CASE("module: copying a module shares its tensors, which to() converts for all", "[module]") {
   Model a(1), b = a;
   CHECK(b.in.weight.ref() == a.in.weight.ref());
+  to(b, f64);
+  CHECK(a.in.weight.dtype() == f64);
+  CHECK(b.in.weight.ref() == a.in.weight.ref());
+  Model c = clone(a);
+  to(c, f32);
+  CHECK(a.in.weight.dtype() == f64);
+  to(b, meta);  // but takes no values from others
+  CHECK(a.in.weight.device() == cpu);
 }
 
 TEST_CASE("module: to(f64) converts floats and keeps what is trained", "[module]") {

@@ -10,7 +10,6 @@
 
 using namespace sluice;
 using namespace sluice::testing;
-using Catch::Matchers::Contains;
 
 TEST_CASE("multi_head_attention: every option equals loops, output and map", "[attention]") {
   for (const AttentionLayerSample& s : all_attention_samples())

@@ -18,7 +18,6 @@
 
 using namespace sluice;
 using namespace sluice::testing;
-using Catch::Contains;
 
 namespace {
 Tensor noise(const Shape& shape, Rand& rand) { return to(random_tensor(shape, bf16, rand), cpu); }
@@ -86,6 +85,34 @@ TEST_CASE("optim: a bf16 parameter follows a master copy in f32", "[optim][bf16]
   each([](Tensor w) { return std::make_unique<Sgd>(T{w}, SgdOptions{.lr = 1e-3, .momentum = 0.9, .nesterov = true}); });
   each([](Tensor w) { return std::make_unique<Adam>(T{w}, AdamOptions{.lr = 1e-3, .weight_decay = 0.1}); });
   each([](Tensor w) { return std::make_unique<Lamb>(T{w}, LambOptions{.lr = 1e-3}); });
+}
+
+TEST_CASE("optim: every bf16 weight resumes with its own master copy", "[optim][bf16]") {
+  Rand rand(5);
+  const auto weights = [](const Tensor& a, const Tensor& b) {
+    return std::vector<Tensor>{clone(a).requires_grad_(), clone(b).requires_grad_()};
+  };
+  const Tensor a = noise({3, 4}, rand), b = noise({3, 4}, rand);  // of one shape: nothing but the name tells them apart
+  const std::vector<Tensor> first = weights(a, b);
+  Adam adam(first);
+  for (int i = 0; i < 5; ++i) {
+    for (Tensor w : first) w.set_grad(noise({3, 4}, rand));
+    adam.step();
+  }
+  const auto saved = adam.state();
+  CHECK_FALSE(same_bits(saved.at("0.master"), saved.at("1.master")));
+  const std::vector<Tensor> again = weights(first[0].detach(), first[1].detach());
+  Adam resumed(again);
+  resumed.load_state(saved);
+  const auto loaded = resumed.state();
+  for (const auto& [key, value] : saved) {
+    INFO(key);
+    CHECK(same_bits(loaded.at(key), value));
+  }
+  const std::vector<Tensor> grads{noise({3, 4}, rand), noise({3, 4}, rand)};
+  for (std::size_t i = 0; i < 2; ++i) Tensor(first[i]).set_grad(grads[i]), Tensor(again[i]).set_grad(grads[i]);
+  adam.step(), resumed.step();
+  for (std::size_t i = 0; i < 2; ++i) CHECK(same_bits(first[i], again[i]));
 }
 
 TEST_CASE("clip: the norm of bf16 gradients is that of their values", "[clip][bf16]") {

@@ -15,7 +15,6 @@
 #include <memory>
 
 using namespace sluice;
-using Catch::Contains;
 
 namespace {
 

@@ -6,11 +6,19 @@
 #include "support/catch.h"
 #include "support/temp_folder.h"
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <cstdlib>
+#include <regex>
+#include <thread>
+
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 using namespace sluice;
 using sluice::testing::TempFolder;
-using Catch::Contains;
 
 namespace {
 
@@ -24,6 +32,24 @@ std::string written(F&& use) {
   std::rewind(file);
   CHECK(std::fread(text.data(), 1, text.size(), file) == text.size());
   std::fclose(file);
+  return text;
+}
+
+/// What `use` writes to a terminal of so many columns; 0: one that does not say how many.
+template <class F>
+std::string shown(unsigned short columns, F&& use) {
+  const int screen = ::posix_openpt(O_RDWR | O_NOCTTY);
+  REQUIRE((screen >= 0 && ::grantpt(screen) == 0 && ::unlockpt(screen) == 0));
+  std::FILE* out = std::fopen(::ptsname(screen), "w");
+  REQUIRE(out);
+  const winsize size{24, columns, 0, 0};
+  REQUIRE(::ioctl(::fileno(out), TIOCSWINSZ, &size) == 0);
+  use(out);
+  std::fclose(out);
+  std::string text;
+  char some[256];
+  for (ssize_t n; (n = ::read(screen, some, sizeof some)) > 0;) text.append(some, static_cast<std::size_t>(n));
+  ::close(screen);
   return text;
 }
 
@@ -91,6 +117,47 @@ TEST_CASE("progress: lines of a log", "[progress]") {
   CHECK(written([](std::FILE* out) { Progress({.steps = 4, .out = out}); }).empty());
 }
 
+TEST_CASE("progress: numbers and times that one likes to read", "[progress]") {
+  const std::string text = written([](std::FILE* out) {
+    Progress progress({.steps = 100'000'000, .out = out});
+    progress.update(1, {{"a", 2.5e7}, {"b", 3e12}, {"c", -12345}, {"d", 99.95}});
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // so many steps at 2 ms are two days and more
+    progress.update(2, {});
+    progress.finish();
+  });
+  CHECK_THAT(text, Contains("step 1/100000000  a 25.0M  b 3e+12  c -12.3k  d 99.95  ") && Contains(" 0:00 left -:--\n"));
+  CHECK(std::regex_search(text, std::regex(" left [0-9]{2,6}:[0-5][0-9]:[0-5][0-9]\n")));
+  CHECK_THAT(written([](std::FILE* out) { Progress({.out = out}).update(7, {}); }), StartsWith("step 7  ") && !Contains("left") && !Contains("%"));
+  CHECK_THAT(written([](std::FILE* out) { Progress({.steps = 7, .out = out}).update(7, {}); }), StartsWith("100% step 7/7  ") && EndsWith(" left 0:00\n"));
+}
+
+TEST_CASE("progress: on a terminal one line is drawn in place, as long as it has room", "[progress]") {
+  const auto run = [](std::FILE* out) {
+    Progress progress({.steps = 4, .out = out});
+    progress.note("before");
+    progress.update(1, {{"loss", 2.5}, {"accuracy", 0.5}, {"lr", 0.25}});
+    progress.update(2, {{"loss", 1.5}});  // too soon to be shown
+    progress.note("half");                // and here it is
+    progress.update(3, {{"loss", 0.75}});
+  };
+  const std::string wide = shown(120, run);
+  CHECK_THAT(wide, StartsWith("before\r\n\r 25% [######..................] step 1/4  loss 2.500  accuracy 0.5000  lr 0.2500  "));
+  CHECK_THAT(wide, Contains("\x1b[K\r\x1b[Khalf\r\n\r 50% [############............] step 2/4  loss 1.500  "));
+  CHECK_THAT(wide, Contains("\r 75% [##################......] step 3/4  loss 0.7500  ") && Contains(" MiB (peak ") && EndsWith("\x1b[K\r\n"));
+  // The last values go first, then the memory, then the bar, then the end of the line.
+  const auto first = [&](unsigned short columns) {
+    std::string text = shown(columns, run);
+    text = text.substr(text.find(" 25%"));
+    return text.substr(0, text.find("\x1b"));
+  };
+  CHECK_THAT(first(80), Contains("loss 2.500") && !Contains("lr ") && Contains(" MiB") && Contains("[##"));
+  CHECK(first(0) == first(80));
+  CHECK_THAT(first(53), Contains("loss 2.500") && !Contains("accuracy") && !Contains(" MiB") && Contains("[##"));
+  CHECK_THAT(first(45), Contains("loss 2.500") && !Contains("[") && Contains(" left "));
+  CHECK(first(20) == " 25% step 1/4  loss");
+  for (const unsigned short columns : {120, 80, 53, 45, 20, 5}) CHECK(first(columns).size() < columns);
+}
+
 TEST_CASE("csv_log: rows, resume, what is refused", "[progress]") {
   TempFolder folder;
   const std::string path = folder / "log.csv";
@@ -129,7 +196,7 @@ TEST_CASE("write_svg_curve: a whole picture, whatever the numbers and names", "[
   const auto svg = [&](const CurveOptions& options, const std::vector<Series>& series, const std::vector<ReferenceLine>& lines = {}) {
     write_svg_curve(path, options, series, lines);
     const std::string text = read_file(path);
-    CHECK_THAT(text, Catch::StartsWith("<svg ") && Catch::EndsWith("</svg>\n") && !Contains("nan") && !Contains("inf"));
+    CHECK_THAT(text, StartsWith("<svg ") && EndsWith("</svg>\n") && !Contains("nan") && !Contains("inf"));
     return text;
   };
   std::vector<double> x, y;
@@ -142,4 +209,42 @@ TEST_CASE("write_svg_curve: a whole picture, whatever the numbers and names", "[
   svg({}, {{"bad", {0, 1, 2}, {NAN, INFINITY, 1e300}}}, {{"line", NAN}});
   CHECK_THROWS_AS(write_svg_curve(path, {}, {{"t", {1, 2}, {1}}}), ValueError);
   CHECK_THROWS_AS(write_svg_curve(folder / "none/curve.svg", {}, {}), IOError);
+}
+
+TEST_CASE("write_svg_curve: where points, means, reference lines and their labels lie", "[progress]") {
+  TempFolder folder;
+  const auto svg = [&](const std::vector<Series>& series, const std::vector<ReferenceLine>& lines = {}, const std::string& title = "") {
+    write_svg_curve(folder / "curve.svg", {.title = title}, series, lines);
+    return read_file(folder / "curve.svg");
+  };
+  // The axes go from (62, 426) to (776, 78) when no line has a label.
+  const std::string plain = svg({{"v", {0, 10}, {0, 6}}});
+  CHECK_THAT(plain, Contains("d=\"M62.0 426.0L776.0 78.0\"") && Contains("cx=\"776.0\" cy=\"78.0\"") && Contains(">v 6.000<"));
+  CHECK_THAT(plain, Contains("y=\"256.0\" text-anchor=\"end\" fill=\"#374151\">3<") && Contains("x=\"62.0\" y=\"445\" text-anchor=\"middle\" fill=\"#374151\">0<"));
+  CHECK_THAT(svg({{"v", {0, 5e6}, {0, 5000}}}), Contains(">2M<") && Contains(">3k<"));
+  CHECK_THAT(svg({{"v", {0, 1}, {0, 0.5}}}), Contains(">0.3<"));
+
+  // Labels of lines that are close stand 14 apart: below one another, at the bottom above one another.
+  const std::string close = svg({{"v", {0, 10}, {0, 6}}}, {{"best", 3}, {"also", 3}, {"low", 0}});
+  CHECK_THAT(close, Contains("M62 252.0H704.4") && Contains("M704.4 252.0L714.4 252.0") && Contains("M704.4 252.0L714.4 266.0"));
+  CHECK_THAT(close, Contains("x=\"718.4\" y=\"430.0\" fill=\"#4b5563\">low 0.00<"));
+  const std::string low = svg({{"v", {0, 10}, {0, 6}}}, {{"a", 0}, {"b", 0}, {"c", 0}});
+  CHECK_THAT(low, Contains("y=\"402.0\" fill=\"#4b5563\">a ") && Contains("y=\"416.0\" fill=\"#4b5563\">b ") && Contains("y=\"430.0\" fill=\"#4b5563\">c "));
+
+  // Of 1,600 points each two become their mean; the legend keeps the last value.
+  std::vector<double> x(1600), y(1600);
+  for (std::size_t i = 0; i < 1600; ++i) x[i] = static_cast<double>(i), y[i] = i % 2 ? 2 : 0;
+  const std::string thin = svg({{"v", x, y}});
+  CHECK_THAT(thin, Contains("d=\"M62.2 426.0L63.1 426.0L") && Contains(">v 2.000<"));
+  CHECK(std::count(thin.begin(), thin.end(), 'L') == 799);
+
+  // The mean of neighbours: none at the first point, ten on each side further on, those before it at the last.
+  x.resize(400), y.resize(400);
+  std::fill(y.begin(), y.end(), 0), y[0] = 8;
+  CHECK_THAT(svg({{"v", x, y, true}}), Contains("stroke-width=\"2\" stroke-opacity=\"1\" stroke-linejoin=\"round\" d=\"M62.0 78.0L63.8 426.0L"));
+  CHECK_THAT(svg({{"v", x, x, true}}), Contains(">v 394.000<"));
+
+  // What is no UTF-8 would make the file unreadable: overlong, a surrogate, beyond U+10FFFF, cut short.
+  CHECK_THAT(svg({}, {}, "\u00e9\u20ac\U0001f600|\xF0\x8F\xBF\xBF|\xF4\x90\x80\x80|\xE0\x9F\xBF|\xED\xA0\x80|\xE2\x82"),
+             Contains("<title>\u00e9\u20ac\U0001f600|????|????|???|???|?\?</title>"));
 }

@@ -3,6 +3,7 @@
 // of the package fla the layers, around its reference functions in place of its Triton kernels.
 #include "support/approx.h"
 #include "support/catch.h"
+#include "support/folders.h"
 
 #include <sluice/autograd/engine.h>
 #include <sluice/core/safetensors.h>
@@ -18,7 +19,7 @@ using namespace sluice::testing;
 
 TEST_CASE("published layers: outputs and all gradients are those of their packages", "[golden][layers]") {
   int checked = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(SLUICE_SOURCE_DIR "/tests/golden/published")) {
+  for (const auto& entry : std::filesystem::directory_iterator(source_folder() + "/tests/golden/published")) {
     const SafeTensors file = load_safetensors(entry.path().string());
     const Json cases = parse_json(file.metadata.at("cases"));
     int64_t number = 0;

@@ -7,7 +7,6 @@
 
 using namespace sluice;
 using namespace sluice::testing;
-using Catch::Matchers::Contains;
 
 TEST_CASE("load_pytorch: missing, unexpected and misfit tensors are listed, and nothing changes", "[pytorch]") {
   Rng rng(1);
@@ -132,6 +131,7 @@ TEST_CASE("load_pytorch: sharded checkpoints by their index", "[pytorch]") {
                            std::pair(R"({"weight_map": {"w": 1}})", "index"),
                            std::pair(R"({"weight_map": {"w": "../a-1.safetensors"}})", "same folder"),
                            std::pair(R"({"weight_map": {"w": "model.safetensors.index.json"}})", "same folder"),
+                           std::pair(R"({"weight_map": {"w": "a-1.safetensors\u0000.safetensors"}})", "a NUL"),
                            std::pair(R"({"weight_map": {"w": "a-3.safetensors"}})", "a-3")}) {
     write(text);
     CHECK_THROWS_WITH(load_pytorch(m, index), Contains(why));

@@ -7,6 +7,7 @@
 #include "support/catch.h"
 #include "support/temp_folder.h"
 
+#include <sluice/core/node.h>
 #include <sluice/core/safetensors.h>
 #include <sluice/layers/nn/linear.h>
 #include <sluice/ops/create.h>

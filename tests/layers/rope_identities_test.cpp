@@ -14,7 +14,6 @@
 
 using namespace sluice;
 using namespace sluice::testing;
-using Catch::Matchers::Contains;
 
 namespace {
 
@@ -130,6 +129,13 @@ TEST_CASE("rope: scaled frequencies", "[rope]") {
   REQUIRE(yarn.frequencies.size() == 8);
   for (std::size_t c = 0; c < 8; ++c) CHECK(yarn.frequencies[c] == Approx(want[c]).epsilon(1e-14));
   CHECK(yarn.factor == Approx(1.138629436111989).epsilon(1e-15));
+  // A length that even the slowest pair turns through, length/2π > base: the ramp ends at channel dim − 1 = 7, as there.
+  const RopeOptions fast = yarn_rope({.base = 10}, 8, 4, 2048, /*beta_fast=*/200);
+  const std::vector<double> plain = rope_frequencies(8, 10);
+  for (std::size_t c = 0; c < 4; ++c) {
+    const double divided = static_cast<double>(c) / 7;
+    CHECK(fast.frequencies[c] == Approx(plain[c] * (divided / 4 + 1 - divided)).epsilon(1e-14));
+  }
   CHECK(yarn_rope({.base = 500}, 8, 1, 64).frequencies == rope_frequencies(8, 500));
   CHECK(yarn_rope({.pairing = RopePairing::interleaved, .offset = 3}, 8, 2, 64).offset == 3);
   for (double scale : {0.5, HUGE_VAL, std::nan("")}) CHECK_THROWS_AS(yarn_rope({}, 8, scale, 64), ValueError);

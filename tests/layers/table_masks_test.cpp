@@ -26,6 +26,12 @@ Tensor prefix_mask(int64_t n, int64_t real, bool both) {
   return to(Tensor::from(rows, {2, n}), test_device());
 }
 
+/// bool [2, kTokens]: padding before, between and behind real tokens.
+Tensor mask_with_holes() {
+  return to(Tensor::from(std::vector<bool>{0, 1, 1, 0, 1, 0, 0, 1, 0,  //
+                                           1, 0, 1, 1, 1, 1, 0, 1, 1}, {2, kTokens}), test_device());
+}
+
 /// Rows of padding set to a value.
 Tensor with_padding(const Tensor& x, const Tensor& mask, double value) {
   return masked_fill(x, unsqueeze(logical_not(mask), -1), value).detach().requires_grad_();
@@ -45,6 +51,12 @@ void check_rows(const LayerSample& s, const Tensor& a, const Tensor& b, double t
 bool counts_padding(const LayerSample& s) {
   // Chunks count as whole, however few of their tokens are real; or the option says so.
   return (s.has("scaling", "paper_code") && s.has("causal", false)) || s.has("count_padding", true);
+}
+
+/// Whether so many tokens are chunks without a rest.
+bool whole_chunks(const LayerSample& s, int64_t tokens) {
+  const Json* chunk = s.options.find("chunk");
+  return !chunk || tokens % *chunk->as<int64_t>() == 0;
 }
 
 }  // namespace
@@ -89,7 +101,7 @@ TEST_CASE("table: a stream gives the rows of the full pass, whatever its pieces"
     s.layer->restart();
     CHECK(s.layer->step(narrow(x, 0, 0, 0)).shape()[0] == 0);  // no sequences
   });
-  CHECK(streamed >= 40);
+  CHECK(enough(streamed, 40));
 }
 
 TEST_CASE("table: a stream against an encoded context gives the rows of the full pass", "[table][streaming]") {
@@ -113,7 +125,7 @@ TEST_CASE("table: a stream against an encoded context gives the rows of the full
     }
     CHECK_THROWS_AS(s.layer->step(narrow(in.x, 0, 0, 1)), ShapeError);  // another batch
   });
-  CHECK(streamed >= 4);
+  CHECK(enough(streamed, 4));
 }
 
 TEST_CASE("table: the state of a stream holds the bytes that cost() counts", "[table][streaming]") {
@@ -138,7 +150,7 @@ TEST_CASE("table: the state of a stream holds the bytes that cost() counts", "[t
       CHECK((s.layer->held() >= counted(n) && s.layer->held() < 2 * counted(n)));
     }
   });
-  CHECK(streamed >= 40);
+  CHECK(enough(streamed, 40));
 }
 
 TEST_CASE("table: a later token changes no bit of an earlier row", "[table]") {
@@ -160,11 +172,11 @@ TEST_CASE("table: a later token changes no bit of an earlier row", "[table]") {
       CHECK(same_bits(narrow(after, 1, 0, changed), narrow(before, 1, 0, changed)));
       check_rows(s, narrow(after, 1, 0, changed), narrow(before, 1, 0, changed), 0, nullptr,
                  "FLASH: no leakage from later tokens");
-      if (s.options.find("kind") == nullptr || max_abs(before) > 0)
+      if (drawn_layers() == 0 && (s.options.find("kind") == nullptr || max_abs(before) > 0))
         CHECK_FALSE(same_bits(narrow(after, 1, changed, 1), narrow(before, 1, changed, 1)));
     }
   });
-  CHECK(causal >= 40);
+  CHECK(enough(causal, 40));
 }
 
 TEST_CASE("table: documents of whole chunks see nothing of each other", "[table]") {
@@ -172,7 +184,7 @@ TEST_CASE("table: documents of whole chunks see nothing of each other", "[table]
   const Tensor segments = expand(tensor_of({3, 3, 3, 3, 4, 4, 4, 4, 4}, {1, kTokens}, i64), {2, kTokens});
   int packed = 0;
   each_sample([&](LayerSample& s) {
-    if (!s.row.segments || s.cross() || s.has("chunk", 3)) return;
+    if (!s.row.segments || s.cross() || !whole_chunks(s, first)) return;
     ++packed;
     const LayerInputs a = s.inputs(2, kTokens, 1), b = s.inputs(2, kTokens, 2);
     auto parts = [&](const Tensor& t) { return split(t, {first, kTokens - first}, 1); };
@@ -181,9 +193,9 @@ TEST_CASE("table: documents of whole chunks see nothing of each other", "[table]
     const std::vector<Tensor> want = rows(a.x);
     CHECK(max_abs_diff(rows(cat({one[0], two[1]}, 1))[0], want[0]) < 1e-13 * (1 + max_abs(want[0])));
     CHECK(max_abs_diff(rows(cat({two[0], one[1]}, 1))[1], want[1]) < 1e-13 * (1 + max_abs(want[1])));
-    CHECK(max_abs_diff(rows(cat({two[0], one[1]}, 1))[0], want[0]) > 1e-6);
+    if (drawn_layers() == 0) CHECK(max_abs_diff(rows(cat({two[0], one[1]}, 1))[0], want[0]) > 1e-6);  // else it may be constant
   });
-  CHECK(packed >= 20);
+  CHECK(enough(packed, 20));
 }
 
 TEST_CASE("table: padding is as if it were cut off", "[table]") {
@@ -218,14 +230,17 @@ TEST_CASE("table: padding is as if it were cut off", "[table]") {
       CHECK(max_abs_diff(narrow((*s.layer)(in), 1, 0, real), (*s.layer)(cut)) < 1e-12 * (1 + max_abs(want)));
     }
   });
-  CHECK(masked >= 70);
+  CHECK(enough(masked, 70));
 }
 
 TEST_CASE("table: NaN in padding reaches nobody, forward or backward", "[table]") {
-  each_sample([](LayerSample& s) {
+  const auto same = [](const Tensor& a, const Tensor& b) {  // of drawn layers but for the sign of a padded row's zeros
+    return drawn_layers() > 0 ? max_abs_diff(a, b) == 0 : same_bits(a, b);
+  };
+  each_sample([&](LayerSample& s) {
     if (!s.row.key_mask || layer_width(s.options).vocabulary > 0) return;
-    for (int64_t real : {5, 0}) {
-      const Tensor mask = prefix_mask(kTokens, real, false), hidden = unsqueeze(logical_not(mask), -1);
+    for (const Tensor& mask : {prefix_mask(kTokens, 5, false), prefix_mask(kTokens, 0, false), mask_with_holes()}) {
+      const Tensor hidden = unsqueeze(logical_not(mask), -1);
       std::vector<std::vector<Tensor>> results;
       for (double padding : {0.0, std::numeric_limits<double>::quiet_NaN(), -std::numeric_limits<double>::infinity()}) {
         LayerInputs in = s.inputs(2, kTokens, 1, true);
@@ -246,7 +261,7 @@ TEST_CASE("table: NaN in padding reaches nobody, forward or backward", "[table]"
       }
       for (std::size_t i = 0; i < results[0].size(); ++i)
         for (std::size_t k : {1, 2})
-          CHECK((!results[0][i].defined() || same_bits(results[0][i], results[k][i])));
+          CHECK((!results[0][i].defined() || same(results[0][i], results[k][i])));
     }
   });
 }

@@ -15,7 +15,6 @@
 #include "support/catch.h"
 
 using namespace sluice;
-using Catch::Contains;
 
 namespace {
 

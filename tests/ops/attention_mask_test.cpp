@@ -10,7 +10,6 @@
 
 using namespace sluice;
 using namespace sluice::testing;
-using Catch::Matchers::Contains;
 using sluice::detail::Visibility;
 
 namespace {

@@ -10,7 +10,6 @@
 #include <map>
 
 using namespace sluice;
-using Catch::Contains;
 
 namespace {
 

@@ -6,6 +6,7 @@
 #include "support/catch.h"
 #include "support/op_table.h"
 #include "support/scalars.h"
+#include "support/folders.h"
 
 #include <array>
 #include <bit>
@@ -201,7 +202,7 @@ TEST_CASE("formulas: dual numbers agree with the complex step", "[formulas]") {
   check2("KlTerm", fm::KlTerm{}, {-3, 0}, {0.05, 1});
 
   // Nobody is left out.
-  const auto names = formula_names(SLUICE_SOURCE_DIR);
+  const auto names = formula_names(sluice::testing::source_folder());
   CHECK(names.size() > 45);
   for (const std::string& name : names) {
     INFO("formula " << name << " is not checked here");

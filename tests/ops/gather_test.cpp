@@ -12,7 +12,6 @@
 #include <cmath>
 
 using namespace sluice;
-using Catch::Contains;
 
 namespace {
 

@@ -84,6 +84,9 @@ TEST_CASE("errors show what was given, and what to do", "[ops]") {
       {"matmul: b is undefined", [&] { matmul(x, u); }},
       {"linear: x is undefined", [&] { linear(u, x); }},
       {"scale: an i64 tensor [4] and the fraction 0.5; convert with to(x, f32)", [&] { i * 0.5; }},
+      {"div: an i64 tensor [4] cannot be divided by 2; convert with to(x, f32)", [&] { i / 2; }},
+      {"div: an i64 tensor [4] cannot be divided by 0; convert with to(x, f32)", [&] { i / 0; }},
+      {"div: an i32 tensor [4] cannot be divided by -3; convert with to(x, f32)", [&] { to(i, i32) / -3; }},
       {"a=[2,3], b=[4]; need a.dim(-1)==b.dim(-1)", [&] { matmul(x, ones({4})); }},
       {"a=[4], b=[2,3]; need a.dim(-1)==b.dim(-2)", [&] { matmul(ones({4}), x); }},
       {"got a=[2,3,4], b=[3,4,5]; sizes at dim -3 differ", [&] { matmul(ones({2, 3, 4}), ones({3, 4, 5})); }},
@@ -102,5 +105,5 @@ TEST_CASE("errors show what was given, and what to do", "[ops]") {
       {"layer_norm: got x=f64[2,3], a parameter f32[3]; convert", [&] { layer_norm(to(x, f64), ones({3})); }},
       {"backward: the output is undefined", [&] { backward(u); }},
   };
-  for (const auto& [words, call] : calls) CHECK_THROWS_WITH(call(), Catch::Matchers::Contains(words));
+  for (const auto& [words, call] : calls) CHECK_THROWS_WITH(call(), Contains(words));
 }

@@ -20,7 +20,6 @@
 #include <sstream>
 
 using namespace sluice;
-using Catch::Contains;
 using Doubles = std::vector<double>;
 using Whole = std::vector<int64_t>;
 

@@ -2,6 +2,7 @@
 #include "support/catch.h"
 #include "support/op_cases.h"
 #include "support/public_ops.h"
+#include "support/folders.h"
 
 #include <map>
 #include <set>
@@ -18,7 +19,7 @@ const std::map<std::string, std::string> kExempt = {};
 TEST_CASE("op cases: every public op has a row", "[ops][cases]") {
   std::set<std::string> have;
   for (const OpCase& row : all_cases()) have.insert(row.op);
-  const auto ops = public_ops(SLUICE_SOURCE_DIR);
+  const auto ops = public_ops(sluice::testing::source_folder());
   CHECK(ops.size() > 80);  // else the headers were not understood
   std::set<std::string> known;
   for (const PublicOp& op : ops) {

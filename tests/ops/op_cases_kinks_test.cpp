@@ -7,6 +7,8 @@
 #include <sluice/ops/activation.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
+#include <sluice/ops/loss.h>
+#include <sluice/ops/map.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/softmax.h>
 #include <sluice/ops/view.h>
@@ -78,6 +80,73 @@ TEST_CASE("kinks: degenerate points have finite slopes", "[ops][kinks]") {
                {-kInf, -kInf, 5, -kInf}, {0, 0, 0, 0}, {2, 2});
   check_slopes("prod with one zero", [](const Tensor& x) { return prod(x); }, {2, 0, 3}, {0, 6, 0});
   check_slopes("prod with two zeros", [](const Tensor& x) { return prod(x); }, {2, 0, 3, 0}, {0, 0, 0, 0});
+}
+
+TEST_CASE("kinks: an infinite value spoils no slope that does not depend on it", "[ops][kinks]") {
+  struct Point {
+    const char* what;
+    Tensor (*f)(const Tensor&, const Tensor&);
+    double x, y, dx, dy;
+  };
+  const auto power = [](const Tensor& x, const Tensor& e) { return pow(x, e); };
+  const Point points[] = {
+      {"x·y", mul, kInf, 3, 3, kInf}, {"x·y", mul, 2, -kInf, -kInf, 2}, {"x/y", div, kInf, 2, 0.5, -kInf}, {"x/y", div, 6, kInf, 0, 0},
+      // As PyTorch, but for bases of 0 and less, whose slope in the exponent is 0.
+      {"0⁰", power, 0, 0, 0, 0}, {"(−0)⁰", power, -0.0, 0, 0, 0}, {"∞⁰", power, kInf, 0, 0, kInf}, {"1^∞", power, 1, kInf, kInf, 0},
+      {"1^−∞", power, 1, -kInf, -kInf, 0}, {"NaN⁰", power, kNan, 0, 0, kNan}, {"(−∞)⁰", power, -kInf, 0, 0, 0}, {"0^−1", power, 0, -1, -kInf, 0},
+      {"0^½", power, 0, 0.5, kInf, 0}, {"∞²", power, kInf, 2, kInf, kInf}, {"2^∞", power, 2, kInf, kInf, kInf}, {"(−2)³", power, -2, 3, 12, 0},
+      {"x·e^y, a formula of one's own", [](const Tensor& x, const Tensor& y) { return map([](auto a, auto b) { return a * exp(b); }, x, y); },
+       2, 1000, kInf, kInf}};
+  const auto same = [](double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); };
+  for (const Point& p : points)
+    for (DType dtype : {f32, f64, bf16})
+      for (bool create_graph : {false, true}) {
+        const Tensor x = tensor_of({p.x}, {1}, dtype).requires_grad_(), y = tensor_of({p.y}, {1}, dtype).requires_grad_();
+        const auto g = grad({p.f(x, y)}, {x, y}, {.create_graph = create_graph});
+        INFO(p.what << " of " << p.x << ", " << p.y << ' ' << name_of(dtype) << (create_graph ? " composed: " : " fused: ") << g[0].item() << ", " << g[1].item());
+        CHECK(same(g[0].item(), p.dx));
+        CHECK(same(g[1].item(), p.dy));
+      }
+  // Second slopes of x^e: by x, both ways by x and e, by e.
+  const auto second = [](double base, double exponent) {
+    const Tensor x = tensor_of({base}, {1}, f64).requires_grad_(), e = tensor_of({exponent}, {1}, f64).requires_grad_();
+    const auto g = grad({pow(x, e)}, {x, e}, {.create_graph = true});
+    const auto by_x = grad({g[0]}, {x, e}, {.retain_graph = true}), by_e = grad({g[1]}, {x, e});
+    return Values{by_x[0].item(), by_x[1].item(), by_e[0].item(), by_e[1].item()};
+  };
+  const double l = std::log(2.0);
+  CHECK(second(2, 0) == Values{0, 0.5, 0.5, l * l});
+  CHECK(second(2, 1) == Values{0, 1 + l, 1 + l, 2 * l * l});
+  for (double exponent : {0.0, 1.0, 2.0})
+    for (double slope : second(0, exponent)) CHECK(std::isfinite(slope));
+}
+
+TEST_CASE("kinks: the slopes of a cross entropy that is infinite are softmax − target", "[ops][kinks]") {
+  // A logit of −∞ is a class of probability 0, as −10⁴ is: the loss is +∞ where the target distribution has it, no slope is NaN.
+  for (DType dtype : {f32, f64, bf16})
+    for (double smoothing : {0.0, 0.125})
+      for (bool weighted : {false, true})
+        for (Reduction reduction : {Reduction::mean, Reduction::sum}) {
+          CrossEntropyOptions o{.label_smoothing = smoothing, .reduction = reduction};
+          if (weighted) o.weight = tensor_of({1, 2, 0.5}, {3}, dtype);
+          const Tensor targets = tensor_of({1, 0, 2}, {3}, i64), by = tensor_of({1, -2, 3, 0.5, 2, -1, 4, 1, -3}, {3, 3}, dtype);
+          std::vector<Tensors> found;
+          for (double never : {-kInf, -1e4})
+            for (bool create_graph : {false, true}) {
+              const Tensor x = tensor_of({1, never, 2, 0.5, never, -1, 1, 0, 2}, {3, 3}, dtype).requires_grad_();
+              const Tensor loss = cross_entropy(x, targets, o);
+              if (never == -kInf) CHECK(loss.item() == kInf);
+              const auto g = grad({loss}, {x}, {.create_graph = create_graph});
+              found.push_back({g[0].detach()});
+              if (create_graph) found.back().push_back(grad({sum(g[0] * by)}, {x})[0]);
+            }
+          INFO(name_of(dtype) << " smoothing " << smoothing << (weighted ? ", weights of classes" : ""));
+          CHECK(same_bits(found[0][0], found[2][0]));
+          CHECK(same_bits(found[1][0], found[3][0]));
+          CHECK(same_bits(found[1][1], found[3][1]));
+          CHECK(max_abs_diff(found[0][0], found[1][0]) <= (dtype == bf16 ? 0x1p-7 : dtype == f32 ? 1e-6 : 1e-14));
+          CHECK(max_abs(found[1][1]) > 0.01);
+        }
 }
 
 TEST_CASE("kinks: NaN reaches the result from any place in a tile", "[ops][kinks]") {

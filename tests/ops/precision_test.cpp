@@ -62,7 +62,7 @@ TEST_CASE("bf16 products: the rounded operands, summed in f32, on every instruct
   };
   Rng rng(5);
   for_each_isa([&](Isa i) {
-    for (const Sizes& s : {Sizes{2, 2, 1}, {2, 33, 31}, {15, 16, 32}, {16, 17, 33}, {17, 15, 64}, {31, 32, 65}, {32, 31, 2}, {33, 48, 40},
+    for (const Sizes& s : {Sizes{2, 2, 1}, {7, 8, 3}, {8, 9, 4}, {9, 7, 5}, {25, 24, 29}, {24, 25, 30}, {2, 33, 31}, {15, 16, 32}, {16, 17, 33}, {17, 15, 64}, {31, 32, 65}, {32, 31, 2}, {33, 48, 40},
                            {18, 24, 1023}, {9, 40, 1025}, {5, 6, 2100}, {383, 3, 20}, {385, 4, 33}, {3, 1100, 40}})
       for (Read ra : {Read::plain, Read::transposed})
         for (Read rb : {Read::plain, Read::transposed})
@@ -279,4 +279,31 @@ TEST_CASE("Precision: linear_scan's products", "[precision][linear_scan]") {
   };
   const auto fine = gradients(Precision::f32), same = gradients(Precision::bf16);
   for (std::size_t i = 0; i < fine.size(); ++i) CHECK(same_bits(fine[i], same[i]));
+}
+
+TEST_CASE("products of every size count denormals where they are not flushed", "[gemm][precision][amx]") {
+  struct Off {
+    Off() { set_flush_denormals(false); }
+    ~Off() { set_flush_denormals(true); }
+  };
+  for_each_isa([](Isa i) {
+    const Off off;
+    for (const int64_t n : {16, 256}) {
+      INFO(isa_name(i) << ", " << n << " rows");
+      for (const DType dtype : {f32, bf16}) {
+        const Tensor tiny = full({n, 128}, 1e-40, {dtype}), huge = full({128, n}, 1e38, {dtype});
+        const Tensor right = matmul(to(tiny, f64), to(huge, f64));  // 1.28
+        CHECK(min(right).item() > 1.1);
+        CHECK(largest_difference(to(matmul(tiny, huge), f64), right) < (dtype == bf16 ? 0.01 : 1e-5));
+      }
+      // Scores of 0 and 1 from denormal queries, and denormal values.
+      const Tensor odd = reshape(to(remainder(arange(n), 2), f32), {1, 1, n, 1}), k = contiguous(expand(odd * 1e38, {1, 1, n, 128}));
+      const Tensor q = full({1, 1, n, 128}, 1e-40), v = contiguous(expand((odd + 1.0) * 1e-39, {1, 1, n, 32}));
+      AttentionOptions o;
+      o.scale = 1 / 1.28;
+      const Tensor got = attention(q, k, v, o), right = attention(to(q, f64), to(k, f64), to(v, f64), o);
+      CHECK(min(right).item() > 1.7e-39);
+      CHECK(largest_difference(to(got, f64), right) < 1e-42);
+    }
+  });
 }

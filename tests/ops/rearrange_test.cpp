@@ -6,7 +6,6 @@
 #include "support/catch.h"
 
 using namespace sluice;
-using Catch::Contains;
 
 namespace {
 

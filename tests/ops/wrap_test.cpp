@@ -4,6 +4,7 @@
 #include <sluice/ops/gather.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/scan/scan.h>
+#include <sluice/ops/view.h>
 
 #include <limits>
 

@@ -18,6 +18,7 @@
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/view.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <optional>
@@ -52,6 +53,7 @@ struct How {
   bool overlap = true, shard = false, lamb = false;
   int micro = 1;  // batches in a step
   DType dtype = f64;
+  std::optional<DType> made = std::nullopt;  // of model and optimiser, before they are converted
 };
 
 std::unique_ptr<Optimizer> optimizer_of(const Model& m, const How& how) {
@@ -105,10 +107,11 @@ struct Trained {
   std::vector<Tensor> values;
 };
 Trained train_together(const How& how, const Communicator& all) {
-  Model m(1 + static_cast<uint64_t>(all.rank()), how.dtype);  // rank 0's values count
+  Model m(1 + static_cast<uint64_t>(all.rank()), how.made.value_or(how.dtype));  // rank 0's values count
   DataParallel parallel(m, all, {how.bucket_bytes, how.overlap});
   auto adam = optimizer_of(m, how);
   if (how.shard) adam->shard(all);
+  to(m, how.dtype);
   Rng rng(3);
   Trained t{train(m, *adam, rng, how, all, &parallel), {}};
   expect(!m.unused.grad().defined() && max_abs(m.unused) == 0, "a parameter without a gradient stays as it is");
@@ -134,6 +137,16 @@ std::string bytes_of(const std::string& path) {
 }
 
 }  // namespace
+
+TEST_CASE("data parallel: a model that is converted after it was shared trains as one that was before", "[parallel]") {
+  CHECK_NOTHROW(on_ranks([](const Communicator& all) {
+    for (bool shard : {false, true}) {
+      const Trained want = train_together({.steps = 6, .shard = shard}, all);
+      const Trained late = train_together({.steps = 6, .shard = shard, .made = f32}, all);
+      expect(late.losses == want.losses && same_values(late.values, want.values), str("bits, shard ", shard));
+    }
+  }));
+}
 
 TEST_CASE("data parallel: 50 steps as in one process, whatever the number of ranks", "[parallel]") {
   for (const How& how : {How{}, How{.batch = 2}, How{.batch = 7, .steps = 10, .micro = 3}, How{.steps = 10, .lamb = true}, How{.steps = 10, .dtype = bf16}}) {
@@ -180,6 +193,8 @@ TEST_CASE("data parallel: parameters that only some ranks reach, buffers, weight
       expect(max_abs_diff(b.grad(), full({3}, 5 * n / weights, {f32})) < 1e-6, "of one rank");
     }
     expect(std::abs(parallel.mean(me, me + 1) - (n * (n + 1) * (2 * n + 1) / 6 - n * (n + 1) / 2) / (n * (n + 1) / 2)) < 1e-14, "mean");
+    const bool idle = all.size() > 1 && me == 0;  // a rank without rows, whose loss is a mean of nothing
+    expect(parallel.mean(idle ? std::nan("") : 7, idle ? 0 : 2) == 7, "a mean without what has no weight");
     const auto refused = [&](const Tensor& loss, double weight) {
       try {
         parallel.backward(loss, weight);
@@ -198,6 +213,38 @@ TEST_CASE("data parallel: parameters that only some ranks reach, buffers, weight
     expect(same_bits(select(draws, 0, all.rank()), select(uniform({1, 8}, 0, 1, again), 0, 0)) && shared.offset() == 0, "a pure function");
     for (int r = 0; r < all.size(); ++r)
       for (int q = 0; q < r; ++q) expect(max_abs_diff(select(draws, 0, r), select(draws, 0, q)) > 0.01, "a stream for each rank");
+  }));
+}
+
+namespace {
+
+/// Changes nothing, and counts the bytes of what it was given to change and keep.
+struct Counting : Optimizer {
+  explicit Counting(std::vector<NamedTensor> p) : Optimizer("counting", std::move(p), {"m"}, 0, 0, {}, {}) {}
+  void update(const std::vector<Due>& due) override {
+    for (const Due& d : due)
+      for (const Tensor& t : {d.w, d.slot->moments[0]}) bytes += static_cast<double>(t.numel() * size_of(t.dtype()));
+  }
+  double bytes = 0;
+};
+
+}  // namespace
+
+TEST_CASE("data parallel: moments are shared by bytes, not by how many tensors or numbers they are", "[parallel]") {
+  CHECK_NOTHROW(on_ranks([](const Communicator& all) {
+    std::vector<NamedTensor> p;
+    for (const int64_t size : {120, 60, 60, 40, 40, 40, 30, 30, 30, 30})
+      for (const DType dtype : {f64, f32, bf16}) {
+        Tensor w = zeros({dtype == f64 ? size / 2 : size}, {dtype}).requires_grad_();
+        w.set_grad(zeros(w.shape(), {dtype}));
+        p.push_back({str(p.size()), w});
+      }
+    Counting each(p);
+    each.shard(all);
+    each.step();
+    const auto loads = all_gather(full({1}, each.bytes, {f64}), 0, all).to_vector<double>();
+    const auto [least, most] = std::minmax_element(loads.begin(), loads.end());
+    expect(*most - *least <= 30 * 8, str("shares of ", *least, " to ", *most, " bytes"));
   }));
 }
 
@@ -307,5 +354,5 @@ TEST_CASE("data parallel: one checkpoint, whatever wrote it", "[parallel][thread
              throw;
            }
          }))
-      CHECK_THAT(e, Catch::Contains(write ? "no/such/folder" : "broken"));
+      CHECK_THAT(e, Contains(write ? "no/such/folder" : "broken"));
 }

@@ -44,7 +44,7 @@ int main(int argc, char** argv) {
         all.check_same("settings", "lr = 1");
       }
       p.wait();
-      const bool here = std::chrono::steady_clock::now() < end;
+      const bool here = step < 20 || std::chrono::steady_clock::now() < end;  // not before the fault
       more = all_reduce(full({}, here ? 1 : 0, {f64}), all).item() == all.size();
     }
     if (all.rank() == 0) std::printf("done\n");

@@ -3,16 +3,20 @@
 # [TRIALS]. The job must end by itself, its checkpoint must be whole, and the same command must go on from it, bit for bit with
 # the same number of ranks, and with fewer.
 set -euo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+launch=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../examples" && pwd)/mpirun.sh # as examples/run.sh
 program=$1 trials=${2:-2}
-export SLUICE_TIMEOUT=3
+slow=${SLUICE_SLOW:-1} # times as long as a machine with nothing else to do
+RANDOM=${SLUICE_SEED:-$RANDOM}
+export SLUICE_TIMEOUT=$((3 * slow))
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 command -v mpirun >/dev/null || { echo 'skipped: no mpirun'; exit 77; }
 die() { printf '%s\n' "$*"; cat "$work"/*.log; exit 1; }
 
-run() { # ranks folder
-  timeout 100 bash "$here/mpirun.sh" "$1" "$program" --smoke --steps 300 --evals 30 --out "$work/$2" >"$work/$2.log" 2>&1
+# A save each ten steps, and so many steps that none is at its end when the signal comes: MPI_Finalize waits without a limit
+# for a rank that is stopped.
+run() { # ranks folder [option of mpirun.sh ...]
+  timeout $((100 * slow)) bash "$launch" "$1" "${@:3}" "$program" --smoke --steps 600 --evals 60 --out "$work/$2" >"$work/$2.log" 2>&1
 }
 figures() { cut -d, -f1,3,4,5 "$work/$1/log.csv"; } # without the seconds
 ranks_of() { # the processes that write to a folder
@@ -21,6 +25,13 @@ ranks_of() { # the processes that write to a folder
     if [[ $(readlink "$process/exe" 2>/dev/null) == "$program" ]] && tr '\0' '\n' <"$process/cmdline" 2>/dev/null | grep -qx "$work/$1"; then
       echo "${process#/proc/}"
     fi
+  done
+}
+until_saved() { # once, in a folder
+  local k
+  for ((k = 0; k < 200; ++k)); do
+    if [[ -e $work/$1/checkpoint.safetensors ]]; then break; fi
+    sleep 0.05
   done
 }
 program=$(realpath "$program")
@@ -33,16 +44,13 @@ for ((i = 0; i < trials; ++i)); do
   rm -rf "$work/cut"
   run 3 cut &
   job=$!
-  for ((k = 0; k < 200; ++k)); do # until it has saved once, and a little more
-    if [[ -e $work/cut/checkpoint.safetensors ]]; then break; fi
-    sleep 0.05
-  done
+  until_saved cut
   sleep 0.$((RANDOM % 4))
   mapfile -t pids < <(ranks_of cut)
   if ((${#pids[@]} == 3)); then kill "-$signal" "${pids[RANDOM % 3]}" 2>/dev/null || true; fi
   begun=$SECONDS
   if wait "$job"; then continue; fi # it was done before
-  ((SECONDS - begun <= 15)) || die "trial $i: it took $((SECONDS - begun)) s to end after SIG$signal"
+  ((SECONDS - begun <= 15 * slow)) || die "trial $i: it took $((SECONDS - begun)) s to end after SIG$signal"
   [[ ! $(ranks_of cut) ]] || die "trial $i: processes are left"
   interrupted=$((interrupted + 1))
   cp -r "$work/cut" "$work/fewer"
@@ -58,5 +66,30 @@ for ((i = 0; i < trials; ++i)); do
   fi
   rm -rf "$work/fewer"
 done
+
+# A job that may be started again goes on by itself.
+run 3 again --restarts 1 &
+job=$!
+until_saved again
+mapfile -t pids < <(ranks_of again)
+kill -KILL "${pids[0]}" || die 'the job that shall lose a rank was too fast'
+wait "$job" || die 'the job was not started again'
+grep -q '^resume .* at step' "$work/again.log" || die 'the job began anew'
+[[ $(figures again) == "$(figures whole)" ]] || die 'other figures after a new start'
+
+# A job that is asked to stop, as by Ctrl-C, saves. While it runs no other writes to its folder.
+asked() { exec bash "$launch" 3 "$program" --smoke --steps "$1" --evals 600 --out "$work/asked" >"$work/asked.log" 2>&1; }
+asked 6000 &
+job=$!
+until_saved asked
+if timeout 100 bash "$launch" 2 "$program" --smoke --out "$work/asked" >"$work/second.log" 2>&1; then die 'two jobs wrote to one folder'; fi
+(($(grep -c "folder '$work/asked' is in use by process" "$work/second.log") == 1)) || die 'the second job does not say why it ended'
+kill -TERM "$job"
+wait "$job" || die 'a job that was asked to stop failed'
+step=$(sed -nE 's/^saved .* at step ([0-9]+); the same command resumes$/\1/p' "$work/asked.log")
+[[ $step ]] || die 'a job that was asked to stop did not save'
+(asked $((step + 1))) || die 'a job that was asked to stop does not resume'
+grep -q "^resume .* at step $step$" "$work/asked.log" || die 'a job that was asked to stop began anew'
+
 ((interrupted > 0)) || die 'nothing was interrupted: this test is broken'
 printf '%d trials, %d interrupted, all ended as without\n' "$trials" "$interrupted"

@@ -1,6 +1,7 @@
 // Rows: ops/einsum.h, ops/rearrange.h, ops/rope.h.
 #include "support/op_cases.h"
 
+#include <sluice/ops/create.h>
 #include <sluice/ops/einsum.h>
 #include <sluice/ops/rearrange.h>
 #include <sluice/ops/rope.h>

@@ -26,8 +26,7 @@ auto with_isa(Isa i, F f) {
 /// Calls f(i), or f(), for each of them.
 template <class F>
 void for_each_isa(F f) {
-  for (Isa i : {Isa::base, Isa::avx2, Isa::avx512, Isa::amx}) {
-    if (i > best_isa()) continue;
+  for (Isa i : isas()) {
     const IsaScope scope(i);
     INFO(isa_name(i));
     if constexpr (requires { f(i); }) f(i);

@@ -1,7 +1,5 @@
 #include "support/op_cases.h"
 
-#include "support/catch.h"
-
 #include <sluice/ops/create.h>
 
 #include <algorithm>
@@ -53,17 +51,6 @@ double spaced(const Input& in, std::size_t i, std::size_t n, Rand& rand) {
 }
 
 }  // namespace
-
-void for_each_row(const std::function<void(const OpCase&)>& check) {
-  for (const OpCase& row : all_cases()) {
-    INFO(row.name());
-    try {
-      check(row);
-    } catch (const std::exception& e) {
-      FAIL_CHECK("threw: " << e.what());
-    }
-  }
-}
 
 Arrays input_values(const OpCase& row, const std::vector<Dims>& shapes, uint64_t seed) {
   Rand rand(seed);

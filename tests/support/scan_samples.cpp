@@ -1,6 +1,5 @@
 #include "support/scan_samples.h"
 
-#include "support/catch.h"
 #include "support/naive_attention.h"
 
 #include <sluice/autograd/engine.h>
@@ -113,16 +112,6 @@ std::vector<Tensor> run_scan(ScanFunction f, const ScanSample& s) {
   std::vector<Tensor> all = grad({y}, leaves, {.grad_outputs = {random_tensor(y.shape(), y.dtype(), rand)}});
   all.insert(all.begin(), y.detach());
   return all;
-}
-void check_scan_close(const std::vector<Tensor>& got, const std::vector<Tensor>& want, double tolerance,
-                      const std::string& text) {
-  REQUIRE(got.size() == want.size());
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    double size = std::max(0.1, max_abs(want[i]));
-    if (i == 4) size = std::max(size, max_abs(want[1]));
-    const double error = max_abs_diff(to(got[i], f64), to(want[i], f64));
-    if (!(error <= tolerance * size)) FAIL_CHECK(text << ": result " << i << " is off by " << error << " of " << size);
-  }
 }
 
 }  // namespace sluice::testing

@@ -1,4 +1,5 @@
-// Every sample of the table of layers, built with random weights, and inputs that fit.
+// Every sample of the table of layers, built with random weights, and inputs that fit. With SLUICE_LAYER_SEED=S in the
+// environment the samples are others, as many: those of the table with options drawn anew, and other values.
 #pragma once
 
 #include "support/approx.h"
@@ -12,6 +13,7 @@ namespace sluice::testing {
 
 struct LayerSample {
   const LayerRow& row;
+  Json sample;
   Json options;  // all of them
   std::string text;
   std::unique_ptr<AnyLayer> layer;
@@ -26,6 +28,12 @@ struct LayerSample {
 };
 /// The layer with all trained tensors drawn from [-0.7, 0.7], and buffers as they were; the values fit into f32.
 LayerSample make_sample(const LayerRow& row, const Json& sample, DType dtype = f64);
+/// The samples of a row: the table's, or drawn ones.
+const std::vector<Json>& samples_of(const LayerRow& row);
+/// How many were drawn.
+int64_t drawn_layers();
+/// Whether at least so many samples had what a test is about: asked of the table's, not of drawn ones.
+bool enough(int64_t n, int64_t least);
 /// Calls f with each sample of each layer, its name and options in every failure's message.
 void each_sample(const std::function<void(LayerSample&)>& f);
 

@@ -1,0 +1,53 @@
+#include <sluice/core/file.h>
+
+#include <sluice/core/error.h>
+#include "support/catch.h"
+#include "support/child.h"
+#include "support/temp_folder.h"
+
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+using namespace sluice;
+using namespace sluice::testing;
+
+TEST_CASE("file: a path with a NUL is refused, not cut short", "[file]") {
+  TempFolder folder;
+  const auto put = [](FileWriter& out) { out.write("new"); };
+  write_file_atomically(folder / "real", put);
+  const std::string other = (folder / "real") + std::string("\0.txt", 5);
+  const auto refusal = Contains("real\\0.txt' has a NUL");
+  CHECK_THROWS_WITH(read_file(other), refusal);
+  CHECK_THROWS_AS(FileReader(other), IOError);
+  CHECK_THROWS_WITH(write_file_atomically(other, put), refusal);
+  CHECK_THROWS_WITH(FolderLock(other), refusal);
+  CHECK(folder.count() == 1);
+}
+
+TEST_CASE("file: a folder is locked by one run, and free when that ends, however it ends", "[file]") {
+  TempFolder folder;
+  const std::string out = folder / "a/run";
+  const auto lock = [&] { return FolderLock(out), std::string("locked"); };
+  {
+    std::optional<FolderLock> mine(out);  // makes the folder
+    const auto in_use = Contains("'" + out + "' is in use by process " + std::to_string(::getpid()));
+    CHECK_THROWS_AS(FolderLock(out), IOError);
+    CHECK_THROWS_WITH(FolderLock(out), in_use);
+    CHECK_THAT(in_child(lock), in_use);
+    CHECK_NOTHROW(FolderLock(folder / "a"));  // another folder
+  }
+  CHECK(std::filesystem::is_empty(out));
+  CHECK(lock() == "locked");
+
+  // A process that is killed removes nothing, and holds nothing.
+  CHECK(in_child([&]() -> std::string {
+          FolderLock mine(out);
+          ::raise(SIGKILL);
+          return "lives";
+        }) == "dies");
+  CHECK(!std::filesystem::is_empty(out));
+  CHECK(lock() == "locked");
+  std::ofstream(folder / "file") << "";
+  CHECK_THROWS_WITH(FolderLock(folder / "file"), Contains("cannot make the folder"));
+}

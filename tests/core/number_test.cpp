@@ -1,0 +1,51 @@
+#include <sluice/core/number.h>
+
+#include "support/catch.h"
+
+#include <clocale>
+#include <cmath>
+#include <limits>
+#include <string>
+
+using namespace sluice;
+
+TEST_CASE("number: text is the nearest double, however small", "[core]") {
+  const auto is = [](std::string_view text, double value) {
+    const std::optional<double> read = parse_double(text);
+    INFO(text);
+    REQUIRE(read);
+    CHECK(*read == value);
+    CHECK(std::signbit(*read) == std::signbit(value));
+  };
+  is("0", 0), is("-0", -0.0), is("12", 12), is("-1.5e3", -1500), is("1E+2", 100), is(".5", 0.5), is("5.", 5), is("007", 7);
+  is("0.1", 0.1), is("1.7976931348623157e308", std::numeric_limits<double>::max());
+  is("9007199254740993", 9007199254740992.0);  // halfway: to even
+  is("9007199254740993.00000000000000000000000000000000001", 9007199254740994.0);
+  is("5e-324", 5e-324), is("2.4e-324", 0), is("-1e-400", -0.0), is("1e-99999999999999999999", 0), is("1e-310", 1e-310);
+  is("0e999999", 0), is("0." + std::string(400, '0') + "1e401", 1);
+  const double infinity = std::numeric_limits<double>::infinity();
+  is("inf", infinity), is("-INF", -infinity), is("Infinity", infinity);
+  CHECK(std::isnan(parse_double("nan").value()));
+  CHECK(std::isnan(parse_double("-NaN").value()));
+  CHECK(parse_double(std::string_view("1234", 2)) == 12.0);  // not what follows in memory
+}
+
+TEST_CASE("number: what is no number, or too large, is nothing", "[core]") {
+  for (const char* text : {"", " ", "-", "+", ".", "e5", "1e", "1e+", "+1", "--1", "-+1", "+-1", " 1", "1 ", "1,5", "1.5.2", "1_000",
+                           "0x10", "0x1p3", "1e400", "-1e400", "1e99999999999999999999", "nan(7)", "in", "infi", "infinit", "nane",
+                           "1f", "1.0f", "abc", "\xc3\xa9", "\t1", "1\n"})
+    CHECK(parse_double(text) == std::nullopt);
+  CHECK(parse_double(std::string_view("1\0", 2)) == std::nullopt);
+  CHECK(parse_double(std::string_view("1\0002", 3)) == std::nullopt);
+}
+
+TEST_CASE("number: the decimal point is the same in every locale", "[core]") {
+  const std::string before = std::setlocale(LC_NUMERIC, nullptr);
+  for (const char* name : {"de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "nl_NL.UTF-8", "pt_BR.UTF-8", "de_DE", "C"}) {
+    if (!std::setlocale(LC_NUMERIC, name)) continue;  // one that this machine does not have
+    INFO(name);
+    CHECK(parse_double("1.5") == 1.5);
+    CHECK(parse_double("1,5") == std::nullopt);
+  }
+  std::setlocale(LC_NUMERIC, before.c_str());
+}

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Which lines and branches of the library the tests reach, by file. Works from any folder; all it makes lies under build/.
+set -euo pipefail
+
+usage() {
+  cat <<'TEXT'
+usage: tests/coverage.sh [--build FOLDER] [--jobs N] [--tests REGEX] [--report-only]
+  --build FOLDER   where to build (default: build/coverage)
+  --jobs N         compilers and tests at a time (default: number of cores)
+  --tests REGEX    the tests of ctest to run (default: those of the CPU, of ranks and of layer_check)
+  --report-only    count again what earlier runs left
+Builds library and tests with g++'s counters, runs the tests — with every instruction set that the machine has, with
+ranks as processes, with random calls — and writes table.txt, and unreached.txt with what nothing reached, to FOLDER.
+TEXT
+}
+say() { printf 'coverage: %s\n' "$*"; }
+bad() { printf 'coverage: %s (--help lists the options)\n' "$*" >&2; exit 2; }
+
+build=build/coverage jobs=$(nproc) tests='^(sluice_tests|sluice_fuzz$|layer_check|mpi_)' run=1
+while (($#)); do
+  case $1 in
+    --build | --jobs | --tests)
+      if [[ ! ${2-} || $2 == --* ]]; then bad "$1 needs a value"; fi
+      printf -v "${1#--}" %s "$2"
+      shift ;;
+    --report-only) run=0 ;;
+    -h | --help) usage; exit 0 ;;
+    *) bad "unknown option '$1'" ;;
+  esac
+  shift
+done
+[[ $jobs =~ ^[1-9][0-9]*$ ]] || bad "--jobs needs a number, got '$jobs'"
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+if ((run)); then
+  generator=()
+  if [[ ! -f $build/CMakeCache.txt ]] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
+  # -O1: what the compiler folds away is no branch of the program. Counters of threads would be wrong if not atomic.
+  cmake -S . -B "$build" "${generator[@]}" -DCMAKE_CXX_COMPILER="${CXX:-g++}" -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+    -DCMAKE_CXX_FLAGS_RELWITHDEBINFO='-O1 -DNDEBUG --coverage -fprofile-update=atomic' -DSLUICE_CUDA=OFF >/dev/null
+  say 'building'
+  cmake --build "$build" --parallel "$jobs" --target \
+    sluice_tests sluice_mpi_tests sluice_failing_ranks sluice_without_mpi sluice_fuzz layer_check_tests gau_lm >"$build/build.log"
+  find "$build" -name '*.gcda' -delete
+  say 'testing'
+  ctest --test-dir "$build" --parallel "$jobs" --timeout 3000 -R "$tests" | tail -n 25
+fi
+say 'counting'
+python3 tests/coverage.py "$build"

@@ -1,0 +1,119 @@
+// Random draws of a kind, until the time is over:
+//
+//   sluice_fuzz [--kind ops | graphs | files | memory] [--seconds N] [--seed S] [--op NAME] [--only DRAW]
+//
+//   ops     every public op with hostile arguments: forward, every element of what came out, gradients and theirs
+//   graphs  rows of the op table fed with each other's results: gradients of both orders against differences
+//   files   damaged files of every format: an error that names the file and changes nothing, or a load that is whole
+//   memory  work under a limit on memory: an error, and afterwards the same work gives the same bits
+//
+// A crash, a sanitizer's report, a hang, an exception of another type fails in all of them. A failure prints what repeats
+// it: the seed and the number of the draw.
+#include "fuzz/kinds.h"
+#include "support/limit.h"
+
+#include <sluice/core/parallel.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/matmul.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include <signal.h>
+#include <unistd.h>
+
+using namespace sluice;
+using namespace sluice::testing;
+
+extern "C" {
+// Under AddressSanitizer: a size that no machine has is an exception as without it.
+const char* __asan_default_options() { return "allocator_may_return_null=1:max_allocation_size_mb=512:detect_leaks=0"; }
+void __sanitizer_set_death_callback(void (*)()) __attribute__((weak));
+}
+
+namespace {
+
+constexpr Kind kKinds[] = {{"ops", draw_op, ops_are_covered, finish_ops},
+                           {"graphs", draw_graph},
+                           {"files", draw_file},
+                           {"memory", draw_memory_limit}};
+
+char now[4096] = "start";  // the draw at work, for handlers
+std::string arguments;     // those that repeat it
+constexpr unsigned kHangSeconds = 300;  // tiles of one key, by a sanitizer build, take long
+
+void say() {
+  const char* parts[] = {"\nsluice_fuzz: FAILED in ", now, "\n"};
+  for (const char* p : parts)
+    if (::write(2, p, std::strlen(p)) < 0) return;
+}
+void on_signal(int number) {
+  say();
+  const char* what = number == SIGALRM ? "it hangs\n" : "it crashed\n";
+  if (::write(2, what, std::strlen(what)) < 0) _exit(2);
+  _exit(1);
+}
+
+/// Signals, and a bound on memory, so that a careless allocation fails instead of filling the machine.
+void prepare() {
+  // Threads and the buffers of BLAS, one each, before the bound: without its buffer OpenBLAS waits for ever.
+  set_num_threads(2);
+  for (const DType type : {f32, f64, f32, f64}) matmul(ones({32, 256, 256}, {type}), ones({32, 256, 256}, {type}));
+  ::signal(SIGALRM, on_signal);
+  if (__sanitizer_set_death_callback) return __sanitizer_set_death_callback(say);
+  for (int s : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) ::signal(s, on_signal);
+  static const MemoryLimit bound(int64_t{640} << 20);
+}
+
+}  // namespace
+
+void Report::at(const std::string& what) { std::snprintf(now, sizeof now, "%s, %s", what.c_str(), arguments.c_str()); }
+void Report::wrong(const Draw& draw, const std::string& what) {
+  say();
+  std::fprintf(stderr, "(%s): %s\n", draw.log().c_str(), what.c_str());
+  ++failures;
+}
+
+int main(int argc, char** argv) {
+  double seconds = 3;
+  uint64_t seed = 1;
+  long only = -1;
+  const Kind* kind = kKinds;
+  Report report;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string flag = argv[i];
+    if (flag == "--seconds") seconds = std::atof(argv[i + 1]);
+    else if (flag == "--seed") seed = std::strtoull(argv[i + 1], nullptr, 10);
+    else if (flag == "--only") only = std::atol(argv[i + 1]);
+    else if (flag == "--op") report.op = argv[i + 1];
+    else if (flag == "--kind") {
+      kind = std::find_if(std::begin(kKinds), std::end(kKinds), [&](const Kind& k) { return k.name == std::string(argv[i + 1]); });
+      if (kind == std::end(kKinds)) return std::fprintf(stderr, "sluice_fuzz: no kind is called \"%s\"\n", argv[i + 1]), 2;
+    }
+  }
+  if (kind->ready && !kind->ready()) return 1;
+  prepare();
+  const auto start = std::chrono::steady_clock::now();
+  for (long i = only < 0 ? 0 : only; report.failures < 20; ++i) {
+    if (only >= 0 ? i > only : std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() > seconds) break;
+    Draw draw(seed * 1000003 + static_cast<uint64_t>(i));
+    arguments = str("--kind ", kind->name, " --seed ", seed, " --only ", static_cast<int64_t>(i));
+    report.at("a draw");
+    ::alarm(kHangSeconds);
+    try {
+      kind->draw(draw, report);
+    } catch (const std::exception& e) {
+      report.wrong(draw, str("another exception: ", e.what()));
+    }
+    ::alarm(0);
+    if (only >= 0) std::fprintf(stderr, "%s\n(%s)\n", now, draw.log().c_str());
+  }
+  if (kind->finish) kind->finish(report);
+  std::printf("sluice_fuzz: %s:", kind->name);
+  for (const auto& [what, count] : report.counts) std::printf(" %ld %s,", count, what.c_str());
+  std::printf(" %ld failures, seed %llu\n", report.failures, static_cast<unsigned long long>(seed));
+  return report.failures ? 1 : 0;
+}

@@ -1,0 +1,181 @@
+// Products of f32 in three parts of bf16, with AMX's tile instructions emulated, so that the sources which use them run on any
+// processor with AVX-512 BF16. As in the processor all operands and sums that would be denormal are 0, whatever the mode.
+#include "support/catch.h"
+
+#include <sluice/core/parallel.h>
+#include <sluice/core/random.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/gemm/bf16.h>
+#include <sluice/ops/gemm/panels.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+namespace sluice::emulated {
+
+using namespace sluice::detail;
+
+struct Register {
+  alignas(64) std::byte bytes[16][64];
+};
+Register registers[8];
+
+void load(int tile, const void* from, int64_t stride) {
+  for (int64_t r = 0; r < 16; ++r) std::memcpy(registers[tile].bytes[r], static_cast<const std::byte*>(from) + r * stride, 64);
+}
+void store(int tile, void* to, int64_t stride) {
+  for (int64_t r = 0; r < 16; ++r) std::memcpy(static_cast<std::byte*>(to) + r * stride, registers[tile].bytes[r], 64);
+}
+
+/// Rounded to f32; what is denormal is 0.
+float flushed(double x) { return std::abs(x) < 0x1p-126 ? 0 : static_cast<float>(x); }
+float widened(uint16_t x) { return flushed(std::bit_cast<float>(uint32_t{x} << 16)); }
+
+/// Intel's definition of TDPBF16PS: two chains of multiply-adds, over the even and the odd of 32 products, then their sum.
+void multiply(int c, int a, int b) {
+  for (int i = 0; i < 16; ++i) {
+    float sums[16];
+    uint16_t left[32];
+    std::memcpy(sums, registers[c].bytes[i], 64), std::memcpy(left, registers[a].bytes[i], 64);
+    float even[16] = {}, odd[16] = {};
+    for (int p = 0; p < 16; ++p) {
+      uint16_t right[32];
+      std::memcpy(right, registers[b].bytes[p], 64);
+      const double x = widened(left[2 * p]), y = widened(left[2 * p + 1]);
+      for (int j = 0; j < 16; ++j) {
+        even[j] = flushed(even[j] + x * widened(right[2 * j]));
+        odd[j] = flushed(odd[j] + y * widened(right[2 * j + 1]));
+      }
+    }
+    for (int j = 0; j < 16; ++j) sums[j] = flushed(double{sums[j]} + flushed(double{even[j]} + odd[j]));
+    std::memcpy(registers[c].bytes[i], sums, 64);
+  }
+}
+
+}  // namespace sluice::emulated
+
+#undef _tile_loadd
+#undef _tile_stream_loadd
+#undef _tile_stored
+#undef _tile_zero
+#undef _tile_dpbf16ps
+#define _tile_loadconfig(config) static_cast<void>(config)
+#define _tile_release() static_cast<void>(0)
+#define _tile_loadd(tile, from, stride) sluice::emulated::load(tile, from, stride)
+#define _tile_stream_loadd(tile, from, stride) sluice::emulated::load(tile, from, stride)
+#define _tile_stored(tile, to, stride) sluice::emulated::store(tile, to, stride)
+#define _tile_zero(tile) static_cast<void>(sluice::emulated::registers[tile] = {})
+#define _tile_dpbf16ps(c, a, b) sluice::emulated::multiply(c, a, b)
+
+// A namespace of their own: the library has the same functions.
+#define detail emulated
+#include <sluice/ops/gemm/amx_f32.cpp>
+#include <sluice/ops/gemm/amx_parts.cpp>
+#undef detail
+
+using namespace sluice;
+
+namespace {
+
+constexpr int64_t kRowsOf = 32, kColumnsOf = 48;
+constexpr double kRelative = 4e-7;  // of Σ|ab|: six products, their sums
+
+struct Operands {
+  int64_t k;
+  std::vector<float> a, b;  // [32, k], [k, 48]
+};
+
+/// Numbers of random digits, ± 2^e with e drawn from a range; some are 0.
+Operands draw(int64_t k, int from_a, int to_a, int from_b, int to_b, uint64_t seed) {
+  Rng rng(seed);
+  const auto numbers = [&](int64_t count, int from, int to) {
+    const auto digits = uniform({count}, 1, 2, rng).to_vector(), range = uniform({count}, from, to + 1, rng).to_vector();
+    std::vector<float> x;
+    for (std::size_t i = 0; i < digits.size(); ++i) {
+      const double size = std::ldexp(digits[i], static_cast<int>(std::floor(range[i])));
+      x.push_back(i % 11 == 5 ? 0 : static_cast<float>(i % 3 == 1 ? -size : size));
+    }
+    return x;
+  };
+  return {k, numbers(kRowsOf * k, from_a, to_a), numbers(k * kColumnsOf, from_b, to_b)};
+}
+
+/// a · b as large products compute it (amx_f32.cpp), and as attention does (amx_parts.cpp).
+std::vector<float> product(const Operands& x, bool attention) {
+  const detail::DenormalMode mode;
+  std::vector<float> c(kRowsOf * kColumnsOf);
+  const Tensor for_a = empty({emulated::Parts::size(kRowsOf, x.k)}), for_b = empty({emulated::Parts::size(kColumnsOf + 16, x.k)});
+  auto *const a = reinterpret_cast<float*>(for_a.raw()), *const b = reinterpret_cast<float*>(for_b.raw());
+  const auto plain = detail::Read::plain;
+  if (attention) {
+    const emulated::Parts left(kRowsOf, x.k, a), right(kColumnsOf, x.k, b);
+    CHECK(left.fill_a(plain, x.a.data(), x.k) == std::all_of(x.a.begin(), x.a.end(), [](float v) { return std::abs(v) < 0x1p56f; }));
+    right.fill_b(plain, x.b.data(), kColumnsOf);
+    right.multiply(left, 0, 0, kColumnsOf, 1.f, 0.f, c.data(), kColumnsOf);
+  } else {
+    emulated::amx_split_a(plain, x.a.data(), x.k, kRowsOf, x.k, a);
+    emulated::amx_split_b(plain, x.b.data(), kColumnsOf, x.k, kColumnsOf, b);
+    CHECK(emulated::amx_multiply_split(a, b, kRowsOf, kColumnsOf, x.k, 1, 0, c.data(), kColumnsOf, nullptr));
+  }
+  return c;
+}
+
+/// The largest part of the bound of precision.h that an element's error uses; relative: of what is relative to Σ|ab| alone.
+double used(const Operands& x, const std::vector<float>& c, bool relative) {
+  const auto small = [](double v) { return v != 0 && std::abs(v) < 0x1p-103; };
+  double most = 0;
+  for (int64_t i = 0; i < kRowsOf; ++i)
+    for (int64_t j = 0; j < kColumnsOf; ++j) {
+      double sum = 0, size = 0, lost = std::ldexp(static_cast<double>(x.k), -123);
+      for (int64_t p = 0; p < x.k; ++p) {
+        const double a = x.a[static_cast<std::size_t>(i * x.k + p)], b = x.b[static_cast<std::size_t>(p * kColumnsOf + j)];
+        sum += a * b, size += std::abs(a * b);
+        lost += 0x1p-126 * ((small(a) ? std::abs(b) : 0) + (small(b) ? std::abs(a) : 0));
+      }
+      const double error = std::abs(c[static_cast<std::size_t>(i * kColumnsOf + j)] - sum);
+      most = std::max(most, error / (kRelative * size + (relative ? 0 : lost)));
+    }
+  return most;
+}
+
+}  // namespace
+
+TEST_CASE("amx, emulated: f32 in three parts is as near as precision.h says", "[gemm][amx]") {
+  if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512bw")) return;
+  struct Range {
+    int from_a, to_a, from_b, to_b;
+    bool as_chain;  // nothing is lost to denormals
+  };
+  uint64_t seed = 1;
+  for (const int64_t k : {64, 75, 200})
+    for (const Range& r : {Range{-3, 3, -3, 3, true}, {-103, -103, 30, 100, true}, {50, 55, -103, -90, true}, {-130, 0, -3, 3, false},
+                           {-110, -104, 90, 110, false}, {90, 110, -126, -120, false}, {-140, -120, 60, 100, false}, {-62, -58, -66, -62, false},
+                           {-120, -100, -20, 20, false}, {-80, -40, -80, -40, false}})
+      for (const bool attention : {false, true}) {
+        const Operands x = draw(k, r.from_a, r.to_a, r.from_b, r.to_b, ++seed);
+        const std::vector<float> c = product(x, attention);
+        INFO((attention ? "attention, " : "") << "k " << k << ", a 2^" << r.from_a << " … " << r.to_a << ", b 2^" << r.from_b << " … " << r.to_b);
+        CHECK(used(x, c, r.as_chain) <= 1);
+      }
+}
+
+TEST_CASE("amx, emulated: numbers below 2^-103 lose what precision.h says they may, and denormals all", "[gemm][amx]") {
+  if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512bw")) return;
+  for (const bool attention : {false, true}) {
+    // The bound's terms are there because they are needed.
+    const Operands small = draw(64, -120, -118, 100, 100, 7), products = draw(64, -62, -62, -63, -63, 8);
+    CHECK(used(small, product(small, attention), true) > 20);
+    CHECK(used(products, product(products, attention), true) > 20);
+    const Operands denormal{128, std::vector<float>(kRowsOf * 128, 1e-40f), std::vector<float>(128 * kColumnsOf, 1e38f)};
+    for (const float c : product(denormal, attention)) CHECK(c == 0);  // and not 1.28: set_flush_denormals(false) avoids AMX
+  }
+}
+
+#endif
