@@ -1,0 +1,93 @@
+"""What filter.py and check.py both read from headers: strings, scopes, and what describe() and visit() call members."""
+import functools
+import pathlib
+import re
+
+STRING = r'"(?:[^"\\]|\\.)*"'
+
+
+def masked(text):
+    """Of equal length, with blanks for strings and comments: what is left of brackets are brackets."""
+    return re.sub(r"//[^\n]*|'(?:[^'\\\n]|\\.)'|%s" % STRING, lambda m: " " * len(m.group()), text)
+
+
+def joined(literals):
+    """What adjacent string literals say together."""
+    return "".join(s[1:-1] for s in re.findall(STRING, literals))
+
+
+def balanced(text, at):
+    """What stands between the bracket at `at` and its partner."""
+    code, depth = masked(text), 0
+    for end in range(at, len(text)):
+        depth += (code[end] in "({") - (code[end] in ")}")
+        if depth == 0:
+            break
+    return text[at + 1 : end]
+
+
+def scope_of(head):
+    """What a brace opens, by the text before it: ("namespace", name), ("type", name) or ("body", "")."""
+    while (shorter := re.sub(r"<[^<>]*>", "", head)) != head:
+        head = shorter
+    opens = re.match(r"\s*(?:(?:public|private|protected):\s*)*(?:template\s*(?:requires [^(]*?\s(?=struct|class))?)?(?:inline )?"
+                     r"(namespace|enum class|enum|struct|class|union)\b\s*(\w*)[^(]*$", head)
+    return ("namespace" if opens.group(1) == "namespace" else "type", opens.group(2)) if opens else ("body", "")
+
+
+def scopes(text):
+    """For each line, within what it begins, outermost first."""
+    out, inside, head = [], [], ""
+    for line in re.sub(r"(?m)^(#|[A-Z_]+\().*", "", masked(text)).split("\n"):  # no macros
+        out.append(tuple(inside))
+        for c in line + " ":
+            if c == "{":
+                inside.append(scope_of(head))
+            elif c == "}":
+                inside = inside[:-1]
+            head = "" if c in "{};" else head + c
+    return out
+
+
+@functools.cache
+def all_headers():
+    return [path.read_text(encoding="utf-8") for room in ("core", "ops", "autograd", "parallel", "layers") for path in sorted(pathlib.Path(room).rglob("*.h"))]
+
+
+@functools.cache
+def constants():
+    """Meanings of options that have a name, since they serve several structs: kGauKindMeaning → its text."""
+    found = (re.findall(r"constexpr const char\* (k\w+)\s*=\s*((?:%s\s*)+);" % STRING, text) for text in all_headers())
+    return {name: joined(literals) for one in found for name, literals in one}
+
+
+@functools.cache
+def enums():
+    """Name of an enum → its values, each with the comment behind it."""
+    out = {}
+    for text in all_headers():
+        for head in re.finditer(r"enum class (\w+)[^{;]*\{", text):
+            body = re.sub(r"\n\s*//(?!/)", "", balanced(text, head.end() - 1))  # a comment's next lines join its first
+            values = re.findall(r"(\w+)(?:,|\s*(?=//|$))\s*(?:///?<? ?([^\n]*))?", body)
+            out[head.group(1)] = [(value, re.sub(r"\s{3,}", "; ", comment.strip())) for value, comment in values]
+    return out
+
+
+def calls(body, function):
+    """What `describe` or `visit` of this body says: (member, rest of the path, name in files, meaning). The meaning of options
+    in options and of members is None."""
+    argument = {"describe": "o", "visit": "self"}[function]
+    out = []
+    for call in re.finditer(r'\bf(?:\.(\w+))?\("([^"]*)", \*?%s\.(\w+)([\w.]*)' % argument, body):
+        meaning = None
+        if function == "describe" and call.group(1) != "nested":
+            words = re.search(r"(?:%s\s*)+$|\bk\w+$" % STRING, balanced(body, body.index("(", call.start()))).group()
+            meaning = constants()[words] if words.startswith("k") else joined(words)
+        out.append((call.group(3), call.group(4)[1:], call.group(2), meaning))
+    return out + [(member, "", "", None) for member in re.findall(r"\b\w+::%s\(%s\.(\w+), f" % (function, argument), body)]
+
+
+def said_in(text, function):
+    """calls() of the first such function in the text."""
+    start = re.search(r"static void %s\(auto& \w+, auto&&? \w+\)[^{;]*\{" % function, text)
+    return calls(balanced(text, start.end() - 1), function) if start else []
