@@ -96,7 +96,7 @@ const std::vector<GoldenCase>& golden_cases() {
   return cases;
 }
 
-const GoldenCase& golden_case(const std::string& name) {
+const GoldenCase& golden_case(std::string_view name) {
   for (const GoldenCase& c : golden_cases())
     if (c.name == name) return c;
   fail<IOError>("golden: no case \"", name, "\" in ", folder, "/index.json");

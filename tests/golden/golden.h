@@ -9,6 +9,7 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -34,7 +35,7 @@ class GoldenCase {
 
 /// All cases of the index, in its order.
 const std::vector<GoldenCase>& golden_cases();
-const GoldenCase& golden_case(const std::string& name);
+const GoldenCase& golden_case(std::string_view name);
 
 /// What a runner computed, by the name of the array that it must equal; "out (by hand)" is compared with
 /// "out".
