@@ -1,5 +1,8 @@
 #include <sluice/ops/gemm/openblas.h>
 
+#include <sluice/core/allocator.h>
+#include <sluice/core/error.h>
+#include <sluice/core/heap.h>
 #include <sluice/ops/gemm/ladder.h>
 
 #if defined(SLUICE_ACCELERATE)
@@ -13,6 +16,7 @@
 #endif
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -63,6 +67,47 @@ void prepare() {
     ::setenv("VECLIB_MAXIMUM_THREADS", "1", 0);                // those of Accelerate, which reads it at its first product
   });
 }
+
+/// The memory of one call while it runs. OpenBLAS keeps a buffer for each call that runs at the same time, and up to 0.3.29
+/// it asks without end for one that the system refuses. So the first call at each level of concurrency asks before it.
+/// Another allocation may still take that memory between the two requests.
+class Buffer {
+ public:
+  Buffer() {
+    if (running.fetch_add(1, std::memory_order_relaxed) < kept.load(std::memory_order_relaxed)) return;
+    try {
+      reserve();
+    } catch (...) {
+      running.fetch_sub(1, std::memory_order_relaxed);
+      throw;
+    }
+  }
+  ~Buffer() { running.fetch_sub(1, std::memory_order_relaxed); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+ private:
+  static void reserve() {
+    constexpr std::size_t bytes = std::size_t{130} << 20;  // BUFFER_SIZE of its builds for many processors, and a page
+    static std::mutex mutex;
+    std::lock_guard lock(mutex);
+    const int now = running.load(std::memory_order_relaxed);
+    if (now <= kept.load(std::memory_order_relaxed)) return;
+    const detail::Pages& pages = detail::system_pages();
+    const std::size_t wanted = pages.of(bytes) * static_cast<std::size_t>(now - kept.load(std::memory_order_relaxed));
+    std::byte* p = pages.map(nullptr, wanted);
+    if (!p) {
+      release_cached_memory();
+      p = pages.map(nullptr, wanted);
+    }
+    if (!p) fail<MemoryError>("matmul: the system has no ", wanted, " bytes for the buffers of OpenBLAS");
+    pages.unmap(p, wanted);
+    kept.store(now, std::memory_order_relaxed);
+  }
+
+  inline static std::atomic<int> running{0};  // calls
+  inline static std::atomic<int> kept{0};     // buffers
+};
 
 }  // namespace
 
@@ -129,6 +174,7 @@ void product(Gemm gemm, Gemv gemv, const Product<T>& p) {
   if (n == 0 || m == 0) return;
   if (k == 0) return gemm_naive(p);  // BLAS refuses an empty sum
   prepare();
+  const Buffer buffer;
   if (p.beta == T(0) && (n == 1 || m == 1))  // some versions of gemv scale c by 0, and keep a NaN
     for (int64_t i = 0; i < n; ++i) std::fill_n(p.c + i * p.ldc, m, T(0));
   if (n == 1) {  // cᵀ = bᵀ aᵀ

@@ -59,9 +59,7 @@ void on_signal(int number) {
 
 /// Signals, and a bound on memory, so that a careless allocation fails instead of filling the machine.
 void prepare() {
-  // Threads and the buffers of BLAS, one each, before the bound: without its buffer OpenBLAS waits for ever.
   set_num_threads(2);
-  for (const DType type : {f32, f64, f32, f64}) matmul(ones({32, 256, 256}, {type}), ones({32, 256, 256}, {type}));
   ::signal(SIGALRM, on_signal);
   if (__sanitizer_set_death_callback) return __sanitizer_set_death_callback(say);
   for (int s : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) ::signal(s, on_signal);

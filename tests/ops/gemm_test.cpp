@@ -4,15 +4,21 @@
 
 #include "ops/gemm_samples.h"
 #include "support/catch.h"
+#include "support/child.h"
+#include "support/limit.h"
 
 #include <sluice/core/parallel.h>
 #include <sluice/core/random.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
+#include <sluice/ops/gemm/openblas.h>
 #include <sluice/ops/matmul.h>
 #include <sluice/ops/view.h>
 
 #include <algorithm>
+#include <atomic>
+#include <latch>
+#include <thread>
 #include <vector>
 
 using namespace sluice;
@@ -300,4 +306,47 @@ TEST_CASE("matmul, linear: large products in blocks of k, with a bias, of severa
       }
     }
   });
+}
+
+TEST_CASE("gemm: OpenBLAS without memory for one more call at a time is a MemoryError, and works again later", "[gemm]") {
+#if defined(__SANITIZE_ADDRESS__)
+  return;  // which needs its address space
+#endif
+  if (blas_name() == "Accelerate") return;
+  CHECK(testing::in_child([] {
+    constexpr int64_t n = 1200;
+    constexpr int threads = 4;
+    const Tensor a = ones({n, n}, {f64});
+    std::vector<Tensor> results;
+    for (int t = 0; t < threads; ++t) results.push_back(zeros({n, n}, {f64}));
+    const auto product = [&](int t) {
+      auto* c = reinterpret_cast<double*>(results[static_cast<std::size_t>(t)].raw());
+      gemm_blas({Read::plain, Read::plain, n, n, n, 1.0, a.data<double>(), n, a.data<double>(), n, 0.0, c, n});
+    };
+    const auto at_a_time = [&] {  // how many were refused
+      std::latch start(threads);
+      std::atomic<int> refused{0};
+      std::vector<std::thread> all;
+      for (int t = 0; t < threads; ++t)
+        all.emplace_back([&, t] {
+          start.arrive_and_wait();
+          try {
+            product(t);
+          } catch (const MemoryError&) {
+            ++refused;
+          }
+        });
+      for (std::thread& t : all) t.join();
+      return refused.load();
+    };
+    product(0);  // with the one buffer that it leaves, one call at least succeeds
+    {
+      const testing::MemoryLimit limit(int64_t{80} << 20);  // the threads' stacks
+      if (at_a_time() == 0) return "nothing was refused";
+    }
+    if (at_a_time() != 0) return "it is refused with memory, too";
+    for (const Tensor& c : results)
+      if (c.data<double>()[n * n - 1] != double(n)) return "a result is wrong";
+    return "passed";
+  }, 60) == "passed");
 }
