@@ -43,7 +43,11 @@ constexpr Kind kKinds[] = {{"ops", draw_op, ops_are_covered, finish_ops},
 
 char now[4096] = "start";  // the draw at work, for handlers
 std::string arguments;     // those that repeat it
-constexpr unsigned kHangSeconds = 300;  // tiles of one key, by a sanitizer build, take long
+#if defined(__SANITIZE_ADDRESS__)
+constexpr unsigned kHangSeconds = 300;  // tiles of one key take long there
+#else
+constexpr unsigned kHangSeconds = 60;
+#endif
 
 void say() {
   const char* parts[] = {"\nsluice_fuzz: FAILED in ", now, "\n"};
