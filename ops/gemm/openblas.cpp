@@ -20,12 +20,16 @@
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <vector>
 
-// What may be missing: builds of OpenBLAS for one processor lack the last two, other libraries have none.
+// What may be missing: builds of OpenBLAS for one processor lack the last two, other libraries have none. The buffers'
+// functions are exported, but in no header.
 #if !defined(__APPLE__)
 extern "C" {
 __attribute__((weak)) void openblas_set_num_threads(int);
 __attribute__((weak)) char* openblas_get_corename();
+__attribute__((weak)) void* blas_memory_alloc(int);
+__attribute__((weak)) void blas_memory_free(void*);
 __attribute__((weak)) void gotoblas_dynamic_init();
 __attribute__((weak)) void gotoblas_dynamic_quit();
 }
@@ -40,6 +44,8 @@ template <class F>
 F* found(const char* name) { return reinterpret_cast<F*>(::dlsym(RTLD_DEFAULT, name)); }
 const auto openblas_set_num_threads = found<void(int)>("openblas_set_num_threads");
 const auto openblas_get_corename = found<char*()>("openblas_get_corename");
+const auto blas_memory_alloc = found<void*(int)>("blas_memory_alloc");
+const auto blas_memory_free = found<void(void*)>("blas_memory_free");
 const auto gotoblas_dynamic_init = found<void()>("gotoblas_dynamic_init");
 const auto gotoblas_dynamic_quit = found<void()>("gotoblas_dynamic_quit");
 #endif
@@ -68,15 +74,15 @@ void prepare() {
   });
 }
 
-/// The memory of one call while it runs. OpenBLAS keeps a buffer for each call that runs at the same time, and up to 0.3.29
-/// it asks without end for one that the system refuses. So the first call at each level of concurrency asks before it.
-/// Another allocation may still take that memory between the two requests.
+/// The buffer of one call while it runs. OpenBLAS maps a buffer for each call that runs at the same time, keeps it, and up
+/// to 0.3.29 asks without end for one that the system refuses. So the first call at each level of concurrency makes it map
+/// as many as there are calls, each after a trial whether the system would refuse it.
 class Buffer {
  public:
   Buffer() {
-    if (running.fetch_add(1, std::memory_order_relaxed) < kept.load(std::memory_order_relaxed)) return;
+    if (running.fetch_add(1, std::memory_order_relaxed) < mapped.load(std::memory_order_relaxed)) return;
     try {
-      reserve();
+      map();
     } catch (...) {
       running.fetch_sub(1, std::memory_order_relaxed);
       throw;
@@ -87,26 +93,36 @@ class Buffer {
   Buffer& operator=(const Buffer&) = delete;
 
  private:
-  static void reserve() {
-    constexpr std::size_t bytes = std::size_t{130} << 20;  // BUFFER_SIZE of its builds for many processors, and a page
+  static void map() {
     static std::mutex mutex;
     std::lock_guard lock(mutex);
-    const int now = running.load(std::memory_order_relaxed);
-    if (now <= kept.load(std::memory_order_relaxed)) return;
+    const int calls = running.load(std::memory_order_relaxed);
+    if (calls <= mapped.load(std::memory_order_relaxed) || !blas_memory_alloc || !blas_memory_free) return;
+    struct Held : std::vector<void*> {
+      ~Held() {
+        for (void* p : *this) blas_memory_free(p);
+      }
+    } held;
+    while (std::ssize(held) < calls) {
+      check_room();
+      held.push_back(blas_memory_alloc(0));
+    }
+    mapped.store(calls, std::memory_order_relaxed);
+  }
+  /// MemoryError unless the system has room for a buffer. Another allocation may still take that room before the buffer.
+  static void check_room() {
     const detail::Pages& pages = detail::system_pages();
-    const std::size_t wanted = pages.of(bytes) * static_cast<std::size_t>(now - kept.load(std::memory_order_relaxed));
-    std::byte* p = pages.map(nullptr, wanted);
+    const std::size_t bytes = pages.of(std::size_t{130} << 20);  // BUFFER_SIZE of builds for many processors is 128 MB
+    std::byte* p = pages.map(nullptr, bytes);
     if (!p) {
       release_cached_memory();
-      p = pages.map(nullptr, wanted);
+      p = pages.map(nullptr, bytes);
     }
-    if (!p) fail<MemoryError>("matmul: the system has no ", wanted, " bytes for the buffers of OpenBLAS");
-    pages.unmap(p, wanted);
-    kept.store(now, std::memory_order_relaxed);
+    if (!p) fail<MemoryError>("matmul: the system has no ", bytes, " bytes for a buffer of OpenBLAS");
+    pages.unmap(p, bytes);
   }
 
-  inline static std::atomic<int> running{0};  // calls
-  inline static std::atomic<int> kept{0};     // buffers
+  inline static std::atomic<int> running{0}, mapped{0};  // calls, buffers
 };
 
 }  // namespace
