@@ -4,7 +4,7 @@
 //   T = float, double   inside vectorised loops; N = 0 is the forward kernel, N = #inputs the backward
 //   T = Tensor          the same text as a composition of ops: it serves gradients of any order
 //
-// This page holds the gradient rows of all primitives. Convention at kinks: abs'(0) = sign'(·) = 0;
+// This page holds the gradient rows of all functions; core/dual_operators.h has the operators. Convention at kinks: abs'(0) = sign'(·) = 0;
 // max and min split a tie in halves; floor, ceil, round and sign have derivative 0.
 #pragma once
 
@@ -52,14 +52,14 @@ struct Dual {
     return x;
   }
 
-  /// What std::exp(x) and double c = x make of a parameter: an error, said once, of the numbers that map() tries a formula
-  /// on first. Those have derivatives that are tensors.
+  /// Converting a Dual to double is a mistake (std::exp(x), double c = x): an error, once, for the Dual<Tensor, N> that
+  /// map() instantiates first.
   operator double() const {
     static_assert(N == 0 || std::is_arithmetic_v<T>, "a formula computes with its parameters: write exp(x), not std::exp(x), and auto, not double; a constant result is like(x, 1). ops/map.h lists what it may call");
     if constexpr (std::is_arithmetic_v<T>) return static_cast<double>(v);
     else return 0;
   }
-  /// What softmax(x, 0) makes of one: nothing, for map() refuses what it gives.
+  /// Lets softmax(x, 0) compile in a formula; map() refuses its result with one error.
   template <std::same_as<Tensor> U>
   operator U() const {
     return {};
@@ -106,120 +106,12 @@ SLUICE_FN auto scalar(const T&, double c) {
 
 }  // namespace detail
 
-// -- arithmetic ------------------------------------------------------------------------------------
-
-template <class T, std::size_t N>
-SLUICE_FN Dual<T, N> operator+(const Dual<T, N>& a, const Dual<T, N>& b) {
-  Dual<T, N> r{detail::sum_of(a.v, b.v), {}, a.without & b.without};
-  for (std::size_t k = 0; k < N; ++k) r.d[k] = PartialOps<T>::add(a.d[k], b.d[k]);
-  return r;
-}
-template <class T, std::size_t N>
-SLUICE_FN Dual<T, N> operator-(const Dual<T, N>& a, const Dual<T, N>& b) {
-  Dual<T, N> r{detail::difference_of(a.v, b.v), {}, a.without & b.without};
-  for (std::size_t k = 0; k < N; ++k) r.d[k] = PartialOps<T>::sub(a.d[k], b.d[k]);
-  return r;
-}
-template <class T, std::size_t N>
-SLUICE_FN Dual<T, N> operator*(const Dual<T, N>& a, const Dual<T, N>& b) {
-  return detail::chain(a, b, T(detail::product_of(a.v, b.v)), b.v, a.v);
-}
-template <class T, std::size_t N>
-SLUICE_FN Dual<T, N> operator/(const Dual<T, N>& a, const Dual<T, N>& b) {
-  T y = a.v / b.v;
-  if constexpr (N == 0) return {y, {}};
-  else return detail::chain(a, b, y, T(detail::scalar(y, 1) / b.v), T(-(y / b.v)));
-}
-template <class T, std::size_t N>
-SLUICE_FN Dual<T, N> operator-(const Dual<T, N>& x) {
-  Dual<T, N> r{detail::negated(x.v), {}, x.without};
-  for (std::size_t k = 0; k < N; ++k)
-    r.d[k] = PartialOps<T>::sub(PartialOps<T>::zero(), x.d[k]);
-  return r;
-}
-
-template <class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
-SLUICE_FN Dual<T, N> operator+(const Dual<T, N>& x, C c) {
-  return {detail::sum_of(x.v, detail::scalar(x.v, double(c))), x.d, x.without};
-}
-template <class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
-SLUICE_FN Dual<T, N> operator+(C c, const Dual<T, N>& x) { return x + c; }
-template <class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
-SLUICE_FN Dual<T, N> operator-(const Dual<T, N>& x, C c) {
-  return {detail::difference_of(x.v, detail::scalar(x.v, double(c))), x.d, x.without};
-}
-template <class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
-SLUICE_FN Dual<T, N> operator-(C c, const Dual<T, N>& x) { return (-x) + c; }
-template <class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
-SLUICE_FN Dual<T, N> operator*(const Dual<T, N>& x, C c) {
-  auto s = detail::scalar(x.v, double(c));
-  return detail::chain(x, T(detail::product_of(x.v, s)), s);
-}
-template <class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
-SLUICE_FN Dual<T, N> operator*(C c, const Dual<T, N>& x) { return x * c; }
-template <class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
-SLUICE_FN Dual<T, N> operator/(const Dual<T, N>& x, C c) {
-  return detail::chain(x, T(x.v / detail::scalar(x.v, double(c))), detail::scalar(x.v, 1.0 / double(c)));
-}
-template <class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
-SLUICE_FN Dual<T, N> operator/(C c, const Dual<T, N>& x) {
-  T y = detail::scalar(x.v, double(c)) / x.v;
-  return detail::chain(x, y, T(-(y / x.v)));
-}
-
-// -- comparisons: on values; a bool, or a mask tensor (ops/map.h) ---------------------------------------
-// Those that give a bool are pure: clang takes & and | of two calls that might do more for a slip, and says so in a user's formula.
-template <std::size_t N, class T> SLUICE_FN bool mask_of(bool m, const T&) { return m; }
-template <class T> concept NumberValue = requires(const T& v) { { v < v } -> std::same_as<bool>; };
-#define SLUICE_DUAL_COMPARISON(op, attribute, condition)                            \
-  template <class T, std::size_t N>                                                 \
-    requires(condition)                                                             \
-  attribute SLUICE_FN auto operator op(const Dual<T, N>& a, const Dual<T, N>& b) {  \
-    return mask_of<N>(a.v op b.v, a.v);                                             \
-  }                                                                                 \
-  template <class T, std::size_t N, class C>                                        \
-    requires(std::is_arithmetic_v<C> && condition)                                  \
-  attribute SLUICE_FN auto operator op(const Dual<T, N>& x, C c) {                  \
-    return mask_of<N>(x.v op detail::scalar(x.v, double(c)), x.v);                  \
-  }                                                                                 \
-  template <class T, std::size_t N, class C>                                        \
-    requires(std::is_arithmetic_v<C> && condition)                                  \
-  attribute SLUICE_FN auto operator op(C c, const Dual<T, N>& x) {                  \
-    return mask_of<N>(like(Value<T>{x.v, {}}, double(c)).v op x.v, x.v);            \
-  }
-#define SLUICE_DUAL_COMPARISONS(op)                                \
-  SLUICE_DUAL_COMPARISON(op, [[gnu::pure]], (NumberValue<T>))      \
-  SLUICE_DUAL_COMPARISON(op, , (!NumberValue<T>))
-SLUICE_DUAL_COMPARISONS(<)
-SLUICE_DUAL_COMPARISONS(<=)
-SLUICE_DUAL_COMPARISONS(>)
-SLUICE_DUAL_COMPARISONS(>=)
-SLUICE_DUAL_COMPARISONS(==)
-SLUICE_DUAL_COMPARISONS(!=)
-#undef SLUICE_DUAL_COMPARISONS
-#undef SLUICE_DUAL_COMPARISON
-
 /// A constant of the kind of x.
 template <class T, std::size_t N>
 SLUICE_FN Dual<T, N> like(const Dual<T, N>& x, double c) {
   if constexpr (std::is_arithmetic_v<T>) return Dual<T, N>::constant(static_cast<T>(c));
   else return Dual<T, N>::constant(like(x.v, c));
 }
-
-template <class M> concept FormulaMask = std::is_integral_v<M> || requires(const M& m) { m.mask; };  // bool & bool is int
-/// mask ? a : b. Both are evaluated, so both must be finite where their gradient is to be finite.
-template <FormulaMask M, class T, std::size_t N>
-SLUICE_FN Dual<T, N> select(const M& mask, const Dual<T, N>& a, const Dual<T, N>& b) {
-  using P = PartialOps<T>;
-  if constexpr (std::is_integral_v<M> && !std::is_arithmetic_v<T>) return mask ? a : b;  // a captured bool
-  Dual<T, N> r{P::select(mask, a.v, b.v), {}, a.without & b.without};
-  for (std::size_t k = 0; k < N; ++k) r.d[k] = P::select(mask, a.d[k], b.d[k]);
-  return r;
-}
-template <FormulaMask M, class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
-SLUICE_FN Dual<T, N> select(const M& mask, const Dual<T, N>& a, C b) { return select(mask, a, like(a, double(b))); }
-template <FormulaMask M, class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
-SLUICE_FN Dual<T, N> select(const M& mask, C a, const Dual<T, N>& b) { return select(mask, like(b, double(a)), b); }
 
 // -- functions ---------------------------------------------------------------------------------------
 // Each row:  y = f(x)   slope.  `using math::f` serves float and double; Tensor finds its op by ADL.
@@ -353,14 +245,6 @@ SLUICE_FN Dual<T, N> min(const Dual<T, N>& a, const Dual<T, N>& b) {
   }
 }
 
-#define SLUICE_DUAL_WITH_NUMBER(name)                                                                          \
-  template <class T, std::size_t N, class C>                                                                   \
-    requires std::is_arithmetic_v<C>                                                                           \
-  SLUICE_FN Dual<T, N> name(const Dual<T, N>& x, C c) { return name(x, like(x, double(c))); }                  \
-  template <class T, std::size_t N, class C>                                                                   \
-    requires std::is_arithmetic_v<C>                                                                           \
-  SLUICE_FN Dual<T, N> name(C c, const Dual<T, N>& x) { return name(like(x, double(c)), x); }
-
 /// a − b·⌊a/b⌋, which has the sign of b: slopes 1 and −⌊a/b⌋.
 template <class T, std::size_t N>
 SLUICE_FN Dual<T, N> remainder(const Dual<T, N>& a, const Dual<T, N>& b) {
@@ -369,9 +253,4 @@ SLUICE_FN Dual<T, N> remainder(const Dual<T, N>& a, const Dual<T, N>& b) {
   if constexpr (N == 0) return {y, {}};
   else return detail::chain(a, b, y, like(Value<T>{a.v, {}}, 1).v, T(-round(T((a.v - y) / b.v))));
 }
-SLUICE_DUAL_WITH_NUMBER(max)
-SLUICE_DUAL_WITH_NUMBER(min)
-SLUICE_DUAL_WITH_NUMBER(remainder)
-#undef SLUICE_DUAL_WITH_NUMBER
-
 }  // namespace sluice

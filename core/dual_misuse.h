@@ -1,10 +1,9 @@
-// What stands beside the numbers of a formula and is none: a captured tensor, a comparison, a stream, std::max, % and ^. Each is
-// an error of a few lines that says what to write; each is said once, of the numbers that map() tries a formula on first, those
-// with derivatives that are tensors. The errors stand in functions of their own: of macros and of calls on the way compilers
-// would tell in more lines.
+// Overloads that turn common mistakes in a formula (a captured tensor, std::max, %, a stream) into one short error each. They
+// fire only for Dual<Tensor, N>, which map() instantiates first. Each has a function of its own, because errors inside
+// macros and helpers print more lines.
 #pragma once
 
-#include <sluice/core/dual.h>
+#include <sluice/core/dual_operators.h>
 
 #include <algorithm>
 #include <initializer_list>

@@ -11,11 +11,11 @@
 #pragma once
 
 #include <sluice/core/backend.h>
+#include <sluice/core/kernel_arguments.h>
+#include <sluice/core/kernel_bf16.h>
 #include <sluice/core/parallel.h>
-#include <sluice/core/tensor.h>
 
 #include <atomic>
-#include <type_traits>
 
 namespace sluice {
 
@@ -35,36 +35,14 @@ struct Work {
   }
 };
 
-/// How a kernel takes tensors of bf16: as copies in f32, its results rounded once; likewise, and results are read, too,
-/// before they are written; or as they are.
-enum class Bf16 : uint8_t { widened, updated, native };
+/// How a kernel takes tensors of bf16.
+enum class Bf16 : uint8_t {
+  widened,  // it gets copies in f32; its results are rounded once
+  updated,  // the same, and results are read before they are written
+  native,   // it reads and writes bf16 itself
+};
 
 namespace detail {
-
-/// Calls f(tensor) for the defined tensors of a kernel's argument: a Tensor, a pointer to one (null: none), a range of
-/// them, or a struct with a member `void each_tensor(auto f) const`. Anything else holds none.
-template <class A, class F>
-void each_tensor(const A& a, F&& f) {
-  if constexpr (std::is_same_v<A, Tensor>) {
-    if (a.defined()) f(a);
-  } else if constexpr (std::is_convertible_v<A, const Tensor*>) {
-    if (a) each_tensor(*a, f);
-  } else if constexpr (requires { a.each_tensor(f); }) {
-    a.each_tensor([&](const auto& x) { each_tensor(x, f); });
-  } else if constexpr (requires { typename A::value_type; a.begin(); }) {
-    if constexpr (std::is_same_v<std::remove_const_t<typename A::value_type>, Tensor> ||
-                  std::is_convertible_v<typename A::value_type, const Tensor*>)
-      for (const auto& x : a) each_tensor(x, f);
-  }
-}
-template <class A>
-constexpr bool holds_tensors() {
-  using T = std::remove_cvref_t<A>;
-  if constexpr (std::is_same_v<T, Tensor> || std::is_convertible_v<T, const Tensor*>) return true;
-  else if constexpr (requires(const T& a) { a.each_tensor([](const auto&) {}); }) return true;
-  else if constexpr (requires { typename T::value_type; }) return holds_tensors<typename T::value_type>();
-  else return !std::is_copy_assignable_v<std::remove_cvref_t<A>>;
-}
 
 [[noreturn, gnu::cold]] void fail_devices(const char* op, Device a, Device b);
 [[noreturn, gnu::cold]] void fail_no_kernel(const char* op, Device device);
@@ -82,64 +60,6 @@ struct CommonDevice {
     has_bf16 |= x.dtype() == bf16;
   }
 };
-
-/// The f32 copies of one call: of operands, made at once; of results, rounded into these by finish().
-class Widening {
- public:
-  explicit Widening(bool updates) : updates_(updates) {}
-  Tensor operand(const Tensor& x) const;
-  Tensor result(const Tensor& y);
-  void finish() const;
-
- private:
-  static void copy(const Tensor& from, Tensor& to);
-  bool updates_;
-  SmallVector<std::pair<Tensor, Tensor>, 4> results_;  // of bf16, and in f32
-};
-
-/// A kernel's argument with all its tensors widened: those within a const one are operands, else results. A struct with
-/// tensors must own them; one that borrows them, by references or as it says with `static constexpr bool borrows`, needs
-/// kernels that take bf16.
-template <class A>
-class Widened {
-  using T = std::remove_cvref_t<std::remove_pointer_t<std::remove_cvref_t<A>>>;
-  static constexpr bool pointer = std::is_pointer_v<std::remove_cvref_t<A>>;
-
- public:
-  Widened(Widening& w, const std::remove_reference_t<A>& a) : copy_(initial(a)) {
-    if constexpr (pointer)
-      if (a) copy_ = *a, there_ = true;
-    constexpr bool operand = std::is_const_v<std::remove_pointer_t<std::remove_reference_t<A>>> || (!pointer && !std::is_reference_v<A>);
-    each_tensor(copy_, [&](const Tensor& x) { const_cast<Tensor&>(x) = operand ? w.operand(x) : w.result(x); });
-  }
-  auto get() -> std::conditional_t<pointer, T*, T&> {
-    if constexpr (pointer) return there_ ? &copy_ : nullptr;
-    else return copy_;
-  }
-
- private:
-  static T initial(const std::remove_reference_t<A>& a) {
-    if constexpr (pointer) return T();
-    else return a;
-  }
-  T copy_;
-  bool there_ = false;
-};
-template <class A>
-  requires(!holds_tensors<A>())
-class Widened<A> {
- public:
-  Widened(Widening&, std::remove_reference_t<A>& a) : a_(a) {}
-  A get() { return static_cast<A>(a_); }
-
- private:
-  std::remove_reference_t<A>& a_;
-};
-template <class A>
-constexpr bool borrows_tensors() {
-  if constexpr (requires { std::remove_cvref_t<A>::borrows; }) return std::remove_cvref_t<A>::borrows;
-  else return !std::is_scalar_v<std::remove_cvref_t<A>> && !std::is_copy_assignable_v<std::remove_cvref_t<A>>;
-}
 
 /// One finished kernel call. Calls that a kernel makes itself are reported before it, with `nested` set; their time is
 /// not in its self_seconds.

@@ -160,6 +160,42 @@ Tensor record(Tensor y, std::initializer_list<TensorRef> inputs,
                    TensorRefs(saves.begin(), saves.size()), std::forward<Args>(args)...);
 }
 
+namespace detail {
+/// The node of a rule: a gradient of one expression, of g alone or of (node, g) where it reads what was saved. It returns the
+/// gradient of the first input, or Tensors.
+template <class Rule>
+struct RuleNode final : Node {
+  const char* op;
+  Rule rule;
+  RuleNode(const char* o, Rule r) : op(o), rule(std::move(r)) {}
+  const char* name() const override { return op; }
+  Tensors vjp(const Tensor& g) override {
+    if constexpr (std::is_invocable_v<const Rule&, const Node&, const Tensor&>) return {rule(*this, g)};
+    else return {rule(g)};
+  }
+};
+}  // namespace detail
+
+/// The same for a node whose gradient is one expression, which then stands beside the result:
+///
+///   return record("permute", alias(x, l), {x}, {}, [inverse](const Tensor& g) { return permute(g, inverse); });
+template <class Rule>
+Tensor record(const char* op, Tensor y, TensorRefs inputs, TensorRefs saves, Rule rule) {
+  Node* made = nullptr;
+  if (grad_enabled() && detail::any_requires_grad(inputs)) {
+    made = new detail::RuleNode<Rule>(op, std::move(rule));
+    detail::connect(*made, inputs, saves, y);
+  }
+  if (detail::after_op) [[unlikely]] detail::after_op(op, y, made);
+  return y;
+}
+template <class Rule>
+Tensor record(const char* op, Tensor y, std::initializer_list<TensorRef> inputs, std::initializer_list<TensorRef> saves,
+              Rule rule) {
+  return record(op, std::move(y), TensorRefs(inputs.begin(), inputs.size()), TensorRefs(saves.begin(), saves.size()),
+                std::move(rule));
+}
+
 /// Throws AutogradError when x cannot be edited in place (its history would become wrong).
 void check_in_place(const char* op, const Tensor& x);
 

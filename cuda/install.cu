@@ -13,8 +13,9 @@ void put(Slot& slot, typename Slot::Function* f, Bf16 bf16 = Bf16::widened) {
 
 const bool installed = [] {
   install_arithmetic();
-  install_unary();
+  install_mathematics();
   install_activations();
+  install_layers();
 
   put(kernel::copy, &copy, Bf16::native);
   put(kernel::transfer, &transfer, Bf16::native);

@@ -10,8 +10,9 @@ namespace sluice::cuda {
 
 // map_*.cu: the formulas of ops/formulas.h
 void install_arithmetic();
-void install_unary();
+void install_mathematics();
 void install_activations();
+void install_layers();
 
 // make.cu
 decltype(kernel::copy)::Function copy;

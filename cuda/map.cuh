@@ -93,9 +93,9 @@ void map_backward(const F& f, const sluice::detail::MapPlan& plan, Tensors& grad
   });
 }
 
-/// Installs the kernels of formulas of N operands.
+/// Installs the kernels of a list of formulas.
 template <std::size_t N, class... F>
-void install_maps() {
+void install_maps(formula::Formulas<N, F...>) {
   using Arity = std::make_index_sequence<N>;
   (sluice::detail::MapKernels<F, Arity>::forward.install(DeviceKind::cuda, &map_forward<F, Arity>, Bf16::native), ...);
   (sluice::detail::MapKernels<F, Arity>::backward.install(DeviceKind::cuda, &map_backward<F, Arity>, Bf16::native), ...);

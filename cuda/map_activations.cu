@@ -3,13 +3,11 @@
 
 namespace sluice::cuda {
 
-using namespace formula;
-
 void install_activations() {
-  install_maps<1, Identity, Relu, Relu2, Elu, Elu1, Silu, Gelu, GeluTanh, Laplace, LeakyRelu, NsSigmoid>();
-  install_maps<2, formula::Glu, ReGlu, GeGlu, GeGluTanh, SwiGlu, Bilinear, SiluGlu>();
-  install_maps<2, SquaredError, AbsoluteError, Huber, BceWithLogits, KlTerm>();
-  install_maps<3, WeightedBceWithLogits>();
+  install_maps(formula::Activations());
+  install_maps(formula::Gates());
+  install_maps(formula::Losses2());
+  install_maps(formula::Losses3());
 }
 
 }  // namespace sluice::cuda

@@ -3,12 +3,10 @@
 
 namespace sluice::cuda {
 
-using namespace formula;
-
 void install_arithmetic() {
-  install_maps<1, Neg, Scale, AddScalar, SubFrom, DivBy, DivInto, PowScalar, Square, Clamp>();
-  install_maps<2, Add, Sub, Mul, Div, Pow, Remainder, Maximum, Minimum, MaskedFill>();
-  install_maps<3, Where, Lerp, ScaleOffset>();
+  install_maps(formula::Arithmetic1());
+  install_maps(formula::Arithmetic2());
+  install_maps(formula::Arithmetic3());
 }
 
 }  // namespace sluice::cuda

@@ -4,6 +4,7 @@
 #include <sluice/core/allocator.h>
 #include <sluice/core/dual.h>
 #include <sluice/core/dual_misuse.h>
+#include <sluice/core/dual_operators.h>
 #include <sluice/core/file.h>
 #include <sluice/core/parallel.h>
 #include <sluice/core/print.h>
@@ -20,6 +21,7 @@
 #include <sluice/ops/causal_conv.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/dropout.h>
+#include <sluice/ops/dual_tensor.h>
 #include <sluice/ops/einsum.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/gather.h>

@@ -62,28 +62,6 @@ void add_to_cpu(Tensor& x, const Tensor& y, double factor) {
   detail::run_map(detail::plan_map("add_", &operand, 1, false), {add_scaled<float>, add_scaled<double>}, &factor, &x, 1);
 }
 
-struct Convert final : Node {
-  DType from;
-  explicit Convert(DType t) : from(t) {}
-  static const char* op_name() { return "to"; }
-  const char* name() const override { return op_name(); }
-  Tensors vjp(const Tensor& g) override { return {to(g, from)}; }
-};
-
-struct Move final : Node {
-  Device from;
-  explicit Move(Device d) : from(d) {}
-  static const char* op_name() { return "to"; }
-  const char* name() const override { return op_name(); }
-  Tensors vjp(const Tensor& g) override { return {to(g, from)}; }
-};
-
-struct Clone final : Node {
-  static const char* op_name() { return "clone"; }
-  const char* name() const override { return op_name(); }
-  Tensors vjp(const Tensor& g) override { return {g}; }
-};
-
 }  // namespace
 
 constinit decltype(kernel::fill) kernel::fill{"fill", &fill_cpu, Bf16::native};
@@ -150,7 +128,7 @@ Tensor to(const Tensor& x, DType dtype) {
   Tensor y = empty(x.shape(), {dtype, x.device()});
   detail::copy_elements(x, y);
   if (!is_float(dtype)) return y;  // nothing differentiable comes out
-  return record<Convert>(std::move(y), {x}, {}, x.dtype());
+  return record("to", std::move(y), {x}, {}, [from = x.dtype()](const Tensor& g) { return to(g, from); });
 }
 
 Tensor to(const Tensor& x, Device device) {
@@ -158,13 +136,13 @@ Tensor to(const Tensor& x, Device device) {
   Tensor y = empty(x.shape(), {x.dtype(), device});
   detail::copy_elements(x, y);
   if (!is_float(x.dtype())) return y;
-  return record<Move>(std::move(y), {x}, {}, x.device());
+  return record("to", std::move(y), {x}, {}, [from = x.device()](const Tensor& g) { return to(g, from); });
 }
 
 Tensor clone(const Tensor& x) {
   Tensor y = empty_like(x);
   detail::copy_elements(x, y);
-  return record<Clone>(std::move(y), {x}, {});
+  return record("clone", std::move(y), {x}, {}, [](const Tensor& g) { return g; });
 }
 Tensor contiguous(const Tensor& x) { return x.is_contiguous() ? x : clone(x); }
 

@@ -32,20 +32,10 @@ void dropout_cpu(const Tensor& x, Tensor& y, DropoutSpec s) {
   });
 }
 
-Tensor apply(const Tensor& x, DropoutSpec s);
-
-struct Dropout final : Node {
-  DropoutSpec spec;
-  explicit Dropout(DropoutSpec s) : spec(s) {}
-  static const char* op_name() { return "dropout"; }
-  const char* name() const override { return op_name(); }
-  Tensors vjp(const Tensor& g) override { return {apply(g, spec)}; }
-};
-
 Tensor apply(const Tensor& x, DropoutSpec s) {
   Tensor y = empty(x.shape(), x.options());
   kernel::dropout(contiguous(x.detach()), y, s);
-  return record<Dropout>(std::move(y), {x}, {}, s);
+  return record("dropout", std::move(y), {x}, {}, [s](const Tensor& g) { return apply(g, s); });
 }
 
 }  // namespace

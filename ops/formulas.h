@@ -8,7 +8,7 @@
 // constants: nothing is saved for their backward. `integral` marks those that also serve i64 and i32.
 #pragma once
 
-#include <sluice/core/dual.h>
+#include <sluice/core/dual_operators.h>
 
 #include <utility>
 
@@ -305,6 +305,78 @@ struct KlTerm {
   }
 };
 
+// -- of layers -------------------------------------------------------------------------------------------
+/// n / (d + eps), where a denominator of exactly 0 counts as 1: what linear attention divides by.
+struct Quotient {
+  static constexpr const char* name = "quotient";
+  double eps;
+  template <class T> SLUICE_FN T operator()(const T& n, const T& d) const {
+    const T t = d + eps;
+    return n / select(t == 0.0, like(t, 1), t);
+  }
+};
+/// g·a + (1 − g)·n/(d + eps): softmax and linear attention mixed by a gate. Where nothing is visible a and n are 0.
+struct MixedQuotient {
+  static constexpr const char* name = "mixed_quotient";
+  double eps;
+  template <class T> SLUICE_FN T operator()(const T& a, const T& n, const T& d, const T& g) const {
+    const T b = Quotient{eps}(n, d);
+    return b + g * (a - b);
+  }
+};
+/// log σ(z)·rate: the logarithm of what a gate keeps (Yang et al. 2024, gated linear attention: rate = 1/τ).
+struct LogDecay {
+  static constexpr const char* name = "log_decay";
+  double rate;
+  template <class T> SLUICE_FN T operator()(const T& z) const { return softplus(-z) * (-rate); }
+};
+/// (e^{p − s/2} + offset)·scale of p = x·ω and s = |x|² (Choromanski et al. 2021): one exponential, so that a large s
+/// underflows instead of giving ∞·0.
+struct FavorFeature {
+  static constexpr const char* name = "favor_feature";
+  double scale, offset;
+  template <class T> SLUICE_FN T operator()(const T& p, const T& s) const { return (exp(p - s * 0.5) + offset) * scale; }
+};
+struct ReluOffset {
+  static constexpr const char* name = "relu_offset";
+  double offset;
+  template <class T> SLUICE_FN T operator()(const T& x) const { return Relu{}(x) + offset; }
+};
+/// x + g·y, and with a gate given by its logit: gated residuals.
+struct AddScaled {
+  static constexpr const char* name = "add_scaled";
+  template <class T> SLUICE_FN T operator()(const T& x, const T& y, const T& g) const { return x + g * y; }
+};
+struct AddGated {
+  static constexpr const char* name = "add_gated";
+  template <class T> SLUICE_FN T operator()(const T& x, const T& y, const T& l) const { return x + sigmoid(l) * y; }
+};
+
+// -- lists -----------------------------------------------------------------------------------------------
+// Every formula stands in one of them. A backend installs kernels for whole lists, and tests go through them: a formula
+// that had no kernel on a device would run as as many ops as it has operations.
+template <std::size_t N, class... F>
+struct Formulas {};  // of N operands
+using Arithmetic1 = Formulas<1, Neg, Scale, AddScalar, SubFrom, DivBy, DivInto, PowScalar, Square, Clamp>;
+using Arithmetic2 = Formulas<2, Add, Sub, Mul, Div, Pow, Remainder, Maximum, Minimum, MaskedFill>;
+using Arithmetic3 = Formulas<3, Where, Lerp, ScaleOffset>;
+using Mathematics = Formulas<1, Exp, Expm1, Log, Log1p, Sqrt, Rsqrt, Tanh, Sigmoid, Softplus, Erf, NormalCdf, Sin, Cos, Abs,
+                             Sign, Floor, Ceil, Round, Trunc>;
+using Activations = Formulas<1, Identity, Relu, Relu2, Elu, Elu1, Silu, Gelu, GeluTanh, Laplace, LeakyRelu, NsSigmoid>;
+using Gates = Formulas<2, Glu, ReGlu, GeGlu, GeGluTanh, SwiGlu, Bilinear, SiluGlu>;
+using Losses2 = Formulas<2, SquaredError, AbsoluteError, Huber, BceWithLogits, KlTerm>;
+using Losses3 = Formulas<3, WeightedBceWithLogits>;
+using Layers1 = Formulas<1, LogDecay, ReluOffset>;
+using Layers2 = Formulas<2, Quotient, FavorFeature>;
+using Layers3 = Formulas<3, AddScaled, AddGated>;
+using Layers4 = Formulas<4, MixedQuotient>;
+
+/// Calls f(list) for each.
+void each_list(auto f) {
+  f(Arithmetic1()), f(Arithmetic2()), f(Arithmetic3()), f(Mathematics()), f(Activations()), f(Gates()), f(Losses2());
+  f(Losses3()), f(Layers1()), f(Layers2()), f(Layers3()), f(Layers4());
+}
+
 }  // namespace sluice::formula
 
 // -- what formulas of map() may call by name, beside the functions of core/dual.h ----------------------------
@@ -323,47 +395,4 @@ SLUICE_NAMED_FORMULA(gelu, Gelu)
 SLUICE_NAMED_FORMULA(gelu_tanh, GeluTanh)
 SLUICE_NAMED_FORMULA(clamp, Clamp)
 #undef SLUICE_NAMED_FORMULA
-
-#define SLUICE_DUAL_ASSIGNMENT(op)                                      \
-  template <class T, std::size_t N, class C>                            \
-    requires(std::is_arithmetic_v<C> || std::same_as<C, Dual<T, N>>)    \
-  SLUICE_FN Dual<T, N>& operator op##=(Dual<T, N>& x, const C& y) {     \
-    return x = x op y;                                                  \
-  }
-SLUICE_DUAL_ASSIGNMENT(+)
-SLUICE_DUAL_ASSIGNMENT(-)
-SLUICE_DUAL_ASSIGNMENT(*)
-SLUICE_DUAL_ASSIGNMENT(/)
-#undef SLUICE_DUAL_ASSIGNMENT
-/// x == 0, as of numbers in C++.
-template <class T, std::size_t N>
-SLUICE_FN auto operator!(const Dual<T, N>& x) { return x == 0; }
-/// x becomes x + 1, which is the result.
-template <class T, std::size_t N>
-SLUICE_FN Dual<T, N>& operator++(Dual<T, N>& x) { return x += 1; }
-/// x becomes x − 1, which is the result.
-template <class T, std::size_t N>
-SLUICE_FN Dual<T, N>& operator--(Dual<T, N>& x) { return x -= 1; }
-/// x becomes x + 1; the result is x before.
-template <class T, std::size_t N>
-SLUICE_FN Dual<T, N> operator++(Dual<T, N>& x, int) { return std::exchange(x, x + 1); }
-/// x becomes x − 1; the result is x before.
-template <class T, std::size_t N>
-SLUICE_FN Dual<T, N> operator--(Dual<T, N>& x, int) { return std::exchange(x, x - 1); }
-
-/// c^x.
-template <class T, std::size_t N, class C> requires std::is_arithmetic_v<C>
-SLUICE_FN Dual<T, N> pow(C c, const Dual<T, N>& x) { return pow(like(x, double(c)), x); }
-/// mask ? a : b of two numbers.
-template <class A, class B> requires(std::is_arithmetic_v<A> && std::is_arithmetic_v<B>)
-SLUICE_FN double select(bool mask, A a, B b) { return mask ? double(a) : double(b); }
-
-namespace detail {
-/// f(x, …), where a constant is a number like x.
-template <class F, class T, std::size_t N, class... Ds>
-SLUICE_FN Dual<T, N> call(const F& f, const Dual<T, N>& x, const Ds&... xs) {
-  if constexpr (std::is_arithmetic_v<decltype(f(x, xs...))>) return like(x, static_cast<double>(f(x, xs...)));
-  else return f(x, xs...);
-}
-}  // namespace detail
 }  // namespace sluice

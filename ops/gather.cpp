@@ -47,51 +47,18 @@ Tensor scatter_to_zeros(const Shape& shape, int dim, const Tensor& index, const 
 Tensor index_add_to_zeros(const Shape& shape, int dim, const Tensor& index, const Tensor& src);
 Tensor select_slices(const char* op, const Tensor& x, int dim, const Tensor& index);
 
-struct Gather final : Node {
-  Shape from;
+/// Of y = x with src added at index: x gets g, src what stands there.
+struct ScatterAddRule {
   int dim;
-  Gather(const Shape& f, int d) : from(f), dim(d) {}
-  static const char* op_name() { return "gather"; }
-  const char* name() const override { return op_name(); }
-  Tensors vjp(const Tensor& g) override { return {scatter_to_zeros(from, dim, saved(0), g)}; }
-};
-
-struct ScatterAdd final : Node {
-  int dim;
-  explicit ScatterAdd(int d) : dim(d) {}
-  static const char* op_name() { return "scatter_add"; }
-  const char* name() const override { return op_name(); }
-  Tensors vjp(const Tensor& g) override { return {g, needs(1) ? gather(g, dim, saved(0)) : Tensor()}; }
-};
-
-struct IndexSelect final : Node {
-  Shape from;
-  int dim;
-  const char* op;
-  IndexSelect(const Shape& f, int d, const char* o) : from(f), dim(d), op(o) {}
-  static const char* op_name() { return "index_select"; }
-  const char* name() const override { return op; }
-  Tensors vjp(const Tensor& g) override { return {index_add_to_zeros(from, dim, saved(0), g)}; }
-};
-
-struct IndexAdd final : Node {
-  int dim;
-  explicit IndexAdd(int d) : dim(d) {}
-  static const char* op_name() { return "index_add"; }
-  const char* name() const override { return op_name(); }
-  Tensors vjp(const Tensor& g) override {
-    return {g, needs(1) ? select_slices("index_add", g, dim, saved(0)) : Tensor()};
+  Tensors operator()(const Node& node, const Tensor& g) const {
+    return {g, node.needs(1) ? gather(g, dim, node.saved(0)) : Tensor()};
   }
 };
-
-// y = x where the triangle is, else 0. Backward: the same of g.
-struct Triangle final : Node {
-  bool upper;
-  int64_t k;
-  Triangle(bool u, int64_t diagonal) : upper(u), k(diagonal) {}
-  static const char* op_name() { return "triu"; }
-  const char* name() const override { return upper ? "triu" : "tril"; }
-  Tensors vjp(const Tensor& g) override { return {upper ? triu(g, k) : tril(g, k)}; }
+struct IndexAddRule {
+  int dim;
+  Tensors operator()(const Node& node, const Tensor& g) const {
+    return {g, node.needs(1) ? select_slices("index_add", g, dim, node.saved(0)) : Tensor()};
+  }
 };
 
 const Tensor none;  // the constant operand of a sum that starts from zeros
@@ -99,13 +66,13 @@ const Tensor none;  // the constant operand of a sum that starts from zeros
 Tensor scatter_to_zeros(const Shape& shape, int dim, const Tensor& index, const Tensor& src) {
   Tensor y = zeros(shape, src.options());
   kernel::scatter_add(y, dim, index, contiguous(src.detach()));
-  return record<ScatterAdd>(std::move(y), {none, src}, {index}, dim);
+  return record("scatter_add", std::move(y), {none, src}, {index}, ScatterAddRule{dim});
 }
 
 Tensor index_add_to_zeros(const Shape& shape, int dim, const Tensor& index, const Tensor& src) {
   Tensor y = zeros(shape, src.options());
   kernel::index_add(y, dim, index, contiguous(src.detach()));
-  return record<IndexAdd>(std::move(y), {none, src}, {index}, dim);
+  return record("index_add", std::move(y), {none, src}, {index}, IndexAddRule{dim});
 }
 
 /// index: rank 1, contiguous i64.
@@ -114,7 +81,9 @@ Tensor select_slices(const char* op, const Tensor& x, int dim, const Tensor& ind
   shape[dim] = index.numel();
   Tensor y = empty(shape, x.options(), op);
   kernel::index_select(op, x.detach(), dim, index, y);
-  return record<IndexSelect>(std::move(y), {x}, {index}, x.shape(), dim, op);
+  return record(op, std::move(y), {x}, {index}, [from = x.shape(), dim](const Node& node, const Tensor& g) {
+    return index_add_to_zeros(from, dim, node.saved(0), g);
+  });
 }
 
 Tensor triangle(const char* op, bool upper, const Tensor& x, int64_t k) {
@@ -122,7 +91,7 @@ Tensor triangle(const char* op, bool upper, const Tensor& x, int64_t k) {
   Tensor y = empty_like(x);
   detail::copy_elements(x, y);
   kernel::zero_triangle(y, upper, k);
-  return record<Triangle>(std::move(y), {x}, {}, upper, k);
+  return record(op, std::move(y), {x}, {}, [upper, k](const Tensor& g) { return upper ? triu(g, k) : tril(g, k); });
 }
 
 }  // namespace
@@ -133,7 +102,9 @@ Tensor gather(const Tensor& x, int64_t dim, const Tensor& index_in) {
   check_fits("gather", x, d, index);
   Tensor y = empty(index.shape(), x.options());
   kernel::gather(x.detach(), d, index, y);
-  return record<Gather>(std::move(y), {x}, {index}, x.shape(), d);
+  return record("gather", std::move(y), {x}, {index}, [from = x.shape(), d](const Node& node, const Tensor& g) {
+    return scatter_to_zeros(from, d, node.saved(0), g);
+  });
 }
 
 Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index_in, const Tensor& src) {
@@ -145,7 +116,7 @@ Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index_in, const T
     fail("scatter_add: needs a source of the shape of the index — got index=", index, ", src=", src);
   Tensor y = clone(x.detach());
   kernel::scatter_add(y, d, index, contiguous(src.detach()));
-  return record<ScatterAdd>(std::move(y), {x, src}, {index}, d);
+  return record("scatter_add", std::move(y), {x, src}, {index}, ScatterAddRule{d});
 }
 
 namespace {
@@ -228,7 +199,7 @@ Tensor index_add(const Tensor& x, int64_t dim, const Tensor& index_in, const Ten
          shape);
   Tensor y = clone(x.detach());
   kernel::index_add(y, d, index, contiguous(src.detach()));
-  return record<IndexAdd>(std::move(y), {x, src}, {index}, d);
+  return record("index_add", std::move(y), {x, src}, {index}, IndexAddRule{d});
 }
 
 Tensor embedding(const Tensor& weight, const Tensor& index) {

@@ -13,14 +13,6 @@ namespace sluice {
 
 namespace {
 
-struct Embed final : Node {
-  Shape starts, sizes, steps;
-  Embed(const Shape& a, const Shape& n, const Shape& s) : starts(a), sizes(n), steps(s) {}
-  static const char* op_name() { return "pad"; }
-  const char* name() const override { return op_name(); }
-  Tensors vjp(const Tensor& g) override { return {detail::region(g, starts, sizes, steps)}; }
-};
-
 // (y_1, …, y_k) = split(x). Backward: dx = cat(g_1, …, g_k), zeros where no gradient came.
 struct Split final : Node {
   int dim;
@@ -34,40 +26,6 @@ struct Split final : Node {
       pieces.push_back(gs[i].defined() ? gs[i] : zeros(outputs[i].shape, options));
     return {cat(pieces, dim)};
   }
-};
-
-// y = cat(x_1, …, x_k). Backward: dx_i is its slice of g.
-struct Cat final : Node {
-  int dim;
-  std::vector<int64_t> sizes;
-  Cat(int d, std::vector<int64_t> s) : dim(d), sizes(std::move(s)) {}
-  static const char* op_name() { return "cat"; }
-  const char* name() const override { return op_name(); }
-  Tensors vjp(const Tensor& g) override {
-    Tensors grads;
-    int64_t start = 0;
-    for (std::size_t i = 0; i < sizes.size(); start += sizes[i++])
-      grads.push_back(needs(i) ? narrow(g, dim, start, sizes[i]) : Tensor());
-    return grads;
-  }
-};
-
-// dx_p = Σ over windows that contain p: the adjoint of unfold, and unfold is its adjoint.
-struct Fold final : Node {
-  int64_t dim, size, step;
-  Fold(int64_t d, int64_t n, int64_t s) : dim(d), size(n), step(s) {}
-  static const char* op_name() { return "fold"; }
-  const char* name() const override { return op_name(); }
-  Tensors vjp(const Tensor& g) override { return {unfold(g, dim, size, step)}; }
-};
-
-// Windows without elements: nothing is added anywhere.
-struct FoldNothing final : Node {
-  Shape windows;
-  explicit FoldNothing(const Shape& s) : windows(s) {}
-  static const char* op_name() { return "fold"; }
-  const char* name() const override { return op_name(); }
-  Tensors vjp(const Tensor& g) override { return {zeros(windows, g.options())}; }
 };
 
 }  // namespace
@@ -85,7 +43,9 @@ Tensor embed(const Tensor& x, const Shape& full_shape, const Shape& starts, cons
   }
   Tensor target = alias(y, box);
   copy_elements(x, target);
-  return record<Embed>(std::move(y), {x}, {}, starts, x.shape(), steps);
+  return record("pad", std::move(y), {x}, {}, [starts, sizes = x.shape(), steps](const Tensor& g) {
+    return region(g, starts, sizes, steps);
+  });
 }
 
 }  // namespace detail
@@ -170,7 +130,13 @@ Tensor cat(const std::vector<Tensor>& xs, int64_t dim) {
     start += l.shape[d];
   }
   std::vector<TensorRef> inputs(xs.begin(), xs.end());
-  return record<Cat>(std::move(y), TensorRefs(inputs), TensorRefs(), d, std::move(sizes));
+  return record("cat", std::move(y), TensorRefs(inputs), TensorRefs(), [d, sizes = std::move(sizes)](const Node& node, const Tensor& g) {
+    Tensors grads;  // of each operand its slice
+    int64_t start = 0;
+    for (std::size_t i = 0; i < sizes.size(); start += sizes[i++])
+      grads.push_back(node.needs(i) ? narrow(g, d, start, sizes[i]) : Tensor());
+    return grads;
+  });
 }
 
 Tensor stack(const std::vector<Tensor>& xs, int64_t dim) {
@@ -233,8 +199,10 @@ Tensor fold(const Tensor& windows, int64_t dim, int64_t length, int64_t step) {
       detail::copy_elements(add(target, select(windows, rank, k)), target);
     }
   }
-  if (windows.numel() == 0) return record<FoldNothing>(std::move(y), {windows}, {}, windows.shape());
-  return record<Fold>(std::move(y), {windows}, {}, d, size, step);
+  // y_p = Σ over windows that contain p: the adjoint of unfold, which is the adjoint of this.
+  return record("fold", std::move(y), {windows}, {}, [from = windows.shape(), d, size, step](const Tensor& g) {
+    return from.numel() == 0 ? zeros(from, g.options()) : unfold(g, d, size, step);
+  });
 }
 
 Tensor repeat_interleave(const Tensor& x, int64_t n, int64_t dim) {

@@ -15,7 +15,6 @@
 // 0 and 1. Every elementwise op of the library is a map of a formula (ops/formulas.h).
 #pragma once
 
-#include <sluice/core/dual_misuse.h>
 #include <sluice/core/kernel.h>
 #include <sluice/core/node.h>
 #include <sluice/core/parallel.h>
@@ -23,7 +22,9 @@
 #include <sluice/core/vectorise.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
+#include <sluice/ops/dual_tensor.h>
 #include <sluice/ops/formulas.h>
+#include <sluice/ops/map_misuse.h>
 #include <sluice/ops/view.h>
 
 #include <array>
@@ -33,8 +34,8 @@
 #define SLUICE_LOOP [[gnu::flatten]] SLUICE_FN
 #elif defined(__GNUC__)
 #define SLUICE_VECTORIZE _Pragma("GCC ivdep")
-// Not always_inline: into such functions GCC inlines nothing early, and later no longer a formula that it has specialised
-// by then. Loops over formulas of three tensors called a function per number, 50 times as slow.
+// Not always_inline: GCC's early inliner skips such functions, and its later one no longer inlines a formula that it has
+// specialised by then. Loops over formulas of three tensors then called a function per number, 50 times as slow.
 #define SLUICE_LOOP [[gnu::flatten]] inline
 #else
 #define SLUICE_VECTORIZE
@@ -44,75 +45,6 @@
 #define SLUICE_RESTRICT __restrict__
 
 namespace sluice {
-
-namespace detail {
-/// The scalar 1 that seeds derivatives, of the dtype and device of x; is_unit() knows it again.
-Tensor unit(const Tensor& x);
-bool is_unit(const Tensor& x);
-}  // namespace detail
-
-/// What comparisons give in a formula that is called on tensors: a mask, and no bool. Compilers name the type where one is
-/// needed, and go no further; numbers without derivatives, which come later, have one, so that it is said once.
-template <std::size_t N>
-struct in_a_formula_write_select_instead_of_if {
-  Tensor mask, x;  // x: what was compared
-};
-template <>
-struct in_a_formula_write_select_instead_of_if<0> {
-  Tensor mask, x;
-  operator bool() const { return false; }
-};
-namespace detail {
-template <std::size_t N>
-using Comparison = in_a_formula_write_select_instead_of_if<N>;
-}  // namespace detail
-template <std::size_t N>
-detail::Comparison<N> mask_of(const Tensor& mask, const Tensor& x) { return {mask, x}; }
-template <std::size_t N>
-detail::Comparison<N> operator&(const detail::Comparison<N>& a, const detail::Comparison<N>& b) { return {logical_and(a.mask, b.mask), a.x}; }
-template <std::size_t N>
-detail::Comparison<N> operator|(const detail::Comparison<N>& a, const detail::Comparison<N>& b) { return {logical_or(a.mask, b.mask), a.x}; }
-template <std::size_t N>
-detail::Comparison<N> operator!(const detail::Comparison<N>& a) { return {logical_not(a.mask), a.x}; }
-// Of bools they would be branches, and a loop over many numbers one over single ones, 20 times as slow.
-#define SLUICE_BOTH "in a formula write & and |, not && and ||: both sides are computed"
-template <std::size_t N>
-detail::Comparison<N> operator&&(const detail::Comparison<N>& a, const detail::Comparison<N>&) { static_assert(N == 0, SLUICE_BOTH); return a; }
-template <std::size_t N>
-detail::Comparison<N> operator||(const detail::Comparison<N>& a, const detail::Comparison<N>&) { static_assert(N == 0, SLUICE_BOTH); return a; }
-#undef SLUICE_BOTH
-template <std::size_t N, class A, class B> requires(std::is_arithmetic_v<A> && std::is_arithmetic_v<B>)
-Dual<Tensor, N> select(const detail::Comparison<N>& c, A a, B b) {
-  return Dual<Tensor, N>::constant(where(c.mask, like(c.x, double(a)), double(b)));
-}
-
-/// Partial derivatives that are tensors: undefined is an exact 0, unit() an exact 1.
-template <>
-struct PartialOps<Tensor> {
-  static Tensor zero() { return {}; }
-  static Tensor mul(const Tensor& slope, const Tensor& d) {
-    if (!slope.defined() || !d.defined()) return {};
-    if (detail::is_unit(d)) return slope;
-    return detail::is_unit(slope) ? d : sluice::mul(slope, d);
-  }
-  static Tensor mul(const Tensor& d, double slope) { return d.defined() ? scale(d, slope) : d; }
-  static Tensor add(const Tensor& a, const Tensor& b) {
-    if (!a.defined()) return b;
-    return b.defined() ? sluice::add(a, b) : a;
-  }
-  static Tensor sub(const Tensor& a, const Tensor& b) {
-    if (!b.defined()) return a;
-    return a.defined() ? sluice::sub(a, b) : scale(b, -1);
-  }
-  template <std::size_t N>
-  static Tensor select(const detail::Comparison<N>& comparison, const Tensor& a, const Tensor& b) {
-    return select(comparison.mask, a, b);
-  }
-  static Tensor select(const Tensor& mask, const Tensor& a, const Tensor& b) {
-    if (!a.defined() && !b.defined()) return {};
-    return where(mask, a.defined() ? a : like(b, 0), b.defined() ? b : like(a, 0));
-  }
-};
 
 namespace detail {
 
@@ -278,42 +210,6 @@ Tensor composed_map(const F& f, const MapPlan& plan, const Ts&... xs) {
 
 }  // namespace detail
 
-namespace detail {
-/// What f gives when the numbers do not fit its parameters; without it compilers would list what they tried.
-struct NoCall {};
-struct LastChoice {
-  NoCall operator()(...) const;
-};
-template <class F>
-struct OrLastChoice : F {
-  using F::operator();
-  NoCall operator()(...) const;
-};
-template <class F>
-struct Callee : std::conditional<std::is_final_v<F>, F, OrLastChoice<F>> {};
-template <class F>
-  requires(!std::is_class_v<F> || requires { &F::operator(); })  // not generic
-struct Callee<F> {
-  using type = LastChoice;
-};
-/// exp or std::exp instead of a lambda that calls it.
-struct NamedOp {
-  NamedOp(Tensor (*)(const Tensor&)) {}
-  NamedOp(double (*)(double)) {}
-  NamedOp(double (*)(double, double)) {}
-  NamedOp(const double& (*)(const double&, const double&)) {}
-};
-/// For decltype: the formula, and a number for each tensor; ResultOf what comes of a result of type R.
-template <class F>
-const typename Callee<F>::type& formula();
-template <std::size_t N, class = Tensor>
-Dual<Tensor, N> number() { return {}; }
-template <class R>
-struct ResultOf {
-  using type = Tensor;
-};
-}  // namespace detail
-
 /// Applies f elementwise to 1 to 6 broadcast tensors of one float dtype (f32, f64, or bf16, computed in f32; formulas
 /// marked `integral` also i64 and i32). f must be callable with `auto` parameters and call functions by
 /// unqualified names (exp, sigmoid, select, …). Throws ShapeError, DTypeError, DeviceError.
@@ -349,24 +245,4 @@ auto map(F f, const Tensor& first, const Ts&... rest) ->
       return record<detail::MapNode<F, N>>(std::move(y), {first, rest...}, {first, rest...}, f);
   }
 }
-/// What else map was given: no formula and tensors, or a formula that the compiler refused and said why.
-#define SLUICE_TENSORS "map: a formula, then its tensors: map([c](auto x, auto y) { return c * x * y; }, a, b), where numbers like c are captured"
-template <class F, class... Ts>
-Tensor map(const F&, const Ts&...) {
-  constexpr bool tensors = sizeof...(Ts) > 0 && (std::same_as<Ts, Tensor> && ...);
-  static_assert(tensors, SLUICE_TENSORS);
-  fail<ValueError>("map: no formula");
-}
-template <class F>
-Tensor map(const F&, std::initializer_list<Tensor>) {
-  static_assert(sizeof(F) == 0, SLUICE_TENSORS);
-  return {};
-}
-#undef SLUICE_TENSORS
-template <class... Ts>
-Tensor map(detail::NamedOp, const Ts&...) {
-  static_assert(sizeof...(Ts) > 6, "map: a formula names its parameters: map([](auto x) { return exp(x); }, a); but exp(a) is an op");
-  return {};
-}
-
 }  // namespace sluice

@@ -58,15 +58,6 @@ Tensor reduce_values(ReduceKind kind, const Tensor& x, const Shape& dims, bool k
   return keep ? y : alias(y, Layout(with_dims_dropped(x.shape(), dims)));
 }
 
-// y = Σ x over dims. Backward: dx = g, stretched back.
-struct Sum final : Node {
-  Shape from, kept;
-  Sum(const Shape& f, const Shape& k) : from(f), kept(k) {}
-  static const char* op_name() { return "sum"; }
-  const char* name() const override { return op_name(); }
-  Tensors vjp(const Tensor& g) override { return {expand(reshape(g, kept), from)}; }
-};
-
 // y = max x. Backward: dx = g/k on the k places that attain the maximum.
 struct Extreme final : Node {
   Shape dims, kept;
@@ -83,32 +74,6 @@ struct Extreme final : Node {
       hit = hit / sum(hit, dims, keep);
     }
     return {reshape(g, kept) * hit};
-  }
-};
-
-// y = log Σ e^x. Backward: dx = g · e^(x − y), the softmax.
-struct LogSumExp final : Node {
-  Shape kept;
-  explicit LogSumExp(const Shape& k) : kept(k) {}
-  static const char* op_name() { return "logsumexp"; }
-  const char* name() const override { return op_name(); }
-  Tensors vjp(const Tensor& g) override {
-    Tensor x = saved(0), y = reshape(saved(1), kept);
-    Tensor empty_range = y.detach() == -std::numeric_limits<double>::infinity();
-    Tensor p = exp(x - masked_fill(y, empty_range, 0));  // −inf − −inf would be NaN
-    return {reshape(g, kept) * p};
-  }
-};
-
-// y = ‖x‖. Backward: dx = g · x/y, 0 where y = 0.
-struct Norm final : Node {
-  Shape kept;
-  explicit Norm(const Shape& k) : kept(k) {}
-  static const char* op_name() { return "norm"; }
-  const char* name() const override { return op_name(); }
-  Tensors vjp(const Tensor& g) override {
-    Tensor x = saved(0), y = reshape(saved(1), kept);
-    return {reshape(g, kept) * (x / masked_fill(y, y.detach() == 0.0, 1))};
   }
 };
 
@@ -146,7 +111,9 @@ Tensor sum(const Tensor& x, const Shape& dims_in, bool keep_dims) {
   if (is_integer(x.dtype()) || x.dtype() == boolean)
     return reduce_values(ReduceKind::sum, to(x, i64), dims, keep_dims);
   detail::check_float("sum", x);
-  return record<Sum>(reduce_values(ReduceKind::sum, x, dims, keep_dims), {x}, {}, x.shape(), kept);
+  // Backward: g, stretched back.
+  return record("sum", reduce_values(ReduceKind::sum, x, dims, keep_dims), {x}, {},
+                [from = x.shape(), kept](const Tensor& g) { return expand(reshape(g, kept), from); });
 }
 
 Tensor mean(const Tensor& x, const Shape& dims, bool keep_dims) {
@@ -203,7 +170,12 @@ Tensor logsumexp(const Tensor& x, const Shape& dims_in, bool keep_dims) {
     }
     if (!keep_dims) y = reshape(y, with_dims_dropped(x.shape(), dims));
   }
-  return record<LogSumExp>(y, {x}, {x, y}, kept);
+  // Backward: dx = g · e^(x − y), the softmax.
+  return record("logsumexp", y, {x}, {x, y}, [kept](const Node& node, const Tensor& g) {
+    const Tensor x = node.saved(0), y = reshape(node.saved(1), kept);
+    const Tensor empty_range = y.detach() == -std::numeric_limits<double>::infinity();
+    return reshape(g, kept) * exp(x - masked_fill(y, empty_range, 0));  // −inf − −inf would be NaN
+  });
 }
 
 Tensor norm(const Tensor& x, const Shape& dims_in, bool keep_dims) {
@@ -218,7 +190,11 @@ Tensor norm(const Tensor& x, const Shape& dims_in, bool keep_dims) {
     y = sqrt(sum(square(x / unit), dims, keep)) * unit;  // squares of x itself would leave the range of f32 at 10^±19
     if (!keep_dims) y = reshape(y, with_dims_dropped(x.shape(), dims));
   }
-  return record<Norm>(y, {x}, {x, y}, kept);
+  // Backward: dx = g · x/y, 0 where y = 0.
+  return record("norm", y, {x}, {x, y}, [kept](const Node& node, const Tensor& g) {
+    const Tensor x = node.saved(0), y = reshape(node.saved(1), kept);
+    return reshape(g, kept) * (x / masked_fill(y, y.detach() == 0.0, 1));
+  });
 }
 
 Tensor prod(const Tensor& x, const Shape& dims_in, bool keep_dims) {

@@ -124,23 +124,13 @@ void rope_cpu(const Tensor& x, const Tensor& cos, const Tensor& sin, Tensor& y, 
   });
 }
 
-Tensor rotate(const Tensor& x, const Angles& angles, RopePairing pairing, bool inverse);
-
-struct Rope final : Node {
-  Angles angles;
-  RopePairing pairing;
-  bool inverse;
-  Rope(const Angles& a, RopePairing p, bool i) : angles(a), pairing(p), inverse(i) {}
-  static const char* op_name() { return "rope"; }
-  const char* name() const override { return op_name(); }
-  Tensors vjp(const Tensor& g) override { return {rotate(g, angles, pairing, !inverse)}; }
-};
-
 Tensor rotate(const Tensor& x, const Angles& angles, RopePairing pairing, bool inverse) {
   Tensor y = empty(x.shape(), x.options());
   if (x.numel() > 0)
     kernel::rope(contiguous(x.detach()), angles.cos, angles.sin, y, pairing, inverse);
-  return record<Rope>(std::move(y), {x}, {}, angles, pairing, inverse);
+  return record("rope", std::move(y), {x}, {}, [angles, pairing, inverse](const Tensor& g) {
+    return rotate(g, angles, pairing, !inverse);
+  });
 }
 
 int64_t checked_rot_dim(const char* op, const Tensor& x, const RopeOptions& o) {

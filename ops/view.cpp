@@ -9,64 +9,6 @@
 
 namespace sluice {
 
-namespace {
-
-struct Reshape final : Node {
-  Shape from;
-  explicit Reshape(const Shape& s) : from(s) {}
-  static const char* op_name() { return "reshape"; }
-  const char* name() const override { return op_name(); }
-  Tensors vjp(const Tensor& g) override { return {reshape(g, from)}; }
-};
-
-struct Permute final : Node {
-  Shape inverse;
-  explicit Permute(const Shape& s) : inverse(s) {}
-  static const char* op_name() { return "permute"; }
-  const char* name() const override { return op_name(); }
-  Tensors vjp(const Tensor& g) override { return {permute(g, inverse)}; }
-};
-
-struct Expand final : Node {
-  static const char* op_name() { return "expand"; }
-  const char* name() const override { return op_name(); }
-  Tensors vjp(const Tensor& g) override { return {g}; }  // the engine sums down to the input's shape
-};
-
-// y = x[starts : : steps] (a box of x). Backward puts g back into the box of a zero tensor.
-struct Region final : Node {
-  Shape full, starts, steps;
-  Region(const Shape& f, const Shape& a, const Shape& s) : full(f), starts(a), steps(s) {}
-  static const char* op_name() { return "slice"; }
-  const char* name() const override { return op_name(); }
-  Tensors vjp(const Tensor& g) override { return {detail::embed(g, full, starts, steps, 0)}; }
-};
-
-struct Unfold final : Node {
-  int64_t dim, length, step;
-  Unfold(int64_t d, int64_t l, int64_t s) : dim(d), length(l), step(s) {}
-  static const char* op_name() { return "unfold"; }
-  const char* name() const override { return op_name(); }
-  Tensors vjp(const Tensor& g) override { return {fold(g, dim, length, step)}; }
-};
-
-struct Flip final : Node {
-  Shape dims;
-  explicit Flip(const Shape& d) : dims(d) {}
-  static const char* op_name() { return "flip"; }
-  const char* name() const override { return op_name(); }
-  Tensors vjp(const Tensor& g) override { return {flip(g, dims)}; }
-};
-
-// y_i = x_ii. Backward: dx_ij = g_i [i = j].
-struct Diagonal final : Node {
-  static const char* op_name() { return "diagonal"; }
-  const char* name() const override { return op_name(); }
-  Tensors vjp(const Tensor& g) override;
-};
-
-}  // namespace
-
 namespace detail {
 
 Tensor region(const Tensor& x, const Shape& starts, const Shape& sizes, const Shape& steps) {
@@ -76,7 +18,9 @@ Tensor region(const Tensor& x, const Shape& starts, const Shape& sizes, const Sh
     l.shape[d] = sizes[d];
     l.strides[d] *= steps[d];
   }
-  return record<Region>(alias(x, l), {x}, {}, x.shape(), starts, steps);
+  // Backward: g goes back into its box of a zero tensor.
+  return record("slice", alias(x, l), {x}, {},
+                [full = x.shape(), starts, steps](const Tensor& g) { return embed(g, full, starts, steps, 0); });
 }
 
 }  // namespace detail
@@ -97,9 +41,10 @@ Tensor reshape(const Tensor& x, const Shape& shape) {
     fail("reshape: x=", x, " has ", x.numel(), " elements, ", shape, " needs ", known);
   }
   if (to == x.shape()) return x;
-  if (auto l = x.layout().reshaped(to)) return record<Reshape>(alias(x, *l), {x}, {}, x.shape());
+  const auto back = [from = x.shape()](const Tensor& g) { return reshape(g, from); };
+  if (auto l = x.layout().reshaped(to)) return record("reshape", alias(x, *l), {x}, {}, back);
   Tensor copy = clone(x);
-  return record<Reshape>(alias(copy, Layout(to)), {copy}, {}, x.shape());
+  return record("reshape", alias(copy, Layout(to)), {copy}, {}, back);
 }
 
 Tensor flatten(const Tensor& x, int64_t first, int64_t last) {
@@ -146,7 +91,7 @@ Tensor permute(const Tensor& x, const Shape& order) {
     l.shape[i] = x.shape()[d];
     l.strides[i] = x.strides()[d];
   }
-  return record<Permute>(alias(x, l), {x}, {}, inverse);
+  return record("permute", alias(x, l), {x}, {}, [inverse](const Tensor& g) { return permute(g, inverse); });
 }
 
 Tensor transpose(const Tensor& x, int64_t a, int64_t b) {
@@ -169,7 +114,8 @@ Tensor expand(const Tensor& x, const Shape& shape) {
   if (!ok) fail("expand: x=", x, " cannot be stretched to ", shape);
   checked_numel("expand", to);
   if (to == x.shape()) return x;
-  return record<Expand>(alias(x, x.layout().expanded(to)), {x}, {});
+  // Backward: the engine sums g down to x's shape.
+  return record("expand", alias(x, x.layout().expanded(to)), {x}, {}, [](const Tensor& g) { return g; });
 }
 
 Tensor unsqueeze(const Tensor& x, int64_t dim) {
@@ -241,7 +187,8 @@ Tensor unfold(const Tensor& x, int64_t dim, int64_t size, int64_t step) {
   l.shape.push_back(size);
   l.strides.push_back(x.strides()[d]);
   checked_numel("unfold", l.shape);
-  return record<Unfold>(alias(x, l), {x}, {}, d, x.shape()[d], step);
+  return record("unfold", alias(x, l), {x}, {},
+                [d, length = x.shape()[d], step](const Tensor& g) { return fold(g, d, length, step); });
 }
 
 Tensor flip(const Tensor& x, const Shape& dims) {
@@ -251,7 +198,7 @@ Tensor flip(const Tensor& x, const Shape& dims) {
     if (l.shape[i] > 0) l.offset += (l.shape[i] - 1) * l.strides[i];
     l.strides[i] = -l.strides[i];
   }
-  return record<Flip>(alias(x, l), {x}, {}, dims);
+  return record("flip", alias(x, l), {x}, {}, [dims](const Tensor& g) { return flip(g, dims); });
 }
 
 Tensor diagonal(const Tensor& x, int64_t a, int64_t b) {
@@ -268,13 +215,10 @@ Tensor diagonal(const Tensor& x, int64_t a, int64_t b) {
   int last = l.rank() - 1;
   l.strides[last - 1] += l.strides[last];
   l.shape.erase(last), l.strides.erase(last);
-  return record<Diagonal>(alias(p, l), {p}, {});
-}
-
-Tensors Diagonal::vjp(const Tensor& g) {
-  int64_t n = g.dim(-1);
-  Tensor on_diagonal = eye(n, n, {boolean, g.device()});
-  return {where(on_diagonal, unsqueeze(g, -1), like(g, 0))};
+  // y_i = x_ii. Backward: dx_ij = g_i [i = j].
+  return record("diagonal", alias(p, l), {p}, {}, [](const Tensor& g) {
+    return where(eye(g.dim(-1), -1, {boolean, g.device()}), unsqueeze(g, -1), like(g, 0));
+  });
 }
 
 }  // namespace sluice

@@ -19,17 +19,7 @@ using namespace detail;
 
 namespace {
 
-using Adjoint = std::function<Tensor(const Tensor& g)>;
-
-// Every collective is linear, and its adjoint is a collective.
-struct Collective final : Node {
-  const char* op;
-  Adjoint adjoint;
-  Collective(const char* o, Adjoint a) : op(o), adjoint(std::move(a)) {}
-  static const char* op_name() { return "collective"; }
-  const char* name() const override { return op; }
-  Tensors vjp(const Tensor& g) override { return {adjoint(g)}; }
-};
+using Adjoint = std::function<Tensor(const Tensor& g)>;  // every collective is linear, and its adjoint is one
 
 constexpr int64_t kRequiresGrad = 1;  // of Told::flags
 
@@ -59,7 +49,7 @@ Tensor collective(const Call& call, const Tensor& x, const Communicator& c, Adjo
   if (!records || !anyone) return y;
   // A constant of this rank is given a history, too: its backward pass must come to the adjoint as those of the others do.
   const Tensor input = mine ? x : x.detach().requires_grad_();
-  return record<Collective>(std::move(y), {input}, {}, call.op, std::move(adjoint));
+  return record(call.op, std::move(y), {input}, {}, std::move(adjoint));
 }
 
 void check_root(const char* op, int root, const Communicator& group) {

@@ -128,12 +128,6 @@ class Part {
 Tensor keys_of(const Tensor& kv, int64_t d) { return narrow(kv, 3, 0, d); }
 Tensor values_of(const Tensor& kv, int64_t d) { return narrow(kv, 3, d, kv.dim(3) - d); }
 
-struct Same final : Node {
-  static const char* op_name() { return "sequence_attention"; }
-  const char* name() const override { return op_name(); }
-  Tensors vjp(const Tensor& g) override { return {g}; }
-};
-
 // saved: q, kv, sink, out; of softmax lse
 struct RingAttention final : Node {
   std::shared_ptr<Sequence> sequence;
@@ -191,7 +185,7 @@ struct RingAttention final : Node {
   Tensors recorded_vjp(const Tensors& given, const Tensor& g) {
     SequenceScope scope(sequence);
     std::vector<Tensor> xs;
-    for (const Tensor& x : given) xs.push_back(x.defined() ? record<Same>(x.detach(), {x}, {}) : x);
+    for (const Tensor& x : given) xs.push_back(x.defined() ? record("sequence_attention", x.detach(), {x}, {}, [](const Tensor& g) { return g; }) : x);
     AttentionOptions o = options;
     o.sink = xs[2];
     const int64_t d = xs[0].dim(3);

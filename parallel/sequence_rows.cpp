@@ -18,28 +18,6 @@ RowRange common(RowRange a, RowRange b) {
   return {begin, std::max(begin, std::min(a.end, b.end))};
 }
 
-struct FetchRows final : Node {
-  int64_t dim;
-  Communicator c;
-  std::shared_ptr<const RowPlan> plan;
-  FetchRows(int64_t d, const Communicator& communicator, std::shared_ptr<const RowPlan> p)
-      : dim(d), c(communicator), plan(std::move(p)) {}
-  static const char* op_name() { return "sequence_rows"; }
-  const char* name() const override { return op_name(); }
-  Tensors vjp(const Tensor& g) override { return {return_rows(g, dim, c, plan)}; }
-};
-
-struct ReturnRows final : Node {
-  int64_t dim;
-  Communicator c;
-  std::shared_ptr<const RowPlan> plan;
-  ReturnRows(int64_t d, const Communicator& communicator, std::shared_ptr<const RowPlan> p)
-      : dim(d), c(communicator), plan(std::move(p)) {}
-  static const char* op_name() { return "sequence_rows"; }
-  const char* name() const override { return op_name(); }
-  Tensors vjp(const Tensor& g) override { return {fetch_rows(g, dim, c, plan)}; }
-};
-
 /// Sends rows of `from`, whose first row is from_first, and gives f each rank's piece in the order of ranks: those that
 /// `goes` and `comes` name. True if any rank `records`.
 template <class Out, class In, class F>
@@ -81,10 +59,10 @@ bool exchange_rows(bool records, const Tensor& from, int64_t dim, const Communic
 }
 
 /// y with its history on every rank if it has one on any: all must come to the adjoint.
-template <class N>
-Tensor recorded(Tensor y, const Tensor& x, bool anyone, int64_t dim, const Communicator& c, std::shared_ptr<const RowPlan> plan) {
+template <class Adjoint>
+Tensor recorded(Tensor y, const Tensor& x, bool anyone, Adjoint adjoint) {
   if (!grad_enabled() || !anyone) return y;
-  return record<N>(std::move(y), {x.requires_grad() ? x : x.detach().requires_grad_()}, {}, dim, c, std::move(plan));
+  return record("sequence_rows", std::move(y), {x.requires_grad() ? x : x.detach().requires_grad_()}, {}, std::move(adjoint));
 }
 
 }  // namespace
@@ -110,7 +88,7 @@ Tensor fetch_rows(const Tensor& x, int64_t dim, const Communicator& c, std::shar
           copy_elements(part, place);
         });
   }
-  return recorded<FetchRows>(std::move(y), x, anyone, dim, c, std::move(plan));
+  return recorded(std::move(y), x, anyone, [dim, c, plan](const Tensor& given) { return return_rows(given, dim, c, plan); });
 }
 
 bool add_returned_rows(Tensor& y, const Tensor& g, int64_t dim, const Communicator& c, const RowPlan& plan, bool records) {
@@ -133,7 +111,7 @@ Tensor return_rows(const Tensor& g, int64_t dim, const Communicator& c, std::sha
   shape[static_cast<int>(dim)] = plan->owned[static_cast<std::size_t>(c.rank())].length();
   Tensor y = zeros(shape, g.options());
   const bool anyone = add_returned_rows(y, g, dim, c, *plan, grad_enabled() && g.requires_grad());
-  return recorded<ReturnRows>(std::move(y), g, anyone, dim, c, std::move(plan));
+  return recorded(std::move(y), g, anyone, [dim, c, plan](const Tensor& given) { return fetch_rows(given, dim, c, plan); });
 }
 
 }  // namespace sluice::detail

@@ -29,17 +29,10 @@ LinearParts linear_parts(const Tensor& q, const Tensor& k, const Tensor& v, cons
   return {elu1(q), phi_k, cat({values, one}, -1)};
 }
 
-/// g·softmax + (1 − g)·numerator/(denominator + eps), the last two side by side in `linear`. Where nothing is
-/// visible both are 0, and without eps 0/0 counts as 0.
+/// g·softmax + (1 − g)·numerator/(denominator + eps), the last two side by side in `linear`.
 Tensor mix(const Tensor& softmax, const Tensor& linear, const Tensor& gate, double eps) {
   const int64_t dv = softmax.dim(-1);
-  return map(
-      [eps](auto a, auto numerator, auto denominator, auto g) {
-        auto total = denominator + eps;
-        auto b = numerator / select(total == 0.0, like(total, 1), total);
-        return b + g * (a - b);
-      },
-      softmax, narrow(linear, -1, 0, dv), narrow(linear, -1, dv, 1), gate);
+  return map(formula::MixedQuotient{eps}, softmax, narrow(linear, -1, 0, dv), narrow(linear, -1, dv, 1), gate);
 }
 
 }  // namespace

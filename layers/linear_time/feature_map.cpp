@@ -17,20 +17,6 @@ namespace sluice {
 
 namespace {
 
-/// (e^{p − |x|²/2} + offset) · scale of p = x·ω and |x|²: one exponential, so large |x| underflows instead of giving ∞·0.
-struct FavorFeature {
-  static constexpr const char* name = "favor_feature";
-  double scale, offset;
-  template <class T> SLUICE_FN T operator()(const T& p, const T& square) const {
-    return (exp(p - square * 0.5) + offset) * scale;
-  }
-};
-struct ReluOffset {
-  static constexpr const char* name = "relu_offset";
-  double offset;
-  template <class T> SLUICE_FN T operator()(const T& x) const { return formula::Relu{}(x) + offset; }
-};
-
 bool is_random(FeatureMapKind kind) { return kind == FeatureMapKind::favor || kind == FeatureMapKind::fourier; }
 
 constexpr int64_t kMostFeatures = int64_t{1} << 24;
@@ -154,7 +140,7 @@ Tensor FeatureMap::operator()(const Tensor& given) const {
     case FeatureMapKind::elu1: return elu1(x);
     case FeatureMapKind::relu: case FeatureMapKind::t2r: {
       Tensor y = weight.defined() ? project(x, weight, bias) : x;
-      return o.offset == 0 ? relu(y) : map(ReluOffset{o.offset}, y);
+      return o.offset == 0 ? relu(y) : map(formula::ReluOffset{o.offset}, y);
     }
     case FeatureMapKind::poly_elem: {
       std::vector<Tensor> powers{x};
@@ -168,7 +154,7 @@ Tensor FeatureMap::operator()(const Tensor& given) const {
       return y;
     }
     case FeatureMapKind::favor:
-      return map(FavorFeature{1 / std::sqrt(static_cast<double>(o.features)), o.offset}, matmul(x, omega),
+      return map(formula::FavorFeature{1 / std::sqrt(static_cast<double>(o.features)), o.offset}, matmul(x, omega),
                  sum(square(x), {-1}, keep));
     case FeatureMapKind::fourier: {
       const Tensor p = matmul(x, omega);

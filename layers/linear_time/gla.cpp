@@ -10,19 +10,9 @@
 
 namespace sluice {
 
-namespace {
-
-struct LogDecay {
-  static constexpr const char* name = "gla_log_decay";
-  double rate;  // 1/τ
-  template <class T> SLUICE_FN T operator()(const T& z) const { return softplus(-z) * (-rate); }
-};
-
-}  // namespace
-
 Tensor gla_log_decay(const Tensor& z, double temperature) {
   if (!(temperature > 0)) fail<ValueError>("gla_log_decay: temperature must be positive — got ", temperature);
-  return map(LogDecay{1 / temperature}, z);
+  return map(formula::LogDecay{1 / temperature}, z);
 }
 
 Gla::Gla(GlaOptions given, Rng& rng) : options(given) {

@@ -18,16 +18,6 @@ namespace sluice {
 
 namespace {
 
-/// n / (d + eps), where a denominator of exactly 0 counts as 1.
-struct Quotient {
-  static constexpr const char* name = "linear_attention_quotient";
-  double eps;
-  template <class T> SLUICE_FN T operator()(const T& n, const T& d) const {
-    T t = d + eps;
-    return n / select(t == 0.0, like(t, 1), t);
-  }
-};
-
 /// Operands ready for use: scaled, padding removed.
 struct Operands {
   Tensor q, k, v, decay;
@@ -54,8 +44,6 @@ void check_operands(const char* op, const Tensor& q, const Tensor& k, const Tens
   if (!f.key_mask.defined()) return;
   if (f.key_mask.dtype() != boolean)
     fail<DTypeError>(op, ": key_mask must be bool — got ", f.key_mask.dtype(), " of shape ", f.key_mask);
-  if (f.key_mask.dtype() != boolean)
-    fail<DTypeError>(op, ": key_mask must be bool — got ", f.key_mask.dtype(), f.key_mask);
   if (f.key_mask.shape() != Shape{k.dim(0), k.dim(2)})
     fail(op, ": key_mask=", f.key_mask, " does not fit phi_k=", k, "; need [", k.dim(0), ",", k.dim(2), "]");
 }
@@ -98,7 +86,7 @@ Tensor by_token(const F& f, const Ts&... xs) {
 /// Sums of pieces, divided.
 Tensor divided(const std::vector<Tensor>& sums, const LinearAttentionForm& f) {
   if (f.normalize == LinearNormalize::none) return sums[0];
-  return by_token([&](const Tensor& n, const Tensor& d) { return map(Quotient{f.eps}, n, d); }, sums[0], sums[1]);
+  return by_token([&](const Tensor& n, const Tensor& d) { return map(formula::Quotient{f.eps}, n, d); }, sums[0], sums[1]);
 }
 
 /// Σ over j <= i, or j >= i, of φ(q_i)·φ(k_j) v_j, and of φ(q_i)·φ(k_j).

@@ -23,8 +23,8 @@ Tensor GatedResidual::operator()(const Tensor& x, const Tensor& f) const {
   ModuleScope scope(this, type);
   if (x.rank() < 1 || x.dim(-1) != options.dim || f.shape() != x.shape())
     fail("gated_residual: got x=", x, ", F(x)=", f, "; need two of shape [..., ", options.dim, "]");
-  if (weight.defined()) return sluice::map([](auto a, auto b, auto g) { return a + g * b; }, x, f, weight);
-  return sluice::map([](auto a, auto b, auto l) { return a + sigmoid(l) * b; }, x, f, map(x));
+  if (weight.defined()) return sluice::map(formula::AddScaled{}, x, f, weight);
+  return sluice::map(formula::AddGated{}, x, f, map(x));
 }
 
 }  // namespace sluice

@@ -68,17 +68,6 @@ void cumsum_cpu(const Tensor& x, Tensor& y, int dim, CumsumOptions options) {
   else dispatch_float("cumsum", x.dtype(), [&]<class T>() { run.template operator()<T, double>(); });
 }
 
-struct Cumsum final : Node {
-  int dim;
-  CumsumOptions options;
-  Cumsum(int d, CumsumOptions o) : dim(d), options(o) {}
-  static const char* op_name() { return "cumsum"; }
-  const char* name() const override { return op_name(); }
-  Tensors vjp(const Tensor& g) override {
-    return {cumsum(g, dim, {.exclusive = options.exclusive, .reverse = !options.reverse})};
-  }
-};
-
 }  // namespace
 
 constinit decltype(kernel::cumsum) kernel::cumsum{"cumsum", &cumsum_cpu};
@@ -89,7 +78,9 @@ Tensor cumsum(const Tensor& x_in, int64_t dim, CumsumOptions options) {
   const Tensor x = x_in.dtype() == boolean ? to(x_in, i64) : x_in;
   Tensor y = empty_like(x);
   if (y.numel() > 0) kernel::cumsum(contiguous(x.detach()), y, d, options);
-  return record<Cumsum>(std::move(y), {x}, {}, d, options);
+  return record("cumsum", std::move(y), {x}, {}, [d, options](const Tensor& g) {
+    return cumsum(g, d, {.exclusive = options.exclusive, .reverse = !options.reverse});
+  });
 }
 
 Tensor cumprod(const Tensor& x, int64_t dim) {

@@ -81,9 +81,9 @@ TEST_CASE("rope: the two layouts are one up to a permutation of channels", "[rop
   const Tensor order = Tensor::from<int64_t>({0, 2, 4, 6, 1, 3, 5, 7});  // half[c] = interleaved[order[c]]
   const Tensor x = sample(5, {3, 20, 8});
   const Tensor interleaved = rope(x, {.base = 10000, .pairing = RopePairing::interleaved});
-  CHECK(same_bits(rope(index_select(x, -1, order)), index_select(interleaved, -1, order)));
+  // Not bit for bit: which product of a·cos − b·sin is fused with the difference is the compiler's choice in each loop.
   check_identity("RoPE: layouts are a permutation of channels", rope(index_select(x, -1, order)),
-                 index_select(interleaved, -1, order), 0);
+                 index_select(interleaved, -1, order), 1e-15);
   // Hence the same scores, once the weights are permuted.
   const Tensor y = sample(6, {3, 20, 8});
   const Tensor scores =

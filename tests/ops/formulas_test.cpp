@@ -112,6 +112,11 @@ void check3(const char* name, const F& f, Range x, Range y, Range z, double ulps
 }
 
 template <class F>
+void check4(const char* name, const F& f, Range x, Range y, Range z, Range w, double ulps = 4) {
+  check<4>(name, f, {x, y, z, w}, ulps);
+}
+
+template <class F>
 double slope_at(const F& f, double x) { return on_dual<double, 1>(f, {x}).d[0]; }
 template <class F>
 double value_at(const F& f, double x) { return on_dual<double, 1>(f, {x}).v; }
@@ -200,10 +205,22 @@ TEST_CASE("formulas: dual numbers agree with the complex step", "[formulas]") {
   check2("SquaredError", fm::SquaredError{}, any, any);
   check2("BceWithLogits", fm::BceWithLogits{}, {-6, 6}, {0, 1});
   check2("KlTerm", fm::KlTerm{}, {-3, 0}, {0.05, 1});
+  check2("Quotient", fm::Quotient{0.1}, any, plus);
+  check2("Quotient", fm::Quotient{0.1}, any, minus, 16);
+  check4("MixedQuotient", fm::MixedQuotient{0.1}, any, any, plus, {0, 1});
+  check1("LogDecay", fm::LogDecay{0.0625}, {-6, 6});
+  check2("FavorFeature", fm::FavorFeature{0.5, 0.01}, any, plus);
+  check1("ReluOffset", fm::ReluOffset{0.1}, plus);
+  check1("ReluOffset", fm::ReluOffset{0.1}, minus);
+  check3("AddScaled", fm::AddScaled{}, any, any, any);
+  check3("AddGated", fm::AddGated{}, any, any, {-6, 6});
 
-  // Nobody is left out.
+  // Nobody is left out, here and in the lists of ops/formulas.h.
   const auto names = formula_names(sluice::testing::source_folder());
   CHECK(names.size() > 45);
+  std::size_t listed = 0;
+  fm::each_list([&]<std::size_t N, class... F>(fm::Formulas<N, F...>) { listed += sizeof...(F); });
+  CHECK(listed == names.size());
   for (const std::string& name : names) {
     INFO("formula " << name << " is not checked here");
     CHECK(checked().count(name));

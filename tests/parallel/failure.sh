@@ -69,7 +69,7 @@ done
 
 # Ranks that are asked to stop have the time that they need; asked again, they end. A rank that dies ends the others, who wait
 # for it and hear nothing, in seconds.
-stubborn='trap "sleep 4; echo saved; exit" USR1; trap "" TERM; if [[ $OMPI_COMM_WORLD_RANK == "$1" ]]; then kill -9 $$; fi
+stubborn='trap "sleep 4; echo saved; exit 0" USR1; trap "" TERM; if [[ $OMPI_COMM_WORLD_RANK == "$1" ]]; then kill -9 $$; fi
   echo ready; for ((k = 0; k < 300; ++k)); do sleep 0.1; done'
 for signals in 0 1 2; do
   begun=$SECONDS
