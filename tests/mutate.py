@@ -27,8 +27,8 @@ import mutants
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCES = (".cpp", ".h", ".cu", ".cuh")
-# What needs AMX or a real GPU, and the table of layers, which is there for tests.
-NOT_RUN = re.compile(r"amx|cuda/(nccl|runtime|blas)\.cu|cuda/attention/(kernels\.cu|.*wgmma)|cuda/warpgroup|layers/table")
+# What needs AMX, an arm64 processor or a real GPU, and the table of layers, which is there for tests.
+NOT_RUN = re.compile(r"amx|neon|bfmmla|cuda/(nccl|runtime|blas)\.cu|cuda/attention/(kernels\.cu|.*wgmma)|cuda/warpgroup|layers/table")
 SWITCH = "sluice/core/mutant.h"
 HEADER = """#pragma once
 namespace sluice::detail {
@@ -230,7 +230,8 @@ class Suite:
         if units[0].program == "ctest":
             command = ["ctest", "--test-dir", str(self.built), "-R", f"^{units[0].name}$", "--output-on-failure"]
         else:
-            (folder / "names").write_text("".join(f"{u.name}\n" for u in units))
+            quoted = lambda name: re.sub(r'([\\,\[\]"])', r"\\\1", name)  # else a comma ends it
+            (folder / "names").write_text("".join(f"{quoted(u.name)}\n" for u in units))
             command = [str(self.built / units[0].program), "--abort", "--input-file", str(folder / "names")]
         return run(command, {**env, "LD_LIBRARY_PATH": str(self.tree.build)}, folder, limit)
 
