@@ -156,6 +156,9 @@ TEST_CASE("allclose: NumPy's rule", "[numbers]") {
   CHECK(allclose(ones({2, 3}), ones({3}, {f64})));  // broadcast, and in f64
   CHECK(allclose(arange(3), arange(3)));
   CHECK_FALSE(allclose(arange(3), arange(1, 4)));
+  // f32 would round the difference away.
+  CHECK_FALSE(allclose(ones({2}, {f64}) + 1e-9, ones({2}, {f64}), 1e-10, 0));
+  CHECK_FALSE(allclose(Tensor::from<int64_t>({(1 << 24) + 1}), Tensor::from<int64_t>({1 << 24}), 0, 0));
   CHECK(allclose(zeros({0}), zeros({0})));
   CHECK_THROWS_WITH(allclose(ones({2}), ones({3})), Contains("allclose"));
   CHECK_THROWS_WITH(allclose(ones({2}), arange(2)), Contains("allclose: dtypes differ"));
