@@ -1,9 +1,9 @@
 // The functions that this backend puts into the kernel slots, by family; each has the signature and the contract of its
-// slot (ops/kernels.h, core/kernel.h, layers/train/optim_kernels.h). install.cu puts them there.
+// slot (ops/kernels.h, core/kernel.h, ops/optim_kernels.h). install.cu puts them there.
 #pragma once
 
 #include <sluice/core/kernel.h>
-#include <sluice/layers/train/optim_kernels.h>
+#include <sluice/ops/optim_kernels.h>
 #include <sluice/ops/kernels.h>
 
 namespace sluice::cuda {

@@ -2,7 +2,7 @@
 #include <sluice/core/graph.h>
 #include <sluice/cuda/recording.h>
 #include <sluice/cuda/tensors.h>
-#include <sluice/layers/train/optim_kernels.h>
+#include <sluice/ops/optim_kernels.h>
 
 #include <algorithm>
 #include <atomic>

@@ -1,5 +1,5 @@
 // Every kernel slot of ops on one page (those of map are made per formula, ops/map.h; those of core stand in
-// core/kernel.h, those of the optimisers in layers/train/optim_kernels.h). The CPU kernel stands beside its op.
+// core/kernel.h, those of the optimisers in ops/optim_kernels.h). The CPU kernel stands beside its op.
 //
 // What a kernel may trust: shapes, dtypes and options were checked by the op, all tensors live on one device, results
 // are allocated. Unless said otherwise tensors are contiguous, x, y and g of one dtype, f32, f64 or what Bf16 says, indices

@@ -103,9 +103,6 @@ struct MultiHeadAttentionOptions {
 MultiHeadAttentionOptions qwen_attention_options(int64_t dim, int64_t heads, int64_t kv_heads, int64_t head_dim,
                                                  std::vector<AttentionGateOptions> gates = {AttentionGateOptions{}});
 
-/// Trained values of a layer with these options, without making it.
-int64_t parameter_count(const MultiHeadAttentionOptions& options);
-
 namespace detail {
 /// Options with every default filled in; ValueError for those that do not go together.
 MultiHeadAttentionOptions checked(MultiHeadAttentionOptions o);

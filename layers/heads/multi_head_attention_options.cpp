@@ -5,20 +5,6 @@
 
 namespace sluice {
 
-namespace {
-
-int64_t norm_parameters(NormKind kind, int64_t dim) {
-  switch (kind) {
-    case NormKind::none: case NormKind::rms_plain: return 0;
-    case NormKind::scale: case NormKind::scale_l2: return 1;
-    case NormKind::rms: return dim;
-    case NormKind::layer: return 2 * dim;
-  }
-  return 0;
-}
-
-}  // namespace
-
 namespace detail {
 
 MultiHeadAttentionOptions checked(MultiHeadAttentionOptions o) {
@@ -83,29 +69,6 @@ MultiHeadAttentionOptions qwen_attention_options(int64_t dim, int64_t heads, int
   o.gates = std::move(gates);
   o.heads.init = Init::paper();
   return o;
-}
-
-int64_t parameter_count(const MultiHeadAttentionOptions& given) {
-  const MultiHeadAttentionOptions o = detail::checked(given);
-  const int64_t source = o.heads.source_dim(), qkv_bias = o.heads.qkv_bias ? 1 : 0;
-  const int64_t projections = (o.heads.dim + qkv_bias) * o.heads.heads * o.heads.head_dim +
-                              (source + qkv_bias) * o.heads.kv_heads * (o.heads.head_dim + o.heads.value_dim);
-  int64_t n = projections * (o.separate_global_projections ? 2 : 1);
-  n += o.heads.heads * o.heads.value_dim * o.heads.dim + (o.heads.out_bias ? o.heads.dim : 0);
-  n += norm_parameters(o.norm, o.heads.dim) * (o.sandwich_norm ? 2 : 1);
-  const bool shared = o.qk_norm_over == QkNormOver::shared;
-  for (int64_t heads : {o.heads.heads, o.heads.kv_heads})
-    if (o.qk_norm) n += norm_parameters(o.qk_norm_kind, (shared ? 1 : heads) * o.heads.head_dim);
-  if (o.position_bias == PositionBias::t5) n += o.t5.buckets * o.heads.heads;
-  if (o.position_bias == PositionBias::toeplitz) n += o.heads.heads * (2 * o.max_length - 1);
-  if (o.sink == AttentionSink::learned) n += o.heads.heads;
-  if (o.ablation == SdpaAblationKind::head_norm) n += o.heads.value_dim;
-  for (const AttentionGateOptions& g : o.gates) {
-    const detail::GateSizes s = detail::gate_sizes(o, g);
-    const int64_t width = s.heads * (g.granularity == GateGranularity::elementwise ? s.head_dim : 1);
-    n += width * (g.input_independent ? 1 : s.dim + (g.bias ? 1 : 0));
-  }
-  return n;
 }
 
 }  // namespace sluice

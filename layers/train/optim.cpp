@@ -1,7 +1,7 @@
 #include <sluice/layers/train/optim.h>
 
 #include <sluice/core/node.h>
-#include <sluice/layers/train/optim_kernels.h>
+#include <sluice/ops/optim_kernels.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/parallel/collectives.h>

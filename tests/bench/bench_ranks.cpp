@@ -1,5 +1,5 @@
 // What ranks cost: latency and bandwidth of collectives, a data-parallel training step with and without overlap, each beside
-// what layers/report/scaling.h says of it on paper.
+// what support/scaling.h says of it on paper.
 //
 //   bench_ranks; mpirun -n 4 --oversubscribe bench_ranks       ranks of one machine, whose memory they share
 //   mpirun … bench_ranks --network                             ranks with a network of their own (tests/bench/namespaces.sh)
@@ -8,7 +8,7 @@
 #include <sluice/core/parallel.h>
 #include <sluice/layers/gau/gau.h>
 #include <sluice/layers/nn/linear.h>
-#include <sluice/layers/report/scaling.h>
+#include "support/scaling.h"
 #include <sluice/layers/train/data_parallel.h>
 #include <sluice/layers/train/optim.h>
 #include <sluice/ops/create.h>
@@ -23,6 +23,7 @@
 #include <string>
 
 using namespace sluice;
+using namespace sluice::testing;
 
 namespace {
 

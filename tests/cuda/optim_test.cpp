@@ -2,7 +2,7 @@
 // gradients of bf16 with their masters.
 #include "cuda/against_cpu.h"
 
-#include <sluice/layers/train/optim_kernels.h>
+#include <sluice/ops/optim_kernels.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 

@@ -5,6 +5,7 @@
 #include "support/identities.h"
 
 #include <sluice/layers/heads/attention_conversion.h>
+#include <sluice/layers/report/cost.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/reduce.h>
 
@@ -137,7 +138,7 @@ TEST_CASE("gqa: pooling takes the mean of each group, into tensors of its own", 
     CHECK_FALSE(fresh[i].tensor.shares_storage(old[i].tensor));
   }
   o.heads.kv_heads = 2;
-  CHECK(count(pooled) == parameter_count(o));
+  CHECK(count(pooled) == cost(o, 1).parameters);
   CHECK(layer.options.heads.kv_heads == 4);
   CHECK(layer.heads.k.weight.dim(1) == 8);
   CHECK(max_abs_diff(pool_kv_heads(pooled, 1).heads.v.weight, pool_kv_heads(layer, 1).heads.v.weight) < 1e-15);

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace sluice {
+namespace sluice::testing {
 
 /// A network as one rank sees it; all ranks send at the same time.
 struct Network {
@@ -45,4 +45,4 @@ struct StepParts {
 /// of one rank in all, while keys and values, `bytes` of a piece, go round.
 double ring_attention_seconds(double compute, int64_t bytes, const Network& network, int ranks);
 
-}  // namespace sluice
+}  // namespace sluice::testing

@@ -1,4 +1,4 @@
-#include <sluice/layers/train/optim_kernels.h>
+#include <sluice/ops/optim_kernels.h>
 
 #include <sluice/core/parallel.h>
 

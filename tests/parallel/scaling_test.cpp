@@ -1,5 +1,5 @@
 // Step times on paper: worked by hand.
-#include <sluice/layers/report/scaling.h>
+#include "support/scaling.h"
 
 #include <sluice/core/error.h>
 
@@ -7,6 +7,7 @@
 #include "support/catch.h"
 
 using namespace sluice;
+using namespace sluice::testing;
 
 TEST_CASE("scaling: collectives", "[cost]") {
   const Network net{.latency = 1e-5, .bandwidth = 1e9};

@@ -1,11 +1,11 @@
-#include <sluice/layers/report/scaling.h>
+#include "support/scaling.h"
 
 #include <sluice/core/error.h>
 
 #include <algorithm>
 #include <bit>
 
-namespace sluice {
+namespace sluice::testing {
 
 double StepParts::data_parallel(const Network& network, int ranks) const {
   if (ranks == 1) return alone();
@@ -46,4 +46,4 @@ double Network::exchange(int ranks, int messages, double bytes) const {
   return messages * latency + sent / bandwidth;
 }
 
-}  // namespace sluice
+}  // namespace sluice::testing
