@@ -73,6 +73,16 @@ TEST_CASE("flash: one token, and a sequence of padding alone", "[flash]") {
     }
 }
 
+TEST_CASE("flash: no token at all", "[flash]") {
+  for (GauBias bias : kGauBiases)
+    for (bool causal : {false, true}) {
+      Rng rng(1);
+      const Flash f(small(GauKind::su, ChunkLength::chunk, causal, bias), rng);
+      INFO(name_of(bias) << " causal " << causal);
+      CHECK(f(zeros({2, 0, 4})).shape() == Shape{2, 0, 4});
+    }
+}
+
 TEST_CASE("flash: a chunk of padding in the middle and at the start", "[flash]") {
   const std::vector<bool> real{false, false, false, true, true, false, false, false, false, true, true,
                                true,  false, true,  true, true, false, false, false, true,  true, true};

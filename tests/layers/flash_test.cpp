@@ -124,6 +124,7 @@ TEST_CASE("flash: norms, activations, RoPE's options and one term alone equal lo
     }
   FlashOptions o = small(GauKind::su, ChunkLength::chunk, true, GauBias::rope);
   o.rope.pairing = RopePairing::interleaved, o.rope.offset = 5, check(o);
+  o.rope.xpos = 6, check(o), o.rope.xpos = 0;  // queries grow as keys shrink
   o.rope.rot_dim = 2, o.bias = GauBias::none, check(o);
   o.use_rope = false, check(o);
   o.quadratic = false, check(o);

@@ -79,6 +79,7 @@ TEST_CASE("mc_tfm: equals loops", "[flash]") {
           McTfmOptions o = small_block(causal, kind);
           o.quadratic = terms & 1, o.linear = terms & 2, o.scaling = kChunkScalings[turn++ % 5];
           o.length = kChunkLengths[turn % 2], o.use_rope = turn % 5 != 0;
+          o.heads = turn % 4 ? 3 : 1;
           Rand rand(static_cast<uint64_t>(turn));
           const McTfm f = random_block(o, rand);
           const Tensor x = random_tensor({2, 7, 6}, f64, rand);
