@@ -198,6 +198,9 @@ TEST_CASE("sparse masks: BigBird blocks", "[sparse]") {
   const BigBirdOptions bare{.block = 3, .window = 5, .random = 0, .first_global = false, .last_global = false};
   CHECK(equal(dense_mask(bigbird_mask(20, bare), 20, 20),
               by_rule(20, 20, [](int64_t i, int64_t j) { return std::abs(i / 3 - j / 3) <= 2; })));
+  // Blocks of one token: the band is a sliding window.
+  const BigBirdOptions single{.block = 1, .window = 5, .random = 0, .first_global = false, .last_global = false};
+  CHECK(equal(dense_mask(bigbird_mask(20, single), 20, 20), dense_mask(sliding_mask(2), 20, 20)));
   const double all =
       max_abs_diff(to(dense_mask(bigbird_mask(23, {.block = 4, .random = 6}), 23, 23), f64), ones({1, 23, 23}, {f64}));
   check_identity("sparse: all blocks is full", all, 0);
