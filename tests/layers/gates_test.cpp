@@ -130,6 +130,10 @@ TEST_CASE("gated residual: every kind equals its formula", "[gates]") {
     CHECK(max_abs_diff(x + r.gate(x) * f, want) < 1e-13);
     CHECK(same_bits(r(x, [](const Tensor& h) { return silu(h); }), r(x, silu(x))));
     CHECK_THROWS_WITH(r(x, narrow(f, 1, 0, 2)), Contains("[2,4,3]") && Contains("[2,2,3]"));
+    // What a formula of elements would broadcast is refused, too.
+    CHECK_THROWS_WITH(r(x, narrow(f, 1, 0, 1)), Contains("gated_residual") && Contains("[2,1,3]"));
+    const Tensor thin = narrow(x, 2, 0, 1);
+    CHECK_THROWS_WITH(r(thin, thin), Contains("gated_residual") && Contains("[2,4,1]"));
   }
   Rng rng(1);
   CHECK(count(GatedResidual({.dim = 5}, rng)) == 1);
