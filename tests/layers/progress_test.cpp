@@ -155,6 +155,7 @@ TEST_CASE("progress: on a terminal one line is drawn in place, as long as it has
   CHECK_THAT(first(53), Contains("loss 2.500") && !Contains("accuracy") && !Contains(" MiB") && Contains("[##"));
   CHECK_THAT(first(45), Contains("loss 2.500") && !Contains("[") && Contains(" left "));
   CHECK(first(20) == " 25% step 1/4  loss");
+  for (const unsigned short columns : {120, 80, 53, 45}) CHECK_THAT(first(columns), EndsWith(" left -:--"));  // whole
   for (const unsigned short columns : {120, 80, 53, 45, 20, 5}) CHECK(first(columns).size() < columns);
 }
 
