@@ -294,6 +294,25 @@ TEST_CASE("data parallel: gradients are sent while the backward pass goes on", "
   for (Tensor* w : {&w1, &w2, &w3}) CHECK(same_bits(w->grad(), want[i++]));
 }
 
+TEST_CASE("data parallel: after the first step, gradients that come together are sent together", "[parallel]") {
+  CHECK_NOTHROW(on_ranks([](const Communicator& all) {
+    if (all.size() == 1) return;  // nothing is sent
+    // A model that names its last layers first, so that gradients come in the order of the names: 8, 16, 8, 16 bytes.
+    std::vector<NamedTensor> layers;
+    for (const int64_t size : {1, 2, 1, 2})
+      layers.push_back({str(layers.size()), ones({size}, {f64}).requires_grad_()});
+    DataParallel parallel(layers, all, {.bucket_bytes = 16});
+    const auto sums = [&] {  // but for that of the weights
+      Tensor h = ones({2}, {f64});
+      for (std::size_t i = layers.size(); i-- > 0;) layers[i].tensor.zero_grad(), h = tanh(h * layers[i].tensor);
+      parallel.backward(sum(h));
+      return parallel.take_traffic().by_kind["all_reduce"].calls - 1;
+    };
+    expect(sums() == 3, "16 | 8 16 | 8: as for a model that names them last, since nothing is known");
+    for (int step = 0; step < 2; ++step) expect(sums() == 2, "8 16 | 8 16");
+  }));
+}
+
 TEST_CASE("data parallel: one checkpoint, whatever wrote it", "[parallel][threads]") {
   const TempFolder folder;
   How how{.steps = 4};
