@@ -73,6 +73,18 @@ TEST_CASE("sample_tokens: temperature, top_k and top_p shape the distribution", 
   is_near(shares({0.25, 0.25, 0.25, 0.25}, {.top_k = 2}), {{0, 0.5}, {1, 0.5}});  // ties: the lower tokens
 }
 
+TEST_CASE("sample_tokens: what rounding leaves goes to the last token that is possible", "[generate]") {
+  // Each small weight is a little more than half of the last bit of the sum, which rounds up by all of it: the sum is
+  // greater than what is in it. Only a draw next to 1 shows that, as this block of this stream does.
+  constexpr int64_t kSmall = 300'000;
+  std::vector<double> logits(kSmall + 3, std::log(0.501 * 0x1p-52));
+  logits[0] = 0;
+  logits[kSmall + 1] = logits[kSmall + 2] = -INFINITY;
+  Rng rng;
+  rng.set_state(1, 9193731812);  // 1 − 3e-11
+  CHECK(sample_tokens(Tensor::from(logits, {1, kSmall + 3}), {}, rng).item<int64_t>() == kSmall);
+}
+
 TEST_CASE("sample_tokens: what is refused", "[generate]") {
   Rng rng(1);
   CHECK_THROWS_AS(sample_tokens(Tensor({1, 2}), {}, rng), ShapeError);
