@@ -193,7 +193,7 @@ FolderLock::FolderLock(const std::string& folder) : path_(folder + "/.lock") {
     Descriptor file(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
     if (file.fd < 0) fail<IOError>("folder_lock: cannot write to the folder '", folder, "': ", reason(errno));
     if (::flock(file.fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-      char holder[128];
+      char holder[300];
       const ssize_t got = ::pread(file.fd, holder, sizeof holder, 0);
       fail<IOError>("folder_lock: the folder '", folder, "' is in use by ",
                     got > 0 ? std::string_view(holder, static_cast<std::size_t>(got)) : "another run",
@@ -201,7 +201,7 @@ FolderLock::FolderLock(const std::string& folder) : path_(folder + "/.lock") {
     }
     struct stat info;
     if (::fstat(file.fd, &info) == 0 && info.st_nlink == 0) continue;  // its last holder has just removed it
-    char host[64] = "";
+    char host[256] = "";  // POSIX allows 255
     ::gethostname(host, sizeof host - 1);
     const std::string holder = str("process ", int{::getpid()}, " of ", host);
     // What a dead holder left goes. For messages only: that it cannot be written is no reason to stop.

@@ -9,6 +9,10 @@
 #include <fstream>
 #include <optional>
 
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
 using namespace sluice;
 using namespace sluice::testing;
 
@@ -51,3 +55,18 @@ TEST_CASE("file: a folder is locked by one run, and free when that ends, however
   std::ofstream(folder / "file") << "";
   CHECK_THROWS_WITH(FolderLock(folder / "file"), Contains("cannot make the folder"));
 }
+
+#if defined(__linux__)
+TEST_CASE("file: who holds a folder is named with the whole name of its machine", "[file]") {
+  TempFolder folder;
+  const std::string host(64, 'h');  // the longest that Linux allows
+  const std::string said = in_child([&]() -> std::string {
+    if (::unshare(CLONE_NEWUSER | CLONE_NEWUTS) != 0) return "may not be named";
+    if (::sethostname(host.data(), host.size()) != 0) return "may not be named";
+    const FolderLock mine(folder / "run");
+    return FolderLock(folder / "run"), "locked";
+  });
+  if (said == "may not be named") return;  // containers may forbid it
+  CHECK_THAT(said, Contains("is in use by process ") && Contains(" of " + host + ";"));
+}
+#endif
