@@ -1,5 +1,6 @@
 // The allocator: alignment, exact statistics, reuse, and blocks that change threads.
 #include <sluice/core/allocator.h>
+#include <sluice/core/backend.h>
 #include <sluice/core/heap.h>
 
 #include "support/approx.h"
@@ -140,6 +141,15 @@ TEST_CASE("memory_stats: live, peak and cached are exact", "[allocator]") {
   CHECK(memory_stats().live == start.live);
 }
 
+TEST_CASE("memory_stats: of a device, the CPU's are the process's and meta has none", "[allocator]") {
+  { Tensor x = empty({1 << 18}); }
+  reset_peak_memory(cpu);
+  CHECK(memory_stats(cpu).peak == memory_stats().live);
+  CHECK(memory_stats(cpu).live == memory_stats().live);
+  CHECK_NOTHROW(reset_peak_memory(meta));
+  CHECK(memory_stats(meta).peak == 0);
+}
+
 TEST_CASE("allocator: an op that throws gives its memory back", "[allocator]") {
   const int64_t start = memory_stats().live;
   Tensor x({1, 2, 3});
@@ -262,6 +272,30 @@ TEST_CASE("allocator: the cache keeps no more than its limit, of small blocks to
   CHECK(memory_stats().slabs - start.slabs <= mb);
   set_cache_limit(standard);
   CHECK(cache_limit() == standard);
+}
+
+TEST_CASE("allocator: blocks of every size share one limit, whichever are freed last", "[allocator]") {
+  if (!kCaches) return;
+  constexpr int64_t mb = 1 << 20;
+  const int64_t standard = cache_limit();
+  // Blocks of 40 KB are kept by size class, those of 1 MB in a heap: 6 MB of either.
+  const auto blocks = [](int64_t each) {
+    std::vector<Tensor> all;
+    for (int64_t bytes = 0; bytes < 6 * mb; bytes += each) all.push_back(empty({each}, {boolean}));
+    return all;
+  };
+  for (const bool large_last : {false, true}) {
+    release_cached_memory();
+    set_cache_limit(8 * mb);
+    {
+      const auto last = blocks(large_last ? mb : 40'000);
+      const auto first = blocks(large_last ? 40'000 : mb);
+    }
+    INFO("large blocks " << (large_last ? "last" : "first"));
+    CHECK(memory_stats().cached > 4 * mb);
+    CHECK(memory_stats().cached <= 8 * mb);
+  }
+  set_cache_limit(standard);
 }
 
 TEST_CASE("allocator: a child of fork() computes and ends while threads of its parent allocate", "[allocator]") {

@@ -52,6 +52,8 @@ TEST_CASE("gpu: signs of life, memory", "[gpu][life]") {
   CHECK(to(full({5}, 2.5, {f32, Device::cuda()}), cpu).to_vector() == std::vector<float>(5, 2.5f));
   CHECK(to(Tensor::from(std::vector<float>{}, {0}), Device::cuda()).numel() == 0);
   CHECK(memory_stats(Device::cuda()).peak >= 5000 * 4);
+  reset_peak_memory(Device::cuda());
+  CHECK(memory_stats(Device::cuda()).peak == memory_stats(Device::cuda()).live);
 }
 
 TEST_CASE("gpu: signs of life, elementwise", "[gpu][life]") {
