@@ -175,7 +175,8 @@ void Group::fail_disagreement(const Call& call, const std::vector<Told>& told) {
       what += str(what.empty() ? "" : ", ", "rank ", world_rank(static_cast<int>(r)), " calls ", std::string_view(text(r)));
   // On every rank the same words: they begin with the op of most.
   const std::string_view common = text(usual);
-  fail_together(str(common.substr(0, common.find_first_of(" (")), ": ranks disagree — ", what, "; the others call ", common));
+  const std::string_view op = common.substr(0, common.find_first_of(" (:"));
+  fail_together(str(op, ": ranks disagree — ", what, "; the others call ", common));
 }
 
 void Group::fail_together(const std::string& what) {

@@ -108,6 +108,20 @@ TEST_CASE("communicator: ranks that disagree all fail with one message", "[paral
             "settings: rank 2 has another one — got 'b = 2'; the others have 'b = 7'");
   check_all(disagree([&](auto& c) { c.check_same("settings", "a"); }, [&](auto& c) { c.check_same("settings", "a\nb"); }),
             "settings: rank 2 has another one — got ''; the others have 'b'");
+  const auto settings_of = [](const std::string& all) {  // a letter for each rank
+    return errors_on_ranks(4, [&](const Communicator& c) {
+      c.check_same("settings", all.substr(static_cast<std::size_t>(c.rank()), 1));
+    });
+  };
+  check_all(settings_of("abab"), "settings: ranks 1 and 3 have another one — got 'b'; the others have 'a'");
+  check_all(settings_of("abcd"), "settings: ranks 1, 2 and 3 have another one — got 'b'; the others have 'a'");
+  // Of a long call every rank sees the same first part; behind that of rank 3 there is no room.
+  const std::string odd(1000, 'a'), usual(1000, 'b');
+  const auto shown = [](const std::string& what) { return ("check_same: " + what).substr(0, 255); };
+  for (const int who : {0, 3})
+    check_all(disagree([&](auto& c) { c.check_same(odd, ""); }, [&](auto& c) { c.check_same(usual, ""); }, who),
+              str("check_same: ranks disagree — rank ", who, " calls ", shown(odd), "; the others call ",
+                  shown(usual)));
   check_all(disagree([&](auto& c) { Tensor y = zeros({5}); start_all_reduce(y, c).wait(); },
                      [&](auto& c) { Tensor y = zeros({6}); start_all_reduce(y, c).wait(); }),
             "all_reduce: ranks disagree — rank 2 calls all_reduce(sum) f32[5]; the others call all_reduce(sum) f32[6]");
