@@ -15,6 +15,7 @@
 #include <sluice/ops/view.h>
 #include <sluice/parallel/sequence_attention.h>
 
+#include <array>
 #include <mutex>
 
 using namespace sluice;
@@ -247,6 +248,16 @@ TEST_CASE("sequence: what cannot be is said", "[sequence]") {
          attends(narrow(x, 1, 0, 2));
        }))
     CHECK(text.find("a piece of 2 rows in the scope of a sequence of which this rank holds 3") != std::string::npos);
+  // Each of these by itself: too few keys, too few values, dims that differ in number, too many of them.
+  const Tensor fewer = narrow(x, 1, 0, 2), flat = select(x, 0, 0), deep = reshape(x, {1, 1, 1, 3, 4});
+  const std::vector<std::array<Tensor, 3>> wrong = {
+      {x, fewer, x}, {x, x, fewer}, {x, flat, x}, {x, x, flat}, {deep, deep, deep}};
+  for (const auto& [q, k, v] : wrong)
+    for (const std::string& text : errors_on_ranks(2, [&](const Communicator& c) {
+           SequenceScope scope(c);
+           sequence_attention(q, k, v);
+         }))
+      CHECK(text.find("; need the rows of one piece of a sequence") != std::string::npos);
   for (const std::string& text : errors_on_ranks(3, [&](const Communicator& c) {
          SequenceScope scope(c);
          sequence_shift(c.rank() == 1 ? to(x, f64) : x, 1);
