@@ -132,10 +132,10 @@ ranks_turn() {
   for ((k = 0; k == 0 || SECONDS < end; ++k)); do
     status=0
     if ((k % 2)); then SLUICE_SEED=$(($1 + k)) bash tests/parallel/resume.sh "$train" 2 || status=$?
-    else SLUICE_SEED=$(($1 + k)) bash tests/parallel/failure.sh "$failing" "$build/libsluice.so" 8 || status=$?; fi
+    else SLUICE_SEED=$(($1 + k)) bash tests/parallel/failure.sh "$failing" "$build/libsluice.so" 10 || status=$?; fi
     if ((status == 77)); then break; fi # no mpirun
     if ((status)); then return "$status"; fi
-    jobs=$((jobs + (k % 2 ? 2 : 8)))
+    jobs=$((jobs + (k % 2 ? 2 : 10)))
   done
   echo "$jobs jobs"
 }
