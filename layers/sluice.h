@@ -69,6 +69,7 @@
 #include <sluice/layers/nn/generate.h>
 #include <sluice/layers/nn/init.h>
 #include <sluice/layers/nn/kv_cache.h>
+#include <sluice/layers/nn/pass.h>
 #include <sluice/layers/nn/module.h>
 #include <sluice/layers/port/pytorch.h>
 #include <sluice/layers/report/cost.h>

@@ -21,12 +21,13 @@ struct Takes {
   static constexpr bool masked = requires(const M& m, const Tensor& x, Rng* r) { m(x, x, r); };
   static constexpr bool dropped = requires(const M& m, const Tensor& x, Rng* r) { m(x, r); };
   static constexpr bool masked_only = !residual && requires(const M& m, const Tensor& x) { m(x, x); };
-  static constexpr bool streams = requires { typename M::State; };
+  static constexpr bool passes = TakesPass<M>, streams = passes || requires { typename M::State; };
   static constexpr bool starts = requires(const M& m, const Tensor& x) { m.start(x, x); };
   static constexpr bool encodes = requires(const M& m, const Tensor& x) { m.attend(x, m.encode(x, x)); };
 
   static Tensor call(const M& m, const LayerInputs& in, Rng* rng) {
-    if constexpr (residual) return m(in.x, in.branch);
+    if constexpr (passes) return m(in.x, {.key_mask = in.key_mask, .rng = rng});
+    else if constexpr (residual) return m(in.x, in.branch);
     else if constexpr (sinusoidal) return in.x + m(in.x.dim(1));
     else if constexpr (inputs)
       return m(in.x, {.context = in.context, .key_mask = in.key_mask, .segments = in.segments}, rng);
@@ -46,9 +47,13 @@ struct StateOf {
   using type = int;
 };
 template <class M>
-  requires Takes<M>::streams
+  requires(Takes<M>::streams && !Takes<M>::passes)
 struct StateOf<M> {
   using type = typename M::State;
+};
+template <TakesPass M>
+struct StateOf<M> {
+  using type = Stream;
 };
 template <class M>
   requires Takes<M>::encodes
@@ -62,7 +67,9 @@ class LayerOf final : public AnyLayer {
   explicit LayerOf(M m) : m_(std::move(m)) {}
   Tensor operator()(const LayerInputs& in, Rng* rng) const override { return Takes<M>::call(m_, in, rng); }
   Tensor step(const Tensor& x) override {
-    if constexpr (Takes<M>::streams) {
+    if constexpr (Takes<M>::passes) {
+      return sluice::step(m_, x, state_);
+    } else if constexpr (Takes<M>::streams) {
       auto [y, next] = m_.step(x, std::move(state_));
       state_ = std::move(next);
       return y;
@@ -83,10 +90,12 @@ class LayerOf final : public AnyLayer {
   int64_t held() const override {
     std::set<const Storage*> seen;
     int64_t bytes = 0;
-    each_kept(state_, [&](const Tensor& x) {
+    const auto add = [&](const Tensor& x) {
       const Storage& memory = *x.impl().storage;
       if (seen.insert(&memory).second) bytes += static_cast<int64_t>(memory.bytes());
-    });
+    };
+    if constexpr (Takes<M>::passes) state_.each_tensor(add);
+    else each_kept(state_, add);
     return bytes;
   }
   std::unique_ptr<AnyLayer> copy() const override { return std::make_unique<LayerOf>(*this); }
@@ -109,6 +118,10 @@ class LayerOf final : public AnyLayer {
 /// `base` with what each of `changes` changes. ValueError unless they are JSON.
 std::vector<Json> merged_samples(const char* base, std::initializer_list<const char*> changes);
 
+/// Whether the layer's options have one.
+template <class M>
+constexpr bool has_dropout() { return requires(const M& m) { m.options.dropout; }; }
+
 struct RowList {
   std::vector<LayerRow> rows;
 
@@ -119,11 +132,11 @@ struct RowList {
     using Options = std::remove_cvref_t<decltype(std::declval<M>().options)>;
     LayerRow row{.name = name, .type = M::type, .samples = merged_samples(base, changes), .draft = {}};
     row.context = T::inputs || T::cross_masked || T::cross;
-    row.key_mask = row.context || T::segmented || T::positioned || T::masked || T::masked_only;
+    row.key_mask = row.context || T::passes || T::segmented || T::positioned || T::masked || T::masked_only;
     row.query_mask = T::cross_masked;
     row.segments = T::inputs || T::segmented;
     row.branch = T::residual, row.positions = T::positioned;
-    row.dropout = !T::residual && !T::sinusoidal && (row.key_mask ? !T::masked_only || T::masked : T::dropped);
+    row.dropout = T::passes ? has_dropout<M>() : !T::residual && !T::sinusoidal && (row.key_mask ? !T::masked_only || T::masked : T::dropped);
     row.streams = T::streams || T::encodes;
     row.draft = [] {
       auto options = std::make_shared<Options>();

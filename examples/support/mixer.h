@@ -14,8 +14,8 @@ namespace sluice::examples {
 struct Mixer {
   static constexpr const char* type = "Mixer";
   using Layer = std::variant<MultiHeadAttention, Gau, Flash, LinearAttention, Retention, Gla, FusedAttention>;
-  using State = std::variant<std::monostate, MultiHeadAttention::State, Gau::State, Flash::State, LinearState,
-                             FusedAttention::State>;
+  using State = std::variant<std::monostate, MultiHeadAttention::State, Gau::State, Flash::State, FusedAttention::State,
+                             Stream>;
 
   Norm norm;
   Layer layer;
@@ -37,11 +37,16 @@ struct Mixer {
     NoGrad guard;
     return std::visit(
         [&](const auto& f) {
+          if constexpr (TakesPass<std::remove_cvref_t<decltype(f)>>) {
+            if (!std::holds_alternative<Stream>(state)) state = Stream();
+            return x + sluice::step(f, norm(x), std::get<Stream>(state));
+          } else {
           using S = typename std::remove_cvref_t<decltype(f)>::State;
           S* old = std::get_if<S>(&state);
           auto result = f.step(complete(f) ? x : norm(x), old ? std::move(*old) : S{});
           state = std::move(result.second);
           return complete(f) ? result.first : x + result.first;
+          }
         },
         layer);
   }
@@ -62,6 +67,7 @@ struct Mixer {
 inline int64_t state_size(const Mixer::State& state) {
   return std::visit([](const auto& s) -> int64_t {
     if constexpr (std::is_same_v<std::remove_cvref_t<decltype(s)>, std::monostate>) return 0;
+    else if constexpr (std::is_same_v<std::remove_cvref_t<decltype(s)>, Stream>) return s.numel();
     else return sluice::state_size(s);
   }, state);
 }

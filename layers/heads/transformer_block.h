@@ -13,6 +13,7 @@
 #include <sluice/layers/heads/multi_head_attention.h>
 #include <sluice/layers/nn/mlp.h>
 #include <sluice/layers/nn/norm.h>
+#include <sluice/layers/nn/pass.h>
 #include <sluice/ops/elementwise.h>
 
 #include <type_traits>
@@ -44,6 +45,10 @@ struct NoState {};
 template <class A>
 struct AttentionState {
   using type = NoState;
+};
+template <TakesPass A>
+struct AttentionState<A> {
+  using type = Stream;
 };
 template <class A>
   requires requires { typename A::State; }
@@ -98,19 +103,24 @@ struct TransformerBlock {
   /// x [batch, n, dim] → the same. rng switches dropout on.
   Tensor operator()(const Tensor& x, const Inputs& inputs = {}, Rng* rng = nullptr) const {
     return around(x, rng, [&](const Tensor& y) {
-      if constexpr (requires { attention(y, inputs, rng); }) return attention(y, inputs, rng);
+      if constexpr (TakesPass<Attention>) return attention(y, {.key_mask = inputs, .rng = rng});
+      else if constexpr (requires { attention(y, inputs, rng); }) return attention(y, inputs, rng);
       else return attention(y, inputs);
     });
   }
   /// The next tokens of a stream, x [batch, m, dim]: equal to the rows of the full causal pass. Without history.
   std::pair<Tensor, State> step(const Tensor& x, State state) const
-    requires requires { typename Attention::State; }
+    requires(TakesPass<Attention> || requires { typename Attention::State; })
   {
     NoGrad guard;
     Tensor y = around(x, nullptr, [&](const Tensor& h) {
-      auto [out, next] = attention.step(h, std::move(state));
-      state = std::move(next);
-      return out;
+      if constexpr (TakesPass<Attention>) {
+        return sluice::step(attention, h, state);
+      } else {
+        auto [out, next] = attention.step(h, std::move(state));
+        state = std::move(next);
+        return out;
+      }
     });
     return {std::move(y), std::move(state)};
   }

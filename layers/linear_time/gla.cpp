@@ -46,35 +46,16 @@ Tensor Gla::log_decay(const Tensor& x) const {
   return group > 1 ? repeat_interleave(each, group, 1) : each;
 }
 
-detail::LinearOperands Gla::project(const Tensor& x, const Tensor& key_mask, State* state) const {
-  const auto [q, k, v] = detail::linear_heads(heads, head_options(), conv, x, 0, key_mask, state);
-  LinearAttentionForm form{.direction = LinearDirection::causal, .normalize = LinearNormalize::none,
-                           .scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(key_dim()))),
-                           .log_decay = log_decay(x), .chunk = options.chunk};
-  return {q, k, v, form};
-}
-
-Tensor Gla::finish(const Tensor& x, const Tensor& attended, Rng* rng) const {
-  Tensor y = detail::merge_heads(norm(attended));
-  if (options.output_gate) y = swiglu(y, output_gate(x));
-  return heads.finish(head_options(), detail::split_heads(y, options.heads), x, rng);
-}
-
-Tensor Gla::operator()(const Tensor& x, const Tensor& key_mask, Rng* rng) const {
-  ModuleScope scope(this, type);
-  const Tensor tokens = checked_input("gla", x, options.dim, key_mask);
-  detail::LinearOperands p = project(tokens, key_mask, nullptr);
-  p.form.key_mask = key_mask;
-  return finish(tokens, linear_attention(p.q, p.k, p.v, p.form), rng);
-}
-
-std::pair<Tensor, Gla::State> Gla::step(const Tensor& x, State state) const {
-  ModuleScope scope(this, type);
-  NoGrad guard;
-  detail::LinearOperands p = project(checked_input("gla", x, options.dim), {}, &state);
-  auto [attended, next] = linear_attention_recurrent(p.q, p.k, p.v, p.form, state);
-  next.recent = state.recent;
-  return {finish(x, attended, nullptr), std::move(next)};
+Tensor Gla::operator()(const Tensor& given, const Pass& pass) const {
+  Call call(*this, "gla", given, options.dim, pass);
+  const auto [q, k, v] = detail::linear_heads(heads, head_options(), conv, call);
+  const Tensor o = detail::linear_attention(call, q, k, v,
+      {.direction = LinearDirection::causal, .normalize = LinearNormalize::none,
+       .scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(key_dim()))), .log_decay = log_decay(call.x),
+       .chunk = options.chunk});
+  Tensor y = detail::merge_heads(norm(o));
+  if (options.output_gate) y = swiglu(y, output_gate(call.x));
+  return heads.finish(head_options(), detail::split_heads(y, options.heads), call.x, call.rng());
 }
 
 }  // namespace sluice

@@ -64,8 +64,6 @@ struct GlaOptions {
 /// Causal. No biases but the gate's, no residual.
 struct Gla {
   static constexpr const char* type = "Gla";
-  /// h·dk·dv numbers a sequence, and what a short convolution keeps.
-  using State = LinearState;
 
   GlaOptions options;
   Heads heads;
@@ -80,10 +78,8 @@ struct Gla {
   int64_t key_dim() const { return heads.q.weight.dim(1) / options.heads; }    // dk
   int64_t value_dim() const { return heads.v.weight.dim(1) / options.kv_heads; }  // dv
 
-  /// x [batch, n, dim] → the same. key_mask: bool [batch, n], true for real tokens. rng switches dropout on.
-  Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr) const;
-  /// The next tokens of a stream, x [batch, m, dim]: equal to the rows of the full pass. Without history.
-  std::pair<Tensor, State> step(const Tensor& x, State state) const;
+  /// x [batch, n, dim] → the same. A stream keeps h·dk·dv numbers a sequence, and what a short convolution keeps.
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   /// log α [batch, heads, n, dk], or [batch, heads, n] for per_head.
   Tensor log_decay(const Tensor& x) const;
 
@@ -98,8 +94,6 @@ struct Gla {
 
  private:
   HeadsOptions head_options() const;
-  detail::LinearOperands project(const Tensor& x, const Tensor& key_mask, State* state) const;
-  Tensor finish(const Tensor& x, const Tensor& attended, Rng* rng) const;
 };
 
 }  // namespace sluice

@@ -196,10 +196,24 @@ std::pair<Tensor, LinearState> linear_attention_recurrent(const Tensor& phi_q, c
       sums.push_back(o), states.push_back(linear_scan_state(p.k, p.v, x.decay, before));
     }
   }
-  return {divided(sums, f), {states.size() == 1 ? states[0] : cat(states, -1), state.length + x.k.dim(2), {}}};
+  return {divided(sums, f), {states.size() == 1 ? states[0] : cat(states, -1), state.length + x.k.dim(2)}};
 }
 
 // -- the layer -------------------------------------------------------------------------------------------
+
+Tensor detail::linear_attention(Call& call, const Tensor& phi_q, const Tensor& phi_k, const Tensor& v, LinearAttentionForm f) {
+  f.key_mask = call.key_mask();
+  if (!call.streams()) return sluice::linear_attention(phi_q, phi_k, v, f);
+  call.check_causal(f.direction == LinearDirection::causal);
+  if (phi_q.dtype() == bf16) {  // a running sum in bf16 would soon stand still
+    f.log_decay = widened(f.log_decay);
+    return to(linear_attention(call, to(phi_q, f32), widened(phi_k), widened(v), f), bf16);
+  }
+  const Operands x = prepare("linear_attention", phi_q, phi_k, v, f);
+  std::vector<Tensor> sums;
+  for (const Piece& p : pieces(x, f, call.first())) sums.push_back(call.scan(p.q, p.k, p.v, x.decay, {.chunk = f.chunk}));
+  return divided(sums, f);
+}
 
 std::vector<double> retention_gammas(int64_t heads) {
   if (heads < 0 || heads > 1 << 20) fail<ValueError>("retention_gammas: heads must be in [0, 2^20] — got ", heads);
@@ -214,21 +228,13 @@ ShortConvolution detail::linear_conv(const HeadsOptions& o, int64_t taps, Rng& r
   return ShortConvolution({.dim = channels, .width = taps, .dtype = o.dtype}, rng);
 }
 
-Heads::Projected detail::linear_heads(const Heads& maps, const HeadsOptions& o, const ShortConvolution& conv, const Tensor& x,
-                                      int64_t position, const Tensor& key_mask, LinearState* state) {
-  Tensor q = maps.q(x), k = maps.k(x), v = maps.v(x);
+Heads::Projected detail::linear_heads(const Heads& maps, const HeadsOptions& o, const ShortConvolution& conv, const Call& call) {
+  Tensor q = maps.q(call.x), k = maps.k(call.x), v = maps.v(call.x);
   if (conv.weight.defined()) {
-    Tensor all = cat({q, k, v}, -1);
-    if (state) {
-      auto [y, next] = conv.step(all, {state->recent});
-      all = y, state->recent = next.recent;
-    } else {
-      all = conv(all, key_mask);
-    }
-    const std::vector<Tensor> part = split(all, {q.dim(-1), k.dim(-1), v.dim(-1)}, -1);
+    const std::vector<Tensor> part = split(conv(cat({q, k, v}, -1), call.pass()), {q.dim(-1), k.dim(-1), v.dim(-1)}, -1);
     q = part[0], k = part[1], v = part[2];
   }
-  Heads::Projected p = Heads::arranged(o, q, k, v, position);
+  Heads::Projected p = Heads::arranged(o, q, k, v, call.first());
   if (const int64_t group = o.heads / o.kv_heads; group > 1)
     p.k = repeat_interleave(p.k, group, 1), p.v = repeat_interleave(p.v, group, 1);
   return p;
@@ -317,38 +323,17 @@ HeadsOptions LinearAttention::head_options() const {
           .dropout = o.dropout, .init = o.init, .dtype = o.dtype};
 }
 
-detail::LinearOperands LinearAttention::project(const Tensor& x, int64_t position, const Tensor& key_mask, State* state) const {
+Tensor LinearAttention::operator()(const Tensor& given, const Pass& pass) const {
   const LinearAttentionOptions& o = options;
-  const auto [q, k, v] = detail::linear_heads(heads, head_options(), conv, x, position, key_mask, state);
+  Call call(*this, "linear_attention", given, o.dim, pass);
+  const auto [q, k, v] = detail::linear_heads(heads, head_options(), conv, call);
   LinearAttentionForm form{.direction = o.direction, .normalize = o.normalize, .eps = o.eps, .scale = o.scale,
                            .log_decay = log_decay(), .chunk = o.chunk};
   if (o.use_rope == LinearRope::features) form.rope = o.rope;
-  return {feature_map(q), (key_feature_map ? *key_feature_map : feature_map)(k), v, form};
-}
-
-Tensor LinearAttention::finish(const Tensor& x, const Tensor& attended, Rng* rng) const {
-  Tensor y = norm(attended);
-  if (options.output_gate)
-    y = detail::split_heads(swiglu(detail::merge_heads(y), output_gate(x)), options.heads);
-  return heads.finish(head_options(), y, x, rng);
-}
-
-Tensor LinearAttention::operator()(const Tensor& given, const Tensor& key_mask, Rng* rng) const {
-  ModuleScope scope(this, type);
-  const Tensor x = checked_input("linear_attention", given, options.dim, key_mask);
-  detail::LinearOperands p = project(x, first_position(x), key_mask, nullptr);
-  p.form.key_mask = key_mask;
-  return finish(x, linear_attention(p.q, p.k, p.v, p.form), rng);
-}
-
-std::pair<Tensor, LinearAttention::State> LinearAttention::step(const Tensor& x, State state) const {
-  ModuleScope scope(this, type);
-  check_stream("linear_attention", options.direction == LinearDirection::causal);
-  NoGrad guard;
-  detail::LinearOperands p = project(checked_input("linear_attention", x, options.dim), state.length, {}, &state);
-  auto [attended, next] = linear_attention_recurrent(p.q, p.k, p.v, p.form, state);
-  next.recent = state.recent;
-  return {finish(x, attended, nullptr), std::move(next)};
+  const FeatureMap& of_keys = key_feature_map ? *key_feature_map : feature_map;
+  Tensor y = norm(detail::linear_attention(call, feature_map(q), of_keys(k), v, form));
+  if (o.output_gate) y = detail::split_heads(swiglu(detail::merge_heads(y), output_gate(call.x)), o.heads);
+  return heads.finish(head_options(), y, call.x, call.rng());
 }
 
 }  // namespace sluice

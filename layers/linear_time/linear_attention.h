@@ -66,9 +66,6 @@ Tensor linear_attention_quadratic(const Tensor& phi_q, const Tensor& phi_k, cons
 struct LinearState {
   Tensor sums;         // [batch, heads, m, dv + 1], U and Z beside it; without normaliser [batch, heads, m, dv]
   int64_t length = 0;  // tokens so far
-  Tensor recent;       // of a layer with a short convolution: what it keeps, [batch, taps − 1, channels of q, k and v]
-  /// Numbers that it holds.
-  int64_t numel() const { return (sums.defined() ? sums.numel() : 0) + (recent.defined() ? recent.numel() : 0); }
 };
 /// The next tokens of a causal stream, operands as above with n new tokens, and the state after them. One token
 /// is one recurrent step; more go through the chunked scan. Differentiable, the state included.
@@ -155,15 +152,10 @@ struct LinearAttentionOptions {
 std::vector<double> retention_gammas(int64_t heads);
 
 namespace detail {
-/// What a layer hands to linear_attention: φ(q), φ(k), v [batch, heads, n, ·], and how.
-struct LinearOperands {
-  Tensor q, k, v;
-  LinearAttentionForm form;
-};
-/// Heads::project through a short convolution (empty: none), K and V repeated for the heads that read them. In a stream
-/// state->recent goes on.
-sluice::Heads::Projected linear_heads(const sluice::Heads& maps, const HeadsOptions& o, const ShortConvolution& conv,
-                                      const Tensor& x, int64_t position, const Tensor& key_mask, LinearState* state);
+/// linear_attention() of a layer's tokens. In a stream the sums go on.
+Tensor linear_attention(Call& call, const Tensor& phi_q, const Tensor& phi_k, const Tensor& v, LinearAttentionForm form);
+/// Heads::project through a short convolution (empty: none), K and V repeated for the heads that read them.
+sluice::Heads::Projected linear_heads(const sluice::Heads& maps, const HeadsOptions& o, const ShortConvolution& conv, const Call& call);
 /// The short convolution of such a layer; empty for 0 taps.
 ShortConvolution linear_conv(const HeadsOptions& o, int64_t taps, Rng& rng);
 /// expansion·dim, which must be a whole multiple of heads; ValueError naming `op` and `what` otherwise.
@@ -175,8 +167,6 @@ Tensor log_gammas(const char* op, const std::vector<double>& gamma, int64_t head
 /// Multi-head linear attention: y = (concat_h(norm(attention_h)) [⊙ swish(x·Wg)])·Wo. No residual.
 struct LinearAttention {
   static constexpr const char* type = "LinearAttention";
-  /// h·(m·dv + m) numbers a sequence (h·m·dv without normaliser), whatever its length, and what a short convolution keeps.
-  using State = LinearState;
 
   LinearAttentionOptions options;
   Heads heads;
@@ -191,11 +181,9 @@ struct LinearAttention {
   LinearAttention() = default;
   LinearAttention(LinearAttentionOptions o, Rng& rng);
 
-  /// x [batch, n, dim] → the same. key_mask: bool [batch, n], true for real tokens. rng switches dropout on.
-  Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr) const;
-  /// The next tokens of a stream, x [batch, m, dim]: equal to the rows of the full causal pass. Without history.
-  /// ValueError unless causal.
-  std::pair<Tensor, State> step(const Tensor& x, State state) const;
+  /// x [batch, n, dim] → the same. A stream keeps h·(m·dv + m) numbers a sequence (h·m·dv without normaliser), whatever its
+  /// length, and what a short convolution keeps; ValueError in one unless causal.
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   /// log γ as [1, heads, 1]; undefined without decay.
   Tensor log_decay() const;
 
@@ -212,8 +200,6 @@ struct LinearAttention {
 
  private:
   HeadsOptions head_options() const;
-  detail::LinearOperands project(const Tensor& x, int64_t position, const Tensor& key_mask, State* state) const;
-  Tensor finish(const Tensor& x, const Tensor& attended, Rng* rng) const;
 };
 
 }  // namespace sluice

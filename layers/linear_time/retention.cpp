@@ -51,36 +51,16 @@ HeadsOptions Retention::head_options() const {
           .use_rope = o.use_rope, .rope = o.rope, .dropout = o.dropout, .init = o.init, .dtype = o.dtype};
 }
 
-detail::LinearOperands Retention::project(const Tensor& x, int64_t position, const Tensor& key_mask, State* state) const {
+Tensor Retention::operator()(const Tensor& given, const Pass& pass) const {
   const RetentionOptions& o = options;
-  const auto [q, k, v] = detail::linear_heads(heads, head_options(), conv, x, position, key_mask, state);
-  LinearAttentionForm form{.direction = LinearDirection::causal, .normalize = LinearNormalize::none,
-                           .scale = 1 / std::sqrt(static_cast<double>(key_dim())),
-                           .log_decay = reshape(log_gamma, {1, o.heads, 1}), .chunk = o.chunk};
-  return {q, k, v, form};
-}
-
-Tensor Retention::finish(const Tensor& x, const Tensor& attended, Rng* rng) const {
-  Tensor y = norm(detail::merge_heads(attended));
-  if (options.gate) y = swiglu(y, gate(x));
-  return heads.finish(head_options(), detail::split_heads(y, options.heads), x, rng);
-}
-
-Tensor Retention::operator()(const Tensor& x, const Tensor& key_mask, Rng* rng) const {
-  ModuleScope scope(this, type);
-  const Tensor tokens = checked_input("retention", x, options.dim, key_mask);
-  detail::LinearOperands p = project(tokens, first_position(tokens), key_mask, nullptr);
-  p.form.key_mask = key_mask;
-  return finish(tokens, linear_attention(p.q, p.k, p.v, p.form), rng);
-}
-
-std::pair<Tensor, Retention::State> Retention::step(const Tensor& x, State state) const {
-  ModuleScope scope(this, type);
-  NoGrad guard;
-  detail::LinearOperands p = project(checked_input("retention", x, options.dim), state.length, {}, &state);
-  auto [attended, next] = linear_attention_recurrent(p.q, p.k, p.v, p.form, state);
-  next.recent = state.recent;
-  return {finish(x, attended, nullptr), std::move(next)};
+  Call call(*this, "retention", given, o.dim, pass);
+  const auto [q, k, v] = detail::linear_heads(heads, head_options(), conv, call);
+  Tensor y = norm(detail::merge_heads(detail::linear_attention(call, q, k, v,
+      {.direction = LinearDirection::causal, .normalize = LinearNormalize::none,
+       .scale = 1 / std::sqrt(static_cast<double>(key_dim())), .log_decay = reshape(log_gamma, {1, o.heads, 1}),
+       .chunk = o.chunk})));
+  if (o.gate) y = swiglu(y, gate(call.x));
+  return heads.finish(head_options(), detail::split_heads(y, o.heads), call.x, call.rng());
 }
 
 }  // namespace sluice

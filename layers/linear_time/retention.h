@@ -87,8 +87,6 @@ struct RetentionOptions {
 /// Causal. No biases, no residual.
 struct Retention {
   static constexpr const char* type = "Retention";
-  /// h·dk·dv numbers a sequence, and what a short convolution keeps.
-  using State = LinearState;
 
   RetentionOptions options;
   Heads heads;
@@ -102,10 +100,8 @@ struct Retention {
   int64_t key_dim() const { return heads.q.weight.dim(1) / options.heads; }    // dk
   int64_t value_dim() const { return heads.v.weight.dim(1) / options.kv_heads; }  // dv
 
-  /// x [batch, n, dim] → the same. key_mask: bool [batch, n], true for real tokens. rng switches dropout on.
-  Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr) const;
-  /// The next tokens of a stream, x [batch, m, dim]: equal to the rows of the full pass. Without history.
-  std::pair<Tensor, State> step(const Tensor& x, State state) const;
+  /// x [batch, n, dim] → the same. A stream keeps h·dk·dv numbers a sequence, and what a short convolution keeps.
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
   static void visit(auto& self, auto&& f) {
     Heads::visit(self.heads, f);
@@ -117,8 +113,6 @@ struct Retention {
 
  private:
   HeadsOptions head_options() const;
-  detail::LinearOperands project(const Tensor& x, int64_t position, const Tensor& key_mask, State* state) const;
-  Tensor finish(const Tensor& x, const Tensor& attended, Rng* rng) const;
 };
 
 }  // namespace sluice

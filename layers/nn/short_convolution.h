@@ -4,9 +4,8 @@
 
 #include <sluice/layers/nn/init.h>
 #include <sluice/layers/nn/module.h>
+#include <sluice/layers/nn/pass.h>
 #include <sluice/ops/activation.h>
-
-#include <utility>
 
 namespace sluice {
 
@@ -31,21 +30,14 @@ struct ShortConvolutionOptions {
 /// y_t = act(Σ_j W_j ⊙ x_{t − (width − 1) + j} + b), causal, channel by channel.
 struct ShortConvolution {
   static constexpr const char* type = "ShortConvolution";
-  /// (width − 1)·dim numbers a sequence.
-  struct State {
-    Tensor recent;  // [batch, width − 1, dim]: the rows of x before the next
-  };
-
   ShortConvolutionOptions options{.dim = 0};
   Tensor weight;  // [width, dim]; PyTorch's Conv1d has its transpose, [dim, 1, width]
   Tensor bias;    // [dim]
 
   ShortConvolution() = default;
   ShortConvolution(ShortConvolutionOptions o, Rng& rng);
-  /// x [batch, n, dim] → the same. key_mask: bool [batch, n], true for real tokens; padding counts as zeros.
-  Tensor operator()(const Tensor& x, const Tensor& key_mask = {}) const;
-  /// The next tokens of a stream, x [batch, m, dim]: equal to the rows of the full pass. Without history.
-  std::pair<Tensor, State> step(const Tensor& x, State state) const;
+  /// x [batch, n, dim] → the same. Padding counts as zeros. A stream keeps the last width − 1 rows.
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   static void visit(auto& self, auto&& f) {
     f("weight", self.weight);
     f("bias", self.bias);

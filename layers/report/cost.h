@@ -184,6 +184,14 @@ int64_t streamed(const M& m, const CostInputs& in) {
     const CrossGate reading = m.options.reading;  // the others mix queries
     if (reading != CrossGate::per_query && reading != CrossGate::flamingo) return 0;
     return state_size(m.encode(in.context));
+  } else if constexpr (TakesPass<M>) {
+    try {
+      Stream stream;
+      step(m, in.x, stream);
+      return stream.numel();
+    } catch (const ValueError&) {  // the forward pass went well: so it is streaming that the layer refuses
+      return 0;
+    }
   } else if constexpr (requires { typename M::State; }) {
     if constexpr (std::is_same_v<M, MultiHeadAttention>)
       if (in.context.defined()) return state_size(m.start(in.context));

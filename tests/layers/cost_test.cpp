@@ -32,8 +32,14 @@ int64_t beside_projections(const O& o, int64_t n) {
 
 /// The state of a stream of one sequence after n tokens.
 template <class L>
-typename L::State state_after(const L& layer, int64_t dim, int64_t n) {
-  return layer.step(zeros({1, n, dim}), {}).second;
+auto state_after(const L& layer, int64_t dim, int64_t n) {
+  if constexpr (TakesPass<L>) {
+    Stream stream;
+    step(layer, zeros({1, n, dim}), stream);
+    return stream;
+  } else {
+    return layer.step(zeros({1, n, dim}), {}).second;
+  }
 }
 
 }  // namespace

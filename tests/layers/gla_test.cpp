@@ -171,7 +171,7 @@ TEST_CASE("Gla: every option against loops", "[gla]") {
     for (const std::vector<bool>& real : {std::vector<bool>{1, 1, 1, 1, 1, 0, 0, 0}, {0, 1, 1, 0, 0, 1, 1, 1}}) {
       const Tensor mask = expand(Tensor::from(real, {1, 8}), {2, 8});
       const Tensor dirty = masked_fill(x, unsqueeze(!mask, -1), std::nan(""));
-      CHECK(max_abs_diff(real_rows(g(dirty, mask), mask), real_rows(layer_reference(g, x, mask), mask)) < 1e-10);
+      CHECK(max_abs_diff(real_rows(g(dirty, {.key_mask = mask}), mask), real_rows(layer_reference(g, x, mask), mask)) < 1e-10);
     }
     const Tensor one = random_tensor({2, 1, 4}, f64, rand);
     CHECK(max_abs_diff(g(one), layer_reference(g, one, {})) < 1e-10);
@@ -198,5 +198,5 @@ TEST_CASE("Gla: defaults, counts, errors", "[gla]") {
   CHECK_THROWS_WITH(Gla({.dim = 8, .gate_rank = 0}, rng), Contains("gate_rank=0"));
   CHECK_THROWS_WITH(Gla({.dim = 8, .gate_temperature = 0}, rng), Contains("gate_temperature"));
   CHECK_THROWS_WITH(g(ones({2, 3, 5})), Contains("[2,3,5]") && Contains("64"));
-  CHECK_THROWS_WITH(g(ones({2, 3, 64}), ones({2, 4}) > 0.0), Contains("[2,4]"));
+  CHECK_THROWS_WITH(g(ones({2, 3, 64}), {.key_mask = ones({2, 4}) > 0.0}), Contains("[2,4]"));
 }

@@ -152,7 +152,7 @@ TEST_CASE("linear_attention: a state can be handed over, and gradients flow thro
           check_identity("linear: state hand-over", in_two(s.v), linear_attention(s.q, s.k, s.v, f), 1e-12);
           const LinearState end = part(cut, 13 - cut, s.v, part(0, cut, s.v, {}).second).second;
           CHECK(end.length == 13);
-          CHECK(end.numel() == 2 * 2 * 4 * (normalize == LinearNormalize::sum ? 3 + 1 : 3));
+          CHECK(end.sums.numel() == 2 * 2 * 4 * (normalize == LinearNormalize::sum ? 3 + 1 : 3));
           CHECK(max_abs_diff(end.sums, part(0, 13, s.v, {}).second.sums) < 1e-12);
           Tensor v = clone(s.v).requires_grad_();
           const Tensor cot = random_tensor(s.v.shape(), f64, rand);

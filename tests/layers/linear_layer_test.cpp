@@ -106,7 +106,7 @@ TEST_CASE("LinearAttention: every option against loops", "[linear]") {
     INFO(describe(o));
     CHECK(max_abs_diff(y, want) < 1e-11);
     const Tensor mask = prefix_mask(8, 8, 4);
-    CHECK(max_abs_diff(real_rows(l(x, mask), mask), real_rows(layer_reference(l, x, mask), mask)) < 1e-11);
+    CHECK(max_abs_diff(real_rows(l(x, {.key_mask = mask}), mask), real_rows(layer_reference(l, x, mask), mask)) < 1e-11);
     const Tensor one = random_tensor({2, 1, 4}, f64, rand);
     CHECK(max_abs_diff(l(one), layer_reference(l, one, {})) < 1e-11);
   }
@@ -171,8 +171,8 @@ TEST_CASE("LinearAttention: what is refused, and by which words", "[linear]") {
   const LinearAttention l({.dim = 4, .heads = 2}, rng);
   CHECK_THROWS_AS(l(ones({3, 4})), ShapeError);
   CHECK_THROWS_WITH(l(ones({2, 3, 5})), Contains("[2,3,5]") && Contains("4"));
-  CHECK_THROWS_WITH(l(ones({2, 3, 4}), ones({2, 4}) > 0.0), Contains("[2,4]") && Contains("[2,3,4]"));
-  CHECK_THROWS_WITH(l(ones({2, 3, 4}), ones({2, 3})), Contains("f32") && Contains("bool"));
+  CHECK_THROWS_WITH(l(ones({2, 3, 4}), {.key_mask = ones({2, 4}) > 0.0}), Contains("[2,4]") && Contains("[2,3,4]"));
+  CHECK_THROWS_WITH(l(ones({2, 3, 4}), {.key_mask = ones({2, 3})}), Contains("f32") && Contains("bool"));
 }
 
 TEST_CASE("linear streaming: 3000 tokens in f32", "[linear][streaming]") {
@@ -180,15 +180,18 @@ TEST_CASE("linear streaming: 3000 tokens in f32", "[linear][streaming]") {
   const Tensor x = normal({1, 3000, 8}, 0, 1, rng);
   auto check = [&](const auto& layer) {
     const Tensor want = layer(x);
-    auto [first, state] = layer.step(narrow(x, 1, 0, 997), {});
-    const Tensor last = layer.step(narrow(x, 1, 997, 2003), state).first;
+    Stream stream;
+    const Tensor first = step(layer, narrow(x, 1, 0, 997), stream), last = step(layer, narrow(x, 1, 997, 2003), stream);
     CHECK(max_abs_diff(cat({first, last}, 1), want) < 1e-4 * max_abs(want));
-    state = layer.step(zeros({2, 3, 8}), {}).second;
-    CHECK_THROWS_WITH(layer.step(zeros({1, 3, 8}), state), Contains("state") && Contains("[2,"));
-    CHECK_THROWS_WITH(layer.step(zeros({2, 3, 7}), state), Contains("[2,3,7]"));
+    CHECK(stream.length() == 3000);
+    Stream other;
+    step(layer, zeros({2, 3, 8}), other);
+    CHECK_THROWS_WITH(step(layer, zeros({2, 3, 7}), other), Contains("[2,3,7]"));
+    CHECK_THROWS_WITH(step(layer, zeros({1, 3, 8}), other), Contains("state") && Contains("[2,"));
   };
   check(LinearAttention({.dim = 8, .heads = 2, .direction = D::causal}, rng));
   check(Retention({.dim = 8, .heads = 2}, rng));
   check(Gla({.dim = 8, .heads = 2}, rng));
-  CHECK_THROWS_WITH(LinearAttention({.dim = 8}, rng).step(x, {}), Contains("causal"));
+  Stream stream;
+  CHECK_THROWS_WITH(step(LinearAttention({.dim = 8}, rng), x, stream), Contains("causal"));
 }
