@@ -8,8 +8,9 @@
 
 namespace sluice {
 
-// Numbers follow the tensor beside them: its dtype and its device. A fraction beside integers is a DTypeError, a number
-// that their dtype cannot hold is taken to its end.
+// A scalar argument takes the dtype and device of the tensor. For an integer tensor a fraction is a DTypeError, except
+// in comparisons and in x / c with a whole 1/c. A number outside the range of the integers is a DTypeError in scale,
+// x ± c and c − x; elsewhere it saturates.
 
 // -- arithmetic: f32, f64, bf16; add, sub, mul, neg, scale, square, remainder, maximum, minimum, clamp, where and
 // masked_fill also i64, i32; the last two also bool -------------------------------------------------------
@@ -24,12 +25,12 @@ Tensor neg(const Tensor& x);
 Tensor scale(const Tensor& x, double factor);
 /// x + c
 Tensor add_scalar(const Tensor& x, double c);
-/// x^e; a scalar exponent has slope c·x^(c−1), 0 where c = 0, a tensor exponent also x^e·log x (0 where x <= 0).
+/// x^e. Slope in x: e·x^(e−1), 0 where e = 0. Slope in a tensor exponent: x^e·log x, 0 where x <= 0.
 Tensor pow(const Tensor& x, double exponent);
 Tensor pow(const Tensor& x, const Tensor& exponent);
 Tensor square(const Tensor& x);
 Tensor reciprocal(const Tensor& x);
-/// a − b·⌊a/b⌋, as Python's %: of the sign of b; slopes 1 and −⌊a/b⌋. Where b is 0: a for integers, NaN for floats.
+/// a − b·⌊a/b⌋, as Python's %: has the sign of b. Slopes 1 and −⌊a/b⌋. Where b is 0: a for integers, NaN for floats.
 Tensor remainder(const Tensor& a, const Tensor& b);
 Tensor remainder(const Tensor& a, double b);
 /// The larger or smaller of two; NaN wins; a tie splits the gradient in halves.
@@ -76,7 +77,7 @@ Tensor ceil(const Tensor& x);
 Tensor round(const Tensor& x);
 Tensor trunc(const Tensor& x);
 
-// -- comparisons: any dtype, both sides of one; the result is bool ------------------------------------------
+// -- comparisons: the result is bool. Both sides float or both not, unless one has rank 0 --------------------
 Tensor eq(const Tensor& a, const Tensor& b);
 Tensor ne(const Tensor& a, const Tensor& b);
 Tensor lt(const Tensor& a, const Tensor& b);
@@ -95,8 +96,9 @@ Tensor logical_not(const Tensor& x);
 Tensor isnan(const Tensor& x);
 Tensor isinf(const Tensor& x);
 Tensor isfinite(const Tensor& x);
-/// True if |a − b| <= atol + rtol·|b| everywhere, broadcast; infinities are close to themselves, NaN to nothing, or to
-/// NaN with equal_nan. bf16 is compared in f32, integers and bool in f64. DTypeError if one side alone is floating-point.
+/// True if |a − b| <= atol + rtol·|b| everywhere; a and b broadcast. An infinity is close to itself; NaN is close to
+/// nothing or, with equal_nan, to NaN. bf16 is compared in f32, integers and bool in f64. DTypeError if only one side
+/// is floating-point.
 bool allclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8, bool equal_nan = false);
 
 // -- operators ---------------------------------------------------------------------------------------------
@@ -129,8 +131,8 @@ inline Tensor operator&(const Tensor& a, const Tensor& b) { return logical_and(a
 inline Tensor operator|(const Tensor& a, const Tensor& b) { return logical_or(a, b); }
 inline Tensor operator!(const Tensor& x) { return logical_not(x); }
 
-/// x += y is x = x + y: x names another tensor from now on, and others that shared memory with it keep their values
-/// (add_ and scale_ edit memory). AutogradError for a leaf that requires a gradient: a parameter would be lost.
+/// x += y is x = x + y: x becomes a new tensor, and tensors that shared memory with the old x keep their values (add_
+/// and scale_ edit memory). AutogradError if x is a leaf that requires a gradient: the parameter would be lost.
 Tensor& operator+=(Tensor& x, const Tensor& y);
 Tensor& operator-=(Tensor& x, const Tensor& y);
 Tensor& operator*=(Tensor& x, const Tensor& y);

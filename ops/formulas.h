@@ -4,8 +4,8 @@
 // (Dual<Tensor, N>), and on a GPU.
 //
 // Rules: select(mask, a, b) instead of if, with both branches finite; constants by like(x, c) or plain
-// numbers; the convention at a kink stated beside the formula. `affine` marks formulas whose slopes are
-// constants: nothing is saved for their backward. `integral` marks those that also serve i64 and i32.
+// numbers; the convention at a kink is stated beside the formula. `affine` marks formulas whose slopes are
+// constants: nothing is saved for their backward. `integral` marks formulas that also serve i64 and i32.
 #pragma once
 
 #include <sluice/core/dual_operators.h>
@@ -127,7 +127,7 @@ struct MaskedFill {
   }
 };
 
-// -- unary mathematics: primitives, whose slopes stand in core/dual.h --------------------------------
+// -- unary mathematics: primitives, with their slopes in core/dual.h --------------------------------
 #define SLUICE_UNARY_FORMULA(Type, f)                                              \
   struct Type {                                                                    \
     static constexpr const char* name = #f;                                        \
@@ -233,7 +233,8 @@ struct Gated {
   template <class T> SLUICE_FN T operator()(const T& x, const T& g) const { return x * Phi{}(g); }
 };
 struct Glu : Gated<Sigmoid> { static constexpr const char* name = "glu"; };  // Dauphin et al. 2017
-struct ReGlu : Gated<Relu> { static constexpr const char* name = "reglu"; };  // Shazeer 2020, as GeGlu, SwiGlu and Bilinear
+// ReGlu, GeGlu, SwiGlu and Bilinear: Shazeer 2020.
+struct ReGlu : Gated<Relu> { static constexpr const char* name = "reglu"; };
 struct GeGlu : Gated<Gelu> { static constexpr const char* name = "geglu"; };
 struct GeGluTanh : Gated<GeluTanh> { static constexpr const char* name = "geglu_tanh"; };  // T5 1.1, Gemma
 struct SwiGlu : Gated<Silu> { static constexpr const char* name = "swiglu"; };
@@ -268,7 +269,6 @@ struct SquaredError {
     return e * e;
   }
 };
-/// −[t·log σ(x) + (1−t)·log(1−σ(x))] = softplus(x) − t·x, finite for every finite logit x.
 struct AbsoluteError {  // slope 0 where x = y
   static constexpr const char* name = "l1_loss";
   template <class T> SLUICE_FN T operator()(const T& x, const T& y) const { return abs(x - y); }
@@ -282,6 +282,7 @@ struct Huber {
     return m * (e - m * 0.5);
   }
 };
+/// −[t·log σ(x) + (1−t)·log(1−σ(x))] = softplus(x) − t·x, finite for every finite logit x.
 struct BceWithLogits {
   static constexpr const char* name = "bce_with_logits";
   template <class T> SLUICE_FN T operator()(const T& x, const T& t) const {
@@ -306,7 +307,7 @@ struct KlTerm {
 };
 
 // -- of layers -------------------------------------------------------------------------------------------
-/// n / (d + eps), where a denominator of exactly 0 counts as 1: what linear attention divides by.
+/// n / (d + eps), the division of linear attention. A denominator of exactly 0 counts as 1.
 struct Quotient {
   static constexpr const char* name = "quotient";
   double eps;
@@ -324,7 +325,7 @@ struct MixedQuotient {
     return b + g * (a - b);
   }
 };
-/// log σ(z)·rate: the logarithm of what a gate keeps (Yang et al. 2024, gated linear attention: rate = 1/τ).
+/// log σ(z)·rate, the log-decay of a gate (Yang et al. 2024, gated linear attention: rate = 1/τ).
 struct LogDecay {
   static constexpr const char* name = "log_decay";
   double rate;
@@ -342,7 +343,7 @@ struct ReluOffset {
   double offset;
   template <class T> SLUICE_FN T operator()(const T& x) const { return Relu{}(x) + offset; }
 };
-/// x + g·y, and with a gate given by its logit: gated residuals.
+/// Gated residuals: AddScaled is x + g·y; AddGated takes the logit l of its gate, x + σ(l)·y.
 struct AddScaled {
   static constexpr const char* name = "add_scaled";
   template <class T> SLUICE_FN T operator()(const T& x, const T& y, const T& g) const { return x + g * y; }
@@ -353,8 +354,8 @@ struct AddGated {
 };
 
 // -- lists -----------------------------------------------------------------------------------------------
-// Every formula stands in one of them. A backend installs kernels for whole lists, and tests go through them: a formula
-// that had no kernel on a device would run as as many ops as it has operations.
+// Every formula must be in one list. Backends install kernels for whole lists, and tests iterate over the lists. On a
+// device without a kernel for it, a formula runs as one op per operation (composed_map() in ops/map.h).
 template <std::size_t N, class... F>
 struct Formulas {};  // of N operands
 using Arithmetic1 = Formulas<1, Neg, Scale, AddScalar, SubFrom, DivBy, DivInto, PowScalar, Square, Clamp>;
@@ -371,7 +372,7 @@ using Layers2 = Formulas<2, Quotient, FavorFeature>;
 using Layers3 = Formulas<3, AddScaled, AddGated>;
 using Layers4 = Formulas<4, MixedQuotient>;
 
-/// Calls f(list) for each.
+/// Calls f(list) for each list.
 void each_list(auto f) {
   f(Arithmetic1()), f(Arithmetic2()), f(Arithmetic3()), f(Mathematics()), f(Activations()), f(Gates()), f(Losses2());
   f(Losses3()), f(Layers1()), f(Layers2()), f(Layers3()), f(Layers4());
@@ -379,7 +380,7 @@ void each_list(auto f) {
 
 }  // namespace sluice::formula
 
-// -- what formulas of map() may call by name, beside the functions of core/dual.h ----------------------------
+// -- functions for formulas of map(), in addition to those of core/dual.h -------------------------------------
 namespace sluice {
 #define SLUICE_NAMED_FORMULA(f, Formula)                                                                               \
   template <class T, std::size_t N, class... C>                                                                        \

@@ -1,9 +1,10 @@
-// Every kernel slot of ops on one page (those of map are made per formula, ops/map.h; those of core stand in
-// core/kernel.h, those of the optimisers in ops/optim_kernels.h). The CPU kernel stands beside its op.
+// The kernel slots of ops. Elsewhere are the slots of map, a pair per formula (ops/map.h), of core (core/kernel.h) and
+// of the optimisers (ops/optim_kernels.h). Each CPU kernel is beside its op.
 //
-// What a kernel may trust: shapes, dtypes and options were checked by the op, all tensors live on one device, results
-// are allocated. Unless said otherwise tensors are contiguous, x, y and g of one dtype, f32, f64 or what Bf16 says, indices
-// i64, and results have at least one element. Values are not checked: a kernel that reads indices checks them itself.
+// A kernel may assume that the op has checked shapes, dtypes and options, that all tensors are on one device, and that
+// results are allocated. Unless stated otherwise, tensors are contiguous; x, y and g have one dtype, f32, f64, or bf16
+// as the slot's Bf16 says; indices are i64; results have at least one element. Values are not checked: a kernel that
+// reads indices must check them.
 #pragma once
 
 #include <sluice/core/kernel.h>
@@ -34,7 +35,7 @@ struct NormSpec {
 };
 struct DropoutSpec {
   double p;
-  RngBlocks from;  // element i is kept if word i of the generator from there is at least p·2³²
+  RngBlocks from;  // element i is kept if word i of the generator, counted from `from`, is at least p·2³²
 };
 
 namespace kernel {
@@ -72,7 +73,7 @@ extern Kernel<void(const Tensor& x, Tensor& index, bool descending)> order;
 extern Kernel<void(const Tensor& x, int dim, const Tensor& index, Tensor& y)> gather;
 /// y[index] += src along dim; src of the shape of the index; f32, f64, i64, i32.
 extern Kernel<void(Tensor& y, int dim, const Tensor& index, const Tensor& src)> scatter_add;
-/// y = slices of x, of any layout. `op` is named in errors.
+/// y = slices of x along dim, x of any layout. Errors name `op`.
 extern Kernel<void(const char* op, const Tensor& x, int dim, const Tensor& index, Tensor& y)> index_select;
 /// y's slice index[i] += slice i of src; f32, f64, i64, i32.
 extern Kernel<void(Tensor& y, int dim, const Tensor& index, const Tensor& src)> index_add;
@@ -91,7 +92,7 @@ extern Kernel<void(const Tensor& x, const Tensor& w, const Tensor& b, Tensor& y,
 /// dx, and dw and db [n] when defined.
 extern Kernel<void(const Tensor& x, const Tensor& w, const Tensor& g, const Tensor& stats, Tensor& dx, Tensor& dw,
                    Tensor& db, NormSpec spec)> norm_backward;
-/// Checks targets [n] against [0, classes): flat = targets, −1 where ignored; share {} = 1/max(1, number not ignored).
+/// Checks targets [n] against [0, classes). flat = targets, −1 where ignored; share {} = 1/max(1, targets not ignored).
 extern Kernel<void(const Tensor& targets, int64_t ignore_index, int64_t classes, Tensor& flat, Tensor& share)>
     cross_entropy_targets;
 /// Loss [n] of rows x [n, C]; rows whose target is negative give 0.
@@ -105,7 +106,7 @@ extern Kernel<void(const Tensor& x, Tensor& y, DropoutSpec spec)> dropout;
 // -- positions -------------------------------------------------------------------------------------------------
 /// cos and sin [n, half] of (positions + offset) · frequencies, f64 [half], computed in f64; may be empty.
 extern Kernel<void(const Tensor& positions, int64_t offset, const Tensor& frequencies, Tensor& cos, Tensor& sin)> rope_angles;
-/// Pairs of the channels of x [..., n, d] rotated by the angles, back when inverse.
+/// y = x [..., n, d] with pairs of channels rotated by the angles, by their negatives if `inverse`.
 extern Kernel<void(const Tensor& x, const Tensor& cos, const Tensor& sin, Tensor& y, RopePairing pairing, bool inverse)>
     rope;
 /// T5's bucket of each distance (key − query position).
@@ -114,8 +115,8 @@ extern Kernel<void(const Tensor& distance, const T5BucketOptions& options, Tenso
 // -- attention and the scan --------------------------------------------------------------------------------------
 /// out [batch, heads, m, dv] (any strides, last dim contiguous); lse [batch, heads, m], softmax only.
 extern Kernel<void(const detail::AttentionCall& call, Tensor& out, Tensor& lse)> attention;
-/// From the gradient g of out (last dim contiguous) and, for softmax, lse and `delta`, [batch, heads, m] =
-/// Σ_c g·out − (gradient of lse).
+/// Gradients from g, the gradient of out (last dim contiguous), and, for softmax, from lse and delta, both
+/// [batch, heads, m]; delta = Σ_c g·out − (gradient of lse).
 extern Kernel<void(const detail::AttentionCall& call, const Tensor& g, const Tensor& lse, const Tensor& delta,
                    detail::AttentionGradients& out)> attention_backward;
 /// y [batch or 1, heads or 1, m, n] bool: the pairs that a mask over [batch, heads, m, n] allows.

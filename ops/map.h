@@ -2,17 +2,18 @@
 //
 //   Tensor y = map([](auto x, auto g) { return x * sigmoid(g); }, value, gate);
 //
-// What a formula may use, of its parameters and of numbers it captures ([c](auto x) { … }):
-//   + − * / += ++     < <= > >= == !=, and & | ! on what those give
+// A formula may use, on its parameters and on numbers it captures ([c](auto x) { … }):
+//   + − * / += ++     < <= > >= == !=, and & | ! on comparisons
 //   select(x > 0.0, a, b) instead of if and ?: — both sides are computed, and must be finite; like(x, c), a constant
 //   exp expm1 log log1p sqrt rsqrt sin cos tanh sigmoid softplus erf normal_cdf pow(x, c) pow(c, x) pow(x, y)
 //   abs sign floor ceil round trunc remainder max min clamp(x, lo, hi) square
 //   relu relu2 leaky_relu(x, slope) elu(x, α) silu gelu gelu_tanh
-// all by bare names: std::exp knows no derivatives. Anything else is an error that says so in a few lines.
+// all by bare names: std::exp has no derivative. Anything else is a compile-time error of a few lines.
 //
-// f is called on Value<T> (forward), Dual<T, N> (backward, generated: Σ_k g·∂f/∂x_k in one pass) and
-// Dual<Tensor, N> (when the gradient itself is recorded). Operands broadcast; bool operands count as
-// 0 and 1. Every elementwise op of the library is a map of a formula (ops/formulas.h).
+// f is called on Value<T> (forward), on Dual<T, N> (generated backward: g·∂f/∂x_k for all k in one pass), on
+// Dual<Tensor, N> (when the gradient itself is recorded), and on Value<Tensor> (on devices without a kernel for f).
+// Operands broadcast; bool operands count as 0 and 1. The library's elementwise arithmetic, mathematics and
+// activations are maps of formulas (ops/formulas.h).
 #pragma once
 
 #include <sluice/core/kernel.h>
@@ -34,8 +35,9 @@
 #define SLUICE_LOOP [[gnu::flatten]] SLUICE_FN
 #elif defined(__GNUC__)
 #define SLUICE_VECTORIZE _Pragma("GCC ivdep")
-// Not always_inline: GCC's early inliner skips such functions, and its later one no longer inlines a formula that it has
-// specialised by then. Loops over formulas of three tensors then called a function per number, 50 times as slow.
+// Not always_inline: GCC's early inliner skips always_inline functions, and its later inliner does not inline a formula
+// that has been specialised by then. Loops over formulas of three tensors then call a function per number: 50 times as
+// slow.
 #define SLUICE_LOOP [[gnu::flatten]] inline
 #else
 #define SLUICE_VECTORIZE
@@ -50,13 +52,13 @@ namespace detail {
 
 inline constexpr std::size_t kMapOperands = 7;  // six, and a gradient
 
-/// What a map is to compute: prepared once, without templates.
+/// One checked map() call: operands, and dtype and shape of the result. Not a template.
 struct MapPlan {
-  DType dtype = f32;  // of the results, and of the computation; bf16 is computed in f32
+  DType dtype = f32;  // of results and computation; bf16 is computed in f32
   Shape shape;        // of the result
   std::size_t count = 0;
-  std::array<const Tensor*, kMapOperands> operands;  // they broadcast to the shape
-  std::array<bool, kMapOperands> direct;             // contiguous, of full shape and right dtype
+  std::array<const Tensor*, kMapOperands> operands;  // each broadcasts to shape
+  std::array<bool, kMapOperands> direct;             // contiguous, and of the shape and dtype above
   static constexpr bool borrows = true;
 
   void each_tensor(auto f) const {
@@ -65,7 +67,8 @@ struct MapPlan {
 };
 /// Common dtype and shape of an op's operands; throws naming the op.
 MapPlan plan_map(const char* op, const Tensor* const* xs, std::size_t n, bool integral);
-/// Operands n inputs of a node and the gradient of its output; `grads` gets room for those it needs.
+/// Plan of a backward pass. Operands are the n inputs of the node, then g, the gradient of its output. Allocates
+/// grads[k] for each input k whose gradient is needed.
 MapPlan plan_map_vjp(const Node& node, const Tensor* xs, std::size_t n, const Tensor& g, Tensors& grads);
 
 /// A formula's loop over contiguous runs: out[j][i] from in[k][i], i < n.
@@ -77,8 +80,8 @@ struct TileLoops {
   TileLoop<int64_t> i64 = nullptr;
   TileLoop<int32_t> i32 = nullptr;
 };
-/// The CPU's way through a plan, in parallel: operands that are not directly readable are gathered tile by tile;
-/// undefined results are computed into a buffer nobody reads.
+/// Runs a plan on the CPU, in parallel. Operands that cannot be read in place are gathered tile by tile. Undefined
+/// results go into a buffer that is discarded.
 void run_map(const MapPlan& plan, const TileLoops& loops, const void* formula, Tensor* results, std::size_t n);
 
 #if defined(__clang__)  // as in core/vectorise.h; with -g the warning is about these lines
@@ -86,7 +89,7 @@ void run_map(const MapPlan& plan, const TileLoops& loops, const void* formula, T
 #pragma clang diagnostic ignored "-Wpass-failed"
 #endif
 
-/// The forward loop: the only place where a formula meets memory.
+/// The forward loop: y_i = f(x_0i, …). `in` holds x_0, ….
 template <class F, class T, std::size_t... I>
 SLUICE_LOOP void formula_loop(const void* formula, const T* const* in, T* const* out, int64_t n) {
   const F f = *static_cast<const F*>(formula);
@@ -96,7 +99,7 @@ SLUICE_LOOP void formula_loop(const void* formula, const T* const* in, T* const*
   for (int64_t i = 0; i < n; ++i) y[i] = call(f, Value<T>{x[I][i], {}}...).v;
 }
 
-/// The generated backward loop: dx_k = g · ∂f/∂x_k. in holds x_0, …, g.
+/// The generated backward loop: dx_k = g · ∂f/∂x_k. `in` holds x_0, …, g.
 template <class F, class T, std::size_t... I>
 SLUICE_LOOP void formula_vjp_loop(const void* formula, const T* const* in, T* const* out, int64_t n) {
   constexpr std::size_t N = sizeof...(I);
@@ -140,8 +143,8 @@ constexpr bool is_integral() {
   else return false;
 }
 
-/// The slots of one formula, forward and fused backward; its state travels with it. A backend installs kernels for
-/// the named formulas.
+/// The kernel slots of formula F, forward and fused backward. The argument f carries the formula's constants. A backend
+/// installs kernels for the named formulas.
 template <class F, class Arity>
 struct MapKernels;
 template <class F, std::size_t... I>
@@ -157,7 +160,7 @@ struct MapKernels<F, std::index_sequence<I...>> {
   /// y [plan.shape] of plan.dtype = f(operands…).
   static inline constinit Kernel<void(const F& f, const MapPlan& plan, Tensor& y)> forward{formula_name<F>(), &forward_cpu,
                                                                                            Bf16::native};
-  /// The operands are the inputs and g; gradients that are undefined are not wanted.
+  /// The operands are the inputs and g. Undefined entries of grads are not needed.
   static inline constinit Kernel<void(const F& f, const MapPlan& plan, Tensors& grads)> backward{formula_name<F>(),
                                                                                                 &backward_cpu, Bf16::native};
 };
@@ -198,8 +201,8 @@ struct MapNode final : Node {
   }
 };
 
-/// The formula on tensors themselves: as many ops as it has operations, which a device has kernels for where it has none
-/// for the formula. Gradients follow from theirs.
+/// Computes f on tensors, one op per operation of the formula: for a device that has no kernel for f itself. The ops
+/// give the gradients.
 template <class F, class... Ts>
 Tensor composed_map(const F& f, const MapPlan& plan, const Ts&... xs) {
   const DType wide = plan.dtype == bf16 ? f32 : plan.dtype;
@@ -212,11 +215,12 @@ Tensor composed_map(const F& f, const MapPlan& plan, const Ts&... xs) {
 
 /// Applies f elementwise to 1 to 6 broadcast tensors of one float dtype (f32, f64, or bf16, computed in f32; formulas
 /// marked `integral` also i64 and i32). f must be callable with `auto` parameters and call functions by
-/// unqualified names (exp, sigmoid, select, …). Throws ShapeError, DTypeError, DeviceError.
+/// unqualified names (exp, sigmoid, select, …). Throws ShapeError, DTypeError, DeviceError, and ValueError for an
+/// undefined tensor.
 template <class F, class... Ts>
   requires(std::same_as<Ts, Tensor> && ...)
 auto map(F f, const Tensor& first, const Ts&... rest) ->
-    // The body of f is compiled here first, and then no further, so that what is wrong in it is said once.
+    // Compiles the body of f first and, if that fails, nothing further: a mistake in f gives one error.
     typename detail::ResultOf<decltype(detail::formula<F>()(detail::number<1 + sizeof...(Ts)>(),
                                                             detail::number<1 + sizeof...(Ts), Ts>()...))>::type {
   constexpr std::size_t N = 1 + sizeof...(rest);
@@ -231,7 +235,8 @@ auto map(F f, const Tensor& first, const Ts&... rest) ->
     static_assert(sizeof(F) == 0, "map: the formula returns a number, made of its parameters: no sum(x), no softmax(x, 0); and for x > 0.0 select(x > 0.0, 1, 0)");
     return {};
   } else {
-    if (false) static_cast<void>(f(detail::number<N>(), detail::number<N, Ts>()...));  // so that double parameters are refused here
+    // Refuses formulas with double parameters here.
+    if (false) static_cast<void>(f(detail::number<N>(), detail::number<N, Ts>()...));
     constexpr const char* op = detail::formula_name<F>();
     const Tensor* xs[] = {&first, &rest...};
     const detail::MapPlan plan = detail::plan_map(op, xs, N, detail::is_integral<F>());

@@ -11,11 +11,11 @@ namespace sluice {
 /// f32, f64, and bf16 with sums in f32. ShapeError when inner dimensions differ.
 Tensor matmul(const Tensor& a, const Tensor& b);
 
-/// x·W + b: x [..., in], weight [in, out], bias [out] or undefined. One pass: the bias initialises the
-/// output rows that GEMM accumulates into.
+/// x·W + b → [..., out]: x [..., in], weight [in, out], bias [out] or undefined. The matmul kernel adds the bias.
+/// ShapeError when sizes do not fit.
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
 
-/// [n, m], a_i·b_j, of rank-1 a and b: exact, for integers, too.
+/// a_i·b_j [n, m] of a [n] and b [m], elementwise: exact for integers, too.
 Tensor outer(const Tensor& a, const Tensor& b);
 
 }  // namespace sluice

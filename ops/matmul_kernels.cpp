@@ -1,5 +1,5 @@
-// The kernel of matmul. c is cut into tiles for the threads there are; its bits do not depend on the cut (gemm.h). Where
-// many tiles use the same columns of b, these are packed once, by all threads, before the tiles are computed.
+// The kernel of matmul. c is cut into tiles according to the number of threads; its bits do not depend on that number
+// (gemm.h). Where many tiles use the same columns of b, all threads pack these columns once, before the tiles.
 #include <sluice/core/cpu.h>
 #include <sluice/core/parallel.h>
 #include <sluice/core/vectorise.h>
@@ -26,20 +26,20 @@ using detail::PackedA;
 using detail::PackedB;
 using detail::Read;
 
-/// How a product is cut for so many threads: some tasks for each, for balance, none of less than some 20 µs. A task
-/// reads its rows of a and its columns of b from far away: together least when it is about square; but b's may be near.
-/// From 336 rows on more of them gain nothing, below 56 b's panels come too slowly.
+/// Tiles of c. There are several tasks per thread for balance, each of at least some 20 µs. A task reads rows of a and
+/// columns of b from memory: the traffic is least for square tasks, unless b's panels are in cache. More than 336 rows
+/// gain nothing; with fewer than 56, loading b's panels limits the speed.
 struct Tiling {
   int64_t rows, cols, row_tiles, col_tiles;
 
-  /// Equal blocks of rows with all columns, no larger than they are packed; as many for each thread.
+  /// Equal blocks of whole rows, at most `block` (packed at a time); the number of blocks is a multiple of the threads.
   Tiling(int64_t n, int64_t m, int64_t block, int64_t columns, int threads) : rows(block), cols((m + columns - 1) / columns * columns) {
     row_tiles = ((n + rows - 1) / rows + threads - 1) / threads * threads, col_tiles = 1;
     rows = (n + row_tiles - 1) / row_tiles, row_tiles = (n + rows - 1) / rows;
   }
 
-  /// For AMX: columns as they stay in L2, by as many rows as leave some tasks for each thread, but 256 if there are enough,
-  /// because a task fetches its columns first.
+  /// For AMX. A task takes as many columns as stay in L2. It takes at least 256 rows, because it first fetches its
+  /// columns; fewer, down to 64, only if there are not two tasks per thread.
   static Tiling near(int64_t n, int64_t m, int64_t k, int64_t near_columns, int threads) {
     const int64_t wanted = std::clamp<int64_t>(n * m * k >> 22, 1, 6 * threads), enough = std::min<int64_t>(wanted, 2 * threads);
     Tiling t(n, m, n, 32, 1);
@@ -51,7 +51,7 @@ struct Tiling {
     return t;
   }
 
-  /// rows and cols are multiples of `height` and `columns`. whole_rows: columns are not cut.
+  /// rows is a multiple of `height`, cols of `columns`. whole_rows: columns are not cut.
   Tiling(int64_t batch, int64_t n, int64_t m, int64_t k, int64_t height, int64_t columns, int threads, bool whole_rows = false) {
     const int64_t wanted = (std::clamp<int64_t>(batch * n * m * k >> 21, 1, 8 * threads) + batch - 1) / batch;
     const bool near = m * k <= 3 << 17;  // b in L2
@@ -84,12 +84,12 @@ struct Matmul {
     return at;
   }
 
-  /// What rows are cut at.
+  /// Rows of a task are a multiple of this.
   static int64_t height() { return 32; }
 
-  /// Each task packs what it needs itself, if it is worth it. split: in three parts, on AMX.
+  /// Each task packs its own operands, where packing pays. split: f32 in three parts, on AMX.
   void separate(bool split) const {
-    // The bits of OpenBLAS's results depend on how they are cut.
+    // The bits of OpenBLAS's results depend on the tiling, so it is for 8 threads, whatever their number.
     const Tiling t(batch, n, m, k, height(), 32, isa() == Isa::base ? 8 : num_threads());
     const int64_t tiles = t.row_tiles * t.col_tiles;
     const int64_t memory = split ? PackedB<T>::size(k, std::min(t.cols, m), detail::Packing::split) : 0;
@@ -113,7 +113,7 @@ struct Matmul {
     });
   }
 
-  /// Results of a split product (ops/gemm/amx_f32.cpp) that are not finite, as multiply-adds give them.
+  /// Recomputes by multiply-adds the results of a split product (ops/gemm/amx_f32.cpp) that are not finite.
   void again_where_not_finite(int64_t matrix, int64_t row, int64_t rows, int64_t col, int64_t cols, T* c) const {
     std::vector<T> right_ones(static_cast<std::size_t>(rows * cols));
     T* const to = right_ones.data();
@@ -125,8 +125,8 @@ struct Matmul {
         if (!std::isfinite(c[i * m + j])) c[i * m + j] = to[i * cols + j];
   }
 
-  /// b is packed first, by all threads: one block of k of as many columns at a time as stay in the shared cache. a's rows
-  /// are, too, if several tasks use each: for tiles, or where there are too few for whole rows to be a task.
+  /// All threads first pack b: one block of k at a time, by as many columns as stay in the shared cache. They pack a,
+  /// too, if several tasks use the same rows: on AMX, or if n is too small for whole rows to give every thread a task.
   void shared() const {
     const detail::Packing packing = detail::large_packing<T>(precision, k);
     const PackedB<T> all(k, m, nullptr, packing);
@@ -143,7 +143,7 @@ struct Matmul {
     const Tensor memory = empty({second + (few_rows || tiles ? for_a : 0)}, {.dtype = dtype_of<T>()});
     T* const place = reinterpret_cast<T*>(memory.raw());
     const bool keep = depth >= k && width >= m;
-    int64_t there = -1;  // where b's matrix begins that is packed as a whole
+    int64_t there = -1;  // offset of the matrix of b that is packed as a whole
     for (int64_t matrix = 0; matrix < batch; ++matrix)
       for (int64_t first = 0; first < m; first += width)
         for (int64_t l = 0; l < k; l += depth)
@@ -184,24 +184,25 @@ struct Matmul {
   }
 };
 
-/// Memory sets the pace of one product of few rows, or of one column, whose transpose has one row; rounding to bf16 would
-/// not change that for a single row.
+/// A single product with few rows is memory-bound; so is one with one column, whose transpose has one row. In a
+/// precision below f32 only a single row counts as few: rounding to bf16 would not make it faster.
 enum class Way { rows, column, gemm };
 Way way(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c) {
   const Shape& s = c.shape();
   const int64_t n = s[s.rank() - 2], m = s[s.rank() - 1];
   const int64_t most = c.dtype() != f32 || precision() == Precision::f32 ? detail::kFewRows : 1;
-  const auto left = operand(a), right = operand(b);  // without: they are copied, and then plain
+  const auto left = operand(a), right = operand(b);  // no value: the operand is copied and then plain
   if (!std::all_of(s.begin(), s.end() - 2, [](int64_t d) { return d == 1; })) return Way::gemm;
   if (n <= most && (!left || left->read == Read::plain)) return Way::rows;
   if (m == 1 && !bias.defined() && (!right || (right->read == Read::plain && right->ld == 1))) return Way::column;
   return Way::gemm;
 }
 
-/// Of rows and columns enough for them to be packed.
+/// Whether there are enough rows and columns for packing to pay.
 bool is_wide(int64_t n, int64_t m, int64_t k) { return isa() > Isa::base && n >= 112 && m >= 32 && n * m * k >= 1 << 21; }
 
-/// Work for all threads: one matrix alone soon, of several only a large one. OpenBLAS packs for itself.
+/// Whether all threads share one matrix: a single one if it is wide, one of a batch only if it is large. OpenBLAS packs
+/// by itself.
 bool is_large(DType dtype, int64_t batch, int64_t n, int64_t m, int64_t k) {
   const int64_t several = dtype != f64 && detail::usual_packing<float>(precision()) == detail::Packing::tiles ? 1 << 28 : 1 << 25;
   return is_wide(n, m, k) && (batch == 1 || n * m * k >= several);

@@ -1,6 +1,6 @@
-// Reductions over one dim, sum(x, -1), or any set of them, sum(x, {0, 2}). `dims` empty means all; `keep` leaves size-1
-// dims behind. Long f32 sums are accumulated in blocks whose totals are f64, so the error does not grow with the length;
-// the order is fixed by the shape, so results do not depend on the number of threads.
+// Reductions over one dim, sum(x, -1), or several, sum(x, {0, 2}). Empty `dims` means all dims; `keep` leaves dims of
+// size 1 in their place. Long f32 sums are accumulated in blocks with f64 totals, so the error does not grow with the
+// length. The shape fixes the order of a sum, so results do not depend on the number of threads.
 #pragma once
 
 #include <sluice/core/tensor.h>
@@ -10,9 +10,10 @@ namespace sluice {
 /// Spells keep = true at call sites: sum(x, {-1}, keep).
 inline constexpr bool keep = true;
 
-/// Over `dims`, by default all; 0 for an empty range. f32 and bf16 are summed in blocks, pairwise.
+/// Sum over `dims`; 0 for an empty range. f32 and bf16 are summed in blocks; the sum of integers or bool is i64.
 Tensor sum(const Tensor& x, const Shape& dims = {}, bool keep = false);
-/// NaN for an empty range, as 0/0. Of integers and bool in f32: mean(argmax(logits, -1) == targets) is an accuracy.
+/// Mean; NaN for an empty range, as 0/0. The mean of integers or bool is f32: mean(argmax(logits, -1) == targets) is an
+/// accuracy.
 Tensor mean(const Tensor& x, const Shape& dims = {}, bool keep = false);
 /// Largest and smallest value, of any dtype; NaN wins; ties share the gradient equally. ShapeError on an empty range.
 Tensor max(const Tensor& x, const Shape& dims = {}, bool keep = false);
@@ -20,7 +21,7 @@ Tensor min(const Tensor& x, const Shape& dims = {}, bool keep = false);
 /// Index (i64) of the first largest or smallest value along dim; a NaN counts as largest and smallest.
 Tensor argmax(const Tensor& x, int64_t dim, bool keep = false);
 Tensor argmin(const Tensor& x, int64_t dim, bool keep = false);
-/// Variance Σ(x − mean)²/(n − correction); std is its root.
+/// Variance Σ(x − mean)²/(n − correction); std_dev is its root.
 Tensor var(const Tensor& x, const Shape& dims = {}, bool keep = false, double correction = 1);
 Tensor std_dev(const Tensor& x, const Shape& dims = {}, bool keep = false, double correction = 1);
 /// log Σ e^x, without overflow; −inf for an empty or all −inf range.

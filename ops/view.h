@@ -1,5 +1,5 @@
 // Views: new layouts over the same storage. No element moves; gradients flow back through the inverse
-// geometry. Dims may be negative. Errors are ShapeErrors that name the op and the shapes.
+// geometry. Dims may be negative. Sizes and dims that do not fit are ShapeErrors that name the op and the shapes.
 #pragma once
 
 #include <sluice/core/tensor.h>
@@ -10,7 +10,7 @@
 namespace sluice {
 
 /// Same elements in row-major order under another shape; one entry may be −1 (inferred). A view when
-/// strides can say it, else a copy.
+/// strides can express it, else a copy.
 Tensor reshape(const Tensor& x, const Shape& shape);
 /// Merges dims first…last (inclusive) into one.
 Tensor flatten(const Tensor& x, int64_t first = 0, int64_t last = -1);
@@ -36,13 +36,13 @@ Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length);
 /// Consecutive pieces of the given sizes, which must sum to the dim. One node, whose backward
 /// concatenates.
 std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, int64_t dim = 0);
-/// n pieces of equal size (the last may be shorter).
+/// Pieces of ⌈dim/n⌉ entries, the last one possibly shorter: n pieces, or fewer where that many cover dim.
 std::vector<Tensor> chunk(const Tensor& x, int64_t n, int64_t dim = 0);
-/// The entries along dim, without it.
+/// The slices x[..., i, ...] along dim; the dim disappears.
 std::vector<Tensor> unbind(const Tensor& x, int64_t dim = 0);
-/// Windows of `size` every `step` along dim: the dim becomes their number, a last dim holds them.
+/// Windows of `size` entries every `step` along dim: dim becomes the number of windows, a new last dim their entries.
 Tensor unfold(const Tensor& x, int64_t dim, int64_t size, int64_t step);
-/// Reverses the order along dims; along all of them if there are none, as dims of reductions are all.
+/// Reverses the order along dims; empty `dims` means all, as for reductions.
 Tensor flip(const Tensor& x, const Shape& dims);
 /// The diagonal of dims a and b, as long as the shorter one, moved to the last dim.
 Tensor diagonal(const Tensor& x, int64_t a = -2, int64_t b = -1);
@@ -55,7 +55,7 @@ Tensor stack(const std::vector<Tensor>& xs, int64_t dim = 0);
 Tensor pad(const Tensor& x, int64_t dim, int64_t before, int64_t after, double value = 0);
 /// Elements move by `shift` along dim and wrap around.
 Tensor roll(const Tensor& x, int64_t shift, int64_t dim);
-/// The inverse of unfold for gradients: windows are added back into a dim of size `length`.
+/// The adjoint of unfold: adds windows into a dim of size `length`.
 Tensor fold(const Tensor& windows, int64_t dim, int64_t length, int64_t step);
 /// Each entry along dim `n` times in a row (a a b b); an expand and a reshape.
 Tensor repeat_interleave(const Tensor& x, int64_t n, int64_t dim);
