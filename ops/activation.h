@@ -39,7 +39,7 @@ enum class Act { identity, relu, relu2, leaky_relu, elu, elu1, silu, gelu, gelu_
 constexpr const char* choices(Act) {
   return "identity relu relu2 leaky_relu elu elu1 silu gelu gelu_tanh tanh sigmoid ns_sigmoid softplus laplace";
 }
-/// The activation of that name.
+/// Applies the activation `act`.
 Tensor activate(Act act, const Tensor& x);
 
 }  // namespace sluice

@@ -45,7 +45,7 @@ void compare_as(Comparison kind, const Tensor& a, const Tensor& b, Tensor& y) {
   }
 }
 
-/// Integers compare as i64, two f32 sides as f32, any other float side as f64: exact conversions all.
+/// Integers and bool compare as i64, two f32 sides as f32, all else as f64. Only i64 beyond ±2^53 is rounded, to f64.
 void compare_cpu(Comparison kind, const Tensor& a, const Tensor& b, Tensor& y) {
   if (a.dtype() == f32 && b.dtype() == f32) compare_as<float>(kind, a, b, y);
   else if (is_float(a.dtype()) || is_float(b.dtype())) compare_as<double>(kind, a, b, y);
@@ -61,7 +61,7 @@ Tensor compare(const char* op, const Tensor& a, const Tensor& b, Comparison kind
   return y;
 }
 
-/// The other side of a comparison with a number: in x's own float type, so that 0.1f == 0.1.
+/// c as the other side of a comparison with x: in x's float dtype, so that 0.1f == 0.1; in f64 for integers and bool.
 Tensor scalar(const Tensor& x, double c) { return full({}, c, {is_float(x.dtype()) ? x.dtype() : f64, x.device()}); }
 
 void check_bool(const char* op, const Tensor& x) {

@@ -85,7 +85,7 @@ Tensor zeros_like(const Tensor& x) { return full(x.shape(), 0, x.options()); }
 Tensor ones_like(const Tensor& x) { return full(x.shape(), 1, x.options()); }
 
 Tensor arange(double start, double end, double step, TensorOptions options) {
-  const double count = std::ceil((end - start) / step);  // NaN or infinite for what is not finite, and for step 0
+  const double count = std::ceil((end - start) / step);  // NaN or infinite if start or end is not finite or step is 0
   if (!std::isfinite(count) || !std::isfinite(step) || count < 0)
     fail<ValueError>("arange: step ", step, " does not lead from ", start, " to ", end);
   if (count > static_cast<double>(kMaxElements)) fail("arange: ", count, " values are too many");
@@ -172,7 +172,7 @@ void add_(Tensor& x, const Tensor& y, double factor) {
   // y may be another view of the same memory: every element must be read before it is written.
   const bool overlap = y.shares_storage(x) && !(y.layout().offset == x.layout().offset && y.is_contiguous());
   if (!x.is_contiguous() || overlap) return copy_(x, x + y * factor);
-  if (x.dtype() == bf16 && factor == 1) {  // as gradients are collected: element by element in place
+  if (x.dtype() == bf16 && factor == 1) {  // as in gradient accumulation: element by element, in place
     const Tensor* both[] = {&x, &y};
     detail::MapKernels<formula::Add, std::make_index_sequence<2>>::forward({}, detail::plan_map("add_", both, 2, false), x);
   } else {

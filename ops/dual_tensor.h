@@ -1,4 +1,4 @@
-// Formulas on tensors: what comparisons and derivatives are where the numbers of a Dual are tensors.
+// Formulas on tensors: comparisons and derivatives of a Dual whose numbers are tensors.
 #pragma once
 
 #include <sluice/core/dual_operators.h>
@@ -8,14 +8,14 @@
 namespace sluice {
 
 namespace detail {
-/// The scalar 1 that seeds derivatives, of the dtype and device of x; is_unit() knows it again.
+/// The scalar 1 that seeds derivatives, of the dtype and device of x; is_unit() recognises it.
 Tensor unit(const Tensor& x);
 bool is_unit(const Tensor& x);
 }  // namespace detail
 
-/// A comparison in a formula that is called on tensors: a mask, which is no bool. The error for `if (x > 0.0)` names this
-/// type. map() tries a formula with derivatives first; without derivatives (N = 0) the type converts, so that the error
-/// appears once.
+/// The result of a comparison in a formula on tensors: a mask, not a bool. The error for `if (x > 0.0)` names this
+/// type. map() first tries a formula with derivatives; without derivatives (N = 0) the type converts to bool, so that
+/// the error appears once.
 template <std::size_t N>
 struct in_a_formula_write_select_instead_of_if {
   Tensor mask, x;  // x: what was compared

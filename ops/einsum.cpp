@@ -3,8 +3,8 @@
 // A pair (a, b) is one matmul. Its labels fall into four groups:
 //   batch: in both, still needed      k: in both, summed      n: in a only      m: in b only
 //   a → [batch…, N, K]   b → [batch…, K, M]   c = a·b → [batch…, n…, m…]
-// and labels needed by nobody else are summed out beforehand. Only ops are used, so gradients of any order
-// are theirs.
+// Labels that neither the result nor another operand needs are summed out beforehand. Only ops are used, and
+// they have gradients of any order.
 #include <sluice/ops/einsum.h>
 
 #include <sluice/ops/create.h>
@@ -112,7 +112,7 @@ class Equation {
     return {x, labels};
   }
 
-  /// Takes diagonals of repeated labels and drops ellipsis dims that are stretched: absent is the same.
+  /// Takes diagonals of repeated labels. Drops ellipsis dims of size 1 that would be stretched: absent is equivalent.
   void tidy(Term& t) const {
     for (std::size_t j = 1; j < t.labels.size(); ++j) {
       const std::size_t i = t.labels.find(t.labels[j]);

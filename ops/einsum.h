@@ -1,4 +1,4 @@
-// einsum: sums of products, said with one letter per dim.
+// einsum: sums of products, written with one letter per dim.
 #pragma once
 
 #include <sluice/core/tensor.h>

@@ -16,14 +16,14 @@ void check_scalar(const char* op, const Tensor& x, double c) {
     fail<DTypeError>(op, ": an ", x.dtype(), " tensor ", x, " and the fraction ", c,
                      "; convert with to(x, f32)");
 }
-/// What a kernel for integers computes with must be one of theirs.
+/// A scalar argument of an integer kernel must be an integer of its dtype.
 void check_whole(const char* op, const Tensor& x, double c) {
   check_scalar(op, x, c);
   const double end = x.dtype() == i32 ? 0x1p31 : 0x1p63;
   if (is_integer(x.dtype()) && !(c >= -end && c < end))
     fail<DTypeError>(op, ": ", c, " does not fit into ", x.dtype(), " beside ", x);
 }
-/// c as an operand beside x: of its dtype, saturated there, and on its device.
+/// c as an operand beside x: in x's dtype, saturated, and on x's device.
 Tensor beside(const char* op, const Tensor& x, double c) {
   check_scalar(op, x, c);
   if (x.dtype() == boolean && c != 0 && c != 1) fail<DTypeError>(op, ": a bool tensor ", x, " and the number ", c);

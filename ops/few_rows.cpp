@@ -8,7 +8,7 @@
 namespace sluice::detail {
 
 namespace {
-constexpr int64_t kPiece = 1 << 16;  // elements of b per task: long enough to stream, and tasks for all threads
+constexpr int64_t kPiece = 1 << 16;  // elements of b per task: enough to stream, few enough to give all threads tasks
 }
 
 template <class T, class B>
@@ -24,8 +24,8 @@ void few_rows(Read rb, int64_t n, int64_t m, int64_t k, const T* a, int64_t lda,
     });
     return;
   }
-  // b is cut across its columns where rows are long, and across k, so that a task reads long pieces of few rows. What
-  // the tasks of the same columns found is added in their order.
+  // b is cut along k and, where rows are long, into columns, so that a task reads long pieces of few rows. The partial
+  // sums of the same columns are added in the order of k.
   const int64_t cols = std::min<int64_t>(m, 2048), col_tiles = (m + cols - 1) / cols;
   const int64_t depth = std::max<int64_t>(4, kPiece / std::max<int64_t>(1, cols) / 4 * 4);
   const int64_t depths = std::max<int64_t>(1, (k + depth - 1) / depth);

@@ -1,5 +1,5 @@
-// Products of few rows, as a step of decoding has them: each number of b is read once and used at once, so that memory
-// sets the pace, and packing or copying would only add to it.
+// Products with few rows, as in a decoding step. Each number of b is read once and used at once: the product is
+// memory-bound, and packing or copying b would only add traffic.
 #pragma once
 
 #include <sluice/ops/gemm/gemm.h>
@@ -7,11 +7,11 @@
 
 namespace sluice::detail {
 
-/// More rows than this are work for gemm.
+/// Products with more rows go to gemm.
 inline constexpr int64_t kFewRows = 4;
 
 /// c [n, m] = a·b + bias in parallel, for n <= kFewRows. b [k, m], or its transpose [m, k], with leading dimension ldb;
-/// bias [m] or null. The same bits for any number of threads. B is T, or BFloat16 beside float.
+/// bias [m] or null. The same bits for any number of threads. B is T, or BFloat16 if T is float.
 template <class T, class B>
 void few_rows(Read rb, int64_t n, int64_t m, int64_t k, const T* a, int64_t lda, const B* b, int64_t ldb, const T* bias,
               T* c, int64_t ldc);
@@ -23,7 +23,7 @@ void few_dots(int64_t n, int64_t m, int64_t k, T scale, const T* a, int64_t lda,
   constexpr int lanes = kRowLanes;
   const int64_t whole = k - k % lanes;
   int64_t j = 0;
-  for (; j + 4 <= m; j += 4) {  // four sums wait for one another less than one
+  for (; j + 4 <= m; j += 4) {  // with four independent sums, adds wait less for one another
     const B *b0 = b + j * ldb, *b1 = b0 + ldb, *b2 = b1 + ldb, *b3 = b2 + ldb;
     for (int64_t r = 0; r < n; ++r) {
       const T* x = a + r * lda;
@@ -53,7 +53,7 @@ void few_dots(int64_t n, int64_t m, int64_t k, T scale, const T* a, int64_t lda,
 /// c [n, m] += a b, b [k, m].
 template <class T, class B>
 void few_sums(int64_t n, int64_t m, int64_t k, const T* a, int64_t lda, const B* b, int64_t ldb, T* c, int64_t ldc) {
-  constexpr int64_t kRows = 4;  // of b at a time: sums are loaded and stored once for all
+  constexpr int64_t kRows = 4;  // rows of b at a time: each sum is loaded and stored once for the four
   int64_t l = 0;
   for (; l + kRows <= k; l += kRows) {
     const B *b0 = b + l * ldb, *b1 = b0 + ldb, *b2 = b1 + ldb, *b3 = b2 + ldb;

@@ -42,12 +42,12 @@ void check_fits(const char* op, const Tensor& x, int dim, const Tensor& index) {
          "; need index.rank()==x.rank() and index.dim(d)<=x.dim(d) outside dim");
 }
 
-/// What the backward passes call: the sum starts from zeros, which are written once and never copied.
+/// For the backward passes. The sum starts from zeros, which are written once and never copied.
 Tensor scatter_to_zeros(const Shape& shape, int dim, const Tensor& index, const Tensor& src);
 Tensor index_add_to_zeros(const Shape& shape, int dim, const Tensor& index, const Tensor& src);
 Tensor select_slices(const char* op, const Tensor& x, int dim, const Tensor& index);
 
-/// Of y = x with src added at index: x gets g, src what stands there.
+/// Backward of y = x + src added at index: dx = g, dsrc = g read at index.
 struct ScatterAddRule {
   int dim;
   Tensors operator()(const Node& node, const Tensor& g) const {
@@ -130,7 +130,8 @@ Tensor last_writers(const Tensor& index, int dim, int64_t size) {
     if (d != dim) (d < dim ? outer : inner) *= index.shape()[d];
   const int64_t* at = here.data<int64_t>();
   bool* out = last.mutable_data<bool>();
-  Tensor lines = full({index.numel() > 0 ? size : 0}, -1, {i64});  // that wrote there last; a tensor, as memory may be short
+  // The last line that wrote to each place. A Tensor, so that a lack of memory is a MemoryError.
+  Tensor lines = full({index.numel() > 0 ? size : 0}, -1, {i64});
   int64_t* line_of = lines.mutable_data<int64_t>();
   for (int64_t line = 0; line < outer * inner; ++line)
     for (int64_t i = n - 1; i >= 0; --i) {

@@ -13,12 +13,13 @@ Tensor gather(const Tensor& x, int64_t dim, const Tensor& index);
 /// x plus src[..., i, ...] added at [..., index[..., i, ...], ...]; src has the shape of the index. Out of
 /// place. The adjoint of gather.
 Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src);
-/// x with src[..., i, ...] put at [..., index[..., i, ...], ...]; src has the shape of the index. Of several for one place
-/// the last along dim counts, and alone has a gradient. Any dtype. Out of place. The index is read on the host.
+/// x with src[..., i, ...] put at [..., index[..., i, ...], ...]; src has the shape of the index. If several
+/// entries name one place, the last one along dim counts, and only it has a gradient. Any dtype. Out of place.
+/// Reads the index on the host.
 Tensor scatter(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src);
 /// The slices of x along dim that a rank-1 index names.
 Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index);
-/// x plus slice i of src added to slice index[i], for a rank-1 index. Out of place. Each sum is
+/// x plus slice i of src added to slice index[i], for a rank-1 index. Out of place. Each sum of floats is
 /// accumulated in f64. The adjoint of index_select.
 Tensor index_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src);
 /// Rows of weight [V, D]: the result has shape index.shape + [D].
@@ -26,7 +27,7 @@ Tensor embedding(const Tensor& weight, const Tensor& index);
 
 // -- by value: these read the mask on the host, since the shape of the result depends on it -------------------
 
-/// Where x is not 0 (NaN is not): i64 [count, x.rank()], in row-major order.
+/// The positions where x is not 0 (NaN is included): i64 [count, x.rank()], in row-major order.
 Tensor nonzero(const Tensor& x);
 /// The elements of x where mask (bool) is true, in row-major order, as rank 1. The two broadcast.
 Tensor masked_select(const Tensor& x, const Tensor& mask);

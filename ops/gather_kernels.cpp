@@ -37,7 +37,7 @@ struct Split {
   }
 };
 
-/// Offset of position i of the row-major box shape[first…last) under `strides`; `skip` counts nothing.
+/// Offset of position i of the row-major box shape[first…last) under `strides`, without the share of dim `skip`.
 int64_t offset_of(int64_t i, const Shape& shape, const Shape& strides, int first, int last, int skip = -1) {
   int64_t offset = 0;
   for (int d = last - 1; d >= first; --d) {
@@ -57,7 +57,7 @@ void dispatch_add(const char* op, DType t, F f) {
 /// The positions of an index sorted by target and then by position: a counting sort.
 struct Groups {
   std::vector<int64_t> targets;  // distinct, ascending
-  std::vector<int64_t> starts;   // of each target's run in `members`, and the end
+  std::vector<int64_t> starts;   // where each target's run in `members` starts, and the end
   std::vector<int64_t> members;
 
   Groups(const int64_t* index, int64_t n, int64_t size) : members(static_cast<std::size_t>(n)) {
@@ -150,8 +150,8 @@ void index_select_cpu(const char* op, const Tensor& x_in, int dim, const Tensor&
   });
 }
 
-// Sorted by target, the slices that meet in one place are known at once: a task sums a block of columns of
-// one target, in the order of the index and in f64, and writes it once.
+// The index is sorted by target. A task sums a block of columns of all slices of one target, in the order of
+// the index (floats in f64), and writes it once.
 void index_add_cpu(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
   check_indices("index_add", index, y.shape()[dim]);
   if (src.numel() == 0) return;
@@ -175,7 +175,7 @@ void index_add_cpu(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
         for (int64_t i = 0; i < w; ++i) sum[i] = target[i];
         const int64_t *m = groups.members.data() + groups.starts[g],
                       *end_m = groups.members.data() + groups.starts[g + 1];
-        for (; m + 4 <= end_m; m += 4) {  // four rows on their way at once hide the latency of memory
+        for (; m + 4 <= end_m; m += 4) {  // loading four rows at once hides the latency of memory
           const T *a = base + m[0] * s.inner, *b = base + m[1] * s.inner, *c = base + m[2] * s.inner,
                   *d = base + m[3] * s.inner;
           for (int64_t i = 0; i < w; ++i) sum[i] = add(add(add(add(sum[i], a[i]), b[i]), c[i]), d[i]);

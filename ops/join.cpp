@@ -1,4 +1,4 @@
-// split, cat and friends: pieces of a tensor, and tensors made of pieces.
+// split, cat, pad, fold and related ops: pieces of a tensor, and tensors made of pieces.
 #include <sluice/ops/join.h>
 
 #include <sluice/core/node.h>
@@ -77,7 +77,7 @@ std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, in
   return pieces;
 }
 
-/// Each piece is a tensor of its own, some 300 bytes: more than this is a mistake.
+/// A piece is a Tensor of some 300 bytes: more pieces than this are a mistake.
 constexpr int64_t kMaxPieces = int64_t{1} << 24;
 
 std::vector<Tensor> chunk(const Tensor& x, int64_t n, int64_t dim) {
@@ -131,7 +131,7 @@ Tensor cat(const std::vector<Tensor>& xs, int64_t dim) {
   }
   std::vector<TensorRef> inputs(xs.begin(), xs.end());
   return record("cat", std::move(y), TensorRefs(inputs), TensorRefs(), [d, sizes = std::move(sizes)](const Node& node, const Tensor& g) {
-    Tensors grads;  // of each operand its slice
+    Tensors grads;  // for each operand its slice of g
     int64_t start = 0;
     for (std::size_t i = 0; i < sizes.size(); start += sizes[i++])
       grads.push_back(node.needs(i) ? narrow(g, d, start, sizes[i]) : Tensor());
@@ -185,7 +185,7 @@ Tensor fold(const Tensor& windows, int64_t dim, int64_t length, int64_t step) {
   Shape shape = windows.shape();
   shape.erase(rank);
   shape[d] = length;
-  step = std::min(step, std::max<int64_t>(length, 1));  // it is one window, and strides must not overflow
+  step = std::min(step, std::max<int64_t>(length, 1));  // larger steps mean one window; strides must not overflow
   Tensor y = detail::filled("fold", shape, 0, windows.options());
   if (windows.numel() > 0) {
     NoGrad guard;
@@ -199,7 +199,7 @@ Tensor fold(const Tensor& windows, int64_t dim, int64_t length, int64_t step) {
       detail::copy_elements(add(target, select(windows, rank, k)), target);
     }
   }
-  // y_p = Σ over windows that contain p: the adjoint of unfold, which is the adjoint of this.
+  // y_p = Σ over the windows that contain p. fold and unfold are adjoint.
   return record("fold", std::move(y), {windows}, {}, [from = windows.shape(), d, size, step](const Tensor& g) {
     return from.numel() == 0 ? zeros(from, g.options()) : unfold(g, d, size, step);
   });

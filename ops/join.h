@@ -1,4 +1,4 @@
-// Boxes of a tensor and their inverse: what slicing, splitting, joining and padding are made of.
+// Boxes of a tensor and their adjoint: slicing and padding are made of them.
 #pragma once
 
 #include <sluice/core/tensor.h>

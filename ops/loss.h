@@ -1,4 +1,4 @@
-// Losses. Shapes must be equal — (N,1) against (N) is a mistake, not a broadcast — and are checked.
+// Losses. Shapes must be equal and are checked: (N,1) against (N) is a mistake, not a broadcast.
 #pragma once
 
 #include <sluice/core/tensor.h>
@@ -8,17 +8,17 @@ namespace sluice {
 enum class Reduction { mean, sum, none };
 
 struct CrossEntropyOptions {
-  int64_t ignore_index = -100;  // targets with this value count for nothing
+  int64_t ignore_index = -100;  // targets with this value are left out
   double label_smoothing = 0;   // ε: the target distribution is (1−ε)·one-hot + ε/C
   Reduction reduction = Reduction::mean;  // mean over the targets that are not ignored
-  Tensor weight = {};  // [C], constants: q_c counts weight_c times, and the mean is over Σ weight of the targets
+  Tensor weight = {};  // [C], constant: q_c counts weight_c times, and the mean divides by Σ weight of the targets
 };
 /// −Σ_c q_c log softmax(logits)_c over the last dim, in nats. logits [..., C]; targets [...] i64 or i32
-/// in [0, C). The mean over no target at all is 0 with zero gradient. A logit of −∞ is a class of probability 0: where q has
-/// it, the loss is +∞, and the gradient, softmax(logits) − q, is finite nevertheless.
+/// in [0, C). If no target counts, the mean is 0 with zero gradient. A logit of −∞ is a class of probability 0:
+/// where q_c > 0 for that class, the loss is +∞, but its gradient, softmax(logits) − q, is finite.
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions options = {});
 
-/// The same of log-probabilities [..., C]: −Σ_c q_c log_p_c.
+/// Cross entropy of log-probabilities [..., C]: −Σ_c q_c log_p_c, with the targets and options of cross_entropy().
 Tensor nll_loss(const Tensor& log_p, const Tensor& targets, CrossEntropyOptions options = {});
 
 /// |x − y|
@@ -27,8 +27,8 @@ Tensor l1_loss(const Tensor& x, const Tensor& y, Reduction reduction = Reduction
 Tensor huber_loss(const Tensor& x, const Tensor& y, double delta = 1, Reduction reduction = Reduction::mean);
 /// (x − y)²
 Tensor mse_loss(const Tensor& x, const Tensor& y, Reduction reduction = Reduction::mean);
-/// Binary cross entropy of σ(x) against targets in [0, 1], from logits, without overflow. The share of positive targets
-/// counts pos_weight times; it broadcasts: [C] for x [..., C].
+/// Binary cross entropy of σ(x) against targets in [0, 1], from logits x, without overflow. The term of the positive
+/// class counts pos_weight times; pos_weight broadcasts: [C] for x [..., C].
 Tensor bce_with_logits(const Tensor& x, const Tensor& targets, Reduction reduction = Reduction::mean,
                        const Tensor& pos_weight = {});
 /// KL(p ‖ q) = p·(log p − log q) elementwise, 0 where p = 0; takes log q and p. With `mean` the sum is

@@ -1,4 +1,4 @@
-// What this process computes with, in one line: the first that a program prints about its speed.
+// The hardware and libraries that this process computes with, in one line: to be printed before timings.
 #pragma once
 
 #include <string>

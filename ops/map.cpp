@@ -34,8 +34,8 @@ void round_run(const float* from, int64_t n, BFloat16* to) {
   });
 }
 
-/// Tile by tile: operands that cannot be read directly are gathered, unwanted results get a buffer. Results of bf16 are
-/// computed into one, too, and rounded while it is in the cache.
+/// Runs the loop tile by tile. Operands that cannot be read in place are gathered; undefined results go into a buffer
+/// that is discarded. bf16 results go into a buffer, too, and are rounded while it is in cache.
 template <class T>
 void run_tiles(const MapPlan& p, TileLoop<T> loop, const void* formula, const T* const* base, T* const* out,
                std::size_t n_results) {
@@ -49,7 +49,7 @@ void run_tiles(const MapPlan& p, TileLoop<T> loop, const void* formula, const T*
     T* to[kMapOperands];
     for (int64_t i = begin, n; i < end; i += n) {
       n = std::min(kTile, end - i);
-      for (std::size_t k = 0; k < p.count; ++k) {  // rows of a slice, or one repeated, are read where they lie
+      for (std::size_t k = 0; k < p.count; ++k) {  // rows of a slice and repeated rows are read in place
         in[k] = p.direct[k] && !narrow ? base[k] + i : buffer[k];
         if (p.direct[k] || narrow || p.operands[k]->dtype() != p.dtype) continue;
         const Walk::Run run = walks[k].run(i);
@@ -132,7 +132,7 @@ void run_map(const MapPlan& plan, const TileLoops& loops, const void* formula, T
 }
 
 namespace {
-constexpr uint32_t kUnitMark = 0xFFFFFFFF;  // as output_index, which means nothing in a tensor without history
+constexpr uint32_t kUnitMark = 0xFFFFFFFF;  // an output_index; unused in a tensor without history
 }
 
 Tensor unit(const Tensor& x) {

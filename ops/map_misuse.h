@@ -1,5 +1,5 @@
-// What is no formula of map(), or no tensors for one: each such call is one short error that says what to write.
-// core/dual_misuse.h has the mistakes within a formula.
+// Wrong arguments of map(), not a formula or not tensors: each gives one short error that says what to write. Mistakes
+// inside a formula are in core/dual_misuse.h.
 #pragma once
 
 #include <sluice/core/dual_misuse.h>
@@ -8,7 +8,7 @@
 namespace sluice {
 
 namespace detail {
-/// What f gives when the numbers do not fit its parameters; without it compilers would list what they tried.
+/// The result of f when the arguments do not fit its parameters. Without it, compilers would list every candidate.
 struct NoCall {};
 struct LastChoice {
   NoCall operator()(...) const;
@@ -32,7 +32,8 @@ struct NamedOp {
   NamedOp(double (*)(double, double)) {}
   NamedOp(const double& (*)(const double&, const double&)) {}
 };
-/// For decltype: the formula, and a number for each tensor; ResultOf what comes of a result of type R.
+/// For decltype: formula() is the formula, number() its argument for one tensor. ResultOf<R> has the result type of
+/// map() for a formula that returns R.
 template <class F>
 const typename Callee<F>::type& formula();
 template <std::size_t N, class = Tensor>
@@ -43,7 +44,7 @@ struct ResultOf {
 };
 }  // namespace detail
 
-/// What else map was given: no formula and tensors, or a formula that the compiler refused and said why.
+/// Takes all other calls of map(): not a formula and tensors, or a formula that already failed to compile.
 #define SLUICE_TENSORS "map: a formula, then its tensors: map([c](auto x, auto y) { return c * x * y; }, a, b), where numbers like c are captured"
 template <class F, class... Ts>
 Tensor map(const F&, const Ts&...) {

@@ -1,5 +1,5 @@
-// Products of bf16. Operands are packed as they are, and a piece of c is computed in f32, over all of k, and rounded while
-// it is in cache.
+// Products of bf16. Operands are packed directly from bf16. A piece of c is computed in f32, over all of k, and
+// rounded while it is in cache.
 #include <sluice/ops/matmul_bf16.h>
 
 #include <sluice/core/parallel.h>
@@ -15,8 +15,8 @@ namespace {
 
 constexpr int64_t kGroup = 32;                 // rows that are packed at a time
 constexpr int64_t kPiece = 256;                // columns of a piece of c
-constexpr int64_t kPieceRow = kPiece + 16;     // no two rows lie in the same sets of the cache
-constexpr int64_t kMemory = int64_t{1} << 21;  // numbers of packed a, and of packed b, at a time: they share the last cache
+constexpr int64_t kPieceRow = kPiece + 16;     // padded: no two rows lie in the same sets of the cache
+constexpr int64_t kMemory = int64_t{1} << 21;  // numbers of a, and of b, packed at a time: both stay in the last cache
 
 int64_t up(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
 
@@ -36,7 +36,7 @@ class Product {
   }
 
   void run() const {
-    // One matrix alone should be work for all threads, of several only a large one.
+    // All threads share a single matrix from 2^21 multiply-adds on, one of a batch only from 2^28 on.
     if (n_ * m_ * k_ < (batch_ == 1 ? int64_t{1} << 21 : int64_t{1} << 28)) return separate();
     for (int64_t i = 0; i < batch_; ++i) shared(i);
   }
@@ -51,7 +51,8 @@ class Product {
     return at;
   }
 
-  /// Some rows of a in packed form by all columns of b, and that into c, which begins at the first row and column.
+  /// c = rows [row, row + rows) of packed a by panels [first, last) of b, which are `cols` columns, + bias. c begins at
+  /// the first row and column.
   void multiply(const A& a, int64_t row, int64_t rows, const B& b, int64_t first, int64_t last, int64_t cols, const float* bias,
                 float* sums, BFloat16* c) const {
     const int64_t step = kPiece / b.panel_columns();
@@ -62,7 +63,7 @@ class Product {
     }
   }
 
-  /// Each task packs what it needs.
+  /// Each task packs its own operands.
   void separate() const {
     const int64_t rows = std::min(up(n_, kGroup), kPiece), cols = std::min(m_, 2 * kPiece);
     const int64_t row_tiles = (n_ + rows - 1) / rows, col_tiles = (m_ + cols - 1) / cols, tiles = row_tiles * col_tiles;
@@ -83,7 +84,7 @@ class Product {
     });
   }
 
-  /// Operands are packed first, by all threads: as many columns of b and rows of a at a time as stay in the shared cache.
+  /// All threads pack the operands first: as many columns of b and rows of a at a time as stay in the shared cache.
   void shared(int64_t i) const {
     const int64_t columns = B(k_, m_, nullptr, Precision::bf16).panel_columns();
     const int64_t width = std::min(up(m_, columns), std::max<int64_t>(8, kMemory / B::size(k_, columns)) * columns);
@@ -105,7 +106,7 @@ class Product {
                    std::min(kGroup * (end - fills), n));
         });
         const int64_t step = kPiece / columns, col_tiles = (b.panels() + step - 1) / step;
-        int64_t rows = kPiece;  // of a tile: half as many where there would be too few tiles to share
+        int64_t rows = kPiece;  // of a tile; halved while there are fewer than four tiles per thread
         while (rows > 2 * kGroup && (n + rows - 1) / rows * col_tiles < 4 * num_threads()) rows /= 2;
         const float* const bias = bias_.defined() ? bias_.data<float>() + col : nullptr;
         parallel_for((n + rows - 1) / rows * col_tiles, 1, [&](int64_t begin, int64_t end) {

@@ -37,7 +37,7 @@ struct Piece {
 /// All elements of some tensors in pieces of at most kGrain, cut by their shapes alone; small tensors share a task.
 struct Pieces {
   std::vector<Piece> all;
-  std::vector<std::size_t> last;  // of each task, the piece behind its last
+  std::vector<std::size_t> last;  // for each task, one past its last piece
 
   explicit Pieces(const std::vector<Tensor>& tensors) {
     int64_t waiting = 0;
@@ -50,7 +50,7 @@ struct Pieces {
       }
     if (waiting > 0) last.push_back(all.size());
   }
-  /// f(piece, number of the piece).
+  /// Calls f(piece, index of the piece), in parallel.
   template <class F>
   void each(F f) const {
     parallel_for(static_cast<int64_t>(last.size()), 1, [&](int64_t task, int64_t end) {
@@ -60,8 +60,8 @@ struct Pieces {
   }
 };
 
-/// span(n, w, g, m, v) over a piece of a parameter: at once, or where gradients or results are bf16 a buffer at a time.
-/// Null for what there is not.
+/// Calls span(n, w, g, m, v) for a piece of a parameter: once, or once per buffer where gradients or results are bf16.
+/// m or v is null if the rule has none.
 template <class T, class Span>
 void step_piece(const UpdatedTensors& x, Piece piece, Span span) {
   const std::size_t k = piece.tensor;
@@ -144,7 +144,7 @@ void lamb_cpu(const LambRule& rule, UpdatedTensors& x) {
     // First pass: the moments and, piece by piece, the squares of w and of the direction u.
     std::vector<std::array<double, 2>> part(pieces.all.size());
     UpdatedTensors kept = x;
-    kept.rounded.clear();  // not yet
+    kept.rounded.clear();  // written in the second pass
     pieces.each([&](Piece piece, std::size_t number) {
       alignas(64) T u[kTile];
       std::array<double, 2>& squares = part[number];
@@ -160,7 +160,7 @@ void lamb_cpu(const LambRule& rule, UpdatedTensors& x) {
     std::vector<std::array<double, 2>> norms(x.w.size());
     for (std::size_t i = 0; i < part.size(); ++i)
       for (std::size_t e = 0; e < 2; ++e) norms[pieces.all[i].tensor][e] += part[i][e];
-    // Second pass: u again, which costs less than keeping it.
+    // Second pass: computes u again, which costs less than storing it.
     pieces.each([&](Piece piece, std::size_t) {
       const auto [ww, uu] = norms[piece.tensor];
       const T rate = static_cast<T>(lamb_rate(rule, ww, uu));

@@ -1,5 +1,5 @@
-// The kernel slots of the optimisers and of clipping, and the formulas that every device computes for them, an element at a
-// time. A call takes all tensors of a step at once: models have hundreds, most of them small. All are contiguous.
+// The kernel slots of the optimisers and of clipping, and their elementwise formulas, shared by all devices. A call
+// takes all tensors of a step at once: models have hundreds, most of them small. All tensors are contiguous.
 #pragma once
 
 #include <sluice/core/kernel.h>
@@ -18,7 +18,7 @@ struct AdamRule {
   double beta1, beta2, eps;
   double lr;          // divided by 1 − β1^t
   double root_scale;  // 1/√(1 − β2^t)
-  double shrink;      // share of w that decays by itself
+  double shrink;      // decoupled weight decay: this share of w is subtracted
   double l2;          // factor of w added to the gradient
   bool operator==(const AdamRule&) const = default;
 };
@@ -30,12 +30,12 @@ struct LambRule {
   bool operator==(const LambRule&) const = default;
 };
 
-/// What a rule updates: number i of each list belongs to one parameter. All w are f32 or all f64.
+/// The tensors that a rule updates: entry i of each list belongs to parameter i. All w are f32 or all f64.
 struct UpdatedTensors {
   std::vector<Tensor> w;
-  std::vector<Tensor> g;        // of w's dtype; or, where that is f32, all of bf16
+  std::vector<Tensor> g;        // of w's dtype or, if that is f32, all bf16
   std::vector<Tensor> m, v;     // moments, of w's dtype; empty: none. SGD's momentum is m
-  std::vector<Tensor> rounded;  // bf16, becomes w; empty: not wanted
+  std::vector<Tensor> rounded;  // becomes w in bf16; empty: none
   void each_tensor(auto f) const {
     for (const auto* list : {&w, &g, &m, &v, &rounded})
       for (const Tensor& x : *list) f(x);
@@ -47,17 +47,17 @@ namespace kernel {
 extern Kernel<void(const SgdRule& rule, UpdatedTensors& x)> sgd;
 extern Kernel<void(const AdamRule& rule, UpdatedTensors& x)> adam;
 extern Kernel<void(const LambRule& rule, UpdatedTensors& x)> lamb;
-/// total {} f64 += Σx² over all of them, floats of any dtype.
+/// total {} f64 += Σx² over all tensors of x, of any float dtype.
 extern Kernel<void(const std::vector<Tensor>& x, Tensor& total)> sum_squares;
-/// x ← clamp(factor·x, ±limit) for all of them, floats of any dtype; NaN stays. factor: clip_factor(squares, norm), squares
-/// {} f64; 1 if squares is undefined.
+/// x ← clamp(factor·x, ±limit) for all tensors of x, of any float dtype; NaN stays. factor = clip_factor(squares, norm)
+/// with squares {} f64, or 1 if squares is undefined.
 extern Kernel<void(std::vector<Tensor>& x, const Tensor& squares, double norm, double limit)> limit;
 
 }  // namespace kernel
 
 namespace detail {
 
-// The rules' constants in the dtype of the parameter, and one step of an element.
+// The constants of each rule in the parameter's dtype, and its step for one element.
 
 template <class T>
 struct SgdStep {
@@ -105,14 +105,14 @@ struct LambStep {
   }
   SLUICE_FN T direction(T w, T m, T v) const { return mean_scale * m / (math::sqrt(v) * root_scale + eps) + decay * w; }
 };
-/// What LAMB multiplies directions with, from Σw² and Σu² over the tensor.
+/// LAMB's factor of the directions u of a tensor: lr·√(ww/uu), ww = Σw², uu = Σu², or lr where that is not usable.
 SLUICE_FN double lamb_rate(const LambRule& r, double ww, double uu) {
   constexpr double largest = std::numeric_limits<double>::max();
   const bool usable = r.adapt && ww > 0 && uu > 0 && ww <= largest && uu <= largest;
   return r.lr * (usable ? math::sqrt(ww) / math::sqrt(uu) : 1);
 }
 
-/// What gradients with Σx² = squares are multiplied with so that their norm is at most `norm`; 1 if it is not finite.
+/// The factor that reduces the norm of gradients with Σx² = squares to at most `norm`; 1 if their norm is not finite.
 SLUICE_FN double clip_factor(double squares, double norm) {
   const double now = math::sqrt(squares);
   return now > norm && now <= std::numeric_limits<double>::max() ? norm / now : 1;

@@ -1,6 +1,6 @@
 // y[axes as on the right] = x[axes as on the left]. With one dim per name the operation is a permutation:
 //   reshape to the names of the left → permute to the order of the right → expand new names → reshape
-// No arithmetic and no node of its own: the gradient is that of the four views.
+// rearrange has no arithmetic and no node of its own: the gradient is that of the four views.
 #include <sluice/ops/rearrange.h>
 
 #include <sluice/ops/view.h>

@@ -69,7 +69,7 @@ struct Extreme final : Node {
     Tensor x = saved(0), y = reshape(saved(1), kept);
     Tensor hit;
     {
-      NoGrad guard;  // which places attain it is locally constant
+      NoGrad guard;  // the set of places that attain y is locally constant
       hit = to(eq(x.detach(), y.detach()), g.dtype());
       hit = hit / sum(hit, dims, keep);
     }
@@ -136,7 +136,7 @@ Tensor argmin(const Tensor& x, int64_t dim, bool keep_dim) {
 }
 
 namespace {
-/// Of bf16 in f32.
+/// Computes bf16 in f32.
 Tensor variance(const char* op, const Tensor& x_in, const Shape& dims, bool keep_dims, double correction) {
   detail::check_float(op, x_in);
   const Tensor x = detail::widened(x_in);

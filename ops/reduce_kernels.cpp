@@ -16,7 +16,7 @@ namespace sluice {
 namespace {
 
 constexpr int64_t kBlock = 1024;  // f32 partial sums are at most this long; their totals are f64
-constexpr int kLanes = 64;  // a loop of 16 would be unrolled whole, and the selects of max would stay scalar
+constexpr int kLanes = 64;  // a loop of 16 is unrolled completely, and its selects (max) stay scalar
 
 struct SumOp {
   template <class T> static constexpr T start() { return T(0); }
@@ -35,7 +35,7 @@ struct MinOp {
 template <class Op, class T>
 using Total = std::conditional_t<std::is_same_v<Op, SumOp> && std::is_floating_point_v<T>, double, T>;
 
-/// ReduceKind of one contiguous run: kLanes independent partial results so that the loop vectorises.
+/// Reduces one contiguous run to kLanes independent partial results at a time, so that the loop vectorises.
 template <class Op, class T>
 Total<Op, T> reduce_run(const T* x, int64_t n) {
   auto total = Op::template start<Total<Op, T>>();
@@ -55,7 +55,7 @@ Total<Op, T> reduce_run(const T* x, int64_t n) {
   return total;
 }
 
-/// y[j] = reduction over rows of x[n, inner], columns [from, to): rows are added whole.
+/// y[j] = reduction of column j of x [n, inner] for j in [from, to), row by row.
 template <class Op, class T>
 void reduce_rows(const T* x, int64_t n, int64_t inner, int64_t from, int64_t to, T* y) {
   constexpr int64_t width = 256;
@@ -77,7 +77,7 @@ void reduce_rows(const T* x, int64_t n, int64_t inner, int64_t from, int64_t to,
   }
 }
 
-/// Where a reduction reads: n numbers from `at` on, where they lie or, of bf16, widened into memory of the thread.
+/// Input of a reduction. operator() returns n numbers from `at` on: in place, or bf16 widened into thread-local memory.
 template <class T>
 struct Source {
   const T* x;
@@ -93,7 +93,7 @@ struct Source {
   }
 };
 
-/// Whether neighbours in memory are reduced together, some rows at a time at least.
+/// Whether the reduction reads contiguous pieces of x: whole runs (inner = 1), or slabs of rows of a tall matrix.
 bool in_runs(ReduceShape s) { return s.inner == 1 || (s.outer == 1 && s.n > 1 && s.n * s.inner > 2 << 15 && s.inner < 4096); }
 
 template <class Op, class T>

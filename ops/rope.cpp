@@ -41,7 +41,7 @@ void rope_angles_cpu(const Tensor& positions, int64_t offset, const Tensor& freq
   });
 }
 
-/// Numbers of an option set on a device. The first few stay there for good: a step that is recorded there finds them.
+/// Numbers of an option set on a device. The first 64 sets stay there for good, so that a recorded step finds them.
 Tensor kept_numbers(const std::vector<double>& numbers, Device device) {
   using Key = std::tuple<std::vector<double>, DeviceKind, int>;
   static std::mutex mutex;
@@ -56,7 +56,7 @@ Tensor kept_numbers(const std::vector<double>& numbers, Device device) {
   return kept->size() < 64 ? kept->emplace(key, there).first->second : there;
 }
 
-/// What each pair of each row is multiplied by beside its rotation, f64, broadcasts to [n, dim/2].
+/// The factor of each pair of each row in addition to its rotation: f64, broadcasts to [n, dim/2].
 Tensor growth(const Tensor& positions, int64_t dim, const RopeOptions& o) {
   std::vector<double> rate;  // log ζ_c / s
   for (int64_t c = 0; c < dim / 2; ++c)
@@ -70,7 +70,7 @@ Angles make_angles(const Tensor& positions, const RopeOptions& o, int64_t dim, D
   const bool grows = o.factor != 1 || o.xpos != 0;
   const DType dtype = wanted == bf16 ? f32 : wanted;
   const TensorOptions options{grows ? f64 : dtype, device};
-  // First the large ones: if there is no memory for them, that is what is said.
+  // The large tensors first: if memory is short, the error is about them.
   Angles a{empty({positions.numel(), dim / 2}, options), empty({positions.numel(), dim / 2}, options)};
   const Tensor frequencies = kept_numbers(o.frequencies.empty() ? rope_frequencies(dim, o.base) : o.frequencies, device);
   kernel::rope_angles(positions, o.offset, frequencies, a.cos, a.sin);
@@ -79,7 +79,7 @@ Angles make_angles(const Tensor& positions, const RopeOptions& o, int64_t dim, D
   return {to(a.cos * by, dtype), to(a.sin * by, dtype)};
 }
 
-/// Tables for consecutive positions are asked for again at every step: a few are kept.
+/// Tables for consecutive positions. Every step needs them again: up to 16 are kept.
 Angles cached_angles(int64_t n, const RopeOptions& o, int64_t dim, TensorOptions options) {
   using Key = std::tuple<int64_t, int64_t, int64_t, double, std::vector<double>, double, double, DType, DeviceKind, int>;
   static std::mutex mutex;
@@ -187,7 +187,7 @@ RopeOptions yarn_rope(RopeOptions o, int64_t dim, double scale, int64_t length, 
   if (!(scale >= 1) || !std::isfinite(scale) || length < 1 || !(beta_slow > 0) || !(beta_fast >= beta_slow) || !(o.base > 1))
     fail<ValueError>("yarn_rope: needs scale >= 1, length >= 1, beta_fast >= beta_slow > 0 and a base above 1 — got ", scale, ", ",
                      length, ", ", beta_fast, ", ", beta_slow, ", base ", o.base);
-  // The pair that turns so many times in `length`.
+  // The pair that turns `turns` times in `length`, as a fraction.
   auto pair_of = [&](double turns) {
     return static_cast<double>(dim) * std::log(static_cast<double>(length) / (turns * 2 * std::numbers::pi)) / (2 * std::log(o.base));
   };
@@ -210,7 +210,7 @@ Tensor toeplitz(const Tensor& w, int64_t n, int64_t m, int64_t row_offset) {
   if (n < 0 || m < 0 || row_offset < 0 || n > n_max || row_offset > n_max - n || m > n_max)
     fail("toeplitz: ", n, "×", m, " from row ", row_offset, " exceeds the table for n_max=", n_max);
   if (n == 0 || m == 0) return reshape(narrow(w, 0, 0, 0), {n, m});
-  // Row i starts at centre − i: the last row first, then every later start is an earlier row.
+  // Row i starts at centre − i. unfold gives the last row first; flip reverses the order.
   const int64_t first = n_max - 1 - (row_offset + n - 1);
   return flip(unfold(narrow(w, 0, first, n + m - 1), 0, m, 1), {0});
 }
@@ -265,7 +265,7 @@ Tensor t5_buckets(int64_t n, int64_t m, T5BucketOptions o, int64_t row_offset, D
   const Tensor out = empty({n, m}, {i64, device}, "t5_buckets");
   if (out.numel() == 0) return out;
   const Tensor distance = arange(static_cast<double>(1 - n - row_offset), static_cast<double>(m - row_offset), 1, {i64, device});
-  // A row is a window of the distances of the last row.
+  // Each row is a window of the n + m − 1 distances; the first window is the last row.
   return clone(flip(unfold(detail::t5_buckets_of(distance, o), 0, m, 1), {0}));
 }
 

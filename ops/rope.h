@@ -19,14 +19,15 @@ struct RopeOptions {
   RopePairing pairing = RopePairing::half;
   int64_t rot_dim = 0;  // rotate only the first rot_dim channels; 0 means all
   int64_t offset = 0;   // position of the first row, for streaming
-  /// Radians a position of each pair, rot_dim/2 of them, in place of base^(−c/(dim/2)): scaled RoPE, see yarn_rope.
+  /// Radians per position of each pair, rot_dim/2 numbers, in place of base^(−c/(dim/2)): scaled RoPE, see yarn_rope.
   std::vector<double> frequencies = {};
-  double factor = 1;  // what is rotated is also multiplied by it, as YaRN does
-  /// s ≠ 0: pair c of row p is also multiplied by ζ_c^(p/s), ζ_c = (2c/dim + 0.4)/1.4, for queries; of_keys() divides (xPos,
-  /// Sun et al. 2023, with s = 512). Of the same offset both have, so in f32 positions may reach some 60·s.
+  double factor = 1;  // multiplies the rotated channels (YaRN)
+  /// xPos (Sun et al. 2023, with s = 512): if s = xpos ≠ 0, pair c at position p is also multiplied by ζ_c^(p/s),
+  /// ζ_c = (2c/dim + 0.4)/1.4, for queries; keys, with of_keys(), are divided. p is the absolute position, so in f32 it
+  /// may reach some 60·s.
   double xpos = 0;
 
-  /// The options for keys where these are for queries; layers rotate theirs so.
+  /// The options for keys, if these are for queries. Layers rotate keys with of_keys().
   RopeOptions of_keys() const {
     RopeOptions o = *this;
     o.xpos = -xpos;
@@ -45,24 +46,25 @@ struct RopeOptions {
 };
 
 namespace detail {
-/// How many channels of the last dim of x turn. Errors about options name op.
+/// Number of channels of the last dim of x that are rotated. Errors about options name op.
 int64_t rope_width(const char* op, const Tensor& x, const RopeOptions& o);
 }  // namespace detail
 
 /// Rotates pair c of row p by the angle (p + offset) · base^(−c/(dim/2)), dim = rot_dim. x [..., n, d]:
-/// positions run along dim −2. Equal up to a fixed permutation of channels for both pairings.
-/// ShapeError when rot_dim is odd or larger than d, or frequencies are not half as many; ValueError unless base > 0 and the
-/// other options are finite and positions lie within ±2^53.
+/// positions run along dim −2. The two pairings are equal up to a fixed permutation of channels.
+/// ShapeError when rot_dim is odd or larger than d, or there are not rot_dim/2 frequencies. ValueError unless base and
+/// factor are above 0, all options are finite, and positions and offset lie within ±2^53.
 Tensor rope(const Tensor& x, RopeOptions options = {});
-/// The same with an explicit position for each row, an i64 tensor [n].
+/// The same with an explicit position for each row: positions [n], i64 or i32.
 Tensor rope_at(const Tensor& x, const Tensor& positions, RopeOptions options = {});
 
-/// base^(−c/(dim/2)) for c < dim/2. Divided by s they are positions divided by s (linear scaling, Chen et al. 2023); NTK-aware
-/// scaling is another base, base · s^(dim/(dim − 2)). ValueError unless dim is even and in [0, 2^24].
+/// base^(−c/(dim/2)) for c < dim/2. Dividing the frequencies by s divides positions by s (linear scaling, Chen et al.
+/// 2023). NTK-aware scaling uses the base base · s^(dim/(dim − 2)). ValueError unless dim is even and in [0, 2^24].
 std::vector<double> rope_frequencies(int64_t dim, double base = 10000);
-/// YaRN (Peng et al. 2023): `options` for `scale` times the `length` a model was trained on. Pairs that turn more than
-/// beta_fast times in that length keep their frequency, those of fewer than beta_slow turns have theirs divided, with a ramp
-/// between; factor becomes 1 + 0.1·ln scale. dim: rotated channels. ValueError for numbers that make no sense.
+/// YaRN (Peng et al. 2023): `options` for `scale` times the `length` that a model was trained on. Pairs that turn more
+/// than beta_fast times in `length` keep their frequency. Pairs that turn fewer than beta_slow times have it divided by
+/// scale. Between them is a ramp. factor becomes 1 + 0.1·ln scale. dim: number of rotated channels. ValueError unless
+/// scale >= 1, length >= 1, beta_fast >= beta_slow > 0 and base > 1.
 RopeOptions yarn_rope(RopeOptions options, int64_t dim, double scale, int64_t length, double beta_fast = 32, double beta_slow = 1);
 
 /// The n×m Toeplitz matrix b_ij = w[centre + j − i] as a view of w. w holds 2·n_max − 1 values and
@@ -81,10 +83,11 @@ struct T5BucketOptions {
   }
 };
 /// T5's bucket of the offset rel = key position − query position (Raffel et al. 2020), robust to rounding:
-/// thresholds are compared in long double with a guard, so that they fall on the exact integers. ValueError for
-/// numbers below 1 and more than 2^20 buckets.
+/// thresholds are compared in long double with a guard, so that they fall on the exact integers. ValueError unless
+/// buckets is in [1, 2^20] and max_distance >= 1.
 int64_t t5_bucket(int64_t rel, T5BucketOptions options = {});
-/// i64 [n, m] of buckets for queries row_offset … row_offset + n − 1 and keys 0 … m − 1; row_offset >= 0.
+/// i64 [n, m]: buckets for queries row_offset … row_offset + n − 1 and keys 0 … m − 1. ValueError unless buckets is a
+/// multiple of 4 in [4, 2^20], max_distance > buckets and row_offset >= 0.
 Tensor t5_buckets(int64_t n, int64_t m, T5BucketOptions options = {}, int64_t row_offset = 0, Device device = cpu);
 
 namespace detail {

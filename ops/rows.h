@@ -46,8 +46,8 @@ template <class T>
 T row_dot(const T* a, const T* b, int64_t n) {
   return row_total<T>(n, [a, b](int64_t i) { return a[i] * b[i]; });
 }
-/// Largest element that is not NaN; −∞ if there is none. (Where NaN matters it comes back through the sum of
-/// exponentials.) 64 lanes: a loop of 16 would be unrolled whole, and its selects then stay scalar.
+/// Largest element that is not NaN; −∞ if there is none. (Where NaN matters, the sum of exponentials is NaN.) 64
+/// lanes: a loop of 16 is unrolled completely, and its selects stay scalar.
 template <class T>
 T row_max(const T* x, int64_t n) {
   constexpr int lanes = 64;
@@ -61,8 +61,8 @@ T row_max(const T* x, int64_t n) {
     for (int k = 0; k < width; ++k) lane[k] = lane[k + width] > lane[k] ? lane[k + width] : lane[k];
   return lane[0];
 }
-/// Σ e^(x_i − shift) of a row whose largest element is m; keep(i, term) is told each term. The shift is m, or 0 where m
-/// is infinite: there e^x itself says it right.
+/// Σ e^(x_i − shift) of a row whose largest element is m. Each term passes through keep(i, term), which returns it. The
+/// shift is m, or 0 where m is infinite: there e^x itself is right.
 template <class T, class Keep>
 T row_exp_total(const T* __restrict__ x, int64_t n, T m, T& shift, Keep keep) {
   const T by = shift = m - m == T(0) ? m : T(0);
@@ -75,15 +75,15 @@ void row_map(const T* x, T* y, int64_t n, F f) {
   for (int64_t i = 0; i < n; ++i) y[i] = f(x[i]);
 }
 
-/// Room for a row, one of several, kept by this thread.
+/// Thread-local memory for n floats; `which` (0, 1 or 2) selects one of three.
 [[gnu::noinline]] inline float* row_memory(int which, int64_t n) {
   thread_local std::vector<float> memory[3];
   if (static_cast<int64_t>(memory[which].size()) < n) memory[which].resize(static_cast<std::size_t>(n));
   return memory[which].data();
 }
 
-/// Rows of n numbers of a contiguous tensor, read where they lie; those of bf16 (T is float) widened, one at a time for each
-/// `which`.
+/// Reads rows of n numbers of a contiguous tensor: in place, or, from bf16 (T is float), widened into
+/// row_memory(which), one row at a time.
 template <class T>
 class RowsIn {
  public:
@@ -106,7 +106,7 @@ class RowsIn {
   bool narrow_;
 };
 
-/// The same to be written: a row of bf16 is rounded by done(row).
+/// Writes rows as RowsIn reads them. done(row) rounds a row of bf16.
 template <class T>
 class RowsOut {
  public:
@@ -132,7 +132,7 @@ class RowsOut {
   bool narrow_;
 };
 
-/// As dispatch_float, with float for kernels that read and write bf16 by rows.
+/// dispatch_float, with float for bf16: for kernels that read and write rows by RowsIn and RowsOut.
 template <class F>
 void dispatch_rows(std::string_view op, DType t, F&& f) {
   dispatch_float(op, t == bf16 ? f32 : t, std::forward<F>(f));

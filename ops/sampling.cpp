@@ -1,4 +1,5 @@
-// The race of Efraimidis & Spirakis (2006): category i arrives at time E_i / w_i, E_i exponential; the first n are the sample.
+// The race of Efraimidis & Spirakis (2006): category i arrives at time E_i / w_i, E_i exponential. The first n are the
+// sample.
 #include <sluice/ops/sampling.h>
 
 #include <sluice/core/node.h>

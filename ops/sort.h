@@ -12,7 +12,7 @@ struct Sorted {
   Tensor indices;  // i64: values = gather(x, dim, indices)
 };
 
-/// All of them along dim; ties by index, NaN last.
+/// Sorts all values along dim; ties by index, NaN last.
 Sorted sort(const Tensor& x, int64_t dim = -1, bool descending = false);
 /// The k largest values along dim, largest first; of equal values the one with the lower index.
 Sorted topk(const Tensor& x, int64_t k, int64_t dim = -1);

@@ -1,4 +1,4 @@
-// Unary mathematics and activations: one line each, the formula says the rest.
+// Unary mathematics: each op is the map of its formula (ops/formulas.h).
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/map.h>
 
