@@ -18,7 +18,7 @@ bool is_unit(const Tensor& x);
 /// the error appears once.
 template <std::size_t N>
 struct in_a_formula_write_select_instead_of_if {
-  Tensor mask, x;  // x: what was compared
+  Tensor mask, x;  // x: the compared tensor
 };
 template <>
 struct in_a_formula_write_select_instead_of_if<0> {

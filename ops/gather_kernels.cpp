@@ -194,7 +194,7 @@ void zero_triangle_cpu(Tensor& y, bool upper, int64_t k) {
   k = std::clamp(k, -n, m);
   parallel_for(y.numel() / m, per_task(m), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      // triu drops the columns before row + k, tril those after.
+      // triu drops the columns before row + k, tril the columns after it.
       const int64_t i = r % n, edge = std::clamp<int64_t>(upper ? i + k : i + k + 1, 0, m);
       const int64_t first = upper ? 0 : edge, stop = upper ? edge : m;
       std::memset(y.raw() + (r * m + first) * bytes, 0, static_cast<std::size_t>((stop - first) * bytes));

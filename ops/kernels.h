@@ -79,8 +79,8 @@ extern Kernel<void(const char* op, const Tensor& x, int dim, const Tensor& index
 extern Kernel<void(Tensor& y, int dim, const Tensor& index, const Tensor& src)> index_add;
 
 // -- products ------------------------------------------------------------------------------------------------
-/// c [batch…, n, m] = a·b + bias. a [batch…, n, k], b [batch…, k, m] of any layout, stride 0 where they repeat; bias [m]
-/// or undefined.
+/// c [batch…, n, m] = a·b + bias. a [batch…, n, k], b [batch…, k, m] of any layout, stride 0 where they repeat; bias
+/// [m] or undefined.
 extern Kernel<void(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c)> matmul;
 
 // -- rows: along the last dim ----------------------------------------------------------------------------------

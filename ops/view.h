@@ -22,7 +22,7 @@ Tensor permute(const Tensor& x, const Shape& order);
 /// Stretches size-1 dims (and adds leading ones) to `shape`; −1 keeps a size.
 Tensor expand(const Tensor& x, const Shape& shape);
 Tensor unsqueeze(const Tensor& x, int64_t dim);
-/// Drops the size-1 dim; with no dim, all of them.
+/// Drops dim, which must have size 1; without a dim, drops all dims of size 1.
 Tensor squeeze(const Tensor& x, int64_t dim);
 Tensor squeeze(const Tensor& x);
 /// x[..., index, ...]: the dim disappears.
