@@ -1,5 +1,5 @@
-// Products of operands rounded to bf16 and summed in f32: of tiles, by AMX or BFMMLA; or as f32 numbers that hold the
-// rounded values.
+// Products of operands rounded to bf16, summed in f32. The operands are tiles, for AMX or BFMMLA, or f32 numbers that
+// hold the rounded values.
 #pragma once
 
 #include <sluice/core/cpu.h>
@@ -14,31 +14,33 @@
 
 namespace sluice::detail {
 
-/// To the nearest bf16, ties to even, as AMX does it: NaN stays NaN, denormals become 0.
+/// Rounds to the nearest bf16, ties to even, as AMX does: NaN stays NaN, denormals become 0.
 void round_to_bf16(float* x, int64_t n);
 
 /// Whether the instruction set in use multiplies tiles of bf16.
 inline bool has_bf16_tiles() { return isa() == Isa::amx || isa() == Isa::neon_bf16; }
 
-// A tile of AMX has 16 rows of 64 bytes. Packed operands consist of whole ones, filled up with zeros. For BFMMLA, which
-// reads vectors, the same numbers lie in the same tiles, within them in another order: sizes are those of AMX.
+// A tile of AMX has 16 rows of 64 bytes. Packed operands consist of whole tiles, padded with zeros. For BFMMLA, which
+// reads vectors, each tile holds the same numbers in another order, so sizes are those of AMX.
 constexpr int64_t kAmxTile = 16;    // rows and columns of c
 constexpr int64_t kAmxStep = 32;    // of k in one instruction
 constexpr int64_t kAmxCols = 32;    // columns of a panel of b: two tiles
 constexpr int64_t kAmxDepth = 1024;  // of k at a time, at most
-constexpr int64_t kAmxPart = 1024, kSplitTile = 3 * kAmxPart;  // bytes: a tile; one of f32, its three parts one after the other
+constexpr int64_t kAmxPart = 1024, kSplitTile = 3 * kAmxPart;  // bytes of a tile; of the three parts of a tile of f32
 
-/// Whether products of bf16, and large ones of f32, are computed on AMX: it is there, and may flush denormals, as it always does.
+/// Whether products of bf16, and large products of f32, are computed on AMX: AMX is in use, and denormals may be
+/// flushed, which AMX always does.
 bool amx_computes();
-/// Whether products of bf16 are computed in tiles: the same, or BFMMLA, which flushes denormals, too.
+/// Whether products of bf16 are computed in tiles, by AMX or BFMMLA, if denormals may be flushed: both do.
 bool bf16_tiles_compute();
 
-/// Panels of b, over k, that stay in L2 (1 of 2 MiB), in tiles of so many parts.
+/// Panels of b, of depth k and in tiles of `parts` parts, that stay in L2 (1 of its 2 MiB).
 inline int64_t amx_near_panels(int64_t k, int64_t parts) {
   return std::clamp<int64_t>((int64_t{1} << 20) / ((k + kAmxStep - 1) / kAmxStep * parts * 2048), 4, 16);
 }
 
-/// One block of k as tiles: `cols` columns of b as panels, 16 · kAmxCols floats for each tile's depth; n rows of a.
+/// Packs one block of k as tiles: `cols` columns of b as panels, of 16 · kAmxCols floats for each kAmxStep of k; or n
+/// rows of a.
 void bf16_pack_b(Read read, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to);
 void bf16_pack_a(Read read, const float* a, int64_t lda, int64_t n, int64_t k, float* to);
 void bf16_pack_b(Read read, const BFloat16* b, int64_t ldb, int64_t k, int64_t cols, float* to);
@@ -46,11 +48,11 @@ void bf16_pack_a(Read read, const BFloat16* a, int64_t lda, int64_t n, int64_t k
 /// c [n, m] = alpha · a · b + beta · c (+ bias [m]) for one block of k, both in tiles.
 void bf16_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c, int64_t ldc,
                   const float* bias = nullptr);
-/// The same; some rows of a at a time are packed first.
+/// The same, but first packs some rows of a at a time.
 void bf16_pack_and_multiply(Read read, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
                            float alpha, float beta, float* c, int64_t ldc, const float* bias = nullptr);
 
-// -- f32 as three parts of bf16 each (amx_f32.cpp): tiles three times as large; whether all of c is finite ---------------
+// -- f32 as three parts of bf16 each (amx_f32.cpp), tiles three times as large. Products return whether c is finite. --
 void amx_split_b(Read read, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to);
 void amx_split_a(Read read, const float* a, int64_t lda, int64_t n, int64_t k, float* to);
 bool amx_multiply_split(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c, int64_t ldc,

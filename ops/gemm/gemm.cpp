@@ -45,7 +45,7 @@ const char* gemm_means(bool f64, int64_t n, int64_t m, Precision precision) {
 
 namespace {
 
-/// Copying pays when what is copied is used often enough: a's rows by many panels, b's panels by many rows.
+/// A copy pays if it is used often enough: rows of a by many panels, panels of b by many rows.
 template <class T>
 void product(const Product<T>& p) {
   if (p.n == 0 || p.m == 0) return;
@@ -54,7 +54,7 @@ void product(const Product<T>& p) {
   gemm_packed(u, p, p.m > 4 * u.cols && p.n * p.k > 4096, p.n > 4 * u.rows && p.m * p.k > 4096);
 }
 
-/// Through packed operands, some columns at a time.
+/// A product of operands rounded to bf16, by packed operands, some columns at a time.
 void rounded_product(const Product<float>& p) {
   const int64_t width = std::max<int64_t>(kAmxCols, (int64_t{1} << 20) / p.k / kAmxCols * kAmxCols);
   for (int64_t col = 0; col < p.m; col += width) {

@@ -1,11 +1,11 @@
-// Products of matrices as kernels need them: single-threaded, row-major, operands plain or transposed; and operands that
-// are packed once and used many times. (Tensors are multiplied by ops/matmul.h.)
+// Matrix products for kernels: single-threaded, row-major, operands plain or transposed; and operands that are packed
+// once and used many times. (Tensors are multiplied by ops/matmul.h.)
 //
-// For NEON, AVX2 and better these are Sluice's own (the ladder of ops/gemm/ladder.h); elsewhere OpenBLAS. Except for products
-// with one row or one column, which are memory-bound and go to gemv, an element of c is one chain of fused multiply-adds
-// for every 512 of k or less: its bits depend on its row of a, its column of b and k alone, not on n, m, threads, or how
-// operands are held. (A single product of up to four rows, too, has its own way: ops/few_rows.h; and on
-// AMX a large one, from 112 rows on, is computed in three parts: amx_f32.cpp.)
+// NEON, AVX2 and better use Sluice's own kernels (ops/gemm/ladder.h); other processors use OpenBLAS. Products with one
+// row or one column are memory-bound and go to gemv. Otherwise an element of c is one chain of fused multiply-adds for
+// every 512 of k or less: its bits depend on its row of a, its column of b and k alone, not on n, m, threads, or how
+// operands are held. (matmul computes a single product of up to four rows by ops/few_rows.h, and on AMX a large
+// product, from 112 rows on, in three parts: amx_f32.cpp.)
 #pragma once
 
 #include <sluice/core/dtype.h>
@@ -19,42 +19,43 @@ namespace sluice::detail {
 enum class Read : bool { plain, transposed };
 
 /// c [n, m] = alpha · a [n, k] · b [k, m] + beta · c, row-major with leading dimensions. With beta 0, c is not read.
-/// Sizes must fit an int. Of f64, the precision changes nothing.
+/// Sizes must fit an int. The precision has no effect on f64.
 void gemm(Read ra, Read rb, int64_t n, int64_t m, int64_t k, float alpha, const float* a, int64_t lda, const float* b,
           int64_t ldb, float beta, float* c, int64_t ldc, Precision precision = Precision::f32);
 void gemm(Read ra, Read rb, int64_t n, int64_t m, int64_t k, double alpha, const double* a, int64_t lda, const double* b,
           int64_t ldb, double beta, double* c, int64_t ldc, Precision = Precision::f32);
 
-/// What computes such a product of f32 or f64, in words.
+/// Name of the implementation that computes such a product of f32 or f64, e.g. "AVX-512".
 const char* gemm_means(bool f64, int64_t n, int64_t m, Precision precision);
 
 /// c [n, m] += bias [m].
 template <class T>
 void add_bias(T* c, int64_t n, int64_t m, int64_t ldc, const T* bias);
 
-/// How packed operands lie: as plain copies (for OpenBLAS), rows or panels of numbers, those rounded to bf16, tiles of
-/// bf16 (AMX, BFMMLA), and of f32 in three parts (AMX).
+/// Layout of packed operands. plain: a copy, for OpenBLAS. panels: rows of a, panels of b. rounded: the same, rounded
+/// to bf16. tiles: tiles of bf16 (AMX, BFMMLA). split: tiles of f32 in three parts of bf16 (AMX).
 enum class Packing : uint8_t { plain, panels, rounded, tiles, split };
-/// For many small products of the same kind, and for one large one, which is split where that is faster.
+/// The packing for many small products of one kind; and for one large product, which is split where that is faster.
 template <class T>
 Packing usual_packing(Precision precision);
 template <class T>
 Packing large_packing(Precision precision, int64_t k);
 
-/// A left operand [n, k] in packed form, in memory of the caller: for one that meets several pieces of a right one.
+/// A packed left operand [n, k] in the caller's memory, to be multiplied by several pieces of a right operand.
 template <class T>
 class PackedA {
  public:
-  /// How many numbers of memory, 64-byte aligned, it takes in any precision; or in one way.
+  /// Size of the memory in numbers of T: enough for any precision, or for one packing. Must be 64-byte aligned.
   static int64_t size(int64_t n, int64_t k);
   PackedA(int64_t n, int64_t k, T* memory, Precision precision = Precision::f32) : PackedA(n, k, memory, usual_packing<T>(precision)) {}
   static int64_t size(int64_t n, int64_t k, Packing packing);
   PackedA(int64_t n, int64_t k, T* memory, Packing packing);
 
-  /// Rows first … last − 1, where both are multiples of 32, or last is n: different ones at the same time, if need be.
+  /// Packs rows first … last − 1. Both must be multiples of 32, except that last may be n. Threads may fill different
+  /// rows at the same time.
   void fill(Read ra, const T* a, int64_t lda, int64_t first, int64_t last);
   void fill(Read ra, const T* a, int64_t lda) { fill(ra, a, lda, 0, n_); }
-  /// Numbers that are bf16 already, for a PackedA<float> of Precision::bf16.
+  /// The same from numbers of bf16: only for a PackedA<float> of Precision::bf16.
   void fill(Read ra, const BFloat16* a, int64_t lda, int64_t first, int64_t last);
 
  private:
@@ -66,36 +67,37 @@ class PackedA {
   T* data_;
 };
 
-/// A right operand [k, m] in packed form, in memory of the caller: for operands that are used many times. The
-/// instruction set in use must not change in between.
+/// A packed right operand [k, m] in the caller's memory, for operands that are used many times. The instruction set in
+/// use must not change between filling and multiplying.
 template <class T>
 class PackedB {
  public:
-  /// How many numbers of memory, 64-byte aligned, it takes in any precision; or in one way.
+  /// Size of the memory in numbers of T: enough for any precision, or for one packing. Must be 64-byte aligned.
   static int64_t size(int64_t k, int64_t m);
   PackedB(int64_t k, int64_t m, T* memory, Precision precision = Precision::f32) : PackedB(k, m, memory, usual_packing<T>(precision)) {}
   static int64_t size(int64_t k, int64_t m, Packing packing);
   PackedB(int64_t k, int64_t m, T* memory, Packing packing);
 
-  /// It consists of panels of so many columns (the last one of fewer).
+  /// Number of panels. Each has panel_columns() columns; the last one may have fewer.
   int64_t panels() const { return (m_ + cols_ - 1) / cols_; }
   int64_t panel_columns() const { return cols_; }
-  /// And of blocks of so many rows (the last one of fewer), one chain of sums each: operands of single blocks, multiplied
-  /// one after the other with beta 1, give the same bits.
+  /// Rows of a block of k; the last block may have fewer. Blocks are summed one after the other: operands of one block
+  /// each, multiplied in turn with beta 1, give the same bits.
   int64_t block_rows() const { return depth_; }
-  /// So many rows of a are packed, and stay in cache, while all panels go past. 0: as tiles, better packed before;
-  /// then so many panels stay in cache while rows of a go past.
+  /// Rows of a that multiply() packs at a time; they stay in cache while all panels go past. 0 for tiles: pack a before
+  /// (PackedA). near_panels() is then the number of panels that stay in cache while rows of a go past.
   int64_t row_block() const;
   int64_t near_panels() const;
 
-  /// Different panels may be filled at the same time.
+  /// Packs panels first_panel … last_panel − 1. Threads may fill different panels at the same time.
   void fill(Read rb, const T* b, int64_t ldb, int64_t first_panel, int64_t last_panel);
   void fill(Read rb, const T* b, int64_t ldb) { fill(rb, b, ldb, 0, panels()); }
-  /// Numbers that are bf16 already, for a PackedB<float> of Precision::bf16.
+  /// The same from numbers of bf16: only for a PackedB<float> of Precision::bf16.
   void fill(Read rb, const BFloat16* b, int64_t ldb, int64_t first_panel, int64_t last_panel);
 
-  /// c = alpha · a [n, k] · b + beta · c for the columns of some panels: c begins at the first one's first column. With
-  /// the last block of k goes c += bias [m]. False: a split product (Packing::split) has results that are not finite.
+  /// c = alpha · a [n, k] · b + beta · c for the columns of panels first_panel … last_panel − 1; c points to the first
+  /// of these columns. With the last block of k, c += bias [m] if bias is not null. Returns false if a split product
+  /// (Packing::split) has results that are not finite.
   bool multiply(Read ra, int64_t n, T alpha, const T* a, int64_t lda, T beta, T* c, int64_t ldc, int64_t first_panel,
                 int64_t last_panel, const T* bias = nullptr) const;
   bool multiply(Read ra, int64_t n, T alpha, const T* a, int64_t lda, T beta, T* c, int64_t ldc) const {

@@ -1,6 +1,6 @@
-// The ladder: one product, c = alpha · a · b + beta · c, written better and better. Each rung is a file of its own and
-// says what it adds and what that brought; tests hold all of them to the same results, and tests/bench/bench_gemm times
-// them side by side. Kernels call the top (gemm.h).
+// The ladder: one product, c = alpha · a · b + beta · c, in ever faster versions. Each rung is a file of its own that
+// says what it adds. Tests hold all rungs to the same results, and tests/bench/bench_gemm times them side by side.
+// Kernels call the top (gemm.h).
 //
 //   naive.cpp      three loops
 //   blocked.cpp    loops over blocks that stay in cache
@@ -33,7 +33,7 @@ template <class T>
 void gemm_naive(const Product<T>& p);
 template <class T>
 void gemm_blocked(const Product<T>& p);
-/// A small operand may be left in place; b only if it is plain.
+/// pack_a, pack_b: false leaves a small operand in place. A transposed b is always packed.
 template <class T>
 void gemm_packed(const Micro<T>& micro, const Product<T>& p, bool pack_a = true, bool pack_b = true);
 

@@ -24,8 +24,8 @@ struct TileCall {
   int64_t ldc;
   int64_t cols;
   T alpha, beta;   // beta 0: c is not read
-  const T* bias;   // c_j += bias[j] in the end, if there is one
-  const T* ahead;  // from here on, a line for every second p is fetched into L2 meanwhile
+  const T* bias;   // if not null: c_j += bias[j] at the end
+  const T* ahead;  // prefetched into L2 from here on, one line for every second p
 };
 
 /// The tiles of one instruction set.
@@ -37,7 +37,7 @@ struct Micro {
   void (*transpose)(const T* from, int64_t ld, int64_t rows, int64_t k, T* to, int64_t ld_to);
 };
 
-/// Those of an instruction set (Isa::amx: the ones of avx512; Isa::neon_bf16: of neon).
+/// The tiles of `isa`: Isa::amx has those of avx512, Isa::neon_bf16 those of neon.
 template <class T>
 const Micro<T>& micro(Isa isa);
 

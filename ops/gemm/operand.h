@@ -16,7 +16,7 @@ struct Operand {
   int64_t at(int64_t row, int64_t col) const { return read == Read::plain ? row * ld + col : col * ld + row; }
 };
 
-/// How the last two dims of x can be read without a copy, if they can.
+/// Returns how the last two dims of x are read without a copy, or nullopt if they need one.
 inline std::optional<Operand> operand(const Tensor& x) {
   const int r = x.rank();
   const int64_t rows = x.shape()[r - 2], cols = x.shape()[r - 1];

@@ -13,7 +13,7 @@ namespace sluice::detail {
 
 namespace {
 
-/// The tile that every compiler and processor can do: 2 vectors of 16 bytes, as SSE2 and NEON have them, by 4 rows.
+/// The portable tile: up to 4 rows of 2 vectors of 16 bytes, the width of SSE2 and NEON.
 template <class T, int R>
 void portable_tile(const TileCall<T>& t) {
   using V [[gnu::vector_size(16)]] = T;
@@ -81,7 +81,8 @@ T* pack_memory(int which, int64_t numbers) {
 
 namespace {
 
-/// Copies in pieces of known length, which need no call; and asks for what lies `ahead`, which processors do not foresee.
+/// Copies in pieces of constant length, which need no call of memcpy. Prefetches from + ahead, an access that
+/// processors do not predict.
 template <class T>
 void copy(const T* from, int64_t count, T* to, int64_t ahead) {
   constexpr int64_t kPiece = 32 / sizeof(T);
@@ -97,7 +98,7 @@ void copy(const T* from, int64_t count, T* to, int64_t ahead) {
 
 template <class T>
 void pack_panels(const Micro<T>& micro, Read read, const T* b, int64_t ldb, int64_t k, int64_t cols, T* to) {
-  const int64_t width = micro.cols, group = 4 * width;  // some panels at a time: rows of b are read in longer pieces
+  const int64_t width = micro.cols, group = 4 * width;  // several panels at a time, to read longer pieces of b's rows
   for (int64_t first = 0; first < cols; first += group) {
     const int64_t end = std::min(first + group, cols);
     if (read == Read::transposed)
@@ -120,8 +121,8 @@ void copy_rows(const Micro<T>& micro, Read read, const T* a, int64_t lda, int64_
 
 namespace {
 
-/// Rows of a in groups as tiles read them: a_p of row i of a group at [p · height + i]. A transposed a is copied kBytes at
-/// a time: what these write too much, the next p overwrites.
+/// Packs rows of a in groups of a tile's height: a_p of row i of a group lies at [p · height + i]. A transposed a is
+/// copied kBytes at a time; numbers written past a group's height are overwritten by the next p.
 template <int kBytes, class T>
 void group_columns(const T* a, int64_t lda, int64_t n, int64_t height, int64_t k, T* to) {
   constexpr int64_t kPiece = kBytes / sizeof(T);
@@ -143,7 +144,7 @@ void group_rows(const Micro<T>& micro, Read read, const T* a, int64_t lda, int64
   else group_columns<128>(a, lda, n, height, k, to);
 }
 
-/// n rows in tiles of equal height: that height, and how many rows belong to some tiles that stay in L2.
+/// Splits n rows into tiles of equal height. rows: the rows of as many tiles as stay in L2 together.
 struct RowBlocks {
   int64_t height, rows;
   RowBlocks(int64_t n, int64_t most) : height(Cut(n, most).length), rows(kRows / most * height) {}
@@ -156,13 +157,14 @@ void multiply_block(const Micro<T>& micro, const Left<T>& a, const Right<T>& b, 
                     T beta, T* c, int64_t ldc, const T* bias) {
   const RowBlocks blocks(n, micro.rows);
   const int64_t height = blocks.height, row = a.grouped ? k : a.row;
-  const int64_t parts = std::max<int64_t>(1, 2 * micro.cols * int64_t{sizeof(T)} / 64);  // of a panel: a tile fetches one
+  // Each tile prefetches one of `parts` parts of a panel.
+  const int64_t parts = std::max<int64_t>(1, 2 * micro.cols * int64_t{sizeof(T)} / 64);
   for (int64_t first = 0; first < n; first += blocks.rows) {
     const int64_t rows = std::min(blocks.rows, n - first);
     for (int64_t col = 0; col < m; col += micro.cols) {
       TileCall<T> t{k, a.data + first * row, a.grouped ? 1 : row, a.grouped ? height : a.k, b.data + col / micro.cols * b.panel, b.step, c + first * ldc + col, ldc,
                     std::min<int64_t>(micro.cols, m - col), alpha, beta, bias ? bias + col : nullptr, nullptr};
-      // The next panel comes from far away, and would be waited for.
+      // The next panel is prefetched: it may be far away, and its first tile would wait for it.
       const T* const next = col + micro.cols < m ? t.b + b.panel : b.data;
       for (int64_t i = 0; i < rows; i += height) {
         t.ahead = next + (b.packed ? std::min(i / height, parts - 1) * (k * micro.cols / parts) : 0);

@@ -1,5 +1,5 @@
-// Packed operands from tensors of bf16: as tiles nothing is rounded again; elsewhere they are widened, a block at a
-// time, and packed as f32.
+// Packs operands that are tensors of bf16. Tiles take the numbers as they are; for other packings the numbers are
+// widened to f32, a block at a time.
 #include <sluice/core/tensor.h>
 #include <sluice/core/vectorise.h>
 #include <sluice/ops/gemm/bf16.h>
@@ -12,7 +12,7 @@ namespace sluice::detail {
 
 namespace {
 
-/// A matrix of `rows` rows as they lie in memory, in f32.
+/// A copy of x [rows, cols] in f32, row-major as in memory.
 class Wide {
  public:
   Wide(const BFloat16* x, int64_t ld, int64_t rows, int64_t cols) : memory_(empty({rows * cols})) {

@@ -1,5 +1,5 @@
-// Operands in packed form: for each block of k one after the other, the panels of b, or the rows of a; of numbers or of
-// tiles of bf16. Where OpenBLAS computes (see gemm.cpp) they are plain copies.
+// Packed operands: one block of k after the other, each with the panels of b or the rows of a, as numbers or as tiles
+// of bf16. For OpenBLAS (see gemm.cpp) packed operands are plain copies.
 #include <sluice/core/vectorise.h>
 #include <sluice/ops/gemm/bf16.h>
 #include <sluice/ops/gemm/ladder.h>
@@ -11,7 +11,7 @@ namespace sluice::detail {
 
 namespace {
 
-/// Tiles of bf16: how many for what one holds.
+/// Tiles of bf16 for each tile of an operand: 3 for f32 in three parts, 0 for packings without tiles.
 int64_t parts(Packing packing) { return packing == Packing::tiles ? 1 : packing == Packing::split ? 3 : 0; }
 
 int64_t tiled(int64_t k) { return (k + kAmxStep - 1) / kAmxStep * kAmxStep; }
@@ -139,14 +139,14 @@ void PackedA<T>::fill(Read ra, const T* a, int64_t lda, int64_t first, int64_t l
   }
 }
 
-/// Where a panel of the block of k rows from row l on lies.
+/// Address of `panel` in the block of k rows that begins at row l.
 template <class T>
 T* PackedB<T>::block(int64_t l, int64_t k, int64_t panel) const {
   if (packing_ == Packing::plain) return data_ + l * m_ + panel * cols_;
   if (!parts(packing_)) return data_ + (l * panels() + panel * k) * cols_;
   return data_ + (l * panels() + panel * tiled(k)) * cols_ * parts(packing_) / 2;
 }
-/// Where a row of the block of k columns from column l on lies, or the tile that it opens.
+/// Address of `row`, or of the tile that begins with it, in the block of k columns that begins at column l.
 template <class T>
 T* PackedA<T>::block(int64_t l, int64_t k, int64_t row) const {
   if (packing_ == Packing::plain) return data_ + row * k_ + l;

@@ -1,4 +1,4 @@
-// Panels: how the blocks of a product lie in memory, and the loops over the tiles of one block of k. After Goto and van
+// Panels: the layout of the blocks of a product, and the loops over the tiles of one block of k. After Goto and van
 // de Geijn (Anatomy of High-Performance Matrix Multiplication, 2008) and BLIS (Van Zee and van de Geijn, 2015): a panel
 // of b, the columns of a tile in one block of k, stays in the L1 cache while the rows of a go past it from L2.
 #pragma once
@@ -10,21 +10,21 @@ namespace sluice::detail {
 
 /// k is summed in blocks of equal length, at most this.
 constexpr int64_t kDepth = 512;
-/// Rows of a whose block of k is copied at a time, and stays in L2 (a third of 2 MiB, of f32). More rows use a panel of
-/// b, which may come from far away, more often.
+/// Rows of a that are copied at a time, for one block of k; the copy stays in L2 (168 KiB in f32). More rows use a
+/// panel of b, which may come from far away, more often.
 constexpr int64_t kRows = 84;
 
-/// Bytes of a row of b's panels that are packed at a time: with kDepth of them, 2 MiB.
+/// Bytes of a row of b that are packed at a time: kDepth rows are 2 MiB.
 constexpr int64_t kWidth = 4096;
 
-/// `size` cut into the fewest equal pieces of at most `most`: how many, and how long all but perhaps the last are.
+/// Splits `size` into the fewest equal pieces of at most `most`. length: of each piece, the last may be shorter.
 struct Cut {
   int64_t count, length;
   Cut(int64_t size, int64_t most) : count(size > 0 ? (size + most - 1) / most : 0), length(count ? (size + count - 1) / count : 0) {}
 };
 
-/// Rows of the left operand in one block of k: a_p of row i at data[i · row + p · k]; or in groups of a tile's height h,
-/// one after the other, each as k rows of h.
+/// Rows of the left operand in one block of k: a_p of row i at data[i · row + p · k]. grouped: in groups of a tile's
+/// height h, one after the other, each as k rows of h.
 template <class T>
 struct Left {
   const T* data;
@@ -45,27 +45,28 @@ struct Right {
 template <class T>
 void pack_panels(const Micro<T>& micro, Read read, const T* b, int64_t ldb, int64_t k, int64_t cols, T* to);
 
-/// From one copied row of a to the next: no two lie in the same set of the cache.
+/// Numbers from one copied row of a to the next, padded so that rows of 2ⁿ numbers do not share a set of the cache.
 inline int64_t copied_row(int64_t k) { return (k + 15) / 16 * 16 + 16; }
 /// Copies n rows of k, one after the other.
 template <class T>
 void copy_rows(const Micro<T>& micro, Read read, const T* a, int64_t lda, int64_t n, int64_t k, T* to);
 
-/// c [n, m] = alpha · a · b + beta · c for one block of k; then, if there is one, + bias [m].
+/// c [n, m] = alpha · a · b + beta · c for one block of k; then c += bias [m] if bias is not null.
 template <class T>
 void multiply_block(const Micro<T>& micro, const Left<T>& a, const Right<T>& b, int64_t n, int64_t m, int64_t k, T alpha,
                     T beta, T* c, int64_t ldc, const T* bias = nullptr);
-/// The same; some rows of a at a time are copied first (and, if told, rounded to bf16).
+/// The same, but first copies some rows of a at a time, and rounds them to bf16 if `round`.
 template <class T>
 void copy_and_multiply(const Micro<T>& micro, Read read, const T* a, int64_t lda, bool round, const Right<T>& b, int64_t n,
                        int64_t m, int64_t k, T alpha, T beta, T* c, int64_t ldc, const T* bias = nullptr);
-/// Left in place.
+/// The left operand where it lies, not copied.
 template <class T>
 Left<T> in_place(Read read, const T* a, int64_t lda) {
   return read == Read::plain ? Left<T>{a, lda, 1} : Left<T>{a, 1, lda};
 }
 
-/// 64-byte aligned memory of this thread, kept for the next product: for rows of a (0) or panels of b (1).
+/// Returns 64-byte aligned memory of this thread, which is kept for the next product. which: 0 for rows of a, 1 for
+/// panels of b.
 template <class T>
 T* pack_memory(int which, int64_t numbers);
 
