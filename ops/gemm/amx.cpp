@@ -1,11 +1,12 @@
 // Rung 5: AMX. One instruction multiplies a tile of a, 16 rows of 32 bf16, by a tile of b, 32 rows of 16 columns, and
 // adds to 16 × 16 sums in f32: 8,192 multiply-adds in 16 cycles. Of eight tile registers four hold sums (2 × 2, so that
-// each loaded tile is used twice), two a and two b. Per 64 cycles of multiplying 4 KB are loaded, in 32 cycles from L1: two
-// of the four tiles must come from there (the loops of amx_tiles.inc). All four are loaded before the first is used.
+// each loaded tile is used twice), two a and two b. Per 64 cycles of multiplying 4 KB are loaded, which takes 32 cycles
+// from L1: two of the four tiles must come from L1 (the loops of amx_tiles.inc). All four are loaded before the first
+// is used.
 //
-// The instruction wants pairs: a's tile has rows of 16 pairs (p, p + 1), b's has for each pair a row of 16 columns.
-// Operands (of f32: rounded) are brought into that order: either a vector is 16 pairs of one row (rows), or
-// one pair of each of 16 columns (pairs); and the 16 vectors of a tile are stored as they are or transposed:
+// The instruction reads pairs: a's tile has rows of 16 pairs (p, p + 1), b's tile has a row of 16 columns for each
+// pair. Packing brings operands into that order, and rounds f32. A vector is read either as 16 pairs of one row (rows)
+// or as one pair of each of 16 columns (pairs); the 16 vectors of a tile are stored as they are or transposed:
 //
 //   a plain: rows         a transposed: pairs, transposed         b plain: pairs         b transposed: rows, transposed
 #include <sluice/ops/gemm/bf16.h>
@@ -62,8 +63,8 @@ inline void read_pairs(const BFloat16* x, int64_t ld, int64_t cols, int64_t k, T
   }
 }
 
-/// Tiles of `count` rows of a or columns of b, all k of the first 16 and so on; along: k goes along the rows of x.
-/// turned: as the other reading of x would give them. x is read along its rows.
+/// Packs `count` rows of a or columns of b as tiles: all k of the first 16, then of the next 16. along: k runs along
+/// the rows of x. turned: the vectors of a tile are transposed. x is read along its rows.
 template <class X>
 [[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]]
 void pack_tiles(const X* x, int64_t ld, bool along, bool turned, int64_t count, int64_t k, char* to) {

@@ -4,24 +4,26 @@
 //
 // and a·b ≈ a₁b₁ + a₁b₂ + a₂b₁ + a₂b₂ + a₁b₃ + a₃b₁: what is left out, a₂b₃ + a₃b₂ + a₃b₃, is below 2⁻²³|ab| (Henry, Tang
 // and Heinecke 2019, "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations"). Products
-// of bf16 are exact in f32, and there are fewer roundings of sums than in a chain of multiply-adds: errors are smaller than
-// that chain's. Six instructions instead of one, at 16 times the speed.
+// of bf16 are exact in f32, and sums are rounded less often than in a chain of multiply-adds, so errors are smaller
+// than that chain's. Six instructions replace one, at 16 times the speed.
 //
-// Not as in the chain: infinities, or numbers that round to one, give NaN. Whoever calls this looks for results that are not
-// finite and computes those again. And AMX flushes denormals, whatever the thread's mode, operands as well as every sum:
+// Unlike in the chain, infinities, and numbers that round to infinity, give NaN. The caller must look for results that
+// are not finite and compute them again. AMX also flushes denormals, in operands and in every sum, whatever the
+// thread's mode:
 //
-//   * x, x − x₁ and x − x₁ − x₂ are multiples of x's last bit. From |x| = 2⁻¹⁰³ on that is 2⁻¹²⁶ or more: no part is denormal,
-//     and x is exact. Below, the first of the three that is denormal becomes 0 and ends x there: less than 2⁻¹²⁶ is lost.
-//   * The instruction does 32 multiply-adds and 2 sums for an element; each loses less than 2⁻¹²⁶ where it ends below that.
-//     Six instructions for 32 of k: 204 · 2⁻¹²⁶, for k numbers less than 8k · 2⁻¹²⁶.
+//   * x, x − x₁ and x − x₁ − x₂ are multiples of x's last bit. For |x| ≥ 2⁻¹⁰³ that bit is 2⁻¹²⁶ or more: no part is
+//     denormal, and the parts add up to x exactly. For smaller |x| the first of the three that is denormal becomes 0,
+//     and no part follows: less than 2⁻¹²⁶ is lost.
+//   * For an element the instruction does 32 multiply-adds and 2 sums. Each loses less than 2⁻¹²⁶ if its result is
+//     below 2⁻¹²⁶. Six instructions for 32 of k lose less than 204 · 2⁻¹²⁶, k numbers less than 8k · 2⁻¹²⁶.
 //
-// So beside what is relative to Σ|ab| a result is off by up to 2⁻¹²³·k, and by 2⁻¹²⁶·|b| for each a ≠ 0 below 2⁻¹⁰³, and the other
-// way round. Among ordinary numbers that is far below a rounding, however small some of them are; it shows where a whole row is
-// tiny and a column huge. precision.h says so, and tests/ops/amx_emulated_test.cpp holds this file to it. Where denormals are
-// to count, nothing comes here (amx_computes).
+// So beside errors relative to Σ|ab| a result is off by up to 2⁻¹²³·k, by 2⁻¹²⁶·|b| for each a ≠ 0 below 2⁻¹⁰³, and by
+// 2⁻¹²⁶·|a| for each b ≠ 0 below 2⁻¹⁰³. Among ordinary numbers that is far below a rounding, however small some of them
+// are; it shows where a whole row is tiny and a column huge. precision.h documents these errors, and
+// tests/ops/amx_emulated_test.cpp checks them. If denormals must be kept, products do not come here (amx_computes).
 //
-// A tile's three parts lie one after the other. Per 32 of k 16 tiles are loaded for 24 products, so the multiplier sets the
-// pace as long as two tiles of a in parts, over kSteps, stay in L1.
+// A tile's three parts lie one after the other. Per 32 of k 16 tiles are loaded for 24 products, so the multiplier sets
+// the pace as long as two tiles of a in parts, over kSteps, stay in L1.
 #include <sluice/ops/gemm/amx_tiles.inc>
 
 #if defined(__x86_64__)
@@ -35,7 +37,7 @@ namespace {
   return (__m512)_mm512_maskz_slli_epi32(all, _mm512_maskz_cvtepu16_epi32(all, (__m256i)_mm512_maskz_cvtneps_pbh(all, x)), 16);
 }
 
-/// The parts of two vectors, together as 32 numbers of bf16, to one row of each part of a tile.
+/// Stores the three parts of two vectors, each as 32 numbers of bf16, in one row of that part of a tile.
 template <bool pairs>
 [[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16"), gnu::always_inline]] inline void store_parts(__m512 low, __m512 high, char* row) {
   for (int part = 0; part < 3; ++part) {
@@ -47,7 +49,7 @@ template <bool pairs>
   }
 }
 
-/// As pack_tiles of amx.cpp, in parts.
+/// pack_tiles of amx.cpp, in three parts.
 [[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]] void split_tiles(const float* x, int64_t ld, bool along, bool turned, int64_t count, int64_t k, char* to) {
   const int64_t steps = (k + kAmxStep - 1) / kAmxStep;
   const auto turn = [&](char* tile) __attribute__((target("avx512f"), always_inline)) {

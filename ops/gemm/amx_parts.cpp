@@ -1,7 +1,7 @@
-// Here splitting counts: an operand meets 64 or 128 rows or columns, not thousands. A pair of bf16 that AMX multiplies is
-// made of p and p + 16, the same lane of two vectors, so that no number changes its lane; halves are rounded away from 0,
-// by an addition to the bits: 22 instructions for 32 numbers, the search for huge ones included. Three parts are exact, too,
-// and denormals as little there as in amx_f32.cpp.
+// Splitting must be cheap here: an operand meets only 64 or 128 rows or columns, not thousands. A pair of bf16 that AMX
+// multiplies consists of p and p + 16, the same lane of two vectors, so that no number changes its lane. Halves are
+// rounded away from 0, by an addition to the bits. 22 instructions split 32 numbers and search them for huge ones. The
+// three parts are exact, and denormals are flushed, as in amx_f32.cpp.
 #include <sluice/ops/gemm/amx_parts.h>
 
 #include <sluice/ops/gemm/amx_tiles.inc>
@@ -25,9 +25,9 @@ namespace {
 
 constexpr int64_t kNear = 4;  // steps of k at a time: 24 KB of a, which stay in L1
 
-/// 16 pairs, to the same row of each part of a tile; most: the largest |x| so far, as bits.
+/// Stores 16 pairs in one row of each part of a tile. most: the bits of the largest |x| so far.
 [[gnu::target("avx512f"), gnu::always_inline]] inline void store_pairs(__m512i low, __m512i high, char* row, __m512i& most) {
-  constexpr __mmask16 all = 0xffff;  // with masks: g++ 12 warns of its own intrinsics without
+  constexpr __mmask16 all = 0xffff;  // without masks g++ 12 warns of its own intrinsics
   const __m512i upper = _mm512_set1_epi32(int(0xffff0000)), half = _mm512_set1_epi32(0x8000), size = _mm512_set1_epi32(0x7fffffff);
   most = _mm512_maskz_max_epu32(all, most, _mm512_maskz_max_epu32(all, low & size, high & size));
 #pragma GCC unroll 3
@@ -40,20 +40,20 @@ constexpr int64_t kNear = 4;  // steps of k at a time: 24 KB of a, which stay in
   }
 }
 
-/// Tiles of `count` rows of a or columns of b, all k of the first 16 and so on; along: k goes along the rows of x. turned: as the
-/// other reading of x would give them.
+/// Packs `count` rows of a or columns of b as tiles: all k of the first 16, then of the next 16. along: k runs along
+/// the rows of x. turned: the vectors of a tile are transposed. Returns whether all |x| < 2⁵⁶.
 template <bool along, bool turned>
 [[gnu::target("avx512f")]] bool split(const float* x, int64_t ld, int64_t count, int64_t k, char* to) {
   const int64_t steps = steps_of(k);
   __m512i most = _mm512_setzero_si512();
   const int64_t tiles = (count + kAmxTile - 1) / kAmxTile;
-  for (int64_t n = 0; n < tiles * steps; ++n) {  // in the order of x
+  for (int64_t n = 0; n < tiles * steps; ++n) {  // in the order in which x lies in memory
     const int64_t i = (along ? n / steps : n % tiles) * kAmxTile, p = (along ? n % steps : n / tiles) * kAmxStep;
     char* const tile = to + (i / kAmxTile * steps + p / kAmxStep) * kSplitTile;
     const float* const from = along ? x + i * ld + p : x + p * ld + i;
     const int64_t rows = along ? count - i : k - p;
     const __mmask16 left = lanes(along ? k - p : count - i), right = along ? lanes(k - p - 16) : left;
-    const int64_t second = along ? 16 : 16 * ld, below = along ? rows : rows - 16;  // where the other half lies, and its rows
+    const int64_t second = along ? 16 : 16 * ld, below = along ? rows : rows - 16;  // offset and rows of the other half
     Tile low, high;
 #pragma GCC unroll 16
     for (int r = 0; r < 16; ++r) {
@@ -89,7 +89,7 @@ void Parts::multiply_parts(const Parts& a, int64_t first_k, int64_t first_column
   int place = 0;
   Sums sums;
   const TileConfig config;
-  asm volatile("" : : : "memory");  // the instructions below read what was just written, and do not say so
+  asm volatile("" : : : "memory");  // _tile_loadconfig reads config, unknown to the compiler
   _tile_loadconfig(&config);
   for (int64_t i = 0; i < n; i += kSide)
     for (int64_t step = 0; step < steps; step += near)

@@ -1,5 +1,5 @@
-// Products of f32 in three parts (amx_f32.cpp says how) for kernels that make their operands themselves, tile by tile, and
-// keep them in cache: attention. Only where amx_computes().
+// Products of f32 in three parts (see amx_f32.cpp) for kernels that pack their operands themselves, tile by tile, and
+// keep them in cache: attention. Only if amx_computes().
 #pragma once
 
 #include <sluice/ops/gemm/gemm.h>
@@ -8,11 +8,12 @@
 
 namespace sluice::detail {
 
-/// Rows of a left operand, or columns of a right one, in memory of the caller, 64-byte aligned. fill_… return whether all
-/// |x| < 2⁵⁶: sums of 2¹⁵ products of such numbers are finite. Others may give NaN, in their own rows and columns of c.
+/// Rows of a left operand, or columns of a right one, in the caller's memory, which must be 64-byte aligned. fill_a and
+/// fill_b return whether all |x| < 2⁵⁶: sums of 2¹⁵ products of such numbers are finite. Other numbers may give NaN in
+/// their own rows and columns of c.
 class Parts {
  public:
-  /// How many floats it takes.
+  /// Size of the memory in floats.
   static int64_t size(int64_t count, int64_t k);
   Parts(int64_t count, int64_t k, void* memory) : count_(count), k_(k), data_(static_cast<char*>(memory)) {}
 
@@ -23,8 +24,8 @@ class Parts {
   template <class T>
   bool fill_b(Read read, const T* b, int64_t ldb) const { return fill(b, ldb, read == Read::transposed, read == Read::transposed); }
 
-  /// c = alpha · a · b [first_k …, first_column …] + beta · c: all rows of a, and all its k; m columns of this b. first_k is a
-  /// multiple of 32, first_column of 16.
+  /// c = alpha · a · b [first_k …, first_column …] + beta · c for all rows and all k of a, and m columns of this b.
+  /// first_k must be a multiple of 32, first_column of 16.
   template <class T>
   void multiply(const Parts& a, int64_t first_k, int64_t first_column, int64_t m, T alpha, T beta, T* c, int64_t ldc) const {
     if constexpr (std::is_same_v<T, float>) multiply_parts(a, first_k, first_column, m, alpha, beta, c, ldc);

@@ -1,6 +1,6 @@
 // The tile in AVX-512: 14 rows of 2 vectors are 28 of the 32 registers; the rest hold b_p (2) and one element of a_p,
-// broadcast. 28 independent chains cover the latency of two multiply-adds a cycle (4 cycles each) three times over, and
-// a step of p loads 16 values for them, one for every cycle that the adders need anyway.
+// broadcast. 28 independent chains cover the latency of two multiply-adds a cycle (4 cycles each) three times over. A
+// step of p loads 16 values while its 28 multiply-adds take 14 cycles.
 //
 // Tiles of every height exist, so n rows are cut into equal tiles instead of full ones and a remainder.
 #include <sluice/ops/gemm/micro.h>
@@ -47,7 +47,7 @@ SLUICE_TARGET inline __m512d fma(__m512d x, __m512d y, __m512d z) { return _mm51
 constexpr int kTileRows = 14;
 #include <sluice/ops/gemm/tile.inc>
 
-// With a mask of ones: g++ 12 warns of its own intrinsics without.
+// Without a mask of ones g++ 12 warns of its own intrinsics.
 SLUICE_TARGET inline __m512 unpack_lo(__m512 x, __m512 y) { return _mm512_maskz_unpacklo_ps(0xffff, x, y); }
 SLUICE_TARGET inline __m512 unpack_hi(__m512 x, __m512 y) { return _mm512_maskz_unpackhi_ps(0xffff, x, y); }
 SLUICE_TARGET inline __m512d unpack_lo(__m512d x, __m512d y) { return _mm512_maskz_unpacklo_pd(0xff, x, y); }
@@ -76,7 +76,8 @@ SLUICE_TARGET inline void transpose_lanes(__m512d (&v)[2]) {
 }
 
 /// Rows r, r + e, r + 2e, r + 3e meet in one vector, where e is the numbers in 16 bytes; then lanes are transposed.
-/// All of a row's 64 bytes are read at once: rows a page apart share a set of the cache. The next rows are fetched.
+/// All 64 bytes of a row are read at once, because rows a page apart share a set of the cache. The next rows are
+/// prefetched.
 template <class T>
 SLUICE_TARGET_TILE void transpose(const T* from, int64_t ld, int64_t rows, int64_t k, T* to, int64_t ld_to) {
   constexpr int W = kWidth<T>, e = 16 / sizeof(T);

@@ -2,8 +2,8 @@
 // f32: 16 multiply-adds, four times those of a vector of f32. 4 × 4 such sums are 16 of the 32 registers; per 4 of k they
 // take 8 loads for 16 products.
 //
-// In a tile (bf16.h) four numbers of k lie beside each other, for each of 16 rows of a or columns of b; then the next four:
-// two rows are one register, and 4 of k of the whole tile two lines of the cache.
+// A tile (bf16.h) holds four numbers of k for each of 16 rows of a or columns of b, then the next four. Two rows fill
+// one register, and 4 of k of the whole tile fill two cache lines.
 #include <sluice/ops/gemm/bf16.h>
 
 #if defined(__aarch64__)
@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t kQuad = 4, kSide = 8;      // of k in one instruction; rows and columns of c in registers
 constexpr int64_t kOfQuad = kQuad * kAmxTile;  // numbers of a tile that belong to one quad of k
 
-/// Four numbers as bf16: rounded as round_to_bf16 does it.
+/// Four numbers as bf16, rounded as by round_to_bf16.
 [[gnu::always_inline]] inline uint16x4_t four(const float* x) {
   const uint32x4_t bits = vreinterpretq_u32_f32(vld1q_f32(x)), size = vandq_u32(bits, vdupq_n_u32(0x7fffffff));
   const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
@@ -31,7 +31,7 @@ constexpr int64_t kOfQuad = kQuad * kAmxTile;  // numbers of a tile that belong 
 }
 [[gnu::always_inline]] inline uint16x4_t four(const BFloat16* x) { return vld1_u16(reinterpret_cast<const uint16_t*>(x)); }
 
-/// One tile of 16 rows of a or columns of b and 32 of k; along: k goes along the rows of x.
+/// Packs one tile: 16 rows of a or columns of b, 32 of k. along: k runs along the rows of x.
 template <class X>
 void pack_tile(const X* x, int64_t ld, bool along, uint16_t* to) {
   for (int64_t p = 0; p < kAmxStep; p += kQuad, to += kOfQuad)
@@ -41,11 +41,11 @@ void pack_tile(const X* x, int64_t ld, bool along, uint16_t* to) {
       for (int64_t i = 0; i < kAmxTile; i += 4) {
         const X* const at = x + p * ld + i;
         const uint16x4x4_t quad{{four(at), four(at + ld), four(at + 2 * ld), four(at + 3 * ld)}};
-        vst4_u16(to + i * kQuad, quad);  // clang's is a macro, which splits braces at their commas
+        vst4_u16(to + i * kQuad, quad);  // a macro in clang, which would split braces at their commas
       }
 }
 
-/// Tiles of `count` rows of a or columns of b, all k of the first 16 and so on, filled up with zeros.
+/// Packs `count` rows of a or columns of b as tiles, padded with zeros: all k of the first 16, then of the next 16.
 template <class X>
 void pack_tiles(const X* x, int64_t ld, bool along, int64_t count, int64_t k, float* to) {
   constexpr int64_t kNumbers = kAmxTile * kAmxStep;
@@ -58,20 +58,20 @@ void pack_tiles(const X* x, int64_t ld, bool along, int64_t count, int64_t k, fl
         pack_tile(from, ld, along, tile);
         continue;
       }
-      X part[kNumbers] = {};  // of a tile that is not whole
+      X part[kNumbers] = {};  // a partial tile, padded
       const int64_t numbers = std::min(kAmxTile, count - i), deep = std::min(kAmxStep, k - p), row = along ? kAmxStep : kAmxTile;
       for (int64_t r = 0; r < (along ? numbers : deep); ++r) std::copy_n(from + r * ld, along ? deep : numbers, part + r * row);
       pack_tile(part, row, along, tile);
     }
 }
 
-/// sum [2, 2] + a [2, 4] · b [4, 2]. By its name: the intrinsic is not there unless all of the file may use it.
+/// sum [2, 2] + a [2, 4] · b [4, 2]. Assembly, because the intrinsic exists only if the whole file may use BFMMLA.
 [[gnu::always_inline]] inline float32x4_t add_products(float32x4_t sum, uint16x8_t a, uint16x8_t b) {
   asm(".arch_extension bf16\n\tbfmmla %0.4s, %1.8h, %2.8h" : "+w"(sum) : "w"(a), "w"(b));
   return sum;
 }
 
-/// to [8, 8] = 8 rows of a · 8 columns of b, which begin in the first quad of a tile, over so many quads of k.
+/// to [8, 8] = 8 rows of a · 8 columns of b over `quads` quads of k; a and b point into the first quad of a tile.
 void multiply_side(const uint16_t* a, const uint16_t* b, int64_t quads, float* to) {
   float32x4_t sum[4][4];
 #pragma GCC unroll 4
@@ -113,7 +113,7 @@ void bf16_pack_a(Read read, const BFloat16* a, int64_t lda, int64_t n, int64_t k
   pack_tiles(a, lda, read == Read::plain, n, k, to);
 }
 
-/// 16 columns of b, over k, stay in L1 while the rows of a go past from L2.
+/// 16 columns of b, over all k, stay in L1 while the rows of a go past from L2.
 void bf16_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c, int64_t ldc,
                    const float* bias) {
   const int64_t row = (k + kAmxStep - 1) / kAmxStep * kAmxStep, quads = (k + kQuad - 1) / kQuad;  // numbers of a row in tiles

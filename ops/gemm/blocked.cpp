@@ -1,5 +1,5 @@
-// Rung 2: the loops are exchanged and cut. The innermost runs along a row of b and of c, which the compiler vectorises;
-// a block of b (64 KiB) is used for all rows of c before the next is read, so it comes from memory once.
+// Rung 2: loops are interchanged and blocked. The innermost loop runs along a row of b and of c, which the compiler
+// vectorises. A block of b (64 KiB) is used for all rows of c before the next is read, so it comes from memory once.
 #include <sluice/ops/gemm/ladder.h>
 
 #include <algorithm>

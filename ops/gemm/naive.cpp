@@ -1,4 +1,4 @@
-// Rung 1: the definition. One multiply-add after the other waits for the sum, and b is read down its columns.
+// Rung 1: the definition. Each multiply-add waits for the sum of the one before, and b is read down its columns.
 #include <sluice/ops/gemm/ladder.h>
 
 namespace sluice::detail {

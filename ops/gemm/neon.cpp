@@ -1,6 +1,6 @@
 // The tile in NEON: 12 rows of 2 vectors are 24 of the 32 registers, for two to four multiply-adds a cycle of latency 4;
-// b_p takes 2. An element of a_p is no vector: the instruction takes it from one lane of a register, so that it is loaded as
-// a number, which occupies no multiplier, and not spread.
+// b_p takes 2. The instruction takes an element of a_p from one lane of a register. So the element is loaded as a
+// number, not broadcast, and the load occupies no multiplier.
 #include <sluice/ops/gemm/micro.h>
 
 #include <utility>
@@ -25,11 +25,11 @@ struct Vector<double> {
 };
 template <class T>
 constexpr int kWidth = 16 / sizeof(T);
-using Mask = int64_t;  // the first so many, fewer than a whole vector
+using Mask = int64_t;  // number of leading lanes, fewer than a whole vector
 template <class T>
 SLUICE_TARGET inline Mask first(int64_t count) { return count; }
 
-/// In a register: from memory the compiler would spread it after all.
+/// Keeps x in a register: the compiler would broadcast it from memory.
 template <class T>
 SLUICE_TARGET inline T broadcast(T x) {
   asm("" : "+w"(x));

@@ -22,8 +22,8 @@
 #include <mutex>
 #include <vector>
 
-// What may be missing: builds of OpenBLAS for one processor lack the last two, other libraries have none. The buffers'
-// functions are exported, but in no header.
+// Functions that may be missing: builds of OpenBLAS for one processor lack the last two, other libraries lack all. The
+// functions of buffers (blas_memory_…) are exported, but no header declares them.
 #if !defined(__APPLE__)
 extern "C" {
 __attribute__((weak)) void openblas_set_num_threads(int);
@@ -39,7 +39,7 @@ namespace sluice {
 
 namespace {
 
-#if defined(__APPLE__)  // whose linker refuses a weak symbol that no library has
+#if defined(__APPLE__)  // its linker refuses a weak symbol that no library has
 template <class F>
 F* found(const char* name) { return reinterpret_cast<F*>(::dlsym(RTLD_DEFAULT, name)); }
 const auto openblas_set_num_threads = found<void(int)>("openblas_set_num_threads");
@@ -70,13 +70,14 @@ void prepare() {
   std::call_once(once, [] {
     detail::correct_blas_core();
     if (openblas_set_num_threads) openblas_set_num_threads(1);  // TBB owns the threads
-    ::setenv("VECLIB_MAXIMUM_THREADS", "1", 0);                // those of Accelerate, which reads it at its first product
+    ::setenv("VECLIB_MAXIMUM_THREADS", "1", 0);                // Accelerate reads this at its first product
   });
 }
 
-/// The buffer of one call while it runs. OpenBLAS maps a buffer for each call that runs at the same time, keeps it, and up
-/// to 0.3.29 asks without end for one that the system refuses. So the first call at each level of concurrency makes it map
-/// as many as there are calls, each after a trial whether the system would refuse it.
+/// The buffer of one call while it runs. OpenBLAS maps and keeps a buffer for each call that runs at the same time. Up
+/// to 0.3.29 it retries without end if the system refuses a buffer. So the first call at each level of concurrency
+/// makes OpenBLAS map as many buffers as there are running calls, after a trial for each whether the system has room
+/// for it.
 class Buffer {
  public:
   Buffer() {
@@ -109,7 +110,7 @@ class Buffer {
     }
     mapped.store(calls, std::memory_order_relaxed);
   }
-  /// MemoryError unless the system has room for a buffer. Another allocation may still take that room before the buffer.
+  /// Throws MemoryError unless the system has room for a buffer. Another allocation may still take that room first.
   static void check_room() {
     const detail::Pages& pages = detail::system_pages();
     const std::size_t bytes = pages.of(std::size_t{130} << 20);  // BUFFER_SIZE of builds for many processors is 128 MB
@@ -182,8 +183,8 @@ CBLAS_TRANSPOSE trans(Read r) {
   return r == Read::plain ? CblasNoTrans : CblasTrans;
 }
 
-/// By the two BLAS routines of one type. A product with one row or one column reads a matrix once, and is memory-bound:
-/// gemv does that without the packing of gemm.
+/// A product by gemm or gemv of BLAS. With one row or one column it reads a matrix once and is memory-bound: gemv does
+/// so without the packing of gemm.
 template <class T, class Gemm, class Gemv>
 void product(Gemm gemm, Gemv gemv, const Product<T>& p) {
   const int n = int(p.n), m = int(p.m), k = int(p.k);

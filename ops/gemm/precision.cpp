@@ -10,7 +10,7 @@ namespace sluice {
 
 namespace {
 std::atomic<Precision> of_process{Precision::f32};
-thread_local int of_thread = -1;  // -1: as the process
+thread_local int of_thread = -1;  // -1: that of the process
 }  // namespace
 
 Precision precision() {

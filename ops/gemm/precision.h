@@ -6,33 +6,33 @@
 namespace sluice {
 
 enum class Precision {
-  f32,   ///< as their operands are: the default
+  f32,   ///< operands as they are: the default
   bf16,  ///< operands rounded to bf16 (8 bits of mantissa, denormals to 0), sums in f32
 };
 
 /// The precision of products of f32 tensors (matmul, linear, attention, linear_scan) that this thread calls: that of its
-/// innermost PrecisionScope, or else of the process. All else stays f32, and so do weights, gradients and results; products of
-/// f64, and those with one row or one column, which memory limits, never change.
+/// innermost PrecisionScope, or else that of the process. All other operations stay f32, and so do weights, gradients
+/// and results. Products of f64, and products with one row or one column, which are memory-bound, do not depend on it.
 ///
 /// On processors with AMX large products of f32 are made of six products of bf16 (ops/gemm/amx_f32.cpp). Their errors are
 /// those of fused multiply-adds, and a little more near the least normal number, 2⁻¹²⁶. Beside roundings, which are
 /// relative, Σ a_p·b_p over k numbers is off by up to 2⁻¹²³·k, by 2⁻¹²⁶·|b_p| for each a_p ≠ 0 below 2⁻¹⁰³, and by
-/// 2⁻¹²⁶·|a_p| for each b_p ≠ 0 below 2⁻¹⁰³. (Multiply-adds that flush denormals: 2⁻¹²⁶·k, and only below 2⁻¹²⁶.)
-/// SLUICE_ISA=avx512 has these products computed by multiply-adds.
+/// 2⁻¹²⁶·|a_p| for each b_p ≠ 0 below 2⁻¹⁰³. (Multiply-adds that flush denormals: 2⁻¹²⁶·k, and only below 2⁻¹²⁶.) With
+/// SLUICE_ISA=avx512 these products are computed by multiply-adds.
 ///
-/// AMX and BFMMLA have no denormals in any mode. After set_flush_denormals(false) nothing is computed on them, neither
-/// f32 nor bf16.
+/// AMX and BFMMLA flush denormals in every mode. After set_flush_denormals(false) they compute nothing, neither f32 nor
+/// bf16.
 ///
-/// A product of a backward pass goes by the precision in force when it runs. On processors with AMX tiles bf16 is up to
+/// A product of a backward pass uses the precision in force when it runs. On processors with AMX tiles bf16 is up to
 /// ten times as fast as f32; on arm64 with BFMMLA one instruction does the work of four. Elsewhere operands are rounded
 /// to the same values, and results differ in the rounding of sums.
 Precision precision();
-/// Of products of tensors of a dtype: those of bf16 have operands of bf16 whatever the precision.
+/// The precision of products of tensors of dtype t: always bf16 for tensors of bf16, else precision().
 inline Precision precision_of(DType t) { return t == bf16 ? Precision::bf16 : precision(); }
-/// Of the process. Not to be called while another thread computes.
+/// Sets the precision of the process. Must not be called while another thread computes.
 void set_precision(Precision p);
 
-/// The precision of this thread while it lives:
+/// Sets the precision of this thread during its life:
 ///
 ///     {
 ///       PrecisionScope scope(Precision::bf16);
