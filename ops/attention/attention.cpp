@@ -111,7 +111,8 @@ DType lse_dtype(DType t) { return t == bf16 ? f32 : t; }
 
 Tensors composed_vjp(const Tensors& saved, const AttentionOptions& given, RngBlocks random, Tensor g, const Tensor& g_lse);
 
-// saved: q, k, v, bias, relative_bias, sink; of softmax lse and out; of a gated call out, which is gated then, and the logits
+// saved: 0 … 5 q, k, v, bias, relative_bias, sink; 6 lse and 7 out, for softmax; 7 out, gated, and 8 logits, for a
+// gated call.
 struct Attention final : Node {
   AttentionOptions options;  // without the tensors that have gradients
   RngBlocks random;
@@ -148,7 +149,7 @@ struct Attention final : Node {
     o.bias = saved(3), o.relative_bias = saved(4), o.sink = saved(5);
     g = g.defined() ? detail::readable_rows(g) : zeros_like(out);
     const Tensor z = saved(8);
-    const bool gated = z.defined() && precision_of(q.dtype()) == Precision::bf16;  // as the forward pass was
+    const bool gated = z.defined() && precision_of(q.dtype()) == Precision::bf16;  // bf16, as the forward pass was
     Tensor delta, dgate;
     if (z.defined() && !gated) {
       const Tensor factor = sigmoid(detail::widened(z)), gy = detail::widened(g) * detail::widened(out);
@@ -169,7 +170,7 @@ struct Attention final : Node {
                              {lse_dtype(q.dtype()), q.device()});
     if (gated) grads.delta = empty({q.dim(0), q.dim(1), m}, {f32, q.device()});
     if (gated && needs(6)) grads.gate = detail::empty_heads(z.shape(), z.options());
-    if (g.numel() == 0 && !g_lse.defined()) {  // nothing came out, however many queries went in
+    if (g.numel() == 0 && !g_lse.defined()) {  // the result is empty, even if q is not
       for (Tensor* x : {&grads.dq, &grads.dk, &grads.dv})
         if (x->defined()) fill_(*x, 0);
     } else if (k.dim(0) * k.dim(1) > 0 && (q.numel() + k.numel() + v.numel() > 0 || lse.defined())) {
@@ -190,11 +191,11 @@ struct Attention final : Node {
   }
 
  private:
-  /// Of the shape of the logits: one for a row has the sum of its gradients.
+  /// dz in the shape of the logits z: a logit of a whole row has the sum of the row's gradients.
   static Tensor to_logits(const Tensor& dz, const Tensor& z) { return z.dim(3) == dz.dim(3) ? dz : sum(dz, {-1}, keep); }
 };
 
-/// The same gradients as ops, from the definition: what gradients of higher order run through.
+/// The same gradients composed of ops, from the definition. Gradients of higher order run through them.
 Tensors composed_vjp(const Tensors& saved, const AttentionOptions& given, RngBlocks random, Tensor g, const Tensor& g_lse) {
   const Tensor &q = saved[0], &k = saved[1], &v = saved[2];
   AttentionOptions o = given;
@@ -242,7 +243,8 @@ Tensors composed_vjp(const Tensors& saved, const AttentionOptions& given, RngBlo
   return result;
 }
 
-/// Forward pass and history. `lse` is filled for softmax. With logits `gate`, *gates says whether the result is gated.
+/// Forward pass and history. lse_out, if not null, receives lse: softmax only. With logits `gate`, *gates tells whether
+/// the result is gated.
 Tensor attend(const char* op, const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const AttentionOptions& given,
               Rng* rng, Tensor* lse_out, Tensor gate = {}, bool* gates = nullptr) {
   auto [q, k, v, o, rank] = detail::attention_operands(op, q_in, k_in, v_in, given);

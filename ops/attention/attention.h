@@ -1,6 +1,6 @@
 // Attention in O(n) memory: O = w(Q·Kᵀ) V, computed tile by tile, forward and backward, so that the m×n
 // weights never exist as a whole. Sources: FlashAttention and FlashAttention-2 (Dao et al. 2022, 2023) for
-// softmax; the elementwise weightings of GAU (Hua et al. 2022) need no row statistics, their tiles simply add.
+// softmax. The elementwise weightings of GAU (Hua et al. 2022) need no row statistics: their tiles simply add.
 #pragma once
 
 #include <sluice/core/random.h>
@@ -52,14 +52,14 @@ struct AttentionOptions {
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options = {},
                  Rng* rng = nullptr);
 
-/// What attention() gives, [batch, heads, m, dv], and the log of each row's divisor.
+/// The result of attention(), [batch, heads, m, dv], and the log of each row's divisor.
 struct AttentionAndLse {
   Tensor out, lse;  // lse = log(Σ e^s [+ e^sink]), [batch, heads, m]; −∞ for a row that sees nothing, sink included
 };
 /// attention() with the log of each row's divisor; both are differentiable. softmax only.
 AttentionAndLse attention_with_lse(const Tensor& q, const Tensor& k, const Tensor& v,
                                    const AttentionOptions& options = {}, Rng* rng = nullptr);
-/// Attention over two disjoint sets of keys, from the attention over each: split-KV decoding.
+/// Merges the attention over two disjoint sets of keys into the attention over both: split-KV decoding.
 AttentionAndLse merge_attention(const AttentionAndLse& a, const AttentionAndLse& b);
 
 }  // namespace sluice

@@ -1,12 +1,12 @@
-// Scores and weights are computed again, tile by tile, from the operands and the row statistics:
+// Scores and weights are recomputed, tile by tile, from the operands and the row statistics:
 //
 //   P = e^{S − lse} or φ(S)          dP = G Vᵀ ⊙ Z            (Z: dropout's factors)
 //   dS = P ⊙ (dP − δ) or φ'(S) ⊙ dP     δ_i = Σ_c g_ic o_ic − (gradient of lse_i)
 //   dV += (P ⊙ Z)ᵀ G     dQ += scale·(ρ dS ⊙ cap') K     dK += scale·(ρ dS ⊙ cap')ᵀ Q     dbias = ρ dS
 //
 // One task owns every splits-th tile of keys of one key head: it alone adds to their dK and dV. Tiles of queries are
-// dealt to as many groups, and the tasks go through them in turns, split i in turn s through group i + s: none adds to a
-// dQ at the same time as another. With fewer tiles of queries than splits, several dQ are kept and added up at the end.
+// dealt to `turns` groups. In turn s the task of split i goes through group i + s (mod turns), so that no two tasks add
+// to one dQ at the same time. With fewer tiles of queries than splits, several dQ are kept and added up at the end.
 #include <sluice/ops/attention/attention_tiles.h>
 #include <sluice/ops/create.h>
 
@@ -60,7 +60,7 @@ struct Backward {
     if (tiles.split) return lines(Parts::size(tile_cols, d)) + lines(Parts::size(tile_cols, dv)) + lines(Parts::size(d, tile_cols));
     return lines(PackedB<T>::size(d, tile_cols)) + lines(PackedB<T>::size(dv, tile_cols)) + lines(PackedB<T>::size(tile_cols, d));
   }
-  /// For the operands of one product in three parts, and scaled queries before.
+  /// Memory for the left and the right operand of one product in three parts; the right one also holds scaled queries.
   int64_t left_size() const {
     const int64_t wide = std::max(tiles.d, tiles.dv);
     return tiles.split ? lines(std::max({Parts::size(tile_rows, wide), Parts::size(tile_rows, tile_cols), Parts::size(tile_cols, tile_rows)})) : 0;
@@ -69,7 +69,7 @@ struct Backward {
     return tiles.split ? lines(std::max(Parts::size(std::max(tiles.d, tiles.dv), tile_rows), tile_rows * tiles.d)) : 0;
   }
 
-  /// A task's tile of keys, packed once for all queries that see all of it: kᵀ, vᵀ and k.
+  /// A task's tile of keys, packed once for all queries that see the whole tile: kᵀ, vᵀ and k.
   struct Packed {
     PackedB<T> scores, weights, dq;
     Packed(const Backward& w, T* memory, int64_t b, int64_t kv, int64_t col, int64_t count)
@@ -142,7 +142,7 @@ struct Backward {
     });
   }
 
-  /// Rows [row, row + rows) of query head h against the task's tile of keys, cut to what those rows can see.
+  /// Rows [row, row + rows) of query head h with the task's tile of keys, cut to the columns that these rows can see.
   void tile(Memory& w, std::optional<Packed>& packed, std::optional<InParts>& ready, int64_t split, int64_t b, int64_t h, int64_t row, int64_t rows,
             int64_t tile_col, int64_t tile_width) {
     const auto range = tiles.columns(row, rows);
@@ -190,7 +190,7 @@ struct Backward {
         for (int64_t j = 0; j < cols; ++j) line[j] += w.ds[r * cols + j];
       }
     }
-    if (w.slope)  // that of what nobody sees may be NaN
+    if (w.slope)  // the slope of a forbidden pair may be NaN
       for (int64_t i = 0; i < rows * cols; ++i) w.ds[i] = w.ds[i] == T(0) ? T(0) : w.ds[i] * w.slope[i];
     const T scale = T(*o.scale);
     const int64_t part = split / turns;
@@ -229,7 +229,7 @@ struct Backward {
     if (dq) product(Read::plain, rows, tiles.d, cols, scale, w.ds, keys, tiles.k.row, dq, dq_row);
   }
 
-  /// Scores to weights, dP to dS. Dropout's factors go to both: to what V saw, and to dP.
+  /// Turns scores into weights, and dP into dS. Dropout's factors multiply both the weights and dP.
   void softmax_rows(const typename ScoreTiles<T>::Tile& t, Memory& w) {
     const T inf = std::numeric_limits<T>::infinity();
     for (int64_t r = 0; r < t.rows; ++r) {
@@ -239,7 +239,7 @@ struct Backward {
       tiles.hide(t, r, p, -inf, w.seen);
       const T shift = lse[at] == -inf ? T(0) : lse[at], row_delta = delta[at], rho = tiles.rho(t.batch, t.head, t.row + r);
       for (int64_t j = 0; j < t.cols; ++j) p[j] = math::exp(p[j] - shift);
-      if (shift != shift) tiles.hide(t, r, p, T(0), w.seen);  // a row of NaN weighs nothing where it sees nothing
+      if (shift != shift) tiles.hide(t, r, p, T(0), w.seen);  // a row of NaN, too, has weight 0 where it sees nothing
       if (o.dropout > 0) {
         tiles.drop(t, r, ds);
         for (int64_t j = 0; j < t.cols; ++j) ds[j] = p[j] == T(0) ? T(0) : rho * p[j] * (ds[j] - row_delta);
@@ -300,7 +300,7 @@ int64_t attention_splits(const Tensor& k) {
 constinit decltype(kernel::attention_backward) kernel::attention_backward{
     "attention backward", &detail::backward_cpu,
     [](const detail::AttentionCall& c, const Tensor&, const Tensor&, const Tensor&, detail::AttentionGradients&) {
-      const int64_t pairs = detail::counted_pairs(c);  // S again, dQ and dK; dP and dV
+      const int64_t pairs = detail::counted_pairs(c);  // d: S again, dQ and dK; dv: dP and dV
       return Work{.flops = 2 * checked_mul("attention backward", pairs, 3 * c.q.dim(3) + 2 * c.v.dim(3)),
                   .attention_elements = pairs};
     },

@@ -1,14 +1,14 @@
-// For a tile of queries, over the tiles of keys it sees (the order of FlashAttention-2; Dao 2023):
+// Each tile of queries goes over the tiles of keys that it sees (the order of FlashAttention-2; Dao 2023):
 //
 //   softmax:  μ' = max(μ, rowmax S)    P = e^{S − μ'}    l ← l e^{μ − μ'} + rowsum P    O ← O e^{μ − μ'} + P V
 //             at the end  O ← O / l,  lse = μ + log l
 //   others:   P = φ(S)                                                                  O ← O + P V
 //
-// A row that has seen nothing has μ = −∞; 0 stands in for it, so that P = e^{−∞ − 0} = 0. The sink is one more
-// score without a value: it joins l at the end.
+// A row that has seen nothing has μ = −∞; 0 replaces it, so that P = e^{−∞ − 0} = 0. The sink is one more score
+// without a value: it is added to l at the end.
 //
-// Few queries, as a step of decoding has them, are no work for many threads: there each tile of keys is a task of its
-// own, and what the tiles found is put together in their order (split-KV; Dao et al. 2023).
+// Few queries, as in a step of decoding, cannot occupy many threads: then each tile of keys is a task of its own, and
+// the tiles' results are merged in their order (split-KV; Dao et al. 2023).
 #include <sluice/core/cpu.h>
 #include <sluice/ops/attention/attention_tiles.h>
 
@@ -20,7 +20,7 @@ namespace detail {
 
 namespace {
 
-/// What some rows of a head have found so far: acc [rows, dv], and for softmax their μ and l.
+/// Online softmax state of some rows of a head: O in acc [rows, dv], and for softmax μ in top and l in total.
 template <class T>
 struct Found {
   T *acc, *top, *total;
@@ -39,7 +39,7 @@ class PackedTiles {
         tame(static_cast<std::size_t>(2 * heads * col_tiles), 1) {}
   static int64_t bytes_of_head(const ScoreTiles<T>& t) { return t.n * (t.d + t.dv) * int64_t{sizeof(T)} * (t.split ? 3 : 2) / 2; }
 
-  /// From key head `first` of all batches on: by all threads; or one, by this thread.
+  /// Packs `heads` key heads from `first` on, counted over all batches, by all threads; or one key head by this thread.
   void fill(int64_t first, int64_t heads) {
     first_head = first;
     parallel_for(heads * col_tiles, 1, [&](int64_t begin, int64_t end) {
@@ -88,7 +88,8 @@ struct Forward {
   PackedTiles<T>* const packed = nullptr;
   const bool split = tiles.split;
 
-  /// Lets rows of head h see the keys of `range`. s [rows, tile_cols]; for_queries, for_weights: memory to pack them in.
+  /// Fills f with the state of rows of head h after the keys of `range`. s [rows, tile_cols], for_queries, for_weights:
+  /// memory for scores, packed queries and packed weights.
   void attend(int64_t b, int64_t h, int64_t row, int64_t rows, Visibility::Span range, const Found<T>& f, T* s,
               T* for_queries, T* for_weights, std::vector<uint8_t>& seen) const {
     const int64_t kv = tiles.kv_head(h);
@@ -169,7 +170,7 @@ struct Forward {
     }
   }
 
-  /// f, of earlier keys, also has what `later` found.
+  /// Merges the state of later keys into f, the state of earlier keys.
   void join(int64_t rows, const Found<T>& f, const Found<T>& later) const {
     for (int64_t r = 0; r < rows; ++r) {
       const T now = std::max(f.top[r], later.top[r]), shift = now == -inf ? T(0) : now;
@@ -180,7 +181,7 @@ struct Forward {
     }
   }
 
-  /// Adds the sink, divides by l. lse: of the rows, softmax only.
+  /// Adds the sink, divides by l, and writes `out` and, for softmax only, lse [rows].
   void finish(int64_t b, int64_t h, int64_t row, int64_t rows, const Found<T>& f, const Heads<T>& out, T* lse) const {
     for (int64_t r = 0; r < rows; ++r) {
       T factor = 1, top = f.top[r], total = f.total[r];
@@ -207,19 +208,21 @@ void forward(const AttentionCall& call, Tensor& out_tensor, Tensor& lse_tensor) 
   const AttentionOptions& o = call.options;
   const int64_t m = tiles.m, dv = tiles.dv;
   const int64_t tile_rows = std::min(m, o.tile_rows > 0 ? o.tile_rows : 128);
-  // Long tiles have longer sums and fewer corrections; short ones fit holes of a mask, and L2 beside wide values.
+  // Long tiles have longer sums and fewer corrections of O. Short tiles fit the holes of a mask, and, with wide values,
+  // L2.
   const int64_t cols_wanted = sizeof(T) == 4 && dv <= 256 && tiles.visibility.only_span() ? 512 : 256;
   const int64_t tile_cols = std::clamp<int64_t>(tiles.n, 1, o.tile_cols > 0 ? o.tile_cols : cols_wanted);
   const int64_t row_tiles = (m + tile_rows - 1) / tile_rows, blocks = tiles.batch * tiles.heads * row_tiles;
   const Heads<T> out(out_tensor);
   T* lse = o.weighting == Weighting::softmax ? lse_tensor.mutable_data<T>() : nullptr;
 
-  // Where most tiles of keys are seen as a whole, by several tiles of queries; as many heads at a time as take 32 MiB.
+  // Tiles of keys are packed if most are seen whole, by several tiles of queries: at a time, the heads that fit in
+  // 32 MiB.
   const int64_t kv_heads = tiles.batch * tiles.kv_heads, group = tiles.heads / std::max<int64_t>(1, tiles.kv_heads);
   const bool share = tiles.split || (isa() > Isa::base && group * m > tile_rows && m >= 64 && tiles.n > 0 && o.mask.window == 0 && o.mask.dilation == 1);
   const int64_t bytes = std::max<int64_t>(1, PackedTiles<T>::bytes_of_head(tiles)), all = std::max<int64_t>(1, kv_heads);
   const int64_t at_once = share ? std::clamp<int64_t>((int64_t{1} << 25) / bytes, 1, all) : all;
-  // Where there are many heads each is a thread's own, and what that packs stays in its cache.
+  // With many heads one thread packs and uses a whole head, whose packed tiles stay in the thread's cache.
   const bool own = share && kv_heads >= 4 * num_threads();
   std::optional<PackedTiles<T>> packed;
   if (share && !own) packed.emplace(tiles, tile_cols, at_once);
@@ -236,9 +239,9 @@ void forward(const AttentionCall& call, Tensor& out_tensor, Tensor& lse_tensor) 
                               : tiles.split ? lines(Parts::size(tile_rows, tiles.d))
                                             : lines(PackedA<T>::size(tile_rows, tiles.d));
   const int64_t for_weights = tiles.split ? lines(Parts::size(tile_rows, tile_cols)) : 0;
-  const int64_t for_scores = tile_rows * std::max(tile_cols, tiles.split ? tiles.d : 0);  // first they hold scaled queries
+  const int64_t for_scores = tile_rows * std::max(tile_cols, tiles.split ? tiles.d : 0);  // first for scaled queries
   Scratch<T> shared(splits > 1 ? blocks * splits * size : 0);
-  /// Blocks of queries, each with a part of the keys.
+  /// Runs tasks: each is a block of queries with one of `splits` parts of the keys.
   const auto run = [&](const Forward<T>& f, int64_t first_task, int64_t last_task) {
     Scratch<T> scratch(for_queries + for_weights + for_scores + (splits > 1 ? 0 : size));
     std::vector<uint8_t> seen;

@@ -1,4 +1,4 @@
-// What the kernels of attention() are given (slots: ops/kernels.h).
+// Arguments of the kernels of attention() (slots: ops/kernels.h).
 #pragma once
 
 #include <sluice/ops/attention/attention.h>
@@ -12,17 +12,17 @@ struct AttentionCall {
   Tensor q, k, v;
   AttentionOptions options;
   RngBlocks from = {};  // of the dropout mask, see kernel::attention_keep_mask
-  /// Logits [batch, heads, m, dv or 1]. A kernel that can do so multiplies its result by their σ, and sets *gates; others
-  /// take no notice. Backward: of a call that was gated, with its result `gated`.
+  /// gate: logits z [batch, heads, m, dv or 1]. A kernel that can gate multiplies its result by σ(z) and sets *gates;
+  /// other kernels ignore z. Backward: defined only if the forward call was gated; `gated` is that call's result.
   Tensor gate = {}, gated = {};
   bool* gates = nullptr;
 
   void each_tensor(auto f) const { f(q), f(k), f(v), f(options), f(gate), f(gated); }
 };
 
-/// Gradients to fill; those that are undefined are not wanted. dq, dk, dv have the shapes of q, k, v; `bias`
-/// [batch, heads, m, n]; `relative` [batch, heads, splits, n + m − 1], zero-filled. Of a gated call also that of the logits,
-/// and δ [batch, heads, m] in f32 instead of the δ that other calls are given.
+/// Gradients to fill; undefined ones are not wanted. dq, dk, dv have the shapes of q, k, v; `bias` is
+/// [batch, heads, m, n]; `relative` is [batch, heads, splits, n + m − 1], zero-filled. A gated call also fills `gate`,
+/// the gradient of the logits, and `delta`, δ [batch, heads, m] in f32. Other calls receive δ as an argument.
 struct AttentionGradients {
   Tensor dq, dk, dv, bias, relative, gate = {}, delta = {};
 
@@ -32,7 +32,7 @@ struct AttentionGradients {
 /// Query-key pairs of a call by the rules that need no values: window, dilation and globals. Causality does not halve
 /// them; a window of W leaves W keys a query (2W − 1 if not causal), at the ends of a sequence too.
 int64_t counted_pairs(const AttentionCall& call);
-/// Into how many independent parts the backward pass cuts the keys of one head: by shape alone.
+/// Number of independent parts into which the backward pass splits the keys of one head. Depends on k's shape alone.
 int64_t attention_splits(const Tensor& k);
 
 /// Calls f with the formula of an elementwise weighting.

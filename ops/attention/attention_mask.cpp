@@ -242,7 +242,7 @@ void visible_count_cpu(const AttentionMask& mask, int64_t batch, int64_t heads, 
   });
 }
 
-/// Sizes of the answers: 1 where every sequence or every head has the same.
+/// Sizes of the results: 1 if all sequences, or all heads, have the same pairs.
 struct Rows {
   int64_t batch, heads;
 };

@@ -1,5 +1,5 @@
-// Who may attend to whom. A mask is a set of rules, all of which must allow a pair; the attention kernels
-// ask them tile by tile and skip tiles that nothing allows, so no rule but `dense` costs memory.
+// Which query may attend to which key. A mask is a set of rules, all of which must allow a pair. The attention
+// kernels evaluate it tile by tile and skip tiles without allowed pairs, so no rule but `dense` costs m·n memory.
 #pragma once
 
 #include <sluice/core/tensor.h>
@@ -17,7 +17,7 @@ struct AttentionMask {
   /// W > 0: |p_i − p_j| <= (W − 1)·dilation, so a causal query sees W keys including its own position
   /// (Longformer's one-sided w is W − 1). 0: no window.
   int64_t window = 0;
-  /// p_i − p_j is a multiple of it.
+  /// p_i − p_j is a multiple of `dilation`.
   int64_t dilation = 1;
   /// Positions that window and dilation do not bind, neither as query nor as key (Longformer, BigBird).
   std::vector<int64_t> global = {};
@@ -38,11 +38,11 @@ struct AttentionMask {
   }
 };
 
-/// The same mask with its tensors on another device: that of the queries.
+/// The mask with its tensors on `device`; it must be the device of the queries.
 AttentionMask to(AttentionMask mask, Device device);
 
-/// The pairs a mask allows, as a bool tensor [batch or 1, heads or 1, m, n]. ShapeError, DTypeError or
-/// ValueError, naming `op`, for rules that do not fit. `device` is that of the mask's tensors, if it has any.
+/// The pairs that a mask allows, as a bool tensor [batch or 1, heads or 1, m, n]. Throws ShapeError, DTypeError or
+/// ValueError for rules that do not fit. `device` must be that of the mask's tensors, if it has any.
 Tensor visible_pairs(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n, Device device = cpu);
 /// How many keys each query may see, i64 [batch or 1, heads or 1, m], without the pairs themselves.
 Tensor visible_count(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n, Device device = cpu);
@@ -51,7 +51,7 @@ namespace detail {
 
 void check_mask(const char* op, const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n);
 
-/// A mask made ready for questions about single pairs and whole tiles.
+/// A mask prepared for questions about single rows and whole tiles.
 class Visibility {
  public:
   Visibility(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n);
@@ -68,15 +68,15 @@ class Visibility {
     int64_t begin, end;
   };
   Span span(int64_t row) const;
-  /// True when span() is the whole rule, so that fill_row need not be asked.
+  /// True if span() is the whole rule, so that fill_row() is not needed.
   bool only_span() const { return only_span_; }
 
  private:
   AttentionMask mask_;
   int64_t m_, n_;
   bool only_span_, banded_;
-  int64_t reach_;  // (window − 1)·dilation; beyond every position without a window
-  std::vector<uint8_t> is_global_;  // by position, when there are any
+  int64_t reach_;  // (window − 1)·dilation; without a window, greater than every distance
+  std::vector<uint8_t> is_global_;  // by position; empty if there are none
   std::vector<int64_t> global_before_;  // number of global positions < p
   // strides of the broadcast tensors
   int64_t keys_batch_ = 0, keys_head_ = 0, dense_stride_[4] = {0, 0, 0, 0}, blocks_head_ = 0, blocks_row_ = 0, query_batch_ = 0,

@@ -1,4 +1,4 @@
-// The definition of attention(), as one would write it on a blackboard: m×n weights in full, composed of ops.
+// The definition of attention(), composed of ops, with the m×n weights in full.
 //
 //   s = ρ (cap(scale·q kᵀ) + bias)      w = weighting(s) behind the mask      o = dropout(w) v
 #include <sluice/ops/attention/attention_reference.h>

@@ -1,12 +1,12 @@
-// Attention written as its definition, with the m×n weights in full and every step an op: what the tiled
-// engine of ops/attention/attention.h is tested against, and what its gradients of higher order run through.
+// Attention written as its definition, with the m×n weights in full and every step an op. The tiled engine of
+// ops/attention/attention.h is tested against it, and its gradients of higher order run through the same ops.
 #pragma once
 
 #include <sluice/ops/attention/attention.h>
 
 namespace sluice {
 
-/// The same arguments and random numbers as attention(); tile sizes are ignored.
+/// Takes the same arguments and random numbers as attention(); tile sizes are ignored.
 Tensor attention_reference(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options = {},
                            Rng* rng = nullptr);
 /// The attention map: its weights before dropout, [batch, heads, m, n].
@@ -32,7 +32,7 @@ AttentionOperands attention_operands(const char* op, const Tensor& q, const Tens
                                      const AttentionOptions& options);
 /// The options with their tensors in f32 where these are of bf16.
 AttentionOptions widened(AttentionOptions o);
-/// x [batch, heads, m, …] as operands of rank `rank` would have it.
+/// x [batch, heads, m, …] without the dims that operands of rank `rank` lack.
 Tensor restore_rank(const Tensor& x, int rank);
 
 /// scale·q kᵀ behind its soft cap, [batch, heads, m, n].
@@ -46,7 +46,8 @@ Tensor weights_of(const Tensor& scores, const Tensor& visible, const AttentionOp
 /// x [batch, kv_heads, n, ·] with rows that no query sees set to 0: 0·NaN would be NaN.
 Tensor hide_unseen(const Tensor& x, const Tensor& visible, int64_t heads);
 
-/// Dropout's factors, 0 or 1/(1 − p). Row r of the m×n weights takes ⌈n/4⌉ Philox blocks from offset + r·⌈n/4⌉.
+/// Dropout's factors, 0 or 1/(1 − p). Row r of the m×n weights takes ⌈n/4⌉ Philox blocks, the first of which
+/// is from.first + r·⌈n/4⌉.
 Tensor attention_keep_mask(double p, RngBlocks from, const Shape& shape, TensorOptions options);
 uint64_t keep_mask_blocks(const Shape& shape);
 

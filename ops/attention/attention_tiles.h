@@ -1,12 +1,13 @@
-// What the forward and the backward kernel share: how they find their operands, and one tile of scores,
+// Shared by the forward and the backward kernel: access to their operands, and one tile of scores,
 //
 //   s = ρ (cap(scale · Q_i K_jᵀ) + bias)          rows × cols, behind the mask
 //
-// A tile that the mask forbids is never computed; one it allows in places is masked row by row.
+// A tile that the mask forbids as a whole is never computed; a tile that it forbids in part is masked row by row.
 //
-// On AMX products of f32 are made of three parts (ops/gemm/amx_parts.h), which infinities do not have, nor NaN; and products
-// of huge numbers overflow elsewhere than in a chain of multiply-adds. So what depends on such numbers is computed by that
-// chain, and the rest keeps its bits: a later token that holds NaN changes no earlier row.
+// On AMX products of f32 are computed in three parts (ops/gemm/amx_parts.h). Infinities and NaN have no such parts, and
+// huge numbers overflow earlier or later than in a chain of multiply-adds. So elements that depend on a number that is
+// not finite below 2⁵⁶ (not "tame") are computed by that chain. All other elements keep their bits: a later token that
+// holds NaN changes no earlier row.
 #pragma once
 
 #include <sluice/core/math.h>
@@ -23,7 +24,7 @@
 
 namespace sluice::detail {
 
-/// Numbers of a piece of memory after which another one begins on a line of the cache.
+/// Rounds the size of a piece of memory up, so that the next piece begins on a cache line.
 inline int64_t lines(int64_t numbers) { return (numbers + 15) / 16 * 16; }
 
 /// Whether |x| < 2⁵⁶: sums of 2¹⁵ products of such numbers are finite, in parts too.
@@ -41,7 +42,7 @@ bool is_tame(const T* x, int64_t rows, int64_t width, int64_t ld) {
   return numbers && is_tame(most);
 }
 
-/// b [k, m] in three parts, 0 for what is not tame. Returns whether all is.
+/// Packs b [k, m] in three parts, with 0 for numbers that are not tame. Returns whether all numbers are tame.
 template <class T>
 bool fill_tame(const Parts& parts, const T* b, int64_t ldb, int64_t k, int64_t m) {
   if (parts.fill_b(Read::plain, b, ldb)) return true;
@@ -51,7 +52,8 @@ bool fill_tame(const Parts& parts, const T* b, int64_t ldb, int64_t k, int64_t m
   return parts.fill_b(Read::plain, clean.data(), m), false;
 }
 
-/// Of c [n, m] = alpha · a · bᵀ in three parts, what depends on numbers that are not tame, by multiply-adds.
+/// After c [n, m] = alpha · a · bᵀ in three parts: recomputes the elements that depend on numbers that are not tame, by
+/// multiply-adds.
 template <class T>
 void mend_dots(int64_t n, int64_t m, int64_t k, T alpha, const T* a, int64_t lda, const T* b, int64_t ldb, T* c, int64_t ldc) {
   Scratch<T> chain(n * m);
@@ -68,8 +70,9 @@ void mend_dots(int64_t n, int64_t m, int64_t k, T alpha, const T* a, int64_t lda
   }
 }
 
-/// c [n, m] += alpha · a · b, or aᵀ, which add() does in three parts, 0 for what of b is not tame; what depends on that, or on
-/// such numbers of a, by multiply-adds. masked: zeros of a do not see b.
+/// c [n, m] += alpha · a · b, or alpha · aᵀ · b. add() does this in three parts, with 0 for numbers of b that are not
+/// tame. Elements that depend on numbers of a or b that are not tame are recomputed by multiply-adds. masked: a zero of
+/// a hides its row of b.
 template <class T, class Add>
 void mended_sums(Read ra, int64_t n, int64_t m, int64_t k, T alpha, const T* a, int64_t lda, const T* b, int64_t ldb, bool masked,
                  T* c, int64_t ldc, Add add) {
@@ -104,7 +107,7 @@ struct ScoreTiles {
   Visibility visibility;
   RngBlocks from;
   Precision precision = sluice::precision();
-  bool split = false;  // products are of three parts
+  bool split = false;  // products are computed in three parts
   const T* bias = nullptr;
   int64_t bias_stride[4] = {0, 0, 0, 0};
   const T* relative = nullptr;
@@ -132,26 +135,27 @@ struct ScoreTiles {
     split = m >= 64 && n >= 64 && d >= 24 && dv >= 24 && large_packing<T>(precision, n) == Packing::split;
   }
 
-  /// Columns of a tile [first, first + width) that are `seen`; split: whole steps of AMX.
+  /// The columns of a tile [first, first + width) in `seen`; with `split`, extended to whole steps of AMX.
   Visibility::Span cut(int64_t first, int64_t width, Visibility::Span seen) const {
     int64_t begin = std::clamp<int64_t>(seen.begin - first, 0, width), end = std::clamp<int64_t>(seen.end - first, begin, width);
     if (split && begin < end) begin = begin / 32 * 32, end = std::min((end + 31) / 32 * 32, width);
     return {first + begin, first + end};
   }
 
-  /// Whether products of so many rows are made without gemm. Of one row gemm, too, computes in f32.
+  /// Whether products of `rows` rows are computed without gemm. gemm, too, computes one row in f32.
   bool few(int64_t rows) const { return rows == 1 || (rows <= kFewRows && precision == Precision::f32); }
   int64_t kv_head(int64_t head) const { return head / (heads / kv_heads); }
   T rho(int64_t b, int64_t h, int64_t row) const {
     return row_scale ? row_scale[b * row_scale_stride[0] + h * row_scale_stride[1] + row * row_scale_stride[2]] : T(1);
   }
-  /// The columns that rows [row, row + rows) can see at all.
+  /// The interval of columns that rows [row, row + rows) can see at all.
   Visibility::Span columns(int64_t row, int64_t rows) const {
     const auto first = visibility.span(row), last = visibility.span(row + rows - 1);
     return {std::min(first.begin, last.begin), std::max(first.end, last.end)};
   }
 
-  /// scale · Q in three parts: then nothing is left to do to their products. Returns whether that is tame, and Q. scaled [rows, d].
+  /// Packs scale · Q in three parts, so that their products need no scaling. Returns whether scale · Q and Q are tame.
+  /// scaled [rows, d]: memory for scale · Q.
   bool fill_queries(const Parts& parts, int64_t b, int64_t h, int64_t row, int64_t rows, T* scaled) const {
     const T factor = T(*o.scale);
     for (int64_t r = 0; r < rows; ++r)
@@ -159,7 +163,7 @@ struct ScoreTiles {
     return parts.fill_a(Read::plain, scaled, d) && is_tame(q.at(b, h, row), rows, d, q.row);
   }
 
-  /// scale · Q Kᵀ of a tile. keys: its own, transposed, if they are packed already; ready: its rows, too.
+  /// s = scale · Q Kᵀ of a tile. keys: its packed Kᵀ, or null; ready: its packed rows of Q, or null.
   void dots(const Tile& t, T* s, int64_t ld, const PackedB<T>* keys = nullptr, const PackedA<T>* ready = nullptr) const {
     const T* queries = q.at(t.batch, t.head, t.row);
     if (keys && ready) keys->multiply(*ready, 0, t.rows, T(*o.scale), T(0), s, ld, 0, keys->panels());
@@ -171,7 +175,7 @@ struct ScoreTiles {
            k.at(t.batch, kv_head(t.head), t.col), k.row, T(0), s, ld, precision);
   }
 
-  /// These to scores; forbidden ones are whatever they are. slope: to be filled with cap', where there is a cap.
+  /// Turns scale · Q Kᵀ into scores; forbidden scores are arbitrary. With a cap, slope (if not null) receives cap'.
   void dots_to_scores(const Tile& t, T* s, int64_t ld, T* slope = nullptr) const {
     if (o.softcap > 0) {
       const T cap = T(o.softcap), inverse = T(1 / o.softcap);

@@ -1,4 +1,4 @@
-// What kernels over [batch, heads, rows, width] tensors share: attention and the scan.
+// Shared by kernels over [batch, heads, rows, width] tensors: attention and the scan.
 #pragma once
 
 #include <sluice/ops/gemm/gemm.h>
@@ -10,10 +10,10 @@
 
 namespace sluice::detail {
 
-/// Uninitialised memory [batch, rows, heads, width] seen as [batch, heads, rows, width], its shape given as seen:
-/// merging heads afterwards is a view.
+/// Uninitialised memory [batch, rows, heads, width] viewed as `shape` = [batch, heads, rows, width]: merging heads
+/// afterwards is a view.
 Tensor empty_heads(const Shape& shape, TensorOptions options);
-/// x itself or a copy whose rows are contiguous and do not overlap, as kernels and BLAS read them. No history.
+/// Returns x, or a copy if its rows are not contiguous or overlap: kernels and BLAS cannot read such rows. No history.
 Tensor readable_rows(const Tensor& x);
 
 /// A [batch, heads, rows, width] tensor as the kernels read it.
@@ -48,7 +48,7 @@ bool all_finite(const T* x, int64_t rows, int64_t width, int64_t stride) {
   return true;
 }
 
-/// c [rows of a, m] += aᵀ or a · b, leaving out zeros of a: 0·NaN is no contribution. For tiles whose operands
+/// c [n, m] += alpha · a · b, or alpha · aᵀ · b, without the zeros of a: 0·NaN adds nothing. For tiles whose operands
 /// hold NaN or infinities behind the mask.
 template <class T>
 void sparse_product(Read ra, int64_t n, int64_t m, int64_t k, T alpha, const T* a, int64_t lda, const T* b, int64_t ldb,

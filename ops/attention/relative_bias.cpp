@@ -13,7 +13,7 @@ namespace sluice {
 
 namespace {
 
-/// p_j − p_i of each table entry: −(n − 1) … m − 1. The caller makes `width` numbers of each.
+/// p_j − p_i of each table entry: −(n − 1) … m − 1. Checks the size of a table of `width` numbers for each.
 Tensor distances(const char* op, int64_t m, int64_t n, int64_t width, Device device) {
   checked_numel(op, {checked_add(op, m, n), width});
   return arange(static_cast<double>(1 - n), static_cast<double>(std::max<int64_t>(m, 1 - n)), 1, {i64, device});
@@ -69,7 +69,7 @@ Tensor relative_rope(const Tensor& a, const Tensor& b, int64_t m, int64_t n, Rop
   options.offset = 0;
   options = options.of_keys();
   Tensor turned_b = rope_at(expand(unsqueeze(b, 0), {d.dim(0), b.dim(0)}), d, options);
-  if (options.factor != 1)  // a's, too
+  if (options.factor != 1)  // the factor of a
     turned_b = cat({narrow(turned_b, 1, 0, turned) * options.factor, narrow(turned_b, 1, turned, b.dim(0) - turned)}, 1);
   return transpose(matmul(turned_b, unsqueeze(a, 1)), 0, 1);
 }

@@ -14,8 +14,8 @@ Tensor relative_toeplitz(const Tensor& w, int64_t m, int64_t n);
 Tensor relative_t5(const Tensor& weight, int64_t m, int64_t n, T5BucketOptions options = {});
 /// −slope_h · |p_i − p_j| (Press et al. 2022).
 Tensor relative_alibi(const Tensor& slopes, int64_t m, int64_t n);
-/// The published slopes 2^(−8(h+1)/heads), in geometric steps; for other than powers of two, the sequence of
-/// the next lower power followed by every other slope of the next higher.
+/// The published slopes 2^(−8(h+1)/heads). If heads is not a power of two: the slopes of the next lower power,
+/// followed by every other slope of the next higher power.
 Tensor alibi_slopes(int64_t heads, TensorOptions options = {});
 /// ⟨rope_p_i(a), rope_p_j(b)⟩ for vectors a, b [s]: GAU's bias for long sequences, a Toeplitz matrix. [1, n + m − 1].
 Tensor relative_rope(const Tensor& a, const Tensor& b, int64_t m, int64_t n, RopeOptions options = {});

@@ -42,7 +42,7 @@ namespace detail {
 
 namespace {
 
-/// The options of rows [first, first + count) of m, as those of a problem of its own.
+/// The options of rows [first, first + count) of m, as for a call with these rows alone.
 AttentionOptions rows_of(const AttentionOptions& o, int64_t first, int64_t count, int64_t m, int64_t n) {
   AttentionOptions part = o;
   auto cut = [&](Tensor& x, int64_t dim) {

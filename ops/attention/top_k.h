@@ -16,8 +16,9 @@ Tensor topk_mask(const Tensor& scores, int64_t k, TopKTies ties = TopKTies::inde
 
 namespace detail {
 
-/// The pairs of attention(q, k, ·, options) with the k best scores of their rows, as AttentionMask::dense; operands of
-/// rank 4, options checked. Undefined for all pairs. 128 rows of scores at a time; the answer takes m·n bytes a head.
+/// The pairs of attention(q, k, ·, options) with the `top` best scores of their rows, as AttentionMask::dense. Operands
+/// of rank 4, options checked. Undefined if all pairs count. Computes 128 rows of scores at a time; the result takes
+/// m·n bytes a head.
 Tensor best_pairs(const Tensor& q, const Tensor& k, const AttentionOptions& options, int64_t top,
                   TopKTies ties = TopKTies::index);
 
