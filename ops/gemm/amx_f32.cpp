@@ -2,10 +2,10 @@
 //
 //   x = x₁ + x₂ + x₃      x₁ = bf16(x)   x₂ = bf16(x − x₁)   x₃ = x − x₁ − x₂      |x₂| ≤ 2⁻⁸|x|   |x₃| ≤ 2⁻¹⁶|x|
 //
-// and a·b ≈ a₁b₁ + a₁b₂ + a₂b₁ + a₂b₂ + a₁b₃ + a₃b₁: what is left out, a₂b₃ + a₃b₂ + a₃b₃, is below 2⁻²³|ab| (Henry, Tang
-// and Heinecke 2019, "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations"). Products
-// of bf16 are exact in f32, and sums are rounded less often than in a chain of multiply-adds, so errors are smaller
-// than that chain's. Six instructions replace one, at 16 times the speed.
+// and a·b ≈ a₁b₁ + a₁b₂ + a₂b₁ + a₂b₂ + a₁b₃ + a₃b₁: what is left out, a₂b₃ + a₃b₂ + a₃b₃, is below 2⁻²³|ab| (Henry,
+// Tang and Heinecke 2019, "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision
+// Computations"). Products of bf16 are exact in f32, and sums are rounded less often than in a chain of multiply-adds,
+// so errors are smaller than that chain's. Six instructions replace one, at 16 times the speed.
 //
 // Unlike in the chain, infinities, and numbers that round to infinity, give NaN. The caller must look for results that
 // are not finite and compute them again. AMX also flushes denormals, in operands and in every sum, whatever the

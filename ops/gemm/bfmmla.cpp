@@ -1,6 +1,6 @@
-// Rung 5 on arm64: BFMMLA. One instruction multiplies 2 rows of a by 2 columns of b over 4 of k, and adds to 2 × 2 sums in
-// f32: 16 multiply-adds, four times those of a vector of f32. 4 × 4 such sums are 16 of the 32 registers; per 4 of k they
-// take 8 loads for 16 products.
+// Rung 5 on arm64: BFMMLA. One instruction multiplies 2 rows of a by 2 columns of b over 4 of k, and adds to 2 × 2 sums
+// in f32: 16 multiply-adds, four times those of a vector of f32. 4 × 4 such sums are 16 of the 32 registers; per 4 of k
+// they take 8 loads for 16 products.
 //
 // A tile (bf16.h) holds four numbers of k for each of 16 rows of a or columns of b, then the next four. Two rows fill
 // one register, and 4 of k of the whole tile fill two cache lines.

@@ -1,5 +1,5 @@
-// The tile in NEON: 12 rows of 2 vectors are 24 of the 32 registers, for two to four multiply-adds a cycle of latency 4;
-// b_p takes 2. The instruction takes an element of a_p from one lane of a register. So the element is loaded as a
+// The tile in NEON: 12 rows of 2 vectors are 24 of the 32 registers, for two to four multiply-adds a cycle of latency
+// 4; b_p takes 2. The instruction takes an element of a_p from one lane of a register. So the element is loaded as a
 // number, not broadcast, and the load occupies no multiplier.
 #include <sluice/ops/gemm/micro.h>
 

@@ -1,5 +1,5 @@
-// Rung 3: blocks are copied into the order in which they are read, and a tile of c stays in registers while a block of k
-// goes by, so that a step loads rows + columns numbers for rows · columns multiply-adds.
+// Rung 3: blocks are copied into the order in which they are read, and a tile of c stays in registers while a block of
+// k goes by, so that a step loads rows + columns numbers for rows · columns multiply-adds.
 #include <sluice/ops/gemm/bf16.h>
 #include <sluice/ops/gemm/ladder.h>
 #include <sluice/ops/gemm/panels.h>

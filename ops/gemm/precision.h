@@ -10,12 +10,13 @@ enum class Precision {
   bf16,  ///< operands rounded to bf16 (8 bits of mantissa, denormals to 0), sums in f32
 };
 
-/// The precision of products of f32 tensors (matmul, linear, attention, linear_scan) that this thread calls: that of its
-/// innermost PrecisionScope, or else that of the process. All other operations stay f32, and so do weights, gradients
-/// and results. Products of f64, and products with one row or one column, which are memory-bound, do not depend on it.
+/// The precision of products of f32 tensors (matmul, linear, attention, linear_scan) that this thread calls: that of
+/// its innermost PrecisionScope, or else that of the process. All other operations stay f32, and so do weights,
+/// gradients and results. Products of f64, and products with one row or one column, which are memory-bound, do not
+/// depend on it.
 ///
-/// On processors with AMX large products of f32 are made of six products of bf16 (ops/gemm/amx_f32.cpp). Their errors are
-/// those of fused multiply-adds, and a little more near the least normal number, 2⁻¹²⁶. Beside roundings, which are
+/// On processors with AMX large products of f32 are made of six products of bf16 (ops/gemm/amx_f32.cpp). Their errors
+/// are those of fused multiply-adds, and a little more near the least normal number, 2⁻¹²⁶. Beside roundings, which are
 /// relative, Σ a_p·b_p over k numbers is off by up to 2⁻¹²³·k, by 2⁻¹²⁶·|b_p| for each a_p ≠ 0 below 2⁻¹⁰³, and by
 /// 2⁻¹²⁶·|a_p| for each b_p ≠ 0 below 2⁻¹⁰³. (Multiply-adds that flush denormals: 2⁻¹²⁶·k, and only below 2⁻¹²⁶.) With
 /// SLUICE_ISA=avx512 these products are computed by multiply-adds.

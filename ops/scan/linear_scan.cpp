@@ -77,7 +77,7 @@ namespace {
 
 // With the pair weights w_c(t, j) = e^{G_tc − G_jc}:
 //   dq_t = Σ_j w (g_t·v_j) k_j        dk_j = Σ_t w (g_t·v_j) q_t        dv_j = Σ_t (Σ_c w q_tc k_jc) g_t
-// are the scans below. A step s lies between the pairs j < s <= t; those are all pairs with t >= s less those
+// are the scans below. g_s enters the weights of the pairs j < s <= t. These are all pairs with t >= s except those
 // with j >= s, so  dlog_decay_s = Σ_{t >= s} q_t∘dq_t − Σ_{j >= s} k_j∘dk_j  (or o∘do − v∘dv by value channel).
 struct LinearScan final : Node {
   LinearScanOptions o;
@@ -89,7 +89,7 @@ struct LinearScan final : Node {
     const Tensor q = detail::widened(saved(0)), k = detail::widened(saved(1)), v = detail::widened(saved(2)),
                  g = detail::widened(saved(3)), gy = detail::widened(gy_in);
     const bool by_value = g.defined() && g.rank() == 4 && o.decay_on_values, want_decay = needs(3);
-    LinearScanOptions same = o, other = o;  // where the decay's channels are
+    LinearScanOptions same = o, other = o;  // decay_on_values as given, and exchanged
     other.decay_on_values = !o.decay_on_values;
     LinearScanOptions same_back = same, other_back = other;
     same_back.reverse = other_back.reverse = !o.reverse;

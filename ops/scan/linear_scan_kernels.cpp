@@ -1,20 +1,20 @@
-// Chunk by chunk, with the state S [m, e] in cache. Within a chunk of steps 0 … c−1, L_t = g_0 + … + g_t:
+// Goes chunk by chunk, with the state S [m, e] in cache. Within a chunk of steps 0 … c−1, L_t = g_0 + … + g_t:
 //
 //   o_t = (q_t ∘ e^{L_t}) S + Σ_{j <= t} (q_t ∘ e^{L_t − L_j}) k_jᵀ v_j
 //   S  ← e^{L_end} ∘ S + Σ_j (k_j ∘ e^{L_end − L_j})ᵀ v_j
 //
-// Exponents are <= 0, so nothing grows. With a scalar decay the second term of o is one masked product. With a decay per
-// channel the weight cannot be taken out of the sum over channels, so steps are cut into blocks of 16, and factors refer
-// to the border before a block, E_t = e^{L_t − L_border}:
+// Exponents are <= 0, so nothing grows. With a scalar decay the second term of o is one masked product. With a decay
+// per channel the weight cannot be taken out of the sum over channels, so steps are split into blocks of 16, and
+// factors refer to the border before a block, E_t = e^{L_t − L_border}:
 //
 //   earlier blocks: q_t ∘ E_t and k_j ∘ e^{L_border − L_j}, which is carried on from block to block
-//   the own block:  q_t ∘ E_t and k_j / E_j, where E is not small; from the first step on where it is, running products
-//                   of e^g take its place
+//   the own block:  q_t ∘ E_t and k_j / E_j up to the first step where E is small; from that step on, running products
+//                   of e^g instead
 //
-// Which of the two serves a step depends on no later one. (The first is the secondary chunking of Yang et al. 2024,
-// Gated Linear Attention Transformers, section 4.3.)
+// The choice for a step depends on no later step. (The factors for earlier blocks are the secondary chunking of Yang et
+// al. 2024, Gated Linear Attention Transformers, section 4.3.)
 //
-// The reverse scan is the same on the sequence read backwards, with the decays moved by one step: from j to
+// The reverse scan is the same scan of the sequence read backwards, with the decays moved by one step: from j to
 // t < j it passes g_{t+1} … g_j. Without decay, or with a scalar one, operands are read where they lie.
 #include <sluice/ops/scan/linear_scan.h>
 
@@ -33,7 +33,7 @@ namespace detail {
 namespace {
 
 constexpr int64_t kBlock = 16;
-constexpr double kMild = 4096;  // k is divided by E where E and 1 / E are at most this: so much range is lost
+constexpr double kMild = 4096;  // k is divided by E where E and 1 / E are at most this, which costs as much range
 
 enum class Decay { none, scalar, keys, values };
 
@@ -45,8 +45,8 @@ struct Scan {
   const T* g;  // [batch, heads, n, channels]
   Decay decay;
   int64_t heads, n, m, e, chunk, channels;  // channels of g: 1, m or e
-  int64_t blocks, width;                    // value columns are cut into blocks: columns of S are independent
-  /// With decays per channel, exponentials set the pace, and bf16 would cost exactness for nothing.
+  int64_t blocks, width;                    // value columns are split into blocks: columns of S are independent
+  /// With decays per channel exponentials set the pace: bf16 would lose exactness and gain no speed.
   Precision precision = decay == Decay::none || decay == Decay::scalar ? sluice::precision() : Precision::f32;
   bool narrow = !o.chunks_only && (m == 1 || e == 1) && (decay == Decay::none || decay == Decay::scalar);
 
@@ -65,7 +65,7 @@ struct Scan {
     Scratch<double> doubles;
     T *state, *q, *k, *v, *o, *a;
     T *step;     // g [chunk, local channels]
-    T *scaled;   // k or v, carried to some border [chunk, …]
+    T *scaled;   // k or v, carried to a border [chunk, …]
     T *queries;  // q ∘ e^L
     T *factor, *part, *border;  // E and a product of one block; e^{L_border}
     double* sums;               // L [chunk, local channels]
@@ -99,7 +99,7 @@ struct Scan {
     });
   }
 
-  /// Step i of a chunk as a row of the tensors.
+  /// The row of the tensors that is step i of a chunk.
   int64_t row_of(int64_t first, int64_t count, int64_t i) const { return o.reverse ? first + count - 1 - i : first + i; }
 
   void load(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, int64_t col, int64_t cols) {
@@ -115,7 +115,7 @@ struct Scan {
       double* sum = w.sums + i * local;
       T* steps = w.step + i * local;
       for (int64_t c = 0; c < local; ++c) {
-        // Below −10⁴ nothing is left in either precision, and sums of −∞ would give NaN.
+        // Below −10⁴ e^g is 0 in either precision, and differences of sums of −∞ would be NaN.
         const T step = row >= n ? T(0) : std::max(g[((b * heads + h) * n + row) * channels + at + c], T(-1e4));
         sum[c] = (i > 0 ? sum[c - local] : 0.0) + static_cast<double>(step);
         steps[c] = step;
@@ -124,7 +124,7 @@ struct Scan {
   }
   int64_t local_channels(int64_t cols) const { return decay == Decay::keys ? m : cols; }
 
-  /// to = from ∘ e^{L_i}, or, to_end, ∘ e^{L_end − L_i}.
+  /// to = from ∘ e^{L_i}; with to_end, from ∘ e^{L_end − L_i}.
   void rescale(const Memory& w, const T* from, T* to, int64_t count, int64_t columns, bool to_end) {
     const double* last = w.sums + (count - 1) * columns;
     for (int64_t i = 0; i < count; ++i) {
@@ -138,8 +138,8 @@ struct Scan {
     }
   }
 
-  /// Without decay or with a scalar one, a state of one row or column: denominators of linear attention, and their gradients.
-  /// No products of matrices.
+  /// A chunk without decay or with a scalar one, for a state of one row or column, step by step without matrix
+  /// products: denominators of linear attention, and their gradients.
   void one_by_one(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, int64_t col, int64_t cols) {
     const T* decays = decay == Decay::scalar ? g + (b * heads + h) * n : nullptr;
     double* const state = w.sums;
@@ -165,14 +165,14 @@ struct Scan {
   void in_place(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, int64_t col, int64_t cols, bool start, bool last) {
     const T *queries = q.at(b, h, first), *keys = k.at(b, h, first), *values = v.at(b, h, first) + col;
     T* const y = out.at(b, h, first) + col;
-    double* const sums = w.sums;  // of the decays from the chunk's first step, or in reverse the one after it, to each
-    double whole = 0;             // of those that the state passes on its way through the chunk
+    double* const sums = w.sums;  // of g from the chunk's first step, in reverse from its second step, to each step
+    double whole = 0;             // the sum of all g that the state passes in the chunk
     if (decay == Decay::scalar) {
       const T* steps = g + (b * heads + h) * n + first;
       for (int64_t i = 0; i < count; ++i) whole += i == 0 && o.reverse ? 0 : std::max(double(steps[i]), -1e4), sums[i] = whole;
       if (o.reverse && first + count < n) whole += std::max(double(steps[count]), -1e4);
     }
-    /// x's rows times e to the power of the sums up to them, or from them to the end of the chunk.
+    /// to_i = x_i e^{sums_i}; without up_to, x_i e^{whole − sums_i}.
     const auto scaled = [&](const T* x, int64_t ld, T* to, bool up_to) {
       for (int64_t i = 0; i < count; ++i) {
         const T factor = math::exp(T(up_to ? sums[i] : whole - sums[i]));
@@ -196,7 +196,7 @@ struct Scan {
         const double here = sums[t], sign = o.reverse ? -1 : 1;
         for (int64_t j = begin; j < end; ++j) line[j] *= math::exp(T(sign * (here - sums[j])));
       }
-      // A later step may hold NaN, which 0·NaN would hand to earlier ones.
+      // A later step may hold NaN, which 0·NaN would pass on to earlier steps.
       if (finite)
         gemm(Read::plain, Read::plain, count, cols, count, T(1), w.a, count, values, v.row, T(!start), y, out.row, precision);
       else sparse_product(Read::plain, count, cols, count, T(1), w.a, count, values, v.row, y, out.row);
@@ -231,7 +231,7 @@ struct Scan {
     to_state(w, count, cols, by_keys || by_values);
   }
 
-  /// S ← e^{L_end} ∘ S + (k ∘ e^{L_end − L})ᵀ v; carried: w.scaled holds that k, or v, already.
+  /// S ← e^{L_end} ∘ S + (k ∘ e^{L_end − L})ᵀ v. carried: w.scaled already holds k, or v, times e^{L_end − L}.
   void to_state(Memory& w, int64_t count, int64_t cols, bool carried) {
     const T *keys = w.k, *values = w.v;
     const double* last = w.sums + (count - 1) * local_channels(cols);
@@ -255,7 +255,7 @@ struct Scan {
     gemm(Read::transposed, Read::plain, m, cols, count, T(1), keys, m, values, cols, T(1), w.state, cols, precision);
   }
 
-  /// o += a v. A later step may hold NaN, which 0·NaN would hand to earlier ones.
+  /// o += a v. A later step may hold NaN, which 0·NaN would pass on to earlier steps.
   void weigh(Memory& w, int64_t count, int64_t cols) {
     if (all_finite(w.v, count, cols, cols))
       gemm(Read::plain, Read::plain, count, cols, count, T(1), w.a, count, w.v, cols, T(1), w.o, cols, precision);
@@ -269,10 +269,11 @@ struct Scan {
     for (int64_t t = 0; t < count; ++t) std::fill(w.a + t * count + t + 1, w.a + (t + 1) * count, T(0));
   }
 
-  /// Runs over blocks [begin, end) of a chunk's steps. `multiply(begin, end, mild)` finds E in w.factor, e^{L_border} in
-  /// w.border, and in w.scaled the rows of x before `begin` carried to the border and the `mild` rows from there on divided
-  /// by E, the others 0; it answers for how many steps that served. For those left over, `carefully(j, t, weight)` gets
-  /// weight = x_j ∘ e^{L_t − L_j}, j <= t. At last w.scaled = x ∘ e^{L_end − L}.
+  /// Runs over blocks [begin, end) of a chunk's steps. For `multiply(begin, end, mild)`, w.factor holds E, w.border
+  /// e^{L_border}, and w.scaled three groups of rows: x before `begin`, carried to the border; then x / E in `mild`
+  /// rows; then zeros. multiply returns the number of steps that it finished. For the other steps t of the block,
+  /// `carefully(j, t, weight)` gets weight = x_j ∘ e^{L_t − L_j}, begin <= j <= t.
+  /// Finally w.scaled = x ∘ e^{L_end − L}.
   template <class Multiply, class Carefully>
   void by_blocks(Memory& w, const T* x, int64_t columns, int64_t count, Multiply multiply, Carefully carefully) {
     std::fill_n(w.border, columns, T(1));
@@ -335,7 +336,7 @@ struct Scan {
       gemm(Read::plain, Read::transposed, end - begin, end, m, T(1), w.part, m, w.scaled, m, T(0), a + begin * count, count,
            precision);
       for (int64_t t = begin; t < end; ++t) std::fill(a + t * count + t + 1, a + (t + 1) * count, T(0));
-      return mild;  // its terms are those of the sum above: they overflow only where that does
+      return mild;  // the terms of these products are those of a_tj: they overflow only if a_tj does
     }, [&](int64_t j, int64_t t, const T* weight) { a[t * count + j] = row_dot(w.q + t * m, weight, m); });
   }
 
@@ -344,7 +345,7 @@ struct Scan {
     by_blocks(w, w.v, cols, count, [&](int64_t begin, int64_t end, int64_t mild) {
       gemm(Read::plain, Read::plain, end - begin, cols, end, T(1), w.a + begin * count, count, w.scaled, cols, T(0), w.part, cols,
            precision);
-      int64_t used = 0;  // before E shrinks it, a sum may be too large
+      int64_t used = 0;  // a sum may overflow before it is multiplied by E
       while (used < mild && all_finite(w.part + used * cols, 1, cols, cols)) ++used;
       if (const int64_t left = end - begin - used)  // earlier blocks alone
         gemm(Read::plain, Read::plain, left, cols, begin, T(1), w.a + (begin + used) * count, count, w.scaled, cols, T(0),
@@ -371,8 +372,8 @@ void linear_scan_cpu(const Tensor& q, const Tensor& k, const Tensor& v, const Te
 
 }  // namespace detail
 
-// The recurrence: k_tᵀ v_t and q_t S_t. As causality does not halve attention, the pairs within chunks are not counted:
-// how many there are is a choice of the kernel.
+// Counts the recurrence, k_tᵀ v_t and q_t S_t. The pairs within chunks are not counted, because their number is a
+// choice of the kernel; the count for attention ignores causality likewise.
 constinit decltype(kernel::linear_scan) kernel::linear_scan{
     "linear_scan", &detail::linear_scan_cpu,
     [](const Tensor& q, const Tensor&, const Tensor& v, const Tensor&, const LinearScanOptions&, Tensor&) {

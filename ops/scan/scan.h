@@ -14,8 +14,8 @@ struct CumsumOptions {
 /// bool counts as i64.
 Tensor cumsum(const Tensor& x, int64_t dim, CumsumOptions options = {});
 
-/// y_i = Π_{j<=i} x_j along dim, as ⌈log₂ n⌉ products of whole tensors, none of them divided by x: gradients are exact at
-/// zeros, too. Integers wrap around; bool counts as i64.
+/// y_i = Π_{j<=i} x_j along dim, as ⌈log₂ n⌉ products of whole tensors. Gradients do not divide by x, so they are exact
+/// at zeros too. Integers wrap around; bool counts as i64.
 Tensor cumprod(const Tensor& x, int64_t dim);
 
 }  // namespace sluice
