@@ -1,10 +1,10 @@
 // The backward walk: from outputs to leaves in descending order of creation.
 //
 // Threads. Each thread may record and walk graphs of its own, and the graphs may share leaves: gradients that reach a
-// leaf from several threads are all added, in the order of their arrival. What is not safe at the same time: two walks
-// through one recorded node (other than a leaf), unless both retain the graph; a walk, and reading, setting or clearing
-// .grad() of a leaf that it reaches; any computation, and an in-place edit (an optimiser's step) of what it reads;
-// registering hooks. AnomalyMode watches all threads, so it wants one.
+// leaf from several threads are all added, in the order of their arrival. Not safe at the same time: two walks through
+// one recorded node (other than a leaf), unless both retain the graph; a walk, and reading, setting or clearing .grad()
+// of a leaf that the walk reaches; a computation, and an in-place edit (an optimiser's step) of its operands;
+// registering hooks. AnomalyMode checks all threads: compute on one thread with it.
 #pragma once
 
 #include <sluice/core/node.h>
@@ -17,9 +17,9 @@ namespace sluice {
 
 struct BackwardOptions {
   bool retain_graph = false;  // keep saved tensors for another walk
-  /// Record the gradients, so that they can be differentiated (implies retain). A leaf's .grad() then holds a history
-  /// that holds the leaf, and neither is freed before zero_grad(), set_grad(grad().detach()) or a backward() without
-  /// create_graph ends that. grad() below makes no such circle.
+  /// Records the gradients, so that they can be differentiated (implies retain_graph). A leaf's .grad() then has a
+  /// history that owns the leaf. This cycle is freed only by zero_grad(), set_grad(grad().detach()) or a backward()
+  /// without create_graph. grad() below makes no cycle.
   bool create_graph = false;
 };
 
@@ -35,9 +35,9 @@ struct GradOptions {
 /// Adds d(root)/d(leaf) · grad to the .grad() of every leaf that root depends on. Without `grad` the root must have one
 /// element. Throws AutogradError when root has no history, was edited in place or was freed by an earlier walk.
 ///
-/// Many small gradients of a bf16 leaf do not vanish in a large one: from the second call on the leaf keeps their sum in
-/// f32 until zero_grad(), and .grad() is that sum rounded. Calls with create_graph keep no such sum. Within one call the
-/// gradients of a leaf that is used many times are added in bf16.
+/// A bf16 leaf adds the gradients of several calls in f32, so that many small ones are not lost in a large one. From
+/// the second call until zero_grad() the leaf keeps the f32 sum, and .grad() is this sum rounded. Calls with
+/// create_graph keep no f32 sum. Within one call, the gradients of a leaf that is used many times are added in bf16.
 void backward(const Tensor& root, const Tensor& grad = {}, BackwardOptions options = {});
 
 /// Gradients of Σ outputs (weighted by grad_outputs) with respect to the inputs, in their order.
@@ -45,7 +45,8 @@ void backward(const Tensor& root, const Tensor& grad = {}, BackwardOptions optio
 /// intermediate results.
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
                          GradOptions options = {});
-/// The same of one by one. A template, so that grad({y}, {x}) is the other, whose result's [0] is a gradient and no element.
+/// Gradient of one output by one input. A template, so that grad({y}, {x}) calls the function above, whose result's [0]
+/// is a gradient and not an element.
 template <std::same_as<Tensor> T>
 Tensor grad(const T& output, const T& input, GradOptions options = {}) {
   return grad(std::vector{output}, std::vector{input}, std::move(options))[0];
@@ -55,7 +56,7 @@ Tensor grad(const T& output, const T& input, GradOptions options = {}) {
 Tensor sum_to(const Tensor& g, const Shape& shape);
 
 namespace detail {
-/// grad() on edges: the roots and the points whose gradients are wanted need no tensors.
+/// grad() for edges: neither roots nor wanted points need tensors.
 std::vector<Tensor> grad_edges(std::span<const Edge> roots, std::span<const Tensor> root_grads,
                                std::span<const Edge> wanted, BackwardOptions options,
                                bool stop_at_wanted = false);

@@ -1,4 +1,4 @@
-// Where the time goes: every kernel call by op and by module, forward and backward, as a table and as a trace.
+// Profiler: times every kernel call by op and by module, forward and backward, as a table and as a trace.
 #pragma once
 
 #include <sluice/core/kernel.h>
@@ -11,7 +11,7 @@
 namespace sluice {
 
 struct ProfileOptions {
-  /// Paths of modules, from name_modules(model); without them types are named.
+  /// Paths of modules, from name_modules(model). Modules without a path are shown by type.
   ModuleNames modules = {};
   /// Calls kept for save_trace(); the tables count all.
   int64_t trace_calls = 1 << 20;
@@ -20,21 +20,21 @@ struct ProfileOptions {
 /// What a group of kernel calls did.
 struct ProfileRow {
   std::string name;       // op, or module path ("" outside modules)
-  std::string means;      // what computed it, where there is a choice: "AVX-512" for a matmul; one row for each
+  std::string means;      // the implementation, where there is a choice: "AVX-512" for a matmul; one row for each
   bool backward = false;  // called by a backward pass
   int64_t calls = 0;      // of kernels
-  double seconds = 0;     // inside these kernels, without kernels that they called
+  double seconds = 0;     // inside these kernels, excluding nested calls
   Work work;              // operations, and bytes read and written
   int64_t allocated = 0;  // bytes of storage created for them
 
-  /// 10⁹ operations and bytes a second.
+  /// 10⁹ operations per second; 10⁹ bytes per second.
   double gflops() const { return seconds > 0 ? static_cast<double>(work.flops) / seconds * 1e-9 : 0; }
   double gigabytes_per_second() const { return seconds > 0 ? static_cast<double>(work.bytes) / seconds * 1e-9 : 0; }
 };
 
-/// While it lives, every kernel call of this thread is clocked and put down to its op and to the module that ran — in a
-/// backward pass, to the module in which the op was recorded. One at a time; works beside AnomalyMode, and on meta
-/// (where times mean nothing and work is exact).
+/// While it lives, every kernel call of this thread is timed and attributed to its op and to the running module; in a
+/// backward pass, to the module in which the op was recorded. A second Profile throws AutogradError. Works together
+/// with AnomalyMode, and on meta, where times mean nothing and work is exact.
 ///
 ///     Profile profile({.modules = name_modules(model)});
 ///     train_step();
@@ -48,7 +48,7 @@ class Profile final : detail::KernelObserver {
   /// Rows in descending order of time.
   std::vector<ProfileRow> by_op() const;
   std::vector<ProfileRow> by_module() const;
-  /// Seconds since it began, and those of them that were spent in kernels.
+  /// Seconds since construction; seconds inside kernels.
   double wall_seconds() const;
   double kernel_seconds() const;
   /// Both tables as text.

@@ -1,4 +1,4 @@
-// What one backward walk remembers: the nodes that wait, and — for grad() — the nodes worth visiting.
+// State of one backward walk: the waiting nodes and, for grad(), the nodes that the walk must visit.
 #pragma once
 
 #include <sluice/autograd/engine.h>
@@ -19,8 +19,8 @@ struct Pending {
   Tensors grads;
 };
 
-/// The nodes that wait, youngest first. A node's inputs are older than itself, so when it is taken
-/// every gradient it will ever receive has arrived: no counting of dependencies is needed.
+/// The waiting nodes, youngest first. A node's inputs are older than the node, so when a node is taken, all its
+/// gradients have arrived: dependencies need no counting.
 class Frontier {
  public:
   bool empty() const { return heap_.empty(); }
@@ -57,7 +57,7 @@ class Frontier {
   NodeMap index_;
 };
 
-/// The nodes between roots and wanted edges; the others need not be visited.
+/// The nodes between roots and wanted edges; the walk skips all others.
 class Between {
  public:
   Between(std::span<const Edge> roots, std::span<const Edge> wanted) {
@@ -98,8 +98,9 @@ class Between {
   NodeMap mark_;
 };
 
-/// The leaves under a root, and how many of the edges that lead to each have not been walked yet. A leaf is older than all
-/// else, so that the frontier would give it out last; counted, its gradient is known to be complete when it is.
+/// The leaves under a root, each with the number of its edges that are still to be walked. The frontier would return a
+/// leaf last, because leaves are older than all other nodes. Counting its edges shows earlier when its gradient is
+/// complete.
 class LeafWatch {
  public:
   struct Entry {
@@ -135,7 +136,7 @@ class LeafWatch {
   std::vector<Entry> entries_;
 };
 
-/// backward() that calls final(leaf) as soon as .grad() of a leaf has all that this walk brings it, while the walk goes on.
+/// backward() that calls final(leaf) during the walk, as soon as the leaf's .grad() has all gradients of this walk.
 void backward(const Tensor& root, const Tensor& grad, BackwardOptions options, const std::function<void(Leaf&)>& final);
 
 }  // namespace sluice::detail

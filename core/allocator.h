@@ -1,14 +1,15 @@
 // Caching CPU allocator. A fresh 16 MB block costs more in page faults than the op that fills it, so
 // freed blocks are kept by size class and handed out again.
 //
-// Blocks are 64-byte aligned. Size classes are 64 B steps up to 512 B, then four steps per power of two (at
-// most 25 % rounding). Small blocks (up to 4 KB) are cut from slabs and cached per thread, with batches handed
-// between threads under a lock; larger ones are kept in one locked pool. Beyond 64 KB blocks are whole pages, cut from
-// ranges that are joined again (core/heap.h): a model's tensors have many sizes, and live in turns. Under
+// Blocks are 64-byte aligned. Size classes are 64 B steps up to 512 B, then four steps per power of two (at most 25 %
+// rounding). Small blocks (up to 4 KB) are cut from slabs and cached per thread; batches move between threads under a
+// lock. Larger blocks are kept in one locked pool. Blocks over 64 KB are whole pages, cut from ranges that merge again
+// when free (core/heap.h), because a model's tensors have many sizes and do not all live at once. Under
 // AddressSanitizer nothing is cached, so that use-after-free stays visible.
 //
-// An allocation that the system refuses returns the cache and tries again; then it is a MemoryError, nothing is
-// lost, and the program may go on. fork() is safe while other threads allocate.
+// If the system refuses an allocation, the cache is returned to the system and the allocation is tried again. If that
+// fails too, MemoryError is thrown; nothing is lost, and the program may go on. fork() is safe while other threads
+// allocate.
 #pragma once
 
 #include <cstddef>
@@ -16,24 +17,24 @@
 
 namespace sluice {
 
-/// Bytes on the host (core/backend.h has the same of a device).
+/// Bytes on the host. For other devices see memory_stats(device) in core/backend.h.
 struct MemoryStats {
   int64_t live = 0;    // bytes of tensor storage in use
   int64_t peak = 0;    // largest `live` since start or reset_peak_memory()
   int64_t cached = 0;  // bytes kept in the locked pool for reuse, or got from the system in advance
   int64_t slabs = 0;   // bytes that small blocks are cut from, in use or not
 };
-/// At this moment.
+/// The current figures.
 MemoryStats memory_stats();
-/// `peak` becomes `live`.
+/// Sets `peak` to `live`.
 void reset_peak_memory();
-/// Returns to the system the locked pool's free blocks and the slabs that hold nothing. What another thread keeps
-/// for itself stays with it: at most two slabs or 256 blocks of each of the 20 small sizes, 14 MB in all.
+/// Returns the locked pool's free blocks and the empty slabs to the system. Other threads keep what they have cached:
+/// at most two slabs or 256 blocks of each of the 20 small sizes, 14 MB in all.
 void release_cached_memory();
 
-/// The most bytes of free blocks that are kept, large ones and small ones each: what is freed beyond it returns to
-/// the system, the largest first, small ones by whole slabs. Half of the machine's memory unless set. ValueError
-/// when negative.
+/// Most bytes of free blocks that are kept; large and small blocks count separately. Blocks freed beyond it return to
+/// the system: of the large ones the largest first, small ones as whole slabs. Half of the machine's memory unless set.
+/// Throws ValueError when negative.
 int64_t cache_limit();
 void set_cache_limit(int64_t bytes);
 

@@ -4,8 +4,8 @@
 //   T = float, double   inside vectorised loops; N = 0 is the forward kernel, N = #inputs the backward
 //   T = Tensor          the same text as a composition of ops: it serves gradients of any order
 //
-// This page holds the gradient rows of all functions; core/dual_operators.h has the operators. Convention at kinks: abs'(0) = sign'(·) = 0;
-// max and min split a tie in halves; floor, ceil, round and sign have derivative 0.
+// This page holds the gradient rows of all functions; core/dual_operators.h has the operators. Convention at kinks:
+// abs'(0) = sign'(·) = 0; max and min split a tie in halves; floor, ceil, round and sign have derivative 0.
 #pragma once
 
 #include <sluice/core/arithmetic.h>
@@ -52,8 +52,8 @@ struct Dual {
     return x;
   }
 
-  /// Converting a Dual to double is a mistake (std::exp(x), double c = x): an error, once, for the Dual<Tensor, N> that
-  /// map() instantiates first.
+  /// Converting a Dual to double is a mistake (std::exp(x), double c = x): static_assert. It fails once, for the
+  /// Dual<Tensor, N> that map() instantiates first.
   operator double() const {
     static_assert(N == 0 || std::is_arithmetic_v<T>, "a formula computes with its parameters: write exp(x), not std::exp(x), and auto, not double; a constant result is like(x, 1). ops/map.h lists what it may call");
     if constexpr (std::is_arithmetic_v<T>) return static_cast<double>(v);
@@ -70,8 +70,9 @@ template <class T>
 using Value = Dual<T, 0>;
 
 namespace detail {
-/// slope · x.d[k]. Where x does not depend on variable k that is 0, even if the slope is infinite: at x = ∞, too, dx of x·y is
-/// y, and not y·1 + x·0. What depends on what is known when a loop is compiled; of tensors an undefined d[k] says it.
+/// slope · x.d[k]; exactly 0 if x does not depend on variable k, even for an infinite slope. So ∂(x·y)/∂x at x = ∞ is
+/// y, not y·1 + x·0. For numbers, `without` is a constant when a loop is compiled; for tensors, an undefined d[k]
+/// stands for 0.
 template <class T, std::size_t N, class S>
 SLUICE_FN T part(const S& slope, const Dual<T, N>& x, std::size_t k) {
   if constexpr (std::is_arithmetic_v<T>) return x.without >> k & 1 ? T(0) : slope * x.d[k];
@@ -97,7 +98,7 @@ template <class T, std::size_t N>
 SLUICE_FN Dual<T, N> flat(const T& y) {
   return Dual<T, N>::constant(y);
 }
-/// The constant c of the kind of x: a number, or for tensors a number that ops accept.
+/// The constant c for arithmetic with x: a T for numbers, a double for tensors, which ops accept.
 template <class T>
 SLUICE_FN auto scalar(const T&, double c) {
   if constexpr (std::is_arithmetic_v<T>) return static_cast<T>(c);
@@ -106,7 +107,7 @@ SLUICE_FN auto scalar(const T&, double c) {
 
 }  // namespace detail
 
-/// A constant of the kind of x.
+/// The constant c as a Dual of the type of x.
 template <class T, std::size_t N>
 SLUICE_FN Dual<T, N> like(const Dual<T, N>& x, double c) {
   if constexpr (std::is_arithmetic_v<T>) return Dual<T, N>::constant(static_cast<T>(c));
@@ -148,7 +149,7 @@ SLUICE_DUAL_ROW(cos, -detail::slope_sin(x))
 SLUICE_DUAL_ROW(abs, detail::slope_sign(x))
 #undef SLUICE_DUAL_ROW
 
-/// The standard normal distribution function: slope e^(−x²/2)/√2π, most of which the value needs anyway.
+/// The standard normal distribution function. Slope e^(−x²/2)/√2π; in f32 the value needs e^(−x²/2) anyway.
 template <class T, std::size_t N>
 SLUICE_FN Dual<T, N> normal_cdf(const Dual<T, N>& dual) {
   using math::normal_cdf;
@@ -186,11 +187,12 @@ SLUICE_FN Dual<T, N> pow(const Dual<T, N>& x, double c) {
   } else {
     if (!std::is_arithmetic_v<T> && c == 0) return detail::flat<T, N>(y);
     T slope = pow(x.v, detail::scalar(x.v, c - 1)) * detail::scalar(x.v, c);
-    if constexpr (std::is_arithmetic_v<T>) slope = math::select(c == 0, T(0), slope);  // no branch: it stands in a loop
+    if constexpr (std::is_arithmetic_v<T>) slope = math::select(c == 0, T(0), slope);  // no branch in a loop
     return detail::chain(x, y, slope);
   }
 }
-/// x^e: slopes e·x^(e−1), which is 0 at 0⁰ and NaN⁰, and x^e·log x, 0 where x <= 0: there the power is not smooth in e.
+/// x^e. The slope in x is e·x^(e−1), which is 0 at 0⁰ and NaN⁰. The slope in e is x^e·log x, and 0 where x <= 0: there
+/// the power is not smooth in e.
 template <class T, std::size_t N>
 SLUICE_FN Dual<T, N> pow(const Dual<T, N>& x, const Dual<T, N>& e) {
   using math::abs, math::log, math::pow;
@@ -200,7 +202,7 @@ SLUICE_FN Dual<T, N> pow(const Dual<T, N>& x, const Dual<T, N>& e) {
   else {
     const auto none = detail::scalar(x.v, 0);
     const T zero = like(Value<T>{x.v, {}}, 0).v, one = like(Value<T>{x.v, {}}, 1).v;
-    // 0 · 0^−1 would be NaN, here and in a gradient of this gradient: 0 · 0⁰ stands there instead.
+    // At 0⁰ the slope 0 · 0^−1 would be NaN, here and in the second gradient. The exponent 0 gives 0 · 0⁰ = 0 instead.
     const T less = e.v - detail::scalar(x.v, 1);
     const T lower = P::select(e.v == none, T(P::select(abs(x.v) > none, less, zero)), less);
     const auto flat = x.v <= none;

@@ -1,5 +1,5 @@
-// Files. Reading checks what was asked for against what is there; writing is atomic: a crash, a
-// full disk or a killed process leaves the earlier file as it was. A run can have a folder for itself.
+// Files. A read fails unless all requested bytes exist. Writing is atomic: a crash, a full disk or a killed process
+// leaves the earlier file unchanged. A FolderLock reserves a folder for one run.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace sluice {
 
-/// A regular file open for reading from start to end. Every failure is an IOError naming the path. A path with a NUL is
-/// one, too: the system would take the NUL for the path's end.
+/// A regular file open for reading from start to end. Every failure throws IOError naming the path, including a NUL in
+/// the path, where the system would end the path.
 class FileReader {
  public:
   explicit FileReader(const std::string& path);
@@ -19,9 +19,9 @@ class FileReader {
   FileReader& operator=(const FileReader&) = delete;
 
   uint64_t size() const { return size_; }
-  /// The next `n` bytes, all of them.
+  /// Reads the next `n` bytes; IOError if fewer are left.
   void read(void* to, std::size_t n);
-  /// Goes on after them.
+  /// Skips the next `n` bytes.
   void skip(uint64_t n);
 
  private:
@@ -33,7 +33,7 @@ class FileReader {
 /// The whole file.
 std::string read_file(const std::string& path);
 
-/// What a writer of write_file_atomically writes to; buffered.
+/// Buffered output, for the `body` of write_file_atomically.
 class FileWriter {
  public:
   void write(const void* from, std::size_t n);
@@ -50,18 +50,18 @@ class FileWriter {
   std::string buffer_;
 };
 
-/// Lets `body` write to a temporary file in the same folder, syncs it to the disk and renames it to
-/// `path`. If anything throws, the earlier file is whole and the temporary file gone. A symbolic
-/// link is followed, an existing file's permissions are kept; IOError if `path` is not a regular
-/// file or has a NUL. What a killed process left of an earlier save to `path` is removed first; a save that is
-/// still running, in any process, is not disturbed.
+/// Lets `body` write to a temporary file in the same folder, syncs it to the disk and renames it to `path`. If anything
+/// throws before the rename, the earlier file stays unchanged and the temporary file is removed. Follows a symbolic
+/// link, and keeps an existing file's permissions. Throws IOError if `path` is not a regular file or has a NUL. First
+/// removes what killed processes left of earlier saves to `path`; a save that is still running, in any process, is not
+/// disturbed.
 void write_file_atomically(const std::string& path, const std::function<void(FileWriter&)>& body);
 
-/// A folder that one run writes to. The constructor makes the folder where it is missing. A second FolderLock of the same
-/// folder, in any process of any machine that shares it, is an IOError that names the holder. The lock is the system's, on
-/// a file in the folder, so a killed process holds nothing. File systems without such locks give the folder to everybody.
+/// A folder that one run writes to. The constructor creates a missing folder. It throws IOError naming the holder if
+/// another FolderLock holds the folder, in any process of any machine that shares it. The system locks a file in the
+/// folder, so the lock ends with its process. On file systems without such locks every FolderLock succeeds.
 ///
-///     const FolderLock mine("out");   // of several ranks, the first has it
+///     const FolderLock mine("out");   // with several ranks, on the first one only
 class FolderLock {
  public:
   explicit FolderLock(const std::string& folder);

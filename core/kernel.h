@@ -3,11 +3,11 @@
 //   constinit Kernel<void(const Tensor& x, Tensor& y, bool log)> kernel::softmax{"softmax", &softmax_cpu};
 //   kernel::softmax(x, y, log);      // runs where x and y live
 //
-// A call finds the device from the tensors among its arguments, refuses operands on different devices, sets the mode for
-// denormals (core/parallel.h), and is the one place where kernel calls are observed (detail::KernelObserver: counters,
-// profiler). The CPU kernel is the slot's initialiser; a backend installs its own at start-up, one line per slot. A slot
-// that is empty is an error that names the op and the device — never a silent fallback. On meta no kernel runs: the call
-// is only observed. Outside kernels nobody touches the bytes of a tensor.
+// A call finds the device from the tensors among its arguments, refuses operands on different devices, and sets the
+// mode for denormals (core/parallel.h). All kernel calls are observed here (detail::KernelObserver: counters,
+// profiler). The CPU kernel is the slot's initialiser; a backend installs its own at start-up, one line per slot. An
+// empty slot throws DeviceError naming the op and the device; there is no silent fallback. On meta no kernel runs: the
+// call is only observed. Code outside kernels must not touch the bytes of a tensor.
 #pragma once
 
 #include <sluice/core/backend.h>
@@ -22,9 +22,9 @@ namespace sluice {
 /// What one kernel call does, known from shapes and options alone.
 struct Work {
   int64_t flops = 0;               // of matrix products, a multiply-add counting 2
-  int64_t attention_elements = 0;  // entries of attention maps; causality does not halve them, a window leaves W a query
+  int64_t attention_elements = 0;  // entries of attention maps; causal maps count in full, a window counts W a query
   int64_t bytes = 0;               // of the tensors among the arguments
-  const char* means = nullptr;     // what computes it, where the kernel has a choice
+  const char* means = nullptr;     // the implementation, where the kernel has a choice
 
   Work& operator+=(const Work& o) {
     flops += o.flops, attention_elements += o.attention_elements, bytes += o.bytes;
@@ -37,9 +37,9 @@ struct Work {
 
 /// How a kernel takes tensors of bf16.
 enum class Bf16 : uint8_t {
-  widened,  // it gets copies in f32; its results are rounded once
-  updated,  // the same, and results are read before they are written
-  native,   // it reads and writes bf16 itself
+  widened,  // the kernel gets f32 copies; its results are rounded once
+  updated,  // as `widened`; the kernel also reads its results before it writes them
+  native,   // the kernel reads and writes bf16 itself
 };
 
 namespace detail {
@@ -48,7 +48,7 @@ namespace detail {
 [[noreturn, gnu::cold]] void fail_no_kernel(const char* op, Device device);
 [[noreturn, gnu::cold]] void fail_no_bf16(const char* op, Device device);
 
-/// The one device of the tensors it is shown.
+/// Finds the common device of tensors; throws DeviceError if there are two.
 struct CommonDevice {
   const char* op;
   Device device = cpu;
@@ -61,19 +61,19 @@ struct CommonDevice {
   }
 };
 
-/// One finished kernel call. Calls that a kernel makes itself are reported before it, with `nested` set; their time is
-/// not in its self_seconds.
+/// One finished kernel call. Calls inside a kernel are reported before the outer call, with `nested` set; the outer
+/// call's self_seconds excludes their time.
 struct KernelCall {
   const char* op;
   Device device;
   Work work;
-  double start, seconds, self_seconds;  // of a steady clock
-  int64_t allocated;                    // bytes of storage created on this thread since the call before
+  double start, seconds, self_seconds;  // in seconds, of a steady clock
+  int64_t allocated;                    // bytes of storage created on this thread since the previous call
   bool nested;
 };
 
-/// Told of every kernel call of its thread, from its construction to its end; several may live at once. While none
-/// lives on any thread, a call costs one branch.
+/// Gets on_call() for every kernel call of its thread while it lives; several may live at once. Without observers on
+/// any thread, a call costs one branch.
 class KernelObserver {
  public:
   KernelObserver();
@@ -87,7 +87,7 @@ class KernelObserver {
   KernelObserver* outer_;
 };
 
-/// Counts the work of this thread's kernel calls: on meta without computing, on any device besides computing.
+/// Counts the work of this thread's kernel calls: on meta without computing, on other devices while computing.
 ///
 ///     WorkCounter counter;
 ///     layer(to(x, meta));
@@ -106,10 +106,10 @@ class WorkCounter final : public KernelObserver {
 /// Number of observers on all threads.
 extern constinit std::atomic<int> kernel_observers;
 inline bool observed() { return kernel_observers.load(std::memory_order_relaxed) != 0; }
-/// Storage was created; only told while observed().
+/// Records that storage was created. Only called while observed().
 void note_allocation(std::size_t bytes);
 
-/// The time of one call on the stack of its thread; tells the observers when it ends.
+/// Times one call. Lies on the stack of its thread and reports to the observers when the call ends.
 class ObservedCall {
  public:
   ObservedCall(const char* op, Device device);
@@ -187,7 +187,7 @@ class Kernel<R(Args...)> {
       if constexpr (std::is_void_v<R>) return;
       else fail<DeviceError>(op_, ": a tensor on meta has no values");
     }
-    if constexpr (std::is_void_v<R>) run(d, has_bf16, args...), synchronize(d);  // its time is the device's
+    if constexpr (std::is_void_v<R>) run(d, has_bf16, args...), synchronize(d);  // its time includes the device's
     else return run(d, has_bf16, args...);
   }
   template <class A>
@@ -209,7 +209,7 @@ namespace kernel {
 extern Kernel<void(const Tensor& from, Tensor& to)> copy;
 /// Copies between cpu and `device`, either way: two contiguous tensors of one dtype and size.
 extern Kernel<void(Device device, const Tensor& from, Tensor& to)> transfer;
-/// Contiguous y filled from the generator's blocks (core/random.h).
+/// Fills contiguous y from the generator's blocks (core/random.h).
 extern Kernel<void(const RandomFill& fill, Tensor& y)> random;
 }  // namespace kernel
 

@@ -1,5 +1,5 @@
-// The vocabulary of history: what an op leaves behind so that gradients can be computed. The walk
-// over it lives in sluice/autograd; ops only need what is here.
+// History: the nodes and edges that ops record so that gradients can be computed. The backward walk is in
+// sluice/autograd; ops need only this header.
 //
 //   y = f(a, b) recorded:   y.history ──► Node{f} ──edges──► history of a, history of b
 //
@@ -26,14 +26,14 @@ struct Edge {
   uint32_t index = 0;
 };
 
-/// What is known of a node's output without holding it.
+/// Shape and dtype of a node's output, without holding the tensor.
 struct OutputMeta {
   Shape shape;
   DType dtype = f32;
 };
 
-/// A tensor kept for the backward pass, with the version it had. Inputs keep their history; outputs
-/// are kept without, to avoid an ownership cycle, and get it back from their node.
+/// A tensor kept for the backward pass, with its version at that time. An input keeps its history. An output is kept
+/// without history, to avoid an ownership cycle; Node::saved() restores it while ops record.
 struct Saved {
   Ref<TensorImpl> impl;
   uint32_t version = 0;
@@ -53,7 +53,7 @@ class Node : public RefCounted, public detail::Pooled {
   virtual Tensors vjp(const Tensor& g);
   /// For nodes with several outputs; entries of `gs` are undefined where no gradient arrived.
   virtual Tensors vjp_all(const Tensors& gs) { return vjp(gs[0]); }
-  /// Drops what was saved; called by the engine after the walk passed and the graph is not retained.
+  /// Drops the saved tensors. The engine calls it after the walk has passed this node, unless the graph is retained.
   virtual void release();
   virtual bool is_leaf() const { return false; }
 
@@ -95,8 +95,8 @@ class Leaf final : public Node {
   bool is_leaf() const override { return true; }
   void release() override {}
   Tensor grad;
-  Tensor sum = {};           // in f32, of a bf16 leaf that several walks have reached: what `grad` is when rounded
-  uint32_t sum_version = 0;  // that `grad` had then; another: somebody has written to it since
+  Tensor sum = {};           // bf16 leaves: the f32 sum over several walks; `grad` is this sum, rounded
+  uint32_t sum_version = 0;  // version of `grad` at that sum; another version: `grad` was written to since
   std::mutex adding;         // held while a backward walk adds to `grad`
 };
 
@@ -128,7 +128,8 @@ namespace detail {
 /// The next number in creation order; every Node takes one.
 uint64_t next_seq();
 extern constinit thread_local bool grad_mode;
-/// Set by anomaly mode: checks each op's result and remembers the module path.
+/// Set by anomaly mode (checks each op's result, remembers the module path) or the profiler (remembers the module
+/// path).
 extern void (*after_op)(const char* op, const Tensor& y, Node* node);
 inline bool any_requires_grad(TensorRefs xs) {
   for (const Tensor& x : xs)
@@ -141,8 +142,8 @@ void connect(Node& node, TensorRefs inputs, TensorRefs saves, Tensor& y);
 inline bool grad_enabled() { return detail::grad_mode; }
 inline void set_grad_enabled(bool on) { detail::grad_mode = on; }
 
-/// The last line of every op: returns y, and — if gradients are wanted — makes a Node of type N(args…)
-/// its history, with one edge per input and `saves` kept for the backward pass.
+/// The last line of every op. Returns y. If gradients are wanted, makes a Node of type N(args…) its history, with one
+/// edge per input, and keeps `saves` for the backward pass.
 template <class N, class... Args>
 Tensor record(Tensor y, TensorRefs inputs, TensorRefs saves, Args&&... args) {
   Node* made = nullptr;
@@ -161,8 +162,8 @@ Tensor record(Tensor y, std::initializer_list<TensorRef> inputs,
 }
 
 namespace detail {
-/// The node of a rule: a gradient of one expression, of g alone or of (node, g) where it reads what was saved. It returns the
-/// gradient of the first input, or Tensors.
+/// The node of a rule: a gradient that is one expression. `rule` is called with g, or with (node, g) if it reads saved
+/// tensors. It returns the gradient of the first input, or Tensors for all inputs.
 template <class Rule>
 struct RuleNode final : Node {
   const char* op;
@@ -176,7 +177,7 @@ struct RuleNode final : Node {
 };
 }  // namespace detail
 
-/// The same for a node whose gradient is one expression, which then stands beside the result:
+/// record() for a gradient that is one expression, written beside the result:
 ///
 ///   return record("permute", alias(x, l), {x}, {}, [inverse](const Tensor& g) { return permute(g, inverse); });
 template <class Rule>
@@ -196,13 +197,14 @@ Tensor record(const char* op, Tensor y, std::initializer_list<TensorRef> inputs,
                 std::move(rule));
 }
 
-/// Throws AutogradError when x cannot be edited in place (its history would become wrong).
+/// Throws unless x can be edited in place: ShapeError if several elements share one place in memory, AutogradError if x
+/// requires a gradient and ops record.
 void check_in_place(const char* op, const Tensor& x);
 
 namespace detail {
-/// Every handle of x, a leaf or a constant, has the memory of `now` from here on, which nobody else may have: its values, its
-/// dtype, its device. A leaf stays the same leaf, with its hooks, and `grad` becomes its gradient. Graphs that saved x
-/// refuse to go on, as after an edit in place.
+/// Gives every handle of x, a leaf or a constant, the memory of `now`: its values, dtype and device. No other tensor
+/// may hold this memory. A leaf stays the same leaf, with its hooks, and `grad` becomes its gradient. Graphs that saved
+/// x throw AutogradError, as after an in-place edit.
 void replace_memory(Tensor& x, const Tensor& now, Tensor grad);
 }  // namespace detail
 

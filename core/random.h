@@ -20,8 +20,8 @@ std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<u
 /// Blocks taken from a stream.
 struct RngBlocks {
   uint64_t seed = 0;   // of the stream
-  uint64_t first = 0;  // block
-  int stream = -1;     // its number in the recording in which they were taken (RngStreams), else −1
+  uint64_t first = 0;  // the first block
+  int stream = -1;     // number of the stream in its recording (RngStreams), else −1
 };
 
 /// A stream of random blocks. A copy continues on its own from the same place. Not for use from
@@ -34,10 +34,10 @@ class Rng {
     uint64_t offset = 0;  // the next unused block
   };
 
-  /// The stream of this seed, from its beginning. A copy goes on independently from the same place.
+  /// The stream of this seed, from its beginning.
   explicit Rng(uint64_t seed = 0) : state_(std::make_shared<State>(State{seed, 0})) {}
   Rng(const Rng& o) : state_(std::make_shared<State>(o.state())) {}
-  Rng(Rng&&) noexcept = default;  // leaves the source as Rng(0)
+  Rng(Rng&&) noexcept = default;  // the source becomes Rng(0)
   Rng& operator=(const Rng& o) {
     if (this != &o) set_state(o.seed(), o.offset());
     return *this;
@@ -47,11 +47,11 @@ class Rng {
   /// Where the stream stands: which one, and how many blocks are used up.
   uint64_t seed() const { return state().seed; }
   uint64_t offset() const { return state().offset; }
-  /// Goes on from there.
+  /// Continues the stream `seed` at block `offset`.
   void set_state(uint64_t seed, uint64_t offset) { shared() = {seed, offset}; }
   /// Takes `blocks` blocks: advances the counter and returns the index of the first.
   uint64_t reserve(uint64_t blocks) { return draw(blocks, cpu).first; }
-  /// The same for numbers that are made on that device. DeviceError where they would be frozen in a recording (RngStreams).
+  /// reserve() for numbers made on `device`. Throws DeviceError where a recording (RngStreams) would freeze them.
   RngBlocks draw(uint64_t blocks, Device device);
 
  private:
@@ -112,12 +112,12 @@ class RngTape {
   std::vector<std::pair<std::shared_ptr<Rng::State>, Rng::State>> first_;
 };
 
-/// The Rngs that work draws from while a device records it (core/graph.h), so that each replay draws new numbers: those that
-/// the same work would draw if it were run then.
+/// The Rngs that recorded device work (core/graph.h) draws from. Each replay draws new numbers: the same that the work
+/// would draw if it were run at that time.
 class RngStreams {
  public:
-  /// For its scope, blocks that this thread draws for `device` carry the number of their stream; a draw for another device
-  /// is a DeviceError. When it ends, the Rngs stand where they stood before.
+  /// For its scope, blocks that this thread draws for `device` carry the number of their stream; a draw for another
+  /// device throws DeviceError. At the end of the scope the Rngs return to where they stood before.
   class Record {
    public:
     Record(RngStreams& streams, Device device);
@@ -132,13 +132,13 @@ class RngStreams {
     Record* outer_;
   };
 
-  /// Once recorded: DeviceError if an Rng was set in the recording, or lived no longer than that.
+  /// Call it after recording. Throws DeviceError if an Rng was set in the recording, or did not outlive it.
   void check() const;
-  /// False once an Rng is gone, or another has been assigned to it: the work must be recorded anew.
+  /// False after an Rng was destroyed or replaced by move assignment; the work must then be recorded anew.
   bool intact() const;
-  /// What a replay needs: for each stream its seed, and how many blocks further it stands than when it was recorded.
+  /// The argument of a replay: for each stream its seed, and by how many blocks it has advanced since the recording.
   std::vector<uint64_t> places() const;
-  /// After a replay: takes the blocks that it used.
+  /// Call it after a replay: takes the blocks that the replay used.
   void advance();
 
  private:
@@ -147,19 +147,19 @@ class RngStreams {
     std::shared_ptr<Rng::State> rng;
     Rng::State first;      // where it stood
     uint64_t blocks = 0;   // taken
-    bool set = false;      // by somebody else
+    bool set = false;      // to another place, by other code
   };
   std::vector<Stream> streams_;
 };
 
-/// What kernel::random is asked for: values that are a pure function of seed and first block.
+/// Arguments of kernel::random. The values are a pure function of seed and first block.
 struct RandomFill {
-  /// Which distribution; what a, b and words mean for it.
+  /// The distribution; it decides what a, b and words mean.
   enum Kind { uniform, normal, truncated_normal, bernoulli, randint, permutation };
   Kind kind;                   // what is drawn
   double a = 0, b = 0;         // uniform: bounds; normal: mean, std
   uint64_t words[2] = {0, 0};  // bernoulli: true below words[0]; randint: first value and range
-  RngBlocks from = {};         // the blocks that values are made of
+  RngBlocks from = {};         // the blocks that the values are made from
 };
 
 // -- fills: f32, f64 or bf16 (rounded f32) by options.dtype, else DTypeError; ValueError for parameters outside the

@@ -1,4 +1,4 @@
-// Tensor: storage seen through a layout, with a dtype, and — when gradients are wanted — a history.
+// Tensor: storage seen through a layout, with a dtype and, when gradients are wanted, a history.
 //
 // A Tensor is a handle: copying it shares the storage and the history. Its members state facts and
 // reach the memory; everything that computes is a free function in sluice/ops, everything that walks
@@ -34,13 +34,13 @@ struct TensorImpl final : RefCounted, detail::Pooled {
 };
 void dispose(TensorImpl*);
 
-/// What a new tensor is made of: zeros({2, 3}, {f64}).
+/// Dtype and device of a new tensor: zeros({2, 3}, {f64}).
 struct TensorOptions {
-  DType dtype = f32;    // of its elements
-  Device device = cpu;  // where they lie
+  DType dtype = f32;    // of the elements
+  Device device = cpu;  // where the elements lie
 };
 
-/// An n-dimensional array: storage seen through a layout. A handle: copies name the same values and history. Members state
+/// An n-dimensional array: storage seen through a layout. A handle: copies share values and history. Members state
 /// facts; everything that computes is a free function. Members of an undefined tensor throw ValueError.
 class Tensor {
  public:
@@ -50,12 +50,12 @@ class Tensor {
   Tensor(float value);
   Tensor(std::initializer_list<float> row);
   Tensor(std::initializer_list<std::initializer_list<float>> rows);
-  /// Does not compile: says that a vector's values become a tensor by from().
+  /// Does not compile: a static_assert points to from().
   template <class T>
   explicit Tensor(const std::vector<T>&) {
     static_assert(sizeof(T) == 0, "the values of a vector become a tensor by Tensor::from(values) or Tensor::from(values, shape)");
   }
-  /// Copies `values` in row-major order; their count must be shape.numel().
+  /// Copies `values` in row-major order. Throws ShapeError unless their count is shape.numel().
   template <class T>
   static Tensor from(const std::vector<T>& values, const Shape& shape);
   /// [values.size()]
@@ -66,16 +66,17 @@ class Tensor {
 
   /// x[i]: select(x, 0, i), entry i of the first dim as a view with history; negative i counts from the end.
   Tensor operator[](int64_t i) const;
-  /// The numbers at `data` themselves, row-major, not copied: `release` is called when the last tensor of them is gone,
-  /// and without it they must outlive them all. Gradients and in-place ops see them like any other. ValueError for null
-  /// and for an address that T cannot have.
+  /// A tensor over the memory at `data`, row-major, without a copy. `release` is called when the last tensor over the
+  /// memory is gone; without `release`, the memory must outlive all these tensors. Gradients and in-place ops work as
+  /// for any tensor. Throws ValueError for a null address (unless numel() is 0) and for an address that is not aligned
+  /// for T.
   template <class T>
   static Tensor from_blob(T* data, const Shape& shape, std::function<void()> release = {});
-  explicit operator bool() const = delete;  // which of its numbers? x.item() > 0, all(x > 0.0).item(), any(x > 0.0).item()
+  explicit operator bool() const = delete;  // ambiguous: use x.item() > 0, all(x > 0.0).item(), any(x > 0.0).item()
 
   /// False for a tensor that was default-constructed or moved from.
   bool defined() const { return bool(impl_); }
-  /// Sizes, and elements between neighbours, of each dimension.
+  /// Sizes of the dimensions; distances between neighbours along them, in elements.
   const Shape& shape() const { return impl().layout.shape; }
   const Shape& strides() const { return impl().layout.strides; }
   const Layout& layout() const { return impl().layout; }
@@ -88,13 +89,13 @@ class Tensor {
   }
   /// Number of elements.
   int64_t numel() const { return shape().numel(); }
-  /// What elements are, where they lie, and both.
+  /// Dtype of the elements, device of the memory, and both as options.
   DType dtype() const { return impl().dtype; }
   Device device() const { return impl().storage->device(); }
   TensorOptions options() const { return {dtype(), device()}; }
   /// True if elements lie in row-major order without gaps.
   bool is_contiguous() const { return impl().contiguous; }
-  /// Number of in-place writes its storage has seen.
+  /// Number of in-place writes to the storage.
   uint32_t version() const { return impl().storage->version(); }
   /// True if both are views of one storage.
   bool shares_storage(const Tensor& o) const { return impl().storage == o.impl().storage; }
@@ -116,11 +117,12 @@ class Tensor {
     const TensorImpl& t = impl();
     return t.storage->data() + t.layout.offset * size_of(t.dtype);
   }
-  /// Tells history that values were edited through a pointer.
+  /// Must be called after values were edited through a pointer, so that backward notices the edit.
   void bump_version() { impl().storage->bump_version(); }
 
-  /// The value of a one-element tensor; like all that reads values, copied to cpu first. T is double or int64_t; ValueError when it cannot hold the value exactly:
-  /// an i64 beyond 2^53 as double, a fraction or a float beyond int64 as int64_t.
+  /// The value of a one-element tensor, copied to cpu first, as for every read of values. T is double or int64_t.
+  /// Throws ShapeError for other numbers of elements, and ValueError if T cannot hold the value exactly: an i64 beyond
+  /// 2^53 as double, a fraction or a float beyond int64 as int64_t.
   template <class T = double>
   T item() const;
   /// All values in row-major order, converted to T.
@@ -128,7 +130,7 @@ class Tensor {
   std::vector<T> to_vector() const;
 
   // -- history ---------------------------------------------------------------------------------
-  /// True if a gradient can reach this tensor: it is a leaf that collects them, or the result of a recorded op.
+  /// True for a leaf that collects gradients and for the result of a recorded op.
   bool requires_grad() const { return impl_ && bool(impl_->history); }
   /// Makes this tensor a leaf that collects gradients (or a constant again). Floats only; throws
   /// AutogradError on the result of a recorded op.
@@ -142,10 +144,10 @@ class Tensor {
   void zero_grad() { set_grad({}); }
   /// The same storage without history.
   Tensor detach() const;
-  /// Called with each gradient that reaches this tensor; a defined result replaces it.
+  /// Calls `hook` with each gradient that reaches this tensor; a defined result replaces the gradient.
   void register_hook(std::function<Tensor(const Tensor&)> hook);
 
-  /// What the handle names, for the library's own use. ValueError if undefined.
+  /// The implementation object, for the library's own use. ValueError if undefined.
   TensorImpl& impl() const {
     if (!impl_) fail<ValueError>("tensor: this Tensor is undefined (default-constructed or moved from)");
     return *impl_;
@@ -161,7 +163,7 @@ class Tensor {
 
 using Tensors = SmallVector<Tensor, 4>;
 
-/// Uninitialised, contiguous. ShapeError, naming `op`, for negative sizes and more memory than any machine has.
+/// Uninitialised, contiguous. Throws ShapeError naming `op` for negative sizes and for more than 2^46 bytes.
 Tensor empty(const Shape& shape, TensorOptions options = {}, const char* op = "empty");
 inline Tensor empty_like(const Tensor& x) { return empty(x.shape(), x.options()); }
 /// The same storage seen through another layout, without history (ops record their own).
@@ -176,7 +178,7 @@ inline void check_float(const char* op, const Tensor& x) {
 }
 /// Copies elements of `from` to `to` (same shape), converting dtypes, also between devices. No history.
 void copy_elements(const Tensor& from, Tensor& to);
-/// x itself on cpu, else a copy there. DeviceError naming `op` on meta: there are no values to read.
+/// x itself if it is on cpu, else a copy on cpu. DeviceError naming `op` on meta, which has no values.
 Tensor on_cpu(const char* op, const Tensor& x);
 }  // namespace detail
 
