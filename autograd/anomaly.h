@@ -7,13 +7,13 @@ namespace sluice {
 
 struct AnomalyOptions {
   bool infinity = true;         // +∞ is an anomaly too
-  bool minus_infinity = false;  // −∞ is the customary value of a masked score
-  /// Paths of modules, from name_modules(model); without them types are named.
+  bool minus_infinity = false;  // −∞ in a forward result is one; off, because masked scores are −∞
+  /// Paths of modules, from name_modules(model). Modules without a path are shown by type.
   ModuleNames modules = {};
 };
 
-/// While it lives, every op's result and every gradient is checked on all threads; the first bad one is
-/// an AutogradError that names the op, the pass, the count of bad values and the module path. One at a
+/// While it lives, checks every f32 and f64 result of an op and every such gradient, on all threads. The first bad one
+/// throws AutogradError naming the op, the pass, the count of bad values and the module path. Only one may live at a
 /// time. Costs a pass over each tensor.
 class AnomalyMode {
  public:

@@ -9,8 +9,8 @@
 
 namespace sluice {
 
-/// Nodes are ops with the shapes of their results, boxes are leaves; `names` labels tensors of interest
-/// (parameters, say). Render with `dot -Tsvg`. A constant gives an empty graph.
+/// Ellipses are ops with the shapes of their results, boxes are leaves; `names` labels chosen tensors (parameters,
+/// say). Render with `dot -Tsvg`. A constant gives an empty graph.
 std::string to_dot(const Tensor& y, const std::vector<std::pair<std::string, Tensor>>& names = {});
 
 }  // namespace sluice

@@ -16,37 +16,38 @@
 
 namespace sluice {
 
-/// The output, from inputs without history.
+/// The output, computed from the inputs without recording.
 using CustomForward = std::function<Tensor(const Tensors& inputs)>;
 /// Gradients of the inputs given g = dL/dy, the inputs and the output y; undefined entries mean zero.
 using CustomVjp = std::function<Tensors(const Tensor& g, const Tensors& inputs, const Tensor& y)>;
 
-/// An op of your own: `forward` is run without history, `vjp` when gradients are wanted. `name` is what errors and graphs call
-/// it. With create_graph the vjp, if it is made of ops, has gradients, too.
+/// An op of your own: `forward` runs without recording, `vjp` runs in the backward pass. `name` appears in errors and
+/// graphs. With create_graph, a vjp made of ops has gradients, too.
 Tensor custom_op(std::string name, const std::vector<Tensor>& inputs, const CustomForward& forward,
                  CustomVjp vjp);
 
-/// The same with any number of outputs: forward returns Tensors{y0, y1, …}, and the vjp is given a gradient for each,
-/// zeros where none arrived. Outputs of integers have no history.
+/// custom_op() with any number of outputs. forward returns Tensors{y0, y1, …}. The vjp gets a gradient for each output,
+/// zeros where none arrived. Integer and bool outputs have no history.
 using CustomForwardMany = std::function<Tensors(const Tensors& inputs)>;
 using CustomVjpMany = std::function<Tensors(const Tensors& gs, const Tensors& inputs, const Tensors& ys)>;
 std::vector<Tensor> custom_op(std::string name, const std::vector<Tensor>& inputs, const CustomForwardMany& forward,
                               CustomVjpMany vjp);
 
-/// f(inputs) without keeping what lies inside: backward runs f again (Chen et al. 2016, "sublinear memory").
-/// Random numbers drawn inside are drawn again identically, so dropout masks agree. Gradients also reach
-/// tensors that f captures. The result of f must not be one of its inputs.
+/// f(inputs) without keeping intermediate results: backward runs f again (Chen et al. 2016, "sublinear memory"). Random
+/// numbers drawn inside are drawn again identically, so dropout masks agree. Gradients also reach tensors that f
+/// captures. The result of f must not be one of its inputs.
 Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f,
                   const std::vector<Tensor>& inputs);
 
 /// Jacobian-vector product J(x)·v of f at x, by differentiating the vector-Jacobian product twice.
 Tensor jvp(const std::function<Tensor(const Tensor&)>& f, const Tensor& x, const Tensor& v);
-/// Hessian-vector product H(x)·v of a function f with one element, of the shape of x; v as x. For the parameters of a model:
+/// Hessian-vector product H(x)·v, with the shape of x, of a function f whose result has one element. v has the shape of
+/// x. For the parameters of a model:
 ///   auto g = grad({loss}, ws, {.create_graph = true});
 ///   auto hv = grad(g, ws, {.grad_outputs = vs});
 Tensor hvp(const std::function<Tensor(const Tensor&)>& f, const Tensor& x, const Tensor& v);
-/// J(x) = ∂f/∂x [shape of f(x), shape of x], by one backward pass for each element of f(x); without
-/// history. A Hessian is the Jacobian of
+/// J(x) = ∂f/∂x [shape of f(x), shape of x], without history, by one backward pass for each element of f(x). A Hessian
+/// is the Jacobian of
 ///   [&](const Tensor& x) { return grad(f(x), x, {.create_graph = true}); }
 Tensor jacobian(const std::function<Tensor(const Tensor&)>& f, const Tensor& x);
 

@@ -9,7 +9,7 @@
 
 namespace sluice {
 
-/// What is checked: any number of tensors to one.
+/// The function to check: any number of tensors to one.
 using TensorFunction = std::function<Tensor(const std::vector<Tensor>&)>;
 
 struct GradcheckOptions {
@@ -18,7 +18,7 @@ struct GradcheckOptions {
   uint64_t seed = 1;        // of the random cotangent
 };
 
-/// Converts to bool: did all agree?
+/// Result of a check. Converts to bool: true if every element agrees.
 struct GradcheckResult {
   bool ok = false;       // every element agrees
   double max_error = 0;  // largest |analytic − numeric| / max(1, |numeric|)
@@ -31,7 +31,7 @@ struct GradcheckResult {
 /// requires a gradient. f must be deterministic. DTypeError unless those inputs are f64.
 GradcheckResult gradcheck(const TensorFunction& f, const std::vector<Tensor>& inputs, GradcheckOptions options = {});
 
-/// The same for the gradient itself: gradcheck of x, v ↦ vᵀJ(x), recorded with create_graph.
+/// gradcheck of the gradient itself, x, v ↦ vᵀJ(x), recorded with create_graph.
 GradcheckResult gradgradcheck(const TensorFunction& f, const std::vector<Tensor>& inputs,
                               GradcheckOptions options = {});
 

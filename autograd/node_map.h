@@ -20,7 +20,7 @@ class NodeMap {
       if (slots_[i].key == key) return slots_[i].value;
       else if (!slots_[i].key) return kAbsent;
   }
-  /// The value of key, which becomes `fresh` (and the second result true) if it was absent.
+  /// The value of key. If key was absent, adds it with the value `fresh`; the second result is then true.
   std::pair<uint32_t&, bool> insert(const Node* key, uint32_t fresh) {
     if (2 * (count_ + 1) > slots_.size()) grow();
     std::size_t i = home(key);

@@ -8,7 +8,7 @@
 
 namespace sluice::detail {
 
-/// a + b, a − b, a · b. Integers wrap around, as elsewhere in this field; in C++ their overflow is undefined.
+/// a + b, a − b, a · b. Integers wrap around. They are computed unsigned, because signed overflow is undefined in C++.
 template <class A, class B>
 SLUICE_FN auto sum_of(const A& a, const B& b) {
   if constexpr (std::is_integral_v<A>) return static_cast<A>(std::make_unsigned_t<A>(a) + std::make_unsigned_t<A>(b));
@@ -24,12 +24,12 @@ SLUICE_FN auto product_of(const A& a, const B& b) {
   if constexpr (std::is_integral_v<A>) return static_cast<A>(std::make_unsigned_t<A>(a) * std::make_unsigned_t<A>(b));
   else return a * b;
 }
-/// a − b·⌊a/b⌋: of the sign of b, and a itself where the integer b is 0.
+/// a − b·⌊a/b⌋, with the sign of b; a itself where the integer b is 0.
 template <class T>
 SLUICE_FN T remainder_of(const T& a, const T& b) {
   if constexpr (std::is_integral_v<T>) {
     if (b == 0) return a;
-    const T r = b == -1 ? 0 : a % b;  // the lowest number has no quotient by −1
+    const T r = b == -1 ? 0 : a % b;  // the quotient of the lowest number by −1 overflows
     return r != 0 && (r < 0) != (b < 0) ? r + b : r;
   } else if constexpr (std::is_floating_point_v<T>) {
     const T r = std::fmod(a, b);

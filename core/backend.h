@@ -1,5 +1,5 @@
-// What a device beside the CPU brings: memory, and a kernel for each slot (core/kernel.h). It lives in a library of its
-// own, loaded when a tensor is first wanted there, so that a program starts without it and works where it is missing.
+// Backend of a device other than the CPU: memory, and a kernel for each slot (core/kernel.h). A backend is a library of
+// its own, loaded at the first use of its device, so a program starts without it and works where it is missing.
 #pragma once
 
 #include <sluice/core/allocator.h>
@@ -9,10 +9,10 @@
 
 namespace sluice {
 
-/// Waits until the device has done all that it was asked to; errors of its kernels come out here, as DeviceError. On cpu
-/// and meta there is nothing to wait for.
+/// Waits until the device has done all queued work. Throws DeviceError for errors of its kernels. Does nothing on cpu
+/// and meta.
 void synchronize(Device device);
-/// As memory_stats(), of a device's own memory; zeros on meta.
+/// memory_stats() of a device's own memory; zeros on meta.
 MemoryStats memory_stats(Device device);
 void reset_peak_memory(Device device);
 
@@ -26,9 +26,9 @@ struct Backend {
   MemoryStats (*memory_stats)(int index);
   void (*reset_peak)(int index);
 };
-/// Called by a backend's library while it is loaded; it installs its kernels then, too.
+/// Called by a backend's library while it is loaded. The library installs its kernels at the same time.
 void install_backend(DeviceKind kind, const Backend& backend);
-/// Loads it at first use; DeviceError that says why there is none.
+/// The backend of `device`, loaded at first use. Throws DeviceError with the reason if there is none.
 const Backend& backend(Device device);
 
 }  // namespace detail

@@ -8,16 +8,16 @@
 
 namespace sluice {
 
-/// meta has shapes and dtypes but no memory: kernels are not run there, values cannot be read.
+/// meta has shapes and dtypes but no memory: no kernel runs there, and values cannot be read.
 enum class DeviceKind : uint8_t { cpu, cuda, meta };
 
-/// Where memory lies. `cpu`, `meta` and `Device::cuda()` are values of it.
+/// A place for memory: `cpu`, `meta` or `Device::cuda()`.
 struct Device {
-  /// Which sort of device.
+  /// Kind of device.
   DeviceKind kind = DeviceKind::cpu;
-  /// Which of them, from 0.
+  /// Number among the devices of its kind, from 0.
   uint8_t index = 0;
-  /// The GPU of that number.
+  /// GPU number `index`.
   static constexpr Device cuda(uint8_t index = 0) { return {DeviceKind::cuda, index}; }
   bool operator==(const Device&) const = default;
 };
@@ -27,7 +27,7 @@ inline constexpr Device cpu{};
 /// Shapes without memory.
 inline constexpr Device meta{DeviceKind::meta};
 
-/// "cpu", "meta", "cuda" or "cuda:1": what a program's --device option takes. ValueError for other words.
+/// The device of a program's --device option: "cpu", "meta", "cuda" or "cuda:0" … "cuda:9". ValueError for other text.
 Device device_named(std::string_view text);
 
 inline void append_text(std::string& s, Device d) {

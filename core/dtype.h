@@ -15,7 +15,7 @@ namespace sluice {
 enum class DType : uint8_t { f32, f64, bf16, i64, i32, boolean };
 using enum DType;
 
-/// The upper half of an f32. Rounding to nearest even; NaN stays NaN.
+/// The upper half of an f32.
 struct BFloat16 {
   uint16_t bits = 0;  // sign, exponent, 7 bits of mantissa
   BFloat16() = default;
@@ -49,7 +49,7 @@ constexpr bool is_float(DType t) { return t == f32 || t == f64 || t == bf16; }
 /// i64 or i32.
 constexpr bool is_integer(DType t) { return t == i64 || t == i32; }
 
-/// Of a C++ type; one without a dtype does not compile.
+/// DType of a C++ type. Does not compile for a type without one.
 template <class T>
 constexpr DType dtype_of() {
   if constexpr (std::is_same_v<T, float>) return f32;
@@ -65,8 +65,7 @@ constexpr DType dtype_of() {
 
 inline void append_text(std::string& s, DType t) { s += name_of(t); }
 
-/// Calls f with a template argument, float or double; other dtypes are a DTypeError. For kernels, which see bf16 as
-/// f32 (core/kernel.h).
+/// Calls f<float> or f<double>. Throws DTypeError for other dtypes. For kernels that get bf16 as f32 (core/kernel.h).
 template <class F>
 decltype(auto) dispatch_float(std::string_view op, DType t, F&& f) {
   if (t == f32) return f.template operator()<float>();
@@ -74,7 +73,7 @@ decltype(auto) dispatch_float(std::string_view op, DType t, F&& f) {
   fail<DTypeError>(op, ": needs f32 or f64 — got ", t);
 }
 
-/// Calls f with a template argument, the C++ type of any dtype.
+/// Calls f<T> with the C++ type T of any dtype.
 template <class F>
 decltype(auto) dispatch_all(DType t, F&& f) {
   switch (t) {

@@ -1,6 +1,6 @@
-// Overloads that turn common mistakes in a formula (a captured tensor, std::max, %, a stream) into one short error each. They
-// fire only for Dual<Tensor, N>, which map() instantiates first. Each has a function of its own, because errors inside
-// macros and helpers print more lines.
+// Overloads that turn common mistakes in a formula (a captured tensor, std::max, %, a stream) into one short error
+// each. They fire only for Dual<Tensor, N>, which map() instantiates first. Each has a function of its own, because
+// errors inside macros and helpers print more lines.
 #pragma once
 
 #include <sluice/core/dual_operators.h>
@@ -26,18 +26,19 @@ struct FirstDual {
 };
 template <class A, class... B>
 struct FirstDual<A, B...> : std::conditional_t<is_dual<A>, std::type_identity<A>, FirstDual<B...>> {};
-/// The first Dual among them.
+/// The first Dual among A…
 template <class... A>
 using DualOf = typename FirstDual<A...>::type;
-/// Not one that map() tries first, of which has been said what is wrong.
+/// False for the Dual<Tensor, N> that map() instantiates first, so that only there the static_assert fails.
 template <class... A>
 inline constexpr bool is_said = !is_checked<DualOf<A...>>;
-/// Never defined: should a formula come here with numbers of a loop though it passed with tensors, its program does not link.
+/// The conversion is never defined: a formula that passed with tensors but uses it with numbers of a loop does not
+/// link.
 struct NoResult {
   template <class T>
   operator T() const;
 };
-/// One of the two is a Dual, the other a stranger.
+/// One of A and B is a Dual, the other another class.
 template <class B, class A>
 concept StrangeTo = (is_dual<A> && std::is_class_v<B> && !is_dual<B>) || (is_dual<B> && std::is_class_v<A> && !is_dual<A>);
 template <class... A>
@@ -75,7 +76,7 @@ template <class A, detail::StrangeTo<A> B>
 bool operator!=(const A&, const B&) { static_assert(detail::is_said<A, B>, SLUICE_STRANGER); return detail::NoResult(); }
 #undef SLUICE_STRANGER
 
-// What is called as no row of dual.h is: with a captured tensor, with too many operands, with none that is a mask.
+// Calls that match no row of dual.h: with a captured tensor, with too many operands, or select() without a mask.
 #define SLUICE_CALL "ops/map.h lists what a formula may call, of its parameters and numbers: a captured tensor is one more parameter, map([](auto x, auto y) { return max(x, y); }, a, b); select(x > 0.0, a, b) begins with a comparison"
 template <class... A> requires detail::HasDual<A...>
 detail::DualOf<A...> max(const A&...) { static_assert(detail::is_said<A...>, SLUICE_CALL); return detail::NoResult(); }
@@ -115,7 +116,7 @@ S& operator<<(S& s, const Dual<T, N>&) {
   return s;
 }
 
-// std::max(x, 0.0) fits nothing in std, of which compilers tell in 46 lines.
+// std::max(x, 0.0) matches nothing in std; the compiler's own error takes 46 lines.
 namespace not_std {
 #define SLUICE_STD "a formula computes with its parameters: write max(x, 0.0), not std::max(x, 0.0). ops/map.h lists what it may call"
 using detail::NoResult, detail::is_dual, detail::is_said;
@@ -152,7 +153,7 @@ Dual<T, N> pow(const Dual<T, N>&, const B&) { static_assert(is_said<Dual<T, N>>,
 
 }  // namespace sluice
 
-// Only the implementation may declare functions in std; these are chosen in no program that compiles, so that none depends on them.
+// Only the implementation may declare functions in std. No program that compiles calls these, so none depends on them.
 namespace std {
 using sluice::not_std::clamp, sluice::not_std::max, sluice::not_std::min, sluice::not_std::pow;
 }

@@ -69,7 +69,8 @@ SLUICE_FN Dual<T, N> operator/(C c, const Dual<T, N>& x) {
 }
 
 // -- comparisons: on values; a bool, or a mask tensor (ops/map.h) ---------------------------------------
-// Those that give a bool are pure: clang takes & and | of two calls that might do more for a slip, and says so in a user's formula.
+// Comparisons that return bool are pure: otherwise clang warns in a user's formula that & and | of two calls with
+// possible side effects may be meant as && and ||.
 template <std::size_t N, class T> SLUICE_FN bool mask_of(bool m, const T&) { return m; }
 template <class T> concept NumberValue = requires(const T& v) { { v < v } -> std::same_as<bool>; };
 #define SLUICE_DUAL_COMPARISON(op, attribute, condition)                            \
@@ -166,7 +167,7 @@ template <class T, std::size_t N>
 SLUICE_FN Dual<T, N> operator--(Dual<T, N>& x, int) { return std::exchange(x, x - 1); }
 
 namespace detail {
-/// f(x, …), where a constant is a number like x.
+/// f(x, …); a constant result becomes a Dual like x.
 template <class F, class T, std::size_t N, class... Ds>
 SLUICE_FN Dual<T, N> call(const F& f, const Dual<T, N>& x, const Ds&... xs) {
   if constexpr (std::is_arithmetic_v<decltype(f(x, xs...))>) return like(x, static_cast<double>(f(x, xs...)));

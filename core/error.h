@@ -14,7 +14,7 @@
 
 namespace sluice {
 
-/// What Sluice throws: its text names the op, what it got and what it needs. Of these kinds:
+/// Base of everything that Sluice throws. The text names the op, what it got and what it needs.
 struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -26,7 +26,7 @@ struct IOError : Error { using Error::Error; };        // files
 struct MemoryError : Error { using Error::Error; };    // the system has no memory left
 struct ValueError : Error { using Error::Error; };     // an argument outside its domain
 
-/// What error messages are made of; other types add overloads beside themselves.
+/// append_text() adds a value to an error message. Other types declare overloads beside themselves.
 void append_text(std::string& s, std::string_view v);
 inline void append_text(std::string& s, const char* v) { append_text(s, std::string_view(v)); }
 void append_text(std::string& s, char v);
@@ -37,10 +37,11 @@ void append_text(std::string& s, long v);
 void append_text(std::string& s, long long v);
 void append_text(std::string& s, unsigned long v);
 void append_text(std::string& s, unsigned long long v);
-void append_text(std::string& s, double v);  // shortest form that reads back
+void append_text(std::string& s, double v);  // the first of 6, 9 and 17 digits that reads back
 
 namespace detail {
-/// One argument of a message and what prints it: so that a message costs its caller an array, not a function.
+/// One argument of a message and its printer, without the type: joining a message costs its caller an array, not a
+/// function for each list of types.
 struct TextPart {
   const void* value;
   void (*append)(std::string&, const void*);

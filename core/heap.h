@@ -1,9 +1,9 @@
-// Large blocks of the allocator: cut from ranges of addresses that grow, and joined again when they are free.
+// Large blocks of the allocator: cut from address ranges that grow, and merged again when they are free.
 //
-// Best fit: a request takes the smallest free range that holds it, and what it leaves stays free. A freed block joins
-// the free ranges before and behind it, so that memory which held sixteen small tensors can hold a large one: a cache by
-// size would keep both. Sizes are whole pages of the system: part of a page cannot be returned, and a system asked for it
-// takes all of the page, with what lives beside.
+// Best fit: a request takes the smallest free range that holds it, and the rest of the range stays free. A freed block
+// merges with the free ranges before and behind it, so memory that held sixteen small tensors can hold a large one; a
+// cache by size would keep both. Sizes are whole pages of the system: part of a page cannot be returned, because the
+// system would take back the whole page with all blocks on it.
 #pragma once
 
 #include <cstddef>
@@ -12,21 +12,22 @@
 
 namespace sluice::detail {
 
-/// What the heap asks of the system. Tests have one with larger pages than this machine's.
+/// The system calls of the heap. Tests use larger pages than this machine's.
 struct Pages {
   std::size_t size;  ///< bytes of a page, a power of two: 4 KB on x86-64, on arm64 4, 16 or 64 KB
-  std::byte* (*map)(std::byte* wanted, std::size_t bytes);  ///< at `wanted` if that can be had, else elsewhere; null: none
+  std::byte* (*map)(std::byte* wanted, std::size_t bytes);  ///< at `wanted` if possible, else elsewhere; null: none
   void (*unmap)(std::byte* begin, std::size_t bytes);
 
-  /// The bytes of the pages that hold so many.
+  /// `bytes`, rounded up to whole pages.
   std::size_t of(std::size_t bytes) const { return (bytes + size - 1) & ~(size - 1); }
 };
-/// Those of this system.
+/// The pages of this system.
 const Pages& system_pages();
-/// Bytes that the system says it has for a program: available memory and swap, at most what a container may have. On Linux;
+/// Bytes that the system has for a program: available memory and swap, at most the container's limit. On Linux;
 /// elsewhere INT64_MAX.
 int64_t memory_left();
-/// False for a request, of 1 GB or more, that exceeds memory_left(): it fails now, and not when its pages are written.
+/// False for a request of 1 GB or more that exceeds memory_left(), so that it fails now and not when its pages are
+/// written.
 bool has_room(std::size_t bytes);
 
 class Heap {
@@ -35,7 +36,7 @@ class Heap {
 
   /// A block of at least `bytes` > 0, at the beginning of a page; null if the system has none.
   void* take(std::size_t bytes);
-  /// A block that was taken.
+  /// Frees a block from take().
   void give(void* p) noexcept;
   /// Returns free ranges to the system, the largest first, until no more than `most` bytes of them are kept.
   void trim(int64_t most) noexcept;
@@ -47,7 +48,7 @@ class Heap {
     std::byte* begin;
     std::size_t size;
     bool free = false;
-    Range *next = nullptr, *previous = nullptr;  // of the free ones in its bin
+    Range *next = nullptr, *previous = nullptr;  // among the free ranges of its bin
   };
   static constexpr int kBins = 4 * 48;
   static int bin_of(std::size_t size);
@@ -59,7 +60,7 @@ class Heap {
   void take_from_bin(Range* range) noexcept;
 
   const Pages pages_;
-  std::map<std::byte*, Range> ranges_;  // every one, used or free, by its beginning
+  std::map<std::byte*, Range> ranges_;  // all ranges, used or free, by `begin`
   Range* bins_[kBins] = {};
   int64_t cached_ = 0;
 };

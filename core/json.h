@@ -1,4 +1,5 @@
-// JSON as a value, as text, and as a stream of events. The parser's own header is slow to compile; it stays in json.cpp.
+// JSON as a value, as text, and as a stream of events. Only json.cpp includes the parser's own header, which is slow to
+// compile.
 #pragma once
 
 #include <sluice/core/error.h>
@@ -31,21 +32,21 @@ struct Json {
   }
 
   bool is_null() const { return value.index() == 0; }
-  /// The value as that type, null if it is another.
+  /// The value as a T; null if it has another type.
   template <class T>
   const T* as() const {
     return std::get_if<T>(&value);
   }
-  /// The member of an object called so; null if there is none.
+  /// The member `name` of an object; null if there is none.
   const Json* find(std::string_view name) const;
-  /// The same, and what a member or this value itself holds; ValueError if there is none, or another type.
+  /// at(): the member `name`. get(): this value as a T. ValueError if there is none, or if it has another type.
   const Json& at(std::string_view name) const;
   template <class T>
   const T& get() const {
     if (const T* v = as<T>()) return *v;
     fail_type();
   }
-  /// The member, added if there is none; null becomes an object.
+  /// The member `name`, added if there is none; null becomes an object.
   Json& operator[](std::string_view name);
   friend bool operator==(const Json&, const Json&);
 
@@ -53,14 +54,14 @@ struct Json {
   [[noreturn]] void fail_type() const;
 };
 
-/// ValueError saying where and why for text that is not JSON, names that occur twice in an object, and nesting deeper
-/// than 32. A whole number beyond i64 becomes a float.
+/// Throws ValueError with place and reason for text that is not JSON, for names that occur twice in an object, and for
+/// nesting deeper than 32. A whole number beyond i64 becomes a float.
 Json parse_json(std::string_view text);
-/// On one line, or with so many spaces per level. ValueError for text that is not UTF-8.
+/// On one line, or with `indent` spaces per level. ValueError for text that is not UTF-8.
 std::string to_text(const Json& j, int indent = -1);
 inline void append_text(std::string& s, const Json& j) { s += to_text(j); }
 
-/// What reading a text meets, one call each, with nothing built. A false result stops the reading.
+/// Callbacks of read_json(), one for each element of the text; no value is built. Returning false stops the reading.
 struct JsonEvents {
   virtual ~JsonEvents() = default;
   virtual bool null() = 0;
@@ -77,7 +78,7 @@ struct JsonEvents {
   /// The text is not JSON at byte `at`.
   virtual bool broken(std::size_t at, const std::string& why) = 0;
 };
-/// Whether the whole text was read.
+/// Returns whether the whole text was read.
 bool read_json(std::string_view text, JsonEvents& events);
 
 }  // namespace sluice

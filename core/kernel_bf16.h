@@ -1,4 +1,4 @@
-// Kernels that know no bf16: a call gets copies in f32 of all tensors among its arguments, and its results are rounded.
+// Kernels without bf16: a call gets f32 copies of all bf16 tensors among its arguments, and its results are rounded.
 #pragma once
 
 #include <sluice/core/kernel_arguments.h>
@@ -7,7 +7,7 @@
 
 namespace sluice::detail {
 
-/// The f32 copies of one call: of operands, made at once; of results, rounded into these by finish().
+/// The f32 copies of one call. Operands are copied at once; finish() rounds the f32 results into the bf16 ones.
 class Widening {
  public:
   explicit Widening(bool updates) : updates_(updates) {}
@@ -18,12 +18,12 @@ class Widening {
  private:
   static void copy(const Tensor& from, Tensor& to);
   bool updates_;
-  SmallVector<std::pair<Tensor, Tensor>, 4> results_;  // of bf16, and in f32
+  SmallVector<std::pair<Tensor, Tensor>, 4> results_;  // the bf16 result and its f32 copy
 };
 
-/// A kernel's argument with all its tensors widened: those within a const one are operands, else results. A struct with
-/// tensors must own them; one that borrows them, by references or as it says with `static constexpr bool borrows`, needs
-/// kernels that take bf16.
+/// A kernel's argument with all its tensors widened. Tensors in an argument that is const or by value are operands,
+/// others are results. A struct argument must own its tensors. A struct that borrows them (through references, or as
+/// `static constexpr bool borrows` says) needs kernels that take bf16.
 template <class A>
 class Widened {
   using T = std::remove_cvref_t<std::remove_pointer_t<std::remove_cvref_t<A>>>;

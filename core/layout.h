@@ -35,9 +35,9 @@ struct Layout {
     return ordered;
   }
 
-  /// The same elements under `to`, if strides alone can say it.
+  /// The same elements in shape `to`; nothing if strides cannot express it.
   std::optional<Layout> reshaped(const Shape& to) const;
-  /// Stretched to `to`: new and size-1 dims get stride 0. The caller has checked that it fits.
+  /// Broadcast to `to`: new and size-1 dims get stride 0. The caller must have checked that the shape broadcasts.
   Layout expanded(const Shape& to) const;
 };
 

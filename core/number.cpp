@@ -11,10 +11,10 @@
 
 namespace sluice {
 
-// libc++ 19 has no std::from_chars for double, and libstdc++'s does not say which of too small and too large a number is.
+// Not std::from_chars: libc++ 19 has none for double, and libstdc++'s does not tell too small from too large numbers.
 std::optional<double> parse_double(std::string_view text) {
   static const locale_t c = newlocale(LC_ALL_MASK, "C", nullptr);
-  // strtod skips spaces, and takes "+1", "0x10" and "nan(7)" as well.
+  // strtod also skips spaces and takes "+1", "0x10" and "nan(7)".
   if (text.empty() || text.find_first_not_of("0123456789.-+aefintyAEFINTY") != text.npos || text[0] == '+') return {};
   const std::string ended(text);
   char* end = nullptr;

@@ -6,9 +6,9 @@
 
 namespace sluice {
 
-/// The number that all of `text` spells — "-1.5e3", "inf", "nan" in any case — or nothing. A '+', a space, a hexadecimal number
-/// and a finite one beyond the largest double are none. Rounded to nearest, what is too small to a denormal or ±0; '.' is
-/// the decimal point in every locale.
+/// The number that the whole of `text` spells: "-1.5e3", "inf", "nan" (in upper or lower case). Nothing for a leading
+/// '+', a space, a hexadecimal number, and a finite number beyond the largest double. Rounds to nearest; a number too
+/// small becomes a denormal or ±0. The decimal point is '.' in every locale.
 std::optional<double> parse_double(std::string_view text);
 
 }  // namespace sluice

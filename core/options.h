@@ -1,5 +1,5 @@
-// Options that describe themselves. What an option is called, what it means and which values it may have stands once,
-// beside the struct; checks, printing, files and other people's tools follow from it.
+// Options that describe themselves. The name, meaning and range of an option are written once, beside the struct;
+// checks, printing, files and external tools use them.
 //
 //   enum class GauKind { su, softmax };
 //   constexpr const char* choices(GauKind) { return "su softmax"; }  // in the order of the enum
@@ -34,19 +34,19 @@ namespace sluice {
 struct OptionRange {
   double low = -std::numeric_limits<double>::infinity();  // the least
   double high = std::numeric_limits<double>::infinity();  // the greatest
-  bool without_low = false, without_high = false;         // below it, above it: the end itself is out
+  bool without_low = false, without_high = false;         // the range excludes `low`, `high` itself
   bool infinite = false;                                  // ±∞ too
 };
-/// What a number may be: at least, above, between (ends included), or any finite one.
+/// The range of a number: at least, above, between (ends included).
 constexpr OptionRange at_least(double low) { return {.low = low}; }
 constexpr OptionRange above(double low) { return {.low = low, .without_low = true}; }
 constexpr OptionRange between(double low, double high) { return {.low = low, .high = high}; }
-/// [0, 1), of dropout.
+/// [0, 1), for dropout.
 constexpr OptionRange share() { return {.low = 0, .high = 1, .without_high = true}; }
 /// Any finite number.
 constexpr OptionRange any_number() { return {}; }
 
-/// Whole numbers of options are at most this, unless their range says otherwise: a product of two fits into i64.
+/// Largest whole number of an option, unless its range says otherwise. A product of two fits into i64.
 inline constexpr int64_t kLargestSize = (int64_t{1} << 31) - 1;
 
 // -- enums -------------------------------------------------------------------------------------------------
@@ -59,10 +59,10 @@ concept Named = std::is_enum_v<E> && requires(E e) {
 };
 namespace detail {
 std::string_view choice_name(const char* choices, int64_t i);
-/// The place of a name; ValueError listing the known ones.
+/// Index of `name`; ValueError listing the known names.
 int64_t choice_index(const char* choices, std::string_view name);
 }  // namespace detail
-/// What files and flags call it.
+/// The name of `e` in files and flags.
 template <Named E>
 std::string_view name_of(E e) {
   return detail::choice_name(choices(e), static_cast<int64_t>(e));
@@ -72,13 +72,13 @@ template <Named E>
 void append_text(std::string& s, E e) {
   s += name_of(e);
 }
-/// The value of that name; ValueError listing the known ones.
+/// The value called `name`; ValueError listing the known names.
 template <Named E>
 E from_name(std::string_view name) {
   return static_cast<E>(detail::choice_index(choices(E{}), name));
 }
 
-/// " — did you mean …?" with the known name that is most like it; nothing if none is.
+/// " — did you mean …?" with the known name that is most similar; empty if none is similar.
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& known);
 
 // -- options -----------------------------------------------------------------------------------------------
@@ -87,27 +87,27 @@ class OptionList;
 
 /// One option of one struct.
 struct Option {
-  /// What its value is.
+  /// Type of the value.
   enum Type { yes_no, whole, real, whole_list, real_list, choice, object_list };
   std::string name;       // in files and flags, with the prefix of its part
   const char* meaning;    // for a reader
   Type type;              // of its value
   bool optional = false;          // std::optional: null is a value
   bool required = false;          // there is no default
-  bool training = false;          // initial values and dropout: without effect on a layer that is given its weights
+  bool training = false;          // of initial values, dropout: no effect on a layer that gets its weights
   OptionRange range = {};         // of numbers
   const char* choices = nullptr;  // of an enum: its names, in order
-  void* at = nullptr;             // where the value is
+  void* at = nullptr;             // address of the value
 
-  /// What the type does not say.
+  /// Functions that reach a choice or a list of objects.
   struct Access {
     void (*resize)(void* list, std::size_t n) = nullptr;        // of a list of objects
-    std::size_t (*size)(const void* list) = nullptr;            // of such a list
+    std::size_t (*size)(const void* list) = nullptr;            // of the list
     OptionList (*object)(void* list, std::size_t i) = nullptr;  // the i-th
     Json (*get)(const void* choice) = nullptr;                  // index, or null
     void (*set)(void* choice, int64_t index) = nullptr;         // -1: null
   };
-  Access access = {};  // how to reach what is not a plain value
+  Access access = {};  // for choices and lists of objects
 
   /// The value as JSON; an enum as the name of its choice.
   Json get() const;
@@ -117,17 +117,18 @@ struct Option {
   void check(std::string_view layer) const;
   /// "int", "float or null", "list of objects", …
   std::string type_name() const;
-  /// "at least 1", "in [0, 1)"; nothing if any value of the type will do.
+  /// "at least 1", "in [0, 1)"; empty if every value of the type is allowed.
   std::string range_text() const;
   std::vector<std::string> choice_names() const;
 };
 
-/// Collects what describe() says.
+/// The options that describe() declares.
 class OptionList {
  public:
   std::vector<Option> all;  // in the order of describe()
 
-  /// A bool, i64, double, named enum, or a list, std::optional or list of described structs. Numbers have a range.
+  /// Adds an option: a bool, i64, double or named enum, a list, a std::optional, or a list of described structs.
+  /// Numbers have a range.
   template <class T>
   void operator()(const char* name, T& x, const char* meaning) {
     add(name, x, any_number(), meaning);
@@ -139,7 +140,7 @@ class OptionList {
   void required(const char* name, int64_t& x, OptionRange range, const char* meaning) {
     add(name, x, range, meaning), all.back().required = true;
   }
-  /// Has no effect on a layer that is given its weights: initial values, dropout, the dtype.
+  /// Adds an option without effect on a layer that gets its weights: initial values, dropout, the dtype.
   template <class T>
   void training(const char* name, T& x, const char* meaning) {
     add(name, x, any_number(), meaning), all.back().training = true;
@@ -148,7 +149,7 @@ class OptionList {
   void training(const char* name, T& x, OptionRange range, const char* meaning) {
     add(name, x, range, meaning), all.back().training = true;
   }
-  /// The options of a part, each name with a prefix.
+  /// Adds the options of a part, with `prefix` before each name.
   template <class O>
   void nested(const std::string& prefix, O& o) {
     const std::string outer = prefix_;
@@ -156,7 +157,7 @@ class OptionList {
     O::describe(o, *this);
     prefix_ = outer;
   }
-  /// Takes options back that the layer decides itself.
+  /// Removes options that the layer decides itself.
   void without(std::initializer_list<std::string_view> names);
 
  private:
@@ -222,21 +223,21 @@ std::string text_of(const OptionList& options, const OptionList& defaults);
 std::ostream& print(std::ostream& out, const std::string& text);
 }  // namespace detail
 
-/// The options in place.
+/// The options of o, with addresses inside o.
 template <Described O>
 OptionList options_of(O& o) {
   OptionList list;
   O::describe(o, list);
   return list;
 }
-/// The same, to be read only.
+/// The options of o, for reading only.
 template <Described O>
 OptionList options_of(const O& o) {
   return options_of(const_cast<O&>(o));
 }
 
-/// ValueError "layer: dim must be at least 1 — got dim=0" for the first value out of its range. What options mean
-/// together is checked by the layer.
+/// Throws ValueError "layer: dim must be at least 1 — got dim=0" for the first value out of its range. Combinations of
+/// options are checked by the layer.
 template <Described O>
 void check_options(std::string_view layer, const O& o) {
   detail::check_options(layer, options_of(o));
@@ -246,18 +247,18 @@ template <Described O>
 Json to_json(const O& o) {
   return detail::to_json(options_of(o));
 }
-/// Sets what `j` names. ValueError, beginning with `layer`, for names that are unknown or missing though required, for
-/// values of another type and values out of range. Options that j leaves out keep their values.
+/// Sets the options that `j` names; others keep their values. Throws ValueError, beginning with `layer`, for unknown
+/// names, for required names that are missing, for values of another type and for values out of range.
 template <Described O>
 void from_json(std::string_view layer, const Json& j, O& o) {
   detail::from_json(layer, j, options_of(o));
 }
-/// Every option has the same value.
+/// True if every option has the same value in a and b.
 template <Described O>
 bool options_equal(const O& a, const O& b) {
   return to_json(a) == to_json(b);
 }
-/// "{dim=8, kind=softmax}": what is required, and what differs from the defaults.
+/// "{dim=8, kind=softmax}": the required options, and those that differ from the defaults.
 template <Described O>
 std::string text_of(const O& o) {
   O defaults{};

@@ -1,9 +1,9 @@
-// Deterministic parallel loops over TBB. Work is cut by shape alone — never by the number of
-// threads — so every result is bit-identical for any thread count.
+// Deterministic parallel loops over TBB. Work is split by shape alone, never by the number of threads, so every result
+// is bit-identical for any thread count.
 //
-// While a thread waits for the end of its loop it runs pieces of that loop only, never another task: what
-// the caller keeps per thread or holds locked is safe. A child of fork() computes on one thread if its
-// parent had used several: the others are not there.
+// While a thread waits for the end of its loop it runs pieces of that loop only, never another task, so the caller may
+// hold locks and use thread-local state. A child of fork() computes on one thread if its parent had used several,
+// because the other threads do not exist in the child.
 //
 // The body is compiled for several instruction sets (core/vectorise.h): its loops are as fast as the processor allows.
 #pragma once
@@ -21,11 +21,11 @@ namespace sluice {
 int num_threads();
 void set_num_threads(int n);
 
-/// Whether kernels take denormal numbers (below 1.2e-38 in f32, 2.2e-308 in f64) for 0 and round results that would
-/// be denormal to 0: on at the start, because processors compute with denormals up to 100 times slower, and
-/// gradients become so small once a loss does. It holds inside kernels, parallel loops and backward walks (with their
-/// hooks), on every thread alike; then the caller's own mode is restored. Off, nothing is computed on AMX, which has no
-/// denormals in any mode. Not to be switched while another thread computes.
+/// Whether kernels treat denormal operands (below 1.2e-38 in f32, 2.2e-308 in f64) as 0 and round denormal results to
+/// 0. On by default: processors compute with denormals up to 100 times slower, and gradients become denormal once a
+/// loss is small. Applies inside kernels, parallel loops and backward walks (with their hooks) on every thread; then
+/// the caller's own mode is restored. When off, AMX is not used, because it has no denormals in any mode. Must not be
+/// changed while another thread computes.
 bool flush_denormals();
 void set_flush_denormals(bool on);
 
@@ -33,7 +33,7 @@ namespace detail {
 extern std::atomic<bool> flush_denormals_on;
 void parallel_chunks(int64_t chunks, void (*body)(void*, int64_t), void* context);
 
-/// The processor's mode for denormals, for a scope: as flush_denormals() says, whatever the caller's is.
+/// Sets the processor's mode for denormals to flush_denormals() for a scope, then restores the caller's mode.
 class DenormalMode {
  public:
   DenormalMode() : before_(read()) {
@@ -65,7 +65,7 @@ class DenormalMode {
   static Register read() { return 0; }
   static void set(Register) {}
 #endif
-  static void write(Register r) {  // what reads or writes memory stays on its side
+  static void write(Register r) {  // no memory access moves across the change
     asm volatile("" : : : "memory");
     set(r);
     asm volatile("" : : : "memory");

@@ -1,5 +1,5 @@
-// The words of the random generator and what is made of them, in one text for every device: Philox4x32-10 (Salmon et al.
-// 2011). Block i of a stream is a pure function of (seed, i).
+// The random generator Philox4x32-10 (Salmon et al. 2011) and the values made from its words, in one source for every
+// device. Block i of a stream is a pure function of (seed, i).
 #pragma once
 
 #include <sluice/core/fn.h>
@@ -51,7 +51,7 @@ SLUICE_FN uint64_t scaled_word(uint64_t w, uint64_t range) {
   return static_cast<uint64_t>(static_cast<unsigned __int128>(w) * range >> 64);
 }
 
-/// Uniform on [a, a + span), at most `last`: a + u·span may round up to the upper bound.
+/// Uniform on [a, a + span), clamped to `last`, because a + u·span may round up to the upper bound.
 template <class T>
 SLUICE_FN T uniform_value(const uint32_t* words, int64_t i, T a, T span, T last) {
   const T x = a + random_bits<T>(words, i) * kUnit<T> * span;

@@ -14,14 +14,14 @@ class RefCounted {
   RefCounted& operator=(const RefCounted&) = delete;
 
   uint32_t use_count() const { return count_.load(std::memory_order_acquire); }
-  /// Nobody else has an object that was never retained, so the first reference needs no locked instruction.
+  /// An object that was never retained has no other owner, so the first reference needs no locked instruction.
   void retain() const {
     if (count_.load(std::memory_order_relaxed) == 0) count_.store(1, std::memory_order_relaxed);
     else count_.fetch_add(1, std::memory_order_relaxed);
   }
   /// True when this was the last reference; the caller then disposes of the object.
   bool drop() const {
-    // A sole owner cannot race with anybody, so the common case needs no locked instruction.
+    // A sole owner cannot race, so the common case needs no locked instruction.
     if (count_.load(std::memory_order_acquire) == 1) {
       count_.store(0, std::memory_order_relaxed);
       return true;
@@ -33,7 +33,7 @@ class RefCounted {
   mutable std::atomic<uint32_t> count_{0};
 };
 
-/// Owning pointer to a RefCounted T. `dispose(T*)`, found by argument-dependent lookup, ends its life.
+/// Owning pointer to a RefCounted T. The last one calls `dispose(T*)`, found by argument-dependent lookup.
 template <class T>
 class Ref {
  public:

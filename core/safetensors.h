@@ -18,14 +18,14 @@ struct SafeTensors {
   std::map<std::string, std::string> metadata;  // the header's __metadata__
 };
 
-/// Reads f32, f64, bf16, i64, i32 and bool tensors, and f16 as f32. A file that is not well-formed, or that holds
-/// another dtype, is an IOError with the path and the reason; memory is taken only after the whole
-/// header has been checked against the size of the file. Tensors whose names `wanted`, asked once for each, refuses are
-/// skipped, whatever their dtype: they take neither memory nor time.
+/// Reads f32, f64, bf16, i64, i32 and bool tensors, and f16 as f32. Throws IOError with the path and the reason for a
+/// file that is not well-formed or holds another dtype. Memory is taken only after the whole header has been checked
+/// against the size of the file. `wanted` is called once for each name; tensors for which it returns false are skipped
+/// whatever their dtype, and cost neither memory nor time.
 SafeTensors load_safetensors(const std::string& path, const std::function<bool(const std::string&)>& wanted = {});
 
-/// Writes atomically (see write_file_atomically); tensors of any layout, as row-major. IOError for
-/// undefined tensors and for names or metadata that are not UTF-8.
+/// Writes atomically (see write_file_atomically). Tensors of any layout are written row-major. Throws IOError for
+/// undefined tensors, for the name "__metadata__", and for names or metadata that are not UTF-8; DeviceError on meta.
 void save_safetensors(const std::string& path, const SafeTensors& file);
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// Which module is running: layers open a scope, so that anomaly mode can say where a NaN was born.
+// The running module: layers open a scope, so that anomaly mode can name the module that produced a NaN.
 #pragma once
 
 #include <map>
@@ -7,7 +7,7 @@
 
 namespace sluice {
 
-/// Paths of modules by address and type: a struct and its first member have one address.
+/// Paths of modules by address and type, because a struct and its first member have one address.
 using ModuleNames = std::map<std::pair<const void*, std::string>, std::string>;
 
 /// For its lifetime, `object` of kind `type` is the innermost module of this thread. Costs two stores.
@@ -29,7 +29,7 @@ class ModuleScope {
 };
 
 namespace detail {
-/// Looks an object's registered path up; empty when unknown. Installed by anomaly mode.
+/// The registered path of an object; empty when unknown. Installed by anomaly mode or the profiler.
 extern std::string (*module_name)(const void* object, const char* type);
 }  // namespace detail
 

@@ -10,7 +10,7 @@
 
 namespace sluice {
 
-/// Dimensions that a tensor may have.
+/// Largest rank of a tensor.
 inline constexpr int kMaxRank = 8;
 
 /// A short list of int64 values: sizes, strides or dims. Value type, no allocation.
@@ -26,15 +26,15 @@ class Shape {
   explicit Shape(std::span<const int64_t> xs) {
     for (int64_t x : xs) push_back(x);
   }
-  /// Copies only what is used, one word at a time: a vector copy of words that were stored singly a moment
-  /// ago would wait for those stores, and shapes are copied several times in every op.
+  /// Copies only the used entries, one word at a time: a vector load of words that were stored singly just before would
+  /// wait for those stores, and every op copies shapes several times.
   Shape(const Shape& o) : rank_(o.rank_) { copy_from(o); }
   Shape& operator=(const Shape& o) {
     rank_ = o.rank_;
     copy_from(o);
     return *this;
   }
-  /// `rank` times the same value.
+  /// `rank` entries, each `value`.
   static Shape filled(int rank, int64_t value) {
     Shape s;
     for (int i = 0; i < rank; ++i) s.push_back(value);
@@ -53,7 +53,7 @@ class Shape {
   int64_t* end() { return v_ + rank_; }
   int64_t back() const { return v_[rank_ - 1]; }
 
-  /// Adds an entry behind; ShapeError beyond kMaxRank.
+  /// Adds an entry at the end; ShapeError beyond kMaxRank.
   void push_back(int64_t x) {
     if (rank_ == kMaxRank) fail("shape: more than ", kMaxRank, " dimensions");
     v_[rank_++] = x;
@@ -105,20 +105,20 @@ class Shape {
 
 void append_text(std::string& s, const Shape& shape);  // "[2,3]"
 
-// Sizes that come from outside are multiplied and added here, once: ShapeErrors that name `op` instead of overflow.
-// What passed needs no further check, since strides, byte counts and sums of two lengths then fit int64.
+// Sizes given by a caller are multiplied and added here, once: overflow throws ShapeError naming `op`. Checked sizes
+// need no further check, because strides, byte counts and sums of two lengths then fit int64.
 
-/// A tensor, a view, or the grid that a kernel walks has at most so many elements, its empty dims counted as 1.
+/// Most elements of a tensor, a view, or the grid that a kernel walks; empty dims count as 1.
 inline constexpr int64_t kMaxElements = int64_t{1} << 56;
-/// a·b and a + b; for operands that are not negative.
+/// a·b and a + b. ShapeError for negative operands and for results beyond kMaxElements.
 int64_t checked_mul(std::string_view op, int64_t a, int64_t b);
 int64_t checked_add(std::string_view op, int64_t a, int64_t b);
-/// Number of elements of a shape; no size may be negative.
+/// Number of elements of a shape. ShapeError for a negative size and beyond kMaxElements, empty dims counted as 1.
 int64_t checked_numel(std::string_view op, const Shape& shape);
 
 /// NumPy broadcasting: sizes are aligned at the right; 1 stretches. Throws ShapeError naming `op`.
 Shape broadcast(std::string_view op, const Shape& a, const Shape& b);
-/// True if `shape` broadcasts to `full`, which stays as it is.
+/// True if `shape` and `full` broadcast to `full`.
 bool stretches_to(const Shape& shape, const Shape& full);
 
 /// Maps dim in [-rank, rank) to [0, rank). Throws ShapeError naming `op`.

@@ -14,13 +14,14 @@ namespace sluice {
 
 class Storage : public RefCounted {
  public:
-  /// `bytes` uninitialised bytes, 64-byte aligned, in one allocation with this header; on meta the header alone.
+  /// `bytes` uninitialised bytes. On cpu 64-byte aligned, in one allocation with this header; on meta the header alone;
+  /// on cuda memory of the backend.
   static Ref<Storage> create(std::size_t bytes, Device device);
 
-  /// Memory of another owner, whom `release` tells that it is no longer read or written.
+  /// Storage over another owner's memory. `release` is called when the memory is no longer read or written.
   static Ref<Storage> borrow(std::byte* data, std::size_t bytes, std::function<void()> release);
 
-  /// DeviceError where the host cannot read and write: on meta there is no memory, a GPU has its own.
+  /// Throws DeviceError where the host cannot read and write: meta has no memory, and a GPU has its own.
   std::byte* data() const {
     if (device_.kind != DeviceKind::cpu) [[unlikely]] fail_no_memory();
     return data_;
@@ -31,7 +32,8 @@ class Storage : public RefCounted {
   Device device() const { return device_; }
   uint32_t version() const { return version_.load(std::memory_order_relaxed); }
   void bump_version() { version_.fetch_add(1, std::memory_order_relaxed); }
-  /// These bytes take the place of `before`, for all that was saved of it: to them that was an edit.
+  /// Sets the version to before.version() + 1: this storage replaces `before`, so all saved tensors of `before` count
+  /// as edited.
   void supersede(const Storage& before) { version_.store(before.version() + 1, std::memory_order_relaxed); }
 
  private:

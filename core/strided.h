@@ -1,6 +1,6 @@
-// Walking strided memory. Ops compute on contiguous tiles only; whatever is transposed, expanded,
-// sliced or of another dtype is read into a small buffer first, by the code here. So each formula
-// needs one contiguous loop and the compiler vectorises it, whatever the operands look like.
+// Walking strided memory. Ops compute on contiguous tiles only. Operands that are transposed, expanded, sliced or of
+// another dtype are first read into a small buffer by this code. So each formula needs one contiguous loop, which the
+// compiler vectorises for every layout.
 #pragma once
 
 #include <sluice/core/dtype.h>
@@ -15,7 +15,7 @@ namespace sluice::detail {
 /// Elements per tile: 2 KB of f32, several of which fit in L1 beside the outputs.
 inline constexpr int64_t kTile = 512;
 
-/// One number as another type: what to() does to every element.
+/// Converts one element, as to() does.
 template <class T, class S>
 SLUICE_FN T convert(S x) {
   if constexpr (std::is_same_v<T, S>) return x;
@@ -42,8 +42,8 @@ struct Walk {
   Walk() = default;
   explicit Walk(const Layout& layout);
 
-  /// How many elements from `start` on lie one after the other, and where the first of them lies, in elements; 0 if runs
-  /// are too short to be read in place.
+  /// Number of consecutive elements from `start` on, and the offset of the first, in elements. count is 0 if runs are
+  /// too short to be read in place.
   struct Run {
     int64_t count = 0, offset = 0;
   };

@@ -1,20 +1,20 @@
-// A loop compiled for several instruction sets, the one in use (core/cpu.h) taken at run time: a program built for any
-// processor of its architecture computes as fast as one built for this processor. What the compiler was told anyway
-// (-march=native) is not compiled again.
+// Compiles a loop for several instruction sets and runs the version for the one in use (core/cpu.h), so that a program
+// built for any processor of its architecture is as fast as one built for this processor. A set that the compiler
+// targets anyway (-march=native) is not compiled again.
 #pragma once
 
 #include <sluice/core/cpu.h>
 
-#if defined(__clang__)  // loops that call the C library stay scalar; a user has no use for a warning
+#if defined(__clang__)  // clang would warn that loops with C library calls stay scalar
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wpass-failed"
 #endif
 
 namespace sluice::detail {
 
-// GCC inlines all that f calls, and what f calls there, as far as it sees it; clang what f calls itself. A function
-// that is not inlined stays as it is: nothing but these templates, whose names say it, needs more than the processor
-// that the compiler was told. Under -O2 GCC would not vectorise loops of unknown length.
+// gnu::flatten: GCC inlines all calls below f that it can see; clang inlines only f's own calls. A function that is not
+// inlined keeps the compiler's target: only these templates need a newer processor. Under -O2 GCC would not vectorise
+// loops of unknown length.
 #if defined(__clang__)
 #define SLUICE_VERSION(features) gnu::target(features), gnu::flatten, gnu::noinline
 #else
@@ -40,7 +40,7 @@ void run_avx512(F& f, Args... args) {
 
 #if !defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define SLUICE_VERSION_O3
-// Here every processor has the vectors that the compiler was told of. clang vectorises under -O2, too.
+// Here the compiler's target already has the vector instructions. clang vectorises under -O2, too.
 template <class F, class... Args>
 [[gnu::optimize("O3"), gnu::flatten, gnu::noinline]] void run_o3(F& f, Args... args) {
   f(args...);
