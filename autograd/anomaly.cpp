@@ -59,7 +59,7 @@ std::string anomaly_name(const void* object, const char* type) { return detail::
 
 std::string detail::registered_name(const ModuleNames& modules, const void* object, const char* type) {
   auto it = modules.find({object, type});
-  // A derived layer is registered under its own type, its scope says that of its base.
+  // A derived layer is registered under its own type, but its scope has the type of its base.
   if (it == modules.end()) it = modules.lower_bound({object, ""});
   return it == modules.end() || it->first.first != object ? "" : it->second;
 }

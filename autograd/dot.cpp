@@ -7,7 +7,7 @@
 namespace sluice {
 
 namespace {
-/// Names of tensors and of custom ops are free text.
+/// Escapes quotes and backslashes: names of tensors and of custom ops are free text.
 std::string escaped(const std::string& text) {
   std::string out;
   for (char c : text) {

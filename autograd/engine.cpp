@@ -15,27 +15,27 @@ namespace {
 
 using detail::Between, detail::Frontier, detail::LeafWatch;
 
-// Told below.
+// Defined below.
 Tensor seed(const char* op, const Tensor& root, const Tensor& grad);
 Tensors call_vjp(Node& node, const Tensors& grads);
 Tensor fitted(const Node& from, const Edge& to, Tensor g);
 void accumulate(Tensor& into, Tensor g, bool create_graph);
 void collect(Leaf& leaf, Tensor g, bool create_graph);
 
-/// Says for whom the walk works, to anomaly mode and the profiler; checkpoints nest.
+/// Sets vjp_of, which tells anomaly mode and the profiler the node of the running vjp. Scopes nest in checkpoints.
 struct VjpScope {
   const Node* outer;
   explicit VjpScope(const Node& n) : outer(std::exchange(detail::vjp_of, &n)) {}
   ~VjpScope() { detail::vjp_of = outer; }
 };
 
-/// The walk: takes the youngest waiting node, whose gradients are then complete, and sends what its vjp returns to its
-/// inputs. visit(node, gradients) may say false to stop there; with `between` other nodes are left out. With `watch` leaves
-/// do not wait for their turn but are visited when their last edge was walked.
+/// The walk: takes the youngest waiting node, whose gradients are then complete, and passes the gradients from its vjp
+/// on to its inputs. visit(node, gradients) returns false to stop at this node. With `between`, other nodes are left
+/// out. With `watch`, a leaf does not wait in the frontier but is visited when its last edge was walked.
 template <class Visit>
 void walk(Frontier& frontier, BackwardOptions options, const Between* between, Visit visit, LeafWatch* watch = nullptr) {
   GradMode mode(options.create_graph);
-  detail::DenormalMode denormals;  // once, not in each small op
+  detail::DenormalMode denormals;  // set once, not in each small op
   auto wanted = [&](const Edge& e) { return e.node && (!between || between->contains(e.node.get())); };
   auto enter = [&](Node& node, Tensors& grads) {
     if (node.extras_)
@@ -69,7 +69,7 @@ void walk(Frontier& frontier, BackwardOptions options, const Between* between, V
       if (leaf && --leaf->left == 0) complete(*leaf);
     }
   }
-  if (watch)  // some nodes above them were never reached
+  if (watch)  // leaves below nodes that the walk never reached
     for (LeafWatch::Entry& leaf : watch->entries()) complete(leaf);
 }
 
@@ -192,7 +192,7 @@ Tensors call_vjp(Node& node, const Tensors& gs) {
   return grads;
 }
 
-/// A gradient as the edge's target wants it; throws if a vjp returned something impossible.
+/// g summed to the shape of the edge's target. Throws AutogradError if a vjp returned a wrong dtype or shape.
 Tensor fitted(const Node& from, const Edge& to, Tensor g) {
   const OutputMeta& meta = to.node->outputs[to.index];
   if (g.dtype() != meta.dtype)
@@ -206,19 +206,19 @@ Tensor fitted(const Node& from, const Edge& to, Tensor g) {
   }
 }
 
-/// Nobody else can see x.
+/// True if x is contiguous, without history, and the only handle and view of its storage.
 bool sole_owner(const Tensor& x) {
   return x.impl().use_count() == 1 && x.impl().storage->use_count() == 1 && x.is_contiguous() && !x.requires_grad();
 }
 
-/// into += g. Edits `into` when nobody else can see it, so that a sum of k gradients needs one buffer.
+/// into += g. Edits `into` in place if it has no other owner, so that a sum of k gradients needs one buffer.
 void accumulate(Tensor& into, Tensor g, bool create_graph) {
   if (!into.defined()) into = std::move(g);
   else if (!create_graph && sole_owner(into)) add_(into, g);
   else into = into + g;
 }
 
-/// The same for the bf16 gradient of a leaf that has one: the sum is kept in f32, because in bf16 256 + 1 is 256.
+/// accumulate() for a bf16 leaf that has a gradient: the sum is kept in f32, because in bf16 256 + 1 is 256.
 void accumulate_rounded(Leaf& leaf, const Tensor& g) {
   if (!leaf.sum.defined() || leaf.grad.version() != leaf.sum_version) leaf.sum = to(leaf.grad.detach(), f32);
   add_(leaf.sum, to(g, f32));
@@ -227,8 +227,8 @@ void accumulate_rounded(Leaf& leaf, const Tensor& g) {
   leaf.sum_version = leaf.grad.version();
 }
 
-/// Adds g to a leaf's .grad(), which belongs to that leaf alone: a gradient that is a view, or that another
-/// leaf received too (both sides of a + b), is copied first. Walks on other threads may end at the same leaf.
+/// Adds g to a leaf's .grad(). A leaf owns its gradient alone: a gradient that is a view, or that another leaf received
+/// too (both sides of a + b), is copied first. Locks, because walks on other threads may end at the same leaf.
 void collect(Leaf& leaf, Tensor g, bool create_graph) {
   std::lock_guard lock(leaf.adding);
   const bool shared = g.impl().use_count() > 1 || g.impl().storage->use_count() > 1 || !g.is_contiguous();

@@ -35,15 +35,15 @@ struct Custom final : Node {
   }
 };
 
-// An input of a segment that is being recorded: an edge of its own, even when two inputs are one tensor.
+// An input of a checkpointed segment with an edge of its own, even when two inputs are one tensor.
 struct SegmentInput final : Node {
   static const char* op_name() { return "checkpoint"; }
   const char* name() const override { return op_name(); }
   Tensors vjp(const Tensor& g) override { return {g}; }
 };
 
-// Edges: the inputs, then everything older than the segment that it reached by capture. The segment's own
-// graph is thrown away after the forward pass and built again by vjp.
+// Edges: the inputs, then everything older than the segment that it captured. The segment's own graph is dropped after
+// the forward pass and built again by vjp.
 struct Checkpoint final : Node {
   std::function<Tensor(const std::vector<Tensor>&)> f;
   RngTape tape;
@@ -58,8 +58,8 @@ struct Checkpoint final : Node {
     std::vector<Tensor> xs;
     for (std::size_t i = 0; i < inputs; ++i) {
       Tensor x = saved(i);
-      // Recording starts afresh from detached inputs, unless the gradient itself is to be recorded: then
-      // the segment is rebuilt on top of the real history.
+      // Records from detached inputs, unless the gradient itself is to be recorded: then the segment is rebuilt on top
+      // of the real history.
       if (!create_graph) x = needs(i) ? x.detach().requires_grad_() : x.detach();
       else x = record<SegmentInput>(x.detach(), {x}, {});
       xs.push_back(x);
@@ -119,7 +119,7 @@ std::vector<Tensor> custom_op(std::string name, const std::vector<Tensor>& input
   {
     NoGrad guard;
     for (const Tensor& y : forward(Tensors(inputs.begin(), inputs.end())))
-      ys.push_back(alias(y, y.layout()));  // y may be an input or a captured tensor, whose history stays its own
+      ys.push_back(alias(y, y.layout()));  // y may be an input or captured; its own history stays
   }
   Ref<Node> node;
   if (wanted && grad_enabled()) {

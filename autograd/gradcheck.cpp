@@ -52,7 +52,7 @@ GradcheckResult gradcheck(const TensorFunction& f, const std::vector<Tensor>& in
   GradcheckResult result{true, 0, ""};
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     const std::vector<double> x = wanted[i].to_vector<double>();
-    auto put = [&](std::size_t k, double v) {  // element k; no graph is open that would need a new version
+    auto put = [&](std::size_t k, double v) {  // sets element k; no graph is open, so no new version is needed
       Tensor element = alias(wanted[i], Layout({}, {}, wanted[i].layout().offset + static_cast<int64_t>(k)));
       kernel::fill(element, v);
     };
@@ -79,8 +79,7 @@ GradcheckResult gradcheck(const TensorFunction& f, const std::vector<Tensor>& in
 
 GradcheckResult gradgradcheck(const TensorFunction& f, const std::vector<Tensor>& inputs, GradcheckOptions o) {
   if (!f) fail<ValueError>("gradgradcheck: the function is empty");
-  // One output per call: the sum over inputs of their gradient times a fixed random weight would hide
-  // nothing, but flattening and joining all gradients keeps every element's error visible.
+  // Returns the gradients of all inputs flattened and joined in one tensor, so that every element's error is visible.
   auto first_order = [&f, n = inputs.size()](const std::vector<Tensor>& xv) {
     std::vector<Tensor> xs(xv.begin(), xv.begin() + static_cast<std::ptrdiff_t>(n)), wanted;
     GradMode on(true);

@@ -19,7 +19,7 @@ const ModuleNames* names = nullptr;
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-/// Nodes remember the module they were recorded in, for their backward pass.
+/// after_op: nodes remember the module they were recorded in, for their backward pass.
 void remember_module(const char*, const Tensor&, Node* node) {
   if (!node) return;
   const Node* outer = detail::vjp_of;
@@ -39,7 +39,7 @@ std::string format(const char* pattern, double v) {
   return buffer;
 }
 
-/// One table: a line of headings, then a line for each row; the first column as wide as it must be.
+/// One table: a line of headings, then a line for each row. The first column is as wide as its longest label.
 void append_table(std::string& out, const char* heading, const std::vector<ProfileRow>& rows, double total) {
   std::size_t width = std::string_view(heading).size();
   auto label = [](const ProfileRow& r) { return r.means.empty() ? r.name : r.name + " (" + r.means + ')'; };
@@ -83,7 +83,7 @@ Profile::~Profile() {
 }
 
 void Profile::on_call(const detail::KernelCall& call) {
-  install();  // anomaly mode, which remembers modules itself, may have come and gone
+  install();  // again, because anomaly mode clears both functions when it ends
   const Node* node = detail::vjp_of;
   const Place here{node ? (node->extras_ ? node->extras_->module_path : "") : ModuleScope::path(), node != nullptr};
   auto at = rows_.try_emplace(here).first;
@@ -98,7 +98,7 @@ void Profile::on_call(const detail::KernelCall& call) {
 }
 
 std::vector<ProfileRow> Profile::grouped(bool by_op) const {
-  std::map<std::tuple<std::string, std::string, bool>, ProfileRow> groups;  // by name: one op may have several addresses
+  std::map<std::tuple<std::string, std::string, bool>, ProfileRow> groups;  // by name: an op may have several addresses
   for (const auto& [place, ops] : rows_)
     for (const auto& [op, r] : ops) {
       const std::string name = by_op ? op.first : place.path, means = by_op && op.second ? op.second : "";

@@ -32,7 +32,7 @@ constexpr int kClasses = 8 + 4 * 7;         // up to kLarge
 constexpr int kSmallClasses = 8 + 4 * 3;   // 64…512 in steps of 64, then 640…4096
 constexpr int kBatch = 256;                // blocks that move between a thread's list and the shared one
 constexpr std::size_t kSlab = 1 << 16;     // small blocks are cut from slabs of this size
-[[maybe_unused]] constexpr std::size_t kSmall = 4096, kLarge = 1 << 16;  // up to the one from slabs, beyond the other from the heap
+[[maybe_unused]] constexpr std::size_t kSmall = 4096, kLarge = 1 << 16;  // to kSmall: slabs; over kLarge: heap
 constexpr std::size_t kMost = std::size_t{1} << 46;
 
 // Class c holds blocks of size_of_class(c): 64·(c+1) for c < 8, then (5,6,7,8)/4 · 2^k.
@@ -47,12 +47,12 @@ std::size_t size_of_class(int c) {
   int k = 9 + (c - 8) / 4;
   return static_cast<std::size_t>(5 + (c - 8) % 4) << (k - 2);
 }
-/// What a request of so many bytes gets.
+/// Size of the block for a request of `bytes`.
 std::size_t size_of_block(std::size_t bytes) {
   return bytes > kLarge ? detail::system_pages().of(bytes) : size_of_class(class_of(bytes));
 }
 
-// Told below: small blocks, from slabs, by way of the thread's own lists; others, from one pool.
+// Defined below. Small blocks come from slabs through the thread's own lists, others from one pool.
 [[maybe_unused]] void* take_small(int c);
 [[maybe_unused]] void give_small(int c, void* p) noexcept;
 void* take_pooled(std::size_t bytes);
@@ -107,8 +107,8 @@ namespace {
 
 struct FreeBlock {
   FreeBlock* next;
-  FreeBlock* next_batch;  // of the first block of a batch in the shared lists, as
-  int count;              // this is
+  FreeBlock* next_batch;  // in a batch's first block: the next batch of a shared list,
+  int count;              // and the number of blocks in this one
 };
 struct FreeList {
   FreeBlock* head = nullptr;
@@ -130,7 +130,7 @@ void refuse(std::size_t bytes, int64_t cached) {
                     " that were cached have been returned");
 }
 
-/// What `ask` gets from the system; if it has nothing, the cache is returned first.
+/// The memory that `ask` gets from the system. If there is none, returns the cache and asks again; then MemoryError.
 template <class Ask>
 void* fresh(std::size_t bytes, Ask ask) {
   if (void* p = ask()) return p;
@@ -143,7 +143,7 @@ void* system_block(std::size_t bytes) {
   return fresh(bytes, [=] { return detail::has_room(bytes) ? std::aligned_alloc(kAlign, bytes) : nullptr; });
 }
 
-class Pool {  // blocks larger than 4 KB, shared by all threads: by size class, the largest from a heap
+class Pool {  // blocks over 4 KB, shared by all threads: by size class, over 64 KB from a heap
  public:
   void* take(int c) {
     std::lock_guard lock(mutex);
@@ -196,16 +196,17 @@ Pool& pool() {
   return *p;
 }
 
-/// Opens each slab, which lies at a multiple of kSlab.
+/// The header of a slab. Slabs lie at multiples of kSlab.
 struct Slab {
-  int blocks;        // cut from it
-  int free = 0;      // of these, found in the shared lists: counted by trim()
+  int blocks;        // cut from the slab
+  int free = 0;      // blocks found in the shared lists; counted by return_slabs()
   Slab* next = nullptr;
 };
 static_assert(sizeof(Slab) <= kAlign && sizeof(FreeBlock) <= 64);
 Slab* slab_of(void* p) { return reinterpret_cast<Slab*>(reinterpret_cast<std::uintptr_t>(p) & ~(kSlab - 1)); }
 
-/// Pages at a multiple of kSlab, of which the system gives one beside the other; or null.
+/// kSlab bytes at a multiple of kSlab, or null. Tries without padding first, because the system places one mapping
+/// beside the other.
 void* map_slab() {
   auto map = [](std::size_t bytes) {
     void* p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -232,15 +233,15 @@ void* map_slab() {
   return bytes > kLarge ? pool().give_large(p) : pool().give(class_of(bytes), p);
 }
 
-/// Small blocks that threads have too many of, in batches. Without it a thread that only frees would hoard
-/// what a thread that only allocates has to ask the system for.
+/// Surplus small blocks of the threads, in batches. Without these lists a thread that only frees would hoard blocks
+/// that a thread that only allocates has to ask the system for.
 class SharedLists {
  public:
   void give(int c, FreeList batch) noexcept {
     std::lock_guard lock(mutex);
     push(c, batch);
     const int64_t most = limit.load(std::memory_order_relaxed);
-    if (cached_ > most && cached_ > 2 * after_trim_) return_slabs();  // twice: what is in use elsewhere cannot return
+    if (cached_ > most && cached_ > 2 * after_trim_) return_slabs();  // twice: slabs with blocks in use cannot return
   }
   FreeList take(int c) {
     {
@@ -273,7 +274,7 @@ class SharedLists {
     batch.head->count = batch.count;
     cached_ += batch.count * static_cast<int64_t>(size_of_class(c));
   }
-  /// Returns each slab of which every block is here. Needs no memory of its own.
+  /// Returns each slab whose blocks are all in these lists. Needs no memory of its own.
   void return_slabs() {
     Slab* whole = nullptr;
     for (int c = 0; c < kSmallClasses; ++c) {
@@ -320,8 +321,8 @@ SharedLists& shared_lists() {
     [] { shared_lists().mutex.unlock(), pool().mutex.unlock(); },
     [] { shared_lists().mutex.unlock(), pool().mutex.unlock(); });
 
-/// Two lists a class: `spare` is a full batch or empty, so a thread that works at the border of a batch does
-/// not visit the shared lists at each call.
+/// Two lists for each class. `spare` is a full batch or empty, so a thread that works at the border of a batch does not
+/// visit the shared lists at each call.
 struct ThreadCache {
   FreeList current[kSmallClasses], spare[kSmallClasses];
   ~ThreadCache();
@@ -340,7 +341,7 @@ ThreadCache::~ThreadCache() {
 }
 
 void* take_small(int c) {
-  if (!cache_alive) {  // a thread in its last moments: the rest of the batch goes back
+  if (!cache_alive) {  // the thread is ending: the rest of the batch goes back
     FreeList batch = shared_lists().take(c);
     void* p = batch.pop();
     if (batch.count) shared_lists().give(c, batch);

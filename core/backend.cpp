@@ -18,7 +18,7 @@ namespace detail {
 
 namespace {
 
-/// What the backend of DeviceKind::cuda brought: Backend, and perhaps DeviceGraphs and DeviceLinks.
+/// The parts that the backend of DeviceKind::cuda installed: Backend, and perhaps DeviceGraphs and DeviceLinks.
 template <class Part>
 constinit std::atomic<const Part*> installed = nullptr;
 constinit std::mutex loading;
@@ -33,7 +33,7 @@ void install(DeviceKind kind, const Part& part) {
   installed<Part>.store(&part, std::memory_order_release);
 }
 
-/// Where the library of this function lies, with a slash; empty if that cannot be said.
+/// The folder of this library, with a slash; empty if unknown.
 std::string own_folder() {
 #if __has_include(<dlfcn.h>)
   Dl_info self;
@@ -45,8 +45,9 @@ std::string own_folder() {
   return "";
 }
 
-/// Loads libsluice_cuda.so, which lies beside this library; says what went wrong, or nothing. With SLUICE_CUDA=emulated in
-/// the environment, and in a build for it, libsluice_cuda_emulated.so; with none, nothing.
+/// Loads libsluice_cuda.so, from this library's folder if it is there. Returns what went wrong, or nothing. With
+/// SLUICE_CUDA=emulated in the environment, and by default in a build with SLUICE_CUDA_EMULATE, loads
+/// libsluice_cuda_emulated.so; with SLUICE_CUDA=none, loads nothing.
 std::string load_cuda() {
 #if __has_include(<dlfcn.h>)
 #ifdef SLUICE_CUDA_EMULATE

@@ -29,7 +29,7 @@ namespace sluice {
 namespace {
 
 #if defined(__x86_64__)
-/// Tiles belong to the state that a process must ask Linux for; all its threads then have them.
+/// A process must ask Linux for permission to use AMX tiles; then all its threads may use them.
 bool tiles_granted() {
 #if defined(__linux__)
   constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
@@ -123,7 +123,7 @@ std::string detail::cpu_name_in(std::string_view cpuinfo) {
   struct Part {
     std::string_view implementer, part, name;
   };
-  static constexpr Part kParts[] = {  // as Linux writes them; util-linux's lscpu has the same table, with all there are
+  static constexpr Part kParts[] = {  // as Linux writes them; util-linux's lscpu has a complete table
       {"0x41", "0xd03", "Cortex-A53"},  {"0x41", "0xd05", "Cortex-A55"},  {"0x41", "0xd07", "Cortex-A57"},
       {"0x41", "0xd08", "Cortex-A72"},  {"0x41", "0xd09", "Cortex-A73"},  {"0x41", "0xd0a", "Cortex-A75"},
       {"0x41", "0xd0b", "Cortex-A76"},  {"0x41", "0xd41", "Cortex-A78"},  {"0x41", "0xd44", "Cortex-X1"},
@@ -139,7 +139,7 @@ std::string detail::cpu_name_in(std::string_view cpuinfo) {
     const std::string_view value = line.substr(at + 2);
     if (name.empty() && (line.starts_with("model name") || line.starts_with("Model"))) name = value;
     if (line.starts_with("CPU implementer")) implementer = value;
-    if (line.starts_with("CPU part")) part = value;  // of several kinds the last, which is the fastest
+    if (line.starts_with("CPU part")) part = value;  // of several kinds of core the last, the fastest
   }
   if (!name.empty()) return std::string(name);
   for (const Part& p : kParts)

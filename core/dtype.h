@@ -65,7 +65,8 @@ constexpr DType dtype_of() {
 
 inline void append_text(std::string& s, DType t) { s += name_of(t); }
 
-/// Calls f<float> or f<double>. Throws DTypeError for other dtypes. For kernels that get bf16 as f32 (core/kernel.h).
+/// Calls `f<float>` or `f<double>`. Throws DTypeError for other dtypes. For kernels that get bf16 as f32
+/// (core/kernel.h).
 template <class F>
 decltype(auto) dispatch_float(std::string_view op, DType t, F&& f) {
   if (t == f32) return f.template operator()<float>();
@@ -73,7 +74,7 @@ decltype(auto) dispatch_float(std::string_view op, DType t, F&& f) {
   fail<DTypeError>(op, ": needs f32 or f64 — got ", t);
 }
 
-/// Calls f<T> with the C++ type T of any dtype.
+/// Calls `f<T>` with the C++ type T of any dtype.
 template <class F>
 decltype(auto) dispatch_all(DType t, F&& f) {
   switch (t) {

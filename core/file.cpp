@@ -23,7 +23,7 @@ constexpr std::size_t kBuffer = std::size_t{1} << 16;
 
 std::string reason(int error) { return std::system_category().message(error); }
 
-/// The system takes a NUL for the end: it would open another file than the one that is named.
+/// The system would end the path at a NUL and open another file.
 void refuse_nul(const char* op, const std::string& path) {
   if (path.find('\0') == std::string::npos) return;
   std::string shown;
@@ -31,7 +31,7 @@ void refuse_nul(const char* op, const std::string& path) {
   fail<IOError>(op, ": the path '", shown, "' has a NUL, which no file's name has");
 }
 
-/// Closes on every path out of a scope.
+/// Closes the descriptor on every path out of a scope.
 struct Descriptor {
   int fd;
   explicit Descriptor(int f) : fd(f) {}
@@ -40,17 +40,17 @@ struct Descriptor {
   Descriptor& operator=(const Descriptor&) = delete;
 };
 
-/// A new file in `folder`, called prefix + number + ".tmp" and locked: who can take the lock of such a file knows
-/// that its writer is dead. The kernel drops the lock with the process, also in a container or on another machine,
-/// where process numbers say nothing.
+/// A new locked file, called prefix + process + "." + number + ".tmp". Whoever can lock such a file knows that its
+/// writer is dead. The kernel drops the lock with the process, also in a container or on another machine, where process
+/// numbers say nothing.
 int create_locked(const std::string& prefix, std::string& path) {
   static std::atomic<unsigned> counter{0};
   for (;;) {
     path = str(prefix, int{::getpid()}, ".", counter++, ".tmp");
     Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-    if (file.fd < 0 && errno == EEXIST) continue;  // of another process with our number
+    if (file.fd < 0 && errno == EEXIST) continue;  // of another process with the same process number
     if (file.fd < 0) return -1;
-    // Another save may take a file that is not locked yet for a dead one's: then this is not a name any more.
+    // Another save may remove the file before it is locked, because it looks abandoned; then the file has no name.
     struct stat info;
     if (::flock(file.fd, LOCK_EX | LOCK_NB) == 0 ? ::fstat(file.fd, &info) == 0 && info.st_nlink > 0
                                                  : errno != EWOULDBLOCK)  // a file system without locks
@@ -67,7 +67,7 @@ bool is_temporary(const std::string& name, const std::string& prefix) {
          dot < numbers.size() - 1;
 }
 
-/// Removes what killed writers left: files of that prefix that nobody has locked.
+/// Removes what killed writers left: files with that prefix that no process has locked.
 void remove_abandoned(const std::filesystem::path& folder, const std::string& prefix) {
   std::error_code error;
   for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
@@ -143,7 +143,7 @@ void write_file_atomically(const std::string& path, const std::function<void(Fil
   namespace fs = std::filesystem;
   refuse_nul("write", path);
   std::error_code error;
-  // A link is resolved, or the rename would replace it rather than the file it names.
+  // Resolves a link; otherwise the rename would replace the link and not the file that it names.
   fs::path target = fs::weakly_canonical(fs::absolute(path), error);
   if (error) fail<IOError>("write: cannot write '", path, "': ", error.message());
   fs::path folder = target.parent_path();
@@ -204,7 +204,7 @@ FolderLock::FolderLock(const std::string& folder) : path_(folder + "/.lock") {
     char host[256] = "";  // POSIX allows 255
     ::gethostname(host, sizeof host - 1);
     const std::string holder = str("process ", int{::getpid()}, " of ", host);
-    // What a dead holder left goes. For messages only: that it cannot be written is no reason to stop.
+    // Replaces a dead holder's text. The text serves messages only, so a failed write is ignored.
     if (::ftruncate(file.fd, 0) != 0 || ::pwrite(file.fd, holder.data(), holder.size(), 0) < 0) errno = 0;
     fd_ = std::exchange(file.fd, -1);
     return;
@@ -212,7 +212,7 @@ FolderLock::FolderLock(const std::string& folder) : path_(folder + "/.lock") {
 }
 
 FolderLock::~FolderLock() {
-  ::unlink(path_.c_str());  // while it is locked: who opened it before sees that it is gone
+  ::unlink(path_.c_str());  // before the lock ends, so that whoever opened the file before sees that it is gone
   ::close(fd_);
 }
 

@@ -14,15 +14,15 @@ namespace sluice::detail {
 
 namespace {
 
-constexpr std::size_t kHuge = 1 << 21;  // a huge page; the heap grows by so much
-constexpr std::size_t kMuch = 1 << 30;  // the system gives addresses for more than it has, and ends whoever writes to them
+constexpr std::size_t kHuge = 1 << 21;  // a huge page; the heap grows by multiples of it
+constexpr std::size_t kMuch = 1 << 30;  // has_room() checks from here on: writing to overcommitted memory may kill
 
-/// Where the heap would like to begin: far from where programs and libraries lie, with room to grow.
+/// Preferred begin of the heap: far from programs and libraries, with room to grow.
 std::byte* const kBegin = sizeof(void*) == 8 ? reinterpret_cast<std::byte*>(std::uintptr_t{1} << 45) : nullptr;
 
-/// Memory at `wanted` if that can be had, else elsewhere; null if the system has none. In huge pages where there are
-/// some: a page fault brings 2 MB instead of 4 KB, and what no cache holds is read faster (87 MB in 3.7 instead of 4.9 ms
-/// on two threads) when the processor need not look up an address for every 4 KB.
+/// Memory at `wanted` if possible, else elsewhere; null if the system has none. In huge pages where available: a page
+/// fault brings 2 MB instead of 4 KB, and memory that no cache holds is read faster (87 MB in 3.7 instead of 4.9 ms on
+/// two threads), because the processor need not look up an address for every 4 KB.
 std::byte* map_pages(std::byte* wanted, std::size_t bytes) {
   if (!has_room(bytes)) return nullptr;
   void* p = ::mmap(wanted, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -34,7 +34,7 @@ std::byte* map_pages(std::byte* wanted, std::size_t bytes) {
 }
 void unmap_pages(std::byte* begin, std::size_t bytes) { ::munmap(begin, bytes); }
 
-/// The number that follows `key` in a small file of the system's; -1: there is none.
+/// The number after `key` in a small system file; -1 if there is none.
 int64_t number_in(const char* path, const char* key) {
   char text[4096];
   std::FILE* file = std::fopen(path, "re");
@@ -99,9 +99,9 @@ void Heap::trim(int64_t most) noexcept {
 
 // -- the ranges ----------------------------------------------------------------------------------------------
 
-/// The smallest free range of at least `size`.
+/// The smallest free range of at least `size`; null if there is none.
 Heap::Range* Heap::best_fit(std::size_t size) const {
-  for (int bin = bin_of(size); bin < kBins; ++bin) {  // all of a higher bin are larger
+  for (int bin = bin_of(size); bin < kBins; ++bin) {  // all ranges of a higher bin are larger
     Range* best = nullptr;
     for (Range* r = bins_[bin]; r && !(best && best->size == size); r = r->next)
       if (r->size >= size && (!best || r->size < best->size)) best = r;
@@ -110,10 +110,11 @@ Heap::Range* Heap::best_fit(std::size_t size) const {
   return nullptr;
 }
 
-/// A free range of at least `size` with memory of the system's, behind the last range if that can be had.
+/// A free range of at least `size` with new memory from the system, behind the last range if possible; null if the
+/// system has none.
 Heap::Range* Heap::grow_by(std::size_t size) {
   std::byte* end = kBegin;
-  std::size_t there = 0;  // what the last range already has
+  std::size_t there = 0;  // free bytes of the last range
   if (!ranges_.empty()) {
     const Range& last = std::prev(ranges_.end())->second;
     end = last.begin + last.size;
@@ -122,7 +123,7 @@ Heap::Range* Heap::grow_by(std::size_t size) {
   auto up = [](std::size_t bytes) { return (bytes + kHuge - 1) / kHuge * kHuge; };
   std::size_t more = up(size - there);
   std::byte* p = pages_.map(end, more);
-  if (p && p != end && there) {  // not there, and too little elsewhere
+  if (p && p != end && there) {  // elsewhere, and too little there
     pages_.unmap(p, more);
     p = pages_.map(nullptr, more = up(size));
   }
@@ -135,7 +136,7 @@ Heap::Range* Heap::grow_by(std::size_t size) {
   }
 }
 
-/// A range that nobody uses any more, joined with the free ones that it touches: the whole.
+/// Frees a range and merges it with the free ranges that it touches. Returns the merged range.
 Heap::Range* Heap::release(Range* range) noexcept {
   put_in_bin(range);
   const auto here = ranges_.find(range->begin);
@@ -145,7 +146,7 @@ Heap::Range* Heap::release(Range* range) noexcept {
   return join(previous, range) ? previous : range;
 }
 
-/// Makes one of two neighbours that are free and touch.
+/// Merges two neighbours if both are free and touch. Returns whether it did.
 bool Heap::join(Range* range, Range* next) noexcept {
   if (!range->free || !next->free || range->begin + range->size != next->begin) return false;
   take_from_bin(range);
@@ -158,7 +159,7 @@ bool Heap::join(Range* range, Range* next) noexcept {
 
 // -- the bins ------------------------------------------------------------------------------------------------
 
-/// Four to a power of two, as the size classes of the allocator.
+/// Four bins to a power of two, as the size classes of the allocator.
 int Heap::bin_of(std::size_t size) {
   const int k = std::bit_width(size) - 1;
   return std::min(kBins - 1, 4 * (k - 12) + static_cast<int>(size >> (k - 2) & 3));

@@ -31,7 +31,7 @@ struct Adapter final : nlohmann::json_sax<nlohmann::json> {
   }
 };
 
-/// Builds the value: `open_` are the lists and objects around the next one.
+/// Builds the value. `open_` has the lists and objects around the next value.
 struct Builder final : JsonEvents {
   Json root;
   std::string error;

@@ -24,7 +24,7 @@ void fail_no_bf16(const char* op, Device device) {
   fail<DTypeError>(op, ": no kernel for bf16 on ", device, "; convert with to(x, f32)");
 }
 
-// Not calls of their own: how a kernel comes to its operands is a part of its call.
+// kernel::copy.run, which observers do not see: converting operands is a part of the kernel's call.
 void Widening::copy(const Tensor& from, Tensor& to) { kernel::copy.run(from.device(), false, from, to); }
 
 Tensor Widening::operand(const Tensor& x) const {
@@ -51,7 +51,7 @@ KernelObserver::KernelObserver() : outer_(observers) {
   kernel_observers.fetch_add(1, std::memory_order_relaxed);
 }
 KernelObserver::~KernelObserver() {
-  for (KernelObserver** at = &observers; *at; at = &(*at)->outer_)  // they need not end in order
+  for (KernelObserver** at = &observers; *at; at = &(*at)->outer_)  // observers need not end in order
     if (*at == this) {
       *at = outer_;
       break;
@@ -60,7 +60,7 @@ KernelObserver::~KernelObserver() {
 }
 
 void WorkCounter::on_call(const KernelCall& call) {
-  if (call.nested) return;  // how a kernel does its work is its own matter
+  if (call.nested) return;  // the outer call stands for its nested calls
   work_ += call.work;
   ++calls_;
 }

@@ -1,14 +1,16 @@
 // Scalar elementary functions that vectorise inside plain loops.
 //
-// The float bodies are straight-line code: polynomials, integer work on the bits, and select() that becomes a blend. No branch, no table, no libm call,
-// so `for (i) y[i] = math::exp(x[i])` becomes SIMD under g++ and clang++ with plain -O3, for the instruction set that the function is compiled for.
-// Nothing here needs -ffast-math, and nothing here survives it: NaN tests and the rounding trick below would be optimised away.
-// The double overloads call <cmath>. Device code calls the CUDA functions, which have their own errors.
+// The float bodies are straight-line code: polynomials, integer work on the bits, and select() that becomes a blend. No
+// branch, no table, no libm call, so `for (i) y[i] = math::exp(x[i])` becomes SIMD under g++ and clang++ with plain
+// -O3, for the instruction set that the function is compiled for. Nothing here needs -ffast-math, and nothing here
+// survives it: NaN tests and the rounding trick below would be optimised away. The double overloads call <cmath>.
+// Device code calls the CUDA functions, which have their own errors.
 //
-// Polynomials are minimax fits made for this file (Remez exchange in 40 digits, coefficients then rounded to the working type).
-// `ulp` is the largest error of float seen against <cmath> in double, over 330 million floats spread evenly over all bit patterns (for pow 30 million
-// random pairs, and lines of one x or one y), in units of the last place of the exact result. The worst unseen argument may be slightly worse.
-// Results hold with and without fused multiply-add, except where a comment says otherwise.
+// Polynomials are minimax fits made for this file (Remez exchange in 40 digits, coefficients then rounded to the
+// working type). `ulp` is the largest error of float seen against <cmath> in double, over 330 million floats spread
+// evenly over all bit patterns (for pow 30 million random pairs, and lines of one x or one y), in units of the last
+// place of the exact result. The worst unseen argument may be slightly worse. Results hold with and without fused
+// multiply-add, except where a comment says otherwise.
 #pragma once
 #include <sluice/core/select.h>
 
@@ -18,7 +20,7 @@
 
 namespace sluice::math {
 
-// ---- Float bodies. Private: callers use the overloads at the end of the file. -----------------------------------------------------------------------
+// ---- Float bodies. Private: callers use the overloads at the end of the file. --------------------------------------
 
 namespace f32 {
 
@@ -28,7 +30,8 @@ constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 SLUICE_FN std::uint32_t bits(float x) { return __builtin_bit_cast(std::uint32_t, x); }
 SLUICE_FN float from_bits(std::uint32_t b) { return __builtin_bit_cast(float, b); }
 
-// 2^k for -126 <= k <= 127. Any other k gives some float, never undefined behaviour: a NaN argument arrives here with a meaningless k.
+// 2^k for -126 <= k <= 127. Any other k gives some float, never undefined behaviour: for a NaN argument, k is
+// meaningless.
 SLUICE_FN float pow2(std::int32_t k) { return from_bits((static_cast<std::uint32_t>(k) + 127u) << 23); }
 
 // Clamps that let NaN through: a comparison with NaN is false.
@@ -47,14 +50,15 @@ SLUICE_FN ExpParts exp_rest(float r, float t, float shift) {
   return {r * r * q + r, static_cast<std::int32_t>(bits(t) - bits(shift))};
 }
 SLUICE_FN ExpParts exp_parts(float x) {
-  constexpr float shift = 12582912.0f;                        // 1.5 * 2^23: adding it rounds to an integer and leaves that integer in the low bits
+  constexpr float shift = 12582912.0f;                        // 1.5 * 2^23: the low bits of t are the rounded integer
   float t = x * 1.44269502f + shift;
   float n = t - shift;
   float r = (x - n * 0.693145752f) - n * 1.42860677e-06f;     // ln 2 in two parts; n times the first is exact
   return exp_rest(r, t, shift);
 }
 
-// e^x for -104 <= x <= 89 or NaN. Two factors, because 2^k alone leaves the float range at both ends; the last product rounds into denormals.
+// e^x for -104 <= x <= 89 or NaN. Two factors, because 2^k alone leaves the float range at both ends; the last product
+// rounds into denormals.
 SLUICE_FN float exp_in_range(float x) {
   ExpParts e = exp_parts(x);
   std::int32_t half = e.k >> 1;
@@ -64,13 +68,14 @@ SLUICE_FN float exp_in_range(float x) {
 SLUICE_FN float exp(float x) { return exp_in_range(at_most(at_least(x, -104.0f), 89.0f)); }
 // 2^k v for -174 <= k <= 79, rounded once.
 SLUICE_FN float scale_low(float v, std::int32_t k) { return v * pow2(k + 48) * 0x1p-48f; }
-// The same to the bit, x <= 50.
+// exp(x) to the bit, for x <= 50.
 SLUICE_FN float exp_low(float x) {
   ExpParts e = exp_parts(at_least(x, -104.0f));
   return scale_low(1.0f + e.p, e.k);
 }
 
-// 2^k (1 + p) - 1 = 2^k p + (2^k - 1): no cancellation, since p is itself accurate near 0. Half scale, so that k = 128 is still a float.
+// 2^k (1 + p) - 1 = 2^k p + (2^k - 1): no cancellation, since p is itself accurate near 0. Half scale, so that k = 128
+// is still a float.
 SLUICE_FN float expm1(float x) {
   ExpParts e = exp_parts(at_most(at_least(x, -18.0f), 89.0f));
   float s = pow2(e.k - 1);
@@ -82,7 +87,8 @@ SLUICE_FN float expm1(float x) {
 SLUICE_FN std::int32_t log_exponent(float x) { return static_cast<std::int32_t>(bits(x) - 0x3f3504f3u) >> 23; }
 SLUICE_FN float log_mantissa(float x) { return from_bits(((bits(x) - 0x3f3504f3u) & 0x007fffffu) + 0x3f3504f3u); }
 
-// k ln 2 + log(1 + f) for sqrt(1/2) - 1 <= f <= sqrt(2) - 1. Small terms first; k times the first part of ln 2 is exact.
+// k ln 2 + log(1 + f) for sqrt(1/2) - 1 <= f <= sqrt(2) - 1. Small terms first; k times the first part of ln 2 is
+// exact.
 SLUICE_FN float log_sum(float k, float f) {
   float p = -0.0764291883f;
   p = p * f + 0.127710029f;
@@ -98,7 +104,7 @@ SLUICE_FN float log_sum(float k, float f) {
   return (f + y) + k * 0.693145752f;
 }
 
-// The values of log(u) that the bits of u do not give: log 0 = -inf, log(<0) = NaN, inf and NaN stay.
+// Replaces y = log(u) for special u: log 0 = -inf, log(<0) = NaN, inf and NaN stay.
 SLUICE_FN float log_or_special(float u, float y) {
   return select((u > 0.0f) & (u < inf), y, select(u == 0.0f, -inf, select(u < 0.0f, nan, u)));
 }
@@ -116,8 +122,8 @@ SLUICE_FN float log(float x) {
   return log_or_special(x, y);
 }
 
-// 1 + x = 2^k (1 + f) gives f = 2^-k x + (2^-k - 1): the low bits of x, lost in u = 1 + x, are still in f. u only chooses k.
-// The scale is 4 * 2^-k, with x / 4, because 2^-128 is not a normal float.
+// 1 + x = 2^k (1 + f) gives f = 2^-k x + (2^-k - 1): the low bits of x, lost in u = 1 + x, are still in f. u only
+// chooses k. The scale is 4 * 2^-k, with x / 4, because 2^-128 is not a normal float.
 SLUICE_FN float log1p(float x) {
   float u = 1.0f + x;
   std::int32_t k = log_exponent(u);
@@ -127,7 +133,8 @@ SLUICE_FN float log1p(float x) {
   return select(std::fabs(x) < 1e-8f, x, y);                  // keeps -0 and denormals
 }
 
-// With z = e^-2|x|: tanh|x| = (1 - z) / (1 + z) = -m / (m + 2), m = z - 1 = expm1(-2|x|). From |x| = 9.01 on the result is 1.
+// With z = e^-2|x|: tanh|x| = (1 - z) / (1 + z) = -m / (m + 2), m = z - 1 = expm1(-2|x|). From |x| = 9.01 on the result
+// is 1.
 SLUICE_FN float tanh(float x) {
   ExpParts e = exp_parts(-2.0f * at_most(std::fabs(x), 10.0f));
   float s = pow2(e.k);
@@ -143,7 +150,8 @@ SLUICE_FN float softplus(float x) {
   return select(x > 0.0f, x, 0.0f) + y;
 }
 
-// |x| < 0.9: x + x P(x^2). Above: 1 - e^Q(|x|), where Q fits log(erfc) and erfc is small, so its error is too. Beyond 4 the result is 1.
+// |x| < 0.9: x + x P(x^2). Above: 1 - e^Q(|x|), where Q fits log(erfc) and erfc is small, so its error is too. Beyond 4
+// the result is 1.
 SLUICE_FN float erf(float x) {
   float a = at_most(std::fabs(x), 4.0f);
   float u = a * a;
@@ -166,10 +174,10 @@ SLUICE_FN float erf(float x) {
   return std::copysign(y, x);
 }
 
-// tail(a) = Phi(-a) = e^(-a^2/2) g(a). (a + k) g(a) is a polynomial in u = a / (a + k) for 0 <= a <= 15, so that one division serves both; u, unlike
-// (a - k) / (a + k), loses nothing near 0.
-// a^2/2 is needed to an absolute error, so a = h + (a - h) with 12 bits in h: h^2/2 is exact, what is left over goes into the reduced argument.
-struct Normal { float cdf, bell; };                           // bell = e^(-x^2/2), which the derivative wants
+// tail(a) = Phi(-a) = e^(-a^2/2) g(a). (a + k) g(a) is a polynomial in u = a / (a + k) for 0 <= a <= 15, so one
+// division serves both. Unlike (a - k) / (a + k), u loses nothing near 0. The absolute error of a^2/2 counts, so a
+// splits into h + (a - h), with 12 bits in h: h^2/2 is exact, and the rest goes into the reduced argument.
+struct Normal { float cdf, bell; };                           // bell = e^(-x^2/2), for the derivative
 SLUICE_FN Normal normal(float x) {
   constexpr float shift = 12582912.0f;
   float a = at_most(std::fabs(x), 15.0f);
@@ -196,8 +204,9 @@ SLUICE_FN Normal normal(float x) {
   return {select(x < 0.0f, tail, 1.0f - tail), scale_low(1.0f + e.p, e.k)};
 }
 
-// x = n pi/2 + r, |r| <= pi/4. In double, because a float r has no correct digit left when x is near a multiple of pi/2.
-// pi/2 in two parts: n times the first (29 bits) is exact up to n = 2^24 without fused multiply-add, always with it.
+// x = n pi/2 + r, |r| <= pi/4. In double, because a float r has no correct digit left when x is near a multiple of
+// pi/2. pi/2 in two parts: n times the first (29 bits) is exact up to n = 2^24 without fused multiply-add, always with
+// it.
 struct Quadrant { float r; std::uint32_t n; };
 SLUICE_FN Quadrant quadrant(float x) {
   constexpr double shift = 6755399441055744.0;                // 1.5 * 2^52: the rounding trick in double
@@ -236,9 +245,9 @@ SLUICE_FN float cos(float x) {
 SLUICE_FN std::uint32_t spread_top_bit(std::uint32_t u) { return static_cast<std::uint32_t>(static_cast<std::int32_t>(u) >> 31); }
 
 // 2^(y log2|x|) in double: y multiplies the error of the logarithm by up to 150, so a float logarithm is not enough.
-// The conversion back to float does overflow and denormals.
-// Special values use masks made by integer arithmetic, never a bool. Often x or y is the same for the whole loop, and g++ 12 cannot vectorise a blend
-// whose condition is loop-invariant.
+// The conversion back to float handles overflow and denormals. Special values use masks made by integer arithmetic,
+// never a bool: often x or y is the same for the whole loop, and g++ 12 cannot vectorise a blend whose condition is
+// loop-invariant.
 SLUICE_FN float pow(float x, float y) {
   constexpr float huge = 1e38f;                               // stands for the infinite logarithms of 0 and inf
   std::uint32_t a = bits(x) & 0x7fffffffu;
@@ -264,8 +273,8 @@ SLUICE_FN float pow(float x, float y) {
   l = l * f + 1.4426950408684254;
   l = l * f + static_cast<double>(k);
 
-  // y moved off 0 by 1e-30, so that huge times a denormal y is still huge; for finite x this changes nothing. An infinite y becomes the largest float,
-  // one below it in bits, so that log 1 = 0 wins.
+  // y moves off 0 by 1e-30, so that huge times a denormal y is still huge; for finite x this changes nothing. An
+  // infinite y becomes the largest float, one below it in bits, so that log 1 = 0 wins.
   std::uint32_t b = bits(y) & 0x7fffffffu;
   std::uint32_t y_nan = spread_top_bit(0x7f800000u - b);
   std::uint32_t y_infinite = spread_top_bit(b + 0x00800000u) & ~y_nan;
@@ -286,7 +295,7 @@ SLUICE_FN float pow(float x, float y) {
   double scale = __builtin_bit_cast(double, (__builtin_bit_cast(std::uint64_t, t) << 52) + 0x3ff0000000000000u);
   std::uint32_t v = bits(static_cast<float>(p * scale));      // a NaN y has come through
 
-  float d = e - std::rint(e);                                 // 0 if y is whole (e is finite), and then y/2 is off by 0 or 1/2
+  float d = e - std::rint(e);                                 // 0 if y is whole (e is finite); y/2 then off by 0 or 1/2
   float h = 0.5f * e;
   std::uint32_t whole = spread_top_bit((bits(d) & 0x7fffffffu) - 1u);
   std::uint32_t odd = ((bits(h - std::rint(h)) & 0x01000000u) << 7) & whole;
@@ -300,7 +309,7 @@ SLUICE_FN float pow(float x, float y) {
 
 }  // namespace f32
 
-// ---- The functions. float: the body above, or CUDA's function in device code. double: <cmath>. ------------------------------------------------------
+// ---- The functions. float: the body above, or CUDA's function in device code. double: <cmath>. ----------------------
 
 #ifdef __CUDA_ARCH__
 #define SLUICE_F32(device, host) device
@@ -308,7 +317,8 @@ SLUICE_FN float pow(float x, float y) {
 #define SLUICE_F32(device, host) host
 #endif
 
-// All x. 1.05 ulp. exp(-inf) = 0, exp(inf) = inf, overflow from 88.7229 -> inf, denormal results below -87.3366, 0 below -103.97.
+// All x. 1.05 ulp. exp(-inf) = 0, exp(inf) = inf, overflow from 88.7229 -> inf, denormal results below -87.3366, 0
+// below -103.97.
 SLUICE_FN float exp(float x) { return SLUICE_F32(::expf(x), f32::exp(x)); }
 SLUICE_FN double exp(double x) { return std::exp(x); }
 // exp(x) for x <= 50, a quarter faster; above, any value. -inf and NaN as exp.
@@ -343,11 +353,12 @@ SLUICE_FN double softplus(double x) { return (x > 0.0 ? x : 0.0) + std::log1p(st
 SLUICE_FN float erf(float x) { return SLUICE_F32(::erff(x), f32::erf(x)); }
 SLUICE_FN double erf(double x) { return std::erf(x); }
 
-// The standard normal distribution function, erfc(-x / sqrt2) / 2. All x. 4.7 ulp, also far left, down to denormal results. 0 below -14.17;
-// normal_cdf(-inf) = 0, normal_cdf(inf) = 1. double: x^2 ulp, which is the rounding of x / sqrt2.
+// The standard normal distribution function, erfc(-x / sqrt2) / 2. All x. 4.7 ulp, also far left, down to denormal
+// results. 0 below -14.17; normal_cdf(-inf) = 0, normal_cdf(inf) = 1. double: x^2 ulp, which is the rounding of x /
+// sqrt2.
 SLUICE_FN float normal_cdf(float x) { return SLUICE_F32(::normcdff(x), f32::normal(x).cdf); }
 SLUICE_FN double normal_cdf(double x) { return 0.5 * std::erfc(x * -0.70710678118654752); }
-// And e^(-x^2/2) in `bell`: 1.4 ulp.
+// normal_cdf(x), and `bell` = e^(-x^2/2): 1.4 ulp.
 SLUICE_FN float normal_cdf(float x, float& bell) {
 #ifdef __CUDA_ARCH__
   return bell = ::expf(-0.5f * x * x), ::normcdff(x);
@@ -358,15 +369,15 @@ SLUICE_FN float normal_cdf(float x, float& bell) {
 }
 SLUICE_FN double normal_cdf(double x, double& bell) { return bell = std::exp(-0.5 * x * x), normal_cdf(x); }
 
-// |x| < 1e15 with fused multiply-add, |x| < 2.6e7 without (larger x gives wrong values). 1.6 ulp up to 2.6e7, then within 1e-7.
-// From 1e15 on NaN: neighbouring floats are ten million periods apart there. sin(+-0) = +-0; +-inf -> NaN.
+// |x| < 1e15 with fused multiply-add, |x| < 2.6e7 without (larger x gives wrong values). 1.6 ulp up to 2.6e7, then
+// within 1e-7. From 1e15 on NaN: neighbouring floats are ten million periods apart there. sin(+-0) = +-0; +-inf -> NaN.
 SLUICE_FN float sin(float x) { return SLUICE_F32(::sinf(x), f32::sin(x)); }
 SLUICE_FN double sin(double x) { return std::sin(x); }
 SLUICE_FN float cos(float x) { return SLUICE_F32(::cosf(x), f32::cos(x)); }
 SLUICE_FN double cos(double x) { return std::cos(x); }
 
-// x^y. 0.55 ulp. Special values as std::pow: pow(x, 0) = pow(1, y) = 1 even for NaN; negative x with whole y works, otherwise NaN;
-// zeros and infinities in either argument, signed zeros included.
+// x^y. 0.55 ulp. Special values as std::pow: pow(x, 0) = pow(1, y) = 1 even for NaN; negative x with whole y works,
+// otherwise NaN; zeros and infinities in either argument, signed zeros included.
 SLUICE_FN float pow(float x, float y) { return SLUICE_F32(::powf(x, y), f32::pow(x, y)); }
 SLUICE_FN double pow(double x, double y) { return std::pow(x, y); }
 

@@ -80,8 +80,8 @@ void Node::run_hooks(uint32_t output, Tensor& grad) {
 Leaf::Leaf(Tensor& x) { outputs.push_back({x.shape(), x.dtype()}); }
 
 void dispose(Node* node) {
-  // Deleting a node may drop the last reference to its inputs' nodes. Those are queued here by the
-  // nested calls, so the stack stays flat however long the chain is.
+  // Deleting a node may drop the last reference to its inputs' nodes. The nested calls queue these nodes here, so the
+  // stack stays flat however long the chain is.
   constinit thread_local Node* queue = nullptr;
   constinit thread_local bool draining = false;
   node->next_dead_ = queue;
@@ -101,7 +101,7 @@ void connect(Node& node, TensorRefs inputs, TensorRefs saves, Tensor& y) {
   }
   for (const Tensor& s : saves) {
     if (s.ref() == y.ref()) {
-      // An alias of its own: y itself is about to own this node.
+      // Saves an alias: y is about to own this node, and saving y itself would be a cycle.
       node.save(alias(y, y.layout()));
       node.mark_last_saved_as_output();
     } else {

@@ -68,7 +68,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& known) {
-  name = name.substr(0, 200);  // a damaged file's may be endless, and so may those that are known
+  name = name.substr(0, 200);  // a damaged file may have endless names
   const std::string* best = nullptr;
   std::size_t least = name.size() / 2 + 1;
   for (const std::string& k : known) {
@@ -193,7 +193,7 @@ void Option::set(std::string_view layer, const Json& given) const {
     }
     case object_list:
       if (!list) wrong();
-      access.resize(at, 0);  // so that what an object leaves out has its default
+      access.resize(at, 0);  // so that options left out of an object have their defaults
       access.resize(at, list->size());
       for (std::size_t i = 0; i < list->size(); ++i)
         detail::from_json(str(layer, ": ", name, "[", i, "]"), (*list)[i], access.object(at, i));

@@ -17,7 +17,7 @@ std::mutex control_mutex;
 std::unique_ptr<tbb::global_control> control;
 std::atomic<int> threads{0};
 
-// A child of fork() has none of TBB's threads, and perhaps a lock that one of them held: it must not wait for them.
+// A child of fork() has none of TBB's threads, and perhaps a lock that one of them held, so it must not wait for them.
 std::atomic<bool> started{false}, orphan{false};
 [[maybe_unused]] const int fork_safe = ::pthread_atfork(nullptr, nullptr, [] { orphan = orphan || started; });
 }  // namespace

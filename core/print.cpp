@@ -29,7 +29,7 @@ std::string formatted(const char* format, int precision, double v) {
   return buffer;
 }
 
-/// How all values of one tensor are written, chosen from those that are shown.
+/// The number format of one tensor, chosen from the values that are shown.
 struct FloatFormat {
   bool scientific = false;
   int decimals = 1;
@@ -41,11 +41,11 @@ struct FloatFormat {
       smallest = std::min(smallest, std::abs(v));
       largest = std::max(largest, std::abs(v));
     }
-    // Fixed point would lose the small ones or need very wide columns for the large ones.
+    // Fixed point would lose small values or need very wide columns for large ones.
     scientific = largest > 0 && (largest >= 1e8 || smallest < 1e-4 || largest / smallest > 1e5);
     decimals = scientific ? precision : std::min(precision, 1);
     if (scientific) return;
-    for (double v : values) {  // as many decimals as any value needs
+    for (double v : values) {  // as many decimals as the longest value needs
       if (!std::isfinite(v)) continue;
       std::string s = formatted("%.*f", precision, v);
       if (std::size_t point = s.find('.'); point != std::string::npos)

@@ -34,8 +34,8 @@ void philox_batch(uint64_t seed, uint64_t first, uint32_t* words) {
   }
 }
 
-/// Fills y with values that emit(words, out) makes, PerBlock of them from each block of four words, from block `start`;
-/// emit always converts a whole batch.
+/// Fills y by emit(words, out), which makes PerBlock values from each block of four words and always converts a whole
+/// batch. The first block is `start`.
 template <int PerBlock, class T, class Emit>
 void fill(Tensor& y, uint64_t seed, uint64_t start, Emit emit) {
   constexpr int64_t kValues = kBatch * PerBlock;
@@ -123,10 +123,10 @@ void random_cpu(const RandomFill& f, Tensor& y) {
   }
 }
 
-/// A new tensor filled by `f`, whose seed and first block are taken from rng here.
+/// A new tensor filled by `f`, with the seed and first block that are taken from rng here.
 Tensor filled(const char* op, const Shape& shape, TensorOptions options, Rng& rng, RandomFill f) {
   Tensor y = empty(shape, options, op);
-  const int64_t per_block = 16 / std::max<int64_t>(4, size_of(options.dtype));  // a bool takes one word, as an f32 or bf16
+  const int64_t per_block = 16 / std::max<int64_t>(4, size_of(options.dtype));  // bool, bf16: one word, as f32
   f.from = rng.draw(static_cast<uint64_t>((y.numel() + per_block - 1) / per_block), options.device);
   kernel::random(f, y);
   return y;
@@ -157,7 +157,7 @@ RngBlocks Rng::draw(uint64_t blocks, Device device) {
       fail<DeviceError>("random numbers made on ", device, ": cannot be recorded in a graph, whose replays would repeat them");
     auto& streams = recorded->streams_.streams_;
     auto stream = std::find_if(streams.begin(), streams.end(), [&](const auto& s) { return s.rng == state_; });
-    if (!again) {  // else they have been taken before
+    if (!again) {  // else the blocks are already counted
       if (stream == streams.end()) stream = streams.insert(stream, {state_, state});
       stream->set |= state.seed != stream->first.seed || state.offset != stream->first.offset + stream->blocks;
       stream->blocks += blocks;

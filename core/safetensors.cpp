@@ -28,7 +28,7 @@ int order_of(DType t) {
                                        [&](auto& n) { return n.first == t; }) - kNames);
 }
 
-/// A name from the file for an error text, which it must not flood.
+/// A name from the file for an error text, cut to 100 characters.
 std::string cited(const std::string& name) {
   return name.size() <= 100 ? str("'", name, "'") : str("'", name.substr(0, 100), "…'");
 }
@@ -43,8 +43,8 @@ struct Entry {
   Shape dims;        // of shape
 };
 
-/// Reads the header as a stream of events. Only four places exist in a well-formed header, so
-/// nothing is built that was not expected, whatever the text nests or repeats.
+/// Reads the header as a stream of events. A well-formed header has only four places; anything else stops the reading,
+/// so nothing unexpected is built, whatever the text nests or repeats.
 class HeaderParser final : public JsonEvents {
  public:
   std::vector<Entry> entries;
@@ -162,8 +162,8 @@ float float_of_half(uint16_t h) {
   return std::copysign(static_cast<float>(fraction) * 0x1p-24f, sign ? -1.0f : 1.0f);  // denormal, 0
 }
 
-/// Checks one tensor's dtype, shape and range against each other and fills type and dims. The
-/// reason if something is wrong, else "".
+/// Checks one tensor's dtype, shape and range against each other and fills type and dims. Returns the reason if
+/// something is wrong, else "".
 std::string check_entry(Entry& e) {
   if (e.offsets->size() != 2) return str("tensor ", cited(e.name), " needs two data_offsets");
   const uint64_t begin = (*e.offsets)[0], end = (*e.offsets)[1];

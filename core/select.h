@@ -1,5 +1,5 @@
-// The elementary functions that are no polynomials: selection, sign, rounding, square root. One text for float and double; loops over them vectorise
-// under plain -O3.
+// Elementary functions without polynomials: selection, sign, rounding, square root; one source for float and double.
+// Loops over them vectorise under plain -O3.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -8,9 +8,10 @@
 
 #include <sluice/core/fn.h>
 
-// The C library reports the root of a negative number in errno, so a loop would call it for one number after the other. Said to be const it is an
-// instruction, of many numbers at once; that is so for ::sqrt in any program that includes this, and for no other function. Where glibc is not,
-// the declaration may differ, and such a loop is slower.
+// The C library sets errno for the root of a negative number, so a loop would call sqrt for one number after the other.
+// Declared const, sqrt is an instruction for many numbers at once. This changes ::sqrt and ::sqrtf in every program
+// that includes this header, and no other function. Outside glibc the declaration may differ, so it is left alone and
+// such a loop is slower.
 #if defined(__GLIBC__) && !defined(__CUDACC__)
 extern "C" {
 [[gnu::const]] float sqrtf(float) noexcept;
@@ -22,8 +23,9 @@ namespace sluice::math {
 
 template <class T> using if_real = std::enable_if_t<std::is_same_v<T, float> || std::is_same_v<T, double>, T>;
 
-// Both arguments are evaluated. This is the branch of every formula. Written on the bits: of `c ? a : b` the compiler may make a branch, which it
-// cannot undo if a or b is arithmetic that may trap, and -fno-trapping-math is not what every program is built with. It does make a blend of this.
+// c ? a : b; both arguments are evaluated. Every formula branches with it. Written on the bits so that it compiles to a
+// blend. The compiler may make a branch of `c ? a : b`, which it cannot undo if a or b is arithmetic that may trap, and
+// -fno-trapping-math is not what every program is built with.
 #ifdef __CUDA_ARCH__
 template <class T> SLUICE_FN if_real<T> select(bool c, T a, T b) { return c ? a : b; }
 #else
@@ -50,7 +52,8 @@ template <class T> SLUICE_FN if_real<T> sign(T x) { return select(x > T(0), T(1)
 template <class T> SLUICE_FN if_real<T> min(T a, T b) { return select((a < b) | (a != a), a, b); }
 template <class T> SLUICE_FN if_real<T> max(T a, T b) { return select((a > b) | (a != a), a, b); }
 
-// Exact. round goes to the nearest integer, halves to even. The others are made of it: alone of the four it vectorises without -fno-trapping-math.
+// Exact. round: to the nearest integer, halves to even. floor, ceil and trunc use round, which alone of the four
+// vectorises without -fno-trapping-math.
 template <class T> SLUICE_FN if_real<T> round(T x) { return std::rint(x); }
 template <class T> SLUICE_FN if_real<T> floor(T x) { T r = round(x); return math::copysign(math::select(r > x, r - T(1), r), x); }
 template <class T> SLUICE_FN if_real<T> ceil(T x) { T r = round(x); return math::copysign(math::select(r < x, r + T(1), r), x); }
@@ -67,7 +70,8 @@ SLUICE_FN float rsqrt(float x) { return ::rsqrtf(x); }
 SLUICE_FN float rsqrt(float x) { return 1.0f / ::sqrtf(x); }
 #endif
 
-// sigmoid(x) from z = e^-|x|, which cannot overflow. z / (1 + z) on the left keeps the relative accuracy of small results.
+// sigmoid(x) from z = e^-|x|, which cannot overflow. z / (1 + z) on the left keeps the relative accuracy of small
+// results.
 template <class T> SLUICE_FN if_real<T> logistic(T x, T z) { return select(x < T(0), z, T(1)) / (T(1) + z); }
 
 }  // namespace sluice::math

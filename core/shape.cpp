@@ -77,7 +77,7 @@ Shape wrap_dims(std::string_view op, const Shape& dims, int rank) {
     for (int i = 0; i < rank; ++i) out.push_back(i);
     return out;
   }
-  for (const int64_t d : dims) {  // each to its place: for so few std::sort does no better, and g++ 14 warns of its bounds
+  for (const int64_t d : dims) {  // insertion sort: std::sort is no faster here, and g++ 14 warns of its bounds
     out.push_back(wrap_dim(op, d, rank));
     for (int i = out.rank() - 1; i > 0 && out[i - 1] >= out[i]; --i) {
       if (out[i - 1] == out[i]) fail(op, ": dim ", out[i], " is listed twice in ", dims);

@@ -95,7 +95,7 @@ struct Move {
   }
 };
 
-/// Stores two vectors' elements by turns: lo of their first halves, hi of their second.
+/// Interleaves the elements of a and b: lo from their first halves, hi from their second halves.
 template <class V, std::size_t... i>
 [[gnu::always_inline]] inline void interleave(V a, V b, V& lo, V& hi, std::index_sequence<i...>) {
   constexpr int n = sizeof...(i);
@@ -103,7 +103,8 @@ template <class V, std::size_t... i>
   hi = __builtin_shufflevector(a, b, (i % 2 * n + n / 2 + i / 2)...);
 }
 
-/// to[c][r] = from[r][c] for as many rows r and columns c as a register of 16 bytes, which every processor has.
+/// to[c][r] = from[r][c] for n rows r and n columns c, where n elements fill a register of 16 bytes, which every
+/// processor has.
 template <class T>
 [[gnu::always_inline]] inline void transpose_registers(const T* from, int64_t from_stride, T* to, int64_t to_stride) {
   constexpr int n = 16 / sizeof(T);
@@ -127,10 +128,10 @@ struct Transpose {
   static constexpr int64_t kSide = sizeof(T) == 1 ? 128 : sizeof(T) == 8 ? 32 : 64;  // a tile of 8 or 16 KB fits in L1
   static constexpr int64_t kArea = kSide * kSide, kLine = 64 / sizeof(T);
   int64_t from_stride, to_stride;
-  bool stream;  // past the caches: a target that they would not keep need not be read before it is written
+  bool stream;  // past the caches: saves reading a target that the caches would not keep
 
-  /// The tile is put together in L1, so that lines are read and written whole and once. `next`: a tile follows that
-  /// continues the rows of this one.
+  /// Builds the tile in L1, so that lines are read and written whole and once. `next`: another tile continues the rows
+  /// of this one and is prefetched.
   void tile(const T* from, T* to, int64_t rows, int64_t cols, bool next) const {
     constexpr int64_t n = 16 / sizeof(T);
     alignas(64) T buffer[kArea];
@@ -197,7 +198,7 @@ void copy_bits(const std::byte* from_bytes, const Layout& from_layout, std::byte
   int across = last;  // the dim along which the source is contiguous
   if (t == 1 && f != 0 && f != 1)
     for (int d = 0; d < last; ++d) {
-      const bool fills = m.shape[d] * static_cast<int64_t>(sizeof(T)) >= 16;  // a register
+      const bool fills = m.shape[d] * static_cast<int64_t>(sizeof(T)) >= 16;  // at least a register
       if (m.from[d] == 1 && fills && (across == last || m.shape[d] > m.shape[across])) across = d;
     }
   if (across != last) {
@@ -207,7 +208,7 @@ void copy_bits(const std::byte* from_bytes, const Layout& from_layout, std::byte
     int64_t rows = std::min(run, Tiles::kSide);
     const int64_t cols = std::min(n, Tiles::kArea / rows);
     rows = std::min(run, Tiles::kArea / cols);
-    // Lines are written past the caches only where they are written whole.
+    // Writes past the caches only if all lines are written whole.
     const auto in_lines = [](int64_t count) { return count % Tiles::kLine == 0; };
     tiles.stream = m.count() * static_cast<int64_t>(sizeof(T)) >= (int64_t{8} << 20) &&
                    reinterpret_cast<std::uintptr_t>(to) % 64 == 0 && in_lines(rows);
@@ -230,7 +231,7 @@ void copy_bits(const std::byte* from_bytes, const Layout& from_layout, std::byte
     });
     return;
   }
-  // Runs, cut where they are long.
+  // Copies runs, split where they are long.
   const int64_t piece = std::min(run, 64 * kTile), pieces = (run + piece - 1) / piece;
   m.remove(last);
   const Move outer = m;
@@ -268,7 +269,7 @@ Walk::Walk(const Layout& l) {
 }
 
 Walk::Run Walk::run(int64_t start) const {
-  constexpr int64_t kLeast = 192;  // below, one copy of many is cheaper than many calls
+  constexpr int64_t kLeast = 192;  // below, one copy of many runs is cheaper than a call for each run
   if (rank == 0 || strides[rank - 1] != 1 || shape[rank - 1] < kLeast) return {};
   Run r{shape[rank - 1] - start % shape[rank - 1], 0};
   for (int d = rank - 1; d >= 0; start /= shape[d], --d) r.offset += start % shape[d] * strides[d];

@@ -141,7 +141,7 @@ void copy_elements(const Tensor& from, Tensor& to) {
   if (to.device() == meta) return;  // the values are dropped
   if (from.device() == meta) fail<DeviceError>("copy: a tensor on meta has no values to copy to ", to.device());
   if (to.device() != cpu && from.device() != cpu) return copy_elements(on_cpu("copy", from), to);
-  // Layout and dtype are changed where the values come from, and where they arrive.
+  // The source's device converts to row-major order and to the dtype; the target's device converts to its layout.
   Tensor packed = from, landed = to;
   if (!from.is_contiguous() || from.dtype() != to.dtype()) {
     packed = empty(from.shape(), {to.dtype(), from.device()});
