@@ -1,6 +1,6 @@
-// A hash map from nodes to small numbers, for one backward walk. Open addressing in one array: a walk over
-// n nodes then costs no allocation per node. (Marks inside the nodes would be faster still, but walks on
-// several threads may share nodes — the parameters at least.)
+// A hash map from nodes to small numbers, for one backward walk. Open addressing in one array: a walk over n nodes then
+// costs no allocation per node. Marks inside the nodes would be faster still, but walks on several threads may share
+// nodes, at least the parameters.
 #pragma once
 
 #include <sluice/core/node.h>

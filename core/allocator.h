@@ -1,5 +1,5 @@
-// Caching CPU allocator. A fresh 16 MB block costs more in page faults than the op that fills it, so
-// freed blocks are kept by size class and handed out again.
+// Caching CPU allocator. A fresh 16 MB block costs more in page faults than the op that fills it, so freed blocks are
+// kept by size class and used again.
 //
 // Blocks are 64-byte aligned. Size classes are 64 B steps up to 512 B, then four steps per power of two (at most 25 %
 // rounding). Small blocks (up to 4 KB) are cut from slabs and cached per thread; batches move between threads under a

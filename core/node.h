@@ -72,7 +72,7 @@ class Node : public RefCounted, public detail::Pooled {
   SmallVector<OutputMeta, 1> outputs;
   struct Extras {
     std::vector<std::pair<uint32_t, std::function<Tensor(const Tensor&)>>> hooks;
-    std::string module_path;  // anomaly mode only
+    std::string module_path;  // set by anomaly mode and the profiler
   };
   Extras& extras();
   std::unique_ptr<Extras> extras_;

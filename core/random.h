@@ -1,8 +1,8 @@
 // Random numbers by Philox4x32-10 (Salmon et al. 2011): block i of a stream is a pure function of
 // (seed, i), so a fill is computed in parallel and its values do not depend on the thread count.
 //
-// A fill of n values takes n/4 blocks (f32, bool) or n/2 (f64, i64) from its Rng's counter. Saving
-// a run's randomness means saving two integers, seed() and offset().
+// A fill of n values takes n/4 blocks (f32, bf16, bool) or n/2 (f64, i64), rounded up, from its Rng's counter. Saving a
+// run's randomness means saving two integers, seed() and offset().
 #pragma once
 
 #include <sluice/core/tensor.h>
@@ -162,10 +162,11 @@ struct RandomFill {
   RngBlocks from = {};         // the blocks that the values are made from
 };
 
-// -- fills: f32, f64 or bf16 (rounded f32) by options.dtype, else DTypeError; ValueError for parameters outside the
-// domain
+// -- fills: f32, f64 or bf16 (rounded f32) by options.dtype, else DTypeError. ValueError for parameters outside the
+// domain.
 
-/// Uniform on [lo, hi); 24 random bits in f32, 53 in f64; rounding to bf16 may reach hi. Needs finite lo <= hi.
+/// Uniform on [lo, hi); 24 random bits in f32, 53 in f64; rounding to bf16 may reach hi. Needs lo <= hi with a finite
+/// difference.
 Tensor uniform(const Shape& shape, double lo, double hi, Rng& rng, TensorOptions options = {});
 /// Normal by Box-Muller. Needs a finite mean and std >= 0.
 Tensor normal(const Shape& shape, double mean, double std, Rng& rng, TensorOptions options = {});
