@@ -10,9 +10,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 namespace sluice {
@@ -189,10 +191,15 @@ FolderLock::FolderLock(const std::string& folder) : path_(folder + "/.lock") {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) fail<IOError>("folder_lock: cannot make the folder '", folder, "': ", error.message());
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(1);  // a killed process ends soon
   for (;;) {
     Descriptor file(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
     if (file.fd < 0) fail<IOError>("folder_lock: cannot write to the folder '", folder, "': ", reason(errno));
     if (::flock(file.fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      if (std::chrono::steady_clock::now() < until) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        continue;
+      }
       char holder[300];
       const ssize_t got = ::pread(file.fd, holder, sizeof holder, 0);
       fail<IOError>("folder_lock: the folder '", folder, "' is in use by ",

@@ -98,6 +98,7 @@ section = ""  # the last `// -- … --`
 pending = []  # `///` lines just read
 opening = True
 hidden = False  # inside something that is left out
+macro = False  # it is a #define, which ends with its line
 open_line = False  # the line before went on
 depth = 0
 for i, line in enumerate(lines):
@@ -111,7 +112,7 @@ for i, line in enumerate(lines):
     opening = False
     if hidden:
         depth += line.count("{") - line.count("}")
-        hidden = depth > 0 or not re.search(r"[;}]\s*(//.*)?$", line)
+        hidden = line.endswith("\\") if macro else depth > 0 or not re.search(r"[;}]\s*(//.*)?$", line)
         out.append("")
         continue
     if within[i] and within[i][-1][0] == "body":  # of a function: its comments are for those who read it
@@ -135,7 +136,8 @@ for i, line in enumerate(lines):
         continue
     if INTERNAL.match(line):
         depth = line.count("{") - line.count("}")
-        hidden = depth > 0 or not re.search(r"[;}]\s*(//.*)?$", line)
+        macro = stripped.startswith("#define ")
+        hidden = line.endswith("\\") if macro else depth > 0 or not re.search(r"[;}]\s*(//.*)?$", line)
         shared = ""
         out.append("")
         continue

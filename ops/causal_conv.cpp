@@ -24,7 +24,9 @@ Tensor causal_conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, 
   }
   if (x.dtype() == bf16)
     return to(causal_conv1d(to(x, f32), detail::widened(weight), detail::widened(bias), detail::widened(before)), bf16);
-  checked_add(op, n, width);
+  Shape padded = x.shape();
+  padded[x.rank() - 2] = checked_add(op, n, width - 1);
+  checked_numel(op, padded);
   const Tensor rows = before.defined() ? cat({before, x}, -2) : pad(x, -2, width - 1, 0);
   Tensor y;
   for (int64_t j = 0; j < width; ++j) {

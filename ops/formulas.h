@@ -233,8 +233,7 @@ struct Gated {
   template <class T> SLUICE_FN T operator()(const T& x, const T& g) const { return x * Phi{}(g); }
 };
 struct Glu : Gated<Sigmoid> { static constexpr const char* name = "glu"; };  // Dauphin et al. 2017
-// ReGlu, GeGlu, SwiGlu and Bilinear: Shazeer 2020.
-struct ReGlu : Gated<Relu> { static constexpr const char* name = "reglu"; };
+struct ReGlu : Gated<Relu> { static constexpr const char* name = "reglu"; };  // Shazeer 2020, as GeGlu, SwiGlu and Bilinear
 struct GeGlu : Gated<Gelu> { static constexpr const char* name = "geglu"; };
 struct GeGluTanh : Gated<GeluTanh> { static constexpr const char* name = "geglu_tanh"; };  // T5 1.1, Gemma
 struct SwiGlu : Gated<Silu> { static constexpr const char* name = "swiglu"; };

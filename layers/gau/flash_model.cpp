@@ -105,6 +105,7 @@ McTfm::McTfm(McTfmOptions o, Rng& rng) : options(o) {
   check_options("mc_tfm", o);
   if (o.dim % o.heads != 0) fail<ValueError>("mc_tfm: heads=", o.heads, " must divide dim=", o.dim);
   if (o.use_rope) detail::check_rope("mc_tfm", o.rope, "dim/heads", o.dim / o.heads);
+  detail::check_mixed_chunk("mc_tfm", mixed_options());
   attention_norm = Norm({o.dim, o.norm, o.norm_eps, o.dtype}), glu_norm = Norm({o.dim, o.norm, o.norm_eps, o.dtype});
   qkv = Linear({o.dim, 3 * o.dim, o.linear_bias, {InitKind::zeros}, o.dtype}, rng);
   {  // three square maps; only their product with x is fused

@@ -41,7 +41,7 @@ Tensor literal_sinkhorn(Tensor a, const SinkhornOptions& o, int64_t first, int64
     if (hidden.defined()) s = masked_fill(s, hidden, -kInf);
     a = divided_by_sum(softmax(s, first), second);
   }
-  return a;
+  return o.iterations == 0 && hidden.defined() ? masked_fill(a, hidden, 0) : a;
 }
 
 struct Operands {
@@ -116,7 +116,10 @@ Tensor sinkhorn_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& 
     s.allowed = s.allowed.defined() ? logical_and(s.allowed, real) : real;
   }
   Tensor p = sinkhorn(matmul(q, transpose(k, -2, -1)) * scale, s, rng);
-  if (o.top_k > 0) p = divided_by_sum(masked_fill(p, logical_not(topk_mask(p, o.top_k)), 0), -1);
+  if (o.top_k > 0) {  // a hidden weight is 0, which may be more than the scores that `literal` without iterations leaves
+    const Tensor from = s.allowed.defined() ? masked_fill(p, logical_not(s.allowed), -kInf) : p;
+    p = divided_by_sum(masked_fill(p, logical_not(topk_mask(from, o.top_k)), 0), -1);
+  }
   if (o.dropout > 0 && rng) p = dropout(p, o.dropout, *rng);
   return detail::restore_rank(matmul(p, v), rank);
 }

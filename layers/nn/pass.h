@@ -42,8 +42,9 @@ class Stream {
 
   /// What one place of one layer keeps.
   struct Kept {
-    const char *layer, *what;  // where it is kept, for errors
-    Tensor tensor = {};        // sums over the tokens, or the last rows
+    const char* layer;   // "gla"
+    const char* what;    // "state": what the layer keeps here
+    Tensor tensor = {};  // sums over the tokens, or the last rows
   };
 
  private:

@@ -302,3 +302,13 @@ TEST_CASE("sinkhorn attention: against loops, with padding and top-k", "[sinkhor
   CHECK_THROWS_AS(sinkhorn(zeros({3, 3}, {i64})), DTypeError);
   CHECK_THROWS_WITH(sinkhorn(zeros({3, 3}), {.allowed = ones({2, 3}, {boolean})}), Contains("[2,3]"));
 }
+
+TEST_CASE("sinkhorn attention: padding is not among the best keys where all scores are negative", "[sinkhorn]") {
+  const Tensor q = full({1, 1, 3, 2}, 1, {f64}), k = -q, v = Tensor::from<double>({1, 2, 3, 4, 5, 6}, {1, 1, 3, 2});
+  SinkhornAttentionOptions o{.sinkhorn = {.iterations = 0, .variant = SinkhornVariant::literal}, .top_k = 1};
+  o.keys = Tensor::from(std::vector<bool>{1, 1, 0}, {1, 3});
+  const auto real = [](const Tensor& x) { return narrow(x, 2, 0, 2); };
+  const Tensor got = real(sinkhorn_attention(q, k, v, o));
+  o.keys = Tensor();
+  CHECK(max_abs_diff(got, sinkhorn_attention(real(q), real(k), real(v), o)) == 0);
+}

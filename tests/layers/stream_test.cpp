@@ -17,7 +17,6 @@ namespace {
 
 /// A model of layers that knows nothing of streams.
 struct Model {
-  static constexpr const char* type = "Model";
   Gla first;
   Retention second;
 

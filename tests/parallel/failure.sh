@@ -83,7 +83,7 @@ for signals in 0 1 2; do
     sleep 0.1
   done
   for ((k = 0; k < signals; ++k)); do
-    kill -TERM "$job"
+    kill -TERM "$job" 2>/dev/null || true # it may have ended
     sleep 0.3
   done
   status=0
