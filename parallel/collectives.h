@@ -1,15 +1,17 @@
-// What a group of ranks computes together, as ops with gradients.
+// Collectives of a group of ranks, as ops with gradients.
 //
-// Gradients are those of the sum, over all ranks, of what each rank calls backward() on: the whole job is one function. So
-// the adjoint of all_reduce is all_reduce, of all_gather reduce_scatter, of broadcast reduce, of a shift the shift back — each
-// a collective in turn, for any order of gradient. A result has a history on every rank as soon as the operand of one rank
-// has; every rank must then run the same backward pass, and its loss must depend on the result.
+// Gradients are those of the sum, over all ranks, of the losses on which the ranks call backward(). The adjoint of
+// all_reduce is all_reduce, of all_gather reduce_scatter, of broadcast reduce, of a shift the shift back. Each adjoint
+// is a collective itself, so gradients of any order work. If the operand of one rank has a history, the result has one
+// on every rank; every rank must then run the same backward pass, and its loss must depend on the result.
 //
-// Values are f32, f64, bf16 or i64, of any layout. Results are contiguous and on the device of the operand; other devices than
-// the CPU go by way of its memory, and on meta nothing is sent: pieces are then taken to be of equal length. Sums are taken by
-// rank, so that the same ranks give the same bits. With one rank the operand itself is returned.
+// Values are f32, f64, bf16 or i64, of any layout. Results are contiguous and on the device of the operand. Tensors of
+// a GPU go through host memory unless the devices are linked (Communicator::device_link). On meta nothing is sent, and
+// all pieces are assumed to have the length of this rank's piece. Sums are taken in the order of ranks, so the same
+// ranks give the same bits. With one rank the operand itself is returned.
 //
-// Ranks whose calls differ — op, options, dtype, shape — all fail with a CommunicationError that names who differs.
+// If the calls of the ranks differ in op, options, dtype or shape, all ranks throw a CommunicationError that names the
+// ranks that differ.
 #pragma once
 
 #include <sluice/core/tensor.h>
@@ -27,47 +29,48 @@ namespace detail {
 struct Job;
 }
 
-/// y = Σ x over the ranks, on all of them; max and min have no gradient.
+/// y = Σ x over the ranks (or the max or min), on all ranks. max and min have no gradient.
 Tensor all_reduce(const Tensor& x, const Communicator& group, ReduceOp op = ReduceOp::sum);
 /// y = Σ x on rank `root`, zeros on the others.
 Tensor reduce(const Tensor& x, int root, const Communicator& group);
 /// y = x of rank `root`.
 Tensor broadcast(const Tensor& x, int root, const Communicator& group);
-/// y = cat(x of rank 0, x of rank 1, …) along dim. Pieces may differ in length along it.
+/// y = cat(x of rank 0, x of rank 1, …) along dim. The lengths along dim may differ between ranks.
 Tensor all_gather(const Tensor& x, int64_t dim, const Communicator& group);
-/// This rank's piece along dim of Σ x. `lengths`, one for each rank, must add up to the dim; without them pieces are as equal
-/// as they can be (even_pieces).
+/// Returns this rank's piece along dim of Σ x. `lengths` has one entry per rank and must add up to the length of dim;
+/// if it is empty, even_pieces() gives the lengths.
 Tensor reduce_scatter(const Tensor& x, int64_t dim, const Communicator& group, const std::vector<int64_t>& lengths = {});
 
 struct ShiftOptions {
-  bool cyclic = true;  // else what would come from beyond the ends is zeros of this rank's own shape
-  int64_t dim = 0;     // along which pieces may differ in length
+  bool cyclic = true;  // false: a rank to which no rank sends gets zeros of its own shape
+  int64_t dim = 0;     // the lengths along dim may differ between ranks
 };
-/// y = x of rank() − by: every rank's x goes `by` ranks on.
+/// y = x of rank() − by: every rank sends x to rank() + by.
 Tensor ring_shift(const Tensor& x, int by, const Communicator& group, ShiftOptions options = {});
 
 /// y = Σ x over the ranks before this one; zeros on rank 0.
 Tensor exclusive_scan(const Tensor& x, const Communicator& group);
-/// The state that this rank's piece of a recurrence begins with, S = 0 before rank 0, where the piece of each rank makes
-/// decay ⊙ S + state of S. decay broadcasts to state, of one shape on all ranks.
+/// Returns the state S with which this rank's piece of a recurrence begins. S is 0 on rank 0; the piece of each rank
+/// maps S to decay ⊙ S + state. decay must broadcast to state; the shapes must be the same on all ranks.
 Tensor exclusive_scan(const Tensor& decay, const Tensor& state, const Communicator& group);
 
-/// The text of rank `root`.
+/// Returns the text of rank `root`.
 std::string broadcast_text(const std::string& text, int root, const Communicator& group);
-/// Runs f on rank 0 and waits for it; what it throws is thrown on all ranks, as an error of the same type with its text.
+/// Runs f on rank 0; all ranks wait for it. If f throws, all ranks throw an error with its text. The other ranks keep
+/// the types ShapeError, DTypeError, IOError, ValueError and MemoryError; any other becomes a CommunicationError.
 void on_rank_0(const Communicator& group, const std::function<void()>& f);
 
-/// n things in `ranks` pieces, the first ones longer by one.
+/// Returns the lengths of `ranks` pieces of n things: ⌊n/ranks⌋ each, and one more in the first n mod ranks pieces.
 std::vector<int64_t> even_pieces(int64_t n, int ranks);
 
 // -- in the background -------------------------------------------------------------------------------------------------
 
-/// A collective under way. What it works on must be left alone until wait().
+/// A collective under way. Callers must not touch its tensors until wait() has returned.
 class Pending {
  public:
   Pending() = default;
   bool done() const;  // wait() would return at once
-  /// Returns when it is done; throws what went wrong. Without one under way it does nothing.
+  /// Returns when the collective is done; throws its error. Without a collective under way it does nothing.
   void wait();
 
  private:
@@ -77,10 +80,10 @@ class Pending {
   Communicator group_;
 };
 
-/// x = Σ x over the ranks, in place: contiguous, on the CPU, without history. Calls run in the order in which they were
-/// started, on a thread of their own.
+/// x = Σ x over the ranks (or the max or min), in place. x must be contiguous, without history, and not on meta. Calls
+/// run on a background thread in the order in which they were started.
 Pending start_all_reduce(Tensor& x, const Communicator& group, ReduceOp op = ReduceOp::sum);
-/// y = cat(x of rank 0, x of rank 1, …) along dim 0; both contiguous, on the CPU, without history.
+/// y = cat(x of rank 0, x of rank 1, …) along dim 0. Both must be contiguous, without history, and not on meta.
 Pending start_all_gather(const Tensor& x, Tensor& y, const Communicator& group);
 
 }  // namespace sluice

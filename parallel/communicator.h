@@ -1,13 +1,13 @@
-// Who works on a job: a group of ranks, numbered from 0. One process alone is a group of one, and every collective then
-// costs nothing.
+// A Communicator is a group of ranks, numbered from 0. One process alone is a group of one rank; its collectives cost
+// nothing.
 //
 //   run_ranks(4, [&](const Communicator& all) {          // threads of this process; with MPI: world() in parallel/mpi
 //     Tensor total = all_reduce(mine, all);
 //   });
 //
 // Every rank must make the same calls on a group in the same order. Each call first compares, in one small message, what
-// the ranks are about to do; ranks that disagree all fail with the same message, which names who disagrees. A rank that
-// dies or does not come within timeout() ends the others with a CommunicationError that names it.
+// the ranks are about to do. If the ranks disagree, all of them throw the same message, which names the ranks that
+// differ. If a rank dies or does not come within timeout(), the others throw a CommunicationError that names it.
 #pragma once
 
 #include <sluice/parallel/transport.h>
@@ -24,47 +24,47 @@ namespace detail {
 class Group;
 }
 
-/// What a rank has sent to others, and how long it waited, by kind of collective.
+/// Counts of what a rank has sent to others and of the time it took, by kind of collective.
 struct Traffic {
-  /// Of one kind of call.
+  /// The counts of one kind of call.
   struct Count {
     int64_t calls = 0, messages = 0, bytes = 0;  // bytes of values that this rank sent to others
     double seconds = 0;                          // spent in sending and receiving
   };
-  std::map<std::string, Count> by_kind;  // "all_reduce", …; "agreement": what calls compare before
-  Count total() const;                   // of values: without agreement
+  std::map<std::string, Count> by_kind;  // "all_reduce", …; "agreement": the messages that compare calls
+  Count total() const;                   // sum over all kinds but "agreement"
 };
 
-/// A group of ranks. A value: copies name the same group. Collectives of a group are called from one thread of each
-/// rank at a time.
+/// A group of ranks. Copies name the same group. On each rank, one thread at a time may call collectives of a group.
 class Communicator {
  public:
-  /// Alone: one rank.
+  /// A group of one rank, this one.
   Communicator();
-  /// All ranks of an engine.
+  /// A group of all ranks of `engine`. ValueError if it is null.
   explicit Communicator(std::shared_ptr<Transport> engine);
 
-  /// This rank, from 0, and how many there are.
+  /// The number of this rank, from 0, and the number of ranks.
   int rank() const;
   int size() const;
-  /// A rank's number in the whole job, which is what messages name.
+  /// The number of `rank` in the whole job; messages name ranks by this number. ValueError unless 0 <= rank < size().
   int world_rank(int rank) const;
 
-  /// Groups of those ranks that give the same color, ordered by key, then by rank. All ranks call it. With the same color
-  /// everywhere it is a group of its own, whose collectives do not wait for those of this one.
+  /// Returns the group of all ranks that give the same color, ordered by key, then by rank. All ranks must call it.
+  /// With one color the result has the same ranks, but its collectives do not wait for those of this group.
   Communicator split(int color, int key = 0) const;
 
-  /// Returns when all ranks have come.
+  /// Returns when all ranks have called it.
   void barrier() const;
-  /// Throws CommunicationError on all ranks unless `text` is the same on all; the message names who differs and shows the
-  /// first line in which. `what` says what is compared.
+  /// Throws CommunicationError on all ranks unless `text` is the same on all. The message names the ranks that differ
+  /// and shows the first line that differs. `what` names the thing compared.
   void check_same(const std::string& what, const std::string& text) const;
 
-  /// Seconds to wait for others: SLUICE_TIMEOUT of the environment, else 300. Groups split off later inherit it.
+  /// Seconds to wait for other ranks: SLUICE_TIMEOUT of the environment, else 300. Groups made by split() inherit them.
   double timeout() const;
   void set_timeout(double seconds) const;
 
-  /// How tensors of a device go from rank to rank: "NCCL 2.28.9"; "host: " and why not directly; empty until some have.
+  /// How tensors of a device go from rank to rank: the name of the direct link ("NCCL 2.28.9"), or "host: " and the
+  /// reason why there is no direct link. Empty until the group has exchanged tensors of a device.
   std::string device_link() const;
 
   /// A snapshot of this group's counts on this rank.
@@ -81,8 +81,8 @@ class Communicator {
   std::shared_ptr<detail::Group> group_;
 };
 
-/// Runs f on `ranks` threads of this process, each a rank. When one throws, the others' collectives do, too; the first
-/// exception is rethrown when all have ended. ValueError unless 1 <= ranks <= 256.
+/// Runs f on `ranks` threads of this process, each of which is a rank. When one rank throws, the collectives of the
+/// others throw, too. Rethrows the first exception when all ranks have ended. ValueError unless 1 <= ranks <= 256.
 void run_ranks(int ranks, const std::function<void(const Communicator&)>& f);
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// One rank's state in a group: what it has in common with the others, the order of its calls, and what they cost.
+// One rank's state in a group: the members, the order of this rank's calls, and their traffic.
 #pragma once
 
 #include <sluice/core/dtype.h>
@@ -18,7 +18,7 @@
 
 namespace sluice::detail {
 
-/// What a rank is about to do. `text` must be the same on all ranks; length and flags are told to all.
+/// A call that a rank is about to make. `text` must be the same on all ranks; length and flags are sent to all ranks.
 struct Call {
   const char* op;
   std::string text;
@@ -49,28 +49,29 @@ class Group {
   double timeout() const { return timeout_; }
   void set_timeout(double seconds);
 
-  /// Runs a collective: after all those that run in the background, then at once on this thread.
+  /// Waits for all background calls, then runs a collective on this thread.
   void call(const std::function<void()>& f);
-  /// Runs it in the background, in the order of these calls.
+  /// Runs f in the background, after all calls that were started before.
   std::shared_ptr<Job> start(std::function<void()> f);
   void wait(Job& job);
   bool done(const Job& job);
 
   // -- inside a call; ranks are those of the group ------------------------------------------------------------------
-  /// Compares and returns what each rank told, by rank; CommunicationError on all ranks when the texts differ.
+  /// Compares the calls of all ranks and returns them by rank. CommunicationError on all ranks if the texts differ.
   std::vector<Told> agree(const Call& call);
-  /// Of memory of `device`: the host's, or that of a device whose ranks are linked (below).
+  /// Sends and receives memory of `device`, which must be the host or a device for which linked() is true.
   void exchange(const char* kind, std::vector<Outgoing> sends, std::vector<Incoming> receives, Device device = cpu);
-  /// True if tensors of `device` go from rank to rank as they are; false: through the host. All ranks come; the first time it
-  /// finds out, and makes the link if every rank can. Then it is the same on all ranks.
+  /// True if tensors of `device` go directly from rank to rank; false if they go through the host. All ranks must call
+  /// it. The first call makes the link if every rank can. The answer is the same on all ranks.
   bool linked(Device device);
-  /// blocks[r] of `bytes` each, of which blocks[rank()] is filled in: the others come from their ranks, in ⌈log2 size⌉ rounds.
+  /// blocks[r], of `bytes` each, becomes the block of rank r; the caller must fill in blocks[rank()]. ⌈log2 size⌉
+  /// rounds. patience: seconds to wait for other ranks; 0 stands for timeout().
   void gather_blocks(const char* kind, const char* op, std::byte* blocks, std::size_t bytes, double patience = 0);
 
-  /// Throws what all ranks of the group throw.
+  /// Throws an error that all ranks of the group throw; the first rank prints it.
   [[noreturn]] void fail_together(const std::string& what);
 
-  /// What linked() has found: "NCCL 2.28.9", "host: rank 1: libnccl.so.2: cannot open …"; empty before.
+  /// What linked() found: "NCCL 2.28.9", or "host: rank 1: libnccl.so.2: cannot open …". Empty before its first call.
   std::string link_text() const;
   Traffic traffic() const;
   void reset_traffic();
@@ -84,15 +85,15 @@ class Group {
   void work();
   [[noreturn]] void fail_disagreement(const Call& call, const std::vector<Told>& told);
 
-  const std::shared_ptr<Transport> transport_;  // null: alone
+  const std::shared_ptr<Transport> transport_;  // null in a group of one
   const std::vector<int> members_;              // world ranks
   const int rank_, tag_;
   std::atomic<double> timeout_;
   std::atomic<bool> cancel_ = false;
 
-  mutable std::mutex mutex_;  // of all below
+  mutable std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
-  std::deque<std::shared_ptr<Job>> queue_;  // the first one runs
+  std::deque<std::shared_ptr<Job>> queue_;  // the first job is running
   std::thread worker_;
   bool stop_ = false;
   Traffic traffic_;
@@ -101,7 +102,7 @@ class Group {
   std::string link_text_;
 };
 
-/// dtype and shape as messages show them; `free_dim` may differ between ranks and is shown as *.
+/// The text of dtype and shape in messages. The length of `free_dim` may differ between ranks and is shown as *.
 std::string signature(DType dtype, const Shape& shape, int free_dim = -1);
 
 }  // namespace sluice::detail

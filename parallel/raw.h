@@ -1,5 +1,5 @@
-// The collectives on bytes of contiguous tensors, without history: what ops and background calls share. They run inside
-// Group::call or Group::start, after Group::agree, on tensors of the CPU or of a device whose ranks are linked.
+// The collectives on bytes of contiguous tensors, without history; ops and background calls share them. They must run
+// inside Group::call or Group::start, after Group::agree, on tensors of the CPU or of a device whose ranks are linked.
 #pragma once
 
 #include <sluice/core/kernel.h>
@@ -12,7 +12,7 @@
 
 namespace sluice::detail {
 
-/// For profiles: a call that sends, with the bytes it sent.
+/// Records a call and the bytes that it sent for profiles.
 class ObservedTraffic {
  public:
   ObservedTraffic(const char* op, const Group& group) : group_(group) {
@@ -28,7 +28,7 @@ class ObservedTraffic {
   int64_t before_ = 0;
 };
 
-/// The device on which ranks exchange tensors of `device`: its own if their devices are linked, else cpu.
+/// The device on which ranks exchange tensors of `device`: `device` itself if the ranks' devices are linked, else cpu.
 inline Device meeting_place(Group& group, Device device) {
   return device == cpu || device == meta || group.linked(device) ? device : cpu;
 }
@@ -37,7 +37,7 @@ inline std::byte* address_of(const Tensor& x) {
   return x.impl().storage->device_data() + x.layout().offset * size_of(x.dtype());
 }
 inline std::size_t bytes_of(const Tensor& x) { return static_cast<std::size_t>(x.numel() * size_of(x.dtype())); }
-/// A call's text with what only tensors beyond the host add: ranks exchange from devices or from hosts, not both.
+/// The text of a call, marked if the tensor lies on a GPU: all ranks must exchange from devices, or all from hosts.
 inline std::string on_device(std::string text, Device device) {
   return device == cpu || device == meta ? text : text + " on a GPU";
 }
@@ -47,9 +47,9 @@ inline Incoming incoming(int from, const Tensor& x) { return {from, address_of(x
 
 /// x becomes the op over all ranks' x.
 void all_reduce_raw(Group& group, Tensor& x, ReduceOp op);
-/// x becomes that of rank root.
+/// x becomes the x of rank `root`.
 void broadcast_raw(Group& group, Tensor& x, int root);
-/// pieces[r], with sizes that each rank knows, becomes x of rank r; pieces[rank] is left alone and may be undefined.
+/// pieces[r] becomes x of rank r; every rank must know the sizes. pieces[rank] is left alone and may be undefined.
 void all_gather_raw(Group& group, const Tensor& x, std::vector<Tensor>& pieces);
 /// y becomes Σ over ranks of their parts[rank()]; parts[r] has the shape of rank r's result. Counted as `kind`.
 void reduce_scatter_raw(Group& group, const char* kind, const std::vector<Tensor>& parts, Tensor& y);

@@ -1,5 +1,5 @@
-// Sums of what ranks sent, always by rank: ((x0 + x1) + x2) + …, so that the same ranks give the same bits however the
-// values were cut and sent.
+// Sums over ranks, always in the order of ranks: ((x0 + x1) + x2) + …. So the same ranks give the same bits, however
+// the values were split and sent.
 #pragma once
 
 #include <sluice/core/dtype.h>

@@ -1,30 +1,32 @@
-// One long sequence, cut over ranks. Each rank calls the same layer with its piece [batch, n_r, d] — rank 0 the first
-// rows, rank 1 those that follow, as many as it likes — and gets its piece of the output:
+// One long sequence, split over ranks. Each rank calls the same layer with its piece [batch, n_r, d] and gets its piece
+// of the output. Rank 0 has the first rows, rank 1 the next ones, and so on; the lengths n_r may differ:
 //
 //   SequenceScope scope(world());
 //   Tensor y = model(piece, piece_of_the_mask);
-//   backward(sequence_mean(loss_of_each_token(y)));      // gradients of parameters: shares, to be added up
+//   backward(sequence_mean(loss_of_each_token(y)));      // each rank gets its share of the parameters' gradients
 //
-// What crosses the cuts goes through the functions below; a layer written with them computes what it computes uncut:
+// A layer must use the functions below for everything that crosses the borders of pieces; it then computes the same as
+// on the whole sequence:
 //
-//   sequence_piece      positions: where this piece starts, how long the whole is
-//   sequence_shift      token shift: one row of the rank before
+//   sequence_piece      position of this piece and length of the whole
+//   sequence_shift      token shift: needs one row of the rank before
 //   sequence_rows       any rows of the whole: borders, chunks
 //   sequence_sum        Σ over ranks: mean pooling, counts, the sums of linear attention without order
-//   sequence_cumsum     running sums, and
-//   sequence_scan       linear_scan: what lies before as one state per rank, whatever the length (LASP-2, Sun et al. 2025)
+//   sequence_cumsum     running sums
+//   sequence_scan       linear_scan; each rank sends one state, whatever the length (LASP-2, Sun et al. 2025)
 //   sequence_attention  attention (sequence_attention.h)
 //
-// Outside of a scope, and with one rank, each is the plain function, bit for bit.
+// Outside of a scope, and with one rank, each function is the plain one, bit for bit.
 //
-// A scope, not an argument: positions, masks and sums lie deep inside of layers, and every call between would have to hand
-// a communicator on that it has no use for. A model written without cuts in mind runs cut by opening a scope around it.
+// A scope serves better than an argument: positions, masks and sums lie deep inside of layers, and every call between
+// would have to pass on a communicator. A model written for one rank runs split when a scope is opened around it.
 //
-// Gradients are those of the sum of all ranks' losses. A backward pass meets the same exchanges in reverse, so every rank
-// runs it, inside the scope or after it (checkpoint() runs parts of the forward pass again: inside). Tensors that all
-// ranks hold — parameters, the context of cross attention — get each rank's share: add them up over ranks, or train with
-// DataParallel, whose backward() takes the mean over this rank's tokens and their number. For many sequences, each over some
-// of the ranks, cut over a split() and average over all.
+// Gradients are those of the sum of all ranks' losses. A backward pass does the same exchanges in reverse, so every
+// rank must run it, inside the scope or after it. With checkpoint() it must run inside, because parts of the forward
+// pass run again. Tensors that all ranks hold (parameters, the context of cross attention) get each rank's share of the
+// gradient. Add the shares up over ranks, or train with DataParallel, whose backward() takes the mean over this rank's
+// tokens and their number. For many sequences, each over some of the ranks, open the scope with a split() and average
+// over all ranks.
 #pragma once
 
 #include <sluice/ops/scan/linear_scan.h>
@@ -40,15 +42,15 @@ namespace detail {
 struct Sequence;
 }
 
-/// While it lives, what this thread gives to layers and their functions (not to plain ops) are pieces of sequences, cut over `communicator` in the order of its
-/// ranks. The first piece sets the lengths, which need not be equal and may be 0; for sequences cut otherwise there is
-/// another scope. Scopes nest: the innermost counts.
+/// While a SequenceScope lives, layers and their functions (not plain ops) take the tensors of this thread as pieces of
+/// a sequence that is split over `communicator` in the order of its ranks. The first piece sets the lengths, which may
+/// differ and may be 0. A sequence with other lengths needs a scope of its own. Scopes nest: the innermost counts.
 class SequenceScope {
  public:
   explicit SequenceScope(const Communicator& communicator);
-  /// Nothing is cut while it lives: for a part that has its tokens to itself.
+  /// While this scope lives, nothing is split: for a part of a model whose tokens all lie on this rank.
   SequenceScope();
-  /// As the scope that detail::this_sequence() came from.
+  /// The same split as in the scope from which detail::this_sequence() gave `sequence`.
   explicit SequenceScope(std::shared_ptr<detail::Sequence> sequence);
   ~SequenceScope();
   SequenceScope(const SequenceScope&) = delete;
@@ -58,12 +60,12 @@ class SequenceScope {
   std::shared_ptr<detail::Sequence> before_;
 };
 
-/// Whether this thread's sequences are cut.
+/// True if this thread's sequences are split.
 bool in_sequence();
 
 /// Rows [begin, end) of a whole sequence.
 struct RowRange {
-  int64_t begin = 0, end = 0;  // the first one, and one behind the last
+  int64_t begin = 0, end = 0;
   /// Number of rows.
   int64_t length() const { return end - begin; }
 };
@@ -72,28 +74,30 @@ struct SequencePiece {
   int64_t first;  // position of this rank's first row
   int64_t total;  // rows of all ranks
 };
-/// Of a piece of n rows; {0, n} if nothing is cut. ShapeError when the scope's sequence is cut otherwise.
+/// The place of this rank's piece of n rows; {0, n} if nothing is split. The first call in a scope sets the lengths, so
+/// all ranks must make it. ShapeError if this rank holds another number of rows in the scope's sequence.
 SequencePiece sequence_piece(int64_t n);
 
-/// Rows [begin, end) of the whole of x along dim, wherever they lie; every rank asks for its own, also for none.
-/// Gradients of any order; any dtype.
+/// Returns rows [begin, end) of the whole of x along dim, whichever ranks hold them. All ranks must call it; each may
+/// ask for other rows, or for none. Any dtype; gradients of any order.
 Tensor sequence_rows(const Tensor& x, int64_t dim, RowRange rows);
-/// Every row one later along dim, 0 (false) the first.
+/// Moves every row of the sequence one place later along dim; the first row is 0 (false).
 Tensor sequence_shift(const Tensor& x, int64_t dim);
-/// Σ over ranks, the same on all, in the order of ranks.
+/// Σ x over ranks, in the order of ranks: the same bits on all ranks.
 Tensor sequence_sum(const Tensor& x);
-/// Of any entries in the order of the sequence, as many as each rank has.
+/// cumsum along dim over all ranks in their order. The length of dim may differ between ranks and need not be that of
+/// the scope's pieces.
 Tensor sequence_cumsum(const Tensor& x, int64_t dim, CumsumOptions options = {});
-/// As linear_scan, without chunks_only and decay_on_values.
+/// linear_scan over the whole sequence. In a scope, ValueError for chunks_only and decay_on_values.
 Tensor sequence_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay = {},
                      const LinearScanOptions& options = {});
-/// This rank's share of the mean over all tokens, Σ losses / count, so that the shares add up to it; with `counted`
-/// (bool, of the shape of losses) over those alone. To report the mean: sequence_sum of it.
+/// This rank's share of the mean over all tokens: (Σ losses of this rank) / (tokens of all ranks). sequence_sum of the
+/// share gives the mean. `counted` (bool, of the shape of losses) selects the tokens.
 Tensor sequence_mean(const Tensor& losses, const Tensor& counted = {});
 
 namespace detail {
 
-/// A sequence's cut: rank r holds rows [starts[r], starts[r + 1]).
+/// How a sequence is split: rank r holds rows [starts[r], starts[r + 1]).
 struct Sequence {
   Communicator communicator;
   std::vector<int64_t> starts = {};  // empty until the first piece is seen
@@ -103,27 +107,29 @@ struct Sequence {
   int64_t total() const { return starts.back(); }
   RowRange piece(int rank) const { return {starts[static_cast<std::size_t>(rank)], starts[static_cast<std::size_t>(rank) + 1]}; }
 };
-/// This thread's; null outside of a scope.
+/// The sequence of this thread's innermost scope; null outside of a scope.
 const std::shared_ptr<Sequence>& this_sequence();
-/// The same, its lengths known: all ranks call it, with n rows here. Undefined outside of a scope.
+/// this_sequence() with known lengths; n: rows of this rank's piece. All ranks must call it. Undefined outside a scope.
 const Sequence& sequence_of(int64_t n);
 
-/// Which rows of dim lie where, and who wants which: the same on all ranks. What is owned covers the whole, in order.
+/// The rows of dim that each rank holds and wants, by rank. The plan must be the same on all ranks, and `owned` must
+/// cover the whole, in order.
 struct RowPlan {
   std::vector<RowRange> owned, wanted;
 };
-/// x, the rows this rank owns → the rows it wants. Differentiable.
+/// Takes x, the rows that this rank owns, and returns the rows that it wants. Differentiable.
 Tensor fetch_rows(const Tensor& x, int64_t dim, const Communicator& c, std::shared_ptr<const RowPlan> plan);
-/// The adjoint: g, the rows this rank wanted, are added up where they lie, in the order of ranks. Differentiable.
+/// The adjoint of fetch_rows: g holds the rows that this rank wanted. Each owner adds up what the ranks return for its
+/// rows, in the order of ranks. Differentiable.
 Tensor return_rows(const Tensor& g, int64_t dim, const Communicator& c, std::shared_ptr<const RowPlan> plan);
-/// The same without history, added to y. True if any rank `records`.
+/// Adds what return_rows gives to y, without history. True if any rank `records`.
 bool add_returned_rows(Tensor& y, const Tensor& g, int64_t dim, const Communicator& c, const RowPlan& plan, bool records = false);
-/// x of the ranks [first, last), stacked in front: [last − first, ...x]; every rank asks for its own.
+/// x of the ranks [first, last), stacked in a new first dim: [last − first, ...x]. All ranks must give the same range.
 Tensor of_ranks(const Tensor& x, int first, int last);
-/// Those before this rank, or after it.
+/// x of the ranks before this one, or after it if `reverse`, stacked as in of_ranks.
 Tensor of_ranks_before(const Tensor& x, bool reverse = false);
 
-/// ValueError within a scope: `what` cannot be cut, and why.
+/// Throws ValueError within a scope: `what` cannot be split over ranks, because of `why`.
 void not_cut(const char* what, const char* why);
 
 }  // namespace detail

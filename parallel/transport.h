@@ -1,5 +1,5 @@
-// What an engine must do to carry a job: move bytes between numbered ranks, and say who keeps them waiting. Engines: the
-// threads of one process (run_ranks, in communicator.h), MPI (parallel/mpi). Everything else is built on exchange().
+// Interface of an engine: it moves bytes between numbered ranks and names the ranks that keep others waiting. Engines:
+// the threads of one process (run_ranks in communicator.h), MPI (parallel/mpi). Everything else is built on exchange().
 #pragma once
 
 #include <sluice/core/error.h>
@@ -13,10 +13,10 @@
 
 namespace sluice {
 
-/// Ranks that disagree, die, or do not come.
+/// Ranks disagree, have died, or did not come in time.
 struct CommunicationError : Error {
   using Error::Error;
-  int speaker = -1;  // of an error that a whole group throws: the rank that should say so
+  int speaker = -1;  // if a whole group throws: the world rank that prints the error; else −1
 };
 
 struct Outgoing {
@@ -30,7 +30,7 @@ struct Incoming {
   std::size_t bytes;
 };
 
-/// One rank's end of an engine. Ranks are numbered through the whole job, whatever groups they form.
+/// One rank's end of an engine. Ranks are numbered in the whole job, not in a group.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -39,33 +39,33 @@ class Transport {
 
   struct Patience {
     const char* op;                   // for the messages of errors
-    double seconds;                   // to wait for others
-    const std::atomic<bool>* cancel;  // set: stop waiting soon
+    double seconds;                   // to wait for other ranks
+    const std::atomic<bool>* cancel;  // exchange() throws soon after this becomes true
   };
-  /// Sends and receives all of these and returns when every buffer may be used again. Messages of one rank to another
-  /// under one tag arrive in the order of their sending; both sides know their sizes. Threads may call it at the same
-  /// time with different tags. CommunicationError when time is up — every other rank that waits then fails with the same
-  /// message, which names the ranks that did not come — or when some rank has failed.
+  /// Does all `sends` and `receives` and returns when every buffer may be used again. Messages from one rank to another
+  /// under one tag arrive in the order of sending; sender and receiver must know the sizes. Threads may call it at the
+  /// same time with different tags. CommunicationError if some rank has failed or time is up. When time is up, all
+  /// other waiting ranks throw the same message, which names the ranks that did not come.
   virtual void exchange(int tag, std::span<const Outgoing> sends, std::span<const Incoming> receives,
                         const Patience& patience) = 0;
-  /// Throws what exchange() would if some rank has failed.
+  /// Throws the error that exchange() would throw if some rank has failed.
   virtual void throw_if_failed() = 0;
-  /// This rank cannot go on: whatever the others wait for throws `why`, now and later.
+  /// Reports that this rank cannot go on: waits of the other ranks, now and later, throw `why`.
   virtual void fail_all(const std::string& why) = 0;
 
-  /// Tags below are taken by groups of this rank.
+  /// Groups of this rank use the tags below this one.
   std::atomic<int> free_tag = 1;
 };
 
 namespace detail {
 
-/// A rank that waits: in which op, and for whom.
+/// The op in which a rank waits, and the ranks for which it waits.
 struct Waiting {
   std::string op;
   std::vector<int> ranks;
 };
-/// What to say when `rank` has waited too long, given all ranks that are known to wait: the ranks at the end of the
-/// chain, who wait for nobody; or that all wait for one another.
+/// Returns the error message for `rank`, which has waited too long, given all ranks that are known to wait. It names
+/// the ranks at the end of the chain of waits, which do not wait themselves, or says that all wait for one another.
 std::string blame(int rank, const std::map<int, std::vector<Waiting>>& waiting, double seconds);
 /// "rank 2", "ranks 2, 3 and 5".
 std::string name_ranks(const std::vector<int>& ranks);

@@ -1,4 +1,4 @@
-// What world() asks of the engine beside messages; mpi_engine.cpp with MPI, no_engine.cpp without.
+// What world() needs of the engine besides messages: mpi_engine.cpp with MPI, no_engine.cpp without.
 #pragma once
 
 #include <sluice/parallel/transport.h>
@@ -10,19 +10,20 @@ namespace sluice::detail {
 
 class Engine : public Transport {
  public:
-  /// Threads for this rank: those that it may run on, shared with the ranks that may, too.
+  /// Threads for this rank: the processors that it may run on, divided by the ranks that share some; at least 1.
   virtual int fair_threads() = 0;
-  /// Why the job has failed, if another rank has said so.
+  /// The reason why the job has failed, if another rank reported it; else empty.
   virtual std::string told_failure() = 0;
-  /// Ends this process and, soon, all others; `spoke`: it has said why, so that no other rank needs time for that.
+  /// Ends this process and, soon, all others. `spoke`: the reason is printed already, so no other rank needs time for
+  /// it.
   [[noreturn]] virtual void end_job(bool spoke) = 0;
 };
 
-/// The variable by which a launcher shows itself to its processes; empty: this one was started alone.
+/// The name of the environment variable that shows that a launcher started this process; empty if none did.
 std::string launched_by();
 /// Starts MPI. DeviceError without it.
 std::shared_ptr<Engine> start_engine();
-/// Which build of Sluice this is: version, compiler and the linker's id of the library.
+/// The compiler's version and the linker's id of the library; empty without MPI.
 std::string build_text();
 
 }  // namespace sluice::detail

@@ -1,5 +1,5 @@
-// Ranks that are processes: all that mpirun, srun or another launcher of MPI started together. In the library
-// sluice::parallel; sluice::sluice itself needs no MPI.
+// Ranks that are processes: all processes that mpirun, srun or another MPI launcher started together. This is part of
+// the library sluice::parallel; sluice::sluice itself needs no MPI.
 //
 //   int main() {
 //     return run_world([](const Communicator& all) {
@@ -10,8 +10,8 @@
 //
 //   mpirun -n 4 ./program
 //
-// Environment: SLUICE_TIMEOUT, seconds to wait for other ranks (300); SLUICE_MPI_MESSAGE, bytes of one message of MPI, larger
-// ones are cut (2^30).
+// Environment: SLUICE_TIMEOUT, seconds to wait for other ranks (default 300); SLUICE_MPI_MESSAGE, the largest MPI
+// message in bytes (default 2^30), into which longer messages are split.
 #pragma once
 
 #include <sluice/parallel/communicator.h>
@@ -20,14 +20,15 @@
 
 namespace sluice {
 
-/// All ranks of this job; a program that no launcher started is alone. The first call starts MPI, compares builds and
-/// instruction sets of all ranks (CommunicationError), and gives each rank its share of the processor's threads: those that
-/// it may run on, divided by the ranks that may run on them, too. When the process ends, it waits for the others. DeviceError
-/// when a launcher started this process and the library was built without MPI.
+/// The group of all ranks of this job; one rank if no launcher started the program. The first call starts MPI. It
+/// compares the builds and instruction sets of all ranks; CommunicationError if they differ. It sets the number of
+/// threads of each rank: the processors that the rank may run on, divided by the number of ranks that share them. At
+/// its end the process waits for the others. DeviceError if a launcher started this process and the library was built
+/// without MPI.
 Communicator world();
 
-/// What main() returns: f(world()). When f throws, all ranks end, with status 1 and one message on stderr: that of the rank
-/// where it came from, or what all ranks found at once.
+/// Returns f(world()), the status for main(). If f throws, all ranks end with status 1 and one message on stderr: that
+/// of the rank that threw, or the message that all ranks throw together.
 int run_world(const std::function<int(const Communicator&)>& f);
 
 }  // namespace sluice
