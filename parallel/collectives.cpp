@@ -19,12 +19,13 @@ using namespace detail;
 
 namespace {
 
-using Adjoint = std::function<Tensor(const Tensor& g)>;  // every collective is linear, and its adjoint is one
+using Adjoint = std::function<Tensor(const Tensor& g)>;  // a collective is linear, and its adjoint is a collective
 
 constexpr int64_t kRequiresGrad = 1;  // of Told::flags
 
-/// What every op has in common: ranks compare what they do, `compute` makes the result from x, contiguous where ranks
-/// exchange it, and from what all told; it gets a history when the operand of any rank has one. An empty adjoint: no gradient.
+/// The common part of all ops: ranks compare their calls, then compute(x, told) makes the result. Its x is contiguous
+/// and lies where the ranks exchange it; told holds the calls of all ranks. The result gets a history if the operand of
+/// any rank has one. An empty adjoint: no gradient.
 template <class F>
 Tensor collective(const Call& call, const Tensor& x, const Communicator& c, Adjoint adjoint, F compute) {
   check_reducible(call.op, x.dtype());
@@ -47,7 +48,7 @@ Tensor collective(const Call& call, const Tensor& x, const Communicator& c, Adjo
   }
   const bool anyone = mine || std::any_of(told.begin(), told.end(), [](const Told& t) { return t.flags == kRequiresGrad; });
   if (!records || !anyone) return y;
-  // A constant of this rank is given a history, too: its backward pass must come to the adjoint as those of the others do.
+  // A constant gets a history, too: this rank's backward pass must call the adjoint, because those of the others do.
   const Tensor input = mine ? x : x.detach().requires_grad_();
   return record(call.op, std::move(y), {input}, {}, std::move(adjoint));
 }
@@ -56,14 +57,14 @@ void check_root(const char* op, int root, const Communicator& group) {
   if (root < 0 || root >= group.size()) fail<ValueError>(op, ": root ", root, " is no rank of ", group.size());
 }
 
-/// x's shape with another length along d.
+/// `shape` with another length along d.
 Shape resized(const Shape& shape, int d, int64_t length) {
   Shape s = shape;
   s[d] = length;
   return s;
 }
 
-/// Ring shift; where nothing comes, zeros of length `ends` along dim.
+/// Ring shift. A rank to which no rank sends gets zeros of length `ends` along dim.
 Tensor shift(const Tensor& x, int by, const Communicator& group, bool cyclic, int dim, int64_t ends) {
   const int n = group.size(), me = group.rank();
   const auto rank_at = [&](int64_t r) { return cyclic ? static_cast<int>(((r % n) + n) % n) : r < 0 || r >= n ? -1 : static_cast<int>(r); };
@@ -87,7 +88,7 @@ void check_background(const char* op, const Tensor& x) {
   if (x.requires_grad()) fail<AutogradError>(op, ": works in place, on tensors without history");
 }
 
-/// Errors as letters, and back.
+/// A letter for the type of an error; throw_kind is the inverse.
 char kind_of(const std::exception& e) {
   if (dynamic_cast<const ShapeError*>(&e)) return 's';
   if (dynamic_cast<const DTypeError*>(&e)) return 't';
@@ -128,7 +129,7 @@ Tensor reduce(const Tensor& x, int root, const Communicator& group) {
   return collective(call, x, group, [root, group](const Tensor& g) { return broadcast(g, root, group); },
                     [&](const Tensor& here, const auto&) {
                       if (here.device() == meta) return empty_like(here);
-                      std::vector<Tensor> parts;  // all of it for root, nothing for the others
+                      std::vector<Tensor> parts;  // root gets all of x, the others nothing
                       for (int r = 0; r < group.size(); ++r) parts.push_back(r == root ? here : empty({0}, here.options()));
                       Tensor y = zeros_like(here);
                       reduce_scatter_raw(group.group(), "reduce", parts, y);
@@ -161,7 +162,7 @@ Tensor all_gather(const Tensor& x, int64_t dim, const Communicator& group) {
                       for (const Told& t : told) lengths->push_back(t.length), total = checked_add("all_gather", total, t.length);
                       Tensor y = empty(resized(x.shape(), d, total), here.options(), "all_gather");
                       if (here.device() == meta) return y;
-                      std::vector<Tensor> pieces, places;  // received in place where rows lie together
+                      std::vector<Tensor> pieces, places;  // contiguous places receive in place
                       int64_t start = 0;
                       for (std::size_t r = 0; r < told.size(); start += told[r++].length) {
                         places.push_back(narrow(y, d, start, told[r].length));
@@ -209,7 +210,7 @@ Tensor ring_shift(const Tensor& x, int by, const Communicator& group, ShiftOptio
 
 Tensor exclusive_scan(const Tensor& x, const Communicator& group) {
   const Tensor all = all_gather(unsqueeze(x, 0), 0, group);
-  if (group.rank() == 0) return sum(narrow(all, 0, 0, 0), {0});  // zeros, with the history that the others have
+  if (group.rank() == 0) return sum(narrow(all, 0, 0, 0), {0});  // zeros, with a history as on the others
   Tensor y = select(all, 0, 0);
   for (int r = 1; r < group.rank(); ++r) y = y + select(all, 0, r);
   return y;
@@ -301,7 +302,7 @@ Pending start_all_gather(const Tensor& x, Tensor& y, const Communicator& group) 
     const auto told = g->agree({"all_gather", on_device("all_gather(dim 0) " + signature(x.dtype(), x.shape(), 0), x.device()), x.shape()[0]});
     const Device place = meeting_place(*g, x.device());
     const auto total = std::accumulate(told.begin(), told.end(), int64_t{0}, [](int64_t n, const Told& t) { return n + t.length; });
-    // The others' y may be right, and their calls go on: this rank takes part before it says so.
+    // y of other ranks may have the right length, so their calls go on: this rank takes part before it throws.
     std::vector<Tensor> pieces;
     Tensor whole = total == y.shape()[0] && y.device() == place ? y : empty(resized(y.shape(), 0, total), {y.dtype(), place});
     int64_t start = 0;

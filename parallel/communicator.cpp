@@ -22,7 +22,7 @@ double usual_timeout() {
   return *seconds;
 }
 
-/// The first line in which two texts differ, of both.
+/// The first lines in which a and b differ, one from each.
 std::pair<std::string_view, std::string_view> first_difference(std::string_view a, std::string_view b) {
   while (true) {
     const std::string_view x = a.substr(0, a.find('\n')), y = b.substr(0, b.find('\n'));
@@ -82,7 +82,7 @@ void Communicator::barrier() const {
 void Communicator::check_same(const std::string& what, const std::string& text) const {
   if (size() == 1) return;
   group_->call([&] {
-    // The lengths and hashes differ or nothing does; then each rank shows its text to all.
+    // Ranks compare lengths and hashes; if one differs, each rank sends its text to all.
     const uint64_t hash = std::hash<std::string_view>{}(text);
     const auto told = group_->agree({"check_same", "check_same: " + what, static_cast<int64_t>(text.size()), static_cast<int64_t>(hash)});
     const auto same = [&](const detail::Told& t) { return t.length == told[0].length && t.flags == told[0].flags; };
@@ -98,7 +98,8 @@ void Communicator::check_same(const std::string& what, const std::string& text) 
            receives.push_back({r, reinterpret_cast<std::byte*>(theirs.data()), theirs.size()});
     }
     group_->exchange("check_same", std::move(sends), std::move(receives));
-    // Those who differ from most; of equal numbers, from the first.
+    // `usual` is the text of most ranks, or the first of two equally frequent ones; `odd` are the ranks with another
+    // text.
     const auto votes = [&](const std::string& t) { return std::count(texts.begin(), texts.end(), t); };
     const std::string usual = *std::max_element(texts.begin(), texts.end(), [&](auto& a, auto& b) { return votes(a) < votes(b); });
     std::vector<int> odd;

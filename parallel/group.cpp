@@ -13,8 +13,8 @@ namespace sluice::detail {
 
 namespace {
 
-constexpr std::size_t kShownText = 256;  // bytes of a call's text that other ranks see when it differs
-constexpr double kRollCall = 2;          // seconds for ranks to say that they wait, too
+constexpr std::size_t kShownText = 256;  // bytes of a call's text that ranks exchange when the calls differ
+constexpr double kRollCall = 2;          // seconds for ranks to answer that they wait, too
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -37,7 +37,7 @@ Group::~Group() {
   {
     std::lock_guard lock(mutex_);
     stop_ = true;
-    // Unwinding: the others may never come to what is still running.
+    // While an exception unwinds, other ranks may never come to the calls that still run here.
     if (std::uncaught_exceptions() > 0) cancel_ = true;
   }
   changed_.notify_all();
@@ -126,7 +126,7 @@ void Group::exchange(const char* kind, std::vector<Outgoing> sends, std::vector<
 }
 
 void Group::gather_blocks(const char* kind, const char* op, std::byte* blocks, std::size_t bytes, double patience) {
-  // Bruck et al. 1997: block i of `rows` is that of rank + i; each round doubles what is known.
+  // Bruck et al. 1997: block i of `rows` is that of rank + i; each round doubles the number of known blocks.
   const int n = size();
   std::vector<std::byte> rows(bytes * static_cast<std::size_t>(n));
   const auto at = [&](int i) { return bytes * static_cast<std::size_t>(i); };
@@ -162,7 +162,7 @@ void Group::fail_disagreement(const Call& call, const std::vector<Told>& told) {
   std::memcpy(text(static_cast<std::size_t>(rank_)), mine.c_str(), mine.size() + 1);
   gather_blocks("agreement", call.op, bytes_of(texts), kShownText);
 
-  // What most do; of equal numbers, what the first does.
+  // `usual` is a rank with the most frequent call; if two are equally frequent, the first.
   std::size_t usual = 0;
   int64_t most = 0;
   for (std::size_t r = 0; r < told.size(); ++r) {
@@ -173,7 +173,7 @@ void Group::fail_disagreement(const Call& call, const std::vector<Told>& told) {
   for (std::size_t r = 0; r < told.size(); ++r)
     if (told[r].hash != told[usual].hash && what.size() < 1000)
       what += str(what.empty() ? "" : ", ", "rank ", world_rank(static_cast<int>(r)), " calls ", std::string_view(text(r)));
-  // On every rank the same words: they begin with the op of most.
+  // The message must be the same on every rank: it begins with the op of the most frequent call.
   const std::string_view common = text(usual);
   const std::string_view op = common.substr(0, common.find_first_of(" (:"));
   fail_together(str(op, ": ranks disagree — ", what, "; the others call ", common));
@@ -196,8 +196,9 @@ void Group::move_linked(const char* op, const std::vector<Outgoing>& sends, cons
   link_->exchange(out, in, watch(op));
 }
 
-/// Throws when it makes no sense to wait on for devices' messages. They say nothing about who keeps them: ranks that are
-/// alive come to a roll call on the host, and its own error names those that do not.
+/// The result throws when there is no use in waiting longer for messages of devices. A device does not know which rank
+/// keeps it waiting. So when time is up the ranks exchange a byte on the host; the error of that exchange names the
+/// ranks that do not come.
 std::function<void()> Group::watch(const char* op) {
   return [this, op, deadline = now() + timeout_] {
     transport_->throw_if_failed();
@@ -223,7 +224,7 @@ void Group::make_link(Device device) {
   std::vector<Answer> answers(static_cast<std::size_t>(size()));
   Answer& mine = answers[static_cast<std::size_t>(rank_)];
   std::string text;
-  // Every rank says whether it can, in both steps; what one cannot, none does.
+  // In both steps every rank reports whether its attempt succeeded; if one failed, no rank goes on.
   const auto all_able = [&](const std::function<void()>& attempt) {
     mine.able = false;
     try {
@@ -280,7 +281,7 @@ std::string Group::link_text() const {
 std::shared_ptr<Group> Group::split(int color, int key) {
   const auto pack = [](int a, int b) { return static_cast<int64_t>(static_cast<uint64_t>(static_cast<uint32_t>(a)) << 32 | static_cast<uint32_t>(b)); };
   const auto told = agree({"split", "split", pack(color, key), transport_->free_tag});
-  // A tag that is new to all: every rank of two groups that share a rank has seen both tags.
+  // The largest free_tag of all ranks is a tag that is new to all of them.
   int64_t tag = 0;
   std::vector<std::pair<int, int>> order;  // key and rank
   for (std::size_t r = 0; r < told.size(); ++r) {

@@ -11,7 +11,7 @@ namespace sluice::detail {
 
 namespace {
 
-/// Up to this size each rank sends all it has to all others: one round instead of two.
+/// Bytes up to which each rank of an all_reduce sends its whole operand to all others: one round instead of two.
 constexpr int64_t kSmall = 16 << 10;
 
 /// y = the op over pieces, in the order of ranks; y may be one of them.
@@ -21,14 +21,14 @@ void reduce_tensors(const char* op, ReduceOp how, const std::vector<Tensor>& pie
     for (const Tensor& x : pieces) bytes.push_back(x.raw());
     return reduce_pieces(op, how, y.dtype(), bytes, y.raw(), y.numel());
   }
-  if (y.dtype() == i64) {  // devices have no maximum of integers; these are few
+  if (y.dtype() == i64) {  // devices have no maximum of integers; such operands are small
     std::vector<Tensor> here;
     for (const Tensor& x : pieces) here.push_back(to(x, cpu));
     Tensor all = empty(y.shape(), {i64});
     reduce_tensors(op, how, here, all);
     return copy_elements(to(all, y.device()), y);
   }
-  // The same sums: bf16 in f32, rounded once.
+  // The same sums as reduce_pieces: bf16 is added in f32 and rounded once.
   const auto wide = [](const Tensor& x) { return x.dtype() == bf16 ? to(x, f32) : x; };
   Tensor all = wide(pieces[0]);
   for (std::size_t r = 1; r < pieces.size(); ++r) {
@@ -44,7 +44,7 @@ void all_reduce_raw(Group& group, Tensor& x, ReduceOp op) {
   const int n = group.size(), me = group.rank();
   const int64_t width = size_of(x.dtype()), bytes = x.numel() * width;
   if (bytes == 0) return;
-  // Each rank reduces one piece of the values and sends the result to all; a small operand it reduces whole.
+  // Each rank reduces one piece of the values and sends the result to all; every rank reduces all of a small operand.
   const bool whole = bytes <= kSmall;
   std::vector<int64_t> lengths = whole ? std::vector<int64_t>(static_cast<std::size_t>(n), x.numel()) : even_pieces(x.numel(), n);
   std::vector<int64_t> starts(lengths.size(), 0);
@@ -77,7 +77,7 @@ void all_reduce_raw(Group& group, Tensor& x, ReduceOp op) {
 }
 
 void broadcast_raw(Group& group, Tensor& x, int root) {
-  // A binomial tree: in each round those who have it send it on.
+  // A binomial tree: in each round the ranks that have x send it on; `me` and `have` count from root.
   const int n = group.size(), me = (group.rank() - root + n) % n;
   if (x.numel() == 0) return;
   const auto rank = [&](int i) { return (i + root) % n; };

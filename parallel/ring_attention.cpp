@@ -1,11 +1,13 @@
-// Attention around a ring of ranks (Liu et al. 2023, "Ring Attention"): in each round a rank has its queries meet the keys and
-// values of one other rank. Softmax parts merge by their log-sum-exp, elementwise weights add up. Backward, the row statistics
-// of the whole make every part's gradients exact, so the keys go around once more and their gradients go home.
+// Attention around a ring of ranks (Liu et al. 2023, "Ring Attention"): in each round a rank computes its queries with
+// the keys and values of one other rank. Partial results of softmax merge by their log-sum-exp; those of elementwise
+// weightings add up. The backward pass uses the row statistics of the whole, so the gradients of each part are exact.
+// The keys go around once more, and their gradients return to their ranks.
 //
-// Of a causal sequence rank r has r others' keys to see, and rank 0 none. So the pairs far apart are worked on by the rank of
-// the keys, to which the queries come and from which outputs go home (the idea of Li et al. 2023, "DistFlashAttn"): in round
-// t < R/2 rank w >= t takes its queries and the keys of w − t, and rank w < t its keys and the queries of w + R − t. Every rank
-// then has one pair a round, and in the middle, when R is even, half of one.
+// In a causal sequence rank r sees the keys of r other ranks, and rank 0 of none. To balance the work, the rank of the
+// keys computes pairs of ranks that are far apart: the queries come to it and outputs return (the idea of Li et al.
+// 2023, "DistFlashAttn"). With R ranks, in round t < R/2 rank w >= t takes its queries and the keys of w − t; rank w <
+// t takes its keys and the queries of w + R − t. Every rank then has one pair a round. If R is even, round R/2 has half
+// a pair for each.
 #include <sluice/autograd/engine.h>
 #include <sluice/core/node.h>
 #include <sluice/ops/attention/attention_kernels.h>
@@ -27,7 +29,7 @@ bool none(const std::vector<RowRange>& ranges) {
   return std::all_of(ranges.begin(), ranges.end(), [](RowRange r) { return r.length() == 0; });
 }
 
-/// Which queries each rank has meet which keys, as rows of the whole: its own of one kind at least.
+/// The queries and keys that each rank computes in a round, as rows of the whole. The queries or the keys are its own.
 struct Round {
   std::vector<RowRange> queries, keys;
 };
@@ -51,12 +53,12 @@ std::vector<Round> rounds_of(const Sequence& s, bool causal) {
   return rounds;
 }
 
-/// How a round's rows come and go. Only what is another rank's is fetched; a plan that moves nothing is null.
+/// The transfers of a round. A rank fetches only rows that it does not hold; a plan that moves nothing is null.
 struct Moves {
-  std::shared_ptr<const RowPlan> queries, keys;  // to where they are needed
-  std::shared_ptr<const RowPlan> home;           // what belongs to queries, from where it was computed
-  RowRange mine, theirs;                         // this rank's queries in this round; its keys
-  bool guests = false;                           // mine are another rank's
+  std::shared_ptr<const RowPlan> queries, keys;  // from their owners to the ranks that compute
+  std::shared_ptr<const RowPlan> home;           // results per query, back to the owners of the queries
+  RowRange mine, theirs;                         // the queries and the keys with which this rank computes
+  bool guests = false;                           // `mine` belongs to another rank
 
   Moves(const Sequence& s, const Round& round) {
     RowPlan q, k, back;
@@ -83,7 +85,8 @@ struct Moves {
   }
 };
 
-/// A round's operands on this rank: q and what belongs to queries, kv [batch, kv_heads, n, d + dv] and what belongs to keys.
+/// A round's operands on this rank: queries() gives q and everything per query, keys() gives kv [batch, kv_heads, n, d
+/// + dv] and everything per key.
 class Part {
  public:
   Moves moves;
@@ -108,8 +111,8 @@ class Part {
     return others_keys() ? fetched : empty() ? narrow(x, dim, 0, 0) : x;
   }
   bool others_keys() const { return moves.keys && moves.keys->wanted[static_cast<std::size_t>(c_.rank())].length() > 0; }
-  /// Calls f(rows of this rank's queries, what was computed of them) for what was computed here, x [batch, heads, rows, ·],
-  /// and elsewhere.
+  /// Calls f(rows of this rank's queries, their results) for the results x [batch, heads, rows, ·] that this rank
+  /// computed, and for those that another rank did.
   template <class F>
   void home(const Tensor& x, F f) const {
     if (!moves.guests && !empty()) f(RowRange{moves.mine.begin - first_, moves.mine.end - first_}, x);
@@ -128,7 +131,7 @@ class Part {
 Tensor keys_of(const Tensor& kv, int64_t d) { return narrow(kv, 3, 0, d); }
 Tensor values_of(const Tensor& kv, int64_t d) { return narrow(kv, 3, d, kv.dim(3) - d); }
 
-// saved: q, kv, sink, out; of softmax lse
+// saved: q, kv, sink, out, lse (softmax only)
 struct RingAttention final : Node {
   std::shared_ptr<Sequence> sequence;
   AttentionOptions options;  // without the sink
@@ -181,7 +184,7 @@ struct RingAttention final : Node {
     return {dq, dkv, dsink};
   }
 
-  /// The same gradients with a history: through all keys at once.
+  /// The gradients of vjp with a history, by gathered_attention.
   Tensors recorded_vjp(const Tensors& given, const Tensor& g) {
     SequenceScope scope(sequence);
     std::vector<Tensor> xs;
@@ -205,7 +208,7 @@ Tensor ring_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in
   auto [q, k, v, o, rank] = attention_operands("sequence_attention", q_in, k_in, v_in, given);
   o.dropout = 0, o.mask.global.clear();
   const Sequence& s = sequence_of(q.dim(2));
-  const Tensor kv = cat({k, v}, -1);  // what is sent, and kept for the backward pass in place of both
+  const Tensor kv = cat({k, v}, -1);  // sent as one tensor, and kept for the backward pass in place of k and v
   const int64_t d = q.dim(3), dv = v.dim(3);
   const bool softmax = o.weighting == Weighting::softmax;
   k = v = Tensor();

@@ -1,4 +1,4 @@
-// Ranks that are threads of one process: messages are copies in mailboxes.
+// Ranks that are threads of one process. Messages are copies in mailboxes.
 #include <sluice/parallel/communicator.h>
 
 #include <chrono>
@@ -16,7 +16,7 @@ namespace {
 using Message = std::vector<std::byte>;
 using Clock = std::chrono::steady_clock;
 
-/// What the threads share.
+/// The state that the threads share.
 struct Hub {
   struct Box {
     std::condition_variable arrived;
@@ -24,9 +24,9 @@ struct Hub {
   };
   explicit Hub(int ranks) : boxes(static_cast<std::size_t>(ranks)), ended(boxes.size()) {}
 
-  // These with the mutex.
-  /// Ranks that wait go on waiting for `grace` seconds: what they wait for may be on its way, as it is when all ranks find
-  /// at the same time that they disagree.
+  // Callers of fail() and notify() must hold the mutex.
+  /// Waiting ranks wait `grace` more seconds: their messages may be on the way, as when all ranks find at the same time
+  /// that they disagree.
   void fail(const std::string& why, double grace) {
     if (failure.empty()) failure = why, failed_at = Clock::now() + std::chrono::milliseconds(static_cast<int>(1000 * grace));
     notify();
@@ -39,7 +39,7 @@ struct Hub {
   std::deque<Box> boxes;
   std::map<int, std::vector<detail::Waiting>> waiting;
   std::vector<bool> ended;
-  std::string failure;  // set: everything throws it, from failed_at on
+  std::string failure;  // if not empty, every call throws it from failed_at on
   Clock::time_point failed_at;
 };
 

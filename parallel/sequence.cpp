@@ -11,7 +11,7 @@
 namespace sluice {
 
 namespace {
-thread_local std::shared_ptr<detail::Sequence> current;  // null: nothing is cut
+thread_local std::shared_ptr<detail::Sequence> current;  // null: nothing is split
 }
 
 SequenceScope::SequenceScope(const Communicator& communicator) : before_(std::move(current)) {
@@ -106,7 +106,7 @@ Tensor sequence_shift(const Tensor& x, int64_t dim) {
     if (piece.length() == 0) plan->wanted.back().end = plan->wanted.back().begin;
   }
   const Tensor before = detail::fetch_rows(x, dim, s.communicator, std::move(plan));
-  return before.dim(dim) < n ? pad(before, dim, 1, 0) : before;  // the first row of all
+  return before.dim(dim) < n ? pad(before, dim, 1, 0) : before;  // the first row of the whole
 }
 
 Tensor sequence_sum(const Tensor& x) {
@@ -119,8 +119,9 @@ Tensor sequence_cumsum(const Tensor& x, int64_t dim, CumsumOptions o) {
   return here + sum(detail::of_ranks_before(sum(x, {dim}, keep), o.reverse), {0});
 }
 
-// Over a cut, S_t = e^{G_t} ∘ S_before + (the piece's own), S_before = Σ_s e^{decay of the pieces between} ∘ S_s over the
-// ranks s before: their states and the decays of their whole pieces are all that is sent. In reverse, from the other side.
+// S_t = e^{G_t} ∘ S_before + (the piece's own state), with S_before = Σ_s e^{decay of the pieces between} ∘ S_s over
+// the ranks s before. A rank sends only its state and the decay of its whole piece. In reverse, the ranks after it
+// count.
 Tensor sequence_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay, const LinearScanOptions& o) {
   const Tensor here = linear_scan(q, k, v, log_decay, o);
   if (!in_sequence()) return here;

@@ -13,7 +13,7 @@ namespace detail {
 
 namespace {
 
-/// The keys that a piece of the sequence may see by the rules that need no values.
+/// The keys that a piece of the sequence may see by those rules of the mask that need no tensors.
 RowRange visible_keys(const AttentionMask& mask, RowRange piece, int64_t total) {
   if (piece.length() == 0) return {piece.begin, piece.begin};
   RowRange keys{0, mask.causal ? piece.end : total};
@@ -39,7 +39,7 @@ Tensor range(RowRange rows, Device device) {
   return arange(static_cast<double>(rows.begin), static_cast<double>(rows.end), 1, {i64, device});
 }
 
-/// Window, dilation and global positions as the engine understands them, bool [m, n].
+/// The pairs that window, dilation and global positions allow, bool [m, n].
 Tensor band(const AttentionMask& mask, RowRange rows, RowRange keys, Device device) {
   const Tensor i = unsqueeze(to(range(rows, device), f64), 1), j = unsqueeze(to(range(keys, device), f64), 0);
   const Tensor distance = abs(i - j);
@@ -64,7 +64,7 @@ Tensor pairs_of_blocks(const AttentionMask& mask, RowRange rows, RowRange keys, 
   return index_select(index_select(to(mask.blocks, i32), -2, blocks(rows)), -1, blocks(keys)) != 0.0;
 }
 
-/// Columns of x, if it has one for each key of the whole.
+/// Columns `keys` of x if x has a column for each of the `total` keys; else x.
 Tensor columns(const Tensor& x, int64_t total, RowRange keys) {
   if (!x.defined() || x.rank() == 0 || x.dim(-1) != total || (total == 1 && keys.length() == 1)) return x;
   return narrow(x, -1, keys.begin, keys.length());
@@ -132,7 +132,7 @@ Tensor gathered_attention(const Tensor& q, const Tensor& k, const Tensor& v, con
   SequenceKeys x = fetch_keys(k, v, options, extended);
   if (!extended) return attention(q, x.k, x.v, x.options, rng);
   const int64_t m = q.dim(-2), more = x.keys.end - sequence_piece(m).first - m;
-  auto extend = [&](Tensor& rows, int64_t dim) {  // one row is that of all
+  auto extend = [&](Tensor& rows, int64_t dim) {  // a single row holds for all queries
     if (rows.defined() && rows.rank() >= -dim && rows.dim(dim) != 1) rows = pad(rows, dim, 0, more);
   };
   AttentionOptions& o = x.options;

@@ -1,5 +1,5 @@
-// The one exchange that everything along a cut sequence is made of: rows go from where they lie to who wants them, and
-// gradients back.
+// The one exchange on which all functions of a split sequence are built: rows go from the ranks that own them to the
+// ranks that want them, and gradients go back.
 #include <sluice/core/node.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
@@ -18,8 +18,8 @@ RowRange common(RowRange a, RowRange b) {
   return {begin, std::max(begin, std::min(a.end, b.end))};
 }
 
-/// Sends rows of `from`, whose first row is from_first, and gives f each rank's piece in the order of ranks: those that
-/// `goes` and `comes` name. True if any rank `records`.
+/// Sends rows goes(r) of `from`, whose first row is from_first, to each rank r, and receives rows comes(r) from it.
+/// Calls f(comes(r), the received rows) in the order of ranks. True if any rank `records`.
 template <class Out, class In, class F>
 bool exchange_rows(bool records, const Tensor& from, int64_t dim, const Communicator& c, int64_t from_first, const Out& goes,
                    const In& comes, F f) {
@@ -58,7 +58,7 @@ bool exchange_rows(bool records, const Tensor& from, int64_t dim, const Communic
   return anyone;
 }
 
-/// y with its history on every rank if it has one on any: all must come to the adjoint.
+/// Gives y a history on every rank if `anyone` has one, because all ranks must call the adjoint.
 template <class Adjoint>
 Tensor recorded(Tensor y, const Tensor& x, bool anyone, Adjoint adjoint) {
   if (!grad_enabled() || !anyone) return y;

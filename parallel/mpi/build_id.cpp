@@ -1,4 +1,4 @@
-// Which build of the library a rank runs: of two builds one has other kernels, and may have other messages.
+// Identifies the build of the library that a rank runs. Two builds may differ in their kernels and messages.
 #include <sluice/parallel/mpi/engine.h>
 
 #include <cstdint>
@@ -22,7 +22,7 @@ void append_hex(std::string& to, const void* bytes, std::size_t count) {
   }
 }
 
-/// The note that the linker leaves in libsluice, or in the program that holds it.
+/// The build id that the linker wrote into libsluice, or into the program that contains it.
 #if defined(__APPLE__)
 std::string build_id() {
   std::string id;

@@ -1,5 +1,5 @@
-// Ranks that are processes of MPI. Every call of MPI is short and made with one mutex held (MPI_THREAD_SERIALIZED): what
-// waits asks again and again, gives the processor away in between, and reads what other ranks say about the job.
+// Ranks that are processes of MPI. Every call of MPI is short and made with one mutex held (MPI_THREAD_SERIALIZED). A
+// waiting call polls, yields, and reads job notices.
 #include <sluice/parallel/mpi/engine.h>
 
 #include <mpi.h>
@@ -27,7 +27,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds, std::chrono::milliseconds;
 
-constexpr double kAnswerSeconds = 1;  // to say "I wait, too", and for messages on their way when a rank has failed
+constexpr double kAnswerSeconds = 1;  // to answer who_waits; and for messages on the way when a rank has failed
 
 void check(int code, const char* what) {
   if (code == MPI_SUCCESS) return;
@@ -39,23 +39,23 @@ void check(int code, const char* what) {
 
 Clock::duration seconds(double s) { return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(s, 1e9))); }
 
-/// Bytes of one message of MPI, whose counts are int.
+/// The largest MPI message in bytes; MPI's counts are int.
 std::size_t largest_message() {
   const char* set = std::getenv("SLUICE_MPI_MESSAGE");
   const long long n = set ? std::atoll(set) : 0;
   return n > 0 && n < INT_MAX ? static_cast<std::size_t>(n) : std::size_t{1} << 30;
 }
 
-/// What ranks tell one another about the job, beside its messages.
+/// A message about the state of the job, which goes from rank to rank beside the data.
 struct Notice {
   enum Kind : int { who_waits, waits, failed, ended } kind;
-  double grace = 0;       // failed: seconds to go on waiting
-  int count = 0;          // waits: for these ranks (the first of them)
-  int ranks[16] = {};
-  char text[900] = "";    // waits: in which op; failed: why
+  double grace = 0;       // failed: seconds for which waiting calls go on
+  int count = 0;          // waits: the number of `ranks`
+  int ranks[16] = {};     // waits: the ranks for which the sender waits, at most the first 16
+  char text[900] = "";    // waits: the op; failed: the reason
 };
 
-/// An exchange that a thread of this process waits in.
+/// An exchange in which a thread of this process waits.
 struct Wait {
   const char* op;
   std::vector<MPI_Request> requests;
@@ -107,7 +107,7 @@ class MpiEngine final : public Engine {
         check(MPI_Isend(s.data + at, static_cast<int>(std::min(most, s.bytes - at)), MPI_BYTE, s.to, tag, data_, add(s.to)), patience.op);
     if (done(wait)) return;
 
-    // MPI moves long messages in pieces, a few for each call: as long as that may take nobody sleeps.
+    // MPI moves long messages in pieces, a few for each call. For the time that this may take, the loop does not sleep.
     std::size_t bytes = 0;
     for (const Outgoing& o : sends) bytes += o.bytes;
     for (const Incoming& r : receives) bytes += r.bytes;
@@ -119,7 +119,7 @@ class MpiEngine final : public Engine {
     const auto entry = waits_.insert(waits_.end(), &wait);
     const auto give_up = [&](const std::string& why) {
       waits_.erase(entry);
-      broken_ = true;  // buffers that MPI may still write to are about to go: no more calls but the last
+      broken_ = true;  // MPI may still write to buffers that end here: no further exchange, only the end of the job
       fail<CommunicationError>(why);
     };
     for (int64_t round = 0;; ++round) {
@@ -134,7 +134,7 @@ class MpiEngine final : public Engine {
       const auto now = Clock::now();
       for (const int r : wait.missing()) {
         if (!failure_.empty() || !ended_[static_cast<std::size_t>(r)]) continue;
-        // Its last messages may come later than this news. Several may see it; the lowest of them says it.
+        // The last messages of rank r may come later than its notice. If several ranks see this, the lowest reports it.
         if (found_end == Clock::time_point()) found_end = now;
         if (now >= found_end + seconds(kAnswerSeconds) + milliseconds(300) * std::min(rank_, 10))
           tell_failure(str(patience.op, ": rank ", r, " has ended"), 0);
@@ -147,7 +147,7 @@ class MpiEngine final : public Engine {
       if (now < deadline) continue;
       const bool lower_asks = std::any_of(asked_at_.begin(), asked_at_.lower_bound(rank_), [&](const auto& a) { return now < a.second + seconds(3 * kAnswerSeconds); });
       if (lower_asks) {
-        deadline = now + seconds(kAnswerSeconds);  // and will say what comes of it
+        deadline = now + seconds(kAnswerSeconds);  // a lower rank has asked and will report the result
       } else if (!asked) {
         asked = true;
         answers_.clear();
@@ -185,7 +185,7 @@ class MpiEngine final : public Engine {
     check(MPI_Comm_split_type(data_, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here), "MPI_Comm_split_type");
     int count = 1;
     MPI_Comm_size(here, &count);
-#if !defined(__linux__)  // no process is bound to cores
+#if !defined(__linux__)  // processes are not bound to cores
     MPI_Comm_free(&here);
     return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / count);
 #else
@@ -206,7 +206,7 @@ class MpiEngine final : public Engine {
   }
 
   void end_job(bool spoke) override {
-    // The others may be about to say what all have found.
+    // Another rank may be about to print the error that all ranks have found.
     if (!spoke) std::this_thread::sleep_for(seconds(2 * kAnswerSeconds));
     {
       std::lock_guard lock(mutex_);
@@ -217,7 +217,7 @@ class MpiEngine final : public Engine {
     std::_Exit(1);
   }
 
-  /// At the end of the process: waits for all others, so that what they still need of this one arrives.
+  /// At the end of the process: waits for all other ranks, so that messages of this rank still arrive.
   void leave() {
     std::unique_lock lock(mutex_);
     int finalised = 0;
@@ -246,12 +246,12 @@ class MpiEngine final : public Engine {
   }
 
  private:
-  // All with the mutex held.
+  // Callers of all functions below must hold the mutex.
   bool done(Wait& wait) {
     int all = 0;
     check(MPI_Testall(static_cast<int>(wait.requests.size()), wait.requests.data(), &all, MPI_STATUSES_IGNORE), wait.op);
     if (all) return true;
-    for (MPI_Request& r : wait.requests) {  // Testall leaves those that are done as they are
+    for (MPI_Request& r : wait.requests) {  // Testall leaves finished requests unchanged unless all are finished
       int one = 0;
       if (r != MPI_REQUEST_NULL) check(MPI_Test(&r, &one, MPI_STATUS_IGNORE), wait.op);
     }
@@ -351,17 +351,17 @@ class MpiEngine final : public Engine {
   MPI_Request listening_;
   std::list<Sent> sent_;
   std::map<int, std::vector<Waiting>> answers_;
-  std::map<int, Clock::time_point> asked_at_;  // when a rank last asked who waits
+  std::map<int, Clock::time_point> asked_at_;  // by rank: when it last sent who_waits
   Clock::time_point failed_at_;
   std::vector<bool> ended_;
   std::string failure_;
-  bool told_ = false;  // by another rank
+  bool told_ = false;  // failure_ came from another rank
 };
 
 }  // namespace
 
 std::shared_ptr<Engine> start_engine() {
-  static MpiEngine* engine = new MpiEngine;  // lives until leave(), whatever the order of destructors
+  static MpiEngine* engine = new MpiEngine;  // never destroyed: leave() may run after other destructors
   std::atexit([] { engine->leave(); });
   return {engine, [](Engine*) {}};
 }

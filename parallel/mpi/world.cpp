@@ -59,7 +59,7 @@ int run_world(const std::function<int(const Communicator&)>& f) {
     const int rank = engine->rank();
     const auto* common = dynamic_cast<const CommunicationError*>(&e);
     bool told = engine->told_failure() == e.what();
-    // What all ranks throw, the lowest says: the others wait for that a little.
+    // If several ranks throw, the lowest reports it: rank r waits min(r, 5)·0.3 s for the report of another.
     for (int i = 0; !common && !told && i < 3 * std::min(rank, 5); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
       told = !engine->told_failure().empty();
@@ -68,7 +68,7 @@ int run_world(const std::function<int(const Communicator&)>& f) {
     if (speaks) say(common ? std::string(e.what()) : str("rank ", rank, ": ", e.what()));
     if (!common) engine->fail_all(str("rank ", rank, " failed: ", e.what()));
     engine->end_job(speaks);
-    return 1;  // never; it is virtual
+    return 1;  // unreachable: end_job() is [[noreturn]], but virtual
   }
 }
 
