@@ -1,5 +1,5 @@
-// Products of matrices by the vendor's library: cuBLASLt, loaded when it is first needed (blas.cu); on the emulated device
-// by Sluice's own GEMM (blas_emulated.cpp). Where there is no library, the kernel of gemm.cuh serves.
+// Products of matrices by the vendor's library: cuBLASLt, loaded at first use (blas.cu); on the emulated device,
+// Sluice's own GEMM (blas_emulated.cpp). Without a library, the kernel of gemm.cuh computes products.
 #pragma once
 
 #include <sluice/core/dtype.h>
@@ -7,10 +7,11 @@
 
 namespace sluice::cuda {
 
-/// c [n, m] = a [n, k] · b [k, m] + bias [m] (not f64) for each of `batch` matrices, row-major; strides between matrices in numbers.
+/// c [n, m] = a [n, k] · b [k, m] + bias [m] (no bias for f64) for each of `batch` matrices, row-major; strides between
+/// matrices count numbers.
 struct BlasProduct {
   DType dtype;   // of a and b: f32, f64 or bf16
-  DType result;  // of c and bias: the same, or f32 of bf16
+  DType result;  // of c and bias: equal to dtype, or f32 if dtype is bf16
   int64_t n, m, k;
   const void* a;
   sluice::detail::Operand left;
@@ -22,7 +23,7 @@ struct BlasProduct {
   Precision precision = Precision::f32;
   bool accumulate = false;  // c += instead of c =
 };
-/// False if it cannot: no library, or none of its kernels takes these sizes.
+/// Computes the product. False if it cannot: there is no library, or none of its kernels takes these sizes.
 bool blas(const BlasProduct& p);
 
 }  // namespace sluice::cuda

@@ -18,7 +18,7 @@ void products(const BlasProduct& p) {
   }
 }
 
-/// Of operands in bf16, which f32 holds exactly.
+/// Products of bf16 operands, which f32 holds exactly.
 template <class T>
 void products_of_bf16(const BlasProduct& p) {
   const auto wide = [](const void* from, const sluice::detail::Operand& o, int64_t rows, int64_t cols) {
@@ -44,7 +44,7 @@ void products_of_bf16(const BlasProduct& p) {
 }  // namespace
 
 bool blas(const BlasProduct& p) {
-  if (p.n * p.m * p.k < int64_t{1} << 18) return false;  // small ones show that the kernel of gemm.cuh is right
+  if (p.n * p.m * p.k < int64_t{1} << 18) return false;  // small products test the kernel of gemm.cuh
   enqueue([p] {
     if (p.dtype == bf16) return p.result == bf16 ? products_of_bf16<BFloat16>(p) : products_of_bf16<float>(p);
     if (p.dtype == f64) products<double>(p);

@@ -1,6 +1,6 @@
-// Running sums along the middle of [outer, n, inner], totalled as the CPU does (f64 for floats). A team walks a row, its
-// threads side by side; a thread walks a column. Where there are too few of either to fill the device they are cut into
-// pieces: sums of the pieces, running sums of these, then the pieces at once. Limited by memory: one read and one write,
+// Running sums along the middle of [outer, n, inner], summed in f64 for floats, as on the CPU. A team scans a row
+// (inner = 1); a thread scans a column. With too few of them to fill the device they are split into pieces: first the
+// sums of the pieces, then running sums of these, then all pieces at once. Limited by memory: one read and one write,
 // two reads with pieces.
 #include <sluice/cuda/kernels.h>
 #include <sluice/cuda/reduce.cuh>
@@ -19,7 +19,7 @@ struct Scan {
   Pieces pieces;
   bool exclusive, reverse;
 
-  /// The k-th element that the scan of a column meets.
+  /// The place of the k-th element of a column in the order of the scan.
   __device__ int64_t place(int64_t o, int64_t k, int64_t i) const { return (o * s.n + (reverse ? s.n - 1 - k : k)) * s.inner + i; }
   __device__ int64_t end(int64_t from) const { return from + pieces.length < s.n ? from + pieces.length : s.n; }
 };
@@ -49,7 +49,7 @@ struct ScanRow {
     const int64_t o = row / c.pieces.count, from = row % c.pieces.count * c.pieces.length, end = c.end(from);
     const int rank = rank_in_team<threads>(), lane = rank % kWarp, warp = rank / kWarp;
     const Shared<Sum> of_warp = static_shared<Sum, threads / kWarp, Scan<T, Sum>>();
-    Sum before = c.start ? c.start[row] : Sum(0);  // all elements before those that the team takes now
+    Sum before = c.start ? c.start[row] : Sum(0);  // sum of all elements before the team's present ones
     for (int64_t k = from; k < end; k += threads) {
       const int64_t at = k + rank < end ? c.place(o, k + rank, 0) : -1;
       Sum sum = at < 0 ? Sum(0) : static_cast<Sum>(c.x[at]);

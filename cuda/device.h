@@ -1,5 +1,5 @@
-// What kernels are written in beside CUDA's own names: shared memory, tensor-core instructions, asynchronous copies,
-// launching. Under nvcc they are PTX; under a host compiler the emulator runs them (cuda/emulator.h).
+// Names that kernels use beside CUDA's own: shared memory, tensor-core instructions, asynchronous copies, launching.
+// Under nvcc they are PTX; under a host compiler the emulator runs them (cuda/emulator.h).
 // Fragment layouts and semantics: PTX ISA, mma.m16n8k16, ldmatrix, cp.async (compute capability 8.0 and newer).
 #pragma once
 
@@ -67,17 +67,18 @@ __device__ void ldmatrix(uint32_t (&f)[n], const BFloat16* row) {
                  : "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3]) : "r"(at) : "memory");
 }
 
-/// Copies 16 bytes into shared memory, or fills them with zeros if not `valid`. Both addresses 16-byte aligned.
+/// Copies 16 bytes into shared memory, or fills them with zeros if not `valid`. Both addresses must be 16-byte aligned.
 __device__ inline void cp_async_16(BFloat16* to, const BFloat16* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0) : "memory");
 }
-/// Makes one group of the copies since the last commit.
+/// Makes a group of the copies since the last commit.
 __device__ inline void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/// Waits until at most `left` groups of this thread are under way; other threads see the rest after a barrier.
+/// Waits until at most `left` groups of this thread are under way. Other threads see the finished copies after a
+/// barrier.
 template <int left>
 __device__ void cp_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory"); }
 
-/// 16 bytes of shared memory at once, from or to an address that is a multiple of 16.
+/// Reads or writes 16 bytes of shared memory at once; the address must be a multiple of 16.
 template <class T>
 __device__ void load_16(T (&x)[16 / sizeof(T)], const T* from) {
   *reinterpret_cast<uint4*>(x) = *reinterpret_cast<const uint4*>(from);
@@ -103,19 +104,19 @@ __device__ inline float exp2_approx(float x) {
 /// The backend's stream (runtime.cu).
 cudaStream_t stream();
 
-/// Runs a kernel on the current device. DeviceError if the launch is refused; errors while it runs come later, or with
-/// CUDA_LAUNCH_BLOCKING=1 in the environment here, with the kernel's name.
+/// Runs a kernel on the current device. DeviceError with the kernel's name if the launch is refused. Errors of the
+/// running kernel come at a later call, or here with CUDA_LAUNCH_BLOCKING=1 in the environment.
 template <class... P>
 void launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_bytes, std::type_identity_t<P>... args) {
   cudaError_t status = cudaSuccess;
-  if (shared_bytes > 48 * 1024)  // more must be asked for
+  if (shared_bytes > 48 * 1024)  // more than 48 KiB needs this attribute
     status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
   if (status == cudaSuccess) {
     kernel<<<grid, block, shared_bytes, stream()>>>(args...);
     status = cudaGetLastError();
   }
   if (status == cudaSuccess) return;
-  cudaGetLastError();  // or the next launch would be blamed for it
+  cudaGetLastError();  // clears the error, which the next launch would report otherwise
   const char* name = "a kernel";
   if (cudaFuncGetName(&name, reinterpret_cast<const void*>(kernel)) != cudaSuccess) cudaGetLastError();
   throw DeviceError(str("cuda: cannot launch ", name, " (", grid.x, "x", grid.y, "x", grid.z, " blocks of ", block.x, " threads, ",
@@ -162,7 +163,7 @@ void store_16(Shared<T> to, const T (&x)[16 / sizeof(T)]) {
 inline uint32_t pack_bf16(float low, float high) { return BFloat16(low).bits | uint32_t{BFloat16(high).bits} << 16; }
 inline float exp2_approx(float x) { return std::exp2(x); }
 
-/// Does it now, or when what is recorded is replayed.
+/// Does `work` now, or, while a graph is recorded, at each replay.
 void enqueue(std::function<void()> work);
 
 template <class... P>
@@ -175,7 +176,7 @@ void launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_byte
 __device__ inline float to_float(float x) { return x; }
 __device__ inline float to_float(BFloat16 x) { return __builtin_bit_cast(float, uint32_t{x.bits} << 16); }
 
-/// Sum and largest over groups of `lanes` neighbouring lanes (a power of two), the same bits in all of them.
+/// Sum and maximum over groups of `lanes` neighbouring lanes (a power of two); all lanes of a group get the same bits.
 template <int lanes = kWarp, class T>
 __device__ T sum_over_lanes(T x) {
   for (int step = lanes / 2; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);

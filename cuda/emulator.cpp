@@ -62,7 +62,7 @@ void resume(Thread& t) {
   switch_fiber(block->scheduler, t.fiber);
 }
 
-/// Nobody can go on: says who waits where.
+/// No thread can go on: throws DeviceError with the place where each thread waits.
 [[noreturn]] void deadlock() {
   std::vector<std::pair<std::string, std::string>> groups;
   for (int i = 0; i < block->count; ++i) {
@@ -95,7 +95,7 @@ void run_threads(uint64_t& random) {
     std::size_t w = draw(random) % warps, tried = 0;
     while (tried < warps && !block->warps[w].ready) w = (w + 1) % warps, ++tried;
     if (tried == warps && all_left()) break;
-    if ((tried == warps || draw(random) % 16 == 0) && deliver()) continue;  // a tile of TMA's
+    if ((tried == warps || draw(random) % 16 == 0) && deliver()) continue;  // a TMA copy has arrived
     if (tried == warps) break;
     // A warp may run far ahead of the others, or step by step with them.
     do {

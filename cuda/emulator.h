@@ -1,16 +1,16 @@
 // Runs CUDA kernels on the host, to test them without a GPU: the same source text, compiled by the host compiler.
-// One block at a time; each of its threads is a fiber, and a schedule drawn from a seed says which warp goes on and
-// which lane of it comes first. Slow, deterministic, and stricter than the hardware: a DeviceError says what a GPU
-// would leave undefined —
+// Blocks run one at a time. Each thread of a block is a fiber; a schedule drawn from a seed chooses the warp that goes
+// on and the lane of it that comes first. The emulator is slow, deterministic, and stricter than the hardware. It
+// throws DeviceError where the behaviour of a GPU is undefined:
 //   * threads that wait at different barriers, or for lanes that have left or went elsewhere (never a hang);
 //   * two threads at one place of shared memory, one of them writing, and no barrier between (in any schedule);
-//   * shared memory read before it is written, while a cp.async still brings it, or outside what the block has;
+//   * shared memory read before it is written, while a cp.async still brings it, or outside the block's memory;
 //   * a misaligned ldmatrix, cp.async, load_16 or store_16; a shuffle from a lane outside its mask.
-// Shared memory is full of NaN when a block begins. What works by itself (wgmma, TMA) is done as late as it may be, or at
-// once, as the schedule has it, and leaves NaN where it is not done yet: a wait too few shows in the result.
-// Not seen: global memory, races between blocks, bank conflicts.
+// Shared memory is full of NaN when a block begins. Asynchronous work (wgmma, TMA) is done at once or as late as
+// allowed, as the schedule has it. Its results are NaN until then, so a missing wait shows in the result.
+// Not checked: global memory, races between blocks, bank conflicts.
 //
-// Kernels include cuda/device.h, which is this under a host compiler and PTX under nvcc.
+// Kernels include cuda/device.h, which uses this header under a host compiler and PTX under nvcc.
 #pragma once
 
 #include <cstddef>
@@ -34,20 +34,21 @@ struct BFloat16;
 
 namespace sluice::cuda::emulator {
 
-/// Runs `kernel` for every thread of every block. DeviceError as above, or for a launch that no GPU of
-/// compute capability 9.0 takes.
+/// Runs `kernel` for every thread of every block. DeviceError as above, or if no GPU of compute capability 9.0 can do
+/// the launch.
 void run(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<void()>& kernel);
-/// Another seed, another order of blocks, warps and lanes. A correct kernel gives the same bits for each.
+/// Sets the seed of the schedule: the order of blocks, warps and lanes. A correct kernel gives the same bits for each
+/// seed.
 void set_schedule(uint64_t seed);
 
-// -- what the running thread asks for ------------------------------------------------------------------
+// -- calls of the running thread -----------------------------------------------------------------------
 int lane();
 void barrier(int line);
 /// Waits until all lanes of `mask` have come to the same `name` with the same mask; then one of them calls `operate`
-/// with what each brought, `slots[lane]`, and all go on.
+/// with `slots`, where slots[lane] is that lane's `slot`, and all go on.
 void collective(const char* name, unsigned mask, void* slot, void (*operate)(void* const* slots, unsigned mask));
 void sync_warp(unsigned mask);
-/// Lanes of `mask` whose predicate holds.
+/// The lanes of `mask` whose predicate holds, as bits.
 unsigned ballot(const char* name, unsigned mask, bool predicate);
 [[noreturn]] void shuffle_outside(const char* name, int from);
 
@@ -73,23 +74,24 @@ T shuffle(const char* name, unsigned mask, T value, int from) {
 void mma(float* d, const uint32_t* a, const uint32_t* b);
 /// 1, 2 or 4 matrices of 8×8 16-bit numbers; lane 8i + r gives the address of row r of matrix i.
 void ldmatrix(uint32_t* fragments, int matrices, bool transposed, const void* row);
-/// 16 bytes into shared memory, zeros if not `valid`; they arrive when the thread waits, and not before.
+/// Copies 16 bytes into shared memory, or zeros if not `valid`. They arrive only when the thread waits.
 void cp_async(void* to, const void* from, bool valid);
 void cp_async_commit();
 void cp_async_wait(int groups_left);
 
-// -- Hopper's: cuda/warpgroup.h says what they mean --------------------------------------------------------
+// -- Hopper's instructions, described in cuda/warpgroup.h --------------------------------------------------
 struct TensorMap {
   const BFloat16* data;
   int slabs, rows, columns, box;
 };
 void mbarrier_init(void* b, unsigned arrivals);
-/// Arrives, and has the phase wait for so many bytes.
+/// Arrives, and makes the phase wait for `bytes` more bytes.
 void mbarrier_arrive(void* b, unsigned bytes);
 void mbarrier_wait(void* b, unsigned parity);
 void tma_load(void* to, const TensorMap& map, void* b, int column, int row, int slab);
 void named_barrier(int id, int threads, bool waits);
-/// d [n / 2] of this thread (+)= its part of a·b [64, n]; a: fragments, or null and then its encoding.
+/// d [n / 2] of this thread = its part of a·b [64, n], added to d if `add`. a: fragments, or null; then encoded_a
+/// counts.
 void wgmma(float* d, int n, const uint32_t* a, uint64_t encoded_a, uint64_t b, bool add, bool by_columns);
 void wgmma_commit();
 void wgmma_wait(int groups_left);
@@ -98,11 +100,11 @@ uint64_t shared_offset(const void* p);
 
 // -- shared memory ---------------------------------------------------------------------------------------
 unsigned char* dynamic_shared();
-/// One place per key and block.
+/// Memory of `bytes`, one place for each key in a block.
 unsigned char* static_shared(const void* key, std::size_t bytes);
 void check_read(const void* p, std::size_t bytes);
 void check_write(const void* p, std::size_t bytes);
-/// An address of 16 bytes at once.
+/// DeviceError unless p is a multiple of 16 bytes.
 void check_16(const void* p);
 
 /// An element of shared memory: reads and writes are checked.
@@ -143,7 +145,7 @@ inline unsigned __ballot_sync(unsigned mask, int p) { return sluice::cuda::emula
 inline int __any_sync(unsigned mask, int p) { return sluice::cuda::emulator::ballot("__any_sync", mask, p) != 0; }
 inline int __all_sync(unsigned mask, int p) { return sluice::cuda::emulator::ballot("__all_sync", mask, !p) == 0; }
 
-// A lane outside the segment of `width` lanes: the caller's own value, as the manual says.
+// A source lane outside the segment of `width` lanes gives the caller's own value, as in the CUDA manual.
 template <class T>
 T __shfl_sync(unsigned mask, T v, int from, int width = 32) {
   const int lane = sluice::cuda::emulator::lane();
@@ -165,7 +167,7 @@ T __shfl_xor_sync(unsigned mask, T v, int bits, int width = 32) {
   return sluice::cuda::emulator::shuffle("__shfl_xor_sync", mask, v, from > (lane | (width - 1)) ? lane : from);
 }
 
-// One thread runs at a time.
+// Needs no atomic operation: one thread runs at a time.
 template <class T>
 T atomicMin(T* p, T v) {
   const T before = *p;

@@ -1,4 +1,4 @@
-// What works by itself while threads go on: TMA and wgmma, and the barriers that wait for them.
+// Asynchronous work: TMA and wgmma, and the barriers that wait for them.
 #include <sluice/cuda/emulator_state.h>
 
 #include <sluice/core/dtype.h>
@@ -12,7 +12,7 @@ namespace sluice::cuda::emulator {
 
 namespace {
 
-constexpr std::size_t kRow = 128;  // bytes of a row of a matrix; 8 of them are a pattern of the swizzle
+constexpr std::size_t kRow = 128;  // bytes of a row of a matrix; the swizzle repeats every 8 rows
 
 std::size_t swizzle(std::size_t at) { return at ^ (at >> 7 & 7) << 4; }
 
@@ -29,7 +29,7 @@ void advance(std::size_t at) {
   Mbarrier& b = block->mbarriers.at(at);
   if (b.missing > 0 || b.bytes != 0) return;
   ++b.phase, b.missing = b.arrivals;
-  ++block->interval;  // what was touched before is separated from what comes
+  ++block->interval;  // separates earlier touches from later ones
   for (int i = 0; i < block->count; ++i)
     if (Thread& t = *block->threads[static_cast<std::size_t>(i)]; t.state == Thread::at_mbarrier && t.place == at) make_ready(t);
 }
@@ -84,7 +84,7 @@ void tma_load(void* to, const TensorMap& map, void* b, int column, int row, int 
   if (column % 64 || column < 0 || column + 64 > map.columns || slab < 0 || slab >= map.slabs || map.box < 1 || map.box > 256)
     bad("TMA: there is no such box");
   mbarrier_at(b);
-  std::memset(to, 0xff, bytes);  // until it arrives
+  std::memset(to, 0xff, bytes);  // NaN until the copy arrives
   block->bulks.push_back({static_cast<unsigned char*>(to), map, offset_of(b, 8, ""), column, row, slab});
 }
 
@@ -105,7 +105,7 @@ bool deliver() {
     }
   for (std::size_t i = at / kAtom; i < (at + static_cast<std::size_t>(bulk.map.box) * kRow) / kAtom; ++i) {
     b.atoms[i] = {};
-    b.atoms[i].write.interval = b.first_interval;  // by nobody who could be in the way
+    b.atoms[i].write.interval = b.first_interval;  // counts as written, by no thread
     b.atoms[i].write.thread = -1;
   }
   b.mbarriers.at(bulk.barrier).bytes -= static_cast<int64_t>(bulk.map.box) * int64_t{kRow};
@@ -118,7 +118,7 @@ bool deliver() {
 
 namespace {
 
-/// What the 64 bits of a matrix say: swizzle of 128 bytes, nothing else.
+/// The 64-bit descriptor of a matrix, decoded; only the 128-byte swizzle is supported.
 struct Encoded {
   std::size_t at, leading, stride;
   explicit Encoded(uint64_t bits) : at((bits & 0x3fff) << 4), leading((bits >> 16 & 0x3fff) << 4), stride((bits >> 32 & 0x3fff) << 4) {
@@ -161,7 +161,7 @@ void multiply(Warp& warp, const Product& p, std::size_t warp_in_group) {
   }
 }
 
-/// Does the oldest group of this warp.
+/// Computes the oldest group of this warp.
 void do_group(Warp& warp) {
   const auto number = static_cast<std::size_t>(&warp - block->warps.data());
   for (std::size_t i = 0; i < warp.groups.front(); ++i) multiply(warp, warp.products[i], number % 4);
@@ -192,7 +192,7 @@ void wgmma(float* d, int n, const uint32_t* a, uint64_t encoded_a, uint64_t b, b
       if (s.a) std::memcpy(p.a[lane], s.a, sizeof p.a[lane]);
       const auto numbers = static_cast<std::size_t>(p.n / 2);
       if (!warp.sums.contains(s.d)) warp.sums[s.d] = std::vector<float>(s.d, s.d + numbers);
-      std::fill_n(s.d, numbers, std::nanf(""));  // until it has been waited for
+      std::fill_n(s.d, numbers, std::nanf(""));  // until wgmma_wait
     }
     warp.products.push_back(p);
     ++warp.open;
@@ -203,7 +203,7 @@ void wgmma_commit() {
   collective("wgmma.commit_group", ~0u, nullptr, [](void* const*, unsigned) {
     Warp& warp = warp_of(*block->current);
     warp.groups.push_back(std::exchange(warp.open, 0));
-    while (!warp.groups.empty() && draw(*block->random) % 4 == 0) do_group(warp);  // some are quick
+    while (!warp.groups.empty() && draw(*block->random) % 4 == 0) do_group(warp);  // some finish before the wait
   });
 }
 

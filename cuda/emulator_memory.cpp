@@ -1,4 +1,4 @@
-// Shared memory, watched: who touched what since the last barrier; and the copies that are still under way.
+// Checks of shared memory: records which thread touched which bytes since the last barrier, and copies under way.
 #include <sluice/cuda/emulator_state.h>
 
 #include <cstring>
@@ -7,8 +7,8 @@ namespace sluice::cuda::emulator {
 
 namespace {
 
-/// `mine` is a touch of the running thread at this moment.
-bool separated(const Touch& a, const Touch& mine) {  // by a barrier, or by being the same thread
+/// True if a barrier separates `a` from `mine`, the running thread's touch, or if both are of the same thread.
+bool separated(const Touch& a, const Touch& mine) {
   if (a.interval != mine.interval) return true;
   if (a.warps || a.thread / 32 != mine.thread / 32) return false;
   return a.warp_interval != mine.warp_interval || (!a.lanes && a.thread == mine.thread);

@@ -1,4 +1,4 @@
-// What emulator*.cpp share: the block that runs.
+// State of the running block, shared by emulator*.cpp.
 #pragma once
 
 #include <sluice/core/error.h>
@@ -13,17 +13,17 @@
 namespace sluice::cuda::emulator {
 
 constexpr std::size_t kSharedBytes = 227 * 1024;  // of a block, compute capability 9.0
-constexpr std::size_t kAtom = 2;                  // bytes that are watched together: no kernel here shares less
+constexpr std::size_t kAtom = 2;                  // bytes that are checked together: no kernel here shares fewer
 
-/// Who last touched an atom of shared memory, and in which intervals between barriers.
+/// The last thread that touched an atom of shared memory, and the intervals between barriers in which it did.
 struct Touch {
   uint32_t interval = 0, warp_interval = 0;
   int16_t thread = -1;
-  bool lanes = false, warps = false;  // more than one lane in this interval of the warp, more than one warp
+  bool lanes = false, warps = false;  // more than one lane of the warp, or more than one warp, did in this interval
 };
 struct Atom {
   Touch write, read;
-  bool in_flight = false;  // a cp.async of write.thread
+  bool in_flight = false;  // a cp.async of write.thread is under way
 };
 
 struct Copy {
@@ -38,19 +38,19 @@ struct Thread {
   Fiber fiber;
   dim3 index;
   int number = 0;
-  const char* name = "";  // of the collective it waits at
+  const char* name = "";  // of the collective at which the thread waits
   unsigned mask = 0;
-  std::size_t place = 0;   // of the mbarrier it waits for; the number of the named barrier
+  std::size_t place = 0;   // of the mbarrier for which the thread waits, or the number of the named barrier
   std::vector<Copy> copies;         // not yet arrived
   std::vector<std::size_t> groups;  // sizes of the committed ones, oldest first
   std::size_t open = 0;             // copies after the last commit
 };
-/// Lanes on their way into one collective.
+/// A collective at which not all lanes have arrived.
 struct Gathering {
   const char* name;
   unsigned mask, arrived;
 };
-/// A warp's part of a wgmma: 16 rows. What it reads of shared memory it reads when it is done.
+/// A warp's part of a wgmma: 16 rows. It reads shared memory only when it is done.
 struct Product {
   float* d[32];  // of each lane
   uint32_t a[32][4];
@@ -66,17 +66,17 @@ struct Warp {
   std::vector<Product> products;             // not yet done
   std::vector<std::size_t> groups;           // sizes of the committed ones, oldest first
   std::size_t open = 0;                      // products after the last commit
-  std::map<float*, std::vector<float>> sums; // what d will be when it has been waited for, of each lane
+  std::map<float*, std::vector<float>> sums; // by d of each lane: its values after the wait
 };
 
 struct Mbarrier {
   unsigned arrivals = 0, missing = 0, phase = 0;
-  int64_t bytes = 0;  // expected and not arrived; below 0 if they arrived first
+  int64_t bytes = 0;  // expected minus arrived; below 0 if bytes arrived first
 };
 struct NamedBarrier {
   int threads = 0, arrived = 0;
 };
-/// A tile that TMA will bring.
+/// A TMA copy under way.
 struct Bulk {
   unsigned char* to;
   TensorMap map;
@@ -105,7 +105,7 @@ struct Block {
   uint64_t* random = nullptr;
 };
 
-/// Of this thread. Every access to shared memory asks for it: a place at a fixed distance, without a call to find it.
+/// The block that this thread emulates. Every access to shared memory reads it; initial-exec needs no call to find it.
 [[gnu::tls_model("initial-exec")]] extern constinit thread_local Block* block;
 
 template <class... A>
@@ -119,10 +119,10 @@ inline Warp& warp_of(const Thread& t) { return block->warps[static_cast<std::siz
 std::size_t offset_of(const void* p, std::size_t bytes, const char* what);
 /// The next number of the schedule.
 uint64_t draw(uint64_t& state);
-/// The running thread waits; whoever makes it ready again sets its state.
+/// The running thread waits until make_ready() or a barrier sets its state to ready.
 void wait_as(Thread::State state);
 void make_ready(Thread& t);
-/// One of the tiles under way arrives; false: there is none.
+/// One of the TMA copies under way arrives. False if there is none.
 bool deliver();
 
 }  // namespace sluice::cuda::emulator

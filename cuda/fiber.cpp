@@ -13,8 +13,8 @@
 namespace sluice::cuda::emulator {
 
 #if defined(__x86_64__)
-// A switch happens for every lane at every shuffle: swapcontext, which asks the kernel each time, is 50 times slower.
-// Pushes the registers that a call preserves, exchanges the stacks, pops them.
+// Every lane switches at every shuffle, and swapcontext is 50 times slower because it makes a system call each time.
+// This function pushes the registers that a call preserves, exchanges the stacks, and pops the registers.
 extern "C" void sluice_switch_stacks(void** from, void* to);
 asm(R"(
 .text
@@ -65,7 +65,7 @@ void go(Fiber& from, Fiber& to, [[maybe_unused]] bool for_good) {
 #if defined(__x86_64__)
   sluice_switch_stacks(&from.top, to.top);
 #else
-  if (!from.top) from.top = new ucontext_t;  // of the scheduler: one for each thread that emulates
+  if (!from.top) from.top = new ucontext_t;  // for the scheduler's fiber: one for each thread that emulates
   swapcontext(static_cast<ucontext_t*>(from.top), static_cast<ucontext_t*>(to.top));
 #endif
   arrived(from);

@@ -1,7 +1,7 @@
-// c = a·b + bias on ordinary cores, operands of any strides: a block computes `tile`×`tile` numbers of c, 16 of k at a
-// time come into shared memory, and a thread keeps each×each sums in registers, so that a number read from shared memory
-// is used `each` times. What limits it: shared memory, two reads of it for every `each` multiply-adds; cuBLASLt (blas.h) is
-// there for large products. An element is one chain of sums over k, whatever n, m and the batch are.
+// c = a·b + bias on ordinary cores, operands of any strides. A block computes `tile`×`tile` numbers of c and loads 16
+// of k at a time into shared memory. A thread keeps each×each sums in registers, so a number read from shared memory is
+// used `each` times. What limits it: shared memory, two reads of it for every `each` multiply-adds; large products go
+// to cuBLASLt (blas.h). Each element is summed in the order of k, whatever n, m and the batch are.
 #pragma once
 
 #include <sluice/core/strided.h>
@@ -14,11 +14,11 @@ struct GemmProblem {
   const T *a, *b, *bias;
   T* c;
   int64_t n, m, k, a_row, a_col, b_row, b_col;
-  int64_t row_tiles, col_tiles, tiles;        // the last over the whole batch
+  int64_t row_tiles, col_tiles, tiles;        // of c; `tiles` counts those of the whole batch
   sluice::detail::Walk a_batch, b_batch;      // where the matrices of the batch begin
 };
 
-/// Copies rows × 16 numbers into to[16][rows + 1], neighbouring threads along whichever dim is dense; zeros outside.
+/// Copies rows × 16 numbers into to[16][rows + 1]; zeros outside. Neighbouring threads read along the dense dim.
 template <class T, int rows, int threads>
 __device__ void load_panel(Shared<T> to, const T* from, int64_t first, int64_t row_stride, int64_t col_stride, int64_t n_rows,
                            int64_t depth) {
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__((tile / each) * (tile / each)) gemm_kernel(Gem
   }
 }
 
-/// Runs it over a whole batch.
+/// Runs gemm_kernel over a whole batch.
 template <class T, int tile, int each>
 void run_gemm(GemmProblem<T> p, int64_t batch) {
   p.row_tiles = (p.n + tile - 1) / tile, p.col_tiles = (p.m + tile - 1) / tile;

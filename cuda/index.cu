@@ -1,5 +1,6 @@
-// Gathering and adding at indices. A thread takes an element: what it copies lies beside its neighbours' unless the index
-// scatters it, so gathers are limited by memory. Sums have no atomics: the order of the additions is the index's, as the CPU's.
+// Gathering and adding at indices. In a gather a thread takes an element, and neighbouring threads read neighbouring
+// elements unless the index scatters them; memory limits it. Sums use no atomics: additions go in the order of the
+// index, as on the CPU.
 #include <sluice/cuda/kernels.h>
 #include <sluice/cuda/order.cuh>
 #include <sluice/cuda/rows.cuh>
@@ -18,21 +19,21 @@ void check_indices(const char* op, const Tensor& index, int64_t size) {
                      " of an index of shape ", index);
 }
 
-/// Positions before, along and after a dim.
+/// Numbers of positions before, along and after a dim.
 ReduceShape split(const Shape& s, int dim) {
   ReduceShape r{1, 1, 1};
   for (int d = 0; d < s.rank(); ++d) (d < dim ? r.outer : d > dim ? r.inner : r.n) *= s[d];
   return r;
 }
 
-/// Where the elements of a box of x's dims lie in x, at position 0 of dim.
+/// Offsets in x of the elements of `box`, all at position 0 of dim.
 Walk walk_of(const Shape& box, const Tensor& x, int dim) {
   Layout layout(box, x.strides(), 0);
   layout.strides[dim] = 0;
   return Walk(layout);
 }
 
-/// Calls f.operator()<T>() with an unsigned type as large as an element: copies need to know no more.
+/// Calls f.operator()<T>() with the unsigned type of an element's size; copies need only the size.
 template <class F>
 void dispatch_size(DType t, F f) {
   switch (size_of(t)) {
@@ -43,7 +44,8 @@ void dispatch_size(DType t, F f) {
   }
 }
 
-/// y_i = x at the place of i outside dim, and along it at the index: of each element, or of each slice `inner` long.
+/// y_i = x at i's position in all dims but dim, and at the index in dim. Each element has an index; with `slices`, each
+/// slice of `inner` elements.
 template <class T>
 void gather_as(const Tensor& x, int dim, const int64_t* index, Tensor& y, bool slices) {
   const Walk walk = walk_of(y.shape(), x, dim);
@@ -56,7 +58,7 @@ void gather_as(const Tensor& x, int dim, const int64_t* index, Tensor& y, bool s
   });
 }
 
-/// Slices that are one run of memory each, as those of an embedding: a team copies one, in units of T.
+/// Copies slices that are contiguous, as in an embedding: a team copies a slice, in units of T.
 template <class T>
 struct CopySlice {
   const T* x;
@@ -71,7 +73,7 @@ struct CopySlice {
     for (int64_t i = rank_in_team<threads>(); i < inner; i += threads) y[row * inner + i] = from[i];
   }
 };
-/// False if slices are short, are no runs, or do not lie on multiples of T.
+/// False if slices are short, not contiguous, or not aligned to T.
 template <class T>
 bool copy_slices(const Tensor& x, int dim, const int64_t* index, Tensor& y) {
   const ReduceShape s = split(y.shape(), dim);
@@ -91,7 +93,7 @@ struct alignas(16) Block16 {
   uint32_t words[4];
 };
 
-/// A lane is all positions that differ along dim only: a thread adds them one after the other.
+/// A lane is the positions that differ only along dim; a thread adds those of a lane one after the other.
 template <class T>
 void scatter_add_lanes(Tensor& y, int dim, const int64_t* index, const Tensor& src) {
   const ReduceShape s = split(src.shape(), dim);
@@ -112,7 +114,8 @@ void scatter_add_lanes(Tensor& y, int dim, const int64_t* index, const Tensor& s
   });
 }
 
-/// Long lanes, too few to fill the device: a lane is sorted by target, and a thread adds what meets in one of them.
+/// For long lanes that are too few to fill the device: a lane is sorted by target, and a thread adds all entries of a
+/// target.
 struct KeysOfLanes {
   const int64_t* index;
   ReduceShape s;
@@ -135,7 +138,7 @@ void scatter_add_sorted(Tensor& y, int dim, const int64_t* index, const Tensor& 
   for_each(lanes * s.n, [=] __device__(int64_t i) {
     const int64_t lane = i / s.n, at = i % s.n;
     const uint64_t target = entries[i].key;
-    if (at > 0 && entries[i - 1].key == target) return;  // not the first that goes there
+    if (at > 0 && entries[i - 1].key == target) return;  // only the first entry of a target adds
     T& to = out[offset_at(walk, lane) + static_cast<int64_t>(target) * along];
     T sum = to;
     for (int64_t k = i; k < lane * s.n + s.n && entries[k].key == target; ++k) sum = sum_of(sum, in[keys.place(lane, entries[k].place)]);
@@ -143,8 +146,8 @@ void scatter_add_sorted(Tensor& y, int dim, const int64_t* index, const Tensor& 
   });
 }
 
-/// Slices sorted by target: the first one of a target's sums them all, a thread a column, and writes them once. A target that
-/// many slices meet is one long chain of additions: limited by the latency of its reads.
+/// Slices are sorted by target. The first slice of a target adds all of them, a thread for each column, and writes the
+/// sum once. A target of many slices is one long chain of additions: limited by the latency of its reads.
 template <class T, class Sum>
 struct IndexAdd {
   const Entry* entries;
@@ -181,8 +184,8 @@ void dispatch_add(const char* op, DType t, F f) {
   else dispatch_float(op, t, [&]<class T>() { f.template operator()<T, double>(); });
 }
 
-constexpr int64_t kShortLane = 256;   // additions that a thread does alone
-constexpr int64_t kManyLanes = 8192;  // or if there are so many others
+constexpr int64_t kShortLane = 256;   // additions up to which a thread takes a lane alone
+constexpr int64_t kManyLanes = 8192;  // lanes from which on a thread takes a lane of any length
 
 }  // namespace
 

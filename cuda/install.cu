@@ -1,4 +1,4 @@
-// Every kernel slot and what this backend puts there. Runs when the library is loaded.
+// Installs this backend's functions in the kernel slots. Runs when the library is loaded.
 #include <sluice/cuda/kernels.h>
 #include <sluice/cuda/runtime.h>
 

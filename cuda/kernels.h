@@ -1,5 +1,5 @@
-// The functions that this backend puts into the kernel slots, by family; each has the signature and the contract of its
-// slot (ops/kernels.h, core/kernel.h, ops/optim_kernels.h). install.cu puts them there.
+// The functions that install.cu installs in the kernel slots, by family. Each has the signature and the contract of its
+// slot (ops/kernels.h, core/kernel.h, ops/optim_kernels.h).
 #pragma once
 
 #include <sluice/core/kernel.h>

@@ -1,5 +1,5 @@
-// Steps of the optimisers and clipping: all tensors of a step in few launches, whose addresses are among the kernel's
-// arguments; a block takes pieces of them. The formulas are those of every device. Limited by memory.
+// Steps of the optimisers and clipping. Few launches take all tensors of a step, whose addresses are kernel arguments;
+// a block takes pieces of tensors. All devices share the formulas. Limited by memory.
 #include <sluice/cuda/kernels.h>
 #include <sluice/cuda/reduce.cuh>
 
@@ -14,7 +14,7 @@ namespace {
 constexpr int kTogether = 64;      // tensors of a launch: arguments are at most 4 KiB
 constexpr int64_t kPiece = 4096;   // elements
 
-/// Some tensors of a call: their addresses in each list of it, and how their pieces are counted.
+/// Some tensors of a call: their addresses in each of its lists, their lengths, and the numbers of their pieces.
 struct Together {
   void* at[5][kTogether];  // lists in the order of List
   int64_t n[kTogether];
@@ -23,7 +23,8 @@ struct Together {
 };
 enum List { kW, kG, kM, kV, kRounded };
 
-/// start(some of the tensors) until all have been there. The first list says how many elements there are.
+/// Calls start(x) with up to kTogether tensors at a time, until it has had all. The first list gives the numbers of
+/// elements.
 template <class Start>
 void in_launches(std::initializer_list<const std::vector<Tensor>*> lists, Start start) {
   Together x{};
@@ -50,7 +51,7 @@ void with_types(const char* op, const UpdatedTensors& x, F f) {
   dispatch_float(op, x.w[0].dtype(), [&]<class T>() { f.template operator()<T, T>(); });
 }
 
-/// body(x, tensor, begin, end, piece) by all threads of a block, for every piece.
+/// All threads of a block call body(x, tensor, begin, end, piece), for every piece.
 template <class Body>
 __global__ void __launch_bounds__(kThreads, 3) pieces_kernel(const __grid_constant__ Together x, Body body) {
   for (int piece = static_cast<int>(blockIdx.x); piece < x.first_piece[x.count]; piece += static_cast<int>(gridDim.x)) {
@@ -73,8 +74,8 @@ __device__ T widened(G g) {
   else return static_cast<T>(g);
 }
 
-/// step(w, g, m, v) for the elements of a piece, with 0 for the moments that there are not. A thread reads four elements
-/// before it writes one: the memory is far away.
+/// step(w, g, m, v) for the elements of a piece; missing moments are 0. A thread reads four elements before it writes
+/// one, to hide the latency of memory.
 template <int moments, class T, class G, class Element, class Rule>
 struct StepPiece {
   Latest<Rule> rule;
@@ -132,7 +133,7 @@ struct SumNorms {
   __device__ static Total start() { return {0, 0}; }
   __device__ Total operator()(Total a, Total b) const { return {a.w + b.w, a.u + b.u}; }
 };
-/// Renews the moments of a piece; its squares.
+/// Updates the moments of a piece and stores its sums of squares.
 template <class T, class G>
 struct LambMoments {
   Latest<LambStep<T>> rule;
@@ -153,7 +154,7 @@ struct LambMoments {
     if (threadIdx.x == 0) part[piece] = total;
   }
 };
-/// A block a tensor: the rate at which it steps.
+/// Computes the step's rate of each tensor; a block takes a tensor.
 __global__ void __launch_bounds__(kThreads, 3)
     rates_kernel(const __grid_constant__ Together x, Latest<LambRule> rule, const Norms* part, double* rate) {
   if (rule.stopped()) return;
@@ -200,7 +201,7 @@ struct AddTotal {
 template <class T>
 struct LimitPiece {
   using Wide = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
-  const double* squares;  // null: none
+  const double* squares;  // null: no clipping by norm
   double norm;
   Wide limit;
   __device__ void operator()(const Together& x, int k, int64_t begin, int64_t end, int) const {
@@ -211,7 +212,7 @@ struct LimitPiece {
   }
 };
 
-/// f.operator()<T>(those tensors of x that are T).
+/// f.operator()<T>(the tensors of x with elements T), for each T.
 template <class F>
 void by_dtype(const std::vector<Tensor>& x, F f) {
   const auto some = [&]<class T>() {

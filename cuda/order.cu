@@ -1,4 +1,5 @@
-// The order of rows: values become unsigned keys of the same order (cuda/order.cuh), NaN the largest in either direction.
+// The order of rows: values become unsigned keys of the same order (cuda/order.cuh). NaN sorts last in either
+// direction.
 #include <sluice/cuda/kernels.h>
 #include <sluice/cuda/order.cuh>
 
@@ -14,7 +15,7 @@ __device__ uint64_t key_of(T v, bool descending) {
     if (v != v) return ~uint64_t{0};
     using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
     constexpr Bits sign = Bits{1} << (8 * sizeof(T) - 1);
-    v += T(0);  // −0 becomes 0: they are equal
+    v += T(0);  // −0 becomes 0, because the two are equal
     Bits bits;
     memcpy(&bits, &v, sizeof v);
     bits = bits & sign ? ~bits : bits | sign;

@@ -1,5 +1,6 @@
-// Sorting rows: tiles in shared memory by a bitonic network, longer rows by merging sorted runs in global memory. Keys are
-// unsigned numbers and ties go by place, so that no two entries are equal and every method gives the one order.
+// Sorting rows. A bitonic network sorts tiles in shared memory; longer rows are sorted by merging sorted runs in global
+// memory. Keys are unsigned numbers, and ties go by place. So no two entries are equal, and every method gives one
+// order.
 #pragma once
 
 #include <sluice/cuda/tensors.h>
@@ -11,7 +12,7 @@ namespace sluice::cuda {
 #ifdef __CUDACC__
 constexpr int kSortTile = 1024;  // entries that a block sorts in shared memory
 #else
-constexpr int kSortTile = 128;  // the emulator watches every access
+constexpr int kSortTile = 128;  // smaller, because the emulator checks every access
 #endif
 
 struct Entry {
@@ -19,7 +20,7 @@ struct Entry {
   int64_t place;  // in its row before sorting
 };
 
-/// Swaps two entries of shared memory unless the first comes before the second, or after it if not `up`.
+/// Swaps entries i and j of shared memory if needed, so that they ascend if `up`, else descend.
 __device__ inline void arrange(Shared<uint64_t> keys, Shared<int32_t> places, int i, int j, bool up) {
   const uint64_t a = keys[i], b = keys[j];
   const int32_t p = places[i], q = places[j];
@@ -28,8 +29,8 @@ __device__ inline void arrange(Shared<uint64_t> keys, Shared<int32_t> places, in
   places[i] = q, places[j] = p;
 }
 
-/// A block sorts a tile of `size` entries, a power of two, of which the last may not exist: they come last, too. Limited by
-/// shared memory: log²(size)/2 passes over it.
+/// A block sorts a tile of `size` entries, a power of two. Entries from n on do not exist; their keys place them last.
+/// Limited by shared memory: log²(size)/2 passes over it.
 template <class Keys, class Sink>
 __global__ void __launch_bounds__(kThreads) sort_tiles_kernel(Keys source, Sink sink, int64_t rows, int64_t n, int size) {
   const Shared<uint64_t> keys = static_shared<uint64_t, kSortTile, Entry>();
@@ -56,8 +57,8 @@ __global__ void __launch_bounds__(kThreads) sort_tiles_kernel(Keys source, Sink 
   }
 }
 
-/// Merges neighbouring sorted runs of each row: an entry moves behind those of the other run that come before it, which it
-/// counts by bisection. Limited by the latency of its log(run) reads.
+/// Merges neighbouring sorted runs of each row. An entry counts by bisection the entries of the other run that come
+/// before it, and moves behind them. Limited by the latency of its log(run) reads.
 template <class Sink>
 struct MergeRuns {
   const Entry* from;

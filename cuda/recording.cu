@@ -1,4 +1,4 @@
-// Graphs: what is recorded, by CUDA's stream capture or by the emulator (runtime.h), and the memory it works on.
+// Graphs: the recorded work, by CUDA's stream capture or by the emulator (runtime.h), and its memory.
 #include <sluice/core/graph.h>
 #include <sluice/cuda/recording.h>
 #include <sluice/cuda/tensors.h>
@@ -23,32 +23,32 @@ struct Block {
   std::size_t bytes;
 };
 
-/// Memory of one graph: blocks are used again by its own later kernels, in the order of the recording, and go back to the
-/// pool when the graph and all tensors in it are gone.
+/// Memory of one graph. Later kernels of the graph reuse its blocks, in the order of the recording. The blocks go back
+/// to the pool when the graph and all tensors in it are gone.
 struct Arena {
   std::multimap<std::size_t, std::byte*> spare;  // by size
   std::map<std::byte*, std::size_t> used;
-  std::vector<Block> all, foreign;  // foreign: given back while recording, but not taken there
-  bool open = true;                 // its graph is there
+  std::vector<Block> all, foreign;  // foreign: released while recording, but allocated before
+  bool open = true;                 // the graph lives
 };
 
 struct IndexCheck {
   int64_t n, low, limit;
 };
-/// A call that reads a value of the host's.
+/// A recorded call that reads a value of the host.
 struct Told {
   std::size_t at, bytes;
   std::vector<const std::byte*> written;
 };
 
-// A graph's own memory on the device, written before each replay: for each stream of random numbers its seed and how far it
-// has moved; values of the host's; for each check the first index outside its range and its place (−1: none). Then, written
-// by the device, whether there is one.
+// Layout of a graph's own memory on the device. The host writes it before each replay: for each stream of random
+// numbers, its seed and the blocks that it has moved; values of the host; for each check, the place of the first index
+// outside its range (−1: none) and that index. Behind it the device writes whether there is such an index.
 constexpr std::size_t kMostStreams = 256, kMostChecks = 1024;
 constexpr std::size_t kValuesAt = kMostStreams * 2 * sizeof(uint64_t), kValueBytes = 16384, kFoundAt = kValuesAt + kValueBytes,
                       kRefusedAt = kFoundAt + kMostChecks * 2 * sizeof(int64_t), kOwnBytes = kRefusedAt + sizeof(int64_t);
 
-std::atomic<int64_t> arenas = 0;  // that own blocks, or may
+std::atomic<int64_t> arenas = 0;  // the number of arenas that own blocks, or may
 
 class Graph final : public DeviceGraph {
  public:
@@ -66,18 +66,18 @@ class Graph final : public DeviceGraph {
   std::size_t value_bytes = 0;
   bool draws = false;
   std::byte* own;               // kOwnBytes on the device
-  std::vector<std::byte> host;  // what is written there
+  std::vector<std::byte> host;  // the bytes that replay() copies to `own`
   // In renew():
   std::size_t again = 0;  // calls so far
-  bool other = false;     // one was not the recorded one
+  bool other = false;     // a call differs from the recorded one
 };
 
-std::mutex mutex;  // of arenas
-std::map<std::byte*, std::shared_ptr<Arena>> owners;  // of every block in use
+std::mutex mutex;  // guards the arenas and owners
+std::map<std::byte*, std::shared_ptr<Arena>> owners;  // by block in use: its arena
 constinit std::atomic<Graph*> current = nullptr;
 constinit thread_local Graph* renewed = nullptr;
 
-/// With the mutex. What nobody uses goes back to the pool.
+/// Returns the blocks of an unused arena to the pool. The caller must hold the mutex.
 void close_if_unused(Arena& arena) {
   if (arena.open || !arena.used.empty()) return;
   for (const Block& b : arena.all) release_plainly(b.at, b.bytes);
@@ -86,11 +86,11 @@ void close_if_unused(Arena& arena) {
   --arenas;
 }
 
-/// Remembers the first index outside its range, then sets all of them to a harmless one. One block: all must be seen before
-/// one is set.
+/// Stores the first index outside its range, then sets all such indices to a harmless value. It must run as one block,
+/// because all indices must be read before one is set.
 __global__ void check_indices_kernel(int64_t* index, int64_t n, int64_t low, int64_t limit, int64_t* found) {
   const auto outside = [&](int64_t i) { return index[i] < low || index[i] >= limit; };
-  auto* const first = reinterpret_cast<unsigned long long*>(found);  // −1 is the largest of them
+  auto* const first = reinterpret_cast<unsigned long long*>(found);  // −1 is the largest unsigned number
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
     if (outside(i)) atomicMin(first, static_cast<unsigned long long>(i));
   __syncthreads();
@@ -216,7 +216,7 @@ std::byte* allocate_recorded(std::size_t bytes) {
   const std::lock_guard lock(mutex);
   Arena& arena = *g->arena;
   std::byte* p;
-  // A block that is much larger would be missed elsewhere.
+  // At most twice the size: a larger block is kept for larger requests.
   if (const auto it = arena.spare.lower_bound(bytes); it != arena.spare.end() && it->first <= 2 * bytes) {
     p = it->second;
     arena.used[p] = it->first;

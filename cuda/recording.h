@@ -1,4 +1,5 @@
-// While a graph is recorded (core/graph.h): where its memory comes from, which indices it checks, and what it refuses.
+// Recording of a graph (core/graph.h): the source of its memory, the indices that it checks, and the calls that it
+// refuses.
 #pragma once
 
 #include <sluice/core/philox.h>
@@ -14,31 +15,31 @@ struct UpdatedTensors;
 
 namespace sluice::cuda {
 
-/// True while what the device is asked to do is recorded.
+/// True while calls for the device are recorded in a graph.
 bool recording();
-/// DeviceError naming what a replay would repeat wrongly, while a graph is recorded.
+/// While a graph is recorded, throws DeviceError that names `what`, which a replay would repeat wrongly.
 void refuse_in_recording(const char* what);
-/// Records a check: at each replay indices outside [low, limit) are set to 0, or −1 if low is, and the first is reported.
+/// Records a check: each replay sets indices outside [low, limit) to 0, or to −1 if low is −1, and reports the first.
 void record_index_check(const int64_t* index, int64_t n, int64_t low, int64_t limit);
 
-/// Random blocks as kernels take them: from where the host said, or in a graph from where its stream stands at each replay.
+/// Random blocks for kernels. They start where the host says; in a graph, where the stream stands at each replay.
 struct RandomBlocks {
   uint64_t seed, first;
-  const uint64_t* moved;  // null, or on the device: the seed of now, and how many blocks further
+  const uint64_t* moved;  // null, or on the device: the seed of this replay, and the blocks to add to `first`
   SLUICE_FN sluice::detail::PhiloxWords operator()(uint64_t i) const {
     return moved ? sluice::detail::philox_block(moved[0], first + moved[1] + i) : sluice::detail::philox_block(seed, first + i);
   }
 };
-/// DeviceError naming what asks if the blocks were drawn before the recording that is under way.
+/// DeviceError that names `what` if a recording is under way and the blocks were drawn before it.
 RandomBlocks blocks_of(const char* what, const RngBlocks& from);
 
-/// What the host works out anew for each step, as kernels read it.
+/// A value that the host computes anew for each step, as kernels read it.
 template <class V>
 struct Latest {
   V value;
-  const V* at = nullptr;             // in a graph: where the value of the replay lies
-  const int64_t* refused = nullptr; // in a graph: not 0 if an index lay outside its range, and nothing may be written
-  bool only_told = false;           // for the host: this call tells the value of the next replay, and starts nothing
+  const V* at = nullptr;             // in a graph: the address of the replay's value
+  const int64_t* refused = nullptr; // in a graph: not 0 if an index lay outside its range; then write nothing
+  bool only_told = false;           // for the host: this call only sets the value of the next replay; start no kernel
   SLUICE_FN V get() const { return at ? *at : value; }
   SLUICE_FN bool stopped() const { return refused && *refused; }
 };
@@ -47,7 +48,8 @@ struct StepValue {
   const int64_t* refused = nullptr;
   bool only_told = false;
 };
-/// `value`, of a call for these tensors: recorded, or told to a graph in which the same call was recorded.
+/// Registers `value`, of a call for the tensors x, in the graph that is recorded; in Graph::renew() it sets the value
+/// of the same recorded call. Without a graph it does nothing.
 StepValue step_value(const void* value, std::size_t bytes, const UpdatedTensors& x);
 template <class V>
 Latest<V> latest(const V& value, const UpdatedTensors& x) {
@@ -56,11 +58,11 @@ Latest<V> latest(const V& value, const UpdatedTensors& x) {
   return {value, reinterpret_cast<const V*>(s.at), s.refused, s.only_told};
 }
 
-/// For the runtime. While recording memory comes from the graph's own; null: nothing is recorded.
+/// For the runtime. While a graph is recorded, memory comes from the graph. Null if none is recorded or bytes is 0.
 std::byte* allocate_recorded(std::size_t bytes);
-/// True if the graph that is recorded, or an older one, keeps what is given back here.
+/// True if the graph that is recorded, or an older one, keeps the released memory p.
 bool keep_released(std::byte* p, std::size_t bytes);
-/// A copy of the host's bytes that lies on the device as long as the graph.
+/// Copies bytes of the host to the device for as long as the graph lives. Only while a graph is recorded.
 const void* keep_on_device(const void* from, std::size_t bytes);
 
 }  // namespace sluice::cuda

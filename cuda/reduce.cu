@@ -1,4 +1,4 @@
-// Sums, extremes and their places (cuda/reduce.cuh).
+// Sums, maxima and minima and their places (cuda/reduce.cuh).
 #include <sluice/cuda/kernels.h>
 #include <sluice/cuda/reduce.cuh>
 
@@ -6,7 +6,7 @@ namespace sluice::cuda {
 
 namespace {
 
-/// An element as its total.
+/// Gives each element as a total.
 template <class T, class Total>
 struct Elements {
   const T* x;
@@ -24,13 +24,14 @@ void reduce_as(const Tensor& x, Tensor& y, ReduceShape s) {
   reduce_to<Op>(s, Elements<T, Total>{data_of<T>(x)}, StoreAs<T, Total>{data_of<T>(y)});
 }
 
-/// A value and where it stands; place −1: none yet.
+/// A value and its place along the reduced dim; place −1: no value yet.
 template <class T>
 struct Placed {
   T value;
   int64_t place;
 };
-/// Of two the better: NaN before all numbers, then the larger (or smaller), then the first. A total order.
+/// The better of two: NaN before all numbers, then the larger (or smaller) value, then the earlier place. A total
+/// order.
 template <class T, bool largest>
 struct Best {
   using Total = Placed<T>;

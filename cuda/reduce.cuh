@@ -1,8 +1,8 @@
-// Reductions of anything over the middle of [outer, n, inner]. The operation is a struct with the type of its totals, a
-// start value and an associative, commutative operator(); what is reduced comes from source(at, k, i), at = (o·n + k)·inner + i,
-// called once for each element; sink(result, total) takes the totals. Three kernels: a thread a result where n is short, a
-// team a row where inner is 1, else a block for neighbouring columns; long sums are cut into pieces when there are too few
-// results to fill the device. Limited by memory: one read of the source.
+// Reductions over the middle of [outer, n, inner]. The operation is a struct with the type of its totals, a start value
+// and an associative, commutative operator(). source(at, k, i), at = (o·n + k)·inner + i, gives the elements and is
+// called once for each; sink(result, total) takes the totals. Three kernels: a thread for each result if n is short, a
+// team for each row if inner is 1, else a block for neighbouring columns. With too few results to fill the device, long
+// sums are split into pieces. Limited by memory: one read of the source.
 #pragma once
 
 #include <sluice/cuda/rows.cuh>
@@ -12,13 +12,13 @@
 
 namespace sluice::cuda {
 
-constexpr int64_t kShortSum = 32;     // a thread takes it alone
-constexpr int64_t kWantedBlocks = 1024;  // pieces are made until there are so many
+constexpr int64_t kShortSum = 32;     // elements up to which a thread sums alone
+constexpr int64_t kWantedBlocks = 1024;  // sums are split into pieces to get this many blocks
 
-/// How the middle is cut.
+/// How the middle is split into pieces.
 struct Pieces {
   int64_t count = 1, length;
-  /// `blocks`: how many take part without cutting; at least `least` elements a piece.
+  /// `blocks`: the number of blocks without splitting; `least`: the fewest elements of a piece.
   Pieces(int64_t n, int64_t blocks, int64_t least) : length(n) {
     const int64_t wanted = std::min((n + least - 1) / least, (kWantedBlocks + blocks - 1) / blocks);
     if (wanted <= 1) return;
@@ -58,7 +58,7 @@ struct ReduceRow {
   }
 };
 
-/// A block reduces `width` neighbouring columns; its threads lie along them, and kThreads / width of them share a column.
+/// A block reduces `width` neighbouring columns, and kThreads / width threads share a column.
 template <class Op, class Source, class Sink>
 __global__ void __launch_bounds__(kThreads, 3)
     reduce_columns_kernel(Source source, Sink sink, ReduceShape s, Pieces pieces, int64_t tiles, int width) {
@@ -107,7 +107,7 @@ struct LoadPart {
   __device__ Total operator()(int64_t at, int64_t, int64_t) const { return part[at]; }
 };
 
-/// Reduces every column; outer·inner results. All of `s` are at least 1.
+/// Reduces every column: outer·inner results. All lengths in `s` must be at least 1.
 template <class Op, class Source, class Sink>
 void reduce_to(ReduceShape s, Source source, Sink sink) {
   using Total = typename Op::Total;
@@ -121,7 +121,7 @@ void reduce_to(ReduceShape s, Source source, Sink sink) {
   reduce_pieces<Op>(rest, Pieces(pieces.count, kWantedBlocks, 1), LoadPart<Total>{part.get()}, sink);
 }
 
-/// The operations. Sums of floats are totalled in f64, which costs this processor nothing beside the read.
+/// The operations. Floats are summed in f64: the sum takes no longer, because reading memory limits it.
 template <class T>
 struct SumOf : Add {
   using Total = std::conditional_t<std::is_floating_point_v<T>, double, T>;

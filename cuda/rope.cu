@@ -1,4 +1,4 @@
-// Rotary embeddings: a team a row, a thread a pair. Limited by memory.
+// Rotary embeddings: a team takes a row, a thread a pair. Limited by memory.
 #include <sluice/cuda/kernels.h>
 #include <sluice/cuda/reduce.cuh>
 #include <sluice/ops/create.h>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kFarthest = int64_t{1} << 53;  // positions are exact in f64 up to here
 
-/// Places of positions that lie beyond ±kFarthest, and the first of them.
+/// The place of a position beyond ±kFarthest, else `none`; First reduces to the first such place.
 struct FarPlaces {
   const int64_t* at;
   int64_t none;
@@ -77,7 +77,8 @@ void rope(const Tensor& x, const Tensor& cos, const Tensor& sin, Tensor& y, Rope
   });
 }
 
-/// By the host: the rule compares in long double, which no device has, and there are no more distances than rows and columns.
+/// Computed on the host: the rule compares in long double, which no GPU has, and there are few distances, at most rows
+/// + columns.
 void t5_buckets(const Tensor& distance, const T5BucketOptions& options, Tensor& bucket) {
   Tensor here = empty(distance.shape(), {i64, cpu});
   kernel::t5_buckets(to(distance, cpu), options, here);

@@ -1,5 +1,6 @@
-// Softmax, norms and cross entropy: a team a row (cuda/rows.cuh). Limited by memory: the first pass over a row reads it, the
-// others find it in the cache. Formulas stand with the CPU kernels (ops/softmax.cpp, ops/norm.cpp, ops/loss.cpp).
+// Softmax, norms and cross entropy: a team takes a row (cuda/rows.cuh). Limited by memory: the first pass over a row
+// reads it, and later passes find it in the cache. The CPU kernels give the formulas (ops/softmax.cpp, ops/norm.cpp,
+// ops/loss.cpp).
 #include <sluice/cuda/kernels.h>
 #include <sluice/cuda/reduce.cuh>
 
@@ -16,7 +17,7 @@ __device__ T row_total(int64_t n, Term term) {
   return over_team<threads>(total, Add());
 }
 
-/// Σ e^(x_i − shift) of numbers of which the largest is the shift.
+/// total = Σ e^(x_i − shift), where shift is the largest x_i.
 template <class T>
 struct ExpTotal {
   T shift, total;
@@ -31,7 +32,8 @@ struct AddExpTotals {
     return {a.shift, a.total + b.total * math::exp(b.shift - a.shift)};
   }
 };
-/// Of a row, in one pass. Where a number is +∞ the shift is 0: there e^x itself says it right.
+/// The ExpTotal of a row, in one pass. If a number is +∞ the shift is 0, because e^x without a shift gives the right
+/// result.
 template <int threads, class T>
 __device__ ExpTotal<T> row_exp_total(const T* x, int64_t n) {
   ExpTotal<T> sum{std::numeric_limits<T>::lowest(), 0};
@@ -130,7 +132,7 @@ struct NormBackwardRow {
   }
 };
 
-/// What a row adds to dw and db, and where their totals go.
+/// Terms of dw and db.
 struct ParameterGradients {
   double w, b;
 };
@@ -148,7 +150,7 @@ struct GradientsOfRow {
 };
 template <class T>
 struct StoreGradients {
-  T *dw, *db;  // null where nobody asks
+  T *dw, *db;  // null if not wanted
   __device__ void operator()(int64_t i, ParameterGradients total) const {
     if (dw) dw[i] = static_cast<T>(total.w);
     if (db) db[i] = static_cast<T>(total.b);
@@ -159,7 +161,7 @@ struct StoreGradients {
 void flatten_targets(const int64_t* targets, int64_t n, int64_t ignore_index, int64_t classes, int64_t* flat) {
   for_each(n, [=] __device__(int64_t i) {
     const int64_t t = targets[i];
-    flat[i] = t == ignore_index ? -1 : t < 0 ? classes : t;  // one that lies outside stays outside
+    flat[i] = t == ignore_index ? -1 : t < 0 ? classes : t;  // a target outside [0, classes) stays outside
   });
 }
 
@@ -205,7 +207,7 @@ struct CrossEntropyBackwardRow {
   const T* g;
   T* dx;
   int64_t classes;
-  T uniform, rest;  // share of every class, and of the target beside
+  T uniform, rest;  // target probability of every class, and the target's extra share
   template <int threads>
   __device__ void operator()(int64_t row) const {
     const int64_t t = targets[row];

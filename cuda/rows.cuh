@@ -1,6 +1,6 @@
-// Kernels that take one row after the other. A row belongs to a team: a warp where rows are short, so that eight of them
-// share a block, else a whole block. A team agrees by shuffles and, across warps, through shared memory; what it computes
-// does not depend on the schedule.
+// Kernels that take one row after the other. A team computes a row: a warp if rows are short, so that a block has eight
+// teams, else a whole block. The threads of a team exchange values by shuffles and, across warps, through shared
+// memory. Results do not depend on the schedule.
 #pragma once
 
 #include <sluice/core/arithmetic.h>
@@ -10,7 +10,7 @@
 
 namespace sluice::cuda {
 
-constexpr int64_t kShortRow = 1024;  // elements that a warp still takes alone
+constexpr int64_t kShortRow = 1024;  // elements up to which a warp takes a row alone
 
 struct Add {
   template <class T>
@@ -38,7 +38,8 @@ __device__ int rank_in_team() {
   return static_cast<int>(threadIdx.x) % threads;
 }
 
-/// op over one value from each thread of the team, the same bits in all of them. op is associative and commutative.
+/// op over one value from each thread of the team; all threads get the same bits. op must be associative and
+/// commutative.
 template <int threads, class T, class Op>
 __device__ T over_team(T x, Op op) {
 #pragma unroll
@@ -46,7 +47,7 @@ __device__ T over_team(T x, Op op) {
   if constexpr (threads > kWarp) {
     const Shared<T> of_warp = static_shared<T, threads / kWarp, Op>();
     const int warp = static_cast<int>(threadIdx.x) / kWarp;
-    __syncthreads();  // what the last call left here has been read
+    __syncthreads();  // the values of the last call have been read
     if (threadIdx.x % kWarp == 0) of_warp[warp] = x;
     __syncthreads();
     x = of_warp[0];

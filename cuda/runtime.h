@@ -1,6 +1,6 @@
-// Memory of the device and copies to and from it: CUDA's runtime (runtime.cu), or the emulated device's, whose memory is
-// the host's (runtime_emulated.cpp). Kernels and copies happen one after the other, in the order in which they were asked
-// for, on one stream of the backend's own.
+// Memory of the device and copies to and from it, by CUDA's runtime (runtime.cu) or by the emulated device, whose
+// memory is the host's (runtime_emulated.cpp). Kernels and copies run one after the other, in the order of the calls,
+// on one stream that belongs to the backend.
 #pragma once
 
 #include <sluice/core/backend.h>
@@ -12,15 +12,15 @@ namespace sluice::cuda {
 
 const detail::Backend& runtime();
 
-/// Between host and device; the host may use either memory afterwards.
+/// Copies between host and device; the host may use its memory after the call.
 void copy_to_device(void* to, const void* from, std::size_t bytes);
 void copy_to_host(void* to, const void* from, std::size_t bytes);
-/// Within the device; the two do not overlap.
+/// Copies within the device; the two ranges must not overlap.
 void copy_on_device(void* to, const void* from, std::size_t bytes);
 
 // -- graphs (recording.cu) -------------------------------------------------------------------------------------------
 
-/// Work between begin_recording() and end_recording(), which was not done.
+/// The work between begin_recording() and end_recording(). Recording does not do it; replay() does.
 class Recorded {
  public:
   virtual ~Recorded() = default;
@@ -29,7 +29,7 @@ class Recorded {
 void begin_recording();
 std::unique_ptr<Recorded> end_recording();
 void abandon_recording() noexcept;
-/// At once, also while recording.
+/// These three act at once, also while a graph is recorded.
 std::byte* allocate_plainly(std::size_t bytes);
 void release_plainly(std::byte* p, std::size_t bytes) noexcept;
 void upload_plainly(void* to, const void* from, std::size_t bytes);
@@ -44,7 +44,7 @@ class Scratch {
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
   T* get() const { return data_; }
-  /// A copy of the first value here; waits for the device.
+  /// Copies the first value to the host; waits for the device.
   T first() const {
     T value;
     copy_to_host(&value, data_, sizeof(T));

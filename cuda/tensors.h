@@ -1,5 +1,5 @@
-// How slot functions reach tensors and start kernels: addresses on the device, strided walks, a thread for each of n
-// elements.
+// Access to tensors and kernel launches for slot functions: addresses on the device, strided walks, loops with a thread
+// for each of n elements.
 #pragma once
 
 #include <sluice/core/strided.h>
@@ -62,7 +62,7 @@ SLUICE_FN int64_t offset_at(const sluice::detail::Walk& walk, int64_t i) {
 #ifdef __CUDACC__
 constexpr int64_t kMostBlocks = 132 * 16;  // of a grid-stride loop: enough to fill the device
 #else
-constexpr int64_t kMostBlocks = 3;  // the emulator runs one after the other
+constexpr int64_t kMostBlocks = 3;  // the emulator runs blocks one after the other
 #endif
 constexpr int kThreads = 256;
 
@@ -79,13 +79,13 @@ void for_each(int64_t n, Body body) {
   launch(for_each_kernel<Body>, dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)), 0, body, n);
 }
 
-/// A grid of `blocks` blocks in one dimension; kernels take blockIdx.x and step by gridDim.x if it does not hold them all.
+/// A grid of `blocks` blocks in one dimension, at most 2^31 − 1. A kernel for more blocks must step by gridDim.x.
 inline dim3 grid_of(int64_t blocks) { return dim3(static_cast<unsigned>(std::min<int64_t>(blocks, (int64_t{1} << 31) - 1))); }
 
 /// The first of n indices that lies outside [0, limit), or outside [−1, limit) with `or_minus_one`; n if there is none.
-/// Waits for the device; n while a graph is recorded, whose replays check.
+/// Waits for the device. While a graph is recorded it returns n, and each replay checks the indices.
 int64_t first_outside(const int64_t* index, int64_t n, int64_t limit, bool or_minus_one = false);
-/// One value of device memory.
+/// Copies one value from device memory; waits for the device.
 template <class T>
 T value_at(const T* p) {
   T value;
