@@ -16,9 +16,9 @@ namespace sluice::cuda {
 
 namespace {
 
-constexpr std::size_t kWorkspace = std::size_t{32} << 20;  // what NVIDIA advises for Hopper
+constexpr std::size_t kWorkspace = std::size_t{32} << 20;  // 32 MiB, NVIDIA's advice for Hopper
 
-/// The functions used, found at run time: a program starts and computes without the library.
+/// The functions used. They are loaded at run time, so that a program starts and computes without the library.
 struct Library {
   decltype(&cublasLtCreate) create;
   decltype(&cublasLtMatmulDescCreate) desc_create;
@@ -33,7 +33,7 @@ struct Library {
   decltype(&cublasLtMatmul) matmul;
   cublasLtHandle_t handle = nullptr;
   cublasLtMatmulPreference_t preference = nullptr;
-  void* workspace = nullptr;  // for good
+  void* workspace = nullptr;  // never freed
 };
 
 template <class F>
@@ -42,7 +42,7 @@ bool find(void* library, const char* name, F& f) {
   return f != nullptr;
 }
 
-/// Null if it is not there.
+/// The library, loaded at the first call; null if there is none.
 const Library* library() {
   static const Library* const it = []() -> const Library* {
     void* file = nullptr;
@@ -59,13 +59,13 @@ const Library* library() {
       return nullptr;
     if (l.create(&l.handle) != CUBLAS_STATUS_SUCCESS || l.preference_create(&l.preference) != CUBLAS_STATUS_SUCCESS) return nullptr;
     l.preference_set(l.preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspace, sizeof kWorkspace);
-    if (cudaMalloc(&l.workspace, kWorkspace) != cudaSuccess) return cudaGetLastError(), nullptr;  // of no tensor, of no graph
+    if (cudaMalloc(&l.workspace, kWorkspace) != cudaSuccess) return cudaGetLastError(), nullptr;  // not from the pool
     return &l;
   }();
   return it;
 }
 
-/// One matrix, column-major, as the library sees it.
+/// The library's description of a matrix, column-major.
 struct MatrixLayout {
   const Library& l;
   cublasLtMatrixLayout_t it = nullptr;
@@ -78,8 +78,8 @@ struct MatrixLayout {
   ~MatrixLayout() { l.layout_destroy(it); }
 };
 
-/// Bytes, at most 256, of which the address is a multiple. The library takes 256 for granted unless it is told: a view that
-/// begins elsewhere would be read by 16 bytes at once.
+/// The alignment of p in bytes, at most 256. The library assumes 256 unless it is told otherwise, and would read a view
+/// that begins elsewhere by 16 bytes at once.
 uint32_t alignment(const void* p) {
   const auto at = reinterpret_cast<uintptr_t>(p) | 256;
   return static_cast<uint32_t>(at & (~at + 1));
@@ -87,12 +87,12 @@ uint32_t alignment(const void* p) {
 
 using Key = std::array<int64_t, 18>;
 std::mutex choosing;
-std::map<Key, cublasLtMatmulAlgo_t> chosen;  // asking costs tens of microseconds
+std::map<Key, cublasLtMatmulAlgo_t> chosen;  // kept, because the heuristic takes tens of microseconds
 
 }  // namespace
 
-/// A row-major product is the column-major product of the transposes, the other way round: cᵀ [m, n] = bᵀ [m, k] · aᵀ [k, n].
-/// A row-major matrix that is read plainly is its transpose, column-major, as it is.
+/// A row-major product is the column-major product of the transposes in reverse order: cᵀ [m, n] = bᵀ [m, k] · aᵀ [k,
+/// n]. The memory of a row-major matrix is that of its column-major transpose.
 bool blas(const BlasProduct& p) {
   const Library* const l = library();
   if (!l || p.batch > INT32_MAX) return false;
@@ -116,7 +116,7 @@ bool blas(const BlasProduct& p) {
   const MatrixLayout a(*l, type, plain(p.left) ? p.k : p.n, plain(p.left) ? p.n : p.k, p.left.ld, p.batch, p.a_stride);
   const MatrixLayout c(*l, result, p.m, p.n, p.m, p.batch, p.c_stride);
 
-  // As PyTorch tells it: a bias counts as part of the result.
+  // As in PyTorch, the alignment of the result includes that of the bias.
   const uint32_t align_a = alignment(p.a), align_b = alignment(p.b), align_c = alignment(p.c);
   const uint32_t align_d = p.bias ? std::min(align_c, alignment(p.bias)) : align_c;
   const Key key{type, result, static_cast<int64_t>(compute), first, second, p.n, p.m, p.k, p.left.ld, p.right.ld, p.batch, p.a_stride, p.b_stride,
@@ -149,7 +149,7 @@ bool blas(const BlasProduct& p) {
     status = l->matmul(l->handle, desc, alpha, p.b, b.it, p.a, a.it, beta, p.c, c.it, p.c, c.it, &algorithm, l->workspace, kWorkspace, stream());
   }
   l->desc_destroy(desc);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;  // as what it said it would do may turn out to be, of huge batches
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;  // matmul may refuse the heuristic's choice for huge batches
   if (status != CUBLAS_STATUS_SUCCESS) fail<DeviceError>("matmul: cuBLASLt failed with status ", int{status});
   return found;
 }

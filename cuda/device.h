@@ -73,8 +73,7 @@ __device__ inline void cp_async_16(BFloat16* to, const BFloat16* from, bool vali
 }
 /// Makes a group of the copies since the last commit.
 __device__ inline void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/// Waits until at most `left` groups of this thread are under way. Other threads see the finished copies after a
-/// barrier.
+/// Waits until at most `left` groups of this thread are under way; other threads see finished copies after a barrier.
 template <int left>
 __device__ void cp_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory"); }
 

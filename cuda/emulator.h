@@ -34,11 +34,10 @@ struct BFloat16;
 
 namespace sluice::cuda::emulator {
 
-/// Runs `kernel` for every thread of every block. DeviceError as above, or if no GPU of compute capability 9.0 can do
-/// the launch.
+/// Runs `kernel` for every thread of every block. DeviceError as above, or for a launch that no GPU of compute
+/// capability 9.0 accepts.
 void run(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<void()>& kernel);
-/// Sets the seed of the schedule: the order of blocks, warps and lanes. A correct kernel gives the same bits for each
-/// seed.
+/// Sets the seed for the order of blocks, warps and lanes. A correct kernel gives the same bits for each seed.
 void set_schedule(uint64_t seed);
 
 // -- calls of the running thread -----------------------------------------------------------------------
@@ -90,8 +89,7 @@ void mbarrier_arrive(void* b, unsigned bytes);
 void mbarrier_wait(void* b, unsigned parity);
 void tma_load(void* to, const TensorMap& map, void* b, int column, int row, int slab);
 void named_barrier(int id, int threads, bool waits);
-/// d [n / 2] of this thread = its part of a·b [64, n], added to d if `add`. a: fragments, or null; then encoded_a
-/// counts.
+/// d [n / 2] of this thread = its part of a·b [64, n], added to d if `add`. a: fragments, or null to use encoded_a.
 void wgmma(float* d, int n, const uint32_t* a, uint64_t encoded_a, uint64_t b, bool add, bool by_columns);
 void wgmma_commit();
 void wgmma_wait(int groups_left);

@@ -114,8 +114,7 @@ void scatter_add_lanes(Tensor& y, int dim, const int64_t* index, const Tensor& s
   });
 }
 
-/// For long lanes that are too few to fill the device: a lane is sorted by target, and a thread adds all entries of a
-/// target.
+/// For few long lanes, which would not fill the device: a lane is sorted by target, and a thread adds all of a target.
 struct KeysOfLanes {
   const int64_t* index;
   ReduceShape s;

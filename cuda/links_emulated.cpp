@@ -1,4 +1,4 @@
-// Links between emulated devices, whose memory is the host's: what NCCL is on GPUs, over the ranks' own messages.
+// Links between emulated devices, in place of NCCL. Their memory is the host's, so the ranks' own messages carry it.
 #include <sluice/core/link.h>
 #include <sluice/cuda/recording.h>
 

@@ -1,4 +1,4 @@
-// Tensors made, copied, compared and edited: kernels of one thread an element.
+// Kernels that make, copy, compare and edit tensors, with a thread for each element.
 #include <sluice/core/philox.h>
 #include <sluice/core/random.h>
 #include <sluice/cuda/kernels.h>
@@ -223,7 +223,7 @@ void random(const RandomFill& f, Tensor& y) {
   switch (f.kind) {
     case RandomFill::bernoulli: return random_as<bool>(f, y, Bernoulli{f.words[0]});
     case RandomFill::randint: return random_as<int64_t>(f, y, Integers{f.words[0], f.words[1]});
-    case RandomFill::permutation: {  // one exchange after the other: made by the host
+    case RandomFill::permutation: {  // a chain of exchanges, so the host makes it
       refuse_in_recording("a random permutation");
       Tensor here = empty(y.shape(), {i64, cpu});
       kernel::random(f, here);
@@ -268,7 +268,8 @@ void add_to(Tensor& x, const Tensor& y, double factor) {
   dispatch_float("add_", x.dtype(), [&]<class T>() { add_to_as<T>(x, y, factor); });
 }
 
-/// Integers compare as i64, two f32 sides as f32, any other float side as f64: exact conversions all.
+/// Integers compare as i64, two f32 sides as f32, and any other pair with a float side as f64. All conversions are
+/// exact, but for an i64 beyond ±2^53 beside a float.
 void compare(Comparison kind, const Tensor& a, const Tensor& b, Tensor& y) {
   if (a.dtype() == f32 && b.dtype() == f32) compare_as<float>(kind, a, b, y);
   else if (is_float(a.dtype()) || is_float(b.dtype())) compare_as<double>(kind, a, b, y);

@@ -1,6 +1,6 @@
 // Elementwise kernels made from formulas (ops/formulas.h), forward and backward: the device's counterpart of the loops in
-// ops/map.h. A thread takes an element: it reads each operand where it lies, broadcast, strided or bool, and keeps what it
-// computes in registers.
+// ops/map.h. A thread takes an element. It reads each operand in place (broadcast, strided or bool) and keeps
+// intermediate values in registers.
 #pragma once
 
 #include <sluice/cuda/tensors.h>
@@ -22,7 +22,7 @@ __device__ void store(void* to, int64_t i, T value, bool narrow) {
   static_cast<T*>(to)[i] = value;
 }
 
-/// The operands of a map as a kernel takes them. Those of bf16 are computed with in f32.
+/// The operands of a map, for a kernel. A kernel computes with bf16 operands in f32.
 template <class T, int N>
 struct Operands {
   const void* at[N];
@@ -55,7 +55,7 @@ struct MapForward<F, T, std::index_sequence<I...>> {
   __device__ void operator()(int64_t i) const { store<T>(y, i, detail::call(f, Value<T>{in(I, i), {}}...).v, in.narrow); }
 };
 
-/// dx_k = g · ∂f/∂x_k; the last operand is g. Gradients that nobody wants are null.
+/// dx_k = g · ∂f/∂x_k; the last operand is g. Gradients that are not wanted are null.
 template <class F, class T, class Arity>
 struct MapBackward;
 template <class F, class T, std::size_t... I>

@@ -1,4 +1,4 @@
-// Slot matmul: by the vendor's library where it can, else by the kernel of gemm.cuh.
+// Slot matmul: the vendor's library computes the product if it can, else the kernel of gemm.cuh.
 #include <sluice/cuda/blas.h>
 #include <sluice/cuda/gemm.cuh>
 #include <sluice/cuda/kernels.h>
@@ -15,20 +15,20 @@ namespace {
 using sluice::detail::operand;
 using sluice::detail::Walk;
 
-/// The batch dims of a or b, stretched to those of c.
+/// The batch dims of x (a or b), expanded to those of c.
 Layout batch_of(const Tensor& x, const Tensor& c) {
   const int r = c.rank() - 2;
   return Layout(Shape(std::span(c.shape().begin(), r)), Shape(std::span(x.strides().begin(), r)), 0);
 }
 
-/// Numbers from one matrix to the next, if that is the same for all.
+/// The stride from one matrix to the next, in numbers, if it is the same for all.
 std::optional<int64_t> stride_of(const Walk& batch) {
   if (batch.rank == 0) return 0;
   if (batch.rank == 1) return batch.strides[0];
   return std::nullopt;
 }
 
-/// A matrix, or some of equal distance, rounded to bf16: rows of `width` numbers, which then lie at multiples of 16 bytes.
+/// Rounds rows of `width` numbers of a matrix, or of several at one stride, to bf16. Rows of `to` are 16-byte aligned.
 struct RoundRow {
   const float* from;
   BFloat16* to;
@@ -41,7 +41,7 @@ struct RoundRow {
       pairs[i / 2] = pack_bf16(i < width ? x[i] : 0.0f, i + 1 < width ? x[i + 1] : 0.0f);
   }
 };
-/// The operand of [rows, cols] matrices, rounded; `stride` and what it is read by change with it.
+/// An operand of [rows, cols] matrices, rounded to bf16. The constructor sets `read` and `stride` to those of the copy.
 class Rounded {
  public:
   Rounded(const void* x, sluice::detail::Operand& read, int64_t rows, int64_t cols, int64_t batch, int64_t& stride)
@@ -56,9 +56,10 @@ class Rounded {
   int64_t rows_, width_, ld_, matrices_;
   Scratch<BFloat16> data_;
 };
-constexpr int64_t kOftenRead = 64;  // numbers that are multiplied so often are rounded first
+constexpr int64_t kOftenRead = 64;  // operands are rounded first if each number is multiplied at least this often
 
-/// Under Precision::bf16. The library would round f32 operands by itself, each number whenever a tile reads it.
+/// The product under Precision::bf16 with operands rounded first. The library itself would round f32 operands, each
+/// number again whenever a tile reads it.
 bool by_blas_rounded(BlasProduct p) {
   if (p.dtype != f32 || p.precision != Precision::bf16 || std::min(p.n, p.m) < kOftenRead) return false;
   const Rounded a(p.a, p.left, p.n, p.k, p.batch, p.a_stride), b(p.b, p.right, p.k, p.m, p.batch, p.b_stride);
@@ -68,7 +69,7 @@ bool by_blas_rounded(BlasProduct p) {
 
 bool by_blas(const Tensor& a_in, const Tensor& b_in, const Tensor& bias, Tensor& c, int64_t batch) {
   Tensor a = a_in, b = b_in;
-  const bool begun = bias.defined() && c.dtype() == f64;  // to which the library adds no bias
+  const bool begun = bias.defined() && c.dtype() == f64;  // the library adds no bias in f64, so c starts as the bias
   if (begun) copy(bias, c);
   auto left = operand(a), right = operand(b);
   if (!left) a = clone(a), left = operand(a);
@@ -82,7 +83,7 @@ bool by_blas(const Tensor& a_in, const Tensor& b_in, const Tensor& bias, Tensor&
     p.a_stride = *stride_a, p.b_stride = *stride_b;
     return by_blas_rounded(p) || blas(p);
   }
-  p.batch = 1;  // a batch of several dims that do not merge: one after the other
+  p.batch = 1;  // batch dims that do not merge: one matrix after the other
   for (int64_t i = 0; i < batch; ++i) {
     p.a = address_of(a) + offset_at(walk_a, i) * size, p.b = address_of(b) + offset_at(walk_b, i) * size;
     p.c = address_of(c) + i * n * m * size;
@@ -103,7 +104,7 @@ void by_kernel(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c, 
 
 }  // namespace
 
-/// a and b already have c's batch dims, stride 0 where they repeat.
+/// a and b must already have c's batch dims, with stride 0 where they repeat.
 void matmul(const Tensor& a, const Tensor& b, const Tensor& bias_in, Tensor& c) {
   if (c.numel() == 0) return;
   if (a.dim(-1) == 0) return bias_in.defined() ? copy(bias_in, c) : fill(c, 0);  // an empty sum

@@ -1,5 +1,5 @@
-// The way between the GPUs of different ranks: NCCL's sends and receives, on a stream of their own. The library is found
-// when ranks first exchange tensors of the device; a toolkit without its header makes a backend without links.
+// Messages between the GPUs of different ranks: NCCL's sends and receives, on a stream of their own. The library is
+// loaded when ranks first exchange tensors of the device. If the toolkit has no nccl.h, making a link is a DeviceError.
 #include <sluice/core/error.h>
 #include <sluice/core/link.h>
 #include <sluice/cuda/device.h>
@@ -40,7 +40,7 @@ struct Library {
   decltype(&ncclGetErrorString) text;
 };
 
-/// Throws DeviceError where it is not.
+/// The library, loaded at the first call. DeviceError if there is none.
 const Library& library() {
   static const Library it = [] {
     void* file = nullptr;
@@ -68,7 +68,7 @@ void check(const char* what, cudaError_t status) {
   if (status != cudaSuccess) fail<DeviceError>("NCCL: ", what, " — ", cudaGetErrorString(status));
 }
 
-/// The calling thread asks again and again: first without a pause, for what takes microseconds.
+/// Polls done(), for the first 2 ms without a pause, and calls waiting() every 64 rounds.
 template <class Done>
 void wait_for(Done done, const std::function<void()>& waiting) {
   using Clock = std::chrono::steady_clock;
@@ -87,7 +87,7 @@ class Link final : public DeviceLink {
     static_assert(sizeof id == sizeof request.id);
     std::memcpy(&id, request.id.data(), sizeof id);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;  // so that a rank that does not come is an error here
+    config.blocking = 0;  // calls return at once, so that waiting() can throw if a rank does not come
     try {
       check("no device", cudaSetDevice(0));
       check("a stream", cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
@@ -105,12 +105,12 @@ class Link final : public DeviceLink {
   void exchange(DeviceMessages sends, DeviceMessages receives, const std::function<void()>& waiting) override {
     refuse_in_recording("exchanging with other ranks");
     if (broken_) fail<DeviceError>("NCCL: an exchange has failed before");
-    broken_ = true;  // until it has ended well
+    broken_ = true;  // until the exchange has succeeded
     const Library& l = library();
     check("an event", cudaEventRecord(before_, cuda::stream()));
     check("waiting for the device", cudaStreamWaitEvent(stream_, before_));
     check("sending", l.group_start());
-    ncclResult_t first = ncclSuccess;  // a group that was opened is closed
+    ncclResult_t first = ncclSuccess;  // kept until the group is closed, which must happen even after an error
     const auto keep = [&](ncclResult_t r) { if (first == ncclSuccess || first == ncclInProgress) first = r; };
     for (const DeviceMessage& m : sends) keep(l.send(m.data, m.bytes, ncclUint8, m.rank, comm_, stream_));
     for (const DeviceMessage& m : receives) keep(l.receive(m.data, m.bytes, ncclUint8, m.rank, comm_, stream_));
@@ -135,7 +135,7 @@ class Link final : public DeviceLink {
   }
 
  private:
-  /// A call that does not block goes on in NCCL's thread.
+  /// Waits for the end of a non-blocking call, which goes on in a thread of NCCL.
   void settle(const char* what, const std::function<void()>& waiting) {
     wait_for(
         [&] {
@@ -150,7 +150,7 @@ class Link final : public DeviceLink {
   void close(bool aborted) noexcept {
     const Library& l = library();
     try {
-      // What the others still receive of this rank must be gone before it leaves; a dead one is not waited for.
+      // Messages of this rank must have reached the others before it leaves. A broken link does not wait.
       if (comm_ && !aborted && l.finalize(comm_) == ncclInProgress) {
         int left = 2000;  // some seconds
         settle("ending", [&] { if (--left < 0) fail<DeviceError>("NCCL: ending takes too long"); });

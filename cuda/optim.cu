@@ -23,8 +23,7 @@ struct Together {
 };
 enum List { kW, kG, kM, kV, kRounded };
 
-/// Calls start(x) with up to kTogether tensors at a time, until it has had all. The first list gives the numbers of
-/// elements.
+/// Calls start(x) with up to kTogether tensors at a time until all are done. The first list gives the lengths.
 template <class Start>
 void in_launches(std::initializer_list<const std::vector<Tensor>*> lists, Start start) {
   Together x{};

@@ -1,5 +1,4 @@
-// The order of rows: values become unsigned keys of the same order (cuda/order.cuh). NaN sorts last in either
-// direction.
+// The order of rows: values become unsigned keys of the same order (cuda/order.cuh), with NaN last in either direction.
 #include <sluice/cuda/kernels.h>
 #include <sluice/cuda/order.cuh>
 

@@ -1,6 +1,5 @@
 // Sorting rows. A bitonic network sorts tiles in shared memory; longer rows are sorted by merging sorted runs in global
-// memory. Keys are unsigned numbers, and ties go by place. So no two entries are equal, and every method gives one
-// order.
+// memory. Keys are unsigned numbers, and ties go by place, so no two entries are equal and the order is unique.
 #pragma once
 
 #include <sluice/cuda/tensors.h>

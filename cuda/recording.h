@@ -1,5 +1,4 @@
-// Recording of a graph (core/graph.h): the source of its memory, the indices that it checks, and the calls that it
-// refuses.
+// Recording of a graph (core/graph.h): its memory, the indices that it checks, and the calls that it refuses.
 #pragma once
 
 #include <sluice/core/philox.h>

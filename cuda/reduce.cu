@@ -30,8 +30,7 @@ struct Placed {
   T value;
   int64_t place;
 };
-/// The better of two: NaN before all numbers, then the larger (or smaller) value, then the earlier place. A total
-/// order.
+/// The better of two in a total order: NaN before numbers, then the larger (or smaller) value, then the earlier place.
 template <class T, bool largest>
 struct Best {
   using Total = Placed<T>;

@@ -77,8 +77,7 @@ void rope(const Tensor& x, const Tensor& cos, const Tensor& sin, Tensor& y, Rope
   });
 }
 
-/// Computed on the host: the rule compares in long double, which no GPU has, and there are few distances, at most rows
-/// + columns.
+/// Runs on the host: the rule compares in long double, which no GPU has. There are at most rows + columns distances.
 void t5_buckets(const Tensor& distance, const T5BucketOptions& options, Tensor& bucket) {
   Tensor here = empty(distance.shape(), {i64, cpu});
   kernel::t5_buckets(to(distance, cpu), options, here);

@@ -32,8 +32,7 @@ struct AddExpTotals {
     return {a.shift, a.total + b.total * math::exp(b.shift - a.shift)};
   }
 };
-/// The ExpTotal of a row, in one pass. If a number is +∞ the shift is 0, because e^x without a shift gives the right
-/// result.
+/// The ExpTotal of a row, in one pass. If a number is +∞ the shift is 0: e^x without a shift gives the right result.
 template <int threads, class T>
 __device__ ExpTotal<T> row_exp_total(const T* x, int64_t n) {
   ExpTotal<T> sum{std::numeric_limits<T>::lowest(), 0};

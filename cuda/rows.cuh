@@ -38,8 +38,7 @@ __device__ int rank_in_team() {
   return static_cast<int>(threadIdx.x) % threads;
 }
 
-/// op over one value from each thread of the team; all threads get the same bits. op must be associative and
-/// commutative.
+/// op over one value from each thread of the team; all get the same bits. op must be associative and commutative.
 template <int threads, class T, class Op>
 __device__ T over_team(T x, Op op) {
 #pragma unroll

@@ -18,11 +18,12 @@ std::atomic<int64_t> live = 0, peak = 0;
 
 void check(const char* what, cudaError_t status) {
   if (status == cudaSuccess) return;
-  cudaGetLastError();  // or the next launch would be blamed for it
+  cudaGetLastError();  // clears the error, which the next launch would report otherwise
   fail<DeviceError>("cuda: ", what, " — ", cudaGetErrorString(status));
 }
 
-/// There is code for Hopper only. The runtime would tell of a missing driver as of an old one.
+/// DeviceError unless there is a Hopper, the only device with code here. The driver is checked first, because the
+/// runtime reports a missing driver and an old one alike.
 void check_device() {
   int driver = 0, major = 0, minor = 0;
   check("no device", cudaDriverGetVersion(&driver));
@@ -35,7 +36,7 @@ void check_device() {
     fail<DeviceError>("cuda: the device has compute capability ", major, ".", minor, "; need 9.0 (Hopper: H100, H200, GH200)");
 }
 
-/// The pool keeps what is freed: the next allocation of an op costs no call of the driver.
+/// The pool keeps freed memory, so that the next allocation of an op needs no call of the driver.
 cudaMemPool_t pool() {
   static const cudaMemPool_t it = [] {
     cudaMemPool_t p;
@@ -52,9 +53,9 @@ std::byte* allocate_on(cudaStream_t on, std::size_t bytes) {
   const cudaMemPool_t from = pool();
   void* p = nullptr;
   cudaError_t status = cudaMallocFromPoolAsync(&p, bytes, from, on);
-  if (status == cudaErrorMemoryAllocation) {  // what the pool keeps may be in the wrong pieces
+  if (status == cudaErrorMemoryAllocation) {  // the free memory of the pool may be in blocks of the wrong sizes
     cudaGetLastError();
-    if (!recording()) cudaDeviceSynchronize();  // nothing may wait for a stream that is recorded; it is idle
+    if (!recording()) cudaDeviceSynchronize();  // a recorded stream may not be waited for, and is idle
     cudaMemPoolTrimTo(from, 0);
     status = cudaMallocFromPoolAsync(&p, bytes, from, on);
   }
@@ -80,12 +81,12 @@ void release(std::byte* p, std::size_t bytes, int) noexcept {
 
 void synchronize(int) {
   refuse_in_recording("synchronize");
-  stream();  // there is a device
+  stream();  // throws if there is no device
   check("a kernel failed", cudaDeviceSynchronize());
 }
 
 MemoryStats memory_stats(int) {
-  stream();  // there is a device
+  stream();  // throws if there is no device
   uint64_t reserved = 0;
   cudaMemPoolGetAttribute(pool(), cudaMemPoolAttrReservedMemCurrent, &reserved);
   return {.live = live, .peak = peak, .cached = std::max<int64_t>(0, static_cast<int64_t>(reserved) - live)};
@@ -130,7 +131,7 @@ void copy_on_device(void* to, const void* from, std::size_t bytes) {
 
 namespace {
 
-/// Beside the one that is recorded.
+/// A stream for work that must not be recorded.
 cudaStream_t other_stream() {
   static const cudaStream_t it = [] {
     cudaStream_t s;
@@ -143,7 +144,7 @@ cudaStream_t other_stream() {
 struct Replay final : Recorded {
   explicit Replay(cudaGraph_t graph) { check("a graph", cudaGraphInstantiate(&it, graph, 0)); }
   ~Replay() override {
-    if (!recording()) cudaStreamSynchronize(stream());  // its memory is about to go
+    if (!recording()) cudaStreamSynchronize(stream());  // the graph's memory is freed next
     cudaGraphExecDestroy(it);
   }
   void replay() override { check("a replay", cudaGraphLaunch(it, stream())); }
@@ -158,7 +159,7 @@ std::byte* allocate_plainly(std::size_t bytes) {
   return p;
 }
 void release_plainly(std::byte* p, std::size_t bytes) noexcept {
-  cudaFreeAsync(p, recording() ? other_stream() : stream());  // an older graph's, while a new one is recorded
+  cudaFreeAsync(p, recording() ? other_stream() : stream());  // while recording, p belongs to an older graph
   live -= static_cast<int64_t>(bytes);
 }
 void upload_plainly(void* to, const void* from, std::size_t bytes) {
@@ -167,9 +168,9 @@ void upload_plainly(void* to, const void* from, std::size_t bytes) {
 }
 
 void begin_recording() {
-  // From here to the end the stream does nothing, and may be asked nothing: whoever takes or gives back memory, or destroys an
-  // older graph, need not wait for it.
-  other_stream();  // exists
+  // Until the end of the recording the stream runs nothing and may not be queried. So calls that allocate or release
+  // memory, or destroy an older graph, need not wait for it.
+  other_stream();  // must exist before the capture
   check("recording", cudaStreamSynchronize(stream()));
   check("recording", cudaStreamBeginCapture(stream(), cudaStreamCaptureModeRelaxed));
 }
@@ -185,7 +186,7 @@ void abandon_recording() noexcept {
   cudaGetLastError();
 }
 
-// The driver makes these; it is found at run time, so that the library loads without one.
+// The driver makes tensor maps. Its function is found at run time, so that the library loads without a driver.
 TensorMap tensor_map(const BFloat16* data, int slabs, int rows, int columns, int box) {
   static const auto encode = [] {
     void* found = nullptr;

@@ -14,7 +14,7 @@ namespace {
 
 std::atomic<int64_t> live = 0, peak = 0;
 
-std::vector<std::function<void()>>* tape = nullptr;  // what is recorded, in order
+std::vector<std::function<void()>>* tape = nullptr;  // the recorded calls, in order; null: none are recorded
 
 std::byte* allocate(std::size_t bytes, int index) {
   if (index != 0) fail<DeviceError>("cuda:", index, ": there is one emulated device, cuda:0");
@@ -42,7 +42,7 @@ std::byte* allocate_plainly(std::size_t bytes) {
   const std::size_t room = bytes + (256 - bytes % 256) % 256;
   void* p = room < bytes ? nullptr : room ? std::aligned_alloc(256, room) : nullptr;
   if (!p && bytes) fail<MemoryError>("cuda: cannot allocate ", bytes, " bytes on the emulated device, ", live.load(), " are in use");
-  if (room > 0 && room <= std::size_t{1} << 24) std::memset(p, 0xff, room);  // NaN: nobody reads what nobody wrote
+  if (room > 0 && room <= std::size_t{1} << 24) std::memset(p, 0xff, room);  // NaN shows reads of unwritten memory
   const int64_t now = live += static_cast<int64_t>(bytes);
   for (int64_t before = peak; before < now && !peak.compare_exchange_weak(before, now);) {
   }

@@ -1,10 +1,11 @@
-// What a warpgroup of Hopper (compute capability 9.0a: four warps, 128 threads) has beside device.h: matrices of shared
-// memory multiplied by all four warps at once (wgmma), tiles that arrive by themselves (TMA), barriers in shared memory that
-// count threads and bytes, barriers of some of a block's threads, registers given from one warpgroup to another.
+// Instructions of Hopper (compute capability 9.0a) for a warpgroup, four warps or 128 threads, beside those of
+// device.h: products of matrices in shared memory by all four warps (wgmma), asynchronous copies of tiles (TMA),
+// barriers in shared memory that count threads and bytes, barriers for some of a block's threads, and registers passed
+// between warpgroups.
 // Semantics and layouts: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "cp.async.bulk.tensor", "mbarrier".
 //
-// All matrices lie in shared memory in rows of 64 bf16, 128 bytes, at multiples of 1,024 bytes; the 16-byte pieces of row r
-// are XORed with r mod 8 (the 128-byte swizzle), as TMA writes and wgmma reads them.
+// All matrices lie in shared memory in rows of 64 bf16 (128 bytes), at multiples of 1,024 bytes. The numbers of the
+// 16-byte pieces of row r are XORed with r mod 8 (the 128-byte swizzle), as TMA writes and wgmma reads them.
 #pragma once
 
 #include <sluice/cuda/device.h>
@@ -19,17 +20,17 @@ constexpr int kWarpgroup = 128;
 /// Numbers in a row of a matrix in shared memory.
 constexpr int kBoxColumns = 64;
 
-/// Where number `column` < 64 of row `row` lies in such a matrix.
+/// The place of number `column` < 64 of row `row` in a swizzled matrix.
 __device__ inline int swizzled(int row, int column) { return row * kBoxColumns + ((column / 8 ^ row % 8) * 8 | column % 8); }
 
 #ifdef __CUDACC__
 
-/// [slabs, rows, columns] of bf16 in global memory, of which TMA brings boxes of `box` rows × 64 columns of one slab; what lies
-/// beyond rows is zeros.
+/// [slabs, rows, columns] of bf16 in global memory. TMA copies boxes of `box` rows × 64 columns of one slab; rows
+/// beyond the last are zeros.
 using TensorMap = CUtensorMap;
 #define SLUICE_TENSOR_MAP const __grid_constant__ TensorMap
 
-/// Initialised by one thread, for `arrivals` of each phase; then mbarriers_ready() and a __syncthreads.
+/// Sets the number of arrivals of each phase. One thread must call it, then mbarriers_ready(), before a __syncthreads.
 __device__ inline void mbarrier_init(Shared<uint64_t> b, unsigned arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals) : "memory");
 }
@@ -37,11 +38,11 @@ __device__ inline void mbarriers_ready() { asm volatile("fence.proxy.async.share
 __device__ inline void mbarrier_arrive(Shared<uint64_t> b) {
   asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
 }
-/// Arrives, and makes the phase wait for so many bytes as well.
+/// Arrives, and makes the phase wait for `bytes` bytes, too.
 __device__ inline void mbarrier_arrive_expecting(Shared<uint64_t> b, unsigned bytes) {
   asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
 }
-/// Waits for the end of the current phase if that has this parity; phases count from 0.
+/// Waits for the end of the current phase if its parity is `parity`, else returns at once; phases count from 0.
 __device__ inline void mbarrier_wait(Shared<uint64_t> b, unsigned parity) {
   asm volatile(
       "{\n"
@@ -52,18 +53,19 @@ __device__ inline void mbarrier_wait(Shared<uint64_t> b, unsigned parity) {
       "}" ::"r"(shared_address(b)), "r"(parity) : "memory");
 }
 
-/// Starts to bring the box of `map` that begins at (column, row, slab); its bytes arrive at b.
+/// Starts to copy the box of `map` that begins at (column, row, slab); its bytes arrive at b.
 __device__ inline void tma_load(Shared<BFloat16> to, const TensorMap& map, Shared<uint64_t> b, int column, int row, int slab) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(
           shared_address(to)), "l"(&map), "r"(column), "r"(row), "r"(slab), "r"(shared_address(b)) : "memory");
 }
 
-/// As many of the block's threads as the counts say; syncing threads wait, arriving ones do not. Barrier 0 is __syncthreads.
+/// A barrier for `threads` threads of the block: syncing ones wait, arriving ones do not. Barrier 0 is __syncthreads.
 __device__ inline void named_barrier_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 __device__ inline void named_barrier_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 
-/// The registers of each thread of this warpgroup, a multiple of 8, from now on: fewer, or more once others have given some up.
+/// Sets the number of registers of each thread of this warpgroup, a multiple of 8. more_registers() waits until another
+/// warpgroup has given up enough.
 template <int count>
 __device__ void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count)); }
 template <int count>
@@ -73,14 +75,14 @@ __device__ inline uint64_t encoded_matrix(Shared<BFloat16> at, uint64_t leading_
   return (shared_address(at) & 0x3ffff) >> 4 | leading_bytes >> 4 << 16 | stride_bytes >> 4 << 32 | uint64_t{1} << 62;
 }
 
-/// Before the first wgmma after registers that it reads or adds to were written.
+/// Must come before the first wgmma after writes to registers that it reads or adds to.
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-/// Makes one group of the products since the last commit.
+/// Makes a group of the products since the last commit.
 __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 /// Waits until at most `left` groups are under way.
 template <int left>
 __device__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory"); }
-/// Keeps the compiler from moving what touches these registers across this place: it does not know how long wgmma has them.
+/// Keeps the compiler, which does not know how long wgmma uses these registers, from moving accesses across this place.
 template <int n>
 __device__ void wgmma_hold(float (&d)[n][4]) {
 #pragma unroll
@@ -197,18 +199,18 @@ void wgmma_columns(float (&d)[n][4], const uint32_t (&a)[4], uint64_t b) { emula
 
 #endif
 
-/// A matrix whose rows are multiplied, 16 columns of it from `column` on: rows of the left operand, or of the right one
-/// transposed. `at`: its first row, `rows` of which lie between two boxes of 64 columns.
+/// Descriptor of a matrix whose rows are multiplied, for 16 columns from `column` on: rows of the left operand, or of
+/// the transposed right one. `at`: its first row; boxes of 64 columns lie `rows` rows apart.
 __device__ inline uint64_t rows_of(Shared<BFloat16> at, int rows, int column) {
   return encoded_matrix(at + (column / kBoxColumns * rows * kBoxColumns + column % kBoxColumns), 16, 8 * 128);
 }
-/// A right operand whose columns are multiplied, 16 rows of it from `row` on.
+/// Descriptor of a right operand whose columns are multiplied, for 16 rows from `row` on.
 __device__ inline uint64_t columns_of(Shared<BFloat16> at, int rows, int row) {
   return encoded_matrix(at + row * kBoxColumns, static_cast<uint64_t>(rows) * 128, 8 * 128);
 }
 
 #ifdef __CUDACC__
-/// For boxes of `box` rows.
+/// The TensorMap of data [slabs, rows, columns] with boxes of `box` rows.
 TensorMap tensor_map(const BFloat16* data, int slabs, int rows, int columns, int box);
 #else
 inline TensorMap tensor_map(const BFloat16* data, int slabs, int rows, int columns, int box) { return {data, slabs, rows, columns, box}; }
