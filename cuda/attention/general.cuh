@@ -1,6 +1,6 @@
-// Attention with every option, forward and backward, for any sizes: what the kernels of attention.cu share. As the
-// ladder's rung 2 (simt.cuh) a warp has 16 rows and takes 32 columns at a time, 4×4 pairs a thread; a block has up to four
-// such warps, which share the columns. Widths are cut into pieces that fit shared memory.
+// Shared by the kernels of attention.cu: attention with every option, forward and backward, for any sizes. As in rung 2
+// (simt.cuh) a warp has 16 rows and takes 32 columns at a time, and a thread 4×4 pairs. A block has up to four such
+// warps, which share the columns. Widths are split into pieces that fit shared memory.
 #pragma once
 
 #include <sluice/core/philox.h>
@@ -12,11 +12,12 @@
 
 namespace sluice::cuda {
 
-constexpr int kEach = 4, kAcross = 8, kCols = kEach * kAcross;  // rows or columns of a thread, threads of a row, columns of a tile
+// Rows or columns of a thread, threads of a row, columns of a tile.
+constexpr int kEach = 4, kAcross = 8, kCols = kEach * kAcross;
 constexpr int kRowsOfWarp = kWarp / kAcross * kEach;
-constexpr int kPiece = 64;  // of a width that a product sums over
+constexpr int kPiece = 64;  // the part of a width that a product sums at once
 
-/// A call as kernels take it.
+/// A call of attention, for kernels.
 template <class T>
 struct AttentionView {
   int64_t batch, heads, kv_heads, group, m, n, d, dv;  // group: query heads of a key head
@@ -75,7 +76,7 @@ struct AttentionView {
     return words_at(static_cast<uint64_t>(row_of(b, h, i) * ((n + 3) / 4) + j / 4));
   }
   /// Dropout's factor for key j of four.
-  __device__ T kept(const sluice::detail::PhiloxWords& w, int64_t j) const {  // indexed, they would not stay in registers
+  __device__ T kept(const sluice::detail::PhiloxWords& w, int64_t j) const {  // an index would move w out of registers
     const uint32_t word = j & 2 ? (j & 1 ? w.word[3] : w.word[2]) : (j & 1 ? w.word[1] : w.word[0]);
     return word >= threshold ? grow : T(0);
   }
@@ -93,7 +94,7 @@ __device__ Dual<T, 1> weight_and_slope(Weighting weighting, T s) {
   }
 }
 
-/// From the score of a pair that is seen, dP without dropout, and dropout's factor: P ⊙ Z and ρ dS.
+/// weight = P ⊙ Z and ds = ρ dS of a visible pair, from its score, dP without dropout, and dropout's factor.
 template <class T>
 struct PairGradient {
   T weight, ds;
@@ -108,7 +109,7 @@ struct PairGradient {
   }
 };
 
-/// Threads of a block as they share the work on a tile.
+/// The place of a thread in its block, for the work on a tile.
 struct TileThread {
   int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   int lane = thread % kWarp, warp = thread / kWarp, warps = threads / kWarp;
@@ -116,7 +117,7 @@ struct TileThread {
   int rows = threads / kAcross * kEach;  // of the block
 };
 
-/// Rows of a matrix, of which those in `real` exist and the others count as zeros.
+/// Rows of a matrix. The rows in `real` exist; the others count as zeros.
 template <class T>
 struct Lines {
   const T* at;
@@ -124,7 +125,7 @@ struct Lines {
   Span real;
 };
 template <class T>
-constexpr int kVector = 16 / static_cast<int>(sizeof(T));  // numbers that shared memory gives at once
+constexpr int kVector = 16 / static_cast<int>(sizeof(T));  // numbers in 16 bytes, one read of shared memory
 template <class T>
 SLUICE_FN int padded(int64_t width) { return static_cast<int>((width + kVector<T> - 1) / kVector<T>) * kVector<T>; }
 /// Leading dimension of pieces of this width: odd in vectors, so that eight rows lie in different banks.
@@ -132,11 +133,11 @@ template <class T>
 SLUICE_FN int piece_stride(int64_t width) {
   return (padded<T>(width < kPiece ? width : kPiece) / kVector<T> | 1) * kVector<T>;
 }
-/// Where a tile has row 4y + r: those that neighbouring threads read at once lie side by side.
+/// The place of `row` in a tile: rows that neighbouring threads read at once lie side by side.
 __device__ inline int place_of(int row, int quarter) { return row % kEach * quarter + row / kEach; }
 
-/// Copies `rows` of them, columns [col, col + width) and zeros up to whole vectors, to shared memory, a warp for each row.
-/// quarter: of the rows, if they are to be where place_of says.
+/// Copies `rows` rows of x, columns [col, col + width) and zeros up to whole vectors, to shared memory, a warp for each
+/// row. quarter: a fourth of the rows, to place them by place_of; 0 keeps their order.
 template <class T>
 __device__ void load(const TileThread& t, Shared<T> to, int ld, const Lines<T>& x, int rows, int64_t col, int width, int quarter = 0) {
   for (int r = t.warp; r < rows; r += t.warps) {
@@ -147,7 +148,7 @@ __device__ void load(const TileThread& t, Shared<T> to, int ld, const Lines<T>& 
 }
 
 /// s[r][c] = x_{4ty + r} · y_{4tx + c}; with `diagonal` y_{4ty + r + 4tx + c}. `a` and `b` are shared memory for a piece of
-/// each. Only warps that are `busy` compute, all load.
+/// each. All warps load; only those with `busy` compute.
 template <bool diagonal, class T>
 __device__ void dot_products(const TileThread& t, T (&s)[kEach][kEach], Shared<T> a, Shared<T> b, const Lines<T>& x,
                              const Lines<T>& y, int64_t width, bool busy) {
@@ -160,7 +161,7 @@ __device__ void dot_products(const TileThread& t, T (&s)[kEach][kEach], Shared<T
     for (int c = 0; c < kEach; ++c) s[r][c] = 0;
   for (int64_t col = 0; col < width; col += kPiece) {
     const int piece = static_cast<int>(width - col < kPiece ? width - col : kPiece);
-    __syncthreads();  // the piece before has been used
+    __syncthreads();  // all threads have used the previous piece
     load(t, a, ld, x, t.rows, col, piece, x_quarter);
     load(t, b, ld, y, diagonal ? t.rows + kCols - 1 : kCols, col, piece, y_quarter);
     __syncthreads();
@@ -185,7 +186,7 @@ __device__ void dot_products(const TileThread& t, T (&s)[kEach][kEach], Shared<T
   }
 }
 
-/// True if it is in any thread of the block. A barrier before and after.
+/// True if `mine` is true in any thread of the block. All threads must call it. It has a barrier before and after.
 __device__ inline bool any_of_block(const TileThread& t, bool mine) {
   struct Votes;
   const Shared<int> votes = static_shared<int, 4, Votes>();

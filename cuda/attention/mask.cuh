@@ -1,4 +1,4 @@
-// A mask (ops/attention/attention_mask.h) as kernels ask it: the same rules, pair by pair, and the spans of rows.
+// A mask (ops/attention/attention_mask.h) for kernels: its rules for single pairs, and the spans of visible rows.
 #pragma once
 
 #include <sluice/cuda/tensors.h>
@@ -15,13 +15,13 @@ struct Span {
   __device__ bool holds(int64_t i) const { return i >= begin && i < end; }
 };
 
-/// A bool or i64 tensor that the mask broadcasts; null if there is none.
+/// A bool or i64 tensor of the mask, broadcast; `at` is null if the mask has none.
 template <class T, int rank>
 struct MaskTensor {
   const T* at = nullptr;
   int64_t strides[rank] = {};
   MaskTensor() = default;
-  /// Of any shape that expands to `shape`.
+  /// x may have any shape that expands to `shape`.
   MaskTensor(const Tensor& x, const Shape& shape) : at(data_or_null<T>(x)) {
     if (!at) return;
     const Layout l = x.layout().expanded(shape);
@@ -30,7 +30,7 @@ struct MaskTensor {
 };
 
 struct MaskView {
-  int64_t m, n, reach, dilation;  // reach: (window − 1)·dilation; beyond every position without a window
+  int64_t m, n, reach, dilation;  // reach: (window − 1)·dilation, or beyond every position without a window
   bool causal, windowed, banded, only_span;
   const bool* global = nullptr;  // by position, if there are any
   MaskTensor<bool, 3> keys;      // [batch, heads, n]
@@ -39,7 +39,7 @@ struct MaskView {
   int64_t block;
   MaskTensor<bool, 4> dense;
 
-  /// Whether query `row` may see key `col`.
+  /// True if query `row` may see key `col`.
   __device__ bool allowed(int64_t batch, int64_t head, int64_t row, int64_t col) const {
     const int64_t p = row + n - m;
     if (causal && col > p) return false;
@@ -57,8 +57,8 @@ struct MaskView {
       return false;
     return !dense.at || dense.at[batch * dense.strides[0] + head * dense.strides[1] + row * dense.strides[2] + col * dense.strides[3]];
   }
-  /// The keys that query `row` may see by the rules that give one interval: causal, and window without globals. Both ends
-  /// grow with the row.
+  /// The keys that query `row` may see by the rules that give an interval: causal, and window without global positions.
+  /// Both ends grow with the row.
   __device__ Span keys_of(int64_t row) const {
     const int64_t p = row + n - m;
     Span s{0, n};
@@ -66,9 +66,9 @@ struct MaskView {
     if (windowed) s.begin = clipped(p - reach, n), s.end = s.end < p + reach + 1 ? s.end : p + reach + 1;
     return {s.begin, s.end < s.begin ? s.begin : s.end};
   }
-  /// The queries that may see key `col`, by the same rules.
+  /// The queries that may see key `col`, by the rules of keys_of.
   __device__ Span queries_of(int64_t col) const {
-    const int64_t row = col - (n - m);  // which stands where the key does
+    const int64_t row = col - (n - m);  // the query at the key's position
     Span s{0, m};
     if (causal) s.begin = clipped(row, m);
     if (windowed) {
@@ -77,12 +77,12 @@ struct MaskView {
     }
     return {s.begin, s.end < s.begin ? s.begin : s.end};
   }
-  /// All that any of `count` queries from `row` on may see, or of keys from `col` on may be seen by.
+  /// The keys that any of `count` queries from `row` on may see; the queries that may see any of `count` keys from col.
   __device__ Span keys_of(int64_t row, int64_t count) const { return {keys_of(row).begin, keys_of(row + count - 1).end}; }
   __device__ Span queries_of(int64_t col, int64_t count) const {
     return {queries_of(col).begin, queries_of(col + count - 1).end};
   }
-  /// True where the spans alone say that rows [row, row + rows) see all of columns [col, col + cols).
+  /// True if the spans alone show that rows [row, row + rows) see all of columns [col, col + cols).
   __device__ bool all(int64_t row, int64_t rows, int64_t col, int64_t cols) const {
     return only_span && keys_of(row + rows - 1).begin <= col && keys_of(row).end >= col + cols;
   }
@@ -91,7 +91,7 @@ struct MaskView {
   static __device__ int64_t clipped(int64_t i, int64_t end) { return i < 0 ? 0 : i < end ? i : end; }
 };
 
-/// A mask made ready for kernels: its view, and the table of global positions on the device, for as long as this lives.
+/// A mask for kernels: its view, valid while this object lives, and the table of global positions on the device.
 class DeviceMask {
  public:
   DeviceMask(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n);

@@ -1,4 +1,4 @@
-// Masks of attention made ready for kernels, and as tensors: the pairs they allow, their number, dropout's factors.
+// Masks of attention for kernels, and as tensors: the pairs that a mask allows, their number, and dropout's factors.
 #include <sluice/core/philox.h>
 #include <sluice/cuda/attention/mask.cuh>
 #include <sluice/cuda/kernels.h>
@@ -12,7 +12,7 @@ DeviceMask::DeviceMask(const AttentionMask& mask, int64_t batch, int64_t heads, 
   MaskView& v = view;
   v.m = m, v.n = n, v.causal = mask.causal, v.dilation = mask.dilation, v.block = mask.block;
   v.banded = mask.window > 0 || mask.dilation > 1;
-  // Beyond every distance, and far enough from the end of int64 that positions can be added.
+  // `far` exceeds every distance, and positions can be added to it without overflow.
   constexpr int64_t far = 4 * kMaxElements;
   v.reach = far;
   if (mask.window > 0 && mask.window - 1 <= far / mask.dilation) v.reach = (mask.window - 1) * mask.dilation;

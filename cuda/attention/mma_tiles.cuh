@@ -1,5 +1,5 @@
-// What the rungs on tensor cores share: tiles of bf16 in shared memory, and products of a warp with them. A warp has 16 rows;
-// lane 4g + t holds of rows g and g + 8 the columns 8c + 2t and 8c + 2t + 1 of every 8.
+// Shared by the rungs on tensor cores: tiles of bf16 in shared memory, and products of a warp with them. A warp has 16
+// rows. Of rows g and g + 8, lane 4g + t holds columns 8c + 2t and 8c + 2t + 1 for each c.
 #pragma once
 
 #include <sluice/cuda/attention/policies.h>
@@ -9,11 +9,11 @@ namespace sluice::cuda {
 constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 constexpr int kMmaWarps = 4, kMmaRows = 16 * kMmaWarps, kMmaThreads = kMmaWarps * kWarp;
 
-/// Rows of D numbers. 16-byte pieces of a row are stored XORed with the row's number, so that the eight rows that ldmatrix
-/// reads at once lie in different banks.
+/// Rows of D numbers. The numbers of the 16-byte pieces of a row are XORed with the row's number, so that the eight
+/// rows that ldmatrix reads at once lie in different banks.
 template <int D>
 struct MmaRows {
-  /// Where 8 numbers of a row begin.
+  /// The place of piece `piece` (8 numbers) of a row.
   static __device__ int at(int row, int piece) { return row * D + 8 * (piece ^ (row % 8)); }
 
   /// Starts to copy `rows` rows from row `first` on; zeros where valid(row) does not hold.
@@ -49,7 +49,7 @@ __device__ void mma_dots(float (&s)[cols / 8][4], Own own, Shared<BFloat16> x) {
   }
 }
 
-/// The result of mma as the left operand of the next one: rounded to bf16.
+/// Rounds the result of an mma to bf16, as the left operand of the next one.
 template <int cols>
 __device__ void pack_fragments(uint32_t (&w)[cols / 16][4], const float (&s)[cols / 8][4]) {
 #pragma unroll
@@ -58,7 +58,7 @@ __device__ void pack_fragments(uint32_t (&w)[cols / 16][4], const float (&s)[col
     for (int r = 0; r < 2; ++r) w[c / 2][c % 2 * 2 + r] = pack_bf16(s[c][2 * r], s[c][2 * r + 1]);
 }
 
-/// True if none of `cols` rows of x holds a NaN or an infinity: the same for the whole warp.
+/// True if none of `cols` rows of x has a NaN or an infinity; the same for the whole warp.
 template <int D, int cols>
 __device__ bool mma_finite(Shared<BFloat16> x) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -75,12 +75,12 @@ __device__ bool mma_finite(Shared<BFloat16> x) {
   return !__any_sync(kAllLanes, bad != 0);
 }
 
-/// acc [16, D] += w · x number by number, leaving out the zeros of w: x(j, d, e) is number 8d + e of row j. `mine`:
-/// shared memory of the warp for its 16·cols weights.
+/// acc [16, D] += w · x number by number, without the zeros of w; x(j, d, e) is number 8d + e of row j. `mine`: shared
+/// memory of the warp for its 16·cols weights.
 template <int D, int cols, class Number>
 __device__ void mma_add_by_numbers(float (&acc)[D / 8][4], const uint32_t (&w)[cols / 16][4], Number x, Shared<BFloat16> mine) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
-  __syncwarp();  // what was here has been read
+  __syncwarp();  // earlier weights have been read
 #pragma unroll
   for (int j = 0; j < cols / 16; ++j)
 #pragma unroll
@@ -106,8 +106,8 @@ __device__ void mma_add_by_numbers(float (&acc)[D / 8][4], const uint32_t (&w)[c
   }
 }
 
-/// acc [16, D] += w · x with x of `cols` rows. Where `guarded`, zeros of w are left out if x is not all finite: 0·NaN from
-/// behind the mask.
+/// acc [16, D] += w · x with x of `cols` rows. If `guarded` and x is not all finite, zeros of w are left out: the mask
+/// made them, and 0·NaN is NaN.
 template <int D, int cols>
 __device__ void mma_add(float (&acc)[D / 8][4], const uint32_t (&w)[cols / 16][4], Shared<BFloat16> x, bool guarded,
                         Shared<BFloat16> mine) {
@@ -127,7 +127,7 @@ __device__ void mma_add(float (&acc)[D / 8][4], const uint32_t (&w)[cols / 16][4
   mma_add_by_numbers<D, cols>(acc, w, [=](int j, int d, int e) { return to_float(x[MmaRows<D>::at(j, d) + e]); }, mine);
 }
 
-// -- a forward pass: what a lane knows of its rows g and g + 8 -----------------------------------------------------
+// -- the forward pass: a lane's values of its rows g and g + 8 -----------------------------------------------------
 
 /// Softmax: the largest score so far (times log2 e), and the sum of this lane's weights.
 struct MmaStatistics {
@@ -144,8 +144,8 @@ struct MmaStatistics {
   }
 };
 
-/// Numbers of row g + 8r of s [16, cols] that hidden(column) names become `value`. Asked in a rolled loop and kept as bits:
-/// few tiles are cut, and 32 questions one after the other would fill the instruction cache of those that are not.
+/// Sets the numbers of row g + 8r of s [16, cols] with hidden(column) to `value`. A rolled loop collects hidden() as
+/// bits: few tiles are cut by the mask, and 32 unrolled calls would fill the instruction cache for all other tiles.
 template <int cols, class Hidden>
 __device__ void mma_hide(float (&s)[cols / 8][4], int r, float value, Hidden hidden) {
   const int t = static_cast<int>(threadIdx.x) % 4;
@@ -157,8 +157,8 @@ __device__ void mma_hide(float (&s)[cols / 8][4], int r, float value, Hidden hid
     if (bits >> i & 1) s[i / 2][2 * r + i % 2] = value;
 }
 
-/// Scores s [16, cols] become weights; keep[r]: by what the sums of earlier tiles shrink. Where the tile is `cut`,
-/// hidden_from(r)(j) says whether row g + 8r does not see column j of it.
+/// Turns scores s [16, cols] into weights; keep[r] is the factor for the sums of earlier tiles. If the mask cuts the
+/// tile (`cut`), hidden_from(r)(j) is true where row g + 8r does not see column j of the tile.
 template <class Weighting, int cols, class HiddenFrom>
 __device__ void mma_weigh(float (&s)[cols / 8][4], float scale, MmaStatistics& rows, float (&keep)[2], bool cut, HiddenFrom hidden_from) {
 #pragma unroll
@@ -202,7 +202,7 @@ __device__ void mma_shrink(float (&acc)[D / 8][4], const float (&keep)[2]) {
 __device__ inline void store_pair(BFloat16* to, float x, float y) { *reinterpret_cast<uint32_t*>(to) = pack_bf16(x, y); }
 __device__ inline void store_pair(float* to, float x, float y) { to[0] = x, to[1] = y; }
 
-/// The rows of queries first + g and first + g + 8, if there are such: divided, gated, written.
+/// Divides, gates and writes the rows of queries first + g and first + g + 8, if they exist.
 template <class Weighting, class Gate, int D, class Out>
 __device__ void mma_finish(const AttentionProblem<BFloat16, Out>& p, const AttentionHead<BFloat16, D, D, Out>& h, int first,
                            const float (&acc)[D / 8][4], const MmaStatistics& rows) {

@@ -1,5 +1,5 @@
-// What the rungs of the attention ladder share: a problem, and the small policies that each rung is a template over —
-// how scores become weights, who sees whom, what gates the output. Conventions are those of ops/attention/attention.h.
+// Shared by the rungs of the attention ladder: the problem, and the policies that are template parameters of each rung
+// (weighting of scores, mask, gate of the output). Conventions are those of ops/attention/attention.h.
 #pragma once
 
 #include <sluice/cuda/device.h>
@@ -9,15 +9,15 @@
 
 namespace sluice::cuda {
 
-/// q [batch, heads, m, D], k [batch, kv_heads, n, D], v [batch, kv_heads, n, DV] → out [batch, heads, m, DV],
-/// all contiguous but out, whose rows are; kv_heads divides heads; only n may be 0. The scores are scale·q·k.
+/// q [batch, heads, m, D], k [batch, kv_heads, n, D], v [batch, kv_heads, n, DV] → out [batch, heads, m, DV]. q, k, v
+/// and the rows of out must be contiguous. kv_heads must divide heads. Only n may be 0. The scores are scale·q·k.
 template <class T, class Out = T>
 struct AttentionProblem {
   const T *q, *k, *v;
   Out* out;
   int batch, heads, kv_heads, m, n;
   float scale;
-  const uint8_t* keys = nullptr;  // [batch, n]: 0 hides a key from everybody
+  const uint8_t* keys = nullptr;  // [batch, n]: 0 hides a key from all queries
   const float* sink = nullptr;    // [heads], softmax only: the score of one more key, whose value is 0
   float* lse = nullptr;           // [batch, heads, m], softmax only: log of the divisor, −∞ where it is 0
   const T* gate = nullptr;        // of the shape of out, or [batch, heads, m]
@@ -31,7 +31,7 @@ struct AttentionHead {
   Out* out;
   std::ptrdiff_t out_row;
   const uint8_t* keys;
-  std::ptrdiff_t row;  // of its first query among all
+  std::ptrdiff_t row;  // the head's first query, counted over all heads
 
   __device__ AttentionHead(const AttentionProblem<T, Out>& p, int batch, int head) {
     const std::ptrdiff_t index = std::ptrdiff_t{batch} * p.heads + head;
@@ -47,11 +47,11 @@ struct AttentionHead {
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 // -- weighting ---------------------------------------------------------------------------------------------
-/// e^s over its row's sum: the row keeps the largest score so far and rescales when it grows (online softmax).
+/// e^s divided by the sum of its row. A row keeps its largest score so far and rescales when it grows (online softmax).
 struct Softmax {
   static constexpr bool online = true;
 };
-/// A formula of the score alone: nothing is known of a row but its sum.
+/// A formula of the score alone; a row needs no state but its sum.
 template <class F>
 struct Elementwise {
   static constexpr bool online = false;
@@ -63,7 +63,7 @@ using Laplace = Elementwise<formula::Laplace>;
 using SigmoidWeight = Elementwise<formula::Sigmoid>;
 using LinearWeight = Elementwise<formula::Identity>;
 
-// -- mask: the keys [begin, end) that a query sees, by positions; both ends grow with the position ---------------
+// -- mask: the keys [begin, end) that a query at a position sees; both ends grow with the position ---------------
 struct KeySpan {
   int begin, end;
 };
@@ -81,13 +81,13 @@ struct Window {
     const int begin = position - width + 1, end = causal ? position + 1 : position + width;
     return {begin > 0 ? begin : 0, end < n ? end : n};
   }
-  /// The queries [begin, end) of m that see key j; `query` is that which stands on it.
+  /// The queries [begin, end) of m that see a key; `query` is the one at the key's position.
   __device__ KeySpan queries_of(int query, int m) const {
     const int begin = causal ? query : query - width + 1, end = query + width;
     return {begin > 0 ? begin : 0, end < m ? end : m};
   }
 };
-/// The last query stands on the last key.
+/// The position of a query; the last query has the position of the last key.
 template <class Problem>
 __device__ int position_of(const Problem& p, int query) { return query + p.n - p.m; }
 

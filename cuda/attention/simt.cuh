@@ -1,9 +1,9 @@
-// Rung 2: tiles. A block of 128 threads answers 64 queries at once: 32 keys and values at a time come into shared
-// memory and serve all of them. A thread computes 4×4 scores and, for the same four queries, every eighth output
-// column, so that a number read from shared memory is used four times. Softmax needs the rows' largest scores: the
-// eight threads of a row are neighbouring lanes. Any D and DV, f32: this is also the path for f32.
+// Rung 2: tiles. A block of 128 threads computes 64 queries at once and loads 32 keys and values at a time into shared
+// memory for all of them. A thread computes 4×4 scores and, for the same four queries, every eighth output column, so
+// that a number read from shared memory is used four times. Softmax needs the largest score of a row; the eight threads
+// of a row are neighbouring lanes. Any D and DV, f32 only.
 // What limits it: 8 reads of shared memory for 16 multiply-adds, from one of 32 banks a lane; no loads are under way
-// while it computes; and f32 arithmetic itself, a fifteenth of what the tensor cores do in bf16.
+// while it computes; and f32 arithmetic itself, a fifteenth of the rate of tensor cores in bf16.
 #pragma once
 
 #include <sluice/cuda/attention/policies.h>
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(128) attention_simt(AttentionProblem<float> p,
 
   const KeySpan low = mask.of(position_of(p, first), p.n), high = mask.of(position_of(p, last), p.n);
   for (int j0 = low.begin / cols * cols; j0 < high.end; j0 += cols) {
-    __syncthreads();  // the tile before has been used
+    __syncthreads();  // all threads have used the previous tile
     const auto seen = [&](int j) { return j < p.n && (!h.keys || h.keys[j]); };
     for (int e = thread; e < cols * D; e += Tile::threads)
       k[e / D * (D + 1) + e % D] = seen(j0 + e / D) ? h.k[std::ptrdiff_t{j0} * D + e] : 0.0f;
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(128) attention_simt(AttentionProblem<float> p,
         for (int c = 0; c < each; ++c) s[r][c] += x[r] * y[c];
     }
 
-    // Only a tile on the edge of what its queries see asks pair by pair.
+    // Only a tile on the edge of the mask checks each pair.
     const bool edge = h.keys || j0 < high.begin || j0 + cols > low.end;
 #pragma unroll
     for (int r = 0; r < each; ++r) {
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(128) attention_simt(AttentionProblem<float> p,
         if (tx + across * c >= DV) continue;
         const float y = v[j * DV + tx + across * c];
 #pragma unroll
-        for (int r = 0; r < each; ++r) acc[r][c] += edge && x[r] == 0 ? 0.0f : x[r] * y;  // 0·NaN from behind the mask
+        for (int r = 0; r < each; ++r) acc[r][c] += edge && x[r] == 0 ? 0.0f : x[r] * y;  // hidden values may be NaN
       }
     }
   }
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(128) attention_simt(AttentionProblem<float> p,
   }
 }
 
-/// Runs it over a whole problem.
+/// Runs attention_simt over a whole problem.
 template <int D, int DV, class Weighting, class Mask, class Gate>
 void run_attention_simt(const AttentionProblem<float>& p, Mask mask) {
   using Tile = SimtTile<D, DV>;

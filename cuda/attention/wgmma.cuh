@@ -1,9 +1,10 @@
-// Rung 4: Hopper's own. A block is three warpgroups of 128 threads: the first only starts copies, one thread of it, and has
-// given most of its registers to the others; those own 64 queries each. TMA brings tiles of 128 keys and values into a ring
-// of two, swizzled as wgmma reads them; barriers in shared memory count their bytes, and count who has read them. wgmma takes
-// Q, K and V from shared memory and weights from registers. The scores of the next tile are computed while this tile's values
-// are added up, so that the exponentials of one run beside the products of the other (FlashAttention-3; Shah et al. 2024).
-// D = DV = 64 or 128; operands 16-byte aligned, m and n at least 1. NaN behind the mask stays there.
+// Rung 4: Hopper's instructions. A block is three warpgroups of 128 threads. In the first, one thread starts copies and
+// the others do nothing, so it gives most of its registers to the two other warpgroups, which have 64 queries each. TMA
+// copies tiles of 128 keys and values into a ring of two, swizzled as wgmma reads them. Barriers in shared memory count
+// the bytes that arrive, and the warpgroups that have read a tile. wgmma takes Q, K and V from shared memory and
+// weights from registers. The scores of the next tile are computed while this tile's values are added up, so that the
+// exponentials of one run beside the products of the other (FlashAttention-3; Shah et al. 2024).
+// D = DV = 64 or 128; operands 16-byte aligned, m and n at least 1. NaN at hidden keys does not spread.
 // What limits it: the two warpgroups do not take turns, so their exponentials may coincide; a block's first tile and its
 // last results are not hidden behind another block's work.
 #pragma once
@@ -21,19 +22,19 @@ struct WgmmaTile {
   static constexpr int rows = 64 * kConsumers, cols = 128, stages = 2, boxes = D / kBoxColumns;
   static constexpr int q = 0, k = q + rows * D, v = k + stages * cols * D, w = v + stages * cols * D, end = w + rows * cols;
   static constexpr unsigned tile_bytes = cols * D * sizeof(BFloat16), query_bytes = rows * D * sizeof(BFloat16);
-  // mbarriers: Q has come; for each stage: K, V have come; K, V have been read
+  // mbarriers: Q has arrived; for each stage: K and V have arrived, K and V have been read
   static constexpr int has_q = 0, has_k = 1, has_v = has_k + stages, read_k = has_v + stages, read_v = read_k + stages, barriers = read_v + stages;
   static constexpr std::size_t bytes = end * sizeof(BFloat16) + barriers * sizeof(uint64_t);
 };
 
-/// Starts to bring rows [first, first + `rows`) of a slab, box after box.
+/// Starts to copy rows [first, first + `rows`) of a slab, box after box.
 template <int D, int rows>
 __device__ void tma_rows(Shared<BFloat16> to, const TensorMap& map, Shared<uint64_t> arrived, int first, int slab) {
 #pragma unroll
   for (int box = 0; box < D / kBoxColumns; ++box) tma_load(to + box * rows * kBoxColumns, map, arrived, box * kBoxColumns, first, slab);
 }
 
-/// s [64, cols] = q · kᵀ, under way; q: 64 rows of a tile of `rows`.
+/// Starts s [64, cols] = q · kᵀ; q: 64 rows of a tile of `rows`.
 template <int D, int rows, int cols>
 __device__ void start_scores(float (&s)[cols / 8][4], Shared<BFloat16> q, Shared<BFloat16> k) {
 #pragma unroll
@@ -41,7 +42,7 @@ __device__ void start_scores(float (&s)[cols / 8][4], Shared<BFloat16> q, Shared
   wgmma_commit();
 }
 
-/// acc [64, D] += w · v, under way.
+/// Starts acc [64, D] += w · v.
 template <int D, int cols>
 __device__ void start_sums(float (&acc)[D / 8][4], const uint32_t (&w)[cols / 16][4], Shared<BFloat16> v) {
 #pragma unroll
@@ -49,7 +50,7 @@ __device__ void start_sums(float (&acc)[D / 8][4], const uint32_t (&w)[cols / 16
   wgmma_commit();
 }
 
-/// True if none of `count` numbers is a NaN or an infinity: the same for the whole warp, and for warps that look at the same.
+/// True if none of `count` numbers is a NaN or an infinity. All lanes and warps with the same x get the same result.
 template <int count>
 __device__ bool all_finite(Shared<BFloat16> x) {
   bool bad = false;
@@ -74,7 +75,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   const Shared<BFloat16> q = memory + Tile::q, k = memory + Tile::k, v = memory + Tile::v;
   const Shared<uint64_t> barrier = dynamic_shared<uint64_t>() + static_cast<int>(Tile::end * sizeof(BFloat16) / sizeof(uint64_t));
   const int thread = static_cast<int>(threadIdx.x), group = thread / kWarpgroup;
-  // The blocks with the most keys begin first: causal work then ends at about the same time everywhere.
+  // Blocks with the most keys begin first, so that causal work ends at about the same time on all multiprocessors.
   const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * rows, last = first + rows < p.m ? first + rows - 1 : p.m - 1;
   const int head = static_cast<int>(blockIdx.y), batch = static_cast<int>(blockIdx.z);
   const KeySpan low = mask.of(position_of(p, first), p.n), high = mask.of(position_of(p, last), p.n);
@@ -98,7 +99,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
       tma_rows<D, rows>(q, queries, barrier + Tile::has_q, first, batch * p.heads + head);
       for (int tile = 0; tile < tiles; ++tile) {
         const int stage = tile % stages;
-        const unsigned parity = static_cast<unsigned>(tile / stages % 2) ^ 1;  // of the reading before; at first there was none
+        const unsigned parity = static_cast<unsigned>(tile / stages % 2) ^ 1;  // of the previous reading, if any
         mbarrier_wait(barrier + Tile::read_k + stage, parity);
         mbarrier_arrive_expecting(barrier + Tile::has_k + stage, Tile::tile_bytes);
         tma_rows<D, cols>(k + stage * size, keys, barrier + Tile::has_k + stage, begin + tile * cols, slab);
@@ -113,10 +114,10 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
 
   const AttentionHead<BFloat16, D, D, Out> h(p, batch, head);
   const int lane = thread % kWarp, warp = thread % kWarpgroup / kWarp, g = lane / 4;
-  const int own = 64 * (group - 1);  // of the tile's queries, the first of this warpgroup
+  const int own = 64 * (group - 1);  // this warpgroup's first query in the tile
   const Shared<BFloat16> mine = memory + (Tile::w + (own + 16 * warp) * cols);
   const auto come = [&](int what, int tile) { mbarrier_wait(barrier + what + tile % stages, static_cast<unsigned>(tile / stages % 2)); };
-  const auto have_read = [&](int what, int tile) {  // one thread for the warpgroup, whose products have all been waited for
+  const auto have_read = [&](int what, int tile) {  // one thread arrives for all, when their products have ended
     named_barrier_sync(group, kWarpgroup);
     if (thread % kWarpgroup == 0) mbarrier_arrive(barrier + what + tile % stages);
   };
@@ -137,8 +138,9 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     });
   };
 
-  // The sums of a tile; true if they were added here, number by number: behind the mask 0·NaN is NaN. All four warps of the
-  // warpgroup look at the same values and go the same way. Nothing of theirs is under way.
+  // True if the tile is cut by the mask and has values that are not finite. Its sums are then added here, number by
+  // number, because 0·NaN is NaN. All four warps of the warpgroup test the same values and take the same branch. No
+  // product of theirs may be under way.
   const auto add_if_not_finite = [&](int tile) {
     const int j0 = begin + tile * cols;
     const Shared<BFloat16> x = v + tile % stages * size;
@@ -156,9 +158,9 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     start_scores<D, rows, cols>(s, q + own * kBoxColumns, k + tile % stages * size);
   };
 
-  bool added = true;  // before the first tile there are no sums
+  bool added = true;  // no sums are due before the first tile
   if (tiles > 0) mbarrier_wait(barrier + Tile::has_q, 0);
-  for (int tile = 0; tile < tiles; ++tile) {  // its scores become weights, the values of the tile before are added up
+  for (int tile = 0; tile < tiles; ++tile) {  // turns its scores into weights, adds up the previous tile's values
     if (added) {
       start_next(tile);
       wgmma_wait<0>();
@@ -168,7 +170,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     } else {
       start_next(tile);
       start_sums<D, cols>(acc, w, v + (tile - 1) % stages * size);
-      wgmma_wait<1>();  // the scores are there, the sums not yet
+      wgmma_wait<1>();  // for the scores; the sums may be under way
       wgmma_hold(s);
       have_read(Tile::read_k, tile);
       weigh(tile);
@@ -190,7 +192,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   mma_finish<Weighting, Gate>(p, h, first + own + 16 * warp, acc, found);
 }
 
-/// Runs it over a whole problem.
+/// Runs attention_wgmma over a whole problem.
 template <int D, class Weighting, class Mask, class Gate, class Out>
 void run_attention_wgmma(const AttentionProblem<BFloat16, Out>& p, Mask mask) {
   using Tile = WgmmaTile<D>;

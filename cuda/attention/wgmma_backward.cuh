@@ -1,23 +1,23 @@
-// Rung 4, backward: mma_backward.cuh's two roles in the form of wgmma.cuh. A block is three warpgroups and owns 128 rows, queries
-// (dQ) or keys (dK and dV):
+// Rung 4, backward: the two roles of mma_backward.cuh in the form of wgmma.cuh. A block is three warpgroups and owns
+// 128 rows: queries (dQ) or keys (dK and dV).
 //
-//   warpgroup 0 computes nothing and has given its registers away. One thread of it brings the block's rows and then, into a
-//     ring of two, tiles of the other side by TMA; for keys a second warp brings lse and δ of a tile's queries.
-//   warpgroups 1 and 2 have 64 rows each, X of q (of k) and X' of g (of v), and for each tile Y of k (of q), Y' of v (of g):
+//   Warpgroup 0 computes nothing and gives most of its registers away. One thread of it copies the block's rows by TMA,
+//     and then tiles of the other side into a ring of two. For keys a second warp copies lse and δ of a tile's queries.
+//   Warpgroups 1 and 2 have 64 rows each: X of q (of k) and X' of g (of v). For each tile Y of k (of q), Y' of v (of g):
 //
 //     start S = X Yᵀ and dP = X' Y'ᵀ      both operands in shared memory
 //     wait for S: P and φ' from S         while dP is computed
-//     start dV += P Y'                    keys only; P goes from registers, where S left it, into wgmma
+//     start dV += P Y'                    keys only; wgmma takes P from registers, where S left it
 //     wait for dP: dS = φ' ⊙ (dP − δ)     while dV is added up
 //     start dX += dS Y, wait
 //
-// So keys take S transposed, and neither P nor dS is ever in shared memory. What one of the two computes beside its products
-// runs beside the products of the other. A block adds in the order of the tiles and no other to its rows: no atomics, the same
-// bits always; FlashAttention-3 (Shah et al. 2024), which computes S and dP once for all three, adds dQ with atomics.
-// D = DV = 64 or 128; operands 16-byte aligned, m and n at least 1. NaN behind the mask stays there.
-// What limits it: 7 products for 5; S and dP read both operands from shared memory, 64 rows for a tile of 64 or 128 columns, as
-// much as it can give; sums of D columns twice leave keys at D = 128 registers for 64 queries a tile; nothing of the next tile
-// begins before this tile's sums are there.
+// For keys S is transposed. Neither P nor dS is ever in shared memory. The elementwise work of one of the two
+// warpgroups runs beside the products of the other. Only one block adds to a row, in the order of the tiles: no
+// atomics, and the same bits always. FlashAttention-3 (Shah et al. 2024) computes S and dP once for all three gradients
+// but adds dQ with atomics. D = DV = 64 or 128; operands 16-byte aligned, m and n at least 1. NaN at hidden pairs does
+// not spread. What limits it: 7 products in place of 5. S and dP read both operands from shared memory, 64 rows for a
+// tile of 64 or 128 columns, which takes all of its bandwidth. For keys at D = 128, two sums of D columns leave
+// registers for only 64 queries a tile. Nothing of the next tile begins before this tile's sums are done.
 #pragma once
 
 #include <sluice/cuda/attention/mma_backward.cuh>
@@ -32,9 +32,9 @@ struct WgmmaBackwardTile {
   static constexpr int statistics = static_cast<int>(end * sizeof(BFloat16) / sizeof(float)), of_stage = by_keys ? 2 * cols : 0;
   static constexpr int barriers = (statistics + stages * of_stage) / 2;
   static constexpr unsigned own_bytes = 2 * rows * D * sizeof(BFloat16), tile_bytes = 2 * size * sizeof(BFloat16);
-  // mbarriers: the block's rows have come; for each stage: its tiles have come, have been read
+  // mbarriers: the block's rows have arrived; for each stage: its tiles have arrived, have been read
   static constexpr int has_own = 0, has = 1, read = has + stages;
-  // of each thread of warpgroup 0 and of the others: 168 on average
+  // registers of each thread of warpgroup 0, and of the other warpgroups: 168 on average
   static constexpr int few_registers = by_keys && D == 64 ? 40 : 24, many_registers = by_keys && D == 64 ? 232 : 240;
   static constexpr std::size_t bytes = (barriers + read + stages) * sizeof(uint64_t);
 };
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   const Shared<uint64_t> barrier = dynamic_shared<uint64_t>() + Tile::barriers;
   const int thread = static_cast<int>(threadIdx.x), warpgroup = thread / kWarpgroup;
   const int lane = thread % kWarp, warp = thread % kWarpgroup / kWarp, g = lane / 4, t = lane % 4;
-  // The blocks with the most columns begin first: under causality the last queries, the first keys.
+  // Blocks with the most columns begin first: with causality, those of the last queries or of the first keys.
   const int length = by_keys ? p.n : p.m, group = p.heads / p.kv_heads;
   const int first = static_cast<int>(by_keys ? blockIdx.x : gridDim.x - 1 - blockIdx.x) * rows;
   const int last = first + rows < length ? first + rows - 1 : length - 1;
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     else return mask.of(position_of(p, row), p.n);
   };
   const KeySpan low = span_of(first), high = span_of(last);
-  // Steps: tiles of `cols` columns from `begin` to high.end, for by_keys those of each query head of the group.
+  // Steps: tiles of `cols` columns from `begin` to high.end; with by_keys, those of each query head of the group.
   const int begin = low.begin / cols * cols;
 
   if (thread == 0) {
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
         for (int at = begin; at < high.end; at += cols, ++step) {
           const int stage = step % stages;
           const Shared<uint64_t> come = barrier + Tile::has + stage;
-          mbarrier_wait(barrier + Tile::read + stage, static_cast<unsigned>(step / stages % 2) ^ 1);  // at first nobody reads
+          mbarrier_wait(barrier + Tile::read + stage, static_cast<unsigned>(step / stages % 2) ^ 1);  // its last readers
           if (warp == 0) {
             const Shared<BFloat16> to = memory + (Tile::other + stage * (2 * size));
             mbarrier_arrive_expecting(come, Tile::tile_bytes);
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   }
   more_registers<Tile::many_registers>();
 
-  const int own_row = 64 * (warpgroup - 1);  // of the block's, the first of this warpgroup
+  const int own_row = 64 * (warpgroup - 1);  // this warpgroup's first row in the block
   const int warp_row = first + own_row + 16 * warp;
   const Shared<BFloat16> x = memory + (Tile::own + own_row * kBoxColumns), x2 = x + rows * D;
   const Shared<BFloat16> mine = memory + (Tile::w + (own_row + 16 * warp) * cols);
@@ -134,12 +134,12 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
 
   float s[cols / 8][4], ds[cols / 8][4];
   uint32_t w[by_keys ? cols / 16 : 1][4], dw[cols / 16][4];
-  uint32_t hidden[cols / 64] = {};  // a bit for each number of s, in a tile that is cut
+  uint32_t hidden[cols / 64] = {};  // a bit for each number of s, in a tile that the mask cuts
   const auto statistic = [&](int which, int stage, int c, int i) -> float {  // 0: lse · log2 e, 1: δ, of number i of s[c]
     if constexpr (statistics_come) return statistics[stage * Tile::of_stage + which * cols + 8 * c + 2 * t + i % 2];
     else return (which == 0 ? own_lse : own_delta)[i / 2];
   };
-  const auto look = [&](int at) {  // in rolled loops: few tiles are cut, and the registers are full
+  const auto look = [&](int at) {  // sets `hidden`; rolled loops, because few tiles are cut and registers are full
 #pragma unroll
     for (int word = 0; word < cols / 64; ++word) {
       hidden[word] = 0;
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
         }
     }
   };
-  // What is hidden becomes 0, whatever it was: even NaN.
+  // Sets hidden numbers to 0, also NaN.
   const auto hide = [&](uint32_t (&x)[cols / 16][4]) {
 #pragma unroll
     for (int c = 0; c < cols / 8; ++c)
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
         x[c / 2][c % 2 * 2 + r] &= (pair & 1 ? 0u : 0xffffu) | (pair & 2 ? 0u : 0xffff0000u);
       }
   };
-  // S becomes φ', which is P where that is e^S; w becomes P, rounded.
+  // s becomes φ'(S), which is P for softmax; w becomes P, rounded.
   const auto weigh = [&](int stage, bool edge) {
     if constexpr (Weighting::online) {
 #pragma unroll
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     if constexpr (by_keys)
       if (edge) hide(w);
   };
-  const auto differentiate = [&](int stage, bool edge) {  // dP becomes dS, which dw is, rounded
+  const auto differentiate = [&](int stage, bool edge) {  // dw becomes dS, rounded, from dP in ds
 #pragma unroll
     for (int c = 0; c < cols / 8; ++c)
 #pragma unroll
@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     const Shared<BFloat16> y = memory + (Tile::other + stage * (2 * size)), y2 = y + size;
     mbarrier_wait(barrier + Tile::has + stage, static_cast<unsigned>(step / stages % 2));
     const bool edge = keys || at < high.begin || at + cols > low.end;
-    // All four warps of the warpgroup look at the same numbers and go the same way.
+    // All four warps of the warpgroup test the same numbers and take the same branch.
     const bool by_numbers = edge && !all_finite<(by_keys ? 2 : 1) * size>(y);
     wgmma_hold(s), wgmma_hold(ds);
     wgmma_fence();
@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     wgmma_wait<1>();
     wgmma_hold(s);
     weigh(stage, edge);
-    if (by_numbers) {  // behind the mask 0·NaN is NaN
+    if (by_numbers) {  // hidden pairs have weight 0, but 0·NaN is NaN
       wgmma_wait<0>();
       wgmma_hold(ds);
       differentiate(stage, edge);
@@ -252,7 +252,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
       wgmma_hold(dx);
       if constexpr (by_keys) wgmma_hold(dv);
     }
-    named_barrier_sync(warpgroup, kWarpgroup);  // one thread for the warpgroup, whose products have all been waited for
+    named_barrier_sync(warpgroup, kWarpgroup);  // one thread arrives for the warpgroup; its products have ended
     if (thread % kWarpgroup == 0) mbarrier_arrive(barrier + Tile::read + stage);
   }
 
@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   if constexpr (by_keys) store_rows<D>(p.dv, batch, head, warp_row, length, dv, 1);
 }
 
-/// False where the compiler runs out of registers: a costly formula beside two sums of 128 columns.
+/// False if the compiler runs out of registers, with a costly formula beside two sums of 128 columns.
 template <int D, class Weighting>
 constexpr bool wgmma_backward_has_keys = D == 64 || !std::is_same_v<Weighting, Laplace>;
 
