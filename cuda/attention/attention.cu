@@ -1,21 +1,21 @@
-// The slots of attention: one kernel over tiles of queries × keys, which serves the forward pass and the gradients of q, k
-// and v; and one along diagonals for the gradient of a relative bias.
+// The slots of attention. One kernel over tiles of queries × keys computes the forward pass and the gradients of q, k
+// and v; one along diagonals computes the gradient of a relative bias.
 //
 //   softmax:  μ' = max(μ, rowmax S)    P = e^{S − μ'}    l ← l e^{μ − μ'} + rowsum P    O ← O e^{μ − μ'} + (P ⊙ Z) V
 //             at the end the sink joins l, O ← O / l, lse = μ + log l
 //   others:   P = φ(S)                                                                  O ← O + (P ⊙ Z) V
 //
-// with Z dropout's factors; a row that has seen nothing has μ = −∞, for which 0 stands in. Backward computes scores and
-// weights again, from the operands and lse:
+// Z are dropout's factors. A row that has seen no key has μ = −∞, and 0 replaces it in exponents. The backward pass
+// computes scores and weights again, from the operands and lse:
 //
 //   P = e^{S − lse} or φ(S)    dP = G Vᵀ ⊙ Z    dS = P ⊙ (dP − δ) or φ'(S) ⊙ dP
 //   dV = (P ⊙ Z)ᵀ G   dQ = scale · (ρ dS ⊙ cap') K   dK = scale · (ρ dS ⊙ cap')ᵀ Q   dbias = ρ dS, its sums along diagonals
 //
-// Each block owns its rows of one result and adds to them in the order of the columns, so results have the same bits
-// whenever. Few queries, as a step of decoding has them, are too few blocks: there each has a part of the keys, and what
-// the parts found is joined in their order (split-KV; Dao et al. 2023).
+// Each block owns its rows of one result and adds to them in the order of the columns, so results always have the same
+// bits. Few queries, as in a step of decoding, give too few blocks. Each block then takes a part of the keys, and the
+// results of the parts are joined in their order (split-KV; Dao et al. 2023).
 // What limits it: f32 arithmetic, with 16 bytes of shared memory for every eight multiply-adds; no loads under way while it
-// computes; backward, S is computed for each of dQ, dK and dV, and dP for the first two.
+// computes. The backward pass computes S for each of dQ, dK and dV, and dP for dQ and dK.
 #include <sluice/cuda/attention/bf16.h>
 #include <sluice/cuda/attention/general.cuh>
 #include <sluice/cuda/kernels.h>
@@ -32,8 +32,8 @@ constexpr int kOwn = sizeof(T) == 4 ? 16 : 4;  // columns of a result in the reg
 constexpr int64_t kWantedBlocks = 512;  // four for each multiprocessor
 constexpr int64_t kLeastPart = 256;     // keys
 
-/// What a pass fills: rows of the result, cut into tiles, and of these `width` columns, cut into pieces. Forward, the keys
-/// may be cut into parts: [batch, heads, m, parts] of a row's μ, l and sum are then kept in `found`.
+/// The result of a pass: its rows are split into tiles, and its `width` columns into pieces. In the forward pass the
+/// keys may be split into parts; `found` then keeps μ, l and the sum of each row and part, [batch, heads, m, parts].
 template <class T>
 struct Target {
   HeadRows<T> to = {};
@@ -41,17 +41,17 @@ struct Target {
   T* found = nullptr;
   T *lse = nullptr, *bias = nullptr, *relative = nullptr;
   int64_t relative_head = 0;  // numbers of a query head in `relative`
-  int b = 0, x = 0, w = 0;    // where shared memory has them; `a` comes first
+  int b = 0, x = 0, w = 0;    // where they begin in shared memory; `a` begins at 0
 };
 
 constexpr int kPlaces = kCols + 4;  // leading dimension of weights
-/// The column of a piece that a thread has as its c-th: whole vectors.
+/// The column in a piece of a thread's c-th number; a thread has whole vectors.
 template <class T>
 __device__ int column_of(const TileThread& t, int c) {
   return (c / kVector<T> * kAcross + t.tx) * kVector<T> + c % kVector<T>;
 }
 
-/// o[r][c] += Σ_j w_{4ty + r, j} x_{j, column_of(c)}. With `holes` zeros of w are left out: 0·NaN from behind the mask.
+/// o[r][c] += Σ_j w_{4ty + r, j} x_{j, column_of(c)}. With `holes` zeros of w are left out: hidden x may be NaN.
 template <bool holes, class T>
 __device__ void add_products(const TileThread& t, T (&o)[kEach][kOwn<T>], Shared<T> w, Shared<T> x, int cols, int width) {
   constexpr int vector = kVector<T>;
@@ -75,7 +75,7 @@ __device__ void add_products(const TileThread& t, T (&o)[kEach][kOwn<T>], Shared
   }
 }
 
-/// The end of a row of the forward pass: the sink, what its sum is multiplied with, lse.
+/// The end of a row of the forward pass: adds the sink, and gives the factor of the row's sum and lse.
 template <class T>
 struct RowEnd {
   T factor = 1, lse = 0;
@@ -92,7 +92,7 @@ struct RowEnd {
   }
 };
 
-/// A block: up to four warps, rows of one head (of queries, or of keys for dk and dv), a piece of the result's columns.
+/// A block has up to four warps. It takes rows of a head (queries, or keys for dk and dv) and a piece of the columns.
 template <class T, Pass pass>
 __global__ void __launch_bounds__(128) attention_tiles(AttentionView<T> a, Target<T> out) {
   constexpr bool by_keys = pass == Pass::dk || pass == Pass::dv, needs_dp = pass == Pass::dq || pass == Pass::dk;
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(128) attention_tiles(AttentionView<T> a, Targe
       for (int64_t at = range.begin / kCols * kCols; at < range.end; at += kCols) {
         const int cols = static_cast<int>(range.end - at < kCols ? range.end - at : kCols);
         const int64_t kv = by_keys ? own : h / a.group, queries = by_keys ? at : first, keys = by_keys ? first : at;
-        // Which pairs are seen: bit 4·x + y is that of query x and key y of this thread.
+        // Bit 4·x + y of `seen` is set if this thread's query x sees its key y.
         const bool whole = rows == t.rows && cols == kCols &&
                            (by_keys ? a.mask.all(at, cols, first, rows) : a.mask.all(first, rows, at, cols));
         const int my_query = (by_keys ? t.tx : t.ty) * kEach, my_key = (by_keys ? t.ty : t.tx) * kEach;
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(128) attention_tiles(AttentionView<T> a, Targe
           dot_products<false>(t, dp, memory, lines, by_keys ? v : g, by_keys ? g : v, a.dv, busy);
         }
         dot_products<false>(t, s, memory, lines, by_keys ? k : q, by_keys ? q : k, a.d, busy);
-        if (a.d == 0) __syncthreads();  // else there was one: the tile before has been used
+        if (a.d == 0) __syncthreads();  // the previous tile has been used; for d > 0 dot_products has a barrier
         load(t, x, padded<T>(width),
              pass == Pass::forward ? tile_of(a.v, kv, keys, cols)
              : pass == Pass::dq    ? k
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(128) attention_tiles(AttentionView<T> a, Targe
   }
 }
 
-/// A warp joins what the parts of the keys found for a row.
+/// Joins the results of a row from the parts of the keys; a warp takes a row.
 template <class T>
 __global__ void __launch_bounds__(kWarp) join_parts(AttentionView<T> a, Target<T> out) {
   constexpr T inf = std::numeric_limits<T>::infinity();
@@ -273,15 +273,15 @@ __global__ void __launch_bounds__(kWarp) join_parts(AttentionView<T> a, Target<T
   }
 }
 
-/// The gradient of a relative bias: a block owns 32 entries of a head's table and walks down their diagonals. A thread has
-/// four neighbouring entries for four queries of a tile; the sums of threads meet at the end.
+/// The gradient of a relative bias. A block owns 32 entries of a head's table and walks down their diagonals. A thread
+/// has four neighbouring entries for four queries of a tile; at the end the sums of the threads are added up.
 template <class T>
 __global__ void __launch_bounds__(128, 2) attention_diagonals(AttentionView<T> a, Target<T> out) {
   const TileThread t;
   const Shared<T> memory = dynamic_shared<T>(), lines = memory + out.b, sums = memory + out.w;
   for (int64_t block = blockIdx.x; block < out.blocks; block += gridDim.x) {
     const int64_t index = block / out.tiles, b = index / a.heads, h = index % a.heads, kv = h / a.group;
-    const int64_t first = block % out.tiles * kCols, shift = first - (a.m - 1);  // of entry `first`, query i sees key i + shift
+    const int64_t first = block % out.tiles * kCols, shift = first - (a.m - 1);  // `first`: query i, key i + shift
     const int64_t begin = -shift - (kCols - 1) > 0 ? -shift - (kCols - 1) : 0, end = a.n - shift < a.m ? a.n - shift : a.m;
     T sum[kEach] = {};
     for (int64_t row = begin; row < end; row += t.rows) {
@@ -312,7 +312,7 @@ __global__ void __launch_bounds__(128, 2) attention_diagonals(AttentionView<T> a
                         .ds;
         }
     }
-    __syncthreads();  // the block before has been used
+    __syncthreads();  // the sums of the previous block have been used
 #pragma unroll
     for (int c = 0; c < kEach; ++c) sums[t.ty * kCols + t.tx * kEach + c] = sum[c];
     __syncthreads();
@@ -324,7 +324,7 @@ __global__ void __launch_bounds__(128, 2) attention_diagonals(AttentionView<T> a
   }
 }
 
-/// Warps of a block for so many rows.
+/// The number of warps of a block for `rows` rows.
 int warps_for(int64_t rows) { return static_cast<int>(std::clamp<int64_t>((rows + kRowsOfWarp - 1) / kRowsOfWarp, 1, 4)); }
 
 template <class T, Pass pass>
@@ -371,7 +371,7 @@ void backward_as(const AttentionView<T>& a, sluice::detail::AttentionGradients& 
     run<T, Pass::dq>(a, {.to = HeadRows<T>(out.dq), .width = out.dq.defined() ? a.d : 0, .bias = data_or_null<T>(out.bias)});
   if (out.dk.defined()) run<T, Pass::dk>(a, {.to = HeadRows<T>(out.dk), .width = a.d});
   if (out.dv.defined()) run<T, Pass::dv>(a, {.to = HeadRows<T>(out.dv), .width = a.dv});
-  if (out.relative.defined() && out.relative.numel() > 0)  // the first split has it all
+  if (out.relative.defined() && out.relative.numel() > 0)  // the whole gradient goes into the first split
     run_diagonals<T>(a, {.relative = data_of<T>(out.relative), .relative_head = out.relative.dim(2) * out.relative.dim(3)});
 }
 

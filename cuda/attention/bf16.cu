@@ -1,4 +1,4 @@
-// The rungs on tensor cores behind the slots of attention: operands are rounded to bf16 once a call, into contiguous memory.
+// The slots of attention on tensor cores. Operands are rounded to bf16 once a call, into contiguous memory.
 #include <sluice/cuda/attention/bf16.h>
 #include <sluice/cuda/attention/gate_backward.cuh>
 #include <sluice/cuda/attention/mma.cuh>
@@ -10,7 +10,7 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int64_t kLongest = int64_t{1} << 30;  // positions are int, and sums of two of them
-constexpr int64_t kMostHeads = 65535;           // of a grid
+constexpr int64_t kMostHeads = 65535;           // the limit of a grid's y and z
 
 bool serves(const sluice::detail::AttentionCall& c) {
   const AttentionOptions& o = c.options;
@@ -24,12 +24,13 @@ bool serves(const sluice::detail::AttentionCall& c) {
          (!o.sink.defined() || (o.sink.dim(0) == heads && (heads == 1 || o.sink.strides()[0] == 1)));
 }
 
-/// Whether the rung that serves the call applies its gate, too.
+/// True if the rung that serves the call also applies its gate.
 bool gates(const sluice::detail::AttentionCall& c) {
   return c.gate.defined() && (c.options.weighting == Weighting::softmax || c.options.weighting == Weighting::relu2);
 }
 
-/// x [batch, heads, rows, width] rounded to bf16, contiguous; two numbers a thread, memory limits it. Width 1 or even.
+/// Rounds x [batch, heads, rows, width] to bf16, contiguous; width must be 1 or even. A thread takes two numbers.
+/// Limited by memory.
 void round(const Tensor& x, BFloat16* to) {
   const HeadRows<const float> from(x);
   const int64_t heads = x.dim(1), rows = x.dim(2), pairs = x.dim(3) / 2;
@@ -45,12 +46,12 @@ struct Rounded : Scratch<BFloat16> {
   explicit Rounded(const Tensor& x) : Scratch(static_cast<std::size_t>(x.numel())) { round(x, get()); }
 };
 
-/// A key mask for all heads as [batch, n].
+/// Writes a key mask for all heads as [batch, n].
 void spread(const MaskTensor<bool, 3>& keys, int64_t batch, int64_t n, uint8_t* to) {
   for_each(batch * n, [=] __device__(int64_t i) { to[i] = keys.at[i / n * keys.strides[0] + i % n * keys.strides[2]]; });
 }
 
-/// The operands and the mask of a call as the rungs take them.
+/// The operands and the mask of a call, converted for the rungs.
 struct Operands {
   Rounded q, k, v;
   std::optional<Scratch<uint8_t>> keys;
@@ -82,7 +83,7 @@ void with_instance(const sluice::detail::AttentionCall& c, F f) {
   c.q.dim(3) == 64 ? with_width.template operator()<64>() : with_width.template operator()<128>();
 }
 
-/// f.operator()<Gate>(): gates stand beside softmax and relu², other weightings are composed with theirs.
+/// f.operator()<Gate>(). Kernels gate softmax and relu² only; for other weightings the gate is a separate op.
 template <class W>
 constexpr bool kHasGates = std::is_same_v<W, Softmax> || std::is_same_v<W, Relu2>;
 template <class W, class F>
@@ -100,7 +101,7 @@ void run_backward(const AttentionBackwardProblem& p, Window mask) {
   run_attention_mma_backward<by_keys, D, W>(p, mask);  // a smaller block for fewer rows
 }
 
-/// From g, the gradient of a gated result: that of attention, rounded, that of the logits, and δ.
+/// Computes from g, the gradient of a gated result: the gradient of attention, rounded, that of the logits, and δ.
 void through_gate(const sluice::detail::AttentionCall& c, const Tensor& g, BFloat16* to, sluice::detail::AttentionGradients& out) {
   const Rounded gate(c.gate);
   const GateBackwardProblem p{.g = HeadRows<const float>(g), .y = HeadRows<const float>(c.gated), .gate = gate.get(), .out = to,

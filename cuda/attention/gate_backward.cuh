@@ -1,10 +1,10 @@
-// The gate of rungs 3 and 4, backward: of y = o ⊙ σ(z), where o is what attention gives, a pass over the rows before
-// mma_backward.cuh or wgmma_backward.cuh, which need the gradient of o in bf16 and δ anyway:
+// The gate of rungs 3 and 4, backward. The gated output is y = o ⊙ σ(z), where o is the output of attention. A pass
+// over the rows comes before mma_backward.cuh or wgmma_backward.cuh, which need the gradient of o in bf16 and δ anyway:
 //
 //   do = g ⊙ σ(z), rounded    δ = Σ do ⊙ o = Σ g ⊙ y    dz = g ⊙ y ⊙ (1 − σ(z)), one per row: δ (1 − σ(z))
 //
-// All of it from y, which the forward pass has written: o is not kept, and nothing is divided by σ. A warp a row. Limited by
-// memory, 16 bytes an element with a gate for each.
+// The pass reads y, which the forward pass has written, so o is not kept, and nothing is divided by σ. A warp takes a
+// row. Limited by memory: 16 bytes an element if each has a gate.
 #pragma once
 
 #include <sluice/cuda/attention/policies.h>
@@ -13,7 +13,7 @@
 namespace sluice::cuda {
 
 /// g and y [batch, heads, m, D], gate as in AttentionProblem → out [batch, heads, m, D] and delta [batch, heads, m], both
-/// contiguous, and dgate, [batch, heads, m, D or 1], if it has a base.
+/// contiguous, and dgate [batch, heads, m, D or 1] unless its base is null.
 struct GateBackwardProblem {
   HeadRows<const float> g, y;
   const BFloat16* gate;
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(128) attention_gate_backward(GateBackwardProbl
     if (dgate) *dgate = delta * (1 - Gate::factor(p.gate, row, D, 0));
 }
 
-/// Runs it over a whole problem.
+/// Runs attention_gate_backward over a whole problem.
 template <int D, class Gate>
 void run_attention_gate_backward(const GateBackwardProblem& p) {
   launch(attention_gate_backward<D, Gate>, dim3(static_cast<unsigned>((p.batch * p.heads * p.m + 3) / 4)), dim3(128), 0, p);

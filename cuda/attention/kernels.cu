@@ -1,5 +1,5 @@
-// The kernels of the ladder as the compiler makes them for a GPU: one line for each instance whose registers the test
-// cuda_registers prints. They are in no library: the slots have instances of their own.
+// Instances of the ladder's kernels, compiled for a GPU: one line for each instance whose registers the test
+// cuda_registers prints. No library contains this file; the slots have instances of their own.
 #include <sluice/cuda/attention/gate_backward.cuh>
 #include <sluice/cuda/attention/mma.cuh>
 #include <sluice/cuda/attention/naive.cuh>

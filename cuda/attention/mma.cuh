@@ -1,8 +1,8 @@
-// Rung 3: tensor cores, bf16 in, f32 between, bf16 or f32 out. Four warps hold 16 queries each as fragments in registers; the
-// scores of 64 keys come out of mma in the layout in which the next mma wants its left operand, so the weights never
-// leave the registers. The next tile is copied by cp.async while this one is computed: two
-// buffers, one barrier a tile. The gate's factor is applied in the epilogue.
-// D = DV = 64 or 128; operands 16-byte aligned. NaN behind the mask stays there.
+// Rung 3: tensor cores, with bf16 inputs, f32 sums, and bf16 or f32 outputs. Four warps hold 16 queries each as
+// fragments in registers. mma gives the scores of 64 keys in the layout of the next mma's left operand, so the weights
+// never leave the registers. cp.async copies the next tile while this one is computed: two buffers, one barrier a tile.
+// The gate's factor is applied in the epilogue.
+// D = DV = 64 or 128; operands 16-byte aligned. NaN at hidden keys does not spread.
 // What limits it: each warp reads all keys and values of a tile from shared memory for only 16 queries, 64 operations a
 // byte; and mma.sync itself reaches less than two thirds of what wgmma does on Hopper.
 #pragma once
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(128) attention_mma(AttentionProblem<BFloat16, 
   const Shared<BFloat16> memory = dynamic_shared<BFloat16>();
   const Shared<BFloat16> q = memory + Tile::q, k = memory + Tile::k, v = memory + Tile::v;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp, g = lane / 4;
-  // The blocks with the most keys begin first: causal work then ends at about the same time everywhere.
+  // Blocks with the most keys begin first, so that causal work ends at about the same time on all multiprocessors.
   const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * rows, last = first + rows < p.m ? first + rows - 1 : p.m - 1;
   const int head = static_cast<int>(blockIdx.y);
   const AttentionHead<BFloat16, D, D, Out> h(p, static_cast<int>(blockIdx.z), head);
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(128) attention_mma(AttentionProblem<BFloat16, 
   for (int j0 = begin; j0 < high.end; j0 += cols) {
     const int buffer = (j0 - begin) / cols % 2 * cols * D;
     cp_async_wait<0>();
-    __syncthreads();  // this tile is there for all, and the buffer of the one before is free
+    __syncthreads();  // all threads see this tile, and the previous tile's buffer is free
     if (j0 + cols < high.end) copy_tile(j0 + cols);
     cp_async_commit();
     if (j0 == begin) {
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(128) attention_mma(AttentionProblem<BFloat16, 
   mma_finish<Weighting, Gate>(p, h, first + 16 * warp, acc, rows_found);
 }
 
-/// Runs it over a whole problem.
+/// Runs attention_mma over a whole problem.
 template <int D, class Weighting, class Mask, class Gate, class Out>
 void run_attention_mma(const AttentionProblem<BFloat16, Out>& p, Mask mask) {
   using Tile = MmaTile<D>;

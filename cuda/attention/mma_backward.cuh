@@ -1,13 +1,14 @@
-// Rung 3, backward: scores and weights are computed again from bf16 operands, as in mma.cuh. One kernel, in two roles: a block
-// owns 64 queries and adds up their dQ, or 64 keys and adds up their dK and dV. Four warps hold 16 rows each:
+// Rung 3, backward: scores and weights are computed again from bf16 operands, as in mma.cuh. One kernel has two roles:
+// a block owns 64 queries and adds up their dQ, or 64 keys and adds up their dK and dV. Four warps hold 16 rows each:
 //
 //   S = X Yᵀ    dP = X' Y'ᵀ    with X, X' the block's rows of q, g (of k, v) and Y, Y' tiles of k, v (of q, g)
 //   P = e^{S − lse} or φ(S)    dS = P ⊙ (dP − δ) or φ'(S) ⊙ dP    dX += dS Y, and for keys dV += P Y'
 //
-// P and dS go from mma to mma in registers, rounded to bf16; sums are f32. A block adds in the order of the columns, and no
-// other to its rows: no atomics, the same bits always. The next tile is copied while this one is computed.
-// D = DV = 64 or 128; operands 16-byte aligned. NaN behind the mask stays there.
-// What limits it: shared memory as in mma.cuh; S and dP are computed for dQ and again for dK and dV, 7 products for 5.
+// P and dS go from mma to mma in registers, rounded to bf16; sums are f32. Only one block adds to a row, in the order
+// of the columns: no atomics, and the same bits always. The next tile is copied while this one is computed.
+// D = DV = 64 or 128; operands 16-byte aligned. NaN at hidden pairs does not spread.
+// What limits it: shared memory as in mma.cuh; S and dP are computed for dQ and again for dK and dV, 7 products in
+// place of 5.
 #pragma once
 
 #include <sluice/cuda/attention/general.cuh>
@@ -19,13 +20,14 @@ namespace sluice::cuda {
 struct AttentionBackwardProblem {
   const BFloat16 *q, *k, *v, *g;
   const float *lse, *delta;
-  HeadRows<float> dq, dk, dv;  // null where not wanted
+  HeadRows<float> dq, dk, dv;  // null if not wanted
   int batch, heads, kv_heads, m, n;
   float scale;
-  const uint8_t* keys = nullptr;  // [batch, n]: 0 hides a key from everybody
+  const uint8_t* keys = nullptr;  // [batch, n]: 0 hides a key from all queries
 };
 
-/// factor·x, the sixteen rows of a warp, as rows first to first + 15 of a head, if it has so many and they are wanted.
+/// Stores factor·x, a warp's sixteen rows, as rows first to first + 15 of a head. Skips rows from `length` on, and all
+/// rows if `to` is null.
 template <int D>
 __device__ void store_rows(const HeadRows<float>& to, int64_t batch, int head, int first, int length, const float (&x)[D / 8][4],
                            float factor) {
@@ -45,7 +47,7 @@ __device__ void store_rows(const HeadRows<float>& to, int64_t batch, int head, i
 
 template <int D, bool by_keys>
 struct MmaBackwardTile {
-  static constexpr int rows = kMmaRows, cols = by_keys && D > 64 ? 32 : 64;  // two sums of D columns leave fewer registers
+  static constexpr int rows = kMmaRows, cols = by_keys && D > 64 ? 32 : 64;  // fewer if two sums take the registers
   static constexpr int own = 0, other = own + 2 * rows * D, w = other + 4 * cols * D, end = w + rows * cols;
   static constexpr std::size_t statistics = end * sizeof(BFloat16);  // lse and delta of two tiles of queries
   static constexpr std::size_t bytes = statistics + (by_keys ? 4 * cols * sizeof(float) : 0);
@@ -60,7 +62,7 @@ __global__ void __launch_bounds__(128) attention_mma_backward(AttentionBackwardP
   const Shared<BFloat16> memory = dynamic_shared<BFloat16>(), own = memory + Tile::own, other = memory + Tile::other;
   const Shared<float> statistics = dynamic_shared<float>() + static_cast<int>(Tile::statistics / sizeof(float));
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp, g = lane / 4, t = lane % 4;
-  // The blocks with the most columns begin first: under causality the last queries, the first keys.
+  // Blocks with the most columns begin first: with causality, those of the last queries or of the first keys.
   const int length = by_keys ? p.n : p.m, group = p.heads / p.kv_heads;
   const int first = static_cast<int>(by_keys ? blockIdx.x : gridDim.x - 1 - blockIdx.x) * rows;
   const int last = first + rows < length ? first + rows - 1 : length - 1;
@@ -76,7 +78,7 @@ __global__ void __launch_bounds__(128) attention_mma_backward(AttentionBackwardP
   };
   const KeySpan low = span_of(first), high = span_of(last);
 
-  // Steps: tiles of `cols` columns, for by_keys those of each query head of the group.
+  // Steps: tiles of `cols` columns; with by_keys, those of each query head of the group.
   const int begin = low.begin / cols * cols, tiles = high.end > begin ? (high.end - begin + cols - 1) / cols : 0;
   const int steps = by_keys ? tiles * group : tiles;
   const auto copy_step = [&](int step) {
@@ -123,7 +125,7 @@ __global__ void __launch_bounds__(128) attention_mma_backward(AttentionBackwardP
     const int at = begin + step % tiles * cols;
     const Shared<BFloat16> y = other + step % 2 * (2 * cols * D), y2 = y + cols * D;
     cp_async_wait<0>();
-    __syncthreads();  // this tile is there for all, and the buffer of the one before is free
+    __syncthreads();  // all threads see this tile, and the previous tile's buffer is free
     if (step + 1 < steps) copy_step(step + 1);
     cp_async_commit();
 
@@ -175,7 +177,7 @@ __global__ void __launch_bounds__(128) attention_mma_backward(AttentionBackwardP
   if constexpr (by_keys) store_rows<D>(p.dv, batch, head, first + 16 * warp, length, dv, 1);
 }
 
-/// Runs one role over a whole problem.
+/// Runs one role of attention_mma_backward over a whole problem.
 template <bool by_keys, int D, class Weighting, class Mask>
 void run_attention_mma_backward(const AttentionBackwardProblem& p, Mask mask) {
   const auto blocks = static_cast<unsigned>(((by_keys ? p.n : p.m) + kMmaRows - 1) / kMmaRows);

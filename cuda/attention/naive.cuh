@@ -1,6 +1,6 @@
-// Rung 1: one warp for each query, one key after the other. The row of q and the output stay in the registers of the
-// warp, D/32 numbers a lane; a score is a dot product that the lanes sum by shuffles; softmax is computed online, so
-// that no row of scores is stored. Any D and DV up to 256, f32.
+// Rung 1: a warp takes a query and one key after the other. The row of q and the output stay in the registers of the
+// warp, D/32 numbers a lane. The lanes sum the dot product of a score by shuffles. Softmax is computed online, so that
+// no row of scores is stored. Any D and DV up to 256, f32.
 // What limits it: every key and value is read from memory (at best from a cache) once for each query, 8·D bytes for
 // 4·D operations, and each score waits for five shuffles that depend on each other.
 #pragma once
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(128) attention_naive(AttentionProblem<float> p
   }
 }
 
-/// Runs it over a whole problem.
+/// Runs attention_naive over a whole problem.
 template <int D, int DV, class Weighting, class Mask, class Gate>
 void run_attention_naive(const AttentionProblem<float>& p, Mask mask) {
   const auto blocks = static_cast<unsigned>((p.m + kNaiveWarps - 1) / kNaiveWarps);

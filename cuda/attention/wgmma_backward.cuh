@@ -3,7 +3,7 @@
 //
 //   Warpgroup 0 computes nothing and gives most of its registers away. One thread of it copies the block's rows by TMA,
 //     and then tiles of the other side into a ring of two. For keys a second warp copies lse and δ of a tile's queries.
-//   Warpgroups 1 and 2 have 64 rows each: X of q (of k) and X' of g (of v). For each tile Y of k (of q), Y' of v (of g):
+//   Warpgroups 1 and 2 have 64 rows each: X of q (of k), X' of g (of v). For each tile, Y of k (of q), Y' of v (of g):
 //
 //     start S = X Yᵀ and dP = X' Y'ᵀ      both operands in shared memory
 //     wait for S: P and φ' from S         while dP is computed
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
         for (int at = begin; at < high.end; at += cols, ++step) {
           const int stage = step % stages;
           const Shared<uint64_t> come = barrier + Tile::has + stage;
-          mbarrier_wait(barrier + Tile::read + stage, static_cast<unsigned>(step / stages % 2) ^ 1);  // its last readers
+          mbarrier_wait(barrier + Tile::read + stage, static_cast<unsigned>(step / stages % 2) ^ 1);  // it is free
           if (warp == 0) {
             const Shared<BFloat16> to = memory + (Tile::other + stage * (2 * size));
             mbarrier_arrive_expecting(come, Tile::tile_bytes);

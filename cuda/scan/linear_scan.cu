@@ -1,4 +1,4 @@
-// The slot of linear_scan: which kernel answers a call, and its operands as that takes them.
+// The slot of linear_scan: chooses the kernel of a call and prepares its operands.
 #include <sluice/cuda/kernels.h>
 #include <sluice/cuda/scan/mma.cuh>
 #include <sluice/cuda/scan/simt.cuh>
@@ -15,7 +15,7 @@ ScanDecay decay_of(const Tensor& g, const LinearScanOptions& o) {
   return g.rank() == 3 ? ScanDecay::scalar : o.decay_on_values ? ScanDecay::values : ScanDecay::keys;
 }
 
-/// Everything of a call but its operands q, k, v and y.
+/// The view of a call without its operands q, k, v and y.
 template <class View, class State>
 View view_of(const Tensor& q, const Tensor& v, const Tensor& g, const LinearScanOptions& o, int width, int steps) {
   const int64_t n = q.dim(2), e = v.dim(3), channels = g.defined() && g.rank() == 4 ? g.dim(3) : 1;
@@ -66,14 +66,15 @@ void run_simt(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g
 
 // -- tensor cores ----------------------------------------------------------------------------------------------------
 
-/// As on the CPU, decays per channel stay exact; and what a tile cannot hold, or not fill, goes to the other kernel.
+/// True if tensor cores serve the call. As on the CPU, decays per channel stay exact. Calls that a tile cannot hold, or
+/// that would not fill one, go to the other kernel.
 bool on_tensor_cores(const Tensor& q, const Tensor& v, const Tensor& g, const LinearScanOptions& o) {
   return precision() == Precision::bf16 && q.dtype() != f64 && (!g.defined() || g.rank() == 3) && !o.chunks_only && q.dim(2) >= 16 &&
          q.dim(3) >= 16 && q.dim(3) <= 128 && v.dim(3) >= 16 && std::max(q.dim(2), v.dim(3)) < INT32_MAX;
 }
 
-/// An operand as bf16 in rows that are 16-byte aligned and a multiple of 8 long: where it lies, or rounded and filled up
-/// with zeros, two numbers a thread, memory limits it.
+/// An operand in bf16, with rows 16-byte aligned and a multiple of 8 long: in place if possible, else a copy that is
+/// rounded and padded with zeros. A thread copies two numbers. Limited by memory.
 struct Bf16Rows {
   std::optional<Scratch<BFloat16>> memory;
   HeadRows<const BFloat16> rows;

@@ -1,11 +1,11 @@
 // The chunked scan on tensor cores: operands in bf16, sums and the state in f32, without decay or with a scalar one (formulae:
-// simt.cuh). Chunks of 64 steps come by cp.async into one of two buffers while the other is computed with.
+// simt.cuh). cp.async copies chunks of 64 steps into one of two buffers while the block computes with the other.
 //
-// A block has 64 or 128 columns of S, its warps as a 4×1 or 4×2 grid: a warp has 16 steps of a chunk and 64 columns of their
-// outputs, and M/4 rows and the same columns of S, in registers. Weights A go from the one product into the next in
-// registers; q S reads a copy of S rounded to bf16. Two barriers a chunk: it is there, and all have read the copy.
-// What limits it: at M = 128 one block on a multiprocessor, whose warps wait for each other twice a chunk; the two halves
-// of 128 columns each compute A; mma.sync instead of wgmma.
+// A block has 64 or 128 columns of S, and its warps form a 4×1 or 4×2 grid. In registers a warp has 64 columns of the
+// outputs of 16 steps of a chunk, and M/4 rows of the same columns of S. Weights A go from one product into the next in
+// registers; q S reads a copy of S rounded to bf16. Two barriers a chunk: after the chunk has arrived, and after all
+// have read the copy. What limits it: at M = 128 a multiprocessor has one block, whose warps wait for each other twice
+// a chunk; the two halves of 128 columns each compute A; mma.sync instead of wgmma.
 #pragma once
 
 #include <sluice/cuda/attention/mma_tiles.cuh>
@@ -15,7 +15,7 @@ namespace sluice::cuda {
 
 constexpr int kScanMmaSteps = 64;
 
-/// M channels of keys, 64·halves columns. Where parts of the shared memory begin, in numbers of bf16.
+/// The tile of M channels of keys and 64·halves columns. Offsets of its parts in shared memory count bf16 numbers.
 template <int M, int halves>
 struct ScanMmaTile {
   static constexpr int steps = kScanMmaSteps, columns = 64 * halves, threads = 4 * halves * kWarp;
@@ -24,7 +24,7 @@ struct ScanMmaTile {
   static constexpr std::size_t bytes = end * sizeof(BFloat16);
 };
 
-/// Decays of a chunk: L_t, e^{L_t}, e^{L_end − L_t}, and e^{L_end} in two parts. There are two of it.
+/// Decays of a chunk: L_t, e^{L_t}, e^{L_end − L_t}, and e^{L_end} in two parts. Shared memory has two buffers of them.
 struct ScanMmaDecays {
   Shared<double> sums;
   Shared<float> up, down, end;
@@ -36,7 +36,7 @@ struct ScanMmaDecays {
     const Shared<float> up = static_shared<float, 2 * floats, Tag>() + buffer * floats;
     return {sums, up, up + kScanMmaSteps, up + 2 * kScanMmaSteps};
   }
-  /// By one warp; low and high: g of steps `lane` and `lane` + 32. Returns L_end.
+  /// Fills the buffer; one warp must call it. low and high: g of steps `lane` and `lane` + 32. Returns L_end.
   __device__ double fill(float low, float high) const {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     const double all = running_sums(sums, kScanMmaSteps, [&](int i) { return static_cast<double>(i < kWarp ? low : high); });
@@ -61,17 +61,19 @@ __device__ void scan_copy(Shared<BFloat16> to, const BFloat16* from, int64_t row
   }
 }
 
-/// From where a piece of a row of MmaRows begins to where a later piece does: 0 where the two have bits in common.
+/// The place of the piece that lies `pieces` after the one at `place`, in a row of MmaRows. The number of the piece at
+/// `place` and `pieces` must have no bits in common.
 __device__ inline int pieces_on(int place, int pieces) { return place ^ (8 * pieces); }
-/// Two numbers of bf16 times x and y.
+/// Multiplies a pair of bf16 by x and y.
 __device__ inline uint32_t scale_pair(uint32_t pair, float x, float y) {
   return pack_bf16(__builtin_bit_cast(float, pair << 16) * x, __builtin_bit_cast(float, pair & 0xffff0000) * y);
 }
 __device__ inline void store_number(float* to, float x) { *to = x; }
 __device__ inline void store_number(BFloat16* to, float x) { to->bits = static_cast<uint16_t>(pack_bf16(x, 0)); }
 
-/// acc [16, 64] += A v for 16×16 weights, of rows `row` … of v and its pieces from `piece` on; `place`: where this lane's row
-/// of the first two pieces begins in row 0. On the diagonal, where zeros of A stand beside later steps, these must not turn NaN.
+/// acc [16, 64] += A v for 16×16 weights A and the rows of v from `row` on, its pieces from `piece` on. `place`: the
+/// place of this lane's row in the first two pieces, for row = 0. On the diagonal A is 0 for later steps; their v may
+/// be NaN, and must not count.
 template <int columns, bool diagonal>
 __device__ void scan_add_weighted(float (&acc)[8][4], const float (&low)[4], const float (&high)[4], Shared<BFloat16> v, int place,
                                   int row, int piece, Shared<BFloat16> mine) {
@@ -90,8 +92,8 @@ __device__ void scan_add_weighted(float (&acc)[8][4], const float (&low)[4], con
   for (int d = 0; d < 4; ++d) mma_m16n8k16(acc[2 * d], w[0], f[d][0], f[d][1]), mma_m16n8k16(acc[2 * d + 1], w[0], f[d][2], f[d][3]);
 }
 
-/// A block for each 64·halves columns of each head and piece. Rows of operands are 16-byte aligned, and zeros fill them up to
-/// multiples of 8; `pairs`: rows of y begin at even places.
+/// A block for each 64·halves columns of each head and piece. Rows of operands must be 16-byte aligned and padded with
+/// zeros to multiples of 8. `pairs`: rows of y begin at even places.
 template <int M, int halves, bool weighted, class Out>
 __global__ void __launch_bounds__(128 * halves, 1) scan_mma(ScanView<BFloat16, Out, float> s, bool pairs) {
   using Tile = ScanMmaTile<M, halves>;
@@ -100,7 +102,7 @@ __global__ void __launch_bounds__(128 * halves, 1) scan_mma(ScanView<BFloat16, O
   const int rows = warp % 4, half = warp / 4, channel = M / 4 * rows + g;  // of S: channel + 16 i + 8 r
   const Shared<BFloat16> memory = dynamic_shared<BFloat16>(), copy = memory + Tile::state;
   const Shared<uint32_t> copy_pairs = dynamic_shared<uint32_t>() + Tile::state / 2;
-  // Where this lane's rows for ldmatrix begin: of queries, of 16 keys, of them transposed, of columns; and its numbers of S.
+  // Places of this lane's rows for ldmatrix (queries, 16 keys, the keys transposed, columns), and of its numbers of S.
   const int of_q = MmaRows<M>::at(16 * rows + lane % 16, lane / 16), row_of_k = lane / 16 * 8 + lane % 8;
   const int of_k = MmaRows<M>::at(row_of_k, lane / 8 % 2), of_k_transposed = MmaRows<M>::at(row_of_k, M / 32 * rows + lane / 8 % 2);
   const int of_columns = MmaRows<columns>::at(lane % 16, 8 * half + lane / 16);
@@ -124,7 +126,7 @@ __global__ void __launch_bounds__(128 * halves, 1) scan_mma(ScanView<BFloat16, O
 
   float state[M / 64][8][4];
   bool has_state = writes && at.piece > 0;
-  /// f(number, where it is kept) for this lane's numbers of S; null outside.
+  /// f(number, its address in s.states) for this lane's numbers of S; the address is null outside.
   const auto each_kept = [&](auto f) {
 #pragma unroll
     for (int i = 0; i < M / 64; ++i)
@@ -152,7 +154,7 @@ __global__ void __launch_bounds__(128 * halves, 1) scan_mma(ScanView<BFloat16, O
   const int begin = static_cast<int>(at.begin);
   start_copies(begin);
   cp_async_commit();
-  double total = 0;  // Σg of the piece: of warp 0
+  double total = 0;  // Σg of the piece, in warp 0
   if (weighted && warp == 0) total = ScanMmaDecays::of<Tile>(begin % 2).fill(decay_of(begin, lane), decay_of(begin, lane + kWarp));
 
   for (int chunk = begin; chunk < last; ++chunk) {
@@ -161,7 +163,7 @@ __global__ void __launch_bounds__(128 * halves, 1) scan_mma(ScanView<BFloat16, O
     const Shared<BFloat16> v = memory + (Tile::v + buffer * steps * columns);
     const ScanMmaDecays decays = ScanMmaDecays::of<Tile>(buffer);
     cp_async_wait<0>();
-    __syncthreads();  // the chunk is there for all, and so is the copy of S; the other buffer is free
+    __syncthreads();  // all threads see the chunk and the copy of S; the other buffer is free
     const bool more = chunk + 1 < last;
     float next_low = 0, next_high = 0;
     if (more) {
@@ -185,7 +187,7 @@ __global__ void __launch_bounds__(128 * halves, 1) scan_mma(ScanView<BFloat16, O
         }
 #pragma unroll
         for (int j = 0; j < 4; ++j)
-          if (j <= rows) {  // 16 steps that these see
+          if (j <= rows) {  // this warp's steps see these 16
             ldmatrix(f, k + (pieces_on(of_k, 2 * c) + 16 * j * M));
             mma_m16n8k16(w[2 * j], a, f[0], f[1]), mma_m16n8k16(w[2 * j + 1], a, f[2], f[3]);
           }
@@ -236,7 +238,7 @@ __global__ void __launch_bounds__(128 * halves, 1) scan_mma(ScanView<BFloat16, O
           }
         }
       }
-      if (!more) break;  // nobody needs S
+      if (!more) break;  // S is not needed any more
     }
 
     if constexpr (weighted) {
@@ -255,7 +257,7 @@ __global__ void __launch_bounds__(128 * halves, 1) scan_mma(ScanView<BFloat16, O
       for (int d = 0; d < 4; ++d) ldmatrix<true>(f[d], v + (pieces_on(of_columns, 2 * d) + j * columns));
 #pragma unroll
       for (int i = 0; i < M / 64; ++i) {
-        uint32_t a[4];  // of k transposed: 16 channels by 16 steps
+        uint32_t a[4];  // kᵀ: 16 channels by 16 steps
         ldmatrix<true>(a, k + (pieces_on(of_k_transposed, 2 * i) + j * M));
         if constexpr (weighted) {
 #pragma unroll
@@ -271,7 +273,7 @@ __global__ void __launch_bounds__(128 * halves, 1) scan_mma(ScanView<BFloat16, O
     has_state = true;
     if (weighted && warp == 0 && more) total += ScanMmaDecays::of<Tile>(1 - buffer).fill(next_low, next_high);
     if (!writes) continue;
-    __syncthreads();  // all have read the copy
+    __syncthreads();  // all threads have read the copy
     round_state();
   }
 

@@ -1,11 +1,10 @@
-// What the chunked scans share: the sequence cut into chunks, and these into pieces.
+// Shared by the chunked scans: a sequence is split into pieces of chunks.
 //
-// A block goes through a piece chunk by chunk, the state S with it. Where there are enough heads to fill the device, a
-// sequence is one piece, and every number is read once. Else it is cut: the first launch finds what each piece adds to the
-// state and how much it forgets, a short pass over the pieces makes of that the states at their starts, and the second
-// launch begins from those.
+// A block goes through a piece chunk by chunk and carries the state S. With enough heads to fill the device, a sequence
+// is one piece, and every number is read once. Else it is split: the first launch computes what each piece adds to the
+// state, and its decay; a short pass over the pieces computes the states at their starts; a second launch uses these.
 //
-// A reverse scan is the same on rows read backwards: views with negative strides.
+// A reverse scan reads the rows backwards, by views with negative strides.
 #pragma once
 
 #include <sluice/cuda/tensors.h>
@@ -15,8 +14,8 @@ namespace sluice::cuda {
 
 enum class ScanDecay { none, scalar, keys, values };
 
-/// Which steps make a chunk of a kernel that takes up to `length` of them at once. With chunks_only a chunk of that option
-/// is a group of such: its outputs see the state at the start of their group.
+/// How steps form chunks, for a kernel that takes up to `length` steps at once. With chunks_only, a chunk of that
+/// option is a group of these chunks, and its outputs see the state at the start of the group.
 struct ScanCut {
   int64_t n, length, group, shift = 0, chunks_of_group, chunks, chunks_of_piece, pieces = 1;
   bool grouped;
@@ -33,7 +32,7 @@ struct ScanCut {
     pieces = (chunks + chunks_of_piece - 1) / chunks_of_piece;
   }
   __device__ bool starts_group(int64_t chunk) const { return !grouped || chunk % chunks_of_group == 0; }
-  /// The first step of a chunk, and how many it has: none, at times, beside a short group.
+  /// The first step of a chunk, and its number of steps, which may be 0 in a short group.
   __device__ int64_t first(int64_t chunk) const {
     if (!grouped) return chunk * length;
     const int64_t at = chunk / chunks_of_group * group - shift + chunk % chunks_of_group * length;
@@ -49,11 +48,11 @@ struct ScanCut {
     return end > first(chunk) ? static_cast<int>(end - first(chunk)) : 0;
   }
 
-  static constexpr int64_t kEnough = 66;     // blocks: for half of an H100's multiprocessors; a cut costs half as much again
-  static constexpr int64_t kShortest = 256;  // steps of a piece: its state costs as much traffic as that many rows
+  static constexpr int64_t kEnough = 66;     // blocks, half of an H100's multiprocessors; splitting costs 1.5 times
+  static constexpr int64_t kShortest = 256;  // steps of a piece; its state costs as much traffic as this many rows
 };
 
-/// Which part of a call a block has.
+/// The part of a call that a block computes.
 struct ScanPlace {
   int col_tile, head, b, h, piece;
   int64_t begin, end;  // chunks of its piece
@@ -70,12 +69,12 @@ struct ScanPlace {
 template <class T, class Out = T, class State = T>
 struct ScanView {
   HeadRows<const T> q{}, k{}, v{};
-  HeadRows<Out> y{};  // null: only states and totals are wanted
-  const State* g;   // of step 0 [batch, heads, n, channels]
+  HeadRows<Out> y{};  // null: only states and totals are computed
+  const State* g;   // log decays, from step 0 on [batch, heads, n, channels]
   int64_t g_row, n, m, e, channels;
   int heads, col_tiles, blocks_of_piece, blocks = 0;
   ScanCut cut;
-  State* states;   // [batch, heads, pieces, m, e]: at the starts of pieces, or without y what they add; null: one piece
+  State* states;   // [batch, heads, pieces, m, e]: at the starts of pieces, or without y their sums; null: one piece
   double* totals;  // [batch, heads, pieces, channels]: Σg of each piece, without y
 
   __device__ bool writes() const { return y.base != nullptr; }
@@ -85,11 +84,11 @@ struct ScanView {
   __device__ double* total(const ScanPlace& at, int64_t channel) const {
     return totals + (at.head * cut.pieces + at.piece) * channels + channel;
   }
-  /// log decays on the way to step i: none to the first.
+  /// The log decay from step i − 1 to step i; 0 for the first step.
   __device__ State log_decay(int head, int64_t i, int64_t channel) const {
     if (i == 0) return 0;
     const State x = g[int64_t{head} * n * channels + i * g_row + channel];
-    return x < State(-1e4) ? State(-1e4) : x;  // nothing is left in either precision
+    return x < State(-1e4) ? State(-1e4) : x;  // e^x is 0 there in f32 and f64
   }
 };
 
@@ -100,8 +99,8 @@ HeadRows<T> backwards(HeadRows<T> x, int64_t n) {
   return x;
 }
 
-/// e^g = whole + rest, where whole is 1 unless much is forgotten: rounded, a factor near 1 would multiply the state again and
-/// again, always wrong in the same direction.
+/// e^g = whole + rest, where whole is 1 unless the decay is strong (g < −0.7). A rounded factor near 1 would multiply
+/// the state many times, with an error always in the same direction.
 template <class T>
 struct ScanFactor {
   T whole, rest;
@@ -114,8 +113,8 @@ struct ScanFactor {
 template <class T>
 __device__ T decayed(T x, T whole, T rest, T y) { return x * whole + (x * rest + y); }
 
-/// sums[i] = x(0) + … + x(i), i < count, by the lanes of a warp; returns the last. A lane may read the sums it wrote, those of
-/// steps lane, lane + 32, …, at once.
+/// sums[i] = x(0) + … + x(i), i < count, by the lanes of a warp. Returns the last sum. A lane may read its own sums, of
+/// steps lane, lane + 32, …, without a barrier.
 template <class X>
 __device__ double running_sums(Shared<double> sums, int count, X x) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -134,7 +133,7 @@ __device__ double running_sums(Shared<double> sums, int count, X x) {
   return before;
 }
 
-/// states: from what each piece adds to the state at its start.
+/// Turns `states` from the sum that each piece adds into the state at the start of each piece.
 template <class T>
 void scan_pieces(T* states, const double* totals, int64_t heads, int64_t pieces, int64_t m, int64_t e, ScanDecay decay) {
   const int64_t channels = decay == ScanDecay::keys ? m : decay == ScanDecay::values ? e : 1;
@@ -144,7 +143,7 @@ void scan_pieces(T* states, const double* totals, int64_t heads, int64_t pieces,
     T sum = 0, next = *at;
     for (int64_t p = 0; p < pieces; ++p, at += m * e) {
       const T adds = next;
-      if (p + 2 < pieces) next = at[m * e];  // the last adds to nobody
+      if (p + 2 < pieces) next = at[m * e];  // no piece follows the last one
       *at = sum;
       const ScanFactor<T> f(decay == ScanDecay::none ? T(0) : T(totals[(head * pieces + p) * channels + channel]));
       sum = decayed(sum, f.whole, f.rest, adds);
@@ -152,7 +151,7 @@ void scan_pieces(T* states, const double* totals, int64_t heads, int64_t pieces,
   });
 }
 
-/// run(view) once, or for each of the two launches.
+/// Calls run(view) once, or, with more than one piece, for each of the two launches.
 template <class View, class Run>
 void scan_in_pieces(View s, ScanDecay decay, Run run) {
   const auto with_blocks = [&](View x, int64_t pieces) {

@@ -1,16 +1,18 @@
-// The chunked scan on ordinary cores, every option, f32 and f64. Steps 0 … c−1 of a chunk, L_t = g_0 + … + g_t:
+// The chunked scan on ordinary cores, with every option, in f32 and f64. For steps 0 … c−1 of a chunk, L_t = g_0 + … +
+// g_t:
 //
 //   A_tj = Σ_c q_tc k_jc e^{L_tc − L_jc}, j <= t      o_t = (q_t ∘ e^{L_t}) S + Σ_{j <= t} A_tj v_j
 //   S ← e^{L_end} ∘ S + Σ_j (k_j ∘ e^{L_end − L_j})ᵀ v_j
 //
-// and, for decays of values, the factors beside v instead. Exponents are <= 0: nothing overflows, nothing is divided. Without
-// decay and with a scalar one a chunk is as long as the tile is wide; with decays per channel it has 16 steps, and a factor
-// e^{L_t − L_j} is a running product of e^g from t down to j. (Chunks: Hua et al. 2022, Transformer Quality in Linear Time,
-// section 3.3; Yang et al. 2024, Gated Linear Attention Transformers, section 4.)
+// For decays of values the factors stand beside v. Exponents are <= 0, so nothing overflows and nothing is divided.
+// Without decay or with a scalar one, a chunk has as many steps as the tile has columns. With decays per channel it has
+// 16 steps, and a factor e^{L_t − L_j} is a running product of e^g from t down to j. (Chunks: Hua et al. 2022,
+// Transformer Quality in Linear Time, section 3.3; Yang et al. 2024, Gated Linear Attention Transformers, section 4.)
 //
-// A block has N columns of S, all tiles in shared memory; more than N rows are further passes that add to o. A thread has
-// 4×4 numbers of S, and of o as many rows as there are and 4 columns, from 16-byte reads: eight multiply-adds a read.
-// What limits it: these reads, and no load under way while it computes, but for another block on the same multiprocessor.
+// A block has N columns of S, with all tiles in shared memory; if S has more than N rows, further passes add to o. A
+// thread has 4×4 numbers of S, and Tile::rows rows and 4 columns of o, by 16-byte reads: eight multiply-adds a read.
+// What limits it: these reads; and no load is under way while it computes, except in other blocks of the
+// multiprocessor.
 #pragma once
 
 #include <sluice/cuda/scan/pieces.cuh>
@@ -19,17 +21,17 @@
 
 namespace sluice::cuda {
 
-/// N columns, for N²/16 threads. Where parts of the shared memory begin.
+/// The tile of N columns, for N²/16 threads, and the offsets of its parts in shared memory.
 template <int N, ScanDecay decay>
 struct ScanTile {
   static constexpr bool by_channel = decay == ScanDecay::keys || decay == ScanDecay::values;
   static constexpr int across = N / 4, threads = across * across, steps = by_channel ? 16 : N, rows = steps / across;
-  static constexpr int parts = threads / 16, part = N / parts;  // of channels, where 16 steps share the threads
+  static constexpr int parts = threads / 16, part = N / parts;  // by_channel: threads of a step, channels of each
   static constexpr int ld = N + 4, ld_a = steps + 4;            // so that rows begin in different banks
   static constexpr int q = 0, k = q + steps * ld, v = k + steps * ld, a = v + steps * ld, state = a + steps * ld_a;
-  static constexpr int factor = state + N * ld;  // forgetting(g) [steps, ld]; of a scalar e^{L_t}, then e^{L_end − L_t}
+  static constexpr int factor = state + N * ld;  // forgetting(g) [steps, ld]; scalar: e^{L_t}, then e^{L_end − L_t}
   static constexpr int whole = factor + (by_channel ? steps * ld : 2 * steps), rest = whole + N, end = rest + N;
-  static constexpr int border = end, border_end = border + N * ld;  // S where the group began
+  static constexpr int border = end, border_end = border + N * ld;  // S at the start of the group
 };
 
 template <class T>
@@ -58,7 +60,8 @@ __device__ void fill_rows(Shared<T> to, int count, int columns, Number number) {
   }
 }
 
-/// e^g as forget() takes it: e^g − 1 where g is near 0, so that products of many are not all off in the same direction.
+/// e^g in the form that forget() takes: e^g − 1 if g is near 0. Else the errors of many factors would go in one
+/// direction.
 template <class T>
 __device__ T forgetting(T g) {
   if (g <= T(0) && g >= T(-0.7)) return math::expm1(g);
@@ -117,7 +120,8 @@ __device__ void weigh_by_keys(Shared<T> q, Shared<T> k, Shared<T> factor, Shared
     if (const int c = part * Tile::part + 4 * p; t < count && c < channels) store_4(q + t * Tile::ld + c, w[p]);
 }
 
-/// A_tj otherwise: weight(t, j) q_t·k_j for j <= t, else 0. Thread (ty, tx) has rows first … first + rows − 1, columns tx + i·across.
+/// A_tj without decays of keys: weight(t, j) q_t·k_j for j <= t, else 0. Thread (ty, tx) has rows first … first + rows
+/// − 1 and columns tx + i·across.
 template <class Tile, class T, class Weight>
 __device__ void weigh(Shared<T> q, Shared<T> k, Shared<T> a, int count, int channels, Weight weight) {
   constexpr int rows = Tile::rows;
@@ -149,7 +153,7 @@ __device__ void weigh(Shared<T> q, Shared<T> k, Shared<T> a, int count, int chan
     }
 }
 
-/// acc[r] += Σ_{j <= first + r} A_tj v_j; the sum leaves out what comes later, which may be NaN.
+/// acc[r] += Σ_{j <= first + r} A_tj v_j. Later steps are left out of the sum, because they may be NaN.
 template <class Tile, class T>
 __device__ void add_weighted(T (&acc)[Tile::rows][4], Shared<T> a, Shared<T> v, int first) {
   constexpr int rows = Tile::rows;
@@ -175,8 +179,8 @@ __device__ void add_weighted(T (&acc)[Tile::rows][4], Shared<T> a, Shared<T> v, 
   for (; j <= first + rows - 1; j += 4) add(j, std::false_type());
 }
 
-/// What a chunk forgets, for `channels` channels from `channel` on: factors of its steps, of the state (whole and rest), and
-/// its sums of g added to `total`.
+/// Loads the decays of a chunk, for `channels` channels from `channel` on: the factors of its steps and of the state
+/// (whole and rest). Adds its sums of g to `total`.
 template <class Tile, ScanDecay decay, class View, class T>
 __device__ void load_decays(const View& s, int head, int64_t first, int count, int64_t channel, int channels, Shared<T> factor,
                             Shared<T> whole, Shared<T> rest, Shared<double> sums, Shared<double> total) {
@@ -244,8 +248,8 @@ __device__ void multiply_state(T (&acc)[Tile::rows][4], Shared<T> q, Shared<T> s
   }
 }
 
-/// S ← e^{L_end} ∘ S + Σ_j k_jᵀ v_j for this thread's 4×4 numbers, from row `row` and column `column` on; the border, if
-/// there is one, forgets, or is S where a group ends.
+/// S ← e^{L_end} ∘ S + Σ_j k_jᵀ v_j for this thread's 4×4 numbers, from row `row` and column `column` on. With
+/// chunks_only, the border becomes S if a group ends here, else it decays, too.
 template <class Tile, ScanDecay decay, class T>
 __device__ void add_to_state(Shared<T> state, Shared<T> border, bool chunks_only, bool ends_group, Shared<T> k, Shared<T> v,
                              Shared<T> factor, Shared<T> whole, Shared<T> rest, int count, int row, int column) {
@@ -289,7 +293,7 @@ __global__ void __launch_bounds__(ScanTile<N, decay>::threads, N == 64 ? 2 : 4) 
   const Shared<T> memory = dynamic_shared<T>();
   const Shared<T> q = memory + Tile::q, k = memory + Tile::k, v = memory + Tile::v, a = memory + Tile::a, state = memory + Tile::state;
   const Shared<T> factor = memory + Tile::factor, whole = memory + Tile::whole, rest = memory + Tile::rest;
-  const Shared<T> border = chunks_only ? memory + Tile::border : state;        // what outputs see
+  const Shared<T> border = chunks_only ? memory + Tile::border : state;        // the state that outputs see
   const Shared<double> sums = static_shared<double, Tile::steps + N, Tile>();  // L of a scalar decay
   const Shared<double> total = sums + Tile::steps;                             // Σg of each channel in this piece
   const ScanPlace at(s);
@@ -315,14 +319,14 @@ __global__ void __launch_bounds__(ScanTile<N, decay>::threads, N == 64 ? 2 : 4) 
       fill_rows<Tile>(k, count, all, [&](int i, int c) { return s.k.at(at.b, at.h, first + i)[pass + c]; });
       fill_rows<Tile>(v, count, cols, [&](int i, int c) { return s.v.at(at.b, at.h, first + i)[col + c]; });
       load_decays<Tile, decay>(s, at.head, first, count, channel, channels, factor, whole, rest, sums, total);
-      __syncthreads();  // the chunk is there, and so is S
+      __syncthreads();  // the chunk and S are complete
       if (writes) {
         if constexpr (decay == ScanDecay::keys) weigh_by_keys<Tile>(q, k, factor, a, count, all);
         else if (!chunks_only)
           weigh<Tile>(q, k, a, count, all, [&](int t, int j) {
             return decay == ScanDecay::scalar ? math::exp(static_cast<T>(double(sums[t]) - double(sums[j]))) : T(1);
           });
-        __syncthreads();  // all have read k, and A is there
+        __syncthreads();  // all threads have read k, and A is complete
         if (const int t0 = ty * rows; t0 < count && own) {
           T acc[rows][4] = {};
           if (has_state) multiply_state<Tile>(acc, q, border + 4 * tx, t0, all);
@@ -343,27 +347,27 @@ __global__ void __launch_bounds__(ScanTile<N, decay>::threads, N == 64 ? 2 : 4) 
             for (int d = 0; d < 4; ++d)
               if (t0 + r < count && 4 * tx + d < cols) y[d] = pass > 0 ? y[d] + acc[r][d] : acc[r][d];
         }
-        if (chunk + 1 == at.end) break;  // nobody needs S
+        if (chunk + 1 == at.end) break;  // S is not needed any more
       }
       if constexpr (decay == ScanDecay::keys) carry_to_end<Tile>(k, factor, count, all);
       if constexpr (decay == ScanDecay::values) {
-        __syncthreads();  // all have read v
+        __syncthreads();  // all threads have read v
         carry_to_end<Tile>(v, factor, count, cols);
       }
-      __syncthreads();  // all have read S
+      __syncthreads();  // all threads have read S
       if (4 * ty < all && own)
         add_to_state<Tile, decay>(state, border, chunks_only, s.cut.starts_group(chunk + 1), k, v, factor, whole, rest, count, 4 * ty, 4 * tx);
       has_state = true;
-      __syncthreads();  // all have used what was loaded
+      __syncthreads();  // all threads have used the chunk
     }
     if (!writes) {
-      if (4 * ty < all && own)  // its own numbers of S
+      if (4 * ty < all && own)  // this thread's numbers of S
 #pragma unroll
         for (int r = 0; r < 4; ++r)
 #pragma unroll
           for (int d = 0; d < 4; ++d)
             if (4 * ty + r < all && 4 * tx + d < cols) *s.kept(at, pass + 4 * ty + r, col + 4 * tx + d) = state[(4 * ty + r) * ld + 4 * tx + d];
-      // Where several blocks or passes find the same sum, they write the same bits.
+      // If several blocks or passes compute the same sum, they write the same bits.
       if (decay != ScanDecay::none && thread < channels) *s.total(at, channel + thread) = total[thread];
     }
     __syncthreads();
