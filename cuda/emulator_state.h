@@ -88,7 +88,7 @@ struct Block {
   std::vector<std::unique_ptr<Thread>> threads;
   std::vector<Warp> warps;
   int count = 0, arrived = 0, line = 0;
-  uint32_t interval = 0, first_interval = 0;  // never used twice, so that nothing is cleared between blocks
+  uint32_t interval = 0, first_interval = 0;  // interval only grows, so atoms need no clearing between blocks
   std::unique_ptr<unsigned char[]> storage;
   unsigned char* shared = nullptr;
   std::size_t dynamic_bytes = 0, bytes = 0;

@@ -1,5 +1,5 @@
-// Elementwise kernels made from formulas (ops/formulas.h), forward and backward: the device's counterpart of the loops in
-// ops/map.h. A thread takes an element. It reads each operand in place (broadcast, strided or bool) and keeps
+// Elementwise kernels made from formulas (ops/formulas.h), forward and backward: the device's counterpart of the loops
+// in ops/map.h. A thread takes an element. It reads each operand in place (broadcast, strided or bool) and keeps
 // intermediate values in registers.
 #pragma once
 

@@ -152,7 +152,7 @@ class Link final : public DeviceLink {
     try {
       // Messages of this rank must have reached the others before it leaves. A broken link does not wait.
       if (comm_ && !aborted && l.finalize(comm_) == ncclInProgress) {
-        int left = 2000;  // some seconds
+        int left = 2000;  // rounds of waiting(), some seconds
         settle("ending", [&] { if (--left < 0) fail<DeviceError>("NCCL: ending takes too long"); });
       }
     } catch (const std::exception&) {

@@ -11,8 +11,8 @@ using sluice::detail::SgdStep;
 
 namespace {
 
-constexpr int kTogether = 64;      // tensors of a launch: arguments are at most 4 KiB
-constexpr int64_t kPiece = 4096;   // elements
+constexpr int kTogether = 64;      // tensors of a launch; kernel arguments have at most 4 KiB
+constexpr int64_t kPiece = 4096;   // elements of a piece
 
 /// Some tensors of a call: their addresses in each of its lists, their lengths, and the numbers of their pieces.
 struct Together {
@@ -54,7 +54,7 @@ void with_types(const char* op, const UpdatedTensors& x, F f) {
 template <class Body>
 __global__ void __launch_bounds__(kThreads, 3) pieces_kernel(const __grid_constant__ Together x, Body body) {
   for (int piece = static_cast<int>(blockIdx.x); piece < x.first_piece[x.count]; piece += static_cast<int>(gridDim.x)) {
-    int k = 0;  // the last tensor that begins here or before
+    int k = 0;  // the last tensor whose first piece is `piece` or an earlier one
     for (int step = kTogether / 2; step > 0; step /= 2)
       if (k + step < x.count && x.first_piece[k + step] <= piece) k += step;
     const int64_t begin = (piece - x.first_piece[k]) * kPiece, end = begin + kPiece;
@@ -109,7 +109,7 @@ struct StepPiece {
   }
 };
 
-template <class T, int form>  // 0: no momentum; 2: Nesterov's
+template <class T, int form>  // 0: no momentum; 1: momentum; 2: Nesterov's momentum
 struct SgdElement {
   SgdStep<T> sgd;
   __device__ void operator()(T& w, T g, T& m, T&) const {

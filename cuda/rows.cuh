@@ -16,7 +16,7 @@ struct Add {
   template <class T>
   __device__ T operator()(T a, T b) const { return sluice::detail::sum_of(a, b); }
 };
-/// __shfl_xor_sync and __shfl_up_sync for any T of whole words.
+/// __shfl_xor_sync for any T of whole words.
 template <class T>
 __device__ T shuffle_xor(T x, int step) {
   if constexpr (std::is_arithmetic_v<T>) {

@@ -127,7 +127,7 @@ void copy_on_device(void* to, const void* from, std::size_t bytes) {
   check("copy on the device", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream()));
 }
 
-// -- graphs ------------------------------------------------------------------------------------------------------------
+// -- graphs -----------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -197,7 +197,7 @@ TensorMap tensor_map(const BFloat16* data, int slabs, int rows, int columns, int
   }();
   const cuuint64_t width = static_cast<cuuint64_t>(columns), height = static_cast<cuuint64_t>(rows);
   const cuuint64_t sizes[] = {width, height, static_cast<cuuint64_t>(slabs)};
-  const cuuint64_t strides[] = {width * sizeof(BFloat16), width * height * sizeof(BFloat16)};  // in bytes, of all but the first dim
+  const cuuint64_t strides[] = {width * sizeof(BFloat16), width * height * sizeof(BFloat16)};  // bytes; dims 1 and 2
   const cuuint32_t boxes[] = {kBoxColumns, static_cast<cuuint32_t>(box), 1}, steps[] = {1, 1, 1};
   TensorMap map;
   const CUresult status = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<BFloat16*>(data), sizes, strides, boxes, steps,

@@ -2,7 +2,7 @@
 // device.h: products of matrices in shared memory by all four warps (wgmma), asynchronous copies of tiles (TMA),
 // barriers in shared memory that count threads and bytes, barriers for some of a block's threads, and registers passed
 // between warpgroups.
-// Semantics and layouts: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "cp.async.bulk.tensor", "mbarrier".
+// Semantics, layouts: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "cp.async.bulk.tensor", "mbarrier".
 //
 // All matrices lie in shared memory in rows of 64 bf16 (128 bytes), at multiples of 1,024 bytes. The numbers of the
 // 16-byte pieces of row r are XORed with r mod 8 (the 128-byte swizzle), as TMA writes and wgmma reads them.

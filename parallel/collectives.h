@@ -63,7 +63,7 @@ void on_rank_0(const Communicator& group, const std::function<void()>& f);
 /// Returns the lengths of `ranks` pieces of n things: ⌊n/ranks⌋ each, and one more in the first n mod ranks pieces.
 std::vector<int64_t> even_pieces(int64_t n, int ranks);
 
-// -- in the background -------------------------------------------------------------------------------------------------
+// -- in the background ------------------------------------------------------------------------------------------------
 
 /// A collective under way. Callers must not touch its tensors until wait() has returned.
 class Pending {

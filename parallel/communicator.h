@@ -5,8 +5,8 @@
 //     Tensor total = all_reduce(mine, all);
 //   });
 //
-// Every rank must make the same calls on a group in the same order. Each call first compares, in one small message, what
-// the ranks are about to do. If the ranks disagree, all of them throw the same message, which names the ranks that
+// Every rank must make the same calls on a group in the same order. Each call first compares, in one small message,
+// what the ranks are about to do. If the ranks disagree, all of them throw the same message, which names the ranks that
 // differ. If a rank dies or does not come within timeout(), the others throw a CommunicationError that names it.
 #pragma once
 

@@ -12,8 +12,8 @@ namespace sluice {
 enum class ReduceOp { sum, max, min };
 
 namespace detail {
-/// y[i] = the op over pieces[0][i], pieces[1][i], …, n values each; y may be one of the pieces. bf16 is added in f32 and
-/// rounded once. A NaN makes max and min NaN. DTypeError naming `op` unless f32, f64, bf16 or i64.
+/// y[i] = the op over pieces[0][i], pieces[1][i], …, n values each; y may be one of the pieces. bf16 is added in f32
+/// and rounded once. A NaN makes max and min NaN. DTypeError naming `op` unless f32, f64, bf16 or i64.
 void reduce_pieces(const char* op, ReduceOp how, DType dtype, const std::vector<const std::byte*>& pieces, std::byte* y,
                    int64_t n);
 void check_reducible(const char* op, DType dtype);

@@ -138,7 +138,7 @@ Tensor sequence_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Te
   const Tensor left = cumsum(g, 2, {.exclusive = true, .reverse = true});                 // decay after a step
   const Tensor state = matmul(transpose(k * exp(o.reverse ? upto : left), -2, -1), v);    // [batch, heads, m, e]
   const Tensor whole = unsqueeze(all.dim(2) == k.dim(3) ? all : expand(all, {k.dim(0), k.dim(1), k.dim(3)}), -1);
-  const Tensor sent = detail::of_ranks_before(cat({state, whole}, -1), o.reverse);        // [ranks, batch, heads, m, e + 1]
+  const Tensor sent = detail::of_ranks_before(cat({state, whole}, -1), o.reverse);    // [ranks, batch, heads, m, e + 1]
   const int64_t e = v.dim(3);
   const Tensor between = cumsum(narrow(sent, -1, e, 1), 0, {.exclusive = true, .reverse = !o.reverse});
   const Tensor before = sum(narrow(sent, -1, 0, e) * exp(between), {0});

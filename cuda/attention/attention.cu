@@ -9,13 +9,14 @@
 // computes scores and weights again, from the operands and lse:
 //
 //   P = e^{S − lse} or φ(S)    dP = G Vᵀ ⊙ Z    dS = P ⊙ (dP − δ) or φ'(S) ⊙ dP
-//   dV = (P ⊙ Z)ᵀ G   dQ = scale · (ρ dS ⊙ cap') K   dK = scale · (ρ dS ⊙ cap')ᵀ Q   dbias = ρ dS, its sums along diagonals
+//   dV = (P ⊙ Z)ᵀ G   dQ = scale · (ρ dS ⊙ cap') K   dK = scale · (ρ dS ⊙ cap')ᵀ Q
+//   dbias = ρ dS; the gradient of a relative bias is its sums along diagonals
 //
 // Each block owns its rows of one result and adds to them in the order of the columns, so results always have the same
 // bits. Few queries, as in a step of decoding, give too few blocks. Each block then takes a part of the keys, and the
 // results of the parts are joined in their order (split-KV; Dao et al. 2023).
-// What limits it: f32 arithmetic, with 16 bytes of shared memory for every eight multiply-adds; no loads under way while it
-// computes. The backward pass computes S for each of dQ, dK and dV, and dP for dQ and dK.
+// What limits it: f32 arithmetic, with 16 bytes of shared memory for every eight multiply-adds; no loads under way
+// while it computes. The backward pass computes S for each of dQ, dK and dV, and dP for dQ and dK.
 #include <sluice/cuda/attention/bf16.h>
 #include <sluice/cuda/attention/general.cuh>
 #include <sluice/cuda/kernels.h>
@@ -29,8 +30,8 @@ enum class Pass { forward, dq, dk, dv };
 template <class T>
 constexpr int kOwn = sizeof(T) == 4 ? 16 : 4;  // columns of a result in the registers of a thread
 
-constexpr int64_t kWantedBlocks = 512;  // four for each multiprocessor
-constexpr int64_t kLeastPart = 256;     // keys
+constexpr int64_t kWantedBlocks = 512;  // about four for each multiprocessor
+constexpr int64_t kLeastPart = 256;     // keys of the smallest part
 
 /// The result of a pass: its rows are split into tiles, and its `width` columns into pieces. In the forward pass the
 /// keys may be split into parts; `found` then keeps μ, l and the sum of each row and part, [batch, heads, m, parts].

@@ -12,8 +12,8 @@
 
 namespace sluice::cuda {
 
-/// g and y [batch, heads, m, D], gate as in AttentionProblem → out [batch, heads, m, D] and delta [batch, heads, m], both
-/// contiguous, and dgate [batch, heads, m, D or 1] unless its base is null.
+/// g and y [batch, heads, m, D], gate as in AttentionProblem → out [batch, heads, m, D] and delta [batch, heads, m],
+/// both contiguous, and dgate [batch, heads, m, D or 1] unless its base is null.
 struct GateBackwardProblem {
   HeadRows<const float> g, y;
   const BFloat16* gate;

@@ -147,8 +147,8 @@ __device__ void load(const TileThread& t, Shared<T> to, int ld, const Lines<T>& 
   }
 }
 
-/// s[r][c] = x_{4ty + r} · y_{4tx + c}; with `diagonal` y_{4ty + r + 4tx + c}. `a` and `b` are shared memory for a piece of
-/// each. All warps load; only those with `busy` compute.
+/// s[r][c] = x_{4ty + r} · y_{4tx + c}; with `diagonal` y_{4ty + r + 4tx + c}. `a` and `b` are shared memory for a
+/// piece of each. All warps load; only those with `busy` compute.
 template <bool diagonal, class T>
 __device__ void dot_products(const TileThread& t, T (&s)[kEach][kEach], Shared<T> a, Shared<T> b, const Lines<T>& x,
                              const Lines<T>& y, int64_t width, bool busy) {

@@ -70,7 +70,7 @@ __device__ bool mma_finite(Shared<BFloat16> x) {
       uint32_t f[4];
       ldmatrix(f, x + MmaRows<D>::at(j + lane % 16, d + lane / 16));
 #pragma unroll
-      for (int i = 0; i < 4; ++i) bad |= ((f[i] & 0x7f807f80) + 0x00800080) & 0x80008000;  // an exponent of ones carries
+      for (int i = 0; i < 4; ++i) bad |= ((f[i] & 0x7f807f80) + 0x00800080) & 0x80008000;  // exponents of ones carry
     }
   return !__any_sync(kAllLanes, bad != 0);
 }

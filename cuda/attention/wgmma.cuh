@@ -5,8 +5,8 @@
 // weights from registers. The scores of the next tile are computed while this tile's values are added up, so that the
 // exponentials of one run beside the products of the other (FlashAttention-3; Shah et al. 2024).
 // D = DV = 64 or 128; operands 16-byte aligned, m and n at least 1. NaN at hidden keys does not spread.
-// What limits it: the two warpgroups do not take turns, so their exponentials may coincide; a block's first tile and its
-// last results are not hidden behind another block's work.
+// What limits it: the two warpgroups do not take turns, so their exponentials may coincide; a block's first tile and
+// its last results are not hidden behind another block's work.
 #pragma once
 
 #include <sluice/cuda/attention/mma_tiles.cuh>

@@ -39,8 +39,8 @@ struct WgmmaBackwardTile {
   static constexpr std::size_t bytes = (barriers + read + stages) * sizeof(uint64_t);
 };
 
-/// grid (⌈m / 128⌉, heads, batch), by_keys (⌈n / 128⌉, kv_heads, batch); blocks of 384 threads; WgmmaBackwardTile::bytes. The maps
-/// are of X, X', Y, Y', with boxes of Tile::rows and Tile::cols rows.
+/// grid (⌈m / 128⌉, heads, batch), by_keys (⌈n / 128⌉, kv_heads, batch); blocks of 384 threads;
+/// WgmmaBackwardTile::bytes. The maps are of X, X', Y, Y', with boxes of Tile::rows and Tile::cols rows.
 template <int D, class Weighting, class Mask, bool by_keys>
 __global__ void __launch_bounds__(kWgmmaThreads, 1)
     attention_wgmma_backward(AttentionBackwardProblem p, Mask mask, SLUICE_TENSOR_MAP own_map, SLUICE_TENSOR_MAP own2_map,
@@ -135,7 +135,8 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   float s[cols / 8][4], ds[cols / 8][4];
   uint32_t w[by_keys ? cols / 16 : 1][4], dw[cols / 16][4];
   uint32_t hidden[cols / 64] = {};  // a bit for each number of s, in a tile that the mask cuts
-  const auto statistic = [&](int which, int stage, int c, int i) -> float {  // 0: lse · log2 e, 1: δ, of number i of s[c]
+  // Of number i of s[c]: lse · log2 e for which = 0, δ for which = 1.
+  const auto statistic = [&](int which, int stage, int c, int i) -> float {
     if constexpr (statistics_come) return statistics[stage * Tile::of_stage + which * cols + 8 * c + 2 * t + i % 2];
     else return (which == 0 ? own_lse : own_delta)[i / 2];
   };

@@ -24,7 +24,7 @@ View view_of(const Tensor& q, const Tensor& v, const Tensor& g, const LinearScan
   View s{.g = data_or_null<State>(g), .g_row = channels, .n = n, .m = q.dim(3), .e = e, .channels = channels,
          .heads = static_cast<int>(q.dim(1)), .col_tiles = static_cast<int>(col_tiles), .blocks_of_piece = static_cast<int>(blocks),
          .cut = ScanCut(n, steps, o, blocks), .states = nullptr, .totals = nullptr};
-  // From j to t < j a scan in reverse passes the decays of t + 1 … j.
+  // A reverse scan goes from j to t < j and applies the decays of steps t + 1 … j.
   if (o.reverse && s.g) s.g += n * channels, s.g_row = -channels;
   return s;
 }

@@ -1,5 +1,6 @@
-// The chunked scan on tensor cores: operands in bf16, sums and the state in f32, without decay or with a scalar one (formulae:
-// simt.cuh). cp.async copies chunks of 64 steps into one of two buffers while the block computes with the other.
+// The chunked scan on tensor cores: operands in bf16, sums and the state in f32, without decay or with a scalar one
+// (formulae: simt.cuh). cp.async copies chunks of 64 steps into one of two buffers while the block uses the
+// other one.
 //
 // A block has 64 or 128 columns of S, and its warps form a 4×1 or 4×2 grid. In registers a warp has 64 columns of the
 // outputs of 16 steps of a chunk, and M/4 rows of the same columns of S. Weights A go from one product into the next in
@@ -83,7 +84,7 @@ __device__ void scan_add_weighted(float (&acc)[8][4], const float (&low)[4], con
   for (int d = 0; d < 4; ++d) {
     ldmatrix<true>(f[d], v + (pieces_on(place, 2 * d) + row * columns));
 #pragma unroll
-    for (int i = 0; i < 4; ++i) bad |= ((f[d][i] & 0x7f807f80) + 0x00800080) & 0x80008000;  // an exponent of ones carries
+    for (int i = 0; i < 4; ++i) bad |= ((f[d][i] & 0x7f807f80) + 0x00800080) & 0x80008000;  // exponents of ones carry
   }
   if constexpr (diagonal)
     if (__any_sync(kAllLanes, bad != 0))

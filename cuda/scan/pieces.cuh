@@ -65,7 +65,7 @@ struct ScanPlace {
   }
 };
 
-/// One call, its rows in the order of the scan. T: of the operands; Out: of y; State: of the arithmetic.
+/// A call, with its rows in the order of the scan. T: type of the operands; Out: of y; State: of the arithmetic.
 template <class T, class Out = T, class State = T>
 struct ScanView {
   HeadRows<const T> q{}, k{}, v{};
@@ -92,7 +92,7 @@ struct ScanView {
   }
 };
 
-/// Rows from the last to the first.
+/// x with its rows from the last to the first.
 template <class T>
 HeadRows<T> backwards(HeadRows<T> x, int64_t n) {
   if (x.base) x.base += (n - 1) * x.row, x.row = -x.row;
