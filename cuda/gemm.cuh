@@ -1,7 +1,8 @@
 // c = a·b + bias on ordinary cores, operands of any strides. A block computes `tile`×`tile` numbers of c and loads 16
 // of k at a time into shared memory. A thread keeps each×each sums in registers, so a number read from shared memory is
-// used `each` times. What limits it: shared memory, two reads of it for every `each` multiply-adds; large products go
-// to cuBLASLt (blas.h). Each element is summed in the order of k, whatever n, m and the batch are.
+// used `each` times.
+// What limits it: shared memory, two reads of it for every `each` multiply-adds; large products go to cuBLASLt
+// (blas.h). Each element is summed in the order of k, whatever n, m and the batch are.
 #pragma once
 
 #include <sluice/core/strided.h>

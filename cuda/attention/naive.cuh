@@ -1,8 +1,8 @@
 // Rung 1: a warp takes a query and one key after the other. The row of q and the output stay in the registers of the
 // warp, D/32 numbers a lane. The lanes sum the dot product of a score by shuffles. Softmax is computed online, so that
 // no row of scores is stored. Any D and DV up to 256, f32.
-// What limits it: every key and value is read from memory (at best from a cache) once for each query, 8·D bytes for
-// 4·D operations, and each score waits for five shuffles that depend on each other.
+// What limits it: every key and value is read from memory (at best from a cache) once for each query, 8·D bytes for 4·D
+// operations, and each score waits for five shuffles that depend on each other.
 #pragma once
 
 #include <sluice/cuda/attention/policies.h>

@@ -14,10 +14,11 @@
 // For keys S is transposed. Neither P nor dS is ever in shared memory. The elementwise work of one of the two
 // warpgroups runs beside the products of the other. Only one block adds to a row, in the order of the tiles: no
 // atomics, and the same bits always. FlashAttention-3 (Shah et al. 2024) computes S and dP once for all three gradients
-// but adds dQ with atomics. D = DV = 64 or 128; operands 16-byte aligned, m and n at least 1. NaN at hidden pairs does
-// not spread. What limits it: 7 products in place of 5. S and dP read both operands from shared memory, 64 rows for a
-// tile of 64 or 128 columns, which takes all of its bandwidth. For keys at D = 128, two sums of D columns leave
-// registers for only 64 queries a tile. Nothing of the next tile begins before this tile's sums are done.
+// but adds dQ with atomics.
+// D = DV = 64 or 128; operands 16-byte aligned, m and n at least 1. NaN at hidden pairs does not spread.
+// What limits it: 7 products in place of 5. S and dP read both operands from shared memory, 64 rows for a tile of 64 or
+// 128 columns, which takes all of its bandwidth. For keys at D = 128, two sums of D columns leave registers for only 64
+// queries a tile. Nothing of the next tile begins before this tile's sums are done.
 #pragma once
 
 #include <sluice/cuda/attention/mma_backward.cuh>

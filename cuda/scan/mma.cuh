@@ -5,8 +5,9 @@
 // A block has 64 or 128 columns of S, and its warps form a 4×1 or 4×2 grid. In registers a warp has 64 columns of the
 // outputs of 16 steps of a chunk, and M/4 rows of the same columns of S. Weights A go from one product into the next in
 // registers; q S reads a copy of S rounded to bf16. Two barriers a chunk: after the chunk has arrived, and after all
-// have read the copy. What limits it: at M = 128 a multiprocessor has one block, whose warps wait for each other twice
-// a chunk; the two halves of 128 columns each compute A; mma.sync instead of wgmma.
+// have read the copy.
+// What limits it: at M = 128 a multiprocessor has one block, whose warps wait for each other twice a chunk; the two
+// halves of 128 columns each compute A; mma.sync instead of wgmma.
 #pragma once
 
 #include <sluice/cuda/attention/mma_tiles.cuh>

@@ -1,5 +1,5 @@
-// The chunked scan on ordinary cores, with every option, in f32 and f64. For steps 0 … c−1 of a chunk, L_t = g_0 + … +
-// g_t:
+// The chunked scan on ordinary cores, with every option, in f32 and f64. For steps 0 … c−1 of a chunk and
+// L_t = g_0 + … + g_t:
 //
 //   A_tj = Σ_c q_tc k_jc e^{L_tc − L_jc}, j <= t      o_t = (q_t ∘ e^{L_t}) S + Σ_{j <= t} A_tj v_j
 //   S ← e^{L_end} ∘ S + Σ_j (k_j ∘ e^{L_end − L_j})ᵀ v_j
