@@ -70,21 +70,25 @@ void check_directions(const Scalar& f, double tolerance) {
   for (std::size_t i = 0; i < leaves.size(); ++i) {
     const Tensor direction = random_tensor(leaves[i].shape(), f64, rand);
     const double along = gradients[i].defined() ? sum(gradients[i].detach() * direction).item() : 0;
-    auto moved = [&](double by) {
+    const Tensor before = clone(leaves[i].detach());
+    auto at = [&](double by) {
       {
         NoGrad guard;
-        copy_(leaves[i], leaves[i].detach() + direction * by);
+        copy_(leaves[i], before + direction * by);
       }
       return f.value().item();
     };
-    const Tensor before = clone(leaves[i].detach());
-    const double up = moved(step), down = moved(-2 * step), numeric = (up - down) / (2 * step);
+    auto difference = [&](double by) { return (at(by) - at(-by)) / (2 * by); };
+    const double numeric = difference(step), allowed = tolerance * (1 + std::abs(numeric));
+    // A drawn layer may divide by next to nothing; then differences say too little.
+    const bool rough = drawn_layers() > 0 && !(std::abs(numeric - difference(4 * step)) <= allowed);
     {
       NoGrad guard;
       copy_(leaves[i], before);
     }
+    if (rough) continue;
     INFO("along " << f.leaves[i].name << ": " << along << ", by differences " << numeric);
-    CHECK(std::abs(along - numeric) <= tolerance * (1 + std::abs(numeric)));
+    CHECK(std::abs(along - numeric) <= allowed);
   }
 }
 
