@@ -65,7 +65,7 @@ bool in_sequence();
 
 /// Rows [begin, end) of a whole sequence.
 struct RowRange {
-  int64_t begin = 0, end = 0;
+  int64_t begin = 0, end = 0;  // positions
   /// Number of rows.
   int64_t length() const { return end - begin; }
 };

@@ -9,8 +9,7 @@
 // computes scores and weights again, from the operands and lse:
 //
 //   P = e^{S − lse} or φ(S)    dP = G Vᵀ ⊙ Z    dS = P ⊙ (dP − δ) or φ'(S) ⊙ dP
-//   dV = (P ⊙ Z)ᵀ G   dQ = scale · (ρ dS ⊙ cap') K   dK = scale · (ρ dS ⊙ cap')ᵀ Q
-//   dbias = ρ dS; the gradient of a relative bias is its sums along diagonals
+//   dV = (P ⊙ Z)ᵀ G   dQ = scale · (ρ dS ⊙ cap') K   dK = scale · (ρ dS ⊙ cap')ᵀ Q   dbias = ρ dS, its sums along diagonals
 //
 // Each block owns its rows of one result and adds to them in the order of the columns, so results always have the same
 // bits. Few queries, as in a step of decoding, give too few blocks. Each block then takes a part of the keys, and the

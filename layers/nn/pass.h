@@ -91,10 +91,10 @@ concept TakesPass = requires(const M& m, const Tensor& x, const Pass& pass) { m(
 /// The call of one layer. It checks x and the mask, and gives what crosses tokens, wherever these stand.
 class Call {
  public:
-  /// x [batch, n, dim]; ShapeError or DTypeError, beginning with `layer`, unless x and the mask fit.
+  /// `given` is x [batch, n, dim]; ShapeError or DTypeError, beginning with `layer`, unless it and the mask fit.
   template <class M>
-  Call(const M& module, const char* layer, const Tensor& x, int64_t dim, const Pass& pass)
-      : Call(&module, M::type, layer, x, dim, pass) {}
+  Call(const M& module, const char* layer, const Tensor& given, int64_t dim, const Pass& pass)
+      : Call(&module, M::type, layer, given, dim, pass) {}
 
   /// Its tokens. Where key_mask marks padding, NaN and infinities are 0.
   const Tensor x;
@@ -115,7 +115,7 @@ class Call {
   Tensor scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay, const LinearScanOptions& options);
 
  private:
-  Call(const void* module, const char* type, const char* layer, const Tensor& x, int64_t dim, const Pass& pass);
+  Call(const void* module, const char* type, const char* layer, const Tensor& given, int64_t dim, const Pass& pass);
   Stream::Kept& kept(const char* what);
 
   ModuleScope scope_;
