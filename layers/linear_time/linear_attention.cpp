@@ -201,7 +201,8 @@ std::pair<Tensor, LinearState> linear_attention_recurrent(const Tensor& phi_q, c
 
 // -- the layer -------------------------------------------------------------------------------------------
 
-Tensor detail::linear_attention(Call& call, const Tensor& phi_q, const Tensor& phi_k, const Tensor& v, LinearAttentionForm f) {
+Tensor detail::linear_attention(Call& call, const Tensor& phi_q, const Tensor& phi_k, const Tensor& v,
+                                LinearAttentionForm f) {
   f.key_mask = call.key_mask();
   if (!call.streams()) return sluice::linear_attention(phi_q, phi_k, v, f);
   call.check_causal(f.direction == LinearDirection::causal);
@@ -211,7 +212,8 @@ Tensor detail::linear_attention(Call& call, const Tensor& phi_q, const Tensor& p
   }
   const Operands x = prepare("linear_attention", phi_q, phi_k, v, f);
   std::vector<Tensor> sums;
-  for (const Piece& p : pieces(x, f, call.first())) sums.push_back(call.scan(p.q, p.k, p.v, x.decay, {.chunk = f.chunk}));
+  for (const Piece& p : pieces(x, f, call.first()))
+    sums.push_back(call.scan(p.q, p.k, p.v, x.decay, {.chunk = f.chunk}));
   return divided(sums, f);
 }
 
@@ -228,10 +230,12 @@ ShortConvolution detail::linear_conv(const HeadsOptions& o, int64_t taps, Rng& r
   return ShortConvolution({.dim = channels, .width = taps, .dtype = o.dtype}, rng);
 }
 
-Heads::Projected detail::linear_heads(const Heads& maps, const HeadsOptions& o, const ShortConvolution& conv, const Call& call) {
+Heads::Projected detail::linear_heads(const Heads& maps, const HeadsOptions& o, const ShortConvolution& conv,
+                                      const Call& call) {
   Tensor q = maps.q(call.x), k = maps.k(call.x), v = maps.v(call.x);
   if (conv.weight.defined()) {
-    const std::vector<Tensor> part = split(conv(cat({q, k, v}, -1), call.pass()), {q.dim(-1), k.dim(-1), v.dim(-1)}, -1);
+    const Tensor mixed = conv(cat({q, k, v}, -1), call.pass());
+    const std::vector<Tensor> part = split(mixed, {q.dim(-1), k.dim(-1), v.dim(-1)}, -1);
     q = part[0], k = part[1], v = part[2];
   }
   Heads::Projected p = Heads::arranged(o, q, k, v, call.first());

@@ -153,9 +153,11 @@ std::vector<double> retention_gammas(int64_t heads);
 
 namespace detail {
 /// linear_attention() of a layer's tokens. In a stream the sums go on.
-Tensor linear_attention(Call& call, const Tensor& phi_q, const Tensor& phi_k, const Tensor& v, LinearAttentionForm form);
+Tensor linear_attention(Call& call, const Tensor& phi_q, const Tensor& phi_k, const Tensor& v,
+                        LinearAttentionForm form);
 /// Heads::project through a short convolution (empty: none), K and V repeated for the heads that read them.
-sluice::Heads::Projected linear_heads(const sluice::Heads& maps, const HeadsOptions& o, const ShortConvolution& conv, const Call& call);
+sluice::Heads::Projected linear_heads(const sluice::Heads& maps, const HeadsOptions& o, const ShortConvolution& conv,
+                                      const Call& call);
 /// The short convolution of such a layer; empty for 0 taps.
 ShortConvolution linear_conv(const HeadsOptions& o, int64_t taps, Rng& rng);
 /// expansion·dim, which must be a whole multiple of heads; ValueError naming `op` and `what` otherwise.

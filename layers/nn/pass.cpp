@@ -60,8 +60,10 @@ Stream::Kept& Call::kept(const char* what) {
   Stream& s = *pass_.stream;
   const bool knows = s.next_ < s.kept_.size();
   if (!knows && s.length_ == 0) s.kept_.push_back({layer_, what});
-  if (s.next_ == s.kept_.size() || std::string_view(s.kept_[s.next_].layer) != layer_ || std::string_view(s.kept_[s.next_].what) != what)
-    fail<ValueError>("step: ", ModuleScope::path(), ": a stream of another model, or of layers in another order; here it has ",
+  if (s.next_ == s.kept_.size() || std::string_view(s.kept_[s.next_].layer) != layer_ ||
+      std::string_view(s.kept_[s.next_].what) != what)
+    fail<ValueError>("step: ", ModuleScope::path(),
+                     ": a stream of another model, or of layers in another order; here it has ",
                      knows ? str("the ", s.kept_[s.next_].what, " of a layer ", s.kept_[s.next_].layer) : "nothing",
                      ", not the ", what, " of a layer ", layer_);
   return s.kept_[s.next_++];
@@ -82,7 +84,8 @@ Tensor Call::before(const Tensor& y, int64_t count) {
   return pad(sequence_rows(y, 1, {begin, first()}), 1, count - (first() - begin), 0);
 }
 
-Tensor Call::scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay, const LinearScanOptions& o) {
+Tensor Call::scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
+                  const LinearScanOptions& o) {
   if (!streams()) return sequence_scan(q, k, v, log_decay, o);
   Tensor& state = kept("state").tensor;
   const Tensor before = state;

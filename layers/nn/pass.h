@@ -1,5 +1,5 @@
-// A call of a layer: what it brings besides x, and where its tokens stand. They are the whole sequence, a piece of one that is
-// cut over ranks (parallel/sequence.h), or the continuation of a stream.
+// A call of a layer: what it brings besides x, and where its tokens stand. They are the whole sequence, a piece of one
+// that is split over ranks (parallel/sequence.h), or the continuation of a stream.
 //
 //   Tensor y = layer(x, {.key_mask = mask, .rng = &rng});
 //
@@ -22,15 +22,15 @@ namespace sluice {
 
 class Stream;
 
-/// What a call may bring; every field is optional. A layer reads the fields that it needs, and a model hands its pass on.
+/// What a call may bring; every field is optional. A layer reads the fields that it needs. A model hands its pass on.
 struct Pass {
   Tensor key_mask = {};     // bool [batch, n]: true for real tokens of x, false for padding, which may hold NaN
   Rng* rng = nullptr;       // switches dropout on
   Stream* stream = nullptr;  // x continues it; see step()
 };
 
-/// What a stream keeps of earlier tokens, for all layers of one model in the order in which they run. A value: a copy goes on by
-/// itself (beam search).
+/// What a stream keeps of earlier tokens, for all layers of one model in the order in which they run. It is a value: a
+/// copy goes on by itself (beam search).
 class Stream {
  public:
   /// Tokens so far.
@@ -72,9 +72,9 @@ class StreamStep {
   bool ended_ = false;
 };
 
-/// The next m tokens of a stream, x [batch, m, …] → what the model gives for them: the rows of its full causal pass. Without
-/// history. The stream begins empty. ValueError for a layer that is not causal, and for a stream of another model; ShapeError
-/// for another batch. After an error the stream is as it was.
+/// The next m tokens of a stream, x [batch, m, …] → what the model gives for them: the rows of its full causal pass.
+/// Records no history. The stream begins empty. ValueError for a layer that is not causal, and for a stream of another
+/// model; ShapeError for another batch. After an error the stream is as it was.
 template <class M>
 Tensor step(const M& model, const Tensor& x, Stream& stream, Pass pass = {}) {
   StreamStep running(stream);
@@ -108,11 +108,12 @@ class Call {
   /// ValueError in a stream unless the layer is causal.
   void check_causal(bool causal) const;
 
-  /// The `count` rows before those of y [batch, n, d], [batch, count, d]: zeros where nothing precedes. Undefined where that
-  /// holds for all of them.
+  /// The `count` rows before those of y [batch, n, d], [batch, count, d]: zeros where nothing precedes. Undefined where
+  /// nothing precedes any of them.
   Tensor before(const Tensor& y, int64_t count);
   /// linear_scan() over all tokens so far.
-  Tensor scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay, const LinearScanOptions& options);
+  Tensor scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
+              const LinearScanOptions& options);
 
  private:
   Call(const void* module, const char* type, const char* layer, const Tensor& given, int64_t dim, const Pass& pass);
