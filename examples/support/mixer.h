@@ -41,11 +41,11 @@ struct Mixer {
             if (!std::holds_alternative<Stream>(state)) state = Stream();
             return x + sluice::step(f, norm(x), std::get<Stream>(state));
           } else {
-          using S = typename std::remove_cvref_t<decltype(f)>::State;
-          S* old = std::get_if<S>(&state);
-          auto result = f.step(complete(f) ? x : norm(x), old ? std::move(*old) : S{});
-          state = std::move(result.second);
-          return complete(f) ? result.first : x + result.first;
+            using S = typename std::remove_cvref_t<decltype(f)>::State;
+            S* old = std::get_if<S>(&state);
+            auto result = f.step(complete(f) ? x : norm(x), old ? std::move(*old) : S{});
+            state = std::move(result.second);
+            return complete(f) ? result.first : x + result.first;
           }
         },
         layer);

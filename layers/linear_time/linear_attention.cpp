@@ -179,22 +179,10 @@ std::pair<Tensor, LinearState> linear_attention_recurrent(const Tensor& phi_q, c
   std::vector<Tensor> sums, states;
   int64_t first = 0;  // column of the state
   for (const Piece& p : pieces(x, f, state.length)) {
-    const Tensor before = state.sums.defined() ? narrow(state.sums, -1, first, p.v.dim(-1)) : Tensor();
+    Tensor part = state.sums.defined() ? narrow(state.sums, -1, first, p.v.dim(-1)) : Tensor();
     first += p.v.dim(-1);
-    if (p.k.dim(2) == 1) {  // S ← e^g S + kᵀ v, o = q S
-      Tensor s = matmul(transpose(p.k, -2, -1), p.v);
-      if (before.defined() && x.decay.defined()) {
-        const Tensor kept = exp(x.decay);  // [batch, heads, 1] or [batch, heads, 1, m]
-        s = s + unsqueeze(kept.rank() == 4 ? squeeze(kept, 2) : kept, -1) * before;
-      } else if (before.defined()) {
-        s = s + before;
-      }
-      states.push_back(s), sums.push_back(matmul(p.q, s));
-    } else {
-      Tensor o = linear_scan(p.q, p.k, p.v, x.decay, {.chunk = f.chunk});
-      if (before.defined()) o = o + linear_scan_carry(p.q, before, x.decay);
-      sums.push_back(o), states.push_back(linear_scan_state(p.k, p.v, x.decay, before));
-    }
+    sums.push_back(detail::continued_scan(p.q, p.k, p.v, x.decay, {.chunk = f.chunk}, part));
+    states.push_back(part);
   }
   return {divided(sums, f), {states.size() == 1 ? states[0] : cat(states, -1), state.length + x.k.dim(2)}};
 }

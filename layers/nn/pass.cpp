@@ -88,10 +88,15 @@ Tensor Call::scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tenso
                   const LinearScanOptions& o) {
   if (!streams()) return sequence_scan(q, k, v, log_decay, o);
   Tensor& state = kept("state").tensor;
-  const Tensor before = state;
   const Shape shape{k.dim(0), k.dim(1), k.dim(3), v.dim(3)};
-  if (before.defined() && (before.shape() != shape || before.dtype() != v.dtype()))
-    fail(layer_, ": a stream with a state of ", before.dtype(), before, " does not continue with k=", k, ", v=", v);
+  if (state.defined() && (state.shape() != shape || state.dtype() != v.dtype()))
+    fail(layer_, ": a stream with a state of ", state.dtype(), state, " does not continue with k=", k, ", v=", v);
+  return detail::continued_scan(q, k, v, log_decay, o, state);
+}
+
+Tensor detail::continued_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
+                              const LinearScanOptions& o, Tensor& state) {
+  const Tensor before = state;
   if (k.dim(2) != 1) {
     const Tensor y = linear_scan(q, k, v, log_decay, o);
     state = linear_scan_state(k, v, log_decay, before);

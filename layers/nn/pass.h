@@ -84,6 +84,13 @@ Tensor step(const M& model, const Tensor& x, Stream& stream, Pass pass = {}) {
   return y;
 }
 
+namespace detail {
+/// linear_scan() that continues from `state` [batch, heads, dk, dv] and replaces it; undefined: nothing came before. One
+/// token is one step of the recurrence. Differentiable, the state included.
+Tensor continued_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
+                      const LinearScanOptions& options, Tensor& state);
+}  // namespace detail
+
 /// A model or layer that is called with a Pass.
 template <class M>
 concept TakesPass = requires(const M& m, const Tensor& x, const Pass& pass) { m(x, pass); };

@@ -81,7 +81,8 @@ void prepare() {
 class Buffer {
  public:
   Buffer() {
-    if (running.fetch_add(1, std::memory_order_relaxed) < mapped.load(std::memory_order_relaxed)) return;
+    const bool has_one = running.fetch_add(1, std::memory_order_relaxed) < mapped.load(std::memory_order_relaxed);
+    if (has_one || !blas_memory_alloc || !blas_memory_free) return;
     try {
       map();
     } catch (...) {
@@ -98,7 +99,7 @@ class Buffer {
     static std::mutex mutex;
     std::lock_guard lock(mutex);
     const int calls = running.load(std::memory_order_relaxed);
-    if (calls <= mapped.load(std::memory_order_relaxed) || !blas_memory_alloc || !blas_memory_free) return;
+    if (calls <= mapped.load(std::memory_order_relaxed)) return;
     struct Held : std::vector<void*> {
       ~Held() {
         for (void* p : *this) blas_memory_free(p);
