@@ -39,8 +39,8 @@ struct Dual {
   std::array<T, N> d;
   unsigned without = 0;  // bit k: the value does not depend on variable k, and d[k] is an exact 0
 #if defined(__clang__)
-  // Returns go through memory, which inlining removes. clang returns a small trivial struct in integer registers, and from
-  // clang 19 on its vectoriser stops at them: loops over f32 were scalar.
+  // Returns go through memory, which inlining removes. clang returns a small trivial struct in integer registers, and
+  // from clang 19 on its vectoriser stops at them: loops over f32 were scalar.
   SLUICE_FN ~Dual() {}
 #endif
 

@@ -58,8 +58,9 @@ class FileWriter {
 void write_file_atomically(const std::string& path, const std::function<void(FileWriter&)>& body);
 
 /// A folder that one run writes to. The constructor creates a missing folder. It throws IOError naming the holder if
-/// another FolderLock holds the folder for a second longer, in any process of any machine that shares it. The system locks
-/// a file in the folder, so the lock ends with its process. On file systems without such locks every FolderLock succeeds.
+/// another FolderLock holds the folder for a second longer, in any process of any machine that shares it. The system
+/// locks a file in the folder, so the lock ends with its process. On file systems without such locks every FolderLock
+/// succeeds.
 ///
 ///     const FolderLock mine("out");   // with several ranks, on the first one only
 class FolderLock {

@@ -75,11 +75,11 @@ struct LayerRow {
   std::vector<Json> samples;  // option sets: small, and together every way through the layer
   bool context = false, key_mask = false, query_mask = false, segments = false, branch = false, positions = false;
   bool dropout = false, streams = false;
-  /// Options of a layer whose others have their defaults, where the required ones of samples[0] alone make none: as many heads
-  /// as divide so small a dim. They may be required ones, too.
+  /// Options of a layer whose others have their defaults, where the required ones of samples[0] alone make none: as
+  /// many heads as divide so small a dim. They may be required ones, too.
   Json::Object bare = {};
-  /// Samples with these options (with none: all) are not linear in what their dropout scales, so that the mean over its masks is
-  /// not the layer without dropout.
+  /// Samples with these options (with none: all) are not linear in what their dropout scales, so that the mean over its
+  /// masks is not the layer without dropout.
   std::optional<Json::Object> nonlinear_after_dropout = std::nullopt;
   std::function<LayerDraft()> draft;
 

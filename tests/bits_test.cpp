@@ -1,5 +1,5 @@
-// Not run by itself: what the library computes, as a hash of its bits, one line for each row of the op table, golden case and
-// sample of a layer. tests/same_bits.sh compares the lines of two commits.
+// Not run by itself: what the library computes, as a hash of its bits, one line for each row of the op table, golden
+// case and sample of a layer. tests/same_bits.sh compares the lines of two commits.
 #include "golden/golden.h"
 #include "support/catch.h"
 #include "support/op_cases.h"

@@ -49,8 +49,8 @@ struct Csv {
   Tensor classes(std::string_view name, std::vector<std::string>& classes) const;
 };
 
-/// Reads a file whose lines, which end with LF, CR LF or CR, have, but for empty ones, equally many cells. IOError naming the file
-/// and the line otherwise, and for a quoted cell that does not end or goes on after its quote.
+/// Reads a file whose lines, which end with LF, CR LF or CR, have, but for empty ones, equally many cells. IOError
+/// naming the file and the line otherwise, and for a quoted cell that does not end or goes on after its quote.
 Csv read_csv(const std::string& path, CsvOptions options = {});
 
 }  // namespace sluice

@@ -69,10 +69,11 @@ class LoaderEngine {
 
 }  // namespace detail
 
-/// Batches of any type: what a function makes of the numbers of their rows, i64 [batch], which are its own. It is called by several threads at once,
-/// without history, and may have a second parameter, an Rng& of this batch alone (of seed and position), for augmentation and
-/// noise. The batches and their order do not depend on the number of threads. An exception of the function is thrown by the
-/// call that would have given its batch; that batch counts as handed out. Not for use from several threads.
+/// Batches of any type: what a function makes of the numbers of their rows, i64 [batch], which are its own. It is
+/// called by several threads at once, without history, and may have a second parameter, an Rng& of this batch alone (of
+/// seed and position), for augmentation and noise. The batches and their order do not depend on the number of threads.
+/// An exception of the function is thrown by the call that would have given its batch; that batch counts as handed out.
+/// Not for use from several threads.
 template <class Batch>
 class Loader {
  public:

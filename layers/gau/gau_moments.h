@@ -30,7 +30,8 @@ struct GauAtInit {
   /// What the other pairs add at least, since V has the mean μ: νμ(sμ⁴ + ν⁴ − μ⁴), whatever n.
   double output_from_mean;
 };
-/// Of a causal or full GAU over n tokens, with queries and keys of width s = key_dim. ValueError unless both are at least 1.
+/// Of a causal or full GAU over n tokens, with queries and keys of width s = key_dim. ValueError unless both are at
+/// least 1.
 GauAtInit gau_at_init(int64_t key_dim, int64_t n, Act act = Act::silu);
 
 }  // namespace sluice

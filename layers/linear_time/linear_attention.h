@@ -40,8 +40,8 @@ struct LinearAttentionForm {
   LinearNormalize normalize = LinearNormalize::sum;   // what numerators are divided by
   double eps = 1e-6;                                  // of the denominator
   double scale = 1;                                   // of φ(q)
-  /// Logarithms of what is kept at each step, <= 0: broadcasts to [batch, heads, n] ([heads, 1]: one for each head), or,
-  /// with four dims, to [batch, heads, n, m] for a decay of every feature.
+  /// Logarithms of what is kept at each step, <= 0: broadcasts to [batch, heads, n] ([heads, 1]: one for each head),
+  /// or, with four dims, to [batch, heads, n, m] for a decay of every feature.
   Tensor log_decay = {};
   /// Steps taken at once; changes rounding only.
   int64_t chunk = 64;
@@ -183,8 +183,8 @@ struct LinearAttention {
   LinearAttention() = default;
   LinearAttention(LinearAttentionOptions o, Rng& rng);
 
-  /// x [batch, n, dim] → the same. A stream keeps h·(m·dv + m) numbers a sequence (h·m·dv without normaliser), whatever its
-  /// length, and what a short convolution keeps; ValueError in one unless causal.
+  /// x [batch, n, dim] → the same. A stream keeps h·(m·dv + m) numbers a sequence (h·m·dv without normaliser), whatever
+  /// its length, and what a short convolution keeps; ValueError in one unless causal.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   /// log γ as [1, heads, 1]; undefined without decay.
   Tensor log_decay() const;

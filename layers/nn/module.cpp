@@ -77,8 +77,8 @@ void load_state(const Members& m, const std::map<std::string, Tensor>& state, bo
 }
 
 namespace {
-/// Each tensor becomes f(tensor), which has another dtype or device, and stays the tensor that it is for all who hold it;
-/// nothing changes unless all can.
+/// Each tensor becomes f(tensor), which has another dtype or device, and stays the tensor that it is for all who hold
+/// it; nothing changes unless all can.
 template <class F>
 void become(const Members& m, F f) {
   NoGrad guard;

@@ -102,8 +102,8 @@ std::map<std::string, std::string> load_file(const Members& m, const std::string
 void describe_model(std::map<std::string, std::string>& metadata, const char* type, const OptionList& options);
 /// Reads the options that a file stores, and its tensors.
 std::map<std::string, Tensor> open_model(const std::string& path, const char* type, const OptionList& options);
-/// Gives tensors of an old file the names that m has for them, also within longer ones ("w.m" of an optimiser): layers that
-/// have their maps from Heads called q, k and v query, key and value before they had it.
+/// Gives tensors of an old file the names that m has for them, also within longer ones ("w.m" of an optimiser): layers
+/// that have their maps from Heads called q, k and v query, key and value before they had it.
 void take_former_names(const Members& m, std::map<std::string, Tensor>& file);
 /// Takes the dtype of the state, and throws unless it fits.
 void check_model(const Members& m, const std::map<std::string, Tensor>& state);
@@ -153,8 +153,8 @@ void save(const M& m, const std::string& path, const std::map<std::string, std::
   detail::save_state(detail::members(m), path, detail::described(m, metadata));
 }
 /// Reads it back (all or nothing, see load_state) and returns the file's metadata. Of a checkpoint, reads the weights.
-/// IOError for a file of PyTorch, whose linear maps are transposed: load_pytorch() reads those. Old files whose attention has
-/// parameters query, key and value instead of q, k and v are read, too.
+/// IOError for a file of PyTorch, whose linear maps are transposed: load_pytorch() reads those. Old files whose
+/// attention has parameters query, key and value instead of q, k and v are read, too.
 template <class M>
 std::map<std::string, std::string> load(const M& m, const std::string& path, const LoadOptions& options = {}) {
   return detail::load_file(detail::members(m), path, options.prefix, options.strict);
@@ -187,16 +187,16 @@ M load_model(const std::string& path) {
     fail<IOError>("load_model: '", path, "': ", e.what());
   }
 }
-/// Converts floating-point tensors, and their gradients, in place (to f32, f64 or bf16): whoever holds one — a copy of m, an
-/// optimiser, which converts its moments at the next step — has it converted. A backward pass through what m computed
-/// before is an AutogradError, as is a tensor that an op has computed.
+/// Converts floating-point tensors, and their gradients, in place (to f32, f64 or bf16): whoever holds one — a copy of
+/// m, an optimiser, which converts its moments at the next step — has it converted. A backward pass through what m
+/// computed before is an AutogradError, as is a tensor that an op has computed.
 template <class M>
   requires(!std::is_same_v<M, Tensor>)  // a tensor is converted by value, see ops/create.h
 void to(M& m, DType dtype) {
   detail::convert(detail::members(m), dtype);
 }
-/// Moves every tensor to a device, in place as above. On meta there are no values: m gets tensors of its own there, and those
-/// that it had stay what they are for all others who hold them.
+/// Moves every tensor to a device, in place as above. On meta there are no values: m gets tensors of its own there, and
+/// those that it had stay what they are for all others who hold them.
 template <class M>
   requires(!std::is_same_v<M, Tensor>)
 void to(M& m, Device device) {

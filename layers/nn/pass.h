@@ -85,8 +85,8 @@ Tensor step(const M& model, const Tensor& x, Stream& stream, Pass pass = {}) {
 }
 
 namespace detail {
-/// linear_scan() that continues from `state` [batch, heads, dk, dv] and replaces it; undefined: nothing came before. One
-/// token is one step of the recurrence. Differentiable, the state included.
+/// linear_scan() that continues from `state` [batch, heads, dk, dv] and replaces it; undefined: nothing came before.
+/// One token is one step of the recurrence. Differentiable, the state included.
 Tensor continued_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
                       const LinearScanOptions& options, Tensor& state);
 }  // namespace detail

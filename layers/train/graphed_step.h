@@ -37,8 +37,8 @@ struct GraphedStepOptions {
 /// the parameters and random numbers alone, by ops of the device. DeviceError, naming it, for what a replay would repeat
 /// wrongly: reading values (item(), printing, profiles), random numbers made on the CPU, generators that the function makes,
 /// copies or sets, exchanges with other ranks. Tensors and generators that it reaches in other ways must live as long as this
-/// object. Between steps everything may change: rates, checkpoints loaded into model, optimiser and generators, the dtype of
-/// the model (to()), after which steps are recorded anew.
+/// object. Between steps everything may change: rates, checkpoints loaded into model, optimiser and generators, the
+/// dtype of the model (to()), after which steps are recorded anew.
 class GraphedStep {
  public:
   /// From inputs without history to the loss.

@@ -48,8 +48,8 @@ void update_average(const M& average, const N& model, double decay) {
   detail::update_average(detail::members(average), detail::members(model), decay);
 }
 /// Parameters that `which` chooses (all, if it is empty) are constants from now on: no gradient is computed for them, and
-/// parameters(m) leaves them out; an optimiser that has them changes them no more. Their gradients are forgotten. Returns
-/// them; requires_grad_() makes them parameters again.
+/// parameters(m) leaves them out; an optimiser that has them changes them no more. Their gradients are forgotten.
+/// Returns them; requires_grad_() makes them parameters again.
 template <class M>
 std::vector<NamedTensor> freeze(const M& m, const ParameterFilter& which = {}) {
   return detail::freeze(detail::members(m), which);

@@ -53,10 +53,11 @@ class Optimizer {
   Optimizer(const Optimizer&) = delete;  // a copy would share the moments
   Optimizer& operator=(const Optimizer&) = delete;
 
-  /// Updates every parameter that has a gradient and bumps its version. Parameters may have been converted, moved, loaded or
-  /// frozen since the last step: moments follow, and a frozen parameter stays as it is. Everything is checked before anything
-  /// changes: DTypeError names a gradient of another dtype than its parameter; ValueError says that no parameter has a
-  /// gradient, or names one without that only this optimiser still holds, as after `model = load_model<Model>(path)`.
+  /// Updates every parameter that has a gradient and bumps its version. Parameters may have been converted, moved,
+  /// loaded or frozen since the last step: moments follow, and a frozen parameter stays as it is. Everything is checked
+  /// before anything changes: DTypeError names a gradient of another dtype than its parameter; ValueError says that no
+  /// parameter has a gradient, or names one without that only this optimiser still holds, as after
+  /// `model = load_model<Model>(path)`.
   void step();
   /// Forgets all gradients.
   void zero_grad();
@@ -64,9 +65,9 @@ class Optimizer {
   std::vector<std::string> without_gradient() const;
 
   /// From now on this rank keeps the moments of its share of the parameters only, updates those, and step() sends the new
-  /// values to the other ranks (ZeRO stage 1: Rajbhandari et al. 2020). Shares are whole parameters, of nearly equal bytes.
-  /// All ranks must have the same gradients (DataParallel); step() and state() are then calls that all ranks make, and
-  /// give the bits that an optimiser which is not shared gives.
+  /// values to the other ranks (ZeRO stage 1: Rajbhandari et al. 2020). Shares are whole parameters, of nearly equal
+  /// bytes. All ranks must have the same gradients (DataParallel); step() and state() are then calls that all ranks
+  /// make, and give the bits that an optimiser which is not shared gives.
   void shard(const Communicator& ranks);
   /// The ranks of shard(); one rank before.
   const Communicator& shards() const { return ranks_; }

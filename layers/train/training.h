@@ -33,8 +33,9 @@ void save_checkpoint(const M& model, const std::string& path, const Optimizer& o
 }
 
 /// Restores everything, so that training goes on bit for bit. All or nothing: a file that is damaged or
-/// belongs to another model is an IOError (ShapeError, DTypeError for the optimiser's entries) that names it and changes
-/// neither model, optimiser nor generator. With several ranks all call it and rank 0 reads, whatever number of ranks wrote.
+/// belongs to another model is an IOError (ShapeError, DTypeError for the optimiser's entries) that names it and
+/// changes neither model, optimiser nor generator. With several ranks all call it and rank 0 reads, whatever number of
+/// ranks wrote.
 template <class M>
 TrainingState load_checkpoint(const M& model, const std::string& path, Optimizer& optimizer, Rng& rng,
                               const Communicator& ranks = {}) {

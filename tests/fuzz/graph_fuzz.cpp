@@ -1,5 +1,6 @@
-// Graphs of rows of the op table: what one row gives feeds others, squeezed into the range that they take, several times
-// and in any memory layout. Values are compared with each row's reference, gradients of both orders with differences.
+// Graphs of rows of the op table: what one row gives feeds others, squeezed into the range that they take, several
+// times and in any memory layout. Values are compared with each row's reference, gradients of both orders with
+// differences.
 #include "fuzz/kinds.h"
 #include "support/isa_scope.h"
 #include "support/op_cases.h"

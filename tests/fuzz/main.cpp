@@ -7,8 +7,8 @@
 //   files   damaged files of every format: an error that names the file and changes nothing, or a load that is whole
 //   memory  work under a limit on memory: an error, and afterwards the same work gives the same bits
 //
-// A crash, a sanitizer's report, a hang, an exception of another type fails in all of them. A failure prints what repeats
-// it: the seed and the number of the draw.
+// A crash, a sanitizer's report, a hang, an exception of another type fails in all of them. A failure prints what
+// repeats it: the seed and the number of the draw.
 #include "fuzz/kinds.h"
 #include "support/limit.h"
 

@@ -1,5 +1,5 @@
-// Work under a limit on memory. An error is a MemoryError or std::bad_alloc; what was there before is as it was, and the
-// same work, with memory, gives the bits that it gives when nothing ever failed.
+// Work under a limit on memory. An error is a MemoryError or std::bad_alloc; what was there before is as it was, and
+// the same work, with memory, gives the bits that it gives when nothing ever failed.
 #include "fuzz/kinds.h"
 #include "support/limit.h"
 #include "support/small_run.h"

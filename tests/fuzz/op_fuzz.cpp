@@ -48,8 +48,8 @@ void differentiate(const std::vector<Tensor>& ys, Draw& draw) {
     for (const Tensor& g : grad(again, inputs, {.allow_unused = true, .grad_outputs = seeds})) read(g);
 }
 
-/// Whether an error names the op that was called. Of a tensor that is undefined or of rank 9, or when memory or a device
-/// is missing, no op knows more; activate() names the activation.
+/// Whether an error names the op that was called. Of a tensor that is undefined or of rank 9, or when memory or a
+/// device is missing, no op knows more; activate() names the activation.
 bool names(const std::string& op, const Error& e) {
   const std::string said = e.what();
   if (emulator_found(e)) return false;

@@ -129,7 +129,8 @@ TEST_CASE("rope: scaled frequencies", "[rope]") {
   REQUIRE(yarn.frequencies.size() == 8);
   for (std::size_t c = 0; c < 8; ++c) CHECK(yarn.frequencies[c] == Approx(want[c]).epsilon(1e-14));
   CHECK(yarn.factor == Approx(1.138629436111989).epsilon(1e-15));
-  // A length that even the slowest pair turns through, length/2π > base: the ramp ends at channel dim − 1 = 7, as there.
+  // A length that even the slowest pair turns through, length/2π > base: the ramp ends at channel dim − 1 = 7, as
+  // there.
   const RopeOptions fast = yarn_rope({.base = 10}, 8, 4, 2048, /*beta_fast=*/200);
   const std::vector<double> plain = rope_frequencies(8, 10);
   for (std::size_t c = 0; c < 4; ++c) {

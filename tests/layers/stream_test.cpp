@@ -1,4 +1,5 @@
-// Streams: a step runs the forward pass of a model for its next tokens. tests/layers/table_masks_test.cpp has every layer.
+// Streams: a step runs the forward pass of a model for its next tokens. tests/layers/table_masks_test.cpp has every
+// layer.
 #include <sluice/layers/nn/pass.h>
 
 #include "support/approx.h"

@@ -1,5 +1,6 @@
-// Products of f32 in three parts of bf16, with AMX's tile instructions emulated, so that the sources which use them run on any
-// processor with AVX-512 BF16. As in the processor all operands and sums that would be denormal are 0, whatever the mode.
+// Products of f32 in three parts of bf16, with AMX's tile instructions emulated, so that the sources which use them run
+// on any processor with AVX-512 BF16. As in the processor all operands and sums that would be denormal are 0, whatever
+// the mode.
 #include "support/catch.h"
 
 #include <sluice/core/parallel.h>
@@ -38,7 +39,8 @@ void store(int tile, void* to, int64_t stride) {
 float flushed(double x) { return std::abs(x) < 0x1p-126 ? 0 : static_cast<float>(x); }
 float widened(uint16_t x) { return flushed(std::bit_cast<float>(uint32_t{x} << 16)); }
 
-/// Intel's definition of TDPBF16PS: two chains of multiply-adds, over the even and the odd of 32 products, then their sum.
+/// Intel's definition of TDPBF16PS: two chains of multiply-adds, over the even and the odd of 32 products, then their
+/// sum.
 void multiply(int c, int a, int b) {
   for (int i = 0; i < 16; ++i) {
     float sums[16];
@@ -127,7 +129,8 @@ std::vector<float> product(const Operands& x, bool attention) {
   return c;
 }
 
-/// The largest part of the bound of precision.h that an element's error uses; relative: of what is relative to Σ|ab| alone.
+/// The largest part of the bound of precision.h that an element's error uses; relative: of what is relative to Σ|ab|
+/// alone.
 double used(const Operands& x, const std::vector<float>& c, bool relative) {
   const auto small = [](double v) { return v != 0 && std::abs(v) < 0x1p-103; };
   double most = 0;

@@ -122,7 +122,8 @@ TEST_CASE("kinks: an infinite value spoils no slope that does not depend on it",
 }
 
 TEST_CASE("kinks: the slopes of a cross entropy that is infinite are softmax − target", "[ops][kinks]") {
-  // A logit of −∞ is a class of probability 0, as −10⁴ is: the loss is +∞ where the target distribution has it, no slope is NaN.
+  // A logit of −∞ is a class of probability 0, as −10⁴ is: the loss is +∞ where the target distribution has it, no
+  // slope is NaN.
   for (DType dtype : {f32, f64, bf16})
     for (double smoothing : {0.0, 0.125})
       for (bool weighted : {false, true})

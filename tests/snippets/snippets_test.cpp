@@ -1,5 +1,6 @@
-// The programs in READMEs, as they stand there: all are compiled, and what one prints is compared with what its page shows.
-// extract.sh writes them out; house_files asks that each has its place here, between the declarations that its page leaves out.
+// The programs in READMEs, as they stand there: all are compiled, and what one prints is compared with what its page
+// shows. extract.sh writes them out; house_files asks that each has its place here, between the declarations that its
+// page leaves out.
 #include "support/catch.h"
 
 #include <sluice/parallel/mpi/world.h>

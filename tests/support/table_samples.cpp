@@ -52,8 +52,8 @@ Json drawn_value(const Option& o, Rand& rand) {
   return {};
 }
 
-/// What is not drawn: tables of positions stay as long as the longest test, a feature map has no heads, which its inputs
-/// would need, and a convolution has a past.
+/// What is not drawn: tables of positions stay as long as the longest test, a feature map has no heads, which its
+/// inputs would need, and a convolution has a past.
 bool fixed(const LayerRow& row, const std::string& option) {
   return option == "dtype" || option == "max_length" || (row.name == "feature_map" && option == "heads") ||
          (row.name == "short_convolution" && option == "width");
