@@ -133,7 +133,8 @@ void Profile::save_trace(const std::string& path) const {
       file.write(str(separator, "{\"ph\":\"X\",\"pid\":1,\"tid\":1,\"name\":", in_quotes(c.op), ",\"cat\":\"",
                      c.place->backward ? "backward" : "forward", "\",\"ts\":", format("%.3f", (c.start - start_) * 1e6),
                      ",\"dur\":", format("%.3f", c.seconds * 1e6), ",\"args\":{\"module\":", in_quotes(c.place->path),
-                     ",\"means\":", in_quotes(c.work.means ? c.work.means : ""), ",\"device\":\"", c.device, "\",\"flops\":", c.work.flops, ",\"bytes\":", c.work.bytes, "}}"));
+                     ",\"means\":", in_quotes(c.work.means ? c.work.means : ""), ",\"device\":\"", c.device,
+                     "\",\"flops\":", c.work.flops, ",\"bytes\":", c.work.bytes, "}}"));
       separator = ",\n";
     }
     file.write("\n]}\n");

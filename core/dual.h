@@ -211,7 +211,8 @@ SLUICE_FN Dual<T, N> pow(const Dual<T, N>& x, const Dual<T, N>& e) {
     const T less = e.v - detail::scalar(x.v, 1);
     const T lower = P::select(e.v == none, T(P::select(abs(x.v) > none, less, zero)), less);
     const auto flat = x.v <= none;
-    return detail::chain(x, e, y, T(e.v * pow(x.v, lower)), T(P::select(flat, zero, T(y * log(T(P::select(flat, one, x.v)))))));
+    return detail::chain(x, e, y, T(e.v * pow(x.v, lower)),
+                         T(P::select(flat, zero, T(y * log(T(P::select(flat, one, x.v)))))));
   }
 }
 

@@ -101,7 +101,8 @@ SLUICE_DUAL_COMPARISONS(!=)
 #undef SLUICE_DUAL_COMPARISONS
 #undef SLUICE_DUAL_COMPARISON
 
-template <class M> concept FormulaMask = std::is_integral_v<M> || requires(const M& m) { m.mask; };  // bool & bool is int
+template <class M>  // a bool, an int, which bool & bool is, or a mask of Wide or Tensor
+concept FormulaMask = std::is_integral_v<M> || requires(const M& m) { m.mask; };
 /// mask ? a : b. Both are evaluated, so both must be finite where their gradient is to be finite.
 template <FormulaMask M, class T, std::size_t N>
 SLUICE_FN Dual<T, N> select(const M& mask, const Dual<T, N>& a, const Dual<T, N>& b) {

@@ -33,7 +33,8 @@ class Widened {
   Widened(Widening& w, const std::remove_reference_t<A>& a) : copy_(initial(a)) {
     if constexpr (pointer)
       if (a) copy_ = *a, there_ = true;
-    constexpr bool operand = std::is_const_v<std::remove_pointer_t<std::remove_reference_t<A>>> || (!pointer && !std::is_reference_v<A>);
+    constexpr bool operand =
+        std::is_const_v<std::remove_pointer_t<std::remove_reference_t<A>>> || (!pointer && !std::is_reference_v<A>);
     each_tensor(copy_, [&](const Tensor& x) { const_cast<Tensor&>(x) = operand ? w.operand(x) : w.result(x); });
   }
   auto get() -> std::conditional_t<pointer, T*, T&> {

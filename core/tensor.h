@@ -53,7 +53,8 @@ class Tensor {
   /// Does not compile: a static_assert points to from().
   template <class T>
   explicit Tensor(const std::vector<T>&) {
-    static_assert(sizeof(T) == 0, "the values of a vector become a tensor by Tensor::from(values) or Tensor::from(values, shape)");
+    static_assert(sizeof(T) == 0,
+                  "the values of a vector become a tensor by Tensor::from(values) or Tensor::from(values, shape)");
   }
   /// Copies `values` in row-major order. Throws ShapeError unless their count is shape.numel().
   template <class T>

@@ -148,7 +148,8 @@ int run(const Settings& s, const Communicator& ranks) {
   std::optional<CsvLog> log;
   on_rank_0(ranks, [&] {
     const std::vector<std::string> columns{"step", "seconds", "training", "validation", "lr"};
-    log.emplace(s.out + "/log.csv", columns, step > 0 ? step + 1 : 0);  // without a checkpoint step 0 comes a second time
+    // Without a checkpoint step 0 comes a second time.
+    log.emplace(s.out + "/log.csv", columns, step > 0 ? step + 1 : 0);
   });
   catch_interrupts();
   const auto start = Clock::now();

@@ -259,10 +259,11 @@ void linear_time_rows(Rows& rows) {
   rows.template add<GroupNorm>("group_norm", R"({"groups": 2, "dim": 3})",
                                {R"({"kind": "rms"})", R"({"kind": "rms_plain"})", R"({"shared": true})",
                                 R"({"kind": "rms", "shared": true})"});
-  rows.template add<Retention>("retention", R"({"dim": 8, "heads": 2, "chunk": 3})",
-                               {R"({"gate": false, "group_norm": "rms_plain", "expand_k": 0.5, "dropout": 0.3})",
-                                R"({"group_norm": "rms", "use_rope": false, "gamma": [0.9, 1]})",
-                                R"({"group_norm": "rms", "shared_norm": true, "kv_heads": 1, "short_conv": 3, "rope_xpos": 16})"})
+  rows.template add<Retention>(
+      "retention", R"({"dim": 8, "heads": 2, "chunk": 3})",
+      {R"({"gate": false, "group_norm": "rms_plain", "expand_k": 0.5, "dropout": 0.3})",
+       R"({"group_norm": "rms", "use_rope": false, "gamma": [0.9, 1]})",
+       R"({"group_norm": "rms", "shared_norm": true, "kv_heads": 1, "short_conv": 3, "rope_xpos": 16})"})
       .bare = {{"heads", 2}};
   rows.template add<Gla>("gla", R"({"dim": 8, "heads": 2, "chunk": 3, "gate_temperature": 2})",
                          {R"({"gate": "per_head", "output_gate": false, "norm": "none", "scale": 1, "dropout": 0.3})",

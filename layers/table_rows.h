@@ -136,7 +136,9 @@ struct RowList {
     row.query_mask = T::cross_masked;
     row.segments = T::inputs || T::segmented;
     row.branch = T::residual, row.positions = T::positioned;
-    row.dropout = T::passes ? has_dropout<M>() : !T::residual && !T::sinusoidal && (row.key_mask ? !T::masked_only || T::masked : T::dropped);
+    row.dropout = T::passes
+                      ? has_dropout<M>()
+                      : !T::residual && !T::sinusoidal && (row.key_mask ? !T::masked_only || T::masked : T::dropped);
     row.streams = T::streams || T::encodes;
     row.draft = [] {
       auto options = std::make_shared<Options>();

@@ -32,17 +32,27 @@ using Comparison = in_a_formula_write_select_instead_of_if<N>;
 template <std::size_t N>
 detail::Comparison<N> mask_of(const Tensor& mask, const Tensor& x) { return {mask, x}; }
 template <std::size_t N>
-detail::Comparison<N> operator&(const detail::Comparison<N>& a, const detail::Comparison<N>& b) { return {logical_and(a.mask, b.mask), a.x}; }
+detail::Comparison<N> operator&(const detail::Comparison<N>& a, const detail::Comparison<N>& b) {
+  return {logical_and(a.mask, b.mask), a.x};
+}
 template <std::size_t N>
-detail::Comparison<N> operator|(const detail::Comparison<N>& a, const detail::Comparison<N>& b) { return {logical_or(a.mask, b.mask), a.x}; }
+detail::Comparison<N> operator|(const detail::Comparison<N>& a, const detail::Comparison<N>& b) {
+  return {logical_or(a.mask, b.mask), a.x};
+}
 template <std::size_t N>
 detail::Comparison<N> operator!(const detail::Comparison<N>& a) { return {logical_not(a.mask), a.x}; }
 // && on bools branches and stops vectorisation: 20 times as slow.
 #define SLUICE_BOTH "in a formula write & and |, not && and ||: both sides are computed"
 template <std::size_t N>
-detail::Comparison<N> operator&&(const detail::Comparison<N>& a, const detail::Comparison<N>&) { static_assert(N == 0, SLUICE_BOTH); return a; }
+detail::Comparison<N> operator&&(const detail::Comparison<N>& a, const detail::Comparison<N>&) {
+  static_assert(N == 0, SLUICE_BOTH);
+  return a;
+}
 template <std::size_t N>
-detail::Comparison<N> operator||(const detail::Comparison<N>& a, const detail::Comparison<N>&) { static_assert(N == 0, SLUICE_BOTH); return a; }
+detail::Comparison<N> operator||(const detail::Comparison<N>& a, const detail::Comparison<N>&) {
+  static_assert(N == 0, SLUICE_BOTH);
+  return a;
+}
 #undef SLUICE_BOTH
 template <std::size_t N, class A, class B> requires(std::is_arithmetic_v<A> && std::is_arithmetic_v<B>)
 Dual<Tensor, N> select(const detail::Comparison<N>& c, A a, B b) {

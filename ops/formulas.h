@@ -335,7 +335,9 @@ struct LogDecay {
 struct FavorFeature {
   static constexpr const char* name = "favor_feature";
   double scale, offset;
-  template <class T> SLUICE_FN T operator()(const T& p, const T& s) const { return (exp(p - s * 0.5) + offset) * scale; }
+  template <class T> SLUICE_FN T operator()(const T& p, const T& s) const {
+    return (exp(p - s * 0.5) + offset) * scale;
+  }
 };
 struct ReluOffset {
   static constexpr const char* name = "relu_offset";
@@ -360,8 +362,8 @@ struct Formulas {};  // of N operands
 using Arithmetic1 = Formulas<1, Neg, Scale, AddScalar, SubFrom, DivBy, DivInto, PowScalar, Square, Clamp>;
 using Arithmetic2 = Formulas<2, Add, Sub, Mul, Div, Pow, Remainder, Maximum, Minimum, MaskedFill>;
 using Arithmetic3 = Formulas<3, Where, Lerp, ScaleOffset>;
-using Mathematics = Formulas<1, Exp, Expm1, Log, Log1p, Sqrt, Rsqrt, Tanh, Sigmoid, Softplus, Erf, NormalCdf, Sin, Cos, Abs,
-                             Sign, Floor, Ceil, Round, Trunc>;
+using Mathematics = Formulas<1, Exp, Expm1, Log, Log1p, Sqrt, Rsqrt, Tanh, Sigmoid, Softplus, Erf, NormalCdf, Sin, Cos,
+                             Abs, Sign, Floor, Ceil, Round, Trunc>;
 using Activations = Formulas<1, Identity, Relu, Relu2, Elu, Elu1, Silu, Gelu, GeluTanh, Laplace, LeakyRelu, NsSigmoid>;
 using Gates = Formulas<2, Glu, ReGlu, GeGlu, GeGluTanh, SwiGlu, Bilinear, SiluGlu>;
 using Losses2 = Formulas<2, SquaredError, AbsoluteError, Huber, BceWithLogits, KlTerm>;

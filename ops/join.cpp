@@ -130,13 +130,14 @@ Tensor cat(const std::vector<Tensor>& xs, int64_t dim) {
     start += l.shape[d];
   }
   std::vector<TensorRef> inputs(xs.begin(), xs.end());
-  return record("cat", std::move(y), TensorRefs(inputs), TensorRefs(), [d, sizes = std::move(sizes)](const Node& node, const Tensor& g) {
+  auto slices = [d, sizes = std::move(sizes)](const Node& node, const Tensor& g) {
     Tensors grads;  // for each operand its slice of g
     int64_t start = 0;
     for (std::size_t i = 0; i < sizes.size(); start += sizes[i++])
       grads.push_back(node.needs(i) ? narrow(g, d, start, sizes[i]) : Tensor());
     return grads;
-  });
+  };
+  return record("cat", std::move(y), TensorRefs(inputs), TensorRefs(), std::move(slices));
 }
 
 Tensor stack(const std::vector<Tensor>& xs, int64_t dim) {

@@ -45,7 +45,9 @@ struct ResultOf {
 }  // namespace detail
 
 /// Takes all other calls of map(): not a formula and tensors, or a formula that already failed to compile.
-#define SLUICE_TENSORS "map: a formula, then its tensors: map([c](auto x, auto y) { return c * x * y; }, a, b), where numbers like c are captured"
+#define SLUICE_TENSORS                                                                              \
+  "map: a formula, then its tensors: map([c](auto x, auto y) { return c * x * y; }, a, b), where " \
+  "numbers like c are captured"
 template <class F, class... Ts>
 Tensor map(const F&, const Ts&...) {
   constexpr bool tensors = sizeof...(Ts) > 0 && (std::same_as<Ts, Tensor> && ...);
@@ -60,7 +62,8 @@ Tensor map(const F&, std::initializer_list<Tensor>) {
 #undef SLUICE_TENSORS
 template <class... Ts>
 Tensor map(detail::NamedOp, const Ts&...) {
-  static_assert(sizeof...(Ts) > 6, "map: a formula names its parameters: map([](auto x) { return exp(x); }, a); but exp(a) is an op");
+  static_assert(sizeof...(Ts) > 6,
+                "map: a formula names its parameters: map([](auto x) { return exp(x); }, a); but exp(a) is an op");
   return {};
 }
 

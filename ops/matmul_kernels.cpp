@@ -204,7 +204,8 @@ bool is_wide(int64_t n, int64_t m, int64_t k) { return isa() > Isa::base && n >=
 /// Whether all threads share one matrix: a single one if it is wide, one of a batch only if it is large. OpenBLAS packs
 /// by itself.
 bool is_large(DType dtype, int64_t batch, int64_t n, int64_t m, int64_t k) {
-  const int64_t several = dtype != f64 && detail::usual_packing<float>(precision()) == detail::Packing::tiles ? 1 << 28 : 1 << 25;
+  const int64_t several =
+      dtype != f64 && detail::usual_packing<float>(precision()) == detail::Packing::tiles ? 1 << 28 : 1 << 25;
   return is_wide(n, m, k) && (batch == 1 || n * m * k >= several);
 }
 

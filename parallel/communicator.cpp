@@ -18,7 +18,8 @@ double usual_timeout() {
   const char* set = std::getenv("SLUICE_TIMEOUT");
   if (!set || !*set) return 300;
   const std::optional<double> seconds = parse_double(set);
-  if (!seconds || !(*seconds > 0)) fail<ValueError>("SLUICE_TIMEOUT: needs seconds above 0 — got \"", std::string_view(set), "\"");
+  if (!seconds || !(*seconds > 0))
+    fail<ValueError>("SLUICE_TIMEOUT: needs seconds above 0 — got \"", std::string_view(set), "\"");
   return *seconds;
 }
 

@@ -188,7 +188,9 @@ struct RingAttention final : Node {
   Tensors recorded_vjp(const Tensors& given, const Tensor& g) {
     SequenceScope scope(sequence);
     std::vector<Tensor> xs;
-    for (const Tensor& x : given) xs.push_back(x.defined() ? record("sequence_attention", x.detach(), {x}, {}, [](const Tensor& g) { return g; }) : x);
+    for (const Tensor& x : given)
+      xs.push_back(x.defined() ? record("sequence_attention", x.detach(), {x}, {}, [](const Tensor& g) { return g; })
+                               : x);
     AttentionOptions o = options;
     o.sink = xs[2];
     const int64_t d = xs[0].dim(3);

@@ -62,7 +62,8 @@ bool exchange_rows(bool records, const Tensor& from, int64_t dim, const Communic
 template <class Adjoint>
 Tensor recorded(Tensor y, const Tensor& x, bool anyone, Adjoint adjoint) {
   if (!grad_enabled() || !anyone) return y;
-  return record("sequence_rows", std::move(y), {x.requires_grad() ? x : x.detach().requires_grad_()}, {}, std::move(adjoint));
+  return record("sequence_rows", std::move(y), {x.requires_grad() ? x : x.detach().requires_grad_()}, {},
+                std::move(adjoint));
 }
 
 }  // namespace
@@ -88,7 +89,8 @@ Tensor fetch_rows(const Tensor& x, int64_t dim, const Communicator& c, std::shar
           copy_elements(part, place);
         });
   }
-  return recorded(std::move(y), x, anyone, [dim, c, plan](const Tensor& given) { return return_rows(given, dim, c, plan); });
+  return recorded(std::move(y), x, anyone,
+                  [dim, c, plan](const Tensor& given) { return return_rows(given, dim, c, plan); });
 }
 
 bool add_returned_rows(Tensor& y, const Tensor& g, int64_t dim, const Communicator& c, const RowPlan& plan, bool records) {
@@ -111,7 +113,8 @@ Tensor return_rows(const Tensor& g, int64_t dim, const Communicator& c, std::sha
   shape[static_cast<int>(dim)] = plan->owned[static_cast<std::size_t>(c.rank())].length();
   Tensor y = zeros(shape, g.options());
   const bool anyone = add_returned_rows(y, g, dim, c, *plan, grad_enabled() && g.requires_grad());
-  return recorded(std::move(y), g, anyone, [dim, c, plan](const Tensor& given) { return fetch_rows(given, dim, c, plan); });
+  return recorded(std::move(y), g, anyone,
+                  [dim, c, plan](const Tensor& given) { return fetch_rows(given, dim, c, plan); });
 }
 
 }  // namespace sluice::detail

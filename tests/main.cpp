@@ -33,7 +33,8 @@ struct TableWriter : ListenerBase {
     std::exit(77);
   }
   void testRunEnded(const Catch::TestRunStats&) override {
-    if (const int64_t n = sluice::testing::drawn_layers()) std::printf("%lld layers drawn\n", static_cast<long long>(n));
+    if (const int64_t n = sluice::testing::drawn_layers())
+      std::printf("%lld layers drawn\n", static_cast<long long>(n));
     for (const char* other : {"SLUICE_ISA", "SLUICE_TEST_DEVICE", "SLUICE_LAYER_SEED"})
       if (std::getenv(other)) return;  // a part of the tests once more
     sluice::testing::write_op_table(sluice::testing::output_folder());

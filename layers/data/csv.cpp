@@ -162,7 +162,7 @@ int64_t Csv::index(std::string_view name) const {
 
 Tensor Csv::columns(const std::vector<std::string>& which, DType dtype) const {
   if (dtype == boolean) fail<DTypeError>("csv: asked for bool; need a type of numbers");
-  std::unordered_map<std::string_view, std::pair<int64_t, bool>> known;  // the place of a name, and whether it is the only one
+  std::unordered_map<std::string_view, std::pair<int64_t, bool>> known;  // place of a name, and whether it has only one
   for (std::size_t i = 0; i < names.size() && which.size() > 1; ++i) {
     const auto [at, is_new] = known.try_emplace(names[i], i, true);
     at->second.second = is_new;
@@ -170,7 +170,8 @@ Tensor Csv::columns(const std::vector<std::string>& which, DType dtype) const {
   std::vector<int64_t> places;
   for (const std::string& name : which) {
     const auto found = known.find(name);
-    places.push_back(found != known.end() && found->second.second ? found->second.first : index(name));  // or its errors
+    const bool once = found != known.end() && found->second.second;
+    places.push_back(once ? found->second.first : index(name));  // index() says what is wrong with the name
   }
   return is_float(dtype) ? numbers<double>(*this, places, dtype) : numbers<int64_t>(*this, places, dtype);
 }

@@ -25,7 +25,9 @@ Rng rng_for(uint64_t seed, uint32_t purpose, int64_t number) {
 }
 
 /// Rows `at` to at + batch of an order, or as many as there are.
-Tensor piece(const Tensor& order, int64_t at, int64_t batch) { return narrow(order, 0, at, std::min(batch, order.dim(0) - at)); }
+Tensor piece(const Tensor& order, int64_t at, int64_t batch) {
+  return narrow(order, 0, at, std::min(batch, order.dim(0) - at));
+}
 
 }  // namespace
 
@@ -41,7 +43,8 @@ std::vector<Tensor> shuffled_batches(int64_t rows, int64_t batch, uint64_t seed,
 
 namespace detail {
 
-constexpr int64_t kMostBatches = int64_t{1} << 62;  // handed out: no loader will count that far, and what lies ahead has a number
+// No loader hands out so many batches, and a position may lie that far ahead without overflow.
+constexpr int64_t kMostBatches = int64_t{1} << 62;
 
 struct LoaderEngine::Work {
   LoaderOptions options;
@@ -129,7 +132,8 @@ int64_t LoaderEngine::batches() const { return work_->batches; }
 int64_t LoaderEngine::position() const { return work_->position; }
 
 void LoaderEngine::seek(int64_t position) {
-  if (position < 0 || position > kMostBatches) fail<ValueError>("loader: position must be between 0 and 2^62 — got ", position);
+  if (position < 0 || position > kMostBatches)
+    fail<ValueError>("loader: position must be between 0 and 2^62 — got ", position);
   if (position == work_->position) return;
   work_->halt();
   work_->position = position;

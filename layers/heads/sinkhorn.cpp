@@ -116,7 +116,7 @@ Tensor sinkhorn_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& 
     s.allowed = s.allowed.defined() ? logical_and(s.allowed, real) : real;
   }
   Tensor p = sinkhorn(matmul(q, transpose(k, -2, -1)) * scale, s, rng);
-  if (o.top_k > 0) {  // a hidden weight is 0, which may be more than the scores that `literal` without iterations leaves
+  if (o.top_k > 0) {  // a hidden weight is 0, and `literal` without iterations leaves scores, which may be less
     const Tensor from = s.allowed.defined() ? masked_fill(p, logical_not(s.allowed), -kInf) : p;
     p = divided_by_sum(masked_fill(p, logical_not(topk_mask(from, o.top_k)), 0), -1);
   }

@@ -86,7 +86,8 @@ Tensor by_token(const F& f, const Ts&... xs) {
 /// Sums of pieces, divided.
 Tensor divided(const std::vector<Tensor>& sums, const LinearAttentionForm& f) {
   if (f.normalize == LinearNormalize::none) return sums[0];
-  return by_token([&](const Tensor& n, const Tensor& d) { return map(formula::Quotient{f.eps}, n, d); }, sums[0], sums[1]);
+  return by_token([&](const Tensor& n, const Tensor& d) { return map(formula::Quotient{f.eps}, n, d); }, sums[0],
+                  sums[1]);
 }
 
 /// Σ over j <= i, or j >= i, of φ(q_i)·φ(k_j) v_j, and of φ(q_i)·φ(k_j).

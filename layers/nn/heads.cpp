@@ -31,9 +31,11 @@ HeadsOptions checked_heads(const char* layer, HeadsOptions o, HeadsRules rules) 
 void detail::check_rope(const char* layer, const RopeOptions& o, const char* what, int64_t width) {
   const int64_t turned = o.rot_dim ? o.rot_dim : width;
   if (turned % 2 != 0 || turned > width)
-    fail<ValueError>(layer, ": RoPE turns pairs of channels; need an even rot_dim of at most ", what, "=", width, " — got ", turned);
+    fail<ValueError>(layer, ": RoPE turns pairs of channels; need an even rot_dim of at most ", what, "=", width,
+                     " — got ", turned);
   if (!o.frequencies.empty() && static_cast<int64_t>(o.frequencies.size()) != turned / 2)
-    fail<ValueError>(layer, ": ", o.frequencies.size(), " RoPE frequencies do not fit ", turned / 2, " pairs of channels");
+    fail<ValueError>(layer, ": ", o.frequencies.size(), " RoPE frequencies do not fit ", turned / 2,
+                     " pairs of channels");
 }
 
 Heads::Heads(const HeadsOptions& o, Rng& rng)

@@ -93,7 +93,8 @@ void become(const Members& m, F f) {
     const Tensor now = f(x.detach());
     if (now.dtype() == x.dtype() && now.device() == x.device()) continue;
     if (!x.is_leaf())
-      fail<AutogradError>("to: \"", s.name, "\" ", x, " is the result of ", x.impl().history->name(), "; only leaves are converted");
+      fail<AutogradError>("to: \"", s.name, "\" ", x, " is the result of ", x.impl().history->name(),
+                          "; only leaves are converted");
     changes.push_back({x, now, x.grad().defined() ? f(x.grad().detach()) : Tensor()});
   }
   for (Change& c : changes) replace_memory(c.at, c.now, std::move(c.grad));
@@ -167,7 +168,8 @@ void take_former_names(const Members& m, std::map<std::string, Tensor>& file) {
   std::set<std::string> names;
   for (const auto& s : m.slots) names.insert(s.name);
   for (const std::string& name : names) {
-    const std::size_t last = name.rfind('.'), above = last == name.npos || last == 0 ? name.npos : name.rfind('.', last - 1);
+    const std::size_t last = name.rfind('.');
+    const std::size_t above = last == name.npos || last == 0 ? name.npos : name.rfind('.', last - 1);
     const std::size_t first = above == name.npos ? 0 : above + 1;
     for (const auto& [now, then] : kFormer) {
       if (last == name.npos || name.substr(first, last - first) != now) continue;

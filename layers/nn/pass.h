@@ -24,8 +24,8 @@ class Stream;
 
 /// What a call may bring; every field is optional. A layer reads the fields that it needs. A model hands its pass on.
 struct Pass {
-  Tensor key_mask = {};     // bool [batch, n]: true for real tokens of x, false for padding, which may hold NaN
-  Rng* rng = nullptr;       // switches dropout on
+  Tensor key_mask = {};      // bool [batch, n]: true for real tokens of x, false for padding, which may hold NaN
+  Rng* rng = nullptr;        // switches dropout on
   Stream* stream = nullptr;  // x continues it; see step()
 };
 

@@ -130,11 +130,13 @@ void Optimizer::check_gradients(const std::vector<Tensor>& grads) const {
     any = any || grads[i].defined();
     frozen += !w.requires_grad();
     if (!grads[i].defined() && w.ref()->use_count() == 1)
-      fail<ValueError>(name_, ": parameter '", name, "' of shape ", w, " belongs to no model any more, only to this optimiser: the model was ",
+      fail<ValueError>(name_, ": parameter '", name, "' of shape ", w,
+                       " belongs to no model any more, only to this optimiser: the model was ",
                        "replaced or moved to meta — make the optimiser after that, of parameters(model)");
   }
   if (any) return;
-  if (frozen == grads.size()) fail<ValueError>(name_, ": all ", frozen, " parameters are frozen — thaw some with requires_grad_()");
+  if (frozen == grads.size())
+    fail<ValueError>(name_, ": all ", frozen, " parameters are frozen — thaw some with requires_grad_()");
   fail<ValueError>(name_, ": none of ", grads.size(), " parameters has a gradient — call backward(loss) first");
 }
 
@@ -152,7 +154,8 @@ void Optimizer::step() {
       // A gradient may be a view of a parameter (that of a in a·b is b), which an earlier update in
       // this loop would have changed.
       const auto holds = [&](const NamedTensor& p) { return p.tensor.shares_storage(g); };
-      const bool aliased = g.impl().storage->use_count() > 1 && std::any_of(parameters_.begin(), parameters_.end(), holds);
+      const bool aliased =
+          g.impl().storage->use_count() > 1 && std::any_of(parameters_.begin(), parameters_.end(), holds);
       if (aliased || !g.is_contiguous()) g = clone(g);
     }
     grads.push_back(std::move(g));

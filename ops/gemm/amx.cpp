@@ -115,15 +115,16 @@ void bf16_pack_a(Read read, const BFloat16* a, int64_t lda, int64_t n, int64_t k
   pack_tiles(a, lda, along, !along, n, k, reinterpret_cast<char*>(to));
 }
 
-void bf16_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c, int64_t ldc,
-                  const float* bias) {
+void bf16_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c,
+                   int64_t ldc, const float* bias) {
   multiply_tiles<Products>(a, b, n, m, k, alpha, beta, c, ldc, bias);
 }
 
 void bf16_pack_and_multiply(Read read, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
                            float alpha, float beta, float* c, int64_t ldc, const float* bias) {
-  pack_and_multiply_tiles<Products>(read, a, lda, b, n, m, k, alpha, beta, c, ldc, bias,
-                                    static_cast<void (*)(Read, const float*, int64_t, int64_t, int64_t, float*)>(&bf16_pack_a));
+  pack_and_multiply_tiles<Products>(
+      read, a, lda, b, n, m, k, alpha, beta, c, ldc, bias,
+      static_cast<void (*)(Read, const float*, int64_t, int64_t, int64_t, float*)>(&bf16_pack_a));
 }
 
 }  // namespace sluice::detail

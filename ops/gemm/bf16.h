@@ -46,8 +46,8 @@ void bf16_pack_a(Read read, const float* a, int64_t lda, int64_t n, int64_t k, f
 void bf16_pack_b(Read read, const BFloat16* b, int64_t ldb, int64_t k, int64_t cols, float* to);
 void bf16_pack_a(Read read, const BFloat16* a, int64_t lda, int64_t n, int64_t k, float* to);
 /// c [n, m] = alpha · a · b + beta · c (+ bias [m]) for one block of k, both in tiles.
-void bf16_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c, int64_t ldc,
-                  const float* bias = nullptr);
+void bf16_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c,
+                   int64_t ldc, const float* bias = nullptr);
 /// The same, but first packs some rows of a at a time.
 void bf16_pack_and_multiply(Read read, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
                            float alpha, float beta, float* c, int64_t ldc, const float* bias = nullptr);

@@ -29,7 +29,9 @@ constexpr int64_t kOfQuad = kQuad * kAmxTile;  // numbers of a tile that belong 
   const uint32x4_t finite = vbslq_u32(vcltq_u32(size, vdupq_n_u32(0x00800000)), zero, nearest);
   return vshrn_n_u32(vbslq_u32(vcgtq_u32(size, vdupq_n_u32(0x7f800000)), nan, finite), 16);
 }
-[[gnu::always_inline]] inline uint16x4_t four(const BFloat16* x) { return vld1_u16(reinterpret_cast<const uint16_t*>(x)); }
+[[gnu::always_inline]] inline uint16x4_t four(const BFloat16* x) {
+  return vld1_u16(reinterpret_cast<const uint16_t*>(x));
+}
 
 /// Packs one tile: 16 rows of a or columns of b, 32 of k. along: k runs along the rows of x.
 template <class X>
@@ -59,8 +61,9 @@ void pack_tiles(const X* x, int64_t ld, bool along, int64_t count, int64_t k, fl
         continue;
       }
       X part[kNumbers] = {};  // a partial tile, padded
-      const int64_t numbers = std::min(kAmxTile, count - i), deep = std::min(kAmxStep, k - p), row = along ? kAmxStep : kAmxTile;
-      for (int64_t r = 0; r < (along ? numbers : deep); ++r) std::copy_n(from + r * ld, along ? deep : numbers, part + r * row);
+      const int64_t numbers = std::min(kAmxTile, count - i), deep = std::min(kAmxStep, k - p);
+      const int64_t rows = along ? numbers : deep, columns = along ? deep : numbers, row = along ? kAmxStep : kAmxTile;
+      for (int64_t r = 0; r < rows; ++r) std::copy_n(from + r * ld, columns, part + r * row);
       pack_tile(part, row, along, tile);
     }
 }
@@ -114,9 +117,10 @@ void bf16_pack_a(Read read, const BFloat16* a, int64_t lda, int64_t n, int64_t k
 }
 
 /// 16 columns of b, over all k, stay in L1 while the rows of a go past from L2.
-void bf16_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c, int64_t ldc,
-                   const float* bias) {
-  const int64_t row = (k + kAmxStep - 1) / kAmxStep * kAmxStep, quads = (k + kQuad - 1) / kQuad;  // numbers of a row in tiles
+void bf16_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c,
+                   int64_t ldc, const float* bias) {
+  const int64_t row = (k + kAmxStep - 1) / kAmxStep * kAmxStep;  // numbers of a row in tiles
+  const int64_t quads = (k + kQuad - 1) / kQuad;
   const auto *left = reinterpret_cast<const uint16_t*>(a), *right = reinterpret_cast<const uint16_t*>(b);
   // Where row i of a or column i of b begins.
   const auto at = [row](int64_t i) { return i / kAmxTile * kAmxTile * row + i % kAmxTile * kQuad; };
@@ -136,10 +140,11 @@ void bf16_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t
       }
 }
 
-void bf16_pack_and_multiply(Read read, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k, float alpha,
-                            float beta, float* c, int64_t ldc, const float* bias) {
+void bf16_pack_and_multiply(Read read, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
+                            float alpha, float beta, float* c, int64_t ldc, const float* bias) {
   const int64_t row = (k + kAmxStep - 1) / kAmxStep * kAmxStep / 2;  // of floats
-  const int64_t block = std::max(kAmxTile, (int64_t{1} << 16) / row / kAmxTile * kAmxTile);  // 256 KiB of rows stay in L2
+  // 256 KiB of rows stay in L2.
+  const int64_t block = std::max(kAmxTile, (int64_t{1} << 16) / row / kAmxTile * kAmxTile);
   float* const tiles = pack_memory<float>(0, (std::min(block, n) + kAmxTile - 1) / kAmxTile * kAmxTile * row);
   for (int64_t first = 0; first < n; first += block) {
     const int64_t rows = std::min(block, n - first);

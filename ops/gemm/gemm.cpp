@@ -36,7 +36,8 @@ bool bf16_tiles_compute() { return has_bf16_tiles() && flush_denormals(); }
 
 const char* gemm_means(bool f64, int64_t n, int64_t m, Precision precision) {
   if (n == 1 || m == 1) return "OpenBLAS gemv";
-  static constexpr const char* rounded[] = {"portable, bf16", "NEON, bf16", "BFMMLA, bf16", "AVX2, bf16", "AVX-512, bf16", "AMX, bf16"};
+  static constexpr const char* rounded[] = {"portable, bf16", "NEON, bf16",    "BFMMLA, bf16",
+                                            "AVX2, bf16",     "AVX-512, bf16", "AMX, bf16"};
   static constexpr const char* exact[] = {"OpenBLAS", "NEON", "NEON", "AVX2", "AVX-512", "AVX-512"};
   const Isa without_tiles = isa() == Isa::amx ? Isa::avx512 : isa() == Isa::neon_bf16 ? Isa::neon : isa();
   const Isa used = bf16_tiles_compute() ? isa() : without_tiles;

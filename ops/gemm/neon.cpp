@@ -59,8 +59,10 @@ constexpr int kTileRows = 12;
 
 /// Transposes a square: 4 × 4 or 2 × 2 numbers.
 SLUICE_TARGET inline void transpose_square(float32x4_t (&v)[4]) {
-  const float64x2_t a = vreinterpretq_f64_f32(vtrn1q_f32(v[0], v[1])), b = vreinterpretq_f64_f32(vtrn2q_f32(v[0], v[1]));
-  const float64x2_t c = vreinterpretq_f64_f32(vtrn1q_f32(v[2], v[3])), d = vreinterpretq_f64_f32(vtrn2q_f32(v[2], v[3]));
+  const float64x2_t a = vreinterpretq_f64_f32(vtrn1q_f32(v[0], v[1])),
+                    b = vreinterpretq_f64_f32(vtrn2q_f32(v[0], v[1]));
+  const float64x2_t c = vreinterpretq_f64_f32(vtrn1q_f32(v[2], v[3])),
+                    d = vreinterpretq_f64_f32(vtrn2q_f32(v[2], v[3]));
   v[0] = vreinterpretq_f32_f64(vtrn1q_f64(a, c)), v[1] = vreinterpretq_f32_f64(vtrn1q_f64(b, d));
   v[2] = vreinterpretq_f32_f64(vtrn2q_f64(a, c)), v[3] = vreinterpretq_f32_f64(vtrn2q_f64(b, d));
 }

@@ -172,7 +172,8 @@ bool PackedB<T>::multiply(Read ra, int64_t n, T alpha, const T* a, int64_t lda, 
     if (parts(packing_)) {
 #if defined(SLUICE_BF16_TILES)
       if constexpr (sizeof(T) == 4)
-        if (packing_ == Packing::tiles) bf16_pack_and_multiply(ra, left, lda, right, n, m, k, alpha, keep, c, ldc, last);
+        if (packing_ == Packing::tiles)
+          bf16_pack_and_multiply(ra, left, lda, right, n, m, k, alpha, keep, c, ldc, last);
 #endif
 #if defined(__x86_64__)
       if constexpr (sizeof(T) == 4)

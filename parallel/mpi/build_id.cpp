@@ -60,7 +60,8 @@ std::string build_id() {
         const auto* n = reinterpret_cast<const ElfW(Nhdr)*>(note);
         const char* name = note + sizeof *n;
         const char* value = name + (n->n_namesz + 3) / 4 * 4;
-        if (n->n_type == NT_GNU_BUILD_ID && n->n_namesz == 4 && std::memcmp(name, "GNU", 4) == 0) append_hex(f.id, value, n->n_descsz);
+        if (n->n_type == NT_GNU_BUILD_ID && n->n_namesz == 4 && std::memcmp(name, "GNU", 4) == 0)
+          append_hex(f.id, value, n->n_descsz);
         note = value + (n->n_descsz + 3) / 4 * 4;
       }
     }

@@ -75,7 +75,8 @@ TEST_CASE("allocator: every size around the borders of its classes", "[allocator
         const int64_t taken = memory_stats().live - before;
         std::memset(p, 1, std::min<std::size_t>(bytes, 1 << 16));
         static_cast<char*>(p)[bytes - 1] = 1;
-        const double most = bytes > 1 << 16 ? static_cast<double>(bytes + system_pages().size) : 1.25 * static_cast<double>(bytes) + 64;
+        const double most =
+            bytes > 1 << 16 ? static_cast<double>(bytes + system_pages().size) : 1.25 * static_cast<double>(bytes) + 64;
         if (taken < static_cast<int64_t>(bytes) || static_cast<double>(taken) > most)
           FAIL(bytes << " bytes took " << taken);
         deallocate_counted(p, bytes);
@@ -93,8 +94,10 @@ TEST_CASE("allocator: what no machine has is a MemoryError", "[allocator]") {
   CHECK(memory_stats().live == before);
 }
 
-TEST_CASE("allocator: more than the system has left is refused at once, though it would give addresses", "[allocator]") {
-  const int64_t all = int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGE_SIZE), left = std::min(memory_left(), all);
+TEST_CASE("allocator: more than the system has left is refused at once, though it would give addresses",
+          "[allocator]") {
+  const int64_t all = int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGE_SIZE),
+                left = std::min(memory_left(), all);
   REQUIRE(left > 0);
   CHECK(has_room(1));
   CHECK(!has_room(std::size_t{1} << 60));

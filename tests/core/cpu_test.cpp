@@ -39,10 +39,12 @@ TEST_CASE("cpu_name: what Linux says of processors that have a name, and of thos
   using detail::cpu_name_in;
   CHECK(cpu_name_in("processor\t: 0\nmodel\t\t: 143\nmodel name\t: Intel(R) Xeon(R) Gold 6530\nflags\t\t: fpu vme\n\n"
                     "processor\t: 1\nmodel name\t: another\n") == "Intel(R) Xeon(R) Gold 6530");
-  CHECK(cpu_name_in("processor\t: 0\nCPU implementer\t: 0x41\nCPU variant\t: 0x3\nCPU part\t: 0xd0c\nCPU revision\t: 1\n") == "Neoverse N1");
-  CHECK(cpu_name_in("CPU implementer\t: 0x41\nCPU part\t: 0xd05\n\nCPU implementer\t: 0x41\nCPU part\t: 0xd0b\n") == "Cortex-A76");
-  CHECK(cpu_name_in("CPU implementer\t: 0x41\nCPU part\t: 0xd0b\n\nRevision\t: d04170\nModel\t\t: Raspberry Pi 5 Model B Rev 1.0") ==
-        "Raspberry Pi 5 Model B Rev 1.0");
+  CHECK(cpu_name_in("processor\t: 0\nCPU implementer\t: 0x41\nCPU variant\t: 0x3\nCPU part\t: 0xd0c\n"
+                    "CPU revision\t: 1\n") == "Neoverse N1");
+  CHECK(cpu_name_in("CPU implementer\t: 0x41\nCPU part\t: 0xd05\n\nCPU implementer\t: 0x41\nCPU part\t: 0xd0b\n") ==
+        "Cortex-A76");
+  CHECK(cpu_name_in("CPU implementer\t: 0x41\nCPU part\t: 0xd0b\n\nRevision\t: d04170\n"
+                    "Model\t\t: Raspberry Pi 5 Model B Rev 1.0") == "Raspberry Pi 5 Model B Rev 1.0");
   CHECK(cpu_name_in("CPU implementer\t: 0x61\nCPU part\t: 0x023\n") == "arm64 processor 0x61 0x023");
   CHECK(cpu_name_in("CPU implementer\t: 0x46\nCPU part\t: 0xd0c\n") == "arm64 processor 0x46 0xd0c");
   CHECK(cpu_name_in("") == "unknown processor");

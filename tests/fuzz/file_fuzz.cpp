@@ -122,7 +122,8 @@ std::vector<Format>& formats(const TempFolder& folder) {
       if (!(parse_json(to_text(j)) == j)) fail<AutogradError>("what was written is not what was read: ", to_text(j));
       return to_text(j, 2);
     };
-    v.push_back({.name = "json", .whole = to_text(detail::to_json(layer->options()), 2), .read = read_json, .is_text = true});
+    v.push_back(
+        {.name = "json", .whole = to_text(detail::to_json(layer->options()), 2), .read = read_json, .is_text = true});
     auto read_options = [&row](const std::string& p) {
       const LayerDraft draft = row.draft();
       detail::from_json("gau", parse_json(read_file(p)), draft.options);
@@ -141,7 +142,8 @@ std::string damaged(std::string bytes, const std::string& other, Draw& draw, std
     return static_cast<std::size_t>(draw.below(1 + (draw.chance(0.5) ? std::min<int64_t>(n, 400) : n)));
   };
   for (int64_t changes = 1 + draw.below(3); changes > 0; --changes) {
-    const std::size_t at = place(bytes.size()), n = std::min(bytes.size() - at, place(draw.chance(0.5) ? 8 : bytes.size()));
+    const std::size_t at = place(bytes.size());
+    const std::size_t n = std::min(bytes.size() - at, place(draw.chance(0.5) ? 8 : bytes.size()));
     std::string piece = other.substr(std::min(at, other.size()), n);
     const std::size_t digit = std::min(bytes.find_first_of("0123456789", at), bytes.size());
     switch (draw.below(8)) {

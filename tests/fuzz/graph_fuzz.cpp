@@ -101,12 +101,14 @@ Graph drawn_graph(Draw& draw, Report& report, std::string& text) {
     for (std::size_t k = 0; k < drawn.size(); ++k) {
       const Input& in = row.inputs[k];
       const auto from = sizes.empty() ? 0 : static_cast<std::size_t>(draw.below(std::ssize(sizes)));
-      const bool fits = in.kind == Input::uniform && !in.constant && !sizes.empty() && sizes[from] > 0 && drawn[k].numel() > 0;
+      const bool fits =
+          in.kind == Input::uniform && !in.constant && !sizes.empty() && sizes[from] > 0 && drawn[k].numel() > 0;
       if (!fits || draw.chance(0.3)) {
         step.inputs.push_back({true, g.leaves.size()});
         g.leaves.push_back(drawn[k]);
       } else {
-        step.inputs.push_back({false, from, values[k].shape, in.lo, in.hi, draw.real(-1, 1), draw.below(100), draw.chance(0.3)});
+        step.inputs.push_back(
+            {false, from, values[k].shape, in.lo, in.hi, draw.real(-1, 1), draw.below(100), draw.chance(0.3)});
         g.used[from] = true;
         text += str(" <- ", from);
       }
@@ -149,7 +151,8 @@ std::string check_slopes(const TensorFn& f, const In& xs, const std::vector<Tens
     const double coarse = (8 * (up2 - down2) - (moved(4 * h) - moved(-4 * h))) / (24 * h);
     const double size = sum(abs(g.detach() * direction)).item() + std::abs(numeric);
     // Where f is smooth, its bend over twice the distance is twice as large.
-    const double bend = (up - 2 * at + down) / h, bend2 = (up2 - 2 * at + down2) / (2 * h), noise = 1e-10 * (1 + std::abs(at));
+    const double bend = (up - 2 * at + down) / h, bend2 = (up2 - 2 * at + down2) / (2 * h),
+                 noise = 1e-10 * (1 + std::abs(at));
     if (!(std::abs(bend2 - 2 * bend) <= 1e-6 * size + noise)) {
       ++report.counts["kinks"];
       continue;
@@ -199,7 +202,8 @@ void draw_graph(Draw& draw, Report& report) {
   for (std::size_t i = 0; i < first.size(); ++i)
     if (const Closeness c = all_close(recorded[i], first[i], 1e-10, std::max(1.0, max_abs(first[i]))); !c)
       return wrong(str("fused and composed gradient ", static_cast<int64_t>(i), " differ: ", c.text));
-  if (const std::string s = check_slopes(f, g.leaves, cs, first, rand, report); !s.empty()) return wrong("gradient " + s);
+  if (const std::string s = check_slopes(f, g.leaves, cs, first, rand, report); !s.empty())
+    return wrong("gradient " + s);
   const std::vector<Tensor> vs = random_cotangents(first, rand);
   const std::string s = check_slopes(fused, g.leaves, vs, library_gradient(composed, g.leaves, vs), rand, report);
   if (!s.empty()) wrong("second gradient " + s);

@@ -92,15 +92,18 @@ int main(int argc, char** argv) {
     else if (flag == "--only") only = std::atol(argv[i + 1]);
     else if (flag == "--op") report.op = argv[i + 1];
     else if (flag == "--kind") {
-      kind = std::find_if(std::begin(kKinds), std::end(kKinds), [&](const Kind& k) { return k.name == std::string(argv[i + 1]); });
-      if (kind == std::end(kKinds)) return std::fprintf(stderr, "sluice_fuzz: no kind is called \"%s\"\n", argv[i + 1]), 2;
+      kind = std::find_if(std::begin(kKinds), std::end(kKinds),
+                          [&](const Kind& k) { return k.name == std::string(argv[i + 1]); });
+      if (kind == std::end(kKinds))
+        return std::fprintf(stderr, "sluice_fuzz: no kind is called \"%s\"\n", argv[i + 1]), 2;
     }
   }
   if (kind->ready && !kind->ready()) return 1;
   prepare();
   const auto start = std::chrono::steady_clock::now();
   for (long i = only < 0 ? 0 : only; report.failures < 20; ++i) {
-    if (only >= 0 ? i > only : std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() > seconds) break;
+    const std::chrono::duration<double> run = std::chrono::steady_clock::now() - start;
+    if (only >= 0 ? i > only : run.count() > seconds) break;
     Draw draw(seed * 1000003 + static_cast<uint64_t>(i));
     arguments = str("--kind ", kind->name, " --seed ", seed, " --only ", static_cast<int64_t>(i));
     report.at("a draw");

@@ -34,7 +34,8 @@ Work layer_call(Draw& draw) {
   const LayerRow& row = table[static_cast<std::size_t>(draw.below(std::ssize(table)))];
   const Json& sample = row.samples[static_cast<std::size_t>(draw.below(std::ssize(row.samples)))];
   const auto s = std::make_shared<LayerSample>(make_sample(row, sample, draw.chance(0.5) ? f32 : f64));
-  const int64_t batch = 1 + draw.below(8), n = 3 + draw.below(68);  // what global positions and tables of positions allow
+  const int64_t batch = 1 + draw.below(8);
+  const int64_t n = 3 + draw.below(68);  // what global positions and tables of positions allow
   const LayerInputs in = s->inputs(batch, n, 1, true);
   auto weights = [s] {
     std::vector<Tensor> leaves;
@@ -80,7 +81,8 @@ Work loading(const std::string& path) {
 Work saving(const std::string& path) {
   const auto run = std::make_shared<SmallRun>(3);
   SmallRun(1).save(path);
-  return {"save_checkpoint", [run, path] { return run->save(path), read_file(path); }, [path] { return read_file(path); }};
+  return {"save_checkpoint", [run, path] { return run->save(path), read_file(path); },
+          [path] { return read_file(path); }};
 }
 Work table(const std::string& path) {
   std::string csv = "a,b\n";

@@ -33,12 +33,14 @@ void read(const Tensor& x) {
 void differentiate(const std::vector<Tensor>& ys, Draw& draw) {
   std::vector<Tensor> roots, seeds, inputs;
   for (const Tensor& y : ys)
-    if (y.requires_grad()) roots.push_back(y), seeds.push_back(draw.chance(0.5) ? expand(ones({}, y.options()), y.shape()) : ones_like(y));
+    if (y.requires_grad())
+      roots.push_back(y), seeds.push_back(draw.chance(0.5) ? expand(ones({}, y.options()), y.shape()) : ones_like(y));
   for (const Tensor& x : draw.tensors())
     if (x.requires_grad()) inputs.push_back(x);
   if (roots.empty() || inputs.empty()) return;
   const bool twice = draw.chance(0.4);
-  std::vector<Tensor> first = grad(roots, inputs, {.create_graph = twice, .allow_unused = true, .grad_outputs = seeds}), again;
+  std::vector<Tensor> first = grad(roots, inputs, {.create_graph = twice, .allow_unused = true, .grad_outputs = seeds});
+  std::vector<Tensor> again;
   for (const Tensor& g : first) read(g);
   if (!twice) return;
   seeds.clear();
@@ -54,12 +56,15 @@ bool names(const std::string& op, const Error& e) {
   const std::string said = e.what();
   if (emulator_found(e)) return false;
   const std::string by = said.substr(0, said.find(':'));
-  return by == op || op == "activate" || dynamic_cast<const DeviceError*>(&e) || by == "tensor" || by == "shape" || dynamic_cast<const MemoryError*>(&e) || said.find("more memory") != said.npos;
+  return by == op || op == "activate" || dynamic_cast<const DeviceError*>(&e) || by == "tensor" || by == "shape" ||
+         dynamic_cast<const MemoryError*>(&e) || said.find("more memory") != said.npos;
 }
 
 }  // namespace
 
-bool emulator_found(const Error& e) { return std::string_view(e.what()).find("cuda emulator: block") != std::string_view::npos; }
+bool emulator_found(const Error& e) {
+  return std::string_view(e.what()).find("cuda emulator: block") != std::string_view::npos;
+}
 
 /// Every op of ops/ has an entry.
 bool ops_are_covered() {
@@ -67,7 +72,10 @@ bool ops_are_covered() {
   for (const auto& [name, call] : op_calls()) have.insert(name);
   bool all = true;
   for (const PublicOp& op : public_ops(source_folder()))
-    if (!have.count(op.name)) std::fprintf(stderr, "ops/%s: %s has no call in tests/fuzz/op_calls.cpp\n", op.header.c_str(), op.name.c_str()), all = false;
+    if (!have.count(op.name)) {
+      std::fprintf(stderr, "ops/%s: %s has no call in tests/fuzz/op_calls.cpp\n", op.header.c_str(), op.name.c_str());
+      all = false;
+    }
   return all;
 }
 
@@ -98,7 +106,8 @@ void draw_op(Draw& draw, Report& report) {
 
 void finish_ops(Report& report) {
   for (const auto& [name, c] : by_op)
-    if (c.calls > 300 && c.errors == c.calls) std::fprintf(stderr, "%s: none of %ld calls succeeded\n", name.c_str(), c.calls), ++report.failures;
+    if (c.calls > 300 && c.errors == c.calls)
+      std::fprintf(stderr, "%s: none of %ld calls succeeded\n", name.c_str(), c.calls), ++report.failures;
   report.counts["ops"] = static_cast<long>(by_op.size());
 }
 

@@ -58,16 +58,20 @@ TEST_CASE("layer_check: golden feature maps and linear attention", "[layer_check
 TEST_CASE("layer_check: every form takes a decay that broadcasts, as the listing says", "[layer_check]") {
   Rand rand(7);
   const auto random = [&](const Shape& shape) { return random_tensor(shape, f64, rand, 0.1, 0.9); };
-  const Arrays t{{"input.phi_q", random({2, 3, 4, 5})}, {"input.phi_k", random({2, 3, 4, 5})}, {"input.v", random({2, 3, 4, 2})},
+  const Arrays t{{"input.phi_q", random({2, 3, 4, 5})},
+                 {"input.phi_k", random({2, 3, 4, 5})},
+                 {"input.v", random({2, 3, 4, 2})},
                  {"cotangent", random({2, 3, 4, 2})}};
   for (const Shape& shape : {Shape{3, 1}, {4}, {}, {2, 1, 4}}) {
     Arrays given = t;
     given["input.log_decay"] = neg(random(shape));
     std::map<std::string, Arrays> results;
     for (const char* form : {"chunked", "quadratic", "recurrent"})
-      results[form] = outputs({"linear_attention_form", R"({"direction": "causal", "chunk": 2, "form": ")" + std::string(form) + "\"}", given});
+      results[form] = outputs({"linear_attention_form",
+                               R"({"direction": "causal", "chunk": 2, "form": ")" + std::string(form) + "\"}", given});
     for (const auto& [form, got] : results)
-      for (const char* name : {"output", "grad.input.phi_q", "grad.input.phi_k", "grad.input.v", "grad.input.log_decay"}) {
+      for (const char* name :
+           {"output", "grad.input.phi_q", "grad.input.phi_k", "grad.input.v", "grad.input.log_decay"}) {
         INFO(form << ' ' << name << " with log_decay " << shape);
         CHECK(max_abs_diff(got.at(name), results["quadratic"].at(name)) < 1e-11);
       }

@@ -171,7 +171,8 @@ TEST_CASE("Gla: every option against loops", "[gla]") {
     for (const std::vector<bool>& real : {std::vector<bool>{1, 1, 1, 1, 1, 0, 0, 0}, {0, 1, 1, 0, 0, 1, 1, 1}}) {
       const Tensor mask = expand(Tensor::from(real, {1, 8}), {2, 8});
       const Tensor dirty = masked_fill(x, unsqueeze(!mask, -1), std::nan(""));
-      CHECK(max_abs_diff(real_rows(g(dirty, {.key_mask = mask}), mask), real_rows(layer_reference(g, x, mask), mask)) < 1e-10);
+      CHECK(max_abs_diff(real_rows(g(dirty, {.key_mask = mask}), mask), real_rows(layer_reference(g, x, mask), mask)) <
+            1e-10);
     }
     const Tensor one = random_tensor({2, 1, 4}, f64, rand);
     CHECK(max_abs_diff(g(one), layer_reference(g, one, {})) < 1e-10);

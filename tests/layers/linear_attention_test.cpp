@@ -74,7 +74,8 @@ TEST_CASE("linear_attention: a decay of fewer dims broadcasts in every form, gra
     Tensor decay = neg(random_tensor(shape, f64, rand, 0.1, 0.9));
     decay.requires_grad_();
     const auto with = [&](D direction, const Tensor& log_decay, bool padded) {
-      return LinearAttentionForm{.direction = direction, .log_decay = log_decay, .chunk = 2, .key_mask = padded ? mask : Tensor()};
+      return LinearAttentionForm{
+          .direction = direction, .log_decay = log_decay, .chunk = 2, .key_mask = padded ? mask : Tensor()};
     };
     const auto steps = [&](LinearAttentionForm f) {  // one token at a time
       LinearState state;
@@ -92,7 +93,8 @@ TEST_CASE("linear_attention: a decay of fewer dims broadcasts in every form, gra
     const auto gradients = [&](const Tensor& y) { return grad({sum(y * weights)}, {s.q, s.k, s.v, decay}); };
     for (bool padded : {false, true})
       for (D direction : {D::causal, D::bidirectional, D::two_direction_mean}) {
-        const LinearAttentionForm full = with(direction, expand(decay, {2, 3, 5}), padded), f = with(direction, decay, padded);
+        const LinearAttentionForm full = with(direction, expand(decay, {2, 3, 5}), padded),
+                                  f = with(direction, decay, padded);
         const Tensor want = linear_attention_quadratic(s.q, s.k, s.v, full);
         const std::vector<Tensor> slopes = gradients(want);
         std::vector<Tensor> got{linear_attention_quadratic(s.q, s.k, s.v, f), linear_attention(s.q, s.k, s.v, f)};

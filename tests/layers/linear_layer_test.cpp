@@ -106,7 +106,8 @@ TEST_CASE("LinearAttention: every option against loops", "[linear]") {
     INFO(describe(o));
     CHECK(max_abs_diff(y, want) < 1e-11);
     const Tensor mask = prefix_mask(8, 8, 4);
-    CHECK(max_abs_diff(real_rows(l(x, {.key_mask = mask}), mask), real_rows(layer_reference(l, x, mask), mask)) < 1e-11);
+    CHECK(max_abs_diff(real_rows(l(x, {.key_mask = mask}), mask), real_rows(layer_reference(l, x, mask), mask)) <
+          1e-11);
     const Tensor one = random_tensor({2, 1, 4}, f64, rand);
     CHECK(max_abs_diff(l(one), layer_reference(l, one, {})) < 1e-11);
   }
@@ -165,7 +166,8 @@ TEST_CASE("LinearAttention: what is refused, and by which words", "[linear]") {
       make_it({.dim = 8, .heads = 1, .direction = D::causal, .decay = LinearDecay::learned, .gamma = {1}}),
       Contains("below 1"));
   CHECK_THROWS_WITH(make_it({.dim = 6, .heads = 2, .use_rope = LinearRope::features}), Contains("at most features=3"));
-  CHECK_THROWS_WITH(make_it({.dim = 8, .heads = 2, .use_rope = LinearRope::features, .rope = {.rot_dim = 6}}), Contains("at most features=4"));
+  CHECK_THROWS_WITH(make_it({.dim = 8, .heads = 2, .use_rope = LinearRope::features, .rope = {.rot_dim = 6}}),
+                    Contains("at most features=4"));
   CHECK_THROWS_WITH(make_it({.dim = 8, .heads = 2, .use_rope = LinearRope::features, .rope = {.frequencies = {1}}}),
                     Contains("1 RoPE frequencies do not fit 2 pairs"));
   const LinearAttention l({.dim = 4, .heads = 2}, rng);

@@ -103,7 +103,8 @@ void rename_in_file(const std::string& path) {
   for (const auto& [name, x] : file.tensors) {
     std::string then = name;
     for (const auto& [now, before] : {std::pair("q.", "query."), {"k.", "key."}, {"v.", "value."}})
-      if (const auto at = then.find(now); at != then.npos && (at == 0 || then[at - 1] == '.')) then.replace(at, 2, before);
+      if (const auto at = then.find(now); at != then.npos && (at == 0 || then[at - 1] == '.'))
+        then.replace(at, 2, before);
     former[then] = x;
   }
   file.tensors = former;

@@ -112,5 +112,6 @@ TEST_CASE("mc_tfm: counts and errors", "[flash]") {
   CHECK_THROWS_WITH(f(ones({2, 3, 16}), ones({2, 4}) > 0.0), Contains("key_mask=[2,4]"));
   CHECK_THROWS_WITH(f.step(ones({2, 3, 16}), {}), Contains("causal"));
   CHECK_THROWS_WITH(McTfm({.dim = 16, .heads = 3}, rng), Contains("heads=3") && Contains("dim=16"));
-  CHECK_THROWS_WITH(McTfm({.dim = 16, .heads = 4, .quadratic = false, .linear = false}, rng), Contains("mc_tfm: one of the terms"));
+  CHECK_THROWS_WITH(McTfm({.dim = 16, .heads = 4, .quadratic = false, .linear = false}, rng),
+                    Contains("mc_tfm: one of the terms"));
 }

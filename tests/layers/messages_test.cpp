@@ -37,8 +37,10 @@ TEST_CASE("messages: channels that RoPE cannot turn are refused when the layer i
   CHECK_THROWS_WITH(Gau({.dim = 16, .key_dim = 7}, rng),
                     "gau: RoPE turns pairs of channels; need an even rot_dim of at most key_dim=7 — got 7");
   CHECK_THROWS_WITH(Gau({.dim = 16, .key_dim = 6, .heads = 2}, rng), Contains("of at most key_dim/heads=3 — got 3"));
-  CHECK_THROWS_WITH(Gau({.dim = 16, .key_dim = 7, .use_rope = false, .bias = GauBias::rope}, rng), Contains("key_dim=7"));
-  CHECK_THROWS_WITH(Gau({.dim = 16, .key_dim = 8, .rope = {.frequencies = {1, 0.5}}}, rng), Contains("2 RoPE frequencies do not fit 4 pairs"));
+  CHECK_THROWS_WITH(Gau({.dim = 16, .key_dim = 7, .use_rope = false, .bias = GauBias::rope}, rng),
+                    Contains("key_dim=7"));
+  CHECK_THROWS_WITH(Gau({.dim = 16, .key_dim = 8, .rope = {.frequencies = {1, 0.5}}}, rng),
+                    Contains("2 RoPE frequencies do not fit 4 pairs"));
   CHECK_THROWS_WITH(Flash({.dim = 16, .key_dim = 7}, rng), Contains("flash: ") && Contains("key_dim=7"));
   CHECK_THROWS_WITH(McTfm({.dim = 6, .heads = 2}, rng), Contains("mc_tfm: ") && Contains("dim/heads=3"));
   CHECK_NOTHROW(Gau({.dim = 16, .key_dim = 7, .rope = {.rot_dim = 6}}, rng)(ones({1, 2, 16})));

@@ -60,7 +60,8 @@ TEST_CASE("multi_head_attention: number of parameters, defaults and initial valu
   // MHA 3d², MQA d² + 2d²/h, GQA d²(1 + 2g/h); with Wo one d² more.
   const int64_t d = 64, h = 8;
   for (int64_t g : {1, 2, 4, 8})
-    CHECK(cost(MultiHeadAttentionOptions{.heads = {.dim = d, .heads = h, .kv_heads = g}}, 1).parameters == 2 * d * d + 2 * d * d * g / h);
+    CHECK(cost(MultiHeadAttentionOptions{.heads = {.dim = d, .heads = h, .kv_heads = g}}, 1).parameters ==
+          2 * d * d + 2 * d * d * g / h);
   Rng rng(1);
   MultiHeadAttentionOptions o{.heads = {.dim = 6, .heads = 3, .context_dim = 4}};
   o.gates = {{.position = GatePosition::g2}, {.position = GatePosition::g1}};

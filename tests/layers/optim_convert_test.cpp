@@ -55,8 +55,10 @@ Bits values(const Optimizer& optimizer) {
 using Make = std::function<std::unique_ptr<Optimizer>(const Net&)>;
 const std::vector<std::pair<const char*, Make>> kOptimizers = {
     {"sgd", [](const Net& m) { return std::make_unique<Sgd>(parameters(m), SgdOptions{.lr = 0.02}); }},
-    {"momentum", [](const Net& m) { return std::make_unique<Sgd>(parameters(m), SgdOptions{.lr = 0.01, .momentum = 0.9}); }},
-    {"adam", [](const Net& m) { return std::make_unique<Adam>(parameters(m), AdamOptions{.lr = 0.01, .weight_decay = 0.1}); }},
+    {"momentum",
+     [](const Net& m) { return std::make_unique<Sgd>(parameters(m), SgdOptions{.lr = 0.01, .momentum = 0.9}); }},
+    {"adam",
+     [](const Net& m) { return std::make_unique<Adam>(parameters(m), AdamOptions{.lr = 0.01, .weight_decay = 0.1}); }},
     {"lamb", [](const Net& m) { return std::make_unique<Lamb>(parameters(m), LambOptions{.lr = 0.01}); }}};
 
 }  // namespace
@@ -105,7 +107,8 @@ TEST_CASE("optim: moments follow a model that is converted between steps", "[opt
     }
 }
 
-TEST_CASE("optim: to() between backward() and step() converts the gradients, and there and back changes no master", "[optim]") {
+TEST_CASE("optim: to() between backward() and step() converts the gradients, and there and back changes no master",
+          "[optim]") {
   Net a = net(), b = net();
   Sgd of_a(parameters(a), {.lr = 0.5}), of_b(parameters(b), {.lr = 0.5});
   backward(loss_of(a)), backward(loss_of(b));
@@ -115,7 +118,8 @@ TEST_CASE("optim: to() between backward() and step() converts the gradients, and
   CHECK(values(a)[0] != values(net())[0]);
   to(b, f64);
   for (std::size_t i = 0; i < values(a).size(); ++i)
-    for (std::size_t j = 0; j < values(a)[i].size(); ++j) CHECK(values(a)[i][j] == Approx(values(b)[i][j]).epsilon(1e-6).margin(1e-6));
+    for (std::size_t j = 0; j < values(a)[i].size(); ++j)
+      CHECK(values(a)[i][j] == Approx(values(b)[i][j]).epsilon(1e-6).margin(1e-6));
 
   Net half = net();
   to(half, bf16);
@@ -196,7 +200,8 @@ TEST_CASE("optim: a model that was replaced leaves its optimiser an error that n
     const Bits state = values(adam);
     replace(m);
     adam.zero_grad(), backward(loss_of(m));
-    CHECK_THROWS_WITH(adam.step(), Contains("adam: parameter '" + std::string(first) + "'") && Contains("belongs to no model any more") &&
+    CHECK_THROWS_WITH(adam.step(), Contains("adam: parameter '" + std::string(first) + "'") &&
+                                       Contains("belongs to no model any more") &&
                                        Contains("make the optimiser after that"));
     CHECK(values(adam) == state);
   };

@@ -125,10 +125,13 @@ TEST_CASE("progress: numbers and times that one likes to read", "[progress]") {
     progress.update(2, {});
     progress.finish();
   });
-  CHECK_THAT(text, Contains("step 1/100000000  a 25.0M  b 3e+12  c -12.3k  d 99.95  ") && Contains(" 0:00 left -:--\n"));
+  CHECK_THAT(text,
+             Contains("step 1/100000000  a 25.0M  b 3e+12  c -12.3k  d 99.95  ") && Contains(" 0:00 left -:--\n"));
   CHECK(std::regex_search(text, std::regex(" left [0-9]{2,6}:[0-5][0-9]:[0-5][0-9]\n")));
-  CHECK_THAT(written([](std::FILE* out) { Progress({.out = out}).update(7, {}); }), StartsWith("step 7  ") && !Contains("left") && !Contains("%"));
-  CHECK_THAT(written([](std::FILE* out) { Progress({.steps = 7, .out = out}).update(7, {}); }), StartsWith("100% step 7/7  ") && EndsWith(" left 0:00\n"));
+  CHECK_THAT(written([](std::FILE* out) { Progress({.out = out}).update(7, {}); }),
+             StartsWith("step 7  ") && !Contains("left") && !Contains("%"));
+  CHECK_THAT(written([](std::FILE* out) { Progress({.steps = 7, .out = out}).update(7, {}); }),
+             StartsWith("100% step 7/7  ") && EndsWith(" left 0:00\n"));
 }
 
 TEST_CASE("progress: on a terminal one line is drawn in place, as long as it has room", "[progress]") {
@@ -141,9 +144,12 @@ TEST_CASE("progress: on a terminal one line is drawn in place, as long as it has
     progress.update(3, {{"loss", 0.75}});
   };
   const std::string wide = shown(120, run);
-  CHECK_THAT(wide, StartsWith("before\r\n\r 25% [######..................] step 1/4  loss 2.500  accuracy 0.5000  lr 0.2500  "));
+  CHECK_THAT(
+      wide,
+      StartsWith("before\r\n\r 25% [######..................] step 1/4  loss 2.500  accuracy 0.5000  lr 0.2500  "));
   CHECK_THAT(wide, Contains("\x1b[K\r\x1b[Khalf\r\n\r 50% [############............] step 2/4  loss 1.500  "));
-  CHECK_THAT(wide, Contains("\r 75% [##################......] step 3/4  loss 0.7500  ") && Contains(" MiB (peak ") && EndsWith("\x1b[K\r\n"));
+  CHECK_THAT(wide, Contains("\r 75% [##################......] step 3/4  loss 0.7500  ") && Contains(" MiB (peak ") &&
+                       EndsWith("\x1b[K\r\n"));
   // The last values go first, then the memory, then the bar, then the end of the line.
   const auto first = [&](unsigned short columns) {
     std::string text = shown(columns, run);
@@ -214,14 +220,17 @@ TEST_CASE("write_svg_curve: a whole picture, whatever the numbers and names", "[
 
 TEST_CASE("write_svg_curve: where points, means, reference lines and their labels lie", "[progress]") {
   TempFolder folder;
-  const auto svg = [&](const std::vector<Series>& series, const std::vector<ReferenceLine>& lines = {}, const std::string& title = "") {
+  const auto svg = [&](const std::vector<Series>& series, const std::vector<ReferenceLine>& lines = {},
+                       const std::string& title = "") {
     write_svg_curve(folder / "curve.svg", {.title = title}, series, lines);
     return read_file(folder / "curve.svg");
   };
   // The axes go from (62, 426) to (776, 78) when no line has a label.
   const std::string plain = svg({{"v", {0, 10}, {0, 6}}});
-  CHECK_THAT(plain, Contains("d=\"M62.0 426.0L776.0 78.0\"") && Contains("cx=\"776.0\" cy=\"78.0\"") && Contains(">v 6.000<"));
-  CHECK_THAT(plain, Contains("y=\"256.0\" text-anchor=\"end\" fill=\"#374151\">3<") && Contains("x=\"62.0\" y=\"445\" text-anchor=\"middle\" fill=\"#374151\">0<"));
+  CHECK_THAT(plain,
+             Contains("d=\"M62.0 426.0L776.0 78.0\"") && Contains("cx=\"776.0\" cy=\"78.0\"") && Contains(">v 6.000<"));
+  CHECK_THAT(plain, Contains("y=\"256.0\" text-anchor=\"end\" fill=\"#374151\">3<") &&
+                        Contains("x=\"62.0\" y=\"445\" text-anchor=\"middle\" fill=\"#374151\">0<"));
   // The names of the axes stand at their middles.
   CHECK_THAT(plain, Contains("<text x=\"419.0\"") && Contains("translate(17 252.0) rotate(-90)"));
   CHECK_THAT(svg({{"v", {0, 5e6}, {0, 5000}}}), Contains(">2M<") && Contains(">3k<"));
@@ -229,10 +238,12 @@ TEST_CASE("write_svg_curve: where points, means, reference lines and their label
 
   // Labels of lines that are close stand 14 apart: below one another, at the bottom above one another.
   const std::string close = svg({{"v", {0, 10}, {0, 6}}}, {{"best", 3}, {"also", 3}, {"low", 0}});
-  CHECK_THAT(close, Contains("M62 252.0H704.4") && Contains("M704.4 252.0L714.4 252.0") && Contains("M704.4 252.0L714.4 266.0"));
+  CHECK_THAT(close, Contains("M62 252.0H704.4") && Contains("M704.4 252.0L714.4 252.0") &&
+                        Contains("M704.4 252.0L714.4 266.0"));
   CHECK_THAT(close, Contains("x=\"718.4\" y=\"430.0\" fill=\"#4b5563\">low 0.00<"));
   const std::string low = svg({{"v", {0, 10}, {0, 6}}}, {{"a", 0}, {"b", 0}, {"c", 0}});
-  CHECK_THAT(low, Contains("y=\"402.0\" fill=\"#4b5563\">a ") && Contains("y=\"416.0\" fill=\"#4b5563\">b ") && Contains("y=\"430.0\" fill=\"#4b5563\">c "));
+  CHECK_THAT(low, Contains("y=\"402.0\" fill=\"#4b5563\">a ") && Contains("y=\"416.0\" fill=\"#4b5563\">b ") &&
+                      Contains("y=\"430.0\" fill=\"#4b5563\">c "));
 
   // Of 1,600 points each two become their mean; the legend keeps the last value.
   std::vector<double> x(1600), y(1600);
@@ -244,7 +255,8 @@ TEST_CASE("write_svg_curve: where points, means, reference lines and their label
   // The mean of neighbours: none at the first point, ten on each side further on, those before it at the last.
   x.resize(400), y.resize(400);
   std::fill(y.begin(), y.end(), 0), y[0] = 8;
-  CHECK_THAT(svg({{"v", x, y, true}}), Contains("stroke-width=\"2\" stroke-opacity=\"1\" stroke-linejoin=\"round\" d=\"M62.0 78.0L63.8 426.0L"));
+  CHECK_THAT(svg({{"v", x, y, true}}),
+             Contains("stroke-width=\"2\" stroke-opacity=\"1\" stroke-linejoin=\"round\" d=\"M62.0 78.0L63.8 426.0L"));
   CHECK_THAT(svg({{"v", x, x, true}}), Contains(">v 394.000<"));
 
   // What is no UTF-8 would make the file unreadable: overlong, a surrogate, beyond U+10FFFF, cut short.

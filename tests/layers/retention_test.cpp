@@ -110,13 +110,15 @@ TEST_CASE("Retention: every option against loops", "[retention]") {
       CHECK(max_abs_diff(other(x), want) < 1e-10);
     }
     const Tensor mask = prefix_mask(8, 8, 4);
-    CHECK(max_abs_diff(real_rows(r(x, {.key_mask = mask}), mask), real_rows(layer_reference(r, x, mask), mask)) < 1e-10);
+    CHECK(max_abs_diff(real_rows(r(x, {.key_mask = mask}), mask), real_rows(layer_reference(r, x, mask), mask)) <
+          1e-10);
     const Tensor one = random_tensor({2, 1, 4}, f64, rand);
     CHECK(max_abs_diff(r(one), layer_reference(r, one, {})) < 1e-10);
     // Padding before the first token of a sequence, too; it moves positions, so without rope.
     if (o.use_rope) continue;
     const Tensor front = cat({full({2, 2, 4}, std::nan(""), {f64}), x}, 1);
-    CHECK(max_abs_diff(narrow(r(front, {.key_mask = cat({zeros({2, 2}), ones({2, 8})}, 1) > 0.0}), 1, 2, 8), r(x)) < 1e-12);
+    CHECK(max_abs_diff(narrow(r(front, {.key_mask = cat({zeros({2, 2}), ones({2, 8})}, 1) > 0.0}), 1, 2, 8), r(x)) <
+          1e-12);
   }
 }
 

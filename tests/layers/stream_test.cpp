@@ -22,7 +22,8 @@ struct Model {
   Retention second;
 
   explicit Model(Rng& rng)
-      : first({.dim = 8, .heads = 2, .short_conv = 3, .dtype = f64}, rng), second({.dim = 8, .heads = 2, .dtype = f64}, rng) {}
+      : first({.dim = 8, .heads = 2, .short_conv = 3, .dtype = f64}, rng),
+        second({.dim = 8, .heads = 2, .dtype = f64}, rng) {}
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const { return second(first(x, pass), pass); }
   static void visit(auto& self, auto&& f) {
     f("first", self.first);

@@ -97,7 +97,8 @@ bool straight_through(const LayerSample& s) { return s.has("mode", "straight_thr
 
 bool nonlinear_after_dropout(const LayerSample& s) {
   const auto& options = s.row.nonlinear_after_dropout;
-  return options && std::all_of(options->begin(), options->end(), [&](const auto& o) { return s.has(o.first, o.second); });
+  return options &&
+         std::all_of(options->begin(), options->end(), [&](const auto& o) { return s.has(o.first, o.second); });
 }
 
 }  // namespace

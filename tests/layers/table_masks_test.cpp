@@ -193,7 +193,8 @@ TEST_CASE("table: documents of whole chunks see nothing of each other", "[table]
     const std::vector<Tensor> want = rows(a.x);
     CHECK(max_abs_diff(rows(cat({one[0], two[1]}, 1))[0], want[0]) < 1e-13 * (1 + max_abs(want[0])));
     CHECK(max_abs_diff(rows(cat({two[0], one[1]}, 1))[1], want[1]) < 1e-13 * (1 + max_abs(want[1])));
-    if (drawn_layers() == 0) CHECK(max_abs_diff(rows(cat({two[0], one[1]}, 1))[0], want[0]) > 1e-6);  // else it may be constant
+    if (drawn_layers() == 0)
+      CHECK(max_abs_diff(rows(cat({two[0], one[1]}, 1))[0], want[0]) > 1e-6);  // else it may be constant
   });
   CHECK(enough(packed, 20));
 }

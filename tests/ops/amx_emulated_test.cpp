@@ -29,7 +29,8 @@ struct Register {
 Register registers[8];
 
 void load(int tile, const void* from, int64_t stride) {
-  for (int64_t r = 0; r < 16; ++r) std::memcpy(registers[tile].bytes[r], static_cast<const std::byte*>(from) + r * stride, 64);
+  const auto* rows = static_cast<const std::byte*>(from);
+  for (int64_t r = 0; r < 16; ++r) std::memcpy(registers[tile].bytes[r], rows + r * stride, 64);
 }
 void store(int tile, void* to, int64_t stride) {
   for (int64_t r = 0; r < 16; ++r) std::memcpy(static_cast<std::byte*>(to) + r * stride, registers[tile].bytes[r], 64);
@@ -98,7 +99,8 @@ struct Operands {
 Operands draw(int64_t k, int from_a, int to_a, int from_b, int to_b, uint64_t seed) {
   Rng rng(seed);
   const auto numbers = [&](int64_t count, int from, int to) {
-    const auto digits = uniform({count}, 1, 2, rng).to_vector(), range = uniform({count}, from, to + 1, rng).to_vector();
+    const auto digits = uniform({count}, 1, 2, rng).to_vector();
+    const auto range = uniform({count}, from, to + 1, rng).to_vector();
     std::vector<float> x;
     for (std::size_t i = 0; i < digits.size(); ++i) {
       const double size = std::ldexp(digits[i], static_cast<int>(std::floor(range[i])));
@@ -113,12 +115,14 @@ Operands draw(int64_t k, int from_a, int to_a, int from_b, int to_b, uint64_t se
 std::vector<float> product(const Operands& x, bool attention) {
   const detail::DenormalMode mode;
   std::vector<float> c(kRowsOf * kColumnsOf);
-  const Tensor for_a = empty({emulated::Parts::size(kRowsOf, x.k)}), for_b = empty({emulated::Parts::size(kColumnsOf + 16, x.k)});
+  const Tensor for_a = empty({emulated::Parts::size(kRowsOf, x.k)});
+  const Tensor for_b = empty({emulated::Parts::size(kColumnsOf + 16, x.k)});
   auto *const a = reinterpret_cast<float*>(for_a.raw()), *const b = reinterpret_cast<float*>(for_b.raw());
   const auto plain = detail::Read::plain;
   if (attention) {
     const emulated::Parts left(kRowsOf, x.k, a), right(kColumnsOf, x.k, b);
-    CHECK(left.fill_a(plain, x.a.data(), x.k) == std::all_of(x.a.begin(), x.a.end(), [](float v) { return std::abs(v) < 0x1p56f; }));
+    const bool small = std::all_of(x.a.begin(), x.a.end(), [](float v) { return std::abs(v) < 0x1p56f; });
+    CHECK(left.fill_a(plain, x.a.data(), x.k) == small);
     right.fill_b(plain, x.b.data(), kColumnsOf);
     right.multiply(left, 0, 0, kColumnsOf, 1.f, 0.f, c.data(), kColumnsOf);
   } else {
@@ -138,7 +142,8 @@ double used(const Operands& x, const std::vector<float>& c, bool relative) {
     for (int64_t j = 0; j < kColumnsOf; ++j) {
       double sum = 0, size = 0, lost = std::ldexp(static_cast<double>(x.k), -123);
       for (int64_t p = 0; p < x.k; ++p) {
-        const double a = x.a[static_cast<std::size_t>(i * x.k + p)], b = x.b[static_cast<std::size_t>(p * kColumnsOf + j)];
+        const double a = x.a[static_cast<std::size_t>(i * x.k + p)];
+        const double b = x.b[static_cast<std::size_t>(p * kColumnsOf + j)];
         sum += a * b, size += std::abs(a * b);
         lost += 0x1p-126 * ((small(a) ? std::abs(b) : 0) + (small(b) ? std::abs(a) : 0));
       }
@@ -148,36 +153,47 @@ double used(const Operands& x, const std::vector<float>& c, bool relative) {
   return most;
 }
 
+bool has_avx512_bf16() {
+  const bool all = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512dq") &&
+                   __builtin_cpu_supports("avx512bw");
+  if (!all) WARN("not run: the processor has no AVX-512 BF16");
+  return all;
+}
+
 }  // namespace
 
 TEST_CASE("amx, emulated: f32 in three parts is as near as precision.h says", "[gemm][amx]") {
-  if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512bw")) return;
+  if (!has_avx512_bf16()) return;
   struct Range {
     int from_a, to_a, from_b, to_b;
     bool as_chain;  // nothing is lost to denormals
   };
   uint64_t seed = 1;
   for (const int64_t k : {64, 75, 200})
-    for (const Range& r : {Range{-3, 3, -3, 3, true}, {-103, -103, 30, 100, true}, {50, 55, -103, -90, true}, {-130, 0, -3, 3, false},
-                           {-110, -104, 90, 110, false}, {90, 110, -126, -120, false}, {-140, -120, 60, 100, false}, {-62, -58, -66, -62, false},
+    for (const Range& r : {Range{-3, 3, -3, 3, true}, {-103, -103, 30, 100, true}, {50, 55, -103, -90, true},
+                           {-130, 0, -3, 3, false}, {-110, -104, 90, 110, false}, {90, 110, -126, -120, false},
+                           {-140, -120, 60, 100, false}, {-62, -58, -66, -62, false},
                            {-120, -100, -20, 20, false}, {-80, -40, -80, -40, false}})
       for (const bool attention : {false, true}) {
         const Operands x = draw(k, r.from_a, r.to_a, r.from_b, r.to_b, ++seed);
         const std::vector<float> c = product(x, attention);
-        INFO((attention ? "attention, " : "") << "k " << k << ", a 2^" << r.from_a << " … " << r.to_a << ", b 2^" << r.from_b << " … " << r.to_b);
+        INFO((attention ? "attention, " : "") << "k " << k << ", a 2^" << r.from_a << " … " << r.to_a << ", b 2^"
+                                              << r.from_b << " … " << r.to_b);
         CHECK(used(x, c, r.as_chain) <= 1);
       }
 }
 
 TEST_CASE("amx, emulated: numbers below 2^-103 lose what precision.h says they may, and denormals all", "[gemm][amx]") {
-  if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512bw")) return;
+  if (!has_avx512_bf16()) return;
   for (const bool attention : {false, true}) {
     // The bound's terms are there because they are needed.
     const Operands small = draw(64, -120, -118, 100, 100, 7), products = draw(64, -62, -62, -63, -63, 8);
     CHECK(used(small, product(small, attention), true) > 20);
     CHECK(used(products, product(products, attention), true) > 20);
-    const Operands denormal{128, std::vector<float>(kRowsOf * 128, 1e-40f), std::vector<float>(128 * kColumnsOf, 1e38f)};
-    for (const float c : product(denormal, attention)) CHECK(c == 0);  // and not 1.28: set_flush_denormals(false) avoids AMX
+    // 128 · 1e-40 · 1e38 is 1.28, and AMX gives 0. That is why set_flush_denormals(false) avoids AMX.
+    const Operands denormal{128, std::vector<float>(kRowsOf * 128, 1e-40f),
+                            std::vector<float>(128 * kColumnsOf, 1e38f)};
+    for (const float c : product(denormal, attention)) CHECK(c == 0);
   }
 }
 

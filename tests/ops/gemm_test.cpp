@@ -66,7 +66,8 @@ std::vector<std::pair<const char*, std::function<void(const Product<T>&)>>> ways
 /// Around the edges of every tile and block, in one dimension at a time; and all small ones.
 std::vector<Sizes> edge_sizes() {
   std::vector<Sizes> sizes;
-  for (int64_t n : {1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 14, 15, 23, 24, 25, 27, 28, 29, 57, 83, 84, 85, 169}) sizes.push_back({n, 37, 9});
+  for (int64_t n : {1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 14, 15, 23, 24, 25, 27, 28, 29, 57, 83, 84, 85, 169})
+    sizes.push_back({n, 37, 9});
   for (int64_t m : {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 47, 48, 49, 129, 1023, 1024, 1025, 2049}) sizes.push_back({5, m, 6});
   for (int64_t k : {0, 1, 2, 3, 15, 16, 17, 31, 255, 256, 257, 511, 512, 513, 770}) sizes.push_back({5, 35, k});
   for (int64_t n : {1, 2, 3, 4})
@@ -308,7 +309,8 @@ TEST_CASE("matmul, linear: large products in blocks of k, with a bias, of severa
   });
 }
 
-TEST_CASE("gemm: OpenBLAS without memory for one more call at a time is a MemoryError, and works again later", "[gemm]") {
+TEST_CASE("gemm: OpenBLAS without memory for one more call at a time is a MemoryError, and works again later",
+          "[gemm]") {
 #if defined(__SANITIZE_ADDRESS__)
   return;  // which needs its address space
 #endif

@@ -96,7 +96,8 @@ TEST_CASE("gemm_means: what a product of the instruction set in use runs on", "[
     const bool tiles = i == Isa::amx || i == Isa::neon_bf16;
     for (const bool flush : {true, false}) {
       set_flush_denormals(flush);  // tiles flush always, and compute only where that is wanted
-      const char* rounded[] = {"portable, bf16", "NEON, bf16", "BFMMLA, bf16", "AVX2, bf16", "AVX-512, bf16", "AMX, bf16"};
+      const char* rounded[] = {"portable, bf16", "NEON, bf16",    "BFMMLA, bf16",
+                               "AVX2, bf16",     "AVX-512, bf16", "AMX, bf16"};
       const Isa used = !tiles || flush ? i : i == Isa::amx ? Isa::avx512 : Isa::neon;
       INFO(isa_name(i) << ", flush " << flush);
       CHECK(std::string(detail::gemm_means(false, 8, 8, Precision::bf16)) == rounded[static_cast<int>(used)]);

@@ -90,20 +90,25 @@ TEST_CASE("kinks: an infinite value spoils no slope that does not depend on it",
   };
   const auto power = [](const Tensor& x, const Tensor& e) { return pow(x, e); };
   const Point points[] = {
-      {"x·y", mul, kInf, 3, 3, kInf}, {"x·y", mul, 2, -kInf, -kInf, 2}, {"x/y", div, kInf, 2, 0.5, -kInf}, {"x/y", div, 6, kInf, 0, 0},
+      {"x·y", mul, kInf, 3, 3, kInf}, {"x·y", mul, 2, -kInf, -kInf, 2},
+      {"x/y", div, kInf, 2, 0.5, -kInf}, {"x/y", div, 6, kInf, 0, 0},
       // As PyTorch, but for bases of 0 and less, whose slope in the exponent is 0.
-      {"0⁰", power, 0, 0, 0, 0}, {"(−0)⁰", power, -0.0, 0, 0, 0}, {"∞⁰", power, kInf, 0, 0, kInf}, {"1^∞", power, 1, kInf, kInf, 0},
-      {"1^−∞", power, 1, -kInf, -kInf, 0}, {"NaN⁰", power, kNan, 0, 0, kNan}, {"(−∞)⁰", power, -kInf, 0, 0, 0}, {"0^−1", power, 0, -1, -kInf, 0},
-      {"0^½", power, 0, 0.5, kInf, 0}, {"∞²", power, kInf, 2, kInf, kInf}, {"2^∞", power, 2, kInf, kInf, kInf}, {"(−2)³", power, -2, 3, 12, 0},
-      {"x·e^y, a formula of one's own", [](const Tensor& x, const Tensor& y) { return map([](auto a, auto b) { return a * exp(b); }, x, y); },
+      {"0⁰", power, 0, 0, 0, 0}, {"(−0)⁰", power, -0.0, 0, 0, 0}, {"∞⁰", power, kInf, 0, 0, kInf},
+      {"1^∞", power, 1, kInf, kInf, 0}, {"1^−∞", power, 1, -kInf, -kInf, 0}, {"NaN⁰", power, kNan, 0, 0, kNan},
+      {"(−∞)⁰", power, -kInf, 0, 0, 0}, {"0^−1", power, 0, -1, -kInf, 0}, {"0^½", power, 0, 0.5, kInf, 0},
+      {"∞²", power, kInf, 2, kInf, kInf}, {"2^∞", power, 2, kInf, kInf, kInf}, {"(−2)³", power, -2, 3, 12, 0},
+      {"x·e^y, a formula of one's own",
+       [](const Tensor& x, const Tensor& y) { return map([](auto a, auto b) { return a * exp(b); }, x, y); },
        2, 1000, kInf, kInf}};
   const auto same = [](double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); };
   for (const Point& p : points)
     for (DType dtype : {f32, f64, bf16})
       for (bool create_graph : {false, true}) {
-        const Tensor x = tensor_of({p.x}, {1}, dtype).requires_grad_(), y = tensor_of({p.y}, {1}, dtype).requires_grad_();
+        const Tensor x = tensor_of({p.x}, {1}, dtype).requires_grad_();
+        const Tensor y = tensor_of({p.y}, {1}, dtype).requires_grad_();
         const auto g = grad({p.f(x, y)}, {x, y}, {.create_graph = create_graph});
-        INFO(p.what << " of " << p.x << ", " << p.y << ' ' << name_of(dtype) << (create_graph ? " composed: " : " fused: ") << g[0].item() << ", " << g[1].item());
+        INFO(p.what << " of " << p.x << ", " << p.y << ' ' << name_of(dtype)
+                    << (create_graph ? " composed: " : " fused: ") << g[0].item() << ", " << g[1].item());
         CHECK(same(g[0].item(), p.dx));
         CHECK(same(g[1].item(), p.dy));
       }
@@ -130,7 +135,8 @@ TEST_CASE("kinks: the slopes of a cross entropy that is infinite are softmax −
         for (Reduction reduction : {Reduction::mean, Reduction::sum}) {
           CrossEntropyOptions o{.label_smoothing = smoothing, .reduction = reduction};
           if (weighted) o.weight = tensor_of({1, 2, 0.5}, {3}, dtype);
-          const Tensor targets = tensor_of({1, 0, 2}, {3}, i64), by = tensor_of({1, -2, 3, 0.5, 2, -1, 4, 1, -3}, {3, 3}, dtype);
+          const Tensor targets = tensor_of({1, 0, 2}, {3}, i64);
+          const Tensor by = tensor_of({1, -2, 3, 0.5, 2, -1, 4, 1, -3}, {3, 3}, dtype);
           std::vector<Tensors> found;
           for (double never : {-kInf, -1e4})
             for (bool create_graph : {false, true}) {

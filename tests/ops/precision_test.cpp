@@ -62,7 +62,8 @@ TEST_CASE("bf16 products: the rounded operands, summed in f32, on every instruct
   };
   Rng rng(5);
   for_each_isa([&](Isa i) {
-    for (const Sizes& s : {Sizes{2, 2, 1}, {7, 8, 3}, {8, 9, 4}, {9, 7, 5}, {25, 24, 29}, {24, 25, 30}, {2, 33, 31}, {15, 16, 32}, {16, 17, 33}, {17, 15, 64}, {31, 32, 65}, {32, 31, 2}, {33, 48, 40},
+    for (const Sizes& s : {Sizes{2, 2, 1}, {7, 8, 3}, {8, 9, 4}, {9, 7, 5}, {25, 24, 29}, {24, 25, 30}, {2, 33, 31},
+                           {15, 16, 32}, {16, 17, 33}, {17, 15, 64}, {31, 32, 65}, {32, 31, 2}, {33, 48, 40},
                            {18, 24, 1023}, {9, 40, 1025}, {5, 6, 2100}, {383, 3, 20}, {385, 4, 33}, {3, 1100, 40}})
       for (Read ra : {Read::plain, Read::transposed})
         for (Read rb : {Read::plain, Read::transposed})
@@ -297,7 +298,8 @@ TEST_CASE("products of every size count denormals where they are not flushed", "
         CHECK(largest_difference(to(matmul(tiny, huge), f64), right) < (dtype == bf16 ? 0.01 : 1e-5));
       }
       // Scores of 0 and 1 from denormal queries, and denormal values.
-      const Tensor odd = reshape(to(remainder(arange(n), 2), f32), {1, 1, n, 1}), k = contiguous(expand(odd * 1e38, {1, 1, n, 128}));
+      const Tensor odd = reshape(to(remainder(arange(n), 2), f32), {1, 1, n, 1});
+      const Tensor k = contiguous(expand(odd * 1e38, {1, 1, n, 128}));
       const Tensor q = full({1, 1, n, 128}, 1e-40), v = contiguous(expand((odd + 1.0) * 1e-39, {1, 1, n, 32}));
       AttentionOptions o;
       o.scale = 1 / 1.28;

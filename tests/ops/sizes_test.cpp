@@ -87,7 +87,7 @@ TEST_CASE("sizes: what overflows is an error that names the op", "[ops][sizes]")
       {"relative_rope", [&] { relative_rope(vast({k54}), vast({k54}), 3, 3); }},
       {"relative_alibi", [&] { relative_alibi(zeros({2}), kMax, kMax); }},
       {"alibi_slopes", [&] { alibi_slopes(kMax); }},
-      {"rope_frequencies", [&] { rope_frequencies(kMax - 1); }},  // and retention_gammas: not a list that grows until memory ends
+      {"rope_frequencies", [&] { rope_frequencies(kMax - 1); }},  // as retention_gammas: no list that fills the memory
       {"retention_gammas", [&] { retention_gammas(kMax); }},
       {"causal_mask", [&] { causal_mask(k32, k32); }},
       {"causal_mask", [&] { causal_mask(kMax, kMax); }},

@@ -187,7 +187,8 @@ TEST_CASE("communicator: a rank that throws, ends or does not come is named to a
     if (all.rank() == 1) b.barrier();
     if (all.rank() == 2) all_reduce(number(1), c);
   });
-  for (const std::string& e : errors) CHECK_THAT(e, Contains("within 0.2 s, all wait for one another — rank 0 in barrier"));
+  for (const std::string& e : errors)
+    CHECK_THAT(e, Contains("within 0.2 s, all wait for one another — rank 0 in barrier"));
 }
 
 TEST_CASE("communicator: unwinding gives up what runs in the background", "[parallel][threads]") {

@@ -236,7 +236,9 @@ TEST_CASE("sequence: what cannot be is said", "[sequence]") {
   const LinearAttention linear({.dim = 4, .heads = 1, .direction = LinearDirection::causal}, rng);
   const Flash flash({.dim = 4, .key_dim = 4, .causal = true}, rng);
   const Tensor x = normal({1, 3, 4}, 0, 1, rng);
-  for (const auto& step : std::vector<std::function<void()>>{[&] { attends.step(x, {}); }, [&] { Stream s; step(linear, x, s); }, [&] { flash.step(x, {}); }})
+  const std::vector<std::function<void()>> steps{
+      [&] { attends.step(x, {}); }, [&] { Stream s; step(linear, x, s); }, [&] { flash.step(x, {}); }};
+  for (const auto& step : steps)
     for (const std::string& text : errors_on_ranks(2, [&](const Communicator& c) {
            SequenceScope scope(c);
            step();

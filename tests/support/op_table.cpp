@@ -73,7 +73,8 @@ void write_op_table(const std::string& folder) {
 
 std::vector<std::string> formula_names(const std::string& source_dir) {
   std::ifstream in(source_dir + "/ops/formulas.h");
-  const std::regex named(R"(^(?:struct (\w+)(?: : \w+<\w+>)? \{|using (\w+) = (?!Formulas)|SLUICE_UNARY_FORMULA\((\w+), ))");
+  const std::regex named(
+      R"(^(?:struct (\w+)(?: : \w+<\w+>)? \{|using (\w+) = (?!Formulas)|SLUICE_UNARY_FORMULA\((\w+), ))");
   std::vector<std::string> names;
   bool is_template = false;
   for (std::string line; std::getline(in, line);) {

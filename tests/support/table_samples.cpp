@@ -108,7 +108,8 @@ bool LayerSample::cross() const {
   return row.context && width && *width->as<int64_t>() > 0;
 }
 bool LayerSample::causal() const {
-  if (has("length", "n") || has("separate_global_projections", true)) return false;  // a later token counts, or has other maps
+  if (has("length", "n") || has("separate_global_projections", true))
+    return false;  // a later token counts, or has other maps
   const bool always = row.streams && !options.find("causal") && !options.find("direction");
   return !cross() && (always || has("causal", true) || has("direction", "causal"));
 }
