@@ -142,17 +142,25 @@ void connect(Node& node, TensorRefs inputs, TensorRefs saves, Tensor& y);
 inline bool grad_enabled() { return detail::grad_mode; }
 inline void set_grad_enabled(bool on) { detail::grad_mode = on; }
 
+namespace detail {
+/// record() of a node N(args…), which tells anomaly mode and the profiler the name `op`.
+template <class N, class... Args>
+Tensor record_as(const char* op, Tensor y, TensorRefs inputs, TensorRefs saves, Args&&... args) {
+  Node* made = nullptr;
+  if (grad_enabled() && any_requires_grad(inputs)) {
+    made = new N(std::forward<Args>(args)...);
+    connect(*made, inputs, saves, y);
+  }
+  if (after_op) [[unlikely]] after_op(op, y, made);
+  return y;
+}
+}  // namespace detail
+
 /// The last line of every op. Returns y. If gradients are wanted, makes a Node of type N(args…) its history, with one
 /// edge per input, and keeps `saves` for the backward pass.
 template <class N, class... Args>
 Tensor record(Tensor y, TensorRefs inputs, TensorRefs saves, Args&&... args) {
-  Node* made = nullptr;
-  if (grad_enabled() && detail::any_requires_grad(inputs)) {
-    made = new N(std::forward<Args>(args)...);
-    detail::connect(*made, inputs, saves, y);
-  }
-  if (detail::after_op) [[unlikely]] detail::after_op(N::op_name(), y, made);
-  return y;
+  return detail::record_as<N>(N::op_name(), std::move(y), inputs, saves, std::forward<Args>(args)...);
 }
 template <class N, class... Args>
 Tensor record(Tensor y, std::initializer_list<TensorRef> inputs,
@@ -182,13 +190,7 @@ struct RuleNode final : Node {
 ///   return record("permute", alias(x, l), {x}, {}, [inverse](const Tensor& g) { return permute(g, inverse); });
 template <class Rule>
 Tensor record(const char* op, Tensor y, TensorRefs inputs, TensorRefs saves, Rule rule) {
-  Node* made = nullptr;
-  if (grad_enabled() && detail::any_requires_grad(inputs)) {
-    made = new detail::RuleNode<Rule>(op, std::move(rule));
-    detail::connect(*made, inputs, saves, y);
-  }
-  if (detail::after_op) [[unlikely]] detail::after_op(op, y, made);
-  return y;
+  return detail::record_as<detail::RuleNode<Rule>>(op, std::move(y), inputs, saves, op, std::move(rule));
 }
 template <class Rule>
 Tensor record(const char* op, Tensor y, std::initializer_list<TensorRef> inputs, std::initializer_list<TensorRef> saves,
