@@ -10,6 +10,7 @@
 #include <sluice/ops/attention/heads.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/gemm/precision.h>
+#include <sluice/ops/kernels.h>
 #include <sluice/ops/view.h>
 
 #include <cmath>
@@ -128,8 +129,10 @@ Expected expected(const Call& c, const Operands& x) {
   return y;
 }
 
-/// out, lse (softmax), dq, dk, dv of the device, on the CPU. lse and delta are the reference's.
-std::vector<Tensor> run_slots(const Call& c, const Operands& x, const Array& lse_before, bool heads_inside) {
+/// out, lse (softmax), and of dq, dk and dv those whose bits `wanted` has, of the device, on the CPU. lse and delta are
+/// the reference's. Gradients are full of NaN before.
+std::vector<Tensor> run_slots(const Call& c, const Operands& x, const Array& lse_before, bool heads_inside,
+                              int wanted = 7) {
   const Device device = Device::cuda();
   const auto stored = [&](const Array& a) {
     const Tensor y = tensor_of(a.v, {a.shape[0], a.shape[1], a.shape[2], a.shape[3]}, f32);
@@ -148,10 +151,14 @@ std::vector<Tensor> run_slots(const Call& c, const Operands& x, const Array& lse
   std::vector<Tensor> all{out};
   if (softmax) all.push_back(lse), lse = to(tensor_of(lse_before.v, rows, f32), device);
   detail::AttentionGradients grads;
-  grads.dq = detail::empty_heads(q.shape(), q.options()), grads.dk = empty(k.shape(), q.options());
-  grads.dv = detail::empty_heads(v.shape(), q.options());
+  if (wanted & 1) grads.dq = detail::empty_heads(q.shape(), q.options());
+  if (wanted & 2) grads.dk = empty(k.shape(), q.options());
+  if (wanted & 4) grads.dv = detail::empty_heads(v.shape(), q.options());
+  std::vector<Tensor> gradients;
+  for (Tensor* y : {&grads.dq, &grads.dk, &grads.dv})
+    if (y->defined()) kernel::fill(*y, NAN), gradients.push_back(*y);
   kernel::attention_backward(call, g, lse, delta, grads);
-  for (const Tensor& y : {grads.dq, grads.dk, grads.dv}) all.push_back(y);
+  all.insert(all.end(), gradients.begin(), gradients.end());
   for (Tensor& y : all) y = to(contiguous(y), cpu);
   return all;
 }
@@ -266,6 +273,28 @@ TEST_CASE("cuda attention, bf16: blocks of 128 queries or keys", "[cuda]") {
     for (Weighting w : {Weighting::softmax, Weighting::relu2}) {
       check({1, 2, 1, 150, 150, 64, w, {.causal = true}, false, false, poison}, ++seed);
       check({1, 1, 1, 130, 150, 128, w, {.window = 20}, false, false, poison}, ++seed);
+    }
+}
+
+TEST_CASE("cuda attention, bf16: gradients of some operands are those of all", "[cuda]") {
+  PrecisionScope scope(Precision::bf16);
+  uint64_t seed = 120;
+  const int64_t sizes[][3] = {{17, 65, 64}, {129, 129, 64}, {65, 129, 128}};
+  for (const auto& [m, n, d] : sizes)
+    for (Weighting w : {Weighting::softmax, Weighting::relu2}) {
+      const Call c{1, 2, 1, m, n, d, w, {.causal = true}};
+      const Operands x(c, ++seed);
+      const Array lse = expected(c, x).lse;
+      const std::vector<Tensor> all = run_slots(c, x, lse, false);
+      for (int wanted = 1; wanted < 7; ++wanted) {
+        INFO("m " << m << ", n " << n << ", d " << d << ", weighting " << static_cast<int>(w) << ", wanted " << wanted);
+        std::vector<Tensor> some = run_slots(c, x, lse, false, wanted);
+        for (int i = 2; i >= 0; --i) {
+          if (!(wanted >> i & 1)) continue;
+          CHECK(same_bits(some.back(), all[all.size() - 3 + static_cast<std::size_t>(i)]));
+          some.pop_back();
+        }
+      }
     }
 }
 
