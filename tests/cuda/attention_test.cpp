@@ -9,6 +9,7 @@
 #include <sluice/cuda/attention/simt.cuh>
 #include <sluice/cuda/attention/wgmma.cuh>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -192,6 +193,47 @@ void check_no_keys() {
   check<Rung, Softmax, SigmoidGate<false>>({1, 2, 1, 3, 0, false, true}, Causal{}, 11);
 }
 
+/// out[warp]: whether the warp finds `cols` rows of x finite.
+template <int D, int cols>
+__global__ void ask_finite(const BFloat16* x, uint8_t* out) {
+  const Shared<BFloat16> tile = dynamic_shared<BFloat16>();
+  MmaRows<D>::template copy<cols>(tile, x, 0, [](int) { return true; });
+  cp_async_commit();
+  cp_async_wait<0>();
+  __syncthreads();
+  const bool finite = mma_finite<D, cols>(tile);
+  if (threadIdx.x % kWarp == 0) out[threadIdx.x / kWarp] = finite;
+}
+template <int D, int cols>
+void check_finite() {
+  INFO("D " << D << ", " << cols << " rows");
+  using Warps = std::array<uint8_t, kMmaWarps>;
+  Rand rand(14);
+  Buffer<BFloat16> x({cols, D}, &rand, 3);
+  const auto found = [&] {
+    Warps out;
+    out.fill(9);
+    launch(ask_finite<D, cols>, dim3(1), dim3(kMmaThreads), cols * D * sizeof(BFloat16), x.data(), out.data());
+    return out;
+  };
+  const auto bits = [](uint16_t of) {
+    BFloat16 y;
+    y.bits = of;
+    return y;
+  };
+  CHECK(found() == Warps{1, 1, 1, 1});
+  int i = 0;
+  for (int at = 0; at < cols * D; at += 37) {  // every row, and every column
+    const BFloat16 before = x.data()[at];
+    INFO("row " << at / D << ", column " << at % D);
+    x.data()[at] = bits(++i % 2 ? 0x7f7f : 0xff7f);  // the largest number
+    CHECK(found() == Warps{1, 1, 1, 1});
+    x.data()[at] = bits(std::array<uint16_t, 4>{0x7f80, 0xff80, 0x7f81, 0xffc0}[static_cast<std::size_t>(i % 4)]);
+    CHECK(found() == Warps{0, 0, 0, 0});
+    x.data()[at] = before;
+  }
+}
+
 }  // namespace
 
 TEST_CASE("cuda attention: naive", "[cuda]") {
@@ -211,6 +253,11 @@ TEST_CASE("cuda attention: mma", "[cuda]") {
   check_no_keys<Mma<64>>();
   check<Mma<128>, Softmax, SigmoidGate<false>>({1, 1, 1, 65, 129}, Causal{});
   check<Mma<128>, Relu2, NoGate>({1, 1, 1, 129, 65}, Window{30, false});
+}
+
+TEST_CASE("cuda attention: a tile with one number that is not finite", "[cuda]") {
+  check_finite<64, 64>();
+  check_finite<128, 32>();
 }
 
 TEST_CASE("cuda attention: wgmma", "[cuda]") {
