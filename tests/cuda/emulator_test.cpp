@@ -335,7 +335,7 @@ TEST_CASE("cuda emulator: mistakes with what works by itself are errors in every
   const std::vector<BFloat16> zeros(64 * 64, BFloat16(0.0f));
   const auto with_barrier = [](int threads, auto f) {
     return error_of([&] {
-      emulator::run(1, static_cast<unsigned>(threads), 16384, [&] {
+      emulator::run(1, static_cast<unsigned>(threads), 33792, [&] {
         const Shared<BFloat16> tile = dynamic_shared<BFloat16>();
         const Shared<uint64_t> barrier = dynamic_shared<uint64_t>() + 8192 / 8;
         if (threadIdx.x == 0) mbarrier_init(barrier, 1);
@@ -357,6 +357,17 @@ TEST_CASE("cuda emulator: mistakes with what works by itself are errors in every
     CHECK(has(with_barrier(32, [&](auto tile, auto barrier) {
                 if (threadIdx.x == 0) tma_load(tile + 64, map, barrier, 0, 0, 0);
               }), "multiple of 1024"));
+    const auto box = [&](int rows, int column, int slab) {
+      return with_barrier(32, [&](auto tile, auto barrier) {
+        const TensorMap of = tensor_map(zeros.data(), 1, 64, 64, rows);
+        if (threadIdx.x == 0) mbarrier_arrive_expecting(barrier, 8192), tma_load(tile, of, barrier, column, 0, slab);
+        mbarrier_wait(barrier, 0);
+      });
+    };
+    CHECK(box(64, 0, 0) == "");
+    const int wrong[][3] = {{64, 32, 0}, {64, -64, 0}, {64, 64, 0}, {64, 0, -1}, {64, 0, 1}, {0, 0, 0}, {257, 0, 0}};
+    for (const auto& [rows, column, slab] : wrong)
+      CHECK(has(box(rows, column, slab), "there is no such box"));
     CHECK(has(with_barrier(32, [&](auto, auto barrier) { mbarrier_wait(barrier + 1, 0); }), "there is no mbarrier"));
     CHECK(has(with_barrier(64, [&](auto, auto) { named_barrier_sync(1, threadIdx.x < 32 ? 64 : 96); }), "named barrier 1 waits for"));
 
