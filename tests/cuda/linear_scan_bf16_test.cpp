@@ -8,6 +8,7 @@
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/gemm/precision.h>
+#include <sluice/ops/join.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/view.h>
 
@@ -103,6 +104,26 @@ TEST_CASE("cuda scan, bf16: numbers that are not finite stay out of what came be
         CHECK(max_abs_diff(narrow(got, 2, first, count), before) < 1e-5 * max_abs(before));  // other sums on the diagonal
         CHECK(std::isnan(narrow(got, 2, at, 1).to_vector<double>()[0]));
       }
+}
+
+TEST_CASE("cuda scan, bf16: columns of wider tensors", "[cuda]") {
+  Rand rand(56);
+  const int64_t sizes[][2] = {{16, 24}, {17, 23}, {65, 16}, {24, 65}};
+  for (const auto& [m, e] : sizes)
+    for (int64_t skip : {0, 4, 8}) {  // columns before; rows begin at multiples of 16 bytes, but not with 4
+      const ScanSample s = rounded(random_scan(rand, ScanKind::scalar, Strength::mild, {1, 2, 70, m}, e));
+      INFO(s.text() << ", skipped " << skip);
+      const auto inside = [&](const Tensor& x) {
+        Shape before = x.shape(), behind = before;
+        before[3] = skip, behind[3] = 16 - x.dim(3) % 8 - skip % 8;
+        const Tensor wide = cat({full(before, NAN, {bf16}), to(x, bf16), full(behind, NAN, {bf16})}, 3);
+        CHECK(wide.dim(3) % 8 == 0);
+        return narrow(to(wide, Device::cuda()), 3, skip, x.dim(3));
+      };
+      const Tensor decay = to(to(s.decay, bf16), Device::cuda());
+      const Tensor y = linear_scan(inside(s.q), inside(s.k), inside(s.v), decay, s.options);
+      CHECK(same_bits(to(contiguous(to(y, cpu)), f64), run(s, bf16, Precision::f32)));
+    }
 }
 
 TEST_CASE("cuda scan, bf16: which calls go to the tensor cores", "[cuda]") {
