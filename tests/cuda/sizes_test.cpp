@@ -3,6 +3,8 @@
 // device, too (SLUICE_TEST_DEVICE), but knows nothing of these sizes.
 #include "cuda/against_cpu.h"
 
+#include <sluice/core/random.h>
+#include <sluice/cuda/tensors.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/join.h>
@@ -264,6 +266,30 @@ TEST_CASE("cuda: additions at indices, in their order") {
     Tensor y = zeros({3}, {f32, d});
     kernel::index_select("embedding", zeros({4}, {f32, d}), 0, tensor_of({3, 0, 4}, {3}, i64, d), y);
   });
+}
+
+TEST_CASE("cuda: random numbers are the host's, beyond whole blocks") {
+  for (int64_t n : {1, 2, 3, 5, 255, 1025})
+    for (DType t : {f32, f64}) {
+      INFO(str(t) << " " << n);
+      check([&](Device d) {
+        Rng rng(7);  // a uniform number's product and sum are exact within these bounds
+        const Tensor some = uniform({n}, -2, 2, rng, {t, d}), one = uniform({n}, 0.5, 0.5, rng, {t, d});
+        const Tensor coins = bernoulli({n}, 0.3, rng, d), dice = randint(-5, 1000, {n}, rng, d);
+        return std::vector{some, one, coins, dice, permutation(n, rng, d)};
+      });
+      check([&](Device d) {
+        Rng rng(8);
+        const Tensor some = uniform({n}, -2, 3, rng, {t, d}), bell = normal({n}, 0.5, 2, rng, {t, d});
+        return std::vector{some, bell, truncated_normal({n}, -1, 3, rng, {t, d})};
+      }, 8);
+    }
+}
+
+TEST_CASE("cuda: a grid has at most 2^31 − 1 blocks") {
+  const int64_t most = (int64_t{1} << 31) - 1;
+  for (int64_t blocks : {int64_t{1}, most - 1, most, most + 1, 2 * most, 4 * most})
+    CHECK(cuda::grid_of(blocks).x == (blocks < most ? blocks : most));
 }
 
 TEST_CASE("cuda: rotations of pairs, and channels that stay") {
