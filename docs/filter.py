@@ -5,7 +5,7 @@
 * `// …` behind a member, and under it, describes the member; a line `// -- … --` what follows without a comment.
 * Declarations that stand together, without an empty line between, share the comment above the first.
 * An option without a comment has the text that `describe` gives; a part of a module the name that `visit` gives;
-  what every module has in the same way (options, State, its constructors) is said once, here.
+  what every module has in the same way (options, its constructors) is said once, here.
 * A formula without a comment is described by what it returns.
 * describe, visit and what else modules and formulas have for the library's use is left out.
 Lines keep their numbers, so that warnings name the right ones.
@@ -58,7 +58,6 @@ CONVENTIONS = [
     (re.compile(r"^  double \w+(?: = [\d.]+)?(?:, \w+)*;") if "namespace sluice::formula" in text else re.compile("^$"), "A number of the formula."),
     (re.compile(r"^struct (\w+?)Options\b.*\{"), r"Options of \1."),
     (re.compile(r"^  \w*Options options\b.*;"), "What it was made with."),
-    (re.compile(r"^  (?:using State = .*;|struct State \{)"), "What a stream of {} keeps from call to call of step()."),
     (re.compile(r"^  (?:explicit )?\w+\(\w+Options \w+, Rng& rng\);"),
      "Parameters drawn from rng. ValueError that names the option for one out of its range."),
     (re.compile(r"^  (?:explicit )?\w+\(\w+Options \w+\)(?:;| :)"), "ValueError that names the option for one out of its range."),

@@ -66,30 +66,23 @@ Tensor filled(const Shape& shape) {
   return to(to(t, model_dtype), device);
 }
 
-/// The token after n others, for each of the batch: logits. The caches are set back to n tokens before each.
+/// The token after n others, for each of the batch: logits. Its step does not end, so that the stream keeps n tokens.
 Workload generation(const std::string& kind, const Sizes& z) {
   auto model = std::make_shared<MixerLm>(make_model(kind, z));
-  auto state = std::make_shared<MixerLm::State>();
-  for (int64_t i = 0; i < z.layers; ++i) {
-    KvCache cache;
-    if (kind == "lm_gau") {
-      cache.append({filled({z.batch, 1, z.n + 1, 128}), filled({z.batch, 1, z.n + 1, 2 * z.dim})});
-      state->emplace_back(cache);
-    } else {
-      const Shape shape{z.batch, z.dim / 64, z.n + 1, 64};
-      cache.append({filled(shape), filled(shape)});
-      state->emplace_back(MultiHeadAttention::State{cache, {}});
-    }
-  }
+  auto stream = std::make_shared<Stream>();
+  step(*model, full({z.batch, z.n}, 65, {i64, device}), *stream);
+  stream->each_tensor([&](const Tensor& rows) {  // [batch, heads, n, width]
+    Shape shape = rows.shape();
+    shape[2] = z.n + 1;
+    Tensor kept = rows;
+    copy_(kept, narrow(filled(shape), 2, 0, z.n));
+  });
   const Tensor token = full({z.batch, 1}, 65, {i64, device});
   Workload w;
   w.inputs = parameters(*model);
   w.run = [=] {
-    for (Mixer::State& s : *state) {
-      if (auto* gau = std::get_if<Gau::State>(&s)) gau->length = z.n;
-      else std::get<MultiHeadAttention::State>(s).cache.length = z.n;
-    }
-    return std::vector{model->step(token, *state)};
+    StreamStep running(*stream);
+    return std::vector{(*model)(token, {.stream = stream.get()})};
   };
   w.items = static_cast<double>(z.batch);
   return w;

@@ -74,7 +74,7 @@ struct Training {
 
   Tensor loss_of(const std::vector<Tensor>& in) {
     ++runs;
-    return cross_entropy(to(model(in[0], plan.drops ? &rng : nullptr), f32), in[1]);
+    return cross_entropy(to(model(in[0], {.rng = plan.drops ? &rng : nullptr}), f32), in[1]);
   }
   void step(int i) {
     const Shape shape{4, i % 3 == 1 ? 7 : 12};
@@ -259,7 +259,8 @@ TEST_CASE("graphed training: what cannot be recorded is refused by name, and not
   const Tensor x = tokens(1, {2, 5});
   const auto refused = [&](const char* why, const std::function<Tensor(const Tensor&)>& f) {
     INFO(why);
-    GraphedStep step(adam, [&](const std::vector<Tensor>& in) { return f(cross_entropy(model(in[0], &rng), in[1])); }, {.max_norm = 1});
+    const auto loss_of = [&](const std::vector<Tensor>& in) { return cross_entropy(model(in[0], {.rng = &rng}), in[1]); };
+    GraphedStep step(adam, [&](const std::vector<Tensor>& in) { return f(loss_of(in)); }, {.max_norm = 1});
     step({x, x});
     const auto steps = adam.steps();
     const auto offset = rng.offset();
@@ -277,7 +278,7 @@ TEST_CASE("graphed training: what cannot be recorded is refused by name, and not
   for (const GraphedStepOptions& o : {GraphedStepOptions{.max_norm = 0}, GraphedStepOptions{.max_norm = -1}, GraphedStepOptions{.max_value = std::nan("")}, GraphedStepOptions{.parts = 0}})
     CHECK_THROWS_AS(GraphedStep(adam, [](const std::vector<Tensor>& in) { return in[0]; }, o), ValueError);
   CHECK_THROWS_AS(GraphedStep(adam, nullptr), ValueError);
-  GraphedStep halves(adam, [&](const std::vector<Tensor>& in) { return cross_entropy(model(in[0], nullptr), in[1]); }, {.parts = 3});
+  GraphedStep halves(adam, [&](const std::vector<Tensor>& in) { return cross_entropy(model(in[0]), in[1]); }, {.parts = 3});
   CHECK_THROWS_WITH(halves({x, x}), Contains("cannot be cut into 3 parts"));
 }
 

@@ -26,10 +26,12 @@ struct Model {
     gau = Gau(o, rng);
     head = Linear({.in = 16, .out = 13, .dtype = dtype}, rng);
   }
-  Tensor operator()(const Tensor& tokens, Rng* rng = nullptr) const {
+  Tensor operator()(const Tensor& tokens, const Pass& pass = {}) const {
     Tensor x = embedding(tokens);
+    Rng* rng = pass.rng;
     if (!rng) return head(gau(x));
-    x = checkpoint([&, rng](const std::vector<Tensor>& in) { return gau(dropout(in[0], 0.2, *rng), {}, rng); }, {x});
+    x = checkpoint(
+        [this, rng](const std::vector<Tensor>& in) { return gau(dropout(in[0], 0.2, *rng), {.rng = rng}); }, {x});
     x = x + to(normal(x.shape(), 0, 0.01, *rng, {f32, tokens.device()}), x.dtype());
     x = where(bernoulli(x.shape(), 0.9, *rng, tokens.device()), x, zeros_like(x));
     const Tensor y = unsqueeze(x, 1);

@@ -57,7 +57,7 @@ case $way in
     command -v pkg-config >/dev/null || die 'no pkg-config (tests/install_deps.sh --tests installs it)'
     stage
     export PKG_CONFIG_PATH=$libraries/pkgconfig
-    [[ $(pkg-config --modversion sluice) == 0.1.0 ]] || die 'wrong version'
+    [[ $(pkg-config --modversion sluice) == 0.2.0 ]] || die 'wrong version'
     # Flags are words.
     # shellcheck disable=SC2046
     "$compiler" -std=c++20 "$consumer/main.cpp" -o "$work/consumer" $(pkg-config --cflags --libs sluice)

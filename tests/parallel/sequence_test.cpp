@@ -31,12 +31,16 @@ enum Variant { plain, padding, documents, both };
 
 LayerInputs inputs_of(const LayerSample& s, int variant) {
   LayerInputs in = s.inputs(2, kTokens, 1, true);
-  if (s.row.key_mask && (variant == padding || variant == both))
-    in.key_mask = tensor_of({1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {2, kTokens}, boolean);
-  if (s.row.query_mask && variant == padding)
-    in.query_mask = tensor_of({1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {2, kTokens}, boolean);
+  const auto tokens = [](const std::vector<double>& values, DType dtype) {
+    return tensor_of(values, {2, kTokens}, dtype);
+  };
+  if (s.cross() && s.row.key_mask && variant == padding)
+    in.key_mask = tokens({1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, boolean);
+  if (s.masks_keys() && (variant == padding || variant == both))
+    s.mask_of_keys(in) =
+        tokens({1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1}, boolean);
   if (s.row.segments && !s.cross() && (variant == documents || variant == both))
-    in.segments = tensor_of({0, 0, 0, 0, 0, 0, 2, 2, 3, 3, 3, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 4}, {2, kTokens}, i64);
+    in.segments = tokens({0, 0, 0, 0, 0, 0, 2, 2, 3, 3, 3, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 4}, i64);
   return in;
 }
 
@@ -47,12 +51,11 @@ struct Result {
 };
 Result run(const LayerSample& s, const LayerInputs& in, const Tensor& weight) {
   Result result;
-  const Tensor y = (*s.layer)(in);
+  const Tensor y = call(*s.layer, in);
   result.y = y.detach();
   std::vector<std::pair<std::string, Tensor>> leaves;
   if (is_float(in.x.dtype())) leaves.emplace_back("x", in.x);
-  if (in.branch.defined()) leaves.emplace_back("branch", in.branch);
-  if (in.context.defined()) leaves.emplace_back("context", in.context);
+  if (in.context.defined()) leaves.emplace_back(s.row.branch ? "branch" : "context", in.context);
   const std::size_t own = leaves.size();
   for (const NamedTensor& t : s.layer->state())
     if (t.tensor.requires_grad()) leaves.emplace_back(t.name, t.tensor);
@@ -73,14 +76,14 @@ Tensor piece_of(const Tensor& x, int64_t first, int64_t n) { return x.defined() 
 
 LayerInputs piece_of(const LayerSample& s, const LayerInputs& in, int64_t first, int64_t n) {
   LayerInputs p = in;
-  p.x = leaf(piece_of(in.x, first, n)), p.branch = leaf(piece_of(in.branch, first, n)), p.context = leaf(in.context);
-  if (!s.cross()) p.key_mask = piece_of(in.key_mask, first, n);
-  p.query_mask = piece_of(in.query_mask, first, n), p.segments = piece_of(in.segments, first, n);
+  p.x = leaf(piece_of(in.x, first, n)), p.context = leaf(s.row.branch ? piece_of(in.context, first, n) : in.context);
+  p.key_mask = piece_of(in.key_mask, first, n), p.segments = piece_of(in.segments, first, n);
   return p;
 }
 
 /// The layer with its sequence cut: pieces joined, what all ranks hold added up.
-Result run_cut(const LayerRow& row, const Json& options, const LayerInputs& in, const Tensor& weight, const std::vector<int64_t>& lengths) {
+Result run_cut(const LayerRow& row, const Json& options, const LayerInputs& in, const Tensor& weight,
+               const std::vector<int64_t>& lengths) {
   const auto ranks = static_cast<int>(lengths.size());
   std::vector<LayerSample> samples;
   std::vector<Result> results(lengths.size());
@@ -90,7 +93,8 @@ Result run_cut(const LayerRow& row, const Json& options, const LayerInputs& in, 
     int64_t first = 0;
     for (std::size_t r = 0; r < self; ++r) first += lengths[r];
     SequenceScope scope(c);
-    results[self] = run(samples[self], piece_of(samples[self], in, first, lengths[self]), narrow(weight, 1, first, lengths[self]));
+    results[self] = run(samples[self], piece_of(samples[self], in, first, lengths[self]),
+                        narrow(weight, 1, first, lengths[self]));
   });
   Result all = results[0];
   for (std::size_t r = 1; r < results.size(); ++r) {
@@ -114,10 +118,11 @@ TEST_CASE("sequence: every layer cut over ranks is the layer uncut", "[sequence]
       INFO(s.text);
       for (int variant : {plain, padding, documents, both}) {
         const LayerInputs in = inputs_of(s, variant);
-        if (variant != plain && !in.key_mask.defined() && !in.segments.defined()) continue;
+        const bool masked = in.key_mask.defined() || in.context_mask.defined();
+        if (variant != plain && !masked && !in.segments.defined()) continue;
         if (variant == both && !in.segments.defined()) continue;
         Rand rand(11);
-        const Tensor y = (*s.layer)(in), weight = random_tensor(y.shape(), f64, rand);
+        const Tensor y = call(*s.layer, in), weight = random_tensor(y.shape(), f64, rand);
         const Result want = run(s, in, weight);
         for (const std::vector<int64_t>& lengths : cuts()) {
           std::string text = "pieces";

@@ -46,6 +46,16 @@ void snippet(Rng& rng, const Tensor& x, const Tensor& side) {
 }
 }  // namespace examples_readme
 
+namespace layers_calls_readme {
+using namespace sluice;
+void snippet(const Gau& layer, const MultiHeadAttention& cross, const Tensor& x, const Tensor& real,
+             const Tensor& documents, const Tensor& memory, const Tensor& known, const Tensor& prompt, const Tensor& next,
+             Rng& rng) {
+#include "layers_README_1.inc"
+}
+#include "layers_README_2.inc"
+}  // namespace layers_calls_readme
+
 namespace layers_readme {
 using namespace sluice;
 struct Model {
@@ -56,12 +66,12 @@ struct Batch {};
 Tensor loss_of(const Model&, const Batch&) { return {}; }
 void snippet(const Model& model, const Model& best_model, double loss, double best, int waited, int patience, bool stop,
              const std::vector<Batch>& batches) {
-#include "layers_README_1.inc"
+#include "layers_README_3.inc"
 }
-#include "layers_README_2.inc"
+#include "layers_README_4.inc"
 template <class Rows>
 void table(Rows& rows) {
-#include "layers_README_3.inc"
+#include "layers_README_5.inc"
 }
 }  // namespace layers_readme
 
