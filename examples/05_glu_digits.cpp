@@ -31,9 +31,9 @@ struct Classifier {
   Linear in;
   Block block;
   Linear out;
-  Tensor operator()(const Tensor& x, Rng* rng = nullptr) const {
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const {
     const Tensor h = in(x);
-    return out(h + block(h, rng));
+    return out(h + block(h, pass));
   }
   static void visit(auto& self, auto&& f) { f("in", self.in), f("block", self.block), f("out", self.out); }
 };
@@ -55,7 +55,7 @@ double train(const auto& model, const Digits& all, int64_t epochs, uint64_t seed
   for (int64_t epoch = 0; epoch < epochs; ++epoch) {
     for (const Digits& batch : loader) {
       adam.zero_grad();
-      backward(cross_entropy(model(batch.images, &rng), batch.labels));  // with a generator: with dropout
+      backward(cross_entropy(model(batch.images, {.rng = &rng}), batch.labels));  // with a generator: with dropout
       adam.step();
     }
     if (const double right = percent_right(model, valid); right > best) best = right, save(model, file);

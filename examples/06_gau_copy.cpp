@@ -14,9 +14,9 @@ struct CopyModel {
   CopyModel(int64_t symbols, Rng& rng) : embed({symbols + 1, 64, 0.3}, rng), head({64, symbols + 1}, rng) {
     for (int i = 0; i < 2; ++i) blocks.emplace_back(GauOptions{.dim = 64, .key_dim = 32, .causal = true}, rng);
   }
-  Tensor operator()(const Tensor& tokens) const {
+  Tensor operator()(const Tensor& tokens, const Pass& pass = {}) const {
     Tensor x = embed(tokens);
-    for (const Gau& block : blocks) x = block(x);
+    for (const Gau& block : blocks) x = block(x, pass);
     return head(x);
   }
   static void visit(auto& self, auto&& f) {

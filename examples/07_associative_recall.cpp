@@ -23,6 +23,7 @@ namespace {
 constexpr int64_t kKeys = 64, kValues = 16, kDim = 64;
 
 struct RecallModel {
+  static constexpr const char* type = "RecallModel";
   Embedding embed;
   std::vector<Mixer> mixers;
   Norm norm;
@@ -33,11 +34,11 @@ struct RecallModel {
         head({kDim, kValues}, rng) {}
 
   /// Tokens [batch, n] → logits [batch, n, values].
-  Tensor operator()(const Tensor& tokens) const {
+  Tensor operator()(const Tensor& tokens, const Pass& pass = {}) const {
     const Tensor e = embed(tokens);
-    Tensor before = narrow(pad(e, 1, 1, 0), 1, 0, e.dim(1));  // token i − 1 at place i
+    const Tensor before = Call(*this, "recall_model", e, kDim, pass).shift(e);  // token i − 1 at place i
     Tensor x = cat({narrow(before, 2, 0, kDim / 2), narrow(e, 2, kDim / 2, kDim / 2)}, 2);
-    for (const Mixer& mixer : mixers) x = mixer(x);
+    for (const Mixer& mixer : mixers) x = mixer(x, pass);
     return head(norm(x));
   }
   static void visit(auto& self, auto&& f) {
@@ -146,13 +147,13 @@ double percent_right(const RecallModel& model, int64_t pairs, int64_t questions)
   return 100 * mean(to(eq(argmax(answers(model, task), -1), task.values), f32)).item();
 }
 
-/// What generation has to carry along after n tokens, in numbers.
+/// What generation has to carry along for the layers after n tokens, in numbers.
 int64_t state_after(const RecallModel& model, int64_t n) {
   int64_t numbers = 0;
   for (const Mixer& mixer : model.mixers) {
-    Mixer::State state;
-    mixer.step(zeros({1, n, kDim}), state);
-    numbers += state_size(state);
+    Stream stream;
+    step(mixer, zeros({1, n, kDim}), stream);
+    numbers += stream.numel();
   }
   return numbers;
 }

@@ -11,7 +11,6 @@ using namespace sluice;
 
 struct LanguageModel {
   using Block = TransformerBlock<MultiHeadAttention, Glu>;
-  using State = std::vector<Block::State>;
   Embedding embed;
   std::vector<Block> blocks;
   Norm norm;
@@ -24,17 +23,10 @@ struct LanguageModel {
       blocks.emplace_back(MultiHeadAttention({.heads = heads, .gates = {AttentionGateOptions{}}}, rng), Glu({.dim = dim}, rng),
                           TransformerBlockOptions{.norm = NormKind::rms});
   }
-  /// tokens [batch, n] → logits [batch, n, 256].
-  Tensor operator()(const Tensor& tokens) const {
+  /// tokens [batch, n] → logits [batch, n, 256]. What is handed on makes it a stream, when generate() calls it.
+  Tensor operator()(const Tensor& tokens, const Pass& pass = {}) const {
     Tensor x = embed(tokens);
-    for (const Block& block : blocks) x = block(x);
-    return head(norm(x));
-  }
-  /// The same for the next tokens of a stream, which generate() calls.
-  Tensor step(const Tensor& tokens, State& state) const {
-    state.resize(blocks.size());
-    Tensor x = embed(tokens);
-    for (std::size_t i = 0; i < blocks.size(); ++i) std::tie(x, state[i]) = blocks[i].step(x, std::move(state[i]));
+    for (const Block& block : blocks) x = block(x, pass);
     return head(norm(x));
   }
   static void visit(auto& self, auto&& f) {

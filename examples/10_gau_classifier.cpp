@@ -33,11 +33,11 @@ struct Classifier {
   explicit Classifier(Rng& rng) : embed({kSymbols, 48, 0.3}, rng), norm({48}), head({48, 2}, rng) {
     for (int i = 0; i < 2; ++i) blocks.emplace_back(GauOptions{.dim = 48, .key_dim = 32, .gamma_std = 1}, rng);
   }
-  /// Logits [batch, 2]. Padding is neither attended to nor counted in the mean.
-  Tensor operator()(const Texts& texts, Rng* rng = nullptr) const {
-    Tensor x = embed(texts.tokens);
-    for (const Gau& block : blocks) x = block(x, texts.real, rng);
-    const Tensor real = unsqueeze(to(texts.real, f32), -1);
+  /// Logits [batch, 2]. Padding, which the key mask tells, is neither attended to nor counted in the mean.
+  Tensor operator()(const Tensor& tokens, const Pass& pass) const {
+    Tensor x = embed(tokens);
+    for (const Gau& block : blocks) x = block(x, pass);
+    const Tensor real = unsqueeze(to(pass.key_mask.get(), f32), -1);
     return head(sum(norm(x) * real, {1}) / sum(real, {1}));
   }
   static void visit(auto& self, auto&& f) {
@@ -55,7 +55,7 @@ int main(int argc, char**) {
   for (int64_t step = 1; step <= steps; ++step) {
     const Texts texts = random_texts(64, longest, rng);
     adam.zero_grad();
-    const Tensor loss = cross_entropy(model(texts, &rng), texts.first);
+    const Tensor loss = cross_entropy(model(texts.tokens, {.key_mask = texts.real, .rng = &rng}), texts.first);
     backward(loss);
     clip_grad_norm(adam.parameters(), 1);
     adam.set_lr(rate(adam.steps()));
@@ -66,7 +66,7 @@ int main(int argc, char**) {
 
   NoGrad guard;
   const Texts texts = random_texts(512, longest, rng);
-  const double right = mean(to(argmax(model(texts), 1) == texts.first, f32)).item();
+  const double right = mean(to(argmax(model(texts.tokens, {.key_mask = texts.real}), 1) == texts.first, f32)).item();
   std::printf("%lld parameters, %.1f %% right on texts of 4 to %lld symbols\n", (long long)count(model), 100 * right, (long long)longest);
 }
 

@@ -14,6 +14,7 @@ struct DecoderLayer {
   explicit DecoderLayer(Rng& rng)
       : self({.heads = {.dim = kDim, .heads = 4, .causal = true, .use_rope = true, .residual = true}, .norm = NormKind::layer}, rng),
         cross(MultiHeadAttention({.heads = {.dim = kDim, .heads = 4, .context_dim = kDim}}, rng), Mlp({.dim = kDim}, rng)) {}
+  Tensor operator()(const Tensor& x, const Pass& pass) const { return cross(self(x, pass), pass); }
   static void visit(auto& self, auto&& f) { f("self", self.self), f("cross", self.cross); }
 };
 
@@ -30,32 +31,15 @@ struct Sorter {
     }
   }
   /// digits [batch, n] → what the decoder may look at, [batch, n, dim].
-  Tensor encode(const Tensor& digits) const {
+  Tensor context_of(const Tensor& digits) const {
     Tensor x = embed(digits);
     for (const auto& block : encoder) x = block(x);
     return read(x);
   }
-  /// Logits of the next digits, after each of `tokens` [batch, m].
-  Tensor operator()(const Tensor& digits, const Tensor& tokens) const {
-    const Tensor context = encode(digits);
+  /// Logits of the next digits, after each of `tokens` [batch, m]. The pass brings the context.
+  Tensor operator()(const Tensor& tokens, const Pass& pass) const {
     Tensor x = embed(tokens);
-    for (const DecoderLayer& layer : decoder) x = layer.cross(layer.self(x), {.context = context});
-    return head(written(x));
-  }
-  /// The same for one new token; the states are, layer by layer, of what was written and of what was read.
-  using State = std::vector<std::array<MultiHeadAttention::State, 2>>;
-  State start(const Tensor& digits) const {
-    State state;
-    const Tensor context = encode(digits);
-    for (const DecoderLayer& layer : decoder) state.push_back({MultiHeadAttention::State{}, layer.cross.attention.start(context)});
-    return state;
-  }
-  Tensor step(const Tensor& tokens, State& state) const {
-    Tensor x = embed(tokens);
-    for (std::size_t i = 0; i < decoder.size(); ++i) {
-      std::tie(x, state[i][0]) = decoder[i].self.step(x, state[i][0]);
-      std::tie(x, state[i][1]) = decoder[i].cross.step(x, state[i][1]);
-    }
+    for (const DecoderLayer& layer : decoder) x = layer(x, pass);
     return head(written(x));
   }
   static void visit(auto& self, auto&& f) {
@@ -74,7 +58,8 @@ int main(int argc, char**) {
   for (int64_t step = 1; step <= steps; ++step) {
     const Tensor digits = randint(0, kDigits, {batch, n}, rng), wanted = sort(digits).values;
     adam.zero_grad();
-    const Tensor loss = cross_entropy(model(digits, cat({begin, narrow(wanted, 1, 0, n - 1)}, 1)), wanted);
+    const Tensor known = cat({begin, narrow(wanted, 1, 0, n - 1)}, 1);
+    const Tensor loss = cross_entropy(model(known, {.context = model.context_of(digits)}), wanted);
     backward(loss);
     clip_grad_norm(adam.parameters(), 1);
     adam.step();
@@ -83,10 +68,11 @@ int main(int argc, char**) {
   progress.finish();
 
   NoGrad guard;  // now it reads its own digits
-  const Tensor digits = randint(0, kDigits, {batch, n}, rng);
-  Sorter::State state = model.start(digits);
+  const Tensor digits = randint(0, kDigits, {batch, n}, rng), context = model.context_of(digits);
+  Stream stream;  // the first step reads the context, and what cross attention makes of it is kept
   std::vector<Tensor> written{begin};
-  for (int64_t i = 0; i < n; ++i) written.push_back(argmax(model.step(written.back(), state), -1));
+  for (int64_t i = 0; i < n; ++i)
+    written.push_back(argmax(step(model, written.back(), stream, {.context = context}), -1));
   const Tensor answer = cat({written.begin() + 1, written.end()}, 1);
   const Tensor right = all(answer == sort(digits).values, {1});
   std::printf("%.1f %% of %lld sequences of %lld digits sorted without error\n", 100 * mean(to(right, f32)).item(), (long long)batch, (long long)n);

@@ -40,10 +40,10 @@ struct ViT {
                           TransformerBlockOptions{.dropout = 0.1});
   }
   /// pixels [batch, 8, 8] → logits [batch, 10].
-  Tensor operator()(const Tensor& pixels, Rng* rng = nullptr) const {
+  Tensor operator()(const Tensor& pixels, const Pass& pass = {}) const {
     const Tensor patches = patch(rearrange("b (h p) (w q) -> b (h w) (p q)", pixels, {{"p", 2}, {"q", 2}}));
     Tensor x = cat({expand(token, {patches.dim(0), 1, -1}), patches}, 1) + place;
-    for (const auto& block : blocks) x = block(x, {}, rng);
+    for (const auto& block : blocks) x = block(x, pass);
     return head(norm(select(x, 1, 0)));
   }
   static void visit(auto& self, auto&& f) {
@@ -69,7 +69,7 @@ int main(int argc, char** argv) try {
   for (int64_t epoch = 0; epoch < epochs; ++epoch)
     for (const auto& [pixels, labels] : loader) {
       adam.zero_grad();
-      const Tensor loss = cross_entropy(model(pixels, &rng), labels);
+      const Tensor loss = cross_entropy(model(pixels, {.rng = &rng}), labels);
       backward(loss);
       clip_grad_norm(adam.parameters(), 1);
       adam.set_lr(rate(adam.steps()));

@@ -22,9 +22,9 @@ struct Model {
     const HeadsOptions heads{.dim = 16, .heads = 4, .qkv_bias = true, .out_bias = true};  // torch has all biases
     for (int i = 0; i < 2; ++i) layers.emplace_back(MultiHeadAttention({.heads = heads}, rng), Mlp({.dim = 16, .hidden = 40}, rng));
   }
-  Tensor operator()(const Tensor& tokens) const {
+  Tensor operator()(const Tensor& tokens, const Pass& pass = {}) const {
     Tensor x = embed(tokens);
-    for (const auto& layer : layers) x = layer(x);
+    for (const auto& layer : layers) x = layer(x, pass);
     return head(x);
   }
   static void visit(auto& self, auto&& f) { f("embed", self.embed), f("layers", self.layers), f("head", self.head); }

@@ -13,7 +13,7 @@ struct Net {
   Mlp hidden;
   Linear out;
   explicit Net(Rng& rng) : in({2, 32}, rng), hidden({.dim = 32, .activation = Act::tanh, .dropout = 0.05}, rng), out({32, 1}, rng) {}
-  Tensor operator()(const Tensor& x, Rng* rng = nullptr) const { return squeeze(out(hidden(in(x), rng)), 1); }
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const { return squeeze(out(hidden(in(x), pass)), 1); }
   static void visit(auto& self, auto&& f) { f("in", self.in), f("hidden", self.hidden), f("out", self.out); }
 };
 
@@ -63,7 +63,7 @@ Outcome train(const std::string& folder, int64_t total, int64_t cut) {
   while (loader.position() < std::min(total, cut) && since < patience) {
     for (const auto& [x, y] : loader) {
       adam.zero_grad();
-      backward(mse_loss(net(x, &rng), y));
+      backward(mse_loss(net(x, {.rng = &rng}), y));
       clip_grad_norm(adam.parameters(), 1);
       adam.set_lr(rate(adam.steps()));
       adam.step();

@@ -72,7 +72,7 @@ struct Clip {
   }
   Tensor of_captions(const Tensor& bytes) const {
     const Tensor real = bytes > 0;
-    return unit(text_out(masked_mean(text(letters(bytes), real), real)));
+    return unit(text_out(masked_mean(text(letters(bytes), {.key_mask = real}), real)));
   }
   static Tensor unit(const Tensor& x) { return x / norm(x, {-1}, keep); }
   static void visit(auto& self, auto&& f) {

@@ -25,8 +25,8 @@ struct Vit {
   Vit(const EncoderOptions& o, Rng& rng)
       : patch({64, 2 * o.dim}, rng), stem({2 * o.dim, o.dim}, rng), positions(init_normal({36, o.dim}, 0.02, rng)),
         encoder(o, rng), out({o.dim, 10}, rng) {}
-  Tensor operator()(const Tensor& pictures, Rng* rng) const {
-    return out(mean(encoder(stem(gelu(patch(patches(pictures)))) + positions, {}, rng), {1}));
+  Tensor operator()(const Tensor& pictures, const Pass& pass = {}) const {
+    return out(mean(encoder(stem(gelu(patch(patches(pictures)))) + positions, pass), {1}));
   }
   static void visit(auto& self, auto&& f) {
     f("patch", self.patch), f("stem", self.stem), f("positions", self.positions);
@@ -40,8 +40,8 @@ struct PixelMlp {
   PixelMlp(int64_t width, double p, Rng& rng)
       : in({784, width, true, Init{InitKind::he}}, rng), hidden({width, width, true, Init{InitKind::he}}, rng),
         out({width, 10}, rng), dropout(p) {}
-  Tensor operator()(const Tensor& pictures, Rng* rng) const {
-    const Tensor h = Dropout{dropout}(relu(in(reshape(pictures, {pictures.dim(0), 784}))), rng);
+  Tensor operator()(const Tensor& pictures, const Pass& pass = {}) const {
+    const Tensor h = Dropout{dropout}(relu(in(reshape(pictures, {pictures.dim(0), 784}))), pass.rng);
     return out(relu(hidden(h)));
   }
   static void visit(auto& self, auto&& f) { f("in", self.in), f("hidden", self.hidden), f("out", self.out); }

@@ -179,7 +179,9 @@ int run(const Settings& s, const Communicator& ranks) {
   // A run by the clock spends a tenth of it at most, but for the last validation; a run by steps validates where it always does.
   const auto affordable = [&] { return s.steps > 0 || now >= 1 || of_first(validating < 0.1 * (elapsed() - before), ranks) > 0; };
   // One GPU replays its steps; ranks exchange gradients, which no graph records.
-  GraphedStep graphed(adam, [&](const std::vector<Tensor>& in) { return cross_entropy(model(in[0], &rng), in[1]); }, {.max_norm = 1});
+  GraphedStep graphed(
+      adam, [&](const std::vector<Tensor>& in) { return cross_entropy(model(in[0], {.rng = &rng}), in[1]); },
+      {.max_norm = 1});
   const bool replays = device != cpu && ranks.size() == 1;
   if (step == 0) validate();
   while (now < 1) {
@@ -195,7 +197,7 @@ int run(const Settings& s, const Communicator& ranks) {
       loss = graphed({inputs, targets});
     } else {
       adam.zero_grad();
-      if (tokens > 0) loss = cross_entropy(model(inputs, ranks.size() == 1 ? &rng : &own), targets);
+      if (tokens > 0) loss = cross_entropy(model(inputs, {.rng = ranks.size() == 1 ? &rng : &own}), targets);
       if (profile) parallel.take_traffic();
       parallel.backward(loss, tokens);
       clip_grad_norm(adam.parameters(), 1.0);

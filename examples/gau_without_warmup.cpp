@@ -50,10 +50,10 @@ struct Lm {
       gau.emplace_back(GauOptions{.dim = s.dim, .key_dim = s.key_dim, .causal = true, .placement = GauPlacement::post}, rng);
     for (int64_t i = 0; !use_gau && i < layers / 2; ++i) blocks.push_back(post_norm_block(s, rng));
   }
-  Tensor operator()(const Tensor& bytes) const {
+  Tensor operator()(const Tensor& bytes, const Pass& pass = {}) const {
     Tensor x = norm(embed(bytes));
-    for (const Gau& layer : gau) x = layer(x);
-    for (const auto& block : blocks) x = block(x);
+    for (const Gau& layer : gau) x = layer(x, pass);
+    for (const auto& block : blocks) x = block(x, pass);
     return head(x);
   }
   static void visit(auto& self, auto&& f) {

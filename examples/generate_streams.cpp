@@ -53,7 +53,7 @@ std::vector<Kind> kinds(int64_t d) {
 }
 
 struct Result {
-  std::vector<int64_t> numbers;  // in the state, at each mark
+  std::vector<int64_t> numbers;  // in the stream, at each mark
   std::vector<double> micros;    // of a token, the median of the 32 up to the mark
   double difference = 0;         // the largest of logits, relative to the largest logit
 };
@@ -62,13 +62,13 @@ struct Result {
 Result write_and_read(const MixerLm& model, const std::vector<int64_t>& marks, Rng& rng) {
   using Clock = std::chrono::steady_clock;
   Result r;
-  MixerLm::State state;
+  Stream stream;
   std::vector<int64_t> written{'\n'};
   std::vector<double> micros;
   std::vector<Tensor> logits;
   while (static_cast<int64_t>(written.size()) <= marks.back()) {
     const auto start = Clock::now();
-    logits.push_back(model.step(Tensor::from(std::vector{written.back()}, {1, 1}), state));
+    logits.push_back(step(model, Tensor::from(std::vector{written.back()}, {1, 1}), stream));
     const Tensor p = softmax(logits.back());
     written.push_back(sample_discrete(p.data<float>(), 256, rng));
     micros.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
@@ -76,14 +76,11 @@ Result write_and_read(const MixerLm& model, const std::vector<int64_t>& marks, R
     std::vector<double> recent(micros.end() - std::min<std::ptrdiff_t>(32, std::ssize(micros)), micros.end());
     std::nth_element(recent.begin(), recent.begin() + std::ssize(recent) / 2, recent.end());
     r.micros.push_back(recent[recent.size() / 2]);
-    int64_t numbers = 0, computed = 0;
-    for (std::size_t i = 0; i < state.size(); ++i) {
-      numbers += state_size(state[i]);
-      computed += std::visit([&](const auto& layer) { return cost(layer.options, std::ssize(logits)).state; },
-                             model.mixers[i].layer);
-    }
-    if (numbers != computed) fail<ValueError>("streams: the state holds ", numbers, ", cost() says ", computed);
-    r.numbers.push_back(numbers);
+    int64_t computed = 0;
+    for (const Mixer& m : model.mixers)
+      computed += std::visit([&](const auto& f) { return cost(f.options, stream.length()).state; }, m.layer);
+    r.numbers.push_back(stream.numel());
+    if (stream.numel() != computed) fail<ValueError>("streams: it keeps ", stream.numel(), ", cost() says ", computed);
   }
   NoGrad guard;
   written.pop_back();

@@ -86,10 +86,10 @@ struct Classifier {
   Classifier(const EncoderOptions& o, int64_t vocabulary, int64_t classes, Rng& rng)
       : embed({vocabulary, o.dim, 0.1}, rng), encoder(o, rng), out({o.dim, classes}, rng), dropout(o.dropout) {}
   /// words i64 [batch, kWords] → logits.
-  Tensor operator()(const Tensor& words, Rng* rng) const {
-    const Tensor real = words > 0;
-    const Tensor x = Dropout{dropout}(embed(words), rng);
-    return out(Dropout{dropout}(masked_mean(encoder(x, real, rng), real), rng));
+  Tensor operator()(const Tensor& words, const Pass& pass = {}) const {
+    const Tensor real = words > 0, x = Dropout{dropout}(embed(words), pass.rng);
+    const Pass masked{.key_mask = real, .rng = pass.rng};
+    return out(Dropout{dropout}(masked_mean(encoder(x, masked), masked.key_mask), pass.rng));
   }
   static void visit(auto& self, auto&& f) { f("embed", self.embed), f("encoder", self.encoder), f("out", self.out); }
 };

@@ -90,7 +90,9 @@ struct Reader {
   Reader(const EncoderOptions& o, int64_t phyla, Rng& rng)
       : embed({4096, o.dim, 0.1}, rng), encoder(o, rng), out({o.dim, phyla}, rng) {}
   /// bases i64 [batch, n] → logits [batch, n, phyla].
-  Tensor operator()(const Tensor& bases) const { return out(encoder(embed(words(bases, 6)))); }
+  Tensor operator()(const Tensor& bases, const Pass& pass = {}) const {
+    return out(encoder(embed(words(bases, 6)), pass));
+  }
   static void visit(auto& self, auto&& f) { f("embed", self.embed), f("encoder", self.encoder), f("out", self.out); }
 };
 

@@ -15,7 +15,7 @@ int main() {
 
   const Tensor mask = numbers["input.key_mask"], real = to(unsqueeze(mask, -1), f64);
   const Tensor x = clone(numbers["input.x"]).requires_grad_();
-  const Tensor y = gau(x, mask) * real;  // what stands in padding is of no use to anyone
+  const Tensor y = gau(x, {.key_mask = mask}) * real;  // what stands in padding is of no use to anyone
   backward(sum(y * numbers["cotangent"]));
   numbers.compare(y, "output");
   numbers.compare(x.grad(), "grad.input.x");

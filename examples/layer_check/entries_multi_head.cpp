@@ -97,10 +97,6 @@ std::vector<InputInfo> multi_head_inputs(bool cross) {
                  .optional = true, .when = "len(stream) == 0"});
   return all;
 }
-AttentionInputs attention_inputs(const Inputs& in) {
-  return {.context = in["context"], .key_mask = in["key_mask"], .segments = in["segments"], .mask = in["mask"],
-          .bias = in["bias"]};
-}
 
 struct MultiHeadCall : MultiHeadAttentionOptions {
   bool map = false;
@@ -157,12 +153,12 @@ void add_multi_head(std::vector<Layer>& all) {
       .sizes = {{"m", 4}},
       .draft = module_layer<MultiHeadAttention, MultiHeadCall>(
           [](const MultiHeadAttention& l, const Inputs& in, const MultiHeadCall& o) {
-            Results results{{"", l(in["x"], attention_inputs(in))}};
-            if (o.map) results.push_back({"map", l.map(in["x"], attention_inputs(in))});
+            Results results{{"", l(in["x"], pass_of(in))}};
+            if (o.map) results.push_back({"map", l.map(in["x"], pass_of(in))});
             return results;
-          }),
+          }, true),
   });
-  const auto stack = [](const AttentionStack& l, const Inputs& in) { return l(in["x"], attention_inputs(in)); };
+  const auto stack = [](const AttentionStack& l, const Inputs& in) { return l(in["x"], pass_of(in)); };
   all.push_back({
       .name = "attention_stack",
       .family = "attention",
@@ -174,7 +170,7 @@ void add_multi_head(std::vector<Layer>& all) {
       .outputs = {{"", "[batch, n, dim]"}},
       .examples = {with({{"windows", Json::List{2, 3, 0}}, {"gates", gates({gate_1, {{"position", "g5"}}})}}),
                    with({{"residual", true}, {"norm", "rms"}, {"stream", Json::List{5, 1}}})},
-      .draft = module_layer<AttentionStack, StackCall>(stack),
+      .draft = module_layer<AttentionStack, StackCall>(stack, true),
   });
   all.push_back({
       .name = "local_global_attention_stack",
@@ -188,7 +184,7 @@ void add_multi_head(std::vector<Layer>& all) {
       .outputs = {{"", "[batch, n, dim]"}},
       .required = {{"stage_window", 3}, {"dim", 8}},
       .examples = {with({{"stage_dilation", 2}}), with({{"stage_global_positions", Json::List{0, 3}}})},
-      .draft = module_layer<AttentionStack, LocalGlobalCall>(stack),
+      .draft = module_layer<AttentionStack, LocalGlobalCall>(stack, true),
   });
   all.push_back({
       .name = "attention_gate",

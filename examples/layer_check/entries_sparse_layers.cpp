@@ -117,7 +117,7 @@ void add_sparse_layers(std::vector<Layer>& all) {
                    {{"separate_global", false}, {"w", 1}, {"global_positions", Json::List{2}}}},
       .draft = module_layer<GlobalLocalAttention, GlobalLocalCase>(
           [](const GlobalLocalAttention& l, const Inputs& in, const GlobalLocalCase& o) {
-            return l(in["x"], o.global, in["key_mask"]);
+            return l(in["x"], {.key_mask = in["key_mask"], .positions = o.global});
           }),
   });
 }

@@ -1,12 +1,13 @@
 // What layer_check knows about a layer: what --list prints, and how to build and run it.
 #pragma once
 
-#include "streaming.h"
 #include "value.h"
 
 #include <sluice/core/options.h>
 #include <sluice/core/random.h>
 #include <sluice/layers/nn/module.h>
+#include <sluice/layers/nn/pass.h>
+#include <sluice/ops/view.h>
 
 #include <functional>
 #include <memory>
@@ -66,6 +67,18 @@ struct Inputs {
     return it == tensors.end() ? Tensor() : it->second;
   }
 };
+
+/// What a call brings besides x. Of a layer with a context, key_mask is the context's and query_mask that of x.
+sluice::Pass pass_of(const Inputs& in);
+
+/// Output for x [batch, n, ...] by step() over pieces of these lengths, n = Σ pieces.
+template <class M>
+Tensor run_stream(const M& m, const Tensor& x, const Inputs& in, const std::vector<int64_t>& pieces) {
+  sluice::Stream stream;
+  std::vector<Tensor> rows;
+  for (const Tensor& piece : sluice::split(x, pieces, 1)) rows.push_back(sluice::step(m, piece, stream, pass_of(in)));
+  return sluice::cat(rows, 1);
+}
 
 /// The main output, called "", and any others. Those without history have no gradient.
 using Results = std::vector<NamedTensor>;
@@ -131,7 +144,7 @@ sluice::DType& dtype_in(O& o) {
   else return dtype_in(o.layer);
 }
 
-/// For a row of the table of layers: inputs are called as in LayerInputs, but for `index` and `f`.
+/// For a row of the table of layers: inputs are called as in pass_of(), and x or `index`.
 std::function<Draft()> table_layer(const std::string& name);
 /// Fills in the draft, the required options and the examples of an entry that stands in the table.
 void fill_from_table(Layer& layer);
@@ -146,13 +159,14 @@ struct StreamOption {
   }
 };
 
-/// For a module M with options O: run(m, inputs[, options]) → Tensor or Results.
+/// For a module M with options O: run(m, inputs[, options]) → Tensor or Results. `streams`: it has the option.
 template <class M, class O, class Run>
-std::function<Draft()> module_layer(Run run) {
+std::function<Draft()> module_layer(Run run, bool streams = false) {
   return [=] {
     auto o = std::make_shared<O>();
     auto stream = std::make_shared<StreamOption>();
-    Draft draft{.options = case_options(sluice::options_of(*o), Streams<M> ? sluice::options_of(*stream) : OptionList()), .build = {}};
+    const OptionList more = streams ? sluice::options_of(*stream) : OptionList();
+    Draft draft{.options = case_options(sluice::options_of(*o), more), .build = {}};
     draft.build = [=](sluice::DType dtype) {
       dtype_in(*o) = dtype;
       std::shared_ptr<M> m;
@@ -168,8 +182,8 @@ std::function<Draft()> module_layer(Run run) {
         return sluice::state_dict(*m);
       };
       made.run = [=](const Inputs& in) -> Results {
-        if constexpr (Streams<M>)
-          if (!stream->pieces.empty()) return run_stream(*m, in["x"], stream->pieces);
+        if constexpr (sluice::TakesPass<M>)
+          if (!stream->pieces.empty()) return results_of(run_stream(*m, in["x"], in, stream->pieces));
         if constexpr (std::is_invocable_v<Run, const M&, const Inputs&, const O&>)
           return results_of(run(*m, in, *o));
         else

@@ -2,6 +2,16 @@
 
 namespace layer_check {
 
+sluice::Pass pass_of(const Inputs& in) {
+  const bool cross = in["context"].defined();
+  return {.key_mask = in[cross ? "query_mask" : "key_mask"],
+          .context = in[cross ? "context" : "f"],  // f: the branch of a gated residual
+          .context_mask = cross ? in["key_mask"] : Tensor(),
+          .segments = in["segments"],
+          .mask = in["mask"],
+          .bias = in["bias"]};
+}
+
 std::vector<ParameterInfo> norm_parameters(const std::string& path, const std::string& kind, const std::string& dim,
                                            const std::string& repeat) {
   const std::string p = path.empty() ? "" : path + ".";

@@ -3,7 +3,6 @@
 #include "shared.h"
 
 #include <sluice/layers/table.h>
-#include <sluice/ops/view.h>
 
 #include <algorithm>
 
@@ -18,15 +17,9 @@ struct Held {
   StreamOption stream;
 };
 
-Results run(AnyLayer& layer, const Inputs& in, const std::vector<int64_t>& pieces) {
+Results run(const AnyLayer& layer, const Inputs& in, const std::vector<int64_t>& pieces) {
   const Tensor x = in[in["index"].defined() ? "index" : "x"];
-  if (pieces.empty())
-    return results_of(layer({.x = x, .context = in["context"], .key_mask = in["key_mask"],
-                             .query_mask = in["query_mask"], .segments = in["segments"], .branch = in["f"]}));
-  layer.restart();
-  std::vector<Tensor> rows;
-  for (const Tensor& piece : split(x, pieces, 1)) rows.push_back(layer.step(piece));
-  return results_of(cat(rows, 1));
+  return results_of(pieces.empty() ? layer(x, pass_of(in)) : run_stream(layer, x, in, pieces));
 }
 
 Values values_of(const Json& object) {
@@ -88,8 +81,13 @@ void add_rest_of_table(std::vector<Layer>& all) {
                 .notes = "Names and shapes of its parameters: --parameters.",
                 .inputs = {{.name = "x", .shape = "[batch, n, dim]"}},
                 .outputs = {{"", "[batch, n, dim]"}}};
-    if (row.context) layer.inputs.push_back({.name = "context", .shape = "[batch, m, context_dim or dim]"});
-    if (row.key_mask) layer.inputs.push_back(key_mask_input(row.streams));
+    if (row.context) {
+      layer.inputs.push_back({.name = "context", .shape = "[batch, m, context_dim or dim]"});
+      layer.inputs.push_back({.name = "key_mask", .shape = "[batch, m]", .meaning = "of the context",
+                              .kind = Kind::boolean, .optional = true});
+    } else if (row.key_mask) {
+      layer.inputs.push_back(key_mask_input(row.streams));
+    }
     all.push_back(std::move(layer));
   }
 }

@@ -31,22 +31,9 @@ struct ByteLm {
   }
 
   /// bytes [batch, n] i64 → logits [batch, n, 256].
-  Tensor operator()(const Tensor& bytes, Rng* rng = nullptr) const {
+  Tensor operator()(const Tensor& bytes, const Pass& pass = {}) const {
     Tensor x = embed(bytes);
-    for (const Gau& block : blocks) x = block(x, {}, rng);
-    return head(norm(x));
-  }
-
-  using State = std::vector<Gau::State>;
-  /// Logits [batch, m, 256] of the next m bytes of a stream; the state starts empty.
-  Tensor step(const Tensor& bytes, State& state) const {
-    state.resize(blocks.size());
-    NoGrad guard;
-    Tensor x = embed(bytes);
-    for (std::size_t i = 0; i < blocks.size(); ++i) {
-      auto [y, next] = blocks[i].step(x, std::move(state[i]));
-      x = y, state[i] = std::move(next);
-    }
+    for (const Gau& block : blocks) x = block(x, pass);
     return head(norm(x));
   }
 
@@ -72,7 +59,7 @@ Batch random_batch(std::string_view text, int64_t batch, int64_t n, Rng& rng, De
 double bits_per_byte(const std::function<Tensor(const Tensor&)>& model, std::string_view text, int64_t n, Device device = cpu,
                      const Communicator& ranks = {});
 
-/// Continues `prompt` by `count` bytes with the streaming step.
+/// Continues `prompt` by `count` bytes, as a stream.
 std::string sample(const ByteLm& model, std::string_view prompt, int64_t count, double temperature, Rng& rng);
 
 }  // namespace sluice::examples

@@ -1,5 +1,5 @@
-// Training and testing of classifiers: a model is anything that turns x [batch, …] and a generator (for dropout; none when
-// it is tested) into logits [batch, classes].
+// Training and testing of classifiers: a model is anything that turns x [batch, …] and a Pass (with a generator, for
+// dropout, when it is trained) into logits [batch, classes].
 #pragma once
 
 #include <sluice/sluice.h>
@@ -30,7 +30,7 @@ double accuracy(const Model& model, const Labelled& data, int64_t batch = 256) {
   double right = 0;
   for (int64_t at = 0; at < data.y.dim(0); at += batch) {
     const int64_t size = std::min(batch, data.y.dim(0) - at);
-    const Tensor guess = argmax(model(narrow(data.x, 0, at, size), nullptr), 1);
+    const Tensor guess = argmax(model(narrow(data.x, 0, at, size)), 1);
     right += sum(to(eq(guess, narrow(data.y, 0, at, size)), f32)).item();
   }
   return 100 * right / double(data.y.dim(0));
@@ -58,7 +58,7 @@ Fit fit(const Model& model, const Labelled& train, const Labelled& valid, const 
       Tensor x = index_select(train.x, 0, pick);
       if (o.augment) x = o.augment(x, rng);
       adam.zero_grad();
-      backward(cross_entropy(model(x, &rng), index_select(train.y, 0, pick)));
+      backward(cross_entropy(model(x, {.rng = &rng}), index_select(train.y, 0, pick)));
       clip_grad_norm(adam.parameters(), 1.0);
       adam.set_lr(rate(adam.steps()));
       adam.step();

@@ -27,7 +27,7 @@ inline TransformerBlock<MultiHeadAttention> encoder_block(const EncoderOptions& 
   return {std::move(attention), Mlp({.dim = o.dim, .hidden = 4 * o.dim + o.key_dim}, rng), {.dropout = o.dropout}};
 }
 
-/// x [batch, n, dim] → the same, normed; key_mask bool [batch, n], true for real tokens.
+/// x [batch, n, dim] → the same, normed.
 struct Encoder {
   static constexpr const char* type = "Encoder";
   std::vector<Gau> gau;
@@ -45,10 +45,10 @@ struct Encoder {
       if (o.mixing == Mixing::softmax && i % 2 == 0) blocks.push_back(encoder_block(o, rng));
     }
   }
-  Tensor operator()(Tensor x, const Tensor& key_mask = {}, Rng* rng = nullptr) const {
-    for (const Gau& layer : gau) x = layer(x, key_mask, rng);
-    for (const Flash& layer : flash) x = layer(x, key_mask, rng);
-    for (const auto& block : blocks) x = block(x, {.key_mask = key_mask}, rng);
+  Tensor operator()(Tensor x, const Pass& pass = {}) const {
+    for (const Gau& layer : gau) x = layer(x, pass);
+    for (const Flash& layer : flash) x = layer(x, pass);
+    for (const auto& block : blocks) x = block(x, pass);
     return norm(x);
   }
   static void visit(auto& self, auto&& f) {

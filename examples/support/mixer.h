@@ -14,8 +14,6 @@ namespace sluice::examples {
 struct Mixer {
   static constexpr const char* type = "Mixer";
   using Layer = std::variant<MultiHeadAttention, Gau, Flash, LinearAttention, Retention, Gla, FusedAttention>;
-  using State = std::variant<std::monostate, MultiHeadAttention::State, Gau::State, Flash::State, FusedAttention::State,
-                             Stream>;
 
   Norm norm;
   Layer layer;
@@ -29,26 +27,8 @@ struct Mixer {
         },
         layer);
   }
-  Tensor operator()(const Tensor& x) const {
-    return std::visit([&](const auto& f) { return complete(f) ? f(x) : x + f(norm(x)); }, layer);
-  }
-  /// The next tokens of a stream, x [batch, m, dim]; the state starts empty.
-  Tensor step(const Tensor& x, State& state) const {
-    NoGrad guard;
-    return std::visit(
-        [&](const auto& f) {
-          if constexpr (TakesPass<std::remove_cvref_t<decltype(f)>>) {
-            if (!std::holds_alternative<Stream>(state)) state = Stream();
-            return x + sluice::step(f, norm(x), std::get<Stream>(state));
-          } else {
-            using S = typename std::remove_cvref_t<decltype(f)>::State;
-            S* old = std::get_if<S>(&state);
-            auto result = f.step(complete(f) ? x : norm(x), old ? std::move(*old) : S{});
-            state = std::move(result.second);
-            return complete(f) ? result.first : x + result.first;
-          }
-        },
-        layer);
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const {
+    return std::visit([&](const auto& f) { return complete(f) ? f(x, pass) : x + f(norm(x), pass); }, layer);
   }
 
   static void visit(auto& self, auto&& f) {
@@ -63,15 +43,6 @@ struct Mixer {
   }
 };
 
-/// Numbers a stream keeps, all sequences of the batch together.
-inline int64_t state_size(const Mixer::State& state) {
-  return std::visit([](const auto& s) -> int64_t {
-    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(s)>, std::monostate>) return 0;
-    else if constexpr (std::is_same_v<std::remove_cvref_t<decltype(s)>, Stream>) return s.numel();
-    else return sluice::state_size(s);
-  }, state);
-}
-
 /// x + glu(norm(x)).
 struct FeedForward {
   static constexpr const char* type = "FeedForward";
@@ -80,7 +51,7 @@ struct FeedForward {
 
   FeedForward(int64_t dim, int64_t hidden, Rng& rng)
       : norm({dim, NormKind::layer}), glu({.dim = dim, .hidden = hidden}, rng) {}
-  Tensor operator()(const Tensor& x) const { return x + glu(norm(x)); }
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const { return x + glu(norm(x), pass); }
   static void visit(auto& self, auto&& f) {
     f("norm", self.norm);
     f("glu", self.glu);
@@ -105,22 +76,11 @@ struct MixerLm {
   }
 
   /// Bytes [batch, n] i64 → logits [batch, n, 256].
-  Tensor operator()(const Tensor& bytes) const {
-    return through(bytes, [&](std::size_t i, const Tensor& x) { return mixers[i](x); });
-  }
-  using State = std::vector<Mixer::State>;
-  /// Logits of the next m bytes of a stream; the state starts empty.
-  Tensor step(const Tensor& bytes, State& state) const {
-    NoGrad guard;
-    state.resize(mixers.size());
-    return through(bytes, [&](std::size_t i, const Tensor& x) { return mixers[i].step(x, state[i]); });
-  }
-  /// The same with mix(i, x) in place of mixer i, for those who want to look inside.
-  Tensor through(const Tensor& bytes, auto&& mix) const {
+  Tensor operator()(const Tensor& bytes, const Pass& pass = {}) const {
     Tensor x = embed(bytes);
     for (std::size_t i = 0; i < mixers.size(); ++i) {
-      x = mix(i, x);
-      if (!feeds.empty()) x = feeds[i](x);
+      x = mixers[i](x, pass);
+      if (!feeds.empty()) x = feeds[i](x, pass);
     }
     return head(norm(x));
   }
