@@ -29,26 +29,12 @@
 
 namespace sluice {
 
-/// What a call may bring; a layer takes its part. Shapes as the layers say.
-struct LayerInputs {
-  Tensor x, context = {}, key_mask = {}, query_mask = {}, segments = {};
-  Tensor branch = {};                   // F(x) of a gated residual
-  std::vector<int64_t> positions = {};  // global ones
-};
-
 /// A layer of any type, seen through what all have in common.
 class AnyLayer {
  public:
   virtual ~AnyLayer() = default;
-  virtual Tensor operator()(const LayerInputs& in, Rng* rng = nullptr) const = 0;
-  /// Continues this object's stream, or begins it again: a layer that reads a context, with that of `in` and its
-  /// key_mask. ValueError for layers that do not stream.
-  virtual Tensor step(const Tensor& x) = 0;
-  virtual void restart(const LayerInputs& in = {}) = 0;
-  /// Bytes of the memory that the stream's state keeps, whoever else keeps it too.
-  virtual int64_t held() const = 0;
-  /// Another at the same place of its stream; both share the layer's tensors.
-  virtual std::unique_ptr<AnyLayer> copy() const = 0;
+  /// GatedResidual's F(x) is the pass's context.
+  virtual Tensor operator()(const Tensor& x, const Pass& pass = {}) const = 0;
   /// As in layers/nn/module.h.
   virtual std::vector<NamedTensor> state() const = 0;
   virtual void load(const std::map<std::string, Tensor>& state) = 0;
@@ -68,13 +54,20 @@ struct LayerDraft {
   std::function<std::unique_ptr<AnyLayer>(Rng&)> build;
 };
 
-/// A row. What a layer takes follows from its type; what its type cannot say, the row does.
-struct LayerRow {
+/// What a layer reads of its Pass, and whether it streams where its options are causal.
+struct LayerTakes {
+  bool key_mask = false, segments = false, positions = false;
+  bool context = false;  // and context_mask, where options say so
+  bool scores = false;   // mask, bias, blocks
+  bool branch = false;   // F(x) of a gated residual
+  bool streams = false;
+};
+
+struct LayerRow : LayerTakes {
   std::string name;           // "gau"
   const char* type;           // "Gau"
   std::vector<Json> samples;  // option sets: small, and together every way through the layer
-  bool context = false, key_mask = false, query_mask = false, segments = false, branch = false, positions = false;
-  bool dropout = false, streams = false;
+  bool dropout = false;
   /// Options of a layer whose others have their defaults, where the required ones of samples[0] alone make none: as
   /// many heads as divide so small a dim. They may be required ones, too.
   Json::Object bare = {};
@@ -92,31 +85,35 @@ const LayerRow& layer_row(std::string_view name);
 
 namespace detail {
 
-// The rows: name, options, and what each further sample changes of them. A room a function, so that each compiles in a
+constexpr LayerTakes masked{.key_mask = true, .streams = true};
+constexpr LayerTakes documents{.key_mask = true, .segments = true, .streams = true};
+constexpr LayerTakes crossed{.key_mask = true, .context = true, .streams = true};
+
+// The rows: name, what a call takes, options, and what each further sample changes of them. A room a function, so that each compiles in a
 // file of its own.
 
 template <class Rows>
 void nn_rows(Rows& rows) {
-  rows.template add<Linear>("linear", R"({"in_dim": 5, "out_dim": 7})", {R"({"bias": false})"});
-  rows.template add<Embedding>("embedding", R"({"count": 11, "dim": 4})");
-  rows.template add<Mlp>("mlp", R"({"dim": 4})",
+  rows.template add<Linear>("linear", {}, R"({"in_dim": 5, "out_dim": 7})", {R"({"bias": false})"});
+  rows.template add<Embedding>("embedding", {}, R"({"count": 11, "dim": 4})");
+  rows.template add<Mlp>("mlp", {}, R"({"dim": 4})",
                          {R"({"bias": false, "hidden": 5, "activation": "silu", "dropout": 0.3})"});
-  rows.template add<Glu>("glu", R"({"dim": 4})", {R"({"bias": true, "hidden": 5, "kind": "silu_glu", "dropout": 0.3})",
+  rows.template add<Glu>("glu", {}, R"({"dim": 4})", {R"({"bias": true, "hidden": 5, "kind": "silu_glu", "dropout": 0.3})",
                                                              R"({"kind": "geglu_tanh"})"});
-  rows.template add<Norm>("norm", R"({"dim": 4})",
+  rows.template add<Norm>("norm", {}, R"({"dim": 4})",
                           {R"({"kind": "none"})", R"({"kind": "rms"})", R"({"kind": "rms_plain"})",
                            R"({"kind": "scale"})", R"({"kind": "scale_l2"})", R"({"parts": 2, "eps": 0.01})",
                            R"({"parts": 2, "kind": "rms"})", R"({"parts": 4, "kind": "rms_plain", "eps": 0.1})"});
-  rows.template add<ShortConvolution>("short_convolution", R"({"dim": 4})",
+  rows.template add<ShortConvolution>("short_convolution", masked, R"({"dim": 4})",
                                       {R"({"width": 2, "bias": true, "activation": "identity"})"});
-  rows.template add<GatedResidual>("gated_residual", R"({"dim": 4})",
+  rows.template add<GatedResidual>("gated_residual", {.branch = true}, R"({"dim": 4})",
                                    {R"({"kind": "per_channel"})", R"({"kind": "input"})", R"({"kind": "input_token"})"});
 }
 
 template <class Rows>
 void gau_rows(Rows& rows) {
   rows.template add<Gau>(
-      "gau", R"({"dim": 4, "key_dim": 6, "expansion": 5, "linear_bias": false})",
+      "gau", {.key_mask = true, .segments = true, .scores = true, .streams = true}, R"({"dim": 4, "key_dim": 6, "expansion": 5, "linear_bias": false})",
       {R"({"bias": "toeplitz", "norm": "none", "causal": true, "max_length": 70, "gamma_std": 1})",
        R"({"bias": "rope", "norm": "scale", "kind": "softmax_plus", "attention_dropout": 0.3})",
        R"({"bias": "t5", "norm": "rms_plain", "placement": "post", "kind": "laplace", "linear_bias": true})",
@@ -134,14 +131,14 @@ void gau_rows(Rows& rows) {
            "qk_norm_kind": "layer", "qk_norm_eps": 0.1, "placement": "post", "residual": false, "rope_rot_dim": 2,
            "rope_frequencies": [0.7], "rope_factor": 1.2})"})
       .nonlinear_after_dropout = Json::Object{{"placement", "post"}};
-  rows.template add<CrossGau>("cross_gau", R"({"dim": 4, "key_dim": 6, "expansion": 5})",
+  rows.template add<CrossGau>("cross_gau", crossed, R"({"dim": 4, "key_dim": 6, "expansion": 5})",
                               {R"({"context_dim": 3, "kind": "softmax", "dropout": 0.3})", R"({"kind": "rownorm"})",
                                R"({"kind": "softmax_plus", "min_length": 2, "norm_eps": 0.01})"});
-  rows.template add<TutorialGau>("tutorial_gau", R"({"dim": 4, "expansion": 6})",
+  rows.template add<TutorialGau>("tutorial_gau", masked, R"({"dim": 4, "expansion": 6})",
                                  {R"({"causal": true, "project_out": true})",
                                   R"({"sigmoid_gate": false, "gelu_tanh": true})"});
   rows.template add<Flash>(
-      "flash", R"({"dim": 4, "key_dim": 6, "expansion": 5, "chunk": 4, "linear_bias": false})",
+      "flash", documents, R"({"dim": 4, "key_dim": 6, "expansion": 5, "chunk": 4, "linear_bias": false})",
       {R"({"bias": "toeplitz", "norm": "layer", "causal": true})",
        R"({"bias": "rope", "norm": "none", "scaling": "paper_code", "token_shift": true})",
        R"({"bias": "t5", "norm": "rms", "scaling": "lucid", "linear_bias": true, "dropout": 0.3})",
@@ -155,15 +152,15 @@ void gau_rows(Rows& rows) {
        R"({"kind": "paper_code", "scaling": "lucid", "count_padding": true})",
        R"({"kind": "softmax_plus", "scaling": "chunk", "min_length": 2, "norm_eps": 0.01})",
        R"({"causal": true, "scaling": "chunk", "rope_xpos": 16})"});
-  rows.template add<ScaledSinusoidal>("scaled_sinusoidal", R"({"dim": 4})", {R"({"base": 100})"});
-  rows.template add<FlashBlock>("flash_block", R"({"dim": 4, "key_dim": 6, "expansion": 5, "chunk": 4})",
+  rows.template add<ScaledSinusoidal>("scaled_sinusoidal", {}, R"({"dim": 4})", {R"({"base": 100})"});
+  rows.template add<FlashBlock>("flash_block", documents, R"({"dim": 4, "key_dim": 6, "expansion": 5, "chunk": 4})",
                                 {R"({"layers": 3, "causal": true, "norm": "layer"})"});
   rows.template add<FlashModel>(
-      "flash_model", R"({"layers": 1, "dim": 4, "key_dim": 6, "expansion": 5, "chunk": 4})",
+      "flash_model", documents, R"({"layers": 1, "dim": 4, "key_dim": 6, "expansion": 5, "chunk": 4})",
       {R"({"layers": 2, "causal": true, "vocabulary": 11, "outputs": 11, "model_dropout": 0.3})",
        R"({"causal": true, "positions": false, "final_norm": "layer", "norm_eps": 0.01})"})
       .nonlinear_after_dropout = Json::Object{};
-  LayerRow& mc_tfm = rows.template add<McTfm>("mc_tfm", R"({"dim": 8, "heads": 2, "chunk": 4})",
+  LayerRow& mc_tfm = rows.template add<McTfm>("mc_tfm", documents, R"({"dim": 8, "heads": 2, "chunk": 4})",
                            {R"({"causal": true, "linear_bias": false})",
                             R"({"norm": "scale", "hidden": 5, "use_rope": false, "dropout": 0.3})",
                             R"({"causal": true, "kind": "softmax_plus", "min_length": 2, "norm_eps": 0.01, "rope_xpos": 16})"});
@@ -173,7 +170,7 @@ void gau_rows(Rows& rows) {
 template <class Rows>
 void heads_rows(Rows& rows) {
   rows.template add<MultiHeadAttention>(
-      "multi_head_attention", R"({"dim": 6, "heads": 4, "kv_heads": 2, "head_dim": 4})",
+      "multi_head_attention", {.key_mask = true, .segments = true, .context = true, .scores = true, .streams = true}, R"({"dim": 6, "heads": 4, "kv_heads": 2, "head_dim": 4})",
       {R"({"causal": true, "use_rope": true, "qk_norm": true, "norm": "rms", "residual": true, "gates": [{}]})",
        R"({"context_dim": 5, "gates": [{"position": "g2"}, {"position": "g4"}], "attention_dropout": 0.3})",
        R"({"causal": true, "gates": [{"granularity": "headwise", "bias": true}, {"position": "g2", "sharing": "scores"},
@@ -195,53 +192,53 @@ void heads_rows(Rows& rows) {
        R"({"qk_norm": true, "qk_norm_over": "per_head", "use_rope": true, "rope_rot_dim": 2, "rope_xpos": 8, "softcap": 2,
            "sink": "learned", "ablation": "head_norm", "ablation_eps": 0.1})"});
   rows.template add<GatedAttention>(
-      "gated_attention", R"({"dim": 4, "heads": 2})",
+      "gated_attention", masked, R"({"dim": 4, "heads": 2})",
       {R"({"causal": true, "gate_query": true, "gate_key": true, "gate_value": true, "use_rope": true})",
        R"({"output": "from_query", "granularity": "headwise", "qkv_bias": true, "attention_dropout": 0.3})",
        R"({"causal": true, "head_dim": 3, "output": "none", "project_out": false})"});
   rows.template add<GatedCrossAttention>(
-      "gated_cross_attention", R"({"dim": 4, "heads": 2})",
+      "gated_cross_attention", crossed, R"({"dim": 4, "heads": 2})",
       {R"({"reading": "pooled", "value_dim": 3, "context_dim": 5, "attention_dropout": 0.3})",
        R"({"reading": "flamingo", "qkv_bias": true, "out_bias": true})"});
   rows.template add<ForgettingAttention>(
-      "forgetting_attention", R"({"dim": 4, "heads": 4, "kv_heads": 2, "head_dim": 3, "gate_bias": 1})",
+      "forgetting_attention", masked, R"({"dim": 4, "heads": 4, "kv_heads": 2, "head_dim": 3, "gate_bias": 1})",
       {R"({"kv_heads": 4, "use_rope": true, "rope_rot_dim": 2, "attention_dropout": 0.3})",
        R"({"kv_heads": 1, "value_dim": 2, "qkv_bias": true, "residual": true, "dropout": 0.3})"});
-  rows.template add<FusedAttention>("fused_attention", R"({"dim": 4, "heads": 2})",
+  rows.template add<FusedAttention>("fused_attention", masked, R"({"dim": 4, "heads": 2})",
                                     {R"({"causal": true, "gate": "per_head", "use_rope": true, "chunk": 3})",
                                      R"({"gate": "per_token", "project_out": false, "attention_dropout": 0.3})",
                                      R"({"causal": true, "head_dim": 3, "qkv_bias": true})"});
-  rows.template add<TopKAttention>("topk_attention_layer", R"({"dim": 4, "heads": 2, "k": 2})",
+  rows.template add<TopKAttention>("topk_attention_layer", masked, R"({"dim": 4, "heads": 2, "k": 2})",
                                    {R"({"ties": "threshold", "qkv_bias": true, "attention_dropout": 0.3})",
                                     R"({"causal": true, "use_rope": true, "window": 4})",
                                     R"({"causal": true, "ties": "threshold", "head_dim": 4, "out_bias": true})"});
-  rows.template add<PairScore>("pair_score", R"({"dim": 4})", {R"({"kind": "mlp", "width": 3})"});
-  rows.template add<ThresholdAttention>("threshold_attention_layer", R"({"dim": 4, "heads": 2})",
+  rows.template add<PairScore>("pair_score", {}, R"({"dim": 4})", {R"({"kind": "mlp", "width": 3})"});
+  rows.template add<ThresholdAttention>("threshold_attention_layer", masked, R"({"dim": 4, "heads": 2})",
                                         {R"({"score": "mlp", "score_width": 3, "mode": "soft"})",
                                          R"({"mode": "soft", "causal": true, "attention_dropout": 0.3})",
                                          R"({"mode": "hard", "causal": true})",
                                          R"({"score": "mlp", "causal": true, "use_rope": true})"});
-  rows.template add<SinkhornAttention>("sinkhorn_attention", R"({"dim": 4, "heads": 2})",
+  rows.template add<SinkhornAttention>("sinkhorn_attention", {.key_mask = true}, R"({"dim": 4, "heads": 2})",
                                        {R"({"top_k": 3, "attention_dropout": 0.3})",
                                         R"({"variant": "literal", "iterations": 3, "use_rope": true})",
                                         R"({"last": "columns", "iterations": 2, "qkv_bias": true})"});
-  rows.template add<SinkhornBlockAttention>("sinkhorn_block_attention", R"({"dim": 4, "heads": 2, "block": 2})",
+  rows.template add<SinkhornBlockAttention>("sinkhorn_block_attention", {.key_mask = true}, R"({"dim": 4, "heads": 2, "block": 2})",
                                             {R"({"attention_dropout": 0.3, "out_bias": true})",
                                              R"({"block": 4, "last": "columns", "iterations": 1, "use_rope": true})"});
-  rows.template add<GlobalLocalAttention>("global_local_attention", R"({"dim": 4, "heads": 2, "w": 1})",
+  rows.template add<GlobalLocalAttention>("global_local_attention", {.key_mask = true, .positions = true}, R"({"dim": 4, "heads": 2, "w": 1})",
                                           {R"({"separate_global": false, "attention_dropout": 0.3})"});
 }
 
 template <class Rows>
 void linear_time_rows(Rows& rows) {
   rows.template add<FeatureMap>(
-      "feature_map", R"({"dim": 3})",
+      "feature_map", {}, R"({"dim": 3})",
       {R"({"kind": "identity"})", R"({"kind": "exp"})", R"({"kind": "relu", "features": 4})", R"({"kind": "t2r"})",
        R"({"kind": "poly_elem", "degree": 3})", R"({"kind": "poly_kernel"})", R"({"kind": "favor", "features": 4})",
        R"({"kind": "favor", "features": 4, "offset": 0.1})",
        R"({"kind": "fourier", "smoothing": 0.1})", R"({"kind": "mlp", "hidden": 4})", R"({"kind": "hedgehog"})"});
   rows.template add<LinearAttention>(
-      "linear_attention", R"({"dim": 4, "heads": 2, "chunk": 3})",
+      "linear_attention", masked, R"({"dim": 4, "heads": 2, "chunk": 3})",
       {R"({"direction": "causal", "decay": "learned", "output_norm": "rms", "qkv_bias": true, "out_bias": true})",
        R"({"direction": "bidirectional", "decay": "fixed", "gamma": [0.9, 0.5], "dropout": 0.3})",
        R"({"direction": "two_direction_mean", "feature_map_kind": "t2r", "tie_feature_map": false,
@@ -256,16 +253,16 @@ void linear_time_rows(Rows& rows) {
            "decay": "fixed", "gamma": [0.9, 0.5], "use_rope": "inputs", "rope_xpos": 16})",
        R"({"kv_heads": 1, "value_dim": 3, "short_conv": 2, "output_gate": true})"})
       .bare = {{"dim", 16}};
-  rows.template add<GroupNorm>("group_norm", R"({"groups": 2, "dim": 3})",
+  rows.template add<GroupNorm>("group_norm", {}, R"({"groups": 2, "dim": 3})",
                                {R"({"kind": "rms"})", R"({"kind": "rms_plain"})", R"({"shared": true})",
                                 R"({"kind": "rms", "shared": true})"});
   rows.template add<Retention>(
-      "retention", R"({"dim": 8, "heads": 2, "chunk": 3})",
+      "retention", masked, R"({"dim": 8, "heads": 2, "chunk": 3})",
       {R"({"gate": false, "group_norm": "rms_plain", "expand_k": 0.5, "dropout": 0.3})",
        R"({"group_norm": "rms", "use_rope": false, "gamma": [0.9, 1]})",
        R"({"group_norm": "rms", "shared_norm": true, "kv_heads": 1, "short_conv": 3, "rope_xpos": 16})"})
       .bare = {{"heads", 2}};
-  rows.template add<Gla>("gla", R"({"dim": 8, "heads": 2, "chunk": 3, "gate_temperature": 2})",
+  rows.template add<Gla>("gla", masked, R"({"dim": 8, "heads": 2, "chunk": 3, "gate_temperature": 2})",
                          {R"({"gate": "per_head", "output_gate": false, "norm": "none", "scale": 1, "dropout": 0.3})",
                           R"({"expand_k": 1, "gate_rank": 3, "norm": "layer"})",
                           R"({"kv_heads": 1, "short_conv": 3, "norm_eps": 0.1})",

@@ -1,6 +1,5 @@
 #include <sluice/layers/gau/flash.h>
 
-#include <sluice/core/node.h>
 #include <sluice/layers/nn/heads.h>
 #include <sluice/layers/nn/mlp.h>
 #include <sluice/ops/attention/relative_bias.h>
@@ -25,19 +24,15 @@ FlashOptions checked(FlashOptions o) {
   return o;
 }
 
-/// Channels that token_shift moves.
-int64_t shifted_width(int64_t dim) { return (dim + 1) / 2; }
-
-/// x̂ with its first channels taken from the token before; before the first stands `before` [batch, 1, ·], or nothing.
-Tensor shift_tokens(const Tensor& normed, const Tensor& before, const Tensor& key_mask, const Tensor& segments) {
-  const int64_t width = shifted_width(normed.dim(2)), n = normed.dim(1);
-  const Tensor moves = narrow(normed, 2, 0, width);
-  Tensor moved;
-  if (!before.defined()) moved = sequence_shift(moves, 1);
-  else moved = n == 0 ? moves : cat({before, narrow(moves, 1, 0, n - 1)}, 1);
+/// x̂ with its first ⌈d/2⌉ channels taken from the token before, but not across padding and documents.
+Tensor shift_tokens(Call& call, const Tensor& normed) {
+  const int64_t width = (normed.dim(2) + 1) / 2;
+  Tensor moved = call.shift(narrow(normed, 2, 0, width));
   // What stands before the first token of all is 0 anyway.
-  if (key_mask.defined()) moved = masked_fill(moved, unsqueeze(logical_not(sequence_shift(key_mask, 1)), -1), 0);
-  if (segments.defined()) moved = masked_fill(moved, unsqueeze(ne(sequence_shift(segments, 1), segments), -1), 0);
+  if (const Tensor& real = call.key_mask(); real.defined())
+    moved = masked_fill(moved, unsqueeze(logical_not(sequence_shift(real, 1)), -1), 0);
+  if (const Tensor& document = call.segments(); document.defined())
+    moved = masked_fill(moved, unsqueeze(ne(sequence_shift(document, 1), document), -1), 0);
   return cat({moved, narrow(normed, 2, width, normed.dim(2) - width)}, 2);
 }
 
@@ -93,48 +88,17 @@ MixedChunkOptions Flash::mixed_options() const {
           o.count_padding, o.across_chunks, o.quadratic, o.linear,  o.attention_dropout, o.min_length};
 }
 
-Tensor Flash::finish(const Tensor& x, const Tensor& gate, const Tensor& mixed, Rng* rng) const {
-  return x + Dropout{options.dropout}(out(gated_by(options.activation, mixed, gate)), rng);
-}
-
-Tensor Flash::operator()(const Tensor& x, const Tensor& key_mask, Rng* rng, const Tensor& segments) const {
-  ModuleScope scope(this, type);
+Tensor Flash::operator()(const Tensor& given, const Pass& pass) const {
   const FlashOptions& o = options;
-  if (x.rank() != 3 || x.dim(-1) != o.dim) fail("flash: got x=", x, "; need [batch, n, ", o.dim, "]");
-  for (const Tensor* rows : {&key_mask, &segments})
-    if (rows->defined() && rows->shape() != Shape{x.dim(0), x.dim(1)})
-      fail("flash: ", rows == &segments ? "segments=" : "key_mask=", *rows, " does not fit x=", x, "; need [batch, n]");
-  const Tensor tokens = finite_padding("flash", x, key_mask);
-  Tensor normed = norm(tokens);
-  if (o.token_shift) normed = shift_tokens(normed, {}, key_mask, segments);
-  const auto [first, total] = sequence_piece(x.dim(1));
-  const Projected p = project(normed, first);
-  Tensor mixed = mixed_chunk_attention(p.q_quad, p.k_quad, p.q_lin, p.k_lin, p.v, mixed_options(),
-                                       relative_bias(std::min(total, o.chunk)), key_mask, segments, rng);
-  return finish(tokens, p.gate, mixed, rng);
-}
-
-std::pair<Tensor, Flash::State> Flash::step(const Tensor& x, State state) const {
-  ModuleScope scope(this, type);
-  const FlashOptions& o = options;
-  if (!o.causal) fail<ValueError>("flash: only a causal layer can be streamed");
-  if (x.rank() != 3 || x.dim(-1) != o.dim) fail("flash: got x=", x, "; need [batch, m, ", o.dim, "]");
-  if (state.mixed.sum.defined() && state.mixed.sum.dim(0) != x.dim(0))
-    fail("flash: a state of batch ", state.mixed.sum.dim(0), " does not continue with x=", x);
-  NoGrad guard;
-  Tensor normed = norm(x);
-  if (o.token_shift) {
-    const Tensor before = state.shift.defined() ? state.shift : zeros({x.dim(0), 1, shifted_width(o.dim)}, normed.options());
-    const Tensor last = cat({before, narrow(normed, 2, 0, shifted_width(o.dim))}, 1);
-    state.shift = clone(narrow(last, 1, last.dim(1) - 1, 1));
-    normed = shift_tokens(normed, before, {}, {});
-  }
-  const Projected p = project(normed, state.length());
-  auto head = [](const Tensor& t) { return unsqueeze(t, 1); };
-  auto [mixed, next] = mixed_chunk_step(head(p.q_quad), head(p.k_quad), head(p.q_lin), head(p.k_lin), head(p.v),
-                                        mixed_options(), relative_bias(o.chunk), std::move(state.mixed));
-  state.mixed = std::move(next);
-  return {finish(x, p.gate, squeeze(mixed, 1), nullptr), std::move(state)};
+  Call call(*this, "flash", given, o.dim, pass);
+  call.check_causal(o.causal);
+  Tensor normed = norm(call.x);
+  if (o.token_shift) normed = shift_tokens(call, normed);
+  const Projected p = project(normed, call.first());
+  const int64_t longest = call.streams() ? o.chunk : std::min(sequence_piece(given.dim(1)).total, o.chunk);
+  const Tensor mixed = detail::mixed_chunk_attention(call, p.q_quad, p.k_quad, p.q_lin, p.k_lin, p.v, mixed_options(),
+                                                     relative_bias(longest));
+  return call.x + Dropout{o.dropout}(out(gated_by(o.activation, mixed, p.gate)), call.rng());
 }
 
 }  // namespace sluice

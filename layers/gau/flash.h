@@ -82,13 +82,6 @@ struct Flash {
   static constexpr const char* type = "Flash";
   static constexpr bool adds_input = true;  // by itself: it is a whole block
 
-  /// The streaming state: s·e + C·(2s + e) numbers a sequence, and ⌈d/2⌉ more with token_shift.
-  struct State {
-    MixedChunkState mixed;  // of the attention
-    Tensor shift;  // [batch, 1, ⌈d/2⌉]: x̂ of the last token
-    int64_t length() const { return mixed.length; }  // tokens so far
-  };
-
   FlashOptions options;
   Norm norm;
   Linear in;   // dim → e (U) | e (V) | s (Z)
@@ -101,14 +94,9 @@ struct Flash {
   Flash() = default;
   Flash(FlashOptions o, Rng& rng);
 
-  /// x [batch, n, dim] → the same. key_mask: bool [batch, n], true for real tokens. segments: i64 [batch, n],
-  /// document numbers (see mixed_chunk_attention). rng switches dropout on.
-  Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr,
-                    const Tensor& segments = {}) const;
-
-  /// The next m tokens of a stream, x [batch, m, dim]: equal to the rows of the full causal forward pass.
-  /// Without history. Throws ValueError unless causal.
-  std::pair<Tensor, State> step(const Tensor& x, State state) const;
+  /// x [batch, n, dim] → the same. The pass's segments are documents, see mixed_chunk_attention. A stream keeps
+  /// s·e + C·(2s + e) numbers a sequence, and ⌈d/2⌉ more with token_shift; ValueError in one unless causal.
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
   /// The bias as the table [1, 2·length − 1] that mixed_chunk_attention takes; undefined for none.
   Tensor relative_bias(int64_t length) const;
@@ -130,7 +118,6 @@ struct Flash {
     Tensor q_quad, k_quad, q_lin, k_lin;   // [batch, n, s]
   };
   Projected project(const Tensor& normed, int64_t position) const;
-  Tensor finish(const Tensor& x, const Tensor& gate, const Tensor& mixed, Rng* rng) const;
   MixedChunkOptions mixed_options() const;
 };
 

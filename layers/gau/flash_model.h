@@ -30,8 +30,8 @@ struct ScaledSinusoidal {
 
   ScaledSinusoidal() = default;
   explicit ScaledSinusoidal(ScaledSinusoidalOptions o);
-  /// Rows for positions first … first + n − 1, [n, dim]; a piece of a sequence stands so much later.
-  Tensor operator()(int64_t n, int64_t first = 0) const;
+  /// x [batch, n, dim] plus the rows of its positions in the whole sequence.
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   static void visit(auto& self, auto&& f) { f("scale", self.scale); }
 };
 
@@ -49,18 +49,13 @@ struct FlashBlockOptions {
 struct FlashBlock {
   static constexpr const char* type = "FlashBlock";
   static constexpr bool adds_input = true;  // by itself: it is a whole block
-  struct State {
-    std::vector<Flash::State> layers;  // bottom to top
-  };
   FlashBlockOptions options{};
   std::vector<Flash> layers;
 
   FlashBlock() = default;
   FlashBlock(FlashBlockOptions o, Rng& rng);
-  /// Arguments as Flash.
-  Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr,
-                    const Tensor& segments = {}) const;
-  std::pair<Tensor, State> step(const Tensor& x, State state) const;
+  /// x [batch, n, dim] → the same; the pass is that of every layer.
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   static void visit(auto& self, auto&& f) { f("layers", self.layers); }
 };
 
@@ -90,10 +85,6 @@ struct FlashModelOptions {
 /// (embedding) → + positions → Flash layers → norm → (logits).
 struct FlashModel {
   static constexpr const char* type = "FlashModel";
-  struct State {
-    FlashBlock::State body;  // of its layers
-    int64_t length = 0;  // tokens so far
-  };
 
   FlashModelOptions options;
   std::optional<Embedding> embedding;
@@ -104,12 +95,9 @@ struct FlashModel {
 
   FlashModel() = default;
   FlashModel(FlashModelOptions o, Rng& rng);
-  /// Tokens or vectors → logits or vectors, as the options say. key_mask, rng, segments as Flash; positions
-  /// count from 0 through all documents.
-  Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr,
-                    const Tensor& segments = {}) const;
-  /// The next m tokens of a stream. Throws ValueError unless the layers are causal.
-  std::pair<Tensor, State> step(const Tensor& x, State state) const;
+  /// Tokens or vectors → logits or vectors, as the options say. Positions count from 0 through all documents. ValueError
+  /// in a stream unless the layers are causal.
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
   static void visit(auto& self, auto&& f) {
     f("embedding", self.embedding);
@@ -118,10 +106,6 @@ struct FlashModel {
     f("norm", self.norm);
     f("head", self.head);
   }
-
- private:
-  Tensor embed(const Tensor& x, int64_t first) const;
-  Tensor finish(const Tensor& y) const;
 };
 
 struct McTfmOptions {
@@ -180,8 +164,6 @@ struct McTfmOptions {
 /// The paper says that the scheme is the same and no more; the scale-offset pairs follow FLASH.
 struct McTfm {
   static constexpr const char* type = "McTfm";
-  /// A head's share is dk·dk + 3·C·dk numbers: s = e = dk.
-  using State = MixedChunkState;
 
   McTfmOptions options;
   Norm attention_norm, glu_norm;
@@ -192,10 +174,8 @@ struct McTfm {
 
   McTfm() = default;
   McTfm(McTfmOptions o, Rng& rng);
-  /// Arguments as Flash.
-  Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr,
-                    const Tensor& segments = {}) const;
-  std::pair<Tensor, State> step(const Tensor& x, State state) const;
+  /// As Flash; a head's share of a stream is dk·dk + 3·C·dk numbers: s = e = dk.
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
   static void visit(auto& self, auto&& f) {
     f("attention_norm", self.attention_norm);
@@ -212,7 +192,6 @@ struct McTfm {
     Tensor q_quad, k_quad, q_lin, k_lin, v;  // [batch, heads, n, dk]
   };
   Projected project(const Tensor& x, int64_t position) const;
-  Tensor finish(const Tensor& x, const Tensor& mixed, Rng* rng) const;
   MixedChunkOptions mixed_options() const;
 };
 

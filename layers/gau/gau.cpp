@@ -1,6 +1,5 @@
 #include <sluice/layers/gau/gau.h>
 
-#include <sluice/core/node.h>
 #include <sluice/layers/nn/heads.h>
 #include <sluice/layers/nn/mlp.h>
 #include <sluice/ops/create.h>
@@ -92,7 +91,6 @@ Tensor Gau::relative_bias(int64_t m, int64_t n) const {
 
 Gau::Projected Gau::project(const Tensor& x, int64_t position) const {
   const GauOptions& o = options;
-  if (x.rank() != 3 || x.dim(-1) != o.dim) fail("gau: got x=", x, "; need [batch, n, ", o.dim, "]");
   const Tensor uvz = in(o.placement == GauPlacement::pre ? norm(x) : x);
   std::vector<Tensor> part = split(uvz, {o.expansion, o.expansion, o.key_dim}, -1);
   const Tensor z = activate(o.activation, part[2]);
@@ -102,13 +100,6 @@ Gau::Projected Gau::project(const Tensor& x, int64_t position) const {
   return {part[0], q, k, detail::split_heads(activate(o.activation, part[1]), o.heads)};
 }
 
-GauAttentionOptions Gau::attention_options(int64_t m, int64_t n, AttentionMask mask) const {
-  mask.causal = options.causal, mask.window = options.window;
-  return {.kind = options.kind, .length = *options.length, .constant_length = options.constant_length,
-          .min_length = options.min_length, .mask = std::move(mask), .top_k = options.top_k, .dropout = options.attention_dropout,
-          .relative_bias = relative_bias(m, n)};
-}
-
 Tensor Gau::finish(const Tensor& x, const Tensor& gate, const Tensor& attended, Rng* rng) const {
   Tensor y = Dropout{options.dropout}(out(gated_by(options.activation, detail::merge_heads(attended), gate)), rng);
   if (options.placement == GauPlacement::pre) return options.residual ? x + y : y;
@@ -116,34 +107,23 @@ Tensor Gau::finish(const Tensor& x, const Tensor& gate, const Tensor& attended, 
   return norm(options.residual_scale == 1 ? x + y : x * options.residual_scale + y);
 }
 
-Tensor Gau::operator()(const Tensor& x, const Tensor& key_mask, Rng* rng, const AttentionMask& mask) const {
-  ModuleScope scope(this, type);
-  if (key_mask.defined() && (x.rank() != 3 || key_mask.shape() != Shape{x.dim(0), x.dim(1)}))
-    fail("gau: key_mask=", key_mask, " does not fit x=", x, "; need [batch, n]");
-  if (mask.keys.defined() || mask.causal || mask.window != 0 || mask.dilation != 1)
-    fail<ValueError>("gau: keys of a mask are the argument key_mask; causal and window belong to the layer's options");
-  const Tensor tokens = finite_padding("gau", x, key_mask);
-  const auto [first, total] = sequence_piece(x.dim(1));
-  auto [gate, q, k, v] = project(tokens, first);
-  GauAttentionOptions a = attention_options(total, total, mask);
-  a.mask.keys = key_mask;
-  return finish(tokens, gate, gau_attention(q, k, v, a, rng), rng);
+Tensor Gau::operator()(const Tensor& given, const Pass& pass) const {
+  const GauOptions& o = options;
+  Call call(*this, "gau", given, o.dim, pass);
+  call.check_causal(o.causal && *o.length != GauLength::n,
+                    "only a causal layer with length visible or constant can be streamed; with L = n every earlier "
+                    "output would change");
+  const auto [gate, q, k, v] = project(call.x, call.first());
+  const std::vector<Tensor> rows = call.rows({k, v}, o.window);
+  const auto [m, n] = call.extent(rows[0]);
+  GauAttentionOptions a{.kind = o.kind, .length = *o.length, .constant_length = o.constant_length,
+                        .min_length = o.min_length, .mask = call.mask(), .top_k = o.top_k,
+                        .dropout = o.attention_dropout, .bias = pass.bias, .relative_bias = relative_bias(m, n)};
+  a.mask.causal = o.causal, a.mask.window = o.window;
+  return finish(call.x, gate, gau_attention(q, rows[0], rows[1], a, call.rng()), call.rng());
 }
 
-std::pair<Tensor, Gau::State> Gau::step(const Tensor& x, State state) const {
-  ModuleScope scope(this, type);
-  if (!options.causal || *options.length == GauLength::n)
-    fail<ValueError>("gau: only a causal layer with length visible or constant can be streamed; with L = n every "
-                     "earlier output would change");
-  NoGrad guard;
-  state.check_batch("gau", x);
-  auto [gate, q, k, v] = project(x, state.length);
-  const std::vector<Tensor> rows = state.append({k, v}, options.window);
-  const GauAttentionOptions a = attention_options(x.dim(1), rows[0].dim(2), {});
-  return {finish(x, gate, gau_attention(q, rows[0], rows[1], a), nullptr), std::move(state)};
-}
-
-// -- two streams -----------------------------------------------------------------------------------------
+// -- two sequences ---------------------------------------------------------------------------------------
 
 CrossGau::CrossGau(CrossGauOptions o, Rng& rng) : options(o) {
   check_options("cross_gau", o);
@@ -157,21 +137,20 @@ CrossGau::CrossGau(CrossGauOptions o, Rng& rng) : options(o) {
   out = Linear({e, o.dim, true, o.init, o.dtype}, rng);
 }
 
-Tensor CrossGau::operator()(const Tensor& x, const Tensor& context, const Tensor& key_mask, Rng* rng) const {
-  ModuleScope scope(this, type);
+Tensor CrossGau::operator()(const Tensor& given, const Pass& pass) const {
   const CrossGauOptions& o = options;
-  if (x.rank() != 3 || context.rank() != 3 || x.dim(-1) != o.dim || context.dim(-1) != o.context_dim ||
-      x.dim(0) != context.dim(0))
-    fail("cross_gau: got x=", x, ", context=", context, "; need [batch, m, ", o.dim, "], [batch, n, ", o.context_dim, "]");
-  std::vector<Tensor> part = split(uq(norm(x)), {o.expansion, o.key_dim}, -1);
-  const GauAttentionOptions a{.kind = o.kind, .min_length = o.min_length, .mask = {.keys = key_mask}, .dropout = o.attention_dropout};
-  if (key_mask.defined() && key_mask.shape() != Shape{context.dim(0), context.dim(1)})
-    fail("cross_gau: key_mask=", key_mask, " does not fit context=", context, "; need [batch, n]");
-  const Tensor seen = finite_padding("cross_gau", context, key_mask);
+  Call call(*this, "cross_gau", given, o.dim, pass);
+  const std::vector<Tensor> seen = call.of_context([&] {
+    const Tensor source = call.context(o.context_dim);
+    return std::vector<Tensor>{activate(o.activation, key(source)), activate(o.activation, value(source)),
+                               pass.context_mask};
+  });
+  const std::vector<Tensor> part = split(uq(norm(call.x)), {o.expansion, o.key_dim}, -1);
+  const GauAttentionOptions a{.kind = o.kind, .min_length = o.min_length, .mask = {.keys = seen[2]},
+                              .dropout = o.attention_dropout};
   SequenceScope uncut;  // all queries see the whole context
-  Tensor attended = gau_attention(activate(o.activation, part[1]), activate(o.activation, key(seen)),
-                                  activate(o.activation, value(seen)), a, rng);
-  return x + Dropout{o.dropout}(out(gated_by(o.activation, attended, part[0])), rng);
+  const Tensor attended = gau_attention(activate(o.activation, part[1]), seen[0], seen[1], a, call.rng());
+  return call.x + Dropout{o.dropout}(out(gated_by(o.activation, attended, part[0])), call.rng());
 }
 
 }  // namespace sluice

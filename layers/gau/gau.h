@@ -8,9 +8,9 @@
 #pragma once
 
 #include <sluice/layers/gau/gau_attention.h>
-#include <sluice/layers/nn/kv_cache.h>
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/nn/norm.h>
+#include <sluice/layers/nn/pass.h>
 #include <sluice/ops/activation.h>
 #include <sluice/ops/attention/relative_bias.h>
 
@@ -123,9 +123,6 @@ Tensor init_scale(const Shape& shape, double std, Rng& rng, DType dtype);
 struct Gau {
   static constexpr const char* type = "Gau";
 
-  /// The streaming state: keys (after RoPE) and values of the tokens so far (of the last `window`), s + e numbers each.
-  using State = KvCache;
-
   GauOptions options;
   Norm norm;
   Norm q_norm, k_norm;
@@ -139,14 +136,9 @@ struct Gau {
   Gau() = default;
   Gau(GauOptions o, Rng& rng);
 
-  /// x [batch, n, dim] → the same. key_mask: bool [batch, n], true for real tokens. rng switches dropout on. mask:
-  /// further rules (documents, blocks, pairs); its `keys`, `causal`, `window` and `dilation` stay untouched.
-  Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr,
-                    const AttentionMask& mask = {}) const;
-
-  /// The next m tokens of a stream, x [batch, m, dim]: equal to the rows of the full causal forward pass.
-  /// Without history. Throws ValueError unless causal with length visible or constant.
-  std::pair<Tensor, State> step(const Tensor& x, State state) const;
+  /// x [batch, n, dim] → the same. A stream keeps keys (after RoPE) and values of its tokens (of the last `window`), s + e
+  /// numbers each; ValueError in one unless causal with length visible or constant.
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
   /// The additive bias by distance, for m queries and n keys aligned at the end: [1, n + m − 1]; undefined for none.
   Tensor relative_bias(int64_t m, int64_t n) const;
@@ -170,7 +162,6 @@ struct Gau {
   };
   Projected project(const Tensor& x, int64_t position) const;
   Tensor finish(const Tensor& x, const Tensor& gate, const Tensor& attended, Rng* rng) const;
-  GauAttentionOptions attention_options(int64_t m, int64_t n, AttentionMask mask) const;
 };
 
 struct CrossGauOptions {
@@ -204,7 +195,7 @@ struct CrossGauOptions {
   }
 };
 
-/// GAU across two streams (bert4keras' self_attention = False): U and Q from x, K and V from the context;
+/// GAU across two sequences (bert4keras' self_attention = False): U and Q from x, K and V from the context;
 /// K is a dense map of its own, without scale and offset. y = x + (U ⊙ A·V)·Wo.
 struct CrossGau {
   static constexpr const char* type = "CrossGau";
@@ -215,8 +206,9 @@ struct CrossGau {
 
   CrossGau() = default;
   CrossGau(CrossGauOptions o, Rng& rng);
-  /// x [batch, m, dim], context [batch, n, context_dim], key_mask bool [batch, n].
-  Tensor operator()(const Tensor& x, const Tensor& context, const Tensor& key_mask = {}, Rng* rng = nullptr) const;
+  /// x [batch, n, dim] → the same, from the pass's context [batch, k, context_dim]. A stream keeps s + e numbers for each
+  /// token of the context.
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   static void visit(auto& self, auto&& f) {
     f("norm", self.norm);
     f("uq", self.uq);

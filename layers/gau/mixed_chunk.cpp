@@ -256,6 +256,43 @@ Tensor over_ranks(const Operands& x, const MixedChunkOptions& o, const Tensor& r
   return detail::fetch_rows(y, 2, ranks, back);
 }
 
+// -- streams ---------------------------------------------------------------------------------------------------
+
+/// The next tokens of a stream. It keeps Σ Klin_hᵀ·V_h of the complete chunks, and the rows of the current one.
+Tensor next_tokens(Call& call, const Operands& x, const MixedChunkOptions& o, const Tensor& relative_bias) {
+  const int64_t batch = x.v.dim(0), heads = x.v.dim(1), m = x.v.dim(2), s = x.k_lin.dim(3), e = x.v.dim(3), c = o.chunk;
+  Stream::Kept& kept = call.kept("chunk");
+  if (kept.tensors.empty()) {
+    const DType wide = x.v.dtype() == bf16 ? f32 : x.v.dtype();  // a running sum in bf16 would soon stand still
+    kept.tensors = {zeros({batch, heads, s, e}, {wide, x.v.device()})};
+  }
+  Tensor sum = kept.tensors[0];
+  if (sum.shape() != Shape{batch, heads, s, e})
+    fail("mixed_chunk_attention: a stream with sums ", sum, " does not continue with k_lin=", x.k_lin, ", v=", x.v);
+  std::vector<Tensor> outputs;
+  for (int64_t at = 0; at < m;) {
+    const int64_t position = call.first() + at, g = position / c, filled = position % c;
+    const int64_t count = std::min(c - filled, m - at);
+    const auto fresh = [&](const Tensor& t) { return narrow(t, 2, at, count); };
+    if (filled == 0) kept.clear_rows(), kept.cache.reserved = c;
+    const std::vector<Tensor> rows = kept.cache.append({fresh(x.k_quad), fresh(x.k_lin), fresh(x.v)});
+    Tensor y;
+    if (o.quadratic) y = within_chunk(fresh(x.q_quad), rows[0], rows[2], o, relative_bias, {}, nullptr);
+    if (o.linear) {
+      double inverse = 1;  // 1/N; the sum is 0 while g = 0
+      if (o.scaling == ChunkScaling::lucid || o.scaling == ChunkScaling::chunk) inverse = 1 / static_cast<double>(c);
+      else if (o.scaling != ChunkScaling::eq) inverse = 1 / static_cast<double>(std::max<int64_t>(1, g) * c);
+      const Tensor linear = to(matmul(detail::widened(fresh(x.q_lin)) * inverse, sum), x.v.dtype());
+      y = y.defined() ? y + linear : linear;
+    }
+    outputs.push_back(y);
+    if (filled + count == c) sum = sum + matmul(transpose(detail::widened(rows[1]), -2, -1), detail::widened(rows[2]));
+    at += count;
+  }
+  kept.tensors = {sum};
+  return outputs.empty() ? x.v : outputs.size() == 1 ? outputs[0] : cat(outputs, 2);
+}
+
 }  // namespace
 
 Tensor segment_mask(const Tensor& segments, int64_t chunk, bool causal, const Tensor& key_mask) {
@@ -282,53 +319,16 @@ Tensor mixed_chunk_attention(const Tensor& q_quad, const Tensor& k_quad, const T
   return v.rank() == 3 ? squeeze(y, 1) : y;
 }
 
-std::pair<Tensor, MixedChunkState> mixed_chunk_step(const Tensor& q_quad, const Tensor& k_quad, const Tensor& q_lin,
-                                                    const Tensor& k_lin, const Tensor& v_new,
-                                                    const MixedChunkOptions& o, const Tensor& relative_bias,
-                                                    MixedChunkState state) {
-  const char* op = "mixed_chunk_step";
-  detail::not_cut("step", "a stream has its tokens to itself; call the layer with a piece of the sequence");
-  if (!o.causal) fail<ValueError>(op, ": only causal attention can be streamed");
-  if (v_new.rank() != 4) fail(op, ": got v=", v_new, "; need [batch, heads, m, e]");
-  const Operands x = checked(op, {q_quad, k_quad, q_lin, k_lin, v_new}, o, relative_bias, o.chunk);
-  NoGrad guard;
-  const int64_t batch = v_new.dim(0), heads = v_new.dim(1), m = v_new.dim(2);
-  const int64_t s = k_lin.dim(3), e = v_new.dim(3), c = o.chunk;
-  auto buffer = [&](int64_t width) { return empty({batch, heads, c, width}, v_new.options()); };
-  if (!state.sum.defined()) {
-    const DType wide = v_new.dtype() == bf16 ? f32 : v_new.dtype();  // a running sum in bf16 would soon stand still
-    state = {zeros({batch, heads, s, e}, {wide, v_new.device()}), buffer(s), buffer(s), buffer(e), 0};
-  } else if (state.sum.shape() != Shape{batch, heads, s, e} || state.v.shape() != Shape{batch, heads, c, e}) {
-    fail(op, ": a state of sum=", state.sum, ", v=", state.v, " does not continue with v=", v_new, " in chunks of ", c);
-  }
-  for (Tensor* t : {&state.k_quad, &state.k_lin, &state.v})  // a copied state shares its memory
-    if (t->ref()->use_count() > 1 || t->impl().storage->use_count() > 1) *t = clone(*t);
-
-  std::vector<Tensor> outputs;
-  for (int64_t at = 0; at < m;) {
-    const int64_t g = state.length / c, filled = state.length % c;
-    const int64_t count = std::min(c - filled, m - at), end = filled + count;
-    auto append = [&](Tensor& rows, const Tensor& fresh) {
-      Tensor place = narrow(rows, 2, filled, count);
-      copy_(place, narrow(fresh, 2, at, count));
-    };
-    append(state.k_quad, x.k_quad), append(state.k_lin, x.k_lin), append(state.v, x.v);
-    Tensor y;
-    if (o.quadratic)
-      y = within_chunk(narrow(x.q_quad, 2, at, count), narrow(state.k_quad, 2, 0, end), narrow(state.v, 2, 0, end), o,
-                       relative_bias, {}, nullptr);
-    if (o.linear) {
-      double inverse = 1;  // 1/N; the sum is 0 while g = 0
-      if (o.scaling == ChunkScaling::lucid || o.scaling == ChunkScaling::chunk) inverse = 1 / static_cast<double>(c);
-      else if (o.scaling != ChunkScaling::eq) inverse = 1 / static_cast<double>(std::max<int64_t>(1, g) * c);
-      Tensor linear = to(matmul(detail::widened(narrow(x.q_lin, 2, at, count)) * inverse, state.sum), v_new.dtype());
-      y = y.defined() ? y + linear : linear;
-    }
-    outputs.push_back(y);
-    if (end == c) state.sum = state.sum + matmul(transpose(detail::widened(state.k_lin), -2, -1), detail::widened(state.v));
-    state.length += count, at += count;
-  }
-  return {outputs.empty() ? v_new : outputs.size() == 1 ? outputs[0] : cat(outputs, 2), std::move(state)};
+Tensor detail::mixed_chunk_attention(Call& call, const Tensor& q_quad, const Tensor& k_quad, const Tensor& q_lin,
+                                     const Tensor& k_lin, const Tensor& v, const MixedChunkOptions& o,
+                                     const Tensor& relative_bias) {
+  if (!call.streams())
+    return sluice::mixed_chunk_attention(q_quad, k_quad, q_lin, k_lin, v, o, relative_bias, call.key_mask(),
+                                         call.segments(), call.rng());
+  call.check_causal(o.causal);
+  const Operands x = checked("mixed_chunk_attention", {q_quad, k_quad, q_lin, k_lin, v}, o, relative_bias, o.chunk);
+  const Tensor y = next_tokens(call, x, o, relative_bias);
+  return v.rank() == 3 ? squeeze(y, 1) : y;
 }
 
 }  // namespace sluice

@@ -10,8 +10,7 @@
 #pragma once
 
 #include <sluice/layers/gau/gau_attention.h>
-
-#include <utility>
+#include <sluice/layers/nn/pass.h>
 
 namespace sluice {
 
@@ -84,23 +83,14 @@ Tensor mixed_chunk_attention(const Tensor& q_quad, const Tensor& k_quad, const T
 /// document numbers of chunks g and h overlap, and h < g if causal. A chunk of padding has an empty range.
 Tensor segment_mask(const Tensor& segments, int64_t chunk, bool causal, const Tensor& key_mask = {});
 
-/// What a causal stream carries on: s·e + C·(2s + e) numbers a head, whatever its length.
-struct MixedChunkState {
-  Tensor sum;               // Σ Klin_hᵀ·V_h of the completed chunks, [batch, heads, s, e]
-  Tensor k_quad, k_lin, v;  // the current chunk: length % C rows of [batch, heads, C, ·]
-  int64_t length = 0;       // tokens so far
-};
-
-/// The next m tokens of a causal stream, operands [batch, heads, m, ·]: equal to those rows of
-/// mixed_chunk_attention. O(C·(s + e) + s·e) time a token. Without history.
-std::pair<Tensor, MixedChunkState> mixed_chunk_step(const Tensor& q_quad, const Tensor& k_quad, const Tensor& q_lin,
-                                                    const Tensor& k_lin, const Tensor& v,
-                                                    const MixedChunkOptions& options, const Tensor& relative_bias,
-                                                    MixedChunkState state);
-
 namespace detail {
 /// ValueError, naming `op`, for options that do not go together.
 void check_mixed_chunk(const char* op, const MixedChunkOptions& o);
+/// mixed_chunk_attention() of a layer's tokens, with the masks and the generator of the call. A stream, which must be
+/// causal, keeps s·e + C·(2s + e) numbers a head, whatever its length. `relative_bias` covers C tokens in a stream.
+Tensor mixed_chunk_attention(Call& call, const Tensor& q_quad, const Tensor& k_quad, const Tensor& q_lin,
+                             const Tensor& k_lin, const Tensor& v, const MixedChunkOptions& options,
+                             const Tensor& relative_bias = {});
 }  // namespace detail
 
 }  // namespace sluice

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <sluice/layers/nn/linear.h>
+#include <sluice/layers/nn/pass.h>
 
 namespace sluice {
 
@@ -43,8 +44,9 @@ struct TutorialGau {
 
   TutorialGau() = default;
   TutorialGau(TutorialGauOptions o, Rng& rng);
-  /// x [batch, n, dim] → [batch, n, e/2], or dim with project_out. key_mask: bool [batch, n].
-  Tensor operator()(const Tensor& x, const Tensor& key_mask = {}) const;
+  /// x [batch, n, dim] → [batch, n, e/2], or dim with project_out. A stream keeps e numbers a token; ValueError in one
+  /// unless causal.
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   static void visit(auto& self, auto&& f) {
     f("wu", self.wu);
     f("wv", self.wv);

@@ -10,7 +10,7 @@
 #pragma once
 
 #include <sluice/layers/nn/heads.h>
-#include <sluice/layers/nn/kv_cache.h>
+#include <sluice/layers/nn/pass.h>
 
 namespace sluice {
 
@@ -26,10 +26,6 @@ struct ForgettingAttentionOptions {
 
 struct ForgettingAttention {
   static constexpr const char* type = "ForgettingAttention";
-  struct State {
-    KvCache cache;   // K with its columns −c, and V: kv_heads·(dk + dv) + heads numbers a token
-    Tensor decayed;  // c of the last token, [batch, heads, 1]
-  };
 
   ForgettingAttentionOptions options;
   Heads heads;
@@ -39,23 +35,14 @@ struct ForgettingAttention {
   /// ValueError for options that do not fit; `causal` follows the layer.
   ForgettingAttention(ForgettingAttentionOptions o, Rng& rng);
 
-  /// x [batch, n, dim] → the same (heads·dv wide without project_out). key_mask: bool [batch, n], true for real
-  /// tokens; padding forgets nothing. rng switches dropout on.
-  Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr) const;
-  /// The next m tokens of a stream, x [batch, m, dim]: equal to the rows of the full pass. Without history.
-  std::pair<Tensor, State> step(const Tensor& x, State state) const;
+  /// x [batch, n, dim] → the same (heads·dv wide without project_out). Padding forgets nothing. A stream keeps
+  /// kv_heads·(dk + dv) + heads numbers a token.
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
   static void visit(auto& self, auto&& f) {
     Heads::visit(self.heads, f);
     f("forget", self.forget);
   }
-
- private:
-  struct Projected {
-    Tensor q, k, v;  // q and k with their further columns
-    Tensor decayed;  // c, [batch, heads, n]
-  };
-  Projected project(const Tensor& x, const Tensor& key_mask, const Tensor& before, int64_t position) const;
 };
 
 }  // namespace sluice

@@ -1,6 +1,5 @@
 #include <sluice/layers/heads/fused_attention.h>
 
-#include <sluice/core/node.h>
 #include <sluice/ops/activation.h>
 #include <sluice/ops/attention/attention.h>
 #include <sluice/ops/create.h>
@@ -35,6 +34,15 @@ Tensor mix(const Tensor& softmax, const Tensor& linear, const Tensor& gate, doub
   return map(formula::MixedQuotient{eps}, softmax, narrow(linear, -1, 0, dv), narrow(linear, -1, dv, 1), gate);
 }
 
+/// The formula; `attend` and `scan` say over which tokens.
+Tensor mixture(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate, const FusedAttentionForm& form,
+               const Tensor& key_mask, auto&& attend, auto&& scan) {
+  const Tensor softmax = attend(AttentionOptions{.mask = {.causal = form.causal, .keys = key_mask}, .dropout = form.dropout});
+  const LinearParts p = linear_parts(q, k, v, key_mask);
+  const Tensor linear = form.causal ? scan(p) : matmul(p.q, sequence_sum(matmul(transpose(p.k, -2, -1), p.values)));
+  return mix(softmax, linear, gate, form.eps);
+}
+
 }  // namespace
 
 Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate,
@@ -45,14 +53,9 @@ Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
          "; need [batch, heads, n, d], [batch, heads, n, d], [batch, heads, n, dv]");
   if (broadcast("fused_attention", gate.shape(), v.shape()) != v.shape())
     fail("fused_attention: gate=", gate, " does not broadcast to v=", v);
-  AttentionOptions a;
-  a.mask.causal = form.causal, a.mask.keys = key_mask;
-  if (rng) a.dropout = form.dropout;
-  const Tensor softmax = sequence_attention(q, k, v, a, rng);
-  const LinearParts p = linear_parts(q, k, v, key_mask);
-  const Tensor linear = form.causal ? sequence_scan(p.q, p.k, p.values, {}, {.chunk = form.chunk})
-                                    : matmul(p.q, sequence_sum(matmul(transpose(p.k, -2, -1), p.values)));
-  return mix(softmax, linear, gate, form.eps);
+  return mixture(q, k, v, gate, form, key_mask,
+                 [&](const AttentionOptions& a) { return sequence_attention(q, k, v, a, rng); },
+                 [&](const LinearParts& p) { return sequence_scan(p.q, p.k, p.values, {}, {.chunk = form.chunk}); });
 }
 
 FusedAttention::FusedAttention(FusedAttentionOptions given, Rng& rng) : options(given) {
@@ -69,28 +72,15 @@ Tensor FusedAttention::gate_of(const Tensor& x) const {
   return detail::split_heads(sigmoid(gate(x)), options.gate == FusedGate::per_token ? 1 : options.heads.heads);
 }
 
-Tensor FusedAttention::operator()(const Tensor& given, const Tensor& key_mask, Rng* rng) const {
-  ModuleScope scope(this, type);
+Tensor FusedAttention::operator()(const Tensor& given, const Pass& pass) const {
   const HeadsOptions& h = options.heads;
-  const Tensor x = checked_input("fused_attention", given, h.dim, key_mask);
-  const auto [q, k, v] = heads.project(h, x, first_position(x));
-  const FusedAttentionForm form{h.causal, options.eps, options.chunk, h.attention_dropout};
-  return heads.finish(h, fused_attention(q, k, v, gate_of(x), form, key_mask, rng), x, rng);
-}
-
-std::pair<Tensor, FusedAttention::State> FusedAttention::step(const Tensor& x, State state) const {
-  ModuleScope scope(this, type);
-  const HeadsOptions& h = options.heads;
-  check_stream("fused_attention", h.causal);
-  NoGrad guard;
-  const auto [q, k, v] = heads.project(h, checked_input("fused_attention", x, h.dim), state.cache.length);
-  const std::vector<Tensor> rows = state.cache.append({k, v});
-  const Tensor softmax = attention(q, rows[0], rows[1], {.mask = {.causal = true}});
-  const LinearParts l = linear_parts(q, k, v, {});
-  Tensor linear = linear_scan(l.q, l.k, l.values, {}, {.chunk = options.chunk});
-  if (state.sums.defined()) linear = linear + linear_scan_carry(l.q, state.sums);
-  state.sums = linear_scan_state(l.k, l.values, {}, state.sums);
-  return {heads.finish(h, mix(softmax, linear, gate_of(x), options.eps), x), std::move(state)};
+  Call call(*this, "fused_attention", given, h.dim, pass);
+  const auto [q, k, v] = heads.project(h, call.x, call.first());
+  const Tensor y = mixture(
+      q, k, v, gate_of(call.x), {h.causal, options.eps, options.chunk, h.attention_dropout}, call.key_mask(),
+      [&, &q = q, &k = k, &v = v](const AttentionOptions& a) { return call.attend(q, k, v, a); },
+      [&](const LinearParts& p) { return call.scan(p.q, p.k, p.values, {}, {.chunk = options.chunk}); });
+  return heads.finish(h, y, call.x, call.rng());
 }
 
 }  // namespace sluice

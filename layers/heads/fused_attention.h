@@ -6,9 +6,7 @@
 #pragma once
 
 #include <sluice/layers/nn/heads.h>
-#include <sluice/layers/nn/kv_cache.h>
-
-#include <utility>
+#include <sluice/layers/nn/pass.h>
 
 namespace sluice {
 
@@ -52,12 +50,6 @@ struct FusedAttentionOptions {
 struct FusedAttention {
   static constexpr const char* type = "FusedAttention";
 
-  /// heads·(d + dv) numbers a token, and heads·d·(dv + 1) for the linear part.
-  struct State {
-    KvCache cache;  // of the softmax part
-    Tensor sums;  // [batch, heads, d, dv + 1]: Σφ(k)ᵀv, and Σφ(k) beside it
-  };
-
   FusedAttentionOptions options;
   Heads heads;
   Linear gate;
@@ -65,12 +57,9 @@ struct FusedAttention {
   FusedAttention() = default;
   FusedAttention(FusedAttentionOptions o, Rng& rng);
 
-  /// x [batch, n, dim] → the same (heads·dv wide without project_out). key_mask: bool [batch, n],
-  /// true for real tokens. rng switches dropout on.
-  Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr) const;
-  /// The next m tokens of a stream, x [batch, m, dim]: equal to the rows of the full causal pass. Without
-  /// history. ValueError unless causal.
-  std::pair<Tensor, State> step(const Tensor& x, State state) const;
+  /// x [batch, n, dim] → the same (heads·dv wide without project_out). A stream keeps heads·(d + dv) numbers a token,
+  /// and heads·d·(dv + 1) for the linear part; ValueError in one unless causal.
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
   static void visit(auto& self, auto&& f) {
     Heads::visit(self.heads, f);

@@ -1,6 +1,5 @@
 #include <sluice/layers/heads/gated_attention.h>
 
-#include <sluice/core/node.h>
 #include <sluice/parallel/sequence_attention.h>
 
 namespace sluice {
@@ -42,25 +41,16 @@ GatedAttention::Projected GatedAttention::project(const Tensor& x, int64_t posit
   return {q, k, v, source};
 }
 
-Tensor GatedAttention::operator()(const Tensor& given, const Tensor& key_mask, Rng* rng) const {
-  ModuleScope scope(this, type);
+Tensor GatedAttention::operator()(const Tensor& given, const Pass& pass) const {
   const HeadsOptions& h = options.heads;
-  const Tensor x = checked_input("gated_attention", given, h.dim, key_mask);
-  const Projected p = project(x, first_position(x));
-  const AttentionOptions a{.mask = {.causal = h.causal, .keys = key_mask}, .dropout = rng ? h.attention_dropout : 0};
-  const Tensor y = output_gate ? output_gate->over(p.q, p.k, p.v, p.gate_source, a, rng)
-                               : sequence_attention(p.q, p.k, p.v, a, rng);
-  return heads.finish(h, y, x, rng);
-}
-
-std::pair<Tensor, GatedAttention::State> GatedAttention::step(const Tensor& x, State state) const {
-  ModuleScope scope(this, type);
-  check_stream("gated_attention", options.heads.causal);
-  NoGrad guard;
-  const Projected p = project(checked_input("gated_attention", x, options.heads.dim), state.length);
-  const std::vector<Tensor> rows = state.append({p.k, p.v});
-  const Tensor y = gated(output_gate, attention(p.q, rows[0], rows[1], {.mask = {.causal = true}}), p.gate_source);
-  return {heads.finish(options.heads, y, x), std::move(state)};
+  Call call(*this, "gated_attention", given, h.dim, pass);
+  call.check_causal(h.causal);
+  const Projected p = project(call.x, call.first());
+  const std::vector<Tensor> rows = call.rows({p.k, p.v});
+  const AttentionOptions a{.mask = {.causal = h.causal, .keys = call.key_mask()}, .dropout = h.attention_dropout};
+  const Tensor y = output_gate ? output_gate->over(p.q, rows[0], rows[1], p.gate_source, a, call.rng())
+                               : sequence_attention(p.q, rows[0], rows[1], a, call.rng());
+  return heads.finish(h, y, call.x, call.rng());
 }
 
 }  // namespace sluice

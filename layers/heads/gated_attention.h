@@ -9,8 +9,7 @@
 
 #include <sluice/layers/heads/attention_gate.h>
 #include <sluice/layers/nn/heads.h>
-#include <sluice/layers/nn/kv_cache.h>
-#include <sluice/ops/attention/attention.h>
+#include <sluice/layers/nn/pass.h>
 
 #include <optional>
 
@@ -46,9 +45,6 @@ struct GatedAttentionOptions {
 
 struct GatedAttention {
   static constexpr const char* type = "GatedAttention";
-  /// kv_heads·(dk + dv) numbers a token.
-  using State = KvCache;
-
   GatedAttentionOptions options;
   Heads heads;
   std::optional<AttentionGate> output_gate, query_gate, key_gate, value_gate;
@@ -56,12 +52,9 @@ struct GatedAttention {
   GatedAttention() = default;
   GatedAttention(GatedAttentionOptions o, Rng& rng);
 
-  /// x [batch, n, dim] → the same (heads·dv wide without project_out). key_mask: bool [batch, n], true for real
-  /// tokens. rng switches dropout on.
-  Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr) const;
-  /// The next m tokens of a stream, x [batch, m, dim]: equal to the rows of the full causal pass. Without
-  /// history. ValueError unless causal.
-  std::pair<Tensor, State> step(const Tensor& x, State state) const;
+  /// x [batch, n, dim] → the same (heads·dv wide without project_out). A stream keeps kv_heads·(dk + dv) numbers a
+  /// token; ValueError in one unless causal.
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
   static void visit(auto& self, auto&& f) {
     Heads::visit(self.heads, f);

@@ -45,33 +45,28 @@ GatedCrossAttention::GatedCrossAttention(GatedCrossAttentionOptions given, Rng& 
   if (h.value_dim != h.head_dim) value_gate = make_gate(h.heads * h.value_dim);
 }
 
-GatedCrossAttention::Memory GatedCrossAttention::encode(const Tensor& context, const Tensor& key_mask) const {
-  ModuleScope scope(this, type);
-  const HeadsOptions& h = options.heads;
-  const Tensor seen = checked_input("gated_cross_attention", context, h.source_dim(), key_mask, "context");
-  return {detail::split_heads(heads.k(seen), h.heads), detail::split_heads(heads.v(seen), h.heads), key_mask};
-}
-
-Tensor GatedCrossAttention::attend(const Tensor& given, const Memory& memory, const Tensor& query_mask,
-                                   Rng* rng) const {
-  ModuleScope scope(this, type);
+Tensor GatedCrossAttention::operator()(const Tensor& given, const Pass& pass) const {
   const GatedCrossAttentionOptions& o = options;
   const HeadsOptions& h = o.heads;
-  const Tensor x = checked_input("gated_cross_attention", given, h.dim, query_mask, "x", "query_mask");
-  if (x.dim(0) != memory.keys.dim(0))
-    fail("gated_cross_attention: got x=", given, " for a context of batch ", memory.keys.dim(0), "; need [batch, m, ",
-         h.dim, "]");
+  Call call(*this, "gated_cross_attention", given, h.dim, pass);
+  call.check_causal(o.reading == CrossGate::per_query || o.reading == CrossGate::flamingo,
+                    "the readings `pooled` and `literal` mix queries, and cannot be streamed");
   if (o.reading == CrossGate::literal) detail::not_cut("gated_cross_attention", "the literal reading gates key j by query j");
-  const int64_t m = given.dim(1), n = memory.keys.dim(2);
+  const std::vector<Tensor> seen = call.of_context([&] {
+    const Tensor source = call.context(h.source_dim());
+    return std::vector<Tensor>{detail::split_heads(heads.k(source), h.heads),
+                               detail::split_heads(heads.v(source), h.heads), pass.context_mask};
+  });
+  const int64_t m = call.x.dim(1), n = seen[0].dim(2);
   if (o.reading == CrossGate::literal && m != n)
     fail("gated_cross_attention: the literal reading gates key j by query j: needs as many queries as keys — got ", m,
          " and ", n);
 
   // Queries, keys and values as [batch, rows, heads·width], like the gate.
-  Tensor q = heads.q(x);
-  Tensor keys = memory.keys, values = memory.values, gate_logits, value_logits;
+  Tensor q = heads.q(call.x);
+  Tensor keys = seen[0], values = seen[1], gate_logits, value_logits;
   if (o.reading != CrossGate::flamingo) {
-    const Tensor source = o.reading == CrossGate::pooled ? mean_of_rows(q, query_mask) : q;
+    const Tensor source = o.reading == CrossGate::pooled ? mean_of_rows(q, call.key_mask()) : q;
     gate_logits = gate(source);
     value_logits = h.value_dim == h.head_dim ? gate_logits : value_gate(source);
   }
@@ -83,21 +78,14 @@ Tensor GatedCrossAttention::attend(const Tensor& given, const Memory& memory, co
   // depend on j: with per_query it belongs to row i, with pooled to all rows.
   const bool outside = o.reading == CrossGate::per_query || o.reading == CrossGate::pooled;
   if (outside) q = glu(q, gate_logits);
-  AttentionOptions a;
-  a.mask.keys = memory.key_mask;
-  if (rng) a.dropout = h.attention_dropout;
-  Tensor y = attention(detail::split_heads(q, h.heads), keys, values, a, rng);
+  const AttentionOptions a{.mask = {.keys = seen[2]}, .dropout = h.attention_dropout};
+  Tensor y = attention(detail::split_heads(q, h.heads), keys, values, a, call.rng());
   if (outside) y = detail::split_heads(glu(detail::merge_heads(y), value_logits), h.heads);
   HeadsOptions plain = h;
   plain.residual = false;  // α comes before
-  y = heads.finish(plain, y, x, rng);
+  y = heads.finish(plain, y, call.x, call.rng());
   if (o.reading == CrossGate::flamingo) y = y * tanh(alpha);
-  return h.residual ? x + y : y;
-}
-
-Tensor GatedCrossAttention::operator()(const Tensor& x, const Tensor& context, const Tensor& key_mask,
-                                       const Tensor& query_mask, Rng* rng) const {
-  return attend(x, encode(context, key_mask), query_mask, rng);
+  return h.residual ? call.x + y : y;
 }
 
 }  // namespace sluice

@@ -10,7 +10,7 @@
 #pragma once
 
 #include <sluice/layers/nn/heads.h>
-#include <sluice/ops/attention/attention.h>
+#include <sluice/layers/nn/pass.h>
 
 namespace sluice {
 
@@ -35,12 +35,6 @@ struct GatedCrossAttentionOptions {
 struct GatedCrossAttention {
   static constexpr const char* type = "GatedCrossAttention";
 
-  /// What a layer makes of its context, once for many queries.
-  struct Memory {
-    Tensor keys, values;  // [batch, heads, n, ·]
-    Tensor key_mask;      // bool [batch, n]
-  };
-
   GatedCrossAttentionOptions options;
   Heads heads;
   Linear gate;        // of Q, all heads side by side: heads·head_dim → the same; absent for flamingo
@@ -50,14 +44,10 @@ struct GatedCrossAttention {
   GatedCrossAttention() = default;
   GatedCrossAttention(GatedCrossAttentionOptions o, Rng& rng);
 
-  /// x [batch, m, dim], context [batch, n, context_dim] → [batch, m, dim]. With a residual flamingo starts
-  /// as x. key_mask: bool [batch, n]; query_mask: bool [batch, m], the rows that `pooled` averages.
-  Tensor operator()(const Tensor& x, const Tensor& context, const Tensor& key_mask = {}, const Tensor& query_mask = {},
-                    Rng* rng = nullptr) const;
-  Memory encode(const Tensor& context, const Tensor& key_mask = {}) const;
-  /// The same against an encoded context. With per_query and flamingo the rows of x do not see each other, so a
-  /// stream may bring them one by one.
-  Tensor attend(const Tensor& x, const Memory& memory, const Tensor& query_mask = {}, Rng* rng = nullptr) const;
+  /// x [batch, n, dim] → the same, from the pass's context [batch, k, context_dim]. With a residual flamingo starts as x.
+  /// `pooled` averages the rows that key_mask calls real. A stream keeps K and V of the context; ValueError in one for
+  /// the readings that mix queries, `pooled` and `literal`.
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
   static void visit(auto& self, auto&& f) {
     Heads::visit(self.heads, f);

@@ -32,25 +32,11 @@ AttentionStack::AttentionStack(AttentionStackOptions o, Rng& rng) {
   }
 }
 
-Tensor AttentionStack::operator()(const Tensor& x, const AttentionInputs& inputs, Rng* rng) const {
+Tensor AttentionStack::operator()(const Tensor& x, const Pass& pass) const {
   ModuleScope scope(this, type);
   Tensor y = x;
-  for (const MultiHeadAttention& layer : layers) y = layer(y, inputs, rng);
+  for (const MultiHeadAttention& layer : layers) y = layer(y, pass);
   return y;
-}
-
-std::pair<Tensor, AttentionStack::State> AttentionStack::step(const Tensor& x, State state) const {
-  ModuleScope scope(this, type);
-  if (state.layers.empty()) state.layers.resize(layers.size());
-  if (state.layers.size() != layers.size())
-    fail<ValueError>("attention_stack: a state of ", state.layers.size(), " layers is of another stack; need ",
-                     layers.size());
-  Tensor y = x;
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    auto [out, next] = layers[i].step(y, std::move(state.layers[i]));
-    y = out, state.layers[i] = std::move(next);
-  }
-  return {y, std::move(state)};
 }
 
 }  // namespace sluice

@@ -29,21 +29,15 @@ AttentionStackOptions local_global_options(const MultiHeadAttentionOptions& laye
 
 struct AttentionStack {
   static constexpr const char* type = "AttentionStack";
-  /// Of each layer; one with a window of W keeps W tokens, a full one all of them.
-  struct State {
-    std::vector<MultiHeadAttention::State> layers;  // bottom to top
-  };
-
   std::vector<MultiHeadAttention> layers;
 
   AttentionStack() = default;
   /// ValueError without layers, for different dims and for cross attention.
   AttentionStack(AttentionStackOptions o, Rng& rng);
 
-  /// x [batch, n, dim] → the same; inputs and rng are those of every layer.
-  Tensor operator()(const Tensor& x, const AttentionInputs& inputs = {}, Rng* rng = nullptr) const;
-  /// The next m tokens of a stream, x [batch, m, dim]: equal to the rows of the full causal pass. Without history.
-  std::pair<Tensor, State> step(const Tensor& x, State state) const;
+  /// x [batch, n, dim] → the same; the pass is that of every layer. In a stream a layer with a window of W keeps W tokens,
+  /// a full one all of them.
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
   static void visit(auto& self, auto&& f) { f("layers", self.layers); }
 };

@@ -1,6 +1,5 @@
 #include <sluice/layers/heads/multi_head_attention.h>
 
-#include <sluice/core/node.h>
 #include <sluice/ops/attention/attention_reference.h>
 #include <sluice/ops/attention/relative_bias.h>
 #include <sluice/ops/create.h>
@@ -9,6 +8,7 @@
 #include <sluice/parallel/sequence_attention.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace sluice {
 
@@ -100,9 +100,10 @@ Tensor MultiHeadAttention::relative_bias(int64_t m, int64_t n) const {
   return {};
 }
 
-AttentionOptions MultiHeadAttention::attention_options(int64_t m, int64_t n) const {
+AttentionOptions MultiHeadAttention::attention_options(int64_t m, int64_t n, AttentionMask mask) const {
   AttentionOptions a;
   a.scale = options.scale, a.softcap = options.softcap;
+  a.mask = std::move(mask);
   a.mask.causal = options.heads.causal;
   a.mask.window = options.window, a.mask.dilation = options.dilation, a.mask.global = options.global;
   a.relative_bias = relative_bias(m, n);
@@ -133,32 +134,36 @@ Tensor MultiHeadAttention::finish_gated(const Tensor& x, const Tensor& normed, c
 
 // -- the whole pass ---------------------------------------------------------------------------------------
 
-void MultiHeadAttention::check_inputs(const Tensor& x, const AttentionInputs& in) const {
-  if (!cross() && (in.context.defined() || in.context_segments.defined()))
-    fail<ValueError>("multi_head_attention: a context needs a layer with context_dim");
-  if (cross() && !in.context.defined())
-    fail<ValueError>("multi_head_attention: a layer with context_dim=", options.heads.context_dim, " needs a context");
-  if (cross() && x.rank() == 3 && in.context.rank() == 3 && in.context.dim(0) != x.dim(0))
-    fail("multi_head_attention: got x=", x, ", context=", in.context, "; need the same batch");
-  if (cross() && in.segments.defined() != in.context_segments.defined())
-    fail<ValueError>("multi_head_attention: segments and context_segments come together");
-}
-
-MultiHeadAttention::Prepared MultiHeadAttention::prepare(const Tensor& x, const AttentionInputs& in) const {
-  check_inputs(x, in);
+MultiHeadAttention::Prepared MultiHeadAttention::prepare(Call& call) const {
+  const Pass& pass = call.pass();
   Prepared p;
-  p.inputs = in;
-  p.x = checked_input(kLayer, x, options.heads.dim, cross() ? Tensor() : in.key_mask);
-  p.normed = norm(p.x);
-  p.source = cross() ? checked_input(kLayer, in.context, options.heads.context_dim, in.key_mask, "context") : p.normed;
-  const auto [first, total] = sequence_piece(x.dim(1));
-  p.q = queries(p.normed, first), p.k = keys(p.source, cross() ? 0 : first), p.v = values(p.source);
-  p.attention = attention_options(total, cross() ? p.source.dim(1) : total);
-  AttentionMask& mask = p.attention.mask;
-  mask.keys = in.key_mask;
-  mask.query_segments = in.segments, mask.key_segments = cross() ? in.context_segments : in.segments;
-  mask.blocks = in.blocks, mask.block = in.block, mask.dense = in.mask;
-  p.attention.bias = in.bias;
+  p.normed = norm(call.x);
+  if (cross()) {
+    const std::vector<Tensor> seen = call.of_context([&] {
+      const Tensor source = call.context(options.heads.context_dim);
+      return std::vector<Tensor>{keys(source, 0), values(source), pass.context_mask};
+    });
+    p.q = queries(p.normed, 0), p.k = seen[0], p.v = seen[1];
+    AttentionMask mask = call.mask();
+    mask.keys = seen[2], mask.key_segments = pass.context_segments;
+    p.attention = attention_options(call.x.dim(1), p.k.dim(2), mask);
+    if (mask.query_segments.defined() != mask.key_segments.defined())
+      fail<ValueError>("multi_head_attention: segments and context_segments come together");
+  } else {
+    call.check_causal(options.heads.causal);
+    const int64_t position = call.first();
+    // The last (W − 1)·dilation + 1 keys are all that later queries see, but for global ones.
+    const bool bounded = options.window > 0 && options.global.empty();
+    const int64_t window = bounded ? (options.window - 1) * options.dilation + 1 : 0;
+    const bool ordered = call.x.dim(1) > 1 || options.position_bias != PositionBias::none || options.dilation > 1;
+    p.q = queries(p.normed, position);
+    const std::vector<Tensor> rows = call.rows({keys(p.normed, position), values(p.normed)}, window,
+                                               ordered ? KvCache::Order::position : KvCache::Order::any);
+    p.k = rows[0], p.v = rows[1];
+    const auto [m, n] = call.extent(p.k);
+    p.attention = attention_options(m, n, call.mask());
+  }
+  p.attention.bias = pass.bias;
   return p;
 }
 
@@ -169,7 +174,7 @@ std::vector<int64_t> MultiHeadAttention::global_rows(int64_t n) const {
 
 MultiHeadAttention::Prepared MultiHeadAttention::prepare_global(const Prepared& p,
                                                                 const std::vector<int64_t>& rows) const {
-  if (p.inputs.blocks.defined())
+  if (p.attention.mask.blocks.defined())
     fail<ValueError>("multi_head_attention: separate_global_projections do not go together with a block mask");
   const int64_t n = p.normed.dim(1);
   const Tensor index = to(Tensor::from(rows), p.normed.device());
@@ -200,27 +205,30 @@ MultiHeadAttention::Prepared MultiHeadAttention::prepare_global(const Prepared& 
   return g;
 }
 
-Tensor MultiHeadAttention::operator()(const Tensor& x, const AttentionInputs& inputs, Rng* rng) const {
-  ModuleScope scope(this, type);
+Tensor MultiHeadAttention::operator()(const Tensor& x, const Pass& pass) const {
   if (options.separate_global_projections)
     detail::not_cut(kLayer, "separate_global_projections make the rows of global positions from all tokens");
-  Prepared p = prepare(x, inputs);
+  Call call(*this, kLayer, x, options.heads.dim, pass);
+  call.check_causal(!options.separate_global_projections, "separate_global_projections cannot be streamed");
+  Prepared p = prepare(call);
   p.attention.dropout = options.heads.attention_dropout;
   const std::vector<int64_t> rows = global_rows(x.dim(1));
   if (const AttentionGate* gate = rows.empty() ? gate_of_attention(p.q) : nullptr)
-    return finish_gated(p.x, p.normed, gate->over(p.q, p.k, p.v, p.normed, p.attention, rng), rng);
-  Tensor y = cross() ? attention(p.q, p.k, p.v, p.attention, rng) : sequence_attention(p.q, p.k, p.v, p.attention, rng);
+    return finish_gated(call.x, p.normed, gate->over(p.q, p.k, p.v, p.normed, p.attention, call.rng()), call.rng());
+  Tensor y = cross() ? attention(p.q, p.k, p.v, p.attention, call.rng())
+                     : sequence_attention(p.q, p.k, p.v, p.attention, call.rng());
   if (!rows.empty()) {
     const Prepared g = prepare_global(p, rows);
-    y = with_rows(y, rows, attention(g.q, g.k, g.v, g.attention, rng));
+    y = with_rows(y, rows, attention(g.q, g.k, g.v, g.attention, call.rng()));
   }
-  return finish(p.x, p.normed, y, rng);
+  return finish(call.x, p.normed, y, call.rng());
 }
 
-Tensor MultiHeadAttention::map(const Tensor& x, const AttentionInputs& inputs) const {
-  ModuleScope scope(this, type);
+Tensor MultiHeadAttention::map(const Tensor& x, const Pass& pass) const {
   detail::not_cut(kLayer, "map() shows all queries beside all keys");
-  const Prepared p = prepare(x, inputs);
+  Call call(*this, kLayer, x, options.heads.dim, pass);
+  call.check_causal(false, "map() shows whole sequences");
+  const Prepared p = prepare(call);
   const Tensor weights = attention_map(p.q, p.k, p.attention);
   const std::vector<int64_t> rows = global_rows(x.dim(1));
   if (rows.empty()) return weights;

@@ -12,7 +12,7 @@
 
 #include <sluice/layers/heads/attention_gate.h>
 #include <sluice/layers/nn/heads.h>
-#include <sluice/layers/nn/kv_cache.h>
+#include <sluice/layers/nn/pass.h>
 #include <sluice/layers/nn/norm.h>
 #include <sluice/ops/attention/attention.h>
 
@@ -113,27 +113,8 @@ struct GateSizes {
 GateSizes gate_sizes(const MultiHeadAttentionOptions& o, const AttentionGateOptions& gate);
 }  // namespace detail
 
-/// What a call may bring besides x [batch, m, dim]. n is m, or the length of the context.
-struct AttentionInputs {
-  Tensor context = {};           // [batch, n, context_dim], cross attention only; already normalised
-  Tensor key_mask = {};          // bool [batch, n]: true for real tokens, false for padding (which may hold NaN)
-  Tensor segments = {};          // i64 [batch, m]: documents, which do not see each other
-  Tensor context_segments = {};  // i64 [batch, n], cross attention only
-  Tensor mask = {};              // bool, broadcasts to [batch, heads, m, n]: true may attend
-  Tensor bias = {};              // added to the scores; broadcasts to [batch, heads, m, n]
-  Tensor blocks = {};            // bool, whole blocks of queries × keys, see AttentionMask
-  int64_t block = 0;             // rows and columns of a block
-};
-
 struct MultiHeadAttention {
   static constexpr const char* type = "MultiHeadAttention";
-
-  /// Streaming. Self attention keeps K (after RoPE) and V of the tokens so far: kv_heads · (dk + dv) numbers each,
-  /// with a window of at most (W − 1)·dilation + 1 tokens. Cross attention keeps those of the context.
-  struct State {
-    KvCache cache;    // K and V
-    Tensor key_mask;  // of the context
-  };
 
   MultiHeadAttentionOptions options;  // with all defaults filled in
   Norm norm, sandwich;
@@ -149,17 +130,14 @@ struct MultiHeadAttention {
   MultiHeadAttention() = default;
   /// ValueError for options that do not go together.
   MultiHeadAttention(MultiHeadAttentionOptions o, Rng& rng);
+  MultiHeadAttention(HeadsOptions o, Rng& rng) : MultiHeadAttention(MultiHeadAttentionOptions{.heads = o}, rng) {}
 
-  /// x [batch, m, dim] → the same. rng switches dropout on.
-  Tensor operator()(const Tensor& x, const AttentionInputs& inputs = {}, Rng* rng = nullptr) const;
-  /// The attention map of that call, before dropout: [batch, heads, m, n].
-  Tensor map(const Tensor& x, const AttentionInputs& inputs = {}) const;
-
-  /// The next m tokens of a stream, x [batch, m, dim]: equal to the rows of the full causal pass. Without history.
-  /// ValueError unless causal (or cross attention), and for separate global projections.
-  std::pair<Tensor, State> step(const Tensor& x, State state) const;
-  /// Cross attention: K and V of a context, for step().
-  State start(const Tensor& context, const Tensor& key_mask = {}) const;
+  /// x [batch, n, dim] → the same. A stream of self attention keeps K (after RoPE) and V of its tokens, kv_heads·(dk + dv)
+  /// numbers each, with a window of at most (W − 1)·dilation + 1 tokens; of cross attention those of the context.
+  /// ValueError in one unless causal (or cross attention), and for separate global projections.
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
+  /// The attention map of that call, before dropout: [batch, heads, n, keys].
+  Tensor map(const Tensor& x, const Pass& pass = {}) const;
 
   /// The position bias as the table of ops/attention/relative_bias.h, for m queries and n keys; undefined for none.
   Tensor relative_bias(int64_t m, int64_t n) const;
@@ -182,23 +160,19 @@ struct MultiHeadAttention {
 
  private:
   struct Prepared {
-    Tensor x;        // with finite padding
     Tensor normed;   // x̂: what queries and gates G1, G4, G5 read
-    Tensor source;   // what K, V and gates G2, G3 read
     Tensor q, k, v;  // [batch, heads, ·, ·]
     AttentionOptions attention;
-    AttentionInputs inputs;
   };
   bool cross() const { return options.heads.context_dim > 0; }
-  void check_inputs(const Tensor& x, const AttentionInputs& inputs) const;
-  Prepared prepare(const Tensor& x, const AttentionInputs& inputs) const;
+  Prepared prepare(Call& call) const;
   Tensor gated(GatePosition position, const Tensor& y, const Tensor& x, bool after_qk_norm = false) const;
   /// y [batch, heads, n, head_dim] → the same, by q_norm or k_norm.
   Tensor normed_heads(const Norm& n, const Tensor& y) const;
   Tensor queries(const Tensor& x, int64_t position) const;
   Tensor keys(const Tensor& source, int64_t position) const;
   Tensor values(const Tensor& source) const;
-  AttentionOptions attention_options(int64_t m, int64_t n) const;
+  AttentionOptions attention_options(int64_t m, int64_t n, AttentionMask mask) const;
   /// Positions of `global` below n.
   std::vector<int64_t> global_rows(int64_t n) const;
   /// Queries, keys, values and options of the rows that have projections of their own.

@@ -1,6 +1,5 @@
 #include <sluice/layers/heads/sparse_layers.h>
 
-#include <sluice/core/node.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/gather.h>
@@ -19,30 +18,16 @@ TopKAttention::TopKAttention(TopKAttentionOptions o, Rng& rng) : options(o) {
   heads = Heads(options.heads, rng);
 }
 
-TopKOptions TopKAttention::attention() const {
-  TopKOptions o{.k = options.k, .ties = options.ties};
-  o.attention.mask = {.causal = options.heads.causal, .window = options.window};
-  return o;
-}
-
-Tensor TopKAttention::operator()(const Tensor& given, const Tensor& key_mask, Rng* rng) const {
-  ModuleScope scope(this, type);
+Tensor TopKAttention::operator()(const Tensor& given, const Pass& pass) const {
   const HeadsOptions& h = options.heads;
-  const Tensor x = checked_input("topk_attention", given, h.dim, key_mask);
-  const auto [q, k, v] = heads.project(h, x, first_position(x));
-  TopKOptions o = attention();
-  o.attention.mask.keys = key_mask, o.attention.dropout = h.attention_dropout;
-  return heads.finish(h, topk_attention(q, k, v, o, rng), x, rng);
-}
-
-std::pair<Tensor, TopKAttention::State> TopKAttention::step(const Tensor& x, State state) const {
-  ModuleScope scope(this, type);
-  const HeadsOptions& h = options.heads;
-  check_stream("topk_attention", h.causal);
-  NoGrad guard;
-  const auto [q, k, v] = heads.project(h, checked_input("topk_attention", x, h.dim), state.length);
-  const std::vector<Tensor> rows = state.append({k, v}, options.window);
-  return {heads.finish(h, topk_attention(q, rows[0], rows[1], attention()), x), std::move(state)};
+  Call call(*this, "topk_attention", given, h.dim, pass);
+  call.check_causal(h.causal);
+  const auto [q, k, v] = heads.project(h, call.x, call.first());
+  const std::vector<Tensor> rows = call.rows({k, v}, options.window);
+  const AttentionOptions a{.mask = {.causal = h.causal, .window = options.window, .keys = call.key_mask()},
+                           .dropout = h.attention_dropout};
+  const Tensor y = topk_attention(q, rows[0], rows[1], {.k = options.k, .ties = options.ties, .attention = a}, call.rng());
+  return heads.finish(h, y, call.x, call.rng());
 }
 
 // -- learned threshold ---------------------------------------------------------------------------------------
@@ -68,11 +53,16 @@ Tensor PairScore::between(const Tensor& rows, const Tensor& cols, std::optional<
   return matmul(activate(options.activation, hidden), weight) + bias;
 }
 
+Tensor PairScore::pairs(const Tensor& rows, const Tensor& cols) const {
+  if (rows.dim(1) != cols.dim(1)) return between(rows, cols);
+  const auto [first, total] = sequence_piece(rows.dim(1));
+  return between(rows, sequence_rows(cols, 1, {0, total}), first);
+}
+
 Tensor PairScore::operator()(const Tensor& x) const {
   ModuleScope scope(this, type);
   if (x.rank() != 3 || x.dim(-1) != options.dim) fail("pair_score: got x=", x, "; need [batch, n, ", options.dim, "]");
-  const auto [first, total] = sequence_piece(x.dim(1));
-  return between(row(x), sequence_rows(col(x), 1, {0, total}), first);
+  return pairs(row(x), col(x));
 }
 
 ThresholdAttention::ThresholdAttention(ThresholdAttentionOptions o, Rng& rng) : options(o) {
@@ -83,31 +73,17 @@ ThresholdAttention::ThresholdAttention(ThresholdAttentionOptions o, Rng& rng) : 
   tau = full({}, o.tau, {h.dtype}).requires_grad_();
 }
 
-ThresholdOptions ThresholdAttention::attention() const {
-  ThresholdOptions o{.mode = options.mode, .temperature = options.temperature, .include_self = options.include_self};
-  o.attention.mask.causal = options.heads.causal;
-  return o;
-}
-
-Tensor ThresholdAttention::operator()(const Tensor& given, const Tensor& key_mask, Rng* rng) const {
-  ModuleScope scope(this, type);
+Tensor ThresholdAttention::operator()(const Tensor& given, const Pass& pass) const {
   const HeadsOptions& h = options.heads;
-  const Tensor x = checked_input("threshold_attention", given, h.dim, key_mask);
-  const auto [q, k, v] = heads.project(h, x, first_position(x));
-  ThresholdOptions o = attention();
-  o.attention.mask.keys = key_mask, o.attention.dropout = h.attention_dropout;
-  return heads.finish(h, threshold_attention(q, k, v, unsqueeze(score(x) - tau, 1), o, rng), x, rng);
-}
-
-std::pair<Tensor, ThresholdAttention::State> ThresholdAttention::step(const Tensor& x, State state) const {
-  ModuleScope scope(this, type);
-  const HeadsOptions& h = options.heads;
-  check_stream("threshold_attention", h.causal);
-  NoGrad guard;
-  const auto [q, k, v] = heads.project(h, checked_input("threshold_attention", x, h.dim), state.length);
-  const std::vector<Tensor> rows = state.append({k, v, unsqueeze(score.col(x), 1)});
-  const Tensor f = unsqueeze(score.between(score.row(x), squeeze(rows[2], 1)) - tau, 1);
-  return {heads.finish(h, threshold_attention(q, rows[0], rows[1], f, attention()), x), std::move(state)};
+  Call call(*this, "threshold_attention", given, h.dim, pass);
+  call.check_causal(h.causal);
+  const auto [q, k, v] = heads.project(h, call.x, call.first());
+  const std::vector<Tensor> rows = call.rows({k, v, unsqueeze(score.col(call.x), 1)});
+  const Tensor f = unsqueeze(score.pairs(score.row(call.x), squeeze(rows[2], 1)) - tau, 1);
+  const AttentionOptions a{.mask = {.causal = h.causal, .keys = call.key_mask()}, .dropout = h.attention_dropout};
+  const ThresholdOptions o{.mode = options.mode, .temperature = options.temperature,
+                           .include_self = options.include_self, .attention = a};
+  return heads.finish(h, threshold_attention(q, rows[0], rows[1], f, o, call.rng()), call.x, call.rng());
 }
 
 // -- Sinkhorn ------------------------------------------------------------------------------------------------
@@ -119,14 +95,14 @@ SinkhornAttention::SinkhornAttention(SinkhornLayerOptions o, Rng& rng) : options
   heads = Heads(options.heads, rng);
 }
 
-Tensor SinkhornAttention::operator()(const Tensor& given, const Tensor& key_mask, Rng* rng) const {
-  ModuleScope scope(this, type);
+Tensor SinkhornAttention::operator()(const Tensor& given, const Pass& pass) const {
   const HeadsOptions& h = options.heads;
-  const Tensor x = checked_input("sinkhorn_attention", given, h.dim, key_mask);
-  const auto [q, k, v] = heads.project(h, x);
-  const SinkhornAttentionOptions o{.sinkhorn = options.sinkhorn, .keys = key_mask, .top_k = options.top_k,
+  Call call(*this, "sinkhorn_attention", given, h.dim, pass);
+  call.check_causal(false);
+  const auto [q, k, v] = heads.project(h, call.x);
+  const SinkhornAttentionOptions o{.sinkhorn = options.sinkhorn, .keys = call.key_mask(), .top_k = options.top_k,
                                    .dropout = h.attention_dropout};
-  return heads.finish(h, sinkhorn_attention(q, k, v, o, rng), x, rng);
+  return heads.finish(h, sinkhorn_attention(q, k, v, o, call.rng()), call.x, call.rng());
 }
 
 SinkhornBlockAttention::SinkhornBlockAttention(SinkhornBlockLayerOptions o, Rng& rng) : options(o) {
@@ -136,14 +112,14 @@ SinkhornBlockAttention::SinkhornBlockAttention(SinkhornBlockLayerOptions o, Rng&
   heads = Heads(options.heads, rng);
 }
 
-Tensor SinkhornBlockAttention::operator()(const Tensor& given, const Tensor& key_mask, Rng* rng) const {
-  ModuleScope scope(this, type);
+Tensor SinkhornBlockAttention::operator()(const Tensor& given, const Pass& pass) const {
   const HeadsOptions& h = options.heads;
-  const Tensor x = checked_input("sinkhorn_block_attention", given, h.dim, key_mask);
-  const auto [q, k, v] = heads.project(h, x);
-  const SinkhornBlockOptions o{.block = options.block, .sinkhorn = options.sinkhorn, .keys = key_mask,
+  Call call(*this, "sinkhorn_block_attention", given, h.dim, pass);
+  call.check_causal(false);
+  const auto [q, k, v] = heads.project(h, call.x);
+  const SinkhornBlockOptions o{.block = options.block, .sinkhorn = options.sinkhorn, .keys = call.key_mask(),
                                .dropout = h.attention_dropout};
-  return heads.finish(h, sinkhorn_block_attention(q, k, v, o, rng), x, rng);
+  return heads.finish(h, sinkhorn_block_attention(q, k, v, o, call.rng()), call.x, call.rng());
 }
 
 // -- Longformer ------------------------------------------------------------------------------------------------
@@ -159,13 +135,14 @@ GlobalLocalAttention::GlobalLocalAttention(GlobalLocalLayerOptions o, Rng& rng) 
   global_q = global.q, global_k = global.k, global_v = global.v;
 }
 
-Tensor GlobalLocalAttention::operator()(const Tensor& given, const std::vector<int64_t>& global,
-                                        const Tensor& key_mask, Rng* rng) const {
-  ModuleScope scope(this, type);
+Tensor GlobalLocalAttention::operator()(const Tensor& given, const Pass& pass) const {
   detail::not_cut("global_local_attention", "its global queries attend to all tokens");
   const HeadsOptions& h = options.heads;
-  const Tensor x = checked_input("global_local_attention", given, h.dim, key_mask);
-  const GlobalLocalOptions o{.w = options.w, .global = global, .keys = key_mask, .dropout = h.attention_dropout};
+  Call call(*this, "global_local_attention", given, h.dim, pass);
+  call.check_causal(false);
+  const Tensor& x = call.x;
+  const std::vector<int64_t>& global = pass.positions;
+  const GlobalLocalOptions o{.w = options.w, .global = global, .keys = call.key_mask(), .dropout = h.attention_dropout};
   const auto [q, k, v] = heads.project(h, x);
   GlobalRows rows;
   if (options.separate_global && !global.empty()) {
@@ -174,7 +151,7 @@ Tensor GlobalLocalAttention::operator()(const Tensor& given, const std::vector<i
             detail::split_heads(global_k(x), h.kv_heads), detail::split_heads(global_v(x), h.kv_heads)};
     if (h.use_rope) rows.k = rope(rows.k, h.rope), rows.q = rope_at(rows.q, positions, h.rope);
   }
-  return heads.finish(h, global_local_attention(q, k, v, o, rows, rng), x, rng);
+  return heads.finish(h, global_local_attention(q, k, v, o, rows, call.rng()), x, call.rng());
 }
 
 }  // namespace sluice

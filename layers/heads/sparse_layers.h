@@ -1,12 +1,11 @@
 // Multi-head layers over sparse attention: y = concat_h(attention_h(x·Wq, x·Wk, x·Wv))·Wo.
-// All read x [batch, n, dim] and a key_mask, bool [batch, n], true for real tokens; a generator switches dropout
-// (and Gumbel noise) on.
+// All read x [batch, n, dim] and the pass's key_mask; its generator switches dropout (and Gumbel noise) on.
 #pragma once
 
 #include <sluice/layers/heads/sinkhorn.h>
 #include <sluice/layers/heads/sparse_attention.h>
 #include <sluice/layers/nn/heads.h>
-#include <sluice/layers/nn/kv_cache.h>
+#include <sluice/layers/nn/pass.h>
 #include <sluice/ops/activation.h>
 
 #include <vector>
@@ -31,22 +30,16 @@ struct TopKAttentionOptions {
 
 struct TopKAttention {
   static constexpr const char* type = "TopKAttention";
-  using State = KvCache;  // kv_heads·(dk + dv) numbers a token (of the last `window`)
 
   TopKAttentionOptions options;
   Heads heads;
 
   TopKAttention() = default;
   TopKAttention(TopKAttentionOptions o, Rng& rng);
-  /// x [batch, n, dim] → the same. key_mask: bool [batch, n], true for real tokens. rng switches dropout on.
-  Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr) const;
-  /// The next m tokens of a stream, x [batch, m, dim]: equal to the rows of the full causal pass. Without
-  /// history. ValueError unless causal.
-  std::pair<Tensor, State> step(const Tensor& x, State state) const;
+  /// x [batch, n, dim] → the same. A stream keeps kv_heads·(dk + dv) numbers a token (of the last `window`); ValueError
+  /// in one unless causal.
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   static void visit(auto& self, auto&& f) { Heads::visit(self.heads, f); }
-
- private:
-  TopKOptions attention() const;
 };
 
 // -- learned threshold ---------------------------------------------------------------------------------------
@@ -89,8 +82,12 @@ struct PairScore {
   /// rows = row(x) [batch, m, width], cols = col(x) [batch, n, width] → [batch, m, n]; the first row stands at the
   /// column `first`, or the last at the last.
   Tensor between(const Tensor& rows, const Tensor& cols, std::optional<int64_t> first = std::nullopt) const;
+  /// The same where either `cols` are the rows' own tokens (of a piece of a sequence too), or the last row stands at the
+  /// last column.
+  Tensor pairs(const Tensor& rows, const Tensor& cols) const;
   /// x [batch, n, dim] → [batch, n, n]; of a piece of a sequence its rows, [batch, n_r, n].
   Tensor operator()(const Tensor& x) const;
+  Tensor operator()(const Tensor& x, const Pass&) const { return (*this)(x); }
   static void visit(auto& self, auto&& f) {
     f("row", self.row);
     f("col", self.col);
@@ -124,7 +121,6 @@ struct ThresholdAttentionOptions {
 /// One f_Θ for all heads, of the same x.
 struct ThresholdAttention {
   static constexpr const char* type = "ThresholdAttention";
-  using State = KvCache;  // keys, values and col(x): kv_heads·(dk + dv) + score_width numbers a token
 
   ThresholdAttentionOptions options;
   Heads heads;
@@ -133,18 +129,14 @@ struct ThresholdAttention {
 
   ThresholdAttention() = default;
   ThresholdAttention(ThresholdAttentionOptions o, Rng& rng);
-  /// x [batch, n, dim] → the same. key_mask: bool [batch, n], true for real tokens. rng switches dropout on.
-  Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr) const;
-  /// As TopKAttention's.
-  std::pair<Tensor, State> step(const Tensor& x, State state) const;
+  /// x [batch, n, dim] → the same. A stream keeps keys, values and col(x), kv_heads·(dk + dv) + score_width numbers a
+  /// token; ValueError in one unless causal.
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   static void visit(auto& self, auto&& f) {
     Heads::visit(self.heads, f);
     f("score", self.score);
     f("tau", self.tau);
   }
-
- private:
-  ThresholdOptions attention() const;
 };
 
 // -- Sinkhorn: not causal --------------------------------------------------------------------------------------
@@ -169,8 +161,8 @@ struct SinkhornAttention {
 
   SinkhornAttention() = default;
   SinkhornAttention(SinkhornLayerOptions o, Rng& rng);
-  /// x [batch, n, dim] → the same. key_mask: bool [batch, n], true for real tokens. rng switches dropout on.
-  Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr) const;
+  /// x [batch, n, dim] → the same. ValueError in a stream.
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   static void visit(auto& self, auto&& f) { Heads::visit(self.heads, f); }
 };
 
@@ -194,8 +186,8 @@ struct SinkhornBlockAttention {
 
   SinkhornBlockAttention() = default;
   SinkhornBlockAttention(SinkhornBlockLayerOptions o, Rng& rng);
-  /// x [batch, n, dim] → the same. key_mask: bool [batch, n], true for real tokens. rng switches dropout on.
-  Tensor operator()(const Tensor& x, const Tensor& key_mask = {}, Rng* rng = nullptr) const;
+  /// x [batch, n, dim] → the same. ValueError in a stream.
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   static void visit(auto& self, auto&& f) { Heads::visit(self.heads, f); }
 };
 
@@ -222,9 +214,9 @@ struct GlobalLocalAttention {
 
   GlobalLocalAttention() = default;
   GlobalLocalAttention(GlobalLocalLayerOptions o, Rng& rng);
-  /// `global`: distinct positions in [0, n), for every sequence of the batch.
-  Tensor operator()(const Tensor& x, const std::vector<int64_t>& global, const Tensor& key_mask = {},
-                    Rng* rng = nullptr) const;
+  /// x [batch, n, dim] → the same. The pass's positions are the global ones: distinct, in [0, n), for every sequence of
+  /// the batch. ValueError in a stream.
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   static void visit(auto& self, auto&& f) {
     Heads::visit(self.heads, f);
     f("global_q", self.global_q);

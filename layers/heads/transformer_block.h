@@ -41,20 +41,6 @@ struct TransformerBlockOptions {
 };
 
 namespace detail {
-struct NoState {};
-template <class A>
-struct AttentionState {
-  using type = NoState;
-};
-template <TakesPass A>
-struct AttentionState<A> {
-  using type = Stream;
-};
-template <class A>
-  requires requires { typename A::State; }
-struct AttentionState<A> {
-  using type = typename A::State;
-};
 /// Width and dtype of a layer, and whether it adds its input to its output by itself.
 struct BranchFacts {
   int64_t dim;
@@ -81,10 +67,6 @@ Tensor residual_sum(const Tensor& x, const Tensor& f, double scale, double p, Rn
 template <class Attention, class Feed = Mlp>
 struct TransformerBlock {
   static constexpr const char* type = "TransformerBlock";
-  /// What the attention's call takes after x: AttentionInputs (context, masks, segments, …), or a key_mask, bool [batch, n].
-  using Inputs = std::conditional_t<std::is_invocable_v<const Attention&, const Tensor&, const AttentionInputs&, Rng*>, AttentionInputs, Tensor>;
-  using State = typename detail::AttentionState<Attention>::type;
-
   TransformerBlockOptions options;
   Norm attention_norm, feed_norm;
   Attention attention;
@@ -100,29 +82,18 @@ struct TransformerBlock {
     attention_norm = Norm(norm), feed_norm = Norm(norm);
   }
 
-  /// x [batch, n, dim] → the same. rng switches dropout on.
-  Tensor operator()(const Tensor& x, const Inputs& inputs = {}, Rng* rng = nullptr) const {
-    return around(x, rng, [&](const Tensor& y) {
-      if constexpr (TakesPass<Attention>) return attention(y, {.key_mask = inputs, .rng = rng});
-      else if constexpr (requires { attention(y, inputs, rng); }) return attention(y, inputs, rng);
-      else return attention(y, inputs);
-    });
-  }
-  /// The next tokens of a stream, x [batch, m, dim]: equal to the rows of the full causal pass. Without history.
-  std::pair<Tensor, State> step(const Tensor& x, State state) const
-    requires(TakesPass<Attention> || requires { typename Attention::State; })
-  {
-    NoGrad guard;
-    Tensor y = around(x, nullptr, [&](const Tensor& h) {
-      if constexpr (TakesPass<Attention>) {
-        return sluice::step(attention, h, state);
-      } else {
-        auto [out, next] = attention.step(h, std::move(state));
-        state = std::move(next);
-        return out;
-      }
-    });
-    return {std::move(y), std::move(state)};
+  /// x [batch, n, dim] → the same; the pass is the attention's and the feed's. Streams as the attention does.
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const {
+    ModuleScope scope(this, type);
+    const bool pre = options.placement == NormPlacement::pre;
+    const double scale = pre ? 1 : options.residual_scale;
+    const auto sum = [&](const Tensor& a, const Tensor& b) {
+      return detail::residual_sum(a, b, scale, options.dropout, pass.rng);
+    };
+    Tensor h = sum(x, attention(pre ? attention_norm(x) : x, pass));
+    if (!pre) h = attention_norm(h);
+    const Tensor y = sum(h, feed(pre ? feed_norm(h) : h, pass));
+    return pre ? y : feed_norm(y);
   }
 
   static void visit(auto& self, auto&& f) {
@@ -130,17 +101,6 @@ struct TransformerBlock {
     f("attention", self.attention);
     f("feed_norm", self.feed_norm);
     f("feed", self.feed);
-  }
-
- private:
-  Tensor around(const Tensor& x, Rng* rng, auto&& attend) const {
-    ModuleScope scope(this, type);
-    const bool pre = options.placement == NormPlacement::pre;
-    const double scale = pre ? 1 : options.residual_scale;
-    Tensor h = detail::residual_sum(x, attend(pre ? attention_norm(x) : x), scale, options.dropout, rng);
-    if (!pre) h = attention_norm(h);
-    const Tensor y = detail::residual_sum(h, feed(pre ? feed_norm(h) : h, rng), scale, options.dropout, rng);
-    return pre ? y : feed_norm(y);
   }
 };
 

@@ -9,6 +9,8 @@
 
 namespace sluice {
 
+struct Pass;  // layers/nn/pass.h: what maps each token by itself reads nothing of it
+
 enum class FeatureMapKind {
   identity,     // x                                   κ = x·y, may be negative
   exp,          // e^x elementwise                     κ = Σ_c e^{x_c + y_c}, which is not e^{x·y}: that is favor
@@ -76,6 +78,7 @@ struct FeatureMap {
   FeatureMap(FeatureMapOptions o, Rng& rng);
   /// x [..., d] → [..., out_dim()]; with maps of their own for heads, x [..., heads, n, d].
   Tensor operator()(const Tensor& x) const;
+  Tensor operator()(const Tensor& x, const Pass&) const { return (*this)(x); }
   /// m.
   int64_t out_dim() const;
 

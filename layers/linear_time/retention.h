@@ -37,6 +37,7 @@ struct GroupNorm {
   explicit GroupNorm(GroupNormOptions o);
   /// x [..., groups·dim] → the same.
   Tensor operator()(const Tensor& x) const;
+  Tensor operator()(const Tensor& x, const Pass&) const { return (*this)(x); }
   static void visit(auto& self, auto&& f) {
     f("weight", self.weight);
     f("bias", self.bias);

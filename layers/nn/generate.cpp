@@ -60,7 +60,7 @@ Tensor sample_tokens(const Tensor& logits, const GenerateOptions& options, Rng& 
   return Tensor::from(tokens);
 }
 
-Tensor generate(const std::function<Tensor(const Tensor& tokens)>& step, const Tensor& prompt, const GenerateOptions& options, Rng& rng) {
+Tensor generate(const std::function<Tensor(const Tensor& tokens)>& logits_of, const Tensor& prompt, const GenerateOptions& options, Rng& rng) {
   check_options("generate", options);
   if (prompt.rank() != 2 || prompt.dtype() != i64 || prompt.dim(0) == 0 || prompt.dim(1) == 0)
     fail("generate: the prompt must be i64 [batch, n] with n >= 1 — got ", prompt.dtype(), " ", prompt);
@@ -69,9 +69,9 @@ Tensor generate(const std::function<Tensor(const Tensor& tokens)>& step, const T
   std::vector<Tensor> parts{prompt};
   std::vector<bool> over(static_cast<std::size_t>(batch), false);
   for (int64_t i = 0; i < options.tokens; ++i) {
-    const Tensor logits = step(parts.back());
+    const Tensor logits = logits_of(parts.back());
     if (logits.rank() != 3 || logits.dim(0) != batch || logits.dim(1) != parts.back().dim(1))
-      fail("generate: step must turn tokens ", parts.back(), " into logits [batch, n, vocabulary] — got ", logits);
+      fail("generate: the model must turn tokens ", parts.back(), " into logits [batch, n, vocabulary] — got ", logits);
     Tensor next = sample_tokens(select(logits, 1, -1), options, rng);
     int64_t* token = next.mutable_data<int64_t>();
     for (std::size_t b = 0; b < over.size(); ++b) {

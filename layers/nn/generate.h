@@ -1,14 +1,13 @@
-// Generation with a streaming step: token by token, each drawn from the logits of the last.
+// Generation by a stream: token by token, each drawn from the logits of the last.
 //
 //   Tensor text = generate(model, prompt, {.tokens = 200, .temperature = 0.8, .top_p = 0.95}, rng);   // i64 [batch, n + 200]
 #pragma once
 
-#include <sluice/core/node.h>
 #include <sluice/core/options.h>
 #include <sluice/core/random.h>
+#include <sluice/layers/nn/pass.h>
 
 #include <functional>
-#include <utility>
 
 namespace sluice {
 
@@ -33,24 +32,16 @@ struct GenerateOptions {
 Tensor sample_tokens(const Tensor& logits, const GenerateOptions& options, Rng& rng);
 
 /// Continues prompt i64 [batch, n], n >= 1: i64 [batch, n + m] with m <= tokens new ones, on the prompt's device; fewer when all
-/// sequences have stopped. A sequence that has is filled with `stop`. `step` turns the next tokens [batch, ·] of a stream into
-/// their logits [batch, ·, vocabulary] and keeps the state. Without history.
-Tensor generate(const std::function<Tensor(const Tensor& tokens)>& step, const Tensor& prompt, const GenerateOptions& options, Rng& rng);
+/// sequences have stopped. A sequence that has is filled with `stop`. `logits_of` turns the next tokens [batch, ·] of a
+/// stream into their logits [batch, ·, vocabulary]. Without history.
+Tensor generate(const std::function<Tensor(const Tensor& tokens)>& logits_of, const Tensor& prompt, const GenerateOptions& options, Rng& rng);
 
-/// The same for a model with a State and a step: Tensor step(tokens, State&), or std::pair<Tensor, State> step(tokens, State).
-template <class M>
-  requires requires { typename M::State; }
-Tensor generate(const M& model, const Tensor& prompt, const GenerateOptions& options, Rng& rng) {
-  typename M::State state{};
-  return generate([&](const Tensor& tokens) {
-    if constexpr (requires { Tensor(model.step(tokens, state)); }) {
-      return Tensor(model.step(tokens, state));
-    } else {
-      auto [logits, next] = model.step(tokens, std::move(state));
-      state = std::move(next);
-      return logits;
-    }
-  }, prompt, options, rng);
+/// The same for a model that turns tokens [batch, ·] into their logits: it runs as a stream, see step(). A context of the
+/// pass is read with the prompt.
+template <TakesPass M>
+Tensor generate(const M& model, const Tensor& prompt, const GenerateOptions& options, Rng& rng, const Pass& pass = {}) {
+  Stream stream;
+  return generate([&](const Tensor& tokens) { return step(model, tokens, stream, pass); }, prompt, options, rng);
 }
 
 }  // namespace sluice

@@ -2,7 +2,6 @@
 
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/view.h>
-#include <sluice/parallel/sequence.h>
 
 namespace sluice {
 
@@ -79,13 +78,6 @@ Tensor checked_input(const char* layer, const Tensor& x, int64_t dim, const Tens
   if (key_mask.defined() && key_mask.shape() != Shape{x.dim(0), x.dim(1)})
     fail(layer, ": ", mask, "=", key_mask, " does not fit ", what, "=", x, "; need [batch, n]");
   return finite_padding(layer, x, key_mask);
-}
-
-int64_t first_position(const Tensor& x) { return sequence_piece(x.dim(1)).first; }
-
-void check_stream(const char* layer, bool causal) {
-  if (!causal)
-    fail<ValueError>(layer, ": only a causal layer can be streamed; else earlier outputs would change");
 }
 
 namespace detail {

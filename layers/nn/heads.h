@@ -95,10 +95,6 @@ Tensor finite_padding(const char* layer, const Tensor& x, const Tensor& key_mask
 /// the tensor (`what`) and the mask (`mask`).
 Tensor checked_input(const char* layer, const Tensor& x, int64_t dim, const Tensor& key_mask = {},
                      const char* what = "x", const char* mask = "key_mask");
-/// Where the first token of x [batch, n, d] stands: 0, unless the sequence is cut over ranks.
-int64_t first_position(const Tensor& x);
-/// ValueError, naming `layer`, unless it is causal.
-void check_stream(const char* layer, bool causal);
 
 namespace detail {
 /// [batch, n, heads·w] → [batch, heads, n, w], a view, and back.

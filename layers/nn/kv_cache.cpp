@@ -53,6 +53,13 @@ void write_rows(Tensor& ring, const Tensor& x, int64_t from, int64_t first) {
   }
 }
 
+/// The `count` rows of a ring that the positions first, first + 1, … would take, as memory of its own.
+Tensor read_rows(const Tensor& ring, int64_t first, int64_t count) {
+  const int64_t row = first % ring.dim(2), straight = std::min(count, ring.dim(2) - row);
+  const Tensor head = narrow(ring, 2, row, straight);
+  return straight == count ? clone(head) : cat({head, narrow(ring, 2, 0, count - straight)}, 2);
+}
+
 Tensor in_order(const KvCache& cache, const Tensor& ring) {
   const int64_t start = cache.window > 0 && cache.length > cache.window ? cache.length % cache.window : 0;
   if (start == 0) return narrow(ring, 2, 0, cache.stored());
@@ -87,13 +94,15 @@ std::vector<Tensor> KvCache::append(const std::vector<Tensor>& fresh, int64_t wa
       seen.push_back(reach == 0 ? contiguous(fresh[i])
                                 : cat({narrow(in_order(*this, rings[i]), 2, before - reach, reach), fresh[i]}, 2));
   }
-  int64_t room = total > capacity ? std::max(total, 2 * capacity) : capacity;
+  int64_t room = total > capacity ? std::max({total, 2 * capacity, reserved}) : capacity;
   if (window > 0) room = std::min(room, window);
   const int64_t skipped = wraps ? std::max<int64_t>(0, m - window) : 0;  // overwritten in the same call
-  for (std::size_t i = 0; i < fresh.size(); ++i) {
+  for (std::size_t i = 0; i < fresh.size(); ++i)
     rings[i] = with_room(rings[i], fresh[i], std::min(length, capacity), room);
-    write_rows(rings[i], fresh[i], skipped, length + skipped);
-  }
+  overwritten.clear();
+  if (const int64_t from = std::max(window, length + skipped); wraps)
+    for (const Tensor& ring : rings) overwritten.push_back(read_rows(ring, from, total - from));
+  for (std::size_t i = 0; i < fresh.size(); ++i) write_rows(rings[i], fresh[i], skipped, length + skipped);
   length = total;
   if (!seen.empty()) return seen;
   if (order == Order::position) return rows();
@@ -101,9 +110,15 @@ std::vector<Tensor> KvCache::append(const std::vector<Tensor>& fresh, int64_t wa
   return seen;
 }
 
-void KvCache::check_batch(const char* layer, const Tensor& x) const {
-  if (!rings.empty() && x.rank() > 0 && rings[0].dim(0) != x.dim(0))
-    fail(layer, ": a state of batch ", rings[0].dim(0), " does not continue with x=", x);
+void KvCache::take_back(int64_t before) {
+  if (before == length) return;
+  if (before == 0) {
+    *this = {};
+    return;
+  }
+  for (std::size_t i = 0; i < overwritten.size(); ++i)
+    write_rows(rings[i], overwritten[i], 0, length - overwritten[i].dim(2));
+  overwritten.clear(), length = before;
 }
 
 int64_t KvCache::numel() const {

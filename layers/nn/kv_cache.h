@@ -16,6 +16,9 @@ struct KvCache {
   std::vector<Tensor> rings;
   int64_t length = 0;  // tokens seen
   int64_t window = 0;  // W; 0 keeps everything
+  int64_t reserved = 0;  // rows that the rings have room for from the first on
+  /// Of the last append(): the rows that it overwrote in each ring.
+  std::vector<Tensor> overwritten = {};
 
   /// Whether rows must come in the order of positions.
   enum class Order { position, any };
@@ -25,8 +28,8 @@ struct KvCache {
   /// Order::any they may come permuted where that saves a copy. Without history. ShapeError when the shapes do not
   /// continue the stream, ValueError for another window than before.
   std::vector<Tensor> append(const std::vector<Tensor>& fresh, int64_t window = 0, Order order = Order::position);
-  /// ShapeError, naming `layer`, unless x [batch, m, ·] is of the cache's batch.
-  void check_batch(const char* layer, const Tensor& x) const;
+  /// Takes back the last append(), without a window all since then: the cache has `before` tokens again.
+  void take_back(int64_t before);
   /// Number of rows kept: length, or with a window at most W.
   int64_t stored() const { return window > 0 && window < length ? window : length; }
   /// The stored rows by position, each [batch, heads, stored(), width]. ValueError for an empty cache.

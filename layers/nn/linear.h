@@ -9,6 +9,8 @@
 
 namespace sluice {
 
+struct Pass;  // layers/nn/pass.h: what maps each token by itself reads nothing of it
+
 struct LinearOptions {
   int64_t in, out;
   bool bias = true;
@@ -38,6 +40,7 @@ struct Linear {
     ModuleScope scope(this, type);
     return linear(x, weight, bias);
   }
+  Tensor operator()(const Tensor& x, const Pass&) const { return (*this)(x); }
   static void visit(auto& self, auto&& f) {
     f("weight", self.weight);
     f("bias", self.bias);
@@ -70,6 +73,7 @@ struct Embedding {
     ModuleScope scope(this, type);
     return embedding(weight, index);
   }
+  Tensor operator()(const Tensor& index, const Pass&) const { return (*this)(index); }
   static void visit(auto& self, auto&& f) { f("weight", self.weight); }
 };
 

@@ -18,10 +18,10 @@ void check_input(const char* layer, const Tensor& x, int64_t dim) {
 }
 }  // namespace
 
-Tensor Mlp::operator()(const Tensor& x, Rng* rng) const {
+Tensor Mlp::operator()(const Tensor& x, const Pass& pass) const {
   ModuleScope scope(this, type);
   check_input("mlp", x, options.dim);
-  return out(Dropout{options.dropout}(activate(options.activation, in(x)), rng));
+  return out(Dropout{options.dropout}(activate(options.activation, in(x)), pass.rng));
 }
 
 Tensor apply_glu(GluKind kind, const Tensor& value, const Tensor& gate) {
@@ -58,10 +58,10 @@ Glu::Glu(GluOptions o, Rng& rng) : options(o) {
   out = Linear({o.hidden, o.dim, o.bias, o.init, o.dtype}, rng);
 }
 
-Tensor Glu::operator()(const Tensor& x, Rng* rng) const {
+Tensor Glu::operator()(const Tensor& x, const Pass& pass) const {
   ModuleScope scope(this, type);
   check_input("glu", x, options.dim);
-  return out(Dropout{options.dropout}(apply_glu(options.kind, value(x), gate(x)), rng));
+  return out(Dropout{options.dropout}(apply_glu(options.kind, value(x), gate(x)), pass.rng));
 }
 
 }  // namespace sluice

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <sluice/layers/nn/linear.h>
+#include <sluice/layers/nn/pass.h>
 #include <sluice/ops/activation.h>
 
 namespace sluice {
@@ -34,8 +35,8 @@ struct Mlp {
 
   Mlp() = default;
   Mlp(MlpOptions o, Rng& rng);
-  /// x [..., dim] → the same; rng switches dropout on.
-  Tensor operator()(const Tensor& x, Rng* rng = nullptr) const;
+  /// x [..., dim] → the same; the pass's generator switches dropout on.
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   static void visit(auto& self, auto&& f) {
     f("in", self.in);
     f("out", self.out);
@@ -85,8 +86,8 @@ struct Glu {
 
   Glu() = default;
   Glu(GluOptions o, Rng& rng);
-  /// x [..., dim] → the same; rng switches dropout on.
-  Tensor operator()(const Tensor& x, Rng* rng = nullptr) const;
+  /// x [..., dim] → the same; the pass's generator switches dropout on.
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   static void visit(auto& self, auto&& f) {
     f("value", self.value);
     f("gate", self.gate);

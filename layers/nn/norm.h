@@ -7,6 +7,8 @@
 
 namespace sluice {
 
+struct Pass;  // layers/nn/pass.h: what maps each token by itself reads nothing of it
+
 enum class NormKind {
   none,
   layer,      // LayerNorm with weight and bias
@@ -49,6 +51,7 @@ struct Norm {
   explicit Norm(NormOptions o);
   /// ShapeError unless the last dim of x is dim.
   Tensor operator()(const Tensor& x) const;
+  Tensor operator()(const Tensor& x, const Pass&) const { return (*this)(x); }
   static void visit(auto& self, auto&& f) {
     f("weight", self.weight);
     f("bias", self.bias);

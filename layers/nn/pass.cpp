@@ -6,72 +6,100 @@
 #include <sluice/ops/join.h>
 #include <sluice/ops/matmul.h>
 #include <sluice/ops/view.h>
-#include <sluice/parallel/sequence.h>
+#include <sluice/parallel/sequence_attention.h>
 
 #include <algorithm>
-#include <string_view>
+#include <exception>
 
 namespace sluice {
 
-// -- streams --------------------------------------------------------------------------------------------------
-
-void Stream::each_tensor(const std::function<void(const Tensor&)>& f) const {
-  for (const Kept& k : kept_)
-    if (k.tensor.defined()) f(k.tensor);
+Pass::~Pass() noexcept(false) {
+  if (std::uncaught_exceptions() > 0) return;  // the call failed before it had read everything
+  const auto check = [](const char* name, const auto& field) {
+    if (field.unread()) fail<ValueError>("pass: nothing in the model has read ", name);
+  };
+  check("key_mask", key_mask), check("context", context), check("context_mask", context_mask);
+  check("segments", segments), check("context_segments", context_segments), check("mask", mask), check("bias", bias);
+  check("blocks", blocks), check("positions", positions);
 }
 
-int64_t Stream::numel() const {
-  int64_t numbers = 0;
-  each_tensor([&](const Tensor& x) { numbers += x.numel(); });
-  return numbers;
+int64_t first_position(int64_t tokens, const Pass& pass) {
+  return pass.stream ? pass.stream->length() : sequence_piece(tokens).first;
 }
-
-StreamStep::StreamStep(Stream& stream) : stream_(stream), before_(stream.kept_) {
-  detail::not_cut("step", "a stream has its tokens to itself; call the layer with a piece of the sequence");
-  stream.next_ = 0;
-}
-
-StreamStep::~StreamStep() {
-  if (!ended_) stream_.kept_ = std::move(before_);
-}
-
-void StreamStep::end(int64_t tokens) {
-  if (stream_.next_ != stream_.kept_.size()) {
-    const Stream::Kept& k = stream_.kept_[stream_.next_];
-    fail<ValueError>("step: a stream of another model: this one ends before the ", k.what, " of a layer ", k.layer);
-  }
-  stream_.length_ += tokens, ended_ = true;
-}
-
-// -- a call -----------------------------------------------------------------------------------------------------
 
 Call::Call(const void* module, const char* type, const char* layer, const Tensor& given, int64_t dim, const Pass& pass)
     : x(checked_input(layer, given, dim, pass.key_mask)), scope_(module, type), layer_(layer), pass_(pass) {
-  if (streams() && key_mask().defined()) fail<ValueError>(layer, ": every token of a stream is real; got a key_mask");
+  if (!streams()) return;
+  const auto refuse = [&](const char* name, const auto& field) {
+    if (field.defined()) fail<ValueError>(layer, ": every token of a stream is real, and one document; got ", name);
+  };
+  refuse("key_mask", pass.key_mask), refuse("segments", pass.segments), refuse("mask", pass.mask);
+  refuse("bias", pass.bias), refuse("blocks", pass.blocks), refuse("positions", pass.positions);
 }
 
-int64_t Call::first() const { return streams() ? pass_.stream->length_ : sequence_piece(x.dim(1)).first; }
-
-void Call::check_causal(bool causal) const {
-  if (streams()) check_stream(layer_, causal);
+const Tensor& Call::segments() const {
+  const Tensor& s = pass_.segments;
+  if (s.defined() && s.shape() != Shape{x.dim(0), x.dim(1)})
+    fail(layer_, ": segments=", s, " does not fit x=", x, "; need [batch, n]");
+  return s;
 }
 
-Stream::Kept& Call::kept(const char* what) {
-  Stream& s = *pass_.stream;
-  const bool knows = s.next_ < s.kept_.size();
-  if (!knows && s.length_ == 0) s.kept_.push_back({layer_, what});
-  if (s.next_ == s.kept_.size() || std::string_view(s.kept_[s.next_].layer) != layer_ ||
-      std::string_view(s.kept_[s.next_].what) != what)
-    fail<ValueError>("step: ", ModuleScope::path(),
-                     ": a stream of another model, or of layers in another order; here it has ",
-                     knows ? str("the ", s.kept_[s.next_].what, " of a layer ", s.kept_[s.next_].layer) : "nothing",
-                     ", not the ", what, " of a layer ", layer_);
-  return s.kept_[s.next_++];
+AttentionMask Call::mask() const {
+  return {.keys = key_mask(), .query_segments = pass_.segments, .key_segments = pass_.segments, .blocks = pass_.blocks,
+          .block = pass_.block, .dense = pass_.mask};
+}
+
+Tensor Call::context(int64_t dim) const {
+  const Tensor& c = pass_.context;
+  if (!c.defined()) fail<ValueError>(layer_, ": needs a context [batch, k, ", dim, "]");
+  if (c.rank() == 3 && c.dim(0) != x.dim(0)) fail(layer_, ": got x=", x, ", context=", c, "; need the same batch");
+  return checked_input(layer_, c, dim, pass_.context_mask, "context", "context_mask");
+}
+
+void Call::check_causal(bool causal, const char* why) const {
+  if (streams() && !causal) fail<ValueError>(layer_, ": ", why);
+}
+
+std::vector<Tensor> Call::rows(const std::vector<Tensor>& fresh, int64_t window, KvCache::Order order) {
+  if (!streams()) return fresh;
+  KvCache& cache = kept("rows").cache;
+  if (!cache.rings.empty() && cache.rings[0].dim(0) != x.dim(0))
+    fail(layer_, ": a stream of batch ", cache.rings[0].dim(0), " does not continue with x=", x);
+  return cache.append(fresh, window, order);
+}
+
+std::pair<int64_t, int64_t> Call::extent(const Tensor& keys) const {
+  if (streams()) return {x.dim(1), keys.dim(2)};
+  const int64_t total = sequence_piece(x.dim(1)).total;
+  return {total, total};
+}
+
+Tensor Call::attend(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions o) {
+  check_causal(o.mask.causal);
+  const std::vector<Tensor> all = rows({k, v}, o.mask.window);
+  o.mask.keys = key_mask();
+  return sequence_attention(q, all[0], all[1], o, rng());
+}
+
+Tensor& Call::kept_tensor(const char* what) {
+  Stream::Kept& k = kept(what);
+  k.tensors.resize(1);
+  return k.tensors[0];
+}
+
+std::vector<Tensor> Call::of_context(const std::function<std::vector<Tensor>()>& make) {
+  if (!streams()) return make();
+  std::vector<Tensor>& known = kept("context").tensors;
+  if (known.empty()) known = make();
+  else if (known[0].dim(0) != x.dim(0))
+    fail(layer_, ": a stream of batch ", known[0].dim(0), " does not continue with x=", x);
+  pass_.context.get(), pass_.context_mask.get();  // brought again: the first step has read it
+  return known;
 }
 
 Tensor Call::before(const Tensor& y, int64_t count) {
   if (streams()) {
-    Tensor& last = kept("last rows").tensor;
+    Tensor& last = kept_tensor("last rows");
     const Shape shape{y.dim(0), count, y.dim(2)};
     if (!last.defined()) last = zeros(shape, y.options());
     if (last.shape() != shape) fail(layer_, ": a stream that keeps ", last, " does not continue with x=", y);
@@ -84,10 +112,29 @@ Tensor Call::before(const Tensor& y, int64_t count) {
   return pad(sequence_rows(y, 1, {begin, first()}), 1, count - (first() - begin), 0);
 }
 
+Tensor Call::shift(const Tensor& y) {
+  if (!streams()) return sequence_shift(y, 1);
+  const int64_t n = y.dim(1);
+  const Tensor earlier = before(y, 1);
+  return n == 0 ? y : cat({earlier, narrow(y, 1, 0, n - 1)}, 1);
+}
+
+Tensor Call::running_sum(const Tensor& y, int64_t dim) {
+  Tensor sums = sequence_cumsum(y, dim);
+  if (!streams()) return sums;
+  Tensor& last = kept_tensor("sum");
+  const int64_t n = y.dim(dim);
+  if (last.defined()) sums = sums + last;
+  if (n > 0) last = clone(narrow(sums, dim, n - 1, 1));
+  return sums;
+}
+
 Tensor Call::scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
                   const LinearScanOptions& o) {
   if (!streams()) return sequence_scan(q, k, v, log_decay, o);
-  Tensor& state = kept("state").tensor;
+  if (v.dtype() == bf16)  // a running sum in bf16 would soon stand still
+    return to(scan(detail::widened(q), detail::widened(k), detail::widened(v), detail::widened(log_decay), o), bf16);
+  Tensor& state = kept_tensor("state");
   const Shape shape{k.dim(0), k.dim(1), k.dim(3), v.dim(3)};
   if (state.defined() && (state.shape() != shape || state.dtype() != v.dtype()))
     fail(layer_, ": a stream with a state of ", state.dtype(), state, " does not continue with k=", k, ", v=", v);

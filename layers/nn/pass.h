@@ -9,72 +9,75 @@
 // A layer is written once. It makes a Call of its arguments and asks it for whatever crosses tokens.
 #pragma once
 
-#include <sluice/core/node.h>
 #include <sluice/core/random.h>
 #include <sluice/core/scope.h>
-#include <sluice/core/tensor.h>
+#include <sluice/layers/nn/stream.h>
+#include <sluice/ops/attention/attention.h>
 #include <sluice/ops/scan/linear_scan.h>
 
-#include <functional>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace sluice {
 
-class Stream;
+/// A field of a Pass: a T that knows whether it was read. Copying reads it; the copy counts as read.
+template <class T>
+class Given {
+ public:
+  Given() = default;
+  Given(T value) : value_(std::move(value)) {}
+  template <class E>
+    requires std::is_constructible_v<T, const E*, const E*>
+  Given(std::initializer_list<E> list) : value_(list.begin(), list.end()) {}
+  Given(const Given& o) : value_(o.get()), read_(true) {}
+  Given& operator=(const Given& o) {
+    value_ = o.get(), read_ = true;
+    return *this;
+  }
+  /// The value, which has been read from now on.
+  const T& get() const {
+    read_ = true;
+    return value_;
+  }
+  operator const T&() const { return get(); }
+  bool defined() const {
+    if constexpr (requires { value_.defined(); }) return value_.defined();
+    else return !value_.empty();
+  }
+  bool unread() const { return !read_ && defined(); }
 
-/// What a call may bring; every field is optional. A layer reads the fields that it needs. A model hands its pass on.
+ private:
+  T value_ = {};
+  mutable bool read_ = false;
+};
+
+/// What a call may bring; every field is optional. A layer reads the fields that it needs, a model hands its pass on.
+/// ValueError, when the pass ends, for a field that was given and that nothing has read; a pass belongs on the stack.
 struct Pass {
-  Tensor key_mask = {};      // bool [batch, n]: true for real tokens of x, false for padding, which may hold NaN
-  Rng* rng = nullptr;        // switches dropout on
-  Stream* stream = nullptr;  // x continues it; see step()
+  Given<Tensor> key_mask = {};          // bool [batch, n]: true for real tokens of x, false for padding (may hold NaN)
+  Given<Tensor> context = {};           // [batch, k, context_dim], what cross attention reads; already normalised
+  Given<Tensor> context_mask = {};      // bool [batch, k], as key_mask
+  Given<Tensor> segments = {};          // i64 [batch, n]: documents, which do not see each other
+  Given<Tensor> context_segments = {};  // i64 [batch, k]
+  Given<Tensor> mask = {};              // bool, broadcasts to [batch, heads, n, keys]: true may attend
+  Given<Tensor> bias = {};              // added to the scores; broadcasts to [batch, heads, n, keys]
+  Given<Tensor> blocks = {};            // bool, whole blocks of queries × keys, see AttentionMask
+  int64_t block = 0;                    // rows and columns of a block
+  Given<std::vector<int64_t>> positions = {};  // global positions, see GlobalLocalAttention
+  Rng* rng = nullptr;                   // switches dropout on
+  Stream* stream = nullptr;             // x continues it; see step()
+
+  ~Pass() noexcept(false);
 };
 
-/// What a stream keeps of earlier tokens, for all layers of one model in the order in which they run. It is a value: a
-/// copy goes on by itself (beam search).
-class Stream {
- public:
-  /// Tokens so far.
-  int64_t length() const { return length_; }
-  /// Numbers that it keeps, all sequences of the batch together.
-  int64_t numel() const;
-  /// Calls f with each tensor that it keeps.
-  void each_tensor(const std::function<void(const Tensor&)>& f) const;
-
-  /// What one place of one layer keeps.
-  struct Kept {
-    const char* layer;   // "gla"
-    const char* what;    // "state": what the layer keeps here
-    Tensor tensor = {};  // sums over the tokens, or the last rows
-  };
-
- private:
-  friend class Call;
-  friend class StreamStep;
-  std::vector<Kept> kept_;
-  std::size_t next_ = 0;  // the place that comes next in this step
-  int64_t length_ = 0;
-};
-
-/// One step of a stream while its forward pass runs; see step(). A step that does not come to its end changes nothing.
-class StreamStep {
- public:
-  explicit StreamStep(Stream& stream);
-  ~StreamStep();
-  StreamStep(const StreamStep&) = delete;
-  StreamStep& operator=(const StreamStep&) = delete;
-  /// Ends a step of so many tokens. ValueError if layers of earlier steps did not run in this one.
-  void end(int64_t tokens);
-
- private:
-  NoGrad without_history_;
-  Stream& stream_;
-  std::vector<Stream::Kept> before_;
-  bool ended_ = false;
-};
+/// Position of the first of `tokens` tokens in the whole sequence.
+int64_t first_position(int64_t tokens, const Pass& pass);
 
 /// The next m tokens of a stream, x [batch, m, …] → what the model gives for them: the rows of its full causal pass.
-/// Records no history. The stream begins empty. ValueError for a layer that is not causal, and for a stream of another
-/// model; ShapeError for another batch. After an error the stream is as it was.
+/// Records no history. The stream begins empty, and reads a context in its first step only. ValueError for a layer that
+/// is not causal, for a stream of another model, and for masks: every token of a stream is real. ShapeError for another
+/// batch. After an error the stream is as it was.
 template <class M>
 Tensor step(const M& model, const Tensor& x, Stream& stream, Pass pass = {}) {
   StreamStep running(stream);
@@ -84,16 +87,16 @@ Tensor step(const M& model, const Tensor& x, Stream& stream, Pass pass = {}) {
   return y;
 }
 
+/// A model or layer that is called with a Pass.
+template <class M>
+concept TakesPass = requires(const M& m, const Tensor& x, const Pass& pass) { m(x, pass); };
+
 namespace detail {
 /// linear_scan() that continues from `state` [batch, heads, dk, dv] and replaces it; undefined: nothing came before.
 /// One token is one step of the recurrence. Differentiable, the state included.
 Tensor continued_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
                       const LinearScanOptions& options, Tensor& state);
 }  // namespace detail
-
-/// A model or layer that is called with a Pass.
-template <class M>
-concept TakesPass = requires(const M& m, const Tensor& x, const Pass& pass) { m(x, pass); };
 
 /// The call of one layer. It checks x and the mask, and gives what crosses tokens, wherever these stand.
 class Call {
@@ -106,25 +109,50 @@ class Call {
   /// Its tokens. Where key_mask marks padding, NaN and infinities are 0.
   const Tensor x;
   const Tensor& key_mask() const { return pass_.key_mask; }
+  /// i64 [batch, n], checked; undefined if none were given.
+  const Tensor& segments() const;
   Rng* rng() const { return pass_.rng; }
   /// What a layer inside this one is called with.
   const Pass& pass() const { return pass_; }
+  /// The masks of the pass, for self attention: keys, documents, pairs, blocks.
+  AttentionMask mask() const;
+  /// The context [batch, k, dim] with its padding finite. ValueError without one.
+  Tensor context(int64_t dim) const;
+
   /// Position of the first token of x in the whole sequence.
-  int64_t first() const;
+  int64_t first() const { return first_position(x.dim(1), pass_); }
   bool streams() const { return pass_.stream != nullptr; }
-  /// ValueError in a stream unless the layer is causal.
-  void check_causal(bool causal) const;
+  /// ValueError in a stream unless the layer is causal; `why` not.
+  void check_causal(bool causal, const char* why = "only a causal layer can be streamed; else earlier outputs would "
+                                                   "change") const;
+
+  /// Rows [batch, heads, n, ·] by token: in a stream with those of earlier tokens before them, of which `window` > 0
+  /// keeps the last W − 1; see KvCache::append(). Else `fresh` itself.
+  std::vector<Tensor> rows(const std::vector<Tensor>& fresh, int64_t window = 0,
+                           KvCache::Order order = KvCache::Order::position);
+  /// Queries and keys that a table of relative positions must cover, where `keys` are among what rows() gave.
+  std::pair<int64_t, int64_t> extent(const Tensor& keys) const;
+  /// attention() of q over all tokens so far: k and v are those of x. The mask's keys are the pass's.
+  Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions options);
 
   /// The `count` rows before those of y [batch, n, d], [batch, count, d]: zeros where nothing precedes. Undefined where
   /// nothing precedes any of them.
   Tensor before(const Tensor& y, int64_t count);
+  /// y [batch, n, d] one token later; zeros before the first.
+  Tensor shift(const Tensor& y);
+  /// cumsum() along dim over all tokens so far.
+  Tensor running_sum(const Tensor& y, int64_t dim);
   /// linear_scan() over all tokens so far.
   Tensor scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
               const LinearScanOptions& options);
+  /// What `make` gives for the context. A stream computes it in its first step and keeps it.
+  std::vector<Tensor> of_context(const std::function<std::vector<Tensor>()>& make);
+  /// What a stream keeps here, for what the above does not serve.
+  Stream::Kept& kept(const char* what) { return pass_.stream->next(layer_, what); }
 
  private:
   Call(const void* module, const char* type, const char* layer, const Tensor& given, int64_t dim, const Pass& pass);
-  Stream::Kept& kept(const char* what);
+  Tensor& kept_tensor(const char* what);
 
   ModuleScope scope_;
   const char* layer_;

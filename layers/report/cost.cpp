@@ -75,8 +75,8 @@ detail::CostInputs detail::cost_inputs(const Members& m, int64_t n, int64_t cont
     if (is_float(s.tensor->dtype())) options.dtype = s.tensor->dtype();
   CostInputs in{.x = width > 0 ? zeros({1, n, width}, options) : zeros({1, n}, {i64, meta})};
   if (context_width > 0) in.context = zeros({1, context, context_width}, options);
-  if (global) in.global.resize(static_cast<std::size_t>(context));
-  std::iota(in.global.begin(), in.global.end(), int64_t{0});
+  if (global) in.positions.resize(static_cast<std::size_t>(context));
+  std::iota(in.positions.begin(), in.positions.end(), int64_t{0});
   return in;
 }
 

@@ -14,11 +14,9 @@
 #include <sluice/layers/linear_time/gla.h>
 #include <sluice/layers/linear_time/retention.h>
 #include <sluice/layers/nn/gated_residual.h>
-#include <sluice/layers/nn/kv_cache.h>
 #include <sluice/layers/nn/meta_init.h>
 #include <sluice/layers/nn/mlp.h>
 #include <sluice/ops/create.h>
-#include <sluice/ops/view.h>
 
 namespace sluice {
 
@@ -50,45 +48,6 @@ struct Cost {
   /// All counts are equal.
   friend bool operator==(const Cost&, const Cost&) = default;
 };
-
-namespace detail {
-
-struct AnyMember {
-  template <class T>
-  operator T() const;
-};
-
-/// Calls f with the tensors of a state, of a cache its stored rows: a struct of at most five tensors, numbers, lists and
-/// such structs.
-template <class S, class F>
-void each_kept(const S& s, const F& f) {
-  constexpr AnyMember m;
-  auto each = [&](const auto&... members) { (each_kept(members, f), ...); };
-  if constexpr (std::is_same_v<S, Tensor>) {
-    if (s.defined()) f(s);
-  } else if constexpr (std::is_same_v<S, KvCache>) {
-    for (const Tensor& ring : s.rings) f(narrow(ring, 2, 0, s.stored()));
-  } else if constexpr (requires { s.begin(); }) {
-    for (const auto& x : s) each_kept(x, f);
-  } else if constexpr (!std::is_arithmetic_v<S>) {
-    static_assert(std::is_aggregate_v<S> && !requires { S{m, m, m, m, m, m}; });
-    if constexpr (requires { S{m, m, m, m, m}; }) { const auto& [a, b, c, d, e] = s; each(a, b, c, d, e); }
-    else if constexpr (requires { S{m, m, m, m}; }) { const auto& [a, b, c, d] = s; each(a, b, c, d); }
-    else if constexpr (requires { S{m, m, m}; }) { const auto& [a, b, c] = s; each(a, b, c); }
-    else if constexpr (requires { S{m, m}; }) { const auto& [a, b] = s; each(a, b); }
-    else { const auto& [a] = s; each(a); }
-  }
-}
-
-}  // namespace detail
-
-/// Numbers in the state of a stream, all sequences of the batch together.
-template <class State>
-int64_t state_size(const State& s) {
-  int64_t numbers = 0;
-  detail::each_kept(s, [&](const Tensor& x) { numbers += x.numel(); });
-  return numbers;
-}
 
 /// What a layer reads, by the options of a sample.
 struct LayerWidth {
@@ -143,7 +102,8 @@ class Meter final : public KernelObserver {
 /// What a call of cost() brings, on meta.
 struct CostInputs {
   Tensor x = {}, context = {};
-  std::vector<int64_t> global = {};  // positions
+  std::vector<int64_t> positions = {};  // global ones
+  Pass pass() const { return {.context = context, .positions = positions}; }
 };
 /// ValueError for sizes that are no sizes. `width`: of x, 0 for token numbers; `context_width`: 0 for none, −1 where
 /// `context` counts global positions.
@@ -168,41 +128,23 @@ int64_t context_width_of(const M& m) {
 template <class M>
 void run(const M& m, const CostInputs& in) {
   const Tensor& x = in.x;
-  if constexpr (std::is_same_v<M, MultiHeadAttention>) m(x, {.context = in.context});
-  else if constexpr (std::is_same_v<M, CrossGau> || std::is_same_v<M, GatedCrossAttention>) m(x, in.context);
-  else if constexpr (std::is_same_v<M, GlobalLocalAttention>) m(x, in.global);
-  else if constexpr (std::is_same_v<M, GatedResidual>) m(x, x);
-  else if constexpr (std::is_same_v<M, ScaledSinusoidal>) m(x.dim(1));
+  if constexpr (std::is_same_v<M, GatedResidual>) m(x, x);
   else if constexpr (std::is_same_v<M, AttentionGate>)
     m(zeros(m.options.position == GatePosition::g5 ? Shape{1, x.dim(1), m.heads * m.head_dim}
                                                    : Shape{1, m.heads, x.dim(1), m.head_dim}, x.options()), x);
-  else m(x);
+  else m(x, in.pass());
 }
 template <class M>
 int64_t streamed(const M& m, const CostInputs& in) {
-  if constexpr (std::is_same_v<M, GatedCrossAttention>) {
-    const CrossGate reading = m.options.reading;  // the others mix queries
-    if (reading != CrossGate::per_query && reading != CrossGate::flamingo) return 0;
-    return state_size(m.encode(in.context));
-  } else if constexpr (TakesPass<M>) {
+  if constexpr (TakesPass<M>) {
     try {
       Stream stream;
-      step(m, in.x, stream);
+      step(m, in.x, stream, in.pass());
       return stream.numel();
     } catch (const ValueError&) {  // the forward pass went well: so it is streaming that the layer refuses
-      return 0;
     }
-  } else if constexpr (requires { typename M::State; }) {
-    if constexpr (std::is_same_v<M, MultiHeadAttention>)
-      if (in.context.defined()) return state_size(m.start(in.context));
-    try {
-      return state_size(m.step(in.x, {}).second);
-    } catch (const ValueError&) {  // the forward pass went well: so it is streaming that the layer refuses
-      return 0;
-    }
-  } else {
-    return 0;
   }
+  return 0;
 }
 template <class O>
 concept LayerOptions = requires(const O& o) { layer_of(o); };

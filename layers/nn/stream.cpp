@@ -1,0 +1,164 @@
+#include <sluice/layers/nn/stream.h>
+
+#include <sluice/core/json.h>
+#include <sluice/core/safetensors.h>
+#include <sluice/core/scope.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/view.h>
+#include <sluice/parallel/sequence.h>
+
+#include <set>
+
+namespace sluice {
+
+// -- one step -------------------------------------------------------------------------------------------------
+
+StreamStep::StreamStep(Stream& stream) : stream_(stream) {
+  detail::not_cut("step", "a stream has its tokens to itself; call the layer with a piece of the sequence");
+  stream.next_ = 0, stream.known_ = stream.kept_.size();
+}
+
+StreamStep::~StreamStep() {
+  std::vector<Stream::Kept>& all = stream_.kept_;
+  if (!ended_) all.erase(all.begin() + static_cast<std::ptrdiff_t>(stream_.known_), all.end());
+  for (Stream::Kept& k : all) {
+    if (k.before_ && !ended_) {
+      k.tensors = std::move(k.before_->tensors);
+      if (k.before_->cleared) k.cache = std::move(*k.before_->cleared);
+      k.cache.take_back(k.before_->rows);
+    }
+    k.before_.reset(), k.cache.overwritten.clear();
+  }
+}
+
+void StreamStep::end(int64_t tokens) {
+  if (stream_.next_ != stream_.kept_.size()) {
+    const Stream::Kept& k = stream_.kept_[stream_.next_];
+    fail<ValueError>("step: a stream of another model: this one ends before the ", k.what, " of a layer ", k.layer);
+  }
+  stream_.length_ += tokens, ended_ = true;
+}
+
+Stream::Kept& Stream::next(const char* layer, const char* what) {
+  const bool exists = next_ < kept_.size();
+  if (!exists && length_ == 0) kept_.emplace_back(layer, what);
+  if (next_ == kept_.size() || kept_[next_].layer != layer || kept_[next_].what != what)
+    fail<ValueError>("step: ", ModuleScope::path(),
+                     ": a stream of another model, or of layers in another order; here it has ",
+                     exists ? str("the ", kept_[next_].what, " of a layer ", kept_[next_].layer) : "nothing",
+                     ", not the ", what, " of a layer ", layer);
+  Kept& k = kept_[next_++];
+  if (exists && next_ <= known_) k.before_.emplace(Kept::Before{k.tensors, k.cache.length, std::nullopt});
+  return k;
+}
+
+void Stream::Kept::clear_rows() {
+  if (before_ && !before_->cleared) before_->cleared = std::move(cache);
+  cache = {};
+}
+
+// -- what it keeps ----------------------------------------------------------------------------------------------
+
+void Stream::each_tensor(const std::function<void(const Tensor&)>& f) const {
+  for (const Kept& k : kept_) {
+    for (const Tensor& t : k.tensors)
+      if (t.defined()) f(t);
+    for (const Tensor& ring : k.cache.rings) f(k.cache.reserved > 0 ? ring : narrow(ring, 2, 0, k.cache.stored()));
+  }
+}
+
+int64_t Stream::numel() const {
+  int64_t numbers = 0;
+  each_tensor([&](const Tensor& x) { numbers += x.numel(); });
+  return numbers;
+}
+
+int64_t Stream::bytes() const {
+  std::set<const Storage*> seen;
+  int64_t sum = 0;
+  each_tensor([&](const Tensor& x) {
+    const Storage& memory = *x.impl().storage;
+    if (seen.insert(&memory).second) sum += static_cast<int64_t>(memory.bytes());
+  });
+  return sum;
+}
+
+void to(Stream& stream, Device device) {
+  for (Stream::Kept& k : stream.kept_)
+    for (std::vector<Tensor>* list : {&k.tensors, &k.cache.rings})
+      for (Tensor& t : *list)
+        if (t.defined()) t = to(t, device);
+}
+
+// -- files ------------------------------------------------------------------------------------------------------
+
+namespace {
+
+constexpr const char* kFormat = "sluice stream 1";
+
+std::string name_in_file(std::size_t place, const char* list, std::size_t i) { return str(place, '.', list, '.', i); }
+
+}  // namespace
+
+void save(const Stream& stream, const std::string& path) {
+  SafeTensors file;
+  Json::List places;
+  for (std::size_t p = 0; p < stream.kept_.size(); ++p) {
+    const Stream::Kept& k = stream.kept_[p];
+    for (std::size_t i = 0; i < k.tensors.size(); ++i)
+      if (k.tensors[i].defined()) file.tensors[name_in_file(p, "tensor", i)] = contiguous(to(k.tensors[i], cpu));
+    for (std::size_t i = 0; i < k.cache.rings.size(); ++i)
+      file.tensors[name_in_file(p, "ring", i)] = contiguous(to(narrow(k.cache.rings[i], 2, 0, k.cache.stored()), cpu));
+    places.push_back(Json::Object{{"layer", k.layer}, {"what", k.what},
+                                  {"tensors", static_cast<int64_t>(k.tensors.size())},
+                                  {"rings", static_cast<int64_t>(k.cache.rings.size())},
+                                  {"rows", k.cache.length}, {"window", k.cache.window}});
+  }
+  file.metadata["format"] = kFormat;
+  file.metadata["stream"] = to_text(Json::Object{{"length", stream.length_}, {"places", std::move(places)}});
+  save_safetensors(path, file);
+}
+
+Stream load_stream(const std::string& path) {
+  const SafeTensors file = load_safetensors(path);
+  const auto refuse = [&](const auto&... why) { fail<IOError>("load_stream: ", path, ": ", why...); };
+  const auto format = file.metadata.find("format"), described = file.metadata.find("stream");
+  if (format == file.metadata.end() || format->second != kFormat || described == file.metadata.end())
+    refuse("not the file of a stream");
+  const auto number = [&](const Json& from, const char* name, int64_t most) {
+    const int64_t n = from.at(name).get<int64_t>();
+    if (n < 0 || n > most) refuse(name, " is ", n);
+    return n;
+  };
+  constexpr int64_t kTokens = int64_t{1} << 56, kTensors = 16;
+  Stream stream;
+  try {
+    const Json all = parse_json(described->second);
+    stream.length_ = number(all, "length", kTokens);
+    for (const Json& place : all.at("places").get<Json::List>()) {
+      const std::size_t p = stream.kept_.size();
+      Stream::Kept k(place.at("layer").get<std::string>(), place.at("what").get<std::string>());
+      const auto tensors = [&](const char* list, const char* plural) {
+        std::vector<Tensor> read(static_cast<std::size_t>(number(place, plural, kTensors)));
+        for (std::size_t i = 0; i < read.size(); ++i) {
+          const auto it = file.tensors.find(name_in_file(p, list, i));
+          if (it != file.tensors.end()) read[i] = it->second;
+        }
+        return read;
+      };
+      k.tensors = tensors("tensor", "tensors"), k.cache.rings = tensors("ring", "rings");
+      k.cache.length = number(place, "rows", kTokens), k.cache.window = number(place, "window", kTokens);
+      if (k.cache.rings.empty() && k.cache.length > 0) refuse("place ", p, " has no rows");
+      for (const Tensor& ring : k.cache.rings)
+        if (!ring.defined() || ring.rank() != 4 || ring.dim(2) != k.cache.stored() ||
+            ring.dim(0) != k.cache.rings[0].dim(0))
+          refuse("place ", p, ": needs rows [batch, heads, ", k.cache.stored(), ", width]");
+      stream.kept_.push_back(std::move(k));
+    }
+  } catch (const ValueError& e) {
+    refuse(e.what());
+  }
+  return stream;
+}
+
+}  // namespace sluice

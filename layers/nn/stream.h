@@ -1,0 +1,87 @@
+// What a stream keeps of its earlier tokens. layers/nn/pass.h has step(), which goes on with one.
+#pragma once
+
+#include <sluice/core/node.h>
+#include <sluice/layers/nn/kv_cache.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace sluice {
+
+/// The memory of all layers of one model, in the order in which they run. A value: a copy goes on by itself (beam
+/// search). It begins empty.
+class Stream {
+ public:
+  /// Tokens so far.
+  int64_t length() const { return length_; }
+  /// Numbers that it keeps, all sequences of the batch together.
+  int64_t numel() const;
+  /// Bytes of the memory that it keeps, whoever else keeps it too.
+  int64_t bytes() const;
+  /// Calls f with each tensor that it keeps; of a cache, with its rows, those that are only reserved included.
+  void each_tensor(const std::function<void(const Tensor&)>& f) const;
+
+  /// What one place of one layer keeps. A step that fails is taken back: replace `tensors`, do not write into them, and
+  /// append to `cache`.
+  struct Kept {
+    Kept(std::string of_layer, std::string of_what) : layer(std::move(of_layer)), what(std::move(of_what)) {}
+    std::string layer;                 // "gla"
+    std::string what;                  // "state": what the layer keeps here
+    std::vector<Tensor> tensors = {};  // sums over the tokens, the last rows, what a context gave
+    KvCache cache = {};                // rows of the tokens
+
+    /// Leaves the cache empty.
+    void clear_rows();
+
+   private:
+    friend class Stream;
+    friend class StreamStep;
+    struct Before {
+      std::vector<Tensor> tensors;
+      int64_t rows;
+      std::optional<KvCache> cleared;
+    };
+    std::optional<Before> before_ = std::nullopt;  // while a step runs that has come here
+  };
+  /// The next place of the step that runs. ValueError for a stream of another model.
+  Kept& next(const char* layer, const char* what);
+
+  friend void to(Stream& stream, Device device);
+  friend void save(const Stream& stream, const std::string& path);
+  friend Stream load_stream(const std::string& path);
+
+ private:
+  friend class StreamStep;
+  std::vector<Kept> kept_;
+  std::size_t next_ = 0;   // the place that comes next in this step
+  std::size_t known_ = 0;  // places of earlier steps
+  int64_t length_ = 0;
+};
+
+/// Moves what the stream keeps to a device.
+void to(Stream& stream, Device device);
+/// Writes the stream to a safetensors file, and reads it. IOError for a file that holds no stream.
+void save(const Stream& stream, const std::string& path);
+Stream load_stream(const std::string& path);
+
+/// One step of a stream while its forward pass runs; see step(). A step that does not come to its end changes nothing.
+class StreamStep {
+ public:
+  explicit StreamStep(Stream& stream);
+  ~StreamStep();
+  StreamStep(const StreamStep&) = delete;
+  StreamStep& operator=(const StreamStep&) = delete;
+  /// Ends a step of so many tokens. ValueError if layers of earlier steps did not run in this one.
+  void end(int64_t tokens);
+
+ private:
+  NoGrad without_history_;
+  Stream& stream_;
+  bool ended_ = false;
+};
+
+}  // namespace sluice
