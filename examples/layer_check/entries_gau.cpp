@@ -63,6 +63,7 @@ void add_gau(std::vector<Layer>& all) {
                             linear_parameters("out", "e", "dim", "True")}),
       .outputs = {{"", "[batch, m, dim]"}},
       .sizes = {{"m", 4}},
+      .streams = false,
   });
   all.push_back({
       .name = "tutorial_gau",
@@ -78,6 +79,7 @@ void add_gau(std::vector<Layer>& all) {
                      {.name = "wz", .shape = "[dim, e // 2]"},
                      {.name = "w_out", .shape = "[e // 2, dim]", .when = "project_out"}},
       .outputs = {{"", "[batch, n, dim if project_out else e // 2]"}},
+      .streams = false,
   });
   all.push_back({
       .name = "gau_attention",

@@ -114,6 +114,8 @@ struct Layer {
   std::vector<Values> examples = {};
   /// Sizes for --self-check of names that no option has.
   std::map<std::string, int64_t> sizes = {};
+  /// Whether a layer of the table that streams has the option `stream`.
+  bool streams = true;
   /// Of a layer of the library's table, which has samples of its options too, nothing need be said.
   std::function<Draft()> draft = {};
 };
@@ -145,7 +147,7 @@ sluice::DType& dtype_in(O& o) {
 }
 
 /// For a row of the table of layers: inputs are called as in pass_of(), and x or `index`.
-std::function<Draft()> table_layer(const std::string& name);
+std::function<Draft()> table_layer(const std::string& name, bool streams);
 /// Fills in the draft, the required options and the examples of an entry that stands in the table.
 void fill_from_table(Layer& layer);
 /// An entry for each row of the table that `all` lacks: without formulas for shapes.

@@ -30,11 +30,11 @@ Values values_of(const Json& object) {
 
 }  // namespace
 
-std::function<Draft()> table_layer(const std::string& name) {
+std::function<Draft()> table_layer(const std::string& name, bool streams) {
   const LayerRow& row = layer_row(name);
-  return [&row] {
+  return [&row, streams] {
     auto held = std::make_shared<Held>(Held{row.draft(), {}});
-    const OptionList more = row.streams ? options_of(held->stream) : OptionList();
+    const OptionList more = streams ? options_of(held->stream) : OptionList();
     return Draft{case_options(held->draft.options, more), [held](DType dtype) {
                    for (const Option& o : held->draft.options.all)
                      if (o.name == "dtype") o.set("", name_of(dtype));
@@ -53,7 +53,8 @@ std::function<Draft()> table_layer(const std::string& name) {
 void fill_from_table(Layer& layer) {
   if (layer.draft) return;
   const LayerRow& row = layer_row(layer.name);
-  layer.draft = table_layer(layer.name);
+  layer.streams = layer.streams && row.streams;
+  layer.draft = table_layer(layer.name, layer.streams);
   const LayerDraft draft = row.draft();
   if (layer.required.empty()) {
     layer.bare = values_of(row.bare);
@@ -69,7 +70,7 @@ void fill_from_table(Layer& layer) {
       if (o.training) example.erase(o.name);
     layer.examples.push_back(example);
     const auto causal = example.find("causal");
-    if (row.streams && causal != example.end() && causal->second == Json(true))
+    if (layer.streams && causal != example.end() && causal->second == Json(true))
       layer.examples.push_back(with(example, {{"stream", Json::List{3, 1, 2}}}));
   }
 }
