@@ -74,8 +74,8 @@ Workload generation(const std::string& kind, const Sizes& z) {
   stream->each_tensor([&](const Tensor& rows) {  // [batch, heads, n, width]
     Shape shape = rows.shape();
     shape[2] = z.n + 1;
-    Tensor kept = rows;
-    copy_(kept, narrow(filled(shape), 2, 0, z.n));
+    Tensor earlier = narrow(rows, 2, 0, z.n);
+    copy_(earlier, narrow(filled(shape), 2, 0, z.n));
   });
   const Tensor token = full({z.batch, 1}, 65, {i64, device});
   Workload w;
