@@ -21,11 +21,10 @@ struct Mixer {
   template <class L>
     requires std::is_constructible_v<Layer, L>
   Mixer(L l) : layer(std::move(l)) {
-    std::visit(
-        [this](const auto& f) {
-          if constexpr (requires { f.options.heads.dim; }) norm = Norm({f.options.heads.dim, NormKind::layer});
-        },
-        layer);
+    std::visit([this](const auto& f) {
+      if constexpr (requires { f.options.heads.dim; }) norm = Norm({f.options.heads.dim, NormKind::layer});
+      else if (!complete(f)) norm = Norm({f.options.dim, NormKind::layer});
+    }, layer);
   }
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const {
     return std::visit([&](const auto& f) { return complete(f) ? f(x, pass) : x + f(norm(x), pass); }, layer);
