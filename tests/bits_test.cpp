@@ -8,6 +8,7 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/ops/reduce.h>
+#include <sluice/ops/view.h>
 
 #include <cstdio>
 
@@ -88,7 +89,7 @@ Tensor holes(int64_t n) {
 }
 
 void layer(Hash& hash, const LayerSample& s, const LayerInputs& in) {
-  const Tensor y = (*s.layer)(in);
+  const Tensor y = call(*s.layer, in);
   hash.add(y);
   std::vector<Tensor> leaves;
   for (const NamedTensor& t : s.layer->state())
@@ -106,21 +107,18 @@ void layers() {
         line("layer " + name, [&](Hash& hash) {
           const LayerSample s = make_sample(row, sample, dtype);
           layer(hash, s, s.inputs(2, n, 1, true));
-          if (!row.key_mask) return;
+          if (!s.masks_keys()) return;
           LayerInputs in = s.inputs(2, n, 1, true);
-          in.key_mask = holes(in.context.defined() ? in.context.dim(1) : n);
+          s.mask_of_keys(in) = holes(n);
           layer(hash, s, in);
         });
         if (row.streams)
           line("stream " + name, [&](Hash& hash) {
             const LayerSample s = make_sample(row, sample, dtype);
             const LayerInputs in = s.inputs(2, n, 1);
-            s.layer->restart(in);
-            int64_t at = 0;
-            for (const int64_t piece : {1, 1, 1, 2, 1, 7, 1, 19}) {
-              hash.add(s.layer->step(narrow(in.x, 1, at, piece)));
-              at += piece;
-            }
+            Stream stream;
+            for (const Tensor& piece : split(in.x, {1, 1, 1, 2, 1, 7, 1, 19}, 1))
+              hash.add(step(*s.layer, piece, stream, stream.length() == 0 ? in.pass() : Pass{}));
           });
       }
 }

@@ -44,7 +44,7 @@ Work layer_call(Draw& draw) {
     return leaves;
   };
   auto run = [s, in, weights] {
-    const Tensor y = (*s->layer)(in);
+    const Tensor y = call(*s->layer, in);
     std::string bytes;
     append_bytes(bytes, y);
     const std::vector<Tensor> leaves = weights();

@@ -12,20 +12,21 @@ using namespace sluice::testing;
 
 namespace {
 
-/// The case gives Q, K and V themselves: the projections are the identity.
+/// The case gives Q, K and V themselves: the projections are the identity, and K and V the halves of the context.
 const bool cross = register_golden({"gated_cross", [](const GoldenCase& c, DType dtype) -> GoldenResults {
   GoldenResults results;
   for (CrossGate reading : {CrossGate::per_query, CrossGate::pooled}) {
     Rng rng(1);
     const int64_t d = c.get("wg").dim(0);
-    GatedCrossAttentionOptions o{.heads = {.dim = d, .project_out = false, .dtype = dtype}, .reading = reading};
+    GatedCrossAttentionOptions o{.heads = {.dim = d, .context_dim = 2 * d, .project_out = false, .dtype = dtype},
+                                 .reading = reading};
     GatedCrossAttention l(o, rng);
-    l.heads.q.weight = l.heads.k.weight = l.heads.v.weight = eye(d, d, {dtype});
+    const Tensor same = eye(d, d, {dtype}), none = zeros({d, d}, {dtype});
+    l.heads.q.weight = same, l.heads.k.weight = cat({same, none}, 0), l.heads.v.weight = cat({none, same}, 0);
     l.gate.weight = c.get("wg", dtype);
-    auto batched = [&](const char* name) { return unsqueeze(c.get(name, dtype), 0); };
-    // K and V are different matrices, so they cannot come from one context: memory takes them as they are.
-    const GatedCrossAttention::Memory memory{unsqueeze(batched("k"), 1), unsqueeze(batched("v"), 1), {}};
-    results.emplace_back(std::string(name_of(reading)), select(l.attend(batched("q"), memory), 0, 0));
+    const Tensor context = cat({c.get("k", dtype), c.get("v", dtype)}, 1);
+    const Tensor y = l(unsqueeze(c.get("q", dtype), 0), {.context = unsqueeze(context, 0)});
+    results.emplace_back(std::string(name_of(reading)), select(y, 0, 0));
   }
   return results;
 }});

@@ -59,7 +59,7 @@ Tensor key_mask_of(const GoldenCase& c) {
 /// F(x) through the layer: its output minus the residual.
 Tensor inner(const Gau& gau, const Tensor& x, const Tensor& key_mask) {
   const Tensor batched = unsqueeze(x, 0);
-  return select(gau(batched, key_mask) - batched, 0, 0);
+  return select(gau(batched, {.key_mask = key_mask}) - batched, 0, 0);
 }
 
 /// F(x) by hand around gau_attention, for a bias that is any matrix.

@@ -1,5 +1,6 @@
 // What multi-head attention costs, beside the tables that others published, and the memory of
 // attention maps as measured.
+#include "layers/streamed.h"
 #include "support/approx.h"
 #include "support/catch.h"
 
@@ -70,8 +71,7 @@ TEST_CASE("cost: multi-head attention, its gates and its cache", "[cost]") {
           CHECK(c.state == 0);
           continue;
         }
-        const auto state = layer.step(zeros({1, n, 8}), {}).second;
-        CHECK(c.state == state.cache.numel());
+        CHECK(c.state == stream_of(layer, zeros({1, n, 8})).numel());
         CHECK(c.state == n * kv_heads * (2 + dv));
       }
 }
@@ -106,7 +106,7 @@ TEST_CASE("cost: windows, dilation, global positions, contexts", "[cost]") {
           CHECK(pairs >= (n - globals) * most + globals * n);
           CHECK(pairs <= (n - globals) * std::min(n, most + globals) + globals * n);
           CHECK(c.flops == projection_flops(layer, n, n) + 2 * 2 * pairs * (4 + 4));
-          if (causal) CHECK(c.state == layer.step(zeros({1, n, 8}), {}).second.cache.numel());
+          if (causal) CHECK(c.state == stream_of(layer, zeros({1, n, 8})).numel());
         }
   MultiHeadAttentionOptions longformer{.heads = {.dim = 8, .heads = 2}, .window = 3, .global = {0, 5}};
   longformer.separate_global_projections = true;
@@ -123,15 +123,15 @@ TEST_CASE("cost: windows, dilation, global positions, contexts", "[cost]") {
   const MultiHeadAttention reader(cross, rng);
   CHECK(cost(cross, 5, n).parameters == count(reader));
   CHECK(cost(cross, 5, n).flops == projection_flops(reader, 5, n) + 2 * 2 * 5 * n * 8);
-  CHECK(cost(cross, 5, n).state == reader.start(zeros({1, n, 6})).cache.numel());
+  Stream reading;
+  step(reader, zeros({1, 5, 8}), reading, {.context = zeros({1, n, 6})});
+  CHECK(cost(cross, 5, n).state == reading.numel());
 
   const AttentionStackOptions stack = hierarchical_options({.heads = {.dim = 8, .heads = 2, .causal = true}}, {2, 3,
                                                            0});
   const AttentionStack layers(stack, rng);
-  int64_t numbers = 0;
-  for (const auto& s : layers.step(zeros({1, n, 8}), {}).second.layers) numbers += s.cache.numel();
   CHECK(cost(stack, n).parameters == count(layers));
-  CHECK(cost(stack, n).state == numbers);
+  CHECK(cost(stack, n).state == stream_of(layers, zeros({1, n, 8})).numel());
   CHECK(cost(stack, n).attention_elements == 2 * n * (2 + 3 + n));
 }
 

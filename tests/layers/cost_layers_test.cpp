@@ -23,7 +23,7 @@ void check_counts(const O& options, int64_t context = 0) {
   CHECK(c.parameters == count(layer));
   const auto shapes = detail::cost_inputs(detail::members(layer), kTokens, context, detail::width_of(layer),
                                           detail::context_width_of(layer));
-  detail::CostInputs in{.global = shapes.global};
+  detail::CostInputs in{.positions = shapes.positions};
   in.x = detail::width_of(layer) > 0 ? normal(shapes.x.shape(), 0, 1, rng) : zeros(shapes.x.shape(), {i64});
   if (shapes.context.defined()) in.context = normal(shapes.context.shape(), 0, 1, rng);
   NoGrad guard;

@@ -1,5 +1,6 @@
 // What layers cost: counts of cost() against closed formulas, layers that were made, states that were streamed, and
 // products counted from the shapes of weights.
+#include "layers/streamed.h"
 #include "support/approx.h"
 #include "support/catch.h"
 
@@ -30,16 +31,10 @@ int64_t beside_projections(const O& o, int64_t n) {
   return c.flops - projection_flops(layer, n);
 }
 
-/// The state of a stream of one sequence after n tokens.
+/// Numbers that a stream of one sequence keeps after n tokens.
 template <class L>
-auto state_after(const L& layer, int64_t dim, int64_t n) {
-  if constexpr (TakesPass<L>) {
-    Stream stream;
-    step(layer, zeros({1, n, dim}), stream);
-    return stream;
-  } else {
-    return layer.step(zeros({1, n, dim}), {}).second;
-  }
+int64_t kept_after(const L& layer, int64_t dim, int64_t n) {
+  return stream_of(layer, zeros({1, n, dim})).numel();
 }
 
 }  // namespace
@@ -70,8 +65,7 @@ TEST_CASE("cost: GAU", "[cost]") {
         CHECK(cost(o, n).state == 0);
         o.causal = true;
         Rng rng(1);
-        const Gau::State s = state_after(Gau(o, rng), 6, n);
-        CHECK(cost(o, n).state == s.numel());
+        CHECK(cost(o, n).state == kept_after(Gau(o, rng), 6, n));
         CHECK(cost(o, n).state == n * (4 + e));
         o.length = GauLength::n;
         CHECK(cost(o, n).state == 0);  // cannot be streamed
@@ -128,9 +122,8 @@ TEST_CASE("cost: FLASH", "[cost]") {
         Rng rng(1);
         const Flash layer(o, rng);
         for (int64_t n : {1, 4, 11}) {
-          const Flash::State s = state_after(layer, 5, n);
-          CHECK(cost(o, n).state == state_size(s));
-          CHECK(state_size(s) == 4 * 6 + 4 * (2 * 4 + 6) + (shift ? 3 : 0));  // se + C(2s + e), ⌈d/2⌉
+          CHECK(cost(o, n).state == kept_after(layer, 5, n));
+          CHECK(cost(o, n).state == 4 * 6 + 4 * (2 * 4 + 6) + (shift ? 3 : 0));  // se + C(2s + e), ⌈d/2⌉
         }
       }
   FlashOptions o{.dim = 768, .causal = true};
@@ -165,7 +158,7 @@ TEST_CASE("cost: linear attention, GLA, retention", "[cost]") {
         if (w.defined()) flops += 2 * (2 * n * 2) * w.dim(-1) * w.dim(-2);
       CHECK(c.flops == flops);
       CHECK(c.attention_elements == 0);
-      if (bits & 8) CHECK(c.state == state_after(layer, d, n).numel());
+      if (bits & 8) CHECK(c.state == kept_after(layer, d, n));
       else CHECK(c.state == 0);
       ++kinds;
     }
@@ -191,12 +184,12 @@ TEST_CASE("cost: linear attention, GLA, retention", "[cost]") {
     g.output_gate = bits & 2, g.chunk = 4, g.norm = bits & 4 ? NormKind::layer : NormKind::rms;
     CHECK(beside_projections<Gla>(g, n) == 4 * n * 2 * 2 * 4);
     Rng rng(1);
-    CHECK(cost(g, n).state == state_after(Gla(g, rng), 8, n).numel());
+    CHECK(cost(g, n).state == kept_after(Gla(g, rng), 8, n));
 
     RetentionOptions r{.dim = 8, .heads = 2, .gate = bool(bits & 1)};
     r.group_norm = bits & 2 ? NormKind::layer : bits & 4 ? NormKind::rms : NormKind::rms_plain, r.chunk = 4;
     CHECK(beside_projections<Retention>(r, n) == 4 * n * 2 * 4 * 8);
-    CHECK(cost(r, n).state == state_after(Retention(r, rng), 8, n).numel());
+    CHECK(cost(r, n).state == kept_after(Retention(r, rng), 8, n));
   }
 }
 
@@ -212,7 +205,7 @@ TEST_CASE("cost: textbook gates", "[cost]") {
     CHECK(beside_projections<GatedAttention>(o, n) == 4 * n * n * width);
     CHECK(cost(o, n).attention_elements == 2 * n * n);
     Rng rng(1);
-    CHECK(cost(o, n).state == (o.heads.causal ? state_after(GatedAttention(o, rng), 6, n).numel() : 0));
+    CHECK(cost(o, n).state == (o.heads.causal ? kept_after(GatedAttention(o, rng), 6, n) : 0));
 
     FusedAttentionOptions f{.heads = {.dim = 6, .heads = 2, .head_dim = bits & 1 ? 4 : 0, .causal = bool(bits & 2)}};
     f.gate = bits & 4 ? FusedGate::per_token : bits & 8 ? FusedGate::per_head : FusedGate::per_channel;
@@ -220,9 +213,8 @@ TEST_CASE("cost: textbook gates", "[cost]") {
     const int64_t d = width / 2, sums = 4 * n * 2 * d * (d + 1);
     CHECK(beside_projections<FusedAttention>(f, n) == 4 * n * n * width + sums);
     if (f.heads.causal) {
-      const FusedAttention::State s = state_after(FusedAttention(f, rng), 6, n);
       CHECK(cost(f, n).state == n * 2 * 2 * d + 2 * d * (d + 1));
-      CHECK(state_size(s) == cost(f, n).state);
+      CHECK(cost(f, n).state == kept_after(FusedAttention(f, rng), 6, n));
     } else {
       CHECK(cost(f, n).state == 0);
     }
@@ -245,9 +237,10 @@ TEST_CASE("cost: textbook gates", "[cost]") {
           if (f->weight.defined()) flops += 2 * (1 - m) * f->weight.numel();
       CHECK(c.flops == flops);
       CHECK(c.attention_elements == 2 * m * n);
-      const GatedCrossAttention::Memory memory = layer.encode(zeros({1, n, layer.options.heads.context_dim}));
-      const bool by_row = reading == CrossGate::per_query || reading == CrossGate::flamingo;
-      CHECK(c.state == (by_row ? memory.keys.numel() + memory.values.numel() : 0));
+      Stream stream;
+      if (reading == CrossGate::per_query || reading == CrossGate::flamingo)
+        step(layer, zeros({1, m, 6}), stream, {.context = zeros({1, n, layer.options.heads.context_dim})});
+      CHECK(c.state == stream.numel());
     }
   for (ResidualGate kind :
        {ResidualGate::scalar, ResidualGate::per_channel, ResidualGate::input, ResidualGate::input_token})

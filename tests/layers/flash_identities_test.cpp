@@ -128,7 +128,7 @@ TEST_CASE("flash: lucidrains counts the padding", "[flash][identity]") {
   Flash f = random_flash(o, rand);
   f.out.bias = zeros({5}, {f64});
   const Tensor x = random_tensor({2, 9, 5}, f64, rand), mask = prefix_mask(9, 6, 6);
-  auto added = [&] { return narrow(f(x, mask) - x, 1, 0, 6); };
+  auto added = [&] { return narrow(f(x, {.key_mask = mask}) - x, 1, 0, 6); };
   const Tensor real = added();
   f.options.count_padding = true;
   REQUIRE(max_abs(real) > 1e-3);
@@ -169,7 +169,7 @@ TEST_CASE("flash: packed documents of whole chunks ≡ each document alone", "[f
         Rand rand(9);
         const Flash f = random_flash(o, rand);
         const Tensor x = random_tensor({2, 14, 5}, f64, rand), ids = documents(14, {3, 9}, {3, 9});
-        const Tensor packed = f(x, {}, nullptr, ids);
+        const Tensor packed = f(x, {.segments = ids});
         std::vector<Tensor> alone;
         for (const auto& [first, count] : {std::pair<int64_t, int64_t>{0, 3}, {3, 6}, {9, 5}})
           alone.push_back(f(narrow(x, 1, first, count)));  // RoPE knows differences of positions only
@@ -203,7 +203,7 @@ TEST_CASE("flash: memory is linear in n", "[flash][identity]") {
       const Tensor x = random_tensor({1, n, 4}, f32, rand), mask = ones({1, n}) > 0.0;
       const int64_t before = memory_stats().live;
       reset_peak_memory();
-      backward(sum(square(f(x, mask))));
+      backward(sum(square(f(x, {.key_mask = mask}))));
       return memory_stats().peak - before;
     };
     peak(64);  // buffers that stay

@@ -1,5 +1,6 @@
 // The FLASH model: positions, stacks, what it is made of.
 #include "layers/flash_reference.h"
+#include "layers/streamed.h"
 #include "support/catch.h"
 #include "support/temp_folder.h"
 
@@ -37,17 +38,20 @@ TEST_CASE("scaled_sinusoidal: values, scale and positions", "[flash]") {
   CHECK(s.scale.shape() == Shape{1});
   CHECK(s.scale.item() == Approx(1 / std::sqrt(6.0)).epsilon(1e-15));
   CHECK(ScaledSinusoidal({.dim = 6, .initial_scale = 1}).scale.item() == 1);
-  const std::vector<double> got = s(5, 100).to_vector<double>();
+  const auto none = [](int64_t n) { return zeros({1, n, 6}, {f64}); };  // positions added to nothing
+  Stream stream = stream_of(s, none(100));
+  const std::vector<double> got = step(s, none(5), stream).to_vector<double>();
   for (int64_t i = 0; i < 5; ++i)
     for (int64_t c = 0; c < 3; ++c) {
       const double angle = (100.0 + static_cast<double>(i)) / std::pow(10000.0, 2 * static_cast<double>(c) / 6);
       CHECK(got[static_cast<std::size_t>(i * 6 + c)] == Approx(std::sin(angle) / std::sqrt(6.0)).epsilon(1e-12));
       CHECK(got[static_cast<std::size_t>(i * 6 + c + 3)] == Approx(std::cos(angle) / std::sqrt(6.0)).epsilon(1e-12));
     }
-  CHECK(max_abs_diff(narrow(s(9), 0, 4, 5), s(5, 4)) == 0);
-  CHECK(s(0).shape() == Shape{0, 6});
-  const Tensor g = grad(sum(s(4)), s.scale);
-  CHECK(g.item() == Approx(sum(s(4)).item() / s.scale.item()).epsilon(1e-12));
+  CHECK(max_abs_diff(streamed(s, none(9), {4, 5}), s(none(9))) == 0);
+  CHECK(s(none(0)).shape() == Shape{1, 0, 6});
+  CHECK(max_abs_diff(s(ones({2, 4, 6}, {f64})), s(none(4)) + 1.0) < 1e-15);
+  const Tensor g = grad(sum(s(none(4))), s.scale);
+  CHECK(g.item() == Approx(sum(s(none(4))).item() / s.scale.item()).epsilon(1e-12));
   CHECK_THROWS_WITH(ScaledSinusoidal({.dim = 5}), Contains("even") && Contains("5"));
   CHECK_THROWS_AS(ScaledSinusoidal({.dim = 0}), ValueError);
 }
@@ -64,7 +68,8 @@ TEST_CASE("flash_block: layers one after the other", "[flash]") {
   const Tensor x = random_tensor({2, 5, 4}, f64, rand);
   CHECK(same_bits(b(x), b.layers[1](b.layers[0](x))));
   FlashBlock three({.layers = 3, .layer = o.layer}, rng);
-  CHECK_THROWS_WITH(three.step(x, b.step(x, {}).second), Contains("2 layers") && Contains("3"));
+  Stream two = stream_of(b, x);
+  CHECK_THROWS_WITH(step(three, x, two), Contains("another model"));
   CHECK_THROWS_AS(FlashBlock({.layers = 0, .layer = o.layer}, rng), ValueError);
 }
 
@@ -76,9 +81,9 @@ TEST_CASE("flash_model: what it is made of", "[flash]") {
       const FlashModel m = randomised(FlashModel(small_model(causal), rng), rand);
       const Tensor tokens = random_tokens({2, 8}, 11, rand);
       const Masks mask = masks(which, 8);
-      Tensor y = (*m.embedding)(tokens) + (*m.positions)(8);
+      Tensor y = (*m.positions)((*m.embedding)(tokens));
       for (const Flash& layer : m.body.layers) y = flash_reference(layer, y, mask.keys, mask.segments);
-      const Tensor want = (*m.head)(m.norm(y)), got = m(tokens, mask.keys, nullptr, mask.segments);
+      const Tensor want = (*m.head)(m.norm(y)), got = m(tokens, {.key_mask = mask.keys, .segments = mask.segments});
       REQUIRE(got.shape() == Shape{2, 8, 7});
       CHECK(max_abs_diff(real_rows(got, mask.keys), real_rows(want, mask.keys)) < 1e-11);
     }

@@ -1,5 +1,6 @@
 // FLASH's initial values, counts, edges, padding in odd places, and errors.
 #include "layers/flash_reference.h"
+#include "layers/streamed.h"
 #include "support/catch.h"
 
 #include <sluice/core/node.h>
@@ -69,7 +70,8 @@ TEST_CASE("flash: one token, and a sequence of padding alone", "[flash]") {
       const Tensor x = random_tensor({2, 1, 4}, f64, rand);
       CHECK(max_abs_diff(f(x), flash_reference(f, x)) < 1e-12);
       const Tensor nobody = prefix_mask(7, 0, 5), y = random_tensor({2, 7, 4}, f64, rand);
-      CHECK(max_abs_diff(real_rows(f(y, nobody), nobody), real_rows(flash_reference(f, y, nobody), nobody)) < 1e-12);
+      const Tensor got = f(y, {.key_mask = nobody}), want = flash_reference(f, y, nobody);
+      CHECK(max_abs_diff(real_rows(got, nobody), real_rows(want, nobody)) < 1e-12);
     }
 }
 
@@ -98,7 +100,8 @@ TEST_CASE("flash: a chunk of padding in the middle and at the start", "[flash]")
         const Tensor segments = with_documents ? documents(11, {4, 10}, {3, 6}) : Tensor();
         const Tensor want = flash_reference(f, x, mask, segments);
         const Tensor junk = masked_fill(x, unsqueeze(logical_not(mask), -1), NAN);
-        CHECK(max_abs_diff(real_rows(f(junk, mask, nullptr, segments), mask), real_rows(want, mask)) < 1e-12);
+        const Tensor got = f(junk, {.key_mask = mask, .segments = segments});
+        CHECK(max_abs_diff(real_rows(got, mask), real_rows(want, mask)) < 1e-12);
       }
 }
 
@@ -144,11 +147,12 @@ TEST_CASE("flash: what is refused, and by which words", "[flash]") {
   CHECK_THROWS_AS(f(ones_of({3, 4})), ShapeError);
   CHECK_THROWS_WITH(f(ones_of({3, 4})), Contains("[3,4]") && Contains("flash"));
   CHECK_THROWS_WITH(f(ones_of({2, 3, 5})), Contains("[2,3,5]") && Contains("4"));
-  CHECK_THROWS_WITH(f(ones_of({2, 3, 4}), ones_of({2, 4}) > 0.0), Contains("key_mask=[2,4]") && Contains("[2,3,4]"));
-  CHECK_THROWS_WITH(f(ones_of({2, 3, 4}), {}, nullptr, zeros({2, 2}, {i64})), Contains("segments=[2,2]"));
-  CHECK_THROWS_AS(f(ones_of({2, 3, 4}), ones_of({2, 3})), DTypeError);
-  CHECK_THROWS_AS(f(ones_of({2, 3, 4}), {}, nullptr, ones_of({2, 3})), DTypeError);
-  CHECK_THROWS_WITH(f(ones_of({2, 3, 4}), {}, nullptr, ones_of({2, 3})), Contains("segments") && Contains("i64"));
+  const Tensor x = ones_of({2, 3, 4});
+  CHECK_THROWS_WITH(f(x, {.key_mask = ones_of({2, 4}) > 0.0}), Contains("key_mask=[2,4]") && Contains("[2,3,4]"));
+  CHECK_THROWS_WITH(f(x, {.segments = zeros({2, 2}, {i64})}), Contains("segments=[2,2]"));
+  CHECK_THROWS_AS(f(x, {.key_mask = ones_of({2, 3})}), DTypeError);
+  CHECK_THROWS_AS(f(x, {.segments = ones_of({2, 3})}), DTypeError);
+  CHECK_THROWS_WITH(f(x, {.segments = ones_of({2, 3})}), Contains("segments") && Contains("i64"));
   CHECK_THROWS_AS(Flash({.dim = 0}, rng), ValueError);
   CHECK_THROWS_AS(Flash({.dim = 4, .key_dim = 0}, rng), ValueError);
   CHECK_THROWS_WITH(Flash({.dim = 4, .chunk = 0}, rng), Contains("chunk=0"));
@@ -174,20 +178,16 @@ TEST_CASE("flash: what cannot be streamed", "[flash][streaming]") {
   const Tensor x = random_tensor({2, 3, 4}, f64, rand);
   FlashOptions o = small(GauKind::su, ChunkLength::chunk, false, GauBias::none);
   const Flash both = random_flash(o, rand);
-  CHECK_THROWS_AS(both.step(x, {}), ValueError);
-  CHECK_THROWS_WITH(both.step(x, {}), Contains("causal"));
+  CHECK_THROWS_AS(stream_of(both, x), ValueError);
+  CHECK_THROWS_WITH(stream_of(both, x), Contains("causal"));
   o.causal = true;
   const Flash f = random_flash(o, rand);
-  const Flash::State two = f.step(x, {}).second;
-  CHECK_THROWS_WITH(f.step(narrow(x, 0, 0, 1), two), Contains("batch 2") && Contains("[1,3,4]"));
-  CHECK_THROWS_WITH(f.step(random_tensor({2, 3, 5}, f64, rand), two), Contains("[2,3,5]"));
+  Stream stream = stream_of(f, x);
+  CHECK_THROWS_WITH(step(f, narrow(x, 0, 0, 1), stream), Contains("batch 2") && Contains("[1,3,4]"));
+  CHECK_THROWS_WITH(step(f, random_tensor({2, 3, 5}, f64, rand), stream), Contains("[2,3,5]"));
   o.chunk = 6;
   const Flash wider = random_flash(o, rand);
-  CHECK_THROWS_WITH(wider.step(x, two), Contains("chunks of 6"));
-  CHECK(two.length() == 3);  // the refused steps changed nothing: the stream goes on
-  CHECK(max_abs_diff(f.step(x, two).first, narrow(f(cat({x, x}, 1)), 1, 3, 3)) < 1e-12);
-  const Tensor q = ones({1, 2, 3, 4}), v = ones({1, 2, 3, 2});
-  CHECK_THROWS_WITH(mixed_chunk_step(q, q, q, q, v, {.chunk = 4, .causal = true}, ones({1, 5}), {}),
-                    Contains("relative_bias=[1,5]") && Contains("4"));
-  CHECK_THROWS_WITH(mixed_chunk_step(q, q, q, q, v, {.chunk = 4}, {}, {}), Contains("causal"));
+  CHECK_THROWS_WITH(step(wider, x, stream), Contains("chunks of 6"));
+  CHECK(stream.length() == 3);  // the refused steps changed nothing: the stream goes on
+  CHECK(max_abs_diff(step(f, x, stream), narrow(f(cat({x, x}, 1)), 1, 3, 3)) < 1e-12);
 }

@@ -61,7 +61,8 @@ TEST_CASE("flash: every combination equals loops", "[flash]") {
     const Flash f = random_flash(o, rand);
     const Tensor x = random_tensor({2, 7, 4}, f64, rand);
     const Masks m = masks(which, 7);
-    const Tensor got = f(x, m.keys, nullptr, m.segments), want = flash_reference(f, x, m.keys, m.segments);
+    const Tensor got = f(x, {.key_mask = m.keys, .segments = m.segments});
+    const Tensor want = flash_reference(f, x, m.keys, m.segments);
     const double error = max_abs_diff(real_rows(got, m.keys), real_rows(want, m.keys));
     if (!(error < 1e-11)) FAIL_CHECK(describe(o, which) << ": off by " << error);
     worst = std::max(worst, error);

@@ -1,5 +1,6 @@
 // Softmax and linear attention mixed by a gate against loops.
 #include "layers/gates_reference.h"
+#include "layers/streamed.h"
 
 #include <sluice/layers/heads/fused_attention.h>
 #include <sluice/ops/create.h>
@@ -88,7 +89,7 @@ TEST_CASE("fused attention: every gate equals loops", "[gates]") {
     const Tensor x = random_tensor({2, 7, 4}, f64, rand), mask = prefix_mask(7, 4, 7);
     INFO(describe(o));
     CHECK(max_abs_diff(l(x), reference(l, x)) < 1e-12);
-    CHECK(max_abs_diff(real_rows(l(x, mask), mask), real_rows(reference(l, x, mask), mask)) < 1e-12);
+    CHECK(max_abs_diff(real_rows(l(x, {.key_mask = mask}), mask), real_rows(reference(l, x, mask), mask)) < 1e-12);
   }
 }
 
@@ -97,7 +98,7 @@ TEST_CASE("fused attention: a sequence without any real key is 0 from both kinds
     Rand rand(5);
     const FusedAttention l = make(o, rand);
     INFO(describe(o));
-    const Tensor y = l(random_tensor({2, 5, 4}, f64, rand), prefix_mask(5, 0, 5));
+    const Tensor y = l(random_tensor({2, 5, 4}, f64, rand), {.key_mask = prefix_mask(5, 0, 5)});
     const Tensor want = l.heads.out.bias.defined() && o.heads.project_out ? l.heads.out.bias : zeros({1}, {f64});
     CHECK(max_abs(select(y, 0, 0) - want) == 0);
   }
@@ -141,10 +142,10 @@ TEST_CASE("fused attention: what is refused, and by which words", "[gates]") {
   CHECK_THROWS_WITH(FusedAttention({.heads = {.dim = 5, .heads = 2}}, rng), Contains("heads=2") && Contains("dim=5"));
   CHECK_THROWS_AS(FusedAttention({.heads = {.dim = 4}, .chunk = 0}, rng), ValueError);
   const FusedAttention l({.heads = {.dim = 4}}, rng);
-  CHECK_THROWS_WITH(l.step(ones({1, 1, 4}), {}), Contains("causal"));
+  CHECK_THROWS_WITH(stream_of(l, ones({1, 1, 4})), Contains("causal"));
   CHECK_THROWS_AS(l(ones({2, 4})), ShapeError);
   CHECK_THROWS_WITH(l(ones({2, 3, 5})), Contains("[2,3,5]"));
-  CHECK_THROWS_WITH(l(ones({2, 3, 4}), ones({3}) > 0.0), Contains("[3]") && Contains("[2,3,4]"));
+  CHECK_THROWS_WITH(l(ones({2, 3, 4}), {.key_mask = ones({3}) > 0.0}), Contains("[3]") && Contains("[2,3,4]"));
   const Tensor q = ones({1, 2, 3, 4});
   CHECK_THROWS_WITH(fused_attention(q, ones({1, 2, 5, 4}), ones({1, 2, 5, 4}), ones({1})), Contains("[1,2,5,4]"));
   CHECK_THROWS_AS(fused_attention(q, q, q, ones({1, 2, 3, 5})), ShapeError);

@@ -104,19 +104,27 @@ TEST_CASE("gated cross attention: every reading equals its definition", "[gates]
         rand);
     const Tensor key_mask = prefix_mask(6, 4, 6), query_mask = prefix_mask(m, m - 1, m);
     INFO(describe(o));
+    const Tensor plain = l(x, {.context = c});
     if (o.reading == CrossGate::per_query)  // which is computed as g ⊙ Attn(g ⊙ Q, K, V)
-      check_identity("gates: per-query cross gate = g * Attn(g * Q, K, V)", l(x, c), reference(l, x, c), 1e-12);
-    CHECK(max_abs_diff(l(x, c), reference(l, x, c)) < 1e-12);
-    const Tensor y = l(x, c, key_mask, query_mask), want = reference(l, x, c, key_mask, query_mask);
+      check_identity("gates: per-query cross gate = g * Attn(g * Q, K, V)", plain, reference(l, x, c), 1e-12);
+    CHECK(max_abs_diff(plain, reference(l, x, c)) < 1e-12);
+    const Tensor y = l(x, {.key_mask = query_mask, .context = c, .context_mask = key_mask});
+    const Tensor want = reference(l, x, c, key_mask, query_mask);
     CHECK(max_abs_diff(real_rows(y, query_mask), real_rows(want, query_mask)) < 1e-12);
-    CHECK(same_bits(l.attend(x, l.encode(c)), l(x, c)));
+    Stream stream;
+    if (o.reading == CrossGate::pooled || o.reading == CrossGate::literal) {
+      CHECK_THROWS_AS(step(l, x, stream, {.context = c}), ValueError);  // its queries see each other
+      continue;
+    }
+    CHECK(same_bits(step(l, x, stream, {.context = c}), plain));
+    CHECK(same_bits(step(l, x, stream), plain));  // of the same context, and x knows no positions
   }
 }
 
 TEST_CASE("gated cross attention: initial values, sizes", "[gates]") {
   Rng rng(1);
   const GatedCrossAttention flamingo({.heads = {.dim = 4}, .reading = CrossGate::flamingo}, rng);
-  CHECK(max_abs(flamingo(ones({2, 3, 4}), ones({2, 5, 4}))) == 0);  // x + y starts as x
+  CHECK(max_abs(flamingo(ones({2, 3, 4}), {.context = ones({2, 5, 4})})) == 0);  // x + y starts as x
   CHECK(count(flamingo) == 4 * 16 + 1);
   CHECK(count(GatedCrossAttention({.heads = {.dim = 4}}, rng)) == 5 * 16 + 4);
   CHECK(count(GatedCrossAttention({.heads = {.dim = 4, .heads = 2, .head_dim = 5, .value_dim = 6, .context_dim = 3}},
@@ -126,7 +134,8 @@ TEST_CASE("gated cross attention: initial values, sizes", "[gates]") {
         2.f));
   for (CrossGate reading : kReadings) {
     const GatedCrossAttention g({.heads = {.dim = 4}, .reading = reading}, rng);
-    if (reading != CrossGate::literal) CHECK(max_abs(g(ones({2, 3, 4}), ones({2, 0, 4}))) == 0);  // nothing to see
+    if (reading == CrossGate::literal) continue;
+    CHECK(max_abs(g(ones({2, 3, 4}), {.context = ones({2, 0, 4})})) == 0);  // nothing to see
   }
 }
 
@@ -136,12 +145,14 @@ TEST_CASE("gated cross attention: what is refused, and by which words", "[gates]
                     Contains("dim=5"));
   CHECK_THROWS_AS(GatedCrossAttention({.heads = {.dim = -1}}, rng), ValueError);
   const GatedCrossAttention l({.heads = {.dim = 4, .context_dim = 3}}, rng);
-  CHECK_THROWS_AS(l(ones({2, 3, 5}), ones({2, 6, 3})), ShapeError);
-  CHECK_THROWS_WITH(l(ones({2, 3, 5}), ones({2, 6, 3})), Contains("[2,3,5]"));
-  CHECK_THROWS_WITH(l(ones({2, 3, 4}), ones({2, 6, 4})), Contains("context=[2,6,4]"));
-  CHECK_THROWS_WITH(l(ones({1, 3, 4}), ones({2, 6, 3})), Contains("[1,3,4]") && Contains("2"));
-  CHECK_THROWS_WITH(l(ones({2, 3, 4}), ones({2, 6, 3}), ones({2, 5}) > 0.0), Contains("[2,5]") && Contains("key_mask"));
-  CHECK_THROWS_WITH(l(ones({2, 3, 4}), ones({2, 6, 3}), {}, ones({2, 5}) > 0.0), Contains("query_mask"));
+  const Tensor x = ones({2, 3, 4}), c = ones({2, 6, 3}), short_mask = ones({2, 5}) > 0.0;
+  CHECK_THROWS_AS(l(ones({2, 3, 5}), {.context = c}), ShapeError);
+  CHECK_THROWS_WITH(l(ones({2, 3, 5}), {.context = c}), Contains("[2,3,5]"));
+  CHECK_THROWS_WITH(l(x, {.context = ones({2, 6, 4})}), Contains("context=[2,6,4]"));
+  CHECK_THROWS_WITH(l(ones({1, 3, 4}), {.context = c}), Contains("[1,3,4]") && Contains("2"));
+  CHECK_THROWS_WITH(l(x, {.context = c, .context_mask = short_mask}), Contains("[2,5]") && Contains("context_mask"));
+  CHECK_THROWS_WITH(l(x, {.key_mask = short_mask, .context = c}), Contains("[2,5]") && Contains("key_mask"));
+  CHECK_THROWS_WITH(l(x), Contains("needs a context"));
   const GatedCrossAttention literal({.heads = {.dim = 4}, .reading = CrossGate::literal}, rng);
-  CHECK_THROWS_WITH(literal(ones({2, 3, 4}), ones({2, 6, 4})), Contains("literal") && Contains("3") && Contains("6"));
+  CHECK_THROWS_WITH(literal(x, {.context = ones({2, 6, 4})}), Contains("literal") && Contains("3") && Contains("6"));
 }

@@ -40,19 +40,4 @@ inline Matrix with_sigmoid(Matrix m) {
   return m;
 }
 
-/// The outputs of x fed in pieces of the given sizes, repeated until it ends.
-template <class L>
-Tensor streamed(const L& layer, const Tensor& x, const std::vector<int64_t>& sizes) {
-  std::vector<Tensor> outputs;
-  typename L::State state;
-  int64_t at = 0;
-  for (std::size_t i = 0; at < x.dim(1); ++i) {
-    const int64_t size = std::min(sizes[i % sizes.size()], x.dim(1) - at);
-    auto [y, next] = layer.step(narrow(x, 1, at, size), std::move(state));
-    CHECK_FALSE(y.requires_grad());
-    outputs.push_back(y), state = std::move(next), at += size;
-  }
-  return cat(outputs, 1);
-}
-
 }  // namespace sluice::testing

@@ -156,7 +156,7 @@ TEST_CASE("cross_gau: equals loops", "[gau][cross_gau]") {
       Rand rand(10);
       for (NamedTensor& p : parameters(g)) set(p.tensor, [&](int64_t) { return rand.uniform(-1, 1); });
       const Tensor x = random_tensor({2, 4, 5}, f64, rand), c = random_tensor({2, 7, 3}, f64, rand);
-      const Tensor mask = padded ? prefix_mask(7, 5, 7) : Tensor(), y = g(x, c, mask);
+      const Tensor mask = padded ? prefix_mask(7, 5, 7) : Tensor(), y = g(x, {.context = c, .context_mask = mask});
       auto activated = [](Matrix m) {
         for (auto& row : m)
           for (double& v : row) v = activation_reference(Act::silu, v);
@@ -183,8 +183,10 @@ TEST_CASE("cross_gau: equals loops", "[gau][cross_gau]") {
 TEST_CASE("cross_gau: what is refused, and by which words", "[gau][cross_gau]") {
   Rng rng(1);
   const CrossGau g({.dim = 5, .context_dim = 3, .expansion = 6, .key_dim = 4}, rng);
-  CHECK_THROWS_WITH(g(ones({2, 4, 5}), ones({2, 7, 5})), Contains("[2,7,5]") && Contains("3"));
-  CHECK_THROWS_WITH(g(ones({2, 4, 5}), ones({3, 7, 3})), Contains("[2,4,5]") && Contains("[3,7,3]"));
-  CHECK_THROWS_WITH(g(ones({2, 4, 5}), ones({2, 7, 3}), ones({2, 6}) > 0.0), Contains("[2,6]") && Contains("7"));
-  CHECK_THROWS_AS(g(ones({2, 4, 5}), ones({2, 7, 3}), ones({3, 7}) > 0.0), ShapeError);
+  CHECK_THROWS_WITH(g(ones({2, 4, 5}), {.context = ones({2, 7, 5})}), Contains("[2,7,5]") && Contains("3"));
+  CHECK_THROWS_WITH(g(ones({2, 4, 5}), {.context = ones({3, 7, 3})}), Contains("[2,4,5]") && Contains("[3,7,3]"));
+  const Tensor x = ones({2, 4, 5}), c = ones({2, 7, 3});
+  CHECK_THROWS_WITH(g(x, {.context = c, .context_mask = ones({2, 6}) > 0.0}), Contains("[2,6]") && Contains("7"));
+  CHECK_THROWS_AS(g(x, {.context = c, .context_mask = ones({3, 7}) > 0.0}), ShapeError);
+  CHECK_THROWS_WITH(g(x), Contains("needs a context"));
 }

@@ -1,6 +1,7 @@
 // The GAU layer against loops: every combination of kind, length, causality, bias, heads, padding and
 // top-k; then placements, activations, windows, documents, initial values, counts and errors.
 #include "layers/gau_reference.h"
+#include "layers/streamed.h"
 #include "support/catch.h"
 
 #include <sluice/ops/create.h>
@@ -40,7 +41,8 @@ TEST_CASE("gau: every combination equals loops", "[gau]") {
     Rand rand(7);
     const Gau g = random_gau(o, rand);
     const Tensor x = random_tensor({2, 6, 4}, f64, rand), mask = padded ? prefix_mask(6, o.heads == 2 ? 0 : 4, 6) : Tensor();
-    const double e = max_abs_diff(real_rows(g(x, mask), mask), real_rows(gau_reference(g, x, mask), mask));
+    const Tensor y = g(x, {.key_mask = mask});
+    const double e = max_abs_diff(real_rows(y, mask), real_rows(gau_reference(g, x, mask), mask));
     if (!(e < 1e-10)) FAIL_CHECK(describe(o, padded) << ": off by " << e);
     worst = std::max(worst, e);
   });
@@ -78,7 +80,8 @@ TEST_CASE("gau: QK-norm, xPos, given frequencies, without residual, shortest len
       const Gau g = random_gau(o, rand);
       const Tensor x = random_tensor({2, 7, 5}, f64, rand), mask = prefix_mask(7, 4, 7);
       INFO(name_of(kind) << " bits " << bits);
-      CHECK(max_abs_diff(real_rows(g(x, mask), mask), real_rows(gau_reference(g, x, mask), mask)) < 1e-10);
+      const Tensor y = g(x, {.key_mask = mask});
+      CHECK(max_abs_diff(real_rows(y, mask), real_rows(gau_reference(g, x, mask), mask)) < 1e-10);
     }
 }
 
@@ -140,9 +143,9 @@ TEST_CASE("gau: what is refused, and by which words", "[gau]") {
   CHECK_THROWS_WITH(g(ones_of({3, 4})), Contains("[3,4]") && Contains("gau"));
   CHECK_THROWS_WITH(g(ones_of({2, 3, 5})), Contains("[2,3,5]") && Contains("4"));
   const Tensor mask = ones_of({2, 4}) > 0.0;
-  CHECK_THROWS_WITH(g(ones_of({2, 3, 4}), mask), Contains("[2,4]") && Contains("[2,3,4]"));
-  CHECK_THROWS_WITH(g(ones_of({2, 3, 4}), ones_of({3}) > 0.0), Contains("[3]") && Contains("[2,3,4]"));
-  CHECK_THROWS_WITH(g(ones_of({2, 3, 4}), ones_of({2, 3})), Contains("f32") && Contains("bool"));
+  CHECK_THROWS_WITH(g(ones_of({2, 3, 4}), {.key_mask = mask}), Contains("[2,4]") && Contains("[2,3,4]"));
+  CHECK_THROWS_WITH(g(ones_of({2, 3, 4}), {.key_mask = ones_of({3}) > 0.0}), Contains("[3]") && Contains("[2,3,4]"));
+  CHECK_THROWS_WITH(g(ones_of({2, 3, 4}), {.key_mask = ones_of({2, 3})}), Contains("f32") && Contains("bool"));
   CHECK_THROWS_WITH(Gau({.dim = 4, .expansion = 8, .key_dim = 4, .heads = 3}, rng),
                     Contains("heads=3") && Contains("key_dim=4"));
   CHECK_THROWS_WITH(Gau({.dim = 4, .expansion = 6, .key_dim = 4, .heads = 4}, rng),
@@ -180,10 +183,9 @@ TEST_CASE("gau: documents see nothing of each other", "[gau]") {
       const Gau g = random_gau(o, rand);
       const Tensor x = random_tensor({1, 9, 5}, f64, rand);
       const Tensor documents = Tensor::from(std::vector<int64_t>{0, 0, 0, 0, 1, 1, 1, 1, 1}, {1, 9});
-      const Tensor y = g(x, {}, nullptr, {.query_segments = documents, .key_segments = documents});
+      const Tensor y = g(x, {.segments = documents});
       CHECK(max_abs_diff(narrow(y, 1, 0, 4), g(narrow(x, 1, 0, 4))) < 1e-13);
       CHECK(max_abs_diff(narrow(y, 1, 4, 5), g(narrow(x, 1, 4, 5))) < 1e-13);
-      CHECK_THROWS_AS(g(x, {}, nullptr, {.causal = true}), ValueError);
     }
 }
 
@@ -191,15 +193,15 @@ TEST_CASE("gau: what cannot be streamed, and by which words", "[gau][streaming]"
   Rand rand(6);
   const Tensor x = random_tensor({2, 3, 4}, f64, rand);
   for (bool causal : {false, true})
-    CHECK_THROWS_WITH(random_gau(small(GauKind::su, GauLength::n, causal, GauBias::none, 1, 0), rand).step(x, {}),
+    CHECK_THROWS_WITH(stream_of(random_gau(small(GauKind::su, GauLength::n, causal, GauBias::none, 1, 0), rand), x),
                       Contains("causal") && Contains("visible"));
   GauOptions o = small(GauKind::su, GauLength::visible, true, GauBias::toeplitz, 1, 0);
   o.max_length = 4;
   const Gau table = random_gau(o, rand);
-  const Gau::State three = table.step(x, {}).second;
-  CHECK_THROWS_WITH(table.step(narrow(x, 0, 0, 1), three), Contains("2") && Contains("[1,3,4]"));
-  CHECK_THROWS_WITH(table.step(narrow(x, 1, 0, 2), three), Contains("n_max=4"));
-  // The refused step changed nothing that matters: the stream goes on.
-  CHECK(three.length == 3);
-  CHECK_NOTHROW(table.step(narrow(x, 1, 0, 1), three));
+  Stream stream = stream_of(table, x);
+  CHECK_THROWS_WITH(step(table, narrow(x, 0, 0, 1), stream), Contains("batch 2") && Contains("[1,3,4]"));
+  CHECK_THROWS_WITH(step(table, narrow(x, 1, 0, 2), stream), Contains("n_max=4"));
+  // The refused steps changed nothing that matters: the stream goes on.
+  CHECK(stream.length() == 3);
+  CHECK_NOTHROW(step(table, narrow(x, 1, 0, 1), stream));
 }

@@ -1,11 +1,13 @@
 #include <sluice/layers/nn/generate.h>
 
 #include <sluice/layers/gau/gau.h>
+#include <sluice/layers/heads/multi_head_attention.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/view.h>
 #include "support/catch.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <set>
@@ -34,24 +36,18 @@ void is_near(std::map<int64_t, double> got, const std::map<int64_t, double>& exp
   }
 }
 
-/// Counts: the next token is the last + 1; the state is how many tokens came before.
+/// Counts: the next token is the last + 1, up to 9.
 struct Counter {
-  using State = int64_t;
-  static Tensor logits_of(const Tensor& tokens) { return one_hot(clamp_to_nine(tokens), 10) * 50.0; }
-  static Tensor clamp_to_nine(const Tensor& tokens) {
+  static Tensor logits_of(const Tensor& tokens) {
     Ids next;
-    for (const int64_t t : tokens.to_vector<int64_t>()) next.push_back(t < 9 ? t + 1 : 9);
-    return Tensor::from(next, tokens.shape());
+    for (const int64_t t : tokens.to_vector<int64_t>()) next.push_back(std::min<int64_t>(t + 1, 9));
+    return one_hot(Tensor::from(next, tokens.shape()), 10) * 50.0;
   }
-  Tensor step(const Tensor& tokens, State& state) const {
-    state += tokens.dim(1);
-    CHECK((state == tokens.dim(1) || tokens.dim(1) == 1));  // the prompt at once, then one by one
+  Tensor operator()(const Tensor& tokens, const Pass& pass) const {
+    REQUIRE(pass.stream != nullptr);
+    CHECK((pass.stream->length() == 0 || tokens.dim(1) == 1));  // the prompt at once, then one by one
     return logits_of(tokens);
   }
-};
-struct PairCounter {
-  using State = int64_t;
-  std::pair<Tensor, State> step(const Tensor& tokens, State state) const { return {Counter::logits_of(tokens), state + tokens.dim(1)}; }
 };
 
 }  // namespace
@@ -95,43 +91,60 @@ TEST_CASE("sample_tokens: what is refused", "[generate]") {
   CHECK_THROWS_AS(sample_tokens(Tensor({{1, 2}}), {.top_p = 1.5}, rng), ValueError);
 }
 
-TEST_CASE("generate: batches, stop tokens, both kinds of step", "[generate]") {
+TEST_CASE("generate: batches, stop tokens, models and functions", "[generate]") {
   Rng rng(1);
   const Tensor prompt = Tensor::from<int64_t>({0, 1, 2, 5, 6, 7}, {2, 3});
   const auto ids = [](const Tensor& t) { return t.to_vector<int64_t>(); };
   const Tensor four = generate(Counter{}, prompt, {.tokens = 4}, rng);
   CHECK(four.shape() == Shape{2, 7});
   CHECK(ids(four) == Ids{0, 1, 2, 3, 4, 5, 6, 5, 6, 7, 8, 9, 9, 9});
-  CHECK(ids(generate(PairCounter{}, prompt, {.tokens = 4}, rng)) == ids(four));
+  CHECK(ids(generate(Counter::logits_of, prompt, {.tokens = 4}, rng)) == ids(four));
   CHECK(ids(generate(Counter{}, prompt, {.tokens = 0}, rng)) == ids(prompt));
   // The second sequence meets 8 at once and waits, the first after six tokens; then all is over.
   CHECK(ids(generate(Counter{}, prompt, {.tokens = 50, .stop = 8}, rng)) ==
         Ids{0, 1, 2, 3, 4, 5, 6, 7, 8, 5, 6, 7, 8, 8, 8, 8, 8, 8});
   CHECK_THROWS_AS(generate(Counter{}, Tensor({{1, 2}}), {}, rng), ShapeError);
   CHECK_THROWS_AS(generate(Counter{}, Tensor::from<int64_t>({1}), {}, rng), ShapeError);
-  CHECK_THROWS_WITH(generate([](const Tensor& t) { return one_hot(reshape(t, {-1}), 10); }, prompt, {}, rng), Contains("step must turn"));
+  const auto flat = [](const Tensor& t, const Pass&) { return one_hot(reshape(t, {-1}), 10); };
+  CHECK_THROWS_WITH(generate(flat, prompt, {}, rng), Contains("must turn"));
 }
 
 TEST_CASE("generate: a layer's stream, the same for the same generator", "[generate]") {
   Rng rng(2);
   const Gau gau({.dim = 12, .key_dim = 8, .causal = true}, rng);
-  struct Model {
-    using State = Gau::State;
-    const Gau& gau;
-    std::pair<Tensor, State> step(const Tensor& tokens, State state) const { return gau.step(one_hot(tokens, 12), std::move(state)); }
-  };
+  const auto model = [&](const Tensor& tokens, const Pass& pass = {}) { return gau(one_hot(tokens, 12), pass); };
   const Tensor prompt = Tensor::from<int64_t>({3, 1}, {1, 2});
   const GenerateOptions options{.tokens = 20, .temperature = 0.7, .top_k = 5};
   Rng a(9), b(9), c(10);
-  const auto text = generate(Model{gau}, prompt, options, a).to_vector<int64_t>();
-  CHECK(text == generate(Model{gau}, prompt, options, b).to_vector<int64_t>());
-  CHECK(text != generate(Model{gau}, prompt, options, c).to_vector<int64_t>());
+  const auto text = generate(model, prompt, options, a).to_vector<int64_t>();
+  CHECK(text == generate(model, prompt, options, b).to_vector<int64_t>());
+  CHECK(text != generate(model, prompt, options, c).to_vector<int64_t>());
   // Without temperature, each token is the likeliest after all before it, read at once.
-  const Tensor best = generate(Model{gau}, prompt, {.tokens = 20, .temperature = 0}, a);
+  const Tensor best = generate(model, prompt, {.tokens = 20, .temperature = 0}, a);
   CHECK_FALSE(best.requires_grad());
   Rng none(0);
   for (int64_t n = 2; n < 22; ++n) {
-    const Tensor logits = select(gau(one_hot(narrow(best, 1, 0, n), 12)), 1, -1);
+    const Tensor logits = select(model(narrow(best, 1, 0, n)), 1, -1);
     CHECK(sample_tokens(logits, {.temperature = 0}, none).item<int64_t>() == select(select(best, 0, 0), 0, n).item<int64_t>());
   }
+}
+
+TEST_CASE("generate: a context is read with the prompt", "[generate]") {
+  Rng rng(3);
+  const MultiHeadAttention own({.heads = {.dim = 12, .heads = 2, .causal = true, .use_rope = true}}, rng);
+  const MultiHeadAttention reader({.heads = {.dim = 12, .heads = 2, .context_dim = 5}}, rng);
+  const auto model = [&](const Tensor& tokens, const Pass& pass) {
+    const Tensor y = own(one_hot(tokens, 12), pass);
+    return y + reader(y, pass) * 8.0;
+  };
+  const Tensor prompt = Tensor::from<int64_t>({3, 1, 4, 4}, {2, 2}), context = normal({2, 6, 5}, 0, 1, rng);
+  const Tensor mask = Tensor::from(std::vector<bool>{1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 0, 0}, {2, 6});
+  const GenerateOptions best{.tokens = 12, .temperature = 0};
+  const Tensor text = generate(model, prompt, best, rng, {.context = context, .context_mask = mask});
+  for (int64_t n = 2; n < 14; ++n) {
+    const Tensor logits = model(narrow(text, 1, 0, n), {.context = context, .context_mask = mask});
+    CHECK(sample_tokens(select(logits, 1, -1), best, rng).to_vector<int64_t>() ==
+          select(text, 1, n).to_vector<int64_t>());
+  }
+  CHECK_THROWS_WITH(generate(model, prompt, best, rng), Contains("needs a context"));
 }

@@ -1,6 +1,7 @@
 // Shared key and value heads: what grouped-query attention is equal to, and how a multi-head layer
 // becomes one.
 #include "layers/multi_head_attention_samples.h"
+#include "layers/streamed.h"
 #include "support/catch.h"
 #include "support/identities.h"
 
@@ -80,10 +81,10 @@ TEST_CASE("gqa: the cache holds 2·g·n·dk numbers", "[attention][identity]") {
     for (int64_t n : {1, 7, 33}) {
       MultiHeadAttentionOptions o{.heads = {.dim = 6, .heads = 4, .kv_heads = g, .head_dim = 5, .causal = true}};
       Rng rng(1);
-      const auto state = MultiHeadAttention(o, rng).step(zeros({1, n, 6}), {}).second;
-      const auto off = static_cast<double>(state.cache.numel() - 2 * g * n * 5);
+      const Stream stream = stream_of(MultiHeadAttention(o, rng), zeros({1, n, 6}));
+      const auto off = static_cast<double>(stream.numel() - 2 * g * n * 5);
       check_identity("GQA: cache size is 2 g n dk", std::abs(off), 0);
-      CHECK(state.cache.rings[0].numel() + state.cache.rings[1].numel() == 2 * g * n * 5);
+      CHECK(stream.bytes() == 4 * stream.numel());
     }
 }
 

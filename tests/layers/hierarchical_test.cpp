@@ -1,5 +1,6 @@
 // Stacks of local and global attention: who reaches whom, streaming, state sizes.
 #include "layers/gates_reference.h"
+#include "layers/streamed.h"
 
 #include <sluice/layers/heads/hierarchical.h>
 #include <sluice/ops/create.h>
@@ -88,12 +89,10 @@ TEST_CASE("hierarchical: the stack is its layers one after the other", "[gates]"
       const AttentionStack s = make(o, rand);
       REQUIRE(s.layers.size() == o.layers.size());
       const Tensor x = random_tensor({2, 7, 4}, f64, rand), mask = prefix_mask(7, 4, 7);
-      AttentionInputs padded;
-      padded.key_mask = mask;
       Tensor y = x, z = x;
-      for (const MultiHeadAttention& l : s.layers) y = l(y), z = l(z, padded);
+      for (const MultiHeadAttention& l : s.layers) y = l(y), z = l(z, {.key_mask = mask});
       CHECK(same_bits(s(x), y));
-      CHECK(same_bits(real_rows(s(x, padded), mask), real_rows(z, mask)));
+      CHECK(same_bits(real_rows(s(x, {.key_mask = mask}), mask), real_rows(z, mask)));
     }
   // Windows as wide as the sequence are full attention.
   Rand rand(3);
@@ -114,13 +113,10 @@ TEST_CASE("hierarchical: streaming equals the full pass, in states as large as t
   }
   Rand rand(5);
   const AttentionStack s = make(hierarchical_options(base(true), {2, 3, 0}), rand);
-  const AttentionStack::State state = s.step(random_tensor({1, 9, 4}, f64, rand), {}).second;
-  REQUIRE(state.layers.size() == 3);
-  CHECK(state.layers[0].cache.numel() == 2 * 4 * 2);  // 2·dim·window
-  CHECK(state.layers[1].cache.numel() == 2 * 4 * 3);
-  CHECK(state.layers[2].cache.numel() == 2 * 4 * 9);
-  CHECK_THROWS_WITH(make(hierarchical_options(base(true), {2}), rand).step(ones({1, 1, 4}, {f64}), state),
-                    Contains("3") && Contains("1"));
+  Stream stream = stream_of(s, random_tensor({1, 9, 4}, f64, rand));
+  CHECK(stream.numel() == 2 * 4 * (2 + 3 + 9));  // 2·dim·window of each layer
+  CHECK_THROWS_WITH(step(make(hierarchical_options(base(true), {2}), rand), ones({1, 1, 4}, {f64}), stream),
+                    Contains("another model"));
 }
 
 TEST_CASE("hierarchical: what is refused, and by which words", "[gates]") {

@@ -112,6 +112,37 @@ TEST_CASE("kv_cache: copies never disturb each other", "[kv_cache]") {
   CHECK(same_bits(held[0], before));
 }
 
+TEST_CASE("kv_cache: the rows of the last call can be taken back", "[kv_cache]") {
+  Rand rand(6);
+  const Tensor k = random_tensor({2, 2, 24, 3}, f64, rand), v = random_tensor({2, 2, 24, 4}, f64, rand);
+  const Tensor other = random_tensor({2, 2, 24, 3}, f64, rand), values = random_tensor({2, 2, 24, 4}, f64, rand);
+  for (int64_t window : {0, 1, 3, 5, 20})
+    for (int64_t before = 0; before < 12; ++before)
+      for (int64_t m : {0, 1, 2, 3, 7})
+        for (bool shared : {false, true}) {
+          INFO("window " << window << ", " << m << " rows after " << before << (shared ? ", of two copies" : ""));
+          KvCache cache, copy;
+          for (int64_t i = 0; i < before; ++i) cache.append({rows(k, i, i + 1), rows(v, i, i + 1)}, window);
+          if (shared) copy = cache;
+          for (int trial = 0; trial < 2; ++trial) {
+            cache.append({rows(other, 0, m), rows(values, 0, m)}, window);
+            if (window == 0) cache.append({rows(other, 0, m), rows(values, 0, m)});
+            cache.take_back(before);
+          }
+          for (KvCache* c : {&cache, &copy}) {
+            if (c == &copy && !shared) continue;
+            CHECK(c->length == before);
+            for (int64_t total : {before, before + 1, before + 5}) {
+              if (total > before) c->append({rows(k, c->length, total), rows(v, c->length, total)}, window);
+              if (total == 0) continue;
+              const int64_t from = window > 0 ? std::max<int64_t>(0, total - window) : 0;
+              CHECK(same_bits(c->rows()[0], rows(k, from, total)));
+              CHECK(same_bits(c->rows()[1], rows(v, from, total)));
+            }
+          }
+        }
+}
+
 TEST_CASE("kv_cache: rows of different heads and widths, as many kinds as a layer keeps", "[kv_cache]") {
   Rand rand(4);
   const Tensor k = random_tensor({2, 4, 9, 3}, f64, rand), v = random_tensor({2, 2, 9, 5}, f64, rand),

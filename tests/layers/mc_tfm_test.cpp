@@ -1,5 +1,6 @@
 // The block of MC-TFM++ against loops.
 #include "layers/flash_reference.h"
+#include "layers/streamed.h"
 #include "support/catch.h"
 
 #include <sluice/layers/gau/flash_model.h>
@@ -85,7 +86,7 @@ TEST_CASE("mc_tfm: equals loops", "[flash]") {
           const Tensor x = random_tensor({2, 7, 6}, f64, rand);
           const Masks m = masks(which, 7);
           INFO(name_of(kind) << " causal " << causal << " mask " << which << " terms " << terms);
-          const Tensor got = f(x, m.keys, nullptr, m.segments), want = mc_tfm_reference(f, x, m);
+          const Tensor got = f(x, {.key_mask = m.keys, .segments = m.segments}), want = mc_tfm_reference(f, x, m);
           CHECK(max_abs_diff(real_rows(got, m.keys), real_rows(want, m.keys)) < 1e-12);
         }
 }
@@ -109,8 +110,8 @@ TEST_CASE("mc_tfm: counts and errors", "[flash]") {
   const McTfm f({.dim = 16, .heads = 4, .hidden = 24}, rng);
   CHECK(count(f) == 4 * 16 * 16 + 4 * 16 + 4 * 16 + 3 * 16 * 24 + 2 * 24 + 16 + 4 * 16);
   CHECK_THROWS_WITH(f(ones({2, 3, 8})), Contains("[2,3,8]") && Contains("16"));
-  CHECK_THROWS_WITH(f(ones({2, 3, 16}), ones({2, 4}) > 0.0), Contains("key_mask=[2,4]"));
-  CHECK_THROWS_WITH(f.step(ones({2, 3, 16}), {}), Contains("causal"));
+  CHECK_THROWS_WITH(f(ones({2, 3, 16}), {.key_mask = ones({2, 4}) > 0.0}), Contains("key_mask=[2,4]"));
+  CHECK_THROWS_WITH(stream_of(f, ones({2, 3, 16})), Contains("causal"));
   CHECK_THROWS_WITH(McTfm({.dim = 16, .heads = 3}, rng), Contains("heads=3") && Contains("dim=16"));
   CHECK_THROWS_WITH(McTfm({.dim = 16, .heads = 4, .quadratic = false, .linear = false}, rng),
                     Contains("mc_tfm: one of the terms"));

@@ -132,10 +132,10 @@ TEST_CASE("mlp and glu: dropout acts on the hidden activations, only with a gene
   Glu g({.dim = 8, .hidden = 64, .dropout = 0.5}, init);
   Tensor x = ones({4, 8});
   CHECK(same_bits(m(x), m(x)));
-  CHECK(same_bits(m(x, &a), m(x, &b)));
-  CHECK_FALSE(same_bits(m(x), m(x, &a)));
-  CHECK_FALSE(same_bits(g(x), g(x, &a)));
+  CHECK(same_bits(m(x, {.rng = &a}), m(x, {.rng = &b})));
+  CHECK_FALSE(same_bits(m(x), m(x, {.rng = &a})));
+  CHECK_FALSE(same_bits(g(x), g(x, {.rng = &a})));
   Tensor want = m.out(dropout(activate(m.options.activation, m.in(x)), 0.5, b));
   d.reserve(64);  // 4·64 elements, four a block
-  CHECK(same_bits(want, m(x, &d)));
+  CHECK(same_bits(want, m(x, {.rng = &d})));
 }

@@ -21,7 +21,7 @@ TEST_CASE("multi_head_attention: what a call brings equals loops", "[attention]"
       Rand rand(static_cast<uint64_t>(bits));
       const MultiHeadAttention a = random_attention(o, rand);
       const Tensor x = random_tensor({2, 7, 6}, f64, rand);
-      AttentionInputs in;
+      Pass in;
       if (bits & 1) in.key_mask = prefix_mask(7, 7, 4);
       if (bits & 2) in.segments = documents({0, 0, 0, 1, 1, 1, 5}, {3, 3, 3, 3, 3, 1, 1});
       if (bits & 4) in.mask = random_bools({2, bits & 1 ? 4 : 1, 7, 7}, rand);
@@ -47,8 +47,8 @@ TEST_CASE("multi_head_attention: cross attention equals loops", "[attention]") {
     Rand rand(static_cast<uint64_t>(bits));
     const MultiHeadAttention a = random_attention(o, rand);
     const Tensor x = random_tensor({2, 4, 6}, f64, rand);
-    AttentionInputs in{.context = random_tensor({2, 7, 5}, f64, rand)};
-    if (bits & 16) in.key_mask = prefix_mask(7, 3, 0);  // the second context is empty
+    Pass in{.context = random_tensor({2, 7, 5}, f64, rand)};
+    if (bits & 16) in.context_mask = prefix_mask(7, 3, 0);  // the second context is empty
     if (bits & 32) {
       in.segments = documents({0, 0, 1, 2}, {2, 0, 0, 1});
       in.context_segments = documents({0, 0, 1, 1, 0, 1, 3}, {0, 0, 0, 1, 1, 1, 2});

@@ -207,32 +207,34 @@ std::vector<T> line_of(const Tensor& t, int64_t b) {
 struct BatchResult {
   Tensor out, map;
 };
-inline BatchResult mha_reference(const MultiHeadAttention& a, const Tensor& x, const AttentionInputs& in) {
+inline BatchResult mha_reference(const MultiHeadAttention& a, const Tensor& x, const Pass& in) {
+  const Tensor &context = in.context, &bias = in.bias, &mask = in.mask, &block_mask = in.blocks;
+  const Tensor& key_mask = context.defined() ? in.context_mask : in.key_mask;
   std::vector<double> out, map;
   for (int64_t b = 0; b < x.dim(0); ++b) {
     AttentionSequence s;
     s.x = matrix_of(select(x, 0, b));
-    if (in.context.defined()) s.context = matrix_of(select(in.context, 0, b));
-    s.real = line_of<bool>(in.key_mask, b);
+    if (context.defined()) s.context = matrix_of(select(context, 0, b));
+    s.real = line_of<bool>(key_mask, b);
     s.segments = line_of<int64_t>(in.segments, b), s.context_segments = line_of<int64_t>(in.context_segments, b);
-    if (in.bias.defined()) s.bias = matrix_of(select(select(in.bias, 0, b), 0, 0));
+    if (bias.defined()) s.bias = matrix_of(select(select(bias, 0, b), 0, 0));
     std::vector<bool> dense, blocks;
-    if (in.mask.defined()) dense = expand(in.mask, {x.dim(0), a.options.heads.heads, -1, -1}).to_vector<bool>();
-    if (in.blocks.defined()) blocks = in.blocks.to_vector<bool>();
-    const int64_t m = x.dim(1), n = in.context.defined() ? in.context.dim(1) : m;
-    if (in.mask.defined() || in.blocks.defined())
+    if (mask.defined()) dense = expand(mask, {x.dim(0), a.options.heads.heads, -1, -1}).to_vector<bool>();
+    if (block_mask.defined()) blocks = block_mask.to_vector<bool>();
+    const int64_t m = x.dim(1), n = context.defined() ? context.dim(1) : m;
+    if (mask.defined() || block_mask.defined())
       s.allowed = [&, b](std::size_t h, std::size_t i, std::size_t j) {
         const auto I = static_cast<int64_t>(i), J = static_cast<int64_t>(j), H = static_cast<int64_t>(h);
         const auto at = static_cast<std::size_t>(((b * a.options.heads.heads + H) * m + I) * n + J);
         if (!dense.empty() && !dense[at]) return false;
-        return blocks.empty() || blocks[static_cast<std::size_t>(I / in.block * in.blocks.dim(1) + J / in.block)];
+        return blocks.empty() || blocks[static_cast<std::size_t>(I / in.block * block_mask.dim(1) + J / in.block)];
       };
     const AttentionResult r = mha_reference(a, s);
     for (const auto& row : r.out) out.insert(out.end(), row.begin(), row.end());
     for (const Matrix& head : r.map)
       for (const auto& row : head) map.insert(map.end(), row.begin(), row.end());
   }
-  const int64_t n = in.context.defined() ? in.context.dim(1) : x.dim(1);
+  const int64_t n = context.defined() ? context.dim(1) : x.dim(1);
   return {Tensor::from(out, x.shape()), Tensor::from(map, {x.dim(0), a.options.heads.heads, x.dim(1), n})};
 }
 

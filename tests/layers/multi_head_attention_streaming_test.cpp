@@ -1,5 +1,6 @@
 // Streaming: the tokens of a sequence in pieces give the rows of the full causal pass.
 #include "layers/multi_head_attention_samples.h"
+#include "layers/streamed.h"
 #include "support/catch.h"
 #include "support/identities.h"
 
@@ -8,24 +9,6 @@
 
 using namespace sluice;
 using namespace sluice::testing;
-
-namespace {
-
-using State = MultiHeadAttention::State;
-
-/// The outputs of x fed in pieces of the given sizes, repeated until it ends.
-Tensor streamed(const MultiHeadAttention& a, const Tensor& x, const std::vector<int64_t>& sizes, State state = {}) {
-  std::vector<Tensor> outputs;
-  for (int64_t i = 0, at = 0; at < x.dim(1); ++i) {
-    const int64_t size = std::min(sizes[static_cast<std::size_t>(i) % sizes.size()], x.dim(1) - at);
-    auto [y, next] = a.step(narrow(x, 1, at, size), std::move(state));
-    outputs.push_back(y), state = std::move(next);
-    at += size;
-  }
-  return cat(outputs, 1);
-}
-
-}  // namespace
 
 TEST_CASE("multi_head_attention: streaming equals the full pass for every option and chunk", "[attention][streaming]") {
   for (const AttentionLayerSample& s : attention_samples(true)) {
@@ -54,7 +37,7 @@ TEST_CASE("multi_head_attention: a ring buffer is a causal sliding window", "[at
       }
 }
 
-TEST_CASE("multi_head_attention: cross attention streams from a cached context", "[attention][streaming]") {
+TEST_CASE("multi_head_attention: cross attention streams, its first step brings the context", "[attention][streaming]") {
   for (bool padded : {false, true}) {
     MultiHeadAttentionOptions o{.heads = {.dim = 6, .heads = 4, .kv_heads = 2, .head_dim = 4, .context_dim = 5}};
     o.norm = NormKind::rms, o.qk_norm = o.heads.residual = true;
@@ -65,16 +48,24 @@ TEST_CASE("multi_head_attention: cross attention streams from a cached context",
     const Tensor x = random_tensor({2, 9, 6}, f64, rand), mask = padded ? prefix_mask(7, 4, 7) : Tensor();
     Tensor context = random_tensor({2, 7, 5}, f64, rand);
     if (padded) context = masked_fill(context, unsqueeze(logical_not(mask), -1), NAN);
-    const Tensor full = a(x, {.context = context, .key_mask = mask});
-    const State state = a.start(context, mask);
-    CHECK(state.cache.numel() == 2 * 2 * 7 * (4 + 4));
+    const Tensor full = a(x, {.context = context, .context_mask = mask});
+    Stream read;  // a step without tokens reads the context, too
+    CHECK(step(a, narrow(x, 1, 0, 0), read, {.context = context, .context_mask = mask}).shape() == Shape{2, 0, 6});
+    CHECK(read.numel() == 2 * 2 * 7 * (4 + 4) + (padded ? 2 * 7 : 0));
     for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{1}, {4, 1}, {9}})
-      CHECK(max_abs_diff(streamed(a, x, sizes, state), full) < 1e-12);
-    CHECK(state.cache.length == 7);
-    CHECK_THROWS_WITH(a.step(x, {}), Contains("start(context)"));
-    CHECK_THROWS_WITH(a.step(narrow(x, 0, 0, 1), state), Contains("batch 2") && Contains("[1,9,6]"));
-    CHECK_THROWS_WITH(a.start(random_tensor({2, 7, 4}, f64, rand)), Contains("[2,7,4]") && Contains("5"));
-    CHECK_THROWS_WITH(a.start(context, prefix_mask(6, 6, 6)), Contains("[2,6]") && Contains("[2,7,5]"));
+      CHECK(max_abs_diff(streamed(a, x, sizes, read), full) < 1e-12);
+    Stream stream;
+    const Tensor first = step(a, narrow(x, 1, 0, 2), stream, {.context = context, .context_mask = mask});
+    CHECK(max_abs_diff(cat({first, streamed(a, narrow(x, 1, 2, 7), {3}, stream)}, 1), full) < 1e-12);
+    CHECK(stream.numel() == read.numel());
+    CHECK_THROWS_WITH(step(a, narrow(x, 0, 0, 1), stream), Contains("batch 2") && Contains("[1,9,6]"));
+    stream = {};
+    CHECK_THROWS_WITH(step(a, x, stream), Contains("needs a context"));
+    CHECK_THROWS_WITH(step(a, x, stream, {.context = random_tensor({2, 7, 4}, f64, rand)}),
+                      Contains("[2,7,4]") && Contains("5"));
+    CHECK_THROWS_WITH(step(a, x, stream, {.context = context, .context_mask = prefix_mask(6, 6, 6)}),
+                      Contains("[2,6]") && Contains("[2,7,5]"));
+    CHECK((stream.length() == 0 && stream.numel() == 0));
   }
 }
 
@@ -95,16 +86,19 @@ TEST_CASE("multi_head_attention: what cannot be streamed", "[attention][streamin
   MultiHeadAttentionOptions o{.heads = {.dim = 6, .heads = 2, .head_dim = 4}};
   const Tensor x = random_tensor({2, 3, 6}, f64, rand);
   const MultiHeadAttention both_ways = random_attention(o, rand);
-  CHECK_THROWS_AS(both_ways.step(x, {}), ValueError);
-  CHECK_THROWS_WITH(both_ways.step(x, {}), Contains("causal"));
-  CHECK_THROWS_WITH(both_ways.start(x), Contains("context_dim"));
+  CHECK_THROWS_AS(stream_of(both_ways, x), ValueError);
+  CHECK_THROWS_WITH(stream_of(both_ways, x), Contains("causal"));
   o.heads.causal = true;
   const MultiHeadAttention a = random_attention(o, rand);
-  const State two = a.step(x, {}).second;
-  CHECK_THROWS_WITH(a.step(narrow(x, 0, 0, 1), two), Contains("batch 2") && Contains("[1,3,6]"));
-  CHECK_THROWS_WITH(a.step(random_tensor({2, 3, 5}, f64, rand), two), Contains("[2,3,5]"));
+  Stream stream;
+  CHECK_THROWS_WITH(step(a, x, stream, {.context = x}), Contains("nothing in the model has read context"));
+  step(a, x, stream);
+  CHECK_THROWS_WITH(step(a, narrow(x, 0, 0, 1), stream), Contains("batch 2") && Contains("[1,3,6]"));
+  CHECK_THROWS_WITH(step(a, random_tensor({2, 3, 5}, f64, rand), stream), Contains("[2,3,5]"));
   o.window = 2;
-  CHECK_THROWS_WITH(random_attention(o, rand).step(x, two), Contains("window 0") && Contains("2"));
+  CHECK_THROWS_WITH(step(random_attention(o, rand), x, stream), Contains("window 0") && Contains("2"));
   o.global = {0}, o.separate_global_projections = true;
-  CHECK_THROWS_WITH(random_attention(o, rand).step(x, {}), Contains("separate_global_projections"));
+  CHECK_THROWS_WITH(stream_of(random_attention(o, rand), x), Contains("separate_global_projections"));
+  CHECK(stream.length() == 3);
+  CHECK(max_abs_diff(step(a, x, stream), narrow(a(cat({x, x}, 1)), 1, 3, 3)) < 1e-12);
 }

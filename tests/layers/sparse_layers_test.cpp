@@ -1,5 +1,6 @@
 // The multi-head layers of sparse attention: composition, what is trained, errors.
 #include "layers/sparse_reference.h"
+#include "layers/streamed.h"
 
 #include <sluice/autograd/engine.h>
 #include <sluice/layers/heads/sparse_layers.h>
@@ -100,7 +101,7 @@ TEST_CASE("sparse layers: heads are attention functions of their own columns", "
 
   // Longformer: rows 4 and 1 by the second set of maps, over all keys of that set.
   GlobalLocalAttention layer({.heads = {.dim = kDim, .heads = 2, .dtype = f64}, .w = 1}, rng);
-  const Tensor y = layer(x, {4, 1});
+  const Tensor y = layer(x, {.positions = {4, 1}});
   const Tensor local = composed(layer.heads, [&](Tensor q, Tensor k, Tensor v) {
     return global_local_attention(q, k, v, {.w = 1, .global = {4, 1}});
   });
@@ -119,7 +120,7 @@ TEST_CASE("sparse layers: heads are attention functions of their own columns", "
       HeadsOptions& h = l->options.heads;
       h.use_rope = rotate, h.rope.offset = 3, h.rope.rot_dim = 2;
     }
-    CHECK(max_abs_diff(layer(x, {4, 1}), shared(x, {4, 1})) < 1e-14);
+    CHECK(max_abs_diff(layer(x, {.positions = {4, 1}}), shared(x, {.positions = {4, 1}})) < 1e-14);
   }
 }
 
@@ -170,10 +171,11 @@ TEST_CASE("sparse layers: parameters, names and errors", "[sparse]") {
   CHECK_THROWS_AS(SinkhornBlockAttention({.heads = {.dim = 8}, .block = 0}, rng), ValueError);
   CHECK_THROWS_AS(GlobalLocalAttention({.heads = {.dim = 8}, .w = -1}, rng), ValueError);
   CHECK_THROWS_WITH(topk(zeros({2, 3, 7})), Contains("[2,3,7]") && Contains("[batch, n, 8]"));
-  CHECK_THROWS_WITH(topk(zeros({2, 3, 8}), ones({2, 4}, {boolean})), Contains("key_mask=[2,4]"));
-  CHECK_THROWS_AS(topk(zeros({2, 3, 8}), ones({2, 3})), DTypeError);
-  CHECK_THROWS_WITH(topk.step(zeros({2, 3, 8}), {}), Contains("topk_attention") && Contains("causal"));
-  CHECK_THROWS_WITH(low.step(zeros({2, 3, 8}), {}), Contains("threshold_attention") && Contains("causal"));
+  CHECK_THROWS_WITH(topk(zeros({2, 3, 8}), {.key_mask = ones({2, 4}, {boolean})}), Contains("key_mask=[2,4]"));
+  CHECK_THROWS_AS(topk(zeros({2, 3, 8}), {.key_mask = ones({2, 3})}), DTypeError);
+  CHECK_THROWS_WITH(stream_of(topk, zeros({2, 3, 8})), Contains("topk_attention") && Contains("causal"));
+  CHECK_THROWS_WITH(stream_of(low, zeros({2, 3, 8})), Contains("threshold_attention") && Contains("causal"));
   CHECK_THROWS_WITH(low.score(zeros({2, 3, 7})), Contains("pair_score"));
-  CHECK_THROWS_AS(GlobalLocalAttention({.heads = {.dim = 8}, .w = 2}, rng)(zeros({1, 3, 8}), {3}), ValueError);
+  const GlobalLocalAttention local({.heads = {.dim = 8}, .w = 2}, rng);
+  CHECK_THROWS_AS(local(zeros({1, 3, 8}), {.positions = {3}}), ValueError);
 }

@@ -25,16 +25,15 @@ struct Scalar {
 /// sum(y ⊙ a fixed random tensor) of a layer's call, a function of its inputs and weights.
 Scalar loss_of(const LayerSample& s) {
   auto in = std::make_shared<LayerInputs>(s.inputs(2, 6, 1, true));
-  if (s.row.key_mask) in->key_mask = tensor_of({1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0}, {2, 6}, boolean);
+  if (s.masks_keys()) s.mask_of_keys(*in) = tensor_of({1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0}, {2, 6}, boolean);
   if (s.row.segments && !s.cross()) in->segments = tensor_of({0, 0, 0, 0, 0, 0, 2, 2, 2, 5, 5, 5}, {2, 6}, i64);
   Scalar f;
   for (const NamedTensor& t : s.layer->state())
     if (t.tensor.requires_grad()) f.leaves.push_back(t);
   if (is_float(in->x.dtype())) f.leaves.push_back({"x", in->x});
   if (in->context.defined()) f.leaves.push_back({"context", in->context});
-  if (in->branch.defined()) f.leaves.push_back({"branch", in->branch});
   f.value = [in, layer = s.layer.get()] {
-    const Tensor y = (*layer)(*in);
+    const Tensor y = call(*layer, *in);
     Rand rand(11);
     return sum(y * random_tensor(y.shape(), f64, rand));
   };
@@ -120,12 +119,12 @@ TEST_CASE("table: the mean over dropout's masks is the layer without dropout", "
   each_sample([&](LayerSample& s) {
     if (!s.row.dropout) return;
     LayerInputs in = s.inputs(1, 4, 1);
-    const Tensor y = (*s.layer)(in);
+    const Tensor y = call(*s.layer, in);
     bool drops = false;
     for (const Option& o : s.layer->options().all)
       drops = drops || (o.name.find("dropout") != std::string::npos && *static_cast<double*>(o.at) > 0);
     Rng one(5), same(5);
-    CHECK(same_bits((*s.layer)(in, &one), (*s.layer)(in, &same)));
+    CHECK(same_bits(call(*s.layer, in, &one), call(*s.layer, in, &same)));
     CHECK((one.offset() > 0) == drops);
     constexpr int64_t kMasks = 4096;
     auto many = [&](const Tensor& x) {
@@ -135,7 +134,7 @@ TEST_CASE("table: the mean over dropout's masks is the layer without dropout", "
     in.x = many(in.x), in.context = many(in.context);
     NoGrad guard;
     Rng rng(5);
-    const Tensor all = (*s.layer)(in, &rng);
+    const Tensor all = call(*s.layer, in, &rng);
     if (!drops) {
       CHECK(max_abs_diff(narrow(all, 0, 7, 1), y.detach()) < 1e-12);  // rows of other tiles
       return;

@@ -53,6 +53,9 @@ bool counts_padding(const LayerSample& s) {
   return (s.has("scaling", "paper_code") && s.has("causal", false)) || s.has("count_padding", true);
 }
 
+/// Layers of which a row reads other queries, too.
+bool mixes_queries(const LayerSample& s) { return s.has("reading", "pooled") || s.has("reading", "literal"); }
+
 /// Whether so many tokens are chunks without a rest.
 bool whole_chunks(const LayerSample& s, int64_t tokens) {
   const Json* chunk = s.options.find("chunk");
@@ -67,65 +70,75 @@ TEST_CASE("table: a stream gives the rows of the full pass, whatever its pieces"
   each_sample([&](LayerSample& s) {
     if (!s.row.streams || s.cross()) return;
     const Tensor x = s.inputs(2, n, 1, true).x;
+    Stream stream;
     if (!s.causal()) {
-      CHECK_THROWS_AS(s.layer->step(x), ValueError);
+      CHECK_THROWS_AS(step(*s.layer, x, stream), ValueError);
       return;
     }
     ++streamed;
-    const Tensor full = (*s.layer)({.x = x});
+    const Tensor full = (*s.layer)(x);
     auto check = [&](const std::vector<Tensor>& rows, int64_t from, int64_t to) {
       for (const Tensor& r : rows) CHECK_FALSE(r.requires_grad());
       check_rows(s, cat(rows, 1), narrow(full, 1, from, to - from), 1e-11, "GAU: cache step = full row, 5 kinds",
                  "FLASH: stream = chunked, 6");
     };
     for (const std::vector<int64_t>& pieces : {std::vector<int64_t>(n, 1), {2, 2, 2, 3, 0, 12}, {5, 1, 3, 11, 1}, {n}}) {
-      s.layer->restart();
+      stream = {};
       std::vector<Tensor> rows;
-      for (const Tensor& piece : split(x, pieces, 1)) rows.push_back(s.layer->step(piece));
+      for (const Tensor& piece : split(x, pieces, 1)) rows.push_back(step(*s.layer, piece, stream));
       check(rows, 0, n);
+      CHECK(stream.length() == n);
     }
     // What one copy of a stream goes on to read is nothing to another, wherever it was copied.
     const Tensor other = s.inputs(2, n, 2).x;
     for (int64_t shared : {0, 1, 2, 3, 4, 5, 9, 16}) {
-      s.layer->restart();
-      for (int64_t i = 0; i < shared; ++i) s.layer->step(narrow(x, 1, i, 1));
-      const std::unique_ptr<AnyLayer> copy = s.layer->copy();
-      std::vector<Tensor> rows{s.layer->step(narrow(x, 1, shared, 1))};
-      for (int64_t size : {1, 3}) copy->copy()->step(narrow(other, 1, shared, size));
-      rows.push_back(s.layer->step(narrow(x, 1, shared + 1, 3)));
+      stream = {};
+      for (int64_t i = 0; i < shared; ++i) step(*s.layer, narrow(x, 1, i, 1), stream);
+      Stream copy = stream;
+      std::vector<Tensor> rows{step(*s.layer, narrow(x, 1, shared, 1), stream)};
+      for (int64_t size : {1, 3}) {
+        Stream third = copy;
+        step(*s.layer, narrow(other, 1, shared, size), third);
+      }
+      rows.push_back(step(*s.layer, narrow(x, 1, shared + 1, 3), stream));
       check(rows, shared, shared + 4);
-      check({copy->step(narrow(x, 1, shared, 2))}, shared, shared + 2);
+      check({step(*s.layer, narrow(x, 1, shared, 2), copy)}, shared, shared + 2);
     }
-    CHECK_THROWS_AS(s.layer->step(narrow(x, 0, 0, 1)), Error);  // another batch
-    if (is_float(x.dtype())) CHECK_THROWS_AS(s.layer->step(narrow(x, 2, 0, x.dim(2) - 1)), ShapeError);
-    s.layer->restart();
-    CHECK(s.layer->step(narrow(x, 0, 0, 0)).shape()[0] == 0);  // no sequences
+    CHECK_THROWS_AS(step(*s.layer, narrow(x, 0, 0, 1), stream), Error);  // another batch
+    if (is_float(x.dtype())) CHECK_THROWS_AS(step(*s.layer, narrow(x, 2, 0, x.dim(2) - 1), stream), ShapeError);
+    stream = {};
+    CHECK(step(*s.layer, narrow(x, 0, 0, 0), stream).shape()[0] == 0);  // no sequences
   });
   CHECK(enough(streamed, 40));
 }
 
-TEST_CASE("table: a stream against an encoded context gives the rows of the full pass", "[table][streaming]") {
+TEST_CASE("table: a stream that brought a context gives the rows of the full pass", "[table][streaming]") {
   int streamed = 0;
   each_sample([&](LayerSample& s) {
     if (!s.row.streams || !s.cross()) return;
-    ++streamed;
-    const bool mixed = s.has("reading", "pooled") || s.has("reading", "literal");  // rows see each other
     LayerInputs in = s.inputs(2, kTokens, 1, true);
+    Stream stream;
+    if (mixes_queries(s)) {
+      CHECK_THROWS_AS(step(*s.layer, in.x, stream, in.pass()), ValueError);
+      return;
+    }
+    ++streamed;
     for (const Tensor& mask : {Tensor(), prefix_mask(kTokens, 4, false)}) {
-      in.key_mask = mask;
-      const Tensor full = (*s.layer)(in);
+      in.context_mask = mask;
+      const Tensor full = call(*s.layer, in);
       for (const std::vector<int64_t>& pieces : {std::vector<int64_t>{kTokens}, std::vector<int64_t>(kTokens, 1), {4, 0, 5}}) {
-        if (mixed && pieces.size() > 1) continue;
-        s.layer->restart(in);
+        stream = {};
+        CHECK_THROWS_AS(step(*s.layer, in.x, stream), ValueError);  // which brings no context
         std::vector<Tensor> rows;
-        for (const Tensor& piece : split(in.x, pieces, 1)) rows.push_back(s.layer->step(piece));
+        for (const Tensor& piece : split(in.x, pieces, 1))
+          rows.push_back(step(*s.layer, piece, stream, stream.length() == 0 ? in.pass() : Pass{}));
         for (const Tensor& r : rows) CHECK_FALSE(r.requires_grad());
         check_rows(s, cat(rows, 1), full, 1e-12, nullptr, nullptr);
       }
     }
-    CHECK_THROWS_AS(s.layer->step(narrow(in.x, 0, 0, 1)), ShapeError);  // another batch
+    CHECK_THROWS_AS(step(*s.layer, narrow(in.x, 0, 0, 1), stream), ShapeError);  // another batch
   });
-  CHECK(enough(streamed, 4));
+  CHECK(enough(streamed, 7));
 }
 
 TEST_CASE("table: the state of a stream holds the bytes that cost() counts", "[table][streaming]") {
@@ -133,21 +146,21 @@ TEST_CASE("table: the state of a stream holds the bytes that cost() counts", "[t
   each_sample([&](LayerSample& s) {
     if (!s.row.streams) return;
     auto counted = [&](int64_t n) { return 2 * 8 * s.layer->cost(n, s.cross() ? n : 0).state; };  // two sequences in f64
-    const bool mixed = s.has("reading", "pooled") || s.has("reading", "literal");
-    if (!s.causal() && (!s.cross() || mixed)) {
+    if (!s.causal() && (!s.cross() || mixes_queries(s))) {
       CHECK(counted(7) == 0);
       return;
     }
     ++streamed;
     for (int64_t n : {1, 4, 7, 21}) {  // n at once, then n in turn, when memory may have room for as many again
       const LayerInputs in = s.inputs(2, n, 1);
-      s.layer->restart(in);
-      s.layer->step(in.x);
+      Stream at_once, in_turn;
+      step(*s.layer, in.x, at_once, in.pass());
       CHECK(counted(n) > 0);
-      CHECK(s.layer->held() == counted(n));
-      s.layer->restart(in);
-      for (const Tensor& token : split(in.x, std::vector<int64_t>(static_cast<std::size_t>(n), 1), 1)) s.layer->step(token);
-      CHECK((s.layer->held() >= counted(n) && s.layer->held() < 2 * counted(n)));
+      CHECK(at_once.bytes() == counted(n));
+      CHECK(8 * at_once.numel() == counted(n));
+      for (int64_t i = 0; i < n; ++i) step(*s.layer, narrow(in.x, 1, i, 1), in_turn, i == 0 ? in.pass() : Pass{});
+      CHECK((in_turn.bytes() >= counted(n) && in_turn.bytes() < 2 * counted(n)));
+      CHECK(in_turn.numel() == at_once.numel());
     }
   });
   CHECK(enough(streamed, 40));
@@ -163,12 +176,12 @@ TEST_CASE("table: a later token changes no bit of an earlier row", "[table]") {
     }
     ++causal;
     LayerInputs in = s.inputs(2, kTokens, 1);
-    const Tensor before = (*s.layer)(in);
+    const Tensor before = call(*s.layer, in);
     const LayerInputs other = s.inputs(2, kTokens, 2);
     for (int64_t changed : {0, 4, 8}) {
       const LayerInputs now{.x = cat({narrow(in.x, 1, 0, changed), narrow(other.x, 1, changed, kTokens - changed)}, 1),
-                            .branch = in.branch};
-      const Tensor after = (*s.layer)(now);
+                            .context = in.context};
+      const Tensor after = call(*s.layer, now);
       CHECK(same_bits(narrow(after, 1, 0, changed), narrow(before, 1, 0, changed)));
       check_rows(s, narrow(after, 1, 0, changed), narrow(before, 1, 0, changed), 0, nullptr,
                  "FLASH: no leakage from later tokens");
@@ -189,7 +202,7 @@ TEST_CASE("table: documents of whole chunks see nothing of each other", "[table]
     const LayerInputs a = s.inputs(2, kTokens, 1), b = s.inputs(2, kTokens, 2);
     auto parts = [&](const Tensor& t) { return split(t, {first, kTokens - first}, 1); };
     const std::vector<Tensor> one = parts(a.x), two = parts(b.x);
-    auto rows = [&](const Tensor& x) { return parts((*s.layer)({.x = x, .segments = segments})); };
+    auto rows = [&](const Tensor& x) { return parts((*s.layer)(x, {.segments = segments})); };
     const std::vector<Tensor> want = rows(a.x);
     CHECK(max_abs_diff(rows(cat({one[0], two[1]}, 1))[0], want[0]) < 1e-13 * (1 + max_abs(want[0])));
     CHECK(max_abs_diff(rows(cat({two[0], one[1]}, 1))[1], want[1]) < 1e-13 * (1 + max_abs(want[1])));
@@ -202,33 +215,29 @@ TEST_CASE("table: documents of whole chunks see nothing of each other", "[table]
 TEST_CASE("table: padding is as if it were cut off", "[table]") {
   int masked = 0;
   each_sample([&](LayerSample& s) {
-    if (!s.row.key_mask || counts_padding(s)) return;
+    if (!s.masks_keys() || counts_padding(s)) return;
     ++masked;
     for (int64_t real : {4, 5, 8}) {  // padding that ends on a chunk, cuts one, is one token
-      LayerInputs in = s.inputs(2, kTokens, 1);
-      in.key_mask = prefix_mask(kTokens, real, true);
-      const Tensor y = (*s.layer)(in);
-      LayerInputs cut = in;
-      cut.key_mask = Tensor();
+      const Tensor mask = prefix_mask(kTokens, real, true);
+      LayerInputs in = s.inputs(2, kTokens, 1), cut = in;
+      s.mask_of_keys(in) = mask;
+      const Tensor y = call(*s.layer, in);
       if (s.cross()) cut.context = narrow(in.context, 1, 0, real);
-      else cut.x = narrow(in.x, 1, 0, real);
-      if (s.row.query_mask && s.has("reading", "literal")) cut.x = narrow(in.x, 1, 0, real);  // m = n
-      const Tensor want = (*s.layer)(cut);
+      if (!s.cross() || s.has("reading", "literal")) cut.x = narrow(in.x, 1, 0, real);  // literal: m = n
+      const Tensor want = call(*s.layer, cut);
       check_rows(s, narrow(y, 1, 0, want.dim(1)), want, 1e-12, "GAU: padded = truncated, 5 kinds",
                  "FLASH: padded = truncated");
-      in.key_mask = ones({2, kTokens}, {f32, test_device()}) > 0.0;
-      LayerInputs without = in;
-      without.key_mask = Tensor();
-      CHECK(max_abs_diff((*s.layer)(in), (*s.layer)(without)) < 1e-12 * (1 + max_abs(want)));
-      if (!s.row.query_mask) continue;
-      in.query_mask = prefix_mask(kTokens, real, true);
-      cut = in;
-      cut.query_mask = Tensor(), cut.x = narrow(in.x, 1, 0, real);
-      if (s.has("reading", "literal")) {
-        in.key_mask = in.query_mask, cut.key_mask = Tensor();
-        cut.context = narrow(in.context, 1, 0, real);
-      }
-      CHECK(max_abs_diff(narrow((*s.layer)(in), 1, 0, real), (*s.layer)(cut)) < 1e-12 * (1 + max_abs(want)));
+      LayerInputs all = s.inputs(2, kTokens, 1);
+      const Tensor without = call(*s.layer, all);
+      s.mask_of_keys(all) = ones({2, kTokens}, {f32, test_device()}) > 0.0;
+      CHECK(max_abs_diff(call(*s.layer, all), without) < 1e-12 * (1 + max_abs(want)));
+      if (!s.cross() || !s.row.key_mask) continue;
+      in.key_mask = mask, cut.x = narrow(in.x, 1, 0, real);  // of both
+      const Tensor both = call(*s.layer, cut);
+      CHECK(max_abs_diff(narrow(call(*s.layer, in), 1, 0, real), both) < 1e-12 * (1 + max_abs(want)));
+      if (s.has("reading", "literal")) continue;
+      in.context_mask = Tensor(), cut.context = in.context;  // of x alone
+      CHECK(max_abs_diff(narrow(call(*s.layer, in), 1, 0, real), call(*s.layer, cut)) < 1e-12 * (1 + max_abs(want)));
     }
   });
   CHECK(enough(masked, 70));
@@ -239,18 +248,16 @@ TEST_CASE("table: NaN in padding reaches nobody, forward or backward", "[table]"
     return drawn_layers() > 0 ? max_abs_diff(a, b) == 0 : same_bits(a, b);
   };
   each_sample([&](LayerSample& s) {
-    if (!s.row.key_mask || layer_width(s.options).vocabulary > 0) return;
+    if (!s.masks_keys() || layer_width(s.options).vocabulary > 0) return;
+    const bool queries = s.row.key_mask;
     for (const Tensor& mask : {prefix_mask(kTokens, 5, false), prefix_mask(kTokens, 0, false), mask_with_holes()}) {
       const Tensor hidden = unsqueeze(logical_not(mask), -1);
       std::vector<std::vector<Tensor>> results;
       for (double padding : {0.0, std::numeric_limits<double>::quiet_NaN(), -std::numeric_limits<double>::infinity()}) {
         LayerInputs in = s.inputs(2, kTokens, 1, true);
-        in.key_mask = mask;
-        const bool queries = s.row.query_mask || !s.cross();
-        if (s.cross()) in.context = with_padding(in.context, mask, padding);
-        if (queries) in.x = with_padding(in.x, mask, padding);
-        if (s.row.query_mask) in.query_mask = mask;
-        Tensor y = (*s.layer)(in);
+        if (s.cross()) in.context = with_padding(in.context, mask, padding), in.context_mask = mask;
+        if (queries) in.x = with_padding(in.x, mask, padding), in.key_mask = mask;
+        Tensor y = call(*s.layer, in);
         if (queries) y = masked_fill(y, hidden, 0);
         std::vector<Tensor> leaves{in.x};
         if (in.context.defined()) leaves.push_back(in.context);
@@ -272,7 +279,7 @@ TEST_CASE("table: no sequences, no tokens, one token", "[table]") {
     for (const auto& [batch, n] : {std::pair<int64_t, int64_t>{0, 5}, {2, 0}, {2, 1}}) {
       LayerInputs in = s.inputs(batch, n, 1, true);
       if (n < 2) in.positions.resize(static_cast<std::size_t>(n));
-      const Tensor y = (*s.layer)(in);
+      const Tensor y = call(*s.layer, in);
       CHECK(y.dim(0) == batch);
       CHECK(y.dim(1) == n);
       CHECK(all(isfinite(y)).item());

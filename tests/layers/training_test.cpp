@@ -40,7 +40,7 @@ struct Net {
     mlp = Mlp({.dim = 8, .hidden = 16, .dropout = 0.3}, rng);
     norm = Norm({.dim = 8});
   }
-  Tensor operator()(const Tensor& x, Rng* rng) const { return norm(mlp(attention(x, {}, rng), rng)); }
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const { return norm(mlp(attention(x, pass), pass)); }
   static void visit(auto& self, auto&& f) {
     f("attention", self.attention);
     f("mlp", self.mlp);
@@ -60,7 +60,7 @@ struct Run {
   double one_step(int64_t rows = 12) {
     Tensor x = normal({2, rows, 8}, 0, 1, rng), y = normal({2, rows, 8}, 0, 1, rng);
     adam.zero_grad();
-    Tensor loss = mse_loss(net(x, &rng), y);
+    Tensor loss = mse_loss(net(x, {.rng = &rng}), y);
     backward(loss);
     clip_grad_norm(adam.parameters(), 0.5);
     adam.set_lr(0.01 / static_cast<double>(1 + step++));

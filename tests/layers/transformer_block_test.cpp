@@ -11,6 +11,7 @@
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/view.h>
+#include "layers/streamed.h"
 #include "support/approx.h"
 #include "support/catch.h"
 
@@ -52,12 +53,7 @@ TEST_CASE("transformer_block: pre and post norm as written out", "[transformer_b
 TEST_CASE("transformer_block: a stream gives the rows of the full pass", "[transformer_block]") {
   Rng rng(2);
   const Tensor x = normal({2, 7, 8}, 0, 1, rng, {f64});
-  const auto streams = [&](const auto& block) {
-    auto [first, state] = block.step(narrow(x, 1, 0, 3), {});
-    auto [second, next] = block.step(narrow(x, 1, 3, 4), state);
-    CHECK(!first.requires_grad());
-    return distance(cat({first, second}, 1), block(x));
-  };
+  const auto streams = [&](const auto& block) { return distance(testing::streamed(block, x, {3, 4}), block(x)); };
   const HeadsOptions heads{.dim = 8, .heads = 2, .causal = true, .use_rope = true, .dtype = f64};
   for (const NormPlacement placement : {NormPlacement::pre, NormPlacement::post}) {
     CHECK(streams(TransformerBlock(MultiHeadAttention({.heads = heads}, rng), Mlp({.dim = 8, .dtype = f64}, rng), {.placement = placement})) < 1e-12);
@@ -77,8 +73,7 @@ TEST_CASE("transformer_block: masks, a context, dropout, gradients", "[transform
   CHECK(distance(narrow(both(x, {.key_mask = mask}), 1, 0, 3), both(narrow(x, 1, 0, 3))) < 1e-13);
   CHECK(distance(both(x, {.key_mask = mask}), both(x)) > 1e-3);
   const TransformerBlock top(TopKAttention({.heads = heads, .k = 2}, rng), Mlp({.dim = 6, .dtype = f64}, rng));
-  static_assert(std::is_same_v<decltype(top)::Inputs, Tensor>);
-  CHECK(distance(narrow(top(x, mask), 1, 0, 3), top(narrow(x, 1, 0, 3))) < 1e-13);
+  CHECK(distance(narrow(top(x, {.key_mask = mask}), 1, 0, 3), top(narrow(x, 1, 0, 3))) < 1e-13);
 
   HeadsOptions cross = heads;
   cross.context_dim = 5;
@@ -86,8 +81,9 @@ TEST_CASE("transformer_block: masks, a context, dropout, gradients", "[transform
   const Tensor y = reader(x, {.context = context});
   CHECK(y.shape() == x.shape());
   Rng a(9), b(9), c(10);
-  CHECK(distance(reader(x, {.context = context}, &a), y) > 1e-3);
-  CHECK(distance(reader(x, {.context = context}, &b), reader(x, {.context = context}, &c)) > 1e-3);
+  const auto read = [&](Rng* r) { return reader(x, {.context = context, .rng = r}); };
+  CHECK(distance(read(&a), y) > 1e-3);
+  CHECK(distance(read(&b), read(&c)) > 1e-3);
 
   const auto f = [&](const std::vector<Tensor>& in) { return reader(in[0], {.context = in[1]}); };
   Tensor xs = x.detach(), cs = context.detach();

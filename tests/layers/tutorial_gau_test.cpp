@@ -59,7 +59,7 @@ TEST_CASE("tutorial_gau: every option equals loops", "[tutorial_gau]") {
       Rand rand(1);
       const TutorialGau g = random_layer(o, rand);
       const Tensor x = random_tensor({2, 6, 5}, f64, rand), mask = padded ? prefix_mask(6, 4, 6) : Tensor();
-      const Tensor y = g(x, mask);
+      const Tensor y = g(x, {.key_mask = mask});
       CHECK(y.shape() == Shape{2, 6, o.project_out ? 5 : 4});
       std::vector<double> want;
       for (int64_t b : {0, 1}) {
@@ -85,6 +85,6 @@ TEST_CASE("tutorial_gau: number of parameters, defaults, refusals", "[tutorial_g
   CHECK_THROWS_AS(TutorialGau({.dim = 0, .expansion = 8}, rng), ValueError);
   CHECK_THROWS_WITH(g(zeros({3, 6})), Contains("[3,6]") && Contains("6"));
   CHECK_THROWS_WITH(g(zeros({2, 3, 5})), Contains("[2,3,5]"));
-  CHECK_THROWS_WITH(g(zeros({2, 3, 6}), zeros({2, 4}) > 0.0), Contains("[2,4]"));
-  CHECK_THROWS_AS(g(zeros({2, 3, 6}), zeros({3, 3}) > 0.0), ShapeError);
+  CHECK_THROWS_WITH(g(zeros({2, 3, 6}), {.key_mask = zeros({2, 4}) > 0.0}), Contains("[2,4]"));
+  CHECK_THROWS_AS(g(zeros({2, 3, 6}), {.key_mask = zeros({3, 3}) > 0.0}), ShapeError);
 }

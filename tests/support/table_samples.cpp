@@ -97,6 +97,12 @@ const std::vector<Json>& samples_of(const LayerRow& row) {
   return samples;
 }
 
+Pass LayerInputs::pass(Rng* rng) const {
+  return {.key_mask = key_mask, .context = context, .context_mask = context_mask, .segments = segments,
+          .context_segments = context_segments, .mask = mask, .bias = bias, .blocks = blocks, .block = block,
+          .positions = positions, .rng = rng};
+}
+
 bool enough(int64_t n, int64_t least) { return layer_seed() || n >= least; }
 
 bool LayerSample::has(std::string_view option, const Json& value) const {
@@ -128,7 +134,7 @@ LayerInputs LayerSample::inputs(int64_t batch, int64_t n, uint64_t seed, bool tr
     in.x = randint(0, w.vocabulary, {batch, n}, rng, test_device());
   }
   if (cross()) in.context = floats(n, w.context);
-  if (row.branch) in.branch = floats(n, w.width);
+  if (row.branch) in.context = floats(n, w.width);
   if (row.positions) in.positions = {0, n / 3};
   return in;
 }

@@ -11,6 +11,19 @@
 
 namespace sluice::testing {
 
+/// x, and whatever else calls bring; a Pass is for one call.
+struct LayerInputs {
+  Tensor x, key_mask = {}, context = {}, context_mask = {}, segments = {}, context_segments = {};
+  Tensor mask = {}, bias = {}, blocks = {};
+  int64_t block = 0;
+  std::vector<int64_t> positions = {};
+
+  Pass pass(Rng* rng = nullptr) const;
+};
+inline Tensor call(const AnyLayer& layer, const LayerInputs& in, Rng* rng = nullptr) {
+  return layer(in.x, in.pass(rng));
+}
+
 struct LayerSample {
   const LayerRow& row;
   Json sample;
@@ -21,8 +34,11 @@ struct LayerSample {
   bool has(std::string_view option, const Json& value) const;
   /// Whether outputs depend on earlier tokens only, by the options.
   bool causal() const;
-  /// Tokens of x, or rows of the context: what key_mask is about.
+  /// Whether keys are rows of a context, not tokens of x.
   bool cross() const;
+  /// The mask of the keys, and whether the layer takes one.
+  Tensor& mask_of_keys(LayerInputs& in) const { return cross() ? in.context_mask : in.key_mask; }
+  bool masks_keys() const { return cross() || row.key_mask; }
   /// x, and whatever else the layer needs; float ones are leaves if they are to be `traced`.
   LayerInputs inputs(int64_t batch, int64_t n, uint64_t seed, bool traced = false) const;
 };

@@ -1,0 +1,135 @@
+// What a call brings besides x: a field that nothing reads is an error, in every layer and in models of layers.
+#include <sluice/layers/nn/pass.h>
+
+#include "support/catch.h"
+#include "support/table_samples.h"
+
+#include <sluice/layers/linear_time/gla.h>
+#include <sluice/layers/nn/linear.h>
+#include <sluice/layers/nn/mlp.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/view.h>
+
+using namespace sluice;
+using namespace sluice::testing;
+
+namespace {
+
+constexpr int64_t kTokens = 6;
+
+struct Field {
+  const char* name;
+  bool taken;
+  std::function<void(LayerInputs&)> give;
+};
+
+/// Every field, whether a sample takes it, and values that fit; `in` brings what the sample needs.
+std::vector<Field> fields_of(const LayerSample& s, const LayerInputs& in) {
+  const LayerRow& r = s.row;
+  const auto set = [](Tensor LayerInputs::*field, const Tensor& value) {
+    return [=](LayerInputs& to) { to.*field = value; };
+  };
+  const auto yes = [](const Shape& shape) { return ones(shape, {f32, test_device()}) > 0.0; };
+  const Tensor tokens = yes({2, kTokens}), ids = zeros({2, kTokens}, {i64, test_device()});
+  const Tensor context = in.context.defined() ? in.context : zeros({2, kTokens, 4}, {f64, test_device()});
+  return {{"key_mask", r.key_mask, set(&LayerInputs::key_mask, tokens)},
+          {"context", s.cross() || r.branch, set(&LayerInputs::context, context)},
+          {"context_mask", s.cross(), set(&LayerInputs::context_mask, tokens)},
+          {"segments", r.segments, set(&LayerInputs::segments, ids)},
+          {"context_segments", r.segments && s.cross(), set(&LayerInputs::context_segments, ids)},
+          {"mask", r.scores, set(&LayerInputs::mask, yes({kTokens, kTokens}))},
+          {"bias", r.scores, set(&LayerInputs::bias, zeros({kTokens, kTokens}, {f64, test_device()}))},
+          {"blocks", r.scores, [=](LayerInputs& to) { to.blocks = yes({1, 1}), to.block = kTokens; }},
+          {"positions", r.positions, [](LayerInputs& to) { to.positions = {1}; }}};
+}
+
+/// A layer that reads no mask, then one that does.
+struct Model {
+  Mlp first;
+  Gla second;
+
+  explicit Model(Rng& rng) : first({.dim = 8, .dtype = f64}, rng), second({.dim = 8, .heads = 2, .dtype = f64}, rng) {}
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const { return second(first(x, pass), pass); }
+  static void visit(auto& self, auto&& f) {
+    f("first", self.first);
+    f("second", self.second);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("table: a layer reads the fields that its row declares, and refuses every other", "[table][pass]") {
+  int taken = 0, refused = 0;
+  each_sample([&](LayerSample& s) {
+    const LayerInputs in = s.inputs(2, kTokens, 1);
+    LayerInputs all = in;
+    for (const Field& f : fields_of(s, in)) {
+      INFO(f.name);
+      if (f.taken) {
+        // A block mask and rows with maps of their own do not go together.
+        if (f.name == std::string("blocks") && s.has("separate_global_projections", true)) continue;
+        ++taken, f.give(all);
+        continue;
+      }
+      ++refused;
+      LayerInputs more = in;
+      f.give(more);
+      CHECK_THROWS_WITH(call(*s.layer, more), Contains(f.name));
+    }
+    Rng rng(1);
+    CHECK(call(*s.layer, all).shape() == call(*s.layer, in, &rng).shape());
+  });
+  CHECK(enough(taken, 200));
+  CHECK(enough(refused, 400));
+}
+
+TEST_CASE("pass: of a model, a field that one layer reads has been read", "[pass]") {
+  Rng rng(1);
+  const Model model(rng);
+  const Tensor x = normal({2, 5, 8}, 0, 1, rng, {f64}), mask = ones({2, 5}) > 0.0;
+  CHECK(same_bits(model(x, {.key_mask = mask, .rng = &rng}), model(x)));
+  CHECK_THROWS_WITH(model(x, {.context = x}), "pass: nothing in the model has read context");
+  CHECK_THROWS_WITH(model(x, {.key_mask = mask, .positions = {0}}), "pass: nothing in the model has read positions");
+  CHECK_THROWS_AS(model(x, {.segments = zeros({2, 5}, {i64})}), ValueError);
+  CHECK_THROWS_WITH(model.first(x, {.key_mask = mask}), Contains("key_mask"));
+  // An error of the call itself is the one that is reported.
+  CHECK_THROWS_AS(model(ones({2, 5, 7}, {f64}), {.context = x}), ShapeError);
+}
+
+TEST_CASE("pass: one pass serves many calls, and what is left undefined is not given", "[pass]") {
+  Rng rng(2);
+  const Model model(rng);
+  const Tensor x = normal({2, 5, 8}, 0, 1, rng, {f64}), mask = ones({2, 5}) > 0.0;
+  {
+    const Pass pass{.key_mask = mask};
+    CHECK(same_bits(model(x, pass), model(x, pass)));
+  }
+  CHECK_NOTHROW(model.first(x, {.key_mask = Tensor(), .positions = {}, .rng = &rng}));
+  CHECK_THROWS_WITH([&] { const Pass unread{.key_mask = mask}; }(), Contains("key_mask"));
+}
+
+TEST_CASE("pass: a stream refuses what nothing reads, and stays as it was", "[pass][streaming]") {
+  Rng rng(3);
+  const Model model(rng);
+  const Tensor x = normal({2, 6, 8}, 0, 1, rng, {f64}), want = model(x);
+  Stream stream;
+  for (const Tensor& piece : split(x, {2, 1, 3}, 1)) {
+    const int64_t length = stream.length(), kept = stream.numel();
+    CHECK_THROWS_WITH(step(model, piece, stream, {.context = x}), "pass: nothing in the model has read context");
+    for (const char* name : {"key_mask", "segments", "mask", "bias", "blocks", "positions"}) {
+      INFO(name);
+      const Tensor yes = ones({2, piece.dim(1)}) > 0.0;
+      const std::string field = name;
+      CHECK_THROWS_WITH(step(model, piece, stream, {.key_mask = field == "key_mask" ? yes : Tensor(),
+                                                    .segments = field == "segments" ? yes : Tensor(),
+                                                    .mask = field == "mask" ? yes : Tensor(),
+                                                    .bias = field == "bias" ? yes : Tensor(),
+                                                    .blocks = field == "blocks" ? yes : Tensor(),
+                                                    .positions = std::vector<int64_t>(field == "positions" ? 1 : 0)}),
+                        Contains(name));
+    }
+    CHECK((stream.length() == length && stream.numel() == kept));
+    CHECK(max_abs_diff(step(model, piece, stream), narrow(want, 1, length, piece.dim(1))) < 1e-12);
+  }
+}
