@@ -90,7 +90,7 @@ void each_fragile(F check) {
   const auto attention = [&](int64_t window, int64_t dilation, PositionBias bias) {
     return [=](Rng& rng) {
       return MultiHeadAttention(
-          {.heads = heads, .window = window, .dilation = dilation, .position_bias = bias, .max_length = 40}, rng);
+          {.heads = heads, .window = window, .dilation = dilation, .position_bias = bias, .max_length = 50}, rng);
     };
   };
   with("everything", attention(0, 1, PositionBias::none));
