@@ -16,30 +16,30 @@ namespace sluice::detail {
 // inlined keeps the compiler's target: only these templates need a newer processor. Under -O2 GCC would not vectorise
 // loops of unknown length.
 #if defined(__clang__)
-#define SLUICE_VERSION(features) gnu::target(features), gnu::flatten, gnu::noinline
+#define SLUICE_VECTOR(features) gnu::target(features), gnu::flatten, gnu::noinline
 #else
-#define SLUICE_VERSION(features) \
+#define SLUICE_VECTOR(features) \
   gnu::target(features ",prefer-vector-width=512"), gnu::optimize("O3"), gnu::flatten, gnu::noinline
 #endif
 #if defined(__x86_64__) && !(defined(__AVX2__) && defined(__FMA__) && defined(__F16C__))
-#define SLUICE_VERSION_AVX2
+#define SLUICE_VECTOR_AVX2
 template <class F, class... Args>
-[[SLUICE_VERSION("avx2,fma,f16c,bmi,bmi2,lzcnt,movbe")]] void run_avx2(F& f, Args... args) {
+[[SLUICE_VECTOR("avx2,fma,f16c,bmi,bmi2,lzcnt,movbe")]] void run_avx2(F& f, Args... args) {
   f(args...);
 }
 #endif
 #if defined(__x86_64__) && !(defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512CD__) && \
                              defined(__AVX512DQ__) && defined(__AVX512VL__))
-#define SLUICE_VERSION_AVX512
+#define SLUICE_VECTOR_AVX512
 template <class F, class... Args>
-[[SLUICE_VERSION("avx2,fma,f16c,bmi,bmi2,lzcnt,movbe,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]]
+[[SLUICE_VECTOR("avx2,fma,f16c,bmi,bmi2,lzcnt,movbe,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]]
 void run_avx512(F& f, Args... args) {
   f(args...);
 }
 #endif
 
 #if !defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define SLUICE_VERSION_O3
+#define SLUICE_VECTOR_O3
 // Here the compiler's target already has the vector instructions. clang vectorises under -O2, too.
 template <class F, class... Args>
 [[gnu::optimize("O3"), gnu::flatten, gnu::noinline]] void run_o3(F& f, Args... args) {
@@ -50,26 +50,26 @@ template <class F, class... Args>
 /// Calls f(args...), compiled for the instruction set in use.
 template <class F, class... Args>
 void vectorised(F&& f, Args... args) {
-#if defined(SLUICE_VERSION_AVX2) || defined(SLUICE_VERSION_AVX512)
+#if defined(SLUICE_VECTOR_AVX2) || defined(SLUICE_VECTOR_AVX512)
   const Isa in_use = isa();
 #endif
-#if defined(SLUICE_VERSION_AVX512)
+#if defined(SLUICE_VECTOR_AVX512)
   if (in_use >= Isa::avx512) return run_avx512(f, args...);
 #endif
-#if defined(SLUICE_VERSION_AVX2)
+#if defined(SLUICE_VECTOR_AVX2)
   if (in_use >= Isa::avx2) return run_avx2(f, args...);
 #endif
-#if defined(SLUICE_VERSION_O3)
+#if defined(SLUICE_VECTOR_O3)
   return run_o3(f, args...);
 #else
   f(args...);
 #endif
 }
 
-#undef SLUICE_VERSION
-#undef SLUICE_VERSION_AVX2
-#undef SLUICE_VERSION_AVX512
-#undef SLUICE_VERSION_O3
+#undef SLUICE_VECTOR
+#undef SLUICE_VECTOR_AVX2
+#undef SLUICE_VECTOR_AVX512
+#undef SLUICE_VECTOR_O3
 
 }  // namespace sluice::detail
 

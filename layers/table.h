@@ -89,8 +89,8 @@ constexpr LayerTakes masked{.key_mask = true, .streams = true};
 constexpr LayerTakes documents{.key_mask = true, .segments = true, .streams = true};
 constexpr LayerTakes crossed{.key_mask = true, .context = true, .streams = true};
 
-// The rows: name, what a call takes, options, and what each further sample changes of them. A room a function, so that each compiles in a
-// file of its own.
+// The rows: name, what a call takes, options, and what each further sample changes of them. A room a function, so that
+// each compiles in a file of its own.
 
 template <class Rows>
 void nn_rows(Rows& rows) {
@@ -98,7 +98,8 @@ void nn_rows(Rows& rows) {
   rows.template add<Embedding>("embedding", {}, R"({"count": 11, "dim": 4})");
   rows.template add<Mlp>("mlp", {}, R"({"dim": 4})",
                          {R"({"bias": false, "hidden": 5, "activation": "silu", "dropout": 0.3})"});
-  rows.template add<Glu>("glu", {}, R"({"dim": 4})", {R"({"bias": true, "hidden": 5, "kind": "silu_glu", "dropout": 0.3})",
+  rows.template add<Glu>("glu", {}, R"({"dim": 4})",
+                         {R"({"bias": true, "hidden": 5, "kind": "silu_glu", "dropout": 0.3})",
                                                              R"({"kind": "geglu_tanh"})"});
   rows.template add<Norm>("norm", {}, R"({"dim": 4})",
                           {R"({"kind": "none"})", R"({"kind": "rms"})", R"({"kind": "rms_plain"})",
@@ -113,7 +114,8 @@ void nn_rows(Rows& rows) {
 template <class Rows>
 void gau_rows(Rows& rows) {
   rows.template add<Gau>(
-      "gau", {.key_mask = true, .segments = true, .scores = true, .streams = true}, R"({"dim": 4, "key_dim": 6, "expansion": 5, "linear_bias": false})",
+      "gau", {.key_mask = true, .segments = true, .scores = true, .streams = true},
+      R"({"dim": 4, "key_dim": 6, "expansion": 5, "linear_bias": false})",
       {R"({"bias": "toeplitz", "norm": "none", "causal": true, "max_length": 70, "gamma_std": 1})",
        R"({"bias": "rope", "norm": "scale", "kind": "softmax_plus", "attention_dropout": 0.3})",
        R"({"bias": "t5", "norm": "rms_plain", "placement": "post", "kind": "laplace", "linear_bias": true})",
@@ -170,7 +172,8 @@ void gau_rows(Rows& rows) {
 template <class Rows>
 void heads_rows(Rows& rows) {
   rows.template add<MultiHeadAttention>(
-      "multi_head_attention", {.key_mask = true, .segments = true, .context = true, .scores = true, .streams = true}, R"({"dim": 6, "heads": 4, "kv_heads": 2, "head_dim": 4})",
+      "multi_head_attention", {.key_mask = true, .segments = true, .context = true, .scores = true, .streams = true},
+      R"({"dim": 6, "heads": 4, "kv_heads": 2, "head_dim": 4})",
       {R"({"causal": true, "use_rope": true, "qk_norm": true, "norm": "rms", "residual": true, "gates": [{}]})",
        R"({"context_dim": 5, "gates": [{"position": "g2"}, {"position": "g4"}], "attention_dropout": 0.3})",
        R"({"causal": true, "gates": [{"granularity": "headwise", "bias": true}, {"position": "g2", "sharing": "scores"},
@@ -222,7 +225,8 @@ void heads_rows(Rows& rows) {
                                        {R"({"top_k": 3, "attention_dropout": 0.3})",
                                         R"({"variant": "literal", "iterations": 3, "use_rope": true})",
                                         R"({"last": "columns", "iterations": 2, "qkv_bias": true})"});
-  rows.template add<SinkhornBlockAttention>("sinkhorn_block_attention", {.key_mask = true}, R"({"dim": 4, "heads": 2, "block": 2})",
+  rows.template add<SinkhornBlockAttention>("sinkhorn_block_attention", {.key_mask = true},
+                                            R"({"dim": 4, "heads": 2, "block": 2})",
                                             {R"({"attention_dropout": 0.3, "out_bias": true})",
                                              R"({"block": 4, "last": "columns", "iterations": 1, "use_rope": true})"});
   rows.template add<GlobalLocalAttention>("global_local_attention", {.key_mask = true, .positions = true}, R"({"dim": 4, "heads": 2, "w": 1})",

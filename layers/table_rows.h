@@ -48,7 +48,8 @@ struct RowList {
   LayerRow& add(const char* name, const LayerTakes& takes, const char* base,
                 std::initializer_list<const char*> changes = {}) {
     using Options = std::remove_cvref_t<decltype(std::declval<M>().options)>;
-    LayerRow row{takes};
+    LayerRow row;
+    static_cast<LayerTakes&>(row) = takes;
     row.name = name, row.type = M::type, row.samples = merged_samples(base, changes), row.dropout = has_dropout<M>();
     row.draft = [] {
       auto options = std::make_shared<Options>();

@@ -266,6 +266,8 @@ Tensor next_tokens(Call& call, const Operands& x, const MixedChunkOptions& o, co
     const DType wide = x.v.dtype() == bf16 ? f32 : x.v.dtype();  // a running sum in bf16 would soon stand still
     kept.tensors = {zeros({batch, heads, s, e}, {wide, x.v.device()})};
   }
+  if (const int64_t before = kept.cache.reserved; before > 0 && before != c)
+    fail<ValueError>("mixed_chunk_attention: a stream in chunks of ", before, " does not continue in chunks of ", c);
   Tensor sum = kept.tensors[0];
   if (sum.shape() != Shape{batch, heads, s, e})
     fail("mixed_chunk_attention: a stream with sums ", sum, " does not continue with k_lin=", x.k_lin, ", v=", x.v);

@@ -44,9 +44,9 @@ struct GatedCrossAttention {
   GatedCrossAttention() = default;
   GatedCrossAttention(GatedCrossAttentionOptions o, Rng& rng);
 
-  /// x [batch, n, dim] → the same, from the pass's context [batch, k, context_dim]. With a residual flamingo starts as x.
-  /// `pooled` averages the rows that key_mask calls real. A stream keeps K and V of the context; ValueError in one for
-  /// the readings that mix queries, `pooled` and `literal`.
+  /// x [batch, n, dim] → the same, from the pass's context [batch, k, context_dim]. With a residual flamingo starts as
+  /// x. `pooled` averages the rows that key_mask calls real. A stream keeps K and V of the context; ValueError in one
+  /// for the readings that mix queries, `pooled` and `literal`.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
   static void visit(auto& self, auto&& f) {

@@ -35,8 +35,8 @@ struct AttentionStack {
   /// ValueError without layers, for different dims and for cross attention.
   AttentionStack(AttentionStackOptions o, Rng& rng);
 
-  /// x [batch, n, dim] → the same; the pass is that of every layer. In a stream a layer with a window of W keeps W tokens,
-  /// a full one all of them.
+  /// x [batch, n, dim] → the same; the pass is that of every layer. In a stream a layer with a window of W keeps W
+  /// tokens, a full one all of them.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
   static void visit(auto& self, auto&& f) { f("layers", self.layers); }

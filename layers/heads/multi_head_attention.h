@@ -130,11 +130,12 @@ struct MultiHeadAttention {
   MultiHeadAttention() = default;
   /// ValueError for options that do not go together.
   MultiHeadAttention(MultiHeadAttentionOptions o, Rng& rng);
+  /// With the defaults of all other options.
   MultiHeadAttention(HeadsOptions o, Rng& rng) : MultiHeadAttention(MultiHeadAttentionOptions{.heads = o}, rng) {}
 
-  /// x [batch, n, dim] → the same. A stream of self attention keeps K (after RoPE) and V of its tokens, kv_heads·(dk + dv)
-  /// numbers each, with a window of at most (W − 1)·dilation + 1 tokens; of cross attention those of the context.
-  /// ValueError in one unless causal (or cross attention), and for separate global projections.
+  /// x [batch, n, dim] → the same. A stream of self attention keeps K (after RoPE) and V of its tokens,
+  /// kv_heads·(dk + dv) numbers each, with a window of at most (W − 1)·dilation + 1 tokens; one of cross attention those
+  /// of the context. ValueError in one unless causal (or cross attention), and for separate global projections.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   /// The attention map of that call, before dropout: [batch, heads, n, keys].
   Tensor map(const Tensor& x, const Pass& pass = {}) const;

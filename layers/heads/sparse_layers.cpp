@@ -43,26 +43,23 @@ PairScore::PairScore(PairScoreOptions o, Rng& rng) : options(o) {
   bias = zeros({}, {o.dtype}).requires_grad_();
 }
 
-Tensor PairScore::between(const Tensor& rows, const Tensor& cols, std::optional<int64_t> first) const {
+Tensor PairScore::between(const Tensor& rows, const Tensor& own_cols) const {
+  const int64_t m = rows.dim(1);
+  const bool same = own_cols.dim(1) == m;
+  const auto [first, total] = same ? sequence_piece(m) : SequencePiece{own_cols.dim(1) - m, own_cols.dim(1)};
+  const Tensor cols = same ? sequence_rows(own_cols, 1, {0, total}) : own_cols;
   if (options.kind == PairScoreKind::bilinear) return matmul(rows, transpose(cols, -2, -1));
-  const int64_t m = rows.dim(1), n = cols.dim(1), from = first.value_or(n - m);
   const TensorOptions type_of = rows.options();
-  const Tensor i = arange(static_cast<double>(from), static_cast<double>(from + m), 1, type_of), j = arange(n, type_of);
-  const Tensor offset = unsqueeze(unsqueeze(i, 1) - unsqueeze(j, 0), -1);  // i − j, [m, n, 1]
+  const Tensor i = arange(static_cast<double>(first), static_cast<double>(first + m), 1, type_of);
+  const Tensor offset = unsqueeze(unsqueeze(i, 1) - unsqueeze(arange(total, type_of), 0), -1);  // i − j, [m, n, 1]
   const Tensor hidden = unsqueeze(rows, 2) + unsqueeze(cols, 1) + offset * distance;
   return matmul(activate(options.activation, hidden), weight) + bias;
-}
-
-Tensor PairScore::pairs(const Tensor& rows, const Tensor& cols) const {
-  if (rows.dim(1) != cols.dim(1)) return between(rows, cols);
-  const auto [first, total] = sequence_piece(rows.dim(1));
-  return between(rows, sequence_rows(cols, 1, {0, total}), first);
 }
 
 Tensor PairScore::operator()(const Tensor& x) const {
   ModuleScope scope(this, type);
   if (x.rank() != 3 || x.dim(-1) != options.dim) fail("pair_score: got x=", x, "; need [batch, n, ", options.dim, "]");
-  return pairs(row(x), col(x));
+  return between(row(x), col(x));
 }
 
 ThresholdAttention::ThresholdAttention(ThresholdAttentionOptions o, Rng& rng) : options(o) {
@@ -79,7 +76,7 @@ Tensor ThresholdAttention::operator()(const Tensor& given, const Pass& pass) con
   call.check_causal(h.causal);
   const auto [q, k, v] = heads.project(h, call.x, call.first());
   const std::vector<Tensor> rows = call.rows({k, v, unsqueeze(score.col(call.x), 1)});
-  const Tensor f = unsqueeze(score.pairs(score.row(call.x), squeeze(rows[2], 1)) - tau, 1);
+  const Tensor f = unsqueeze(score.between(score.row(call.x), squeeze(rows[2], 1)) - tau, 1);
   const AttentionOptions a{.mask = {.causal = h.causal, .keys = call.key_mask()}, .dropout = h.attention_dropout};
   const ThresholdOptions o{.mode = options.mode, .temperature = options.temperature,
                            .include_self = options.include_self, .attention = a};

@@ -79,12 +79,9 @@ struct PairScore {
 
   PairScore() = default;
   PairScore(PairScoreOptions o, Rng& rng);
-  /// rows = row(x) [batch, m, width], cols = col(x) [batch, n, width] → [batch, m, n]; the first row stands at the
-  /// column `first`, or the last at the last.
-  Tensor between(const Tensor& rows, const Tensor& cols, std::optional<int64_t> first = std::nullopt) const;
-  /// The same where either `cols` are the rows' own tokens (of a piece of a sequence too), or the last row stands at the
-  /// last column.
-  Tensor pairs(const Tensor& rows, const Tensor& cols) const;
+  /// rows = row(x) [batch, m, width], cols = col(x) [batch, n, width] → [batch, m, n]. Both are of the same tokens (of a
+  /// piece of a sequence, too), or the rows are those of the last m tokens.
+  Tensor between(const Tensor& rows, const Tensor& cols) const;
   /// x [batch, n, dim] → [batch, n, n]; of a piece of a sequence its rows, [batch, n_r, n].
   Tensor operator()(const Tensor& x) const;
   Tensor operator()(const Tensor& x, const Pass&) const { return (*this)(x); }

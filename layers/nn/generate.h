@@ -27,14 +27,16 @@ struct GenerateOptions {
   }
 };
 
-/// One token for each row of logits [batch, vocabulary]: i64 [batch]. Temperature, then top_k, then top_p; ties go to the lower
-/// token. Draws from rng once for each row, unless the temperature is 0. ValueError for logits of which none is finite.
+/// One token for each row of logits [batch, vocabulary]: i64 [batch]. Temperature, then top_k, then top_p; ties go to
+/// the lower token. Draws from rng once for each row, unless the temperature is 0. ValueError for logits of which none is
+/// finite.
 Tensor sample_tokens(const Tensor& logits, const GenerateOptions& options, Rng& rng);
 
-/// Continues prompt i64 [batch, n], n >= 1: i64 [batch, n + m] with m <= tokens new ones, on the prompt's device; fewer when all
-/// sequences have stopped. A sequence that has is filled with `stop`. `logits_of` turns the next tokens [batch, ·] of a
-/// stream into their logits [batch, ·, vocabulary]. Without history.
-Tensor generate(const std::function<Tensor(const Tensor& tokens)>& logits_of, const Tensor& prompt, const GenerateOptions& options, Rng& rng);
+/// Continues prompt i64 [batch, n], n >= 1: i64 [batch, n + m] with m <= tokens new ones, on the prompt's device; fewer
+/// when all sequences have stopped. A sequence that has is filled with `stop`. `logits_of` turns the next tokens
+/// [batch, ·] of a stream into their logits [batch, ·, vocabulary]. Without history.
+Tensor generate(const std::function<Tensor(const Tensor& tokens)>& logits_of, const Tensor& prompt,
+                const GenerateOptions& options, Rng& rng);
 
 /// The same for a model that turns tokens [batch, ·] into their logits: it runs as a stream, see step(). A context of the
 /// pass is read with the prompt.

@@ -14,13 +14,23 @@
 namespace sluice {
 
 Pass::~Pass() noexcept(false) {
-  if (std::uncaught_exceptions() > 0) return;  // the call failed before it had read everything
+  if (std::uncaught_exceptions() == 0) check_read();  // else the call failed before it had read everything
+}
+
+void Pass::check_read() const {
   const auto check = [](const char* name, const auto& field) {
     if (field.unread()) fail<ValueError>("pass: nothing in the model has read ", name);
   };
   check("key_mask", key_mask), check("context", context), check("context_mask", context_mask);
   check("segments", segments), check("context_segments", context_segments), check("mask", mask), check("bias", bias);
   check("blocks", blocks), check("positions", positions);
+}
+
+Pass Pass::of_stream(Stream& s) const {
+  return {.key_mask = key_mask.get(), .context = context.get(), .context_mask = context_mask.get(),
+          .segments = segments.get(), .context_segments = context_segments.get(), .mask = mask.get(),
+          .bias = bias.get(), .blocks = blocks.get(), .block = block, .positions = positions.get(), .rng = rng,
+          .stream = &s};
 }
 
 int64_t first_position(int64_t tokens, const Pass& pass) {
@@ -62,10 +72,7 @@ void Call::check_causal(bool causal, const char* why) const {
 
 std::vector<Tensor> Call::rows(const std::vector<Tensor>& fresh, int64_t window, KvCache::Order order) {
   if (!streams()) return fresh;
-  KvCache& cache = kept("rows").cache;
-  if (!cache.rings.empty() && cache.rings[0].dim(0) != x.dim(0))
-    fail(layer_, ": a stream of batch ", cache.rings[0].dim(0), " does not continue with x=", x);
-  return cache.append(fresh, window, order);
+  return kept("rows").cache.append(fresh, window, order);
 }
 
 std::pair<int64_t, int64_t> Call::extent(const Tensor& keys) const {
@@ -81,6 +88,14 @@ Tensor Call::attend(const Tensor& q, const Tensor& k, const Tensor& v, Attention
   return sequence_attention(q, all[0], all[1], o, rng());
 }
 
+Stream::Kept& Call::kept(const char* what) {
+  Stream::Kept& k = pass_.stream->next(layer_, what);
+  for (const std::vector<Tensor>* list : {&k.tensors, &k.cache.rings})
+    if (!list->empty() && list->front().defined() && list->front().dim(0) != x.dim(0))
+      fail(layer_, ": a stream of batch ", list->front().dim(0), " does not continue with x=", x);
+  return k;
+}
+
 Tensor& Call::kept_tensor(const char* what) {
   Stream::Kept& k = kept(what);
   k.tensors.resize(1);
@@ -91,8 +106,6 @@ std::vector<Tensor> Call::of_context(const std::function<std::vector<Tensor>()>&
   if (!streams()) return make();
   std::vector<Tensor>& known = kept("context").tensors;
   if (known.empty()) known = make();
-  else if (known[0].dim(0) != x.dim(0))
-    fail(layer_, ": a stream of batch ", known[0].dim(0), " does not continue with x=", x);
   pass_.context.get(), pass_.context_mask.get();  // brought again: the first step has read it
   return known;
 }

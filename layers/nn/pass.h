@@ -27,10 +27,12 @@ class Given {
  public:
   Given() = default;
   Given(T value) : value_(std::move(value)) {}
+  /// Of a list: {0, 3}.
   template <class E>
     requires std::is_constructible_v<T, const E*, const E*>
   Given(std::initializer_list<E> list) : value_(list.begin(), list.end()) {}
   Given(const Given& o) : value_(o.get()), read_(true) {}
+  /// Assigning reads it; the field that it was assigned to counts as read.
   Given& operator=(const Given& o) {
     value_ = o.get(), read_ = true;
     return *this;
@@ -53,7 +55,8 @@ class Given {
 };
 
 /// What a call may bring; every field is optional. A layer reads the fields that it needs, a model hands its pass on.
-/// ValueError, when the pass ends, for a field that was given and that nothing has read; a pass belongs on the stack.
+/// ValueError, when the pass ends, for a field that was given and that nothing has read; a pass belongs on the stack. A
+/// field is read by its get(), or where a `const Tensor&` is wanted; one that was assigned or copied counts as read.
 struct Pass {
   Given<Tensor> key_mask = {};          // bool [batch, n]: true for real tokens of x, false for padding (may hold NaN)
   Given<Tensor> context = {};           // [batch, k, context_dim], what cross attention reads; already normalised
@@ -68,6 +71,10 @@ struct Pass {
   Rng* rng = nullptr;                   // switches dropout on
   Stream* stream = nullptr;             // x continues it; see step()
 
+  /// The same for the next tokens of a stream.
+  Pass of_stream(Stream& stream) const;
+  /// ValueError for a field that was given and that nothing has read.
+  void check_read() const;
   ~Pass() noexcept(false);
 };
 
@@ -79,10 +86,11 @@ int64_t first_position(int64_t tokens, const Pass& pass);
 /// is not causal, for a stream of another model, and for masks: every token of a stream is real. ShapeError for another
 /// batch. After an error the stream is as it was.
 template <class M>
-Tensor step(const M& model, const Tensor& x, Stream& stream, Pass pass = {}) {
+Tensor step(const M& model, const Tensor& x, Stream& stream, const Pass& pass = {}) {
   StreamStep running(stream);
-  pass.stream = &stream;
-  Tensor y = model(x, pass);
+  const Pass next = pass.of_stream(stream);
+  Tensor y = model(x, next);
+  next.check_read();
   running.end(x.dim(1));
   return y;
 }
@@ -148,7 +156,8 @@ class Call {
   /// What `make` gives for the context. A stream computes it in its first step and keeps it.
   std::vector<Tensor> of_context(const std::function<std::vector<Tensor>()>& make);
   /// What a stream keeps here, for what the above does not serve.
-  Stream::Kept& kept(const char* what) { return pass_.stream->next(layer_, what); }
+  /// ShapeError for a stream of another batch.
+  Stream::Kept& kept(const char* what);
 
  private:
   Call(const void* module, const char* type, const char* layer, const Tensor& given, int64_t dim, const Pass& pass);

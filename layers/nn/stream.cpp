@@ -112,7 +112,8 @@ void save(const Stream& stream, const std::string& path) {
     places.push_back(Json::Object{{"layer", k.layer}, {"what", k.what},
                                   {"tensors", static_cast<int64_t>(k.tensors.size())},
                                   {"rings", static_cast<int64_t>(k.cache.rings.size())},
-                                  {"rows", k.cache.length}, {"window", k.cache.window}});
+                                  {"rows", k.cache.length}, {"window", k.cache.window},
+                                  {"reserved", k.cache.reserved}});
   }
   file.metadata["format"] = kFormat;
   file.metadata["stream"] = to_text(Json::Object{{"length", stream.length_}, {"places", std::move(places)}});
@@ -148,6 +149,7 @@ Stream load_stream(const std::string& path) {
       };
       k.tensors = tensors("tensor", "tensors"), k.cache.rings = tensors("ring", "rings");
       k.cache.length = number(place, "rows", kTokens), k.cache.window = number(place, "window", kTokens);
+      k.cache.reserved = number(place, "reserved", kTokens);
       if (k.cache.rings.empty() && k.cache.length > 0) refuse("place ", p, " has no rows");
       for (const Tensor& ring : k.cache.rings)
         if (!ring.defined() || ring.rank() != 4 || ring.dim(2) != k.cache.stored() ||
