@@ -13,7 +13,8 @@ while IFS= read -r file; do files+=("$file"); done < <(git ls-files -co --exclud
 ((${#files[@]} > 100)) || bad "found only ${#files[@]} files: this test is broken"
 
 # The top level: these, and names that begin with a dot.
-top=(core ops autograd parallel layers cuda tests examples docs CMakeLists.txt README.md CHANGELOG.md CMakePresets.json LICENSE)
+top=(core ops autograd parallel layers cuda tests examples docs CMakeLists.txt CMakePresets.json
+  README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md CITATION.cff LICENSE)
 for name in "${top[@]}"; do
   [[ -e $name ]] || bad "missing at the top level: $name"
 done
