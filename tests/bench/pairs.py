@@ -38,7 +38,7 @@ def main():
     parser.add_argument("old")
     parser.add_argument("new")
     parser.add_argument("--only", default="", help="regular expression for names")
-    parser.add_argument("--quick", action="store_true", help="the rows of the README's table")
+    parser.add_argument("--quick", action="store_true", help="the rows of README.md's first table")
     parser.add_argument("--seconds", type=float, default=0.7, help="for each program and row")
     parser.add_argument("--rounds", type=int, default=7, help="turns that the programs take")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
