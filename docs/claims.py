@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""The README's counts, times and ratios, written by what measured them.
+"""The counts, times and ratios of the pages, written by what measured them.
 
   tests/run.sh; tests/run.sh --cuda                     # each leaves build/release/summary*.txt
   python3 tests/bench/compare.py build/bench/tests/bench/sluice_bench --quick --seconds 0.7 --rounds 5 --json build/compare.json
   python3 tests/bench/compare.py … --quick --precision bf16 --peers eager --json build/compare_bf16.json
-  python3 docs/claims.py                                # rewrites README.md
+  python3 docs/claims.py                                # rewrites the pages
   python3 docs/claims.py --check                        # changes nothing; status 1 if it would
 
-What was not measured stays as it is and is named. Every sentence below must be found once.
+README.md has the lines of the weekend's files and two ratios, docs/INSTALL.md the sizes, tests/README.md the tests,
+tests/bench/README.md the table of ratios. What was not measured stays as it is and is named. Every sentence below must
+be found once.
 """
 import json
 import math
@@ -92,68 +94,95 @@ def speed_table(rows):
     return "\n".join(out)
 
 
-class Readme:
-    def __init__(self):
-        self.path = ROOT / "README.md"
+class Page:
+    def __init__(self, name):
+        self.name, self.path = name, ROOT / name
         self.before = self.text = self.path.read_text(encoding="utf-8")
 
     def put(self, pattern, value):
-        """`pattern` has one group, which becomes `value`."""
-        found = list(re.finditer(pattern, self.text, re.S))
+        """`pattern` has one group, which becomes `value`. A space may be the end of a line; it stays one."""
+        found = list(re.finditer(pattern.replace(" ", r"\s+"), self.text, re.S))
         if len(found) != 1:
-            sys.exit(f"claims: README.md has {len(found)} of: {pattern}")
+            sys.exit(f"claims: {self.name} has {len(found)} of: {pattern}")
         a, b = found[0].span(1)
+        spaces = re.findall(r"\s+", found[0].group(1))
+        if "|" not in value and len(spaces) == value.count(" "):
+            value = "".join(word + space for word, space in zip(value.split(" "), [*spaces, ""]))
         self.text = self.text[:a] + value + self.text[b:]
 
 
+def weekend(page):
+    """The lines of the files that each row of the reading path links to, and their sum."""
+    rows = re.findall(r"^\| (\[[^|]*\)) \| [\d,]+ \| [^|]+ \|$", page.text, re.M)
+    if len(rows) < 3:
+        sys.exit(f"claims: {page.name} has {len(rows)} rows of files and lines")
+    total = 0
+    for files in rows:
+        texts = [(ROOT / f).read_text(encoding="utf-8") for f in re.findall(r"\]\(([^)]+)\)", files)]
+        lines = sum(len(text.splitlines()) for text in texts)
+        escaped = re.escape(files).replace("\\ ", " ")
+        page.put(rf"\| {escaped} \| ([\d,]+) \|", f"{lines:,}")
+        total += lines
+    page.put(r"## Read it in a weekend: ([\d,]+) lines\n", f"{total:,}")
+
+
 def main():
-    readme, missing = Readme(), []
+    names = "README.md", "docs/INSTALL.md", "tests/README.md", "tests/bench/README.md"
+    pages, missing = [Page(name) for name in names], []
+    readme, install, tests, bench = pages
+    weekend(readme)
     library = ("core", "ops", "autograd", "parallel", "layers")
-    readme.put(r"About\s([\d,]+) lines of library code", f"{round(lines_of(*library), -3):,}")
-    readme.put(r"lines of library code, ([\d,]+) of its CUDA backend", f"{round(lines_of('cuda'), -2):,}")
+    install.put(r"About ([\d,]+) lines of library code", f"{round(lines_of(*library), -3):,}")
+    install.put(r"lines of library code, ([\d,]+) of its CUDA backend", f"{round(lines_of('cuda'), -2):,}")
     plain, cuda = BUILD / "release/summary.txt", BUILD / "release/summary-cuda.txt"
     if plain.exists():
         s = summary(plain)
-        readme.put(r"CUDA backend, a ([\d.]+) MiB shared library", f"{s['kib'] / 1024:.1f}")
-        readme.put(r"clean build of library, tests and examples in\s(\d+) s", str(s["build"]))
-        readme.put(r"Today: ([\d,]+ test cases, [\d,]+ assertions, \d+ seconds)",
-                   f"{s['cases']:,} test cases, {round(s['assertions'], -3):,} assertions, {s['seconds']} seconds")
+        install.put(r"CUDA backend, a ([\d.]+) MiB shared library", f"{s['kib'] / 1024:.1f}")
+        install.put(r"clean build of library, tests and examples in (\d+) s", str(s["build"]))
+        tests.put(r"`docs/claims.py`: ([\d,]+ test cases, [\d,]+ assertions, \d+ seconds)",
+                  f"{s['cases']:,} test cases, {round(s['assertions'], -3):,} assertions, {s['seconds']} seconds")
     else:
         missing.append(str(plain))
     if cuda.exists():
         s = summary(cuda)
-        readme.put(r"with `--cuda` (\d[\d,]* and [\d,]+ in \d+, built in \d+);",
-                   f"{s['cases']:,} and {round(s['assertions'], -3):,} in {s['seconds']}, built in {s['build']}")
+        tests.put(r"with `--cuda` (\d[\d,]* and [\d,]+ in \d+, built in \d+);",
+                  f"{s['cases']:,} and {round(s['assertions'], -3):,} in {s['seconds']}, built in {s['build']}")
     else:
         missing.append(str(cuda))
     if (BUILD / "compare.json").exists():
         rows = timed(rows_of(BUILD / "compare.json"))
-        readme.put(r"\| group \| rows \|[^\n]*\n\|[-|]*\n(.*?)\n\n", speed_table(rows))
+        bench.put(r"\| group \| rows \|[^\n]*\n\|[-|]*\n(.*?)\n\n", speed_table(rows))
         eager = ratios(rows, "eager")
-        readme.put(r"All (\d+ rows: [\d.]+× PyTorch eager \(\d+ won, \d+ lost\), [\d.]+× torch.compile, [\d.]+× JAX)",
-                   f"{len(eager)} rows: {times(geometric(eager))} PyTorch eager ({sum(r >= 1 for r in eager)} won, {sum(r < 1 for r in eager)} lost), "
-                   f"{times(geometric(ratios(rows, 'compile')))} torch.compile, {times(geometric(ratios(rows, 'jax')))} JAX")
+        bench.put(r"All (\d+ rows: [\d.]+× PyTorch eager \(\d+ won, \d+ lost\), [\d.]+× torch.compile, [\d.]+× JAX)",
+                  f"{len(eager)} rows: {times(geometric(eager))} PyTorch eager ({sum(r >= 1 for r in eager)} won, {sum(r < 1 for r in eager)} lost), "
+                  f"{times(geometric(ratios(rows, 'compile')))} torch.compile, {times(geometric(ratios(rows, 'jax')))} JAX")
+        readme.put(r"with AMX, (\d+) rows of", str(len(eager)))
+        readme.put(r"are ([\d.]+×) as fast as PyTorch eager", times(geometric(eager)))
+        readme.put(r"eager, ([\d.]+×) as torch.compile", times(geometric(ratios(rows, "compile"))))
     else:
         missing.append("build/compare.json")
     if (BUILD / "compare_bf16.json").exists():
         rows = [row for row in rows_of(BUILD / "compare_bf16.json") if row["name"].split("/")[0] in ("matmul", "layer", "train")]
         steps = [row for row in rows if row["name"].startswith("train/")]
-        readme.put(r"autocast: (\d+ rows of products, layers and steps [\d.]+×, training steps [\d.]+×)",
-                   f"{len(rows)} rows of products, layers and steps {times(geometric(ratios(rows, 'eager')))}, training steps {times(geometric(ratios(steps, 'eager')))}")
+        bench.put(r"autocast: (\d+) rows of products", str(len(rows)))
+        bench.put(r"layers and steps ([\d.]+×), training steps", times(geometric(ratios(rows, "eager"))))
+        bench.put(r"layers and steps [\d.]+×, training steps ([\d.]+×)\.", times(geometric(ratios(steps, "eager"))))
     else:
         missing.append("build/compare_bf16.json")
 
     for path in missing:
         print(f"claims: {path} is not there; what it says was left alone")
-    if readme.text == readme.before:
-        print("claims: README.md says what was measured")
+    wrong = [page for page in pages if page.text != page.before]
+    if not wrong:
+        print("claims: the pages say what was measured")
         return 0
-    if "--check" in sys.argv:
-        print("claims: README.md says something else than what was measured")
-        return 1
-    readme.path.write_text(readme.text, encoding="utf-8")
-    print("claims: README.md rewritten")
-    return 0
+    for page in wrong:
+        if "--check" in sys.argv:
+            print(f"claims: {page.name} says something else than what was measured")
+        else:
+            page.path.write_text(page.text, encoding="utf-8")
+            print(f"claims: {page.name} rewritten")
+    return 1 if "--check" in sys.argv else 0
 
 
 if __name__ == "__main__":

@@ -31,6 +31,14 @@ TEST_CASE("snippets: programs print what their READMEs show") {
 
 // -- compiled, not run ---------------------------------------------------------------------------------------
 
+namespace model_readme {
+using namespace sluice;
+#include "README_2.inc"
+void snippet(Rng& rng) {
+#include "README_3.inc"
+}
+}  // namespace model_readme
+
 namespace cuda_readme {
 using namespace sluice;
 void snippet() {
