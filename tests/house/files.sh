@@ -42,9 +42,23 @@ for file in "${files[@]}"; do
   esac
 done
 
-# The README: short and without holes.
-(($(wc -l <README.md) <= 200)) || bad 'README.md has more than 200 lines'
+# The README: short, with few numbers outside of its programs, and without holes.
+(($(wc -l <README.md) <= 110)) || bad 'README.md has more than 110 lines'
+(($(wc -w <README.md) <= 900)) || bad 'README.md has more than 900 words'
+numbers=$(sed -e '/^```/,/^```/d' -e 's/\](\([^)]*\))/]/g' README.md | grep -oE '[0-9][0-9,.]*' | wc -l)
+((numbers > 5)) || bad "found only $numbers numbers in README.md: this test is broken"
+((numbers <= 40)) || bad "README.md has $numbers numbers; 40 are the limit, the others belong into the rooms"
 if grep -nE '@[A-Z]+@' README.md; then bad 'README.md has unfilled places'; fi
+
+# Every link of a page to a file of the project leads to one.
+links=0
+while IFS= read -r line; do
+  page=${line%%:*} link=${line#*:}
+  link=${link#']('} link=${link%')'} link=${link%%#*}
+  links=$((links + 1))
+  [[ ! $link || $link == *://* || -e $(dirname "$page")/$link ]] || bad "$page: the link to $link leads nowhere"
+done < <(printf '%s\n' "${files[@]}" | grep '[.]md$' | xargs grep -soHE '\]\([A-Za-z.#][^() ]*\)')
+((links > 100)) || bad "found only $links links: this test is broken"
 
 # A program in a README is compiled, and what it prints is compared; an example says what it prints (output.sh).
 work=$(mktemp -d)
