@@ -85,9 +85,9 @@ const LayerRow& layer_row(std::string_view name);
 
 namespace detail {
 
-constexpr LayerTakes masked{.key_mask = true, .streams = true};
-constexpr LayerTakes documents{.key_mask = true, .segments = true, .streams = true};
-constexpr LayerTakes crossed{.key_mask = true, .context = true, .streams = true};
+constexpr LayerTakes kMasked{.key_mask = true, .streams = true};
+constexpr LayerTakes kDocuments{.key_mask = true, .segments = true, .streams = true};
+constexpr LayerTakes kCrossed{.key_mask = true, .context = true, .streams = true};
 
 // The rows: name, what a call takes, options, and what each further sample changes of them. A room a function, so that
 // each compiles in a file of its own.
@@ -105,7 +105,7 @@ void nn_rows(Rows& rows) {
                           {R"({"kind": "none"})", R"({"kind": "rms"})", R"({"kind": "rms_plain"})",
                            R"({"kind": "scale"})", R"({"kind": "scale_l2"})", R"({"parts": 2, "eps": 0.01})",
                            R"({"parts": 2, "kind": "rms"})", R"({"parts": 4, "kind": "rms_plain", "eps": 0.1})"});
-  rows.template add<ShortConvolution>("short_convolution", masked, R"({"dim": 4})",
+  rows.template add<ShortConvolution>("short_convolution", kMasked, R"({"dim": 4})",
                                       {R"({"width": 2, "bias": true, "activation": "identity"})"});
   rows.template add<GatedResidual>("gated_residual", {.branch = true}, R"({"dim": 4})",
                                    {R"({"kind": "per_channel"})", R"({"kind": "input"})", R"({"kind": "input_token"})"});
@@ -133,14 +133,14 @@ void gau_rows(Rows& rows) {
            "qk_norm_kind": "layer", "qk_norm_eps": 0.1, "placement": "post", "residual": false, "rope_rot_dim": 2,
            "rope_frequencies": [0.7], "rope_factor": 1.2})"})
       .nonlinear_after_dropout = Json::Object{{"placement", "post"}};
-  rows.template add<CrossGau>("cross_gau", crossed, R"({"dim": 4, "key_dim": 6, "expansion": 5})",
+  rows.template add<CrossGau>("cross_gau", kCrossed, R"({"dim": 4, "key_dim": 6, "expansion": 5})",
                               {R"({"context_dim": 3, "kind": "softmax", "dropout": 0.3})", R"({"kind": "rownorm"})",
                                R"({"kind": "softmax_plus", "min_length": 2, "norm_eps": 0.01})"});
-  rows.template add<TutorialGau>("tutorial_gau", masked, R"({"dim": 4, "expansion": 6})",
+  rows.template add<TutorialGau>("tutorial_gau", kMasked, R"({"dim": 4, "expansion": 6})",
                                  {R"({"causal": true, "project_out": true})",
                                   R"({"sigmoid_gate": false, "gelu_tanh": true})"});
   rows.template add<Flash>(
-      "flash", documents, R"({"dim": 4, "key_dim": 6, "expansion": 5, "chunk": 4, "linear_bias": false})",
+      "flash", kDocuments, R"({"dim": 4, "key_dim": 6, "expansion": 5, "chunk": 4, "linear_bias": false})",
       {R"({"bias": "toeplitz", "norm": "layer", "causal": true})",
        R"({"bias": "rope", "norm": "none", "scaling": "paper_code", "token_shift": true})",
        R"({"bias": "t5", "norm": "rms", "scaling": "lucid", "linear_bias": true, "dropout": 0.3})",
@@ -155,14 +155,14 @@ void gau_rows(Rows& rows) {
        R"({"kind": "softmax_plus", "scaling": "chunk", "min_length": 2, "norm_eps": 0.01})",
        R"({"causal": true, "scaling": "chunk", "rope_xpos": 16})"});
   rows.template add<ScaledSinusoidal>("scaled_sinusoidal", {}, R"({"dim": 4})", {R"({"base": 100})"});
-  rows.template add<FlashBlock>("flash_block", documents, R"({"dim": 4, "key_dim": 6, "expansion": 5, "chunk": 4})",
+  rows.template add<FlashBlock>("flash_block", kDocuments, R"({"dim": 4, "key_dim": 6, "expansion": 5, "chunk": 4})",
                                 {R"({"layers": 3, "causal": true, "norm": "layer"})"});
   rows.template add<FlashModel>(
-      "flash_model", documents, R"({"layers": 1, "dim": 4, "key_dim": 6, "expansion": 5, "chunk": 4})",
+      "flash_model", kDocuments, R"({"layers": 1, "dim": 4, "key_dim": 6, "expansion": 5, "chunk": 4})",
       {R"({"layers": 2, "causal": true, "vocabulary": 11, "outputs": 11, "model_dropout": 0.3})",
        R"({"causal": true, "positions": false, "final_norm": "layer", "norm_eps": 0.01})"})
       .nonlinear_after_dropout = Json::Object{};
-  LayerRow& mc_tfm = rows.template add<McTfm>("mc_tfm", documents, R"({"dim": 8, "heads": 2, "chunk": 4})",
+  LayerRow& mc_tfm = rows.template add<McTfm>("mc_tfm", kDocuments, R"({"dim": 8, "heads": 2, "chunk": 4})",
                            {R"({"causal": true, "linear_bias": false})",
                             R"({"norm": "scale", "hidden": 5, "use_rope": false, "dropout": 0.3})",
                             R"({"causal": true, "kind": "softmax_plus", "min_length": 2, "norm_eps": 0.01, "rope_xpos": 16})"});
@@ -195,28 +195,28 @@ void heads_rows(Rows& rows) {
        R"({"qk_norm": true, "qk_norm_over": "per_head", "use_rope": true, "rope_rot_dim": 2, "rope_xpos": 8, "softcap": 2,
            "sink": "learned", "ablation": "head_norm", "ablation_eps": 0.1})"});
   rows.template add<GatedAttention>(
-      "gated_attention", masked, R"({"dim": 4, "heads": 2})",
+      "gated_attention", kMasked, R"({"dim": 4, "heads": 2})",
       {R"({"causal": true, "gate_query": true, "gate_key": true, "gate_value": true, "use_rope": true})",
        R"({"output": "from_query", "granularity": "headwise", "qkv_bias": true, "attention_dropout": 0.3})",
        R"({"causal": true, "head_dim": 3, "output": "none", "project_out": false})"});
   rows.template add<GatedCrossAttention>(
-      "gated_cross_attention", crossed, R"({"dim": 4, "heads": 2})",
+      "gated_cross_attention", kCrossed, R"({"dim": 4, "heads": 2})",
       {R"({"reading": "pooled", "value_dim": 3, "context_dim": 5, "attention_dropout": 0.3})",
        R"({"reading": "flamingo", "qkv_bias": true, "out_bias": true})"});
   rows.template add<ForgettingAttention>(
-      "forgetting_attention", masked, R"({"dim": 4, "heads": 4, "kv_heads": 2, "head_dim": 3, "gate_bias": 1})",
+      "forgetting_attention", kMasked, R"({"dim": 4, "heads": 4, "kv_heads": 2, "head_dim": 3, "gate_bias": 1})",
       {R"({"kv_heads": 4, "use_rope": true, "rope_rot_dim": 2, "attention_dropout": 0.3})",
        R"({"kv_heads": 1, "value_dim": 2, "qkv_bias": true, "residual": true, "dropout": 0.3})"});
-  rows.template add<FusedAttention>("fused_attention", masked, R"({"dim": 4, "heads": 2})",
+  rows.template add<FusedAttention>("fused_attention", kMasked, R"({"dim": 4, "heads": 2})",
                                     {R"({"causal": true, "gate": "per_head", "use_rope": true, "chunk": 3})",
                                      R"({"gate": "per_token", "project_out": false, "attention_dropout": 0.3})",
                                      R"({"causal": true, "head_dim": 3, "qkv_bias": true})"});
-  rows.template add<TopKAttention>("topk_attention_layer", masked, R"({"dim": 4, "heads": 2, "k": 2})",
+  rows.template add<TopKAttention>("topk_attention_layer", kMasked, R"({"dim": 4, "heads": 2, "k": 2})",
                                    {R"({"ties": "threshold", "qkv_bias": true, "attention_dropout": 0.3})",
                                     R"({"causal": true, "use_rope": true, "window": 4})",
                                     R"({"causal": true, "ties": "threshold", "head_dim": 4, "out_bias": true})"});
   rows.template add<PairScore>("pair_score", {}, R"({"dim": 4})", {R"({"kind": "mlp", "width": 3})"});
-  rows.template add<ThresholdAttention>("threshold_attention_layer", masked, R"({"dim": 4, "heads": 2})",
+  rows.template add<ThresholdAttention>("threshold_attention_layer", kMasked, R"({"dim": 4, "heads": 2})",
                                         {R"({"score": "mlp", "score_width": 3, "mode": "soft"})",
                                          R"({"mode": "soft", "causal": true, "attention_dropout": 0.3})",
                                          R"({"mode": "hard", "causal": true})",
@@ -242,7 +242,7 @@ void linear_time_rows(Rows& rows) {
        R"({"kind": "favor", "features": 4, "offset": 0.1})",
        R"({"kind": "fourier", "smoothing": 0.1})", R"({"kind": "mlp", "hidden": 4})", R"({"kind": "hedgehog"})"});
   rows.template add<LinearAttention>(
-      "linear_attention", masked, R"({"dim": 4, "heads": 2, "chunk": 3})",
+      "linear_attention", kMasked, R"({"dim": 4, "heads": 2, "chunk": 3})",
       {R"({"direction": "causal", "decay": "learned", "output_norm": "rms", "qkv_bias": true, "out_bias": true})",
        R"({"direction": "bidirectional", "decay": "fixed", "gamma": [0.9, 0.5], "dropout": 0.3})",
        R"({"direction": "two_direction_mean", "feature_map_kind": "t2r", "tie_feature_map": false,
@@ -261,12 +261,12 @@ void linear_time_rows(Rows& rows) {
                                {R"({"kind": "rms"})", R"({"kind": "rms_plain"})", R"({"shared": true})",
                                 R"({"kind": "rms", "shared": true})"});
   rows.template add<Retention>(
-      "retention", masked, R"({"dim": 8, "heads": 2, "chunk": 3})",
+      "retention", kMasked, R"({"dim": 8, "heads": 2, "chunk": 3})",
       {R"({"gate": false, "group_norm": "rms_plain", "expand_k": 0.5, "dropout": 0.3})",
        R"({"group_norm": "rms", "use_rope": false, "gamma": [0.9, 1]})",
        R"({"group_norm": "rms", "shared_norm": true, "kv_heads": 1, "short_conv": 3, "rope_xpos": 16})"})
       .bare = {{"heads", 2}};
-  rows.template add<Gla>("gla", masked, R"({"dim": 8, "heads": 2, "chunk": 3, "gate_temperature": 2})",
+  rows.template add<Gla>("gla", kMasked, R"({"dim": 8, "heads": 2, "chunk": 3, "gate_temperature": 2})",
                          {R"({"gate": "per_head", "output_gate": false, "norm": "none", "scale": 1, "dropout": 0.3})",
                           R"({"expand_k": 1, "gate_rank": 3, "norm": "layer"})",
                           R"({"kv_heads": 1, "short_conv": 3, "norm_eps": 0.1})",
