@@ -9,17 +9,17 @@
 namespace sluice {
 
 enum class ResidualGate {
-  scalar,       // g a learned number (ReZero, Bachlechner et al. 2021, starts it at 0)
-  per_channel,  // g [dim] (LayerScale, Touvron et al. 2021, starts it at 1e-4 or so)
-  input,        // g = σ(x·W + b), every channel of every token
-  input_token,  // g = σ(x·w + b), one number for a token
+  scalar,       // g is a learned number; initially 0 in ReZero (Bachlechner et al. 2021)
+  per_channel,  // g [dim] is learned; initially about 1e-4 in LayerScale (Touvron et al. 2021)
+  input,        // g = σ(x·W + b), one number for each channel of each token
+  input_token,  // g = σ(x·w + b), one number for each token
 };
 constexpr const char* choices(ResidualGate) { return "scalar per_channel input input_token"; }
 
 struct GatedResidualOptions {
   int64_t dim;
   ResidualGate kind = ResidualGate::scalar;
-  double initial = 1;  // of a learned g
+  double initial = 1;  // initial value of a learned g
   double bias = 0;     // initial b
   Init init = Init::lecun();
   DType dtype = f32;
@@ -37,17 +37,17 @@ struct GatedResidualOptions {
 struct GatedResidual {
   static constexpr const char* type = "GatedResidual";
   GatedResidualOptions options;
-  Tensor weight;  // [1] or [dim]
-  Linear map;     // dim → dim or 1
+  Tensor weight;  // g of scalar [1], of per_channel [dim]
+  Linear map;     // dim → dim for input, dim → 1 for input_token
 
   GatedResidual() = default;
   GatedResidual(GatedResidualOptions o, Rng& rng);
 
-  /// g, which broadcasts to x [..., dim].
+  /// Returns g, which broadcasts to x [..., dim].
   Tensor gate(const Tensor& x) const;
-  /// x + g(x) ⊙ f for the branch f = F(x), of x's shape.
+  /// Returns x + g(x) ⊙ f for the branch f = F(x). Throws ShapeError unless f has the shape of x, [..., dim].
   Tensor operator()(const Tensor& x, const Tensor& f) const;
-  /// The same around anything callable: residual(x, [&](const Tensor& h) { return attention(norm(h)); }).
+  /// Returns x + g(x) ⊙ branch(x): residual(x, [&](const Tensor& h) { return attention(norm(h)); }).
   template <std::invocable<const Tensor&> Branch>
   Tensor operator()(const Tensor& x, Branch&& branch) const {
     return (*this)(x, Tensor(std::forward<Branch>(branch)(x)));

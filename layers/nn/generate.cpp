@@ -13,7 +13,7 @@ namespace sluice {
 
 namespace {
 
-/// The token of one row; `u` in [0, 1) chooses.
+/// Returns the token of one row; `u` in [0, 1) makes the choice.
 int64_t choose(const double* logits, int64_t n, const GenerateOptions& o, double u) {
   std::vector<int64_t> order(static_cast<std::size_t>(n));
   std::iota(order.begin(), order.end(), 0);
@@ -36,7 +36,7 @@ int64_t choose(const double* logits, int64_t n, const GenerateOptions& o, double
   double left = u * total;
   for (std::size_t i = 0; i < weights.size(); ++i)
     if ((left -= weights[i]) < 0) return order[i];
-  for (std::size_t i = weights.size(); i-- > 0;)  // rounding: the last that is possible
+  for (std::size_t i = weights.size(); i-- > 0;)  // rounding has used up all weights: take the last possible token
     if (weights[i] > 0) return order[i];
   return order[0];
 }

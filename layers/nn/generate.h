@@ -1,4 +1,4 @@
-// Generation by a stream: token by token, each drawn from the logits of the last.
+// Generation of tokens by a stream: each token is drawn from the logits of the token before it.
 //
 //   Tensor text = generate(model, prompt, {.tokens = 200, .temperature = 0.8, .top_p = 0.95}, rng);   // i64 [batch, n + 200]
 #pragma once
@@ -12,11 +12,11 @@
 namespace sluice {
 
 struct GenerateOptions {
-  int64_t tokens = 100;    // at most so many new ones
-  double temperature = 1;  // logits are divided by it; 0: the likeliest token, the first of equal ones
-  int64_t top_k = 0;       // only the k likeliest; 0: all
-  double top_p = 1;        // only the likeliest ones that together have at least this probability (Holtzman et al. 2020)
-  int64_t stop = -1;       // the token after which a sequence is over; −1: none
+  int64_t tokens = 100;    // most new tokens of a sequence
+  double temperature = 1;  // divides the logits; 0: the likeliest token, the lowest of equally likely tokens
+  int64_t top_k = 0;       // draw from the k likeliest tokens only; 0: from all
+  double top_p = 1;        // draw from the fewest likeliest tokens with this total probability (Holtzman et al. 2020)
+  int64_t stop = -1;       // the token that ends a sequence; −1: none
 
   static void describe(auto& o, auto& f) {
     f("tokens", o.tokens, at_least(0), "at most so many new ones");
@@ -27,19 +27,20 @@ struct GenerateOptions {
   }
 };
 
-/// One token for each row of logits [batch, vocabulary]: i64 [batch]. Temperature, then top_k, then top_p; ties go to
-/// the lower token. Draws from rng once for each row, unless the temperature is 0. ValueError for logits of which none is
-/// finite.
+/// Draws one token for each row of logits [batch, vocabulary]. Returns i64 [batch] on the CPU. Applies the temperature,
+/// then top_k, then top_p; ties go to the lower token. Draws from rng once for each row, unless the temperature is 0.
+/// Throws ValueError for a row that has a NaN or +∞, or no finite value.
 Tensor sample_tokens(const Tensor& logits, const GenerateOptions& options, Rng& rng);
 
-/// Continues prompt i64 [batch, n], n >= 1: i64 [batch, n + m] with m <= tokens new ones, on the prompt's device; fewer
-/// when all sequences have stopped. A sequence that has is filled with `stop`. `logits_of` turns the next tokens
-/// [batch, ·] of a stream into their logits [batch, ·, vocabulary]. Without history.
+/// Continues prompt i64 [batch, n], n >= 1. Returns i64 [batch, n + m] on the prompt's device, with m <= options.tokens
+/// new tokens; m is smaller when all sequences have stopped. A sequence that has stopped is filled with `stop`.
+/// `logits_of` must return the logits [batch, ·, vocabulary] of the next tokens [batch, ·] of a stream. Records no
+/// history.
 Tensor generate(const std::function<Tensor(const Tensor& tokens)>& logits_of, const Tensor& prompt,
                 const GenerateOptions& options, Rng& rng);
 
-/// The same for a model that turns tokens [batch, ·] into their logits: it runs as a stream, see step(). A context of the
-/// pass is read with the prompt.
+/// generate() for a model that returns the logits of tokens [batch, ·]. The model runs as a stream, see step(). It
+/// reads a context of the pass with the prompt.
 template <TakesPass M>
 Tensor generate(const M& model, const Tensor& prompt, const GenerateOptions& options, Rng& rng, const Pass& pass = {}) {
   Stream stream;

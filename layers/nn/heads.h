@@ -1,5 +1,6 @@
-// What layers with heads share: sizes, the four maps, their checks, RoPE, and the way out. A multi-head layer is a
-// HeadsOptions in its options, a Heads, and what happens between q, k, v and the attended values.
+// The common part of layers with heads: sizes, the four maps, checks of the options, RoPE, and the output map. A
+// multi-head layer has a HeadsOptions in its options and a Heads; the layer itself computes the attended values from q,
+// k and v.
 #pragma once
 
 #include <sluice/layers/nn/linear.h>
@@ -11,9 +12,9 @@ struct HeadsOptions {
   int64_t dim;
   int64_t heads = 1;
   int64_t kv_heads = 0;     // 0 means heads; head h reads KV head ⌊h/(heads/kv_heads)⌋
-  int64_t head_dim = 0;     // dk; 0 means dim/heads
-  int64_t value_dim = 0;    // dv, of one head; 0 means head_dim
-  int64_t context_dim = 0;  // > 0: cross attention, K and V come from a context this wide
+  int64_t head_dim = 0;     // dk, width of a head's queries and keys; 0 means dim/heads
+  int64_t value_dim = 0;    // dv, width of a head's values; 0 means head_dim
+  int64_t context_dim = 0;  // > 0: cross attention, K and V come from a context of this width
 
   bool causal = false;
   bool use_rope = false;  // on q and k
@@ -21,12 +22,12 @@ struct HeadsOptions {
   bool qkv_bias = false, out_bias = false;
   bool project_out = true;  // false: y is [batch, n, heads·dv]
   bool residual = false;
-  double attention_dropout = 0, dropout = 0;  // on the weights, on what is added
+  double attention_dropout = 0, dropout = 0;  // on the attention weights; on the output, before x is added
 
   Init init = Init::xavier();
   DType dtype = f32;
 
-  int64_t source_dim() const { return context_dim > 0 ? context_dim : dim; }  // of what K and V read
+  int64_t source_dim() const { return context_dim > 0 ? context_dim : dim; }  // width of the input of K and V
 
   static void describe(auto& o, auto& f) {
     f.required("dim", o.dim, at_least(1), "width d");
@@ -49,35 +50,36 @@ struct HeadsOptions {
   }
 };
 
-/// What a layer can do with them, for checked_heads().
+/// Which options a layer supports, for checked_heads().
 struct HeadsRules {
-  bool cross = false;   // takes context_dim
-  bool grouped = true;  // takes kv_heads other than heads
-  bool causal = true;   // can be causal
-  bool rope = true;     // its queries and keys have common positions
+  bool cross = false;   // context_dim > 0
+  bool grouped = true;  // kv_heads other than heads
+  bool causal = true;   // causal
+  bool rope = true;     // use_rope: the layer's queries and keys have common positions
 };
-/// Options with every default filled in; ValueError, naming `layer`, for those that do not fit.
+/// Returns the options with all defaults filled in. Throws ValueError, naming `layer`, for options that do not fit.
 HeadsOptions checked_heads(const char* layer, HeadsOptions o, HeadsRules rules = {});
 
 /// The maps of multi-head attention.
 struct Heads {
   static constexpr const char* type = "Heads";
   Linear q, k, v;  // dim → heads·dk; source → kv_heads·dk, kv_heads·dv
-  Linear out;      // heads·dv → dim, unless the options say otherwise
+  Linear out;      // heads·dv → dim, with project_out
 
   Heads() = default;
-  /// `o` from checked_heads().
+  /// `o` must come from checked_heads().
   Heads(const HeadsOptions& o, Rng& rng);
 
-  /// What attention reads.
+  /// The operands of attention.
   struct Projected {
     Tensor q, k, v;  // [batch, heads or kv_heads, n, ·]
   };
-  /// q, k, v of x [batch, n, dim], rotated; the first token stands at `position`.
+  /// Returns q, k, v of x [batch, n, dim], rotated with use_rope; `position` is the position of the first token.
   Projected project(const HeadsOptions& o, const Tensor& x, int64_t position = 0) const;
-  /// The same of what the maps gave, [batch, n, ·].
+  /// project() from the results [batch, n, ·] of the three maps.
   static Projected arranged(const HeadsOptions& o, const Tensor& q, const Tensor& k, const Tensor& v, int64_t position = 0);
-  /// What comes after attended values [batch, heads, n, dv]: merged, mapped, dropped, added to x.
+  /// Returns the layer's output from the attended values [batch, heads, n, dv]: merges the heads, then applies `out`
+  /// (with project_out) and dropout, and adds x (with residual).
   Tensor finish(const HeadsOptions& o, const Tensor& attended, const Tensor& x, Rng* rng = nullptr) const;
 
   static void visit(auto& self, auto&& f) {
@@ -88,21 +90,24 @@ struct Heads {
   }
 };
 
-/// x [batch, n, d] with NaN and infinities in padded rows replaced by 0; x itself without a mask. Attention
-/// already ignores padded keys, but as a query such a row would come back through the gradients, as 0·NaN.
+/// Returns x [batch, n, d] with NaN and infinities in padded rows replaced by 0; x itself without a mask. Attention
+/// already ignores padded keys. A padded row is also a query, and its NaN would come back through the gradients, as
+/// 0·NaN. Throws DTypeError, naming `layer`, unless key_mask is bool.
 Tensor finite_padding(const char* layer, const Tensor& x, const Tensor& key_mask);
-/// The same once x is [batch, n, dim] and key_mask a bool [batch, n]; else ShapeError or DTypeError, naming `layer`,
-/// the tensor (`what`) and the mask (`mask`).
+/// finite_padding() after a check: x must be [batch, n, dim] and key_mask bool [batch, n]. Throws ShapeError or
+/// DTypeError naming `layer`, the tensor (`what`) and the mask (`mask`).
 Tensor checked_input(const char* layer, const Tensor& x, int64_t dim, const Tensor& key_mask = {},
                      const char* what = "x", const char* mask = "key_mask");
 
 namespace detail {
-/// [batch, n, heads·w] → [batch, heads, n, w], a view, and back.
+/// [batch, n, heads·w] → [batch, heads, n, w], a view. merge_heads() is the inverse.
 Tensor split_heads(const Tensor& x, int64_t heads);
 Tensor merge_heads(const Tensor& x);
-/// ValueError, naming `layer`, unless RoPE can turn rows of `width` channels, which `what` gives.
+/// Throws ValueError, naming `layer`, unless RoPE can turn rows of `width` channels. `what` is the name of the option
+/// that sets the width.
 void check_rope(const char* layer, const RopeOptions& o, const char* what, int64_t width);
-/// RoPE for a stream, or a piece of a sequence: the first row stands at `position`. Keys give o.of_keys().
+/// RoPE of rows whose first one has the position `position`, as in a stream or in a piece of a sequence. For keys pass
+/// o.of_keys().
 Tensor rope_from(const Tensor& x, RopeOptions o, int64_t position);
 }  // namespace detail
 

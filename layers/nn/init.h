@@ -7,20 +7,20 @@
 namespace sluice {
 
 enum class InitKind {
-  normal,  // N(0, scale²): scale 0.02 is the FLASH paper's and the GPT family's choice
+  normal,  // N(0, scale²); the FLASH paper and the GPT family use scale 0.02
   lecun,   // N(0, scale²/in)
-  xavier,  // N(0, scale²·2/(in + out)), Glorot & Bengio 2010; with scale < 1 DeepNorm's β (Wang et al. 2022)
+  xavier,  // N(0, scale²·2/(in + out)), Glorot & Bengio 2010; a scale < 1 is DeepNorm's β (Wang et al. 2022)
   he,      // N(0, scale²·2/in), He et al. 2015
   zeros,
 };
 constexpr const char* choices(InitKind) { return "normal lecun xavier he zeros"; }
 
-/// How a weight [in, out] is drawn.
+/// The distribution of a weight [in, out].
 struct Init {
   InitKind kind = InitKind::lecun;
-  double scale = 1;  // normal: the standard deviation; others: a factor of theirs
+  double scale = 1;  // normal: the standard deviation; lecun, xavier, he: a factor of the standard deviation
 
-  /// N(0, 0.02²), N(0, 1/in), N(0, 2/(in + out)).
+  /// paper() is N(0, 0.02²), lecun() N(0, 1/in), xavier() N(0, 2/(in + out)).
   static Init paper() { return {InitKind::normal, 0.02}; }
   static Init lecun() { return {InitKind::lecun, 1}; }
   static Init xavier() { return {InitKind::xavier, 1}; }
@@ -34,9 +34,9 @@ struct Init {
   }
 };
 
-/// A trained weight of shape [in, out].
+/// A trained weight of shape [in, out]. Throws ShapeError unless in >= 1 and out >= 1.
 Tensor init_weight(int64_t in, int64_t out, Init init, Rng& rng, DType dtype = f32);
-/// A trained vector of one value.
+/// A trained vector [n] whose elements are all `value`.
 Tensor init_vector(int64_t n, double value, DType dtype = f32);
 /// A trained tensor with independent N(0, std²) values.
 Tensor init_normal(const Shape& shape, double std, Rng& rng, DType dtype = f32);

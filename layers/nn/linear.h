@@ -9,7 +9,7 @@
 
 namespace sluice {
 
-struct Pass;  // layers/nn/pass.h: what maps each token by itself reads nothing of it
+struct Pass;  // layers/nn/pass.h; the layers below map each token by itself and read no field of a pass
 
 struct LinearOptions {
   int64_t in, out;
@@ -26,8 +26,7 @@ struct LinearOptions {
   }
 };
 
-/// y = x·W + b, x [..., in] → [..., out]. The weight is [in, out], as formulas are written (PyTorch's is
-/// its transpose).
+/// y = x·W + b, x [..., in] → [..., out]. The weight is [in, out], as in the formula; PyTorch stores its transpose.
 struct Linear {
   static constexpr const char* type = "Linear";
   LinearOptions options{};
@@ -35,7 +34,7 @@ struct Linear {
 
   Linear() = default;
   Linear(LinearOptions o, Rng& rng);
-  /// ShapeError unless the last dim of x is `in`.
+  /// Throws ShapeError unless the last dim of x is `in`.
   Tensor operator()(const Tensor& x) const {
     ModuleScope scope(this, type);
     return linear(x, weight, bias);
@@ -68,7 +67,7 @@ struct Embedding {
 
   Embedding() = default;
   Embedding(EmbeddingOptions o, Rng& rng);
-  /// i64 or i32, any shape; ValueError that names an index out of [0, count).
+  /// `index` must be i64 or i32, of any shape. Throws ValueError naming an index outside [0, count).
   Tensor operator()(const Tensor& index) const {
     ModuleScope scope(this, type);
     return embedding(weight, index);
@@ -77,13 +76,12 @@ struct Embedding {
   static void visit(auto& self, auto&& f) { f("weight", self.weight); }
 };
 
-/// Inverted dropout. Randomness is passed in: with no generator the layer is the identity, which is what
-/// evaluation wants.
+/// Inverted dropout. The caller passes the generator. Without one the layer is the identity, as evaluation needs it.
 struct Dropout {
   static constexpr const char* type = "Dropout";
-  double p = 0;  // share of zeros; the others grow by 1/(1 − p)
+  double p = 0;  // share of elements set to 0; the other elements are multiplied by 1/(1 − p)
 
-  /// x, some of it 0; x itself without rng.
+  /// Returns x with elements set to 0; x itself without rng.
   Tensor operator()(const Tensor& x, Rng* rng) const { return rng ? dropout(x, p, *rng) : x; }
   static void visit(auto&, auto&&) {}
 };

@@ -1,10 +1,10 @@
-// Layers of any size without memory.
+// Construction of layers without memory for their weights.
 #pragma once
 
 namespace sluice::detail {
 
-/// While it lives, init_weight(), init_vector() and init_normal() of this thread make tensors on meta and draw nothing.
-/// What a layer makes besides them is small, and stays where it is until to(layer, meta).
+/// While it lives, init_weight(), init_vector() and init_normal() of this thread create tensors on meta and draw no
+/// numbers. The other tensors of a layer are small, and stay on their device until to(layer, meta).
 class MetaInit {
  public:
   MetaInit();

@@ -35,7 +35,7 @@ struct Mlp {
 
   Mlp() = default;
   Mlp(MlpOptions o, Rng& rng);
-  /// x [..., dim] → the same; the pass's generator switches dropout on.
+  /// x [..., dim] → the same shape. A generator in the pass switches dropout on.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   static void visit(auto& self, auto&& f) {
     f("in", self.in);
@@ -53,14 +53,14 @@ enum class GluKind {
   geglu_tanh,  // x ⊙ gelu_tanh(g)   T5 1.1, Gemma
 };
 constexpr const char* choices(GluKind) { return "glu reglu geglu swiglu bilinear silu_glu geglu_tanh"; }
-/// value ⊙ φ(gate) of that kind, shapes broadcast.
+/// The formula of `kind` with x = value and g = gate; shapes broadcast.
 Tensor apply_glu(GluKind kind, const Tensor& value, const Tensor& gate);
-/// x ⊙ act(g), in one pass that keeps x and g alone where a fused formula exists.
+/// x ⊙ act(g). Where a fused formula exists, one kernel computes it and saves only x and g for the backward pass.
 Tensor gated_by(Act act, const Tensor& x, const Tensor& g);
 
 struct GluOptions {
   int64_t dim;
-  int64_t hidden = 0;  // 0 means 8/3·dim rounded up to 8: the parameters of a 4·dim MLP
+  int64_t hidden = 0;  // 0 means 8/3·dim rounded up to a multiple of 8: about as many parameters as a 4·dim MLP
   GluKind kind = GluKind::swiglu;
   bool bias = false;
   double dropout = 0;
@@ -86,7 +86,7 @@ struct Glu {
 
   Glu() = default;
   Glu(GluOptions o, Rng& rng);
-  /// x [..., dim] → the same; the pass's generator switches dropout on.
+  /// x [..., dim] → the same shape. A generator in the pass switches dropout on.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   static void visit(auto& self, auto&& f) {
     f("value", self.value);

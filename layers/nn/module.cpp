@@ -77,8 +77,8 @@ void load_state(const Members& m, const std::map<std::string, Tensor>& state, bo
 }
 
 namespace {
-/// Each tensor becomes f(tensor), which has another dtype or device, and stays the tensor that it is for all who hold
-/// it; nothing changes unless all can.
+/// Replaces the memory of each tensor by that of f(tensor), which may have another dtype or device. All owners of the
+/// tensor see the change. Checks all tensors before the first one changes.
 template <class F>
 void become(const Members& m, F f) {
   NoGrad guard;
@@ -132,14 +132,14 @@ void save_state(const Members& m, const std::string& path, const std::map<std::s
 }
 
 namespace {
-/// The tensors whose names begin so, without it.
+/// The tensors whose names begin with `prefix`, named without it.
 std::map<std::string, Tensor> with_prefix(const std::map<std::string, Tensor>& tensors, const std::string& prefix) {
   std::map<std::string, Tensor> out;
   for (const auto& [name, x] : tensors)
     if (name.starts_with(prefix)) out[name.substr(prefix.size())] = x;
   return out;
 }
-/// The model's of a training checkpoint, or all.
+/// The model's tensors of a training checkpoint; all tensors of any other file.
 std::map<std::string, Tensor> weights_of(const SafeTensors& file) {
   const auto format = file.metadata.find("format");
   const bool checkpoint = format != file.metadata.end() && format->second == "sluice-checkpoint-1";
@@ -211,7 +211,7 @@ std::map<std::string, Tensor> open_model(const std::string& path, const char* ty
 void check_model(const Members& m, const std::map<std::string, Tensor>& state) {
   for (const auto& [name, x] : state)
     if (is_float(x.dtype())) {
-      convert(m, x.dtype());  // the model may have been converted after it was built
+      convert(m, x.dtype());  // the saved model may have had another dtype than its options
       break;
     }
   check_state(m, state);
@@ -231,11 +231,11 @@ std::string summary_of(const Members& m) {
   for (std::size_t k = 0; k < m.parts.size(); ++k) {
     const auto& p = m.parts[k];
     Row row{p.name.empty() ? "(model)" : p.name, p.type, "", 0};
-    std::set<const TensorImpl*> counted;  // tied weights once
+    std::set<const TensorImpl*> counted;  // counts shared weights once
     for (std::size_t i = p.first; i < p.last; ++i) {
       const auto& s = m.slots[i];
       if (s.tensor->requires_grad() && counted.insert(s.tensor->ref().get()).second) row.values += s.tensor->numel();
-      // Own tensors only: those of no part inside this one.
+      // List only tensors that belong to no part inside this one.
       std::string rest = p.name.empty() ? s.name : s.name.substr(p.name.size() + 1);
       auto holds = [&](const auto& q) { return q.first <= i && i < q.last; };
       if (std::none_of(m.parts.begin() + static_cast<std::ptrdiff_t>(k) + 1, m.parts.end(), holds))

@@ -2,10 +2,11 @@
 //
 //   static void visit(auto& self, auto&& f) { f("value", self.value); f("out", self.out); }
 //
-// and everything else — parameters, state, loading, counting, summaries — is a free function over that.
-// Members may be Tensors, modules, and std::vector or std::optional of either. Tensors that require a
-// gradient are parameters; the others are buffers, part of the state but not trained. Copying a module
-// shares its tensors: what to(), load() and an optimiser do to them, all copies see. clone() shares nothing.
+// Free functions over this list do everything else: parameters, state, loading, counting, summaries. Members may be
+// Tensors, modules, and std::vector or std::optional of either. Tensors that require a gradient are parameters. The
+// other tensors are buffers: part of the state, but not trained. A copy of a module shares the module's tensors, so all
+// copies see changes by to() (except to meta), load() and an optimiser. clone() in layers/train/models.h shares no
+// tensors.
 #pragma once
 
 #include <sluice/core/options.h>
@@ -30,7 +31,7 @@ template <class T> struct is_vector<std::vector<T>> : std::true_type {};
 template <class T> struct is_optional : std::false_type {};
 template <class T> struct is_optional<std::optional<T>> : std::true_type {};
 
-/// What a visit finds: tensors in place, so that they can be replaced, and the modules that hold them.
+/// The result of a visit: pointers to the tensors, so that they can be replaced, and the modules that own them.
 struct Members {
   struct Slot {
     std::string name;
@@ -39,21 +40,21 @@ struct Members {
   struct Part {
     std::string name, type;
     const void* object;
-    std::size_t first, last;  // its slots
+    std::size_t first, last;  // its slots are [first, last)
   };
   std::vector<Slot> slots;
   std::vector<Part> parts;
-  std::string path;  // of what is visited now
+  std::string path;  // path of the current member
 
-  /// Down to a member, and what to give to up() afterwards.
+  /// Appends a member's name to `path`. Returns the previous length of `path`, for up().
   std::size_t down(const char* name);
   void up(std::size_t length) { path.resize(length); }
-  std::size_t begin(std::string type, const void* object);  // a part, whose index end() takes
+  std::size_t begin(std::string type, const void* object);  // begins a part; returns its index, for end()
   void end(std::size_t part) { parts[part].last = slots.size(); }
 };
 
 void collect(Members& out, const Tensor& x);
-/// Every layer of every model is an instance: hence all that needs no T is a function of Members.
+/// Every type of layer instantiates this template, so all code that needs no T is in functions of Members.
 template <class T>
 void collect(Members& out, const T& x) {
   const auto member = [&](const char* name, const auto& m) {
@@ -76,7 +77,7 @@ void collect(Members& out, const T& x) {
   }
 }
 
-/// ValueError when two members have one name.
+/// Throws ValueError when two tensors have the same name.
 void check_names(const Members& m);
 
 template <class M>
@@ -88,24 +89,26 @@ Members members(const M& module) {
 }
 
 std::vector<NamedTensor> tensors_of(const Members& m, bool only_parameters);
-/// Throws unless `state` fits, without `strict` what is of it; then load_state cannot fail. `op` begins the message.
+/// Throws IOError unless `state` fits: the names must be equal (if `strict`), and tensors of equal names must have
+/// equal shapes and dtypes. After this check load_state cannot fail. The message begins with `op`.
 void check_state(const Members& m, const std::map<std::string, Tensor>& state, bool strict = true, const std::string& op = "load_state");
 void load_state(const Members& m, const std::map<std::string, Tensor>& state, bool strict = true, const std::string& op = "load_state");
 void convert(const Members& m, DType dtype);
 void move(const Members& m, Device device);
-/// Gives m tensors of its own: copies there, or where they are; what two members share they share still.
+/// Replaces the tensors of m by copies on `device`, without `device` on the device of each tensor. Tensors that are
+/// already on `device` are not copied. Members that share a tensor share its copy.
 void unshare(const Members& m, std::optional<Device> device = {});
 void save_state(const Members& m, const std::string& path, const std::map<std::string, std::string>& metadata);
 std::map<std::string, std::string> load_file(const Members& m, const std::string& path, const std::string& prefix,
                                              bool strict);
-/// Adds what load_model() needs to know.
+/// Adds the entries "layer" and "options", which load_model() needs.
 void describe_model(std::map<std::string, std::string>& metadata, const char* type, const OptionList& options);
-/// Reads the options that a file stores, and its tensors.
+/// Reads the options of a model file into `options`, and returns the file's tensors.
 std::map<std::string, Tensor> open_model(const std::string& path, const char* type, const OptionList& options);
-/// Gives tensors of an old file the names that m has for them, also within longer ones ("w.m" of an optimiser): layers
-/// that have their maps from Heads called q, k and v query, key and value before they had it.
+/// Renames the tensors of an old file to the names in m. Layers with a Heads had the names query, key and value for q,
+/// k and v before. Also renames longer names that begin with a former name ("w.m" of an optimiser).
 void take_former_names(const Members& m, std::map<std::string, Tensor>& file);
-/// Takes the dtype of the state, and throws unless it fits.
+/// Converts m to the dtype of the first floating-point tensor of the state. Throws IOError unless the state fits.
 void check_model(const Members& m, const std::map<std::string, Tensor>& state);
 void fill_model(const Members& m, const std::map<std::string, Tensor>& state);
 std::string summary_of(const Members& m);
@@ -124,25 +127,25 @@ std::map<std::string, std::string> described(const M& m, std::map<std::string, s
 
 }  // namespace detail
 
-/// What load() takes of a file.
+/// Which tensors of a file load() reads.
 struct LoadOptions {
-  std::string prefix = {};  // only names of the file that begin so take part, without it: "body." for a part of a model
-  bool strict = true;       // false: what is missing keeps its values, what is not part of the model is left out
+  std::string prefix = {};  // read only names with this prefix, and remove it: "body." for a part of a model
+  bool strict = true;       // false: missing tensors keep their values, tensors that the model lacks are ignored
 };
 
-/// The tensors that are trained, with dotted names ("blocks.0.out.weight"); one that several members share
-/// is listed once, under its first name.
+/// The trained tensors, with dotted names ("blocks.0.out.weight"). A tensor that several members share is listed once,
+/// under its first name.
 template <class M>
 std::vector<NamedTensor> parameters(const M& m) {
   return detail::tensors_of(detail::members(m), true);
 }
-/// Parameters and buffers.
+/// Parameters and buffers. A tensor that several members share is listed under each of its names.
 template <class M>
 std::vector<NamedTensor> state_dict(const M& m) {
   return detail::tensors_of(detail::members(m), false);
 }
-/// Copies a state into m: every name, shape and dtype is checked before the first value changes. IOError
-/// names the missing, unexpected or misfit entries.
+/// Copies a state into m. Checks all names, shapes and dtypes before the first value changes. Throws IOError naming the
+/// entries that are missing, unexpected or of another shape or dtype.
 template <class M>
 void load_state(const M& m, const std::map<std::string, Tensor>& state) {
   detail::load_state(detail::members(m), state);
@@ -152,16 +155,17 @@ template <class M>
 void save(const M& m, const std::string& path, const std::map<std::string, std::string>& metadata = {}) {
   detail::save_state(detail::members(m), path, detail::described(m, metadata));
 }
-/// Reads it back (all or nothing, see load_state) and returns the file's metadata. Of a checkpoint, reads the weights.
-/// IOError for a file of PyTorch, whose linear maps are transposed: load_pytorch() reads those. Old files whose
-/// attention has parameters query, key and value instead of q, k and v are read, too.
+/// Reads the state from a file of save() (all or nothing, see load_state) and returns the file's metadata. Reads the
+/// model's tensors from a checkpoint. Also reads old files whose attention has parameters query, key and value instead
+/// of q, k and v. If m has a Linear, throws IOError for a file of PyTorch, where linear maps are transposed: use
+/// load_pytorch().
 template <class M>
 std::map<std::string, std::string> load(const M& m, const std::string& path, const LoadOptions& options = {}) {
   return detail::load_file(detail::members(m), path, options.prefix, options.strict);
 }
-/// The model of a file that save() or save_checkpoint() wrote: built from the options in the file, then given its
-/// state. IOError naming the file and what is wrong with it; also for the file of another type of model, and for one
-/// without options, which load() reads into a model that exists.
+/// Builds a model from the options in a file of save() or save_checkpoint(), and loads the file's state into it. Throws
+/// IOError naming the file and its fault, also for another type of model and for a file without options. load() reads a
+/// file without options into an existing model.
 template <class M>
   requires detail::HasOptions<M>
 M load_model(const std::string& path) {
@@ -175,7 +179,7 @@ M load_model(const std::string& path) {
   };
   try {
     {
-      detail::MetaInit shapes_only;  // options that lie about the sizes cost no memory
+      detail::MetaInit shapes_only;  // wrong sizes in the options cost no memory
       M shapes = build();
       detail::take_former_names(detail::members(shapes), state);
       detail::check_model(detail::members(shapes), state);
@@ -187,16 +191,17 @@ M load_model(const std::string& path) {
     fail<IOError>("load_model: '", path, "': ", e.what());
   }
 }
-/// Converts floating-point tensors, and their gradients, in place (to f32, f64 or bf16): whoever holds one — a copy of
-/// m, an optimiser, which converts its moments at the next step — has it converted. A backward pass through what m
-/// computed before is an AutogradError, as is a tensor that an op has computed.
+/// Converts floating-point tensors, and their gradients, in place, to f32, f64 or bf16. All owners of a tensor see the
+/// conversion: copies of m, and an optimiser, which converts its moments at its next step. A later backward pass
+/// through earlier results of m throws AutogradError. to() throws AutogradError if a tensor of m is the result of an
+/// op.
 template <class M>
   requires(!std::is_same_v<M, Tensor>)  // a tensor is converted by value, see ops/create.h
 void to(M& m, DType dtype) {
   detail::convert(detail::members(m), dtype);
 }
-/// Moves every tensor to a device, in place as above. On meta there are no values: m gets tensors of its own there, and
-/// those that it had stay what they are for all others who hold them.
+/// Moves every tensor to a device, in place as above. Meta has no values: there m gets tensors of its own, and the
+/// earlier tensors stay unchanged for their other owners.
 template <class M>
   requires(!std::is_same_v<M, Tensor>)
 void to(M& m, Device device) {
@@ -209,17 +214,17 @@ int64_t count(const M& m) {
   for (const NamedTensor& p : parameters(m)) n += p.tensor.numel();
   return n;
 }
-/// Forgets the gradients of all parameters.
+/// Clears the gradients of all parameters.
 template <class M>
 void zero_grad(const M& m) {
   for (NamedTensor& p : parameters(m)) p.tensor.zero_grad();
 }
-/// A table: path, type, shapes, number of values.
+/// Returns a table with the path, the type, the number of trained values and the tensors of each module.
 template <class M>
 std::string summary(const M& m) {
   return detail::summary_of(detail::members(m));
 }
-/// Paths of the modules, for AnomalyMode. Valid while m stays where it is.
+/// Paths of the modules, for AnomalyMode and Profile. Valid as long as m is not moved in memory.
 template <class M>
 ModuleNames name_modules(const M& m) {
   return detail::names_of(detail::members(m));

@@ -1,4 +1,4 @@
-// A tensor and what it is called: the unit of parameter lists, error messages and files.
+// A tensor and its name: the unit of parameter lists, error messages and files.
 #pragma once
 
 #include <sluice/core/tensor.h>
@@ -7,7 +7,7 @@
 
 namespace sluice {
 
-/// A tensor of a module and its path in it, "blocks.0.norm.weight".
+/// A tensor of a module and the tensor's path in the module, "blocks.0.norm.weight".
 struct NamedTensor {
   std::string name;  // parts of the path joined by dots
   Tensor tensor;     // the same storage as the module's

@@ -7,7 +7,7 @@
 
 namespace sluice {
 
-struct Pass;  // layers/nn/pass.h: what maps each token by itself reads nothing of it
+struct Pass;  // layers/nn/pass.h; a norm maps each token by itself and reads no field of a pass
 
 enum class NormKind {
   none,
@@ -15,7 +15,7 @@ enum class NormKind {
   rms,        // RMSNorm with weight
   rms_plain,  // RMSNorm without parameters (GAU-α)
   scale,      // ScaleNorm, rms form
-  scale_l2,   // ScaleNorm, max(‖x‖/√d, eps) form
+  scale_l2,   // ScaleNorm, divides by max(‖x‖/√d, eps)
 };
 constexpr const char* choices(NormKind) { return "none layer rms rms_plain scale scale_l2"; }
 
@@ -24,7 +24,7 @@ struct NormOptions {
   NormKind kind = NormKind::layer;
   double eps = 1e-5;
   DType dtype = f32;
-  int64_t parts = 1;  // of dim/parts channels, each normalised on its own: layer, rms, rms_plain
+  int64_t parts = 1;  // layer, rms, rms_plain: each part of dim/parts channels is normalised on its own
 
   static void describe(auto& o, auto& f) {
     f.required("dim", o.dim, at_least(1), "width");
@@ -36,12 +36,12 @@ struct NormOptions {
 };
 
 namespace detail {
-/// x [..., groups·dim], each group of channels normalised on its own, then all scaled by weight and shifted by bias
-/// [groups·dim] where they are defined. layer centres, every other kind does not.
+/// Normalises each group of channels of x [..., groups·dim] on its own, then multiplies by weight and adds bias, both
+/// [groups·dim], where they are defined. Only the kind `layer` subtracts the mean.
 Tensor group_norm(const Tensor& x, int64_t groups, NormKind kind, const Tensor& weight, const Tensor& bias, double eps);
 }  // namespace detail
 
-/// Any of the above, chosen by an option: [..., dim] → [..., dim].
+/// The norm that options.kind selects: [..., dim] → [..., dim].
 struct Norm {
   static constexpr const char* type = "Norm";
   NormOptions options{.dim = 0, .kind = NormKind::none};
@@ -49,7 +49,8 @@ struct Norm {
 
   Norm() = default;
   explicit Norm(NormOptions o);
-  /// ShapeError unless the last dim of x is dim.
+  /// Throws ShapeError unless the last dim of x is dim. This check needs a weight [dim] (layer, rms) or parts > 1; the
+  /// other kinds take any width.
   Tensor operator()(const Tensor& x) const;
   Tensor operator()(const Tensor& x, const Pass&) const { return (*this)(x); }
   static void visit(auto& self, auto&& f) {
@@ -72,7 +73,7 @@ struct RMSNorm : Norm {
   /// ValueError unless dim >= 1 and epsilon >= 0.
   RMSNorm(int64_t dim, double epsilon = 1e-6, DType dtype = f32) : Norm({dim, NormKind::rms, epsilon, dtype}) {}
 };
-/// x/√(mean x² + ε)·g, one g for all.
+/// x/√(mean x² + ε)·g with one g for all channels.
 struct ScaleNorm : Norm {
   static constexpr const char* type = "ScaleNorm";
   using Norm::Norm;

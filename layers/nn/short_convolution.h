@@ -1,4 +1,4 @@
-// A short causal convolution with an activation, as it stands before the scans of Mamba (Gu & Dao 2023), gated linear
+// A short causal convolution with an activation, as used before the scans of Mamba (Gu & Dao 2023), gated linear
 // attention and Qwen3-Next.
 #pragma once
 
@@ -11,7 +11,7 @@ namespace sluice {
 
 struct ShortConvolutionOptions {
   int64_t dim;
-  int64_t width = 4;  // tokens that a row is made of, itself included
+  int64_t width = 4;  // input tokens of one output row, the row's own token included
   bool bias = false;  // Mamba: true
   Act activation = Act::silu;
   Init init = Init::lecun();
@@ -31,12 +31,12 @@ struct ShortConvolutionOptions {
 struct ShortConvolution {
   static constexpr const char* type = "ShortConvolution";
   ShortConvolutionOptions options{.dim = 0};
-  Tensor weight;  // [width, dim]; PyTorch's Conv1d has its transpose, [dim, 1, width]
+  Tensor weight;  // [width, dim]; PyTorch's Conv1d stores its transpose, [dim, 1, width]
   Tensor bias;    // [dim]
 
   ShortConvolution() = default;
   ShortConvolution(ShortConvolutionOptions o, Rng& rng);
-  /// x [batch, n, dim] → the same. Padding counts as zeros. A stream keeps the last width − 1 rows.
+  /// x [batch, n, dim] → the same shape. Padding counts as zeros. A stream keeps the last width − 1 rows.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   static void visit(auto& self, auto&& f) {
     f("weight", self.weight);
