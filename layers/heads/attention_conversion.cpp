@@ -9,7 +9,7 @@ namespace sluice {
 
 namespace {
 
-/// The mean over each group of heads of [..., heads·width], a leaf again.
+/// Replaces x [..., heads·width] by its mean over the heads of each group, [..., groups·width]. The result is a leaf.
 void pool(Tensor& x, int64_t heads, int64_t groups) {
   if (!x.defined()) return;
   const int64_t width = x.dim(-1) / heads;
@@ -18,7 +18,7 @@ void pool(Tensor& x, int64_t heads, int64_t groups) {
 }
 
 struct PackedShape {
-  int64_t groups, query, gate;  // columns of one group
+  int64_t groups, query, gate;  // number of groups; columns of query and of gate in one group
 };
 PackedShape packed_shape(const char* op, QProjPacking packing, int64_t heads, int64_t kv_heads, int64_t head_dim,
                          GateGranularity granularity) {

@@ -34,8 +34,9 @@ AttentionGate::AttentionGate(AttentionGateOptions o, int64_t dim, int64_t h, int
   }
 }
 
-// Scores are computed token by token, [batch, n, heads, ·]: so they come from the map, so projections and the
-// result of attention() lie in memory, and so the next map wants them. Heads come first only in the views outside.
+// Scores have the layout [batch, n, heads, ·], token by token. The map returns this layout, projections and the result
+// of attention() have it in memory, and the next map needs it. Heads come first only in the views outside of this
+// class.
 Tensor AttentionGate::logits(const Tensor& x) const {
   if (!options.input_independent && (x.rank() != 3 || x.dim(-1) != map.weight.dim(0)))
     fail("attention_gate: got x=", x, "; need [batch, n, ", map.weight.dim(0), "]");

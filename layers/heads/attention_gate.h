@@ -1,9 +1,9 @@
 // The gate of gated attention (Qiu et al. 2025, "Gated Attention for Large Language Models", arXiv 2505.06708):
 //
-//   Y' = Y ⊙ σ(X·W)        X the layer's input after its pre-norm
+//   Y' = Y ⊙ σ(X·W)        X is the layer's input after its pre-norm
 //
-// at one of five places of an attention layer. Default, and best in the paper: head-specific, elementwise,
-// multiplicative, sigmoid, G1.
+// at one of five places of an attention layer. The default is the best variant of the paper: head-specific,
+// elementwise, multiplicative, sigmoid, G1.
 #pragma once
 
 #include <sluice/layers/nn/linear.h>
@@ -14,15 +14,15 @@ namespace sluice {
 
 enum class GatePosition {
   g1,  // SDPA output   [batch, heads, n, head_dim]
-  g2,  // value         [batch, kv_heads, n, head_dim]; from the key side's X
-  g3,  // key           [batch, kv_heads, n, head_dim]
+  g2,  // value         [batch, kv_heads, n, head_dim]; X of the key side
+  g3,  // key           [batch, kv_heads, n, head_dim]; X of the key side
   g4,  // query         [batch, heads, n, head_dim]
   g5,  // dense output  [batch, n, dim]
 };
 constexpr const char* choices(GatePosition) { return "g1 g2 g3 g4 g5"; }
 enum class GateGranularity {
   elementwise,  // a score for every channel: W [dim, heads·head_dim]
-  headwise,     // one for every head: W [dim, heads]; at G5 one for each heads-th part of the channels
+  headwise,     // a score for every head: W [dim, heads]; at G5 a score for each of `heads` equal parts of the channels
 };
 constexpr const char* choices(GateGranularity) { return "elementwise headwise"; }
 enum class GateMode { multiply, add };  // Y ⊙ s or Y + s (the paper adds with SiLU)
@@ -40,9 +40,9 @@ struct AttentionGateOptions {
   GateMode mode = GateMode::multiply;
   Act activation = Act::sigmoid;  // sigmoid, silu, ns_sigmoid, identity
   GateSharing sharing = GateSharing::none;
-  /// Scores from a learned vector θ, initially 0, instead of X.
+  /// Scores are act(θ) for a learned vector θ, initially 0, instead of act(X·W).
   bool input_independent = false;
-  /// G3 and G4: after QK-norm instead of right after the projection.
+  /// G3 and G4: the gate applies after QK-norm instead of right after the projection.
   bool after_qk_norm = false;
   bool bias = false;
   double bias_init = 0;
@@ -65,22 +65,23 @@ struct AttentionGateOptions {
 struct AttentionGate {
   static constexpr const char* type = "AttentionGate";
   AttentionGateOptions options;
-  int64_t heads = 0, head_dim = 0;  // of the tensor it gates; G5: heads = 1 unless headwise, heads · head_dim = dim
+  int64_t heads = 0, head_dim = 0;  // of the gated tensor; G5: heads = 1 unless headwise, heads · head_dim = dim
   Linear map;                       // dim → heads·head_dim or heads
-  Tensor theta;                     // [heads·head_dim] or [heads], input_independent
+  Tensor theta;                     // [heads·head_dim] or [heads], with input_independent
 
   AttentionGate() = default;
-  /// `dim` is the width of X; heads and head_dim belong to the position (kv_heads for G2 and G3).
+  /// `dim` is the width of X. heads and head_dim are those of the tensor at the position (kv_heads for G2 and G3).
   AttentionGate(AttentionGateOptions o, int64_t dim, int64_t heads, int64_t head_dim, Rng& rng, DType dtype = f32);
-  /// Gate scores [batch, heads, n, head_dim or 1] (G5: [batch, n, dim or heads]) from x [batch, n, dim]. Shared scores
-  /// have one head, input-independent ones are [1, heads, 1, ·]: they broadcast.
+  /// Returns the gate scores [batch, heads, n, head_dim or 1] (G5: [batch, n, dim or heads]) of x [batch, n, dim].
+  /// Shared scores have one head. Input-independent scores are [1, heads, 1, ·] (G5: [1, 1, ·]). Both broadcast.
   Tensor scores(const Tensor& x) const;
-  /// y gated; shapes as at the position.
+  /// Returns y gated by x. The shape of y is that of the position.
   Tensor operator()(const Tensor& y, const Tensor& x) const;
-  /// sequence_attention(q, k, v, options, rng) gated, in one kernel where the device has one.
+  /// Returns sequence_attention(q, k, v, options, rng) gated by x, in one kernel on devices that have one.
   Tensor over(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& x, const AttentionOptions& options, Rng* rng) const;
-  /// Whether over() may be more than the gate after attention: at G1, sigmoid, multiplied, of its own for each head; on a
-  /// GPU's tensor cores; of a sequence that is not cut.
+  /// Returns true if over() may compute attention and gate in one kernel. This needs a sigmoid gate at G1 that
+  /// multiplies, depends on the input and is not shared between heads; queries that a GPU's tensor cores can gate
+  /// (detail::may_gate); and a sequence that is not split over ranks.
   bool may_fuse(const Tensor& q) const;
   static void visit(auto& self, auto&& f) {
     f("map", self.map);
@@ -88,30 +89,30 @@ struct AttentionGate {
   }
 
  private:
-  Tensor logits(const Tensor& x) const;  // [batch, n, heads, ·], shared logits averaged
+  Tensor logits(const Tensor& x) const;  // [batch, n, heads, ·]; with shared logits their mean [batch, n, 1, ·]
   Tensor activated(const Tensor& logits) const;
 };
 
-/// What the paper tries at G1 in place of a gate, to tell the gate's two effects apart: a nonlinearity between
-/// W_V and W_O without any input-dependent sparsity.
+/// The paper's replacements of a gate at G1. They separate the two effects of a gate: they are nonlinearities between
+/// W_V and W_O without input-dependent sparsity.
 enum class SdpaAblationKind {
   none,
   head_norm,  // RMSNorm of each head's output, weight [head_dim] ("SDPA GroupNorm")
-  silu,       // SiLU of the output itself
+  silu,       // SiLU of the SDPA output
 };
 constexpr const char* choices(SdpaAblationKind) { return "none head_norm silu"; }
 
 /// SdpaAblationKind as a module.
 struct SdpaAblation {
   static constexpr const char* type = "SdpaAblation";
-  SdpaAblationKind kind = SdpaAblationKind::none;  // what stands where the gate would
-  double eps = 1e-6;                               // of the norm
-  Tensor weight;  // [head_dim], head_norm
+  SdpaAblationKind kind = SdpaAblationKind::none;
+  double eps = 1e-6;  // of the norm
+  Tensor weight;      // [head_dim], with head_norm
 
   SdpaAblation() = default;
-  /// ValueError unless head_dim >= 1.
+  /// Only head_norm uses head_dim, which must be positive.
   SdpaAblation(SdpaAblationKind kind, int64_t head_dim, DType dtype = f32, double eps = 1e-6);
-  /// y [batch, heads, n, head_dim] → the same.
+  /// y [batch, heads, n, head_dim] → the same shape.
   Tensor operator()(const Tensor& y) const;
   static void visit(auto& self, auto&& f) { f("weight", self.weight); }
 };

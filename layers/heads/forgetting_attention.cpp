@@ -27,7 +27,8 @@ Tensor ForgettingAttention::operator()(const Tensor& given, const Pass& pass) co
   Tensor log_f = neg(softplus(neg(transpose(forget(x), 1, 2))));  // log σ, [batch, heads, n]
   if (call.key_mask().defined()) log_f = masked_fill(log_f, unsqueeze(logical_not(call.key_mask()), 1), 0);
   const Tensor c = call.running_sum(log_f, 2);
-  // Head g·group + r reads column r of KV head g: −c_j there, and √dk in its own column r, so that the scale is 1.
+  // Query head g·group + r has √dk in its column r, where KV head g has the −c_j of this query head: the scale 1/√dk
+  // of the scores cancels.
   const double scale = 1 / std::sqrt(static_cast<double>(h.head_dim));
   const Tensor columns = transpose(reshape(neg(c), {batch, h.kv_heads, group, n}), 2, 3);
   const Tensor own = reshape(expand(eye(group, group, x.options()), {h.kv_heads, group, group}), {h.heads, 1, group});

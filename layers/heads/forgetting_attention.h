@@ -1,12 +1,13 @@
 // Forgetting attention (Lin et al. 2025, "Forgetting Transformer: Softmax Attention with a Forget Gate", §3): softmax
-// attention whose scores fade with what was forgotten between key and query.
+// attention whose scores decrease by the forget gates between key and query.
 //
-//   f_t = σ(x_t·W_f + b_f), one for each query head         c_t = Σ_{l ≤ t} log f_l
+//   f_t = σ(x_t·W_f + b_f), one f_t for each query head     c_t = Σ_{l ≤ t} log f_l
 //   y_i = Σ_{j ≤ i} softmax_j(q_i·k_j/√dk + c_i − c_j)·v_j
 //
-// A softmax does not see c_i, which is one number for its whole row; −c_j belongs to a key: a further column of K,
-// which a constant column of Q reads. With kv_heads < heads a key carries one for each query head that reads it. So
-// attention() is used as it is, in O(n) memory, and a stream keeps the column in its cache.
+// The softmax does not depend on c_i, which is constant in a row of scores. −c_j depends on the key alone: it is an
+// additional column of K, and Q has a constant in that column. With kv_heads < heads a key has one additional column
+// for each query head that reads it. attention() therefore needs no change and O(n) memory, and a stream keeps the
+// columns in its cache of keys.
 #pragma once
 
 #include <sluice/layers/nn/heads.h>
@@ -15,7 +16,7 @@
 namespace sluice {
 
 struct ForgettingAttentionOptions {
-  HeadsOptions heads;    // causal; RoPE is possible, the paper does without
+  HeadsOptions heads;    // the layer sets causal = true; RoPE is optional, the paper uses none
   double gate_bias = 0;  // initial b_f
 
   static void describe(auto& o, auto& f) {
@@ -32,11 +33,11 @@ struct ForgettingAttention {
   Linear forget;  // dim → heads: W_f, b_f
 
   ForgettingAttention() = default;
-  /// ValueError for options that do not fit; `causal` follows the layer.
+  /// Throws ValueError for options that do not fit.
   ForgettingAttention(ForgettingAttentionOptions o, Rng& rng);
 
-  /// x [batch, n, dim] → the same (heads·dv wide without project_out). Padding forgets nothing. A stream keeps
-  /// kv_heads·(dk + dv) + heads numbers a token.
+  /// x [batch, n, dim] → the same shape (width heads·dv without project_out). Padding forgets nothing: its f_t is 1. A
+  /// stream keeps kv_heads·(dk + dv) + heads numbers per token.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
   static void visit(auto& self, auto&& f) {

@@ -13,7 +13,7 @@ namespace sluice {
 
 namespace {
 
-/// φ(q), φ(k) and the values with a column of ones, whose sum is the denominator.
+/// φ(q), φ(k), and the values with an additional column of ones. The sum of this column is the denominator.
 struct LinearParts {
   Tensor q, k, values;
 };
@@ -28,13 +28,13 @@ LinearParts linear_parts(const Tensor& q, const Tensor& k, const Tensor& v, cons
   return {elu1(q), phi_k, cat({values, one}, -1)};
 }
 
-/// g·softmax + (1 − g)·numerator/(denominator + eps), the last two side by side in `linear`.
+/// g·softmax + (1 − g)·numerator/(denominator + eps). `linear` is [numerator | denominator].
 Tensor mix(const Tensor& softmax, const Tensor& linear, const Tensor& gate, double eps) {
   const int64_t dv = softmax.dim(-1);
   return map(formula::MixedQuotient{eps}, softmax, narrow(linear, -1, 0, dv), narrow(linear, -1, dv, 1), gate);
 }
 
-/// The formula; `attend` and `scan` say over which tokens.
+/// The mixture. The functions `attend` and `scan` decide which tokens are read: those of one call, or of a stream.
 Tensor mixture(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate, const FusedAttentionForm& form,
                const Tensor& key_mask, auto&& attend, auto&& scan) {
   const Tensor softmax = attend(AttentionOptions{.mask = {.causal = form.causal, .keys = key_mask}, .dropout = form.dropout});

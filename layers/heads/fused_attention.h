@@ -2,7 +2,7 @@
 //
 //   y = (g ⊙ softmax(Q·Kᵀ/√d)·V + (1 − g) ⊙ (φ(Q)·Σφ(k)ᵀv) / (φ(Q)·Σφ(k) + eps))·Wo      g = σ(X·Wg + b)
 //
-// φ = elu + 1 (Katharopoulos et al. 2020). g = 1 is softmax attention, g = 0 linear attention.
+// φ = elu + 1 (Katharopoulos et al. 2020). g = 1 is softmax attention; g = 0 is linear attention.
 #pragma once
 
 #include <sluice/layers/nn/heads.h>
@@ -17,20 +17,20 @@ enum class FusedGate {
 };
 constexpr const char* choices(FusedGate) { return "per_channel per_head per_token"; }
 
-/// Which of the mixtures fused_attention() computes.
+/// Options of fused_attention().
 struct FusedAttentionForm {
   bool causal = false;  // token i sees tokens j <= i
   double eps = 1e-6;    // of the linear part's denominator
-  int64_t chunk = 64;   // steps at once; changes rounding only
+  int64_t chunk = 64;   // tokens per step of the scan; changes rounding only
   double dropout = 0;  // on the softmax weights; needs rng
 };
-/// The mixture for q, k [batch, heads, n, d], v [batch, heads, n, dv] and a gate that broadcasts to
-/// [batch, heads, n, dv]. key_mask: bool [batch, n]; padded keys and values may hold NaN. O(n) memory.
+/// Returns the mixture for q, k [batch, heads, n, d], v [batch, heads, n, dv] and a gate that broadcasts to [batch,
+/// heads, n, dv]. key_mask must be bool [batch, n]; padded keys and values may hold NaN. O(n) memory.
 Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate,
                        const FusedAttentionForm& form = {}, const Tensor& key_mask = {}, Rng* rng = nullptr);
 
 struct FusedAttentionOptions {
-  HeadsOptions heads;  // RoPE on q and k, before φ; no kv_heads
+  HeadsOptions heads;  // RoPE rotates q and k before φ; kv_heads must equal heads
   FusedGate gate = FusedGate::per_channel;
   double gate_bias = 0;  // initial b
   Init gate_init = Init::lecun();
@@ -57,8 +57,8 @@ struct FusedAttention {
   FusedAttention() = default;
   FusedAttention(FusedAttentionOptions o, Rng& rng);
 
-  /// x [batch, n, dim] → the same (heads·dv wide without project_out). A stream keeps heads·(d + dv) numbers a token,
-  /// and heads·d·(dv + 1) for the linear part; ValueError in one unless causal.
+  /// x [batch, n, dim] → the same shape (width heads·dv without project_out). A stream keeps heads·(d + dv) numbers per
+  /// token, and heads·d·(dv + 1) numbers for the linear part. Throws ValueError in a stream unless causal.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
   static void visit(auto& self, auto&& f) {
@@ -67,7 +67,7 @@ struct FusedAttention {
   }
 
  private:
-  /// The mixing gate of x, [batch, heads or 1, n, dv or 1].
+  /// Returns the mixing gate of x, [batch, heads or 1, n, dv or 1].
   Tensor gate_of(const Tensor& x) const;
 };
 

@@ -32,7 +32,7 @@ GatedAttention::GatedAttention(GatedAttentionOptions given, Rng& rng) : options(
 
 GatedAttention::Projected GatedAttention::project(const Tensor& x, int64_t position) const {
   HeadsOptions plain = options.heads;
-  plain.use_rope = false;  // gates come before
+  plain.use_rope = false;  // the gates apply before RoPE
   auto [q, k, v] = heads.project(plain, x);
   const Tensor source = options.output == OutputGate::from_query ? detail::merge_heads(q) : x;
   q = gated(query_gate, q, x), k = gated(key_gate, k, x), v = gated(value_gate, v, x);

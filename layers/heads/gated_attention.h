@@ -1,10 +1,10 @@
-// Attention with textbook gates, each σ(x·W + b) and each optional:
+// Attention with textbook gates. Each gate is σ(x·W + b), and each is optional:
 //
-//   Q' = g_Q ⊙ Q, K' = g_K ⊙ K, V' = g_V ⊙ V          what enters attention
-//   y  = (g ⊙ Attn(Q', K', V'))·Wo                      what leaves it; g from X or from Q
+//   Q' = g_Q ⊙ Q, K' = g_K ⊙ K, V' = g_V ⊙ V          inputs of attention
+//   y  = (g ⊙ Attn(Q', K', V'))·Wo                      output of attention; g from X or from Q
 //
-// With b = 0 and W = 0 a gate is ½; a large b starts it open. Doubling W_V undoes an output gate of ½, so gated
-// attention contains the ungated layer exactly.
+// With b = 0 and W = 0 a gate is ½. With a large b a gate is initially open. Doubling W_V (and its bias) cancels an
+// output gate of ½, so gated attention contains the ungated layer exactly.
 #pragma once
 
 #include <sluice/layers/heads/attention_gate.h>
@@ -18,7 +18,7 @@ namespace sluice {
 enum class OutputGate {
   none,
   from_input,  // g = σ(X·Wg + b)
-  from_query,  // g = σ(Q·Wg + b), Q all heads side by side, before its own gate and RoPE
+  from_query,  // g = σ(Q·Wg + b); Q is all heads side by side, before the gate of Q and RoPE
 };
 constexpr const char* choices(OutputGate) { return "none from_input from_query"; }
 
@@ -26,7 +26,7 @@ struct GatedAttentionOptions {
   HeadsOptions heads;
   OutputGate output = OutputGate::from_input;
   bool gate_query = false, gate_key = false, gate_value = false;
-  /// A score for every channel or one for every head, in all gates.
+  /// A score for every channel or a score for every head, in all gates.
   GateGranularity granularity = GateGranularity::elementwise;
   double gate_bias = 0;  // initial b
   Init gate_init = Init::lecun();
@@ -52,8 +52,8 @@ struct GatedAttention {
   GatedAttention() = default;
   GatedAttention(GatedAttentionOptions o, Rng& rng);
 
-  /// x [batch, n, dim] → the same (heads·dv wide without project_out). A stream keeps kv_heads·(dk + dv) numbers a
-  /// token; ValueError in one unless causal.
+  /// x [batch, n, dim] → the same shape (width heads·dv without project_out). A stream keeps kv_heads·(dk + dv) numbers
+  /// per token. Throws ValueError in a stream unless causal.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
   static void visit(auto& self, auto&& f) {
@@ -67,7 +67,7 @@ struct GatedAttention {
  private:
   struct Projected {
     Tensor q, k, v;      // [batch, heads, n, ·], gated and rotated
-    Tensor gate_source;  // what the output gate reads, [batch, n, ·]
+    Tensor gate_source;  // input of the output gate, [batch, n, ·]
   };
   Projected project(const Tensor& x, int64_t position) const;
 };

@@ -17,7 +17,7 @@ namespace {
 Tensor mean_of_rows(const Tensor& x, const Tensor& row_mask) {
   if (!row_mask.defined() && in_sequence())
     return sequence_sum(sum(x, {1}, keep)) * (1 / static_cast<double>(std::max<int64_t>(1, sequence_piece(x.dim(1)).total)));
-  if (!row_mask.defined()) return x.dim(1) > 0 ? mean(x, {1}, keep) : sum(x, {1}, keep);  // of no rows: 0
+  if (!row_mask.defined()) return x.dim(1) > 0 ? mean(x, {1}, keep) : sum(x, {1}, keep);  // the mean of no rows is 0
   const Tensor real = unsqueeze(to(row_mask, x.dtype()), -1);
   const Tensor count = sequence_sum(sum(real, {1}, keep));
   return sequence_sum(sum(x * real, {1}, keep)) / clamp(count, 1);
@@ -62,7 +62,7 @@ Tensor GatedCrossAttention::operator()(const Tensor& given, const Pass& pass) co
     fail("gated_cross_attention: the literal reading gates key j by query j: needs as many queries as keys — got ", m,
          " and ", n);
 
-  // Queries, keys and values as [batch, rows, heads·width], like the gate.
+  // q, as the gate, is [batch, rows, heads·width]; keys and values are [batch, heads, rows, width].
   Tensor q = heads.q(call.x);
   Tensor keys = seen[0], values = seen[1], gate_logits, value_logits;
   if (o.reading != CrossGate::flamingo) {
@@ -74,15 +74,15 @@ Tensor GatedCrossAttention::operator()(const Tensor& given, const Pass& pass) co
     keys = detail::split_heads(glu(detail::merge_heads(keys), gate_logits), h.heads);
     values = detail::split_heads(glu(detail::merge_heads(values), value_logits), h.heads);
   }
-  // Σ_c q_ic (g_c k_jc) = Σ_c (g_c q_ic) k_jc, and Σ_j a_ij (g ⊙ v_j) = g ⊙ Σ_j a_ij v_j, for a g that does not
-  // depend on j: with per_query it belongs to row i, with pooled to all rows.
+  // For a g that does not depend on j, Σ_c q_ic (g_c k_jc) = Σ_c (g_c q_ic) k_jc and Σ_j a_ij (g ⊙ v_j) =
+  // g ⊙ Σ_j a_ij v_j. With per_query g belongs to row i, with pooled to all rows.
   const bool outside = o.reading == CrossGate::per_query || o.reading == CrossGate::pooled;
   if (outside) q = glu(q, gate_logits);
   const AttentionOptions a{.mask = {.keys = seen[2]}, .dropout = h.attention_dropout};
   Tensor y = attention(detail::split_heads(q, h.heads), keys, values, a, call.rng());
   if (outside) y = detail::split_heads(glu(detail::merge_heads(y), value_logits), h.heads);
   HeadsOptions plain = h;
-  plain.residual = false;  // α comes before
+  plain.residual = false;  // tanh(α) applies before x is added
   y = heads.finish(plain, y, call.x, call.rng());
   if (o.reading == CrossGate::flamingo) y = y * tanh(alpha);
   return h.residual ? call.x + y : y;

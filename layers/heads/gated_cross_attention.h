@@ -1,11 +1,11 @@
-// Cross attention whose gate is computed by the queries' side: g = σ(Q·Wg + b).
+// Cross attention with a gate computed from the queries: g = σ(Q·Wg + b).
 //
-// As printed in textbooks, g ⊙ K multiplies a gate of n_q rows by keys of n_kv rows. What can be meant:
+// The textbook formula g ⊙ K multiplies a gate of n_q rows by keys of n_kv rows. It has these readings:
 //
-//   per_query   query i sees keys g_i ⊙ k_j and values g_i ⊙ v_j. Since q_i·(g_i ⊙ k_j) = (g_i ⊙ q_i)·k_j this is
+//   per_query   query i sees keys g_i ⊙ k_j and values g_i ⊙ v_j. Since q_i·(g_i ⊙ k_j) = (g_i ⊙ q_i)·k_j, this is
 //               g ⊙ Attn(g ⊙ Q, K, V): no n_q × n_kv × d tensor is needed
 //   pooled      one gate σ(mean_i(Q)·Wg + b) for all keys and values
-//   literal     row j of g gates key j; only for n_q = n_kv
+//   literal     row j of g gates key j and value j; needs n_q = n_kv
 //   flamingo    tanh(α)·Attn(Q, K, V)·Wo with a learned scalar α, initially 0 (Alayrac et al. 2022)
 #pragma once
 
@@ -18,7 +18,7 @@ enum class CrossGate { per_query, pooled, literal, flamingo };
 constexpr const char* choices(CrossGate) { return "per_query pooled literal flamingo"; }
 
 struct GatedCrossAttentionOptions {
-  HeadsOptions heads;  // a value_dim other than head_dim needs a second gate, for the values; no kv_heads
+  HeadsOptions heads;  // value_dim != head_dim adds a second gate for the values; kv_heads must equal heads
   CrossGate reading = CrossGate::per_query;
   double gate_bias = 0;  // initial b
   Init gate_init = Init::lecun();
@@ -37,16 +37,16 @@ struct GatedCrossAttention {
 
   GatedCrossAttentionOptions options;
   Heads heads;
-  Linear gate;        // of Q, all heads side by side: heads·head_dim → the same; absent for flamingo
-  Linear value_gate;  // → heads·value_dim, when value_dim differs from head_dim
-  Tensor alpha;       // [1], flamingo
+  Linear gate;        // heads·head_dim → heads·head_dim, from Q with all heads side by side; absent for flamingo
+  Linear value_gate;  // heads·head_dim → heads·value_dim, when value_dim differs from head_dim; absent for flamingo
+  Tensor alpha;       // [1], for flamingo
 
   GatedCrossAttention() = default;
   GatedCrossAttention(GatedCrossAttentionOptions o, Rng& rng);
 
-  /// x [batch, n, dim] → the same, from the pass's context [batch, k, context_dim]. With a residual flamingo starts as
-  /// x. `pooled` averages the rows that key_mask calls real. A stream keeps K and V of the context; ValueError in one
-  /// for the readings that mix queries, `pooled` and `literal`.
+  /// x [batch, n, dim] → the same shape (width heads·dv without project_out), with the pass's context [batch, k,
+  /// context_dim]. With a residual, `flamingo` initially returns x. `pooled` averages the real rows of key_mask. A
+  /// stream keeps K and V of the context. Throws ValueError in a stream for `pooled` and `literal`, which mix queries.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
   static void visit(auto& self, auto&& f) {

@@ -1,5 +1,5 @@
-// Stacks of attention layers that see more the higher they stand: layer ℓ has a window w_ℓ of its own, the last ones
-// see everything. Windows below make words and phrases, full attention above connects them.
+// Stacks of attention layers whose reach grows with height: layer ℓ has its own window w_ℓ, and the last layers see all
+// tokens. The windows of the lower layers form words and phrases, and full attention above connects them.
 #pragma once
 
 #include <sluice/layers/heads/multi_head_attention.h>
@@ -13,14 +13,15 @@ struct AttentionStackOptions {
   std::vector<MultiHeadAttentionOptions> layers;  // bottom to top, all of one dim
 };
 
-/// One layer for each entry of `windows`, alike but for the window: AttentionMask's, w keys including a query's own
-/// position, 0 for full attention. Give `layer` a norm and a residual, as a stack of such layers wants them.
+/// Returns one layer for each entry of `windows`; the layers differ in the window only. A window w is AttentionMask's:
+/// w keys including a query's own position, 0 for full attention. `layer` should have a norm and a residual, which a
+/// stack needs.
 AttentionStackOptions hierarchical_options(const MultiHeadAttentionOptions& layer, const std::vector<int64_t>& windows);
 
 struct LocalGlobalOptions {
-  int64_t window;  // of the first stage
-  /// The second stage is full attention, or sparse: keys at multiples of `dilation` from the query, or, with
-  /// `global` positions, those positions and the window again.
+  int64_t window;  // of the first stage; >= 1
+  /// The second stage is full attention or sparse attention. With dilation > 1 a query sees keys at distances that are
+  /// multiples of `dilation`. With `global` positions a query sees these positions and the window.
   int64_t dilation = 1;
   std::vector<int64_t> global = {};
 };
@@ -32,11 +33,11 @@ struct AttentionStack {
   std::vector<MultiHeadAttention> layers;
 
   AttentionStack() = default;
-  /// ValueError without layers, for different dims and for cross attention.
+  /// Throws ValueError without layers, for layers of different dims and for cross attention.
   AttentionStack(AttentionStackOptions o, Rng& rng);
 
-  /// x [batch, n, dim] → the same; the pass is that of every layer. In a stream a layer with a window of W keeps W
-  /// tokens, a full one all of them.
+  /// x [batch, n, dim] → the same shape. Every layer receives the pass. In a stream, a layer with a window of W and no
+  /// global positions keeps (W − 1)·dilation + 1 tokens; any other layer keeps all tokens.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
   static void visit(auto& self, auto&& f) { f("layers", self.layers); }

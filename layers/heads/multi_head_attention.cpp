@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kLayer = "multi_head_attention";
 
-/// y [batch, heads, n, ·] with the rows of `fresh` [batch, heads, rows.size(), ·] in place of its own.
+/// Returns y [batch, heads, n, ·] with its rows `rows` replaced by `fresh` [batch, heads, rows.size(), ·].
 Tensor with_rows(const Tensor& y, const std::vector<int64_t>& rows, const Tensor& fresh) {
   std::vector<bool> hit(static_cast<std::size_t>(y.dim(2)), false);
   for (int64_t r : rows) hit[static_cast<std::size_t>(r)] = true;
@@ -152,7 +152,7 @@ MultiHeadAttention::Prepared MultiHeadAttention::prepare(Call& call) const {
   } else {
     call.check_causal(options.heads.causal);
     const int64_t position = call.first();
-    // The last (W − 1)·dilation + 1 keys are all that later queries see, but for global ones.
+    // Without global positions, later queries see the last (W − 1)·dilation + 1 keys only.
     const bool bounded = options.window > 0 && options.global.empty();
     const int64_t window = bounded ? (options.window - 1) * options.dilation + 1 : 0;
     const bool ordered = call.x.dim(1) > 1 || options.position_bias != PositionBias::none || options.dilation > 1;
@@ -196,7 +196,7 @@ MultiHeadAttention::Prepared MultiHeadAttention::prepare_global(const Prepared& 
   }
   if (g.attention.bias.defined()) g.attention.bias = of_rows(g.attention.bias);
   if (const Tensor table = p.attention.relative_bias; table.defined()) {
-    std::vector<Tensor> line;  // of each row, [heads, n]
+    std::vector<Tensor> line;  // the bias of each row, [heads, n]
     for (int64_t r : rows) line.push_back(narrow(table, 1, n - 1 - r, n));
     const Tensor relative = stack(line, 1);
     g.attention.bias = g.attention.bias.defined() ? g.attention.bias + relative : relative;

@@ -1,10 +1,10 @@
-// Softmax attention in all its published forms: multi-head (Vaswani et al. 2017), multi-query (Shazeer 2019) and
+// Softmax attention in its published forms: multi-head (Vaswani et al. 2017), multi-query (Shazeer 2019) and
 // grouped-query (Ainslie et al. 2023), with windows, relative positions, sinks and the gates of Qiu et al. 2025.
 //
 //   x̂ = norm(x)
 //   Q = x̂·Wq, K = c·Wk, V = c·Wv           c = x̂, or a context (cross attention)
 //   Q, K, V ← gates G4, G3, G2              per channel or per head, from x̂ and c
-//   Q, K ← norm of each head, or of all together, then RoPE
+//   Q, K ← norm of each head, or of all heads together, then RoPE
 //   Y = softmax(cap(Q·Kᵀ/√dk) + bias) V     (ops/attention/attention.h: O(n) memory)
 //   Y ← gate G1;   O = concat(Y)·Wo;   O ← gate G5
 //   y = x + dropout(norm'(O))               residual and norm' (sandwich) are options
@@ -24,9 +24,9 @@ namespace sluice {
 
 enum class PositionBias {
   none,
-  t5,        // a learned number per T5 bucket and head
-  toeplitz,  // one per distance and head, a table for max_length
-  alibi,     // −slope_h · distance, nothing learned
+  t5,        // a learned number for each T5 bucket and head
+  toeplitz,  // a learned number for each distance and head, in a table for max_length
+  alibi,     // −slope_h · distance; not learned
 };
 constexpr const char* choices(PositionBias) { return "none t5 toeplitz alibi"; }
 enum class AttentionSink {
@@ -37,23 +37,23 @@ enum class AttentionSink {
 constexpr const char* choices(AttentionSink) { return "none off_by_one learned"; }
 
 enum class QkNormOver {
-  shared,    // each head on its own, one weight [head_dim] for all (Qwen3, ViT-22B)
-  per_head,  // each head on its own, with weights of its own: [heads·head_dim] (Command R+)
-  width,     // all heads together, a weight [heads·head_dim] (OLMo 2)
+  shared,    // each head on its own, with one weight [head_dim] for all heads (Qwen3, ViT-22B)
+  per_head,  // each head on its own, with a weight for each head: [heads·head_dim] (Command R+)
+  width,     // all heads together, with a weight [heads·head_dim] (OLMo 2)
 };
 constexpr const char* choices(QkNormOver) { return "shared per_head width"; }
 
 struct MultiHeadAttentionOptions {
   HeadsOptions heads;
 
-  /// Rules of AttentionMask: `window` counts keys including a query's own position.
+  /// Rules of AttentionMask. `window` is a number of keys, a query's own position included; 0 means all.
   int64_t window = 0, dilation = 1;
   std::vector<int64_t> global = {};
-  /// Rows of global positions are computed again, over all keys, with Wq_g, Wk_g and Wv_g, and replace the
-  /// others (Longformer). These start as copies of Wq, Wk, Wv.
+  /// The rows of global positions are replaced by rows computed with Wq_g, Wk_g and Wv_g over all keys, or over keys j
+  /// <= i if causal (Longformer). Wq_g, Wk_g and Wv_g are initially copies of Wq, Wk and Wv.
   bool separate_global_projections = false;
 
-  bool qk_norm = false;  // of Q and K, before RoPE
+  bool qk_norm = false;  // norm of Q and K, before RoPE
   NormKind qk_norm_kind = NormKind::rms;
   QkNormOver qk_norm_over = QkNormOver::shared;
   double qk_norm_eps = 1e-6;
@@ -68,7 +68,7 @@ struct MultiHeadAttentionOptions {
   double norm_eps = 1e-5;
   bool sandwich_norm = false;      // a second norm, on the output before the residual
 
-  std::vector<AttentionGateOptions> gates = {};  // those of one place apply in this order
+  std::vector<AttentionGateOptions> gates = {};  // gates of one place apply in this order
   SdpaAblationKind ablation = SdpaAblationKind::none;
   double ablation_eps = 1e-6;  // of head_norm
 
@@ -98,15 +98,15 @@ struct MultiHeadAttentionOptions {
   }
 };
 
-/// The attention layer of Qwen's gated models: pre-norm RMS and QK-norm (eps 1e-6), RoPE in halves, causal, no
-/// biases, residual; N(0, 0.02²) weights. Append to `gates` for other places than G1.
+/// Options of the attention layer of Qwen's gated models: RMS pre-norm and QK-norm (eps 1e-6), RoPE in halves, causal,
+/// no biases, residual, N(0, 0.02²) weights. The default of `gates` is one gate at G1.
 MultiHeadAttentionOptions qwen_attention_options(int64_t dim, int64_t heads, int64_t kv_heads, int64_t head_dim,
                                                  std::vector<AttentionGateOptions> gates = {AttentionGateOptions{}});
 
 namespace detail {
-/// Options with every default filled in; ValueError for those that do not go together.
+/// Returns the options with all defaults filled in. Throws ValueError for options that do not go together.
 MultiHeadAttentionOptions checked(MultiHeadAttentionOptions o);
-/// What a gate multiplies, [heads, head_dim] a token, and the width of what it reads.
+/// Sizes of a gate: its input has the width dim, and its output [heads, head_dim] values per token.
 struct GateSizes {
   int64_t dim, heads, head_dim;
 };
@@ -128,19 +128,20 @@ struct MultiHeadAttention {
   Tensor sink;           // [heads], learned
 
   MultiHeadAttention() = default;
-  /// ValueError for options that do not go together.
+  /// Throws ValueError for options that do not go together.
   MultiHeadAttention(MultiHeadAttentionOptions o, Rng& rng);
-  /// With the defaults of all other options.
+  /// All other options have their defaults.
   MultiHeadAttention(HeadsOptions o, Rng& rng) : MultiHeadAttention(MultiHeadAttentionOptions{.heads = o}, rng) {}
 
-  /// x [batch, n, dim] → the same. A stream of self attention keeps K (after RoPE) and V of its tokens,
-  /// kv_heads·(dk + dv) numbers each, with a window of at most (W − 1)·dilation + 1 tokens; one of cross attention those
-  /// of the context. ValueError in one unless causal (or cross attention), and for separate global projections.
+  /// x [batch, n, dim] → the same shape. A stream of self attention keeps K (after RoPE) and V, kv_heads·(dk + dv)
+  /// numbers per token. With a window W and no global positions it keeps at most (W − 1)·dilation + 1 tokens. A stream
+  /// of cross attention keeps K and V of the context. Throws ValueError in a stream unless the layer is causal or cross
+  /// attention, and with separate global projections.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
-  /// The attention map of that call, before dropout: [batch, heads, n, keys].
+  /// The attention map of the same call, before dropout: [batch, heads, n, keys]. Throws ValueError in a stream.
   Tensor map(const Tensor& x, const Pass& pass = {}) const;
 
-  /// The position bias as the table of ops/attention/relative_bias.h, for m queries and n keys; undefined for none.
+  /// The position bias of m queries and n keys as the table of ops/attention/relative_bias.h; undefined for none.
   Tensor relative_bias(int64_t m, int64_t n) const;
 
   static void visit(auto& self, auto&& f) {
@@ -161,27 +162,27 @@ struct MultiHeadAttention {
 
  private:
   struct Prepared {
-    Tensor normed;   // x̂: what queries and gates G1, G4, G5 read
+    Tensor normed;   // x̂, the input of the queries and of gates G1, G4, G5
     Tensor q, k, v;  // [batch, heads, ·, ·]
     AttentionOptions attention;
   };
   bool cross() const { return options.heads.context_dim > 0; }
   Prepared prepare(Call& call) const;
   Tensor gated(GatePosition position, const Tensor& y, const Tensor& x, bool after_qk_norm = false) const;
-  /// y [batch, heads, n, head_dim] → the same, by q_norm or k_norm.
+  /// Applies n, which is q_norm or k_norm, to y [batch, heads, n, head_dim].
   Tensor normed_heads(const Norm& n, const Tensor& y) const;
   Tensor queries(const Tensor& x, int64_t position) const;
   Tensor keys(const Tensor& source, int64_t position) const;
   Tensor values(const Tensor& source) const;
   AttentionOptions attention_options(int64_t m, int64_t n, AttentionMask mask) const;
-  /// Positions of `global` below n.
+  /// The positions of `global` below n; empty without separate_global_projections.
   std::vector<int64_t> global_rows(int64_t n) const;
-  /// Queries, keys, values and options of the rows that have projections of their own.
+  /// Queries, keys, values and options of the rows of global positions, with the separate projections.
   Prepared prepare_global(const Prepared& p, const std::vector<int64_t>& rows) const;
-  /// The one gate at G1 that may be computed together with attention of these queries, or null.
+  /// The single gate at G1, if one kernel may compute it together with the attention of q; otherwise null.
   const AttentionGate* gate_of_attention(const Tensor& q) const;
   Tensor finish(const Tensor& x, const Tensor& normed, const Tensor& attended, Rng* rng) const;
-  /// From attention's result with all that stands at G1.
+  /// finish() after all gates at G1.
   Tensor finish_gated(const Tensor& x, const Tensor& normed, const Tensor& y, Rng* rng) const;
 };
 

@@ -1,4 +1,4 @@
-// What the options of an attention layer mean, and which do not go together.
+// Checks and defaults of the options of an attention layer.
 #include <sluice/layers/heads/multi_head_attention.h>
 
 #include <algorithm>
@@ -48,7 +48,7 @@ MultiHeadAttentionOptions checked(MultiHeadAttentionOptions o) {
 
 GateSizes gate_sizes(const MultiHeadAttentionOptions& o, const AttentionGateOptions& gate) {
   const int64_t source = o.heads.source_dim();
-  const int64_t parts = gate.granularity == GateGranularity::headwise ? o.heads.heads : 1;  // of the dense output
+  const int64_t parts = gate.granularity == GateGranularity::headwise ? o.heads.heads : 1;  // parts of the dense output
   switch (gate.position) {
     case GatePosition::g1: return {o.heads.dim, o.heads.heads, o.heads.value_dim};
     case GatePosition::g2: return {source, o.heads.kv_heads, o.heads.value_dim};

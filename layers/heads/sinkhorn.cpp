@@ -28,7 +28,7 @@ void refuse_causal(const char* op, bool causal) {
                      "the identity, so that every token would see itself alone");
 }
 
-/// x / Σx along dim; 0 where the sum is 0.
+/// x/Σx along dim; 0 where the sum is 0.
 Tensor divided_by_sum(const Tensor& x, int64_t dim) {
   const Tensor total = sum(x, {dim}, keep);
   return x / masked_fill(total, total.detach() == 0.0, 1);
@@ -58,7 +58,7 @@ Operands self_attention(const char* op, const Tensor& q_in, const Tensor& k_in, 
   if (q.dim(2) != k.dim(2)) fail(op, ": got q=", q_in, ", k=", k_in, "; need as many queries as keys");
   const int64_t per_head = k.dim(1) > 0 ? q.dim(1) / k.dim(1) : 1;
   if (per_head > 1) k = repeat_interleave(k, per_head, 1), v = repeat_interleave(v, per_head, 1);
-  if (keys.defined()) {  // 0·NaN would be NaN
+  if (keys.defined()) {  // padding may hold NaN, and 0·NaN is NaN
     const Tensor padded = reshape(logical_not(keys), {keys.dim(0), 1, keys.dim(1), 1});
     q = masked_fill(q, padded, 0), k = masked_fill(k, padded, 0), v = masked_fill(v, padded, 0);
   }
@@ -79,12 +79,12 @@ Tensor sinkhorn(const Tensor& scores, const SinkhornOptions& o, Rng* rng) {
       (o.allowed.dtype() != boolean || broadcast("sinkhorn", o.allowed.shape(), scores.shape()) != scores.shape()))
     fail("sinkhorn: allowed=", o.allowed, " of ", o.allowed.dtype(), " does not fit scores=", scores, "; need bool");
 
-  if (detail::observed()) {  // products do not know that they make a map
+  if (detail::observed()) {  // report the n×n map here: the matrix products cannot know that they compute one
     detail::ObservedCall map("sinkhorn", scores.device());
     map.work.attention_elements = scores.numel();
   }
   Tensor a = scores;
-  if (o.gumbel > 0 && rng) {  // u in (0, 1): half a step keeps the logarithm finite
+  if (o.gumbel > 0 && rng) {  // uniform() is in [0, 1): adding half a step keeps log u finite
     const double half_step = scores.dtype() == f32 ? 0x1p-25 : 0x1p-54;
     const Tensor u = uniform(scores.shape(), 0, 1, *rng, scores.options()) + half_step;
     a = a + neg(log(neg(log(u)))) * o.gumbel;
@@ -116,7 +116,7 @@ Tensor sinkhorn_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& 
     s.allowed = s.allowed.defined() ? logical_and(s.allowed, real) : real;
   }
   Tensor p = sinkhorn(matmul(q, transpose(k, -2, -1)) * scale, s, rng);
-  if (o.top_k > 0) {  // a hidden weight is 0, and `literal` without iterations leaves scores, which may be less
+  if (o.top_k > 0) {  // hidden weights are 0, but `literal` without iterations returns scores, which may be negative
     const Tensor from = s.allowed.defined() ? masked_fill(p, logical_not(s.allowed), -kInf) : p;
     p = divided_by_sum(masked_fill(p, logical_not(topk_mask(from, o.top_k)), 0), -1);
   }
@@ -130,7 +130,7 @@ namespace {
 
 int64_t blocks_of(int64_t n, int64_t block) { return (n + block - 1) / block; }
 
-/// [batch, heads, n, w] → [batch, heads, G, B, w], zeros after the end.
+/// [batch, heads, n, w] → [batch, heads, G, B, w], padded with zeros.
 Tensor in_blocks(const Tensor& x, int64_t block) {
   const int64_t g = blocks_of(x.dim(2), block), missing = g * block - x.dim(2);
   return unflatten(missing > 0 ? pad(x, 2, 0, missing) : x, 2, {g, block});
@@ -152,7 +152,7 @@ Tensor permutation_of(const Operands& x, const Tensor& real, const SinkhornBlock
     return tokens.defined() ? total / maximum(tokens, like(tokens, 1)) : total * (1 / b);
   };
   SinkhornOptions s = o.sinkhorn;
-  if (tokens.defined()) {  // blocks of padding are left out
+  if (tokens.defined()) {  // leave out blocks without a real token
     const Tensor some = tokens > 0.0, pairs = logical_and(some, transpose(some, -2, -1));
     s.allowed = s.allowed.defined() ? logical_and(s.allowed, pairs) : pairs;
   }
@@ -183,16 +183,16 @@ Tensor sinkhorn_block_attention(const Tensor& q_in, const Tensor& k_in, const Te
   const Tensor real = real_slots(x, o.block);
   const Tensor p = permutation_of(x, real, o, rng);  // [batch, heads, G, G]
 
-  // [own | sorted], each block a head of its own: [batch·heads, G, 2B, ·].
+  // Keys and values of each block are [own | sorted], and each block is a head of attention(): [batch·heads, G, 2B, ·].
   auto mixed = [&](const Tensor& blocks) {
     return unflatten(matmul(p, flatten(blocks, 3, 4)), 3, {o.block, blocks.dim(4)});
   };
-  Tensor share, divisor;  // of a row of P on real tokens, [batch, heads, G, B, 1]
+  Tensor share, divisor;  // [batch, heads, G, B, 1]: share of real tokens in the row sum of P; share, 1 if it is 0
   AttentionOptions a{.scale = x.scale, .dropout = o.dropout};
   if (real.defined()) {
     const Shape full_shape{batch, heads, g, o.block, 1};
     const Tensor own = expand(real, full_shape);
-    const Tensor row = sum(p, {3}, keep);  // 1, except where columns were divided last
+    const Tensor row = sum(p, {3}, keep);  // 1, unless columns were divided last
     share = mixed(own) / unsqueeze(masked_fill(row, row.detach() == 0.0, 1), 4);
     const Tensor nothing = share.detach() == 0.0;
     divisor = masked_fill(share, nothing, 1);

@@ -26,7 +26,7 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 
 // -- neighbour lists ---------------------------------------------------------------------------------------
 
-/// Lists as rows of k and v: with key heads side by side, [batch, kv_heads·n, ·], query head h finds key j at
+/// The lists as row numbers of k and v, viewed as [batch, kv_heads·n, ·]: key j of query head h is row
 /// ⌊h/(heads/kv_heads)⌋·n + j. Entries −1 read row 0 and are hidden.
 struct Gathered {
   Tensor rows;    // i64 [heads·m·K]
@@ -72,7 +72,7 @@ Tensor neighbour_attention(const Tensor& q_in, const Tensor& k_in, const Tensor&
   if (n == 0 || width == 0 || q.numel() == 0)
     return detail::restore_rank(zeros({batch, heads, m, v.dim(3)}, q.options()), rank);
 
-  // A hidden slot reads row 0, which may be padding: it is cleared, since 0·NaN would be NaN.
+  // A hidden slot reads row 0 or a padded row, which may hold NaN. The slot is set to 0, since 0·NaN is NaN.
   auto gathered = [&](const Tensor& x) {  // [batch, heads, m, K, ·]
     const Tensor rows = index_select(flatten(x, 1, 2), 1, at.rows);
     return masked_fill(reshape(rows, {batch, heads, m, width, x.dim(3)}), unsqueeze(at.hidden, -1), 0);
@@ -101,7 +101,7 @@ Tensor topk_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in
 
 namespace {
 
-/// `first`: the key that the first query stands at, if not the last at the last.
+/// `first` is the key at the position of the first query; without it, the last query is at the last key.
 Tensor attend_above(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const Tensor& f,
                     const ThresholdOptions& options, std::optional<int64_t> first, Rng* rng) {
   const char* op = "threshold_attention";
@@ -142,7 +142,7 @@ Tensor attend_above(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, 
   if (options.mode == ThresholdMode::hard) return detail::restore_rank(attention(q, k, v, hard(), rng), x.rank);
   if (options.mode == ThresholdMode::soft) return detail::restore_rank(attention(q, k, v, soft(), rng), x.rank);
 
-  std::optional<Rng> again;  // so that both drop the same weights
+  std::optional<Rng> again;  // a copy, so that both calls drop the same weights
   if (rng) again = *rng;
   Tensor y;
   {

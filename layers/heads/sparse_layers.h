@@ -1,5 +1,5 @@
-// Multi-head layers over sparse attention: y = concat_h(attention_h(x·Wq, x·Wk, x·Wv))·Wo.
-// All read x [batch, n, dim] and the pass's key_mask; its generator switches dropout (and Gumbel noise) on.
+// Multi-head layers over sparse attention: y = concat_h(attention_h(x·Wq, x·Wk, x·Wv))·Wo. All layers read x [batch, n,
+// dim] and the key_mask of the pass. A generator in the pass switches dropout (and Gumbel noise) on.
 #pragma once
 
 #include <sluice/layers/heads/sinkhorn.h>
@@ -18,7 +18,7 @@ struct TopKAttentionOptions {
   HeadsOptions heads;
   int64_t k = 32;
   TopKTies ties = TopKTies::index;
-  int64_t window = 0;  // see AttentionMask; 0 means none
+  int64_t window = 0;  // see AttentionMask; 0 means no window
 
   static void describe(auto& o, auto& f) {
     f.nested("", o.heads);
@@ -36,8 +36,8 @@ struct TopKAttention {
 
   TopKAttention() = default;
   TopKAttention(TopKAttentionOptions o, Rng& rng);
-  /// x [batch, n, dim] → the same. A stream keeps kv_heads·(dk + dv) numbers a token (of the last `window`); ValueError
-  /// in one unless causal.
+  /// x [batch, n, dim] → the same shape. A stream keeps kv_heads·(dk + dv) numbers per token, with a window those of
+  /// the last `window` tokens. Throws ValueError in a stream unless causal.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   static void visit(auto& self, auto&& f) { Heads::visit(self.heads, f); }
 };
@@ -46,7 +46,7 @@ struct TopKAttention {
 
 enum class PairScoreKind {
   bilinear,  // f_ij = (x_i·A)·(x_j·B), A, B [dim, rank]
-  mlp,       // f_ij = w·φ(x_i·W_i + x_j·W_j + (i − j)·w_d + b) + c: one hidden layer on [x_i, x_j, i − j]
+  mlp,       // f_ij = w·φ(x_i·W_i + x_j·W_j + (i − j)·w_d + b) + c: an MLP of [x_i, x_j, i − j] with one hidden layer
 };
 constexpr const char* choices(PairScoreKind) { return "bilinear mlp"; }
 inline constexpr const char* kPairScoreMeaning =
@@ -54,7 +54,7 @@ inline constexpr const char* kPairScoreMeaning =
 struct PairScoreOptions {
   int64_t dim;
   PairScoreKind kind = PairScoreKind::bilinear;
-  int64_t width = 16;  // rank or hidden width
+  int64_t width = 16;  // rank of bilinear, hidden width of mlp
   Act activation = Act::gelu;
   Init init = Init::lecun();
   DType dtype = f32;
@@ -69,20 +69,20 @@ struct PairScoreOptions {
   }
 };
 
-/// f_Θ(i, j), a learned score of pairs. O(m·n) memory; the MLP's hidden layer takes width times as much.
+/// f_Θ(i, j), a learned score of pairs. O(m·n) memory; with mlp O(m·n·width).
 struct PairScore {
   static constexpr const char* type = "PairScore";
   PairScoreOptions options;
-  Linear row, col;          // A, B; or W_i with b, and W_j
-  Tensor distance, weight;  // w_d [width], w [width]: mlp
-  Tensor bias;              // c []: mlp
+  Linear row, col;          // bilinear: A, B; mlp: W_i with b, and W_j
+  Tensor distance, weight;  // mlp: w_d [width], w [width]
+  Tensor bias;              // mlp: c []
 
   PairScore() = default;
   PairScore(PairScoreOptions o, Rng& rng);
-  /// rows = row(x) [batch, m, width], cols = col(x) [batch, n, width] → [batch, m, n]. Both are of the same tokens (of a
-  /// piece of a sequence, too), or the rows are those of the last m tokens.
+  /// rows = row(x) [batch, m, width], cols = col(x) [batch, n, width] → [batch, m, n]. With as many rows as cols, both
+  /// are the same tokens, possibly a piece of a sequence. Otherwise the rows are the last m of the n tokens.
   Tensor between(const Tensor& rows, const Tensor& cols) const;
-  /// x [batch, n, dim] → [batch, n, n]; of a piece of a sequence its rows, [batch, n_r, n].
+  /// x [batch, n, dim] → [batch, n, n]. For a piece of a sequence, n_r tokens of n, the result is [batch, n_r, n].
   Tensor operator()(const Tensor& x) const;
   Tensor operator()(const Tensor& x, const Pass&) const { return (*this)(x); }
   static void visit(auto& self, auto&& f) {
@@ -96,13 +96,13 @@ struct PairScore {
 
 struct ThresholdAttentionOptions {
   HeadsOptions heads;
-  /// hard leaves f_Θ and τ without a gradient.
+  /// With `hard`, f_Θ and τ get no gradient.
   ThresholdMode mode = ThresholdMode::straight_through;
   double tau = 0;  // initial value of the learned τ
   double temperature = 1;
   std::optional<bool> include_self = std::nullopt;
   PairScoreKind score = PairScoreKind::bilinear;
-  int64_t score_width = 16;  // rank or hidden width
+  int64_t score_width = 16;  // rank of bilinear, hidden width of mlp
 
   static void describe(auto& o, auto& f) {
     f.nested("", o.heads);
@@ -115,7 +115,7 @@ struct ThresholdAttentionOptions {
   }
 };
 
-/// One f_Θ for all heads, of the same x.
+/// All heads share one f_Θ of x.
 struct ThresholdAttention {
   static constexpr const char* type = "ThresholdAttention";
 
@@ -126,8 +126,8 @@ struct ThresholdAttention {
 
   ThresholdAttention() = default;
   ThresholdAttention(ThresholdAttentionOptions o, Rng& rng);
-  /// x [batch, n, dim] → the same. A stream keeps keys, values and col(x), kv_heads·(dk + dv) + score_width numbers a
-  /// token; ValueError in one unless causal.
+  /// x [batch, n, dim] → the same shape. A stream keeps keys, values and col(x): kv_heads·(dk + dv) + score_width
+  /// numbers per token. Throws ValueError in a stream unless causal.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   static void visit(auto& self, auto&& f) {
     Heads::visit(self.heads, f);
@@ -150,7 +150,7 @@ struct SinkhornLayerOptions {
   }
 };
 
-/// Weights over all pairs.
+/// Multi-head sinkhorn_attention(), over all pairs of tokens.
 struct SinkhornAttention {
   static constexpr const char* type = "SinkhornAttention";
   SinkhornLayerOptions options;
@@ -158,7 +158,7 @@ struct SinkhornAttention {
 
   SinkhornAttention() = default;
   SinkhornAttention(SinkhornLayerOptions o, Rng& rng);
-  /// x [batch, n, dim] → the same. ValueError in a stream.
+  /// x [batch, n, dim] → the same shape. Throws ValueError in a stream.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   static void visit(auto& self, auto&& f) { Heads::visit(self.heads, f); }
 };
@@ -175,7 +175,7 @@ struct SinkhornBlockLayerOptions {
   }
 };
 
-/// Blocks of keys and values, sorted; see sinkhorn_block_attention.
+/// Multi-head sinkhorn_block_attention(), over sorted blocks of keys and values.
 struct SinkhornBlockAttention {
   static constexpr const char* type = "SinkhornBlockAttention";
   SinkhornBlockLayerOptions options;
@@ -183,7 +183,7 @@ struct SinkhornBlockAttention {
 
   SinkhornBlockAttention() = default;
   SinkhornBlockAttention(SinkhornBlockLayerOptions o, Rng& rng);
-  /// x [batch, n, dim] → the same. ValueError in a stream.
+  /// x [batch, n, dim] → the same shape. Throws ValueError in a stream.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   static void visit(auto& self, auto&& f) { Heads::visit(self.heads, f); }
 };
@@ -193,7 +193,7 @@ struct SinkhornBlockAttention {
 struct GlobalLocalLayerOptions {
   HeadsOptions heads;
   int64_t w = 256;              // |i − j| <= w
-  bool separate_global = true;  // maps of their own for global queries (Longformer)
+  bool separate_global = true;  // separate maps q, k, v for the rows of global positions (Longformer)
 
   static void describe(auto& o, auto& f) {
     f.nested("", o.heads);
@@ -207,12 +207,12 @@ struct GlobalLocalAttention {
   static constexpr const char* type = "GlobalLocalAttention";
   GlobalLocalLayerOptions options;
   Heads heads;
-  Linear global_q, global_k, global_v;  // separate_global
+  Linear global_q, global_k, global_v;  // with separate_global
 
   GlobalLocalAttention() = default;
   GlobalLocalAttention(GlobalLocalLayerOptions o, Rng& rng);
-  /// x [batch, n, dim] → the same. The pass's positions are the global ones: distinct, in [0, n), for every sequence of
-  /// the batch. ValueError in a stream.
+  /// x [batch, n, dim] → the same shape. The positions of the pass are the global positions of every sequence of the
+  /// batch; they must be distinct and in [0, n). Throws ValueError in a stream.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   static void visit(auto& self, auto&& f) {
     Heads::visit(self.heads, f);

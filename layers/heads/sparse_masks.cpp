@@ -13,10 +13,10 @@ namespace sluice {
 namespace {
 
 int64_t blocks_of(int64_t n, int64_t block) { return n / block + (n % block != 0); }
-/// The window that reaches w positions back.
+/// The window of AttentionMask that reaches w positions back.
 int64_t window_of(int64_t w) { return std::min(w, INT64_MAX - 1) + 1; }
 
-/// As many entries as a tensor of this shape, on the host.
+/// A host vector with as many entries as a tensor of this shape. Throws MemoryError if there is no memory for it.
 template <class T>
 std::vector<T> host_values(const char* op, const Shape& shape) {
   const int64_t n = checked_numel(op, shape);
@@ -27,8 +27,9 @@ std::vector<T> host_values(const char* op, const Shape& shape) {
   }
 }
 
-/// `count` distinct values of [0, range), uniform, ascending. Floyd's algorithm (Bentley & Floyd 1987): for
-/// t = range − count … range − 1, a draw from [0, t] joins, or t itself if that is there already.
+/// `count` distinct uniform values of [0, range), ascending; all values if range < count. Floyd's algorithm (Bentley &
+/// Floyd 1987): for each t = range − count … range − 1, draw from [0, t]; insert the draw, or t if the draw is already
+/// there.
 std::vector<int64_t> distinct(int64_t count, int64_t range, uint64_t seed, uint64_t stream, uint64_t row) {
   std::vector<int64_t> chosen;
   for (int64_t t = std::max<int64_t>(0, range - count); t < range; ++t) {
@@ -39,13 +40,13 @@ std::vector<int64_t> distinct(int64_t count, int64_t range, uint64_t seed, uint6
     const uint64_t bits = static_cast<uint64_t>(words[1]) << 32 | words[0];
     const auto draw = static_cast<int64_t>(bits % static_cast<uint64_t>(t + 1));
     const auto at = std::lower_bound(chosen.begin(), chosen.end(), draw);
-    if (at != chosen.end() && *at == draw) chosen.push_back(t);  // t is larger than all before it
+    if (at != chosen.end() && *at == draw) chosen.push_back(t);  // t is larger than all earlier values
     else chosen.insert(at, draw);
   }
   return chosen;
 }
 
-/// Lists as a tensor, filled up with −1.
+/// The lists as a tensor [heads, m, width], padded with −1; `y` provides its memory.
 Tensor lists_of(const std::vector<std::vector<int64_t>>& rows, std::vector<int64_t> y, int64_t heads, int64_t m, int64_t width) {
   std::fill(y.begin(), y.end(), -1);
   for (std::size_t r = 0; r < rows.size(); ++r)
@@ -89,7 +90,7 @@ Tensor bigbird_blocks(int64_t n, BigBirdOptions o) {
   for (int64_t h = 0; h < o.heads; ++h)
     for (int64_t row = 0; row < g; ++row, out += g) {
       const int64_t end = o.causal ? row + 1 : g;
-      std::vector<int64_t> rest;  // what a draw may take
+      std::vector<int64_t> rest;  // blocks that the row may draw
       for (int64_t col = 0; col < end; ++col) {
         out[col] = is_global(row) || is_global(col) || std::abs(row - col) <= reach;
         if (!out[col]) rest.push_back(col);
@@ -155,7 +156,7 @@ Tensor random_neighbours(int64_t m, int64_t n, RandomNeighbours o) {
   auto rows = host_values<std::vector<int64_t>>("random_neighbours", {o.heads, m});
   parallel_for(o.heads * m, 256, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      const int64_t p = r % m + n - m;  // where query r stands
+      const int64_t p = r % m + n - m;  // position of query r % m
       const int64_t range = o.causal ? std::clamp<int64_t>(p + 1, 0, n) : n;
       std::vector<int64_t>& row = rows[static_cast<std::size_t>(r)];
       row = distinct(o.k, range, o.seed, static_cast<uint64_t>(r / m), static_cast<uint64_t>(p));

@@ -41,7 +41,7 @@ struct TransformerBlockOptions {
 };
 
 namespace detail {
-/// Width and dtype of a layer, and whether it adds its input to its output by itself.
+/// Width and dtype of a layer, and whether the layer itself adds its input to its output.
 struct BranchFacts {
   int64_t dim;
   DType dtype;
@@ -58,12 +58,12 @@ BranchFacts facts_of(const A& a) {
   return facts;
 }
 void check_block(const TransformerBlockOptions& o, const BranchFacts& attention, const BranchFacts& feed);
-/// α·x + dropout(f); scale 1: x + dropout(f).
+/// scale·x + dropout(f); without rng scale·x + f.
 Tensor residual_sum(const Tensor& x, const Tensor& f, double scale, double p, Rng* rng);
 }  // namespace detail
 
-/// Attention: any layer of [batch, n, dim] → the same, without a residual of its own (ValueError); norms and dropout inside it
-/// come on top of the block's. Feed: Mlp, Glu, or what is called alike.
+/// `Attention` is any layer [batch, n, dim] → the same shape that does not add its input itself. `Feed` is Mlp, Glu, or
+/// a layer with the same call. Norms and dropout inside the layers apply in addition to those of the block.
 template <class Attention, class Feed = Mlp>
 struct TransformerBlock {
   static constexpr const char* type = "TransformerBlock";
@@ -73,7 +73,7 @@ struct TransformerBlock {
   Feed feed;
 
   TransformerBlock() = default;
-  /// ValueError for layers of different widths or dtypes.
+  /// Throws ValueError for layers of different widths or dtypes, and for layers that add their input themselves.
   TransformerBlock(Attention a, Feed f, TransformerBlockOptions o = {})
       : options(o), attention(std::move(a)), feed(std::move(f)) {
     const detail::BranchFacts facts = detail::facts_of(attention);
@@ -82,7 +82,7 @@ struct TransformerBlock {
     attention_norm = Norm(norm), feed_norm = Norm(norm);
   }
 
-  /// x [batch, n, dim] → the same; the pass is the attention's and the feed's. Streams as the attention does.
+  /// x [batch, n, dim] → the same shape. Both layers receive the pass. The block can be streamed if both layers can.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const {
     ModuleScope scope(this, type);
     const bool pre = options.placement == NormPlacement::pre;
