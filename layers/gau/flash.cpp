@@ -24,11 +24,11 @@ FlashOptions checked(FlashOptions o) {
   return o;
 }
 
-/// x̂ with its first ⌈d/2⌉ channels taken from the token before, but not across padding and documents.
+/// x̂ with its first ⌈d/2⌉ channels from the previous token; 0 if that token is padding or of another document.
 Tensor shift_tokens(Call& call, const Tensor& normed) {
   const int64_t width = (normed.dim(2) + 1) / 2;
   Tensor moved = call.shift(narrow(normed, 2, 0, width));
-  // What stands before the first token of all is 0 anyway.
+  // The shift already gives 0 for the first token of the sequence.
   if (const Tensor& real = call.key_mask(); real.defined())
     moved = masked_fill(moved, unsqueeze(logical_not(sequence_shift(real, 1)), -1), 0);
   if (const Tensor& document = call.segments(); document.defined())
@@ -73,7 +73,7 @@ Flash::Projected Flash::project(const Tensor& normed, int64_t position) const {
   const Tensor z = activate(o.activation, part[2]);
   auto rows = [](const Tensor& t) { return unsqueeze(unsqueeze(t, 1), 1); };  // [4, 1, 1, s]
   Tensor four = map(formula::ScaleOffset{}, z, rows(gamma), rows(beta));  // [4, batch, n, s]
-  const bool alike = o.rope.xpos == 0;  // queries and keys are turned alike
+  const bool alike = o.rope.xpos == 0;  // RoPE turns queries and keys in the same way
   if (o.use_rope && alike) four = detail::rope_from(four, o.rope, position);
   std::vector<Tensor> t = split(four, {1, 1, 1, 1}, 0);
   for (Tensor& one : t) one = squeeze(one, 0);

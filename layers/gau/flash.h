@@ -1,12 +1,12 @@
 // FLASH (Hua et al. 2022): a gated attention unit whose attention is mixed-chunk attention, linear in n.
 //
-//   x̂ = norm(x)                      (optionally half of its channels moved on by one token)
+//   x̂ = norm(x)                      (option: half of its channels are shifted by one token)
 //   U = φ(x̂·Wu), V = φ(x̂·Wv)  [n, e]        Z = φ(x̂·Wz)  [n, s]
 //   Qquad, Kquad, Qlin, Klin = γ_i ⊙ Z + β_i, i = 0 … 3     (RoPE on all four, positions over the whole sequence)
 //   y = x + (U ⊙ (quad + lin))·Wo                            (layers/gau/mixed_chunk.h)
 //
-// Cost: 2n(3de + ds) + 2nC(s + e) + 4nse operations. A causal stream carries se + C(2s + e) numbers, whatever
-// its length: 655 360 for d = 768, e = 1536, s = 128, C = 256.
+// Cost: 2n(3de + ds) + 2nC(s + e) + 4nse operations. A causal stream keeps at most se + C(2s + e) numbers, for any
+// length: 655 360 for d = 768, e = 1536, s = 128, C = 256.
 #pragma once
 
 #include <sluice/layers/gau/gau.h>
@@ -32,18 +32,20 @@ struct FlashOptions {
 
   bool use_rope = true;
   RopeOptions rope = {};
-  /// Within a chunk. The Toeplitz table covers C positions; T5's values are multiplied by √s (lucidrains).
+  /// Position bias within a chunk. The Toeplitz table covers C positions. The T5 values are multiplied by √s
+  /// (lucidrains).
   GauBias bias = GauBias::none;
   T5BucketOptions t5 = {};  // `causal` follows the layer
 
   NormKind norm = NormKind::scale;
   double norm_eps = 1e-5;
-  /// The first ⌈d/2⌉ channels of x̂ come from the token before (lucidrains), but not across padding and documents.
+  /// The first ⌈d/2⌉ channels of x̂ are those of the previous token (lucidrains); 0 if the previous token is padding or
+  /// of another document.
   bool token_shift = false;
   double attention_dropout = 0, dropout = 0;
 
   Init init = Init::xavier();
-  /// N(0, γ_std²) instead of γ = 1. The paper's 0.02 belongs together with a bias: see GauOptions.
+  /// > 0: initial γ is N(0, γ_std²) instead of 1. The paper's 0.02 needs a bias: see GauOptions.
   double gamma_std = 0;
   DType dtype = f32;
 
@@ -80,13 +82,13 @@ struct FlashOptions {
 
 struct Flash {
   static constexpr const char* type = "Flash";
-  static constexpr bool adds_input = true;  // by itself: it is a whole block
+  static constexpr bool adds_input = true;  // the layer is a whole block, with its own residual
 
   FlashOptions options;
   Norm norm;
   Linear in;   // dim → e (U) | e (V) | s (Z)
   Linear out;  // e → dim
-  Tensor gamma, beta;    // [4, s]: rows q_quad, k_quad, q_lin, k_lin
+  Tensor gamma, beta;    // [4, s]: rows for q_quad, k_quad, q_lin, k_lin
   Tensor toeplitz_bias;  // [2·C − 1]
   Tensor rope_bias;      // [2, s]
   Tensor t5_bias;        // [buckets, 1]
@@ -94,11 +96,12 @@ struct Flash {
   Flash() = default;
   Flash(FlashOptions o, Rng& rng);
 
-  /// x [batch, n, dim] → the same. The pass's segments are documents, see mixed_chunk_attention. A stream keeps
-  /// s·e + C·(2s + e) numbers a sequence, and ⌈d/2⌉ more with token_shift; ValueError in one unless causal.
+  /// x [batch, n, dim] → the same shape. The segments of the pass are documents, see mixed_chunk_attention. A stream
+  /// keeps at most s·e + C·(2s + e) numbers per sequence, and ⌈d/2⌉ more with token_shift. Throws ValueError in a
+  /// stream unless causal.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
-  /// The bias as the table [1, 2·length − 1] that mixed_chunk_attention takes; undefined for none.
+  /// The bias as the table [1, 2·length − 1] for mixed_chunk_attention; undefined without a bias.
   Tensor relative_bias(int64_t length) const;
 
   static void visit(auto& self, auto&& f) {

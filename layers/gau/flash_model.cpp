@@ -24,7 +24,7 @@ Tensor ScaledSinusoidal::operator()(const Tensor& x, const Pass& pass) const {
   const auto [dim, initial, base, dtype] = options;
   if (x.rank() != 3 || x.dim(2) != dim) fail("scaled_sinusoidal: got x=", x, "; need [batch, n, ", dim, "]");
   const int64_t n = x.dim(1), first = first_position(n, pass);
-  // Angles in f64: in f32 a position of 10⁵ would be off by 0.004.
+  // Angles are in f64: in f32 the angle of position 10⁵ would have an error of 0.004.
   Tensor c = arange(0, static_cast<double>(dim / 2), 1, {f64, scale.device()});
   Tensor frequency = exp(c * (-2 * std::log(base) / static_cast<double>(dim)));
   Tensor position = arange(static_cast<double>(first), static_cast<double>(first + n), 1, {f64, scale.device()});
@@ -79,7 +79,7 @@ McTfm::McTfm(McTfmOptions o, Rng& rng) : options(o) {
   detail::check_mixed_chunk("mc_tfm", mixed_options());
   attention_norm = Norm({o.dim, o.norm, o.norm_eps, o.dtype}), glu_norm = Norm({o.dim, o.norm, o.norm_eps, o.dtype});
   qkv = Linear({o.dim, 3 * o.dim, o.linear_bias, {InitKind::zeros}, o.dtype}, rng);
-  {  // three square maps; only their product with x is fused
+  {  // initialise three square maps: only their product with x is fused
     NoGrad guard;
     auto square = [&] { return init_weight(o.dim, o.dim, o.init, rng, o.dtype); };
     Tensor wq = square(), wk = square(), wv = square();

@@ -1,4 +1,4 @@
-// FLASH layers as a model (Hua et al. 2022), and the block of its ablation MC-TFM++.
+// A model of FLASH layers (Hua et al. 2022), and the block of the paper's ablation MC-TFM++.
 #pragma once
 
 #include <sluice/layers/gau/flash.h>
@@ -10,7 +10,7 @@ namespace sluice {
 
 struct ScaledSinusoidalOptions {
   int64_t dim;               // even
-  double initial_scale = 0;  // 0 means 1/√dim (JunnYu's port); lucidrains has 1
+  double initial_scale = 0;  // 0 means 1/√dim (JunnYu's port); lucidrains uses 1
   double base = 10000;
   DType dtype = f32;
 
@@ -22,7 +22,7 @@ struct ScaledSinusoidalOptions {
   }
 };
 
-/// scale · [sin(p·ω_c), cos(p·ω_c)], ω_c = base^(−2c/dim), with one learned scale: FLASH's absolute positions.
+/// The absolute positions of FLASH: scale · [sin(p·ω_c), cos(p·ω_c)], ω_c = base^(−2c/dim), with one learned scale.
 struct ScaledSinusoidal {
   static constexpr const char* type = "ScaledSinusoidal";
   ScaledSinusoidalOptions options{};
@@ -30,7 +30,7 @@ struct ScaledSinusoidal {
 
   ScaledSinusoidal() = default;
   explicit ScaledSinusoidal(ScaledSinusoidalOptions o);
-  /// x [batch, n, dim] plus the rows of its positions in the whole sequence.
+  /// Returns x [batch, n, dim] plus the rows for the positions of x in the whole sequence.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   static void visit(auto& self, auto&& f) { f("scale", self.scale); }
 };
@@ -45,29 +45,29 @@ struct FlashBlockOptions {
   }
 };
 
-/// A stack of Flash layers; two of them take the place of one Transformer block.
+/// A stack of Flash layers. Two layers replace one Transformer block.
 struct FlashBlock {
   static constexpr const char* type = "FlashBlock";
-  static constexpr bool adds_input = true;  // by itself: it is a whole block
+  static constexpr bool adds_input = true;  // each layer has its own residual
   FlashBlockOptions options{};
   std::vector<Flash> layers;
 
   FlashBlock() = default;
   FlashBlock(FlashBlockOptions o, Rng& rng);
-  /// x [batch, n, dim] → the same; the pass is that of every layer.
+  /// x [batch, n, dim] → the same shape. Every layer receives the pass.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   static void visit(auto& self, auto&& f) { f("layers", self.layers); }
 };
 
 struct FlashModelOptions {
   int64_t layers;
-  FlashOptions layer;      // its dim is the model's, its dtype too
+  FlashOptions layer;      // layer.dim and layer.dtype are also those of the model
   int64_t vocabulary = 0;  // > 0: the input is tokens, i64 [batch, n]; 0: vectors [batch, n, dim]
   int64_t outputs = 0;     // > 0: logits [batch, n, outputs]; 0: the normed vectors [batch, n, dim]
   bool positions = true;   // add ScaledSinusoidal
   double initial_scale = 0;
-  std::optional<NormKind> final_norm = std::nullopt;  // after the layers; default theirs (lucidrains: layer)
-  double embedding_std = 0.02, dropout = 0;           // dropout on the embedded input
+  std::optional<NormKind> final_norm = std::nullopt;  // after the layers; default: layer.norm (lucidrains: LayerNorm)
+  double embedding_std = 0.02, dropout = 0;           // dropout applies to the embedded input
 
   static void describe(auto& o, auto& f) {
     f.required("layers", o.layers, between(1, 10000), "number of layers");
@@ -95,8 +95,8 @@ struct FlashModel {
 
   FlashModel() = default;
   FlashModel(FlashModelOptions o, Rng& rng);
-  /// Tokens or vectors → logits or vectors, as the options say. Positions count from 0 through all documents. ValueError
-  /// in a stream unless the layers are causal.
+  /// Tokens or vectors → logits or vectors, according to the options. Positions count from 0 through all documents.
+  /// Throws ValueError in a stream unless the layers are causal.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
   static void visit(auto& self, auto&& f) {
@@ -111,7 +111,7 @@ struct FlashModel {
 struct McTfmOptions {
   int64_t dim;
   int64_t heads = 8;
-  int64_t hidden = 0;  // of the GLU; 0 means its default
+  int64_t hidden = 0;  // of the GLU; 0 means the default of GluOptions
   int64_t chunk = 256;
   bool causal = false;
   GauKind kind = GauKind::softmax;
@@ -154,14 +154,14 @@ struct McTfmOptions {
   }
 };
 
-/// The block of MC-TFM++, the paper's ablation: a pre-norm Transformer block with GLU whose multi-head softmax
-/// attention is mixed-chunk attention.
+/// The block of MC-TFM++, the paper's ablation: a pre-norm Transformer block with a GLU. Its multi-head attention is
+/// mixed-chunk attention, by default with softmax.
 ///
 ///   q, k, v = heads of norm(x)·W            quad: softmax(q·kᵀ/√dk)·v within chunks
 ///   q_lin = γ_0 ⊙ q + β_0, k_lin = γ_1 ⊙ k + β_1                 (RoPE on all four)
 ///   x ← x + (quad + lin)·Wo                 x ← x + GLU(norm(x))
 ///
-/// The paper says that the scheme is the same and no more; the scale-offset pairs follow FLASH.
+/// The paper gives no formulae, and says only that the scheme is the same. The scale-offset pairs here follow FLASH.
 struct McTfm {
   static constexpr const char* type = "McTfm";
 
@@ -169,12 +169,14 @@ struct McTfm {
   Norm attention_norm, glu_norm;
   Linear qkv;          // dim → 3·dim
   Linear out;          // dim → dim
-  Tensor gamma, beta;  // [2, dim]: rows q_lin, k_lin
+  Tensor gamma, beta;  // [2, dim]: rows for q_lin, k_lin
   Glu glu;
 
   McTfm() = default;
   McTfm(McTfmOptions o, Rng& rng);
-  /// As Flash; a head's share of a stream is dk·dk + 3·C·dk numbers: s = e = dk.
+  /// x [batch, n, dim] → the same shape, with the segments of the pass as documents, see mixed_chunk_attention. A
+  /// stream keeps at most dk·dk + 3·C·dk numbers per head, since s = e = dk. Throws ValueError in a stream unless
+  /// causal.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
   static void visit(auto& self, auto&& f) {

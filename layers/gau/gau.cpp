@@ -14,7 +14,7 @@ namespace sluice {
 
 namespace {
 
-/// γ ⊙ z + β with row i of [rows, s] parameters.
+/// γ ⊙ z + β with row i of gamma and beta [rows, s].
 Tensor scale_offset(const Tensor& z, const Tensor& gamma, const Tensor& beta, int64_t i) {
   return map(formula::ScaleOffset{}, z, select(gamma, 0, i), select(beta, 0, i));
 }

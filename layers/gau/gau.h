@@ -2,7 +2,7 @@
 //
 //   x̂ = norm(x)
 //   U = φ(x̂·Wu), V = φ(x̂·Wv)  [n, e]        Z = φ(x̂·Wz)  [n, s]
-//   Q = γ_q ⊙ Z + β_q, K = γ_k ⊙ Z + β_k     (a norm of each head is an option; RoPE on both)
+//   Q = γ_q ⊙ Z + β_q, K = γ_k ⊙ Z + β_k     (option: a norm of each head; then RoPE on both)
 //   A = act(Q·Kᵀ, b, mask, L)                 (layers/gau/gau_attention.h)
 //   y = x + (U ⊙ A·V)·Wo
 #pragma once
@@ -22,7 +22,7 @@ enum class GauBias {
   none,      // RoPE alone suffices (Su 2022)
   toeplitz,  // b_ij = w[c + j − i], a table for max_length (the paper, n <= 512)
   rope,      // b = rope(a)·rope(b)ᵀ for two learned vectors (the paper, n > 512)
-  t5,        // T5 buckets times √d (lucidrains)
+  t5,        // T5 buckets, times √d in Gau and √s in Flash (lucidrains)
 };
 constexpr const char* choices(GauBias) { return "none toeplitz rope t5"; }
 enum class GauPlacement {
@@ -41,14 +41,14 @@ struct GauOptions {
 
   GauKind kind = GauKind::su;
   bool causal = false;
-  int64_t window = 0;  // see AttentionMask; counts a query's own position; 0 means none
-  /// Default: visible when causal, else n.
+  int64_t window = 0;  // see AttentionMask; includes a query's own position; 0 means no window
+  /// Default: visible if causal, otherwise n.
   std::optional<GauLength> length = std::nullopt;
   int64_t constant_length = 512;
   int64_t min_length = 1;  // see GauAttentionOptions
   int64_t top_k = 0;
 
-  /// Q and K of each head are normalised before RoPE, with one weight [key_dim/heads] each for all heads.
+  /// Q and K of each head are normalised before RoPE. Q and K have one weight [key_dim/heads] each, for all heads.
   bool qk_norm = false;
   NormKind qk_norm_kind = NormKind::rms;
   double qk_norm_eps = 1e-6;
@@ -62,14 +62,14 @@ struct GauOptions {
   NormKind norm = NormKind::layer;
   double norm_eps = 1e-5;
   GauPlacement placement = GauPlacement::pre;
-  bool residual = true;       // false: F(norm(x)), or norm(F(x)) (lucidrains' add_residual = False)
+  bool residual = true;       // false: F(norm(x)); post: norm(F(x)) (lucidrains' add_residual = False)
   double residual_scale = 1;  // α of the post-norm form
   double attention_dropout = 0, dropout = 0;
 
   Init init = Init::xavier();
-  /// N(0, γ_std²) instead of γ = 1. The paper's 0.02 belongs together with a Toeplitz bias: without one
-  /// the layer would start as the identity with vanishing gradients. With γ = 1 queries equal keys at first: tasks that
-  /// look something up may need N(0, 1) to leave that symmetry (examples/07_associative_recall.cpp).
+  /// > 0: initial γ is N(0, γ_std²) instead of 1. The paper's 0.02 needs a Toeplitz bias: without a bias the layer is
+  /// initially almost the identity, with vanishing gradients. With γ = 1 queries initially equal keys. Tasks that look
+  /// something up may need N(0, 1) to break this symmetry (examples/07_associative_recall.cpp).
   double gamma_std = 0;
   DType dtype = f32;
 
@@ -108,15 +108,15 @@ struct GauOptions {
   }
 };
 
-/// What GAU-α uses (Su 2022): post-norm RMS without parameters, no biases, softmax_plus, interleaved RoPE,
+/// The options of GAU-α (Su 2022): RMS post-norm without parameters, no biases, softmax_plus, interleaved RoPE, and
 /// DeepNorm-style initial values for `layers` layers.
 GauOptions gau_alpha_options(int64_t dim, int64_t layers, double dropout = 0.1);
 
 namespace detail {
-/// Initial weights of the fused map [dim, e (U) | e (V) | s (Z)]: each kernel has a fan-out of its own, only their
-/// product with x is one.
+/// Initialises the fused map [dim, e (U) | e (V) | s (Z)]. Each of the three kernels has its own fan-out: only their
+/// product with x is fused.
 void init_uvz(Linear& in, int64_t expansion, int64_t key_dim, Init init, Rng& rng);
-/// γ: ones, or N(0, std²) if std > 0.
+/// Initial γ: N(0, std²) if std > 0, otherwise ones.
 Tensor init_scale(const Shape& shape, double std, Rng& rng, DType dtype);
 }  // namespace detail
 
@@ -128,7 +128,7 @@ struct Gau {
   Norm q_norm, k_norm;
   Linear in;   // dim → e (U) | e (V) | s (Z)
   Linear out;  // e → dim
-  Tensor gamma, beta;    // [2, s]: rows q, k
+  Tensor gamma, beta;    // [2, s]: rows for q, k
   Tensor toeplitz_bias;  // [2·max_length − 1]
   Tensor rope_bias;      // [2, s/heads]
   Tensor t5_bias;        // [buckets, 1]
@@ -136,11 +136,13 @@ struct Gau {
   Gau() = default;
   Gau(GauOptions o, Rng& rng);
 
-  /// x [batch, n, dim] → the same. A stream keeps keys (after RoPE) and values of its tokens (of the last `window`), s + e
-  /// numbers each; ValueError in one unless causal with length visible or constant.
+  /// x [batch, n, dim] → the same shape. A stream keeps keys (after RoPE) and values, s + e numbers per token, with a
+  /// window those of the last `window` tokens. Throws ValueError in a stream unless causal with length visible or
+  /// constant.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
-  /// The additive bias by distance, for m queries and n keys aligned at the end: [1, n + m − 1]; undefined for none.
+  /// The additive bias by distance, for m queries and n keys aligned at the end: [1, n + m − 1]. Undefined without a
+  /// bias.
   Tensor relative_bias(int64_t m, int64_t n) const;
 
   static void visit(auto& self, auto&& f) {
@@ -158,7 +160,7 @@ struct Gau {
 
  private:
   struct Projected {
-    Tensor gate, q, k, v;  // U = φ(gate); q, k, v [batch, heads, n, ·]
+    Tensor gate, q, k, v;  // gate [batch, n, e], U = φ(gate); q, k, v [batch, heads, n, ·]
   };
   Projected project(const Tensor& x, int64_t position) const;
   Tensor finish(const Tensor& x, const Tensor& gate, const Tensor& attended, Rng* rng) const;
@@ -195,19 +197,19 @@ struct CrossGauOptions {
   }
 };
 
-/// GAU across two sequences (bert4keras' self_attention = False): U and Q from x, K and V from the context;
-/// K is a dense map of its own, without scale and offset. y = x + (U ⊙ A·V)·Wo.
+/// GAU across two sequences (bert4keras' self_attention = False): y = x + (U ⊙ A·V)·Wo. U and Q come from x, K and V
+/// from the context. Q and K have separate dense maps, without scale and offset.
 struct CrossGau {
   static constexpr const char* type = "CrossGau";
-  static constexpr bool adds_input = true;  // by itself: it is a whole block
+  static constexpr bool adds_input = true;  // the layer is a whole block, with its own residual
   CrossGauOptions options;
   Norm norm;
   Linear uq, key, value, out;
 
   CrossGau() = default;
   CrossGau(CrossGauOptions o, Rng& rng);
-  /// x [batch, n, dim] → the same, from the pass's context [batch, k, context_dim]. A stream keeps s + e numbers for each
-  /// token of the context.
+  /// x [batch, n, dim] → the same shape, with the pass's context [batch, k, context_dim]. A stream keeps s + e numbers
+  /// for each token of the context.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   static void visit(auto& self, auto&& f) {
     f("norm", self.norm);

@@ -15,7 +15,7 @@ namespace sluice {
 
 namespace {
 
-/// L, broadcasts to [batch, heads, m]; at least 1, so that a row that sees nothing is 0/1, not 0/0.
+/// L, which broadcasts to [batch, heads, m]. L is at least 1, so that a row without visible keys gives 0/1, not 0/0.
 Tensor row_lengths(const GauAttentionOptions& o, const Tensor& q, int64_t n) {
   const Tensor& keys = o.mask.keys;
   Tensor length;
@@ -44,7 +44,7 @@ Tensor gau_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
     fail<ValueError>(op, ": constant_length must be positive — got ", o.constant_length);
   if (o.min_length < 1) fail<ValueError>(op, ": min_length must be positive — got ", o.min_length);
   if (o.top_k < 0) fail<ValueError>(op, ": top_k must not be negative — got ", o.top_k);
-  if (o.kind == GauKind::rownorm && q_in.dtype() == bf16) {  // a quotient whose slopes nearly cancel
+  if (o.kind == GauKind::rownorm && q_in.dtype() == bf16) {  // f32: the slopes of the quotient nearly cancel
     GauAttentionOptions wide = o;
     wide.bias = detail::widened(o.bias), wide.relative_bias = detail::widened(o.relative_bias);
     return to(gau_attention(to(q_in, f32), detail::widened(k_in), detail::widened(v_in), wide, rng), bf16);
@@ -53,12 +53,13 @@ Tensor gau_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
   given.dropout = o.dropout;
   if (q_in.rank() == 3 && o.bias.defined() && o.bias.rank() == 3) given.bias = unsqueeze(o.bias, 1);
   AttentionOptions here = given;
-  if (in_sequence()) here.bias = here.relative_bias = here.mask.dense = here.mask.blocks = Tensor();  // of the whole
+  // The biases and masks of a split sequence cover the whole sequence, but attention_operands() sees one piece.
+  if (in_sequence()) here.bias = here.relative_bias = here.mask.dense = here.mask.blocks = Tensor();
   auto [q, k, v, a, rank] = detail::attention_operands(op, q_in, k_in, v_in, here);
   a.bias = given.bias, a.relative_bias = given.relative_bias, a.mask = given.mask;
   const Tensor length = row_lengths(o, q, k.dim(2));
 
-  // Each kind is a weighting of ρ_i·(scale·q_i·k_j + b_ij), scale = 1/√s unless told otherwise.
+  // Each kind is a weighting of ρ_i·(scale·q_i·k_j + b_ij) with ρ = row_scale; the default of scale is 1/√s.
   switch (o.kind) {
     case GauKind::su: a.row_scale = rsqrt(length); break;  // relu²(x/√L) = relu²(x)/L
     case GauKind::paper_eq: a.scale = 1; break;
@@ -83,7 +84,7 @@ Tensor gau_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
   }
   if (o.top_k > 0 && o.top_k < k.dim(2)) a.mask.dense = detail::best_pairs(q, k, a, o.top_k);
   Tensor y = sequence_attention(q, k, v, a, rng);
-  if (o.kind == GauKind::rownorm) {  // row sums without rng: weights are dropped after they are normalised
+  if (o.kind == GauKind::rownorm) {  // no rng for the row sums: dropout applies to the normalised weights
     const Tensor total = sequence_attention(q, k, ones({k.dim(0), k.dim(1), k.dim(2), 1}, v.options()), a);
     y = y / masked_fill(total, total.detach() == 0.0, 1);
   }

@@ -1,4 +1,4 @@
-// The attention of GAU: one function from queries, keys and values to A·V, for every normaliser in use.
+// The attention of GAU: one function from queries, keys and values to A·V, for all published normalisers.
 // Source: Hua et al. 2022 (FLASH); variants by Su 2022, lucidrains, MEGA.
 #pragma once
 
@@ -7,13 +7,13 @@
 
 namespace sluice {
 
-/// A from the scores T = Q·Kᵀ, an additive bias b, the width s of a query, and the length L.
+/// How A is computed from the scores T = Q·Kᵀ, an additive bias b, the width s of a query, and the length L.
 enum class GauKind {
   su,            // relu²(T/√s + b) / L          (default; Su 2022, bert4keras)
   paper_eq,      // relu²(T + b)                 (the paper's formula; no scaling)
   paper_code,    // relu²(T/L + b)               (the paper's appendix)
   lucid,         // relu²((T + b)/L)             (lucidrains)
-  rownorm,       // relu²(T/√s + b) / Σ_j        (0 where the row sum is 0)
+  rownorm,       // relu²(T/√s + b) / row sum    (0 where the row sum is 0)
   softmax,       // softmax(T/√s + b)
   softmax_plus,  // softmax(κ·(T/√s + b)), κ = ln max(L, min_length) / ln 512   (GAU-α)
   laplace,       // ½(1 + erf(…)) of (T + b)/L   (MEGA)
@@ -21,17 +21,17 @@ enum class GauKind {
 constexpr const char* choices(GauKind) {
   return "su paper_eq paper_code lucid rownorm softmax softmax_plus laplace";
 }
-/// What they mean, for the meaning of an option.
+/// The kinds, as the meaning of an option.
 inline constexpr const char* kGauKindMeaning =
     "weights A from T = QK': su relu2(T/sqrt(s) + b)/L; paper_eq relu2(T + b); paper_code relu2(T/L + b); lucid "
     "relu2((T + b)/L); rownorm relu2(T/sqrt(s) + b)/row sum; softmax(T/sqrt(s) + b); softmax_plus softmax(k(T/sqrt(s) "
     "+ b)), k = ln max(L, min_length)/ln 512; laplace of (T + b)/L";
 inline constexpr const char* kMinLengthMeaning = "softmax_plus: L counts as at least this";
 
-/// The length L. Only `visible` and `constant` give causal outputs that do not depend on later tokens,
-/// so only they can be streamed.
+/// The length L. With `visible` and `constant`, causal outputs do not depend on later tokens; only these two can be
+/// streamed.
 enum class GauLength {
-  n,         // number of un-padded keys
+  n,         // number of real keys
   visible,   // number of keys the row may see
   constant,  // a fixed number, e.g. 512
 };
@@ -41,9 +41,9 @@ struct GauAttentionOptions {
   GauKind kind = GauKind::su;
   GauLength length = GauLength::n;
   int64_t constant_length = 512;
-  int64_t min_length = 1;  // softmax_plus: L counts as at least this; with 1, as in bert4keras, one key of its own makes κ 0
+  int64_t min_length = 1;  // softmax_plus uses max(L, min_length); 1 (bert4keras): κ is 0 for a row with one key
   AttentionMask mask = {};
-  int64_t top_k = 0;          // keep only the k best scores of a row (ties: first key); 0 keeps all
+  int64_t top_k = 0;          // keep only the k best scores of a row, the first key of equal scores; 0 keeps all
   double dropout = 0;         // on A, inverted; needs rng
   Tensor bias = {};           // b, broadcasts to [..., m, n]
   Tensor relative_bias = {};  // b by distance, [heads or 1, n + m − 1] (ops/attention/relative_bias.h)
@@ -60,10 +60,10 @@ struct GauAttentionOptions {
   }
 };
 
-/// A·V: every kind as a weighting of attention(), whose operands these are: q [batch, heads, m, s],
-/// k [batch, kv_heads, n, s], v [batch, kv_heads, n, e] → [batch, heads, m, e], or rank 3 (one head) or 2. Keys that
-/// mask.keys hides are not counted in L and may hold NaN. A row that sees no key gives 0. O(n) memory, except for
-/// top_k (m·n bytes a head).
+/// Returns A·V; every kind is a weighting of attention(). The operands are those of attention(): q [batch, heads, m,
+/// s], k [batch, kv_heads, n, s], v [batch, kv_heads, n, e] → [batch, heads, m, e], or of rank 3 (one head) or 2. Keys
+/// that mask.keys hides are not counted in L and may hold NaN. A row that sees no key gives 0. O(n) memory; with top_k
+/// m·n bytes per head.
 Tensor gau_attention(const Tensor& q, const Tensor& k, const Tensor& v, const GauAttentionOptions& options,
                      Rng* rng = nullptr);
 

@@ -9,8 +9,8 @@ namespace sluice {
 
 ActivationMoments activation_moments(Act act, double scale) {
   if (!(scale >= 0)) fail<ValueError>("activation_moments: scale must not be negative — got ", scale);
-  // Gauss-Legendre with 5 nodes in panels of width ¼ from −12 to 12, where the density is e^−72: the kink of a
-  // relu lies between two panels.
+  // Gauss-Legendre quadrature with 5 nodes in panels of width ¼ from −12 to 12, where the density is about e^−72. The
+  // kink of a relu lies between two panels.
   const double root = 2 * std::sqrt(10.0 / 7), w = 13 * std::sqrt(70.0);
   const double node[] = {0, std::sqrt(5 - root) / 3, -std::sqrt(5 - root) / 3, std::sqrt(5 + root) / 3,
                          -std::sqrt(5 + root) / 3};

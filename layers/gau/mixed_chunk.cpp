@@ -30,12 +30,12 @@ void detail::check_mixed_chunk(const char* op, const MixedChunkOptions& o) {
 
 namespace {
 
-/// Operands of rank 4.
+/// Operands, of rank 4 after checked().
 struct Operands {
   Tensor q_quad, k_quad, q_lin, k_lin, v;
 };
 
-/// `longest`: tokens of a chunk that relative_bias must cover.
+/// Checks the operands and returns them with rank 4. relative_bias must cover `longest` tokens of a chunk.
 Operands checked(const char* op, const Operands& x, const MixedChunkOptions& o, const Tensor& relative_bias,
                  int64_t longest) {
   const int rank = x.v.rank();
@@ -67,20 +67,20 @@ void check_rows(const char* op, const char* name, const Tensor& rows, DType dtyp
 
 // -- the quadratic term ----------------------------------------------------------------------------------------
 
-/// act(q·kᵀ, b, mask, L)·v for one chunk per batch entry, q [batch, heads, m, s], k and v [batch, heads, n, ·]:
-/// the m last of n positions when causal.
+/// act(q·kᵀ, b, mask, L)·v for one chunk per batch entry, q [batch, heads, m, s], k and v [batch, heads, n, ·]. The
+/// queries are the last m of the n positions.
 Tensor within_chunk(const Tensor& q, const Tensor& k, const Tensor& v, const MixedChunkOptions& o,
                     const Tensor& relative_bias, AttentionMask mask, Rng* rng) {
   mask.causal = o.causal;
   const int64_t m = q.dim(2), n = k.dim(2);
   GauAttentionOptions a{.kind = o.kind, .constant_length = o.chunk, .min_length = o.min_length, .mask = mask, .dropout = o.dropout};
   a.length = o.length == ChunkLength::chunk ? GauLength::constant : GauLength::visible;
-  if (relative_bias.defined())  // entries −(n − 1) … m − 1 around the centre
+  if (relative_bias.defined())  // the entries of distances −(n − 1) … m − 1; distance 0 is in the middle of the table
     a.relative_bias = narrow(relative_bias, 1, (relative_bias.dim(1) + 1) / 2 - n, n + m - 1);
   return gau_attention(q, k, v, a, rng);
 }
 
-/// [batch, heads, G·C, w] → [batch·G, heads, C, w]: a view for one head, and for heads that are a view of
+/// [batch, heads, G·C, w] → [batch·G, heads, C, w]. A view for one head, and for heads that are themselves a view of
 /// [batch, n, heads·w].
 Tensor to_chunks(const Tensor& x, int64_t c) {
   const Shape rows{x.dim(0) * (x.dim(2) / c), c, x.dim(1), x.dim(3)};
@@ -111,14 +111,14 @@ Tensor quadratic_term(const Operands& x, const MixedChunkOptions& o, const Tenso
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-/// The lowest and highest document of each chunk, f64 [batch, G]; ∞ and −∞ for a chunk of padding.
+/// The lowest and highest document number of each chunk, f64 [batch, G]; ∞ and −∞ for a chunk of padding only.
 struct ChunkDocuments {
   Tensor low, high;
 
   ChunkDocuments(const Tensor& segments, int64_t chunk, const Tensor& key_mask) {
     const int64_t n = segments.dim(1), chunks = (n + chunk - 1) / chunk;
     const Tensor document = to(segments, f64);
-    auto of_chunks = [&](double nothing) {  // [batch, G, C], padding as `nothing`
+    auto of_chunks = [&](double nothing) {  // [batch, G, C], with `nothing` in place of padding
       const Tensor real = key_mask.defined() ? masked_fill(document, logical_not(key_mask), nothing) : document;
       return unflatten(pad(real, 1, 0, chunks * chunk - n, nothing), 1, {chunks, chunk});
     };
@@ -129,14 +129,15 @@ struct ChunkDocuments {
   }
 };
 
-/// Σ of x [batch, heads, G, w] over the chunks of other ranks that each chunk sees. Documents do not decrease: of an
-/// earlier rank a chunk can see those only that reach that rank's last document, and only if it begins with it; of a later
-/// one those that begin with its first. So one sum a rank is all that is sent.
+/// Σ of x [batch, heads, G, w] over the chunks of other ranks that each chunk sees. Document numbers do not decrease.
+/// Therefore a chunk sees a chunk of an earlier rank only if that chunk contains the last document of its rank and the
+/// seeing chunk begins with this document. A chunk sees a chunk of a later rank only if that chunk contains the first
+/// document of its rank and the seeing chunk ends with this document. So each rank sends one sum in each direction.
 Tensor of_other_ranks(const ChunkDocuments& d, const Tensor& x, bool causal) {
   auto one_side = [&](bool later) {
     const Tensor edge = later ? d.low : d.high, own = later ? d.high : d.low;
     const double none = later ? kInf : -kInf;
-    const Tensor padded = pad(edge, 1, 0, 1, none);  // so that a rank without chunks has an edge, too
+    const Tensor padded = pad(edge, 1, 0, 1, none);  // a rank without chunks needs an edge, too
     const Tensor last = later ? min(padded, {1}, keep) : max(padded, {1}, keep);  // [batch, 1]
     const Tensor counts = logical_and(edge == last, isfinite(edge));
     const Tensor sums = matmul(to(unsqueeze(unsqueeze(counts, 1), 1), x.dtype()), x);  // [batch, heads, 1, w]
@@ -149,7 +150,7 @@ Tensor of_other_ranks(const ChunkDocuments& d, const Tensor& x, bool causal) {
   return causal ? before : before + one_side(true);
 }
 
-/// x with its token dim (2) filled up to whole chunks with zeros, and split: [batch, heads, G, C, w].
+/// x [batch, heads, n, w], padded with zeros to whole chunks, as [batch, heads, G, C, w].
 Tensor split_chunks(const Tensor& x, int64_t c) {
   const int64_t chunks = (x.dim(2) + c - 1) / c;
   return unflatten(pad(x, 2, 0, chunks * c - x.dim(2)), 2, {chunks, c});
@@ -158,7 +159,7 @@ Tensor split_chunks(const Tensor& x, int64_t c) {
 /// Which chunks see each other.
 struct Seen {
   Tensor pairs;  // segment_mask() of this rank's chunks; undefined if documents do not matter
-  std::optional<ChunkDocuments> documents;  // of a sequence that is cut
+  std::optional<ChunkDocuments> documents;  // if the sequence is split over ranks
 };
 
 /// 1/N, as a tensor that broadcasts to [batch, heads, n, 1].
@@ -173,7 +174,7 @@ Tensor inverse_count(const MixedChunkOptions& o, int64_t n, const Tensor& key_ma
   Tensor real = key_mask.defined() ? to(key_mask, like_v.dtype) : ones({1, n}, like_v);
   Tensor count = sum(unflatten(pad(real, 1, 0, chunks * c - n), 1, {chunks, c}), {-1});  // [batch or 1, G]
   if (o.scaling == ChunkScaling::paper_code) count = masked_fill(count, count > 0.0, static_cast<double>(c));
-  const bool everything = o.scaling == ChunkScaling::lucid;  // N = n, whatever chunks see each other
+  const bool everything = o.scaling == ChunkScaling::lucid;  // N = n, independent of the visible chunks
   if (seen.pairs.defined() && !everything) {
     const Tensor each = unsqueeze(expand(count, {seen.pairs.dim(0), chunks}), -1);
     count = squeeze(matmul(to(seen.pairs, like_v.dtype), each), -1);
@@ -191,7 +192,7 @@ Tensor inverse_count(const MixedChunkOptions& o, int64_t n, const Tensor& key_ma
 Tensor linear_term(const Operands& x, const MixedChunkOptions& o, const Tensor& key_mask, const Tensor& segments) {
   const int64_t n = x.v.dim(2), c = o.chunk;
   Tensor k = x.k_lin, v = x.v;
-  if (key_mask.defined()) {  // both: a NaN behind the mask would survive as 0·NaN
+  if (key_mask.defined()) {  // clear both k and v: 0·NaN is NaN
     Tensor hidden = unsqueeze(unsqueeze(logical_not(key_mask), 1), -1);
     k = masked_fill(k, hidden, 0), v = masked_fill(v, hidden, 0);
   }
@@ -201,7 +202,7 @@ Tensor linear_term(const Operands& x, const MixedChunkOptions& o, const Tensor& 
   if (masked && in_sequence()) seen.documents.emplace(segments, c, key_mask);
   Tensor q = x.q_lin * inverse_count(o, n, key_mask, seen, v.options());
   if (o.across_chunks && !masked && !o.causal) return matmul(q, sequence_sum(matmul(transpose(k, -2, -1), v)));
-  // Whole products: faster than a scan, and the states serve both directions of the backward pass.
+  // One product per chunk is faster than a scan, and the backward pass uses the states for q as well as for k and v.
   Tensor state = matmul(transpose(split_chunks(k, c), -2, -1), split_chunks(v, c));  // [batch, heads, G, s, e]
   if (masked) {
     const Shape shape = state.shape();
@@ -215,15 +216,15 @@ Tensor linear_term(const Operands& x, const MixedChunkOptions& o, const Tensor& 
   return narrow(flatten(matmul(split_chunks(q, c), state), 2, 3), 2, 0, n);
 }
 
-/// Both terms, of `total` tokens or this rank's chunks of them.
+/// Both terms, for all of `total` tokens or for this rank's chunks of them.
 Tensor both_terms(const Operands& x, const MixedChunkOptions& o, int64_t total, const Tensor& relative_bias,
                   const Tensor& key_mask, const Tensor& segments, Rng* rng) {
   Tensor y;
   if (o.quadratic) {
-    SequenceScope uncut;  // a chunk is nobody else's
+    SequenceScope uncut;  // a chunk belongs to one rank
     y = quadratic_term(x, o, relative_bias, key_mask, segments, rng);
   }
-  const bool first_chunk = o.causal && total <= o.chunk;  // sees no earlier one
+  const bool first_chunk = o.causal && total <= o.chunk;  // the only chunk: the linear term is 0
   if (o.linear && !(o.quadratic && first_chunk)) {
     Tensor linear = linear_term(x, o, key_mask, segments);
     y = y.defined() ? y + linear : linear;
@@ -231,7 +232,8 @@ Tensor both_terms(const Operands& x, const MixedChunkOptions& o, int64_t total, 
   return y;
 }
 
-/// A chunk belongs to the rank where it begins: what others hold of it comes there, and its outputs go back.
+/// A chunk belongs to the rank on which it begins. Other ranks send their rows of the chunk to this rank, and receive
+/// the outputs of these rows.
 Tensor over_ranks(const Operands& x, const MixedChunkOptions& o, const Tensor& relative_bias, const Tensor& key_mask,
                   const Tensor& segments, Rng* rng) {
   const detail::Sequence& cut = detail::sequence_of(x.v.dim(2));
@@ -258,12 +260,13 @@ Tensor over_ranks(const Operands& x, const MixedChunkOptions& o, const Tensor& r
 
 // -- streams ---------------------------------------------------------------------------------------------------
 
-/// The next tokens of a stream. It keeps Σ Klin_hᵀ·V_h of the complete chunks, and the rows of the current one.
+/// The outputs of a stream's next tokens. The stream keeps Σ Klin_hᵀ·V_h of the complete chunks, and the rows of the
+/// current chunk.
 Tensor next_tokens(Call& call, const Operands& x, const MixedChunkOptions& o, const Tensor& relative_bias) {
   const int64_t batch = x.v.dim(0), heads = x.v.dim(1), m = x.v.dim(2), s = x.k_lin.dim(3), e = x.v.dim(3), c = o.chunk;
   Stream::Kept& kept = call.kept("chunk");
   if (kept.tensors.empty()) {
-    const DType wide = x.v.dtype() == bf16 ? f32 : x.v.dtype();  // a running sum in bf16 would soon stand still
+    const DType wide = x.v.dtype() == bf16 ? f32 : x.v.dtype();  // in bf16 a running sum soon stops changing
     kept.tensors = {zeros({batch, heads, s, e}, {wide, x.v.device()})};
   }
   if (const int64_t before = kept.cache.reserved; before > 0 && before != c)
@@ -281,7 +284,7 @@ Tensor next_tokens(Call& call, const Operands& x, const MixedChunkOptions& o, co
     Tensor y;
     if (o.quadratic) y = within_chunk(fresh(x.q_quad), rows[0], rows[2], o, relative_bias, {}, nullptr);
     if (o.linear) {
-      double inverse = 1;  // 1/N; the sum is 0 while g = 0
+      double inverse = 1;  // 1/N; for g = 0 the sum is 0
       if (o.scaling == ChunkScaling::lucid || o.scaling == ChunkScaling::chunk) inverse = 1 / static_cast<double>(c);
       else if (o.scaling != ChunkScaling::eq) inverse = 1 / static_cast<double>(std::max<int64_t>(1, g) * c);
       const Tensor linear = to(matmul(detail::widened(fresh(x.q_lin)) * inverse, sum), x.v.dtype());

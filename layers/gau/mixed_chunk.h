@@ -2,11 +2,11 @@
 // between the chunks g = 1 … G.
 //
 //   quad_g = act(Qquad_g·Kquad_gᵀ, b, mask, L)·V_g           (layers/gau/gau_attention.h; L = C)
-//   lin_g  = 1/N_g · Qlin_g · Σ_h Klin_hᵀ·V_h                all h; when causal h < g only: lin_1 = 0
+//   lin_g  = 1/N_g · Qlin_g · Σ_h Klin_hᵀ·V_h                all h; if causal h < g only, so lin_1 = 0
 //   O      = quad + lin
 //
-// The linear term has no feature map and no normaliser beside N. When not causal it includes the own chunk:
-// pairs inside a chunk count in both terms. O(n·C·(s + e) + n·s·e) time; no n×n matrix exists at any time.
+// The linear term has no feature map, and no normaliser except N. If not causal, the linear term includes the chunk g
+// itself, so pairs inside a chunk count in both terms. O(n·C·(s + e) + n·s·e) time; no n×n matrix exists at any time.
 #pragma once
 
 #include <sluice/layers/gau/gau_attention.h>
@@ -14,14 +14,14 @@
 
 namespace sluice {
 
-/// N_g of the linear term, where "visible chunks" are the h of its sum; 1/0 counts as 0.
+/// N_g of the linear term. The visible chunks of g are the chunks h of its sum. For N_g = 0 the factor 1/N_g is 0.
 enum class ChunkScaling {
-  su,          // number of real tokens in the visible chunks: n, or (g − 1)·C when causal (Su 2022)
-  lucid,       // C when causal, n when not (lucidrains)
-  eq,          // 1: the equations as printed
-  paper_code,  // C × number of visible chunks (the appendix: a segment mask with rows divided by their sum);
-               // equals su as long as every visible chunk is full
-  chunk,       // C, causal or not
+  su,          // number of real tokens in the visible chunks: n, or (g − 1)·C if causal (Su 2022)
+  lucid,       // C if causal, otherwise n (lucidrains)
+  eq,          // 1, as in the printed equations
+  paper_code,  // C × number of visible chunks (the appendix: a segment mask whose rows are divided by their sum);
+               // equals su if all visible chunks are full
+  chunk,       // C
 };
 constexpr const char* choices(ChunkScaling) { return "su lucid eq paper_code chunk"; }
 inline constexpr const char* kChunkScalingMeaning =
@@ -30,7 +30,7 @@ inline constexpr const char* kChunkScalingMeaning =
 /// L of the quadratic term.
 enum class ChunkLength {
   chunk,    // C in every row, also in a shorter last chunk
-  visible,  // number of keys the row may see in its chunk
+  visible,  // number of keys that the row may see in its chunk
 };
 constexpr const char* choices(ChunkLength) { return "chunk visible"; }
 
@@ -40,11 +40,11 @@ struct MixedChunkOptions {
   GauKind kind = GauKind::su;
   ChunkScaling scaling = ChunkScaling::su;
   ChunkLength length = ChunkLength::chunk;
-  /// ChunkScaling::lucid without causality divides by n with the padding counted, as lucidrains does.
+  /// With ChunkScaling::lucid and not causal, n includes padding, as in lucidrains.
   bool count_padding = false;
-  /// false: the linear term stays inside each chunk (lucidrains' reduce_group_non_causal_attn = False).
+  /// false: the linear term of a chunk sums over this chunk only (lucidrains' reduce_group_non_causal_attn = False).
   bool across_chunks = true;
-  /// Ablations: leave a term out.
+  /// Ablations: false leaves the term out.
   bool quadratic = true, linear = true;
   double dropout = 0;  // on the quadratic weights, inverted; needs rng
   int64_t min_length = 1;  // see GauAttentionOptions
@@ -64,30 +64,31 @@ struct MixedChunkOptions {
   }
 };
 
-/// q_quad, k_quad, q_lin, k_lin [batch, heads, n, s], v [batch, heads, n, e] → [batch, heads, n, e]; operands of
-/// rank 3 have one head. f32, f64 and bf16.
+/// q_quad, k_quad, q_lin, k_lin [batch, heads, n, s], v [batch, heads, n, e] → [batch, heads, n, e]. Operands of rank 3
+/// have one head. f32, f64 and bf16.
 ///
-/// `relative_bias` [heads or 1, 2·T − 1], T >= min(n, C): what attention() calls by that name, for T queries and
+/// `relative_bias` must be [heads or 1, 2·T − 1], T >= min(n, C): the relative_bias of attention() for T queries and T
 /// keys of a chunk (ops/attention/relative_bias.h).
-/// `key_mask` bool [batch, n], true for real tokens: padded ones get no weight in either term, are not counted
-/// in N and L = visible, and may hold NaN.
-/// `segments` i64 [batch, n], document numbers that do not decrease: the quadratic term keeps to documents; in
-/// the linear term chunks see each other as segment_mask() says, so that documents mix in those chunks which
-/// hold several.
+/// `key_mask` must be bool [batch, n], true for real tokens. Padding has no weight in either term, is not counted in N
+/// (except with count_padding) and in L = visible, and may hold NaN.
+/// `segments` must be i64 [batch, n]: document numbers that do not decrease. In the quadratic term, tokens see their
+/// own document only. In the linear term, chunks see each other according to segment_mask(), so documents mix in chunks
+/// that contain several documents.
 /// Throws ShapeError, DTypeError, and ValueError for options that do not go together.
 Tensor mixed_chunk_attention(const Tensor& q_quad, const Tensor& k_quad, const Tensor& q_lin, const Tensor& k_lin,
                              const Tensor& v, const MixedChunkOptions& options, const Tensor& relative_bias = {},
                              const Tensor& key_mask = {}, const Tensor& segments = {}, Rng* rng = nullptr);
 
-/// Which chunks may interact, bool [batch, G, G]: row g, column h is true when the ranges [min, max] of the
-/// document numbers of chunks g and h overlap, and h < g if causal. A chunk of padding has an empty range.
+/// Which chunks see each other, bool [batch, G, G]. Row g, column h is true if the ranges [min, max] of the document
+/// numbers of chunks g and h overlap, and if causal also h < g. A chunk of padding only has an empty range.
 Tensor segment_mask(const Tensor& segments, int64_t chunk, bool causal, const Tensor& key_mask = {});
 
 namespace detail {
-/// ValueError, naming `op`, for options that do not go together.
+/// Throws ValueError, naming `op`, for options that do not go together.
 void check_mixed_chunk(const char* op, const MixedChunkOptions& o);
-/// mixed_chunk_attention() of a layer's tokens, with the masks and the generator of the call. A stream, which must be
-/// causal, keeps s·e + C·(2s + e) numbers a head, whatever its length. `relative_bias` covers C tokens in a stream.
+/// mixed_chunk_attention() of a layer's tokens, with the masks and the generator of the call. A stream must be causal,
+/// and keeps at most s·e + C·(2s + e) numbers per head, for any length. In a stream `relative_bias` must cover C
+/// tokens.
 Tensor mixed_chunk_attention(Call& call, const Tensor& q_quad, const Tensor& k_quad, const Tensor& q_lin,
                              const Tensor& k_lin, const Tensor& v, const MixedChunkOptions& options,
                              const Tensor& relative_bias = {});

@@ -1,11 +1,11 @@
-// The "softmax GAU" of a widely read Chinese tutorial, a different layer under the same name:
+// The "softmax GAU" of a widely read Chinese tutorial: a different layer with the same name.
 //
 //   U = x·Wu, V' = x·Wv  [n, e];   Q, K = halves of U;   V, G = halves of V'   [n, e/2]
 //   A = softmax(Q·Kᵀ/√(e/2)),  O = A·V,  G ← σ(G)
 //   y = GELU(O) ⊙ G + (1 − G) ⊙ (x·Wz)                    [n, e/2]
 //
-// It differs from the paper's GAU in each part: Q and K are halves of U instead of scaled copies of a
-// narrow Z, the gate is one of V's halves, and a 1 − G path takes the place of the residual.
+// It differs from the paper's GAU in each part: Q and K are halves of U instead of scaled copies of a narrow Z, the
+// gate is a half of V', and a path with the factor 1 − G replaces the residual.
 #pragma once
 
 #include <sluice/layers/nn/linear.h>
@@ -17,8 +17,8 @@ struct TutorialGauOptions {
   int64_t dim;
   int64_t expansion = 0;     // e, even; 0 means 2·dim
   bool causal = false;
-  bool sigmoid_gate = true;  // false: the printed formula, which leaves G raw
-  bool gelu_tanh = false;
+  bool sigmoid_gate = true;  // false: no sigmoid on G, as in the printed formula
+  bool gelu_tanh = false;    // true: the tanh approximation of GELU
   bool project_out = false;  // e/2 → dim; needed to stack layers unless e = 2·dim
   Init init = Init::xavier();
   DType dtype = f32;
@@ -44,8 +44,8 @@ struct TutorialGau {
 
   TutorialGau() = default;
   TutorialGau(TutorialGauOptions o, Rng& rng);
-  /// x [batch, n, dim] → [batch, n, e/2], or dim with project_out. A stream keeps e numbers a token; ValueError in one
-  /// unless causal.
+  /// x [batch, n, dim] → [batch, n, e/2]; with project_out [batch, n, dim]. A stream keeps e numbers per token. Throws
+  /// ValueError in a stream unless causal.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   static void visit(auto& self, auto&& f) {
     f("wu", self.wu);
