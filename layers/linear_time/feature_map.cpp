@@ -33,7 +33,7 @@ FeatureMapOptions checked(FeatureMapOptions o) {
   return o;
 }
 
-/// [in, out] or, with maps for heads, [heads, in, out].
+/// A weight [in, out]; with a map for each head [heads, in, out].
 Tensor make_weight(const FeatureMapOptions& o, int64_t in, int64_t out, Rng& rng) {
   if (o.heads == 0) return init_weight(in, out, o.init, rng, o.dtype);
   std::vector<Tensor> maps;
@@ -52,8 +52,9 @@ Tensor project(const Tensor& x, const Tensor& w, const Tensor& b) {
   return b.defined() ? y + b : y;
 }
 
-/// Random directions ω [dim, features]: N(0, I/σ²) columns, which `orthogonal` makes perpendicular to each
-/// other within blocks of dim by Gram-Schmidt; each then gets the norm of a direction drawn independently.
+/// Random directions ω [dim, features]: columns N(0, I/σ²), with σ = 1 for favor. With `orthogonal`, Gram-Schmidt makes
+/// the columns orthogonal within blocks of dim columns; each column then gets the norm of an independently drawn
+/// direction.
 Tensor draw_directions(const FeatureMapOptions& o, Rng& rng) {
   NoGrad guard;
   const double spread = o.kind == FeatureMapKind::fourier ? 1 / o.sigma : 1;
@@ -68,7 +69,7 @@ Tensor draw_directions(const FeatureMapOptions& o, Rng& rng) {
   };
   for (int64_t i = 0; i < o.features; ++i) {
     double* row = at + i * o.dim;
-    for (int pass = 0; pass < 2; ++pass)  // the second removes what rounding left of the first
+    for (int pass = 0; pass < 2; ++pass)  // the second pass removes the rounding errors of the first
       for (int64_t j = i / o.dim * o.dim; j < i; ++j) {
         const double along = dot(row, at + j * o.dim);
         for (int64_t c = 0; c < o.dim; ++c) row[c] -= along * at[j * o.dim + c];

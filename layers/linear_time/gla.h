@@ -1,11 +1,11 @@
 // Gated linear attention (Yang et al. 2024, "Gated Linear Attention Transformers with Hardware-Efficient
-// Training"): the state forgets by a gate that depends on the token.
+// Training"): the state decays by a gate that depends on the token.
 //
 //   α_t = σ(x_t·W₁·W₂ + b)^{1/τ}  [dk]     S_t = diag(α_t)·S_{t−1} + k_tᵀ v_t     o_t = q_t·S_t / √dk
 //   y = (RMSNorm_h(o) ⊙ swish(x·Wg))·Wo
 //
-// α = 1 is causal linear attention without normaliser, α = γ retention. The gate is used as its logarithm,
-// log α = −softplus(−z)/τ, which is exact for gates next to 0 and 1.
+// α = 1 is causal linear attention without a normaliser; α = γ is retention. The layer computes with the logarithm of
+// the gate, log α = −softplus(−z)/τ, which is accurate for gates close to 0 and 1.
 #pragma once
 
 #include <sluice/layers/linear_time/linear_attention.h>
@@ -16,23 +16,23 @@ namespace sluice {
 Tensor gla_log_decay(const Tensor& z, double temperature = 16);
 
 enum class GlaGate {
-  per_channel,  // α_t of every key channel: rank-r map dim → r → h·dk
-  per_head,     // one α_t a head: map dim → h (simple GLA; Mamba-2's form)
+  per_channel,  // an α_t for each key channel: map of rank r, dim → r → kv_heads·dk
+  per_head,     // an α_t for each head: map dim → h (simple GLA; Mamba-2's form)
 };
 constexpr const char* choices(GlaGate) { return "per_channel per_head"; }
 
 struct GlaOptions {
   int64_t dim;
   int64_t heads = 4;
-  int64_t kv_heads = 0;   // 0 means heads; head h reads KV head ⌊h/(heads/kv_heads)⌋, its α per channel, too
+  int64_t kv_heads = 0;   // 0 means heads; head h reads k, v and per-channel α of KV head ⌊h/(heads/kv_heads)⌋
   double expand_k = 0.5;  // heads·dk = expand_k·dim
   double expand_v = 1;    // heads·dv = expand_v·dim
   GlaGate gate = GlaGate::per_channel;
   int64_t gate_rank = 16;        // of per_channel
-  double gate_temperature = 16;  // τ: the larger, the closer α is to 1
-  std::optional<double> scale = std::nullopt;  // of q; dk^{−1/2}
-  bool output_gate = true;                     // ⊙ swish(x·Wg)
-  NormKind norm = NormKind::rms;               // of each head's output, weights shared by heads
+  double gate_temperature = 16;  // τ: with a larger τ, α is closer to 1
+  std::optional<double> scale = std::nullopt;  // of q; default dk^{−1/2}
+  bool output_gate = true;                     // factor swish(x·Wg)
+  NormKind norm = NormKind::rms;               // of each head's output, with one weight for all heads
   double norm_eps = 1e-5;
   int64_t short_conv = 0;                      // see kShortConvMeaning
   int64_t chunk = 64;
@@ -61,7 +61,7 @@ struct GlaOptions {
   }
 };
 
-/// Causal. No biases but the gate's, no residual.
+/// Causal. Only the gate α has a bias; there is no residual.
 struct Gla {
   static constexpr const char* type = "Gla";
 
@@ -78,7 +78,8 @@ struct Gla {
   int64_t key_dim() const { return heads.q.weight.dim(1) / options.heads; }    // dk
   int64_t value_dim() const { return heads.v.weight.dim(1) / options.kv_heads; }  // dv
 
-  /// x [batch, n, dim] → the same. A stream keeps h·dk·dv numbers a sequence, and what a short convolution keeps.
+  /// x [batch, n, dim] → the same shape. A stream keeps h·dk·dv numbers per sequence, plus those of a short
+  /// convolution.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   /// log α [batch, heads, n, dk], or [batch, heads, n] for per_head.
   Tensor log_decay(const Tensor& x) const;

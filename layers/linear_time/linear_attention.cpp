@@ -18,7 +18,7 @@ namespace sluice {
 
 namespace {
 
-/// Operands ready for use: scaled, padding removed.
+/// Operands after prepare(): scaled, and 0 at padding.
 struct Operands {
   Tensor q, k, v, decay;
 };
@@ -52,7 +52,7 @@ Operands prepare(const char* op, const Tensor& q, const Tensor& k, const Tensor&
   check_operands(op, q, k, v, f);
   checked_numel(op, {q.dim(0), q.dim(1), q.dim(3), v.dim(3) + 1});  // Σ φ(k) [v, 1]
   Operands x{f.scale == 1 ? q : q * f.scale, k, v, f.log_decay};
-  if (f.key_mask.defined()) {  // a padded token is as good as absent: its step forgets nothing either
+  if (f.key_mask.defined()) {  // a padded token has no effect, and its step no decay
     const Tensor hidden = unsqueeze(logical_not(f.key_mask), 1);
     x.k = masked_fill(k, unsqueeze(hidden, -1), 0), x.v = masked_fill(v, unsqueeze(hidden, -1), 0);
     if (x.decay.defined()) x.decay = masked_fill(x.decay, x.decay.rank() == 4 ? unsqueeze(hidden, -1) : hidden, 0);
@@ -60,8 +60,8 @@ Operands prepare(const char* op, const Tensor& q, const Tensor& k, const Tensor&
   return x;
 }
 
-/// The pieces a sum over keys falls into: that of v and, with features that may be rotated there but not here, that of 1,
-/// the denominators.
+/// The parts of a sum over keys: the sum of v and, with a normaliser, the sum of 1, which is the denominator. RoPE
+/// rotates the features of the first part only.
 struct Piece {
   Tensor q, k, v;
 };
@@ -76,21 +76,21 @@ std::vector<Piece> pieces(const Operands& x, const LinearAttentionForm& f, int64
   return all;
 }
 
-/// f, which sees the last dim alone, of tensors [batch, heads, n, ·] in the order of memory: token by token, as maps of
-/// tokens give them and heads are merged.
+/// Applies f to tensors [batch, heads, n, ·] in memory order. f must depend on the last dim only. The memory order is
+/// token by token, as maps of tokens return it and merge_heads() needs it.
 template <class F, class... Ts>
 Tensor by_token(const F& f, const Ts&... xs) {
   return transpose(f(transpose(xs, 1, 2)...), 1, 2);
 }
 
-/// Sums of pieces, divided.
+/// The quotient of the two sums of pieces; without normaliser the first sum.
 Tensor divided(const std::vector<Tensor>& sums, const LinearAttentionForm& f) {
   if (f.normalize == LinearNormalize::none) return sums[0];
   return by_token([&](const Tensor& n, const Tensor& d) { return map(formula::Quotient{f.eps}, n, d); }, sums[0],
                   sums[1]);
 }
 
-/// Σ over j <= i, or j >= i, of φ(q_i)·φ(k_j) v_j, and of φ(q_i)·φ(k_j).
+/// Σ_j φ(q_i)·φ(k_j) v_j and Σ_j φ(q_i)·φ(k_j) over j <= i, or over j >= i if reverse.
 std::vector<Tensor> one_way(const Operands& x, const LinearAttentionForm& f, bool reverse) {
   std::vector<Tensor> sums;
   for (const Piece& p : pieces(x, f, sequence_piece(x.k.dim(2)).first))
@@ -112,7 +112,7 @@ Tensor linear_attention(const Tensor& phi_q, const Tensor& phi_k, const Tensor& 
     case LinearDirection::full: return divided(every_key(x, f), f);
     case LinearDirection::causal: return divided(one_way(x, f, false), f);
     case LinearDirection::bidirectional: {
-      const Tensor diagonal = sum(x.q * x.k, {-1}, keep);  // both directions count it
+      const Tensor diagonal = sum(x.q * x.k, {-1}, keep);  // both directions include j = i
       std::vector<Tensor> sums = one_way(x, f, false), others = one_way(x, f, true);
       for (std::size_t i = 0; i < sums.size(); ++i) sums[i] = sums[i] + others[i] - (i == 0 ? diagonal * x.v : diagonal);
       return divided(sums, f);
@@ -128,7 +128,7 @@ Tensor linear_attention_quadratic(const Tensor& phi_q, const Tensor& phi_k, cons
   const Operands x = prepare("linear_attention_quadratic", phi_q, phi_k, v, f);
   const int64_t n = phi_k.dim(2);
   checked_numel("linear_attention_quadratic", {phi_k.dim(0), phi_k.dim(1), phi_q.dim(2), n});
-  // e^{−|G_i − G_j|}: sums G fall with i, so the sign suits both directions.
+  // e^{−|G_i − G_j|}: the sums G decrease with i, so the absolute value fits both directions.
   Tensor kept;
   if (x.decay.defined()) {
     const bool channels = x.decay.rank() == 4;
@@ -166,7 +166,7 @@ std::pair<Tensor, LinearState> linear_attention_recurrent(const Tensor& phi_q, c
   if (f.direction != LinearDirection::causal)
     fail<ValueError>("linear_attention_recurrent: only the causal direction can be streamed; in the others every "
                      "earlier output would change");
-  if (phi_q.dtype() == bf16) {  // a running sum in bf16 would soon stand still
+  if (phi_q.dtype() == bf16) {  // in bf16 a running sum soon stops changing
     LinearAttentionForm wide = f;
     wide.log_decay = detail::widened(f.log_decay);
     auto [y, next] = linear_attention_recurrent(to(phi_q, f32), detail::widened(phi_k), detail::widened(v), wide, state);
@@ -178,7 +178,7 @@ std::pair<Tensor, LinearState> linear_attention_recurrent(const Tensor& phi_q, c
     fail("linear_attention_recurrent: a state of ", state.sums.dtype(), state.sums, " does not continue with phi_k=",
          phi_k, ", v=", v, "; need ", x.v.dtype(), want);
   std::vector<Tensor> sums, states;
-  int64_t first = 0;  // column of the state
+  int64_t first = 0;  // first column of the piece in the state
   for (const Piece& p : pieces(x, f, state.length)) {
     Tensor part = state.sums.defined() ? narrow(state.sums, -1, first, p.v.dim(-1)) : Tensor();
     first += p.v.dim(-1);
@@ -195,7 +195,7 @@ Tensor detail::linear_attention(Call& call, const Tensor& phi_q, const Tensor& p
   f.key_mask = call.key_mask();
   if (!call.streams()) return sluice::linear_attention(phi_q, phi_k, v, f);
   call.check_causal(f.direction == LinearDirection::causal);
-  if (phi_q.dtype() == bf16) {  // a running sum in bf16 would soon stand still
+  if (phi_q.dtype() == bf16) {  // in bf16 a running sum soon stops changing
     f.log_decay = widened(f.log_decay);
     return to(linear_attention(call, to(phi_q, f32), widened(phi_k), widened(v), f), bf16);
   }

@@ -1,10 +1,11 @@
-// Linear attention: weights φ(q_i)·φ(k_j) instead of e^{q·k}, so that keys and values can be summed first
-// (Katharopoulos et al. 2020, "Transformers are RNNs").
+// Linear attention: weights are φ(q_i)·φ(k_j) instead of e^{q·k}, so that sums over keys and values can be computed
+// first (Katharopoulos et al. 2020, "Transformers are RNNs").
 //
 //   U = Σ_j φ(k_j)ᵀ v_j  [m, dv]     Z = Σ_j φ(k_j)  [m]     o_i = φ(q_i)·U / (φ(q_i)·Z + eps)
 //
-// Causal sums run over j <= i and may forget, by γ^{i−j} or any e^{G_i − G_j}. Non-causal: O(n·m·dv); causal,
-// in chunks of C: O(n·C·(m + dv) + n·m·dv); streaming: O(m·dv) a token with a state of m·dv + m numbers a head.
+// Causal sums run over j <= i. A decay multiplies their terms by γ^{i−j} or any e^{G_i − G_j}. Time: non-causal
+// O(n·m·dv); causal, in chunks of C, O(n·C·(m + dv) + n·m·dv); in a stream O(m·dv) per token, with a state of
+// m·dv + m numbers per head.
 #pragma once
 
 #include <sluice/layers/linear_time/feature_map.h>
@@ -18,11 +19,11 @@
 namespace sluice {
 
 enum class LinearDirection {
-  full,                // every key, by associativity; no decay
+  full,                // all keys; no decay
   causal,              // keys j <= i
-  bidirectional,       // forward + backward − diagonal, numerators and denominators apart: equals `full`, and with
-                       // decay weighs by γ^{|i−j|}
-  two_direction_mean,  // ½ (causal + anticausal), each normalised on its own: not equal to `full`
+  bidirectional,       // forward + backward − diagonal, for numerator and denominator separately; equals `full`, and
+                       // with a decay the weights have the factor γ^{|i−j|}
+  two_direction_mean,  // ½ (causal + anticausal), each normalised on its own; differs from `full`
 };
 inline constexpr const char* kLinearDirectionMeaning =
     "full: every key; causal: j <= i; bidirectional: forward + backward - diagonal, then divided (equals full; with "
@@ -34,48 +35,48 @@ enum class LinearNormalize {
 };
 constexpr const char* choices(LinearNormalize) { return "sum none"; }
 
-/// Which of the forms linear_attention computes.
+/// Options of linear_attention().
 struct LinearAttentionForm {
   LinearDirection direction = LinearDirection::full;  // which keys a query sees
-  LinearNormalize normalize = LinearNormalize::sum;   // what numerators are divided by
+  LinearNormalize normalize = LinearNormalize::sum;   // whether numerators are divided by a denominator
   double eps = 1e-6;                                  // of the denominator
   double scale = 1;                                   // of φ(q)
-  /// Logarithms of what is kept at each step, <= 0: broadcasts to [batch, heads, n] ([heads, 1]: one for each head),
-  /// or, with four dims, to [batch, heads, n, m] for a decay of every feature.
+  /// Logarithms of the decay factor of each step, <= 0. Must broadcast to [batch, heads, n] ([heads, 1]: one for each
+  /// head), or, with four dims, to [batch, heads, n, m] for a decay of each feature.
   Tensor log_decay = {};
-  /// Steps taken at once; changes rounding only.
+  /// Tokens per step of the scan; changes rounding only.
   int64_t chunk = 64;
-  /// bool [batch, n]: false marks padding, which gives no key, no value and no decay, and may hold NaN in k
-  /// and v.
+  /// bool [batch, n]: false marks padding. A padded token has no key, no value and no decay; its k and v may hold NaN.
   Tensor key_mask = {};
-  /// Rotates φ(q) and φ(k) in the numerator only, so that weights get relative positions and the denominator
+  /// Rotates φ(q) and φ(k) in the numerator only, so that weights depend on relative positions and the denominator
   /// stays positive (Su et al. 2021, "RoFormer", eq. 19).
   std::optional<RopeOptions> rope = std::nullopt;
 };
 
 /// φ(q) [batch, heads, n_q, m], φ(k) [batch, heads, n, m], v [batch, heads, n, dv] → [batch, heads, n_q, dv].
-/// n_q = n unless the direction is `full`. Where the denominator is exactly 0 it counts as 1: a query without
-/// keys gives 0. f32, f64 and bf16, gradients of any order.
+/// n_q must equal n unless the direction is `full`. A denominator that is exactly 0 counts as 1: a query without keys
+/// gives 0. f32, f64 and bf16; gradients of any order.
 Tensor linear_attention(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v,
                         const LinearAttentionForm& form = {});
-/// The same by its definition, an n_q×n matrix of weights. O(n²) memory.
+/// linear_attention() by its definition, with an n_q×n matrix of weights. O(n²) memory.
 Tensor linear_attention_quadratic(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v,
                                   const LinearAttentionForm& form = {});
 
-/// What a stream carries on: the sums over all tokens so far.
+/// The state of a stream: sums over all tokens so far.
 struct LinearState {
-  Tensor sums;         // [batch, heads, m, dv + 1], U and Z beside it; without normaliser [batch, heads, m, dv]
+  Tensor sums;         // [U | Z], [batch, heads, m, dv + 1]; without normaliser U, [batch, heads, m, dv]
   int64_t length = 0;  // tokens so far
 };
-/// The next tokens of a causal stream, operands as above with n new tokens, and the state after them. One token
-/// is one recurrent step; more go through the chunked scan. Differentiable, the state included.
+/// Returns the outputs of the next n tokens of a causal stream, and the state after them. The operands are those of
+/// linear_attention(). One token is one recurrent step; several tokens use the chunked scan. Differentiable, also by
+/// the state.
 std::pair<Tensor, LinearState> linear_attention_recurrent(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v,
                                                           const LinearAttentionForm& form, const LinearState& state);
 
 enum class LinearDecay {
   none,
-  fixed,    // γ of each head as given
-  learned,  // γ = σ(z), z a parameter of each head
+  fixed,    // γ of each head is given
+  learned,  // γ = σ(z) with a parameter z for each head
 };
 constexpr const char* choices(LinearDecay) { return "none fixed learned"; }
 enum class LinearRope {
@@ -96,22 +97,22 @@ struct LinearAttentionOptions {
   int64_t value_dim = 0;  // of a head's values; 0 means head_dim
   /// `dim` and `dtype` follow the layer, and favor's input_scale defaults to head_dim^{−1/4}.
   FeatureMapOptions feature_map = {};
-  bool tie_feature_map = true;  // one map for queries and keys; random maps need it
+  bool tie_feature_map = true;  // one map for queries and keys; random maps must be tied
 
   LinearDirection direction = LinearDirection::full;
   LinearNormalize normalize = LinearNormalize::sum;
   double eps = 1e-6;
-  double scale = 1;  // of φ(q); matters without normaliser
+  double scale = 1;  // of φ(q); without a normaliser it scales the output
   LinearDecay decay = LinearDecay::none;
-  std::vector<double> gamma = {};  // of each head, in (0, 1]; initial values if learned. Empty: RetNet's
+  std::vector<double> gamma = {};  // of each head, in (0, 1]; initial values if learned; empty: retention_gammas(heads)
   int64_t chunk = 64;
 
   LinearRope use_rope = LinearRope::none;
   RopeOptions rope = {};
   int64_t short_conv = 0;                 // see kShortConvMeaning
-  NormKind output_norm = NormKind::none;  // of each head's output, weights shared by heads
+  NormKind output_norm = NormKind::none;  // of each head's output, with one weight for all heads
   double norm_eps = 1e-5;
-  bool output_gate = false;               // then ⊙ swish(x·Wg)
+  bool output_gate = false;               // factor swish(x·Wg), after the norm
   bool qkv_bias = false, out_bias = false;
   double dropout = 0;  // on the layer's output
   Init init = Init::xavier();
@@ -124,7 +125,7 @@ struct LinearAttentionOptions {
     f("head_dim", o.head_dim, at_least(0), "width of a head's queries and keys; 0: dim/heads");
     f("value_dim", o.value_dim, at_least(0), "width of a head's values; 0: head_dim");
     f.nested("feature_map_", o.feature_map);
-    f.without({"feature_map_dim", "feature_map_dtype"});  // they follow the layer
+    f.without({"feature_map_dim", "feature_map_dtype"});  // set by the layer
     f("tie_feature_map", o.tie_feature_map, "one map for queries and keys");
     f("direction", o.direction, kLinearDirectionMeaning);
     f("normalize", o.normalize, "sum: divide by phi(q) Z + eps");
@@ -148,21 +149,22 @@ struct LinearAttentionOptions {
   }
 };
 
-/// RetNet's γ_h = 1 − 2^{−5−h} (Sun et al. 2023). ValueError unless heads is in [0, 2^20].
+/// RetNet's γ_h = 1 − 2^{−5−h} (Sun et al. 2023). Throws ValueError unless heads is in [0, 2^20].
 std::vector<double> retention_gammas(int64_t heads);
 
 namespace detail {
-/// linear_attention() of a layer's tokens. In a stream the sums go on.
+/// linear_attention() of a layer's tokens, with the key_mask of the call. In a stream it continues the stream's sums.
 Tensor linear_attention(Call& call, const Tensor& phi_q, const Tensor& phi_k, const Tensor& v,
                         LinearAttentionForm form);
-/// Heads::project through a short convolution (empty: none), K and V repeated for the heads that read them.
+/// Heads::project() with a short convolution (empty: none) after the maps. K and V are repeated for the query heads
+/// that read them.
 sluice::Heads::Projected linear_heads(const sluice::Heads& maps, const HeadsOptions& o, const ShortConvolution& conv,
                                       const Call& call);
-/// The short convolution of such a layer; empty for 0 taps.
+/// The short convolution for linear_heads(), over `taps` tokens; empty for taps = 0.
 ShortConvolution linear_conv(const HeadsOptions& o, int64_t taps, Rng& rng);
-/// expansion·dim, which must be a whole multiple of heads; ValueError naming `op` and `what` otherwise.
+/// Returns expansion·dim. Throws ValueError naming `op` and `what` unless this is a whole multiple of heads.
 int64_t expanded_width(const char* op, const char* what, double expansion, int64_t dim, int64_t heads);
-/// log γ of each head, [heads]. ValueError unless there are `heads` of them in (0, 1].
+/// log γ of each head, [heads]. Throws ValueError unless gamma has `heads` values in (0, 1].
 Tensor log_gammas(const char* op, const std::vector<double>& gamma, int64_t heads, DType dtype);
 }  // namespace detail
 
@@ -173,9 +175,9 @@ struct LinearAttention {
   LinearAttentionOptions options;
   Heads heads;
   FeatureMap feature_map;
-  std::optional<FeatureMap> key_feature_map;  // unless tied
-  Tensor log_gamma;    // [heads], fixed: a buffer
-  Tensor gamma_logit;  // [heads], learned: γ = σ(z)
+  std::optional<FeatureMap> key_feature_map;  // empty if tied
+  Tensor log_gamma;    // [heads], with fixed decay; a buffer
+  Tensor gamma_logit;  // z [heads] of γ = σ(z), with learned decay
   ShortConvolution conv;
   Norm norm;
   Linear output_gate;
@@ -183,8 +185,8 @@ struct LinearAttention {
   LinearAttention() = default;
   LinearAttention(LinearAttentionOptions o, Rng& rng);
 
-  /// x [batch, n, dim] → the same. A stream keeps h·(m·dv + m) numbers a sequence (h·m·dv without normaliser), whatever
-  /// its length, and what a short convolution keeps; ValueError in one unless causal.
+  /// x [batch, n, dim] → the same shape. A stream of any length keeps h·(m·dv + m) numbers per sequence (h·m·dv without
+  /// normaliser), plus those of a short convolution. Throws ValueError in a stream unless causal.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   /// log γ as [1, heads, 1]; undefined without decay.
   Tensor log_decay() const;

@@ -1,5 +1,5 @@
-// Multi-scale retention (Sun et al. 2023, "Retentive Network"): linear attention with a fixed decay for each
-// head and a norm in place of the normaliser.
+// Multi-scale retention (Sun et al. 2023, "Retentive Network"): linear attention with a fixed decay for each head, and
+// with a norm instead of the normaliser.
 //
 //   γ_h = 1 − 2^{−5−h}     S_t = γ_h·S_{t−1} + k_tᵀ v_t     o_t = q_t·S_t / √dk     (RoPE on q and k)
 //   y = (swish(x·Wg) ⊙ GroupNorm_h(o))·Wo
@@ -26,16 +26,15 @@ struct GroupNormOptions {
   }
 };
 
-/// Each group of a token's channels is normalised on its own, then scaled (and, for `layer`, shifted) channel
-/// by channel: [..., groups·dim] → the same.
+/// Normalises each group of a token's channels on its own, then scales (and for `layer` shifts) each channel.
 struct GroupNorm {
   static constexpr const char* type = "GroupNorm";
   GroupNormOptions options;
-  Tensor weight, bias;  // [groups·dim], or [dim] if shared
+  Tensor weight, bias;  // [groups·dim]; if shared [dim]
 
   GroupNorm() = default;
   explicit GroupNorm(GroupNormOptions o);
-  /// x [..., groups·dim] → the same.
+  /// x [..., groups·dim] → the same shape.
   Tensor operator()(const Tensor& x) const;
   Tensor operator()(const Tensor& x, const Pass&) const { return (*this)(x); }
   static void visit(auto& self, auto&& f) {
@@ -53,9 +52,9 @@ struct RetentionOptions {
   std::vector<double> gamma = {};  // of each head, in (0, 1]; empty: 1 − 2^{−5−h}
   bool use_rope = true;
   RopeOptions rope = {};
-  bool gate = true;  // ⊙ swish(x·Wg)
+  bool gate = true;  // factor swish(x·Wg)
   NormKind group_norm = NormKind::layer;  // layer, rms, rms_plain
-  bool shared_norm = false;               // one weight [dv] for all heads, as in fla
+  bool shared_norm = false;               // true: one weight [dv] for all heads, as in fla
   double norm_eps = 1e-5;
   int64_t short_conv = 0;                 // see kShortConvMeaning
   int64_t chunk = 64;
@@ -101,7 +100,8 @@ struct Retention {
   int64_t key_dim() const { return heads.q.weight.dim(1) / options.heads; }    // dk
   int64_t value_dim() const { return heads.v.weight.dim(1) / options.kv_heads; }  // dv
 
-  /// x [batch, n, dim] → the same. A stream keeps h·dk·dv numbers a sequence, and what a short convolution keeps.
+  /// x [batch, n, dim] → the same shape. A stream keeps h·dk·dv numbers per sequence, plus those of a short
+  /// convolution.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
   static void visit(auto& self, auto&& f) {
