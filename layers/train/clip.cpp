@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kNone = std::numeric_limits<double>::infinity();  // no limit
 
-/// The tensors that have a gradient, each once.
+/// The tensors that have a gradient. Throws ValueError if such a tensor is listed twice.
 std::vector<Tensor> with_gradient(const char* op, const std::vector<Tensor>& parameters) {
   std::vector<Tensor> found;
   std::set<const Node*> seen;
@@ -29,7 +29,8 @@ std::vector<Tensor> with_gradient(const char* op, const std::vector<Tensor>& par
   return found;
 }
 
-/// Gradients are scaled to at most `norm` if their squares are given; then every element is limited to ±limit.
+/// Scales the gradients to a norm of at most `norm` if `squares`, their sum of squares, is given. Then limits every
+/// element to ±limit.
 void limit_gradients(std::vector<Tensor>& parameters, const Tensor& squares, double norm, double limit) {
   std::vector<Tensor> grads;
   for (const Tensor& p : parameters) {
@@ -45,7 +46,7 @@ void limit_gradients(std::vector<Tensor>& parameters, const Tensor& squares, dou
   }
 }
 
-/// The tensors that have a gradient, and what all those squared add up to.
+/// The tensors that have a gradient, and the sum of the squares of all their gradients.
 std::pair<std::vector<Tensor>, Tensor> sum_squares(const std::vector<Tensor>& parameters, double max_norm) {
   if (!(max_norm > 0)) fail<ValueError>("clip_grad_norm: max_norm must be > 0 — got ", max_norm);
   std::vector<Tensor> clipped = with_gradient("clip_grad_norm", parameters), grads;

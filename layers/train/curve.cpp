@@ -20,7 +20,7 @@ std::string format(const char* pattern, Args... args) {
   return text;
 }
 
-/// Length in bytes of the UTF-8 character at s[i], or 0 when there is none.
+/// Length in bytes of the UTF-8 character at s[i]; 0 if there is no valid character.
 std::size_t utf8_length(std::string_view s, std::size_t i) {
   const auto byte = [&](std::size_t k) -> unsigned { return static_cast<unsigned char>(s[k]); };
   const unsigned lead = byte(i);
@@ -34,14 +34,14 @@ std::size_t utf8_length(std::string_view s, std::size_t i) {
   for (std::size_t k = 1; k < n; ++k) {
     if ((byte(i + k) & 0xC0) != 0x80) return 0;
   }
-  // Overlong forms, surrogates and anything past U+10FFFF: an XML reader rejects the whole file.
+  // For overlong forms, surrogates and values above U+10FFFF an XML reader rejects the whole file.
   const unsigned next = n > 1 ? byte(i + 1) : 0;
   if ((lead == 0xE0 && next < 0xA0) || (lead == 0xED && next > 0x9F)) return 0;
   if ((lead == 0xF0 && next < 0x90) || (lead == 0xF4 && next > 0x8F)) return 0;
   return n;
 }
 
-/// Text as XML: titles often hold a file name, and a file name can hold anything.
+/// Text as XML. Titles often contain a file name, and a file name may contain any bytes.
 std::string escape(std::string_view s) {
   std::string out;
   for (std::size_t i = 0; i < s.size();) {
@@ -58,13 +58,13 @@ std::string escape(std::string_view s) {
 }
 
 constexpr double kWidth = 800, kHeight = 480, kLeft = 62, kTop = 78, kBottom = 54;
-constexpr double kGlyph = 6.4;  // mean width of a character at 12 units, enough to place labels by
+constexpr double kGlyph = 6.4;  // mean width of a character at font size 12, to place labels
 constexpr const char* kColours[] = {"#2563eb", "#ea580c", "#059669", "#9333ea", "#be123c"};
 
-/// A value the chart can place. Larger ones (a diverged run) would overflow the axis arithmetic.
+/// True for values that the chart can place. Larger values (a diverged run) would overflow the axis arithmetic.
 bool plottable(double v) { return std::abs(v) < 1e15; }  // false for NaN too
 
-/// Smallest and largest value seen.
+/// The smallest and the largest plottable value.
 struct Range {
   double low = std::numeric_limits<double>::infinity(), high = -low;
   void add(double v) {
@@ -72,10 +72,10 @@ struct Range {
   }
 };
 
-/// An axis over a range, with ticks every 1, 2 or 5 times a power of ten; `whole` widens it to ticks.
+/// An axis over a range. The distance of ticks is 1, 2 or 5 times a power of ten. `whole` extends the axis to ticks.
 struct Axis {
   double low, high, tick;
-  double from, to;  // where it lies on the page
+  double from, to;  // positions of low and high on the page
 
   Axis(Range r, int ticks, bool whole, double from_, double to_) : from(from_), to(to_) {
     if (!(r.low <= r.high)) r = {0, 1};  // nothing to show
@@ -103,7 +103,7 @@ struct Axis {
   }
 };
 
-/// At most 800 points, each the mean of a run of neighbours: more cannot be seen and only cost bytes.
+/// At most 800 points, each the mean of neighbouring points: more points are not visible and need more bytes.
 Series thinned(const Series& s) {
   const std::size_t stride = (s.x.size() + 799) / 800;
   if (stride <= 1) return s;
@@ -118,8 +118,8 @@ Series thinned(const Series& s) {
   return out;
 }
 
-/// Moving average. The window grows from nothing, so that the steep first drop is not blurred; at
-/// the end it is one-sided, so that the last value is a mean as well.
+/// Moving average. The window grows from one point, so that the steep first drop is not blurred. At the end the window
+/// is one-sided, so that the last value is also a mean.
 std::vector<double> smooth(const std::vector<double>& y) {
   const std::size_t half = y.size() / 40;
   std::vector<double> out(y.size());
@@ -128,7 +128,7 @@ std::vector<double> smooth(const std::vector<double>& y) {
     double sum = 0;
     for (std::size_t k = i - left; k <= i + right; ++k) sum += y[k];
     out[i] = sum / static_cast<double>(left + right + 1);
-    if (!plottable(out[i])) out[i] = y[i];  // one bad point must not widen the gap it leaves
+    if (!plottable(out[i])) out[i] = y[i];  // a bad point must not leave a gap as wide as the window
   }
   return out;
 }
@@ -163,7 +163,7 @@ void write_series(std::ostream& svg, const Series& s, const char* colour, const 
   if (s.noisy) draw(s.y, 1, 0.3);
   draw(s.noisy ? smooth(s.y) : s.y, 2, 1);
   if (s.x.size() > 40) return;
-  for (std::size_t i = 0; i < s.x.size(); ++i) {  // few points: show where they are
+  for (std::size_t i = 0; i < s.x.size(); ++i) {  // a curve of few points gets a circle at each
     if (!plottable(s.x[i]) || !plottable(s.y[i])) continue;
     svg << format("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\"/>\n", xs.at(s.x[i]),
                   ys.at(s.y[i]), colour);
@@ -173,7 +173,7 @@ void write_series(std::ostream& svg, const Series& s, const char* colour, const 
 void write_references(std::ostream& svg, std::vector<ReferenceLine> refs, const Axis& ys, double right) {
   std::erase_if(refs, [](const ReferenceLine& r) { return !plottable(r.y); });
   std::sort(refs.begin(), refs.end(), [](auto& a, auto& b) { return a.y > b.y; });
-  // Labels stand beside their lines, top to bottom; where lines are close, labels move apart.
+  // Labels are beside their lines, from top to bottom. Labels of close lines move apart.
   std::vector<double> label_at;
   for (const ReferenceLine& r : refs) {
     const double wish = ys.at(r.y);
@@ -216,7 +216,7 @@ void write_svg_curve(const std::string& path, const CurveOptions& options,
     label_width = std::max(label_width, kGlyph * static_cast<double>(r.name.size() + 5));
   }
   if (plottable(y_refs.high)) {
-    // Cut the top, but not the last tenth of a curve: a run that diverged must be seen to have.
+    // Cut the top, but not the last tenth of a curve: the chart must show that a run diverged.
     y.high = std::max({y_refs.high, y_end.high, std::min(y.high, 1.25 * y_refs.high)});
     y.add(y_refs.low);
   }
@@ -234,7 +234,7 @@ void write_svg_curve(const std::string& path, const CurveOptions& options,
       << "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
       << format("<clipPath id=\"plot\"><rect x=\"%g\" y=\"%g\" width=\"%.1f\" height=\"%g\"/></clipPath>\n",
                 kLeft, kTop - 3, right - kLeft + 3, ys.from - kTop + 6);
-  // A long title gets smaller letters; 0.6 em is about the mean width of a bold one.
+  // A long title gets smaller letters; 0.6 em is about the mean width of a bold letter.
   const double title_size = std::clamp(
       (kWidth - kLeft - 24) / (0.6 * static_cast<double>(options.title.size() + 1)), 7.0, 16.0);
   svg << format("<text x=\"%g\" y=\"30\" font-size=\"%.1f\" font-weight=\"600\" fill=\"#111827\">",
@@ -265,7 +265,7 @@ void write_svg_curve(const std::string& path, const CurveOptions& options,
   }
   svg << "</g>\n";
 
-  double at = kLeft;  // the legend, one row under the title, each name with its last value
+  double at = kLeft;  // the legend: one row under the title, each name with the curve's last value
   for (std::size_t i = 0; i < curves.size(); ++i) {
     const double last = last_plottable(series[i].noisy ? smooth(curves[i].y) : series[i].y);
     const std::string name = series[i].name + (plottable(last) ? format(" %.3f", last) : "");

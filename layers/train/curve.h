@@ -8,31 +8,31 @@
 
 namespace sluice {
 
-/// One curve. Points are drawn in the order given; those not finite, or of 1e15 and more, leave a gap.
+/// One curve. Points are drawn in the given order. A point that is not finite, or is ±1e15 or beyond, leaves a gap.
 struct Series {
-  std::string name;                // in the legend
-  std::vector<double> x = {}, y = {};  // equally long
-  bool noisy = false;        // drawn faint, with a moving average in bold above it
+  std::string name;                // shown in the legend
+  std::vector<double> x = {}, y = {};  // must be equally long
+  bool noisy = false;        // true: drawn faint, with a bold moving average on top
 };
 
-/// A dashed horizontal line to compare with.
+/// A dashed horizontal line for comparison.
 struct ReferenceLine {
-  std::string name;  // beside it
-  double y = 0;      // its height
+  std::string name;  // shown beside the line
+  double y = 0;      // height of the line
 };
 
 struct CurveOptions {
-  std::string title = {};        // above the picture
-  std::string x_label = "step";  // below the axis
-  std::string y_label = "loss";  // beside it
+  std::string title = {};        // above the chart
+  std::string x_label = "step";  // below the x axis
+  std::string y_label = "loss";  // beside the y axis
 };
 
-/// Writes a self-contained SVG line chart (800 × 480 units, white ground, no script, no font file).
-/// The file is replaced atomically: a reader, or a crash, never sees half a chart. When references
-/// are given, the parts of a curve far above them (an untrained model) are cut off, so that the
-/// interesting range fills the chart; the last tenth of a curve is never cut. The legend gives each
-/// curve's last value (noisy: of the average). No points at all gives empty axes.
-/// ValueError when x and y of a series differ in length, IOError when the file cannot be written.
+/// Writes a self-contained SVG line chart (800 × 480 units, white background, no script, no font file). The file is
+/// replaced atomically: neither a reader nor a crash leaves half a chart. With references, parts of a curve above 1.25
+/// times the highest reference (an untrained model) are cut off, so that the interesting range fills the chart. The
+/// last tenth of a curve is never cut. The legend shows the last value of each curve (noisy: of the average). Without
+/// any points the axes are empty. Throws ValueError when x and y of a series differ in length, IOError when the file
+/// cannot be written.
 void write_svg_curve(const std::string& path, const CurveOptions& options,
                      const std::vector<Series>& series,
                      const std::vector<ReferenceLine>& references = {});

@@ -16,11 +16,11 @@ struct DataParallel::Parameter {
   std::string name;
   Tensor tensor;
   std::size_t bucket = 0;
-  int64_t offset = 0, flag = 0;  // in its bucket
+  int64_t offset = 0, flag = 0;  // positions of gradient and flag in the bucket
   bool ready = false;
 };
 
-/// Gradients that are sent together: their values, then for each 1 where there was one.
+/// Gradients that are sent together: their values, then a flag for each, 1 if there is a gradient and 0 if not.
 struct DataParallel::Bucket {
   Tensor values;
   std::vector<std::size_t> parameters;
@@ -30,7 +30,7 @@ struct DataParallel::Bucket {
 
 namespace {
 
-/// One line for each tensor: what ranks must agree on.
+/// One line for each tensor, with the properties that must be the same on all ranks.
 std::string text_of(const std::vector<NamedTensor>& state) {
   std::string text;
   for (const NamedTensor& t : state)
@@ -55,7 +55,7 @@ DataParallel::DataParallel(std::vector<NamedTensor> state, const Communicator& r
   NoGrad guard;
   for (NamedTensor& t : state) copy_(t.tensor, broadcast(t.tensor, 0, ranks));
   std::vector<int64_t> order(parameters_.size());
-  std::iota(order.rbegin(), order.rend(), 0);  // the last layers' gradients are the first
+  std::iota(order.rbegin(), order.rend(), 0);  // the gradients of the last layers arrive first
   build(order);
 }
 
@@ -89,7 +89,7 @@ void DataParallel::build(const std::vector<int64_t>& order) {
     if (!indices.empty()) close(kind);
 }
 
-/// A gradient is complete: into its bucket.
+/// Copies a complete gradient into its bucket.
 void DataParallel::collect(std::size_t index) {
   Parameter& p = parameters_[index];
   if (p.ready) return;
@@ -108,7 +108,7 @@ void DataParallel::collect(std::size_t index) {
   --b.missing;
 }
 
-/// Buckets are sent in their order, the same on all ranks.
+/// Sends complete buckets, or all, in their order, which is the same on all ranks.
 void DataParallel::launch(bool all) {
   while (launched_ < buckets_.size() && (all || buckets_[launched_].missing == 0)) {
     Bucket& b = buckets_[launched_++];
@@ -182,13 +182,13 @@ void DataParallel::backward(const Tensor& loss, double weight) {
     fail<ValueError>("data_parallel: all ranks' weights are 0");
   }
   finish(1 / sum);
-  if (buckets_.empty()) {  // one rank that has accumulated
+  if (buckets_.empty()) {  // one rank, after accumulate()
     for (Parameter& p : parameters_)
       if (Tensor g = p.tensor.grad(); g.defined()) scale_(g, 1 / sum);
     return;
   }
   if (ordered_) return;
-  // From now on in the order in which rank 0 had them.
+  // From now on buckets follow the order in which gradients arrived on rank 0.
   std::vector<bool> seen(parameters_.size());
   for (const int64_t i : arrived_) seen[static_cast<std::size_t>(i)] = true;
   for (std::size_t i = parameters_.size(); i-- > 0;)

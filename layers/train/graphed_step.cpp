@@ -14,13 +14,13 @@
 
 namespace sluice {
 
-/// One set of shapes.
+/// The recording for one set of shapes of the inputs.
 struct GraphedStep::Shapes {
-  std::vector<Tensor> inputs;  // first as they came, then those that the graph reads
+  std::vector<Tensor> inputs;  // memory for the inputs, which the graph reads
   std::unique_ptr<detail::DeviceGraph> graph;
   RngStreams streams;
   Result result;
-  std::vector<Tensor> gradients;  // of each parameter; undefined where none arrives
+  std::vector<Tensor> gradients;  // of each parameter; undefined where the loss does not reach
 };
 
 namespace {
@@ -61,7 +61,7 @@ Tensor GraphedStep::operator()(const std::vector<Tensor>& inputs) {
     return s->inputs.size() == inputs.size() && std::equal(inputs.begin(), inputs.end(), s->inputs.begin(), alike);
   });
   if (!can || found == steps_.end()) {
-    // What is made at first use — tables, libraries — is made now.
+    // The first call creates everything that is created at first use (tables, libraries), so it cannot be recorded.
     const Result result = run(inputs, can);
     norm_ = result.norm;
     if (can) {
@@ -130,7 +130,8 @@ void GraphedStep::record(Shapes& step, const std::vector<Tensor>& inputs) {
   if (optimizer_) optimizer_->set_counts(before);
 }
 
-/// What the optimiser does on the host; its rates become those of the next replay.
+/// The host's part of the optimiser's step: passes the new rates to the next replay. Returns false if the optimiser's
+/// calls differ from the recorded calls.
 bool GraphedStep::renew(Shapes& step) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (step.gradients[i].defined()) step.gradients[i].bump_version();
@@ -143,7 +144,7 @@ void GraphedStep::replay(Shapes& step, const std::vector<Tensor>& inputs) {
   const Optimizer::Counts before = optimizer_ ? optimizer_->counts() : Optimizer::Counts{};
   if (!step.graph || !step.streams.intact()) record(step, inputs);
   if (!renew(step)) {
-    // Parameters are no longer updated together: their counts came from elsewhere, or rates that were equal are not.
+    // Parameters are grouped differently now: loaded counts differ, or rates that were equal have become different.
     optimizer_->set_counts(before);
     record(step, inputs);
     if (!renew(step)) fail<DeviceError>("graphed step: the optimiser's step cannot be recorded: its calls are others each time");

@@ -17,16 +17,16 @@ namespace sluice {
 namespace {
 
 std::string number(double v) {
-  if (std::isnan(v)) return "nan";  // to_chars gives it a sign
+  if (std::isnan(v)) return "nan";  // to_chars would write "-nan" for a negative NaN
   char text[40];
-  // to_chars would shorten 1000000 to 1e+06; a step should look like one.
+  // to_chars would shorten 1000000 to 1e+06; steps should be written as integers.
   const bool whole = std::abs(v) < 1e15 && v == std::trunc(v);
   const auto end = whole ? std::to_chars(text, text + sizeof text, static_cast<int64_t>(v)).ptr
                          : std::to_chars(text, text + sizeof text, v).ptr;
   return std::string(text, end);
 }
 
-/// The numbers of one line; empty when it is not `columns` numbers.
+/// The numbers of one line; empty if the line is not `columns` numbers.
 std::vector<double> parse_row(std::string_view line, std::size_t columns) {
   std::vector<double> row;
   for (std::size_t at = 0, comma = 0; comma != line.npos; at = comma + 1) {

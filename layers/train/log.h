@@ -1,4 +1,4 @@
-// A CSV file that a training run leaves, and the curves in it.
+// The CSV log of a training run, and the curves in it.
 //
 //   CsvLog log("log.csv", {"step", "train", "valid"}, first_step);
 //   log.append({double(step), train, valid});
@@ -16,23 +16,25 @@
 
 namespace sluice {
 
-/// Grows by one row per call; its first column is the step.
+/// A CSV file that grows by one row per append(). The first column is the step.
 class CsvLog {
  public:
-  /// Opens `path` for a run whose next row will be that of `resume_step`. With 0 (or less), or when
-  /// there is no file yet, a new file holding the header is written. Otherwise the rows with a step
-  /// below `resume_step` are kept, byte for byte; the others belong to the run that was cut off and
-  /// will come a second time. A last line cut short by a crash is dropped too.
-  /// IOError when the file cannot be read or written, has another header, or has a row that is not numbers.
+  /// Opens `path` for a run whose next row has the step `resume_step`. If resume_step <= 0, or if there is no file,
+  /// writes a new file with the header. Otherwise keeps the rows with a step below `resume_step`, byte for byte, and
+  /// drops the later rows of the interrupted run, which will be appended again. Also drops a last line that a crash cut
+  /// short. Throws IOError when the file cannot be read or written, has another header, or has a row that is not
+  /// numbers.
   CsvLog(std::string path, std::vector<std::string> columns, int64_t resume_step = 0);
 
-  /// Appends one row and flushes it, so that a killed run loses nothing. Numbers are written shortest-exact, not-a-number as
-  /// `nan`. ValueError for a wrong number of values, IOError when the disk is full.
+  /// Appends one row and flushes it, so that a killed run loses nothing. Numbers are written with the fewest digits
+  /// that keep their value, NaN as `nan`. Throws ValueError for a wrong number of values, IOError when the row cannot
+  /// be written (a full disk).
   void append(const std::vector<double>& values);
 
-  /// All rows in the file, kept and appended: what a resumed run draws its curve from.
+  /// All rows in the file, kept and appended, for example for the curve of a resumed run.
   const std::vector<std::vector<double>>& rows() const { return rows_; }
-  /// A column over the first one, without the rows in which it is not a number. ValueError when there is none of that name.
+  /// A column as a curve over the first column, without rows where the column is NaN. Throws ValueError if there is no
+  /// column of this name.
   Series series(std::string_view column, bool noisy = false) const;
 
  private:

@@ -10,7 +10,7 @@
 namespace sluice::detail {
 
 namespace {
-/// The tensor of `from` for each slot of `to`, in their order.
+/// The tensor of `from` for each slot of `to`, in the order of slots. Throws ValueError unless names and shapes agree.
 std::vector<Tensor> matched(const char* op, const Members& from, const Members& to) {
   std::map<std::string, Tensor> sources;
   for (const auto& s : from.slots) sources[s.name] = *s.tensor;
@@ -44,7 +44,7 @@ void update_average(const Members& average, const Members& model, double decay) 
       fail<ValueError>("update_average: \"", average.slots[i].name,
                        "\" is the same memory in the average and the model; begin with average = clone(model)");
   NoGrad guard;
-  std::set<const TensorImpl*> done;  // a tensor that two members share moves once
+  std::set<const TensorImpl*> done;  // update a tensor that two members share once
   for (std::size_t i = 0; i < sources.size(); ++i) {
     Tensor& mean = *average.slots[i].tensor;
     if (!done.insert(mean.ref().get()).second) continue;

@@ -1,10 +1,10 @@
-// What training does with a whole model: copies, running averages, freezing, and members that visit() forgot.
+// Operations of training on a whole model: copies, running averages, freezing, and members that visit() does not list.
 //
 //   Model average = clone(model);                            // shares nothing with the model
 //   optimizer.step(); update_average(average, model, 0.999); // exponential moving average of the weights
 //
-//   const auto frozen = freeze(model.encoder);               // an optimiser leaves it as it is
-//   for (NamedTensor p : frozen) p.tensor.requires_grad_();  // and trained again
+//   const auto frozen = freeze(model.encoder);               // optimisers do not change the encoder
+//   for (NamedTensor p : frozen) p.tensor.requires_grad_();  // train the encoder again
 //
 //   for (const std::string& s : unlisted(model, loss)) std::cerr << s << '\n';
 #pragma once
@@ -25,8 +25,8 @@ std::vector<NamedTensor> freeze(const Members& m, const ParameterFilter& which);
 std::vector<std::string> unlisted(const Members& m, const Tensor& loss);
 }  // namespace detail
 
-/// A copy with tensors of its own, of the same values: parameters are leaves without gradients, and what two members
-/// share they share in the copy. (`M copy = m` shares the tensors of m.)
+/// Returns a copy with its own tensors of the same values. Parameters of the copy are leaves without gradients. Members
+/// that share a tensor share its copy. (`M copy = m` shares the tensors of m.)
 template <class M>
   requires(!std::convertible_to<const M&, const Tensor&>)  // a tensor is cloned by ops/create.h
 M clone(const M& m) {
@@ -34,29 +34,32 @@ M clone(const M& m) {
   detail::unshare(detail::members(copy));
   return copy;
 }
-/// Copies the values of every tensor of `from` into the one of `to` that has its name, converted to its dtype. The models
-/// may be of different types. ValueError, before anything changes, unless names and shapes agree.
+/// Copies the values of every tensor of `from` into the tensor of `to` with the same name, converted to the dtype of
+/// the latter. The models may be of different types. Throws ValueError, before anything changes, unless names and
+/// shapes agree.
 template <class From, class To>
 void copy_state(const From& from, const To& to) {
   detail::copy_state(detail::members(from), detail::members(to));
 }
-/// average ← decay·average + (1 − decay)·model for the parameters of the model; other tensors are copied. 0 <= decay <= 1.
-/// An average of bf16 would lose its steps to rounding: keep it in f32, by to(average, f32); the model may be bf16.
-/// ValueError, before anything changes, as copy_state().
+/// average ← decay·average + (1 − decay)·model for the parameters of the model; buffers are copied. An average in bf16
+/// would lose its updates by rounding: convert it with to(average, f32); the model may be bf16. Throws ValueError,
+/// before anything changes, unless 0 <= decay <= 1, names and shapes agree, and the average shares no parameter with
+/// the model.
 template <class M, class N>
 void update_average(const M& average, const N& model, double decay) {
   detail::update_average(detail::members(average), detail::members(model), decay);
 }
-/// Parameters that `which` chooses (all, if it is empty) are constants from now on: no gradient is computed for them, and
-/// parameters(m) leaves them out; an optimiser that has them changes them no more. Their gradients are forgotten.
-/// Returns them; requires_grad_() makes them parameters again.
+/// Makes the parameters that `which` chooses (all, if it is empty) constants. No gradient is computed for frozen
+/// parameters, parameters(m) does not list them, and an optimiser that has them does not change them. Their gradients
+/// are cleared. Returns the frozen parameters; requires_grad_() makes a tensor a parameter again.
 template <class M>
 std::vector<NamedTensor> freeze(const M& m, const ParameterFilter& which = {}) {
   return detail::freeze(detail::members(m), which);
 }
-/// The leaves that the loss depends on and visit() of the model does not list, as "f32[4,8], read by linear": a member
-/// that was forgotten in visit() and therefore is neither trained nor saved. (The other way round, parameters that the
-/// loss does not reach: Optimizer::without_gradient().) Inputs that require a gradient count, too.
+/// Returns the leaves that the loss depends on and that visit() of the model does not list, as "f32[4,8], read by
+/// linear". Such a leaf is usually a member that is missing in visit() and therefore neither trained nor saved; inputs
+/// that require a gradient are also returned. For parameters that the loss does not reach see
+/// Optimizer::without_gradient(). Throws AutogradError if the loss has no history.
 template <class M>
 std::vector<std::string> unlisted(const M& m, const Tensor& loss) {
   return detail::unlisted(detail::members(m), loss);

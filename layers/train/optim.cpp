@@ -34,7 +34,7 @@ void check_parameter(const char* op, const NamedTensor& p) {
                      " is strided; make the leaf from contiguous() or clone()");
 }
 
-/// Calls step(rule, tensors) once for all that share a rule, dtypes and a device.
+/// Calls step(rule, tensors) once for each group of parameters with the same rule, dtypes and device.
 template <class Due, class RuleOf, class Step>
 void step_together(const std::vector<Due>& due, RuleOf rule_of, const Step& step) {
   struct Batch {
@@ -68,7 +68,7 @@ std::vector<NamedTensor> numbered(std::vector<Tensor> tensors) {
   return named;
 }
 
-// -- what all optimisers share -----------------------------------------------------------------------
+// -- the common part of all optimisers ---------------------------------------------------------------
 
 Optimizer::Optimizer(const char* name, std::vector<NamedTensor> parameters,
                      std::vector<const char*> moments, double lr, double weight_decay, const ParameterFilter& decay,
@@ -103,7 +103,7 @@ Optimizer::Optimizer(const char* name, std::vector<NamedTensor> parameters,
     for (std::size_t k = 0; k < moments_.size(); ++k) slot.moments.push_back(zeros(p.tensor.shape(), wide(p.tensor)));
     slots_.push_back(std::move(slot));
   }
-  follow_conversions();  // to them, the f32 of a master copy
+  follow_conversions();  // creates the masters of bf16 parameters
   for (std::size_t k = 0; k < groups.size(); ++k)
     if (!used[k]) fail<ValueError>(name, ": no parameter belongs to groups[", k, "]");
 }
@@ -121,7 +121,7 @@ void Optimizer::follow_conversions() const {
   }
 }
 
-/// Says why a step would train nothing, or not what it seems to.
+/// Throws ValueError if a step would train nothing, or a parameter that belongs to no model.
 void Optimizer::check_gradients(const std::vector<Tensor>& grads) const {
   bool any = false;
   std::size_t frozen = 0;
@@ -151,8 +151,8 @@ void Optimizer::step() {
         fail<DTypeError>(name_, ": parameter '", name, "' is ", w.dtype(), ", its gradient ", g.dtype());
       if (g.device() != w.device())
         fail<DeviceError>(name_, ": parameter '", name, "' is on ", w.device(), ", its gradient on ", g.device());
-      // A gradient may be a view of a parameter (that of a in a·b is b), which an earlier update in
-      // this loop would have changed.
+      // A gradient may share memory with a parameter (the gradient of a in a·b is b). update() would change such a
+      // gradient.
       const auto holds = [&](const NamedTensor& p) { return p.tensor.shares_storage(g); };
       const bool aliased =
           g.impl().storage->use_count() > 1 && std::any_of(parameters_.begin(), parameters_.end(), holds);
@@ -187,7 +187,7 @@ void Optimizer::step() {
 void Optimizer::follow(const Tensor& w, Slot& slot) {
   if (w.version() == slot.version) return;
   const Tensor now = to(w.detach(), f32);
-  // Where it lies, which recorded steps read (GraphedStep).
+  // In place, because recorded steps read this memory (GraphedStep).
   copy_(slot.master, where(now == to(to(slot.master, bf16), f32), slot.master, now));
 }
 void Optimizer::follow_parameters() {
@@ -260,7 +260,7 @@ void Optimizer::load_state(const std::map<std::string, Tensor>& state, const std
   };
   auto count = [&](const std::string& key) {
     const auto n = entry(key, {}, i64).item<int64_t>();
-    if (n < 0 || n > int64_t{1} << 53)  // steps count on
+    if (n < 0 || n > int64_t{1} << 53)  // leaves room for later steps
       fail<IOError>(op, ": '", key, "' must be between 0 and 2^53 — got ", n);
     return n;
   };
@@ -284,7 +284,7 @@ void Optimizer::load_state(const std::map<std::string, Tensor>& state, const std
       copy_elements(state.at(str(parameters_[i].name, '.', moments_[k])), slots_[i].moments[k]);
     if (keeps(i) && slots_[i].master.defined()) {
       copy_elements(state.at(parameters_[i].name + ".master"), slots_[i].master);
-      slots_[i].version = parameters_[i].tensor.version() - 1;  // the two may not belong together
+      slots_[i].version = parameters_[i].tensor.version() - 1;  // follow() must compare: the two values may differ
     }
   }
 }

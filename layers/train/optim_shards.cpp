@@ -1,4 +1,4 @@
-// Optimisers whose moments are spread over ranks.
+// Optimisers whose moments are distributed over ranks.
 #include <sluice/core/node.h>
 #include <sluice/layers/train/optim.h>
 #include <sluice/ops/create.h>
@@ -17,10 +17,10 @@ void Optimizer::shard(const Communicator& ranks) {
   std::string text;
   for (const NamedTensor& p : parameters_) text += str(p.name, ' ', p.tensor.dtype(), p.tensor, '\n');
   ranks.check_same(str("parameters of ", name_), text);
-  // The largest first, each to the rank that has least.
+  // Assign the largest parameter first, each to the rank with the smallest load.
   std::vector<std::size_t> order(parameters_.size());
   std::iota(order.begin(), order.end(), 0);
-  const auto size = [&](std::size_t i) {  // of a moment in bytes; those of bf16 are f32
+  const auto size = [&](std::size_t i) {  // bytes of one moment; moments of bf16 parameters are f32
     return parameters_[i].tensor.numel() * (parameters_[i].tensor.dtype() == f64 ? 8 : 4);
   };
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return size(a) > size(b); });

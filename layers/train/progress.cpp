@@ -32,7 +32,7 @@ std::string count(double n) {
   return format("%.1fk", n / 1e3);
 }
 
-/// As many digits as one likes to read: 0.0312, 2.718, 12.3k, 4.5e-06.
+/// A number with few digits: 0.0312, 2.718, 12.3k, 4.5e-06.
 std::string readable(double v) {
   const double size = std::abs(v);
   if (size >= 1e4) return count(v);
@@ -77,7 +77,7 @@ bool Progress::milestone(int64_t parts) const {
   return any_ && done_ >= 0 && reached(done_) > reached(std::max(before_, 0.0));
 }
 
-/// The line without the bar, with its first `values` values.
+/// The line without the bar, with the first `values` values.
 std::string Progress::line(std::size_t values, bool memory) const {
   const double elapsed = seconds_between(start_, Clock::now());
   std::string text = "step " + std::to_string(step_);
@@ -89,7 +89,7 @@ std::string Progress::line(std::size_t values, bool memory) const {
   }
   text += "  " + duration(elapsed);
   if (done_ >= 0) {
-    // From this run's own pace: the steps before a resume took no time of ours.
+    // From the pace of this run only: `elapsed` does not include the steps of earlier runs.
     const double gained = done_ - first_done_;
     const double pace = (elapsed - first_seconds_) / gained;
     text += " left " + (done_ >= 1 ? "0:00" : duration(gained > 0 ? pace * (1 - done_) : -1));
@@ -102,7 +102,7 @@ void Progress::draw() {
   stale_ = false;
   std::string text = done_ >= 0 ? format("%3.0f%% ", std::floor(100 * done_)) : "";
   if (terminal_) {
-    // The last column stays empty: writing there makes some terminals wrap, and the bar would climb.
+    // Leave the last column empty: some terminals wrap after it, and each redraw would start a new line.
     const std::size_t room = std::max<std::size_t>(terminal_columns(options_.out), 2) - 1;
     constexpr std::size_t kShortest = 8, kLongest = 24, kFrame = 3;
     std::size_t values = values_.size();
@@ -120,7 +120,7 @@ void Progress::draw() {
     }
     text += rest;
     text.resize(std::min(text.size(), room));
-    std::fprintf(options_.out, "\r%s\x1b[K", text.c_str());  // \x1b[K wipes what is left of a longer line
+    std::fprintf(options_.out, "\r%s\x1b[K", text.c_str());  // \x1b[K clears the rest of a longer line
     open_ = true;
   } else {
     std::fprintf(options_.out, "%s%s\n", text.c_str(), line(values_.size(), true).c_str());

@@ -72,8 +72,8 @@ TrainingState load_here(const Members& model, const std::string& path, Optimizer
   take_former_names(model, weights), take_former_names(model, moments);
   const std::string op = str("load_checkpoint: '", path, "'");
   check_state(model, weights, true, op);  // throws before anything changes
-  optimizer.load_state(moments, op);      // checks everything itself, then changes
-  load_state(model, weights);             // cannot fail any more
+  optimizer.load_state(moments, op);      // checks everything before it changes anything
+  load_state(model, weights);             // cannot fail after check_state()
   rng.set_state(seed, offset);
   return state;
 }
@@ -93,7 +93,7 @@ TrainingState load_training(const Members& model, const std::string& path, Optim
   const auto n = broadcast(Tensor::from<int64_t>({state.step, signed_of(rng.seed()), signed_of(rng.offset())}), 0, ranks).to_vector<int64_t>();
   state.step = n[0];
   rng.set_state(static_cast<uint64_t>(n[1]), static_cast<uint64_t>(n[2]));
-  std::string config;  // key and value in turn, each ended by a 0
+  std::string config;  // keys and values alternate, each terminated by a NUL
   for (const auto& [key, value] : state.config) (config += key + '\0') += value + '\0';
   config = broadcast_text(config, 0, ranks);
   state.config.clear();

@@ -11,9 +11,9 @@
 
 namespace sluice {
 
-/// What a checkpoint holds beside tensors.
+/// The contents of a checkpoint that are not tensors.
 struct TrainingState {
-  int64_t step = 0;                           // steps done
+  int64_t step = 0;                           // number of steps done
   std::map<std::string, std::string> config;  // free text: options, elapsed time, …
 };
 
@@ -24,25 +24,27 @@ TrainingState load_training(const Members& model, const std::string& path, Optim
                             const Communicator& ranks);
 }  // namespace detail
 
-/// Writes a safetensors file atomically: a crash leaves the previous checkpoint whole. load_model() reads the model
-/// alone. With several ranks all call it and rank 0 writes, the same file that one rank writes; an error is thrown on all.
+/// Writes a safetensors file atomically: a crash leaves the previous checkpoint unchanged. load_model() reads only the
+/// model from this file. With several ranks, all ranks must call save_checkpoint(); rank 0 writes the same file as a
+/// single rank would write, and an error is thrown on all ranks.
 template <class M>
 void save_checkpoint(const M& model, const std::string& path, const Optimizer& optimizer, const Rng& rng,
                      const TrainingState& state, const Communicator& ranks = {}) {
   detail::save_training(detail::members(model), path, optimizer, rng, state, detail::described(model, {}), ranks);
 }
 
-/// Restores everything, so that training goes on bit for bit. All or nothing: a file that is damaged or
-/// belongs to another model is an IOError (ShapeError, DTypeError for the optimiser's entries) that names it and
-/// changes neither model, optimiser nor generator. With several ranks all call it and rank 0 reads, whatever number of
-/// ranks wrote.
+/// Restores model, optimiser and generator, so that training continues bit for bit. All or nothing: for a file that is
+/// damaged or belongs to another model, throws IOError naming the file (ShapeError or DTypeError for entries of the
+/// optimiser), and changes neither model, optimiser nor generator. With several ranks, all ranks must call
+/// load_checkpoint(); rank 0 reads. The number of ranks may differ from that of the run that wrote the file.
 template <class M>
 TrainingState load_checkpoint(const M& model, const std::string& path, Optimizer& optimizer, Rng& rng,
                               const Communicator& ranks = {}) {
   return detail::load_training(detail::members(model), path, optimizer, rng, ranks);
 }
 
-/// Only the configuration and the step, for building the model that the tensors belong to.
+/// Returns only the configuration and the step, to build the model for the tensors. Throws IOError unless the file is a
+/// checkpoint.
 TrainingState read_checkpoint_state(const std::string& path);
 
 }  // namespace sluice
