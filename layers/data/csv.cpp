@@ -20,16 +20,16 @@ namespace sluice {
 
 namespace {
 
-/// Text from the file for a message, which it must not flood.
+/// Text from the file for a message, at most 40 bytes of it.
 std::string cited(std::string_view text) {
   return text.size() <= 40 ? str("\"", text, "\"") : str("\"", text.substr(0, 40), "…\"");
 }
 
-/// Reads cells from the text of a file.
+/// Reads the cells from the text of a file.
 class Parser {
  public:
   Parser(std::string_view text, Csv& csv) : text_(text), csv_(csv) {
-    if (text_.starts_with("\xef\xbb\xbf")) text_.remove_prefix(3);  // the mark of UTF-8 that some programs write
+    if (text_.starts_with("\xef\xbb\xbf")) text_.remove_prefix(3);  // skip the byte order mark that some programs write
   }
   void run() {
     std::vector<std::string> row;
@@ -57,7 +57,7 @@ class Parser {
     if (csv_.options.header) csv_.names = row;
     else for (std::size_t i = 0; i < row.size(); ++i) csv_.names.push_back(std::to_string(i));
   }
-  /// Takes a cell and what ends it; true when another of the same line follows.
+  /// Reads a cell and the separator or line end after it. Returns true if another cell of the same line follows.
   bool cell(std::vector<std::string>& row) {
     std::string value;
     quoted_ = at_ < text_.size() && text_[at_] == '"';
@@ -65,7 +65,7 @@ class Parser {
       const int64_t begun = line_;
       for (++at_;; ++at_) {
         if (at_ >= text_.size()) bad(begun, "a quoted cell does not end");
-        if (text_[at_] == '"' && (++at_ >= text_.size() || text_[at_] != '"')) break;  // of two, the second stays
+        if (text_[at_] == '"' && (++at_ >= text_.size() || text_[at_] != '"')) break;  // two quotes stand for one
         value += text_[at_];
         if (ends_line(at_)) ++line_;
       }
@@ -82,7 +82,7 @@ class Parser {
     ++at_, ++line_;
     return false;
   }
-  /// The last byte of a line's end: \n, \r\n or \r.
+  /// True for the last byte of a line end, which is \n, \r\n or \r.
   bool ends_line(std::size_t at) const {
     return text_[at] == '\n' || (text_[at] == '\r' && (at + 1 >= text_.size() || text_[at + 1] != '\n'));
   }
@@ -91,7 +91,7 @@ class Parser {
   Csv& csv_;
   std::size_t at_ = 0;
   int64_t line_ = 1;
-  bool quoted_ = false;  // the last cell
+  bool quoted_ = false;  // whether the last cell was quoted
 };
 
 std::string_view trimmed(std::string_view s) {
@@ -107,7 +107,7 @@ bool parse(std::string_view s, double& value) {
   value = read.value_or(0);
   return read.has_value();
 }
-/// Also "3.0" and "3e0", of whole numbers that went through another program's floats.
+/// Also accepts "3.0" and "3e0", as programs write whole numbers that are stored as floats.
 bool parse(std::string_view s, int64_t& value) {
   s = without_plus(s);
   const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), value);
@@ -124,7 +124,8 @@ Tensor numbers(const Csv& csv, const std::vector<int64_t>& places, DType dtype) 
   if (std::is_integral_v<T> && missing && !(std::abs(*missing) < 0x1p31 && *missing == std::trunc(*missing)))
     fail<ValueError>("csv: missing=", *missing, " is no value of type ", dtype);
   const double high = dtype == i32 ? 0x1p31 - 1 : dtype == i64 ? 0x1p63 : dtype == f64 ? std::numeric_limits<double>::max()
-                      : dtype == f32 ? 0x1.fffffefffffffp127 : 0x1.fep127;  // what rounds to the largest f32; the largest bf16
+                      : dtype == f32 ? 0x1.fffffefffffffp127  // the largest f64 that rounds to a finite f32
+                                     : 0x1.fep127;            // the largest bf16
   const double low = dtype == i32 ? -0x1p31 : -high;
   Tensor x = empty({csv.rows(), static_cast<int64_t>(places.size())}, {.dtype = dtype_of<T>()}, "csv");
   T* to = x.mutable_data<T>();
@@ -162,7 +163,7 @@ int64_t Csv::index(std::string_view name) const {
 
 Tensor Csv::columns(const std::vector<std::string>& which, DType dtype) const {
   if (dtype == boolean) fail<DTypeError>("csv: asked for bool; need a type of numbers");
-  std::unordered_map<std::string_view, std::pair<int64_t, bool>> known;  // place of a name, and whether it has only one
+  std::unordered_map<std::string_view, std::pair<int64_t, bool>> known;  // index of a name; true if it is unique
   for (std::size_t i = 0; i < names.size() && which.size() > 1; ++i) {
     const auto [at, is_new] = known.try_emplace(names[i], i, true);
     at->second.second = is_new;
@@ -171,7 +172,7 @@ Tensor Csv::columns(const std::vector<std::string>& which, DType dtype) const {
   for (const std::string& name : which) {
     const auto found = known.find(name);
     const bool once = found != known.end() && found->second.second;
-    places.push_back(once ? found->second.first : index(name));  // index() says what is wrong with the name
+    places.push_back(once ? found->second.first : index(name));  // index() throws for a wrong name
   }
   return is_float(dtype) ? numbers<double>(*this, places, dtype) : numbers<int64_t>(*this, places, dtype);
 }

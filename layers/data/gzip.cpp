@@ -19,10 +19,10 @@ std::string gunzip(std::string_view packed, const std::string& path, uint64_t at
     fail<IOError>("gunzip: '", path, "': ", what ? what : "damaged", " at byte ", at, " of ", packed.size());
   };
   z_stream stream{};
-  if (inflateInit2(&stream, MAX_WBITS + 16) != Z_OK) throw std::bad_alloc();  // 16: with a header of gzip's
+  if (inflateInit2(&stream, MAX_WBITS + 16) != Z_OK) throw std::bad_alloc();  // + 16: expect a gzip header
   const auto end = [](z_stream* s) { inflateEnd(s); };
   const std::unique_ptr<z_stream, decltype(end)> guard(&stream, end);
-  do {  // one member after the other; what else follows is padding
+  do {  // one member after the other; bytes that do not begin a member are padding
     inflateReset(&stream);
     for (int status = Z_OK; status != Z_STREAM_END;) {
       if (out.size() == at_most) return out;

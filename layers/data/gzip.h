@@ -1,4 +1,4 @@
-// Files that may be gzip-compressed (RFC 1951, 1952), read whole.
+// Reading of whole files that may be gzip-compressed (RFC 1951, 1952).
 #pragma once
 
 #include <cstdint>
@@ -8,16 +8,16 @@
 
 namespace sluice {
 
-/// Whether bytes begin as a gzip file does.
+/// True if the bytes begin like a gzip file.
 bool is_gzip(std::string_view bytes);
 
-/// What `packed`, the bytes of a gzip file of one or more members, unpacks to; no more than its first `at_most` bytes.
-/// IOError naming `path` and the place for bytes that are no such file, end early, or fail their checksum (which is
-/// tested where a member is unpacked to its end).
+/// Unpacks `packed`, the bytes of a gzip file with one or more members. Returns at most the first `at_most` unpacked
+/// bytes. Throws IOError naming `path` and the position for bytes that are not a gzip file, end early, or fail their
+/// checksum. The checksum of a member is tested only if the member is unpacked to its end.
 std::string gunzip(std::string_view packed, const std::string& path,
                    uint64_t at_most = std::numeric_limits<uint64_t>::max());
 
-/// The bytes of a regular file, unpacked if it is compressed.
+/// The bytes of a regular file, unpacked if the file is compressed.
 std::string read_unpacked(const std::string& path);
 
 }  // namespace sluice

@@ -12,7 +12,7 @@ namespace sluice {
 
 namespace {
 
-/// Number i of the data, which IDX writes high end first.
+/// Number i of the data. IDX is big-endian.
 template <class T>
 T number_at(const char* data, int64_t i) {
   char bytes[sizeof(T)];
@@ -20,7 +20,7 @@ T number_at(const char* data, int64_t i) {
   return std::bit_cast<T>(bytes);
 }
 
-/// The numbers, of type From, as a tensor of type To, which holds each exactly unless that is `dtype` itself.
+/// The numbers of type From as a tensor of type To, converted to `dtype`. To represents each number exactly.
 template <class From, class To>
 Tensor numbers(const char* data, const Shape& shape, DType dtype) {
   Tensor x = empty(shape, {.dtype = dtype_of<To>()}, "read_idx");
@@ -84,7 +84,7 @@ Tensor read_idx(const std::string& path, DType dtype) {
     none |= size == 0;
     overflow |= __builtin_mul_overflow(need, std::max<uint64_t>(size, 1), &need);
   }
-  // Deflate makes a byte of at most 1032.
+  // Deflate packs at most 1032 bytes into one byte.
   const uint64_t most = packed ? 1032 * uint64_t{bytes.size()} : bytes.size();
   if (overflow || (!none && need > most)) bad("shape ", shape, " needs more bytes than the file of ", bytes.size(), " can hold");
   if (none) need = 0;

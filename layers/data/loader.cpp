@@ -24,7 +24,7 @@ Rng rng_for(uint64_t seed, uint32_t purpose, int64_t number) {
   return Rng(uint64_t{words[0]} << 32 | words[1]);
 }
 
-/// Rows `at` to at + batch of an order, or as many as there are.
+/// Rows [at, at + batch) of an order, or fewer at its end.
 Tensor piece(const Tensor& order, int64_t at, int64_t batch) {
   return narrow(order, 0, at, std::min(batch, order.dim(0) - at));
 }
@@ -43,7 +43,7 @@ std::vector<Tensor> shuffled_batches(int64_t rows, int64_t batch, uint64_t seed,
 
 namespace detail {
 
-// No loader hands out so many batches, and a position may lie that far ahead without overflow.
+// No loader returns so many batches, and positions up to this number do not overflow.
 constexpr int64_t kMostBatches = int64_t{1} << 62;
 
 struct LoaderEngine::Work {
@@ -58,15 +58,15 @@ struct LoaderEngine::Work {
   };
   std::mutex mutex;
   std::condition_variable wanted, made;
-  std::deque<Slot> slots;  // of the batches from `position` on that a thread has begun
+  std::deque<Slot> slots;  // the batches from `position` on that threads have begun
   int64_t position = 0;
   bool stop = false;
   std::vector<std::thread> threads;
 
   std::mutex order_mutex;
-  std::deque<std::pair<int64_t, Tensor>> orders;  // of the last two epochs asked for
+  std::deque<std::pair<int64_t, Tensor>> orders;  // the orders of the last two epochs that were used
 
-  /// Of its own: who writes to it does not change an order.
+  /// A copy, so that a function that writes to its row numbers does not change the order.
   Tensor rows(int64_t at) {
     const int64_t epoch = at / batches;
     std::lock_guard lock(order_mutex);
@@ -86,7 +86,7 @@ struct LoaderEngine::Work {
   }
   int64_t most() const { return options.threads * options.ahead; }
 
-  /// A thread's life: the next batch that nobody has begun, as long as there is room for it.
+  /// The work of a thread: makes the next batch that no thread has begun, while fewer than most() batches are begun.
   void run() {
     std::unique_lock lock(mutex);
     for (;;) {
@@ -102,11 +102,11 @@ struct LoaderEngine::Work {
         result.error = std::current_exception();
       }
       lock.lock();
-      slots[static_cast<std::size_t>(at - position)] = std::move(result);  // who waits for it has not passed it
+      slots[static_cast<std::size_t>(at - position)] = std::move(result);  // position <= at: next() waits for this slot
       made.notify_one();
     }
   }
-  /// Ends the threads, after the batches they are making, and forgets what they made.
+  /// Stops the threads after the batches that they are making, and drops all prepared batches.
   void halt() {
     {
       std::lock_guard lock(mutex);

@@ -1,4 +1,4 @@
-// Batches in an order that is a pure function of seed and epoch, made ahead of time by threads.
+// Batches in an order that is a pure function of seed and epoch, prepared in advance by threads.
 //
 //   Loader loader({.rows = images.dim(0), .batch = 64, .seed = 1, .threads = 2}, [&](const Tensor& rows) {
 //     return std::pair(index_select(images, 0, rows), index_select(labels, 0, rows));
@@ -6,7 +6,7 @@
 //   for (int epoch = 0; epoch < 10; ++epoch)
 //     for (const auto& [x, y] : loader) …                     // one epoch, or the rest of it after seek()
 //
-// A checkpoint needs loader.position() only; seek(position) goes on where it was taken.
+// A checkpoint needs loader.position() only; seek(position) continues from there.
 #pragma once
 
 #include <sluice/core/options.h>
@@ -22,18 +22,19 @@
 
 namespace sluice {
 
-/// The row numbers of each batch of an epoch, i64 [batch] each, the last perhaps shorter: 0 … rows − 1, shuffled by a pure
-/// function of seed and epoch. ValueError unless rows >= 0, batch >= 1 and epoch >= 0.
+/// The row numbers of each batch of an epoch, i64 [batch] each; the last batch may be shorter. The row numbers are 0 …
+/// rows − 1, shuffled by a pure function of seed and epoch. Throws ValueError unless rows >= 0, batch >= 1 and epoch >=
+/// 0.
 std::vector<Tensor> shuffled_batches(int64_t rows, int64_t batch, uint64_t seed, int64_t epoch);
 
 struct LoaderOptions {
-  int64_t rows;            // of the data
+  int64_t rows;            // rows of the data
   int64_t batch = 32;      // rows of a batch
-  int64_t seed = 0;        // of the order, and of what the batches draw
-  bool shuffle = true;     // anew for every epoch; else 0, 1, 2, …
-  bool drop_last = false;  // leave out the last batch of an epoch where it is shorter than the others
-  int64_t threads = 1;     // that make batches ahead; 0 makes each when it is asked for
-  int64_t ahead = 2;       // how many batches for each thread
+  int64_t seed = 0;        // of the order, and of the generators of batches
+  bool shuffle = true;     // true: a new order for each epoch; false: 0, 1, 2, …
+  bool drop_last = false;  // leave out the last batch of an epoch if it is shorter than the others
+  int64_t threads = 1;     // threads that prepare batches; 0: next() makes the batch itself
+  int64_t ahead = 2;       // most batches in advance for each thread
 
   static void describe(auto& o, auto& f) {
     f.required("rows", o.rows, at_least(1), "of the data");
@@ -48,7 +49,7 @@ struct LoaderOptions {
 
 namespace detail {
 
-/// What a loader is but for the type of its batches.
+/// The part of a loader that does not depend on the type of batches.
 class LoaderEngine {
  public:
   using Make = std::function<std::shared_ptr<void>(const Tensor& rows, Rng& rng)>;
@@ -69,15 +70,15 @@ class LoaderEngine {
 
 }  // namespace detail
 
-/// Batches of any type: what a function makes of the numbers of their rows, i64 [batch], which are its own. It is
-/// called by several threads at once, without history, and may have a second parameter, an Rng& of this batch alone (of
-/// seed and position), for augmentation and noise. The batches and their order do not depend on the number of threads.
-/// An exception of the function is thrown by the call that would have given its batch; that batch counts as handed out.
-/// Not for use from several threads.
+/// Batches of any type, which a function makes from the row numbers of the batch, i64 [batch]. The function may write
+/// to its row numbers. Several threads call the function at once, without history. It may have a second parameter Rng&,
+/// for augmentation and noise: a generator for this batch only, a function of seed and position. The batches and their
+/// order do not depend on the number of threads. An exception of the function is thrown by the call that would have
+/// returned the batch; this batch counts as returned. A Loader is not thread-safe.
 template <class Batch>
 class Loader {
  public:
-  /// `make(rows)` or `make(rows, rng)` makes a batch of i64 row numbers; it runs on several threads at once.
+  /// `make(rows)` or `make(rows, rng)` returns the batch of i64 row numbers; several threads call it at once.
   template <class F>
   Loader(LoaderOptions options, F make)
       : engine_(std::make_unique<detail::LoaderEngine>(options, [make = std::move(make)](const Tensor& rows, Rng& rng) {
@@ -85,22 +86,22 @@ class Loader {
           else return static_cast<void>(rng), std::make_shared<Batch>(make(rows));
         })) {}
 
-  /// Of one epoch.
+  /// Number of batches of an epoch.
   int64_t batches() const { return engine_->batches(); }
-  /// How many batches have been handed out, counted from the first of epoch 0; epoch = position / batches().
+  /// Number of batches returned so far, counted from the first batch of epoch 0; epoch = position / batches().
   int64_t position() const { return engine_->position(); }
-  /// The next batch will be that of `position`. ValueError unless 0 <= position <= 2^62.
+  /// Makes the batch of `position` the next batch. Throws ValueError unless 0 <= position <= 2^62.
   void seek(int64_t position) { engine_->seek(position); }
-  /// The next batch; after the last of an epoch comes the first of the next.
+  /// Returns the next batch. The last batch of an epoch is followed by the first batch of the next epoch.
   Batch next() { return std::move(*std::static_pointer_cast<Batch>(engine_->next())); }
 
-  /// For range-based for.
+  /// Iterator for a range-based for.
   class Iterator {
    public:
     explicit Iterator(Loader& loader) : loader_(&loader), batch_(loader.next()) {}
-    Batch& operator*() { return *batch_; }  // the batch it stands at, which may be moved from
-    Iterator& operator++() {                // draws the next one
-      batch_.reset();  // its memory may be wanted
+    Batch& operator*() { return *batch_; }  // the current batch, which may be moved from
+    Iterator& operator++() {                // draws the next batch
+      batch_.reset();  // frees its memory for the next batch
       if (loader_->position() % loader_->batches() != 0) batch_.emplace(loader_->next());
       return *this;
     }
@@ -110,9 +111,9 @@ class Loader {
     Loader* loader_;
     std::optional<Batch> batch_;
   };
-  /// The rest of the epoch that the position is in: at its beginning, all of it.
+  /// Begins the rest of the current epoch; at the beginning of an epoch, the whole epoch.
   Iterator begin() { return Iterator(*this); }
-  /// Where the epoch ends.
+  /// The end of the epoch.
   std::default_sentinel_t end() { return {}; }
 
  private:
@@ -127,7 +128,7 @@ template <class F>
 struct BatchOf<F> : std::invoke_result<const F&, const Tensor&, Rng&> {};
 }  // namespace detail
 
-/// A loader's batches are what its function returns.
+/// The type of batches is the return type of the function.
 template <class F>
 Loader(LoaderOptions, F) -> Loader<std::remove_cvref_t<typename detail::BatchOf<F>::type>>;
 

@@ -1,4 +1,4 @@
-// Texts as sequences of tokens, and windows of them to train on.
+// Texts as sequences of tokens, and windows of tokens for training.
 //
 //   const std::string text = read_text("book.txt.gz");
 //   const TextWindows windows(byte_tokens(text), 256);
@@ -13,10 +13,11 @@
 
 namespace sluice {
 
-/// The bytes of a regular file, gzip-compressed or not. IOError naming the path for one that cannot be read or is empty.
+/// The bytes of a regular file, plain or gzip-compressed. Throws IOError naming the path if the file cannot be read or
+/// is empty.
 std::string read_text(const std::string& path);
 
-/// i32 [text.size()]: the bytes, 0 … 255.
+/// The bytes of the text as i32 [text.size()], 0 … 255.
 Tensor byte_tokens(std::string_view text);
 
 /// Inputs and the tokens that follow them, i64 [batch, length] each.
@@ -24,16 +25,18 @@ struct TextBatch {
   Tensor inputs, targets;  // targets[…, i] = inputs[…, i + 1]
 };
 
-/// All windows of length + 1 tokens that begin at a multiple of `stride`. A value that shares the tokens' memory.
+/// All windows of length + 1 tokens that begin at a multiple of `stride`. Shares the memory of
+/// contiguous tokens on the CPU; copies of a TextWindows share memory, too.
 class TextWindows {
  public:
-  /// tokens: i32 or i64, rank 1. stride 0: `length`, so that every token but the last few is a target once. ShapeError for
-  /// another rank and for fewer than length + 1 tokens, DTypeError for another type, ValueError unless length >= 1, stride >= 0.
+  /// `tokens` must be i32 or i64 of rank 1. A stride of 0 means `length`: then each token except the first and the last
+  /// few is a target once. Throws ShapeError for another rank and for fewer than length + 1 tokens, DTypeError for
+  /// another dtype, ValueError unless length >= 1 and stride >= 0.
   TextWindows(const Tensor& tokens, int64_t length, int64_t stride = 0);
 
-  /// How many there are.
+  /// Number of windows.
   int64_t size() const { return (tokens_.numel() - length_ - 1) / stride_ + 1; }
-  /// The windows of these numbers, i64 [batch], each in [0, size()).
+  /// Returns the windows with the numbers `rows`, i64 [batch]. Throws ValueError for a number outside [0, size()).
   TextBatch operator()(const Tensor& rows) const;
 
  private:
