@@ -15,21 +15,21 @@ namespace sluice::detail {
 
 namespace {
 
-// Between the two lies a tensor "in rows": the model's as PyTorch would have it, so that rows of a linear map are its
-// outputs. A tensor of the file, in rows, is made of pieces of those.
+// Model and file are compared "in rows": the model's tensor in PyTorch's layout, where the rows of a linear map are its
+// outputs. A tensor of the file, in rows, consists of pieces of such tensors.
 struct Piece {
   std::size_t slot;
   std::string name;  // in the file
   Shape shape;       // in rows, with all its axes
   int64_t first = 0;  // row in the slot
-  bool single = false;  // the file has no axis of rows
+  bool single = false;  // the piece is one row, and the file has no axis of rows
   int64_t part = 0, groups = 1;
   double add = 0;
-  bool swapped = false;       // rows are the model's last axis
-  bool file_swapped = false;  // and the file's
+  bool swapped = false;       // rows are the last axis of the model's tensor
+  bool file_swapped = false;  // rows are the last axis of the file's tensor
   bool unit_axis = false;     // the file has [rows, 1, …]
 };
-/// The pieces of every tensor of the file, in its order.
+/// The pieces of each tensor of the file, in the order of the file.
 using Plan = std::map<std::string, std::vector<Piece>>;
 
 Tensor swapped(const Tensor& x) { return transpose(x, -1, -2); }
@@ -53,11 +53,11 @@ std::regex compiled(const std::string& text) {
   }
 }
 
-/// The type of the module that holds the slot itself.
+/// The type of the innermost module with this slot.
 std::string owner(const Members& m, std::size_t slot) {
   std::string type;
   for (const Members::Part& p : m.parts)
-    if (p.first <= slot && slot < p.last) type = p.type;  // a part comes before those inside it
+    if (p.first <= slot && slot < p.last) type = p.type;  // a part precedes the parts inside it
   return type;
 }
 
@@ -82,7 +82,7 @@ void set_layout(const Members& m, Piece& p, PyTorchLayout layout) {
   p.shape = p.swapped ? swapped(shape) : shape;
 }
 
-/// A slot's names in the file, several if a rule cuts it, and how it is stored there.
+/// A slot's names in the file (several if a rule cuts the slot into pieces), and the slot's storage there.
 struct Stored {
   std::vector<std::string> names;
   PyTorchStorage how = {};
@@ -124,7 +124,7 @@ std::vector<Piece> cut(const Members& m, std::size_t slot, const Stored& s) {
     const int64_t left = whole.shape[0] - row;
     Piece p = whole;
     p.name = s.names[i], p.part = piece.part, p.first = row, p.single = piece.rows == PyTorchPiece::single;
-    p.file_swapped = p.file_swapped && !p.single;  // a row has no axis to exchange with
+    p.file_swapped = p.file_swapped && !p.single;  // a single row has no second axis to swap
     p.unit_axis = p.unit_axis && !p.single;
     p.shape[0] = p.single ? 1 : piece.rows == 0 ? left : piece.rows;
     if (p.name.empty() || p.shape[0] < 1 || p.shape[0] > left || (i + 1 == s.names.size() && p.shape[0] < left))
@@ -136,7 +136,7 @@ std::vector<Piece> cut(const Members& m, std::size_t slot, const Stored& s) {
   return out;
 }
 
-/// Whether the pieces of one tensor of the file, in its order, go together.
+/// Throws ValueError unless the pieces of one tensor of the file, in the order of the file, fit together.
 void check_pieces(const Members& m, const std::string& name, const std::vector<Piece>& pieces) {
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     const Piece &p = pieces[i], &q = pieces[i ? i - 1 : 0];
@@ -167,7 +167,7 @@ Plan plan_of(const Members& m, const PyTorchRules& rules, const std::string& pre
     if (std::all_of(s.names.begin(), s.names.end(), [](auto& n) { return n.empty(); })) continue;
     for (const Piece& p : cut(m, slot, s)) {
       std::vector<Piece>& pieces = plan[prefix + p.name];
-      const auto same = [&](const Piece& q) {  // tied, and once in the file
+      const auto same = [&](const Piece& q) {  // tied tensors are once in the file
         return m.slots[q.slot].tensor->ref() == m.slots[slot].tensor->ref() && q.first == p.first && q.shape == p.shape;
       };
       if (std::none_of(pieces.begin(), pieces.end(), same)) pieces.push_back(p);
@@ -188,14 +188,14 @@ Shape file_shape(const std::vector<Piece>& pieces) {
   return pieces[0].file_swapped ? swapped(s) : s;
 }
 
-/// The place of a piece in its model.
+/// The view of a piece in the model's tensor, in rows.
 Tensor place_of(const Members& m, const Piece& p) {
   Tensor x = m.slots[p.slot].tensor->detach();
   if (p.swapped) x = swapped(x);
   return x.rank() > 0 ? narrow(x, 0, p.first, p.shape[0]) : x;
 }
 
-/// A tensor of the file → its pieces, and back.
+/// Splits a tensor of the file into its pieces. put_together() is the inverse.
 std::vector<Tensor> taken_apart(const Tensor& file, const std::vector<Piece>& pieces) {
   const Tensor x = pieces[0].file_swapped ? swapped(file) : pieces[0].unit_axis ? squeeze(file, 1) : file;
   if (pieces[0].single) return {unsqueeze(x, 0)};
@@ -218,7 +218,8 @@ Tensor put_together(std::vector<Tensor> xs, const std::vector<Piece>& pieces) {
   return pieces[0].file_swapped ? swapped(y) : y;
 }
 
-/// What the plan asks for of one file, or of those that an index names; `names` gains the names of all tensors.
+/// Reads the tensors of the plan from one file, or from the files of an index. Adds the names of all tensors to
+/// `names`.
 std::map<std::string, Tensor> read(const std::string& path, const Plan& plan, std::set<std::string>& names) {
   const auto check = [&](bool good, const auto&... why) {
     if (!good) fail<IOError>("load_pytorch: '", path, "': ", why...);
@@ -258,7 +259,7 @@ std::map<std::string, Tensor> read(const std::string& path, const Plan& plan, st
   return all;
 }
 
-/// What is wrong with the file's tensor; "" if nothing.
+/// Describes the wrong shape or dtype of a tensor of the file; "" if the tensor fits.
 std::string misfit(const Members& m, const std::string& name, const Tensor& x, const std::vector<Piece>& pieces) {
   const DType dtype = m.slots[pieces[0].slot].tensor->dtype();
   const bool right_dtype = is_float(dtype) ? is_float(x.dtype()) : x.dtype() == dtype;
@@ -275,7 +276,7 @@ void add_lines(std::string& text, const char* what, const std::vector<std::strin
   for (std::size_t i = 0; i < std::min(lines.size(), most); ++i) text += str("\n  ", what, ": ", lines[i]);
   if (lines.size() > most) text += str("\n  ", what, ": … and ", lines.size() - most, " more");
 }
-/// did_you_mean() among the names that are alike beyond the modules that both are in.
+/// did_you_mean() among the names that are similar after their common modules.
 std::string nearest(const std::string& name, const std::vector<std::string>& others) {
   std::vector<std::string> alike;
   for (const std::string& other : others) {
@@ -310,7 +311,7 @@ PyTorchNames load_pytorch(const Members& m, const std::string& path, const PyTor
     }
   PyTorchNames out;
   for (const auto& [name, pieces] : plan) {
-    const auto elsewhere = [&](const Piece& p) {  // tied to a tensor that is there
+    const auto elsewhere = [&](const Piece& p) {  // tied to a tensor that the file has under another name
       const Tensor& x = *m.slots[p.slot].tensor;
       return p.shape.numel() == x.numel() && found.contains(x.ref().get());
     };
@@ -318,7 +319,7 @@ PyTorchNames load_pytorch(const Members& m, const std::string& path, const PyTor
       out.missing.push_back(name);
   }
   for (const std::string& name : names) {
-    // std::regex needs stack for every letter, and a damaged file may have millions.
+    // std::regex needs stack for every character, and a name in a damaged file may have millions of characters.
     const auto matches = [&](const std::regex& r) { return name.size() <= 1000 && std::regex_search(name, r); };
     if (name.starts_with(options.prefix) && !plan.contains(name) &&
         std::none_of(ignored.begin(), ignored.end(), matches))
@@ -333,7 +334,7 @@ PyTorchNames load_pytorch(const Members& m, const std::string& path, const PyTor
   }
 
   NoGrad guard;
-  std::vector<std::pair<Tensor, Tensor>> writes;  // all computed before the first value changes
+  std::vector<std::pair<Tensor, Tensor>> writes;  // all values are computed before the first one changes
   for (const auto& [name, pieces] : plan) {
     const auto it = file.find(name);
     if (it == file.end()) continue;
