@@ -1,4 +1,4 @@
-// What layers cost, counted while they run on meta, where tensors have shapes and no memory: so any length is instant.
+// The cost of layers, counted while they run on meta. Tensors on meta have shapes and no memory, so any length is fast.
 #pragma once
 
 #include <sluice/core/kernel.h>
@@ -20,47 +20,48 @@
 
 namespace sluice {
 
-/// Of one layer and one sequence.
+/// The cost of one layer for one sequence.
 struct Cost {
   /// Trained values: count(layer).
   int64_t parameters = 0;
-  /// Operations of the matrix products of a forward pass, a multiply-add counting 2: what its kernels report, by the
-  /// papers' conventions. Norms, activations and masks are not counted, biases only where a product makes them (the
-  /// table of a RoPE bias: 2·(2n − 1)·s). Causality does not halve an attention
-  /// map; a window of W leaves W keys a query (2W − 1 if not causal), at the ends of a sequence too; a mask of pairs,
-  /// which is how the top-k and the threshold layers attend, leaves all of them, and choosing pairs is counted besides.
-  /// Scans count their recurrence, 4·n·m·e a head, and not the products within chunks, which a kernel chooses.
+  /// Operations of the matrix products of a forward pass, as its kernels report them by the conventions of papers. A
+  /// multiply-add counts 2. Norms, activations and masks are not counted. Biases are counted only if a product computes
+  /// them (the table of a RoPE bias: 2·(2n − 1)·s). Causality does not halve an attention map. A window of W counts W
+  /// keys per query (2W − 1 if not causal), also at the ends of a sequence. A mask of pairs, which the top-k and the
+  /// threshold layers use, counts all keys; the choice of pairs is counted in addition. Scans count their recurrence,
+  /// 4·n·m·e per head, and not the products within chunks, whose size the kernel chooses.
   int64_t flops = 0;
-  /// Elements of the attention maps, which an implementation that materialises them holds; attention() does not.
+  /// Elements of the attention maps. An implementation that materialises the maps stores them; attention() does not.
   int64_t attention_elements = 0;
-  /// Bytes of the tensors that the kernels read and wrote, each counted at every call.
+  /// Bytes of the tensors that the kernels read and write, counted at each call.
   int64_t bytes = 0;
-  /// Numbers that a stream carries after the sequence, of cross attention those of the encoded context; 0 where a layer
-  /// cannot be streamed.
+  /// Numbers that a stream keeps after the sequence; for cross attention those of the encoded context. 0 for a layer
+  /// that cannot be streamed.
   int64_t state = 0;
 
-  /// Of two layers, one after the other. ValueError when a count leaves the range of int64.
+  /// Adds the cost of another layer. Throws ValueError if a count leaves the range of int64.
   Cost& operator+=(const Cost& o);
-  /// Of both.
+  /// The cost of both layers.
   friend Cost operator+(Cost a, const Cost& b) { return a += b; }
-  /// So many equal layers. ValueError, as for sums, when a count leaves the range of int64.
+  /// The cost of `layers` equal layers. Throws ValueError if a count leaves the range of int64.
   friend Cost operator*(int64_t layers, const Cost& c);
-  /// All counts are equal.
+  /// True if all counts are equal.
   friend bool operator==(const Cost&, const Cost&) = default;
 };
 
-/// What a layer reads, by the options of a sample.
+/// Sizes of a layer's inputs, from the options of a sample.
 struct LayerWidth {
   int64_t width = 0;       // of x [batch, n, width]
-  int64_t vocabulary = 0;  // how many tokens there are if x is i64 [batch, n]
-  int64_t context = 0;     // width of the context; without one, `width`
+  int64_t vocabulary = 0;  // > 0: x is i64 [batch, n], tokens in [0, vocabulary)
+  int64_t context = 0;     // width of the context; without context_dim equal to `width`
 };
-/// By the names that options have in every layer: dim or in_dim, groups, vocabulary or count, context_dim.
+/// Reads the sizes from the options that have the same names in all layers: dim or in_dim, groups, vocabulary or count,
+/// context_dim.
 LayerWidth layer_width(const Json& options);
 
 namespace detail {
 
-/// The layer of each options struct.
+/// The layer type of each options struct. Only declared, for decltype.
 Mlp layer_of(const MlpOptions&);
 Glu layer_of(const GluOptions&);
 Gau layer_of(const GauOptions&);
@@ -87,10 +88,10 @@ SinkhornAttention layer_of(const SinkhornLayerOptions&);
 SinkhornBlockAttention layer_of(const SinkhornBlockLayerOptions&);
 GlobalLocalAttention layer_of(const GlobalLocalLayerOptions&);
 
-/// Sums what the kernels report from its construction on.
+/// Sums the work that the kernels report since construction.
 class Meter final : public KernelObserver {
  public:
-  /// ValueError when a sum has left int64.
+  /// Throws ValueError if a sum has left the range of int64.
   Cost cost() const;
 
  private:
@@ -99,14 +100,14 @@ class Meter final : public KernelObserver {
   bool overflow_ = false;
 };
 
-/// What a call of cost() brings, on meta.
+/// The inputs of a layer for cost(), on meta.
 struct CostInputs {
   Tensor x = {}, context = {};
-  std::vector<int64_t> positions = {};  // global ones
+  std::vector<int64_t> positions = {};  // global positions
   Pass pass() const { return {.context = context, .positions = positions}; }
 };
-/// ValueError for sizes that are no sizes. `width`: of x, 0 for token numbers; `context_width`: 0 for none, −1 where
-/// `context` counts global positions.
+/// `width` is the width of x, 0 for tokens. `context_width` is 0 without a context, and −1 if `context` is a number of
+/// global positions. Throws ValueError unless n and context fit.
 CostInputs cost_inputs(const Members& m, int64_t n, int64_t context, int64_t width, int64_t context_width);
 
 template <class M>
@@ -141,7 +142,7 @@ int64_t streamed(const M& m, const CostInputs& in) {
       Stream stream;
       step(m, in.x, stream, in.pass());
       return stream.numel();
-    } catch (const ValueError&) {  // the forward pass went well: so it is streaming that the layer refuses
+    } catch (const ValueError&) {  // the forward pass did not throw, so the layer cannot be streamed
     }
   }
   return 0;
@@ -151,7 +152,7 @@ concept LayerOptions = requires(const O& o) { layer_of(o); };
 
 }  // namespace detail
 
-/// What run(layer) costs, for a run of your own on meta: a model, a training step, other inputs.
+/// The cost of run(layer) on meta, for any `run`: a model, a training step, other inputs.
 ///
 ///     cost_of(model, [&](const Model& m) { m(zeros({1, n, d}, {f32, meta})); })
 template <class M, class Run>
@@ -164,9 +165,9 @@ Cost cost_of(M layer, Run&& run) {
   return c;
 }
 
-/// What a layer costs for n tokens; one that reads a context, for n queries and so many tokens of the context. For
-/// GlobalLocalAttention `context` is the number of its global positions. ValueError or ShapeError for sizes and
-/// options that the layer refuses, and for counts that leave int64 (of one product or map, 2^57).
+/// The cost of a layer for n tokens. `context` is the number of tokens of the context, for a layer that reads a
+/// context; for GlobalLocalAttention it is the number of global positions. Throws ValueError or ShapeError for sizes
+/// and options that the layer refuses, and for counts that leave the range of int64 (2^57 for one product or map).
 template <class M>
   requires(!detail::LayerOptions<M>)
 Cost cost(M layer, int64_t n, int64_t context = 0) {
@@ -174,19 +175,19 @@ Cost cost(M layer, int64_t n, int64_t context = 0) {
   to(layer, meta);
   const detail::CostInputs in = detail::cost_inputs(detail::members(layer), n, context, detail::width_of(layer),
                                                     detail::context_width_of(layer));
-  detail::run(layer, in);  // fills the caches of positions, so that equal calls cost the same
+  detail::run(layer, in);  // fills caches of positions, so that equal calls have equal costs
   Cost c = cost_of(layer, [&](const M& m) { detail::run(m, in); });
   c.state = detail::streamed(layer, in);
   return c;
 }
-/// The same for the layer that these options make, of any size: its weights are on meta too.
+/// The cost of the layer with these options, of any size: the weights are on meta, too.
 template <detail::LayerOptions O>
 Cost cost(const O& options, int64_t n, int64_t context = 0) {
   detail::MetaInit shapes_only;
   Rng rng(0);
   return cost(decltype(detail::layer_of(options))(options, rng), n, context);
 }
-/// A gate alone, its arguments as its constructor's: 2n·dim·heads·head_dim for an elementwise one.
+/// The cost of a gate with the arguments of the constructor: 2n·dim·heads·head_dim operations if elementwise.
 Cost cost(const AttentionGateOptions& o, int64_t dim, int64_t heads, int64_t head_dim, int64_t n);
 
 }  // namespace sluice

@@ -46,7 +46,7 @@ double max_activation(const std::vector<Tensor>& hidden) {
   for (const Tensor& h : hidden) {
     double largest = 0;
     for (double v : h.to_vector<double>())
-      if (std::isnan(v) || std::abs(v) > largest) largest = std::abs(v);  // a NaN stays: nothing compares greater
+      if (std::isnan(v) || std::abs(v) > largest) largest = std::abs(v);  // a NaN stays: no value compares greater
     total += largest;
   }
   return total / static_cast<double>(hidden.size());
@@ -91,7 +91,7 @@ double attention_entropy(const Tensor& map) {
 
 std::vector<double> singular_values(const Tensor& matrix) {
   if (matrix.rank() != 2) fail("singular_values: got ", matrix, "; need a matrix [m, n]");
-  std::vector<double> a = matrix.to_vector<double>();  // row-major: LAPACK sees the transpose, with equal values
+  std::vector<double> a = matrix.to_vector<double>();  // row-major: LAPACK reads the transpose, with the same values
   for (double v : a)
     if (!std::isfinite(v)) fail<ValueError>("singular_values: matrix=", matrix, " holds NaN or infinity");
   const int rows = static_cast<int>(matrix.dim(1)), cols = static_cast<int>(matrix.dim(0));

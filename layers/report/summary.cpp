@@ -42,7 +42,7 @@ ModuleMeter::~ModuleMeter() {
 }
 
 void ModuleMeter::each_running(auto f) {
-  // "blocks.0.out (Linear) / Inner": the last registered path, and types that have none; those of the model begin so.
+  // The path is "blocks.0.out (Linear) / Inner": the last registered path, then types of modules without a path.
   const std::string running = ModuleScope::path();
   const std::size_t end = running.find(" (");
   const std::string path = end == std::string::npos ? "" : running.substr(0, end);
@@ -66,7 +66,7 @@ std::string summary_of(const std::vector<ModuleCost>& rows) {
   for (const auto& line : cells) {
     for (std::size_t c = 0; c < line.size(); ++c) {
       const std::string space(widths[c] - line[c].size(), ' ');
-      out += (c ? "  " : "") + (c < 3 ? line[c] + space : space + line[c]);  // numbers at the right
+      out += (c ? "  " : "") + (c < 3 ? line[c] + space : space + line[c]);  // columns of numbers are right-aligned
     }
     out += '\n';
   }

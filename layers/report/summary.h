@@ -1,4 +1,4 @@
-// Where in a model the parameters and the work are: one forward pass on meta, module by module.
+// Parameters and work of a model, module by module, from one forward pass on meta.
 #pragma once
 
 #include <sluice/core/kernel.h>
@@ -8,22 +8,23 @@
 
 namespace sluice {
 
-/// Of one module, those inside it included.
+/// The cost of one module, including the modules inside it.
 struct ModuleCost {
   std::string path, type;             // the model itself has the path ""
-  std::optional<Shape> output = {};   // of the last tensor that it made; nothing for one that made none
-  int64_t parameters = 0;             // trained values, tied ones once
-  Work work = {};                     // of its forward pass
+  std::optional<Shape> output = {};   // shape of the last tensor that the module computed; empty if there is none
+  int64_t parameters = 0;             // number of trained values; shared tensors count once
+  Work work = {};                     // of the module's forward pass
 };
 
 namespace detail {
-/// While it lives, puts the kernel calls of its thread down to the modules of m, which must stay where they are.
+/// While it lives, attributes the kernel calls of its thread to the modules of m, which must not be moved in memory.
+/// Throws AutogradError while an AnomalyMode or a Profile exists.
 class ModuleMeter final : KernelObserver {
  public:
   explicit ModuleMeter(const Members& m);
   ~ModuleMeter();
   const std::vector<ModuleCost>& rows() const { return rows_; }
-  /// f(row) for the module that runs and those around it.
+  /// Calls f(row) for the running module and for all modules around it.
   void each_running(auto f);
 
  private:
@@ -34,8 +35,8 @@ class ModuleMeter final : KernelObserver {
 std::string summary_of(const std::vector<ModuleCost>& rows);
 }  // namespace detail
 
-/// Of model(input), without history; only shape and dtype of the input matter. AutogradError beside AnomalyMode or
-/// Profile, which follow modules too.
+/// The costs of model(input), without history. Only shape and dtype of the input matter. Throws AutogradError while an
+/// AnomalyMode or a Profile exists, which also observe modules.
 template <class M>
 std::vector<ModuleCost> module_costs(M model, const Tensor& input) {
   to(model, meta);
@@ -44,7 +45,8 @@ std::vector<ModuleCost> module_costs(M model, const Tensor& input) {
   std::as_const(model)(to(input, meta));
   return meter.rows();
 }
-/// That as a table: path, type, output, parameters, FLOPs (a multiply-add is 2), bytes of its kernels' tensors.
+/// module_costs() as a table: path, type, output, parameters, FLOPs (a multiply-add is 2), bytes of the kernels'
+/// tensors.
 template <class M>
 std::string summary(const M& model, const Tensor& input) {
   return detail::summary_of(module_costs(model, input));
