@@ -1,4 +1,4 @@
-// Everything, in one include.
+// All public headers in one include.
 #pragma once
 
 #include <sluice/core/allocator.h>

@@ -1,5 +1,5 @@
-// Every layer in one list: what the tests, layer_check and the umbrella header know of a layer. A new layer is its own
-// files, its header here, and its row below; layers/README.md has an example.
+// The list of all layers. Tests, layer_check and the umbrella header use it. A new layer needs its own files, its
+// header in the list of includes, and its row below; layers/README.md has an example.
 #pragma once
 
 #include <sluice/layers/gau/flash.h>
@@ -29,58 +29,59 @@
 
 namespace sluice {
 
-/// A layer of any type, seen through what all have in common.
+/// The common interface of layers of all types.
 class AnyLayer {
  public:
   virtual ~AnyLayer() = default;
-  /// GatedResidual's F(x) is the pass's context.
+  /// Calls the layer. For GatedResidual, F(x) is the context of the pass.
   virtual Tensor operator()(const Tensor& x, const Pass& pass = {}) const = 0;
-  /// As in layers/nn/module.h.
+  /// The functions of layers/nn/module.h: state_dict(), load_state(), to(), save(), load_model().
   virtual std::vector<NamedTensor> state() const = 0;
   virtual void load(const std::map<std::string, Tensor>& state) = 0;
   virtual void move(Device device) = 0;
   virtual void save(const std::string& path) const = 0;
   virtual std::unique_ptr<AnyLayer> reloaded(const std::string& path) const = 0;
   virtual OptionList options() const = 0;
-  /// As cost() in layers/report/cost.h.
+  /// cost() of layers/report/cost.h.
   virtual Cost cost(int64_t n, int64_t context = 0) const = 0;
-  /// The layer itself, of the type that its row names.
+  /// The layer itself, of the type in its row.
   virtual const void* object() const = 0;
 };
 
-/// Options with their defaults, to be filled in, and what builds the layer from them.
+/// Options with their defaults, which the caller may change, and the function that builds the layer from the options.
 struct LayerDraft {
   OptionList options;
   std::function<std::unique_ptr<AnyLayer>(Rng&)> build;
 };
 
-/// What a layer reads of its Pass, and whether it streams where its options are causal.
+/// Which fields of a Pass a layer reads, and whether the layer can be streamed.
 struct LayerTakes {
   bool key_mask = false, segments = false, positions = false;
-  bool context = false;  // and context_mask, where options say so
+  bool context = false;  // context and context_mask, if the options ask for a context
   bool scores = false;   // mask, bias, blocks
   bool branch = false;   // F(x) of a gated residual
-  bool streams = false;
+  bool streams = false;  // can be streamed if its options are causal
 };
 
 struct LayerRow : LayerTakes {
   std::string name;           // "gau"
   const char* type;           // "Gau"
-  std::vector<Json> samples;  // option sets: small, and together every way through the layer
-  bool dropout = false;
-  /// Options of a layer whose others have their defaults, where the required ones of samples[0] alone make none: as
-  /// many heads as divide so small a dim. They may be required ones, too.
+  std::vector<Json> samples;  // small sets of options, which together reach all branches of the layer
+  bool dropout = false;       // whether the options have a dropout
+  /// Options for a layer with defaults, in addition to the required options of samples[0], if these alone do not make a
+  /// layer: for example heads that divide the small dim. May replace required options.
   Json::Object bare = {};
-  /// Samples with these options (with none: all) are not linear in what their dropout scales, so that the mean over its
-  /// masks is not the layer without dropout.
+  /// Samples with these options are not linear in the values that dropout scales, so the mean over dropout masks is not
+  /// the layer without dropout. An empty object means all samples.
   std::optional<Json::Object> nonlinear_after_dropout = std::nullopt;
   std::function<LayerDraft()> draft;
 
-  /// The layer of a sample; its dtype is the sample's unless it is given.
+  /// Builds the layer of a sample. `dtype` replaces the sample's dtype.
   std::unique_ptr<AnyLayer> make(const Json& sample, Rng& rng, std::optional<DType> dtype = std::nullopt) const;
 };
+/// All rows.
 const std::vector<LayerRow>& layer_table();
-/// ValueError listing the known names, with the nearest.
+/// The row of a name. Throws ValueError for an unknown name, with the most similar name and the list of known names.
 const LayerRow& layer_row(std::string_view name);
 
 namespace detail {
@@ -89,8 +90,8 @@ constexpr LayerTakes kMasked{.key_mask = true, .streams = true};
 constexpr LayerTakes kDocuments{.key_mask = true, .segments = true, .streams = true};
 constexpr LayerTakes kCrossed{.key_mask = true, .context = true, .streams = true};
 
-// The rows: name, what a call takes, options, and what each further sample changes of them. A room a function, so that
-// each compiles in a file of its own.
+// The rows: name, fields of the pass, options of the first sample, and the changes of these options in each further
+// sample. Each room has its own function, so that it compiles in its own file.
 
 template <class Rows>
 void nn_rows(Rows& rows) {

@@ -1,4 +1,4 @@
-// How a row of the table follows from a layer's type; included by the files that make the rows.
+// Derives a row of the table from a layer's type. Included by the files that make the rows.
 #pragma once
 
 #include <sluice/layers/table.h>
@@ -30,10 +30,11 @@ class LayerOf final : public AnyLayer {
   M m_;
 };
 
-/// `base` with what each of `changes` changes. ValueError unless they are JSON.
+/// Returns `base`, then for each of `changes` a copy of `base` with these entries replaced. Throws ValueError unless
+/// the texts are JSON.
 std::vector<Json> merged_samples(const char* base, std::initializer_list<const char*> changes);
 
-/// Whether the layer's options have a dropout.
+/// True if the layer's options have a dropout.
 template <class M>
 constexpr bool has_dropout() {
   return requires(const M& m) { m.options.dropout; } || requires(const M& m) { m.options.heads.dropout; } ||
@@ -43,7 +44,8 @@ constexpr bool has_dropout() {
 struct RowList {
   std::vector<LayerRow> rows;
 
-  /// The row, for what the type does not say; until the next is added.
+  /// Adds a row and returns it, to set the fields that do not follow from the type. The reference is valid until the
+  /// next row is added.
   template <class M>
   LayerRow& add(const char* name, const LayerTakes& takes, const char* base,
                 std::initializer_list<const char*> changes = {}) {
