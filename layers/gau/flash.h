@@ -35,7 +35,7 @@ struct FlashOptions {
   /// Position bias within a chunk. The Toeplitz table covers C positions. The T5 values are multiplied by √s
   /// (lucidrains).
   GauBias bias = GauBias::none;
-  T5BucketOptions t5 = {};  // `causal` follows the layer
+  T5BucketOptions t5 = {};  // the layer sets t5.causal
 
   NormKind norm = NormKind::scale;
   double norm_eps = 1e-5;

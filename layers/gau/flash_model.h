@@ -82,7 +82,7 @@ struct FlashModelOptions {
   }
 };
 
-/// (embedding) → + positions → Flash layers → norm → (logits).
+/// Embedding (option) → positions (option) → Flash layers → norm → logits (option).
 struct FlashModel {
   static constexpr const char* type = "FlashModel";
 

@@ -57,7 +57,7 @@ struct GauOptions {
   RopeOptions rope = {};
   GauBias bias = GauBias::none;
   int64_t max_length = 512;  // of the Toeplitz table
-  T5BucketOptions t5 = {};   // `causal` follows the layer
+  T5BucketOptions t5 = {};   // the layer sets t5.causal
 
   NormKind norm = NormKind::layer;
   double norm_eps = 1e-5;

@@ -1,7 +1,7 @@
 // Mixed-chunk attention (Hua et al. 2022, FLASH): exact attention inside chunks of C tokens, linear attention
 // between the chunks g = 1 … G.
 //
-//   quad_g = act(Qquad_g·Kquad_gᵀ, b, mask, L)·V_g           (layers/gau/gau_attention.h; L = C)
+//   quad_g = act(Qquad_g·Kquad_gᵀ, b, mask, L)·V_g           (layers/gau/gau_attention.h; L = C by default)
 //   lin_g  = 1/N_g · Qlin_g · Σ_h Klin_hᵀ·V_h                all h; if causal h < g only, so lin_1 = 0
 //   O      = quad + lin
 //

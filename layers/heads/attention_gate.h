@@ -105,9 +105,9 @@ constexpr const char* choices(SdpaAblationKind) { return "none head_norm silu"; 
 /// SdpaAblationKind as a module.
 struct SdpaAblation {
   static constexpr const char* type = "SdpaAblation";
-  SdpaAblationKind kind = SdpaAblationKind::none;
-  double eps = 1e-6;  // of the norm
-  Tensor weight;      // [head_dim], with head_norm
+  SdpaAblationKind kind = SdpaAblationKind::none;  // the replacement of the gate
+  double eps = 1e-6;                               // of the norm
+  Tensor weight;                                   // [head_dim], with head_norm
 
   SdpaAblation() = default;
   /// Only head_norm uses head_dim, which must be positive.

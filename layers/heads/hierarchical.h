@@ -10,7 +10,7 @@
 namespace sluice {
 
 struct AttentionStackOptions {
-  std::vector<MultiHeadAttentionOptions> layers;  // bottom to top, all of one dim
+  std::vector<MultiHeadAttentionOptions> layers;  // from bottom to top; all must have the same dim
 };
 
 /// Returns one layer for each entry of `windows`; the layers differ in the window only. A window w is AttentionMask's:

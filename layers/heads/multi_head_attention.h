@@ -60,7 +60,7 @@ struct MultiHeadAttentionOptions {
   std::optional<double> scale = std::nullopt;  // of the scores; default 1/√dk
   double softcap = 0;                          // see AttentionOptions (Gemma 2: 50)
   PositionBias position_bias = PositionBias::none;
-  T5BucketOptions t5 = {};        // `causal` follows the layer
+  T5BucketOptions t5 = {};        // the layer sets t5.causal
   int64_t max_length = 512;       // of the Toeplitz table
   AttentionSink sink = AttentionSink::none;
 

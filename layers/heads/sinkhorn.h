@@ -50,7 +50,7 @@ Tensor sinkhorn(const Tensor& scores, const SinkhornOptions& options = {}, Rng* 
 
 struct SinkhornAttentionOptions {
   SinkhornOptions sinkhorn = {};               // how scores become doubly stochastic
-  std::optional<double> scale = std::nullopt;  // of q·k; 1/√d
+  std::optional<double> scale = std::nullopt;  // of q·k; default 1/√d
   /// bool [batch or 1, n], false for padding: rows and columns of padding are left out, and their outputs are 0.
   Tensor keys = {};
   int64_t top_k = 0;     // > 0: keep the k largest weights of each row, scaled to the sum 1
@@ -64,7 +64,7 @@ Tensor sinkhorn_attention(const Tensor& q, const Tensor& k, const Tensor& v,
 struct SinkhornBlockOptions {
   int64_t block = 64;  // B
   SinkhornOptions sinkhorn = {.lambda = 1 / 0.75, .iterations = 8};  // of blocks
-  std::optional<double> scale = std::nullopt;                        // of q·k; 1/√d
+  std::optional<double> scale = std::nullopt;                        // of q·k; default 1/√d
   Tensor keys = {};                                                  // bool [batch or 1, n]
   double dropout = 0;                                                // on the weights
   bool causal = false;  // true throws ValueError

@@ -40,9 +40,11 @@ Gathered read_lists(const Tensor& neighbours, const Tensor& keys, int64_t heads,
   Tensor hidden = unsqueeze(neighbours == -1.0, 0);
   const Tensor wanted = reshape(neighbours + to(squeeze(hidden, 0), i64), {lists * m * width});  // −1 becomes 0
   Tensor local = empty(wanted.shape(), wanted.options());
-  kernel::index_select("neighbour_attention", arange(std::max<int64_t>(1, n), {i64, device}), 0, wanted, local);  // checked
+  // Selecting from arange(n) returns `wanted`, and throws for entries out of range.
+  kernel::index_select("neighbour_attention", arange(std::max<int64_t>(1, n), {i64, device}), 0, wanted, local);
   const int64_t per_head = heads / std::max<int64_t>(1, kv_heads);
-  const Tensor first = repeat_interleave(arange(kv_heads, {i64, device}) * static_cast<double>(n), per_head, 0);  // row of a head
+  // The first row of each query head.
+  const Tensor first = repeat_interleave(arange(kv_heads, {i64, device}) * static_cast<double>(n), per_head, 0);
   const Tensor rows = flatten(reshape(local, {lists, m * width}) + unsqueeze(first, 1));
   if (keys.defined() && n > 0) {
     const Tensor padded = index_select(to(logical_not(keys), i32), 1, local);  // [batch or 1, lists·m·K]

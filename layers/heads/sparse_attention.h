@@ -15,7 +15,7 @@
 namespace sluice {
 
 struct NeighbourOptions {
-  std::optional<double> scale = std::nullopt;  // 1/√d
+  std::optional<double> scale = std::nullopt;  // of q·k; default 1/√d
   Tensor keys = {};                            // bool [batch or 1, n]: false marks padding
   double dropout = 0;                          // on the weights
 };
@@ -48,7 +48,7 @@ enum class ThresholdMode {
 constexpr const char* choices(ThresholdMode) { return "hard soft straight_through"; }
 struct ThresholdOptions {
   ThresholdMode mode = ThresholdMode::hard;  // effect of f > τ on the weights
-  double tau = 0;          // −∞: dense
+  double tau = 0;          // −∞: all pairs
   double temperature = 1;  // T > 0; as T → 0 soft tends to hard where a row has f > τ, or with include_self
   /// If true, key j = i is visible for every f, so that N_i is not empty. The mask still applies. Default: true, but
   /// false for soft, where no weight is 0.
@@ -65,7 +65,7 @@ Tensor threshold_attention(const Tensor& q, const Tensor& k, const Tensor& v, co
 struct GlobalLocalOptions {
   int64_t w;                    // |i − j| <= w
   std::vector<int64_t> global = {};  // distinct positions in [0, n)
-  std::optional<double> scale = std::nullopt;  // of q·k; 1/√d
+  std::optional<double> scale = std::nullopt;  // of q·k; default 1/√d
   Tensor keys = {};    // bool [batch or 1, n]
   double dropout = 0;  // of weights; needs rng
 };

@@ -1,10 +1,11 @@
-// The Transformer block (Vaswani et al. 2017; pre-norm: Xiong et al. 2020) around any attention and any feed-forward layer.
+// The Transformer block (Vaswani et al. 2017; pre-norm: Xiong et al. 2020) with any attention and any feed-forward
+// layer.
 //
 //   pre:   h = x + A(norm(x)),      y = h + F(norm(h))
 //   post:  h = norm(α·x + A(x)),    y = norm(α·h + F(h))       α ≠ 1 is DeepNorm (Wang et al. 2022)
 //
-//   TransformerBlock block(MultiHeadAttention({.heads = {.dim = 64, .heads = 4, .causal = true, .use_rope = true}}, rng),
-//                          Glu({.dim = 64}, rng), {.norm = NormKind::rms});
+//   const HeadsOptions heads{.dim = 64, .heads = 4, .causal = true, .use_rope = true};
+//   TransformerBlock block(MultiHeadAttention(heads, rng), Glu({.dim = 64}, rng), {.norm = NormKind::rms});
 //   std::vector<TransformerBlock<Gla, Mlp>> blocks;
 #pragma once
 

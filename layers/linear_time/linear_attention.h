@@ -95,7 +95,7 @@ struct LinearAttentionOptions {
   int64_t kv_heads = 0;   // 0 means heads; head h reads KV head ⌊h/(heads/kv_heads)⌋
   int64_t head_dim = 0;   // of queries and keys; 0 means dim/heads
   int64_t value_dim = 0;  // of a head's values; 0 means head_dim
-  /// `dim` and `dtype` follow the layer, and favor's input_scale defaults to head_dim^{−1/4}.
+  /// The layer sets `dim` and `dtype`. The default of favor's input_scale is head_dim^{−1/4}.
   FeatureMapOptions feature_map = {};
   bool tie_feature_map = true;  // one map for queries and keys; random maps must be tied
 

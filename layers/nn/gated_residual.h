@@ -1,4 +1,4 @@
-// A residual connection with a gate: y = x + g ⊙ F(x). g = 0 leaves x, g = 1 is the ordinary residual.
+// A residual connection with a gate: y = x + g ⊙ F(x). g = 0 gives x; g = 1 is the ordinary residual.
 #pragma once
 
 #include <sluice/layers/nn/linear.h>

@@ -1,6 +1,6 @@
 // Generation of tokens by a stream: each token is drawn from the logits of the token before it.
 //
-//   Tensor text = generate(model, prompt, {.tokens = 200, .temperature = 0.8, .top_p = 0.95}, rng);   // i64 [batch, n + 200]
+//   Tensor text = generate(model, prompt, {.tokens = 200, .temperature = 0.8, .top_p = 0.95}, rng); // [batch, n + 200]
 #pragma once
 
 #include <sluice/core/options.h>

@@ -1,4 +1,4 @@
-// MLP and the GLU family: O = φ(X·Wu)·Wo and O = (φ(X·Wu) ⊙ φ(X·Wv))·Wo.
+// MLP and the GLU family: O = φ(X·Wu)·Wo and O = (X·Wv ⊙ φ(X·Wg))·Wo.
 #pragma once
 
 #include <sluice/layers/nn/linear.h>
@@ -78,7 +78,7 @@ struct GluOptions {
   }
 };
 
-/// O = gate(X·Wv, X·Wg)·Wo.
+/// O = apply_glu(kind, X·Wv, X·Wg)·Wo.
 struct Glu {
   static constexpr const char* type = "Glu";
   GluOptions options{};

@@ -106,7 +106,7 @@ void convert(const Members& m, DType dtype) {
   become(m, [=](const Tensor& x) { return is_float(x.dtype()) ? sluice::to(x, dtype) : x; });
 }
 void move(const Members& m, Device device) {
-  if (device == meta) return unshare(m, meta);  // others may still need the values
+  if (device == meta) return unshare(m, meta);  // other owners may still need the values
   become(m, [=](const Tensor& x) { return sluice::to(x, device); });
 }
 void unshare(const Members& m, std::optional<Device> device) {
@@ -174,7 +174,7 @@ void take_former_names(const Members& m, std::map<std::string, Tensor>& file) {
     for (const auto& [now, then] : kFormer) {
       if (last == name.npos || name.substr(first, last - first) != now) continue;
       const std::string former = str(name.substr(0, first), then, name.substr(last));
-      if (names.contains(former)) continue;  // the model has both
+      if (names.contains(former)) continue;  // the model has tensors of both names
       for (auto it = file.lower_bound(former); it != file.end() && it->first.starts_with(former);) {
         const auto at = it++;
         const std::string rest = at->first.substr(former.size());

@@ -10,7 +10,7 @@ namespace sluice {
 /// A tensor of a module and the tensor's path in the module, "blocks.0.norm.weight".
 struct NamedTensor {
   std::string name;  // parts of the path joined by dots
-  Tensor tensor;     // the same storage as the module's
+  Tensor tensor;     // shares the storage of the module's tensor
 };
 
 }  // namespace sluice

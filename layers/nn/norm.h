@@ -63,21 +63,21 @@ struct Norm {
 struct LayerNorm : Norm {
   static constexpr const char* type = "LayerNorm";
   using Norm::Norm;
-  /// ValueError unless dim >= 1 and epsilon >= 0.
+  /// Throws ValueError unless dim >= 1 and epsilon >= 0.
   LayerNorm(int64_t dim, double epsilon = 1e-5, DType dtype = f32) : Norm({dim, NormKind::layer, epsilon, dtype}) {}
 };
 /// x/√(mean x² + ε)·w.
 struct RMSNorm : Norm {
   static constexpr const char* type = "RMSNorm";
   using Norm::Norm;
-  /// ValueError unless dim >= 1 and epsilon >= 0.
+  /// Throws ValueError unless dim >= 1 and epsilon >= 0.
   RMSNorm(int64_t dim, double epsilon = 1e-6, DType dtype = f32) : Norm({dim, NormKind::rms, epsilon, dtype}) {}
 };
 /// x/√(mean x² + ε)·g with one g for all channels.
 struct ScaleNorm : Norm {
   static constexpr const char* type = "ScaleNorm";
   using Norm::Norm;
-  /// ValueError unless dim >= 1 and epsilon >= 0.
+  /// Throws ValueError unless dim >= 1 and epsilon >= 0.
   ScaleNorm(int64_t dim, double epsilon = 1e-5, DType dtype = f32) : Norm({dim, NormKind::scale, epsilon, dtype}) {}
 };
 

@@ -78,7 +78,7 @@ struct Axis {
   double from, to;  // positions of low and high on the page
 
   Axis(Range r, int ticks, bool whole, double from_, double to_) : from(from_), to(to_) {
-    if (!(r.low <= r.high)) r = {0, 1};  // nothing to show
+    if (!(r.low <= r.high)) r = {0, 1};  // no points
     if (r.low == r.high) r.high += std::max(1.0, std::abs(r.low));
     const double raw = (r.high - r.low) / ticks, power = std::pow(10, std::floor(std::log10(raw)));
     const double lead = raw / power;

@@ -53,7 +53,7 @@ Tensor GraphedStep::operator()(const std::vector<Tensor>& inputs) {
   }
   std::vector<Ref<Storage>> memory;
   for (const NamedTensor& p : parameters_) memory.push_back(p.tensor.impl().storage);
-  if (memory != memory_) steps_.clear(), memory_ = std::move(memory);  // to() has converted the model
+  if (memory != memory_) steps_.clear(), memory_ = std::move(memory);  // the model has been converted or moved
   if (options_.schedule) optimizer_->set_lr(options_.schedule(optimizer_->steps()));
   const Device device = inputs.empty() ? cpu : inputs[0].device();
   const bool can = detail::graphs_of(device) != nullptr;
