@@ -167,12 +167,16 @@ libcxx() {
     SYNTAX_JOBS=$jobs tests/house/syntax.sh all build/clang clang++ -stdlib=libc++" 'tests/house/syntax.sh'
 }
 debug() {
-  fresh debug bookworm g++
-  # Debug mode changes the layout of containers, so it is for all that is compiled there: by a compiler that has it on.
+  fresh debug bookworm g++ catch2
+  # Debug mode changes the layout of containers, so it is for all that is compiled there, by a compiler that has it on, and
+  # for Catch2.
   inside 'for name in c++ g++; do
     printf "#!/bin/sh\nexec /usr/bin/g++ -D_GLIBCXX_DEBUG -O1 \"\$@\" -g0\n" >/usr/local/bin/$name
     chmod +x /usr/local/bin/$name
-  done'
+  done
+  rm /usr/lib/libCatch2WithMain.a
+  printf "#define CATCH_CONFIG_MAIN\n#include <catch2/catch.hpp>\n" | c++ -x c++ -c - -o /root/catch.o
+  ar -qc /usr/lib/libCatch2WithMain.a /root/catch.o'
   all_tests debug 'Debian 12, g++ debug mode' "tests/run.sh --preset debug --jobs $jobs"
 }
 
