@@ -106,7 +106,7 @@ row() { # name platform ran status
   catch=$(inside "dpkg-query -W -f '\${Version}' catch2" || true)
   result=$(awk -v status="$status" '
     /unit tests: / && match($0, /[0-9]+ assertions? in [0-9]+ test cases?/) { split(substr($0, RSTART), n, " "); assertions += n[1]; cases += n[4] }
-    match($0, /[0-9]+ tests? failed out of [0-9]+/) { split(substr($0, RSTART), n, " "); broken = n[1]; ctests = n[6] }
+    match($0, /[0-9]+ tests? failed out of [0-9]+/) { split(substr($0, RSTART), n, " "); broken += n[1]; ctests += n[6] }
     sub(/^result +/, "") { trained = $0 }
     END {
       if (!status && trained) print trained
