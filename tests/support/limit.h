@@ -1,9 +1,11 @@
 // Less memory than the machine has.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <fstream>
 
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -23,6 +25,16 @@ class MemoryLimit {
   ~MemoryLimit() { ::setrlimit(RLIMIT_AS, &before_); }
   MemoryLimit(const MemoryLimit&) = delete;
   MemoryLimit& operator=(const MemoryLimit&) = delete;
+
+  /// Whether there are limits here: emulators of processors ignore them.
+  static bool works() {
+    constexpr std::size_t bytes = std::size_t{1} << 30;
+    const MemoryLimit limit(bytes / 2);
+    void* const all = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (all == MAP_FAILED) return true;
+    ::munmap(all, bytes);
+    return false;
+  }
 
  private:
   rlimit before_;
