@@ -23,8 +23,8 @@
 namespace sluice {
 
 /// The row numbers of each batch of an epoch, i64 [batch] each; the last batch may be shorter. The row numbers are 0 …
-/// rows − 1, shuffled by a pure function of seed and epoch. Throws ValueError unless rows >= 0, batch >= 1 and epoch >=
-/// 0.
+/// rows − 1, shuffled by a pure function of seed and epoch. Throws ValueError unless rows >= 0, batch >= 1 and
+/// epoch >= 0.
 std::vector<Tensor> shuffled_batches(int64_t rows, int64_t batch, uint64_t seed, int64_t epoch);
 
 struct LoaderOptions {

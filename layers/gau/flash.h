@@ -45,7 +45,7 @@ struct FlashOptions {
   double attention_dropout = 0, dropout = 0;
 
   Init init = Init::xavier();
-  /// > 0: initial γ is N(0, γ_std²) instead of 1. The paper's 0.02 needs a bias: see GauOptions.
+  /// If > 0, initial γ is N(0, γ_std²) instead of 1. The paper's 0.02 needs a bias: see GauOptions.
   double gamma_std = 0;
   DType dtype = f32;
 

@@ -67,9 +67,9 @@ struct GauOptions {
   double attention_dropout = 0, dropout = 0;
 
   Init init = Init::xavier();
-  /// > 0: initial γ is N(0, γ_std²) instead of 1. The paper's 0.02 needs a Toeplitz bias: without a bias the layer is
-  /// initially almost the identity, with vanishing gradients. With γ = 1 queries initially equal keys. Tasks that look
-  /// something up may need N(0, 1) to break this symmetry (examples/07_associative_recall.cpp).
+  /// If > 0, initial γ is N(0, γ_std²) instead of 1. The paper's 0.02 needs a Toeplitz bias: without a bias the layer
+  /// is initially almost the identity, with vanishing gradients. With γ = 1 queries initially equal keys. Tasks that
+  /// look something up may need N(0, 1) to break this symmetry (examples/07_associative_recall.cpp).
   double gamma_std = 0;
   DType dtype = f32;
 

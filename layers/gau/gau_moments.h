@@ -1,6 +1,6 @@
 // Statistics of a GAU at initialisation (Su, "Gated Attention Unit needs no warmup?", 2022, with its integrals computed
-// numerically). Assumptions: x ~ N(0, 1); Wu, Wv, Wz ~ N(0, 1/d), Wo ~ N(0, 1/e); γ = 1, β = 0, no bias, no RoPE; A =
-// relu²(Z·Zᵀ)/(ns), where all scores count as positive. Then U, V and Z are φ(ε) for normal ε.
+// numerically). Assumptions: x ~ N(0, 1); Wu, Wv, Wz ~ N(0, 1/d), Wo ~ N(0, 1/e); γ = 1, β = 0, no bias, no RoPE;
+// A = relu²(Z·Zᵀ)/(ns), where all scores count as positive. Then U, V and Z are φ(ε) for normal ε.
 #pragma once
 
 #include <sluice/ops/activation.h>

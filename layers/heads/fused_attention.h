@@ -24,8 +24,8 @@ struct FusedAttentionForm {
   int64_t chunk = 64;   // tokens per step of the scan; changes rounding only
   double dropout = 0;  // on the softmax weights; needs rng
 };
-/// Returns the mixture for q, k [batch, heads, n, d], v [batch, heads, n, dv] and a gate that broadcasts to [batch,
-/// heads, n, dv]. key_mask must be bool [batch, n]; padded keys and values may hold NaN. O(n) memory.
+/// Returns the mixture for q, k [batch, heads, n, d], v [batch, heads, n, dv] and a gate that broadcasts to
+/// [batch, heads, n, dv]. key_mask must be bool [batch, n]; padded keys and values may hold NaN. O(n) memory.
 Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate,
                        const FusedAttentionForm& form = {}, const Tensor& key_mask = {}, Rng* rng = nullptr);
 

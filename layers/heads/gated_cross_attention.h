@@ -44,9 +44,10 @@ struct GatedCrossAttention {
   GatedCrossAttention() = default;
   GatedCrossAttention(GatedCrossAttentionOptions o, Rng& rng);
 
-  /// x [batch, n, dim] → the same shape (width heads·dv without project_out), with the pass's context [batch, k,
-  /// context_dim]. With a residual, `flamingo` initially returns x. `pooled` averages the real rows of key_mask. A
-  /// stream keeps K and V of the context. Throws ValueError in a stream for `pooled` and `literal`, which mix queries.
+  /// x [batch, n, dim] → the same shape (width heads·dv without project_out), with the pass's context
+  /// [batch, k, context_dim]. With a residual, `flamingo` initially returns x. `pooled` averages the real rows of
+  /// key_mask. A stream keeps K and V of the context. Throws ValueError in a stream for `pooled` and `literal`, which
+  /// mix queries.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
   static void visit(auto& self, auto&& f) {

@@ -49,8 +49,8 @@ struct MultiHeadAttentionOptions {
   /// Rules of AttentionMask. `window` is a number of keys, a query's own position included; 0 means all.
   int64_t window = 0, dilation = 1;
   std::vector<int64_t> global = {};
-  /// The rows of global positions are replaced by rows computed with Wq_g, Wk_g and Wv_g over all keys, or over keys j
-  /// <= i if causal (Longformer). Wq_g, Wk_g and Wv_g are initially copies of Wq, Wk and Wv.
+  /// The rows of global positions are replaced by rows computed with Wq_g, Wk_g and Wv_g over all keys, or over keys
+  /// j <= i if causal (Longformer). Wq_g, Wk_g and Wv_g are initially copies of Wq, Wk and Wv.
   bool separate_global_projections = false;
 
   bool qk_norm = false;  // norm of Q and K, before RoPE

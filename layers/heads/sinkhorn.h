@@ -1,6 +1,6 @@
 // Sinkhorn attention: weights that are doubly stochastic (Tay et al. 2020, "Sparse Sinkhorn Attention"; Sinkhorn 1964).
-// S⁰ = e^{λA}, S^{t+1} = T_row(T_col(S^t)). T_row divides each row by its sum, T_col each column. In logarithms: L ← L
-// − lse_col(L), L ← L − lse_row(L).
+// S⁰ = e^{λA}, S^{t+1} = T_row(T_col(S^t)). T_row divides each row by its sum, T_col each column. In logarithms:
+// L ← L − lse_col(L), L ← L − lse_row(L).
 //
 // λ is an inverse temperature: λ → 0 gives 1/n everywhere, and λ → ∞ gives the permutation that maximises Σ A_{i,π(i)}.
 // No entry becomes exactly 0. Sparsity comes from sorting blocks, or from a top-k after the iterations. There is no

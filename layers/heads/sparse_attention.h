@@ -3,8 +3,8 @@
 //   a_ij = e^{s_ij} / Σ_{j' ∈ N_i} e^{s_ij'} for j in N_i, else 0        o_i = Σ_j a_ij v_j
 //
 // The neighbours N_i are listed, or chosen by score (top-k), or by a second score f (threshold). The operands are those
-// of attention(): q [batch, heads, m, d], k [batch, kv_heads, n, d], v [batch, kv_heads, n, dv] → [batch, heads, m,
-// dv], or of rank 3 (one head) or 2; f32, f64 and bf16; gradients of any order.
+// of attention(): q [batch, heads, m, d], k [batch, kv_heads, n, d], v [batch, kv_heads, n, dv]
+// → [batch, heads, m, dv], or of rank 3 (one head) or 2; f32, f64 and bf16; gradients of any order.
 #pragma once
 
 #include <sluice/ops/attention/top_k.h>

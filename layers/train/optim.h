@@ -114,8 +114,8 @@ class Optimizer {
   };
   /// `name` begins error messages. `moments` are the names of the zero-initialised tensors that each slot needs. Throws
   /// ValueError for an empty list, an undefined or strided tensor, a name or a storage that occurs twice (naming both),
-  /// an lr that is not finite and >= 0, a group without parameters, and a group whose factor or decay is not finite and
-  /// >= 0. Throws AutogradError for a tensor that is not a leaf or does not require a gradient.
+  /// an lr that is not finite and >= 0, a group without parameters, and a group whose factor or
+  /// decay is not finite and >= 0. Throws AutogradError for a tensor that is not a leaf or does not require a gradient.
   Optimizer(const char* name, std::vector<NamedTensor> parameters, std::vector<const char*> moments, double lr,
             double weight_decay, const ParameterFilter& decay, const ParameterGroups& groups);
 

@@ -28,9 +28,9 @@ struct CosineOptions {
   double floor = 0;    // the rate from step `total` on; must be <= lr
 };
 
-/// Warmup as in warmup_schedule(), then half a cosine (Loshchilov & Hutter 2017, without restarts): floor + (lr −
-/// floor)·(1 + cos(π·(step − warmup)/(total − warmup)))/2. Throws ValueError for options outside the bounds stated
-/// beside them.
+/// Warmup as in warmup_schedule(), then half a cosine (Loshchilov & Hutter 2017, without restarts):
+/// floor + (lr − floor)·(1 + cos(π·(step − warmup)/(total − warmup)))/2. Throws ValueError for options outside the
+/// bounds stated beside them.
 Schedule cosine_schedule(CosineOptions options);
 
 /// Linear interpolation between the knots (step, rate). Before the first knot the rate is the first rate, after the
