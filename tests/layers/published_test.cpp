@@ -43,7 +43,7 @@ TEST_CASE("published layers: outputs and all gradients are those of their packag
       Tensor x = of("x");
       const bool floats = is_float(x.dtype());
       if (floats) x = clone(x).requires_grad_();
-      const Tensor y = (*layer)({.x = x});
+      const Tensor y = (*layer)(x);
       close(y, of("y"));
       backward(sum(y * of("cotangent")));
       if (floats) close(x.grad(), of("grad.x"));
