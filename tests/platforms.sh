@@ -176,7 +176,8 @@ debug() {
   done
   rm /usr/lib/libCatch2WithMain.a
   printf "#define CATCH_CONFIG_MAIN\n#include <catch2/catch.hpp>\n" | c++ -x c++ -c - -o catch.o
-  ar -qc /usr/lib/libCatch2WithMain.a catch.o'
+  ar -qc /usr/lib/libCatch2WithMain.a catch.o
+  rm catch.o'
   all_tests debug 'Debian 12, g++ debug mode' "tests/run.sh --preset debug --jobs $jobs"
 }
 
