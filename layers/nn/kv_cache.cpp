@@ -83,8 +83,7 @@ std::vector<Tensor> KvCache::append(const std::vector<Tensor>& fresh, int64_t wa
     fail<ValueError>("kv_cache: a state with window ", window, " is of another layer; need ", wanted_window);
   NoGrad guard;
   window = wanted_window;
-  if (rings.empty()) rings.resize(fresh.size());
-  const int64_t m = fresh[0].dim(2), before = stored(), capacity = rings[0].defined() ? rings[0].dim(2) : 0;
+  const int64_t m = fresh[0].dim(2), before = stored(), capacity = rings.empty() ? 0 : rings[0].dim(2);
   const int64_t total = length + m;
   const bool wraps = window > 0 && total > window;
   std::vector<Tensor> seen;
@@ -97,11 +96,12 @@ std::vector<Tensor> KvCache::append(const std::vector<Tensor>& fresh, int64_t wa
   int64_t room = total > capacity ? std::max({total, 2 * capacity, reserved}) : capacity;
   if (window > 0) room = std::min(room, window);
   const int64_t skipped = wraps ? std::max<int64_t>(0, m - window) : 0;  // overwritten in the same call
+  std::vector<Tensor> roomy, saved;  // the cache stays as it is until all memory is there
   for (std::size_t i = 0; i < fresh.size(); ++i)
-    rings[i] = with_room(rings[i], fresh[i], std::min(length, capacity), room);
-  overwritten.clear();
+    roomy.push_back(with_room(rings.empty() ? Tensor() : rings[i], fresh[i], std::min(length, capacity), room));
   if (const int64_t from = std::max(window, length + skipped); wraps)
-    for (const Tensor& ring : rings) overwritten.push_back(read_rows(ring, from, total - from));
+    for (const Tensor& ring : roomy) saved.push_back(read_rows(ring, from, total - from));
+  rings = std::move(roomy), overwritten = std::move(saved);
   for (std::size_t i = 0; i < fresh.size(); ++i) write_rows(rings[i], fresh[i], skipped, length + skipped);
   length = total;
   if (!seen.empty()) return seen;

@@ -155,8 +155,7 @@ class Call {
               const LinearScanOptions& options);
   /// What `make` gives for the context. A stream computes it in its first step and keeps it.
   std::vector<Tensor> of_context(const std::function<std::vector<Tensor>()>& make);
-  /// What a stream keeps here, for what the above does not serve.
-  /// ShapeError for a stream of another batch.
+  /// What a stream keeps here, for what the above does not serve. ShapeError for a stream of another batch.
   Stream::Kept& kept(const char* what);
 
  private:

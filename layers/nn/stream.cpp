@@ -48,7 +48,7 @@ Stream::Kept& Stream::next(const char* layer, const char* what) {
                      exists ? str("the ", kept_[next_].what, " of a layer ", kept_[next_].layer) : "nothing",
                      ", not the ", what, " of a layer ", layer);
   Kept& k = kept_[next_++];
-  if (exists && next_ <= known_) k.before_.emplace(Kept::Before{k.tensors, k.cache.length, std::nullopt});
+  if (next_ <= known_) k.before_.emplace(Kept::Before{k.tensors, k.cache.length, std::nullopt});
   return k;
 }
 
