@@ -230,7 +230,8 @@ void heads_rows(Rows& rows) {
                                             R"({"dim": 4, "heads": 2, "block": 2})",
                                             {R"({"attention_dropout": 0.3, "out_bias": true})",
                                              R"({"block": 4, "last": "columns", "iterations": 1, "use_rope": true})"});
-  rows.template add<GlobalLocalAttention>("global_local_attention", {.key_mask = true, .positions = true}, R"({"dim": 4, "heads": 2, "w": 1})",
+  rows.template add<GlobalLocalAttention>("global_local_attention", {.key_mask = true, .positions = true},
+                                          R"({"dim": 4, "heads": 2, "w": 1})",
                                           {R"({"separate_global": false, "attention_dropout": 0.3})"});
 }
 

@@ -32,8 +32,9 @@ Tensor ForgettingAttention::operator()(const Tensor& given, const Pass& pass) co
   const double scale = 1 / std::sqrt(static_cast<double>(h.head_dim));
   const Tensor columns = transpose(reshape(neg(c), {batch, h.kv_heads, group, n}), 2, 3);
   const Tensor own = reshape(expand(eye(group, group, x.options()), {h.kv_heads, group, group}), {h.heads, 1, group});
-  const Tensor y = call.attend(cat({q, expand(own * (1 / scale), {batch, h.heads, n, group})}, -1), cat({k, columns}, -1),
-                               v, {.scale = scale, .mask = {.causal = true}, .dropout = h.attention_dropout});
+  const Tensor queries = cat({q, expand(own * (1 / scale), {batch, h.heads, n, group})}, -1);
+  const Tensor y = call.attend(queries, cat({k, columns}, -1), v,
+                               {.scale = scale, .mask = {.causal = true}, .dropout = h.attention_dropout});
   return heads.finish(h, y, x, call.rng());
 }
 

@@ -37,7 +37,8 @@ Tensor mix(const Tensor& softmax, const Tensor& linear, const Tensor& gate, doub
 /// The mixture. The functions `attend` and `scan` decide which tokens are read: those of one call, or of a stream.
 Tensor mixture(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate, const FusedAttentionForm& form,
                const Tensor& key_mask, auto&& attend, auto&& scan) {
-  const Tensor softmax = attend(AttentionOptions{.mask = {.causal = form.causal, .keys = key_mask}, .dropout = form.dropout});
+  const AttentionOptions a{.mask = {.causal = form.causal, .keys = key_mask}, .dropout = form.dropout};
+  const Tensor softmax = attend(a);
   const LinearParts p = linear_parts(q, k, v, key_mask);
   const Tensor linear = form.causal ? scan(p) : matmul(p.q, sequence_sum(matmul(transpose(p.k, -2, -1), p.values)));
   return mix(softmax, linear, gate, form.eps);

@@ -26,8 +26,8 @@ Tensor TopKAttention::operator()(const Tensor& given, const Pass& pass) const {
   const std::vector<Tensor> rows = call.rows({k, v}, options.window);
   const AttentionOptions a{.mask = {.causal = h.causal, .window = options.window, .keys = call.key_mask()},
                            .dropout = h.attention_dropout};
-  const Tensor y = topk_attention(q, rows[0], rows[1], {.k = options.k, .ties = options.ties, .attention = a}, call.rng());
-  return heads.finish(h, y, call.x, call.rng());
+  const TopKOptions o{.k = options.k, .ties = options.ties, .attention = a};
+  return heads.finish(h, topk_attention(q, rows[0], rows[1], o, call.rng()), call.x, call.rng());
 }
 
 // -- learned threshold ---------------------------------------------------------------------------------------

@@ -60,7 +60,8 @@ Tensor sample_tokens(const Tensor& logits, const GenerateOptions& options, Rng& 
   return Tensor::from(tokens);
 }
 
-Tensor generate(const std::function<Tensor(const Tensor& tokens)>& logits_of, const Tensor& prompt, const GenerateOptions& options, Rng& rng) {
+Tensor generate(const std::function<Tensor(const Tensor& tokens)>& logits_of, const Tensor& prompt,
+                const GenerateOptions& options, Rng& rng) {
   check_options("generate", options);
   if (prompt.rank() != 2 || prompt.dtype() != i64 || prompt.dim(0) == 0 || prompt.dim(1) == 0)
     fail("generate: the prompt must be i64 [batch, n] with n >= 1 — got ", prompt.dtype(), " ", prompt);

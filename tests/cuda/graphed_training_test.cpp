@@ -259,7 +259,9 @@ TEST_CASE("graphed training: what cannot be recorded is refused by name, and not
   const Tensor x = tokens(1, {2, 5});
   const auto refused = [&](const char* why, const std::function<Tensor(const Tensor&)>& f) {
     INFO(why);
-    const auto loss_of = [&](const std::vector<Tensor>& in) { return cross_entropy(model(in[0], {.rng = &rng}), in[1]); };
+    const auto loss_of = [&](const std::vector<Tensor>& in) {
+      return cross_entropy(model(in[0], {.rng = &rng}), in[1]);
+    };
     GraphedStep step(adam, [&](const std::vector<Tensor>& in) { return f(loss_of(in)); }, {.max_norm = 1});
     step({x, x});
     const auto steps = adam.steps();
@@ -278,7 +280,8 @@ TEST_CASE("graphed training: what cannot be recorded is refused by name, and not
   for (const GraphedStepOptions& o : {GraphedStepOptions{.max_norm = 0}, GraphedStepOptions{.max_norm = -1}, GraphedStepOptions{.max_value = std::nan("")}, GraphedStepOptions{.parts = 0}})
     CHECK_THROWS_AS(GraphedStep(adam, [](const std::vector<Tensor>& in) { return in[0]; }, o), ValueError);
   CHECK_THROWS_AS(GraphedStep(adam, nullptr), ValueError);
-  GraphedStep halves(adam, [&](const std::vector<Tensor>& in) { return cross_entropy(model(in[0]), in[1]); }, {.parts = 3});
+  const auto loss_of = [&](const std::vector<Tensor>& in) { return cross_entropy(model(in[0]), in[1]); };
+  GraphedStep halves(adam, loss_of, {.parts = 3});
   CHECK_THROWS_WITH(halves({x, x}), Contains("cannot be cut into 3 parts"));
 }
 

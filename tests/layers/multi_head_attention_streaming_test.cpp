@@ -37,7 +37,8 @@ TEST_CASE("multi_head_attention: a ring buffer is a causal sliding window", "[at
       }
 }
 
-TEST_CASE("multi_head_attention: cross attention streams, its first step brings the context", "[attention][streaming]") {
+TEST_CASE("multi_head_attention: cross attention streams, its first step brings the context",
+          "[attention][streaming]") {
   for (bool padded : {false, true}) {
     MultiHeadAttentionOptions o{.heads = {.dim = 6, .heads = 4, .kv_heads = 2, .head_dim = 4, .context_dim = 5}};
     o.norm = NormKind::rms, o.qk_norm = o.heads.residual = true;

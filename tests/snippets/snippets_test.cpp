@@ -57,7 +57,8 @@ void snippet(Rng& rng, const Tensor& x, const Tensor& side) {
 namespace layers_calls_readme {
 using namespace sluice;
 void snippet(const Gau& layer, const MultiHeadAttention& cross, const Tensor& x, const Tensor& real,
-             const Tensor& documents, const Tensor& memory, const Tensor& known, const Tensor& prompt, const Tensor& next,
+             const Tensor& documents, const Tensor& memory, const Tensor& known, const Tensor& prompt,
+             const Tensor& next,
              Rng& rng) {
 #include "layers_README_1.inc"
 }
