@@ -96,9 +96,10 @@ std::vector<Tensor> KvCache::append(const std::vector<Tensor>& fresh, int64_t wa
   int64_t room = total > capacity ? std::max({total, 2 * capacity, reserved}) : capacity;
   if (window > 0) room = std::min(room, window);
   const int64_t skipped = wraps ? std::max<int64_t>(0, m - window) : 0;  // overwritten in the same call
+  const Tensor none;
   std::vector<Tensor> roomy, saved;  // the cache stays as it is until all memory is there
   for (std::size_t i = 0; i < fresh.size(); ++i)
-    roomy.push_back(with_room(rings.empty() ? Tensor() : rings[i], fresh[i], std::min(length, capacity), room));
+    roomy.push_back(with_room(rings.empty() ? none : rings[i], fresh[i], std::min(length, capacity), room));
   if (const int64_t from = std::max(window, length + skipped); wraps)
     for (const Tensor& ring : roomy) saved.push_back(read_rows(ring, from, total - from));
   rings = std::move(roomy), overwritten = std::move(saved);
