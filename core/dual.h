@@ -26,8 +26,7 @@ struct PartialOps {
   static SLUICE_FN T zero() { return T(0); }
   static SLUICE_FN T add(const T& a, const T& b) { return a + b; }
   static SLUICE_FN T sub(const T& a, const T& b) { return a - b; }
-  template <class M>
-  static SLUICE_FN T select(const M& mask, const T& a, const T& b) {
+  template <class M> static SLUICE_FN T select(const M& mask, const T& a, const T& b) {
     if constexpr (std::is_floating_point_v<T>) return math::select(mask, a, b);
     else return mask ? a : b;
   }
@@ -227,30 +226,27 @@ template <class T> SLUICE_FN T smaller(const T& a, const T& b) {
   else if constexpr (std::is_floating_point_v<T>) return math::min(a, b);
   else return minimum(a, b);
 }
+/// y is a where `first` holds, else b. A tie splits the gradient in halves.
+template <class T, std::size_t N, class Mask>
+SLUICE_FN Dual<T, N> one_of(const Dual<T, N>& a, const Dual<T, N>& b, const T& y, const Mask& first) {
+  using P = PartialOps<T>;
+  auto c = [&](double w) { return like(Value<T>{a.v, {}}, w).v; };
+  T wa = P::select(first, c(1), T(P::select(a.v == b.v, c(0.5), c(0))));
+  return chain(a, b, y, wa, T(scalar(a.v, 1) - wa));
+}
 }  // namespace detail
-
 /// The larger (smaller) value; a NaN in either wins. A tie splits the gradient in halves.
 template <class T, std::size_t N>
 SLUICE_FN Dual<T, N> max(const Dual<T, N>& a, const Dual<T, N>& b) {
   T y = detail::larger(a.v, b.v);
   if constexpr (N == 0) return {y, {}};
-  else {
-    using P = PartialOps<T>;
-    auto c = [&](double w) { return like(Value<T>{a.v, {}}, w).v; };
-    T wa = P::select(a.v > b.v, c(1), T(P::select(a.v == b.v, c(0.5), c(0))));
-    return detail::chain(a, b, y, wa, T(detail::scalar(a.v, 1) - wa));
-  }
+  else return detail::one_of(a, b, y, a.v > b.v);
 }
 template <class T, std::size_t N>
 SLUICE_FN Dual<T, N> min(const Dual<T, N>& a, const Dual<T, N>& b) {
   T y = detail::smaller(a.v, b.v);
   if constexpr (N == 0) return {y, {}};
-  else {
-    using P = PartialOps<T>;
-    auto c = [&](double w) { return like(Value<T>{a.v, {}}, w).v; };
-    T wa = P::select(a.v < b.v, c(1), T(P::select(a.v == b.v, c(0.5), c(0))));
-    return detail::chain(a, b, y, wa, T(detail::scalar(a.v, 1) - wa));
-  }
+  else return detail::one_of(a, b, y, a.v < b.v);
 }
 
 /// a − b·⌊a/b⌋, which has the sign of b: slopes 1 and −⌊a/b⌋.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <sluice/cuda/tensors.h>
+#include <sluice/ops/formulas_of_layers.h>
 #include <sluice/ops/map.h>
 
 namespace sluice::cuda {

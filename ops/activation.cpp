@@ -1,5 +1,6 @@
 #include <sluice/ops/activation.h>
 
+#include <sluice/ops/formulas_of_layers.h>
 #include <sluice/ops/map.h>
 
 namespace sluice {

@@ -1,6 +1,7 @@
 #include <sluice/ops/elementwise.h>
 
 #include <sluice/ops/create.h>
+#include <sluice/ops/formulas_of_layers.h>
 #include <sluice/ops/map.h>
 
 #include <cmath>

@@ -6,6 +6,7 @@
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/gather.h>
 #include <sluice/ops/kernels.h>
+#include <sluice/ops/formulas_of_layers.h>
 #include <sluice/ops/map.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/rows.h>

@@ -3,6 +3,7 @@
 #include <sluice/layers/nn/heads.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
+#include <sluice/ops/formulas_of_layers.h>
 #include <sluice/ops/map.h>
 #include <sluice/ops/view.h>
 #include <sluice/parallel/sequence.h>

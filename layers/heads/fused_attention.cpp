@@ -3,6 +3,7 @@
 #include <sluice/ops/activation.h>
 #include <sluice/ops/attention/attention.h>
 #include <sluice/ops/create.h>
+#include <sluice/ops/formulas_of_layers.h>
 #include <sluice/ops/map.h>
 #include <sluice/ops/matmul.h>
 #include <sluice/ops/scan/linear_scan.h>

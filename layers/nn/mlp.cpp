@@ -1,6 +1,7 @@
 #include <sluice/layers/nn/mlp.h>
 
 #include <sluice/ops/elementwise.h>
+#include <sluice/ops/formulas_of_layers.h>
 #include <sluice/ops/map.h>
 
 namespace sluice {

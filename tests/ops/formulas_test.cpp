@@ -1,6 +1,6 @@
 // Every formula of ops/formulas.h: its derivative by dual numbers against the complex step, its f32
 // evaluation against f64, its conventions at kinks, and what it does with NaN.
-#include <sluice/ops/formulas.h>
+#include <sluice/ops/formulas_of_layers.h>
 
 #include "support/approx.h"
 #include "support/catch.h"

@@ -5,6 +5,7 @@
 #include "support/isa_scope.h"
 
 #include <sluice/core/cpu.h>
+#include <sluice/ops/formulas_of_layers.h>
 #include <sluice/ops/map.h>
 #include <sluice/sluice.h>
 

@@ -72,15 +72,17 @@ void write_op_table(const std::string& folder) {
 }
 
 std::vector<std::string> formula_names(const std::string& source_dir) {
-  std::ifstream in(source_dir + "/ops/formulas.h");
   const std::regex named(
       R"(^(?:struct (\w+)(?: : \w+<\w+>)? \{|using (\w+) = (?!Formulas)|SLUICE_UNARY_FORMULA\((\w+), ))");
   std::vector<std::string> names;
-  bool is_template = false;
-  for (std::string line; std::getline(in, line);) {
-    std::smatch m;
-    if (std::regex_search(line, m, named) && !is_template) names.push_back(m[1].str() + m[2].str() + m[3].str());
-    is_template = line.rfind("template ", 0) == 0;
+  for (const char* page : {"/ops/formulas.h", "/ops/formulas_of_layers.h"}) {
+    std::ifstream in(source_dir + page);
+    bool is_template = false;
+    for (std::string line; std::getline(in, line);) {
+      std::smatch m;
+      if (std::regex_search(line, m, named) && !is_template) names.push_back(m[1].str() + m[2].str() + m[3].str());
+      is_template = line.rfind("template ", 0) == 0;
+    }
   }
   return names;
 }
