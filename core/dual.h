@@ -121,6 +121,7 @@ SLUICE_FN Dual<T, N> like(const Dual<T, N>& x, double c) {
 // -- functions ---------------------------------------------------------------------------------------
 // Each row:  y = f(x)   slope.  `using math::f` serves float and double; Tensor finds its op by ADL.
 
+// clang-format off: a table
 #define SLUICE_DUAL_ROW(name, slope)                        \
   template <class T, std::size_t N>                         \
   SLUICE_FN Dual<T, N> name(const Dual<T, N>& dual) {       \
@@ -152,6 +153,7 @@ SLUICE_DUAL_ROW(sin, detail::slope_cos(x))
 SLUICE_DUAL_ROW(cos, -detail::slope_sin(x))
 SLUICE_DUAL_ROW(abs, detail::slope_sign(x))
 #undef SLUICE_DUAL_ROW
+// clang-format on
 
 /// The standard normal distribution function. Slope e^(−x²/2)/√2π; in f32 the value needs e^(−x²/2) anyway.
 template <class T, std::size_t N>

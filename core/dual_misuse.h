@@ -9,6 +9,7 @@
 #include <initializer_list>
 #include <ios>
 
+// clang-format off: a table of messages
 namespace sluice {
 
 namespace detail {

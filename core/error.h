@@ -18,6 +18,7 @@ namespace sluice {
 struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
+// clang-format off: a table
 struct ShapeError : Error { using Error::Error; };     // ranks, sizes, dims, strides
 struct DTypeError : Error { using Error::Error; };     // element types
 struct DeviceError : Error { using Error::Error; };    // where memory lives, missing kernels
@@ -25,6 +26,7 @@ struct AutogradError : Error { using Error::Error; };  // history, versions, gra
 struct IOError : Error { using Error::Error; };        // files
 struct MemoryError : Error { using Error::Error; };    // the system has no memory left
 struct ValueError : Error { using Error::Error; };     // an argument outside its domain
+// clang-format on
 
 /// append_text() adds a value to an error message. Other types declare overloads beside themselves.
 void append_text(std::string& s, std::string_view v);

@@ -11,6 +11,7 @@ struct Gated {
   static constexpr const char* name = "gate";
   template <class T> SLUICE_FN T operator()(const T& x, const T& g) const { return x * Phi{}(g); }
 };
+// clang-format off: a table
 struct Glu : Gated<Sigmoid> { static constexpr const char* name = "glu"; };  // Dauphin et al. 2017
 struct ReGlu : Gated<Relu> { static constexpr const char* name = "reglu"; };  // Shazeer 2020, as GeGlu, SwiGlu and Bilinear
 struct GeGlu : Gated<Gelu> { static constexpr const char* name = "geglu"; };
@@ -24,6 +25,7 @@ struct SiluGlu {
     return Silu{}(x) * Silu{}(g);
   }
 };
+// clang-format on
 /// Linear interpolation a + w·(b − a).
 struct Lerp {
   static constexpr const char* name = "lerp";
