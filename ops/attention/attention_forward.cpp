@@ -10,9 +10,7 @@
 // Few queries, as in a step of decoding, cannot occupy many threads: then each tile of keys is a task of its own, and
 // the tiles' results are merged in their order (split-KV; Dao et al. 2023).
 #include <sluice/core/cpu.h>
-#include <sluice/ops/attention/attention_tiles.h>
-
-#include <optional>
+#include <sluice/ops/attention/attention_products.h>
 
 namespace sluice {
 
@@ -20,181 +18,211 @@ namespace detail {
 
 namespace {
 
-/// Online softmax state of some rows of a head: O in acc [rows, dv], and for softmax μ in top and l in total.
+/// Online softmax of some rows of a head: O in acc [rows, dv], and for softmax μ in max and l in sum.
 template <class T>
-struct Found {
-  T *acc, *top, *total;
-  Found(T* memory, int64_t rows, int64_t dv) : acc(memory), top(acc + rows * dv), total(top + rows) {}
+struct RowState {
+  T *acc, *max, *sum;
+  RowState(T* memory, int64_t rows, int64_t dv) : acc(memory), max(acc + rows * dv), sum(max + rows) {}
   static int64_t size(int64_t rows, int64_t dv) { return rows * (dv + 2); }
 };
 
-/// The keys, transposed, and the values of some key heads in tiles, packed once for all tiles of queries.
+/// The tiles of keys of `heads` key heads from `first` on, counted over all batches; packed once for all queries.
 template <class T>
-class PackedTiles {
+class PackedHeads {
  public:
-  PackedTiles(const ScoreTiles<T>& t, int64_t cols, int64_t heads)
-      : tiles(t), tile_cols(cols), col_tiles((t.n + cols - 1) / cols),
-        keys_size(lines(t.split ? Parts::size(cols, t.d) : PackedB<T>::size(t.d, cols))),
-        size(keys_size + lines(t.split ? Parts::size(t.dv, cols) : PackedB<T>::size(cols, t.dv))), memory(heads * col_tiles * size),
-        tame(static_cast<std::size_t>(2 * heads * col_tiles), 1) {}
-  static int64_t bytes_of_head(const ScoreTiles<T>& t) { return t.n * (t.d + t.dv) * int64_t{sizeof(T)} * (t.split ? 3 : 2) / 2; }
-
-  /// Packs `heads` key heads from `first` on, counted over all batches, by all threads; or one key head by this thread.
-  void fill(int64_t first, int64_t heads) {
-    first_head = first;
-    parallel_for(heads * col_tiles, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) fill_tile(first + i / col_tiles, i % col_tiles);
-    });
+  PackedHeads(const ScoreTiles<T>& t, int64_t cols, int64_t first, int64_t heads)
+      : t_(t), cols_(cols), first_(first), col_tiles_((t.n + cols - 1) / cols),
+        size_(KeyTile<T>::size(t, Direction::forward, cols)), memory_(heads * col_tiles_ * size_),
+        tiles_(static_cast<std::size_t>(heads * col_tiles_)) {}
+  static int64_t bytes_of_head(const ScoreTiles<T>& t) {
+    return t.n * (t.d + t.dv) * int64_t{sizeof(T)} * (t.split ? 3 : 2) / 2;
   }
-  void fill(int64_t head) {
-    first_head = head;
-    for (int64_t tile = 0; tile < col_tiles; ++tile) fill_tile(head, tile);
-  }
-  int64_t width(int64_t tile) const { return std::min(tile_cols, tiles.n - tile * tile_cols); }
-  PackedB<T> keys(int64_t head, int64_t tile) { return {tiles.d, width(tile), at(head, tile), tiles.precision}; }
-  PackedB<T> values(int64_t head, int64_t tile) { return {width(tile), tiles.dv, at(head, tile) + keys_size, tiles.precision}; }
-  Parts key_parts(int64_t head, int64_t tile) { return {width(tile), tiles.d, at(head, tile)}; }
-  Parts value_parts(int64_t head, int64_t tile) { return {tiles.dv, width(tile), at(head, tile) + keys_size}; }
-  bool tame_keys(int64_t head, int64_t tile) const { return tame[flag(head, tile)]; }
-  bool tame_values(int64_t head, int64_t tile) const { return tame[flag(head, tile) + 1]; }
-
- private:
-  void fill_tile(int64_t head, int64_t tile) {
-    const int64_t b = head / tiles.kv_heads, kv = head % tiles.kv_heads;
-    const T *k = tiles.k.at(b, kv, tile * tile_cols), *v = tiles.v.at(b, kv, tile * tile_cols);
-    if (tiles.split) {
-      tame[flag(head, tile)] = key_parts(head, tile).fill_b(Read::transposed, k, tiles.k.row);
-      tame[flag(head, tile) + 1] = fill_tame(value_parts(head, tile), v, tiles.v.row, width(tile), tiles.dv);
-    } else {
-      keys(head, tile).fill(Read::transposed, k, tiles.k.row);
-      values(head, tile).fill(Read::plain, v, tiles.v.row);
+  int64_t count() const { return static_cast<int64_t>(tiles_.size()); }
+  /// Packs tiles begin … end − 1. Threads may pack different tiles at the same time.
+  void fill(int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t head = first_ + i / col_tiles_, b = head / t_.kv_heads, kv = head % t_.kv_heads;
+      const int64_t col = i % col_tiles_ * cols_, cols = std::min(cols_, t_.n - col);
+      tiles_[static_cast<std::size_t>(i)] = {t_, Direction::forward, b, kv, col, cols, memory_.data() + i * size_};
     }
   }
-  std::size_t flag(int64_t head, int64_t tile) const { return static_cast<std::size_t>(2 * ((head - first_head) * col_tiles + tile)); }
-  T* at(int64_t head, int64_t tile) { return memory.data() + ((head - first_head) * col_tiles + tile) * size; }
-  const ScoreTiles<T>& tiles;
-  int64_t tile_cols, col_tiles, keys_size, size, first_head = 0;
-  Scratch<T> memory;
-  std::vector<uint8_t> tame;
+  const KeyTile<T>* at(int64_t head, int64_t col) const {
+    return &tiles_[static_cast<std::size_t>((head - first_) * col_tiles_ + col / cols_)];
+  }
+
+ private:
+  const ScoreTiles<T>& t_;
+  int64_t cols_, first_, col_tiles_, size_;
+  Scratch<T> memory_;
+  std::vector<KeyTile<T>> tiles_;
 };
 
 template <class T>
 struct Forward {
+  using Tile = typename ScoreTiles<T>::Tile;
   static constexpr T inf = std::numeric_limits<T>::infinity();
-  const ScoreTiles<T>& tiles;
-  const AttentionOptions& o = tiles.o;
+  const ScoreTiles<T> tiles;
+  const AttentionOptions& o;
   const bool softmax = o.weighting == Weighting::softmax;
-  const int64_t dv = tiles.dv, tile_cols;
-  PackedTiles<T>* const packed = nullptr;
-  const bool split = tiles.split;
+  const int64_t m = tiles.m, dv = tiles.dv;
+  const HeadView<T> out;
+  T* const lse;  // softmax only
+  const int64_t tile_rows = std::min(m, o.tile_rows > 0 ? o.tile_rows : 128);
+  // Long tiles have longer sums and fewer corrections of O. Short tiles fit the holes of a mask, and, with wide values,
+  // L2.
+  const int64_t cols_wanted = sizeof(T) == 4 && dv <= 256 && tiles.visibility.only_span() ? 512 : 256;
+  const int64_t tile_cols = std::clamp<int64_t>(tiles.n, 1, o.tile_cols > 0 ? o.tile_cols : cols_wanted);
+  const int64_t row_tiles = (m + tile_rows - 1) / tile_rows, blocks = tiles.batch * tiles.heads * row_tiles;
+  const int64_t splits = m <= kFewRows && tiles.n > 0 ? (tiles.n + tile_cols - 1) / tile_cols : 1;
+  const int64_t state_size = RowState<T>::size(tile_rows, dv);
+  Scratch<T> parts{splits > 1 ? blocks * splits * state_size : 0};  // the state of each block after each split
 
-  /// Fills f with the state of rows of head h after the keys of `range`. s [rows, tile_cols], for_queries, for_weights:
-  /// memory for scores, packed queries and packed weights.
-  void attend(int64_t b, int64_t h, int64_t row, int64_t rows, Visibility::Span range, const Found<T>& f, T* s,
-              T* for_queries, T* for_weights, std::vector<uint8_t>& seen) const {
-    const int64_t kv = tiles.kv_head(h);
-    std::optional<PackedA<T>> queries;
-    const Parts scaled(rows, tiles.d, for_queries);
-    bool filled = false, tame_queries = false;
-    std::fill_n(f.acc, rows * dv, T(0));
-    std::fill_n(f.top, rows, -inf);
-    std::fill_n(f.total, rows, T(0));
-    for (int64_t from = split ? range.begin / tile_cols * tile_cols : range.begin; from < range.end; from += tile_cols) {
-      const auto here = tiles.cut(from, std::min(tile_cols, tiles.n - from), range);
-      const int64_t col = here.begin, cols = here.end - col;
-      const auto kind = tiles.visibility.classify(b, h, row, rows, col, cols);
-      if (kind == Visibility::Tile::none) continue;
-      const typename ScoreTiles<T>::Tile t{b, h, row, rows, col, cols, kind == Visibility::Tile::some};
-      const int64_t tile = col / tile_cols, kv_head = b * tiles.kv_heads + kv;
-      const bool whole = !split && packed && col % tile_cols == 0 && cols == packed->width(tile);
-      const T* own_queries = tiles.q.at(b, h, row);
-      if (split) {
-        if (!filled) tame_queries = tiles.fill_queries(scaled, b, h, row, rows, s), filled = true;
-        packed->key_parts(kv_head, tile).multiply(scaled, 0, col - from, cols, T(1), T(0), s, cols);
-        if (!tame_queries || !packed->tame_keys(kv_head, tile))
-          mend_dots(rows, cols, tiles.d, T(*o.scale), own_queries, tiles.q.row, tiles.k.at(b, kv, col), tiles.k.row, s, cols);
-      } else if (whole) {
-        if (!queries) {
-          queries.emplace(rows, tiles.d, for_queries, tiles.precision);
-          queries->fill(Read::plain, own_queries, tiles.q.row);
-        }
-        const PackedB<T> keys = packed->keys(kv_head, tile);
-        tiles.dots(t, s, cols, &keys, &*queries);
-      } else {
-        tiles.dots(t, s, cols);
-      }
-      tiles.dots_to_scores(t, s, cols);
-      if (softmax) {
-        for (int64_t r = 0; r < rows; ++r) {
-          T* __restrict__ line = s + r * cols;
-          tiles.hide(t, r, line, -inf, seen);
-          const T before = f.top[r], now = std::max(before, row_max(line, cols));
-          const T shift = now == -inf ? T(0) : now;
-          const T sum = row_total<T>(cols, [=](int64_t j) { return line[j] = math::exp_low(line[j] - shift); });
-          if (before != now) {
-            const T shrink = math::exp(before - shift);
-            f.total[r] *= shrink;
-            if (before != -inf)
-              for (int64_t c = 0; c < dv; ++c) f.acc[r * dv + c] *= shrink;
-          }
-          f.total[r] += sum;
-          f.top[r] = now;
-          if (o.dropout > 0) tiles.drop(t, r, line);
-        }
-      } else {
-        with_formula(o.weighting, [&](auto phi) {
-          for (int64_t r = 0; r < rows; ++r) {
-            T* line = s + r * cols;
-            for (int64_t j = 0; j < cols; ++j) line[j] = phi(Value<T>{line[j], {}}).v;
-            tiles.hide(t, r, line, T(0), seen);
-            if (o.dropout > 0) tiles.drop(t, r, line);
-          }
+  Forward(const AttentionCall& call, Tensor& out_tensor, Tensor& lse_tensor)
+      : tiles(call), o(call.options), out(out_tensor), lse(softmax ? lse_tensor.mutable_data<T>() : nullptr) {}
+
+  void run() {
+    const int64_t kv_heads = tiles.batch * tiles.kv_heads, group = tiles.heads / std::max<int64_t>(1, tiles.kv_heads);
+    const int64_t tasks = group * row_tiles * splits;  // of a key head
+    // Tiles of keys are packed if most are seen whole, by several tiles of queries.
+    const bool whole = tiles.n > 0 && o.mask.window == 0 && o.mask.dilation == 1;
+    const bool share = tiles.split || (isa() > Isa::base && group * m > tile_rows && m >= 64 && whole);
+    // With many heads each thread packs and uses one at a time, whose tiles stay in its cache. Otherwise all threads
+    // pack as many heads as fit in 32 MiB.
+    const bool own = share && kv_heads >= 4 * num_threads();
+    const int64_t most = (int64_t{1} << 25) / std::max<int64_t>(1, PackedHeads<T>::bytes_of_head(tiles));
+    const int64_t at_once = own ? 1 : share ? std::max<int64_t>(1, most) : std::max<int64_t>(1, kv_heads);
+    const auto loop = [](bool parallel, int64_t n, auto f) { parallel ? parallel_for(n, 1, f) : f(int64_t{0}, n); };
+    loop(own, (kv_heads + at_once - 1) / at_once, [&](int64_t begin, int64_t end) {
+      for (int64_t first = begin * at_once; first < std::min(end * at_once, kv_heads); first += at_once) {
+        const int64_t heads = std::min(at_once, kv_heads - first);
+        std::optional<PackedHeads<T>> packed;
+        if (share) packed.emplace(tiles, tile_cols, first, heads);
+        if (share) loop(!own, packed->count(), [&](int64_t b, int64_t e) { packed->fill(b, e); });
+        loop(!own, heads * tasks, [&](int64_t b, int64_t e) {
+          run(packed ? &*packed : nullptr, first * tasks + b, first * tasks + e);
         });
       }
-      const T* values = tiles.v.at(b, kv, col);
-      if (split) {
-        const Parts weights(rows, cols, for_weights), ready = packed->value_parts(kv_head, tile);
-        const bool tame = weights.fill_a(Read::plain, s, cols) && packed->tame_values(kv_head, tile);
-        const auto add = [&] { ready.multiply(weights, col - from, 0, dv, T(1), T(1), f.acc, dv); };
-        if (tame) add();
-        else mended_sums(Read::plain, rows, dv, cols, T(1), s, cols, values, tiles.v.row, t.masked, f.acc, dv, add);
+    });
+    if (splits > 1) join_splits();
+  }
+
+  int64_t first_row(int64_t block) const { return block % row_tiles * tile_rows; }
+  int64_t rows_of(int64_t block) const { return std::min(tile_rows, m - first_row(block)); }
+
+  /// What a thread computes with: the scores of a tile, the state of a block.
+  struct Memory {
+    TileProducts<T> products;
+    Scratch<T> floats;
+    T *scores = floats.data(), *state;
+    std::vector<uint8_t> seen = {};
+    explicit Memory(const Forward& f)
+        : products(f.tiles, f.tile_rows, f.tile_cols), floats(f.tile_rows * f.tile_cols + f.state_size),
+          state(scores + f.tile_rows * f.tile_cols) {}
+  };
+
+  /// Runs tasks: each is a block of queries with one of `splits` parts of the keys.
+  void run(const PackedHeads<T>* packed, int64_t first_task, int64_t last_task) {
+    Memory w(*this);
+    for (int64_t task = first_task; task < last_task; ++task) {
+      const int64_t block = task / splits, split = task % splits, head = block / row_tiles;
+      const int64_t row = first_row(block), rows = rows_of(block);
+      auto range = tiles.columns(row, rows);
+      if (splits > 1) {
+        range.begin = std::max(range.begin, split * tile_cols);
+        range.end = std::min(range.end, (split + 1) * tile_cols);
       }
-      else if (t.masked && !all_finite(values, cols, dv, tiles.v.row))
-        sparse_product(Read::plain, rows, dv, cols, T(1), s, cols, values, tiles.v.row, f.acc, dv);
-      else if (whole)
-        packed->values(kv_head, tile).multiply(Read::plain, rows, T(1), s, cols, T(1), f.acc, dv);
-      else if (tiles.few(rows)) few_sums(rows, dv, cols, s, cols, values, tiles.v.row, f.acc, dv);
-      else
-        gemm(Read::plain, Read::plain, rows, dv, cols, T(1), s, cols, values, tiles.v.row, T(1), f.acc, dv,
-             tiles.precision);
+      const RowState<T> state(splits > 1 ? parts.data() + task * state_size : w.state, tile_rows, dv);
+      attend(w, packed, head / tiles.heads, head % tiles.heads, row, rows, range, state);
+      if (splits == 1) finish(block, state);
     }
   }
 
+  /// Fills f with the state of rows [row, row + rows) of head h after the keys of `range`.
+  void attend(Memory& w, const PackedHeads<T>* packed, int64_t b, int64_t h, int64_t row, int64_t rows,
+              Visibility::Span range, const RowState<T>& f) const {
+    std::fill_n(f.acc, rows * dv, T(0));
+    std::fill_n(f.max, rows, -inf);
+    std::fill_n(f.sum, rows, T(0));
+    const int64_t first = packed ? range.begin / tile_cols * tile_cols : range.begin;
+    for (int64_t col = first; col < range.end; col += tile_cols) {
+      const auto t = tiles.tile(b, h, row, rows, col, std::min(tile_cols, tiles.n - col), range);
+      if (!t) continue;
+      const bool ready = packed && (tiles.split || t->whole);
+      const KeyTile<T>* keys = ready ? packed->at(b * tiles.kv_heads + tiles.kv_head(h), col) : nullptr;
+      w.products.scores(*t, keys, w.scores);                       // S = scale · Q Kᵀ
+      tiles.dots_to_scores(*t, w.scores);                          // S = ρ (cap(S) + bias)
+      if (softmax) softmax_rows(*t, w, f);                         // μ, P, l and O ← O e^{μ − μ'}
+      else with_formula(o.weighting, [&](auto phi) { formula_rows(*t, w, phi); });  // P = φ(S)
+      w.products.add_values(*t, keys, w.scores, f.acc);            // O ← O + P V
+    }
+  }
+
+  void softmax_rows(const Tile& t, Memory& w, const RowState<T>& f) const {
+    for (int64_t r = 0; r < t.rows; ++r) {
+      T* __restrict__ line = w.scores + r * t.cols;
+      tiles.hide(t, r, line, -inf, w.seen);
+      const T before = f.max[r], now = std::max(before, row_max(line, t.cols)), shift = now == -inf ? T(0) : now;
+      const T sum = row_total<T>(t.cols, [=](int64_t j) { return line[j] = math::exp_low(line[j] - shift); });
+      if (before != now) {
+        const T shrink = math::exp(before - shift);
+        f.sum[r] *= shrink;
+        if (before != -inf)
+          for (int64_t c = 0; c < dv; ++c) f.acc[r * dv + c] *= shrink;
+      }
+      f.sum[r] += sum;
+      f.max[r] = now;
+      if (o.dropout > 0) tiles.drop(t, r, line);
+    }
+  }
+  template <class Phi>
+  void formula_rows(const Tile& t, Memory& w, Phi phi) const {
+    for (int64_t r = 0; r < t.rows; ++r) {
+      T* line = w.scores + r * t.cols;
+      for (int64_t j = 0; j < t.cols; ++j) line[j] = phi(Value<T>{line[j], {}}).v;
+      tiles.hide(t, r, line, T(0), w.seen);
+      if (o.dropout > 0) tiles.drop(t, r, line);
+    }
+  }
+
+  /// Merges the states of the splits of each block, in their order.
+  void join_splits() {
+    parallel_for(blocks, 16, [&](int64_t begin, int64_t end) {
+      for (int64_t block = begin; block < end; ++block) {
+        const auto part = [&](int64_t split) {
+          return RowState<T>(parts.data() + (block * splits + split) * state_size, tile_rows, dv);
+        };
+        for (int64_t split = 1; split < splits; ++split) join(rows_of(block), part(0), part(split));
+        finish(block, part(0));
+      }
+    });
+  }
   /// Merges the state of later keys into f, the state of earlier keys.
-  void join(int64_t rows, const Found<T>& f, const Found<T>& later) const {
+  void join(int64_t rows, const RowState<T>& f, const RowState<T>& later) const {
     for (int64_t r = 0; r < rows; ++r) {
-      const T now = std::max(f.top[r], later.top[r]), shift = now == -inf ? T(0) : now;
-      const T a = softmax ? math::exp(f.top[r] - shift) : T(1), b = softmax ? math::exp(later.top[r] - shift) : T(1);
-      f.total[r] = f.total[r] * a + later.total[r] * b;
-      f.top[r] = now;
+      const T now = std::max(f.max[r], later.max[r]), shift = now == -inf ? T(0) : now;
+      const T a = softmax ? math::exp(f.max[r] - shift) : T(1), b = softmax ? math::exp(later.max[r] - shift) : T(1);
+      f.sum[r] = f.sum[r] * a + later.sum[r] * b;
+      f.max[r] = now;
       for (int64_t c = 0; c < dv; ++c) f.acc[r * dv + c] = f.acc[r * dv + c] * a + later.acc[r * dv + c] * b;
     }
   }
 
-  /// Adds the sink, divides by l, and writes `out` and, for softmax only, lse [rows].
-  void finish(int64_t b, int64_t h, int64_t row, int64_t rows, const Found<T>& f, const Heads<T>& out, T* lse) const {
+  /// Adds the sink, divides by l, and writes the rows of `out` and, for softmax only, of lse.
+  void finish(int64_t block, const RowState<T>& f) const {
+    const int64_t head = block / row_tiles, b = head / tiles.heads, h = head % tiles.heads;
+    const int64_t row = first_row(block), rows = rows_of(block);
     for (int64_t r = 0; r < rows; ++r) {
-      T factor = 1, top = f.top[r], total = f.total[r];
+      T factor = 1, max = f.max[r], sum = f.sum[r];
       if (softmax) {
         if (o.sink.defined()) {
           const T extra = o.sink.data<T>()[o.sink.dim(0) > 1 ? h * o.sink.strides()[0] : 0];
-          const T now = std::max(top, extra), shift = now == -inf ? T(0) : now;
-          const T shrink = top == -inf ? T(0) : math::exp(top - shift);
-          total = total * shrink + math::exp(extra - shift);
-          factor = shrink, top = now;
+          const T now = std::max(max, extra), shift = now == -inf ? T(0) : now;
+          const T shrink = max == -inf ? T(0) : math::exp(max - shift);
+          sum = sum * shrink + math::exp(extra - shift);
+          factor = shrink, max = now;
         }
-        lse[r] = total == T(0) ? -inf : (top == -inf ? T(0) : top) + math::log(total);
-        factor = total == T(0) ? T(0) : factor / total;
+        lse[head * m + row + r] = sum == T(0) ? -inf : (max == -inf ? T(0) : max) + math::log(sum);
+        factor = sum == T(0) ? T(0) : factor / sum;
       }
       T* to = out.at(b, h, row + r);
       for (int64_t c = 0; c < dv; ++c) to[c] = f.acc[r * dv + c] * factor;
@@ -202,89 +230,8 @@ struct Forward {
   }
 };
 
-template <class T>
-void forward(const AttentionCall& call, Tensor& out_tensor, Tensor& lse_tensor) {
-  const ScoreTiles<T> tiles(call);
-  const AttentionOptions& o = call.options;
-  const int64_t m = tiles.m, dv = tiles.dv;
-  const int64_t tile_rows = std::min(m, o.tile_rows > 0 ? o.tile_rows : 128);
-  // Long tiles have longer sums and fewer corrections of O. Short tiles fit the holes of a mask, and, with wide values,
-  // L2.
-  const int64_t cols_wanted = sizeof(T) == 4 && dv <= 256 && tiles.visibility.only_span() ? 512 : 256;
-  const int64_t tile_cols = std::clamp<int64_t>(tiles.n, 1, o.tile_cols > 0 ? o.tile_cols : cols_wanted);
-  const int64_t row_tiles = (m + tile_rows - 1) / tile_rows, blocks = tiles.batch * tiles.heads * row_tiles;
-  const Heads<T> out(out_tensor);
-  T* lse = o.weighting == Weighting::softmax ? lse_tensor.mutable_data<T>() : nullptr;
-
-  // Tiles of keys are packed if most are seen whole, by several tiles of queries: at a time, the heads that fit in
-  // 32 MiB.
-  const int64_t kv_heads = tiles.batch * tiles.kv_heads, group = tiles.heads / std::max<int64_t>(1, tiles.kv_heads);
-  const bool share = tiles.split || (isa() > Isa::base && group * m > tile_rows && m >= 64 && tiles.n > 0 && o.mask.window == 0 && o.mask.dilation == 1);
-  const int64_t bytes = std::max<int64_t>(1, PackedTiles<T>::bytes_of_head(tiles)), all = std::max<int64_t>(1, kv_heads);
-  const int64_t at_once = share ? std::clamp<int64_t>((int64_t{1} << 25) / bytes, 1, all) : all;
-  // With many heads one thread packs and uses a whole head, whose packed tiles stay in the thread's cache.
-  const bool own = share && kv_heads >= 4 * num_threads();
-  std::optional<PackedTiles<T>> packed;
-  if (share && !own) packed.emplace(tiles, tile_cols, at_once);
-
-  const Forward<T> f{.tiles = tiles, .tile_cols = tile_cols, .packed = packed ? &*packed : nullptr};
-  const auto finish = [&](int64_t block, const Found<T>& found) {
-    const int64_t head = block / row_tiles, row = block % row_tiles * tile_rows;
-    f.finish(head / tiles.heads, head % tiles.heads, row, std::min(tile_rows, m - row), found, out,
-             lse ? lse + head * m + row : nullptr);
-  };
-
-  const int64_t splits = m <= kFewRows && tiles.n > 0 ? (tiles.n + tile_cols - 1) / tile_cols : 1;
-  const int64_t size = Found<T>::size(tile_rows, dv), for_queries = !share        ? 0
-                              : tiles.split ? lines(Parts::size(tile_rows, tiles.d))
-                                            : lines(PackedA<T>::size(tile_rows, tiles.d));
-  const int64_t for_weights = tiles.split ? lines(Parts::size(tile_rows, tile_cols)) : 0;
-  const int64_t for_scores = tile_rows * std::max(tile_cols, tiles.split ? tiles.d : 0);  // first for scaled queries
-  Scratch<T> shared(splits > 1 ? blocks * splits * size : 0);
-  /// Runs tasks: each is a block of queries with one of `splits` parts of the keys.
-  const auto run = [&](const Forward<T>& f, int64_t first_task, int64_t last_task) {
-    Scratch<T> scratch(for_queries + for_weights + for_scores + (splits > 1 ? 0 : size));
-    std::vector<uint8_t> seen;
-    for (int64_t task = first_task; task < last_task; ++task) {
-      const int64_t block = task / splits, split = task % splits, head = block / row_tiles;
-      const int64_t row = block % row_tiles * tile_rows, rows = std::min(tile_rows, m - row);
-      auto range = tiles.columns(row, rows);
-      if (splits > 1) {
-        range.begin = std::max(range.begin, split * tile_cols);
-        range.end = std::min(range.end, (split + 1) * tile_cols);
-      }
-      T* s = scratch.data() + for_queries + for_weights;
-      const Found<T> found(splits > 1 ? shared.data() + task * size : s + for_scores, tile_rows, dv);
-      f.attend(head / tiles.heads, head % tiles.heads, row, rows, range, found, s, scratch.data(), scratch.data() + for_queries, seen);
-      if (splits == 1) finish(block, found);
-    }
-  };
-  const int64_t tasks = group * row_tiles * splits;  // of a key head
-  if (own)
-    parallel_for(kv_heads, 1, [&](int64_t begin, int64_t end) {
-      PackedTiles<T> mine(tiles, tile_cols, 1);
-      for (int64_t head = begin; head < end; ++head)
-        mine.fill(head), run({.tiles = tiles, .tile_cols = tile_cols, .packed = &mine}, head * tasks, (head + 1) * tasks);
-    });
-  for (int64_t first = 0; first < kv_heads && !own; first += at_once) {
-    const int64_t count = std::min(at_once, kv_heads - first);
-    if (share) packed->fill(first, count);
-    parallel_for(count * tasks, 1, [&](int64_t begin, int64_t end) { run(f, first * tasks + begin, first * tasks + end); });
-  }
-  if (splits == 1) return;
-  parallel_for(blocks, 16, [&](int64_t begin, int64_t end) {
-    for (int64_t block = begin; block < end; ++block) {
-      const int64_t rows = std::min(tile_rows, m - block % row_tiles * tile_rows);
-      T* const memory = shared.data() + block * splits * size;
-      const auto part = [&](int64_t split) { return Found<T>(memory + split * size, tile_rows, dv); };
-      for (int64_t split = 1; split < splits; ++split) f.join(rows, part(0), part(split));
-      finish(block, part(0));
-    }
-  });
-}
-
 void forward_cpu(const AttentionCall& call, Tensor& out, Tensor& lse) {
-  dispatch_float("attention", call.q.dtype(), [&]<class T>() { forward<T>(call, out, lse); });
+  dispatch_float("attention", call.q.dtype(), [&]<class T>() { Forward<T>(call, out, lse).run(); });
 }
 
 }  // namespace

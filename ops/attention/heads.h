@@ -18,10 +18,10 @@ Tensor readable_rows(const Tensor& x);
 
 /// A [batch, heads, rows, width] tensor as the kernels read it.
 template <class T>
-struct Heads {
+struct HeadView {
   T* base = nullptr;
   int64_t batch = 0, head = 0, row = 0;  // strides
-  explicit Heads(const Tensor& x)
+  explicit HeadView(const Tensor& x)
       : base(reinterpret_cast<T*>(x.raw())), batch(x.strides()[0]), head(x.strides()[1]),
         row(x.shape()[2] > 1 ? x.strides()[2] : std::max<int64_t>(1, x.shape()[3])) {}
   T* at(int64_t b, int64_t h, int64_t r) const { return base + b * batch + h * head + r * row; }
@@ -31,8 +31,8 @@ struct Heads {
 template <class T>
 class Scratch {
  public:
-  explicit Scratch(int64_t n) : memory_(empty({n}, {.dtype = dtype_of<T>()})) {}
-  T* data() { return reinterpret_cast<T*>(memory_.raw()); }
+  explicit Scratch(int64_t n) : memory_(n > 0 ? empty({n}, {.dtype = dtype_of<T>()}) : Tensor()) {}
+  T* data() { return memory_.defined() ? reinterpret_cast<T*>(memory_.raw()) : nullptr; }
 
  private:
   Tensor memory_;

@@ -40,8 +40,8 @@ enum class Decay { none, scalar, keys, values };
 template <class T>
 struct Scan {
   const LinearScanOptions& o;
-  Heads<const T> q, k, v;
-  Heads<T> out;
+  HeadView<const T> q, k, v;
+  HeadView<T> out;
   const T* g;  // [batch, heads, n, channels]
   Decay decay;
   int64_t heads, n, m, e, chunk, channels;  // channels of g: 1, m or e

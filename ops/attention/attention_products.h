@@ -1,0 +1,242 @@
+// The products of matrices in a tile, for `rows` queries and `cols` keys:
+//
+//   S = scale·Q Kᵀ       dP = G Vᵀ              rows × cols: scalar products of rows, they overwrite
+//   O += P V             dQ += scale·dS K       rows × width
+//   dV += Pᵀ G           dK += scale·dSᵀ Q      cols × width
+//
+// A product is computed in the first of these ways that applies:
+//
+//   in parts   f32 on AMX, each number as three of bf16 (ops/gemm/amx_parts.h)
+//   sparse     a sum behind a mask whose right operand is not finite: 0·NaN must add nothing
+//   packed     K and V of a tile of keys that several tiles of queries see whole are packed once (KeyTile)
+//   few rows   S and P V of a decoding step (ops/few_rows.h)
+//   gemm       everything else
+//
+// Infinities and NaN have no parts, and in parts huge numbers overflow earlier or later than in a chain of
+// multiply-adds. So elements that depend on a number that is not finite below 2⁵⁶ are recomputed by that chain. All
+// other elements keep their bits: a later token that holds NaN changes no earlier row.
+#pragma once
+
+#include <sluice/ops/attention/attention_tiles.h>
+#include <sluice/ops/few_rows.h>
+#include <sluice/ops/gemm/amx_parts.h>
+
+#include <type_traits>
+#include <utility>
+
+namespace sluice::detail {
+
+/// Rounds the size of a piece of memory up, so that the next piece begins on a cache line.
+inline int64_t lines(int64_t numbers) { return (numbers + 15) / 16 * 16; }
+
+/// Whether |x| < 2⁵⁶: sums of 2¹⁵ products of such numbers are finite, in parts too.
+template <class T>
+bool fits_bf16x3(T x) { return std::abs(x) < T(0x1p56); }
+
+/// A matrix: `count` rows of `width` numbers, row i at data + i · ld, read as they lie or transposed.
+template <class T>
+struct TileMatrix {
+  const T* data;
+  int64_t ld, count, width;
+  Read read = Read::plain;
+
+  int64_t rows() const { return read == Read::plain ? count : width; }
+  int64_t cols() const { return read == Read::plain ? width : count; }
+  T at(int64_t i, int64_t j) const { return read == Read::plain ? data[i * ld + j] : data[j * ld + i]; }
+  TileMatrix transposed() const { return {data, ld, count, width, Read::transposed}; }
+};
+
+/// A right operand, packed for many products.
+template <class T>
+struct PackedMatrix {
+  PackedB<T> panels;
+  Parts parts;
+  bool fits = true;  // in parts: all numbers do; those that do not are packed as 0
+
+  static int64_t size(const ScoreTiles<T>& t, int64_t rows, int64_t cols) {
+    return lines(t.split ? Parts::size(cols, rows) : PackedB<T>::size(rows, cols));
+  }
+  PackedMatrix(const ScoreTiles<T>& t, const TileMatrix<T>& x, T* memory)
+      : panels(x.rows(), x.cols(), memory, t.precision), parts(x.cols(), x.rows(), memory) {
+    if (t.split) fits = parts.fill_b(x.read, x.data, x.ld);
+    else panels.fill(x.read, x.data, x.ld);
+    if (fits) return;
+    Scratch<T> clean(x.count * x.width);
+    for (int64_t i = 0; i < x.count; ++i)
+      for (int64_t j = 0; j < x.width; ++j) {
+        const T number = x.data[i * x.ld + j];
+        clean.data()[i * x.width + j] = fits_bf16x3(number) ? number : T(0);
+      }
+    parts.fill_b(x.read, clean.data(), x.width);
+  }
+};
+
+enum class Direction { forward, backward };
+
+/// A tile of keys and values, packed for all queries: Kᵀ and V forward; Kᵀ, Vᵀ and K backward.
+template <class T>
+struct KeyTile {
+  std::optional<PackedMatrix<T>> keys_t, values, values_t, keys;
+
+  static int64_t size(const ScoreTiles<T>& t, Direction direction, int64_t cols) {
+    const auto of = [&](int64_t rows, int64_t width) { return PackedMatrix<T>::size(t, rows, width); };
+    return of(t.d, cols) + (direction == Direction::forward ? of(cols, t.dv) : of(t.dv, cols) + of(cols, t.d));
+  }
+  KeyTile() = default;
+  KeyTile(const ScoreTiles<T>& t, Direction direction, int64_t b, int64_t kv, int64_t col, int64_t cols, T* memory) {
+    const auto pack = [&](std::optional<PackedMatrix<T>>& to, const TileMatrix<T>& x) {
+      to.emplace(t, x, memory);
+      memory += PackedMatrix<T>::size(t, x.rows(), x.cols());
+    };
+    const TileMatrix<T> k{t.k.at(b, kv, col), t.k.row, cols, t.d}, v{t.v.at(b, kv, col), t.v.row, cols, t.dv};
+    pack(keys_t, k.transposed());
+    if (direction == Direction::forward) pack(values, v);
+    else pack(values_t, v.transposed()), pack(keys, k);
+  }
+};
+
+/// Calls product(), which computes in parts c = alpha · a b, if b is transposed, or else c += alpha · a b. Recomputes
+/// the elements that depend on numbers that do not fit. masked: a zero of a hides its row of b.
+template <class T, class F>
+void recompute_in_f32(T alpha, const TileMatrix<T>& a, const TileMatrix<T>& b, bool masked, T* c, int64_t ldc,
+                      F product) {
+  const bool dots = b.read == Read::transposed;
+  const int64_t n = a.rows(), m = b.cols(), k = a.cols();
+  Scratch<T> chain(n * m);
+  for (int64_t i = 0; i < n && !dots; ++i) std::copy_n(c + i * ldc, m, chain.data() + i * m);
+  if (masked && !all_finite(b.data, b.count, b.width, b.ld))
+    sparse_product(a.read, n, m, k, alpha, a.data, a.ld, b.data, b.ld, chain.data(), m);
+  else gemm(a.read, b.read, n, m, k, alpha, a.data, a.ld, b.data, b.ld, dots ? T(0) : T(1), chain.data(), m);
+  product();
+  const T factor = dots ? alpha : T(1);  // of a, before it is split
+  const auto take = [&](int64_t i, int64_t j) { c[i * ldc + j] = chain.data()[i * m + j]; };
+  for (int64_t i = 0; i < n; ++i)
+    for (int64_t p = 0; p < k; ++p)
+      if (!fits_bf16x3(a.at(i, p)) || !fits_bf16x3(a.at(i, p) * factor)) {
+        for (int64_t j = 0; j < m; ++j) take(i, j);
+        break;
+      }
+  for (int64_t j = 0; j < m; ++j)
+    for (int64_t p = 0; p < k; ++p)
+      if (!fits_bf16x3(b.at(p, j))) {
+        for (int64_t i = 0; i < n; ++i)
+          if (!masked || a.at(i, p) != T(0)) take(i, j);
+        if (!masked) break;
+      }
+}
+
+/// The products of one thread. keys: the packed tile of keys, or null; in parts never null.
+template <class T>
+class TileProducts {
+  using Tile = typename ScoreTiles<T>::Tile;
+  using Keys = const KeyTile<T>*;
+  using Matrix = TileMatrix<T>;
+
+ public:
+  /// For tiles of at most rows × cols.
+  TileProducts(const ScoreTiles<T>& t, int64_t rows, int64_t cols)
+      : t_(t), queries_(t.split ? Parts::size(rows, t.d) : PackedA<T>::size(rows, t.d)),
+        left_(t.split ? std::max({Parts::size(rows, t.dv), Parts::size(rows, cols), Parts::size(cols, rows)}) : 0),
+        right_(t.split ? Parts::size(std::max(t.d, t.dv), rows) : 0) {}
+
+  /// s = scale·Q Kᵀ. Packs Q if it is not that of the call before.
+  void scores(const Tile& t, Keys keys, T* s) {
+    const Matrix q = queries(t), k = keys_of(t);
+    const T scale = T(*t_.o.scale);
+    if (!keys && few(t.rows)) return few_dots(t.rows, t.cols, t_.d, scale, q.data, q.ld, k.data, k.ld, s, t.cols);
+    if (keys && std::exchange(packed_, q.data) != q.data) pack_queries(q, scale);
+    multiply(t, scale, q, keys ? queries_.data() : nullptr, k.transposed(), keys ? &*keys->keys_t : nullptr, s, t.cols);
+  }
+  /// o [rows, dv] += P V.
+  void add_values(const Tile& t, Keys keys, const T* p, T* o) {
+    const Matrix v = values_of(t);
+    if (!keys && few(t.rows) && !hides(t, v))
+      return few_sums(t.rows, t_.dv, t.cols, p, t.cols, v.data, v.ld, o, t_.dv);
+    multiply(t, T(1), weights(t, p), nullptr, v, keys ? &*keys->values : nullptr, o, t_.dv);
+  }
+  /// dp = G Vᵀ.
+  void weight_gradients(const Tile& t, Keys keys, const HeadView<const T>& g, T* dp) {
+    const PackedMatrix<T>* right = keys ? &*keys->values_t : nullptr;
+    multiply(t, T(1), rows_of(t, g, t_.dv), nullptr, values_of(t).transposed(), right, dp, t.cols);
+  }
+  /// dv [cols, dv] += Pᵀ G.
+  void add_value_gradients(const Tile& t, const T* p, const HeadView<const T>& g, T* dv) {
+    multiply(t, T(1), weights(t, p).transposed(), nullptr, rows_of(t, g, t_.dv), nullptr, dv, t_.dv);
+  }
+  /// dk [cols, d] += scale·dSᵀ Q.
+  void add_key_gradients(const Tile& t, const T* ds, T* dk) {
+    multiply(t, T(*t_.o.scale), weights(t, ds).transposed(), nullptr, queries(t), nullptr, dk, t_.d);
+  }
+  /// dq [rows, d] += scale·dS K.
+  void add_query_gradients(const Tile& t, Keys keys, const T* ds, const HeadView<T>& dq) {
+    const PackedMatrix<T>* right = keys ? &*keys->keys : nullptr;
+    T* const c = dq.at(t.batch, t.head, t.row);
+    multiply(t, T(*t_.o.scale), weights(t, ds), nullptr, keys_of(t), right, c, dq.row);
+  }
+
+ private:
+  /// c = alpha · a b, if b is transposed, or else c += alpha · a b. left: a as pack_queries() packed it, or null.
+  void multiply(const Tile& t, T alpha, const Matrix& a, T* left, const Matrix& b, const PackedMatrix<T>* right, T* c,
+                int64_t ldc) {
+    const bool dots = b.read == Read::transposed;
+    const int64_t n = a.rows(), m = b.cols(), k = a.cols(), first = right ? t.first : 0;
+    const T beta = dots ? T(0) : T(1);
+    if (split()) {
+      const Parts x(n, k, left ? left : left_.data());
+      const bool fits = left ? queries_fit_ : x.fill_a(a.read, a.data, a.ld);
+      const PackedMatrix<T> y = right ? *right : PackedMatrix<T>(t_, b, right_.data());
+      const auto product = [&] {
+        y.parts.multiply(x, dots ? 0 : first, dots ? first : 0, m, left ? T(1) : alpha, beta, c, ldc);
+      };
+      if (fits && y.fits) return product();
+      recompute_in_f32(alpha, a, b, t.masked && !dots, c, ldc, product);
+    } else if (!dots && hides(t, b)) {
+      sparse_product(a.read, n, m, k, alpha, a.data, a.ld, b.data, b.ld, c, ldc);
+    } else if (left) {
+      right->panels.multiply(PackedA<T>(n, k, left, t_.precision), 0, n, alpha, beta, c, ldc, 0, right->panels.panels());
+    } else if (right) {
+      right->panels.multiply(a.read, n, alpha, a.data, a.ld, beta, c, ldc);
+    } else {
+      gemm(a.read, b.read, n, m, k, alpha, a.data, a.ld, b.data, b.ld, beta, c, ldc, t_.precision);
+    }
+  }
+
+  /// Packs Q; in parts scale·Q, so that their products need no scaling.
+  void pack_queries(const Matrix& q, T scale) {
+    if (!split()) return PackedA<T>(q.count, q.width, queries_.data(), t_.precision).fill(Read::plain, q.data, q.ld);
+    T* const scaled = right_.data();
+    queries_fit_ = true;
+    for (int64_t i = 0; i < q.count; ++i) {
+      const T* from = q.data + i * q.ld;
+      T* to = scaled + i * q.width;
+      const T size = row_total<T>(q.width, [=](int64_t j) { return to[j] = from[j] * scale, std::abs(from[j]); });
+      queries_fit_ &= fits_bf16x3(size);
+    }
+    queries_fit_ &= Parts(q.count, q.width, queries_.data()).fill_a(Read::plain, scaled, q.width);
+  }
+
+  bool split() const { return std::is_same_v<T, float> && t_.split; }
+  /// Whether weights of 0 must hide rows of a sum's right operand.
+  bool hides(const Tile& t, const Matrix& b) const { return t.masked && !all_finite(b.data, b.count, b.width, b.ld); }
+  /// Whether products of n rows need no gemm. gemm, too, computes one row in f32.
+  bool few(int64_t n) const { return n == 1 || (n <= kFewRows && t_.precision == Precision::f32); }
+
+  Matrix weights(const Tile& t, const T* p) const { return {p, t.cols, t.rows, t.cols}; }
+  Matrix rows_of(const Tile& t, const HeadView<const T>& x, int64_t width) const {
+    return {x.at(t.batch, t.head, t.row), x.row, t.rows, width};
+  }
+  Matrix queries(const Tile& t) const { return rows_of(t, t_.q, t_.d); }
+  Matrix keys_of(const Tile& t) const {
+    return {t_.k.at(t.batch, t_.kv_head(t.head), t.col), t_.k.row, t.cols, t_.d};
+  }
+  Matrix values_of(const Tile& t) const {
+    return {t_.v.at(t.batch, t_.kv_head(t.head), t.col), t_.v.row, t.cols, t_.dv};
+  }
+
+  const ScoreTiles<T>& t_;
+  Scratch<T> queries_, left_, right_;  // packed queries; the operands of one product in parts
+  const T* packed_ = nullptr;          // the rows that queries_ holds
+  bool queries_fit_ = true;
+};
+
+}  // namespace sluice::detail
