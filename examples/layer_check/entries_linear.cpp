@@ -1,4 +1,5 @@
 // Feature maps, linear attention and scans as functions of given queries, keys and values.
+#include "linear_forms.h"
 #include "linear_options.h"
 #include "registry.h"
 
@@ -6,6 +7,8 @@
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/scan/linear_scan.h>
+
+#include <algorithm>
 
 namespace layer_check {
 
@@ -73,11 +76,11 @@ struct LinearCall {
 
 struct ScanCall {
   LinearScanOptions options;
-  bool channels = false;
+  bool channels = false, chunks_only = false;
   static void describe(auto& o, auto& f) {
     f("channels", o.channels, "log_decay is [batch, heads, n, f] instead of [batch, heads, n]");
     f("chunk", o.options.chunk, at_least(1), "steps at once; changes rounding only, unless chunks_only");
-    f("chunks_only", o.options.chunks_only, "o_t = q_t S at the start of the chunk of t");
+    f("chunks_only", o.chunks_only, "o_t = q_t S at the start of the chunk of t");
     f("reverse", o.options.reverse, "from the last step to the first");
     f("decay_on_values", o.options.decay_on_values, "the channels of log_decay are those of v");
   }
@@ -95,22 +98,28 @@ Results run_linear(const LinearCall& call, const Inputs& in) {
   if (call.use_rope) form.rope = call.rope;
   const Tensor q = in["phi_q"], k = in["phi_k"], v = in["v"];
   if (call.form == Form::chunked) return {{"", linear_attention(q, k, v, form)}};
-  if (call.form == Form::quadratic) return {{"", linear_attention_quadratic(q, k, v, form)}};
-  LinearState state;
-  std::vector<Tensor> rows;
-  const Tensor decay = form.log_decay, mask = form.key_mask;
-  const int along = decay.defined() && decay.rank() == 4 ? 2 : -1;
-  const bool varies = decay.defined() && decay.rank() > 0 && decay.dim(along) > 1;
-  for (int64_t i = 0; i < k.dim(2); ++i) {
-    auto at = [&](const Tensor& x, int64_t dim) { return narrow(x, dim, i, 1); };
-    if (varies) form.log_decay = at(decay, along);
-    if (mask.defined()) form.key_mask = at(mask, 1);
-    auto [y, next] = linear_attention_recurrent(at(q, 2), at(k, 2), at(v, 2), form, state);
-    rows.push_back(y), state = next;
-  }
-  Results results{{"", cat(rows, 2)}};
-  if (call.state) results.push_back({"state", state.sums});
+  if (call.form == Form::quadratic) return {{"", quadratic_attention(q, k, v, form)}};
+  const Recurrent r = recurrent_attention(q, k, v, form);
+  Results results{{"", r.y}};
+  if (call.state) results.push_back({"state", r.state});
   return results;
+}
+
+/// linear_scan(); with chunks_only less what a step's own chunk adds.
+Tensor run_scan(const ScanCall& call, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay) {
+  const Tensor y = linear_scan(q, k, v, log_decay, call.options);
+  if (!call.chunks_only) return y;
+  Shape shape{k.dim(0), k.dim(1), k.dim(2)};
+  if (call.channels) shape.push_back(call.options.decay_on_values ? v.dim(3) : k.dim(3));
+  const Tensor g = log_decay.defined() ? expand(log_decay, shape) : log_decay;
+  std::vector<Tensor> own;
+  for (int64_t first = 0; first < k.dim(2); first += call.options.chunk) {
+    const auto chunk = [&](const Tensor& x) {
+      return x.defined() ? narrow(x, 2, first, std::min(call.options.chunk, k.dim(2) - first)) : x;
+    };
+    own.push_back(linear_scan(chunk(q), chunk(k), chunk(v), chunk(g), call.options));
+  }
+  return own.empty() ? y : y - cat(own, 2);
 }
 
 std::vector<InputInfo> scan_inputs(const std::string& q, const std::string& k) {
@@ -141,8 +150,8 @@ void add_scans(std::vector<Layer>& all) {
       .draft = function_layer<ScanCall>(
           [](const ScanCall& o, const Inputs& in) -> Results {
             const Tensor g = in["log_decay"];
-            Results results{{"", linear_scan(in["q"], in["k"], in["v"], g, o.options)}};
-            if (!o.options.reverse && !o.options.chunks_only && !o.options.decay_on_values)
+            Results results{{"", run_scan(o, in["q"], in["k"], in["v"], g)}};
+            if (!o.options.reverse && !o.chunks_only && !o.options.decay_on_values)
               results.push_back({"state", linear_scan_state(in["k"], in["v"], g)});
             return results;
           }),

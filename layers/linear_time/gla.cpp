@@ -1,10 +1,7 @@
 #include <sluice/layers/linear_time/gla.h>
 
-#include <sluice/core/node.h>
-#include <sluice/ops/activation.h>
 #include <sluice/ops/formulas_of_layers.h>
 #include <sluice/ops/map.h>
-#include <sluice/ops/rearrange.h>
 #include <sluice/ops/view.h>
 
 #include <cmath>
@@ -20,43 +17,33 @@ Gla::Gla(GlaOptions given, Rng& rng) : options(given) {
   GlaOptions& o = options;
   check_options("gla", o);
   if (o.kv_heads == 0) o.kv_heads = o.heads;
-  heads = Heads(checked_heads("gla", head_options()), rng);
-  const int64_t keys = o.kv_heads * key_dim();
-  auto dense = [&](int64_t in, int64_t width, bool bias) { return Linear({in, width, bias, o.init, o.dtype}, rng); };
-  if (o.gate == GlaGate::per_channel) gate_down = dense(o.dim, o.gate_rank, false);
-  gate_up = o.gate == GlaGate::per_channel ? dense(o.gate_rank, keys, true) : dense(o.dim, o.heads, true);
-  if (o.output_gate) output_gate = dense(o.dim, o.heads * value_dim(), false);
-  conv = detail::linear_conv(head_options(), o.short_conv, rng);
-  norm = Norm({value_dim(), o.norm, o.norm_eps, o.dtype});
-}
-
-HeadsOptions Gla::head_options() const {
-  const GlaOptions& o = options;
-  return {.dim = o.dim, .heads = o.heads, .kv_heads = o.kv_heads,
-          .head_dim = detail::expanded_width("gla", "expand_k", o.expand_k, o.dim, o.heads) / o.heads,
-          .value_dim = detail::expanded_width("gla", "expand_v", o.expand_v, o.dim, o.heads) / o.heads,
-          .dropout = o.dropout, .init = o.init, .dtype = o.dtype};
+  const HeadsOptions h = detail::expanded_heads("gla", o);
+  draw_heads("gla", h, rng);
+  const bool channels = o.gate == GlaGate::per_channel;
+  if (channels) gate_down = Linear({o.dim, o.gate_rank, false, o.init, o.dtype}, rng);
+  gate_up = channels ? Linear({o.gate_rank, h.kv_heads * h.head_dim, true, o.init, o.dtype}, rng)
+                     : Linear({o.dim, h.heads, true, o.init, o.dtype}, rng);
+  if (o.output_gate) draw_gate(h, rng);
+  draw_conv(h, o.short_conv, rng);
+  norm = Norm({h.value_dim, o.norm, o.norm_eps, o.dtype});
 }
 
 Tensor Gla::log_decay(const Tensor& x) const {
   const bool channels = options.gate == GlaGate::per_channel;
   const Tensor g = gla_log_decay(gate_up(channels ? gate_down(x) : x), options.gate_temperature);
-  if (!channels) return rearrange("b n h -> b h n", g);
-  const Tensor each = rearrange("b n (h d) -> b h n d", g, {{"h", options.kv_heads}});
-  const int64_t group = options.heads / options.kv_heads;
-  return group > 1 ? repeat_interleave(each, group, 1) : each;
+  if (!channels) return transpose(g, 1, 2);
+  return repeated(detail::expanded_heads("gla", options), detail::split_heads(g, options.kv_heads));
 }
 
 Tensor Gla::operator()(const Tensor& given, const Pass& pass) const {
   Call call(*this, "gla", given, options.dim, pass);
-  const auto [q, k, v] = detail::linear_heads(heads, head_options(), conv, call);
+  const HeadsOptions h = detail::expanded_heads("gla", options);
+  const auto [q, k, v] = project(h, call);
   const Tensor o = detail::linear_attention(call, q, k, v,
       {.direction = LinearDirection::causal, .normalize = LinearNormalize::none,
-       .scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(key_dim()))), .log_decay = log_decay(call.x),
+       .scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(h.head_dim))), .log_decay = log_decay(call.x),
        .chunk = options.chunk});
-  Tensor y = detail::merge_heads(norm(o));
-  if (options.output_gate) y = swiglu(y, output_gate(call.x));
-  return heads.finish(head_options(), detail::split_heads(y, options.heads), call.x, call.rng());
+  return finish(h, detail::merge_heads(norm(o)), call);
 }
 
 }  // namespace sluice

@@ -34,43 +34,30 @@ struct GlaOptions {
   bool output_gate = true;                     // factor swish(x·Wg)
   NormKind norm = NormKind::rms;               // of each head's output, with one weight for all heads
   double norm_eps = 1e-5;
-  int64_t short_conv = 0;                      // see kShortConvMeaning
+  int64_t short_conv = 0;                      // > 0: a convolution of q, k, v over so many tokens
   int64_t chunk = 64;
   double dropout = 0;
   Init init = Init::xavier();
   DType dtype = f32;
 
   static void describe(auto& o, auto& f) {
-    f.required("dim", o.dim, at_least(1), "width d");
-    f("heads", o.heads, at_least(1), "number of heads");
-    f("kv_heads", o.kv_heads, at_least(0), "heads of k, v and alpha per channel; head i reads head i // (heads/kv_heads); 0: heads");
-    f("expand_k", o.expand_k, above(0), "heads*dk = expand_k*dim");
-    f("expand_v", o.expand_v, above(0), "heads*dv = expand_v*dim");
-    f("gate", o.gate, "alpha for every key channel (rank-r map), or one a head");
+    detail::describe_sizes(o, f);
+    f("gate", o.gate, "alpha for every key channel of a KV head (rank-r map), or one a head");
     f("gate_rank", o.gate_rank, at_least(1), "rank of the gate's map");
     f("gate_temperature", o.gate_temperature, above(0), "alpha = sigmoid(z)^(1/gate_temperature)");
     f("scale", o.scale, any_number(), "of q; null: dk^(-1/2)");
     f("output_gate", o.output_gate, "times swish(x Wg)");
     f("norm", o.norm, "of each head's output, weights shared by heads");
-    f("norm_eps", o.norm_eps, at_least(0), "of the norm");
-    f("short_conv", o.short_conv, between(0, 1024), kShortConvMeaning);
-    f("chunk", o.chunk, at_least(1), "steps at once; changes rounding only");
-    f.training("dropout", o.dropout, share(), "on the output");
-    f.nested("init_", o.init);
-    f.training("dtype", o.dtype, "of the parameters");
+    detail::describe_rest(o, f);
   }
 };
 
 /// Causal. Only the gate α has a bias; there is no residual.
-struct Gla {
+struct Gla : LinearMixer {
   static constexpr const char* type = "Gla";
-
   GlaOptions options;
-  Heads heads;
   Linear gate_down;  // dim → rank; absent for per_head
   Linear gate_up;    // rank → kv_heads·dk, or dim → h for per_head
-  Linear output_gate;
-  ShortConvolution conv;
   Norm norm;
 
   Gla() = default;
@@ -78,8 +65,7 @@ struct Gla {
   int64_t key_dim() const { return heads.q.weight.dim(1) / options.heads; }    // dk
   int64_t value_dim() const { return heads.v.weight.dim(1) / options.kv_heads; }  // dv
 
-  /// x [batch, n, dim] → the same shape. A stream keeps h·dk·dv numbers per sequence, plus those of a short
-  /// convolution.
+  /// x [batch, n, dim] → the same shape. A stream keeps h·dk·dv numbers a sequence, and those of a short convolution.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   /// log α [batch, heads, n, dk], or [batch, heads, n] for per_head.
   Tensor log_decay(const Tensor& x) const;
@@ -92,9 +78,6 @@ struct Gla {
     f("conv", self.conv);
     f("norm", self.norm);
   }
-
- private:
-  HeadsOptions head_options() const;
 };
 
 }  // namespace sluice

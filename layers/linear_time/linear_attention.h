@@ -9,9 +9,8 @@
 #pragma once
 
 #include <sluice/layers/linear_time/feature_map.h>
-#include <sluice/layers/nn/heads.h>
+#include <sluice/layers/linear_time/linear_mixer.h>
 #include <sluice/layers/nn/norm.h>
-#include <sluice/layers/nn/short_convolution.h>
 
 #include <optional>
 #include <vector>
@@ -58,20 +57,6 @@ struct LinearAttentionForm {
 /// gives 0. f32, f64 and bf16; gradients of any order.
 Tensor linear_attention(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v,
                         const LinearAttentionForm& form = {});
-/// linear_attention() by its definition, with an n_q×n matrix of weights. O(n²) memory.
-Tensor linear_attention_quadratic(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v,
-                                  const LinearAttentionForm& form = {});
-
-/// The state of a stream: sums over all tokens so far.
-struct LinearState {
-  Tensor sums;         // [U | Z], [batch, heads, m, dv + 1]; without normaliser U, [batch, heads, m, dv]
-  int64_t length = 0;  // tokens so far
-};
-/// Returns the outputs of the next n tokens of a causal stream, and the state after them. The operands are those of
-/// linear_attention(). One token is one recurrent step; several tokens use the chunked scan. Differentiable, also by
-/// the state.
-std::pair<Tensor, LinearState> linear_attention_recurrent(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v,
-                                                          const LinearAttentionForm& form, const LinearState& state);
 
 enum class LinearDecay {
   none,
@@ -86,8 +71,13 @@ enum class LinearRope {
 };
 constexpr const char* choices(LinearRope) { return "none inputs features"; }
 
-inline constexpr const char* kShortConvMeaning =
-    "> 0: q, k and v pass a causal convolution over so many tokens, with silu, before heads and RoPE (as in fla); 0: none";
+namespace detail {
+/// The option that LinearAttention and Retention describe alike.
+void describe_gamma(auto& o, auto& f) {
+  f("gamma", o.gamma, OptionRange{.low = 0, .high = 1, .without_low = true},
+    "of each head, in (0, 1]; empty: 1 - 2^(-5-h)");
+}
+}  // namespace detail
 
 struct LinearAttentionOptions {
   int64_t dim;
@@ -109,7 +99,7 @@ struct LinearAttentionOptions {
 
   LinearRope use_rope = LinearRope::none;
   RopeOptions rope = {};
-  int64_t short_conv = 0;                 // see kShortConvMeaning
+  int64_t short_conv = 0;                 // > 0: a convolution of q, k, v over so many tokens
   NormKind output_norm = NormKind::none;  // of each head's output, with one weight for all heads
   double norm_eps = 1e-5;
   bool output_gate = false;               // factor swish(x·Wg), after the norm
@@ -119,11 +109,7 @@ struct LinearAttentionOptions {
   DType dtype = f32;
 
   static void describe(auto& o, auto& f) {
-    f.required("dim", o.dim, at_least(1), "width d");
-    f("heads", o.heads, at_least(1), "number of heads");
-    f("kv_heads", o.kv_heads, at_least(0), "key and value heads; head i reads head i // (heads/kv_heads); 0: heads");
-    f("head_dim", o.head_dim, at_least(0), "width of a head's queries and keys; 0: dim/heads");
-    f("value_dim", o.value_dim, at_least(0), "width of a head's values; 0: head_dim");
+    detail::describe_sizes(o, f);
     f.nested("feature_map_", o.feature_map);
     f.without({"feature_map_dim", "feature_map_dtype"});  // set by the layer
     f("tie_feature_map", o.tie_feature_map, "one map for queries and keys");
@@ -132,20 +118,14 @@ struct LinearAttentionOptions {
     f("eps", o.eps, at_least(0), "of the denominator");
     f("scale", o.scale, any_number(), "of phi(q)");
     f("decay", o.decay, "gamma of each head: none, as given, or sigmoid of a parameter");
-    f("gamma", o.gamma, OptionRange{.low = 0, .high = 1, .without_low = true},
-      "of each head, in (0, 1]; empty: 1 - 2^(-5-h)");
-    f("chunk", o.chunk, at_least(1), "steps at once; changes rounding only");
+    detail::describe_gamma(o, f);
     f("use_rope", o.use_rope, "on q and k before phi, or on phi(q) and phi(k) in the numerator");
     f.nested("rope_", o.rope);
-    f("short_conv", o.short_conv, between(0, 1024), kShortConvMeaning);
     f("output_norm", o.output_norm, "of each head's output, weights shared by heads");
-    f("norm_eps", o.norm_eps, at_least(0), "of the norm");
     f("output_gate", o.output_gate, "then times swish(x Wg)");
     f("qkv_bias", o.qkv_bias, "biases of Wq, Wk, Wv");
     f("out_bias", o.out_bias, "bias of Wo");
-    f.training("dropout", o.dropout, share(), "on the output");
-    f.nested("init_", o.init);
-    f.training("dtype", o.dtype, "of the parameters");
+    detail::describe_rest(o, f);
   }
 };
 
@@ -156,31 +136,20 @@ namespace detail {
 /// linear_attention() of a layer's tokens, with the key_mask of the call. In a stream it continues the stream's sums.
 Tensor linear_attention(Call& call, const Tensor& phi_q, const Tensor& phi_k, const Tensor& v,
                         LinearAttentionForm form);
-/// Heads::project() with a short convolution (empty: none) after the maps. K and V are repeated for the query heads
-/// that read them.
-sluice::Heads::Projected linear_heads(const sluice::Heads& maps, const HeadsOptions& o, const ShortConvolution& conv,
-                                      const Call& call);
-/// The short convolution for linear_heads(), over `taps` tokens; empty for taps = 0.
-ShortConvolution linear_conv(const HeadsOptions& o, int64_t taps, Rng& rng);
-/// Returns expansion·dim. Throws ValueError naming `op` and `what` unless this is a whole multiple of heads.
-int64_t expanded_width(const char* op, const char* what, double expansion, int64_t dim, int64_t heads);
 /// log γ of each head, [heads]. Throws ValueError unless gamma has `heads` values in (0, 1].
 Tensor log_gammas(const char* op, const std::vector<double>& gamma, int64_t heads, DType dtype);
 }  // namespace detail
 
 /// Multi-head linear attention: y = (concat_h(norm(attention_h)) [⊙ swish(x·Wg)])·Wo. No residual.
-struct LinearAttention {
+struct LinearAttention : LinearMixer {
   static constexpr const char* type = "LinearAttention";
 
   LinearAttentionOptions options;
-  Heads heads;
   FeatureMap feature_map;
   std::optional<FeatureMap> key_feature_map;  // empty if tied
   Tensor log_gamma;    // [heads], with fixed decay; a buffer
   Tensor gamma_logit;  // z [heads] of γ = σ(z), with learned decay
-  ShortConvolution conv;
   Norm norm;
-  Linear output_gate;
 
   LinearAttention() = default;
   LinearAttention(LinearAttentionOptions o, Rng& rng);

@@ -1,7 +1,7 @@
 // Runners of the linear attention cases: feature maps, normalised linear attention with and without decay, GLA.
-// Each attention case runs through linear_attention in chunks, through its quadratic definition where that is
-// another path, and step by step.
+// Each attention case runs through linear_attention in chunks, and step by step.
 #include "golden/golden.h"
+#include "support/linear_stream.h"
 
 #include <sluice/autograd/engine.h>
 #include <sluice/layers/linear_time/linear_attention.h>
@@ -10,7 +10,6 @@
 #include <sluice/ops/view.h>
 
 #include <cmath>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -33,21 +32,8 @@ FeatureMap map_of(const GoldenCase& c, const std::string& kind, int64_t dim, DTy
 Tensor lifted(const Tensor& x) { return unsqueeze(unsqueeze(x, 0), 0); }  // one batch, one head
 Tensor lowered(const Tensor& x) { return select(select(x, 0, 0), 0, 0); }
 
-/// Token by token through the recurrent form.
-Tensor by_steps(const Tensor& q, const Tensor& k, const Tensor& v, const LinearAttentionForm& f) {
-  LinearState state;
-  std::vector<Tensor> rows;
-  for (int64_t t = 0; t < q.dim(2); ++t) {
-    LinearAttentionForm at = f;
-    if (f.log_decay.defined() && f.log_decay.dim(2) > 1) at.log_decay = narrow(f.log_decay, 2, t, 1);
-    auto [o, next] = linear_attention_recurrent(narrow(q, 2, t, 1), narrow(k, 2, t, 1), narrow(v, 2, t, 1), at, state);
-    rows.push_back(o), state = next;
-  }
-  return cat(rows, 2);
-}
-
 GoldenResults every_form(const Tensor& q, const Tensor& k, const Tensor& v, const LinearAttentionForm& f) {
-  GoldenResults results{{"out (quadratic)", lowered(linear_attention_quadratic(q, k, v, f))}};
+  GoldenResults results;
   if (f.direction == LinearDirection::full) {
     results.emplace_back("out", lowered(linear_attention(q, k, v, f)));
     LinearAttentionForm both = f;
@@ -60,7 +46,7 @@ GoldenResults every_form(const Tensor& q, const Tensor& k, const Tensor& v, cons
     chunked.chunk = chunk;
     results.emplace_back("out (chunk " + std::to_string(chunk) + ")", lowered(linear_attention(q, k, v, chunked)));
   }
-  results.emplace_back("out (steps)", lowered(by_steps(q, k, v, f)));
+  results.emplace_back("out (steps)", lowered(linear_attention_streamed(q, k, v, f)));
   return results;
 }
 
@@ -98,15 +84,11 @@ const bool glas = register_golden({"gla", [](const GoldenCase& c, DType dtype) -
   return every_form(lifted(c.get("q", dtype)), lifted(c.get("k", dtype)), lifted(c.get("v", dtype)), f);
 }});
 
-/// The gradients of `out` beside those of the quadratic form.
-GoldenResults gradients(const GoldenCase& c, const std::vector<std::string>& names, std::vector<Tensor> inputs,
-                        const std::function<Tensor(bool quadratic)>& out) {
-  GoldenResults results{{"out", out(false)}};
-  for (bool quadratic : {false, true}) {
-    const std::vector<Tensor> g = grad({out(quadratic)}, inputs, {.grad_outputs = {c.get("cot", inputs[0].dtype())}});
-    for (std::size_t i = 0; i < names.size(); ++i)
-      results.emplace_back("d_" + names[i] + (quadratic ? " (quadratic)" : ""), g[i]);
-  }
+GoldenResults gradients(const GoldenCase& c, const std::vector<std::string>& names, const std::vector<Tensor>& inputs,
+                        const Tensor& out) {
+  GoldenResults results{{"out", out}};
+  const std::vector<Tensor> g = grad({out}, inputs, {.grad_outputs = {c.get("cot", inputs[0].dtype())}});
+  for (std::size_t i = 0; i < names.size(); ++i) results.emplace_back("d_" + names[i], g[i]);
   return results;
 }
 
@@ -115,22 +97,15 @@ const bool decay_gradients = register_golden({"grad_lin_", [](const GoldenCase& 
   Tensor q = c.get("q", dtype).requires_grad_(), k = c.get("k", dtype).requires_grad_();
   Tensor v = c.get("v", dtype).requires_grad_();
   const FeatureMap map = map_of(c, "elu1", q.dim(1), dtype);
-  const LinearAttentionForm f = decaying(c, dtype);
-  return gradients(c, {"q", "k", "v"}, {q, k, v}, [&](bool quadratic) {
-    const Tensor phi_q = lifted(map(q)), phi_k = lifted(map(k)), values = lifted(v);
-    return lowered(quadratic ? linear_attention_quadratic(phi_q, phi_k, values, f)
-                             : linear_attention(phi_q, phi_k, values, f));
-  });
+  return gradients(c, {"q", "k", "v"}, {q, k, v},
+                   lowered(linear_attention(lifted(map(q)), lifted(map(k)), lifted(v), decaying(c, dtype))));
 }, 1e-6});
 
 const bool gla_gradients = register_golden({"grad_gla", [](const GoldenCase& c, DType dtype) -> GoldenResults {
   Tensor q = c.get("q", dtype).requires_grad_(), k = c.get("k", dtype).requires_grad_();
   Tensor v = c.get("v", dtype).requires_grad_(), alpha = c.get("alpha", dtype).requires_grad_();
-  return gradients(c, {"q", "k", "v", "alpha"}, {q, k, v, alpha}, [&](bool quadratic) {
-    const LinearAttentionForm f = gated(alpha);
-    return lowered(quadratic ? linear_attention_quadratic(lifted(q), lifted(k), lifted(v), f)
-                             : linear_attention(lifted(q), lifted(k), lifted(v), f));
-  });
+  return gradients(c, {"q", "k", "v", "alpha"}, {q, k, v, alpha},
+                   lowered(linear_attention(lifted(q), lifted(k), lifted(v), gated(alpha))));
 }, 1e-6});
 
 }  // namespace

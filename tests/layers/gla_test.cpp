@@ -1,6 +1,7 @@
 // Gated linear attention: its three forms, its limits, the layer against loops.
 #include "layers/linear_attention_reference.h"
 #include "support/identities.h"
+#include "support/linear_stream.h"
 
 #include <sluice/autograd/gradcheck.h>
 #include <sluice/ops/create.h>
@@ -79,19 +80,11 @@ TEST_CASE("GLA: recurrent = parallel = chunked", "[gla][identity]") {
     const Tensor parallel = linear_attention_by_pairs(q, k, v, gated(log_alpha));
     check_identity("GLA: recurrent = parallel = chunked", linear_attention_by_steps(q, k, v, gated(log_alpha)),
                    parallel, 1e-12);
-    check_identity("GLA: recurrent = parallel = chunked", linear_attention_quadratic(q, k, v, gated(log_alpha)),
-                   parallel, 1e-12);
     for (int64_t chunk : {1, 4, 5, 7, 12, 64})
       check_identity("GLA: recurrent = parallel = chunked", linear_attention(q, k, v, gated(log_alpha, chunk)),
                      parallel, 1e-12);
-    LinearState state;
-    std::vector<Tensor> rows;
-    for (int64_t t = 0; t < n; ++t) {
-      auto at = [t](const Tensor& x) { return narrow(x, 2, t, 1); };
-      auto [o, next] = linear_attention_recurrent(at(q), at(k), at(v), gated(at(log_alpha)), state);
-      rows.push_back(o), state = next;
-    }
-    check_identity("GLA: recurrent = parallel = chunked", cat(rows, 2), parallel, 1e-12);
+    check_identity("GLA: recurrent = parallel = chunked", linear_attention_streamed(q, k, v, gated(log_alpha)), parallel,
+                   1e-12);
   }
 }
 
@@ -128,7 +121,7 @@ TEST_CASE("GLA: the two layers agree where they must", "[gla][identity]") {
     Gla gla(o, rng);
     gla.heads.q = retention.heads.q, gla.heads.k = retention.heads.k, gla.heads.v = retention.heads.v,
         gla.heads.out = retention.heads.out;
-    gla.output_gate = retention.gate;
+    gla.output_gate = retention.output_gate;
     gla.gate_up.weight = zeros(gla.gate_up.weight.shape(), {f64});
     const int64_t width = gla.gate_up.bias.dim(0) / 2;
     const Tensor gamma = Tensor::from(std::vector<double>{0.9, 0.6});

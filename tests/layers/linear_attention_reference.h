@@ -106,20 +106,25 @@ inline Matrix pair_sums(const LinearHead& h, const LinearAttentionForm& f, bool 
   const std::size_t n = h.q.size(), dv = h.v.empty() ? 0 : h.v[0].size();
   const Matrix rq = f.rope ? rope_reference(h.q, *f.rope) : h.q, rk = f.rope ? rope_reference(h.k, f.rope->of_keys()) : h.k;
   Matrix out = matrix(static_cast<int64_t>(n), static_cast<int64_t>(dv + 1));
-  for (std::size_t i = 0; i < n; ++i)
-    for (std::size_t j = 0; j < h.k.size(); ++j) {
-      if (!h.real[j] || (j < i && !earlier) || (j > i && !later)) continue;
+  for (std::size_t i = 0; i < n; ++i) {
+    std::vector<double> kept(h.q[i].size(), 1.0);  // Π_{t between} α_t, as j goes away from i
+    const auto pass_step = [&](std::size_t t) {
+      for (std::size_t c = 0; c < kept.size() && !h.log_decay.empty() && h.real[t]; ++c)
+        kept[c] *= std::exp(h.log_decay[t].size() == 1 ? h.log_decay[t][0] : h.log_decay[t][c]);
+    };
+    const auto add = [&](std::size_t j) {
+      if (!h.real[j]) return;
       double w = 0, plain = 0;
-      for (std::size_t c = 0; c < h.q[i].size(); ++c) {
-        double kept = 1;
-        if (!h.log_decay.empty())
-          for (std::size_t t = std::min(i, j) + 1; t <= std::max(i, j); ++t)
-            if (h.real[t]) kept *= std::exp(h.log_decay[t].size() == 1 ? h.log_decay[t][0] : h.log_decay[t][c]);
-        w += f.scale * rq[i][c] * rk[j][c] * kept, plain += f.scale * h.q[i][c] * h.k[j][c] * kept;
-      }
+      for (std::size_t c = 0; c < kept.size(); ++c)
+        w += f.scale * rq[i][c] * rk[j][c] * kept[c], plain += f.scale * h.q[i][c] * h.k[j][c] * kept[c];
       for (std::size_t c = 0; c < dv; ++c) out[i][c] += w * h.v[j][c];
       out[i][dv] += plain;
-    }
+    };
+    if (i < h.k.size()) add(i);
+    for (std::size_t j = std::min(i, h.k.size()); earlier && j-- > 0;) pass_step(j + 1), add(j);
+    kept.assign(kept.size(), 1.0);
+    for (std::size_t j = i + 1; later && j < h.k.size(); ++j) pass_step(j), add(j);
+  }
   return out;
 }
 inline Matrix pairs_reference(const LinearHead& h, const LinearAttentionForm& f) {

@@ -1,7 +1,9 @@
 // Linear attention: every form against loops over pairs.
 #include "layers/linear_attention_reference.h"
+#include "support/linear_stream.h"
 
 #include <sluice/autograd/engine.h>
+#include <sluice/autograd/gradcheck.h>
 #include <sluice/core/print.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
@@ -21,7 +23,6 @@ TEST_CASE("linear_attention: every form against loops over pairs", "[linear]") {
       each_form(n, 4, mask, rand, [&](const LinearAttentionForm& f, const std::string& what) {
         INFO(what << " padded " << padded << " n " << n);
         const Tensor want = linear_attention_by_pairs(s.q, s.k, s.v, f);
-        CHECK(max_abs_diff(linear_attention_quadratic(s.q, s.k, s.v, f), want) < 1e-12);
         for (int64_t chunk : {1, 4, 5, 7, 12, 64}) {
           LinearAttentionForm chunked = f;
           chunked.chunk = chunk;
@@ -59,7 +60,7 @@ TEST_CASE("linear_attention: cross attention, empty sums, long f32 sequences", "
       LinearAttentionForm f{.direction = direction}, exact{.direction = direction};
       if (decayed) f.log_decay = full({1, 1, 1}, -0.02), exact.log_decay = to(f.log_decay, f64);
       if (!valid(f)) continue;
-      const Tensor want = linear_attention_quadratic(to(l.q, f64), to(l.k, f64), to(l.v, f64), exact);
+      const Tensor want = linear_attention_by_pairs(to(l.q, f64), to(l.k, f64), to(l.v, f64), exact);
       CHECK(max_abs_diff(to(linear_attention(l.q, l.k, l.v, f), f64), want) < 1e-5 * max_abs(want));
     }
 }
@@ -77,36 +78,22 @@ TEST_CASE("linear_attention: a decay of fewer dims broadcasts in every form, gra
       return LinearAttentionForm{
           .direction = direction, .log_decay = log_decay, .chunk = 2, .key_mask = padded ? mask : Tensor()};
     };
-    const auto steps = [&](LinearAttentionForm f) {  // one token at a time
-      LinearState state;
-      std::vector<Tensor> rows;
-      const LinearAttentionForm all = f;
-      for (int64_t i = 0; i < 5; ++i) {
-        const auto at = [&](const Tensor& x, int64_t dim) { return narrow(x, dim, i, 1); };
-        if (all.log_decay.rank() > 0 && all.log_decay.dim(-1) == 5) f.log_decay = at(all.log_decay, -1);
-        if (all.key_mask.defined()) f.key_mask = at(all.key_mask, 1);
-        auto [y, next] = linear_attention_recurrent(at(s.q, 2), at(s.k, 2), at(s.v, 2), f, state);
-        rows.push_back(y), state = next;
-      }
-      return cat(rows, 2);
-    };
     const auto gradients = [&](const Tensor& y) { return grad({sum(y * weights)}, {s.q, s.k, s.v, decay}); };
     for (bool padded : {false, true})
       for (D direction : {D::causal, D::bidirectional, D::two_direction_mean}) {
         const LinearAttentionForm full = with(direction, expand(decay, {2, 3, 5}), padded),
                                   f = with(direction, decay, padded);
-        const Tensor want = linear_attention_quadratic(s.q, s.k, s.v, full);
-        const std::vector<Tensor> slopes = gradients(want);
-        std::vector<Tensor> got{linear_attention_quadratic(s.q, s.k, s.v, f), linear_attention(s.q, s.k, s.v, f)};
-        if (direction == D::causal) {
-          got.push_back(linear_attention_recurrent(s.q, s.k, s.v, f, {}).first);
-          got.push_back(steps(f));
-        }
-        for (const Tensor& y : got) {
-          CHECK(max_abs_diff(y.detach(), want.detach()) < 1e-12);
-          const std::vector<Tensor> own = gradients(y);
-          for (std::size_t i = 0; i < own.size(); ++i) CHECK(max_abs_diff(own[i], slopes[i]) < 1e-11);
-        }
+        const Tensor want = linear_attention_by_pairs(s.q, s.k, s.v, full), y = linear_attention(s.q, s.k, s.v, f);
+        CHECK(max_abs_diff(y.detach(), want) < 1e-12);
+        if (direction == D::causal && !padded)
+          for (const std::vector<int64_t>& pieces : {std::vector<int64_t>{5}, {2, 3}, {}})
+            CHECK(max_abs_diff(linear_attention_streamed(s.q, s.k, s.v, f, pieces), want) < 1e-12);
+        const std::vector<Tensor> slopes = gradients(linear_attention(s.q, s.k, s.v, full)), own = gradients(y);
+        for (std::size_t i = 0; i < own.size(); ++i) CHECK(max_abs_diff(own[i], slopes[i]) < 1e-11);
+        if (shape == Shape{3, 5} || shape == Shape{3, 1})
+          CHECK(gradcheck([&](const std::vector<Tensor>& x) {
+            return sum(linear_attention(s.q, s.k, x[0], with(direction, x[1], padded)) * weights);
+          }, {s.v, decay}).ok);
       }
   }
 }
@@ -128,22 +115,25 @@ TEST_CASE("linear_attention: what is refused, and by which words", "[linear]") {
   CHECK_THROWS_WITH(linear_attention(q, q, v, {.chunk = 0}), Contains("chunk"));
   CHECK_THROWS_AS(linear_attention(q, q, v, {.key_mask = o({2, 5})}), DTypeError);
   CHECK_THROWS_WITH(linear_attention(q, q, v, {.key_mask = o({2, 4}) > 0.0}), Contains("[2,4]") && Contains("[2,5]"));
-  CHECK_THROWS_AS(linear_attention_recurrent(q, q, v, {}, {}), ValueError);
+  CHECK_THROWS_WITH(linear_attention_streamed(q, q, v, {}), Contains("causal"));
   const LinearAttentionForm causal{.direction = D::causal};
-  const LinearState state = linear_attention_recurrent(q, q, v, causal, {}).second;
-  CHECK_THROWS_WITH(linear_attention_recurrent(q, q, o({2, 3, 5, 2}), causal, state), Contains("[2,3,4,7]"));
-  CHECK_THROWS_WITH(linear_attention_recurrent(o({1, 3, 5, 4}), o({1, 3, 5, 4}), o({1, 3, 5, 6}), causal, state),
-                    Contains("[2,3,4,7]") && Contains("[1,3,4,7]"));
+  Stream stream;
+  const auto next = [&](const Tensor& k, const Tensor& values) {
+    return step(LinearRows(k, values, causal), LinearRows::rows_of(k, k, values, {}), stream);
+  };
+  next(q, v);
+  CHECK_THROWS_WITH(next(q, o({2, 3, 5, 2})), Contains("linear_attention") && Contains("[2,3,4,6]") && Contains("[2,3,5,2]"));
+  CHECK_THROWS_WITH(next(o({1, 3, 5, 4}), o({1, 3, 5, 6})), Contains("batch 2") && Contains("[1,5,42]"));
 }
 
-TEST_CASE("linear_attention_quadratic: a log decay of −∞ forgets all before", "[linear]") {
+TEST_CASE("linear_attention: a log decay of −∞ forgets all before", "[linear]") {
   Rand rand(3);
   const LinearSample s(1, 2, 6, 4, 3, rand);
   const double inf = std::numeric_limits<double>::infinity();
   for (D direction : {D::causal, D::bidirectional, D::two_direction_mean}) {
     LinearAttentionForm f{.direction = direction, .chunk = 4};
     f.log_decay = Tensor::from(std::vector<double>{-0.5, -inf, -0.25, -inf, -inf, -1}, {1, 1, 6});
-    CHECK(max_abs_diff(linear_attention_quadratic(s.q, s.k, s.v, f), linear_attention(s.q, s.k, s.v, f)) < 1e-12);
+    CHECK(max_abs_diff(linear_attention_by_pairs(s.q, s.k, s.v, f), linear_attention(s.q, s.k, s.v, f)) < 1e-12);
   }
   LinearAttentionForm masked{.direction = D::causal};
   masked.key_mask = ones({1, 6}, {.dtype = i64});

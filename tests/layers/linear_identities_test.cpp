@@ -1,6 +1,7 @@
 // The identities of linear attention: its forms against each other.
 #include "layers/linear_attention_reference.h"
 #include "support/identities.h"
+#include "support/linear_stream.h"
 
 #include <sluice/autograd/engine.h>
 #include <sluice/ops/activation.h>
@@ -21,6 +22,12 @@ std::vector<FeatureMap> five_maps(int64_t dim) {
   for (K kind : {K::exp, K::elu1, K::poly_kernel, K::favor, K::fourier})
     maps.emplace_back(FeatureMapOptions{.kind = kind, .dim = dim, .features = 6, .smoothing = 2, .dtype = f64}, rng);
   return maps;
+}
+
+std::vector<Tensor> tensors_of(const Stream& stream) {
+  std::vector<Tensor> all;
+  stream.each_tensor([&](const Tensor& x) { all.push_back(x); });
+  return all;
 }
 
 }  // namespace
@@ -69,8 +76,6 @@ TEST_CASE("linear_attention: the forms agree", "[linear][identity]") {
     const LinearAttentionForm whole{};
     check_identity("linear: associative = quadratic", linear_attention(q, k, v, whole),
                    linear_attention_by_pairs(q, k, v, whole), 1e-12);
-    check_identity("linear: associative = quadratic", linear_attention(q, k, v, whole),
-                   linear_attention_quadratic(q, k, v, whole), 1e-12);
     LinearAttentionForm both{.direction = D::bidirectional};
     check_identity("linear: bidirectional = forward + backward - diagonal", linear_attention(q, k, v, both),
                    linear_attention(q, k, v, whole), 1e-12);
@@ -81,14 +86,8 @@ TEST_CASE("linear_attention: the forms agree", "[linear][identity]") {
       const Tensor want = linear_attention_by_pairs(q, k, v, f);
       check_identity("linear: recurrent = quadratic, 5 maps x 2 gammas", linear_attention_by_steps(q, k, v, f), want,
                      1e-11);
-      LinearState state;
-      std::vector<Tensor> rows;
-      for (int64_t t = 0; t < n; ++t) {
-        auto [o, next] =
-            linear_attention_recurrent(narrow(q, 2, t, 1), narrow(k, 2, t, 1), narrow(v, 2, t, 1), f, state);
-        rows.push_back(o), state = next;
-      }
-      check_identity("linear: recurrent = quadratic, 5 maps x 2 gammas", cat(rows, 2), want, 1e-11);
+      check_identity("linear: recurrent = quadratic, 5 maps x 2 gammas", linear_attention_streamed(q, k, v, f), want,
+                     1e-11);
       for (int64_t chunk : {1, 4, 5, 12}) {
         f.chunk = chunk;
         check_identity("linear: chunked = quadratic, 5 maps x 2 gammas x 4 C", linear_attention(q, k, v, f), want,
@@ -129,7 +128,7 @@ TEST_CASE("linear_attention: a cyclic pattern is representable with m >= n", "[l
                  1e-15);
 }
 
-TEST_CASE("linear_attention: a state can be handed over, and gradients flow through it", "[linear][identity]") {
+TEST_CASE("linear_attention: a state can be handed over", "[linear][identity]") {
   Rand rand(6);
   const LinearSample s(2, 2, 13, 4, 3, rand);
   for (const Tensor& g : log_decays(2, 2, 13, 4, rand))
@@ -139,25 +138,39 @@ TEST_CASE("linear_attention: a state can be handed over, and gradients flow thro
           LinearAttentionForm f{
               .direction = D::causal, .normalize = normalize, .scale = 0.7, .log_decay = g, .chunk = 4};
           if (rotated) f.rope = RopeOptions{};
-          auto part = [&](int64_t first, int64_t n, const Tensor& v, const LinearState& state) {
-            LinearAttentionForm p = f;
-            if (g.defined() && g.dim(2) > 1) p.log_decay = narrow(g, 2, first, n);
-            return linear_attention_recurrent(narrow(s.q, 2, first, n), narrow(s.k, 2, first, n),
-                                              narrow(v, 2, first, n), p, state);
-          };
-          auto in_two = [&](const Tensor& v) {
-            auto [a, state] = part(0, cut, v, {});
-            return cat({a, part(cut, 13 - cut, v, state).first}, 2);
-          };
-          check_identity("linear: state hand-over", in_two(s.v), linear_attention(s.q, s.k, s.v, f), 1e-12);
-          const LinearState end = part(cut, 13 - cut, s.v, part(0, cut, s.v, {}).second).second;
-          CHECK(end.length == 13);
-          CHECK(end.sums.numel() == 2 * 2 * 4 * (normalize == LinearNormalize::sum ? 3 + 1 : 3));
-          CHECK(max_abs_diff(end.sums, part(0, 13, s.v, {}).second.sums) < 1e-12);
-          Tensor v = clone(s.v).requires_grad_();
-          const Tensor cot = random_tensor(s.v.shape(), f64, rand);
-          CHECK(max_abs_diff(grad(in_two(v), v, {.grad_outputs = {cot}}),
-                             grad(linear_attention(s.q, s.k, v, f), v, {.grad_outputs = {cot}})) < 1e-11);
+          const Tensor want = linear_attention(s.q, s.k, s.v, f);
+          Stream halves, all;
+          check_identity("linear: state hand-over",
+                         linear_attention_streamed(s.q, s.k, s.v, f, {cut, 13 - cut}, halves), want, 1e-12);
+          check_identity("linear: state hand-over", linear_attention_streamed(s.q, s.k, s.v, f, {13}, all), want, 1e-12);
+          CHECK(halves.length() == 13);
+          CHECK(halves.numel() == 2 * 2 * 4 * (normalize == LinearNormalize::sum ? 3 + 1 : 3));
+          const std::vector<Tensor> got = tensors_of(halves), kept = tensors_of(all);
+          for (std::size_t i = 0; i < kept.size(); ++i) CHECK(max_abs_diff(got.at(i), kept[i]) < 1e-12);
         }
 }
 
+TEST_CASE("continued_scan: gradients flow through the state", "[linear][identity]") {
+  Rand rand(7);
+  const LinearSample s(2, 2, 13, 4, 3, rand);
+  for (const Tensor& g : log_decays(2, 2, 13, 4, rand))
+    for (int64_t cut : {0, 1, 6, 12, 13}) {
+      const auto in_two = [&](const Tensor& k, const Tensor& v) {
+        Tensor state;
+        std::vector<Tensor> rows;
+        for (const auto& [first, n] : {std::pair<int64_t, int64_t>{0, cut}, {cut, 13 - cut}}) {
+          const auto part = [&, first = first, n = n](const Tensor& x) {
+            return x.defined() && x.dim(2) > 1 ? narrow(x, 2, first, n) : x;
+          };
+          rows.push_back(detail::continued_scan(part(s.q), part(k), part(v), part(g), {.chunk = 4}, state));
+        }
+        return cat(rows, 2);
+      };
+      Tensor k = clone(s.k).requires_grad_(), v = clone(s.v).requires_grad_();
+      const Tensor cot = random_tensor(s.v.shape(), f64, rand), y = in_two(k, v), want = linear_scan(s.q, k, v, g);
+      CHECK(max_abs_diff(y.detach(), want.detach()) < 1e-12);
+      const std::vector<Tensor> got = grad({y}, {k, v}, {.grad_outputs = {cot}}),
+                                slopes = grad({want}, {k, v}, {.grad_outputs = {cot}});
+      for (std::size_t i = 0; i < 2; ++i) CHECK(max_abs_diff(got[i], slopes[i]) < 1e-11);
+    }
+}

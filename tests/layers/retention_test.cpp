@@ -50,7 +50,7 @@ Matrix layer_reference(const Retention& r, Matrix x, const std::vector<bool>& re
         beside(all, pairs_reference({q, k, head_columns(vs, kv, kv_heads), Matrix(x.size(), {std::log(gamma)}), real}, f));
   }
   all = group_norm_reference(r.norm, all);
-  if (o.gate) all = swish_gated_reference(r.gate, all, x);
+  if (o.gate) all = swish_gated_reference(r.output_gate, all, x);
   return linear_reference(r.heads.out, all);
 }
 Tensor layer_reference(const Retention& r, const Tensor& x, const Tensor& key_mask) {
