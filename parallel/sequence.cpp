@@ -125,8 +125,7 @@ Tensor sequence_cumsum(const Tensor& x, int64_t dim, CumsumOptions o) {
 Tensor sequence_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay, const LinearScanOptions& o) {
   const Tensor here = linear_scan(q, k, v, log_decay, o);
   if (!in_sequence()) return here;
-  if (o.chunks_only || o.decay_on_values)
-    fail<ValueError>("sequence_scan: chunks_only and decay_on_values cannot be cut over ranks");
+  if (o.decay_on_values) fail<ValueError>("sequence_scan: decay_on_values cannot be cut over ranks");
   if (!log_decay.defined()) {
     const Tensor state = matmul(transpose(k, -2, -1), v);
     return here + matmul(q, sum(detail::of_ranks_before(state, o.reverse), {0}));

@@ -88,7 +88,7 @@ Tensor sequence_sum(const Tensor& x);
 /// cumsum along dim over all ranks in their order. The length of dim may differ between ranks and need not be that of
 /// the scope's pieces.
 Tensor sequence_cumsum(const Tensor& x, int64_t dim, CumsumOptions options = {});
-/// linear_scan over the whole sequence. In a scope, ValueError for chunks_only and decay_on_values.
+/// linear_scan over the whole sequence. In a scope, ValueError for decay_on_values.
 Tensor sequence_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay = {},
                      const LinearScanOptions& options = {});
 /// This rank's share of the mean over all tokens: (Σ losses of this rank) / (tokens of all ranks). sequence_sum of the

@@ -23,7 +23,7 @@ View view_of(const Tensor& q, const Tensor& v, const Tensor& g, const LinearScan
   if (blocks > INT32_MAX) fail<ValueError>("linear_scan: too large for a GPU's grid — q=", q, ", v=", v);
   View s{.g = data_or_null<State>(g), .g_row = channels, .n = n, .m = q.dim(3), .e = e, .channels = channels,
          .heads = static_cast<int>(q.dim(1)), .col_tiles = static_cast<int>(col_tiles), .blocks_of_piece = static_cast<int>(blocks),
-         .cut = ScanCut(n, steps, o, blocks), .states = nullptr, .totals = nullptr};
+         .cut = ScanCut(n, steps, blocks), .states = nullptr, .totals = nullptr};
   // A reverse scan goes from j to t < j and applies the decays of steps t + 1 … j.
   if (o.reverse && s.g) s.g += n * channels, s.g_row = -channels;
   return s;
@@ -43,8 +43,7 @@ void run_simt(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g
   ScanView<T> s = view_of<ScanView<T>, T>(q, v, g, o, N, Tile::steps);
   set_rows<T, T>(s, HeadRows<const T>(q), HeadRows<const T>(k), HeadRows<const T>(v), HeadRows<T>(y), o.reverse);
   scan_in_pieces(s, decay, [&](const ScanView<T>& x) {
-    launch(scan_simt<T, N, decay>, grid_of(x.blocks), dim3(Tile::threads),
-           static_cast<std::size_t>(o.chunks_only ? Tile::border_end : Tile::end) * sizeof(T), x, o.chunks_only);
+    launch(scan_simt<T, N, decay>, grid_of(x.blocks), dim3(Tile::threads), std::size_t{Tile::end} * sizeof(T), x);
   });
 }
 
@@ -68,8 +67,8 @@ void run_simt(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g
 
 /// True if tensor cores serve the call. As on the CPU, decays per channel stay exact. Calls that a tile cannot hold, or
 /// that would not fill one, go to the other kernel.
-bool on_tensor_cores(const Tensor& q, const Tensor& v, const Tensor& g, const LinearScanOptions& o) {
-  return precision() == Precision::bf16 && q.dtype() != f64 && (!g.defined() || g.rank() == 3) && !o.chunks_only && q.dim(2) >= 16 &&
+bool on_tensor_cores(const Tensor& q, const Tensor& v, const Tensor& g) {
+  return precision() == Precision::bf16 && q.dtype() != f64 && (!g.defined() || g.rank() == 3) && q.dim(2) >= 16 &&
          q.dim(3) >= 16 && q.dim(3) <= 128 && v.dim(3) >= 16 && std::max(q.dim(2), v.dim(3)) < INT32_MAX;
 }
 
@@ -135,7 +134,7 @@ void run_mma(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
 }  // namespace
 
 void linear_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o, Tensor& y) {
-  if (on_tensor_cores(q, v, g, o))
+  if (on_tensor_cores(q, v, g))
     return y.dtype() == bf16 ? run_mma<BFloat16>(q, k, v, converted(g, f32), o, y) : run_mma<float>(q, k, v, g, o, y);
   if (q.dtype() != bf16) return run_simt(q, k, v, g, o, y);
   Tensor wide = empty(y.shape(), {f32, y.device()});

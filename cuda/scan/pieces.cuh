@@ -14,38 +14,22 @@ namespace sluice::cuda {
 
 enum class ScanDecay { none, scalar, keys, values };
 
-/// How steps form chunks, for a kernel that takes up to `length` steps at once. With chunks_only, a chunk of that
-/// option is a group of these chunks, and its outputs see the state at the start of the group.
+/// How n steps form chunks of up to `length` steps, which a kernel takes at once, and chunks form pieces.
 struct ScanCut {
-  int64_t n, length, group, shift = 0, chunks_of_group, chunks, chunks_of_piece, pieces = 1;
-  bool grouped;
+  int64_t n, length, chunks, chunks_of_piece, pieces = 1;
 
-  ScanCut(int64_t n, int64_t most, const LinearScanOptions& o, int64_t blocks_of_piece) : n(n), grouped(o.chunks_only) {
-    const int64_t all = std::min(o.chunk, n);
-    length = o.chunks_only ? std::min(most, all) : most, group = o.chunks_only ? all : length;
-    if (o.chunks_only && o.reverse) shift = (group - n % group) % group;  // the last group, read first, may be short
-    chunks_of_group = (group + length - 1) / length, chunks = (n + shift + group - 1) / group * chunks_of_group;
-    chunks_of_piece = chunks;
+  ScanCut(int64_t n, int64_t length, int64_t blocks_of_piece)
+      : n(n), length(length), chunks((n + length - 1) / length), chunks_of_piece(chunks) {
     if (blocks_of_piece >= kEnough) return;
     const int64_t wanted = std::clamp<int64_t>(2 * kEnough / blocks_of_piece, 1, std::max<int64_t>(1, n / kShortest));
-    chunks_of_piece = ((chunks + wanted - 1) / wanted + chunks_of_group - 1) / chunks_of_group * chunks_of_group;
+    chunks_of_piece = (chunks + wanted - 1) / wanted;
     pieces = (chunks + chunks_of_piece - 1) / chunks_of_piece;
   }
-  __device__ bool starts_group(int64_t chunk) const { return !grouped || chunk % chunks_of_group == 0; }
-  /// The first step of a chunk, and its number of steps, which may be 0 in a short group.
-  __device__ int64_t first(int64_t chunk) const {
-    if (!grouped) return chunk * length;
-    const int64_t at = chunk / chunks_of_group * group - shift + chunk % chunks_of_group * length;
-    return at < 0 ? 0 : at;
-  }
+  /// The first step of a chunk, and its number of steps.
+  __device__ int64_t first(int64_t chunk) const { return chunk * length; }
   __device__ int count(int64_t chunk) const {
-    int64_t end = (chunk + 1) * length;
-    if (grouped) {
-      const int64_t start = chunk / chunks_of_group * group - shift, at = start + chunk % chunks_of_group * length;
-      end = at + length < start + group ? at + length : start + group;
-    }
-    if (end > n) end = n;
-    return end > first(chunk) ? static_cast<int>(end - first(chunk)) : 0;
+    const int64_t left = n - first(chunk);
+    return static_cast<int>(left < length ? left : length);
   }
 
   static constexpr int64_t kEnough = 66;     // blocks, half of an H100's multiprocessors; splitting costs 1.5 times

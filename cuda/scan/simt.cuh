@@ -31,7 +31,6 @@ struct ScanTile {
   static constexpr int q = 0, k = q + steps * ld, v = k + steps * ld, a = v + steps * ld, state = a + steps * ld_a;
   static constexpr int factor = state + N * ld;  // forgetting(g) [steps, ld]; scalar: e^{L_t}, then e^{L_end − L_t}
   static constexpr int whole = factor + (by_channel ? steps * ld : 2 * steps), rest = whole + N, end = rest + N;
-  static constexpr int border = end, border_end = border + N * ld;  // S at the start of the group
 };
 
 template <class T>
@@ -208,18 +207,16 @@ __device__ void load_decays(const View& s, int head, int64_t first, int count, i
 
 /// acc[r] = w ∘ acc[r] + Σ_{j <= t} A_tj v_j ∘ e^{L_t − L_j}, t = first + r, w = e^{L_t}: decays of values.
 template <class Tile, class T>
-__device__ void add_by_values(T (&acc)[Tile::rows][4], Shared<T> a, Shared<T> v, Shared<T> factor, int first, int count, bool pairs) {
+__device__ void add_by_values(T (&acc)[Tile::rows][4], Shared<T> a, Shared<T> v, Shared<T> factor, int first, int count) {
 #pragma unroll
   for (int r = 0; r < Tile::rows; ++r) {
     if (first + r >= count) continue;
     T w[4] = {1, 1, 1, 1}, own[4] = {}, x[4];
     for (int j = first + r; j >= 0; --j) {
-      if (pairs) {
-        const T weight = a[(first + r) * Tile::ld_a + j];
-        load_4(x, v + j * Tile::ld);
+      const T weight = a[(first + r) * Tile::ld_a + j];
+      load_4(x, v + j * Tile::ld);
 #pragma unroll
-        for (int d = 0; d < 4; ++d) own[d] += weight * (w[d] * x[d]);
-      }
+      for (int d = 0; d < 4; ++d) own[d] += weight * (w[d] * x[d]);
       load_4(x, factor + j * Tile::ld);
 #pragma unroll
       for (int d = 0; d < 4; ++d) w[d] = forget(w[d], x[d]);
@@ -248,11 +245,10 @@ __device__ void multiply_state(T (&acc)[Tile::rows][4], Shared<T> q, Shared<T> s
   }
 }
 
-/// S ← e^{L_end} ∘ S + Σ_j k_jᵀ v_j for this thread's 4×4 numbers, from row `row` and column `column` on. With
-/// chunks_only, the border becomes S if a group ends here, else it decays, too.
+/// S ← e^{L_end} ∘ S + Σ_j k_jᵀ v_j for this thread's 4×4 numbers, from row `row` and column `column` on.
 template <class Tile, ScanDecay decay, class T>
-__device__ void add_to_state(Shared<T> state, Shared<T> border, bool chunks_only, bool ends_group, Shared<T> k, Shared<T> v,
-                             Shared<T> factor, Shared<T> whole, Shared<T> rest, int count, int row, int column) {
+__device__ void add_to_state(Shared<T> state, Shared<T> k, Shared<T> v, Shared<T> factor, Shared<T> whole, Shared<T> rest,
+                             int count, int row, int column) {
   T sum[4][4] = {};
 #pragma unroll 2
   for (int j = 0; j < count; ++j) {
@@ -268,32 +264,28 @@ __device__ void add_to_state(Shared<T> state, Shared<T> border, bool chunks_only
   }
 #pragma unroll
   for (int r = 0; r < 4; ++r) {
-    T x[4], y[4];
+    T x[4];
     const int at = (row + r) * Tile::ld + column;
     load_4(x, state + at);
-    if (chunks_only) load_4(y, border + at);
 #pragma unroll
     for (int d = 0; d < 4; ++d) {
       const int c = decay == ScanDecay::keys ? row + r : decay == ScanDecay::values ? column + d : 0;
       const T f = decay == ScanDecay::none ? T(1) : T(whole[c]), f_rest = decay == ScanDecay::none ? T(0) : T(rest[c]);
       x[d] = decay == ScanDecay::none ? x[d] + sum[r][d] : decayed(x[d], f, f_rest, sum[r][d]);
-      if (chunks_only) y[d] = ends_group ? x[d] : decayed(y[d], f, f_rest, T(0));
     }
     store_4(state + at, x);
-    if (chunks_only) store_4(border + at, y);
   }
 }
 
 /// A block for each N columns of each head and piece.
 template <class T, int N, ScanDecay decay>
-__global__ void __launch_bounds__(ScanTile<N, decay>::threads, N == 64 ? 2 : 4) scan_simt(ScanView<T> s, bool chunks_only) {
+__global__ void __launch_bounds__(ScanTile<N, decay>::threads, N == 64 ? 2 : 4) scan_simt(ScanView<T> s) {
   using Tile = ScanTile<N, decay>;
   constexpr int rows = Tile::rows, ld = Tile::ld;
   const int thread = static_cast<int>(threadIdx.x), tx = thread % Tile::across, ty = thread / Tile::across;
   const Shared<T> memory = dynamic_shared<T>();
   const Shared<T> q = memory + Tile::q, k = memory + Tile::k, v = memory + Tile::v, a = memory + Tile::a, state = memory + Tile::state;
   const Shared<T> factor = memory + Tile::factor, whole = memory + Tile::whole, rest = memory + Tile::rest;
-  const Shared<T> border = chunks_only ? memory + Tile::border : state;        // the state that outputs see
   const Shared<double> sums = static_shared<double, Tile::steps + N, Tile>();  // L of a scalar decay
   const Shared<double> total = sums + Tile::steps;                             // Σg of each channel in this piece
   const ScanPlace at(s);
@@ -306,11 +298,8 @@ __global__ void __launch_bounds__(ScanTile<N, decay>::threads, N == 64 ? 2 : 4) 
     const int64_t channel = decay == ScanDecay::keys ? pass : decay == ScanDecay::values ? col : 0;
     bool has_state = writes && at.piece > 0;
     for (int r = thread / N; r < up_to_4(all); r += Tile::threads / N)
-      if (const int c = thread % N; c < up_to_4(cols)) {
-        const T x = has_state && r < all && c < cols ? *s.kept(at, pass + r, col + c) : T(0);
-        state[r * ld + c] = x;
-        if (chunks_only) border[r * ld + c] = x;
-      }
+      if (const int c = thread % N; c < up_to_4(cols))
+        state[r * ld + c] = has_state && r < all && c < cols ? *s.kept(at, pass + r, col + c) : T(0);
     if (thread < N) total[thread] = 0;
     for (int64_t chunk = at.begin; chunk < at.end; ++chunk) {
       const int64_t first = s.cut.first(chunk);
@@ -322,14 +311,14 @@ __global__ void __launch_bounds__(ScanTile<N, decay>::threads, N == 64 ? 2 : 4) 
       __syncthreads();  // the chunk and S are complete
       if (writes) {
         if constexpr (decay == ScanDecay::keys) weigh_by_keys<Tile>(q, k, factor, a, count, all);
-        else if (!chunks_only)
+        else
           weigh<Tile>(q, k, a, count, all, [&](int t, int j) {
             return decay == ScanDecay::scalar ? math::exp(static_cast<T>(double(sums[t]) - double(sums[j]))) : T(1);
           });
         __syncthreads();  // all threads have read k, and A is complete
         if (const int t0 = ty * rows; t0 < count && own) {
           T acc[rows][4] = {};
-          if (has_state) multiply_state<Tile>(acc, q, border + 4 * tx, t0, all);
+          if (has_state) multiply_state<Tile>(acc, q, state + 4 * tx, t0, all);
           if constexpr (decay == ScanDecay::scalar) {
 #pragma unroll
             for (int r = 0; r < rows; ++r) {
@@ -338,8 +327,8 @@ __global__ void __launch_bounds__(ScanTile<N, decay>::threads, N == 64 ? 2 : 4) 
               for (int d = 0; d < 4; ++d) acc[r][d] *= up;
             }
           }
-          if constexpr (decay == ScanDecay::values) add_by_values<Tile>(acc, a, v + 4 * tx, factor + 4 * tx, t0, count, !chunks_only);
-          else if (!chunks_only) add_weighted<Tile>(acc, a, v + 4 * tx, t0);
+          if constexpr (decay == ScanDecay::values) add_by_values<Tile>(acc, a, v + 4 * tx, factor + 4 * tx, t0, count);
+          else add_weighted<Tile>(acc, a, v + 4 * tx, t0);
           T* y = s.y.at(at.b, at.h, first + t0) + col + 4 * tx;
 #pragma unroll
           for (int r = 0; r < rows; ++r, y += s.y.row)
@@ -356,7 +345,7 @@ __global__ void __launch_bounds__(ScanTile<N, decay>::threads, N == 64 ? 2 : 4) 
       }
       __syncthreads();  // all threads have read S
       if (4 * ty < all && own)
-        add_to_state<Tile, decay>(state, border, chunks_only, s.cut.starts_group(chunk + 1), k, v, factor, whole, rest, count, 4 * ty, 4 * tx);
+        add_to_state<Tile, decay>(state, k, v, factor, whole, rest, count, 4 * ty, 4 * tx);
       has_state = true;
       __syncthreads();  // all threads have used the chunk
     }

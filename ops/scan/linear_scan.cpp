@@ -12,8 +12,6 @@
 #include <sluice/ops/scan/scan.h>
 #include <sluice/ops/view.h>
 
-#include <limits>
-
 namespace sluice {
 
 namespace {
@@ -35,45 +33,6 @@ Tensor checked_decay(const char* op, const Tensor& q, const Tensor& k, const Ten
   if (log_decay.rank() == 4 && broadcast(op, log_decay.shape(), channels) == channels) return expand(log_decay, channels);
   fail(op, ": log_decay=", log_decay, " does not fit; need ", scalar, " or ", channels);
 }
-
-/// [n, n]: which (t, j) pairs count.
-Tensor counted(int64_t n, const LinearScanOptions& o, Device device) {
-  Tensor i = arange(n, {i64, device});
-  if (o.chunks_only) i = to(floor(to(i, f64) / static_cast<double>(o.chunk)), i64);  // the chunk of each step
-  const Tensor t = unsqueeze(i, 1), j = unsqueeze(i, 0);
-  if (o.chunks_only) return o.reverse ? j > t : j < t;
-  return o.reverse ? j >= t : j <= t;
-}
-
-}  // namespace
-
-Tensor detail::decay_sums(const Tensor& log_decay) { return cumsum(to(clamp(log_decay, -1e4), f64), 2); }
-
-Tensor linear_scan_reference(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
-                             const LinearScanOptions& o) {
-  const char* op = "linear_scan_reference";
-  const Tensor g = checked_decay(op, q, k, v, log_decay, o);
-  checked_numel(op, {q.dim(0), q.dim(1), q.dim(2), q.dim(2), g.defined() && g.rank() == 4 ? g.dim(3) : 1});
-  if (q.dtype() == bf16)
-    return to(linear_scan_reference(to(q, f32), detail::widened(k), detail::widened(v), detail::widened(log_decay), o), bf16);
-  const Tensor pairs = counted(q.dim(2), o, q.device());
-  if (!g.defined()) return matmul(masked_fill(matmul(q, transpose(k, -2, -1)), logical_not(pairs), 0), v);
-  // e^{±(G_t − G_j)}, only where the pair counts: elsewhere it would overflow.
-  const Tensor total = detail::decay_sums(g);
-  auto weight = [&](const Tensor& sums, const Tensor& allowed) {  // sums [..., n, (c)] → [..., n, n, (c)]
-    Tensor gap = to(unsqueeze(sums, 3) - unsqueeze(sums, 2), g.dtype());
-    return exp(masked_fill(o.reverse ? neg(gap) : gap, logical_not(allowed), -std::numeric_limits<double>::infinity()));
-  };
-  if (g.rank() == 3) return matmul(matmul(q, transpose(k, -2, -1)) * weight(total, pairs), v);
-  const Tensor w = weight(total, unsqueeze(pairs, -1));
-  if (o.decay_on_values) {
-    Tensor a = masked_fill(matmul(q, transpose(k, -2, -1)), logical_not(pairs), 0);
-    return sum(unsqueeze(a, -1) * w * unsqueeze(v, 2), {3});
-  }
-  return matmul(sum(unsqueeze(q, 3) * unsqueeze(k, 2) * w, {-1}), v);
-}
-
-namespace {
 
 // With the pair weights w_c(t, j) = e^{G_tc − G_jc}:
 //   dq_t = Σ_j w (g_t·v_j) k_j        dk_j = Σ_t w (g_t·v_j) q_t        dv_j = Σ_t (Σ_c w q_tc k_jc) g_t

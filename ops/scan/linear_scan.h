@@ -17,11 +17,8 @@
 namespace sluice {
 
 struct LinearScanOptions {
-  /// Steps that are computed together, as a small quadratic problem. Without `chunks_only` results depend on `chunk`
-  /// by rounding only.
+  /// Steps that are computed together, as a small quadratic problem. Results depend on `chunk` by rounding only.
   int64_t chunk = 64;
-  /// o_t = q_t S at the *start of the chunk* of t: own chunk excluded, as in FLASH's causal global term.
-  bool chunks_only = false;
   /// Runs from the last step to the first: o_t = q_t Σ_{j >= t} e^{G_j − G_t} k_jᵀ v_j.
   bool reverse = false;
   /// A decay per channel applies to the channels of v, not of k.
@@ -39,14 +36,5 @@ Tensor linear_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tens
 Tensor linear_scan_state(const Tensor& k, const Tensor& v, const Tensor& log_decay = {}, const Tensor& initial = {});
 /// q_t (e^{G_t} ∘ initial), [batch, heads, n, e]: the term that an earlier state adds to linear_scan's output.
 Tensor linear_scan_carry(const Tensor& q, const Tensor& initial, const Tensor& log_decay = {});
-/// The definition as a masked n×n product, composed of ops. linear_scan is tested against it.
-Tensor linear_scan_reference(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay = {},
-                             const LinearScanOptions& options = {});
-
-namespace detail {
-/// Running sums of log decays along dim 2, in f64. A step below −10⁴, −∞ too, counts as −10⁴: its factor is 0 either
-/// way, and differences of sums do not become NaN.
-Tensor decay_sums(const Tensor& log_decay);
-}  // namespace detail
 
 }  // namespace sluice

@@ -78,9 +78,8 @@ TEST_CASE("work: products, attention and scans are counted alike on cpu and meta
     CHECK(back.attention_elements == 648);
 
     const Tensor s = ones({2, 3, 100, 5}, o), e = ones({2, 3, 100, 7}, o);
-    for (bool chunks_only : {false, true})  // the recurrence, whatever the chunk
-      CHECK(work_of([&] { linear_scan(s, s, e, {}, {.chunk = 16, .chunks_only = chunks_only}); }).flops ==
-            6 * 4 * 100 * 5 * 7);
+    for (int64_t chunk : {1, 16, 200})  // the recurrence, whatever the chunk
+      CHECK(work_of([&] { linear_scan(s, s, e, {}, {.chunk = chunk}); }).flops == 6 * 4 * 100 * 5 * 7);
   }
 }
 

@@ -1,4 +1,4 @@
-// The scan on the device against plain loops: every decay, order and rule of chunks, beyond every tile.
+// The scan on the device against plain loops: every decay and order, beyond every tile.
 #include "support/catch.h"
 #include "support/scan_samples.h"
 
@@ -34,18 +34,18 @@ constexpr ScanKind kKinds[] = {ScanKind::none, ScanKind::scalar, ScanKind::keys,
 
 }  // namespace
 
-TEST_CASE("cuda scan: every decay, order and rule of chunks", "[cuda]") {
+TEST_CASE("cuda scan: every decay and order", "[cuda]") {
   Rand rand(41);
   const Strength strengths[] = {Strength::mild, Strength::mixed, Strength::none, Strength::strong, Strength::total};
   int i = 0;
   for (ScanKind kind : kKinds)
     for (Strength strength : strengths)
-      for (bool reverse : {false, true})
-        for (bool chunks_only : {false, true}) {
-          ScanSample s = random_scan(rand, kind, strength, {1 + i % 2, 1 + i % 3, 1 + rand.below(30), 1 + rand.below(20)}, 1 + rand.below(9));
-          s.options.reverse = reverse, s.options.chunks_only = chunks_only, s.options.chunk = 1 + rand.below(12);
-          check_sample(s, ++i % 2);
-        }
+      for (bool reverse : {false, true}) {
+        ScanSample s = random_scan(rand, kind, strength, {1 + i % 2, 1 + i % 3, 1 + rand.below(30), 1 + rand.below(20)},
+                                   1 + rand.below(9));
+        s.options.reverse = reverse, s.options.chunk = 1 + rand.below(12);
+        check_sample(s, ++i % 2);
+      }
 }
 
 TEST_CASE("cuda scan: beyond every tile, by one and more", "[cuda]") {
@@ -57,7 +57,7 @@ TEST_CASE("cuda scan: beyond every tile, by one and more", "[cuda]") {
   for (const auto& [n, m, e] : sizes)
     for (ScanKind kind : kKinds) {
       ScanSample s = random_scan(rand, kind, Strength::mild, {1 + ++i % 2, 1 + i / 2 % 2, n, m}, e);
-      s.options.reverse = i % 3 == 1, s.options.chunks_only = i % 5 == 0, s.options.chunk = i % 2 ? 40 : 7;
+      s.options.reverse = i % 3 == 1, s.options.chunk = i % 2 ? 40 : 7;
       check_sample(s, i % 2);
     }
 }
@@ -67,9 +67,9 @@ TEST_CASE("cuda scan: few heads, their sequences cut into pieces", "[cuda]") {
   int i = 0;
   for (ScanKind kind : kKinds)
     for (int64_t n : {511, 512, 513, 800})  // from 512 steps on two pieces, from 768 on three
-      for (bool chunks_only : {false, true}) {
+      for (bool reverse : {false, true}) {
         ScanSample s = random_scan(rand, kind, ++i % 4 ? Strength::mild : Strength::mixed, {1, 2, n, 3}, 5);
-        s.options.reverse = i / 2 % 2, s.options.chunks_only = chunks_only;
+        s.options.reverse = reverse;
         s.options.chunk = std::vector<int64_t>{1, 9, 100, 300, 1000}[static_cast<std::size_t>(rand.below(5))];
         check_sample(s, i % 2);
       }

@@ -351,7 +351,6 @@ OpCalls make_calls() {
   };
   using S = const ScanSample&;
   scanned("linear_scan", [](Draw& d, S s) { return linear_scan(s.q, s.k, s.v, s.decay, d.get<LinearScanOptions>()); });
-  scanned("linear_scan_reference", [](Draw& d, S s) { return linear_scan_reference(s.q, s.k, s.v, s.decay, d.get<LinearScanOptions>()); });
   scanned("linear_scan_state", [](Draw&, S s) { return linear_scan_state(s.k, s.v, s.decay, s.state); });
   scanned("linear_scan_carry", [](Draw&, S s) { return linear_scan_carry(s.q, s.state, s.decay); });
   // beside ops/: what else takes sizes from outside

@@ -1,6 +1,7 @@
 // Values and shapes at the ends of their ranges.
 #include "support/catch.h"
 #include "support/approx.h"
+#include "support/scan_samples.h"
 
 #include <sluice/autograd/engine.h>
 #include <sluice/core/math.h>
@@ -102,7 +103,7 @@ TEST_CASE("fold: no windows, or windows of nothing, have a gradient", "[ops][vie
   CHECK_THROWS_AS(fold(zeros({1, 3}), 0, 2, 1), ShapeError);
 }
 
-TEST_CASE("linear_scan_reference: a log decay of −∞ forgets, and nothing is NaN", "[linear_scan]") {
+TEST_CASE("linear_scan: a log decay of −∞ forgets, and no gradient is NaN", "[linear_scan]") {
   const double inf = std::numeric_limits<double>::infinity();
   Rng rng(5);
   for (bool reverse : {false, true}) {
@@ -110,7 +111,7 @@ TEST_CASE("linear_scan_reference: a log decay of −∞ forgets, and nothing is 
     for (int i = 0; i < 3; ++i) in.push_back(normal({1, 1, 4, 2}, 0, 1, rng, {.dtype = f64}).requires_grad_());
     in.push_back(Tensor::from(std::vector<double>{-inf, -0.5, -inf, -0.25}, {1, 1, 4}).requires_grad_());
     const LinearScanOptions o{.reverse = reverse};
-    const Tensor want = linear_scan(in[0], in[1], in[2], in[3], o), got = linear_scan_reference(in[0], in[1], in[2], in[3], o);
+    const Tensor want = linear_scan(in[0], in[1], in[2], in[3], o), got = scan_by_pairs(in[0], in[1], in[2], in[3], o);
     for (std::size_t i = 0; i < 8; ++i) CHECK(got.to_vector<double>()[i] == Approx(want.to_vector<double>()[i]).margin(1e-13));
     const auto g = grad({sum(square(want))}, in), h = grad({sum(square(got))}, in);
     for (std::size_t k = 0; k < 3; ++k)

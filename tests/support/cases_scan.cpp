@@ -70,40 +70,31 @@ void add_scan_cases(Cases& c) {
                            {Decay::keys, "decay of keys"},
                            {Decay::values, "decay of values"}})
     for (bool reverse : {false, true})
-      for (bool chunks_only : {false, true})
-        for (int64_t chunk : {1, 3, 64}) {
-          const Decay decay = kind.decay;
-          const LinearScanOptions o{.chunk = chunk,
-                                    .chunks_only = chunks_only,
-                                    .reverse = reverse,
-                                    .decay_on_values = decay == Decay::values};
-          const int64_t n = chunk == 3 ? 4 : 2;
-          OpCase row{.op = "linear_scan", .variant = kind.name, .ulps = 16};
-          if (decay == Decay::shared) row.gradient_ulps = 2000;  // one number, a sum of many that cancel
-          for (const Dims& d : dims(decay, {1, 1, n, 1, 1}))
-            row.inputs.push_back(row.inputs.size() < 3 ? real(d) : real(d, -1.5, -0.05));
-          auto decay_of = [](const In& x) { return x.size() > 3 ? x[3] : Tensor(); };
-          row.call = [=](const In& x) { return linear_scan(x[0], x[1], x[2], decay_of(x), o); };
-          row.reference = [=](const Arrays& xs) { return scan_by_steps(xs, o); };
-          for (const Sizes& s : {Sizes{1, 1, 3, 2, 1},
-                                 {2, 2, 7, 3, 2},
-                                 {1, 2, 13, 2, 5},
-                                 {1, 1, 0, 2, 2},
-                                 {0, 1, 3, 2, 2},
-                                 {1, 0, 3, 2, 2},
-                                 {1, 1, 3, 0, 2},
-                                 {1, 1, 3, 2, 0}})
-            row.shapes.push_back(dims(decay, s));
-          if (chunk == 64)
-            row.shapes.push_back(dims(decay, {1, 1, 65, 2, 3})), row.shapes.push_back(dims(decay, {1, 1, 100, 2, 3})),
-                row.large = dims(decay, {1, 2, 129, 17, 129});
-          c.push_back(row);
-          if (chunk == 64 && chunks_only) continue;  // one chunk: all 0
-          row.op = "linear_scan_reference", row.large = {}, row.bitwise = false;
-          if (chunk == 64) row.shapes.pop_back();  // f32 sums of 100 decays leave few digits to their differences
-          row.call = [=](const In& x) { return linear_scan_reference(x[0], x[1], x[2], decay_of(x), o); };
-          c.push_back(row);
-        }
+      for (int64_t chunk : {1, 3, 64}) {
+        const Decay decay = kind.decay;
+        const LinearScanOptions o{.chunk = chunk, .reverse = reverse, .decay_on_values = decay == Decay::values};
+        const int64_t n = chunk == 3 ? 4 : 2;
+        OpCase row{.op = "linear_scan", .variant = kind.name, .ulps = 16};
+        if (decay == Decay::shared) row.gradient_ulps = 2000;  // one number, a sum of many that cancel
+        for (const Dims& d : dims(decay, {1, 1, n, 1, 1}))
+          row.inputs.push_back(row.inputs.size() < 3 ? real(d) : real(d, -1.5, -0.05));
+        auto decay_of = [](const In& x) { return x.size() > 3 ? x[3] : Tensor(); };
+        row.call = [=](const In& x) { return linear_scan(x[0], x[1], x[2], decay_of(x), o); };
+        row.reference = [=](const Arrays& xs) { return scan_by_steps(xs, o); };
+        for (const Sizes& s : {Sizes{1, 1, 3, 2, 1},
+                               {2, 2, 7, 3, 2},
+                               {1, 2, 13, 2, 5},
+                               {1, 1, 0, 2, 2},
+                               {0, 1, 3, 2, 2},
+                               {1, 0, 3, 2, 2},
+                               {1, 1, 3, 0, 2},
+                               {1, 1, 3, 2, 0}})
+          row.shapes.push_back(dims(decay, s));
+        if (chunk == 64)
+          row.shapes.push_back(dims(decay, {1, 1, 65, 2, 3})), row.shapes.push_back(dims(decay, {1, 1, 100, 2, 3})),
+              row.large = dims(decay, {1, 2, 129, 17, 129});
+        c.push_back(row);
+      }
 
   // The state after the last step, and what a state from before adds.
   auto sum_after = [](const Array& g, const Dims& at, int64_t from) {  // Σ_{s >= from} g_s

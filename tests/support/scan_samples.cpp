@@ -4,10 +4,15 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/matmul.h>
+#include <sluice/ops/reduce.h>
+#include <sluice/ops/scan/scan.h>
 #include <sluice/ops/view.h>
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace sluice::testing {
 
@@ -20,8 +25,7 @@ ScanSample ScanSample::in(DType dtype) const {
 
 std::string ScanSample::text() const {
   return str("q", q, " v", v, decay.defined() ? str(" decay", decay) : "", " chunk ", options.chunk,
-             options.reverse ? " reverse" : "", options.chunks_only ? " chunks_only" : "",
-             options.decay_on_values ? " on values" : "");
+             options.reverse ? " reverse" : "", options.decay_on_values ? " on values" : "");
 }
 
 namespace {
@@ -60,7 +64,7 @@ Array scan_by_steps(const Arrays& xs, const LinearScanOptions& o) {
   Array y(v.shape);
   each_index({q.shape[0], q.shape[1]}, [&](const Dims& i) {
     const int64_t first = (q.shape[1] * i[0] + i[1]) * n;
-    std::vector<double> state(static_cast<std::size_t>(m * e)), before = state;
+    std::vector<double> state(static_cast<std::size_t>(m * e));
     std::vector<double> keep(static_cast<std::size_t>(std::max<int64_t>({m, e, 1})));
     for (int64_t step = 0; step < n; ++step) {
       const int64_t t = o.reverse ? n - 1 - step : step, from = o.reverse ? t + 1 : t - 1;
@@ -73,12 +77,9 @@ Array scan_by_steps(const Arrays& xs, const LinearScanOptions& o) {
           keep[static_cast<std::size_t>(c)] = std::exp(xs[3].stretched(at));
         }
         for (int64_t c = 0; c < m; ++c)
-          for (int64_t d = 0; d < e; ++d) {
-            const double rate = keep[static_cast<std::size_t>(by_key ? c : by_channel ? d : 0)];
-            state[static_cast<std::size_t>(c * e + d)] *= rate, before[static_cast<std::size_t>(c * e + d)] *= rate;
-          }
+          for (int64_t d = 0; d < e; ++d)
+            state[static_cast<std::size_t>(c * e + d)] *= keep[static_cast<std::size_t>(by_key ? c : by_channel ? d : 0)];
       }
-      if (step == 0 || t / o.chunk != from / o.chunk) before = state;
       const double *query = q.v.data() + (first + t) * m, *key = k.v.data() + (first + t) * m;
       const double* value = v.v.data() + (first + t) * e;
       double* out = y.v.data() + (first + t) * e;
@@ -86,7 +87,7 @@ Array scan_by_steps(const Arrays& xs, const LinearScanOptions& o) {
         for (int64_t d = 0; d < e; ++d) {
           double& s = state[static_cast<std::size_t>(c * e + d)];
           s += key[c] * value[d];
-          out[d] += query[c] * (o.chunks_only ? before[static_cast<std::size_t>(c * e + d)] : s);
+          out[d] += query[c] * s;
         }
     }
   });
@@ -101,6 +102,26 @@ Tensor recurrence(const ScanSample& s) {
     xs.push_back(array_of(expand(s.decay, shape)));
   }
   return tensor_of(scan_by_steps(xs, s.options).v, s.v.shape(), f64);
+}
+
+Tensor scan_by_pairs(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
+                     const LinearScanOptions& o) {
+  const int64_t n = q.dim(2);
+  const Tensor i = arange(n, {i64, q.device()}), t = unsqueeze(i, 1), j = unsqueeze(i, 0);
+  const Tensor hidden = o.reverse ? j < t : j > t, products = matmul(q, transpose(k, -2, -1));
+  if (!log_decay.defined()) return matmul(masked_fill(products, hidden, 0), v);
+  const bool by_channel = log_decay.rank() == 4;
+  Shape shape{q.dim(0), q.dim(1), n};
+  if (by_channel) shape.push_back(o.decay_on_values ? v.dim(3) : q.dim(3));
+  // e^{±(G_t − G_j)} [batch, heads, t, j, (channels)], only where the pair counts: elsewhere it would overflow. Sums of
+  // −∞ would have no differences.
+  const Tensor sums = cumsum(to(clamp(expand(log_decay, shape), -1e4), f64), 2);
+  const Tensor gap = to(unsqueeze(sums, 3) - unsqueeze(sums, 2), v.dtype());
+  const Tensor weight = exp(masked_fill(o.reverse ? neg(gap) : gap, by_channel ? unsqueeze(hidden, -1) : hidden,
+                                        -std::numeric_limits<double>::infinity()));
+  if (!by_channel) return matmul(products * weight, v);
+  if (!o.decay_on_values) return matmul(sum(unsqueeze(q, 3) * unsqueeze(k, 2) * weight, {-1}), v);
+  return sum(unsqueeze(masked_fill(products, hidden, 0), -1) * weight * unsqueeze(v, 2), {3});
 }
 
 std::vector<Tensor> run_scan(ScanFunction f, const ScanSample& s) {

@@ -29,9 +29,12 @@ ScanSample random_scan(Rand& rand, ScanKind kind, Strength strength, const Shape
 
 /// S ← e^g ∘ S + kᵀv, o = q S, step by step as the header writes it: q, k [b, h, n, m], v [b, h, n, e], log decays
 /// [b, h, n], [b, h, n, m] or, on values, [b, h, n, e]. Each step shrinks the state and adds to it; in reverse, a decay
-/// stands between its step and the one before. With chunks_only a step reads what there was when its chunk began.
+/// stands between its step and the one before.
 Array scan_by_steps(const Arrays& xs, const LinearScanOptions& o);
 Tensor recurrence(const ScanSample& s);
+/// linear_scan() by its definition, a masked n×n product: composed of ops, for gradients. f32 and f64.
+Tensor scan_by_pairs(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
+                     const LinearScanOptions& o);
 
 using ScanFunction = Tensor (*)(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const LinearScanOptions&);
 /// The output, then the gradients of q, k, v and the decay.

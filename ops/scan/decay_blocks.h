@@ -1,0 +1,104 @@
+// The steps of a chunk in blocks, for a scan with a decay per channel. There a weight e^{L_t − L_j} cannot be taken out
+// of a sum over channels, so that factors refer to the border before a block, E_t = e^{L_t − L_border}:
+//
+//   earlier blocks: q_t ∘ E_t and x_j ∘ e^{L_border − L_j}, which is carried on from block to block
+//   the own block:  q_t ∘ E_t and x_j / E_j up to the first step where E is small; from that step on, running products
+//                   of e^g instead
+//
+// The choice for a step depends on no later step. (The factors for earlier blocks are the secondary chunking of Yang et
+// al. 2024, Gated Linear Attention Transformers, section 4.3.)
+#pragma once
+
+#include <sluice/core/math.h>
+#include <sluice/ops/rows.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace sluice::detail {
+
+constexpr int64_t kDecayBlock = 16;  // steps
+
+/// What a chunk's steps leave of each other, in `columns` channels. Rows lie behind each other, without gaps.
+template <class T>
+struct DecayBuffers {
+  T* step;       // g [chunk, columns]
+  double* sums;  // L = g_0 + … + g_t [chunk, columns], behind a row of zeros
+  T* border;     // [columns], e^{L_border}: what is left of the chunk's start
+  T* factor;     // [block, columns], E
+  T* carried;    // [chunk, columns], see DecayBlocks
+  T* part;       // [block, columns], of whoever goes through the blocks; each_pair() overwrites it
+};
+
+/// for (DecayBlocks b(buffers, x, columns, count); b.enter(); b.leave(done)) goes through blocks [begin, end) of `count`
+/// steps. x [count, columns] are the rows that decay, k or v. In the loop `carried` has three groups of rows:
+///
+///   j < begin          x_j ∘ e^{L_border − L_j}
+///   begin <= j < mild  x_j / E_j
+///   mild <= j < end    0
+///
+/// After the last block it has x ∘ e^{L_end − L}.
+template <class T>
+struct DecayBlocks : DecayBuffers<T> {
+  using DecayBuffers<T>::step, DecayBuffers<T>::sums, DecayBuffers<T>::border, DecayBuffers<T>::factor,
+      DecayBuffers<T>::carried, DecayBuffers<T>::part;
+  const T* x;
+  int64_t columns, count, begin = 0, end = 0;
+  int64_t mild = 0;  // the first step of the block where E, 1 / E or x / E is too large
+
+  DecayBlocks(const DecayBuffers<T>& buffers, const T* rows, int64_t width, int64_t steps)
+      : DecayBuffers<T>(buffers), x(rows), columns(width), count(steps) {
+    std::fill_n(border, columns, T(1));
+  }
+
+  /// False after the last block.
+  bool enter() {
+    constexpr double most = 4096;  // of E and 1 / E: so much range is lost
+    begin = mild = end, end = std::min(begin + kDecayBlock, count);
+    const double* start = sums + (begin - 1) * columns;
+    for (int64_t i = begin; i < end; ++i) {
+      const double* here = sums + i * columns;
+      T *e = factor + (i - begin) * columns, *y = carried + i * columns;
+      for (int64_t c = 0; c < columns; ++c) e[c] = math::exp(T(here[c] - start[c]));
+      int outside = 0;
+      for (int64_t c = 0; c < columns; ++c) outside |= (e[c] < T(1 / most)) | (e[c] > T(most));
+      if (mild == i && !outside) {
+        for (int64_t c = 0; c < columns; ++c) y[c] = x[i * columns + c] / e[c];
+        if (all_finite(y, 1, columns, columns)) ++mild;
+      }
+      if (mild <= i) std::fill_n(y, columns, T(0));
+    }
+    return begin < end;
+  }
+
+  /// Calls f(j, t, x_j ∘ e^{L_t − L_j}) for the block's pairs of steps j <= t with t >= from.
+  void each_pair(int64_t from, auto f) const {
+    T *weight = part, *alpha = part + columns;
+    for (int64_t j = begin; from < end && j < end; ++j) {
+      std::copy_n(x + j * columns, columns, weight);
+      for (int64_t t = j; t < end; ++t) {
+        if (t > j) {
+          for (int64_t c = 0; c < columns; ++c) alpha[c] = math::exp(step[t * columns + c]);
+          for (int64_t c = 0; c < columns; ++c) weight[c] *= alpha[c];
+        }
+        if (t >= from) f(j, t, static_cast<const T*>(weight));
+      }
+    }
+  }
+
+  /// Carries x on to the border behind the block. Rows before step `done` take what enter() left, the others x itself.
+  void leave(int64_t done) {
+    const T* last = factor + (end - begin - 1) * columns;
+    const double* there = sums + (end - 1) * columns;
+    for (int64_t i = 0; i < end; ++i) {
+      T* y = carried + i * columns;
+      if (i < done)
+        for (int64_t c = 0; c < columns; ++c) y[c] *= last[c];
+      else
+        for (int64_t c = 0; c < columns; ++c) y[c] = x[i * columns + c] * math::exp(T(there[c] - sums[i * columns + c]));
+    }
+    for (int64_t c = 0; c < columns; ++c) border[c] *= last[c];
+  }
+};
+
+}  // namespace sluice::detail
