@@ -8,6 +8,8 @@ namespace sluice {
 
 namespace {
 
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
 std::vector<std::string> split_names(const char* choices) {
   std::vector<std::string> names(1);
   for (const char* c = choices; *c; ++c)
@@ -20,20 +22,6 @@ std::string joined(const std::vector<std::string>& names) {
   std::string s;
   for (const std::string& n : names) s += (s.empty() ? "" : ", ") + n;
   return s;
-}
-
-/// JSON has no infinities and no NaN.
-Json printable(double x) {
-  if (std::isfinite(x)) return x;
-  return std::isnan(x) ? "nan" : x > 0 ? "inf" : "-inf";
-}
-bool as_number(const Json& j, double& out) {
-  if (const auto* x = j.as<double>()) return out = *x, true;
-  if (const auto* i = j.as<int64_t>()) return out = static_cast<double>(*i), true;
-  const auto* s = j.as<std::string>();
-  if (!s || (*s != "inf" && *s != "-inf")) return false;
-  out = *s == "inf" ? std::numeric_limits<double>::infinity() : -std::numeric_limits<double>::infinity();
-  return true;
 }
 
 bool inside(const OptionRange& r, double x) {
@@ -87,11 +75,34 @@ std::string_view choice_name(const char* choices, int64_t i) {
 }
 
 int64_t choice_index(const char* choices, std::string_view name) {
+  const int64_t i = choice_from(choices, name);
+  if (i < 0) fail<ValueError>("from_name: nothing is called \"", name, "\"; known: ", joined(split_names(choices)));
+  return i;
+}
+
+Json choice_json(const char* choices, int64_t i) {
+  const std::string_view name = choice_name(choices, i);
+  return name == "unknown" ? Json(i) : Json(name);
+}
+
+int64_t choice_from(const char* choices, const Json& name) {
+  const auto* s = name.as<std::string>();
   const std::vector<std::string> names = split_names(choices);
-  const auto it = std::find(names.begin(), names.end(), name);
-  if (it == names.end())
-    fail<ValueError>("from_name: nothing is called \"", name, "\"; known: ", joined(names));
-  return it - names.begin();
+  const auto it = s ? std::find(names.begin(), names.end(), *s) : names.end();
+  return it == names.end() ? -1 : it - names.begin();
+}
+
+Json number_json(double x) {
+  if (std::isfinite(x)) return x;
+  return std::isnan(x) ? "nan" : x > 0 ? "inf" : "-inf";
+}
+
+bool number_from(const Json& j, double& x) {
+  if (const auto* y = j.as<double>()) return x = *y, true;
+  if (const auto* i = j.as<int64_t>()) return x = static_cast<double>(*i), true;
+  const auto* s = j.as<std::string>();
+  if (!s || (*s != "inf" && *s != "-inf")) return false;
+  return x = *s == "inf" ? kInf : -kInf, true;
 }
 
 }  // namespace detail
@@ -105,163 +116,50 @@ std::vector<std::string> Option::choice_names() const {
 }
 
 std::string Option::type_name() const {
-  static constexpr const char* names[] = {"bool",        "int",           "float", "list of int",
-                                          "list of float", "text",        "list of objects"};
-  return str(names[type], optional ? " or null" : "");
-}
-
-Json Option::get() const {
-  switch (type) {
-    case yes_no: return *static_cast<const bool*>(at);
-    case whole: return *static_cast<const int64_t*>(at);
-    case real: {
-      if (!optional) return printable(*static_cast<const double*>(at));
-      const auto& x = *static_cast<const std::optional<double>*>(at);
-      return x ? printable(*x) : Json();
-    }
-    case whole_list: return Json::list(*static_cast<const std::vector<int64_t>*>(at));
-    case real_list: {
-      Json::List list;
-      for (double x : *static_cast<const std::vector<double>*>(at)) list.push_back(printable(x));
-      return list;
-    }
-    case choice: {
-      const Json i = access.get(at);
-      return i.is_null() ? i : Json(detail::choice_name(choices, *i.as<int64_t>()));
-    }
-    case object_list: {
-      Json::List list;
-      for (std::size_t i = 0; i < access.size(at); ++i) list.push_back(detail::to_json(access.object(at, i)));
-      return list;
-    }
-  }
-  return {};
+  static constexpr const char* names[] = {"bool", "int", "float", "text", "text", "objects"};
+  return str(list ? "list of " : "", names[type], optional ? " or null" : "");
 }
 
 void Option::set(std::string_view layer, const Json& given) const {
-  auto wrong = [&] {
-    const std::vector<std::string> known = choice_names();
-    const auto* s = given.as<std::string>();
-    fail<ValueError>(layer, ": option \"", name, "\" must be of type ", type_name(), " — got ", given,
-                     known.empty() ? "" : str("; known: ", joined(known)), s ? did_you_mean(*s, known) : "");
-  };
-  if (given.is_null() && optional) {
-    if (type == real) static_cast<std::optional<double>*>(at)->reset();
-    else access.set(at, -1);
-    return;
-  }
-  const auto* list = given.as<Json::List>();
-  switch (type) {
-    case yes_no:
-      if (const auto* b = given.as<bool>()) *static_cast<bool*>(at) = *b;
-      else wrong();
-      return;
-    case whole:
-      if (const auto* i = given.as<int64_t>()) *static_cast<int64_t*>(at) = *i;
-      else wrong();
-      return;
-    case real: {
-      double x = 0;
-      if (!as_number(given, x)) wrong();
-      if (optional) *static_cast<std::optional<double>*>(at) = x;
-      else *static_cast<double*>(at) = x;
-      return;
-    }
-    case whole_list: {
-      std::vector<int64_t> xs;
-      for (const Json& j : list ? *list : Json::List{Json()}) {
-        const auto* i = j.as<int64_t>();
-        if (!i) wrong();
-        xs.push_back(*i);
-      }
-      *static_cast<std::vector<int64_t>*>(at) = std::move(xs);
-      return;
-    }
-    case real_list: {
-      std::vector<double> xs;
-      for (const Json& j : list ? *list : Json::List{Json()})
-        if (!as_number(j, xs.emplace_back())) wrong();
-      *static_cast<std::vector<double>*>(at) = std::move(xs);
-      return;
-    }
-    case choice: {
-      const auto* s = given.as<std::string>();
-      const std::vector<std::string> known = choice_names();
-      const auto it = s ? std::find(known.begin(), known.end(), *s) : known.end();
-      if (it == known.end()) wrong();
-      return access.set(at, it - known.begin());
-    }
-    case object_list:
-      if (!list) wrong();
-      access.resize(at, 0);  // so that options left out of an object have their defaults
-      access.resize(at, list->size());
-      for (std::size_t i = 0; i < list->size(); ++i)
-        detail::from_json(str(layer, ": ", name, "[", i, "]"), (*list)[i], access.object(at, i));
-  }
+  if (write(given, at, str(layer, ": ", name))) return;
+  const std::vector<std::string> known = choice_names();
+  const auto* s = given.as<std::string>();
+  fail<ValueError>(layer, ": option \"", name, "\" must be of type ", type_name(), " — got ", given,
+                   known.empty() ? "" : str("; known: ", joined(known)), s ? did_you_mean(*s, known) : "");
 }
 
-void Option::check(std::string_view layer) const {
-  auto number = [&](double x, const OptionRange& r, const auto& got) {
-    if (inside(r, x)) return;
-    const bool huge = x > r.high && r.high == static_cast<double>(kLargestSize);
-    const bool bounded = std::isfinite(r.low) && std::isfinite(r.high);
-    const std::string allowed = huge ? str("at most ", kLargestSize) : std::isfinite(x) || bounded ? words(r) : "finite";
-    fail<ValueError>(layer, ": ", name, " must be ", allowed, " — got ", name, "=", got);
+void Option::check(std::string_view layer, const Json& value) const {
+  const auto refuse = [&](const std::string& allowed, const auto&... got) {
+    fail<ValueError>(layer, ": ", name, " must be ", allowed, " — got ", got...);
   };
-  switch (type) {
-    case yes_no: return;
-    case whole: {
-      const int64_t i = *static_cast<const int64_t*>(at);
-      return number(static_cast<double>(i), range, i);
+  if (const auto* items = value.as<Json::List>()) {
+    for (std::size_t i = 0; i < items->size(); ++i) {
+      if (!fields) check(layer, (*items)[i]);
+      else
+        for (const Option& o : fields().all) o.check(str(layer, ": ", name, '[', i, ']'), (*items)[i].at(o.name));
     }
-    case real: {
-      const auto* x = static_cast<const double*>(at);
-      if (optional) {
-        const auto& maybe = *static_cast<const std::optional<double>*>(at);
-        x = maybe ? &*maybe : nullptr;
-      }
-      if (x) number(*x, range, *x);
-      return;
-    }
-    case whole_list:
-      for (int64_t i : *static_cast<const std::vector<int64_t>*>(at))
-        number(static_cast<double>(i), range, i);
-      return;
-    case real_list:
-      for (double x : *static_cast<const std::vector<double>*>(at)) number(x, range, x);
-      return;
-    case choice: {
-      const Json i = access.get(at);
-      if (!i.is_null() && detail::choice_name(choices, *i.as<int64_t>()) == "unknown")
-        fail<ValueError>(layer, ": ", name, " must be one of ", joined(choice_names()), " — got number ", i);
-      return;
-    }
-    case object_list:
-      for (std::size_t i = 0; i < access.size(at); ++i)
-        detail::check_options(str(layer, ": ", name, "[", i, "]"), access.object(at, i));
+  } else if (const auto* i = value.as<int64_t>(); i && choices) {
+    refuse(str("one of ", joined(choice_names())), "number ", *i);
+  } else if (double x; (type == whole || type == real) && !value.is_null()) {
+    const auto* special = value.as<std::string>();
+    if (!detail::number_from(value, x)) x = std::nan("");
+    if (inside(range, x)) return;
+    const bool huge = x > range.high && range.high == static_cast<double>(kLargestSize);
+    const bool bounded = std::isfinite(range.low) && std::isfinite(range.high);
+    refuse(huge ? str("at most ", kLargestSize) : std::isfinite(x) || bounded ? words(range) : "finite", name, '=',
+           special ? *special : i ? str(*i) : str(x));
   }
 }
 
 // -- lists of options ------------------------------------------------------------------------------------------
 
-Option& OptionList::add(const char* name, Option::Type type, void* at, OptionRange range, const char* meaning) {
-  if (type == Option::whole || type == Option::whole_list) {
-    if (std::isinf(range.low)) range.low = -static_cast<double>(kLargestSize);
-    if (std::isinf(range.high)) range.high = static_cast<double>(kLargestSize);
+Option& OptionList::add(const char* name, Option& o) {
+  o.name = prefix_ + name;
+  if (o.type == Option::whole) {
+    if (std::isinf(o.range.low)) o.range.low = -static_cast<double>(kLargestSize);
+    if (std::isinf(o.range.high)) o.range.high = static_cast<double>(kLargestSize);
   }
-  return all.emplace_back(Option{.name = prefix_ + name, .meaning = meaning, .type = type, .range = range, .at = at});
-}
-
-void OptionList::add(const char* name, std::optional<bool>& x, OptionRange r, const char* meaning) {
-  Option& o = add(name, Option::choice, &x, r, meaning);
-  o.optional = true, o.choices = "no yes";
-  o.access.get = [](const void* at) {
-    const auto& b = *static_cast<const std::optional<bool>*>(at);
-    return b ? Json(int64_t{*b}) : Json();
-  };
-  o.access.set = [](void* at, int64_t i) {
-    *static_cast<std::optional<bool>*>(at) = i < 0 ? std::nullopt : std::optional<bool>(i == 1);
-  };
+  return all.emplace_back(std::move(o));
 }
 
 void OptionList::without(std::initializer_list<std::string_view> names) {

@@ -87,11 +87,12 @@ class OptionList;
 
 /// One option of one struct.
 struct Option {
-  /// Type of the value.
-  enum Type { yes_no, whole, real, whole_list, real_list, choice, object_list };
-  std::string name;       // in files and flags, with the prefix of its part
-  const char* meaning;    // for a reader
-  Type type;              // of its value
+  /// What a value is; of a list, what its items are.
+  enum Type { yes_no, whole, real, text, choice, object };
+  std::string name;               // in files and flags, with the prefix of its part
+  const char* meaning = "";       // for a reader
+  Type type = yes_no;             // of its value
+  bool list = false;              // the value is a list
   bool optional = false;          // std::optional: null is a value
   bool required = false;          // there is no default
   bool training = false;          // of initial values, dropout: no effect on a layer that gets its weights
@@ -99,27 +100,27 @@ struct Option {
   const char* choices = nullptr;  // of an enum: its names, in order
   void* at = nullptr;             // address of the value
 
-  /// Functions that reach a choice or a list of objects.
-  struct Access {
-    void (*resize)(void* list, std::size_t n) = nullptr;        // of a list of objects
-    std::size_t (*size)(const void* list) = nullptr;            // of the list
-    OptionList (*object)(void* list, std::size_t i) = nullptr;  // the i-th
-    Json (*get)(const void* choice) = nullptr;                  // index, or null
-    void (*set)(void* choice, int64_t index) = nullptr;         // -1: null
-  };
-  Access access = {};  // for choices and lists of objects
+  /// The options of an object, with their defaults.
+  OptionList (*fields)() = nullptr;
+  /// The value at `at` as JSON.
+  Json (*read)(const void* at) = nullptr;
+  /// Replaces the value at `at`; false for JSON of another type. Errors of objects in a list begin with `where`.
+  bool (*write)(const Json& value, void* at, const std::string& where) = nullptr;
 
-  /// The value as JSON; an enum as the name of its choice.
-  Json get() const;
+  /// The value as JSON; an enum as the name of its choice, or as its number if it has no name.
+  Json get() const { return read(at); }
   /// ValueError, beginning with `layer`, for a value of another type.
   void set(std::string_view layer, const Json& value) const;
   /// ValueError unless the value is in range.
-  void check(std::string_view layer) const;
+  void check(std::string_view layer) const { check(layer, get()); }
   /// "int", "float or null", "list of objects", …
   std::string type_name() const;
   /// "at least 1", "in [0, 1)"; empty if every value of the type is allowed.
   std::string range_text() const;
   std::vector<std::string> choice_names() const;
+
+ private:
+  void check(std::string_view layer, const Json& value) const;
 };
 
 /// The options that describe() declares.
@@ -127,8 +128,8 @@ class OptionList {
  public:
   std::vector<Option> all;  // in the order of describe()
 
-  /// Adds an option: a bool, i64, double or named enum, a list, a std::optional, or a list of described structs.
-  /// Numbers have a range.
+  /// Adds an option: a bool, i64, double, text or named enum, a std::optional or a list of them, or a list of described
+  /// structs. Numbers have a range.
   template <class T>
   void operator()(const char* name, T& x, const char* meaning) {
     add(name, x, any_number(), meaning);
@@ -138,16 +139,16 @@ class OptionList {
     add(name, x, range, meaning);
   }
   void required(const char* name, int64_t& x, OptionRange range, const char* meaning) {
-    add(name, x, range, meaning), all.back().required = true;
+    add(name, x, range, meaning).required = true;
   }
   /// Adds an option without effect on a layer that gets its weights: initial values, dropout, the dtype.
   template <class T>
   void training(const char* name, T& x, const char* meaning) {
-    add(name, x, any_number(), meaning), all.back().training = true;
+    add(name, x, any_number(), meaning).training = true;
   }
   template <class T>
   void training(const char* name, T& x, OptionRange range, const char* meaning) {
-    add(name, x, range, meaning), all.back().training = true;
+    add(name, x, range, meaning).training = true;
   }
   /// Adds the options of a part, with `prefix` before each name.
   template <class O>
@@ -161,67 +162,15 @@ class OptionList {
   void without(std::initializer_list<std::string_view> names);
 
  private:
-  Option& add(const char* name, Option::Type type, void* at, OptionRange range, const char* meaning);
-  void add(const char* name, bool& x, OptionRange r, const char* meaning) { add(name, Option::yes_no, &x, r, meaning); }
-  void add(const char* name, int64_t& x, OptionRange r, const char* meaning) { add(name, Option::whole, &x, r, meaning); }
-  void add(const char* name, double& x, OptionRange r, const char* meaning) { add(name, Option::real, &x, r, meaning); }
-  void add(const char* name, std::optional<double>& x, OptionRange r, const char* meaning) {
-    add(name, Option::real, &x, r, meaning).optional = true;
-  }
-  void add(const char* name, std::vector<int64_t>& x, OptionRange r, const char* meaning) {
-    add(name, Option::whole_list, &x, r, meaning);
-  }
-  void add(const char* name, std::vector<double>& x, OptionRange r, const char* meaning) {
-    add(name, Option::real_list, &x, r, meaning);
-  }
-  void add(const char* name, std::optional<bool>& x, OptionRange, const char* meaning);
-  template <Named E>
-  void add(const char* name, E& x, OptionRange r, const char* meaning) {
-    Option& o = add(name, Option::choice, &x, r, meaning);
-    o.choices = choices(x);
-    o.access.get = [](const void* at) { return Json(static_cast<int64_t>(*static_cast<const E*>(at))); };
-    o.access.set = [](void* at, int64_t i) { *static_cast<E*>(at) = static_cast<E>(i); };
-  }
-  template <Named E>
-  void add(const char* name, std::optional<E>& x, OptionRange r, const char* meaning) {
-    Option& o = add(name, Option::choice, &x, r, meaning);
-    o.optional = true, o.choices = choices(E{});
-    o.access.get = [](const void* at) {
-      const auto& e = *static_cast<const std::optional<E>*>(at);
-      return e ? Json(static_cast<int64_t>(*e)) : Json();
-    };
-    o.access.set = [](void* at, int64_t i) {
-      auto& e = *static_cast<std::optional<E>*>(at);
-      e = i < 0 ? std::nullopt : std::optional<E>(static_cast<E>(i));
-    };
-  }
-  template <class O>
-    requires requires(O& o, OptionList& f) { O::describe(o, f); }
-  void add(const char* name, std::vector<O>& x, OptionRange r, const char* meaning) {
-    using List = std::vector<O>;
-    Option& o = add(name, Option::object_list, &x, r, meaning);
-    o.access.resize = [](void* at, std::size_t n) { static_cast<List*>(at)->resize(n); };
-    o.access.size = [](const void* at) { return static_cast<const List*>(at)->size(); };
-    o.access.object = [](void* at, std::size_t i) {
-      OptionList inner;
-      O::describe((*static_cast<List*>(at))[i], inner);
-      return inner;
-    };
-  }
+  template <class T>
+  Option& add(const char* name, T& x, OptionRange range, const char* meaning);
+  Option& add(const char* name, Option& o);
 
   std::string prefix_;
 };
 
 template <class O>
 concept Described = requires(O& o, OptionList& f) { O::describe(o, f); };
-
-namespace detail {
-void check_options(std::string_view layer, const OptionList& options);
-Json to_json(const OptionList& options);
-void from_json(std::string_view layer, const Json& j, const OptionList& options);
-std::string text_of(const OptionList& options, const OptionList& defaults);
-std::ostream& print(std::ostream& out, const std::string& text);
-}  // namespace detail
 
 /// The options of o, with addresses inside o.
 template <Described O>
@@ -234,6 +183,97 @@ OptionList options_of(O& o) {
 template <Described O>
 OptionList options_of(const O& o) {
   return options_of(const_cast<O&>(o));
+}
+
+namespace detail {
+/// The name of a choice, or its number if it has no name. choice_from(): the number of a name, or −1.
+Json choice_json(const char* choices, int64_t i);
+int64_t choice_from(const char* choices, const Json& name);
+/// A number that may be infinite, as JSON; JSON has no infinities and no NaN, so these are texts.
+Json number_json(double x);
+bool number_from(const Json& j, double& x);
+
+void check_options(std::string_view layer, const OptionList& options);
+Json to_json(const OptionList& options);
+void from_json(std::string_view layer, const Json& j, const OptionList& options);
+std::string text_of(const OptionList& options, const OptionList& defaults);
+std::ostream& print(std::ostream& out, const std::string& text);
+
+enum class YesNo : bool { no, yes };
+constexpr const char* choices(YesNo) { return "no yes"; }
+template <class T>
+concept List = requires(T x) { x.emplace_back(); };
+template <class T>
+concept Optional = requires(T x) { x.has_value(); };
+/// What an optional holds; a bool that may be null is a choice.
+template <Optional T>
+using Held = std::conditional_t<std::is_same_v<T, std::optional<bool>>, YesNo, typename T::value_type>;
+
+/// Says in `o` what a T is.
+template <class T>
+void declare(Option& o) {
+  if constexpr (List<T>) declare<typename T::value_type>(o), o.list = true;
+  else if constexpr (Optional<T>) declare<Held<T>>(o), o.optional = true;
+  else if constexpr (Named<T>) o.type = Option::choice, o.choices = choices(T{});
+  else if constexpr (Described<T>) {
+    o.type = Option::object;
+    o.fields = [] {
+      static const T defaults{};
+      return options_of(defaults);
+    };
+  } else if constexpr (std::is_same_v<T, bool>) o.type = Option::yes_no;
+  else if constexpr (std::is_same_v<T, int64_t>) o.type = Option::whole;
+  else if constexpr (std::is_same_v<T, double>) o.type = Option::real;
+  else {
+    static_assert(std::is_same_v<T, std::string>, "OptionList::operator() says which types an option may have");
+    o.type = Option::text;
+  }
+}
+/// The value as JSON.
+template <class T>
+Json value_json(const T& x) {
+  if constexpr (List<T>) {
+    Json::List list;
+    for (const auto& item : x) list.push_back(value_json(item));
+    return list;
+  } else if constexpr (Optional<T>) return x ? value_json(static_cast<Held<T>>(*x)) : Json();
+  else if constexpr (Named<T>) return choice_json(choices(x), static_cast<int64_t>(x));
+  else if constexpr (Described<T>) return to_json(options_of(x));
+  else if constexpr (std::is_same_v<T, double>) return number_json(x);
+  else return x;
+}
+/// Sets x. False, and x unchanged, for JSON of another type. Errors about an object in a list begin with `where`.
+template <class T>
+bool value_from(const Json& j, T& x, const std::string& where) {
+  if constexpr (List<T>) {
+    const auto* list = j.as<Json::List>();
+    T items(list ? list->size() : 0);
+    for (std::size_t i = 0; i < items.size(); ++i)
+      if (!value_from((*list)[i], items[i], str(where, '[', i, ']'))) return false;
+    return list && (x = std::move(items), true);
+  } else if constexpr (Optional<T>) {
+    if (j.is_null()) return x.reset(), true;
+    Held<T> held{};
+    return value_from(j, held, where) && (x = static_cast<typename T::value_type>(held), true);
+  } else if constexpr (Named<T>) {
+    const int64_t i = choice_from(choices(x), j);
+    return i >= 0 && (x = static_cast<T>(i), true);
+  } else if constexpr (Described<T>) return from_json(where, j, options_of(x)), true;
+  else if constexpr (std::is_same_v<T, double>) return number_from(j, x);
+  else return j.as<T>() && (x = *j.as<T>(), true);
+}
+}  // namespace detail
+
+template <class T>
+Option& OptionList::add(const char* name, T& x, OptionRange range, const char* meaning) {
+  Option o;
+  o.meaning = meaning, o.range = range, o.at = &x;
+  detail::declare<T>(o);
+  o.read = [](const void* at) { return detail::value_json(*static_cast<const T*>(at)); };
+  o.write = [](const Json& j, void* at, const std::string& where) {
+    return detail::value_from(j, *static_cast<T*>(at), where);
+  };
+  return add(name, o);
 }
 
 /// Throws ValueError "layer: dim must be at least 1 — got dim=0" for the first value out of its range. Combinations of

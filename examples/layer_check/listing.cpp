@@ -21,11 +21,7 @@ Json describe(const std::vector<Option>& options, const Values& examples) {
     if (const auto example = examples.find(o.name); example != examples.end()) j["example"] = example->second;
     if (const std::string range = o.range_text(); !range.empty()) j["range"] = range;
     j["meaning"] = o.meaning;
-    if (o.type == Option::object_list) {
-      o.access.resize(o.at, 1);
-      j["fields"] = describe(o.access.object(o.at, 0).all, {});
-      o.access.resize(o.at, 0);
-    }
+    if (o.fields) j["fields"] = describe(o.fields().all, {});
     list.push_back(j);
   }
   return list;

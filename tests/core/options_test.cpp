@@ -34,6 +34,8 @@ struct SampleOptions {
   std::vector<double> gamma = {};
   PartOptions part = {};
   std::vector<PartOptions> parts = {};
+  std::vector<Fruit> basket = {};
+  std::string label = {};
   DType dtype = f32;
 
   static void describe(auto& o, auto& f) {
@@ -50,6 +52,8 @@ struct SampleOptions {
     f("gamma", o.gamma, OptionRange{.low = 0, .high = 1, .without_low = true}, "decays");
     f.nested("part_", o.part);
     f("parts", o.parts, "more");
+    f("basket", o.basket, "some");
+    f("label", o.label, "its name");
     f.training("dtype", o.dtype, "of the parameters");
   }
 };
@@ -63,7 +67,7 @@ constexpr double kInf = std::numeric_limits<double>::infinity(), kNaN = std::num
 SampleOptions all_set() {
   return {.dim = 8, .on = true, .eps = 1e-300, .dropout = 0.25, .tau = -kInf, .scale = 0.5, .fruit = Fruit::fig,
           .second = Fruit::apple, .self = false, .global = {0, 3}, .gamma = {0.5, 1}, .part = {.weight = 2, .count = 9},
-          .parts = {{}, {.weight = 3}}, .dtype = f64};
+          .parts = {{}, {.weight = 3}}, .basket = {Fruit::fig, Fruit::apple}, .label = "nan", .dtype = f64};
 }
 
 /// What check_options says when one value is changed.
@@ -89,6 +93,7 @@ TEST_CASE("options: a round trip through JSON keeps every value", "[options]") {
   CHECK(to_text(to_json(to)) == to_text(to_json(from)));
   CHECK((to.tau == -kInf && to.scale == 0.5 && to.second == Fruit::apple && to.self == false && to.dtype == f64));
   CHECK((to.parts.size() == 2 && to.parts[1].weight == 3 && to.part.count == 9));
+  CHECK((to.basket == from.basket && to.label == "nan"));
   to.parts[1].count = 3;
   CHECK_FALSE(options_equal(from, to));
   SampleOptions partly = all_set();
@@ -124,6 +129,9 @@ TEST_CASE("options: values out of range are refused by name", "[options]") {
   CHECK(refusal([](auto& o) { o.parts = {{}, {.weight = 0}}; }) == "op: parts[1]: weight must be above 0 — got weight=0");
   CHECK(refusal([](auto& o) { o.fruit = static_cast<Fruit>(7); }) ==
         "op: fruit must be one of apple, pear, fig — got number 7");
+  CHECK(refusal([](auto& o) { o.second = static_cast<Fruit>(-1); }).ends_with("got number -1"));
+  CHECK(refusal([](auto& o) { o.basket = {Fruit::fig, static_cast<Fruit>(3)}; }) ==
+        "op: basket must be one of apple, pear, fig — got number 3");
 }
 
 TEST_CASE("options: JSON of other names and types is refused", "[options]") {
@@ -152,6 +160,9 @@ TEST_CASE("options: JSON of other names and types is refused", "[options]") {
   CHECK_THAT(refusal(R"({"dim": 1, "global": 1})"), Contains("must be of type list of int — got 1"));
   CHECK_THAT(refusal(R"({"dim": 1, "parts": [{"wieght": 1}]})"), Contains("op: parts[0]: unknown option \"wieght\""));
   CHECK_THAT(refusal(R"({"dim": 1, "parts": {}})"), Contains("must be of type list of objects"));
+  CHECK_THAT(refusal(R"({"dim": 1, "parts": [{"count": 1}, {"count": 0}]})"), Contains("op: parts[1]: count must be in [1, 9]"));
+  CHECK_THAT(refusal(R"({"dim": 1, "basket": ["fig", "pea"]})"), Contains("must be of type list of text — got"));
+  CHECK_THAT(refusal(R"({"dim": 1, "label": 1})"), Contains("must be of type text — got 1"));
   CHECK_THAT(refusal(R"({"dim": -1})"), Contains("dim must be at least 1"));
 }
 

@@ -20,15 +20,19 @@ std::map<std::string, std::vector<Json>> drawn;  // by the row's name
 Json drawn_number(const Option& o, Rand& rand) {
   static constexpr double kReals[] = {0, 0.1, 0.3, 0.5, 0.7, 1, 1.3, 2};
   static constexpr int64_t kWhole[] = {0, 1, 2, 3, 4, 5, 6, 8};
-  if (o.type == Option::whole || o.type == Option::whole_list) return kWhole[rand.below(8)];
+  if (o.type == Option::whole) return kWhole[rand.below(8)];
   if (o.name.ends_with("eps")) return kReals[1 + rand.below(4)];  // with 0 a row of zeros has no norm
   if (o.name.ends_with("xpos")) return 8 * rand.below(4);          // less than 8 tells apart what doubles cannot
   return kReals[rand.below(o.name.find("dropout") != std::string::npos ? 3 : 8)];
 }
 /// Another value of its type.
-Json drawn_value(const Option& o, Rand& rand) {
+Json drawn_value(const Option& o, Rand& rand, bool item = false) {
   if (o.optional && rand.below(2)) return {};
-  Json::List list;
+  if (o.list && !item) {
+    Json::List list(static_cast<std::size_t>(rand.below(3)));
+    for (Json& j : list) j = drawn_value(o, rand, true);
+    return list;
+  }
   switch (o.type) {
     case Option::yes_no: return rand.below(2) == 1;
     case Option::choice: {
@@ -37,16 +41,12 @@ Json drawn_value(const Option& o, Rand& rand) {
     }
     case Option::whole:
     case Option::real: return drawn_number(o, rand);
-    case Option::whole_list:
-    case Option::real_list:
-      for (int64_t n = rand.below(3); n > 0; --n) list.push_back(drawn_number(o, rand));
-      return list;
-    case Option::object_list: {
-      o.access.resize(o.at, static_cast<std::size_t>(rand.below(3)));
-      for (std::size_t i = 0; i < o.access.size(o.at); ++i)
-        for (const Option& inner : o.access.object(o.at, i).all)
-          if (rand.below(2)) inner.set("", drawn_value(inner, rand));
-      return o.get();
+    case Option::text: return "";
+    case Option::object: {
+      Json::Object object;
+      for (const Option& field : o.fields().all)
+        if (rand.below(2)) object.emplace_back(field.name, drawn_value(field, rand));
+      return object;
     }
   }
   return {};
