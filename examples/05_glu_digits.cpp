@@ -68,11 +68,11 @@ int program(int argc, char** argv) {
   std::string path = "build/data/digits.csv";
   int64_t epochs = 30;
   bool smoke = false;
-  examples::Options o("05_glu_digits", "GLU against MLP on handwritten digits");
-  o.add("data", path, "rows of 64 pixels (0 ... 16) and a label");
-  o.add("epochs", epochs, "passes over the training rows");
-  o.flag("smoke", smoke, "synthetic digits, two epochs");
-  o.parse(argc, argv);
+  OptionList o;
+  o("data", path, "rows of 64 pixels (0 ... 16) and a label");
+  o("epochs", epochs, at_least(1), "passes over the training rows");
+  o("smoke", smoke, "synthetic digits, two epochs");
+  examples::parse_flags("05_glu_digits", "GLU against MLP on handwritten digits", o, argc, argv);
   Rng rng(3);
   const Digits digits = smoke ? synthetic(rng) : read_digits(path);
   // 3·d·hidden (GLU) = 2·d·hidden (MLP): two thirds of the width.

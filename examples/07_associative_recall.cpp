@@ -161,11 +161,11 @@ int64_t state_after(const RecallModel& model, int64_t n) {
 int program(int argc, char** argv) {
   int64_t steps = 700, seed = 1;
   bool smoke = false;
-  Options o("07_associative_recall", "which attention can look things up");
-  o.add("steps", steps, "updates of each model");
-  o.add("seed", seed, "of weights and sequences", 0);
-  o.flag("smoke", smoke, "five updates each");
-  o.parse(argc, argv);
+  OptionList o;
+  o("steps", steps, at_least(1), "updates of each model");
+  o("seed", seed, at_least(0), "of weights and sequences");
+  o("smoke", smoke, "five updates each");
+  parse_flags("07_associative_recall", "which attention can look things up", o, argc, argv);
   if (smoke) steps = 5;
 
   std::printf("%25s %9s %9s   %% of values right, by number of pairs\n", "", "", "state at");

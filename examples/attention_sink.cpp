@@ -81,18 +81,19 @@ int64_t spikes(const std::vector<double>& bits) {
 
 int program(int argc, char** argv) {
   Settings s;
-  Options o("attention_sink", "attention sinks, massive activations and loss spikes, with gate G1 and without");
-  o.add("text", s.text, "file to learn from (bytes)");
-  o.add("out", s.out, "folder of the pictures");
-  o.add("dim", s.dim, "width of the models");
-  o.add("layers", s.layers, "Transformer blocks");
-  o.add("hidden", s.hidden, "width of the baseline's SwiGLU");
-  o.add("steps", s.steps, "updates of each model");
-  o.add("short-steps", s.short_steps, "updates of each model at each high rate");
-  o.add("lr", s.lr, "learning rate");
-  o.add("seed", s.seed, "of weights and batches", 0);
-  o.flag("smoke", s.smoke, "three tiny steps on a built-in text");
-  o.parse(argc, argv);
+  OptionList o;
+  o("text", s.text, "file to learn from (bytes)");
+  o("out", s.out, "folder of the pictures");
+  o("dim", s.dim, at_least(1), "width of the models");
+  o("layers", s.layers, at_least(1), "Transformer blocks");
+  o("hidden", s.hidden, at_least(1), "width of the baseline's SwiGLU");
+  o("steps", s.steps, at_least(1), "updates of each model");
+  o("short-steps", s.short_steps, at_least(1), "updates of each model at each high rate");
+  o("lr", s.lr, "learning rate");
+  o("seed", s.seed, at_least(0), "of weights and batches");
+  o("smoke", s.smoke, "three tiny steps on a built-in text");
+  parse_flags("attention_sink", "attention sinks, massive activations and loss spikes, with gate G1 and without", o,
+              argc, argv);
   if (s.smoke) s.dim = 24, s.layers = 2, s.hidden = 64, s.context = 32, s.batch = 2, s.steps = s.short_steps = 3;
   else if (s.text.empty()) throw std::runtime_error("attention_sink: --text FILE is needed (or --smoke)");
   const std::string words = learning_text(s.text);

@@ -40,24 +40,24 @@ struct Settings {
 
 Settings parse(int argc, char** argv) {
   Settings s;
-  Options o("flash_long_text", "FLASH against softmax attention on long text");
-  o.add("text", s.text, "file to learn from (bytes)");
-  o.add("dim", s.dim, "width of the models");
-  o.add("blocks", s.blocks, "Transformer blocks; twice as many FLASH layers");
-  o.add("chunk", s.chunk, "chunk of FLASH");
-  o.add("steps", s.steps, "updates of each model at each length");
-  o.add("tokens", s.tokens, "bytes a step");
-  o.add("shortest", s.shortest, "shortest window");
-  o.add("longest", s.longest, "longest window; each is four times the one before");
-  o.add("lr", s.lr, "highest learning rate");
-  o.add("seed", s.seed, "of weights and batches", 0);
-  o.add("device", s.device, "cpu, or cuda where there is a GPU");
-  o.flag("smoke", s.smoke, "two tiny steps on a built-in text");
-  o.parse(argc, argv);
+  OptionList o;
+  o("text", s.text, "file to learn from (bytes)");
+  o("dim", s.dim, at_least(1), "width of the models");
+  o("blocks", s.blocks, at_least(1), "Transformer blocks; twice as many FLASH layers");
+  o("chunk", s.chunk, at_least(1), "chunk of FLASH");
+  o("steps", s.steps, at_least(1), "updates of each model at each length");
+  o("tokens", s.tokens, at_least(1), "bytes a step");
+  o("shortest", s.shortest, at_least(8), "shortest window");
+  o("longest", s.longest, at_least(1), "longest window; each is four times the one before");
+  o("lr", s.lr, "highest learning rate");
+  o("seed", s.seed, at_least(0), "of weights and batches");
+  o("device", s.device, "cpu, or cuda where there is a GPU");
+  o("smoke", s.smoke, "two tiny steps on a built-in text");
+  parse_flags("flash_long_text", "FLASH against softmax attention on long text", o, argc, argv);
   if (s.smoke) s.dim = 32, s.blocks = 1, s.chunk = 16, s.steps = 2, s.tokens = 256, s.shortest = 32, s.longest = 128;
   else if (s.text.empty()) throw std::runtime_error("flash_long_text: --text FILE is needed (or --smoke); see --help");
-  if (s.shortest < 8 || s.longest < s.shortest || s.tokens < s.longest || s.steps < 1 || s.blocks < 1)
-    throw std::runtime_error("flash_long_text: needs 8 <= shortest <= longest <= tokens, and steps and blocks");
+  if (s.longest < s.shortest || s.tokens < s.longest)
+    throw std::runtime_error("flash_long_text: needs shortest <= longest <= tokens");
   return s;
 }
 

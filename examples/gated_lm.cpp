@@ -40,25 +40,24 @@ struct Settings {
 
 Settings parse(int argc, char** argv) {
   Settings s;
-  Options o("gated_lm", "language models with and without gated attention");
-  o.add("text", s.text, "file to learn from (bytes)");
-  o.add("minutes", s.minutes, "training time of each model");
-  o.add("steps", s.steps, "train this many steps instead");
-  o.add("dim", s.dim, "width of the models");
-  o.add("layers", s.layers, "Transformer blocks");
-  o.add("heads", s.heads, "attention heads");
-  o.add("hidden", s.hidden, "width of the baseline's SwiGLU");
-  o.add("context", s.context, "bytes the models see");
-  o.add("batch", s.batch, "windows per step");
-  o.add("lr", s.lr, "highest learning rate");
-  o.add("seed", s.seed, "of weights and batches", 0);
-  o.add("device", s.device, "cpu, or cuda where there is a GPU");
-  o.flag("smoke", s.smoke, "four tiny steps on a built-in text");
-  o.parse(argc, argv);
+  OptionList o;
+  o("text", s.text, "file to learn from (bytes)");
+  o("minutes", s.minutes, above(0), "training time of each model");
+  o("steps", s.steps, at_least(0), "train this many steps instead");
+  o("dim", s.dim, at_least(1), "width of the models");
+  o("layers", s.layers, at_least(1), "Transformer blocks");
+  o("heads", s.heads, at_least(1), "attention heads");
+  o("hidden", s.hidden, at_least(1), "width of the baseline's SwiGLU");
+  o("context", s.context, at_least(8), "bytes the models see");
+  o("batch", s.batch, at_least(1), "windows per step");
+  o("lr", s.lr, "highest learning rate");
+  o("seed", s.seed, at_least(0), "of weights and batches");
+  o("device", s.device, "cpu, or cuda where there is a GPU");
+  o("smoke", s.smoke, "four tiny steps on a built-in text");
+  parse_flags("gated_lm", "language models with and without gated attention", o, argc, argv);
   if (s.smoke) s.steps = 4, s.dim = 24, s.layers = 2, s.hidden = 64, s.context = 32, s.batch = 4;
   else if (s.text.empty()) throw std::runtime_error("gated_lm: --text FILE is needed (or --smoke); see --help");
-  if (s.context < 8 || s.batch < 1 || s.layers < 1 || s.heads < 1 || s.dim < s.heads || !(s.minutes > 0) || s.steps < 0)
-    throw std::runtime_error("gated_lm: sizes must be positive and the context at least 8");
+  if (s.dim < s.heads) throw std::runtime_error("gated_lm: dim must be at least heads");
   return s;
 }
 

@@ -28,7 +28,8 @@ using namespace sluice::examples;
 namespace {
 
 struct Settings {
-  std::string text, out = "gau_lm_out", prompt = "The ", device = "cpu", dtype = "f32";
+  std::string text, out = "gau_lm_out", prompt = "The ", device = "cpu";
+  DType dtype = f32;
   double minutes = 4, lr = 4e-3, temperature = 0.8, dropout = 0;
   int64_t steps = 0;    // > 0: stop by steps instead of minutes
   int64_t profile = 0;  // this step's kernel calls are shown
@@ -39,40 +40,39 @@ struct Settings {
 
 Settings parse(int argc, char** argv) {
   Settings s;
-  Options o("gau_lm", "trains a byte-level GAU language model");
-  o.add("text", s.text, "file to learn from (bytes)");
-  o.add("out", s.out, "folder for checkpoint, log and curve");
-  o.add("minutes", s.minutes, "training time");
-  o.add("steps", s.steps, "train this many steps instead");
-  o.add("dim", s.dim, "width of the model");
-  o.add("layers", s.layers, "number of GAU blocks");
-  o.add("key-dim", s.key_dim, "width of queries and keys");
-  o.add("context", s.context, "bytes the model sees");
-  o.add("batch", s.batch, "windows per step");
-  o.add("lr", s.lr, "highest learning rate");
-  o.add("dropout", s.dropout, "dropout probability");
-  o.add("evals", s.evals, "validations, evenly over the training, beside the one before it; by the clock fewer where they take long");
-  o.add("sample", s.sample, "bytes of text to sample at the end");
-  o.add("prompt", s.prompt, "start of the sample");
-  o.add("temperature", s.temperature, "of the sample");
-  o.add("seed", s.seed, "of the random generator", 0);
-  o.add("threads", s.threads, "0: one per core");
-  o.add("device", s.device, "cpu, or cuda where there is a GPU");
-  o.add("profile", s.profile, "show where the time of this step goes; its trace is trace.json");
-  o.add("dtype", s.dtype, "of weights and activations: f32, f64, or bf16, with master copies in f32");
-  o.flag("bf16", s.bf16, "products of bf16 operands, with f32 sums: several times as fast where the processor has AMX");
-  o.flag("shard", s.shard, "several ranks: each keeps the optimiser's moments for its share of the weights only");
-  o.flag("fresh", s.fresh, "ignore an existing checkpoint");
-  o.flag("smoke", s.smoke, "a few tiny steps on a built-in text");
-  o.parse(argc, argv);
+  OptionList o;
+  o("text", s.text, "file to learn from (bytes)");
+  o("out", s.out, "folder for checkpoint, log and curve");
+  o("minutes", s.minutes, above(0), "training time");
+  o("steps", s.steps, at_least(0), "train this many steps instead");
+  o("dim", s.dim, at_least(1), "width of the model");
+  o("layers", s.layers, at_least(1), "number of GAU blocks");
+  o("key-dim", s.key_dim, at_least(1), "width of queries and keys");
+  o("context", s.context, at_least(8), "bytes the model sees");
+  o("batch", s.batch, at_least(1), "windows per step");
+  o("lr", s.lr, "highest learning rate");
+  o("dropout", s.dropout, "dropout probability");
+  o("evals", s.evals, at_least(1),
+    "validations, evenly over the training, beside the one before it; by the clock fewer where they take long");
+  o("sample", s.sample, at_least(1), "bytes of text to sample at the end");
+  o("prompt", s.prompt, "start of the sample");
+  o("temperature", s.temperature, "of the sample");
+  o("seed", s.seed, at_least(0), "of the random generator");
+  o("threads", s.threads, at_least(0), "0: one per core");
+  o("device", s.device, "cpu, or cuda where there is a GPU");
+  o("profile", s.profile, at_least(0), "show where the time of this step goes; its trace is trace.json");
+  o("dtype", s.dtype, "of weights and activations: f32, f64, or bf16, with master copies in f32");
+  o("bf16", s.bf16, "products of bf16 operands, with f32 sums: several times as fast where the processor has AMX");
+  o("shard", s.shard, "several ranks: each keeps the optimiser's moments for its share of the weights only");
+  o("fresh", s.fresh, "ignore an existing checkpoint");
+  o("smoke", s.smoke, "a few tiny steps on a built-in text");
+  parse_flags("gau_lm", "trains a byte-level GAU language model", o, argc, argv);
   if (s.smoke) {
     s.steps = s.steps ? s.steps : 8;
     s.dim = 32, s.layers = 2, s.key_dim = 16, s.context = 32, s.batch = 4, s.sample = 20;
   } else if (s.text.empty()) {
     throw std::runtime_error("gau_lm: --text FILE is needed (or --smoke); see --help");
   }
-  if (s.context < 8 || s.batch < 1 || s.layers < 1 || s.dim < 1 || s.evals < 1 || !(s.minutes > 0) || s.steps < 0)
-    throw std::runtime_error("gau_lm: sizes must be positive and the context at least 8");
   return s;
 }
 
@@ -120,7 +120,7 @@ int run(const Settings& s, const Communicator& ranks) {
   Rng rng(static_cast<uint64_t>(s.seed));
   ByteLm model({s.dim, s.layers, s.key_dim, s.dropout}, rng);
   const Device device = device_named(s.device);
-  to(model, from_name<DType>(s.dtype)), to(model, device);
+  to(model, s.dtype), to(model, device);
   DataParallel parallel(model, ranks);
   Adam adam(parameters(model), {.lr = s.lr, .beta2 = 0.95, .weight_decay = 0.05});
   if (s.shard) adam.shard(ranks);

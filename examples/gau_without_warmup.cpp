@@ -90,15 +90,15 @@ double branch_size(double scale) {
 
 int program(int argc, char** argv) {
   Settings s;
-  Options o("gau_without_warmup", "deep GAU and post-norm Transformers, with warm-up and without");
-  o.add("text", s.text, "file to learn from (bytes)");
-  o.add("out", s.out, "folder of the pictures");
-  o.add("steps", s.steps, "updates of each model");
-  o.add("layers", s.layers, "residual layers; 0: 24, then 48");
-  o.add("lr", s.lr, "highest learning rate");
-  o.add("seed", s.seed, "of weights and batches", 0);
-  o.flag("smoke", s.smoke, "three tiny steps on a built-in text");
-  o.parse(argc, argv);
+  OptionList o;
+  o("text", s.text, "file to learn from (bytes)");
+  o("out", s.out, "folder of the pictures");
+  o("steps", s.steps, at_least(1), "updates of each model");
+  o("layers", s.layers, at_least(0), "residual layers; 0: 24, then 48");
+  o("lr", s.lr, "highest learning rate");
+  o("seed", s.seed, at_least(0), "of weights and batches");
+  o("smoke", s.smoke, "three tiny steps on a built-in text");
+  parse_flags("gau_without_warmup", "deep GAU and post-norm Transformers, with warm-up and without", o, argc, argv);
   if (s.smoke) s.dim = 16, s.key_dim = 8, s.context = 16, s.batch = 2, s.steps = 3;
   else if (s.text.empty()) throw std::runtime_error("gau_without_warmup: --text FILE is needed (or --smoke)");
   const std::string words = learning_text(s.text);

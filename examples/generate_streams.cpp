@@ -121,12 +121,12 @@ int run(const Settings& s) {
 
 int program(int argc, char** argv) {
   Settings s;
-  Options o("generate_streams", "generation with every streaming state");
-  o.add("dim", s.dim, "width of the models");
-  o.add("layers", s.layers, "layers of each model");
-  o.add("seed", s.seed, "of weights and samples", 0);
-  o.flag("smoke", s.smoke, "192 tokens, narrow models");
-  o.parse(argc, argv);
+  OptionList o;
+  o("dim", s.dim, at_least(1), "width of the models");
+  o("layers", s.layers, at_least(1), "layers of each model");
+  o("seed", s.seed, at_least(0), "of weights and samples");
+  o("smoke", s.smoke, "192 tokens, narrow models");
+  parse_flags("generate_streams", "generation with every streaming state", o, argc, argv);
   if (s.smoke) s.dim = 32;
   return run(s);
 }

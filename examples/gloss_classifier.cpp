@@ -99,18 +99,18 @@ int program(int argc, char** argv) {
   int64_t epochs = 3, dim = 64, layers = 4, seed = 1;
   double dropout = 0.2, lr = 2e-3, bag_lr = 1e-2;
   bool smoke = false;
-  Options o("gloss_classifier", "classes of WordNet's glosses: GAU, softmax attention, a bag of words");
-  o.add("data", data, "data.noun of WordNet");
-  o.add("out", out, "folder of the picture");
-  o.add("epochs", epochs, "passes over the training glosses");
-  o.add("dim", dim, "width");
-  o.add("layers", layers, "GAU layers; half as many Transformer blocks");
-  o.add("dropout", dropout, "on embeddings, layers and the pooled vector");
-  o.add("lr", lr, "highest learning rate");
-  o.add("bag-lr", bag_lr, "that of the bag of words");
-  o.add("seed", seed, "of split, weights and batches", 0);
-  o.flag("smoke", smoke, "a few made-up glosses, one epoch");
-  o.parse(argc, argv);
+  OptionList o;
+  o("data", data, "data.noun of WordNet");
+  o("out", out, "folder of the picture");
+  o("epochs", epochs, at_least(1), "passes over the training glosses");
+  o("dim", dim, at_least(1), "width");
+  o("layers", layers, at_least(1), "GAU layers; half as many Transformer blocks");
+  o("dropout", dropout, "on embeddings, layers and the pooled vector");
+  o("lr", lr, "highest learning rate");
+  o("bag-lr", bag_lr, "that of the bag of words");
+  o("seed", seed, at_least(0), "of split, weights and batches");
+  o("smoke", smoke, "a few made-up glosses, one epoch");
+  parse_flags("gloss_classifier", "classes of WordNet's glosses: GAU, softmax attention, a bag of words", o, argc, argv);
   std::filesystem::create_directories(out);  // before the long work
   std::vector<Gloss> glosses;
   if (smoke) {

@@ -156,20 +156,20 @@ Result train(const char* name, const Model& model, const Genes& genes, int64_t s
 
 int program(int argc, char** argv) {
   Settings s;
-  Options o("long_rrna", "phyla along tapes of ribosomal genes: FLASH, GAU, softmax attention, counts");
-  o.add("data", s.data, "rRNA16S.gold.fasta");
-  o.add("out", s.out, "folder of the picture");
-  o.add("length", s.length, "bases of a tape");
-  o.add("steps", s.steps, "updates of FLASH and of the counts, one tape each");
-  o.add("softmax-steps", s.softmax_steps, "updates of softmax attention");
-  o.add("gau-steps", s.gau_steps, "updates of GAU");
-  o.add("dim", s.dim, "width");
-  o.add("layers", s.layers, "FLASH or GAU layers; half as many Transformer blocks");
-  o.add("chunk", s.chunk, "chunk of FLASH");
-  o.add("lr", s.lr, "highest learning rate");
-  o.add("seed", s.seed, "of split, weights and tapes", 0);
-  o.flag("smoke", s.smoke, "made-up genes, two steps");
-  o.parse(argc, argv);
+  OptionList o;
+  o("data", s.data, "rRNA16S.gold.fasta");
+  o("out", s.out, "folder of the picture");
+  o("length", s.length, at_least(1), "bases of a tape");
+  o("steps", s.steps, at_least(1), "updates of FLASH and of the counts, one tape each");
+  o("softmax-steps", s.softmax_steps, at_least(1), "updates of softmax attention");
+  o("gau-steps", s.gau_steps, at_least(1), "updates of GAU");
+  o("dim", s.dim, at_least(1), "width");
+  o("layers", s.layers, at_least(1), "FLASH or GAU layers; half as many Transformer blocks");
+  o("chunk", s.chunk, at_least(1), "chunk of FLASH");
+  o("lr", s.lr, "highest learning rate");
+  o("seed", s.seed, at_least(0), "of split, weights and tapes");
+  o("smoke", s.smoke, "made-up genes, two steps");
+  parse_flags("long_rrna", "phyla along tapes of ribosomal genes: FLASH, GAU, softmax attention, counts", o, argc, argv);
   std::filesystem::create_directories(s.out);  // before the long work
   Rng rng(static_cast<uint64_t>(s.seed));
   Genes genes;

@@ -5,14 +5,31 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
-#include <cstdlib>
-#include <cmath>
-#include <stdexcept>
 
 namespace sluice::examples {
 
 namespace {
+
 struct HelpShown {};
+
+/// What the text spells, if that is of the option's type, or else the text.
+Json value_of(const Option& o, const std::string& text) {
+  int64_t i = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), i);
+  if (o.type == Option::whole && error == std::errc() && end == text.data() + text.size()) return i;
+  const std::optional<double> x = o.type == Option::real ? parse_double(text) : std::nullopt;
+  return x ? Json(*x) : Json(text);
+}
+
+/// " (default 4)"; empty for a flag and for an empty text.
+std::string default_of(const Option& o) {
+  const Json now = o.get();
+  const auto* text = now.as<std::string>();
+  const auto* x = now.as<double>();
+  const std::string shown = o.type == Option::yes_no ? "" : text ? *text : x ? str(*x) : to_text(now);
+  return shown.empty() ? "" : " (default " + shown + ")";
+}
+
 }  // namespace
 
 int run_program(int (*program)(int, char**), int argc, char** argv) try {
@@ -24,67 +41,30 @@ int run_program(int (*program)(int, char**), int argc, char** argv) try {
   return 1;
 }
 
-void Options::add(std::string name, std::string& v, std::string help) {
-  entries_.push_back({.name = std::move(name), .help = std::move(help), .text = &v});
-}
-void Options::add(std::string name, int64_t& v, std::string help, std::optional<int64_t> lowest) {
-  entries_.push_back({.name = std::move(name), .help = std::move(help), .integer = &v, .lowest = lowest.value_or(std::min<int64_t>(v, 1))});
-}
-void Options::add(std::string name, double& v, std::string help) {
-  entries_.push_back({.name = std::move(name), .help = std::move(help), .real = &v});
-}
-void Options::flag(std::string name, bool& v, std::string help) {
-  entries_.push_back({.name = std::move(name), .help = std::move(help), .flag = &v});
-}
-
-void Options::parse(int argc, char** argv) const {
+void parse_flags(const std::string& program, const std::string& purpose, const OptionList& options, int argc,
+                 char** argv) {
+  std::vector<std::string> flags;
+  for (const Option& o : options.all) flags.push_back("--" + o.name);
   for (int i = 1; i < argc; ++i) {
-    std::string arg = argv[i];
+    const std::string arg = argv[i], flag = arg.substr(0, arg.find('='));
     if (arg == "--help" || arg == "-h") {
-      std::printf("%s: %s\n", program_.c_str(), purpose_.c_str());
-      for (const Entry& e : entries_) {
-        std::string now = e.text ? *e.text : e.integer ? std::to_string(*e.integer) : "";
-        if (e.real) {
-          char buf[32];
-          std::snprintf(buf, sizeof buf, "%g", *e.real);
-          now = buf;
-        }
-        std::printf("  --%-12s %s%s\n", e.name.c_str(), e.help.c_str(), now.empty() ? "" : (" (default " + now + ")").c_str());
-      }
+      std::printf("%s: %s\n", program.c_str(), purpose.c_str());
+      for (const Option& o : options.all)
+        std::printf("  --%-12s %s%s\n", o.name.c_str(), o.meaning, default_of(o).c_str());
       throw HelpShown{};
     }
-    auto fail = [&](const std::string& what) { throw std::runtime_error(program_ + ": " + what + "; see --help"); };
-    if (!arg.starts_with("--")) fail("unexpected argument \"" + arg + "\"");
-    std::size_t equals = arg.find('=');
-    std::string name = arg.substr(2, equals == std::string::npos ? equals : equals - 2);
-    const Entry* entry = nullptr;
-    for (const Entry& e : entries_)
-      if (e.name == name) entry = &e;
-    if (!entry) fail("unknown option --" + name);
-    if (entry->flag) {
-      if (equals != std::string::npos) fail("--" + name + " takes no value");
-      *entry->flag = true;
+    const auto at = std::find(flags.begin(), flags.end(), flag);
+    if (at == flags.end())
+      fail<ValueError>(program, ": unknown option \"", flag, "\"", did_you_mean(flag, flags), "; see --help");
+    const Option& o = options.all[static_cast<std::size_t>(at - flags.begin())];
+    const bool inside = flag.size() < arg.size();  // --name=VALUE
+    if (o.type == Option::yes_no && !inside) {
+      o.set(program, true);
       continue;
     }
-    std::string value;
-    if (equals != std::string::npos) value = arg.substr(equals + 1);
-    else if (i + 1 < argc) value = argv[++i];
-    else fail("--" + name + " needs a value");
-    if (entry->text) {
-      *entry->text = value;
-      continue;
-    }
-    bool read = false;
-    if (entry->integer) {
-      const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), *entry->integer);
-      read = error == std::errc() && end == value.data() + value.size();
-    } else {
-      *entry->real = parse_double(value).value_or(NAN);
-      read = std::isfinite(*entry->real);
-    }
-    if (!read) fail("--" + name + " needs a number, got \"" + value + "\"");
-    if (entry->integer && *entry->integer < entry->lowest)
-      fail("--" + name + " needs a number from " + std::to_string(entry->lowest) + " on, got " + value);
+    if (!inside && ++i == argc) fail<ValueError>(program, ": ", flag, " needs a value; see --help");
+    o.set(program, value_of(o, inside ? arg.substr(flag.size() + 1) : argv[i]));
+    o.check(program);
   }
 }
 
