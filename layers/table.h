@@ -48,10 +48,11 @@ class AnyLayer {
   virtual const void* object() const = 0;
 };
 
-/// Options with their defaults, which the caller may change, and the function that builds the layer from the options.
+/// Options with their defaults, which the caller may change, and what makes of them: the layer, its cost().
 struct LayerDraft {
   OptionList options;
   std::function<std::unique_ptr<AnyLayer>(Rng&)> build;
+  std::function<Cost(int64_t n, int64_t context)> cost;
 };
 
 /// Which fields of a Pass a layer reads, and whether the layer can be streamed.

@@ -53,13 +53,12 @@ struct RowList {
     LayerRow row;
     static_cast<LayerTakes&>(row) = takes;
     row.name = name, row.type = M::type, row.samples = merged_samples(base, changes), row.dropout = has_dropout<M>();
+    static_assert(std::is_same_v<typename Options::Layer, M>, "cost() finds a layer by its options");
     row.draft = [] {
       auto options = std::make_shared<Options>();
-      return LayerDraft{options_of(*options), [options](Rng& rng) -> std::unique_ptr<AnyLayer> {
-                          if constexpr (std::is_constructible_v<M, Options, Rng&>)
-                            return std::make_unique<LayerOf<M>>(M(*options, rng));
-                          else return std::make_unique<LayerOf<M>>(M(*options));
-                        }};
+      return LayerDraft{options_of(*options),
+                        [options](Rng& rng) { return std::make_unique<LayerOf<M>>(build<M>(*options, rng)); },
+                        [options](int64_t n, int64_t context) { return sluice::cost(*options, n, context); }};
     };
     return rows.emplace_back(std::move(row));
   }

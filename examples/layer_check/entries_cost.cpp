@@ -55,15 +55,9 @@ Draft cost_draft(const OptionList& options, CostSizes::Streams streams, CostOf c
 Draft row_draft(const LayerRow& row) {
   const LayerDraft layer = row.draft();
   return cost_draft(layer.options, streams_of(row, layer.options), [layer](const CostSizes& s) {
-    std::unique_ptr<AnyLayer> built;
-    {
-      sluice::detail::MetaInit shapes_only;
-      Rng rng(1);
-      built = layer.build(rng);
-    }
-    if (s.streams == CostSizes::two) return built->cost(s.m, s.n);
+    if (s.streams == CostSizes::two) return layer.cost(s.m, s.n);
     const bool cross = s.streams == CostSizes::perhaps_two && context_dim(layer.options)->get() != Json(0);
-    return built->cost(s.n, cross && s.context == 0 ? s.n : s.context);
+    return layer.cost(s.n, cross && s.context == 0 ? s.n : s.context);
   });
 }
 

@@ -174,8 +174,7 @@ std::function<Draft()> module_layer(Run run, bool streams = false) {
       std::shared_ptr<M> m;
       sluice::Rng rng(1);
       if constexpr (requires { o->module_options(); }) m = std::make_shared<M>(o->module_options(), rng);
-      else if constexpr (std::is_constructible_v<M, O, sluice::Rng&>) m = std::make_shared<M>(*o, rng);
-      else m = std::make_shared<M>(*o);
+      else m = std::make_shared<M>(sluice::detail::build<M>(*o, rng));
       Instance made;
       made.state = sluice::state_dict(*m);
       made.load = [m](const std::map<std::string, Tensor>& state) { sluice::load_state(*m, state); };

@@ -15,6 +15,7 @@
 namespace sluice {
 
 struct FlashOptions {
+  using Layer = struct Flash;
   int64_t dim;
   int64_t expansion = 0;  // e; 0 means 2·dim
   int64_t key_dim = 128;  // s

@@ -9,6 +9,7 @@
 namespace sluice {
 
 struct ScaledSinusoidalOptions {
+  using Layer = struct ScaledSinusoidal;
   int64_t dim;               // even
   double initial_scale = 0;  // 0 means 1/√dim (JunnYu's port); lucidrains uses 1
   double base = 10000;
@@ -36,6 +37,7 @@ struct ScaledSinusoidal {
 };
 
 struct FlashBlockOptions {
+  using Layer = struct FlashBlock;
   int64_t layers = 2;
   FlashOptions layer;
 
@@ -60,6 +62,7 @@ struct FlashBlock {
 };
 
 struct FlashModelOptions {
+  using Layer = struct FlashModel;
   int64_t layers;
   FlashOptions layer;      // layer.dim and layer.dtype are also those of the model
   int64_t vocabulary = 0;  // > 0: the input is tokens, i64 [batch, n]; 0: vectors [batch, n, dim]
@@ -109,6 +112,7 @@ struct FlashModel {
 };
 
 struct McTfmOptions {
+  using Layer = struct McTfm;
   int64_t dim;
   int64_t heads = 8;
   int64_t hidden = 0;  // of the GLU; 0 means the default of GluOptions

@@ -32,6 +32,7 @@ enum class GauPlacement {
 constexpr const char* choices(GauPlacement) { return "pre post"; }
 
 struct GauOptions {
+  using Layer = struct Gau;
   int64_t dim;
   int64_t expansion = 0;  // e; 0 means 2·dim
   int64_t key_dim = 128;  // s
@@ -167,6 +168,7 @@ struct Gau {
 };
 
 struct CrossGauOptions {
+  using Layer = struct CrossGau;
   int64_t dim;
   int64_t context_dim = 0;  // 0 means dim
   int64_t expansion = 0;    // 0 means 2·dim

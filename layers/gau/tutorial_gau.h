@@ -14,6 +14,7 @@
 namespace sluice {
 
 struct TutorialGauOptions {
+  using Layer = struct TutorialGau;
   int64_t dim;
   int64_t expansion = 0;     // e, even; 0 means 2·dim
   bool causal = false;

@@ -16,6 +16,7 @@
 namespace sluice {
 
 struct ForgettingAttentionOptions {
+  using Layer = struct ForgettingAttention;
   HeadsOptions heads;    // the layer sets causal = true; RoPE is optional, the paper uses none
   double gate_bias = 0;  // initial b_f
 

@@ -30,6 +30,7 @@ Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
                        const FusedAttentionForm& form = {}, const Tensor& key_mask = {}, Rng* rng = nullptr);
 
 struct FusedAttentionOptions {
+  using Layer = struct FusedAttention;
   HeadsOptions heads;  // RoPE rotates q and k before φ; kv_heads must equal heads
   FusedGate gate = FusedGate::per_channel;
   double gate_bias = 0;  // initial b

@@ -23,6 +23,7 @@ enum class OutputGate {
 constexpr const char* choices(OutputGate) { return "none from_input from_query"; }
 
 struct GatedAttentionOptions {
+  using Layer = struct GatedAttention;
   HeadsOptions heads;
   OutputGate output = OutputGate::from_input;
   bool gate_query = false, gate_key = false, gate_value = false;

@@ -18,6 +18,7 @@ enum class CrossGate { per_query, pooled, literal, flamingo };
 constexpr const char* choices(CrossGate) { return "per_query pooled literal flamingo"; }
 
 struct GatedCrossAttentionOptions {
+  using Layer = struct GatedCrossAttention;
   HeadsOptions heads;  // value_dim != head_dim adds a second gate for the values; kv_heads must equal heads
   CrossGate reading = CrossGate::per_query;
   double gate_bias = 0;  // initial b

@@ -10,6 +10,7 @@
 namespace sluice {
 
 struct AttentionStackOptions {
+  using Layer = struct AttentionStack;
   std::vector<MultiHeadAttentionOptions> layers;  // from bottom to top; all must have the same dim
 };
 

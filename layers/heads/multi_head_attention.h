@@ -44,6 +44,7 @@ enum class QkNormOver {
 constexpr const char* choices(QkNormOver) { return "shared per_head width"; }
 
 struct MultiHeadAttentionOptions {
+  using Layer = struct MultiHeadAttention;
   HeadsOptions heads;
 
   /// Rules of AttentionMask. `window` is a number of keys, a query's own position included; 0 means all.

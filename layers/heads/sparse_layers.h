@@ -15,6 +15,7 @@ namespace sluice {
 // -- top-k -------------------------------------------------------------------------------------------------
 
 struct TopKAttentionOptions {
+  using Layer = struct TopKAttention;
   HeadsOptions heads;
   int64_t k = 32;
   TopKTies ties = TopKTies::index;
@@ -52,6 +53,7 @@ constexpr const char* choices(PairScoreKind) { return "bilinear mlp"; }
 inline constexpr const char* kPairScoreMeaning =
     "f: bilinear (x_i A)(x_j B)'; mlp w act(x_i W_i + x_j W_j + (i - j) w_d + b) + c";
 struct PairScoreOptions {
+  using Layer = struct PairScore;
   int64_t dim;
   PairScoreKind kind = PairScoreKind::bilinear;
   int64_t width = 16;  // rank of bilinear, hidden width of mlp
@@ -95,6 +97,7 @@ struct PairScore {
 };
 
 struct ThresholdAttentionOptions {
+  using Layer = struct ThresholdAttention;
   HeadsOptions heads;
   /// With `hard`, f_Θ and τ get no gradient.
   ThresholdMode mode = ThresholdMode::straight_through;
@@ -139,6 +142,7 @@ struct ThresholdAttention {
 // -- Sinkhorn: not causal --------------------------------------------------------------------------------------
 
 struct SinkhornLayerOptions {
+  using Layer = struct SinkhornAttention;
   HeadsOptions heads;  // causal throws ValueError: there is no causal Sinkhorn attention
   SinkhornOptions sinkhorn = {};
   int64_t top_k = 0;  // see SinkhornAttentionOptions
@@ -164,6 +168,7 @@ struct SinkhornAttention {
 };
 
 struct SinkhornBlockLayerOptions {
+  using Layer = struct SinkhornBlockAttention;
   HeadsOptions heads;  // causal throws ValueError
   int64_t block = 64;
   SinkhornOptions sinkhorn = {.lambda = 1 / 0.75, .iterations = 8};
@@ -191,6 +196,7 @@ struct SinkhornBlockAttention {
 // -- Longformer: not causal ------------------------------------------------------------------------------------
 
 struct GlobalLocalLayerOptions {
+  using Layer = struct GlobalLocalAttention;
   HeadsOptions heads;
   int64_t w = 256;              // |i − j| <= w
   bool separate_global = true;  // separate maps q, k, v for the rows of global positions (Longformer)

@@ -29,6 +29,7 @@ constexpr const char* choices(FeatureMapKind) {
 }
 
 struct FeatureMapOptions {
+  using Layer = struct FeatureMap;
   FeatureMapKind kind = FeatureMapKind::elu1;
   int64_t dim = 0;  // d; a layer sets it to the width of its heads
   /// Number of learned columns (relu, t2r, mlp) or random directions (favor, fourier). 0 means d; for relu, no W.

@@ -22,6 +22,7 @@ enum class GlaGate {
 constexpr const char* choices(GlaGate) { return "per_channel per_head"; }
 
 struct GlaOptions {
+  using Layer = struct Gla;
   int64_t dim;
   int64_t heads = 4;
   int64_t kv_heads = 0;   // 0 means heads; head h reads k, v and per-channel α of KV head ⌊h/(heads/kv_heads)⌋

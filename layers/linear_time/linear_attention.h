@@ -80,6 +80,7 @@ void describe_gamma(auto& o, auto& f) {
 }  // namespace detail
 
 struct LinearAttentionOptions {
+  using Layer = struct LinearAttention;
   int64_t dim;
   int64_t heads = 8;
   int64_t kv_heads = 0;   // 0 means heads; head h reads KV head ⌊h/(heads/kv_heads)⌋

@@ -11,6 +11,7 @@
 namespace sluice {
 
 struct RetentionOptions {
+  using Layer = struct Retention;
   int64_t dim;
   int64_t heads = 8;
   int64_t kv_heads = 0;  // 0 means heads; head h reads KV head ⌊h/(heads/kv_heads)⌋

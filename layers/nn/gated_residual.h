@@ -17,6 +17,7 @@ enum class ResidualGate {
 constexpr const char* choices(ResidualGate) { return "scalar per_channel input input_token"; }
 
 struct GatedResidualOptions {
+  using Layer = struct GatedResidual;
   int64_t dim;
   ResidualGate kind = ResidualGate::scalar;
   double initial = 1;  // initial value of a learned g

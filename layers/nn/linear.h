@@ -12,6 +12,7 @@ namespace sluice {
 struct Pass;  // layers/nn/pass.h; the layers below map each token by itself and read no field of a pass
 
 struct LinearOptions {
+  using Layer = struct Linear;
   int64_t in, out;
   bool bias = true;
   Init init = Init::lecun();
@@ -47,6 +48,7 @@ struct Linear {
 };
 
 struct EmbeddingOptions {
+  using Layer = struct Embedding;
   int64_t count, dim;
   double std = 0.02;
   DType dtype = f32;

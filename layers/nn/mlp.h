@@ -8,6 +8,7 @@
 namespace sluice {
 
 struct MlpOptions {
+  using Layer = struct Mlp;
   int64_t dim;
   int64_t hidden = 0;  // 0 means 4·dim
   Act activation = Act::gelu;
@@ -59,6 +60,7 @@ Tensor apply_glu(GluKind kind, const Tensor& value, const Tensor& gate);
 Tensor gated_by(Act act, const Tensor& x, const Tensor& g);
 
 struct GluOptions {
+  using Layer = struct Glu;
   int64_t dim;
   int64_t hidden = 0;  // 0 means 8/3·dim rounded up to a multiple of 8: about as many parameters as a 4·dim MLP
   GluKind kind = GluKind::swiglu;

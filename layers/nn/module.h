@@ -119,6 +119,12 @@ concept HasOptions = requires(const M& m) {
   M::type;
   requires Described<std::remove_cvref_t<decltype(m.options)>>;
 };
+/// The layer; its constructor may take a generator.
+template <class M, class O>
+M build(const O& options, Rng& rng) {
+  if constexpr (std::is_constructible_v<M, O, Rng&>) return M(options, rng);
+  else return M(options);
+}
 template <class M>
 std::map<std::string, std::string> described(const M& m, std::map<std::string, std::string> metadata) {
   if constexpr (HasOptions<M>) describe_model(metadata, M::type, options_of(m.options));
@@ -169,22 +175,17 @@ std::map<std::string, std::string> load(const M& m, const std::string& path, con
 template <class M>
   requires detail::HasOptions<M>
 M load_model(const std::string& path) {
-  using Options = std::remove_cvref_t<decltype(std::declval<M>().options)>;
-  Options options{};
+  std::remove_cvref_t<decltype(std::declval<M>().options)> options{};
   std::map<std::string, Tensor> state = detail::open_model(path, M::type, options_of(options));
-  const auto build = [&] {
-    Rng rng(0);
-    if constexpr (std::is_constructible_v<M, Options, Rng&>) return M(options, rng);
-    else return M(options);
-  };
+  Rng rng(0);
   try {
     {
       detail::MetaInit shapes_only;  // wrong sizes in the options cost no memory
-      M shapes = build();
+      M shapes = detail::build<M>(options, rng);
       detail::take_former_names(detail::members(shapes), state);
       detail::check_model(detail::members(shapes), state);
     }
-    M m = build();
+    M m = detail::build<M>(options, rng);
     detail::fill_model(detail::members(m), state);
     return m;
   } catch (const std::exception& e) {

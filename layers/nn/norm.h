@@ -20,6 +20,7 @@ enum class NormKind {
 constexpr const char* choices(NormKind) { return "none layer rms rms_plain scale scale_l2"; }
 
 struct NormOptions {
+  using Layer = struct Norm;
   int64_t dim;
   NormKind kind = NormKind::layer;
   double eps = 1e-5;

@@ -10,6 +10,7 @@
 namespace sluice {
 
 struct ShortConvolutionOptions {
+  using Layer = struct ShortConvolution;
   int64_t dim;
   int64_t width = 4;  // input tokens of one output row, the row's own token included
   bool bias = false;  // Mamba: true

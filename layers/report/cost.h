@@ -3,22 +3,17 @@
 
 #include <sluice/core/kernel.h>
 #include <sluice/core/node.h>
-#include <sluice/layers/gau/flash_model.h>
-#include <sluice/layers/gau/gau.h>
-#include <sluice/layers/gau/tutorial_gau.h>
-#include <sluice/layers/heads/fused_attention.h>
-#include <sluice/layers/heads/gated_attention.h>
-#include <sluice/layers/heads/gated_cross_attention.h>
-#include <sluice/layers/heads/hierarchical.h>
-#include <sluice/layers/heads/sparse_layers.h>
-#include <sluice/layers/linear_time/gla.h>
-#include <sluice/layers/linear_time/retention.h>
-#include <sluice/layers/nn/gated_residual.h>
+#include <sluice/layers/heads/attention_gate.h>
 #include <sluice/layers/nn/meta_init.h>
-#include <sluice/layers/nn/mlp.h>
+#include <sluice/layers/nn/module.h>
+#include <sluice/layers/nn/pass.h>
 #include <sluice/ops/create.h>
 
 namespace sluice {
+
+struct AttentionStack;
+struct GatedResidual;
+struct GlobalLocalAttention;
 
 /// The cost of one layer for one sequence.
 struct Cost {
@@ -61,33 +56,6 @@ LayerWidth layer_width(const Json& options);
 
 namespace detail {
 
-/// The layer type of each options struct. Only declared, for decltype.
-Mlp layer_of(const MlpOptions&);
-Glu layer_of(const GluOptions&);
-Gau layer_of(const GauOptions&);
-CrossGau layer_of(const CrossGauOptions&);
-TutorialGau layer_of(const TutorialGauOptions&);
-Flash layer_of(const FlashOptions&);
-FlashBlock layer_of(const FlashBlockOptions&);
-FlashModel layer_of(const FlashModelOptions&);
-McTfm layer_of(const McTfmOptions&);
-LinearAttention layer_of(const LinearAttentionOptions&);
-Gla layer_of(const GlaOptions&);
-Retention layer_of(const RetentionOptions&);
-ShortConvolution layer_of(const ShortConvolutionOptions&);
-MultiHeadAttention layer_of(const MultiHeadAttentionOptions&);
-AttentionStack layer_of(const AttentionStackOptions&);
-GatedAttention layer_of(const GatedAttentionOptions&);
-GatedCrossAttention layer_of(const GatedCrossAttentionOptions&);
-FusedAttention layer_of(const FusedAttentionOptions&);
-GatedResidual layer_of(const GatedResidualOptions&);
-TopKAttention layer_of(const TopKAttentionOptions&);
-PairScore layer_of(const PairScoreOptions&);
-ThresholdAttention layer_of(const ThresholdAttentionOptions&);
-SinkhornAttention layer_of(const SinkhornLayerOptions&);
-SinkhornBlockAttention layer_of(const SinkhornBlockLayerOptions&);
-GlobalLocalAttention layer_of(const GlobalLocalLayerOptions&);
-
 /// Sums the work that the kernels report since construction.
 class Meter final : public KernelObserver {
  public:
@@ -121,8 +89,8 @@ int64_t width_of(const M& m) {
 }
 template <class M>
 int64_t context_width_of(const M& m) {
-  if constexpr (std::is_same_v<M, CrossGau>) return m.key.weight.dim(0);
-  else if constexpr (std::is_same_v<M, GlobalLocalAttention>) return -1;
+  if constexpr (std::is_same_v<M, GlobalLocalAttention>) return -1;
+  else if constexpr (requires { m.options.context_dim; }) return m.options.context_dim;
   else if constexpr (requires { m.options.heads.context_dim; }) return m.options.heads.context_dim;
   else return 0;
 }
@@ -148,7 +116,7 @@ int64_t streamed(const M& m, const CostInputs& in) {
   return 0;
 }
 template <class O>
-concept LayerOptions = requires(const O& o) { layer_of(o); };
+concept LayerOptions = requires { typename O::Layer; };
 
 }  // namespace detail
 
@@ -180,12 +148,12 @@ Cost cost(M layer, int64_t n, int64_t context = 0) {
   c.state = detail::streamed(layer, in);
   return c;
 }
-/// The cost of the layer with these options, of any size: the weights are on meta, too.
+/// The cost of the layer O::Layer with these options, of any size: the weights are on meta, too.
 template <detail::LayerOptions O>
 Cost cost(const O& options, int64_t n, int64_t context = 0) {
   detail::MetaInit shapes_only;
   Rng rng(0);
-  return cost(decltype(detail::layer_of(options))(options, rng), n, context);
+  return cost(detail::build<typename O::Layer>(options, rng), n, context);
 }
 /// The cost of a gate with the arguments of the constructor: 2n·dim·heads·head_dim operations if elementwise.
 Cost cost(const AttentionGateOptions& o, int64_t dim, int64_t heads, int64_t head_dim, int64_t n);

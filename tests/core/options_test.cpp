@@ -160,7 +160,7 @@ TEST_CASE("options: JSON of other names and types is refused", "[options]") {
   CHECK_THAT(refusal(R"({"dim": 1, "global": 1})"), Contains("must be of type list of int — got 1"));
   CHECK_THAT(refusal(R"({"dim": 1, "parts": [{"wieght": 1}]})"), Contains("op: parts[0]: unknown option \"wieght\""));
   CHECK_THAT(refusal(R"({"dim": 1, "parts": {}})"), Contains("must be of type list of objects"));
-  CHECK_THAT(refusal(R"({"dim": 1, "parts": [{"count": 1}, {"count": 0}]})"), Contains("op: parts[1]: count must be in [1, 9]"));
+  CHECK_THAT(refusal(R"({"dim": 1, "parts": [{}, {"count": 0}]})"), Contains("op: parts[1]: count must be in [1, 9]"));
   CHECK_THAT(refusal(R"({"dim": 1, "basket": ["fig", "pea"]})"), Contains("must be of type list of text — got"));
   CHECK_THAT(refusal(R"({"dim": 1, "label": 1})"), Contains("must be of type text — got 1"));
   CHECK_THAT(refusal(R"({"dim": -1})"), Contains("dim must be at least 1"));

@@ -6,7 +6,7 @@
 
 #include <sluice/core/allocator.h>
 #include <sluice/core/node.h>
-#include <sluice/layers/report/cost.h>
+#include <sluice/layers/table.h>
 #include <sluice/ops/attention/attention_reference.h>
 #include <sluice/ops/create.h>
 

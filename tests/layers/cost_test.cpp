@@ -4,7 +4,7 @@
 #include "support/approx.h"
 #include "support/catch.h"
 
-#include <sluice/layers/report/cost.h>
+#include <sluice/layers/table.h>
 #include <sluice/ops/create.h>
 
 using namespace sluice;
