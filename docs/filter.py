@@ -70,7 +70,7 @@ DECLARATION = re.compile(r"^\s*(?!return\b|if\b|for\b|else\b|namespace\b|friend 
                          r"[\w:<\[~].*([;{,(=}]|\))\s*$")
 MEMBER = re.compile(r"^\s+(?:[\w:<>,&*\[\]]+\s+)+((?:\w+(?:\s*(?:=[^;,]*|\{[^;]*?\}))?,\s*)*\w+)\s*(?:=[^;]*|\{[^;]*\})?;")
 SEVERAL = re.compile(r"^(\s+)((?:const )?[\w:]+(?:<[^;=]*>)?) (\w+(?: = [^,;]*)?(?:, \w+(?: = [^,;]*)?)+);$")
-INTERNAL = re.compile(r"^\s*((?:inline )?void dispose\(|static void (describe|visit)\(|using Layer = |static constexpr (const char\* (type|name)\b|bool affine|bool integral)|"
+INTERNAL = re.compile(r"^\s*((?:inline )?void dispose\(|static void (describe\w*|visit)\(|using Layer = |static constexpr (const char\* (type|name)\b|bool affine|bool integral)|"
                       r"static const char\* op_name|constexpr const char\* choices\(|template <class T> SLUICE_FN T operator\(|#define |constexpr const char\* k\w+Meaning|(inline )?constexpr const char\* k\w+Meaning|void each_tensor\(|bool unrestricted\()")
 
 

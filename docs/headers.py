@@ -76,14 +76,16 @@ def enums():
 def calls(body, function):
     """What `describe` or `visit` of this body says: (member, rest of the path, name in files, meaning). The meaning of options
     in options and of members is None."""
-    argument = {"describe": "o", "visit": "self"}[function]
+    argument = "self" if function == "visit" else "o"
     out = []
     for call in re.finditer(r'\bf(?:\.(\w+))?\("([^"]*)", \*?%s\.(\w+)([\w.]*)' % argument, body):
         meaning = None
-        if function == "describe" and call.group(1) != "nested":
+        if function != "visit" and call.group(1) != "nested":
             words = re.search(r"(?:%s\s*)+$|\bk\w+$" % STRING, balanced(body, body.index("(", call.start()))).group()
             meaning = constants()[words] if words.startswith("k") else joined(words)
         out.append((call.group(3), call.group(4)[1:], call.group(2), meaning))
+    for shared in re.findall(r"\b(describe_\w+)\(o, f\)", body):  # what structs have in common
+        out += next(said_in(text, shared) for text in all_headers() if f"static void {shared}(" in text)
     return out + [(member, "", "", None) for member in re.findall(r"\b\w+::%s\(%s\.(\w+), f" % (function, argument), body)]
 
 

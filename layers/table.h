@@ -166,7 +166,8 @@ void gau_rows(Rows& rows) {
       .nonlinear_after_dropout = Json::Object{};
   LayerRow& mc_tfm = rows.template add<McTfm>("mc_tfm", kDocuments, R"({"dim": 8, "heads": 2, "chunk": 4})",
                            {R"({"causal": true, "linear_bias": false})",
-                            R"({"norm": "scale", "hidden": 5, "use_rope": false, "dropout": 0.3})",
+                            R"({"norm": "scale", "hidden": 5, "use_rope": false, "dropout": 0.3, "scaling": "lucid",
+                                "count_padding": true, "across_chunks": false})",
                             R"({"causal": true, "kind": "softmax_plus", "min_length": 2, "norm_eps": 0.01, "rope_xpos": 16})"});
   mc_tfm.bare = {{"heads", 2}}, mc_tfm.nonlinear_after_dropout = Json::Object{};
 }

@@ -46,7 +46,7 @@ Flash::Flash(FlashOptions given, Rng& rng)
          rng),
       out({options.expansion, options.dim, options.linear_bias, options.init, options.dtype}, rng) {
   const FlashOptions& o = options;
-  detail::check_mixed_chunk("flash", mixed_options());
+  detail::check_mixed_chunk("flash", MixedChunkOptions::of(o));
   detail::init_uvz(in, o.expansion, o.key_dim, o.init, rng);
   gamma = detail::init_scale({4, o.key_dim}, o.gamma_std, rng, o.dtype);
   beta = zeros({4, o.key_dim}, {o.dtype}).requires_grad_();
@@ -83,12 +83,6 @@ Flash::Projected Flash::project(const Tensor& normed, int64_t position) const {
   return {part[0], activate(o.activation, part[1]), t[0], t[1], t[2], t[3]};
 }
 
-MixedChunkOptions Flash::mixed_options() const {
-  const FlashOptions& o = options;
-  return {o.chunk,         o.causal,        o.kind,      o.scaling, o.length,
-          o.count_padding, o.across_chunks, o.quadratic, o.linear,  o.attention_dropout, o.min_length};
-}
-
 Tensor Flash::operator()(const Tensor& given, const Pass& pass) const {
   const FlashOptions& o = options;
   Call call(*this, "flash", given, o.dim, pass);
@@ -97,8 +91,8 @@ Tensor Flash::operator()(const Tensor& given, const Pass& pass) const {
   if (o.token_shift) normed = shift_tokens(call, normed);
   const Projected p = project(normed, call.first());
   const int64_t longest = call.streams() ? o.chunk : std::min(sequence_piece(given.dim(1)).total, o.chunk);
-  const Tensor mixed = detail::mixed_chunk_attention(call, p.q_quad, p.k_quad, p.q_lin, p.k_lin, p.v, mixed_options(),
-                                                     relative_bias(longest));
+  const Tensor mixed = detail::mixed_chunk_attention(call, p.q_quad, p.k_quad, p.q_lin, p.k_lin, p.v,
+                                                     MixedChunkOptions::of(o), relative_bias(longest));
   return call.x + Dropout{o.dropout}(out(gated_by(o.activation, mixed, p.gate)), call.rng());
 }
 

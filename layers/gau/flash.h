@@ -54,18 +54,9 @@ struct FlashOptions {
     f.required("dim", o.dim, at_least(1), "width d");
     f("expansion", o.expansion, at_least(0), "width e of U and V; 0: 2*dim");
     f("key_dim", o.key_dim, at_least(1), "width s of queries and keys");
-    f("chunk", o.chunk, at_least(1), "tokens C of a chunk");
-    f("causal", o.causal, "token i sees tokens j <= i");
+    MixedChunkOptions::describe_chunks(o, f);
     f("activation", o.activation, "act of U, V and Z");
     f("linear_bias", o.linear_bias, "biases of the dense maps");
-    f("kind", o.kind, kGauKindMeaning);
-    f("scaling", o.scaling, kChunkScalingMeaning);
-    f("length", o.length, "L of the quadratic term: C, or visible keys of the row");
-    f("count_padding", o.count_padding, "scaling lucid, not causal: n counts padding");
-    f("across_chunks", o.across_chunks, "false: the linear term stays inside its chunk");
-    f("quadratic", o.quadratic, "false leaves the quadratic term out");
-    f("linear", o.linear, "false leaves the linear term out");
-    f("min_length", o.min_length, at_least(1), kMinLengthMeaning);
     f("use_rope", o.use_rope, "rotate all four");
     f.nested("rope_", o.rope);
     f("bias", o.bias, "b within a chunk: none, Toeplitz over C positions, by RoPE, T5 times sqrt(s)");
@@ -122,7 +113,6 @@ struct Flash {
     Tensor q_quad, k_quad, q_lin, k_lin;   // [batch, n, s]
   };
   Projected project(const Tensor& normed, int64_t position) const;
-  MixedChunkOptions mixed_options() const;
 };
 
 }  // namespace sluice

@@ -77,7 +77,7 @@ McTfm::McTfm(McTfmOptions o, Rng& rng) : options(o) {
   check_options("mc_tfm", o);
   if (o.dim % o.heads != 0) fail<ValueError>("mc_tfm: heads=", o.heads, " must divide dim=", o.dim);
   if (o.use_rope) detail::check_rope("mc_tfm", o.rope, "dim/heads", o.dim / o.heads);
-  detail::check_mixed_chunk("mc_tfm", mixed_options());
+  detail::check_mixed_chunk("mc_tfm", MixedChunkOptions::of(o));
   attention_norm = Norm({o.dim, o.norm, o.norm_eps, o.dtype}), glu_norm = Norm({o.dim, o.norm, o.norm_eps, o.dtype});
   qkv = Linear({o.dim, 3 * o.dim, o.linear_bias, {InitKind::zeros}, o.dtype}, rng);
   {  // initialise three square maps: only their product with x is fused
@@ -106,17 +106,12 @@ McTfm::Projected McTfm::project(const Tensor& x, int64_t position) const {
           turned(offset(part[1], 1), keys), heads(part[2])};
 }
 
-MixedChunkOptions McTfm::mixed_options() const {
-  const McTfmOptions& o = options;
-  return {.chunk = o.chunk, .causal = o.causal, .kind = o.kind, .scaling = o.scaling, .length = o.length,
-          .quadratic = o.quadratic, .linear = o.linear, .dropout = o.attention_dropout, .min_length = o.min_length};
-}
-
 Tensor McTfm::operator()(const Tensor& given, const Pass& pass) const {
   Call call(*this, "mc_tfm", given, options.dim, pass);
   call.check_causal(options.causal);
   const Projected h = project(call.x, call.first());
-  const Tensor mixed = detail::mixed_chunk_attention(call, h.q_quad, h.k_quad, h.q_lin, h.k_lin, h.v, mixed_options());
+  const Tensor mixed = detail::mixed_chunk_attention(call, h.q_quad, h.k_quad, h.q_lin, h.k_lin, h.v,
+                                                     MixedChunkOptions::of(options));
   const Dropout drop{options.dropout};
   const Tensor y = call.x + drop(out(flatten(transpose(mixed, 1, 2), 2, 3)), call.rng());
   return y + drop(glu(glu_norm(y), pass), call.rng());

@@ -121,13 +121,14 @@ struct McTfmOptions {
   GauKind kind = GauKind::softmax;
   ChunkScaling scaling = ChunkScaling::su;
   ChunkLength length = ChunkLength::chunk;
+  bool count_padding = false, across_chunks = true;  // see MixedChunkOptions
   bool quadratic = true, linear = true;
+  int64_t min_length = 1;  // see GauAttentionOptions
   bool use_rope = true;
   RopeOptions rope = {};
   GluKind glu = GluKind::swiglu;
   NormKind norm = NormKind::layer;
   double norm_eps = 1e-5;
-  int64_t min_length = 1;  // see GauAttentionOptions
   bool linear_bias = true;
   double attention_dropout = 0, dropout = 0;
   Init init = Init::xavier();
@@ -137,19 +138,12 @@ struct McTfmOptions {
     f.required("dim", o.dim, at_least(1), "width d");
     f("heads", o.heads, at_least(1), "number of heads");
     f("hidden", o.hidden, at_least(0), "width of the GLU; 0: 8/3*dim rounded up to a multiple of 8");
-    f("chunk", o.chunk, at_least(1), "tokens C of a chunk");
-    f("causal", o.causal, "token i sees tokens j <= i");
-    f("kind", o.kind, kGauKindMeaning);
-    f("scaling", o.scaling, kChunkScalingMeaning);
-    f("length", o.length, "L of the quadratic term");
-    f("quadratic", o.quadratic, "false leaves the quadratic term out");
-    f("linear", o.linear, "false leaves the linear term out");
+    MixedChunkOptions::describe_chunks(o, f);
     f("use_rope", o.use_rope, "rotate all four");
     f.nested("rope_", o.rope);
     f("glu", o.glu, "gate of the GLU");
     f("norm", o.norm, "pre-norms");
     f("norm_eps", o.norm_eps, at_least(0), "of the norms");
-    f("min_length", o.min_length, at_least(1), kMinLengthMeaning);
     f("linear_bias", o.linear_bias, "biases of the dense maps");
     f.training("attention_dropout", o.attention_dropout, share(), "on the quadratic weights");
     f.training("dropout", o.dropout, share(), "on both branches");
@@ -198,7 +192,6 @@ struct McTfm {
     Tensor q_quad, k_quad, q_lin, k_lin, v;  // [batch, heads, n, dk]
   };
   Projected project(const Tensor& x, int64_t position) const;
-  MixedChunkOptions mixed_options() const;
 };
 
 }  // namespace sluice

@@ -81,13 +81,9 @@ struct GauOptions {
     f("heads", o.heads, at_least(1), "Z and V are split into this many groups");
     f("activation", o.activation, "act of U, V and Z");
     f("linear_bias", o.linear_bias, "biases of the dense maps");
-    f("kind", o.kind, kGauKindMeaning);
+    GauAttentionOptions::describe_weights(o, f);
     f("causal", o.causal, "token i sees tokens j <= i");
     f("window", o.window, at_least(0), "keys seen, a query's own position included; 0: all");
-    f("length", o.length, "L: n real tokens, visible keys of the row, or constant; null: visible if causal, else n");
-    f("constant_length", o.constant_length, at_least(1), "L with length constant");
-    f("min_length", o.min_length, at_least(1), kMinLengthMeaning);
-    f("top_k", o.top_k, at_least(0), "keep the k best scores of a row, ties to the first key; 0: all");
     f("qk_norm", o.qk_norm, "a norm of each head of Q and K, before RoPE");
     f("qk_norm_kind", o.qk_norm_kind, "which");
     f("qk_norm_eps", o.qk_norm_eps, at_least(0), "its eps");
@@ -188,8 +184,7 @@ struct CrossGauOptions {
     f("expansion", o.expansion, at_least(0), "width e; 0: 2*dim");
     f("key_dim", o.key_dim, at_least(1), "width s");
     f("activation", o.activation, "act");
-    f("kind", o.kind, kGauKindMeaning);
-    f("min_length", o.min_length, at_least(1), kMinLengthMeaning);
+    GauAttentionOptions::describe_kind(o, f);
     f("norm", o.norm, "of x");
     f("norm_eps", o.norm_eps, at_least(0), "of the norm");
     f.training("attention_dropout", o.attention_dropout, share(), "on A");

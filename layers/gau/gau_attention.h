@@ -21,12 +21,6 @@ enum class GauKind {
 constexpr const char* choices(GauKind) {
   return "su paper_eq paper_code lucid rownorm softmax softmax_plus laplace";
 }
-/// The kinds, as the meaning of an option.
-inline constexpr const char* kGauKindMeaning =
-    "weights A from T = QK': su relu2(T/sqrt(s) + b)/L; paper_eq relu2(T + b); paper_code relu2(T/L + b); lucid "
-    "relu2((T + b)/L); rownorm relu2(T/sqrt(s) + b)/row sum; softmax(T/sqrt(s) + b); softmax_plus softmax(k(T/sqrt(s) "
-    "+ b)), k = ln max(L, min_length)/ln 512; laplace of (T + b)/L";
-inline constexpr const char* kMinLengthMeaning = "softmax_plus: L counts as at least this";
 
 /// The length L. With `visible` and `constant`, causal outputs do not depend on later tokens; only these two can be
 /// streamed.
@@ -49,14 +43,26 @@ struct GauAttentionOptions {
   Tensor relative_bias = {};  // b by distance, [heads or 1, n + m − 1] (ops/attention/relative_bias.h)
 
   static void describe(auto& o, auto& f) {
-    f("kind", o.kind, kGauKindMeaning);
-    f("length", o.length, "L: n real keys, visible keys of the row, or constant");
-    f("constant_length", o.constant_length, at_least(1), "L with length constant");
-    f("min_length", o.min_length, at_least(1), kMinLengthMeaning);
+    describe_weights(o, f);
     f("causal", o.mask.causal, "query i of m sees keys j <= i + n - m");
     f("window", o.mask.window, at_least(0), "keys seen, a query's own position included; 0: all");
-    f("top_k", o.top_k, at_least(0), "keep the k best scores of a row; 0: all");
     f.training("dropout", o.dropout, share(), "on A");
+  }
+  /// What every attention with kinds has; `o` may be the options of a layer.
+  static void describe_kind(auto& o, auto& f) {
+    f("kind", o.kind,
+      "weights A from T = QK': su relu2(T/sqrt(s) + b)/L; paper_eq relu2(T + b); paper_code relu2(T/L + b); lucid "
+      "relu2((T + b)/L); rownorm relu2(T/sqrt(s) + b)/row sum; softmax(T/sqrt(s) + b); softmax_plus softmax(k(T/sqrt(s) "
+      "+ b)), k = ln max(L, min_length)/ln 512; laplace of (T + b)/L");
+    f("min_length", o.min_length, at_least(1), "softmax_plus: L counts as at least this");
+  }
+  /// What self-attention has; `o` may be the options of a layer.
+  static void describe_weights(auto& o, auto& f) {
+    describe_kind(o, f);
+    f("length", o.length,
+      "L: n real keys, visible keys of the row, or constant; null, of a layer: visible if causal, else n");
+    f("constant_length", o.constant_length, at_least(1), "L with length constant");
+    f("top_k", o.top_k, at_least(0), "keep the k best scores of a row, ties to the first key; 0: all");
   }
 };
 

@@ -24,9 +24,6 @@ enum class ChunkScaling {
   chunk,       // C
 };
 constexpr const char* choices(ChunkScaling) { return "su lucid eq paper_code chunk"; }
-inline constexpr const char* kChunkScalingMeaning =
-    "N of the linear term: su the real tokens in the visible chunks; lucid C if causal, else n; eq 1; paper_code C "
-    "times the number of visible chunks; chunk C";
 /// L of the quadratic term.
 enum class ChunkLength {
   chunk,    // C in every row, also in a shorter last chunk
@@ -50,17 +47,27 @@ struct MixedChunkOptions {
   int64_t min_length = 1;  // see GauAttentionOptions
 
   static void describe(auto& o, auto& f) {
+    describe_chunks(o, f);
+    f.training("dropout", o.dropout, share(), "on the quadratic weights");
+  }
+  /// All but the dropout; `o` may be the options of a layer.
+  static void describe_chunks(auto& o, auto& f) {
     f("chunk", o.chunk, at_least(1), "tokens C of a chunk");
     f("causal", o.causal, "token i sees tokens j <= i");
-    f("kind", o.kind, kGauKindMeaning);
-    f("scaling", o.scaling, kChunkScalingMeaning);
+    GauAttentionOptions::describe_kind(o, f);
+    f("scaling", o.scaling,
+      "N of the linear term: su the real tokens in the visible chunks; lucid C if causal, else n; eq 1; paper_code C "
+      "times the number of visible chunks; chunk C");
     f("length", o.length, "L of the quadratic term: C, or visible keys of the row");
     f("count_padding", o.count_padding, "scaling lucid, not causal: n counts padding");
     f("across_chunks", o.across_chunks, "false: the linear term stays inside its chunk");
     f("quadratic", o.quadratic, "false leaves the quadratic term out");
     f("linear", o.linear, "false leaves the linear term out");
-    f("min_length", o.min_length, at_least(1), kMinLengthMeaning);
-    f.training("dropout", o.dropout, share(), "on the quadratic weights");
+  }
+  /// The options among those of a layer, whose attention_dropout becomes the dropout.
+  static MixedChunkOptions of(const auto& o) {
+    return {o.chunk,         o.causal,        o.kind,      o.scaling, o.length,
+            o.count_padding, o.across_chunks, o.quadratic, o.linear,  o.attention_dropout, o.min_length};
   }
 };
 

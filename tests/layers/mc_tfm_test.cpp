@@ -36,7 +36,8 @@ Matrix mc_tfm_reference(const McTfm& f, const Matrix& x, const Tokens& tokens) {
   const Matrix q = columns(qkv, 0, d), k = columns(qkv, d, d), v = columns(qkv, 2 * d, d);
   const Matrix q_lin = scaled(q, 0), k_lin = scaled(k, 1);
   const MixedChunkOptions mixed{.chunk = o.chunk, .causal = o.causal, .kind = o.kind, .scaling = o.scaling,
-                                .length = o.length, .quadratic = o.quadratic, .linear = o.linear};
+                                .length = o.length, .count_padding = o.count_padding,
+                                .across_chunks = o.across_chunks, .quadratic = o.quadratic, .linear = o.linear};
   Matrix joined = v;
   for (std::size_t head = 0; head < h; ++head) {
     auto part = [&](const Matrix& m) {
@@ -80,6 +81,8 @@ TEST_CASE("mc_tfm: equals loops", "[flash]") {
           McTfmOptions o = small_block(causal, kind);
           o.quadratic = terms & 1, o.linear = terms & 2, o.scaling = kChunkScalings[turn++ % 5];
           o.length = kChunkLengths[turn % 2], o.use_rope = turn % 5 != 0;
+          o.across_chunks = causal || turn % 3 != 0;
+          o.count_padding = !causal && o.scaling == ChunkScaling::lucid && turn % 2 != 0;
           o.heads = turn % 4 ? 3 : 1;
           Rand rand(static_cast<uint64_t>(turn));
           const McTfm f = random_block(o, rand);
