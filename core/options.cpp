@@ -8,7 +8,7 @@ namespace sluice {
 
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kInf = std::numeric_limits<double>::infinity(), kMost = static_cast<double>(kLargestSize);
 
 std::vector<std::string> split_names(const char* choices) {
   std::vector<std::string> names(1);
@@ -30,7 +30,7 @@ bool inside(const OptionRange& r, double x) {
 }
 
 std::string words(const OptionRange& r) {
-  const auto ends = [](double x) { return std::isinf(x) || std::abs(x) == static_cast<double>(kLargestSize); };
+  const auto ends = [](double x) { return std::isinf(x) || std::abs(x) == kMost; };
   if (!ends(r.low) && !ends(r.high))
     return str("in ", r.without_low ? '(' : '[', r.low, ", ", r.high, r.without_high ? ')' : ']');
   if (!ends(r.low)) return str(r.without_low ? "above " : "at least ", r.low);
@@ -144,10 +144,11 @@ void Option::check(std::string_view layer, const Json& value) const {
     const auto* special = value.as<std::string>();
     if (!detail::number_from(value, x)) x = std::nan("");
     if (inside(range, x)) return;
-    const bool huge = x > range.high && range.high == static_cast<double>(kLargestSize);
     const bool bounded = std::isfinite(range.low) && std::isfinite(range.high);
-    refuse(huge ? str("at most ", kLargestSize) : std::isfinite(x) || bounded ? words(range) : "finite", name, '=',
-           special ? *special : i ? str(*i) : str(x));
+    std::string allowed = std::isfinite(x) || bounded ? words(range) : "finite";
+    if (x > range.high && range.high == kMost) allowed = str("at most ", kLargestSize);
+    if (x < range.low && range.low == -kMost) allowed = str("at least ", -kLargestSize);
+    refuse(allowed, name, '=', special ? *special : i ? str(*i) : str(x));
   }
 }
 
@@ -156,8 +157,8 @@ void Option::check(std::string_view layer, const Json& value) const {
 Option& OptionList::add(const char* name, Option& o) {
   o.name = prefix_ + name;
   if (o.type == Option::whole) {
-    if (std::isinf(o.range.low)) o.range.low = -static_cast<double>(kLargestSize);
-    if (std::isinf(o.range.high)) o.range.high = static_cast<double>(kLargestSize);
+    if (std::isinf(o.range.low)) o.range.low = -kMost;
+    if (std::isinf(o.range.high)) o.range.high = kMost;
   }
   return all.emplace_back(std::move(o));
 }

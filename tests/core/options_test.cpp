@@ -36,6 +36,7 @@ struct SampleOptions {
   std::vector<PartOptions> parts = {};
   std::vector<Fruit> basket = {};
   std::string label = {};
+  int64_t offset = 0;
   DType dtype = f32;
 
   static void describe(auto& o, auto& f) {
@@ -54,6 +55,7 @@ struct SampleOptions {
     f("parts", o.parts, "more");
     f("basket", o.basket, "some");
     f("label", o.label, "its name");
+    f("offset", o.offset, any_number(), "in tokens");
     f.training("dtype", o.dtype, "of the parameters");
   }
 };
@@ -116,6 +118,9 @@ TEST_CASE("options: values out of range are refused by name", "[options]") {
   CHECK(refusal([](auto& o) { o.dim = kLargestSize + 1; }) ==
         "op: dim must be at most 2147483647 — got dim=2147483648");
   CHECK(refusal([](auto& o) { o.dim = std::numeric_limits<int64_t>::min(); }).starts_with("op: dim must be at least"));
+  CHECK(refusal([](auto& o) { o.offset = -kLargestSize; }).empty());
+  CHECK(refusal([](auto& o) { o.offset = -kLargestSize - 1; }) ==
+        "op: offset must be at least -2147483647 — got offset=-2147483648");
   CHECK(refusal([](auto& o) { o.eps = -1; }) == "op: eps must be at least 0 — got eps=-1");
   CHECK(refusal([](auto& o) { o.eps = kNaN; }) == "op: eps must be finite — got eps=nan");
   CHECK(refusal([](auto& o) { o.eps = kInf; }) == "op: eps must be finite — got eps=inf");
