@@ -57,7 +57,8 @@ struct LayerDraft {
 
 /// Which fields of a Pass a layer reads, and whether the layer can be streamed.
 struct LayerTakes {
-  bool key_mask = false, segments = false, positions = false;
+  bool key_mask = false, segments = false;
+  bool positions = false;  // of self attention
   bool context = false;  // context and context_mask, if the options ask for a context
   bool scores = false;   // mask, bias, blocks
   bool branch = false;   // F(x) of a gated residual
@@ -175,7 +176,8 @@ void gau_rows(Rows& rows) {
 template <class Rows>
 void heads_rows(Rows& rows) {
   rows.template add<MultiHeadAttention>(
-      "multi_head_attention", {.key_mask = true, .segments = true, .context = true, .scores = true, .streams = true},
+      "multi_head_attention",
+      {.key_mask = true, .segments = true, .positions = true, .context = true, .scores = true, .streams = true},
       R"({"dim": 6, "heads": 4, "kv_heads": 2, "head_dim": 4})",
       {R"({"causal": true, "use_rope": true, "qk_norm": true, "norm": "rms", "residual": true, "gates": [{}]})",
        R"({"context_dim": 5, "gates": [{"position": "g2"}, {"position": "g4"}], "attention_dropout": 0.3})",
@@ -187,18 +189,20 @@ void heads_rows(Rows& rows) {
        R"({"causal": true, "position_bias": "t5", "sink": "learned", "qkv_bias": true, "out_bias": true,
            "dropout": 0.3})",
        R"({"position_bias": "toeplitz", "max_length": 70, "sink": "off_by_one", "ablation": "head_norm",
-           "value_dim": 3})",
+           "value_dim": 3, "project_out": false})",
        R"({"causal": true, "position_bias": "alibi", "norm": "layer", "sandwich_norm": true, "ablation": "silu"})",
        R"({"causal": true, "window": 3, "use_rope": true})",
        R"({"causal": true, "window": 3, "dilation": 2, "global_positions": [4, 0], "sink": "learned",
            "position_bias": "toeplitz", "max_length": 70, "kv_heads": 1})",
        R"({"causal": true, "heads": 2, "use_rope": true, "rope_frequencies": [1, 0.3], "rope_factor": 1.2, "softcap": 1.5,
            "qk_norm": true, "qk_norm_kind": "layer", "qk_norm_over": "width", "qk_norm_eps": 0.1, "position_bias": "t5",
-           "gates": [{"position": "g5", "granularity": "headwise", "bias": true}]})",
+           "gates": [{"source": "query"},
+                     {"position": "g5", "granularity": "headwise", "bias": true, "source": "query"}]})",
        R"({"qk_norm": true, "qk_norm_over": "per_head", "use_rope": true, "rope_rot_dim": 2, "rope_xpos": 8, "softcap": 2,
            "sink": "learned", "ablation": "head_norm", "ablation_eps": 0.1})"});
   rows.template add<GatedAttention>(
-      "gated_attention", kMasked, R"({"dim": 4, "heads": 2})",
+      "gated_attention", {.key_mask = true, .segments = true, .positions = true, .scores = true, .streams = true},
+      R"({"dim": 4, "heads": 2})",
       {R"({"causal": true, "gate_query": true, "gate_key": true, "gate_value": true, "use_rope": true})",
        R"({"output": "from_query", "granularity": "headwise", "qkv_bias": true, "attention_dropout": 0.3})",
        R"({"causal": true, "head_dim": 3, "output": "none", "project_out": false})"});
@@ -232,7 +236,8 @@ void heads_rows(Rows& rows) {
                                             R"({"dim": 4, "heads": 2, "block": 2})",
                                             {R"({"attention_dropout": 0.3, "out_bias": true})",
                                              R"({"block": 4, "last": "columns", "iterations": 1, "use_rope": true})"});
-  rows.template add<GlobalLocalAttention>("global_local_attention", {.key_mask = true, .positions = true},
+  rows.template add<GlobalLocalAttention>("global_local_attention",
+                                          {.key_mask = true, .segments = true, .positions = true, .scores = true},
                                           R"({"dim": 4, "heads": 2, "w": 1})",
                                           {R"({"separate_global": false, "attention_dropout": 0.3})"});
 }

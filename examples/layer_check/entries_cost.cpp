@@ -34,7 +34,7 @@ const Option* context_dim(const OptionList& options) {
 }
 
 CostSizes::Streams streams_of(const LayerRow& row, const OptionList& options) {
-  if (row.positions) return CostSizes::with_global;
+  if (row.positions && !row.streams) return CostSizes::with_global;
   if (row.context && !row.segments) return CostSizes::two;
   return row.context && context_dim(options) ? CostSizes::perhaps_two : CostSizes::one;
 }

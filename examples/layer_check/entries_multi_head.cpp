@@ -49,7 +49,7 @@ std::vector<ParameterInfo> qk_norm_parameters(const std::string& path, const std
 }
 
 std::vector<ParameterInfo> multi_head_parameters(const std::string& p, const std::string& repeat) {
-  const std::string in = "c if item.position in ('g2', 'g3') else dim";
+  const std::string in = "heads*dk if item.source == 'query' else c if item.position in ('g2', 'g3') else dim";
   const std::string heads = "(1 if item.position == 'g5' and item.granularity == 'elementwise' else g if item.position in ('g2', 'g3') else heads)";
   const std::string channels = "(1 if item.granularity == 'headwise' else dim if item.position == 'g5' else dv if "
                                "item.position in ('g1', 'g2') else dk)";
@@ -64,7 +64,7 @@ std::vector<ParameterInfo> multi_head_parameters(const std::string& p, const std
   return joined(
       {norm_parameters(p + "norm", "norm", "dim", repeat), dense("q", "dim", "heads*dk", "qkv_bias"),
        dense("k", "c", "g*dk", "qkv_bias"), dense("v", "c", "g*dv", "qkv_bias"),
-       dense("out", "heads*dv", "dim", "out_bias"),
+       dense("out", "heads*dv", "dim", "out_bias", "project_out"),
        qk_norm_parameters(p + "q_norm", "(heads*dk if qk_norm_over != 'shared' else dk)", repeat),
        qk_norm_parameters(p + "k_norm", "(g*dk if qk_norm_over != 'shared' else dk)", repeat),
        gate_parameters(gate_path, "item.", in, heads + "*" + channels, repeat.empty() ? "gates" : repeat,
@@ -127,7 +127,7 @@ void add_multi_head(std::vector<Layer>& all) {
       .derived = derived,
       .inputs = multi_head_inputs(true),
       .parameters = multi_head_parameters("", ""),
-      .outputs = {{"", "[batch, n if context_dim == 0 else m, dim]"},
+      .outputs = {{"", "[batch, n if context_dim == 0 else m, dim if project_out else heads*dv]"},
                   {"map", "[batch, heads, n if context_dim == 0 else m, n]", "the attention map",
                    "map and len(stream) == 0"}},
       .examples =

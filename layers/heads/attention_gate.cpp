@@ -23,6 +23,8 @@ AttentionGate::AttentionGate(AttentionGateOptions o, int64_t dim, int64_t h, int
     fail<ValueError>("attention_gate: the dense output (g5) has no heads to share scores among");
   if (o.after_qk_norm && o.position != GatePosition::g3 && o.position != GatePosition::g4)
     fail<ValueError>("attention_gate: after_qk_norm is for the key (g3) and the query (g4)");
+  if (o.source == GateSource::query && (o.position == GatePosition::g2 || o.position == GatePosition::g3))
+    fail<ValueError>("attention_gate: gates of the key side (g2, g3) read x; the source query is for g1, g4 and g5");
   if (o.input_independent && o.bias)
     fail<ValueError>("attention_gate: an input-independent gate has no bias; theta is one");
   const int64_t width = o.granularity == GateGranularity::elementwise ? heads * head_dim : heads;
@@ -81,7 +83,8 @@ bool AttentionGate::may_fuse(const Tensor& q) const {
          o.sharing == GateSharing::none && !o.input_independent && detail::may_gate(q) && !in_sequence();
 }
 
-Tensor AttentionGate::over(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& x, const AttentionOptions& o, Rng* rng) const {
+Tensor AttentionGate::attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& x,
+                             const AttentionOptions& o, Rng* rng) const {
   if (!may_fuse(q)) return (*this)(sequence_attention(q, k, v, o, rng), x);
   Tensor l;
   {

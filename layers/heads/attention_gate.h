@@ -33,6 +33,11 @@ enum class GateSharing {
 };
 constexpr const char* choices(GateSharing) { return "none scores logits"; }
 constexpr const char* choices(GateMode) { return "multiply add"; }
+enum class GateSource {
+  input,  // X
+  query,  // Q of the layer, all heads side by side, before norms, gates and RoPE
+};
+constexpr const char* choices(GateSource) { return "input query"; }
 
 struct AttentionGateOptions {
   GatePosition position = GatePosition::g1;
@@ -40,6 +45,7 @@ struct AttentionGateOptions {
   GateMode mode = GateMode::multiply;
   Act activation = Act::sigmoid;  // sigmoid, silu, ns_sigmoid, identity
   GateSharing sharing = GateSharing::none;
+  GateSource source = GateSource::input;  // what takes the place of X, at G1, G4 and G5; the layer hands it over
   /// Scores are act(θ) for a learned vector θ, initially 0, instead of act(X·W).
   bool input_independent = false;
   /// G3 and G4: the gate applies after QK-norm instead of right after the projection.
@@ -54,6 +60,7 @@ struct AttentionGateOptions {
     f("mode", o.mode, "y*s or y + s");
     f("activation", o.activation, "s = act(x W)");
     f("sharing", o.sharing, "none: head-specific; scores or logits averaged over heads");
+    f("source", o.source, "g1, g4, g5: x, or Q of all heads before norms, gates and RoPE, takes the place of x");
     f("input_independent", o.input_independent, "scores from a vector theta instead of x");
     f("after_qk_norm", o.after_qk_norm, "g3, g4: after QK-norm instead of right after the projection");
     f("bias", o.bias, "x W + b");
@@ -78,8 +85,9 @@ struct AttentionGate {
   /// Returns y gated by x. The shape of y is that of the position.
   Tensor operator()(const Tensor& y, const Tensor& x) const;
   /// Returns sequence_attention(q, k, v, options, rng) gated by x, in one kernel on devices that have one.
-  Tensor over(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& x, const AttentionOptions& options, Rng* rng) const;
-  /// Returns true if over() may compute attention and gate in one kernel. This needs a sigmoid gate at G1 that
+  Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& x, const AttentionOptions& options,
+                Rng* rng) const;
+  /// Returns true if attend() may compute attention and gate in one kernel. This needs a sigmoid gate at G1 that
   /// multiplies, depends on the input and is not shared between heads; queries that a GPU's tensor cores can gate
   /// (detail::may_gate); and a sequence that is not split over ranks.
   bool may_fuse(const Tensor& q) const;

@@ -5,13 +5,11 @@
 //
 // With b = 0 and W = 0 a gate is ½. With a large b a gate is initially open. Doubling W_V (and its bias) cancels an
 // output gate of ½, so gated attention contains the ungated layer exactly.
+//
+// The layer is MultiHeadAttention with gates at G1 (output), G4 (Q), G3 (K) and G2 (V).
 #pragma once
 
-#include <sluice/layers/heads/attention_gate.h>
-#include <sluice/layers/nn/heads.h>
-#include <sluice/layers/nn/pass.h>
-
-#include <optional>
+#include <sluice/layers/heads/multi_head_attention.h>
 
 namespace sluice {
 
@@ -44,33 +42,25 @@ struct GatedAttentionOptions {
   }
 };
 
-struct GatedAttention {
+/// The same as options of MultiHeadAttention, whose gates are those of output, query, key and value that there are, in
+/// this order. Throws ValueError for options that do not fit.
+MultiHeadAttentionOptions gated_attention_options(const GatedAttentionOptions& options);
+
+struct GatedAttention : MultiHeadAttention {
   static constexpr const char* type = "GatedAttention";
   GatedAttentionOptions options;
-  Heads heads;
-  std::optional<AttentionGate> output_gate, query_gate, key_gate, value_gate;
 
   GatedAttention() = default;
   GatedAttention(GatedAttentionOptions o, Rng& rng);
 
-  /// x [batch, n, dim] → the same shape (width heads·dv without project_out). A stream keeps kv_heads·(dk + dv) numbers
-  /// per token. Throws ValueError in a stream unless causal.
-  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
-
   static void visit(auto& self, auto&& f) {
     Heads::visit(self.heads, f);
-    f("output_gate", self.output_gate);
-    f("query_gate", self.query_gate);
-    f("key_gate", self.key_gate);
-    f("value_gate", self.value_gate);
+    for (auto& gate : self.gates) f(name_of_gate(gate.options.position), gate);
   }
 
  private:
-  struct Projected {
-    Tensor q, k, v;      // [batch, heads, n, ·], gated and rotated
-    Tensor gate_source;  // input of the output gate, [batch, n, ·]
-  };
-  Projected project(const Tensor& x, int64_t position) const;
+  /// "output_gate" of G1, "query_gate" of G4, "key_gate" of G3, "value_gate" of G2.
+  static const char* name_of_gate(GatePosition position);
 };
 
 }  // namespace sluice

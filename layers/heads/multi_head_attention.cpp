@@ -4,6 +4,7 @@
 #include <sluice/ops/attention/relative_bias.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
+#include <sluice/ops/gather.h>
 #include <sluice/ops/view.h>
 #include <sluice/parallel/sequence_attention.h>
 
@@ -12,22 +13,11 @@
 
 namespace sluice {
 
-namespace {
+MultiHeadAttention::MultiHeadAttention(MultiHeadAttentionOptions o, Rng& rng)
+    : MultiHeadAttention(Preset{type, "multi_head_attention"}, std::move(o), rng) {}
 
-constexpr const char* kLayer = "multi_head_attention";
-
-/// Returns y [batch, heads, n, ·] with its rows `rows` replaced by `fresh` [batch, heads, rows.size(), ·].
-Tensor with_rows(const Tensor& y, const std::vector<int64_t>& rows, const Tensor& fresh) {
-  std::vector<bool> hit(static_cast<std::size_t>(y.dim(2)), false);
-  for (int64_t r : rows) hit[static_cast<std::size_t>(r)] = true;
-  const Tensor there = unsqueeze(to(Tensor::from(hit), y.device()), 1), index = to(Tensor::from(rows), y.device());
-  return where(there, index_add(zeros(y.shape(), y.options()), 2, index, fresh), y);
-}
-
-}  // namespace
-
-MultiHeadAttention::MultiHeadAttention(MultiHeadAttentionOptions given, Rng& rng)
-    : options(detail::checked(std::move(given))) {
+MultiHeadAttention::MultiHeadAttention(Preset preset, MultiHeadAttentionOptions given, Rng& rng)
+    : options(detail::checked(preset.name, std::move(given))), preset_(preset) {
   const MultiHeadAttentionOptions& o = options;
   const HeadsOptions& h = o.heads;
   norm = Norm({h.dim, o.norm, o.norm_eps, h.dtype});
@@ -63,10 +53,12 @@ MultiHeadAttention::MultiHeadAttention(MultiHeadAttentionOptions given, Rng& rng
 
 // -- parts ------------------------------------------------------------------------------------------------
 
-Tensor MultiHeadAttention::gated(GatePosition position, const Tensor& y, const Tensor& x, bool after_qk_norm) const {
+Tensor MultiHeadAttention::gated(GatePosition position, const Tensor& y, const Sources& from,
+                                 bool after_qk_norm) const {
   Tensor result = y;
   for (const AttentionGate& gate : gates)
-    if (gate.options.position == position && gate.options.after_qk_norm == after_qk_norm) result = gate(result, x);
+    if (gate.options.position == position && gate.options.after_qk_norm == after_qk_norm)
+      result = gate(result, from.of(gate));
   return result;
 }
 
@@ -75,18 +67,18 @@ Tensor MultiHeadAttention::normed_heads(const Norm& n, const Tensor& y) const {
   return detail::split_heads(n(detail::merge_heads(y)), y.dim(1));
 }
 
-Tensor MultiHeadAttention::queries(const Tensor& x, int64_t position) const {
-  Tensor y = gated(GatePosition::g4, detail::split_heads(heads.q(x), options.heads.heads), x);
-  y = gated(GatePosition::g4, normed_heads(q_norm, y), x, true);
+Tensor MultiHeadAttention::queries(const Sources& from, int64_t position) const {
+  Tensor y = gated(GatePosition::g4, detail::split_heads(from.q, options.heads.heads), from);
+  y = gated(GatePosition::g4, normed_heads(q_norm, y), from, true);
   return options.heads.use_rope ? detail::rope_from(y, options.heads.rope, position) : y;
 }
 Tensor MultiHeadAttention::keys(const Tensor& source, int64_t position) const {
-  Tensor y = gated(GatePosition::g3, detail::split_heads(heads.k(source), options.heads.kv_heads), source);
-  y = gated(GatePosition::g3, normed_heads(k_norm, y), source, true);
+  Tensor y = gated(GatePosition::g3, detail::split_heads(heads.k(source), options.heads.kv_heads), {source});
+  y = gated(GatePosition::g3, normed_heads(k_norm, y), {source}, true);
   return options.heads.use_rope ? detail::rope_from(y, options.heads.rope.of_keys(), position) : y;
 }
 Tensor MultiHeadAttention::values(const Tensor& source) const {
-  return gated(GatePosition::g2, detail::split_heads(heads.v(source), options.heads.kv_heads), source);
+  return gated(GatePosition::g2, detail::split_heads(heads.v(source), options.heads.kv_heads), {source});
 }
 
 Tensor MultiHeadAttention::relative_bias(int64_t m, int64_t n) const {
@@ -122,33 +114,23 @@ const AttentionGate* MultiHeadAttention::gate_of_attention(const Tensor& q) cons
   return ablation.kind == SdpaAblationKind::none ? one : nullptr;
 }
 
-Tensor MultiHeadAttention::finish(const Tensor& x, const Tensor& normed, const Tensor& attended, Rng* rng) const {
-  return finish_gated(x, normed, gated(GatePosition::g1, ablation(attended), normed), rng);
-}
-
-Tensor MultiHeadAttention::finish_gated(const Tensor& x, const Tensor& normed, const Tensor& attended, Rng* rng) const {
-  Tensor y = heads.out(detail::merge_heads(attended));
-  y = Dropout{options.heads.dropout}(sandwich(gated(GatePosition::g5, y, normed)), rng);
-  return options.heads.residual ? x + y : y;
-}
-
 // -- the whole pass ---------------------------------------------------------------------------------------
 
 MultiHeadAttention::Prepared MultiHeadAttention::prepare(Call& call) const {
   const Pass& pass = call.pass();
   Prepared p;
-  p.normed = norm(call.x);
+  p.from.x = norm(call.x), p.from.q = heads.q(p.from.x);
   if (cross()) {
     const std::vector<Tensor> seen = call.of_context([&] {
       const Tensor source = call.context(options.heads.context_dim);
       return std::vector<Tensor>{keys(source, 0), values(source), pass.context_mask};
     });
-    p.q = queries(p.normed, 0), p.k = seen[0], p.v = seen[1];
+    p.q = queries(p.from, 0), p.k = seen[0], p.v = seen[1];
     AttentionMask mask = call.mask();
     mask.keys = seen[2], mask.key_segments = pass.context_segments;
     p.attention = attention_options(call.x.dim(1), p.k.dim(2), mask);
     if (mask.query_segments.defined() != mask.key_segments.defined())
-      fail<ValueError>("multi_head_attention: segments and context_segments come together");
+      fail<ValueError>(preset_.name, ": segments and context_segments come together");
   } else {
     call.check_causal(options.heads.causal);
     const int64_t position = call.first();
@@ -156,84 +138,73 @@ MultiHeadAttention::Prepared MultiHeadAttention::prepare(Call& call) const {
     const bool bounded = options.window > 0 && options.global.empty();
     const int64_t window = bounded ? (options.window - 1) * options.dilation + 1 : 0;
     const bool ordered = call.x.dim(1) > 1 || options.position_bias != PositionBias::none || options.dilation > 1;
-    p.q = queries(p.normed, position);
-    const std::vector<Tensor> rows = call.rows({keys(p.normed, position), values(p.normed)}, window,
+    p.q = queries(p.from, position);
+    const std::vector<Tensor> rows = call.rows({keys(p.from.x, position), values(p.from.x)}, window,
                                                ordered ? KvCache::Order::position : KvCache::Order::any);
     p.k = rows[0], p.v = rows[1];
     const auto [m, n] = call.extent(p.k);
     p.attention = attention_options(m, n, call.mask());
+    std::vector<int64_t>& global = p.attention.mask.global;
+    for (const int64_t i : pass.positions.get()) {
+      if (i < 0 || i >= n) fail<ValueError>(preset_.name, ": position ", i, " is not one of the ", n, " tokens");
+      global.push_back(i);
+    }
+    std::erase_if(global, [n = n](int64_t i) { return i >= n; });
+    std::ranges::sort(global);
+    global.erase(std::unique(global.begin(), global.end()), global.end());
   }
   p.attention.bias = pass.bias;
   return p;
 }
 
-std::vector<int64_t> MultiHeadAttention::global_rows(int64_t n) const {
-  if (!options.separate_global_projections) return {};
-  return {options.global.begin(), std::lower_bound(options.global.begin(), options.global.end(), n)};
-}
-
-MultiHeadAttention::Prepared MultiHeadAttention::prepare_global(const Prepared& p,
-                                                                const std::vector<int64_t>& rows) const {
-  if (p.attention.mask.blocks.defined())
-    fail<ValueError>("multi_head_attention: separate_global_projections do not go together with a block mask");
-  const int64_t n = p.normed.dim(1);
-  const Tensor index = to(Tensor::from(rows), p.normed.device());
-  auto of_rows = [&](const Tensor& t) { return t.rank() >= 2 && t.dim(-2) == n ? index_select(t, -2, index) : t; };
-  Prepared g;
-  g.q = normed_heads(q_norm, detail::split_heads(global_q(index_select(p.normed, 1, index)), options.heads.heads));
-  g.k = normed_heads(k_norm, detail::split_heads(global_k(p.normed), options.heads.kv_heads));
-  if (options.heads.use_rope) g.q = rope_at(g.q, index, options.heads.rope), g.k = rope(g.k, options.heads.rope.of_keys());
-  g.v = detail::split_heads(global_v(p.normed), options.heads.kv_heads);
-
-  g.attention = p.attention;
-  AttentionMask& mask = g.attention.mask;
-  mask.causal = false, mask.window = 0, mask.dilation = 1, mask.global.clear();
-  if (mask.query_segments.defined()) mask.query_segments = index_select(mask.query_segments, 1, index);
-  if (mask.dense.defined()) mask.dense = of_rows(mask.dense);
-  if (options.heads.causal) {
-    const Tensor earlier = le(unsqueeze(arange(n, index.options()), 0), unsqueeze(index, 1));
-    mask.dense = mask.dense.defined() ? logical_and(mask.dense, earlier) : earlier;
-  }
-  if (g.attention.bias.defined()) g.attention.bias = of_rows(g.attention.bias);
-  if (const Tensor table = p.attention.relative_bias; table.defined()) {
-    std::vector<Tensor> line;  // the bias of each row, [heads, n]
-    for (int64_t r : rows) line.push_back(narrow(table, 1, n - 1 - r, n));
-    const Tensor relative = stack(line, 1);
-    g.attention.bias = g.attention.bias.defined() ? g.attention.bias + relative : relative;
-    g.attention.relative_bias = Tensor();
-  }
+GlobalRows MultiHeadAttention::global_rows(const Prepared& p) const {
+  const std::vector<int64_t>& global = p.attention.mask.global;
+  if (!options.separate_global_projections || global.empty()) return {};
+  const HeadsOptions& h = options.heads;
+  const Tensor& x = p.from.x;
+  const Tensor index = to(Tensor::from(global), x.device());
+  GlobalRows g{.q = normed_heads(q_norm, detail::split_heads(global_q(index_select(x, 1, index)), h.heads)),
+               .k = normed_heads(k_norm, detail::split_heads(global_k(x), h.kv_heads)),
+               .v = detail::split_heads(global_v(x), h.kv_heads)};
+  if (h.use_rope) g.q = rope_at(g.q, index, h.rope), g.k = rope(g.k, h.rope.of_keys());
   return g;
 }
 
 Tensor MultiHeadAttention::operator()(const Tensor& x, const Pass& pass) const {
+  const HeadsOptions& h = options.heads;
   if (options.separate_global_projections)
-    detail::not_cut(kLayer, "separate_global_projections make the rows of global positions from all tokens");
-  Call call(*this, kLayer, x, options.heads.dim, pass);
-  call.check_causal(!options.separate_global_projections, "separate_global_projections cannot be streamed");
+    detail::not_cut(preset_.name, "separate projections make the rows of global positions from all tokens");
+  Call call(this, preset_.type, preset_.name, x, h.dim, pass);
+  call.check_causal(!options.separate_global_projections, "separate global projections cannot be streamed");
   Prepared p = prepare(call);
-  p.attention.dropout = options.heads.attention_dropout;
-  const std::vector<int64_t> rows = global_rows(x.dim(1));
-  if (const AttentionGate* gate = rows.empty() ? gate_of_attention(p.q) : nullptr)
-    return finish_gated(call.x, p.normed, gate->over(p.q, p.k, p.v, p.normed, p.attention, call.rng()), call.rng());
-  Tensor y = cross() ? attention(p.q, p.k, p.v, p.attention, call.rng())
-                     : sequence_attention(p.q, p.k, p.v, p.attention, call.rng());
-  if (!rows.empty()) {
-    const Prepared g = prepare_global(p, rows);
-    y = with_rows(y, rows, attention(g.q, g.k, g.v, g.attention, call.rng()));
+  p.attention.dropout = h.attention_dropout;
+  const GlobalRows rows = global_rows(p);
+  Tensor y;
+  if (const AttentionGate* gate = rows.q.defined() ? nullptr : gate_of_attention(p.q)) {
+    y = gate->attend(p.q, p.k, p.v, p.from.of(*gate), p.attention, call.rng());
+  } else {
+    if (rows.q.defined())
+      y = detail::attention_with_rows(preset_.name, p.q, p.k, p.v, p.attention, rows, call.rng());
+    else if (cross()) y = attention(p.q, p.k, p.v, p.attention, call.rng());
+    else y = sequence_attention(p.q, p.k, p.v, p.attention, call.rng());
+    y = gated(GatePosition::g1, ablation(y), p.from);
   }
-  return finish(call.x, p.normed, y, call.rng());
+  y = detail::merge_heads(y);
+  if (h.project_out) y = heads.out(y);
+  y = Dropout{h.dropout}(sandwich(gated(GatePosition::g5, y, p.from)), call.rng());
+  return h.residual ? call.x + y : y;
 }
 
 Tensor MultiHeadAttention::map(const Tensor& x, const Pass& pass) const {
-  detail::not_cut(kLayer, "map() shows all queries beside all keys");
-  Call call(*this, kLayer, x, options.heads.dim, pass);
+  detail::not_cut(preset_.name, "map() shows all queries beside all keys");
+  Call call(this, preset_.type, preset_.name, x, options.heads.dim, pass);
   call.check_causal(false, "map() shows whole sequences");
   const Prepared p = prepare(call);
   const Tensor weights = attention_map(p.q, p.k, p.attention);
-  const std::vector<int64_t> rows = global_rows(x.dim(1));
-  if (rows.empty()) return weights;
-  const Prepared g = prepare_global(p, rows);
-  return with_rows(weights, rows, attention_map(g.q, g.k, g.attention));
+  const GlobalRows rows = global_rows(p);
+  if (!rows.q.defined()) return weights;
+  const AttentionOptions own = detail::options_of_rows(preset_.name, p.attention, weights.dim(2), weights.device());
+  return detail::with_rows(weights, p.attention.mask.global, attention_map(rows.q, rows.k, own));
 }
 
 }  // namespace sluice

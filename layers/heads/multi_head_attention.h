@@ -11,6 +11,7 @@
 #pragma once
 
 #include <sluice/layers/heads/attention_gate.h>
+#include <sluice/layers/heads/sparse_attention.h>
 #include <sluice/layers/nn/heads.h>
 #include <sluice/layers/nn/pass.h>
 #include <sluice/layers/nn/norm.h>
@@ -49,7 +50,7 @@ struct MultiHeadAttentionOptions {
 
   /// Rules of AttentionMask. `window` is a number of keys, a query's own position included; 0 means all.
   int64_t window = 0, dilation = 1;
-  std::vector<int64_t> global = {};
+  std::vector<int64_t> global = {};  // and the positions of the pass
   /// The rows of global positions are replaced by rows computed with Wq_g, Wk_g and Wv_g over all keys, or over keys
   /// j <= i if causal (Longformer). Wq_g, Wk_g and Wv_g are initially copies of Wq, Wk and Wv.
   bool separate_global_projections = false;
@@ -105,8 +106,9 @@ MultiHeadAttentionOptions qwen_attention_options(int64_t dim, int64_t heads, int
                                                  std::vector<AttentionGateOptions> gates = {AttentionGateOptions{}});
 
 namespace detail {
-/// Returns the options with all defaults filled in. Throws ValueError for options that do not go together.
-MultiHeadAttentionOptions checked(MultiHeadAttentionOptions o);
+/// Returns the options with all defaults filled in. Throws ValueError, naming `layer`, for options that do not go
+/// together.
+MultiHeadAttentionOptions checked(const char* layer, MultiHeadAttentionOptions o);
 /// Sizes of a gate: its input has the width dim, and its output [heads, head_dim] values per token.
 struct GateSizes {
   int64_t dim, heads, head_dim;
@@ -134,10 +136,12 @@ struct MultiHeadAttention {
   /// All other options have their defaults.
   MultiHeadAttention(HeadsOptions o, Rng& rng) : MultiHeadAttention(MultiHeadAttentionOptions{.heads = o}, rng) {}
 
-  /// x [batch, n, dim] → the same shape. A stream of self attention keeps K (after RoPE) and V, kv_heads·(dk + dv)
-  /// numbers per token. With a window W and no global positions it keeps at most (W − 1)·dilation + 1 tokens. A stream
-  /// of cross attention keeps K and V of the context. Throws ValueError in a stream unless the layer is causal or cross
-  /// attention, and with separate global projections.
+  /// x [batch, n, dim] → the same shape (width heads·dv without project_out). The positions of the pass are global
+  /// positions of every sequence of the batch, besides those of the options. A stream of self attention keeps K (after
+  /// RoPE) and V, kv_heads·(dk + dv) numbers per token. With a window W and no global positions it keeps at most
+  /// (W − 1)·dilation + 1 tokens. A stream of cross attention keeps K and V of the context. Throws ValueError for a
+  /// position outside [0, n), and in a stream unless the layer is causal or cross attention, and with separate global
+  /// projections.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   /// The attention map of the same call, before dropout: [batch, heads, n, keys]. Throws ValueError in a stream.
   Tensor map(const Tensor& x, const Pass& pass = {}) const;
@@ -161,30 +165,39 @@ struct MultiHeadAttention {
     f("sandwich", self.sandwich);
   }
 
+ protected:
+  /// A layer of another name that computes the same, for options that it made. `name` begins its errors.
+  struct Preset {
+    const char *type, *name;
+  };
+  MultiHeadAttention(Preset preset, MultiHeadAttentionOptions o, Rng& rng);
+
  private:
+  struct Sources {
+    Tensor x;  // the layer's input after its pre-norm, or the context
+    Tensor q = {};  // x·Wq
+    const Tensor& of(const AttentionGate& g) const { return g.options.source == GateSource::query ? q : x; }
+  };
   struct Prepared {
-    Tensor normed;   // x̂, the input of the queries and of gates G1, G4, G5
+    Sources from;    // of the queries and of gates G1, G4, G5
     Tensor q, k, v;  // [batch, heads, ·, ·]
     AttentionOptions attention;
   };
   bool cross() const { return options.heads.context_dim > 0; }
   Prepared prepare(Call& call) const;
-  Tensor gated(GatePosition position, const Tensor& y, const Tensor& x, bool after_qk_norm = false) const;
+  Tensor gated(GatePosition position, const Tensor& y, const Sources& from, bool after_qk_norm = false) const;
   /// Applies n, which is q_norm or k_norm, to y [batch, heads, n, head_dim].
   Tensor normed_heads(const Norm& n, const Tensor& y) const;
-  Tensor queries(const Tensor& x, int64_t position) const;
+  Tensor queries(const Sources& from, int64_t position) const;
   Tensor keys(const Tensor& source, int64_t position) const;
   Tensor values(const Tensor& source) const;
   AttentionOptions attention_options(int64_t m, int64_t n, AttentionMask mask) const;
-  /// The positions of `global` below n; empty without separate_global_projections.
-  std::vector<int64_t> global_rows(int64_t n) const;
-  /// Queries, keys, values and options of the rows of global positions, with the separate projections.
-  Prepared prepare_global(const Prepared& p, const std::vector<int64_t>& rows) const;
+  /// The rows of the global positions p.attention.mask.global, with the separate projections.
+  GlobalRows global_rows(const Prepared& p) const;
   /// The single gate at G1, if one kernel may compute it together with the attention of q; otherwise null.
   const AttentionGate* gate_of_attention(const Tensor& q) const;
-  Tensor finish(const Tensor& x, const Tensor& normed, const Tensor& attended, Rng* rng) const;
-  /// finish() after all gates at G1.
-  Tensor finish_gated(const Tensor& x, const Tensor& normed, const Tensor& y, Rng* rng) const;
+
+  Preset preset_{type, "multi_head_attention"};
 };
 
 }  // namespace sluice

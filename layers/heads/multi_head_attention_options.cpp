@@ -7,40 +7,39 @@ namespace sluice {
 
 namespace detail {
 
-MultiHeadAttentionOptions checked(MultiHeadAttentionOptions o) {
-  check_options("multi_head_attention", o);
-  o.heads = checked_heads("multi_head_attention", o.heads, {.cross = true});
-  if (!o.heads.project_out) fail<ValueError>("multi_head_attention: project_out = false leaves nothing for G5 and norms");
+MultiHeadAttentionOptions checked(const char* layer, MultiHeadAttentionOptions o) {
+  check_options(layer, o);
+  o.heads = checked_heads(layer, o.heads, {.cross = true});
   std::sort(o.global.begin(), o.global.end());
   o.global.erase(std::unique(o.global.begin(), o.global.end()), o.global.end());
   if (o.heads.context_dim > 0 && (o.heads.causal || o.window > 0 || o.dilation > 1 || !o.global.empty() ||
                                   o.heads.use_rope ||
                             o.position_bias != PositionBias::none))
-    fail<ValueError>("multi_head_attention: cross attention has no common positions; it takes neither causal, window, "
+    fail<ValueError>(layer, ": cross attention has no common positions; it takes neither causal, window, "
                      "dilation, global, RoPE nor a position bias");
   auto gate_at = [&](GatePosition p) {
     return std::any_of(o.gates.begin(), o.gates.end(), [p](const AttentionGateOptions& g) { return g.position == p; });
   };
-  if (o.separate_global_projections && o.global.empty())
-    fail<ValueError>("multi_head_attention: separate_global_projections needs global positions");
+  if (!o.heads.project_out && (o.sandwich_norm || gate_at(GatePosition::g5)))
+    fail<ValueError>(layer, ": project_out = false leaves nothing for G5 and sandwich_norm");
   const bool inner_gates = gate_at(GatePosition::g2) || gate_at(GatePosition::g3) || gate_at(GatePosition::g4);
   if (o.separate_global_projections && inner_gates)
-    fail<ValueError>("multi_head_attention: separate_global_projections have no gates of their own; "
+    fail<ValueError>(layer, ": separate_global_projections have no gates of their own; "
                      "only G1 and G5 fit");
   if (o.ablation != SdpaAblationKind::none && gate_at(GatePosition::g1))
-    fail<ValueError>("multi_head_attention: the ablations take the place of gate G1; need one or the other");
+    fail<ValueError>(layer, ": the ablations take the place of gate G1; need one or the other");
   for (const AttentionGateOptions& g : o.gates)
     if (g.position == GatePosition::g5 && g.granularity == GateGranularity::headwise && o.heads.dim % o.heads.heads != 0)
-      fail<ValueError>("multi_head_attention: a headwise gate at g5 needs heads=", o.heads.heads, " to divide dim=", o.heads.dim);
+      fail<ValueError>(layer, ": a headwise gate at g5 needs heads=", o.heads.heads, " to divide dim=", o.heads.dim);
   if (o.sandwich_norm && o.norm == NormKind::none)
-    fail<ValueError>("multi_head_attention: sandwich_norm needs a norm");
+    fail<ValueError>(layer, ": sandwich_norm needs a norm");
   if (o.qk_norm && o.qk_norm_over == QkNormOver::per_head &&
       (o.qk_norm_kind == NormKind::scale || o.qk_norm_kind == NormKind::scale_l2))
-    fail<ValueError>("multi_head_attention: qk_norm_over per_head takes the kinds layer, rms and rms_plain — got ",
+    fail<ValueError>(layer, ": qk_norm_over per_head takes the kinds layer, rms and rms_plain — got ",
                      name_of(o.qk_norm_kind));
   const bool t5_fits = o.t5.buckets >= 4 && o.t5.buckets % 4 == 0 && o.t5.max_distance > o.t5.buckets;
   if (o.position_bias == PositionBias::t5 && !t5_fits)
-    fail<ValueError>("multi_head_attention: T5 needs buckets divisible by 4 and max_distance > buckets — got ",
+    fail<ValueError>(layer, ": T5 needs buckets divisible by 4 and max_distance > buckets — got ",
                      o.t5.buckets, ", ", o.t5.max_distance);
   o.t5.causal = o.heads.causal;
   return o;
@@ -48,13 +47,14 @@ MultiHeadAttentionOptions checked(MultiHeadAttentionOptions o) {
 
 GateSizes gate_sizes(const MultiHeadAttentionOptions& o, const AttentionGateOptions& gate) {
   const int64_t source = o.heads.source_dim();
+  const int64_t own = gate.source == GateSource::query ? o.heads.heads * o.heads.head_dim : o.heads.dim;
   const int64_t parts = gate.granularity == GateGranularity::headwise ? o.heads.heads : 1;  // parts of the dense output
   switch (gate.position) {
-    case GatePosition::g1: return {o.heads.dim, o.heads.heads, o.heads.value_dim};
+    case GatePosition::g1: return {own, o.heads.heads, o.heads.value_dim};
     case GatePosition::g2: return {source, o.heads.kv_heads, o.heads.value_dim};
     case GatePosition::g3: return {source, o.heads.kv_heads, o.heads.head_dim};
-    case GatePosition::g4: return {o.heads.dim, o.heads.heads, o.heads.head_dim};
-    case GatePosition::g5: return {o.heads.dim, parts, o.heads.dim / parts};
+    case GatePosition::g4: return {own, o.heads.heads, o.heads.head_dim};
+    case GatePosition::g5: return {own, parts, o.heads.dim / parts};
   }
   fail<ValueError>("multi_head_attention: unknown gate position ", static_cast<int>(gate.position));
 }

@@ -174,32 +174,63 @@ Tensor threshold_attention(const Tensor& q, const Tensor& k, const Tensor& v, co
 }
 
 Tensor global_local_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
-                              const GlobalLocalOptions& options, const GlobalRows& rows, Rng* rng) {
+                              const AttentionOptions& options, const GlobalRows& rows, Rng* rng) {
   const char* op = "global_local_attention";
   detail::not_cut(op, "its global queries attend to all tokens");
-  AttentionOptions given{
-      .scale = options.scale, .mask = global_local_mask(options.w, options.global), .dropout = options.dropout};
-  given.mask.keys = options.keys;
-  auto [q, k, v, o, rank] = detail::attention_operands(op, q_in, k_in, v_in, given);
-  const int64_t n = k.dim(2), count = static_cast<int64_t>(options.global.size());
+  const auto [q, k, v, o, rank] = detail::attention_operands(op, q_in, k_in, v_in, options);
+  const int64_t n = k.dim(2), count = static_cast<int64_t>(options.mask.global.size());
   if (q.dim(2) != n) fail(op, ": got q=", q_in, ", k=", k_in, "; need as many queries as keys");
-  std::vector<int64_t> sorted = options.global;
+  std::vector<int64_t> sorted = options.mask.global;
   std::sort(sorted.begin(), sorted.end());
   if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end() ||
       (count > 0 && (sorted.front() < 0 || sorted.back() >= n)))
     fail<ValueError>(op, ": global positions must be distinct and in [0, ", n, ")");
-  const Tensor out = attention(q, k, v, o, rng);
-  if (!rows.q.defined() || count == 0) return detail::restore_rank(out, rank);
-  const AttentionOptions everything{.scale = o.scale, .mask = {.keys = options.keys}, .dropout = o.dropout};
-  const auto recomputed = detail::attention_operands(op, rows.q, rows.k, rows.v, everything);
-  if (recomputed.q.dim(2) != count || recomputed.k.dim(2) != n || recomputed.q.dim(1) != q.dim(1) ||
-      recomputed.q.dim(0) != q.dim(0) || recomputed.v.dim(3) != v.dim(3))
+  if (!rows.q.defined() || count == 0) return detail::restore_rank(attention(q, k, v, o, rng), rank);
+  const auto g = detail::attention_operands(op, rows.q, rows.k, rows.v, {});
+  if (g.q.dim(2) != count || g.k.dim(2) != n || g.q.dim(1) != q.dim(1) || g.q.dim(0) != q.dim(0) ||
+      g.v.dim(3) != v.dim(3))
     fail(op, ": rows.q=", rows.q, ", rows.k=", rows.k, ", rows.v=", rows.v, " do not fit q=", q_in, " with ", count,
          " global positions");
-  const Tensor index = to(Tensor::from(options.global), q.device());
-  const Tensor is_global = index_add(zeros({n, 1}, q.options()), 0, index, ones({count, 1}, q.options())) > 0.0;
-  const Tensor global = attention(recomputed.q, recomputed.k, recomputed.v, everything, rng);
-  return detail::restore_rank(index_add(masked_fill(out, is_global, 0), 2, index, global), rank);
+  return detail::restore_rank(detail::attention_with_rows(op, q, k, v, o, {g.q, g.k, g.v}, rng), rank);
+}
+
+Tensor detail::attention_with_rows(const char* op, const Tensor& q, const Tensor& k, const Tensor& v,
+                                   const AttentionOptions& options, const GlobalRows& rows, Rng* rng) {
+  const AttentionOptions own = options_of_rows(op, options, k.dim(2), q.device());
+  const Tensor y = attention(q, k, v, options, rng);
+  return with_rows(y, options.mask.global, attention(rows.q, rows.k, rows.v, own, rng));
+}
+
+AttentionOptions detail::options_of_rows(const char* op, const AttentionOptions& given, int64_t n, Device device) {
+  if (given.mask.blocks.defined()) fail<ValueError>(op, ": rows of their own do not go together with a block mask");
+  const std::vector<int64_t>& rows = given.mask.global;
+  const Tensor index = to(Tensor::from(rows), device);
+  auto of_rows = [&](const Tensor& t) { return t.rank() >= 2 && t.dim(-2) == n ? index_select(t, -2, index) : t; };
+  AttentionOptions o = given;
+  AttentionMask& mask = o.mask;
+  mask.causal = false, mask.window = 0, mask.dilation = 1, mask.global.clear();
+  if (mask.query_segments.defined()) mask.query_segments = index_select(mask.query_segments, 1, index);
+  if (mask.dense.defined()) mask.dense = of_rows(mask.dense);
+  if (given.mask.causal) {
+    const Tensor earlier = le(unsqueeze(arange(n, index.options()), 0), unsqueeze(index, 1));
+    mask.dense = mask.dense.defined() ? logical_and(mask.dense, earlier) : earlier;
+  }
+  if (o.bias.defined()) o.bias = of_rows(o.bias);
+  if (given.relative_bias.defined()) {
+    std::vector<Tensor> line;  // the bias of each row, [heads, n]
+    for (const int64_t r : rows) line.push_back(narrow(given.relative_bias, 1, n - 1 - r, n));
+    const Tensor relative = stack(line, 1);
+    o.bias = o.bias.defined() ? o.bias + relative : relative;
+    o.relative_bias = Tensor();
+  }
+  return o;
+}
+
+Tensor detail::with_rows(const Tensor& y, const std::vector<int64_t>& rows, const Tensor& fresh) {
+  std::vector<bool> hit(static_cast<std::size_t>(y.dim(2)), false);
+  for (const int64_t r : rows) hit[static_cast<std::size_t>(r)] = true;
+  const Tensor there = unsqueeze(to(Tensor::from(hit), y.device()), 1), index = to(Tensor::from(rows), y.device());
+  return index_add(masked_fill(y, there, 0), 2, index, fresh);
 }
 
 }  // namespace sluice

@@ -62,21 +62,25 @@ Tensor threshold_attention(const Tensor& q, const Tensor& k, const Tensor& v, co
 
 // -- global rows (Longformer) ------------------------------------------------------------------------------
 
-struct GlobalLocalOptions {
-  int64_t w;                    // |i − j| <= w
-  std::vector<int64_t> global = {};  // distinct positions in [0, n)
-  std::optional<double> scale = std::nullopt;  // of q·k; default 1/√d
-  Tensor keys = {};    // bool [batch or 1, n]
-  double dropout = 0;  // of weights; needs rng
-};
 /// Separate projections for the rows of global positions: q [batch, heads, |global|, d], k [batch, kv_heads, n, d], v
 /// [batch, kv_heads, n, dv].
 struct GlobalRows {
-  Tensor q, k, v;  // q in the order of the global positions
+  Tensor q, k, v;  // q in the order of mask.global
 };
-/// Attention with global_local_mask(), m = n. With `rows`, the outputs at global positions are computed from `rows`;
-/// all other queries still see k and v at global positions.
-Tensor global_local_attention(const Tensor& q, const Tensor& k, const Tensor& v, const GlobalLocalOptions& options,
+/// attention() of m = n queries. With `rows`, the outputs at the positions of mask.global are computed from `rows`,
+/// over all keys, or over keys j <= i if causal; all other queries still see k and v at global positions. `mask` is
+/// for example global_local_mask(). Throws ValueError for positions that are not distinct or outside [0, n), and for
+/// rows beside a block mask.
+Tensor global_local_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options,
                               const GlobalRows& rows = {}, Rng* rng = nullptr);
+namespace detail {
+/// global_local_attention() of operands that fit, with rows.
+Tensor attention_with_rows(const char* op, const Tensor& q, const Tensor& k, const Tensor& v,
+                           const AttentionOptions& options, const GlobalRows& rows, Rng* rng);
+/// The options of the rows of mask.global, as queries of an attention of their own, among n tokens.
+AttentionOptions options_of_rows(const char* op, const AttentionOptions& options, int64_t n, Device device);
+/// y [batch, heads, n, ·] with its rows `rows` replaced by `fresh` [batch, heads, |rows|, ·].
+Tensor with_rows(const Tensor& y, const std::vector<int64_t>& rows, const Tensor& fresh);
+}  // namespace detail
 
 }  // namespace sluice

@@ -1,8 +1,8 @@
 #include <sluice/layers/heads/sparse_layers.h>
 
+#include <sluice/layers/heads/sparse_masks.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
-#include <sluice/ops/gather.h>
 #include <sluice/ops/matmul.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/view.h>
@@ -121,34 +121,23 @@ Tensor SinkhornBlockAttention::operator()(const Tensor& given, const Pass& pass)
 
 // -- Longformer ------------------------------------------------------------------------------------------------
 
-GlobalLocalAttention::GlobalLocalAttention(GlobalLocalLayerOptions o, Rng& rng) : options(o) {
-  const HeadsOptions& h = options.heads = checked_heads("global_local_attention", o.heads, {.causal = false});
+namespace {
+
+MultiHeadAttentionOptions global_local_options(const GlobalLocalLayerOptions& o) {
   check_options("global_local_attention", o);
-  heads = Heads(h, rng);
-  if (!o.separate_global) return;
-  HeadsOptions inner = h;
-  inner.project_out = false;
-  const Heads global(inner, rng);
-  global_q = global.q, global_k = global.k, global_v = global.v;
+  return {.heads = checked_heads("global_local_attention", o.heads, {.causal = false}),
+          .window = sliding_mask(o.w).window, .separate_global_projections = o.separate_global};
 }
 
-Tensor GlobalLocalAttention::operator()(const Tensor& given, const Pass& pass) const {
-  detail::not_cut("global_local_attention", "its global queries attend to all tokens");
-  const HeadsOptions& h = options.heads;
-  Call call(*this, "global_local_attention", given, h.dim, pass);
-  call.check_causal(false);
-  const Tensor& x = call.x;
-  const std::vector<int64_t>& global = pass.positions;
-  const GlobalLocalOptions o{.w = options.w, .global = global, .keys = call.key_mask(), .dropout = h.attention_dropout};
-  const auto [q, k, v] = heads.project(h, x);
-  GlobalRows rows;
-  if (options.separate_global && !global.empty()) {
-    const Tensor positions = to(Tensor::from(global), x.device());
-    rows = {detail::split_heads(global_q(index_select(x, 1, positions)), h.heads),
-            detail::split_heads(global_k(x), h.kv_heads), detail::split_heads(global_v(x), h.kv_heads)};
-    if (h.use_rope) rows.k = rope(rows.k, h.rope), rows.q = rope_at(rows.q, positions, h.rope);
-  }
-  return heads.finish(h, global_local_attention(q, k, v, o, rows, call.rng()), x, call.rng());
+}  // namespace
+
+GlobalLocalAttention::GlobalLocalAttention(GlobalLocalLayerOptions o, Rng& rng)
+    : MultiHeadAttention({type, "global_local_attention"}, global_local_options(o), rng), options(o) {
+  HeadsOptions h = options.heads = MultiHeadAttention::options.heads;
+  if (!o.separate_global) return;
+  h.project_out = false;
+  const Heads drawn(h, rng);
+  global_q = drawn.q, global_k = drawn.k, global_v = drawn.v;
 }
 
 }  // namespace sluice

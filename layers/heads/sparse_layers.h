@@ -2,10 +2,9 @@
 // [batch, n, dim] and the key_mask of the pass. A generator in the pass switches dropout (and Gumbel noise) on.
 #pragma once
 
+#include <sluice/layers/heads/multi_head_attention.h>
 #include <sluice/layers/heads/sinkhorn.h>
 #include <sluice/layers/heads/sparse_attention.h>
-#include <sluice/layers/nn/heads.h>
-#include <sluice/layers/nn/pass.h>
 #include <sluice/ops/activation.h>
 
 #include <vector>
@@ -208,24 +207,15 @@ struct GlobalLocalLayerOptions {
   }
 };
 
-/// Sliding-window attention with global positions (Beltagy et al. 2020).
-struct GlobalLocalAttention {
+/// Sliding-window attention with global positions (Beltagy et al. 2020): MultiHeadAttention with a window of w + 1
+/// keys to each side. The positions of the pass are the global positions of every sequence of the batch. The maps of
+/// separate_global are drawn like the others, not copied.
+struct GlobalLocalAttention : MultiHeadAttention {
   static constexpr const char* type = "GlobalLocalAttention";
   GlobalLocalLayerOptions options;
-  Heads heads;
-  Linear global_q, global_k, global_v;  // with separate_global
 
   GlobalLocalAttention() = default;
   GlobalLocalAttention(GlobalLocalLayerOptions o, Rng& rng);
-  /// x [batch, n, dim] → the same shape. The positions of the pass are the global positions of every sequence of the
-  /// batch; they must be distinct and in [0, n). Throws ValueError in a stream.
-  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
-  static void visit(auto& self, auto&& f) {
-    Heads::visit(self.heads, f);
-    f("global_q", self.global_q);
-    f("global_k", self.global_k);
-    f("global_v", self.global_v);
-  }
 };
 
 }  // namespace sluice

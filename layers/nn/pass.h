@@ -67,7 +67,7 @@ struct Pass {
   Given<Tensor> bias = {};              // added to the scores; broadcasts to [batch, heads, n, keys]
   Given<Tensor> blocks = {};            // bool, whole blocks of queries × keys, see AttentionMask
   int64_t block = 0;                    // rows and columns of a block
-  Given<std::vector<int64_t>> positions = {};  // global positions, see GlobalLocalAttention
+  Given<std::vector<int64_t>> positions = {};  // global positions, see MultiHeadAttention
   Rng* rng = nullptr;                   // switches dropout on
   Stream* stream = nullptr;             // x continues it; see step()
 
@@ -113,6 +113,7 @@ class Call {
   template <class M>
   Call(const M& module, const char* layer, const Tensor& given, int64_t dim, const Pass& pass)
       : Call(&module, M::type, layer, given, dim, pass) {}
+  Call(const void* module, const char* type, const char* layer, const Tensor& given, int64_t dim, const Pass& pass);
 
   /// Its tokens. Where key_mask marks padding, NaN and infinities are 0.
   const Tensor x;
@@ -159,7 +160,6 @@ class Call {
   Stream::Kept& kept(const char* what);
 
  private:
-  Call(const void* module, const char* type, const char* layer, const Tensor& given, int64_t dim, const Pass& pass);
   Tensor& kept_tensor(const char* what);
 
   ModuleScope scope_;

@@ -35,8 +35,7 @@ void set_gate(AttentionGate& gate, double bias) {
 /// The same layer without gates.
 GatedAttention ungated(const GatedAttention& l) {
   GatedAttention u = l;
-  u.options.output = OutputGate::none;
-  u.output_gate.reset(), u.query_gate.reset(), u.key_gate.reset(), u.value_gate.reset();
+  u.gates.clear();
   return u;
 }
 
@@ -70,9 +69,9 @@ TEST_CASE("gates: an output gate of 1 and of 1/2", "[gates][identity]") {
     const Tensor x = random_tensor({2, 7, 6}, f64, rand), plain = attention_by_ops(l, x);
     check_identity("gates: output gate 1 is the ungated layer", ungated(l)(x), plain, 1e-13);
     CHECK(max_abs_diff(l(x), plain) > 1e-2);
-    set_gate(*l.output_gate, kOpen);
+    set_gate(l.gates[0], kOpen);
     check_identity("gates: output gate 1 is the ungated layer", l(x), plain, 1e-13);
-    set_gate(*l.output_gate, 0);
+    set_gate(l.gates[0], 0);
     check_identity("gates: output gate 1/2 is half the ungated layer", l(x), plain * 0.5, 1e-13);
   });
 }
@@ -83,7 +82,7 @@ TEST_CASE("gates: doubling W_V undoes a gate of 1/2: the ungated layer is among 
     Rand rand(3);
     GatedAttention l = randomised(GatedAttention(o, rng), rand);
     const Tensor x = random_tensor({2, 7, 6}, f64, rand), plain = ungated(l)(x);
-    set_gate(*l.output_gate, 0);
+    set_gate(l.gates[0], 0);
     l.heads.v.weight = l.heads.v.weight * 2.0;
     check_identity("gates: doubled W_V with g = 1/2 is the ungated layer", l(x), plain, 0);  // powers of two: exactly
   });
@@ -100,8 +99,7 @@ TEST_CASE("gates: gates of 1 on queries, keys and values", "[gates][identity]") 
         GatedAttention l = randomised(GatedAttention(o, rng), rand);
         const Tensor x = random_tensor({2, 7, 6}, f64, rand), plain = attention_by_ops(l, x);
         CHECK(max_abs_diff(l(x), plain) > 1e-3);
-        for (auto* gate : {&l.query_gate, &l.key_gate, &l.value_gate})
-          if (gate->has_value()) set_gate(**gate, kOpen);
+        for (AttentionGate& gate : l.gates) set_gate(gate, kOpen);
         check_identity("gates: Q/K/V gates 1 are the ungated layer", l(x), plain, 1e-13);
       }
 }
@@ -166,11 +164,11 @@ TEST_CASE("gates: the gradient of a gate is the output's times the attention", "
   const Tensor dg = grad(g * attended, g, {.grad_outputs = {cotangent}});
   check_identity("gates: dL/dg = dL/dy * Attn(x)", dg, cotangent * attended, 1e-15);
 
-  const Tensor score = flatten(transpose(l.output_gate->scores(x), 1, 2), 2, 3).detach();
-  const Tensor db = grad(l(x), l.output_gate->map.bias, {.grad_outputs = {cotangent}});
+  const Tensor score = flatten(transpose(l.gates[0].scores(x), 1, 2), 2, 3).detach();
+  const Tensor db = grad(l(x), l.gates[0].map.bias, {.grad_outputs = {cotangent}});
   const Tensor along = cotangent * attended * score * (1.0 - score);
   check_identity("gates: dL/dg = dL/dy * Attn(x)", db, sum(along, {0, 1}), 1e-13);
-  const Tensor dw = grad(l(x), l.output_gate->map.weight, {.grad_outputs = {cotangent}});
+  const Tensor dw = grad(l(x), l.gates[0].map.weight, {.grad_outputs = {cotangent}});
   const Tensor dlogit = flatten(along, 0, 1);
   check_identity("gates: dL/dg = dL/dy * Attn(x)", dw, matmul(transpose(flatten(x, 0, 1), 0, 1), dlogit), 1e-13);
 }

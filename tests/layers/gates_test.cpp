@@ -1,5 +1,6 @@
 // Textbook gates: output, query, key and value gates, and gated residuals.
 #include "layers/gates_reference.h"
+#include "layers/multi_head_attention_reference.h"
 #include "layers/streamed.h"
 
 #include <sluice/layers/heads/gated_attention.h>
@@ -20,36 +21,23 @@ GatedAttention make(GatedAttentionOptions o, Rand& rand) {
   return randomised(GatedAttention(o, rng), rand);
 }
 
-/// One sequence, written out
-Matrix reference(const GatedAttention& l, const Matrix& x, const std::vector<bool>& real) {
-  const GatedAttentionOptions& o = l.options;
-  const auto d = static_cast<std::size_t>(o.heads.head_dim), n = x.size();
-  const Matrix q = linear_reference(l.heads.q, x), k = linear_reference(l.heads.k, x), v = linear_reference(l.heads.v,
-      x);
-  auto gated = [&](const std::optional<AttentionGate>& gate, Matrix y, const Matrix& source, std::size_t head) {
-    if (!gate) return y;
-    const Matrix g = with_sigmoid(linear_reference(gate->map, source));
-    for (std::size_t i = 0; i < n; ++i)
-      for (std::size_t c = 0; c < d; ++c)
-        y[i][c] *= o.granularity == GateGranularity::headwise ? g[i][head] : g[i][head * d + c];
-    return y;
-  };
-  Matrix y = matrix(static_cast<int64_t>(n), o.heads.heads * o.heads.head_dim);
-  for (std::size_t head = 0; head < static_cast<std::size_t>(o.heads.heads); ++head) {
-    Matrix qh = gated(l.query_gate, columns(q, head * d, d), x, head);
-    Matrix kh = gated(l.key_gate, columns(k, head * d, d), x, head);
-    const Matrix vh = gated(l.value_gate, columns(v, head * d, d), x, head);
-    if (o.heads.use_rope) qh = rope_reference(qh, o.heads.rope), kh = rope_reference(kh, o.heads.rope);
-    const Matrix a = gated(l.output_gate, softmax_attention(qh, kh, vh, sees_causal(o.heads.causal, real)),
-                           o.output == OutputGate::from_query ? q : x, head);
-    for (std::size_t i = 0; i < n; ++i)
-      for (std::size_t c = 0; c < d; ++c) y[i][head * d + c] = a[i][c];
-  }
-  return o.heads.project_out ? linear_reference(l.heads.out, y) : y;
-}
-
+/// The loops of MultiHeadAttention, with the gates that these options mean.
 Tensor reference(const GatedAttention& l, const Tensor& x, const Tensor& mask = {}) {
-  return each_sequence(x, mask, [&](const Matrix& m, const std::vector<bool>& real) { return reference(l, m, real); });
+  const GatedAttentionOptions& o = l.options;
+  std::vector<GatePosition> positions;
+  if (o.output != OutputGate::none) positions.push_back(GatePosition::g1);
+  if (o.gate_query) positions.push_back(GatePosition::g4);
+  if (o.gate_key) positions.push_back(GatePosition::g3);
+  if (o.gate_value) positions.push_back(GatePosition::g2);
+  REQUIRE(l.gates.size() == positions.size());
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    const AttentionGateOptions& g = l.gates[i].options;
+    CHECK(g.position == positions[i]);
+    CHECK(g.granularity == o.granularity);
+    CHECK((g.source == GateSource::query) == (i == 0 && o.output == OutputGate::from_query));
+    CHECK((g.bias && g.activation == Act::sigmoid && g.mode == GateMode::multiply && g.sharing == GateSharing::none));
+  }
+  return mha_reference(l, x, {.key_mask = mask}).out;
 }
 
 std::vector<GatedAttentionOptions> all_options() {
@@ -89,11 +77,22 @@ TEST_CASE("gated attention: initial gates, sizes", "[gates]") {
   Rng rng(1);
   GatedAttentionOptions o{.heads = {.dim = 6, .heads = 2}, .gate_query = true, .gate_bias = 2.5};
   const GatedAttention l(o, rng);
-  CHECK(max_abs_diff(l.output_gate->map.bias, full({6}, 2.5)) == 0);
-  CHECK(max_abs_diff(l.query_gate->map.bias, full({6}, 2.5)) == 0);
-  CHECK_FALSE(l.key_gate.has_value());
+  CHECK(max_abs_diff(l.gates[0].map.bias, full({6}, 2.5)) == 0);
+  CHECK(max_abs_diff(l.gates[1].map.bias, full({6}, 2.5)) == 0);
+  CHECK(l.gates.size() == 2);
+  GatedAttentionOptions all = o;
+  all.gate_key = all.gate_value = true;
+  const GatedAttention four(all, rng);
+  const auto state = state_dict(four);
+  for (const auto& [name, position] : {std::pair{"output", GatePosition::g1}, {"query", GatePosition::g4},
+                                       {"key", GatePosition::g3}, {"value", GatePosition::g2}})
+    for (const AttentionGate& gate : four.gates) {
+      const auto named = std::ranges::find(state, str(name, "_gate.map.weight"), &NamedTensor::name);
+      REQUIRE(named != state.end());
+      CHECK(named->tensor.shares_storage(gate.map.weight) == (gate.options.position == position));
+    }
   CHECK(count(l) == 4 * 36 + 2 * (36 + 6));
-  CHECK(max_abs(GatedAttention({.heads = {.dim = 6}}, rng).output_gate->map.bias) == 0);
+  CHECK(max_abs(GatedAttention({.heads = {.dim = 6}}, rng).gates[0].map.bias) == 0);
   CHECK(count(GatedAttention({.heads = {.dim = 6, .heads = 2, .head_dim = 4}, .output = OutputGate::from_query},
                              rng)) ==
         4 * 6 * 8 + 8 * 8 + 8);

@@ -81,6 +81,23 @@ TEST_CASE("multi_head_attention: separate global projections begin as the shared
   }
 }
 
+TEST_CASE("multi_head_attention: positions of the pass are global, as those of the options", "[attention]") {
+  for (bool separate : {false, true})
+    for (bool causal : {false, true}) {
+      MultiHeadAttentionOptions o{.heads = {.dim = 8, .heads = 2, .causal = causal, .use_rope = true}, .window = 2};
+      o.global = {7, 1, 4}, o.separate_global_projections = separate, o.position_bias = PositionBias::t5;
+      Rand rand(16);
+      const MultiHeadAttention all = random_attention(o, rand);
+      MultiHeadAttention some = all, none = all;
+      some.options.global = {4}, none.options.global.clear();
+      const Tensor x = random_tensor({2, 9, 8}, f64, rand), y = all(x);
+      CHECK(same_bits(some(x, {.positions = {7, 4, 1, 7}}), y));
+      CHECK(same_bits(none(x, {.positions = {1, 4, 7}}), y));
+      CHECK(same_bits(none.map(x, {.positions = {4, 7, 1}}), all.map(x)));
+      CHECK(max_abs_diff(none(x), y) > 1e-3);
+    }
+}
+
 TEST_CASE("multi_head_attention: documents are as alone, with positions counted on", "[attention]") {
   Rand rand(17);
   MultiHeadAttentionOptions o{.heads = {.dim = 6, .heads = 2, .causal = true}, .position_bias = PositionBias::alibi};

@@ -54,9 +54,10 @@ inline void gate_reference(const AttentionGate& g, std::vector<Matrix>& y, const
 }
 
 inline void gates_reference(const MultiHeadAttention& a, GatePosition p, bool after, std::vector<Matrix>& y,
-                            const Matrix& x) {
+                            const Matrix& input) {
   for (const AttentionGate& g : a.gates) {
     if (g.options.position != p || g.options.after_qk_norm != after) continue;
+    const Matrix x = g.options.source == GateSource::query ? linear_reference(a.heads.q, input) : input;
     if (p != GatePosition::g5) {
       gate_reference(g, y, x);
       continue;
@@ -188,7 +189,7 @@ inline AttentionResult mha_reference(const MultiHeadAttention& a, const Attentio
   Matrix joined(m);
   for (const Matrix& y : attended)
     for (std::size_t i = 0; i < m; ++i) joined[i].insert(joined[i].end(), y[i].begin(), y[i].end());
-  std::vector<Matrix> y{linear_reference(a.heads.out, joined)};
+  std::vector<Matrix> y{o.heads.project_out ? linear_reference(a.heads.out, joined) : joined};
   gates_reference(a, GatePosition::g5, false, y, normed);
   r.out = norm_reference(a.sandwich, y[0]);
   if (o.heads.residual)
@@ -235,7 +236,9 @@ inline BatchResult mha_reference(const MultiHeadAttention& a, const Tensor& x, c
       for (const auto& row : head) map.insert(map.end(), row.begin(), row.end());
   }
   const int64_t n = context.defined() ? context.dim(1) : x.dim(1);
-  return {Tensor::from(out, x.shape()), Tensor::from(map, {x.dim(0), a.options.heads.heads, x.dim(1), n})};
+  const int64_t width = x.numel() > 0 ? static_cast<int64_t>(out.size()) / (x.dim(0) * x.dim(1)) : x.dim(2);
+  return {Tensor::from(out, {x.dim(0), x.dim(1), width}),
+          Tensor::from(map, {x.dim(0), a.options.heads.heads, x.dim(1), n})};
 }
 
 }  // namespace sluice::testing

@@ -81,6 +81,12 @@ inline std::vector<AttentionLayerSample> attention_samples(bool causal) {
       o.norm = NormKind::rms, o.qk_norm = p == GatePosition::g4, o.heads.use_rope = p == GatePosition::g3,
           o.heads.value_dim = 3;
     });
+  add("gates of Q", [&](O& o) {
+    o.norm = NormKind::rms, o.qk_norm = o.heads.use_rope = true, o.heads.value_dim = 3;
+    for (GatePosition p : {GatePosition::g1, GatePosition::g4, GatePosition::g5})
+      o.gates.push_back({.position = p, .source = GateSource::query, .init = Init::lecun()});
+  });
+  add("no projection, gate G1", [&](O& o) { o.heads.project_out = false, o.gates = {gate(GatePosition::g1)}; });
   add("headwise gates G5", [&](O& o) {
     o.heads.heads = 3, o.heads.kv_heads = 1;
     o.gates = {gate(GatePosition::g5), gate(GatePosition::g5)};

@@ -99,7 +99,7 @@ TEST_CASE("multi_head_attention: what cannot be streamed", "[attention][streamin
   o.window = 2;
   CHECK_THROWS_WITH(step(random_attention(o, rand), x, stream), Contains("window 0") && Contains("2"));
   o.global = {0}, o.separate_global_projections = true;
-  CHECK_THROWS_WITH(stream_of(random_attention(o, rand), x), Contains("separate_global_projections"));
+  CHECK_THROWS_WITH(stream_of(random_attention(o, rand), x), Contains("separate global projections"));
   CHECK(stream.length() == 3);
   CHECK(max_abs_diff(step(a, x, stream), narrow(a(cat({x, x}, 1)), 1, 3, 3)) < 1e-12);
 }

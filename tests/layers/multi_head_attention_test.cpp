@@ -138,7 +138,10 @@ TEST_CASE("multi_head_attention: what is refused, and by which words", "[attenti
   CHECK_THROWS_WITH(make([](O& o) { o.window = -1; }), Contains("window=-1"));
   CHECK_THROWS_WITH(make([](O& o) { o.dilation = 0; }), Contains("dilation=0"));
   CHECK_THROWS_WITH(make([](O& o) { o.global = {3, -2}; }), Contains("-2"));
-  CHECK_THROWS_WITH(make([](O& o) { o.separate_global_projections = true; }), Contains("global positions"));
+  CHECK_THROWS_WITH(make([](O& o) { o.heads.project_out = false, o.gates = {{.position = GatePosition::g5}}; }),
+                    Contains("project_out") && Contains("G5"));
+  CHECK_THROWS_WITH(make([](O& o) { o.gates = {{.position = GatePosition::g3, .source = GateSource::query}}; }),
+                    Contains("g3") && Contains("query"));
   CHECK_THROWS_WITH(make([](O& o) {
                       o.global = {0}, o.separate_global_projections = true, o.gates = {{.position = GatePosition::g2}};
                     }),
@@ -181,5 +184,8 @@ TEST_CASE("multi_head_attention: what is refused, and by which words", "[attenti
   CHECK_NOTHROW(table(ones({1, 5, 8})));
   CHECK_THROWS_WITH(table(ones({1, 6, 8})), Contains("5") && Contains("6"));
   const MultiHeadAttention global = make([](O& o) { o.global = {0}, o.separate_global_projections = true; });
+  for (int64_t outside : {-1, 4})
+    CHECK_THROWS_WITH(global(ones({1, 4, 8}), {.positions = {outside}}),
+                      Contains("multi_head_attention") && Contains(str("position ", outside)) && Contains("4 tokens"));
   CHECK_THROWS_WITH(global(ones({1, 4, 8}), {.blocks = ones({2, 2}) > 0.0, .block = 2}), Contains("block"));
 }

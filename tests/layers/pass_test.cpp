@@ -41,7 +41,7 @@ std::vector<Field> fields_of(const LayerSample& s, const LayerInputs& in) {
           {"mask", r.scores, set(&LayerInputs::mask, yes({kTokens, kTokens}))},
           {"bias", r.scores, set(&LayerInputs::bias, zeros({kTokens, kTokens}, {f64, test_device()}))},
           {"blocks", r.scores, [=](LayerInputs& to) { to.blocks = yes({1, 1}), to.block = kTokens; }},
-          {"positions", r.positions, [](LayerInputs& to) { to.positions = {1}; }}};
+          {"positions", r.positions && !s.cross(), [](LayerInputs& to) { to.positions = {1}; }}};
 }
 
 /// A layer that reads no mask, then one that does.
@@ -68,7 +68,8 @@ TEST_CASE("table: a layer reads the fields that its row declares, and refuses ev
       INFO(f.name);
       if (f.taken) {
         // A block mask and rows with maps of their own do not go together.
-        if (f.name == std::string("blocks") && s.has("separate_global_projections", true)) continue;
+        const bool own_rows = s.has("separate_global_projections", true) || s.has("separate_global", true);
+        if (f.name == std::string("blocks") && own_rows) continue;
         ++taken, f.give(all);
         continue;
       }

@@ -275,8 +275,8 @@ TEST_CASE("sparse: global rows with projections of their own", "[sparse]") {
   const Qkv x = random_qkv(rand, 2, 2, 1, n, n), g = random_qkv(rand, 2, 2, 1, n, n);
   const std::vector<int64_t> global{7, 0};
   const Tensor positions = Tensor::from(global);
-  const GlobalLocalOptions o{.w = 1, .global = global};
   const AttentionMask mask = global_local_mask(1, global);
+  const AttentionOptions o{.mask = mask};
   CHECK(max_abs_diff(global_local_attention(x.q, x.k, x.v, o), naive(x, {.mask = mask})) < 1e-13);
   CHECK(max_abs_diff(global_local_attention(x.q, x.k, x.v, o, {index_select(x.q, 2, positions), x.k, x.v}),
                      naive(x, {.mask = mask})) < 1e-13);
@@ -286,16 +286,28 @@ TEST_CASE("sparse: global rows with projections of their own", "[sparse]") {
   for (int64_t i = 0; i < n; ++i) want.push_back(select(i == 0 || i == 7 ? other : local, 2, i));
   const GlobalRows rows{index_select(g.q, 2, positions), g.k, g.v};
   CHECK(max_abs_diff(global_local_attention(x.q, x.k, x.v, o, rows), stack(want, 2)) < 1e-13);
-  CHECK(same_bits(global_local_attention(x.q, x.k, x.v, {.w = 1}, rows),
-                  global_local_attention(x.q, x.k, x.v, {.w = 1})));
+  CHECK(same_bits(global_local_attention(x.q, x.k, x.v, {.mask = sliding_mask(1)}, rows),
+                  global_local_attention(x.q, x.k, x.v, {.mask = sliding_mask(1)})));
+
+  // Causal rows see keys j <= i; documents, pairs, biases and sinks hold for them, too.
+  AttentionOptions all = o;
+  all.mask.causal = true, all.mask.dense = random_tensor({n, n}, f64, rand, 0, 1) < 0.7;
+  all.bias = random_tensor({2, 2, n, n}, f64, rand), all.sink = random_tensor({2}, f64, rand), all.softcap = 2;
+  AttentionOptions full = all;
+  full.mask.window = 0, full.mask.global.clear();
+  const Tensor bounded = naive(x, all), free = naive(g, full);
+  want.clear();
+  for (int64_t i = 0; i < n; ++i) want.push_back(select(i == 0 || i == 7 ? free : bounded, 2, i));
+  CHECK(max_abs_diff(global_local_attention(x.q, x.k, x.v, all, rows), stack(want, 2)) < 1e-13);
 
   const Qkv a = random_qkv(rand, 1, 1, 1, 3, 3, 2, 2), b = random_qkv(rand, 1, 1, 1, 1, 3, 2, 2);
   check_gradients([&](const std::vector<Tensor>& in) {
-    return global_local_attention(in[0], in[1], in[2], {.w = 0, .global = {1}}, {in[3], in[4], in[5]});
+    return global_local_attention(in[0], in[1], in[2], {.mask = global_local_mask(0, {1})}, {in[3], in[4], in[5]});
   }, {a.q, a.k, a.v, b.q, b.k, b.v});
 
-  CHECK_THROWS_WITH(global_local_attention(x.q, x.k, x.v, {.w = 1, .global = {0, 0}}), Contains("distinct"));
-  CHECK_THROWS_AS(global_local_attention(x.q, x.k, x.v, {.w = 1, .global = {n}}), ValueError);
+  CHECK_THROWS_WITH(global_local_attention(x.q, x.k, x.v, {.mask = global_local_mask(1, {0, 0})}),
+                    Contains("distinct"));
+  CHECK_THROWS_AS(global_local_attention(x.q, x.k, x.v, {.mask = global_local_mask(1, {n})}), ValueError);
   CHECK_THROWS_WITH(global_local_attention(x.q, x.k, x.v, o, {g.q, g.k, g.v}), Contains("2 global positions"));
   CHECK_THROWS_WITH(global_local_attention(narrow(x.q, 2, 0, 3), x.k, x.v, o), Contains("as many queries"));
 }

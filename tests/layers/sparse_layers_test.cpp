@@ -4,6 +4,7 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/layers/heads/sparse_layers.h>
+#include <sluice/layers/heads/sparse_masks.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/matmul.h>
 #include <sluice/ops/reduce.h>
@@ -103,7 +104,7 @@ TEST_CASE("sparse layers: heads are attention functions of their own columns", "
   GlobalLocalAttention layer({.heads = {.dim = kDim, .heads = 2, .dtype = f64}, .w = 1}, rng);
   const Tensor y = layer(x, {.positions = {4, 1}});
   const Tensor local = composed(layer.heads, [&](Tensor q, Tensor k, Tensor v) {
-    return global_local_attention(q, k, v, {.w = 1, .global = {4, 1}});
+    return global_local_attention(q, k, v, {.mask = global_local_mask(1, {4, 1})});
   });
   Heads other = layer.heads;
   other.q = layer.global_q, other.k = layer.global_k, other.v = layer.global_v;
@@ -114,11 +115,11 @@ TEST_CASE("sparse layers: heads are attention functions of their own columns", "
   // With equal maps, and RoPE at the global positions, they are the same layer.
   layer.global_q = layer.heads.q, layer.global_k = layer.heads.k, layer.global_v = layer.heads.v;
   GlobalLocalAttention shared = layer;
-  shared.options.separate_global = false;
+  shared.MultiHeadAttention::options.separate_global_projections = false;
   for (bool rotate : {false, true}) {
     for (GlobalLocalAttention* l : {&layer, &shared}) {
-      HeadsOptions& h = l->options.heads;
-      h.use_rope = rotate, h.rope.offset = 3, h.rope.rot_dim = 2;
+      HeadsOptions& h = l->MultiHeadAttention::options.heads;
+      h.use_rope = rotate, h.rope.offset = 3, h.rope.rot_dim = 2, h.rope.xpos = 8;
     }
     CHECK(max_abs_diff(layer(x, {.positions = {4, 1}}), shared(x, {.positions = {4, 1}})) < 1e-14);
   }
@@ -177,5 +178,5 @@ TEST_CASE("sparse layers: parameters, names and errors", "[sparse]") {
   CHECK_THROWS_WITH(stream_of(low, zeros({2, 3, 8})), Contains("threshold_attention") && Contains("causal"));
   CHECK_THROWS_WITH(low.score(zeros({2, 3, 7})), Contains("pair_score"));
   const GlobalLocalAttention local({.heads = {.dim = 8}, .w = 2}, rng);
-  CHECK_THROWS_AS(local(zeros({1, 3, 8}), {.positions = {3}}), ValueError);
+  CHECK_THROWS_WITH(local(zeros({1, 3, 8}), {.positions = {3}}), Contains("global_local_attention: position 3"));
 }

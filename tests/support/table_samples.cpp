@@ -135,7 +135,7 @@ LayerInputs LayerSample::inputs(int64_t batch, int64_t n, uint64_t seed, bool tr
   }
   if (cross()) in.context = floats(n, w.context);
   if (row.branch) in.context = floats(n, w.width);
-  if (row.positions) in.positions = {0, n / 3};
+  if (row.positions && !cross() && !causal()) in.positions = {0, n / 3};
   return in;
 }
 
