@@ -4,7 +4,6 @@
 #include <sluice/ops/attention/gated.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
-#include <sluice/ops/norm.h>
 #include <sluice/ops/reduce.h>
 #include <sluice/ops/view.h>
 #include <sluice/parallel/sequence_attention.h>
@@ -95,20 +94,6 @@ Tensor AttentionGate::attend(const Tensor& q, const Tensor& k, const Tensor& v, 
   if (gated) return y;
   ModuleScope scope(this, type);
   return transpose(gated_by(options.activation, transpose(y, 1, 2), l), 1, 2);
-}
-
-SdpaAblation::SdpaAblation(SdpaAblationKind k, int64_t head_dim, DType dtype, double e) : kind(k), eps(e) {
-  if (kind == SdpaAblationKind::head_norm) weight = init_vector(head_dim, 1, dtype);
-}
-
-Tensor SdpaAblation::operator()(const Tensor& y) const {
-  ModuleScope scope(this, type);
-  switch (kind) {
-    case SdpaAblationKind::none: return y;
-    case SdpaAblationKind::head_norm: return rms_norm(y, weight, eps);
-    case SdpaAblationKind::silu: return silu(y);
-  }
-  fail<ValueError>("sdpa_ablation: unknown kind");
 }
 
 }  // namespace sluice

@@ -101,28 +101,4 @@ struct AttentionGate {
   Tensor activated(const Tensor& logits) const;
 };
 
-/// The paper's replacements of a gate at G1. They separate the two effects of a gate: they are nonlinearities between
-/// W_V and W_O without input-dependent sparsity.
-enum class SdpaAblationKind {
-  none,
-  head_norm,  // RMSNorm of each head's output, weight [head_dim] ("SDPA GroupNorm")
-  silu,       // SiLU of the SDPA output
-};
-constexpr const char* choices(SdpaAblationKind) { return "none head_norm silu"; }
-
-/// SdpaAblationKind as a module.
-struct SdpaAblation {
-  static constexpr const char* type = "SdpaAblation";
-  SdpaAblationKind kind = SdpaAblationKind::none;  // the replacement of the gate
-  double eps = 1e-6;                               // of the norm
-  Tensor weight;                                   // [head_dim], with head_norm
-
-  SdpaAblation() = default;
-  /// Only head_norm uses head_dim, which must be positive.
-  SdpaAblation(SdpaAblationKind kind, int64_t head_dim, DType dtype = f32, double eps = 1e-6);
-  /// y [batch, heads, n, head_dim] → the same shape.
-  Tensor operator()(const Tensor& y) const;
-  static void visit(auto& self, auto&& f) { f("weight", self.weight); }
-};
-
 }  // namespace sluice

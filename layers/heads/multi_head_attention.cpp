@@ -34,7 +34,7 @@ MultiHeadAttention::MultiHeadAttention(Preset preset, MultiHeadAttentionOptions 
     const detail::GateSizes s = detail::gate_sizes(o, g);
     gates.emplace_back(g, s.dim, s.heads, s.head_dim, rng, h.dtype);
   }
-  ablation = SdpaAblation(o.ablation, h.value_dim, h.dtype, o.ablation_eps);
+  if (o.ablation == SdpaAblationKind::head_norm) ablation = Norm({h.value_dim, NormKind::rms, o.ablation_eps, h.dtype});
   if (o.position_bias == PositionBias::t5) t5_bias = init_normal({o.t5.buckets, h.heads}, 0.02, rng, h.dtype);
   if (o.position_bias == PositionBias::toeplitz)
     toeplitz_bias = init_normal({h.heads, 2 * o.max_length - 1}, 0.02, rng, h.dtype);
@@ -111,7 +111,7 @@ const AttentionGate* MultiHeadAttention::gate_of_attention(const Tensor& q) cons
       if (one || !gate.may_fuse(q)) return nullptr;
       one = &gate;
     }
-  return ablation.kind == SdpaAblationKind::none ? one : nullptr;
+  return options.ablation == SdpaAblationKind::none ? one : nullptr;
 }
 
 // -- the whole pass ---------------------------------------------------------------------------------------
@@ -187,7 +187,8 @@ Tensor MultiHeadAttention::operator()(const Tensor& x, const Pass& pass) const {
       y = detail::attention_with_rows(preset_.name, p.q, p.k, p.v, p.attention, rows, call.rng());
     else if (cross()) y = attention(p.q, p.k, p.v, p.attention, call.rng());
     else y = sequence_attention(p.q, p.k, p.v, p.attention, call.rng());
-    y = gated(GatePosition::g1, ablation(y), p.from);
+    y = options.ablation == SdpaAblationKind::silu ? silu(y) : ablation(y);
+    y = gated(GatePosition::g1, y, p.from);
   }
   y = detail::merge_heads(y);
   if (h.project_out) y = heads.out(y);

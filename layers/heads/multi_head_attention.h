@@ -37,6 +37,15 @@ enum class AttentionSink {
 };
 constexpr const char* choices(AttentionSink) { return "none off_by_one learned"; }
 
+/// Replacements of a gate at G1 (Qiu et al. 2025). They separate the two effects of a gate: they are nonlinearities
+/// between W_V and W_O without input-dependent sparsity.
+enum class SdpaAblationKind {
+  none,
+  head_norm,  // RMSNorm of each head's output, weight [value_dim] ("SDPA GroupNorm")
+  silu,       // SiLU of the SDPA output
+};
+constexpr const char* choices(SdpaAblationKind) { return "none head_norm silu"; }
+
 enum class QkNormOver {
   shared,    // each head on its own, with one weight [head_dim] for all heads (Qwen3, ViT-22B)
   per_head,  // each head on its own, with a weight for each head: [heads·head_dim] (Command R+)
@@ -125,7 +134,7 @@ struct MultiHeadAttention {
   Norm q_norm, k_norm;
   Linear global_q, global_k, global_v;
   std::vector<AttentionGate> gates;
-  SdpaAblation ablation;
+  Norm ablation;         // of head_norm
   Tensor t5_bias;        // [buckets, heads]
   Tensor toeplitz_bias;  // [heads, 2·max_length − 1]
   Tensor sink;           // [heads], learned

@@ -131,23 +131,3 @@ TEST_CASE("attention gate: what is refused, and by which words", "[gates]") {
   CHECK_THROWS_WITH(g(ones({2, 2, 6, 3}), ones({2, 5, 4})), Contains("[2,2,6,3]") && Contains("[2,5,4]"));
   CHECK_THROWS_WITH(g(ones({5, 4}), ones({2, 5, 4})), Contains("[5,4]"));
 }
-
-TEST_CASE("attention gate: the two ablations in its place", "[gates]") {
-  Rand rand(4);
-  const Tensor y = random_tensor({2, 2, 3, 4}, f64, rand);
-  CHECK(same_bits(SdpaAblation()(y), y));
-  const SdpaAblation norm = randomised(SdpaAblation(SdpaAblationKind::head_norm, 4, f64), rand);
-  const SdpaAblation act(SdpaAblationKind::silu, 4, f64);
-  CHECK(count(norm) == 4);
-  CHECK(count(act) == 0);
-  const std::vector<double> v = y.to_vector<double>(), w = norm.weight.to_vector<double>();
-  std::vector<double> normed, activated;
-  for (std::size_t at = 0; at < v.size(); ++at) {
-    double square = 0;
-    for (std::size_t c = 0; c < 4; ++c) square += v[at / 4 * 4 + c] * v[at / 4 * 4 + c] / 4;
-    normed.push_back(v[at] / std::sqrt(square + 1e-6) * w[at % 4]);
-    activated.push_back(v[at] * logistic(v[at]));
-  }
-  CHECK(max_abs_diff(norm(y), Tensor::from(normed, y.shape())) < 1e-12);
-  CHECK(max_abs_diff(act(y), Tensor::from(activated, y.shape())) < 1e-12);
-}
