@@ -122,6 +122,8 @@ struct Layer {
 
 /// What a layer is made of when nothing else is said of it: the required options, and the bare ones.
 Values bare_options(const Layer& layer);
+/// Option sets that together reach all that the layer can do; the first is bare_options().
+std::vector<Values> samples_of(const Layer& layer);
 /// The values of all options, and the derived names.
 Values names_of(const Layer& layer, const Values& options);
 Json object(const Values& values);

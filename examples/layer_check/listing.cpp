@@ -73,6 +73,9 @@ Json describe(const Layer& l) {
   j["inputs"] = describe_all(l.inputs);
   j["parameters"] = describe_all(l.parameters);
   j["outputs"] = describe_all(l.outputs);
+  Json::List samples;
+  for (const Values& sample : samples_of(l)) samples.push_back(object(sample));
+  j["samples"] = samples;
   return j;
 }
 

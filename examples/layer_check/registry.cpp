@@ -44,6 +44,15 @@ Values bare_options(const Layer& layer) {
   return options;
 }
 
+std::vector<Values> samples_of(const Layer& layer) {
+  std::vector<Values> all{bare_options(layer)};
+  for (Values sample : layer.examples) {
+    sample.insert(layer.required.begin(), layer.required.end());
+    all.push_back(std::move(sample));
+  }
+  return all;
+}
+
 Values names_of(const Layer& layer, const Values& options) {
   Values names = options;
   for (const auto& [name, formula] : layer.derived) names[name] = evaluate(formula, names);

@@ -105,11 +105,7 @@ void check_cost(const Layer& layer, Values config, const std::map<std::string, T
 bool self_check(std::string& report) {
   bool good = true;
   for (const Layer& layer : layers()) {
-    std::vector<Values> configs{bare_options(layer)};
-    for (const Values& example : layer.examples) {
-      configs.push_back(example);
-      configs.back().insert(layer.required.begin(), layer.required.end());
-    }
+    const std::vector<Values> configs = samples_of(layer);
     std::string problems;
     for (const Values& config : configs)
       for (bool with_optional : {false, true}) try {
