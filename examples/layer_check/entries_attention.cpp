@@ -1,5 +1,4 @@
 // Softmax attention and its relatives, with masks, biases and sinks.
-#include "shared.h"
 #include "registry.h"
 
 #include <sluice/ops/attention/attention.h>
@@ -32,8 +31,8 @@ struct AttentionCall : MaskOptions {
   AttentionOptions options;
   bool lse = false, map = false;
   static void describe(auto& o, auto& f) {
-    f("form", o.form, "the library's tiled kernels; the m x n definition; FlashAttention's or FlashAttention-2's order, "
-                      "softmax without sink");
+    f("form", o.form, "the library's tiled kernels; the m x n definition; FlashAttention's or FlashAttention-2's "
+                      "order, softmax without sink");
     f("weighting", o.options.weighting, "how scores become weights");
     f("scale", o.options.scale, any_number(), "of q k; null: 1/sqrt(d)");
     f("softcap", o.options.softcap, at_least(0), "c: x = scale q k becomes c*tanh(x/c); 0: none");
@@ -46,19 +45,14 @@ struct AttentionCall : MaskOptions {
 };
 
 /// Inputs of a mask over m queries and n keys.
-std::vector<InputInfo> mask_inputs() {
-  return {{.name = "key_mask", .shape = "broadcast [batch, n]", .meaning = "true for real keys", .kind = Kind::boolean,
-           .optional = true},
-          {.name = "query_segments", .shape = "broadcast [batch, m]",
-           .meaning = "document numbers, with key_segments: only equal ones see each other", .kind = Kind::integer,
-           .optional = true, .sample = Sample::index},
-          {.name = "key_segments", .shape = "broadcast [batch, n]", .kind = Kind::integer, .optional = true,
-           .sample = Sample::index},
-          {.name = "blocks", .shape = "broadcast [heads, (m + block - 1) // block, (n + block - 1) // block]",
-           .meaning = "blocks of queries x keys that may see each other", .kind = Kind::boolean, .optional = true,
-           .when = "block > 0"},
-          {.name = "mask", .shape = "broadcast [batch, heads, m, n]", .meaning = "true: may be seen",
-           .kind = Kind::boolean, .optional = true}};
+void mask_inputs(Layer& l) {
+  l.input(Kind::boolean, "key_mask? broadcast [batch, n]", "true for real keys")
+      .input(Kind::integer, "query_segments? broadcast [batch, m]",
+             "document numbers, with key_segments: only equal ones see each other")
+      .input(Kind::integer, "key_segments? broadcast [batch, n]")
+      .input(Kind::boolean, "blocks? broadcast [heads, (m + block - 1) // block, (n + block - 1) // block]",
+             "blocks of queries x keys that may see each other", "block > 0")
+      .input(Kind::boolean, "mask? broadcast [batch, heads, m, n]", "true: may be seen");
 }
 AttentionMask mask_of(const AttentionMask& given, const Inputs& in) {
   AttentionMask mask = given;
@@ -67,23 +61,6 @@ AttentionMask mask_of(const AttentionMask& given, const Inputs& in) {
   mask.blocks = in["blocks"], mask.dense = in["mask"];
   if (!mask.blocks.defined()) mask.block = 0;
   return mask;
-}
-
-std::vector<InputInfo> attention_inputs() {
-  std::vector<InputInfo> all{
-      {.name = "q", .shape = "[batch, heads, m, d]"},
-      {.name = "k", .shape = "[batch, kv_heads, n, d]", .meaning = "query head h reads head h // (heads/kv_heads)"},
-      {.name = "v", .shape = "[batch, kv_heads, n, dv]"},
-      {.name = "bias", .shape = "broadcast [batch, heads, m, n]", .meaning = "added to scores", .optional = true},
-      {.name = "relative_bias", .shape = "broadcast [heads, n + m - 1]",
-       .meaning = "added to scores by distance: entry n - 1 + p_j - p_i", .optional = true},
-      {.name = "sink", .shape = "broadcast [heads]",
-       .meaning = "one more score per head whose value is 0; zeros give softmax-off-by-one", .optional = true,
-       .when = "weighting == 'softmax' and form in ('tiled', 'definition')"},
-      {.name = "row_scale", .shape = "broadcast [batch, heads, m]",
-       .meaning = "rho; its gradient is not computed: zeros", .optional = true}};
-  for (const InputInfo& i : mask_inputs()) all.push_back(i);
-  return all;
 }
 
 Results run_attention(const AttentionCall& call, const Inputs& in) {
@@ -114,62 +91,57 @@ Results run_attention(const AttentionCall& call, const Inputs& in) {
 }  // namespace
 
 void add_attention(std::vector<Layer>& all) {
-  all.push_back({
-      .name = "attention",
-      .family = "attention",
-      .formula = "O = w(s) V, s_ij = rho_i (cap(scale q_i k_j) + bias_ij); softmax e^s/(sum e^s [+ e^sink]), relu2 "
-                 "relu(s)^2, laplace, sigmoid, linear s",
-      .source = "FlashAttention (Dao et al. 2022, 2023)",
-      .notes = "Longformer's sliding window w is window w + 1; dilated, global-local and block-sparse patterns are "
-               "window, dilation, global_positions and blocks. A row that sees no key gives 0.",
-      .inputs = attention_inputs(),
-      .outputs = {{"", "[batch, heads, m, dv]"},
-                  {"lse", "[batch, heads, m]", "log of each row's divisor", "lse"},
-                  {"map", "[batch, heads, m, n]", "the weights", "map"}},
-      .examples = {{{"causal", true}, {"lse", true}, {"scale", 0.3}, {"map", true}, {"tile_rows", 2}, {"tile_cols", 3}},
-                   {{"weighting", "relu2"}, {"window", 2}},
-                   {{"softcap", 0.8}, {"causal", true}},
-                   {{"weighting", "laplace"}, {"window", 3}, {"dilation", 2}, {"form", "definition"}},
-                   {{"weighting", "sigmoid"}, {"window", 2}, {"global_positions", Json::List{0, 4}}},
-                   {{"weighting", "linear"}, {"block", 2}},
-                   {{"form", "flash1"}, {"tile_rows", 2}, {"tile_cols", 3}},
-                   {{"form", "flash2"}, {"causal", true}}},
-      .sizes = {{"m", 4}},
-      .draft = function_layer<AttentionCall>(run_attention),
-  });
-  all.push_back({
-      .name = "merge_attention",
-      .family = "attention",
-      .formula = "LSE = log(e^lse_a + e^lse_b), O = e^(lse_a - LSE) out_a + e^(lse_b - LSE) out_b",
-      .source = "split-KV decoding (FlashDecoding, 2023)",
-      .inputs = {{.name = "out_a", .shape = "[batch, heads, m, dv]"},
-                 {.name = "lse_a", .shape = "[batch, heads, m]"},
-                 {.name = "out_b", .shape = "[batch, heads, m, dv]"},
-                 {.name = "lse_b", .shape = "[batch, heads, m]"}},
-      .outputs = {{"", "[batch, heads, m, dv]"}, {"lse", "[batch, heads, m]"}},
-      .draft = plain_function([](const Inputs& in) -> Results {
+  add(all, "attention", "attention",
+      "O = w(s) V, s_ij = rho_i (cap(scale q_i k_j) + bias_ij); softmax e^s/(sum e^s [+ e^sink]), relu2 relu(s)^2, "
+      "laplace, sigmoid, linear s",
+      "FlashAttention (Dao et al. 2022, 2023)")
+      .note("Longformer's sliding window w is window w + 1; dilated, global-local and block-sparse patterns are "
+            "window, dilation, global_positions and blocks. A row that sees no key gives 0.")
+      .input("q [batch, heads, m, d]")
+      .input("k [batch, kv_heads, n, d]", "query head h reads head h // (heads/kv_heads)")
+      .input("v [batch, kv_heads, n, dv]")
+      .input("bias? broadcast [batch, heads, m, n]", "added to scores")
+      .input("relative_bias? broadcast [heads, n + m - 1]", "added to scores by distance: entry n - 1 + p_j - p_i")
+      .input("sink? broadcast [heads]",
+             "one more score per head whose value is 0; zeros give softmax-off-by-one",
+             "weighting == 'softmax' and form in ('tiled', 'definition')")
+      .input("row_scale? broadcast [batch, heads, m]", "rho; its gradient is not computed: zeros")
+      .also(mask_inputs)
+      .output("[batch, heads, m, dv]")
+      .output("lse [batch, heads, m]", "log of each row's divisor", "lse")
+      .output("map [batch, heads, m, n]", "the weights", "map")
+      .samples({{{"causal", true}, {"lse", true}, {"scale", 0.3}, {"map", true}, {"tile_rows", 2}, {"tile_cols", 3}},
+                {{"weighting", "relu2"}, {"window", 2}},
+                {{"softcap", 0.8}, {"causal", true}},
+                {{"weighting", "laplace"}, {"window", 3}, {"dilation", 2}, {"form", "definition"}},
+                {{"weighting", "sigmoid"}, {"window", 2}, {"global_positions", Json::List{0, 4}}},
+                {{"weighting", "linear"}, {"block", 2}},
+                {{"form", "flash1"}, {"tile_rows", 2}, {"tile_cols", 3}},
+                {{"form", "flash2"}, {"causal", true}}})
+      .runs<AttentionCall>(run_attention);
+  add(all, "merge_attention", "attention",
+      "LSE = log(e^lse_a + e^lse_b), O = e^(lse_a - LSE) out_a + e^(lse_b - LSE) out_b",
+      "split-KV decoding (FlashDecoding, 2023)")
+      .input("out_a [batch, heads, m, dv]")
+      .input("lse_a [batch, heads, m]")
+      .input("out_b [batch, heads, m, dv]")
+      .input("lse_b [batch, heads, m]")
+      .output("[batch, heads, m, dv]")
+      .output("lse [batch, heads, m]")
+      .runs([](const Inputs& in) -> Results {
         auto [out, lse] = merge_attention({in["out_a"], in["lse_a"]}, {in["out_b"], in["lse_b"]});
         return {{"", out}, {"lse", lse}};
-      }),
-  });
-  std::vector<InputInfo> inputs = mask_inputs();
-  inputs.insert(inputs.begin(), {.name = "scores", .shape = "[batch, heads, m, n]",
-                                 .meaning = "read for their shape only"});
-  all.push_back({
-      .name = "visible_pairs",
-      .family = "attention",
-      .formula = "the pairs (i, j) that a mask allows, as bool",
-      .source = "the rules of attention",
-      .inputs = inputs,
-      .outputs = {{"", "broadcast [batch, heads, m, n]", "bool"}},
-      .examples = {{{"causal", true}, {"window", 3}, {"dilation", 2}, {"global_positions", Json::List{1}}},
-                   {{"block", 2}}},
-      .draft = function_layer<MaskOptions>(
-          [](const MaskOptions& o, const Inputs& in) {
-            const Tensor& s = in["scores"];
-            return visible_pairs(mask_of(o.mask, in), s.dim(0), s.dim(1), s.dim(2), s.dim(3));
-          }),
-  });
+      });
+  add(all, "visible_pairs", "attention", "the pairs (i, j) that a mask allows, as bool", "the rules of attention")
+      .input("scores [batch, heads, m, n]", "read for their shape only")
+      .also(mask_inputs)
+      .output("broadcast [batch, heads, m, n]", "bool")
+      .samples({{{"causal", true}, {"window", 3}, {"dilation", 2}, {"global_positions", Json::List{1}}},
+                {{"block", 2}}})
+      .runs<MaskOptions>([](const MaskOptions& o, const Inputs& in) {
+        const Tensor& s = in["scores"];
+        return visible_pairs(mask_of(o.mask, in), s.dim(0), s.dim(1), s.dim(2), s.dim(3));
+      });
 }
 
 }  // namespace layer_check

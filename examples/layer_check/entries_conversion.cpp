@@ -1,5 +1,4 @@
 // Packed query projections of published checkpoints.
-#include "shared.h"
 #include "registry.h"
 
 #include <sluice/layers/heads/attention_conversion.h>
@@ -16,8 +15,8 @@ struct PackingCall {
   GateGranularity granularity = GateGranularity::elementwise;
   static void describe(auto& o, auto& f) {
     f("packing", o.packing,
-      "per_kv_group [kv_heads, heads/kv_heads*dk | heads/kv_heads*(dk or 1)], the paper's code; per_head [heads, dk | dk "
-      "or 1], Qwen3-Next");
+      "per_kv_group [kv_heads, heads/kv_heads*dk | heads/kv_heads*(dk or 1)], the paper's code; per_head [heads, dk | "
+      "dk or 1], Qwen3-Next");
     f("heads", o.heads, at_least(1), "query heads");
     f("kv_heads", o.kv_heads, at_least(1), "key and value heads");
     f("head_dim", o.head_dim, at_least(1), "dk");
@@ -25,49 +24,34 @@ struct PackingCall {
   }
 };
 
-const std::vector<std::pair<std::string, std::string>> derived{
-    {"scores", "heads*head_dim if granularity == 'elementwise' else heads"}};
-const std::vector<Values> examples{{{"packing", "per_kv_group"}}, {{"granularity", "headwise"}},
-                                   {{"packing", "per_kv_group"}, {"granularity", "headwise"}}};
+Layer& add_packing(std::vector<Layer>& all, const std::string& name, const std::string& formula) {
+  return add(all, name, "attention", formula, "the code of Qiu et al. 2025; Qwen3-Next")
+      .derive({{"scores", "heads*head_dim if granularity == 'elementwise' else heads"}})
+      .samples({{{"packing", "per_kv_group"}}, {{"granularity", "headwise"}},
+                {{"packing", "per_kv_group"}, {"granularity", "headwise"}}});
+}
 
 }  // namespace
 
 void add_conversions(std::vector<Layer>& all) {
-  all.push_back({
-      .name = "unpack_q_proj",
-      .family = "attention",
-      .formula = "output.query and output.gate of one packed q_proj [dim, width]; the output is both side by side",
-      .source = "the code of Qiu et al. 2025; Qwen3-Next",
-      .derived = derived,
-      .inputs = {{.name = "weight", .shape = "[dim, heads*head_dim + scores]",
-                  .meaning = "transposed from PyTorch's [out, in]"}},
-      .outputs = {{"", "[dim, heads*head_dim + scores]"},
-                  {"query", "[dim, heads*head_dim]"},
-                  {"gate", "[dim, scores]"}},
-      .examples = examples,
-      .sizes = {{"dim", 5}},
-      .draft = function_layer<PackingCall>(
-          [](const PackingCall& o, const Inputs& in) -> Results {
-            const auto [query, gate] =
-                unpack_q_proj(in["weight"], o.packing, o.heads, o.kv_heads, o.head_dim, o.granularity);
-            return {{"", cat({query, gate}, -1)}, {"query", query}, {"gate", gate}};
-          }),
-  });
-  all.push_back({
-      .name = "pack_q_proj",
-      .family = "attention",
-      .formula = "one packed q_proj from query and gate",
-      .source = "the code of Qiu et al. 2025; Qwen3-Next",
-      .derived = derived,
-      .inputs = {{.name = "query", .shape = "[dim, heads*head_dim]"}, {.name = "gate", .shape = "[dim, scores]"}},
-      .outputs = {{"", "[dim, heads*head_dim + scores]"}},
-      .examples = examples,
-      .sizes = {{"dim", 5}},
-      .draft = function_layer<PackingCall>(
-          [](const PackingCall& o, const Inputs& in) {
-            return pack_q_proj({in["query"], in["gate"]}, o.packing, o.heads, o.kv_heads, o.head_dim, o.granularity);
-          }),
-  });
+  add_packing(all, "unpack_q_proj",
+              "output.query and output.gate of one packed q_proj [dim, width]; the output is both side by side")
+      .input("weight [dim, heads*head_dim + scores]", "transposed from PyTorch's [out, in]")
+      .output("[dim, heads*head_dim + scores]")
+      .output("query [dim, heads*head_dim]")
+      .output("gate [dim, scores]")
+      .runs<PackingCall>([](const PackingCall& o, const Inputs& in) -> Results {
+        const auto [query, gate] =
+            unpack_q_proj(in["weight"], o.packing, o.heads, o.kv_heads, o.head_dim, o.granularity);
+        return {{"", cat({query, gate}, -1)}, {"query", query}, {"gate", gate}};
+      });
+  add_packing(all, "pack_q_proj", "one packed q_proj from query and gate")
+      .input("query [dim, heads*head_dim]")
+      .input("gate [dim, scores]")
+      .output("[dim, heads*head_dim + scores]")
+      .runs<PackingCall>([](const PackingCall& o, const Inputs& in) {
+        return pack_q_proj({in["query"], in["gate"]}, o.packing, o.heads, o.kv_heads, o.head_dim, o.granularity);
+      });
 }
 
 }  // namespace layer_check

@@ -71,7 +71,7 @@ Draft call_draft() {
   });
 }
 
-void add(std::vector<Layer>& all, const std::string& layer, std::function<Draft()> draft) {
+void add_cost(std::vector<Layer>& all, const std::string& layer, std::function<Draft()> draft) {
   const auto of = std::find_if(all.begin(), all.end(), [&](const Layer& l) { return l.name == layer; });
   std::vector<Values> examples = of->examples;
   const Draft made = draft();
@@ -84,27 +84,24 @@ void add(std::vector<Layer>& all, const std::string& layer, std::function<Draft(
   std::erase_if(bare, unknown);
   for (const char* size : {"tokens", "queries"})
     if (!unknown(std::pair(size, 0))) required[size] = 6;
-  all.push_back({
-      .name = "cost_" + layer,
-      .family = "cost",
-      .formula = "trained values, operations of a forward pass (a multiply-add is 2), attention elements, bytes "
-                 "that its kernels read and write, numbers of the streaming state",
-      .source = "counted while the layer runs without values, by the papers' conventions",
-      .notes = "Options are those of " + layer + ".",
-      .outputs = {{"", "[5]", "i64, in that order"}},
-      .required = required,
-      .bare = bare,
-      .examples = examples,
-      .draft = std::move(draft),
-  });
+  Layer& cost =
+      add(all, "cost_" + layer, "cost",
+          "trained values, operations of a forward pass (a multiply-add is 2), attention elements, bytes that its "
+          "kernels read and write, numbers of the streaming state",
+          "counted while the layer runs without values, by the papers' conventions")
+          .note("Options are those of " + layer + ".")
+          .output("[5]", "i64, in that order")
+          .require(required)
+          .samples(examples);
+  cost.bare = bare, cost.draft = std::move(draft);
 }
 
 }  // namespace
 
 void add_costs(std::vector<Layer>& all) {
-  for (const LayerRow& row : layer_table()) add(all, row.name, [&row] { return row_draft(row); });
-  add(all, "attention_stack", call_draft<StackCall>);
-  add(all, "attention_gate", call_draft<GateCall>);
+  for (const LayerRow& row : layer_table()) add_cost(all, row.name, [&row] { return row_draft(row); });
+  add_cost(all, "attention_stack", call_draft<StackCall>);
+  add_cost(all, "attention_gate", call_draft<GateCall>);
 }
 
 }  // namespace layer_check

@@ -34,79 +34,44 @@ std::vector<Tensor> by_layer(const Tensor& x) {
 }  // namespace
 
 void add_metrics(std::vector<Layer>& all) {
-  const std::vector<InputInfo> maps{{.name = "maps", .shape = "[layers, batch, heads, m, n]", .meaning =
-                                     "after softmax",
-                                     .sample = Sample::unit}};
-  const std::vector<InputInfo> matrix{{.name = "matrix", .shape = "[rows, cols]"}};
-  all.push_back({
-      .name = "first_token_share",
-      .family = "metrics",
-      .formula = "F-Attn: mean over layers, heads and rows of the weight of key 0",
-      .source = "Qiu et al. 2025",
-      .inputs = maps,
-      .outputs = {{"", "[]"}},
-      .examples = {{{"include_row_0", true}}},
-      .sizes = {{"layers", 2}},
-      .draft = function_layer<ShareOptions>(
-          [](const ShareOptions& o, const Inputs& in) {
-            return number(first_token_share(by_layer(in["maps"]), o.include_row_0));
-          }),
-  });
-  all.push_back({
-      .name = "attention_entropy",
-      .family = "metrics",
-      .formula = "mean over rows of -sum p ln p",
-      .source = "",
-      .inputs = maps,
-      .outputs = {{"", "[]"}},
-      .sizes = {{"layers", 2}},
-      .draft = plain_function([](const Inputs& in) { return number(attention_entropy(in["maps"].detach())); }),
-  });
-  all.push_back({
-      .name = "max_activation",
-      .family = "metrics",
-      .formula = "M-Act: mean over layers of max |hidden state|",
-      .source = "Qiu et al. 2025",
-      .inputs = {{.name = "hidden", .shape = "[layers, batch, n, d]"}},
-      .outputs = {{"", "[]"}},
-      .sizes = {{"layers", 2}},
-      .draft = plain_function([](const Inputs& in) { return number(max_activation(by_layer(in["hidden"]))); }),
-  });
-  all.push_back({
-      .name = "gate_statistics",
-      .family = "metrics",
-      .formula = "mean, min, max, shares with |s| < 1/2, 1e-2, 1e-3",
-      .source = "Qiu et al. 2025",
-      .inputs = {{.name = "scores", .shape = "[...]", .sample = Sample::unit}},
-      .outputs = {{"", "[6]", "in that order"}},
-      .draft = plain_function([](const Inputs& in) {
+  add(all, "first_token_share", "metrics", "F-Attn: mean over layers, heads and rows of the weight of key 0",
+      "Qiu et al. 2025")
+      .input("maps [layers, batch, heads, m, n]", "after softmax")
+      .output("[]")
+      .samples({{{"include_row_0", true}}})
+      .runs<ShareOptions>([](const ShareOptions& o, const Inputs& in) {
+        return number(first_token_share(by_layer(in["maps"]), o.include_row_0));
+      });
+  add(all, "attention_entropy", "metrics", "mean over rows of -sum p ln p")
+      .input("maps [layers, batch, heads, m, n]", "after softmax")
+      .output("[]")
+      .runs([](const Inputs& in) { return number(attention_entropy(in["maps"].detach())); });
+  add(all, "max_activation", "metrics", "M-Act: mean over layers of max |hidden state|", "Qiu et al. 2025")
+      .input("hidden [layers, batch, n, d]")
+      .output("[]")
+      .runs([](const Inputs& in) { return number(max_activation(by_layer(in["hidden"]))); });
+  add(all, "gate_statistics", "metrics", "mean, min, max, shares with |s| < 1/2, 1e-2, 1e-3", "Qiu et al. 2025")
+      .input("scores [...]")
+      .output("[6]", "in that order")
+      .runs([](const Inputs& in) {
         const GateStatistics s = gate_statistics(in["scores"].detach());
         return Tensor::from(std::vector<double>{s.mean, s.min, s.max, s.below_half, s.below_1e2, s.below_1e3});
-      }),
-  });
-  all.push_back({
-      .name = "singular_values",
-      .family = "metrics",
-      .formula = "largest first",
-      .source = "LAPACK",
-      .inputs = matrix,
-      .outputs = {{"", "[min(rows, cols)]"}},
-      .draft = plain_function([](const Inputs& in) { return Tensor::from(singular_values(in["matrix"].detach())); }),
-  });
-  all.push_back({
-      .name = "effective_rank",
-      .family = "metrics",
-      .formula = "e^H of the normalised singular values; output.rank: those above tolerance times the largest",
-      .source = "Roy & Vetterli 2007",
-      .inputs = matrix,
-      .outputs = {{"", "[]"}, {"rank", "[]", "i64"}},
-      .draft = function_layer<RankOptions>(
-          [](const RankOptions& o, const Inputs& in) -> Results {
-            const Tensor m = in["matrix"].detach();
-            return {{"", number(effective_rank(m))},
-                    {"rank", full({}, static_cast<double>(matrix_rank(m, o.tolerance)), {i64})}};
-          }),
-  });
+      });
+  add(all, "singular_values", "metrics", "largest first", "LAPACK")
+      .input("matrix [rows, cols]")
+      .output("[min(rows, cols)]")
+      .runs([](const Inputs& in) { return Tensor::from(singular_values(in["matrix"].detach())); });
+  add(all, "effective_rank", "metrics",
+      "e^H of the normalised singular values; output.rank: those above tolerance times the largest",
+      "Roy & Vetterli 2007")
+      .input("matrix [rows, cols]")
+      .output("[]")
+      .output("rank []", "i64")
+      .runs<RankOptions>([](const RankOptions& o, const Inputs& in) -> Results {
+        const Tensor m = in["matrix"].detach();
+        return {{"", number(effective_rank(m))},
+                {"rank", full({}, static_cast<double>(matrix_rank(m, o.tolerance)), {i64})}};
+      });
 }
 
 }  // namespace layer_check

@@ -1,6 +1,7 @@
 // Sinkhorn attention: doubly stochastic weights, and sorted blocks. Without Gumbel noise, which is random.
 #include "registry.h"
-#include "sparse_options.h"
+
+#include <sluice/layers/heads/sinkhorn.h>
 
 namespace layer_check {
 
@@ -23,65 +24,47 @@ struct BlockCase : SinkhornBlockOptions {
   }
 };
 
-std::vector<InputInfo> square_inputs() {
-  return {{.name = "q", .shape = "[batch, heads, n, d]"},
-          {.name = "k", .shape = "[batch, kv_heads, n, d]"},
-          {.name = "v", .shape = "[batch, kv_heads, n, dv]"},
-          {.name = "key_mask", .shape = "broadcast [batch, n]", .kind = Kind::boolean, .optional = true}};
+void qkv(Layer& l) {
+  l.input("q [batch, heads, n, d]")
+      .input("k [batch, kv_heads, n, d]")
+      .input("v [batch, kv_heads, n, dv]")
+      .input(Kind::boolean, "key_mask? broadcast [batch, n]");
 }
 
 }  // namespace
 
 void add_sinkhorn(std::vector<Layer>& all) {
-  all.push_back({
-      .name = "sinkhorn",
-      .family = "sparse attention",
-      .formula = "S = e^(lambda A), then columns and rows divided by their sums, iterations times",
-      .source = "Tay et al. 2020, Sinkhorn 1964",
-      .inputs = {{.name = "scores", .shape = "[..., n, n]", .meaning = "A"},
-                 {.name = "allowed", .shape = "broadcast [n, n]", .meaning = "pairs that may be other than 0",
-                  .kind = Kind::boolean, .optional = true}},
-      .outputs = {{"", "[..., n, n]"}},
-      .examples = {{{"variant", "literal"}, {"iterations", 3}}, {{"last", "columns"}, {"lambda", 0.5}}},
-      .draft = function_layer<SinkhornOptions>([](const SinkhornOptions& given, const Inputs& in) {
-                                                   SinkhornOptions o = given;
-                                                   o.allowed = in["allowed"];
-                                                   return sinkhorn(in["scores"], o);
-                                                 }),
-  });
-  all.push_back({
-      .name = "sinkhorn_attention_form",
-      .family = "sparse attention",
-      .formula = "sinkhorn(scale q k') v",
-      .source = "Tay et al. 2020",
-      .inputs = square_inputs(),
-      .outputs = {{"", "[batch, heads, n, dv]"}},
-      .examples = {{{"top_k", 2}}},
-      .draft = function_layer<AttentionCase>(
-          [](const SinkhornAttentionOptions& given, const Inputs& in) {
-            SinkhornAttentionOptions o = given;
-            o.keys = in["key_mask"];
-            return sinkhorn_attention(in["q"], in["k"], in["v"], o);
-          }),
-  });
-  all.push_back({
-      .name = "sinkhorn_block_attention_form",
-      .family = "sparse attention",
-      .formula = "query block g attends to its own block and to sum_h P_gh (block h), P = sinkhorn of the blocks' "
-                 "means",
-      .source = "Tay et al. 2020",
-      .inputs = square_inputs(),
-      .outputs = {{"", "[batch, heads, n, dv]"},
-                  {"permutation", "[batch, heads, (n + block - 1) // block, (n + block - 1) // block]", "P"}},
-      .examples = {{{"block", 2}}, {{"block", 4}}},
-      .draft = function_layer<BlockCase>(
-          [](const SinkhornBlockOptions& given, const Inputs& in) -> Results {
-            SinkhornBlockOptions o = given;
-            o.keys = in["key_mask"];
-            return {{"", sinkhorn_block_attention(in["q"], in["k"], in["v"], o)},
-                    {"permutation", block_permutation(in["q"], in["k"], o)}};
-          }),
-  });
+  add(all, "sinkhorn", "sparse attention",
+      "S = e^(lambda A), then columns and rows divided by their sums, iterations times",
+      "Tay et al. 2020, Sinkhorn 1964")
+      .input("scores [..., n, n]", "A")
+      .input(Kind::boolean, "allowed? broadcast [n, n]", "pairs that may be other than 0")
+      .output("[..., n, n]")
+      .samples({{{"variant", "literal"}, {"iterations", 3}}, {{"last", "columns"}, {"lambda", 0.5}}})
+      .runs<SinkhornOptions>([](SinkhornOptions o, const Inputs& in) {
+        o.allowed = in["allowed"];
+        return sinkhorn(in["scores"], o);
+      });
+  add(all, "sinkhorn_attention_form", "sparse attention", "sinkhorn(scale q k') v", "Tay et al. 2020")
+      .also(qkv)
+      .output("[batch, heads, n, dv]")
+      .samples({{{"top_k", 2}}})
+      .runs<AttentionCase>([](SinkhornAttentionOptions o, const Inputs& in) {
+        o.keys = in["key_mask"];
+        return sinkhorn_attention(in["q"], in["k"], in["v"], o);
+      });
+  add(all, "sinkhorn_block_attention_form", "sparse attention",
+      "query block g attends to its own block and to sum_h P_gh (block h), P = sinkhorn of the blocks' means",
+      "Tay et al. 2020")
+      .also(qkv)
+      .output("[batch, heads, n, dv]")
+      .output("permutation [batch, heads, (n + block - 1) // block, (n + block - 1) // block]", "P")
+      .samples({{{"block", 2}}, {{"block", 4}}})
+      .runs<BlockCase>([](SinkhornBlockOptions o, const Inputs& in) -> Results {
+        o.keys = in["key_mask"];
+        return {{"", sinkhorn_block_attention(in["q"], in["k"], in["v"], o)},
+                {"permutation", block_permutation(in["q"], in["k"], o)}};
+      });
 }
 
 }  // namespace layer_check

@@ -1,8 +1,7 @@
 // Sparse attention as functions: patterns, top-k, thresholds, global rows.
-#include "shared.h"
 #include "registry.h"
-#include "sparse_options.h"
 
+#include <sluice/layers/heads/sparse_attention.h>
 #include <sluice/layers/heads/sparse_masks.h>
 #include <sluice/ops/create.h>
 
@@ -63,7 +62,10 @@ struct TopKMaskCase : TopKOptions {
 };
 struct ThresholdCase : ThresholdOptions {
   static void describe(auto& o, auto& f) {
-    threshold_options(o, f);
+    f("mode", o.mode, "what f > tau does");
+    f("tau", o.tau, OptionRange{.infinite = true}, "threshold; \"-inf\": all pairs");
+    f("temperature", o.temperature, above(0), "T of soft");
+    f("include_self", o.include_self, "j = i is visible whatever f says; null: no for soft, else yes");
     f("causal", o.attention.mask.causal, "query i of m sees keys j <= i + n - m");
     f("scale", o.attention.scale, any_number(), "of q k; null: 1/sqrt(d)");
   }
@@ -71,10 +73,7 @@ struct ThresholdCase : ThresholdOptions {
 struct NeighbourCase : NeighbourOptions {
   static void describe(auto& o, auto& f) { f("scale", o.scale, any_number(), "of q k; null: 1/sqrt(d)"); }
 };
-struct GlobalLocalCase {
-  int64_t w;
-  std::vector<int64_t> global;
-  std::optional<double> scale;
+struct GlobalLocalCase : GlobalLocalOptions {
   static void describe(auto& o, auto& f) {
     f.required("w", o.w, at_least(0), "|i - j| <= w");
     f("global_positions", o.global, at_least(0), "distinct positions");
@@ -116,133 +115,91 @@ Results run_pattern(const PatternCall& o, const Inputs& in) {
   return {{"", y}, {"mask", shown}};
 }
 
+void qkv(Layer& l) {
+  l.input("q [batch, heads, m, d]")
+      .input("k [batch, kv_heads, n, d]")
+      .input("v [batch, kv_heads, n, dv]")
+      .input(Kind::boolean, "key_mask? broadcast [batch, n]");
+}
+
 void add_chosen(std::vector<Layer>& all) {
-  all.push_back({
-      .name = "topk_attention",
-      .family = "sparse attention",
-      .formula = "softmax over the k best scores of each row",
-      .source = "Zhao et al. 2019",
-      .notes = "Gradients flow through kept scores only. output.mask shows what was kept.",
-      .inputs = qkv_inputs({{.name = "mask", .shape = "broadcast [batch, heads, m, n]", .meaning = "true: may be kept",
-                             .kind = Kind::boolean, .optional = true},
-                            {.name = "bias", .shape = "broadcast [batch, heads, m, n]", .meaning =
-                             "added to the scores",
-                             .optional = true}}),
-      .outputs = {{"", "[batch, heads, m, dv]"}},
-      .required = {{"k", 3}},
-      .examples = {{{"ties", "threshold"}, {"causal", true}}},
-      .sizes = {{"m", 4}},
-      .draft = function_layer<TopKCase>(
-          [](const TopKOptions& given, const Inputs& in) {
-            TopKOptions o = given;
-            o.attention.mask.keys = in["key_mask"], o.attention.mask.dense = in["mask"], o.attention.bias = in["bias"];
-            return topk_attention(in["q"], in["k"], in["v"], o);
-          }),
-  });
-  all.push_back({
-      .name = "topk_mask",
-      .family = "sparse attention",
-      .formula = "which entries of a row of scores are its k best",
-      .source = "Zhao et al. 2019",
-      .inputs = {{.name = "scores", .shape = "[..., n]"},
-                 {.name = "allowed", .shape = "broadcast [n]", .kind = Kind::boolean, .optional = true}},
-      .outputs = {{"", "[..., n]", "bool"}},
-      .required = {{"k", 3}},
-      .examples = {{{"ties", "threshold"}}},
-      .draft = function_layer<TopKMaskCase>(
-          [](const TopKOptions& o, const Inputs& in) {
-            return topk_mask(in["scores"].detach(), o.k, o.ties, in["allowed"]);
-          }),
-  });
-  all.push_back({
-      .name = "threshold_attention",
-      .family = "sparse attention",
-      .formula = "N_i = {j: f_ij > tau} (hard, no gradient to f); soft: log sigmoid((f - tau)/T) added to the scores; "
-                 "straight_through: values of hard, gradients of soft",
-      .source = "a learned threshold on pairs",
-      .inputs = qkv_inputs({{.name = "f", .shape = "broadcast [batch, heads, m, n]", .meaning = "score of pairs"}}),
-      .outputs = {{"", "[batch, heads, m, dv]"}},
-      .examples = {{{"mode", "soft"}, {"temperature", 0.5}}, {{"mode", "straight_through"}, {"tau", "-inf"}}},
-      .sizes = {{"m", 6}},
-      .draft = function_layer<ThresholdCase>(
-          [](const ThresholdOptions& given, const Inputs& in) {
-            ThresholdOptions o = given;
-            o.attention.mask.keys = in["key_mask"];
-            return threshold_attention(in["q"], in["k"], in["v"], in["f"], o);
-          }),
-  });
+  add(all, "topk_attention", "sparse attention", "softmax over the k best scores of each row", "Zhao et al. 2019")
+      .note("Gradients flow through kept scores only. output.mask shows what was kept.")
+      .also(qkv)
+      .input(Kind::boolean, "mask? broadcast [batch, heads, m, n]", "true: may be kept")
+      .input("bias? broadcast [batch, heads, m, n]", "added to the scores")
+      .output("[batch, heads, m, dv]")
+      .require({{"k", 3}})
+      .samples({{{"ties", "threshold"}, {"causal", true}}})
+      .runs<TopKCase>([](TopKOptions o, const Inputs& in) {
+        o.attention.mask.keys = in["key_mask"], o.attention.mask.dense = in["mask"], o.attention.bias = in["bias"];
+        return topk_attention(in["q"], in["k"], in["v"], o);
+      });
+  add(all, "topk_mask", "sparse attention", "which entries of a row of scores are its k best", "Zhao et al. 2019")
+      .input("scores [..., n]")
+      .input(Kind::boolean, "allowed? broadcast [n]")
+      .output("[..., n]", "bool")
+      .require({{"k", 3}})
+      .samples({{{"ties", "threshold"}}})
+      .runs<TopKMaskCase>([](const TopKOptions& o, const Inputs& in) {
+        return topk_mask(in["scores"].detach(), o.k, o.ties, in["allowed"]);
+      });
+  add(all, "threshold_attention", "sparse attention",
+      "N_i = {j: f_ij > tau} (hard, no gradient to f); soft: log sigmoid((f - tau)/T) added to the scores; "
+      "straight_through: values of hard, gradients of soft",
+      "a learned threshold on pairs")
+      .also(qkv)
+      .input("f broadcast [batch, heads, m, n]", "score of pairs")
+      .output("[batch, heads, m, dv]")
+      .samples({{{"mode", "soft"}, {"temperature", 0.5}}, {{"mode", "straight_through"}, {"tau", "-inf"}}})
+      .runs<ThresholdCase>([](ThresholdOptions o, const Inputs& in) {
+        o.attention.mask.keys = in["key_mask"];
+        return threshold_attention(in["q"], in["k"], in["v"], in["f"], o);
+      });
 }
 
 }  // namespace
 
-std::vector<InputInfo> qkv_inputs(std::vector<InputInfo> more) {
-  std::vector<InputInfo> all{{.name = "q", .shape = "[batch, heads, m, d]"},
-                             {.name = "k", .shape = "[batch, kv_heads, n, d]"},
-                             {.name = "v", .shape = "[batch, kv_heads, n, dv]"},
-                             {.name = "key_mask", .shape = "broadcast [batch, n]", .kind = Kind::boolean, .optional =
-                              true}};
-  all.insert(all.end(), more.begin(), more.end());
-  return all;
-}
-
 void add_sparse(std::vector<Layer>& all) {
-  all.push_back({
-      .name = "pattern_attention",
-      .family = "sparse attention",
-      .formula = "softmax over the neighbours N_i of a pattern",
-      .source = "Child et al. 2019, Longformer, Big Bird",
-      .notes = "i stands for the query's position: with m queries and n keys the last query sits on the last key. "
-               "output.mask is the pattern as bool.",
-      .inputs = qkv_inputs({}),
-      .outputs = {{"", "[batch, heads, m, dv]"}, {"mask", "[pattern_heads, m, n]", "bool"}},
-      .examples = {{{"pattern", "dilated"}, {"causal", true}}, {{"pattern", "residue"}, {"neighbours", true}},
-                   {{"pattern", "global_local"}, {"global_positions", Json::List{0, 4}}, {"neighbours", true}},
-                   {{"pattern", "random"}, {"pattern_heads", 2}}, {{"pattern", "random"}, {"neighbours", true}},
-                   {{"pattern", "bigbird"}, {"window", 1}, {"random_blocks", 1}}},
-      .draft = function_layer<PatternCall>(run_pattern),
-  });
-  all.push_back({
-      .name = "neighbour_attention",
-      .family = "sparse attention",
-      .formula = "softmax over listed keys",
-      .source = "Child et al. 2019",
-      .inputs = qkv_inputs({{.name = "neighbours", .shape = "[lists, m, K]",
-                             .meaning = "keys of each row, -1 for none; lists is heads or 1", .kind = Kind::integer,
-                             .sample = Sample::index, .below = "n"}}),
-      .outputs = {{"", "[batch, heads, m, dv]"}},
-      .sizes = {{"lists", 1}, {"K", 3}, {"m", 4}},
-      .draft = function_layer<NeighbourCase>(
-          [](const NeighbourOptions& given, const Inputs& in) {
-            NeighbourOptions o = given;
-            o.keys = in["key_mask"];
-            return neighbour_attention(in["q"], in["k"], in["v"], in["neighbours"], o);
-          }),
-  });
+  add(all, "pattern_attention", "sparse attention", "softmax over the neighbours N_i of a pattern",
+      "Child et al. 2019, Longformer, Big Bird")
+      .note("i stands for the query's position: with m queries and n keys the last query sits on the last key. "
+            "output.mask is the pattern as bool.")
+      .also(qkv)
+      .output("[batch, heads, m, dv]")
+      .output("mask [pattern_heads, m, n]", "bool")
+      .samples({{{"pattern", "dilated"}, {"causal", true}}, {{"pattern", "residue"}, {"neighbours", true}},
+                {{"pattern", "global_local"}, {"global_positions", Json::List{0, 4}}, {"neighbours", true}},
+                {{"pattern", "random"}, {"pattern_heads", 2}}, {{"pattern", "random"}, {"neighbours", true}},
+                {{"pattern", "bigbird"}, {"window", 1}, {"random_blocks", 1}}})
+      .runs<PatternCall>(run_pattern);
+  add(all, "neighbour_attention", "sparse attention", "softmax over listed keys", "Child et al. 2019")
+      .also(qkv)
+      .input(Kind::integer, "neighbours [lists, m, K]", "keys of each row, -1 for none; lists is heads or 1")
+      .output("[batch, heads, m, dv]")
+      .runs<NeighbourCase>([](NeighbourOptions o, const Inputs& in) {
+        o.keys = in["key_mask"];
+        return neighbour_attention(in["q"], in["k"], in["v"], in["neighbours"], o);
+      });
   add_chosen(all);
-  all.push_back({
-      .name = "global_local_rows",
-      .family = "sparse attention",
-      .formula = "global_local attention whose rows at global positions are computed again from projections of their "
-                 "own",
-      .source = "Beltagy et al. 2020 (Longformer)",
-      .inputs = {{.name = "q", .shape = "[batch, heads, n, d]"},
-                 {.name = "k", .shape = "[batch, kv_heads, n, d]"},
-                 {.name = "v", .shape = "[batch, kv_heads, n, dv]"},
-                 {.name = "global_q", .shape = "[batch, heads, len(global_positions), d]"},
-                 {.name = "global_k", .shape = "[batch, kv_heads, n, d]"},
-                 {.name = "global_v", .shape = "[batch, kv_heads, n, dv]"},
-                 {.name = "key_mask", .shape = "broadcast [batch, n]", .kind = Kind::boolean, .optional = true}},
-      .outputs = {{"", "[batch, heads, n, dv]"}},
-      .required = {{"w", 1}},
-      .examples = {{{"global_positions", Json::List{0, 3}}}},
-      .draft = function_layer<GlobalLocalCase>(
-          [](const GlobalLocalCase& given, const Inputs& in) {
-            AttentionOptions o{.scale = given.scale, .mask = global_local_mask(given.w, given.global)};
-            o.mask.keys = in["key_mask"];
-            const GlobalRows rows{in["global_q"], in["global_k"], in["global_v"]};
-            return global_local_attention(in["q"], in["k"], in["v"], o, rows);
-          }),
-  });
+  add(all, "global_local_rows", "sparse attention",
+      "global_local attention whose rows at global positions are computed again from projections of their own",
+      "Beltagy et al. 2020 (Longformer)")
+      .input("q [batch, heads, n, d]")
+      .input("k [batch, kv_heads, n, d]")
+      .input("v [batch, kv_heads, n, dv]")
+      .input("global_q [batch, heads, len(global_positions), d]")
+      .input("global_k [batch, kv_heads, n, d]")
+      .input("global_v [batch, kv_heads, n, dv]")
+      .input(Kind::boolean, "key_mask? broadcast [batch, n]")
+      .output("[batch, heads, n, dv]")
+      .require({{"w", 1}})
+      .samples({{{"global_positions", Json::List{0, 3}}}})
+      .runs<GlobalLocalCase>([](GlobalLocalOptions o, const Inputs& in) {
+        o.keys = in["key_mask"];
+        const GlobalRows rows{in["global_q"], in["global_k"], in["global_v"]};
+        return global_local_attention(in["q"], in["k"], in["v"], o, rows);
+      });
 }
 
 }  // namespace layer_check

@@ -1,6 +1,5 @@
 // Multi-head layers over sparse attention.
 #include "registry.h"
-#include "shared.h"
 
 #include <sluice/layers/heads/sparse_layers.h>
 
@@ -10,30 +9,6 @@ using namespace sluice;
 
 namespace {
 
-const std::vector<std::pair<std::string, std::string>> width{{"width", "heads*(head_dim or dim // heads)"}};
-
-std::vector<ParameterInfo> head_parameters() {
-  return joined({linear_parameters("q", "dim", "width", "qkv_bias"),
-                 linear_parameters("k", "dim", "width", "qkv_bias"),
-                 linear_parameters("v", "dim", "width", "qkv_bias"),
-                 linear_parameters("out", "width", "dim", "out_bias")});
-}
-std::vector<InputInfo> inputs(bool streams) {
-  InputInfo mask = key_mask_input();
-  if (!streams) mask.when = "True";
-  return {{.name = "x", .shape = "[batch, n, dim]"}, mask};
-}
-
-/// Of a PairScore called `p` whose kind and width are these options.
-std::vector<ParameterInfo> score_parameters(const std::string& p, const std::string& kind, const std::string& size) {
-  const std::string mlp = kind + " == 'mlp'";
-  return joined({linear_parameters(p + "row", "dim", size, mlp, "A or W_i"),
-                 linear_parameters(p + "col", "dim", size, "False", "B or W_j"),
-                 {{.name = p + "distance", .shape = "[" + size + "]", .meaning = "w_d", .when = mlp},
-                  {.name = p + "weight", .shape = "[" + size + "]", .meaning = "w", .when = mlp},
-                  {.name = p + "bias", .shape = "[]", .meaning = "c", .when = mlp}}});
-}
-
 struct GlobalLocalCase : GlobalLocalLayerOptions {
   std::vector<int64_t> global;  // an argument of the call
   static void describe(auto& o, auto& f) {
@@ -42,84 +17,68 @@ struct GlobalLocalCase : GlobalLocalLayerOptions {
   }
 };
 
-void add_learned(std::vector<Layer>& all) {
-  all.push_back({
-      .name = "pair_score",
-      .family = "sparse attention",
-      .formula = kPairScoreMeaning,
-      .source = "score of threshold_attention_layer",
-      .inputs = {{.name = "x", .shape = "[batch, n, dim]"}},
-      .parameters = score_parameters("", "kind", "width"),
-      .outputs = {{"", "[batch, n, n]"}},
-  });
-  all.push_back({
-      .name = "threshold_attention_layer",
-      .family = "sparse attention",
-      .formula = "multi-head threshold_attention with a learned f, one for all heads, and a learned tau",
-      .source = "a learned threshold on pairs",
-      .notes = "The option tau is the initial value of param.tau only.",
-      .derived = width,
-      .inputs = inputs(true),
-      .parameters = joined({head_parameters(), score_parameters("score.", "score", "score_width"),
-                            {{.name = "tau", .shape = "[]"}}}),
-      .outputs = {{"", "[batch, n, dim]"}},
-  });
+/// x and the maps of heads.
+void heads(Layer& l) {
+  l.derive({{"width", "heads*(head_dim or dim // heads)"}})
+      .input("x [batch, n, dim]")
+      .dense("q", "dim", "width", "qkv_bias")
+      .dense("k", "dim", "width", "qkv_bias")
+      .dense("v", "dim", "width", "qkv_bias")
+      .dense("out", "width", "dim", "out_bias")
+      .output("[batch, n, dim]");
+}
+
+/// Of a PairScore called `p` whose kind and width are these options.
+void score(Layer& l, const std::string& p, const std::string& kind, const std::string& size) {
+  const std::string mlp = kind + " == 'mlp'";
+  l.dense(p + "row", "dim", size, mlp, "A or W_i")
+      .dense(p + "col", "dim", size, "False", "B or W_j")
+      .parameter(p + "distance [" + size + "]", "w_d", mlp)
+      .parameter(p + "weight [" + size + "]", "w", mlp)
+      .parameter(p + "bias []", "c", mlp);
 }
 
 }  // namespace
 
 void add_sparse_layers(std::vector<Layer>& all) {
-  all.push_back({
-      .name = "topk_attention_layer",
-      .family = "sparse attention",
-      .formula = "multi-head topk_attention",
-      .source = "Zhao et al. 2019 (Explicit Sparse Transformer)",
-      .derived = width,
-      .inputs = inputs(true),
-      .parameters = head_parameters(),
-      .outputs = {{"", "[batch, n, dim]"}},
-  });
-  add_learned(all);
-  all.push_back({
-      .name = "sinkhorn_attention",
-      .family = "sparse attention",
-      .formula = "multi-head sinkhorn_attention_form",
-      .source = "Tay et al. 2020",
-      .derived = width,
-      .inputs = inputs(false),
-      .parameters = head_parameters(),
-      .outputs = {{"", "[batch, n, dim]"}},
-  });
-  all.push_back({
-      .name = "sinkhorn_block_attention",
-      .family = "sparse attention",
-      .formula = "multi-head sinkhorn_block_attention_form",
-      .source = "Tay et al. 2020",
-      .derived = width,
-      .inputs = inputs(false),
-      .parameters = head_parameters(),
-      .outputs = {{"", "[batch, n, dim]"}},
-  });
-  std::vector<ParameterInfo> parameters = head_parameters();
+  add(all, "topk_attention_layer", "sparse attention", "multi-head topk_attention",
+      "Zhao et al. 2019 (Explicit Sparse Transformer)")
+      .also(heads)
+      .key_mask();
+  add(all, "pair_score", "sparse attention", kPairScoreMeaning, "score of threshold_attention_layer")
+      .input("x [batch, n, dim]")
+      .also([](Layer& l) { score(l, "", "kind", "width"); })
+      .output("[batch, n, n]");
+  add(all, "threshold_attention_layer", "sparse attention",
+      "multi-head threshold_attention with a learned f, one for all heads, and a learned tau",
+      "a learned threshold on pairs")
+      .note("The option tau is the initial value of param.tau only.")
+      .also(heads)
+      .key_mask()
+      .also([](Layer& l) { score(l, "score.", "score", "score_width"); })
+      .parameter("tau []");
+  add(all, "sinkhorn_attention", "sparse attention", "multi-head sinkhorn_attention_form", "Tay et al. 2020")
+      .also(heads)
+      .key_mask(true);
+  add(all, "sinkhorn_block_attention", "sparse attention", "multi-head sinkhorn_block_attention_form",
+      "Tay et al. 2020")
+      .also(heads)
+      .key_mask(true);
+  Layer& global_local = add(all, "global_local_attention", "sparse attention",
+                            "multi-head sliding-window attention with global positions",
+                            "Beltagy et al. 2020 (Longformer)")
+                            .also(heads)
+                            .key_mask(true);
   for (const char* name : {"global_q", "global_k", "global_v"})
-    for (const ParameterInfo& p : linear_parameters(name, "dim", "width", "qkv_bias", "", "separate_global"))
-      parameters.push_back(p);
-  all.push_back({
-      .name = "global_local_attention",
-      .family = "sparse attention",
-      .formula = "multi-head sliding-window attention with global positions",
-      .source = "Beltagy et al. 2020 (Longformer)",
-      .derived = width,
-      .inputs = inputs(false),
-      .parameters = parameters,
-      .outputs = {{"", "[batch, n, dim]"}},
-      .examples = {{{"heads", 2}, {"w", 1}, {"global_positions", Json::List{0, 3}}, {"qkv_bias", true}, {"out_bias", true}},
-                   {{"separate_global", false}, {"w", 1}, {"global_positions", Json::List{2}}}},
+    global_local.dense(name, "dim", "width", "qkv_bias", "", "separate_global");
+  global_local
+      .samples({{{"heads", 2}, {"w", 1}, {"global_positions", Json::List{0, 3}}, {"qkv_bias", true},
+                 {"out_bias", true}},
+                {{"separate_global", false}, {"w", 1}, {"global_positions", Json::List{2}}}})
       .draft = module_layer<GlobalLocalAttention, GlobalLocalCase>(
           [](const GlobalLocalAttention& l, const Inputs& in, const GlobalLocalCase& o) {
             return l(in["x"], {.key_mask = in["key_mask"], .positions = o.global});
-          }),
-  });
+          });
 }
 
 }  // namespace layer_check

@@ -1,8 +1,7 @@
 // What layer_check knows about a layer: what --list prints, and how to build and run it.
 #pragma once
 
-#include "value.h"
-
+#include <sluice/core/json.h>
 #include <sluice/core/options.h>
 #include <sluice/core/random.h>
 #include <sluice/layers/nn/module.h>
@@ -10,37 +9,43 @@
 #include <sluice/ops/view.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 
 namespace layer_check {
 
+using sluice::Json;
 using sluice::NamedTensor;
 using sluice::OptionList;
 using sluice::Tensor;
+/// Options by their names.
+using Values = std::map<std::string, Json>;
 
 enum class Kind { floating, integer, boolean };
-/// What --self-check fills an input with.
+/// What the values of an input mean; of all but `normal` a case may be refused for other values.
 enum class Sample {
   normal,
-  unit,         // in (0, 1)
+  unit,         // in [0, 1]
   nonpositive,  // logarithms of decays
-  index,        // integers below `below`
+  index,
   ascending,    // document numbers
 };
 
+// What --list prints. Shapes and conditions are Python expressions over the options and the derived names, for the
+// programs that read the listing: tests/layer_check/formulas.py compares them with the layers. Only inputs are checked
+// by theirs here (inputs.cpp), as far as that needs no arithmetic; the layer checks the rest.
+
 struct InputInfo {
-  std::string name, shape;  // a ShapeFormula
+  std::string name, shape;
   std::string meaning = {};
   Kind kind = Kind::floating;
   bool optional = false;
   std::string when = "True";  // with which options it exists
   Sample sample = Sample::normal;
-  std::string below = "2";
-  bool strict = false;  // other values than those that `sample` makes mean nothing, and are refused
+  bool strict = false;  // other values than those of `sample` are refused
 };
 
-/// A tensor of the state. The names and shapes that count are those of the built layer; these formulas describe
-/// them, and --self-check compares the two.
+/// A tensor of the state. The names and shapes that count are those of the built layer.
 struct ParameterInfo {
   /// "{i}" runs over `repeat`, "{j}" over `inner_repeat`: a number, or a list of objects, whose fields are
   /// item.<field>.
@@ -99,6 +104,7 @@ struct Draft {
   std::function<Instance(sluice::DType)> build;
 };
 
+/// An entry. What stands in the library's table of layers needs neither a draft nor samples.
 struct Layer {
   std::string name, family;
   std::string formula, source, notes = {};
@@ -106,26 +112,56 @@ struct Layer {
   std::vector<InputInfo> inputs = {};
   std::vector<ParameterInfo> parameters = {};
   std::vector<OutputInfo> outputs = {};
-  /// Values of the options that are required, for --list and --self-check; 8 unless given.
-  Values required = {};
-  /// Further options of a first layer, where the defaults do not go together with those.
-  Values bare = {};
-  /// Option sets for --self-check, beside the defaults.
-  std::vector<Values> examples = {};
-  /// Sizes for --self-check of names that no option has.
+  Values required = {};  // values of the options that are required; 8 unless given
+  Values bare = {};      // further options of a first layer, where the defaults do not go together with those
+  std::vector<Values> examples = {};  // option sets beside the defaults, which reach all that the layer can do
   std::map<std::string, int64_t> sizes = {};
-  /// Whether a layer of the table that streams has the option `stream`.
-  bool streams = true;
-  /// Of a layer of the library's table, which has samples of its options too, nothing need be said.
+  bool streams = true;                // whether a layer of the table that streams has the option `stream`
   std::function<Draft()> draft = {};
+
+  // How an entry is written. `what` is a name and a shape, "x [batch, n, dim]"; the main output has no name, and
+  // an input whose name ends in ? is optional.
+  Layer& note(std::string text) { return notes = std::move(text), *this; }
+  Layer& derive(std::vector<std::pair<std::string, std::string>> names) { return derived = std::move(names), *this; }
+  Layer& input(const std::string& what, std::string meaning = {}, std::string when = "True") {
+    return input(Kind::floating, what, std::move(meaning), std::move(when));
+  }
+  Layer& input(Kind kind, const std::string& what, std::string meaning = {}, std::string when = "True");
+  /// Other values of the last input are refused.
+  Layer& only(Sample sample) { return inputs.back().sample = sample, inputs.back().strict = true, *this; }
+  /// Of a layer that streams: not beside the option `stream`.
+  Layer& key_mask(bool beside_streams = false);
+  Layer& parameter(const std::string& what, std::string meaning = {}, std::string when = "True");
+  /// weight and bias of a Linear called `path`; `bias` and `when` are conditions.
+  Layer& dense(const std::string& path, const std::string& in, const std::string& out, const std::string& bias = "True",
+               const std::string& meaning = {}, const std::string& when = "True");
+  /// The parameters of a Norm called `path`, of width `dim`, whose kind is the option `kind`.
+  Layer& norm(const std::string& path, const std::string& kind, const std::string& dim, const std::string& when = {});
+  /// The parameters of another layer, under `prefix`; its {i} runs over `repeat`.
+  Layer& parts(const Layer& of, const std::string& prefix, const std::string& repeat);
+  Layer& output(const std::string& what, std::string meaning = {}, std::string when = "True");
+  Layer& require(Values values) { return required = std::move(values), *this; }
+  Layer& samples(std::vector<Values> sets) { return examples = std::move(sets), *this; }
+  /// What several entries have in common: f(*this).
+  template <class F>
+  Layer& also(F f) { return f(*this), *this; }
+  /// A function with options O, run(options, inputs), or without options, run(inputs).
+  template <class O, class Run>
+  Layer& runs(Run run);
+  template <class Run>
+  Layer& runs(Run run);
 };
+
+/// A new entry at the end of the list.
+Layer& add(std::vector<Layer>& all, const std::string& name, const std::string& family, const std::string& formula,
+           const std::string& source = "");
 
 /// What a layer is made of when nothing else is said of it: the required options, and the bare ones.
 Values bare_options(const Layer& layer);
+/// ValueError for more numbers than this machine's memory holds, before anything is allocated.
+void check_memory(const std::string& what, double numbers);
 /// Option sets that together reach all that the layer can do; the first is bare_options().
 std::vector<Values> samples_of(const Layer& layer);
-/// The values of all options, and the derived names.
-Values names_of(const Layer& layer, const Values& options);
 Json object(const Values& values);
 
 // -- ways to make a draft ----------------------------------------------------------------------------------
@@ -222,5 +258,10 @@ template <class Run>
 std::function<Draft()> plain_function(Run run) {
   return function_layer<NoOptions>([=](const NoOptions&, const Inputs& in) { return run(in); });
 }
+
+template <class O, class Run>
+Layer& Layer::runs(Run run) { return draft = function_layer<O>(std::move(run)), *this; }
+template <class Run>
+Layer& Layer::runs(Run run) { return draft = plain_function(std::move(run)), *this; }
 
 }  // namespace layer_check

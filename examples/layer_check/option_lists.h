@@ -1,7 +1,7 @@
 // The options of calls that are no layer's.
 #pragma once
 
-#include "shared.h"
+#include "layer.h"
 
 #include <sluice/layers/heads/hierarchical.h>
 

@@ -1,7 +1,5 @@
 #include "registry.h"
 
-#include "expression.h"
-
 namespace layer_check {
 
 const std::vector<Layer>& layers() {
@@ -14,7 +12,7 @@ const std::vector<Layer>& layers() {
           if (o.required) l.required.try_emplace(o.name, 8);
       }
     };
-    for (auto add : {add_basic, add_positions, add_gau, add_flash, add_flash_models, add_attention, add_multi_head,
+    for (auto add : {add_basic, add_positions, add_gau, add_flash, add_attention, add_multi_head,
                      add_conversions, add_sparse, add_sinkhorn, add_sparse_layers, add_linear, add_linear_layers,
                      add_gates, add_metrics, add_rest_of_table})
       add(list);
@@ -51,12 +49,6 @@ std::vector<Values> samples_of(const Layer& layer) {
     all.push_back(std::move(sample));
   }
   return all;
-}
-
-Values names_of(const Layer& layer, const Values& options) {
-  Values names = options;
-  for (const auto& [name, formula] : layer.derived) names[name] = evaluate(formula, names);
-  return names;
 }
 
 }  // namespace layer_check

@@ -14,7 +14,6 @@ void add_basic(std::vector<Layer>& all);
 void add_positions(std::vector<Layer>& all);
 void add_gau(std::vector<Layer>& all);
 void add_flash(std::vector<Layer>& all);
-void add_flash_models(std::vector<Layer>& all);
 void add_attention(std::vector<Layer>& all);
 void add_linear(std::vector<Layer>& all);
 void add_linear_layers(std::vector<Layer>& all);

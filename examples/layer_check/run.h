@@ -15,9 +15,9 @@ struct RunSettings {
 /// Options that were checked, and what they mean for the layer.
 struct Prepared {
   const Layer* layer;
-  Json options;
-  Values names;  // options and derived
+  Json options;  // all, with their defaults
   std::function<Instance(sluice::DType)> build;
+  std::vector<NamedTensor> state;  // parameters: names and shapes, of a layer on meta
 };
 /// ValueError for unknown layers, options that do not fit, and sizes beyond the memory of this machine. `config` is an
 /// object.
@@ -26,11 +26,11 @@ Prepared prepare(const std::string& layer, const Json& config);
 /// The options of a case: a JSON object. ValueError for anything else.
 Json parse_config(const std::string& text);
 
-/// The parameters that the formulas of the listing describe.
-std::map<std::string, sluice::Shape> described_parameters(const Layer& layer, const Values& names);
+/// Checks names, dtypes, shapes and values of the inputs of a case; float inputs become leaves.
+Inputs checked_inputs(const Prepared& p, const std::map<std::string, Tensor>& given);
 
-/// The tensors of a layer's state: names, and shapes as text, one line.
-std::string expected_parameters(const Instance& made);
+/// "param.a (did you mean …?), param.b are not parameters with these options", where `what` is "a parameter".
+std::string not_there(const std::vector<std::string>& names, std::string what, const std::vector<std::string>& known);
 
 /// Runs the case file and returns what is to be written. Throws sluice::Error naming what does not fit.
 sluice::SafeTensors run_case(const sluice::SafeTensors& file, const RunSettings& settings);

@@ -2,16 +2,6 @@
 
 namespace layer_check {
 
-sluice::Pass pass_of(const Inputs& in) {
-  const bool cross = in["context"].defined();
-  return {.key_mask = in[cross ? "query_mask" : "key_mask"],
-          .context = in[cross ? "context" : "f"],  // f: the branch of a gated residual
-          .context_mask = cross ? in["key_mask"] : Tensor(),
-          .segments = in["segments"],
-          .mask = in["mask"],
-          .bias = in["bias"]};
-}
-
 std::vector<ParameterInfo> norm_parameters(const std::string& path, const std::string& kind, const std::string& dim,
                                            const std::string& repeat) {
   const std::string p = path.empty() ? "" : path + ".";
@@ -26,10 +16,11 @@ std::vector<ParameterInfo> linear_parameters(const std::string& path, const std:
                                              const std::string& bias, const std::string& meaning,
                                              const std::string& when, const std::string& repeat) {
   const std::string with_bias = when == "True" ? bias : bias == "True" ? when : "(" + when + ") and " + bias;
-  std::vector<ParameterInfo> all{{.name = path + ".weight", .shape = "[" + in + ", " + out + "]", .meaning = meaning,
+  const std::string p = path.empty() ? "" : path + ".";
+  std::vector<ParameterInfo> all{{.name = p + "weight", .shape = "[" + in + ", " + out + "]", .meaning = meaning,
                                   .when = when, .repeat = repeat}};
   if (bias != "False")
-    all.push_back({.name = path + ".bias", .shape = "[" + out + "]", .when = with_bias, .repeat = repeat});
+    all.push_back({.name = p + "bias", .shape = "[" + out + "]", .when = with_bias, .repeat = repeat});
   return all;
 }
 
