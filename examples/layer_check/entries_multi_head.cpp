@@ -33,7 +33,7 @@ void gate_parameters(Layer& l, const std::string& path, const std::string& item,
 }
 
 void multi_head_parameters(Layer& l) {
-  const std::string in = "c if item.position in ('g2', 'g3') else dim";
+  const std::string in = "heads*dk if item.source == 'query' else c if item.position in ('g2', 'g3') else dim";
   const std::string heads = "(1 if item.position == 'g5' and item.granularity == 'elementwise' else g if item.position "
                             "in ('g2', 'g3') else heads)";
   const std::string channels = "(1 if item.granularity == 'headwise' else dim if item.position == 'g5' else dv if "
@@ -46,7 +46,7 @@ void multi_head_parameters(Layer& l) {
       .dense("q", "dim", "heads*dk", "qkv_bias")
       .dense("k", "c", "g*dk", "qkv_bias")
       .dense("v", "c", "g*dv", "qkv_bias")
-      .dense("out", "heads*dv", "dim", "out_bias")
+      .dense("out", "heads*dv", "dim", "out_bias", "", "project_out")
       .norm("q_norm", "qk_norm_kind", "(heads*dk if qk_norm_over != 'shared' else dk)", "qk_norm")
       .norm("k_norm", "qk_norm_kind", "(g*dk if qk_norm_over != 'shared' else dk)", "qk_norm");
   const std::size_t first = l.parameters.size();
@@ -126,7 +126,7 @@ void add_multi_head(std::vector<Layer>& all) {
                 "1e-6, gates [{}].")
           .also(multi_head_parameters)
           .also(perhaps_two_sequences)
-          .output("[batch, n if context_dim == 0 else m, dim]")
+          .output("[batch, n if context_dim == 0 else m, dim if project_out else heads*dv]")
           .output("map [batch, heads, n if context_dim == 0 else m, n]", "the attention map",
                   "map and len(stream) == 0")
           .samples(multi_head_samples());

@@ -73,7 +73,10 @@ struct ThresholdCase : ThresholdOptions {
 struct NeighbourCase : NeighbourOptions {
   static void describe(auto& o, auto& f) { f("scale", o.scale, any_number(), "of q k; null: 1/sqrt(d)"); }
 };
-struct GlobalLocalCase : GlobalLocalOptions {
+struct GlobalLocalCase {
+  int64_t w;
+  std::vector<int64_t> global;
+  std::optional<double> scale;
   static void describe(auto& o, auto& f) {
     f.required("w", o.w, at_least(0), "|i - j| <= w");
     f("global_positions", o.global, at_least(0), "distinct positions");
@@ -195,8 +198,9 @@ void add_sparse(std::vector<Layer>& all) {
       .output("[batch, heads, n, dv]")
       .require({{"w", 1}})
       .samples({{{"global_positions", Json::List{0, 3}}}})
-      .runs<GlobalLocalCase>([](GlobalLocalOptions o, const Inputs& in) {
-        o.keys = in["key_mask"];
+      .runs<GlobalLocalCase>([](const GlobalLocalCase& given, const Inputs& in) {
+        AttentionOptions o{.scale = given.scale, .mask = global_local_mask(given.w, given.global)};
+        o.mask.keys = in["key_mask"];
         const GlobalRows rows{in["global_q"], in["global_k"], in["global_v"]};
         return global_local_attention(in["q"], in["k"], in["v"], o, rows);
       });
