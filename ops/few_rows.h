@@ -7,9 +7,6 @@
 
 namespace sluice::detail {
 
-/// Products with more rows go to gemm.
-inline constexpr int64_t kFewRows = 4;
-
 /// c [n, m] = a·b + bias in parallel, for n <= kFewRows. b [k, m], or its transpose [m, k], with leading dimension ldb;
 /// bias [m] or null. The same bits for any number of threads. B is T, or BFloat16 if T is float.
 template <class T, class B>

@@ -59,7 +59,8 @@ struct ScoreTiles {
       std::copy_n(l.strides.begin(), 3, row_scale_stride);
       row_scale = o.row_scale.data<T>();
     }
-    split = m >= 64 && n >= 64 && d >= 24 && dv >= 24 && large_packing<T>(precision, n) == Packing::split;
+    split = m >= 64 && n >= 64 && d >= 24 && dv >= 24 &&
+            splits({.n = m, .m = d, .k = n, .dtype = dtype_of<T>(), .precision = precision});
   }
 
   /// Rows [row, row + rows) of head h, and of the tile of keys [first, first + width) the columns in `seen`; in three

@@ -20,7 +20,7 @@
 // So beside errors relative to Σ|ab| a result is off by up to 2⁻¹²³·k, by 2⁻¹²⁶·|b| for each a ≠ 0 below 2⁻¹⁰³, and by
 // 2⁻¹²⁶·|a| for each b ≠ 0 below 2⁻¹⁰³. Among ordinary numbers that is far below a rounding, however small some of them
 // are; it shows where a whole row is tiny and a column huge. precision.h documents these errors, and
-// tests/ops/amx_emulated_test.cpp checks them. If denormals must be kept, products do not come here (amx_computes).
+// tests/ops/amx_emulated_test.cpp checks them. If denormals must be kept, products do not come here (plan.cpp).
 //
 // A tile's three parts lie one after the other. Per 32 of k 16 tiles are loaded for 24 products, so the multiplier sets
 // the pace as long as two tiles of a in parts, over kSteps, stay in L1.

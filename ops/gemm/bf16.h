@@ -28,12 +28,6 @@ constexpr int64_t kAmxCols = 32;    // columns of a panel of b: two tiles
 constexpr int64_t kAmxDepth = 1024;  // of k at a time, at most
 constexpr int64_t kAmxPart = 1024, kSplitTile = 3 * kAmxPart;  // bytes of a tile; of the three parts of a tile of f32
 
-/// Whether products of bf16, and large products of f32, are computed on AMX: AMX is in use, and denormals may be
-/// flushed, which AMX always does.
-bool amx_computes();
-/// Whether products of bf16 are computed in tiles, by AMX or BFMMLA, if denormals may be flushed: both do.
-bool bf16_tiles_compute();
-
 /// Panels of b, of depth k and in tiles of `parts` parts, that stay in L2 (1 of its 2 MiB).
 inline int64_t amx_near_panels(int64_t k, int64_t parts) {
   return std::clamp<int64_t>((int64_t{1} << 20) / ((k + kAmxStep - 1) / kAmxStep * parts * 2048), 4, 16);

@@ -1,15 +1,14 @@
 // Matrix products for kernels: single-threaded, row-major, operands plain or transposed; and operands that are packed
 // once and used many times. (Tensors are multiplied by ops/matmul.h.)
 //
-// NEON, AVX2 and better use Sluice's own kernels (ops/gemm/ladder.h); other processors use OpenBLAS. Products with one
-// row or one column are memory-bound and go to gemv. Otherwise an element of c is one chain of fused multiply-adds for
+// Which implementation computes a product, plan.h says. With one row or one column it is gemv of OpenBLAS, and on
+// processors without NEON or AVX2 all of OpenBLAS. Otherwise an element of c is one chain of fused multiply-adds for
 // every 512 of k or less: its bits depend on its row of a, its column of b and k alone, not on n, m, threads, or how
-// operands are held. (matmul computes a single product of up to four rows by ops/few_rows.h, and on AMX a large
-// product, from 112 rows on, in three parts: amx_f32.cpp.)
+// operands are held.
 #pragma once
 
 #include <sluice/core/dtype.h>
-#include <sluice/ops/gemm/precision.h>
+#include <sluice/ops/gemm/plan.h>
 
 #include <cstdint>
 
@@ -25,21 +24,9 @@ void gemm(Read ra, Read rb, int64_t n, int64_t m, int64_t k, float alpha, const 
 void gemm(Read ra, Read rb, int64_t n, int64_t m, int64_t k, double alpha, const double* a, int64_t lda, const double* b,
           int64_t ldb, double beta, double* c, int64_t ldc, Precision = Precision::f32);
 
-/// Name of the implementation that computes such a product of f32 or f64, e.g. "AVX-512".
-const char* gemm_means(bool f64, int64_t n, int64_t m, Precision precision);
-
 /// c [n, m] += bias [m].
 template <class T>
 void add_bias(T* c, int64_t n, int64_t m, int64_t ldc, const T* bias);
-
-/// Layout of packed operands. plain: a copy, for OpenBLAS. panels: rows of a, panels of b. rounded: the same, rounded
-/// to bf16. tiles: tiles of bf16 (AMX, BFMMLA). split: tiles of f32 in three parts of bf16 (AMX).
-enum class Packing : uint8_t { plain, panels, rounded, tiles, split };
-/// The packing for many small products of one kind; and for one large product, which is split where that is faster.
-template <class T>
-Packing usual_packing(Precision precision);
-template <class T>
-Packing large_packing(Precision precision, int64_t k);
 
 /// A packed left operand [n, k] in the caller's memory, to be multiplied by several pieces of a right operand.
 template <class T>
@@ -47,7 +34,8 @@ class PackedA {
  public:
   /// Size of the memory in numbers of T: enough for any precision, or for one packing. Must be 64-byte aligned.
   static int64_t size(int64_t n, int64_t k);
-  PackedA(int64_t n, int64_t k, T* memory, Precision precision = Precision::f32) : PackedA(n, k, memory, usual_packing<T>(precision)) {}
+  PackedA(int64_t n, int64_t k, T* memory, Precision precision = Precision::f32)
+      : PackedA(n, k, memory, usual_packing(dtype_of<T>(), precision)) {}
   static int64_t size(int64_t n, int64_t k, Packing packing);
   PackedA(int64_t n, int64_t k, T* memory, Packing packing);
 
@@ -74,7 +62,8 @@ class PackedB {
  public:
   /// Size of the memory in numbers of T: enough for any precision, or for one packing. Must be 64-byte aligned.
   static int64_t size(int64_t k, int64_t m);
-  PackedB(int64_t k, int64_t m, T* memory, Precision precision = Precision::f32) : PackedB(k, m, memory, usual_packing<T>(precision)) {}
+  PackedB(int64_t k, int64_t m, T* memory, Precision precision = Precision::f32)
+      : PackedB(k, m, memory, usual_packing(dtype_of<T>(), precision)) {}
   static int64_t size(int64_t k, int64_t m, Packing packing);
   PackedB(int64_t k, int64_t m, T* memory, Packing packing);
 

@@ -7,7 +7,7 @@
 //   packed.cpp     blocks copied into panels, a tile of c in registers (portable)
 //                  neon.cpp, avx2.cpp, avx512.cpp: that tile; amx.cpp, bfmmla.cpp: products of bf16; amx_f32.cpp:
 //                  products of f32 made of products of bf16
-//   gemm.cpp       which of these for which size and processor
+//   plan.cpp       which of these for which size and processor
 #pragma once
 
 #include <sluice/ops/gemm/gemm.h>

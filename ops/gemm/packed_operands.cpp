@@ -1,5 +1,5 @@
 // Packed operands: one block of k after the other, each with the panels of b or the rows of a, as numbers or as tiles
-// of bf16. For OpenBLAS (see gemm.cpp) packed operands are plain copies.
+// of bf16. For OpenBLAS (see plan.cpp) packed operands are plain copies.
 #include <sluice/core/vectorise.h>
 #include <sluice/ops/gemm/bf16.h>
 #include <sluice/ops/gemm/ladder.h>
@@ -22,17 +22,6 @@ int64_t block_depth(Packing packing, int64_t k) {
 }
 
 }  // namespace
-
-template <class T>
-Packing usual_packing(Precision precision) {
-  if (sizeof(T) == 4 && precision == Precision::bf16) return bf16_tiles_compute() ? Packing::tiles : Packing::rounded;
-  return isa() == Isa::base ? Packing::plain : Packing::panels;
-}
-template <class T>
-Packing large_packing(Precision precision, int64_t k) {
-  const bool split = sizeof(T) == 4 && precision == Precision::f32 && amx_computes() && k >= 2 * kAmxStep;
-  return split ? Packing::split : usual_packing<T>(precision);
-}
 
 template <class T>
 int64_t PackedB<T>::size(int64_t k, int64_t m) {
@@ -185,7 +174,8 @@ bool PackedB<T>::multiply(Read ra, int64_t n, T alpha, const T* a, int64_t lda, 
     const Micro<T>& u = micro<T>(isa());
     const Right<T> panels{right, k * cols_, cols_, true};
     const bool round = packing_ == Packing::rounded;
-    if (round || (m > 4 * cols_ && n * k > 4096)) copy_and_multiply(u, ra, left, lda, round, panels, n, m, k, alpha, keep, c, ldc, last);
+    if (round || copy_pays(m, cols_, n * k))
+      copy_and_multiply(u, ra, left, lda, round, panels, n, m, k, alpha, keep, c, ldc, last);
     else multiply_block(u, in_place(ra, left, lda), panels, n, m, k, alpha, keep, c, ldc, last);
   }
   return finite;
@@ -227,10 +217,6 @@ void add_bias(T* c, int64_t n, int64_t m, int64_t ldc, const T* bias) {
 
 template void add_bias(float*, int64_t, int64_t, int64_t, const float*);
 template void add_bias(double*, int64_t, int64_t, int64_t, const double*);
-template Packing usual_packing<float>(Precision);
-template Packing usual_packing<double>(Precision);
-template Packing large_packing<float>(Precision, int64_t);
-template Packing large_packing<double>(Precision, int64_t);
 template class PackedA<float>;
 template class PackedA<double>;
 template class PackedB<float>;

@@ -3,7 +3,6 @@
 
 #include "support/catch.h"
 #include "support/child.h"
-#include "support/isa_scope.h"
 
 #include <sluice/core/parallel.h>
 #include <sluice/ops/gemm/gemm.h>
@@ -88,21 +87,4 @@ TEST_CASE("describe_machine says processor, instruction set, OpenBLAS and thread
   set_num_threads(3);
   CHECK(describe_machine().ends_with(", 3 threads"));
   set_num_threads(before);
-}
-
-TEST_CASE("gemm_means: what a product of the instruction set in use runs on", "[gemm]") {
-  const bool before = flush_denormals();
-  testing::for_each_isa([](Isa i) {
-    const bool tiles = i == Isa::amx || i == Isa::neon_bf16;
-    for (const bool flush : {true, false}) {
-      set_flush_denormals(flush);  // tiles flush always, and compute only where that is wanted
-      const char* rounded[] = {"portable, bf16", "NEON, bf16",    "BFMMLA, bf16",
-                               "AVX2, bf16",     "AVX-512, bf16", "AMX, bf16"};
-      const Isa used = !tiles || flush ? i : i == Isa::amx ? Isa::avx512 : Isa::neon;
-      INFO(isa_name(i) << ", flush " << flush);
-      CHECK(std::string(detail::gemm_means(false, 8, 8, Precision::bf16)) == rounded[static_cast<int>(used)]);
-      CHECK(std::string(detail::gemm_means(true, 8, 1, Precision::f32)) == "OpenBLAS gemv");
-    }
-  });
-  set_flush_denormals(before);
 }

@@ -1,0 +1,63 @@
+#include <sluice/ops/gemm/plan.h>
+
+#include <algorithm>
+
+namespace sluice::detail {
+
+namespace {
+
+bool rounds(const GemmShape& p) { return p.dtype == bf16 || (p.dtype == f32 && p.precision == Precision::bf16); }
+
+Packing usual(const GemmShape& p) {
+  const bool tiles = (p.isa == Isa::amx || p.isa == Isa::neon_bf16) && p.flush;
+  if (rounds(p)) return tiles ? Packing::tiles : Packing::rounded;
+  return p.isa == Isa::base ? Packing::plain : Packing::panels;
+}
+
+const char* means(const GemmShape& p, Packing packing) {
+  static constexpr const char* exact[] = {"portable", "NEON", "NEON", "AVX2", "AVX-512", "AVX-512"};  // by Isa
+  static constexpr const char* rounded[] = {"portable, bf16", "NEON, bf16",    "NEON, bf16",
+                                            "AVX2, bf16",     "AVX-512, bf16", "AVX-512, bf16"};
+  switch (packing) {
+    case Packing::plain: return p.n == 1 || p.m == 1 ? "OpenBLAS gemv" : "OpenBLAS";
+    case Packing::panels: return exact[static_cast<int>(p.isa)];
+    case Packing::rounded: return rounded[static_cast<int>(p.isa)];
+    case Packing::tiles: return p.isa == Isa::amx ? "AMX, bf16" : "BFMMLA, bf16";
+    case Packing::split: break;
+  }
+  return "AMX, f32 in three parts";
+}
+
+}  // namespace
+
+Plan plan_gemm(const GemmShape& p) {
+  const int64_t work = p.n * p.m * p.k;
+  // A single product of few rows is memory-bound. Where f32 is rounded to bf16, only one row counts as few: rounding
+  // would not make it faster.
+  const int64_t few = p.dtype == f32 && rounds(p) ? 1 : kFewRows;
+  if (p.batch == 1 && p.n <= few && p.plain_rows) return {Plan::rows, Packing::plain, "few rows"};
+  if (p.batch == 1 && p.m == 1 && p.plain_column) return {Plan::column, Packing::plain, "few rows"};
+
+  // Packing for all threads pays with enough rows and columns. OpenBLAS packs by itself. bf16 is always packed.
+  const bool wide = p.isa != Isa::base && p.n >= 112 && p.m >= 32 && work >= 1 << 21;
+  const Packing packing = wide && splits(p) ? Packing::split : packing_of(p);
+  // All threads share a single matrix, but one of a batch only if it is large.
+  const int64_t least = p.batch == 1 ? 1 << 21 : p.dtype == bf16 || packing == Packing::tiles ? 1 << 28 : 1 << 25;
+  const bool shared = (wide || p.dtype == bf16) && work >= least;
+  return {shared ? Plan::shared : Plan::separate, packing, means(p, packing)};
+}
+
+Packing packing_of(const GemmShape& p) {
+  return (p.n == 1 || p.m == 1) && p.dtype != bf16 ? Packing::plain : usual(p);
+}
+
+Packing usual_packing(DType dtype, Precision precision) {
+  return usual({.n = 2, .m = 2, .k = 2, .dtype = dtype, .precision = precision});
+}
+
+bool splits(const GemmShape& p) {
+  constexpr int64_t kLeast = 64;  // of k: two steps of AMX
+  return p.dtype == f32 && p.precision == Precision::f32 && p.isa == Isa::amx && p.flush && p.k >= kLeast;
+}
+
+}  // namespace sluice::detail

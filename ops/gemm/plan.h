@@ -1,0 +1,55 @@
+// Which way a product takes. plan_gemm() decides it once, from sizes, numbers, instruction set and mode alone; kernels
+// obey it. tests/ops/gemm_plan_test.cpp holds a table of its answers.
+#pragma once
+
+#include <sluice/core/cpu.h>
+#include <sluice/core/parallel.h>
+#include <sluice/ops/gemm/precision.h>
+
+#include <cstdint>
+
+namespace sluice::detail {
+
+/// Layout of packed operands. plain: a copy, for OpenBLAS. panels: rows of a, panels of b. rounded: the same, rounded
+/// to bf16. tiles: tiles of bf16 (AMX, BFMMLA). split: tiles of f32 in three parts of bf16 (AMX).
+enum class Packing : uint8_t { plain, panels, rounded, tiles, split };
+
+/// What decides the way of a product c [n, m] = a [n, k] · b [k, m], or of a batch of products.
+struct GemmShape {
+  int64_t batch = 1, n, m, k;
+  DType dtype = f32;                      // of a, b and c
+  Precision precision = Precision::f32;  // of products of f32
+  bool plain_rows = false;                // a lies row by row
+  bool plain_column = false;              // b, one column, is contiguous, and no bias is added
+  Isa isa = sluice::isa();
+  bool flush = flush_denormals();  // AMX and BFMMLA flush denormals always, and compute only where that is wanted
+};
+
+struct Plan {
+  /// rows: few rows, as in a decoding step; memory-bound. column: one column, the same of the transposed product.
+  /// separate: each task has a tile of c, and packs its own operands where packing pays. shared: all threads pack the
+  /// operands of one matrix, a part at a time, and share it.
+  enum Way : uint8_t { rows, column, separate, shared };
+  Way way;
+  Packing packing;
+  const char* means;  // name of the implementation, e.g. "AVX-512"
+};
+
+/// The way of a product of tensors. Neither c nor k is empty.
+Plan plan_gemm(const GemmShape& p);
+
+/// The packing of a product of one thread; plain also for one row or column, which is memory-bound and goes to gemv.
+Packing packing_of(const GemmShape& p);
+/// The packing for many small products of one kind.
+Packing usual_packing(DType dtype, Precision precision);
+/// Whether a product that is large enough is computed in three parts of bf16 (amx_f32.cpp).
+bool splits(const GemmShape& p);
+
+/// Whether a copy of an operand pays: it is used by more than four tiles, and is not small. size: rows or columns of
+/// the other operand. tile: those of a tile.
+inline bool copy_pays(int64_t size, int64_t tile, int64_t numbers) { return size > 4 * tile && numbers > 4096; }
+
+/// Products of more rows go to gemm.
+inline constexpr int64_t kFewRows = 4;
+
+}  // namespace sluice::detail

@@ -1,0 +1,122 @@
+// Which way a product takes: plan_gemm() is a pure function, so its table is held for every instruction set on every
+// machine.
+#include <sluice/ops/gemm/plan.h>
+
+#include "support/catch.h"
+#include "support/isa_scope.h"
+
+#include <sluice/core/kernel.h>
+#include <sluice/ops/create.h>
+#include <sluice/ops/matmul.h>
+
+#include <string>
+
+using namespace sluice;
+using namespace sluice::detail;
+
+namespace {
+
+std::string text(const Plan& p) {
+  static constexpr const char* ways[] = {"rows", "column", "separate", "shared"};
+  static constexpr const char* packings[] = {"plain", "panels", "rounded", "tiles", "split"};
+  return str(ways[p.way], ", ", packings[static_cast<int>(p.packing)], ": ", p.means);
+}
+
+struct Row {
+  Isa isa;
+  DType dtype;
+  Precision precision;
+  int64_t batch, n, m, k;
+  const char* want;
+};
+constexpr Precision exact = Precision::f32, rounded = Precision::bf16;
+
+}  // namespace
+
+TEST_CASE("gemm: the way of a product, by size, numbers and instruction set", "[gemm]") {
+  const Row rows[] = {
+      // few rows, one column
+      {Isa::avx512, f32, exact, 1, 4, 512, 512, "rows, plain: few rows"},
+      {Isa::base, f64, exact, 1, 4, 512, 512, "rows, plain: few rows"},
+      {Isa::amx, bf16, exact, 1, 4, 512, 512, "rows, plain: few rows"},
+      {Isa::amx, f32, rounded, 1, 1, 512, 512, "rows, plain: few rows"},
+      {Isa::avx512, f32, exact, 1, 512, 1, 512, "column, plain: few rows"},
+      {Isa::amx, bf16, exact, 1, 5, 1, 512, "column, plain: few rows"},
+      {Isa::avx512, f32, exact, 1, 5, 512, 512, "separate, panels: AVX-512"},
+      {Isa::amx, f32, rounded, 1, 2, 512, 512, "separate, tiles: AMX, bf16"},
+      {Isa::avx512, f64, rounded, 1, 4, 512, 512, "rows, plain: few rows"},
+      {Isa::avx512, f32, exact, 8, 1, 512, 512, "separate, plain: OpenBLAS gemv"},
+      {Isa::amx, f32, rounded, 8, 512, 1, 512, "separate, plain: OpenBLAS gemv"},
+      {Isa::amx, bf16, exact, 8, 1, 512, 512, "separate, tiles: AMX, bf16"},
+      // enough rows, columns and work for all threads
+      {Isa::avx2, f32, exact, 1, 111, 512, 512, "separate, panels: AVX2"},
+      {Isa::avx2, f32, exact, 1, 112, 512, 512, "shared, panels: AVX2"},
+      {Isa::avx2, f32, exact, 1, 4096, 31, 512, "separate, panels: AVX2"},
+      {Isa::avx2, f32, exact, 1, 128, 128, 127, "separate, panels: AVX2"},
+      {Isa::avx2, f64, exact, 1, 128, 128, 128, "shared, panels: AVX2"},
+      {Isa::neon, f64, rounded, 1, 128, 128, 128, "shared, panels: NEON"},
+      {Isa::base, f32, exact, 1, 1024, 1024, 1024, "separate, plain: OpenBLAS"},
+      {Isa::base, f32, rounded, 1, 1024, 1024, 1024, "separate, rounded: portable, bf16"},
+      {Isa::base, bf16, exact, 1, 128, 128, 128, "shared, rounded: portable, bf16"},
+      {Isa::avx2, bf16, exact, 1, 128, 128, 127, "separate, rounded: AVX2, bf16"},
+      {Isa::avx2, bf16, exact, 1, 8, 512, 512, "shared, rounded: AVX2, bf16"},
+      // one of a batch
+      {Isa::avx512, f32, exact, 2, 256, 256, 511, "separate, panels: AVX-512"},
+      {Isa::avx512, f32, exact, 2, 256, 256, 512, "shared, panels: AVX-512"},
+      {Isa::avx512, f32, rounded, 2, 256, 256, 512, "shared, rounded: AVX-512, bf16"},
+      {Isa::amx, f32, rounded, 2, 512, 512, 1023, "separate, tiles: AMX, bf16"},
+      {Isa::amx, f32, rounded, 2, 512, 512, 1024, "shared, tiles: AMX, bf16"},
+      {Isa::avx2, bf16, exact, 2, 512, 512, 1023, "separate, rounded: AVX2, bf16"},
+      {Isa::neon_bf16, bf16, exact, 2, 512, 512, 1024, "shared, tiles: BFMMLA, bf16"},
+      // f32 in three parts
+      {Isa::amx, f32, exact, 1, 112, 512, 512, "shared, split: AMX, f32 in three parts"},
+      {Isa::amx, f32, exact, 2, 112, 512, 512, "separate, split: AMX, f32 in three parts"},
+      {Isa::amx, f32, exact, 1, 111, 512, 512, "separate, panels: AVX-512"},
+      {Isa::amx, f32, exact, 1, 1024, 1024, 63, "shared, panels: AVX-512"},
+      {Isa::amx, f32, exact, 1, 1024, 1024, 64, "shared, split: AMX, f32 in three parts"},
+      {Isa::amx, f64, exact, 1, 1024, 1024, 64, "shared, panels: AVX-512"},
+      {Isa::neon_bf16, f32, exact, 1, 1024, 1024, 64, "shared, panels: NEON"},
+  };
+  for (const Row& r : rows) {
+    GemmShape s{.batch = r.batch, .n = r.n, .m = r.m, .k = r.k, .dtype = r.dtype, .precision = r.precision,
+                .plain_rows = true, .plain_column = true, .isa = r.isa, .flush = true};
+    INFO(isa_name(r.isa) << ' ' << str(r.dtype) << ", bf16 products " << (r.precision == rounded) << ", " << r.batch << " x "
+                         << r.n << " x " << r.m << " x " << r.k);
+    CHECK(text(plan_gemm(s)) == r.want);
+    // Few rows must lie row by row; a column must be contiguous.
+    s.plain_rows = s.plain_column = false;
+    CHECK(plan_gemm(s).way >= Plan::separate);
+    // Tiles flush denormals: where these must be kept, the kernels of the next lesser set compute.
+    s.flush = false;
+    const Plan kept = plan_gemm(s);
+    s.isa = r.isa == Isa::amx ? Isa::avx512 : r.isa == Isa::neon_bf16 ? Isa::neon : r.isa;
+    CHECK(text(kept) == text(plan_gemm(s)));
+    CHECK(std::string(kept.means).find(r.isa == Isa::amx ? "AMX" : "BFMMLA") == std::string::npos);
+  }
+}
+
+TEST_CASE("gemm: the plan asks the instruction set and the mode in use, and profiles tell its answer", "[gemm]") {
+  struct Means : KernelObserver {
+    void on_call(const KernelCall& call) override {
+      if (call.work.means) last = call.work.means;
+    }
+    std::string last;
+  };
+  const bool before = flush_denormals();
+  testing::for_each_isa([](Isa i) {
+    for (const bool flush : {true, false}) {
+      set_flush_denormals(flush);
+      for (const DType t : {f32, f64, bf16})
+        for (const Precision p : {exact, rounded}) {
+          PrecisionScope scope(p);
+          Means observed;
+          const Tensor a = ones({130, 128}, {t}), b = ones({128, 160}, {t});
+          matmul(a, b);
+          const GemmShape s{.n = 130, .m = 160, .k = 128, .dtype = t, .precision = p, .plain_rows = true, .isa = i, .flush = flush};
+          CHECK(observed.last == plan_gemm(s).means);
+          CHECK(usual_packing(t, p) == packing_of(s));
+        }
+    }
+  });
+  set_flush_denormals(before);
+}
