@@ -1,7 +1,7 @@
 // Anomaly mode: stops at the op that first produces a NaN or an infinity, forward or backward.
 #pragma once
 
-#include <sluice/core/scope.h>
+#include <sluice/core/observer.h>
 
 namespace sluice {
 
@@ -14,18 +14,17 @@ struct AnomalyOptions {
 
 /// While it lives, checks every f32 and f64 result of an op and every such gradient, on all threads. The first bad one
 /// throws AutogradError naming the op, the pass, the count of bad values and the module path. Only one may live at a
-/// time. Costs a pass over each tensor.
-class AnomalyMode {
+/// time. Works together with Profile and summary(). Costs a pass over each tensor.
+class AnomalyMode final : detail::Observer {
  public:
   explicit AnomalyMode(AnomalyOptions options = {});
   ~AnomalyMode();
-  AnomalyMode(const AnomalyMode&) = delete;
-  AnomalyMode& operator=(const AnomalyMode&) = delete;
-};
 
-namespace detail {
-/// The path of a running module; empty when unknown.
-std::string registered_name(const ModuleNames& modules, const void* object, const char* type);
-}  // namespace detail
+ private:
+  void on_op(const char* op, const Tensor& y, Node* node) override;
+  void on_vjp(const Node& node, const Tensors& grads) override;
+  const ModuleNames* modules() const override { return &options_.modules; }
+  AnomalyOptions options_;
+};
 
 }  // namespace sluice

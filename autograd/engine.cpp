@@ -188,7 +188,7 @@ Tensors call_vjp(Node& node, const Tensors& gs) {
   Tensors grads = node.vjp_all(gs);
   if (grads.size() != node.edges.size())
     fail<AutogradError>(node.name(), ": returned ", grads.size(), " gradients for ", node.edges.size(), " inputs");
-  if (detail::after_vjp) detail::after_vjp(node, grads);
+  if (detail::observed()) [[unlikely]] detail::note_vjp(node, grads);
   return grads;
 }
 
@@ -241,8 +241,13 @@ void collect(Leaf& leaf, Tensor g, bool create_graph) {
 }  // namespace
 
 namespace detail {
-void (*after_vjp)(const Node&, const Tensors&) = nullptr;
 constinit thread_local const Node* vjp_of = nullptr;
+
+std::string running_module() {
+  if (!vjp_of) return ModuleScope::path();
+  return vjp_of->extras_ ? vjp_of->extras_->module_path : "";
+}
+void remember_module(Node& node) { node.extras().module_path = running_module(); }
 }  // namespace detail
 
 }  // namespace sluice

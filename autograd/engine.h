@@ -60,10 +60,12 @@ namespace detail {
 std::vector<Tensor> grad_edges(std::span<const Edge> roots, std::span<const Tensor> root_grads,
                                std::span<const Edge> wanted, BackwardOptions options,
                                bool stop_at_wanted = false);
-/// Set by anomaly mode: checks the gradients that a node returned.
-extern void (*after_vjp)(const Node& node, const Tensors& grads);
 /// The node whose vjp runs on this thread, or null.
 extern constinit thread_local const Node* vjp_of;
+/// The path of the running module; within a vjp, of the module in which its op was recorded.
+std::string running_module();
+/// Keeps the running module in a new node, for observers of its backward pass.
+void remember_module(Node& node);
 }  // namespace detail
 
 }  // namespace sluice

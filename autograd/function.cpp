@@ -136,8 +136,8 @@ std::vector<Tensor> custom_op(std::string name, const std::vector<Tensor>& input
       if (!is_float(y.dtype())) y.impl().history = nullptr;
     }
   }
-  if (detail::after_op) [[unlikely]]
-    for (const Tensor& y : ys) detail::after_op(node ? node->name() : name.c_str(), y, node.get());
+  if (detail::observed()) [[unlikely]]
+    for (const Tensor& y : ys) detail::note_op(node ? node->name() : name.c_str(), y, node.get());
   return ys;
 }
 

@@ -1,6 +1,5 @@
 #include <sluice/autograd/profile.h>
 
-#include <sluice/autograd/anomaly.h>
 #include <sluice/autograd/engine.h>
 #include <sluice/core/file.h>
 
@@ -15,23 +14,8 @@ namespace sluice {
 namespace {
 
 std::atomic<bool> active = false;
-const ModuleNames* names = nullptr;
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-/// after_op: nodes remember the module they were recorded in, for their backward pass.
-void remember_module(const char*, const Tensor&, Node* node) {
-  if (!node) return;
-  const Node* outer = detail::vjp_of;
-  node->extras().module_path = !outer ? ModuleScope::path() : outer->extras_ ? outer->extras_->module_path : "";
-}
-
-std::string profiled_name(const void* object, const char* type) { return detail::registered_name(*names, object, type); }
-
-void install() {
-  if (!detail::after_op) detail::after_op = remember_module;
-  if (!detail::module_name) detail::module_name = profiled_name;
-}
 
 std::string format(const char* pattern, double v) {
   char buffer[64];
@@ -72,20 +56,15 @@ std::string in_quotes(std::string_view s) {
 
 Profile::Profile(ProfileOptions options) : options_(std::move(options)), start_(now()) {
   if (active.exchange(true)) fail<AutogradError>("profile: another one is on");
-  names = &options_.modules;
-  install();
 }
+Profile::~Profile() { active = false; }
 
-Profile::~Profile() {
-  if (detail::after_op == remember_module) detail::after_op = nullptr;
-  if (detail::module_name == profiled_name) detail::module_name = nullptr;
-  active = false;
+void Profile::on_op(const char*, const Tensor&, Node* node) {
+  if (node) detail::remember_module(*node);
 }
 
 void Profile::on_call(const detail::KernelCall& call) {
-  install();  // again, because anomaly mode clears both functions when it ends
-  const Node* node = detail::vjp_of;
-  const Place here{node ? (node->extras_ ? node->extras_->module_path : "") : ModuleScope::path(), node != nullptr};
+  const Place here{detail::running_module(), detail::vjp_of != nullptr};
   auto at = rows_.try_emplace(here).first;
   ProfileRow& row = at->second[{call.op, call.work.means}];
   ++row.calls;

@@ -1,8 +1,7 @@
 // Profiler: times every kernel call by op and by module, forward and backward, as a table and as a trace.
 #pragma once
 
-#include <sluice/core/kernel.h>
-#include <sluice/core/scope.h>
+#include <sluice/core/observer.h>
 
 #include <map>
 #include <string>
@@ -34,13 +33,13 @@ struct ProfileRow {
 
 /// While it lives, every kernel call of this thread is timed and attributed to its op and to the running module; in a
 /// backward pass, to the module in which the op was recorded. A second Profile throws AutogradError. Works together
-/// with AnomalyMode, and on meta, where times mean nothing and work is exact.
+/// with AnomalyMode and summary(), and on meta, where times mean nothing and work is exact.
 ///
 ///     Profile profile({.modules = name_modules(model)});
 ///     train_step();
 ///     std::cout << profile.table();
 ///     profile.save_trace("step.json");     // chrome://tracing, ui.perfetto.dev
-class Profile final : detail::KernelObserver {
+class Profile final : detail::Observer {
  public:
   explicit Profile(ProfileOptions options = {});
   ~Profile();
@@ -70,6 +69,8 @@ class Profile final : detail::KernelObserver {
     Work work;
   };
   void on_call(const detail::KernelCall& call) override;
+  void on_op(const char* op, const Tensor& y, Node* node) override;
+  const ModuleNames* modules() const override { return &options_.modules; }
   std::vector<ProfileRow> grouped(bool by_op) const;
 
   ProfileOptions options_;

@@ -4,8 +4,7 @@
 //   kernel::softmax(x, y, log);      // runs where x and y live
 //
 // A call finds the device from the tensors among its arguments, refuses operands on different devices, and sets the
-// mode for denormals (core/parallel.h). All kernel calls are observed here (detail::KernelObserver: counters,
-// profiler). The CPU kernel is the slot's initialiser; a backend installs its own at start-up, one line per slot. An
+// mode for denormals (core/parallel.h). All kernel calls are observed here (core/observer.h). The CPU kernel is the slot's initialiser; a backend installs its own at start-up, one line per slot. An
 // empty slot throws DeviceError naming the op and the device; there is no silent fallback. On meta no kernel runs: the
 // call is only observed. Code outside kernels must not touch the bytes of a tensor.
 #pragma once
@@ -13,27 +12,10 @@
 #include <sluice/core/backend.h>
 #include <sluice/core/kernel_arguments.h>
 #include <sluice/core/kernel_bf16.h>
+#include <sluice/core/observer.h>
 #include <sluice/core/parallel.h>
 
-#include <atomic>
-
 namespace sluice {
-
-/// What one kernel call does, known from shapes and options alone.
-struct Work {
-  int64_t flops = 0;               // of matrix products, a multiply-add counting 2
-  int64_t attention_elements = 0;  // entries of attention maps; causal maps count in full, a window counts W a query
-  int64_t bytes = 0;               // of the tensors among the arguments
-  const char* means = nullptr;     // the implementation, where the kernel has a choice
-
-  Work& operator+=(const Work& o) {
-    flops += o.flops, attention_elements += o.attention_elements, bytes += o.bytes;
-    return *this;
-  }
-  friend bool operator==(const Work& a, const Work& b) {
-    return a.flops == b.flops && a.attention_elements == b.attention_elements && a.bytes == b.bytes;
-  }
-};
 
 /// How a kernel takes tensors of bf16.
 enum class Bf16 : uint8_t {
@@ -59,68 +41,6 @@ struct CommonDevice {
     device = here, found = true;
     has_bf16 |= x.dtype() == bf16;
   }
-};
-
-/// One finished kernel call. Calls inside a kernel are reported before the outer call, with `nested` set; the outer
-/// call's self_seconds excludes their time.
-struct KernelCall {
-  const char* op;
-  Device device;
-  Work work;
-  double start, seconds, self_seconds;  // in seconds, of a steady clock
-  int64_t allocated;                    // bytes of storage created on this thread since the previous call
-  bool nested;
-};
-
-/// Gets on_call() for every kernel call of its thread while it lives; several may live at once. Without observers on
-/// any thread, a call costs one branch.
-class KernelObserver {
- public:
-  KernelObserver();
-  virtual ~KernelObserver();
-  KernelObserver(const KernelObserver&) = delete;
-  KernelObserver& operator=(const KernelObserver&) = delete;
-  virtual void on_call(const KernelCall& call) = 0;
-
- private:
-  friend class ObservedCall;
-  KernelObserver* outer_;
-};
-
-/// Counts the work of this thread's kernel calls: on meta without computing, on other devices while computing.
-///
-///     WorkCounter counter;
-///     layer(to(x, meta));
-///     counter.work().flops;
-class WorkCounter final : public KernelObserver {
- public:
-  const Work& work() const { return work_; }
-  int64_t calls() const { return calls_; }
-
- private:
-  void on_call(const KernelCall& call) override;
-  Work work_;
-  int64_t calls_ = 0;
-};
-
-/// Number of observers on all threads.
-extern constinit std::atomic<int> kernel_observers;
-inline bool observed() { return kernel_observers.load(std::memory_order_relaxed) != 0; }
-/// Records that storage was created. Only called while observed().
-void note_allocation(std::size_t bytes);
-
-/// Times one call. Lies on the stack of its thread and reports to the observers when the call ends.
-class ObservedCall {
- public:
-  ObservedCall(const char* op, Device device);
-  ~ObservedCall();
-  Work work;
-
- private:
-  const char* op_;
-  Device device_;
-  double start_, nested_seconds_ = 0;
-  ObservedCall* outer_;
 };
 
 }  // namespace detail

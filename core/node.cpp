@@ -6,7 +6,6 @@ namespace sluice {
 
 namespace detail {
 constinit thread_local bool grad_mode = true;
-void (*after_op)(const char*, const Tensor&, Node*) = nullptr;
 }  // namespace detail
 
 uint64_t detail::next_seq() {

@@ -8,6 +8,7 @@
 // creation, so descending order is a valid order for the backward walk.
 #pragma once
 
+#include <sluice/core/observer.h>
 #include <sluice/core/tensor.h>
 
 #include <functional>
@@ -128,9 +129,6 @@ namespace detail {
 /// The next number in creation order; every Node takes one.
 uint64_t next_seq();
 extern constinit thread_local bool grad_mode;
-/// Set by anomaly mode (checks each op's result, remembers the module path) or the profiler (remembers the module
-/// path).
-extern void (*after_op)(const char* op, const Tensor& y, Node* node);
 inline bool any_requires_grad(TensorRefs xs) {
   for (const Tensor& x : xs)
     if (x.requires_grad()) return true;
@@ -143,7 +141,7 @@ inline bool grad_enabled() { return detail::grad_mode; }
 inline void set_grad_enabled(bool on) { detail::grad_mode = on; }
 
 namespace detail {
-/// record() of a node N(args…), which tells anomaly mode and the profiler the name `op`.
+/// record() of a node N(args…), which tells observers the name `op`.
 template <class N, class... Args>
 Tensor record_as(const char* op, Tensor y, TensorRefs inputs, TensorRefs saves, Args&&... args) {
   Node* made = nullptr;
@@ -151,7 +149,7 @@ Tensor record_as(const char* op, Tensor y, TensorRefs inputs, TensorRefs saves, 
     made = new N(std::forward<Args>(args)...);
     connect(*made, inputs, saves, y);
   }
-  if (after_op) [[unlikely]] after_op(op, y, made);
+  if (observed()) [[unlikely]] note_op(op, y, made);
   return y;
 }
 }  // namespace detail

@@ -1,4 +1,4 @@
-// The running module: layers open a scope, so that anomaly mode can name the module that produced a NaN.
+// The running module: layers open a scope, so that observers can name the module that produced a NaN or took time.
 #pragma once
 
 #include <map>
@@ -18,8 +18,9 @@ class ModuleScope {
   ModuleScope(const ModuleScope&) = delete;
   ModuleScope& operator=(const ModuleScope&) = delete;
 
-  /// The running modules, outermost first: names that name_modules() registered, else types.
-  static std::string path();
+  /// The running modules, outermost first: by their paths in `names`, or in what observers know if it is null (profiler,
+  /// anomaly mode), else by type.
+  static std::string path(const ModuleNames* names = nullptr);
 
  private:
   const void* object_;
@@ -27,10 +28,5 @@ class ModuleScope {
   ModuleScope* outer_;
   static constinit thread_local ModuleScope* top_;
 };
-
-namespace detail {
-/// The registered path of an object; empty when unknown. Installed by anomaly mode or the profiler.
-extern std::string (*module_name)(const void* object, const char* type);
-}  // namespace detail
 
 }  // namespace sluice

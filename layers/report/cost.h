@@ -57,7 +57,7 @@ LayerWidth layer_width(const Json& options);
 namespace detail {
 
 /// Sums the work that the kernels report since construction.
-class Meter final : public KernelObserver {
+class Meter final : public Observer {
  public:
   /// Throws ValueError if a sum has left the range of int64.
   Cost cost() const;

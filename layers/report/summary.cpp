@@ -1,26 +1,9 @@
 #include <sluice/layers/report/summary.h>
 
-#include <sluice/autograd/anomaly.h>
-#include <sluice/core/scope.h>
-
 #include <algorithm>
 #include <set>
 
 namespace sluice::detail {
-
-namespace {
-
-thread_local ModuleMeter* current = nullptr;
-thread_local const ModuleNames* names = nullptr;
-
-void remember_output(const char*, const Tensor& y, Node*) {
-  if (current) current->each_running([&](ModuleCost& row) { row.output = y.shape(); });
-}
-std::string name_of_module(const void* object, const char* type) {
-  return names ? registered_name(*names, object, type) : "";
-}
-
-}  // namespace
 
 ModuleMeter::ModuleMeter(const Members& m) {
   for (const auto& p : m.parts) {
@@ -31,19 +14,11 @@ ModuleMeter::ModuleMeter(const Members& m) {
       if (const Tensor& x = *m.slots[i].tensor; x.requires_grad() && counted.insert(x.ref().get()).second)
         row.parameters += x.numel();
   }
-  if (after_op || module_name) fail<AutogradError>("summary: AnomalyMode or Profile is on");
-  after_op = remember_output, module_name = name_of_module;
-  current = this, names = &names_;
-}
-
-ModuleMeter::~ModuleMeter() {
-  after_op = nullptr, module_name = nullptr;
-  current = nullptr, names = nullptr;
 }
 
 void ModuleMeter::each_running(auto f) {
   // The path is "blocks.0.out (Linear) / Inner": the last registered path, then types of modules without a path.
-  const std::string running = ModuleScope::path();
+  const std::string running = ModuleScope::path(&names_);
   const std::size_t end = running.find(" (");
   const std::string path = end == std::string::npos ? "" : running.substr(0, end);
   for (ModuleCost& row : rows_)
@@ -52,6 +27,9 @@ void ModuleMeter::each_running(auto f) {
 
 void ModuleMeter::on_call(const KernelCall& call) {
   each_running([&](ModuleCost& row) { row.work += call.work; });
+}
+void ModuleMeter::on_op(const char*, const Tensor& y, Node*) {
+  each_running([&](ModuleCost& row) { row.output = y.shape(); });
 }
 
 std::string summary_of(const std::vector<ModuleCost>& rows) {

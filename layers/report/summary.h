@@ -1,7 +1,6 @@
 // Parameters and work of a model, module by module, from one forward pass on meta.
 #pragma once
 
-#include <sluice/core/kernel.h>
 #include <sluice/core/node.h>
 #include <sluice/layers/nn/module.h>
 #include <sluice/ops/create.h>
@@ -18,25 +17,24 @@ struct ModuleCost {
 
 namespace detail {
 /// While it lives, attributes the kernel calls of its thread to the modules of m, which must not be moved in memory.
-/// Throws AutogradError while an AnomalyMode or a Profile exists.
-class ModuleMeter final : KernelObserver {
+class ModuleMeter final : Observer {
  public:
   explicit ModuleMeter(const Members& m);
-  ~ModuleMeter();
   const std::vector<ModuleCost>& rows() const { return rows_; }
-  /// Calls f(row) for the running module and for all modules around it.
-  void each_running(auto f);
 
  private:
   void on_call(const KernelCall& call) override;
+  void on_op(const char* op, const Tensor& y, Node* node) override;
+  /// Calls f(row) for the running module and for all modules around it.
+  void each_running(auto f);
   ModuleNames names_;
   std::vector<ModuleCost> rows_;
 };
 std::string summary_of(const std::vector<ModuleCost>& rows);
 }  // namespace detail
 
-/// The costs of model(input), without history. Only shape and dtype of the input matter. Throws AutogradError while an
-/// AnomalyMode or a Profile exists, which also observe modules.
+/// The costs of model(input), without history. Only shape and dtype of the input matter. An AnomalyMode or a Profile may
+/// live at the same time.
 template <class M>
 std::vector<ModuleCost> module_costs(M model, const Tensor& input) {
   to(model, meta);

@@ -37,7 +37,7 @@ double off(const Tensor& got, const Tensor& want) {
 }
 
 /// The kernels that were called.
-struct Called : detail::KernelObserver {
+struct Called : detail::Observer {
   std::vector<std::string> names;
   void on_call(const detail::KernelCall& c) override { names.push_back(c.op); }
   int64_t count(std::string_view name) const { return std::count(names.begin(), names.end(), name); }

@@ -66,5 +66,5 @@ TEST_CASE("summary of a forward pass: shapes, parameters and work by module", "[
   CHECK_THAT(table, Contains("blocks.1.out") && Contains("[2,5,11]") && Contains(std::to_string(4 * in + head)));
   CHECK(net.head.weight.device() == cpu);
   Profile profile;
-  CHECK_THROWS_AS(summary(net, zeros({2, 5}, {i64})), AutogradError);
+  CHECK(summary(net, zeros({2, 5}, {i64})) == table);  // beside another observer
 }

@@ -96,7 +96,7 @@ TEST_CASE("gemm: the way of a product, by size, numbers and instruction set", "[
 }
 
 TEST_CASE("gemm: the plan asks the instruction set and the mode in use, and profiles tell its answer", "[gemm]") {
-  struct Means : KernelObserver {
+  struct Means : Observer {
     void on_call(const KernelCall& call) override {
       if (call.work.means) last = call.work.means;
     }
