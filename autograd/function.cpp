@@ -46,9 +46,9 @@ struct SegmentInput final : Node {
 // the forward pass and built again by vjp.
 struct Checkpoint final : Node {
   std::function<Tensor(const std::vector<Tensor>&)> f;
-  RngTape tape;
+  RngLog tape;
   std::size_t inputs;
-  Checkpoint(std::function<Tensor(const std::vector<Tensor>&)> fn, RngTape t, std::size_t n)
+  Checkpoint(std::function<Tensor(const std::vector<Tensor>&)> fn, RngLog t, std::size_t n)
       : f(std::move(fn)), tape(std::move(t)), inputs(n) {}
   static const char* op_name() { return "checkpoint"; }
   const char* name() const override { return op_name(); }
@@ -67,7 +67,7 @@ struct Checkpoint final : Node {
     Tensor y;
     {
       GradMode on(true);
-      RngTape::Replay replay(tape);
+      RngLog::Replay replay(tape);
       y = f(xs);
     }
     if (y.shape() != outputs[0].shape)
@@ -156,7 +156,7 @@ Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f,
                   const std::vector<Tensor>& inputs) {
   if (!f) fail<ValueError>("checkpoint: the function is empty");
   if (!grad_enabled()) return f(inputs);
-  RngTape tape;
+  RngLog tape;
   std::vector<Tensor> xs;
   for (const Tensor& x : inputs) {
     xs.push_back(x.detach());
@@ -165,7 +165,7 @@ Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f,
   const uint64_t start = detail::next_seq();  // nodes of the segment come after this number
   Tensor y;
   {
-    RngTape::Record on(tape);
+    RngLog::Record on(tape);
     y = f(xs);
   }
   if (!y.requires_grad()) return y;

@@ -22,14 +22,14 @@ class DeviceGraph {
   /// differ.
   virtual bool renew(const std::function<void()>& f) = 0;
   /// Replays the work, after everything that was queued on the device before. `streams` are the places() of the
-  /// recording's RngStreams. Throws ValueError after the replay if a recorded index is outside its range now. The
+  /// recording's RngLog. Throws ValueError after the replay if a recorded index is outside its range now. The
   /// replay then used 0 (or −1, where allowed) for this index, and optimisers wrote nothing.
   virtual void replay(const std::vector<uint64_t>& streams) = 0;
 };
 
 struct DeviceGraphs {
   /// Runs f; its work on the device is recorded and not done. Throws DeviceError naming an operation that a replay
-  /// would repeat wrongly: values read by the host, random numbers drawn outside of an RngStreams::Record. Data that
+  /// would repeat wrongly: values read by the host, random numbers drawn outside of an RngLog::Record. Data that
   /// the host sends to the device are recorded as they are. Memory that f frees stays allocated. Memory that f did not
   /// allocate must exist at every replay. While f runs, no other thread may use the device.
   std::unique_ptr<DeviceGraph> (*record)(const std::function<void()>& f);

@@ -132,9 +132,8 @@ Tensor filled(const char* op, const Shape& shape, TensorOptions options, Rng& rn
   return y;
 }
 
-constinit thread_local RngTape::Record* recording = nullptr;
-constinit thread_local RngStreams::Record* recorded = nullptr;
-constinit thread_local bool again = false;  // within an RngTape::Replay
+constinit thread_local RngLog::Record* recording = nullptr;  // innermost first
+constinit thread_local RngLog::Record* outside = nullptr;    // of the innermost Replay: from here on none notes
 
 }  // namespace
 
@@ -146,68 +145,61 @@ std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> c, std::array<uint32_
 
 RngBlocks Rng::draw(uint64_t blocks, Device device) {
   State& state = shared();
-  for (RngTape::Record* r = recording; r; r = r->outer_) {
-    auto& first = r->tape_.first_;
-    auto same = [&](const auto& noted) { return noted.first == state_; };
-    if (std::none_of(first.begin(), first.end(), same)) first.emplace_back(state_, state);
-  }
   RngBlocks result{state.seed, state.offset};
-  if (recorded) {
-    if (device != recorded->device_)
+  bool again = false, graphed = false;  // within a Replay, the blocks are counted already; only one graph notes them
+  for (RngLog::Record* r = recording; r; r = r->outer_) {
+    again |= r == outside;
+    if (r->graph_ && std::exchange(graphed, true)) continue;
+    if (r->graph_ && device != *r->graph_)
       fail<DeviceError>("random numbers made on ", device, ": cannot be recorded in a graph, whose replays would repeat them");
-    auto& streams = recorded->streams_.streams_;
+    auto& streams = r->log_.streams_;
     auto stream = std::find_if(streams.begin(), streams.end(), [&](const auto& s) { return s.rng == state_; });
-    if (!again) {  // else the blocks are already counted
+    if (!again) {
       if (stream == streams.end()) stream = streams.insert(stream, {state_, state});
-      stream->set |= state.seed != stream->first.seed || state.offset != stream->first.offset + stream->blocks;
+      stream->set |= stream->moved();
       stream->blocks += blocks;
     }
-    if (stream != streams.end()) result.stream = static_cast<int>(stream - streams.begin());
+    if (r->graph_ && stream != streams.end()) result.stream = static_cast<int>(stream - streams.begin());
   }
   state.offset += blocks;
   return result;
 }
 
-RngTape::Record::Record(RngTape& tape) : tape_(tape), outer_(recording) { recording = this; }
-RngTape::Record::~Record() { recording = outer_; }
-
-RngTape::Replay::Replay(const RngTape& tape) : outer_(std::exchange(recording, nullptr)), outer_again_(std::exchange(again, true)) {
-  for (const auto& [rng, first] : tape.first_) {
-    later_.emplace_back(rng, *rng);
-    *rng = first;
-  }
-}
-RngTape::Replay::~Replay() {
-  for (const auto& [rng, later] : later_) *rng = later;
-  recording = outer_, again = outer_again_;
-}
-
-RngStreams::Record::Record(RngStreams& streams, Device device)
-    : streams_(streams), device_(device), outer_(std::exchange(recorded, this)) {}
-RngStreams::Record::~Record() {
-  recorded = outer_;
-  for (Stream& s : streams_.streams_) {
-    s.set |= s.rng->seed != s.first.seed || s.rng->offset != s.first.offset + s.blocks;
+RngLog::Record::Record(RngLog& log, std::optional<Device> graph)
+    : log_(log), graph_(graph), outer_(std::exchange(recording, this)) {}
+RngLog::Record::~Record() {
+  recording = outer_;
+  if (!graph_) return;
+  for (Stream& s : log_.streams_) {
+    s.set |= s.moved();
     *s.rng = s.first;
   }
 }
 
-void RngStreams::check() const {
+RngLog::Replay::Replay(const RngLog& log) : outside_(std::exchange(outside, recording)) {
+  for (const Stream& s : log.streams_) later_.emplace_back(s.rng, std::exchange(*s.rng, s.first));
+}
+RngLog::Replay::~Replay() {
+  for (const auto& [rng, later] : later_) *rng = later;
+  outside = outside_;
+}
+
+void RngLog::check() const {
   for (const Stream& s : streams_)
     if (s.set) fail<DeviceError>("a random generator was set to another place: cannot be recorded in a graph, which moves it on");
   if (!intact()) fail<DeviceError>("a random generator was made and lost: cannot be recorded in a graph; make it outside, and draw from it by reference");
 }
-bool RngStreams::intact() const {
+bool RngLog::intact() const {
   return std::none_of(streams_.begin(), streams_.end(), [](const Stream& s) { return s.rng.use_count() == 1; });
 }
 
-std::vector<uint64_t> RngStreams::places() const {
+std::vector<uint64_t> RngLog::places() const {
   std::vector<uint64_t> places;
   for (const Stream& s : streams_) places.push_back(s.rng->seed), places.push_back(s.rng->offset - s.first.offset);
   return places;
 }
 
-void RngStreams::advance() {
+void RngLog::advance() {
   for (const Stream& s : streams_) s.rng->offset += s.blocks;
 }
 

@@ -10,6 +10,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace sluice {
@@ -21,7 +22,7 @@ std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<u
 struct RngBlocks {
   uint64_t seed = 0;   // of the stream
   uint64_t first = 0;  // the first block
-  int stream = -1;     // number of the stream in its recording (RngStreams), else −1
+  int stream = -1;     // number of the stream in its recording (RngLog), else −1
 };
 
 /// A stream of random blocks. A copy continues on its own from the same place. Not for use from
@@ -51,103 +52,83 @@ class Rng {
   void set_state(uint64_t seed, uint64_t offset) { shared() = {seed, offset}; }
   /// Takes `blocks` blocks: advances the counter and returns the index of the first.
   uint64_t reserve(uint64_t blocks) { return draw(blocks, cpu).first; }
-  /// reserve() for numbers made on `device`. Throws DeviceError where a recording (RngStreams) would freeze them.
+  /// reserve() for numbers made on `device`. Throws DeviceError where a recording (RngLog) would freeze them.
   RngBlocks draw(uint64_t blocks, Device device);
 
  private:
-  friend class RngTape;
-  friend class RngStreams;
+  friend class RngLog;
   State state() const { return state_ ? *state_ : State{}; }
   State& shared() {
     if (!state_) state_ = std::make_shared<State>();
     return *state_;
   }
-  // Shared with the tapes that saw this Rng, so that they survive its move or its death.
+  // Shared with the logs that noted this Rng, so that they survive its move or its death.
   std::shared_ptr<State> state_;
 };
 
-/// Remembers which Rngs a stretch of code used and where each stood, so that the same code can be
-/// run again with the same random numbers (gradient checkpointing: the same dropout masks).
+/// Which Rngs a stretch of code draws from, where each stood, and how much it took. So the code can be run again with
+/// the same numbers (gradient checkpointing: the same dropout masks):
 ///
-///     RngTape tape;
-///     { RngTape::Record on(tape); y = segment(x); }
-///     { RngTape::Replay on(tape); y_again = segment(x); }   // bit-identical
-class RngTape {
+///     RngLog log;
+///     { RngLog::Record on(log); y = segment(x); }
+///     { RngLog::Replay on(log); y_again = segment(x); }   // bit-identical
+///
+/// And recorded device work (core/graph.h) can be replayed with new numbers: those that it would draw if it were run
+/// at that time. For that, call check() after recording, and advance() after each replay, which gets places().
+class RngLog {
  public:
-  /// For its scope, notes every Rng that this thread uses. Scopes nest: outer tapes note it too.
+  /// For its scope, notes every Rng that this thread uses. Scopes nest: outer logs note it too.
+  ///
+  /// With `graph`, blocks that this thread draws for that device carry the number of their stream in the innermost such
+  /// log, and no outer one notes them; a draw for another device throws DeviceError. At the end of the scope the Rngs
+  /// return to where they stood before.
   class Record {
    public:
-    explicit Record(RngTape& tape);
+    explicit Record(RngLog& log, std::optional<Device> graph = std::nullopt);
     ~Record();
     Record(const Record&) = delete;
     Record& operator=(const Record&) = delete;
 
    private:
     friend class Rng;
-    RngTape& tape_;
+    RngLog& log_;
+    std::optional<Device> graph_;
     Record* outer_;
   };
 
-  /// For its scope, puts the noted Rngs back to where they stood at their first use; their later
-  /// states return when it ends. Scopes nest. Tapes recording outside do not see what happens
-  /// within.
+  /// For its scope, puts the noted Rngs back to where they stood at their first use; their later states return when it
+  /// ends. Scopes nest. Logs recording outside do not note what happens within.
   class Replay {
    public:
-    explicit Replay(const RngTape& tape);
+    explicit Replay(const RngLog& log);
     ~Replay();
     Replay(const Replay&) = delete;
     Replay& operator=(const Replay&) = delete;
 
    private:
     std::vector<std::pair<std::shared_ptr<Rng::State>, Rng::State>> later_;
-    Record* outer_;
-    bool outer_again_;
+    Record* outside_;
   };
 
   /// True if nothing was recorded.
-  bool empty() const { return first_.empty(); }
-
- private:
-  friend class Rng;
-  std::vector<std::pair<std::shared_ptr<Rng::State>, Rng::State>> first_;
-};
-
-/// The Rngs that recorded device work (core/graph.h) draws from. Each replay draws new numbers: the same that the work
-/// would draw if it were run at that time.
-class RngStreams {
- public:
-  /// For its scope, blocks that this thread draws for `device` carry the number of their stream; a draw for another
-  /// device throws DeviceError. At the end of the scope the Rngs return to where they stood before.
-  class Record {
-   public:
-    Record(RngStreams& streams, Device device);
-    ~Record();
-    Record(const Record&) = delete;
-    Record& operator=(const Record&) = delete;
-
-   private:
-    friend class Rng;
-    RngStreams& streams_;
-    Device device_;
-    Record* outer_;
-  };
-
-  /// Call it after recording. Throws DeviceError if an Rng was set in the recording, or did not outlive it.
+  bool empty() const { return streams_.empty(); }
+  /// Throws DeviceError if an Rng was set in the recording, or did not outlive it.
   void check() const;
   /// False after an Rng was destroyed or replaced by move assignment; the work must then be recorded anew.
   bool intact() const;
-  /// The argument of a replay: for each stream its seed, and by how many blocks it has advanced since the recording.
+  /// For each stream its seed, and by how many blocks it has advanced since the recording.
   std::vector<uint64_t> places() const;
-  /// Call it after a replay: takes the blocks that the replay used.
+  /// Takes the blocks that a replay used.
   void advance();
 
  private:
   friend class Rng;
   struct Stream {
     std::shared_ptr<Rng::State> rng;
-    Rng::State first;      // where it stood
-    uint64_t blocks = 0;   // taken
-    bool set = false;      // to another place, by other code
+    Rng::State first;     // where it stood
+    uint64_t blocks = 0;  // taken
+    bool set = false;     // to another place, by other code
+    bool moved() const { return rng->seed != first.seed || rng->offset != first.offset + blocks; }
   };
   std::vector<Stream> streams_;
 };

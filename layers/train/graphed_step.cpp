@@ -18,7 +18,7 @@ namespace sluice {
 struct GraphedStep::Shapes {
   std::vector<Tensor> inputs;  // memory for the inputs, which the graph reads
   std::unique_ptr<detail::DeviceGraph> graph;
-  RngStreams streams;
+  RngLog streams;
   Result result;
   std::vector<Tensor> gradients;  // of each parameter; undefined where the loss does not reach
 };
@@ -118,10 +118,10 @@ void GraphedStep::record(Shapes& step, const std::vector<Tensor>& inputs) {
   step.graph.reset(), step.streams = {}, step.result = {};
   step.gradients.assign(parameters_.size(), {});
   Result result;
-  RngStreams streams;
+  RngLog streams;
   auto graph = detail::graphs_of(device)->record([&] {
     GradMode guard(true);
-    const RngStreams::Record on(streams, device);
+    const RngLog::Record on(streams, device);
     result = run(step.inputs, true);
   });
   streams.check();

@@ -227,64 +227,64 @@ TEST_CASE("Rng state, copy and move", "[random]") {
   CHECK(copy.reserve(2) == 0);
 }
 
-TEST_CASE("RngTape repeats what was drawn", "[random]") {
+TEST_CASE("RngLog repeats what was drawn", "[random]") {
   Rng a(1), b(2), unused(3);
   a.reserve(5);
   auto segment = [&] {
     return std::pair(uniform({8}, 0, 1, a).to_vector(), bernoulli({8}, 0.5, b).to_vector());
   };
-  RngTape tape;
-  std::optional<RngTape::Record> on(tape);
+  RngLog tape;
+  std::optional<RngLog::Record> on(tape);
   const auto first = segment();
   on.reset();
   a.reserve(7);  // not recorded
   const uint64_t later_a = a.offset(), later_b = b.offset();
   for (int i = 0; i < 2; ++i) {
-    RngTape::Replay replay(tape);
+    RngLog::Replay replay(tape);
     CHECK(a.offset() == 5);
     CHECK(segment() == first);
   }
   CHECK((a.offset() == later_a && b.offset() == later_b && unused.offset() == 0));
 
   Rng moved = std::move(a);  // the tape follows it
-  RngTape::Replay replay(tape);
+  RngLog::Replay replay(tape);
   CHECK(moved.offset() == 5);
 }
 
-TEST_CASE("RngTape nests, and outlives its Rngs", "[random]") {
-  RngTape outer, inner;
+TEST_CASE("RngLog nests, and outlives its Rngs", "[random]") {
+  RngLog outer, inner;
   auto rng = std::make_unique<Rng>(4);
   {
-    RngTape::Record on_outer(outer);
+    RngLog::Record on_outer(outer);
     rng->reserve(1);
-    RngTape::Record on_inner(inner);
+    RngLog::Record on_inner(inner);
     rng->reserve(2);
   }
   {
-    RngTape::Replay again(outer);
+    RngLog::Replay again(outer);
     CHECK(rng->offset() == 0);
-    RngTape::Replay part(inner);
+    RngLog::Replay part(inner);
     CHECK(rng->offset() == 1);
   }
   CHECK(rng->offset() == 3);
-  RngTape only_inner, around;
+  RngLog only_inner, around;
   Rng other(6);
   {
-    RngTape::Record on_outer(around);
+    RngLog::Record on_outer(around);
     {
-      RngTape::Record on_inner(only_inner);
+      RngLog::Record on_inner(only_inner);
       rng->reserve(1);
     }
-    RngTape::Replay hidden(inner);  // what a replay draws is no new use
+    RngLog::Replay hidden(inner);  // what a replay draws is no new use
     other.reserve(1);
   }
   {
-    RngTape::Replay again(around);
+    RngLog::Replay again(around);
     CHECK(rng->offset() == 3);  // reported through the inner tape
     CHECK(other.offset() == 1);
   }
   rng.reset();
-  RngTape::Replay harmless(outer);
+  RngLog::Replay harmless(outer);
 }
 
 TEST_CASE("random: bf16 draws are f32 draws, rounded", "[random]") {
@@ -327,9 +327,9 @@ TEST_CASE("random: streams of a recording give each replay the numbers that the 
   Rng a(1), b(2), twin_a(1), twin_b(2);
   uniform({7}, 0, 1, a), uniform({7}, 0, 1, twin_a);
   const uint64_t before = a.offset();
-  RngStreams streams;
+  RngLog streams;
   {
-    RngStreams::Record on(streams, cpu);
+    RngLog::Record on(streams, cpu);
     work(a, b);
     CHECK(a.offset() > before);
   }
@@ -349,26 +349,26 @@ TEST_CASE("random: streams of a recording give each replay the numbers that the 
 
 TEST_CASE("random: a recording numbers its streams and knows what it may not repeat", "[random]") {
   Rng a(1), b(2);
-  RngStreams streams;
+  RngLog streams;
   CHECK(a.draw(1, cpu).stream == -1);
   {
-    RngStreams::Record on(streams, cpu);
-    RngTape tape;
+    RngLog::Record on(streams, cpu);
+    RngLog tape;
     {
-      RngTape::Record noted(tape);
+      RngLog::Record noted(tape);
       CHECK(a.draw(2, cpu).stream == 0);
       CHECK(b.draw(1, cpu).stream == 1);
     }
     {
-      RngTape::Replay again(tape);  // the same blocks once more: they are taken once
+      RngLog::Replay again(tape);  // the same blocks once more: they are taken once
       const RngBlocks same = a.draw(2, cpu);
       CHECK((same.stream == 0 && same.first == 1));
     }
     CHECK(a.draw(1, cpu).first == 3);
     CHECK_THROWS_WITH(a.draw(1, meta), Contains("on meta") && Contains("cannot be recorded"));
     {
-      RngStreams within;
-      RngStreams::Record inner(within, cpu);
+      RngLog within;
+      RngLog::Record inner(within, cpu);
       CHECK(b.draw(1, cpu).stream == 0);
     }
   }
@@ -376,17 +376,17 @@ TEST_CASE("random: a recording numbers its streams and knows what it may not rep
   streams.advance();
   CHECK(a.offset() == 4);
 
-  RngStreams moved;
+  RngLog moved;
   {
-    RngStreams::Record on(moved, cpu);
+    RngLog::Record on(moved, cpu);
     a.draw(1, cpu);
     a.set_state(9, 0);
     a.draw(1, cpu);
   }
   CHECK_THROWS_WITH(moved.check(), Contains("set to another place"));
-  RngStreams lost;
+  RngLog lost;
   {
-    RngStreams::Record on(lost, cpu);
+    RngLog::Record on(lost, cpu);
     Rng short_lived(4);
     short_lived.draw(1, cpu);
   }
