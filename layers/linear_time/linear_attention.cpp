@@ -95,12 +95,10 @@ Tensor linear_attention(const Tensor& phi_q, const Tensor& phi_k, const Tensor& 
   switch (f.direction) {
     case LinearDirection::full: return attended(full_sum);
     case LinearDirection::causal: return attended(scan(false));
-    case LinearDirection::bidirectional: {
-      const Tensor diagonal = sum(x.q * x.k, {-1}, keep);  // both directions include j = i
-      return attended([&](const Tensor& q, const Tensor& k, const Tensor& values) {
-        return scan(false)(q, k, values) + scan(true)(q, k, values) - diagonal * values;
+    case LinearDirection::bidirectional:
+      return attended([&](const Tensor& q, const Tensor& k, const Tensor& values) {  // both directions include j = i
+        return scan(false)(q, k, values) + scan(true)(q, k, values) - sum(q * k, {-1}, keep) * values;
       });
-    }
     case LinearDirection::two_direction_mean: return (attended(scan(false)) + attended(scan(true))) * 0.5;
   }
   fail<ValueError>("linear_attention: unknown direction");
