@@ -1,7 +1,5 @@
-// The gate of Qwen's gated attention against loops: every position, granularity, mode, activation and
-// way of sharing.
+// The gate of Qwen's gated attention: its scores, initial values, errors. heads_reference.cpp says what it computes.
 #include "layers/gates_reference.h"
-#include "layers/multi_head_attention_reference.h"
 
 #include <sluice/layers/heads/attention_gate.h>
 #include <sluice/ops/create.h>
@@ -51,34 +49,14 @@ Shape gated_shape(const AttentionGateOptions& o, int64_t batch, int64_t n) {
   return o.position == GatePosition::g5 ? Shape{batch, n, kDim} : Shape{batch, kHeads, n, kHeadDim};
 }
 
-Tensor reference(const AttentionGate& g, const Tensor& y, const Tensor& x) {
-  std::vector<double> out;
-  for (int64_t b = 0; b < y.dim(0); ++b) {
-    std::vector<Matrix> heads;
-    if (y.rank() == 3) heads = heads_reference(matrix_of(select(y, 0, b)), g.heads);
-    for (int64_t h = 0; y.rank() == 4 && h < g.heads; ++h) heads.push_back(matrix_of(select(select(y, 0, b), 0, h)));
-    gate_reference(g, heads, matrix_of(select(x, 0, b)));
-    if (y.rank() == 3)
-      for (std::size_t i = 0; i < heads[0].size(); ++i)
-        for (const Matrix& head : heads) out.insert(out.end(), head[i].begin(), head[i].end());
-    else
-      for (const Matrix& head : heads)
-        for (const auto& row : head) out.insert(out.end(), row.begin(), row.end());
-  }
-  return Tensor::from(out, y.shape());
-}
-
 }  // namespace
 
-TEST_CASE("attention gate: every combination equals loops", "[gates]") {
+TEST_CASE("attention gate: it applies the scores that it publishes", "[gates]") {
   int count = 0;
   for (const Case& c : cases()) {
     Rand rand(static_cast<uint64_t>(++count));
     const AttentionGate g = make(c.o, rand);
     const Tensor x = random_tensor({2, 3, kDim}, f64, rand), y = random_tensor(gated_shape(c.o, 2, 3), f64, rand);
-    const double e = max_abs_diff(g(y, x), reference(g, y, x));
-    if (!(e < 1e-12)) FAIL_CHECK(c.name << ": off by " << e);
-    // Applying the published scores is the same thing.
     Tensor s = g.scores(x);
     if (s.rank() == 3 && s.dim(2) < kDim) s = repeat_interleave(s, g.head_dim, 2);
     const Tensor again = c.o.mode == GateMode::add ? y + s : y * s;

@@ -1,5 +1,5 @@
-// Feature maps against loops: every kind and option, the kernels they stand
-// for, and what the textbook claims of them.
+// Feature maps: ranks, what is learned, the kernels they stand for, and what the textbook claims of them.
+// linear_layers_reference.cpp says what they compute.
 #include "layers/linear_attention_reference.h"
 #include "support/identities.h"
 
@@ -71,23 +71,13 @@ Tensor kernel(const Tensor& x, const Tensor& y,
 
 }  // namespace
 
-TEST_CASE("feature_map: every kind and option against loops", "[feature_map]") {
+TEST_CASE("feature_map: rows stand alone, whatever the rank; f32 agrees; no rows", "[feature_map]") {
   for (const FeatureMapOptions& o : samples()) {
     Rand rand(1);
     const FeatureMap map = make(o, rand);
     const Tensor x = random_tensor({2, 2, 4, 3}, f64, rand, -1.5, 1.5), y = map(x);
     INFO(describe(o));
     CHECK(y.shape() == Shape{2, 2, 4, map.out_dim()});
-    for (int64_t b = 0; b < 2; ++b)
-      for (int64_t h = 0; h < 2; ++h) {
-        const Matrix want =
-            features_reference(map, matrix_of(select(select(x, 0, b), 0, h)), static_cast<std::size_t>(h));
-        const Matrix got = matrix_of(select(select(y, 0, b), 0, h));
-        for (std::size_t i = 0; i < want.size(); ++i)
-          for (std::size_t c = 0; c < want[i].size(); ++c)
-            CHECK(got[i][c] == Approx(want[i][c]).epsilon(1e-13).margin(1e-14));
-      }
-    // Rows stand alone, whatever the rank; f32 agrees; no rows are no error.
     if (o.heads == 0) CHECK(max_abs_diff(map(select(select(x, 0, 1), 0, 1)), select(select(y, 0, 1), 0, 1)) < 1e-15);
     FeatureMap single = clone(map);
     to(single, f32);
@@ -234,16 +224,9 @@ TEST_CASE("feature_map: names and what is refused", "[feature_map]") {
   CHECK_THROWS_WITH(from_name<FeatureMapKind>("cosine"), Contains("cosine") && Contains("hedgehog"));
   Rng rng(1);
   using K = FeatureMapKind;
-  CHECK_THROWS_AS(FeatureMap({.kind = K::exp}, rng), ValueError);
   CHECK_THROWS_WITH(FeatureMap({.kind = K::exp}, rng), Contains("feature_map: ") && Contains("dim=0"));
-  CHECK_THROWS_WITH(FeatureMap({.kind = K::poly_elem, .dim = 2, .degree = 0}, rng),
-                    Contains("degree") && Contains("0"));
-  CHECK_THROWS_WITH(FeatureMap({.kind = K::poly_kernel, .dim = 2, .constant = -1}, rng), Contains("constant"));
-  CHECK_THROWS_WITH(FeatureMap({.kind = K::fourier, .dim = 2, .sigma = 0}, rng), Contains("sigma"));
-  CHECK_THROWS_WITH(FeatureMap({.kind = K::fourier, .dim = 2, .features = -1}, rng), Contains("features=-1"));
   CHECK_THROWS_WITH(FeatureMap({.kind = K::poly_kernel, .dim = 64, .degree = 40}, rng), Contains("degree=40"));
   const FeatureMap map({.kind = K::elu1, .dim = 3}, rng);
-  CHECK_THROWS_AS(map(ones({2, 4})), ShapeError);
   CHECK_THROWS_WITH(map(ones({2, 4})), Contains("elu1") && Contains("[2,4]") && Contains("3"));
   const FeatureMap heads({.kind = K::t2r, .dim = 3, .heads = 2}, rng);
   CHECK_THROWS_WITH(heads(ones({5, 4, 3})), Contains("[5,4,3]") && Contains("2"));

@@ -53,7 +53,6 @@ TEST_CASE("scaled_sinusoidal: values, scale and positions", "[flash]") {
   const Tensor g = grad(sum(s(none(4))), s.scale);
   CHECK(g.item() == Approx(sum(s(none(4))).item() / s.scale.item()).epsilon(1e-12));
   CHECK_THROWS_WITH(ScaledSinusoidal({.dim = 5}), Contains("even") && Contains("5"));
-  CHECK_THROWS_AS(ScaledSinusoidal({.dim = 0}), ValueError);
 }
 
 TEST_CASE("flash_block: layers one after the other", "[flash]") {
@@ -70,23 +69,10 @@ TEST_CASE("flash_block: layers one after the other", "[flash]") {
   FlashBlock three({.layers = 3, .layer = o.layer}, rng);
   Stream two = stream_of(b, x);
   CHECK_THROWS_WITH(step(three, x, two), Contains("another model"));
-  CHECK_THROWS_AS(FlashBlock({.layers = 0, .layer = o.layer}, rng), ValueError);
 }
 
 TEST_CASE("flash_model: what it is made of", "[flash]") {
   Rand rand(2);
-  for (bool causal : {false, true})
-    for (int which = 0; which < 4; ++which) {
-      Rng rng(1);
-      const FlashModel m = randomised(FlashModel(small_model(causal), rng), rand);
-      const Tensor tokens = random_tokens({2, 8}, 11, rand);
-      const Masks mask = masks(which, 8);
-      Tensor y = (*m.positions)((*m.embedding)(tokens));
-      for (const Flash& layer : m.body.layers) y = flash_reference(layer, y, mask.keys, mask.segments);
-      const Tensor want = (*m.head)(m.norm(y)), got = m(tokens, {.key_mask = mask.keys, .segments = mask.segments});
-      REQUIRE(got.shape() == Shape{2, 8, 7});
-      CHECK(max_abs_diff(real_rows(got, mask.keys), real_rows(want, mask.keys)) < 1e-11);
-    }
   FlashModelOptions bare = small_model(true, 0);
   bare.positions = false, bare.outputs = 0;
   Rng rng(1);
@@ -113,6 +99,4 @@ TEST_CASE("flash_model: what is refused, and by which words", "[flash]") {
   CHECK_THROWS_WITH(m(ones({2, 5, 6}, {f64})), Contains("tokens") && Contains("[2,5,6]"));
   const FlashModel vectors(small_model(true, 0), rng);
   CHECK_THROWS_WITH(vectors(x), Contains("[2,5]") && Contains("6"));
-  CHECK_THROWS_AS(FlashModel({.layers = 0, .layer = {.dim = 4}}, rng), ValueError);
-  CHECK_THROWS_WITH(FlashModel({.layers = 1, .layer = {.dim = 4}, .vocabulary = -1}, rng), Contains("vocabulary=-1"));
 }

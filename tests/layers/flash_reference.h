@@ -89,85 +89,11 @@ inline Matrix mixed_chunk_reference(const MixedMatrices& x, const MixedChunkOpti
   return out;
 }
 
-inline MixedChunkOptions mixed_options_of(const FlashOptions& o) {
-  return {.chunk = o.chunk, .causal = o.causal, .kind = o.kind, .scaling = o.scaling, .length = o.length,
-          .count_padding = o.count_padding, .across_chunks = o.across_chunks, .quadratic = o.quadratic,
-          .linear = o.linear, .min_length = o.min_length};
-}
-
-/// b for the positions of a chunk; empty for none.
-inline Matrix chunk_bias_reference(const Flash& f) {
-  const FlashOptions& o = f.options;
-  if (o.bias == GauBias::none) return {};
-  const auto c = static_cast<std::size_t>(o.chunk);
-  Matrix b = matrix(o.chunk, o.chunk), rows, cols;
-  if (o.bias == GauBias::rope) {
-    const Matrix ab = matrix_of(f.rope_bias);
-    rows = rope_reference(Matrix(c, ab[0]), o.rope), cols = rope_reference(Matrix(c, ab[1]), o.rope.of_keys());
-  }
-  for (std::size_t i = 0; i < c; ++i)
-    for (std::size_t j = 0; j < c; ++j) {
-      if (o.bias == GauBias::toeplitz) b[i][j] = f.toeplitz_bias.to_vector<double>()[c - 1 + j - i];
-      if (o.bias == GauBias::rope)
-        for (std::size_t a = 0; a < rows[i].size(); ++a) b[i][j] += rows[i][a] * cols[j][a];
-      if (o.bias == GauBias::t5) {
-        const int bucket = t5_reference(static_cast<int>(j) - static_cast<int>(i), o.causal);
-        b[i][j] = f.t5_bias.to_vector<double>()[static_cast<std::size_t>(bucket)] * std::sqrt(1.0 * o.key_dim);
-      }
-    }
-  return b;
-}
-
-/// The whole layer on x [n, dim].
-inline Matrix flash_reference(const Flash& f, const Matrix& x, const Tokens& tokens) {
-  const FlashOptions& o = f.options;
-  const auto e = static_cast<std::size_t>(o.expansion), s = static_cast<std::size_t>(o.key_dim);
-  Matrix normed = norm_reference(f.norm, x);
-  if (o.token_shift) {
-    const Matrix before = normed;
-    const auto width = static_cast<std::size_t>((o.dim + 1) / 2);
-    for (std::size_t i = 0; i < normed.size(); ++i)
-      for (std::size_t a = 0; a < width; ++a) {
-        bool from_before = i > 0 && tokens.real[i - 1];
-        if (from_before && !tokens.document.empty()) from_before = tokens.document[i - 1] == tokens.document[i];
-        normed[i][a] = from_before ? before[i - 1][a] : 0;
-      }
-  }
-  Matrix uvz = linear_reference(f.in, normed);
-  for (auto& row : uvz)
-    for (double& v : row) v = activation_reference(o.activation, v);
-  const Matrix z = columns(uvz, 2 * e, s), gamma = matrix_of(f.gamma), beta = matrix_of(f.beta);
-  auto scaled = [&](std::size_t which) {
-    Matrix q = z;
-    for (auto& row : q)
-      for (std::size_t a = 0; a < s; ++a) row[a] = gamma[which][a] * row[a] + beta[which][a];
-    return o.use_rope ? rope_reference(q, which % 2 == 0 ? o.rope : o.rope.of_keys()) : q;
-  };
-  Matrix mixed = mixed_chunk_reference({scaled(0), scaled(1), scaled(2), scaled(3), columns(uvz, e, e)},
-                                       mixed_options_of(o), chunk_bias_reference(f), tokens);
-  for (std::size_t i = 0; i < mixed.size(); ++i)
-    for (std::size_t a = 0; a < e; ++a) mixed[i][a] *= uvz[i][a];
-  Matrix y = linear_reference(f.out, mixed);
-  for (std::size_t i = 0; i < y.size(); ++i)
-    for (std::size_t a = 0; a < y[i].size(); ++a) y[i][a] += x[i][a];
-  return y;
-}
-
 inline Tokens tokens_of(int64_t n, int64_t batch_entry, const Tensor& key_mask, const Tensor& segments) {
   Tokens t{std::vector<bool>(static_cast<std::size_t>(n), true), {}};
   if (key_mask.defined()) t.real = select(key_mask, 0, batch_entry).to_vector<bool>();
   if (segments.defined()) t.document = select(segments, 0, batch_entry).to_vector<int64_t>();
   return t;
-}
-
-/// The layer on a batch.
-inline Tensor flash_reference(const Flash& f, const Tensor& x, const Tensor& key_mask = {}, const Tensor& segments = {}) {
-  std::vector<double> all;
-  for (int64_t b = 0; b < x.dim(0); ++b)
-    for (const auto& row :
-         flash_reference(f, matrix_of(select(x, 0, b)), tokens_of(x.dim(1), b, key_mask, segments)))
-      all.insert(all.end(), row.begin(), row.end());
-  return Tensor::from(all, x.shape());
 }
 
 // -- samples ------------------------------------------------------------------------------------------------

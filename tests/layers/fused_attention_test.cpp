@@ -1,4 +1,4 @@
-// Softmax and linear attention mixed by a gate against loops.
+// Softmax and linear attention mixed by a gate: padding, sizes, errors. heads_reference.cpp says what it computes.
 #include "layers/gates_reference.h"
 #include "layers/streamed.h"
 
@@ -16,51 +16,6 @@ FusedAttention make(FusedAttentionOptions o, Rand& rand) {
   o.heads.dtype = f64;
   Rng rng(1);
   return randomised(FusedAttention(o, rng), rand);
-}
-
-double elu1_of(double x) { return x > 0 ? x + 1 : std::exp(x); }
-
-Matrix linear_attention(const Matrix& q, const Matrix& k, const Matrix& v, double eps,
-                        const std::function<bool(std::size_t, std::size_t)>& sees) {
-  Matrix out = matrix(static_cast<int64_t>(q.size()), static_cast<int64_t>(v[0].size()));
-  for (std::size_t i = 0; i < q.size(); ++i) {
-    double total = eps;
-    for (std::size_t j = 0; j < k.size(); ++j) {
-      if (!sees(i, j)) continue;
-      double w = 0;
-      for (std::size_t c = 0; c < q[i].size(); ++c) w += elu1_of(q[i][c]) * elu1_of(k[j][c]);
-      total += w;
-      for (std::size_t c = 0; c < out[i].size(); ++c) out[i][c] += w * v[j][c];
-    }
-    for (double& o : out[i]) o /= total;
-  }
-  return out;
-}
-
-Matrix reference(const FusedAttention& l, const Matrix& x, const std::vector<bool>& real) {
-  const FusedAttentionOptions& o = l.options;
-  const auto d = static_cast<std::size_t>(o.heads.head_dim);
-  const Matrix q = linear_reference(l.heads.q, x), k = linear_reference(l.heads.k, x), v = linear_reference(l.heads.v,
-      x);
-  const Matrix g = with_sigmoid(linear_reference(l.gate, x));
-  Matrix y = matrix(static_cast<int64_t>(x.size()), o.heads.heads * o.heads.head_dim);
-  for (std::size_t head = 0; head < static_cast<std::size_t>(o.heads.heads); ++head) {
-    Matrix qh = columns(q, head * d, d), kh = columns(k, head * d, d);
-    const Matrix vh = columns(v, head * d, d);
-    if (o.heads.use_rope) qh = rope_reference(qh, o.heads.rope), kh = rope_reference(kh, o.heads.rope);
-    const auto sees = sees_causal(o.heads.causal, real);
-    const Matrix soft = softmax_attention(qh, kh, vh, sees), lin = linear_attention(qh, kh, vh, o.eps, sees);
-    for (std::size_t i = 0; i < x.size(); ++i)
-      for (std::size_t c = 0; c < d; ++c) {
-        std::size_t column = o.gate == FusedGate::per_head ? head : 0;
-        if (o.gate == FusedGate::per_channel) column = head * d + c;
-        y[i][head * d + c] = g[i][column] * soft[i][c] + (1 - g[i][column]) * lin[i][c];
-      }
-  }
-  return o.heads.project_out ? linear_reference(l.heads.out, y) : y;
-}
-Tensor reference(const FusedAttention& l, const Tensor& x, const Tensor& mask = {}) {
-  return each_sequence(x, mask, [&](const Matrix& m, const std::vector<bool>& real) { return reference(l, m, real); });
 }
 
 std::vector<FusedAttentionOptions> all_options() {
@@ -81,17 +36,6 @@ std::string describe(const FusedAttentionOptions& o) {
 }
 
 }  // namespace
-
-TEST_CASE("fused attention: every gate equals loops", "[gates]") {
-  for (const FusedAttentionOptions& o : all_options()) {
-    Rand rand(2);
-    const FusedAttention l = make(o, rand);
-    const Tensor x = random_tensor({2, 7, 4}, f64, rand), mask = prefix_mask(7, 4, 7);
-    INFO(describe(o));
-    CHECK(max_abs_diff(l(x), reference(l, x)) < 1e-12);
-    CHECK(max_abs_diff(real_rows(l(x, {.key_mask = mask}), mask), real_rows(reference(l, x, mask), mask)) < 1e-12);
-  }
-}
 
 TEST_CASE("fused attention: a sequence without any real key is 0 from both kinds of attention", "[gates]") {
   for (const FusedAttentionOptions& o : all_options()) {
@@ -140,12 +84,8 @@ TEST_CASE("fused attention: sizes", "[gates]") {
 TEST_CASE("fused attention: what is refused, and by which words", "[gates]") {
   Rng rng(1);
   CHECK_THROWS_WITH(FusedAttention({.heads = {.dim = 5, .heads = 2}}, rng), Contains("heads=2") && Contains("dim=5"));
-  CHECK_THROWS_AS(FusedAttention({.heads = {.dim = 4}, .chunk = 0}, rng), ValueError);
   const FusedAttention l({.heads = {.dim = 4}}, rng);
   CHECK_THROWS_WITH(stream_of(l, ones({1, 1, 4})), Contains("causal"));
-  CHECK_THROWS_AS(l(ones({2, 4})), ShapeError);
-  CHECK_THROWS_WITH(l(ones({2, 3, 5})), Contains("[2,3,5]"));
-  CHECK_THROWS_WITH(l(ones({2, 3, 4}), {.key_mask = ones({3}) > 0.0}), Contains("[3]") && Contains("[2,3,4]"));
   const Tensor q = ones({1, 2, 3, 4});
   CHECK_THROWS_WITH(fused_attention(q, ones({1, 2, 5, 4}), ones({1, 2, 5, 4}), ones({1})), Contains("[1,2,5,4]"));
   CHECK_THROWS_AS(fused_attention(q, q, q, ones({1, 2, 3, 5})), ShapeError);

@@ -52,9 +52,10 @@ inline Tensor gau_attention(const Tensor& q, const Tensor& k, const Tensor& v, G
   return sluice::gau_attention(q, k, v, o, rng);
 }
 
-/// A·V of every kind. Query i of m sees key j when real[j] and, if causal, j <= i + n − m.
+/// A·V of every kind. Query i of m sees key j when real[j], if causal j <= i + n − m, and sees(i, j).
 inline Matrix attention_reference(const Matrix& q, const Matrix& k, const Matrix& v, const GauAttentionOptions& o,
-                                  const Matrix& bias, const std::vector<bool>& real) {
+                                  const Matrix& bias, const std::vector<bool>& real,
+                                  const std::function<bool(std::size_t, std::size_t)>& sees = {}) {
   const std::size_t m = q.size(), n = k.size(), s = q.empty() ? 1 : q[0].size();
   Matrix a = matrix(static_cast<int64_t>(m), static_cast<int64_t>(n));
   double all_real = 0;
@@ -64,7 +65,7 @@ inline Matrix attention_reference(const Matrix& q, const Matrix& k, const Matrix
     for (std::size_t j = 0; j < n; ++j) {
       const auto ahead = static_cast<int64_t>(j + m) - static_cast<int64_t>(i + n);  // p_j − p_i
       const bool near = o.mask.window == 0 || std::abs(ahead) < o.mask.window;
-      if (real[j] && near && (!o.mask.causal || ahead <= 0)) visible.push_back(j);
+      if (real[j] && near && (!o.mask.causal || ahead <= 0) && (!sees || sees(i, j))) visible.push_back(j);
     }
     double length = static_cast<double>(o.constant_length);
     if (o.length == GauLength::n) length = all_real;
@@ -142,7 +143,7 @@ inline int t5_reference(int rel, bool causal, int buckets = 32, int max_distance
   const int exact = count / 2;
   if (distance < exact) return first + distance;
   const double share = std::log(1.0 * distance / exact) / std::log(1.0 * max_distance / exact);
-  return first + std::min(exact + static_cast<int>(std::floor(share * (count - exact))), count - 1);
+  return first + std::min(exact + static_cast<int>(std::floor(share * (count - exact) + 1e-9)), count - 1);
 }
 
 inline double activation_reference(Act act, double x) {
@@ -156,37 +157,13 @@ inline double activation_reference(Act act, double x) {
     case Act::sigmoid: return 1 / (1 + std::exp(-x));
     case Act::ns_sigmoid: return 0.5 + 0.5 / (1 + std::exp(-x));
     case Act::softplus: return std::log1p(std::exp(x));
-    default: return NAN;
+    case Act::leaky_relu: return x > 0 ? x : 0.01 * x;
+    case Act::elu: return x > 0 ? x : std::expm1(x);
+    case Act::elu1: return x > 0 ? x + 1 : std::exp(x);
+    case Act::gelu_tanh: return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x)));
+    case Act::laplace: return 0.5 * (1 + std::erf((x - std::sqrt(0.5)) / std::sqrt(1 / (2 * std::acos(-1.0)))));
   }
-}
-
-inline Matrix norm_reference(const Norm& norm, Matrix x) {
-  if (norm.options.kind == NormKind::none) return x;
-  if (const auto groups = static_cast<std::size_t>(norm.options.parts); groups > 1) {
-    const std::vector<double> w = norm.weight.defined() ? norm.weight.to_vector<double>() : std::vector<double>{1.0};
-    const std::vector<double> b = norm.bias.defined() ? norm.bias.to_vector<double>() : std::vector<double>{0.0};
-    Norm plain({.dim = norm.options.dim / norm.options.parts, .kind = norm.options.kind, .eps = norm.options.eps});
-    plain.weight = plain.bias = Tensor();
-    for (auto& row : x)
-      for (std::size_t g = 0, width = row.size() / groups; g < groups; ++g) {
-        const std::vector<double> part = norm_reference(plain, columns({row}, g * width, width))[0];
-        for (std::size_t c = 0, i = g * width; c < width; ++c, ++i) row[i] = part[c] * w[i % w.size()] + b[i % b.size()];
-      }
-    return x;
-  }
-  const std::vector<double> w = norm.weight.defined() ? norm.weight.to_vector<double>() : std::vector<double>{1.0};
-  const std::vector<double> b = norm.bias.defined() ? norm.bias.to_vector<double>() : std::vector<double>{0.0};
-  for (auto& row : x) {
-    double mean = 0, square = 0;
-    const auto d = static_cast<double>(row.size());
-    if (norm.options.kind == NormKind::layer)
-      for (double v : row) mean += v / d;
-    for (double v : row) square += (v - mean) * (v - mean) / d;
-    const bool l2 = norm.options.kind == NormKind::scale_l2;
-    const double by = l2 ? std::max(std::sqrt(square), norm.options.eps) : std::sqrt(square + norm.options.eps);
-    for (std::size_t c = 0; c < row.size(); ++c) row[c] = (row[c] - mean) / by * w[c % w.size()] + b[c % b.size()];
-  }
-  return x;
+  return NAN;
 }
 
 inline Matrix linear_reference(const Linear& f, const Matrix& x) {
@@ -197,64 +174,6 @@ inline Matrix linear_reference(const Linear& f, const Matrix& x) {
       for (std::size_t c = 0; c < row.size(); ++c) row[c] += b[c];
   }
   return y;
-}
-
-/// b for n queries and keys; empty for none.
-inline Matrix bias_reference(const Gau& g, std::size_t n) {
-  Matrix b = matrix(static_cast<int64_t>(n), static_cast<int64_t>(n));
-  const std::vector<double> w = g.toeplitz_bias.defined() ? g.toeplitz_bias.to_vector<double>() : std::vector<double>{};
-  const std::vector<double> table = g.t5_bias.defined() ? g.t5_bias.to_vector<double>() : std::vector<double>{};
-  Matrix rows, cols;
-  if (g.rope_bias.defined()) {
-    const Matrix ab = matrix_of(g.rope_bias);
-    rows = rope_reference(Matrix(n, ab[0]), g.options.rope), cols = rope_reference(Matrix(n, ab[1]), g.options.rope.of_keys());
-  }
-  for (std::size_t i = 0; i < n; ++i)
-    for (std::size_t j = 0; j < n; ++j) switch (g.options.bias) {
-        case GauBias::none: return {};
-        case GauBias::toeplitz: b[i][j] = w[(w.size() + 1) / 2 - 1 + j - i]; break;
-        case GauBias::rope:
-          for (std::size_t c = 0; c < rows[i].size(); ++c) b[i][j] += rows[i][c] * cols[j][c];
-          break;
-        case GauBias::t5: {
-          const int bucket = t5_reference(static_cast<int>(j) - static_cast<int>(i), g.options.causal);
-          b[i][j] = table[static_cast<std::size_t>(bucket)] * std::sqrt(static_cast<double>(g.options.dim));
-          break;
-        }
-      }
-  return b;
-}
-
-/// The whole layer on x [n, dim].
-inline Matrix gau_reference(const Gau& g, const Matrix& x, const std::vector<bool>& real) {
-  const GauOptions& o = g.options;
-  const auto e = static_cast<std::size_t>(o.expansion), s = static_cast<std::size_t>(o.key_dim);
-  const auto h = static_cast<std::size_t>(o.heads);
-  Matrix uvz = linear_reference(g.in, o.placement == GauPlacement::pre ? norm_reference(g.norm, x) : x);
-  for (auto& row : uvz)
-    for (double& v : row) v = activation_reference(o.activation, v);
-  const Matrix gamma = matrix_of(g.gamma), beta = matrix_of(g.beta), bias = bias_reference(g, x.size());
-  Matrix mixed = columns(uvz, 0, e);  // U ⊙ A·V
-  for (std::size_t head = 0; head < h; ++head) {
-    Matrix q = columns(uvz, 2 * e + head * s / h, s / h), k = q;
-    for (std::size_t i = 0; i < q.size(); ++i)
-      for (std::size_t c = 0; c < s / h; ++c) {
-        const std::size_t at = head * s / h + c;
-        q[i][c] = gamma[0][at] * q[i][c] + beta[0][at], k[i][c] = gamma[1][at] * k[i][c] + beta[1][at];
-      }
-    q = norm_reference(g.q_norm, q), k = norm_reference(g.k_norm, k);
-    if (o.use_rope) q = rope_reference(q, o.rope), k = rope_reference(k, o.rope.of_keys());
-    const GauAttentionOptions a{.kind = o.kind, .length = *o.length, .constant_length = o.constant_length,
-                                .min_length = o.min_length, .mask = {.causal = o.causal, .window = o.window}, .top_k = o.top_k};
-    const Matrix av = attention_reference(q, k, columns(uvz, e + head * e / h, e / h), a, bias, real);
-    for (std::size_t i = 0; i < av.size(); ++i)
-      for (std::size_t c = 0; c < e / h; ++c) mixed[i][head * e / h + c] *= av[i][c];
-  }
-  Matrix y = linear_reference(g.out, mixed);
-  const double alpha = !o.residual ? 0 : o.placement == GauPlacement::post ? o.residual_scale : 1;
-  for (std::size_t i = 0; i < y.size(); ++i)
-    for (std::size_t c = 0; c < y[i].size(); ++c) y[i][c] += alpha * x[i][c];
-  return o.placement == GauPlacement::post ? norm_reference(g.norm, y) : y;
 }
 
 // -- samples ------------------------------------------------------------------------------------------------
@@ -298,12 +217,6 @@ inline Tensor each_sequence(const Tensor& x, const Tensor& key_mask,
     }
   }
   return Tensor::from(all, {x.dim(0), x.dim(1), width});
-}
-
-/// The reference on a batch x [batch, n, dim] with key mask [batch, n] or undefined.
-inline Tensor gau_reference(const Gau& g, const Tensor& x, const Tensor& key_mask) {
-  return each_sequence(x, key_mask,
-                       [&](const Matrix& m, const std::vector<bool>& real) { return gau_reference(g, m, real); });
 }
 
 /// The rows of real tokens; what a layer returns for padded ones is not specified, and counts as 0 here.

@@ -10,91 +10,6 @@
 
 namespace sluice::testing {
 
-/// φ of one row by its definition; `head` picks the map where heads have their own.
-inline std::vector<double> feature_reference(const FeatureMap& map, std::vector<double> x, std::size_t head = 0) {
-  const FeatureMapOptions& o = map.options;
-  for (double& v : x) v *= o.input_scale.value_or(1);
-  auto dense = [&](const std::vector<double>& in, const Tensor& w, const Tensor& b) {
-    const std::vector<double> weight = w.to_vector<double>();
-    const std::vector<double> bias = b.defined() ? b.to_vector<double>() : std::vector<double>{};
-    const auto width = static_cast<std::size_t>(w.dim(-1));
-    const std::size_t first = w.rank() == 3 ? head * in.size() * width : 0;
-    std::vector<double> out(width, 0.0);
-    for (std::size_t c = 0; c < width; ++c) {
-      for (std::size_t r = 0; r < in.size(); ++r) out[c] += in[r] * weight[first + r * width + c];
-      if (!bias.empty()) out[c] += bias[(w.rank() == 3 ? head * width : 0) + c];
-    }
-    return out;
-  };
-  auto relu = [](std::vector<double> y) {
-    for (double& v : y) v = v > 0 ? v : 0;
-    return y;
-  };
-  std::vector<double> y = x;
-  double square = 0;
-  for (double v : x) square += v * v;
-  const auto m = static_cast<double>(o.features);
-  switch (o.kind) {
-    case FeatureMapKind::identity: break;
-    case FeatureMapKind::exp:
-      for (double& v : y) v = std::exp(v);
-      break;
-    case FeatureMapKind::elu1:
-      for (double& v : y) v = v > 0 ? v + 1 : std::exp(v);
-      break;
-    case FeatureMapKind::relu: case FeatureMapKind::t2r:
-      y = relu(map.weight.defined() ? dense(x, map.weight, map.bias) : x);
-      for (double& v : y) v += o.offset;
-      break;
-    case FeatureMapKind::poly_elem:
-      y.clear();
-      for (int64_t r = 1; r <= o.degree; ++r)
-        for (double v : x) y.push_back(std::pow(v, static_cast<double>(r)));
-      break;
-    case FeatureMapKind::poly_kernel: {
-      x.push_back(std::sqrt(o.constant));
-      y = {1.0};
-      for (int64_t r = 0; r < o.degree; ++r) {
-        std::vector<double> next;
-        for (double a : y)
-          for (double b : x) next.push_back(a * b);
-        y = next;
-      }
-      break;
-    }
-    case FeatureMapKind::favor:
-      y = dense(x, map.omega, {});
-      for (double& v : y) v = (std::exp(v - square / 2) + o.offset) / std::sqrt(m);
-      break;
-    case FeatureMapKind::fourier: {
-      const std::vector<double> p = dense(x, map.omega, {});
-      y.clear();
-      for (double v : p) y.push_back(std::cos(v) / std::sqrt(m));
-      for (double v : p) y.push_back(std::sin(v) / std::sqrt(m));
-      if (o.smoothing > 0) y.push_back(std::sqrt(o.smoothing));
-      break;
-    }
-    case FeatureMapKind::mlp:
-      y = dense(relu(dense(x, map.weight, map.bias)), map.weight2, map.bias2);
-      for (double& v : y) v = std::log1p(std::exp(v));
-      break;
-    case FeatureMapKind::hedgehog: {
-      const std::vector<double> p = dense(x, map.weight, map.bias);
-      y.clear();
-      double total = 0;
-      for (double sign : {2.0, -2.0})
-        for (double v : p) y.push_back(std::exp(sign * v)), total += y.back();
-      for (double& v : y) v /= total;
-      break;
-    }
-  }
-  return y;
-}
-inline Matrix features_reference(const FeatureMap& map, Matrix x, std::size_t head = 0) {
-  for (auto& row : x) row = feature_reference(map, row, head);
-  return x;
-}
-
 /// One head of linear attention, pair by pair. log_decay is empty, n×1 or n×m; `real` marks tokens.
 struct LinearHead {
   Matrix q, k, v, log_decay;
@@ -197,39 +112,6 @@ inline Tensor linear_attention_by_pairs(const Tensor& q, const Tensor& k, const 
 inline Tensor linear_attention_by_steps(const Tensor& q, const Tensor& k, const Tensor& v,
                                         const LinearAttentionForm& f) {
   return each_head(q, k, v, f, steps_reference);
-}
-
-// -- layers --------------------------------------------------------------------------------------------------
-
-inline Matrix head_columns(const Matrix& x, std::size_t head, std::size_t heads) {
-  const std::size_t width = x.empty() ? 0 : x[0].size() / heads;
-  return columns(x, head * width, width);
-}
-inline Matrix beside(Matrix a, const Matrix& b) {
-  if (a.empty()) return b;
-  for (std::size_t i = 0; i < a.size(); ++i) a[i].insert(a[i].end(), b[i].begin(), b[i].end());
-  return a;
-}
-/// A layer's q | k | v through its short convolution, padding as zeros.
-inline void convolved_reference(const ShortConvolution& conv, Matrix& q, Matrix& k, Matrix& v, const std::vector<bool>& real) {
-  if (!conv.weight.defined()) return;
-  const Matrix x = beside(beside(q, k), v), w = matrix_of(conv.weight);
-  Matrix y = matrix(static_cast<int64_t>(x.size()), conv.options.dim);
-  for (std::size_t t = 0; t < x.size(); ++t)
-    for (std::size_t c = 0; c < y[t].size(); ++c) {
-      for (std::size_t back = 0; back < w.size() && back <= t; ++back)
-        if (real[t - back]) y[t][c] += w[w.size() - 1 - back][c] * x[t - back][c];
-      y[t][c] = activation_reference(conv.options.activation, y[t][c]);
-    }
-  const std::size_t a = q.empty() ? 0 : q[0].size(), b = k.empty() ? 0 : k[0].size(), e = v.empty() ? 0 : v[0].size();
-  q = columns(y, 0, a), k = columns(y, a, b), v = columns(y, a + b, e);
-}
-/// y ⊙ swish(x·W)
-inline Matrix swish_gated_reference(const Linear& gate, Matrix y, const Matrix& x) {
-  const Matrix g = linear_reference(gate, x);
-  for (std::size_t i = 0; i < y.size(); ++i)
-    for (std::size_t c = 0; c < y[i].size(); ++c) y[i][c] *= g[i][c] / (1 + std::exp(-g[i][c]));
-  return y;
 }
 
 // -- samples --------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-// Normalisation layers against their definitions in plain loops, and edges.
+// Normalisation layers: edges, parameters, errors. nn_reference.cpp says what they compute.
 #include <sluice/layers/nn/norm.h>
 
-#include "layers/gau_reference.h"
+#include "support/approx.h"
 #include "support/catch.h"
 
 #include <sluice/autograd/engine.h>
@@ -36,35 +36,7 @@ Norm made(NormKind kind, int64_t dim, double eps = 1e-5) {
 
 }  // namespace
 
-TEST_CASE("norm: every kind equals its definition, row by row", "[norm]") {
-  for (NormKind kind : kKinds)
-    for (int64_t d : {1, 2, 7, 33})
-      for (double eps : {1e-5, 0.1}) {
-        INFO("kind " << static_cast<int>(kind) << " d " << d << " eps " << eps);
-        Norm n = made(kind, d, eps);
-        const Tensor x = random({2, 3, d}, 1, 3) + 0.5, y = n(x);
-        REQUIRE(y.shape() == x.shape());
-        const Matrix want = norm_reference(n, matrix_of(flatten(x, 0, 1))), got = matrix_of(flatten(y, 0, 1));
-        for (std::size_t r = 0; r < 6; ++r)
-          for (std::size_t i = 0; i < want[r].size(); ++i)
-            CHECK(std::abs(got[r][i] - want[r][i]) < 1e-12 * (1 + std::abs(want[r][i])));
-      }
-}
-
-TEST_CASE("norm: groups of channels, each on its own", "[norm]") {
-  for (NormKind kind : {NormKind::layer, NormKind::rms, NormKind::rms_plain})
-    for (int64_t groups : {2, 3, 12}) {
-      Norm n({.dim = 12, .kind = kind, .eps = 0.1, .dtype = f64, .parts = groups});
-      if (n.weight.defined()) n.weight = random({12}, 11).requires_grad_();
-      if (n.bias.defined()) n.bias = random({12}, 12).requires_grad_();
-      const Tensor x = random({2, 3, 12}, 1, 3) + 0.5;
-      INFO(name_of(kind) << " groups " << groups);
-      CHECK(max_abs_diff(n(x), Tensor::from([&] {
-                           Doubles all;
-                           for (const auto& row : norm_reference(n, matrix_of(flatten(x, 0, 1)))) all.insert(all.end(), row.begin(), row.end());
-                           return all;
-                         }(), {2, 3, 12})) < 1e-12);
-    }
+TEST_CASE("norm: groups of channels that do not fit", "[norm]") {
   CHECK_THROWS_WITH(Norm({.dim = 12, .parts = 5}), Contains("parts=5") && Contains("dim=12"));
   CHECK_THROWS_WITH(Norm({.dim = 12, .kind = NormKind::scale, .parts = 2}), Contains("parts") && Contains("scale"));
   CHECK_THROWS_WITH(Norm({.dim = 12, .parts = 2})(ones({2, 6})), Contains("[2,6]") && Contains("12"));
@@ -122,7 +94,6 @@ TEST_CASE("norm: parameters are those of the kind, with their initial values", "
 }
 
 TEST_CASE("norm: misfit sizes are errors that name the op", "[norm]") {
-  CHECK_THROWS_AS(Norm({.dim = 0}), ValueError);
   CHECK_THROWS_WITH(LayerNorm(4)(zeros({2, 5})), Contains("layer_norm") && Contains("[2,5]") && Contains("[4]"));
   CHECK_THROWS_WITH(RMSNorm(4)(zeros({2, 5})), Contains("rms_norm") && Contains("[2,5]"));
   CHECK_THROWS_AS(LayerNorm(4)(zeros({2, 4}, {f64})), DTypeError);

@@ -124,6 +124,48 @@ TEST_CASE("table: options out of range are ValueErrors that name them", "[table]
   }
 }
 
+TEST_CASE("table: inputs that do not fit are errors that show them", "[table]") {
+  int64_t refusals = 0;
+  each_sample([&](LayerSample& s) {
+    const LayerInputs fits = s.inputs(2, 5, 1);
+    const auto refused = [&](auto change, const std::string& text) {
+      LayerInputs in = fits;
+      change(in);
+      INFO(text);
+      CHECK_THROWS_WITH(call(*s.layer, in), Contains(text));
+      ++refusals;
+    };
+    const bool any_width = s.row.name == "norm" && *s.options.at("parts").as<int64_t>() == 1;  // of a norm of one weight
+    if (is_float(fits.x.dtype()) && !any_width) {
+      const int64_t width = fits.x.dim(2);
+      refused([&](LayerInputs& in) { in.x = ones({2, 5, width + 1}, in.x.options()); }, str(Shape{2, 5, width + 1}));
+      if (s.row.key_mask)
+        refused([&](LayerInputs& in) { in.x = ones({5, width}, in.x.options()); }, str(Shape{5, width}));
+    }
+    const auto masked = [&](const char* name, Tensor LayerInputs::* field) {
+      const TensorOptions on{boolean, test_device()};
+      refused([&](LayerInputs& in) { in.*field = ones({2, 6}, on); }, std::string(name) + "=[2,6]");
+      refused([&](LayerInputs& in) { in.*field = ones({3, 5}, on); }, std::string(name) + "=[3,5]");
+      refused([&](LayerInputs& in) { in.*field = ones({5}, on); }, std::string(name) + "=[5]");
+      refused([&](LayerInputs& in) { in.*field = ones({2, 5}, {f64, test_device()}); }, "bool");
+    };
+    if (s.row.key_mask) masked("key_mask", &LayerInputs::key_mask);
+    if (s.cross()) {
+      masked("context_mask", &LayerInputs::context_mask);
+      const int64_t width = fits.context.dim(2);
+      refused([](LayerInputs& in) { in.context = {}; }, "needs a context");
+      refused([&](LayerInputs& in) { in.context = ones({2, 5, width + 1}, in.x.options()); },
+              str(Shape{2, 5, width + 1}));
+      refused([&](LayerInputs& in) { in.context = ones({3, 5, width}, in.x.options()); }, str(Shape{3, 5, width}));
+    }
+    if (s.row.segments && !s.cross()) {
+      refused([](LayerInputs& in) { in.segments = zeros({2, 4}, {i64, test_device()}); }, "segments=[2,4]");
+      refused([](LayerInputs& in) { in.segments = zeros({2, 5}, {f64, test_device()}); }, "i64");
+    }
+  });
+  CHECK(enough(refusals, 500));
+}
+
 TEST_CASE("table: options within range build a layer or are ValueErrors", "[table]") {
   int64_t built_layers = 0;
   for (const LayerRow& row : layer_table()) {

@@ -90,10 +90,16 @@ int64_t drawn_layers() {
 const std::vector<Json>& samples_of(const LayerRow& row) {
   if (!layer_seed()) return row.samples;
   std::vector<Json>& samples = drawn[row.name];
-  if (samples.empty()) {
-    Rand rand(*layer_seed() * 1000 + static_cast<uint64_t>(&row - layer_table().data()));
-    for (const Json& sample : row.samples) samples.push_back(drawn_sample(row, sample, rand));
-  }
+  if (samples.empty())
+    samples = drawn_samples(row, std::ssize(row.samples), *layer_seed() * 1000 + static_cast<uint64_t>(&row - layer_table().data()));
+  return samples;
+}
+
+std::vector<Json> drawn_samples(const LayerRow& row, int64_t count, uint64_t seed) {
+  Rand rand(seed + 100 * layer_seed().value_or(0));
+  std::vector<Json> samples;
+  while (std::ssize(samples) < count)
+    samples.push_back(drawn_sample(row, row.samples[samples.size() % row.samples.size()], rand));
   return samples;
 }
 

@@ -46,7 +46,9 @@ struct LayerSample {
 LayerSample make_sample(const LayerRow& row, const Json& sample, DType dtype = f64);
 /// The samples of a row: the table's, or drawn ones.
 const std::vector<Json>& samples_of(const LayerRow& row);
-/// How many were drawn.
+/// So many others of a row: the table's samples in turn, with about a fifth of their options drawn anew.
+std::vector<Json> drawn_samples(const LayerRow& row, int64_t count, uint64_t seed);
+/// How many samples_of() has drawn.
 int64_t drawn_layers();
 /// Whether at least so many samples had what a test is about: asked of the table's, not of drawn ones.
 bool enough(int64_t n, int64_t least);

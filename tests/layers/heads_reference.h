@@ -1,0 +1,21 @@
+// What the references of layers with heads share.
+#pragma once
+
+#include "layers/layer_loops.h"
+
+namespace sluice::testing {
+
+/// Queries of each head, keys and values of each KV head.
+struct HeadRows {
+  std::vector<Matrix> q, k, v;
+};
+/// x·Wq, and k and v of x or, if the call has one, of the context; with `rotate` and use_rope, turned.
+HeadRows projected(const LayerFacts& l, const LayerSequence& s, bool rotate = true);
+/// The heads side by side, through W_o with project_out, beside x with residual.
+Matrix finished(const LayerFacts& l, const std::vector<Matrix>& attended, const Matrix& x);
+
+using AttendHead = std::function<Matrix(std::size_t head, const Matrix& q, const Matrix& k, const Matrix& v)>;
+/// finished() with what `attend` gives for each head.
+Matrix by_heads(const LayerFacts& l, const LayerSequence& s, const HeadRows& rows, const AttendHead& attend);
+
+}  // namespace sluice::testing
