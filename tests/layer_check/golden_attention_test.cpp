@@ -26,37 +26,6 @@ void check_operand_gradients(const GoldenCase& c, const Arrays& got, const std::
     check_gradient(c, prefix + x, lowered(got.at(std::string("grad.input.") + x)));
 }
 
-Case multi_head(const GoldenCase& c, const std::string& more, bool gated) {
-  const int64_t heads = static_cast<int64_t>(c.number("h")), kv = static_cast<int64_t>(c.number("g"));
-  Case call{"multi_head_attention",
-            R"({"dim": 12, "head_dim": 4, "use_rope": true, "heads": )" + std::to_string(heads) + R"(, "kv_heads": )" +
-                std::to_string(kv) + more + "}",
-            {{"input.x", batched(c.get("x"))},
-             {"param.q.weight", c.get("wq")},
-             {"param.k.weight", c.get("wk")},
-             {"param.v.weight", c.get("wv")},
-             {"param.out.weight", c.get("wo")}}};
-  if (gated) call.tensors["param.gates.0.map.weight"] = c.get("wg");
-  if (c.has("cot")) call.tensors["cotangent"] = batched(c.get("cot"));
-  return call;
-}
-
-/// From qwen_<place>_<granularity>_<mul|add>_<activation>_sh<0|1>_qn<0|1>.
-Case qwen(const GoldenCase& c) {
-  auto says = [&](const char* text) { return c.name.find(text) != std::string::npos; };
-  const std::string place = "g" + c.name.substr(c.name.find("_G") + 2, 1);
-  const bool qk_norm = !says("_qn0");
-  Case call = multi_head(
-      c,
-      R"(, "causal": true, "qk_norm": )" + std::string(qk_norm ? "true" : "false") + R"(, "gates": [{"position": ")" +
-          place + R"(", "granularity": ")" + (says("headwise") ? "headwise" : "elementwise") + R"(", "activation": ")" +
-          (says("ns_sigmoid") ? "ns_sigmoid" : says("silu") ? "silu" : "sigmoid") + R"(", "mode": ")" +
-          (says("_add_") ? "add" : "multiply") + R"(", "sharing": ")" + (says("_sh1") ? "scores" : "none") + R"("}])",
-      true);
-  if (qk_norm) call.tensors["param.q_norm.weight"] = call.tensors["param.k_norm.weight"] = ones({4}, {f64});
-  return call;
-}
-
 }  // namespace
 
 TEST_CASE("layer_check: golden attention with masks", "[layer_check]") {
@@ -138,60 +107,25 @@ TEST_CASE("layer_check: golden top-k, thresholds, Sinkhorn", "[layer_check]") {
   check_golden(sinkhorn, "attn", lowered(outputs({"sinkhorn_attention_form", "{}", operands(sinkhorn)}).at("output")));
 }
 
-TEST_CASE("layer_check: golden multi-head attention and Qwen's gates", "[layer_check]") {
-  int cases = 0;
-  for (const GoldenCase& c : golden_cases()) {
-    const bool gated = c.name.starts_with("qwen_") || c.name.starts_with("grad_qwen_");
-    if (!gated && !c.name.starts_with("gqa_")) continue;
-    ++cases;
-    if (!gated) {
-      const std::string causal = c.number("causal") != 0 ? "true" : "false";
-      check_golden(c, "out", unbatched(outputs(multi_head(c, R"(, "causal": )" + causal, false)).at("output")));
-    } else {
-      const Arrays got = outputs(qwen(c));
-      check_golden(c, "out", unbatched(got.at("output")));
-      if (!c.has("cot")) continue;
-      check_gradient(c, "d_x", unbatched(got.at("grad.input.x")));
-      for (const char* w : {"q", "k", "v"})
-        check_gradient(c, std::string("d_w") + w, got.at(std::string("grad.param.") + w + ".weight"));
-      check_gradient(c, "d_wo", got.at("grad.param.out.weight"));
-      check_gradient(c, "d_wg", got.at("grad.param.gates.0.map.weight"));
-    }
-  }
-  CHECK(cases >= 10);
-}
-
-TEST_CASE("layer_check: golden textbook gates", "[layer_check]") {
-  const GoldenCase& cross = golden_case("gated_cross");
-  const Tensor one = eye(4, -1, {f64}), none = zeros({4, 4}, {f64});
-  for (const char* reading : {"per_query", "pooled"}) {  // K and V are the halves of the context
-    const Case call{"gated_cross_attention",
-                    R"({"dim": 4, "context_dim": 8, "project_out": false, "reading": ")" + std::string(reading) + "\"}",
-                    {{"input.x", batched(cross.get("q"))},
-                     {"input.context", batched(cat({cross.get("k"), cross.get("v")}, 1))},
-                     {"param.q.weight", one},
-                     {"param.k.weight", cat({one, none}, 0)},
-                     {"param.v.weight", cat({none, one}, 0)},
-                     {"param.gate.weight", cross.get("wg")},
-                     {"param.gate.bias", zeros({4}, {f64})}}};
-    check_golden(cross, reading, unbatched(outputs(call).at("output")));
-  }
-  for (const char* name : {"fused_c1", "grad_fused_causal"}) {
-    const GoldenCase& c = golden_case(name);
-    Case call{"fused_attention",
-              R"({"dim": 8, "head_dim": 5, "causal": true, "eps": 0, "project_out": false})",
-              {{"input.x", batched(c.get("x"))},
-               {"param.q.weight", c.get("wq")},
-               {"param.k.weight", c.get("wk")},
-               {"param.v.weight", c.get("wv")},
-               {"param.gate.weight", c.get("wg")},
-               {"param.gate.bias", zeros({5}, {f64})}}};
-    if (c.has("cot")) call.tensors["cotangent"] = batched(c.get("cot"));
-    const Arrays got = outputs(call);
-    check_golden(c, "out", unbatched(got.at("output")));
-    if (!c.has("cot")) continue;
-    check_gradient(c, "d_x", unbatched(got.at("grad.input.x")));
-    for (const auto& [w, path] : {std::pair{"d_wq", "q"}, {"d_wk", "k"}, {"d_wv", "v"}, {"d_wg", "gate"}})
-      check_gradient(c, w, got.at(std::string("grad.param.") + path + ".weight"));
-  }
+TEST_CASE("layer_check: golden gate of Qwen and its gradients", "[layer_check]") {
+  const GoldenCase& c = golden_case("grad_qwen_G1_elementwise");
+  const auto number = [&](const char* key) { return std::to_string(static_cast<int64_t>(c.number(key))); };
+  const Tensor one = ones({4}, {f64});
+  const Arrays got = outputs({"multi_head_attention",
+                              R"({"dim": 12, "head_dim": 4, "use_rope": true, "causal": true, "qk_norm": true,
+                                  "gates": [{}], "heads": )" + number("h") + R"(, "kv_heads": )" + number("g") + "}",
+                              {{"input.x", batched(c.get("x"))},
+                               {"param.q.weight", c.get("wq")},
+                               {"param.k.weight", c.get("wk")},
+                               {"param.v.weight", c.get("wv")},
+                               {"param.out.weight", c.get("wo")},
+                               {"param.gates.0.map.weight", c.get("wg")},
+                               {"param.q_norm.weight", one},
+                               {"param.k_norm.weight", one},
+                               {"cotangent", batched(c.get("cot"))}}});
+  check_golden(c, "out", unbatched(got.at("output")));
+  check_gradient(c, "d_x", unbatched(got.at("grad.input.x")));
+  for (const auto& [w, path] :
+       {std::pair{"d_wq", "q"}, {"d_wk", "k"}, {"d_wv", "v"}, {"d_wo", "out"}, {"d_wg", "gates.0.map"}})
+    check_gradient(c, w, got.at(std::string("grad.param.") + path + ".weight"));
 }
