@@ -21,7 +21,7 @@ struct SegmentOptions {
 void tokens(Layer& l) {
   l.key_mask()
       .input(Kind::integer, "segments? [batch, n]", "document numbers that do not decrease", "len(stream) == 0")
-      .only(Sample::ascending);
+      .only(Range::ascending);
 }
 
 void add_functions(std::vector<Layer>& all) {
@@ -36,7 +36,7 @@ void add_functions(std::vector<Layer>& all) {
              "b by distance in a chunk: width = 2*T - 1, T >= min(n, chunk), entry T - 1 + j - i")
       .input(Kind::boolean, "key_mask? [batch, n]")
       .input(Kind::integer, "segments? [batch, n]")
-      .only(Sample::ascending)
+      .only(Range::ascending)
       .output("[batch, heads, n, e]")
       .samples({{{"chunk", 4}, {"causal", true}}, {{"chunk", 3}, {"scaling", "lucid"}, {"kind", "softmax"}},
                 {{"chunk", 4}, {"scaling", "eq"}, {"across_chunks", false}}})
@@ -48,7 +48,7 @@ void add_functions(std::vector<Layer>& all) {
       "chunks g and h may interact when their ranges of document numbers overlap, and h < g if causal",
       "Hua et al. 2022, appendix")
       .input(Kind::integer, "segments [batch, n]")
-      .only(Sample::ascending)
+      .only(Range::ascending)
       .input(Kind::boolean, "key_mask? [batch, n]")
       .output("[batch, (n + chunk - 1) // chunk, (n + chunk - 1) // chunk]", "bool")
       .samples({{{"chunk", 2}, {"causal", true}}})

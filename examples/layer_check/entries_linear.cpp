@@ -3,7 +3,7 @@
 #include "linear_options.h"
 #include "registry.h"
 
-#include <sluice/layers/linear_time/gla.h>
+#include <sluice/layers/linear_time/linear_attention.h>
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/scan/linear_scan.h>
@@ -14,25 +14,16 @@ namespace layer_check {
 
 using namespace sluice;
 
-std::string feature_count(const std::string& p, const std::string& d) {
-  const std::string k = p + "kind", f = p + "features", g = p + "degree";
-  return "(" + f + " or " + d + ") if " + k + " in ('relu', 't2r', 'mlp', 'favor') else " + g + "*" + d + " if " + k +
-         " == 'poly_elem' else (" + d + " + 1)**" + g + " if " + k + " == 'poly_kernel' else 2*(" + f + " or " + d +
-         ") + int(" + p + "smoothing > 0) if " + k + " == 'fourier' else 2*" + d + " if " + k +
-             " == 'hedgehog' else " + d;
-}
-
-std::vector<ParameterInfo> feature_map_parameters(const std::string& path, const std::string& p, const std::string& d,
-                                                  const std::string& when) {
+void feature_map_parameters(Layer& l, const std::string& path, const std::string& p, const std::string& d,
+                            const std::string& when) {
   const std::string at = path.empty() ? "" : path + ".", k = p + "kind", f = "(" + p + "features or " + d + ")",
                     hidden = "(" + p + "hidden or 2*" + d + ")", bias = p + "bias", heads = p + "heads";
-  std::vector<ParameterInfo> all;
-  auto add = [&](const std::string& name, const std::string& in, const std::string& out, const std::string& condition) {
-    const bool vector = in.empty();
-    all.push_back({.name = at + name, .shape = vector ? "[" + out + "]" : "[" + in + ", " + out + "]",
-                   .when = when + " and " + condition + " and " + heads + " == 0"});
-    all.push_back({.name = at + name, .shape = "[" + heads + ", " + (vector ? "1" : in) + ", " + out + "]",
-                   .when = when + " and " + condition + " and " + heads + " > 0"});
+  const auto add = [&](const std::string& name, const std::string& in, const std::string& out,
+                       const std::string& condition) {
+    const std::string one = in.empty() ? "" : in + ", ", each = in.empty() ? "1, " : one;
+    const std::string there = when + " and " + condition + " and " + heads;
+    l.parameter(at + name + " [" + one + out + "]", "", there + " == 0");
+    l.parameter(at + name + " [" + heads + ", " + each + out + "]", "", there + " > 0");
   };
   add("weight", d, f, "(" + k + " == 't2r' or " + k + " == 'relu' and " + p + "features > 0)");
   add("weight", d, hidden, k + " == 'mlp'");
@@ -42,10 +33,9 @@ std::vector<ParameterInfo> feature_map_parameters(const std::string& path, const
   add("bias", "", d, k + " == 'hedgehog' and " + bias);
   add("weight2", hidden, f, k + " == 'mlp'");
   add("bias2", "", f, k + " == 'mlp' and " + bias);
-  all.push_back({.name = at + "omega", .shape = "[" + d + ", " + f + "]",
-                 .meaning = "random directions: favor N(0, 1), fourier N(0, 1/sigma^2)",
-                 .when = when + " and " + k + " in ('favor', 'fourier')", .buffer = true});
-  return all;
+  l.parameter(at + "omega [" + d + ", " + f + "]", "random directions: favor N(0, 1), fourier N(0, 1/sigma^2)",
+              when + " and " + k + " in ('favor', 'fourier')")
+      .parameters.back().buffer = true;
 }
 
 namespace {
@@ -61,8 +51,8 @@ struct LinearCall {
   bool state = false;
 
   static void describe(auto& o, auto& f) {
-    f("form", o.form, "which of the equal forms: scan in chunks (or by associativity), the n x n matrix, or one token at "
-                      "a time (causal only)");
+    f("form", o.form, "which of the equal forms: scan in chunks (or by associativity), the n x n matrix, or one token "
+                      "at a time (causal only)");
     f("direction", o.options.direction, kLinearDirectionMeaning);
     f("normalize", o.options.normalize, "sum: divide by phi(q) Z + eps");
     f("eps", o.options.eps, at_least(0), "of the denominator");
@@ -122,105 +112,80 @@ Tensor run_scan(const ScanCall& call, const Tensor& q, const Tensor& k, const Te
   return own.empty() ? y : y - cat(own, 2);
 }
 
-std::vector<InputInfo> scan_inputs(const std::string& q, const std::string& k) {
-  return {{.name = q, .shape = "[batch, heads, n, f]"}, {.name = k, .shape = "[batch, heads, n, f]"},
-          {.name = "v", .shape = "[batch, heads, n, dv]"}};
+void scan_inputs(Layer& l) {
+  l.input("q [batch, heads, n, f]").input("k [batch, heads, n, f]").input("v [batch, heads, n, dv]");
 }
 
 void add_scans(std::vector<Layer>& all) {
-  std::vector<InputInfo> inputs = scan_inputs("q", "k");
-  const InputInfo by_step{.name = "log_decay", .shape = "broadcast [batch, heads, n]",
-                          .meaning = "log of what the state keeps at each step, <= 0", .optional = true,
-                          .when = "not channels", .sample = Sample::nonpositive, .strict = true};
-  const InputInfo by_channel{.name = "log_decay", .shape = "broadcast [batch, heads, n, dv if decay_on_values else f]",
-                             .meaning = "the same for each channel of k (of v with decay_on_values)",
-                             .when = "channels", .sample = Sample::nonpositive, .strict = true};
-  inputs.insert(inputs.end(), {by_step, by_channel});
-  all.push_back({
-      .name = "linear_scan",
-      .family = "linear attention",
-      .formula = "S_t = e^g_t S_{t-1} + k_t' v_t, o_t = q_t S_t",
-      .source = "Katharopoulos et al. 2020, Yang et al. 2024 (chunks)",
-      .inputs = inputs,
-      .outputs = {{"", "[batch, heads, n, dv]"}, {"state", "[batch, heads, f, dv]", "S after the last step",
-                                                  "not reverse and not chunks_only and not decay_on_values"}},
-      .examples = {{{"chunk", 4}, {"channels", true}}, {{"chunk", 2}, {"chunks_only", true}}, {{"reverse", true}},
-                   {{"channels", true}, {"decay_on_values", true}}},
-      .sizes = {{"f", 4}},
-      .draft = function_layer<ScanCall>(
-          [](const ScanCall& o, const Inputs& in) -> Results {
-            const Tensor g = in["log_decay"];
-            Results results{{"", run_scan(o, in["q"], in["k"], in["v"], g)}};
-            if (!o.options.reverse && !o.chunks_only && !o.options.decay_on_values)
-              results.push_back({"state", linear_scan_state(in["k"], in["v"], g)});
-            return results;
-          }),
-  });
-  inputs = scan_inputs("q", "k");
-  inputs.push_back({.name = "alpha", .shape = "[batch, heads, n, f]",
-                    .meaning = "what each key channel keeps, in (0, 1]",
-                    .sample = Sample::unit, .strict = true});
-  all.push_back({
-      .name = "gla_attention",
-      .family = "linear attention",
-      .formula = "S_t = diag(alpha_t) S_{t-1} + k_t' v_t, o_t = scale q_t S_t",
-      .source = "Yang et al. 2024",
-      .inputs = inputs,
-      .outputs = {{"", "[batch, heads, n, dv]"}},
-      .sizes = {{"f", 4}},
-      .draft = function_layer<GlaCase>(
-          [](const LinearAttentionForm& given, const Inputs& in) {
-            LinearAttentionForm o = given;
-            o.direction = LinearDirection::causal, o.normalize = LinearNormalize::none;
-            o.log_decay = log(in["alpha"]);
-            return linear_attention(in["q"], in["k"], in["v"], o);
-          }),
-  });
+  add(all, "linear_scan", "linear attention", "S_t = e^g_t S_{t-1} + k_t' v_t, o_t = q_t S_t",
+      "Katharopoulos et al. 2020, Yang et al. 2024 (chunks)")
+      .also(scan_inputs)
+      .input("log_decay? broadcast [batch, heads, n]", "log of what the state keeps at each step, <= 0",
+             "not channels")
+      .only(Range::nonpositive)
+      .input("log_decay broadcast [batch, heads, n, dv if decay_on_values else f]",
+             "the same for each channel of k (of v with decay_on_values)", "channels")
+      .only(Range::nonpositive)
+      .output("[batch, heads, n, dv]")
+      .output("state [batch, heads, f, dv]", "S after the last step",
+              "not reverse and not chunks_only and not decay_on_values")
+      .samples({{{"chunk", 4}, {"channels", true}}, {{"chunk", 2}, {"chunks_only", true}}, {{"reverse", true}},
+                {{"channels", true}, {"decay_on_values", true}}})
+      .runs<ScanCall>([](const ScanCall& o, const Inputs& in) -> Results {
+        const Tensor g = in["log_decay"];
+        Results results{{"", run_scan(o, in["q"], in["k"], in["v"], g)}};
+        if (!o.options.reverse && !o.chunks_only && !o.options.decay_on_values)
+          results.push_back({"state", linear_scan_state(in["k"], in["v"], g)});
+        return results;
+      });
+  add(all, "gla_attention", "linear attention", "S_t = diag(alpha_t) S_{t-1} + k_t' v_t, o_t = scale q_t S_t",
+      "Yang et al. 2024")
+      .also(scan_inputs)
+      .input("alpha [batch, heads, n, f]", "what each key channel keeps, in (0, 1]")
+      .only(Range::unit)
+      .output("[batch, heads, n, dv]")
+      .runs<GlaCase>([](LinearAttentionForm o, const Inputs& in) {
+        o.direction = LinearDirection::causal, o.normalize = LinearNormalize::none;
+        o.log_decay = log(in["alpha"]);
+        return linear_attention(in["q"], in["k"], in["v"], o);
+      });
 }
 
 }  // namespace
 
 void add_linear(std::vector<Layer>& all) {
-  all.push_back({
-      .name = "feature_map",
-      .family = "linear attention",
-      .formula = "identity x; exp e^x; elu1 elu(x) + 1; relu relu(x W) + offset; t2r relu(x W + b) + offset; "
-                 "poly_elem [x, x^2 … x^p]; poly_kernel [x, sqrt c] (x) … (x) [x, sqrt c]; favor e^(x omega - "
-                 "|x|^2/2)/sqrt m; fourier [cos x omega, sin x omega]/sqrt f; mlp softplus(relu(x W1 + b1) W2 + b2); "
-                 "hedgehog softmax[2y, -2y], y = x W + b",
-      .source = "Katharopoulos et al. 2020 (elu1), Kasai et al. 2021 (t2r), Choromanski et al. 2021 (favor), Rahimi & "
-                "Recht 2007 (fourier), Zhang et al. 2024 (hedgehog)",
-      .derived = {{"m", feature_count("", "dim")}},
-      .inputs = {{.name = "x", .shape = "[..., dim]", .when = "heads == 0"},
-                 {.name = "x", .shape = "[batch, heads, n, dim]", .when = "heads > 0"}},
-      .parameters = feature_map_parameters("", "", "dim", "True"),
-      .outputs = {{"", "[..., m]"}},
-  });
-  std::vector<InputInfo> inputs{
-      {.name = "phi_q", .shape = "[batch, heads, m, f]", .when = "direction == 'full'", .sample = Sample::unit},
-      {.name = "phi_q", .shape = "[batch, heads, n, f]", .when = "direction != 'full'", .sample = Sample::unit},
-      {.name = "phi_k", .shape = "[batch, heads, n, f]", .sample = Sample::unit},
-      {.name = "v", .shape = "[batch, heads, n, dv]"},
-      {.name = "log_decay", .shape = "broadcast [batch, heads, n]", .meaning = "log of what is kept at each step, <= 0",
-       .optional = true, .when = "direction != 'full'", .sample = Sample::nonpositive, .strict = true},
-      {.name = "key_mask", .shape = "[batch, n]", .kind = Kind::boolean, .optional = true}};
-  all.push_back({
-      .name = "linear_attention_form",
-      .family = "linear attention",
-      .formula = "o_i = phi_q_i U / (phi_q_i Z + eps), U = sum_j phi_k_j' v_j, Z = sum_j phi_k_j",
-      .source = "Katharopoulos et al. 2020",
-      .notes = "Takes phi(q) and phi(k): see feature_map. With state, output.state is U with Z as its last column.",
-      .inputs = inputs,
-      .outputs = {{"", "[batch, heads, m if direction == 'full' else n, dv]"},
-                  {"state", "[batch, heads, f, dv + int(normalize == 'sum')]", "U and Z beside it",
-                   "state and form == 'recurrent'"}},
-      .examples = {{{"direction", "causal"}, {"chunk", 4}}, {{"direction", "bidirectional"}, {"form", "quadratic"}},
-                   {{"direction", "two_direction_mean"}, {"chunk", 2}},
-                   {{"direction", "causal"}, {"form", "recurrent"}, {"state", true}, {"use_rope", true}},
-                   {{"direction", "causal"}, {"form", "recurrent"}, {"state", true}, {"normalize", "none"}}},
-      .sizes = {{"f", 4}, {"m", 4}},
-      .draft = function_layer<LinearCall>(run_linear),
-  });
+  add(all, "feature_map", "linear attention",
+      "identity x; exp e^x; elu1 elu(x) + 1; relu relu(x W) + offset; t2r relu(x W + b) + offset; poly_elem [x, x^2 … "
+      "x^p]; poly_kernel [x, sqrt c] (x) … (x) [x, sqrt c]; favor e^(x omega - |x|^2/2)/sqrt m; fourier [cos x omega, "
+      "sin x omega]/sqrt f; mlp softplus(relu(x W1 + b1) W2 + b2); hedgehog softmax[2y, -2y], y = x W + b",
+      "Katharopoulos et al. 2020 (elu1), Kasai et al. 2021 (t2r), Choromanski et al. 2021 (favor), Rahimi & Recht "
+      "2007 (fourier), Zhang et al. 2024 (hedgehog)")
+      .derive({{"m", "(features or dim) if kind in ('relu', 't2r', 'mlp', 'favor') else degree*dim if kind == "
+                     "'poly_elem' else (dim + 1)**degree if kind == 'poly_kernel' else 2*(features or dim) + "
+                     "int(smoothing > 0) if kind == 'fourier' else 2*dim if kind == 'hedgehog' else dim"}})
+      .input("x [..., dim]", "", "heads == 0")
+      .input("x [batch, heads, n, dim]", "", "heads > 0")
+      .also([](Layer& l) { feature_map_parameters(l, "", "", "dim", "True"); })
+      .output("[..., m]");
+  add(all, "linear_attention_form", "linear attention",
+      "o_i = phi_q_i U / (phi_q_i Z + eps), U = sum_j phi_k_j' v_j, Z = sum_j phi_k_j", "Katharopoulos et al. 2020")
+      .note("Takes phi(q) and phi(k): see feature_map. With state, output.state is U with Z as its last column.")
+      .input("phi_q [batch, heads, m, f]", "", "direction == 'full'")
+      .input("phi_q [batch, heads, n, f]", "", "direction != 'full'")
+      .input("phi_k [batch, heads, n, f]")
+      .input("v [batch, heads, n, dv]")
+      .input("log_decay? broadcast [batch, heads, n]", "log of what is kept at each step, <= 0",
+             "direction != 'full'")
+      .only(Range::nonpositive)
+      .input(Kind::boolean, "key_mask? [batch, n]")
+      .output("[batch, heads, m if direction == 'full' else n, dv]")
+      .output("state [batch, heads, f, dv + int(normalize == 'sum')]", "U and Z beside it",
+              "state and form == 'recurrent'")
+      .samples({{{"direction", "causal"}, {"chunk", 4}}, {{"direction", "bidirectional"}, {"form", "quadratic"}},
+                {{"direction", "two_direction_mean"}, {"chunk", 2}},
+                {{"direction", "causal"}, {"form", "recurrent"}, {"state", true}, {"use_rope", true}},
+                {{"direction", "causal"}, {"form", "recurrent"}, {"state", true}, {"normalize", "none"}}})
+      .runs<LinearCall>(run_linear);
   add_scans(all);
 }
 

@@ -115,10 +115,10 @@ std::string expected_inputs(const Prepared& p) {
 
 /// ValueError for values that mean nothing to the layer; rows of padding may hold anything.
 void check_values(const std::string& layer, const InputInfo& info, const Tensor& given, const Tensor& key_mask) {
-  if (!info.strict || given.numel() == 0) return;
+  if (info.range == Range::any || given.numel() == 0) return;
   const std::string name = str(layer, ": input.", info.name);
   Tensor x = given;
-  if (info.sample == Sample::ascending) {
+  if (info.range == Range::ascending) {
     if (key_mask.defined()) {  // padding repeats the document before it
       std::vector<int64_t> rows = x.to_vector<int64_t>();
       const std::vector<bool> real = key_mask.to_vector<bool>();
@@ -129,9 +129,9 @@ void check_values(const std::string& layer, const InputInfo& info, const Tensor&
     const int64_t n = x.dim(-1);
     if (n > 1 && any(narrow(x, -1, 1, n - 1) < narrow(x, -1, 0, n - 1)).item())
       fail<ValueError>(name, " decreases; document numbers must not");
-  } else if (info.sample == Sample::nonpositive && !all(x <= 0.0).item()) {
+  } else if (info.range == Range::nonpositive && !all(x <= 0.0).item()) {
     fail<ValueError>(name, " has values that are not <= 0; it holds logarithms of what is kept");
-  } else if (info.sample == Sample::unit && !all(logical_and(x >= 0.0, x <= 1.0)).item()) {
+  } else if (info.range == Range::unit && !all(logical_and(x >= 0.0, x <= 1.0)).item()) {
     fail<ValueError>(name, " has values outside [0, 1]");
   }
 }

@@ -1,7 +1,5 @@
 #include "layer.h"
 
-#include "shared.h"
-
 namespace layer_check {
 
 namespace {
@@ -11,11 +9,6 @@ std::pair<std::string, std::string> name_and_shape(const std::string& what) {
   if (what.starts_with('[') || what.starts_with("broadcast [")) return {"", what};
   const std::size_t space = what.find(' ');
   return {what.substr(0, space), what.substr(space + 1)};
-}
-
-template <class T>
-void append(std::vector<T>& all, std::vector<T> more) {
-  for (T& one : more) all.push_back(std::move(one));
 }
 
 }  // namespace
@@ -51,16 +44,18 @@ Layer& Layer::parameter(const std::string& what, std::string meaning, std::strin
 
 Layer& Layer::dense(const std::string& path, const std::string& in, const std::string& out, const std::string& bias,
                     const std::string& meaning, const std::string& when) {
-  append(parameters, linear_parameters(path, in, out, bias, meaning, when));
-  return *this;
+  const std::string p = path.empty() ? "" : path + ".";
+  parameter(p + "weight [" + in + ", " + out + "]", meaning, when);
+  if (bias == "False") return *this;
+  return parameter(p + "bias [" + out + "]", "",
+                   when == "True" ? bias : bias == "True" ? when : "(" + when + ") and " + bias);
 }
 
 Layer& Layer::norm(const std::string& path, const std::string& kind, const std::string& dim, const std::string& when) {
-  for (ParameterInfo& p : norm_parameters(path, kind, dim)) {
-    if (!when.empty()) p.when = when + " and " + p.when;
-    parameters.push_back(std::move(p));
-  }
-  return *this;
+  const std::string p = path.empty() ? "" : path + ".", there = when.empty() ? kind : when + " and " + kind;
+  return parameter(p + "weight [" + dim + "]", "scale of each channel", there + " in ('layer', 'rms')")
+      .parameter(p + "weight [1]", "ScaleNorm's scalar g", there + " in ('scale', 'scale_l2')")
+      .parameter(p + "bias [" + dim + "]", "", there + " == 'layer'");
 }
 
 Layer& Layer::parts(const Layer& of, const std::string& prefix, const std::string& repeat) {

@@ -22,13 +22,12 @@ using sluice::Tensor;
 using Values = std::map<std::string, Json>;
 
 enum class Kind { floating, integer, boolean };
-/// What the values of an input mean; of all but `normal` a case may be refused for other values.
-enum class Sample {
-  normal,
+/// Which values a case may give an input.
+enum class Range {
+  any,
   unit,         // in [0, 1]
   nonpositive,  // logarithms of decays
-  index,
-  ascending,    // document numbers
+  ascending,    // document numbers, which do not decrease
 };
 
 // What --list prints. Shapes and conditions are Python expressions over the options and the derived names, for the
@@ -41,8 +40,7 @@ struct InputInfo {
   Kind kind = Kind::floating;
   bool optional = false;
   std::string when = "True";  // with which options it exists
-  Sample sample = Sample::normal;
-  bool strict = false;  // other values than those of `sample` are refused
+  Range range = Range::any;
 };
 
 /// A tensor of the state. The names and shapes that count are those of the built layer.
@@ -115,7 +113,6 @@ struct Layer {
   Values required = {};  // values of the options that are required; 8 unless given
   Values bare = {};      // further options of a first layer, where the defaults do not go together with those
   std::vector<Values> examples = {};  // option sets beside the defaults, which reach all that the layer can do
-  std::map<std::string, int64_t> sizes = {};
   bool streams = true;                // whether a layer of the table that streams has the option `stream`
   std::function<Draft()> draft = {};
 
@@ -127,8 +124,8 @@ struct Layer {
     return input(Kind::floating, what, std::move(meaning), std::move(when));
   }
   Layer& input(Kind kind, const std::string& what, std::string meaning = {}, std::string when = "True");
-  /// Other values of the last input are refused.
-  Layer& only(Sample sample) { return inputs.back().sample = sample, inputs.back().strict = true, *this; }
+  /// Of the last input.
+  Layer& only(Range range) { return inputs.back().range = range, *this; }
   /// Of a layer that streams: not beside the option `stream`.
   Layer& key_mask(bool beside_streams = false);
   Layer& parameter(const std::string& what, std::string meaning = {}, std::string when = "True");

@@ -2,6 +2,7 @@
 
 #include <sluice/ops/create.h>
 #include <sluice/ops/elementwise.h>
+#include <sluice/ops/formulas_of_layers.h>
 #include <sluice/ops/map.h>
 #include <sluice/ops/matmul.h>
 #include <sluice/ops/reduce.h>

@@ -1,15 +1,12 @@
 // What the entries of linear attention have in common.
 #pragma once
 
-#include "shared.h"
-
-#include <sluice/layers/linear_time/linear_attention.h>
+#include "layer.h"
 
 namespace layer_check {
 
-/// The width of phi(x) for x of width `d`, as a formula.
-std::string feature_count(const std::string& prefix, const std::string& d);
-std::vector<ParameterInfo> feature_map_parameters(const std::string& path, const std::string& prefix,
-                                                  const std::string& d, const std::string& when);
+/// The parameters of a FeatureMap called `path`, whose options begin with `prefix`, of inputs of width `d`.
+void feature_map_parameters(Layer& l, const std::string& path, const std::string& prefix, const std::string& d,
+                            const std::string& when);
 
 }  // namespace layer_check

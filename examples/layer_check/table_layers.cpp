@@ -1,6 +1,5 @@
 // Entries for the layers of the library's table.
 #include "registry.h"
-#include "shared.h"
 
 #include <sluice/layers/table.h>
 
@@ -71,25 +70,22 @@ void fill_from_table(Layer& layer) {
     layer.examples.push_back(example);
     const auto causal = example.find("causal");
     if (layer.streams && causal != example.end() && causal->second == Json(true))
-      layer.examples.push_back(with(example, {{"stream", Json::List{3, 1, 2}}}));
+      example["stream"] = Json::List{3, 1, 2}, layer.examples.push_back(example);
   }
 }
 
 void add_rest_of_table(std::vector<Layer>& all) {
   for (const LayerRow& row : layer_table()) {
     if (std::any_of(all.begin(), all.end(), [&](const Layer& l) { return l.name == row.name; })) continue;
-    Layer layer{.name = row.name, .family = "other", .formula = row.type, .source = "",
-                .notes = "Names and shapes of its parameters: --parameters.",
-                .inputs = {{.name = "x", .shape = "[batch, n, dim]"}},
-                .outputs = {{"", "[batch, n, dim]"}}};
-    if (row.context) {
-      layer.inputs.push_back({.name = "context", .shape = "[batch, m, context_dim or dim]"});
-      layer.inputs.push_back({.name = "key_mask", .shape = "[batch, m]", .meaning = "of the context",
-                              .kind = Kind::boolean, .optional = true});
-    } else if (row.key_mask) {
-      layer.inputs.push_back(key_mask_input(row.streams));
-    }
-    all.push_back(std::move(layer));
+    Layer& layer = add(all, row.name, "other", row.type)
+                       .note("Names and shapes of its parameters: --parameters.")
+                       .input("x [batch, n, dim]")
+                       .output("[batch, n, dim]");
+    if (row.context)
+      layer.input("context [batch, m, context_dim or dim]")
+          .input(Kind::boolean, "key_mask? [batch, m]", "of the context");
+    else if (row.key_mask)
+      layer.key_mask(!row.streams);
   }
 }
 

@@ -1,6 +1,7 @@
-// Scores and weights are recomputed, tile by tile, from the operands and the row statistics:
+// The forward pass computed O = (P ⊙ Z) V, with dropout's factors Z, and lse. Scores and weights are recomputed, tile
+// by tile, from the operands and the row statistics:
 //
-//   P = e^{S − lse} or φ(S)          dP = G Vᵀ ⊙ Z            (Z: dropout's factors)
+//   P = e^{S − lse} or φ(S)          dP = G Vᵀ ⊙ Z
 //   dS = P ⊙ (dP − δ) or φ'(S) ⊙ dP     δ_i = Σ_c g_ic o_ic − (gradient of lse_i)
 //   dV += (P ⊙ Z)ᵀ G     dQ += scale·(ρ dS ⊙ cap') K     dK += scale·(ρ dS ⊙ cap')ᵀ Q     dbias = ρ dS
 //
@@ -16,6 +17,7 @@ namespace detail {
 
 namespace {
 
+/// The backward pass of one call.
 template <class T>
 struct Backward {
   using Tile = typename ScoreTiles<T>::Tile;
@@ -72,38 +74,44 @@ struct Backward {
       const int64_t cols = std::min(tile_cols, tiles.n - col);
       std::fill_n(w.dk, cols * d, T(0));
       std::fill_n(w.dv, cols * dv, T(0));
-      std::optional<KeyTile<T>> packed;
+      const KeyTile<T> unpacked;
+      KeyTile<T> packed;
       for (int64_t h = kv * group; h < (kv + 1) * group; ++h)
         for (int64_t row = (split + turn) % turns * tile_rows; row < tiles.m; row += turns * tile_rows) {
           const int64_t rows = std::min(tile_rows, tiles.m - row);
           if (const auto t = tiles.tile(b, h, row, rows, col, cols, tiles.columns(row, rows))) {
             const bool ready = tiles.split || (t->whole && group * tiles.m > tile_rows);
-            if (ready && !packed) packed.emplace(tiles, Direction::backward, b, kv, col, cols, w.packed);
-            tile(w, *t, ready ? &*packed : nullptr, split);
+            if (ready && !packed.keys) packed = {tiles, Direction::backward, b, kv, col, cols, w.packed};
+            tile(w, *t, ready ? packed : unpacked, split);
           }
         }
-      if (grads.dk.defined()) store(w.dk, HeadView<T>(grads.dk), b, kv, col, cols, d, turn > 0);
-      if (grads.dv.defined()) store(w.dv, HeadView<T>(grads.dv), b, kv, col, cols, dv, turn > 0);
+      const auto store = [&](const T* from, const Tensor& to, int64_t width) {
+        for (int64_t r = 0; r < cols && to.defined(); ++r, from += width) {
+          T* line = HeadView<T>(to).at(b, kv, col + r);
+          if (turn > 0) for (int64_t c = 0; c < width; ++c) line[c] += from[c];
+          else std::copy_n(from, width, line);
+        }
+      };
+      store(w.dk, grads.dk, d), store(w.dv, grads.dv, dv);
     }
   }
 
-  /// Adds what a tile of queries and keys gives to dV, dK, dQ and the biases. keys: its tile of keys, packed, or null.
-  void tile(Memory& w, const Tile& t, const KeyTile<T>* keys, int64_t split) {
-    w.products.scores(t, keys, w.p);                 // S = scale·Q Kᵀ
-    w.products.weight_gradients(t, keys, g, w.ds);   // dP = G Vᵀ
-    tiles.dots_to_scores(t, w.p, w.slope);           // S = ρ (cap(S) + bias)
-    if (o.weighting == Weighting::softmax) softmax_rows(t, w);  // P = e^{S − lse} ⊙ Z, ρ dS = ρ P ⊙ (dP − δ)
-    else with_formula(o.weighting, [&](auto phi) { formula_rows(t, w, phi); });  // P = φ(S), ρ dS = ρ φ'(S) ⊙ dP
-    add_to_biases(t, w.ds, split);
-    for (int64_t i = 0; w.slope && i < t.rows * t.cols; ++i)  // the slope of a forbidden pair may be NaN
+  /// Adds the part of a tile of queries and keys to dV, dK, dQ and dbias. keys: its keys and values, packed or not.
+  void tile(Memory& w, const Tile& t, const KeyTile<T>& keys, int64_t split) {
+    w.products.scores(t, keys, w.p);                // S = scale·Q Kᵀ
+    w.products.weight_gradients(t, keys, g, w.ds);  // dP = G Vᵀ
+    tiles.dots_to_scores(t, w.p, w.slope);          // S ← ρ (cap(S) + bias)
+    if (o.weighting == Weighting::softmax) softmax_rows(t, w);                   // P = e^{S − lse}, dS = P ⊙ (dP − δ)
+    else with_formula(o.weighting, [&](auto phi) { formula_rows(t, w, phi); });  // P = φ(S), dS = φ'(S) ⊙ dP
+    add_to_biases(t, w.ds, split);                                               // dbias = ρ dS, which stands in ds
+    for (int64_t i = 0; w.slope && i < t.rows * t.cols; ++i)  // ⊙ cap', which may be NaN for a forbidden pair
       w.ds[i] = w.ds[i] == T(0) ? T(0) : w.ds[i] * w.slope[i];
-    if (grads.dv.defined()) w.products.add_value_gradients(t, w.p, g, w.dv + t.first * dv);  // dV += Pᵀ G
+    if (grads.dv.defined()) w.products.add_value_gradients(t, w.p, g, w.dv + t.first * dv);  // dV += (P ⊙ Z)ᵀ G
     if (grads.dk.defined()) w.products.add_key_gradients(t, w.ds, w.dk + t.first * d);       // dK += scale·dSᵀ Q
     if (grads.dq.defined())                                                                  // dQ += scale·dS K
       w.products.add_query_gradients(t, keys, w.ds, HeadView<T>(dq[static_cast<std::size_t>(split / turns)]));
   }
 
-  /// dbias = ρ dS.
   void add_to_biases(const Tile& t, const T* ds, int64_t split) {
     const int64_t head = t.batch * tiles.heads + t.head, m = tiles.m, n = tiles.n;
     for (int64_t r = 0; r < t.rows && grads.bias.defined(); ++r)
@@ -111,15 +119,6 @@ struct Backward {
     for (int64_t r = 0; r < t.rows && grads.relative.defined(); ++r) {
       T* line = grads.relative.mutable_data<T>() + (head * splits + split) * (n + m - 1) + m - 1 + t.col - (t.row + r);
       for (int64_t j = 0; j < t.cols; ++j) line[j] += ds[r * t.cols + j];
-    }
-  }
-
-  static void store(const T* from, const HeadView<T>& to, int64_t b, int64_t h, int64_t row, int64_t rows, int64_t width,
-                    bool add) {
-    for (int64_t r = 0; r < rows; ++r) {
-      T* line = to.at(b, h, row + r);
-      if (add) for (int64_t c = 0; c < width; ++c) line[c] += from[r * width + c];
-      else std::copy_n(from + r * width, width, line);
     }
   }
 

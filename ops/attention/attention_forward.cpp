@@ -34,9 +34,6 @@ class PackedHeads {
       : t_(t), cols_(cols), first_(first), col_tiles_((t.n + cols - 1) / cols),
         size_(KeyTile<T>::size(t, Direction::forward, cols)), memory_(heads * col_tiles_ * size_),
         tiles_(static_cast<std::size_t>(heads * col_tiles_)) {}
-  static int64_t bytes_of_head(const ScoreTiles<T>& t) {
-    return t.n * (t.d + t.dv) * int64_t{sizeof(T)} * (t.split ? 3 : 2) / 2;
-  }
   int64_t count() const { return static_cast<int64_t>(tiles_.size()); }
   /// Packs tiles begin … end − 1. Threads may pack different tiles at the same time.
   void fill(int64_t begin, int64_t end) {
@@ -46,8 +43,8 @@ class PackedHeads {
       tiles_[static_cast<std::size_t>(i)] = {t_, Direction::forward, b, kv, col, cols, memory_.data() + i * size_};
     }
   }
-  const KeyTile<T>* at(int64_t head, int64_t col) const {
-    return &tiles_[static_cast<std::size_t>((head - first_) * col_tiles_ + col / cols_)];
+  const KeyTile<T>& at(int64_t head, int64_t col) const {
+    return tiles_[static_cast<std::size_t>((head - first_) * col_tiles_ + col / cols_)];
   }
 
  private:
@@ -57,6 +54,7 @@ class PackedHeads {
   std::vector<KeyTile<T>> tiles_;
 };
 
+/// The forward pass of one call.
 template <class T>
 struct Forward {
   using Tile = typename ScoreTiles<T>::Tile;
@@ -68,8 +66,7 @@ struct Forward {
   const HeadView<T> out;
   T* const lse;  // softmax only
   const int64_t tile_rows = std::min(m, o.tile_rows > 0 ? o.tile_rows : 128);
-  // Long tiles have longer sums and fewer corrections of O. Short tiles fit the holes of a mask, and, with wide values,
-  // L2.
+  // Long tiles have longer sums and fewer corrections of O. Short ones fit a mask's holes and, with wide values, L2.
   const int64_t cols_wanted = sizeof(T) == 4 && dv <= 256 && tiles.visibility.only_span() ? 512 : 256;
   const int64_t tile_cols = std::clamp<int64_t>(tiles.n, 1, o.tile_cols > 0 ? o.tile_cols : cols_wanted);
   const int64_t row_tiles = (m + tile_rows - 1) / tile_rows, blocks = tiles.batch * tiles.heads * row_tiles;
@@ -89,8 +86,8 @@ struct Forward {
     // With many heads each thread packs and uses one at a time, whose tiles stay in its cache. Otherwise all threads
     // pack as many heads as fit in 32 MiB.
     const bool own = share && kv_heads >= 4 * num_threads();
-    const int64_t most = (int64_t{1} << 25) / std::max<int64_t>(1, PackedHeads<T>::bytes_of_head(tiles));
-    const int64_t at_once = own ? 1 : share ? std::max<int64_t>(1, most) : std::max<int64_t>(1, kv_heads);
+    const int64_t bytes = tiles.n * (tiles.d + dv) * int64_t{sizeof(T)} * (tiles.split ? 3 : 2) / 2;
+    const int64_t at_once = std::max<int64_t>(1, own ? 1 : share ? (1 << 25) / std::max<int64_t>(1, bytes) : kv_heads);
     const auto loop = [](bool parallel, int64_t n, auto f) { parallel ? parallel_for(n, 1, f) : f(int64_t{0}, n); };
     loop(own, (kv_heads + at_once - 1) / at_once, [&](int64_t begin, int64_t end) {
       for (int64_t first = begin * at_once; first < std::min(end * at_once, kv_heads); first += at_once) {
@@ -127,10 +124,8 @@ struct Forward {
       const int64_t block = task / splits, split = task % splits, head = block / row_tiles;
       const int64_t row = first_row(block), rows = rows_of(block);
       auto range = tiles.columns(row, rows);
-      if (splits > 1) {
-        range.begin = std::max(range.begin, split * tile_cols);
-        range.end = std::min(range.end, (split + 1) * tile_cols);
-      }
+      if (splits > 1)
+        range = {std::max(range.begin, split * tile_cols), std::min(range.end, (split + 1) * tile_cols)};
       const RowState<T> state(splits > 1 ? parts.data() + task * state_size : w.state, tile_rows, dv);
       attend(w, packed, head / tiles.heads, head % tiles.heads, row, rows, range, state);
       if (splits == 1) finish(block, state);
@@ -143,17 +138,18 @@ struct Forward {
     std::fill_n(f.acc, rows * dv, T(0));
     std::fill_n(f.max, rows, -inf);
     std::fill_n(f.sum, rows, T(0));
+    const KeyTile<T> unpacked;
     const int64_t first = packed ? range.begin / tile_cols * tile_cols : range.begin;
     for (int64_t col = first; col < range.end; col += tile_cols) {
       const auto t = tiles.tile(b, h, row, rows, col, std::min(tile_cols, tiles.n - col), range);
       if (!t) continue;
       const bool ready = packed && (tiles.split || t->whole);
-      const KeyTile<T>* keys = ready ? packed->at(b * tiles.kv_heads + tiles.kv_head(h), col) : nullptr;
-      w.products.scores(*t, keys, w.scores);                       // S = scale · Q Kᵀ
-      tiles.dots_to_scores(*t, w.scores);                          // S = ρ (cap(S) + bias)
-      if (softmax) softmax_rows(*t, w, f);                         // μ, P, l and O ← O e^{μ − μ'}
+      const KeyTile<T>& keys = ready ? packed->at(b * tiles.kv_heads + tiles.kv_head(h), col) : unpacked;
+      w.products.scores(*t, keys, w.scores);             // S = scale·Q Kᵀ
+      tiles.dots_to_scores(*t, w.scores);                // S ← ρ (cap(S) + bias)
+      if (softmax) softmax_rows(*t, w, f);               // μ', P = e^{S − μ'}, l and O ← O e^{μ − μ'}
       else with_formula(o.weighting, [&](auto phi) { formula_rows(*t, w, phi); });  // P = φ(S)
-      w.products.add_values(*t, keys, w.scores, f.acc);            // O ← O + P V
+      w.products.add_values(*t, keys, w.scores, f.acc);  // O ← O + P V
     }
   }
 

@@ -62,18 +62,17 @@ struct PackedMatrix {
     else panels.fill(x.read, x.data, x.ld);
     if (fits) return;
     Scratch<T> clean(x.count * x.width);
-    for (int64_t i = 0; i < x.count; ++i)
-      for (int64_t j = 0; j < x.width; ++j) {
-        const T number = x.data[i * x.ld + j];
-        clean.data()[i * x.width + j] = fits_bf16x3(number) ? number : T(0);
-      }
+    for (int64_t i = 0; i < x.count * x.width; ++i) {
+      const T number = x.data[i / x.width * x.ld + i % x.width];
+      clean.data()[i] = fits_bf16x3(number) ? number : T(0);
+    }
     parts.fill_b(x.read, clean.data(), x.width);
   }
 };
 
 enum class Direction { forward, backward };
 
-/// A tile of keys and values, packed for all queries: Kᵀ and V forward; Kᵀ, Vᵀ and K backward.
+/// A tile of keys and values, packed for all queries: Kᵀ and V forward; Kᵀ, Vᵀ and K backward. Nothing by default.
 template <class T>
 struct KeyTile {
   std::optional<PackedMatrix<T>> keys_t, values, values_t, keys;
@@ -125,11 +124,11 @@ void recompute_in_f32(T alpha, const TileMatrix<T>& a, const TileMatrix<T>& b, b
       }
 }
 
-/// The products of one thread. keys: the packed tile of keys, or null; in parts never null.
+/// The products of one thread. keys: the tile of keys, packed or, if not in parts, nothing.
 template <class T>
 class TileProducts {
   using Tile = typename ScoreTiles<T>::Tile;
-  using Keys = const KeyTile<T>*;
+  using Keys = const KeyTile<T>&;
   using Matrix = TileMatrix<T>;
 
  public:
@@ -143,41 +142,40 @@ class TileProducts {
   void scores(const Tile& t, Keys keys, T* s) {
     const Matrix q = queries(t), k = keys_of(t);
     const T scale = T(*t_.o.scale);
-    if (!keys && few(t.rows)) return few_dots(t.rows, t.cols, t_.d, scale, q.data, q.ld, k.data, k.ld, s, t.cols);
-    if (keys && std::exchange(packed_, q.data) != q.data) pack_queries(q, scale);
-    multiply(t, scale, q, keys ? queries_.data() : nullptr, k.transposed(), keys ? &*keys->keys_t : nullptr, s, t.cols);
+    if (!keys.keys_t && few(t.rows))
+      return few_dots(t.rows, t.cols, t_.d, scale, q.data, q.ld, k.data, k.ld, s, t.cols);
+    if (keys.keys_t && std::exchange(packed_, q.data) != q.data) pack_queries(q, scale);
+    multiply(t, scale, q, keys.keys_t ? queries_.data() : nullptr, k.transposed(), keys.keys_t, s, t.cols);
   }
   /// o [rows, dv] += P V.
   void add_values(const Tile& t, Keys keys, const T* p, T* o) {
     const Matrix v = values_of(t);
-    if (!keys && few(t.rows) && !hides(t, v))
+    if (!keys.values && few(t.rows) && !hides(t, v))
       return few_sums(t.rows, t_.dv, t.cols, p, t.cols, v.data, v.ld, o, t_.dv);
-    multiply(t, T(1), weights(t, p), nullptr, v, keys ? &*keys->values : nullptr, o, t_.dv);
+    multiply(t, T(1), weights(t, p), nullptr, v, keys.values, o, t_.dv);
   }
   /// dp = G Vᵀ.
   void weight_gradients(const Tile& t, Keys keys, const HeadView<const T>& g, T* dp) {
-    const PackedMatrix<T>* right = keys ? &*keys->values_t : nullptr;
-    multiply(t, T(1), rows_of(t, g, t_.dv), nullptr, values_of(t).transposed(), right, dp, t.cols);
+    multiply(t, T(1), rows_of(t, g, t_.dv), nullptr, values_of(t).transposed(), keys.values_t, dp, t.cols);
   }
   /// dv [cols, dv] += Pᵀ G.
   void add_value_gradients(const Tile& t, const T* p, const HeadView<const T>& g, T* dv) {
-    multiply(t, T(1), weights(t, p).transposed(), nullptr, rows_of(t, g, t_.dv), nullptr, dv, t_.dv);
+    multiply(t, T(1), weights(t, p).transposed(), nullptr, rows_of(t, g, t_.dv), {}, dv, t_.dv);
   }
   /// dk [cols, d] += scale·dSᵀ Q.
   void add_key_gradients(const Tile& t, const T* ds, T* dk) {
-    multiply(t, T(*t_.o.scale), weights(t, ds).transposed(), nullptr, queries(t), nullptr, dk, t_.d);
+    multiply(t, T(*t_.o.scale), weights(t, ds).transposed(), nullptr, queries(t), {}, dk, t_.d);
   }
   /// dq [rows, d] += scale·dS K.
   void add_query_gradients(const Tile& t, Keys keys, const T* ds, const HeadView<T>& dq) {
-    const PackedMatrix<T>* right = keys ? &*keys->keys : nullptr;
     T* const c = dq.at(t.batch, t.head, t.row);
-    multiply(t, T(*t_.o.scale), weights(t, ds), nullptr, keys_of(t), right, c, dq.row);
+    multiply(t, T(*t_.o.scale), weights(t, ds), nullptr, keys_of(t), keys.keys, c, dq.row);
   }
 
  private:
   /// c = alpha · a b, if b is transposed, or else c += alpha · a b. left: a as pack_queries() packed it, or null.
-  void multiply(const Tile& t, T alpha, const Matrix& a, T* left, const Matrix& b, const PackedMatrix<T>* right, T* c,
-                int64_t ldc) {
+  void multiply(const Tile& t, T alpha, const Matrix& a, T* left, const Matrix& b,
+                const std::optional<PackedMatrix<T>>& right, T* c, int64_t ldc) {
     const bool dots = b.read == Read::transposed;
     const int64_t n = a.rows(), m = b.cols(), k = a.cols(), first = right ? t.first : 0;
     const T beta = dots ? T(0) : T(1);
@@ -193,7 +191,8 @@ class TileProducts {
     } else if (!dots && hides(t, b)) {
       sparse_product(a.read, n, m, k, alpha, a.data, a.ld, b.data, b.ld, c, ldc);
     } else if (left) {
-      right->panels.multiply(PackedA<T>(n, k, left, t_.precision), 0, n, alpha, beta, c, ldc, 0, right->panels.panels());
+      const PackedA<T> packed(n, k, left, t_.precision);
+      right->panels.multiply(packed, 0, n, alpha, beta, c, ldc, 0, right->panels.panels());
     } else if (right) {
       right->panels.multiply(a.read, n, alpha, a.data, a.ld, beta, c, ldc);
     } else {
@@ -225,13 +224,12 @@ class TileProducts {
   Matrix rows_of(const Tile& t, const HeadView<const T>& x, int64_t width) const {
     return {x.at(t.batch, t.head, t.row), x.row, t.rows, width};
   }
+  Matrix cols_of(const Tile& t, const HeadView<const T>& x, int64_t width) const {
+    return {x.at(t.batch, t_.kv_head(t.head), t.col), x.row, t.cols, width};
+  }
   Matrix queries(const Tile& t) const { return rows_of(t, t_.q, t_.d); }
-  Matrix keys_of(const Tile& t) const {
-    return {t_.k.at(t.batch, t_.kv_head(t.head), t.col), t_.k.row, t.cols, t_.d};
-  }
-  Matrix values_of(const Tile& t) const {
-    return {t_.v.at(t.batch, t_.kv_head(t.head), t.col), t_.v.row, t.cols, t_.dv};
-  }
+  Matrix keys_of(const Tile& t) const { return cols_of(t, t_.k, t_.d); }
+  Matrix values_of(const Tile& t) const { return cols_of(t, t_.v, t_.dv); }
 
   const ScoreTiles<T>& t_;
   Scratch<T> queries_, left_, right_;  // packed queries; the operands of one product in parts

@@ -4,8 +4,8 @@
 usage: formulas.py LAYER_CHECK [LAYER...]
 
 The formulas of the listing are Python, so Python evaluates them: names and shapes of the parameters, which inputs there
-are, shapes of the outputs. Each sample runs forward and backward with the required inputs and with all of them; the
-results are finite, and each float input and trained parameter has a gradient. Inputs that a sample has not are refused.
+are, shapes of the outputs. Each sample runs forward and backward, with the required inputs in f32 and with all of them
+in f64; the results are finite, and each float input and trained parameter has a gradient. Inputs that a sample has not are refused.
 Exit code 1 if anything differs."""
 import array
 import json
@@ -26,7 +26,7 @@ SIZES = {"batch": 2, "heads": 2, "kv_heads": 1, "n": 6, "m": 4, "d": 4, "dv": 3,
 LAYER_SIZES = {"pattern_attention": {"m": 6}}  # bigbird has as many queries as keys
 RANGES = {"alpha": (0, 1), "gate": (0, 1), "phi_q": (0, 1), "phi_k": (0, 1), "maps": (0, 1), "log_decay": (-2, 0),
           "param.log_gamma": (-2, 0)}  # of other floats: (-1, 1); integers are 0
-CODES = {"float": ("F64", "d"), "i64": ("I64", "q"), "bool": ("BOOL", "B")}
+CODES = {"float": ("F64", "d"), "i64": ("I64", "q"), "bool": ("BOOL", "B"), "f32": ("F32", "f")}
 
 
 def evaluate(text, names):
@@ -161,23 +161,23 @@ def case_of(layer, names, shapes, optional, with_optional):
     return tensors
 
 
-def check_results(layer, names, got, tensors, trained):
+def check_results(layer, names, got, tensors, trained, wanted):
     rows = [o for o in layer["outputs"] if evaluate(o.get("when", "True"), names)]
     assert {o["name"] for o in rows} == {x for x in got if x.startswith("output")}, f"outputs are {sorted(got)}"
     for o in rows:
         shape = got[o["name"]][1]
         assert fits(shape, o["shape"], names), f"{o['name']} is {shape}, its formula {o['shape']}"
-    wanted = {"grad." + x for x, t in tensors.items() if x.startswith("input.") and t[0] == "float"}
-    wanted |= {"grad.param." + x for x in trained}
-    assert wanted == {x for x in got if x.startswith("grad.")}, f"gradients are {sorted(got)}"
+    grads = {"grad." + x for x, t in tensors.items() if x.startswith("input.") and t[0] == "float"}
+    grads |= {"grad.param." + x for x in trained}
+    assert grads == {x for x in got if x.startswith("grad.")}, f"gradients are {sorted(got)}"
     for name, (dtype, shape, numbers) in got.items():
-        if name.startswith("grad."):
-            name_of = name[len("grad."):]
-            assert name_of not in tensors or shape == tensors[name_of][1], f"{name} is {shape}"
-        assert dtype != "F64" or all(map(math.isfinite, numbers)), f"{name} is not finite"
+        if name in grads:
+            _, want, _ = tensors[name[len("grad."):]]
+            assert (dtype, shape) == (wanted.upper(), want), f"{name} is {dtype} {shape}"
+        assert dtype[0] != "F" or all(map(math.isfinite, numbers)), f"{name} is not finite"
 
 
-def check_sample(program, layer, config, folder, keep=None):
+def check_sample(program, layer, config, folder):
     names = with_defaults(layer["options"], config)
     for name, formula in layer.get("derived", {}).items():
         names[name] = evaluate(formula, names)
@@ -191,14 +191,12 @@ def check_sample(program, layer, config, folder, keep=None):
         assert there == want, f"parameters are {there}, by the formulas {want}"
     trained = [name for name, (_, is_trained) in there.items() if is_trained]
     case, out = os.path.join(folder, "case"), os.path.join(folder, "out")
-    for with_optional in [False, True] if optional or any(i["optional"] for i in layer["inputs"]) else [True]:
+    for with_optional, wanted in (False, "f32"), (True, "f64"):
         tensors = case_of(layer, names, shapes, optional, with_optional)
         write_case(case, layer["name"], config, tensors)
-        run(program, case, out)
+        run(program, case, out, "--dtype", wanted)
         got = read_results(out)
-        if keep:
-            keep(layer["name"], config, with_optional, got)
-        check_results(layer, names, got, tensors, trained)
+        check_results(layer, names, got, tensors, trained, wanted)
     for i in layer["inputs"]:
         if "input." + i["name"] not in tensors:
             write_case(case, layer["name"], config, {**tensors, "input." + i["name"]: (i["dtype"], [1], [1])})
@@ -210,12 +208,12 @@ def check_sample(program, layer, config, folder, keep=None):
         assert got["output"][2][0] == count, f"says {got['output'][2][0]} parameters, the layer has {count}"
 
 
-def check_layer(program, layer, keep=None):
+def check_layer(program, layer):
     problems = []
     with tempfile.TemporaryDirectory() as folder:
         for config in layer["samples"]:
             try:
-                check_sample(program, layer, config, folder, keep)
+                check_sample(program, layer, config, folder)
             except Exception as e:  # also errors of evaluate()
                 problems.append(f"  {json.dumps(config)}: {type(e).__name__}: {e}")
     return f"{layer['name']}: {len(layer['samples'])} samples{', FAILED' if problems else ''}", problems
