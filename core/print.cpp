@@ -158,7 +158,7 @@ class Printer {
 /// Calls f for each value of x, as double.
 template <class F>
 void for_each_value(const Tensor& x, F f) {
-  const detail::Walk walk(x.layout());
+  const detail::StridedRange walk(x.layout());
   double tile[detail::kTile];
   for (int64_t at = 0, n = x.numel(); at < n; at += detail::kTile) {
     const int64_t count = std::min(detail::kTile, n - at);

@@ -30,7 +30,7 @@ void convert_run(const S* from, int64_t stride, int64_t n, T* out) {
 
 /// Calls run(element offset, stride, count, position) for the inner runs of [start, start+n).
 template <class Run>
-void for_each_run(const Walk& w, int64_t start, int64_t n, Run run) {
+void for_each_run(const StridedRange& w, int64_t start, int64_t n, Run run) {
   if (w.rank == 0) {
     if (n > 0) run(int64_t{0}, int64_t{1}, n, int64_t{0});
     return;
@@ -250,7 +250,7 @@ void copy_bits(const std::byte* from_bytes, const Layout& from_layout, std::byte
 
 }  // namespace
 
-Walk::Walk(const Layout& l) {
+StridedRange::StridedRange(const Layout& l) {
   contiguous = l.is_contiguous();
   if (contiguous) {
     rank = 1, shape[0] = l.numel(), strides[0] = 1;
@@ -268,7 +268,7 @@ Walk::Walk(const Layout& l) {
   }
 }
 
-Walk::Run Walk::run(int64_t start) const {
+StridedRange::Run StridedRange::run(int64_t start) const {
   constexpr int64_t kLeast = 192;  // below, one copy of many runs is cheaper than a call for each run
   if (rank == 0 || strides[rank - 1] != 1 || shape[rank - 1] < kLeast) return {};
   Run r{shape[rank - 1] - start % shape[rank - 1], 0};
@@ -277,7 +277,7 @@ Walk::Run Walk::run(int64_t start) const {
 }
 
 template <class T>
-void read_tile(const Walk& walk, const std::byte* base, DType dtype, int64_t start, int64_t n,
+void read_tile(const StridedRange& walk, const std::byte* base, DType dtype, int64_t start, int64_t n,
                T* out) {
   dispatch_all(dtype, [&]<class S>() {
     vectorised([=, &walk, from = reinterpret_cast<const S*>(base)] {
@@ -287,12 +287,12 @@ void read_tile(const Walk& walk, const std::byte* base, DType dtype, int64_t sta
     });
   });
 }
-template void read_tile(const Walk&, const std::byte*, DType, int64_t, int64_t, float*);
-template void read_tile(const Walk&, const std::byte*, DType, int64_t, int64_t, double*);
-template void read_tile(const Walk&, const std::byte*, DType, int64_t, int64_t, BFloat16*);
-template void read_tile(const Walk&, const std::byte*, DType, int64_t, int64_t, int64_t*);
-template void read_tile(const Walk&, const std::byte*, DType, int64_t, int64_t, int32_t*);
-template void read_tile(const Walk&, const std::byte*, DType, int64_t, int64_t, bool*);
+template void read_tile(const StridedRange&, const std::byte*, DType, int64_t, int64_t, float*);
+template void read_tile(const StridedRange&, const std::byte*, DType, int64_t, int64_t, double*);
+template void read_tile(const StridedRange&, const std::byte*, DType, int64_t, int64_t, BFloat16*);
+template void read_tile(const StridedRange&, const std::byte*, DType, int64_t, int64_t, int64_t*);
+template void read_tile(const StridedRange&, const std::byte*, DType, int64_t, int64_t, int32_t*);
+template void read_tile(const StridedRange&, const std::byte*, DType, int64_t, int64_t, bool*);
 
 void copy_strided(const std::byte* from, const Layout& from_layout, DType from_type, std::byte* to,
                   const Layout& to_layout, DType to_type) {
@@ -304,7 +304,7 @@ void copy_strided(const std::byte* from, const Layout& from_layout, DType from_t
       default: return copy_bits<uint64_t>(from, from_layout, to, to_layout);
     }
   }
-  const Walk source(from_layout), target(to_layout);
+  const StridedRange source(from_layout), target(to_layout);
   const int64_t n = from_layout.numel();
   dispatch_all(to_type, [&]<class T>() {
     T* out = reinterpret_cast<T*>(to);

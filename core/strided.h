@@ -33,14 +33,14 @@ SLUICE_FN T convert(S x) {
 }
 
 /// A layout with neighbouring dims merged wherever they form one evenly strided run.
-struct Walk {
+struct StridedRange {
   int rank = 0;
   bool contiguous = false;
   int64_t shape[kMaxRank];
   int64_t strides[kMaxRank];  // in elements
 
-  Walk() = default;
-  explicit Walk(const Layout& layout);
+  StridedRange() = default;
+  explicit StridedRange(const Layout& layout);
 
   /// Number of consecutive elements from `start` on, and the offset of the first, in elements. count is 0 if runs are
   /// too short to be read in place.
@@ -50,10 +50,10 @@ struct Walk {
   Run run(int64_t start) const;
 };
 
-/// Converts elements [start, start+n) of a walk, in row-major order, to T and writes them to out.
+/// Converts elements [start, start+n) of a range, in row-major order, to T and writes them to out.
 /// `base` is the address of the first element, of type `dtype`.
 template <class T>
-void read_tile(const Walk& walk, const std::byte* base, DType dtype, int64_t start, int64_t n,
+void read_tile(const StridedRange& range, const std::byte* base, DType dtype, int64_t start, int64_t n,
                T* out);
 
 /// Copies `from` to `to` element by element with conversion; both layouts have one shape and

@@ -16,7 +16,7 @@ struct GemmProblem {
   T* c;
   int64_t n, m, k, a_row, a_col, b_row, b_col;
   int64_t row_tiles, col_tiles, tiles;        // of c; `tiles` counts those of the whole batch
-  sluice::detail::Walk a_batch, b_batch;      // where the matrices of the batch begin
+  sluice::detail::StridedRange a_batch, b_batch;      // where the matrices of the batch begin
 };
 
 /// Copies rows × 16 numbers into to[16][rows + 1]; zeros outside. Neighbouring threads read along the dense dim.

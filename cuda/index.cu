@@ -8,7 +8,7 @@
 namespace sluice::cuda {
 
 using sluice::detail::sum_of;
-using sluice::detail::Walk;
+using sluice::detail::StridedRange;
 
 namespace {
 
@@ -27,10 +27,10 @@ ReduceShape split(const Shape& s, int dim) {
 }
 
 /// Offsets in x of the elements of `box`, all at position 0 of dim.
-Walk walk_of(const Shape& box, const Tensor& x, int dim) {
+StridedRange walk_of(const Shape& box, const Tensor& x, int dim) {
   Layout layout(box, x.strides(), 0);
   layout.strides[dim] = 0;
-  return Walk(layout);
+  return StridedRange(layout);
 }
 
 /// Calls f.operator()<T>() with the unsigned type of an element's size; copies need only the size.
@@ -48,7 +48,7 @@ void dispatch_size(DType t, F f) {
 /// slice of `inner` elements.
 template <class T>
 void gather_as(const Tensor& x, int dim, const int64_t* index, Tensor& y, bool slices) {
-  const Walk walk = walk_of(y.shape(), x, dim);
+  const StridedRange walk = walk_of(y.shape(), x, dim);
   const int64_t along = x.strides()[dim];
   const ReduceShape s = split(y.shape(), dim);
   const T* in = data_of<T>(x);
@@ -64,7 +64,7 @@ struct CopySlice {
   const T* x;
   const int64_t* index;
   T* y;
-  Walk outer;  // of x
+  StridedRange outer;  // of x
   int64_t n, inner, along;
   template <int threads>
   __device__ void operator()(int64_t row) const {
@@ -86,7 +86,7 @@ bool copy_slices(const Tensor& x, int dim, const int64_t* index, Tensor& y) {
   if (!fits) return false;
   for (int d = 0; d < dim; ++d) outer.shape.push_back(x.shape()[d]), outer.strides.push_back(x.strides()[d] / unit);
   for_each_row(s.outer * s.n, s.inner / unit,
-               CopySlice<T>{data_of<T>(x), index, data_of<T>(y), Walk(outer), s.n, s.inner / unit, x.strides()[dim] / unit});
+               CopySlice<T>{data_of<T>(x), index, data_of<T>(y), StridedRange(outer), s.n, s.inner / unit, x.strides()[dim] / unit});
   return true;
 }
 struct alignas(16) Block16 {
@@ -99,7 +99,7 @@ void scatter_add_lanes(Tensor& y, int dim, const int64_t* index, const Tensor& s
   const ReduceShape s = split(src.shape(), dim);
   Shape lanes = src.shape();
   lanes[dim] = 1;
-  const Walk walk = walk_of(lanes, y, dim);
+  const StridedRange walk = walk_of(lanes, y, dim);
   const int64_t along = y.strides()[dim];
   const T* in = data_of<T>(src);
   T* out = data_of<T>(y);
@@ -126,7 +126,7 @@ void scatter_add_sorted(Tensor& y, int dim, const int64_t* index, const Tensor& 
   const ReduceShape s = split(src.shape(), dim);
   Shape shape = src.shape();
   shape[dim] = 1;
-  const Walk walk = walk_of(shape, y, dim);
+  const StridedRange walk = walk_of(shape, y, dim);
   const KeysOfLanes keys{index, s};
   const int64_t along = y.strides()[dim], lanes = s.outer * s.inner;
   const Scratch<Entry> sorted(static_cast<std::size_t>(lanes * s.n));

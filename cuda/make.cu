@@ -11,12 +11,12 @@ namespace sluice::cuda {
 
 using sluice::detail::convert;
 using sluice::detail::kPerBlock;
-using sluice::detail::Walk;
+using sluice::detail::StridedRange;
 
 namespace {
 
 template <class S, class T>
-void copy_as(const Tensor& from, const Walk& in, Tensor& to, const Walk& out) {
+void copy_as(const Tensor& from, const StridedRange& in, Tensor& to, const StridedRange& out) {
   const S* source = data_of<S>(from);
   T* target = data_of<T>(to);
   for_each(to.numel(), [=] __device__(int64_t i) { target[offset_at(out, i)] = convert<T>(source[offset_at(in, i)]); });
@@ -24,7 +24,7 @@ void copy_as(const Tensor& from, const Walk& in, Tensor& to, const Walk& out) {
 
 template <class T>
 void fill_as(Tensor& x, double value) {
-  const Walk out(x.layout());
+  const StridedRange out(x.layout());
   const T v = convert<T>(value);
   T* p = data_of<T>(x);
   for_each(x.numel(), [=] __device__(int64_t i) { p[offset_at(out, i)] = v; });
@@ -62,7 +62,7 @@ void zero_triangle_as(Tensor& y, bool upper, int64_t k) {
 
 template <class T>
 void add_to_as(Tensor& x, const Tensor& y, double factor) {
-  const Walk in(y.layout());
+  const StridedRange in(y.layout());
   const T f = static_cast<T>(factor);
   const T* source = data_of<T>(y);
   T* p = data_of<T>(x);
@@ -90,7 +90,7 @@ template <class T>
 struct Source {
   const std::byte* at;
   DType dtype;
-  Walk walk;
+  StridedRange walk;
   Source(const Tensor& x, const Shape& shape) : at(address_of(x)), dtype(x.dtype()), walk(x.layout().expanded(shape)) {}
   __device__ T operator()(int64_t i) const {
     const int64_t where = offset_at(walk, i);
@@ -205,7 +205,7 @@ int64_t first_outside(const int64_t* index, int64_t n, int64_t limit, bool or_mi
 }
 
 void copy(const Tensor& from, Tensor& to) {
-  const Walk in(from.shape() == to.shape() ? from.layout() : from.layout().expanded(to.shape())), out(to.layout());
+  const StridedRange in(from.shape() == to.shape() ? from.layout() : from.layout().expanded(to.shape())), out(to.layout());
   if (from.dtype() == to.dtype() && in.contiguous && out.contiguous)
     return copy_on_device(address_of(to), address_of(from), static_cast<std::size_t>(to.numel() * size_of(to.dtype())));
   dispatch_all(from.dtype(), [&]<class S>() {

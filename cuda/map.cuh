@@ -28,14 +28,14 @@ template <class T, int N>
 struct Operands {
   const void* at[N];
   bool direct[N], boolean[N], narrow;
-  sluice::detail::Walk walk[N];
+  sluice::detail::StridedRange walk[N];
 
   explicit Operands(const sluice::detail::MapPlan& plan) : narrow(plan.dtype == bf16) {
     for (std::size_t k = 0; k < N; ++k) {
       const Tensor& x = *plan.operands[k];
       direct[k] = plan.direct[k], boolean[k] = x.dtype() == sluice::boolean && !std::is_same_v<T, bool>;
       at[k] = address_of(x);
-      if (!direct[k]) walk[k] = sluice::detail::Walk(x.layout().expanded(plan.shape));
+      if (!direct[k]) walk[k] = sluice::detail::StridedRange(x.layout().expanded(plan.shape));
     }
   }
   /// Operand k at element i of the result.

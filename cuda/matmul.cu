@@ -13,7 +13,7 @@ namespace sluice::cuda {
 namespace {
 
 using sluice::detail::operand;
-using sluice::detail::Walk;
+using sluice::detail::StridedRange;
 
 /// The batch dims of x (a or b), expanded to those of c.
 Layout batch_of(const Tensor& x, const Tensor& c) {
@@ -22,7 +22,7 @@ Layout batch_of(const Tensor& x, const Tensor& c) {
 }
 
 /// The stride from one matrix to the next, in numbers, if it is the same for all.
-std::optional<int64_t> stride_of(const Walk& batch) {
+std::optional<int64_t> stride_of(const StridedRange& batch) {
   if (batch.rank == 0) return 0;
   if (batch.rank == 1) return batch.strides[0];
   return std::nullopt;
@@ -74,7 +74,7 @@ bool by_blas(const Tensor& a_in, const Tensor& b_in, const Tensor& bias, Tensor&
   auto left = operand(a), right = operand(b);
   if (!left) a = clone(a), left = operand(a);
   if (!right) b = clone(b), right = operand(b);
-  const Walk walk_a(batch_of(a, c)), walk_b(batch_of(b, c));
+  const StridedRange walk_a(batch_of(a, c)), walk_b(batch_of(b, c));
   const auto stride_a = stride_of(walk_a), stride_b = stride_of(walk_b);
   const int64_t n = c.dim(-2), m = c.dim(-1), size = size_of(c.dtype());
   BlasProduct p{c.dtype(), c.dtype(), n, m, a.dim(-1), address_of(a), *left, address_of(b), *right,
@@ -97,7 +97,7 @@ void by_kernel(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c, 
   const int r = c.rank();
   const GemmProblem<T> p{data_of<T>(a), data_of<T>(b), data_or_null<T>(bias), data_of<T>(c), c.dim(-2), c.dim(-1), a.dim(-1),
                          a.strides()[r - 2], a.strides()[r - 1], b.strides()[r - 2], b.strides()[r - 1], 0, 0, 0,
-                         Walk(batch_of(a, c)), Walk(batch_of(b, c))};
+                         StridedRange(batch_of(a, c)), StridedRange(batch_of(b, c))};
   if (p.n > 16 && p.m > 16) run_gemm<T, 64, 4>(p, batch);
   else run_gemm<T, 16, 2>(p, batch);
 }

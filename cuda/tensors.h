@@ -49,7 +49,7 @@ struct HeadRows {
 };
 
 /// Elements between the first and element i of a walk, in row-major order.
-SLUICE_FN int64_t offset_at(const sluice::detail::Walk& walk, int64_t i) {
+SLUICE_FN int64_t offset_at(const sluice::detail::StridedRange& walk, int64_t i) {
   if (walk.contiguous) return i;
   int64_t offset = 0;
   for (int d = walk.rank - 1; d >= 0; --d) {

@@ -18,7 +18,7 @@ namespace {
 template <class T, class F>
 void compare_as(const Tensor& a, const Tensor& b, Tensor& y, F f) {
   bool* out = y.mutable_data<bool>();
-  const detail::Walk wa(a.layout().expanded(y.shape())), wb(b.layout().expanded(y.shape()));
+  const detail::StridedRange wa(a.layout().expanded(y.shape())), wb(b.layout().expanded(y.shape()));
   parallel_for(y.numel(), 32 * detail::kTile, [&](int64_t begin, int64_t end) {
     T ta[detail::kTile], tb[detail::kTile];
     for (int64_t i = begin; i < end; i += detail::kTile) {

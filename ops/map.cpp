@@ -40,9 +40,9 @@ template <class T>
 void run_tiles(const MapPlan& p, TileLoop<T> loop, const void* formula, const T* const* base, T* const* out,
                std::size_t n_results) {
   const bool narrow = p.dtype == bf16;
-  Walk walks[kMapOperands];
+  StridedRange walks[kMapOperands];
   for (std::size_t k = 0; k < p.count; ++k)
-    if (!p.direct[k] || narrow) walks[k] = Walk(p.operands[k]->layout().expanded(p.shape));
+    if (!p.direct[k] || narrow) walks[k] = StridedRange(p.operands[k]->layout().expanded(p.shape));
   parallel_for(p.shape.numel(), kMapGrain, [&](int64_t begin, int64_t end) {
     alignas(64) T buffer[kMapOperands][kTile], unwanted[kMapOperands][kTile];
     const T* in[kMapOperands];
@@ -52,7 +52,7 @@ void run_tiles(const MapPlan& p, TileLoop<T> loop, const void* formula, const T*
       for (std::size_t k = 0; k < p.count; ++k) {  // rows of a slice and repeated rows are read in place
         in[k] = p.direct[k] && !narrow ? base[k] + i : buffer[k];
         if (p.direct[k] || narrow || p.operands[k]->dtype() != p.dtype) continue;
-        const Walk::Run run = walks[k].run(i);
+        const StridedRange::Run run = walks[k].run(i);
         if (run.count > 0) in[k] = base[k] + run.offset, n = std::min(n, run.count);
       }
       for (std::size_t k = 0; k < p.count; ++k) {

@@ -72,7 +72,7 @@ TEST_CASE("strided: a tile may start and end anywhere", "[strided]") {
     if (n == 0) continue;
     const int64_t start = r.below(n), count = 1 + r.below(n - start);
     std::vector<float> out(static_cast<std::size_t>(count) + 2, -7);
-    detail::read_tile(detail::Walk(x.layout()), x.raw(), x.dtype(), start, count, out.data() + 1);
+    detail::read_tile(detail::StridedRange(x.layout()), x.raw(), x.dtype(), start, count, out.data() + 1);
     for (int64_t k = 0; k < count; ++k)
       if (out[static_cast<std::size_t>(k) + 1] != element<float>(x, start + k))
         FAIL("shape " << str(x.shape()) << " strides " << str(x.strides()) << " from " << start);
