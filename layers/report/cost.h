@@ -143,7 +143,8 @@ Cost cost(M layer, int64_t n, int64_t context = 0) {
   to(layer, meta);
   const detail::CostInputs in = detail::cost_inputs(detail::members(layer), n, context, detail::width_of(layer),
                                                     detail::context_width_of(layer));
-  detail::run(layer, in);  // fills caches of positions, so that equal calls have equal costs
+  // Fills the cache of positions, so that equal calls have equal costs. The first run may empty it in between.
+  for (int i = 0; i < 2; ++i) detail::run(layer, in);
   Cost c = cost_of(layer, [&](const M& m) { detail::run(m, in); });
   c.state = detail::streamed(layer, in);
   return c;
