@@ -181,13 +181,6 @@ sluice::DType& dtype_in(O& o) {
   else return dtype_in(o.layer);
 }
 
-/// For a row of the table of layers: inputs are called as in pass_of(), and x or `index`.
-std::function<Draft()> table_layer(const std::string& name, bool streams);
-/// Fills in the draft, the required options and the examples of an entry that stands in the table.
-void fill_from_table(Layer& layer);
-/// An entry for each row of the table that `all` lacks: without formulas for shapes.
-void add_rest_of_table(std::vector<Layer>& all);
-
 struct StreamOption {
   std::vector<int64_t> pieces;
   static void describe(auto& o, auto& f) {
@@ -247,18 +240,15 @@ std::function<Draft()> function_layer(Run run) {
   };
 }
 
-/// For a function without options.
 struct NoOptions {
   static void describe(auto&, auto&) {}
 };
-template <class Run>
-std::function<Draft()> plain_function(Run run) {
-  return function_layer<NoOptions>([=](const NoOptions&, const Inputs& in) { return run(in); });
-}
 
 template <class O, class Run>
 Layer& Layer::runs(Run run) { return draft = function_layer<O>(std::move(run)), *this; }
 template <class Run>
-Layer& Layer::runs(Run run) { return draft = plain_function(std::move(run)), *this; }
+Layer& Layer::runs(Run run) {
+  return runs<NoOptions>([=](const NoOptions&, const Inputs& in) { return run(in); });
+}
 
 }  // namespace layer_check

@@ -27,8 +27,7 @@ Values values_of(const Json& object) {
   return values;
 }
 
-}  // namespace
-
+/// Inputs are called as in pass_of(), and x or `index`.
 std::function<Draft()> table_layer(const std::string& name, bool streams) {
   const LayerRow& row = layer_row(name);
   return [&row, streams] {
@@ -48,6 +47,8 @@ std::function<Draft()> table_layer(const std::string& name, bool streams) {
                  }};
   };
 }
+
+}  // namespace
 
 void fill_from_table(Layer& layer) {
   if (layer.draft) return;

@@ -108,6 +108,15 @@ TEST_CASE("layer_check: wrong ranks say which input and what is needed", "[layer
   Case c = form("attention", "{}", {{"q", random({3, 4})}, {"k", random({1, 1, 5, 4})}, {"v", random({1, 1, 5, 4})}});
   CHECK_THAT(error_of(c), Contains("input.q has shape [3,4], must be [batch, heads, m, d]") &&
                               Contains("its rank is 2, needed is 4"));
+  const auto biased = [](int64_t width) {
+    return form("toeplitz_bias", R"({"m": 3, "n": 3, "n_max": 4})", {{"w", random({2, width})}});
+  };
+  CHECK_THAT(error_of(biased(9)), Contains("must be [heads, 2*n_max - 1] = [2, 7]"));
+  CHECK(outputs(biased(7)).at("output").shape() == Shape{2, 3, 3});
+  c = attention_layer(R"(, "context_dim": 4)");
+  c.tensors["input.context"] = random({1, 5, 4}), c.tensors["input.mask"] = ones({5, 3}) > 0.0;
+  CHECK_THAT(error_of(c), Contains("input.mask has shape [5,3], must be broadcast [batch, heads, n if context_dim == 0 "
+                                   "else m, n] = [1, 2, 3, 5]"));
 }
 
 TEST_CASE("layer_check: names of other programs are answered with the nearest of ours", "[layer_check]") {
