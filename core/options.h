@@ -293,11 +293,6 @@ template <Described O>
 void from_json(std::string_view layer, const Json& j, O& o) {
   detail::from_json(layer, j, options_of(o));
 }
-/// True if every option has the same value in a and b.
-template <Described O>
-bool options_equal(const O& a, const O& b) {
-  return to_json(a) == to_json(b);
-}
 /// "{dim=8, kind=softmax}": the required options, and those that differ from the defaults.
 template <Described O>
 std::string text_of(const O& o) {

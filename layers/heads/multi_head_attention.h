@@ -3,7 +3,7 @@
 //
 //   x̂ = norm(x)
 //   Q = x̂·Wq, K = c·Wk, V = c·Wv           c = x̂, or a context (cross attention)
-//   Q, K, V ← gates G4, G3, G2              per channel or per head, from x̂ and c
+//   Q, K, V ← gates G4, G3, G2              per channel or per head, from x̂ (or Q) and c
 //   Q, K ← norm of each head, or of all heads together, then RoPE
 //   Y = softmax(cap(Q·Kᵀ/√dk) + bias) V     (ops/attention/attention.h: O(n) memory)
 //   Y ← gate G1;   O = concat(Y)·Wo;   O ← gate G5

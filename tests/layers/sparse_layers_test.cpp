@@ -5,7 +5,6 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/layers/heads/sparse_layers.h>
-#include <sluice/layers/heads/sparse_masks.h>
 #include <sluice/ops/elementwise.h>
 #include <sluice/ops/matmul.h>
 #include <sluice/ops/reduce.h>
