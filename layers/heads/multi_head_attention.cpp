@@ -13,6 +13,26 @@
 
 namespace sluice {
 
+namespace {
+
+AttentionGate make_gate(const HeadsOptions& h, const AttentionGateOptions& gate, Rng& rng) {
+  const auto make = [&](int64_t from, int64_t heads, int64_t width) {
+    return AttentionGate(gate, from, heads, width, rng, h.dtype);
+  };
+  const int64_t from = gate.source == GateSource::query ? h.heads * h.head_dim : h.dim;
+  const int64_t parts = gate.granularity == GateGranularity::headwise ? h.heads : 1;  // parts of the dense output
+  switch (gate.position) {
+    case GatePosition::g1: return make(from, h.heads, h.value_dim);
+    case GatePosition::g2: return make(h.source_dim(), h.kv_heads, h.value_dim);
+    case GatePosition::g3: return make(h.source_dim(), h.kv_heads, h.head_dim);
+    case GatePosition::g4: return make(from, h.heads, h.head_dim);
+    case GatePosition::g5: return make(from, parts, h.dim / parts);
+  }
+  fail<ValueError>("multi_head_attention: unknown gate position ", static_cast<int>(gate.position));
+}
+
+}  // namespace
+
 MultiHeadAttention::MultiHeadAttention(MultiHeadAttentionOptions o, Rng& rng)
     : MultiHeadAttention(Preset{type, "multi_head_attention"}, std::move(o), rng) {}
 
@@ -30,10 +50,7 @@ MultiHeadAttention::MultiHeadAttention(Preset preset, MultiHeadAttentionOptions 
     };
     q_norm = of(h.heads), k_norm = of(h.kv_heads);
   }
-  for (const AttentionGateOptions& g : o.gates) {
-    const detail::GateSizes s = detail::gate_sizes(o, g);
-    gates.emplace_back(g, s.dim, s.heads, s.head_dim, rng, h.dtype);
-  }
+  for (const AttentionGateOptions& g : o.gates) gates.push_back(make_gate(h, g, rng));
   if (o.ablation == SdpaAblationKind::head_norm) ablation = Norm({h.value_dim, NormKind::rms, o.ablation_eps, h.dtype});
   if (o.position_bias == PositionBias::t5) t5_bias = init_normal({o.t5.buckets, h.heads}, 0.02, rng, h.dtype);
   if (o.position_bias == PositionBias::toeplitz)

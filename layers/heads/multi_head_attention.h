@@ -118,11 +118,6 @@ namespace detail {
 /// Returns the options with all defaults filled in. Throws ValueError, naming `layer`, for options that do not go
 /// together.
 MultiHeadAttentionOptions checked(const char* layer, MultiHeadAttentionOptions o);
-/// Sizes of a gate: its input has the width dim, and its output [heads, head_dim] values per token.
-struct GateSizes {
-  int64_t dim, heads, head_dim;
-};
-GateSizes gate_sizes(const MultiHeadAttentionOptions& o, const AttentionGateOptions& gate);
 }  // namespace detail
 
 struct MultiHeadAttention {

@@ -45,20 +45,6 @@ MultiHeadAttentionOptions checked(const char* layer, MultiHeadAttentionOptions o
   return o;
 }
 
-GateSizes gate_sizes(const MultiHeadAttentionOptions& o, const AttentionGateOptions& gate) {
-  const int64_t source = o.heads.source_dim();
-  const int64_t own = gate.source == GateSource::query ? o.heads.heads * o.heads.head_dim : o.heads.dim;
-  const int64_t parts = gate.granularity == GateGranularity::headwise ? o.heads.heads : 1;  // parts of the dense output
-  switch (gate.position) {
-    case GatePosition::g1: return {own, o.heads.heads, o.heads.value_dim};
-    case GatePosition::g2: return {source, o.heads.kv_heads, o.heads.value_dim};
-    case GatePosition::g3: return {source, o.heads.kv_heads, o.heads.head_dim};
-    case GatePosition::g4: return {own, o.heads.heads, o.heads.head_dim};
-    case GatePosition::g5: return {own, parts, o.heads.dim / parts};
-  }
-  fail<ValueError>("multi_head_attention: unknown gate position ", static_cast<int>(gate.position));
-}
-
 }  // namespace detail
 
 MultiHeadAttentionOptions qwen_attention_options(int64_t dim, int64_t heads, int64_t kv_heads, int64_t head_dim,
