@@ -86,7 +86,8 @@ bool copy_slices(const Tensor& x, int dim, const int64_t* index, Tensor& y) {
   if (!fits) return false;
   for (int d = 0; d < dim; ++d) outer.shape.push_back(x.shape()[d]), outer.strides.push_back(x.strides()[d] / unit);
   for_each_row(s.outer * s.n, s.inner / unit,
-               CopySlice<T>{data_of<T>(x), index, data_of<T>(y), StridedRange(outer), s.n, s.inner / unit, x.strides()[dim] / unit});
+               CopySlice<T>{data_of<T>(x), index, data_of<T>(y), StridedRange(outer), s.n, s.inner / unit,
+                            x.strides()[dim] / unit});
   return true;
 }
 struct alignas(16) Block16 {

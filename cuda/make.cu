@@ -71,16 +71,16 @@ void add_to_as(Tensor& x, const Tensor& y, double factor) {
 
 // -- comparing ------------------------------------------------------------------------------------------------
 template <class T>
-__device__ bool holds(Comparison kind, T u, T v) {
+__device__ bool holds(Compare kind, T u, T v) {
   switch (kind) {
-    case Comparison::eq: return u == v;
-    case Comparison::ne: return u != v;
-    case Comparison::lt: return u < v;
-    case Comparison::le: return u <= v;
-    case Comparison::gt: return u > v;
-    case Comparison::ge: return u >= v;
-    case Comparison::both: return u && v;
-    case Comparison::either: return u || v;
+    case Compare::eq: return u == v;
+    case Compare::ne: return u != v;
+    case Compare::lt: return u < v;
+    case Compare::le: return u <= v;
+    case Compare::gt: return u > v;
+    case Compare::ge: return u >= v;
+    case Compare::both: return u && v;
+    case Compare::either: return u || v;
     default: return u - u == T(0);
   }
 }
@@ -106,7 +106,7 @@ struct Source {
 };
 
 template <class T>
-void compare_as(Comparison kind, const Tensor& a, const Tensor& b, Tensor& y) {
+void compare_as(Compare kind, const Tensor& a, const Tensor& b, Tensor& y) {
   const Source<T> u(a, y.shape()), v(b, y.shape());
   bool* p = data_of<bool>(y);
   for_each(y.numel(), [=] __device__(int64_t i) { p[i] = holds(kind, u(i), v(i)); });
@@ -205,7 +205,8 @@ int64_t first_outside(const int64_t* index, int64_t n, int64_t limit, bool or_mi
 }
 
 void copy(const Tensor& from, Tensor& to) {
-  const StridedRange in(from.shape() == to.shape() ? from.layout() : from.layout().expanded(to.shape())), out(to.layout());
+  const StridedRange in(from.shape() == to.shape() ? from.layout() : from.layout().expanded(to.shape()));
+  const StridedRange out(to.layout());
   if (from.dtype() == to.dtype() && in.contiguous && out.contiguous)
     return copy_on_device(address_of(to), address_of(from), static_cast<std::size_t>(to.numel() * size_of(to.dtype())));
   dispatch_all(from.dtype(), [&]<class S>() {
@@ -270,7 +271,7 @@ void add_to(Tensor& x, const Tensor& y, double factor) {
 
 /// Integers compare as i64, two f32 sides as f32, and any other pair with a float side as f64. All conversions are
 /// exact, but for an i64 beyond ±2^53 beside a float.
-void compare(Comparison kind, const Tensor& a, const Tensor& b, Tensor& y) {
+void compare(Compare kind, const Tensor& a, const Tensor& b, Tensor& y) {
   if (a.dtype() == f32 && b.dtype() == f32) compare_as<float>(kind, a, b, y);
   else if (is_float(a.dtype()) || is_float(b.dtype())) compare_as<double>(kind, a, b, y);
   else compare_as<int64_t>(kind, a, b, y);

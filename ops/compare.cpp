@@ -31,28 +31,28 @@ void compare_as(const Tensor& a, const Tensor& b, Tensor& y, F f) {
 }
 
 template <class T>
-void compare_as(Comparison kind, const Tensor& a, const Tensor& b, Tensor& y) {
+void compare_as(Compare kind, const Tensor& a, const Tensor& b, Tensor& y) {
   switch (kind) {
-    case Comparison::eq: return compare_as<T>(a, b, y, [](T u, T v) { return u == v; });
-    case Comparison::ne: return compare_as<T>(a, b, y, [](T u, T v) { return u != v; });
-    case Comparison::lt: return compare_as<T>(a, b, y, [](T u, T v) { return u < v; });
-    case Comparison::le: return compare_as<T>(a, b, y, [](T u, T v) { return u <= v; });
-    case Comparison::gt: return compare_as<T>(a, b, y, [](T u, T v) { return u > v; });
-    case Comparison::ge: return compare_as<T>(a, b, y, [](T u, T v) { return u >= v; });
-    case Comparison::both: return compare_as<T>(a, b, y, [](T u, T v) { return u && v; });
-    case Comparison::either: return compare_as<T>(a, b, y, [](T u, T v) { return u || v; });
-    case Comparison::finite: return compare_as<T>(a, b, y, [](T u, T) { return u - u == T(0); });
+    case Compare::eq: return compare_as<T>(a, b, y, [](T u, T v) { return u == v; });
+    case Compare::ne: return compare_as<T>(a, b, y, [](T u, T v) { return u != v; });
+    case Compare::lt: return compare_as<T>(a, b, y, [](T u, T v) { return u < v; });
+    case Compare::le: return compare_as<T>(a, b, y, [](T u, T v) { return u <= v; });
+    case Compare::gt: return compare_as<T>(a, b, y, [](T u, T v) { return u > v; });
+    case Compare::ge: return compare_as<T>(a, b, y, [](T u, T v) { return u >= v; });
+    case Compare::both: return compare_as<T>(a, b, y, [](T u, T v) { return u && v; });
+    case Compare::either: return compare_as<T>(a, b, y, [](T u, T v) { return u || v; });
+    case Compare::finite: return compare_as<T>(a, b, y, [](T u, T) { return u - u == T(0); });
   }
 }
 
 /// Integers and bool compare as i64, two f32 sides as f32, all else as f64. Only i64 beyond ±2^53 is rounded, to f64.
-void compare_cpu(Comparison kind, const Tensor& a, const Tensor& b, Tensor& y) {
+void compare_cpu(Compare kind, const Tensor& a, const Tensor& b, Tensor& y) {
   if (a.dtype() == f32 && b.dtype() == f32) compare_as<float>(kind, a, b, y);
   else if (is_float(a.dtype()) || is_float(b.dtype())) compare_as<double>(kind, a, b, y);
   else compare_as<int64_t>(kind, a, b, y);
 }
 
-Tensor compare(const char* op, const Tensor& a, const Tensor& b, Comparison kind) {
+Tensor compare(const char* op, const Tensor& a, const Tensor& b, Compare kind) {
   if (a.dtype() != b.dtype() && a.rank() > 0 && b.rank() > 0 && is_float(a.dtype()) != is_float(b.dtype()))
     fail<DTypeError>(op, ": dtypes differ — got a=", a.dtype(), ", b=", b.dtype(), " for shapes ", a,
                      " and ", b);
@@ -72,12 +72,12 @@ void check_bool(const char* op, const Tensor& x) {
 
 constinit decltype(kernel::compare) kernel::compare{"compare", &compare_cpu, Bf16::native};
 
-Tensor eq(const Tensor& a, const Tensor& b) { return compare("eq", a, b, Comparison::eq); }
-Tensor ne(const Tensor& a, const Tensor& b) { return compare("ne", a, b, Comparison::ne); }
-Tensor lt(const Tensor& a, const Tensor& b) { return compare("lt", a, b, Comparison::lt); }
-Tensor le(const Tensor& a, const Tensor& b) { return compare("le", a, b, Comparison::le); }
-Tensor gt(const Tensor& a, const Tensor& b) { return compare("gt", a, b, Comparison::gt); }
-Tensor ge(const Tensor& a, const Tensor& b) { return compare("ge", a, b, Comparison::ge); }
+Tensor eq(const Tensor& a, const Tensor& b) { return compare("eq", a, b, Compare::eq); }
+Tensor ne(const Tensor& a, const Tensor& b) { return compare("ne", a, b, Compare::ne); }
+Tensor lt(const Tensor& a, const Tensor& b) { return compare("lt", a, b, Compare::lt); }
+Tensor le(const Tensor& a, const Tensor& b) { return compare("le", a, b, Compare::le); }
+Tensor gt(const Tensor& a, const Tensor& b) { return compare("gt", a, b, Compare::gt); }
+Tensor ge(const Tensor& a, const Tensor& b) { return compare("ge", a, b, Compare::ge); }
 
 Tensor lt(const Tensor& x, double c) { return lt(x, scalar(x, c)); }
 Tensor le(const Tensor& x, double c) { return le(x, scalar(x, c)); }
@@ -88,11 +88,11 @@ Tensor ne(const Tensor& x, double c) { return ne(x, scalar(x, c)); }
 
 Tensor logical_and(const Tensor& a, const Tensor& b) {
   check_bool("logical_and", a), check_bool("logical_and", b);
-  return compare("logical_and", a, b, Comparison::both);
+  return compare("logical_and", a, b, Compare::both);
 }
 Tensor logical_or(const Tensor& a, const Tensor& b) {
   check_bool("logical_or", a), check_bool("logical_or", b);
-  return compare("logical_or", a, b, Comparison::either);
+  return compare("logical_or", a, b, Compare::either);
 }
 Tensor logical_not(const Tensor& x) {
   check_bool("logical_not", x);
@@ -104,7 +104,7 @@ Tensor isinf(const Tensor& x) {
   return (x == inf) | (x == -inf);
 }
 Tensor isfinite(const Tensor& x) {
-  return compare("isfinite", x, x, Comparison::finite);
+  return compare("isfinite", x, x, Compare::finite);
 }
 
 bool allclose(const Tensor& a_in, const Tensor& b_in, double rtol, double atol, bool equal_nan) {

@@ -28,7 +28,7 @@ struct ReduceShape {
   int64_t outer, n, inner;
 };
 enum class ReduceKind { sum, max, min };
-enum class Comparison { eq, ne, lt, le, gt, ge, both, either, finite };
+enum class Compare { eq, ne, lt, le, gt, ge, both, either, finite };
 struct NormSpec {
   bool centred;  // layer norm, else rms norm
   double eps;
@@ -58,7 +58,7 @@ extern Kernel<void(Tensor& y, bool upper, int64_t k)> zero_triangle;
 
 // -- comparing, reducing, ordering -----------------------------------------------------------------------
 /// y = a ⋛ b: operands of any layout and dtype, y bool of their broadcast shape.
-extern Kernel<void(Comparison kind, const Tensor& a, const Tensor& b, Tensor& y)> compare;
+extern Kernel<void(Compare kind, const Tensor& a, const Tensor& b, Tensor& y)> compare;
 /// y [outer, inner] from x [outer, n, inner]; sum also i64.
 extern Kernel<void(ReduceKind kind, const Tensor& x, Tensor& y, ReduceShape shape)> reduce;
 /// Index of the first largest or smallest value; x of any dtype but bf16.
