@@ -243,53 +243,19 @@ TEST_CASE("sinkhorn: Gumbel noise", "[sinkhorn]") {
   }
 }
 
-TEST_CASE("sinkhorn attention: against loops, with padding and top-k", "[sinkhorn]") {
+TEST_CASE("sinkhorn attention: shared KV heads, ranks, errors", "[sinkhorn]") {
   Rand rand(8);
   const int64_t n = 6;
-  Qkv x = random_qkv(rand, 2, 4, 2, n, n);
-  const Tensor keys = Tensor::from(std::vector<bool>{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0}, {2, n});
-  for (bool padded : {false, true})
-    for (int64_t top_k : {int64_t{0}, int64_t{2}, n}) {
-      const SinkhornOptions s{.lambda = 1.5, .iterations = 6};
-      Tensor want = zeros({2, 4, n, 4}, {f64});
-      const Array scores = naive_scores(x), v = array_of(x.v);
-      for (int64_t b = 0; b < 2; ++b)
-        for (int64_t h = 0; h < 4; ++h) {
-          const int64_t real = padded && b == 1 ? 4 : n;  // the unpadded problem
-          Matrix m(static_cast<std::size_t>(real), std::vector<double>(static_cast<std::size_t>(real)));
-          for (int64_t i = 0; i < real; ++i)
-            for (int64_t j = 0; j < real; ++j)
-              m[static_cast<std::size_t>(i)][static_cast<std::size_t>(j)] = scores({b, h, i, j});
-          m = plain_sinkhorn(m, s.lambda, s.iterations, false, true);
-          for (auto& row : m) {
-            if (top_k == 0 || top_k >= real) continue;
-            std::vector<double> sorted = row;
-            std::sort(sorted.begin(), sorted.end(), std::greater<>());
-            for (double& w : row)
-              if (w < sorted[static_cast<std::size_t>(top_k - 1)]) w = 0;
-          }
-          divide_rows(m);
-          for (int64_t i = 0; i < real; ++i)
-            for (int64_t c = 0; c < 4; ++c) {
-              double o = 0;
-              for (int64_t j = 0; j < real; ++j)
-                o += m[static_cast<std::size_t>(i)][static_cast<std::size_t>(j)] * v({b, h / 2, j, c});
-              want.mutable_data<double>()[((b * 4 + h) * n + i) * 4 + c] = o;
-            }
-        }
-      SinkhornAttentionOptions o{.sinkhorn = s, .top_k = top_k};
-      Qkv y = x;
-      if (padded) {
-        o.keys = keys;
-        const Tensor hidden = reshape(logical_not(keys), {2, 1, n, 1});
-        for (Tensor* t : {&y.q, &y.k, &y.v}) *t = masked_fill(*t, hidden, NAN);
-      }
-      for (Tensor* t : {&y.q, &y.k, &y.v}) t->requires_grad_();
-      const Tensor got = sinkhorn_attention(y.q, y.k, y.v, o);
-      CHECK(max_abs_diff(got, want) < 1e-13);
-      for (const Tensor& g : grad({sum(got)}, {y.q, y.k, y.v})) CHECK(std::isfinite(max_abs(g)));
-      for (Tensor* t : {&x.q, &x.k, &x.v}) *t = t->detach();
-    }
+  const Qkv x = random_qkv(rand, 2, 4, 2, n, n);
+  const auto repeated = [](const Tensor& t) { return repeat_interleave(t, 2, 1); };
+  for (int64_t top_k : {int64_t{0}, int64_t{2}, n}) {
+    const SinkhornAttentionOptions o{.sinkhorn = {.lambda = 1.5, .iterations = 6}, .top_k = top_k};
+    CHECK(max_abs_diff(sinkhorn_attention(x.q, x.k, x.v, o),
+                       sinkhorn_attention(x.q, repeated(x.k), repeated(x.v), o)) < 1e-14);
+    SinkhornAttentionOptions padded = o;
+    padded.keys = Tensor::from(std::vector<bool>{1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 0}, {2, n});
+    check_ignores_padding(x, padded.keys, [&](const Qkv& y) { return sinkhorn_attention(y.q, y.k, y.v, padded); });
+  }
   // Rank 2, and no tokens.
   const auto first = [](const Tensor& y) { return select(select(y, 0, 0), 0, 0); };
   CHECK(max_abs_diff(sinkhorn_attention(first(x.q), first(x.k), first(x.v)), first(sinkhorn_attention(x.q, x.k, x.v))) <

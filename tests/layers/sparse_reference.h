@@ -5,8 +5,12 @@
 #include "support/catch.h"
 #include "support/naive_attention.h"
 
+#include <sluice/autograd/engine.h>
 #include <sluice/autograd/gradcheck.h>
 #include <sluice/ops/create.h>
+#include <sluice/ops/elementwise.h>
+#include <sluice/ops/reduce.h>
+#include <sluice/ops/view.h>
 
 #include <cmath>
 #include <functional>
@@ -55,6 +59,16 @@ inline void check_gradients(const TensorFunction& f, std::vector<Tensor> inputs)
   INFO(first.message << "\n" << second.message);
   CHECK(first);
   CHECK(second);
+}
+
+/// NaN in q, k and v where `keys` are padding changes nothing, and gradients stay finite.
+inline void check_ignores_padding(const Qkv& x, const Tensor& keys, const std::function<Tensor(const Qkv&)>& f) {
+  Qkv dirty = x;
+  const Tensor hidden = reshape(logical_not(keys), {keys.dim(0), 1, keys.dim(1), 1});
+  for (Tensor* t : {&dirty.q, &dirty.k, &dirty.v}) *t = masked_fill(*t, hidden, NAN).requires_grad_();
+  const Tensor got = f(dirty);
+  CHECK(max_abs_diff(got, f(x)) < 1e-14);
+  for (const Tensor& g : grad({sum(got)}, {dirty.q, dirty.k, dirty.v})) CHECK(std::isfinite(max_abs(g)));
 }
 
 /// Attention where pair (i, j) has the weight e^{s_ij}·factor, summed by hand.
