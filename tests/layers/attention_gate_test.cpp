@@ -1,5 +1,6 @@
 // The gate of Qwen's gated attention: its scores, initial values, errors. heads_reference.cpp says what it computes.
-#include "layers/gates_reference.h"
+#include "layers/gau_reference.h"
+#include "support/catch.h"
 
 #include <sluice/layers/heads/attention_gate.h>
 #include <sluice/ops/create.h>

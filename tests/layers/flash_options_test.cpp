@@ -59,16 +59,6 @@ TEST_CASE("flash: number of parameters", "[flash]") {
   }
 }
 
-TEST_CASE("flash: no token at all", "[flash]") {
-  for (GauBias bias : kGauBiases)
-    for (bool causal : {false, true}) {
-      Rng rng(1);
-      const Flash f(small(GauKind::su, ChunkLength::chunk, causal, bias), rng);
-      INFO(name_of(bias) << " causal " << causal);
-      CHECK(f(zeros({2, 0, 4})).shape() == Shape{2, 0, 4});
-    }
-}
-
 TEST_CASE("mixed_chunk_attention: a NaN in padded keys and values reaches nobody", "[flash]") {
   Rand rand(16);
   const Tensor mask = prefix_mask(8, 4, 6), hidden = unsqueeze(logical_not(mask), -1);

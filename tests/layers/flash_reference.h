@@ -100,7 +100,6 @@ inline Tokens tokens_of(int64_t n, int64_t batch_entry, const Tensor& key_mask, 
 
 constexpr ChunkScaling kChunkScalings[] = {ChunkScaling::su, ChunkScaling::lucid, ChunkScaling::eq,
                                            ChunkScaling::paper_code, ChunkScaling::chunk};
-constexpr ChunkLength kChunkLengths[] = {ChunkLength::chunk, ChunkLength::visible};
 
 /// A layer in f64 with random parameters.
 inline Flash random_flash(FlashOptions o, Rand& rand) {

@@ -1,5 +1,5 @@
 // Softmax and linear attention mixed by a gate: padding, sizes, errors. heads_reference.cpp says what it computes.
-#include "layers/gates_reference.h"
+#include "layers/gau_reference.h"
 #include "layers/streamed.h"
 
 #include <sluice/layers/heads/fused_attention.h>

@@ -1,5 +1,6 @@
 // Gated cross attention: initial values, sizes, errors. heads_reference.cpp says what it computes.
-#include "layers/gates_reference.h"
+#include "layers/gau_reference.h"
+#include "support/catch.h"
 
 #include <sluice/layers/heads/gated_cross_attention.h>
 #include <sluice/ops/create.h>

@@ -1,5 +1,7 @@
 // Identities of gates: what a gate of 0, ½ or 1 leaves of a layer.
-#include "layers/gates_reference.h"
+#include "layers/gau_reference.h"
+#include "support/catch.h"
+#include "support/identities.h"
 
 #include <sluice/autograd/engine.h>
 #include <sluice/layers/heads/fused_attention.h>

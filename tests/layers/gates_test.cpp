@@ -1,5 +1,5 @@
 // Textbook gates and gated residuals: initial values, sizes, errors. heads_reference.cpp says what they compute.
-#include "layers/gates_reference.h"
+#include "layers/gau_reference.h"
 #include "layers/streamed.h"
 
 #include <sluice/layers/heads/gated_attention.h>

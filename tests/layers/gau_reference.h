@@ -166,16 +166,6 @@ inline double activation_reference(Act act, double x) {
   return NAN;
 }
 
-inline Matrix linear_reference(const Linear& f, const Matrix& x) {
-  Matrix y = times(x, matrix_of(f.weight));
-  if (f.bias.defined()) {
-    const std::vector<double> b = f.bias.to_vector<double>();
-    for (auto& row : y)
-      for (std::size_t c = 0; c < row.size(); ++c) row[c] += b[c];
-  }
-  return y;
-}
-
 // -- samples ------------------------------------------------------------------------------------------------
 
 constexpr GauKind kGauKinds[] = {GauKind::su,      GauKind::paper_eq, GauKind::paper_code,   GauKind::lucid,
@@ -198,25 +188,6 @@ inline Gau random_gau(GauOptions o, Rand& rand, double spread = 0.7) {
   o.dtype = f64;
   Rng rng(1);
   return randomised(Gau(o, rng), rand, spread);
-}
-
-/// f(row matrices of x [batch, n, ·], its real tokens) for every sequence, stacked again.
-inline Tensor each_sequence(const Tensor& x, const Tensor& key_mask,
-                            const std::function<Matrix(const Matrix&, const std::vector<bool>&)>& f) {
-  std::vector<double> all;
-  int64_t width = 0;
-  for (int64_t b = 0; b < x.dim(0); ++b) {
-    std::vector<bool> real(static_cast<std::size_t>(x.dim(1)), true);
-    if (key_mask.defined()) {
-      const auto row = select(key_mask, 0, b).to_vector<bool>();
-      real.assign(row.begin(), row.end());
-    }
-    for (const auto& row : f(matrix_of(select(x, 0, b)), real)) {
-      all.insert(all.end(), row.begin(), row.end());
-      width = static_cast<int64_t>(row.size());
-    }
-  }
-  return Tensor::from(all, {x.dim(0), x.dim(1), width});
 }
 
 /// The rows of real tokens; what a layer returns for padded ones is not specified, and counts as 0 here.

@@ -1,5 +1,5 @@
 // Stacks of local and global attention: who reaches whom, streaming, state sizes.
-#include "layers/gates_reference.h"
+#include "layers/gau_reference.h"
 #include "layers/streamed.h"
 
 #include <sluice/layers/heads/hierarchical.h>

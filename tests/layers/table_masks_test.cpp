@@ -112,6 +112,26 @@ TEST_CASE("table: a stream gives the rows of the full pass, whatever its pieces"
   CHECK(enough(streamed, 40));
 }
 
+TEST_CASE("table: drawn layers stream as they run", "[table][streaming]") {
+  int streamed = 0;
+  for (const LayerRow& row : layer_table())
+    for (const Json& sample : drawn_samples(row, row.streams ? 2 * std::ssize(row.draft().options.all) : 0, 78)) {
+      const LayerSample s = make_sample(row, sample);
+      if (!s.causal()) continue;
+      INFO(s.text);
+      const Tensor x = s.inputs(2, 23, 1).x, full = (*s.layer)(x);
+      for (const std::vector<int64_t>& pieces : {std::vector<int64_t>(23, 1), {5, 1, 1, 9, 1, 6}}) {
+        Stream stream;
+        std::vector<Tensor> rows;
+        for (const Tensor& piece : split(x, pieces, 1)) rows.push_back(step(*s.layer, piece, stream));
+        // A drawn layer may divide by little; a row of another position is apart by far more.
+        CHECK(max_abs_diff(cat(rows, 1), full) <= 1e-8 * (1 + max_abs(full)));
+      }
+      ++streamed;
+    }
+  CHECK(enough(streamed, 200));
+}
+
 TEST_CASE("table: a stream that brought a context gives the rows of the full pass", "[table][streaming]") {
   int streamed = 0;
   each_sample([&](LayerSample& s) {
