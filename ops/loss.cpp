@@ -111,9 +111,14 @@ void check_equal(const char* op, const Tensor& a, const Tensor& b) {
   if (a.shape() != b.shape()) fail(op, ": shapes must be equal — got ", a, " and ", b);
 }
 
-Tensor reduced(const Tensor& x, Reduction reduction) {
-  if (reduction == Reduction::none) return x;
-  return reduction == Reduction::sum ? sum(x) : mean(x);
+/// f(x, more…) of each element, reduced. Sums of bf16 are f32, and rounded once.
+template <class F, class... More>
+Tensor reduced(F f, Reduction reduction, const Tensor& x, const More&... more) {
+  if (reduction != Reduction::none && x.dtype() == bf16)
+    return to(reduced(f, reduction, to(x, f32), detail::widened(more)...), bf16);
+  const Tensor each = map(f, x, more...);
+  if (reduction == Reduction::none) return each;
+  return reduction == Reduction::sum ? sum(each) : mean(each);
 }
 
 }  // namespace
@@ -189,42 +194,35 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOp
 
 Tensor mse_loss(const Tensor& x, const Tensor& y, Reduction reduction) {
   check_equal("mse_loss", x, y);
-  if (reduction != Reduction::none && x.dtype() == bf16) return to(mse_loss(to(x, f32), detail::widened(y), reduction), bf16);
-  return reduced(map(formula::SquaredError{}, x, y), reduction);
+  return reduced(formula::SquaredError{}, reduction, x, y);
 }
 
 Tensor l1_loss(const Tensor& x, const Tensor& y, Reduction reduction) {
   check_equal("l1_loss", x, y);
-  if (reduction != Reduction::none && x.dtype() == bf16) return to(l1_loss(to(x, f32), detail::widened(y), reduction), bf16);
-  return reduced(map(formula::AbsoluteError{}, x, y), reduction);
+  return reduced(formula::AbsoluteError{}, reduction, x, y);
 }
 
 Tensor huber_loss(const Tensor& x, const Tensor& y, double delta, Reduction reduction) {
   check_equal("huber_loss", x, y);
   if (!(delta > 0 && std::isfinite(delta))) fail<ValueError>("huber_loss: delta must be above 0 and finite — got ", delta);
-  if (reduction != Reduction::none && x.dtype() == bf16)
-    return to(huber_loss(to(x, f32), detail::widened(y), delta, reduction), bf16);
-  return reduced(map(formula::Huber{delta}, x, y), reduction);
+  return reduced(formula::Huber{delta}, reduction, x, y);
 }
 
 Tensor bce_with_logits(const Tensor& x, const Tensor& targets, Reduction reduction, const Tensor& pos_weight) {
   check_equal("bce_with_logits", x, targets);
   if (pos_weight.defined() && !stretches_to(pos_weight.shape(), x.shape()))
     fail("bce_with_logits: pos_weight=", pos_weight, " does not fit x=", x);
-  if (reduction != Reduction::none && x.dtype() == bf16)
-    return to(bce_with_logits(to(x, f32), detail::widened(targets), reduction, detail::widened(pos_weight)), bf16);
-  if (pos_weight.defined()) return reduced(map(formula::WeightedBceWithLogits{}, x, targets, pos_weight), reduction);
-  return reduced(map(formula::BceWithLogits{}, x, targets), reduction);
+  if (pos_weight.defined()) return reduced(formula::WeightedBceWithLogits{}, reduction, x, targets, pos_weight);
+  return reduced(formula::BceWithLogits{}, reduction, x, targets);
 }
 
 Tensor kl_div(const Tensor& log_q, const Tensor& p, Reduction reduction) {
   check_equal("kl_div", log_q, p);
-  if (reduction != Reduction::none && log_q.dtype() == bf16) return to(kl_div(to(log_q, f32), detail::widened(p), reduction), bf16);
-  Tensor term = map(formula::KlTerm{}, log_q, p);
-  if (reduction == Reduction::none) return term;
+  if (reduction != Reduction::mean) return reduced(formula::KlTerm{}, reduction, log_q, p);
+  if (log_q.dtype() == bf16) return to(kl_div(to(log_q, f32), detail::widened(p), reduction), bf16);
   const int64_t width = log_q.rank() ? log_q.dim(-1) : 1;
   const double rows = width ? static_cast<double>(log_q.numel() / width) : 0;
-  return reduction == Reduction::sum ? sum(term) : sum(term) * (1.0 / rows);
+  return reduced(formula::KlTerm{}, Reduction::sum, log_q, p) * (1.0 / rows);
 }
 
 }  // namespace sluice
