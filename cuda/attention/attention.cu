@@ -325,7 +325,7 @@ __global__ void __launch_bounds__(128, 2) attention_diagonals(AttentionView<T> a
 }
 
 /// The number of warps of a block for `rows` rows.
-int warps_for(int64_t rows) { return static_cast<int>(std::clamp<int64_t>((rows + kRowsOfWarp - 1) / kRowsOfWarp, 1, 4)); }
+int warps_for(int64_t n) { return static_cast<int>(std::clamp<int64_t>((n + kRowsOfWarp - 1) / kRowsOfWarp, 1, 4)); }
 
 template <class T, Pass pass>
 void run(const AttentionView<T>& a, Target<T> out) {
