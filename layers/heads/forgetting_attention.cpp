@@ -8,12 +8,10 @@
 
 namespace sluice {
 
-ForgettingAttention::ForgettingAttention(ForgettingAttentionOptions given, Rng& rng) : options(given) {
-  check_options("forgetting_attention", options);
+ForgettingAttention::ForgettingAttention(ForgettingAttentionOptions o, Rng& rng)
+    : options(checked_layer("forgetting_attention", o)), heads(options.heads, rng) {
   HeadsOptions& h = options.heads;
   h.causal = true;
-  h = checked_heads("forgetting_attention", h);
-  heads = Heads(h, rng);
   forget = Linear({h.dim, h.heads, true, h.init, h.dtype}, rng);
   forget.bias = init_vector(h.heads, options.gate_bias, h.dtype);
 }

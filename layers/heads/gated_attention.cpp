@@ -3,8 +3,7 @@
 namespace sluice {
 
 MultiHeadAttentionOptions gated_attention_options(const GatedAttentionOptions& o) {
-  check_options("gated_attention", o);
-  MultiHeadAttentionOptions m{.heads = checked_heads("gated_attention", o.heads)};
+  MultiHeadAttentionOptions m{.heads = checked_layer("gated_attention", o).heads};
   auto gate = [&](bool on, GatePosition position, GateSource source = GateSource::input) {
     if (on)
       m.gates.push_back({.position = position, .granularity = o.granularity, .source = source, .bias = true,

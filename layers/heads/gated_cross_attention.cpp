@@ -25,13 +25,12 @@ Tensor mean_of_rows(const Tensor& x, const Tensor& row_mask) {
 
 }  // namespace
 
-GatedCrossAttention::GatedCrossAttention(GatedCrossAttentionOptions given, Rng& rng) : options(given) {
-  const GatedCrossAttentionOptions& o = options;
-  check_options("gated_cross_attention", o);
-  HeadsOptions& h = options.heads = checked_heads(
-      "gated_cross_attention", given.heads, {.cross = true, .grouped = false, .causal = false, .rope = false});
+GatedCrossAttention::GatedCrossAttention(GatedCrossAttentionOptions o, Rng& rng)
+    : options(checked_layer("gated_cross_attention", o,
+                            {.cross = true, .grouped = false, .causal = false, .rope = false})),
+      heads(options.heads, rng) {
+  HeadsOptions& h = options.heads;
   h.context_dim = h.source_dim();
-  heads = Heads(h, rng);
   if (o.reading == CrossGate::flamingo) {
     alpha = init_vector(1, 0, h.dtype);
     return;

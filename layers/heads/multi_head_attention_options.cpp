@@ -2,14 +2,14 @@
 #include <sluice/layers/heads/multi_head_attention.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace sluice {
 
 namespace detail {
 
 MultiHeadAttentionOptions checked(const char* layer, MultiHeadAttentionOptions o) {
-  check_options(layer, o);
-  o.heads = checked_heads(layer, o.heads, {.cross = true});
+  o = checked_layer(layer, std::move(o), {.cross = true});
   std::sort(o.global.begin(), o.global.end());
   o.global.erase(std::unique(o.global.begin(), o.global.end()), o.global.end());
   if (o.heads.context_dim > 0 && (o.heads.causal || o.window > 0 || o.dilation > 1 || !o.global.empty() ||

@@ -12,11 +12,8 @@ namespace sluice {
 
 // -- top-k -------------------------------------------------------------------------------------------------
 
-TopKAttention::TopKAttention(TopKAttentionOptions o, Rng& rng) : options(o) {
-  check_options("topk_attention", o);
-  options.heads = checked_heads("topk_attention", o.heads);
-  heads = Heads(options.heads, rng);
-}
+TopKAttention::TopKAttention(TopKAttentionOptions o, Rng& rng)
+    : options(checked_layer("topk_attention", o)), heads(options.heads, rng) {}
 
 Tensor TopKAttention::operator()(const Tensor& given, const Pass& pass) const {
   const HeadsOptions& h = options.heads;
@@ -62,10 +59,9 @@ Tensor PairScore::operator()(const Tensor& x) const {
   return between(row(x), col(x));
 }
 
-ThresholdAttention::ThresholdAttention(ThresholdAttentionOptions o, Rng& rng) : options(o) {
-  check_options("threshold_attention", o);
-  const HeadsOptions& h = options.heads = checked_heads("threshold_attention", o.heads);
-  heads = Heads(h, rng);
+ThresholdAttention::ThresholdAttention(ThresholdAttentionOptions o, Rng& rng)
+    : options(checked_layer("threshold_attention", o)), heads(options.heads, rng) {
+  const HeadsOptions& h = options.heads;
   score = PairScore({.dim = h.dim, .kind = o.score, .width = o.score_width, .dtype = h.dtype}, rng);
   tau = full({}, o.tau, {h.dtype}).requires_grad_();
 }
@@ -85,11 +81,9 @@ Tensor ThresholdAttention::operator()(const Tensor& given, const Pass& pass) con
 
 // -- Sinkhorn ------------------------------------------------------------------------------------------------
 
-SinkhornAttention::SinkhornAttention(SinkhornLayerOptions o, Rng& rng) : options(o) {
+SinkhornAttention::SinkhornAttention(SinkhornLayerOptions o, Rng& rng)
+    : options(checked_layer("sinkhorn_attention", o, {.grouped = false})), heads(options.heads, rng) {
   if (o.heads.causal) sinkhorn_attention({}, {}, {}, {.causal = true});  // throws
-  check_options("sinkhorn_attention", o);
-  options.heads = checked_heads("sinkhorn_attention", o.heads, {.grouped = false});
-  heads = Heads(options.heads, rng);
 }
 
 Tensor SinkhornAttention::operator()(const Tensor& given, const Pass& pass) const {
@@ -102,11 +96,9 @@ Tensor SinkhornAttention::operator()(const Tensor& given, const Pass& pass) cons
   return heads.finish(h, sinkhorn_attention(q, k, v, o, call.rng()), call.x, call.rng());
 }
 
-SinkhornBlockAttention::SinkhornBlockAttention(SinkhornBlockLayerOptions o, Rng& rng) : options(o) {
+SinkhornBlockAttention::SinkhornBlockAttention(SinkhornBlockLayerOptions o, Rng& rng)
+    : options(checked_layer("sinkhorn_block_attention", o, {.grouped = false})), heads(options.heads, rng) {
   if (o.heads.causal) sinkhorn_block_attention({}, {}, {}, {.causal = true});  // throws
-  check_options("sinkhorn_block_attention", o);
-  options.heads = checked_heads("sinkhorn_block_attention", o.heads, {.grouped = false});
-  heads = Heads(options.heads, rng);
 }
 
 Tensor SinkhornBlockAttention::operator()(const Tensor& given, const Pass& pass) const {
@@ -124,8 +116,7 @@ Tensor SinkhornBlockAttention::operator()(const Tensor& given, const Pass& pass)
 namespace {
 
 MultiHeadAttentionOptions global_local_options(const GlobalLocalLayerOptions& o) {
-  check_options("global_local_attention", o);
-  return {.heads = checked_heads("global_local_attention", o.heads, {.causal = false}),
+  return {.heads = checked_layer("global_local_attention", o, {.causal = false}).heads,
           .window = sliding_mask(o.w).window, .separate_global_projections = o.separate_global};
 }
 

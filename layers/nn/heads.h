@@ -59,6 +59,13 @@ struct HeadsRules {
 };
 /// Returns the options with all defaults filled in. Throws ValueError, naming `layer`, for options that do not fit.
 HeadsOptions checked_heads(const char* layer, HeadsOptions o, HeadsRules rules = {});
+/// check_options() of a layer's options, and checked_heads() of their `heads`.
+template <class Options>
+Options checked_layer(const char* layer, Options o, HeadsRules rules = {}) {
+  check_options(layer, o);
+  o.heads = checked_heads(layer, o.heads, rules);
+  return o;
+}
 
 /// The maps of multi-head attention.
 struct Heads {
