@@ -37,9 +37,7 @@ MultiHeadAttention pool_kv_heads(const MultiHeadAttention& layer, int64_t groups
     fail<ValueError>("pool_kv_heads: groups=", groups, " must divide kv_heads=", heads);
   NoGrad guard;
   MultiHeadAttention pooled = layer;
-  const detail::Members members = detail::members(pooled);
-  for (const detail::Members::Slot& slot : members.slots)
-    *slot.tensor = clone(slot.tensor->detach()).requires_grad_(slot.tensor->requires_grad());
+  detail::unshare(detail::members(pooled));
   pooled.options.heads.kv_heads = groups;
   for (Linear* map : {&pooled.heads.k, &pooled.heads.v, &pooled.global_k, &pooled.global_v})
     pool(map->weight, heads, groups), pool(map->bias, heads, groups);

@@ -57,13 +57,8 @@ MultiHeadAttention::MultiHeadAttention(Preset preset, MultiHeadAttentionOptions 
     toeplitz_bias = init_normal({h.heads, 2 * o.max_length - 1}, 0.02, rng, h.dtype);
   if (o.sink == AttentionSink::learned) sink = init_vector(h.heads, 0, h.dtype);
   if (o.separate_global_projections) {
-    auto copy = [](const Linear& from) {
-      Linear to = from;
-      for (Tensor* t : {&to.weight, &to.bias})
-        if (t->defined()) *t = clone(t->detach()).requires_grad_();
-      return to;
-    };
-    global_q = copy(heads.q), global_k = copy(heads.k), global_v = copy(heads.v);
+    global_q = heads.q, global_k = heads.k, global_v = heads.v;
+    for (const Linear* map : {&global_q, &global_k, &global_v}) detail::unshare(detail::members(*map));
   }
   if (o.sandwich_norm) sandwich = Norm({h.dim, o.norm, o.norm_eps, h.dtype});
 }
