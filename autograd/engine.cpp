@@ -8,6 +8,7 @@
 #include <sluice/ops/view.h>
 
 #include <algorithm>
+#include <optional>
 
 namespace sluice {
 
@@ -76,27 +77,21 @@ void walk(Frontier& frontier, BackwardOptions options, const Between* between, V
 }  // namespace
 
 void backward(const Tensor& root, const Tensor& grad, BackwardOptions options) {
-  Tensor g = seed("backward", root, grad);
-  Frontier frontier;
-  frontier.at(root.impl().history)[root.impl().output_index] = std::move(g);
-  walk(frontier, options, nullptr, [&](Node& node, Tensors& grads) {
-    if (!node.is_leaf()) return true;
-    collect(static_cast<Leaf&>(node), std::move(grads[0]), options.create_graph);
-    return false;
-  });
+  detail::backward(root, grad, options, nullptr);
 }
 
 void detail::backward(const Tensor& root, const Tensor& grad, BackwardOptions options, const std::function<void(Leaf&)>& final) {
   Tensor g = seed("backward", root, grad);
   Frontier frontier;
-  LeafWatch watch(root.impl().history.get());
+  std::optional<LeafWatch> watch;
+  if (final) watch.emplace(root.impl().history.get());
   frontier.at(root.impl().history)[root.impl().output_index] = std::move(g);
   walk(frontier, options, nullptr, [&](Node& node, Tensors& grads) {
     if (!node.is_leaf()) return true;
     collect(static_cast<Leaf&>(node), std::move(grads[0]), options.create_graph);
-    final(static_cast<Leaf&>(node));
+    if (final) final(static_cast<Leaf&>(node));
     return false;
-  }, &watch);
+  }, watch ? &*watch : nullptr);
 }
 
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
