@@ -1,11 +1,11 @@
-// The kernel of matmul, for f32, f64 and bf16; gemm/plan.h says which way a product takes. c is cut into tiles according
-// to the number of threads; its bits do not depend on that number (gemm.h). Products of bf16 are packed directly from
-// bf16; a piece of c is computed in f32, over all of k, and rounded while it is in cache.
+// The kernel of matmul, for f32, f64 and bf16; gemm/plan.h says which way a product takes. c is cut into tiles
+// according to the number of threads; its bits do not depend on that number (gemm.h). Products of bf16 are packed
+// directly from bf16; a piece of c is computed in f32, over all of k, and rounded while it is in cache.
 #include <sluice/core/cpu.h>
 #include <sluice/core/parallel.h>
 #include <sluice/core/vectorise.h>
 #include <sluice/ops/create.h>
-#include <sluice/ops/few_rows.h>
+#include <sluice/ops/skinny.h>
 #include <sluice/ops/gemm/gemm.h>
 #include <sluice/ops/gemm/operand.h>
 #include <sluice/ops/kernels.h>
@@ -49,7 +49,8 @@ struct Tiling {
   /// For AMX. A task takes as many columns as stay in L2. It takes at least 256 rows, because it first fetches its
   /// columns; fewer, down to 64, only if there are not two tasks per thread.
   static Tiling near(int64_t n, int64_t m, int64_t k, int64_t near_columns, int threads) {
-    const int64_t wanted = std::clamp<int64_t>(n * m * k >> 22, 1, 6 * threads), enough = std::min<int64_t>(wanted, 2 * threads);
+    const int64_t wanted = std::clamp<int64_t>(n * m * k >> 22, 1, 6 * threads);
+    const int64_t enough = std::min<int64_t>(wanted, 2 * threads);
     Tiling t(n, m, n, 32, 1);
     t.col_tiles = std::clamp<int64_t>((m + near_columns - 1) / near_columns, 1, wanted);
     t.cols = up((m + t.col_tiles - 1) / t.col_tiles, 32), t.col_tiles = (m + t.cols - 1) / t.cols;
@@ -72,7 +73,7 @@ struct Tiling {
   Tiling(int64_t batch, int64_t n, int64_t m, int64_t k, int64_t height, int64_t columns, int threads) {
     const int64_t wanted = (std::clamp<int64_t>(batch * n * m * k >> 21, 1, 8 * threads) + batch - 1) / batch;
     const bool near = m * k <= 3 << 17;  // b in L2
-    const double square = near ? 1e9 : std::sqrt(static_cast<double>(wanted) * static_cast<double>(n) / static_cast<double>(m));
+    const double square = near ? 1e9 : std::sqrt(double(wanted) * double(n) / double(m));
     const int64_t least = (n + 335) / 336;
     row_tiles = std::clamp(static_cast<int64_t>(square), least, std::max(least, n / 56));
     row_tiles = std::min(row_tiles, std::max(least, wanted));
@@ -108,7 +109,7 @@ struct Matmul {
   void run() const {
     if (plan.way == Plan::shared) shared();
     else if (plan.way == Plan::separate) separate();
-    else few_rows(plan.way == Plan::column);
+    else skinny_matmul(plan.way == Plan::column);
   }
 
   /// Where matrix i of an operand begins.
@@ -119,24 +120,25 @@ struct Matmul {
   }
 
   /// The product of few rows; of one column by its transpose, which has one row.
-  void few_rows(bool column) const {
-    const int64_t rows = column ? 1 : n, cols = column ? n : m, ld = column ? k : left.ld, ld_many = column ? left.ld : right.ld;
+  void skinny_matmul(bool column) const {
+    const int64_t rows = column ? 1 : n, cols = column ? n : m;
+    const int64_t ld = column ? k : left.ld, ld_many = column ? left.ld : right.ld;
     const Read read = !column ? right.read : left.read == Read::plain ? Read::transposed : Read::plain;
     const X *few = column ? pb : pa, *many = column ? pa : pb;
     if constexpr (kRounds) {
       const Tensor& x = column ? b : a;
       const Tensor wide = to(alias(x, Layout({rows, k}, {ld, 1}, x.layout().offset)), f32), sums = empty({rows, cols});
       T* const y = reinterpret_cast<T*>(sums.raw());
-      detail::few_rows(read, rows, cols, k, wide.data<T>(), k, many, ld_many, bias, y, cols);
+      detail::skinny_matmul(read, rows, cols, k, wide.data<T>(), k, many, ld_many, bias, y, cols);
       round_rows(y, cols, rows, cols, pc, cols);
     } else {
-      detail::few_rows(read, rows, cols, k, few, ld, many, ld_many, bias, pc, cols);
+      detail::skinny_matmul(read, rows, cols, k, few, ld, many, ld_many, bias, pc, cols);
     }
   }
 
-  /// A tile of c, for one block of k: `rows` rows of a by panels [first, last) of b, which are `cols` columns. Rows of a
-  /// lie at from_a, or are packed: those of `copy` from `row` on. sums: memory for a piece that is rounded. Returns false
-  /// if a split product is not finite.
+  /// A tile of c, for one block of k: `rows` rows of a by panels [first, last) of b, which are `cols` columns. Rows of
+  /// a lie at from_a, or are packed: those of `copy` from `row` on. sums: memory for a piece that is rounded. Returns
+  /// false if a split product is not finite.
   bool tile(const PackedA<T>* copy, int64_t row, const X* from_a, int64_t rows, const PackedB<T>& panels, int64_t first,
             int64_t last, [[maybe_unused]] int64_t cols, T beta, const T* add, X* to, [[maybe_unused]] T* sums) const {
     if constexpr (kRounds) {
@@ -164,24 +166,28 @@ struct Matmul {
     const int64_t for_b = packed ? up(PackedB<T>::size(k, std::min(t.cols, m), plan.packing), 16) : 0;
     const int64_t for_a = kRounds ? up(PackedA<T>::size(most_rows, k), 16) : 0;
     const int64_t memory = for_b + for_a + (kRounds ? most_rows * kPieceRow : 0);
-    parallel_for(batch * tiles, std::max<int64_t>(1, (int64_t{1} << 16) / (n * m * k)), [&](int64_t begin, int64_t end) {
+    const int64_t grain = std::max<int64_t>(1, (int64_t{1} << 16) / (n * m * k));
+    parallel_for(batch * tiles, grain, [&](int64_t begin, int64_t end) {
       const Tensor all = empty({memory}, {.dtype = dtype_of<T>()});
       T* const place = reinterpret_cast<T*>(all.raw());
       for (int64_t i = begin; i < end; ++i) {
         const int64_t row = i % tiles / t.col_tiles * t.rows, col = i % t.col_tiles * t.cols, matrix = i / tiles;
         X* const to = pc + (matrix * n + row) * m + col;
         const int64_t rows = std::min(t.rows, n - row), cols = std::min(t.cols, m - col);
-        const X *from_a = pa + offset(a, matrix) + left.at(row, 0), *from_b = pb + offset(b, matrix) + right.at(0, col);
+        const X* const from_a = pa + offset(a, matrix) + left.at(row, 0);
+        const X* const from_b = pb + offset(b, matrix) + right.at(0, col);
         const T* const add = bias ? bias + col : nullptr;
         if (packed) {
           PackedB<T> panels(k, cols, place, plan.packing);
           PackedA<T> copy(rows, k, place + for_b, plan.packing);
           panels.fill(right.read, from_b, right.ld, 0, panels.panels());
           if (kRounds) copy.fill(left.read, from_a, left.ld, 0, rows);
-          if (!tile(kRounds ? &copy : nullptr, 0, from_a, rows, panels, 0, panels.panels(), cols, T(0), add, to, place + for_b + for_a))
+          if (!tile(kRounds ? &copy : nullptr, 0, from_a, rows, panels, 0, panels.panels(), cols, T(0), add, to,
+                    place + for_b + for_a))
             again_where_not_finite(from_a, from_b, rows, cols, add, to);
         } else if constexpr (!kRounds) {
-          detail::gemm(left.read, right.read, rows, cols, k, T(1), from_a, left.ld, from_b, right.ld, T(0), to, m, precision);
+          detail::gemm(left.read, right.read, rows, cols, k, T(1), from_a, left.ld, from_b, right.ld, T(0), to, m,
+                       precision);
           if (add) detail::add_bias(to, rows, cols, m, add);
         }
       }
@@ -209,7 +215,7 @@ struct Matmul {
     const PackedB<T> all(k, m, nullptr, packing);
     const bool tiles = all.near_panels() > 0, pack_a = tiles || kRounds;
     const int64_t columns = all.panel_columns(), depth = kRounds ? k : all.block_rows();
-    const int64_t most = (int64_t{tiles && !kRounds ? 24 : 8} << 20) / sizeof(T);  // numbers of packed a, and of packed b
+    const int64_t most = (int64_t{tiles && !kRounds ? 24 : 8} << 20) / sizeof(T);  // numbers of packed a, and of b
     const int64_t fitting = std::max<int64_t>(kRounds ? 8 : 4, most / PackedB<T>::size(depth, columns, packing));
     const int64_t width = std::min(fitting, (m + columns - 1) / columns) * columns;
     const int64_t groups_fitting = std::max<int64_t>(kRounds ? 8 : 1, most / PackedA<T>::size(kGroup, depth, packing));
@@ -224,8 +230,10 @@ struct Matmul {
       for (int64_t first = 0; first < m; first += width)
         for (int64_t l = 0; l < k; l += depth)
           for (int64_t top = 0; top < n; top += tall) {
-            const int64_t height = std::min(tall, n - top), count = std::min(width, m - first), rows = std::min(depth, k - l);
-            const X *from_a = pa + offset(a, matrix) + left.at(top, l), *from_b = pb + offset(b, matrix) + right.at(l, first);
+            const int64_t height = std::min(tall, n - top), count = std::min(width, m - first);
+            const int64_t rows = std::min(depth, k - l);
+            const X* const from_a = pa + offset(a, matrix) + left.at(top, l);
+            const X* const from_b = pb + offset(b, matrix) + right.at(l, first);
             const Tiling t = kRounds    ? Tiling::pieces(height, count, kPiece / columns * columns, 4 * num_threads())
                              : tiles    ? Tiling::near(height, count, rows, all.near_panels() * columns, num_threads())
                              : short_a  ? Tiling(1, height, count, rows, kGroup, columns, num_threads())
@@ -240,24 +248,28 @@ struct Matmul {
             if (copied) there_a = here_a;
             // Rows are read in longer pieces if several panels are filled at a time.
             const int64_t several = tiles ? std::min<int64_t>(16, (fills + groups) / (6 * num_threads())) : 1;
-            parallel_for(fills + groups, std::max({int64_t{1}, several, (int64_t{1} << 15) / (columns * rows)}), [&](int64_t begin, int64_t end) {
+            const int64_t grain = std::max({int64_t{1}, several, (int64_t{1} << 15) / (columns * rows)});
+            parallel_for(fills + groups, grain, [&](int64_t begin, int64_t end) {
               if (begin < fills) panels.fill(right.read, from_b, right.ld, begin, std::min(end, fills));
               if (end > fills)
-                copy.fill(left.read, from_a, left.ld, kGroup * (std::max(begin, fills) - fills), std::min(kGroup * (end - fills), height));
+                copy.fill(left.read, from_a, left.ld, kGroup * (std::max(begin, fills) - fills),
+                          std::min(kGroup * (end - fills), height));
             });
             const T* const add = bias && l + rows == k ? bias + first : nullptr;
             parallel_for(t.row_tiles * t.col_tiles, 1, [&](int64_t begin, int64_t end) {
               const Tensor sums = empty({kRounds ? t.rows * kPieceRow : 0}, {.dtype = dtype_of<T>()});
               for (int64_t i = begin; i < end; ++i) {
                 const int64_t row = i / t.col_tiles * t.rows, col = i % t.col_tiles * t.cols;
-                const int64_t count_a = std::min(t.rows, height - row), last = std::min((col + t.cols) / columns, panels.panels());
-                const int64_t count_b = std::min(t.cols, count - col);
+                const int64_t count_a = std::min(t.rows, height - row), count_b = std::min(t.cols, count - col);
+                const int64_t last = std::min((col + t.cols) / columns, panels.panels());
                 X* const to = pc + (matrix * n + top + row) * m + first + col;
-                const bool finite = tile(copied ? &copy : nullptr, row, from_a + left.at(row, 0), count_a, panels, col / columns, last,
-                                         count_b, T(l > 0), add, to, reinterpret_cast<T*>(sums.raw()));
+                const bool finite = tile(copied ? &copy : nullptr, row, from_a + left.at(row, 0), count_a, panels,
+                                         col / columns, last, count_b, T(l > 0), add, to,
+                                         reinterpret_cast<T*>(sums.raw()));
                 if (!finite && l + rows == k)
-                  again_where_not_finite(pa + offset(a, matrix) + left.at(top + row, 0), pb + offset(b, matrix) + right.at(0, first + col),
-                                         count_a, count_b, bias ? bias + first + col : nullptr, to);
+                  again_where_not_finite(pa + offset(a, matrix) + left.at(top + row, 0),
+                                         pb + offset(b, matrix) + right.at(0, first + col), count_a, count_b,
+                                         bias ? bias + first + col : nullptr, to);
               }
             });
           }
@@ -286,10 +298,12 @@ void matmul_cpu(const Tensor& a_in, const Tensor& b_in, const Tensor& bias_in, T
   if (!left) a = clone(a), left = operand(a);
   if (!right) b = clone(b), right = operand(b);
   const detail::GemmShape s = shape_of(a, b, bias, c);
-  if (std::max({s.n, s.m, s.k, left->ld, right->ld}) > INT_MAX) fail("matmul: a dimension exceeds 2^31 — got a=", a, ", b=", b);
+  if (std::max({s.n, s.m, s.k, left->ld, right->ld}) > INT_MAX)
+    fail("matmul: a dimension exceeds 2^31 — got a=", a, ", b=", b);
   const auto run = [&]<class T, class X>(const Tensor& add) {
-    Matmul<T, X>{plan_gemm(s), a, b, *left, *right, a.data<X>(), b.data<X>(), c.mutable_data<X>(), s.batch, s.n, s.m, s.k, s.precision,
-                 add.defined() ? add.data<T>() : nullptr, Shape(std::span(c.shape().begin(), c.rank() - 2))}.run();
+    Matmul<T, X>{plan_gemm(s), a, b, *left, *right, a.data<X>(), b.data<X>(), c.mutable_data<X>(), s.batch, s.n, s.m,
+                 s.k, s.precision, add.defined() ? add.data<T>() : nullptr,
+                 Shape(std::span(c.shape().begin(), c.rank() - 2))}.run();
   };
   if (c.dtype() == bf16) run.operator()<float, BFloat16>(detail::widened(bias));
   else dispatch_float("matmul", c.dtype(), [&]<class T>() { run.template operator()<T, T>(bias); });

@@ -70,7 +70,7 @@ struct Forward {
   const int64_t cols_wanted = sizeof(T) == 4 && dv <= 256 && tiles.visibility.only_span() ? 512 : 256;
   const int64_t tile_cols = std::clamp<int64_t>(tiles.n, 1, o.tile_cols > 0 ? o.tile_cols : cols_wanted);
   const int64_t row_tiles = (m + tile_rows - 1) / tile_rows, blocks = tiles.batch * tiles.heads * row_tiles;
-  const int64_t splits = m <= kFewRows && tiles.n > 0 ? (tiles.n + tile_cols - 1) / tile_cols : 1;
+  const int64_t splits = m <= kSkinnyRows && tiles.n > 0 ? (tiles.n + tile_cols - 1) / tile_cols : 1;
   const int64_t state_size = RowState<T>::size(tile_rows, dv);
   Scratch<T> parts{splits > 1 ? blocks * splits * state_size : 0};  // the state of each block after each split
 

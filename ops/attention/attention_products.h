@@ -9,7 +9,7 @@
 //   in parts   f32 on AMX, each number as three of bf16 (ops/gemm/amx_parts.h)
 //   sparse     a sum behind a mask whose right operand is not finite: 0·NaN must add nothing
 //   packed     K and V of a tile of keys that several tiles of queries see whole are packed once (KeyTile)
-//   few rows   S and P V of a decoding step (ops/few_rows.h)
+//   few rows   S and P V of a decoding step (ops/skinny.h)
 //   gemm       everything else
 //
 // Infinities and NaN have no parts, and in parts huge numbers overflow earlier or later than in a chain of
@@ -18,7 +18,7 @@
 #pragma once
 
 #include <sluice/ops/attention/attention_tiles.h>
-#include <sluice/ops/few_rows.h>
+#include <sluice/ops/skinny.h>
 #include <sluice/ops/gemm/amx_parts.h>
 
 #include <type_traits>
@@ -143,7 +143,7 @@ class TileProducts {
     const Matrix q = queries(t), k = keys_of(t);
     const T scale = T(*t_.o.scale);
     if (!keys.keys_t && few(t.rows))
-      return few_dots(t.rows, t.cols, t_.d, scale, q.data, q.ld, k.data, k.ld, s, t.cols);
+      return skinny_dots(t.rows, t.cols, t_.d, scale, q.data, q.ld, k.data, k.ld, s, t.cols);
     if (keys.keys_t && std::exchange(packed_, q.data) != q.data) pack_queries(q, scale);
     multiply(t, scale, q, keys.keys_t ? queries_.data() : nullptr, k.transposed(), keys.keys_t, s, t.cols);
   }
@@ -151,7 +151,7 @@ class TileProducts {
   void add_values(const Tile& t, Keys keys, const T* p, T* o) {
     const Matrix v = values_of(t);
     if (!keys.values && few(t.rows) && !hides(t, v))
-      return few_sums(t.rows, t_.dv, t.cols, p, t.cols, v.data, v.ld, o, t_.dv);
+      return skinny_sums(t.rows, t_.dv, t.cols, p, t.cols, v.data, v.ld, o, t_.dv);
     multiply(t, T(1), weights(t, p), nullptr, v, keys.values, o, t_.dv);
   }
   /// dp = G Vᵀ.
@@ -218,7 +218,7 @@ class TileProducts {
   /// Whether weights of 0 must hide rows of a sum's right operand.
   bool hides(const Tile& t, const Matrix& b) const { return t.masked && !all_finite(b.data, b.count, b.width, b.ld); }
   /// Whether products of n rows need no gemm. gemm, too, computes one row in f32.
-  bool few(int64_t n) const { return n == 1 || (n <= kFewRows && t_.precision == Precision::f32); }
+  bool few(int64_t n) const { return n == 1 || (n <= kSkinnyRows && t_.precision == Precision::f32); }
 
   Matrix weights(const Tile& t, const T* p) const { return {p, t.cols, t.rows, t.cols}; }
   Matrix rows_of(const Tile& t, const HeadView<const T>& x, int64_t width) const {

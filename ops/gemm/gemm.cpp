@@ -61,8 +61,8 @@ void gemm(Read ra, Read rb, int64_t n, int64_t m, int64_t k, float alpha, const 
           int64_t ldb, float beta, float* c, int64_t ldc, Precision precision) {
   product<float>({ra, rb, n, m, k, alpha, a, lda, b, ldb, beta, c, ldc}, precision);
 }
-void gemm(Read ra, Read rb, int64_t n, int64_t m, int64_t k, double alpha, const double* a, int64_t lda, const double* b,
-          int64_t ldb, double beta, double* c, int64_t ldc, Precision) {
+void gemm(Read ra, Read rb, int64_t n, int64_t m, int64_t k, double alpha, const double* a, int64_t lda,
+          const double* b, int64_t ldb, double beta, double* c, int64_t ldc, Precision) {
   product<double>({ra, rb, n, m, k, alpha, a, lda, b, ldb, beta, c, ldc}, Precision::f32);
 }
 

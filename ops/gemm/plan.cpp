@@ -34,7 +34,7 @@ Plan plan_gemm(const GemmShape& p) {
   const int64_t work = p.n * p.m * p.k;
   // A single product of few rows is memory-bound. Where f32 is rounded to bf16, only one row counts as few: rounding
   // would not make it faster.
-  const int64_t few = p.dtype == f32 && rounds(p) ? 1 : kFewRows;
+  const int64_t few = p.dtype == f32 && rounds(p) ? 1 : kSkinnyRows;
   if (p.batch == 1 && p.n <= few && p.plain_rows) return {Plan::rows, Packing::plain, "few rows"};
   if (p.batch == 1 && p.m == 1 && p.plain_column) return {Plan::column, Packing::plain, "few rows"};
 

@@ -50,6 +50,6 @@ bool splits(const GemmShape& p);
 inline bool copy_pays(int64_t size, int64_t tile, int64_t numbers) { return size > 4 * tile && numbers > 4096; }
 
 /// Products of more rows go to gemm.
-inline constexpr int64_t kFewRows = 4;
+inline constexpr int64_t kSkinnyRows = 4;
 
 }  // namespace sluice::detail

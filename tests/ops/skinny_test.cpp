@@ -1,5 +1,5 @@
 // Products of few rows against loops in f64.
-#include <sluice/ops/few_rows.h>
+#include <sluice/ops/skinny.h>
 
 #include "support/approx.h"
 #include "support/catch.h"
@@ -29,7 +29,7 @@ void check(Read read, int64_t n, int64_t m, int64_t k, bool biased, Rand& r) {
   const std::vector<T> b = draw<T>(r, (read == Read::plain ? k : m) * ldb);
   auto product = [&] {
     std::vector<T> c(static_cast<std::size_t>(n * ldc), T(-7));
-    few_rows(read, n, m, k, a.data(), lda, b.data(), ldb, biased ? bias.data() : nullptr, c.data(), ldc);
+    skinny_matmul(read, n, m, k, a.data(), lda, b.data(), ldb, biased ? bias.data() : nullptr, c.data(), ldc);
     return c;
   };
   const std::vector<T> c = product();
@@ -55,16 +55,16 @@ void check(Read read, int64_t n, int64_t m, int64_t k, bool biased, Rand& r) {
 
 }  // namespace
 
-TEST_CASE("few rows: sums and dot products of every remainder", "[few_rows]") {
+TEST_CASE("few rows: sums and dot products of every remainder", "[skinny]") {
   Rand r(7);
   for (Read read : {Read::plain, Read::transposed})
-    for (int64_t n = 1; n <= kFewRows; ++n)
+    for (int64_t n = 1; n <= kSkinnyRows; ++n)
       for (int64_t m : {1, 4, 5, 18, 35})
         for (int64_t k : {0, 1, 4, 7, 16, 33, 67})
           check<float>(read, n, m, k, (m + k) % 2 == 0, r), check<double>(read, n, m, k, (m + k) % 2 == 1, r);
 }
 
-TEST_CASE("few rows: cut across columns and across k", "[few_rows]") {
+TEST_CASE("few rows: cut across columns and across k", "[skinny]") {
   Rand r(8);
   for (Read read : {Read::plain, Read::transposed})
     for (auto [m, k] : {std::pair<int64_t, int64_t>{4099, 70}, {2048, 129}, {513, 400}, {7, 30011}, {1, 150001}}) {

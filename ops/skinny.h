@@ -7,16 +7,16 @@
 
 namespace sluice::detail {
 
-/// c [n, m] = a·b + bias in parallel, for n <= kFewRows. b [k, m], or its transpose [m, k], with leading dimension ldb;
-/// bias [m] or null. The same bits for any number of threads. B is T, or BFloat16 if T is float.
+/// c [n, m] = a·b + bias in parallel, for n <= kSkinnyRows. b [k, m], or its transpose [m, k], with leading dimension
+/// ldb; bias [m] or null. The same bits for any number of threads. B is T, or BFloat16 if T is float.
 template <class T, class B>
-void few_rows(Read rb, int64_t n, int64_t m, int64_t k, const T* a, int64_t lda, const B* b, int64_t ldb, const T* bias,
-              T* c, int64_t ldc);
+void skinny_matmul(Read rb, int64_t n, int64_t m, int64_t k, const T* a, int64_t lda, const B* b, int64_t ldb,
+                   const T* bias, T* c, int64_t ldc);
 
 /// c [n, m] = scale · a bᵀ, b [m, k].
 template <class T, class B>
-void few_dots(int64_t n, int64_t m, int64_t k, T scale, const T* a, int64_t lda, const B* b, int64_t ldb, T* c,
-              int64_t ldc) {
+void skinny_dots(int64_t n, int64_t m, int64_t k, T scale, const T* a, int64_t lda, const B* b, int64_t ldb, T* c,
+                 int64_t ldc) {
   constexpr int lanes = kRowLanes;
   const int64_t whole = k - k % lanes;
   int64_t j = 0;
@@ -49,7 +49,8 @@ void few_dots(int64_t n, int64_t m, int64_t k, T scale, const T* a, int64_t lda,
 
 /// c [n, m] += a b, b [k, m].
 template <class T, class B>
-void few_sums(int64_t n, int64_t m, int64_t k, const T* a, int64_t lda, const B* b, int64_t ldb, T* c, int64_t ldc) {
+void skinny_sums(int64_t n, int64_t m, int64_t k, const T* a, int64_t lda, const B* b, int64_t ldb, T* c,
+                 int64_t ldc) {
   constexpr int64_t kRows = 4;  // rows of b at a time: each sum is loaded and stored once for the four
   int64_t l = 0;
   for (; l + kRows <= k; l += kRows) {

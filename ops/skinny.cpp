@@ -1,4 +1,4 @@
-#include <sluice/ops/few_rows.h>
+#include <sluice/ops/skinny.h>
 
 #include <sluice/core/parallel.h>
 #include <sluice/ops/create.h>
@@ -12,14 +12,14 @@ constexpr int64_t kPiece = 1 << 16;  // elements of b per task: enough to stream
 }
 
 template <class T, class B>
-void few_rows(Read rb, int64_t n, int64_t m, int64_t k, const T* a, int64_t lda, const B* b, int64_t ldb, const T* bias,
-              T* c, int64_t ldc) {
+void skinny_matmul(Read rb, int64_t n, int64_t m, int64_t k, const T* a, int64_t lda, const B* b, int64_t ldb,
+                   const T* bias, T* c, int64_t ldc) {
   const auto finish = [=](int64_t r, int64_t from, int64_t to) {
     for (int64_t j = from; bias && j < to; ++j) c[r * ldc + j] += bias[j];
   };
   if (rb == Read::transposed) {
     parallel_for(m, std::max<int64_t>(1, kPiece / std::max<int64_t>(1, k)), [=](int64_t begin, int64_t end) {
-      few_dots(n, end - begin, k, T(1), a, lda, b + begin * ldb, ldb, c + begin, ldc);
+      skinny_dots(n, end - begin, k, T(1), a, lda, b + begin * ldb, ldb, c + begin, ldc);
       for (int64_t r = 0; r < n; ++r) finish(r, begin, end);
     });
     return;
@@ -37,7 +37,7 @@ void few_rows(Read rb, int64_t n, int64_t m, int64_t k, const T* a, int64_t lda,
       T* const to = l == 0 ? c : rest + (l / depth - 1) * n * m;
       const int64_t ld = l == 0 ? ldc : m;
       for (int64_t r = 0; r < n; ++r) std::fill_n(to + r * ld + col, count, T(0));
-      few_sums(n, count, std::min(depth, k - l), a + l, lda, b + l * ldb + col, ldb, to + col, ld);
+      skinny_sums(n, count, std::min(depth, k - l), a + l, lda, b + l * ldb + col, ldb, to + col, ld);
     }
   });
   parallel_for(m, 1 << 12, [=](int64_t begin, int64_t end) {
@@ -51,11 +51,11 @@ void few_rows(Read rb, int64_t n, int64_t m, int64_t k, const T* a, int64_t lda,
     }
   });
 }
-template void few_rows(Read, int64_t, int64_t, int64_t, const float*, int64_t, const float*, int64_t, const float*, float*,
-                       int64_t);
-template void few_rows(Read, int64_t, int64_t, int64_t, const float*, int64_t, const BFloat16*, int64_t, const float*, float*,
-                       int64_t);
-template void few_rows(Read, int64_t, int64_t, int64_t, const double*, int64_t, const double*, int64_t, const double*,
-                       double*, int64_t);
+template void skinny_matmul(Read, int64_t, int64_t, int64_t, const float*, int64_t, const float*, int64_t, const float*,
+                            float*, int64_t);
+template void skinny_matmul(Read, int64_t, int64_t, int64_t, const float*, int64_t, const BFloat16*, int64_t,
+                            const float*, float*, int64_t);
+template void skinny_matmul(Read, int64_t, int64_t, int64_t, const double*, int64_t, const double*, int64_t,
+                            const double*, double*, int64_t);
 
 }  // namespace sluice::detail
