@@ -45,7 +45,7 @@ bool sees(const LayerFacts& l, const LayerSequence& s, std::size_t h, std::size_
 /// y [heads][n][width] gated by x [n][dim].
 void gate(const LayerFacts& g, std::vector<Matrix>& y, const Matrix& x) {
   const std::size_t heads = y.size(), n = x.size(), width = n == 0 ? 0 : y[0][0].size();
-  const bool wide = g.text("granularity") == "elementwise";
+  const bool wide = g.text("granularity") == "elementwise", multiply = g.text("mode") == "multiply";
   const std::string &act = g.text("activation"), &sharing = g.text("sharing");
   const Matrix logits = g.yes("input_independent") ? Matrix(n, g.values("theta")) : dense(g, "map", x);
   const Matrix scores = activated(logits, act);
@@ -61,7 +61,7 @@ void gate(const LayerFacts& g, std::vector<Matrix>& y, const Matrix& x) {
         double score = scores[i][at(h)];
         if (sharing == "scores") score = mean_score;
         if (sharing == "logits") score = activation_reference(from_name<Act>(act), mean_logit);
-        y[h][i][c] = g.text("mode") == "multiply" ? y[h][i][c] * score : y[h][i][c] + score;
+        y[h][i][c] = multiply ? y[h][i][c] * score : y[h][i][c] + score;
       }
     }
 }
@@ -139,7 +139,12 @@ Matrix multi_head_attention(const LayerFacts& l, const LayerSequence& s) {
   std::set<std::size_t> global;
   for (double p : l.reals("global_positions")) global.insert(static_cast<std::size_t>(p));
   for (int64_t p : s.positions) global.insert(static_cast<std::size_t>(p));
-  const auto window = static_cast<std::size_t>(l.size("window")), dilation = l.size("dilation");
+  const std::size_t window = l.size("window"), dilation = l.size("dilation");
+  const bool causal = l.yes("causal");
+  Matrix relative(heads);  // the bias of each head, by j − i + m − 1
+  for (std::size_t h = 0; h < heads; ++h)
+    for (int distance = 1 - static_cast<int>(m); distance < static_cast<int>(source.size()); ++distance)
+      relative[h].push_back(position_bias(l, h, distance));
 
   // Rows of global positions with projections of their own are bound by neither window nor dilation.
   const auto attended = [&](const std::string& prefix, bool free) {
@@ -149,7 +154,7 @@ Matrix multi_head_attention(const LayerFacts& l, const LayerSequence& s) {
     for (std::size_t h = 0; h < heads; ++h)
       y.push_back(softmax_of(m, v[h / group], [&](std::size_t i, std::size_t j) {
         const std::size_t distance = i > j ? i - j : j - i;
-        if (!real[j] || (l.yes("causal") && j > i)) return kHidden;
+        if (!real[j] || (causal && j > i)) return kHidden;
         if (!free && !global.count(i) && !global.count(j)) {
           if (window > 0 && distance > (window - 1) * dilation) return kHidden;
           if (distance % dilation != 0) return kHidden;
@@ -158,7 +163,7 @@ Matrix multi_head_attention(const LayerFacts& l, const LayerSequence& s) {
         if (s.allowed && !s.allowed(h, i, j)) return kHidden;
         double t = scale * dot(q[h][i], k[h / group][j]);
         if (cap > 0) t = cap * std::tanh(t / cap);
-        return t + position_bias(l, h, static_cast<int>(j) - static_cast<int>(i)) + (s.bias.empty() ? 0 : s.bias[i][j]);
+        return t + relative[h][j + m - 1 - i] + (s.bias.empty() ? 0 : s.bias[i][j]);
       }, sinks[h]));
     return y;
   };

@@ -9,9 +9,10 @@
 
 namespace sluice::testing {
 
-inline Matrix activated(Matrix m, const std::string& act) {
+inline Matrix activated(Matrix m, const std::string& name) {
+  const Act act = from_name<Act>(name);
   for (auto& row : m)
-    for (double& v : row) v = activation_reference(from_name<Act>(act), v);
+    for (double& v : row) v = activation_reference(act, v);
   return m;
 }
 

@@ -163,10 +163,8 @@ std::vector<Json> choices_of(const OptionList& options) {
     if (o.type == Option::yes_no) values = {true, false};
     if (o.type == Option::choice)
       for (const std::string& name : o.choice_names()) values.push_back(name);
-    if (o.type == Option::object_list) {
-      o.access.resize(o.at, 1);
-      for (const Json& inner : choices_of(o.access.object(o.at, 0))) values.push_back(Json::List{inner});
-    }
+    if (o.list && o.fields)
+      for (const Json& inner : choices_of(o.fields())) values.push_back(Json::List{inner});
     for (const Json& value : values) changes.push_back(Json::Object{{o.name, value}});
   }
   return changes;

@@ -153,7 +153,7 @@ TEST_CASE("table: inputs that do not fit are errors that show them", "[table]") 
     if (s.cross()) {
       masked("context_mask", &LayerInputs::context_mask);
       const int64_t width = fits.context.dim(2);
-      refused([](LayerInputs& in) { in.context = {}; }, "needs a context");
+      refused([](LayerInputs& in) { in.context = Tensor(); }, "needs a context");
       refused([&](LayerInputs& in) { in.context = ones({2, 5, width + 1}, in.x.options()); },
               str(Shape{2, 5, width + 1}));
       refused([&](LayerInputs& in) { in.context = ones({3, 5, width}, in.x.options()); }, str(Shape{3, 5, width}));

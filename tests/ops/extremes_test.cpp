@@ -111,7 +111,8 @@ TEST_CASE("linear_scan: a log decay of −∞ forgets, and no gradient is NaN", 
     for (int i = 0; i < 3; ++i) in.push_back(normal({1, 1, 4, 2}, 0, 1, rng, {.dtype = f64}).requires_grad_());
     in.push_back(Tensor::from(std::vector<double>{-inf, -0.5, -inf, -0.25}, {1, 1, 4}).requires_grad_());
     const LinearScanOptions o{.reverse = reverse};
-    const Tensor want = linear_scan(in[0], in[1], in[2], in[3], o), got = scan_by_pairs(in[0], in[1], in[2], in[3], o);
+    const Tensor want = linear_scan(in[0], in[1], in[2], in[3], o),
+                 got = testing::scan_by_pairs(in[0], in[1], in[2], in[3], o);
     for (std::size_t i = 0; i < 8; ++i) CHECK(got.to_vector<double>()[i] == Approx(want.to_vector<double>()[i]).margin(1e-13));
     const auto g = grad({sum(square(want))}, in), h = grad({sum(square(got))}, in);
     for (std::size_t k = 0; k < 3; ++k)

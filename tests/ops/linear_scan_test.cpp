@@ -56,7 +56,7 @@ TEST_CASE("linear_scan: equals the recurrence for every decay, at the edges of c
 }
 
 TEST_CASE("linear_scan: first gradients equal those of the definition", "[linear_scan]") {
-  Rand rand(3);
+  Rand rand(5);
   each_variant([&](ScanKind kind, LinearScanOptions o) {
     for (Strength strength : kStrengths)
       for (int64_t n : {1, 5, 16, 17, 40, 66})
