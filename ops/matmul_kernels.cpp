@@ -39,6 +39,7 @@ int64_t up(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple *
 /// gain nothing; with fewer than 56, loading b's panels limits the speed.
 struct Tiling {
   int64_t rows, cols, row_tiles, col_tiles;
+  Tiling() = default;
 
   /// Equal blocks of whole rows, at most `block` (packed at a time); the number of blocks is a multiple of the threads.
   Tiling(int64_t n, int64_t m, int64_t block, int64_t columns, int threads) : rows(block), cols(up(m, columns)) {
@@ -62,10 +63,9 @@ struct Tiling {
 
   /// For bf16: up to kPiece rows, as many as make `least` tiles, but not below 64.
   static Tiling pieces(int64_t n, int64_t m, int64_t cols, int64_t least) {
-    Tiling t(n, cols, kPiece, 1, 1);
-    t.rows = kPiece, t.col_tiles = (m + cols - 1) / cols;
-    while (t.rows > 64 && (n + t.rows - 1) / t.rows * t.col_tiles < least) t.rows /= 2;
-    t.row_tiles = (n + t.rows - 1) / t.rows;
+    Tiling t;
+    t.rows = kPiece, t.cols = cols, t.row_tiles = (n + kPiece - 1) / kPiece, t.col_tiles = (m + cols - 1) / cols;
+    while (t.rows > 64 && t.row_tiles * t.col_tiles < least) t.rows /= 2, t.row_tiles = (n + t.rows - 1) / t.rows;
     return t;
   }
 
