@@ -30,8 +30,8 @@ struct Backward {
   const int64_t tile_rows = std::clamp<int64_t>(tiles.m, 1, o.tile_rows > 0 ? o.tile_rows : 128);
   const int64_t tile_cols = std::clamp<int64_t>(tiles.n, 1, o.tile_cols > 0 ? o.tile_cols : 256);
   const int64_t splits, turns = std::clamp<int64_t>((tiles.m + tile_rows - 1) / tile_rows, 1, splits);
-  const int64_t tile_size = lines(tile_rows * tile_cols);
-  const int64_t dk_size = lines(tile_cols * d), dv_size = lines(tile_cols * dv);
+  const bool share = tiles.split || group * tiles.m > tile_rows;  // pack a tile of keys for several of queries
+  const int64_t p_size = lines(tile_rows * tile_cols), dk_size = lines(tile_cols * d), dv_size = lines(tile_cols * dv);
   const int64_t packed_size = KeyTile<T>::size(tiles, Direction::backward, tile_cols);
   std::vector<Tensor> dq;  // the first `turns` splits add to dq[0], the next to dq[1], …
 
@@ -52,9 +52,9 @@ struct Backward {
     T *p, *ds, *dk, *dv, *packed, *slope;
     std::vector<uint8_t> seen = {};
     explicit Memory(const Backward& w)
-        : products(w.tiles, w.tile_rows, w.tile_cols),
-          floats((w.o.softcap > 0 ? 3 : 2) * w.tile_size + w.dk_size + w.dv_size + w.packed_size),
-          p(floats.data()), ds(p + w.tile_size), dk(ds + w.tile_size), dv(dk + w.dk_size), packed(dv + w.dv_size),
+        : products(w.tiles, w.tile_rows, w.tile_cols, w.share),
+          floats((w.o.softcap > 0 ? 3 : 2) * w.p_size + w.dk_size + w.dv_size + w.packed_size),
+          p(floats.data()), ds(p + w.p_size), dk(ds + w.p_size), dv(dk + w.dk_size), packed(dv + w.dv_size),
           slope(w.o.softcap > 0 ? packed + w.packed_size : nullptr) {}
   };
 
@@ -74,20 +74,21 @@ struct Backward {
       const int64_t cols = std::min(tile_cols, tiles.n - col);
       std::fill_n(w.dk, cols * d, T(0));
       std::fill_n(w.dv, cols * dv, T(0));
-      const KeyTile<T> unpacked;
-      KeyTile<T> packed;
+      KeyTile<T> packed, unpacked;
       for (int64_t h = kv * group; h < (kv + 1) * group; ++h)
         for (int64_t row = (split + turn) % turns * tile_rows; row < tiles.m; row += turns * tile_rows) {
           const int64_t rows = std::min(tile_rows, tiles.m - row);
           if (const auto t = tiles.tile(b, h, row, rows, col, cols, tiles.columns(row, rows))) {
-            const bool ready = tiles.split || (t->whole && group * tiles.m > tile_rows);
+            const bool ready = share && (tiles.split || t->whole);
             if (ready && !packed.keys) packed = {tiles, Direction::backward, b, kv, col, cols, w.packed};
             tile(w, *t, ready ? packed : unpacked, split);
           }
         }
       const auto store = [&](const T* from, const Tensor& to, int64_t width) {
-        for (int64_t r = 0; r < cols && to.defined(); ++r, from += width) {
-          T* line = HeadView<T>(to).at(b, kv, col + r);
+        if (!to.defined()) return;
+        const HeadView<T> rows(to);
+        for (int64_t r = 0; r < cols; ++r, from += width) {
+          T* line = rows.at(b, kv, col + r);
           if (turn > 0) for (int64_t c = 0; c < width; ++c) line[c] += from[c];
           else std::copy_n(from, width, line);
         }

@@ -112,14 +112,14 @@ struct Forward {
     Scratch<T> floats;
     T *scores = floats.data(), *state;
     std::vector<uint8_t> seen = {};
-    explicit Memory(const Forward& f)
-        : products(f.tiles, f.tile_rows, f.tile_cols), floats(f.tile_rows * f.tile_cols + f.state_size),
+    Memory(const Forward& f, bool packed)
+        : products(f.tiles, f.tile_rows, f.tile_cols, packed), floats(f.tile_rows * f.tile_cols + f.state_size),
           state(scores + f.tile_rows * f.tile_cols) {}
   };
 
   /// Runs tasks: each is a block of queries with one of `splits` parts of the keys.
   void run(const PackedHeads<T>* packed, int64_t first_task, int64_t last_task) {
-    Memory w(*this);
+    Memory w(*this, packed != nullptr);
     for (int64_t task = first_task; task < last_task; ++task) {
       const int64_t block = task / splits, split = task % splits, head = block / row_tiles;
       const int64_t row = first_row(block), rows = rows_of(block);
@@ -139,8 +139,7 @@ struct Forward {
     std::fill_n(f.max, rows, -inf);
     std::fill_n(f.sum, rows, T(0));
     const KeyTile<T> unpacked;
-    const int64_t first = packed ? range.begin / tile_cols * tile_cols : range.begin;
-    for (int64_t col = first; col < range.end; col += tile_cols) {
+    for (int64_t col = packed ? range.begin / tile_cols * tile_cols : range.begin; col < range.end; col += tile_cols) {
       const auto t = tiles.tile(b, h, row, rows, col, std::min(tile_cols, tiles.n - col), range);
       if (!t) continue;
       const bool ready = packed && (tiles.split || t->whole);

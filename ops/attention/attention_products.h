@@ -132,9 +132,9 @@ class TileProducts {
   using Matrix = TileMatrix<T>;
 
  public:
-  /// For tiles of at most rows × cols.
-  TileProducts(const ScoreTiles<T>& t, int64_t rows, int64_t cols)
-      : t_(t), queries_(t.split ? Parts::size(rows, t.d) : PackedA<T>::size(rows, t.d)),
+  /// For tiles of at most rows × cols. packed: some keys will be.
+  TileProducts(const ScoreTiles<T>& t, int64_t rows, int64_t cols, bool packed)
+      : t_(t), queries_(t.split ? Parts::size(rows, t.d) : packed ? PackedA<T>::size(rows, t.d) : 0),
         left_(t.split ? std::max({Parts::size(rows, t.dv), Parts::size(rows, cols), Parts::size(cols, rows)}) : 0),
         right_(t.split ? Parts::size(std::max(t.d, t.dv), rows) : 0) {}
 
@@ -203,15 +203,14 @@ class TileProducts {
   /// Packs Q; in parts scale·Q, so that their products need no scaling.
   void pack_queries(const Matrix& q, T scale) {
     if (!split()) return PackedA<T>(q.count, q.width, queries_.data(), t_.precision).fill(Read::plain, q.data, q.ld);
-    T* const scaled = right_.data();
     queries_fit_ = true;
     for (int64_t i = 0; i < q.count; ++i) {
       const T* from = q.data + i * q.ld;
-      T* to = scaled + i * q.width;
+      T* to = right_.data() + i * q.width;
       const T size = row_total<T>(q.width, [=](int64_t j) { return to[j] = from[j] * scale, std::abs(from[j]); });
       queries_fit_ &= fits_bf16x3(size);
     }
-    queries_fit_ &= Parts(q.count, q.width, queries_.data()).fill_a(Read::plain, scaled, q.width);
+    queries_fit_ &= Parts(q.count, q.width, queries_.data()).fill_a(Read::plain, right_.data(), q.width);
   }
 
   bool split() const { return std::is_same_v<T, float> && t_.split; }

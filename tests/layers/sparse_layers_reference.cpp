@@ -80,12 +80,18 @@ void divide_columns(Matrix& m) {
   }
 }
 
-/// Iterations in the plain domain, on a square matrix of what is real.
+/// Iterations in the plain domain, on a square matrix of what is real. The first division takes the factor of a whole
+/// column (row) away, so that the largest exponent of each may be 0.
 Matrix doubly_stochastic(const LayerFacts& l, Matrix m) {
   const bool literal = l.text("variant") == "literal", rows_last = l.text("last") == "rows";
   const auto exponentiate = [&] {
-    for (auto& row : m)
-      for (double& x : row) x = std::exp(l.real("lambda") * x);
+    std::vector<double> largest(m.size(), l.size("iterations") == 0 ? 0 : -INFINITY);
+    for (std::size_t i = 0; i < m.size() && l.size("iterations") > 0; ++i)
+      for (std::size_t j = 0; j < m.size(); ++j)
+        largest[rows_last ? j : i] = std::max(largest[rows_last ? j : i], m[i][j]);
+    for (std::size_t i = 0; i < m.size(); ++i)
+      for (std::size_t j = 0; j < m.size(); ++j)
+        m[i][j] = std::exp(l.real("lambda") * (m[i][j] - largest[rows_last ? j : i]));
   };
   if (!literal) exponentiate();
   for (std::size_t t = 0; t < l.size("iterations"); ++t) {
