@@ -258,7 +258,7 @@ TEST_CASE("gau_attention: names and refusals", "[gau_attention]") {
   CHECK_THROWS_AS(gau_attention(x.q, x.k, x.v, {.length = GauLength::constant, .constant_length = 0}), ValueError);
   CHECK_THROWS_AS(gau_attention(x.q, x.k, x.v, {.top_k = -1}), ValueError);
   CHECK_THROWS_WITH(check_options("gau_attention", GauAttentionOptions{.top_k = -1}), Contains("top_k=-1"));
-  CHECK(str(GauAttentionOptions{.mask = {.window = 4}, .top_k = 3}) == "{window=4, top_k=3}");
+  CHECK(str(GauAttentionOptions{.mask = {.window = 4}, .top_k = 3}) == "{top_k=3, window=4}");
 }
 
 TEST_CASE("gau_attention: a row that sees nothing gives 0, and gradients that are finite", "[gau]") {

@@ -107,6 +107,7 @@ MixedChunkOptions mixed_of(const LayerFacts& l) {
   o.kind = a.kind, o.min_length = a.min_length;
   o.scaling = from_name<ChunkScaling>(l.text("scaling")), o.length = from_name<ChunkLength>(l.text("length"));
   o.quadratic = l.yes("quadratic"), o.linear = l.yes("linear");
+  o.count_padding = l.yes("count_padding"), o.across_chunks = l.yes("across_chunks");
   return o;
 }
 
@@ -128,10 +129,8 @@ Matrix flash(const LayerFacts& l, const LayerSequence& s) {
   const auto part = [&](std::size_t i) {
     return l.yes("use_rope") ? turned(l, scaled(l, z, i), i % 2 == 1) : scaled(l, z, i);
   };
-  MixedChunkOptions o = mixed_of(l);
-  o.count_padding = l.yes("count_padding"), o.across_chunks = l.yes("across_chunks");
   const Matrix bias = bias_of(l, l.size("chunk"), std::sqrt(l.real("key_dim")));
-  const Matrix mixed = mixed_chunk_reference({part(0), part(1), part(2), part(3), columns(uvz, e, e)}, o, bias,
+  const Matrix mixed = mixed_chunk_reference({part(0), part(1), part(2), part(3), columns(uvz, e, e)}, mixed_of(l), bias,
                                              {s.real, s.documents});
   return plus(s.x, dense(l, "out", product(mixed, columns(uvz, 0, e))));
 }
