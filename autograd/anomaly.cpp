@@ -1,7 +1,7 @@
 #include <sluice/autograd/anomaly.h>
 
 #include <sluice/autograd/engine.h>
-#include <sluice/core/strided.h>
+#include <sluice/core/kernel/strided.h>
 
 #include <atomic>
 #include <cmath>

@@ -1,7 +1,7 @@
 // Anomaly mode: stops at the op that first produces a NaN or an infinity, forward or backward.
 #pragma once
 
-#include <sluice/core/observer.h>
+#include <sluice/core/kernel/observer.h>
 
 namespace sluice {
 

@@ -1,11 +1,11 @@
 #include <sluice/autograd/engine.h>
 
 #include <sluice/autograd/walk.h>
-#include <sluice/core/parallel.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/view.h>
+#include <sluice/core/kernel/parallel.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 #include <optional>
@@ -14,7 +14,7 @@ namespace sluice {
 
 namespace {
 
-using detail::Between, detail::Frontier, detail::LeafWatch;
+using detail::Subgraph, detail::Frontier, detail::LeafCounter;
 
 // Defined below.
 Tensor seed(const char* op, const Tensor& root, const Tensor& grad);
@@ -34,7 +34,7 @@ struct VjpScope {
 /// on to its inputs. visit(node, gradients) returns false to stop at this node. With `between`, other nodes are left
 /// out. With `watch`, a leaf does not wait in the frontier but is visited when its last edge was walked.
 template <class Visit>
-void walk(Frontier& frontier, BackwardOptions options, const Between* between, Visit visit, LeafWatch* watch = nullptr) {
+void walk(Frontier& frontier, BackwardOptions options, const Subgraph* between, Visit visit, LeafCounter* watch = nullptr) {
   GradMode mode(options.create_graph);
   detail::DenormalMode denormals;  // set once, not in each small op
   auto wanted = [&](const Edge& e) { return e.node && (!between || between->contains(e.node.get())); };
@@ -44,7 +44,7 @@ void walk(Frontier& frontier, BackwardOptions options, const Between* between, V
         if (grads[i].defined()) node.run_hooks(i, grads[i]);
     return visit(node, grads);
   };
-  auto complete = [&](LeafWatch::Entry& leaf) {
+  auto complete = [&](LeafCounter::Entry& leaf) {
     if (!leaf.grad.defined()) return;
     VjpScope scope(*leaf.node);
     Tensors grads{std::move(leaf.grad)};
@@ -62,7 +62,7 @@ void walk(Frontier& frontier, BackwardOptions options, const Between* between, V
     for (std::size_t i = 0; i < grads.size(); ++i) {
       const Edge& e = node.edges[i];
       if (!wanted(e)) continue;
-      LeafWatch::Entry* leaf = watch && e.node->is_leaf() ? &watch->at(e.node.get()) : nullptr;
+      LeafCounter::Entry* leaf = watch && e.node->is_leaf() ? &watch->at(e.node.get()) : nullptr;
       if (grads[i].defined()) {
         Tensor g = fitted(node, e, std::move(grads[i]));
         accumulate(leaf ? leaf->grad : frontier.at(e.node)[e.index], std::move(g), options.create_graph);
@@ -71,7 +71,7 @@ void walk(Frontier& frontier, BackwardOptions options, const Between* between, V
     }
   }
   if (watch)  // leaves below nodes that the walk never reached
-    for (LeafWatch::Entry& leaf : watch->entries()) complete(leaf);
+    for (LeafCounter::Entry& leaf : watch->entries()) complete(leaf);
 }
 
 }  // namespace
@@ -83,7 +83,7 @@ void backward(const Tensor& root, const Tensor& grad, BackwardOptions options) {
 void detail::backward(const Tensor& root, const Tensor& grad, BackwardOptions options, const std::function<void(Leaf&)>& final) {
   Tensor g = seed("backward", root, grad);
   Frontier frontier;
-  std::optional<LeafWatch> watch;
+  std::optional<LeafCounter> watch;
   if (final) watch.emplace(root.impl().history.get());
   frontier.at(root.impl().history)[root.impl().output_index] = std::move(g);
   walk(frontier, options, nullptr, [&](Node& node, Tensors& grads) {
@@ -123,7 +123,7 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
 std::vector<Tensor> detail::grad_edges(std::span<const Edge> roots, std::span<const Tensor> root_grads,
                                        std::span<const Edge> wanted, BackwardOptions options,
                                        bool stop_at_wanted) {
-  Between between(roots, wanted);
+  Subgraph between(roots, wanted);
   Frontier frontier;
   for (std::size_t i = 0; i < roots.size(); ++i)
     if (between.contains(roots[i].node.get()))

@@ -1,10 +1,10 @@
 #include <sluice/autograd/function.h>
 
 #include <sluice/autograd/engine.h>
-#include <sluice/core/random.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/view.h>
+#include <sluice/core/number/random.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 #include <unordered_set>

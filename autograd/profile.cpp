@@ -1,7 +1,7 @@
 #include <sluice/autograd/profile.h>
 
 #include <sluice/autograd/engine.h>
-#include <sluice/core/file.h>
+#include <sluice/core/text/file.h>
 
 #include <algorithm>
 #include <atomic>

@@ -1,7 +1,7 @@
 // Profiler: times every kernel call by op and by module, forward and backward, as a table and as a trace.
 #pragma once
 
-#include <sluice/core/observer.h>
+#include <sluice/core/kernel/observer.h>
 
 #include <map>
 #include <string>

@@ -58,9 +58,9 @@ class Frontier {
 };
 
 /// The nodes between roots and wanted edges; the walk skips all others.
-class Between {
+class Subgraph {
  public:
-  Between(std::span<const Edge> roots, std::span<const Edge> wanted) {
+  Subgraph(std::span<const Edge> roots, std::span<const Edge> wanted) {
     uint64_t oldest = UINT64_MAX;
     for (const Edge& w : wanted) {
       if (!w.node) continue;
@@ -101,7 +101,7 @@ class Between {
 /// The leaves under a root, each with the number of its edges that are still to be walked. The frontier would return a
 /// leaf last, because leaves are older than all other nodes. Counting its edges shows earlier when its gradient is
 /// complete.
-class LeafWatch {
+class LeafCounter {
  public:
   struct Entry {
     Ref<Node> node;
@@ -109,7 +109,7 @@ class LeafWatch {
     uint32_t left = 0;
   };
 
-  explicit LeafWatch(Node* root) {
+  explicit LeafCounter(Node* root) {
     NodeMap seen;
     std::vector<Node*> stack{root};
     seen.insert(root, 0);

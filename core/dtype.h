@@ -3,7 +3,7 @@
 #pragma once
 
 #include <sluice/core/error.h>
-#include <sluice/core/fn.h>
+#include <sluice/core/kernel/fn.h>
 
 #include <bit>
 #include <cstdint>
@@ -66,7 +66,7 @@ constexpr DType dtype_of() {
 inline void append_text(std::string& s, DType t) { s += name_of(t); }
 
 /// Calls `f<float>` or `f<double>`. Throws DTypeError for other dtypes. For kernels that get bf16 as f32
-/// (core/kernel.h).
+/// (core/kernel/kernel.h).
 template <class F>
 decltype(auto) dispatch_float(std::string_view op, DType t, F&& f) {
   if (t == f32) return f.template operator()<float>();

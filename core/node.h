@@ -8,7 +8,7 @@
 // creation, so descending order is a valid order for the backward walk.
 #pragma once
 
-#include <sluice/core/observer.h>
+#include <sluice/core/kernel/observer.h>
 #include <sluice/core/tensor.h>
 
 #include <functional>

@@ -1,7 +1,7 @@
 #include <sluice/core/storage.h>
 
-#include <sluice/core/backend.h>
-#include <sluice/core/kernel.h>
+#include <sluice/core/kernel/backend.h>
+#include <sluice/core/kernel/kernel.h>
 
 #include <new>
 

@@ -2,9 +2,9 @@
 // grows with each in-place write, which is how backward notices that a saved tensor was edited.
 #pragma once
 
-#include <sluice/core/allocator.h>
+#include <sluice/core/memory/allocator.h>
 #include <sluice/core/device.h>
-#include <sluice/core/ref.h>
+#include <sluice/core/memory/ref.h>
 
 #include <cstddef>
 #include <functional>

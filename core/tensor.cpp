@@ -1,8 +1,8 @@
 #include <sluice/core/tensor.h>
 
-#include <sluice/core/kernel.h>
+#include <sluice/core/kernel/kernel.h>
 #include <sluice/core/node.h>
-#include <sluice/core/strided.h>
+#include <sluice/core/kernel/strided.h>
 
 #include <algorithm>
 #include <cmath>

@@ -7,7 +7,7 @@
 
 #include <sluice/core/dtype.h>
 #include <sluice/core/layout.h>
-#include <sluice/core/small_vector.h>
+#include <sluice/core/memory/small_vector.h>
 #include <sluice/core/storage.h>
 
 #include <functional>

@@ -1,10 +1,10 @@
 // Names that kernels use beside CUDA's own: shared memory, tensor-core instructions, asynchronous copies, launching.
-// Under nvcc they are PTX; under a host compiler the emulator runs them (cuda/emulator.h).
+// Under nvcc they are PTX; under a host compiler the emulator runs them (cuda/emulator/emulator.h).
 // Fragment layouts and semantics: PTX ISA, mma.m16n8k16, ldmatrix, cp.async (compute capability 8.0 and newer).
 #pragma once
 
 #include <sluice/core/dtype.h>
-#include <sluice/core/math.h>
+#include <sluice/core/number/math.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +12,7 @@
 #include <type_traits>
 
 #ifndef __CUDACC__
-#include <sluice/cuda/emulator.h>
+#include <sluice/cuda/emulator/emulator.h>
 #endif
 
 namespace sluice::cuda {

@@ -5,7 +5,7 @@
 // (blas.h). Each element is summed in the order of k, whatever n, m and the batch are.
 #pragma once
 
-#include <sluice/core/strided.h>
+#include <sluice/core/kernel/strided.h>
 #include <sluice/cuda/tensors.h>
 
 namespace sluice::cuda {

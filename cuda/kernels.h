@@ -1,14 +1,14 @@
 // The functions that install.cu installs in the kernel slots, by family. Each has the signature and the contract of its
-// slot (ops/kernels.h, core/kernel.h, ops/optim_kernels.h).
+// slot (ops/kernels.h, core/kernel/kernel.h, ops/optim_kernels.h).
 #pragma once
 
-#include <sluice/core/kernel.h>
+#include <sluice/core/kernel/kernel.h>
 #include <sluice/ops/optim_kernels.h>
 #include <sluice/ops/kernels.h>
 
 namespace sluice::cuda {
 
-// map_*.cu: the formulas of ops/formulas.h
+// map_*.cu: the formulas of ops/elementwise/formulas.h
 void install_arithmetic();
 void install_mathematics();
 void install_activations();

@@ -2,9 +2,9 @@
 #include <sluice/cuda/blas.h>
 #include <sluice/cuda/gemm.cuh>
 #include <sluice/cuda/kernels.h>
-#include <sluice/cuda/rows.cuh>
+#include <sluice/cuda/rows/rows.cuh>
 
-#include <sluice/ops/create.h>
+#include <sluice/ops/shape/create.h>
 
 #include <optional>
 

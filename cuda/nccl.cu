@@ -1,7 +1,7 @@
 // Messages between the GPUs of different ranks: NCCL's sends and receives, on a stream of their own. The library is
 // loaded when ranks first exchange tensors of the device. If the toolkit has no nccl.h, making a link is a DeviceError.
 #include <sluice/core/error.h>
-#include <sluice/core/link.h>
+#include <sluice/core/kernel/link.h>
 #include <sluice/cuda/device.h>
 #include <sluice/cuda/recording.h>
 

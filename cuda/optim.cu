@@ -1,7 +1,7 @@
 // Steps of the optimisers and clipping. Few launches take all tensors of a step, whose addresses are kernel arguments;
 // a block takes pieces of tensors. All devices share the formulas. Limited by memory.
 #include <sluice/cuda/kernels.h>
-#include <sluice/cuda/reduce.cuh>
+#include <sluice/cuda/rows/reduce.cuh>
 
 namespace sluice::cuda {
 

@@ -1,5 +1,5 @@
 // Graphs: the recorded work, by CUDA's stream capture or by the emulator (runtime.h), and its memory.
-#include <sluice/core/graph.h>
+#include <sluice/core/kernel/graph.h>
 #include <sluice/cuda/recording.h>
 #include <sluice/cuda/tensors.h>
 #include <sluice/ops/optim_kernels.h>

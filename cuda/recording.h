@@ -1,8 +1,8 @@
-// Recording of a graph (core/graph.h): its memory, the indices that it checks, and the calls that it refuses.
+// Recording of a graph (core/kernel/graph.h): its memory, the indices that it checks, and the calls that it refuses.
 #pragma once
 
-#include <sluice/core/philox.h>
-#include <sluice/core/random.h>
+#include <sluice/core/number/philox.h>
+#include <sluice/core/number/random.h>
 
 #include <cstddef>
 #include <cstdint>

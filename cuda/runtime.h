@@ -3,7 +3,7 @@
 // on one stream that belongs to the backend.
 #pragma once
 
-#include <sluice/core/backend.h>
+#include <sluice/core/kernel/backend.h>
 
 #include <cstddef>
 #include <memory>

@@ -2,7 +2,7 @@
 // for each of n elements.
 #pragma once
 
-#include <sluice/core/strided.h>
+#include <sluice/core/kernel/strided.h>
 #include <sluice/core/tensor.h>
 #include <sluice/cuda/device.h>
 #include <sluice/cuda/recording.h>

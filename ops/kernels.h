@@ -1,4 +1,4 @@
-// The kernel slots of ops. Elsewhere are the slots of map, a pair per formula (ops/map.h), of core (core/kernel.h) and
+// The kernel slots of ops. Elsewhere are the slots of map, a pair per formula (ops/elementwise/map.h), of core (core/kernel/kernel.h) and
 // of the optimisers (ops/optim_kernels.h). Each CPU kernel is beside its op.
 //
 // A kernel may assume that the op has checked shapes, dtypes and options, that all tensors are on one device, and that
@@ -7,15 +7,15 @@
 // reads indices must check them.
 #pragma once
 
-#include <sluice/core/kernel.h>
-#include <sluice/core/random.h>
+#include <sluice/core/kernel/kernel.h>
+#include <sluice/core/number/random.h>
 
 namespace sluice {
 
 struct AttentionMask;      // ops/attention/attention_mask.h
 struct CumsumOptions;      // ops/scan/scan.h
 struct LinearScanOptions;  // ops/scan/linear_scan.h
-struct T5BucketOptions;    // ops/rope.h
+struct T5BucketOptions;    // ops/rows/rope.h
 enum class RopePairing;
 
 namespace detail {

@@ -1,7 +1,7 @@
 #include <sluice/ops/machine.h>
 
-#include <sluice/core/cpu.h>
-#include <sluice/core/parallel.h>
+#include <sluice/core/kernel/cpu.h>
+#include <sluice/core/kernel/parallel.h>
 #include <sluice/ops/gemm/openblas.h>
 
 namespace sluice {

@@ -1,6 +1,6 @@
 #include <sluice/ops/optim_kernels.h>
 
-#include <sluice/core/parallel.h>
+#include <sluice/core/kernel/parallel.h>
 
 #include <algorithm>
 #include <array>

@@ -2,8 +2,8 @@
 // takes all tensors of a step at once: models have hundreds, most of them small. All tensors are contiguous.
 #pragma once
 
-#include <sluice/core/kernel.h>
-#include <sluice/core/select.h>
+#include <sluice/core/kernel/kernel.h>
+#include <sluice/core/number/select.h>
 
 #include <vector>
 

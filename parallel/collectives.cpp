@@ -1,11 +1,11 @@
 #include <sluice/parallel/collectives.h>
 
-#include <sluice/core/kernel.h>
+#include <sluice/core/kernel/kernel.h>
 #include <sluice/core/node.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/view.h>
 #include <sluice/parallel/raw.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace {
 
 using Adjoint = std::function<Tensor(const Tensor& g)>;  // a collective is linear, and its adjoint is a collective
 
-constexpr int64_t kRequiresGrad = 1;  // of Told::flags
+constexpr int64_t kRequiresGrad = 1;  // of PeerCall::flags
 
 /// The common part of all ops: ranks compare their calls, then compute(x, told) makes the result. Its x is contiguous
 /// and lies where the ranks exchange it; told holds the calls of all ranks. The result gets a history if the operand of
@@ -30,7 +30,7 @@ template <class F>
 Tensor collective(const Call& call, const Tensor& x, const Communicator& c, Adjoint adjoint, F compute) {
   check_reducible(call.op, x.dtype());
   Group& group = c.group();
-  std::vector<Told> told(static_cast<std::size_t>(c.size()), Told{0, call.length, 0});
+  std::vector<PeerCall> told(static_cast<std::size_t>(c.size()), PeerCall{0, call.length, 0});
   const bool records = grad_enabled() && adjoint, mine = records && x.requires_grad();
   Tensor y;
   {
@@ -46,7 +46,7 @@ Tensor collective(const Call& call, const Tensor& x, const Communicator& c, Adjo
       y = to(y, x.device());
     }
   }
-  const bool anyone = mine || std::any_of(told.begin(), told.end(), [](const Told& t) { return t.flags == kRequiresGrad; });
+  const bool anyone = mine || std::any_of(told.begin(), told.end(), [](const PeerCall& t) { return t.flags == kRequiresGrad; });
   if (!records || !anyone) return y;
   // A constant gets a history, too: this rank's backward pass must call the adjoint, because those of the others do.
   const Tensor input = mine ? x : x.detach().requires_grad_();
@@ -72,7 +72,7 @@ Tensor shift(const Tensor& x, int by, const Communicator& group, bool cyclic, in
   const int64_t length = x.rank() ? x.shape()[dim] : 1;
   const Call call{"ring_shift", str("ring_shift(by ", by, cyclic ? ", cyclic" : ", with ends", ", dim ", dim, ") ", signature(x.dtype(), x.shape(), x.rank() ? dim : -1)), length};
   return collective(call, x, group, [=](const Tensor& g) { return shift(g, -by, group, cyclic, dim, length); },
-                    [&](const Tensor& here, const std::vector<Told>& told) {
+                    [&](const Tensor& here, const std::vector<PeerCall>& told) {
                       const int64_t arriving = from < 0 ? ends : told[static_cast<std::size_t>(from)].length;
                       const Shape shape = x.rank() ? resized(x.shape(), dim, arriving) : x.shape();
                       Tensor y = from < 0 ? zeros(shape, here.options()) : empty(shape, here.options(), "ring_shift");
@@ -157,9 +157,9 @@ Tensor all_gather(const Tensor& x, int64_t dim, const Communicator& group) {
   const Call call{"all_gather", str("all_gather(dim ", d, ") ", signature(x.dtype(), x.shape(), d)), x.shape()[d]};
   auto lengths = std::make_shared<std::vector<int64_t>>();
   return collective(call, x, group, [=](const Tensor& g) { return reduce_scatter(g, d, group, *lengths); },
-                    [&](const Tensor& here, const std::vector<Told>& told) {
+                    [&](const Tensor& here, const std::vector<PeerCall>& told) {
                       int64_t total = 0;
-                      for (const Told& t : told) lengths->push_back(t.length), total = checked_add("all_gather", total, t.length);
+                      for (const PeerCall& t : told) lengths->push_back(t.length), total = checked_add("all_gather", total, t.length);
                       Tensor y = empty(resized(x.shape(), d, total), here.options(), "all_gather");
                       if (here.device() == meta) return y;
                       std::vector<Tensor> pieces, places;  // contiguous places receive in place
@@ -301,12 +301,12 @@ Pending start_all_gather(const Tensor& x, Tensor& y, const Communicator& group) 
   p.job_ = group.group().start([x, y, g = &group.group()]() mutable {
     const auto told = g->agree({"all_gather", on_device("all_gather(dim 0) " + signature(x.dtype(), x.shape(), 0), x.device()), x.shape()[0]});
     const Device place = meeting_place(*g, x.device());
-    const auto total = std::accumulate(told.begin(), told.end(), int64_t{0}, [](int64_t n, const Told& t) { return n + t.length; });
+    const auto total = std::accumulate(told.begin(), told.end(), int64_t{0}, [](int64_t n, const PeerCall& t) { return n + t.length; });
     // y of other ranks may have the right length, so their calls go on: this rank takes part before it throws.
     std::vector<Tensor> pieces;
     Tensor whole = total == y.shape()[0] && y.device() == place ? y : empty(resized(y.shape(), 0, total), {y.dtype(), place});
     int64_t start = 0;
-    for (const Told& t : told) pieces.push_back(narrow(whole, 0, start, t.length)), start += t.length;
+    for (const PeerCall& t : told) pieces.push_back(narrow(whole, 0, start, t.length)), start += t.length;
     const Tensor here = to(x, place);
     all_gather_raw(*g, here, pieces);
     copy_elements(here, pieces[static_cast<std::size_t>(g->rank())]);

@@ -1,6 +1,6 @@
 #include <sluice/parallel/group.h>
 
-#include <sluice/core/backend.h>
+#include <sluice/core/kernel/backend.h>
 
 #include <algorithm>
 #include <chrono>
@@ -140,21 +140,21 @@ void Group::gather_blocks(const char* kind, const char* op, std::byte* blocks, s
   for (int i = 0; i < n; ++i) std::memcpy(blocks + at((rank_ + i) % n), rows.data() + at(i), bytes);
 }
 
-std::vector<Told> Group::agree(const Call& call) {
-  std::vector<Told> told(static_cast<std::size_t>(size()));
+std::vector<PeerCall> Group::agree(const Call& call) {
+  std::vector<PeerCall> told(static_cast<std::size_t>(size()));
   told[static_cast<std::size_t>(rank_)] = {hash_of(call.text), call.length, call.flags};
-  gather_blocks("agreement", call.op, bytes_of(told), sizeof(Told));
+  gather_blocks("agreement", call.op, bytes_of(told), sizeof(PeerCall));
   {
     std::lock_guard lock(mutex_);
     ++traffic_.by_kind[call.op].calls;
     ++traffic_.by_kind["agreement"].calls;
   }
-  for (const Told& t : told)
+  for (const PeerCall& t : told)
     if (t.hash != told[0].hash) fail_disagreement(call, told);
   return told;
 }
 
-void Group::fail_disagreement(const Call& call, const std::vector<Told>& told) {
+void Group::fail_disagreement(const Call& call, const std::vector<PeerCall>& told) {
   std::vector<char> texts(kShownText * told.size());
   const auto text = [&](std::size_t r) { return texts.data() + kShownText * r; };
   std::string mine = call.text;
@@ -166,7 +166,7 @@ void Group::fail_disagreement(const Call& call, const std::vector<Told>& told) {
   std::size_t usual = 0;
   int64_t most = 0;
   for (std::size_t r = 0; r < told.size(); ++r) {
-    const auto same = std::count_if(told.begin(), told.end(), [&](const Told& t) { return t.hash == told[r].hash; });
+    const auto same = std::count_if(told.begin(), told.end(), [&](const PeerCall& t) { return t.hash == told[r].hash; });
     if (same > most) usual = r, most = same;
   }
   std::string what;

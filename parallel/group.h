@@ -2,7 +2,7 @@
 #pragma once
 
 #include <sluice/core/dtype.h>
-#include <sluice/core/link.h>
+#include <sluice/core/kernel/link.h>
 #include <sluice/core/shape.h>
 #include <sluice/parallel/communicator.h>
 
@@ -24,7 +24,7 @@ struct Call {
   std::string text;
   int64_t length = 0, flags = 0;
 };
-struct Told {
+struct PeerCall {
   uint64_t hash = 0;
   int64_t length = 0, flags = 0;
 };
@@ -58,7 +58,7 @@ class Group {
 
   // -- inside a call; ranks are those of the group ------------------------------------------------------------------
   /// Compares the calls of all ranks and returns them by rank. CommunicationError on all ranks if the texts differ.
-  std::vector<Told> agree(const Call& call);
+  std::vector<PeerCall> agree(const Call& call);
   /// Sends and receives memory of `device`, which must be the host or a device for which linked() is true.
   void exchange(const char* kind, std::vector<Outgoing> sends, std::vector<Incoming> receives, Device device = cpu);
   /// True if tensors of `device` go directly from rank to rank; false if they go through the host. All ranks must call
@@ -83,7 +83,7 @@ class Group {
   std::function<void()> watch(const char* op);
   void make_link(Device device);
   void work();
-  [[noreturn]] void fail_disagreement(const Call& call, const std::vector<Told>& told);
+  [[noreturn]] void fail_disagreement(const Call& call, const std::vector<PeerCall>& told);
 
   const std::shared_ptr<Transport> transport_;  // null in a group of one
   const std::vector<int> members_;              // world ranks

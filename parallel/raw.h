@@ -2,7 +2,7 @@
 // inside Group::call or Group::start, after Group::agree, on tensors of the CPU or of a device whose ranks are linked.
 #pragma once
 
-#include <sluice/core/kernel.h>
+#include <sluice/core/kernel/kernel.h>
 #include <sluice/core/tensor.h>
 #include <sluice/parallel/group.h>
 #include <sluice/parallel/reduce.h>

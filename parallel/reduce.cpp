@@ -1,6 +1,6 @@
 #include <sluice/parallel/reduce.h>
 
-#include <sluice/core/parallel.h>
+#include <sluice/core/kernel/parallel.h>
 
 #include <algorithm>
 

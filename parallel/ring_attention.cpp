@@ -13,10 +13,10 @@
 #include <sluice/ops/attention/attention_kernels.h>
 #include <sluice/ops/attention/attention_reference.h>
 #include <sluice/ops/attention/heads.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/view.h>
 #include <sluice/parallel/sequence_attention.h>
 
 #include <algorithm>

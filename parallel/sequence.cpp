@@ -1,11 +1,11 @@
 #include <sluice/parallel/sequence.h>
 
 #include <sluice/core/node.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/matmul.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/view.h>
 #include <sluice/parallel/group.h>
 
 namespace sluice {
@@ -34,10 +34,10 @@ const Sequence& sequence_of(int64_t n) {
   const auto self = static_cast<std::size_t>(s.rank());
   if (s.starts.empty()) {
     Group& group = s.communicator.group();
-    std::vector<Told> told;
+    std::vector<PeerCall> told;
     group.call([&] { told = group.agree({.op = "sequence", .text = "its lengths", .length = n}); });
     s.starts.push_back(0);
-    for (const Told& t : told) s.starts.push_back(checked_add("sequence", s.starts.back(), t.length));
+    for (const PeerCall& t : told) s.starts.push_back(checked_add("sequence", s.starts.back(), t.length));
   }
   if (s.starts[self + 1] - s.starts[self] != n)
     fail("sequence: a piece of ", n, " rows in the scope of a sequence of which this rank holds ",
@@ -80,7 +80,7 @@ Tensor sequence_rows(const Tensor& x, int64_t dim, RowRange rows) {
   const detail::Sequence& s = detail::sequence_of(x.dim(dim));
   if (rows.begin < 0 || rows.end < rows.begin || rows.end > s.total())
     fail("sequence_rows: rows ", rows.begin, " to ", rows.end, " of a sequence of ", s.total());
-  std::vector<detail::Told> begin, end;
+  std::vector<detail::PeerCall> begin, end;
   detail::Group& group = s.communicator.group();
   group.call([&] {
     begin = group.agree({.op = "sequence_rows", .text = "begin", .length = rows.begin});

@@ -1,9 +1,9 @@
 // The one exchange on which all functions of a split sequence are built: rows go from the ranks that own them to the
 // ranks that want them, and gradients go back.
 #include <sluice/core/node.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/view.h>
 #include <sluice/parallel/raw.h>
 #include <sluice/parallel/sequence.h>
 
@@ -30,7 +30,7 @@ bool exchange_rows(bool records, const Tensor& from, int64_t dim, const Communic
   const ObservedTraffic traffic("sequence_rows", group);
   group.call([&] {
     const std::string text = str("sequence_rows(dim ", dim, ") ", signature(from.dtype(), from.shape(), static_cast<int>(dim)));
-    for (const Told& told : group.agree({"sequence_rows", on_device(text, from.device()), 0, records})) anyone = anyone || told.flags != 0;
+    for (const PeerCall& told : group.agree({"sequence_rows", on_device(text, from.device()), 0, records})) anyone = anyone || told.flags != 0;
     const Device place = meeting_place(group, from.device());
     std::vector<Outgoing> sends;
     std::vector<Incoming> receives;

@@ -7,8 +7,8 @@
 #include "support/table_samples.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/view.h>
 
 #include <cstdio>
 

@@ -9,7 +9,7 @@
 #include "support/op_table.h"
 #include "support/table_samples.h"
 
-#include <sluice/core/cpu.h>
+#include <sluice/core/kernel/cpu.h>
 
 #include <cstdio>
 #include <cstdlib>

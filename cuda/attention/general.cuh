@@ -3,7 +3,7 @@
 // warps, which share the columns. Widths are split into pieces that fit shared memory.
 #pragma once
 
-#include <sluice/core/philox.h>
+#include <sluice/core/number/philox.h>
 #include <sluice/cuda/attention/mask.cuh>
 #include <sluice/ops/attention/attention_kernels.h>
 

@@ -1,5 +1,5 @@
 // Masks of attention for kernels, and as tensors: the pairs that a mask allows, their number, and dropout's factors.
-#include <sluice/core/philox.h>
+#include <sluice/core/number/philox.h>
 #include <sluice/cuda/attention/mask.cuh>
 #include <sluice/cuda/kernels.h>
 

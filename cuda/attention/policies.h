@@ -3,7 +3,7 @@
 #pragma once
 
 #include <sluice/cuda/device.h>
-#include <sluice/ops/formulas.h>
+#include <sluice/ops/elementwise/formulas.h>
 
 #include <limits>
 

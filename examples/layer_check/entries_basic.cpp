@@ -2,7 +2,7 @@
 #include "registry.h"
 
 #include <sluice/layers/nn/mlp.h>
-#include <sluice/ops/softmax.h>
+#include <sluice/ops/rows/softmax.h>
 
 namespace layer_check {
 

@@ -1,7 +1,7 @@
 // Packed query projections of published checkpoints.
 #include "registry.h"
 
-#include <sluice/layers/heads/attention_conversion.h>
+#include <sluice/layers/attention/attention_conversion.h>
 
 namespace layer_check {
 

@@ -1,7 +1,7 @@
 // Textbook gates: output, query, key and value gates, gated cross attention, gated residuals, fused attention.
 #include "registry.h"
 
-#include <sluice/layers/heads/fused_attention.h>
+#include <sluice/layers/attention/fused_attention.h>
 
 namespace layer_check {
 

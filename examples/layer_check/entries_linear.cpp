@@ -3,9 +3,9 @@
 #include "linear_options.h"
 #include "registry.h"
 
-#include <sluice/layers/linear_time/linear_attention.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
+#include <sluice/layers/linear_attention/linear_attention.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/scan/linear_scan.h>
 
 #include <algorithm>

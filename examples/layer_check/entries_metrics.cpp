@@ -2,8 +2,8 @@
 #include "registry.h"
 
 #include <sluice/layers/report/metrics.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/view.h>
 
 namespace layer_check {
 

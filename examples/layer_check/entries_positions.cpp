@@ -3,7 +3,7 @@
 
 #include <sluice/layers/gau/flash_model.h>
 #include <sluice/ops/attention/relative_bias.h>
-#include <sluice/ops/elementwise.h>
+#include <sluice/ops/elementwise/elementwise.h>
 
 namespace layer_check {
 

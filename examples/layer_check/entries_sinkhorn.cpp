@@ -1,7 +1,7 @@
 // Sinkhorn attention: doubly stochastic weights, and sorted blocks. Without Gumbel noise, which is random.
 #include "registry.h"
 
-#include <sluice/layers/heads/sinkhorn.h>
+#include <sluice/layers/attention/sinkhorn.h>
 
 namespace layer_check {
 

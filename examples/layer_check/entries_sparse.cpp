@@ -1,9 +1,9 @@
 // Sparse attention as functions: patterns, top-k, thresholds, global rows.
 #include "registry.h"
 
-#include <sluice/layers/heads/sparse_attention.h>
-#include <sluice/layers/heads/sparse_masks.h>
-#include <sluice/ops/create.h>
+#include <sluice/layers/attention/sparse_attention.h>
+#include <sluice/layers/attention/sparse_masks.h>
+#include <sluice/ops/shape/create.h>
 
 namespace layer_check {
 

@@ -1,7 +1,7 @@
 // Multi-head layers over sparse attention.
 #include "registry.h"
 
-#include <sluice/layers/heads/sparse_layers.h>
+#include <sluice/layers/attention/sparse_layers.h>
 
 namespace layer_check {
 

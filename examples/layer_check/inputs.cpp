@@ -1,9 +1,9 @@
 // The inputs of a case against the listing: which there are with these options, their dtypes, shapes and values.
 #include "run.h"
 
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 #include <limits>

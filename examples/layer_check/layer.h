@@ -1,12 +1,12 @@
 // What layer_check knows about a layer: what --list prints, and how to build and run it.
 #pragma once
 
-#include <sluice/core/json.h>
-#include <sluice/core/options.h>
-#include <sluice/core/random.h>
+#include <sluice/core/text/json.h>
+#include <sluice/core/text/options.h>
+#include <sluice/core/number/random.h>
 #include <sluice/layers/nn/module.h>
 #include <sluice/layers/nn/pass.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/view.h>
 
 #include <functional>
 #include <map>

@@ -1,11 +1,11 @@
 #include "linear_forms.h"
 
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/formulas_of_layers.h>
-#include <sluice/ops/map.h>
-#include <sluice/ops/matmul.h>
-#include <sluice/ops/reduce.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/elementwise/formulas_of_layers.h>
+#include <sluice/ops/elementwise/map.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/scan/scan.h>
 
 namespace layer_check {

@@ -3,7 +3,7 @@
 
 #include "layer.h"
 
-#include <sluice/layers/linear_time/linear_attention.h>
+#include <sluice/layers/linear_attention/linear_attention.h>
 
 namespace layer_check {
 

@@ -1,6 +1,6 @@
 #include "listing.h"
 
-#include <sluice/ops/create.h>
+#include <sluice/ops/shape/create.h>
 
 namespace layer_check {
 

@@ -3,7 +3,7 @@
 
 #include "layer.h"
 
-#include <sluice/layers/heads/hierarchical.h>
+#include <sluice/layers/attention/hierarchical.h>
 
 namespace layer_check {
 

@@ -4,7 +4,7 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/layers/nn/meta_init.h>
-#include <sluice/ops/create.h>
+#include <sluice/ops/shape/create.h>
 
 #include <unistd.h>
 

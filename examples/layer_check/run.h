@@ -3,7 +3,7 @@
 
 #include "layer.h"
 
-#include <sluice/core/safetensors.h>
+#include <sluice/core/text/safetensors.h>
 
 namespace layer_check {
 

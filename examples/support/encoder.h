@@ -1,7 +1,7 @@
 // Stacks of layers that read a sequence in both directions, with equal numbers of weights: GAU, FLASH, or a Transformer.
 #pragma once
 
-#include <sluice/layers/heads/transformer_block.h>
+#include <sluice/layers/attention/transformer_block.h>
 #include <sluice/sluice.h>
 
 #include <vector>

@@ -1,6 +1,6 @@
 #include "support/options.h"
 
-#include <sluice/core/number.h>
+#include <sluice/core/number/number.h>
 
 #include <algorithm>
 #include <charconv>

@@ -1,7 +1,7 @@
 // Command-line options of the examples: --name VALUE, --name=VALUE, and --name of a bool.
 #pragma once
 
-#include <sluice/core/options.h>
+#include <sluice/core/text/options.h>
 
 namespace sluice::examples {
 

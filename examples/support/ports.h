@@ -4,7 +4,7 @@
 
 #include <sluice/layers/gau/flash_model.h>
 #include <sluice/layers/gau/gau.h>
-#include <sluice/layers/heads/multi_head_attention.h>
+#include <sluice/layers/attention/multi_head_attention.h>
 #include <sluice/layers/port/pytorch.h>
 
 namespace sluice::examples {

@@ -1,11 +1,11 @@
 #include <sluice/layers/data/csv.h>
 
 #include <sluice/core/error.h>
-#include <sluice/core/number.h>
-#include <sluice/core/options.h>
+#include <sluice/core/number/number.h>
+#include <sluice/core/text/options.h>
 #include <sluice/layers/data/gzip.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 #include <charconv>

@@ -1,7 +1,7 @@
 #include <sluice/layers/data/gzip.h>
 
 #include <sluice/core/error.h>
-#include <sluice/core/file.h>
+#include <sluice/core/text/file.h>
 
 #include <zlib.h>
 

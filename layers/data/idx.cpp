@@ -1,9 +1,9 @@
 #include <sluice/layers/data/idx.h>
 
 #include <sluice/core/error.h>
-#include <sluice/core/file.h>
+#include <sluice/core/text/file.h>
 #include <sluice/layers/data/gzip.h>
-#include <sluice/ops/create.h>
+#include <sluice/ops/shape/create.h>
 
 #include <algorithm>
 #include <bit>

@@ -9,8 +9,8 @@
 // A checkpoint needs loader.position() only; seek(position) continues from there.
 #pragma once
 
-#include <sluice/core/options.h>
-#include <sluice/core/random.h>
+#include <sluice/core/text/options.h>
+#include <sluice/core/number/random.h>
 
 #include <functional>
 #include <iterator>

@@ -2,11 +2,11 @@
 
 #include <sluice/layers/nn/heads.h>
 #include <sluice/layers/nn/mlp.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/formulas_of_layers.h>
-#include <sluice/ops/map.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/elementwise/formulas_of_layers.h>
+#include <sluice/ops/elementwise/map.h>
+#include <sluice/ops/shape/view.h>
 #include <sluice/parallel/sequence.h>
 
 #include <cmath>

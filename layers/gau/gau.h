@@ -11,7 +11,7 @@
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/nn/norm.h>
 #include <sluice/layers/nn/pass.h>
-#include <sluice/ops/activation.h>
+#include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/attention/relative_bias.h>
 
 #include <optional>

@@ -2,7 +2,7 @@
 // Source: Hua et al. 2022 (FLASH); variants by Su 2022, lucidrains, MEGA.
 #pragma once
 
-#include <sluice/core/options.h>
+#include <sluice/core/text/options.h>
 #include <sluice/ops/attention/attention.h>
 
 namespace sluice {

@@ -3,7 +3,7 @@
 // A = relu²(Z·Zᵀ)/(ns), where all scores count as positive. Then U, V and Z are φ(ε) for normal ε.
 #pragma once
 
-#include <sluice/ops/activation.h>
+#include <sluice/ops/elementwise/activation.h>
 
 namespace sluice {
 

@@ -1,9 +1,9 @@
 #include <sluice/layers/gau/tutorial_gau.h>
 
 #include <sluice/layers/gau/gau_attention.h>
-#include <sluice/ops/activation.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/elementwise/activation.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/view.h>
 
 namespace sluice {
 

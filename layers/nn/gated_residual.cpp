@@ -1,9 +1,9 @@
 #include <sluice/layers/nn/gated_residual.h>
 
-#include <sluice/ops/activation.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/formulas_of_layers.h>
-#include <sluice/ops/map.h>
+#include <sluice/ops/elementwise/activation.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/elementwise/formulas_of_layers.h>
+#include <sluice/ops/elementwise/map.h>
 
 namespace sluice {
 

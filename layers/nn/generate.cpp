@@ -1,8 +1,8 @@
 #include <sluice/layers/nn/generate.h>
 
 #include <sluice/core/error.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 #include <cmath>

@@ -3,8 +3,8 @@
 //   Tensor text = generate(model, prompt, {.tokens = 200, .temperature = 0.8, .top_p = 0.95}, rng); // [batch, n + 200]
 #pragma once
 
-#include <sluice/core/options.h>
-#include <sluice/core/random.h>
+#include <sluice/core/text/options.h>
+#include <sluice/core/number/random.h>
 #include <sluice/layers/nn/pass.h>
 
 #include <functional>

@@ -1,7 +1,7 @@
 #include <sluice/layers/nn/heads.h>
 
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/view.h>
 
 namespace sluice {
 

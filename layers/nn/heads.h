@@ -4,7 +4,7 @@
 #pragma once
 
 #include <sluice/layers/nn/linear.h>
-#include <sluice/ops/rope.h>
+#include <sluice/ops/rows/rope.h>
 
 namespace sluice {
 

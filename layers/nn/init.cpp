@@ -1,7 +1,7 @@
 #include <sluice/layers/nn/init.h>
 
 #include <sluice/layers/nn/meta_init.h>
-#include <sluice/ops/create.h>
+#include <sluice/ops/shape/create.h>
 
 #include <cmath>
 

@@ -1,8 +1,8 @@
 // Initial values of weight matrices [in, out].
 #pragma once
 
-#include <sluice/core/options.h>
-#include <sluice/core/random.h>
+#include <sluice/core/text/options.h>
+#include <sluice/core/number/random.h>
 
 namespace sluice {
 

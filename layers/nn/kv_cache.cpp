@@ -1,8 +1,8 @@
 #include <sluice/layers/nn/kv_cache.h>
 
 #include <sluice/core/node.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/view.h>
 #include <sluice/parallel/sequence.h>
 
 #include <algorithm>

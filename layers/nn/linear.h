@@ -3,9 +3,9 @@
 
 #include <sluice/layers/nn/init.h>
 #include <sluice/layers/nn/module.h>
-#include <sluice/ops/dropout.h>
-#include <sluice/ops/gather.h>
-#include <sluice/ops/matmul.h>
+#include <sluice/ops/elementwise/dropout.h>
+#include <sluice/ops/index/gather.h>
+#include <sluice/ops/matmul/matmul.h>
 
 namespace sluice {
 

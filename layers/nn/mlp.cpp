@@ -1,8 +1,8 @@
 #include <sluice/layers/nn/mlp.h>
 
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/formulas_of_layers.h>
-#include <sluice/ops/map.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/elementwise/formulas_of_layers.h>
+#include <sluice/ops/elementwise/map.h>
 
 namespace sluice {
 

@@ -3,7 +3,7 @@
 
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/nn/pass.h>
-#include <sluice/ops/activation.h>
+#include <sluice/ops/elementwise/activation.h>
 
 namespace sluice {
 

@@ -9,8 +9,8 @@
 // tensors.
 #pragma once
 
-#include <sluice/core/options.h>
-#include <sluice/core/random.h>
+#include <sluice/core/text/options.h>
+#include <sluice/core/number/random.h>
 #include <sluice/core/scope.h>
 #include <sluice/core/tensor.h>
 #include <sluice/layers/nn/meta_init.h>
@@ -197,7 +197,7 @@ M load_model(const std::string& path) {
 /// through earlier results of m throws AutogradError. to() throws AutogradError if a tensor of m is the result of an
 /// op.
 template <class M>
-  requires(!std::is_same_v<M, Tensor>)  // a tensor is converted by value, see ops/create.h
+  requires(!std::is_same_v<M, Tensor>)  // a tensor is converted by value, see ops/shape/create.h
 void to(M& m, DType dtype) {
   detail::convert(detail::members(m), dtype);
 }

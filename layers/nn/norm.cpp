@@ -1,10 +1,10 @@
 #include <sluice/layers/nn/norm.h>
 
 #include <sluice/layers/nn/init.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/formulas_of_layers.h>
-#include <sluice/ops/map.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/elementwise/formulas_of_layers.h>
+#include <sluice/ops/elementwise/map.h>
+#include <sluice/ops/shape/view.h>
 
 namespace sluice {
 

@@ -1,9 +1,9 @@
 // Normalisation layers.
 #pragma once
 
-#include <sluice/core/options.h>
+#include <sluice/core/text/options.h>
 #include <sluice/layers/nn/module.h>
-#include <sluice/ops/norm.h>
+#include <sluice/ops/rows/norm.h>
 
 namespace sluice {
 

@@ -1,11 +1,11 @@
 #include <sluice/layers/nn/pass.h>
 
 #include <sluice/layers/nn/heads.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/join.h>
-#include <sluice/ops/matmul.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/join.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/shape/view.h>
 #include <sluice/parallel/sequence_attention.h>
 
 #include <algorithm>

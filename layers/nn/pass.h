@@ -9,7 +9,7 @@
 // A layer is written once. It makes a Call of its arguments and asks it for whatever crosses tokens.
 #pragma once
 
-#include <sluice/core/random.h>
+#include <sluice/core/number/random.h>
 #include <sluice/core/scope.h>
 #include <sluice/layers/nn/stream.h>
 #include <sluice/ops/attention/attention.h>

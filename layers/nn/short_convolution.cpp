@@ -1,8 +1,8 @@
 #include <sluice/layers/nn/short_convolution.h>
 
-#include <sluice/ops/causal_conv.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/scan/causal_conv.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/view.h>
 
 namespace sluice {
 

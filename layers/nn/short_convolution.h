@@ -5,7 +5,7 @@
 #include <sluice/layers/nn/init.h>
 #include <sluice/layers/nn/module.h>
 #include <sluice/layers/nn/pass.h>
-#include <sluice/ops/activation.h>
+#include <sluice/ops/elementwise/activation.h>
 
 namespace sluice {
 

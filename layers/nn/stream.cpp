@@ -1,10 +1,10 @@
 #include <sluice/layers/nn/stream.h>
 
-#include <sluice/core/json.h>
-#include <sluice/core/safetensors.h>
+#include <sluice/core/text/json.h>
+#include <sluice/core/text/safetensors.h>
 #include <sluice/core/scope.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/view.h>
 #include <sluice/parallel/sequence.h>
 
 #include <set>

@@ -1,11 +1,11 @@
 #include <sluice/layers/port/pytorch.h>
 
-#include <sluice/core/file.h>
+#include <sluice/core/text/file.h>
 #include <sluice/core/node.h>
-#include <sluice/core/safetensors.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/view.h>
+#include <sluice/core/text/safetensors.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 #include <regex>

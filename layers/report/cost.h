@@ -1,13 +1,13 @@
 // The cost of layers, counted while they run on meta. Tensors on meta have shapes and no memory, so any length is fast.
 #pragma once
 
-#include <sluice/core/kernel.h>
+#include <sluice/core/kernel/kernel.h>
 #include <sluice/core/node.h>
-#include <sluice/layers/heads/attention_gate.h>
+#include <sluice/layers/attention/attention_gate.h>
 #include <sluice/layers/nn/meta_init.h>
 #include <sluice/layers/nn/module.h>
 #include <sluice/layers/nn/pass.h>
-#include <sluice/ops/create.h>
+#include <sluice/ops/shape/create.h>
 
 namespace sluice {
 

@@ -3,7 +3,7 @@
 
 #include <sluice/core/node.h>
 #include <sluice/layers/nn/module.h>
-#include <sluice/ops/create.h>
+#include <sluice/ops/shape/create.h>
 
 namespace sluice {
 

@@ -2,8 +2,8 @@
 
 #include <sluice/core/node.h>
 #include <sluice/ops/optim_kernels.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
 
 #include <cmath>
 #include <limits>

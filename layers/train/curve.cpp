@@ -1,7 +1,7 @@
 #include <sluice/layers/train/curve.h>
 
 #include <sluice/core/error.h>
-#include <sluice/core/file.h>
+#include <sluice/core/text/file.h>
 
 #include <algorithm>
 #include <cmath>

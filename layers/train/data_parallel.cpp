@@ -2,8 +2,8 @@
 
 #include <sluice/autograd/walk.h>
 #include <sluice/core/node.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 #include <cmath>

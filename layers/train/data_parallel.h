@@ -13,7 +13,7 @@
 // With one rank this costs nothing and gives the same bits as backward(loss).
 #pragma once
 
-#include <sluice/core/random.h>
+#include <sluice/core/number/random.h>
 #include <sluice/layers/nn/module.h>
 #include <sluice/parallel/collectives.h>
 

@@ -1,13 +1,13 @@
 #include <sluice/layers/train/graphed_step.h>
 
 #include <sluice/autograd/engine.h>
-#include <sluice/core/graph.h>
-#include <sluice/core/kernel.h>
+#include <sluice/core/kernel/graph.h>
+#include <sluice/core/kernel/kernel.h>
 #include <sluice/core/node.h>
 #include <sluice/layers/train/clip.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 #include <cmath>

@@ -10,7 +10,7 @@
 // step that is not recorded.
 #pragma once
 
-#include <sluice/core/random.h>
+#include <sluice/core/number/random.h>
 #include <sluice/layers/nn/module.h>
 #include <sluice/layers/train/optim.h>
 #include <sluice/layers/train/schedule.h>

@@ -1,9 +1,9 @@
 #include <sluice/layers/train/log.h>
 
 #include <sluice/core/error.h>
-#include <sluice/core/file.h>
-#include <sluice/core/number.h>
-#include <sluice/core/options.h>
+#include <sluice/core/text/file.h>
+#include <sluice/core/number/number.h>
+#include <sluice/core/text/options.h>
 
 #include <algorithm>
 #include <cerrno>

@@ -1,7 +1,7 @@
 #include <sluice/layers/train/models.h>
 
 #include <sluice/core/node.h>
-#include <sluice/ops/create.h>
+#include <sluice/ops/shape/create.h>
 
 #include <map>
 #include <set>

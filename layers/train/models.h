@@ -28,7 +28,7 @@ std::vector<std::string> unlisted(const Members& m, const Tensor& loss);
 /// Returns a copy with its own tensors of the same values. Parameters of the copy are leaves without gradients. Members
 /// that share a tensor share its copy. (`M copy = m` shares the tensors of m.)
 template <class M>
-  requires(!std::convertible_to<const M&, const Tensor&>)  // a tensor is cloned by ops/create.h
+  requires(!std::convertible_to<const M&, const Tensor&>)  // a tensor is cloned by ops/shape/create.h
 M clone(const M& m) {
   M copy = m;
   detail::unshare(detail::members(copy));

@@ -11,7 +11,7 @@
 // the master, with moments in f32, and the parameter is the rounded master.
 #pragma once
 
-#include <sluice/core/options.h>
+#include <sluice/core/text/options.h>
 #include <sluice/layers/nn/named_tensor.h>
 #include <sluice/layers/train/clip.h>
 #include <sluice/parallel/communicator.h>

@@ -1,8 +1,8 @@
 // Optimisers whose moments are distributed over ranks.
 #include <sluice/core/node.h>
 #include <sluice/layers/train/optim.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/view.h>
 #include <sluice/parallel/collectives.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 #include <sluice/layers/train/progress.h>
 
-#include <sluice/core/allocator.h>
-#include <sluice/core/backend.h>
+#include <sluice/core/memory/allocator.h>
+#include <sluice/core/kernel/backend.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,8 +1,8 @@
 #include <sluice/layers/train/training.h>
 
 #include <sluice/core/node.h>
-#include <sluice/core/safetensors.h>
-#include <sluice/ops/create.h>
+#include <sluice/core/text/safetensors.h>
+#include <sluice/ops/shape/create.h>
 #include <sluice/parallel/collectives.h>
 
 #include <charconv>

@@ -1,7 +1,7 @@
 // Training checkpoints: weights, optimiser, random generator, step and configuration in one file.
 #pragma once
 
-#include <sluice/core/random.h>
+#include <sluice/core/number/random.h>
 #include <sluice/layers/nn/module.h>
 #include <sluice/layers/train/optim.h>
 #include <sluice/parallel/communicator.h>

@@ -1,18 +1,18 @@
 #include <sluice/ops/attention/attention.h>
 
 #include <sluice/core/node.h>
-#include <sluice/ops/activation.h>
+#include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/attention/attention_kernels.h>
 #include <sluice/ops/attention/attention_reference.h>
 #include <sluice/ops/attention/gated.h>
 #include <sluice/ops/attention/heads.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/gemm/precision.h>
-#include <sluice/ops/map.h>
-#include <sluice/ops/matmul.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/elementwise/map.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/view.h>
 
 #include <cmath>
 #include <limits>

@@ -3,7 +3,7 @@
 // softmax. The elementwise weightings of GAU (Hua et al. 2022) need no row statistics: their tiles simply add.
 #pragma once
 
-#include <sluice/core/random.h>
+#include <sluice/core/number/random.h>
 #include <sluice/ops/attention/attention_mask.h>
 
 #include <optional>

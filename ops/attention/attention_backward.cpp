@@ -9,7 +9,7 @@
 // dealt to `turns` groups. In turn s the task of split i goes through group i + s (mod turns), so that no two tasks add
 // to one dQ at the same time. With fewer tiles of queries than splits, several dQ are kept and added up at the end.
 #include <sluice/ops/attention/attention_products.h>
-#include <sluice/ops/create.h>
+#include <sluice/ops/shape/create.h>
 
 namespace sluice {
 

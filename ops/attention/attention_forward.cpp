@@ -9,7 +9,7 @@
 //
 // Few queries, as in a step of decoding, cannot occupy many threads: then each tile of keys is a task of its own, and
 // the tiles' results are merged in their order (split-KV; Dao et al. 2023).
-#include <sluice/core/cpu.h>
+#include <sluice/core/kernel/cpu.h>
 #include <sluice/ops/attention/attention_products.h>
 
 namespace sluice {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <sluice/ops/attention/attention.h>
-#include <sluice/ops/formulas.h>
+#include <sluice/ops/elementwise/formulas.h>
 #include <sluice/ops/kernels.h>
 
 namespace sluice::detail {

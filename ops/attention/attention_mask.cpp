@@ -1,7 +1,7 @@
 #include <sluice/ops/attention/attention_mask.h>
 
-#include <sluice/core/parallel.h>
-#include <sluice/ops/create.h>
+#include <sluice/core/kernel/parallel.h>
+#include <sluice/ops/shape/create.h>
 #include <sluice/ops/kernels.h>
 
 #include <algorithm>

@@ -9,7 +9,7 @@
 //   in parts   f32 on AMX, each number as three of bf16 (ops/gemm/amx_parts.h)
 //   sparse     a sum behind a mask whose right operand is not finite: 0·NaN must add nothing
 //   packed     K and V of a tile of keys that several tiles of queries see whole are packed once (KeyTile)
-//   few rows   S and P V of a decoding step (ops/skinny.h)
+//   few rows   S and P V of a decoding step (ops/matmul/skinny.h)
 //   gemm       everything else
 //
 // Infinities and NaN have no parts, and in parts huge numbers overflow earlier or later than in a chain of
@@ -18,7 +18,7 @@
 #pragma once
 
 #include <sluice/ops/attention/attention_tiles.h>
-#include <sluice/ops/skinny.h>
+#include <sluice/ops/matmul/skinny.h>
 #include <sluice/ops/gemm/amx_parts.h>
 
 #include <type_traits>

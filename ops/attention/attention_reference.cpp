@@ -3,15 +3,15 @@
 //   s = ρ (cap(scale·q kᵀ) + bias)      w = weighting(s) behind the mask      o = dropout(w) v
 #include <sluice/ops/attention/attention_reference.h>
 
-#include <sluice/ops/activation.h>
+#include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/attention/relative_bias.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/dropout.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/matmul.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/softmax.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/dropout.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/rows/softmax.h>
+#include <sluice/ops/shape/view.h>
 
 #include <cmath>
 #include <limits>

@@ -6,8 +6,8 @@
 // Products of matrices: attention_products.h.
 #pragma once
 
-#include <sluice/core/math.h>
-#include <sluice/core/random.h>
+#include <sluice/core/number/math.h>
+#include <sluice/core/number/random.h>
 #include <sluice/ops/attention/attention_kernels.h>
 #include <sluice/ops/attention/heads.h>
 #include <sluice/ops/gemm/gemm.h>

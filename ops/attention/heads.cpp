@@ -1,6 +1,6 @@
 #include <sluice/ops/attention/heads.h>
 
-#include <sluice/ops/create.h>
+#include <sluice/ops/shape/create.h>
 
 #include <utility>
 

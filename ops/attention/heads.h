@@ -2,7 +2,7 @@
 #pragma once
 
 #include <sluice/ops/gemm/gemm.h>
-#include <sluice/ops/rows.h>
+#include <sluice/ops/rows/rows.h>
 
 #include <sluice/core/tensor.h>
 

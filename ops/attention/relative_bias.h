@@ -3,7 +3,7 @@
 // costs n + m numbers instead of n·m, and its gradient too.
 #pragma once
 
-#include <sluice/ops/rope.h>
+#include <sluice/ops/rows/rope.h>
 
 namespace sluice {
 

@@ -2,11 +2,11 @@
 
 #include <sluice/core/node.h>
 #include <sluice/ops/attention/attention_reference.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/gather.h>
-#include <sluice/ops/sort.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/index/gather.h>
+#include <sluice/ops/index/sort.h>
+#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 #include <limits>

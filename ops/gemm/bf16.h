@@ -2,7 +2,7 @@
 // hold the rounded values.
 #pragma once
 
-#include <sluice/core/cpu.h>
+#include <sluice/core/kernel/cpu.h>
 #include <sluice/core/dtype.h>
 #include <sluice/ops/gemm/gemm.h>
 

@@ -1,5 +1,5 @@
 // Matrix products for kernels: single-threaded, row-major, operands plain or transposed; and operands that are packed
-// once and used many times. (Tensors are multiplied by ops/matmul.h.)
+// once and used many times. (Tensors are multiplied by ops/matmul/matmul.h.)
 //
 // Which implementation computes a product, plan.h says. With one row or one column it is gemv of OpenBLAS, and on
 // processors without NEON or AVX2 all of OpenBLAS. Otherwise an element of c is one chain of fused multiply-adds for

@@ -7,7 +7,7 @@
 // the tile it falls into, on the number of rows and columns, on threads, or on the vector width.
 #pragma once
 
-#include <sluice/core/cpu.h>
+#include <sluice/core/kernel/cpu.h>
 
 #include <cstdint>
 

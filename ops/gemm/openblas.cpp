@@ -1,8 +1,8 @@
 #include <sluice/ops/gemm/openblas.h>
 
-#include <sluice/core/allocator.h>
+#include <sluice/core/memory/allocator.h>
 #include <sluice/core/error.h>
-#include <sluice/core/heap.h>
+#include <sluice/core/memory/heap.h>
 #include <sluice/ops/gemm/ladder.h>
 
 #if defined(SLUICE_ACCELERATE)

@@ -4,7 +4,7 @@
 // (plan.h): by those kernels it takes 3.5 to 8 times as long in cache, and twice as long from memory.
 #pragma once
 
-#include <sluice/core/cpu.h>
+#include <sluice/core/kernel/cpu.h>
 
 #include <string>
 #include <string_view>

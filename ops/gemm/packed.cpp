@@ -4,7 +4,7 @@
 #include <sluice/ops/gemm/ladder.h>
 #include <sluice/ops/gemm/panels.h>
 
-#include <sluice/core/allocator.h>
+#include <sluice/core/memory/allocator.h>
 
 #include <algorithm>
 #include <cstring>

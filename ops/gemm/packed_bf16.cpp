@@ -1,7 +1,7 @@
 // Packs operands that are tensors of bf16. Tiles take the numbers as they are; for other packings the numbers are
 // widened to f32, a block at a time.
 #include <sluice/core/tensor.h>
-#include <sluice/core/vectorise.h>
+#include <sluice/core/kernel/vectorise.h>
 #include <sluice/ops/gemm/bf16.h>
 #include <sluice/ops/gemm/ladder.h>
 #include <sluice/ops/gemm/panels.h>

@@ -1,6 +1,6 @@
 // Packed operands: one block of k after the other, each with the panels of b or the rows of a, as numbers or as tiles
 // of bf16. For OpenBLAS (see plan.cpp) packed operands are plain copies.
-#include <sluice/core/vectorise.h>
+#include <sluice/core/kernel/vectorise.h>
 #include <sluice/ops/gemm/bf16.h>
 #include <sluice/ops/gemm/ladder.h>
 #include <sluice/ops/gemm/panels.h>

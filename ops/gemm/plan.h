@@ -2,8 +2,8 @@
 // obey it. tests/ops/gemm_plan_test.cpp holds a table of its answers.
 #pragma once
 
-#include <sluice/core/cpu.h>
-#include <sluice/core/parallel.h>
+#include <sluice/core/kernel/cpu.h>
+#include <sluice/core/kernel/parallel.h>
 #include <sluice/ops/gemm/precision.h>
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 #include <sluice/ops/gemm/precision.h>
 
-#include <sluice/core/vectorise.h>
+#include <sluice/core/kernel/vectorise.h>
 #include <sluice/ops/gemm/bf16.h>
 
 #include <atomic>

@@ -9,8 +9,8 @@
 // al. 2024, Gated Linear Attention Transformers, section 4.3.)
 #pragma once
 
-#include <sluice/core/math.h>
-#include <sluice/ops/rows.h>
+#include <sluice/core/number/math.h>
+#include <sluice/ops/rows/rows.h>
 
 #include <algorithm>
 #include <cstdint>

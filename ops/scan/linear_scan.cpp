@@ -2,15 +2,15 @@
 
 #include <sluice/core/node.h>
 #include <sluice/ops/attention/heads.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/gather.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/index/gather.h>
 #include <sluice/ops/gemm/precision.h>
 #include <sluice/ops/kernels.h>
-#include <sluice/ops/matmul.h>
-#include <sluice/ops/reduce.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/scan/scan.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/view.h>
 
 namespace sluice {
 

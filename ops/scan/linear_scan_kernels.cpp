@@ -10,10 +10,10 @@
 // t < j it passes g_{t+1} … g_j. Without decay, or with a scalar one, operands are read where they lie.
 #include <sluice/ops/scan/linear_scan.h>
 
-#include <sluice/core/math.h>
+#include <sluice/core/number/math.h>
 #include <sluice/ops/attention/heads.h>
 #include <sluice/ops/kernels.h>
-#include <sluice/ops/rows.h>
+#include <sluice/ops/rows/rows.h>
 #include <sluice/ops/scan/decay_blocks.h>
 
 #include <algorithm>

@@ -2,13 +2,13 @@
 // in the other direction.
 #include <sluice/ops/scan/scan.h>
 
-#include <sluice/core/arithmetic.h>
+#include <sluice/core/number/arithmetic.h>
 #include <sluice/core/node.h>
-#include <sluice/core/parallel.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
+#include <sluice/core/kernel/parallel.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/kernels.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 #include <sluice/parallel/mpi/world.h>
 
-#include <sluice/core/cpu.h>
-#include <sluice/core/parallel.h>
+#include <sluice/core/kernel/cpu.h>
+#include <sluice/core/kernel/parallel.h>
 #include <sluice/parallel/mpi/engine.h>
 
 #include <algorithm>

@@ -7,13 +7,13 @@
 #include <sluice/autograd/function.h>
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/nn/module.h>
-#include <sluice/ops/activation.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/matmul.h>
-#include <sluice/ops/norm.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/softmax.h>
+#include <sluice/ops/elementwise/activation.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/rows/norm.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/rows/softmax.h>
 
 #include <cmath>
 #include <limits>

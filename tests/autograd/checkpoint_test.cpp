@@ -6,14 +6,14 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/autograd/gradcheck.h>
-#include <sluice/core/allocator.h>
-#include <sluice/core/random.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/dropout.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/matmul.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/view.h>
+#include <sluice/core/memory/allocator.h>
+#include <sluice/core/number/random.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/dropout.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/view.h>
 
 using namespace sluice;
 using sluice::testing::same_bits;

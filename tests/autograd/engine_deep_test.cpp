@@ -5,11 +5,11 @@
 
 #include <sluice/autograd/dot.h>
 #include <sluice/autograd/function.h>
-#include <sluice/core/allocator.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/view.h>
+#include <sluice/core/memory/allocator.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/view.h>
 
 #include <pthread.h>
 

@@ -6,15 +6,15 @@
 
 #include <sluice/autograd/anomaly.h>
 #include <sluice/autograd/engine.h>
-#include <sluice/core/kernel.h>
-#include <sluice/core/random.h>
+#include <sluice/core/kernel/kernel.h>
+#include <sluice/core/number/random.h>
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/nn/module.h>
 #include <sluice/layers/report/summary.h>
-#include <sluice/ops/activation.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/reduce.h>
+#include <sluice/ops/elementwise/activation.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
 
 #include <limits>
 #include <memory>

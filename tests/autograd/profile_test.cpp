@@ -6,19 +6,19 @@
 
 #include <sluice/autograd/anomaly.h>
 #include <sluice/autograd/engine.h>
-#include <sluice/core/cpu.h>
-#include <sluice/core/file.h>
-#include <sluice/core/random.h>
+#include <sluice/core/kernel/cpu.h>
+#include <sluice/core/text/file.h>
+#include <sluice/core/number/random.h>
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/nn/module.h>
-#include <sluice/ops/activation.h>
+#include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/attention/attention.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/matmul.h>
-#include <sluice/ops/reduce.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/scan/linear_scan.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/view.h>
 
 using namespace sluice;
 using sluice::testing::TempFolder;

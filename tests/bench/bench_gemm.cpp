@@ -5,12 +5,12 @@
 // Each figure is the best of several short runs, taken in turn with the others and timed by the processor's clock of
 // this thread (matmul: by the clock on the wall): others may use the machine.
 #include <sluice/core/node.h>
-#include <sluice/core/parallel.h>
-#include <sluice/ops/create.h>
+#include <sluice/core/kernel/parallel.h>
+#include <sluice/ops/shape/create.h>
 #include <sluice/ops/gemm/ladder.h>
 #include <sluice/ops/machine.h>
-#include <sluice/ops/matmul.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/shape/view.h>
 
 #include "bench.h"
 

@@ -6,8 +6,8 @@
 // of 20 runs after 5, random numbers (zeros take less power). Each row says how far it is from the first of its kind.
 #include <sluice/cuda/attention/mma.cuh>
 #include <sluice/cuda/attention/wgmma_backward.cuh>
-#include <sluice/cuda/attention/naive.cuh>
-#include <sluice/cuda/attention/simt.cuh>
+#include <sluice/cuda/attention/ladder/naive.cuh>
+#include <sluice/cuda/attention/ladder/simt.cuh>
 
 #include <cuda_runtime.h>
 

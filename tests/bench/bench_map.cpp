@@ -4,7 +4,7 @@
 
 #include "bench_map.h"
 
-#include <sluice/core/cpu.h>
+#include <sluice/core/kernel/cpu.h>
 #include <sluice/sluice.h>
 
 #include <cstdio>

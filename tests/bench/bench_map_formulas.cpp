@@ -1,7 +1,7 @@
 // What a user writes. BUILD is plain or native.
 #include "bench_map.h"
 
-#include <sluice/ops/map.h>
+#include <sluice/ops/elementwise/map.h>
 
 #define NAMED_AS(name, build) name##_##build
 #define NAMED(name, build) NAMED_AS(name, build)

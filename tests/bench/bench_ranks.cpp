@@ -5,14 +5,14 @@
 //   mpirun … bench_ranks --network                             ranks with a network of their own (tests/bench/namespaces.sh)
 //   bench_ranks --paper GB/s MICROSECONDS                      a step over 1 … 4,096 such ranks
 #include <sluice/autograd/engine.h>
-#include <sluice/core/parallel.h>
+#include <sluice/core/kernel/parallel.h>
 #include <sluice/layers/gau/gau.h>
 #include <sluice/layers/nn/linear.h>
 #include "support/scaling.h"
 #include <sluice/layers/train/data_parallel.h>
 #include <sluice/layers/train/optim.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/loss.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/rows/loss.h>
 #include <sluice/parallel/mpi/world.h>
 
 #include <algorithm>

@@ -2,17 +2,17 @@
 //
 //   bench_sequence; mpirun -n 4 --oversubscribe bench_sequence
 #include <sluice/autograd/engine.h>
-#include <sluice/core/allocator.h>
+#include <sluice/core/memory/allocator.h>
 #include <sluice/core/node.h>
 #include <sluice/layers/gau/flash_model.h>
-#include <sluice/layers/heads/gated_attention.h>
-#include <sluice/layers/linear_time/linear_attention.h>
+#include <sluice/layers/attention/gated_attention.h>
+#include <sluice/layers/linear_attention/linear_attention.h>
 #include <sluice/layers/nn/norm.h>
 #include <sluice/layers/train/optim.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/view.h>
 #include <sluice/parallel/collectives.h>
 #include <sluice/parallel/mpi/world.h>
 #include <sluice/parallel/sequence.h>

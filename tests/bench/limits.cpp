@@ -1,7 +1,7 @@
 // The machine's own limits, by loops that do nothing else.
 #include "bench.h"
 
-#include <sluice/core/cpu.h>
+#include <sluice/core/kernel/cpu.h>
 
 #include <barrier>
 #include <cstring>

@@ -13,9 +13,9 @@
 //   memory NAME FILE      growth of the resident set in its first run, for a process of its own; inputs go to a file
 #include "bench.h"
 
-#include <sluice/core/cpu.h>
-#include <sluice/core/json.h>
-#include <sluice/core/options.h>
+#include <sluice/core/kernel/cpu.h>
+#include <sluice/core/text/json.h>
+#include <sluice/core/text/options.h>
 #include <sluice/ops/gemm/precision.h>
 #include <sluice/ops/machine.h>
 

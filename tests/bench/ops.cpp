@@ -1,7 +1,7 @@
 // Ops: elementwise chains, rows, moves, and matrix products at the shapes of models.
 #include "bench.h"
 
-#include <sluice/ops/map.h>
+#include <sluice/ops/elementwise/map.h>
 
 namespace sluice::bench {
 

@@ -1,5 +1,5 @@
 // More operands than the function has.
-// message: ops/map.h lists what a formula may call
+// message: ops/elementwise/map.h lists what a formula may call
 namespace map_operands {
 using namespace sluice;
 #ifdef MISTAKE

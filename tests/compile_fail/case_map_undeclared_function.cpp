@@ -1,6 +1,6 @@
 // A function that is nowhere.
 // message: not declared|undeclared
-// says: ops/map.h
+// says: ops/elementwise/map.h
 namespace map_undeclared_function {
 using namespace sluice;
 #ifdef MISTAKE

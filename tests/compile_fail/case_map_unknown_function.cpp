@@ -1,5 +1,5 @@
 // A function of <cmath> that has no derivative here.
-// message: ops/map.h lists what it may call
+// message: ops/elementwise/map.h lists what it may call
 namespace map_unknown_function {
 using namespace sluice;
 #ifdef MISTAKE

@@ -1,18 +1,18 @@
 // The allocator: alignment, exact statistics, reuse, and blocks that change threads.
-#include <sluice/core/allocator.h>
-#include <sluice/core/backend.h>
-#include <sluice/core/heap.h>
+#include <sluice/core/memory/allocator.h>
+#include <sluice/core/kernel/backend.h>
+#include <sluice/core/memory/heap.h>
 
 #include "support/approx.h"
 #include "support/catch.h"
 #include "support/child.h"
 #include "support/limit.h"
 
-#include <sluice/core/heap.h>
+#include <sluice/core/memory/heap.h>
 #include <sluice/core/tensor.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/reduce.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
 
 #include <unistd.h>
 

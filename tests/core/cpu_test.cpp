@@ -1,5 +1,5 @@
 // The instruction set in use: never more than the machine has, and what was asked for.
-#include <sluice/core/cpu.h>
+#include <sluice/core/kernel/cpu.h>
 
 #include "support/catch.h"
 

@@ -1,4 +1,4 @@
-#include <sluice/core/file.h>
+#include <sluice/core/text/file.h>
 
 #include <sluice/core/error.h>
 #include "support/catch.h"

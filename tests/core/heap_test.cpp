@@ -1,5 +1,5 @@
 // The heap of large blocks, against a plain list of what is taken.
-#include <sluice/core/heap.h>
+#include <sluice/core/memory/heap.h>
 
 #include "support/approx.h"
 #include "support/catch.h"

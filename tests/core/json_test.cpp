@@ -1,4 +1,4 @@
-#include <sluice/core/json.h>
+#include <sluice/core/text/json.h>
 
 #include "support/catch.h"
 

@@ -1,9 +1,9 @@
 // A slot finds its device from its arguments, whatever holds the tensors; errors name the op.
-#include <sluice/core/kernel.h>
+#include <sluice/core/kernel/kernel.h>
 
 #include "support/catch.h"
 
-#include <sluice/ops/create.h>
+#include <sluice/ops/shape/create.h>
 
 #include <array>
 #include <span>

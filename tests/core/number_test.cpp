@@ -1,4 +1,4 @@
-#include <sluice/core/number.h>
+#include <sluice/core/number/number.h>
 
 #include "support/catch.h"
 

@@ -1,4 +1,4 @@
-#include <sluice/core/options.h>
+#include <sluice/core/text/options.h>
 
 #include "support/catch.h"
 

@@ -1,15 +1,15 @@
 // parallel_for: every index once, whatever the sizes, threads, nesting and exceptions.
-#include <sluice/core/parallel.h>
+#include <sluice/core/kernel/parallel.h>
 
 #include "support/catch.h"
 
 #include <sluice/core/error.h>
-#include <sluice/core/random.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/matmul.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/view.h>
+#include <sluice/core/number/random.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/view.h>
 
 #include <atomic>
 #include <chrono>

@@ -1,4 +1,4 @@
-#include <sluice/core/print.h>
+#include <sluice/core/text/print.h>
 
 #include <sluice/core/node.h>
 

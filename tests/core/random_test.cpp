@@ -1,11 +1,11 @@
-#include <sluice/core/random.h>
+#include <sluice/core/number/random.h>
 
-#include <sluice/core/parallel.h>
+#include <sluice/core/kernel/parallel.h>
 
 #include "support/approx.h"
 #include "support/catch.h"
 
-#include <sluice/ops/create.h>
+#include <sluice/ops/shape/create.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
-#include <sluice/core/safetensors.h>
+#include <sluice/core/text/safetensors.h>
 
-#include <sluice/core/file.h>
+#include <sluice/core/text/file.h>
 #include "support/temp_folder.h"
 
 #include "support/catch.h"

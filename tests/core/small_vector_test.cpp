@@ -1,5 +1,5 @@
 // SmallVector against std::vector, with elements that count themselves.
-#include <sluice/core/small_vector.h>
+#include <sluice/core/memory/small_vector.h>
 
 #include "support/approx.h"
 #include "support/catch.h"

@@ -1,13 +1,13 @@
 // Strided reading, writing and conversion, element by element against indices.
-#include <sluice/core/strided.h>
+#include <sluice/core/kernel/strided.h>
 
 #include "support/approx.h"
 #include "support/catch.h"
 
-#include <sluice/core/parallel.h>
+#include <sluice/core/kernel/parallel.h>
 #include <sluice/core/tensor.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 #include <cmath>

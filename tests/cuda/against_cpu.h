@@ -5,7 +5,7 @@
 #include "support/catch.h"
 
 #include <sluice/cuda/device.h>
-#include <sluice/ops/create.h>
+#include <sluice/ops/shape/create.h>
 
 #include <limits>
 

@@ -5,13 +5,13 @@
 #include "support/catch.h"
 #include "support/naive_attention.h"
 
-#include <sluice/cuda/emulator.h>
+#include <sluice/cuda/emulator/emulator.h>
 #include <sluice/ops/attention/attention_kernels.h>
 #include <sluice/ops/attention/heads.h>
-#include <sluice/ops/create.h>
+#include <sluice/ops/shape/create.h>
 #include <sluice/ops/gemm/precision.h>
 #include <sluice/ops/kernels.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/view.h>
 
 #include <cmath>
 #include <cstring>

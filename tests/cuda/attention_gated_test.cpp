@@ -4,17 +4,17 @@
 #include "support/catch.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/core/kernel.h>
-#include <sluice/cuda/emulator.h>
-#include <sluice/layers/heads/gated_attention.h>
-#include <sluice/layers/heads/multi_head_attention.h>
-#include <sluice/ops/activation.h>
+#include <sluice/core/kernel/kernel.h>
+#include <sluice/cuda/emulator/emulator.h>
+#include <sluice/layers/attention/gated_attention.h>
+#include <sluice/layers/attention/multi_head_attention.h>
+#include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/attention/gated.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/gemm/precision.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 #include <cmath>

@@ -5,8 +5,8 @@
 #include "support/naive_attention.h"
 
 #include <sluice/cuda/attention/mma.cuh>
-#include <sluice/cuda/attention/naive.cuh>
-#include <sluice/cuda/attention/simt.cuh>
+#include <sluice/cuda/attention/ladder/naive.cuh>
+#include <sluice/cuda/attention/ladder/simt.cuh>
 #include <sluice/cuda/attention/wgmma.cuh>
 
 #include <array>

@@ -4,14 +4,14 @@
 #include "small_model.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/core/backend.h>
+#include <sluice/core/kernel/backend.h>
 #include <sluice/layers/train/graphed_step.h>
 #include <sluice/layers/train/optim.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/loss.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/loss.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/view.h>
 
 using namespace sluice;
 using namespace sluice::testing;

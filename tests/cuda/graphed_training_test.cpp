@@ -7,17 +7,17 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/autograd/function.h>
-#include <sluice/core/backend.h>
+#include <sluice/core/kernel/backend.h>
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/train/graphed_step.h>
 #include <sluice/layers/train/optim.h>
 #include <sluice/layers/train/training.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/dropout.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/loss.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/dropout.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/loss.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/view.h>
 
 #include <cmath>
 #include <memory>

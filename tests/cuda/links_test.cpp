@@ -4,14 +4,14 @@
 #include "support/approx.h"
 #include "support/catch.h"
 
-#include <sluice/core/link.h>
+#include <sluice/core/kernel/link.h>
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/train/data_parallel.h>
 #include <sluice/layers/train/optim.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/view.h>
 #include <sluice/parallel/collectives.h>
 #include <sluice/parallel/sequence.h>
 

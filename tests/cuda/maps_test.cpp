@@ -1,8 +1,8 @@
 // Every formula of the library has kernels on the device: without one it would run as a composition of ops.
 #include "support/catch.h"
 
-#include <sluice/ops/formulas_of_layers.h>
-#include <sluice/ops/map.h>
+#include <sluice/ops/elementwise/formulas_of_layers.h>
+#include <sluice/ops/elementwise/map.h>
 
 using namespace sluice;
 

@@ -3,8 +3,8 @@
 #include "cuda/against_cpu.h"
 
 #include <sluice/ops/optim_kernels.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
 
 using namespace sluice;
 using namespace sluice::testing;

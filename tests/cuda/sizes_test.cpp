@@ -3,15 +3,15 @@
 // device, too (SLUICE_TEST_DEVICE), but knows nothing of these sizes.
 #include "cuda/against_cpu.h"
 
-#include <sluice/core/random.h>
+#include <sluice/core/number/random.h>
 #include <sluice/cuda/tensors.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/join.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/join.h>
 #include <sluice/ops/kernels.h>
-#include <sluice/ops/rope.h>
+#include <sluice/ops/rows/rope.h>
 #include <sluice/ops/scan/scan.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/view.h>
 
 using namespace sluice;
 using namespace sluice::testing;

@@ -5,10 +5,10 @@
 #include <sluice/layers/gau/gau.h>
 #include <sluice/layers/nn/linear.h>
 #include <sluice/ops/attention/attention.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/dropout.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/dropout.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/view.h>
 
 namespace sluice::testing {
 

@@ -2,9 +2,9 @@
 
 #include "support/approx.h"
 
-#include <sluice/core/random.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/view.h>
+#include <sluice/core/number/random.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 #include <cmath>

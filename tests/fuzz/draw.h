@@ -2,11 +2,11 @@
 // get past the first check, and each argument can still be anything its type allows.
 #pragma once
 
-#include <sluice/ops/activation.h>
+#include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/attention/attention_reference.h>
-#include <sluice/ops/loss.h>
-#include <sluice/ops/norm.h>
-#include <sluice/ops/rope.h>
+#include <sluice/ops/rows/loss.h>
+#include <sluice/ops/rows/norm.h>
+#include <sluice/ops/rows/rope.h>
 #include <sluice/ops/scan/linear_scan.h>
 #include <sluice/ops/scan/scan.h>
 

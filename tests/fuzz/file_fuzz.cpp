@@ -4,15 +4,15 @@
 #include "support/small_run.h"
 #include "support/temp_folder.h"
 
-#include <sluice/core/file.h>
-#include <sluice/core/safetensors.h>
+#include <sluice/core/text/file.h>
+#include <sluice/core/text/safetensors.h>
 #include <sluice/layers/data/csv.h>
 #include <sluice/layers/data/gzip.h>
 #include <sluice/layers/data/idx.h>
 #include <sluice/layers/data/text.h>
 #include <sluice/layers/table.h>
 #include <sluice/layers/train/log.h>
-#include <sluice/ops/create.h>
+#include <sluice/ops/shape/create.h>
 
 #include <algorithm>
 #include <filesystem>

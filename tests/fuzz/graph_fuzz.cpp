@@ -6,11 +6,11 @@
 #include "support/op_cases.h"
 
 #include <sluice/autograd/function.h>
-#include <sluice/ops/activation.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/elementwise/activation.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/view.h>
 
 #include <cmath>
 

@@ -12,9 +12,9 @@
 #include "fuzz/kinds.h"
 #include "support/limit.h"
 
-#include <sluice/core/parallel.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/matmul.h>
+#include <sluice/core/kernel/parallel.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/matmul/matmul.h>
 
 #include <algorithm>
 #include <chrono>

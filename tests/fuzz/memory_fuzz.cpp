@@ -7,12 +7,12 @@
 #include "support/temp_folder.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/core/allocator.h>
-#include <sluice/core/file.h>
+#include <sluice/core/memory/allocator.h>
+#include <sluice/core/text/file.h>
 #include <sluice/core/node.h>
 #include <sluice/layers/data/csv.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/reduce.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/rows/reduce.h>
 
 #include <fstream>
 #include <optional>

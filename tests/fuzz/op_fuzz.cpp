@@ -6,8 +6,8 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/core/node.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/view.h>
 
 #include <cstdio>
 #include <ctime>

@@ -7,11 +7,11 @@
 #include "support/catch.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/layers/heads/multi_head_attention.h>
+#include <sluice/layers/attention/multi_head_attention.h>
 #include <sluice/ops/attention/attention_reference.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/view.h>
 
 #include <cmath>
 

@@ -7,9 +7,9 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/layers/gau/flash.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/view.h>
 
 using namespace sluice;
 using namespace sluice::testing;

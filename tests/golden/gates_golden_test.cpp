@@ -2,10 +2,10 @@
 #include "golden/golden.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/layers/heads/fused_attention.h>
-#include <sluice/layers/heads/gated_cross_attention.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/view.h>
+#include <sluice/layers/attention/fused_attention.h>
+#include <sluice/layers/attention/gated_cross_attention.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/view.h>
 
 using namespace sluice;
 using namespace sluice::testing;

@@ -8,9 +8,9 @@
 #include <sluice/autograd/engine.h>
 #include <sluice/layers/gau/gau.h>
 #include <sluice/layers/gau/tutorial_gau.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/view.h>
 
 #include <cmath>
 

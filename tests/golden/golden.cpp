@@ -2,8 +2,8 @@
 #include "support/folders.h"
 
 #include <sluice/core/error.h>
-#include <sluice/core/json.h>
-#include <sluice/ops/create.h>
+#include <sluice/core/text/json.h>
+#include <sluice/ops/shape/create.h>
 
 #include <cstdio>
 #include <filesystem>

@@ -5,7 +5,7 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/core/tensor.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/view.h>
 
 #include <functional>
 #include <string>

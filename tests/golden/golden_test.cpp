@@ -3,10 +3,10 @@
 #include "support/approx.h"
 #include "support/catch.h"
 
-#include <sluice/ops/activation.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/norm.h>
-#include <sluice/ops/rope.h>
+#include <sluice/ops/elementwise/activation.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/rows/norm.h>
+#include <sluice/ops/rows/rope.h>
 
 #include <cmath>
 #include <filesystem>

@@ -4,10 +4,10 @@
 #include "support/linear_stream.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/layers/linear_time/linear_attention.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/view.h>
+#include <sluice/layers/linear_attention/linear_attention.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/view.h>
 
 #include <cmath>
 #include <string>

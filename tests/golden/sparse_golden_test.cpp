@@ -2,8 +2,8 @@
 #include "golden/golden.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/layers/heads/sinkhorn.h>
-#include <sluice/layers/heads/sparse_attention.h>
+#include <sluice/layers/attention/sinkhorn.h>
+#include <sluice/layers/attention/sparse_attention.h>
 
 using namespace sluice;
 using namespace sluice::testing;

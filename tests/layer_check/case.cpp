@@ -4,7 +4,7 @@
 #include "support/catch.h"
 #include "support/temp_folder.h"
 
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/view.h>
 
 #include <filesystem>
 #include <fstream>

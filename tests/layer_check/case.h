@@ -3,7 +3,7 @@
 
 #include "golden/golden.h"
 
-#include <sluice/core/safetensors.h>
+#include <sluice/core/text/safetensors.h>
 
 #include <map>
 #include <string>

@@ -5,10 +5,10 @@
 #include "support/temp_folder.h"
 #include "support/folders.h"
 
-#include <sluice/core/json.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/view.h>
+#include <sluice/core/text/json.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/view.h>
 
 #include <cstdlib>
 #include <filesystem>

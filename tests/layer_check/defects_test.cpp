@@ -4,9 +4,9 @@
 #include "support/catch.h"
 #include "support/temp_folder.h"
 
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/view.h>
 
 #include <chrono>
 #include <fstream>

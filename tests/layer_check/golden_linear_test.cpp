@@ -3,10 +3,10 @@
 #include "support/approx.h"
 #include "support/catch.h"
 
-#include <sluice/core/print.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/view.h>
+#include <sluice/core/text/print.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/view.h>
 
 #include <cmath>
 

@@ -2,9 +2,9 @@
 #include "layers/gau_reference.h"
 #include "support/catch.h"
 
-#include <sluice/layers/heads/attention_gate.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/reduce.h>
+#include <sluice/layers/attention/attention_gate.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/rows/reduce.h>
 
 using namespace sluice;
 using namespace sluice::testing;

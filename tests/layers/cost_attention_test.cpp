@@ -4,11 +4,11 @@
 #include "support/approx.h"
 #include "support/catch.h"
 
-#include <sluice/core/allocator.h>
+#include <sluice/core/memory/allocator.h>
 #include <sluice/core/node.h>
 #include <sluice/layers/table.h>
 #include <sluice/ops/attention/attention_reference.h>
-#include <sluice/ops/create.h>
+#include <sluice/ops/shape/create.h>
 
 #include <algorithm>
 #include <functional>

@@ -3,7 +3,7 @@
 #include "support/catch.h"
 #include "support/table_samples.h"
 
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/view.h>
 
 #include <limits>
 

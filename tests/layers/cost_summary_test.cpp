@@ -4,8 +4,8 @@
 #include <sluice/autograd/profile.h>
 #include <sluice/layers/nn/mlp.h>
 #include <sluice/layers/report/summary.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
 
 using namespace sluice;
 

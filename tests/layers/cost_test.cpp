@@ -5,7 +5,7 @@
 #include "support/catch.h"
 
 #include <sluice/layers/table.h>
-#include <sluice/ops/create.h>
+#include <sluice/ops/shape/create.h>
 
 using namespace sluice;
 using namespace sluice::testing;

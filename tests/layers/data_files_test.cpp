@@ -3,7 +3,7 @@
 #include <sluice/layers/data/idx.h>
 #include <sluice/layers/data/text.h>
 
-#include <sluice/core/file.h>
+#include <sluice/core/text/file.h>
 #include "support/catch.h"
 #include "support/temp_folder.h"
 

@@ -1,8 +1,8 @@
 #include <sluice/layers/data/loader.h>
 
 #include <sluice/core/error.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/gather.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/index/gather.h>
 #include "support/catch.h"
 
 #include <algorithm>

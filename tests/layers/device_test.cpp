@@ -9,15 +9,15 @@
 #include <sluice/autograd/engine.h>
 #include <sluice/layers/gau/flash.h>
 #include <sluice/layers/gau/gau.h>
-#include <sluice/layers/heads/multi_head_attention.h>
+#include <sluice/layers/attention/multi_head_attention.h>
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/nn/mlp.h>
 #include <sluice/layers/nn/norm.h>
 #include <sluice/layers/train/clip.h>
 #include <sluice/layers/train/optim.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/loss.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/loss.h>
 
 using namespace sluice;
 using namespace sluice::testing;

@@ -4,9 +4,9 @@
 #include "support/identities.h"
 
 #include <sluice/layers/train/models.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/matmul.h>
-#include <sluice/ops/reduce.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/rows/reduce.h>
 
 using namespace sluice;
 using namespace sluice::testing;

@@ -4,11 +4,11 @@
 #include "support/identities.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/core/allocator.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/gather.h>
-#include <sluice/ops/reduce.h>
+#include <sluice/core/memory/allocator.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/index/gather.h>
+#include <sluice/ops/rows/reduce.h>
 
 using namespace sluice;
 using namespace sluice::testing;

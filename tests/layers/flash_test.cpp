@@ -2,8 +2,8 @@
 #include "layers/flash_reference.h"
 #include "support/catch.h"
 
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
 
 using namespace sluice;
 using namespace sluice::testing;

@@ -2,8 +2,8 @@
 #include "layers/gau_reference.h"
 #include "layers/streamed.h"
 
-#include <sluice/layers/heads/fused_attention.h>
-#include <sluice/ops/create.h>
+#include <sluice/layers/attention/fused_attention.h>
+#include <sluice/ops/shape/create.h>
 
 using namespace sluice;
 using namespace sluice::testing;

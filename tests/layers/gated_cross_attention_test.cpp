@@ -2,8 +2,8 @@
 #include "layers/gau_reference.h"
 #include "support/catch.h"
 
-#include <sluice/layers/heads/gated_cross_attention.h>
-#include <sluice/ops/create.h>
+#include <sluice/layers/attention/gated_cross_attention.h>
+#include <sluice/ops/shape/create.h>
 
 using namespace sluice;
 using namespace sluice::testing;

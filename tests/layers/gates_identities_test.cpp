@@ -4,13 +4,13 @@
 #include "support/identities.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/layers/heads/fused_attention.h>
-#include <sluice/layers/heads/gated_attention.h>
+#include <sluice/layers/attention/fused_attention.h>
+#include <sluice/layers/attention/gated_attention.h>
 #include <sluice/layers/nn/gated_residual.h>
-#include <sluice/ops/activation.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/matmul.h>
-#include <sluice/ops/reduce.h>
+#include <sluice/ops/elementwise/activation.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/scan/linear_scan.h>
 
 using namespace sluice;

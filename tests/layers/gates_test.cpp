@@ -2,10 +2,10 @@
 #include "layers/gau_reference.h"
 #include "layers/streamed.h"
 
-#include <sluice/layers/heads/gated_attention.h>
+#include <sluice/layers/attention/gated_attention.h>
 #include <sluice/layers/nn/gated_residual.h>
-#include <sluice/ops/activation.h>
-#include <sluice/ops/create.h>
+#include <sluice/ops/elementwise/activation.h>
+#include <sluice/ops/shape/create.h>
 
 using namespace sluice;
 using namespace sluice::testing;

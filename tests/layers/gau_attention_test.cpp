@@ -6,11 +6,11 @@
 #include <sluice/autograd/engine.h>
 #include <sluice/autograd/gradcheck.h>
 #include <sluice/ops/attention/attention.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/matmul.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/softmax.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/rows/softmax.h>
 
 using namespace sluice;
 using namespace sluice::testing;

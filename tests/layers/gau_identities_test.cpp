@@ -5,12 +5,12 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/layers/nn/mlp.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/gather.h>
-#include <sluice/ops/matmul.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/softmax.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/index/gather.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/rows/softmax.h>
 
 using namespace sluice;
 using namespace sluice::testing;

@@ -3,13 +3,13 @@
 #include "support/catch.h"
 
 #include <sluice/core/node.h>
-#include <sluice/core/random.h>
+#include <sluice/core/number/random.h>
 #include <sluice/layers/gau/gau_moments.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/matmul.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/view.h>
 
 #include <cmath>
 

@@ -5,8 +5,8 @@
 #include "support/approx.h"
 
 #include <sluice/layers/gau/gau.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 #include <cmath>

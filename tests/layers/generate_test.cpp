@@ -1,10 +1,10 @@
 #include <sluice/layers/nn/generate.h>
 
 #include <sluice/layers/gau/gau.h>
-#include <sluice/layers/heads/multi_head_attention.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/view.h>
+#include <sluice/layers/attention/multi_head_attention.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/view.h>
 #include "support/catch.h"
 
 #include <algorithm>

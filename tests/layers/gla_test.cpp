@@ -4,8 +4,8 @@
 #include "support/linear_stream.h"
 
 #include <sluice/autograd/gradcheck.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/reduce.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/rows/reduce.h>
 
 using namespace sluice;
 using namespace sluice::testing;

@@ -5,10 +5,10 @@
 #include "support/catch.h"
 #include "support/identities.h"
 
-#include <sluice/layers/heads/attention_conversion.h>
+#include <sluice/layers/attention/attention_conversion.h>
 #include <sluice/layers/report/cost.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/reduce.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/rows/reduce.h>
 
 using namespace sluice;
 using namespace sluice::testing;

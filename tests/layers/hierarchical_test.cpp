@@ -2,8 +2,8 @@
 #include "layers/gau_reference.h"
 #include "layers/streamed.h"
 
-#include <sluice/layers/heads/hierarchical.h>
-#include <sluice/ops/create.h>
+#include <sluice/layers/attention/hierarchical.h>
+#include <sluice/ops/shape/create.h>
 
 using namespace sluice;
 using namespace sluice::testing;

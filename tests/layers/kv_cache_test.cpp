@@ -5,8 +5,8 @@
 
 #include <sluice/core/node.h>
 #include <sluice/layers/nn/kv_cache.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 

@@ -5,8 +5,8 @@
 #include "layers/gau_reference.h"
 #include "support/catch.h"
 
-#include <sluice/layers/linear_time/gla.h>
-#include <sluice/layers/linear_time/retention.h>
+#include <sluice/layers/linear_attention/gla.h>
+#include <sluice/layers/linear_attention/retention.h>
 
 namespace sluice::testing {
 

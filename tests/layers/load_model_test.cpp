@@ -4,15 +4,15 @@
 #include "support/temp_folder.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/core/safetensors.h>
+#include <sluice/core/text/safetensors.h>
 #include <sluice/layers/gau/flash_model.h>
 #include <sluice/layers/gau/gau.h>
-#include <sluice/layers/heads/gated_attention.h>
+#include <sluice/layers/attention/gated_attention.h>
 #include <sluice/layers/nn/mlp.h>
 #include <sluice/layers/train/training.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/reduce.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
 
 #include <fstream>
 

@@ -4,8 +4,8 @@
 #include "support/catch.h"
 
 #include <sluice/layers/gau/flash_model.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
 
 using namespace sluice;
 using namespace sluice::testing;

@@ -10,7 +10,7 @@
 #include <sluice/layers/nn/mlp.h>
 #include <sluice/layers/train/optim.h>
 #include <sluice/layers/train/training.h>
-#include <sluice/ops/create.h>
+#include <sluice/ops/shape/create.h>
 
 #include <cmath>
 #include <fstream>

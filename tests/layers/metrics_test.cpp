@@ -2,14 +2,14 @@
 #include "support/approx.h"
 #include "support/catch.h"
 
-#include <sluice/layers/heads/attention_gate.h>
+#include <sluice/layers/attention/attention_gate.h>
 #include <sluice/layers/report/metrics.h>
 #include <sluice/ops/attention/attention_reference.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/gather.h>
-#include <sluice/ops/matmul.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/index/gather.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/shape/view.h>
 
 #include <cmath>
 

@@ -5,11 +5,11 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/autograd/function.h>
-#include <sluice/core/random.h>
+#include <sluice/core/number/random.h>
 #include <sluice/layers/nn/linear.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/reduce.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
 
 using namespace sluice;
 using Doubles = std::vector<double>;

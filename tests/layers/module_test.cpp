@@ -6,17 +6,17 @@
 #include "support/temp_folder.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/core/allocator.h>
-#include <sluice/core/safetensors.h>
+#include <sluice/core/memory/allocator.h>
+#include <sluice/core/text/safetensors.h>
 #include <sluice/layers/gau/gau.h>
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/nn/mlp.h>
 #include <sluice/layers/nn/norm.h>
 #include <sluice/layers/train/models.h>
 #include <sluice/layers/train/optim.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/reduce.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
 
 using namespace sluice;
 using namespace sluice::testing;

@@ -3,7 +3,7 @@
 
 #include "layers/gau_reference.h"
 
-#include <sluice/layers/heads/multi_head_attention.h>
+#include <sluice/layers/attention/multi_head_attention.h>
 
 namespace sluice::testing {
 

@@ -5,7 +5,7 @@
 #include "support/identities.h"
 
 #include <sluice/core/node.h>
-#include <sluice/ops/create.h>
+#include <sluice/ops/shape/create.h>
 
 using namespace sluice;
 using namespace sluice::testing;

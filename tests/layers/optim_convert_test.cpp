@@ -4,15 +4,15 @@
 #include "support/temp_folder.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/core/print.h>
+#include <sluice/core/text/print.h>
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/port/pytorch.h>
 #include <sluice/layers/train/models.h>
 #include <sluice/layers/train/optim.h>
 #include <sluice/layers/train/training.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/reduce.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
 
 using namespace sluice;
 using namespace sluice::testing;

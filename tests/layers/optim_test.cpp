@@ -1,11 +1,11 @@
 #include <sluice/layers/train/optim.h>
 
 #include <sluice/autograd/engine.h>
-#include <sluice/core/kernel.h>
-#include <sluice/core/parallel.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/reduce.h>
+#include <sluice/core/kernel/kernel.h>
+#include <sluice/core/kernel/parallel.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
 
 #include "support/catch.h"
 

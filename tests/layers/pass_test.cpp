@@ -4,12 +4,12 @@
 #include "support/catch.h"
 #include "support/table_samples.h"
 
-#include <sluice/layers/linear_time/gla.h>
+#include <sluice/layers/linear_attention/gla.h>
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/nn/mlp.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/view.h>
 
 using namespace sluice;
 using namespace sluice::testing;

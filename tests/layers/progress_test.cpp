@@ -1,7 +1,7 @@
 #include <sluice/layers/train/progress.h>
 
 #include <sluice/core/error.h>
-#include <sluice/core/file.h>
+#include <sluice/core/text/file.h>
 #include <sluice/layers/train/log.h>
 #include "support/catch.h"
 #include "support/temp_folder.h"

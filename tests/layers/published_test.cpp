@@ -6,11 +6,11 @@
 #include "support/folders.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/core/safetensors.h>
+#include <sluice/core/text/safetensors.h>
 #include <sluice/layers/table.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/reduce.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
 
 #include <filesystem>
 

@@ -8,11 +8,11 @@
 #include "support/temp_folder.h"
 
 #include <sluice/core/node.h>
-#include <sluice/core/safetensors.h>
+#include <sluice/core/text/safetensors.h>
 #include <sluice/layers/nn/linear.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/view.h>
 
 namespace sluice::testing {
 

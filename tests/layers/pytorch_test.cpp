@@ -4,12 +4,12 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/layers/gau/flash.h>
-#include <sluice/layers/heads/gated_attention.h>
-#include <sluice/layers/heads/multi_head_attention.h>
-#include <sluice/layers/heads/transformer_block.h>
+#include <sluice/layers/attention/gated_attention.h>
+#include <sluice/layers/attention/multi_head_attention.h>
+#include <sluice/layers/attention/transformer_block.h>
 #include <sluice/layers/nn/mlp.h>
 #include <sluice/layers/nn/short_convolution.h>
-#include <sluice/ops/reduce.h>
+#include <sluice/ops/rows/reduce.h>
 
 using namespace sluice;
 using namespace sluice::testing;

@@ -6,10 +6,10 @@
 
 #include <sluice/autograd/gradcheck.h>
 #include <sluice/core/node.h>
-#include <sluice/layers/heads/attention_conversion.h>
+#include <sluice/layers/attention/attention_conversion.h>
 #include <sluice/layers/report/cost.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
 
 using namespace sluice;
 using namespace sluice::testing;

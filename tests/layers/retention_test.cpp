@@ -2,8 +2,8 @@
 #include "layers/linear_attention_reference.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/reduce.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/rows/reduce.h>
 
 using namespace sluice;
 using namespace sluice::testing;

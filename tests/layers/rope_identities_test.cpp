@@ -4,13 +4,13 @@
 #include "support/identities.h"
 
 #include <sluice/autograd/gradcheck.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/gather.h>
-#include <sluice/ops/matmul.h>
-#include <sluice/ops/norm.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/rope.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/index/gather.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/rows/norm.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/rows/rope.h>
 
 using namespace sluice;
 using namespace sluice::testing;

@@ -2,12 +2,12 @@
 #include "layers/sparse_reference.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/layers/heads/sinkhorn.h>
+#include <sluice/layers/attention/sinkhorn.h>
 #include <sluice/ops/attention/attention.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/matmul.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 #include <cmath>

@@ -3,14 +3,14 @@
 #include "support/identities.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/layers/heads/sinkhorn.h>
+#include <sluice/layers/attention/sinkhorn.h>
 #include <sluice/ops/attention/attention.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/gather.h>
-#include <sluice/ops/matmul.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/softmax.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/index/gather.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/rows/softmax.h>
+#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 #include <cmath>

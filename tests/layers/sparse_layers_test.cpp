@@ -4,11 +4,11 @@
 #include "layers/streamed.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/layers/heads/sparse_layers.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/matmul.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/view.h>
+#include <sluice/layers/attention/sparse_layers.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/view.h>
 
 #include <cmath>
 #include <set>

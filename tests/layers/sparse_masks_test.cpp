@@ -3,10 +3,10 @@
 #include "support/catch.h"
 #include "support/identities.h"
 
-#include <sluice/layers/heads/sparse_masks.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/view.h>
+#include <sluice/layers/attention/sparse_masks.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 #include <cstdlib>

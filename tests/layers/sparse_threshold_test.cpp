@@ -3,10 +3,10 @@
 #include "support/identities.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/layers/heads/sparse_attention.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/view.h>
+#include <sluice/layers/attention/sparse_attention.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 #include <cmath>

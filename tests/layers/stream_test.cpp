@@ -7,12 +7,12 @@
 
 #include <sluice/layers/gau/flash.h>
 #include <sluice/layers/gau/gau.h>
-#include <sluice/layers/heads/fused_attention.h>
-#include <sluice/layers/heads/multi_head_attention.h>
-#include <sluice/layers/linear_time/gla.h>
-#include <sluice/layers/linear_time/retention.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
+#include <sluice/layers/attention/fused_attention.h>
+#include <sluice/layers/attention/multi_head_attention.h>
+#include <sluice/layers/linear_attention/gla.h>
+#include <sluice/layers/linear_attention/retention.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
 
 #include <stdexcept>
 #include <string>

@@ -4,7 +4,7 @@
 #include "support/catch.h"
 
 #include <sluice/layers/nn/pass.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 #include <vector>

@@ -5,9 +5,9 @@
 #include "support/layer_reference.h"
 #include "support/table_samples.h"
 
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/view.h>
 
 using namespace sluice;
 using namespace sluice::testing;

@@ -6,13 +6,13 @@
 #include "support/small_run.h"
 #include "support/temp_folder.h"
 
-#include <sluice/core/file.h>
-#include <sluice/core/safetensors.h>
+#include <sluice/core/text/file.h>
+#include <sluice/core/text/safetensors.h>
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/nn/mlp.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/view.h>
 
 #include <cstring>
 #include <fstream>

@@ -6,16 +6,16 @@
 #include "support/temp_folder.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/core/parallel.h>
+#include <sluice/core/kernel/parallel.h>
 #include <sluice/layers/gau/gau.h>
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/nn/mlp.h>
 #include <sluice/layers/nn/norm.h>
 #include <sluice/layers/train/clip.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/loss.h>
-#include <sluice/ops/reduce.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/loss.h>
+#include <sluice/ops/rows/reduce.h>
 
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,16 +1,16 @@
-#include <sluice/layers/heads/transformer_block.h>
+#include <sluice/layers/attention/transformer_block.h>
 
 #include <sluice/autograd/engine.h>
 #include <sluice/autograd/gradcheck.h>
 #include <sluice/autograd/profile.h>
 #include <sluice/layers/gau/flash.h>
 #include <sluice/layers/gau/gau.h>
-#include <sluice/layers/heads/sparse_layers.h>
-#include <sluice/layers/linear_time/gla.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/view.h>
+#include <sluice/layers/attention/sparse_layers.h>
+#include <sluice/layers/linear_attention/gla.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/view.h>
 #include "layers/streamed.h"
 #include "support/approx.h"
 #include "support/catch.h"

@@ -2,9 +2,9 @@
 #include "support/catch.h"
 
 #include <sluice/layers/gau/tutorial_gau.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/reduce.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
 
 using namespace sluice;
 

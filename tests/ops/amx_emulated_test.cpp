@@ -3,9 +3,9 @@
 // the mode.
 #include "support/catch.h"
 
-#include <sluice/core/parallel.h>
-#include <sluice/core/random.h>
-#include <sluice/ops/create.h>
+#include <sluice/core/kernel/parallel.h>
+#include <sluice/core/number/random.h>
+#include <sluice/ops/shape/create.h>
 #include <sluice/ops/gemm/bf16.h>
 #include <sluice/ops/gemm/panels.h>
 

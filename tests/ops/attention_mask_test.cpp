@@ -5,8 +5,8 @@
 #include "support/layouts.h"
 #include "support/naive_attention.h"
 
-#include <sluice/ops/create.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/view.h>
 
 using namespace sluice;
 using namespace sluice::testing;

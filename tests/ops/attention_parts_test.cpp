@@ -4,12 +4,12 @@
 #include "support/attention_samples.h"
 #include "support/catch.h"
 
-#include <sluice/core/parallel.h>
+#include <sluice/core/kernel/parallel.h>
 #include <sluice/ops/attention/attention_reference.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/gemm/amx_parts.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/view.h>
 
 using namespace sluice;
 using namespace sluice::detail;

@@ -5,12 +5,12 @@
 #include "support/layouts.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/core/allocator.h>
+#include <sluice/core/memory/allocator.h>
 #include <sluice/ops/attention/attention_reference.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/view.h>
 
 #include <cmath>
 

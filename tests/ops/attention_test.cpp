@@ -6,13 +6,13 @@
 #include "support/naive_attention.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/core/parallel.h>
+#include <sluice/core/kernel/parallel.h>
 #include <sluice/ops/attention/attention_reference.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/matmul.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/view.h>
 
 #include <cmath>
 

@@ -2,11 +2,11 @@
 #include "support/catch.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/ops/activation.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/loss.h>
-#include <sluice/ops/map.h>
-#include <sluice/ops/reduce.h>
+#include <sluice/ops/elementwise/activation.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/rows/loss.h>
+#include <sluice/ops/elementwise/map.h>
+#include <sluice/ops/rows/reduce.h>
 
 #include <functional>
 

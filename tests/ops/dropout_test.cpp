@@ -2,8 +2,8 @@
 #include "support/approx.h"
 #include "support/catch.h"
 
-#include <sluice/ops/create.h>
-#include <sluice/ops/dropout.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/dropout.h>
 
 using namespace sluice;
 using namespace sluice::testing;

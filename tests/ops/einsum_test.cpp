@@ -1,8 +1,8 @@
-#include <sluice/ops/einsum.h>
+#include <sluice/ops/matmul/einsum.h>
 
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/view.h>
 
 #include "support/catch.h"
 

@@ -4,15 +4,15 @@
 #include "support/scan_samples.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/core/math.h>
-#include <sluice/core/random.h>
-#include <sluice/ops/activation.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/map.h>
-#include <sluice/ops/norm.h>
-#include <sluice/ops/reduce.h>
+#include <sluice/core/number/math.h>
+#include <sluice/core/number/random.h>
+#include <sluice/ops/elementwise/activation.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/map.h>
+#include <sluice/ops/rows/norm.h>
+#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/scan/linear_scan.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/view.h>
 
 #include <cmath>
 #include <limits>

@@ -1,6 +1,6 @@
-// Every formula of ops/formulas.h: its derivative by dual numbers against the complex step, its f32
+// Every formula of ops/elementwise/formulas.h: its derivative by dual numbers against the complex step, its f32
 // evaluation against f64, its conventions at kinks, and what it does with NaN.
-#include <sluice/ops/formulas_of_layers.h>
+#include <sluice/ops/elementwise/formulas_of_layers.h>
 
 #include "support/approx.h"
 #include "support/catch.h"
@@ -215,7 +215,7 @@ TEST_CASE("formulas: dual numbers agree with the complex step", "[formulas]") {
   check3("AddScaled", fm::AddScaled{}, any, any, any);
   check3("AddGated", fm::AddGated{}, any, any, {-6, 6});
 
-  // Nobody is left out, here and in the lists of ops/formulas.h.
+  // Nobody is left out, here and in the lists of ops/elementwise/formulas.h.
   const auto names = formula_names(sluice::testing::source_folder());
   CHECK(names.size() > 45);
   std::size_t listed = 0;

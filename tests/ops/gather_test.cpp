@@ -1,11 +1,11 @@
 // What the rows in support/cases_index.cpp do not say: other dtypes, long sums, errors, edges.
-#include <sluice/ops/gather.h>
+#include <sluice/ops/index/gather.h>
 
 #include <sluice/autograd/engine.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/view.h>
 
 #include "support/catch.h"
 

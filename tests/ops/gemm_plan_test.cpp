@@ -5,9 +5,9 @@
 #include "support/catch.h"
 #include "support/isa_scope.h"
 
-#include <sluice/core/kernel.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/matmul.h>
+#include <sluice/core/kernel/kernel.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/matmul/matmul.h>
 
 #include <string>
 

@@ -3,7 +3,7 @@
 
 #include "support/isa_scope.h"
 
-#include <sluice/core/cpu.h>
+#include <sluice/core/kernel/cpu.h>
 #include <sluice/ops/gemm/ladder.h>
 
 #include <algorithm>

@@ -3,12 +3,12 @@
 #include "ops/gemm_samples.h"
 #include "support/catch.h"
 
-#include <sluice/core/parallel.h>
-#include <sluice/core/random.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/matmul.h>
-#include <sluice/ops/view.h>
+#include <sluice/core/kernel/parallel.h>
+#include <sluice/core/number/random.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/shape/view.h>
 
 using namespace sluice;
 using namespace sluice::detail;

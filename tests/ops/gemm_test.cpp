@@ -7,13 +7,13 @@
 #include "support/child.h"
 #include "support/limit.h"
 
-#include <sluice/core/parallel.h>
-#include <sluice/core/random.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
+#include <sluice/core/kernel/parallel.h>
+#include <sluice/core/number/random.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/gemm/openblas.h>
-#include <sluice/ops/matmul.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 #include <atomic>

@@ -4,9 +4,9 @@
 #include "support/catch.h"
 #include "support/isa_scope.h"
 
-#include <sluice/core/cpu.h>
-#include <sluice/ops/formulas_of_layers.h>
-#include <sluice/ops/map.h>
+#include <sluice/core/kernel/cpu.h>
+#include <sluice/ops/elementwise/formulas_of_layers.h>
+#include <sluice/ops/elementwise/map.h>
 #include <sluice/sluice.h>
 
 #include <cmath>

@@ -4,13 +4,13 @@
 #include "support/scan_samples.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/core/allocator.h>
-#include <sluice/core/parallel.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/reduce.h>
+#include <sluice/core/memory/allocator.h>
+#include <sluice/core/kernel/parallel.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/scan/linear_scan.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/view.h>
 
 #include <cmath>
 #include <limits>

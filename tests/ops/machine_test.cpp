@@ -4,7 +4,7 @@
 #include "support/catch.h"
 #include "support/child.h"
 
-#include <sluice/core/parallel.h>
+#include <sluice/core/kernel/parallel.h>
 #include <sluice/ops/gemm/gemm.h>
 #include <sluice/ops/gemm/openblas.h>
 

@@ -1,15 +1,15 @@
 // map(): operands that are slices, or rows repeated, are read where they lie; the results are those of copies.
-#include <sluice/ops/map.h>
+#include <sluice/ops/elementwise/map.h>
 
 #include "support/catch.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/core/random.h>
-#include <sluice/ops/activation.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/view.h>
+#include <sluice/core/number/random.h>
+#include <sluice/ops/elementwise/activation.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/view.h>
 
 #include <cstring>
 #include <vector>

@@ -2,18 +2,18 @@
 #include "support/catch.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/ops/activation.h>
+#include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/attention/attention.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/gather.h>
-#include <sluice/ops/join.h>
-#include <sluice/ops/loss.h>
-#include <sluice/ops/matmul.h>
-#include <sluice/ops/norm.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/rope.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/index/gather.h>
+#include <sluice/ops/shape/join.h>
+#include <sluice/ops/rows/loss.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/rows/norm.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/rows/rope.h>
+#include <sluice/ops/shape/view.h>
 
 #include <cmath>
 #include <functional>

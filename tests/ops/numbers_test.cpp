@@ -4,17 +4,17 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/autograd/gradcheck.h>
-#include <sluice/core/print.h>
-#include <sluice/core/random.h>
-#include <sluice/ops/activation.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/gather.h>
-#include <sluice/ops/loss.h>
-#include <sluice/ops/map.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/softmax.h>
-#include <sluice/ops/view.h>
+#include <sluice/core/text/print.h>
+#include <sluice/core/number/random.h>
+#include <sluice/ops/elementwise/activation.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/index/gather.h>
+#include <sluice/ops/rows/loss.h>
+#include <sluice/ops/elementwise/map.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/rows/softmax.h>
+#include <sluice/ops/shape/view.h>
 
 #include <limits>
 #include <sstream>
@@ -202,7 +202,7 @@ TEST_CASE("losses: weights and options that do not fit are refused", "[numbers]"
         Approx(cross_entropy(logits, targets, {.label_smoothing = 0.1}).item()).epsilon(1e-14));
 }
 
-TEST_CASE("map: every function that ops/map.h lists, with derivatives of both orders", "[numbers][map]") {
+TEST_CASE("map: every function that ops/elementwise/map.h lists, with derivatives of both orders", "[numbers][map]") {
   Rng rng(3);
   const Tensor x = uniform({7}, 0.2, 0.9, rng, {f64}), y = uniform({7}, 1.1, 1.9, rng, {f64});
   const auto checked = [&](const char* name, auto formula, auto ops) {

@@ -3,17 +3,17 @@
 #include "support/layouts.h"
 #include "support/op_cases.h"
 
-#include <sluice/core/parallel.h>
-#include <sluice/ops/activation.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/matmul.h>
-#include <sluice/ops/norm.h>
-#include <sluice/ops/reduce.h>
+#include <sluice/core/kernel/parallel.h>
+#include <sluice/ops/elementwise/activation.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/rows/norm.h>
+#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/scan/scan.h>
-#include <sluice/ops/softmax.h>
-#include <sluice/ops/sort.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/rows/softmax.h>
+#include <sluice/ops/index/sort.h>
+#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 #include <cmath>

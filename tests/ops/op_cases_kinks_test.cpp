@@ -4,14 +4,14 @@
 #include "support/catch.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/ops/activation.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/loss.h>
-#include <sluice/ops/map.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/softmax.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/elementwise/activation.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/loss.h>
+#include <sluice/ops/elementwise/map.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/rows/softmax.h>
+#include <sluice/ops/shape/view.h>
 
 #include <cmath>
 #include <limits>

@@ -5,7 +5,7 @@
 #include "support/op_table.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/core/parallel.h>
+#include <sluice/core/kernel/parallel.h>
 
 #include <algorithm>
 #include <cmath>

@@ -5,17 +5,17 @@
 #include "support/op_cases.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/core/print.h>
-#include <sluice/core/random.h>
+#include <sluice/core/text/print.h>
+#include <sluice/core/number/random.h>
 #include <sluice/ops/attention/attention.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/dropout.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/gather.h>
-#include <sluice/ops/matmul.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/rope.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/dropout.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/index/gather.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/rows/rope.h>
+#include <sluice/ops/shape/view.h>
 
 #include <map>
 

@@ -5,17 +5,17 @@
 #include "support/isa_scope.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/core/parallel.h>
-#include <sluice/core/random.h>
+#include <sluice/core/kernel/parallel.h>
+#include <sluice/core/number/random.h>
 #include <sluice/ops/attention/attention.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/gemm/bf16.h>
 #include <sluice/ops/gemm/ladder.h>
-#include <sluice/ops/matmul.h>
-#include <sluice/ops/reduce.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/scan/linear_scan.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/view.h>
 
 #include <bit>
 #include <cmath>

@@ -1,7 +1,7 @@
-#include <sluice/ops/rearrange.h>
+#include <sluice/ops/shape/rearrange.h>
 
-#include <sluice/ops/create.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/view.h>
 
 #include "support/catch.h"
 

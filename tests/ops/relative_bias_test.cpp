@@ -5,10 +5,10 @@
 
 #include <sluice/ops/attention/attention.h>
 #include <sluice/ops/attention/relative_bias.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/gather.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/index/gather.h>
+#include <sluice/ops/shape/view.h>
 
 #include <cmath>
 

@@ -1,12 +1,12 @@
 // multinomial: how often what is drawn, what is refused.
-#include <sluice/ops/sampling.h>
+#include <sluice/ops/index/sampling.h>
 
 #include "support/catch.h"
 
-#include <sluice/core/parallel.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/softmax.h>
-#include <sluice/ops/view.h>
+#include <sluice/core/kernel/parallel.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/rows/softmax.h>
+#include <sluice/ops/shape/view.h>
 
 #include <cmath>
 #include <set>

@@ -1,9 +1,9 @@
 // cumsum beside its rows in support/cases_index.cpp.
 #include <sluice/ops/scan/scan.h>
 
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/view.h>
 
 #include "support/catch.h"
 

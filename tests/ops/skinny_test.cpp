@@ -1,10 +1,10 @@
 // Products of few rows against loops in f64.
-#include <sluice/ops/skinny.h>
+#include <sluice/ops/matmul/skinny.h>
 
 #include "support/approx.h"
 #include "support/catch.h"
 
-#include <sluice/core/parallel.h>
+#include <sluice/core/kernel/parallel.h>
 
 #include <cmath>
 #include <vector>

@@ -1,9 +1,9 @@
-#include <sluice/ops/sort.h>
+#include <sluice/ops/index/sort.h>
 
 #include <sluice/autograd/engine.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/gather.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/index/gather.h>
+#include <sluice/ops/shape/view.h>
 
 #include "support/catch.h"
 

@@ -1,10 +1,10 @@
 #include "support/catch.h"
 
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/gather.h>
-#include <sluice/ops/reduce.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/index/gather.h>
+#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/scan/scan.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/view.h>
 
 #include <limits>
 

@@ -11,12 +11,12 @@
 #include <sluice/layers/gau/gau.h>
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/train/training.h>
-#include <sluice/ops/activation.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/loss.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/elementwise/activation.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/loss.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 #include <fstream>

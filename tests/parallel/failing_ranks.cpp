@@ -1,6 +1,6 @@
 // A job in which something goes wrong on one rank: failing_ranks WHAT RANK SECONDS. Each rank prints "rank R is process P",
 // then they train on nothing; see failure.sh.
-#include <sluice/ops/create.h>
+#include <sluice/ops/shape/create.h>
 #include <sluice/parallel/collectives.h>
 #include <sluice/parallel/group.h>
 #include <sluice/parallel/mpi/world.h>

@@ -6,13 +6,13 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/layers/gau/flash.h>
-#include <sluice/layers/heads/gated_attention.h>
-#include <sluice/layers/linear_time/linear_attention.h>
+#include <sluice/layers/attention/gated_attention.h>
+#include <sluice/layers/linear_attention/linear_attention.h>
 #include <sluice/ops/attention/relative_bias.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/view.h>
 #include <sluice/parallel/sequence_attention.h>
 
 #include <array>

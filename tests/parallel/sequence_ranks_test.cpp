@@ -6,13 +6,13 @@
 #include <sluice/autograd/engine.h>
 #include <sluice/autograd/function.h>
 #include <sluice/layers/gau/flash_model.h>
-#include <sluice/layers/heads/gated_attention.h>
-#include <sluice/layers/linear_time/gla.h>
+#include <sluice/layers/attention/gated_attention.h>
+#include <sluice/layers/linear_attention/gla.h>
 #include <sluice/layers/train/data_parallel.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/view.h>
 #include <sluice/parallel/collectives.h>
 #include <sluice/parallel/sequence.h>
 

@@ -4,13 +4,13 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/layers/gau/flash.h>
-#include <sluice/layers/heads/gated_attention.h>
-#include <sluice/layers/heads/multi_head_attention.h>
-#include <sluice/layers/linear_time/gla.h>
-#include <sluice/layers/linear_time/linear_attention.h>
-#include <sluice/layers/linear_time/retention.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/reduce.h>
+#include <sluice/layers/attention/gated_attention.h>
+#include <sluice/layers/attention/multi_head_attention.h>
+#include <sluice/layers/linear_attention/gla.h>
+#include <sluice/layers/linear_attention/linear_attention.h>
+#include <sluice/layers/linear_attention/retention.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/rows/reduce.h>
 #include <sluice/parallel/sequence.h>
 
 using namespace sluice;

@@ -1,7 +1,7 @@
 #include "support/approx.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/ops/create.h>
+#include <sluice/ops/shape/create.h>
 
 #include <algorithm>
 #include <cmath>

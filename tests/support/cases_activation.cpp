@@ -1,7 +1,7 @@
-// Rows: ops/activation.h. The references spell each definition out.
+// Rows: ops/elementwise/activation.h. The references spell each definition out.
 #include "support/op_cases.h"
 
-#include <sluice/ops/activation.h>
+#include <sluice/ops/elementwise/activation.h>
 
 #include <cmath>
 #include <list>

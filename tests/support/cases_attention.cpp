@@ -3,7 +3,7 @@
 #include "support/op_cases.h"
 
 #include <sluice/ops/attention/attention_reference.h>
-#include <sluice/ops/elementwise.h>
+#include <sluice/ops/elementwise/elementwise.h>
 
 #include <cmath>
 

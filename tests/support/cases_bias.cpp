@@ -3,7 +3,7 @@
 
 #include <sluice/ops/attention/attention.h>
 #include <sluice/ops/attention/relative_bias.h>
-#include <sluice/ops/elementwise.h>
+#include <sluice/ops/elementwise/elementwise.h>
 
 #include <algorithm>
 #include <cmath>

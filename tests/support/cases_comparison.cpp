@@ -1,7 +1,7 @@
 // Rows: comparisons and logic. Results are bool and exact.
 #include "support/op_cases.h"
 
-#include <sluice/ops/elementwise.h>
+#include <sluice/ops/elementwise/elementwise.h>
 
 #include <cmath>
 

@@ -1,10 +1,10 @@
-// Rows: ops/einsum.h, ops/rearrange.h, ops/rope.h.
+// Rows: ops/matmul/einsum.h, ops/shape/rearrange.h, ops/rows/rope.h.
 #include "support/op_cases.h"
 
-#include <sluice/ops/create.h>
-#include <sluice/ops/einsum.h>
-#include <sluice/ops/rearrange.h>
-#include <sluice/ops/rope.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/matmul/einsum.h>
+#include <sluice/ops/shape/rearrange.h>
+#include <sluice/ops/rows/rope.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,8 +1,8 @@
-// Rows: ops/create.h. Ops that make tensors from nothing take their dtype from a dummy scalar.
+// Rows: ops/shape/create.h. Ops that make tensors from nothing take their dtype from a dummy scalar.
 #include "support/op_cases.h"
 
-#include <sluice/ops/create.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/view.h>
 
 namespace sluice::testing {
 

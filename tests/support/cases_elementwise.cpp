@@ -1,9 +1,9 @@
-// Rows: ops/elementwise.h, arithmetic; ops/map.h.
+// Rows: ops/elementwise/elementwise.h, arithmetic; ops/elementwise/map.h.
 #include "support/op_cases.h"
 
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/map.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/elementwise/map.h>
 
 #include <algorithm>
 #include <cmath>

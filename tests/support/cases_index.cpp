@@ -1,16 +1,16 @@
-// Rows: ops/gather.h, ops/scan/scan.h, ops/sort.h.
+// Rows: ops/index/gather.h, ops/scan/scan.h, ops/index/sort.h.
 #include "support/op_cases.h"
 
-#include <sluice/core/random.h>
+#include <sluice/core/number/random.h>
 #include <sluice/ops/attention/top_k.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/gather.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/sampling.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/index/gather.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/index/sampling.h>
 #include <sluice/ops/scan/scan.h>
-#include <sluice/ops/sort.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/index/sort.h>
+#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 #include <functional>

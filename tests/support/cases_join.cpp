@@ -1,7 +1,7 @@
-// Rows: ops/view.h, splitting, joining and padding.
+// Rows: ops/shape/view.h, splitting, joining and padding.
 #include "support/op_cases.h"
 
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/view.h>
 
 namespace sluice::testing {
 

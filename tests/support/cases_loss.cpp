@@ -1,9 +1,9 @@
-// Rows: ops/loss.h, ops/dropout.h.
+// Rows: ops/rows/loss.h, ops/elementwise/dropout.h.
 #include "support/op_cases.h"
 
-#include <sluice/ops/dropout.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/loss.h>
+#include <sluice/ops/elementwise/dropout.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/loss.h>
 
 #include <cmath>
 

@@ -1,7 +1,7 @@
-// Rows: ops/elementwise.h, functions of one number.
+// Rows: ops/elementwise/elementwise.h, functions of one number.
 #include "support/op_cases.h"
 
-#include <sluice/ops/elementwise.h>
+#include <sluice/ops/elementwise/elementwise.h>
 
 #include <cmath>
 

@@ -1,8 +1,8 @@
-// Rows: ops/matmul.h.
+// Rows: ops/matmul/matmul.h.
 #include "support/op_cases.h"
 
-#include <sluice/ops/matmul.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/shape/view.h>
 
 #include <numeric>
 

@@ -1,8 +1,8 @@
-// Rows: ops/scan/linear_scan.h, ops/causal_conv.h.
+// Rows: ops/scan/linear_scan.h, ops/scan/causal_conv.h.
 #include "support/op_cases.h"
 #include "support/scan_samples.h"
 
-#include <sluice/ops/causal_conv.h>
+#include <sluice/ops/scan/causal_conv.h>
 #include <sluice/ops/scan/linear_scan.h>
 
 #include <algorithm>

@@ -1,9 +1,9 @@
-// Rows: ops/softmax.h, ops/norm.h.
+// Rows: ops/rows/softmax.h, ops/rows/norm.h.
 #include "support/op_cases.h"
 
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/norm.h>
-#include <sluice/ops/softmax.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/norm.h>
+#include <sluice/ops/rows/softmax.h>
 
 #include <algorithm>
 #include <cmath>

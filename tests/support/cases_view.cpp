@@ -1,7 +1,7 @@
-// Rows: ops/view.h, the views. Each reference is a map of indices: y[i] = x[from(i)].
+// Rows: ops/shape/view.h, the views. Each reference is a map of indices: y[i] = x[from(i)].
 #include "support/op_cases.h"
 
-#include <sluice/ops/view.h>
+#include <sluice/ops/shape/view.h>
 
 namespace sluice::testing {
 

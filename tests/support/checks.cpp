@@ -4,7 +4,7 @@
 #include "support/scan_samples.h"
 #include "support/table_samples.h"
 
-#include <sluice/ops/create.h>
+#include <sluice/ops/shape/create.h>
 
 #include <algorithm>
 

@@ -3,7 +3,7 @@
 
 #include "support/catch.h"
 
-#include <sluice/core/cpu.h>
+#include <sluice/core/kernel/cpu.h>
 
 namespace sluice::testing {
 

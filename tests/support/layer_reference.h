@@ -3,7 +3,7 @@
 // layers/table_reference_test.cpp compares every sample with it, and fails for a layer without a reference.
 #pragma once
 
-#include <sluice/core/json.h>
+#include <sluice/core/text/json.h>
 #include <sluice/core/tensor.h>
 
 #include <cstdint>

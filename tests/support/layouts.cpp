@@ -2,7 +2,7 @@
 
 #include "support/approx.h"
 
-#include <sluice/ops/create.h>
+#include <sluice/ops/shape/create.h>
 
 #include <cmath>
 

@@ -1,8 +1,8 @@
 // linear_attention() of given features as a layer, so that its stream can be compared with the function.
 #pragma once
 
-#include <sluice/layers/linear_time/linear_attention.h>
-#include <sluice/ops/view.h>
+#include <sluice/layers/linear_attention/linear_attention.h>
+#include <sluice/ops/shape/view.h>
 
 #include <vector>
 

@@ -1,6 +1,6 @@
 #include "support/op_cases.h"
 
-#include <sluice/ops/create.h>
+#include <sluice/ops/shape/create.h>
 
 #include <algorithm>
 #include <cmath>

@@ -17,7 +17,7 @@ void note_flat(const std::string& op, const std::string& reason);
 /// Writes the table to `folder`/op_table.txt, if any check was noted.
 void write_op_table(const std::string& folder);
 
-/// The names of the scalar formulas in ops/formulas.h; templates are left out, their instances are in.
+/// The names of the scalar formulas in ops/elementwise/formulas.h; templates are left out, their instances are in.
 std::vector<std::string> formula_names(const std::string& source_dir);
 
 }  // namespace sluice::testing

@@ -5,12 +5,12 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/core/tensor.h>
-#include <sluice/ops/activation.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
-#include <sluice/ops/matmul.h>
-#include <sluice/ops/reduce.h>
-#include <sluice/ops/view.h>
+#include <sluice/ops/elementwise/activation.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 #include <cmath>

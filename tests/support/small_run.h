@@ -1,11 +1,11 @@
 // A training run that is small, and everything of it that a file can change.
 #pragma once
 
-#include <sluice/core/random.h>
+#include <sluice/core/number/random.h>
 #include <sluice/layers/nn/mlp.h>
 #include <sluice/layers/train/training.h>
-#include <sluice/ops/create.h>
-#include <sluice/ops/elementwise.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
 
 #include <string>
 

@@ -1,6 +1,6 @@
 #include "support/table_samples.h"
 
-#include <sluice/ops/create.h>
+#include <sluice/ops/shape/create.h>
 
 #include <cstdlib>
 #include <optional>

@@ -1,0 +1,101 @@
+#include <sluice/core/kernel/observer.h>
+
+#include <chrono>
+#include <vector>
+
+namespace sluice {
+
+namespace detail {
+
+constinit std::atomic<int> observer_count = 0;
+
+namespace {
+
+// The lists, innermost first.
+constinit thread_local Observer* of_thread = nullptr;
+constinit Observer* of_all_threads = nullptr;
+constinit thread_local ObservedCall* running = nullptr;
+constinit thread_local int64_t allocated = 0;
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+}  // namespace
+
+template <class F>
+void each_observer(F f) {
+  for (Observer* list : {of_thread, of_all_threads})
+    for (Observer* o = list; o; o = o->outer_) f(*o);
+}
+
+Observer::Observer(Of of) : of_(of) {
+  Observer*& list = of == Of::all_threads ? of_all_threads : of_thread;
+  outer_ = std::exchange(list, this);
+  observer_count.fetch_add(1, std::memory_order_relaxed);
+}
+Observer::~Observer() {
+  for (Observer** at = of_ == Of::all_threads ? &of_all_threads : &of_thread; *at; at = &(*at)->outer_)
+    if (*at == this) {
+      *at = outer_;
+      break;
+    }
+  observer_count.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void WorkCounter::on_call(const KernelCall& call) {
+  if (call.nested) return;  // the outer call stands for its nested calls
+  work_ += call.work;
+  ++calls_;
+}
+
+void note_op(const char* op, const Tensor& y, Node* node) {
+  each_observer([&](Observer& o) { o.on_op(op, y, node); });
+}
+void note_vjp(const Node& node, const Tensors& grads) {
+  each_observer([&](Observer& o) { o.on_vjp(node, grads); });
+}
+void note_allocation(std::size_t bytes) { allocated += static_cast<int64_t>(bytes); }
+
+ObservedCall::ObservedCall(const char* op, Device device)
+    : op_(op), device_(device), start_(of_thread || of_all_threads ? now() : 0), outer_(running) {
+  running = this;
+}
+
+ObservedCall::~ObservedCall() {
+  running = outer_;
+  if (!of_thread && !of_all_threads) return;
+  const double seconds = now() - start_;
+  if (outer_) outer_->nested_seconds_ += seconds;
+  const KernelCall call{op_,     device_, work, start_, seconds, seconds - nested_seconds_, std::exchange(allocated, 0),
+                        outer_ != nullptr};
+  each_observer([&](Observer& o) { o.on_call(call); });
+}
+
+}  // namespace detail
+
+// Here, because the names of modules are asked of the observers.
+constinit thread_local ModuleScope* ModuleScope::top_ = nullptr;
+
+std::string ModuleScope::path(const ModuleNames* names) {
+  const auto found = [](const ModuleNames& m, const ModuleScope& s) -> std::string {
+    auto it = m.find({s.object_, s.type_});
+    // A derived layer is registered under its own type, but its scope has the type of its base.
+    if (it == m.end()) it = m.lower_bound({s.object_, ""});
+    return it == m.end() || it->first.first != s.object_ ? "" : it->second;
+  };
+  std::vector<const ModuleScope*> scopes;
+  for (const ModuleScope* s = top_; s; s = s->outer_) scopes.push_back(s);
+  std::string path;
+  for (auto it = scopes.rbegin(); it != scopes.rend(); ++it) {
+    std::string name = names ? found(*names, **it) : "";
+    if (!names)
+      detail::each_observer([&](const detail::Observer& o) {
+        if (const ModuleNames* known = o.modules(); known && name.empty()) name = found(*known, **it);
+      });
+    // A registered name is the whole path from the model down; a type only adds one level.
+    if (!name.empty()) path = name + " (" + (*it)->type_ + ")";
+    else path += (path.empty() ? "" : " / ") + std::string((*it)->type_);
+  }
+  return path;
+}
+
+}  // namespace sluice

@@ -1,0 +1,90 @@
+// The random generator Philox4x32-10 (Salmon et al. 2011) and the values made from its words, in one source for every
+// device. Block i of a stream is a pure function of (seed, i).
+#pragma once
+
+#include <sluice/core/kernel/fn.h>
+
+#include <cmath>
+#include <cstdint>
+#include <numbers>
+
+namespace sluice::detail {
+
+inline constexpr uint32_t kPhiloxMul0 = 0xD2511F53, kPhiloxMul1 = 0xCD9E8D57;
+inline constexpr uint32_t kPhiloxWeyl0 = 0x9E3779B9, kPhiloxWeyl1 = 0xBB67AE85;  // key increments: golden ratio, √3
+
+SLUICE_FN void philox_round(uint32_t& c0, uint32_t& c1, uint32_t& c2, uint32_t& c3, uint32_t k0, uint32_t k1) {
+  const uint64_t p0 = uint64_t{c0} * kPhiloxMul0, p1 = uint64_t{c2} * kPhiloxMul1;
+  c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
+  c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
+  c1 = static_cast<uint32_t>(p1);
+  c3 = static_cast<uint32_t>(p0);
+}
+
+struct PhiloxWords {
+  uint32_t word[4];
+};
+/// The four words of a block.
+SLUICE_FN PhiloxWords philox_block(uint64_t seed, uint64_t block) {
+  uint32_t c0 = static_cast<uint32_t>(block), c1 = static_cast<uint32_t>(block >> 32), c2 = 0, c3 = 0;
+  uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
+  for (int round = 0; round < 10; ++round, k0 += kPhiloxWeyl0, k1 += kPhiloxWeyl1) philox_round(c0, c1, c2, c3, k0, k1);
+  return {{c0, c1, c2, c3}};
+}
+
+SLUICE_FN uint64_t word64(const uint32_t* words, int64_t i) { return uint64_t{words[2 * i + 1]} << 32 | words[2 * i]; }
+
+// A float takes one word (24 bits of it), a double two (53 bits).
+template <class T>
+inline constexpr int kPerBlock = 16 / sizeof(T);
+template <class T>
+inline constexpr T kUnit = sizeof(T) == 4 ? T(0x1p-24) : T(0x1p-53);
+/// Integer in [0, 1/kUnit), exact in T.
+template <class T>
+SLUICE_FN T random_bits(const uint32_t* words, int64_t i) {
+  if constexpr (sizeof(T) == 4) return static_cast<T>(static_cast<int32_t>(words[i] >> 8));
+  else return static_cast<T>(static_cast<int64_t>(word64(words, i) >> 11));
+}
+
+/// floor(w · range / 2^64): uniform on [0, range).
+SLUICE_FN uint64_t scaled_word(uint64_t w, uint64_t range) {
+  return static_cast<uint64_t>(static_cast<unsigned __int128>(w) * range >> 64);
+}
+
+/// Uniform on [a, a + span), clamped to `last`, because a + u·span may round up to the upper bound.
+template <class T>
+SLUICE_FN T uniform_value(const uint32_t* words, int64_t i, T a, T span, T last) {
+  const T x = a + random_bits<T>(words, i) * kUnit<T> * span;
+  return last < x ? last : x;
+}
+/// Values i and i + 1 (i even) of a normal distribution, by Box and Muller.
+template <class T>
+SLUICE_FN void normal_pair(const uint32_t* words, int64_t i, T mean, T std, T& x, T& y) {
+  const T u = (random_bits<T>(words, i) + 1) * kUnit<T>;  // (0, 1], so that the log is finite
+  const T angle = random_bits<T>(words, i + 1) * kUnit<T> * (2 * std::numbers::pi_v<T>);
+  const T radius = std * std::sqrt(-2 * std::log(u));
+  x = mean + radius * std::cos(angle);
+  y = mean + radius * std::sin(angle);
+}
+
+/// erf(y) = x for |x| < 1: Winitzki's formula (error 2e-3), then two Halley steps, each of which cubes the error.
+SLUICE_FN double erf_inverse(double x) {
+  constexpr double a = 0.147;
+  const double log_term = std::log1p(-x * x), b = 2 / (std::numbers::pi * a) + log_term / 2;
+  const double square = std::sqrt(b * b - log_term / a) - b;
+  double y = std::copysign(std::sqrt(square > 0 ? square : 0.0), x);
+  for (int step = 0; step < 2; ++step) {
+    const double u = (std::erf(y) - x) * std::exp(y * y) / (2 * std::numbers::inv_sqrtpi);
+    y -= u / (1 + y * u);
+  }
+  return y;
+}
+/// A standard normal value cut to ±2, by its inverse distribution function; edge = erf(√2) = P(|z| < 2).
+template <class T>
+SLUICE_FN double truncated_normal_value(const uint32_t* words, int64_t i, double edge) {
+  const double u = (static_cast<double>(random_bits<T>(words, i)) + 0.5) * static_cast<double>(kUnit<T>);  // (0, 1)
+  const double z = std::numbers::sqrt2 * erf_inverse((2 * u - 1) * edge);
+  return z < -2.0 ? -2.0 : z > 2.0 ? 2.0 : z;
+}
+
+}  // namespace sluice::detail

@@ -1,0 +1,143 @@
+#include <sluice/core/text/json.h>
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <limits>
+
+namespace sluice {
+
+namespace {
+
+constexpr std::size_t kDeepest = 32;
+
+struct Adapter final : nlohmann::json_sax<nlohmann::json> {
+  JsonEvents& to;
+  explicit Adapter(JsonEvents& events) : to(events) {}
+  bool null() override { return to.null(); }
+  bool boolean(bool b) override { return to.boolean(b); }
+  bool number_integer(int64_t i) override { return to.negative(i); }
+  bool number_unsigned(uint64_t u) override { return to.natural(u); }
+  bool number_float(double x, const std::string&) override { return to.fraction(x); }
+  bool string(std::string& s) override { return to.text(s); }
+  bool binary(nlohmann::json::binary_t&) override { return false; }
+  bool start_object(std::size_t) override { return to.start_object(); }
+  bool key(std::string& k) override { return to.name(k); }
+  bool end_object() override { return to.end_object(); }
+  bool start_array(std::size_t) override { return to.start_list(); }
+  bool end_array() override { return to.end_list(); }
+  bool parse_error(std::size_t at, const std::string&, const nlohmann::json::exception& e) override {
+    return to.broken(at, e.what());
+  }
+};
+
+/// Builds the value. `open_` has the lists and objects around the next value.
+struct Builder final : JsonEvents {
+  Json root;
+  std::string error;
+
+  bool null() override { return put({}); }
+  bool boolean(bool b) override { return put(b); }
+  bool natural(uint64_t u) override {
+    return u <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) ? put(static_cast<int64_t>(u))
+                                                                            : put(static_cast<double>(u));
+  }
+  bool negative(int64_t i) override { return put(i); }
+  bool fraction(double x) override { return put(x); }
+  bool text(std::string& s) override { return put(std::move(s)); }
+  bool start_list() override { return start(Json::List{}); }
+  bool start_object() override { return start(Json::Object{}); }
+  bool end_list() override { return open_.pop_back(), true; }
+  bool end_object() override { return open_.pop_back(), true; }
+  bool name(std::string& s) override {
+    if (open_.back()->find(s)) return error = str("the name \"", s, "\" appears twice in an object"), false;
+    std::get<Json::Object>(open_.back()->value).emplace_back(s, Json());
+    return true;
+  }
+  bool broken(std::size_t at, const std::string& why) override {
+    return error = str("it is not JSON at byte ", at, " (", why.substr(0, 200), ")"), false;
+  }
+
+ private:
+  bool put(Json j) { return place() = std::move(j), true; }
+  Json& place() {
+    if (open_.empty()) return root;
+    if (auto* list = std::get_if<Json::List>(&open_.back()->value)) return list->emplace_back();
+    return std::get<Json::Object>(open_.back()->value).back().second;
+  }
+  bool start(Json j) {
+    if (open_.size() == kDeepest) return error = str("it is nested deeper than ", kDeepest), false;
+    Json& at = place();
+    at = std::move(j);
+    open_.push_back(&at);
+    return true;
+  }
+  std::vector<Json*> open_;
+};
+
+nlohmann::ordered_json converted(const Json& j) {
+  return std::visit(
+      [](const auto& v) -> nlohmann::ordered_json {
+        using T = std::decay_t<decltype(v)>;
+        if constexpr (std::is_same_v<T, std::monostate>) {
+          return nullptr;
+        } else if constexpr (std::is_same_v<T, Json::List>) {
+          auto list = nlohmann::ordered_json::array();
+          for (const Json& x : v) list.push_back(converted(x));
+          return list;
+        } else if constexpr (std::is_same_v<T, Json::Object>) {
+          auto object = nlohmann::ordered_json::object();
+          auto& entries = object.get_ref<nlohmann::ordered_json::object_t&>();
+          for (const auto& [name, x] : v)
+            static_cast<std::vector<std::pair<const std::string, nlohmann::ordered_json>>&>(entries).emplace_back(
+                name, converted(x));
+          return object;
+        } else {
+          return v;
+        }
+      },
+      j.value);
+}
+
+}  // namespace
+
+const Json& Json::at(std::string_view name) const {
+  if (const Json* j = find(name)) return *j;
+  fail<ValueError>("json: no \"", name, "\" in ", *this);
+}
+bool operator==(const Json& a, const Json& b) { return a.value == b.value; }  // not defaulted: clang 14 would crash
+void Json::fail_type() const { fail<ValueError>("json: not the type that is needed — got ", *this); }
+
+const Json* Json::find(std::string_view name) const {
+  const Object* o = as<Object>();
+  if (!o) return nullptr;
+  const auto it = std::find_if(o->begin(), o->end(), [&](const auto& e) { return e.first == name; });
+  return it == o->end() ? nullptr : &it->second;
+}
+
+Json& Json::operator[](std::string_view name) {
+  if (is_null()) value = Object();
+  if (const Json* found = find(name)) return const_cast<Json&>(*found);
+  return std::get<Object>(value).emplace_back(name, Json()).second;
+}
+
+bool read_json(std::string_view text, JsonEvents& events) {
+  Adapter adapter(events);
+  return nlohmann::json::sax_parse(text, &adapter);
+}
+
+Json parse_json(std::string_view text) {
+  Builder builder;
+  if (!read_json(text, builder)) fail<ValueError>("json: ", builder.error);
+  return std::move(builder.root);
+}
+
+std::string to_text(const Json& j, int indent) {
+  try {
+    return converted(j).dump(indent);
+  } catch (const nlohmann::json::exception& e) {
+    fail<ValueError>("json: a name or text is not UTF-8 (", e.what(), ")");
+  }
+}
+
+}  // namespace sluice

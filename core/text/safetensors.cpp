@@ -1,0 +1,313 @@
+#include <sluice/core/text/safetensors.h>
+
+#include <sluice/core/text/file.h>
+#include <sluice/core/text/json.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <optional>
+#include <set>
+#include <vector>
+
+namespace sluice {
+
+static_assert(std::endian::native == std::endian::little, "files are little-endian");
+
+namespace {
+
+constexpr uint64_t kMaxHeader = 100'000'000;  // the reference implementation's limit
+constexpr uint64_t kMaxBytes = uint64_t{1} << 46;
+
+// In the order in which the reference implementation sorts them: by size of element, descending, so
+// that every tensor is aligned.
+constexpr std::pair<DType, std::string_view> kNames[] = {
+    {i64, "I64"}, {f64, "F64"}, {f32, "F32"}, {i32, "I32"}, {bf16, "BF16"}, {boolean, "BOOL"}};
+int order_of(DType t) {
+  return static_cast<int>(std::find_if(std::begin(kNames), std::end(kNames),
+                                       [&](auto& n) { return n.first == t; }) - kNames);
+}
+
+/// A name from the file for an error text, cut to 100 characters.
+std::string cited(const std::string& name) {
+  return name.size() <= 100 ? str("'", name, "'") : str("'", name.substr(0, 100), "…'");
+}
+
+struct Entry {
+  std::string name;
+  std::optional<std::string> dtype;
+  std::optional<std::vector<uint64_t>> shape, offsets;
+  DType type = f32;   // of dtype
+  bool half = false;  // F16 in the file, f32 in memory
+  bool wanted = true;
+  Shape dims;        // of shape
+};
+
+/// Reads the header as a stream of events. A well-formed header has only four places; anything else stops the reading,
+/// so nothing unexpected is built, whatever the text nests or repeats.
+class HeaderParser final : public JsonEvents {
+ public:
+  std::vector<Entry> entries;
+  std::map<std::string, std::string> metadata;
+  std::string error;
+
+  bool start_object() override {
+    switch (place_) {
+      case Place::start: place_ = Place::top; return true;
+      case Place::top_value:
+        if (key_ == "__metadata__") {
+          place_ = Place::metadata;
+        } else {
+          place_ = Place::entry;
+          entries.push_back({.name = key_, .dtype = {}, .shape = {}, .offsets = {}, .dims = {}});
+        }
+        return true;
+      default: return unexpected("an object");
+    }
+  }
+  bool end_object() override {
+    if (place_ == Place::entry) {
+      const Entry& e = entries.back();
+      const char* missing = !e.dtype     ? "dtype"
+                            : !e.shape   ? "shape"
+                            : !e.offsets ? "data_offsets"
+                                         : nullptr;
+      if (missing) return stop(str("tensor ", cited(e.name), " has no ", missing));
+    }
+    place_ = place_ == Place::top ? Place::end : Place::top;
+    return true;
+  }
+  bool name(std::string& k) override {
+    key_ = k;
+    if (place_ == Place::top) {
+      if (!names_.insert(k).second) return stop(str("the name ", cited(k), " appears twice"));
+      place_ = Place::top_value;
+    } else if (place_ == Place::metadata) {
+      if (metadata.contains(k)) return stop(str("the metadata key ", cited(k), " appears twice"));
+    } else {
+      const Entry& e = entries.back();
+      if (k != "dtype" && k != "shape" && k != "data_offsets")
+        return stop(str("tensor ", cited(e.name), " has an unknown key ", cited(k)));
+      if (k == "dtype"   ? e.dtype.has_value()
+          : k == "shape" ? e.shape.has_value()
+                         : e.offsets.has_value())
+        return stop(str("tensor ", cited(e.name), " has the key '", k, "' twice"));
+    }
+    return true;
+  }
+  bool text(std::string& v) override {
+    if (place_ == Place::metadata) metadata[key_] = v;
+    else if (place_ == Place::entry && key_ == "dtype") entries.back().dtype = v;
+    else return unexpected("a string");
+    return true;
+  }
+  bool start_list() override {
+    if (place_ != Place::entry || key_ == "dtype") return unexpected("an array");
+    (key_ == "shape" ? entries.back().shape : entries.back().offsets).emplace();
+    place_ = Place::list;
+    return true;
+  }
+  bool end_list() override {
+    place_ = Place::entry;
+    return true;
+  }
+  bool natural(uint64_t v) override {
+    if (place_ != Place::list) return unexpected("a number");
+    auto& list = *(key_ == "shape" ? entries.back().shape : entries.back().offsets);
+    if (list.size() == (key_ == "shape" ? static_cast<std::size_t>(kMaxRank) : 2))
+      return stop(key_ == "shape" ? str("tensor ", cited(entries.back().name), " has more than ",
+                                        kMaxRank, " dimensions")
+                                  : str("tensor ", cited(entries.back().name),
+                                        " has more than two data_offsets"));
+    list.push_back(v);
+    return true;
+  }
+  bool negative(int64_t) override { return unexpected("a negative number"); }
+  bool fraction(double) override {
+    return unexpected("a fractional or huge number");
+  }
+  bool null() override { return unexpected("null"); }
+  bool boolean(bool) override { return unexpected("a boolean"); }
+  bool broken(std::size_t at, const std::string& why) override {
+    return stop(str("the header is not valid JSON at byte ", at, " (", why.substr(0, 200), ")"));
+  }
+
+ private:
+  enum class Place { start, top, top_value, metadata, entry, list, end } place_ = Place::start;
+
+  bool stop(std::string why) {
+    error = std::move(why);
+    return false;
+  }
+  bool unexpected(const char* what) {
+    switch (place_) {
+      case Place::start: return stop(str("the header is ", what, ", not an object"));
+      case Place::metadata:
+        return stop(str("metadata ", cited(key_), " is ", what, ", not a string"));
+      case Place::top_value: return stop(str(cited(key_), " is ", what, ", not an object"));
+      case Place::list:
+        return stop(str("tensor ", cited(entries.back().name), ": ", key_, " holds ", what));
+      default: return stop(str("tensor ", cited(entries.back().name), ": ", key_, " is ", what));
+    }
+  }
+
+  std::string key_;
+  std::set<std::string> names_;
+};
+
+float float_of_half(uint16_t h) {
+  const uint32_t sign = uint32_t{h & 0x8000u} << 16, exponent = (h >> 10) & 31u, fraction = h & 1023u;
+  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | (fraction << 13));  // ∞ and NaN
+  if (exponent > 0) return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (fraction << 13));
+  return std::copysign(static_cast<float>(fraction) * 0x1p-24f, sign ? -1.0f : 1.0f);  // denormal, 0
+}
+
+/// Checks one tensor's dtype, shape and range against each other and fills type and dims. Returns the reason if
+/// something is wrong, else "".
+std::string check_entry(Entry& e) {
+  if (e.offsets->size() != 2) return str("tensor ", cited(e.name), " needs two data_offsets");
+  const uint64_t begin = (*e.offsets)[0], end = (*e.offsets)[1];
+  if (begin > end)
+    return str("tensor ", cited(e.name), " has reversed data_offsets [", begin, ",", end, "]");
+  if (!e.wanted) return {};
+  auto known = std::find_if(std::begin(kNames), std::end(kNames),
+                            [&](auto& n) { return n.second == *e.dtype; });
+  e.half = *e.dtype == "F16";
+  if (known == std::end(kNames) && !e.half)
+    return str("tensor ", cited(e.name), " has the dtype ", cited(*e.dtype),
+               "; need F32, F64, F16, BF16, I64, I32 or BOOL");
+  e.type = e.half ? f32 : known->first;
+  // Zero sizes are counted as one here, so that strides cannot overflow either.
+  const uint64_t item = e.half ? 2 : static_cast<uint64_t>(size_of(e.type));
+  uint64_t bound = item, bytes = item;
+  for (uint64_t s : *e.shape) {
+    if (s > kMaxBytes / bound)
+      return str("tensor ", cited(e.name), " has a shape whose size overflows");
+    bound *= std::max<uint64_t>(s, 1), bytes *= s;
+    e.dims.push_back(static_cast<int64_t>(s));
+  }
+  if (end - begin != bytes)
+    return str("tensor ", cited(e.name), " ", e.dims, " ", *e.dtype, " takes ", bytes,
+               " bytes, its data_offsets span ", end - begin);
+  return {};
+}
+
+}  // namespace
+
+SafeTensors load_safetensors(const std::string& path, const std::function<bool(const std::string&)>& wanted) {
+  FileReader file(path);
+  auto check = [&](bool good, const auto&... why) {
+    if (!good) fail<IOError>("load_safetensors: '", path, "': ", why...);
+  };
+  check(file.size() >= 8, "the file has ", file.size(),
+        " bytes; the header's length alone takes 8");
+  uint64_t length;
+  file.read(&length, 8);
+  check(length <= kMaxHeader, "the header claims ", length, " bytes; the limit is ", kMaxHeader, "; is it a safetensors file?");
+  check(length <= file.size() - 8, "the header claims ", length, " bytes, more than the file has");
+  std::string header(length, '\0');
+  file.read(header.data(), header.size());
+  check(!header.empty() && header[0] == '{', "the header is not a JSON object");
+
+  HeaderParser parser;
+  const bool parsed = read_json(header, parser);
+  check(parsed, parser.error);
+
+  auto& entries = parser.entries;
+  for (Entry& e : entries) {
+    e.wanted = !wanted || wanted(e.name);
+    std::string wrong = check_entry(e);
+    check(wrong.empty(), wrong);
+  }
+  std::sort(entries.begin(), entries.end(),
+            [](const Entry& a, const Entry& b) { return *a.offsets < *b.offsets; });
+  uint64_t at = 0;
+  for (const Entry& e : entries) {
+    const uint64_t begin = (*e.offsets)[0];
+    check(begin >= at, "tensor ", cited(e.name), " overlaps another: it starts at ", begin,
+          ", not at ", at);
+    check(begin == at, "there is a hole before tensor ", cited(e.name), ": it starts at ", begin,
+          ", not at ", at);
+    at = (*e.offsets)[1];
+  }
+  const uint64_t data = file.size() - 8 - length;
+  check(at <= data, "the tensors take ", at, " bytes, the file holds only ", data);
+  check(at == data, "the file has ", data - at, " trailing bytes");
+
+  SafeTensors out;
+  out.metadata = std::move(parser.metadata);
+  for (const Entry& e : entries) {
+    const std::size_t bytes = (*e.offsets)[1] - (*e.offsets)[0];
+    if (!e.wanted) {
+      file.skip(bytes);
+      continue;
+    }
+    Tensor t = empty(e.dims, {.dtype = e.type});
+    if (e.half) {
+      std::vector<uint16_t> halves(bytes / 2);
+      file.read(halves.data(), bytes);
+      std::transform(halves.begin(), halves.end(), t.mutable_data<float>(), float_of_half);
+    } else {
+      file.read(t.raw(), bytes);
+    }
+    if (e.type == boolean) {
+      const std::byte* bad = std::find_if(t.raw(), t.raw() + bytes, [](std::byte b) { return b > std::byte{1}; });
+      check(bad == t.raw() + bytes, "tensor ", cited(e.name), " is BOOL, but its byte ", bad - t.raw(),
+            " is neither 0 nor 1");
+    }
+    out.tensors.emplace(e.name, std::move(t));
+  }
+  return out;
+}
+
+void save_safetensors(const std::string& path, const SafeTensors& file) {
+  std::vector<std::pair<std::string, Tensor>> sorted(file.tensors.begin(), file.tensors.end());
+  for (const auto& [name, t] : sorted) {
+    if (!t.defined())
+      fail<IOError>("save_safetensors: '", path, "': tensor '", name, "' is undefined");
+    if (name == "__metadata__")
+      fail<IOError>("save_safetensors: '", path, "': the name '__metadata__' is reserved");
+    if (t.device() == meta) fail<DeviceError>("save_safetensors: tensor '", name, "' is on meta and has no values");
+  }
+  std::stable_sort(sorted.begin(), sorted.end(), [](auto& a, auto& b) {
+    return order_of(a.second.dtype()) < order_of(b.second.dtype());
+  });
+
+  Json::Object header;
+  if (!file.metadata.empty())
+    header.emplace_back("__metadata__", Json::Object(file.metadata.begin(), file.metadata.end()));
+  int64_t at = 0;
+  for (const auto& [name, t] : sorted) {
+    const int64_t end = at + t.numel() * size_of(t.dtype());
+    header.emplace_back(name, Json::Object{{"dtype", kNames[order_of(t.dtype())].second},
+                                           {"shape", Json::List(t.shape().begin(), t.shape().end())},
+                                           {"data_offsets", Json::List{at, end}}});
+    at = end;
+  }
+  std::string text;
+  try {
+    text = to_text(header);
+  } catch (const ValueError& e) {
+    fail<IOError>("save_safetensors: '", path, "': a name or metadata entry is not UTF-8 (", e.what(), ")");
+  }
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  if (text.size() > kMaxHeader)
+    fail<IOError>("save_safetensors: '", path, "': the header would take ", text.size(),
+                  " bytes; the limit is ", kMaxHeader);
+
+  write_file_atomically(path, [&](FileWriter& out) {
+    const uint64_t length = text.size();
+    out.write(&length, 8);
+    out.write(text);
+    for (const auto& [name, t] : sorted) {
+      Tensor rows = detail::on_cpu("save", t);
+      if (!rows.is_contiguous()) {
+        rows = empty(t.shape(), {t.dtype()});
+        detail::copy_elements(t, rows);
+      }
+      out.write(rows.raw(), static_cast<std::size_t>(rows.numel() * size_of(rows.dtype())));
+    }
+  });
+}
+
+}  // namespace sluice

@@ -1,0 +1,280 @@
+// Kernels that make, copy, compare and edit tensors, with a thread for each element.
+#include <sluice/core/number/philox.h>
+#include <sluice/core/number/random.h>
+#include <sluice/cuda/kernels.h>
+#include <sluice/cuda/tensors.h>
+
+#include <cmath>
+#include <vector>
+
+namespace sluice::cuda {
+
+using sluice::detail::convert;
+using sluice::detail::kPerBlock;
+using sluice::detail::StridedRange;
+
+namespace {
+
+template <class S, class T>
+void copy_as(const Tensor& from, const StridedRange& in, Tensor& to, const StridedRange& out) {
+  const S* source = data_of<S>(from);
+  T* target = data_of<T>(to);
+  for_each(to.numel(), [=] __device__(int64_t i) { target[offset_at(out, i)] = convert<T>(source[offset_at(in, i)]); });
+}
+
+template <class T>
+void fill_as(Tensor& x, double value) {
+  const StridedRange out(x.layout());
+  const T v = convert<T>(value);
+  T* p = data_of<T>(x);
+  for_each(x.numel(), [=] __device__(int64_t i) { p[offset_at(out, i)] = v; });
+}
+
+template <class T>
+void ramp_as(Tensor& y, double start, double step) {
+  T* p = data_of<T>(y);
+  for_each(y.numel(), [=] __device__(int64_t i) { p[i] = convert<T>(start + step * static_cast<double>(i)); });
+}
+
+template <class T>
+void eye_as(Tensor& y) {
+  T* p = data_of<T>(y);
+  const int64_t m = y.dim(1);
+  for_each(y.numel(), [=] __device__(int64_t i) { p[i] = convert<T>(i / m == i % m ? 1.0 : 0.0); });
+}
+
+template <class T>
+void one_hot_as(const int64_t* index, Tensor& y) {
+  T* p = data_of<T>(y);
+  const int64_t classes = y.dim(-1);
+  for_each(y.numel(), [=] __device__(int64_t i) { p[i] = convert<T>(index[i / classes] == i % classes ? 1.0 : 0.0); });
+}
+
+template <class T>
+void zero_triangle_as(Tensor& y, bool upper, int64_t k) {
+  T* p = data_of<T>(y);
+  const int64_t n = y.dim(-2), m = y.dim(-1);
+  for_each(y.numel(), [=] __device__(int64_t i) {
+    const int64_t distance = i % m - i / m % n;
+    if (upper ? distance < k : distance > k) p[i] = convert<T>(0.0);
+  });
+}
+
+template <class T>
+void add_to_as(Tensor& x, const Tensor& y, double factor) {
+  const StridedRange in(y.layout());
+  const T f = static_cast<T>(factor);
+  const T* source = data_of<T>(y);
+  T* p = data_of<T>(x);
+  for_each(x.numel(), [=] __device__(int64_t i) { p[i] += f * source[offset_at(in, i)]; });
+}
+
+// -- comparing ------------------------------------------------------------------------------------------------
+template <class T>
+__device__ bool holds(Compare kind, T u, T v) {
+  switch (kind) {
+    case Compare::eq: return u == v;
+    case Compare::ne: return u != v;
+    case Compare::lt: return u < v;
+    case Compare::le: return u <= v;
+    case Compare::gt: return u > v;
+    case Compare::ge: return u >= v;
+    case Compare::both: return u && v;
+    case Compare::either: return u || v;
+    default: return u - u == T(0);
+  }
+}
+
+/// An operand of any dtype, read as T.
+template <class T>
+struct Source {
+  const std::byte* at;
+  DType dtype;
+  StridedRange walk;
+  Source(const Tensor& x, const Shape& shape) : at(address_of(x)), dtype(x.dtype()), walk(x.layout().expanded(shape)) {}
+  __device__ T operator()(int64_t i) const {
+    const int64_t where = offset_at(walk, i);
+    switch (dtype) {
+      case f32: return convert<T>(reinterpret_cast<const float*>(at)[where]);
+      case f64: return convert<T>(reinterpret_cast<const double*>(at)[where]);
+      case bf16: return convert<T>(reinterpret_cast<const BFloat16*>(at)[where]);
+      case i64: return convert<T>(reinterpret_cast<const int64_t*>(at)[where]);
+      case i32: return convert<T>(reinterpret_cast<const int32_t*>(at)[where]);
+      default: return convert<T>(reinterpret_cast<const bool*>(at)[where]);
+    }
+  }
+};
+
+template <class T>
+void compare_as(Compare kind, const Tensor& a, const Tensor& b, Tensor& y) {
+  const Source<T> u(a, y.shape()), v(b, y.shape());
+  bool* p = data_of<bool>(y);
+  for_each(y.numel(), [=] __device__(int64_t i) { p[i] = holds(kind, u(i), v(i)); });
+}
+
+// -- random numbers: a thread takes a block of four words ---------------------------------------------------------
+template <class T, class Value>
+void random_as(const RandomFill& f, Tensor& y, Value value) {
+  constexpr int per_block = sizeof(T) == 1 ? 4 : kPerBlock<T>;
+  const int64_t n = y.numel();
+  const RandomBlocks words_at = blocks_of("random numbers", f.from);
+  T* p = data_of<T>(y);
+  for_each((n + per_block - 1) / per_block, [=] __device__(int64_t block) {
+    const auto words = words_at(static_cast<uint64_t>(block));
+    T values[per_block];
+    value(words.word, values);
+    for (int i = 0; i < per_block; ++i)
+      if (block * per_block + i < n) p[block * per_block + i] = values[i];
+  });
+}
+
+template <class T>
+struct Uniform {
+  T a, span, last;
+  __device__ void operator()(const uint32_t* words, T* out) const {
+    for (int i = 0; i < kPerBlock<T>; ++i) out[i] = sluice::detail::uniform_value(words, i, a, span, last);
+  }
+};
+template <class T>
+struct Normal {
+  T mean, std;
+  __device__ void operator()(const uint32_t* words, T* out) const {
+    for (int i = 0; i < kPerBlock<T>; i += 2) sluice::detail::normal_pair(words, i, mean, std, out[i], out[i + 1]);
+  }
+};
+template <class T>
+struct TruncatedNormal {
+  double mean, std, edge;
+  __device__ void operator()(const uint32_t* words, T* out) const {
+    for (int i = 0; i < kPerBlock<T>; ++i)
+      out[i] = static_cast<T>(mean + std * sluice::detail::truncated_normal_value<T>(words, i, edge));
+  }
+};
+struct Bernoulli {
+  uint64_t threshold;
+  __device__ void operator()(const uint32_t* words, bool* out) const {
+    for (int i = 0; i < 4; ++i) out[i] = words[i] < threshold;
+  }
+};
+struct Integers {
+  uint64_t low, range;
+  __device__ void operator()(const uint32_t* words, int64_t* out) const {
+    for (int i = 0; i < 2; ++i)
+      out[i] = static_cast<int64_t>(low + sluice::detail::scaled_word(sluice::detail::word64(words, i), range));
+  }
+};
+
+template <class T>
+void random_floats(const RandomFill& f, Tensor& y) {
+  const T a = static_cast<T>(f.a), b = static_cast<T>(f.b), span = b - a;
+  if (f.kind == RandomFill::uniform) random_as<T>(f, y, Uniform<T>{a, span, span > 0 ? std::nextafter(b, a) : a});
+  else if (f.kind == RandomFill::normal) random_as<T>(f, y, Normal<T>{a, b});
+  else random_as<T>(f, y, TruncatedNormal<T>{f.a, f.b, std::erf(std::sqrt(2.0))});
+}
+
+template <class T>
+void dropout_as(const Tensor& x, Tensor& y, DropoutSpec s) {
+  const uint64_t threshold = static_cast<uint64_t>(std::ldexp(s.p, 32));
+  const T scale = s.p < 1 ? T(1 / (1 - s.p)) : T(0);
+  const RandomBlocks words_at = blocks_of("dropout", s.from);
+  const int64_t n = x.numel();
+  const T* in = data_of<T>(x);
+  T* out = data_of<T>(y);
+  for_each((n + 3) / 4, [=] __device__(int64_t block) {
+    const auto words = words_at(static_cast<uint64_t>(block));
+    for (int64_t i = 4 * block; i < n && i < 4 * block + 4; ++i) out[i] = words.word[i & 3] >= threshold ? in[i] * scale : T(0);
+  });
+}
+
+__global__ void first_outside_kernel(const int64_t* index, int64_t n, int64_t low, int64_t limit, unsigned long long* first) {
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += int64_t{gridDim.x} * blockDim.x)
+    if (index[i] < low || index[i] >= limit) atomicMin(first, static_cast<unsigned long long>(i));
+}
+
+}  // namespace
+
+int64_t first_outside(const int64_t* index, int64_t n, int64_t limit, bool or_minus_one) {
+  if (n == 0) return 0;
+  if (recording()) return record_index_check(index, n, or_minus_one ? -1 : 0, limit), n;
+  const Scratch<unsigned long long> first(1);
+  const unsigned long long none = static_cast<unsigned long long>(n);
+  copy_to_device(first.get(), &none, sizeof none);
+  launch(first_outside_kernel, dim3(static_cast<unsigned>(std::min((n + kThreads - 1) / kThreads, kMostBlocks))), dim3(kThreads), 0,
+         index, n, or_minus_one ? -1 : 0, limit, first.get());
+  return static_cast<int64_t>(first.first());
+}
+
+void copy(const Tensor& from, Tensor& to) {
+  const StridedRange in(from.shape() == to.shape() ? from.layout() : from.layout().expanded(to.shape()));
+  const StridedRange out(to.layout());
+  if (from.dtype() == to.dtype() && in.contiguous && out.contiguous)
+    return copy_on_device(address_of(to), address_of(from), static_cast<std::size_t>(to.numel() * size_of(to.dtype())));
+  dispatch_all(from.dtype(), [&]<class S>() {
+    dispatch_all(to.dtype(), [&]<class T>() { copy_as<S, T>(from, in, to, out); });
+  });
+}
+
+void transfer(Device, const Tensor& from, Tensor& to) {
+  const auto bytes = static_cast<std::size_t>(from.numel() * size_of(from.dtype()));
+  if (to.device() == cpu) copy_to_host(to.raw(), address_of(from), bytes);
+  else copy_to_device(address_of(to), from.raw(), bytes);
+}
+
+void random(const RandomFill& f, Tensor& y) {
+  switch (f.kind) {
+    case RandomFill::bernoulli: return random_as<bool>(f, y, Bernoulli{f.words[0]});
+    case RandomFill::randint: return random_as<int64_t>(f, y, Integers{f.words[0], f.words[1]});
+    case RandomFill::permutation: {  // a chain of exchanges, so the host makes it
+      refuse_in_recording("a random permutation");
+      Tensor here = empty(y.shape(), {i64, cpu});
+      kernel::random(f, here);
+      return copy_to_device(address_of(y), here.raw(), static_cast<std::size_t>(y.numel()) * sizeof(int64_t));
+    }
+    default: return dispatch_float("random", y.dtype(), [&]<class T>() { random_floats<T>(f, y); });
+  }
+}
+
+void dropout(const Tensor& x, Tensor& y, DropoutSpec spec) {
+  dispatch_float("dropout", x.dtype(), [&]<class T>() { dropout_as<T>(x, y, spec); });
+}
+
+void fill(Tensor& x, double value) {
+  dispatch_all(x.dtype(), [&]<class T>() { fill_as<T>(x, value); });
+}
+void ramp(Tensor& y, double start, double step) {
+  dispatch_all(y.dtype(), [&]<class T>() { ramp_as<T>(y, start, step); });
+}
+void eye(Tensor& y) {
+  dispatch_all(y.dtype(), [&]<class T>() { eye_as<T>(y); });
+}
+
+void one_hot(const Tensor& index, Tensor& y) {
+  const int64_t classes = y.dim(-1), *p = data_of<int64_t>(index), n = index.numel();
+  const int64_t bad = first_outside(p, n, classes);
+  if (bad < n) fail<ValueError>("one_hot: index ", value_at(p + bad), " is outside [0, ", classes, ")");
+  dispatch_all(y.dtype(), [&]<class T>() { one_hot_as<T>(p, y); });
+}
+
+void causal_mask(Tensor& y) {
+  bool* p = data_of<bool>(y);
+  const int64_t lq = y.dim(0), lk = y.dim(1);
+  for_each(y.numel(), [=] __device__(int64_t i) { p[i] = i % lk <= i / lk + lk - lq; });
+}
+
+void zero_triangle(Tensor& y, bool upper, int64_t k) {
+  dispatch_all(y.dtype(), [&]<class T>() { zero_triangle_as<T>(y, upper, k); });
+}
+
+void add_to(Tensor& x, const Tensor& y, double factor) {
+  dispatch_float("add_", x.dtype(), [&]<class T>() { add_to_as<T>(x, y, factor); });
+}
+
+/// Integers compare as i64, two f32 sides as f32, and any other pair with a float side as f64. All conversions are
+/// exact, but for an i64 beyond ±2^53 beside a float.
+void compare(Compare kind, const Tensor& a, const Tensor& b, Tensor& y) {
+  if (a.dtype() == f32 && b.dtype() == f32) compare_as<float>(kind, a, b, y);
+  else if (is_float(a.dtype()) || is_float(b.dtype())) compare_as<double>(kind, a, b, y);
+  else compare_as<int64_t>(kind, a, b, y);
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,105 @@
+// Elementwise kernels made from formulas (ops/elementwise/formulas.h), forward and backward: the device's counterpart of the loops
+// in ops/elementwise/map.h. A thread takes an element. It reads each operand in place (broadcast, strided or bool) and keeps
+// intermediate values in registers.
+#pragma once
+
+#include <sluice/cuda/tensors.h>
+#include <sluice/ops/elementwise/formulas_of_layers.h>
+#include <sluice/ops/elementwise/map.h>
+
+namespace sluice::cuda {
+
+/// Element i of memory that holds T or, if narrow, bf16.
+template <class T>
+__device__ T load(const void* from, int64_t i, bool narrow) {
+  if constexpr (std::is_same_v<T, float>)
+    if (narrow) return to_float(static_cast<const BFloat16*>(from)[i]);
+  return static_cast<const T*>(from)[i];
+}
+template <class T>
+__device__ void store(void* to, int64_t i, T value, bool narrow) {
+  if constexpr (std::is_same_v<T, float>)
+    if (narrow) return void(static_cast<BFloat16*>(to)[i] = BFloat16(value));
+  static_cast<T*>(to)[i] = value;
+}
+
+/// The operands of a map, for a kernel. A kernel computes with bf16 operands in f32.
+template <class T, int N>
+struct Operands {
+  const void* at[N];
+  bool direct[N], boolean[N], narrow;
+  sluice::detail::StridedRange walk[N];
+
+  explicit Operands(const sluice::detail::MapPlan& plan) : narrow(plan.dtype == bf16) {
+    for (std::size_t k = 0; k < N; ++k) {
+      const Tensor& x = *plan.operands[k];
+      direct[k] = plan.direct[k], boolean[k] = x.dtype() == sluice::boolean && !std::is_same_v<T, bool>;
+      at[k] = address_of(x);
+      if (!direct[k]) walk[k] = sluice::detail::StridedRange(x.layout().expanded(plan.shape));
+    }
+  }
+  /// Operand k at element i of the result.
+  __device__ T operator()(int k, int64_t i) const {
+    if (direct[k]) return load<T>(at[k], i, narrow);
+    const int64_t where = offset_at(walk[k], i);
+    return boolean[k] ? T(static_cast<const bool*>(at[k])[where]) : load<T>(at[k], where, narrow);
+  }
+};
+
+template <class F, class T, class Arity>
+struct MapForward;
+template <class F, class T, std::size_t... I>
+struct MapForward<F, T, std::index_sequence<I...>> {
+  F f;
+  Operands<T, sizeof...(I)> in;
+  void* y;
+  __device__ void operator()(int64_t i) const { store<T>(y, i, detail::call(f, Value<T>{in(I, i), {}}...).v, in.narrow); }
+};
+
+/// dx_k = g · ∂f/∂x_k; the last operand is g. Gradients that are not wanted are null.
+template <class F, class T, class Arity>
+struct MapBackward;
+template <class F, class T, std::size_t... I>
+struct MapBackward<F, T, std::index_sequence<I...>> {
+  static constexpr std::size_t N = sizeof...(I);
+  F f;
+  Operands<T, N + 1> in;
+  void* dx[N];
+  __device__ void operator()(int64_t i) const {
+    const Dual<T, N> y = detail::call(f, Dual<T, N>::variable(in(I, i), I, T(1))...);
+    const T g = in(N, i);
+    ((dx[I] ? store<T>(dx[I], i, g * y.d[I], in.narrow) : void()), ...);
+  }
+};
+
+template <class F, class Arity>
+void map_forward(const F& f, const sluice::detail::MapPlan& plan, Tensor& y) {
+  const auto run = [&]<class T>() {
+    for_each(plan.shape.numel(), MapForward<F, T, Arity>{f, Operands<T, Arity::size()>(plan), address_of(y)});
+  };
+  if (plan.dtype == f32 || plan.dtype == bf16) return run.template operator()<float>();
+  if (plan.dtype == f64) return run.template operator()<double>();
+  if constexpr (sluice::detail::is_integral<F>()) {
+    if (plan.dtype == i64) return run.template operator()<int64_t>();
+    return run.template operator()<int32_t>();
+  }
+}
+
+template <class F, class Arity>
+void map_backward(const F& f, const sluice::detail::MapPlan& plan, Tensors& grads) {
+  dispatch_float("map", plan.dtype == bf16 ? f32 : plan.dtype, [&]<class T>() {
+    MapBackward<F, T, Arity> body{f, Operands<T, Arity::size() + 1>(plan), {}};
+    for (std::size_t k = 0; k < Arity::size(); ++k) body.dx[k] = grads[k].defined() ? address_of(grads[k]) : nullptr;
+    for_each(plan.shape.numel(), body);
+  });
+}
+
+/// Installs the kernels of a list of formulas.
+template <std::size_t N, class... F>
+void install_maps(formula::Formulas<N, F...>) {
+  using Arity = std::make_index_sequence<N>;
+  (sluice::detail::MapKernels<F, Arity>::forward.install(DeviceKind::cuda, &map_forward<F, Arity>, Bf16::native), ...);
+  (sluice::detail::MapKernels<F, Arity>::backward.install(DeviceKind::cuda, &map_backward<F, Arity>, Bf16::native), ...);
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,245 @@
+#include <sluice/cuda/emulator/emulator.h>
+
+#include <sluice/cuda/emulator/emulator_state.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+namespace sluice::cuda::emulator {
+
+constinit thread_local Block* block = nullptr;
+
+uint64_t draw(uint64_t& state) {  // splitmix64
+  uint64_t z = state += 0x9e3779b97f4a7c15u;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+namespace {
+
+thread_local uint64_t seed = 0;
+
+struct Cancelled {};
+
+void wait() {
+  switch_fiber(block->current->fiber, block->scheduler);
+  if (block->cancelled) throw Cancelled{};
+}
+
+}  // namespace
+
+void wait_as(Thread::State state) {
+  Thread& me = *block->current;
+  me.state = state;
+  warp_of(me).ready &= ~(1u << me.number % 32);
+  wait();
+}
+void make_ready(Thread& t) {
+  t.state = Thread::ready;
+  warp_of(t).ready |= 1u << t.number % 32;
+}
+
+namespace {
+
+void enter() {
+  try {
+    if (!block->cancelled) (*block->kernel)();
+  } catch (const Cancelled&) {
+  } catch (...) {
+    if (!block->error) block->error = std::current_exception();
+  }
+  Thread& me = *block->current;
+  me.state = Thread::left;
+  warp_of(me).ready &= ~(1u << me.number % 32);
+  leave_fiber(me.fiber, block->scheduler);
+}
+
+void resume(Thread& t) {
+  block->current = &t;
+  threadIdx = t.index;
+  switch_fiber(block->scheduler, t.fiber);
+}
+
+/// No thread can go on: throws DeviceError with the place where each thread waits.
+[[noreturn]] void deadlock() {
+  std::vector<std::pair<std::string, std::string>> groups;
+  for (int i = 0; i < block->count; ++i) {
+    const Thread& t = *block->threads[static_cast<std::size_t>(i)];
+    const std::string where = t.state == Thread::left         ? std::string("have left")
+                              : t.state == Thread::at_barrier ? str("wait at the __syncthreads of line ", block->line)
+                              : t.state == Thread::at_mbarrier ? str("wait for the mbarrier at byte ", t.place)
+                              : t.state == Thread::at_named_barrier ? str("wait at named barrier ", t.place)
+                                                              : str("wait at ", t.name, " for the lanes of mask ", t.mask);
+    auto at = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == where; });
+    if (at == groups.end()) at = groups.insert(groups.end(), {where, ""});
+    if (at->second.size() < 40) at->second += str(" ", i);
+    else if (at->second.back() != '.') at->second += " ...";
+  }
+  std::string text;
+  for (const auto& [where, who] : groups) text += str(text.empty() ? "threads" : "; threads", who, " ", where);
+  throw DeviceError(str("cuda emulator: block (", blockIdx.x, ",", blockIdx.y, ",", blockIdx.z,
+                        "): no thread can go on — ", text));
+}
+
+bool all_left() {
+  for (int i = 0; i < block->count; ++i)
+    if (block->threads[static_cast<std::size_t>(i)]->state != Thread::left) return false;
+  return true;
+}
+
+void run_threads(uint64_t& random) {
+  const std::size_t warps = block->warps.size();
+  for (;;) {
+    std::size_t w = draw(random) % warps, tried = 0;
+    while (tried < warps && !block->warps[w].ready) w = (w + 1) % warps, ++tried;
+    if (tried == warps && all_left()) break;
+    if ((tried == warps || draw(random) % 16 == 0) && deliver()) continue;  // a TMA copy has arrived
+    if (tried == warps) break;
+    // A warp may run far ahead of the others, or step by step with them.
+    do {
+      const unsigned turn = block->warps[w].ready;
+      const int first = static_cast<int>(draw(random) % 32);
+      for (int i = 0; i < 32; ++i) {
+        const int lane = (first + i) % 32;
+        if (!(turn >> lane & 1)) continue;
+        resume(*block->threads[w * 32 + static_cast<std::size_t>(lane)]);
+        if (block->error) return;
+      }
+    } while (block->warps[w].ready && draw(random) % 8);
+  }
+  if (!all_left()) deadlock();
+  if (!block->bulks.empty()) throw DeviceError("cuda emulator: a block ends while TMA brings a tile");
+  for (const Warp& w : block->warps)
+    if (!w.sums.empty()) throw DeviceError("cuda emulator: a block ends while a wgmma is under way");
+}
+
+void cancel() {
+  block->cancelled = true;
+  for (int i = 0; i < block->count; ++i) {
+    Thread& t = *block->threads[static_cast<std::size_t>(i)];
+    if (t.state != Thread::left) resume(t);
+  }
+}
+
+void run_block(dim3 shape, std::size_t shared_bytes, uint64_t& random) {
+  Block& b = *block;
+  b.count = static_cast<int>(shape.x * shape.y * shape.z);
+  b.warps.assign(static_cast<std::size_t>(b.count + 31) / 32, Warp{});
+  while (b.threads.size() < static_cast<std::size_t>(b.count)) b.threads.push_back(std::make_unique<Thread>());
+  for (int i = 0; i < b.count; ++i) {
+    Thread& t = *b.threads[static_cast<std::size_t>(i)];
+    const unsigned n = static_cast<unsigned>(i);
+    t.state = Thread::ready, t.number = i;
+    t.index = dim3(n % shape.x, n / shape.x % shape.y, n / (shape.x * shape.y));
+    t.copies.clear(), t.groups.clear(), t.open = 0;
+    start_fiber(t.fiber, enter);
+    warp_of(t).lanes |= 1u << i % 32;
+  }
+  for (Warp& w : b.warps) w.ready = w.lanes;
+  b.dynamic_bytes = b.bytes = shared_bytes;
+  b.statics.clear(), b.mbarriers.clear(), b.named_barriers.clear(), b.bulks.clear(), b.random = &random;
+  b.arrived = 0, b.cancelled = false, b.error = nullptr;
+  b.first_interval = ++b.interval;
+  std::memset(b.shared, 0xff, shared_bytes);  // NaN as f32, f64 and bf16
+  try {
+    run_threads(random);
+  } catch (...) {
+    b.error = std::current_exception();
+  }
+  if (b.error) cancel(), std::rethrow_exception(b.error);
+}
+
+}  // namespace
+
+void set_schedule(uint64_t s) { seed = s; }
+
+void run(dim3 grid, dim3 shape, std::size_t shared_bytes, const std::function<void()>& kernel) {
+  const std::size_t blocks = std::size_t{grid.x} * grid.y * grid.z, threads = std::size_t{shape.x} * shape.y * shape.z;
+  if (blocks == 0 || grid.y > 65535 || grid.z > 65535 || threads == 0 || threads > 1024 || shared_bytes > kSharedBytes)
+    throw DeviceError(str("cuda emulator: cannot launch — got ", grid.x, "x", grid.y, "x", grid.z, " blocks of ", threads,
+                          " threads with ", shared_bytes, " bytes of shared memory; need 1 to 1024 threads, at most ",
+                          kSharedBytes, " bytes, grid.y and grid.z at most 65535"));
+  if (!block) {
+    static thread_local std::unique_ptr<Block> own;
+    own = std::make_unique<Block>();
+    block = own.get();
+    block->storage = std::make_unique<unsigned char[]>(kSharedBytes + 1024);
+    const auto at = reinterpret_cast<std::uintptr_t>(block->storage.get());
+    block->shared = block->storage.get() + (1024 - at % 1024);
+    block->atoms.resize(kSharedBytes / kAtom);
+  }
+  block->kernel = &kernel;
+  blockDim = shape, gridDim = grid;
+  uint64_t random = seed;
+  std::vector<std::size_t> order(blocks);
+  for (std::size_t i = 0; i < blocks; ++i) order[i] = i, std::swap(order[i], order[draw(random) % (i + 1)]);
+  for (std::size_t i : order) {
+    blockIdx = dim3(static_cast<unsigned>(i % grid.x), static_cast<unsigned>(i / grid.x % grid.y),
+                    static_cast<unsigned>(i / grid.x / grid.y));
+    run_block(shape, shared_bytes, random);
+  }
+}
+
+int lane() { return block->current->number % 32; }
+
+void barrier(int line) {
+  Block& b = *block;
+  if (b.arrived && b.line != line)
+    bad("comes to the __syncthreads of line ", line, " while others wait at that of line ", b.line);
+  b.line = line;
+  if (++b.arrived < b.count) return wait_as(Thread::at_barrier);
+  b.arrived = 0, ++b.interval;
+  for (int i = 0; i < b.count; ++i) b.threads[static_cast<std::size_t>(i)]->state = Thread::ready;
+  for (Warp& w : b.warps) w.ready = w.lanes;
+}
+
+void collective(const char* name, unsigned mask, void* slot, void (*operate)(void* const*, unsigned)) {
+  Thread& me = *block->current;
+  Warp& w = warp_of(me);
+  const unsigned bit = 1u << me.number % 32;
+  if (!(mask & bit)) bad("calls ", name, " with mask ", mask, ", which leaves out its own lane");
+  mask &= w.lanes;
+  Gathering* mine = nullptr;
+  for (Gathering& g : w.gatherings) {
+    if (g.mask == mask && std::strcmp(g.name, name) == 0) mine = &g;
+    else if (g.arrived & mask && g.mask & bit)  // each waits for the other
+      bad("comes to ", name, " (mask ", mask, ") while lane ", std::countr_zero(g.arrived & mask), " waits for it at ", g.name, " (mask ",
+          g.mask, ")");
+  }
+  if (!mine) mine = &w.gatherings.emplace_back(Gathering{name, mask, 0});
+  w.slots[me.number % 32] = slot;
+  mine->arrived |= bit;
+  if (mine->arrived != mask) {
+    me.name = name, me.mask = mask;
+    return wait_as(Thread::at_collective);
+  }
+  operate(w.slots, mask);
+  w.gatherings.erase(w.gatherings.begin() + (mine - w.gatherings.data()));
+  for (unsigned rest = mask; rest; rest &= rest - 1)
+    make_ready(*block->threads[static_cast<std::size_t>(me.number / 32 * 32 + std::countr_zero(rest))]);
+}
+
+void sync_warp(unsigned mask) {
+  collective("__syncwarp", mask, nullptr, [](void* const*, unsigned) { ++warp_of(*block->current).interval; });
+}
+
+unsigned ballot(const char* name, unsigned mask, bool predicate) {
+  struct Slot {
+    bool predicate;
+    unsigned result;
+  } mine{predicate, 0};
+  collective(name, mask, &mine, [](void* const* slots, unsigned all) {
+    unsigned votes = 0;
+    for (int i = 0; i < 32; ++i)
+      if (all >> i & 1) votes |= unsigned{static_cast<Slot*>(slots[i])->predicate} << i;
+    for (int i = 0; i < 32; ++i)
+      if (all >> i & 1) static_cast<Slot*>(slots[i])->result = votes;
+  });
+  return mine.result;
+}
+
+void shuffle_outside(const char* name, int from) { bad(name, " reads lane ", from, ", which its mask leaves out"); }
+
+}  // namespace sluice::cuda::emulator

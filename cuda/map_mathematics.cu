@@ -1,8 +1,0 @@
-#include <sluice/cuda/kernels.h>
-#include <sluice/cuda/map.cuh>
-
-namespace sluice::cuda {
-
-void install_mathematics() { install_maps(formula::Mathematics()); }
-
-}  // namespace sluice::cuda

@@ -1,0 +1,229 @@
+// Gathering and adding at indices. In a gather a thread takes an element, and neighbouring threads read neighbouring
+// elements unless the index scatters them; memory limits it. Sums use no atomics: additions go in the order of the
+// index, as on the CPU.
+#include <sluice/cuda/kernels.h>
+#include <sluice/cuda/rows/order.cuh>
+#include <sluice/cuda/rows/rows.cuh>
+
+namespace sluice::cuda {
+
+using sluice::detail::sum_of;
+using sluice::detail::StridedRange;
+
+namespace {
+
+void check_indices(const char* op, const Tensor& index, int64_t size) {
+  const int64_t *p = data_of<int64_t>(index), n = index.numel(), bad = first_outside(p, n, size);
+  if (bad < n)
+    fail<ValueError>(op, ": index ", value_at(p + bad), " is outside [0, ", size, ") — got it at element ", bad,
+                     " of an index of shape ", index);
+}
+
+/// Numbers of positions before, along and after a dim.
+ReduceShape split(const Shape& s, int dim) {
+  ReduceShape r{1, 1, 1};
+  for (int d = 0; d < s.rank(); ++d) (d < dim ? r.outer : d > dim ? r.inner : r.n) *= s[d];
+  return r;
+}
+
+/// Offsets in x of the elements of `box`, all at position 0 of dim.
+StridedRange walk_of(const Shape& box, const Tensor& x, int dim) {
+  Layout layout(box, x.strides(), 0);
+  layout.strides[dim] = 0;
+  return StridedRange(layout);
+}
+
+/// Calls f.operator()<T>() with the unsigned type of an element's size; copies need only the size.
+template <class F>
+void dispatch_size(DType t, F f) {
+  switch (size_of(t)) {
+    case 1: return f.template operator()<uint8_t>();
+    case 2: return f.template operator()<uint16_t>();
+    case 4: return f.template operator()<uint32_t>();
+    default: return f.template operator()<uint64_t>();
+  }
+}
+
+/// y_i = x at i's position in all dims but dim, and at the index in dim. Each element has an index; with `slices`, each
+/// slice of `inner` elements.
+template <class T>
+void gather_as(const Tensor& x, int dim, const int64_t* index, Tensor& y, bool slices) {
+  const StridedRange walk = walk_of(y.shape(), x, dim);
+  const int64_t along = x.strides()[dim];
+  const ReduceShape s = split(y.shape(), dim);
+  const T* in = data_of<T>(x);
+  T* out = data_of<T>(y);
+  for_each(y.numel(), [=] __device__(int64_t i) {
+    out[i] = in[offset_at(walk, i) + index[slices ? i / s.inner % s.n : i] * along];
+  });
+}
+
+/// Copies slices that are contiguous, as in an embedding: a team copies a slice, in units of T.
+template <class T>
+struct CopySlice {
+  const T* x;
+  const int64_t* index;
+  T* y;
+  StridedRange outer;  // of x
+  int64_t n, inner, along;
+  template <int threads>
+  __device__ void operator()(int64_t row) const {
+    const T* from = x + offset_at(outer, row / n) + index[row % n] * along;
+#pragma unroll 4
+    for (int64_t i = rank_in_team<threads>(); i < inner; i += threads) y[row * inner + i] = from[i];
+  }
+};
+/// False if slices are short, not contiguous, or not aligned to T.
+template <class T>
+bool copy_slices(const Tensor& x, int dim, const int64_t* index, Tensor& y) {
+  const ReduceShape s = split(y.shape(), dim);
+  const int64_t unit = static_cast<int64_t>(sizeof(T)) / size_of(x.dtype());
+  Layout slice, outer;
+  for (int d = dim + 1; d < x.rank(); ++d) slice.shape.push_back(x.shape()[d]), slice.strides.push_back(x.strides()[d]);
+  bool fits = s.inner >= kWarp * unit && s.inner % unit == 0 && slice.is_contiguous();
+  for (int d = 0; d <= dim; ++d) fits &= x.strides()[d] % unit == 0;
+  for (const Tensor* t : {&x, static_cast<const Tensor*>(&y)}) fits &= reinterpret_cast<std::uintptr_t>(address_of(*t)) % sizeof(T) == 0;
+  if (!fits) return false;
+  for (int d = 0; d < dim; ++d) outer.shape.push_back(x.shape()[d]), outer.strides.push_back(x.strides()[d] / unit);
+  for_each_row(s.outer * s.n, s.inner / unit,
+               CopySlice<T>{data_of<T>(x), index, data_of<T>(y), StridedRange(outer), s.n, s.inner / unit,
+                            x.strides()[dim] / unit});
+  return true;
+}
+struct alignas(16) Block16 {
+  uint32_t words[4];
+};
+
+/// A lane is the positions that differ only along dim; a thread adds those of a lane one after the other.
+template <class T>
+void scatter_add_lanes(Tensor& y, int dim, const int64_t* index, const Tensor& src) {
+  const ReduceShape s = split(src.shape(), dim);
+  Shape lanes = src.shape();
+  lanes[dim] = 1;
+  const StridedRange walk = walk_of(lanes, y, dim);
+  const int64_t along = y.strides()[dim];
+  const T* in = data_of<T>(src);
+  T* out = data_of<T>(y);
+  for_each(s.outer * s.inner, [=] __device__(int64_t lane) {
+    T* to = out + offset_at(walk, lane);
+    const int64_t first = lane / s.inner * s.n * s.inner + lane % s.inner;
+    for (int64_t k = 0; k < s.n; ++k) {
+      const int64_t at = first + k * s.inner;
+      T& sum = to[index[at] * along];
+      sum = sum_of(sum, in[at]);
+    }
+  });
+}
+
+/// For few long lanes, which would not fill the device: a lane is sorted by target, and a thread adds all of a target.
+struct KeysOfLanes {
+  const int64_t* index;
+  ReduceShape s;
+  __device__ int64_t place(int64_t lane, int64_t k) const { return (lane / s.inner * s.n + k) * s.inner + lane % s.inner; }
+  __device__ uint64_t operator()(int64_t lane, int64_t k) const { return static_cast<uint64_t>(index[place(lane, k)]); }
+};
+template <class T>
+void scatter_add_sorted(Tensor& y, int dim, const int64_t* index, const Tensor& src) {
+  const ReduceShape s = split(src.shape(), dim);
+  Shape shape = src.shape();
+  shape[dim] = 1;
+  const StridedRange walk = walk_of(shape, y, dim);
+  const KeysOfLanes keys{index, s};
+  const int64_t along = y.strides()[dim], lanes = s.outer * s.inner;
+  const Scratch<Entry> sorted(static_cast<std::size_t>(lanes * s.n));
+  const Entry* entries = sorted.get();
+  sort_rows(lanes, s.n, keys, StoreEntry{sorted.get(), s.n});
+  const T* in = data_of<T>(src);
+  T* out = data_of<T>(y);
+  for_each(lanes * s.n, [=] __device__(int64_t i) {
+    const int64_t lane = i / s.n, at = i % s.n;
+    const uint64_t target = entries[i].key;
+    if (at > 0 && entries[i - 1].key == target) return;  // only the first entry of a target adds
+    T& to = out[offset_at(walk, lane) + static_cast<int64_t>(target) * along];
+    T sum = to;
+    for (int64_t k = i; k < lane * s.n + s.n && entries[k].key == target; ++k) sum = sum_of(sum, in[keys.place(lane, entries[k].place)]);
+    to = sum;
+  });
+}
+
+/// Slices are sorted by target. The first slice of a target adds all of them, a thread for each column, and writes the
+/// sum once. A target of many slices is one long chain of additions: limited by the latency of its reads.
+template <class T, class Sum>
+struct IndexAdd {
+  const Entry* entries;
+  const T* src;
+  T* y;
+  ReduceShape s;  // of src
+  int64_t size;
+  __device__ bool first(int64_t at) const { return at == 0 || entries[at - 1].key != entries[at].key; }
+  __device__ void add(int64_t o, int64_t at, int64_t column) const {
+    const uint64_t target = entries[at].key;
+    T& to = y[(o * size + static_cast<int64_t>(target)) * s.inner + column];
+    Sum sum = static_cast<Sum>(to);
+#pragma unroll 4
+    for (int64_t k = at; k < s.n && entries[k].key == target; ++k)
+      sum = sum_of(sum, static_cast<Sum>(src[(o * s.n + entries[k].place) * s.inner + column]));
+    to = static_cast<T>(sum);
+  }
+  __device__ void operator()(int64_t i) const {
+    const int64_t slice = i / s.inner, at = slice % s.n;
+    if (first(at)) add(slice / s.n, at, i % s.inner);
+  }
+  template <int threads>
+  __device__ void operator()(int64_t slice) const {
+    const int64_t at = slice % s.n;
+    if (!first(at)) return;
+    for (int64_t i = rank_in_team<threads>(); i < s.inner; i += threads) add(slice / s.n, at, i);
+  }
+};
+
+template <class F>
+void dispatch_add(const char* op, DType t, F f) {
+  if (t == i64) f.template operator()<int64_t, int64_t>();
+  else if (t == i32) f.template operator()<int32_t, int32_t>();
+  else dispatch_float(op, t, [&]<class T>() { f.template operator()<T, double>(); });
+}
+
+constexpr int64_t kShortLane = 256;   // additions up to which a thread takes a lane alone
+constexpr int64_t kManyLanes = 8192;  // lanes from which on a thread takes a lane of any length
+
+}  // namespace
+
+void gather(const Tensor& x, int dim, const Tensor& index, Tensor& y) {
+  check_indices("gather", index, x.shape()[dim]);
+  dispatch_size(x.dtype(), [&]<class T>() { gather_as<T>(x, dim, data_of<int64_t>(index), y, false); });
+}
+
+void index_select(const char* op, const Tensor& x, int dim, const Tensor& index, Tensor& y) {
+  check_indices(op, index, x.shape()[dim]);
+  const int64_t* at = data_of<int64_t>(index);
+  if (y.numel() == 0 || copy_slices<Block16>(x, dim, at, y)) return;
+  dispatch_size(x.dtype(), [&]<class T>() {
+    if (!copy_slices<T>(x, dim, at, y)) gather_as<T>(x, dim, at, y, true);
+  });
+}
+
+void scatter_add(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
+  check_indices("scatter_add", index, y.shape()[dim]);
+  if (index.numel() == 0) return;
+  const int64_t n = src.shape()[dim], lanes = src.numel() / n;
+  dispatch_add("scatter_add", y.dtype(), [&]<class T, class>() {
+    if (n <= kShortLane || lanes >= kManyLanes) scatter_add_lanes<T>(y, dim, data_of<int64_t>(index), src);
+    else scatter_add_sorted<T>(y, dim, data_of<int64_t>(index), src);
+  });
+}
+
+void index_add(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
+  check_indices("index_add", index, y.shape()[dim]);
+  if (src.numel() == 0) return;
+  const ReduceShape s = split(src.shape(), dim);
+  const Scratch<Entry> sorted(static_cast<std::size_t>(s.n));
+  sort_rows(1, s.n, KeysOfLanes{data_of<int64_t>(index), {1, s.n, 1}}, StoreEntry{sorted.get(), s.n});
+  dispatch_add("index_add", y.dtype(), [&]<class T, class Sum>() {
+    const IndexAdd<T, Sum> add{sorted.get(), data_of<T>(src), data_of<T>(y), s, y.shape()[dim]};
+    if (s.inner < kWarp) for_each(src.numel(), add);
+    else for_each_row(s.outer * s.n, s.inner, add);
+  });
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,87 @@
+// Rotary embeddings: a team takes a row, a thread a pair. Limited by memory.
+#include <sluice/cuda/kernels.h>
+#include <sluice/cuda/rows/reduce.cuh>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/rows/rope.h>
+
+#include <cmath>
+
+namespace sluice::cuda {
+
+namespace {
+
+constexpr int64_t kFarthest = int64_t{1} << 53;  // positions are exact in f64 up to here
+
+/// The place of a position beyond ±kFarthest, else `none`; First reduces to the first such place.
+struct FarPlaces {
+  const int64_t* at;
+  int64_t none;
+  __device__ int64_t operator()(int64_t i, int64_t, int64_t) const { return at[i] < -kFarthest || at[i] > kFarthest ? i : none; }
+};
+struct First {
+  using Total = int64_t;
+  __device__ static Total start() { return std::numeric_limits<int64_t>::max(); }
+  __device__ Total operator()(Total a, Total b) const { return b < a ? b : a; }
+};
+
+template <class T>
+void rope_angles_as(const int64_t* at, int64_t offset, const double* frequency, Tensor& cos, Tensor& sin) {
+  const int64_t half = cos.dim(1);
+  T *pc = data_of<T>(cos), *ps = data_of<T>(sin);
+  for_each(cos.numel(), [=] __device__(int64_t i) {
+    const double angle = static_cast<double>(at[i / half] + offset) * frequency[i % half];
+    pc[i] = static_cast<T>(math::cos(angle)), ps[i] = static_cast<T>(math::sin(angle));
+  });
+}
+
+template <class T>
+struct RopeRow {
+  const T *x, *cos, *sin;
+  T* y;
+  int64_t d, n, half;
+  bool interleaved, inverse;
+  template <int threads>
+  __device__ void operator()(int64_t row) const {
+    const T *p = x + row * d, *c = cos + row % n * half, *s = sin + row % n * half;
+    T* q = y + row * d;
+    for (int64_t k = rank_in_team<threads>(); k < half; k += threads) {
+      const int64_t i = interleaved ? 2 * k : k, j = interleaved ? i + 1 : k + half;
+      const T a = p[i], b = p[j], ck = c[k], sk = inverse ? -s[k] : s[k];
+      q[i] = a * ck - b * sk;
+      q[j] = b * ck + a * sk;
+    }
+    for (int64_t i = 2 * half + rank_in_team<threads>(); i < d; i += threads) q[i] = p[i];
+  }
+};
+
+}  // namespace
+
+void rope_angles(const Tensor& positions, int64_t offset, const Tensor& frequencies, Tensor& cos, Tensor& sin) {
+  const int64_t *at = data_of<int64_t>(positions), n = positions.numel();
+  if (n == 0) return;
+  if (!recording()) {
+    const Scratch<int64_t> first(1);
+    reduce_to<First>({1, n, 1}, FarPlaces{at, n}, StorePart<int64_t>{first.get()});
+    if (const int64_t bad = first.first(); bad < n)
+      fail<ValueError>("rope_at: position ", value_at(at + bad), " lies beyond ±2^53");
+  }
+  if (cos.numel() == 0) return;
+  dispatch_float("rope", cos.dtype(), [&]<class T>() { rope_angles_as<T>(at, offset, data_of<double>(frequencies), cos, sin); });
+}
+
+void rope(const Tensor& x, const Tensor& cos, const Tensor& sin, Tensor& y, RopePairing pairing, bool inverse) {
+  dispatch_float("rope", x.dtype(), [&]<class T>() {
+    const int64_t d = x.dim(-1);
+    for_each_row(x.numel() / d, d, RopeRow<T>{data_of<T>(x), data_of<T>(cos), data_of<T>(sin), data_of<T>(y), d, x.dim(-2), cos.dim(1),
+                                              pairing == RopePairing::interleaved, inverse});
+  });
+}
+
+/// Runs on the host: the rule compares in long double, which no GPU has. There are at most rows + columns distances.
+void t5_buckets(const Tensor& distance, const T5BucketOptions& options, Tensor& bucket) {
+  Tensor here = empty(distance.shape(), {i64, cpu});
+  kernel::t5_buckets(to(distance, cpu), options, here);
+  copy_to_device(address_of(bucket), here.raw(), static_cast<std::size_t>(bucket.numel()) * sizeof(int64_t));
+}
+
+}  // namespace sluice::cuda

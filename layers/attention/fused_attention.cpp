@@ -1,0 +1,88 @@
+#include <sluice/layers/attention/fused_attention.h>
+
+#include <sluice/ops/elementwise/activation.h>
+#include <sluice/ops/attention/attention.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/formulas_of_layers.h>
+#include <sluice/ops/elementwise/map.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/scan/linear_scan.h>
+#include <sluice/ops/shape/view.h>
+#include <sluice/parallel/sequence_attention.h>
+
+namespace sluice {
+
+namespace {
+
+/// φ(q), φ(k), and the values with an additional column of ones. The sum of this column is the denominator.
+struct LinearParts {
+  Tensor q, k, values;
+};
+LinearParts linear_parts(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& key_mask) {
+  Tensor phi_k = elu1(k), values = v;
+  if (key_mask.defined()) {
+    const Tensor hidden = unsqueeze(unsqueeze(logical_not(key_mask), 1), -1);  // [batch, 1, n, 1]
+    phi_k = masked_fill(elu1(masked_fill(k, hidden, 0)), hidden, 0);           // no 0·NaN, also in gradients
+    values = masked_fill(v, hidden, 0);
+  }
+  const Tensor one = expand(ones({1, 1, 1, 1}, v.options()), {v.dim(0), v.dim(1), v.dim(2), 1});
+  return {elu1(q), phi_k, cat({values, one}, -1)};
+}
+
+/// g·softmax + (1 − g)·numerator/(denominator + eps). `linear` is [numerator | denominator].
+Tensor mix(const Tensor& softmax, const Tensor& linear, const Tensor& gate, double eps) {
+  const int64_t dv = softmax.dim(-1);
+  return map(formula::MixedQuotient{eps}, softmax, narrow(linear, -1, 0, dv), narrow(linear, -1, dv, 1), gate);
+}
+
+/// The mixture. The functions `attend` and `scan` decide which tokens are read: those of one call, or of a stream.
+Tensor mixture(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate, const FusedAttentionForm& form,
+               const Tensor& key_mask, auto&& attend, auto&& scan) {
+  const AttentionOptions a{.mask = {.causal = form.causal, .keys = key_mask}, .dropout = form.dropout};
+  const Tensor softmax = attend(a);
+  const LinearParts p = linear_parts(q, k, v, key_mask);
+  const Tensor linear = form.causal ? scan(p) : matmul(p.q, sequence_sum(matmul(transpose(p.k, -2, -1), p.values)));
+  return mix(softmax, linear, gate, form.eps);
+}
+
+}  // namespace
+
+Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate,
+                       const FusedAttentionForm& form, const Tensor& key_mask, Rng* rng) {
+  if (q.rank() != 4 || k.shape() != q.shape() || v.rank() != 4 || v.dim(0) != q.dim(0) || v.dim(1) != q.dim(1) ||
+      v.dim(2) != q.dim(2))
+    fail("fused_attention: got q=", q, ", k=", k, ", v=", v,
+         "; need [batch, heads, n, d], [batch, heads, n, d], [batch, heads, n, dv]");
+  if (broadcast("fused_attention", gate.shape(), v.shape()) != v.shape())
+    fail("fused_attention: gate=", gate, " does not broadcast to v=", v);
+  return mixture(q, k, v, gate, form, key_mask,
+                 [&](const AttentionOptions& a) { return sequence_attention(q, k, v, a, rng); },
+                 [&](const LinearParts& p) { return sequence_scan(p.q, p.k, p.values, {}, {.chunk = form.chunk}); });
+}
+
+FusedAttention::FusedAttention(FusedAttentionOptions given, Rng& rng) : options(given) {
+  const FusedAttentionOptions& o = options;
+  const HeadsOptions& h = options.heads = checked_heads("fused_attention", given.heads, {.grouped = false});
+  check_options("fused_attention", o);
+  heads = Heads(h, rng);
+  const int64_t scores = o.gate == FusedGate::per_channel ? h.heads * h.value_dim : o.gate == FusedGate::per_head ? h.heads : 1;
+  gate = Linear({h.dim, scores, false, o.gate_init, h.dtype}, rng);
+  gate.bias = init_vector(scores, o.gate_bias, h.dtype);
+}
+
+Tensor FusedAttention::gate_of(const Tensor& x) const {
+  return detail::split_heads(sigmoid(gate(x)), options.gate == FusedGate::per_token ? 1 : options.heads.heads);
+}
+
+Tensor FusedAttention::operator()(const Tensor& given, const Pass& pass) const {
+  const HeadsOptions& h = options.heads;
+  Call call(*this, "fused_attention", given, h.dim, pass);
+  const auto [q, k, v] = heads.project(h, call.x, call.first());
+  const Tensor y = mixture(
+      q, k, v, gate_of(call.x), {h.causal, options.eps, options.chunk, h.attention_dropout}, call.key_mask(),
+      [&, &q = q, &k = k, &v = v](const AttentionOptions& a) { return call.attend(q, k, v, a); },
+      [&](const LinearParts& p) { return call.scan(p.q, p.k, p.values, {}, {.chunk = options.chunk}); });
+  return heads.finish(h, y, call.x, call.rng());
+}
+
+}  // namespace sluice

@@ -1,0 +1,223 @@
+#include <sluice/layers/attention/multi_head_attention.h>
+
+#include <sluice/ops/attention/attention_reference.h>
+#include <sluice/ops/attention/relative_bias.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/index/gather.h>
+#include <sluice/ops/shape/view.h>
+#include <sluice/parallel/sequence_attention.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace sluice {
+
+namespace {
+
+AttentionGate make_gate(const HeadsOptions& h, const AttentionGateOptions& gate, Rng& rng) {
+  const auto make = [&](int64_t from, int64_t heads, int64_t width) {
+    return AttentionGate(gate, from, heads, width, rng, h.dtype);
+  };
+  const int64_t from = gate.source == GateSource::query ? h.heads * h.head_dim : h.dim;
+  const int64_t parts = gate.granularity == GateGranularity::headwise ? h.heads : 1;  // parts of the dense output
+  switch (gate.position) {
+    case GatePosition::g1: return make(from, h.heads, h.value_dim);
+    case GatePosition::g2: return make(h.source_dim(), h.kv_heads, h.value_dim);
+    case GatePosition::g3: return make(h.source_dim(), h.kv_heads, h.head_dim);
+    case GatePosition::g4: return make(from, h.heads, h.head_dim);
+    case GatePosition::g5: return make(from, parts, h.dim / parts);
+  }
+  fail<ValueError>("multi_head_attention: unknown gate position ", static_cast<int>(gate.position));
+}
+
+}  // namespace
+
+MultiHeadAttention::MultiHeadAttention(MultiHeadAttentionOptions o, Rng& rng)
+    : MultiHeadAttention(Preset{type, "multi_head_attention"}, std::move(o), rng) {}
+
+MultiHeadAttention::MultiHeadAttention(Preset preset, MultiHeadAttentionOptions given, Rng& rng)
+    : options(detail::checked(preset.name, std::move(given))), preset_(preset) {
+  const MultiHeadAttentionOptions& o = options;
+  const HeadsOptions& h = o.heads;
+  norm = Norm({h.dim, o.norm, o.norm_eps, h.dtype});
+  heads = Heads(h, rng);
+  if (o.qk_norm) {
+    auto of = [&](int64_t count) {
+      if (o.qk_norm_over == QkNormOver::shared) return Norm({h.head_dim, o.qk_norm_kind, o.qk_norm_eps, h.dtype});
+      const int64_t parts = o.qk_norm_over == QkNormOver::per_head ? count : 1;
+      return Norm(NormOptions{count * h.head_dim, o.qk_norm_kind, o.qk_norm_eps, h.dtype, parts});
+    };
+    q_norm = of(h.heads), k_norm = of(h.kv_heads);
+  }
+  for (const AttentionGateOptions& g : o.gates) gates.push_back(make_gate(h, g, rng));
+  if (o.ablation == SdpaAblationKind::head_norm) ablation = Norm({h.value_dim, NormKind::rms, o.ablation_eps, h.dtype});
+  if (o.position_bias == PositionBias::t5) t5_bias = init_normal({o.t5.buckets, h.heads}, 0.02, rng, h.dtype);
+  if (o.position_bias == PositionBias::toeplitz)
+    toeplitz_bias = init_normal({h.heads, 2 * o.max_length - 1}, 0.02, rng, h.dtype);
+  if (o.sink == AttentionSink::learned) sink = init_vector(h.heads, 0, h.dtype);
+  if (o.separate_global_projections) {
+    global_q = heads.q, global_k = heads.k, global_v = heads.v;
+    for (const Linear* map : {&global_q, &global_k, &global_v}) detail::unshare(detail::members(*map));
+  }
+  if (o.sandwich_norm) sandwich = Norm({h.dim, o.norm, o.norm_eps, h.dtype});
+}
+
+// -- parts ------------------------------------------------------------------------------------------------
+
+Tensor MultiHeadAttention::gated(GatePosition position, const Tensor& y, const Sources& from,
+                                 bool after_qk_norm) const {
+  Tensor result = y;
+  for (const AttentionGate& gate : gates)
+    if (gate.options.position == position && gate.options.after_qk_norm == after_qk_norm)
+      result = gate(result, from.of(gate));
+  return result;
+}
+
+Tensor MultiHeadAttention::normed_heads(const Norm& n, const Tensor& y) const {
+  if (!options.qk_norm || options.qk_norm_over == QkNormOver::shared) return n(y);
+  return detail::split_heads(n(detail::merge_heads(y)), y.dim(1));
+}
+
+Tensor MultiHeadAttention::queries(const Sources& from, int64_t position) const {
+  Tensor y = gated(GatePosition::g4, detail::split_heads(from.q, options.heads.heads), from);
+  y = gated(GatePosition::g4, normed_heads(q_norm, y), from, true);
+  return options.heads.use_rope ? detail::rope_from(y, options.heads.rope, position) : y;
+}
+Tensor MultiHeadAttention::keys(const Tensor& source, int64_t position) const {
+  Tensor y = gated(GatePosition::g3, detail::split_heads(heads.k(source), options.heads.kv_heads), {source});
+  y = gated(GatePosition::g3, normed_heads(k_norm, y), {source}, true);
+  return options.heads.use_rope ? detail::rope_from(y, options.heads.rope.of_keys(), position) : y;
+}
+Tensor MultiHeadAttention::values(const Tensor& source) const {
+  return gated(GatePosition::g2, detail::split_heads(heads.v(source), options.heads.kv_heads), {source});
+}
+
+Tensor MultiHeadAttention::relative_bias(int64_t m, int64_t n) const {
+  if (m == 0 || n == 0) return {};
+  switch (options.position_bias) {
+    case PositionBias::none: return {};
+    case PositionBias::t5: return relative_t5(t5_bias, m, n, options.t5);
+    case PositionBias::toeplitz: return relative_toeplitz(toeplitz_bias, m, n);
+    case PositionBias::alibi: return relative_alibi(alibi_slopes(options.heads.heads, heads.q.weight.options()), m, n);
+  }
+  return {};
+}
+
+AttentionOptions MultiHeadAttention::attention_options(int64_t m, int64_t n, AttentionMask mask) const {
+  AttentionOptions a;
+  a.scale = options.scale, a.softcap = options.softcap;
+  a.mask = std::move(mask);
+  a.mask.causal = options.heads.causal;
+  a.mask.window = options.window, a.mask.dilation = options.dilation, a.mask.global = options.global;
+  a.relative_bias = relative_bias(m, n);
+  if (options.sink == AttentionSink::off_by_one) a.sink = zeros({1}, heads.q.weight.options());
+  if (options.sink == AttentionSink::learned) a.sink = sink;
+  return a;
+}
+
+const AttentionGate* MultiHeadAttention::gate_of_attention(const Tensor& q) const {
+  const AttentionGate* one = nullptr;
+  for (const AttentionGate& gate : gates)
+    if (gate.options.position == GatePosition::g1) {
+      if (one || !gate.may_fuse(q)) return nullptr;
+      one = &gate;
+    }
+  return options.ablation == SdpaAblationKind::none ? one : nullptr;
+}
+
+// -- the whole pass ---------------------------------------------------------------------------------------
+
+MultiHeadAttention::Prepared MultiHeadAttention::prepare(Call& call) const {
+  const Pass& pass = call.pass();
+  Prepared p;
+  p.from.x = norm(call.x), p.from.q = heads.q(p.from.x);
+  if (cross()) {
+    const std::vector<Tensor> seen = call.of_context([&] {
+      const Tensor source = call.context(options.heads.context_dim);
+      return std::vector<Tensor>{keys(source, 0), values(source), pass.context_mask};
+    });
+    p.q = queries(p.from, 0), p.k = seen[0], p.v = seen[1];
+    AttentionMask mask = call.mask();
+    mask.keys = seen[2], mask.key_segments = pass.context_segments;
+    p.attention = attention_options(call.x.dim(1), p.k.dim(2), mask);
+    if (mask.query_segments.defined() != mask.key_segments.defined())
+      fail<ValueError>(preset_.name, ": segments and context_segments come together");
+  } else {
+    call.check_causal(options.heads.causal);
+    const int64_t position = call.first();
+    // Without global positions, later queries see the last (W − 1)·dilation + 1 keys only.
+    const bool bounded = options.window > 0 && options.global.empty();
+    const int64_t window = bounded ? (options.window - 1) * options.dilation + 1 : 0;
+    const bool ordered = call.x.dim(1) > 1 || options.position_bias != PositionBias::none || options.dilation > 1;
+    p.q = queries(p.from, position);
+    const std::vector<Tensor> rows = call.rows({keys(p.from.x, position), values(p.from.x)}, window,
+                                               ordered ? KvCache::Order::position : KvCache::Order::any);
+    p.k = rows[0], p.v = rows[1];
+    const auto [m, n] = call.extent(p.k);
+    p.attention = attention_options(m, n, call.mask());
+    std::vector<int64_t>& global = p.attention.mask.global;
+    for (const int64_t i : pass.positions.get()) {
+      if (i < 0 || i >= n) fail<ValueError>(preset_.name, ": position ", i, " is not one of the ", n, " tokens");
+      global.push_back(i);
+    }
+    std::erase_if(global, [n = n](int64_t i) { return i >= n; });
+    std::ranges::sort(global);
+    global.erase(std::unique(global.begin(), global.end()), global.end());
+  }
+  p.attention.bias = pass.bias;
+  return p;
+}
+
+GlobalRows MultiHeadAttention::global_rows(const Prepared& p) const {
+  const std::vector<int64_t>& global = p.attention.mask.global;
+  if (!options.separate_global_projections || global.empty()) return {};
+  const HeadsOptions& h = options.heads;
+  const Tensor& x = p.from.x;
+  const Tensor index = to(Tensor::from(global), x.device());
+  GlobalRows g{.q = normed_heads(q_norm, detail::split_heads(global_q(index_select(x, 1, index)), h.heads)),
+               .k = normed_heads(k_norm, detail::split_heads(global_k(x), h.kv_heads)),
+               .v = detail::split_heads(global_v(x), h.kv_heads)};
+  if (h.use_rope) g.q = rope_at(g.q, index, h.rope), g.k = rope(g.k, h.rope.of_keys());
+  return g;
+}
+
+Tensor MultiHeadAttention::operator()(const Tensor& x, const Pass& pass) const {
+  const HeadsOptions& h = options.heads;
+  if (options.separate_global_projections)
+    detail::not_cut(preset_.name, "separate projections make the rows of global positions from all tokens");
+  Call call(this, preset_.type, preset_.name, x, h.dim, pass);
+  call.check_causal(!options.separate_global_projections, "separate global projections cannot be streamed");
+  Prepared p = prepare(call);
+  p.attention.dropout = h.attention_dropout;
+  const GlobalRows rows = global_rows(p);
+  Tensor y;
+  if (const AttentionGate* gate = rows.q.defined() ? nullptr : gate_of_attention(p.q)) {
+    y = gate->attend(p.q, p.k, p.v, p.from.of(*gate), p.attention, call.rng());
+  } else {
+    if (rows.q.defined())
+      y = detail::attention_with_rows(preset_.name, p.q, p.k, p.v, p.attention, rows, call.rng());
+    else if (cross()) y = attention(p.q, p.k, p.v, p.attention, call.rng());
+    else y = sequence_attention(p.q, p.k, p.v, p.attention, call.rng());
+    y = options.ablation == SdpaAblationKind::silu ? silu(y) : ablation(y);
+    y = gated(GatePosition::g1, y, p.from);
+  }
+  y = detail::merge_heads(y);
+  if (h.project_out) y = heads.out(y);
+  y = Dropout{h.dropout}(sandwich(gated(GatePosition::g5, y, p.from)), call.rng());
+  return h.residual ? call.x + y : y;
+}
+
+Tensor MultiHeadAttention::map(const Tensor& x, const Pass& pass) const {
+  detail::not_cut(preset_.name, "map() shows all queries beside all keys");
+  Call call(this, preset_.type, preset_.name, x, options.heads.dim, pass);
+  call.check_causal(false, "map() shows whole sequences");
+  const Prepared p = prepare(call);
+  const Tensor weights = attention_map(p.q, p.k, p.attention);
+  const GlobalRows rows = global_rows(p);
+  if (!rows.q.defined()) return weights;
+  const AttentionOptions own = detail::options_of_rows(preset_.name, p.attention, weights.dim(2), weights.device());
+  return detail::with_rows(weights, p.attention.mask.global, attention_map(rows.q, rows.k, own));
+}
+
+}  // namespace sluice

@@ -1,0 +1,207 @@
+// Softmax attention in its published forms: multi-head (Vaswani et al. 2017), multi-query (Shazeer 2019) and
+// grouped-query (Ainslie et al. 2023), with windows, relative positions, sinks and the gates of Qiu et al. 2025.
+//
+//   x̂ = norm(x)
+//   Q = x̂·Wq, K = c·Wk, V = c·Wv           c = x̂, or a context (cross attention)
+//   Q, K, V ← gates G4, G3, G2              per channel or per head, from x̂ (or Q) and c
+//   Q, K ← norm of each head, or of all heads together, then RoPE
+//   Y = softmax(cap(Q·Kᵀ/√dk) + bias) V     (ops/attention/attention.h: O(n) memory)
+//   Y ← gate G1;   O = concat(Y)·Wo;   O ← gate G5
+//   y = x + dropout(norm'(O))               residual and norm' (sandwich) are options
+#pragma once
+
+#include <sluice/layers/attention/attention_gate.h>
+#include <sluice/layers/attention/sparse_attention.h>
+#include <sluice/layers/nn/heads.h>
+#include <sluice/layers/nn/pass.h>
+#include <sluice/layers/nn/norm.h>
+#include <sluice/ops/attention/attention.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace sluice {
+
+enum class PositionBias {
+  none,
+  t5,        // a learned number for each T5 bucket and head
+  toeplitz,  // a learned number for each distance and head, in a table for max_length
+  alibi,     // −slope_h · distance; not learned
+};
+constexpr const char* choices(PositionBias) { return "none t5 toeplitz alibi"; }
+enum class AttentionSink {
+  none,
+  off_by_one,  // e^s/(1 + Σ e^s)
+  learned,     // e^s/(e^sink_h + Σ e^s)
+};
+constexpr const char* choices(AttentionSink) { return "none off_by_one learned"; }
+
+/// Replacements of a gate at G1 (Qiu et al. 2025). They separate the two effects of a gate: they are nonlinearities
+/// between W_V and W_O without input-dependent sparsity.
+enum class SdpaAblationKind {
+  none,
+  head_norm,  // RMSNorm of each head's output, weight [value_dim] ("SDPA GroupNorm")
+  silu,       // SiLU of the SDPA output
+};
+constexpr const char* choices(SdpaAblationKind) { return "none head_norm silu"; }
+
+enum class QkNormOver {
+  shared,    // each head on its own, with one weight [head_dim] for all heads (Qwen3, ViT-22B)
+  per_head,  // each head on its own, with a weight for each head: [heads·head_dim] (Command R+)
+  width,     // all heads together, with a weight [heads·head_dim] (OLMo 2)
+};
+constexpr const char* choices(QkNormOver) { return "shared per_head width"; }
+
+struct MultiHeadAttentionOptions {
+  using Layer = struct MultiHeadAttention;
+  HeadsOptions heads;
+
+  /// Rules of AttentionMask. `window` is a number of keys, a query's own position included; 0 means all.
+  int64_t window = 0, dilation = 1;
+  std::vector<int64_t> global = {};  // and the positions of the pass
+  /// The rows of global positions are replaced by rows computed with Wq_g, Wk_g and Wv_g over all keys, or over keys
+  /// j <= i if causal (Longformer). Wq_g, Wk_g and Wv_g are initially copies of Wq, Wk and Wv.
+  bool separate_global_projections = false;
+
+  bool qk_norm = false;  // norm of Q and K, before RoPE
+  NormKind qk_norm_kind = NormKind::rms;
+  QkNormOver qk_norm_over = QkNormOver::shared;
+  double qk_norm_eps = 1e-6;
+  std::optional<double> scale = std::nullopt;  // of the scores; default 1/√dk
+  double softcap = 0;                          // see AttentionOptions (Gemma 2: 50)
+  PositionBias position_bias = PositionBias::none;
+  T5BucketOptions t5 = {};        // the layer sets t5.causal
+  int64_t max_length = 512;       // of the Toeplitz table
+  AttentionSink sink = AttentionSink::none;
+
+  NormKind norm = NormKind::none;  // pre-norm
+  double norm_eps = 1e-5;
+  bool sandwich_norm = false;      // a second norm, on the output before the residual
+
+  std::vector<AttentionGateOptions> gates = {};  // gates of one place apply in this order
+  SdpaAblationKind ablation = SdpaAblationKind::none;
+  double ablation_eps = 1e-6;  // of head_norm
+
+  static void describe(auto& o, auto& f) {
+    f.nested("", o.heads);
+    f("window", o.window, at_least(0), "keys seen, a query's own position included; 0: all");
+    f("dilation", o.dilation, at_least(1), "only distances that are multiples of it");
+    f("global_positions", o.global, at_least(0), "positions that window and dilation do not bind");
+    f("separate_global_projections", o.separate_global_projections, "global rows have Wq, Wk, Wv of their own");
+    f("qk_norm", o.qk_norm, "a norm of Q and K, before RoPE");
+    f("qk_norm_kind", o.qk_norm_kind, "which");
+    f("qk_norm_over", o.qk_norm_over,
+      "shared: each head, one weight [dk] for all; per_head: each head, weights [heads*dk]; width: all heads together");
+    f("qk_norm_eps", o.qk_norm_eps, at_least(0), "its eps");
+    f("scale", o.scale, any_number(), "of the scores; null: 1/sqrt(dk)");
+    f("softcap", o.softcap, at_least(0), "c: the scores before biases become c*tanh(score/c); 0: none");
+    f("position_bias", o.position_bias, "added to the scores");
+    f.nested("", o.t5);
+    f("max_length", o.max_length, at_least(1), "positions of the Toeplitz table");
+    f("sink", o.sink, "off_by_one e^s/(1 + sum e^s); learned e^s/(e^sink_h + sum e^s)");
+    f("norm", o.norm, "pre-norm; gates read the normed x");
+    f("norm_eps", o.norm_eps, at_least(0), "of the norms");
+    f("sandwich_norm", o.sandwich_norm, "a second norm, on the output before the residual");
+    f("gates", o.gates, "gates, in order");
+    f("ablation", o.ablation, "at g1 in place of a gate");
+    f("ablation_eps", o.ablation_eps, at_least(0), "of head_norm");
+  }
+};
+
+/// Options of the attention layer of Qwen's gated models: RMS pre-norm and QK-norm (eps 1e-6), RoPE in halves, causal,
+/// no biases, residual, N(0, 0.02²) weights. The default of `gates` is one gate at G1.
+MultiHeadAttentionOptions qwen_attention_options(int64_t dim, int64_t heads, int64_t kv_heads, int64_t head_dim,
+                                                 std::vector<AttentionGateOptions> gates = {AttentionGateOptions{}});
+
+namespace detail {
+/// Returns the options with all defaults filled in. Throws ValueError, naming `layer`, for options that do not go
+/// together.
+MultiHeadAttentionOptions checked(const char* layer, MultiHeadAttentionOptions o);
+}  // namespace detail
+
+struct MultiHeadAttention {
+  static constexpr const char* type = "MultiHeadAttention";
+
+  MultiHeadAttentionOptions options;  // with all defaults filled in
+  Norm norm, sandwich;
+  Heads heads;
+  Norm q_norm, k_norm;
+  Linear global_q, global_k, global_v;
+  std::vector<AttentionGate> gates;
+  Norm ablation;         // of head_norm
+  Tensor t5_bias;        // [buckets, heads]
+  Tensor toeplitz_bias;  // [heads, 2·max_length − 1]
+  Tensor sink;           // [heads], learned
+
+  MultiHeadAttention() = default;
+  /// Throws ValueError for options that do not go together.
+  MultiHeadAttention(MultiHeadAttentionOptions o, Rng& rng);
+  /// All other options have their defaults.
+  MultiHeadAttention(HeadsOptions o, Rng& rng) : MultiHeadAttention(MultiHeadAttentionOptions{.heads = o}, rng) {}
+
+  /// x [batch, n, dim] → the same shape (width heads·dv without project_out). The positions of the pass are global
+  /// positions of every sequence of the batch, besides those of the options. A stream of self attention keeps K (after
+  /// RoPE) and V, kv_heads·(dk + dv) numbers per token. With a window W and no global positions it keeps at most
+  /// (W − 1)·dilation + 1 tokens. A stream of cross attention keeps K and V of the context. Throws ValueError for a
+  /// position outside [0, n), and in a stream unless the layer is causal or cross attention, and with separate global
+  /// projections.
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
+  /// The attention map of the same call, before dropout: [batch, heads, n, keys]. Throws ValueError in a stream.
+  Tensor map(const Tensor& x, const Pass& pass = {}) const;
+
+  /// The position bias of m queries and n keys as the table of ops/attention/relative_bias.h; undefined for none.
+  Tensor relative_bias(int64_t m, int64_t n) const;
+
+  static void visit(auto& self, auto&& f) {
+    f("norm", self.norm);
+    Heads::visit(self.heads, f);
+    f("q_norm", self.q_norm);
+    f("k_norm", self.k_norm);
+    f("gates", self.gates);
+    f("ablation", self.ablation);
+    f("t5_bias", self.t5_bias);
+    f("toeplitz_bias", self.toeplitz_bias);
+    f("sink", self.sink);
+    f("global_q", self.global_q);
+    f("global_k", self.global_k);
+    f("global_v", self.global_v);
+    f("sandwich", self.sandwich);
+  }
+
+ protected:
+  /// A layer of another name that computes the same, for options that it made. `name` begins its errors.
+  struct Preset {
+    const char *type, *name;
+  };
+  MultiHeadAttention(Preset preset, MultiHeadAttentionOptions o, Rng& rng);
+
+ private:
+  struct Sources {
+    Tensor x;  // the layer's input after its pre-norm, or the context
+    Tensor q = {};  // x·Wq
+    const Tensor& of(const AttentionGate& g) const { return g.options.source == GateSource::query ? q : x; }
+  };
+  struct Prepared {
+    Sources from;    // of the queries and of gates G1, G4, G5
+    Tensor q, k, v;  // [batch, heads, ·, ·]
+    AttentionOptions attention;
+  };
+  bool cross() const { return options.heads.context_dim > 0; }
+  Prepared prepare(Call& call) const;
+  Tensor gated(GatePosition position, const Tensor& y, const Sources& from, bool after_qk_norm = false) const;
+  /// Applies n, which is q_norm or k_norm, to y [batch, heads, n, head_dim].
+  Tensor normed_heads(const Norm& n, const Tensor& y) const;
+  Tensor queries(const Sources& from, int64_t position) const;
+  Tensor keys(const Tensor& source, int64_t position) const;
+  Tensor values(const Tensor& source) const;
+  AttentionOptions attention_options(int64_t m, int64_t n, AttentionMask mask) const;
+  /// The rows of the global positions p.attention.mask.global, with the separate projections.
+  GlobalRows global_rows(const Prepared& p) const;
+  /// The single gate at G1, if one kernel may compute it together with the attention of q; otherwise null.
+  const AttentionGate* gate_of_attention(const Tensor& q) const;
+
+  Preset preset_{type, "multi_head_attention"};
+};
+
+}  // namespace sluice

@@ -1,0 +1,215 @@
+#include <sluice/layers/attention/sinkhorn.h>
+
+#include <sluice/core/kernel/kernel.h>
+#include <sluice/core/node.h>
+#include <sluice/layers/attention/sparse_attention.h>
+#include <sluice/ops/attention/attention_reference.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/dropout.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/rows/softmax.h>
+#include <sluice/ops/shape/view.h>
+#include <sluice/parallel/sequence.h>
+
+#include <cmath>
+#include <limits>
+
+namespace sluice {
+
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+void refuse_causal(const char* op, bool causal) {
+  if (causal)
+    fail<ValueError>(op, ": cannot be causal: the only lower triangular matrix whose rows and columns all sum to 1 is "
+                     "the identity, so that every token would see itself alone");
+}
+
+/// x/Σx along dim; 0 where the sum is 0.
+Tensor divided_by_sum(const Tensor& x, int64_t dim) {
+  const Tensor total = sum(x, {dim}, keep);
+  return x / masked_fill(total, total.detach() == 0.0, 1);
+}
+
+Tensor literal_sinkhorn(Tensor a, const SinkhornOptions& o, int64_t first, int64_t second) {
+  const Tensor hidden = o.allowed.defined() ? logical_not(o.allowed) : Tensor();
+  for (int64_t t = 0; t < o.iterations; ++t) {
+    Tensor s = a * o.lambda;
+    if (hidden.defined()) s = masked_fill(s, hidden, -kInf);
+    a = divided_by_sum(softmax(s, first), second);
+  }
+  return o.iterations == 0 && hidden.defined() ? masked_fill(a, hidden, 0) : a;
+}
+
+struct Operands {
+  Tensor q, k, v;
+  double scale;
+  int rank;
+  Tensor keys;  // bool [batch or 1, n]
+};
+
+Operands self_attention(const char* op, const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
+                        std::optional<double> scale, const Tensor& keys, double dropout) {
+  const AttentionOptions given{.scale = scale, .mask = {.keys = keys}, .dropout = dropout};
+  auto [q, k, v, o, rank] = detail::attention_operands(op, q_in, k_in, v_in, given);
+  if (q.dim(2) != k.dim(2)) fail(op, ": got q=", q_in, ", k=", k_in, "; need as many queries as keys");
+  const int64_t per_head = k.dim(1) > 0 ? q.dim(1) / k.dim(1) : 1;
+  if (per_head > 1) k = repeat_interleave(k, per_head, 1), v = repeat_interleave(v, per_head, 1);
+  if (keys.defined()) {  // padding may hold NaN, and 0·NaN is NaN
+    const Tensor padded = reshape(logical_not(keys), {keys.dim(0), 1, keys.dim(1), 1});
+    q = masked_fill(q, padded, 0), k = masked_fill(k, padded, 0), v = masked_fill(v, padded, 0);
+  }
+  return {q, k, v, *o.scale, rank, keys};
+}
+
+}  // namespace
+
+Tensor sinkhorn(const Tensor& scores, const SinkhornOptions& o, Rng* rng) {
+  if (scores.dtype() == bf16) return to(sinkhorn(to(scores, f32), o, rng), bf16);
+  if (scores.rank() < 2 || scores.dim(-1) != scores.dim(-2))
+    fail("sinkhorn: got scores=", scores, "; need [..., n, n]: other matrices cannot have unit row and column sums");
+  detail::check_float("sinkhorn", scores);
+  if (o.iterations < 0 || !(o.gumbel >= 0) || std::isnan(o.lambda))
+    fail<ValueError>("sinkhorn: need iterations >= 0 and gumbel >= 0 — got iterations=", o.iterations, ", gumbel=",
+                     o.gumbel, ", lambda=", o.lambda);
+  if (o.allowed.defined() &&
+      (o.allowed.dtype() != boolean || broadcast("sinkhorn", o.allowed.shape(), scores.shape()) != scores.shape()))
+    fail("sinkhorn: allowed=", o.allowed, " of ", o.allowed.dtype(), " does not fit scores=", scores, "; need bool");
+
+  if (detail::observed()) {  // report the n×n map here: the matrix products cannot know that they compute one
+    detail::ObservedCall map("sinkhorn", scores.device());
+    map.work.attention_elements = scores.numel();
+  }
+  Tensor a = scores;
+  if (o.gumbel > 0 && rng) {  // uniform() is in [0, 1): adding half a step keeps log u finite
+    const double half_step = scores.dtype() == f32 ? 0x1p-25 : 0x1p-54;
+    const Tensor u = uniform(scores.shape(), 0, 1, *rng, scores.options()) + half_step;
+    a = a + neg(log(neg(log(u)))) * o.gumbel;
+  }
+  const bool rows_last = o.last == SinkhornLast::rows;
+  const int64_t first = rows_last ? -2 : -1, second = rows_last ? -1 : -2;
+  if (o.variant == SinkhornVariant::literal) return literal_sinkhorn(a, o, first, second);
+  Tensor l = a * o.lambda;
+  if (o.allowed.defined()) l = masked_fill(l, logical_not(o.allowed), -kInf);
+  for (int64_t t = 0; t < o.iterations; ++t) {  // log_softmax(L) = L − lse(L)
+    l = log_softmax(l, first);
+    if (t + 1 == o.iterations) return softmax(l, second);
+    l = log_softmax(l, second);
+  }
+  return exp(l);
+}
+
+Tensor sinkhorn_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
+                          const SinkhornAttentionOptions& o, Rng* rng) {
+  const char* op = "sinkhorn_attention";
+  refuse_causal(op, o.causal);
+  detail::not_cut(op, "its weights are divided over all queries and all keys in turns");
+  if (o.top_k < 0) fail<ValueError>(op, ": top_k must not be negative — got ", o.top_k);
+  auto [q, k, v, scale, rank, keys] = self_attention(op, q_in, k_in, v_in, o.scale, o.keys, o.dropout);
+  SinkhornOptions s = o.sinkhorn;
+  if (keys.defined()) {
+    const Shape row{keys.dim(0), 1, 1, keys.dim(1)}, column{keys.dim(0), 1, keys.dim(1), 1};
+    const Tensor real = logical_and(reshape(keys, row), reshape(keys, column));
+    s.allowed = s.allowed.defined() ? logical_and(s.allowed, real) : real;
+  }
+  Tensor p = sinkhorn(matmul(q, transpose(k, -2, -1)) * scale, s, rng);
+  if (o.top_k > 0) {  // hidden weights are 0, but `literal` without iterations returns scores, which may be negative
+    const Tensor from = s.allowed.defined() ? masked_fill(p, logical_not(s.allowed), -kInf) : p;
+    p = divided_by_sum(masked_fill(p, logical_not(topk_mask(from, o.top_k)), 0), -1);
+  }
+  if (o.dropout > 0 && rng) p = dropout(p, o.dropout, *rng);
+  return detail::restore_rank(matmul(p, v), rank);
+}
+
+// -- sorted blocks -------------------------------------------------------------------------------------------
+
+namespace {
+
+int64_t blocks_of(int64_t n, int64_t block) { return (n + block - 1) / block; }
+
+/// [batch, heads, n, w] → [batch, heads, G, B, w], padded with zeros.
+Tensor in_blocks(const Tensor& x, int64_t block) {
+  const int64_t g = blocks_of(x.dim(2), block), missing = g * block - x.dim(2);
+  return unflatten(missing > 0 ? pad(x, 2, 0, missing) : x, 2, {g, block});
+}
+
+/// 1 for real tokens, 0 for padding: [batch or 1, 1, G, B, 1]. Undefined when every token of every block is real.
+Tensor real_slots(const Operands& x, int64_t block) {
+  const int64_t n = x.k.dim(2);
+  if (!x.keys.defined() && n % block == 0) return {};
+  const Tensor keys = x.keys.defined() ? x.keys : full({1, n}, 1, {boolean, x.k.device()});
+  return in_blocks(to(reshape(keys, {keys.dim(0), 1, n, 1}), x.k.dtype()), block);
+}
+
+Tensor permutation_of(const Operands& x, const Tensor& real, const SinkhornBlockOptions& o, Rng* rng) {
+  const double b = static_cast<double>(o.block);
+  const Tensor tokens = real.defined() ? sum(real, {3}) : Tensor();  // [batch or 1, 1, G, 1]
+  auto means = [&](const Tensor& y) {
+    const Tensor total = sum(in_blocks(y, o.block), {3});
+    return tokens.defined() ? total / maximum(tokens, like(tokens, 1)) : total * (1 / b);
+  };
+  SinkhornOptions s = o.sinkhorn;
+  if (tokens.defined()) {  // leave out blocks without a real token
+    const Tensor some = tokens > 0.0, pairs = logical_and(some, transpose(some, -2, -1));
+    s.allowed = s.allowed.defined() ? logical_and(s.allowed, pairs) : pairs;
+  }
+  return sinkhorn(matmul(means(x.q), transpose(means(x.k), -2, -1)) * x.scale, s, rng);
+}
+
+void check_block(const char* op, const SinkhornBlockOptions& o) {
+  refuse_causal(op, o.causal);
+  if (o.block < 1 || o.block > INT32_MAX) fail<ValueError>(op, ": block must be in [1, 2^31) — got ", o.block);
+}
+
+}  // namespace
+
+Tensor block_permutation(const Tensor& q, const Tensor& k, const SinkhornBlockOptions& o, Rng* rng) {
+  check_block("block_permutation", o);
+  const Operands x = self_attention("block_permutation", q, k, k, o.scale, o.keys, 0);
+  return permutation_of(x, real_slots(x, o.block), o, rng);
+}
+
+Tensor sinkhorn_block_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
+                                const SinkhornBlockOptions& o, Rng* rng) {
+  const char* op = "sinkhorn_block_attention";
+  check_block(op, o);
+  detail::not_cut(op, "it sorts the blocks of the whole sequence");
+  const Operands x = self_attention(op, q_in, k_in, v_in, o.scale, o.keys, o.dropout);
+  const int64_t batch = x.q.dim(0), heads = x.q.dim(1), n = x.q.dim(2), g = blocks_of(n, o.block);
+  if (x.q.numel() == 0) return detail::restore_rank(zeros({batch, heads, n, x.v.dim(3)}, x.q.options()), x.rank);
+  const Tensor real = real_slots(x, o.block);
+  const Tensor p = permutation_of(x, real, o, rng);  // [batch, heads, G, G]
+
+  // Keys and values of each block are [own | sorted], and each block is a head of attention(): [batch·heads, G, 2B, ·].
+  auto mixed = [&](const Tensor& blocks) {
+    return unflatten(matmul(p, flatten(blocks, 3, 4)), 3, {o.block, blocks.dim(4)});
+  };
+  Tensor share, divisor;  // [batch, heads, G, B, 1]: share of real tokens in the row sum of P; share, 1 if it is 0
+  AttentionOptions a{.scale = x.scale, .dropout = o.dropout};
+  if (real.defined()) {
+    const Shape full_shape{batch, heads, g, o.block, 1};
+    const Tensor own = expand(real, full_shape);
+    const Tensor row = sum(p, {3}, keep);  // 1, unless columns were divided last
+    share = mixed(own) / unsqueeze(masked_fill(row, row.detach() == 0.0, 1), 4);
+    const Tensor nothing = share.detach() == 0.0;
+    divisor = masked_fill(share, nothing, 1);
+    const Tensor weight = flatten(squeeze(cat({own, divisor}, 3), 4), 0, 1);  // [batch·heads, G, 2B]
+    const Tensor seen = flatten(squeeze(cat({own > 0.0, logical_not(nothing)}, 3), 4), 0, 1);
+    a.mask.dense = unsqueeze(seen, 2);
+    a.bias = unsqueeze(log(masked_fill(weight, logical_not(seen), 1)), 2);
+  }
+  auto both = [&](const Tensor& y) {
+    const Tensor own = in_blocks(y, o.block), sorted = mixed(own);
+    return flatten(cat({own, divisor.defined() ? sorted / divisor : sorted}, 3), 0, 1);
+  };
+  const Tensor out = attention(flatten(in_blocks(x.q, o.block), 0, 1), both(x.k), both(x.v), a, rng);
+  const Tensor rows = narrow(flatten(unflatten(out, 0, {batch, heads}), 2, 3), 2, 0, n);
+  if (!x.keys.defined()) return detail::restore_rank(rows, x.rank);
+  const Tensor padded = reshape(logical_not(x.keys), {x.keys.dim(0), 1, n, 1});
+  return detail::restore_rank(masked_fill(rows, padded, 0), x.rank);
+}
+
+}  // namespace sluice

@@ -1,0 +1,51 @@
+#include <sluice/layers/linear_attention/linear_mixer.h>
+
+#include <sluice/ops/elementwise/activation.h>
+#include <sluice/ops/shape/view.h>
+
+#include <cmath>
+
+namespace sluice {
+
+Heads::Projected LinearMixer::project(const HeadsOptions& h, const Call& call) const {
+  Tensor q = heads.q(call.x), k = heads.k(call.x), v = heads.v(call.x);
+  if (conv.weight.defined()) {
+    const Tensor mixed = conv(cat({q, k, v}, -1), call.pass());
+    const std::vector<Tensor> part = split(mixed, {q.dim(-1), k.dim(-1), v.dim(-1)}, -1);
+    q = part[0], k = part[1], v = part[2];
+  }
+  const Heads::Projected p = Heads::arranged(h, q, k, v, call.first());
+  return {p.q, repeated(h, p.k), repeated(h, p.v)};
+}
+
+Tensor LinearMixer::repeated(const HeadsOptions& h, const Tensor& x) {
+  return h.heads > h.kv_heads ? repeat_interleave(x, h.heads / h.kv_heads, 1) : x;
+}
+
+Tensor LinearMixer::finish(const HeadsOptions& h, const Tensor& normed, const Call& call) const {
+  const Tensor y = output_gate.weight.defined() ? swiglu(normed, output_gate(call.x)) : normed;
+  return heads.finish(h, detail::split_heads(y, h.heads), call.x, call.rng());
+}
+
+void LinearMixer::draw_heads(const char* layer, const HeadsOptions& h, Rng& rng) {
+  heads = Heads(checked_heads(layer, h), rng);
+}
+
+void LinearMixer::draw_conv(const HeadsOptions& h, int64_t taps, Rng& rng) {
+  const int64_t channels = h.heads * h.head_dim + h.kv_heads * (h.head_dim + h.value_dim);
+  if (taps > 0) conv = ShortConvolution({.dim = channels, .width = taps, .dtype = h.dtype}, rng);
+}
+
+void LinearMixer::draw_gate(const HeadsOptions& h, Rng& rng) {
+  output_gate = Linear({h.dim, h.heads * h.value_dim, false, h.init, h.dtype}, rng);
+}
+
+int64_t detail::expanded_width(const char* layer, const char* what, double expansion, int64_t dim, int64_t heads) {
+  if (dim < 1 || heads < 1) fail<ValueError>(layer, ": sizes must be positive — got dim=", dim, ", heads=", heads);
+  const double width = expansion * static_cast<double>(dim);
+  if (!(width >= 1 && width < 1e9) || std::abs(width - std::round(width)) > 1e-6 || std::llround(width) % heads != 0)
+    fail<ValueError>(layer, ": heads=", heads, " must divide ", what, "·dim = ", expansion, "·", dim);
+  return std::llround(width) / heads;
+}
+
+}  // namespace sluice

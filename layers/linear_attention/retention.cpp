@@ -1,0 +1,33 @@
+#include <sluice/layers/linear_attention/retention.h>
+
+#include <sluice/ops/shape/view.h>
+
+#include <cmath>
+
+namespace sluice {
+
+Retention::Retention(RetentionOptions given, Rng& rng) : options(given) {
+  RetentionOptions& o = options;
+  check_options("retention", o);
+  if (o.kv_heads == 0) o.kv_heads = o.heads;
+  const HeadsOptions h = detail::expanded_heads("retention", o);
+  draw_heads("retention", h, rng);
+  if (o.gamma.empty()) o.gamma = retention_gammas(o.heads);
+  log_gamma = detail::log_gammas("retention", o.gamma, o.heads, o.dtype);
+  if (o.gate) draw_gate(h, rng);
+  draw_conv(h, o.short_conv, rng);
+  norm = GroupNorm({o.heads, h.value_dim, o.group_norm, o.norm_eps, o.dtype, o.shared_norm});
+}
+
+Tensor Retention::operator()(const Tensor& given, const Pass& pass) const {
+  Call call(*this, "retention", given, options.dim, pass);
+  const HeadsOptions h = detail::expanded_heads("retention", options);
+  const auto [q, k, v] = project(h, call);
+  const Tensor o = detail::linear_attention(call, q, k, v,
+      {.direction = LinearDirection::causal, .normalize = LinearNormalize::none,
+       .scale = 1 / std::sqrt(static_cast<double>(h.head_dim)), .log_decay = reshape(log_gamma, {1, h.heads, 1}),
+       .chunk = options.chunk});
+  return finish(h, norm(detail::merge_heads(o)), call);
+}
+
+}  // namespace sluice

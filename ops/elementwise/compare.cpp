@@ -1,0 +1,123 @@
+// Comparisons and logic: results are bool and carry no history.
+#include <sluice/ops/elementwise/elementwise.h>
+
+#include <sluice/core/node.h>
+#include <sluice/core/kernel/parallel.h>
+#include <sluice/core/kernel/strided.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/kernels.h>
+#include <sluice/ops/rows/reduce.h>
+
+#include <algorithm>
+
+namespace sluice {
+
+namespace {
+
+/// y = f(a, b), both sides read as T.
+template <class T, class F>
+void compare_as(const Tensor& a, const Tensor& b, Tensor& y, F f) {
+  bool* out = y.mutable_data<bool>();
+  const detail::StridedRange wa(a.layout().expanded(y.shape())), wb(b.layout().expanded(y.shape()));
+  parallel_for(y.numel(), 32 * detail::kTile, [&](int64_t begin, int64_t end) {
+    T ta[detail::kTile], tb[detail::kTile];
+    for (int64_t i = begin; i < end; i += detail::kTile) {
+      const int64_t n = std::min(detail::kTile, end - i);
+      detail::read_tile(wa, a.raw(), a.dtype(), i, n, ta);
+      detail::read_tile(wb, b.raw(), b.dtype(), i, n, tb);
+      for (int64_t k = 0; k < n; ++k) out[i + k] = f(ta[k], tb[k]);
+    }
+  });
+}
+
+template <class T>
+void compare_as(Compare kind, const Tensor& a, const Tensor& b, Tensor& y) {
+  switch (kind) {
+    case Compare::eq: return compare_as<T>(a, b, y, [](T u, T v) { return u == v; });
+    case Compare::ne: return compare_as<T>(a, b, y, [](T u, T v) { return u != v; });
+    case Compare::lt: return compare_as<T>(a, b, y, [](T u, T v) { return u < v; });
+    case Compare::le: return compare_as<T>(a, b, y, [](T u, T v) { return u <= v; });
+    case Compare::gt: return compare_as<T>(a, b, y, [](T u, T v) { return u > v; });
+    case Compare::ge: return compare_as<T>(a, b, y, [](T u, T v) { return u >= v; });
+    case Compare::both: return compare_as<T>(a, b, y, [](T u, T v) { return u && v; });
+    case Compare::either: return compare_as<T>(a, b, y, [](T u, T v) { return u || v; });
+    case Compare::finite: return compare_as<T>(a, b, y, [](T u, T) { return u - u == T(0); });
+  }
+}
+
+/// Integers and bool compare as i64, two f32 sides as f32, all else as f64. Only i64 beyond ±2^53 is rounded, to f64.
+void compare_cpu(Compare kind, const Tensor& a, const Tensor& b, Tensor& y) {
+  if (a.dtype() == f32 && b.dtype() == f32) compare_as<float>(kind, a, b, y);
+  else if (is_float(a.dtype()) || is_float(b.dtype())) compare_as<double>(kind, a, b, y);
+  else compare_as<int64_t>(kind, a, b, y);
+}
+
+Tensor compare(const char* op, const Tensor& a, const Tensor& b, Compare kind) {
+  if (a.dtype() != b.dtype() && a.rank() > 0 && b.rank() > 0 && is_float(a.dtype()) != is_float(b.dtype()))
+    fail<DTypeError>(op, ": dtypes differ — got a=", a.dtype(), ", b=", b.dtype(), " for shapes ", a,
+                     " and ", b);
+  Tensor y = empty(broadcast(op, a.shape(), b.shape()), {boolean, a.device()}, op);
+  kernel::compare(kind, a, b, y);
+  return y;
+}
+
+/// c as the other side of a comparison with x: in x's float dtype, so that 0.1f == 0.1; in f64 for integers and bool.
+Tensor scalar(const Tensor& x, double c) { return full({}, c, {is_float(x.dtype()) ? x.dtype() : f64, x.device()}); }
+
+void check_bool(const char* op, const Tensor& x) {
+  if (x.dtype() != boolean) fail<DTypeError>(op, ": needs bool — got ", x.dtype(), " of shape ", x);
+}
+
+}  // namespace
+
+constinit decltype(kernel::compare) kernel::compare{"compare", &compare_cpu, Bf16::native};
+
+Tensor eq(const Tensor& a, const Tensor& b) { return compare("eq", a, b, Compare::eq); }
+Tensor ne(const Tensor& a, const Tensor& b) { return compare("ne", a, b, Compare::ne); }
+Tensor lt(const Tensor& a, const Tensor& b) { return compare("lt", a, b, Compare::lt); }
+Tensor le(const Tensor& a, const Tensor& b) { return compare("le", a, b, Compare::le); }
+Tensor gt(const Tensor& a, const Tensor& b) { return compare("gt", a, b, Compare::gt); }
+Tensor ge(const Tensor& a, const Tensor& b) { return compare("ge", a, b, Compare::ge); }
+
+Tensor lt(const Tensor& x, double c) { return lt(x, scalar(x, c)); }
+Tensor le(const Tensor& x, double c) { return le(x, scalar(x, c)); }
+Tensor gt(const Tensor& x, double c) { return gt(x, scalar(x, c)); }
+Tensor ge(const Tensor& x, double c) { return ge(x, scalar(x, c)); }
+Tensor eq(const Tensor& x, double c) { return eq(x, scalar(x, c)); }
+Tensor ne(const Tensor& x, double c) { return ne(x, scalar(x, c)); }
+
+Tensor logical_and(const Tensor& a, const Tensor& b) {
+  check_bool("logical_and", a), check_bool("logical_and", b);
+  return compare("logical_and", a, b, Compare::both);
+}
+Tensor logical_or(const Tensor& a, const Tensor& b) {
+  check_bool("logical_or", a), check_bool("logical_or", b);
+  return compare("logical_or", a, b, Compare::either);
+}
+Tensor logical_not(const Tensor& x) {
+  check_bool("logical_not", x);
+  return eq(x, full({}, 0, x.options()));
+}
+Tensor isnan(const Tensor& x) { return ne(x, x); }
+Tensor isinf(const Tensor& x) {
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  return (x == inf) | (x == -inf);
+}
+Tensor isfinite(const Tensor& x) {
+  return compare("isfinite", x, x, Compare::finite);
+}
+
+bool allclose(const Tensor& a_in, const Tensor& b_in, double rtol, double atol, bool equal_nan) {
+  if (is_float(a_in.dtype()) != is_float(b_in.dtype()))
+    fail<DTypeError>("allclose: dtypes differ — got a=", a_in.dtype(), ", b=", b_in.dtype(), " for shapes ", a_in, " and ",
+                     b_in);
+  broadcast("allclose", a_in.shape(), b_in.shape());
+  NoGrad guard;
+  const bool wide = a_in.dtype() == f64 || b_in.dtype() == f64 || !is_float(a_in.dtype());
+  const Tensor a = to(a_in, wide ? f64 : f32), b = to(b_in, wide ? f64 : f32);
+  Tensor close = (a == b) | (isfinite(b) & (abs(a - b) <= abs(b) * rtol + atol));
+  if (equal_nan) close = close | (isnan(a) & isnan(b));
+  return all(close).item() != 0;
+}
+
+}  // namespace sluice

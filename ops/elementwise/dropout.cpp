@@ -1,0 +1,53 @@
+// y = x ⊙ m / (1 − p),   m_i = [u_i >= p],   u_i from Philox block offset + i/4.     dx = g ⊙ m / (1 − p)
+#include <sluice/ops/elementwise/dropout.h>
+
+#include <sluice/core/node.h>
+#include <sluice/core/kernel/parallel.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/kernels.h>
+
+#include <cmath>
+
+namespace sluice {
+
+namespace {
+
+void dropout_cpu(const Tensor& x, Tensor& y, DropoutSpec s) {
+  // Keep when the 32-bit word is at least p·2^32.
+  const uint64_t threshold = static_cast<uint64_t>(std::ldexp(s.p, 32));
+  dispatch_float("dropout", x.dtype(), [&]<class T>() {
+    const T* in = x.data<T>();
+    T* out = y.mutable_data<T>();
+    const T scale = s.p < 1 ? T(1 / (1 - s.p)) : T(0);
+    const int64_t n = x.numel();
+    parallel_for((n + 3) / 4, 4096, [&](int64_t begin, int64_t end) {
+      for (int64_t b = begin; b < end; ++b) {
+        const uint64_t block = s.from.first + static_cast<uint64_t>(b);
+        const auto word = philox4x32({uint32_t(block), uint32_t(block >> 32), 0, 0},
+                                     {uint32_t(s.from.seed), uint32_t(s.from.seed >> 32)});
+        for (int64_t i = 4 * b; i < std::min(n, 4 * b + 4); ++i)
+          out[i] = word[static_cast<std::size_t>(i & 3)] >= threshold ? in[i] * scale : T(0);
+      }
+    });
+  });
+}
+
+Tensor apply(const Tensor& x, DropoutSpec s) {
+  Tensor y = empty(x.shape(), x.options());
+  kernel::dropout(contiguous(x.detach()), y, s);
+  return record("dropout", std::move(y), {x}, {}, [s](const Tensor& g) { return apply(g, s); });
+}
+
+}  // namespace
+
+constinit decltype(kernel::dropout) kernel::dropout{"dropout", &dropout_cpu};
+
+Tensor dropout(const Tensor& x, double p, Rng& rng) {
+  if (!(p >= 0 && p <= 1)) fail<ValueError>("dropout: p=", p, " is outside [0, 1]");
+  detail::check_float("dropout", x);
+  if (p == 0) return x;
+  const uint64_t blocks = static_cast<uint64_t>((x.numel() + 3) / 4);
+  return apply(x, {p, rng.draw(blocks, x.device())});
+}
+
+}  // namespace sluice

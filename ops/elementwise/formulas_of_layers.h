@@ -1,0 +1,163 @@
+// The formulas of gates, losses and single layers, by the rules of ops/elementwise/formulas.h; and the lists of all formulas.
+#pragma once
+
+#include <sluice/ops/elementwise/formulas.h>
+
+namespace sluice::formula {
+
+// -- gates: x ⊙ φ(g) ---------------------------------------------------------------------------------
+template <class Phi>
+struct Gated {
+  static constexpr const char* name = "gate";
+  template <class T> SLUICE_FN T operator()(const T& x, const T& g) const { return x * Phi{}(g); }
+};
+// clang-format off: a table
+struct Glu : Gated<Sigmoid> { static constexpr const char* name = "glu"; };  // Dauphin et al. 2017
+struct ReGlu : Gated<Relu> { static constexpr const char* name = "reglu"; };  // Shazeer 2020, as GeGlu, SwiGlu and Bilinear
+struct GeGlu : Gated<Gelu> { static constexpr const char* name = "geglu"; };
+struct GeGluTanh : Gated<GeluTanh> { static constexpr const char* name = "geglu_tanh"; };  // T5 1.1, Gemma
+struct SwiGlu : Gated<Silu> { static constexpr const char* name = "swiglu"; };
+struct Bilinear : Gated<Identity> { static constexpr const char* name = "bilinear"; };
+/// φ(x) ⊙ φ(g) with SiLU on both sides, as FLASH builds its GLU (Hua et al. 2022).
+struct SiluGlu {
+  static constexpr const char* name = "silu_glu";
+  template <class T> SLUICE_FN T operator()(const T& x, const T& g) const {
+    return Silu{}(x) * Silu{}(g);
+  }
+};
+// clang-format on
+/// Linear interpolation a + w·(b − a).
+struct Lerp {
+  static constexpr const char* name = "lerp";
+  template <class T> SLUICE_FN T operator()(const T& a, const T& b, const T& w) const {
+    return a + w * (b - a);
+  }
+};
+/// γ ⊙ z + β, the scale-offset heads of GAU.
+struct ScaleOffset {
+  static constexpr const char* name = "scale_offset";
+  template <class T> SLUICE_FN T operator()(const T& z, const T& gamma, const T& beta) const {
+    return z * gamma + beta;
+  }
+};
+
+// -- losses, elementwise ---------------------------------------------------------------------------------
+struct SquaredError {
+  static constexpr const char* name = "mse_loss";
+  template <class T> SLUICE_FN T operator()(const T& x, const T& y) const {
+    T e = x - y;
+    return e * e;
+  }
+};
+struct AbsoluteError {  // slope 0 where x = y
+  static constexpr const char* name = "l1_loss";
+  template <class T> SLUICE_FN T operator()(const T& x, const T& y) const { return abs(x - y); }
+};
+/// ½e² for |e| <= δ, and δ(|e| − ½δ) beyond (Huber 1964).
+struct Huber {
+  static constexpr const char* name = "huber_loss";
+  double delta = 1;
+  template <class T> SLUICE_FN T operator()(const T& x, const T& y) const {
+    const T e = abs(x - y), m = min(e, like(e, delta));
+    return m * (e - m * 0.5);
+  }
+};
+/// −[t·log σ(x) + (1−t)·log(1−σ(x))] = softplus(x) − t·x, finite for every finite logit x.
+struct BceWithLogits {
+  static constexpr const char* name = "bce_with_logits";
+  template <class T> SLUICE_FN T operator()(const T& x, const T& t) const {
+    return softplus(x) - t * x;
+  }
+};
+
+/// −[w·t·log σ(x) + (1−t)·log(1−σ(x))], w the weight of positive targets.
+struct WeightedBceWithLogits {
+  static constexpr const char* name = "bce_with_logits";
+  template <class T> SLUICE_FN T operator()(const T& x, const T& t, const T& w) const {
+    return t * w * softplus(-x) + (1.0 - t) * softplus(x);
+  }
+};
+
+/// p·(log p − log q), 0 where p = 0.
+struct KlTerm {
+  static constexpr const char* name = "kl_div";
+  template <class T> SLUICE_FN T operator()(const T& log_q, const T& p) const {
+    return select(p > 0.0, p * (log(select(p > 0.0, p, like(p, 1))) - log_q), like(p, 0));
+  }
+};
+
+// -- of layers -------------------------------------------------------------------------------------------
+/// n / (d + eps), the division of linear attention. A denominator of exactly 0 counts as 1.
+struct Quotient {
+  static constexpr const char* name = "quotient";
+  double eps;
+  template <class T> SLUICE_FN T operator()(const T& n, const T& d) const {
+    const T t = d + eps;
+    return n / select(t == 0.0, like(t, 1), t);
+  }
+};
+/// g·a + (1 − g)·n/(d + eps): softmax and linear attention mixed by a gate. Where nothing is visible a and n are 0.
+struct MixedQuotient {
+  static constexpr const char* name = "mixed_quotient";
+  double eps;
+  template <class T> SLUICE_FN T operator()(const T& a, const T& n, const T& d, const T& g) const {
+    const T b = Quotient{eps}(n, d);
+    return b + g * (a - b);
+  }
+};
+/// log σ(z)·rate, the log-decay of a gate (Yang et al. 2024, gated linear attention: rate = 1/τ).
+struct LogDecay {
+  static constexpr const char* name = "log_decay";
+  double rate;
+  template <class T> SLUICE_FN T operator()(const T& z) const { return softplus(-z) * (-rate); }
+};
+/// (e^{p − s/2} + offset)·scale of p = x·ω and s = |x|² (Choromanski et al. 2021): one exponential, so that a large s
+/// underflows instead of giving ∞·0.
+struct FavorFeature {
+  static constexpr const char* name = "favor_feature";
+  double scale, offset;
+  template <class T> SLUICE_FN T operator()(const T& p, const T& s) const {
+    return (exp(p - s * 0.5) + offset) * scale;
+  }
+};
+struct ReluOffset {
+  static constexpr const char* name = "relu_offset";
+  double offset;
+  template <class T> SLUICE_FN T operator()(const T& x) const { return Relu{}(x) + offset; }
+};
+/// Gated residuals: AddScaled is x + g·y; AddGated takes the logit l of its gate, x + σ(l)·y.
+struct AddScaled {
+  static constexpr const char* name = "add_scaled";
+  template <class T> SLUICE_FN T operator()(const T& x, const T& y, const T& g) const { return x + g * y; }
+};
+struct AddGated {
+  static constexpr const char* name = "add_gated";
+  template <class T> SLUICE_FN T operator()(const T& x, const T& y, const T& l) const { return x + sigmoid(l) * y; }
+};
+
+// -- lists -----------------------------------------------------------------------------------------------
+// Every formula must be in one list. Backends install kernels for whole lists, and tests iterate over the lists. On a
+// device without a kernel for it, a formula runs as one op per operation (composed_map() in ops/elementwise/map.h).
+template <std::size_t N, class... F>
+struct Formulas {};  // of N operands
+using Arithmetic1 = Formulas<1, Neg, Scale, AddScalar, SubFrom, DivBy, DivInto, PowScalar, Square, Clamp>;
+using Arithmetic2 = Formulas<2, Add, Sub, Mul, Div, Pow, Remainder, Maximum, Minimum, MaskedFill>;
+using Arithmetic3 = Formulas<3, Where, Lerp, ScaleOffset>;
+using Mathematics = Formulas<1, Exp, Expm1, Log, Log1p, Sqrt, Rsqrt, Tanh, Sigmoid, Softplus, Erf, NormalCdf, Sin, Cos,
+                             Abs, Sign, Floor, Ceil, Round, Trunc>;
+using Activations = Formulas<1, Identity, Relu, Relu2, Elu, Elu1, Silu, Gelu, GeluTanh, Laplace, LeakyRelu, NsSigmoid>;
+using Gates = Formulas<2, Glu, ReGlu, GeGlu, GeGluTanh, SwiGlu, Bilinear, SiluGlu>;
+using Losses2 = Formulas<2, SquaredError, AbsoluteError, Huber, BceWithLogits, KlTerm>;
+using Losses3 = Formulas<3, WeightedBceWithLogits>;
+using Layers1 = Formulas<1, LogDecay, ReluOffset>;
+using Layers2 = Formulas<2, Quotient, FavorFeature>;
+using Layers3 = Formulas<3, AddScaled, AddGated>;
+using Layers4 = Formulas<4, MixedQuotient>;
+
+/// Calls f(list) for each list.
+void each_list(auto f) {
+  f(Arithmetic1()), f(Arithmetic2()), f(Arithmetic3()), f(Mathematics()), f(Activations()), f(Gates()), f(Losses2());
+  f(Losses3()), f(Layers1()), f(Layers2()), f(Layers3()), f(Layers4());
+}
+
+}  // namespace sluice::formula

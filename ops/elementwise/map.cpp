@@ -1,0 +1,145 @@
+#include <sluice/ops/elementwise/map.h>
+
+#include <sluice/ops/shape/create.h>
+
+#include <algorithm>
+
+namespace sluice::detail {
+
+namespace {
+
+constexpr int64_t kMapGrain = 32 * kTile;
+
+/// The common dtype of an op's operands; throws naming the op. bool operands count as 0 and 1 of any dtype.
+DType common_dtype(const char* op, const Tensor* const* xs, std::size_t n, bool integral) {
+  DType common = boolean;
+  for (std::size_t k = 0; k < n; ++k) {
+    if (!xs[k]->defined()) fail<ValueError>(op, ": operand ", k, " is undefined (default-constructed or moved from)");
+    const DType t = xs[k]->dtype();
+    if (t == boolean || t == common) continue;
+    if (common != boolean)
+      fail<DTypeError>(op, ": dtypes differ — got ", common, " and ", t, " for shapes ", *xs[0], " and ", *xs[k],
+                       "; convert with to(x, dtype)");
+    common = t;
+  }
+  if (!is_float(common) && !(integral && is_integer(common)))
+    fail<DTypeError>(op, ": needs ", integral ? "f32, f64, bf16, i64 or i32" : "f32, f64 or bf16", " — got ", common,
+                     " of shape ", *xs[0]);
+  return common;
+}
+
+void round_run(const float* from, int64_t n, BFloat16* to) {
+  vectorised([=] {
+    for (int64_t i = 0; i < n; ++i) to[i] = BFloat16(from[i]);
+  });
+}
+
+/// Runs the loop tile by tile. Operands that cannot be read in place are gathered; undefined results go into a buffer
+/// that is discarded. bf16 results go into a buffer, too, and are rounded while it is in cache.
+template <class T>
+void run_tiles(const MapPlan& p, TileLoop<T> loop, const void* formula, const T* const* base, T* const* out,
+               std::size_t n_results) {
+  const bool narrow = p.dtype == bf16;
+  StridedRange walks[kMapOperands];
+  for (std::size_t k = 0; k < p.count; ++k)
+    if (!p.direct[k] || narrow) walks[k] = StridedRange(p.operands[k]->layout().expanded(p.shape));
+  parallel_for(p.shape.numel(), kMapGrain, [&](int64_t begin, int64_t end) {
+    alignas(64) T buffer[kMapOperands][kTile], unwanted[kMapOperands][kTile];
+    const T* in[kMapOperands];
+    T* to[kMapOperands];
+    for (int64_t i = begin, n; i < end; i += n) {
+      n = std::min(kTile, end - i);
+      for (std::size_t k = 0; k < p.count; ++k) {  // rows of a slice and repeated rows are read in place
+        in[k] = p.direct[k] && !narrow ? base[k] + i : buffer[k];
+        if (p.direct[k] || narrow || p.operands[k]->dtype() != p.dtype) continue;
+        const StridedRange::Run run = walks[k].run(i);
+        if (run.count > 0) in[k] = base[k] + run.offset, n = std::min(n, run.count);
+      }
+      for (std::size_t k = 0; k < p.count; ++k) {
+        if (in[k] == buffer[k])
+          read_tile(walks[k], reinterpret_cast<const std::byte*>(base[k]), p.operands[k]->dtype(), i, n, buffer[k]);
+      }
+      for (std::size_t k = 0; k < n_results; ++k) to[k] = out[k] && !narrow ? out[k] + i : unwanted[k];
+      loop(formula, in, to, n);
+      if constexpr (std::is_same_v<T, float>)
+        for (std::size_t k = 0; narrow && k < n_results; ++k)
+          if (out[k]) round_run(unwanted[k], n, reinterpret_cast<BFloat16*>(out[k]) + i);
+    }
+  });
+}
+
+template <class T>
+void run(const MapPlan& p, TileLoop<T> loop, const void* formula, Tensor* results, std::size_t n_results) {
+  const T* base[kMapOperands];
+  T* out[kMapOperands];
+  bool whole = true;  // no buffer is needed, neither for an operand nor for a result
+  for (std::size_t k = 0; k < p.count; ++k) {
+    base[k] = reinterpret_cast<const T*>(p.operands[k]->raw());
+    whole = whole && p.direct[k];
+  }
+  for (std::size_t k = 0; k < n_results; ++k) {
+    out[k] = results[k].defined() ? reinterpret_cast<T*>(results[k].raw()) : nullptr;
+    whole = whole && out[k];
+  }
+  whole = whole && p.dtype != bf16;
+  if (!whole) return run_tiles(p, loop, formula, base, out, n_results);
+  const int64_t n = p.shape.numel();
+  if (n <= kMapGrain) return n > 0 ? loop(formula, base, out, n) : void();
+  parallel_for(n, kMapGrain, [&](int64_t begin, int64_t end) {
+    const T* in[kMapOperands];
+    T* to[kMapOperands];
+    for (std::size_t k = 0; k < p.count; ++k) in[k] = base[k] + begin;
+    for (std::size_t k = 0; k < n_results; ++k) to[k] = out[k] + begin;
+    loop(formula, in, to, end - begin);
+  });
+}
+
+}  // namespace
+
+MapPlan plan_map(const char* op, const Tensor* const* xs, std::size_t n, bool integral) {
+  MapPlan p;
+  p.count = n;
+  p.dtype = common_dtype(op, xs, n, integral);
+  p.shape = xs[0]->shape();
+  bool same = true;
+  for (std::size_t k = 1; k < n; ++k) same = same && xs[k]->shape() == p.shape;
+  for (std::size_t k = 1; k < n && !same; ++k) p.shape = broadcast(op, p.shape, xs[k]->shape());
+  for (std::size_t k = 0; k < n; ++k) {
+    p.operands[k] = xs[k];
+    p.direct[k] = xs[k]->dtype() == p.dtype && xs[k]->is_contiguous() && (same || xs[k]->shape() == p.shape);
+  }
+  return p;
+}
+
+MapPlan plan_map_vjp(const Node& node, const Tensor* xs, std::size_t n, const Tensor& g, Tensors& grads) {
+  const Tensor* all[kMapOperands];
+  for (std::size_t k = 0; k < n; ++k) all[k] = xs + k;
+  all[n] = &g;
+  MapPlan plan = plan_map(node.name(), all, n + 1, false);
+  grads.resize(n);
+  for (std::size_t k = 0; k < n; ++k)
+    if (node.needs(k)) grads[k] = empty(plan.shape, {plan.dtype, g.device()});
+  return plan;
+}
+
+void run_map(const MapPlan& plan, const TileLoops& loops, const void* formula, Tensor* results, std::size_t n) {
+  switch (plan.dtype) {
+    case f32: case bf16: return run<float>(plan, loops.f32, formula, results, n);
+    case f64: return run<double>(plan, loops.f64, formula, results, n);
+    case i64: return run<int64_t>(plan, loops.i64, formula, results, n);
+    default: return run<int32_t>(plan, loops.i32, formula, results, n);
+  }
+}
+
+namespace {
+constexpr uint32_t kUnitMark = 0xFFFFFFFF;  // an output_index; unused in a tensor without history
+}
+
+Tensor unit(const Tensor& x) {
+  Tensor one = full({}, 1, x.options());
+  one.impl().output_index = kUnitMark;
+  return one;
+}
+bool is_unit(const Tensor& x) { return x.impl().output_index == kUnitMark; }
+
+}  // namespace sluice::detail

@@ -1,0 +1,253 @@
+// map(f, a, b, …): the user's own fused elementwise op, with exact gradients of any order.
+//
+//   Tensor y = map([](auto x, auto g) { return x * sigmoid(g); }, value, gate);
+//
+// A formula may use, on its parameters and on numbers it captures ([c](auto x) { … }):
+//   + − * / += ++     < <= > >= == !=, and & | ! on comparisons
+//   select(x > 0.0, a, b) instead of if and ?: — both sides are computed, and must be finite; like(x, c), a constant
+//   exp expm1 log log1p sqrt rsqrt sin cos tanh sigmoid softplus erf normal_cdf pow(x, c) pow(c, x) pow(x, y)
+//   abs sign floor ceil round trunc remainder max min clamp(x, lo, hi) square
+//   relu relu2 leaky_relu(x, slope) elu(x, α) silu gelu gelu_tanh
+// all by bare names: std::exp has no derivative. Anything else is a compile-time error of a few lines.
+//
+// f is called on Value<T> (forward), on Dual<T, N> (generated backward: g·∂f/∂x_k for all k in one pass), on
+// Dual<Tensor, N> (when the gradient itself is recorded), and on Value<Tensor> (on devices without a kernel for f).
+// Operands broadcast; bool operands count as 0 and 1. The library's elementwise arithmetic, mathematics and
+// activations are maps of formulas (ops/elementwise/formulas.h).
+#pragma once
+
+#include <sluice/core/kernel/kernel.h>
+#include <sluice/core/node.h>
+#include <sluice/core/kernel/parallel.h>
+#include <sluice/core/kernel/strided.h>
+#include <sluice/core/kernel/vectorise.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/elementwise/dual_tensor.h>
+#include <sluice/ops/elementwise/formulas.h>
+#include <sluice/ops/elementwise/map_misuse.h>
+#include <sluice/ops/shape/view.h>
+
+#include <array>
+
+#if defined(__clang__)
+#define SLUICE_VECTORIZE _Pragma("clang loop vectorize(assume_safety)")
+#define SLUICE_LOOP [[gnu::flatten]] SLUICE_FN
+#elif defined(__GNUC__)
+#define SLUICE_VECTORIZE _Pragma("GCC ivdep")
+// Not always_inline: GCC's early inliner skips always_inline functions, and its later inliner does not inline a formula
+// that has been specialised by then. Loops over formulas of three tensors then call a function per number: 50 times as
+// slow.
+#define SLUICE_LOOP [[gnu::flatten]] inline
+#else
+#define SLUICE_VECTORIZE
+#define SLUICE_LOOP inline
+#endif
+
+#define SLUICE_RESTRICT __restrict__
+
+namespace sluice {
+
+namespace detail {
+
+inline constexpr std::size_t kMapOperands = 7;  // six, and a gradient
+
+/// One checked map() call: operands, and dtype and shape of the result. Not a template.
+struct MapPlan {
+  DType dtype = f32;  // of results and computation; bf16 is computed in f32
+  Shape shape;        // of the result
+  std::size_t count = 0;
+  std::array<const Tensor*, kMapOperands> operands;  // each broadcasts to shape
+  std::array<bool, kMapOperands> direct;             // contiguous, and of the shape and dtype above
+  static constexpr bool borrows = true;
+
+  void each_tensor(auto f) const {
+    for (std::size_t k = 0; k < count; ++k) f(*operands[k]);
+  }
+};
+/// Common dtype and shape of an op's operands; throws naming the op.
+MapPlan plan_map(const char* op, const Tensor* const* xs, std::size_t n, bool integral);
+/// Plan of a backward pass. Operands are the n inputs of the node, then g, the gradient of its output. Allocates
+/// grads[k] for each input k whose gradient is needed.
+MapPlan plan_map_vjp(const Node& node, const Tensor* xs, std::size_t n, const Tensor& g, Tensors& grads);
+
+/// A formula's loop over contiguous runs: out[j][i] from in[k][i], i < n.
+template <class T>
+using TileLoop = void (*)(const void* formula, const T* const* in, T* const* out, int64_t n);
+struct TileLoops {
+  TileLoop<float> f32;
+  TileLoop<double> f64;
+  TileLoop<int64_t> i64 = nullptr;
+  TileLoop<int32_t> i32 = nullptr;
+};
+/// Runs a plan on the CPU, in parallel. Operands that cannot be read in place are gathered tile by tile. Undefined
+/// results go into a buffer that is discarded.
+void run_map(const MapPlan& plan, const TileLoops& loops, const void* formula, Tensor* results, std::size_t n);
+
+#if defined(__clang__)  // as in core/kernel/vectorise.h; with -g the warning is about these lines
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wpass-failed"
+#endif
+
+/// The forward loop: y_i = f(x_0i, …). `in` holds x_0, ….
+template <class F, class T, std::size_t... I>
+SLUICE_LOOP void formula_loop(const void* formula, const T* const* in, T* const* out, int64_t n) {
+  const F f = *static_cast<const F*>(formula);
+  const T* const x[] = {in[I]...};
+  T* SLUICE_RESTRICT y = out[0];
+  SLUICE_VECTORIZE
+  for (int64_t i = 0; i < n; ++i) y[i] = call(f, Value<T>{x[I][i], {}}...).v;
+}
+
+/// The generated backward loop: dx_k = g · ∂f/∂x_k. `in` holds x_0, …, g.
+template <class F, class T, std::size_t... I>
+SLUICE_LOOP void formula_vjp_loop(const void* formula, const T* const* in, T* const* out, int64_t n) {
+  constexpr std::size_t N = sizeof...(I);
+  const F f = *static_cast<const F*>(formula);
+  const T* const x[] = {in[I]...};
+  T* const dx[] = {out[I]...};
+  const T* g = in[N];
+  SLUICE_VECTORIZE
+  for (int64_t i = 0; i < n; ++i) {
+    auto y = call(f, Dual<T, N>::variable(x[I][i], I, T(1))...);
+    ((dx[I][i] = g[i] * y.d[I]), ...);
+  }
+}
+
+template <class F, class T, std::size_t... I>
+void apply_formula(const void* formula, const T* const* in, T* const* out, int64_t n) {
+  vectorised([=] { formula_loop<F, T, I...>(formula, in, out, n); });
+}
+template <class F, class T, std::size_t... I>
+void apply_formula_vjp(const void* formula, const T* const* in, T* const* out, int64_t n) {
+  vectorised([=] { formula_vjp_loop<F, T, I...>(formula, in, out, n); });
+}
+
+#if defined(__clang__)
+#pragma clang diagnostic pop
+#endif
+
+template <class F>
+constexpr const char* formula_name() {
+  if constexpr (requires { F::name; }) return F::name;
+  else return "map";
+}
+template <class F>
+constexpr bool is_affine() {
+  if constexpr (requires { F::affine; }) return F::affine;
+  else return false;
+}
+template <class F>
+constexpr bool is_integral() {
+  if constexpr (requires { F::integral; }) return F::integral;
+  else return false;
+}
+
+/// The kernel slots of formula F, forward and fused backward. The argument f carries the formula's constants. A backend
+/// installs kernels for the named formulas.
+template <class F, class Arity>
+struct MapKernels;
+template <class F, std::size_t... I>
+struct MapKernels<F, std::index_sequence<I...>> {
+  static void forward_cpu(const F& f, const MapPlan& plan, Tensor& y) {
+    TileLoops loops{apply_formula<F, float, I...>, apply_formula<F, double, I...>};
+    if constexpr (is_integral<F>()) loops.i64 = apply_formula<F, int64_t, I...>, loops.i32 = apply_formula<F, int32_t, I...>;
+    run_map(plan, loops, &f, &y, 1);
+  }
+  static void backward_cpu(const F& f, const MapPlan& plan, Tensors& grads) {
+    run_map(plan, {apply_formula_vjp<F, float, I...>, apply_formula_vjp<F, double, I...>}, &f, grads.data(), sizeof...(I));
+  }
+  /// y [plan.shape] of plan.dtype = f(operands…).
+  static inline constinit Kernel<void(const F& f, const MapPlan& plan, Tensor& y)> forward{formula_name<F>(), &forward_cpu,
+                                                                                           Bf16::native};
+  /// The operands are the inputs and g. Undefined entries of grads are not needed.
+  static inline constinit Kernel<void(const F& f, const MapPlan& plan, Tensors& grads)> backward{formula_name<F>(),
+                                                                                                &backward_cpu, Bf16::native};
+};
+
+template <class F, std::size_t N>
+struct MapNode final : Node {
+  F f;
+  explicit MapNode(const F& formula) : f(formula) {}
+  static constexpr const char* op_name() { return formula_name<F>(); }
+  const char* name() const override { return op_name(); }
+  Tensors vjp(const Tensor& g) override { return vjp_at(g, std::make_index_sequence<N>()); }
+
+ private:
+  template <std::size_t... I>
+  Tensors vjp_at(const Tensor& g, std::index_sequence<I...>) const {
+    if constexpr (is_affine<F>()) {
+      auto slopes = f(Dual<double, N>::variable(0.0, I, 1.0)...).d;
+      return {needs(I) ? (slopes[I] == 1 ? g : scale(g, slopes[I])) : Tensor()...};
+    } else {
+      const std::array<Tensor, N> x{saved(I)...};
+      Tensors grads;
+      if (!grad_enabled()) {
+        const MapPlan plan = plan_map_vjp(*this, x.data(), N, g, grads);
+        MapKernels<F, std::index_sequence<I...>>::backward(f, plan, grads);
+        return grads;
+      }
+      using D = Dual<Tensor, N>;
+      const Tensor wide = widened(g), one = unit(wide);
+      // A bool operand counts as 0 and 1, here as in the loops.
+      auto number = [&](const Tensor& operand) { return operand.dtype() == boolean ? to(operand, wide.dtype()) : widened(operand); };
+      D y = call(f, (needs(I) ? D::variable(number(x[I]), I, one) : D::constant(number(x[I])))...);
+      for (std::size_t k = 0; k < N; ++k) {
+        const Tensor dx = needs(k) ? PartialOps<Tensor>::mul(wide, y.d[k]) : Tensor();
+        grads.push_back(dx.defined() ? to(dx, g.dtype()) : dx);
+      }
+      return grads;
+    }
+  }
+};
+
+/// Computes f on tensors, one op per operation of the formula: for a device that has no kernel for f itself. The ops
+/// give the gradients.
+template <class F, class... Ts>
+Tensor composed_map(const F& f, const MapPlan& plan, const Ts&... xs) {
+  const DType wide = plan.dtype == bf16 ? f32 : plan.dtype;
+  const auto number = [&](const Tensor& x) { return x.dtype() == boolean ? to(x, wide) : widened(x); };
+  const Tensor y = to(call(f, Value<Tensor>{number(xs), {}}...).v, plan.dtype);
+  return y.shape() == plan.shape ? y : expand(y, plan.shape);
+}
+
+}  // namespace detail
+
+/// Applies f elementwise to 1 to 6 broadcast tensors of one float dtype (f32, f64, or bf16, computed in f32; formulas
+/// marked `integral` also i64 and i32). f must be callable with `auto` parameters and call functions by
+/// unqualified names (exp, sigmoid, select, …). Throws ShapeError, DTypeError, DeviceError, and ValueError for an
+/// undefined tensor.
+template <class F, class... Ts>
+  requires(std::same_as<Ts, Tensor> && ...)
+auto map(F f, const Tensor& first, const Ts&... rest) ->
+    // Compiles the body of f first and, if that fails, nothing further: a mistake in f gives one error.
+    typename detail::ResultOf<decltype(detail::formula<F>()(detail::number<1 + sizeof...(Ts)>(),
+                                                            detail::number<1 + sizeof...(Ts), Ts>()...))>::type {
+  constexpr std::size_t N = 1 + sizeof...(rest);
+  using Number = Dual<Tensor, N>;
+  using Index = std::make_index_sequence<N>;
+  static_assert(N <= 6, "map: a formula takes 1 to 6 tensors");
+  using Given = decltype(detail::formula<F>()(detail::number<N>(), detail::number<N, Ts>()...));
+  if constexpr (std::same_as<Given, detail::NoCall>) {
+    static_assert(sizeof(F) == 0, "map: the formula takes one `auto` parameter per tensor, and changes none: map([](auto x, auto y) { return x * exp(y); }, a, b)");
+    return {};
+  } else if constexpr (!std::same_as<Given, Number> && (std::same_as<Given, bool> || !std::is_arithmetic_v<Given>)) {
+    static_assert(sizeof(F) == 0, "map: the formula returns a number, made of its parameters: no sum(x), no softmax(x, 0); and for x > 0.0 select(x > 0.0, 1, 0)");
+    return {};
+  } else {
+    // Refuses formulas with double parameters here.
+    if (false) static_cast<void>(f(detail::number<N>(), detail::number<N, Ts>()...));
+    constexpr const char* op = detail::formula_name<F>();
+    const Tensor* xs[] = {&first, &rest...};
+    const detail::MapPlan plan = detail::plan_map(op, xs, N, detail::is_integral<F>());
+    using Kernels = detail::MapKernels<F, Index>;
+    if (!Kernels::forward.installed(first.device())) [[unlikely]] return detail::composed_map(f, plan, first, rest...);
+    Tensor y = empty(plan.shape, {plan.dtype, first.device()}, op);
+    Kernels::forward(f, plan, y);
+    if constexpr (detail::is_affine<F>())
+      return record<detail::MapNode<F, N>>(std::move(y), {first, rest...}, {}, f);
+    else
+      return record<detail::MapNode<F, N>>(std::move(y), {first, rest...}, {first, rest...}, f);
+  }
+}
+}  // namespace sluice

@@ -1,0 +1,225 @@
+// gather and index_select copy, scatter_add and index_add sum; each pair is adjoint:
+//   y = gather(x, index)           dx = scatter_add(0, index, g)
+//   y = scatter_add(x, index, s)   dx = g,  ds = gather(g, index)
+// and likewise for index_select and index_add. The index has no gradient.
+#include <sluice/ops/index/gather.h>
+
+#include <sluice/core/node.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/kernels.h>
+#include <sluice/ops/shape/view.h>
+
+#include <algorithm>
+
+namespace sluice {
+
+namespace {
+
+int checked_dim(const char* op, int64_t dim, const Tensor& x) {
+  if (x.rank() == 0) fail(op, ": a scalar has no dims");
+  return wrap_dim(op, dim, x.rank());
+}
+
+/// The index as kernels read it: contiguous i64.
+Tensor checked_index(const char* op, const Tensor& index) {
+  if (!is_integer(index.dtype()))
+    fail<DTypeError>(op, ": the index must be i64 or i32 — got ", index.dtype(), " of shape ", index);
+  return contiguous(to(index, i64));
+}
+
+void check_source(const char* op, const Tensor& x, const Tensor& src) {
+  if (x.dtype() != src.dtype() || x.dtype() == boolean)
+    fail<DTypeError>(op, ": needs x and src of one dtype, f32, f64, bf16, i64 or i32 — got x=", x.dtype(), x,
+                     ", src=", src.dtype(), src);
+}
+
+void check_fits(const char* op, const Tensor& x, int dim, const Tensor& index) {
+  bool ok = index.rank() == x.rank();
+  for (int d = 0; ok && d < x.rank(); ++d) ok = d == dim || index.shape()[d] <= x.shape()[d];
+  if (!ok)
+    fail(op, ": the index does not fit — got x=", x, ", index=", index, ", dim ", dim,
+         "; need index.rank()==x.rank() and index.dim(d)<=x.dim(d) outside dim");
+}
+
+/// For the backward passes. The sum starts from zeros, which are written once and never copied.
+Tensor scatter_to_zeros(const Shape& shape, int dim, const Tensor& index, const Tensor& src);
+Tensor index_add_to_zeros(const Shape& shape, int dim, const Tensor& index, const Tensor& src);
+Tensor select_slices(const char* op, const Tensor& x, int dim, const Tensor& index);
+
+/// Backward of y = x + src added at index: dx = g, dsrc = g read at index.
+struct ScatterAddRule {
+  int dim;
+  Tensors operator()(const Node& node, const Tensor& g) const {
+    return {g, node.needs(1) ? gather(g, dim, node.saved(0)) : Tensor()};
+  }
+};
+struct IndexAddRule {
+  int dim;
+  Tensors operator()(const Node& node, const Tensor& g) const {
+    return {g, node.needs(1) ? select_slices("index_add", g, dim, node.saved(0)) : Tensor()};
+  }
+};
+
+const Tensor none;  // the constant operand of a sum that starts from zeros
+
+Tensor scatter_to_zeros(const Shape& shape, int dim, const Tensor& index, const Tensor& src) {
+  Tensor y = zeros(shape, src.options());
+  kernel::scatter_add(y, dim, index, contiguous(src.detach()));
+  return record("scatter_add", std::move(y), {none, src}, {index}, ScatterAddRule{dim});
+}
+
+Tensor index_add_to_zeros(const Shape& shape, int dim, const Tensor& index, const Tensor& src) {
+  Tensor y = zeros(shape, src.options());
+  kernel::index_add(y, dim, index, contiguous(src.detach()));
+  return record("index_add", std::move(y), {none, src}, {index}, IndexAddRule{dim});
+}
+
+/// index: rank 1, contiguous i64.
+Tensor select_slices(const char* op, const Tensor& x, int dim, const Tensor& index) {
+  Shape shape = x.shape();
+  shape[dim] = index.numel();
+  Tensor y = empty(shape, x.options(), op);
+  kernel::index_select(op, x.detach(), dim, index, y);
+  return record(op, std::move(y), {x}, {index}, [from = x.shape(), dim](const Node& node, const Tensor& g) {
+    return index_add_to_zeros(from, dim, node.saved(0), g);
+  });
+}
+
+Tensor triangle(const char* op, bool upper, const Tensor& x, int64_t k) {
+  if (x.rank() < 2) fail(op, ": needs a matrix in the last two dims — got x=", x);
+  Tensor y = empty_like(x);
+  detail::copy_elements(x, y);
+  kernel::zero_triangle(y, upper, k);
+  return record(op, std::move(y), {x}, {}, [upper, k](const Tensor& g) { return upper ? triu(g, k) : tril(g, k); });
+}
+
+}  // namespace
+
+Tensor gather(const Tensor& x, int64_t dim, const Tensor& index_in) {
+  const int d = checked_dim("gather", dim, x);
+  Tensor index = checked_index("gather", index_in);
+  check_fits("gather", x, d, index);
+  Tensor y = empty(index.shape(), x.options());
+  kernel::gather(x.detach(), d, index, y);
+  return record("gather", std::move(y), {x}, {index}, [from = x.shape(), d](const Node& node, const Tensor& g) {
+    return scatter_to_zeros(from, d, node.saved(0), g);
+  });
+}
+
+Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index_in, const Tensor& src) {
+  const int d = checked_dim("scatter_add", dim, x);
+  Tensor index = checked_index("scatter_add", index_in);
+  check_source("scatter_add", x, src);
+  check_fits("scatter_add", x, d, index);
+  if (src.shape() != index.shape())
+    fail("scatter_add: needs a source of the shape of the index — got index=", index, ", src=", src);
+  Tensor y = clone(x.detach());
+  kernel::scatter_add(y, d, index, contiguous(src.detach()));
+  return record("scatter_add", std::move(y), {x, src}, {index}, ScatterAddRule{d});
+}
+
+namespace {
+/// bool, of the shape of the index: true where no later entry along dim names the same place.
+Tensor last_writers(const Tensor& index, int dim, int64_t size) {
+  Tensor last = empty(index.shape(), {boolean});
+  if (index.device() == meta) return to(last, meta);
+  const Tensor here = detail::on_cpu("scatter", index);
+  int64_t outer = 1, inner = 1, n = index.shape()[dim];
+  for (int d = 0; d < index.rank(); ++d)
+    if (d != dim) (d < dim ? outer : inner) *= index.shape()[d];
+  const int64_t* at = here.data<int64_t>();
+  bool* out = last.mutable_data<bool>();
+  // The last line that wrote to each place. A Tensor, so that a lack of memory is a MemoryError.
+  Tensor lines = full({index.numel() > 0 ? size : 0}, -1, {i64});
+  int64_t* line_of = lines.mutable_data<int64_t>();
+  for (int64_t line = 0; line < outer * inner; ++line)
+    for (int64_t i = n - 1; i >= 0; --i) {
+      const int64_t k = (line / inner * n + i) * inner + line % inner, place = at[k];
+      if (place < 0 || place >= size)
+        fail<ValueError>("scatter: index ", place, " is out of range for a dim of size ", size);
+      out[k] = line_of[place] != line;
+      line_of[place] = line;
+    }
+  return to(last, index.device());
+}
+}  // namespace
+
+Tensor scatter(const Tensor& x, int64_t dim, const Tensor& index_in, const Tensor& src) {
+  const int d = checked_dim("scatter", dim, x);
+  const Tensor index = checked_index("scatter", index_in);
+  if (x.dtype() != src.dtype())
+    fail<DTypeError>("scatter: needs x and src of one dtype — got x=", x.dtype(), x, ", src=", src.dtype(), src);
+  check_fits("scatter", x, d, index);
+  if (src.shape() != index.shape())
+    fail("scatter: needs a source of the shape of the index — got index=", index, ", src=", src);
+  if (x.dtype() == boolean) return to(scatter(to(x, i32), d, index, to(src, i32)), boolean);
+  const Tensor last = last_writers(index, d, x.shape()[d]);
+  const Tensor written = scatter_add(zeros(x.shape(), {i64, x.device()}), d, index, to(last, i64)) > 0.0;
+  return scatter_add(masked_fill(x, written, 0), d, index, where(last, src, 0));
+}
+
+Tensor nonzero(const Tensor& x) {
+  const Tensor hit = contiguous(detail::on_cpu("nonzero", x.dtype() == boolean ? x : x != 0.0));
+  const bool* p = hit.data<bool>();
+  const int64_t n = hit.numel();
+  Tensor y = empty({std::count(p, p + n, true), x.rank()}, {i64});
+  int64_t* out = y.mutable_data<int64_t>();
+  for (int64_t i = 0; i < n; ++i) {
+    if (!p[i]) continue;
+    for (int64_t d = x.rank() - 1, rest = i; d >= 0; rest /= x.shape()[static_cast<int>(d--)])
+      out[d] = rest % x.shape()[static_cast<int>(d)];
+    out += x.rank();
+  }
+  return to(y, x.device());
+}
+
+Tensor masked_select(const Tensor& x, const Tensor& mask) {
+  if (mask.dtype() != boolean)
+    fail<DTypeError>("masked_select: the mask must be bool — got ", mask.dtype(), " of shape ", mask);
+  const Shape shape = broadcast("masked_select", x.shape(), mask.shape()), flat{checked_numel("masked_select", shape)};
+  const Tensor chosen = to(nonzero(reshape(expand(detail::on_cpu("masked_select", mask), shape), flat)), x.device());
+  return select_slices("masked_select", reshape(expand(x, shape), flat), 0, reshape(chosen, {chosen.numel()}));
+}
+
+Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index) {
+  const int d = checked_dim("index_select", dim, x);
+  if (index.rank() != 1) fail("index_select: needs an index of rank 1 — got index=", index);
+  return select_slices("index_select", x, d, checked_index("index_select", index));
+}
+
+Tensor index_add(const Tensor& x, int64_t dim, const Tensor& index_in, const Tensor& src) {
+  const int d = checked_dim("index_add", dim, x);
+  if (index_in.rank() != 1) fail("index_add: needs an index of rank 1 — got index=", index_in);
+  Tensor index = checked_index("index_add", index_in);
+  check_source("index_add", x, src);
+  Shape shape = x.shape();
+  shape[d] = index.numel();
+  if (src.shape() != shape)
+    fail("index_add: the source does not fit — got x=", x, ", index=", index, ", src=", src, "; need src ",
+         shape);
+  Tensor y = clone(x.detach());
+  kernel::index_add(y, d, index, contiguous(src.detach()));
+  return record("index_add", std::move(y), {x, src}, {index}, IndexAddRule{d});
+}
+
+Tensor embedding(const Tensor& weight, const Tensor& index) {
+  if (weight.rank() != 2) fail("embedding: needs weight [V, D] — got weight=", weight, ", index=", index);
+  Shape shape = index.shape();
+  shape.push_back(weight.dim(1));
+  checked_numel("embedding", shape);
+  Tensor flat = reshape(checked_index("embedding", index), {index.numel()});
+  return reshape(select_slices("embedding", weight, 0, flat), shape);
+}
+
+Tensor triu(const Tensor& x, int64_t k) { return triangle("triu", true, x, k); }
+Tensor tril(const Tensor& x, int64_t k) { return triangle("tril", false, x, k); }
+
+Tensor causal_mask(int64_t lq, int64_t lk, Device device) {
+  if (lq < 0 || lk < 0) fail("causal_mask: needs lengths >= 0 — got lq=", lq, ", lk=", lk);
+  Tensor mask = empty({lq, lk}, {boolean, device}, "causal_mask");
+  if (mask.numel() > 0) kernel::causal_mask(mask);
+  return mask;
+}
+
+}  // namespace sluice

@@ -1,0 +1,226 @@
+// The loops of gather and its relatives, and of triangles.
+#include <sluice/ops/kernels.h>
+
+#include <sluice/core/number/arithmetic.h>
+#include <sluice/core/kernel/parallel.h>
+#include <sluice/ops/shape/create.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+namespace sluice {
+
+namespace {
+
+constexpr int64_t kGrain = 1 << 14;  // elements per task
+
+int64_t per_task(int64_t elements) { return std::max<int64_t>(1, kGrain / std::max<int64_t>(1, elements)); }
+
+void check_indices(const char* op, const Tensor& index, int64_t size) {
+  const int64_t *p = index.data<int64_t>(), n = index.numel();
+  uint64_t bad = 0;
+  for (int64_t i = 0; i < n; ++i) bad |= static_cast<uint64_t>(p[i]) >= static_cast<uint64_t>(size);
+  if (!bad) return;
+  for (int64_t i = 0; i < n; ++i)
+    if (p[i] < 0 || p[i] >= size)
+      fail<ValueError>(op, ": index ", p[i], " is outside [0, ", size, ") — got it at element ", i,
+                       " of an index of shape ", index);
+}
+
+/// Number of positions before, along and after a dim.
+struct Split {
+  int64_t outer = 1, n = 1, inner = 1;
+  Split(const Shape& s, int dim) {
+    for (int d = 0; d < s.rank(); ++d) (d < dim ? outer : d > dim ? inner : n) *= s[d];
+  }
+};
+
+/// Offset of position i of the row-major box shape[first…last) under `strides`, without the share of dim `skip`.
+int64_t offset_of(int64_t i, const Shape& shape, const Shape& strides, int first, int last, int skip = -1) {
+  int64_t offset = 0;
+  for (int d = last - 1; d >= first; --d) {
+    if (d != skip) offset += i % shape[d] * strides[d];
+    i /= shape[d];
+  }
+  return offset;
+}
+
+template <class F>
+void dispatch_add(const char* op, DType t, F f) {
+  if (t == i64) f.template operator()<int64_t, int64_t>();
+  else if (t == i32) f.template operator()<int32_t, int32_t>();
+  else dispatch_float(op, t, [&]<class T>() { f.template operator()<T, double>(); });
+}
+
+/// The positions of an index sorted by target and then by position: a counting sort.
+struct Groups {
+  std::vector<int64_t> targets;  // distinct, ascending
+  std::vector<int64_t> starts;   // where each target's run in `members` starts, and the end
+  std::vector<int64_t> members;
+
+  Groups(const int64_t* index, int64_t n, int64_t size) : members(static_cast<std::size_t>(n)) {
+    std::vector<int64_t> next(static_cast<std::size_t>(size) + 1);
+    for (int64_t i = 0; i < n; ++i) ++next[static_cast<std::size_t>(index[i])];
+    int64_t at = 0;
+    for (int64_t v = 0; v < size; ++v) {
+      int64_t& count = next[static_cast<std::size_t>(v)];
+      if (count > 0) targets.push_back(v), starts.push_back(at);
+      at += std::exchange(count, at);
+    }
+    starts.push_back(n);
+    for (int64_t i = 0; i < n; ++i)
+      members[static_cast<std::size_t>(next[static_cast<std::size_t>(index[i])]++)] = i;
+  }
+  int64_t count() const { return static_cast<int64_t>(targets.size()); }
+};
+
+void gather_cpu(const Tensor& x, int dim, const Tensor& index, Tensor& y) {
+  check_indices("gather", index, x.shape()[dim]);
+  const int last = y.rank() - 1;
+  const int64_t n = y.shape()[last], rows = n == 0 ? 0 : y.numel() / n;
+  const int64_t along = x.strides()[dim], step = dim == last ? 0 : x.strides()[last];
+  const int64_t* at = index.data<int64_t>();
+  dispatch_all(x.dtype(), [&]<class T>() {
+    const T* from = x.data<T>();
+    T* out = y.mutable_data<T>();
+    parallel_for(rows, per_task(n), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const T* row = from + offset_of(r, y.shape(), x.strides(), 0, last, dim);
+        for (int64_t j = 0; j < n; ++j) out[r * n + j] = row[j * step + at[r * n + j] * along];
+      }
+    });
+  });
+}
+
+// A lane is all positions that differ along dim only: lanes have distinct targets, so they run in parallel
+// and each adds in the order of the index.
+void scatter_add_cpu(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
+  check_indices("scatter_add", index, y.shape()[dim]);
+  const Shape& shape = index.shape();
+  const Split s(shape, dim);
+  if (index.numel() == 0) return;
+  std::vector<int64_t> lane(static_cast<std::size_t>(s.inner));  // offset of each inner position
+  for (int64_t i = 0; i < s.inner; ++i)
+    lane[static_cast<std::size_t>(i)] = offset_of(i, shape, y.strides(), dim + 1, shape.rank());
+  const int64_t along = y.strides()[dim], width = std::min<int64_t>(s.inner, 256);
+  const int64_t blocks = (s.inner + width - 1) / width;
+  const int64_t* at = index.data<int64_t>();
+  dispatch_add("scatter_add", y.dtype(), [&]<class T, class>() {
+    const T* in = src.data<T>();
+    T* out = y.mutable_data<T>();
+    parallel_for(s.outer * blocks, per_task(s.n * width), [&](int64_t begin, int64_t end) {
+      for (int64_t task = begin; task < end; ++task) {
+        const int64_t o = task / blocks, first = task % blocks * width, stop = std::min(s.inner, first + width);
+        T* base = out + offset_of(o, shape, y.strides(), 0, dim);
+        for (int64_t k = 0; k < s.n; ++k) {
+          const int64_t row = (o * s.n + k) * s.inner;
+          for (int64_t i = first; i < stop; ++i) {
+            T& to = base[lane[static_cast<std::size_t>(i)] + at[row + i] * along];
+            to = detail::sum_of(to, in[row + i]);
+          }
+        }
+      }
+    });
+  });
+}
+
+void index_select_cpu(const char* op, const Tensor& x_in, int dim, const Tensor& index, Tensor& y) {
+  check_indices(op, index, x_in.shape()[dim]);
+  if (y.numel() == 0) return;
+  // A slice must be one run of memory; the dims before it and the dim itself may have any stride.
+  Layout slice;
+  for (int d = dim + 1; d < x_in.rank(); ++d)
+    slice.shape.push_back(x_in.shape()[d]), slice.strides.push_back(x_in.strides()[d]);
+  const Tensor x = slice.is_contiguous() ? x_in : clone(x_in);
+  const Split s(y.shape(), dim);
+  const int64_t along = x.strides()[dim];
+  const int64_t* at = index.data<int64_t>();
+  dispatch_all(x.dtype(), [&]<class T>() {
+    const T* from = x.data<T>();
+    T* out = y.mutable_data<T>();
+    parallel_for(s.outer * s.n, per_task(s.inner), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const T* row = from + offset_of(r / s.n, x.shape(), x.strides(), 0, dim) + at[r % s.n] * along;
+        if (s.inner == 1) out[r] = *row;
+        else std::memcpy(out + r * s.inner, row, static_cast<std::size_t>(s.inner) * sizeof(T));
+      }
+    });
+  });
+}
+
+// The index is sorted by target. A task sums a block of columns of all slices of one target, in the order of
+// the index (floats in f64), and writes it once.
+void index_add_cpu(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
+  check_indices("index_add", index, y.shape()[dim]);
+  if (src.numel() == 0) return;
+  const Split s(src.shape(), dim);
+  const int64_t size = y.shape()[dim];
+  const Groups groups(index.data<int64_t>(), s.n, size);
+  constexpr int64_t width = 128;
+  const int64_t blocks = (s.inner + width - 1) / width, tasks = groups.count() * blocks;
+  const int64_t work = s.n / groups.count() * std::min(width, s.inner);
+  dispatch_add("index_add", y.dtype(), [&]<class T, class Sum>() {
+    const T* in = src.data<T>();
+    T* out = y.mutable_data<T>();
+    const auto add = [](Sum sum, T x) { return detail::sum_of(sum, static_cast<Sum>(x)); };
+    parallel_for(s.outer * tasks, per_task(work), [&](int64_t begin, int64_t end) {
+      for (int64_t task = begin; task < end; ++task) {
+        const int64_t o = task / tasks, first = task % blocks * width, w = std::min(width, s.inner - first);
+        const auto g = static_cast<std::size_t>(task % tasks / blocks);
+        T* target = out + (o * size + groups.targets[g]) * s.inner + first;
+        const T* base = in + o * s.n * s.inner + first;
+        Sum sum[width];
+        for (int64_t i = 0; i < w; ++i) sum[i] = target[i];
+        const int64_t *m = groups.members.data() + groups.starts[g],
+                      *end_m = groups.members.data() + groups.starts[g + 1];
+        for (; m + 4 <= end_m; m += 4) {  // loading four rows at once hides the latency of memory
+          const T *a = base + m[0] * s.inner, *b = base + m[1] * s.inner, *c = base + m[2] * s.inner,
+                  *d = base + m[3] * s.inner;
+          for (int64_t i = 0; i < w; ++i) sum[i] = add(add(add(add(sum[i], a[i]), b[i]), c[i]), d[i]);
+        }
+        for (; m < end_m; ++m)
+          for (int64_t i = 0; i < w; ++i) sum[i] = add(sum[i], base[*m * s.inner + i]);
+        for (int64_t i = 0; i < w; ++i) target[i] = static_cast<T>(sum[i]);
+      }
+    });
+  });
+}
+
+void zero_triangle_cpu(Tensor& y, bool upper, int64_t k) {
+  const int64_t n = y.dim(-2), m = y.dim(-1), bytes = size_of(y.dtype());
+  if (y.numel() == 0) return;
+  k = std::clamp(k, -n, m);
+  parallel_for(y.numel() / m, per_task(m), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      // triu drops the columns before row + k, tril the columns after it.
+      const int64_t i = r % n, edge = std::clamp<int64_t>(upper ? i + k : i + k + 1, 0, m);
+      const int64_t first = upper ? 0 : edge, stop = upper ? edge : m;
+      std::memset(y.raw() + (r * m + first) * bytes, 0, static_cast<std::size_t>((stop - first) * bytes));
+    }
+  });
+}
+
+void causal_mask_cpu(Tensor& y) {
+  const int64_t lq = y.dim(0), lk = y.dim(1);
+  bool* p = y.mutable_data<bool>();
+  parallel_for(lq, per_task(lk), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t seen = std::clamp<int64_t>(i + lk - lq + 1, 0, lk);
+      std::fill_n(p + i * lk, seen, true);
+      std::fill_n(p + i * lk + seen, lk - seen, false);
+    }
+  });
+}
+
+}  // namespace
+
+constinit decltype(kernel::gather) kernel::gather{"gather", &gather_cpu, Bf16::native};
+constinit decltype(kernel::scatter_add) kernel::scatter_add{"scatter_add", &scatter_add_cpu, Bf16::updated};
+constinit decltype(kernel::index_select) kernel::index_select{"index_select", &index_select_cpu, Bf16::native};
+constinit decltype(kernel::index_add) kernel::index_add{"index_add", &index_add_cpu, Bf16::updated};
+constinit decltype(kernel::zero_triangle) kernel::zero_triangle{"triu", &zero_triangle_cpu, Bf16::native};
+constinit decltype(kernel::causal_mask) kernel::causal_mask{"causal_mask", &causal_mask_cpu};
+
+}  // namespace sluice

@@ -1,0 +1,106 @@
+// indices = the order of x along dim;  values = gather(x, dim, indices), whose gradient goes back to the
+// places the values came from. Indices are piecewise constant in x and have no gradient.
+#include <sluice/ops/index/sort.h>
+
+#include <sluice/core/node.h>
+#include <sluice/core/kernel/parallel.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/index/gather.h>
+#include <sluice/ops/kernels.h>
+#include <sluice/ops/shape/view.h>
+
+#include <algorithm>
+#include <bit>
+#include <vector>
+
+namespace sluice {
+
+namespace {
+
+template <class T>
+struct Entry {
+  T value;
+  int64_t index;
+};
+
+/// order[0…k) = indices of the first k of the n values; ties by index, NaN last.
+template <class T>
+void order_row(const T* x, int64_t n, int64_t k, bool descending, std::vector<Entry<T>>& entries,
+               int64_t* order) {
+  entries.clear();
+  for (int64_t i = 0; i < n; ++i)
+    if (x[i] == x[i]) entries.push_back({x[i], i});
+  const auto first = entries.begin(), last = entries.end();
+  const auto numbers = static_cast<int64_t>(entries.size()), wanted = std::min(k, numbers);
+  auto arrange = [&](auto before) {
+    auto less = [before](const Entry<T>& a, const Entry<T>& b) {
+      return before(a.value, b.value) || (!before(b.value, a.value) && a.index < b.index);
+    };
+    if (wanted < numbers) std::nth_element(first, first + wanted, last, less);
+    std::sort(first, first + wanted, less);
+  };
+  if (descending) arrange([](T a, T b) { return a > b; });
+  else arrange([](T a, T b) { return a < b; });
+  for (int64_t i = 0; i < wanted; ++i) order[i] = entries[static_cast<std::size_t>(i)].index;
+  for (int64_t i = 0, at = wanted; at < k; ++i)
+    if (x[i] != x[i]) order[at++] = i;
+}
+
+/// Each row of contiguous x [rows…, n] gives a row of index [rows…, k].
+void order_cpu(const Tensor& x, Tensor& index, bool descending) {
+  const int64_t n = x.dim(-1), k = index.dim(-1);
+  const auto levels = static_cast<int64_t>(std::bit_width(static_cast<uint64_t>(n)));
+  int64_t* out = index.mutable_data<int64_t>();
+  dispatch_all(x.dtype(), [&]<class T>() {
+    if constexpr (!std::is_same_v<T, BFloat16>) {  // widened (core/kernel/kernel.h)
+      const T* in = x.data<T>();
+      parallel_for(x.numel() / n, std::max<int64_t>(1, (1 << 14) / (n * levels)),
+                   [&](int64_t begin, int64_t end) {
+                     std::vector<Entry<T>> entries;
+                     entries.reserve(static_cast<std::size_t>(n));
+                     for (int64_t r = begin; r < end; ++r)
+                       order_row(in + r * n, n, k, descending, entries, out + r * k);
+                   });
+    }
+  });
+}
+
+/// Indices of the first k entries along dim.
+Tensor order(const Tensor& x, int dim, int64_t k, bool descending) {
+  NoGrad guard;
+  const Tensor rows = contiguous(transpose(x.detach(), dim, -1));
+  Shape shape = rows.shape();
+  shape[shape.rank() - 1] = k;
+  Tensor index = empty(shape, {i64, x.device()});
+  if (index.numel() > 0) kernel::order(rows, index, descending);
+  return contiguous(transpose(index, dim, -1));
+}
+
+}  // namespace
+
+constinit decltype(kernel::order) kernel::order{"sort", &order_cpu};
+
+Sorted sort(const Tensor& x, int64_t dim, bool descending) {
+  const int d = wrap_dim("sort", dim, x.rank());
+  if (x.rank() == 0) return {x, zeros({}, {i64, x.device()})};
+  Tensor index = order(x, d, x.shape()[d], descending);
+  return {gather(x, d, index), index};
+}
+
+Tensor argsort(const Tensor& x, int64_t dim, bool descending) {
+  const int d = wrap_dim("argsort", dim, x.rank());
+  if (x.rank() == 0) return zeros({}, {i64, x.device()});
+  return order(x, d, x.shape()[d], descending);
+}
+
+Sorted topk(const Tensor& x, int64_t k, int64_t dim) {
+  if (x.rank() == 0) fail("topk: a scalar has no dims");
+  const int d = wrap_dim("topk", dim, x.rank());
+  if (k < 0 || k > x.shape()[d])
+    fail<ValueError>("topk: k is out of range — got k=", k, ", x=", x, ", dim ", dim,
+                     "; need 0 <= k <= x.dim(dim)");
+  Tensor index = order(x, d, k, true);
+  return {gather(x, d, index), index};
+}
+
+}  // namespace sluice

@@ -1,0 +1,121 @@
+// c[b] = a[b]·b[b]           da = g·bᵀ,  db = aᵀ·g   (batch dims that were broadcast are summed by the
+//                                                     engine)
+#include <sluice/ops/matmul/matmul.h>
+
+#include <sluice/core/node.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/gemm/precision.h>
+#include <sluice/ops/kernels.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/view.h>
+
+namespace sluice {
+
+namespace {
+
+void check(const char* op, const char* name_a, const Tensor& a, const char* name_b, const Tensor& b) {
+  if (!a.defined() || !b.defined())
+    fail<ValueError>(op, ": ", a.defined() ? name_b : name_a, " is undefined (default-constructed or moved from)");
+  if (a.dtype() != b.dtype() || !is_float(a.dtype()))
+    fail<DTypeError>(op, ": needs two f32, two f64 or two bf16 operands — got ", name_a, "=", a.dtype(), a, ", ", name_b, "=",
+                     b.dtype(), b, "; convert with to(x, dtype)");
+}
+
+/// All dims but the last merged: a matrix, also when a dim is 0 (where −1 could not be inferred).
+Tensor as_rows(const Tensor& x) {
+  int64_t rows = 1;
+  for (int d = 0; d + 1 < x.rank(); ++d) rows *= x.shape()[d];
+  return reshape(x, {rows, x.dim(-1)});
+}
+
+struct MatMul final : Node {
+  static const char* op_name() { return "matmul"; }
+  const char* name() const override { return op_name(); }
+  Tensors vjp(const Tensor& g) override {
+    return {needs(0) ? matmul(g, transpose(saved(1), -2, -1)) : Tensor(),
+            needs(1) ? matmul(transpose(saved(0), -2, -1), g) : Tensor()};
+  }
+};
+
+// y = x·W + b over all leading dims at once: dx = g·Wᵀ, dW = xᵀ·g, db = Σ_rows g.
+struct Linear final : Node {
+  static const char* op_name() { return "linear"; }
+  const char* name() const override { return op_name(); }
+  Tensors vjp(const Tensor& g) override {
+    Tensor rows = as_rows(g);
+    Tensors grads(edges.size());
+    if (needs(0)) grads[0] = matmul(g, transpose(saved(1), 0, 1));
+    if (needs(1)) grads[1] = matmul(transpose(as_rows(saved(0)), 0, 1), rows);
+    if (edges.size() > 2 && needs(2)) grads[2] = sum(rows, {0});
+    return grads;
+  }
+};
+
+}  // namespace
+
+Tensor matmul(const Tensor& a_in, const Tensor& b_in) {
+  check("matmul", "a", a_in, "b", b_in);
+  if (a_in.rank() == 0 || b_in.rank() == 0)
+    fail("matmul: scalars have no inner dimension — got a=", a_in, ", b=", b_in);
+  const int inner = b_in.rank() == 1 ? -1 : -2;
+  if (a_in.dim(-1) != b_in.dim(inner))
+    fail("matmul: inner dimensions differ — got a=", a_in, ", b=", b_in, "; need a.dim(-1)==b.dim(", inner, ")");
+  for (int d = 3; d <= std::min(a_in.rank(), b_in.rank()); ++d)
+    if (a_in.dim(-d) != b_in.dim(-d) && a_in.dim(-d) != 1 && b_in.dim(-d) != 1)
+      fail("matmul: batch dimensions do not broadcast — got a=", a_in, ", b=", b_in, "; sizes at dim ", -d, " differ and neither is 1");
+  if (a_in.rank() == 1) return squeeze(matmul(unsqueeze(a_in, 0), b_in), b_in.rank() == 1 ? -1 : -2);
+  if (b_in.rank() == 1) return squeeze(matmul(a_in, unsqueeze(b_in, 1)), -1);
+  if (b_in.rank() == 2 && a_in.rank() > 2) return linear(a_in, b_in);
+
+  Shape batch_a(std::span(a_in.shape().begin(), a_in.rank() - 2));
+  Shape batch_b(std::span(b_in.shape().begin(), b_in.rank() - 2));
+  Shape batch = broadcast("matmul", batch_a, batch_b);
+  auto stretched = [&](const Tensor& x) {
+    Shape s = batch;
+    s.push_back(x.dim(-2)), s.push_back(x.dim(-1));
+    checked_numel("matmul", s);
+    return alias(x, x.layout().expanded(s));
+  };
+  Shape shape = batch;
+  shape.push_back(a_in.dim(-2)), shape.push_back(b_in.dim(-1));
+  Tensor c = empty(shape, a_in.options(), "matmul");
+  const Tensor a = stretched(a_in), b = stretched(b_in);
+  const PrecisionScope scope(precision_of(c.dtype()));
+  if (c.numel() > 0) kernel::matmul(a, b, Tensor(), c);
+  return record<MatMul>(std::move(c), {a_in, b_in}, {a_in, b_in});
+}
+
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  check("linear", "x", x, "weight", weight);
+  if (weight.rank() != 2 || x.rank() < 1 || x.dim(-1) != weight.dim(0))
+    fail("linear: x=", x, " and weight=", weight, " do not fit; need x [..., in] and weight [in, out]");
+  const bool biased = bias.defined();
+  if (biased) {
+    check("linear", "x", x, "bias", bias);
+    if (bias.shape() != Shape{weight.dim(1)})
+      fail("linear: bias=", bias, " does not fit weight=", weight, "; need bias [out]");
+  }
+  Shape shape = x.shape();
+  shape[shape.rank() - 1] = weight.dim(1);
+  Tensor y = empty(shape, x.options(), "linear");
+  if (y.numel() > 0) {
+    NoGrad guard;
+    const PrecisionScope scope(precision_of(y.dtype()));
+    Tensor rows = as_rows(x.detach());
+    Tensor out = alias(y, Layout({rows.dim(0), weight.dim(1)}));
+    kernel::matmul(rows, weight.detach(), biased ? bias.detach() : Tensor(), out);
+  }
+  if (biased) return record<Linear>(std::move(y), {x, weight, bias}, {x, weight});
+  return record<Linear>(std::move(y), {x, weight}, {x, weight});
+}
+
+Tensor outer(const Tensor& a, const Tensor& b) {
+  if (a.rank() != 1 || b.rank() != 1) fail("outer: needs two tensors of rank 1 — got a=", a, ", b=", b);
+  if (a.dtype() != b.dtype()) fail<DTypeError>("outer: dtypes differ — got ", a.dtype(), " and ", b.dtype());
+  if (a.dtype() == boolean) fail<DTypeError>("outer: needs numbers — got bool of shapes ", a, " and ", b);
+  checked_numel("outer", {a.numel(), b.numel()});
+  return unsqueeze(a, 1) * b;
+}
+
+}  // namespace sluice

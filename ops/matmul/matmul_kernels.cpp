@@ -1,0 +1,322 @@
+// The kernel of matmul, for f32, f64 and bf16; gemm/plan.h says which way a product takes. c is cut into tiles
+// according to the number of threads; its bits do not depend on that number (gemm.h). Products of bf16 are packed
+// directly from bf16; a piece of c is computed in f32, over all of k, and rounded while it is in cache.
+#include <sluice/core/kernel/cpu.h>
+#include <sluice/core/kernel/parallel.h>
+#include <sluice/core/kernel/vectorise.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/matmul/skinny.h>
+#include <sluice/ops/gemm/gemm.h>
+#include <sluice/ops/gemm/operand.h>
+#include <sluice/ops/kernels.h>
+
+#include <algorithm>
+#include <climits>
+#include <cmath>
+#include <tuple>
+#include <vector>
+
+namespace sluice {
+
+namespace {
+
+using detail::Operand;
+using detail::operand;
+using detail::PackedA;
+using detail::PackedB;
+using detail::Packing;
+using detail::Plan;
+using detail::Read;
+
+constexpr int64_t kGroup = 32;              // rows of a that are packed at a time
+constexpr int64_t kPiece = 256;             // rows and columns of a piece of c that is rounded
+constexpr int64_t kPieceRow = kPiece + 16;  // padded: no two rows lie in the same sets of the cache
+
+int64_t up(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
+
+/// Tiles of c. There are several tasks per thread for balance, each of at least some 20 µs. A task reads rows of a and
+/// columns of b from memory: the traffic is least for square tasks, unless b's panels are in cache. More than 336 rows
+/// gain nothing; with fewer than 56, loading b's panels limits the speed.
+struct Tiling {
+  int64_t rows, cols, row_tiles, col_tiles;
+  Tiling() = default;
+
+  /// Equal blocks of whole rows, at most `block` (packed at a time); the number of blocks is a multiple of the threads.
+  Tiling(int64_t n, int64_t m, int64_t block, int64_t columns, int threads) : rows(block), cols(up(m, columns)) {
+    row_tiles = ((n + rows - 1) / rows + threads - 1) / threads * threads, col_tiles = 1;
+    rows = (n + row_tiles - 1) / row_tiles, row_tiles = (n + rows - 1) / rows;
+  }
+
+  /// For AMX. A task takes as many columns as stay in L2. It takes at least 256 rows, because it first fetches its
+  /// columns; fewer, down to 64, only if there are not two tasks per thread.
+  static Tiling near(int64_t n, int64_t m, int64_t k, int64_t near_columns, int threads) {
+    const int64_t wanted = std::clamp<int64_t>(n * m * k >> 22, 1, 6 * threads);
+    const int64_t enough = std::min<int64_t>(wanted, 2 * threads);
+    Tiling t(n, m, n, 32, 1);
+    t.col_tiles = std::clamp<int64_t>((m + near_columns - 1) / near_columns, 1, wanted);
+    t.cols = up((m + t.col_tiles - 1) / t.col_tiles, 32), t.col_tiles = (m + t.cols - 1) / t.cols;
+    t.row_tiles = std::clamp<int64_t>((wanted + t.col_tiles - 1) / t.col_tiles, 1, std::max<int64_t>(1, n / 256));
+    t.row_tiles = std::max(t.row_tiles, std::min((enough + t.col_tiles - 1) / t.col_tiles, n / 64));
+    t.rows = up((n + t.row_tiles - 1) / t.row_tiles, 32), t.row_tiles = (n + t.rows - 1) / t.rows;
+    return t;
+  }
+
+  /// For bf16: up to kPiece rows, as many as make `least` tiles, but not below 64.
+  static Tiling pieces(int64_t n, int64_t m, int64_t cols, int64_t least) {
+    Tiling t;
+    t.rows = kPiece, t.cols = cols, t.row_tiles = (n + kPiece - 1) / kPiece, t.col_tiles = (m + cols - 1) / cols;
+    while (t.rows > 64 && t.row_tiles * t.col_tiles < least) t.rows /= 2, t.row_tiles = (n + t.rows - 1) / t.rows;
+    return t;
+  }
+
+  /// rows is a multiple of `height`, cols of `columns`.
+  Tiling(int64_t batch, int64_t n, int64_t m, int64_t k, int64_t height, int64_t columns, int threads) {
+    const int64_t wanted = (std::clamp<int64_t>(batch * n * m * k >> 21, 1, 8 * threads) + batch - 1) / batch;
+    const bool near = m * k <= 3 << 17;  // b in L2
+    const double square = near ? 1e9 : std::sqrt(double(wanted) * double(n) / double(m));
+    const int64_t least = (n + 335) / 336;
+    row_tiles = std::clamp(static_cast<int64_t>(square), least, std::max(least, n / 56));
+    row_tiles = std::min(row_tiles, std::max(least, wanted));
+    rows = up((n + row_tiles - 1) / row_tiles, height), row_tiles = (n + rows - 1) / rows;
+    const int64_t panels = (m + columns - 1) / columns;
+    col_tiles = std::clamp<int64_t>((wanted + row_tiles - 1) / row_tiles, 1, (panels + 3) / 4);
+    cols = (panels + col_tiles - 1) / col_tiles * columns, col_tiles = (m + cols - 1) / cols;
+  }
+};
+
+/// to = from, rounded.
+void round_rows(const float* from, int64_t ld, int64_t rows, int64_t cols, BFloat16* to, int64_t ldc) {
+  detail::vectorised([=] {
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < cols; ++j) to[i * ldc + j] = BFloat16(from[i * ld + j]);
+  });
+}
+
+/// Products of X, computed in T: X itself, or f32 for bf16.
+template <class T, class X>
+struct Matmul {
+  static constexpr bool kRounds = !std::is_same_v<T, X>;
+  const Plan plan;
+  const Tensor &a, &b;
+  const Operand left, right;
+  const X *pa, *pb;
+  X* pc;
+  int64_t batch, n, m, k;
+  Precision precision;
+  const T* bias;
+  Shape dims;  // of the batch
+
+  void run() const {
+    if (plan.way == Plan::shared) shared();
+    else if (plan.way == Plan::separate) separate();
+    else skinny_matmul(plan.way == Plan::column);
+  }
+
+  /// Where matrix i of an operand begins.
+  int64_t offset(const Tensor& x, int64_t i) const {
+    int64_t at = 0;
+    for (int d = dims.rank() - 1; d >= 0; --d) at += i % dims[d] * x.strides()[d], i /= dims[d];
+    return at;
+  }
+
+  /// The product of few rows; of one column by its transpose, which has one row.
+  void skinny_matmul(bool column) const {
+    const int64_t rows = column ? 1 : n, cols = column ? n : m;
+    const int64_t ld = column ? k : left.ld, ld_many = column ? left.ld : right.ld;
+    const Read read = !column ? right.read : left.read == Read::plain ? Read::transposed : Read::plain;
+    const X *few = column ? pb : pa, *many = column ? pa : pb;
+    if constexpr (kRounds) {
+      const Tensor& x = column ? b : a;
+      const Tensor wide = to(alias(x, Layout({rows, k}, {ld, 1}, x.layout().offset)), f32), sums = empty({rows, cols});
+      T* const y = reinterpret_cast<T*>(sums.raw());
+      detail::skinny_matmul(read, rows, cols, k, wide.data<T>(), k, many, ld_many, bias, y, cols);
+      round_rows(y, cols, rows, cols, pc, cols);
+    } else {
+      detail::skinny_matmul(read, rows, cols, k, few, ld, many, ld_many, bias, pc, cols);
+    }
+  }
+
+  /// A tile of c, for one block of k: `rows` rows of a by panels [first, last) of b, which are `cols` columns. Rows of
+  /// a lie at from_a, or are packed: those of `copy` from `row` on. sums: memory for a piece that is rounded. Returns
+  /// false if a split product is not finite.
+  bool tile(const PackedA<T>* copy, int64_t row, const X* from_a, int64_t rows, const PackedB<T>& panels, int64_t first,
+            int64_t last, [[maybe_unused]] int64_t cols, T beta, const T* add, X* to, [[maybe_unused]] T* sums) const {
+    if constexpr (kRounds) {
+      const int64_t step = kPiece / panels.panel_columns();
+      for (int64_t p = first; p < last; p += step) {
+        const int64_t col = (p - first) * panels.panel_columns();
+        panels.multiply(*copy, row, rows, 1, 0, sums, kPieceRow, p, std::min(p + step, last), add);
+        round_rows(sums, kPieceRow, rows, std::min(kPiece, cols - col), to + col, m);
+      }
+      return true;
+    } else if (copy) {
+      return panels.multiply(*copy, row, rows, T(1), beta, to, m, first, last, add);
+    } else {
+      return panels.multiply(left.read, rows, T(1), from_a, left.ld, beta, to, m, first, last, add);
+    }
+  }
+
+  /// Each task has a tile of c and packs its own operands, where packing pays.
+  void separate() const {
+    // The bits of OpenBLAS's results depend on the tiling, so it is for 8 threads, whatever their number.
+    const Tiling t = kRounds ? Tiling::pieces(n, m, 2 * kPiece, 1)
+                             : Tiling(batch, n, m, k, kGroup, 32, isa() == Isa::base ? 8 : num_threads());
+    const bool packed = kRounds || plan.packing == Packing::split;
+    const int64_t tiles = t.row_tiles * t.col_tiles, most_rows = std::min(t.rows, up(n, kGroup));
+    const int64_t for_b = packed ? up(PackedB<T>::size(k, std::min(t.cols, m), plan.packing), 16) : 0;
+    const int64_t for_a = kRounds ? up(PackedA<T>::size(most_rows, k), 16) : 0;
+    const int64_t memory = for_b + for_a + (kRounds ? most_rows * kPieceRow : 0);
+    const int64_t grain = std::max<int64_t>(1, (int64_t{1} << 16) / (n * m * k));
+    parallel_for(batch * tiles, grain, [&](int64_t begin, int64_t end) {
+      const Tensor all = empty({memory}, {.dtype = dtype_of<T>()});
+      T* const place = reinterpret_cast<T*>(all.raw());
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t row = i % tiles / t.col_tiles * t.rows, col = i % t.col_tiles * t.cols, matrix = i / tiles;
+        X* const to = pc + (matrix * n + row) * m + col;
+        const int64_t rows = std::min(t.rows, n - row), cols = std::min(t.cols, m - col);
+        const X* const from_a = pa + offset(a, matrix) + left.at(row, 0);
+        const X* const from_b = pb + offset(b, matrix) + right.at(0, col);
+        const T* const add = bias ? bias + col : nullptr;
+        if (packed) {
+          PackedB<T> panels(k, cols, place, plan.packing);
+          PackedA<T> copy(rows, k, place + for_b, plan.packing);
+          panels.fill(right.read, from_b, right.ld, 0, panels.panels());
+          if (kRounds) copy.fill(left.read, from_a, left.ld, 0, rows);
+          if (!tile(kRounds ? &copy : nullptr, 0, from_a, rows, panels, 0, panels.panels(), cols, T(0), add, to,
+                    place + for_b + for_a))
+            again_where_not_finite(from_a, from_b, rows, cols, add, to);
+        } else if constexpr (!kRounds) {
+          detail::gemm(left.read, right.read, rows, cols, k, T(1), from_a, left.ld, from_b, right.ld, T(0), to, m,
+                       precision);
+          if (add) detail::add_bias(to, rows, cols, m, add);
+        }
+      }
+    });
+  }
+
+  /// Recomputes by multiply-adds the results of a split product (ops/gemm/amx_f32.cpp) that are not finite.
+  void again_where_not_finite(const X* from_a, const X* from_b, int64_t rows, int64_t cols, const T* add, X* c) const {
+    if constexpr (!kRounds) {
+      std::vector<T> right_ones(static_cast<std::size_t>(rows * cols));
+      T* const to = right_ones.data();
+      detail::gemm(left.read, right.read, rows, cols, k, T(1), from_a, left.ld, from_b, right.ld, T(0), to, cols);
+      if (add) detail::add_bias(to, rows, cols, cols, add);
+      for (int64_t i = 0; i < rows; ++i)
+        for (int64_t j = 0; j < cols; ++j)
+          if (!std::isfinite(c[i * m + j])) c[i * m + j] = to[i * cols + j];
+    }
+  }
+
+  /// All threads first pack b: one block of k at a time, or all of k for bf16, by as many columns as stay in the shared
+  /// cache. They pack a, too, if several tasks use the same rows: on AMX, for bf16, or if n is too small for whole rows
+  /// to give every thread a task.
+  void shared() const {
+    const Packing packing = plan.packing;
+    const PackedB<T> all(k, m, nullptr, packing);
+    const bool tiles = all.near_panels() > 0, pack_a = tiles || kRounds;
+    const int64_t columns = all.panel_columns(), depth = kRounds ? k : all.block_rows();
+    const int64_t most = (int64_t{tiles && !kRounds ? 24 : 8} << 20) / sizeof(T);  // numbers of packed a, and of b
+    const int64_t fitting = std::max<int64_t>(kRounds ? 8 : 4, most / PackedB<T>::size(depth, columns, packing));
+    const int64_t width = std::min(fitting, (m + columns - 1) / columns) * columns;
+    const int64_t groups_fitting = std::max<int64_t>(kRounds ? 8 : 1, most / PackedA<T>::size(kGroup, depth, packing));
+    const int64_t blocks = pack_a ? n / (groups_fitting * kGroup) + 1 : 1, tall = up((n + blocks - 1) / blocks, kGroup);
+    const int64_t for_a = PackedA<T>::size(std::min(tall, n), depth, packing);
+    const int64_t for_b = up(PackedB<T>::size(depth, std::min(width, m), packing), 16);
+    const bool short_a = !pack_a && for_a <= most && n < all.row_block() * num_threads();
+    const Tensor memory = empty({for_b + (short_a || pack_a ? for_a : 0)}, {.dtype = dtype_of<T>()});
+    T* const place = reinterpret_cast<T*>(memory.raw());
+    std::tuple<const X*, int64_t, int64_t> there_a, there_b;  // packed: where they lie, and their sizes
+    for (int64_t matrix = 0; matrix < batch; ++matrix)
+      for (int64_t first = 0; first < m; first += width)
+        for (int64_t l = 0; l < k; l += depth)
+          for (int64_t top = 0; top < n; top += tall) {
+            const int64_t height = std::min(tall, n - top), count = std::min(width, m - first);
+            const int64_t rows = std::min(depth, k - l);
+            const X* const from_a = pa + offset(a, matrix) + left.at(top, l);
+            const X* const from_b = pb + offset(b, matrix) + right.at(l, first);
+            const Tiling t = kRounds    ? Tiling::pieces(height, count, kPiece / columns * columns, 4 * num_threads())
+                             : tiles    ? Tiling::near(height, count, rows, all.near_panels() * columns, num_threads())
+                             : short_a  ? Tiling(1, height, count, rows, kGroup, columns, num_threads())
+                                        : Tiling(height, count, all.row_block(), columns, num_threads());
+            PackedB<T> panels(rows, count, place, packing);
+            PackedA<T> copy(height, rows, place + for_b, packing);
+            const bool copied = kRounds || t.col_tiles > 1;
+            const std::tuple here_a(from_a, height, rows), here_b(from_b, rows, count);
+            const int64_t fills = here_b == there_b ? 0 : panels.panels();
+            const int64_t groups = !copied || here_a == there_a ? 0 : (height + kGroup - 1) / kGroup;
+            there_b = here_b;
+            if (copied) there_a = here_a;
+            // Rows are read in longer pieces if several panels are filled at a time.
+            const int64_t several = tiles ? std::min<int64_t>(16, (fills + groups) / (6 * num_threads())) : 1;
+            const int64_t grain = std::max({int64_t{1}, several, (int64_t{1} << 15) / (columns * rows)});
+            parallel_for(fills + groups, grain, [&](int64_t begin, int64_t end) {
+              if (begin < fills) panels.fill(right.read, from_b, right.ld, begin, std::min(end, fills));
+              if (end > fills)
+                copy.fill(left.read, from_a, left.ld, kGroup * (std::max(begin, fills) - fills),
+                          std::min(kGroup * (end - fills), height));
+            });
+            const T* const add = bias && l + rows == k ? bias + first : nullptr;
+            parallel_for(t.row_tiles * t.col_tiles, 1, [&](int64_t begin, int64_t end) {
+              const Tensor sums = empty({kRounds ? t.rows * kPieceRow : 0}, {.dtype = dtype_of<T>()});
+              for (int64_t i = begin; i < end; ++i) {
+                const int64_t row = i / t.col_tiles * t.rows, col = i % t.col_tiles * t.cols;
+                const int64_t count_a = std::min(t.rows, height - row), count_b = std::min(t.cols, count - col);
+                const int64_t last = std::min((col + t.cols) / columns, panels.panels());
+                X* const to = pc + (matrix * n + top + row) * m + first + col;
+                const bool finite = tile(copied ? &copy : nullptr, row, from_a + left.at(row, 0), count_a, panels,
+                                         col / columns, last, count_b, T(l > 0), add, to,
+                                         reinterpret_cast<T*>(sums.raw()));
+                if (!finite && l + rows == k)
+                  again_where_not_finite(pa + offset(a, matrix) + left.at(top + row, 0),
+                                         pb + offset(b, matrix) + right.at(0, first + col), count_a, count_b,
+                                         bias ? bias + first + col : nullptr, to);
+              }
+            });
+          }
+  }
+};
+
+detail::GemmShape shape_of(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c) {
+  const auto left = operand(a), right = operand(b);  // no value: the operand is copied and then plain
+  const int64_t n = c.dim(-2), m = c.dim(-1);
+  return {.batch = c.numel() / (n * m), .n = n, .m = m, .k = a.dim(-1), .dtype = c.dtype(), .precision = precision(),
+          .plain_rows = !left || left->read == Read::plain,
+          .plain_column = !bias.defined() && (!right || (right->read == Read::plain && right->ld == 1))};
+}
+
+/// a and b already have c's batch dims, stride 0 where they repeat.
+void matmul_cpu(const Tensor& a_in, const Tensor& b_in, const Tensor& bias_in, Tensor& c) {
+  if (c.numel() == 0) return;
+  if (a_in.dim(-1) == 0) {  // an empty sum
+    if (bias_in.defined()) kernel::copy(bias_in, c);
+    else fill_(c, 0);
+    return;
+  }
+  Tensor a = a_in, b = b_in, bias = bias_in;
+  if (bias.defined() && bias.strides()[0] != 1) bias = clone(bias);
+  auto left = operand(a), right = operand(b);
+  if (!left) a = clone(a), left = operand(a);
+  if (!right) b = clone(b), right = operand(b);
+  const detail::GemmShape s = shape_of(a, b, bias, c);
+  if (std::max({s.n, s.m, s.k, left->ld, right->ld}) > INT_MAX)
+    fail("matmul: a dimension exceeds 2^31 — got a=", a, ", b=", b);
+  const auto run = [&]<class T, class X>(const Tensor& add) {
+    Matmul<T, X>{plan_gemm(s), a, b, *left, *right, a.data<X>(), b.data<X>(), c.mutable_data<X>(), s.batch, s.n, s.m,
+                 s.k, s.precision, add.defined() ? add.data<T>() : nullptr,
+                 Shape(std::span(c.shape().begin(), c.rank() - 2))}.run();
+  };
+  if (c.dtype() == bf16) run.operator()<float, BFloat16>(detail::widened(bias));
+  else dispatch_float("matmul", c.dtype(), [&]<class T>() { run.template operator()<T, T>(bias); });
+}
+
+}  // namespace
+
+constinit decltype(kernel::matmul) kernel::matmul{
+    "matmul", &matmul_cpu, [](const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) {
+      const Work work{.flops = 2 * checked_mul("matmul", c.numel(), a.dim(-1))};
+      if (work.flops == 0) return work;
+      return Work{.flops = work.flops, .means = plan_gemm(shape_of(a, b, bias, c)).means};
+    },
+    Bf16::native};
+
+}  // namespace sluice

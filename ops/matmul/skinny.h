@@ -1,0 +1,74 @@
+// Products with few rows, as in a decoding step. Each number of b is read once and used at once: the product is
+// memory-bound, and packing or copying b would only add traffic.
+#pragma once
+
+#include <sluice/ops/gemm/gemm.h>
+#include <sluice/ops/rows/rows.h>
+
+namespace sluice::detail {
+
+/// c [n, m] = a·b + bias in parallel, for n <= kSkinnyRows. b [k, m], or its transpose [m, k], with leading dimension
+/// ldb; bias [m] or null. The same bits for any number of threads. B is T, or BFloat16 if T is float.
+template <class T, class B>
+void skinny_matmul(Read rb, int64_t n, int64_t m, int64_t k, const T* a, int64_t lda, const B* b, int64_t ldb,
+                   const T* bias, T* c, int64_t ldc);
+
+/// c [n, m] = scale · a bᵀ, b [m, k].
+template <class T, class B>
+void skinny_dots(int64_t n, int64_t m, int64_t k, T scale, const T* a, int64_t lda, const B* b, int64_t ldb, T* c,
+                 int64_t ldc) {
+  constexpr int lanes = kRowLanes;
+  const int64_t whole = k - k % lanes;
+  int64_t j = 0;
+  for (; j + 4 <= m; j += 4) {  // with four independent sums, adds wait less for one another
+    const B *b0 = b + j * ldb, *b1 = b0 + ldb, *b2 = b1 + ldb, *b3 = b2 + ldb;
+    for (int64_t r = 0; r < n; ++r) {
+      const T* x = a + r * lda;
+      T s0[lanes] = {}, s1[lanes] = {}, s2[lanes] = {}, s3[lanes] = {};
+      const auto add = [&](int64_t l, int i) {
+        s0[i] += x[l + i] * T(b0[l + i]), s1[i] += x[l + i] * T(b1[l + i]);
+        s2[i] += x[l + i] * T(b2[l + i]), s3[i] += x[l + i] * T(b3[l + i]);
+      };
+      for (int64_t l = 0; l < whole; l += lanes)
+        for (int i = 0; i < lanes; ++i) add(l, i);
+      for (int i = 0; i < k - whole; ++i) add(whole, i);
+      for (int i = 0; i < 8; ++i) s0[i] += s0[i + 8], s1[i] += s1[i + 8], s2[i] += s2[i + 8], s3[i] += s3[i + 8];
+      T t[16];
+      for (int i = 0; i < 4; ++i) {
+        t[i] = s0[i] + s0[i + 4], t[i + 4] = s1[i] + s1[i + 4];
+        t[i + 8] = s2[i] + s2[i + 4], t[i + 12] = s3[i] + s3[i + 4];
+      }
+      T* to = c + r * ldc + j;
+      for (int q = 0; q < 4; ++q) to[q] = scale * ((t[4 * q] + t[4 * q + 2]) + (t[4 * q + 1] + t[4 * q + 3]));
+    }
+  }
+  for (; j < m; ++j)
+    for (int64_t r = 0; r < n; ++r)
+      c[r * ldc + j] = scale * row_total<T>(k, [x = a + r * lda, y = b + j * ldb](int64_t i) { return x[i] * T(y[i]); });
+}
+
+/// c [n, m] += a b, b [k, m].
+template <class T, class B>
+void skinny_sums(int64_t n, int64_t m, int64_t k, const T* a, int64_t lda, const B* b, int64_t ldb, T* c,
+                 int64_t ldc) {
+  constexpr int64_t kRows = 4;  // rows of b at a time: each sum is loaded and stored once for the four
+  int64_t l = 0;
+  for (; l + kRows <= k; l += kRows) {
+    const B *b0 = b + l * ldb, *b1 = b0 + ldb, *b2 = b1 + ldb, *b3 = b2 + ldb;
+    for (int64_t r = 0; r < n; ++r) {
+      const T* w = a + r * lda + l;
+      const T w0 = w[0], w1 = w[1], w2 = w[2], w3 = w[3];
+      T* __restrict__ to = c + r * ldc;
+      for (int64_t j = 0; j < m; ++j) to[j] += (w0 * T(b0[j]) + w1 * T(b1[j])) + (w2 * T(b2[j]) + w3 * T(b3[j]));
+    }
+  }
+  for (; l < k; ++l)
+    for (int64_t r = 0; r < n; ++r) {
+      const T w = a[r * lda + l];
+      const B* from = b + l * ldb;
+      T* __restrict__ to = c + r * ldc;
+      for (int64_t j = 0; j < m; ++j) to[j] += w * T(from[j]);
+    }
+}
+
+}  // namespace sluice::detail

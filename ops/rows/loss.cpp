@@ -1,0 +1,228 @@
+// Cross entropy with p = softmax(x) and target distribution q:   L = log Σ e^x − Σ q·x,   dx = w·(p − q)
+#include <sluice/ops/rows/loss.h>
+
+#include <sluice/core/node.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/index/gather.h>
+#include <sluice/ops/kernels.h>
+#include <sluice/ops/elementwise/formulas_of_layers.h>
+#include <sluice/ops/elementwise/map.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/rows/rows.h>
+#include <sluice/ops/rows/softmax.h>
+#include <sluice/ops/shape/view.h>
+
+#include <cmath>
+
+namespace sluice {
+
+namespace {
+
+void cross_entropy_targets_cpu(const Tensor& targets, int64_t ignore_index, int64_t classes, Tensor& flat, Tensor& share) {
+  const int64_t *t = targets.data<int64_t>(), n = targets.numel();
+  int64_t *out = flat.mutable_data<int64_t>(), counted = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    if (t[i] != ignore_index && (t[i] < 0 || t[i] >= classes))
+      fail<ValueError>("cross_entropy: target ", t[i], " at position ", i, " is outside [0, ", classes, ")");
+    out[i] = t[i] == ignore_index ? -1 : t[i];
+    counted += t[i] != ignore_index;
+  }
+  kernel::fill(share, 1.0 / static_cast<double>(std::max<int64_t>(1, counted)));
+}
+
+/// Loss of each row of x [n, C]; rows whose target is negative are ignored and give 0.
+void cross_entropy_cpu(const Tensor& x, const Tensor& targets, Tensor& loss, double smoothing) {
+  const int64_t classes = x.dim(1);
+  const int64_t* t = targets.data<int64_t>();
+  detail::dispatch_rows("cross_entropy", x.dtype(), [&]<class T>() {
+    const detail::RowsIn<T> in(x, classes, 0);
+    T* out = loss.mutable_data<T>();
+    detail::for_each_row(x.dim(0), classes, [&](int64_t r) {
+      if (t[r] < 0) {
+        out[r] = 0;
+        return;
+      }
+      const T* p = in[r];
+      T shift;
+      const T total = detail::row_exp_total(p, classes, detail::row_max(p, classes), shift, [](int64_t, T e) { return e; });
+      const T lse = math::log(total) + shift;
+      T target = p[t[r]];
+      if (smoothing > 0)
+        target = T(1 - smoothing) * target + T(smoothing) * detail::row_sum(p, classes) / T(classes);
+      out[r] = lse - target;
+    });
+  });
+}
+
+/// dx = g·(softmax(x) − q), g one number per row.
+void cross_entropy_backward_cpu(const Tensor& x, const Tensor& targets, const Tensor& g, Tensor& dx,
+                                double smoothing) {
+  const int64_t classes = x.dim(1);
+  const int64_t* t = targets.data<int64_t>();
+  detail::dispatch_rows("cross_entropy", x.dtype(), [&]<class T>() {
+    const detail::RowsIn<T> in(x, classes, 0);
+    const detail::RowsOut<T> out(dx, classes, 1);
+    const T* pg = g.data<T>();
+    detail::for_each_row(x.dim(0), classes, [&](int64_t r) {
+      T* __restrict__ q = out[r];
+      if (t[r] < 0) {
+        std::fill_n(q, classes, T(0));
+        return out.done(r);
+      }
+      const T* __restrict__ p = in[r];
+      T shift;
+      const T scale = pg[r] / detail::row_exp_total(p, classes, detail::row_max(p, classes), shift,
+                                                    [q](int64_t i, T e) { return q[i] = e; });
+      const T uniform = pg[r] * T(smoothing / static_cast<double>(classes));
+      detail::row_map(q, q, classes, [=](T v) { return v * scale - uniform; });
+      q[t[r]] -= pg[r] * T(1 - smoothing);
+      out.done(r);
+    });
+  });
+}
+
+struct CrossEntropy final : Node {
+  double smoothing;
+  explicit CrossEntropy(double s) : smoothing(s) {}
+  static const char* op_name() { return "cross_entropy"; }
+  const char* name() const override { return op_name(); }
+  Tensors vjp(const Tensor& g) override {
+    Tensor x = saved(0), targets = saved(1);
+    if (!grad_enabled()) {
+      Tensor dx = empty(x.shape(), x.options());
+      kernel::cross_entropy_backward(contiguous(x), targets, contiguous(g), dx, smoothing);
+      return {dx, {}};
+    }
+    const int64_t classes = x.dim(1);
+    Tensor counted = to(targets >= 0.0, g.dtype());
+    Tensor q = one_hot(masked_fill(to(targets, f64), targets < 0.0, 0), classes);
+    return {to(unsqueeze(g * counted, 1) * (softmax(detail::widened(x)) - q), x.dtype()), {}};
+  }
+
+ private:
+  Tensor one_hot(const Tensor& targets, int64_t classes) const {
+    Tensor q = sluice::one_hot(to(targets, i64), classes, {saved(0).dtype() == bf16 ? f32 : saved(0).dtype()});
+    return q * (1 - smoothing) + smoothing / static_cast<double>(classes);
+  }
+};
+
+void check_equal(const char* op, const Tensor& a, const Tensor& b) {
+  if (a.shape() != b.shape()) fail(op, ": shapes must be equal — got ", a, " and ", b);
+}
+
+/// f(x, more…) of each element, reduced. Sums of bf16 are f32, and rounded once.
+template <class F, class... More>
+Tensor reduced(F f, Reduction reduction, const Tensor& x, const More&... more) {
+  if (reduction != Reduction::none && x.dtype() == bf16)
+    return to(reduced(f, reduction, to(x, f32), detail::widened(more)...), bf16);
+  const Tensor each = map(f, x, more...);
+  if (reduction == Reduction::none) return each;
+  return reduction == Reduction::sum ? sum(each) : mean(each);
+}
+
+}  // namespace
+
+constinit decltype(kernel::cross_entropy_targets) kernel::cross_entropy_targets{"cross_entropy", &cross_entropy_targets_cpu};
+constinit decltype(kernel::cross_entropy) kernel::cross_entropy{"cross_entropy", &cross_entropy_cpu, Bf16::native};
+constinit decltype(kernel::cross_entropy_backward) kernel::cross_entropy_backward{"cross_entropy backward", &cross_entropy_backward_cpu,
+                                                                                                Bf16::native};
+
+namespace {
+
+void check_classes(const char* op, const char* what, const Tensor& x, const Tensor& targets, const CrossEntropyOptions& o) {
+  detail::check_float(op, x);
+  if (!is_integer(targets.dtype())) fail<DTypeError>(op, ": targets must be i64 or i32 — got ", targets.dtype());
+  if (x.rank() < 1 || Shape(std::span(x.shape().begin(), x.rank() - 1)) != targets.shape())
+    fail(op, ": ", what, "=", x, " and targets=", targets, " do not fit; need [..., C] and [...]");
+  if (!(o.label_smoothing >= 0 && o.label_smoothing <= 1))
+    fail<ValueError>(op, ": label_smoothing ", o.label_smoothing, " is outside [0, 1]");
+  if (!o.weight.defined()) return;
+  if (o.weight.shape() != Shape{x.dim(-1)}) fail(op, ": weight=", o.weight, " does not fit ", what, "=", x, "; need [C]");
+  if (o.weight.dtype() != x.dtype())
+    fail<DTypeError>(op, ": dtypes differ — got ", what, "=", x.dtype(), ", weight=", o.weight.dtype());
+}
+
+/// −Σ_c q_c w_c log_p_c of rows whose sizes were checked; the mean is over Σ w of their targets.
+Tensor nll_of(const char* op, const Tensor& log_p_in, const Tensor& targets, const CrossEntropyOptions& o) {
+  const int64_t classes = log_p_in.dim(-1), n = targets.numel();
+  const Tensor log_p = reshape(detail::widened(log_p_in), {n, classes}), t = reshape(to(targets, i64), {n});
+  const Tensor counted = ne(t, full({}, static_cast<double>(o.ignore_index), t.options()));
+  const Tensor wrong = where(counted & ((t < 0.0) | (t >= static_cast<double>(classes))), t, 0);
+  for (const Tensor& worst : n > 0 && t.device() != meta ? std::vector{min(wrong), max(wrong)} : std::vector<Tensor>())
+    if (worst.item<int64_t>() < 0 || worst.item<int64_t>() >= std::max<int64_t>(classes, 1))
+      fail<ValueError>(op, ": target ", worst.item<int64_t>(), " is outside [0, ", classes, ")");
+  if (classes == 0 && n > 0) fail(op, ": needs a class — got ", log_p_in);
+  const Tensor safe = where(counted, t, 0);
+  const auto of_target = [&](const Tensor& rows) { return squeeze(gather(rows, 1, unsqueeze(safe, 1)), 1); };
+  const Tensor weight = o.weight.defined() ? detail::widened(o.weight.detach()) : Tensor();
+  const Tensor weighted = weight.defined() ? log_p * weight : log_p;
+  Tensor loss = neg(of_target(weighted));
+  if (o.label_smoothing > 0)
+    loss = loss * (1 - o.label_smoothing) - sum(weighted, 1) * (o.label_smoothing / static_cast<double>(classes));
+  loss = where(counted, loss, 0);
+  if (o.reduction == Reduction::none) return to(reshape(loss, targets.shape()), log_p_in.dtype());
+  const Tensor total = sum(loss);
+  if (o.reduction == Reduction::sum) return to(total, log_p_in.dtype());
+  const Tensor count = sum(weight.defined() ? where(counted, index_select(weight, 0, safe), 0) : to(counted, log_p.dtype()));
+  return to(total / masked_fill(count, count == 0.0, 1), log_p_in.dtype());
+}
+
+}  // namespace
+
+Tensor nll_loss(const Tensor& log_p, const Tensor& targets, CrossEntropyOptions o) {
+  check_classes("nll_loss", "log_p", log_p, targets, o);
+  return nll_of("nll_loss", log_p, targets, o);
+}
+
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions o) {
+  check_classes("cross_entropy", "logits", logits, targets, o);
+  if (o.weight.defined()) return to(nll_of("cross_entropy", log_softmax(detail::widened(logits)), targets, o), logits.dtype());
+  const int64_t classes = logits.dim(-1), n = targets.numel();
+  const TensorOptions wide{logits.dtype() == bf16 ? f32 : logits.dtype(), logits.device()};  // of the losses
+  Tensor flat_targets = empty({n}, {i64, targets.device()}), share = empty({}, wide);
+  kernel::cross_entropy_targets(contiguous(reshape(to(targets, i64), {n}).detach()), o.ignore_index, classes, flat_targets,
+                                share);
+  Tensor x = reshape(logits, {n, classes});
+  Tensor loss = empty({n}, wide);
+  if (n > 0) kernel::cross_entropy(contiguous(x.detach()), flat_targets, loss, o.label_smoothing);
+  loss = record<CrossEntropy>(loss, {x, flat_targets}, {x, flat_targets}, o.label_smoothing);
+  if (o.reduction == Reduction::none) return to(reshape(loss, targets.shape()), logits.dtype());
+  Tensor total = sum(loss);
+  return to(o.reduction == Reduction::sum ? total : total * share, logits.dtype());
+}
+
+Tensor mse_loss(const Tensor& x, const Tensor& y, Reduction reduction) {
+  check_equal("mse_loss", x, y);
+  return reduced(formula::SquaredError{}, reduction, x, y);
+}
+
+Tensor l1_loss(const Tensor& x, const Tensor& y, Reduction reduction) {
+  check_equal("l1_loss", x, y);
+  return reduced(formula::AbsoluteError{}, reduction, x, y);
+}
+
+Tensor huber_loss(const Tensor& x, const Tensor& y, double delta, Reduction reduction) {
+  check_equal("huber_loss", x, y);
+  if (!(delta > 0 && std::isfinite(delta))) fail<ValueError>("huber_loss: delta must be above 0 and finite — got ", delta);
+  return reduced(formula::Huber{delta}, reduction, x, y);
+}
+
+Tensor bce_with_logits(const Tensor& x, const Tensor& targets, Reduction reduction, const Tensor& pos_weight) {
+  check_equal("bce_with_logits", x, targets);
+  if (pos_weight.defined() && !stretches_to(pos_weight.shape(), x.shape()))
+    fail("bce_with_logits: pos_weight=", pos_weight, " does not fit x=", x);
+  if (pos_weight.defined()) return reduced(formula::WeightedBceWithLogits{}, reduction, x, targets, pos_weight);
+  return reduced(formula::BceWithLogits{}, reduction, x, targets);
+}
+
+Tensor kl_div(const Tensor& log_q, const Tensor& p, Reduction reduction) {
+  check_equal("kl_div", log_q, p);
+  if (reduction != Reduction::mean) return reduced(formula::KlTerm{}, reduction, log_q, p);
+  if (log_q.dtype() == bf16) return to(kl_div(to(log_q, f32), detail::widened(p), reduction), bf16);
+  const int64_t width = log_q.rank() ? log_q.dim(-1) : 1;
+  const double rows = width ? static_cast<double>(log_q.numel() / width) : 0;
+  return reduced(formula::KlTerm{}, Reduction::sum, log_q, p) * (1.0 / rows);
+}
+
+}  // namespace sluice

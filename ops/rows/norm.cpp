@@ -1,0 +1,181 @@
+// c = x − mean x (layer norm) or x (rms);  r = (mean c² + eps)^(−½);  x̂ = c·r;  y = x̂ ⊙ w + b
+// With h = g ⊙ w:   dx = r·(h − [mean h] − x̂·mean(h ⊙ x̂))     (the bracket only when centred)
+//                   dw = Σ_rows g ⊙ x̂,   db = Σ_rows g
+#include <sluice/ops/rows/norm.h>
+
+#include <sluice/core/node.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/kernels.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/rows/rows.h>
+#include <sluice/ops/shape/view.h>
+
+#include <cmath>
+#include <vector>
+
+namespace sluice {
+
+namespace {
+
+/// y, and stats [rows, 2]: mean (0 unless centred) and r of each row, kept for the backward pass.
+void norm_cpu(const Tensor& x, const Tensor& w, const Tensor& b, Tensor& y, Tensor& stats, NormSpec spec) {
+  const int64_t n = x.dim(-1);
+  const Tensor weight = detail::widened(w), bias = detail::widened(b);
+  detail::dispatch_rows("norm", x.dtype(), [&]<class T>() {
+    const detail::RowsIn<T> in(x, n, 0);
+    const detail::RowsOut<T> out(y, n, 1);
+    const T* pw = w.defined() ? weight.data<T>() : nullptr;
+    const T* pb = b.defined() ? bias.data<T>() : nullptr;
+    T* ps = stats.mutable_data<T>();
+    detail::for_each_row(x.numel() / n, n, [&](int64_t row) {
+      const T* __restrict__ p = in[row];
+      T* __restrict__ q = out[row];
+      const T mean = spec.centred ? detail::row_sum(p, n) / T(n) : T(0);
+      const T ss = detail::row_total<T>(n, [=](int64_t i) { return (p[i] - mean) * (p[i] - mean); });
+      const T r = T(1) / std::sqrt(ss / T(n) + T(spec.eps));
+      if (pb) for (int64_t i = 0; i < n; ++i) q[i] = (p[i] - mean) * r * pw[i] + pb[i];
+      else if (pw) for (int64_t i = 0; i < n; ++i) q[i] = (p[i] - mean) * r * pw[i];
+      else for (int64_t i = 0; i < n; ++i) q[i] = (p[i] - mean) * r;
+      out.done(row);
+      ps[2 * row] = mean, ps[2 * row + 1] = r;
+    });
+  });
+}
+
+/// One row of dx: two sums and one pass.
+template <class T, class Weighted>
+void norm_backward_row(const T* __restrict__ p, T* __restrict__ o, int64_t n, T mean, T r, bool centred, Weighted h) {
+  const T hx = detail::row_total<T>(n, [=](int64_t i) { return h(i) * (p[i] - mean); }) * r / T(n);
+  const T hm = centred ? detail::row_total<T>(n, h) / T(n) : T(0);
+  for (int64_t i = 0; i < n; ++i) o[i] = r * (h(i) - hm - (p[i] - mean) * r * hx);
+}
+
+/// dx, and dw and db when defined. Rows are cut into fixed slabs with one partial dw, db each.
+void norm_backward_cpu(const Tensor& x, const Tensor& w, const Tensor& g, const Tensor& stats, Tensor& dx, Tensor& dw,
+                       Tensor& db, NormSpec spec) {
+  const int64_t n = x.dim(-1), rows = x.numel() / n;
+  const int64_t slab = std::max<int64_t>(1, (1 << 16) / n), slabs = (rows + slab - 1) / slab;
+  const Tensor weight = detail::widened(w);
+  detail::dispatch_rows("norm", x.dtype(), [&]<class T>() {
+    const detail::RowsIn<T> in(x, n, 0), pg(g, n, 1);
+    const detail::RowsOut<T> out(dx, n, 2);
+    const T* ps = stats.data<T>();
+    const T* pw = w.defined() ? weight.data<T>() : nullptr;
+    std::vector<T> part(dw.defined() || db.defined() ? static_cast<std::size_t>(2 * slabs * n) : 0);
+    parallel_for(slabs, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t s = begin; s < end; ++s) {
+        T* __restrict__ sw = part.empty() ? nullptr : part.data() + 2 * s * n;
+        for (int64_t row = s * slab; row < std::min(rows, (s + 1) * slab); ++row) {
+          const T* __restrict__ p = in[row];
+          const T* __restrict__ q = pg[row];
+          const T mean = ps[2 * row], r = ps[2 * row + 1];
+          if (pw) norm_backward_row(p, out[row], n, mean, r, spec.centred, [=](int64_t i) { return q[i] * pw[i]; });
+          else norm_backward_row(p, out[row], n, mean, r, spec.centred, [=](int64_t i) { return q[i]; });
+          out.done(row);
+          if (!sw) continue;
+          for (int64_t i = 0; i < n; ++i) sw[i] += q[i] * ((p[i] - mean) * r);
+          for (int64_t i = 0; i < n; ++i) sw[n + i] += q[i];
+        }
+      }
+    });
+    auto gather = [&](Tensor& to, int64_t offset) {
+      if (!to.defined()) return;
+      const detail::RowsOut<T> result(to, n, 2);
+      T* o = result[0];
+      for (int64_t i = 0; i < n; ++i) {
+        double total = 0;
+        for (int64_t s = 0; s < slabs; ++s) total += part[static_cast<std::size_t>(2 * s * n + offset + i)];
+        o[i] = static_cast<T>(total);
+      }
+      result.done(0);
+    };
+    gather(dw, 0), gather(db, n);
+  });
+}
+
+// Inputs: x, weight, bias (the last two may be missing). Saved: x, weight or undefined, the rows' statistics.
+struct Norm final : Node {
+  NormSpec spec;
+  const char* op;
+  Norm(NormSpec s, const char* o) : spec(s), op(o) {}
+  static const char* op_name() { return "norm"; }
+  const char* name() const override { return op; }
+
+  Tensors vjp(const Tensor& g) override {
+    Tensor x = saved(0), w = saved(1);
+    Tensors grads(edges.size());
+    if (!grad_enabled()) {
+      Tensor dx = empty(x.shape(), x.options());
+      Tensor dw = edges.size() > 1 && needs(1) ? empty({x.dim(-1)}, x.options()) : Tensor();
+      Tensor db = edges.size() > 2 && needs(2) ? empty({x.dim(-1)}, x.options()) : Tensor();
+      kernel::norm_backward(contiguous(x), w.defined() ? contiguous(w) : w, contiguous(g), saved(2),
+                                       dx, dw, db, spec);
+      grads[0] = dx;
+      if (edges.size() > 1) grads[1] = dw;
+      if (edges.size() > 2) grads[2] = db;
+      return grads;
+    }
+    const DType dtype = x.dtype();
+    const Tensor wide = detail::widened(g);
+    x = detail::widened(x), w = detail::widened(w);
+    Tensor c = spec.centred ? x - mean(x, {-1}, keep) : x;
+    Tensor r = rsqrt(mean(square(c), {-1}, keep) + spec.eps), unit = c * r;
+    Tensor h = w.defined() ? wide * w : wide;
+    Tensor inner = h - unit * mean(h * unit, {-1}, keep);
+    grads[0] = to(r * (spec.centred ? inner - mean(h, {-1}, keep) : inner), dtype);
+    if (edges.size() > 1 && needs(1)) grads[1] = to(wide * unit, dtype);  // the engine sums over the rows
+    if (edges.size() > 2 && needs(2)) grads[2] = g;
+    return grads;
+  }
+};
+
+Tensor normalise(const char* op, const Tensor& x, const Tensor& w, const Tensor& b, NormSpec spec) {
+  detail::check_float(op, x);
+  if (!(spec.eps >= 0)) fail<ValueError>(op, ": eps must not be negative — got ", spec.eps);
+  if (x.rank() == 0 || x.dim(-1) == 0) fail(op, ": nothing to normalise in x=", x);
+  for (const Tensor* p : {&w, &b}) {
+    if (!p->defined()) continue;
+    if (p->shape() != Shape{x.dim(-1)}) fail(op, ": parameter ", *p, " does not fit x=", x, "; need [", x.dim(-1), "]");
+    if (p->dtype() != x.dtype()) fail<DTypeError>(op, ": got x=", x.dtype(), x, ", a parameter ", p->dtype(), *p, "; convert with to(x, dtype) or to(model, dtype)");
+  }
+  if (b.defined() && !w.defined()) return to(normalise(op, detail::widened(x), w, {}, spec) + detail::widened(b), x.dtype());
+  Tensor y = empty(x.shape(), x.options()), stats = empty({x.numel() / x.dim(-1), 2}, {x.dtype() == bf16 ? f32 : x.dtype(), x.device()});
+  {
+    NoGrad guard;
+    if (x.numel() > 0)
+      kernel::norm(contiguous(x), w.defined() ? contiguous(w) : w, b.defined() ? contiguous(b) : b, y, stats,
+                              spec);
+  }
+  if (b.defined()) return record<Norm>(y, {x, w, b}, {x, w, stats}, spec, op);
+  if (w.defined()) return record<Norm>(y, {x, w}, {x, w, stats}, spec, op);
+  return record<Norm>(y, {x}, {x, w, stats}, spec, op);
+}
+
+}  // namespace
+
+constinit decltype(kernel::norm) kernel::norm{"norm", &norm_cpu, Bf16::native};
+constinit decltype(kernel::norm_backward) kernel::norm_backward{"norm backward", &norm_backward_cpu, Bf16::native};
+
+Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
+  return normalise("layer_norm", x, weight, bias, {true, eps});
+}
+
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
+  return normalise("rms_norm", x, weight, {}, {false, eps});
+}
+
+Tensor scale_norm(const Tensor& x, const Tensor& g, double eps, ScaleNormForm form) {
+  if (g.numel() != 1) fail("scale_norm: needs one scalar g — got g=", g, " for x=", x);
+  if (g.dtype() != x.dtype()) fail<DTypeError>("scale_norm: x is ", x.dtype(), ", g is ", g.dtype());
+  detail::check_float("scale_norm", x);
+  if (x.dtype() == bf16) return to(scale_norm(to(x, f32), to(g, f32), eps, form), bf16);
+  Tensor scalar = reshape(g, {});
+  if (form == ScaleNormForm::rms) return normalise("scale_norm", x, {}, {}, {false, eps}) * scalar;
+  if (!(eps >= 0)) fail<ValueError>("scale_norm: eps must not be negative — got ", eps);
+  if (x.rank() == 0) fail("scale_norm: nothing to normalise in x=", x);
+  Tensor rms = norm(x, {-1}, keep) * (1.0 / std::sqrt(static_cast<double>(x.dim(-1))));
+  return x / clamp(rms, eps) * scalar;
+}
+
+}  // namespace sluice

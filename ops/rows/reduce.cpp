@@ -1,0 +1,227 @@
+#include <sluice/ops/rows/reduce.h>
+
+#include <sluice/core/node.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/index/gather.h>
+#include <sluice/ops/kernels.h>
+#include <sluice/ops/shape/view.h>
+
+#include <limits>
+
+namespace sluice {
+
+namespace {
+
+Shape with_dims_kept(Shape s, const Shape& dims) {
+  for (int64_t d : dims) s[static_cast<int>(d)] = 1;
+  return s;
+}
+Shape with_dims_dropped(const Shape& s, const Shape& dims) {
+  Shape out;
+  for (int i = 0, k = 0; i < s.rank(); ++i) {
+    if (k < dims.rank() && dims[k] == i) ++k;
+    else out.push_back(s[i]);
+  }
+  return out;
+}
+int64_t count_of(const Shape& s, const Shape& dims) {
+  int64_t n = 1;
+  for (int64_t d : dims) n *= s[static_cast<int>(d)];
+  return n;
+}
+
+/// Reduces sorted dims of x without history. Neighbouring dims go in one pass over memory; dims that
+/// are apart take one pass per group, the last group first.
+Tensor reduce_values(ReduceKind kind, const Tensor& x, const Shape& dims, bool keep) {
+  if (dims.empty()) return clone(x.detach());  // a scalar: nothing to reduce, but the result is new
+  Tensor y = contiguous(x.detach());
+  const auto passes = [&] {
+    int n = 1;
+    for (int i = 1; i < dims.rank(); ++i) n += dims[i] != dims[i - 1] + 1;
+    return n;
+  };
+  if (x.dtype() == bf16 && passes() > 1) y = to(y, f32);  // results are rounded once
+  for (int i = dims.rank() - 1; i >= 0;) {
+    int last = static_cast<int>(dims[i]), first = last;
+    for (--i; i >= 0 && dims[i] == first - 1; --i) --first;
+    ReduceShape s{1, 1, 1};
+    Shape shape = y.shape();
+    for (int d = 0; d < shape.rank(); ++d) (d < first ? s.outer : d > last ? s.inner : s.n) *= shape[d];
+    for (int d = first; d <= last; ++d) shape[d] = 1;
+    Tensor out = empty(shape, y.options());
+    if (y.numel() > 0) kernel::reduce(kind, y, out, s);
+    else fill_(out, kind == ReduceKind::sum ? 0 : std::numeric_limits<double>::quiet_NaN());
+    y = out;
+  }
+  y = to(y, x.dtype());
+  return keep ? y : alias(y, Layout(with_dims_dropped(x.shape(), dims)));
+}
+
+// y = max x. Backward: dx = g/k on the k places that attain the maximum.
+struct Extreme final : Node {
+  Shape dims, kept;
+  const char* op;
+  Extreme(const Shape& d, const Shape& k, const char* o) : dims(d), kept(k), op(o) {}
+  static const char* op_name() { return "max"; }
+  const char* name() const override { return op; }
+  Tensors vjp(const Tensor& g) override {
+    Tensor x = saved(0), y = reshape(saved(1), kept);
+    Tensor hit;
+    {
+      NoGrad guard;  // the set of places that attain y is locally constant
+      hit = to(eq(x.detach(), y.detach()), g.dtype());
+      hit = hit / sum(hit, dims, keep);
+    }
+    return {reshape(g, kept) * hit};
+  }
+};
+
+Tensor extreme(const char* op, ReduceKind kind, const Tensor& x, const Shape& dims_in, bool keep_dims) {
+  Shape dims = wrap_dims(op, dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
+  if (count_of(x.shape(), dims) == 0) fail(op, ": nothing to choose from in x=", x, " over dims ", dims);
+  if (!is_float(x.dtype())) {  // one dim after the other, by position
+    Tensor y = x.dtype() == boolean ? to(x, i32) : x;
+    for (int64_t d : dims) y = gather(y, d, kind == ReduceKind::max ? argmax(y, d, keep) : argmin(y, d, keep));
+    y = to(y, x.dtype());
+    return keep_dims ? y : reshape(y, with_dims_dropped(x.shape(), dims));
+  }
+  Tensor y = reduce_values(kind, x, dims, keep_dims);
+  return record<Extreme>(y, {x}, {x, y}, dims, kept, op);
+}
+
+Tensor arg_extreme(const char* op, bool largest, const Tensor& x, int64_t dim, bool keep_dim) {
+  int d = wrap_dim(op, dim, x.rank());
+  if (x.rank() == 0) return zeros({}, {i64, x.device()});
+  if (x.shape()[d] == 0) fail(op, ": nothing to choose from in x=", x, " along dim ", dim);
+  Shape shape = x.shape();
+  ReduceShape s{1, shape[d], 1};
+  for (int i = 0; i < shape.rank(); ++i) (i < d ? s.outer : s.inner) *= i == d ? 1 : shape[i];
+  shape[d] = 1;
+  if (!keep_dim) shape.erase(d);
+  Tensor y = empty(shape, {i64, x.device()});
+  if (y.numel() > 0) kernel::arg_extreme(largest, contiguous(x.detach()), y, s);
+  return y;
+}
+
+}  // namespace
+
+Tensor sum(const Tensor& x, const Shape& dims_in, bool keep_dims) {
+  Shape dims = wrap_dims("sum", dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
+  if (is_integer(x.dtype()) || x.dtype() == boolean)
+    return reduce_values(ReduceKind::sum, to(x, i64), dims, keep_dims);
+  detail::check_float("sum", x);
+  // Backward: g, stretched back.
+  return record("sum", reduce_values(ReduceKind::sum, x, dims, keep_dims), {x}, {},
+                [from = x.shape(), kept](const Tensor& g) { return expand(reshape(g, kept), from); });
+}
+
+Tensor mean(const Tensor& x, const Shape& dims, bool keep_dims) {
+  const int64_t n = count_of(x.shape(), wrap_dims("mean", dims, x.rank()));
+  if (!is_float(x.dtype())) return to(to(sum(x, dims, keep_dims), f64) * (1.0 / static_cast<double>(n)), f32);
+  return to(sum(detail::widened(x), dims, keep_dims) * (1.0 / static_cast<double>(n)), x.dtype());
+}
+
+Tensor max(const Tensor& x, const Shape& dims, bool keep_dims) {
+  return extreme("max", ReduceKind::max, x, dims, keep_dims);
+}
+Tensor min(const Tensor& x, const Shape& dims, bool keep_dims) {
+  return extreme("min", ReduceKind::min, x, dims, keep_dims);
+}
+Tensor argmax(const Tensor& x, int64_t dim, bool keep_dim) {
+  return arg_extreme("argmax", true, x, dim, keep_dim);
+}
+Tensor argmin(const Tensor& x, int64_t dim, bool keep_dim) {
+  return arg_extreme("argmin", false, x, dim, keep_dim);
+}
+
+namespace {
+/// Computes bf16 in f32.
+Tensor variance(const char* op, const Tensor& x_in, const Shape& dims, bool keep_dims, double correction) {
+  detail::check_float(op, x_in);
+  const Tensor x = detail::widened(x_in);
+  int64_t n = count_of(x.shape(), wrap_dims(op, dims, x.rank()));
+  Tensor centred = x - mean(x, dims, keep);
+  return sum(square(centred), dims, keep_dims) * (1.0 / (static_cast<double>(n) - correction));
+}
+}  // namespace
+
+Tensor var(const Tensor& x, const Shape& dims, bool keep_dims, double correction) {
+  return to(variance("var", x, dims, keep_dims, correction), x.dtype());
+}
+Tensor std_dev(const Tensor& x, const Shape& dims, bool keep_dims, double correction) {
+  return to(sqrt(variance("std_dev", x, dims, keep_dims, correction)), x.dtype());
+}
+
+Tensor logsumexp(const Tensor& x, const Shape& dims_in, bool keep_dims) {
+  detail::check_float("logsumexp", x);
+  if (x.dtype() == bf16) return to(logsumexp(to(x, f32), dims_in, keep_dims), bf16);
+  Shape dims = wrap_dims("logsumexp", dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  Tensor y;
+  {
+    NoGrad guard;
+    if (count_of(x.shape(), dims) == 0) {
+      y = full(kept, -inf, x.options());
+    } else {
+      Tensor m = max(x, dims, keep);
+      Tensor shift = masked_fill(m, logical_not(isfinite(m)), 0);  // ±inf and NaN pass through exp
+      y = log(sum(exp(x - shift), dims, keep)) + shift;
+    }
+    if (!keep_dims) y = reshape(y, with_dims_dropped(x.shape(), dims));
+  }
+  // Backward: dx = g · e^(x − y), the softmax.
+  return record("logsumexp", y, {x}, {x, y}, [kept](const Node& node, const Tensor& g) {
+    const Tensor x = node.saved(0), y = reshape(node.saved(1), kept);
+    const Tensor empty_range = y.detach() == -std::numeric_limits<double>::infinity();
+    return reshape(g, kept) * exp(x - masked_fill(y, empty_range, 0));  // −inf − −inf would be NaN
+  });
+}
+
+Tensor norm(const Tensor& x, const Shape& dims_in, bool keep_dims) {
+  detail::check_float("norm", x);
+  if (x.dtype() == bf16) return to(norm(to(x, f32), dims_in, keep_dims), bf16);
+  Shape dims = wrap_dims("norm", dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
+  Tensor y;
+  {
+    NoGrad guard;
+    Tensor unit = count_of(x.shape(), dims) > 0 ? max(abs(x), dims, keep) : ones(kept, x.options());
+    unit = masked_fill(unit, logical_not(isfinite(unit)) | (unit == 0.0), 1);
+    y = sqrt(sum(square(x / unit), dims, keep)) * unit;  // squares of x itself would leave the range of f32 at 10^±19
+    if (!keep_dims) y = reshape(y, with_dims_dropped(x.shape(), dims));
+  }
+  // Backward: dx = g · x/y, 0 where y = 0.
+  return record("norm", y, {x}, {x, y}, [kept](const Node& node, const Tensor& g) {
+    const Tensor x = node.saved(0), y = reshape(node.saved(1), kept);
+    return reshape(g, kept) * (x / masked_fill(y, y.detach() == 0.0, 1));
+  });
+}
+
+Tensor prod(const Tensor& x, const Shape& dims_in, bool keep_dims) {
+  detail::check_float("prod", x);
+  if (x.dtype() == bf16) return to(prod(to(x, f32), dims_in, keep_dims), bf16);
+  Shape dims = wrap_dims("prod", dims_in, x.rank());
+  Tensor y = x;
+  // A tree of multiplications: halves of the dim are multiplied until one entry is left. Its gradient
+  // never divides by x, so zeros need no special case.
+  for (int64_t d : dims) {
+    if (y.dim(d) == 0) y = ones(with_dims_kept(y.shape(), {d}), y.options());
+    while (y.dim(d) > 1) {
+      int64_t n = y.dim(d), half = n / 2;
+      Tensor p = narrow(y, d, 0, half) * narrow(y, d, half, half);
+      y = n % 2 ? cat({p, narrow(y, d, n - 1, 1)}, d) : p;
+    }
+  }
+  return keep_dims ? y : reshape(y, with_dims_dropped(x.shape(), dims));
+}
+
+Tensor any(const Tensor& x, const Shape& dims, bool keep_dims) {
+  if (x.dtype() != boolean) fail<DTypeError>("any: needs bool — got ", x.dtype(), " of shape ", x);
+  return sum(x, wrap_dims("any", dims, x.rank()), keep_dims) > 0.0;
+}
+Tensor all(const Tensor& x, const Shape& dims, bool keep_dims) {
+  if (x.dtype() != boolean) fail<DTypeError>("all: needs bool — got ", x.dtype(), " of shape ", x);
+  return sum(logical_not(x), wrap_dims("all", dims, x.rank()), keep_dims) == 0.0;
+}
+
+}  // namespace sluice

@@ -1,0 +1,186 @@
+// The loops of reductions.
+#include <sluice/ops/kernels.h>
+
+#include <sluice/core/number/arithmetic.h>
+#include <sluice/core/number/math.h>
+#include <sluice/core/kernel/parallel.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/rows/rows.h>
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+namespace sluice {
+
+namespace {
+
+constexpr int64_t kBlock = 1024;  // f32 partial sums are at most this long; their totals are f64
+constexpr int kLanes = 64;  // a loop of 16 is unrolled completely, and its selects (max) stay scalar
+
+struct SumOp {
+  template <class T> static constexpr T start() { return T(0); }
+  template <class T> static T apply(T a, T b) { return detail::sum_of(a, b); }
+};
+struct MaxOp {
+  template <class T> static constexpr T start() { return -std::numeric_limits<T>::infinity(); }
+  template <class T> static T apply(T a, T b) { return math::max(a, b); }
+};
+struct MinOp {
+  template <class T> static constexpr T start() { return std::numeric_limits<T>::infinity(); }
+  template <class T> static T apply(T a, T b) { return math::min(a, b); }
+};
+
+/// Wide type of running totals.
+template <class Op, class T>
+using Total = std::conditional_t<std::is_same_v<Op, SumOp> && std::is_floating_point_v<T>, double, T>;
+
+/// Reduces one contiguous run to kLanes independent partial results at a time, so that the loop vectorises.
+template <class Op, class T>
+Total<Op, T> reduce_run(const T* x, int64_t n) {
+  auto total = Op::template start<Total<Op, T>>();
+  for (int64_t b = 0; b < n; b += kBlock) {
+    const int64_t m = std::min(kBlock, n - b);
+    const T* p = x + b;
+    T lane[kLanes];
+    for (int k = 0; k < kLanes; ++k) lane[k] = Op::template start<T>();
+    int64_t i = 0;
+    for (; i + kLanes <= m; i += kLanes)
+      for (int k = 0; k < kLanes; ++k) lane[k] = Op::apply(lane[k], p[i + k]);
+    for (int k = 0; i < m; ++i, ++k) lane[k] = Op::apply(lane[k], p[i]);
+    for (int width = kLanes / 2; width > 0; width /= 2)
+      for (int k = 0; k < width; ++k) lane[k] = Op::apply(lane[k], lane[k + width]);
+    total = Op::apply(total, static_cast<Total<Op, T>>(lane[0]));
+  }
+  return total;
+}
+
+/// y[j] = reduction of column j of x [n, inner] for j in [from, to), row by row.
+template <class Op, class T>
+void reduce_rows(const T* x, int64_t n, int64_t inner, int64_t from, int64_t to, T* y) {
+  constexpr int64_t width = 256;
+  for (int64_t c = from; c < to; c += width) {
+    const int64_t m = std::min(width, to - c);
+    Total<Op, T> total[width];
+    T part[width];
+    std::fill_n(total, m, Op::template start<Total<Op, T>>());
+    for (int64_t b = 0; b < n; b += kBlock / 8) {
+      std::fill_n(part, m, Op::template start<T>());
+      const int64_t end = std::min(n, b + kBlock / 8);
+      for (int64_t r = b; r < end; ++r) {
+        const T* row = x + r * inner + c;
+        for (int64_t k = 0; k < m; ++k) part[k] = Op::apply(part[k], row[k]);
+      }
+      for (int64_t k = 0; k < m; ++k) total[k] = Op::apply(total[k], static_cast<Total<Op, T>>(part[k]));
+    }
+    for (int64_t k = 0; k < m; ++k) y[c + k] = static_cast<T>(total[k]);
+  }
+}
+
+/// Input of a reduction. operator() returns n numbers from `at` on: in place, or bf16 widened into thread-local memory.
+template <class T>
+struct Source {
+  const T* x;
+  const BFloat16* half = nullptr;
+  const T* operator()(int64_t at, [[maybe_unused]] int64_t n) const {
+    if constexpr (std::is_same_v<T, float>)
+      if (half) {
+        float* __restrict__ to = detail::row_memory(0, n);
+        for (int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(half[at + i]);
+        return to;
+      }
+    return x + at;
+  }
+};
+
+/// Whether the reduction reads contiguous pieces of x: whole runs (inner = 1), or slabs of rows of a tall matrix.
+bool in_runs(ReduceShape s) { return s.inner == 1 || (s.outer == 1 && s.n > 1 && s.n * s.inner > 2 << 15 && s.inner < 4096); }
+
+template <class Op, class T>
+void reduce(Source<T> x, T* y, ReduceShape s) {
+  constexpr int64_t piece = 1 << 15;
+  if (s.inner == 1 && s.outer == 1 && s.n > 2 * piece) {  // one long sum: pieces in parallel
+    const int64_t pieces = (s.n + piece - 1) / piece;
+    std::vector<Total<Op, T>> part(static_cast<std::size_t>(pieces));
+    parallel_for(pieces, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        part[static_cast<std::size_t>(i)] =
+            reduce_run<Op>(x(i * piece, std::min(piece, s.n - i * piece)), std::min(piece, s.n - i * piece));
+    });
+    y[0] = static_cast<T>(reduce_run<Op>(part.data(), pieces));
+  } else if (s.inner == 1) {
+    parallel_for(s.outer, std::max<int64_t>(1, piece / std::max<int64_t>(1, s.n)),
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t i = begin; i < end; ++i)
+                     y[i] = static_cast<T>(reduce_run<Op>(x(i * s.n, s.n), s.n));
+                 });
+  } else if (in_runs(s)) {
+    // A tall matrix summed over its rows (the gradient of a bias): slabs of rows in parallel.
+    const int64_t rows = std::max<int64_t>(1, piece / s.inner), slabs = (s.n + rows - 1) / rows;
+    std::vector<T> part(static_cast<std::size_t>(slabs * s.inner));
+    parallel_for(slabs, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t some = std::min(rows, s.n - i * rows);
+        reduce_rows<Op>(x(i * rows * s.inner, some * s.inner), some, s.inner, 0, s.inner, part.data() + i * s.inner);
+      }
+    });
+    reduce_rows<Op>(part.data(), slabs, s.inner, 0, s.inner, y);
+  } else {
+    const int64_t strip = std::min<int64_t>(s.inner, 1024), strips = (s.inner + strip - 1) / strip;
+    const int64_t work = std::max<int64_t>(1, s.n * strip);
+    parallel_for(s.outer * strips, std::max<int64_t>(1, piece / work), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t o = i / strips, from = i % strips * strip;
+        reduce_rows<Op>(x.x + o * s.n * s.inner, s.n, s.inner, from, std::min(s.inner, from + strip),
+                        y + o * s.inner);
+      }
+    });
+  }
+}
+
+template <class T>
+void reduce_as(ReduceKind kind, Source<T> in, T* out, ReduceShape s) {
+  if (kind == ReduceKind::sum) reduce<SumOp>(in, out, s);
+  else if (kind == ReduceKind::max) reduce<MaxOp>(in, out, s);
+  else reduce<MinOp>(in, out, s);
+}
+
+void reduce_cpu(ReduceKind kind, const Tensor& x, Tensor& y, ReduceShape s) {
+  if (kind == ReduceKind::sum && x.dtype() == i64)
+    return reduce<SumOp, int64_t>({x.data<int64_t>()}, y.mutable_data<int64_t>(), s);
+  if (x.dtype() == bf16) {
+    Tensor wide = empty(y.shape());
+    if (!in_runs(s)) reduce_cpu(kind, to(x, f32), wide, s);
+    else reduce_as<float>(kind, {nullptr, x.data<BFloat16>()}, wide.mutable_data<float>(), s);
+    return detail::copy_elements(wide, y);
+  }
+  dispatch_float("reduce", x.dtype(), [&]<class T>() { reduce_as<T>(kind, {x.data<T>()}, y.mutable_data<T>(), s); });
+}
+
+void arg_extreme_cpu(bool largest, const Tensor& x, Tensor& index, ReduceShape s) {
+  int64_t* out = index.mutable_data<int64_t>();
+  dispatch_all(x.dtype(), [&]<class T>() {
+    if constexpr (!std::is_same_v<T, BFloat16>) {  // widened (core/kernel/kernel.h)
+      const T* in = x.data<T>();
+      parallel_for(s.outer * s.inner, std::max<int64_t>(1, 4096 / s.n), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          const T* p = in + i / s.inner * s.n * s.inner + i % s.inner;
+          int64_t best = 0;
+          for (int64_t k = 1; k < s.n; ++k) {
+            T a = p[k * s.inner], b = p[best * s.inner];
+            if (b != b) break;  // a NaN wins, and the first one stays
+            if ((largest ? a > b : a < b) || a != a) best = k;
+          }
+          out[i] = best;
+        }
+      });
+    }
+  });
+}
+
+}  // namespace
+
+constinit decltype(kernel::reduce) kernel::reduce{"reduce", &reduce_cpu, Bf16::native};
+constinit decltype(kernel::arg_extreme) kernel::arg_extreme{"argmax", &arg_extreme_cpu};
+
+}  // namespace sluice

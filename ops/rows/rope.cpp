@@ -1,0 +1,273 @@
+// (y_a, y_b) = R(θ)·(x_a, x_b) for each pair:  y_a = x_a cos θ − x_b sin θ,  y_b = x_b cos θ + x_a sin θ
+// R is orthogonal, so dx = R(−θ)·g: the same op with the sines negated. A factor of the pair is part of cos and sin.
+#include <sluice/ops/rows/rope.h>
+
+#include <sluice/core/node.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/kernels.h>
+#include <sluice/ops/rows/rows.h>
+#include <sluice/ops/shape/view.h>
+
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <numbers>
+#include <tuple>
+
+namespace sluice {
+
+namespace {
+
+constexpr int64_t kFarthest = int64_t{1} << 53;  // positions are exact in f64 up to here
+
+/// cos and sin of all angles, [n, dim/2] each, in the dtype that x is rotated in.
+struct Angles {
+  Tensor cos, sin;
+};
+
+void rope_angles_cpu(const Tensor& positions, int64_t offset, const Tensor& frequencies, Tensor& cos, Tensor& sin) {
+  const int64_t n = positions.numel(), half = cos.dim(1), *at = positions.data<int64_t>();
+  const double* frequency = frequencies.data<double>();
+  for (int64_t i = 0; i < n; ++i)
+    if (at[i] < -kFarthest || at[i] > kFarthest) fail<ValueError>("rope_at: position ", at[i], " lies beyond ±2^53");
+  dispatch_float("rope", cos.dtype(), [&]<class T>() {
+    T *pc = cos.mutable_data<T>(), *ps = sin.mutable_data<T>();
+    for (int64_t k = 0; k < half; ++k)
+      for (int64_t i = 0; i < n; ++i) {
+        const double angle = static_cast<double>(at[i] + offset) * frequency[k];
+        pc[i * half + k] = static_cast<T>(std::cos(angle)), ps[i * half + k] = static_cast<T>(std::sin(angle));
+      }
+  });
+}
+
+/// Numbers of an option set on a device. The first 64 sets stay there for good, so that a recorded step finds them.
+Tensor kept_numbers(const std::vector<double>& numbers, Device device) {
+  using Key = std::tuple<std::vector<double>, DeviceKind, int>;
+  static std::mutex mutex;
+  static std::map<Key, Tensor>* kept = new std::map<Key, Tensor>;  // never destroyed, as the allocator
+  const Key key{numbers, device.kind, device.index};
+  {
+    std::lock_guard lock(mutex);
+    if (auto it = kept->find(key); it != kept->end()) return it->second;
+  }
+  const Tensor there = to(Tensor::from(numbers), device);
+  std::lock_guard lock(mutex);
+  return kept->size() < 64 ? kept->emplace(key, there).first->second : there;
+}
+
+/// The factor of each pair of each row in addition to its rotation: f64, broadcasts to [n, dim/2].
+Tensor growth(const Tensor& positions, int64_t dim, const RopeOptions& o) {
+  std::vector<double> rate;  // log ζ_c / s
+  for (int64_t c = 0; c < dim / 2; ++c)
+    rate.push_back(o.xpos == 0 ? 0 : std::log((2 * static_cast<double>(c) / static_cast<double>(dim) + 0.4) / 1.4) / o.xpos);
+  const Tensor at = to(positions, f64) + static_cast<double>(o.offset);
+  return exp(unsqueeze(at, 1) * kept_numbers(rate, positions.device())) * o.factor;
+}
+
+Angles make_angles(const Tensor& positions, const RopeOptions& o, int64_t dim, DType wanted) {
+  const Device device = positions.device();
+  const bool grows = o.factor != 1 || o.xpos != 0;
+  const DType dtype = wanted == bf16 ? f32 : wanted;
+  const TensorOptions options{grows ? f64 : dtype, device};
+  // The large tensors first: if memory is short, the error is about them.
+  Angles a{empty({positions.numel(), dim / 2}, options), empty({positions.numel(), dim / 2}, options)};
+  const Tensor frequencies = kept_numbers(o.frequencies.empty() ? rope_frequencies(dim, o.base) : o.frequencies, device);
+  kernel::rope_angles(positions, o.offset, frequencies, a.cos, a.sin);
+  if (!grows) return a;
+  const Tensor by = growth(positions, dim, o);
+  return {to(a.cos * by, dtype), to(a.sin * by, dtype)};
+}
+
+/// Tables for consecutive positions. Every step needs them again: up to 16 are kept.
+Angles cached_angles(int64_t n, const RopeOptions& o, int64_t dim, TensorOptions options) {
+  using Key = std::tuple<int64_t, int64_t, int64_t, double, std::vector<double>, double, double, DType, DeviceKind, int>;
+  static std::mutex mutex;
+  static std::map<Key, Angles>* cache = new std::map<Key, Angles>;  // never destroyed, as the allocator
+  const Key key{o.offset, n, dim, o.base, o.frequencies, o.factor, o.xpos, options.dtype, options.device.kind, options.device.index};
+  {
+    std::lock_guard lock(mutex);
+    if (auto it = cache->find(key); it != cache->end()) return it->second;
+  }
+  Angles a = make_angles(arange(n, {i64, options.device}), o, dim, options.dtype);
+  std::lock_guard lock(mutex);
+  if (cache->size() >= 16) cache->clear();
+  return cache->emplace(key, a).first->second;
+}
+
+void rope_cpu(const Tensor& x, const Tensor& cos, const Tensor& sin, Tensor& y, RopePairing pairing, bool inverse) {
+  const int64_t d = x.dim(-1), n = x.dim(-2), half = cos.dim(1);
+  detail::dispatch_rows("rope", x.dtype(), [&]<class T>() {
+    const T *pc = cos.data<T>(), *ps = sin.data<T>();
+    const detail::RowsIn<T> in(x, d, 0);
+    const detail::RowsOut<T> out(y, d, 1);
+    const T sign = inverse ? T(-1) : T(1);
+    detail::for_each_row(x.numel() / d, d, [&](int64_t row) {
+      const T *p = in[row], *c = pc + row % n * half, *s = ps + row % n * half;
+      T* q = out[row];
+      if (pairing == RopePairing::half) {
+        for (int64_t k = 0; k < half; ++k) {
+          const T a = p[k], b = p[k + half], sk = sign * s[k];
+          q[k] = a * c[k] - b * sk;
+          q[k + half] = b * c[k] + a * sk;
+        }
+      } else {
+        for (int64_t k = 0; k < half; ++k) {
+          const T a = p[2 * k], b = p[2 * k + 1], sk = sign * s[k];
+          q[2 * k] = a * c[k] - b * sk;
+          q[2 * k + 1] = b * c[k] + a * sk;
+        }
+      }
+      std::copy(p + 2 * half, p + d, q + 2 * half);
+      out.done(row);
+    });
+  });
+}
+
+Tensor rotate(const Tensor& x, const Angles& angles, RopePairing pairing, bool inverse) {
+  Tensor y = empty(x.shape(), x.options());
+  if (x.numel() > 0)
+    kernel::rope(contiguous(x.detach()), angles.cos, angles.sin, y, pairing, inverse);
+  return record("rope", std::move(y), {x}, {}, [angles, pairing, inverse](const Tensor& g) {
+    return rotate(g, angles, pairing, !inverse);
+  });
+}
+
+int64_t checked_rot_dim(const char* op, const Tensor& x, const RopeOptions& o) {
+  detail::check_float(op, x);
+  if (x.rank() < 2) fail(op, ": needs x [..., n, d] — got ", x);
+  return detail::rope_width(op, x, o);
+}
+
+}  // namespace
+
+int64_t detail::rope_width(const char* op, const Tensor& x, const RopeOptions& o) {
+  const int64_t dim = o.rot_dim ? o.rot_dim : x.dim(-1);
+  if (dim < 0 || dim % 2 != 0 || dim > x.dim(-1))
+    fail(op, ": rot_dim ", dim, " must be even and at most the last dim of x=", x);
+  if (!(o.base > 0) || !std::isfinite(o.base)) fail<ValueError>(op, ": base must be positive and finite — got ", o.base);
+  if (o.offset < -kFarthest || o.offset > kFarthest)
+    fail<ValueError>(op, ": offset ", o.offset, " lies beyond ±2^53");
+  if (!o.frequencies.empty() && static_cast<int64_t>(o.frequencies.size()) != dim / 2)
+    fail(op, ": ", o.frequencies.size(), " frequencies do not fit ", dim / 2, " pairs of channels of x=", x);
+  for (double f : o.frequencies)
+    if (!std::isfinite(f)) fail<ValueError>(op, ": frequencies must be finite — got ", f);
+  if (!(o.factor > 0) || !std::isfinite(o.factor) || !std::isfinite(o.xpos))
+    fail<ValueError>(op, ": factor must be positive and finite, xpos finite — got ", o.factor, ", ", o.xpos);
+  return dim;
+}
+
+constinit decltype(kernel::rope_angles) kernel::rope_angles{"rope", &rope_angles_cpu};
+constinit decltype(kernel::rope) kernel::rope{"rope", &rope_cpu, Bf16::native};
+
+Tensor rope(const Tensor& x, RopeOptions o) {
+  const int64_t dim = checked_rot_dim("rope", x, o);
+  if (x.numel() == 0) return rotate(x, {}, o.pairing, false);
+  return rotate(x, cached_angles(x.dim(-2), o, dim, x.options()), o.pairing, false);
+}
+
+Tensor rope_at(const Tensor& x, const Tensor& positions, RopeOptions o) {
+  const int64_t dim = checked_rot_dim("rope_at", x, o), n = x.dim(-2);
+  if (!is_integer(positions.dtype()))
+    fail<DTypeError>("rope_at: positions must be i64 or i32 — got ", positions.dtype());
+  if (positions.shape() != Shape{n}) fail("rope_at: positions=", positions, " do not fit x=", x, "; need [", n, "]");
+  if (x.numel() == 0) return rotate(x, {}, o.pairing, false);
+  return rotate(x, make_angles(contiguous(to(positions.detach(), i64)), o, dim, x.dtype()), o.pairing, false);
+}
+
+std::vector<double> rope_frequencies(int64_t dim, double base) {
+  if (dim < 0 || dim % 2 != 0 || dim > 1 << 24)
+    fail<ValueError>("rope_frequencies: dim must be even and in [0, 2^24] — got ", dim);
+  std::vector<double> frequencies;
+  for (int64_t c = 0; c < dim / 2; ++c)
+    frequencies.push_back(std::pow(base, -static_cast<double>(c) / static_cast<double>(dim / 2)));
+  return frequencies;
+}
+
+RopeOptions yarn_rope(RopeOptions o, int64_t dim, double scale, int64_t length, double beta_fast, double beta_slow) {
+  if (!(scale >= 1) || !std::isfinite(scale) || length < 1 || !(beta_slow > 0) || !(beta_fast >= beta_slow) || !(o.base > 1))
+    fail<ValueError>("yarn_rope: needs scale >= 1, length >= 1, beta_fast >= beta_slow > 0 and a base above 1 — got ", scale, ", ",
+                     length, ", ", beta_fast, ", ", beta_slow, ", base ", o.base);
+  // The pair that turns `turns` times in `length`, as a fraction.
+  auto pair_of = [&](double turns) {
+    return static_cast<double>(dim) * std::log(static_cast<double>(length) / (turns * 2 * std::numbers::pi)) / (2 * std::log(o.base));
+  };
+  const double low = std::max(std::floor(pair_of(beta_fast)), 0.0);
+  double high = std::min(std::ceil(pair_of(beta_slow)), static_cast<double>(dim - 1));
+  if (low == high) high += 0.001;
+  o.frequencies = rope_frequencies(dim, o.base);
+  for (std::size_t c = 0; c < o.frequencies.size(); ++c) {
+    const double divided = std::clamp((static_cast<double>(c) - low) / (high - low), 0.0, 1.0);
+    o.frequencies[c] *= divided / scale + 1 - divided;
+  }
+  o.factor = 1 + 0.1 * std::log(scale);
+  return o;
+}
+
+Tensor toeplitz(const Tensor& w, int64_t n, int64_t m, int64_t row_offset) {
+  if (w.rank() != 1 || w.dim(0) % 2 == 0)
+    fail("toeplitz: needs a table of 2·n_max − 1 values — got w=", w);
+  const int64_t n_max = (w.dim(0) + 1) / 2;
+  if (n < 0 || m < 0 || row_offset < 0 || n > n_max || row_offset > n_max - n || m > n_max)
+    fail("toeplitz: ", n, "×", m, " from row ", row_offset, " exceeds the table for n_max=", n_max);
+  if (n == 0 || m == 0) return reshape(narrow(w, 0, 0, 0), {n, m});
+  // Row i starts at centre − i. unfold gives the last row first; flip reverses the order.
+  const int64_t first = n_max - 1 - (row_offset + n - 1);
+  return flip(unfold(narrow(w, 0, first, n + m - 1), 0, m, 1), {0});
+}
+
+int64_t t5_bucket(int64_t rel, T5BucketOptions o) {
+  if (o.buckets < 1 || o.buckets > 1 << 20 || o.max_distance < 1)
+    fail<ValueError>("t5_bucket: needs buckets in [1, 2^20] and max_distance >= 1 — got ", o.buckets, ", ", o.max_distance);
+  rel = std::clamp(rel, -INT64_MAX, INT64_MAX);
+  int64_t count = o.buckets, bucket = 0, distance = -rel;
+  if (o.causal) {
+    distance = std::max<int64_t>(distance, 0);
+  } else {
+    count /= 2;
+    if (rel > 0) bucket = count;
+    distance = std::abs(distance);
+  }
+  const int64_t exact = count / 2, steps = count - exact;
+  if (distance < exact) return bucket + distance;
+  // The formula's floor(log(N/exact)/log(max/exact)·steps) >= k  ⇔  N^steps >= max^k · exact^(steps−k),
+  // compared in long double, which is exact enough to hit the integer thresholds.
+  int64_t k = 0;
+  while (k + 1 < steps) {
+    const long double lhs = static_cast<long double>(steps) * std::log2(static_cast<long double>(distance) / exact);
+    const long double rhs = static_cast<long double>(k + 1) * std::log2(static_cast<long double>(o.max_distance) / exact);
+    if (lhs < rhs - 1e-12L) break;
+    ++k;
+  }
+  return bucket + exact + k;
+}
+
+namespace {
+void t5_buckets_cpu(const Tensor& distance, const T5BucketOptions& o, Tensor& bucket) {
+  const int64_t* d = distance.data<int64_t>();
+  int64_t* out = bucket.mutable_data<int64_t>();
+  for (int64_t i = 0; i < distance.numel(); ++i) out[i] = t5_bucket(d[i], o);
+}
+}  // namespace
+constinit decltype(kernel::t5_buckets) kernel::t5_buckets{"t5_buckets", &t5_buckets_cpu};
+
+Tensor detail::t5_buckets_of(const Tensor& distance, const T5BucketOptions& o) {
+  Tensor bucket = empty(distance.shape(), distance.options());
+  kernel::t5_buckets(contiguous(distance), o, bucket);
+  return bucket;
+}
+
+Tensor t5_buckets(int64_t n, int64_t m, T5BucketOptions o, int64_t row_offset, Device device) {
+  if (o.buckets < 4 || o.buckets % 4 != 0 || o.buckets > 1 << 20 || o.max_distance <= o.buckets)
+    fail<ValueError>("t5_buckets: needs buckets divisible by 4, at most 2^20, and max_distance > buckets — got ", o.buckets,
+                     ", ", o.max_distance);
+  if (row_offset < 0) fail<ValueError>("t5_buckets: row_offset must not be negative — got ", row_offset);
+  checked_add("t5_buckets", row_offset, checked_add("t5_buckets", std::max<int64_t>(n, 0), std::max<int64_t>(m, 0)));
+  const Tensor out = empty({n, m}, {i64, device}, "t5_buckets");
+  if (out.numel() == 0) return out;
+  const Tensor distance = arange(static_cast<double>(1 - n - row_offset), static_cast<double>(m - row_offset), 1, {i64, device});
+  // Each row is a window of the n + m − 1 distances; the first window is the last row.
+  return clone(flip(unfold(detail::t5_buckets_of(distance, o), 0, m, 1), {0}));
+}
+
+}  // namespace sluice

@@ -1,0 +1,191 @@
+#include <sluice/ops/shape/create.h>
+
+#include <sluice/core/node.h>
+#include <sluice/core/kernel/parallel.h>
+#include <sluice/core/kernel/strided.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/kernels.h>
+#include <sluice/ops/elementwise/map.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace sluice {
+
+namespace {
+
+void check_source(const char* op, const Tensor& y) {
+  if (grad_enabled() && y.requires_grad())
+    fail<AutogradError>(op, ": the source ", y, " requires a gradient, which an in-place edit would lose; use "
+                        "the out-of-place op, or NoGrad, or detach()");
+}
+
+void fill_cpu(Tensor& x, double value) {
+  const Layout one(x.shape(), Shape::filled(x.rank(), 0), 0);
+  detail::copy_strided(reinterpret_cast<const std::byte*>(&value), one, f64, x.raw(), x.layout(), x.dtype());
+}
+
+/// y_i = value(i), computed in f64 and converted.
+template <class F>
+void generate(Tensor& y, F value) {
+  dispatch_all(y.dtype(), [&]<class T>() {
+    T* p = y.mutable_data<T>();
+    parallel_for(y.numel(), 1 << 15, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) p[i] = detail::convert<T>(value(i));
+    });
+  });
+}
+
+void ramp_cpu(Tensor& y, double start, double step) {
+  generate(y, [=](int64_t i) { return start + step * static_cast<double>(i); });
+}
+void eye_cpu(Tensor& y) {
+  generate(y, [m = y.dim(1)](int64_t i) { return i / m == i % m ? 1.0 : 0.0; });
+}
+
+void one_hot_cpu(const Tensor& index, Tensor& y) {
+  const int64_t classes = y.dim(-1), *p = index.data<int64_t>();
+  for (int64_t i = 0; i < index.numel(); ++i)
+    if (p[i] < 0 || p[i] >= classes) fail<ValueError>("one_hot: index ", p[i], " is outside [0, ", classes, ")");
+  generate(y, [=](int64_t i) { return p[i / classes] == i % classes ? 1.0 : 0.0; });
+}
+
+template <class T>
+void add_scaled(const void* factor, const T* const* in, T* const* out, int64_t n) {
+  const T f = static_cast<T>(*static_cast<const double*>(factor));
+  const T* y = in[0];
+  T* x = out[0];
+  for (int64_t i = 0; i < n; ++i) x[i] += f * y[i];
+}
+void add_to_cpu(Tensor& x, const Tensor& y, double factor) {
+  const Tensor* operand = &y;
+  detail::run_map(detail::plan_map("add_", &operand, 1, false), {add_scaled<float>, add_scaled<double>}, &factor, &x, 1);
+}
+
+}  // namespace
+
+constinit decltype(kernel::fill) kernel::fill{"fill", &fill_cpu, Bf16::native};
+constinit decltype(kernel::ramp) kernel::ramp{"arange", &ramp_cpu, Bf16::native};
+constinit decltype(kernel::eye) kernel::eye{"eye", &eye_cpu, Bf16::native};
+constinit decltype(kernel::one_hot) kernel::one_hot{"one_hot", &one_hot_cpu, Bf16::native};
+constinit decltype(kernel::add_to) kernel::add_to{"add_", &add_to_cpu, Bf16::updated};
+
+namespace detail {
+Tensor filled(const char* op, const Shape& shape, double value, TensorOptions options) {
+  Tensor x = empty(shape, options, op);
+  kernel::fill(x, value);
+  return x;
+}
+}  // namespace detail
+
+Tensor full(const Shape& shape, double value, TensorOptions options) { return detail::filled("full", shape, value, options); }
+Tensor zeros(const Shape& shape, TensorOptions options) { return detail::filled("zeros", shape, 0, options); }
+Tensor ones(const Shape& shape, TensorOptions options) { return detail::filled("ones", shape, 1, options); }
+Tensor zeros_like(const Tensor& x) { return full(x.shape(), 0, x.options()); }
+Tensor ones_like(const Tensor& x) { return full(x.shape(), 1, x.options()); }
+
+Tensor arange(double start, double end, double step, TensorOptions options) {
+  const double count = std::ceil((end - start) / step);  // NaN or infinite if start or end is not finite or step is 0
+  if (!std::isfinite(count) || !std::isfinite(step) || count < 0)
+    fail<ValueError>("arange: step ", step, " does not lead from ", start, " to ", end);
+  if (count > static_cast<double>(kMaxElements)) fail("arange: ", count, " values are too many");
+  Tensor y = empty({static_cast<int64_t>(count)}, options, "arange");
+  kernel::ramp(y, start, step);
+  return y;
+}
+
+Tensor linspace(double start, double end, int64_t n, TensorOptions options) {
+  if (n < 0) fail<ValueError>("linspace: needs n >= 0 — got ", n);
+  double step = n > 1 ? (end - start) / static_cast<double>(n - 1) : 0;
+  Tensor y = empty({n}, options, "linspace");
+  kernel::ramp(y, start, step);
+  if (n > 1) {  // the end exactly
+    Tensor last = alias(y, Layout({1}, {1}, n - 1));
+    kernel::fill(last, end);
+  }
+  return y;
+}
+
+Tensor eye(int64_t n, int64_t m, TensorOptions options) {
+  if (m == -1) m = n;
+  Tensor y = empty({n, m}, options, "eye");
+  kernel::eye(y);
+  return y;
+}
+
+Tensor one_hot(const Tensor& x, int64_t classes, TensorOptions options) {
+  if (!is_integer(x.dtype()))
+    fail<DTypeError>("one_hot: needs i64 or i32 — got ", x.dtype(), " of shape ", x);
+  Shape shape = x.shape();
+  shape.push_back(classes);
+  Tensor y = empty(shape, {options.dtype, x.device()}, "one_hot");
+  kernel::one_hot(contiguous(to(x.detach(), i64)), y);
+  return y;
+}
+
+Tensor to(const Tensor& x, DType dtype) {
+  if (x.dtype() == dtype) return x;
+  Tensor y = empty(x.shape(), {dtype, x.device()});
+  detail::copy_elements(x, y);
+  if (!is_float(dtype)) return y;  // nothing differentiable comes out
+  return record("to", std::move(y), {x}, {}, [from = x.dtype()](const Tensor& g) { return to(g, from); });
+}
+
+Tensor to(const Tensor& x, Device device) {
+  if (x.device() == device) return x;
+  Tensor y = empty(x.shape(), {x.dtype(), device});
+  detail::copy_elements(x, y);
+  if (!is_float(x.dtype())) return y;
+  return record("to", std::move(y), {x}, {}, [from = x.device()](const Tensor& g) { return to(g, from); });
+}
+
+Tensor clone(const Tensor& x) {
+  Tensor y = empty_like(x);
+  detail::copy_elements(x, y);
+  return record("clone", std::move(y), {x}, {}, [](const Tensor& g) { return g; });
+}
+Tensor contiguous(const Tensor& x) { return x.is_contiguous() ? x : clone(x); }
+
+void fill_(Tensor& x, double value) {
+  check_in_place("fill_", x);
+  kernel::fill(x, value);
+  x.bump_version();
+}
+
+void copy_(Tensor& x, const Tensor& y) {
+  check_in_place("copy_", x);
+  check_source("copy_", y);
+  if (!stretches_to(y.shape(), x.shape())) fail("copy_: a source of shape ", y, " does not fit into ", x);
+  Tensor source = y.shares_storage(x) ? clone(y.detach()) : y;  // the two may overlap
+  detail::copy_elements(alias(source, source.layout().expanded(x.shape())), x);
+  x.bump_version();
+}
+
+void add_(Tensor& x, const Tensor& y, double factor) {
+  check_in_place("add_", x);
+  check_source("add_", y);
+  if (x.shape() != y.shape()) fail("add_: shapes differ — got x=", x, ", y=", y);
+  if (x.dtype() != y.dtype())
+    fail<DTypeError>("add_: dtypes differ — got x=", x.dtype(), ", y=", y.dtype());
+  detail::check_float("add_", x);
+  NoGrad guard;
+  // y may be another view of the same memory: every element must be read before it is written.
+  const bool overlap = y.shares_storage(x) && !(y.layout().offset == x.layout().offset && y.is_contiguous());
+  if (!x.is_contiguous() || overlap) return copy_(x, x + y * factor);
+  if (x.dtype() == bf16 && factor == 1) {  // as in gradient accumulation: element by element, in place
+    const Tensor* both[] = {&x, &y};
+    detail::MapKernels<formula::Add, std::make_index_sequence<2>>::forward({}, detail::plan_map("add_", both, 2, false), x);
+  } else {
+    kernel::add_to(x, y, factor);
+  }
+  x.bump_version();
+}
+
+void scale_(Tensor& x, double factor) {
+  check_in_place("scale_", x);
+  detail::check_float("scale_", x);
+  NoGrad guard;
+  copy_(x, x.detach() * factor);
+}
+
+}  // namespace sluice

@@ -1,0 +1,229 @@
+// split, cat, pad, fold and related ops: pieces of a tensor, and tensors made of pieces.
+#include <sluice/ops/shape/join.h>
+
+#include <sluice/core/node.h>
+#include <sluice/core/kernel/strided.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/view.h>
+
+#include <algorithm>
+
+namespace sluice {
+
+namespace {
+
+// (y_1, …, y_k) = split(x). Backward: dx = cat(g_1, …, g_k), zeros where no gradient came.
+struct Split final : Node {
+  int dim;
+  TensorOptions options;
+  Split(int d, TensorOptions o) : dim(d), options(o) {}
+  static const char* op_name() { return "split"; }
+  const char* name() const override { return op_name(); }
+  Tensors vjp_all(const Tensors& gs) override {
+    std::vector<Tensor> pieces;
+    for (std::size_t i = 0; i < gs.size(); ++i)
+      pieces.push_back(gs[i].defined() ? gs[i] : zeros(outputs[i].shape, options));
+    return {cat(pieces, dim)};
+  }
+};
+
+}  // namespace
+
+namespace detail {
+
+Tensor embed(const Tensor& x, const Shape& full_shape, const Shape& starts, const Shape& steps,
+             double value) {
+  Tensor y = filled("pad", full_shape, value, x.options());
+  Layout box = y.layout();
+  for (int d = 0; d < box.rank(); ++d) {
+    box.offset += starts[d] * box.strides[d];
+    box.shape[d] = x.shape()[d];
+    box.strides[d] *= steps[d];
+  }
+  Tensor target = alias(y, box);
+  copy_elements(x, target);
+  return record("pad", std::move(y), {x}, {}, [starts, sizes = x.shape(), steps](const Tensor& g) {
+    return region(g, starts, sizes, steps);
+  });
+}
+
+}  // namespace detail
+
+std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, int64_t dim) {
+  int d = wrap_dim("split", dim, x.rank());
+  if (x.rank() == 0) fail("split: a scalar has no dims");
+  int64_t total = 0;
+  for (int64_t s : sizes) {
+    if (s < 0) fail("split: negative size ", s);
+    total = checked_add("split", total, s);
+  }
+  if (total != x.shape()[d])
+    fail("split: sizes sum to ", total, ", dim ", dim, " of x=", x, " is ", x.shape()[d]);
+  std::vector<Tensor> pieces;
+  int64_t start = 0;
+  for (int64_t s : sizes) {
+    Layout l = x.layout();
+    l.offset += start * l.strides[d];
+    l.shape[d] = s;
+    pieces.push_back(alias(x, l));
+    start += s;
+  }
+  if (grad_enabled() && x.requires_grad() && !pieces.empty()) {
+    Node* node = new Split(d, x.options());
+    node->edges.push_back({x.impl().history, x.impl().output_index});
+    for (Tensor& p : pieces) node->add_output(p);
+  }
+  return pieces;
+}
+
+/// A piece is a Tensor of some 300 bytes: more pieces than this are a mistake.
+constexpr int64_t kMaxPieces = int64_t{1} << 24;
+
+std::vector<Tensor> chunk(const Tensor& x, int64_t n, int64_t dim) {
+  if (n < 1) fail<ValueError>("chunk: needs n >= 1 — got ", n);
+  if (x.rank() == 0) fail("chunk: a scalar has no dims");
+  const int64_t total = x.shape()[wrap_dim("chunk", dim, x.rank())], size = total / n + (total % n != 0);
+  if (size > 0 && total / size > kMaxPieces) fail<ValueError>("chunk: ", n, " pieces of x=", x, " are too many");
+  std::vector<int64_t> sizes;
+  for (int64_t left = total; left > 0; left -= size) sizes.push_back(std::min(size, left));
+  if (total == 0) sizes.push_back(0);
+  return split(x, sizes, dim);
+}
+
+std::vector<Tensor> unbind(const Tensor& x, int64_t dim) {
+  if (x.rank() == 0) fail("unbind: a scalar has no dims");
+  const int d = wrap_dim("unbind", dim, x.rank());
+  if (x.shape()[d] == 0) return {};
+  if (x.shape()[d] > kMaxPieces) fail("unbind: ", x.shape()[d], " tensors are too many — got x=", x);
+  std::vector<Tensor> entries = chunk(x, x.shape()[d], d);
+  for (Tensor& e : entries) e = squeeze(e, d);
+  return entries;
+}
+
+Tensor cat(const std::vector<Tensor>& xs, int64_t dim) {
+  if (xs.empty()) fail<ValueError>("cat: needs at least one tensor");
+  int d = wrap_dim("cat", dim, xs[0].rank());
+  if (xs[0].rank() == 0) fail("cat: scalars have no dims; use stack");
+  Shape shape = xs[0].shape();
+  std::vector<int64_t> sizes;
+  shape[d] = 0;
+  for (const Tensor& x : xs) {
+    bool ok = x.rank() == shape.rank();
+    for (int i = 0; ok && i < shape.rank(); ++i) ok = i == d || x.shape()[i] == shape[i];
+    if (!ok) fail("cat: shapes differ outside dim ", dim, " — got ", xs[0], " and ", x);
+    if (x.dtype() != xs[0].dtype())
+      fail<DTypeError>("cat: dtypes differ — got ", xs[0].dtype(), " and ", x.dtype());
+    if (x.device() != xs[0].device())
+      fail<DeviceError>("cat: operands on ", xs[0].device(), " and ", x.device());
+    sizes.push_back(x.shape()[d]);
+    shape[d] = checked_add("cat", shape[d], sizes.back());
+  }
+  Tensor y = empty(shape, xs[0].options(), "cat");
+  int64_t start = 0;
+  for (const Tensor& x : xs) {
+    Layout l = y.layout();
+    l.offset += start * l.strides[d];
+    l.shape[d] = x.shape()[d];
+    Tensor piece = alias(y, l);
+    detail::copy_elements(x, piece);
+    start += l.shape[d];
+  }
+  std::vector<TensorRef> inputs(xs.begin(), xs.end());
+  auto slices = [d, sizes = std::move(sizes)](const Node& node, const Tensor& g) {
+    Tensors grads;  // for each operand its slice of g
+    int64_t start = 0;
+    for (std::size_t i = 0; i < sizes.size(); start += sizes[i++])
+      grads.push_back(node.needs(i) ? narrow(g, d, start, sizes[i]) : Tensor());
+    return grads;
+  };
+  return record("cat", std::move(y), TensorRefs(inputs), TensorRefs(), std::move(slices));
+}
+
+Tensor stack(const std::vector<Tensor>& xs, int64_t dim) {
+  if (xs.empty()) fail<ValueError>("stack: needs at least one tensor");
+  wrap_dim("stack", dim, xs[0].rank() + 1);
+  std::vector<Tensor> raised;
+  for (const Tensor& x : xs) {
+    if (x.shape() != xs[0].shape()) fail("stack: shapes differ — got ", xs[0], " and ", x);
+    if (x.dtype() != xs[0].dtype()) fail<DTypeError>("stack: dtypes differ — got ", xs[0].dtype(), " and ", x.dtype());
+    raised.push_back(unsqueeze(x, dim));
+  }
+  return cat(raised, wrap_dim("stack", dim, xs[0].rank() + 1));
+}
+
+Tensor pad(const Tensor& x, int64_t dim, int64_t before, int64_t after, double value) {
+  int d = wrap_dim("pad", dim, x.rank());
+  if (x.rank() == 0) fail("pad: a scalar has no dims");
+  if (before < 0 || after < 0)
+    fail<ValueError>("pad: negative padding ", before, ", ", after, "; use slice to remove");
+  if (before == 0 && after == 0) return x;
+  Shape full_shape = x.shape(), starts = Shape::filled(x.rank(), 0);
+  full_shape[d] = checked_add("pad", full_shape[d], checked_add("pad", before, after));
+  starts[d] = before;
+  return detail::embed(x, full_shape, starts, Shape::filled(x.rank(), 1), value);
+}
+
+Tensor roll(const Tensor& x, int64_t shift, int64_t dim) {
+  if (x.rank() == 0) fail("roll: a scalar has no dims");
+  const int64_t n = x.shape()[wrap_dim("roll", dim, x.rank())];
+  if (n == 0) return x;
+  int64_t k = ((shift % n) + n) % n;
+  if (k == 0) return x;
+  return cat({narrow(x, dim, n - k, k), narrow(x, dim, 0, n - k)}, dim);
+}
+
+Tensor fold(const Tensor& windows, int64_t dim, int64_t length, int64_t step) {
+  int rank = windows.rank() - 1;
+  if (rank < 1) fail("fold: needs windows in a last dim — got ", windows);
+  int d = wrap_dim("fold", dim, rank);
+  if (!is_integer(windows.dtype()) && !is_float(windows.dtype()))
+    fail<DTypeError>("fold: needs f32, f64, bf16, i64 or i32 — got ", windows.dtype(), " of shape ", windows);
+  if (windows.dtype() == bf16) return to(fold(to(windows, f32), dim, length, step), bf16);
+  int64_t count = windows.shape()[d], size = windows.shape()[rank];
+  if (step < 1 || length < 0 || (length < size ? count != 0 : (length - size) / step != count - 1))
+    fail("fold: ", count, " windows of ", size, " every ", step, " do not tile length ", length);
+  Shape shape = windows.shape();
+  shape.erase(rank);
+  shape[d] = length;
+  step = std::min(step, std::max<int64_t>(length, 1));  // larger steps mean one window; strides must not overflow
+  Tensor y = detail::filled("fold", shape, 0, windows.options());
+  if (windows.numel() > 0) {
+    NoGrad guard;
+    // Window position by window position: for a fixed k the targets i·step + k are distinct.
+    for (int64_t k = 0; k < size; ++k) {
+      Layout l = y.layout();
+      l.offset += k * l.strides[d];
+      l.shape[d] = count;
+      l.strides[d] *= step;
+      Tensor target = alias(y, l);
+      detail::copy_elements(add(target, select(windows, rank, k)), target);
+    }
+  }
+  // y_p = Σ over the windows that contain p. fold and unfold are adjoint.
+  return record("fold", std::move(y), {windows}, {}, [from = windows.shape(), d, size, step](const Tensor& g) {
+    return from.numel() == 0 ? zeros(from, g.options()) : unfold(g, d, size, step);
+  });
+}
+
+Tensor repeat_interleave(const Tensor& x, int64_t n, int64_t dim) {
+  int d = wrap_dim("repeat_interleave", dim, x.rank());
+  if (x.rank() == 0 || n < 0) fail("repeat_interleave: got n=", n, ", x=", x, "; need n >= 0 and a dim");
+  Shape stretched = x.shape(), merged = x.shape();
+  stretched.insert(d + 1, n);
+  checked_numel("repeat_interleave", stretched);
+  merged[d] *= n;
+  return reshape(expand(unsqueeze(x, d + 1), stretched), merged);
+}
+
+Tensor repeat(const Tensor& x, int64_t n, int64_t dim) {
+  int d = wrap_dim("repeat", dim, x.rank());
+  if (x.rank() == 0 || n < 0) fail("repeat: got n=", n, ", x=", x, "; need n >= 0 and a dim");
+  Shape stretched = x.shape(), merged = x.shape();
+  stretched.insert(d, n);
+  checked_numel("repeat", stretched);
+  merged[d] *= n;
+  return reshape(expand(unsqueeze(x, d), stretched), merged);
+}
+
+}  // namespace sluice

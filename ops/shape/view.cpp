@@ -1,0 +1,224 @@
+#include <sluice/ops/shape/view.h>
+
+#include <sluice/core/node.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/join.h>
+
+#include <algorithm>
+
+namespace sluice {
+
+namespace detail {
+
+Tensor region(const Tensor& x, const Shape& starts, const Shape& sizes, const Shape& steps) {
+  Layout l = x.layout();
+  for (int d = 0; d < l.rank(); ++d) {
+    l.offset += starts[d] * l.strides[d];
+    l.shape[d] = sizes[d];
+    l.strides[d] *= steps[d];
+  }
+  // Backward: g goes back into its box of a zero tensor.
+  return record("slice", alias(x, l), {x}, {},
+                [full = x.shape(), starts, steps](const Tensor& g) { return embed(g, full, starts, steps, 0); });
+}
+
+}  // namespace detail
+
+Tensor reshape(const Tensor& x, const Shape& shape) {
+  Shape to = shape;
+  int infer = -1;
+  for (int i = 0; i < to.rank(); ++i) {
+    if (to[i] == -1 && infer < 0) infer = i, to[i] = 1;
+    else if (to[i] < 0) fail("reshape: got ", shape, " for x=", x, "; one size may be -1, the others must not be negative");
+  }
+  const int64_t known = checked_numel("reshape", to);
+  if (infer >= 0) {
+    if (known == 0 || x.numel() % known != 0)
+      fail("reshape: ", x.numel(), " elements of x=", x, " do not fit ", shape);
+    to[infer] = x.numel() / known;
+  } else if (known != x.numel()) {
+    fail("reshape: x=", x, " has ", x.numel(), " elements, ", shape, " needs ", known);
+  }
+  if (to == x.shape()) return x;
+  const auto back = [from = x.shape()](const Tensor& g) { return reshape(g, from); };
+  if (auto l = x.layout().reshaped(to)) return record("reshape", alias(x, *l), {x}, {}, back);
+  Tensor copy = clone(x);
+  return record("reshape", alias(copy, Layout(to)), {copy}, {}, back);
+}
+
+Tensor flatten(const Tensor& x, int64_t first, int64_t last) {
+  int a = wrap_dim("flatten", first, x.rank()), b = wrap_dim("flatten", last, x.rank());
+  if (a > b) fail("flatten: first dim ", first, " lies after last dim ", last, " of ", x);
+  if (x.rank() == 0) return reshape(x, {1});
+  Shape to;
+  for (int d = 0; d < x.rank(); ++d) {
+    if (d <= a || d > b) to.push_back(x.shape()[d]);
+    else to[a] *= x.shape()[d];
+  }
+  return reshape(x, to);
+}
+
+Tensor unflatten(const Tensor& x, int64_t dim, const Shape& sizes) {
+  int d = wrap_dim("unflatten", dim, x.rank());
+  if (x.rank() == 0) fail("unflatten: a scalar has no dims");
+  Shape to;
+  for (int i = 0; i < x.rank(); ++i) {
+    if (i != d) to.push_back(x.shape()[i]);
+    else
+      for (int64_t s : sizes) to.push_back(s);
+  }
+  const bool infer = std::count(sizes.begin(), sizes.end(), -1) == 1;
+  if (infer && x.numel() == 0) fail("unflatten: cannot infer −1 in ", sizes, " for the empty x=", x);
+  Shape known = sizes;
+  for (int64_t& s : known) s = infer && s == -1 ? 1 : s;
+  const int64_t n = checked_numel("unflatten", known), whole = x.dim(d);
+  if (infer ? n == 0 || whole % n != 0 : n != whole)
+    fail("unflatten: dim ", dim, " of x=", x, " cannot be split into ", sizes);
+  if (!infer) checked_numel("unflatten", to);
+  return reshape(x, to);
+}
+
+Tensor permute(const Tensor& x, const Shape& order) {
+  if (order.rank() != x.rank())
+    fail("permute: order ", order, " does not list every dim of x=", x);
+  Layout l = x.layout();
+  Shape inverse = Shape::filled(x.rank(), -1);
+  for (int i = 0; i < x.rank(); ++i) {
+    int d = wrap_dim("permute", order[i], x.rank());
+    if (inverse[d] != -1) fail("permute: dim ", d, " is listed twice in ", order);
+    inverse[d] = i;
+    l.shape[i] = x.shape()[d];
+    l.strides[i] = x.strides()[d];
+  }
+  return record("permute", alias(x, l), {x}, {}, [inverse](const Tensor& g) { return permute(g, inverse); });
+}
+
+Tensor transpose(const Tensor& x, int64_t a, int64_t b) {
+  Shape order;
+  for (int i = 0; i < x.rank(); ++i) order.push_back(i);
+  if (x.rank() > 0)
+    std::swap(order[wrap_dim("transpose", a, x.rank())], order[wrap_dim("transpose", b, x.rank())]);
+  return permute(x, order);
+}
+
+Tensor expand(const Tensor& x, const Shape& shape) {
+  int shift = shape.rank() - x.rank();
+  Shape to = shape;
+  bool ok = shift >= 0;
+  for (int i = 0; ok && i < to.rank(); ++i) {
+    int64_t have = i < shift ? 1 : x.shape()[i - shift];
+    if (to[i] == -1 && i >= shift) to[i] = have;
+    ok = to[i] >= 0 && (have == to[i] || have == 1);
+  }
+  if (!ok) fail("expand: x=", x, " cannot be stretched to ", shape);
+  checked_numel("expand", to);
+  if (to == x.shape()) return x;
+  // Backward: the engine sums g down to x's shape.
+  return record("expand", alias(x, x.layout().expanded(to)), {x}, {}, [](const Tensor& g) { return g; });
+}
+
+Tensor unsqueeze(const Tensor& x, int64_t dim) {
+  int d = wrap_dim("unsqueeze", dim, x.rank() + 1);
+  Shape to = x.shape();
+  to.insert(d, 1);
+  return reshape(x, to);
+}
+
+Tensor squeeze(const Tensor& x, int64_t dim) {
+  int d = wrap_dim("squeeze", dim, x.rank());
+  if (x.rank() == 0) return x;
+  if (x.shape()[d] != 1) fail("squeeze: dim ", dim, " of x=", x, " is not 1");
+  Shape to = x.shape();
+  to.erase(d);
+  return reshape(x, to);
+}
+Tensor squeeze(const Tensor& x) {
+  Shape to;
+  for (int64_t s : x.shape())
+    if (s != 1) to.push_back(s);
+  return reshape(x, to);
+}
+
+Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
+  int d = wrap_dim("narrow", dim, x.rank());
+  if (x.rank() == 0) fail("narrow: a scalar has no dims");
+  if (start < 0 || length < 0 || start > x.shape()[d] - length)
+    fail("narrow: ", length, " entries from ", start, " are out of range for dim ", dim, " of x=", x);
+  if (length == x.shape()[d]) return x;
+  Shape starts = Shape::filled(x.rank(), 0), sizes = x.shape(), steps = Shape::filled(x.rank(), 1);
+  starts[d] = start, sizes[d] = length;
+  return detail::region(x, starts, sizes, steps);
+}
+
+Tensor slice(const Tensor& x, int64_t dim, std::optional<int64_t> start, std::optional<int64_t> end,
+             int64_t step) {
+  int d = wrap_dim("slice", dim, x.rank());
+  if (x.rank() == 0) fail("slice: a scalar has no dims");
+  if (step <= 0) fail<ValueError>("slice: needs step > 0 — got ", step, "; see flip()");
+  int64_t n = x.shape()[d];
+  auto clamp = [n](int64_t i) { return std::clamp<int64_t>(i < 0 ? i + n : i, 0, n); };
+  int64_t a = clamp(start.value_or(0)), b = std::max(a, clamp(end.value_or(n)));
+  Shape starts = Shape::filled(x.rank(), 0), sizes = x.shape(), steps = Shape::filled(x.rank(), 1);
+  step = std::min(step, std::max<int64_t>(n, 1));  // one entry is left anyway, and strides must not overflow
+  starts[d] = a, sizes[d] = (b - a + step - 1) / step, steps[d] = step;
+  if (sizes[d] == n) return x;
+  return detail::region(x, starts, sizes, steps);
+}
+
+Tensor Tensor::operator[](int64_t i) const { return select(*this, 0, i); }
+Tensor select(const Tensor& x, int64_t dim, int64_t index) {
+  int d = wrap_dim("select", dim, x.rank());
+  if (x.rank() == 0) fail("select: a scalar has no dims");
+  int64_t n = x.shape()[d], i = index < 0 ? index + n : index;
+  if (i < 0 || i >= n)
+    fail("select: index ", index, " is out of range for dim ", dim, " of x=", x);
+  return squeeze(narrow(x, d, i, 1), d);
+}
+
+Tensor unfold(const Tensor& x, int64_t dim, int64_t size, int64_t step) {
+  int d = wrap_dim("unfold", dim, x.rank());
+  if (x.rank() == 0 || size < 1 || step < 1 || size > x.shape()[d])
+    fail("unfold: size ", size, ", step ", step, " do not fit dim ", dim, " of x=", x);
+  step = std::min(step, x.shape()[d]);  // one window is left anyway
+  Layout l = x.layout();
+  l.shape[d] = (x.shape()[d] - size) / step + 1;
+  l.strides[d] *= step;
+  l.shape.push_back(size);
+  l.strides.push_back(x.strides()[d]);
+  checked_numel("unfold", l.shape);
+  return record("unfold", alias(x, l), {x}, {},
+                [d, length = x.shape()[d], step](const Tensor& g) { return fold(g, d, length, step); });
+}
+
+Tensor flip(const Tensor& x, const Shape& dims) {
+  Layout l = x.layout();
+  for (int64_t d : wrap_dims("flip", dims, x.rank())) {
+    int i = static_cast<int>(d);
+    if (l.shape[i] > 0) l.offset += (l.shape[i] - 1) * l.strides[i];
+    l.strides[i] = -l.strides[i];
+  }
+  return record("flip", alias(x, l), {x}, {}, [dims](const Tensor& g) { return flip(g, dims); });
+}
+
+Tensor diagonal(const Tensor& x, int64_t a, int64_t b) {
+  int i = wrap_dim("diagonal", a, x.rank()), j = wrap_dim("diagonal", b, x.rank());
+  if (x.rank() < 2 || i == j) fail("diagonal: needs two distinct dims — got ", a, ", ", b, " of x=", x);
+  const int64_t n = std::min(x.shape()[i], x.shape()[j]);
+  if (x.shape()[i] != x.shape()[j]) return diagonal(narrow(narrow(x, i, 0, n), j, 0, n), i, j);
+  Shape order;
+  for (int d = 0; d < x.rank(); ++d)
+    if (d != i && d != j) order.push_back(d);
+  order.push_back(i), order.push_back(j);
+  Tensor p = permute(x, order);
+  Layout l = p.layout();
+  int last = l.rank() - 1;
+  l.strides[last - 1] += l.strides[last];
+  l.shape.erase(last), l.strides.erase(last);
+  // y_i = x_ii. Backward: dx_ij = g_i [i = j].
+  return record("diagonal", alias(p, l), {p}, {}, [](const Tensor& g) {
+    return where(eye(g.dim(-1), -1, {boolean, g.device()}), unsqueeze(g, -1), like(g, 0));
+  });
+}
+
+}  // namespace sluice
