@@ -34,7 +34,8 @@ struct VjpScope {
 /// on to its inputs. visit(node, gradients) returns false to stop at this node. With `between`, other nodes are left
 /// out. With `watch`, a leaf does not wait in the frontier but is visited when its last edge was walked.
 template <class Visit>
-void walk(Frontier& frontier, BackwardOptions options, const Subgraph* between, Visit visit, LeafCounter* watch = nullptr) {
+void walk(Frontier& frontier, BackwardOptions options, const Subgraph* between, Visit visit,
+          LeafCounter* watch = nullptr) {
   GradMode mode(options.create_graph);
   detail::DenormalMode denormals;  // set once, not in each small op
   auto wanted = [&](const Edge& e) { return e.node && (!between || between->contains(e.node.get())); };
@@ -80,31 +81,32 @@ void backward(const Tensor& root, const Tensor& grad, BackwardOptions options) {
   detail::backward(root, grad, options, nullptr);
 }
 
-void detail::backward(const Tensor& root, const Tensor& grad, BackwardOptions options, const std::function<void(Leaf&)>& final) {
+void detail::backward(const Tensor& root, const Tensor& grad, BackwardOptions options,
+                      const std::function<void(Leaf&)>& final) {
   Tensor g = seed("backward", root, grad);
   Frontier frontier;
   std::optional<LeafCounter> watch;
   if (final) watch.emplace(root.impl().history.get());
   frontier.at(root.impl().history)[root.impl().output_index] = std::move(g);
-  walk(frontier, options, nullptr, [&](Node& node, Tensors& grads) {
-    if (!node.is_leaf()) return true;
-    collect(static_cast<Leaf&>(node), std::move(grads[0]), options.create_graph);
-    if (final) final(static_cast<Leaf&>(node));
-    return false;
-  }, watch ? &*watch : nullptr);
+  walk(
+      frontier, options, nullptr,
+      [&](Node& node, Tensors& grads) {
+        if (!node.is_leaf()) return true;
+        collect(static_cast<Leaf&>(node), std::move(grads[0]), options.create_graph);
+        if (final) final(static_cast<Leaf&>(node));
+        return false;
+      },
+      watch ? &*watch : nullptr);
 }
 
-std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
-                         GradOptions options) {
+std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs, GradOptions options) {
   if (!options.grad_outputs.empty() && options.grad_outputs.size() != outputs.size())
-    fail<AutogradError>("grad: ", options.grad_outputs.size(), " grad_outputs for ", outputs.size(),
-                        " outputs");
+    fail<AutogradError>("grad: ", options.grad_outputs.size(), " grad_outputs for ", outputs.size(), " outputs");
   std::vector<Edge> roots, wanted;
   std::vector<Tensor> seeds;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (options.allow_unused && !outputs[i].requires_grad()) continue;
-    seeds.push_back(seed("grad", outputs[i],
-                         options.grad_outputs.empty() ? Tensor() : options.grad_outputs[i]));
+    seeds.push_back(seed("grad", outputs[i], options.grad_outputs.empty() ? Tensor() : options.grad_outputs[i]));
     roots.push_back({outputs[i].impl().history, outputs[i].impl().output_index});
   }
   for (const Tensor& x : inputs) {
@@ -121,8 +123,7 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
 }
 
 std::vector<Tensor> detail::grad_edges(std::span<const Edge> roots, std::span<const Tensor> root_grads,
-                                       std::span<const Edge> wanted, BackwardOptions options,
-                                       bool stop_at_wanted) {
+                                       std::span<const Edge> wanted, BackwardOptions options, bool stop_at_wanted) {
   Subgraph between(roots, wanted);
   Frontier frontier;
   for (std::size_t i = 0; i < roots.size(); ++i)
@@ -164,7 +165,8 @@ namespace {
 Tensor seed(const char* op, const Tensor& root, const Tensor& grad) {
   if (!root.defined()) fail<AutogradError>(op, ": the output is undefined (default-constructed or moved from)");
   if (!root.requires_grad())
-    fail<AutogradError>(op, ": the output ", root, " has no history; no input required a gradient, or "
+    fail<AutogradError>(op, ": the output ", root,
+                        " has no history; no input required a gradient, or "
                         "it was made under NoGrad");
   if (!grad.defined()) {
     if (root.numel() != 1)
@@ -172,8 +174,7 @@ Tensor seed(const char* op, const Tensor& root, const Tensor& grad) {
                           " is not a scalar; pass its gradient, or reduce it with sum() or mean()");
     return ones(root.shape(), root.options());
   }
-  if (grad.shape() != root.shape())
-    fail(op, ": gradient of shape ", grad, " for an output of shape ", root);
+  if (grad.shape() != root.shape()) fail(op, ": gradient of shape ", grad, " for an output of shape ", root);
   if (grad.dtype() != root.dtype())
     fail<DTypeError>(op, ": gradient of dtype ", grad.dtype(), " for an output of dtype ", root.dtype());
   return grad;
@@ -183,7 +184,8 @@ Tensors call_vjp(Node& node, const Tensors& gs) {
   Tensors grads = node.vjp_all(gs);
   if (grads.size() != node.edges.size())
     fail<AutogradError>(node.name(), ": returned ", grads.size(), " gradients for ", node.edges.size(), " inputs");
-  if (detail::observed()) [[unlikely]] detail::note_vjp(node, grads);
+  if (detail::observed()) [[unlikely]]
+    detail::note_vjp(node, grads);
   return grads;
 }
 

@@ -47,8 +47,7 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
                          GradOptions options = {});
 /// Gradient of one output by one input. A template, so that grad({y}, {x}) calls the function above, whose result's [0]
 /// is a gradient and not an element.
-template <std::same_as<Tensor> T>
-Tensor grad(const T& output, const T& input, GradOptions options = {}) {
+template <std::same_as<Tensor> T> Tensor grad(const T& output, const T& input, GradOptions options = {}) {
   return grad(std::vector{output}, std::vector{input}, std::move(options))[0];
 }
 
@@ -58,8 +57,7 @@ Tensor sum_to(const Tensor& g, const Shape& shape);
 namespace detail {
 /// grad() for edges: neither roots nor wanted points need tensors.
 std::vector<Tensor> grad_edges(std::span<const Edge> roots, std::span<const Tensor> root_grads,
-                               std::span<const Edge> wanted, BackwardOptions options,
-                               bool stop_at_wanted = false);
+                               std::span<const Edge> wanted, BackwardOptions options, bool stop_at_wanted = false);
 /// The node whose vjp runs on this thread, or null.
 extern constinit thread_local const Node* vjp_of;
 /// The path of the running module; within a vjp, of the module in which its op was recorded.

@@ -152,8 +152,7 @@ Tensor custom_op(std::string name, const std::vector<Tensor>& inputs, const Cust
   return custom_op(std::move(name), inputs, many, std::move(vjp_many))[0];
 }
 
-Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f,
-                  const std::vector<Tensor>& inputs) {
+Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f, const std::vector<Tensor>& inputs) {
   if (!f) fail<ValueError>("checkpoint: the function is empty");
   if (!grad_enabled()) return f(inputs);
   RngLog tape;
@@ -227,7 +226,8 @@ Tensor jacobian(const std::function<Tensor(const Tensor&)>& f, const Tensor& x) 
     NoGrad guard;
     Tensor pick = zeros({y.numel()}, y.options()), one = narrow(pick, 0, i, 1), row = select(rows, 0, i);
     fill_(one, 1);
-    const Tensor g = grad(y, in, {.retain_graph = true, .allow_unused = true, .grad_outputs = {reshape(pick, y.shape())}});
+    const Tensor g =
+        grad(y, in, {.retain_graph = true, .allow_unused = true, .grad_outputs = {reshape(pick, y.shape())}});
     if (g.defined()) copy_(row, reshape(g, {x.numel()}));
   }
   return reshape(rows, shape);

@@ -23,8 +23,7 @@ using CustomVjp = std::function<Tensors(const Tensor& g, const Tensors& inputs, 
 
 /// An op of your own: `forward` runs without recording, `vjp` runs in the backward pass. `name` appears in errors and
 /// graphs. With create_graph, a vjp made of ops has gradients, too.
-Tensor custom_op(std::string name, const std::vector<Tensor>& inputs, const CustomForward& forward,
-                 CustomVjp vjp);
+Tensor custom_op(std::string name, const std::vector<Tensor>& inputs, const CustomForward& forward, CustomVjp vjp);
 
 /// custom_op() with any number of outputs. forward returns Tensors{y0, y1, …}. The vjp gets a gradient for each output,
 /// zeros where none arrived. Integer and bool outputs have no history.
@@ -36,8 +35,7 @@ std::vector<Tensor> custom_op(std::string name, const std::vector<Tensor>& input
 /// f(inputs) without keeping intermediate results: backward runs f again (Chen et al. 2016, "sublinear memory"). Random
 /// numbers drawn inside are drawn again identically, so dropout masks agree. Gradients also reach tensors that f
 /// captures. The result of f must not be one of its inputs.
-Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f,
-                  const std::vector<Tensor>& inputs);
+Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f, const std::vector<Tensor>& inputs);
 
 /// Jacobian-vector product J(x)·v of f at x, by differentiating the vector-Jacobian product twice.
 Tensor jvp(const std::function<Tensor(const Tensor&)>& f, const Tensor& x, const Tensor& v);

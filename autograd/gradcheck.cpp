@@ -87,8 +87,7 @@ GradcheckResult gradgradcheck(const TensorFunction& f, const std::vector<Tensor>
       if (x.requires_grad()) wanted.push_back(x);
     Tensor y = f(xs);
     std::vector<Tensor> g(wanted.size());
-    if (y.requires_grad())
-      g = grad({y}, wanted, {.create_graph = true, .allow_unused = true, .grad_outputs = {xv[n]}});
+    if (y.requires_grad()) g = grad({y}, wanted, {.create_graph = true, .allow_unused = true, .grad_outputs = {xv[n]}});
     std::vector<Tensor> flat;
     for (std::size_t i = 0; i < g.size(); ++i)
       flat.push_back(g[i].defined() ? reshape(g[i], {-1}) : zeros({wanted[i].numel()}, wanted[i].options()));

@@ -87,7 +87,8 @@ std::vector<ProfileRow> Profile::grouped(bool by_op) const {
     }
   std::vector<ProfileRow> rows;
   for (auto& [key, r] : groups) rows.push_back(std::move(r));
-  std::stable_sort(rows.begin(), rows.end(), [](const ProfileRow& a, const ProfileRow& b) { return a.seconds > b.seconds; });
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const ProfileRow& a, const ProfileRow& b) { return a.seconds > b.seconds; });
   return rows;
 }
 std::vector<ProfileRow> Profile::by_op() const { return grouped(true); }
@@ -97,7 +98,8 @@ double Profile::wall_seconds() const { return now() - start_; }
 double Profile::kernel_seconds() const { return kernel_seconds_; }
 
 std::string Profile::table() const {
-  std::string out = format("%.3f ms in kernels", kernel_seconds_ * 1e3) + format(" of %.3f ms\n\n", wall_seconds() * 1e3);
+  std::string out =
+      format("%.3f ms in kernels", kernel_seconds_ * 1e3) + format(" of %.3f ms\n\n", wall_seconds() * 1e3);
   append_table(out, "op", by_op(), kernel_seconds_);
   out += '\n';
   append_table(out, "module", by_module(), kernel_seconds_);

@@ -27,8 +27,7 @@ class Frontier {
 
   Tensors& at(const Ref<Node>& node) {
     const bool reuse = !unused_.empty();
-    auto [slot, fresh] =
-        index_.insert(node.get(), reuse ? unused_.back() : static_cast<uint32_t>(pending_.size()));
+    auto [slot, fresh] = index_.insert(node.get(), reuse ? unused_.back() : static_cast<uint32_t>(pending_.size()));
     if (!fresh) return pending_[slot].grads;
     if (reuse) unused_.pop_back();
     else pending_.emplace_back();

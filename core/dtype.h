@@ -22,9 +22,8 @@ struct BFloat16 {
   /// Rounds to nearest even; a NaN stays one.
   SLUICE_FN explicit BFloat16(float x) {
     uint32_t u = std::bit_cast<uint32_t>(x);
-    bits = (u & 0x7fffffffu) > 0x7f800000u
-               ? static_cast<uint16_t>((u >> 16) | 0x40)
-               : static_cast<uint16_t>((u + 0x7fff + ((u >> 16) & 1)) >> 16);
+    bits = (u & 0x7fffffffu) > 0x7f800000u ? static_cast<uint16_t>((u >> 16) | 0x40)
+                                           : static_cast<uint16_t>((u + 0x7fff + ((u >> 16) & 1)) >> 16);
   }
   /// Exact.
   SLUICE_FN explicit operator float() const { return std::bit_cast<float>(uint32_t{bits} << 16); }
@@ -33,8 +32,10 @@ struct BFloat16 {
 /// Bytes of an element.
 constexpr int64_t size_of(DType t) {
   switch (t) {
-    case f32: case i32: return 4;
-    case f64: case i64: return 8;
+    case f32:
+    case i32: return 4;
+    case f64:
+    case i64: return 8;
     case bf16: return 2;
     default: return 1;
   }
@@ -50,8 +51,7 @@ constexpr bool is_float(DType t) { return t == f32 || t == f64 || t == bf16; }
 constexpr bool is_integer(DType t) { return t == i64 || t == i32; }
 
 /// DType of a C++ type. Does not compile for a type without one.
-template <class T>
-constexpr DType dtype_of() {
+template <class T> constexpr DType dtype_of() {
   if constexpr (std::is_same_v<T, float>) return f32;
   else if constexpr (std::is_same_v<T, double>) return f64;
   else if constexpr (std::is_same_v<T, BFloat16>) return bf16;
@@ -67,16 +67,14 @@ inline void append_text(std::string& s, DType t) { s += name_of(t); }
 
 /// Calls `f<float>` or `f<double>`. Throws DTypeError for other dtypes. For kernels that get bf16 as f32
 /// (core/kernel/kernel.h).
-template <class F>
-decltype(auto) dispatch_float(std::string_view op, DType t, F&& f) {
+template <class F> decltype(auto) dispatch_float(std::string_view op, DType t, F&& f) {
   if (t == f32) return f.template operator()<float>();
   if (t == f64) return f.template operator()<double>();
   fail<DTypeError>(op, ": needs f32 or f64 — got ", t);
 }
 
 /// Calls `f<T>` with the C++ type T of any dtype.
-template <class F>
-decltype(auto) dispatch_all(DType t, F&& f) {
+template <class F> decltype(auto) dispatch_all(DType t, F&& f) {
   switch (t) {
     case f32: return f.template operator()<float>();
     case f64: return f.template operator()<double>();

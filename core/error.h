@@ -18,7 +18,7 @@ namespace sluice {
 struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
-// clang-format off: a table
+// clang-format off
 struct ShapeError : Error { using Error::Error; };     // ranks, sizes, dims, strides
 struct DTypeError : Error { using Error::Error; };     // element types
 struct DeviceError : Error { using Error::Error; };    // where memory lives, missing kernels
@@ -50,21 +50,18 @@ struct TextPart {
 
   TextPart(const char* text) : value(text), append(&append_literal) {}
   template <class T>
-  TextPart(const T& v) : value(&v), append([](std::string& s, const void* p) { append_text(s, *static_cast<const T*>(p)); }) {}
+  TextPart(const T& v)
+      : value(&v), append([](std::string& s, const void* p) { append_text(s, *static_cast<const T*>(p)); }) {}
   static void append_literal(std::string& s, const void* text);
 };
 std::string join(std::initializer_list<TextPart> parts);
 }  // namespace detail
 
 /// Concatenates its arguments: strings, numbers, shapes, dtypes.
-template <class... Args>
-std::string str(const Args&... args) {
-  return detail::join({detail::TextPart(args)...});
-}
+template <class... Args> std::string str(const Args&... args) { return detail::join({detail::TextPart(args)...}); }
 
 /// Throws E with the concatenated text.
-template <class E = ShapeError, class... Args>
-[[noreturn, gnu::noinline, gnu::cold]] void fail(const Args&... args) {
+template <class E = ShapeError, class... Args> [[noreturn, gnu::noinline, gnu::cold]] void fail(const Args&... args) {
   throw E(detail::join({detail::TextPart(args)...}));
 }
 

@@ -15,8 +15,7 @@ std::optional<Layout> Layout::reshaped(const Shape& to) const {
   for (int old_dim = rank() - 1; old_dim >= 0;) {
     int64_t old_count = shape[old_dim], step = strides[old_dim];
     --old_dim;
-    while (old_dim >= 0 && (shape[old_dim] == 1 || strides[old_dim] == step * old_count ||
-                            old_count == 1)) {
+    while (old_dim >= 0 && (shape[old_dim] == 1 || strides[old_dim] == step * old_count || old_count == 1)) {
       if (old_count == 1) step = strides[old_dim];
       old_count *= shape[old_dim--];
     }

@@ -23,21 +23,19 @@ void Node::release() {
   released_ = true;
 }
 
-void Node::save(const Tensor& x) {
-  saved_.push_back({x.ref(), x.defined() ? x.version() : 0, false});
-}
+void Node::save(const Tensor& x) { saved_.push_back({x.ref(), x.defined() ? x.version() : 0, false}); }
 
 Tensor Node::saved(std::size_t i) const {
   if (released_)
-    fail<AutogradError>(name(), ": the graph was already freed by an earlier backward pass; "
+    fail<AutogradError>(name(),
+                        ": the graph was already freed by an earlier backward pass; "
                         "keep it with {.retain_graph = true}");
   const Saved& s = saved_[i];
   if (!s.impl) return {};
   if (s.impl->storage->version() != s.version)
     fail<AutogradError>(name(), ": tensor ", s.impl->layout.shape,
                         " saved for the backward pass was edited in place or converted (version ",
-                        s.impl->storage->version(), ", saved at ", s.version,
-                        "); edit a clone instead");
+                        s.impl->storage->version(), ", saved at ", s.version, "); edit a clone instead");
   if (!s.is_output || !grad_enabled()) return Tensor(s.impl);
   Tensor y = alias(Tensor(s.impl), s.impl->layout);
   y.impl().history = Ref<Node>(const_cast<Node*>(this));
@@ -70,8 +68,8 @@ void Node::run_hooks(uint32_t output, Tensor& grad) {
       fail<AutogradError>(name(), ": a hook returned dtype ", replacement.dtype(), " for a gradient of dtype ",
                           grad.dtype());
     if (replacement.shape() != grad.shape())
-      fail<AutogradError>(name(), ": a hook returned shape ", replacement.shape(),
-                          " for a gradient of shape ", grad.shape());
+      fail<AutogradError>(name(), ": a hook returned shape ", replacement.shape(), " for a gradient of shape ",
+                          grad.shape());
     grad = replacement;
   }
 }

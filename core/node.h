@@ -149,29 +149,28 @@ Tensor record_as(const char* op, Tensor y, TensorRefs inputs, TensorRefs saves, 
     made = new N(std::forward<Args>(args)...);
     connect(*made, inputs, saves, y);
   }
-  if (observed()) [[unlikely]] note_op(op, y, made);
+  if (observed()) [[unlikely]]
+    note_op(op, y, made);
   return y;
 }
 }  // namespace detail
 
 /// The last line of every op. Returns y. If gradients are wanted, makes a Node of type N(args…) its history, with one
 /// edge per input, and keeps `saves` for the backward pass.
-template <class N, class... Args>
-Tensor record(Tensor y, TensorRefs inputs, TensorRefs saves, Args&&... args) {
+template <class N, class... Args> Tensor record(Tensor y, TensorRefs inputs, TensorRefs saves, Args&&... args) {
   return detail::record_as<N>(N::op_name(), std::move(y), inputs, saves, std::forward<Args>(args)...);
 }
 template <class N, class... Args>
-Tensor record(Tensor y, std::initializer_list<TensorRef> inputs,
-              std::initializer_list<TensorRef> saves, Args&&... args) {
-  return record<N>(std::move(y), TensorRefs(inputs.begin(), inputs.size()),
-                   TensorRefs(saves.begin(), saves.size()), std::forward<Args>(args)...);
+Tensor record(Tensor y, std::initializer_list<TensorRef> inputs, std::initializer_list<TensorRef> saves,
+              Args&&... args) {
+  return record<N>(std::move(y), TensorRefs(inputs.begin(), inputs.size()), TensorRefs(saves.begin(), saves.size()),
+                   std::forward<Args>(args)...);
 }
 
 namespace detail {
 /// The node of a rule: a gradient that is one expression. `rule` is called with g, or with (node, g) if it reads saved
 /// tensors. It returns the gradient of the first input, or Tensors for all inputs.
-template <class Rule>
-struct RuleNode final : Node {
+template <class Rule> struct RuleNode final : Node {
   const char* op;
   Rule rule;
   RuleNode(const char* o, Rule r) : op(o), rule(std::move(r)) {}
@@ -186,8 +185,7 @@ struct RuleNode final : Node {
 /// record() for a gradient that is one expression, written beside the result:
 ///
 ///   return record("permute", alias(x, l), {x}, {}, [inverse](const Tensor& g) { return permute(g, inverse); });
-template <class Rule>
-Tensor record(const char* op, Tensor y, TensorRefs inputs, TensorRefs saves, Rule rule) {
+template <class Rule> Tensor record(const char* op, Tensor y, TensorRefs inputs, TensorRefs saves, Rule rule) {
   return detail::record_as<detail::RuleNode<Rule>>(op, std::move(y), inputs, saves, op, std::move(rule));
 }
 template <class Rule>

@@ -18,8 +18,8 @@ class ModuleScope {
   ModuleScope(const ModuleScope&) = delete;
   ModuleScope& operator=(const ModuleScope&) = delete;
 
-  /// The running modules, outermost first: by their paths in `names`, or in what observers know if it is null (profiler,
-  /// anomaly mode), else by type.
+  /// The running modules, outermost first: by their paths in `names`, or in what observers know if it is null
+  /// (profiler, anomaly mode), else by type.
   static std::string path(const ModuleNames* names = nullptr);
 
  private:

@@ -49,8 +49,8 @@ Shape broadcast(std::string_view op, const Shape& a, const Shape& b) {
   for (int i = 0; i < out.rank(); ++i) {
     int64_t x = i < shift_a ? 1 : a[i - shift_a], y = i < shift_b ? 1 : b[i - shift_b];
     if (x != y && x != 1 && y != 1)
-      fail(op, ": shapes do not broadcast — got a=", a, ", b=", b, "; sizes ", x, " and ", y,
-           " at dim ", i - out.rank(), " differ and neither is 1");
+      fail(op, ": shapes do not broadcast — got a=", a, ", b=", b, "; sizes ", x, " and ", y, " at dim ",
+           i - out.rank(), " differ and neither is 1");
     out[i] = x == 1 ? y : x;
   }
   checked_numel(op, out);
@@ -66,8 +66,7 @@ bool stretches_to(const Shape& shape, const Shape& full) {
 
 int wrap_dim(std::string_view op, int64_t dim, int rank) {
   int64_t n = std::max(rank, 1);  // a scalar accepts dim 0 and -1
-  if (dim < -n || dim >= n)
-    fail(op, ": dim ", dim, " is out of range for rank ", rank, "; need ", -n, " <= dim < ", n);
+  if (dim < -n || dim >= n) fail(op, ": dim ", dim, " is out of range for rank ", rank, "; need ", -n, " <= dim < ", n);
   return static_cast<int>(dim < 0 ? dim + n : dim);
 }
 

@@ -21,8 +21,7 @@ class Shape {
   Shape(std::initializer_list<int64_t> xs) : Shape(std::span(xs.begin(), xs.size())) {}
   /// One size or dim: zeros(3), sum(x, 1).
   template <std::integral I>
-    requires(!std::same_as<I, bool>)
-  Shape(I x) : Shape({static_cast<int64_t>(x)}) {}
+  requires(!std::same_as<I, bool>) Shape(I x) : Shape({static_cast<int64_t>(x)}) {}
   explicit Shape(std::span<const int64_t> xs) {
     for (int64_t x : xs) push_back(x);
   }

@@ -13,8 +13,10 @@ constexpr std::size_t kHeader = 64;  // the alignment of a block, so that the da
 static_assert(sizeof(Storage) <= kHeader);
 
 Ref<Storage> Storage::create(std::size_t bytes, Device device) {
-  if (detail::observed()) [[unlikely]] detail::note_allocation(bytes);
-  if (device.kind == DeviceKind::meta) return Ref<Storage>(::new (detail::allocate(kHeader)) Storage(nullptr, bytes, device));
+  if (detail::observed()) [[unlikely]]
+    detail::note_allocation(bytes);
+  if (device.kind == DeviceKind::meta)
+    return Ref<Storage>(::new (detail::allocate(kHeader)) Storage(nullptr, bytes, device));
   if (device.kind == DeviceKind::cuda) {
     Ref<Storage> header(::new (detail::allocate(kHeader)) Storage(nullptr, 0, device));  // first: no leak if one fails
     header->data_ = detail::backend(device).allocate(bytes, device.index), header->bytes_ = bytes;

@@ -23,7 +23,8 @@ class Storage : public RefCounted {
 
   /// Throws DeviceError where the host cannot read and write: meta has no memory, and a GPU has its own.
   std::byte* data() const {
-    if (device_.kind != DeviceKind::cpu) [[unlikely]] fail_no_memory();
+    if (device_.kind != DeviceKind::cpu) [[unlikely]]
+      fail_no_memory();
     return data_;
   }
   /// An address on the device, for its kernels.
@@ -38,8 +39,7 @@ class Storage : public RefCounted {
 
  private:
   [[noreturn, gnu::cold]] void fail_no_memory() const;
-  Storage(std::byte* data, std::size_t bytes, Device device)
-      : device_(device), data_(data), bytes_(bytes) {}
+  Storage(std::byte* data, std::size_t bytes, Device device) : device_(device), data_(data), bytes_(bytes) {}
   friend void dispose(Storage*);
 
   std::atomic<uint32_t> version_{0};

@@ -18,8 +18,7 @@ void dispose(TensorImpl* p) { delete p; }
 
 Tensor::Tensor(float value) : Tensor(empty({})) { *mutable_data<float>() = value; }
 
-Tensor::Tensor(std::initializer_list<float> row)
-    : Tensor(empty({static_cast<int64_t>(row.size())})) {
+Tensor::Tensor(std::initializer_list<float> row) : Tensor(empty({static_cast<int64_t>(row.size())})) {
   std::copy(row.begin(), row.end(), mutable_data<float>());
 }
 
@@ -29,8 +28,7 @@ Tensor::Tensor(std::initializer_list<std::initializer_list<float>> rows) {
   *this = empty({n, m});
   float* p = mutable_data<float>();
   for (const auto& row : rows) {
-    if (static_cast<int64_t>(row.size()) != m)
-      fail("tensor: rows of different lengths — got ", m, " and ", row.size());
+    if (static_cast<int64_t>(row.size()) != m) fail("tensor: rows of different lengths — got ", m, " and ", row.size());
     p = std::copy(row.begin(), row.end(), p);
   }
 }
@@ -48,8 +46,7 @@ Tensor alias(const Tensor& x, const Layout& layout) {
 
 Tensor Tensor::detach() const { return alias(*this, layout()); }
 
-template <class To>
-To Tensor::item() const {
+template <class To> To Tensor::item() const {
   if (numel() != 1) fail("item: needs exactly one element — got shape ", shape());
   const Tensor here = detail::on_cpu("item", *this);
   return dispatch_all(dtype(), [&]<class T>() -> To {
@@ -100,8 +97,7 @@ void Tensor::set_grad(Tensor g) {
     return;
   }
   if (!is_leaf())
-    fail<AutogradError>("set_grad: only leaves hold gradients; this is the result of ",
-                        impl_->history->name());
+    fail<AutogradError>("set_grad: only leaves hold gradients; this is the result of ", impl_->history->name());
   if (g.defined() && g.shape() != shape())
     fail("set_grad: gradient of shape ", g.shape(), " for a tensor of shape ", shape());
   if (g.defined() && g.dtype() != dtype())
@@ -113,8 +109,7 @@ void Tensor::set_grad(Tensor g) {
 }
 
 void Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) {
-  if (!requires_grad())
-    fail<AutogradError>("register_hook: this tensor does not require a gradient");
+  if (!requires_grad()) fail<AutogradError>("register_hook: this tensor does not require a gradient");
   if (!hook) fail<ValueError>("register_hook: the hook is empty");
   impl_->history->add_hook(impl_->output_index, std::move(hook));
 }
@@ -126,7 +121,8 @@ void append_text(std::string& s, const Tensor& x) {
 
 namespace detail {
 
-Tensor borrowed(std::byte* data, std::size_t alignment, const Shape& shape, DType dtype, std::function<void()> release) {
+Tensor borrowed(std::byte* data, std::size_t alignment, const Shape& shape, DType dtype,
+                std::function<void()> release) {
   const int64_t n = checked_numel("from_blob", shape);
   if (!data && n > 0) fail<ValueError>("from_blob: the address is null — got shape ", shape);
   if (reinterpret_cast<std::uintptr_t>(data) % alignment != 0)
@@ -163,8 +159,8 @@ Tensor on_cpu(const char* op, const Tensor& x) {
 namespace {
 void copy_cpu(const Tensor& from, Tensor& to) {
   const bool same = from.shape() == to.shape();
-  copy_strided(from.raw(), same ? from.layout() : from.layout().expanded(to.shape()), from.dtype(), to.raw(), to.layout(),
-               to.dtype());
+  copy_strided(from.raw(), same ? from.layout() : from.layout().expanded(to.shape()), from.dtype(), to.raw(),
+               to.layout(), to.dtype());
 }
 }  // namespace
 

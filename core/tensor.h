@@ -51,17 +51,14 @@ class Tensor {
   Tensor(std::initializer_list<float> row);
   Tensor(std::initializer_list<std::initializer_list<float>> rows);
   /// Does not compile: a static_assert points to from().
-  template <class T>
-  explicit Tensor(const std::vector<T>&) {
+  template <class T> explicit Tensor(const std::vector<T>&) {
     static_assert(sizeof(T) == 0,
                   "the values of a vector become a tensor by Tensor::from(values) or Tensor::from(values, shape)");
   }
   /// Copies `values` in row-major order. Throws ShapeError unless their count is shape.numel().
-  template <class T>
-  static Tensor from(const std::vector<T>& values, const Shape& shape);
+  template <class T> static Tensor from(const std::vector<T>& values, const Shape& shape);
   /// [values.size()]
-  template <class T>
-  static Tensor from(const std::vector<T>& values) {
+  template <class T> static Tensor from(const std::vector<T>& values) {
     return from(values, {static_cast<int64_t>(values.size())});
   }
 
@@ -71,8 +68,7 @@ class Tensor {
   /// memory is gone; without `release`, the memory must outlive all these tensors. Gradients and in-place ops work as
   /// for any tensor. Throws ValueError for a null address (unless numel() is 0) and for an address that is not aligned
   /// for T.
-  template <class T>
-  static Tensor from_blob(T* data, const Shape& shape, std::function<void()> release = {});
+  template <class T> static Tensor from_blob(T* data, const Shape& shape, std::function<void()> release = {});
   explicit operator bool() const = delete;  // ambiguous: use x.item() > 0, all(x > 0.0).item(), any(x > 0.0).item()
 
   /// False for a tensor that was default-constructed or moved from.
@@ -103,13 +99,11 @@ class Tensor {
 
   /// Pointer to the first element. T must match the dtype. Writing through the mutable pointer does
   /// not bump the version: call bump_version() after editing a tensor that history may have saved.
-  template <class T>
-  const T* data() const {
+  template <class T> const T* data() const {
     check_type(dtype_of<T>());
     return reinterpret_cast<const T*>(raw());
   }
-  template <class T>
-  T* mutable_data() {
+  template <class T> T* mutable_data() {
     check_type(dtype_of<T>());
     return reinterpret_cast<T*>(raw());
   }
@@ -124,11 +118,9 @@ class Tensor {
   /// The value of a one-element tensor, copied to cpu first, as for every read of values. T is double or int64_t.
   /// Throws ShapeError for other numbers of elements, and ValueError if T cannot hold the value exactly: an i64 beyond
   /// 2^53 as double, a fraction or a float beyond int64 as int64_t.
-  template <class T = double>
-  T item() const;
+  template <class T = double> T item() const;
   /// All values in row-major order, converted to T.
-  template <class T = float>
-  std::vector<T> to_vector() const;
+  template <class T = float> std::vector<T> to_vector() const;
 
   // -- history ---------------------------------------------------------------------------------
   /// True for a leaf that collects gradients and for the result of a recorded op.
@@ -183,8 +175,7 @@ void copy_elements(const Tensor& from, Tensor& to);
 Tensor on_cpu(const char* op, const Tensor& x);
 }  // namespace detail
 
-template <class T>
-Tensor Tensor::from(const std::vector<T>& values, const Shape& shape) {
+template <class T> Tensor Tensor::from(const std::vector<T>& values, const Shape& shape) {
   if (static_cast<int64_t>(values.size()) != checked_numel("from", shape))
     fail("from: ", values.size(), " values do not fill shape ", shape);
   Tensor t = empty(shape, {.dtype = dtype_of<T>()});
@@ -196,13 +187,11 @@ Tensor Tensor::from(const std::vector<T>& values, const Shape& shape) {
 namespace detail {
 Tensor borrowed(std::byte* data, std::size_t alignment, const Shape& shape, DType dtype, std::function<void()> release);
 }
-template <class T>
-Tensor Tensor::from_blob(T* data, const Shape& shape, std::function<void()> release) {
+template <class T> Tensor Tensor::from_blob(T* data, const Shape& shape, std::function<void()> release) {
   return detail::borrowed(reinterpret_cast<std::byte*>(data), alignof(T), shape, dtype_of<T>(), std::move(release));
 }
 
-template <class T>
-std::vector<T> Tensor::to_vector() const {
+template <class T> std::vector<T> Tensor::to_vector() const {
   Tensor flat = empty(shape(), {.dtype = dtype_of<T>()});
   detail::copy_elements(detail::on_cpu("to_vector", *this), flat);
   const T* p = flat.data<T>();

@@ -36,8 +36,7 @@ struct Library {
   void* workspace = nullptr;  // never freed
 };
 
-template <class F>
-bool find(void* library, const char* name, F& f) {
+template <class F> bool find(void* library, const char* name, F& f) {
   f = reinterpret_cast<F>(dlsym(library, name));
   return f != nullptr;
 }
@@ -46,18 +45,22 @@ bool find(void* library, const char* name, F& f) {
 const Library* library() {
   static const Library* const it = []() -> const Library* {
     void* file = nullptr;
-    for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so", "/usr/local/cuda/lib64/libcublasLt.so"})
+    for (const char* name :
+         {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so", "/usr/local/cuda/lib64/libcublasLt.so"})
       if (!file) file = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     static Library l{};
     if (!file || !find(file, "cublasLtCreate", l.create) || !find(file, "cublasLtMatmulDescCreate", l.desc_create) ||
-        !find(file, "cublasLtMatmulDescDestroy", l.desc_destroy) || !find(file, "cublasLtMatmulDescSetAttribute", l.desc_set) ||
-        !find(file, "cublasLtMatrixLayoutCreate", l.layout_create) || !find(file, "cublasLtMatrixLayoutDestroy", l.layout_destroy) ||
+        !find(file, "cublasLtMatmulDescDestroy", l.desc_destroy) ||
+        !find(file, "cublasLtMatmulDescSetAttribute", l.desc_set) ||
+        !find(file, "cublasLtMatrixLayoutCreate", l.layout_create) ||
+        !find(file, "cublasLtMatrixLayoutDestroy", l.layout_destroy) ||
         !find(file, "cublasLtMatrixLayoutSetAttribute", l.layout_set) ||
         !find(file, "cublasLtMatmulPreferenceCreate", l.preference_create) ||
         !find(file, "cublasLtMatmulPreferenceSetAttribute", l.preference_set) ||
         !find(file, "cublasLtMatmulAlgoGetHeuristic", l.heuristic) || !find(file, "cublasLtMatmul", l.matmul))
       return nullptr;
-    if (l.create(&l.handle) != CUBLAS_STATUS_SUCCESS || l.preference_create(&l.preference) != CUBLAS_STATUS_SUCCESS) return nullptr;
+    if (l.create(&l.handle) != CUBLAS_STATUS_SUCCESS || l.preference_create(&l.preference) != CUBLAS_STATUS_SUCCESS)
+      return nullptr;
     l.preference_set(l.preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspace, sizeof kWorkspace);
     if (cudaMalloc(&l.workspace, kWorkspace) != cudaSuccess) return cudaGetLastError(), nullptr;  // not from the pool
     return &l;
@@ -69,7 +72,9 @@ const Library* library() {
 struct MatrixLayout {
   const Library& l;
   cublasLtMatrixLayout_t it = nullptr;
-  MatrixLayout(const Library& l, cudaDataType type, int64_t rows, int64_t cols, int64_t ld, int64_t batch, int64_t stride) : l(l) {
+  MatrixLayout(const Library& l, cudaDataType type, int64_t rows, int64_t cols, int64_t ld, int64_t batch,
+               int64_t stride)
+      : l(l) {
     l.layout_create(&it, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(cols), ld);
     const int32_t count = static_cast<int32_t>(batch);
     l.layout_set(it, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count);
@@ -98,11 +103,12 @@ bool blas(const BlasProduct& p) {
   if (!l || p.batch > INT32_MAX) return false;
   const auto type_of = [](DType t) { return t == f64 ? CUDA_R_64F : t == bf16 ? CUDA_R_16BF : CUDA_R_32F; };
   const cudaDataType type = type_of(p.dtype), result = type_of(p.result);
-  const cublasComputeType_t compute = p.dtype == f64                                        ? CUBLAS_COMPUTE_64F
+  const cublasComputeType_t compute = p.dtype == f64                                     ? CUBLAS_COMPUTE_64F
                                       : p.dtype == f32 && p.precision == Precision::bf16 ? CUBLAS_COMPUTE_32F_FAST_16BF
                                                                                          : CUBLAS_COMPUTE_32F;
   const auto plain = [](const sluice::detail::Operand& o) { return o.read == sluice::detail::Read::plain; };
-  const cublasOperation_t first = plain(p.right) ? CUBLAS_OP_N : CUBLAS_OP_T, second = plain(p.left) ? CUBLAS_OP_N : CUBLAS_OP_T;
+  const cublasOperation_t first = plain(p.right) ? CUBLAS_OP_N : CUBLAS_OP_T,
+                          second = plain(p.left) ? CUBLAS_OP_N : CUBLAS_OP_T;
   cublasLtMatmulDesc_t desc = nullptr;
   if (l->desc_create(&desc, compute, p.dtype == f64 ? CUDA_R_64F : CUDA_R_32F) != CUBLAS_STATUS_SUCCESS) return false;
   l->desc_set(desc, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first);
@@ -112,15 +118,32 @@ bool blas(const BlasProduct& p) {
     l->desc_set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
     l->desc_set(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p.bias, sizeof p.bias);
   }
-  const MatrixLayout b(*l, type, plain(p.right) ? p.m : p.k, plain(p.right) ? p.k : p.m, p.right.ld, p.batch, p.b_stride);
+  const MatrixLayout b(*l, type, plain(p.right) ? p.m : p.k, plain(p.right) ? p.k : p.m, p.right.ld, p.batch,
+                       p.b_stride);
   const MatrixLayout a(*l, type, plain(p.left) ? p.k : p.n, plain(p.left) ? p.n : p.k, p.left.ld, p.batch, p.a_stride);
   const MatrixLayout c(*l, result, p.m, p.n, p.m, p.batch, p.c_stride);
 
   // As in PyTorch, the alignment of the result includes that of the bias.
   const uint32_t align_a = alignment(p.a), align_b = alignment(p.b), align_c = alignment(p.c);
   const uint32_t align_d = p.bias ? std::min(align_c, alignment(p.bias)) : align_c;
-  const Key key{type, result, static_cast<int64_t>(compute), first, second, p.n, p.m, p.k, p.left.ld, p.right.ld, p.batch, p.a_stride, p.b_stride,
-                p.c_stride, align_a << 16 | align_b, align_c << 16 | align_d, p.bias != nullptr, p.accumulate};
+  const Key key{type,
+                result,
+                static_cast<int64_t>(compute),
+                first,
+                second,
+                p.n,
+                p.m,
+                p.k,
+                p.left.ld,
+                p.right.ld,
+                p.batch,
+                p.a_stride,
+                p.b_stride,
+                p.c_stride,
+                align_a << 16 | align_b,
+                align_c << 16 | align_d,
+                p.bias != nullptr,
+                p.accumulate};
   bool found = true;
   cublasLtMatmulAlgo_t algorithm;
   {
@@ -131,11 +154,15 @@ bool blas(const BlasProduct& p) {
       const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t what, uint32_t bytes) {
         l->preference_set(l->preference, what, &bytes, sizeof bytes);
       };
-      prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, align_b), prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, align_a);
-      prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, align_c), prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, align_d);
+      prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, align_b),
+          prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, align_a);
+      prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, align_c),
+          prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, align_d);
       cublasLtMatmulHeuristicResult_t best{};
       int count = 0;
-      found = l->heuristic(l->handle, desc, b.it, a.it, c.it, c.it, l->preference, 1, &best, &count) == CUBLAS_STATUS_SUCCESS && count > 0;
+      found = l->heuristic(l->handle, desc, b.it, a.it, c.it, c.it, l->preference, 1, &best, &count) ==
+                  CUBLAS_STATUS_SUCCESS &&
+              count > 0;
       if (found) algorithm = chosen[key] = best.algo;
     }
   }
@@ -146,7 +173,8 @@ bool blas(const BlasProduct& p) {
     const bool wide = p.dtype == f64;
     const void* const alpha = wide ? static_cast<const void*>(&one) : &onef;
     const void* const beta = p.accumulate ? alpha : wide ? static_cast<const void*>(&zero) : &zerof;
-    status = l->matmul(l->handle, desc, alpha, p.b, b.it, p.a, a.it, beta, p.c, c.it, p.c, c.it, &algorithm, l->workspace, kWorkspace, stream());
+    status = l->matmul(l->handle, desc, alpha, p.b, b.it, p.a, a.it, beta, p.c, c.it, p.c, c.it, &algorithm,
+                       l->workspace, kWorkspace, stream());
   }
   l->desc_destroy(desc);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;  // matmul may refuse the heuristic's choice for huge batches

@@ -26,14 +26,12 @@ constexpr unsigned kAllLanes = ~0u;
 template <class T> using Shared = T*;
 
 /// The block's dynamic shared memory as T, 1024-byte aligned.
-template <class T>
-__device__ Shared<T> dynamic_shared() {
+template <class T> __device__ Shared<T> dynamic_shared() {
   extern __shared__ __align__(1024) unsigned char sluice_dynamic_shared[];
   return reinterpret_cast<T*>(sluice_dynamic_shared);
 }
 /// `count` T in static shared memory; one place for each Tag.
-template <class T, int count, class Tag>
-__device__ Shared<T> static_shared() {
+template <class T, int count, class Tag> __device__ Shared<T> static_shared() {
   __shared__ T memory[count];
   return memory;
 }
@@ -42,48 +40,56 @@ __device__ inline unsigned shared_address(const void* p) { return static_cast<un
 
 /// d += a·b for the whole warp: a 16×16 and b 16×8 in bf16, d 16×8 in f32.
 __device__ inline void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 /// Loads `n` (1, 2, 4) matrices of 8×8 bf16 as fragments; lane 8i + r gives row r of matrix i, 16-byte aligned.
-template <bool transposed = false, int n>
-__device__ void ldmatrix(uint32_t (&f)[n], const BFloat16* row) {
+template <bool transposed = false, int n> __device__ void ldmatrix(uint32_t (&f)[n], const BFloat16* row) {
   const unsigned at = shared_address(row);
   if constexpr (n == 1 && !transposed)
     asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(f[0]) : "r"(at) : "memory");
   else if constexpr (n == 1)
     asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];" : "=r"(f[0]) : "r"(at) : "memory");
   else if constexpr (n == 2 && !transposed)
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];" : "=r"(f[0]), "=r"(f[1]) : "r"(at) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];"
+                 : "=r"(f[0]), "=r"(f[1])
+                 : "r"(at)
+                 : "memory");
   else if constexpr (n == 2)
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];" : "=r"(f[0]), "=r"(f[1]) : "r"(at) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
+                 : "=r"(f[0]), "=r"(f[1])
+                 : "r"(at)
+                 : "memory");
   else if constexpr (!transposed)
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3]) : "r"(at) : "memory");
+                 : "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3])
+                 : "r"(at)
+                 : "memory");
   else
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3]) : "r"(at) : "memory");
+                 : "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3])
+                 : "r"(at)
+                 : "memory");
 }
 
 /// Copies 16 bytes into shared memory, or fills them with zeros if not `valid`. Both addresses must be 16-byte aligned.
 __device__ inline void cp_async_16(BFloat16* to, const BFloat16* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0) : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0)
+               : "memory");
 }
 /// Makes a group of the copies since the last commit.
 __device__ inline void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /// Waits until at most `left` groups of this thread are under way; other threads see finished copies after a barrier.
-template <int left>
-__device__ void cp_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory"); }
+template <int left> __device__ void cp_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory"); }
 
 /// Reads or writes 16 bytes of shared memory at once; the address must be a multiple of 16.
-template <class T>
-__device__ void load_16(T (&x)[16 / sizeof(T)], const T* from) {
+template <class T> __device__ void load_16(T (&x)[16 / sizeof(T)], const T* from) {
   *reinterpret_cast<uint4*>(x) = *reinterpret_cast<const uint4*>(from);
 }
-template <class T>
-__device__ void store_16(T* to, const T (&x)[16 / sizeof(T)]) {
+template <class T> __device__ void store_16(T* to, const T (&x)[16 / sizeof(T)]) {
   *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(x);
 }
 
@@ -118,18 +124,16 @@ void launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_byte
   cudaGetLastError();  // clears the error, which the next launch would report otherwise
   const char* name = "a kernel";
   if (cudaFuncGetName(&name, reinterpret_cast<const void*>(kernel)) != cudaSuccess) cudaGetLastError();
-  throw DeviceError(str("cuda: cannot launch ", name, " (", grid.x, "x", grid.y, "x", grid.z, " blocks of ", block.x, " threads, ",
-                        shared_bytes, " bytes) — ", cudaGetErrorString(status)));
+  throw DeviceError(str("cuda: cannot launch ", name, " (", grid.x, "x", grid.y, "x", grid.z, " blocks of ", block.x,
+                        " threads, ", shared_bytes, " bytes) — ", cudaGetErrorString(status)));
 }
 
 #else
 
 template <class T> using Shared = emulator::Shared<T>;
 
-template <class T>
-Shared<T> dynamic_shared() { return Shared<T>(reinterpret_cast<T*>(emulator::dynamic_shared())); }
-template <class T, int count, class Tag>
-Shared<T> static_shared() {
+template <class T> Shared<T> dynamic_shared() { return Shared<T>(reinterpret_cast<T*>(emulator::dynamic_shared())); }
+template <class T, int count, class Tag> Shared<T> static_shared() {
   static const char key = 0;
   return Shared<T>(reinterpret_cast<T*>(emulator::static_shared(&key, count * sizeof(T))));
 }
@@ -138,23 +142,21 @@ inline void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uin
   const uint32_t b[2] = {b0, b1};
   emulator::mma(d, a, b);
 }
-template <bool transposed = false, int n>
-void ldmatrix(uint32_t (&f)[n], Shared<BFloat16> row) {
+template <bool transposed = false, int n> void ldmatrix(uint32_t (&f)[n], Shared<BFloat16> row) {
   static_assert(n == 1 || n == 2 || n == 4);
   emulator::ldmatrix(f, n, transposed, row.address());
 }
-inline void cp_async_16(Shared<BFloat16> to, const BFloat16* from, bool valid) { emulator::cp_async(to.address(), from, valid); }
+inline void cp_async_16(Shared<BFloat16> to, const BFloat16* from, bool valid) {
+  emulator::cp_async(to.address(), from, valid);
+}
 inline void cp_async_commit() { emulator::cp_async_commit(); }
-template <int left>
-void cp_async_wait() { emulator::cp_async_wait(left); }
+template <int left> void cp_async_wait() { emulator::cp_async_wait(left); }
 
-template <class T>
-void load_16(T (&x)[16 / sizeof(T)], Shared<T> from) {
+template <class T> void load_16(T (&x)[16 / sizeof(T)], Shared<T> from) {
   emulator::check_16(from.address()), emulator::check_read(from.address(), 16);
   std::memcpy(x, from.address(), 16);
 }
-template <class T>
-void store_16(Shared<T> to, const T (&x)[16 / sizeof(T)]) {
+template <class T> void store_16(Shared<T> to, const T (&x)[16 / sizeof(T)]) {
   emulator::check_16(to.address()), emulator::check_write(to.address(), 16);
   std::memcpy(to.address(), x, 16);
 }
@@ -176,13 +178,11 @@ __device__ inline float to_float(float x) { return x; }
 __device__ inline float to_float(BFloat16 x) { return __builtin_bit_cast(float, uint32_t{x.bits} << 16); }
 
 /// Sum and maximum over groups of `lanes` neighbouring lanes (a power of two); all lanes of a group get the same bits.
-template <int lanes = kWarp, class T>
-__device__ T sum_over_lanes(T x) {
+template <int lanes = kWarp, class T> __device__ T sum_over_lanes(T x) {
   for (int step = lanes / 2; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);
   return x;
 }
-template <int lanes = kWarp, class T>
-__device__ T max_over_lanes(T x) {
+template <int lanes = kWarp, class T> __device__ T max_over_lanes(T x) {
   for (int step = lanes / 2; step > 0; step /= 2) x = fmax(x, __shfl_xor_sync(kAllLanes, x, step));
   return x;
 }

@@ -10,19 +10,18 @@
 
 namespace sluice::cuda {
 
-template <class T>
-struct GemmProblem {
+template <class T> struct GemmProblem {
   const T *a, *b, *bias;
   T* c;
   int64_t n, m, k, a_row, a_col, b_row, b_col;
-  int64_t row_tiles, col_tiles, tiles;        // of c; `tiles` counts those of the whole batch
-  sluice::detail::StridedRange a_batch, b_batch;      // where the matrices of the batch begin
+  int64_t row_tiles, col_tiles, tiles;            // of c; `tiles` counts those of the whole batch
+  sluice::detail::StridedRange a_batch, b_batch;  // where the matrices of the batch begin
 };
 
 /// Copies rows × 16 numbers into to[16][rows + 1]; zeros outside. Neighbouring threads read along the dense dim.
 template <class T, int rows, int threads>
-__device__ void load_panel(Shared<T> to, const T* from, int64_t first, int64_t row_stride, int64_t col_stride, int64_t n_rows,
-                           int64_t depth) {
+__device__ void load_panel(Shared<T> to, const T* from, int64_t first, int64_t row_stride, int64_t col_stride,
+                           int64_t n_rows, int64_t depth) {
   for (int e = static_cast<int>(threadIdx.x); e < rows * 16; e += threads) {
     const int r = col_stride == 1 ? e / 16 : e % rows, l = col_stride == 1 ? e % 16 : e / rows;
     const bool inside = first + r < n_rows && l < depth;
@@ -38,7 +37,8 @@ __global__ void __launch_bounds__((tile / each) * (tile / each)) gemm_kernel(Gem
   const Shared<T> a = static_shared<T, 16 * (tile + 1), PanelA>(), b = static_shared<T, 16 * (tile + 1), PanelB>();
   const int tx = static_cast<int>(threadIdx.x) % across, ty = static_cast<int>(threadIdx.x) / across;
   for (int64_t t = blockIdx.x; t < p.tiles; t += gridDim.x) {
-    const int64_t matrix = t / (p.row_tiles * p.col_tiles), row = t / p.col_tiles % p.row_tiles * tile, col = t % p.col_tiles * tile;
+    const int64_t matrix = t / (p.row_tiles * p.col_tiles), row = t / p.col_tiles % p.row_tiles * tile,
+                  col = t % p.col_tiles * tile;
     const T *from_a = p.a + offset_at(p.a_batch, matrix), *from_b = p.b + offset_at(p.b_batch, matrix);
     T sum[each][each] = {};
     for (int64_t l0 = 0; l0 < p.k; l0 += 16) {
@@ -49,7 +49,8 @@ __global__ void __launch_bounds__((tile / each) * (tile / each)) gemm_kernel(Gem
       for (int l = 0; l < depth; ++l) {
         T x[each], y[each];
 #pragma unroll
-        for (int r = 0; r < each; ++r) x[r] = a[l * (tile + 1) + ty + across * r], y[r] = b[l * (tile + 1) + tx + across * r];
+        for (int r = 0; r < each; ++r)
+          x[r] = a[l * (tile + 1) + ty + across * r], y[r] = b[l * (tile + 1) + tx + across * r];
 #pragma unroll
         for (int r = 0; r < each; ++r)
 #pragma unroll
@@ -68,8 +69,7 @@ __global__ void __launch_bounds__((tile / each) * (tile / each)) gemm_kernel(Gem
 }
 
 /// Runs gemm_kernel over a whole batch.
-template <class T, int tile, int each>
-void run_gemm(GemmProblem<T> p, int64_t batch) {
+template <class T, int tile, int each> void run_gemm(GemmProblem<T> p, int64_t batch) {
   p.row_tiles = (p.n + tile - 1) / tile, p.col_tiles = (p.m + tile - 1) / tile;
   p.tiles = batch * p.row_tiles * p.col_tiles;
   launch(gemm_kernel<T, tile, each>, grid_of(p.tiles), dim3((tile / each) * (tile / each)), 0, p);

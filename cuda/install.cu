@@ -6,8 +6,7 @@ namespace sluice::cuda {
 
 namespace {
 
-template <class Slot>
-void put(Slot& slot, typename Slot::Function* f, Bf16 bf16 = Bf16::widened) {
+template <class Slot> void put(Slot& slot, typename Slot::Function* f, Bf16 bf16 = Bf16::widened) {
   slot.install(DeviceKind::cuda, f, bf16);
 }
 

@@ -33,8 +33,7 @@ struct RoundRow {
   const float* from;
   BFloat16* to;
   int64_t rows, stride, ld, width, to_ld;  // rows, stride: of a matrix
-  template <int threads>
-  __device__ void operator()(int64_t row) const {
+  template <int threads> __device__ void operator()(int64_t row) const {
     const float* x = from + row / rows * stride + row % rows * ld;
     auto* const pairs = reinterpret_cast<uint32_t*>(to + row * to_ld);
     for (int64_t i = 2 * rank_in_team<threads>(); i < to_ld; i += 2 * threads)
@@ -45,9 +44,11 @@ struct RoundRow {
 class Rounded {
  public:
   Rounded(const void* x, sluice::detail::Operand& read, int64_t rows, int64_t cols, int64_t batch, int64_t& stride)
-      : rows_(read.read == sluice::detail::Read::plain ? rows : cols), width_(rows + cols - rows_), ld_((width_ + 7) / 8 * 8),
-        matrices_(stride == 0 ? 1 : batch), data_(static_cast<std::size_t>(matrices_ * rows_ * ld_)) {
-    for_each_row(matrices_ * rows_, ld_, RoundRow{static_cast<const float*>(x), data_.get(), rows_, stride, read.ld, width_, ld_});
+      : rows_(read.read == sluice::detail::Read::plain ? rows : cols), width_(rows + cols - rows_),
+        ld_((width_ + 7) / 8 * 8), matrices_(stride == 0 ? 1 : batch),
+        data_(static_cast<std::size_t>(matrices_ * rows_ * ld_)) {
+    for_each_row(matrices_ * rows_, ld_,
+                 RoundRow{static_cast<const float*>(x), data_.get(), rows_, stride, read.ld, width_, ld_});
     read.ld = ld_, stride = stride == 0 ? 0 : rows_ * ld_;
   }
   const void* get() const { return data_.get(); }
@@ -77,8 +78,23 @@ bool by_blas(const Tensor& a_in, const Tensor& b_in, const Tensor& bias, Tensor&
   const StridedRange walk_a(batch_of(a, c)), walk_b(batch_of(b, c));
   const auto stride_a = stride_of(walk_a), stride_b = stride_of(walk_b);
   const int64_t n = c.dim(-2), m = c.dim(-1), size = size_of(c.dtype());
-  BlasProduct p{c.dtype(), c.dtype(), n, m, a.dim(-1), address_of(a), *left, address_of(b), *right,
-                bias.defined() && !begun ? address_of(bias) : nullptr, address_of(c), batch, 0, 0, n * m, precision(), begun};
+  BlasProduct p{c.dtype(),
+                c.dtype(),
+                n,
+                m,
+                a.dim(-1),
+                address_of(a),
+                *left,
+                address_of(b),
+                *right,
+                bias.defined() && !begun ? address_of(bias) : nullptr,
+                address_of(c),
+                batch,
+                0,
+                0,
+                n * m,
+                precision(),
+                begun};
   if (stride_a && stride_b) {
     p.a_stride = *stride_a, p.b_stride = *stride_b;
     return by_blas_rounded(p) || blas(p);
@@ -92,12 +108,24 @@ bool by_blas(const Tensor& a_in, const Tensor& b_in, const Tensor& bias, Tensor&
   return true;
 }
 
-template <class T>
-void by_kernel(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c, int64_t batch) {
+template <class T> void by_kernel(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c, int64_t batch) {
   const int r = c.rank();
-  const GemmProblem<T> p{data_of<T>(a), data_of<T>(b), data_or_null<T>(bias), data_of<T>(c), c.dim(-2), c.dim(-1), a.dim(-1),
-                         a.strides()[r - 2], a.strides()[r - 1], b.strides()[r - 2], b.strides()[r - 1], 0, 0, 0,
-                         StridedRange(batch_of(a, c)), StridedRange(batch_of(b, c))};
+  const GemmProblem<T> p{data_of<T>(a),
+                         data_of<T>(b),
+                         data_or_null<T>(bias),
+                         data_of<T>(c),
+                         c.dim(-2),
+                         c.dim(-1),
+                         a.dim(-1),
+                         a.strides()[r - 2],
+                         a.strides()[r - 1],
+                         b.strides()[r - 2],
+                         b.strides()[r - 1],
+                         0,
+                         0,
+                         0,
+                         StridedRange(batch_of(a, c)),
+                         StridedRange(batch_of(b, c))};
   if (p.n > 16 && p.m > 16) run_gemm<T, 64, 4>(p, batch);
   else run_gemm<T, 16, 2>(p, batch);
 }

@@ -20,7 +20,8 @@ namespace sluice::cuda {
 
 namespace {
 
-using sluice::detail::DeviceLink, sluice::detail::DeviceLinks, sluice::detail::DeviceMessage, sluice::detail::DeviceMessages;
+using sluice::detail::DeviceLink, sluice::detail::DeviceLinks, sluice::detail::DeviceMessage,
+    sluice::detail::DeviceMessages;
 using sluice::detail::LinkId, sluice::detail::LinkRequest;
 
 #if __has_include(<nccl.h>)
@@ -62,15 +63,15 @@ const Library& library() {
 }
 
 void check(const char* what, ncclResult_t result) {
-  if (result != ncclSuccess && result != ncclInProgress) fail<DeviceError>("NCCL: ", what, " — ", library().text(result));
+  if (result != ncclSuccess && result != ncclInProgress)
+    fail<DeviceError>("NCCL: ", what, " — ", library().text(result));
 }
 void check(const char* what, cudaError_t status) {
   if (status != cudaSuccess) fail<DeviceError>("NCCL: ", what, " — ", cudaGetErrorString(status));
 }
 
 /// Polls done(), for the first 2 ms without a pause, and calls waiting() every 64 rounds.
-template <class Done>
-void wait_for(Done done, const std::function<void()>& waiting) {
+template <class Done> void wait_for(Done done, const std::function<void()>& waiting) {
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
   for (int64_t round = 0; !done(); ++round) {
@@ -111,7 +112,9 @@ class Link final : public DeviceLink {
     check("waiting for the device", cudaStreamWaitEvent(stream_, before_));
     check("sending", l.group_start());
     ncclResult_t first = ncclSuccess;  // kept until the group is closed, which must happen even after an error
-    const auto keep = [&](ncclResult_t r) { if (first == ncclSuccess || first == ncclInProgress) first = r; };
+    const auto keep = [&](ncclResult_t r) {
+      if (first == ncclSuccess || first == ncclInProgress) first = r;
+    };
     for (const DeviceMessage& m : sends) keep(l.send(m.data, m.bytes, ncclUint8, m.rank, comm_, stream_));
     for (const DeviceMessage& m : receives) keep(l.receive(m.data, m.bytes, ncclUint8, m.rank, comm_, stream_));
     keep(l.group_end());
@@ -153,11 +156,11 @@ class Link final : public DeviceLink {
       // Messages of this rank must have reached the others before it leaves. A broken link does not wait.
       if (comm_ && !aborted && l.finalize(comm_) == ncclInProgress) {
         int left = 2000;  // rounds of waiting(), some seconds
-        settle("ending", [&] { if (--left < 0) fail<DeviceError>("NCCL: ending takes too long"); });
+        settle("ending", [&] {
+          if (--left < 0) fail<DeviceError>("NCCL: ending takes too long");
+        });
       }
-    } catch (const std::exception&) {
-      aborted = true;
-    }
+    } catch (const std::exception&) { aborted = true; }
     if (comm_ && aborted) l.abort(comm_);
     else if (comm_) l.destroy(comm_);
     if (before_) cudaEventDestroy(before_);
@@ -191,7 +194,8 @@ constexpr DeviceLinks kLinks{&name, &new_id, &join};
 
 #else
 
-constexpr DeviceLinks kLinks{[]() -> std::string { fail<DeviceError>("this build's CUDA toolkit has no nccl.h"); }, nullptr, nullptr};
+constexpr DeviceLinks kLinks{[]() -> std::string { fail<DeviceError>("this build's CUDA toolkit has no nccl.h"); },
+                             nullptr, nullptr};
 
 #endif
 

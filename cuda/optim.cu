@@ -11,8 +11,8 @@ using sluice::detail::SgdStep;
 
 namespace {
 
-constexpr int kTogether = 64;      // tensors of a launch; kernel arguments have at most 4 KiB
-constexpr int64_t kPiece = 4096;   // elements of a piece
+constexpr int kTogether = 64;     // tensors of a launch; kernel arguments have at most 4 KiB
+constexpr int64_t kPiece = 4096;  // elements of a piece
 
 /// Some tensors of a call: their addresses in each of its lists, their lengths, and the numbers of their pieces.
 struct Together {
@@ -24,8 +24,7 @@ struct Together {
 enum List { kW, kG, kM, kV, kRounded };
 
 /// Calls start(x) with up to kTogether tensors at a time until all are done. The first list gives the lengths.
-template <class Start>
-void in_launches(std::initializer_list<const std::vector<Tensor>*> lists, Start start) {
+template <class Start> void in_launches(std::initializer_list<const std::vector<Tensor>*> lists, Start start) {
   Together x{};
   const std::vector<Tensor>& first = **lists.begin();
   for (std::size_t i = 0; i < first.size(); ++i) {
@@ -39,13 +38,11 @@ void in_launches(std::initializer_list<const std::vector<Tensor>*> lists, Start 
     if (x.count == kTogether || (x.count > 0 && i + 1 == first.size())) start(x), x.count = 0;
   }
 }
-template <class Start>
-void in_launches(const UpdatedTensors& x, Start start) {
+template <class Start> void in_launches(const UpdatedTensors& x, Start start) {
   in_launches({&x.w, &x.g, &x.m, &x.v, &x.rounded}, start);
 }
 /// f.operator()<type of w, type of g>().
-template <class F>
-void with_types(const char* op, const UpdatedTensors& x, F f) {
+template <class F> void with_types(const char* op, const UpdatedTensors& x, F f) {
   if (x.g[0].dtype() == bf16) return f.template operator()<float, BFloat16>();
   dispatch_float(op, x.w[0].dtype(), [&]<class T>() { f.template operator()<T, T>(); });
 }
@@ -61,27 +58,25 @@ __global__ void __launch_bounds__(kThreads, 3) pieces_kernel(const __grid_consta
     body(x, k, begin, end < x.n[k] ? end : x.n[k], piece);
   }
 }
-template <class Body>
-void for_each_piece(const Together& x, Body body) {
+template <class Body> void for_each_piece(const Together& x, Body body) {
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(x.first_piece[x.count], kMostBlocks));
   launch(pieces_kernel<Body>, dim3(blocks), dim3(kThreads), 0, x, body);
 }
 
-template <class T, class G>
-__device__ T widened(G g) {
+template <class T, class G> __device__ T widened(G g) {
   if constexpr (std::is_same_v<G, BFloat16>) return T(to_float(g));
   else return static_cast<T>(g);
 }
 
 /// step(w, g, m, v) for the elements of a piece; missing moments are 0. A thread reads four elements before it writes
 /// one, to hide the latency of memory.
-template <int moments, class T, class G, class Element, class Rule>
-struct StepPiece {
+template <int moments, class T, class G, class Element, class Rule> struct StepPiece {
   Latest<Rule> rule;
   __device__ void operator()(const Together& x, int k, int64_t begin, int64_t end, int) const {
     if (rule.stopped()) return;
     const Element step{rule.get()};
-    T *const w = static_cast<T*>(x.at[kW][k]), *const m = static_cast<T*>(x.at[kM][k]), *const v = static_cast<T*>(x.at[kV][k]);
+    T *const w = static_cast<T*>(x.at[kW][k]), *const m = static_cast<T*>(x.at[kM][k]),
+             *const v = static_cast<T*>(x.at[kV][k]);
     const G* const g = static_cast<const G*>(x.at[kG][k]);
     BFloat16* const rounded = static_cast<BFloat16*>(x.at[kRounded][k]);
     constexpr int together = 4;
@@ -117,8 +112,7 @@ struct SgdElement {
     else sgd.template step<form == 2>(w, g, m);
   }
 };
-template <class T>
-struct AdamElement {
+template <class T> struct AdamElement {
   AdamStep<T> adam;
   __device__ void operator()(T& w, T g, T& m, T& v) const { adam.step(w, g, m, v); }
 };
@@ -133,8 +127,7 @@ struct SumNorms {
   __device__ Total operator()(Total a, Total b) const { return {a.w + b.w, a.u + b.u}; }
 };
 /// Updates the moments of a piece and stores its sums of squares.
-template <class T, class G>
-struct LambMoments {
+template <class T, class G> struct LambMoments {
   Latest<LambStep<T>> rule;
   Norms* part;
   __device__ void operator()(const Together& x, int k, int64_t begin, int64_t end, int piece) const {
@@ -159,12 +152,12 @@ __global__ void __launch_bounds__(kThreads, 3)
   if (rule.stopped()) return;
   const int k = static_cast<int>(blockIdx.x);
   Norms total = SumNorms::start();
-  for (int i = x.first_piece[k] + static_cast<int>(threadIdx.x); i < x.first_piece[k + 1]; i += kThreads) total = SumNorms()(total, part[i]);
+  for (int i = x.first_piece[k] + static_cast<int>(threadIdx.x); i < x.first_piece[k + 1]; i += kThreads)
+    total = SumNorms()(total, part[i]);
   total = over_team<kThreads>(total, SumNorms());
   if (threadIdx.x == 0) rate[k] = sluice::detail::lamb_rate(rule.get(), total.w, total.u);
 }
-template <class T>
-struct LambPiece {
+template <class T> struct LambPiece {
   Latest<LambStep<T>> rule;
   const double* rate;
   __device__ void operator()(const Together& x, int k, int64_t begin, int64_t end, int) const {
@@ -181,14 +174,14 @@ struct LambPiece {
   }
 };
 
-template <class T>
-struct Squares {
+template <class T> struct Squares {
   double* part;
   __device__ void operator()(const Together& x, int k, int64_t begin, int64_t end, int piece) const {
     const T* const p = static_cast<const T*>(x.at[0][k]);
     double total = 0;
 #pragma unroll 4
-    for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) total += widened<double>(p[i]) * widened<double>(p[i]);
+    for (int64_t i = begin + threadIdx.x; i < end; i += kThreads)
+      total += widened<double>(p[i]) * widened<double>(p[i]);
     total = over_team<kThreads>(total, Add());
     if (threadIdx.x == 0) part[piece] = total;
   }
@@ -197,8 +190,7 @@ struct AddTotal {
   double* total;
   __device__ void operator()(int64_t, double sum) const { *total += sum; }
 };
-template <class T>
-struct LimitPiece {
+template <class T> struct LimitPiece {
   using Wide = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
   const double* squares;  // null: no clipping by norm
   double norm;
@@ -207,13 +199,13 @@ struct LimitPiece {
     T* const p = static_cast<T*>(x.at[0][k]);
     const Wide factor = squares ? static_cast<Wide>(sluice::detail::clip_factor(*squares, norm)) : Wide(1);
 #pragma unroll 4
-    for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) p[i] = T(sluice::detail::limited(factor * widened<Wide>(p[i]), limit));
+    for (int64_t i = begin + threadIdx.x; i < end; i += kThreads)
+      p[i] = T(sluice::detail::limited(factor * widened<Wide>(p[i]), limit));
   }
 };
 
 /// f.operator()<T>(the tensors of x with elements T), for each T.
-template <class F>
-void by_dtype(const std::vector<Tensor>& x, F f) {
+template <class F> void by_dtype(const std::vector<Tensor>& x, F f) {
   const auto some = [&]<class T>() {
     std::vector<Tensor> of_type;
     for (const Tensor& t : x)
@@ -241,7 +233,8 @@ void adam(const AdamRule& rule, UpdatedTensors& x) {
   with_types("adam", x, [&]<class T, class G>() {
     const auto adam = latest(AdamStep<T>(rule), x);
     if (adam.only_told) return;
-    in_launches(x, [&](const Together& some) { for_each_piece(some, StepPiece<2, T, G, AdamElement<T>, AdamStep<T>>{adam}); });
+    in_launches(
+        x, [&](const Together& some) { for_each_piece(some, StepPiece<2, T, G, AdamElement<T>, AdamStep<T>>{adam}); });
   });
 }
 
@@ -254,7 +247,8 @@ void lamb(const LambRule& rule, UpdatedTensors& x) {
       const Scratch<Norms> part(static_cast<std::size_t>(some.first_piece[some.count]));
       const Scratch<double> rates(kTogether);
       for_each_piece(some, LambMoments<T, G>{lamb, part.get()});
-      launch(rates_kernel, dim3(static_cast<unsigned>(some.count)), dim3(kThreads), 0, some, all, part.get(), rates.get());
+      launch(rates_kernel, dim3(static_cast<unsigned>(some.count)), dim3(kThreads), 0, some, all, part.get(),
+             rates.get());
       for_each_piece(some, LambPiece<T>{lamb, rates.get()});
     });
   });

@@ -45,8 +45,9 @@ struct Told {
 // numbers, its seed and the blocks that it has moved; values of the host; for each check, the place of the first index
 // outside its range (−1: none) and that index. Behind it the device writes whether there is such an index.
 constexpr std::size_t kMostStreams = 256, kMostChecks = 1024;
-constexpr std::size_t kValuesAt = kMostStreams * 2 * sizeof(uint64_t), kValueBytes = 16384, kFoundAt = kValuesAt + kValueBytes,
-                      kRefusedAt = kFoundAt + kMostChecks * 2 * sizeof(int64_t), kOwnBytes = kRefusedAt + sizeof(int64_t);
+constexpr std::size_t kValuesAt = kMostStreams * 2 * sizeof(uint64_t), kValueBytes = 16384,
+                      kFoundAt = kValuesAt + kValueBytes, kRefusedAt = kFoundAt + kMostChecks * 2 * sizeof(int64_t),
+                      kOwnBytes = kRefusedAt + sizeof(int64_t);
 
 std::atomic<int64_t> arenas = 0;  // the number of arenas that own blocks, or may
 
@@ -72,7 +73,7 @@ class Graph final : public DeviceGraph {
   bool other = false;     // a call differs from the recorded one
 };
 
-std::mutex mutex;  // guards the arenas and owners
+std::mutex mutex;                                     // guards the arenas and owners
 std::map<std::byte*, std::shared_ptr<Arena>> owners;  // by block in use: its arena
 constinit std::atomic<Graph*> current = nullptr;
 constinit thread_local Graph* renewed = nullptr;
@@ -110,7 +111,8 @@ __global__ void any_found_kernel(const int64_t* found, int64_t checks, int64_t* 
 std::unique_ptr<DeviceGraph> record(const std::function<void()>& f) {
   auto graph = std::make_unique<Graph>();
   Graph* none = nullptr;
-  if (!current.compare_exchange_strong(none, graph.get())) fail<DeviceError>("cuda: a graph is being recorded; one at a time");
+  if (!current.compare_exchange_strong(none, graph.get()))
+    fail<DeviceError>("cuda: a graph is being recorded; one at a time");
   try {
     begin_recording();
     f();
@@ -157,8 +159,8 @@ void Graph::replay(const std::vector<uint64_t>& streams) {
   copy_to_host(first.data(), found(), bytes);
   for (std::size_t i = 0; i < checks.size(); ++i)
     if (first[2 * i] >= 0)
-      fail<ValueError>("graphed step: index ", first[2 * i + 1], " is outside [", checks[i].low, ", ", checks[i].limit, ") — got it at element ",
-                       first[2 * i], " of ", checks[i].n);
+      fail<ValueError>("graphed step: index ", first[2 * i + 1], " is outside [", checks[i].low, ", ", checks[i].limit,
+                       ") — got it at element ", first[2 * i], " of ", checks[i].n);
 }
 
 constexpr sluice::detail::DeviceGraphs kGraphs{&record};
@@ -176,7 +178,8 @@ RandomBlocks blocks_of(const char* what, const RngBlocks& from) {
   Graph* const g = current.load();
   if (!g) return {from.seed, from.first, nullptr};
   if (from.stream < 0) refuse_in_recording(what);
-  if (from.stream >= static_cast<int>(kMostStreams)) fail<DeviceError>("cuda: a graph draws from at most ", kMostStreams, " random generators");
+  if (from.stream >= static_cast<int>(kMostStreams))
+    fail<DeviceError>("cuda: a graph draws from at most ", kMostStreams, " random generators");
   g->draws = true;
   return {from.seed, from.first, reinterpret_cast<const uint64_t*>(g->own) + 2 * from.stream};
 }
@@ -195,18 +198,21 @@ StepValue step_value(const void* value, std::size_t bytes, const UpdatedTensors&
     return {.only_told = true};
   }
   Graph* const g = current.load();
-  if (g->value_bytes + bytes > kValueBytes) fail<DeviceError>("cuda: a graph has too many calls of optimisers, ", g->told.size());
+  if (g->value_bytes + bytes > kValueBytes)
+    fail<DeviceError>("cuda: a graph has too many calls of optimisers, ", g->told.size());
   const Told& call = g->told.emplace_back(Told{g->value_bytes, bytes, std::move(written)});
   g->value_bytes += (bytes + 7) / 8 * 8;
   if (g->checks.empty()) return {.at = g->own + kValuesAt + call.at};
-  launch(any_found_kernel, dim3(1), dim3(kWarp), 0, static_cast<const int64_t*>(g->found()), static_cast<int64_t>(g->checks.size()), g->refused());
+  launch(any_found_kernel, dim3(1), dim3(kWarp), 0, static_cast<const int64_t*>(g->found()),
+         static_cast<int64_t>(g->checks.size()), g->refused());
   return {.at = g->own + kValuesAt + call.at, .refused = g->refused()};
 }
 
 void record_index_check(const int64_t* index, int64_t n, int64_t low, int64_t limit) {
   Graph& g = *current.load();
   if (g.checks.size() == kMostChecks) fail<DeviceError>("cuda: a graph has at most ", kMostChecks, " indexed ops");
-  launch(check_indices_kernel, dim3(1), dim3(kThreads), 0, const_cast<int64_t*>(index), n, low, limit, g.found() + 2 * g.checks.size());
+  launch(check_indices_kernel, dim3(1), dim3(kThreads), 0, const_cast<int64_t*>(index), n, low, limit,
+         g.found() + 2 * g.checks.size());
   g.checks.push_back({n, low, limit});
 }
 

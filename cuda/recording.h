@@ -26,19 +26,19 @@ struct RandomBlocks {
   uint64_t seed, first;
   const uint64_t* moved;  // null, or on the device: the seed of this replay, and the blocks to add to `first`
   SLUICE_FN sluice::detail::PhiloxWords operator()(uint64_t i) const {
-    return moved ? sluice::detail::philox_block(moved[0], first + moved[1] + i) : sluice::detail::philox_block(seed, first + i);
+    return moved ? sluice::detail::philox_block(moved[0], first + moved[1] + i)
+                 : sluice::detail::philox_block(seed, first + i);
   }
 };
 /// DeviceError that names `what` if a recording is under way and the blocks were drawn before it.
 RandomBlocks blocks_of(const char* what, const RngBlocks& from);
 
 /// A value that the host computes anew for each step, as kernels read it.
-template <class V>
-struct Latest {
+template <class V> struct Latest {
   V value;
   const V* at = nullptr;             // in a graph: the address of the replay's value
-  const int64_t* refused = nullptr; // in a graph: not 0 if an index lay outside its range; then write nothing
-  bool only_told = false;           // for the host: this call only sets the value of the next replay; start no kernel
+  const int64_t* refused = nullptr;  // in a graph: not 0 if an index lay outside its range; then write nothing
+  bool only_told = false;            // for the host: this call only sets the value of the next replay; start no kernel
   SLUICE_FN V get() const { return at ? *at : value; }
   SLUICE_FN bool stopped() const { return refused && *refused; }
 };
@@ -50,8 +50,7 @@ struct StepValue {
 /// Registers `value`, of a call for the tensors x, in the graph that is recorded; in Graph::renew() it sets the value
 /// of the same recorded call. Without a graph it does nothing.
 StepValue step_value(const void* value, std::size_t bytes, const UpdatedTensors& x);
-template <class V>
-Latest<V> latest(const V& value, const UpdatedTensors& x) {
+template <class V> Latest<V> latest(const V& value, const UpdatedTensors& x) {
   static_assert(std::is_trivially_copyable_v<V> && alignof(V) <= 8);
   const StepValue s = step_value(&value, sizeof(V), x);
   return {value, reinterpret_cast<const V*>(s.at), s.refused, s.only_told};

@@ -29,11 +29,13 @@ void check_device() {
   check("no device", cudaDriverGetVersion(&driver));
   if (driver == 0) fail<DeviceError>("cuda: no device — NVIDIA's driver is not installed");
   if (driver / 1000 < CUDART_VERSION / 1000)
-    fail<DeviceError>("cuda: no device — the driver is for CUDA ", driver / 1000, ", the library for ", CUDART_VERSION / 1000);
+    fail<DeviceError>("cuda: no device — the driver is for CUDA ", driver / 1000, ", the library for ",
+                      CUDART_VERSION / 1000);
   check("no device", cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
   check("no device", cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0));
   if (major != 9 || minor != 0)
-    fail<DeviceError>("cuda: the device has compute capability ", major, ".", minor, "; need 9.0 (Hopper: H100, H200, GH200)");
+    fail<DeviceError>("cuda: the device has compute capability ", major, ".", minor,
+                      "; need 9.0 (Hopper: H100, H200, GH200)");
 }
 
 /// The pool keeps freed memory, so that the next allocation of an op needs no call of the driver.
@@ -65,8 +67,7 @@ std::byte* allocate_on(cudaStream_t on, std::size_t bytes) {
                       cudaGetErrorString(status));
   }
   const int64_t now = live += static_cast<int64_t>(bytes);
-  for (int64_t before = peak; before < now && !peak.compare_exchange_weak(before, now);) {
-  }
+  for (int64_t before = peak; before < now && !peak.compare_exchange_weak(before, now);) {}
   return static_cast<std::byte*>(p);
 }
 
@@ -191,7 +192,8 @@ TensorMap tensor_map(const BFloat16* data, int slabs, int rows, int columns, int
   static const auto encode = [] {
     void* found = nullptr;
     cudaDriverEntryPointQueryResult result;
-    check("tensor maps", cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result));
+    check("tensor maps",
+          cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result));
     if (!found) fail<DeviceError>("cuda: the driver has no tensor maps; need one of CUDA 12.0 or newer");
     return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(found);
   }();
@@ -200,9 +202,9 @@ TensorMap tensor_map(const BFloat16* data, int slabs, int rows, int columns, int
   const cuuint64_t strides[] = {width * sizeof(BFloat16), width * height * sizeof(BFloat16)};  // bytes; dims 1 and 2
   const cuuint32_t boxes[] = {kBoxColumns, static_cast<cuuint32_t>(box), 1}, steps[] = {1, 1, 1};
   TensorMap map;
-  const CUresult status = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<BFloat16*>(data), sizes, strides, boxes, steps,
-                                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult status = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<BFloat16*>(data), sizes, strides,
+                                 boxes, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS)
     fail<DeviceError>("cuda: no tensor map of ", slabs, "x", rows, "x", columns, " — error ", static_cast<int>(status));
   return map;

@@ -35,8 +35,7 @@ void release_plainly(std::byte* p, std::size_t bytes) noexcept;
 void upload_plainly(void* to, const void* from, std::size_t bytes);
 
 /// Memory of the current device for the time of one op: `count` T, uninitialised.
-template <class T>
-class Scratch {
+template <class T> class Scratch {
  public:
   explicit Scratch(std::size_t count)
       : bytes_(count * sizeof(T)), data_(reinterpret_cast<T*>(runtime().allocate(bytes_, 0))) {}

@@ -16,34 +16,22 @@ inline std::byte* address_of(const Tensor& x) {
   return x.impl().storage->device_data() + x.layout().offset * size_of(x.dtype());
 }
 /// Device address of the first element; T is the tensor's dtype.
-template <class T>
-const T* data_of(const Tensor& x) {
-  return reinterpret_cast<const T*>(address_of(x));
-}
-template <class T>
-T* data_of(Tensor& x) {
-  return const_cast<T*>(data_of<T>(static_cast<const Tensor&>(x)));
-}
+template <class T> const T* data_of(const Tensor& x) { return reinterpret_cast<const T*>(address_of(x)); }
+template <class T> T* data_of(Tensor& x) { return const_cast<T*>(data_of<T>(static_cast<const Tensor&>(x))); }
 /// Null for an undefined tensor.
-template <class T>
-const T* data_or_null(const Tensor& x) {
-  return x.defined() ? data_of<T>(x) : nullptr;
-}
-template <class T>
-T* data_or_null(Tensor& x) {
-  return x.defined() ? data_of<T>(x) : nullptr;
-}
+template <class T> const T* data_or_null(const Tensor& x) { return x.defined() ? data_of<T>(x) : nullptr; }
+template <class T> T* data_or_null(Tensor& x) { return x.defined() ? data_of<T>(x) : nullptr; }
 
 /// A [batch, heads, rows, width] tensor whose last dim is contiguous.
-template <class T>
-struct HeadRows {
+template <class T> struct HeadRows {
   T* base = nullptr;
   int64_t batch = 0, head = 0, row = 0;  // strides
   HeadRows() = default;
   HeadRows(T* x, int64_t batch, int64_t head, int64_t row) : base(x), batch(batch), head(head), row(row) {}
   explicit HeadRows(const Tensor& x) {
     if (x.defined())
-      base = const_cast<T*>(data_of<std::remove_const_t<T>>(x)), batch = x.strides()[0], head = x.strides()[1], row = x.strides()[2];
+      base = const_cast<T*>(data_of<std::remove_const_t<T>>(x)), batch = x.strides()[0], head = x.strides()[1],
+      row = x.strides()[2];
   }
   __device__ T* at(int64_t b, int64_t h, int64_t r) const { return base + b * batch + h * head + r * row; }
 };
@@ -66,13 +54,11 @@ constexpr int64_t kMostBlocks = 3;  // the emulator runs blocks one after the ot
 #endif
 constexpr int kThreads = 256;
 
-template <class Body>
-__global__ void __launch_bounds__(kThreads) for_each_kernel(Body body, int64_t n) {
+template <class Body> __global__ void __launch_bounds__(kThreads) for_each_kernel(Body body, int64_t n) {
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += int64_t{gridDim.x} * blockDim.x) body(i);
 }
 /// body(i) for 0 ≤ i < n, in any order; body is a __device__ lambda that captures by value.
-template <class Body>
-void for_each(int64_t n, Body body) {
+template <class Body> void for_each(int64_t n, Body body) {
   if (n == 0) return;
   const int64_t threads = std::min<int64_t>(kThreads, (n + kWarp - 1) / kWarp * kWarp);
   const int64_t blocks = std::min((n + threads - 1) / threads, kMostBlocks);
@@ -80,14 +66,15 @@ void for_each(int64_t n, Body body) {
 }
 
 /// A grid of `blocks` blocks in one dimension, at most 2^31 − 1. A kernel for more blocks must step by gridDim.x.
-inline dim3 grid_of(int64_t blocks) { return dim3(static_cast<unsigned>(std::min<int64_t>(blocks, (int64_t{1} << 31) - 1))); }
+inline dim3 grid_of(int64_t blocks) {
+  return dim3(static_cast<unsigned>(std::min<int64_t>(blocks, (int64_t{1} << 31) - 1)));
+}
 
 /// The first of n indices that lies outside [0, limit), or outside [−1, limit) with `or_minus_one`; n if there is none.
 /// Waits for the device. While a graph is recorded it returns n, and each replay checks the indices.
 int64_t first_outside(const int64_t* index, int64_t n, int64_t limit, bool or_minus_one = false);
 /// Copies one value from device memory; waits for the device.
-template <class T>
-T value_at(const T* p) {
+template <class T> T value_at(const T* p) {
   T value;
   copy_to_host(&value, p, sizeof(T));
   return value;

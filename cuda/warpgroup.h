@@ -21,7 +21,9 @@ constexpr int kWarpgroup = 128;
 constexpr int kBoxColumns = 64;
 
 /// The place of number `column` < 64 of row `row` in a swizzled matrix.
-__device__ inline int swizzled(int row, int column) { return row * kBoxColumns + ((column / 8 ^ row % 8) * 8 | column % 8); }
+__device__ inline int swizzled(int row, int column) {
+  return row * kBoxColumns + ((column / 8 ^ row % 8) * 8 | column % 8);
+}
 
 #ifdef __CUDACC__
 
@@ -40,7 +42,8 @@ __device__ inline void mbarrier_arrive(Shared<uint64_t> b) {
 }
 /// Arrives, and makes the phase wait for `bytes` bytes, too.
 __device__ inline void mbarrier_arrive_expecting(Shared<uint64_t> b, unsigned bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes)
+               : "memory");
 }
 /// Waits for the end of the current phase if its parity is `parity`, else returns at once; phases count from 0.
 __device__ inline void mbarrier_wait(Shared<uint64_t> b, unsigned parity) {
@@ -50,26 +53,37 @@ __device__ inline void mbarrier_wait(Shared<uint64_t> b, unsigned parity) {
       "again:\n"
       "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra again;\n"
-      "}" ::"r"(shared_address(b)), "r"(parity) : "memory");
+      "}" ::"r"(shared_address(b)),
+      "r"(parity)
+      : "memory");
 }
 
 /// Starts to copy the box of `map` that begins at (column, row, slab); its bytes arrive at b.
-__device__ inline void tma_load(Shared<BFloat16> to, const TensorMap& map, Shared<uint64_t> b, int column, int row, int slab) {
+__device__ inline void tma_load(Shared<BFloat16> to, const TensorMap& map, Shared<uint64_t> b, int column, int row,
+                                int slab) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(
-          shared_address(to)), "l"(&map), "r"(column), "r"(row), "r"(slab), "r"(shared_address(b)) : "memory");
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
+          "r"(shared_address(to)),
+      "l"(&map), "r"(column), "r"(row), "r"(slab), "r"(shared_address(b))
+      : "memory");
 }
 
 /// A barrier for `threads` threads of the block: syncing ones wait, arriving ones do not. Barrier 0 is __syncthreads.
-__device__ inline void named_barrier_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
-__device__ inline void named_barrier_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+__device__ inline void named_barrier_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ inline void named_barrier_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
 
 /// Sets the number of registers of each thread of this warpgroup, a multiple of 8. more_registers() waits until another
 /// warpgroup has given up enough.
-template <int count>
-__device__ void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count)); }
-template <int count>
-__device__ void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count)); }
+template <int count> __device__ void fewer_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
+}
+template <int count> __device__ void more_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
+}
 
 __device__ inline uint64_t encoded_matrix(Shared<BFloat16> at, uint64_t leading_bytes, uint64_t stride_bytes) {
   return (shared_address(at) & 0x3ffff) >> 4 | leading_bytes >> 4 << 16 | stride_bytes >> 4 << 32 | uint64_t{1} << 62;
@@ -80,16 +94,15 @@ __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" 
 /// Makes a group of the products since the last commit.
 __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 /// Waits until at most `left` groups are under way.
-template <int left>
-__device__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory"); }
+template <int left> __device__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
+}
 /// Keeps the compiler, which does not know how long wgmma uses these registers, from moving accesses across this place.
-template <int n>
-__device__ void wgmma_hold(float (&d)[n][4]) {
+template <int n> __device__ void wgmma_hold(float (&d)[n][4]) {
 #pragma unroll
   for (int i = 0; i < n; ++i) asm volatile("" : "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])::"memory");
 }
-template <int n>
-__device__ void wgmma_hold(uint32_t (&a)[n][4]) {
+template <int n> __device__ void wgmma_hold(uint32_t (&a)[n][4]) {
 #pragma unroll
   for (int i = 0; i < n; ++i) asm volatile("" : "+r"(a[i][0]), "+r"(a[i][1]), "+r"(a[i][2]), "+r"(a[i][3])::"memory");
 }
@@ -100,13 +113,15 @@ __device__ inline void wgmma_rows(float (&d)[8][4], uint64_t a, uint64_t b, bool
       ".reg .pred adds;\n"
       "setp.ne.b32 adds, %34, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%"
+      "30,%31}, "
       "%32, %33, adds, 1, 1, 0, 0;\n"
       "}"
-      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
-        "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]),
-        "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
-        "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])
+      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),
+        "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]),
+        "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]),
+        "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
+        "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])
       : "l"(a), "l"(b), "r"(add ? 1 : 0));
 }
 __device__ inline void wgmma_columns(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b) {
@@ -115,13 +130,15 @@ __device__ inline void wgmma_columns(float (&d)[8][4], const uint32_t (&a)[4], u
       ".reg .pred adds;\n"
       "setp.eq.b32 adds, 0, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%"
+      "30,%31}, "
       "{%32,%33,%34,%35}, %36, adds, 1, 1, 1;\n"
       "}"
-      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
-        "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]),
-        "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
-        "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])
+      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),
+        "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]),
+        "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]),
+        "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
+        "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 __device__ inline void wgmma_rows(float (&d)[16][4], uint64_t a, uint64_t b, bool add) {
@@ -130,17 +147,21 @@ __device__ inline void wgmma_rows(float (&d)[16][4], uint64_t a, uint64_t b, boo
       ".reg .pred adds;\n"
       "setp.ne.b32 adds, %66, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%"
+      "30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%"
+      "58,%59,%60,%61,%62,%63}, "
       "%64, %65, adds, 1, 1, 0, 0;\n"
       "}"
-      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
-        "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]),
-        "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
-        "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3]),
-        "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]), "+f"(d[8][3]), "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]),
-        "+f"(d[10][0]), "+f"(d[10][1]), "+f"(d[10][2]), "+f"(d[10][3]), "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]),
-        "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]), "+f"(d[13][0]), "+f"(d[13][1]), "+f"(d[13][2]), "+f"(d[13][3]),
-        "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]), "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3])
+      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),
+        "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]),
+        "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]),
+        "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
+        "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3]), "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]),
+        "+f"(d[8][3]), "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]), "+f"(d[10][0]), "+f"(d[10][1]),
+        "+f"(d[10][2]), "+f"(d[10][3]), "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]), "+f"(d[12][0]),
+        "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]), "+f"(d[13][0]), "+f"(d[13][1]), "+f"(d[13][2]), "+f"(d[13][3]),
+        "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]), "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]),
+        "+f"(d[15][3])
       : "l"(a), "l"(b), "r"(add ? 1 : 0));
 }
 __device__ inline void wgmma_columns(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b) {
@@ -149,17 +170,21 @@ __device__ inline void wgmma_columns(float (&d)[16][4], const uint32_t (&a)[4], 
       ".reg .pred adds;\n"
       "setp.eq.b32 adds, 0, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%"
+      "30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%"
+      "58,%59,%60,%61,%62,%63}, "
       "{%64,%65,%66,%67}, %68, adds, 1, 1, 1;\n"
       "}"
-      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
-        "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]),
-        "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
-        "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3]),
-        "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]), "+f"(d[8][3]), "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]),
-        "+f"(d[10][0]), "+f"(d[10][1]), "+f"(d[10][2]), "+f"(d[10][3]), "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]),
-        "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]), "+f"(d[13][0]), "+f"(d[13][1]), "+f"(d[13][2]), "+f"(d[13][3]),
-        "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]), "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3])
+      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),
+        "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]),
+        "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]),
+        "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
+        "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3]), "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]),
+        "+f"(d[8][3]), "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]), "+f"(d[10][0]), "+f"(d[10][1]),
+        "+f"(d[10][2]), "+f"(d[10][3]), "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]), "+f"(d[12][0]),
+        "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]), "+f"(d[13][0]), "+f"(d[13][1]), "+f"(d[13][2]), "+f"(d[13][3]),
+        "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]), "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]),
+        "+f"(d[15][3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
@@ -171,31 +196,32 @@ using TensorMap = emulator::TensorMap;
 inline void mbarrier_init(Shared<uint64_t> b, unsigned arrivals) { emulator::mbarrier_init(b.address(), arrivals); }
 inline void mbarriers_ready() {}
 inline void mbarrier_arrive(Shared<uint64_t> b) { emulator::mbarrier_arrive(b.address(), 0); }
-inline void mbarrier_arrive_expecting(Shared<uint64_t> b, unsigned bytes) { emulator::mbarrier_arrive(b.address(), bytes); }
+inline void mbarrier_arrive_expecting(Shared<uint64_t> b, unsigned bytes) {
+  emulator::mbarrier_arrive(b.address(), bytes);
+}
 inline void mbarrier_wait(Shared<uint64_t> b, unsigned parity) { emulator::mbarrier_wait(b.address(), parity); }
 inline void tma_load(Shared<BFloat16> to, const TensorMap& map, Shared<uint64_t> b, int column, int row, int slab) {
   emulator::tma_load(to.address(), map, b.address(), column, row, slab);
 }
 inline void named_barrier_sync(int id, int threads) { emulator::named_barrier(id, threads, true); }
 inline void named_barrier_arrive(int id, int threads) { emulator::named_barrier(id, threads, false); }
-template <int count>
-void fewer_registers() { static_assert(count % 8 == 0 && count >= 24 && count <= 256); }
-template <int count>
-void more_registers() { static_assert(count % 8 == 0 && count >= 24 && count <= 256); }
+template <int count> void fewer_registers() { static_assert(count % 8 == 0 && count >= 24 && count <= 256); }
+template <int count> void more_registers() { static_assert(count % 8 == 0 && count >= 24 && count <= 256); }
 
 inline uint64_t encoded_matrix(Shared<BFloat16> at, uint64_t leading_bytes, uint64_t stride_bytes) {
-  return emulator::shared_offset(at.address()) >> 4 | leading_bytes >> 4 << 16 | stride_bytes >> 4 << 32 | uint64_t{1} << 62;
+  return emulator::shared_offset(at.address()) >> 4 | leading_bytes >> 4 << 16 | stride_bytes >> 4 << 32 |
+         uint64_t{1} << 62;
 }
 inline void wgmma_fence() {}
 inline void wgmma_commit() { emulator::wgmma_commit(); }
-template <int left>
-void wgmma_wait() { emulator::wgmma_wait(left); }
-template <class T, int n>
-void wgmma_hold(T (&)[n][4]) {}
-template <int n>
-void wgmma_rows(float (&d)[n][4], uint64_t a, uint64_t b, bool add) { emulator::wgmma(d[0], 8 * n, nullptr, a, b, add, false); }
-template <int n>
-void wgmma_columns(float (&d)[n][4], const uint32_t (&a)[4], uint64_t b) { emulator::wgmma(d[0], 8 * n, a, 0, b, true, true); }
+template <int left> void wgmma_wait() { emulator::wgmma_wait(left); }
+template <class T, int n> void wgmma_hold(T (&)[n][4]) {}
+template <int n> void wgmma_rows(float (&d)[n][4], uint64_t a, uint64_t b, bool add) {
+  emulator::wgmma(d[0], 8 * n, nullptr, a, b, add, false);
+}
+template <int n> void wgmma_columns(float (&d)[n][4], const uint32_t (&a)[4], uint64_t b) {
+  emulator::wgmma(d[0], 8 * n, a, 0, b, true, true);
+}
 
 #endif
 
@@ -213,7 +239,9 @@ __device__ inline uint64_t columns_of(Shared<BFloat16> at, int rows, int row) {
 /// The TensorMap of data [slabs, rows, columns] with boxes of `box` rows.
 TensorMap tensor_map(const BFloat16* data, int slabs, int rows, int columns, int box);
 #else
-inline TensorMap tensor_map(const BFloat16* data, int slabs, int rows, int columns, int box) { return {data, slabs, rows, columns, box}; }
+inline TensorMap tensor_map(const BFloat16* data, int slabs, int rows, int columns, int box) {
+  return {data, slabs, rows, columns, box};
+}
 #endif
 
 }  // namespace sluice::cuda

@@ -12,22 +12,21 @@ int main() {
   // Views share the storage: no element is copied, and an in-place edit shows everywhere.
   Tensor column = select(x, 1, 2), turned = transpose(x, 0, 1);
   fill_(column, -1);
-  std::cout << "after filling column 2 with -1, row 2 of the transpose is " << to_string(select(turned, 0, 2)) << "\n\n";
+  std::cout << "after filling column 2 with -1, row 2 of the transpose is " << to_string(select(turned, 0, 2))
+            << "\n\n";
 
   // Broadcasting, reductions over any dims, and einops-style rearranging.
   Tensor centred = x - mean(x, {1}, keep);
   std::cout << "row means are now " << to_string(mean(centred, {1})) << "\n\n";
-  std::cout << rearrange("n (h d) -> h n d", x, {{"h", 2}}).shape().rank() << " dims: "
-            << str(rearrange("n (h d) -> h n d", x, {{"h", 2}})) << "\n";
+  std::cout << rearrange("n (h d) -> h n d", x, {{"h", 2}}).shape().rank()
+            << " dims: " << str(rearrange("n (h d) -> h n d", x, {{"h", 2}})) << "\n";
 
   std::cout << describe(x) << "\n";
 
   // Errors name the op, the shapes and the rule.
   try {
     matmul(x, x);
-  } catch (const ShapeError& e) {
-    std::cout << e.what() << "\n";
-  }
+  } catch (const ShapeError& e) { std::cout << e.what() << "\n"; }
 }
 
 // Expected output:

@@ -1,4 +1,5 @@
-// Your own fused kernel in one line, with exact gradients of any order; and an op of which you give the gradient yourself.
+// Your own fused kernel in one line, with exact gradients of any order; and an op of which you give the gradient
+// yourself.
 #include <sluice/sluice.h>
 
 #include <chrono>
@@ -6,13 +7,15 @@
 
 using namespace sluice;
 
-/// 1 where x > 0, else 0, with the gradient of a sigmoid: a hard gate that learns (straight-through, Bengio et al. 2013).
+/// 1 where x > 0, else 0, with the gradient of a sigmoid: a hard gate that learns (straight-through, Bengio et al.
+/// 2013).
 Tensor hard_gate(const Tensor& x) {
-  return custom_op("hard_gate", {x}, [](const Tensors& in) { return to(in[0] > 0.0, in[0].dtype()); },
-                   [](const Tensor& g, const Tensors& in, const Tensor&) -> Tensors {
-                     const Tensor p = sigmoid(in[0]);  // in ops, so that it can be differentiated again
-                     return {g * p * (1.0 - p)};
-                   });
+  return custom_op(
+      "hard_gate", {x}, [](const Tensors& in) { return to(in[0] > 0.0, in[0].dtype()); },
+      [](const Tensor& g, const Tensors& in, const Tensor&) -> Tensors {
+        const Tensor p = sigmoid(in[0]);  // in ops, so that it can be differentiated again
+        return {g * p * (1.0 - p)};
+      });
 }
 
 int main(int argc, char**) {
@@ -32,7 +35,8 @@ int main(int argc, char**) {
   Tensor ones_like_x = ones({n});
   double fused = time([&] { grad({map(scaled_mish, x, s)}, {x, s}, {.grad_outputs = {ones_like_x}}); });
   double composed = time([&] { grad({x * s * tanh(softplus(x * s))}, {x, s}, {.grad_outputs = {ones_like_x}}); });
-  std::printf("forward + backward on %lld elements: fused %.2f ms, composed of ops %.2f ms\n", (long long)n, fused, composed);
+  std::printf("forward + backward on %lld elements: fused %.2f ms, composed of ops %.2f ms\n", (long long)n, fused,
+              composed);
 
   // The same text serves every order: check the second derivative in f64.
   Tensor probe = uniform({6}, -2, 2, rng, {f64}).requires_grad_(), scale = full({}, 1.5, {f64}).requires_grad_();
@@ -43,7 +47,8 @@ int main(int argc, char**) {
 
   Tensor z = Tensor({-2, -0.5f, 0.5f, 2}).requires_grad_();
   backward(sum(hard_gate(z)));
-  std::printf("hard gate of -2 -0.5 0.5 2: %s\nand its gradient:           %s\n", to_string(hard_gate(z).detach()).c_str(), to_string(z.grad()).c_str());
+  std::printf("hard gate of -2 -0.5 0.5 2: %s\nand its gradient:           %s\n",
+              to_string(hard_gate(z).detach()).c_str(), to_string(z.grad()).c_str());
   return first && second ? 0 : 1;
 }
 

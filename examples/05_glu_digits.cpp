@@ -26,8 +26,7 @@ Digits synthetic(Rng& rng) {
   return {embedding(prototypes, labels) + normal({200, 64}, 0, 0.2, rng), labels};
 }
 
-template <class Block>
-struct Classifier {
+template <class Block> struct Classifier {
   Linear in;
   Block block;
   Linear out;
@@ -47,8 +46,10 @@ double percent_right(const auto& model, const Digits& digits) {
 /// Trains on 3/5 of the rows and keeps the state that is best on the next 1/5; what that reads right of the last 1/5.
 double train(const auto& model, const Digits& all, int64_t epochs, uint64_t seed, const std::string& file) {
   const int64_t n = all.labels.dim(0), fifth = n / 5;
-  const Digits valid = all.rows(arange(3 * fifth, 4 * fifth, 1, {i64})), test = all.rows(arange(4 * fifth, n, 1, {i64}));
-  Loader loader({.rows = 3 * fifth, .batch = 64, .seed = int64_t(seed)}, [&](const Tensor& rows) { return all.rows(rows); });
+  const Digits valid = all.rows(arange(3 * fifth, 4 * fifth, 1, {i64})),
+               test = all.rows(arange(4 * fifth, n, 1, {i64}));
+  Loader loader({.rows = 3 * fifth, .batch = 64, .seed = int64_t(seed)},
+                [&](const Tensor& rows) { return all.rows(rows); });
   Adam adam(parameters(model), {.lr = 3e-3, .weight_decay = 0.01});
   Rng rng(seed);
   double best = -1;
@@ -77,13 +78,15 @@ int program(int argc, char** argv) {
   const Digits digits = smoke ? synthetic(rng) : read_digits(path);
   // 3·d·hidden (GLU) = 2·d·hidden (MLP): two thirds of the width.
   for (int run = 0; run < 3; ++run) {
-    const Classifier<Mlp> mlp{{{64, 32}, rng}, {{.dim = 32, .hidden = 96, .bias = false, .dropout = 0.2}, rng}, {{32, 10}, rng}};
+    const Classifier<Mlp> mlp{
+        {{64, 32}, rng}, {{.dim = 32, .hidden = 96, .bias = false, .dropout = 0.2}, rng}, {{32, 10}, rng}};
     const Classifier<Glu> glu{{{64, 32}, rng}, {{.dim = 32, .hidden = 64, .dropout = 0.2}, rng}, {{32, 10}, rng}};
     const int64_t passes = smoke ? 2 : epochs;
     const double of_mlp = train(mlp, digits, passes, uint64_t(run), "best_mlp.safetensors");
     const double of_glu = train(glu, digits, passes, uint64_t(run), "best_glu.safetensors");
-    std::printf("run %d: MLP (%lld parameters) %.1f %%, GLU (%lld parameters) %.1f %% right on digits not seen before\n", run,
-                (long long)count(mlp), of_mlp, (long long)count(glu), of_glu);
+    std::printf(
+        "run %d: MLP (%lld parameters) %.1f %%, GLU (%lld parameters) %.1f %% right on digits not seen before\n", run,
+        (long long)count(mlp), of_mlp, (long long)count(glu), of_glu);
   }
   return 0;
 }

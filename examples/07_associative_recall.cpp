@@ -72,8 +72,9 @@ Tensor answers(const RecallModel& model, const Task& task) {
 }
 
 using Make = Mixer (*)(Rng&);
-Mixer softmax_attention(Rng& rng) { return MultiHeadAttention({.heads = {.dim = kDim, .heads = 4, .causal = true}},
-                                                              rng); }
+Mixer softmax_attention(Rng& rng) {
+  return MultiHeadAttention({.heads = {.dim = kDim, .heads = 4, .causal = true}}, rng);
+}
 Mixer gated_attention(Rng& rng) {
   return MultiHeadAttention({.heads = {.dim = kDim, .heads = 4, .causal = true}, .gates = {AttentionGateOptions{}}},
                             rng);
@@ -81,15 +82,17 @@ Mixer gated_attention(Rng& rng) {
 Mixer window_32(Rng& rng) {
   return MultiHeadAttention({.heads = {.dim = kDim, .heads = 4, .causal = true}, .window = 32}, rng);
 }
-Mixer window_8(Rng& rng) { return MultiHeadAttention({.heads = {.dim = kDim, .heads = 4, .causal = true}, .window = 8},
-                                                     rng); }
+Mixer window_8(Rng& rng) {
+  return MultiHeadAttention({.heads = {.dim = kDim, .heads = 4, .causal = true}, .window = 8}, rng);
+}
 // γ = 1 would make GAU's queries equal to its keys at the start; random γ break the tie, and it learns at once.
 Mixer gau(Rng& rng) {
   return Gau({.dim = kDim, .expansion = kDim, .key_dim = kDim, .causal = true, .use_rope = false, .gamma_std = 1}, rng);
 }
 Mixer flash(Rng& rng) {
-  return Flash({.dim = kDim, .expansion = kDim, .key_dim = kDim, .chunk = 32, .causal = true, .use_rope = false,
-                .gamma_std = 1}, rng);
+  return Flash(
+      {.dim = kDim, .expansion = kDim, .key_dim = kDim, .chunk = 32, .causal = true, .use_rope = false, .gamma_std = 1},
+      rng);
 }
 Mixer linear_4(Rng& rng) {
   return LinearAttention({.dim = kDim, .heads = 4, .direction = LinearDirection::causal}, rng);

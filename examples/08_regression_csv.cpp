@@ -18,8 +18,10 @@ void write_houses(const std::string& path) {
   for (std::size_t i = 0; i < u.size(); i += 4) {
     const double area = 30 + 170 * u[i], age = 120 * u[i + 1];
     const int quarter = int(3 * u[i + 2]);
-    const double worth = area * (quarter == 1 ? 4 : 2.5) - 0.02 * area * (age < 60 ? age : 120 - age);  // old is new again
-    out << area << ',' << 1 + int(area / 30) << ',' << age << ',' << quarters[quarter] << ',' << worth + 8 * u[i + 3] << '\n';
+    const double worth =
+        area * (quarter == 1 ? 4 : 2.5) - 0.02 * area * (age < 60 ? age : 120 - age);  // old is new again
+    out << area << ',' << 1 + int(area / 30) << ',' << age << ',' << quarters[quarter] << ',' << worth + 8 * u[i + 3]
+        << '\n';
   }
 }
 
@@ -49,9 +51,8 @@ struct Net {
 
 /// Trains on the first `used` rows; the share of the variance that it explains in the others (R²).
 double explained(const auto& model, const Tensor& x, const Tensor& y, int64_t used, int64_t epochs) {
-  Loader loader({.rows = used, .batch = 32, .seed = 1}, [&](const Tensor& rows) {
-    return std::pair(index_select(x, 0, rows), index_select(y, 0, rows));
-  });
+  Loader loader({.rows = used, .batch = 32, .seed = 1},
+                [&](const Tensor& rows) { return std::pair(index_select(x, 0, rows), index_select(y, 0, rows)); });
   Adam adam(parameters(model), {.lr = 0.01});
   const Schedule rate = cosine_schedule({.lr = 0.01, .total = epochs * loader.batches()});
   for (int64_t epoch = 0; epoch < epochs; ++epoch)
@@ -86,7 +87,8 @@ int main(int argc, char** argv) try {
 
   const Linear line({x.dim(1), 1}, rng);
   const Net net{Linear({x.dim(1), 32}, rng), Mlp(MlpOptions{.dim = 32}, rng), Linear({32, 1}, rng)};
-  const double by_line = explained(line, x, y, used, smoke ? 1 : 50), by_net = explained(net, x, y, used, smoke ? 1 : 50);
+  const double by_line = explained(line, x, y, used, smoke ? 1 : 50),
+               by_net = explained(net, x, y, used, smoke ? 1 : 50);
   std::printf("explained on held-out rows: a line %.1f %%, an MLP %.1f %%\n", 100 * by_line, 100 * by_net);
 } catch (const std::exception& e) {
   std::fprintf(stderr, "error: %s\n", e.what());

@@ -20,8 +20,8 @@ struct LanguageModel {
       : embed({256, dim, 0.3}, rng), norm({dim, NormKind::rms}), head({dim, 256, /*bias=*/false}, rng) {
     const HeadsOptions heads{.dim = dim, .heads = 4, .kv_heads = 2, .causal = true, .use_rope = true};
     for (int64_t i = 0; i < depth; ++i)
-      blocks.emplace_back(MultiHeadAttention({.heads = heads, .gates = {AttentionGateOptions{}}}, rng), Glu({.dim = dim}, rng),
-                          TransformerBlockOptions{.norm = NormKind::rms});
+      blocks.emplace_back(MultiHeadAttention({.heads = heads, .gates = {AttentionGateOptions{}}}, rng),
+                          Glu({.dim = dim}, rng), TransformerBlockOptions{.norm = NormKind::rms});
   }
   /// tokens [batch, n] → logits [batch, n, 256]. What is handed on makes it a stream, when generate() calls it.
   Tensor operator()(const Tensor& tokens, const Pass& pass = {}) const {
@@ -36,13 +36,18 @@ struct LanguageModel {
 
 /// "the old lock keeper opens a gate at dawn. …"
 std::string sentences(int64_t count, Rng& rng) {
-  const std::vector<std::vector<const char*>> places = {
-      {"the ", "a ", "every "}, {"", "", "old ", "young ", "tired "}, {"lock keeper ", "miller ", "boatman ", "ferrywoman "},
-      {"opens ", "closes ", "paints ", "watches "}, {"the ", "a "}, {"sluice", "gate", "bridge", "weir"},
-      {"", " at dawn", " at dusk", " in the rain"}, {". "}};
+  const std::vector<std::vector<const char*>> places = {{"the ", "a ", "every "},
+                                                        {"", "", "old ", "young ", "tired "},
+                                                        {"lock keeper ", "miller ", "boatman ", "ferrywoman "},
+                                                        {"opens ", "closes ", "paints ", "watches "},
+                                                        {"the ", "a "},
+                                                        {"sluice", "gate", "bridge", "weir"},
+                                                        {"", " at dawn", " at dusk", " in the rain"},
+                                                        {". "}};
   std::string text;
   for (int64_t i = 0; i < count; ++i)
-    for (const auto& words : places) text += words[std::size_t(randint(0, int64_t(words.size()), {}, rng).item<int64_t>())];
+    for (const auto& words : places)
+      text += words[std::size_t(randint(0, int64_t(words.size()), {}, rng).item<int64_t>())];
   return text;
 }
 

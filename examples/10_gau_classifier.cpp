@@ -67,7 +67,8 @@ int main(int argc, char**) {
   NoGrad guard;
   const Texts texts = random_texts(512, longest, rng);
   const double right = mean(to(argmax(model(texts.tokens, {.key_mask = texts.real}), 1) == texts.first, f32)).item();
-  std::printf("%lld parameters, %.1f %% right on texts of 4 to %lld symbols\n", (long long)count(model), 100 * right, (long long)longest);
+  std::printf("%lld parameters, %.1f %% right on texts of 4 to %lld symbols\n", (long long)count(model), 100 * right,
+              (long long)longest);
 }
 
 // Expected output:

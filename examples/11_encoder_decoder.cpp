@@ -12,8 +12,11 @@ struct DecoderLayer {
   MultiHeadAttention self;
   TransformerBlock<MultiHeadAttention, Mlp> cross;
   explicit DecoderLayer(Rng& rng)
-      : self({.heads = {.dim = kDim, .heads = 4, .causal = true, .use_rope = true, .residual = true}, .norm = NormKind::layer}, rng),
-        cross(MultiHeadAttention({.heads = {.dim = kDim, .heads = 4, .context_dim = kDim}}, rng), Mlp({.dim = kDim}, rng)) {}
+      : self({.heads = {.dim = kDim, .heads = 4, .causal = true, .use_rope = true, .residual = true},
+              .norm = NormKind::layer},
+             rng),
+        cross(MultiHeadAttention({.heads = {.dim = kDim, .heads = 4, .context_dim = kDim}}, rng),
+              Mlp({.dim = kDim}, rng)) {}
   Tensor operator()(const Tensor& x, const Pass& pass) const { return cross(self(x, pass), pass); }
   static void visit(auto& self, auto&& f) { f("self", self.self), f("cross", self.cross); }
 };
@@ -24,9 +27,11 @@ struct Sorter {
   std::vector<DecoderLayer> decoder;
   Norm read, written;
   Linear head;
-  explicit Sorter(Rng& rng) : embed({kDigits + 1, kDim, 0.3}, rng), read({kDim}), written({kDim}), head({kDim, kDigits}, rng) {
+  explicit Sorter(Rng& rng)
+      : embed({kDigits + 1, kDim, 0.3}, rng), read({kDim}), written({kDim}), head({kDim, kDigits}, rng) {
     for (int i = 0; i < 2; ++i) {
-      encoder.emplace_back(MultiHeadAttention({.heads = {.dim = kDim, .heads = 4, .use_rope = true}}, rng), Mlp({.dim = kDim}, rng));
+      encoder.emplace_back(MultiHeadAttention({.heads = {.dim = kDim, .heads = 4, .use_rope = true}}, rng),
+                           Mlp({.dim = kDim}, rng));
       decoder.emplace_back(rng);
     }
   }
@@ -71,7 +76,8 @@ int main(int argc, char**) {
   const Tensor digits = randint(0, kDigits, {batch, n}, rng), context = model.context_of(digits);
   const Tensor written = generate(model, begin, {.tokens = n, .temperature = 0}, rng, {.context = context});
   const Tensor right = all(narrow(written, 1, 1, n) == sort(digits).values, {1});
-  std::printf("%.1f %% of %lld sequences of %lld digits sorted without error\n", 100 * mean(to(right, f32)).item(), (long long)batch, (long long)n);
+  std::printf("%.1f %% of %lld sequences of %lld digits sorted without error\n", 100 * mean(to(right, f32)).item(),
+              (long long)batch, (long long)n);
 }
 
 // Expected output:

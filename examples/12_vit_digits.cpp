@@ -47,8 +47,8 @@ struct ViT {
     return head(norm(select(x, 1, 0)));
   }
   static void visit(auto& self, auto&& f) {
-    f("patch", self.patch), f("place", self.place), f("token", self.token), f("blocks", self.blocks), f("norm", self.norm),
-        f("head", self.head);
+    f("patch", self.patch), f("place", self.place), f("token", self.token), f("blocks", self.blocks),
+        f("norm", self.norm), f("head", self.head);
   }
 };
 
@@ -64,7 +64,8 @@ int main(int argc, char** argv) try {
     return Images{index_select(all.pixels, 0, rows), index_select(all.labels, 0, rows)};
   });
   Adam adam(parameters(model), {.lr = 4e-3, .weight_decay = 0.05});
-  const Schedule rate = cosine_schedule({.lr = 4e-3, .warmup = loader.batches(), .total = epochs * loader.batches() + 1});
+  const Schedule rate =
+      cosine_schedule({.lr = 4e-3, .warmup = loader.batches(), .total = epochs * loader.batches() + 1});
   Progress progress({.steps = epochs * loader.batches()});
   for (int64_t epoch = 0; epoch < epochs; ++epoch)
     for (const auto& [pixels, labels] : loader) {

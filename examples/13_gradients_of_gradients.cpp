@@ -31,7 +31,9 @@ Tensor gradient_penalty(const auto& critic, const Tensor& x) {
 // list, so that the inner step can make new ones: w' = w − lr·∂loss/∂w, with history.
 using Weights = std::vector<Tensor>;
 
-Tensor forward(const Weights& w, const Tensor& x) { return linear(tanh(linear(tanh(linear(x, w[0], w[1])), w[2], w[3])), w[4], w[5]); }
+Tensor forward(const Weights& w, const Tensor& x) {
+  return linear(tanh(linear(tanh(linear(x, w[0], w[1])), w[2], w[3])), w[4], w[5]);
+}
 
 Weights adapted(const Weights& w, const Tensor& x, const Tensor& y, bool create_graph) {
   const Weights g = grad({mse_loss(forward(w, x), y)}, w, {.create_graph = create_graph});
@@ -67,7 +69,8 @@ int main(int argc, char**) {
 
   Weights w;
   for (const auto& [in, out] : {std::pair{1, 40}, {40, 40}, {40, 1}})
-    w.push_back(normal({in, out}, 0, std::sqrt(1.0 / in), rng).requires_grad_()), w.push_back(zeros({out}).requires_grad_());
+    w.push_back(normal({in, out}, 0, std::sqrt(1.0 / in), rng).requires_grad_()),
+        w.push_back(zeros({out}).requires_grad_());
   Adam adam(w, {.lr = 3e-3});
   for (int64_t step = 0; step < steps; ++step) {
     Tensor loss = zeros({});

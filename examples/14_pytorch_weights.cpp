@@ -1,8 +1,10 @@
-// Weights to PyTorch and back: a model of torch.nn.TransformerEncoderLayer, its twin here, and safetensors between them.
+// Weights to PyTorch and back: a model of torch.nn.TransformerEncoderLayer, its twin here, and safetensors between
+// them.
 //
 //   14_pytorch_weights                             writes weights, an input and its output to from_sluice.safetensors
 //   python3 14_pytorch_weights.py                  loads it into torch, compares, trains, writes from_torch.safetensors
-//   14_pytorch_weights from_torch.safetensors      loads that and compares; with rules for names, no weight is touched by hand
+//   14_pytorch_weights from_torch.safetensors      loads that and compares; with rules for names, no weight is touched
+//   by hand
 #include <sluice/sluice.h>
 
 #include <sluice/layers/port/pytorch.h>
@@ -20,7 +22,8 @@ struct Model {
 
   explicit Model(Rng& rng) : embed({50, 16}, rng), head({16, 50}, rng) {
     const HeadsOptions heads{.dim = 16, .heads = 4, .qkv_bias = true, .out_bias = true};  // torch has all biases
-    for (int i = 0; i < 2; ++i) layers.emplace_back(MultiHeadAttention({.heads = heads}, rng), Mlp({.dim = 16, .hidden = 40}, rng));
+    for (int i = 0; i < 2; ++i)
+      layers.emplace_back(MultiHeadAttention({.heads = heads}, rng), Mlp({.dim = 16, .hidden = 40}, rng));
   }
   Tensor operator()(const Tensor& tokens, const Pass& pass = {}) const {
     Tensor x = embed(tokens);

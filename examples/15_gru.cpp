@@ -1,5 +1,5 @@
-// A layer of your own with a loop over time: a GRU (Cho et al. 2014) solves the adding problem. Of a sequence of numbers
-// two are marked; their sum is wanted at the end.
+// A layer of your own with a loop over time: a GRU (Cho et al. 2014) solves the adding problem. Of a sequence of
+// numbers two are marked; their sum is wanted at the end.
 #include <sluice/sluice.h>
 
 #include <cstdio>
@@ -12,7 +12,8 @@ struct Gru {
   int64_t dim = 0;
   Linear input, recurrent;  // to z | r | c, [3·dim] each
 
-  Gru(int64_t in, int64_t width, Rng& rng) : dim(width), input({in, 3 * width}, rng), recurrent({width, 3 * width}, rng) {}
+  Gru(int64_t in, int64_t width, Rng& rng)
+      : dim(width), input({in, 3 * width}, rng), recurrent({width, 3 * width}, rng) {}
 
   /// x [batch, n, in] → the states h [batch, n, dim], from h = 0 on.
   Tensor operator()(const Tensor& x) const {
@@ -26,9 +27,9 @@ struct Gru {
     const auto in = split(x, {2 * dim, dim}, -1), rec = split(recurrent(h), {2 * dim, dim}, -1);  // z | r, and c
     const auto gates = chunk(in[0] + rec[0], 2, -1);
     // One pass over memory forward, one backward; every order of gradient follows from the formula.
-    return map([](auto z, auto r, auto xc, auto hc, auto h) {
-      return (1.0 - sigmoid(z)) * tanh(xc + sigmoid(r) * hc) + sigmoid(z) * h;
-    }, gates[0], gates[1], in[1], rec[1], h);
+    return map([](auto z, auto r, auto xc, auto hc,
+                  auto h) { return (1.0 - sigmoid(z)) * tanh(xc + sigmoid(r) * hc) + sigmoid(z) * h; },
+               gates[0], gates[1], in[1], rec[1], h);
   }
   static void visit(auto& self, auto&& f) { f("input", self.input), f("recurrent", self.recurrent); }
 };

@@ -1,4 +1,5 @@
-// A variational autoencoder (Kingma & Welling 2014): blobs of light are squeezed into two numbers, and new ones are drawn.
+// A variational autoencoder (Kingma & Welling 2014): blobs of light are squeezed into two numbers, and new ones are
+// drawn.
 #include <sluice/sluice.h>
 
 #include <cstdio>
@@ -18,7 +19,8 @@ Tensor spots(int64_t batch, Rng& rng) {
 struct Vae {
   Linear in, to_code, from_code, out;
 
-  explicit Vae(Rng& rng) : in({kSize * kSize, 64}, rng), to_code({64, 4}, rng), from_code({2, 64}, rng), out({64, kSize * kSize}, rng) {}
+  explicit Vae(Rng& rng)
+      : in({kSize * kSize, 64}, rng), to_code({64, 4}, rng), from_code({2, 64}, rng), out({64, kSize * kSize}, rng) {}
   /// Mean and log variance of q(z|x), each [batch, 2].
   std::vector<Tensor> encode(const Tensor& x) const { return chunk(to_code(gelu(in(x))), 2, -1); }
   /// Logits of the pixels of z [batch, 2].
@@ -31,7 +33,8 @@ struct Vae {
 /// −ELBO per image: what the pixels cost, and what the code costs, KL(q(z|x) ‖ N(0, 1)).
 std::pair<Tensor, Tensor> costs(const Vae& model, const Tensor& x, Rng& rng) {
   const std::vector<Tensor> code = model.encode(x);
-  const Tensor z = code[0] + exp(code[1] * 0.5) * normal(code[0].shape(), 0, 1, rng);  // so that gradients reach the code
+  const Tensor z =
+      code[0] + exp(code[1] * 0.5) * normal(code[0].shape(), 0, 1, rng);  // so that gradients reach the code
   const Tensor pixels = bce_with_logits(model.decode(z), x, Reduction::sum) / double(x.dim(0));
   const Tensor kl = map([](auto m, auto v) { return 0.5 * (m * m + exp(v) - v - 1.0); }, code[0], code[1]);
   return {pixels, sum(kl) / double(x.dim(0))};

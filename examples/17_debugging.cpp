@@ -20,16 +20,16 @@ struct Net {
     const Tensor h = in(x) + bias;
     return out(h / scale(h));  // which may divide by 0
   }
-  static void visit(auto& self, auto&& f) { f("in", self.in), f("scale", self.scale), f("out", self.out), f("unused", self.unused); }
+  static void visit(auto& self, auto&& f) {
+    f("in", self.in), f("scale", self.scale), f("out", self.out), f("unused", self.unused);
+  }
 };
 
 void tried(const char* what, auto&& f) {
   try {
     f();
     std::printf("%s: nothing happened\n", what);
-  } catch (const Error& e) {
-    std::printf("%s:\n  %s\n", what, e.what());
-  }
+  } catch (const Error& e) { std::printf("%s:\n  %s\n", what, e.what()); }
 }
 
 int main() {
@@ -65,11 +65,13 @@ int main() {
   Profile profile({.modules = name_modules(mlp)});
   backward(mean(square(mlp(normal({4096, 8}, 0, 1, rng)))));
   const auto ops = profile.by_op();
-  std::printf("dearest op of one step: %s%s, %lld calls\n", ops[0].name.c_str(), ops[0].backward ? " (backward)" : "", (long long)ops[0].calls);
+  std::printf("dearest op of one step: %s%s, %lld calls\n", ops[0].name.c_str(), ops[0].backward ? " (backward)" : "",
+              (long long)ops[0].calls);
   profile.save_trace("trace.json");  // for chrome://tracing and ui.perfetto.dev
   std::printf("trace.json written; profile.table() has it all\n");
   const MemoryStats memory = memory_stats();
-  std::printf("tensors hold %.1f MiB, at most %.1f\n", double(memory.live) / (1 << 20), double(memory.peak) / (1 << 20));
+  std::printf("tensors hold %.1f MiB, at most %.1f\n", double(memory.live) / (1 << 20),
+              double(memory.peak) / (1 << 20));
 }
 
 // Expected output:

@@ -1,5 +1,5 @@
-// The tools of longer trainings: parameter groups, a schedule, clipping, an averaged model, early stopping, and a run that is
-// interrupted and goes on bit for bit.
+// The tools of longer trainings: parameter groups, a schedule, clipping, an averaged model, early stopping, and a run
+// that is interrupted and goes on bit for bit.
 #include <sluice/sluice.h>
 
 #include <cstdio>
@@ -12,7 +12,8 @@ struct Net {
   Linear in;
   Mlp hidden;
   Linear out;
-  explicit Net(Rng& rng) : in({2, 32}, rng), hidden({.dim = 32, .activation = Act::tanh, .dropout = 0.05}, rng), out({32, 1}, rng) {}
+  explicit Net(Rng& rng)
+      : in({2, 32}, rng), hidden({.dim = 32, .activation = Act::tanh, .dropout = 0.05}, rng), out({32, 1}, rng) {}
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const { return squeeze(out(hidden(in(x), pass)), 1); }
   static void visit(auto& self, auto&& f) { f("in", self.in), f("hidden", self.hidden), f("out", self.out); }
 };
@@ -42,8 +43,10 @@ Outcome train(const std::string& folder, int64_t total, int64_t cut) {
   Rng rng(3);
   const Net net(rng), average = clone(net);
   // The matrices of `out` learn at half the rate; biases do not decay.
-  Adam adam(parameters(net), {.lr = 0.01, .weight_decay = 0.02, .groups = {
-      {[](const NamedTensor& p) { return p.name == "out.weight"; }, /*lr_factor=*/0.5}}});
+  Adam adam(parameters(net),
+            {.lr = 0.01,
+             .weight_decay = 0.02,
+             .groups = {{[](const NamedTensor& p) { return p.name == "out.weight"; }, /*lr_factor=*/0.5}}});
   const Schedule rate = cosine_schedule({.lr = 0.01, .warmup = 20, .total = total, .floor = 1e-4});
   Loader loader({.rows = 400, .batch = 32, .seed = 4}, [&](const Tensor& rows) {
     return std::pair(index_select(data.x, 0, rows), index_select(data.y, 0, rows));
@@ -83,11 +86,13 @@ Outcome train(const std::string& folder, int64_t total, int64_t cut) {
 
 int main(int argc, char**) {
   const int64_t total = argc > 1 ? 52 : 2600;  // 13 batches an epoch; any argument (--smoke): short
-  for (const char* folder : {"whole", "cut"}) std::filesystem::remove_all(folder), std::filesystem::create_directory(folder);
+  for (const char* folder : {"whole", "cut"})
+    std::filesystem::remove_all(folder), std::filesystem::create_directory(folder);
   const Outcome whole = train("whole", total, total);
   train("cut", total, total / 2);
   const Outcome resumed = train("cut", total, total);
-  std::printf("%lld steps: error %.4f, of the averaged model %.4f, its best %.4f\n", (long long)whole.steps, whole.valid, whole.averaged, whole.best);
+  std::printf("%lld steps: error %.4f, of the averaged model %.4f, its best %.4f\n", (long long)whole.steps,
+              whole.valid, whole.averaged, whole.best);
   const bool same = whole.steps == resumed.steps && whole.valid == resumed.valid && whole.best == resumed.best;
   std::printf("interrupted and resumed: %s\n", same ? "the same, bit for bit" : "OTHER FIGURES");
   return same ? 0 : 1;

@@ -21,10 +21,12 @@ struct OwnModel {
   Linear head;
 
   explicit OwnModel(Rng& rng)
-      : embed({256, dim, 0.3}, rng), gau({.dim = dim, .key_dim = 16, .causal = true}, rng),
-        gla_norm({dim}), norm({dim}), gla({.dim = dim, .heads = 4}, rng),
+      : embed({256, dim, 0.3}, rng), gau({.dim = dim, .key_dim = 16, .causal = true}, rng), gla_norm({dim}),
+        norm({dim}), gla({.dim = dim, .heads = 4}, rng),
         nearby({.heads = {.dim = dim, .heads = 4, .causal = true, .use_rope = true, .residual = true},
-                .window = 12, .norm = NormKind::layer}, rng),
+                .window = 12,
+                .norm = NormKind::layer},
+               rng),
         head({dim, 256}, rng) {}
   /// tokens [batch, n] → logits [batch, n, 256].
   Tensor operator()(const Tensor& tokens, const Pass& pass = {}) const {

@@ -1,12 +1,12 @@
 // What a gate on the attention output changes in a trained language model (Qiu et al. 2025, "Gated Attention for Large
-// Language Models"): where attention goes that nothing deserves, how large activations get, how sparse the gate becomes, and
-// what high learning rates do. Two byte-level Transformers of equal parameters, with and without gate G1; every window opens
-// with the same start token.
+// Language Models"): where attention goes that nothing deserves, how large activations get, how sparse the gate
+// becomes, and what high learning rates do. Two byte-level Transformers of equal parameters, with and without gate G1;
+// every window opens with the same start token.
 //
 //   attention_sink --text FILE [--out FOLDER] [--steps N] [--smoke]
 //
-// examples/run.sh and examples/report.sh fetch a text. FOLDER gets sink.svg (attention to the start token while training)
-// and spikes.svg (loss at the highest rate).
+// examples/run.sh and examples/report.sh fetch a text. FOLDER gets sink.svg (attention to the start token while
+// training) and spikes.svg (loss at the highest rate).
 #include "support/byte_lm.h"
 #include "support/corpus.h"
 #include "support/insight.h"
@@ -25,7 +25,8 @@ namespace {
 
 struct Settings {
   std::string text, out = "build/report";
-  int64_t dim = 96, layers = 4, heads = 4, hidden = 256, context = 256, batch = 8, steps = 1200, short_steps = 300, seed = 1;
+  int64_t dim = 96, layers = 4, heads = 4, hidden = 256, context = 256, batch = 8, steps = 1200, short_steps = 300,
+          seed = 1;
   double lr = 2e-3;
   bool smoke = false;
 };
@@ -35,19 +36,23 @@ MixerLm make_model(bool gated, const Settings& s) {
   std::vector<Mixer> mixers;
   for (int64_t i = 0; i < s.layers; ++i)
     mixers.emplace_back(MultiHeadAttention({.heads = {.dim = s.dim, .heads = s.heads, .causal = true, .use_rope = true},
-                                            .gates = std::vector<AttentionGateOptions>(gated ? 1 : 0)}, rng));
+                                            .gates = std::vector<AttentionGateOptions>(gated ? 1 : 0)},
+                                           rng));
   return MixerLm(s.dim, std::move(mixers), s.hidden - (gated ? s.dim / 3 : 0), 0.02, rng);  // SwiGLU pays for the gate
 }
 
 /// The window's bytes with byte 0, which no text has, before them.
 Tensor with_start(const Tensor& bytes) { return cat({zeros({bytes.dim(0), 1}, {i64}), bytes}, 1); }
-Tensor logits(const MixerLm& model, const Tensor& bytes) { return narrow(model(with_start(bytes)), 1, 1, bytes.dim(1)); }
+Tensor logits(const MixerLm& model, const Tensor& bytes) {
+  return narrow(model(with_start(bytes)), 1, 1, bytes.dim(1));
+}
 
 struct Run {
   std::vector<double> bits, looked_at, first_token, largest;
 };
 
-Run train(const MixerLm& model, std::string_view text, const Tensor& sample, int64_t steps, double lr, const Settings& s) {
+Run train(const MixerLm& model, std::string_view text, const Tensor& sample, int64_t steps, double lr,
+          const Settings& s) {
   Rng rng(static_cast<uint64_t>(s.seed) + 1000);  // the same batches for all
   Adam adam(parameters(model), {.beta2 = 0.95, .weight_decay = 0.05});
   const Schedule rate = cosine_schedule({.lr = lr, .warmup = steps / 50, .total = steps + 1, .floor = lr / 20});
@@ -63,7 +68,8 @@ Run train(const MixerLm& model, std::string_view text, const Tensor& sample, int
     adam.step();
     if (sample.defined() && (step % std::max<int64_t>(1, steps / 24) == 0 || step + 1 == steps)) {
       const Insight in = look_inside(model, with_start(sample));
-      run.looked_at.push_back(double(step)), run.first_token.push_back(100 * in.first_token), run.largest.push_back(in.largest);
+      run.looked_at.push_back(double(step)), run.first_token.push_back(100 * in.first_token),
+          run.largest.push_back(in.largest);
     }
   }
   return run;
@@ -105,8 +111,8 @@ int program(int argc, char** argv) {
 
   std::vector<Series> sinks, curves;
   double bits[2], share[2];
-  std::printf("%lld steps of %lld windows of %lld bytes, learning rate %g\n", (long long)s.steps,
-              (long long)s.batch, (long long)s.context, s.lr);
+  std::printf("%lld steps of %lld windows of %lld bytes, learning rate %g\n", (long long)s.steps, (long long)s.batch,
+              (long long)s.context, s.lr);
   for (int gated = 0; gated < 2; ++gated) {
     const char* name = gated ? "gate G1" : "no gate";
     MixerLm model = make_model(gated, s);
@@ -114,8 +120,8 @@ int program(int argc, char** argv) {
     bits[gated] = bits_per_byte([&](const Tensor& bytes) { return logits(model, bytes); }, valid, s.context);
     const Insight in = look_inside(model, with_start(sample));
     share[gated] = 100 * in.first_token;
-    std::printf("\n%s: %lld weights, %.3f bits/char (training %.3f), %lld spikes\n", name, (long long)count(model), bits[gated],
-                last_tenth(run.bits), (long long)spikes(run.bits));
+    std::printf("\n%s: %lld weights, %.3f bits/char (training %.3f), %lld spikes\n", name, (long long)count(model),
+                bits[gated], last_tenth(run.bits), (long long)spikes(run.bits));
     std::printf("layer   start token   largest activation   gate: mean   < 1/2   < 0.01\n");
     for (std::size_t i = 0; i < in.first_by_layer.size(); ++i) {
       std::printf("%5zu %11.1f %% %20.1f", i, 100 * in.first_by_layer[i], in.largest_by_layer[i]);
@@ -127,25 +133,28 @@ int program(int argc, char** argv) {
     std::fflush(stdout);
     sinks.push_back({name, run.looked_at, run.first_token, false});
   }
-  write_svg_curve(s.out + "/sink.svg", {.title = "Attention to the start token, mean of all layers and heads",
-                                        .y_label = "% of attention"}, sinks);
+  write_svg_curve(s.out + "/sink.svg",
+                  {.title = "Attention to the start token, mean of all layers and heads", .y_label = "% of attention"},
+                  sinks);
 
-  std::printf("\n%lld steps at high rates\n     rate   model     bits/char (last tenth)   spikes\n", (long long)s.short_steps);
+  std::printf("\n%lld steps at high rates\n     rate   model     bits/char (last tenth)   spikes\n",
+              (long long)s.short_steps);
   for (double factor : {4.0, 16.0}) {
     curves.clear();
     for (int gated = 0; gated < 2; ++gated) {
       const Run run = train(make_model(gated, s), text.train, {}, s.short_steps, factor * s.lr, s);
-      std::printf("%9g   %-7s   %22.3f   %6lld\n", factor * s.lr, gated ? "gate G1" : "no gate",
-                  last_tenth(run.bits), (long long)spikes(run.bits));
+      std::printf("%9g   %-7s   %22.3f   %6lld\n", factor * s.lr, gated ? "gate G1" : "no gate", last_tenth(run.bits),
+                  (long long)spikes(run.bits));
       std::fflush(stdout);
       curves.push_back(series(gated ? "gate G1" : "no gate", run.bits, true));
     }
   }
-  write_svg_curve(s.out + "/spikes.svg", {.title = str("Loss at a learning rate of ", 16 * s.lr),
-                                          .y_label = "bits per character"}, curves);
-  print_result("attention_sink",
-               "gate G1: " + fixed(bits[1], 3) + " bits/char, " + fixed(share[1], 1) + " % of attention to the start token",
-               "no gate: " + fixed(bits[0], 3) + ", " + fixed(share[0], 1) + " %", bits[1] < bits[0], s.seed);
+  write_svg_curve(s.out + "/spikes.svg",
+                  {.title = str("Loss at a learning rate of ", 16 * s.lr), .y_label = "bits per character"}, curves);
+  print_result(
+      "attention_sink",
+      "gate G1: " + fixed(bits[1], 3) + " bits/char, " + fixed(share[1], 1) + " % of attention to the start token",
+      "no gate: " + fixed(bits[0], 3) + ", " + fixed(share[0], 1) + " %", bits[1] < bits[0], s.seed);
   return 0;
 }
 

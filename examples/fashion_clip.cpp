@@ -1,6 +1,6 @@
 // A small CLIP (Radford et al. 2021) whose two towers are gated attention units: pictures and captions are mapped to
-// vectors that point the same way when they belong together. A picture shows two articles of Fashion-MNIST side by side,
-// its caption says which ("a bag left of an ankle boot", bytes). Of the 100 pairs of classes 20 are never seen in
+// vectors that point the same way when they belong together. A picture shows two articles of Fashion-MNIST side by
+// side, its caption says which ("a bag left of an ankle boot", bytes). Of the 100 pairs of classes 20 are never seen in
 // training: their captions can only be found by who understands words and places. Retrieval among all 100 captions,
 // against chance and nearest mean pictures:
 //
@@ -112,7 +112,8 @@ int program(int argc, char** argv) {
   if (batch < 2 || batch > std::ssize(known)) throw std::runtime_error("fashion_clip: --batch must be 2 … 80");
 
   Rng rng(static_cast<uint64_t>(seed));
-  const Clip model({.mixing = Mixing::gau, .dim = dim, .layers = layers, .key_dim = dim / 2, .kind = GauKind::softmax}, rng);
+  const Clip model({.mixing = Mixing::gau, .dim = dim, .layers = layers, .key_dim = dim / 2, .kind = GauKind::softmax},
+                   rng);
   const Tensor texts = captions();
   Adam adam(parameters(model), {.weight_decay = 0.05});
   const Schedule rate = cosine_schedule({.lr = lr, .warmup = steps / 20, .total = steps + 1, .floor = lr / 50});
@@ -134,11 +135,14 @@ int program(int argc, char** argv) {
 
   NoGrad guard;
   std::vector<Tensor> of_class;
-  for (const auto& rows : train_pairs.of_class) of_class.push_back(mean(index_select(train.x, 0, Tensor::from(rows)), {0}));
+  for (const auto& rows : train_pairs.of_class)
+    of_class.push_back(mean(index_select(train.x, 0, Tensor::from(rows)), {0}));
   const Tensor means = reshape(stack(of_class), {10, 28 * 28});
   const Tensor words = model.of_captions(texts);
-  std::printf("%lld weights, %lld steps of %lld pairs\n\n%% of pictures whose caption is found among 100 (chance 1 %%)\n"
-              "pairs of classes    CLIP-GAU   nearest means\n", (long long)count(model), (long long)steps, (long long)batch);
+  std::printf(
+      "%lld weights, %lld steps of %lld pairs\n\n%% of pictures whose caption is found among 100 (chance 1 %%)\n"
+      "pairs of classes    CLIP-GAU   nearest means\n",
+      (long long)count(model), (long long)steps, (long long)batch);
   double clip[2], nearest[2];
   for (int seen = 1; seen >= 0; --seen) {
     std::vector<int64_t> pairs;

@@ -1,5 +1,5 @@
-// A vision Transformer made of gated attention units: pictures as sequences of patches. ViT-GAU on Fashion-MNIST against a
-// ViT with softmax attention and an MLP on pixels, all of equal parameters and the same training.
+// A vision Transformer made of gated attention units: pictures as sequences of patches. ViT-GAU on Fashion-MNIST
+// against a ViT with softmax attention and an MLP on pixels, all of equal parameters and the same training.
 //
 //   fashion_vit --data FOLDER [--out FOLDER] [--epochs N] [--smoke]
 //
@@ -75,8 +75,9 @@ int program(int argc, char** argv) {
 
   ClassifyOptions c{.epochs = epochs, .batch = batch, .lr = lr, .seed = static_cast<uint64_t>(seed)};
   c.augment = [](const Tensor& x, Rng& rng) { return randint(0, 2, {1}, rng).item<int64_t>() ? flip(x, {2}) : x; };
-  std::printf("%lld pictures to train on, %lld to test\n\nmodel        weights   ms/step   %% right: validation    test\n",
-              (long long)used, (long long)test.y.dim(0));
+  std::printf(
+      "%lld pictures to train on, %lld to test\n\nmodel        weights   ms/step   %% right: validation    test\n",
+      (long long)used, (long long)test.y.dim(0));
   std::vector<Series> curves;
   double right[3];
   auto study = [&](int i, const char* name, const auto& model) {
@@ -87,8 +88,12 @@ int program(int argc, char** argv) {
     curves.push_back(series(name, r.accuracy, false, 1));
   };
   Rng rng(static_cast<uint64_t>(seed));
-  const EncoderOptions e{.mixing = Mixing::gau, .dim = dim, .layers = layers, .key_dim = dim / 2,
-                         .kind = GauKind::softmax, .dropout = dropout};
+  const EncoderOptions e{.mixing = Mixing::gau,
+                         .dim = dim,
+                         .layers = layers,
+                         .key_dim = dim / 2,
+                         .kind = GauKind::softmax,
+                         .dropout = dropout};
   EncoderOptions softmax = e;
   softmax.mixing = Mixing::softmax;
   const Vit gau(e, rng), transformer(softmax, rng);
@@ -100,7 +105,8 @@ int program(int argc, char** argv) {
   write_svg_curve(out + "/fashion.svg",
                   {.title = "Fashion-MNIST", .x_label = "epoch", .y_label = "% right (validation)"}, curves);
   print_result("fashion_vit", "ViT-GAU: " + fixed(right[2], 1) + " % right",
-               "MLP: " + fixed(right[0], 1) + " %; softmax ViT: " + fixed(right[1], 1) + " %", right[2] > right[0], seed);
+               "MLP: " + fixed(right[0], 1) + " %; softmax ViT: " + fixed(right[1], 1) + " %", right[2] > right[0],
+               seed);
   return 0;
 }
 

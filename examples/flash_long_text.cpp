@@ -8,8 +8,8 @@
 //   FLASH    two layers of mixed-chunk attention in place of each, chunks of 256      n·256 a layer
 //
 // examples/run.sh fetches a text (build/data/jargon.txt). Each step reads --tokens bytes, as few long windows or many
-// short ones; time is the median step, memory the largest sum of all tensors during one. Over ranks each window is cut: a
-// rank has its piece of it, the same weights as all, and the memory shown is that of the rank that needs most.
+// short ones; time is the median step, memory the largest sum of all tensors during one. Over ranks each window is cut:
+// a rank has its piece of it, the same weights as all, and the memory shown is that of the rank that needs most.
 #include "support/byte_lm.h"
 #include "support/corpus.h"
 #include "support/mixer.h"
@@ -72,8 +72,8 @@ MixerLm softmax_model(const Settings& s, Rng& rng) {
 MixerLm flash_model(const Settings& s, Rng& rng) {
   std::vector<Mixer> mixers;
   for (int64_t i = 0; i < 2 * s.blocks; ++i)
-    mixers.emplace_back(Flash({.dim = s.dim, .key_dim = s.dim / 2, .chunk = s.chunk, .causal = true,
-                               .linear_bias = false}, rng));
+    mixers.emplace_back(
+        Flash({.dim = s.dim, .key_dim = s.dim / 2, .chunk = s.chunk, .causal = true, .linear_bias = false}, rng));
   return MixerLm(s.dim, std::move(mixers), 0, 0.02, rng);
 }
 
@@ -116,7 +116,8 @@ Result train(const MixerLm& model, const Split& text, int64_t n, const Settings&
     seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
   }
   Result r;
-  r.peak = all_reduce(full({}, static_cast<double>(memory_stats(device).peak), {f64}), ranks, ReduceOp::max).item<int64_t>();
+  r.peak =
+      all_reduce(full({}, static_cast<double>(memory_stats(device).peak), {f64}), ranks, ReduceOp::max).item<int64_t>();
   std::nth_element(seconds.begin(), seconds.begin() + std::ssize(seconds) / 2, seconds.end());
   r.seconds = seconds[seconds.size() / 2];
   const std::size_t last = std::max<std::size_t>(1, bits.size() / 8);

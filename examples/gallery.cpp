@@ -22,8 +22,8 @@ namespace {
 const std::string text = "a gate decides what a token reads, and a gate decides what stays";
 const int64_t n = static_cast<int64_t>(text.size()), width = 32;
 
-/// A row for each letter, [1, 1, n, width]: a random vector of the letter plus half of those of the two letters before, so
-/// that equal words are alike. Serves as queries and as keys.
+/// A row for each letter, [1, 1, n, width]: a random vector of the letter plus half of those of the two letters before,
+/// so that equal words are alike. Serves as queries and as keys.
 Tensor letters() {
   Rng rng(3);
   const Tensor table = normal({128, width}, 0, 0.8, rng);
@@ -46,7 +46,8 @@ struct Picture {
 std::vector<Picture> pictures() {
   const AttentionMask causal{.causal = true};
   auto masked = [](AttentionMask mask) {
-    return [mask](const Tensor& q, const Tensor& k, const Tensor& unit) { return attention(q, k, unit, {.mask = mask}); };
+    return
+        [mask](const Tensor& q, const Tensor& k, const Tensor& unit) { return attention(q, k, unit, {.mask = mask}); };
   };
   auto gau = [causal](GauKind kind, int64_t top_k = 0) {
     return [=](const Tensor& q, const Tensor& k, const Tensor& unit) {
@@ -55,9 +56,9 @@ std::vector<Picture> pictures() {
   };
   auto linear = [](const Tensor& log_decay) {
     return [=](const Tensor& q, const Tensor& k, const Tensor& unit) {
-      return linear_attention(elu1(q), elu1(k), unit,
-                              {.direction = LinearDirection::causal, .normalize = LinearNormalize::none,
-                               .log_decay = log_decay});
+      return linear_attention(
+          elu1(q), elu1(k), unit,
+          {.direction = LinearDirection::causal, .normalize = LinearNormalize::none, .log_decay = log_decay});
     };
   };
   return {
@@ -67,16 +68,17 @@ std::vector<Picture> pictures() {
       {"blocks", "BigBird", masked(bigbird_mask(n, {.block = 8, .random = 1}))},
       {"relu²", "GAU", gau(GauKind::su)},
       {"top-k", "5 of a row", gau(GauKind::softmax, 5)},
-      {"mixed chunks", "FLASH", [](const Tensor& q, const Tensor& k, const Tensor& unit) {
+      {"mixed chunks", "FLASH",
+       [](const Tensor& q, const Tensor& k, const Tensor& unit) {
          return mixed_chunk_attention(q, k, q, k, unit, {.chunk = 16, .causal = true});
        }},
-      {"Sinkhorn", "doubly stochastic", [](const Tensor& q, const Tensor& k, const Tensor& unit) {
-         return sinkhorn_attention(q, k, unit, {});
-       }},
+      {"Sinkhorn", "doubly stochastic",
+       [](const Tensor& q, const Tensor& k, const Tensor& unit) { return sinkhorn_attention(q, k, unit, {}); }},
       {"linear", "elu + 1", linear({})},
       {"retention", "fades evenly", linear(full({1, 1, n}, -0.1))},
       {"gated linear", "fades at blanks", linear(fading(1.2))},
-      {"forgetting", "fades at blanks", [](const Tensor& q, const Tensor& k, const Tensor& unit) {
+      {"forgetting", "fades at blanks",
+       [](const Tensor& q, const Tensor& k, const Tensor& unit) {
          const Tensor c = cumsum(fading(1.2), -1);
          return attention(q, k, unit, {.mask = {.causal = true}, .bias = unsqueeze(c, -1) - unsqueeze(c, -2)});
        }},
@@ -126,14 +128,15 @@ int program(int argc, char** argv) {
   std::ostringstream svg;
   svg << "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 " << columns * step_x + 12 << " " << rows * step_y + 8
       << "' font-family='system-ui, sans-serif'>\n<title>Who attends to whom: twelve kinds of attention over the line “"
-      << text << "”</title>\n<style>.g{fill:#eef1f5}.p{fill:#0b5394}.n{fill:#c2410c}.t{fill:#1f2328;font-size:13px}"
+      << text
+      << "”</title>\n<style>.g{fill:#eef1f5}.p{fill:#0b5394}.n{fill:#c2410c}.t{fill:#1f2328;font-size:13px}"
          ".s{fill:#656d76;font-size:11px}@media(prefers-color-scheme:dark){.g{fill:#161b22}.p{fill:#79c0ff}"
          ".n{fill:#ffa657}.t{fill:#e6edf3}.s{fill:#8d96a0}}</style>\n";
   for (int p = 0; p < static_cast<int>(all.size()); ++p) {
     const Picture& picture = all[static_cast<std::size_t>(p)];
     const int left = 12 + p % columns * step_x, top = 8 + p / columns * step_y;
-    svg << "<g transform='translate(" << left << " " << top << ")'><rect class='g' width='" << side << "' height='" << side
-        << "'/>\n<g transform='scale(" << cell << ")' shape-rendering='crispEdges'>\n";
+    svg << "<g transform='translate(" << left << " " << top << ")'><rect class='g' width='" << side << "' height='"
+        << side << "'/>\n<g transform='scale(" << cell << ")' shape-rendering='crispEdges'>\n";
     draw(svg, picture.weights(x, x, unit));
     svg << "</g><text class='t' y='" << side + 15 << "'>" << picture.title << "</text><text class='s' y='" << side + 29
         << "'>" << picture.source << "</text></g>\n";

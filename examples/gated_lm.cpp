@@ -111,21 +111,26 @@ void train(std::deque<Arm>& arms, std::string_view text, const Settings& s, cons
     return sum;
   };
   const double budget = 60 * s.minutes * static_cast<double>(arms.size());
-  auto done = [&](int64_t step) { return of_first(s.steps ? double(step) / double(s.steps) : elapsed() / budget, ranks); };
+  auto done = [&](int64_t step) {
+    return of_first(s.steps ? double(step) / double(s.steps) : elapsed() / budget, ranks);
+  };
   double now = done(0);
   for (int64_t step = 0; now < 1;) {
     const Batch batch = random_batch(text, s.batch, s.context, rng, device_named(s.device));
     const double lr = learning_rate(s.lr, now);
     for (Arm& arm : arms) arm.step(batch, lr);
     now = done(++step);
-    progress.update(step, {{"bits/char", arms.front().bits}, {"bytes/s", double(step * s.batch * s.context) * double(arms.size()) / elapsed()}},
+    progress.update(step,
+                    {{"bits/char", arms.front().bits},
+                     {"bytes/s", double(step * s.batch * s.context) * double(arms.size()) / elapsed()}},
                     std::min(1.0, now));
   }
 }
 
 int run(const Settings& s, const Communicator& ranks) {
   only_first_prints(ranks);
-  ranks.check_same("settings", str(s.minutes, ' ', s.steps, ' ', s.lr, ' ', s.context, ' ', s.batch, ' ', s.seed, ' ', s.smoke));
+  ranks.check_same("settings",
+                   str(s.minutes, ' ', s.steps, ' ', s.lr, ' ', s.context, ' ', s.batch, ' ', s.seed, ' ', s.smoke));
   std::printf("%s\n", describe_machine().c_str());
   const std::string words = learning_text(s.text);
   const Split text = split_text(words, static_cast<std::size_t>(s.context) + 1);
@@ -139,15 +144,16 @@ int run(const Settings& s, const Communicator& ranks) {
 
   Rng rng(7);
   const Tensor sample = random_batch(valid, 8, s.context, rng, device_named(s.device)).inputs;
-  std::printf("\n%lld steps of %lld windows of %lld bytes\n\n", (long long)arms[0].adam.steps(),
-              (long long)s.batch, (long long)s.context);
+  std::printf("\n%lld steps of %lld windows of %lld bytes\n\n", (long long)arms[0].adam.steps(), (long long)s.batch,
+              (long long)s.context);
   std::printf("                                   bits/char           first-token   largest\n");
   std::printf("model          weights  ms/step  training  validation    attention   activation\n");
   for (const Arm& arm : arms) {
     const Insight in = look_inside(arm.model, sample);
     std::printf("%-12s %9lld %8.1f %9.3f %11.3f %10.1f %% %12.1f\n", arm.name.c_str(), (long long)count(arm.model),
                 1000 * arm.seconds / static_cast<double>(arm.adam.steps()), arm.bits,
-                bits_per_byte(arm.model, valid, s.context, device_named(s.device), ranks), 100 * in.first_token, in.largest);
+                bits_per_byte(arm.model, valid, s.context, device_named(s.device), ranks), 100 * in.first_token,
+                in.largest);
   }
   std::printf("\n                    first-token   largest      gate scores\n");
   std::printf("model        layer   attention   activation     mean      min      max   < 1/2   < 0.01\n");
@@ -157,8 +163,9 @@ int run(const Settings& s, const Communicator& ranks) {
       std::printf("%-12s %5zu %9.1f %% %12.1f", i == 0 ? arm.name.c_str() : "", i, 100 * in.first_by_layer[i],
                   in.largest_by_layer[i]);
       if (in.gates.empty()) std::printf("        –\n");
-      else std::printf(" %8.3f %8.4f %8.4f %5.0f %% %6.1f %%\n", in.gates[i].mean, in.gates[i].min, in.gates[i].max,
-                       100 * in.gates[i].below_half, 100 * in.gates[i].below_1e2);
+      else
+        std::printf(" %8.3f %8.4f %8.4f %5.0f %% %6.1f %%\n", in.gates[i].mean, in.gates[i].min, in.gates[i].max,
+                    100 * in.gates[i].below_half, 100 * in.gates[i].below_1e2);
     }
   }
   return 0;

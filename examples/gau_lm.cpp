@@ -3,7 +3,8 @@
 //   gau_lm --text FILE [--out DIR] [--minutes M | --steps N] …        (examples/run.sh does it all)
 //   mpirun -n 4 gau_lm …                                              (examples/run.sh --ranks 4)
 //
-// Several ranks share each batch: the same windows are drawn, whatever their number. In the output folder: checkpoint.safetensors, log.csv, curve.svg. Ctrl-C saves; the same command resumes.
+// Several ranks share each batch: the same windows are drawn, whatever their number. In the output folder:
+// checkpoint.safetensors, log.csv, curve.svg. Ctrl-C saves; the same command resumes.
 #include "support/byte_lm.h"
 #include "support/corpus.h"
 #include "support/interrupt.h"
@@ -77,9 +78,12 @@ Settings parse(int argc, char** argv) {
 }
 
 std::map<std::string, std::string> config_of(const Settings& s, double elapsed) {
-  return {{"dim", std::to_string(s.dim)},         {"layers", std::to_string(s.layers)},
-          {"key_dim", std::to_string(s.key_dim)}, {"context", std::to_string(s.context)},
-          {"batch", std::to_string(s.batch)},     {"seed", std::to_string(s.seed)},
+  return {{"dim", std::to_string(s.dim)},
+          {"layers", std::to_string(s.layers)},
+          {"key_dim", std::to_string(s.key_dim)},
+          {"context", std::to_string(s.context)},
+          {"batch", std::to_string(s.batch)},
+          {"seed", std::to_string(s.seed)},
           {"elapsed_ms", std::to_string(static_cast<int64_t>(elapsed * 1000))}};
 }
 
@@ -91,16 +95,18 @@ void check_sizes(const Settings& s, const std::string& checkpoint) {
     const auto before = old.config.find(key);
     if (before == old.config.end() || before->second == now.at(key)) continue;
     const std::string option = str("--", key == std::string_view("key_dim") ? "key-dim" : key);
-    fail<ValueError>("gau_lm: ", checkpoint, " is of a model with ", option, " ", before->second, " — got ", option, " ", now.at(key),
-                     "; to go on with it give ", option, " ", before->second, ", to begin anew --fresh or another --out");
+    fail<ValueError>("gau_lm: ", checkpoint, " is of a model with ", option, " ", before->second, " — got ", option,
+                     " ", now.at(key), "; to go on with it give ", option, " ", before->second,
+                     ", to begin anew --fresh or another --out");
   }
 }
 
 /// What ranks must have in common.
 std::string settings_text(const Settings& s) {
-  return str("minutes ", s.minutes, "\nsteps ", s.steps, "\nlr ", s.lr, "\ndropout ", s.dropout, "\ndim ", s.dim, "\nlayers ", s.layers,
-             "\nkey_dim ", s.key_dim, "\ncontext ", s.context, "\nbatch ", s.batch, "\nevals ", s.evals, "\nseed ", s.seed,
-             "\nprofile ", s.profile, "\nbf16 ", s.bf16, "\nshard ", s.shard, "\nfresh ", s.fresh, "\nsmoke ", s.smoke);
+  return str("minutes ", s.minutes, "\nsteps ", s.steps, "\nlr ", s.lr, "\ndropout ", s.dropout, "\ndim ", s.dim,
+             "\nlayers ", s.layers, "\nkey_dim ", s.key_dim, "\ncontext ", s.context, "\nbatch ", s.batch, "\nevals ",
+             s.evals, "\nseed ", s.seed, "\nprofile ", s.profile, "\nbf16 ", s.bf16, "\nshard ", s.shard, "\nfresh ",
+             s.fresh, "\nsmoke ", s.smoke);
 }
 
 int run(const Settings& s, const Communicator& ranks) {
@@ -124,11 +130,12 @@ int run(const Settings& s, const Communicator& ranks) {
   DataParallel parallel(model, ranks);
   Adam adam(parameters(model), {.lr = s.lr, .beta2 = 0.95, .weight_decay = 0.05});
   if (s.shard) adam.shard(ranks);
-  std::printf("machine   %s%s\n", describe_machine().c_str(), ranks.size() == 1 ? "" : str(" on each of ", ranks.size(), " ranks").c_str());
+  std::printf("machine   %s%s\n", describe_machine().c_str(),
+              ranks.size() == 1 ? "" : str(" on each of ", ranks.size(), " ranks").c_str());
   std::printf("text      %s: %zu bytes to train on, %zu to validate\n", s.text.empty() ? "(built in)" : s.text.c_str(),
               split.train.size(), valid.size());
-  std::printf("model     %lld GAU blocks, width %lld, %lld parameters%s%s\n", (long long)s.layers,
-              (long long)s.dim, (long long)count(model), s.bf16 ? ", products of bf16" : "", device == cpu ? "" : ", on the GPU");
+  std::printf("model     %lld GAU blocks, width %lld, %lld parameters%s%s\n", (long long)s.layers, (long long)s.dim,
+              (long long)count(model), s.bf16 ? ", products of bf16" : "", device == cpu ? "" : ", on the GPU");
 
   int64_t step = 0;
   double before = 0;  // seconds trained in earlier runs
@@ -172,16 +179,20 @@ int run(const Settings& s, const Communicator& ranks) {
     const double train_bits = loss_sum / double(loss_count) * bits;  // not a number before the first step
     if (log) log->append({double(step), elapsed(), train_bits, valid_bits, adam.lr()});
     const auto three = [](double v) { return std::round(v * 1000) / 1000; };
-    progress.note(str("step ", step, loss_count > 0 ? str(": train ", three(train_bits), ",") : ":", " validation ", three(valid_bits), " bits/char"));
+    progress.note(str("step ", step, loss_count > 0 ? str(": train ", three(train_bits), ",") : ":", " validation ",
+                      three(valid_bits), " bits/char"));
     loss_sum = 0, loss_count = 0;
     validating += elapsed() - begun;
   };
-  // A run by the clock spends a tenth of it at most, but for the last validation; a run by steps validates where it always does.
-  const auto affordable = [&] { return s.steps > 0 || now >= 1 || of_first(validating < 0.1 * (elapsed() - before), ranks) > 0; };
+  // A run by the clock spends a tenth of it at most, but for the last validation; a run by steps validates where it
+  // always does.
+  const auto affordable = [&] {
+    return s.steps > 0 || now >= 1 || of_first(validating < 0.1 * (elapsed() - before), ranks) > 0;
+  };
   // One GPU replays its steps; ranks exchange gradients, which no graph records.
-  GraphedStep graphed(
-      adam, [&](const std::vector<Tensor>& in) { return cross_entropy(model(in[0], {.rng = &rng}), in[1]); },
-      {.max_norm = 1});
+  GraphedStep graphed(adam,
+                      [&](const std::vector<Tensor>& in) { return cross_entropy(model(in[0], {.rng = &rng}), in[1]); },
+                      {.max_norm = 1});
   const bool replays = device != cpu && ranks.size() == 1;
   if (step == 0) validate();
   while (now < 1) {
@@ -206,15 +217,20 @@ int run(const Settings& s, const Communicator& ranks) {
     ++step;
     if (profile) {
       progress.finish();
-      std::printf("\nstep %lld\n%s\n%s", (long long)step, profile->table().c_str(), traffic_table(parallel.take_traffic()).c_str());
+      std::printf("\nstep %lld\n%s\n%s", (long long)step, profile->table().c_str(),
+                  traffic_table(parallel.take_traffic()).c_str());
       if (first_rank) profile->save_trace(s.out + "/trace.json");
       profile.reset();
     }
     const double value = parallel.mean(tokens > 0 ? loss.item() : 0, tokens);
     now = progressed();
-    if (!std::isfinite(value)) throw std::runtime_error("gau_lm: the loss is not finite at step " + std::to_string(step));
+    if (!std::isfinite(value))
+      throw std::runtime_error("gau_lm: the loss is not finite at step " + std::to_string(step));
     loss_sum += value, ++loss_count;
-    progress.update(step, {{"bits/char", value * bits}, {"bytes/s", double((step - first) * s.batch * s.context) / (elapsed() - before)}}, std::min(1.0, now));
+    progress.update(
+        step,
+        {{"bits/char", value * bits}, {"bytes/s", double((step - first) * s.batch * s.context) / (elapsed() - before)}},
+        std::min(1.0, now));
     if (now < 3 && progress.milestone(s.evals)) {
       if (affordable()) validate();
       save();
@@ -227,7 +243,8 @@ int run(const Settings& s, const Communicator& ranks) {
     return 0;
   }
 
-  if (step == first) valid_bits = bits_per_byte(model, valid, s.context, device, ranks);  // this run had nothing left to do
+  if (step == first)
+    valid_bits = bits_per_byte(model, valid, s.context, device, ranks);  // this run had nothing left to do
   if (!first_rank) return 0;
   write_svg_curve(s.out + "/curve.svg", {.title = "GAU byte-level language model", .y_label = "bits per character"},
                   {log->series("training", true), log->series("validation")},
@@ -236,7 +253,8 @@ int run(const Settings& s, const Communicator& ranks) {
               elapsed() / 60);
   const char* names[] = {"bigram", "trigram", "4-gram"};
   for (int i = 0; i < 3; ++i)
-    std::printf("          %s the %s baseline (%.3f)\n", valid_bits < ngram[i + 1] ? "below" : "ABOVE", names[i], ngram[i + 1]);
+    std::printf("          %s the %s baseline (%.3f)\n", valid_bits < ngram[i + 1] ? "below" : "ABOVE", names[i],
+                ngram[i + 1]);
   std::string words = sample(model, s.prompt, std::min(s.sample, s.context), s.temperature, rng);
   std::printf("sample    %s\nfiles     %s/{checkpoint.safetensors,log.csv,curve.svg}\n", words.c_str(), s.out.c_str());
   return 0;

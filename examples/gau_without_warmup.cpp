@@ -1,7 +1,7 @@
 // Do gated attention units need warm-up (Su 2022, https://spaces.ac.cn/archives/8990)? At the start a GAU adds almost
-// nothing to its input, so that a deep stack of x ← norm(x + GAU(x)) is close to the identity; the post-norm Transformer is
-// not, and needs small learning rates first. Byte-level language models of 24 and 48 residual layers, GAU against
-// Transformer of equal parameters, with warm-up and without, no clipping:
+// nothing to its input, so that a deep stack of x ← norm(x + GAU(x)) is close to the identity; the post-norm
+// Transformer is not, and needs small learning rates first. Byte-level language models of 24 and 48 residual layers,
+// GAU against Transformer of equal parameters, with warm-up and without, no clipping:
 //
 //   gau_without_warmup --text FILE [--out FOLDER] [--steps N] [--smoke]
 //
@@ -33,7 +33,8 @@ struct Settings {
 /// attention has 4d², so that the MLP gets 4d + s hidden channels.
 TransformerBlock<MultiHeadAttention> post_norm_block(const Settings& s, Rng& rng) {
   MultiHeadAttention attention({.heads = {.dim = s.dim, .heads = 4, .causal = true, .use_rope = true}}, rng);
-  return {std::move(attention), Mlp({.dim = s.dim, .hidden = 4 * s.dim + s.key_dim, .init = Init::xavier()}, rng),
+  return {std::move(attention),
+          Mlp({.dim = s.dim, .hidden = 4 * s.dim + s.key_dim, .init = Init::xavier()}, rng),
           {.placement = NormPlacement::post}};
 }
 
@@ -47,7 +48,8 @@ struct Lm {
   Lm(bool use_gau, int64_t layers, const Settings& s, Rng& rng)
       : embed({256, s.dim, 0.02}, rng), norm({s.dim}), head({s.dim, 256}, rng) {
     for (int64_t i = 0; use_gau && i < layers; ++i)
-      gau.emplace_back(GauOptions{.dim = s.dim, .key_dim = s.key_dim, .causal = true, .placement = GauPlacement::post}, rng);
+      gau.emplace_back(GauOptions{.dim = s.dim, .key_dim = s.key_dim, .causal = true, .placement = GauPlacement::post},
+                       rng);
     for (int64_t i = 0; !use_gau && i < layers / 2; ++i) blocks.push_back(post_norm_block(s, rng));
   }
   Tensor operator()(const Tensor& bytes, const Pass& pass = {}) const {
@@ -82,7 +84,8 @@ std::vector<double> train(const Lm& model, std::string_view text, int64_t warmup
 /// ‖GAU(x)‖/‖x‖ of an untrained layer with s = 128 and n = 512, x ~ N(0, 1), all weights `scale` times LeCun's.
 double branch_size(double scale) {
   Rng rng(5);
-  Gau gau({.dim = 256, .key_dim = 128, .use_rope = false, .norm = NormKind::none, .init = {InitKind::lecun, scale}}, rng);
+  Gau gau({.dim = 256, .key_dim = 128, .use_rope = false, .norm = NormKind::none, .init = {InitKind::lecun, scale}},
+          rng);
   Tensor x = normal({1, 512, 256}, 0, 1, rng);
   NoGrad guard;
   return norm(gau(x) - x).item() / norm(x).item();
@@ -104,8 +107,10 @@ int program(int argc, char** argv) {
   const std::string words = learning_text(s.text);
   const Split text = split_text(words, static_cast<std::size_t>(s.context) + 1);
 
-  std::printf("a GAU's branch / its input, s = 128, n = 512: %.4f (theory 0.0112); all weights halved: %.6f, a factor of "
-              "1/%.0f (theory 1/128)\n\n", branch_size(1), branch_size(0.5), branch_size(1) / branch_size(0.5));
+  std::printf(
+      "a GAU's branch / its input, s = 128, n = 512: %.4f (theory 0.0112); all weights halved: %.6f, a factor of "
+      "1/%.0f (theory 1/128)\n\n",
+      branch_size(1), branch_size(0.5), branch_size(1) / branch_size(0.5));
   std::printf("layers  model        weights  warm-up   bits/char: training (last tenth)   validation\n");
   std::filesystem::create_directories(s.out);
   double gau_worst = 0, transformer_best = 1e9;
@@ -129,8 +134,8 @@ int program(int argc, char** argv) {
                     {.title = str(layers, " residual layers, post-norm"), .y_label = "bits per character"}, curves);
   }
   print_result("gau_without_warmup", "GAU without warm-up: at most " + fixed(gau_worst, 2) + " bits/char",
-               "post-norm Transformer without warm-up: at least " + fixed(transformer_best, 2), gau_worst < transformer_best,
-               s.seed);
+               "post-norm Transformer without warm-up: at least " + fixed(transformer_best, 2),
+               gau_worst < transformer_best, s.seed);
   return 0;
 }
 
@@ -140,7 +145,8 @@ int main(int argc, char** argv) { return run_program(program, argc, argv); }
 
 // Expected output of gau_without_warmup --text build/data/jargon.txt (two busy cores):
 //
-// a GAU's branch / its input, s = 128, n = 512: 0.0630 (theory 0.0112); all weights halved: 0.000109, a factor of 1/580 (theory 1/128)
+// a GAU's branch / its input, s = 128, n = 512: 0.0630 (theory 0.0112); all weights halved: 0.000109, a factor of 1/580
+// (theory 1/128)
 //
 // layers  model        weights  warm-up   bits/char: training (last tenth)   validation
 //     24  GAU           686720        0                              3.947        3.978

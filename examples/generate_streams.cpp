@@ -43,12 +43,12 @@ std::vector<Kind> kinds(int64_t d) {
       {"  2 KV heads, window 128", make(MultiHeadAttention{}, window)},
       {"GAU", make(Gau{}, GauOptions{.dim = d, .key_dim = d / 2, .causal = true})},
       {"FLASH, chunks of 64", make(Flash{}, FlashOptions{.dim = d, .key_dim = d / 2, .chunk = 64, .causal = true})},
-      {"linear", make(LinearAttention{}, LinearAttentionOptions{.dim = d, .heads = heads,
-                                                                .direction = LinearDirection::causal})},
+      {"linear",
+       make(LinearAttention{}, LinearAttentionOptions{.dim = d, .heads = heads, .direction = LinearDirection::causal})},
       {"retention", make(Retention{}, RetentionOptions{.dim = d, .heads = heads})},
       {"GLA", make(Gla{}, GlaOptions{.dim = d, .heads = heads})},
-      {"fused softmax+linear", make(FusedAttention{}, FusedAttentionOptions{.heads = {.dim = d, .heads = heads,
-       .causal = true}})},
+      {"fused softmax+linear",
+       make(FusedAttention{}, FusedAttentionOptions{.heads = {.dim = d, .heads = heads, .causal = true}})},
   };
 }
 
@@ -92,7 +92,8 @@ Result write_and_read(const MixerLm& model, const std::vector<int64_t>& marks, R
 int run(const Settings& s) {
   const std::vector<int64_t> marks =
       s.smoke ? std::vector<int64_t>{8, 32, 96, 192} : std::vector<int64_t>{64, 512, 2048, 8192};
-  std::printf("%s\nwidth %lld, %lld layers, f32\n\n", describe_machine().c_str(), (long long)s.dim, (long long)s.layers);
+  std::printf("%s\nwidth %lld, %lld layers, f32\n\n", describe_machine().c_str(), (long long)s.dim,
+              (long long)s.layers);
   std::printf("%34s | %35s | %27s  |  relative\n", "", "numbers in the state after", "µs per token at");
   std::printf("%-24s %9s |", "layers", "weights");
   for (int64_t m : marks) std::printf(" %8lld", (long long)m);

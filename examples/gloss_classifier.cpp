@@ -38,7 +38,8 @@ std::vector<Gloss> read_glosses(const std::string& path) {
     Gloss g{std::stoll(line.substr(9, 2)) - 3, {}};
     std::string word;
     for (char c : line.substr(bar + 3, line.find("; \"", bar) - bar - 3) + ' ') {
-      if (std::isalnum(static_cast<unsigned char>(c))) word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+      if (std::isalnum(static_cast<unsigned char>(c)))
+        word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
       else if (!word.empty()) g.words.push_back(std::move(word)), word.clear();
     }
     if (g.words.size() > kWords) g.words.resize(kWords);
@@ -72,7 +73,9 @@ Glosses encode(const std::vector<Gloss>& glosses, Rng& rng) {
     }
   }
   const Tensor x = Tensor::from(words, {n, kWords}), y = Tensor::from(labels);
-  auto part = [&](int64_t first, int64_t count) { return Labelled{narrow(x, 0, first, count), narrow(y, 0, first, count)}; };
+  auto part = [&](int64_t first, int64_t count) {
+    return Labelled{narrow(x, 0, first, count), narrow(y, 0, first, count)};
+  };
   out.train = part(0, used), out.valid = part(used, tenth), out.test = part(used + tenth, tenth);
   return out;
 }
@@ -110,28 +113,36 @@ int program(int argc, char** argv) {
   o("bag-lr", bag_lr, "that of the bag of words");
   o("seed", seed, at_least(0), "of split, weights and batches");
   o("smoke", smoke, "a few made-up glosses, one epoch");
-  parse_flags("gloss_classifier", "classes of WordNet's glosses: GAU, softmax attention, a bag of words", o, argc, argv);
+  parse_flags("gloss_classifier", "classes of WordNet's glosses: GAU, softmax attention, a bag of words", o, argc,
+              argv);
   std::filesystem::create_directories(out);  // before the long work
   std::vector<Gloss> glosses;
   if (smoke) {
-    for (int64_t i = 0; i < 200; ++i) glosses.push_back({i % 26, {"a", str("kind", i % 26), "of", str("thing", i % 7)}});
+    for (int64_t i = 0; i < 200; ++i)
+      glosses.push_back({i % 26, {"a", str("kind", i % 26), "of", str("thing", i % 7)}});
     epochs = 1, dim = 16;
   } else {
     glosses = read_glosses(data);
   }
   Rng split(static_cast<uint64_t>(seed));
   const Glosses g = encode(glosses, split);
-  std::printf("%lld glosses to train on, %lld to test, %lld words\n\n"
-              "model          weights  in layers   ms/step   %% right: validation    test\n",
-              (long long)g.train.y.dim(0), (long long)g.test.y.dim(0), (long long)g.vocabulary);
+  std::printf(
+      "%lld glosses to train on, %lld to test, %lld words\n\n"
+      "model          weights  in layers   ms/step   %% right: validation    test\n",
+      (long long)g.train.y.dim(0), (long long)g.test.y.dim(0), (long long)g.vocabulary);
   std::vector<Series> curves;
   double right[3];
   for (int i = 0; i < 3; ++i) {
     const Mixing mixing[] = {Mixing::none, Mixing::softmax, Mixing::gau};
     const char* names[] = {"bag of words", "softmax", "GAU"};
     Rng rng(static_cast<uint64_t>(seed));
-    const Classifier model({.mixing = mixing[i], .dim = dim, .layers = layers, .key_dim = dim / 2,
-                            .kind = GauKind::softmax, .dropout = dropout}, g.vocabulary, g.classes, rng);
+    const Classifier model({.mixing = mixing[i],
+                            .dim = dim,
+                            .layers = layers,
+                            .key_dim = dim / 2,
+                            .kind = GauKind::softmax,
+                            .dropout = dropout},
+                           g.vocabulary, g.classes, rng);
     const Fit r = fit(model, g.train, g.valid,
                       {.epochs = epochs, .lr = i == 0 ? bag_lr : lr, .seed = static_cast<uint64_t>(seed)});
     right[i] = accuracy(model, g.test);
@@ -140,8 +151,10 @@ int program(int argc, char** argv) {
     std::fflush(stdout);
     curves.push_back(series(names[i], r.accuracy, false, 1));
   }
-  write_svg_curve(out + "/glosses.svg", {.title = "WordNet glosses: % of 26 classes right", .x_label = "epoch",
-                                         .y_label = "% right (validation)"}, curves);
+  write_svg_curve(
+      out + "/glosses.svg",
+      {.title = "WordNet glosses: % of 26 classes right", .x_label = "epoch", .y_label = "% right (validation)"},
+      curves);
   print_result("gloss_classifier", "GAU: " + fixed(right[2], 1) + " % right",
                "bag of words: " + fixed(right[0], 1) + " %; softmax, equal parameters: " + fixed(right[1], 1) + " %",
                right[2] > right[0], seed);

@@ -1,12 +1,13 @@
 // Sequences of 8,192 bases: whose gene is this? A tape of 16S ribosomal RNA genes, one after the other without marks
-// between them; for every base the model says of which of eleven phyla the gene is that it belongs to. 4,000 genes to train
-// on, other 1,000 for the tapes of the test. FLASH against GAU and softmax attention of equal parameters, and against what counting
-// does: logistic regression on the 256 kinds of four bases in a row, in the 768 bases around a place. All get about the same
-// time: FLASH reads many more tapes in it.
+// between them; for every base the model says of which of eleven phyla the gene is that it belongs to. 4,000 genes to
+// train on, other 1,000 for the tapes of the test. FLASH against GAU and softmax attention of equal parameters, and
+// against what counting does: logistic regression on the 256 kinds of four bases in a row, in the 768 bases around a
+// place. All get about the same time: FLASH reads many more tapes in it.
 //
 //   long_rrna --data rRNA16S.gold.fasta [--steps N] [--length N] [--smoke]
 //
-// examples/report.sh fetches the data (Debian package microbiomeutil-data). FOLDER gets rrna.svg: accuracy over processor time.
+// examples/report.sh fetches the data (Debian package microbiomeutil-data). FOLDER gets rrna.svg: accuracy over
+// processor time.
 #include "support/encoder.h"
 #include "support/options.h"
 #include "support/study.h"
@@ -43,7 +44,7 @@ Genes read_genes(const std::string& path, Rng& rng) {
       bases = &of_phylum[line.substr(domain + 2, end - domain - 2)].emplace_back();
     } else if (bases) {
       for (char c : line) {
-        const char base = static_cast<char>(c & ~0x20);  // as a capital
+        const char base = static_cast<char>(c & ~0x20);                                 // as a capital
         *bases += base == 'C' ? '\1' : base == 'G' ? '\2' : base == 'T' ? '\3' : '\0';  // unknown ones as A
       }
     }
@@ -56,7 +57,8 @@ Genes read_genes(const std::string& path, Rng& rng) {
     ++out.phyla;
   }
   const Tensor order = permutation(std::ssize(all), rng);
-  for (size_t i = 0; i < all.size(); ++i) (i % 5 == 0 ? out.test : out.train).push_back(all[size_t(order.data<int64_t>()[i])]);
+  for (size_t i = 0; i < all.size(); ++i)
+    (i % 5 == 0 ? out.test : out.train).push_back(all[size_t(order.data<int64_t>()[i])]);
   return out;
 }
 
@@ -76,7 +78,8 @@ Tape draw_tape(const std::vector<Gene>& genes, int64_t n, Rng& rng) {
   return {Tensor::from(bases, {1, n}), Tensor::from(phyla, {1, n})};
 }
 
-/// k bases in a row as one number below 4^k, that of each place and its followers; after the tape's end comes its beginning.
+/// k bases in a row as one number below 4^k, that of each place and its followers; after the tape's end comes its
+/// beginning.
 Tensor words(const Tensor& bases, int64_t k) {
   Tensor w = bases;
   for (int64_t i = 1; i < k; ++i) w = w * 4 + cat({narrow(bases, 1, i, bases.dim(1) - i), narrow(bases, 1, 0, i)}, 1);
@@ -149,7 +152,8 @@ Result train(const char* name, const Model& model, const Genes& genes, int64_t s
     r.right += 100 * mean(to(eq(argmax(model(tape.bases), 2), tape.phyla), f32)).item() / double(s.tests);
   }
   r.microseconds = 1e6 * ticks / double(steps * s.length);
-  std::printf("%-22s %8lld %8lld %10.1f %10.2f\n", name, (long long)count(model), (long long)steps, r.microseconds, r.right);
+  std::printf("%-22s %8lld %8lld %10.1f %10.2f\n", name, (long long)count(model), (long long)steps, r.microseconds,
+              r.right);
   std::fflush(stdout);
   return r;
 }
@@ -169,7 +173,8 @@ int program(int argc, char** argv) {
   o("lr", s.lr, "highest learning rate");
   o("seed", s.seed, at_least(0), "of split, weights and tapes");
   o("smoke", s.smoke, "made-up genes, two steps");
-  parse_flags("long_rrna", "phyla along tapes of ribosomal genes: FLASH, GAU, softmax attention, counts", o, argc, argv);
+  parse_flags("long_rrna", "phyla along tapes of ribosomal genes: FLASH, GAU, softmax attention, counts", o, argc,
+              argv);
   std::filesystem::create_directories(s.out);  // before the long work
   Rng rng(static_cast<uint64_t>(s.seed));
   Genes genes;
@@ -183,25 +188,30 @@ int program(int argc, char** argv) {
   std::vector<double> share(size_t(genes.phyla), 0);
   double total = 0;
   for (const Gene& g : genes.test) share[size_t(g.phylum)] += double(g.bases.size()), total += double(g.bases.size());
-  std::printf("%zu genes to train on, %zu to test, %lld phyla; tapes of %lld bases; always the largest phylum: %.1f %%\n\n"
-              "model                   weights    steps   µs/token   %% right\n", genes.train.size(), genes.test.size(),
-              (long long)genes.phyla, (long long)s.length, 100 * *std::max_element(share.begin(), share.end()) / total);
+  std::printf(
+      "%zu genes to train on, %zu to test, %lld phyla; tapes of %lld bases; always the largest phylum: %.1f %%\n\n"
+      "model                   weights    steps   µs/token   %% right\n",
+      genes.train.size(), genes.test.size(), (long long)genes.phyla, (long long)s.length,
+      100 * *std::max_element(share.begin(), share.end()) / total);
   auto reader = [&](Mixing mixing) {
     Rng weights(static_cast<uint64_t>(s.seed));
-    return Reader({.mixing = mixing, .dim = s.dim, .layers = s.layers, .key_dim = s.dim / 2, .heads = 2, .chunk = s.chunk},
-                  genes.phyla, weights);
+    return Reader(
+        {.mixing = mixing, .dim = s.dim, .layers = s.layers, .key_dim = s.dim / 2, .heads = 2, .chunk = s.chunk},
+        genes.phyla, weights);
   };
   const Result counts = train("counts of four bases", Counts(genes.phyla, rng), genes, s.steps, 1e-2, s);
   const Result flash = train("FLASH", reader(Mixing::flash), genes, s.steps, s.lr, s);
   const Result softmax = train("softmax", reader(Mixing::softmax), genes, s.softmax_steps, s.lr, s);
   const Result gau = train("GAU", reader(Mixing::gau), genes, s.gau_steps, s.lr, s);
   write_svg_curve(s.out + "/rrna.svg",
-                  {.title = str("Phyla along tapes of ", s.length, " bases"), .x_label = "processor time of two cores, seconds",
+                  {.title = str("Phyla along tapes of ", s.length, " bases"),
+                   .x_label = "processor time of two cores, seconds",
                    .y_label = "% of bases right (training)"},
                   {flash.curve, softmax.curve, gau.curve}, {{"counts", counts.right}});
   auto speed = [](const Result& r) { return fixed(r.right, 1) + " %, " + fixed(r.microseconds, 1) + " µs/token"; };
   print_result("long_rrna", str("FLASH, n = ", s.length, ": ", speed(flash)),
-               str("counts of 4-mers: ", fixed(counts.right, 1), " %; in the same time softmax: ", speed(softmax), "; GAU: ", speed(gau)),
+               str("counts of 4-mers: ", fixed(counts.right, 1), " %; in the same time softmax: ", speed(softmax),
+                   "; GAU: ", speed(gau)),
                flash.right > counts.right, s.seed);
   return 0;
 }

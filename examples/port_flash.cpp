@@ -1,5 +1,6 @@
 // lucidrains' FLASHTransformer, a causal language model, with its own weights; they come back to PyTorch the same way.
-// Logits and the gradient of the embedding are compared with those of FLASH-pytorch; its options and names: support/ports.h.
+// Logits and the gradient of the embedding are compared with those of FLASH-pytorch; its options and names:
+// support/ports.h.
 #include "support/compare.h"
 #include "support/ports.h"
 

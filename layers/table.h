@@ -59,10 +59,10 @@ struct LayerDraft {
 struct LayerTakes {
   bool key_mask = false, segments = false;
   bool positions = false;  // of self attention
-  bool context = false;  // context and context_mask, if the options ask for a context
-  bool scores = false;   // mask, bias, blocks
-  bool branch = false;   // F(x) of a gated residual
-  bool streams = false;  // can be streamed if its options are causal
+  bool context = false;    // context and context_mask, if the options ask for a context
+  bool scores = false;     // mask, bias, blocks
+  bool branch = false;     // F(x) of a gated residual
+  bool streams = false;    // can be streamed if its options are causal
 };
 
 struct LayerRow : LayerTakes {
@@ -95,53 +95,52 @@ constexpr LayerTakes kCrossed{.key_mask = true, .context = true, .streams = true
 // The rows: name, fields of the pass, options of the first sample, and the changes of these options in each further
 // sample. Each room has its own function, so that it compiles in its own file.
 
-template <class Rows>
-void nn_rows(Rows& rows) {
+template <class Rows> void nn_rows(Rows& rows) {
   rows.template add<Linear>("linear", {}, R"({"in_dim": 5, "out_dim": 7})", {R"({"bias": false})"});
   rows.template add<Embedding>("embedding", {}, R"({"count": 11, "dim": 4})");
   rows.template add<Mlp>("mlp", {}, R"({"dim": 4})",
                          {R"({"bias": false, "hidden": 5, "activation": "silu", "dropout": 0.3})"});
-  rows.template add<Glu>("glu", {}, R"({"dim": 4})",
-                         {R"({"bias": true, "hidden": 5, "kind": "silu_glu", "dropout": 0.3})",
-                                                             R"({"kind": "geglu_tanh"})"});
+  rows.template add<Glu>(
+      "glu", {}, R"({"dim": 4})",
+      {R"({"bias": true, "hidden": 5, "kind": "silu_glu", "dropout": 0.3})", R"({"kind": "geglu_tanh"})"});
   rows.template add<Norm>("norm", {}, R"({"dim": 4})",
                           {R"({"kind": "none"})", R"({"kind": "rms"})", R"({"kind": "rms_plain"})",
                            R"({"kind": "scale"})", R"({"kind": "scale_l2"})", R"({"parts": 2, "eps": 0.01})",
                            R"({"parts": 2, "kind": "rms"})", R"({"parts": 4, "kind": "rms_plain", "eps": 0.1})"});
   rows.template add<ShortConvolution>("short_convolution", kMasked, R"({"dim": 4})",
                                       {R"({"width": 2, "bias": true, "activation": "identity"})"});
-  rows.template add<GatedResidual>("gated_residual", {.branch = true}, R"({"dim": 4})",
-                                   {R"({"kind": "per_channel"})", R"({"kind": "input"})", R"({"kind": "input_token"})"});
+  rows.template add<GatedResidual>(
+      "gated_residual", {.branch = true}, R"({"dim": 4})",
+      {R"({"kind": "per_channel"})", R"({"kind": "input"})", R"({"kind": "input_token"})"});
 }
 
-template <class Rows>
-void gau_rows(Rows& rows) {
+template <class Rows> void gau_rows(Rows& rows) {
   rows.template add<Gau>(
-      "gau", {.key_mask = true, .segments = true, .scores = true, .streams = true},
-      R"({"dim": 4, "key_dim": 6, "expansion": 5, "linear_bias": false})",
-      {R"({"bias": "toeplitz", "norm": "none", "causal": true, "max_length": 70, "gamma_std": 1})",
-       R"({"bias": "rope", "norm": "scale", "kind": "softmax_plus", "attention_dropout": 0.3})",
-       R"({"bias": "t5", "norm": "rms_plain", "placement": "post", "kind": "laplace", "linear_bias": true})",
-       R"({"heads": 2, "expansion": 6, "bias": "rope", "rope_rot_dim": 2, "use_rope": false, "causal": true})",
-       R"({"top_k": 2, "length": "constant", "kind": "rownorm", "causal": true, "dropout": 0.3})",
-       R"({"causal": true, "window": 3, "kind": "lucid"})", R"({"kind": "paper_code"})", R"({"kind": "paper_eq"})",
-       R"({"causal": true, "kind": "softmax", "bias": "rope", "length": "constant", "placement": "post", "heads": 2,
+          "gau", {.key_mask = true, .segments = true, .scores = true, .streams = true},
+          R"({"dim": 4, "key_dim": 6, "expansion": 5, "linear_bias": false})",
+          {R"({"bias": "toeplitz", "norm": "none", "causal": true, "max_length": 70, "gamma_std": 1})",
+           R"({"bias": "rope", "norm": "scale", "kind": "softmax_plus", "attention_dropout": 0.3})",
+           R"({"bias": "t5", "norm": "rms_plain", "placement": "post", "kind": "laplace", "linear_bias": true})",
+           R"({"heads": 2, "expansion": 6, "bias": "rope", "rope_rot_dim": 2, "use_rope": false, "causal": true})",
+           R"({"top_k": 2, "length": "constant", "kind": "rownorm", "causal": true, "dropout": 0.3})",
+           R"({"causal": true, "window": 3, "kind": "lucid"})", R"({"kind": "paper_code"})", R"({"kind": "paper_eq"})",
+           R"({"causal": true, "kind": "softmax", "bias": "rope", "length": "constant", "placement": "post", "heads": 2,
            "key_dim": 8, "expansion": 6, "top_k": 3, "rope_pairing": "interleaved", "rope_offset": 3, "attention_dropout": 0.3})",
-       R"({"causal": true, "kind": "softmax_plus", "bias": "t5", "window": 4})",
-       R"({"causal": true, "kind": "laplace", "bias": "toeplitz", "max_length": 70, "length": "constant"})",
-       R"({"causal": true, "kind": "paper_code", "bias": "t5"})",
-       R"({"causal": true, "kind": "paper_eq", "top_k": 3})",
-       R"({"causal": true, "kind": "softmax", "qk_norm": true, "norm_eps": 0.01, "residual": false, "rope_xpos": 16})",
-       R"({"causal": true, "kind": "softmax_plus", "min_length": 1, "heads": 2, "expansion": 6, "qk_norm": true,
+           R"({"causal": true, "kind": "softmax_plus", "bias": "t5", "window": 4})",
+           R"({"causal": true, "kind": "laplace", "bias": "toeplitz", "max_length": 70, "length": "constant"})",
+           R"({"causal": true, "kind": "paper_code", "bias": "t5"})",
+           R"({"causal": true, "kind": "paper_eq", "top_k": 3})",
+           R"({"causal": true, "kind": "softmax", "qk_norm": true, "norm_eps": 0.01, "residual": false, "rope_xpos": 16})",
+           R"({"causal": true, "kind": "softmax_plus", "min_length": 1, "heads": 2, "expansion": 6, "qk_norm": true,
            "qk_norm_kind": "layer", "qk_norm_eps": 0.1, "placement": "post", "residual": false, "rope_rot_dim": 2,
            "rope_frequencies": [0.7], "rope_factor": 1.2})"})
       .nonlinear_after_dropout = Json::Object{{"placement", "post"}};
   rows.template add<CrossGau>("cross_gau", kCrossed, R"({"dim": 4, "key_dim": 6, "expansion": 5})",
                               {R"({"context_dim": 3, "kind": "softmax", "dropout": 0.3})", R"({"kind": "rownorm"})",
                                R"({"kind": "softmax_plus", "min_length": 2, "norm_eps": 0.01})"});
-  rows.template add<TutorialGau>("tutorial_gau", kMasked, R"({"dim": 4, "expansion": 6})",
-                                 {R"({"causal": true, "project_out": true})",
-                                  R"({"sigmoid_gate": false, "gelu_tanh": true})"});
+  rows.template add<TutorialGau>(
+      "tutorial_gau", kMasked, R"({"dim": 4, "expansion": 6})",
+      {R"({"causal": true, "project_out": true})", R"({"sigmoid_gate": false, "gelu_tanh": true})"});
   rows.template add<Flash>(
       "flash", kDocuments, R"({"dim": 4, "key_dim": 6, "expansion": 5, "chunk": 4, "linear_bias": false})",
       {R"({"bias": "toeplitz", "norm": "layer", "causal": true})",
@@ -161,20 +160,20 @@ void gau_rows(Rows& rows) {
   rows.template add<FlashBlock>("flash_block", kDocuments, R"({"dim": 4, "key_dim": 6, "expansion": 5, "chunk": 4})",
                                 {R"({"layers": 3, "causal": true, "norm": "layer"})"});
   rows.template add<FlashModel>(
-      "flash_model", kDocuments, R"({"layers": 1, "dim": 4, "key_dim": 6, "expansion": 5, "chunk": 4})",
-      {R"({"layers": 2, "causal": true, "vocabulary": 11, "outputs": 11, "model_dropout": 0.3})",
-       R"({"causal": true, "positions": false, "final_norm": "layer", "norm_eps": 0.01})"})
+          "flash_model", kDocuments, R"({"layers": 1, "dim": 4, "key_dim": 6, "expansion": 5, "chunk": 4})",
+          {R"({"layers": 2, "causal": true, "vocabulary": 11, "outputs": 11, "model_dropout": 0.3})",
+           R"({"causal": true, "positions": false, "final_norm": "layer", "norm_eps": 0.01})"})
       .nonlinear_after_dropout = Json::Object{};
-  LayerRow& mc_tfm = rows.template add<McTfm>("mc_tfm", kDocuments, R"({"dim": 8, "heads": 2, "chunk": 4})",
-                           {R"({"causal": true, "linear_bias": false})",
-                            R"({"norm": "scale", "hidden": 5, "use_rope": false, "dropout": 0.3, "scaling": "lucid",
+  LayerRow& mc_tfm = rows.template add<McTfm>(
+      "mc_tfm", kDocuments, R"({"dim": 8, "heads": 2, "chunk": 4})",
+      {R"({"causal": true, "linear_bias": false})",
+       R"({"norm": "scale", "hidden": 5, "use_rope": false, "dropout": 0.3, "scaling": "lucid",
                                 "count_padding": true, "across_chunks": false})",
-                            R"({"causal": true, "kind": "softmax_plus", "min_length": 2, "norm_eps": 0.01, "rope_xpos": 16})"});
+       R"({"causal": true, "kind": "softmax_plus", "min_length": 2, "norm_eps": 0.01, "rope_xpos": 16})"});
   mc_tfm.bare = {{"heads", 2}}, mc_tfm.nonlinear_after_dropout = Json::Object{};
 }
 
-template <class Rows>
-void heads_rows(Rows& rows) {
+template <class Rows> void heads_rows(Rows& rows) {
   rows.template add<MultiHeadAttention>(
       "multi_head_attention",
       {.key_mask = true, .segments = true, .positions = true, .context = true, .scores = true, .streams = true},
@@ -223,63 +222,61 @@ void heads_rows(Rows& rows) {
                                     R"({"causal": true, "use_rope": true, "window": 4})",
                                     R"({"causal": true, "ties": "threshold", "head_dim": 4, "out_bias": true})"});
   rows.template add<PairScore>("pair_score", {}, R"({"dim": 4})", {R"({"kind": "mlp", "width": 3})"});
-  rows.template add<ThresholdAttention>("threshold_attention_layer", kMasked, R"({"dim": 4, "heads": 2})",
-                                        {R"({"score": "mlp", "score_width": 3, "mode": "soft"})",
-                                         R"({"mode": "soft", "causal": true, "attention_dropout": 0.3})",
-                                         R"({"mode": "hard", "causal": true})",
-                                         R"({"score": "mlp", "causal": true, "use_rope": true})"});
-  rows.template add<SinkhornAttention>("sinkhorn_attention", {.key_mask = true}, R"({"dim": 4, "heads": 2})",
-                                       {R"({"top_k": 3, "attention_dropout": 0.3})",
-                                        R"({"variant": "literal", "iterations": 3, "use_rope": true})",
-                                        R"({"last": "columns", "iterations": 2, "qkv_bias": true})"});
+  rows.template add<ThresholdAttention>(
+      "threshold_attention_layer", kMasked, R"({"dim": 4, "heads": 2})",
+      {R"({"score": "mlp", "score_width": 3, "mode": "soft"})",
+       R"({"mode": "soft", "causal": true, "attention_dropout": 0.3})", R"({"mode": "hard", "causal": true})",
+       R"({"score": "mlp", "causal": true, "use_rope": true})"});
+  rows.template add<SinkhornAttention>(
+      "sinkhorn_attention", {.key_mask = true}, R"({"dim": 4, "heads": 2})",
+      {R"({"top_k": 3, "attention_dropout": 0.3})", R"({"variant": "literal", "iterations": 3, "use_rope": true})",
+       R"({"last": "columns", "iterations": 2, "qkv_bias": true})"});
   rows.template add<SinkhornBlockAttention>("sinkhorn_block_attention", {.key_mask = true},
                                             R"({"dim": 4, "heads": 2, "block": 2})",
                                             {R"({"attention_dropout": 0.3, "out_bias": true})",
                                              R"({"block": 4, "last": "columns", "iterations": 1, "use_rope": true})"});
-  rows.template add<GlobalLocalAttention>("global_local_attention",
-                                          {.key_mask = true, .segments = true, .positions = true, .scores = true},
-                                          R"({"dim": 4, "heads": 2, "w": 1})",
-                                          {R"({"separate_global": false, "attention_dropout": 0.3})"});
+  rows.template add<GlobalLocalAttention>(
+      "global_local_attention", {.key_mask = true, .segments = true, .positions = true, .scores = true},
+      R"({"dim": 4, "heads": 2, "w": 1})", {R"({"separate_global": false, "attention_dropout": 0.3})"});
 }
 
-template <class Rows>
-void linear_time_rows(Rows& rows) {
+template <class Rows> void linear_time_rows(Rows& rows) {
   rows.template add<FeatureMap>(
       "feature_map", {}, R"({"dim": 3})",
       {R"({"kind": "identity"})", R"({"kind": "exp"})", R"({"kind": "relu", "features": 4})", R"({"kind": "t2r"})",
        R"({"kind": "poly_elem", "degree": 3})", R"({"kind": "poly_kernel"})", R"({"kind": "favor", "features": 4})",
-       R"({"kind": "favor", "features": 4, "offset": 0.1})",
-       R"({"kind": "fourier", "smoothing": 0.1})", R"({"kind": "mlp", "hidden": 4})", R"({"kind": "hedgehog"})"});
+       R"({"kind": "favor", "features": 4, "offset": 0.1})", R"({"kind": "fourier", "smoothing": 0.1})",
+       R"({"kind": "mlp", "hidden": 4})", R"({"kind": "hedgehog"})"});
   rows.template add<LinearAttention>(
-      "linear_attention", kMasked, R"({"dim": 4, "heads": 2, "chunk": 3})",
-      {R"({"direction": "causal", "decay": "learned", "output_norm": "rms", "qkv_bias": true, "out_bias": true})",
-       R"({"direction": "bidirectional", "decay": "fixed", "gamma": [0.9, 0.5], "dropout": 0.3})",
-       R"({"direction": "two_direction_mean", "feature_map_kind": "t2r", "tie_feature_map": false,
+          "linear_attention", kMasked, R"({"dim": 4, "heads": 2, "chunk": 3})",
+          {R"({"direction": "causal", "decay": "learned", "output_norm": "rms", "qkv_bias": true, "out_bias": true})",
+           R"({"direction": "bidirectional", "decay": "fixed", "gamma": [0.9, 0.5], "dropout": 0.3})",
+           R"({"direction": "two_direction_mean", "feature_map_kind": "t2r", "tie_feature_map": false,
            "feature_map_offset": 0.1})",
-       R"({"feature_map_kind": "mlp", "feature_map_heads": 2, "head_dim": 3, "value_dim": 2})",
-       R"({"direction": "causal", "feature_map_kind": "favor", "feature_map_features": 6, "use_rope": "features"})",
-       R"({"direction": "causal", "normalize": "none", "use_rope": "inputs"})",
-       R"({"direction": "causal", "feature_map_kind": "hedgehog", "decay": "fixed", "gamma": [0.9, 0.5],
+           R"({"feature_map_kind": "mlp", "feature_map_heads": 2, "head_dim": 3, "value_dim": 2})",
+           R"({"direction": "causal", "feature_map_kind": "favor", "feature_map_features": 6, "use_rope": "features"})",
+           R"({"direction": "causal", "normalize": "none", "use_rope": "inputs"})",
+           R"({"direction": "causal", "feature_map_kind": "hedgehog", "decay": "fixed", "gamma": [0.9, 0.5],
            "use_rope": "inputs", "rope_offset": 2})",
-       R"({"direction": "two_direction_mean", "decay": "learned", "use_rope": "features", "output_norm": "layer"})",
-       R"({"direction": "causal", "kv_heads": 1, "short_conv": 3, "output_norm": "rms", "norm_eps": 0.1, "output_gate": true,
+           R"({"direction": "two_direction_mean", "decay": "learned", "use_rope": "features", "output_norm": "layer"})",
+           R"({"direction": "causal", "kv_heads": 1, "short_conv": 3, "output_norm": "rms", "norm_eps": 0.1, "output_gate": true,
            "decay": "fixed", "gamma": [0.9, 0.5], "use_rope": "inputs", "rope_xpos": 16})",
-       R"({"kv_heads": 1, "value_dim": 3, "short_conv": 2, "output_gate": true})"})
+           R"({"kv_heads": 1, "value_dim": 3, "short_conv": 2, "output_gate": true})"})
       .bare = {{"dim", 16}};
-  rows.template add<GroupNorm>("group_norm", {}, R"({"groups": 2, "dim": 3})",
-                               {R"({"kind": "rms"})", R"({"kind": "rms_plain"})", R"({"shared": true})",
-                                R"({"kind": "rms", "shared": true})"});
+  rows.template add<GroupNorm>(
+      "group_norm", {}, R"({"groups": 2, "dim": 3})",
+      {R"({"kind": "rms"})", R"({"kind": "rms_plain"})", R"({"shared": true})", R"({"kind": "rms", "shared": true})"});
   rows.template add<Retention>(
-      "retention", kMasked, R"({"dim": 8, "heads": 2, "chunk": 3})",
-      {R"({"gate": false, "group_norm": "rms_plain", "expand_k": 0.5, "dropout": 0.3})",
-       R"({"group_norm": "rms", "use_rope": false, "gamma": [0.9, 1]})",
-       R"({"group_norm": "rms", "shared_norm": true, "kv_heads": 1, "short_conv": 3, "rope_xpos": 16})"})
+          "retention", kMasked, R"({"dim": 8, "heads": 2, "chunk": 3})",
+          {R"({"gate": false, "group_norm": "rms_plain", "expand_k": 0.5, "dropout": 0.3})",
+           R"({"group_norm": "rms", "use_rope": false, "gamma": [0.9, 1]})",
+           R"({"group_norm": "rms", "shared_norm": true, "kv_heads": 1, "short_conv": 3, "rope_xpos": 16})"})
       .bare = {{"heads", 2}};
-  rows.template add<Gla>("gla", kMasked, R"({"dim": 8, "heads": 2, "chunk": 3, "gate_temperature": 2})",
-                         {R"({"gate": "per_head", "output_gate": false, "norm": "none", "scale": 1, "dropout": 0.3})",
-                          R"({"expand_k": 1, "gate_rank": 3, "norm": "layer"})",
-                          R"({"kv_heads": 1, "short_conv": 3, "norm_eps": 0.1})",
-                          R"({"gate": "per_head", "kv_heads": 1, "short_conv": 2})"});
+  rows.template add<Gla>(
+      "gla", kMasked, R"({"dim": 8, "heads": 2, "chunk": 3, "gate_temperature": 2})",
+      {R"({"gate": "per_head", "output_gate": false, "norm": "none", "scale": 1, "dropout": 0.3})",
+       R"({"expand_k": 1, "gate_rank": 3, "norm": "layer"})", R"({"kv_heads": 1, "short_conv": 3, "norm_eps": 0.1})",
+       R"({"gate": "per_head", "kv_heads": 1, "short_conv": 2})"});
 }
 
 }  // namespace detail

@@ -7,8 +7,7 @@
 
 namespace sluice::detail {
 
-template <class M>
-class LayerOf final : public AnyLayer {
+template <class M> class LayerOf final : public AnyLayer {
  public:
   explicit LayerOf(M m) : m_(std::move(m)) {}
   Tensor operator()(const Tensor& x, const Pass& pass) const override {
@@ -35,10 +34,10 @@ class LayerOf final : public AnyLayer {
 std::vector<Json> merged_samples(const char* base, std::initializer_list<const char*> changes);
 
 /// True if the layer's options have a dropout.
-template <class M>
-constexpr bool has_dropout() {
-  return requires(const M& m) { m.options.dropout; } || requires(const M& m) { m.options.heads.dropout; } ||
-         requires(const M& m) { m.options.layer.dropout; };
+template <class M> constexpr bool has_dropout() {
+  return requires(const M& m) { m.options.dropout; }
+  || requires(const M& m) { m.options.heads.dropout; }
+  || requires(const M& m) { m.options.layer.dropout; };
 }
 
 struct RowList {

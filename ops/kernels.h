@@ -1,5 +1,5 @@
-// The kernel slots of ops. Elsewhere are the slots of map, a pair per formula (ops/elementwise/map.h), of core (core/kernel/kernel.h) and
-// of the optimisers (ops/optim_kernels.h). Each CPU kernel is beside its op.
+// The kernel slots of ops. Elsewhere are the slots of map, a pair per formula (ops/elementwise/map.h), of core
+// (core/kernel/kernel.h) and of the optimisers (ops/optim_kernels.h). Each CPU kernel is beside its op.
 //
 // A kernel may assume that the op has checked shapes, dtypes and options, that all tensors are on one device, and that
 // results are allocated. Unless stated otherwise, tensors are contiguous; x, y and g have one dtype, f32, f64, or bf16
@@ -91,7 +91,8 @@ extern Kernel<void(const Tensor& y, const Tensor& g, Tensor& dx, bool log)> soft
 extern Kernel<void(const Tensor& x, const Tensor& w, const Tensor& b, Tensor& y, Tensor& stats, NormSpec spec)> norm;
 /// dx, and dw and db [n] when defined.
 extern Kernel<void(const Tensor& x, const Tensor& w, const Tensor& g, const Tensor& stats, Tensor& dx, Tensor& dw,
-                   Tensor& db, NormSpec spec)> norm_backward;
+                   Tensor& db, NormSpec spec)>
+    norm_backward;
 /// Checks targets [n] against [0, classes). flat = targets, −1 where ignored; share {} = 1/max(1, targets not ignored).
 extern Kernel<void(const Tensor& targets, int64_t ignore_index, int64_t classes, Tensor& flat, Tensor& share)>
     cross_entropy_targets;
@@ -105,7 +106,8 @@ extern Kernel<void(const Tensor& x, Tensor& y, DropoutSpec spec)> dropout;
 
 // -- positions -------------------------------------------------------------------------------------------------
 /// cos and sin [n, half] of (positions + offset) · frequencies, f64 [half], computed in f64; may be empty.
-extern Kernel<void(const Tensor& positions, int64_t offset, const Tensor& frequencies, Tensor& cos, Tensor& sin)> rope_angles;
+extern Kernel<void(const Tensor& positions, int64_t offset, const Tensor& frequencies, Tensor& cos, Tensor& sin)>
+    rope_angles;
 /// y = x [..., n, d] with pairs of channels rotated by the angles, by their negatives if `inverse`.
 extern Kernel<void(const Tensor& x, const Tensor& cos, const Tensor& sin, Tensor& y, RopePairing pairing, bool inverse)>
     rope;
@@ -118,7 +120,8 @@ extern Kernel<void(const detail::AttentionCall& call, Tensor& out, Tensor& lse)>
 /// Gradients from g, the gradient of out (last dim contiguous), and, for softmax, from lse and delta, both
 /// [batch, heads, m]; delta = Σ_c g·out − (gradient of lse).
 extern Kernel<void(const detail::AttentionCall& call, const Tensor& g, const Tensor& lse, const Tensor& delta,
-                   detail::AttentionGradients& out)> attention_backward;
+                   detail::AttentionGradients& out)>
+    attention_backward;
 /// y [batch or 1, heads or 1, m, n] bool: the pairs that a mask over [batch, heads, m, n] allows.
 extern Kernel<void(const AttentionMask& mask, int64_t batch, int64_t heads, Tensor& y)> visible_pairs;
 /// y [batch or 1, heads or 1, m] i64: how many of n keys each query may see.
@@ -128,7 +131,8 @@ extern Kernel<void(Tensor& y, DropoutSpec spec)> attention_keep_mask;
 /// q, k, v of rank 4, last dim contiguous; g undefined, [batch, heads, n] or [batch, heads, n, channels]; y
 /// [batch, heads, n, e], last dim contiguous.
 extern Kernel<void(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o,
-                   Tensor& y)> linear_scan;
+                   Tensor& y)>
+    linear_scan;
 
 }  // namespace kernel
 }  // namespace sluice

@@ -16,8 +16,7 @@ constexpr int64_t kGrain = 1 << 14;  // elements per task
 constexpr int64_t kTile = 512;       // elements of a buffer on the stack
 
 /// Σx² in sixteen lanes: the loop vectorises, and the order of the sum is fixed.
-template <class T>
-double sum_squares(const T* x, int64_t n) {
+template <class T> double sum_squares(const T* x, int64_t n) {
   constexpr int lanes = 16;
   double sum[lanes] = {};
   int64_t i = 0;
@@ -51,10 +50,10 @@ struct Pieces {
     if (waiting > 0) last.push_back(all.size());
   }
   /// Calls f(piece, index of the piece), in parallel.
-  template <class F>
-  void each(F f) const {
+  template <class F> void each(F f) const {
     parallel_for(static_cast<int64_t>(last.size()), 1, [&](int64_t task, int64_t end) {
-      for (std::size_t i = task == 0 ? 0 : last[static_cast<std::size_t>(task - 1)]; i < last[static_cast<std::size_t>(end - 1)]; ++i)
+      for (std::size_t i = task == 0 ? 0 : last[static_cast<std::size_t>(task - 1)];
+           i < last[static_cast<std::size_t>(end - 1)]; ++i)
         f(all[i], i);
     });
   }
@@ -62,14 +61,14 @@ struct Pieces {
 
 /// Calls span(n, w, g, m, v) for a piece of a parameter: once, or once per buffer where gradients or results are bf16.
 /// m or v is null if the rule has none.
-template <class T, class Span>
-void step_piece(const UpdatedTensors& x, Piece piece, Span span) {
+template <class T, class Span> void step_piece(const UpdatedTensors& x, Piece piece, Span span) {
   const std::size_t k = piece.tensor;
   const auto from = [&](const std::vector<Tensor>& list) {
     return list.empty() ? nullptr : const_cast<T*>(list[k].data<T>()) + piece.begin;
   };
   T *w = from(x.w), *m = from(x.m), *v = from(x.v);
-  if (x.rounded.empty() && x.g[k].dtype() == x.w[k].dtype()) return span(piece.end - piece.begin, w, x.g[k].data<T>() + piece.begin, m, v);
+  if (x.rounded.empty() && x.g[k].dtype() == x.w[k].dtype())
+    return span(piece.end - piece.begin, w, x.g[k].data<T>() + piece.begin, m, v);
   alignas(64) T g[kTile];
   for (int64_t i = piece.begin; i < piece.end; i += kTile) {
     const int64_t n = std::min(kTile, piece.end - i), at = i - piece.begin;
@@ -91,27 +90,28 @@ void momentum_span(const SgdStep<T> sgd, int64_t n, T* __restrict__ w, const T* 
   for (int64_t i = 0; i < n; ++i) sgd.template step<nesterov>(w[i], g[i], b[i]);
 }
 
-template <class T>
-void sgd_span(const SgdStep<T> sgd, int64_t n, T* __restrict__ w, const T* __restrict__ g) {
+template <class T> void sgd_span(const SgdStep<T> sgd, int64_t n, T* __restrict__ w, const T* __restrict__ g) {
   for (int64_t i = 0; i < n; ++i) sgd.step(w[i], g[i]);
 }
 
 template <class T>
-void adam_span(const AdamStep<T> adam, int64_t n, T* __restrict__ w, const T* __restrict__ g, T* __restrict__ m, T* __restrict__ v) {
+void adam_span(const AdamStep<T> adam, int64_t n, T* __restrict__ w, const T* __restrict__ g, T* __restrict__ m,
+               T* __restrict__ v) {
   for (int64_t i = 0; i < n; ++i) adam.step(w[i], g[i], m[i], v[i]);
 }
 
 /// The moments, and the directions u.
 template <class T>
-void lamb_span(const LambStep<T> lamb, int64_t n, const T* __restrict__ w, const T* __restrict__ g, T* __restrict__ m, T* __restrict__ v,
-               T* __restrict__ u) {
+void lamb_span(const LambStep<T> lamb, int64_t n, const T* __restrict__ w, const T* __restrict__ g, T* __restrict__ m,
+               T* __restrict__ v, T* __restrict__ u) {
   for (int64_t i = 0; i < n; ++i) {
     lamb.moments(g[i], m[i], v[i]);
     u[i] = lamb.direction(w[i], m[i], v[i]);
   }
 }
 template <class T>
-void apply_span(const LambStep<T> lamb, T rate, int64_t n, T* __restrict__ w, const T* __restrict__ m, const T* __restrict__ v) {
+void apply_span(const LambStep<T> lamb, T rate, int64_t n, T* __restrict__ w, const T* __restrict__ m,
+                const T* __restrict__ v) {
   for (int64_t i = 0; i < n; ++i) w[i] -= rate * lamb.direction(w[i], m[i], v[i]);
 }
 
@@ -170,8 +170,7 @@ void lamb_cpu(const LambRule& rule, UpdatedTensors& x) {
 }
 
 /// f<T>(elements of x), T its dtype.
-template <class F>
-void with_floats(const char* op, const Tensor& x, F f) {
+template <class F> void with_floats(const char* op, const Tensor& x, F f) {
   if (x.dtype() == bf16) f(x.data<BFloat16>());
   else dispatch_float(op, x.dtype(), [&]<class T>() { f(x.data<T>()); });
 }

@@ -59,28 +59,25 @@ namespace detail {
 
 // The constants of each rule in the parameter's dtype, and its step for one element.
 
-template <class T>
-struct SgdStep {
+template <class T> struct SgdStep {
   T lr, momentum, l2;
   explicit SgdStep(const SgdRule& r)
       : lr(static_cast<T>(r.lr)), momentum(static_cast<T>(r.momentum)), l2(static_cast<T>(r.weight_decay)) {}
 
   SLUICE_FN void step(T& w, T g) const { w -= lr * (g + l2 * w); }
-  template <bool nesterov>
-  SLUICE_FN void step(T& w, T g, T& b) const {
+  template <bool nesterov> SLUICE_FN void step(T& w, T g, T& b) const {
     const T d = g + l2 * w;
     b = momentum * b + d;
     w -= lr * (nesterov ? d + momentum * b : b);
   }
 };
 
-template <class T>
-struct AdamStep {
+template <class T> struct AdamStep {
   T b1, c1, b2, c2, lr, root_scale, eps, shrink, l2;
   explicit AdamStep(const AdamRule& r)
-      : b1(static_cast<T>(r.beta1)), c1(static_cast<T>(1 - r.beta1)), b2(static_cast<T>(r.beta2)), c2(static_cast<T>(1 - r.beta2)),
-        lr(static_cast<T>(r.lr)), root_scale(static_cast<T>(r.root_scale)), eps(static_cast<T>(r.eps)),
-        shrink(static_cast<T>(r.shrink)), l2(static_cast<T>(r.l2)) {}
+      : b1(static_cast<T>(r.beta1)), c1(static_cast<T>(1 - r.beta1)), b2(static_cast<T>(r.beta2)),
+        c2(static_cast<T>(1 - r.beta2)), lr(static_cast<T>(r.lr)), root_scale(static_cast<T>(r.root_scale)),
+        eps(static_cast<T>(r.eps)), shrink(static_cast<T>(r.shrink)), l2(static_cast<T>(r.l2)) {}
 
   SLUICE_FN void step(T& w, T g, T& m, T& v) const {
     const T d = g + l2 * w;
@@ -91,13 +88,12 @@ struct AdamStep {
   }
 };
 
-template <class T>
-struct LambStep {
+template <class T> struct LambStep {
   T b1, c1, b2, c2, mean_scale, root_scale, eps, decay;
   explicit LambStep(const LambRule& r)
-      : b1(static_cast<T>(r.beta1)), c1(static_cast<T>(1 - r.beta1)), b2(static_cast<T>(r.beta2)), c2(static_cast<T>(1 - r.beta2)),
-        mean_scale(static_cast<T>(r.mean_scale)), root_scale(static_cast<T>(r.root_scale)), eps(static_cast<T>(r.eps)),
-        decay(static_cast<T>(r.weight_decay)) {}
+      : b1(static_cast<T>(r.beta1)), c1(static_cast<T>(1 - r.beta1)), b2(static_cast<T>(r.beta2)),
+        c2(static_cast<T>(1 - r.beta2)), mean_scale(static_cast<T>(r.mean_scale)),
+        root_scale(static_cast<T>(r.root_scale)), eps(static_cast<T>(r.eps)), decay(static_cast<T>(r.weight_decay)) {}
 
   SLUICE_FN void moments(T g, T& m, T& v) const {
     m = b1 * m + c1 * g;
@@ -118,10 +114,7 @@ SLUICE_FN double clip_factor(double squares, double norm) {
   return now > norm && now <= std::numeric_limits<double>::max() ? norm / now : 1;
 }
 /// clamp(y, ±hi); NaN stays.
-template <class T>
-SLUICE_FN T limited(T y, T hi) {
-  return y > hi ? hi : (y < -hi ? -hi : y);
-}
+template <class T> SLUICE_FN T limited(T y, T hi) { return y > hi ? hi : (y < -hi ? -hi : y); }
 
 }  // namespace detail
 }  // namespace sluice

@@ -46,7 +46,8 @@ Tensor collective(const Call& call, const Tensor& x, const Communicator& c, Adjo
       y = to(y, x.device());
     }
   }
-  const bool anyone = mine || std::any_of(told.begin(), told.end(), [](const PeerCall& t) { return t.flags == kRequiresGrad; });
+  const bool anyone =
+      mine || std::any_of(told.begin(), told.end(), [](const PeerCall& t) { return t.flags == kRequiresGrad; });
   if (!records || !anyone) return y;
   // A constant gets a history, too: this rank's backward pass must call the adjoint, because those of the others do.
   const Tensor input = mine ? x : x.detach().requires_grad_();
@@ -67,18 +68,24 @@ Shape resized(const Shape& shape, int d, int64_t length) {
 /// Ring shift. A rank to which no rank sends gets zeros of length `ends` along dim.
 Tensor shift(const Tensor& x, int by, const Communicator& group, bool cyclic, int dim, int64_t ends) {
   const int n = group.size(), me = group.rank();
-  const auto rank_at = [&](int64_t r) { return cyclic ? static_cast<int>(((r % n) + n) % n) : r < 0 || r >= n ? -1 : static_cast<int>(r); };
+  const auto rank_at = [&](int64_t r) {
+    return cyclic ? static_cast<int>(((r % n) + n) % n) : r < 0 || r >= n ? -1 : static_cast<int>(r);
+  };
   const int to = rank_at(int64_t{me} + by), from = rank_at(int64_t{me} - by);
   const int64_t length = x.rank() ? x.shape()[dim] : 1;
-  const Call call{"ring_shift", str("ring_shift(by ", by, cyclic ? ", cyclic" : ", with ends", ", dim ", dim, ") ", signature(x.dtype(), x.shape(), x.rank() ? dim : -1)), length};
-  return collective(call, x, group, [=](const Tensor& g) { return shift(g, -by, group, cyclic, dim, length); },
-                    [&](const Tensor& here, const std::vector<PeerCall>& told) {
-                      const int64_t arriving = from < 0 ? ends : told[static_cast<std::size_t>(from)].length;
-                      const Shape shape = x.rank() ? resized(x.shape(), dim, arriving) : x.shape();
-                      Tensor y = from < 0 ? zeros(shape, here.options()) : empty(shape, here.options(), "ring_shift");
-                      if (here.device() != meta) shift_raw(group.group(), here, to, y, from);
-                      return y;
-                    });
+  const Call call{"ring_shift",
+                  str("ring_shift(by ", by, cyclic ? ", cyclic" : ", with ends", ", dim ", dim, ") ",
+                      signature(x.dtype(), x.shape(), x.rank() ? dim : -1)),
+                  length};
+  return collective(
+      call, x, group, [=](const Tensor& g) { return shift(g, -by, group, cyclic, dim, length); },
+      [&](const Tensor& here, const std::vector<PeerCall>& told) {
+        const int64_t arriving = from < 0 ? ends : told[static_cast<std::size_t>(from)].length;
+        const Shape shape = x.rank() ? resized(x.shape(), dim, arriving) : x.shape();
+        Tensor y = from < 0 ? zeros(shape, here.options()) : empty(shape, here.options(), "ring_shift");
+        if (here.device() != meta) shift_raw(group.group(), here, to, y, from);
+        return y;
+      });
 }
 
 void check_background(const char* op, const Tensor& x) {
@@ -126,28 +133,30 @@ Tensor reduce(const Tensor& x, int root, const Communicator& group) {
   check_root("reduce", root, group);
   if (group.size() == 1) return x;
   const Call call{"reduce", str("reduce(root ", root, ") ", signature(x.dtype(), x.shape()))};
-  return collective(call, x, group, [root, group](const Tensor& g) { return broadcast(g, root, group); },
-                    [&](const Tensor& here, const auto&) {
-                      if (here.device() == meta) return empty_like(here);
-                      std::vector<Tensor> parts;  // root gets all of x, the others nothing
-                      for (int r = 0; r < group.size(); ++r) parts.push_back(r == root ? here : empty({0}, here.options()));
-                      Tensor y = zeros_like(here);
-                      reduce_scatter_raw(group.group(), "reduce", parts, y);
-                      return y;
-                    });
+  return collective(
+      call, x, group, [root, group](const Tensor& g) { return broadcast(g, root, group); },
+      [&](const Tensor& here, const auto&) {
+        if (here.device() == meta) return empty_like(here);
+        std::vector<Tensor> parts;  // root gets all of x, the others nothing
+        for (int r = 0; r < group.size(); ++r) parts.push_back(r == root ? here : empty({0}, here.options()));
+        Tensor y = zeros_like(here);
+        reduce_scatter_raw(group.group(), "reduce", parts, y);
+        return y;
+      });
 }
 
 Tensor broadcast(const Tensor& x, int root, const Communicator& group) {
   check_root("broadcast", root, group);
   if (group.size() == 1) return x;
   const Call call{"broadcast", str("broadcast(root ", root, ") ", signature(x.dtype(), x.shape()))};
-  return collective(call, x, group, [root, group](const Tensor& g) { return reduce(g, root, group); },
-                    [&](const Tensor& here, const auto&) {
-                      if (here.device() == meta) return empty_like(here);
-                      Tensor y = group.rank() == root ? clone(here) : empty_like(here);
-                      broadcast_raw(group.group(), y, root);
-                      return y;
-                    });
+  return collective(
+      call, x, group, [root, group](const Tensor& g) { return reduce(g, root, group); },
+      [&](const Tensor& here, const auto&) {
+        if (here.device() == meta) return empty_like(here);
+        Tensor y = group.rank() == root ? clone(here) : empty_like(here);
+        broadcast_raw(group.group(), y, root);
+        return y;
+      });
 }
 
 Tensor all_gather(const Tensor& x, int64_t dim, const Communicator& group) {
@@ -156,23 +165,26 @@ Tensor all_gather(const Tensor& x, int64_t dim, const Communicator& group) {
   if (group.size() == 1) return x;
   const Call call{"all_gather", str("all_gather(dim ", d, ") ", signature(x.dtype(), x.shape(), d)), x.shape()[d]};
   auto lengths = std::make_shared<std::vector<int64_t>>();
-  return collective(call, x, group, [=](const Tensor& g) { return reduce_scatter(g, d, group, *lengths); },
-                    [&](const Tensor& here, const std::vector<PeerCall>& told) {
-                      int64_t total = 0;
-                      for (const PeerCall& t : told) lengths->push_back(t.length), total = checked_add("all_gather", total, t.length);
-                      Tensor y = empty(resized(x.shape(), d, total), here.options(), "all_gather");
-                      if (here.device() == meta) return y;
-                      std::vector<Tensor> pieces, places;  // contiguous places receive in place
-                      int64_t start = 0;
-                      for (std::size_t r = 0; r < told.size(); start += told[r++].length) {
-                        places.push_back(narrow(y, d, start, told[r].length));
-                        pieces.push_back(static_cast<int>(r) == group.rank() ? here : places[r].is_contiguous() ? places[r] : empty(places[r].shape(), y.options()));
-                      }
-                      all_gather_raw(group.group(), here, pieces);
-                      for (std::size_t r = 0; r < pieces.size(); ++r)
-                        if (pieces[r].ref() != places[r].ref()) copy_elements(pieces[r], places[r]);
-                      return y;
-                    });
+  return collective(
+      call, x, group, [=](const Tensor& g) { return reduce_scatter(g, d, group, *lengths); },
+      [&](const Tensor& here, const std::vector<PeerCall>& told) {
+        int64_t total = 0;
+        for (const PeerCall& t : told) lengths->push_back(t.length), total = checked_add("all_gather", total, t.length);
+        Tensor y = empty(resized(x.shape(), d, total), here.options(), "all_gather");
+        if (here.device() == meta) return y;
+        std::vector<Tensor> pieces, places;  // contiguous places receive in place
+        int64_t start = 0;
+        for (std::size_t r = 0; r < told.size(); start += told[r++].length) {
+          places.push_back(narrow(y, d, start, told[r].length));
+          pieces.push_back(static_cast<int>(r) == group.rank() ? here
+                           : places[r].is_contiguous()         ? places[r]
+                                                               : empty(places[r].shape(), y.options()));
+        }
+        all_gather_raw(group.group(), here, pieces);
+        for (std::size_t r = 0; r < pieces.size(); ++r)
+          if (pieces[r].ref() != places[r].ref()) copy_elements(pieces[r], places[r]);
+        return y;
+      });
 }
 
 Tensor reduce_scatter(const Tensor& x, int64_t dim, const Communicator& group, const std::vector<int64_t>& wanted) {
@@ -189,16 +201,18 @@ Tensor reduce_scatter(const Tensor& x, int64_t dim, const Communicator& group, c
   if (static_cast<int>(lengths.size()) != group.size() || total != x.shape()[d])
     fail("reduce_scatter: lengths [", text, "] must be ", group.size(), " that add up to dim ", dim, " of x=", x);
   if (group.size() == 1) return x;
-  const Call call{"reduce_scatter", str("reduce_scatter(dim ", d, ") ", signature(x.dtype(), x.shape()), " to [", text, "]")};
-  return collective(call, x, group, [=](const Tensor& g) { return all_gather(g, d, group); },
-                    [&](const Tensor& here, const auto&) {
-                      std::vector<Tensor> parts;
-                      int64_t start = 0;
-                      for (const int64_t n : lengths) parts.push_back(contiguous(narrow(here, d, start, n))), start += n;
-                      Tensor y = empty_like(parts[static_cast<std::size_t>(group.rank())]);
-                      if (here.device() != meta) reduce_scatter_raw(group.group(), "reduce_scatter", parts, y);
-                      return y;
-                    });
+  const Call call{"reduce_scatter",
+                  str("reduce_scatter(dim ", d, ") ", signature(x.dtype(), x.shape()), " to [", text, "]")};
+  return collective(
+      call, x, group, [=](const Tensor& g) { return all_gather(g, d, group); },
+      [&](const Tensor& here, const auto&) {
+        std::vector<Tensor> parts;
+        int64_t start = 0;
+        for (const int64_t n : lengths) parts.push_back(contiguous(narrow(here, d, start, n))), start += n;
+        Tensor y = empty_like(parts[static_cast<std::size_t>(group.rank())]);
+        if (here.device() != meta) reduce_scatter_raw(group.group(), "reduce_scatter", parts, y);
+        return y;
+      });
 }
 
 Tensor ring_shift(const Tensor& x, int by, const Communicator& group, ShiftOptions options) {
@@ -217,14 +231,16 @@ Tensor exclusive_scan(const Tensor& x, const Communicator& group) {
 }
 
 Tensor exclusive_scan(const Tensor& decay, const Tensor& state, const Communicator& group) {
-  if (decay.dtype() != state.dtype()) fail<DTypeError>("exclusive_scan: decay is ", decay.dtype(), ", state ", state.dtype());
+  if (decay.dtype() != state.dtype())
+    fail<DTypeError>("exclusive_scan: decay is ", decay.dtype(), ", state ", state.dtype());
   // Both in one message.
   const int64_t n = decay.numel(), m = state.numel();
   const Tensor all = all_gather(unsqueeze(cat({reshape(decay, {n}), reshape(state, {m})}), 0), 0, group);
   const auto state_of = [&](int r) { return reshape(narrow(select(all, 0, r), 0, n, m), state.shape()); };
   if (group.rank() == 0) return reshape(sum(narrow(narrow(all, 0, 0, 0), 1, n, m), {0}), state.shape());
   Tensor s = state_of(0);
-  for (int r = 1; r < group.rank(); ++r) s = reshape(narrow(select(all, 0, r), 0, 0, n), decay.shape()) * s + state_of(r);
+  for (int r = 1; r < group.rank(); ++r)
+    s = reshape(narrow(select(all, 0, r), 0, 0, n), decay.shape()) * s + state_of(r);
   if (s.shape() != state.shape()) fail("exclusive_scan: decay=", decay, " does not broadcast to state=", state);
   return s;
 }
@@ -295,16 +311,20 @@ Pending start_all_gather(const Tensor& x, Tensor& y, const Communicator& group) 
     copy_(y, x);
     return p;
   }
-  if (x.rank() == 0 || y.rank() != x.rank() || resized(y.shape(), 0, x.shape()[0]) != x.shape() || y.dtype() != x.dtype())
+  if (x.rank() == 0 || y.rank() != x.rank() || resized(y.shape(), 0, x.shape()[0]) != x.shape() ||
+      y.dtype() != x.dtype())
     fail("start_all_gather: y=", y, " cannot hold pieces like x=", x);
   p.group_ = group;
   p.job_ = group.group().start([x, y, g = &group.group()]() mutable {
-    const auto told = g->agree({"all_gather", on_device("all_gather(dim 0) " + signature(x.dtype(), x.shape(), 0), x.device()), x.shape()[0]});
+    const auto told = g->agree(
+        {"all_gather", on_device("all_gather(dim 0) " + signature(x.dtype(), x.shape(), 0), x.device()), x.shape()[0]});
     const Device place = meeting_place(*g, x.device());
-    const auto total = std::accumulate(told.begin(), told.end(), int64_t{0}, [](int64_t n, const PeerCall& t) { return n + t.length; });
+    const auto total = std::accumulate(told.begin(), told.end(), int64_t{0},
+                                       [](int64_t n, const PeerCall& t) { return n + t.length; });
     // y of other ranks may have the right length, so their calls go on: this rank takes part before it throws.
     std::vector<Tensor> pieces;
-    Tensor whole = total == y.shape()[0] && y.device() == place ? y : empty(resized(y.shape(), 0, total), {y.dtype(), place});
+    Tensor whole =
+        total == y.shape()[0] && y.device() == place ? y : empty(resized(y.shape(), 0, total), {y.dtype(), place});
     int64_t start = 0;
     for (const PeerCall& t : told) pieces.push_back(narrow(whole, 0, start, t.length)), start += t.length;
     const Tensor here = to(x, place);

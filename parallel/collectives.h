@@ -39,7 +39,8 @@ Tensor broadcast(const Tensor& x, int root, const Communicator& group);
 Tensor all_gather(const Tensor& x, int64_t dim, const Communicator& group);
 /// Returns this rank's piece along dim of Σ x. `lengths` has one entry per rank and must add up to the length of dim;
 /// if it is empty, even_pieces() gives the lengths.
-Tensor reduce_scatter(const Tensor& x, int64_t dim, const Communicator& group, const std::vector<int64_t>& lengths = {});
+Tensor reduce_scatter(const Tensor& x, int64_t dim, const Communicator& group,
+                      const std::vector<int64_t>& lengths = {});
 
 struct ShiftOptions {
   bool cyclic = true;  // false: a rank to which no rank sends gets zeros of its own shape

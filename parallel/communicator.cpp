@@ -85,7 +85,8 @@ void Communicator::check_same(const std::string& what, const std::string& text) 
   group_->call([&] {
     // Ranks compare lengths and hashes; if one differs, each rank sends its text to all.
     const uint64_t hash = std::hash<std::string_view>{}(text);
-    const auto told = group_->agree({"check_same", "check_same: " + what, static_cast<int64_t>(text.size()), static_cast<int64_t>(hash)});
+    const auto told = group_->agree(
+        {"check_same", "check_same: " + what, static_cast<int64_t>(text.size()), static_cast<int64_t>(hash)});
     const auto same = [&](const detail::PeerCall& t) { return t.length == told[0].length && t.flags == told[0].flags; };
     if (std::all_of(told.begin(), told.end(), same)) return;
     std::vector<std::string> texts(told.size());
@@ -95,21 +96,23 @@ void Communicator::check_same(const std::string& what, const std::string& text) 
       std::string& theirs = texts[static_cast<std::size_t>(r)];
       theirs.resize(static_cast<std::size_t>(told[static_cast<std::size_t>(r)].length));
       if (r == rank()) theirs = text;
-      else sends.push_back({r, reinterpret_cast<const std::byte*>(text.data()), text.size()}),
-           receives.push_back({r, reinterpret_cast<std::byte*>(theirs.data()), theirs.size()});
+      else
+        sends.push_back({r, reinterpret_cast<const std::byte*>(text.data()), text.size()}),
+            receives.push_back({r, reinterpret_cast<std::byte*>(theirs.data()), theirs.size()});
     }
     group_->exchange("check_same", std::move(sends), std::move(receives));
     // `usual` is the text of most ranks, or the first of two equally frequent ones; `odd` are the ranks with another
     // text.
     const auto votes = [&](const std::string& t) { return std::count(texts.begin(), texts.end(), t); };
-    const std::string usual = *std::max_element(texts.begin(), texts.end(), [&](auto& a, auto& b) { return votes(a) < votes(b); });
+    const std::string usual =
+        *std::max_element(texts.begin(), texts.end(), [&](auto& a, auto& b) { return votes(a) < votes(b); });
     std::vector<int> odd;
     std::size_t shown = 0;
     for (std::size_t r = texts.size(); r-- > 0;)
       if (texts[r] != usual) odd.insert(odd.begin(), group_->world_rank(static_cast<int>(r))), shown = r;
     const auto [mine, theirs] = first_difference(texts[shown], usual);
-    group_->fail_together(str(what, ": ", detail::name_ranks(odd), odd.size() == 1 ? " has" : " have", " another one — got '", mine,
-                              "'; the others have '", theirs, "'"));
+    group_->fail_together(str(what, ": ", detail::name_ranks(odd), odd.size() == 1 ? " has" : " have",
+                              " another one — got '", mine, "'; the others have '", theirs, "'"));
   });
 }
 

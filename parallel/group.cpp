@@ -25,8 +25,7 @@ uint64_t hash_of(std::string_view text) {
   return h;
 }
 
-template <class T>
-std::byte* bytes_of(std::vector<T>& v) { return reinterpret_cast<std::byte*>(v.data()); }
+template <class T> std::byte* bytes_of(std::vector<T>& v) { return reinterpret_cast<std::byte*>(v.data()); }
 
 }  // namespace
 
@@ -79,9 +78,7 @@ void Group::work() {
     std::exception_ptr error;
     try {
       job->run();
-    } catch (...) {
-      error = std::current_exception();
-    }
+    } catch (...) { error = std::current_exception(); }
     job->run = nullptr;  // it holds tensors
     lock.lock();
     job->error = error;
@@ -104,7 +101,8 @@ bool Group::done(const Job& job) {
 
 // -- messages --------------------------------------------------------------------------------------------------------
 
-void Group::move(const char* kind, const char* op, std::vector<Outgoing>& sends, std::vector<Incoming>& receives, Device device, double patience) {
+void Group::move(const char* kind, const char* op, std::vector<Outgoing>& sends, std::vector<Incoming>& receives,
+                 Device device, double patience) {
   int64_t bytes = 0;
   for (const Outgoing& s : sends) bytes += static_cast<int64_t>(s.bytes);
   const double start = now();
@@ -166,13 +164,15 @@ void Group::fail_disagreement(const Call& call, const std::vector<PeerCall>& tol
   std::size_t usual = 0;
   int64_t most = 0;
   for (std::size_t r = 0; r < told.size(); ++r) {
-    const auto same = std::count_if(told.begin(), told.end(), [&](const PeerCall& t) { return t.hash == told[r].hash; });
+    const auto same =
+        std::count_if(told.begin(), told.end(), [&](const PeerCall& t) { return t.hash == told[r].hash; });
     if (same > most) usual = r, most = same;
   }
   std::string what;
   for (std::size_t r = 0; r < told.size(); ++r)
     if (told[r].hash != told[usual].hash && what.size() < 1000)
-      what += str(what.empty() ? "" : ", ", "rank ", world_rank(static_cast<int>(r)), " calls ", std::string_view(text(r)));
+      what +=
+          str(what.empty() ? "" : ", ", "rank ", world_rank(static_cast<int>(r)), " calls ", std::string_view(text(r)));
   // The message must be the same on every rank: it begins with the op of the most frequent call.
   const std::string_view common = text(usual);
   const std::string_view op = common.substr(0, common.find_first_of(" (:"));
@@ -206,7 +206,8 @@ std::function<void()> Group::watch(const char* op) {
     if (now() < deadline) return;
     std::vector<std::byte> here(static_cast<std::size_t>(size()));
     gather_blocks("agreement", op, here.data(), 1, kRollCall);
-    fail<CommunicationError>(op, ": devices did not exchange their messages within ", timeout_.load(), " s, though all ranks wait");
+    fail<CommunicationError>(op, ": devices did not exchange their messages within ", timeout_.load(),
+                             " s, though all ranks wait");
   };
 }
 
@@ -230,9 +231,7 @@ void Group::make_link(Device device) {
     try {
       attempt();
       mine.able = true;
-    } catch (const DeviceError& e) {
-      std::snprintf(mine.why, sizeof mine.why, "%s", e.what());
-    }
+    } catch (const DeviceError& e) { std::snprintf(mine.why, sizeof mine.why, "%s", e.what()); }
     gather_blocks("agreement", "link", bytes_of(answers), sizeof(Answer));
     for (std::size_t r = 0; r < answers.size(); ++r) {
       if (answers[r].able) continue;
@@ -245,23 +244,25 @@ void Group::make_link(Device device) {
   const std::string_view wish = set ? set : "";
   const DeviceLinks* links = nullptr;
   const bool made = all_able([&] {
-    if (!wish.empty() && wish != "off" && wish != "on" && wish != "auto") fail<DeviceError>("SLUICE_NCCL=", wish, " in the environment, which may be on, off or auto");
-    if (wish == "off") fail<DeviceError>("SLUICE_NCCL=off in the environment");
-    backend(device);
-    links = links_of(device);
-    if (!links) fail<DeviceError>("its backend has no links");
-    text = links->name();
-    if (rank_ == 0) mine.id = links->new_id();
-  }) && all_able([&] {
-    const auto via_host = [this](DeviceMessages sends, DeviceMessages receives) {
-      std::vector<Outgoing> out;
-      std::vector<Incoming> in;
-      for (const DeviceMessage& m : sends) out.push_back({world_rank(m.rank), m.data, m.bytes});
-      for (const DeviceMessage& m : receives) in.push_back({world_rank(m.rank), m.data, m.bytes});
-      transport_->exchange(tag_, out, in, {"link", timeout_, &cancel_});
-    };
-    link_ = links->join({answers[0].id, size(), rank_, watch("link"), via_host});
-  });
+                      if (!wish.empty() && wish != "off" && wish != "on" && wish != "auto")
+                        fail<DeviceError>("SLUICE_NCCL=", wish, " in the environment, which may be on, off or auto");
+                      if (wish == "off") fail<DeviceError>("SLUICE_NCCL=off in the environment");
+                      backend(device);
+                      links = links_of(device);
+                      if (!links) fail<DeviceError>("its backend has no links");
+                      text = links->name();
+                      if (rank_ == 0) mine.id = links->new_id();
+                    }) &&
+                    all_able([&] {
+                      const auto via_host = [this](DeviceMessages sends, DeviceMessages receives) {
+                        std::vector<Outgoing> out;
+                        std::vector<Incoming> in;
+                        for (const DeviceMessage& m : sends) out.push_back({world_rank(m.rank), m.data, m.bytes});
+                        for (const DeviceMessage& m : receives) in.push_back({world_rank(m.rank), m.data, m.bytes});
+                        transport_->exchange(tag_, out, in, {"link", timeout_, &cancel_});
+                      };
+                      link_ = links->join({answers[0].id, size(), rank_, watch("link"), via_host});
+                    });
   if (!made) link_.reset();
   {
     std::lock_guard lock(mutex_);
@@ -279,7 +280,9 @@ std::string Group::link_text() const {
 // -- groups ----------------------------------------------------------------------------------------------------------
 
 std::shared_ptr<Group> Group::split(int color, int key) {
-  const auto pack = [](int a, int b) { return static_cast<int64_t>(static_cast<uint64_t>(static_cast<uint32_t>(a)) << 32 | static_cast<uint32_t>(b)); };
+  const auto pack = [](int a, int b) {
+    return static_cast<int64_t>(static_cast<uint64_t>(static_cast<uint32_t>(a)) << 32 | static_cast<uint32_t>(b));
+  };
   const auto told = agree({"split", "split", pack(color, key), transport_->free_tag});
   // The largest free_tag of all ranks is a tag that is new to all of them.
   int64_t tag = 0;
@@ -311,7 +314,8 @@ void Group::reset_traffic() {
 
 std::string signature(DType dtype, const Shape& shape, int free_dim) {
   std::string text = str(dtype, '[');
-  for (int d = 0; d < shape.rank(); ++d) text += str(d ? "," : "", d == free_dim ? std::string("*") : std::to_string(shape[d]));
+  for (int d = 0; d < shape.rank(); ++d)
+    text += str(d ? "," : "", d == free_dim ? std::string("*") : std::to_string(shape[d]));
   return text + ']';
 }
 

@@ -78,7 +78,8 @@ class Group {
   std::shared_ptr<Group> split(int color, int key);
 
  private:
-  void move(const char* kind, const char* op, std::vector<Outgoing>& sends, std::vector<Incoming>& receives, Device device, double patience);
+  void move(const char* kind, const char* op, std::vector<Outgoing>& sends, std::vector<Incoming>& receives,
+            Device device, double patience);
   void move_linked(const char* op, const std::vector<Outgoing>& sends, const std::vector<Incoming>& receives);
   std::function<void()> watch(const char* op);
   void make_link(Device device);

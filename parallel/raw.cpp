@@ -46,12 +46,15 @@ void all_reduce_raw(Group& group, Tensor& x, ReduceOp op) {
   if (bytes == 0) return;
   // Each rank reduces one piece of the values and sends the result to all; every rank reduces all of a small operand.
   const bool whole = bytes <= kSmall;
-  std::vector<int64_t> lengths = whole ? std::vector<int64_t>(static_cast<std::size_t>(n), x.numel()) : even_pieces(x.numel(), n);
+  std::vector<int64_t> lengths =
+      whole ? std::vector<int64_t>(static_cast<std::size_t>(n), x.numel()) : even_pieces(x.numel(), n);
   std::vector<int64_t> starts(lengths.size(), 0);
   if (!whole)
     for (std::size_t r = 1; r < starts.size(); ++r) starts[r] = starts[r - 1] + lengths[r - 1];
   const Tensor flat = reshape(x, {x.numel()});
-  const auto part = [&](int r) { return narrow(flat, 0, starts[static_cast<std::size_t>(r)], lengths[static_cast<std::size_t>(r)]); };
+  const auto part = [&](int r) {
+    return narrow(flat, 0, starts[static_cast<std::size_t>(r)], lengths[static_cast<std::size_t>(r)]);
+  };
 
   Tensor mine = part(me);
   const Tensor received = empty({n - 1, mine.numel()}, {x.dtype(), x.device()}, "all_reduce");

@@ -20,7 +20,9 @@ class ObservedTraffic {
     call_.emplace(op, cpu);
     before_ = group.traffic().total().bytes;
   }
-  ~ObservedTraffic() { if (call_) call_->work.bytes = group_.traffic().total().bytes - before_; }
+  ~ObservedTraffic() {
+    if (call_) call_->work.bytes = group_.traffic().total().bytes - before_;
+  }
 
  private:
   const Group& group_;

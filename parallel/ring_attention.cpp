@@ -103,18 +103,20 @@ class Part {
   Tensor queries(const Tensor& x, int64_t dim) const {
     if (!x.defined()) return x;
     const Tensor guests = moves.queries ? fetch_rows(x, dim, c_, moves.queries) : Tensor();
-    return moves.guests ? guests : contiguous_row(narrow(x, dim, empty() ? 0 : moves.mine.begin - first_, moves.mine.length()));
+    return moves.guests ? guests
+                        : contiguous_row(narrow(x, dim, empty() ? 0 : moves.mine.begin - first_, moves.mine.length()));
   }
   Tensor keys(const Tensor& x, int64_t dim) const {
     if (!x.defined()) return x;
     const Tensor fetched = moves.keys ? fetch_rows(x, dim, c_, moves.keys) : Tensor();
     return others_keys() ? fetched : empty() ? narrow(x, dim, 0, 0) : x;
   }
-  bool others_keys() const { return moves.keys && moves.keys->wanted[static_cast<std::size_t>(c_.rank())].length() > 0; }
+  bool others_keys() const {
+    return moves.keys && moves.keys->wanted[static_cast<std::size_t>(c_.rank())].length() > 0;
+  }
   /// Calls f(rows of this rank's queries, their results) for the results x [batch, heads, rows, ·] that this rank
   /// computed, and for those that another rank did.
-  template <class F>
-  void home(const Tensor& x, F f) const {
+  template <class F> void home(const Tensor& x, F f) const {
     if (!moves.guests && !empty()) f(RowRange{moves.mine.begin - first_, moves.mine.end - first_}, x);
     if (!moves.home) return;
     const Tensor arrived = fetch_rows(moves.guests ? x : narrow(x, 2, 0, 0), 2, c_, moves.home);
@@ -123,7 +125,9 @@ class Part {
   }
 
  private:
-  static Tensor contiguous_row(const Tensor& x) { return x.strides()[x.rank() - 1] == 1 || x.rank() == 0 ? x : contiguous(x); }
+  static Tensor contiguous_row(const Tensor& x) {
+    return x.strides()[x.rank() - 1] == 1 || x.rank() == 0 ? x : contiguous(x);
+  }
   Communicator c_;
   int64_t first_;
 };
@@ -155,10 +159,14 @@ struct RingAttention final : Node {
       const Tensor rlse = part.queries(lse, 2), rdelta = part.queries(delta, 2);
       Tensor rows = part.keys(kv, 2), dpart = empty(rows.shape(), kv.options()), dqueries;
       if (!part.empty() && rg.numel() > 0) {
-        AttentionGradients grads{.dq = empty_heads(rq.shape(), q.options()), .dk = keys_of(dpart, d), .dv = values_of(dpart, d),
-                                 .bias = {}, .relative = {}};
+        AttentionGradients grads{.dq = empty_heads(rq.shape(), q.options()),
+                                 .dk = keys_of(dpart, d),
+                                 .dv = values_of(dpart, d),
+                                 .bias = {},
+                                 .relative = {}};
         const Tensor rk = readable_rows(keys_of(rows, d)), rv = readable_rows(values_of(rows, d));
-        const Tensor row_lse = rlse.defined() ? contiguous(rlse) : rlse, row_delta = rdelta.defined() ? contiguous(rdelta) : rdelta;
+        const Tensor row_lse = rlse.defined() ? contiguous(rlse) : rlse,
+                     row_delta = rdelta.defined() ? contiguous(rdelta) : rdelta;
         kernel::attention_backward({rq, rk, rv, part.options}, rg, row_lse, row_delta, grads);
         dqueries = grads.dq;
       } else {
@@ -175,7 +183,8 @@ struct RingAttention final : Node {
         add_(place, x);
       });
       if (part.moves.keys)
-        add_returned_rows(dkv, part.others_keys() ? dpart : narrow(dpart, 2, 0, 0), 2, sequence->communicator, *part.moves.keys);
+        add_returned_rows(dkv, part.others_keys() ? dpart : narrow(dpart, 2, 0, 0), 2, sequence->communicator,
+                          *part.moves.keys);
       if (!part.empty() && !part.others_keys()) add_(dkv, dpart);
     }
     // p_sink = e^{sink − lse}; its value is 0, so its score's gradient is p_sink (0 − δ)
@@ -235,13 +244,15 @@ Tensor ring_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in
         Tensor out = place(total.out);
         if (!softmax) return add_(out, x);
         Tensor lse = place(total.lse);
-        const AttentionAndLse merged = merge_attention({out, lse}, {narrow(x, 3, 0, dv), squeeze(narrow(x, 3, dv, 1), 3)});
+        const AttentionAndLse merged =
+            merge_attention({out, lse}, {narrow(x, 3, 0, dv), squeeze(narrow(x, 3, dv, 1), 3)});
         copy_(out, merged.out), copy_(lse, merged.lse);
       });
     }
   }
   const Tensor kept = total.out.detach();
-  return restore_rank(record<RingAttention>(total.out, {q, kv, o.sink}, {q, kv, o.sink, kept, total.lse}, this_sequence(), o), rank);
+  return restore_rank(
+      record<RingAttention>(total.out, {q, kv, o.sink}, {q, kv, o.sink, kept, total.lse}, this_sequence(), o), rank);
 }
 
 }  // namespace sluice::detail

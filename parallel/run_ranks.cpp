@@ -28,7 +28,8 @@ struct Hub {
   /// Waiting ranks wait `grace` more seconds: their messages may be on the way, as when all ranks find at the same time
   /// that they disagree.
   void fail(const std::string& why, double grace) {
-    if (failure.empty()) failure = why, failed_at = Clock::now() + std::chrono::milliseconds(static_cast<int>(1000 * grace));
+    if (failure.empty())
+      failure = why, failed_at = Clock::now() + std::chrono::milliseconds(static_cast<int>(1000 * grace));
     notify();
   }
   void notify() {
@@ -68,11 +69,13 @@ class ThreadRank final : public Transport {
       box.messages[{rank_, tag}].push_back(std::move(copies[i]));
       box.arrived.notify_all();
     }
-    const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(patience.seconds, 1e9)));
+    const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                             std::chrono::duration<double>(std::min(patience.seconds, 1e9)));
     for (const Incoming& r : receives) {
       const Message m = take(lock, tag, r.from, patience, deadline);
       if (m.size() != r.bytes)
-        fail<CommunicationError>(patience.op, ": rank ", r.from, " sent ", m.size(), " bytes to rank ", rank_, ", which expected ", r.bytes);
+        fail<CommunicationError>(patience.op, ": rank ", r.from, " sent ", m.size(), " bytes to rank ", rank_,
+                                 ", which expected ", r.bytes);
       lock.unlock();
       if (r.bytes > 0) std::memcpy(r.data, m.data(), r.bytes);
       lock.lock();
@@ -84,7 +87,8 @@ class ThreadRank final : public Transport {
     if (!hub_->failure.empty() && Clock::now() >= hub_->failed_at) fail<CommunicationError>(hub_->failure);
   }
 
-  Message take(std::unique_lock<std::mutex>& lock, int tag, int from, const Patience& patience, Clock::time_point deadline) {
+  Message take(std::unique_lock<std::mutex>& lock, int tag, int from, const Patience& patience,
+               Clock::time_point deadline) {
     Hub::Box& box = hub_->boxes[static_cast<std::size_t>(rank_)];
     std::deque<Message>& queue = box.messages[{from, tag}];
     if (queue.empty()) {
@@ -106,7 +110,8 @@ class ThreadRank final : public Transport {
         }
       if (all.empty()) hub_->waiting.erase(rank_);
       if (queue.empty())
-        fail<CommunicationError>(!hub_->failure.empty() ? hub_->failure : str(patience.op, ": given up by rank ", rank_));
+        fail<CommunicationError>(!hub_->failure.empty() ? hub_->failure
+                                                        : str(patience.op, ": given up by rank ", rank_));
     }
     Message m = std::move(queue.front());
     queue.pop_front();
@@ -136,9 +141,7 @@ void run_ranks(int ranks, const std::function<void(const Communicator&)>& f) {
     };
     try {
       f(ranks == 1 ? Communicator() : Communicator(engine));
-    } catch (const std::exception& e) {
-      ended(e.what());
-    } catch (...) {
+    } catch (const std::exception& e) { ended(e.what()); } catch (...) {
       ended("an exception of another kind");
     }
     std::lock_guard lock(hub->mutex);

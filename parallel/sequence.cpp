@@ -109,9 +109,7 @@ Tensor sequence_shift(const Tensor& x, int64_t dim) {
   return before.dim(dim) < n ? pad(before, dim, 1, 0) : before;  // the first row of the whole
 }
 
-Tensor sequence_sum(const Tensor& x) {
-  return in_sequence() ? sum(detail::of_ranks(x, 0, current->size()), {0}) : x;
-}
+Tensor sequence_sum(const Tensor& x) { return in_sequence() ? sum(detail::of_ranks(x, 0, current->size()), {0}) : x; }
 
 Tensor sequence_cumsum(const Tensor& x, int64_t dim, CumsumOptions o) {
   const Tensor here = cumsum(x, dim, o);
@@ -122,7 +120,8 @@ Tensor sequence_cumsum(const Tensor& x, int64_t dim, CumsumOptions o) {
 // S_t = e^{G_t} ∘ S_before + (the piece's own state), with S_before = Σ_s e^{decay of the pieces between} ∘ S_s over
 // the ranks s before. A rank sends only its state and the decay of its whole piece. In reverse, the ranks after it
 // count.
-Tensor sequence_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay, const LinearScanOptions& o) {
+Tensor sequence_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
+                     const LinearScanOptions& o) {
   const Tensor here = linear_scan(q, k, v, log_decay, o);
   if (!in_sequence()) return here;
   if (o.decay_on_values) fail<ValueError>("sequence_scan: decay_on_values cannot be cut over ranks");
@@ -133,11 +132,11 @@ Tensor sequence_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Te
   Shape steps{q.dim(0), q.dim(1), q.dim(2), 1};
   if (log_decay.rank() == 4) steps[3] = q.dim(3);
   const Tensor g = expand(log_decay.rank() == 4 ? log_decay : unsqueeze(log_decay, -1), steps);
-  const Tensor upto = cumsum(g, 2), all = sum(g, {2});                                    // [batch, heads, 1 or m]
-  const Tensor left = cumsum(g, 2, {.exclusive = true, .reverse = true});                 // decay after a step
-  const Tensor state = matmul(transpose(k * exp(o.reverse ? upto : left), -2, -1), v);    // [batch, heads, m, e]
+  const Tensor upto = cumsum(g, 2), all = sum(g, {2});                                  // [batch, heads, 1 or m]
+  const Tensor left = cumsum(g, 2, {.exclusive = true, .reverse = true});               // decay after a step
+  const Tensor state = matmul(transpose(k * exp(o.reverse ? upto : left), -2, -1), v);  // [batch, heads, m, e]
   const Tensor whole = unsqueeze(all.dim(2) == k.dim(3) ? all : expand(all, {k.dim(0), k.dim(1), k.dim(3)}), -1);
-  const Tensor sent = detail::of_ranks_before(cat({state, whole}, -1), o.reverse);    // [ranks, batch, heads, m, e + 1]
+  const Tensor sent = detail::of_ranks_before(cat({state, whole}, -1), o.reverse);  // [ranks, batch, heads, m, e + 1]
   const int64_t e = v.dim(3);
   const Tensor between = cumsum(narrow(sent, -1, e, 1), 0, {.exclusive = true, .reverse = !o.reverse});
   const Tensor before = sum(narrow(sent, -1, 0, e) * exp(between), {0});

@@ -105,7 +105,9 @@ struct Sequence {
   int rank() const { return communicator.rank(); }
   int size() const { return communicator.size(); }
   int64_t total() const { return starts.back(); }
-  RowRange piece(int rank) const { return {starts[static_cast<std::size_t>(rank)], starts[static_cast<std::size_t>(rank) + 1]}; }
+  RowRange piece(int rank) const {
+    return {starts[static_cast<std::size_t>(rank)], starts[static_cast<std::size_t>(rank) + 1]};
+  }
 };
 /// The sequence of this thread's innermost scope; null outside of a scope.
 const std::shared_ptr<Sequence>& this_sequence();
@@ -123,7 +125,8 @@ Tensor fetch_rows(const Tensor& x, int64_t dim, const Communicator& c, std::shar
 /// rows, in the order of ranks. Differentiable.
 Tensor return_rows(const Tensor& g, int64_t dim, const Communicator& c, std::shared_ptr<const RowPlan> plan);
 /// Adds what return_rows gives to y, without history. True if any rank `records`.
-bool add_returned_rows(Tensor& y, const Tensor& g, int64_t dim, const Communicator& c, const RowPlan& plan, bool records = false);
+bool add_returned_rows(Tensor& y, const Tensor& g, int64_t dim, const Communicator& c, const RowPlan& plan,
+                       bool records = false);
 /// x of the ranks [first, last), stacked in a new first dim: [last − first, ...x]. All ranks must give the same range.
 Tensor of_ranks(const Tensor& x, int first, int last);
 /// x of the ranks before this one, or after it if `reverse`, stacked as in of_ranks.

@@ -58,9 +58,7 @@ Tensor band(const AttentionMask& mask, RowRange rows, RowRange keys, Device devi
 
 /// The pairs of a block mask, bool [(heads,) m, n].
 Tensor pairs_of_blocks(const AttentionMask& mask, RowRange rows, RowRange keys, Device device) {
-  auto blocks = [&](RowRange r) {
-    return to(floor(to(range(r, device), f64) / static_cast<double>(mask.block)), i64);
-  };
+  auto blocks = [&](RowRange r) { return to(floor(to(range(r, device), f64) / static_cast<double>(mask.block)), i64); };
   return index_select(index_select(to(mask.blocks, i32), -2, blocks(rows)), -1, blocks(keys)) != 0.0;
 }
 
@@ -122,11 +120,12 @@ SequenceKeys fetch_keys(const Tensor& k, const Tensor& v, const AttentionOptions
 
 bool goes_around(const AttentionOptions& o, const Rng* rng) {
   const AttentionMask& mask = o.mask;
-  return mask.window == 0 && mask.dilation == 1 && !mask.blocks.defined() && !mask.dense.defined() && !o.bias.defined() &&
-         !o.relative_bias.defined() && !(rng && o.dropout > 0);
+  return mask.window == 0 && mask.dilation == 1 && !mask.blocks.defined() && !mask.dense.defined() &&
+         !o.bias.defined() && !o.relative_bias.defined() && !(rng && o.dropout > 0);
 }
 
-Tensor gathered_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options, Rng* rng) {
+Tensor gathered_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options,
+                          Rng* rng) {
   const AttentionMask& mask = options.mask;
   const bool extended = !mask.causal && mask.window > 0 && mask.global.empty();  // a window to both sides
   SequenceKeys x = fetch_keys(k, v, options, extended);
@@ -143,9 +142,11 @@ Tensor gathered_attention(const Tensor& q, const Tensor& k, const Tensor& v, con
 
 }  // namespace detail
 
-Tensor sequence_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options, Rng* rng) {
+Tensor sequence_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options,
+                          Rng* rng) {
   if (!in_sequence()) return attention(q, k, v, options, rng);
-  if (q.rank() < 2 || q.rank() > 4 || k.rank() != q.rank() || v.rank() != q.rank() || k.dim(-2) != q.dim(-2) || v.dim(-2) != q.dim(-2))
+  if (q.rank() < 2 || q.rank() > 4 || k.rank() != q.rank() || v.rank() != q.rank() || k.dim(-2) != q.dim(-2) ||
+      v.dim(-2) != q.dim(-2))
     fail("sequence_attention: got q=", q, ", k=", k, ", v=", v, "; need the rows of one piece of a sequence");
   if (detail::goes_around(options, rng)) return detail::ring_attention(q, k, v, options);
   return detail::gathered_attention(q, k, v, options, rng);

@@ -21,16 +21,18 @@ RowRange common(RowRange a, RowRange b) {
 /// Sends rows goes(r) of `from`, whose first row is from_first, to each rank r, and receives rows comes(r) from it.
 /// Calls f(comes(r), the received rows) in the order of ranks. True if any rank `records`.
 template <class Out, class In, class F>
-bool exchange_rows(bool records, const Tensor& from, int64_t dim, const Communicator& c, int64_t from_first, const Out& goes,
-                   const In& comes, F f) {
+bool exchange_rows(bool records, const Tensor& from, int64_t dim, const Communicator& c, int64_t from_first,
+                   const Out& goes, const In& comes, F f) {
   const int ranks = c.size(), self = c.rank();
   Group& group = c.group();
   std::vector<Tensor> sent, received(static_cast<std::size_t>(ranks));
   bool anyone = false;
   const ObservedTraffic traffic("sequence_rows", group);
   group.call([&] {
-    const std::string text = str("sequence_rows(dim ", dim, ") ", signature(from.dtype(), from.shape(), static_cast<int>(dim)));
-    for (const PeerCall& told : group.agree({"sequence_rows", on_device(text, from.device()), 0, records})) anyone = anyone || told.flags != 0;
+    const std::string text =
+        str("sequence_rows(dim ", dim, ") ", signature(from.dtype(), from.shape(), static_cast<int>(dim)));
+    for (const PeerCall& told : group.agree({"sequence_rows", on_device(text, from.device()), 0, records}))
+      anyone = anyone || told.flags != 0;
     const Device place = meeting_place(group, from.device());
     std::vector<Outgoing> sends;
     std::vector<Incoming> receives;
@@ -59,8 +61,7 @@ bool exchange_rows(bool records, const Tensor& from, int64_t dim, const Communic
 }
 
 /// Gives y a history on every rank if `anyone` has one, because all ranks must call the adjoint.
-template <class Adjoint>
-Tensor recorded(Tensor y, const Tensor& x, bool anyone, Adjoint adjoint) {
+template <class Adjoint> Tensor recorded(Tensor y, const Tensor& x, bool anyone, Adjoint adjoint) {
   if (!grad_enabled() || !anyone) return y;
   return record("sequence_rows", std::move(y), {x.requires_grad() ? x : x.detach().requires_grad_()}, {},
                 std::move(adjoint));
@@ -93,7 +94,8 @@ Tensor fetch_rows(const Tensor& x, int64_t dim, const Communicator& c, std::shar
                   [dim, c, plan](const Tensor& given) { return return_rows(given, dim, c, plan); });
 }
 
-bool add_returned_rows(Tensor& y, const Tensor& g, int64_t dim, const Communicator& c, const RowPlan& plan, bool records) {
+bool add_returned_rows(Tensor& y, const Tensor& g, int64_t dim, const Communicator& c, const RowPlan& plan,
+                       bool records) {
   NoGrad guard;
   const auto self = static_cast<std::size_t>(c.rank());
   const RowRange mine = plan.owned[self], want = plan.wanted[self];

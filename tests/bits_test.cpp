@@ -38,14 +38,11 @@ class Hash {
   uint64_t hash_ = 0xcbf29ce484222325u;
 };
 
-template <class F>
-void line(const std::string& name, F compute) {
+template <class F> void line(const std::string& name, F compute) {
   Hash hash;
   try {
     compute(hash);
-  } catch (const std::exception& e) {
-    hash.add(e.what());
-  }
+  } catch (const std::exception& e) { hash.add(e.what()); }
   std::printf("%016llx %s\n", static_cast<unsigned long long>(hash.value()), name.c_str());
 }
 

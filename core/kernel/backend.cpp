@@ -19,16 +19,13 @@ namespace detail {
 namespace {
 
 /// The parts that the backend of DeviceKind::cuda installed: Backend, and perhaps DeviceGraphs and DeviceLinks.
-template <class Part>
-constinit std::atomic<const Part*> installed = nullptr;
+template <class Part> constinit std::atomic<const Part*> installed = nullptr;
 constinit std::mutex loading;
 
-template <class Part>
-const Part* part_of(Device device) {
+template <class Part> const Part* part_of(Device device) {
   return device.kind == DeviceKind::cuda ? installed<Part>.load(std::memory_order_acquire) : nullptr;
 }
-template <class Part>
-void install(DeviceKind kind, const Part& part) {
+template <class Part> void install(DeviceKind kind, const Part& part) {
   if (kind != DeviceKind::cuda) fail<DeviceError>("install: only cuda has a backend");
   installed<Part>.store(&part, std::memory_order_release);
 }
@@ -58,10 +55,12 @@ std::string load_cuda() {
   const char* set = std::getenv("SLUICE_CUDA");
   const std::string_view wish = set && *set ? set : usual;
   if (wish == "none") return "SLUICE_CUDA=none in the environment";
-  if (wish != "emulated" && wish != "gpu") return str("SLUICE_CUDA=", wish, " in the environment, which may be gpu, emulated or none");
+  if (wish != "emulated" && wish != "gpu")
+    return str("SLUICE_CUDA=", wish, " in the environment, which may be gpu, emulated or none");
   const bool emulated = wish == "emulated";
   const std::string name = emulated ? "libsluice_cuda_emulated.so" : "libsluice_cuda.so";
-  if (dlopen((own_folder() + name).c_str(), RTLD_NOW | RTLD_LOCAL) || dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) return "";
+  if (dlopen((own_folder() + name).c_str(), RTLD_NOW | RTLD_LOCAL) || dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL))
+    return "";
   return dlerror();
 #else
   return "backends cannot be loaded on this system";

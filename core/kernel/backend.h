@@ -1,5 +1,6 @@
-// Backend of a device other than the CPU: memory, and a kernel for each slot (core/kernel/kernel.h). A backend is a library of
-// its own, loaded at the first use of its device, so a program starts without it and works where it is missing.
+// Backend of a device other than the CPU: memory, and a kernel for each slot (core/kernel/kernel.h). A backend is a
+// library of its own, loaded at the first use of its device, so a program starts without it and works where it is
+// missing.
 #pragma once
 
 #include <sluice/core/memory/allocator.h>

@@ -44,8 +44,8 @@ std::vector<Isa> find_all() {
   __builtin_cpu_init();
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return all;
   all.push_back(Isa::avx2);
-  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512cd") ||
-      !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl"))
+  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+      !__builtin_cpu_supports("avx512cd") || !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl"))
     return all;
   all.push_back(Isa::avx512);
   unsigned a = 0, b = 0, c = 0, d = 0;
@@ -123,7 +123,8 @@ std::string detail::cpu_name_in(std::string_view cpuinfo) {
   struct Part {
     std::string_view implementer, part, name;
   };
-  static constexpr Part kParts[] = {  // as Linux writes them; util-linux's lscpu has a complete table
+  static constexpr Part kParts[] = {
+      // as Linux writes them; util-linux's lscpu has a complete table
       {"0x41", "0xd03", "Cortex-A53"},  {"0x41", "0xd05", "Cortex-A55"},  {"0x41", "0xd07", "Cortex-A57"},
       {"0x41", "0xd08", "Cortex-A72"},  {"0x41", "0xd09", "Cortex-A73"},  {"0x41", "0xd0a", "Cortex-A75"},
       {"0x41", "0xd0b", "Cortex-A76"},  {"0x41", "0xd41", "Cortex-A78"},  {"0x41", "0xd44", "Cortex-X1"},

@@ -4,9 +4,10 @@
 //   kernel::softmax(x, y, log);      // runs where x and y live
 //
 // A call finds the device from the tensors among its arguments, refuses operands on different devices, and sets the
-// mode for denormals (core/kernel/parallel.h). All kernel calls are observed here (core/kernel/observer.h). The CPU kernel is the slot's initialiser; a backend installs its own at start-up, one line per slot. An
-// empty slot throws DeviceError naming the op and the device; there is no silent fallback. On meta no kernel runs: the
-// call is only observed. Code outside kernels must not touch the bytes of a tensor.
+// mode for denormals (core/kernel/parallel.h). All kernel calls are observed here (core/kernel/observer.h). The CPU
+// kernel is the slot's initialiser; a backend installs its own at start-up, one line per slot. An empty slot throws
+// DeviceError naming the op and the device; there is no silent fallback. On meta no kernel runs: the call is only
+// observed. Code outside kernels must not touch the bytes of a tensor.
 #pragma once
 
 #include <sluice/core/kernel/backend.h>
@@ -37,7 +38,8 @@ struct CommonDevice {
   bool found = false, has_bf16 = false;
   void operator()(const Tensor& x) {
     const Device here = x.device();
-    if (found && here != device) [[unlikely]] fail_devices(op, device, here);
+    if (found && here != device) [[unlikely]]
+      fail_devices(op, device, here);
     device = here, found = true;
     has_bf16 |= x.dtype() == bf16;
   }
@@ -45,19 +47,19 @@ struct CommonDevice {
 
 }  // namespace detail
 
-template <class Signature>
-class Kernel;
+template <class Signature> class Kernel;
 
-template <class R, class... Args>
-class Kernel<R(Args...)> {
+template <class R, class... Args> class Kernel<R(Args...)> {
  public:
   using Function = R(Args...);
   using CountWork = Work(Args...);
 
   /// `work` gives the flops and attention elements of a call; bytes are counted from its tensors.
   constexpr Kernel(const char* op, Function* cpu_kernel, CountWork* work, Bf16 bf16 = Bf16::widened)
-      : op_(op), kernels_{cpu_kernel, nullptr}, work_(work), takes_bf16_{bf16 == Bf16::native, false}, updates_(bf16 == Bf16::updated) {}
-  constexpr Kernel(const char* op, Function* cpu_kernel, Bf16 bf16 = Bf16::widened) : Kernel(op, cpu_kernel, nullptr, bf16) {}
+      : op_(op), kernels_{cpu_kernel, nullptr}, work_(work), takes_bf16_{bf16 == Bf16::native, false},
+        updates_(bf16 == Bf16::updated) {}
+  constexpr Kernel(const char* op, Function* cpu_kernel, Bf16 bf16 = Bf16::widened)
+      : Kernel(op, cpu_kernel, nullptr, bf16) {}
   void install(DeviceKind kind, Function* f, Bf16 bf16 = Bf16::widened) {
     kernels_[static_cast<int>(kind)] = f, takes_bf16_[static_cast<int>(kind)] = bf16 == Bf16::native;
   }
@@ -78,14 +80,16 @@ class Kernel<R(Args...)> {
   friend class detail::Widening;
   Function* at(Device d) const {
     Function* f = kernels_[static_cast<int>(d.kind)];
-    if (!f) [[unlikely]] detail::fail_no_kernel(op_, d);
+    if (!f) [[unlikely]]
+      detail::fail_no_kernel(op_, d);
     return f;
   }
   R run(Device d, bool has_bf16, Args... args) const {
     Function* f = at(d);
     detail::DenormalMode denormals;
     if constexpr (std::is_void_v<R> && (detail::holds_tensors<Args>() || ...))
-      if (has_bf16 && !takes_bf16_[static_cast<int>(d.kind)]) [[unlikely]] return widen(d, f, args...);
+      if (has_bf16 && !takes_bf16_[static_cast<int>(d.kind)]) [[unlikely]]
+        return widen(d, f, args...);
     return f(args...);
   }
   [[gnu::noinline]] void widen([[maybe_unused]] Device d, [[maybe_unused]] Function* f, Args... args) const {
@@ -110,8 +114,7 @@ class Kernel<R(Args...)> {
     if constexpr (std::is_void_v<R>) run(d, has_bf16, args...), synchronize(d);  // its time includes the device's
     else return run(d, has_bf16, args...);
   }
-  template <class A>
-  static void explicit_device(const A& a, detail::CommonDevice& where) {
+  template <class A> static void explicit_device(const A& a, detail::CommonDevice& where) {
     if constexpr (std::is_same_v<A, Device>) where.device = a;
   }
 

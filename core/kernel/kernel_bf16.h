@@ -24,8 +24,7 @@ class Widening {
 /// A kernel's argument with all its tensors widened. Tensors in an argument that is const or by value are operands,
 /// others are results. A struct argument must own its tensors. A struct that borrows them (through references, or as
 /// `static constexpr bool borrows` says) needs kernels that take bf16.
-template <class A>
-class Widened {
+template <class A> class Widened {
   using T = std::remove_cvref_t<std::remove_pointer_t<std::remove_cvref_t<A>>>;
   static constexpr bool pointer = std::is_pointer_v<std::remove_cvref_t<A>>;
 
@@ -51,8 +50,7 @@ class Widened {
   bool there_ = false;
 };
 template <class A>
-  requires(!holds_tensors<A>())
-class Widened<A> {
+requires(!holds_tensors<A>()) class Widened<A> {
  public:
   Widened(Widening&, std::remove_reference_t<A>& a) : a_(a) {}
   A get() { return static_cast<A>(a_); }
@@ -60,8 +58,7 @@ class Widened<A> {
  private:
   std::remove_reference_t<A>& a_;
 };
-template <class A>
-constexpr bool borrows_tensors() {
+template <class A> constexpr bool borrows_tensors() {
   if constexpr (requires { std::remove_cvref_t<A>::borrows; }) return std::remove_cvref_t<A>::borrows;
   else return !std::is_scalar_v<std::remove_cvref_t<A>> && !std::is_copy_assignable_v<std::remove_cvref_t<A>>;
 }

@@ -21,8 +21,7 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 
 }  // namespace
 
-template <class F>
-void each_observer(F f) {
+template <class F> void each_observer(F f) {
   for (Observer* list : {of_thread, of_all_threads})
     for (Observer* o = list; o; o = o->outer_) f(*o);
 }
@@ -65,8 +64,8 @@ ObservedCall::~ObservedCall() {
   if (!of_thread && !of_all_threads) return;
   const double seconds = now() - start_;
   if (outer_) outer_->nested_seconds_ += seconds;
-  const KernelCall call{op_,     device_, work, start_, seconds, seconds - nested_seconds_, std::exchange(allocated, 0),
-                        outer_ != nullptr};
+  const KernelCall call{
+      op_, device_, work, start_, seconds, seconds - nested_seconds_, std::exchange(allocated, 0), outer_ != nullptr};
   each_observer([&](Observer& o) { o.on_call(call); });
 }
 

@@ -63,8 +63,7 @@ class Observer {
  private:
   Of of_;
   Observer* outer_;
-  template <class F>
-  friend void each_observer(F f);
+  template <class F> friend void each_observer(F f);
 };
 
 /// Counts the work of this thread's kernel calls: on meta without computing, on other devices while computing.

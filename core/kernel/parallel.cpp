@@ -36,8 +36,8 @@ void set_num_threads(int n) {
   threads = n;
   control.reset();
   if (n > 0)
-    control = std::make_unique<tbb::global_control>(
-        tbb::global_control::max_allowed_parallelism, static_cast<std::size_t>(n));
+    control = std::make_unique<tbb::global_control>(tbb::global_control::max_allowed_parallelism,
+                                                    static_cast<std::size_t>(n));
 }
 
 bool flush_denormals() { return detail::flush_denormals_on.load(); }

@@ -5,7 +5,8 @@
 // hold locks and use thread-local state. A child of fork() computes on one thread if its parent had used several,
 // because the other threads do not exist in the child.
 //
-// The body is compiled for several instruction sets (core/kernel/vectorise.h): its loops are as fast as the processor allows.
+// The body is compiled for several instruction sets (core/kernel/vectorise.h): its loops are as fast as the processor
+// allows.
 #pragma once
 
 #include <sluice/core/kernel/vectorise.h>
@@ -40,7 +41,9 @@ class DenormalMode {
     const auto wanted = flush_denormals_on.load(std::memory_order_relaxed) ? before_ | kFlush : before_ & ~kFlush;
     if (wanted != before_) write(wanted), changed_ = true;
   }
-  ~DenormalMode() { if (changed_) write(before_); }
+  ~DenormalMode() {
+    if (changed_) write(before_);
+  }
   DenormalMode(const DenormalMode&) = delete;
   DenormalMode& operator=(const DenormalMode&) = delete;
 
@@ -77,8 +80,7 @@ class DenormalMode {
 
 /// Calls f(begin, end) for consecutive pieces of [0, n) of `grain` items (the last may be shorter),
 /// possibly at the same time. Exceptions thrown by f reach the caller.
-template <class F>
-void parallel_for(int64_t n, int64_t grain, F&& f) {
+template <class F> void parallel_for(int64_t n, int64_t grain, F&& f) {
   if (n <= 0) return;
   if (grain < 1) grain = 1;
   if (n <= grain) {
@@ -89,14 +91,13 @@ void parallel_for(int64_t n, int64_t grain, F&& f) {
     std::remove_reference_t<F>* f;
     int64_t n, grain;
   } context{std::addressof(f), n, grain};
-  detail::parallel_chunks(
-      (n + grain - 1) / grain,
-      [](void* p, int64_t chunk) {
-        const Context& c = *static_cast<Context*>(p);
-        const int64_t begin = chunk * c.grain, end = begin + c.grain < c.n ? begin + c.grain : c.n;
-        detail::vectorised(*c.f, begin, end);
-      },
-      &context);
+  detail::parallel_chunks((n + grain - 1) / grain,
+                          [](void* p, int64_t chunk) {
+                            const Context& c = *static_cast<Context*>(p);
+                            const int64_t begin = chunk * c.grain, end = begin + c.grain < c.n ? begin + c.grain : c.n;
+                            detail::vectorised(*c.f, begin, end);
+                          },
+                          &context);
 }
 
 }  // namespace sluice

@@ -15,8 +15,7 @@ namespace sluice::detail {
 
 namespace {
 
-template <class T, class S>
-void convert_run(const S* from, int64_t stride, int64_t n, T* out) {
+template <class T, class S> void convert_run(const S* from, int64_t stride, int64_t n, T* out) {
   if (stride == 1) {
     if constexpr (std::is_same_v<T, S>) std::memcpy(out, from, static_cast<std::size_t>(n) * sizeof(T));
     else
@@ -29,8 +28,7 @@ void convert_run(const S* from, int64_t stride, int64_t n, T* out) {
 }
 
 /// Calls run(element offset, stride, count, position) for the inner runs of [start, start+n).
-template <class Run>
-void for_each_run(const StridedRange& w, int64_t start, int64_t n, Run run) {
+template <class Run> void for_each_run(const StridedRange& w, int64_t start, int64_t n, Run run) {
   if (w.rank == 0) {
     if (n > 0) run(int64_t{0}, int64_t{1}, n, int64_t{0});
     return;
@@ -123,8 +121,7 @@ template <class T>
 }
 
 /// A piece of a transpose: to[c·to_stride + r] = from[r·from_stride + c].
-template <class T>
-struct Transpose {
+template <class T> struct Transpose {
   static constexpr int64_t kSide = sizeof(T) == 1 ? 128 : sizeof(T) == 8 ? 32 : 64;  // a tile of 8 or 16 KB fits in L1
   static constexpr int64_t kArea = kSide * kSide, kLine = 64 / sizeof(T);
   int64_t from_stride, to_stride;
@@ -170,8 +167,7 @@ struct Transpose {
 };
 
 /// Calls run(i, from offset, to offset) for the items [begin, end) of a move.
-template <class Run>
-void for_each_item(const Move& m, int64_t begin, int64_t end, Run run) {
+template <class Run> void for_each_item(const Move& m, int64_t begin, int64_t end, Run run) {
   int64_t index[kMaxRank], f = 0, t = 0, rest = begin;
   for (int d = m.rank - 1; d >= 0; --d) {
     index[d] = rest % m.shape[d], rest /= m.shape[d];
@@ -277,8 +273,7 @@ StridedRange::Run StridedRange::run(int64_t start) const {
 }
 
 template <class T>
-void read_tile(const StridedRange& walk, const std::byte* base, DType dtype, int64_t start, int64_t n,
-               T* out) {
+void read_tile(const StridedRange& walk, const std::byte* base, DType dtype, int64_t start, int64_t n, T* out) {
   dispatch_all(dtype, [&]<class S>() {
     vectorised([=, &walk, from = reinterpret_cast<const S*>(base)] {
       for_each_run(walk, start, n, [&](int64_t offset, int64_t stride, int64_t count, int64_t at) {

@@ -16,8 +16,7 @@ namespace sluice::detail {
 inline constexpr int64_t kTile = 512;
 
 /// Converts one element, as to() does.
-template <class T, class S>
-SLUICE_FN T convert(S x) {
+template <class T, class S> SLUICE_FN T convert(S x) {
   if constexpr (std::is_same_v<T, S>) return x;
   else if constexpr (std::is_same_v<S, BFloat16>) return convert<T>(static_cast<float>(x));
   else if constexpr (std::is_same_v<T, BFloat16>) return BFloat16(static_cast<float>(x));
@@ -53,8 +52,7 @@ struct StridedRange {
 /// Converts elements [start, start+n) of a range, in row-major order, to T and writes them to out.
 /// `base` is the address of the first element, of type `dtype`.
 template <class T>
-void read_tile(const StridedRange& range, const std::byte* base, DType dtype, int64_t start, int64_t n,
-               T* out);
+void read_tile(const StridedRange& range, const std::byte* base, DType dtype, int64_t start, int64_t n, T* out);
 
 /// Copies `from` to `to` element by element with conversion; both layouts have one shape and
 /// addresses already include the offsets. Parallel.

@@ -1,6 +1,6 @@
-// Compiles a loop for several instruction sets and runs the version for the one in use (core/kernel/cpu.h), so that a program
-// built for any processor of its architecture is as fast as one built for this processor. A set that the compiler
-// targets anyway (-march=native) is not compiled again.
+// Compiles a loop for several instruction sets and runs the version for the one in use (core/kernel/cpu.h), so that a
+// program built for any processor of its architecture is as fast as one built for this processor. A set that the
+// compiler targets anyway (-march=native) is not compiled again.
 #pragma once
 
 #include <sluice/core/kernel/cpu.h>
@@ -32,8 +32,8 @@ template <class F, class... Args>
                              defined(__AVX512DQ__) && defined(__AVX512VL__))
 #define SLUICE_VECTOR_AVX512
 template <class F, class... Args>
-[[SLUICE_VECTOR("avx2,fma,f16c,bmi,bmi2,lzcnt,movbe,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]]
-void run_avx512(F& f, Args... args) {
+[[SLUICE_VECTOR("avx2,fma,f16c,bmi,bmi2,lzcnt,movbe,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]] void run_avx512(
+    F& f, Args... args) {
   f(args...);
 }
 #endif
@@ -41,15 +41,13 @@ void run_avx512(F& f, Args... args) {
 #if !defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define SLUICE_VECTOR_O3
 // Here the compiler's target already has the vector instructions. clang vectorises under -O2, too.
-template <class F, class... Args>
-[[gnu::optimize("O3"), gnu::flatten, gnu::noinline]] void run_o3(F& f, Args... args) {
+template <class F, class... Args> [[gnu::optimize("O3"), gnu::flatten, gnu::noinline]] void run_o3(F& f, Args... args) {
   f(args...);
 }
 #endif
 
 /// Calls f(args...), compiled for the instruction set in use.
-template <class F, class... Args>
-void vectorised(F&& f, Args... args) {
+template <class F, class... Args> void vectorised(F&& f, Args... args) {
 #if defined(SLUICE_VECTOR_AVX2) || defined(SLUICE_VECTOR_AVX512)
   const Isa in_use = isa();
 #endif

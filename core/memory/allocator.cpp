@@ -28,10 +28,10 @@ namespace sluice {
 namespace {
 
 constexpr std::size_t kAlign = 64;
-constexpr int kClasses = 8 + 4 * 7;         // up to kLarge
-constexpr int kSmallClasses = 8 + 4 * 3;   // 64…512 in steps of 64, then 640…4096
-constexpr int kBatch = 256;                // blocks that move between a thread's list and the shared one
-constexpr std::size_t kSlab = 1 << 16;     // small blocks are cut from slabs of this size
+constexpr int kClasses = 8 + 4 * 7;       // up to kLarge
+constexpr int kSmallClasses = 8 + 4 * 3;  // 64…512 in steps of 64, then 640…4096
+constexpr int kBatch = 256;               // blocks that move between a thread's list and the shared one
+constexpr std::size_t kSlab = 1 << 16;    // small blocks are cut from slabs of this size
 [[maybe_unused]] constexpr std::size_t kSmall = 4096, kLarge = 1 << 16;  // to kSmall: slabs; over kLarge: heap
 constexpr std::size_t kMost = std::size_t{1} << 46;
 
@@ -91,8 +91,7 @@ void* allocate_counted(std::size_t bytes) {
   int64_t size = static_cast<int64_t>(size_of_block(bytes));
   int64_t now = live_bytes.fetch_add(size, std::memory_order_relaxed) + size;
   int64_t peak = peak_bytes.load(std::memory_order_relaxed);
-  while (now > peak && !peak_bytes.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
-  }
+  while (now > peak && !peak_bytes.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {}
   return p;
 }
 
@@ -131,8 +130,7 @@ void refuse(std::size_t bytes, int64_t cached) {
 }
 
 /// The memory that `ask` gets from the system. If there is none, returns the cache and asks again; then MemoryError.
-template <class Ask>
-void* fresh(std::size_t bytes, Ask ask) {
+template <class Ask> void* fresh(std::size_t bytes, Ask ask) {
   if (void* p = ask()) return p;
   const int64_t cached = memory_stats().cached;
   release_cached_memory();
@@ -198,8 +196,8 @@ Pool& pool() {
 
 /// The header of a slab. Slabs lie at multiples of kSlab.
 struct Slab {
-  int blocks;        // cut from the slab
-  int free = 0;      // blocks found in the shared lists; counted by return_slabs()
+  int blocks;    // cut from the slab
+  int free = 0;  // blocks found in the shared lists; counted by return_slabs()
   Slab* next = nullptr;
 };
 static_assert(sizeof(Slab) <= kAlign && sizeof(FreeBlock) <= 64);
@@ -316,10 +314,9 @@ SharedLists& shared_lists() {
 }
 
 // A child of fork() finds the locks free and the lists whole, whatever other threads were doing.
-[[maybe_unused]] const int fork_safe = ::pthread_atfork(
-    [] { pool().mutex.lock(), shared_lists().mutex.lock(); },
-    [] { shared_lists().mutex.unlock(), pool().mutex.unlock(); },
-    [] { shared_lists().mutex.unlock(), pool().mutex.unlock(); });
+[[maybe_unused]] const int fork_safe = ::pthread_atfork([] { pool().mutex.lock(), shared_lists().mutex.lock(); },
+                                                        [] { shared_lists().mutex.unlock(), pool().mutex.unlock(); },
+                                                        [] { shared_lists().mutex.unlock(), pool().mutex.unlock(); });
 
 /// Two lists for each class. `spare` is a full batch or empty, so a thread that works at the border of a batch does not
 /// visit the shared lists at each call.

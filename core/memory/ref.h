@@ -34,8 +34,7 @@ class RefCounted {
 };
 
 /// Owning pointer to a RefCounted T. The last one calls `dispose(T*)`, found by argument-dependent lookup.
-template <class T>
-class Ref {
+template <class T> class Ref {
  public:
   Ref() = default;
   Ref(std::nullptr_t) {}
@@ -45,8 +44,7 @@ class Ref {
   Ref(const Ref& o) : Ref(o.p_) {}
   Ref(Ref&& o) noexcept : p_(std::exchange(o.p_, nullptr)) {}
   template <class U>
-    requires std::is_convertible_v<U*, T*>
-  Ref(const Ref<U>& o) : Ref(static_cast<T*>(o.get())) {}
+  requires std::is_convertible_v<U*, T*> Ref(const Ref<U>& o) : Ref(static_cast<T*>(o.get())) {}
   Ref& operator=(Ref o) noexcept {
     std::swap(p_, o.p_);
     return *this;

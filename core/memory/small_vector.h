@@ -11,8 +11,7 @@
 
 namespace sluice {
 
-template <class T, std::size_t N>
-class SmallVector {
+template <class T, std::size_t N> class SmallVector {
  public:
   using value_type = T;
   using iterator = T*;
@@ -22,16 +21,21 @@ class SmallVector {
   SmallVector(std::initializer_list<T> xs) { assign(xs.begin(), xs.end()); }
   explicit SmallVector(std::size_t n) { resize(n); }
   template <class It>
-    requires(!std::is_integral_v<It>)
-  SmallVector(It first, It last) { assign(first, last); }
+  requires(!std::is_integral_v<It>) SmallVector(It first, It last) { assign(first, last); }
   SmallVector(const SmallVector& o) { assign(o.begin(), o.end()); }
   SmallVector(SmallVector&& o) noexcept { steal(o); }
   SmallVector& operator=(const SmallVector& o) {
-    if (this != &o) { clear(); assign(o.begin(), o.end()); }
+    if (this != &o) {
+      clear();
+      assign(o.begin(), o.end());
+    }
     return *this;
   }
   SmallVector& operator=(SmallVector&& o) noexcept {
-    if (this != &o) { destroy(); steal(o); }
+    if (this != &o) {
+      destroy();
+      steal(o);
+    }
     return *this;
   }
   ~SmallVector() { destroy(); }
@@ -52,8 +56,7 @@ class SmallVector {
   void reserve(std::size_t n) {
     if (n > capacity_) grow(n);
   }
-  template <class... A>
-  T& emplace_back(A&&... a) {
+  template <class... A> T& emplace_back(A&&... a) {
     if (size_ == capacity_) {
       T value(std::forward<A>(a)...);  // built first: an argument may live inside this vector
       grow(2 * capacity_);
@@ -78,8 +81,7 @@ class SmallVector {
 
  private:
   T* inline_data() { return reinterpret_cast<T*>(raw_); }
-  template <class It>
-  void assign(It first, It last) {
+  template <class It> void assign(It first, It last) {
     for (; first != last; ++first) emplace_back(*first);
   }
   void grow(std::size_t n) {

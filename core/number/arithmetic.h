@@ -9,24 +9,20 @@
 namespace sluice::detail {
 
 /// a + b, a − b, a · b. Integers wrap around. They are computed unsigned, because signed overflow is undefined in C++.
-template <class A, class B>
-SLUICE_FN auto sum_of(const A& a, const B& b) {
+template <class A, class B> SLUICE_FN auto sum_of(const A& a, const B& b) {
   if constexpr (std::is_integral_v<A>) return static_cast<A>(std::make_unsigned_t<A>(a) + std::make_unsigned_t<A>(b));
   else return a + b;
 }
-template <class A, class B>
-SLUICE_FN auto difference_of(const A& a, const B& b) {
+template <class A, class B> SLUICE_FN auto difference_of(const A& a, const B& b) {
   if constexpr (std::is_integral_v<A>) return static_cast<A>(std::make_unsigned_t<A>(a) - std::make_unsigned_t<A>(b));
   else return a - b;
 }
-template <class A, class B>
-SLUICE_FN auto product_of(const A& a, const B& b) {
+template <class A, class B> SLUICE_FN auto product_of(const A& a, const B& b) {
   if constexpr (std::is_integral_v<A>) return static_cast<A>(std::make_unsigned_t<A>(a) * std::make_unsigned_t<A>(b));
   else return a * b;
 }
 /// a − b·⌊a/b⌋, with the sign of b; a itself where the integer b is 0.
-template <class T>
-SLUICE_FN T remainder_of(const T& a, const T& b) {
+template <class T> SLUICE_FN T remainder_of(const T& a, const T& b) {
   if constexpr (std::is_integral_v<T>) {
     if (b == 0) return a;
     const T r = b == -1 ? 0 : a % b;  // the quotient of the lowest number by −1 overflows
@@ -38,8 +34,7 @@ SLUICE_FN T remainder_of(const T& a, const T& b) {
     return remainder(a, b);
   }
 }
-template <class A>
-SLUICE_FN auto negated(const A& a) {
+template <class A> SLUICE_FN auto negated(const A& a) {
   if constexpr (std::is_integral_v<A>) return difference_of(A(0), a);
   else return -a;
 }

@@ -4,8 +4,8 @@
 //   T = float, double   inside vectorised loops; N = 0 is the forward kernel, N = #inputs the backward
 //   T = Tensor          the same text as a composition of ops: it serves gradients of any order
 //
-// This page holds the gradient rows of all functions; core/number/dual_operators.h has the operators. Convention at kinks:
-// abs'(0) = sign'(·) = 0; max and min split a tie in halves; floor, ceil, round and sign have derivative 0.
+// This page holds the gradient rows of all functions; core/number/dual_operators.h has the operators. Convention at
+// kinks: abs'(0) = sign'(·) = 0; max and min split a tie in halves; floor, ceil, round and sign have derivative 0.
 #pragma once
 
 #include <sluice/core/number/arithmetic.h>
@@ -21,8 +21,7 @@ class Tensor;
 
 /// Arithmetic of partial derivatives. The specialisation for Tensor (ops/elementwise/map.h) knows exact zeros
 /// and ones, so that a composed gradient holds no needless ops.
-template <class T>
-struct PartialOps {
+template <class T> struct PartialOps {
   static SLUICE_FN T zero() { return T(0); }
   static SLUICE_FN T add(const T& a, const T& b) { return a + b; }
   static SLUICE_FN T sub(const T& a, const T& b) { return a - b; }
@@ -32,8 +31,7 @@ struct PartialOps {
   }
 };
 
-template <class T, std::size_t N>
-struct Dual {
+template <class T, std::size_t N> struct Dual {
   T v;
   std::array<T, N> d;
   unsigned without = 0;  // bit k: the value does not depend on variable k, and d[k] is an exact 0
@@ -59,52 +57,43 @@ struct Dual {
   /// Converting a Dual to double is a mistake (std::exp(x), double c = x): static_assert. It fails once, for the
   /// Dual<Tensor, N> that map() instantiates first.
   operator double() const {
-    static_assert(N == 0 || std::is_arithmetic_v<T>, "a formula computes with its parameters: write exp(x), not std::exp(x), and auto, not double; a constant result is like(x, 1). ops/elementwise/map.h lists what it may call");
+    static_assert(N == 0 || std::is_arithmetic_v<T>,
+                  "a formula computes with its parameters: write exp(x), not std::exp(x), and auto, not double; a "
+                  "constant result is like(x, 1). ops/elementwise/map.h lists what it may call");
     if constexpr (std::is_arithmetic_v<T>) return static_cast<double>(v);
     else return 0;
   }
   /// Lets softmax(x, 0) compile in a formula; map() refuses its result with one error.
-  template <std::same_as<Tensor> U>
-  operator U() const {
-    return {};
-  }
+  template <std::same_as<Tensor> U> operator U() const { return {}; }
 };
 
-template <class T>
-using Value = Dual<T, 0>;
+template <class T> using Value = Dual<T, 0>;
 
 namespace detail {
 /// slope · x.d[k]; exactly 0 if x does not depend on variable k, even for an infinite slope. So ∂(x·y)/∂x at x = ∞ is
 /// y, not y·1 + x·0. For numbers, `without` is a constant when a loop is compiled; for tensors, an undefined d[k]
 /// stands for 0.
-template <class T, std::size_t N, class S>
-SLUICE_FN T part(const S& slope, const Dual<T, N>& x, std::size_t k) {
+template <class T, std::size_t N, class S> SLUICE_FN T part(const S& slope, const Dual<T, N>& x, std::size_t k) {
   if constexpr (std::is_arithmetic_v<T>) return x.without >> k & 1 ? T(0) : slope * x.d[k];
   else if constexpr (std::same_as<S, T>) return PartialOps<T>::mul(slope, x.d[k]);
   else return PartialOps<T>::mul(x.d[k], slope);
 }
 /// y(x) with slope dy/dx.
-template <class T, std::size_t N, class S>
-SLUICE_FN Dual<T, N> chain(const Dual<T, N>& x, const T& y, const S& slope) {
+template <class T, std::size_t N, class S> SLUICE_FN Dual<T, N> chain(const Dual<T, N>& x, const T& y, const S& slope) {
   Dual<T, N> r{y, {}, x.without};
   for (std::size_t k = 0; k < N; ++k) r.d[k] = part(slope, x, k);
   return r;
 }
 /// y(a, b) with both slopes.
 template <class T, std::size_t N>
-SLUICE_FN Dual<T, N> chain(const Dual<T, N>& a, const Dual<T, N>& b, const T& y, const T& slope_a,
-                           const T& slope_b) {
+SLUICE_FN Dual<T, N> chain(const Dual<T, N>& a, const Dual<T, N>& b, const T& y, const T& slope_a, const T& slope_b) {
   Dual<T, N> r{y, {}, a.without & b.without};
   for (std::size_t k = 0; k < N; ++k) r.d[k] = PartialOps<T>::add(part(slope_a, a, k), part(slope_b, b, k));
   return r;
 }
-template <class T, std::size_t N>
-SLUICE_FN Dual<T, N> flat(const T& y) {
-  return Dual<T, N>::constant(y);
-}
+template <class T, std::size_t N> SLUICE_FN Dual<T, N> flat(const T& y) { return Dual<T, N>::constant(y); }
 /// The constant c for arithmetic with x: a T for numbers, a double for tensors, which ops accept.
-template <class T>
-SLUICE_FN auto scalar(const T&, double c) {
+template <class T> SLUICE_FN auto scalar(const T&, double c) {
   if constexpr (std::is_arithmetic_v<T>) return static_cast<T>(c);
   else return c;
 }
@@ -112,8 +101,7 @@ SLUICE_FN auto scalar(const T&, double c) {
 }  // namespace detail
 
 /// The constant c as a Dual of the type of x.
-template <class T, std::size_t N>
-SLUICE_FN Dual<T, N> like(const Dual<T, N>& x, double c) {
+template <class T, std::size_t N> SLUICE_FN Dual<T, N> like(const Dual<T, N>& x, double c) {
   if constexpr (std::is_arithmetic_v<T>) return Dual<T, N>::constant(static_cast<T>(c));
   else return Dual<T, N>::constant(like(x.v, c));
 }
@@ -121,7 +109,7 @@ SLUICE_FN Dual<T, N> like(const Dual<T, N>& x, double c) {
 // -- functions ---------------------------------------------------------------------------------------
 // Each row:  y = f(x)   slope.  `using math::f` serves float and double; Tensor finds its op by ADL.
 
-// clang-format off: a table
+// clang-format off
 #define SLUICE_DUAL_ROW(name, slope)                        \
   template <class T, std::size_t N>                         \
   SLUICE_FN Dual<T, N> name(const Dual<T, N>& dual) {       \
@@ -156,8 +144,7 @@ SLUICE_DUAL_ROW(abs, detail::slope_sign(x))
 // clang-format on
 
 /// The standard normal distribution function. Slope e^(−x²/2)/√2π; in f32 the value needs e^(−x²/2) anyway.
-template <class T, std::size_t N>
-SLUICE_FN Dual<T, N> normal_cdf(const Dual<T, N>& dual) {
+template <class T, std::size_t N> SLUICE_FN Dual<T, N> normal_cdf(const Dual<T, N>& dual) {
   using math::normal_cdf;
   const T& x = dual.v;
   if constexpr (N == 0) {
@@ -170,11 +157,10 @@ SLUICE_FN Dual<T, N> normal_cdf(const Dual<T, N>& dual) {
   }
 }
 
-#define SLUICE_DUAL_FLAT(name)                        \
-  template <class T, std::size_t N>                   \
-  SLUICE_FN Dual<T, N> name(const Dual<T, N>& x) {    \
-    using math::name;                                 \
-    return detail::flat<T, N>(name(x.v));             \
+#define SLUICE_DUAL_FLAT(name)                                                       \
+  template <class T, std::size_t N> SLUICE_FN Dual<T, N> name(const Dual<T, N>& x) { \
+    using math::name;                                                                \
+    return detail::flat<T, N>(name(x.v));                                            \
   }
 SLUICE_DUAL_FLAT(sign)
 SLUICE_DUAL_FLAT(floor)
@@ -184,8 +170,7 @@ SLUICE_DUAL_FLAT(trunc)
 #undef SLUICE_DUAL_FLAT
 
 /// x^c for a fixed exponent: slope c·x^(c−1), exactly 0 when c = 0.
-template <class T, std::size_t N>
-SLUICE_FN Dual<T, N> pow(const Dual<T, N>& x, double c) {
+template <class T, std::size_t N> SLUICE_FN Dual<T, N> pow(const Dual<T, N>& x, double c) {
   using math::pow;
   T y = pow(x.v, detail::scalar(x.v, c));
   if constexpr (N == 0) {
@@ -199,8 +184,7 @@ SLUICE_FN Dual<T, N> pow(const Dual<T, N>& x, double c) {
 }
 /// x^e. The slope in x is e·x^(e−1), which is 0 at 0⁰ and NaN⁰. The slope in e is x^e·log x, and 0 where x <= 0: there
 /// the power is not smooth in e.
-template <class T, std::size_t N>
-SLUICE_FN Dual<T, N> pow(const Dual<T, N>& x, const Dual<T, N>& e) {
+template <class T, std::size_t N> SLUICE_FN Dual<T, N> pow(const Dual<T, N>& x, const Dual<T, N>& e) {
   using math::abs, math::log, math::pow;
   using P = PartialOps<T>;
   T y = pow(x.v, e.v);
@@ -238,22 +222,19 @@ SLUICE_FN Dual<T, N> one_of(const Dual<T, N>& a, const Dual<T, N>& b, const T& y
 }
 }  // namespace detail
 /// The larger (smaller) value; a NaN in either wins. A tie splits the gradient in halves.
-template <class T, std::size_t N>
-SLUICE_FN Dual<T, N> max(const Dual<T, N>& a, const Dual<T, N>& b) {
+template <class T, std::size_t N> SLUICE_FN Dual<T, N> max(const Dual<T, N>& a, const Dual<T, N>& b) {
   T y = detail::larger(a.v, b.v);
   if constexpr (N == 0) return {y, {}};
   else return detail::one_of(a, b, y, a.v > b.v);
 }
-template <class T, std::size_t N>
-SLUICE_FN Dual<T, N> min(const Dual<T, N>& a, const Dual<T, N>& b) {
+template <class T, std::size_t N> SLUICE_FN Dual<T, N> min(const Dual<T, N>& a, const Dual<T, N>& b) {
   T y = detail::smaller(a.v, b.v);
   if constexpr (N == 0) return {y, {}};
   else return detail::one_of(a, b, y, a.v < b.v);
 }
 
 /// a − b·⌊a/b⌋, which has the sign of b: slopes 1 and −⌊a/b⌋.
-template <class T, std::size_t N>
-SLUICE_FN Dual<T, N> remainder(const Dual<T, N>& a, const Dual<T, N>& b) {
+template <class T, std::size_t N> SLUICE_FN Dual<T, N> remainder(const Dual<T, N>& a, const Dual<T, N>& b) {
   T y = detail::remainder_of(a.v, b.v);
   using math::round;
   if constexpr (N == 0) return {y, {}};

@@ -9,7 +9,7 @@
 #include <initializer_list>
 #include <ios>
 
-// clang-format off: a table of messages
+// clang-format off
 namespace sluice {
 
 namespace detail {

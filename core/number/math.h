@@ -39,7 +39,10 @@ SLUICE_FN float at_most(float x, float hi) { return select(x > hi, hi, x); }
 SLUICE_FN float at_least(float x, float lo) { return select(x < lo, lo, x); }
 
 // e^x = 2^k (1 + p), with |p| < 0.42. Needs |x| < 1e5 or NaN.
-struct ExpParts { float p; std::int32_t k; };
+struct ExpParts {
+  float p;
+  std::int32_t k;
+};
 // e^(r + n ln 2), where t = n + shift: its low bits are n.
 SLUICE_FN ExpParts exp_rest(float r, float t, float shift) {
   float q = 0.00138378562f;
@@ -50,10 +53,10 @@ SLUICE_FN ExpParts exp_rest(float r, float t, float shift) {
   return {r * r * q + r, static_cast<std::int32_t>(bits(t) - bits(shift))};
 }
 SLUICE_FN ExpParts exp_parts(float x) {
-  constexpr float shift = 12582912.0f;                        // 1.5 * 2^23: the low bits of t are the rounded integer
+  constexpr float shift = 12582912.0f;  // 1.5 * 2^23: the low bits of t are the rounded integer
   float t = x * 1.44269502f + shift;
   float n = t - shift;
-  float r = (x - n * 0.693145752f) - n * 1.42860677e-06f;     // ln 2 in two parts; n times the first is exact
+  float r = (x - n * 0.693145752f) - n * 1.42860677e-06f;  // ln 2 in two parts; n times the first is exact
   return exp_rest(r, t, shift);
 }
 
@@ -80,7 +83,7 @@ SLUICE_FN float expm1(float x) {
   ExpParts e = exp_parts(at_most(at_least(x, -18.0f), 89.0f));
   float s = pow2(e.k - 1);
   float y = 2.0f * (e.p * s + (s - 0.5f));
-  return select(std::fabs(x) < 1e-8f, x, y);                  // keeps -0 and denormals
+  return select(std::fabs(x) < 1e-8f, x, y);  // keeps -0 and denormals
 }
 
 // x = 2^k m with m in [sqrt(1/2), sqrt(2)), for normal x > 0.
@@ -110,7 +113,9 @@ SLUICE_FN float log_or_special(float u, float y) {
 }
 
 // Denormals are scaled up first.
-struct Scaled { float x, k; };
+struct Scaled {
+  float x, k;
+};
 SLUICE_FN Scaled scale_denormal(float x) {
   bool tiny = x < 1.17549435e-38f;
   return {select(tiny, x * 8388608.0f, x), select(tiny, -23.0f, 0.0f)};
@@ -130,7 +135,7 @@ SLUICE_FN float log1p(float x) {
   float s = pow2(2 - k);
   float f = (0.25f * x) * s + (0.25f * s - 1.0f);
   float y = log_or_special(u, log_sum(static_cast<float>(k), f));
-  return select(std::fabs(x) < 1e-8f, x, y);                  // keeps -0 and denormals
+  return select(std::fabs(x) < 1e-8f, x, y);  // keeps -0 and denormals
 }
 
 // With z = e^-2|x|: tanh|x| = (1 - z) / (1 + z) = -m / (m + 2), m = z - 1 = expm1(-2|x|). From |x| = 9.01 on the result
@@ -177,7 +182,9 @@ SLUICE_FN float erf(float x) {
 // tail(a) = Phi(-a) = e^(-a^2/2) g(a). (a + k) g(a) is a polynomial in u = a / (a + k) for 0 <= a <= 15, so one
 // division serves both. Unlike (a - k) / (a + k), u loses nothing near 0. The absolute error of a^2/2 counts, so a
 // splits into h + (a - h), with 12 bits in h: h^2/2 is exact, and the rest goes into the reduced argument.
-struct Normal { float cdf, bell; };                           // bell = e^(-x^2/2), for the derivative
+struct Normal {
+  float cdf, bell;
+};  // bell = e^(-x^2/2), for the derivative
 SLUICE_FN Normal normal(float x) {
   constexpr float shift = 12582912.0f;
   float a = at_most(std::fabs(x), 15.0f);
@@ -207,9 +214,12 @@ SLUICE_FN Normal normal(float x) {
 // x = n pi/2 + r, |r| <= pi/4. In double, because a float r has no correct digit left when x is near a multiple of
 // pi/2. pi/2 in two parts: n times the first (29 bits) is exact up to n = 2^24 without fused multiply-add, always with
 // it.
-struct Quadrant { float r; std::uint32_t n; };
+struct Quadrant {
+  float r;
+  std::uint32_t n;
+};
 SLUICE_FN Quadrant quadrant(float x) {
-  constexpr double shift = 6755399441055744.0;                // 1.5 * 2^52: the rounding trick in double
+  constexpr double shift = 6755399441055744.0;  // 1.5 * 2^52: the rounding trick in double
   double t = static_cast<double>(x) * 0.63661977236758134 + shift;
   double n = t - shift;
   double r = (static_cast<double>(x) - n * 1.570796325802803) - n * 9.920935796805404e-10;
@@ -232,7 +242,7 @@ SLUICE_FN float sine_of(Quadrant q) {
 }
 
 SLUICE_FN float sin(float x) {
-  float y = sine_of(quadrant(std::fabs(x)));                  // odd by construction, so sin(-0) = -0
+  float y = sine_of(quadrant(std::fabs(x)));  // odd by construction, so sin(-0) = -0
   return from_bits(bits(y) ^ (bits(x) & 0x80000000u));
 }
 
@@ -242,17 +252,19 @@ SLUICE_FN float cos(float x) {
 }
 
 // All ones if the top bit of u is set, else 0.
-SLUICE_FN std::uint32_t spread_top_bit(std::uint32_t u) { return static_cast<std::uint32_t>(static_cast<std::int32_t>(u) >> 31); }
+SLUICE_FN std::uint32_t spread_top_bit(std::uint32_t u) {
+  return static_cast<std::uint32_t>(static_cast<std::int32_t>(u) >> 31);
+}
 
 // 2^(y log2|x|) in double: y multiplies the error of the logarithm by up to 150, so a float logarithm is not enough.
 // The conversion back to float handles overflow and denormals. Special values use masks made by integer arithmetic,
 // never a bool: often x or y is the same for the whole loop, and g++ 12 cannot vectorise a blend whose condition is
 // loop-invariant.
 SLUICE_FN float pow(float x, float y) {
-  constexpr float huge = 1e38f;                               // stands for the infinite logarithms of 0 and inf
+  constexpr float huge = 1e38f;  // stands for the infinite logarithms of 0 and inf
   std::uint32_t a = bits(x) & 0x7fffffffu;
   std::uint32_t zero = spread_top_bit(a - 1u);
-  std::uint32_t infinite = spread_top_bit(a + 0x00800000u);   // or NaN
+  std::uint32_t infinite = spread_top_bit(a + 0x00800000u);  // or NaN
 
   Scaled s = scale_denormal(from_bits(a));
   float k = s.k + static_cast<float>(log_exponent(s.x));
@@ -282,7 +294,7 @@ SLUICE_FN float pow(float x, float y) {
   double z = static_cast<double>(e) * l;
   z = select(z > 160.0, 160.0, z);
   z = select(z < -160.0, -160.0, z);
-  constexpr double shift = 6755399441055744.0;                // 1.5 * 2^52
+  constexpr double shift = 6755399441055744.0;  // 1.5 * 2^52
   double t = z + shift;
   double r = z - (t - shift);
   double p = 0.0001535336490067576;
@@ -293,9 +305,9 @@ SLUICE_FN float pow(float x, float y) {
   p = p * r + 0.6931472028805618;
   p = p * r + 1.0;
   double scale = __builtin_bit_cast(double, (__builtin_bit_cast(std::uint64_t, t) << 52) + 0x3ff0000000000000u);
-  std::uint32_t v = bits(static_cast<float>(p * scale));      // a NaN y has come through
+  std::uint32_t v = bits(static_cast<float>(p * scale));  // a NaN y has come through
 
-  float d = e - std::rint(e);                                 // 0 if y is whole (e is finite); y/2 then off by 0 or 1/2
+  float d = e - std::rint(e);  // 0 if y is whole (e is finite); y/2 then off by 0 or 1/2
   float h = 0.5f * e;
   std::uint32_t whole = spread_top_bit((bits(d) & 0x7fffffffu) - 1u);
   std::uint32_t odd = ((bits(h - std::rint(h)) & 0x01000000u) << 7) & whole;
@@ -346,7 +358,9 @@ SLUICE_FN float sigmoid(float x) { return logistic(x, SLUICE_F32(::expf(-std::fa
 SLUICE_FN double sigmoid(double x) { return logistic(x, std::exp(-std::fabs(x))); }
 
 // log(1 + e^x). All x. 1.7 ulp, also far left, down to denormal results. softplus(-inf) = 0, softplus(inf) = inf.
-SLUICE_FN float softplus(float x) { return SLUICE_F32((x > 0.0f ? x : 0.0f) + ::log1pf(::expf(-std::fabs(x))), f32::softplus(x)); }
+SLUICE_FN float softplus(float x) {
+  return SLUICE_F32((x > 0.0f ? x : 0.0f) + ::log1pf(::expf(-std::fabs(x))), f32::softplus(x));
+}
 SLUICE_FN double softplus(double x) { return (x > 0.0 ? x : 0.0) + std::log1p(std::exp(-std::fabs(x))); }
 
 // All x. 1.2 ulp, also near 0. erf(+-0) = +-0, erf(+-inf) = +-1.

@@ -35,13 +35,10 @@ SLUICE_FN PhiloxWords philox_block(uint64_t seed, uint64_t block) {
 SLUICE_FN uint64_t word64(const uint32_t* words, int64_t i) { return uint64_t{words[2 * i + 1]} << 32 | words[2 * i]; }
 
 // A float takes one word (24 bits of it), a double two (53 bits).
-template <class T>
-inline constexpr int kPerBlock = 16 / sizeof(T);
-template <class T>
-inline constexpr T kUnit = sizeof(T) == 4 ? T(0x1p-24) : T(0x1p-53);
+template <class T> inline constexpr int kPerBlock = 16 / sizeof(T);
+template <class T> inline constexpr T kUnit = sizeof(T) == 4 ? T(0x1p-24) : T(0x1p-53);
 /// Integer in [0, 1/kUnit), exact in T.
-template <class T>
-SLUICE_FN T random_bits(const uint32_t* words, int64_t i) {
+template <class T> SLUICE_FN T random_bits(const uint32_t* words, int64_t i) {
   if constexpr (sizeof(T) == 4) return static_cast<T>(static_cast<int32_t>(words[i] >> 8));
   else return static_cast<T>(static_cast<int64_t>(word64(words, i) >> 11));
 }
@@ -52,14 +49,12 @@ SLUICE_FN uint64_t scaled_word(uint64_t w, uint64_t range) {
 }
 
 /// Uniform on [a, a + span), clamped to `last`, because a + u·span may round up to the upper bound.
-template <class T>
-SLUICE_FN T uniform_value(const uint32_t* words, int64_t i, T a, T span, T last) {
+template <class T> SLUICE_FN T uniform_value(const uint32_t* words, int64_t i, T a, T span, T last) {
   const T x = a + random_bits<T>(words, i) * kUnit<T> * span;
   return last < x ? last : x;
 }
 /// Values i and i + 1 (i even) of a normal distribution, by Box and Muller.
-template <class T>
-SLUICE_FN void normal_pair(const uint32_t* words, int64_t i, T mean, T std, T& x, T& y) {
+template <class T> SLUICE_FN void normal_pair(const uint32_t* words, int64_t i, T mean, T std, T& x, T& y) {
   const T u = (random_bits<T>(words, i) + 1) * kUnit<T>;  // (0, 1], so that the log is finite
   const T angle = random_bits<T>(words, i + 1) * kUnit<T> * (2 * std::numbers::pi_v<T>);
   const T radius = std * std::sqrt(-2 * std::log(u));
@@ -80,8 +75,7 @@ SLUICE_FN double erf_inverse(double x) {
   return y;
 }
 /// A standard normal value cut to ±2, by its inverse distribution function; edge = erf(√2) = P(|z| < 2).
-template <class T>
-SLUICE_FN double truncated_normal_value(const uint32_t* words, int64_t i, double edge) {
+template <class T> SLUICE_FN double truncated_normal_value(const uint32_t* words, int64_t i, double edge) {
   const double u = (static_cast<double>(random_bits<T>(words, i)) + 0.5) * static_cast<double>(kUnit<T>);  // (0, 1)
   const double z = std::numbers::sqrt2 * erf_inverse((2 * u - 1) * edge);
   return z < -2.0 ? -2.0 : z > 2.0 ? 2.0 : z;

@@ -36,8 +36,7 @@ void philox_batch(uint64_t seed, uint64_t first, uint32_t* words) {
 
 /// Fills y by emit(words, out), which makes PerBlock values from each block of four words and always converts a whole
 /// batch. The first block is `start`.
-template <int PerBlock, class T, class Emit>
-void fill(Tensor& y, uint64_t seed, uint64_t start, Emit emit) {
+template <int PerBlock, class T, class Emit> void fill(Tensor& y, uint64_t seed, uint64_t start, Emit emit) {
   constexpr int64_t kValues = kBatch * PerBlock;
   const int64_t n = y.numel(), blocks = (n + PerBlock - 1) / PerBlock;
   T* out = y.mutable_data<T>();
@@ -67,8 +66,7 @@ void check_normal(const char* op, double mean, double std, DType dtype) {
     fail<ValueError>(op, ": needs a finite mean and std >= 0 — got mean=", mean, ", std=", std);
 }
 
-template <class T>
-void fill_floats(const RandomFill& f, Tensor& y) {
+template <class T> void fill_floats(const RandomFill& f, Tensor& y) {
   constexpr int64_t kValues = kBatch * kPerBlock<T>;
   const T a = static_cast<T>(f.a), b = static_cast<T>(f.b);
   switch (f.kind) {
@@ -84,7 +82,7 @@ void fill_floats(const RandomFill& f, Tensor& y) {
       return fill<kPerBlock<T>, T>(y, f.from.seed, f.from.first, [=](const uint32_t* words, T* out) {
         for (int64_t i = 0; i < kValues; i += 2) normal_pair(words, i, a, b, out[i], out[i + 1]);
       });
-    default: {  // truncated_normal
+    default: {                                            // truncated_normal
       const double edge = std::erf(std::numbers::sqrt2);  // P(|z| < 2)
       fill<kPerBlock<T>, T>(y, f.from.seed, f.from.first, [=](const uint32_t* words, T* out) {
         for (int64_t i = 0; i < kValues; ++i)
@@ -151,7 +149,8 @@ RngBlocks Rng::draw(uint64_t blocks, Device device) {
     again |= r == outside;
     if (r->graph_ && std::exchange(graphed, true)) continue;
     if (r->graph_ && device != *r->graph_)
-      fail<DeviceError>("random numbers made on ", device, ": cannot be recorded in a graph, whose replays would repeat them");
+      fail<DeviceError>("random numbers made on ", device,
+                        ": cannot be recorded in a graph, whose replays would repeat them");
     auto& streams = r->log_.streams_;
     auto stream = std::find_if(streams.begin(), streams.end(), [&](const auto& s) { return s.rng == state_; });
     if (!again) {
@@ -186,8 +185,13 @@ RngLog::Replay::~Replay() {
 
 void RngLog::check() const {
   for (const Stream& s : streams_)
-    if (s.set) fail<DeviceError>("a random generator was set to another place: cannot be recorded in a graph, which moves it on");
-  if (!intact()) fail<DeviceError>("a random generator was made and lost: cannot be recorded in a graph; make it outside, and draw from it by reference");
+    if (s.set)
+      fail<DeviceError>(
+          "a random generator was set to another place: cannot be recorded in a graph, which moves it on");
+  if (!intact())
+    fail<DeviceError>(
+        "a random generator was made and lost: cannot be recorded in a graph; make it outside, and draw from it by "
+        "reference");
 }
 bool RngLog::intact() const {
   return std::none_of(streams_.begin(), streams_.end(), [](const Stream& s) { return s.rng.use_count() == 1; });
@@ -245,13 +249,10 @@ int64_t sample_discrete(const float* weights, int64_t n, Rng& rng) {
   double total = 0;
   for (int64_t i = 0; i < n; ++i) {
     if (!(weights[i] >= 0) || !std::isfinite(weights[i]))
-      fail<ValueError>("sample_discrete: needs finite weights >= 0 — got weights[", i, "]=",
-                       double{weights[i]});
+      fail<ValueError>("sample_discrete: needs finite weights >= 0 — got weights[", i, "]=", double{weights[i]});
     total += weights[i];
   }
-  if (!(total > 0))
-    fail<ValueError>("sample_discrete: needs a positive weight — got ", n,
-                     " weights that sum to 0");
+  if (!(total > 0)) fail<ValueError>("sample_discrete: needs a positive weight — got ", n, " weights that sum to 0");
   uint32_t words[4 * kBatch];
   const RngBlocks from = rng.draw(1, cpu);
   philox_batch(from.seed, from.first, words);

@@ -73,8 +73,8 @@ class Rng {
 ///     { RngLog::Record on(log); y = segment(x); }
 ///     { RngLog::Replay on(log); y_again = segment(x); }   // bit-identical
 ///
-/// And recorded device work (core/kernel/graph.h) can be replayed with new numbers: those that it would draw if it were run
-/// at that time. For that, call check() after recording, and advance() after each replay, which gets places().
+/// And recorded device work (core/kernel/graph.h) can be replayed with new numbers: those that it would draw if it were
+/// run at that time. For that, call check() after recording, and advance() after each replay, which gets places().
 class RngLog {
  public:
   /// For its scope, notes every Rng that this thread uses. Scopes nest: outer logs note it too.
@@ -152,8 +152,7 @@ Tensor uniform(const Shape& shape, double lo, double hi, Rng& rng, TensorOptions
 /// Normal by Box-Muller. Needs a finite mean and std >= 0.
 Tensor normal(const Shape& shape, double mean, double std, Rng& rng, TensorOptions options = {});
 /// The normal distribution cut to mean ± 2 std (by inverse CDF, so the spread is 0.8796 std).
-Tensor truncated_normal(const Shape& shape, double mean, double std, Rng& rng,
-                        TensorOptions options = {});
+Tensor truncated_normal(const Shape& shape, double mean, double std, Rng& rng, TensorOptions options = {});
 /// bool: true with probability p in [0, 1], in steps of 2^-32.
 Tensor bernoulli(const Shape& shape, double p, Rng& rng, Device device = cpu);
 /// i64, uniform on [low, high); the bias is below (high - low) / 2^64.

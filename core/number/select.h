@@ -31,11 +31,13 @@ template <class T> SLUICE_FN if_real<T> select(bool c, T a, T b) { return c ? a 
 #else
 SLUICE_FN float select(bool c, float a, float b) {
   std::uint32_t mask = -static_cast<std::uint32_t>(c);
-  return __builtin_bit_cast(float, (__builtin_bit_cast(std::uint32_t, a) & mask) | (__builtin_bit_cast(std::uint32_t, b) & ~mask));
+  return __builtin_bit_cast(
+      float, (__builtin_bit_cast(std::uint32_t, a) & mask) | (__builtin_bit_cast(std::uint32_t, b) & ~mask));
 }
 SLUICE_FN double select(bool c, double a, double b) {
   std::uint64_t mask = -static_cast<std::uint64_t>(c);
-  return __builtin_bit_cast(double, (__builtin_bit_cast(std::uint64_t, a) & mask) | (__builtin_bit_cast(std::uint64_t, b) & ~mask));
+  return __builtin_bit_cast(
+      double, (__builtin_bit_cast(std::uint64_t, a) & mask) | (__builtin_bit_cast(std::uint64_t, b) & ~mask));
 }
 #endif
 
@@ -55,8 +57,14 @@ template <class T> SLUICE_FN if_real<T> max(T a, T b) { return select((a > b) | 
 // Exact. round: to the nearest integer, halves to even. floor, ceil and trunc use round, which alone of the four
 // vectorises without -fno-trapping-math.
 template <class T> SLUICE_FN if_real<T> round(T x) { return std::rint(x); }
-template <class T> SLUICE_FN if_real<T> floor(T x) { T r = round(x); return math::copysign(math::select(r > x, r - T(1), r), x); }
-template <class T> SLUICE_FN if_real<T> ceil(T x) { T r = round(x); return math::copysign(math::select(r < x, r + T(1), r), x); }
+template <class T> SLUICE_FN if_real<T> floor(T x) {
+  T r = round(x);
+  return math::copysign(math::select(r > x, r - T(1), r), x);
+}
+template <class T> SLUICE_FN if_real<T> ceil(T x) {
+  T r = round(x);
+  return math::copysign(math::select(r < x, r + T(1), r), x);
+}
 template <class T> SLUICE_FN if_real<T> trunc(T x) { return math::copysign(math::floor(math::abs(x)), x); }
 
 // Domain x >= 0, below -> NaN. Correctly rounded (0.5 ulp). sqrt(-0) = -0.

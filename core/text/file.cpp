@@ -37,7 +37,9 @@ void refuse_nul(const char* op, const std::string& path) {
 struct Descriptor {
   int fd;
   explicit Descriptor(int f) : fd(f) {}
-  ~Descriptor() { if (fd >= 0) ::close(fd); }
+  ~Descriptor() {
+    if (fd >= 0) ::close(fd);
+  }
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
 };
@@ -90,8 +92,7 @@ FileReader::FileReader(const std::string& path) : path_(path) {
   Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.fd < 0) fail<IOError>("read: cannot open '", path, "': ", reason(errno));
   struct stat info;
-  if (::fstat(file.fd, &info) != 0)
-    fail<IOError>("read: cannot read '", path, "': ", reason(errno));
+  if (::fstat(file.fd, &info) != 0) fail<IOError>("read: cannot read '", path, "': ", reason(errno));
   if (!S_ISREG(info.st_mode)) fail<IOError>("read: '", path, "' is not a regular file");
   size_ = static_cast<uint64_t>(info.st_size);
   fd_ = std::exchange(file.fd, -1);
@@ -152,18 +153,15 @@ void write_file_atomically(const std::string& path, const std::function<void(Fil
 
   struct stat earlier;
   const bool exists = ::stat(target.c_str(), &earlier) == 0;
-  if (exists && !S_ISREG(earlier.st_mode))
-    fail<IOError>("write: '", path, "' exists and is not a regular file");
+  if (exists && !S_ISREG(earlier.st_mode)) fail<IOError>("write: '", path, "' exists and is not a regular file");
   Descriptor directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (directory.fd < 0)
-    fail<IOError>("write: cannot open the folder of '", path, "': ", reason(errno));
+  if (directory.fd < 0) fail<IOError>("write: cannot open the folder of '", path, "': ", reason(errno));
 
   const std::string prefix = str(".", target.filename().string(), ".");
   remove_abandoned(folder, prefix);
   std::string temporary;
   Descriptor file(create_locked((folder / prefix).string(), temporary));
-  if (file.fd < 0)
-    fail<IOError>("write: cannot create a file beside '", path, "': ", reason(errno));
+  if (file.fd < 0) fail<IOError>("write: cannot create a file beside '", path, "': ", reason(errno));
   const Descriptor lock(::dup(file.fd));  // held until the file has its name
 
   try {
@@ -173,8 +171,7 @@ void write_file_atomically(const std::string& path, const std::function<void(Fil
     if (exists && ::fchmod(file.fd, earlier.st_mode & 07777) != 0)
       fail<IOError>("write: cannot keep the permissions of '", path, "': ", reason(errno));
     if (::fsync(file.fd) != 0) fail<IOError>("write: cannot sync '", path, "': ", reason(errno));
-    if (::close(std::exchange(file.fd, -1)) != 0)
-      fail<IOError>("write: cannot close '", path, "': ", reason(errno));
+    if (::close(std::exchange(file.fd, -1)) != 0) fail<IOError>("write: cannot close '", path, "': ", reason(errno));
     if (::rename(temporary.c_str(), target.c_str()) != 0)
       fail<IOError>("write: cannot rename to '", path, "': ", reason(errno));
   } catch (...) {
@@ -208,7 +205,7 @@ FolderLock::FolderLock(const std::string& folder) : path_(folder + "/.lock") {
     }
     struct stat info;
     if (::fstat(file.fd, &info) == 0 && info.st_nlink == 0) continue;  // its last holder has just removed it
-    char host[256] = "";  // POSIX allows 255
+    char host[256] = "";                                               // POSIX allows 255
     ::gethostname(host, sizeof host - 1);
     const std::string holder = str("process ", int{::getpid()}, " of ", host);
     // Replaces a dead holder's text. The text serves messages only, so a failed write is ignored.

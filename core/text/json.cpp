@@ -40,7 +40,7 @@ struct Builder final : JsonEvents {
   bool boolean(bool b) override { return put(b); }
   bool natural(uint64_t u) override {
     return u <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) ? put(static_cast<int64_t>(u))
-                                                                            : put(static_cast<double>(u));
+                                                                           : put(static_cast<double>(u));
   }
   bool negative(int64_t i) override { return put(i); }
   bool fraction(double x) override { return put(x); }

@@ -26,23 +26,16 @@ struct Json {
   Json(std::string s) : value(std::move(s)) {}
   Json(List l) : value(std::move(l)) {}
   Json(Object o) : value(std::move(o)) {}
-  template <class T>
-  static Json list(const std::vector<T>& xs) {
-    return List(xs.begin(), xs.end());
-  }
+  template <class T> static Json list(const std::vector<T>& xs) { return List(xs.begin(), xs.end()); }
 
   bool is_null() const { return value.index() == 0; }
   /// The value as a T; null if it has another type.
-  template <class T>
-  const T* as() const {
-    return std::get_if<T>(&value);
-  }
+  template <class T> const T* as() const { return std::get_if<T>(&value); }
   /// The member `name` of an object; null if there is none.
   const Json* find(std::string_view name) const;
   /// at(): the member `name`. get(): this value as a T. ValueError if there is none, or if it has another type.
   const Json& at(std::string_view name) const;
-  template <class T>
-  const T& get() const {
+  template <class T> const T& get() const {
     if (const T* v = as<T>()) return *v;
     fail_type();
   }

@@ -165,7 +165,8 @@ Option& OptionList::add(const char* name, Option& o) {
 
 void OptionList::without(std::initializer_list<std::string_view> names) {
   std::erase_if(all, [&](const Option& o) {
-    return std::any_of(names.begin(), names.end(), [&](std::string_view n) { return o.name == prefix_ + std::string(n); });
+    return std::any_of(names.begin(), names.end(),
+                       [&](std::string_view n) { return o.name == prefix_ + std::string(n); });
   });
 }
 

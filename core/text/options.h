@@ -63,18 +63,11 @@ std::string_view choice_name(const char* choices, int64_t i);
 int64_t choice_index(const char* choices, std::string_view name);
 }  // namespace detail
 /// The name of `e` in files and flags.
+template <Named E> std::string_view name_of(E e) { return detail::choice_name(choices(e), static_cast<int64_t>(e)); }
 template <Named E>
-std::string_view name_of(E e) {
-  return detail::choice_name(choices(e), static_cast<int64_t>(e));
-}
-template <Named E>
-  requires(!std::is_same_v<E, DType>)
-void append_text(std::string& s, E e) {
-  s += name_of(e);
-}
+requires(!std::is_same_v<E, DType>) void append_text(std::string& s, E e) { s += name_of(e); }
 /// The value called `name`; ValueError listing the known names.
-template <Named E>
-E from_name(std::string_view name) {
+template <Named E> E from_name(std::string_view name) {
   return static_cast<E>(detail::choice_index(choices(E{}), name));
 }
 
@@ -130,29 +123,24 @@ class OptionList {
 
   /// Adds an option: a bool, i64, double, text or named enum, a std::optional or a list of them, or a list of described
   /// structs. Numbers have a range.
-  template <class T>
-  void operator()(const char* name, T& x, const char* meaning) {
+  template <class T> void operator()(const char* name, T& x, const char* meaning) {
     add(name, x, any_number(), meaning);
   }
-  template <class T>
-  void operator()(const char* name, T& x, OptionRange range, const char* meaning) {
+  template <class T> void operator()(const char* name, T& x, OptionRange range, const char* meaning) {
     add(name, x, range, meaning);
   }
   void required(const char* name, int64_t& x, OptionRange range, const char* meaning) {
     add(name, x, range, meaning).required = true;
   }
   /// Adds an option without effect on a layer that gets its weights: initial values, dropout, the dtype.
-  template <class T>
-  void training(const char* name, T& x, const char* meaning) {
+  template <class T> void training(const char* name, T& x, const char* meaning) {
     add(name, x, any_number(), meaning).training = true;
   }
-  template <class T>
-  void training(const char* name, T& x, OptionRange range, const char* meaning) {
+  template <class T> void training(const char* name, T& x, OptionRange range, const char* meaning) {
     add(name, x, range, meaning).training = true;
   }
   /// Adds the options of a part, with `prefix` before each name.
-  template <class O>
-  void nested(const std::string& prefix, O& o) {
+  template <class O> void nested(const std::string& prefix, O& o) {
     const std::string outer = prefix_;
     prefix_ += prefix;
     O::describe(o, *this);
@@ -162,28 +150,25 @@ class OptionList {
   void without(std::initializer_list<std::string_view> names);
 
  private:
-  template <class T>
-  Option& add(const char* name, T& x, OptionRange range, const char* meaning);
+  template <class T> Option& add(const char* name, T& x, OptionRange range, const char* meaning);
   Option& add(const char* name, Option& o);
 
   std::string prefix_;
 };
 
 template <class O>
-concept Described = requires(O& o, OptionList& f) { O::describe(o, f); };
+concept Described = requires(O& o, OptionList& f) {
+  O::describe(o, f);
+};
 
 /// The options of o, with addresses inside o.
-template <Described O>
-OptionList options_of(O& o) {
+template <Described O> OptionList options_of(O& o) {
   OptionList list;
   O::describe(o, list);
   return list;
 }
 /// The options of o, for reading only.
-template <Described O>
-OptionList options_of(const O& o) {
-  return options_of(const_cast<O&>(o));
-}
+template <Described O> OptionList options_of(const O& o) { return options_of(const_cast<O&>(o)); }
 
 namespace detail {
 /// The name of a choice, or its number if it has no name. choice_from(): the number of a name, or −1.
@@ -202,16 +187,19 @@ std::ostream& print(std::ostream& out, const std::string& text);
 enum class YesNo : bool { no, yes };
 constexpr const char* choices(YesNo) { return "no yes"; }
 template <class T>
-concept List = requires(T x) { x.emplace_back(); };
+concept List = requires(T x) {
+  x.emplace_back();
+};
 template <class T>
-concept Optional = requires(T x) { x.has_value(); };
+concept Optional = requires(T x) {
+  x.has_value();
+};
 /// What an optional holds; a bool that may be null is a choice.
 template <Optional T>
 using Held = std::conditional_t<std::is_same_v<T, std::optional<bool>>, YesNo, typename T::value_type>;
 
 /// Says in `o` what a T is.
-template <class T>
-void declare(Option& o) {
+template <class T> void declare(Option& o) {
   if constexpr (List<T>) declare<typename T::value_type>(o), o.list = true;
   else if constexpr (Optional<T>) declare<Held<T>>(o), o.optional = true;
   else if constexpr (Named<T>) o.type = Option::choice, o.choices = choices(T{});
@@ -230,8 +218,7 @@ void declare(Option& o) {
   }
 }
 /// The value as JSON.
-template <class T>
-Json value_json(const T& x) {
+template <class T> Json value_json(const T& x) {
   if constexpr (List<T>) {
     Json::List list;
     for (const auto& item : x) list.push_back(value_json(item));
@@ -243,8 +230,7 @@ Json value_json(const T& x) {
   else return x;
 }
 /// Sets x. False, and x unchanged, for JSON of another type. Errors about an object in a list begin with `where`.
-template <class T>
-bool value_from(const Json& j, T& x, const std::string& where) {
+template <class T> bool value_from(const Json& j, T& x, const std::string& where) {
   if constexpr (List<T>) {
     const auto* list = j.as<Json::List>();
     T items(list ? list->size() : 0);
@@ -264,8 +250,7 @@ bool value_from(const Json& j, T& x, const std::string& where) {
 }
 }  // namespace detail
 
-template <class T>
-Option& OptionList::add(const char* name, T& x, OptionRange range, const char* meaning) {
+template <class T> Option& OptionList::add(const char* name, T& x, OptionRange range, const char* meaning) {
   Option o;
   o.meaning = meaning, o.range = range, o.at = &x;
   detail::declare<T>(o);
@@ -278,35 +263,25 @@ Option& OptionList::add(const char* name, T& x, OptionRange range, const char* m
 
 /// Throws ValueError "layer: dim must be at least 1 — got dim=0" for the first value out of its range. Combinations of
 /// options are checked by the layer.
-template <Described O>
-void check_options(std::string_view layer, const O& o) {
+template <Described O> void check_options(std::string_view layer, const O& o) {
   detail::check_options(layer, options_of(o));
 }
 /// One object, parts included. Infinities are the texts "inf" and "-inf", as JSON has none.
-template <Described O>
-Json to_json(const O& o) {
-  return detail::to_json(options_of(o));
-}
+template <Described O> Json to_json(const O& o) { return detail::to_json(options_of(o)); }
 /// Sets the options that `j` names; others keep their values. Throws ValueError, beginning with `layer`, for unknown
 /// names, for required names that are missing, for values of another type and for values out of range.
-template <Described O>
-void from_json(std::string_view layer, const Json& j, O& o) {
+template <Described O> void from_json(std::string_view layer, const Json& j, O& o) {
   detail::from_json(layer, j, options_of(o));
 }
 /// "{dim=8, kind=softmax}": the required options, and those that differ from the defaults.
-template <Described O>
-std::string text_of(const O& o) {
+template <Described O> std::string text_of(const O& o) {
   O defaults{};
   return detail::text_of(options_of(o), options_of(defaults));
 }
 /// text_of().
-template <Described O>
-void append_text(std::string& s, const O& o) {
-  s += text_of(o);
-}
+template <Described O> void append_text(std::string& s, const O& o) { s += text_of(o); }
 /// text_of().
-template <Described O>
-std::ostream& operator<<(std::ostream& out, const O& o) {
+template <Described O> std::ostream& operator<<(std::ostream& out, const O& o) {
   return detail::print(out, text_of(o));
 }
 

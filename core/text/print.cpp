@@ -61,8 +61,7 @@ struct FloatFormat {
 
 class Printer {
  public:
-  Printer(Tensor x, const PrintOptions& o)
-      : x_(std::move(x)), options_(o), summarise_(x_.numel() > o.threshold) {
+  Printer(Tensor x, const PrintOptions& o) : x_(std::move(x)), options_(o), summarise_(x_.numel() > o.threshold) {
     options_.precision = std::clamp(o.precision, 0, 17);
     options_.edge_items = std::max<int64_t>(o.edge_items, 1);
   }
@@ -77,23 +76,20 @@ class Printer {
 
  private:
   /// Calls f(index) for the positions of a dim that are shown, and gap() where some are left out.
-  template <class F, class Gap>
-  void for_shown(int dim, F f, Gap gap) const {
+  template <class F, class Gap> void for_shown(int dim, F f, Gap gap) const {
     const int64_t n = x_.shape()[dim], edge = options_.edge_items;
     for (int64_t i = 0; i < n; ++i) {
       if (summarise_ && n > 2 * edge && i == edge) gap(), i = n - edge;
       f(i);
     }
   }
-  template <class F>
-  void for_each_shown(int dim, int64_t offset, F& f) const {
+  template <class F> void for_each_shown(int dim, int64_t offset, F& f) const {
     if (dim == x_.rank()) return f(offset);
     for_shown(
         dim, [&](int64_t i) { for_each_shown(dim + 1, offset + i * x_.strides()[dim], f); }, [] {});
   }
 
-  template <class T>
-  void collect() {
+  template <class T> void collect() {
     const T* p = reinterpret_cast<const T*>(x_.raw());
     if constexpr (std::is_same_v<T, bool> || std::is_integral_v<T>) {
       auto add = [&](int64_t at) { cells_.push_back(str(p[at])); };
@@ -101,8 +97,8 @@ class Printer {
     } else {
       std::vector<double> values;
       auto add = [&](int64_t at) {
-        values.push_back(static_cast<double>(
-            static_cast<std::conditional_t<std::is_same_v<T, double>, double, float>>(p[at])));
+        values.push_back(
+            static_cast<double>(static_cast<std::conditional_t<std::is_same_v<T, double>, double, float>>(p[at])));
       };
       for_each_shown(0, 0, add);
       const FloatFormat format(values, options_.precision);
@@ -124,11 +120,9 @@ class Printer {
     // break where the next item would cross the margin.
     auto separate = [&](std::size_t size) {
       if (!first) out += ',';
-      const bool wrap = row && column + size + 2 > static_cast<std::size_t>(options_.line_width) &&
-                        column > indent;
+      const bool wrap = row && column + size + 2 > static_cast<std::size_t>(options_.line_width) && column > indent;
       if (!first && (!row || wrap)) {
-        out.append(row ? 1 : static_cast<std::size_t>(x_.rank() - 1 - dim), '\n')
-            .append(indent, ' ');
+        out.append(row ? 1 : static_cast<std::size_t>(x_.rank() - 1 - dim), '\n').append(indent, ' ');
         column = indent;
       } else if (!first) {
         out += ' ', ++column;
@@ -156,8 +150,7 @@ class Printer {
 };
 
 /// Calls f for each value of x, as double.
-template <class F>
-void for_each_value(const Tensor& x, F f) {
+template <class F> void for_each_value(const Tensor& x, F f) {
   const detail::StridedRange walk(x.layout());
   double tile[detail::kTile];
   for (int64_t at = 0, n = x.numel(); at < n; at += detail::kTile) {

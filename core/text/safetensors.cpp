@@ -21,11 +21,11 @@ constexpr uint64_t kMaxBytes = uint64_t{1} << 46;
 
 // In the order in which the reference implementation sorts them: by size of element, descending, so
 // that every tensor is aligned.
-constexpr std::pair<DType, std::string_view> kNames[] = {
-    {i64, "I64"}, {f64, "F64"}, {f32, "F32"}, {i32, "I32"}, {bf16, "BF16"}, {boolean, "BOOL"}};
+constexpr std::pair<DType, std::string_view> kNames[] = {{i64, "I64"}, {f64, "F64"},   {f32, "F32"},
+                                                         {i32, "I32"}, {bf16, "BF16"}, {boolean, "BOOL"}};
 int order_of(DType t) {
-  return static_cast<int>(std::find_if(std::begin(kNames), std::end(kNames),
-                                       [&](auto& n) { return n.first == t; }) - kNames);
+  return static_cast<int>(std::find_if(std::begin(kNames), std::end(kNames), [&](auto& n) { return n.first == t; }) -
+                          kNames);
 }
 
 /// A name from the file for an error text, cut to 100 characters.
@@ -40,7 +40,7 @@ struct Entry {
   DType type = f32;   // of dtype
   bool half = false;  // F16 in the file, f32 in memory
   bool wanted = true;
-  Shape dims;        // of shape
+  Shape dims;  // of shape
 };
 
 /// Reads the header as a stream of events. A well-formed header has only four places; anything else stops the reading,
@@ -68,10 +68,7 @@ class HeaderParser final : public JsonEvents {
   bool end_object() override {
     if (place_ == Place::entry) {
       const Entry& e = entries.back();
-      const char* missing = !e.dtype     ? "dtype"
-                            : !e.shape   ? "shape"
-                            : !e.offsets ? "data_offsets"
-                                         : nullptr;
+      const char* missing = !e.dtype ? "dtype" : !e.shape ? "shape" : !e.offsets ? "data_offsets" : nullptr;
       if (missing) return stop(str("tensor ", cited(e.name), " has no ", missing));
     }
     place_ = place_ == Place::top ? Place::end : Place::top;
@@ -88,9 +85,7 @@ class HeaderParser final : public JsonEvents {
       const Entry& e = entries.back();
       if (k != "dtype" && k != "shape" && k != "data_offsets")
         return stop(str("tensor ", cited(e.name), " has an unknown key ", cited(k)));
-      if (k == "dtype"   ? e.dtype.has_value()
-          : k == "shape" ? e.shape.has_value()
-                         : e.offsets.has_value())
+      if (k == "dtype" ? e.dtype.has_value() : k == "shape" ? e.shape.has_value() : e.offsets.has_value())
         return stop(str("tensor ", cited(e.name), " has the key '", k, "' twice"));
     }
     return true;
@@ -115,17 +110,14 @@ class HeaderParser final : public JsonEvents {
     if (place_ != Place::list) return unexpected("a number");
     auto& list = *(key_ == "shape" ? entries.back().shape : entries.back().offsets);
     if (list.size() == (key_ == "shape" ? static_cast<std::size_t>(kMaxRank) : 2))
-      return stop(key_ == "shape" ? str("tensor ", cited(entries.back().name), " has more than ",
-                                        kMaxRank, " dimensions")
-                                  : str("tensor ", cited(entries.back().name),
-                                        " has more than two data_offsets"));
+      return stop(key_ == "shape"
+                      ? str("tensor ", cited(entries.back().name), " has more than ", kMaxRank, " dimensions")
+                      : str("tensor ", cited(entries.back().name), " has more than two data_offsets"));
     list.push_back(v);
     return true;
   }
   bool negative(int64_t) override { return unexpected("a negative number"); }
-  bool fraction(double) override {
-    return unexpected("a fractional or huge number");
-  }
+  bool fraction(double) override { return unexpected("a fractional or huge number"); }
   bool null() override { return unexpected("null"); }
   bool boolean(bool) override { return unexpected("a boolean"); }
   bool broken(std::size_t at, const std::string& why) override {
@@ -142,11 +134,9 @@ class HeaderParser final : public JsonEvents {
   bool unexpected(const char* what) {
     switch (place_) {
       case Place::start: return stop(str("the header is ", what, ", not an object"));
-      case Place::metadata:
-        return stop(str("metadata ", cited(key_), " is ", what, ", not a string"));
+      case Place::metadata: return stop(str("metadata ", cited(key_), " is ", what, ", not a string"));
       case Place::top_value: return stop(str(cited(key_), " is ", what, ", not an object"));
-      case Place::list:
-        return stop(str("tensor ", cited(entries.back().name), ": ", key_, " holds ", what));
+      case Place::list: return stop(str("tensor ", cited(entries.back().name), ": ", key_, " holds ", what));
       default: return stop(str("tensor ", cited(entries.back().name), ": ", key_, " is ", what));
     }
   }
@@ -167,11 +157,9 @@ float float_of_half(uint16_t h) {
 std::string check_entry(Entry& e) {
   if (e.offsets->size() != 2) return str("tensor ", cited(e.name), " needs two data_offsets");
   const uint64_t begin = (*e.offsets)[0], end = (*e.offsets)[1];
-  if (begin > end)
-    return str("tensor ", cited(e.name), " has reversed data_offsets [", begin, ",", end, "]");
+  if (begin > end) return str("tensor ", cited(e.name), " has reversed data_offsets [", begin, ",", end, "]");
   if (!e.wanted) return {};
-  auto known = std::find_if(std::begin(kNames), std::end(kNames),
-                            [&](auto& n) { return n.second == *e.dtype; });
+  auto known = std::find_if(std::begin(kNames), std::end(kNames), [&](auto& n) { return n.second == *e.dtype; });
   e.half = *e.dtype == "F16";
   if (known == std::end(kNames) && !e.half)
     return str("tensor ", cited(e.name), " has the dtype ", cited(*e.dtype),
@@ -181,14 +169,13 @@ std::string check_entry(Entry& e) {
   const uint64_t item = e.half ? 2 : static_cast<uint64_t>(size_of(e.type));
   uint64_t bound = item, bytes = item;
   for (uint64_t s : *e.shape) {
-    if (s > kMaxBytes / bound)
-      return str("tensor ", cited(e.name), " has a shape whose size overflows");
+    if (s > kMaxBytes / bound) return str("tensor ", cited(e.name), " has a shape whose size overflows");
     bound *= std::max<uint64_t>(s, 1), bytes *= s;
     e.dims.push_back(static_cast<int64_t>(s));
   }
   if (end - begin != bytes)
-    return str("tensor ", cited(e.name), " ", e.dims, " ", *e.dtype, " takes ", bytes,
-               " bytes, its data_offsets span ", end - begin);
+    return str("tensor ", cited(e.name), " ", e.dims, " ", *e.dtype, " takes ", bytes, " bytes, its data_offsets span ",
+               end - begin);
   return {};
 }
 
@@ -199,11 +186,11 @@ SafeTensors load_safetensors(const std::string& path, const std::function<bool(c
   auto check = [&](bool good, const auto&... why) {
     if (!good) fail<IOError>("load_safetensors: '", path, "': ", why...);
   };
-  check(file.size() >= 8, "the file has ", file.size(),
-        " bytes; the header's length alone takes 8");
+  check(file.size() >= 8, "the file has ", file.size(), " bytes; the header's length alone takes 8");
   uint64_t length;
   file.read(&length, 8);
-  check(length <= kMaxHeader, "the header claims ", length, " bytes; the limit is ", kMaxHeader, "; is it a safetensors file?");
+  check(length <= kMaxHeader, "the header claims ", length, " bytes; the limit is ", kMaxHeader,
+        "; is it a safetensors file?");
   check(length <= file.size() - 8, "the header claims ", length, " bytes, more than the file has");
   std::string header(length, '\0');
   file.read(header.data(), header.size());
@@ -219,15 +206,12 @@ SafeTensors load_safetensors(const std::string& path, const std::function<bool(c
     std::string wrong = check_entry(e);
     check(wrong.empty(), wrong);
   }
-  std::sort(entries.begin(), entries.end(),
-            [](const Entry& a, const Entry& b) { return *a.offsets < *b.offsets; });
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return *a.offsets < *b.offsets; });
   uint64_t at = 0;
   for (const Entry& e : entries) {
     const uint64_t begin = (*e.offsets)[0];
-    check(begin >= at, "tensor ", cited(e.name), " overlaps another: it starts at ", begin,
-          ", not at ", at);
-    check(begin == at, "there is a hole before tensor ", cited(e.name), ": it starts at ", begin,
-          ", not at ", at);
+    check(begin >= at, "tensor ", cited(e.name), " overlaps another: it starts at ", begin, ", not at ", at);
+    check(begin == at, "there is a hole before tensor ", cited(e.name), ": it starts at ", begin, ", not at ", at);
     at = (*e.offsets)[1];
   }
   const uint64_t data = file.size() - 8 - length;
@@ -263,15 +247,12 @@ SafeTensors load_safetensors(const std::string& path, const std::function<bool(c
 void save_safetensors(const std::string& path, const SafeTensors& file) {
   std::vector<std::pair<std::string, Tensor>> sorted(file.tensors.begin(), file.tensors.end());
   for (const auto& [name, t] : sorted) {
-    if (!t.defined())
-      fail<IOError>("save_safetensors: '", path, "': tensor '", name, "' is undefined");
-    if (name == "__metadata__")
-      fail<IOError>("save_safetensors: '", path, "': the name '__metadata__' is reserved");
+    if (!t.defined()) fail<IOError>("save_safetensors: '", path, "': tensor '", name, "' is undefined");
+    if (name == "__metadata__") fail<IOError>("save_safetensors: '", path, "': the name '__metadata__' is reserved");
     if (t.device() == meta) fail<DeviceError>("save_safetensors: tensor '", name, "' is on meta and has no values");
   }
-  std::stable_sort(sorted.begin(), sorted.end(), [](auto& a, auto& b) {
-    return order_of(a.second.dtype()) < order_of(b.second.dtype());
-  });
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](auto& a, auto& b) { return order_of(a.second.dtype()) < order_of(b.second.dtype()); });
 
   Json::Object header;
   if (!file.metadata.empty())
@@ -292,8 +273,8 @@ void save_safetensors(const std::string& path, const SafeTensors& file) {
   }
   text.resize((text.size() + 7) / 8 * 8, ' ');
   if (text.size() > kMaxHeader)
-    fail<IOError>("save_safetensors: '", path, "': the header would take ", text.size(),
-                  " bytes; the limit is ", kMaxHeader);
+    fail<IOError>("save_safetensors: '", path, "': the header would take ", text.size(), " bytes; the limit is ",
+                  kMaxHeader);
 
   write_file_atomically(path, [&](FileWriter& out) {
     const uint64_t length = text.size();

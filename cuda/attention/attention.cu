@@ -9,7 +9,7 @@
 // computes scores and weights again, from the operands and lse:
 //
 //   P = e^{S − lse} or φ(S)    dP = G Vᵀ ⊙ Z    dS = P ⊙ (dP − δ) or φ'(S) ⊙ dP
-//   dV = (P ⊙ Z)ᵀ G   dQ = scale · (ρ dS ⊙ cap') K   dK = scale · (ρ dS ⊙ cap')ᵀ Q   dbias = ρ dS, its sums along diagonals
+//   dV = (P ⊙ Z)ᵀ G   dQ = scale · (ρ dS ⊙ cap') K   dK = scale · (ρ dS ⊙ cap')ᵀ Q   dbias = ρ dS, summed by distance
 //
 // Each block owns its rows of one result and adds to them in the order of the columns, so results always have the same
 // bits. Few queries, as in a step of decoding, give too few blocks. Each block then takes a part of the keys, and the
@@ -26,16 +26,14 @@ namespace {
 
 enum class Pass { forward, dq, dk, dv };
 
-template <class T>
-constexpr int kOwn = sizeof(T) == 4 ? 16 : 4;  // columns of a result in the registers of a thread
+template <class T> constexpr int kOwn = sizeof(T) == 4 ? 16 : 4;  // columns of a result in the registers of a thread
 
 constexpr int64_t kWantedBlocks = 512;  // about four for each multiprocessor
 constexpr int64_t kLeastPart = 256;     // keys of the smallest part
 
 /// The result of a pass: its rows are split into tiles, and its `width` columns into pieces. In the forward pass the
 /// keys may be split into parts; `found` then keeps μ, l and the sum of each row and part, [batch, heads, m, parts].
-template <class T>
-struct Target {
+template <class T> struct Target {
   HeadRows<T> to = {};
   int64_t width = 0, tiles = 1, pieces = 1, parts = 1, part_cols = 0, blocks = 0;
   T* found = nullptr;
@@ -46,17 +44,16 @@ struct Target {
 
 constexpr int kPlaces = kCols + 4;  // leading dimension of weights
 /// The column in a piece of a thread's c-th number; a thread has whole vectors.
-template <class T>
-__device__ int column_of(const TileThread& t, int c) {
+template <class T> __device__ int column_of(const TileThread& t, int c) {
   return (c / kVector<T> * kAcross + t.tx) * kVector<T> + c % kVector<T>;
 }
 
 /// o[r][c] += Σ_j w_{4ty + r, j} x_{j, column_of(c)}. With `holes` zeros of w are left out: hidden x may be NaN.
 template <bool holes, class T>
-__device__ void add_products(const TileThread& t, T (&o)[kEach][kOwn<T>], Shared<T> w, Shared<T> x, int cols, int width) {
+__device__ void add_products(const TileThread& t, T (&o)[kEach][kOwn<T>], Shared<T> w, Shared<T> x, int n, int width) {
   constexpr int vector = kVector<T>;
   const int ld = padded<T>(width);
-  for (int first = 0; first < cols; first += vector) {
+  for (int first = 0; first < n; first += vector) {
     T u[kEach][vector];
 #pragma unroll
     for (int r = 0; r < kEach; ++r) load_16(u[r], w + ((r * (t.rows / kEach) + t.ty) * kPlaces + first));
@@ -76,8 +73,7 @@ __device__ void add_products(const TileThread& t, T (&o)[kEach][kOwn<T>], Shared
 }
 
 /// The end of a row of the forward pass: adds the sink, and gives the factor of the row's sum and lse.
-template <class T>
-struct RowEnd {
+template <class T> struct RowEnd {
   T factor = 1, lse = 0;
   __device__ RowEnd(const AttentionView<T>& a, int64_t head, T top, T total) {
     constexpr T inf = std::numeric_limits<T>::infinity();
@@ -104,7 +100,8 @@ __global__ void __launch_bounds__(128) attention_tiles(AttentionView<T> a, Targe
     const int64_t own_heads = by_keys ? a.kv_heads : a.heads, index = block / out.tiles / out.pieces / out.parts;
     const int64_t part = block / out.tiles / out.pieces % out.parts;
     const int64_t b = index / own_heads, own = index % own_heads, piece = block / out.tiles % out.pieces;
-    const int64_t first = block % out.tiles * t.rows, left = (by_keys ? a.n : a.m) - first, from = piece * kAcross * kOwn<T>;
+    const int64_t first = block % out.tiles * t.rows, left = (by_keys ? a.n : a.m) - first,
+                  from = piece * kAcross * kOwn<T>;
     const int rows = static_cast<int>(left < t.rows ? left : t.rows);
     const int width = static_cast<int>(out.width - from < kAcross * kOwn<T> ? out.width - from : kAcross * kOwn<T>);
     T o[kEach][kOwn<T>] = {}, largest[kEach], sum[kEach];
@@ -249,8 +246,7 @@ __global__ void __launch_bounds__(128) attention_tiles(AttentionView<T> a, Targe
 }
 
 /// Joins the results of a row from the parts of the keys; a warp takes a row.
-template <class T>
-__global__ void __launch_bounds__(kWarp) join_parts(AttentionView<T> a, Target<T> out) {
+template <class T> __global__ void __launch_bounds__(kWarp) join_parts(AttentionView<T> a, Target<T> out) {
   constexpr T inf = std::numeric_limits<T>::infinity();
   const int lane = static_cast<int>(threadIdx.x);
   const bool softmax = a.weighting == Weighting::softmax;
@@ -261,7 +257,8 @@ __global__ void __launch_bounds__(kWarp) join_parts(AttentionView<T> a, Target<T
     T top = -inf, total = 0;
     for (int64_t part = 0; part < out.parts; ++part) top = found[part * stride] > top ? found[part * stride] : top;
     const T shift = top == -inf ? T(0) : top;
-    for (int64_t part = 0; part < out.parts; ++part) total += found[part * stride + 1] * math::exp(found[part * stride] - shift);
+    for (int64_t part = 0; part < out.parts; ++part)
+      total += found[part * stride + 1] * math::exp(found[part * stride] - shift);
     const RowEnd<T> end(a, h, top, total);
     for (int64_t c = lane; c < a.dv; c += kWarp) {
       T sum = 0;
@@ -275,14 +272,13 @@ __global__ void __launch_bounds__(kWarp) join_parts(AttentionView<T> a, Target<T
 
 /// The gradient of a relative bias. A block owns 32 entries of a head's table and walks down their diagonals. A thread
 /// has four neighbouring entries for four queries of a tile; at the end the sums of the threads are added up.
-template <class T>
-__global__ void __launch_bounds__(128, 2) attention_diagonals(AttentionView<T> a, Target<T> out) {
+template <class T> __global__ void __launch_bounds__(128, 2) attention_diagonals(AttentionView<T> a, Target<T> out) {
   const TileThread t;
   const Shared<T> memory = dynamic_shared<T>(), lines = memory + out.b, sums = memory + out.w;
   for (int64_t block = blockIdx.x; block < out.blocks; block += gridDim.x) {
     const int64_t index = block / out.tiles, b = index / a.heads, h = index % a.heads, kv = h / a.group;
     const int64_t first = block % out.tiles * kCols, shift = first - (a.m - 1);  // `first`: query i, key i + shift
-    const int64_t begin = -shift - (kCols - 1) > 0 ? -shift - (kCols - 1) : 0, end = a.n - shift < a.m ? a.n - shift : a.m;
+    const int64_t least = 1 - kCols - shift, begin = least > 0 ? least : 0, end = a.n < a.m + shift ? a.n - shift : a.m;
     T sum[kEach] = {};
     for (int64_t row = begin; row < end; row += t.rows) {
       const int rows = static_cast<int>(end - row < t.rows ? end - row : t.rows);
@@ -297,8 +293,10 @@ __global__ void __launch_bounds__(128, 2) attention_diagonals(AttentionView<T> a
       const bool busy = __any_sync(kAllLanes, seen != 0);
       const Span queries{0, rows}, keys{col < 0 ? -col : 0, a.n - col};
       T s[kEach][kEach], dp[kEach][kEach];
-      dot_products<true>(t, s, memory, lines, {a.q.at(b, h, row), a.q.row, queries}, {a.k.at(b, kv, col), a.k.row, keys}, a.d, busy);
-      dot_products<true>(t, dp, memory, lines, {a.g.at(b, h, row), a.g.row, queries}, {a.v.at(b, kv, col), a.v.row, keys}, a.dv, busy);
+      dot_products<true>(t, s, memory, lines, {a.q.at(b, h, row), a.q.row, queries},
+                         {a.k.at(b, kv, col), a.k.row, keys}, a.d, busy);
+      dot_products<true>(t, dp, memory, lines, {a.g.at(b, h, row), a.g.row, queries},
+                         {a.v.at(b, kv, col), a.v.row, keys}, a.dv, busy);
 #pragma unroll
       for (int i = 0; i < kEach; ++i)
 #pragma unroll
@@ -306,10 +304,9 @@ __global__ void __launch_bounds__(128, 2) attention_diagonals(AttentionView<T> a
           if (!(seen >> (kEach * i + c) & 1)) continue;
           const bool softmax = a.weighting == Weighting::softmax;
           const int64_t q = query + i, j = key + i + c, at = a.row_of(b, h, q);
-          sum[c] += PairGradient<T>(a, a.score(b, h, q, j, s[i][c]), dp[i][c],
-                                    a.drops ? a.kept(a.words(b, h, q, j), j) : T(1), softmax ? a.lse[at] : T(0),
-                                    softmax ? a.delta[at] : T(0), a.rho(b, h, q))
-                        .ds;
+          const T kept = a.drops ? a.kept(a.words(b, h, q, j), j) : T(1), lse = softmax ? a.lse[at] : T(0);
+          const T delta = softmax ? a.delta[at] : T(0), score = a.score(b, h, q, j, s[i][c]);
+          sum[c] += PairGradient<T>(a, score, dp[i][c], kept, lse, delta, a.rho(b, h, q)).ds;
         }
     }
     __syncthreads();  // the sums of the previous block have been used
@@ -324,11 +321,10 @@ __global__ void __launch_bounds__(128, 2) attention_diagonals(AttentionView<T> a
   }
 }
 
-/// The number of warps of a block for `rows` rows.
+/// The number of warps of a block for n rows.
 int warps_for(int64_t n) { return static_cast<int>(std::clamp<int64_t>((n + kRowsOfWarp - 1) / kRowsOfWarp, 1, 4)); }
 
-template <class T, Pass pass>
-void run(const AttentionView<T>& a, Target<T> out) {
+template <class T, Pass pass> void run(const AttentionView<T>& a, Target<T> out) {
   constexpr bool by_keys = pass == Pass::dk || pass == Pass::dv, needs_dp = pass == Pass::dq || pass == Pass::dk;
   constexpr int most = kAcross * kOwn<T>;
   const int64_t length = by_keys ? a.n : a.m;
@@ -342,37 +338,41 @@ void run(const AttentionView<T>& a, Target<T> out) {
     out.part_cols = ((a.n + parts - 1) / parts + kCols - 1) / kCols * kCols;
     out.parts = a.n == 0 ? 1 : (a.n + out.part_cols - 1) / out.part_cols;
     out.blocks *= out.parts;
-    if (out.parts > 1) out.found = found.emplace(static_cast<std::size_t>(a.batch * a.heads * a.m * out.parts * (a.dv + 2))).get();
+    if (out.parts > 1)
+      out.found = found.emplace(static_cast<std::size_t>(a.batch * a.heads * a.m * out.parts * (a.dv + 2))).get();
   }
   const int ld = std::max(piece_stride<T>(a.d), needs_dp ? piece_stride<T>(a.dv) : 0);
   out.b = rows * ld, out.x = out.b + kCols * ld, out.w = out.x + kCols * padded<T>(std::min<int64_t>(most, out.width));
   const int count = out.w + rows * kPlaces;
-  launch(attention_tiles<T, pass>, grid_of(out.blocks), dim3(static_cast<unsigned>(warps * kWarp)), static_cast<std::size_t>(count) * sizeof(T), a, out);
+  launch(attention_tiles<T, pass>, grid_of(out.blocks), dim3(static_cast<unsigned>(warps * kWarp)),
+         static_cast<std::size_t>(count) * sizeof(T), a, out);
   if (out.parts > 1) launch(join_parts<T>, grid_of(a.batch * a.heads * a.m), dim3(kWarp), 0, a, out);
 }
 
-template <class T>
-void run_diagonals(const AttentionView<T>& a, Target<T> out) {
-  const int warps = warps_for(a.m), rows = warps * kRowsOfWarp, ld = std::max(piece_stride<T>(a.d), piece_stride<T>(a.dv));
+template <class T> void run_diagonals(const AttentionView<T>& a, Target<T> out) {
+  const int warps = warps_for(a.m), rows = warps * kRowsOfWarp,
+            ld = std::max(piece_stride<T>(a.d), piece_stride<T>(a.dv));
   out.tiles = (a.n + a.m - 1 + kCols - 1) / kCols, out.blocks = a.batch * a.heads * out.tiles;
   if (out.blocks == 0) return;
   out.b = rows * ld, out.w = out.b + (rows + kCols) * ld;
   const int count = out.w + warps * kRowsOfWarp / kEach * kCols;
-  launch(attention_diagonals<T>, grid_of(out.blocks), dim3(static_cast<unsigned>(warps * kWarp)), static_cast<std::size_t>(count) * sizeof(T), a, out);
+  launch(attention_diagonals<T>, grid_of(out.blocks), dim3(static_cast<unsigned>(warps * kWarp)),
+         static_cast<std::size_t>(count) * sizeof(T), a, out);
 }
 
 DeviceMask mask_of(const sluice::detail::AttentionCall& c) {
   return DeviceMask(c.options.mask, c.q.dim(0), c.q.dim(1), c.q.dim(2), c.k.dim(2));
 }
 
-template <class T>
-void backward_as(const AttentionView<T>& a, sluice::detail::AttentionGradients& out) {
+template <class T> void backward_as(const AttentionView<T>& a, sluice::detail::AttentionGradients& out) {
   if (out.dq.defined() || out.bias.defined())
-    run<T, Pass::dq>(a, {.to = HeadRows<T>(out.dq), .width = out.dq.defined() ? a.d : 0, .bias = data_or_null<T>(out.bias)});
+    run<T, Pass::dq>(
+        a, {.to = HeadRows<T>(out.dq), .width = out.dq.defined() ? a.d : 0, .bias = data_or_null<T>(out.bias)});
   if (out.dk.defined()) run<T, Pass::dk>(a, {.to = HeadRows<T>(out.dk), .width = a.d});
   if (out.dv.defined()) run<T, Pass::dv>(a, {.to = HeadRows<T>(out.dv), .width = a.dv});
   if (out.relative.defined() && out.relative.numel() > 0)  // the whole gradient goes into the first split
-    run_diagonals<T>(a, {.relative = data_of<T>(out.relative), .relative_head = out.relative.dim(2) * out.relative.dim(3)});
+    run_diagonals<T>(
+        a, {.relative = data_of<T>(out.relative), .relative_head = out.relative.dim(2) * out.relative.dim(3)});
 }
 
 }  // namespace
@@ -386,8 +386,8 @@ void attention(const sluice::detail::AttentionCall& call, Tensor& out, Tensor& l
   });
 }
 
-void attention_backward(const sluice::detail::AttentionCall& call, const Tensor& g, const Tensor& lse, const Tensor& delta,
-                        sluice::detail::AttentionGradients& out) {
+void attention_backward(const sluice::detail::AttentionCall& call, const Tensor& g, const Tensor& lse,
+                        const Tensor& delta, sluice::detail::AttentionGradients& out) {
   if (attention_backward_bf16(call, g, lse, delta, out)) return;
   const DeviceMask mask = mask_of(call);
   dispatch_float("attention", call.q.dtype(), [&]<class T>() {

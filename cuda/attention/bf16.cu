@@ -17,10 +17,11 @@ bool serves(const sluice::detail::AttentionCall& c) {
   const AttentionMask& mask = o.mask;
   const int64_t batch = c.q.dim(0), heads = c.q.dim(1), m = c.q.dim(2), n = c.k.dim(2), d = c.q.dim(3);
   return precision() == Precision::bf16 && c.q.dtype() == f32 && (d == 64 || d == 128) && c.v.dim(3) == d && m >= 16 &&
-         n >= 16 && m <= kLongest && n <= kLongest && batch >= 1 && batch <= kMostHeads && heads >= 1 && heads <= kMostHeads &&
-         !o.bias.defined() && !o.relative_bias.defined() && !o.row_scale.defined() && o.softcap == 0 && o.dropout == 0 && mask.dilation == 1 &&
-         (mask.window == 0 || mask.global.empty()) && !mask.query_segments.defined() && !mask.blocks.defined() &&
-         !mask.dense.defined() && (!mask.keys.defined() || mask.keys.rank() == 2 || mask.keys.dim(1) == 1) &&
+         n >= 16 && m <= kLongest && n <= kLongest && batch >= 1 && batch <= kMostHeads && heads >= 1 &&
+         heads <= kMostHeads && !o.bias.defined() && !o.relative_bias.defined() && !o.row_scale.defined() &&
+         o.softcap == 0 && o.dropout == 0 && mask.dilation == 1 && (mask.window == 0 || mask.global.empty()) &&
+         !mask.query_segments.defined() && !mask.blocks.defined() && !mask.dense.defined() &&
+         (!mask.keys.defined() || mask.keys.rank() == 2 || mask.keys.dim(1) == 1) &&
          (!o.sink.defined() || (o.sink.dim(0) == heads && (heads == 1 || o.sink.strides()[0] == 1)));
 }
 
@@ -35,7 +36,9 @@ void round(const Tensor& x, BFloat16* to) {
   const HeadRows<const float> from(x);
   const int64_t heads = x.dim(1), rows = x.dim(2), pairs = x.dim(3) / 2;
   if (pairs == 0)
-    return for_each(x.numel(), [=] __device__(int64_t row) { to[row] = BFloat16(*from.at(row / rows / heads, row / rows % heads, row % rows)); });
+    return for_each(x.numel(), [=] __device__(int64_t row) {
+      to[row] = BFloat16(*from.at(row / rows / heads, row / rows % heads, row % rows));
+    });
   for_each(x.numel() / 2, [=] __device__(int64_t i) {
     const int64_t row = i / pairs;
     const float* at = from.at(row / rows / heads, row / rows % heads, row % rows) + i % pairs * 2;
@@ -48,7 +51,8 @@ struct Rounded : Scratch<BFloat16> {
 
 /// Writes a key mask for all heads as [batch, n].
 void spread(const MaskTensor<bool, 3>& keys, int64_t batch, int64_t n, uint8_t* to) {
-  for_each(batch * n, [=] __device__(int64_t i) { to[i] = keys.at[i / n * keys.strides[0] + i % n * keys.strides[2]]; });
+  for_each(batch * n,
+           [=] __device__(int64_t i) { to[i] = keys.at[i / n * keys.strides[0] + i % n * keys.strides[2]]; });
 }
 
 /// The operands and the mask of a call, converted for the rungs.
@@ -69,8 +73,7 @@ struct Operands {
 };
 
 /// f.operator()<D, weighting>().
-template <class F>
-void with_instance(const sluice::detail::AttentionCall& c, F f) {
+template <class F> void with_instance(const sluice::detail::AttentionCall& c, F f) {
   const auto with_width = [&]<int D>() {
     switch (c.options.weighting) {
       case Weighting::softmax: return f.template operator()<D, Softmax>();
@@ -84,30 +87,39 @@ void with_instance(const sluice::detail::AttentionCall& c, F f) {
 }
 
 /// f.operator()<Gate>(). Kernels gate softmax and relu² only; for other weightings the gate is a separate op.
-template <class W>
-constexpr bool kHasGates = std::is_same_v<W, Softmax> || std::is_same_v<W, Relu2>;
-template <class W, class F>
-void with_gate(const sluice::detail::AttentionCall& c, F f) {
+template <class W> constexpr bool kHasGates = std::is_same_v<W, Softmax> || std::is_same_v<W, Relu2>;
+template <class W, class F> void with_gate(const sluice::detail::AttentionCall& c, F f) {
   if constexpr (kHasGates<W>)
-    if (gates(c)) return c.gate.dim(3) == 1 ? f.template operator()<SigmoidGate<true>>() : f.template operator()<SigmoidGate<false>>();
+    if (gates(c))
+      return c.gate.dim(3) == 1 ? f.template operator()<SigmoidGate<true>>()
+                                : f.template operator()<SigmoidGate<false>>();
   f.template operator()<NoGate>();
 }
 
-template <bool by_keys, int D, class W>
-void run_backward(const AttentionBackwardProblem& p, Window mask) {
+template <bool by_keys, int D, class W> void run_backward(const AttentionBackwardProblem& p, Window mask) {
   if (by_keys ? !p.dk.base && !p.dv.base : !p.dq.base) return;
   if constexpr (!by_keys || wgmma_backward_has_keys<D, W>)
-    if ((by_keys ? p.n : p.m) >= WgmmaBackwardTile<D, by_keys>::rows) return run_attention_wgmma_backward<by_keys, D, W>(p, mask);
+    if ((by_keys ? p.n : p.m) >= WgmmaBackwardTile<D, by_keys>::rows)
+      return run_attention_wgmma_backward<by_keys, D, W>(p, mask);
   run_attention_mma_backward<by_keys, D, W>(p, mask);  // a smaller block for fewer rows
 }
 
 /// Computes from g, the gradient of a gated result: the gradient of attention, rounded, that of the logits, and δ.
-void through_gate(const sluice::detail::AttentionCall& c, const Tensor& g, BFloat16* to, sluice::detail::AttentionGradients& out) {
+void through_gate(const sluice::detail::AttentionCall& c, const Tensor& g, BFloat16* to,
+                  sluice::detail::AttentionGradients& out) {
   const Rounded gate(c.gate);
-  const GateBackwardProblem p{.g = HeadRows<const float>(g), .y = HeadRows<const float>(c.gated), .gate = gate.get(), .out = to,
-      .delta = data_of<float>(out.delta), .dgate = HeadRows<float>(out.gate), .batch = g.dim(0), .heads = g.dim(1), .m = g.dim(2)};
+  const GateBackwardProblem p{.g = HeadRows<const float>(g),
+                              .y = HeadRows<const float>(c.gated),
+                              .gate = gate.get(),
+                              .out = to,
+                              .delta = data_of<float>(out.delta),
+                              .dgate = HeadRows<float>(out.gate),
+                              .batch = g.dim(0),
+                              .heads = g.dim(1),
+                              .m = g.dim(2)};
   const auto with_width = [&]<int D>() {
-    c.gate.dim(3) == 1 ? run_attention_gate_backward<D, SigmoidGate<true>>(p) : run_attention_gate_backward<D, SigmoidGate<false>>(p);
+    c.gate.dim(3) == 1 ? run_attention_gate_backward<D, SigmoidGate<true>>(p)
+                       : run_attention_gate_backward<D, SigmoidGate<false>>(p);
   };
   g.dim(3) == 64 ? with_width.template operator()<64>() : with_width.template operator()<128>();
 }
@@ -117,9 +129,16 @@ void through_gate(const sluice::detail::AttentionCall& c, const Tensor& g, BFloa
 bool attention_bf16(const sluice::detail::AttentionCall& c, Tensor& out, Tensor& lse) {
   if (!serves(c)) return false;
   const Operands x(c);
-  AttentionProblem<BFloat16, float> p{.q = x.q.get(), .k = x.k.get(), .v = x.v.get(), .out = data_of<float>(out),
-      .batch = static_cast<int>(c.q.dim(0)), .heads = static_cast<int>(c.q.dim(1)), .kv_heads = static_cast<int>(c.k.dim(1)),
-      .m = static_cast<int>(c.q.dim(2)), .n = static_cast<int>(c.k.dim(2)), .scale = static_cast<float>(*c.options.scale)};
+  AttentionProblem<BFloat16, float> p{.q = x.q.get(),
+                                      .k = x.k.get(),
+                                      .v = x.v.get(),
+                                      .out = data_of<float>(out),
+                                      .batch = static_cast<int>(c.q.dim(0)),
+                                      .heads = static_cast<int>(c.q.dim(1)),
+                                      .kv_heads = static_cast<int>(c.k.dim(1)),
+                                      .m = static_cast<int>(c.q.dim(2)),
+                                      .n = static_cast<int>(c.k.dim(2)),
+                                      .scale = static_cast<float>(*c.options.scale)};
   p.keys = x.seen(), p.sink = data_or_null<float>(c.options.sink), p.lse = data_or_null<float>(lse);
   p.out_batch = out.strides()[0], p.out_head = out.strides()[1], p.out_row = out.strides()[2];
   std::optional<Rounded> gate;
@@ -143,13 +162,24 @@ bool attention_backward_bf16(const sluice::detail::AttentionCall& c, const Tenso
   Scratch<BFloat16> gradient(static_cast<std::size_t>(g.numel()));
   if (gates(c)) through_gate(c, g, gradient.get(), out);
   else round(g, gradient.get());
-  AttentionBackwardProblem p{.q = x.q.get(), .k = x.k.get(), .v = x.v.get(), .g = gradient.get(), .lse = data_or_null<float>(lse),
-      .delta = data_or_null<float>(gates(c) ? out.delta : delta), .dq = HeadRows<float>(out.dq), .dk = HeadRows<float>(out.dk),
-      .dv = HeadRows<float>(out.dv), .batch = static_cast<int>(c.q.dim(0)), .heads = static_cast<int>(c.q.dim(1)),
-      .kv_heads = static_cast<int>(c.k.dim(1)), .m = static_cast<int>(c.q.dim(2)), .n = static_cast<int>(c.k.dim(2)),
-      .scale = static_cast<float>(*c.options.scale)};
+  AttentionBackwardProblem p{.q = x.q.get(),
+                             .k = x.k.get(),
+                             .v = x.v.get(),
+                             .g = gradient.get(),
+                             .lse = data_or_null<float>(lse),
+                             .delta = data_or_null<float>(gates(c) ? out.delta : delta),
+                             .dq = HeadRows<float>(out.dq),
+                             .dk = HeadRows<float>(out.dk),
+                             .dv = HeadRows<float>(out.dv),
+                             .batch = static_cast<int>(c.q.dim(0)),
+                             .heads = static_cast<int>(c.q.dim(1)),
+                             .kv_heads = static_cast<int>(c.k.dim(1)),
+                             .m = static_cast<int>(c.q.dim(2)),
+                             .n = static_cast<int>(c.k.dim(2)),
+                             .scale = static_cast<float>(*c.options.scale)};
   p.keys = x.seen();
-  with_instance(c, [&]<int D, class W>() { run_backward<false, D, W>(p, x.mask), run_backward<true, D, W>(p, x.mask); });
+  with_instance(c,
+                [&]<int D, class W>() { run_backward<false, D, W>(p, x.mask), run_backward<true, D, W>(p, x.mask); });
   return true;
 }
 

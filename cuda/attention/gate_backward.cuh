@@ -24,10 +24,10 @@ struct GateBackwardProblem {
 };
 
 /// grid ⌈batch heads m / 4⌉, blocks of 128 threads.
-template <int D, class Gate>
-__global__ void __launch_bounds__(128) attention_gate_backward(GateBackwardProblem p) {
+template <int D, class Gate> __global__ void __launch_bounds__(128) attention_gate_backward(GateBackwardProblem p) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int64_t row = int64_t{blockIdx.x} * 4 + threadIdx.x / kWarp, b = row / p.m / p.heads, h = row / p.m % p.heads, i = row % p.m;
+  const int64_t row = int64_t{blockIdx.x} * 4 + threadIdx.x / kWarp, b = row / p.m / p.heads, h = row / p.m % p.heads,
+                i = row % p.m;
   if (b >= p.batch) return;  // the whole warp
   constexpr bool headwise = std::is_same_v<Gate, SigmoidGate<true>>;
   const float *g = p.g.at(b, h, i), *y = p.y.at(b, h, i);
@@ -57,9 +57,9 @@ __global__ void __launch_bounds__(128) attention_gate_backward(GateBackwardProbl
 }
 
 /// Runs attention_gate_backward over a whole problem.
-template <int D, class Gate>
-void run_attention_gate_backward(const GateBackwardProblem& p) {
-  launch(attention_gate_backward<D, Gate>, dim3(static_cast<unsigned>((p.batch * p.heads * p.m + 3) / 4)), dim3(128), 0, p);
+template <int D, class Gate> void run_attention_gate_backward(const GateBackwardProblem& p) {
+  launch(attention_gate_backward<D, Gate>, dim3(static_cast<unsigned>((p.batch * p.heads * p.m + 3) / 4)), dim3(128), 0,
+         p);
 }
 
 }  // namespace sluice::cuda

@@ -18,8 +18,7 @@ constexpr int kRowsOfWarp = kWarp / kAcross * kEach;
 constexpr int kPiece = 64;  // the part of a width that a product sums at once
 
 /// A call of attention, for kernels.
-template <class T>
-struct AttentionView {
+template <class T> struct AttentionView {
   int64_t batch, heads, kv_heads, group, m, n, d, dv;  // group: query heads of a key head
   HeadRows<const T> q, k, v, g;                        // g: gradient of the output
   MaskView mask;
@@ -36,8 +35,9 @@ struct AttentionView {
   AttentionView(const sluice::detail::AttentionCall& c, const MaskView& seen)
       : batch(c.q.dim(0)), heads(c.q.dim(1)), kv_heads(c.k.dim(1)), group(heads / std::max<int64_t>(1, kv_heads)),
         m(c.q.dim(2)), n(c.k.dim(2)), d(c.q.dim(3)), dv(c.v.dim(3)), q(c.q), k(c.k), v(c.v), mask(seen),
-        weighting(c.options.weighting), scale(T(*c.options.scale)), softcap(T(c.options.softcap)), drops(c.options.dropout > 0),
-        threshold(static_cast<uint64_t>(std::ldexp(c.options.dropout, 32))), words_at(drops ? blocks_of("attention with dropout", c.from) : RandomBlocks{}),
+        weighting(c.options.weighting), scale(T(*c.options.scale)), softcap(T(c.options.softcap)),
+        drops(c.options.dropout > 0), threshold(static_cast<uint64_t>(std::ldexp(c.options.dropout, 32))),
+        words_at(drops ? blocks_of("attention with dropout", c.from) : RandomBlocks{}),
         grow(T(1 / (1 - c.options.dropout))) {
     const AttentionOptions& o = c.options;
     if (o.bias.defined()) {
@@ -83,8 +83,7 @@ struct AttentionView {
 };
 
 /// φ(s) and φ'(s) of an elementwise weighting.
-template <class T>
-__device__ Dual<T, 1> weight_and_slope(Weighting weighting, T s) {
+template <class T> __device__ Dual<T, 1> weight_and_slope(Weighting weighting, T s) {
   const auto x = Dual<T, 1>::variable(s, 0, T(1));
   switch (weighting) {
     case Weighting::relu2: return formula::Relu2{}(x);
@@ -95,8 +94,7 @@ __device__ Dual<T, 1> weight_and_slope(Weighting weighting, T s) {
 }
 
 /// weight = P ⊙ Z and ds = ρ dS of a visible pair, from its score, dP without dropout, and dropout's factor.
-template <class T>
-struct PairGradient {
+template <class T> struct PairGradient {
   T weight, ds;
   __device__ PairGradient(const AttentionView<T>& a, T score, T dp, T keep, T lse, T delta, T rho) {
     if (a.weighting == Weighting::softmax) {
@@ -118,19 +116,18 @@ struct TileThread {
 };
 
 /// Rows of a matrix. The rows in `real` exist; the others count as zeros.
-template <class T>
-struct Lines {
+template <class T> struct Lines {
   const T* at;
   int64_t stride;
   Span real;
 };
 template <class T>
 constexpr int kVector = 16 / static_cast<int>(sizeof(T));  // numbers in 16 bytes, one read of shared memory
-template <class T>
-SLUICE_FN int padded(int64_t width) { return static_cast<int>((width + kVector<T> - 1) / kVector<T>) * kVector<T>; }
+template <class T> SLUICE_FN int padded(int64_t width) {
+  return static_cast<int>((width + kVector<T> - 1) / kVector<T>) * kVector<T>;
+}
 /// Leading dimension of pieces of this width: odd in vectors, so that eight rows lie in different banks.
-template <class T>
-SLUICE_FN int piece_stride(int64_t width) {
+template <class T> SLUICE_FN int piece_stride(int64_t width) {
   return (padded<T>(width < kPiece ? width : kPiece) / kVector<T> | 1) * kVector<T>;
 }
 /// The place of `row` in a tile: rows that neighbouring threads read at once lie side by side.
@@ -139,7 +136,8 @@ __device__ inline int place_of(int row, int quarter) { return row % kEach * quar
 /// Copies `rows` rows of x, columns [col, col + width) and zeros up to whole vectors, to shared memory, a warp for each
 /// row. quarter: a fourth of the rows, to place them by place_of; 0 keeps their order.
 template <class T>
-__device__ void load(const TileThread& t, Shared<T> to, int ld, const Lines<T>& x, int rows, int64_t col, int width, int quarter = 0) {
+__device__ void load(const TileThread& t, Shared<T> to, int ld, const Lines<T>& x, int rows, int64_t col, int width,
+                     int quarter = 0) {
   for (int r = t.warp; r < rows; r += t.warps) {
     const int place = quarter ? place_of(r, quarter) : r;
     for (int c = t.lane; c < padded<T>(width); c += kWarp)

@@ -16,8 +16,7 @@ struct Span {
 };
 
 /// A bool or i64 tensor of the mask, broadcast; `at` is null if the mask has none.
-template <class T, int rank>
-struct MaskTensor {
+template <class T, int rank> struct MaskTensor {
   const T* at = nullptr;
   int64_t strides[rank] = {};
   MaskTensor() = default;
@@ -35,7 +34,7 @@ struct MaskView {
   const bool* global = nullptr;  // by position, if there are any
   MaskTensor<bool, 3> keys;      // [batch, heads, n]
   MaskTensor<int64_t, 2> query_segments, key_segments;
-  MaskTensor<bool, 3> blocks;    // [heads, rows, cols]
+  MaskTensor<bool, 3> blocks;  // [heads, rows, cols]
   int64_t block;
   MaskTensor<bool, 4> dense;
 
@@ -48,14 +47,15 @@ struct MaskView {
       if ((distance > reach || (dilation > 1 && distance % dilation != 0)) && !(global && global[col])) return false;
     }
     if (only_span) return true;
-    if (blocks.at && !blocks.at[head * blocks.strides[0] + row / block * blocks.strides[1] + col / block * blocks.strides[2]])
+    if (blocks.at &&
+        !blocks.at[head * blocks.strides[0] + row / block * blocks.strides[1] + col / block * blocks.strides[2]])
       return false;
     if (keys.at && !keys.at[batch * keys.strides[0] + head * keys.strides[1] + col * keys.strides[2]]) return false;
-    if (query_segments.at &&
-        query_segments.at[batch * query_segments.strides[0] + row * query_segments.strides[1]] !=
-            key_segments.at[batch * key_segments.strides[0] + col * key_segments.strides[1]])
+    if (query_segments.at && query_segments.at[batch * query_segments.strides[0] + row * query_segments.strides[1]] !=
+                                 key_segments.at[batch * key_segments.strides[0] + col * key_segments.strides[1]])
       return false;
-    return !dense.at || dense.at[batch * dense.strides[0] + head * dense.strides[1] + row * dense.strides[2] + col * dense.strides[3]];
+    return !dense.at || dense.at[batch * dense.strides[0] + head * dense.strides[1] + row * dense.strides[2] +
+                                 col * dense.strides[3]];
   }
   /// The keys that query `row` may see by the rules that give an interval: causal, and window without global positions.
   /// Both ends grow with the row.
@@ -78,7 +78,9 @@ struct MaskView {
     return {s.begin, s.end < s.begin ? s.begin : s.end};
   }
   /// The keys that any of `count` queries from `row` on may see; the queries that may see any of `count` keys from col.
-  __device__ Span keys_of(int64_t row, int64_t count) const { return {keys_of(row).begin, keys_of(row + count - 1).end}; }
+  __device__ Span keys_of(int64_t row, int64_t count) const {
+    return {keys_of(row).begin, keys_of(row + count - 1).end};
+  }
   __device__ Span queries_of(int64_t col, int64_t count) const {
     return {queries_of(col).begin, queries_of(col + count - 1).end};
   }

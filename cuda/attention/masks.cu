@@ -54,8 +54,7 @@ __global__ void __launch_bounds__(kWarp) count_kernel(MaskView mask, int64_t hea
   }
 }
 
-template <class T>
-void keep_mask_as(Tensor& y, DropoutSpec s) {
+template <class T> void keep_mask_as(Tensor& y, DropoutSpec s) {
   T* out = data_of<T>(y);
   const int64_t n = y.dim(-1), per_row = (n + 3) / 4;
   const uint64_t threshold = static_cast<uint64_t>(std::ldexp(s.p, 32));
@@ -76,9 +75,8 @@ void visible_pairs(const AttentionMask& mask, int64_t batch, int64_t heads, Tens
   const DeviceMask device(mask, batch, heads, m, n);
   const MaskView view = device.view;
   bool* out = data_of<bool>(y);
-  for_each(y.numel(), [=] __device__(int64_t i) {
-    out[i] = view.allowed(i / n / m / h, i / n / m % h, i / n % m, i % n);
-  });
+  for_each(y.numel(),
+           [=] __device__(int64_t i) { out[i] = view.allowed(i / n / m / h, i / n / m % h, i / n % m, i % n); });
 }
 
 void visible_count(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t n, Tensor& y) {

@@ -11,8 +11,7 @@
 
 namespace sluice::cuda {
 
-template <int D>
-struct MmaTile {
+template <int D> struct MmaTile {
   static constexpr int rows = kMmaRows, cols = 64;
   static constexpr int q = 0, k = q + rows * D, v = k + 2 * cols * D, w = v + 2 * cols * D, end = w + rows * cols;
   static constexpr std::size_t bytes = end * sizeof(BFloat16);
@@ -28,7 +27,8 @@ __global__ void __launch_bounds__(128) attention_mma(AttentionProblem<BFloat16, 
   const Shared<BFloat16> q = memory + Tile::q, k = memory + Tile::k, v = memory + Tile::v;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp, g = lane / 4;
   // Blocks with the most keys begin first, so that causal work ends at about the same time on all multiprocessors.
-  const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * rows, last = first + rows < p.m ? first + rows - 1 : p.m - 1;
+  const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * rows,
+            last = first + rows < p.m ? first + rows - 1 : p.m - 1;
   const int head = static_cast<int>(blockIdx.y);
   const AttentionHead<BFloat16, D, D, Out> h(p, static_cast<int>(blockIdx.z), head);
 
@@ -63,10 +63,13 @@ __global__ void __launch_bounds__(128) attention_mma(AttentionProblem<BFloat16, 
     }
 
     float s[cols / 8][4];
-    mma_dots<D, cols>(s, [&](int d, uint32_t (&f)[4]) {
+    mma_dots<D, cols>(
+        s,
+        [&](int d, uint32_t(&f)[4]) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) f[i] = qf[d][i];
-    }, k + buffer);
+          for (int i = 0; i < 4; ++i) f[i] = qf[d][i];
+        },
+        k + buffer);
 
     const bool cut = j0 < high.begin || j0 + cols > low.end;
     float keep[2];
@@ -92,8 +95,9 @@ template <int D, class Weighting, class Mask, class Gate, class Out>
 void run_attention_mma(const AttentionProblem<BFloat16, Out>& p, Mask mask) {
   using Tile = MmaTile<D>;
   const auto blocks = static_cast<unsigned>((p.m + Tile::rows - 1) / Tile::rows);
-  launch(attention_mma<D, Weighting, Mask, Gate, Out>, dim3(blocks, static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch)),
-         dim3(kMmaThreads), Tile::bytes, p, mask);
+  launch(attention_mma<D, Weighting, Mask, Gate, Out>,
+         dim3(blocks, static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch)), dim3(kMmaThreads), Tile::bytes,
+         p, mask);
 }
 
 }  // namespace sluice::cuda

@@ -29,8 +29,8 @@ struct AttentionBackwardProblem {
 /// Stores factor·x, a warp's sixteen rows, as rows first to first + 15 of a head. Skips rows from `length` on, and all
 /// rows if `to` is null.
 template <int D>
-__device__ void store_rows(const HeadRows<float>& to, int64_t batch, int head, int first, int length, const float (&x)[D / 8][4],
-                           float factor) {
+__device__ void store_rows(const HeadRows<float>& to, int64_t batch, int head, int first, int length,
+                           const float (&x)[D / 8][4], float factor) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
   if (!to.base) return;
 #pragma unroll
@@ -45,8 +45,7 @@ __device__ void store_rows(const HeadRows<float>& to, int64_t batch, int head, i
   }
 }
 
-template <int D, bool by_keys>
-struct MmaBackwardTile {
+template <int D, bool by_keys> struct MmaBackwardTile {
   static constexpr int rows = kMmaRows, cols = by_keys && D > 64 ? 32 : 64;  // fewer if two sums take the registers
   static constexpr int own = 0, other = own + 2 * rows * D, w = other + 4 * cols * D, end = w + rows * cols;
   static constexpr std::size_t statistics = end * sizeof(BFloat16);  // lse and delta of two tiles of queries
@@ -61,7 +60,8 @@ __global__ void __launch_bounds__(128) attention_mma_backward(AttentionBackwardP
   constexpr int rows = Tile::rows, cols = Tile::cols;
   const Shared<BFloat16> memory = dynamic_shared<BFloat16>(), own = memory + Tile::own, other = memory + Tile::other;
   const Shared<float> statistics = dynamic_shared<float>() + static_cast<int>(Tile::statistics / sizeof(float));
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp, g = lane / 4, t = lane % 4;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp, g = lane / 4,
+            t = lane % 4;
   // Blocks with the most columns begin first: with causality, those of the last queries or of the first keys.
   const int length = by_keys ? p.n : p.m, group = p.heads / p.kv_heads;
   const int first = static_cast<int>(by_keys ? blockIdx.x : gridDim.x - 1 - blockIdx.x) * rows;
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(128) attention_mma_backward(AttentionBackwardP
     cp_async_commit();
 
     const auto rows_of = [&](Shared<BFloat16> x) {
-      return [=](int d, uint32_t (&f)[4]) { ldmatrix(f, x + Rows::at(16 * warp + lane % 16, 2 * d + lane / 16)); };
+      return [=](int d, uint32_t(&f)[4]) { ldmatrix(f, x + Rows::at(16 * warp + lane % 16, 2 * d + lane / 16)); };
     };
     float s[cols / 8][4], ds[cols / 8][4];
     mma_dots<D, cols>(s, rows_of(own), y);
@@ -182,8 +182,8 @@ template <bool by_keys, int D, class Weighting, class Mask>
 void run_attention_mma_backward(const AttentionBackwardProblem& p, Mask mask) {
   const auto blocks = static_cast<unsigned>(((by_keys ? p.n : p.m) + kMmaRows - 1) / kMmaRows);
   launch(attention_mma_backward<D, Weighting, Mask, by_keys>,
-         dim3(blocks, static_cast<unsigned>(by_keys ? p.kv_heads : p.heads), static_cast<unsigned>(p.batch)), dim3(kMmaThreads),
-         MmaBackwardTile<D, by_keys>::bytes, p, mask);
+         dim3(blocks, static_cast<unsigned>(by_keys ? p.kv_heads : p.heads), static_cast<unsigned>(p.batch)),
+         dim3(kMmaThreads), MmaBackwardTile<D, by_keys>::bytes, p, mask);
 }
 
 }  // namespace sluice::cuda

@@ -11,8 +11,7 @@ constexpr int kMmaWarps = 4, kMmaRows = 16 * kMmaWarps, kMmaThreads = kMmaWarps 
 
 /// Rows of D numbers. The numbers of the 16-byte pieces of a row are XORed with the row's number, so that the eight
 /// rows that ldmatrix reads at once lie in different banks.
-template <int D>
-struct MmaRows {
+template <int D> struct MmaRows {
   /// The place of piece `piece` (8 numbers) of a row.
   static __device__ int at(int row, int piece) { return row * D + 8 * (piece ^ (row % 8)); }
 
@@ -28,8 +27,7 @@ struct MmaRows {
 };
 
 /// s [16, cols] = a · xᵀ with x of `cols` rows; own(d, f) gives the fragment of columns 16d to 16d + 15 of a.
-template <int D, int cols, class Own>
-__device__ void mma_dots(float (&s)[cols / 8][4], Own own, Shared<BFloat16> x) {
+template <int D, int cols, class Own> __device__ void mma_dots(float (&s)[cols / 8][4], Own own, Shared<BFloat16> x) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
   for (int c = 0; c < cols / 8; ++c)
@@ -50,8 +48,7 @@ __device__ void mma_dots(float (&s)[cols / 8][4], Own own, Shared<BFloat16> x) {
 }
 
 /// Rounds the result of an mma to bf16, as the left operand of the next one.
-template <int cols>
-__device__ void pack_fragments(uint32_t (&w)[cols / 16][4], const float (&s)[cols / 8][4]) {
+template <int cols> __device__ void pack_fragments(uint32_t (&w)[cols / 16][4], const float (&s)[cols / 8][4]) {
 #pragma unroll
   for (int c = 0; c < cols / 8; ++c)
 #pragma unroll
@@ -59,8 +56,7 @@ __device__ void pack_fragments(uint32_t (&w)[cols / 16][4], const float (&s)[col
 }
 
 /// True if none of `cols` rows of x has a NaN or an infinity; the same for the whole warp.
-template <int D, int cols>
-__device__ bool mma_finite(Shared<BFloat16> x) {
+template <int D, int cols> __device__ bool mma_finite(Shared<BFloat16> x) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   uint32_t bad = 0;
 #pragma unroll 1
@@ -78,7 +74,8 @@ __device__ bool mma_finite(Shared<BFloat16> x) {
 /// acc [16, D] += w · x number by number, without the zeros of w; x(j, d, e) is number 8d + e of row j. `mine`: shared
 /// memory of the warp for its 16·cols weights.
 template <int D, int cols, class Number>
-__device__ void mma_add_by_numbers(float (&acc)[D / 8][4], const uint32_t (&w)[cols / 16][4], Number x, Shared<BFloat16> mine) {
+__device__ void mma_add_by_numbers(float (&acc)[D / 8][4], const uint32_t (&w)[cols / 16][4], Number x,
+                                   Shared<BFloat16> mine) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
   __syncwarp();  // earlier weights have been read
 #pragma unroll
@@ -124,7 +121,8 @@ __device__ void mma_add(float (&acc)[D / 8][4], const uint32_t (&w)[cols / 16][4
       }
     return;
   }
-  mma_add_by_numbers<D, cols>(acc, w, [=](int j, int d, int e) { return to_float(x[MmaRows<D>::at(j, d) + e]); }, mine);
+  mma_add_by_numbers<D, cols>(
+      acc, w, [=](int j, int d, int e) { return to_float(x[MmaRows<D>::at(j, d) + e]); }, mine);
 }
 
 // -- the forward pass: a lane's values of its rows g and g + 8 -----------------------------------------------------
@@ -133,21 +131,20 @@ __device__ void mma_add(float (&acc)[D / 8][4], const uint32_t (&w)[cols / 16][4
 struct MmaStatistics {
   float largest[2], sum[2];
 
-  template <class Weighting, class Problem>
-  __device__ void begin(const Problem& p, int head) {
+  template <class Weighting, class Problem> __device__ void begin(const Problem& p, int head) {
     const int t = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       largest[r] = kMinusInfinity, sum[r] = 0;
-      if (Weighting::online && p.sink && p.sink[head] != kMinusInfinity) largest[r] = p.sink[head] * kLog2E, sum[r] = t == 0;
+      if (Weighting::online && p.sink && p.sink[head] != kMinusInfinity)
+        largest[r] = p.sink[head] * kLog2E, sum[r] = t == 0;
     }
   }
 };
 
 /// Sets the numbers of row g + 8r of s [16, cols] with hidden(column) to `value`. A rolled loop collects hidden() as
 /// bits: few tiles are cut by the mask, and 32 unrolled calls would fill the instruction cache for all other tiles.
-template <int cols, class Hidden>
-__device__ void mma_hide(float (&s)[cols / 8][4], int r, float value, Hidden hidden) {
+template <int cols, class Hidden> __device__ void mma_hide(float (&s)[cols / 8][4], int r, float value, Hidden hidden) {
   const int t = static_cast<int>(threadIdx.x) % 4;
   uint32_t bits = 0;
 #pragma unroll 1
@@ -160,7 +157,8 @@ __device__ void mma_hide(float (&s)[cols / 8][4], int r, float value, Hidden hid
 /// Turns scores s [16, cols] into weights; keep[r] is the factor for the sums of earlier tiles. If the mask cuts the
 /// tile (`cut`), hidden_from(r)(j) is true where row g + 8r does not see column j of the tile.
 template <class Weighting, int cols, class HiddenFrom>
-__device__ void mma_weigh(float (&s)[cols / 8][4], float scale, MmaStatistics& rows, float (&keep)[2], bool cut, HiddenFrom hidden_from) {
+__device__ void mma_weigh(float (&s)[cols / 8][4], float scale, MmaStatistics& rows, float (&keep)[2], bool cut,
+                          HiddenFrom hidden_from) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
 #pragma unroll
@@ -189,8 +187,7 @@ __device__ void mma_weigh(float (&s)[cols / 8][4], float scale, MmaStatistics& r
     }
   }
 }
-template <class Weighting, int D>
-__device__ void mma_shrink(float (&acc)[D / 8][4], const float (&keep)[2]) {
+template <class Weighting, int D> __device__ void mma_shrink(float (&acc)[D / 8][4], const float (&keep)[2]) {
   if constexpr (Weighting::online) {
 #pragma unroll
     for (int d = 0; d < D / 8; ++d)
@@ -199,13 +196,15 @@ __device__ void mma_shrink(float (&acc)[D / 8][4], const float (&keep)[2]) {
   }
 }
 
-__device__ inline void store_pair(BFloat16* to, float x, float y) { *reinterpret_cast<uint32_t*>(to) = pack_bf16(x, y); }
+__device__ inline void store_pair(BFloat16* to, float x, float y) {
+  *reinterpret_cast<uint32_t*>(to) = pack_bf16(x, y);
+}
 __device__ inline void store_pair(float* to, float x, float y) { to[0] = x, to[1] = y; }
 
 /// Divides, gates and writes the rows of queries first + g and first + g + 8, if they exist.
 template <class Weighting, class Gate, int D, class Out>
-__device__ void mma_finish(const AttentionProblem<BFloat16, Out>& p, const AttentionHead<BFloat16, D, D, Out>& h, int first,
-                           const float (&acc)[D / 8][4], const MmaStatistics& rows) {
+__device__ void mma_finish(const AttentionProblem<BFloat16, Out>& p, const AttentionHead<BFloat16, D, D, Out>& h,
+                           int first, const float (&acc)[D / 8][4], const MmaStatistics& rows) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -214,7 +213,8 @@ __device__ void mma_finish(const AttentionProblem<BFloat16, Out>& p, const Atten
     if constexpr (Weighting::online) {
       const float total = sum_over_lanes<4>(rows.sum[r]);
       norm = total == 0 ? 0.0f : 1 / total;
-      if (p.lse && t == 0 && i < p.m) p.lse[h.row + i] = total == 0 ? kMinusInfinity : rows.largest[r] * kLn2 + math::log(total);
+      if (p.lse && t == 0 && i < p.m)
+        p.lse[h.row + i] = total == 0 ? kMinusInfinity : rows.largest[r] * kLn2 + math::log(total);
     }
     if (i >= p.m) continue;
 #pragma unroll

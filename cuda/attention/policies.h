@@ -11,8 +11,7 @@ namespace sluice::cuda {
 
 /// q [batch, heads, m, D], k [batch, kv_heads, n, D], v [batch, kv_heads, n, DV] → out [batch, heads, m, DV]. q, k, v
 /// and the rows of out must be contiguous. kv_heads must divide heads. Only n may be 0. The scores are scale·q·k.
-template <class T, class Out = T>
-struct AttentionProblem {
+template <class T, class Out = T> struct AttentionProblem {
   const T *q, *k, *v;
   Out* out;
   int batch, heads, kv_heads, m, n;
@@ -25,8 +24,7 @@ struct AttentionProblem {
 };
 
 /// One query head of a problem.
-template <class T, int D, int DV, class Out = T>
-struct AttentionHead {
+template <class T, int D, int DV, class Out = T> struct AttentionHead {
   const T *q, *k, *v;
   Out* out;
   std::ptrdiff_t out_row;
@@ -52,8 +50,7 @@ struct Softmax {
   static constexpr bool online = true;
 };
 /// A formula of the score alone; a row needs no state but its sum.
-template <class F>
-struct Elementwise {
+template <class F> struct Elementwise {
   static constexpr bool online = false;
   static __device__ float weight(float s) { return F{}(Value<float>{s, {}}).v; }
   static __device__ Dual<float, 1> weight_and_slope(float s) { return F{}(Dual<float, 1>::variable(s, 0, 1.0f)); }
@@ -88,19 +85,16 @@ struct Window {
   }
 };
 /// The position of a query; the last query has the position of the last key.
-template <class Problem>
-__device__ int position_of(const Problem& p, int query) { return query + p.n - p.m; }
+template <class Problem> __device__ int position_of(const Problem& p, int query) { return query + p.n - p.m; }
 
 // -- gate: the factor of output element `column` of row `row`, counted over all heads ------------------------------
 struct NoGate {
   static constexpr bool any = false;
 };
 /// σ(g), one g for each element of the output (Qiu et al. 2025), or one for each row of a head.
-template <bool headwise>
-struct SigmoidGate {
+template <bool headwise> struct SigmoidGate {
   static constexpr bool any = true;
-  template <class T>
-  static __device__ float factor(const T* gate, std::ptrdiff_t row, int width, int column) {
+  template <class T> static __device__ float factor(const T* gate, std::ptrdiff_t row, int width, int column) {
     return math::sigmoid(to_float(headwise ? gate[row] : gate[row * width + column]));
   }
 };

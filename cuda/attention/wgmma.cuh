@@ -17,13 +17,14 @@ namespace sluice::cuda {
 constexpr int kConsumers = 2;
 constexpr int kWgmmaThreads = (1 + kConsumers) * kWarpgroup;
 
-template <int D>
-struct WgmmaTile {
+template <int D> struct WgmmaTile {
   static constexpr int rows = 64 * kConsumers, cols = 128, stages = 2, boxes = D / kBoxColumns;
-  static constexpr int q = 0, k = q + rows * D, v = k + stages * cols * D, w = v + stages * cols * D, end = w + rows * cols;
+  static constexpr int q = 0, k = q + rows * D, v = k + stages * cols * D, w = v + stages * cols * D,
+                       end = w + rows * cols;
   static constexpr unsigned tile_bytes = cols * D * sizeof(BFloat16), query_bytes = rows * D * sizeof(BFloat16);
   // mbarriers: Q has arrived; for each stage: K and V have arrived, K and V have been read
-  static constexpr int has_q = 0, has_k = 1, has_v = has_k + stages, read_k = has_v + stages, read_v = read_k + stages, barriers = read_v + stages;
+  static constexpr int has_q = 0, has_k = 1, has_v = has_k + stages, read_k = has_v + stages, read_v = read_k + stages,
+                       barriers = read_v + stages;
   static constexpr std::size_t bytes = end * sizeof(BFloat16) + barriers * sizeof(uint64_t);
 };
 
@@ -31,7 +32,8 @@ struct WgmmaTile {
 template <int D, int rows>
 __device__ void tma_rows(Shared<BFloat16> to, const TensorMap& map, Shared<uint64_t> arrived, int first, int slab) {
 #pragma unroll
-  for (int box = 0; box < D / kBoxColumns; ++box) tma_load(to + box * rows * kBoxColumns, map, arrived, box * kBoxColumns, first, slab);
+  for (int box = 0; box < D / kBoxColumns; ++box)
+    tma_load(to + box * rows * kBoxColumns, map, arrived, box * kBoxColumns, first, slab);
 }
 
 /// Starts s [64, cols] = q · kᵀ; q: 64 rows of a tile of `rows`.
@@ -51,8 +53,7 @@ __device__ void start_sums(float (&acc)[D / 8][4], const uint32_t (&w)[cols / 16
 }
 
 /// True if none of `count` numbers is a NaN or an infinity. All lanes and warps with the same x get the same result.
-template <int count>
-__device__ bool all_finite(Shared<BFloat16> x) {
+template <int count> __device__ bool all_finite(Shared<BFloat16> x) {
   bool bad = false;
 #pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x) % kWarp * 8; i < count; i += kWarp * 8) {
@@ -68,15 +69,18 @@ __device__ bool all_finite(Shared<BFloat16> x) {
 /// Tile::rows and Tile::cols rows.
 template <int D, class Weighting, class Mask, class Gate, class Out>
 __global__ void __launch_bounds__(kWgmmaThreads, 1)
-    attention_wgmma(AttentionProblem<BFloat16, Out> p, Mask mask, SLUICE_TENSOR_MAP queries, SLUICE_TENSOR_MAP keys, SLUICE_TENSOR_MAP values) {
+    attention_wgmma(AttentionProblem<BFloat16, Out> p, Mask mask, SLUICE_TENSOR_MAP queries, SLUICE_TENSOR_MAP keys,
+                    SLUICE_TENSOR_MAP values) {
   using Tile = WgmmaTile<D>;
   constexpr int rows = Tile::rows, cols = Tile::cols, stages = Tile::stages, size = cols * D;
   const Shared<BFloat16> memory = dynamic_shared<BFloat16>();
   const Shared<BFloat16> q = memory + Tile::q, k = memory + Tile::k, v = memory + Tile::v;
-  const Shared<uint64_t> barrier = dynamic_shared<uint64_t>() + static_cast<int>(Tile::end * sizeof(BFloat16) / sizeof(uint64_t));
+  const Shared<uint64_t> barrier =
+      dynamic_shared<uint64_t>() + static_cast<int>(Tile::end * sizeof(BFloat16) / sizeof(uint64_t));
   const int thread = static_cast<int>(threadIdx.x), group = thread / kWarpgroup;
   // Blocks with the most keys begin first, so that causal work ends at about the same time on all multiprocessors.
-  const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * rows, last = first + rows < p.m ? first + rows - 1 : p.m - 1;
+  const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * rows,
+            last = first + rows < p.m ? first + rows - 1 : p.m - 1;
   const int head = static_cast<int>(blockIdx.y), batch = static_cast<int>(blockIdx.z);
   const KeySpan low = mask.of(position_of(p, first), p.n), high = mask.of(position_of(p, last), p.n);
   const int begin = low.begin / cols * cols, tiles = high.end > begin ? (high.end - begin + cols - 1) / cols : 0;
@@ -85,7 +89,8 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     mbarrier_init(barrier + Tile::has_q, 1);
     for (int stage = 0; stage < stages; ++stage) {
       mbarrier_init(barrier + Tile::has_k + stage, 1), mbarrier_init(barrier + Tile::has_v + stage, 1);
-      mbarrier_init(barrier + Tile::read_k + stage, kConsumers), mbarrier_init(barrier + Tile::read_v + stage, kConsumers);
+      mbarrier_init(barrier + Tile::read_k + stage, kConsumers),
+          mbarrier_init(barrier + Tile::read_v + stage, kConsumers);
     }
     mbarriers_ready();
   }
@@ -116,7 +121,9 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   const int lane = thread % kWarp, warp = thread % kWarpgroup / kWarp, g = lane / 4;
   const int own = 64 * (group - 1);  // this warpgroup's first query in the tile
   const Shared<BFloat16> mine = memory + (Tile::w + (own + 16 * warp) * cols);
-  const auto come = [&](int what, int tile) { mbarrier_wait(barrier + what + tile % stages, static_cast<unsigned>(tile / stages % 2)); };
+  const auto come = [&](int what, int tile) {
+    mbarrier_wait(barrier + what + tile % stages, static_cast<unsigned>(tile / stages % 2));
+  };
   const auto have_read = [&](int what, int tile) {  // one thread arrives for all, when their products have ended
     named_barrier_sync(group, kWarpgroup);
     if (thread % kWarpgroup == 0) mbarrier_arrive(barrier + what + tile % stages);
@@ -146,9 +153,12 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     const Shared<BFloat16> x = v + tile % stages * size;
     come(Tile::has_v, tile);
     if (!(h.keys || j0 < high.begin || j0 + cols > low.end) || all_finite<size>(x)) return false;
-    mma_add_by_numbers<D, cols>(acc, w, [=](int j, int d, int e) {
-      return to_float(x[8 * d / kBoxColumns * (cols * kBoxColumns) + swizzled(j, 8 * d % kBoxColumns) + e]);
-    }, mine);
+    mma_add_by_numbers<D, cols>(
+        acc, w,
+        [=](int j, int d, int e) {
+          return to_float(x[8 * d / kBoxColumns * (cols * kBoxColumns) + swizzled(j, 8 * d % kBoxColumns) + e]);
+        },
+        mine);
     return true;
   };
   const auto start_next = [&](int tile) {
@@ -197,9 +207,11 @@ template <int D, class Weighting, class Mask, class Gate, class Out>
 void run_attention_wgmma(const AttentionProblem<BFloat16, Out>& p, Mask mask) {
   using Tile = WgmmaTile<D>;
   const auto blocks = static_cast<unsigned>((p.m + Tile::rows - 1) / Tile::rows);
-  launch(attention_wgmma<D, Weighting, Mask, Gate, Out>, dim3(blocks, static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch)),
-         dim3(kWgmmaThreads), Tile::bytes, p, mask, tensor_map(p.q, p.batch * p.heads, p.m, D, Tile::rows),
-         tensor_map(p.k, p.batch * p.kv_heads, p.n, D, Tile::cols), tensor_map(p.v, p.batch * p.kv_heads, p.n, D, Tile::cols));
+  launch(attention_wgmma<D, Weighting, Mask, Gate, Out>,
+         dim3(blocks, static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch)), dim3(kWgmmaThreads), Tile::bytes,
+         p, mask, tensor_map(p.q, p.batch * p.heads, p.m, D, Tile::rows),
+         tensor_map(p.k, p.batch * p.kv_heads, p.n, D, Tile::cols),
+         tensor_map(p.v, p.batch * p.kv_heads, p.n, D, Tile::cols));
 }
 
 }  // namespace sluice::cuda

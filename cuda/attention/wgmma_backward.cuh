@@ -26,11 +26,11 @@
 
 namespace sluice::cuda {
 
-template <int D, bool by_keys>
-struct WgmmaBackwardTile {
+template <int D, bool by_keys> struct WgmmaBackwardTile {
   static constexpr int rows = 64 * kConsumers, cols = by_keys || D > 64 ? 64 : 128, stages = 2, size = cols * D;
   static constexpr int own = 0, other = own + 2 * rows * D, w = other + stages * 2 * size, end = w + rows * cols;
-  static constexpr int statistics = static_cast<int>(end * sizeof(BFloat16) / sizeof(float)), of_stage = by_keys ? 2 * cols : 0;
+  static constexpr int statistics = static_cast<int>(end * sizeof(BFloat16) / sizeof(float)),
+                       of_stage = by_keys ? 2 * cols : 0;
   static constexpr int barriers = (statistics + stages * of_stage) / 2;
   static constexpr unsigned own_bytes = 2 * rows * D * sizeof(BFloat16), tile_bytes = 2 * size * sizeof(BFloat16);
   // mbarriers: the block's rows have arrived; for each stage: its tiles have arrived, have been read
@@ -44,8 +44,8 @@ struct WgmmaBackwardTile {
 /// WgmmaBackwardTile::bytes. The maps are of X, X', Y, Y', with boxes of Tile::rows and Tile::cols rows.
 template <int D, class Weighting, class Mask, bool by_keys>
 __global__ void __launch_bounds__(kWgmmaThreads, 1)
-    attention_wgmma_backward(AttentionBackwardProblem p, Mask mask, SLUICE_TENSOR_MAP own_map, SLUICE_TENSOR_MAP own2_map,
-                             SLUICE_TENSOR_MAP other_map, SLUICE_TENSOR_MAP other2_map) {
+    attention_wgmma_backward(AttentionBackwardProblem p, Mask mask, SLUICE_TENSOR_MAP own_map,
+                             SLUICE_TENSOR_MAP own2_map, SLUICE_TENSOR_MAP other_map, SLUICE_TENSOR_MAP other2_map) {
   using Tile = WgmmaBackwardTile<D, by_keys>;
   constexpr int rows = Tile::rows, cols = Tile::cols, stages = Tile::stages, size = Tile::size;
   constexpr bool statistics_come = by_keys && Weighting::online;
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     }
   };
   // Sets hidden numbers to 0, also NaN.
-  const auto hide = [&](uint32_t (&x)[cols / 16][4]) {
+  const auto hide = [&](uint32_t(&x)[cols / 16][4]) {
 #pragma unroll
     for (int c = 0; c < cols / 8; ++c)
 #pragma unroll
@@ -207,14 +207,18 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
       }
     if (edge) hide(dw);
   };
-  const auto add_by_numbers = [&](float (&acc)[D / 8][4], const uint32_t (&weights)[cols / 16][4], Shared<BFloat16> y) {
-    mma_add_by_numbers<D, cols>(acc, weights, [=](int j, int d, int e) {
-      return to_float(y[8 * d / kBoxColumns * (cols * kBoxColumns) + swizzled(j, 8 * d % kBoxColumns) + e]);
-    }, mine);
+  const auto add_by_numbers = [&](float(&acc)[D / 8][4], const uint32_t(&weights)[cols / 16][4], Shared<BFloat16> y) {
+    mma_add_by_numbers<D, cols>(
+        acc, weights,
+        [=](int j, int d, int e) {
+          return to_float(y[8 * d / kBoxColumns * (cols * kBoxColumns) + swizzled(j, 8 * d % kBoxColumns) + e]);
+        },
+        mine);
   };
 
   if (begin < high.end) mbarrier_wait(barrier + Tile::has_own, 0);
-  const int tiles = begin < high.end ? (high.end - begin + cols - 1) / cols : 0, steps = by_keys ? tiles * group : tiles;
+  const int tiles = begin < high.end ? (high.end - begin + cols - 1) / cols : 0,
+            steps = by_keys ? tiles * group : tiles;
   for (int step = 0, at = begin; step < steps; ++step, at = at + cols < high.end ? at + cols : begin) {
     const int stage = step % stages;
     const Shared<BFloat16> y = memory + (Tile::other + stage * (2 * size)), y2 = y + size;
@@ -271,13 +275,15 @@ template <bool by_keys, int D, class Weighting, class Mask>
 void run_attention_wgmma_backward(const AttentionBackwardProblem& p, Mask mask) {
   using Tile = WgmmaBackwardTile<D, by_keys>;
   const auto map = [&](const BFloat16* at, bool of_keys) {
-    return tensor_map(at, p.batch * (of_keys ? p.kv_heads : p.heads), of_keys ? p.n : p.m, D, of_keys == by_keys ? Tile::rows : Tile::cols);
+    return tensor_map(at, p.batch * (of_keys ? p.kv_heads : p.heads), of_keys ? p.n : p.m, D,
+                      of_keys == by_keys ? Tile::rows : Tile::cols);
   };
   const int length = by_keys ? p.n : p.m, heads = by_keys ? p.kv_heads : p.heads;
   launch(attention_wgmma_backward<D, Weighting, Mask, by_keys>,
-         dim3(static_cast<unsigned>((length + Tile::rows - 1) / Tile::rows), static_cast<unsigned>(heads), static_cast<unsigned>(p.batch)),
-         dim3(kWgmmaThreads), Tile::bytes, p, mask, map(by_keys ? p.k : p.q, by_keys), map(by_keys ? p.v : p.g, by_keys),
-         map(by_keys ? p.q : p.k, !by_keys), map(by_keys ? p.g : p.v, !by_keys));
+         dim3(static_cast<unsigned>((length + Tile::rows - 1) / Tile::rows), static_cast<unsigned>(heads),
+              static_cast<unsigned>(p.batch)),
+         dim3(kWgmmaThreads), Tile::bytes, p, mask, map(by_keys ? p.k : p.q, by_keys),
+         map(by_keys ? p.v : p.g, by_keys), map(by_keys ? p.q : p.k, !by_keys), map(by_keys ? p.g : p.v, !by_keys));
 }
 
 }  // namespace sluice::cuda

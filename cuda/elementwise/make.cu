@@ -22,36 +22,31 @@ void copy_as(const Tensor& from, const StridedRange& in, Tensor& to, const Strid
   for_each(to.numel(), [=] __device__(int64_t i) { target[offset_at(out, i)] = convert<T>(source[offset_at(in, i)]); });
 }
 
-template <class T>
-void fill_as(Tensor& x, double value) {
+template <class T> void fill_as(Tensor& x, double value) {
   const StridedRange out(x.layout());
   const T v = convert<T>(value);
   T* p = data_of<T>(x);
   for_each(x.numel(), [=] __device__(int64_t i) { p[offset_at(out, i)] = v; });
 }
 
-template <class T>
-void ramp_as(Tensor& y, double start, double step) {
+template <class T> void ramp_as(Tensor& y, double start, double step) {
   T* p = data_of<T>(y);
   for_each(y.numel(), [=] __device__(int64_t i) { p[i] = convert<T>(start + step * static_cast<double>(i)); });
 }
 
-template <class T>
-void eye_as(Tensor& y) {
+template <class T> void eye_as(Tensor& y) {
   T* p = data_of<T>(y);
   const int64_t m = y.dim(1);
   for_each(y.numel(), [=] __device__(int64_t i) { p[i] = convert<T>(i / m == i % m ? 1.0 : 0.0); });
 }
 
-template <class T>
-void one_hot_as(const int64_t* index, Tensor& y) {
+template <class T> void one_hot_as(const int64_t* index, Tensor& y) {
   T* p = data_of<T>(y);
   const int64_t classes = y.dim(-1);
   for_each(y.numel(), [=] __device__(int64_t i) { p[i] = convert<T>(index[i / classes] == i % classes ? 1.0 : 0.0); });
 }
 
-template <class T>
-void zero_triangle_as(Tensor& y, bool upper, int64_t k) {
+template <class T> void zero_triangle_as(Tensor& y, bool upper, int64_t k) {
   T* p = data_of<T>(y);
   const int64_t n = y.dim(-2), m = y.dim(-1);
   for_each(y.numel(), [=] __device__(int64_t i) {
@@ -60,8 +55,7 @@ void zero_triangle_as(Tensor& y, bool upper, int64_t k) {
   });
 }
 
-template <class T>
-void add_to_as(Tensor& x, const Tensor& y, double factor) {
+template <class T> void add_to_as(Tensor& x, const Tensor& y, double factor) {
   const StridedRange in(y.layout());
   const T f = static_cast<T>(factor);
   const T* source = data_of<T>(y);
@@ -70,8 +64,7 @@ void add_to_as(Tensor& x, const Tensor& y, double factor) {
 }
 
 // -- comparing ------------------------------------------------------------------------------------------------
-template <class T>
-__device__ bool holds(Compare kind, T u, T v) {
+template <class T> __device__ bool holds(Compare kind, T u, T v) {
   switch (kind) {
     case Compare::eq: return u == v;
     case Compare::ne: return u != v;
@@ -86,8 +79,7 @@ __device__ bool holds(Compare kind, T u, T v) {
 }
 
 /// An operand of any dtype, read as T.
-template <class T>
-struct Source {
+template <class T> struct Source {
   const std::byte* at;
   DType dtype;
   StridedRange walk;
@@ -105,16 +97,14 @@ struct Source {
   }
 };
 
-template <class T>
-void compare_as(Compare kind, const Tensor& a, const Tensor& b, Tensor& y) {
+template <class T> void compare_as(Compare kind, const Tensor& a, const Tensor& b, Tensor& y) {
   const Source<T> u(a, y.shape()), v(b, y.shape());
   bool* p = data_of<bool>(y);
   for_each(y.numel(), [=] __device__(int64_t i) { p[i] = holds(kind, u(i), v(i)); });
 }
 
 // -- random numbers: a thread takes a block of four words ---------------------------------------------------------
-template <class T, class Value>
-void random_as(const RandomFill& f, Tensor& y, Value value) {
+template <class T, class Value> void random_as(const RandomFill& f, Tensor& y, Value value) {
   constexpr int per_block = sizeof(T) == 1 ? 4 : kPerBlock<T>;
   const int64_t n = y.numel();
   const RandomBlocks words_at = blocks_of("random numbers", f.from);
@@ -128,22 +118,19 @@ void random_as(const RandomFill& f, Tensor& y, Value value) {
   });
 }
 
-template <class T>
-struct Uniform {
+template <class T> struct Uniform {
   T a, span, last;
   __device__ void operator()(const uint32_t* words, T* out) const {
     for (int i = 0; i < kPerBlock<T>; ++i) out[i] = sluice::detail::uniform_value(words, i, a, span, last);
   }
 };
-template <class T>
-struct Normal {
+template <class T> struct Normal {
   T mean, std;
   __device__ void operator()(const uint32_t* words, T* out) const {
     for (int i = 0; i < kPerBlock<T>; i += 2) sluice::detail::normal_pair(words, i, mean, std, out[i], out[i + 1]);
   }
 };
-template <class T>
-struct TruncatedNormal {
+template <class T> struct TruncatedNormal {
   double mean, std, edge;
   __device__ void operator()(const uint32_t* words, T* out) const {
     for (int i = 0; i < kPerBlock<T>; ++i)
@@ -164,16 +151,14 @@ struct Integers {
   }
 };
 
-template <class T>
-void random_floats(const RandomFill& f, Tensor& y) {
+template <class T> void random_floats(const RandomFill& f, Tensor& y) {
   const T a = static_cast<T>(f.a), b = static_cast<T>(f.b), span = b - a;
   if (f.kind == RandomFill::uniform) random_as<T>(f, y, Uniform<T>{a, span, span > 0 ? std::nextafter(b, a) : a});
   else if (f.kind == RandomFill::normal) random_as<T>(f, y, Normal<T>{a, b});
   else random_as<T>(f, y, TruncatedNormal<T>{f.a, f.b, std::erf(std::sqrt(2.0))});
 }
 
-template <class T>
-void dropout_as(const Tensor& x, Tensor& y, DropoutSpec s) {
+template <class T> void dropout_as(const Tensor& x, Tensor& y, DropoutSpec s) {
   const uint64_t threshold = static_cast<uint64_t>(std::ldexp(s.p, 32));
   const T scale = s.p < 1 ? T(1 / (1 - s.p)) : T(0);
   const RandomBlocks words_at = blocks_of("dropout", s.from);
@@ -182,11 +167,13 @@ void dropout_as(const Tensor& x, Tensor& y, DropoutSpec s) {
   T* out = data_of<T>(y);
   for_each((n + 3) / 4, [=] __device__(int64_t block) {
     const auto words = words_at(static_cast<uint64_t>(block));
-    for (int64_t i = 4 * block; i < n && i < 4 * block + 4; ++i) out[i] = words.word[i & 3] >= threshold ? in[i] * scale : T(0);
+    for (int64_t i = 4 * block; i < n && i < 4 * block + 4; ++i)
+      out[i] = words.word[i & 3] >= threshold ? in[i] * scale : T(0);
   });
 }
 
-__global__ void first_outside_kernel(const int64_t* index, int64_t n, int64_t low, int64_t limit, unsigned long long* first) {
+__global__ void first_outside_kernel(const int64_t* index, int64_t n, int64_t low, int64_t limit,
+                                     unsigned long long* first) {
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += int64_t{gridDim.x} * blockDim.x)
     if (index[i] < low || index[i] >= limit) atomicMin(first, static_cast<unsigned long long>(i));
 }
@@ -199,8 +186,8 @@ int64_t first_outside(const int64_t* index, int64_t n, int64_t limit, bool or_mi
   const Scratch<unsigned long long> first(1);
   const unsigned long long none = static_cast<unsigned long long>(n);
   copy_to_device(first.get(), &none, sizeof none);
-  launch(first_outside_kernel, dim3(static_cast<unsigned>(std::min((n + kThreads - 1) / kThreads, kMostBlocks))), dim3(kThreads), 0,
-         index, n, or_minus_one ? -1 : 0, limit, first.get());
+  launch(first_outside_kernel, dim3(static_cast<unsigned>(std::min((n + kThreads - 1) / kThreads, kMostBlocks))),
+         dim3(kThreads), 0, index, n, or_minus_one ? -1 : 0, limit, first.get());
   return static_cast<int64_t>(first.first());
 }
 
@@ -209,9 +196,8 @@ void copy(const Tensor& from, Tensor& to) {
   const StridedRange out(to.layout());
   if (from.dtype() == to.dtype() && in.contiguous && out.contiguous)
     return copy_on_device(address_of(to), address_of(from), static_cast<std::size_t>(to.numel() * size_of(to.dtype())));
-  dispatch_all(from.dtype(), [&]<class S>() {
-    dispatch_all(to.dtype(), [&]<class T>() { copy_as<S, T>(from, in, to, out); });
-  });
+  dispatch_all(from.dtype(),
+               [&]<class S>() { dispatch_all(to.dtype(), [&]<class T>() { copy_as<S, T>(from, in, to, out); }); });
 }
 
 void transfer(Device, const Tensor& from, Tensor& to) {

@@ -1,6 +1,6 @@
-// Elementwise kernels made from formulas (ops/elementwise/formulas.h), forward and backward: the device's counterpart of the loops
-// in ops/elementwise/map.h. A thread takes an element. It reads each operand in place (broadcast, strided or bool) and keeps
-// intermediate values in registers.
+// Elementwise kernels made from formulas (ops/elementwise/formulas.h), forward and backward: the device's counterpart
+// of the loops in ops/elementwise/map.h. A thread takes an element. It reads each operand in place (broadcast, strided
+// or bool) and keeps intermediate values in registers.
 #pragma once
 
 #include <sluice/cuda/tensors.h>
@@ -10,22 +10,19 @@
 namespace sluice::cuda {
 
 /// Element i of memory that holds T or, if narrow, bf16.
-template <class T>
-__device__ T load(const void* from, int64_t i, bool narrow) {
+template <class T> __device__ T load(const void* from, int64_t i, bool narrow) {
   if constexpr (std::is_same_v<T, float>)
     if (narrow) return to_float(static_cast<const BFloat16*>(from)[i]);
   return static_cast<const T*>(from)[i];
 }
-template <class T>
-__device__ void store(void* to, int64_t i, T value, bool narrow) {
+template <class T> __device__ void store(void* to, int64_t i, T value, bool narrow) {
   if constexpr (std::is_same_v<T, float>)
     if (narrow) return void(static_cast<BFloat16*>(to)[i] = BFloat16(value));
   static_cast<T*>(to)[i] = value;
 }
 
 /// The operands of a map, for a kernel. A kernel computes with bf16 operands in f32.
-template <class T, int N>
-struct Operands {
+template <class T, int N> struct Operands {
   const void* at[N];
   bool direct[N], boolean[N], narrow;
   sluice::detail::StridedRange walk[N];
@@ -46,21 +43,19 @@ struct Operands {
   }
 };
 
-template <class F, class T, class Arity>
-struct MapForward;
-template <class F, class T, std::size_t... I>
-struct MapForward<F, T, std::index_sequence<I...>> {
+template <class F, class T, class Arity> struct MapForward;
+template <class F, class T, std::size_t... I> struct MapForward<F, T, std::index_sequence<I...>> {
   F f;
   Operands<T, sizeof...(I)> in;
   void* y;
-  __device__ void operator()(int64_t i) const { store<T>(y, i, detail::call(f, Value<T>{in(I, i), {}}...).v, in.narrow); }
+  __device__ void operator()(int64_t i) const {
+    store<T>(y, i, detail::call(f, Value<T>{in(I, i), {}}...).v, in.narrow);
+  }
 };
 
 /// dx_k = g · ∂f/∂x_k; the last operand is g. Gradients that are not wanted are null.
-template <class F, class T, class Arity>
-struct MapBackward;
-template <class F, class T, std::size_t... I>
-struct MapBackward<F, T, std::index_sequence<I...>> {
+template <class F, class T, class Arity> struct MapBackward;
+template <class F, class T, std::size_t... I> struct MapBackward<F, T, std::index_sequence<I...>> {
   static constexpr std::size_t N = sizeof...(I);
   F f;
   Operands<T, N + 1> in;
@@ -72,8 +67,7 @@ struct MapBackward<F, T, std::index_sequence<I...>> {
   }
 };
 
-template <class F, class Arity>
-void map_forward(const F& f, const sluice::detail::MapPlan& plan, Tensor& y) {
+template <class F, class Arity> void map_forward(const F& f, const sluice::detail::MapPlan& plan, Tensor& y) {
   const auto run = [&]<class T>() {
     for_each(plan.shape.numel(), MapForward<F, T, Arity>{f, Operands<T, Arity::size()>(plan), address_of(y)});
   };
@@ -85,8 +79,7 @@ void map_forward(const F& f, const sluice::detail::MapPlan& plan, Tensor& y) {
   }
 }
 
-template <class F, class Arity>
-void map_backward(const F& f, const sluice::detail::MapPlan& plan, Tensors& grads) {
+template <class F, class Arity> void map_backward(const F& f, const sluice::detail::MapPlan& plan, Tensors& grads) {
   dispatch_float("map", plan.dtype == bf16 ? f32 : plan.dtype, [&]<class T>() {
     MapBackward<F, T, Arity> body{f, Operands<T, Arity::size() + 1>(plan), {}};
     for (std::size_t k = 0; k < Arity::size(); ++k) body.dx[k] = grads[k].defined() ? address_of(grads[k]) : nullptr;
@@ -95,11 +88,11 @@ void map_backward(const F& f, const sluice::detail::MapPlan& plan, Tensors& grad
 }
 
 /// Installs the kernels of a list of formulas.
-template <std::size_t N, class... F>
-void install_maps(formula::Formulas<N, F...>) {
+template <std::size_t N, class... F> void install_maps(formula::Formulas<N, F...>) {
   using Arity = std::make_index_sequence<N>;
   (sluice::detail::MapKernels<F, Arity>::forward.install(DeviceKind::cuda, &map_forward<F, Arity>, Bf16::native), ...);
-  (sluice::detail::MapKernels<F, Arity>::backward.install(DeviceKind::cuda, &map_backward<F, Arity>, Bf16::native), ...);
+  (sluice::detail::MapKernels<F, Arity>::backward.install(DeviceKind::cuda, &map_backward<F, Arity>, Bf16::native),
+   ...);
 }
 
 }  // namespace sluice::cuda

@@ -67,11 +67,12 @@ void resume(Thread& t) {
   std::vector<std::pair<std::string, std::string>> groups;
   for (int i = 0; i < block->count; ++i) {
     const Thread& t = *block->threads[static_cast<std::size_t>(i)];
-    const std::string where = t.state == Thread::left         ? std::string("have left")
-                              : t.state == Thread::at_barrier ? str("wait at the __syncthreads of line ", block->line)
+    const std::string where = t.state == Thread::left          ? std::string("have left")
+                              : t.state == Thread::at_barrier  ? str("wait at the __syncthreads of line ", block->line)
                               : t.state == Thread::at_mbarrier ? str("wait for the mbarrier at byte ", t.place)
-                              : t.state == Thread::at_named_barrier ? str("wait at named barrier ", t.place)
-                                                              : str("wait at ", t.name, " for the lanes of mask ", t.mask);
+                              : t.state == Thread::at_named_barrier
+                                  ? str("wait at named barrier ", t.place)
+                                  : str("wait at ", t.name, " for the lanes of mask ", t.mask);
     auto at = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == where; });
     if (at == groups.end()) at = groups.insert(groups.end(), {where, ""});
     if (at->second.size() < 40) at->second += str(" ", i);
@@ -79,8 +80,8 @@ void resume(Thread& t) {
   }
   std::string text;
   for (const auto& [where, who] : groups) text += str(text.empty() ? "threads" : "; threads", who, " ", where);
-  throw DeviceError(str("cuda emulator: block (", blockIdx.x, ",", blockIdx.y, ",", blockIdx.z,
-                        "): no thread can go on — ", text));
+  throw DeviceError(
+      str("cuda emulator: block (", blockIdx.x, ",", blockIdx.y, ",", blockIdx.z, "): no thread can go on — ", text));
 }
 
 bool all_left() {
@@ -145,9 +146,7 @@ void run_block(dim3 shape, std::size_t shared_bytes, uint64_t& random) {
   std::memset(b.shared, 0xff, shared_bytes);  // NaN as f32, f64 and bf16
   try {
     run_threads(random);
-  } catch (...) {
-    b.error = std::current_exception();
-  }
+  } catch (...) { b.error = std::current_exception(); }
   if (b.error) cancel(), std::rethrow_exception(b.error);
 }
 
@@ -158,9 +157,10 @@ void set_schedule(uint64_t s) { seed = s; }
 void run(dim3 grid, dim3 shape, std::size_t shared_bytes, const std::function<void()>& kernel) {
   const std::size_t blocks = std::size_t{grid.x} * grid.y * grid.z, threads = std::size_t{shape.x} * shape.y * shape.z;
   if (blocks == 0 || grid.y > 65535 || grid.z > 65535 || threads == 0 || threads > 1024 || shared_bytes > kSharedBytes)
-    throw DeviceError(str("cuda emulator: cannot launch — got ", grid.x, "x", grid.y, "x", grid.z, " blocks of ", threads,
-                          " threads with ", shared_bytes, " bytes of shared memory; need 1 to 1024 threads, at most ",
-                          kSharedBytes, " bytes, grid.y and grid.z at most 65535"));
+    throw DeviceError(str("cuda emulator: cannot launch — got ", grid.x, "x", grid.y, "x", grid.z, " blocks of ",
+                          threads, " threads with ", shared_bytes,
+                          " bytes of shared memory; need 1 to 1024 threads, at most ", kSharedBytes,
+                          " bytes, grid.y and grid.z at most 65535"));
   if (!block) {
     static thread_local std::unique_ptr<Block> own;
     own = std::make_unique<Block>();
@@ -205,8 +205,8 @@ void collective(const char* name, unsigned mask, void* slot, void (*operate)(voi
   for (Gathering& g : w.gatherings) {
     if (g.mask == mask && std::strcmp(g.name, name) == 0) mine = &g;
     else if (g.arrived & mask && g.mask & bit)  // each waits for the other
-      bad("comes to ", name, " (mask ", mask, ") while lane ", std::countr_zero(g.arrived & mask), " waits for it at ", g.name, " (mask ",
-          g.mask, ")");
+      bad("comes to ", name, " (mask ", mask, ") while lane ", std::countr_zero(g.arrived & mask), " waits for it at ",
+          g.name, " (mask ", g.mask, ")");
   }
   if (!mine) mine = &w.gatherings.emplace_back(Gathering{name, mask, 0});
   w.slots[me.number % 32] = slot;

@@ -51,8 +51,7 @@ void sync_warp(unsigned mask);
 unsigned ballot(const char* name, unsigned mask, bool predicate);
 [[noreturn]] void shuffle_outside(const char* name, int from);
 
-template <class T>
-T shuffle(const char* name, unsigned mask, T value, int from) {
+template <class T> T shuffle(const char* name, unsigned mask, T value, int from) {
   struct Slot {
     T value, result;
     int from;
@@ -106,8 +105,7 @@ void check_write(const void* p, std::size_t bytes);
 void check_16(const void* p);
 
 /// An element of shared memory: reads and writes are checked.
-template <class T>
-class Element {
+template <class T> class Element {
  public:
   explicit Element(T* p) : p_(p) {}
   Element(const Element&) = default;
@@ -122,8 +120,7 @@ class Element {
 };
 
 /// A pointer into shared memory.
-template <class T>
-class Shared {
+template <class T> class Shared {
  public:
   explicit Shared(T* p) : p_(p) {}
   Element<T> operator[](std::ptrdiff_t i) const { return Element<T>(p_ + i); }
@@ -144,30 +141,25 @@ inline int __any_sync(unsigned mask, int p) { return sluice::cuda::emulator::bal
 inline int __all_sync(unsigned mask, int p) { return sluice::cuda::emulator::ballot("__all_sync", mask, !p) == 0; }
 
 // A source lane outside the segment of `width` lanes gives the caller's own value, as in the CUDA manual.
-template <class T>
-T __shfl_sync(unsigned mask, T v, int from, int width = 32) {
+template <class T> T __shfl_sync(unsigned mask, T v, int from, int width = 32) {
   const int lane = sluice::cuda::emulator::lane();
   return sluice::cuda::emulator::shuffle("__shfl_sync", mask, v, (lane & -width) | (from & (width - 1)));
 }
-template <class T>
-T __shfl_up_sync(unsigned mask, T v, unsigned delta, int width = 32) {
+template <class T> T __shfl_up_sync(unsigned mask, T v, unsigned delta, int width = 32) {
   const int lane = sluice::cuda::emulator::lane(), from = lane - static_cast<int>(delta);
   return sluice::cuda::emulator::shuffle("__shfl_up_sync", mask, v, from < (lane & -width) ? lane : from);
 }
-template <class T>
-T __shfl_down_sync(unsigned mask, T v, unsigned delta, int width = 32) {
+template <class T> T __shfl_down_sync(unsigned mask, T v, unsigned delta, int width = 32) {
   const int lane = sluice::cuda::emulator::lane(), from = lane + static_cast<int>(delta);
   return sluice::cuda::emulator::shuffle("__shfl_down_sync", mask, v, from > (lane | (width - 1)) ? lane : from);
 }
-template <class T>
-T __shfl_xor_sync(unsigned mask, T v, int bits, int width = 32) {
+template <class T> T __shfl_xor_sync(unsigned mask, T v, int bits, int width = 32) {
   const int lane = sluice::cuda::emulator::lane(), from = lane ^ bits;
   return sluice::cuda::emulator::shuffle("__shfl_xor_sync", mask, v, from > (lane | (width - 1)) ? lane : from);
 }
 
 // Needs no atomic operation: one thread runs at a time.
-template <class T>
-T atomicMin(T* p, T v) {
+template <class T> T atomicMin(T* p, T v) {
   const T before = *p;
   *p = v < before ? v : before;
   return before;

@@ -31,7 +31,8 @@ void advance(std::size_t at) {
   ++b.phase, b.missing = b.arrivals;
   ++block->interval;  // separates earlier touches from later ones
   for (int i = 0; i < block->count; ++i)
-    if (Thread& t = *block->threads[static_cast<std::size_t>(i)]; t.state == Thread::at_mbarrier && t.place == at) make_ready(t);
+    if (Thread& t = *block->threads[static_cast<std::size_t>(i)]; t.state == Thread::at_mbarrier && t.place == at)
+      make_ready(t);
 }
 
 }  // namespace
@@ -62,9 +63,11 @@ void mbarrier_wait(void* b, unsigned parity) {
 
 void named_barrier(int id, int threads, bool waits) {
   Block& b = *block;
-  if (id < 1 || id > 15 || threads % 32) bad("named barrier ", id, " of ", threads, " threads: need 1 to 15, and whole warps");
+  if (id < 1 || id > 15 || threads % 32)
+    bad("named barrier ", id, " of ", threads, " threads: need 1 to 15, and whole warps");
   NamedBarrier& barrier = b.named_barriers[id];
-  if (barrier.arrived && barrier.threads != threads) bad("named barrier ", id, " waits for ", barrier.threads, " and for ", threads, " threads");
+  if (barrier.arrived && barrier.threads != threads)
+    bad("named barrier ", id, " waits for ", barrier.threads, " and for ", threads, " threads");
   barrier.threads = threads;
   const auto place = static_cast<std::size_t>(id);
   if (++barrier.arrived < threads) {
@@ -73,15 +76,18 @@ void named_barrier(int id, int threads, bool waits) {
   }
   barrier.arrived = 0, ++b.interval;
   for (int i = 0; i < b.count; ++i)
-    if (Thread& t = *b.threads[static_cast<std::size_t>(i)]; t.state == Thread::at_named_barrier && t.place == place) make_ready(t);
+    if (Thread& t = *b.threads[static_cast<std::size_t>(i)]; t.state == Thread::at_named_barrier && t.place == place)
+      make_ready(t);
 }
 
 // -- TMA --------------------------------------------------------------------------------------------------------
 
 void tma_load(void* to, const TensorMap& map, void* b, int column, int row, int slab) {
   const std::size_t bytes = static_cast<std::size_t>(map.box) * kRow;
-  if (offset_of(to, bytes, "TMA writes") % (8 * kRow)) bad("TMA: a swizzled box must begin at a multiple of 1024 bytes");
-  if (column % 64 || column < 0 || column + 64 > map.columns || slab < 0 || slab >= map.slabs || map.box < 1 || map.box > 256)
+  if (offset_of(to, bytes, "TMA writes") % (8 * kRow))
+    bad("TMA: a swizzled box must begin at a multiple of 1024 bytes");
+  if (column % 64 || column < 0 || column + 64 > map.columns || slab < 0 || slab >= map.slabs || map.box < 1 ||
+      map.box > 256)
     bad("TMA: there is no such box");
   mbarrier_at(b);
   std::memset(to, 0xff, bytes);  // NaN until the copy arrives
@@ -99,7 +105,8 @@ bool deliver() {
     for (int c = 0; c < 64; ++c) {
       const int row = bulk.row + r;
       const bool inside = row >= 0 && row < bulk.map.rows;
-      const std::ptrdiff_t from = (std::ptrdiff_t{bulk.slab} * bulk.map.rows + row) * bulk.map.columns + bulk.column + c;
+      const std::ptrdiff_t from =
+          (std::ptrdiff_t{bulk.slab} * bulk.map.rows + row) * bulk.map.columns + bulk.column + c;
       const BFloat16 x = inside ? bulk.map.data[from] : BFloat16(0.0f);
       std::memcpy(b.shared + swizzle(at + static_cast<std::size_t>(r) * kRow + static_cast<std::size_t>(c) * 2), &x, 2);
     }
@@ -121,8 +128,10 @@ namespace {
 /// The 64-bit descriptor of a matrix, decoded; only the 128-byte swizzle is supported.
 struct Encoded {
   std::size_t at, leading, stride;
-  explicit Encoded(uint64_t bits) : at((bits & 0x3fff) << 4), leading((bits >> 16 & 0x3fff) << 4), stride((bits >> 32 & 0x3fff) << 4) {
-    if (bits >> 62 != 1 || (bits >> 49 & 7) != 0) bad("wgmma: a matrix must be swizzled by 128 bytes, its pattern without an offset");
+  explicit Encoded(uint64_t bits)
+      : at((bits & 0x3fff) << 4), leading((bits >> 16 & 0x3fff) << 4), stride((bits >> 32 & 0x3fff) << 4) {
+    if (bits >> 62 != 1 || (bits >> 49 & 7) != 0)
+      bad("wgmma: a matrix must be swizzled by 128 bytes, its pattern without an offset");
   }
   float at_byte(std::size_t byte) const {
     BFloat16 x;
@@ -132,7 +141,9 @@ struct Encoded {
   /// Number k < 16 of row i.
   float row(std::size_t i, std::size_t k) const { return at_byte(i / 8 * stride + i % 8 * kRow + 2 * k); }
   /// Number k < 16 of column i.
-  float column(std::size_t i, std::size_t k) const { return at_byte(i / 64 * leading + k / 8 * stride + k % 8 * kRow + i % 64 * 2); }
+  float column(std::size_t i, std::size_t k) const {
+    return at_byte(i / 64 * leading + k / 8 * stride + k % 8 * kRow + i % 64 * 2);
+  }
 };
 
 void multiply(Warp& warp, const Product& p, std::size_t warp_in_group) {
@@ -187,7 +198,8 @@ void wgmma(float* d, int n, const uint32_t* a, uint64_t encoded_a, uint64_t b, b
     Product p{{}, {}, first.encoded_a, first.b, first.n, first.a != nullptr, first.add, first.by_columns};
     for (int lane = 0; lane < 32; ++lane) {
       const Slot& s = *static_cast<const Slot*>(slots[lane]);
-      if (s.b != p.b || s.encoded_a != p.encoded_a || s.n != p.n || s.add != p.add) bad("wgmma: lanes of a warp name different matrices");
+      if (s.b != p.b || s.encoded_a != p.encoded_a || s.n != p.n || s.add != p.add)
+        bad("wgmma: lanes of a warp name different matrices");
       p.d[lane] = s.d;
       if (s.a) std::memcpy(p.a[lane], s.a, sizeof p.a[lane]);
       const auto numbers = static_cast<std::size_t>(p.n / 2);

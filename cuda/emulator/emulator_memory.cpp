@@ -31,7 +31,8 @@ void note_write(const void* p, std::size_t bytes, bool in_flight) {
   for (std::size_t i = offset / kAtom; i < (offset + bytes + kAtom - 1) / kAtom; ++i) {
     Atom& a = b.atoms[i];
     if (!separated(a.write, mine)) [[unlikely]]
-      bad("writes byte ", i * kAtom, " of shared memory, as did thread ", static_cast<int>(a.write.thread), ", with no barrier between");
+      bad("writes byte ", i * kAtom, " of shared memory, as did thread ", static_cast<int>(a.write.thread),
+          ", with no barrier between");
     if (!separated(a.read, mine)) [[unlikely]]
       bad("writes byte ", i * kAtom, " of shared memory, which thread ", static_cast<int>(a.read.thread),
           " or another has read, with no barrier between");
@@ -82,7 +83,8 @@ unsigned char* static_shared(const void* key, std::size_t bytes) {
   for (const auto& [known, offset] : b.statics)
     if (known == key) return b.shared + offset;
   const std::size_t offset = (b.bytes + 127) / 128 * 128;
-  if (offset + bytes > kSharedBytes) bad("needs ", offset + bytes, " bytes of shared memory; a block has ", kSharedBytes);
+  if (offset + bytes > kSharedBytes)
+    bad("needs ", offset + bytes, " bytes of shared memory; a block has ", kSharedBytes);
   b.bytes = offset + bytes;
   b.statics.emplace_back(key, offset);
   std::memset(b.shared + offset, 0xff, bytes);
@@ -100,11 +102,13 @@ void check_read(const void* p, std::size_t bytes) {
     if (a.in_flight) [[unlikely]]
       bad("reads byte ", i * kAtom, " of shared memory, for which no thread has waited since its cp.async");
     if (!separated(a.write, mine)) [[unlikely]]
-      bad("reads byte ", i * kAtom, " of shared memory, which thread ", static_cast<int>(a.write.thread), " has written, with no barrier between");
+      bad("reads byte ", i * kAtom, " of shared memory, which thread ", static_cast<int>(a.write.thread),
+          " has written, with no barrier between");
     Touch& r = a.read;
     if (r.interval != mine.interval) r = mine;
     else if (r.thread / 32 != mine.thread / 32) r.warps = true;
-    else if (r.warp_interval != mine.warp_interval) r.warp_interval = mine.warp_interval, r.thread = mine.thread, r.lanes = false;
+    else if (r.warp_interval != mine.warp_interval)
+      r.warp_interval = mine.warp_interval, r.thread = mine.thread, r.lanes = false;
     else if (r.thread != mine.thread) r.lanes = true;
   }
 }

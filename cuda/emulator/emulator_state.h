@@ -40,7 +40,7 @@ struct Thread {
   int number = 0;
   const char* name = "";  // of the collective at which the thread waits
   unsigned mask = 0;
-  std::size_t place = 0;   // of the mbarrier for which the thread waits, or the number of the named barrier
+  std::size_t place = 0;            // of the mbarrier for which the thread waits, or the number of the named barrier
   std::vector<Copy> copies;         // not yet arrived
   std::vector<std::size_t> groups;  // sizes of the committed ones, oldest first
   std::size_t open = 0;             // copies after the last commit
@@ -63,10 +63,10 @@ struct Warp {
   std::vector<Gathering> gatherings;
   uint32_t interval = 0;  // counts __syncwarp
   void* slots[32];
-  std::vector<Product> products;             // not yet done
-  std::vector<std::size_t> groups;           // sizes of the committed ones, oldest first
-  std::size_t open = 0;                      // products after the last commit
-  std::map<float*, std::vector<float>> sums; // by d of each lane: its values after the wait
+  std::vector<Product> products;              // not yet done
+  std::vector<std::size_t> groups;            // sizes of the committed ones, oldest first
+  std::size_t open = 0;                       // products after the last commit
+  std::map<float*, std::vector<float>> sums;  // by d of each lane: its values after the wait
 };
 
 struct Mbarrier {
@@ -108,8 +108,7 @@ struct Block {
 /// The block that this thread emulates. Every access to shared memory reads it; initial-exec needs no call to find it.
 [[gnu::tls_model("initial-exec")]] extern constinit thread_local Block* block;
 
-template <class... A>
-[[noreturn]] void bad(const A&... text) {
+template <class... A> [[noreturn]] void bad(const A&... text) {
   throw DeviceError(str("cuda emulator: block (", blockIdx.x, ",", blockIdx.y, ",", blockIdx.z, "), thread ",
                         block->current->number, ": ", text...));
 }

@@ -13,7 +13,9 @@ void mma(float* d, const uint32_t* a, const uint32_t* b) {
   } mine{d, a, b};
   collective("mma", ~0u, &mine, [](void* const* slots, unsigned all) {
     if (all != ~0u) bad("mma in a warp of fewer than 32 lanes");
-    const auto number = [](uint32_t pair, int half) { return std::bit_cast<float>(half ? pair & 0xffff0000u : pair << 16); };
+    const auto number = [](uint32_t pair, int half) {
+      return std::bit_cast<float>(half ? pair & 0xffff0000u : pair << 16);
+    };
     float x[16][16], y[8][16];  // a by rows, b by columns
     for (int lane = 0; lane < 32; ++lane) {
       const Slot& s = *static_cast<const Slot*>(slots[lane]);
@@ -42,7 +44,8 @@ void ldmatrix(uint32_t* fragments, int matrices, bool transposed, const void* ro
     int matrices;
     bool transposed;
   } mine{fragments, static_cast<const unsigned char*>(row), matrices, transposed};
-  constexpr const char* names[] = {"ldmatrix.x1", "ldmatrix.x2", "ldmatrix.x4", "ldmatrix.x1.trans", "ldmatrix.x2.trans", "ldmatrix.x4.trans"};
+  constexpr const char* names[] = {"ldmatrix.x1",       "ldmatrix.x2",       "ldmatrix.x4",
+                                   "ldmatrix.x1.trans", "ldmatrix.x2.trans", "ldmatrix.x4.trans"};
   if (lane() < 8 * matrices) {
     if (offset_of(row, 16, "ldmatrix reads") % 16) bad("ldmatrix: a row must begin at a multiple of 16 bytes");
     check_read(row, 16);
@@ -58,7 +61,8 @@ void ldmatrix(uint32_t* fragments, int matrices, bool transposed, const void* ro
           return uint32_t{bits};
         };
         const int line = lane / 4, pair = lane % 4 * 2;
-        s.fragments[i] = s.transposed ? entry(pair, line) | entry(pair + 1, line) << 16 : entry(line, pair) | entry(line, pair + 1) << 16;
+        s.fragments[i] = s.transposed ? entry(pair, line) | entry(pair + 1, line) << 16
+                                      : entry(line, pair) | entry(line, pair + 1) << 16;
       }
     }
   });

@@ -22,8 +22,9 @@ class Link final : public DeviceLink {
   std::function<void(DeviceMessages, DeviceMessages)> via_host_;
 };
 
-constexpr DeviceLinks kLinks{[] { return std::string("emulated"); }, [] { return LinkId{}; },
-                             [](const LinkRequest& request) -> std::unique_ptr<DeviceLink> { return std::make_unique<Link>(request); }};
+constexpr DeviceLinks kLinks{
+    [] { return std::string("emulated"); }, [] { return LinkId{}; },
+    [](const LinkRequest& request) -> std::unique_ptr<DeviceLink> { return std::make_unique<Link>(request); }};
 const bool installed = (install_links(DeviceKind::cuda, kLinks), true);
 
 }  // namespace

@@ -41,11 +41,11 @@ struct Tape final : Recorded {
 std::byte* allocate_plainly(std::size_t bytes) {
   const std::size_t room = bytes + (256 - bytes % 256) % 256;
   void* p = room < bytes ? nullptr : room ? std::aligned_alloc(256, room) : nullptr;
-  if (!p && bytes) fail<MemoryError>("cuda: cannot allocate ", bytes, " bytes on the emulated device, ", live.load(), " are in use");
+  if (!p && bytes)
+    fail<MemoryError>("cuda: cannot allocate ", bytes, " bytes on the emulated device, ", live.load(), " are in use");
   if (room > 0 && room <= std::size_t{1} << 24) std::memset(p, 0xff, room);  // NaN shows reads of unwritten memory
   const int64_t now = live += static_cast<int64_t>(bytes);
-  for (int64_t before = peak; before < now && !peak.compare_exchange_weak(before, now);) {
-  }
+  for (int64_t before = peak; before < now && !peak.compare_exchange_weak(before, now);) {}
   return static_cast<std::byte*>(p);
 }
 void release_plainly(std::byte* p, std::size_t bytes) noexcept {

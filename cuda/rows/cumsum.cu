@@ -10,8 +10,7 @@ namespace sluice::cuda {
 
 namespace {
 
-template <class T, class Sum>
-struct Scan {
+template <class T, class Sum> struct Scan {
   const T* x;
   T* y;
   const Sum* start;  // of each piece, [outer, pieces, inner]; null: 0
@@ -20,15 +19,17 @@ struct Scan {
   bool exclusive, reverse;
 
   /// The place of the k-th element of a column in the order of the scan.
-  __device__ int64_t place(int64_t o, int64_t k, int64_t i) const { return (o * s.n + (reverse ? s.n - 1 - k : k)) * s.inner + i; }
+  __device__ int64_t place(int64_t o, int64_t k, int64_t i) const {
+    return (o * s.n + (reverse ? s.n - 1 - k : k)) * s.inner + i;
+  }
   __device__ int64_t end(int64_t from) const { return from + pieces.length < s.n ? from + pieces.length : s.n; }
 };
 
-template <class T, class Sum>
-struct ScanColumn {
+template <class T, class Sum> struct ScanColumn {
   Scan<T, Sum> c;
   __device__ void operator()(int64_t column) const {
-    const int64_t i = column % c.s.inner, piece = column / c.s.inner % c.pieces.count, o = column / c.s.inner / c.pieces.count;
+    const int64_t i = column % c.s.inner, piece = column / c.s.inner % c.pieces.count,
+                  o = column / c.s.inner / c.pieces.count;
     const int64_t from = piece * c.pieces.length, end = c.end(from);
     Sum sum = c.start ? c.start[column] : Sum(0);
 #pragma unroll 4
@@ -41,11 +42,9 @@ struct ScanColumn {
   }
 };
 
-template <class T, class Sum>
-struct ScanRow {
+template <class T, class Sum> struct ScanRow {
   Scan<T, Sum> c;
-  template <int threads>
-  __device__ void operator()(int64_t row) const {
+  template <int threads> __device__ void operator()(int64_t row) const {
     const int64_t o = row / c.pieces.count, from = row % c.pieces.count * c.pieces.length, end = c.end(from);
     const int rank = rank_in_team<threads>(), lane = rank % kWarp, warp = rank / kWarp;
     const Shared<Sum> of_warp = static_shared<Sum, threads / kWarp, Scan<T, Sum>>();
@@ -80,23 +79,20 @@ struct ScanRow {
 };
 
 /// Elements in the order of the scan, for the sums of its pieces.
-template <class T, class Sum>
-struct ScanOrder {
+template <class T, class Sum> struct ScanOrder {
   Scan<T, Sum> c;
   __device__ Sum operator()(int64_t at, int64_t k, int64_t i) const {
     return static_cast<Sum>(c.x[c.place(at / c.s.inner / c.s.n, k, i)]);
   }
 };
 
-template <class T, class Sum>
-void scan_pieces(const Scan<T, Sum>& c) {
+template <class T, class Sum> void scan_pieces(const Scan<T, Sum>& c) {
   const int64_t walks = c.s.outer * c.pieces.count * c.s.inner;
   if (c.s.inner == 1) for_each_row(walks, c.pieces.length, ScanRow<T, Sum>{c});
   else for_each(walks, ScanColumn<T, Sum>{c});
 }
 
-template <class T, class Sum>
-void scan(const Tensor& x, Tensor& y, ReduceShape s, CumsumOptions options) {
+template <class T, class Sum> void scan(const Tensor& x, Tensor& y, ReduceShape s, CumsumOptions options) {
   const int64_t walks = s.outer * s.inner;
   const Pieces pieces(s.n, s.inner == 1 ? walks : (walks + kThreads - 1) / kThreads, s.inner == 1 ? 8192 : 256);
   Scan<T, Sum> whole{data_of<T>(x), data_of<T>(y), nullptr, s, pieces, options.exclusive, options.reverse};
@@ -105,7 +101,8 @@ void scan(const Tensor& x, Tensor& y, ReduceShape s, CumsumOptions options) {
   const Scratch<Sum> sums(parts), start(parts);
   reduce_pieces<SumOf<T>>(s, pieces, ScanOrder<T, Sum>{whole}, StorePart<Sum>{sums.get()});
   const ReduceShape rest{s.outer, pieces.count, s.inner};
-  scan_pieces(Scan<Sum, Sum>{sums.get(), start.get(), nullptr, rest, Pieces(pieces.count, kWantedBlocks, 1), true, false});
+  scan_pieces(
+      Scan<Sum, Sum>{sums.get(), start.get(), nullptr, rest, Pieces(pieces.count, kWantedBlocks, 1), true, false});
   whole.start = start.get();
   scan_pieces(whole);
 }

@@ -34,8 +34,7 @@ StridedRange walk_of(const Shape& box, const Tensor& x, int dim) {
 }
 
 /// Calls f.operator()<T>() with the unsigned type of an element's size; copies need only the size.
-template <class F>
-void dispatch_size(DType t, F f) {
+template <class F> void dispatch_size(DType t, F f) {
   switch (size_of(t)) {
     case 1: return f.template operator()<uint8_t>();
     case 2: return f.template operator()<uint16_t>();
@@ -46,8 +45,7 @@ void dispatch_size(DType t, F f) {
 
 /// y_i = x at i's position in all dims but dim, and at the index in dim. Each element has an index; with `slices`, each
 /// slice of `inner` elements.
-template <class T>
-void gather_as(const Tensor& x, int dim, const int64_t* index, Tensor& y, bool slices) {
+template <class T> void gather_as(const Tensor& x, int dim, const int64_t* index, Tensor& y, bool slices) {
   const StridedRange walk = walk_of(y.shape(), x, dim);
   const int64_t along = x.strides()[dim];
   const ReduceShape s = split(y.shape(), dim);
@@ -59,30 +57,28 @@ void gather_as(const Tensor& x, int dim, const int64_t* index, Tensor& y, bool s
 }
 
 /// Copies slices that are contiguous, as in an embedding: a team copies a slice, in units of T.
-template <class T>
-struct CopySlice {
+template <class T> struct CopySlice {
   const T* x;
   const int64_t* index;
   T* y;
   StridedRange outer;  // of x
   int64_t n, inner, along;
-  template <int threads>
-  __device__ void operator()(int64_t row) const {
+  template <int threads> __device__ void operator()(int64_t row) const {
     const T* from = x + offset_at(outer, row / n) + index[row % n] * along;
 #pragma unroll 4
     for (int64_t i = rank_in_team<threads>(); i < inner; i += threads) y[row * inner + i] = from[i];
   }
 };
 /// False if slices are short, not contiguous, or not aligned to T.
-template <class T>
-bool copy_slices(const Tensor& x, int dim, const int64_t* index, Tensor& y) {
+template <class T> bool copy_slices(const Tensor& x, int dim, const int64_t* index, Tensor& y) {
   const ReduceShape s = split(y.shape(), dim);
   const int64_t unit = static_cast<int64_t>(sizeof(T)) / size_of(x.dtype());
   Layout slice, outer;
   for (int d = dim + 1; d < x.rank(); ++d) slice.shape.push_back(x.shape()[d]), slice.strides.push_back(x.strides()[d]);
   bool fits = s.inner >= kWarp * unit && s.inner % unit == 0 && slice.is_contiguous();
   for (int d = 0; d <= dim; ++d) fits &= x.strides()[d] % unit == 0;
-  for (const Tensor* t : {&x, static_cast<const Tensor*>(&y)}) fits &= reinterpret_cast<std::uintptr_t>(address_of(*t)) % sizeof(T) == 0;
+  for (const Tensor* t : {&x, static_cast<const Tensor*>(&y)})
+    fits &= reinterpret_cast<std::uintptr_t>(address_of(*t)) % sizeof(T) == 0;
   if (!fits) return false;
   for (int d = 0; d < dim; ++d) outer.shape.push_back(x.shape()[d]), outer.strides.push_back(x.strides()[d] / unit);
   for_each_row(s.outer * s.n, s.inner / unit,
@@ -95,8 +91,7 @@ struct alignas(16) Block16 {
 };
 
 /// A lane is the positions that differ only along dim; a thread adds those of a lane one after the other.
-template <class T>
-void scatter_add_lanes(Tensor& y, int dim, const int64_t* index, const Tensor& src) {
+template <class T> void scatter_add_lanes(Tensor& y, int dim, const int64_t* index, const Tensor& src) {
   const ReduceShape s = split(src.shape(), dim);
   Shape lanes = src.shape();
   lanes[dim] = 1;
@@ -119,11 +114,12 @@ void scatter_add_lanes(Tensor& y, int dim, const int64_t* index, const Tensor& s
 struct KeysOfLanes {
   const int64_t* index;
   ReduceShape s;
-  __device__ int64_t place(int64_t lane, int64_t k) const { return (lane / s.inner * s.n + k) * s.inner + lane % s.inner; }
+  __device__ int64_t place(int64_t lane, int64_t k) const {
+    return (lane / s.inner * s.n + k) * s.inner + lane % s.inner;
+  }
   __device__ uint64_t operator()(int64_t lane, int64_t k) const { return static_cast<uint64_t>(index[place(lane, k)]); }
 };
-template <class T>
-void scatter_add_sorted(Tensor& y, int dim, const int64_t* index, const Tensor& src) {
+template <class T> void scatter_add_sorted(Tensor& y, int dim, const int64_t* index, const Tensor& src) {
   const ReduceShape s = split(src.shape(), dim);
   Shape shape = src.shape();
   shape[dim] = 1;
@@ -141,15 +137,15 @@ void scatter_add_sorted(Tensor& y, int dim, const int64_t* index, const Tensor& 
     if (at > 0 && entries[i - 1].key == target) return;  // only the first entry of a target adds
     T& to = out[offset_at(walk, lane) + static_cast<int64_t>(target) * along];
     T sum = to;
-    for (int64_t k = i; k < lane * s.n + s.n && entries[k].key == target; ++k) sum = sum_of(sum, in[keys.place(lane, entries[k].place)]);
+    for (int64_t k = i; k < lane * s.n + s.n && entries[k].key == target; ++k)
+      sum = sum_of(sum, in[keys.place(lane, entries[k].place)]);
     to = sum;
   });
 }
 
 /// Slices are sorted by target. The first slice of a target adds all of them, a thread for each column, and writes the
 /// sum once. A target of many slices is one long chain of additions: limited by the latency of its reads.
-template <class T, class Sum>
-struct IndexAdd {
+template <class T, class Sum> struct IndexAdd {
   const Entry* entries;
   const T* src;
   T* y;
@@ -169,16 +165,14 @@ struct IndexAdd {
     const int64_t slice = i / s.inner, at = slice % s.n;
     if (first(at)) add(slice / s.n, at, i % s.inner);
   }
-  template <int threads>
-  __device__ void operator()(int64_t slice) const {
+  template <int threads> __device__ void operator()(int64_t slice) const {
     const int64_t at = slice % s.n;
     if (!first(at)) return;
     for (int64_t i = rank_in_team<threads>(); i < s.inner; i += threads) add(slice / s.n, at, i);
   }
 };
 
-template <class F>
-void dispatch_add(const char* op, DType t, F f) {
+template <class F> void dispatch_add(const char* op, DType t, F f) {
   if (t == i64) f.template operator()<int64_t, int64_t>();
   else if (t == i32) f.template operator()<int32_t, int32_t>();
   else dispatch_float(op, t, [&]<class T>() { f.template operator()<T, double>(); });

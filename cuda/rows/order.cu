@@ -1,4 +1,5 @@
-// The order of rows: values become unsigned keys of the same order (cuda/rows/order.cuh), with NaN last in either direction.
+// The order of rows: values become unsigned keys of the same order (cuda/rows/order.cuh), with NaN last in either
+// direction.
 #include <sluice/cuda/kernels.h>
 #include <sluice/cuda/rows/order.cuh>
 
@@ -8,8 +9,7 @@ namespace sluice::cuda {
 
 namespace {
 
-template <class T>
-__device__ uint64_t key_of(T v, bool descending) {
+template <class T> __device__ uint64_t key_of(T v, bool descending) {
   if constexpr (std::is_floating_point_v<T>) {
     if (v != v) return ~uint64_t{0};
     using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
@@ -20,13 +20,12 @@ __device__ uint64_t key_of(T v, bool descending) {
     bits = bits & sign ? ~bits : bits | sign;
     return descending ? static_cast<Bits>(~bits) : bits;
   } else {
-    const uint64_t bits = static_cast<uint64_t>(static_cast<int64_t>(v)) ^ uint64_t{1} << 63;
+    const uint64_t bits = static_cast<uint64_t>(static_cast<int64_t>(v)) ^ uint64_t { 1 } << 63;
     return descending ? ~bits : bits;
   }
 }
 
-template <class T>
-struct KeysOf {
+template <class T> struct KeysOf {
   const T* x;
   int64_t n;
   bool descending;

@@ -31,7 +31,8 @@ __device__ inline void arrange(Shared<uint64_t> keys, Shared<int32_t> places, in
 /// A block sorts a tile of `size` entries, a power of two. Entries from n on do not exist; their keys place them last.
 /// Limited by shared memory: log²(size)/2 passes over it.
 template <class Keys, class Sink>
-__global__ void __launch_bounds__(kThreads) sort_tiles_kernel(Keys source, Sink sink, int64_t rows, int64_t n, int size) {
+__global__ void __launch_bounds__(kThreads)
+    sort_tiles_kernel(Keys source, Sink sink, int64_t rows, int64_t n, int size) {
   const Shared<uint64_t> keys = static_shared<uint64_t, kSortTile, Entry>();
   const Shared<int32_t> places = static_shared<int32_t, kSortTile, Entry>();
   const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
@@ -51,15 +52,15 @@ __global__ void __launch_bounds__(kThreads) sort_tiles_kernel(Keys source, Sink 
         }
         __syncthreads();
       }
-    for (int i = thread; i < size && first + i < n; i += threads) sink(row, first + i, Entry{keys[i], first + places[i]});
+    for (int i = thread; i < size && first + i < n; i += threads)
+      sink(row, first + i, Entry{keys[i], first + places[i]});
     __syncthreads();
   }
 }
 
 /// Merges neighbouring sorted runs of each row. An entry counts by bisection the entries of the other run that come
 /// before it, and moves behind them. Limited by the latency of its log(run) reads.
-template <class Sink>
-struct MergeRuns {
+template <class Sink> struct MergeRuns {
   const Entry* from;
   Sink sink;
   int64_t n, run;
@@ -86,8 +87,7 @@ struct StoreEntry {
 };
 
 /// sink(row, place after sorting, entry) for every entry of every row; keys(row, i) gives the key of entry i < n.
-template <class Keys, class Sink>
-void sort_rows(int64_t rows, int64_t n, Keys keys, Sink sink) {
+template <class Keys, class Sink> void sort_rows(int64_t rows, int64_t n, Keys keys, Sink sink) {
   const int size = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(std::min<int64_t>(n, kSortTile))));
   const int64_t tiles = rows * ((n + size - 1) / size);
   const dim3 block(static_cast<unsigned>(std::clamp(size / 2, kWarp, kThreads)));

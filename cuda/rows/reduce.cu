@@ -7,32 +7,27 @@ namespace sluice::cuda {
 namespace {
 
 /// Gives each element as a total.
-template <class T, class Total>
-struct Elements {
+template <class T, class Total> struct Elements {
   const T* x;
   __device__ Total operator()(int64_t at, int64_t, int64_t) const { return static_cast<Total>(x[at]); }
 };
-template <class T, class Total>
-struct StoreAs {
+template <class T, class Total> struct StoreAs {
   T* y;
   __device__ void operator()(int64_t i, Total total) const { y[i] = static_cast<T>(total); }
 };
 
-template <class T, class Op>
-void reduce_as(const Tensor& x, Tensor& y, ReduceShape s) {
+template <class T, class Op> void reduce_as(const Tensor& x, Tensor& y, ReduceShape s) {
   using Total = typename Op::Total;
   reduce_to<Op>(s, Elements<T, Total>{data_of<T>(x)}, StoreAs<T, Total>{data_of<T>(y)});
 }
 
 /// A value and its place along the reduced dim; place −1: no value yet.
-template <class T>
-struct Placed {
+template <class T> struct Placed {
   T value;
   int64_t place;
 };
 /// The better of two in a total order: NaN before numbers, then the larger (or smaller) value, then the earlier place.
-template <class T, bool largest>
-struct Best {
+template <class T, bool largest> struct Best {
   using Total = Placed<T>;
   __device__ static Total start() { return {T(0), -1}; }
   __device__ Total operator()(Total a, Total b) const { return a.place < 0 || (b.place >= 0 && before(b, a)) ? b : a; }
@@ -43,13 +38,11 @@ struct Best {
     return largest ? a.value > b.value : a.value < b.value;
   }
 };
-template <class T>
-struct PlacedElements {
+template <class T> struct PlacedElements {
   const T* x;
   __device__ Placed<T> operator()(int64_t at, int64_t k, int64_t) const { return {x[at], k}; }
 };
-template <class T>
-struct StorePlace {
+template <class T> struct StorePlace {
   int64_t* y;
   __device__ void operator()(int64_t i, Placed<T> best) const { y[i] = best.place; }
 };

@@ -12,7 +12,7 @@
 
 namespace sluice::cuda {
 
-constexpr int64_t kShortSum = 32;     // elements up to which a thread sums alone
+constexpr int64_t kShortSum = 32;        // elements up to which a thread sums alone
 constexpr int64_t kWantedBlocks = 1024;  // sums are split into pieces to get this many blocks
 
 /// How the middle is split into pieces.
@@ -27,8 +27,7 @@ struct Pieces {
   }
 };
 
-template <class Op, class Source, class Sink>
-struct ReduceAlone {
+template <class Op, class Source, class Sink> struct ReduceAlone {
   Source source;
   Sink sink;
   ReduceShape s;
@@ -40,19 +39,18 @@ struct ReduceAlone {
   }
 };
 
-template <class Op, class Source, class Sink>
-struct ReduceRow {
+template <class Op, class Source, class Sink> struct ReduceRow {
   Source source;
   Sink sink;
   int64_t n;
   Pieces pieces;
-  template <int threads>
-  __device__ void operator()(int64_t row) const {
+  template <int threads> __device__ void operator()(int64_t row) const {
     const int64_t first = row / pieces.count * n, from = row % pieces.count * pieces.length;
     const int64_t end = from + pieces.length < n ? from + pieces.length : n;
     typename Op::Total total = Op::start();
 #pragma unroll 4
-    for (int64_t k = from + rank_in_team<threads>(); k < end; k += threads) total = Op()(total, source(first + k, k, 0));
+    for (int64_t k = from + rank_in_team<threads>(); k < end; k += threads)
+      total = Op()(total, source(first + k, k, 0));
     total = over_team<threads>(total, Op());
     if (rank_in_team<threads>() == 0) sink(row, total);
   }
@@ -90,26 +88,24 @@ void reduce_pieces(ReduceShape s, Pieces pieces, Source source, Sink sink) {
   if (s.inner == 1)
     return for_each_row(s.outer * pieces.count, pieces.length, ReduceRow<Op, Source, Sink>{source, sink, s.n, pieces});
   const int64_t columns = s.outer * s.inner;
-  const auto width = static_cast<int>(std::min<int64_t>(kWarp, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(columns)))));
+  const auto width =
+      static_cast<int>(std::min<int64_t>(kWarp, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(columns)))));
   const int64_t tiles = (columns + width - 1) / width;
-  launch(reduce_columns_kernel<Op, Source, Sink>, grid_of(tiles * pieces.count), dim3(kThreads), 0, source, sink, s, pieces, tiles,
-         width);
+  launch(reduce_columns_kernel<Op, Source, Sink>, grid_of(tiles * pieces.count), dim3(kThreads), 0, source, sink, s,
+         pieces, tiles, width);
 }
 
-template <class Total>
-struct StorePart {
+template <class Total> struct StorePart {
   Total* part;
   __device__ void operator()(int64_t i, Total total) const { part[i] = total; }
 };
-template <class Total>
-struct LoadPart {
+template <class Total> struct LoadPart {
   const Total* part;
   __device__ Total operator()(int64_t at, int64_t, int64_t) const { return part[at]; }
 };
 
 /// Reduces every column: outer·inner results. All lengths in `s` must be at least 1.
-template <class Op, class Source, class Sink>
-void reduce_to(ReduceShape s, Source source, Sink sink) {
+template <class Op, class Source, class Sink> void reduce_to(ReduceShape s, Source source, Sink sink) {
   using Total = typename Op::Total;
   const int64_t results = s.outer * s.inner;
   if (s.n <= kShortSum) return for_each(results, ReduceAlone<Op, Source, Sink>{source, sink, s});
@@ -122,19 +118,16 @@ void reduce_to(ReduceShape s, Source source, Sink sink) {
 }
 
 /// The operations. Floats are summed in f64: the sum takes no longer, because reading memory limits it.
-template <class T>
-struct SumOf : Add {
+template <class T> struct SumOf : Add {
   using Total = std::conditional_t<std::is_floating_point_v<T>, double, T>;
   __device__ static Total start() { return Total(0); }
 };
-template <class T>
-struct MaxOf {
+template <class T> struct MaxOf {
   using Total = T;
   __device__ static T start() { return -std::numeric_limits<T>::infinity(); }
   __device__ T operator()(T a, T b) const { return math::max(a, b); }
 };
-template <class T>
-struct MinOf {
+template <class T> struct MinOf {
   using Total = T;
   __device__ static T start() { return std::numeric_limits<T>::infinity(); }
   __device__ T operator()(T a, T b) const { return math::min(a, b); }

@@ -16,7 +16,9 @@ constexpr int64_t kFarthest = int64_t{1} << 53;  // positions are exact in f64 u
 struct FarPlaces {
   const int64_t* at;
   int64_t none;
-  __device__ int64_t operator()(int64_t i, int64_t, int64_t) const { return at[i] < -kFarthest || at[i] > kFarthest ? i : none; }
+  __device__ int64_t operator()(int64_t i, int64_t, int64_t) const {
+    return at[i] < -kFarthest || at[i] > kFarthest ? i : none;
+  }
 };
 struct First {
   using Total = int64_t;
@@ -34,14 +36,12 @@ void rope_angles_as(const int64_t* at, int64_t offset, const double* frequency, 
   });
 }
 
-template <class T>
-struct RopeRow {
+template <class T> struct RopeRow {
   const T *x, *cos, *sin;
   T* y;
   int64_t d, n, half;
   bool interleaved, inverse;
-  template <int threads>
-  __device__ void operator()(int64_t row) const {
+  template <int threads> __device__ void operator()(int64_t row) const {
     const T *p = x + row * d, *c = cos + row % n * half, *s = sin + row % n * half;
     T* q = y + row * d;
     for (int64_t k = rank_in_team<threads>(); k < half; k += threads) {
@@ -66,14 +66,16 @@ void rope_angles(const Tensor& positions, int64_t offset, const Tensor& frequenc
       fail<ValueError>("rope_at: position ", value_at(at + bad), " lies beyond ±2^53");
   }
   if (cos.numel() == 0) return;
-  dispatch_float("rope", cos.dtype(), [&]<class T>() { rope_angles_as<T>(at, offset, data_of<double>(frequencies), cos, sin); });
+  dispatch_float("rope", cos.dtype(),
+                 [&]<class T>() { rope_angles_as<T>(at, offset, data_of<double>(frequencies), cos, sin); });
 }
 
 void rope(const Tensor& x, const Tensor& cos, const Tensor& sin, Tensor& y, RopePairing pairing, bool inverse) {
   dispatch_float("rope", x.dtype(), [&]<class T>() {
     const int64_t d = x.dim(-1);
-    for_each_row(x.numel() / d, d, RopeRow<T>{data_of<T>(x), data_of<T>(cos), data_of<T>(sin), data_of<T>(y), d, x.dim(-2), cos.dim(1),
-                                              pairing == RopePairing::interleaved, inverse});
+    for_each_row(x.numel() / d, d,
+                 RopeRow<T>{data_of<T>(x), data_of<T>(cos), data_of<T>(sin), data_of<T>(y), d, x.dim(-2), cos.dim(1),
+                            pairing == RopePairing::interleaved, inverse});
   });
 }
 

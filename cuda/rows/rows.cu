@@ -1,6 +1,6 @@
-// Softmax, norms and cross entropy: a team takes a row (cuda/rows/rows.cuh). Limited by memory: the first pass over a row
-// reads it, and later passes find it in the cache. The CPU kernels give the formulas (ops/rows/softmax.cpp, ops/rows/norm.cpp,
-// ops/rows/loss.cpp).
+// Softmax, norms and cross entropy: a team takes a row (cuda/rows/rows.cuh). Limited by memory: the first pass over a
+// row reads it, and later passes find it in the cache. The CPU kernels give the formulas (ops/rows/softmax.cpp,
+// ops/rows/norm.cpp, ops/rows/loss.cpp).
 #include <sluice/cuda/kernels.h>
 #include <sluice/cuda/rows/reduce.cuh>
 
@@ -9,8 +9,7 @@ namespace sluice::cuda {
 namespace {
 
 /// Σ term(i), i < n, over the team.
-template <int threads, class T, class Term>
-__device__ T row_total(int64_t n, Term term) {
+template <int threads, class T, class Term> __device__ T row_total(int64_t n, Term term) {
   T total = 0;
 #pragma unroll 4
   for (int64_t i = rank_in_team<threads>(); i < n; i += threads) total += term(i);
@@ -18,13 +17,9 @@ __device__ T row_total(int64_t n, Term term) {
 }
 
 /// total = Σ e^(x_i − shift), where shift is the largest x_i.
-template <class T>
-struct ExpTotal {
-  T shift, total;
-};
+template <class T> struct ExpTotal { T shift, total; };
 struct AddExpTotals {
-  template <class T>
-  __device__ ExpTotal<T> operator()(ExpTotal<T> a, ExpTotal<T> b) const {
+  template <class T> __device__ ExpTotal<T> operator()(ExpTotal<T> a, ExpTotal<T> b) const {
     if (b.shift > a.shift) {
       const ExpTotal<T> c = a;
       a = b, b = c;
@@ -33,8 +28,7 @@ struct AddExpTotals {
   }
 };
 /// The ExpTotal of a row, in one pass. If a number is +∞ the shift is 0: e^x without a shift gives the right result.
-template <int threads, class T>
-__device__ ExpTotal<T> row_exp_total(const T* x, int64_t n) {
+template <int threads, class T> __device__ ExpTotal<T> row_exp_total(const T* x, int64_t n) {
   ExpTotal<T> sum{std::numeric_limits<T>::lowest(), 0};
 #pragma unroll 4
   for (int64_t i = rank_in_team<threads>(); i < n; i += threads) {
@@ -49,14 +43,12 @@ __device__ ExpTotal<T> row_exp_total(const T* x, int64_t n) {
 }
 
 // -- softmax ----------------------------------------------------------------------------------------------------
-template <class T>
-struct SoftmaxRow {
+template <class T> struct SoftmaxRow {
   const T* x;
   T* y;
   int64_t n;
   bool log;
-  template <int threads>
-  __device__ void operator()(int64_t row) const {
+  template <int threads> __device__ void operator()(int64_t row) const {
     const T* p = x + row * n;
     T* q = y + row * n;
     const auto [shift, total] = row_exp_total<threads>(p, n);
@@ -71,14 +63,12 @@ struct SoftmaxRow {
   }
 };
 
-template <class T>
-struct SoftmaxBackwardRow {
+template <class T> struct SoftmaxBackwardRow {
   const T *y, *g;
   T* dx;
   int64_t n;
   bool log;
-  template <int threads>
-  __device__ void operator()(int64_t row) const {
+  template <int threads> __device__ void operator()(int64_t row) const {
     const T *a = y + row * n, *b = g + row * n;
     T* q = dx + row * n;
     if (log) {
@@ -92,15 +82,13 @@ struct SoftmaxBackwardRow {
 };
 
 // -- norms ------------------------------------------------------------------------------------------------------
-template <class T>
-struct NormRow {
+template <class T> struct NormRow {
   const T *x, *w, *b;  // w, b: null where missing
   T *y, *stats;
   int64_t n;
   T eps;
   bool centred;
-  template <int threads>
-  __device__ void operator()(int64_t row) const {
+  template <int threads> __device__ void operator()(int64_t row) const {
     const T* p = x + row * n;
     T* q = y + row * n;
     const T mean = centred ? row_total<threads, T>(n, [=](int64_t i) { return p[i]; }) / T(n) : T(0);
@@ -114,14 +102,12 @@ struct NormRow {
   }
 };
 
-template <class T>
-struct NormBackwardRow {
+template <class T> struct NormBackwardRow {
   const T *x, *w, *g, *stats;
   T* dx;
   int64_t n;
   bool centred;
-  template <int threads>
-  __device__ void operator()(int64_t row) const {
+  template <int threads> __device__ void operator()(int64_t row) const {
     const T *p = x + row * n, *q = g + row * n, *weight = w, mean = stats[2 * row], r = stats[2 * row + 1];
     T* o = dx + row * n;
     const auto h = [=](int64_t i) { return weight ? q[i] * weight[i] : q[i]; };
@@ -140,15 +126,13 @@ struct SumGradients {
   __device__ static Total start() { return {0, 0}; }
   __device__ Total operator()(Total u, Total v) const { return {u.w + v.w, u.b + v.b}; }
 };
-template <class T>
-struct GradientsOfRow {
+template <class T> struct GradientsOfRow {
   const T *x, *g, *stats;
   __device__ ParameterGradients operator()(int64_t at, int64_t row, int64_t) const {
     return {static_cast<double>(g[at] * ((x[at] - stats[2 * row]) * stats[2 * row + 1])), static_cast<double>(g[at])};
   }
 };
-template <class T>
-struct StoreGradients {
+template <class T> struct StoreGradients {
   T *dw, *db;  // null if not wanted
   __device__ void operator()(int64_t i, ParameterGradients total) const {
     if (dw) dw[i] = static_cast<T>(total.w);
@@ -168,21 +152,20 @@ struct Counted {
   const int64_t* flat;
   __device__ int64_t operator()(int64_t at, int64_t, int64_t) const { return flat[at] >= 0; }
 };
-template <class T>
-struct StoreShare {
+template <class T> struct StoreShare {
   T* share;
-  __device__ void operator()(int64_t, int64_t counted) const { *share = static_cast<T>(1.0 / static_cast<double>(counted > 1 ? counted : 1)); }
+  __device__ void operator()(int64_t, int64_t counted) const {
+    *share = static_cast<T>(1.0 / static_cast<double>(counted > 1 ? counted : 1));
+  }
 };
 
-template <class T>
-struct CrossEntropyRow {
+template <class T> struct CrossEntropyRow {
   const T* x;
   const int64_t* targets;
   T* loss;
   int64_t classes;
   T smoothing, rest;
-  template <int threads>
-  __device__ void operator()(int64_t row) const {
+  template <int threads> __device__ void operator()(int64_t row) const {
     const int64_t t = targets[row];
     T result = 0;
     if (t >= 0) {
@@ -199,16 +182,14 @@ struct CrossEntropyRow {
   }
 };
 
-template <class T>
-struct CrossEntropyBackwardRow {
+template <class T> struct CrossEntropyBackwardRow {
   const T* x;
   const int64_t* targets;
   const T* g;
   T* dx;
   int64_t classes;
   T uniform, rest;  // target probability of every class, and the target's extra share
-  template <int threads>
-  __device__ void operator()(int64_t row) const {
+  template <int threads> __device__ void operator()(int64_t row) const {
     const int64_t t = targets[row];
     T* q = dx + row * classes;
     if (t < 0) {
@@ -244,19 +225,21 @@ void softmax_backward(const Tensor& y, const Tensor& g, Tensor& dx, bool log) {
 void norm(const Tensor& x, const Tensor& w, const Tensor& b, Tensor& y, Tensor& stats, NormSpec spec) {
   const int64_t n = x.dim(-1);
   dispatch_float("norm", x.dtype(), [&]<class T>() {
-    for_each_row(x.numel() / n, n, NormRow<T>{data_of<T>(x), data_or_null<T>(w), data_or_null<T>(b), data_of<T>(y),
-                                              data_of<T>(stats), n, static_cast<T>(spec.eps), spec.centred});
+    for_each_row(x.numel() / n, n,
+                 NormRow<T>{data_of<T>(x), data_or_null<T>(w), data_or_null<T>(b), data_of<T>(y), data_of<T>(stats), n,
+                            static_cast<T>(spec.eps), spec.centred});
   });
 }
 
-void norm_backward(const Tensor& x, const Tensor& w, const Tensor& g, const Tensor& stats, Tensor& dx, Tensor& dw, Tensor& db,
-                   NormSpec spec) {
+void norm_backward(const Tensor& x, const Tensor& w, const Tensor& g, const Tensor& stats, Tensor& dx, Tensor& dw,
+                   Tensor& db, NormSpec spec) {
   const int64_t n = x.dim(-1), rows = x.numel() / n;
   dispatch_float("norm", x.dtype(), [&]<class T>() {
     const T *in = data_of<T>(x), *pg = data_of<T>(g), *ps = data_of<T>(stats);
     for_each_row(rows, n, NormBackwardRow<T>{in, data_or_null<T>(w), pg, ps, data_of<T>(dx), n, spec.centred});
     if (dw.defined() || db.defined())
-      reduce_to<SumGradients>({1, rows, n}, GradientsOfRow<T>{in, pg, ps}, StoreGradients<T>{data_or_null<T>(dw), data_or_null<T>(db)});
+      reduce_to<SumGradients>({1, rows, n}, GradientsOfRow<T>{in, pg, ps},
+                              StoreGradients<T>{data_or_null<T>(dw), data_or_null<T>(db)});
   });
 }
 
@@ -267,7 +250,8 @@ void cross_entropy_targets(const Tensor& targets, int64_t ignore_index, int64_t 
   flatten_targets(t, n, ignore_index, classes, out);
   const int64_t bad = first_outside(out, n, classes, true);
   if (bad < n)
-    fail<ValueError>("cross_entropy: target ", value_at(t + bad), " at position ", bad, " is outside [0, ", classes, ")");
+    fail<ValueError>("cross_entropy: target ", value_at(t + bad), " at position ", bad, " is outside [0, ", classes,
+                     ")");
   dispatch_float("cross_entropy", share.dtype(), [&]<class T>() {
     reduce_to<SumOf<int64_t>>({1, n, 1}, Counted{out}, StoreShare<T>{data_of<T>(share)});
   });
@@ -276,8 +260,9 @@ void cross_entropy_targets(const Tensor& targets, int64_t ignore_index, int64_t 
 void cross_entropy(const Tensor& x, const Tensor& targets, Tensor& loss, double smoothing) {
   const int64_t classes = x.dim(1);
   dispatch_float("cross_entropy", x.dtype(), [&]<class T>() {
-    for_each_row(x.dim(0), classes, CrossEntropyRow<T>{data_of<T>(x), data_of<int64_t>(targets), data_of<T>(loss), classes,
-                                                       static_cast<T>(smoothing), static_cast<T>(1 - smoothing)});
+    for_each_row(x.dim(0), classes,
+                 CrossEntropyRow<T>{data_of<T>(x), data_of<int64_t>(targets), data_of<T>(loss), classes,
+                                    static_cast<T>(smoothing), static_cast<T>(1 - smoothing)});
   });
 }
 
@@ -285,8 +270,9 @@ void cross_entropy_backward(const Tensor& x, const Tensor& targets, const Tensor
   const int64_t classes = x.dim(1);
   dispatch_float("cross_entropy", x.dtype(), [&]<class T>() {
     for_each_row(x.dim(0), classes,
-                 CrossEntropyBackwardRow<T>{data_of<T>(x), data_of<int64_t>(targets), data_of<T>(g), data_of<T>(dx), classes,
-                                            static_cast<T>(smoothing / static_cast<double>(classes)), static_cast<T>(1 - smoothing)});
+                 CrossEntropyBackwardRow<T>{data_of<T>(x), data_of<int64_t>(targets), data_of<T>(g), data_of<T>(dx),
+                                            classes, static_cast<T>(smoothing / static_cast<double>(classes)),
+                                            static_cast<T>(1 - smoothing)});
   });
 }
 

@@ -21,9 +21,18 @@ View view_of(const Tensor& q, const Tensor& v, const Tensor& g, const LinearScan
   const int64_t n = q.dim(2), e = v.dim(3), channels = g.defined() && g.rank() == 4 ? g.dim(3) : 1;
   const int64_t col_tiles = (e + width - 1) / width, blocks = q.dim(0) * q.dim(1) * col_tiles;
   if (blocks > INT32_MAX) fail<ValueError>("linear_scan: too large for a GPU's grid — q=", q, ", v=", v);
-  View s{.g = data_or_null<State>(g), .g_row = channels, .n = n, .m = q.dim(3), .e = e, .channels = channels,
-         .heads = static_cast<int>(q.dim(1)), .col_tiles = static_cast<int>(col_tiles), .blocks_of_piece = static_cast<int>(blocks),
-         .cut = ScanCut(n, steps, blocks), .states = nullptr, .totals = nullptr};
+  View s{.g = data_or_null<State>(g),
+         .g_row = channels,
+         .n = n,
+         .m = q.dim(3),
+         .e = e,
+         .channels = channels,
+         .heads = static_cast<int>(q.dim(1)),
+         .col_tiles = static_cast<int>(col_tiles),
+         .blocks_of_piece = static_cast<int>(blocks),
+         .cut = ScanCut(n, steps, blocks),
+         .states = nullptr,
+         .totals = nullptr};
   // A reverse scan goes from j to t < j and applies the decays of steps t + 1 … j.
   if (o.reverse && s.g) s.g += n * channels, s.g_row = -channels;
   return s;
@@ -38,7 +47,8 @@ void set_rows(View& s, HeadRows<const T> q, HeadRows<const T> k, HeadRows<const 
 // -- f32 and f64, every option ---------------------------------------------------------------------------------------
 
 template <class T, int N, ScanDecay decay>
-void run_simt(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o, Tensor& y) {
+void run_simt(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o,
+              Tensor& y) {
   using Tile = ScanTile<N, decay>;
   ScanView<T> s = view_of<ScanView<T>, T>(q, v, g, o, N, Tile::steps);
   set_rows<T, T>(s, HeadRows<const T>(q), HeadRows<const T>(k), HeadRows<const T>(v), HeadRows<T>(y), o.reverse);
@@ -48,7 +58,8 @@ void run_simt(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g
 }
 
 template <class T, int N>
-void run_tile(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o, Tensor& y) {
+void run_tile(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o,
+              Tensor& y) {
   switch (decay_of(g, o)) {
     case ScanDecay::none: return run_simt<T, N, ScanDecay::none>(q, k, v, g, o, y);
     case ScanDecay::scalar: return run_simt<T, N, ScanDecay::scalar>(q, k, v, g, o, y);
@@ -57,7 +68,8 @@ void run_tile(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g
   }
 }
 
-void run_simt(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o, Tensor& y) {
+void run_simt(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o,
+              Tensor& y) {
   if (q.dtype() == f64) run_tile<double, 32>(q, k, v, g, o, y);
   else if (q.dim(3) <= 32 && v.dim(3) <= 32) run_tile<float, 32>(q, k, v, g, o, y);
   else run_tile<float, 64>(q, k, v, g, o, y);
@@ -79,7 +91,8 @@ struct Bf16Rows {
   HeadRows<const BFloat16> rows;
 
   explicit Bf16Rows(const Tensor& x) {
-    const int64_t heads = x.dim(1), n = x.dim(2), width = x.dim(3), padded = (width + 7) / 8 * 8, count = x.dim(0) * heads * n * padded;
+    const int64_t heads = x.dim(1), n = x.dim(2), width = x.dim(3), padded = (width + 7) / 8 * 8,
+                  count = x.dim(0) * heads * n * padded;
     bool there = x.dtype() == bf16 && width == padded && reinterpret_cast<std::uintptr_t>(address_of(x)) % 16 == 0;
     for (int d = 0; d < 3; ++d) there = there && (x.dim(d) == 1 || x.strides()[d] % 8 == 0);
     if (there) {
@@ -110,30 +123,36 @@ Tensor converted(const Tensor& x, DType dtype) {
 }
 
 template <int M, int halves, bool weighted, class Out>
-void run_mma(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o, Tensor& y) {
+void run_mma(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o,
+             Tensor& y) {
   using Tile = ScanMmaTile<M, halves>;
   using View = ScanView<BFloat16, Out, float>;
   const Bf16Rows queries(q), keys(k), values(v);
   View s = view_of<View, float>(q, v, g, o, Tile::columns, Tile::steps);
   set_rows<BFloat16, Out>(s, queries.rows, keys.rows, values.rows, HeadRows<Out>(y), o.reverse);
-  const bool pairs = reinterpret_cast<std::uintptr_t>(s.y.base) % (2 * sizeof(Out)) == 0 && (s.y.batch | s.y.head | s.y.row) % 2 == 0;
+  const bool pairs =
+      reinterpret_cast<std::uintptr_t>(s.y.base) % (2 * sizeof(Out)) == 0 && (s.y.batch | s.y.head | s.y.row) % 2 == 0;
   scan_in_pieces(s, weighted ? ScanDecay::scalar : ScanDecay::none, [&](const View& x) {
     launch(scan_mma<M, halves, weighted, Out>, grid_of(x.blocks), dim3(Tile::threads), Tile::bytes, x, pairs);
   });
 }
 
 template <class Out>
-void run_mma(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o, Tensor& y) {
+void run_mma(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o,
+             Tensor& y) {
   const auto with_width = [&]<int M, int halves>() {
     g.defined() ? run_mma<M, halves, true, Out>(q, k, v, g, o, y) : run_mma<M, halves, false, Out>(q, k, v, g, o, y);
   };
-  const auto with_rows = [&]<int M>() { v.dim(3) <= 64 ? with_width.template operator()<M, 1>() : with_width.template operator()<M, 2>(); };
+  const auto with_rows = [&]<int M>() {
+    v.dim(3) <= 64 ? with_width.template operator()<M, 1>() : with_width.template operator()<M, 2>();
+  };
   q.dim(3) <= 64 ? with_rows.template operator()<64>() : with_rows.template operator()<128>();
 }
 
 }  // namespace
 
-void linear_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o, Tensor& y) {
+void linear_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o,
+                 Tensor& y) {
   if (on_tensor_cores(q, v, g))
     return y.dtype() == bf16 ? run_mma<BFloat16>(q, k, v, converted(g, f32), o, y) : run_mma<float>(q, k, v, g, o, y);
   if (q.dtype() != bf16) return run_simt(q, k, v, g, o, y);

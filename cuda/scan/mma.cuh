@@ -18,8 +18,7 @@ namespace sluice::cuda {
 constexpr int kScanMmaSteps = 64;
 
 /// The tile of M channels of keys and 64·halves columns. Offsets of its parts in shared memory count bf16 numbers.
-template <int M, int halves>
-struct ScanMmaTile {
+template <int M, int halves> struct ScanMmaTile {
   static constexpr int steps = kScanMmaSteps, columns = 64 * halves, threads = 4 * halves * kWarp;
   static constexpr int q = 0, k = q + 2 * steps * M, v = k + 2 * steps * M, state = v + 2 * steps * columns;
   static constexpr int by_numbers = state + M * columns, end = by_numbers + 4 * halves * 256;
@@ -31,8 +30,7 @@ struct ScanMmaDecays {
   Shared<double> sums;
   Shared<float> up, down, end;
 
-  template <class Tag>
-  static __device__ ScanMmaDecays of(int buffer) {
+  template <class Tag> static __device__ ScanMmaDecays of(int buffer) {
     constexpr int floats = 2 * kScanMmaSteps + 2;
     const Shared<double> sums = static_shared<double, 2 * kScanMmaSteps, Tag>() + buffer * kScanMmaSteps;
     const Shared<float> up = static_shared<float, 2 * floats, Tag>() + buffer * floats;
@@ -41,7 +39,8 @@ struct ScanMmaDecays {
   /// Fills the buffer; one warp must call it. low and high: g of steps `lane` and `lane` + 32. Returns L_end.
   __device__ double fill(float low, float high) const {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    const double all = running_sums(sums, kScanMmaSteps, [&](int i) { return static_cast<double>(i < kWarp ? low : high); });
+    const double all =
+        running_sums(sums, kScanMmaSteps, [&](int i) { return static_cast<double>(i < kWarp ? low : high); });
     for (int i = lane; i < kScanMmaSteps; i += kWarp) {
       const double here = sums[i];
       up[i] = math::exp(static_cast<float>(here)), down[i] = math::exp(static_cast<float>(all - here));
@@ -77,9 +76,10 @@ __device__ inline void store_number(BFloat16* to, float x) { to->bits = static_c
 /// place of this lane's row in the first two pieces, for row = 0. On the diagonal A is 0 for later steps; their v may
 /// be NaN, and must not count.
 template <int columns, bool diagonal>
-__device__ void scan_add_weighted(float (&acc)[8][4], const float (&low)[4], const float (&high)[4], Shared<BFloat16> v, int place,
-                                  int row, int piece, Shared<BFloat16> mine) {
-  const uint32_t w[1][4] = {{pack_bf16(low[0], low[1]), pack_bf16(low[2], low[3]), pack_bf16(high[0], high[1]), pack_bf16(high[2], high[3])}};
+__device__ void scan_add_weighted(float (&acc)[8][4], const float (&low)[4], const float (&high)[4], Shared<BFloat16> v,
+                                  int place, int row, int piece, Shared<BFloat16> mine) {
+  const uint32_t w[1][4] = {
+      {pack_bf16(low[0], low[1]), pack_bf16(low[2], low[3]), pack_bf16(high[0], high[1]), pack_bf16(high[2], high[3])}};
   uint32_t f[4][4], bad = 0;
 #pragma unroll
   for (int d = 0; d < 4; ++d) {
@@ -89,9 +89,11 @@ __device__ void scan_add_weighted(float (&acc)[8][4], const float (&low)[4], con
   }
   if constexpr (diagonal)
     if (__any_sync(kAllLanes, bad != 0))
-      return mma_add_by_numbers<64, 16>(acc, w, [=](int j, int d, int e) { return to_float(v[MmaRows<columns>::at(row + j, piece + d) + e]); }, mine);
+      return mma_add_by_numbers<64, 16>(
+          acc, w, [=](int j, int d, int e) { return to_float(v[MmaRows<columns>::at(row + j, piece + d) + e]); }, mine);
 #pragma unroll
-  for (int d = 0; d < 4; ++d) mma_m16n8k16(acc[2 * d], w[0], f[d][0], f[d][1]), mma_m16n8k16(acc[2 * d + 1], w[0], f[d][2], f[d][3]);
+  for (int d = 0; d < 4; ++d)
+    mma_m16n8k16(acc[2 * d], w[0], f[d][0], f[d][1]), mma_m16n8k16(acc[2 * d + 1], w[0], f[d][2], f[d][3]);
 }
 
 /// A block for each 64·halves columns of each head and piece. Rows of operands must be 16-byte aligned and padded with
@@ -100,17 +102,20 @@ template <int M, int halves, bool weighted, class Out>
 __global__ void __launch_bounds__(128 * halves, 1) scan_mma(ScanView<BFloat16, Out, float> s, bool pairs) {
   using Tile = ScanMmaTile<M, halves>;
   constexpr int steps = Tile::steps, columns = Tile::columns;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp, g = lane / 4, t = lane % 4;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp, g = lane / 4,
+            t = lane % 4;
   const int rows = warp % 4, half = warp / 4, channel = M / 4 * rows + g;  // of S: channel + 16 i + 8 r
   const Shared<BFloat16> memory = dynamic_shared<BFloat16>(), copy = memory + Tile::state;
   const Shared<uint32_t> copy_pairs = dynamic_shared<uint32_t>() + Tile::state / 2;
   // Places of this lane's rows for ldmatrix (queries, 16 keys, the keys transposed, columns), and of its numbers of S.
   const int of_q = MmaRows<M>::at(16 * rows + lane % 16, lane / 16), row_of_k = lane / 16 * 8 + lane % 8;
-  const int of_k = MmaRows<M>::at(row_of_k, lane / 8 % 2), of_k_transposed = MmaRows<M>::at(row_of_k, M / 32 * rows + lane / 8 % 2);
+  const int of_k = MmaRows<M>::at(row_of_k, lane / 8 % 2),
+            of_k_transposed = MmaRows<M>::at(row_of_k, M / 32 * rows + lane / 8 % 2);
   const int of_columns = MmaRows<columns>::at(lane % 16, 8 * half + lane / 16);
   const int of_state = MmaRows<columns>::at(channel, 8 * half) + 2 * t;
   const ScanPlace at(s);
-  const int tile_col = at.col_tile * columns, col = tile_col + 64 * half, wide = static_cast<int>(s.e), last = static_cast<int>(at.end);
+  const int tile_col = at.col_tile * columns, col = tile_col + 64 * half, wide = static_cast<int>(s.e),
+            last = static_cast<int>(at.end);
   const bool writes = s.writes();
   const auto count_of = [&](int chunk) {
     const int64_t left = s.n - int64_t{chunk} * steps;
@@ -119,12 +124,17 @@ __global__ void __launch_bounds__(128 * halves, 1) scan_mma(ScanView<BFloat16, O
   const auto start_copies = [&](int chunk) {
     const int buffer = chunk % 2, count = count_of(chunk);
     const int64_t first = int64_t{chunk} * steps;
-    if (writes) scan_copy<M, Tile::threads>(memory + (Tile::q + buffer * steps * M), s.q.at(at.b, at.h, first), s.q.row, count, static_cast<int>(s.m));
-    scan_copy<M, Tile::threads>(memory + (Tile::k + buffer * steps * M), s.k.at(at.b, at.h, first), s.k.row, count, static_cast<int>(s.m));
-    scan_copy<columns, Tile::threads>(memory + (Tile::v + buffer * steps * columns), s.v.at(at.b, at.h, first) + tile_col, s.v.row, count,
-                                      wide - tile_col);
+    if (writes)
+      scan_copy<M, Tile::threads>(memory + (Tile::q + buffer * steps * M), s.q.at(at.b, at.h, first), s.q.row, count,
+                                  static_cast<int>(s.m));
+    scan_copy<M, Tile::threads>(memory + (Tile::k + buffer * steps * M), s.k.at(at.b, at.h, first), s.k.row, count,
+                                static_cast<int>(s.m));
+    scan_copy<columns, Tile::threads>(memory + (Tile::v + buffer * steps * columns),
+                                      s.v.at(at.b, at.h, first) + tile_col, s.v.row, count, wide - tile_col);
   };
-  const auto decay_of = [&](int chunk, int i) { return i < count_of(chunk) ? s.log_decay(at.head, int64_t{chunk} * steps + i, 0) : 0.0f; };
+  const auto decay_of = [&](int chunk, int i) {
+    return i < count_of(chunk) ? s.log_decay(at.head, int64_t{chunk} * steps + i, 0) : 0.0f;
+  };
 
   float state[M / 64][8][4];
   bool has_state = writes && at.piece > 0;
@@ -150,14 +160,16 @@ __global__ void __launch_bounds__(128 * halves, 1) scan_mma(ScanView<BFloat16, O
       for (int d = 0; d < 8; ++d)
 #pragma unroll
         for (int r = 0; r < 2; ++r)
-          copy_pairs[(pieces_on(of_state, d) + (16 * i + 8 * r) * columns) / 2] = pack_bf16(state[i][d][2 * r], state[i][d][2 * r + 1]);
+          copy_pairs[(pieces_on(of_state, d) + (16 * i + 8 * r) * columns) / 2] =
+              pack_bf16(state[i][d][2 * r], state[i][d][2 * r + 1]);
   };
   if (has_state) round_state();
   const int begin = static_cast<int>(at.begin);
   start_copies(begin);
   cp_async_commit();
   double total = 0;  // Σg of the piece, in warp 0
-  if (weighted && warp == 0) total = ScanMmaDecays::of<Tile>(begin % 2).fill(decay_of(begin, lane), decay_of(begin, lane + kWarp));
+  if (weighted && warp == 0)
+    total = ScanMmaDecays::of<Tile>(begin % 2).fill(decay_of(begin, lane), decay_of(begin, lane + kWarp));
 
   for (int chunk = begin; chunk < last; ++chunk) {
     const int buffer = chunk % 2, count = count_of(chunk);
@@ -209,7 +221,8 @@ __global__ void __launch_bounds__(128 * halves, 1) scan_mma(ScanView<BFloat16, O
             for (int e = 0; e < 2; ++e) {
               const int other = 8 * j + 2 * t + e;
               float& x = w[j][2 * r + e];
-              if constexpr (weighted) x *= exp2_approx(static_cast<float>(double(decays.sums[step]) - double(decays.sums[other])) * kLog2E);
+              if constexpr (weighted)
+                x *= exp2_approx(static_cast<float>(double(decays.sums[step]) - double(decays.sums[other])) * kLog2E);
               if (other > step) x = 0;
             }
           }
@@ -223,7 +236,8 @@ __global__ void __launch_bounds__(128 * halves, 1) scan_mma(ScanView<BFloat16, O
         if (j < rows)
           scan_add_weighted<columns, false>(acc, w[2 * j], w[2 * j + 1], v, of_columns, 16 * j, 8 * half, memory);
       }
-      scan_add_weighted<columns, true>(acc, low, high, v, of_columns, 16 * rows, 8 * half, memory + (Tile::by_numbers + 256 * warp));
+      scan_add_weighted<columns, true>(acc, low, high, v, of_columns, 16 * rows, 8 * half,
+                                       memory + (Tile::by_numbers + 256 * warp));
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int step = 16 * rows + 8 * r + g;
@@ -269,7 +283,8 @@ __global__ void __launch_bounds__(128 * halves, 1) scan_mma(ScanView<BFloat16, O
           }
         }
 #pragma unroll
-        for (int d = 0; d < 4; ++d) mma_m16n8k16(state[i][2 * d], a, f[d][0], f[d][1]), mma_m16n8k16(state[i][2 * d + 1], a, f[d][2], f[d][3]);
+        for (int d = 0; d < 4; ++d)
+          mma_m16n8k16(state[i][2 * d], a, f[d][0], f[d][1]), mma_m16n8k16(state[i][2 * d + 1], a, f[d][2], f[d][3]);
       }
     }
     has_state = true;

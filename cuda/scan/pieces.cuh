@@ -40,8 +40,7 @@ struct ScanCut {
 struct ScanPlace {
   int col_tile, head, b, h, piece;
   int64_t begin, end;  // chunks of its piece
-  template <class View>
-  __device__ explicit ScanPlace(const View& s) {
+  template <class View> __device__ explicit ScanPlace(const View& s) {
     const int block = static_cast<int>(blockIdx.x), inside = block % s.blocks_of_piece;
     piece = block / s.blocks_of_piece, col_tile = inside % s.col_tiles, head = inside / s.col_tiles;
     b = head / s.heads, h = head % s.heads, begin = piece * s.cut.chunks_of_piece;
@@ -50,11 +49,10 @@ struct ScanPlace {
 };
 
 /// A call, with its rows in the order of the scan. T: type of the operands; Out: of y; State: of the arithmetic.
-template <class T, class Out = T, class State = T>
-struct ScanView {
+template <class T, class Out = T, class State = T> struct ScanView {
   HeadRows<const T> q{}, k{}, v{};
   HeadRows<Out> y{};  // null: only states and totals are computed
-  const State* g;   // log decays, from step 0 on [batch, heads, n, channels]
+  const State* g;     // log decays, from step 0 on [batch, heads, n, channels]
   int64_t g_row, n, m, e, channels;
   int heads, col_tiles, blocks_of_piece, blocks = 0;
   ScanCut cut;
@@ -77,16 +75,14 @@ struct ScanView {
 };
 
 /// x with its rows from the last to the first.
-template <class T>
-HeadRows<T> backwards(HeadRows<T> x, int64_t n) {
+template <class T> HeadRows<T> backwards(HeadRows<T> x, int64_t n) {
   if (x.base) x.base += (n - 1) * x.row, x.row = -x.row;
   return x;
 }
 
 /// e^g = whole + rest, where whole is 1 unless the decay is strong (g < −0.7). A rounded factor near 1 would multiply
 /// the state many times, with an error always in the same direction.
-template <class T>
-struct ScanFactor {
+template <class T> struct ScanFactor {
   T whole, rest;
   __device__ explicit ScanFactor(T g) {
     if (g < T(-1e4)) g = T(-1e4);
@@ -94,13 +90,11 @@ struct ScanFactor {
   }
 };
 /// x e^g + y
-template <class T>
-__device__ T decayed(T x, T whole, T rest, T y) { return x * whole + (x * rest + y); }
+template <class T> __device__ T decayed(T x, T whole, T rest, T y) { return x * whole + (x * rest + y); }
 
 /// sums[i] = x(0) + … + x(i), i < count, by the lanes of a warp. Returns the last sum. A lane may read its own sums, of
 /// steps lane, lane + 32, …, without a barrier.
-template <class X>
-__device__ double running_sums(Shared<double> sums, int count, X x) {
+template <class X> __device__ double running_sums(Shared<double> sums, int count, X x) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   double before = 0;
   for (int from = 0; from < count; from += kWarp) {
@@ -119,10 +113,14 @@ __device__ double running_sums(Shared<double> sums, int count, X x) {
 
 /// Turns `states` from the sum that each piece adds into the state at the start of each piece.
 template <class T>
-void scan_pieces(T* states, const double* totals, int64_t heads, int64_t pieces, int64_t m, int64_t e, ScanDecay decay) {
+void scan_pieces(T* states, const double* totals, int64_t heads, int64_t pieces, int64_t m, int64_t e,
+                 ScanDecay decay) {
   const int64_t channels = decay == ScanDecay::keys ? m : decay == ScanDecay::values ? e : 1;
   for_each(heads * m * e, [=] __device__(int64_t i) {
-    const int64_t head = i / (m * e), c = i / e % m, d = i % e, channel = decay == ScanDecay::keys ? c : decay == ScanDecay::values ? d : 0;
+    const int64_t head = i / (m * e), c = i / e % m, d = i % e,
+                  channel = decay == ScanDecay::keys     ? c
+                            : decay == ScanDecay::values ? d
+                                                         : 0;
     T* at = states + head * pieces * m * e + i % (m * e);
     T sum = 0, next = *at;
     for (int64_t p = 0; p < pieces; ++p, at += m * e) {
@@ -136,8 +134,7 @@ void scan_pieces(T* states, const double* totals, int64_t heads, int64_t pieces,
 }
 
 /// Calls run(view) once, or, with more than one piece, for each of the two launches.
-template <class View, class Run>
-void scan_in_pieces(View s, ScanDecay decay, Run run) {
+template <class View, class Run> void scan_in_pieces(View s, ScanDecay decay, Run run) {
   const auto with_blocks = [&](View x, int64_t pieces) {
     x.blocks = static_cast<int>(s.blocks_of_piece * pieces);
     run(x);

@@ -22,8 +22,7 @@
 namespace sluice::cuda {
 
 /// The tile of N columns, for N²/16 threads, and the offsets of its parts in shared memory.
-template <int N, ScanDecay decay>
-struct ScanTile {
+template <int N, ScanDecay decay> struct ScanTile {
   static constexpr bool by_channel = decay == ScanDecay::keys || decay == ScanDecay::values;
   static constexpr int across = N / 4, threads = across * across, steps = by_channel ? 16 : N, rows = steps / across;
   static constexpr int parts = threads / 16, part = N / parts;  // by_channel: threads of a step, channels of each
@@ -33,14 +32,12 @@ struct ScanTile {
   static constexpr int whole = factor + (by_channel ? steps * ld : 2 * steps), rest = whole + N, end = rest + N;
 };
 
-template <class T>
-__device__ void load_4(T (&x)[4], Shared<T> from) {
+template <class T> __device__ void load_4(T (&x)[4], Shared<T> from) {
   constexpr int n = 16 / sizeof(T);
 #pragma unroll
   for (int i = 0; i < 4; i += n) load_16(*reinterpret_cast<T(*)[n]>(x + i), from + i);
 }
-template <class T>
-__device__ void store_4(Shared<T> to, const T (&x)[4]) {
+template <class T> __device__ void store_4(Shared<T> to, const T (&x)[4]) {
   constexpr int n = 16 / sizeof(T);
 #pragma unroll
   for (int i = 0; i < 4; i += n) store_16(to + i, *reinterpret_cast<const T(*)[n]>(x + i));
@@ -61,20 +58,18 @@ __device__ void fill_rows(Shared<T> to, int count, int columns, Number number) {
 
 /// e^g in the form that forget() takes: e^g − 1 if g is near 0. Else the errors of many factors would go in one
 /// direction.
-template <class T>
-__device__ T forgetting(T g) {
+template <class T> __device__ T forgetting(T g) {
   if (g <= T(0) && g >= T(-0.7)) return math::expm1(g);
   const T x = math::exp(g);
   return x < std::numeric_limits<T>::min() ? std::numeric_limits<T>::min() : x;  // above 0
 }
 /// x e^g
-template <class T>
-__device__ T forget(T x, T factor) { return x * factor + (factor > T(0) ? T(0) : x); }
+template <class T> __device__ T forget(T x, T factor) { return x * factor + (factor > T(0) ? T(0) : x); }
 
 /// x_j ← x_j ∘ e^{L_end − L_j}; 16 steps, each with `parts` threads.
-template <class Tile, class T>
-__device__ void carry_to_end(Shared<T> x, Shared<T> factor, int count, int columns) {
-  const int j = static_cast<int>(threadIdx.x) / Tile::parts, from = static_cast<int>(threadIdx.x) % Tile::parts * Tile::part;
+template <class Tile, class T> __device__ void carry_to_end(Shared<T> x, Shared<T> factor, int count, int columns) {
+  const int j = static_cast<int>(threadIdx.x) / Tile::parts,
+            from = static_cast<int>(threadIdx.x) % Tile::parts * Tile::part;
   if (j >= count) return;
   for (int c = from; c < from + Tile::part && c < columns; c += 4) {
     T y[4], e[4];
@@ -124,10 +119,11 @@ __device__ void weigh_by_keys(Shared<T> q, Shared<T> k, Shared<T> factor, Shared
 template <class Tile, class T, class Weight>
 __device__ void weigh(Shared<T> q, Shared<T> k, Shared<T> a, int count, int channels, Weight weight) {
   constexpr int rows = Tile::rows;
-  const int tx = static_cast<int>(threadIdx.x) % Tile::across, first = static_cast<int>(threadIdx.x) / Tile::across * rows;
+  const int tx = static_cast<int>(threadIdx.x) % Tile::across,
+            first = static_cast<int>(threadIdx.x) / Tile::across * rows;
   if (first >= count) return;
   T sum[rows][rows] = {};
-  #pragma unroll 1
+#pragma unroll 1
   for (int c = 0; c < channels; c += 4) {
     T x[rows][4], y[4];
 #pragma unroll
@@ -181,11 +177,13 @@ __device__ void add_weighted(T (&acc)[Tile::rows][4], Shared<T> a, Shared<T> v, 
 /// Loads the decays of a chunk, for `channels` channels from `channel` on: the factors of its steps and of the state
 /// (whole and rest). Adds its sums of g to `total`.
 template <class Tile, ScanDecay decay, class View, class T>
-__device__ void load_decays(const View& s, int head, int64_t first, int count, int64_t channel, int channels, Shared<T> factor,
-                            Shared<T> whole, Shared<T> rest, Shared<double> sums, Shared<double> total) {
+__device__ void load_decays(const View& s, int head, int64_t first, int count, int64_t channel, int channels,
+                            Shared<T> factor, Shared<T> whole, Shared<T> rest, Shared<double> sums,
+                            Shared<double> total) {
   const int thread = static_cast<int>(threadIdx.x);
   if constexpr (Tile::by_channel) {
-    fill_rows<Tile>(factor, count, channels, [&](int i, int c) { return forgetting(s.log_decay(head, first + i, channel + c)); });
+    fill_rows<Tile>(factor, count, channels,
+                    [&](int i, int c) { return forgetting(s.log_decay(head, first + i, channel + c)); });
     if (thread >= up_to_4(channels)) return;
     double sum = 0;
     if (thread < channels)
@@ -195,7 +193,8 @@ __device__ void load_decays(const View& s, int head, int64_t first, int count, i
     whole[thread] = f.whole, rest[thread] = f.rest;
   } else if constexpr (decay == ScanDecay::scalar) {
     if (thread >= kWarp) return;
-    const double sum = running_sums(sums, count, [&](int i) { return static_cast<double>(s.log_decay(head, first + i, 0)); });
+    const double sum =
+        running_sums(sums, count, [&](int i) { return static_cast<double>(s.log_decay(head, first + i, 0)); });
     for (int i = thread; i < count; i += kWarp) {
       const double here = sums[i];
       factor[i] = math::exp(static_cast<T>(here)), factor[Tile::steps + i] = math::exp(static_cast<T>(sum - here));
@@ -207,7 +206,8 @@ __device__ void load_decays(const View& s, int head, int64_t first, int count, i
 
 /// acc[r] = w ∘ acc[r] + Σ_{j <= t} A_tj v_j ∘ e^{L_t − L_j}, t = first + r, w = e^{L_t}: decays of values.
 template <class Tile, class T>
-__device__ void add_by_values(T (&acc)[Tile::rows][4], Shared<T> a, Shared<T> v, Shared<T> factor, int first, int count) {
+__device__ void add_by_values(T (&acc)[Tile::rows][4], Shared<T> a, Shared<T> v, Shared<T> factor, int first,
+                              int count) {
 #pragma unroll
   for (int r = 0; r < Tile::rows; ++r) {
     if (first + r >= count) continue;
@@ -247,8 +247,8 @@ __device__ void multiply_state(T (&acc)[Tile::rows][4], Shared<T> q, Shared<T> s
 
 /// S ← e^{L_end} ∘ S + Σ_j k_jᵀ v_j for this thread's 4×4 numbers, from row `row` and column `column` on.
 template <class Tile, ScanDecay decay, class T>
-__device__ void add_to_state(Shared<T> state, Shared<T> k, Shared<T> v, Shared<T> factor, Shared<T> whole, Shared<T> rest,
-                             int count, int row, int column) {
+__device__ void add_to_state(Shared<T> state, Shared<T> k, Shared<T> v, Shared<T> factor, Shared<T> whole,
+                             Shared<T> rest, int count, int row, int column) {
   T sum[4][4] = {};
 #pragma unroll 2
   for (int j = 0; j < count; ++j) {
@@ -284,7 +284,8 @@ __global__ void __launch_bounds__(ScanTile<N, decay>::threads, N == 64 ? 2 : 4) 
   constexpr int rows = Tile::rows, ld = Tile::ld;
   const int thread = static_cast<int>(threadIdx.x), tx = thread % Tile::across, ty = thread / Tile::across;
   const Shared<T> memory = dynamic_shared<T>();
-  const Shared<T> q = memory + Tile::q, k = memory + Tile::k, v = memory + Tile::v, a = memory + Tile::a, state = memory + Tile::state;
+  const Shared<T> q = memory + Tile::q, k = memory + Tile::k, v = memory + Tile::v, a = memory + Tile::a,
+                  state = memory + Tile::state;
   const Shared<T> factor = memory + Tile::factor, whole = memory + Tile::whole, rest = memory + Tile::rest;
   const Shared<double> sums = static_shared<double, Tile::steps + N, Tile>();  // L of a scalar decay
   const Shared<double> total = sums + Tile::steps;                             // Σg of each channel in this piece
@@ -344,8 +345,7 @@ __global__ void __launch_bounds__(ScanTile<N, decay>::threads, N == 64 ? 2 : 4) 
         carry_to_end<Tile>(v, factor, count, cols);
       }
       __syncthreads();  // all threads have read S
-      if (4 * ty < all && own)
-        add_to_state<Tile, decay>(state, k, v, factor, whole, rest, count, 4 * ty, 4 * tx);
+      if (4 * ty < all && own) add_to_state<Tile, decay>(state, k, v, factor, whole, rest, count, 4 * ty, 4 * tx);
       has_state = true;
       __syncthreads();  // all threads have used the chunk
     }
@@ -355,7 +355,8 @@ __global__ void __launch_bounds__(ScanTile<N, decay>::threads, N == 64 ? 2 : 4) 
         for (int r = 0; r < 4; ++r)
 #pragma unroll
           for (int d = 0; d < 4; ++d)
-            if (4 * ty + r < all && 4 * tx + d < cols) *s.kept(at, pass + 4 * ty + r, col + 4 * tx + d) = state[(4 * ty + r) * ld + 4 * tx + d];
+            if (4 * ty + r < all && 4 * tx + d < cols)
+              *s.kept(at, pass + 4 * ty + r, col + 4 * tx + d) = state[(4 * ty + r) * ld + 4 * tx + d];
       // If several blocks or passes compute the same sum, they write the same bits.
       if (decay != ScanDecay::none && thread < channels) *s.total(at, channel + thread) = total[thread];
     }

@@ -31,8 +31,9 @@ struct AttentionCall : MaskOptions {
   AttentionOptions options;
   bool lse = false, map = false;
   static void describe(auto& o, auto& f) {
-    f("form", o.form, "the library's tiled kernels; the m x n definition; FlashAttention's or FlashAttention-2's "
-                      "order, softmax without sink");
+    f("form", o.form,
+      "the library's tiled kernels; the m x n definition; FlashAttention's or FlashAttention-2's "
+      "order, softmax without sink");
     f("weighting", o.options.weighting, "how scores become weights");
     f("scale", o.options.scale, any_number(), "of q k; null: 1/sqrt(d)");
     f("softcap", o.options.softcap, at_least(0), "c: x = scale q k becomes c*tanh(x/c); 0: none");
@@ -69,8 +70,7 @@ Results run_attention(const AttentionCall& call, const Inputs& in) {
   o.mask = mask_of(call.mask, in);
   o.bias = in["bias"], o.relative_bias = in["relative_bias"], o.sink = in["sink"];
   if (in["row_scale"].defined()) o.row_scale = in["row_scale"].detach();
-  if (call.form != Form::tiled && call.lse)
-    fail<ValueError>("attention: only the form tiled gives lse");
+  if (call.form != Form::tiled && call.lse) fail<ValueError>("attention: only the form tiled gives lse");
   Results results;
   if (call.lse) {
     auto [out, lse] = attention_with_lse(q, k, v, o);
@@ -95,15 +95,15 @@ void add_attention(std::vector<Layer>& all) {
       "O = w(s) V, s_ij = rho_i (cap(scale q_i k_j) + bias_ij); softmax e^s/(sum e^s [+ e^sink]), relu2 relu(s)^2, "
       "laplace, sigmoid, linear s",
       "FlashAttention (Dao et al. 2022, 2023)")
-      .note("Longformer's sliding window w is window w + 1; dilated, global-local and block-sparse patterns are "
-            "window, dilation, global_positions and blocks. A row that sees no key gives 0.")
+      .note(
+          "Longformer's sliding window w is window w + 1; dilated, global-local and block-sparse patterns are "
+          "window, dilation, global_positions and blocks. A row that sees no key gives 0.")
       .input("q [batch, heads, m, d]")
       .input("k [batch, kv_heads, n, d]", "query head h reads head h // (heads/kv_heads)")
       .input("v [batch, kv_heads, n, dv]")
       .input("bias? broadcast [batch, heads, m, n]", "added to scores")
       .input("relative_bias? broadcast [heads, n + m - 1]", "added to scores by distance: entry n - 1 + p_j - p_i")
-      .input("sink? broadcast [heads]",
-             "one more score per head whose value is 0; zeros give softmax-off-by-one",
+      .input("sink? broadcast [heads]", "one more score per head whose value is 0; zeros give softmax-off-by-one",
              "weighting == 'softmax' and form in ('tiled', 'definition')")
       .input("row_scale? broadcast [batch, heads, m]", "rho; its gradient is not computed: zeros")
       .also(mask_inputs)
@@ -136,8 +136,8 @@ void add_attention(std::vector<Layer>& all) {
       .input("scores [batch, heads, m, n]", "read for their shape only")
       .also(mask_inputs)
       .output("broadcast [batch, heads, m, n]", "bool")
-      .samples({{{"causal", true}, {"window", 3}, {"dilation", 2}, {"global_positions", Json::List{1}}},
-                {{"block", 2}}})
+      .samples(
+          {{{"causal", true}, {"window", 3}, {"dilation", 2}, {"global_positions", Json::List{1}}}, {{"block", 2}}})
       .runs<MaskOptions>([](const MaskOptions& o, const Inputs& in) {
         const Tensor& s = in["scores"];
         return visible_pairs(mask_of(o.mask, in), s.dim(0), s.dim(1), s.dim(2), s.dim(3));

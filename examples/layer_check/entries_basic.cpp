@@ -20,8 +20,7 @@ struct GluGateOptions {
 };
 
 /// A sample for each kind.
-template <class O>
-std::vector<Values> each_kind() {
+template <class O> std::vector<Values> each_kind() {
   std::vector<Values> all;
   for (const std::string& name : options_of(O()).all[0].choice_names()) all.push_back({{"kind", name}});
   return all;
@@ -71,8 +70,9 @@ void add_basic(std::vector<Layer>& all) {
       .output("[..., groups*dim]");
   add(all, "activation", "basic", "y = act(x), elementwise",
       "Hendrycks & Gimpel 2016 (gelu), So et al. 2021 (relu2), Ma et al. 2022, MEGA (laplace)")
-      .note("gelu is exact, gelu_tanh its approximation; relu2 relu(x)^2; elu1 elu(x) + 1; ns_sigmoid (1 + "
-            "sigmoid(x))/2; laplace (1 + erf((x - sqrt(1/2))/(sqrt(1/(4 pi)) sqrt 2)))/2. relu'(0) = 0.")
+      .note(
+          "gelu is exact, gelu_tanh its approximation; relu2 relu(x)^2; elu1 elu(x) + 1; ns_sigmoid (1 + "
+          "sigmoid(x))/2; laplace (1 + erf((x - sqrt(1/2))/(sqrt(1/(4 pi)) sqrt 2)))/2. relu'(0) = 0.")
       .input("x [...]")
       .output("[...]")
       .samples(each_kind<ActivationOptions>())

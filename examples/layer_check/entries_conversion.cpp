@@ -27,7 +27,8 @@ struct PackingCall {
 Layer& add_packing(std::vector<Layer>& all, const std::string& name, const std::string& formula) {
   return add(all, name, "attention", formula, "the code of Qiu et al. 2025; Qwen3-Next")
       .derive({{"scores", "heads*head_dim if granularity == 'elementwise' else heads"}})
-      .samples({{{"packing", "per_kv_group"}}, {{"granularity", "headwise"}},
+      .samples({{{"packing", "per_kv_group"}},
+                {{"granularity", "headwise"}},
                 {{"packing", "per_kv_group"}, {"granularity", "headwise"}}});
 }
 

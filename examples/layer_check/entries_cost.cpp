@@ -40,11 +40,12 @@ CostSizes::Streams streams_of(const LayerRow& row, const OptionList& options) {
 }
 
 /// For the options of a layer, and what it then costs.
-template <class CostOf>
-Draft cost_draft(const OptionList& options, CostSizes::Streams streams, CostOf cost_of) {
+template <class CostOf> Draft cost_draft(const OptionList& options, CostSizes::Streams streams, CostOf cost_of) {
   auto sizes = std::make_shared<CostSizes>(CostSizes{.streams = streams});
   return {case_options(options, options_of(*sizes)), [=](DType) {
-            return Instance{{}, [](const auto&) {}, [=](const Inputs&) {
+            return Instance{{},
+                            [](const auto&) {},
+                            [=](const Inputs&) {
                               const Cost c = cost_of(*sizes);
                               return results_of(Tensor::from(
                                   std::vector<int64_t>{c.parameters, c.flops, c.attention_elements, c.bytes, c.state}));
@@ -62,8 +63,7 @@ Draft row_draft(const LayerRow& row) {
 }
 
 /// Of a call that is no layer's.
-template <class O>
-Draft call_draft() {
+template <class O> Draft call_draft() {
   auto o = std::make_shared<O>();
   return cost_draft(options_of(*o), CostSizes::one, [o](const CostSizes& s) {
     if constexpr (requires { o->module_options(); }) return cost(o->module_options(), s.n);

@@ -38,7 +38,8 @@ void add_functions(std::vector<Layer>& all) {
       .input(Kind::integer, "segments? [batch, n]")
       .only(Range::ascending)
       .output("[batch, heads, n, e]")
-      .samples({{{"chunk", 4}, {"causal", true}}, {{"chunk", 3}, {"scaling", "lucid"}, {"kind", "softmax"}},
+      .samples({{{"chunk", 4}, {"causal", true}},
+                {{"chunk", 3}, {"scaling", "lucid"}, {"kind", "softmax"}},
                 {{"chunk", 4}, {"scaling", "eq"}, {"across_chunks", false}}})
       .runs<MixedChunkOptions>([](const MixedChunkOptions& o, const Inputs& in) {
         return mixed_chunk_attention(in["q_quad"], in["k_quad"], in["q_lin"], in["k_lin"], in["v"], o,
@@ -85,8 +86,8 @@ void add_flash(std::vector<Layer>& all) {
       .also(tokens)
       .parts(flash, "layers.{i}.", "layers")
       .output("[batch, n, dim]");
-  add(all, "flash_model", "flash",
-      "(embedding) -> + scaled sinusoidal positions -> flash layers -> norm -> (logits)", "Hua et al. 2022")
+  add(all, "flash_model", "flash", "(embedding) -> + scaled sinusoidal positions -> flash layers -> norm -> (logits)",
+      "Hua et al. 2022")
       .derive(flash.derived)
       .input(Kind::integer, "x [batch, n]", "tokens", "vocabulary > 0")
       .input("x [batch, n, dim]", "", "vocabulary == 0")

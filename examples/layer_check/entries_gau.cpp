@@ -62,9 +62,13 @@ void add_gau(std::vector<Layer>& all) {
       .input("relative_bias? [1, n + m - 1]", "b by distance: entry n - 1 + p_j - p_i")
       .input(Kind::boolean, "key_mask? [batch, n]")
       .output("[batch, m, e]")
-      .samples({{{"kind", "paper_eq"}}, {{"kind", "paper_code"}, {"length", "constant"}}, {{"kind", "lucid"}},
-                {{"kind", "rownorm"}, {"causal", true}, {"length", "visible"}}, {{"kind", "softmax"}, {"top_k", 2}},
-                {{"kind", "softmax_plus"}}, {{"kind", "laplace"}}})
+      .samples({{{"kind", "paper_eq"}},
+                {{"kind", "paper_code"}, {"length", "constant"}},
+                {{"kind", "lucid"}},
+                {{"kind", "rownorm"}, {"causal", true}, {"length", "visible"}},
+                {{"kind", "softmax"}, {"top_k", 2}},
+                {{"kind", "softmax_plus"}},
+                {{"kind", "laplace"}}})
       .runs<GauAttentionOptions>([](GauAttentionOptions o, const Inputs& in) {
         o.relative_bias = in["relative_bias"], o.bias = in["bias"], o.mask.keys = in["key_mask"];
         return gau_attention(in["q"], in["k"], in["v"], o);

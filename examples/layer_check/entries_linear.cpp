@@ -35,7 +35,8 @@ void feature_map_parameters(Layer& l, const std::string& path, const std::string
   add("bias2", "", f, k + " == 'mlp' and " + bias);
   l.parameter(at + "omega [" + d + ", " + f + "]", "random directions: favor N(0, 1), fourier N(0, 1/sigma^2)",
               when + " and " + k + " in ('favor', 'fourier')")
-      .parameters.back().buffer = true;
+      .parameters.back()
+      .buffer = true;
 }
 
 namespace {
@@ -51,8 +52,9 @@ struct LinearCall {
   bool state = false;
 
   static void describe(auto& o, auto& f) {
-    f("form", o.form, "which of the equal forms: scan in chunks (or by associativity), the n x n matrix, or one token "
-                      "at a time (causal only)");
+    f("form", o.form,
+      "which of the equal forms: scan in chunks (or by associativity), the n x n matrix, or one token "
+      "at a time (causal only)");
     f("direction", o.options.direction, kLinearDirectionMeaning);
     f("normalize", o.options.normalize, "sum: divide by phi(q) Z + eps");
     f("eps", o.options.eps, at_least(0), "of the denominator");
@@ -120,8 +122,7 @@ void add_scans(std::vector<Layer>& all) {
   add(all, "linear_scan", "linear attention", "S_t = e^g_t S_{t-1} + k_t' v_t, o_t = q_t S_t",
       "Katharopoulos et al. 2020, Yang et al. 2024 (chunks)")
       .also(scan_inputs)
-      .input("log_decay? broadcast [batch, heads, n]", "log of what the state keeps at each step, <= 0",
-             "not channels")
+      .input("log_decay? broadcast [batch, heads, n]", "log of what the state keeps at each step, <= 0", "not channels")
       .only(Range::nonpositive)
       .input("log_decay broadcast [batch, heads, n, dv if decay_on_values else f]",
              "the same for each channel of k (of v with decay_on_values)", "channels")
@@ -129,7 +130,9 @@ void add_scans(std::vector<Layer>& all) {
       .output("[batch, heads, n, dv]")
       .output("state [batch, heads, f, dv]", "S after the last step",
               "not reverse and not chunks_only and not decay_on_values")
-      .samples({{{"chunk", 4}, {"channels", true}}, {{"chunk", 2}, {"chunks_only", true}}, {{"reverse", true}},
+      .samples({{{"chunk", 4}, {"channels", true}},
+                {{"chunk", 2}, {"chunks_only", true}},
+                {{"reverse", true}},
                 {{"channels", true}, {"decay_on_values", true}}})
       .runs<ScanCall>([](const ScanCall& o, const Inputs& in) -> Results {
         const Tensor g = in["log_decay"];
@@ -160,9 +163,10 @@ void add_linear(std::vector<Layer>& all) {
       "sin x omega]/sqrt f; mlp softplus(relu(x W1 + b1) W2 + b2); hedgehog softmax[2y, -2y], y = x W + b",
       "Katharopoulos et al. 2020 (elu1), Kasai et al. 2021 (t2r), Choromanski et al. 2021 (favor), Rahimi & Recht "
       "2007 (fourier), Zhang et al. 2024 (hedgehog)")
-      .derive({{"m", "(features or dim) if kind in ('relu', 't2r', 'mlp', 'favor') else degree*dim if kind == "
-                     "'poly_elem' else (dim + 1)**degree if kind == 'poly_kernel' else 2*(features or dim) + "
-                     "int(smoothing > 0) if kind == 'fourier' else 2*dim if kind == 'hedgehog' else dim"}})
+      .derive({{"m",
+                "(features or dim) if kind in ('relu', 't2r', 'mlp', 'favor') else degree*dim if kind == "
+                "'poly_elem' else (dim + 1)**degree if kind == 'poly_kernel' else 2*(features or dim) + "
+                "int(smoothing > 0) if kind == 'fourier' else 2*dim if kind == 'hedgehog' else dim"}})
       .input("x [..., dim]", "", "heads == 0")
       .input("x [batch, heads, n, dim]", "", "heads > 0")
       .also([](Layer& l) { feature_map_parameters(l, "", "", "dim", "True"); })
@@ -174,14 +178,14 @@ void add_linear(std::vector<Layer>& all) {
       .input("phi_q [batch, heads, n, f]", "", "direction != 'full'")
       .input("phi_k [batch, heads, n, f]")
       .input("v [batch, heads, n, dv]")
-      .input("log_decay? broadcast [batch, heads, n]", "log of what is kept at each step, <= 0",
-             "direction != 'full'")
+      .input("log_decay? broadcast [batch, heads, n]", "log of what is kept at each step, <= 0", "direction != 'full'")
       .only(Range::nonpositive)
       .input(Kind::boolean, "key_mask? [batch, n]")
       .output("[batch, heads, m if direction == 'full' else n, dv]")
       .output("state [batch, heads, f, dv + int(normalize == 'sum')]", "U and Z beside it",
               "state and form == 'recurrent'")
-      .samples({{{"direction", "causal"}, {"chunk", 4}}, {{"direction", "bidirectional"}, {"form", "quadratic"}},
+      .samples({{{"direction", "causal"}, {"chunk", 4}},
+                {{"direction", "bidirectional"}, {"form", "quadratic"}},
                 {{"direction", "two_direction_mean"}, {"chunk", 2}},
                 {{"direction", "causal"}, {"form", "recurrent"}, {"state", true}, {"use_rope", true}},
                 {{"direction", "causal"}, {"form", "recurrent"}, {"state", true}, {"normalize", "none"}}})

@@ -62,9 +62,7 @@ void add_linear_layers(std::vector<Layer>& all) {
       "S_t = gamma_h S_{t-1} + k_t' v_t, o_t = q_t S_t/sqrt(dk), RoPE on q and k; y = (swish(x Wg) * GroupNorm_h(o)) "
       "Wo",
       "Sun et al. 2023")
-      .derive({{"keys", "int(expand_k*dim)"},
-               {"values", "int(expand_v*dim)"},
-               {"g", "heads // (kv_heads or heads)"}})
+      .derive({{"keys", "int(expand_k*dim)"}, {"values", "int(expand_v*dim)"}, {"g", "heads // (kv_heads or heads)"}})
       .also(sequence)
       .also(projections)
       .dense("gate", "dim", "values", "False", "", "gate")

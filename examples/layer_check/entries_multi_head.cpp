@@ -34,10 +34,12 @@ void gate_parameters(Layer& l, const std::string& path, const std::string& item,
 
 void multi_head_parameters(Layer& l) {
   const std::string in = "heads*dk if item.source == 'query' else c if item.position in ('g2', 'g3') else dim";
-  const std::string heads = "(1 if item.position == 'g5' and item.granularity == 'elementwise' else g if item.position "
-                            "in ('g2', 'g3') else heads)";
-  const std::string channels = "(1 if item.granularity == 'headwise' else dim if item.position == 'g5' else dv if "
-                               "item.position in ('g1', 'g2') else dk)";
+  const std::string heads =
+      "(1 if item.position == 'g5' and item.granularity == 'elementwise' else g if item.position "
+      "in ('g2', 'g3') else heads)";
+  const std::string channels =
+      "(1 if item.granularity == 'headwise' else dim if item.position == 'g5' else dv if "
+      "item.position in ('g1', 'g2') else dk)";
   l.derive({{"g", "kv_heads or heads"},
             {"dk", "head_dim or dim // heads"},
             {"dv", "value_dim or dk"},
@@ -93,25 +95,28 @@ Json gates(const std::vector<Values>& list) {
 }
 
 std::vector<Values> multi_head_samples() {
-  return {gqa({}),
-          {{"heads", 2}, {"context_dim", 5}, {"map", true},
-           {"gates", gates({{{"position", "g2"}}, {{"position", "g4"}}})}},
-          gqa({{"qk_norm", true}, {"norm", "rms"}, {"residual", true}, {"gates", gates({gate_1})}, {"map", true}}),
-          gqa({{"gates", gates({{{"granularity", "headwise"}, {"bias", true}},
-                                {{"position", "g2"}, {"sharing", "scores"}},
-                                {{"position", "g3"}, {"mode", "add"}, {"activation", "silu"}},
-                                {{"position", "g4"}, {"after_qk_norm", true}},
-                                {{"position", "g5"}, {"input_independent", true}}})}}),
-          gqa({{"window", 2}, {"dilation", 2}, {"global_positions", Json::List{0}},
-               {"separate_global_projections", true}}),
-          gqa({{"position_bias", "t5"}, {"sink", "learned"}, {"qkv_bias", true}, {"out_bias", true}}),
-          gqa({{"position_bias", "toeplitz"}, {"sink", "off_by_one"}, {"ablation", "head_norm"}, {"value_dim", 3}}),
-          gqa({{"position_bias", "alibi"}, {"norm", "layer"}, {"sandwich_norm", true}, {"ablation", "silu"}}),
-          gqa({{"window", 3}, {"stream", Json::List{3, 1, 2}}}),
-          gqa({{"qk_norm", true}, {"qk_norm_kind", "layer"}, {"qk_norm_over", "width"}, {"softcap", 1.5},
-               {"rope_frequencies", Json::List{1, 0.3}}, {"rope_factor", 1.2},
-               {"gates", gates({{{"position", "g5"}, {"granularity", "headwise"}}})}}),
-          gqa({{"qk_norm", true}, {"qk_norm_over", "per_head"}, {"rope_xpos", 8}})};
+  return {
+      gqa({}),
+      {{"heads", 2}, {"context_dim", 5}, {"map", true}, {"gates", gates({{{"position", "g2"}}, {{"position", "g4"}}})}},
+      gqa({{"qk_norm", true}, {"norm", "rms"}, {"residual", true}, {"gates", gates({gate_1})}, {"map", true}}),
+      gqa({{"gates", gates({{{"granularity", "headwise"}, {"bias", true}},
+                            {{"position", "g2"}, {"sharing", "scores"}},
+                            {{"position", "g3"}, {"mode", "add"}, {"activation", "silu"}},
+                            {{"position", "g4"}, {"after_qk_norm", true}},
+                            {{"position", "g5"}, {"input_independent", true}}})}}),
+      gqa({{"window", 2}, {"dilation", 2}, {"global_positions", Json::List{0}}, {"separate_global_projections", true}}),
+      gqa({{"position_bias", "t5"}, {"sink", "learned"}, {"qkv_bias", true}, {"out_bias", true}}),
+      gqa({{"position_bias", "toeplitz"}, {"sink", "off_by_one"}, {"ablation", "head_norm"}, {"value_dim", 3}}),
+      gqa({{"position_bias", "alibi"}, {"norm", "layer"}, {"sandwich_norm", true}, {"ablation", "silu"}}),
+      gqa({{"window", 3}, {"stream", Json::List{3, 1, 2}}}),
+      gqa({{"qk_norm", true},
+           {"qk_norm_kind", "layer"},
+           {"qk_norm_over", "width"},
+           {"softcap", 1.5},
+           {"rope_frequencies", Json::List{1, 0.3}},
+           {"rope_factor", 1.2},
+           {"gates", gates({{{"position", "g5"}, {"granularity", "headwise"}}})}}),
+      gqa({{"qk_norm", true}, {"qk_norm_over", "per_head"}, {"rope_xpos", 8}})};
 }
 
 }  // namespace
@@ -122,8 +127,9 @@ void add_multi_head(std::vector<Layer>& all) {
           "x^ = norm(x); Q = x^ Wq, K = c Wk, V = c Wv, c = x^ or the context; gates g4, g3, g2; Q, K <- norm, RoPE; Y "
           "= softmax(cap(Q K'/sqrt(dk)) + bias) V; gate g1; O = concat(Y) Wo; gate g5; y = [x +] [norm'](O)",
           "Vaswani et al. 2017, Shazeer 2019 (MQA), Ainslie et al. 2023 (GQA), Qiu et al. 2025 (gates)")
-          .note("The attention of Qwen's gated models: causal, use_rope, qk_norm, residual, norm rms with norm_eps "
-                "1e-6, gates [{}].")
+          .note(
+              "The attention of Qwen's gated models: causal, use_rope, qk_norm, residual, norm rms with norm_eps "
+              "1e-6, gates [{}].")
           .also(multi_head_parameters)
           .also(perhaps_two_sequences)
           .output("[batch, n if context_dim == 0 else m, dim if project_out else heads*dv]")
@@ -135,7 +141,8 @@ void add_multi_head(std::vector<Layer>& all) {
         Results results{{"", l(in["x"], pass_of(in))}};
         if (o.map) results.push_back({"map", l.map(in["x"], pass_of(in))});
         return results;
-      }, true);
+      },
+      true);
   const auto stack = [](const AttentionStack& l, const Inputs& in) { return l(in["x"], pass_of(in)); };
   add(all, "attention_stack", "attention",
       "layers of multi_head_attention that differ in their window: hierarchical attention", "hierarchical attention")
@@ -166,12 +173,14 @@ void add_multi_head(std::vector<Layer>& all) {
       .output("[batch, n, heads*head_dim]", "", "dense")
       .output("scores [...]", "what multiplies or is added")
       .require({{"dim", 8}, {"heads", 2}, {"head_dim", 4}})
-      .samples({{{"granularity", "headwise"}, {"bias", true}}, {{"sharing", "logits"}, {"activation", "ns_sigmoid"}},
-                {{"position", "g5"}, {"heads", 1}, {"head_dim", 8}}, {{"input_independent", true}, {"mode", "add"}},
+      .samples({{{"granularity", "headwise"}, {"bias", true}},
+                {{"sharing", "logits"}, {"activation", "ns_sigmoid"}},
+                {{"position", "g5"}, {"heads", 1}, {"head_dim", 8}},
+                {{"input_independent", true}, {"mode", "add"}},
                 {{"position", "g5"}, {"granularity", "headwise"}}})
       .draft = module_layer<GateModule, GateCall>([](const GateModule& l, const Inputs& in) -> Results {
-        return {{"", l.gate(in["y"], in["x"])}, {"scores", l.gate.scores(in["x"])}};
-      });
+    return {{"", l.gate(in["y"], in["x"])}, {"scores", l.gate.scores(in["x"])}};
+  });
 }
 
 }  // namespace layer_check

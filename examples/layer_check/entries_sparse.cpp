@@ -95,8 +95,8 @@ Results run_pattern(const PatternCall& o, const Inputs& in) {
     case Pattern::residue: mask = residue_mask(o.dilation, o.causal); break;
     case Pattern::global_local: mask = global_local_mask(o.w, o.global, o.causal); break;
     case Pattern::random:
-      list = random_neighbours(m, n, {.k = o.k, .causal = o.causal, .heads = o.heads,
-                                      .seed = static_cast<uint64_t>(o.seed)});
+      list = random_neighbours(m, n,
+                               {.k = o.k, .causal = o.causal, .heads = o.heads, .seed = static_cast<uint64_t>(o.seed)});
       mask.dense = mask_of_neighbours(list, n);
       break;
     case Pattern::bigbird: {
@@ -166,14 +166,17 @@ void add_chosen(std::vector<Layer>& all) {
 void add_sparse(std::vector<Layer>& all) {
   add(all, "pattern_attention", "sparse attention", "softmax over the neighbours N_i of a pattern",
       "Child et al. 2019, Longformer, Big Bird")
-      .note("i stands for the query's position: with m queries and n keys the last query sits on the last key. "
-            "output.mask is the pattern as bool.")
+      .note(
+          "i stands for the query's position: with m queries and n keys the last query sits on the last key. "
+          "output.mask is the pattern as bool.")
       .also(qkv)
       .output("[batch, heads, m, dv]")
       .output("mask [pattern_heads, m, n]", "bool")
-      .samples({{{"pattern", "dilated"}, {"causal", true}}, {{"pattern", "residue"}, {"neighbours", true}},
+      .samples({{{"pattern", "dilated"}, {"causal", true}},
+                {{"pattern", "residue"}, {"neighbours", true}},
                 {{"pattern", "global_local"}, {"global_positions", Json::List{0, 4}}, {"neighbours", true}},
-                {{"pattern", "random"}, {"pattern_heads", 2}}, {{"pattern", "random"}, {"neighbours", true}},
+                {{"pattern", "random"}, {"pattern_heads", 2}},
+                {{"pattern", "random"}, {"neighbours", true}},
                 {{"pattern", "bigbird"}, {"window", 1}, {"random_blocks", 1}}})
       .runs<PatternCall>(run_pattern);
   add(all, "neighbour_attention", "sparse attention", "softmax over listed keys", "Child et al. 2019")

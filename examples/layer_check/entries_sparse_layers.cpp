@@ -64,21 +64,21 @@ void add_sparse_layers(std::vector<Layer>& all) {
       "Tay et al. 2020")
       .also(heads)
       .key_mask(true);
-  Layer& global_local = add(all, "global_local_attention", "sparse attention",
-                            "multi-head sliding-window attention with global positions",
-                            "Beltagy et al. 2020 (Longformer)")
-                            .also(heads)
-                            .key_mask(true);
+  Layer& global_local =
+      add(all, "global_local_attention", "sparse attention",
+          "multi-head sliding-window attention with global positions", "Beltagy et al. 2020 (Longformer)")
+          .also(heads)
+          .key_mask(true);
   for (const char* name : {"global_q", "global_k", "global_v"})
     global_local.dense(name, "dim", "width", "qkv_bias", "", "separate_global");
   global_local
-      .samples({{{"heads", 2}, {"w", 1}, {"global_positions", Json::List{0, 3}}, {"qkv_bias", true},
-                 {"out_bias", true}},
-                {{"separate_global", false}, {"w", 1}, {"global_positions", Json::List{2}}}})
+      .samples(
+          {{{"heads", 2}, {"w", 1}, {"global_positions", Json::List{0, 3}}, {"qkv_bias", true}, {"out_bias", true}},
+           {{"separate_global", false}, {"w", 1}, {"global_positions", Json::List{2}}}})
       .draft = module_layer<GlobalLocalAttention, GlobalLocalCase>(
-          [](const GlobalLocalAttention& l, const Inputs& in, const GlobalLocalCase& o) {
-            return l(in["x"], {.key_mask = in["key_mask"], .positions = o.global});
-          });
+      [](const GlobalLocalAttention& l, const Inputs& in, const GlobalLocalCase& o) {
+        return l(in["x"], {.key_mask = in["key_mask"], .positions = o.global});
+      });
 }
 
 }  // namespace layer_check

@@ -14,12 +14,8 @@ using namespace sluice;
 
 namespace {
 
-const char* kind_name(Kind k) {
-  return k == Kind::floating ? "a float tensor" : k == Kind::integer ? "i64" : "bool";
-}
-bool is_of(Kind k, DType t) {
-  return k == Kind::floating ? is_float(t) : k == Kind::integer ? t == i64 : t == boolean;
-}
+const char* kind_name(Kind k) { return k == Kind::floating ? "a float tensor" : k == Kind::integer ? "i64" : "bool"; }
+bool is_of(Kind k, DType t) { return k == Kind::floating ? is_float(t) : k == Kind::integer ? t == i64 : t == boolean; }
 
 /// Whether a condition of an input holds: clauses joined by "and". A clause is an option, or "not" and an option, or
 /// an option or its len() compared with a value, or a derived name that stands for one of these.
@@ -108,8 +104,8 @@ std::string expected_inputs(const Prepared& p) {
   std::string known;
   for (const InputInfo& i : p.layer->inputs)
     if (holds(p, i.when))
-      known += str(known.empty() ? "" : ", ", i.name, " ", i.shape, " ", kind_name(i.kind),
-                   i.optional ? " (optional)" : "");
+      known +=
+          str(known.empty() ? "" : ", ", i.name, " ", i.shape, " ", kind_name(i.kind), i.optional ? " (optional)" : "");
   return known.empty() ? "none" : known;
 }
 
@@ -168,7 +164,10 @@ Inputs checked_inputs(const Prepared& p, const std::map<std::string, Tensor>& gi
     const ShapeText shape(p, info->shape);
     if (!shape.rank_fits(x.rank()))
       fail(layer, ": input.", info->name, " has shape ", x, ", must be ", shape.explain(sizes), ": its rank is ",
-           x.rank(), ", needed is ", shape.ellipsis ? "at least " : shape.broadcast ? "at most " : "",
+           x.rank(), ", needed is ",
+           shape.ellipsis    ? "at least "
+           : shape.broadcast ? "at most "
+                             : "",
            shape.sizes.size());
     shape.bind(x.shape(), sizes);
     if (!shape.fits(x.shape(), sizes))

@@ -48,7 +48,9 @@ Layer& Layer::dense(const std::string& path, const std::string& in, const std::s
   parameter(p + "weight [" + in + ", " + out + "]", meaning, when);
   if (bias == "False") return *this;
   return parameter(p + "bias [" + out + "]", "",
-                   when == "True" ? bias : bias == "True" ? when : "(" + when + ") and " + bias);
+                   when == "True"   ? bias
+                   : bias == "True" ? when
+                                    : "(" + when + ") and " + bias);
 }
 
 Layer& Layer::norm(const std::string& path, const std::string& kind, const std::string& dim, const std::string& when) {

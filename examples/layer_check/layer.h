@@ -50,8 +50,8 @@ struct ParameterInfo {
   std::string name, shape;
   std::string meaning = {};
   std::string when = "True";
-  bool buffer = false;    // not trained: no gradient
-  bool optional = false;  // a buffer that the options determine
+  bool buffer = false;                         // not trained: no gradient
+  bool optional = false;                       // a buffer that the options determine
   std::string repeat = {}, inner_repeat = {};  // of {i} and {j}
 };
 
@@ -140,13 +140,10 @@ struct Layer {
   Layer& require(Values values) { return required = std::move(values), *this; }
   Layer& samples(std::vector<Values> sets) { return examples = std::move(sets), *this; }
   /// What several entries have in common: f(*this).
-  template <class F>
-  Layer& also(F f) { return f(*this), *this; }
+  template <class F> Layer& also(F f) { return f(*this), *this; }
   /// A function with options O, run(options, inputs), or without options, run(inputs).
-  template <class O, class Run>
-  Layer& runs(Run run);
-  template <class Run>
-  Layer& runs(Run run);
+  template <class O, class Run> Layer& runs(Run run);
+  template <class Run> Layer& runs(Run run);
 };
 
 /// A new entry at the end of the list.
@@ -174,8 +171,7 @@ inline OptionList case_options(OptionList list, const OptionList& more = {}) {
 }
 
 /// Where options keep the dtype of the parameters.
-template <class O>
-sluice::DType& dtype_in(O& o) {
+template <class O> sluice::DType& dtype_in(O& o) {
   if constexpr (requires { o.dtype; }) return o.dtype;
   else if constexpr (requires { o.heads.dtype; }) return o.heads.dtype;
   else return dtype_in(o.layer);
@@ -190,8 +186,7 @@ struct StreamOption {
 };
 
 /// For a module M with options O: run(m, inputs[, options]) → Tensor or Results. `streams`: it has the option.
-template <class M, class O, class Run>
-std::function<Draft()> module_layer(Run run, bool streams = false) {
+template <class M, class O, class Run> std::function<Draft()> module_layer(Run run, bool streams = false) {
   return [=] {
     auto o = std::make_shared<O>();
     auto stream = std::make_shared<StreamOption>();
@@ -213,10 +208,8 @@ std::function<Draft()> module_layer(Run run, bool streams = false) {
       made.run = [=](const Inputs& in) -> Results {
         if constexpr (sluice::TakesPass<M>)
           if (!stream->pieces.empty()) return results_of(run_stream(*m, in["x"], in, stream->pieces));
-        if constexpr (std::is_invocable_v<Run, const M&, const Inputs&, const O&>)
-          return results_of(run(*m, in, *o));
-        else
-          return results_of(run(*m, in));
+        if constexpr (std::is_invocable_v<Run, const M&, const Inputs&, const O&>) return results_of(run(*m, in, *o));
+        else return results_of(run(*m, in));
       };
       return made;
     };
@@ -225,8 +218,7 @@ std::function<Draft()> module_layer(Run run, bool streams = false) {
 }
 
 /// For a function without parameters of its own: run(options, inputs) → Tensor or Results.
-template <class O, class Run>
-std::function<Draft()> function_layer(Run run) {
+template <class O, class Run> std::function<Draft()> function_layer(Run run) {
   return [=] {
     auto o = std::make_shared<O>();
     Draft draft{.options = case_options(sluice::options_of(*o)), .build = {}};
@@ -244,10 +236,8 @@ struct NoOptions {
   static void describe(auto&, auto&) {}
 };
 
-template <class O, class Run>
-Layer& Layer::runs(Run run) { return draft = function_layer<O>(std::move(run)), *this; }
-template <class Run>
-Layer& Layer::runs(Run run) {
+template <class O, class Run> Layer& Layer::runs(Run run) { return draft = function_layer<O>(std::move(run)), *this; }
+template <class Run> Layer& Layer::runs(Run run) {
   return runs<NoOptions>([=](const NoOptions&, const Inputs& in) { return run(in); });
 }
 

@@ -16,7 +16,7 @@ namespace {
 
 /// The operands, scaled, and 0 at padding, which does not decay either.
 struct Operands {
-  Tensor q, k, v, decay;  // decay [batch, heads, n], or [batch, heads, n, f] with a decay of each feature
+  Tensor q, k, v, decay;      // decay [batch, heads, n], or [batch, heads, n, f] with a decay of each feature
   Tensor turned_q, turned_k;  // by RoPE, for the numerator
 
   Operands(const Tensor& phi_q, const Tensor& phi_k, const Tensor& values, const LinearAttentionForm& f)
@@ -59,7 +59,8 @@ Tensor quadratic_attention(const Tensor& phi_q, const Tensor& phi_k, const Tenso
   };
   const Tensor steps = arange(phi_k.dim(2), {i64, v.device()}), i = unsqueeze(steps, 1), j = unsqueeze(steps, 0);
   switch (f.direction) {
-    case LinearDirection::full: case LinearDirection::bidirectional: return over({});
+    case LinearDirection::full:
+    case LinearDirection::bidirectional: return over({});
     case LinearDirection::causal: return over(j <= i);
     case LinearDirection::two_direction_mean: return (over(j <= i) + over(j >= i)) * 0.5;
   }
@@ -68,8 +69,9 @@ Tensor quadratic_attention(const Tensor& phi_q, const Tensor& phi_k, const Tenso
 
 Recurrent recurrent_attention(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v, const LinearAttentionForm& f) {
   if (f.direction != LinearDirection::causal)
-    fail<ValueError>("recurrent_attention: only the causal direction can be streamed; in the others every earlier "
-                     "output would change");
+    fail<ValueError>(
+        "recurrent_attention: only the causal direction can be streamed; in the others every earlier "
+        "output would change");
   const Operands x(phi_q, phi_k, v, f);
   const Tensor one = ones({v.dim(0), v.dim(1), 1, 1}, v.options());
   Tensor u, z;

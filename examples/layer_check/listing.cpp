@@ -29,8 +29,8 @@ Json describe(const std::vector<Option>& options, const Values& examples) {
 
 Json describe(const InputInfo& i) {
   static constexpr const char* names[] = {"float", "i64", "bool"};
-  Json j = Json::Object{{"name", i.name}, {"shape", i.shape}, {"dtype", names[static_cast<int>(i.kind)]},
-                        {"optional", i.optional}};
+  Json j = Json::Object{
+      {"name", i.name}, {"shape", i.shape}, {"dtype", names[static_cast<int>(i.kind)]}, {"optional", i.optional}};
   if (i.when != "True") j["when"] = i.when;
   if (!i.meaning.empty()) j["meaning"] = i.meaning;
   return j;
@@ -54,8 +54,7 @@ Json describe(const OutputInfo& o) {
   return j;
 }
 
-template <class T>
-Json describe_all(const std::vector<T>& infos) {
+template <class T> Json describe_all(const std::vector<T>& infos) {
   Json::List list;
   for (const T& i : infos) list.push_back(describe(i));
   return list;
@@ -85,9 +84,7 @@ Json devices() {
   try {
     sluice::zeros({1}, {sluice::f32, sluice::Device::cuda()});
     there["cuda"] = "every layer";
-  } catch (const sluice::DeviceError& e) {
-    there["cuda"] = std::string("none here: ") + e.what();
-  }
+  } catch (const sluice::DeviceError& e) { there["cuda"] = std::string("none here: ") + e.what(); }
   return there;
 }
 

@@ -67,8 +67,8 @@ int run(std::vector<std::string> args) {
     const std::string& a = args[i];
     if (a == "--dtype" || a == "--device") {
       const std::string value = ++i < args.size() ? args[i] : "";
-      if (a == "--dtype" && (value == "f64" || value == "f32")) settings.dtype = value == "f64" ?
-          sluice::f64 : sluice::f32;
+      if (a == "--dtype" && (value == "f64" || value == "f32"))
+        settings.dtype = value == "f64" ? sluice::f64 : sluice::f32;
       else if (a == "--device" && (value == "cpu" || value == "cuda")) settings.device = sluice::device_named(value);
       else fail<ValueError>(a, ": must be ", a == "--dtype" ? "f64 or f32" : "cpu or cuda", " — got \"", value, "\"");
     } else if (a.starts_with("--")) {
@@ -77,8 +77,10 @@ int run(std::vector<std::string> args) {
       files.push_back(a);
     }
   }
-  if (files.size() != 2) fail<ValueError>("needs two files, CASE.safetensors and OUT.safetensors; see layer_check "
-                                          "--help");
+  if (files.size() != 2)
+    fail<ValueError>(
+        "needs two files, CASE.safetensors and OUT.safetensors; see layer_check "
+        "--help");
   sluice::save_safetensors(files[1], run_case(sluice::load_safetensors(files[0]), settings));
   return 0;
 }
@@ -89,9 +91,7 @@ int main(int argc, char** argv) {
   std::string problem;
   try {
     return run({argv + 1, argv + argc});
-  } catch (const std::bad_alloc&) {
-    problem = "out of memory";
-  } catch (const std::exception& e) {
+  } catch (const std::bad_alloc&) { problem = "out of memory"; } catch (const std::exception& e) {
     problem = e.what();
   }
   for (char& c : problem)

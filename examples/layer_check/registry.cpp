@@ -12,9 +12,9 @@ const std::vector<Layer>& layers() {
           if (o.required) l.required.try_emplace(o.name, 8);
       }
     };
-    for (auto add : {add_basic, add_positions, add_gau, add_flash, add_attention, add_multi_head,
-                     add_conversions, add_sparse, add_sinkhorn, add_sparse_layers, add_linear, add_linear_layers,
-                     add_gates, add_metrics, add_rest_of_table})
+    for (auto add :
+         {add_basic, add_positions, add_gau, add_flash, add_attention, add_multi_head, add_conversions, add_sparse,
+          add_sinkhorn, add_sparse_layers, add_linear, add_linear_layers, add_gates, add_metrics, add_rest_of_table})
       add(list);
     fill();
     add_costs(list);
@@ -30,8 +30,8 @@ const Layer& find_layer(const std::string& name) {
     if (l.name == name) return l;
     known += (known.empty() ? "" : ", ") + l.name, names.push_back(l.name);
   }
-  sluice::fail<sluice::ValueError>("unknown layer \"", name, "\"", sluice::did_you_mean(name, names), "; known: ",
-                                   known);
+  sluice::fail<sluice::ValueError>("unknown layer \"", name, "\"", sluice::did_you_mean(name, names),
+                                   "; known: ", known);
 }
 
 Json object(const Values& values) { return Json::Object(values.begin(), values.end()); }

@@ -21,8 +21,7 @@ constexpr std::string_view kInput = "input.", kParam = "param.", kCotangent = "c
 /// "a", "b", "c", and how many more.
 std::string in_quotes(const std::vector<std::string>& names) {
   std::string s;
-  for (std::size_t i = 0; i < std::min<std::size_t>(names.size(), 20); ++i)
-    s += str(i ? ", " : "", '"', names[i], '"');
+  for (std::size_t i = 0; i < std::min<std::size_t>(names.size(), 20); ++i) s += str(i ? ", " : "", '"', names[i], '"');
   return names.size() > 20 ? str(s, " and ", names.size() - 20, " more") : s;
 }
 
@@ -107,9 +106,7 @@ Json parse_config(const std::string& text) {
   Json config;
   try {
     config = parse_json(text);
-  } catch (const ValueError& e) {
-    fail<ValueError>("config is not an object of options: ", e.what());
-  }
+  } catch (const ValueError& e) { fail<ValueError>("config is not an object of options: ", e.what()); }
   if (!config.as<Json::Object>()) fail<ValueError>("config is not an object of options — got ", config);
   return config;
 }

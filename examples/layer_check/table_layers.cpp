@@ -40,10 +40,10 @@ std::function<Draft()> table_layer(const std::string& name, bool streams) {
                    const std::shared_ptr<AnyLayer> layer = held->draft.build(rng);
                    return Instance{layer->state(), [layer](const auto& state) { layer->load(state); },
                                    [=](const Inputs& in) { return run(*layer, in, held->stream.pieces); },
-                                  [layer](Device device) {
-                                    layer->move(device);
-                                    return layer->state();
-                                  }};
+                                   [layer](Device device) {
+                                     layer->move(device);
+                                     return layer->state();
+                                   }};
                  }};
   };
 }
@@ -85,8 +85,7 @@ void add_rest_of_table(std::vector<Layer>& all) {
     if (row.context)
       layer.input("context [batch, m, context_dim or dim]")
           .input(Kind::boolean, "key_mask? [batch, m]", "of the context");
-    else if (row.key_mask)
-      layer.key_mask(!row.streams);
+    else if (row.key_mask) layer.key_mask(!row.streams);
   }
 }
 

@@ -41,7 +41,8 @@ double bits_per_byte(const std::function<Tensor(const Tensor&)>& model, std::str
     if (std::exchange(turn, (turn + 1) % ranks.size()) != ranks.rank()) starts.clear();
     if (starts.empty()) return;
     Tensor window = bytes_at(text, starts, n + 1, device);
-    Tensor loss = cross_entropy(model(narrow(window, 1, 0, n)), narrow(window, 1, 1, n), {.reduction = Reduction::none});
+    Tensor loss =
+        cross_entropy(model(narrow(window, 1, 0, n)), narrow(window, 1, 1, n), {.reduction = Reduction::none});
     std::vector<double> values = loss.to_vector<double>();
     for (std::size_t b = 0; b < starts.size(); ++b)
       for (int64_t i = starts[b] == 0 ? 0 : half; i < n; ++i, ++counted)
@@ -61,7 +62,8 @@ std::string sample(const ByteLm& model, std::string_view prompt, int64_t count, 
   const std::string_view begin = prompt.empty() ? std::string_view("\n") : prompt;
   const Tensor tokens = bytes_at(begin, {0}, static_cast<int64_t>(begin.size()), model.head.weight.device());
   std::string out;
-  for (const int64_t byte : generate(model, tokens, {.tokens = count, .temperature = temperature}, rng).to_vector<int64_t>())
+  for (const int64_t byte :
+       generate(model, tokens, {.tokens = count, .temperature = temperature}, rng).to_vector<int64_t>())
     out += static_cast<char>(byte);
   return out;
 }

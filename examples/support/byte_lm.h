@@ -45,7 +45,8 @@ struct ByteLm {
   }
 };
 
-/// Of a step when the share `done` of the training is over: warm-up over the first 2 %, then a cosine down to a twentieth.
+/// Of a step when the share `done` of the training is over: warm-up over the first 2 %, then a cosine down to a
+/// twentieth.
 double learning_rate(double lr, double done);
 
 /// Windows of n + 1 bytes at random places: inputs and targets, each [batch, n] i64.
@@ -56,8 +57,8 @@ Batch random_batch(std::string_view text, int64_t batch, int64_t n, Rng& rng, De
 
 /// Bits per byte of `text`, every byte predicted from at least n/2 earlier ones (fewer at the start). The model
 /// turns bytes [batch, n] into logits [batch, n, 256]. Several ranks share the work and get the same figure.
-double bits_per_byte(const std::function<Tensor(const Tensor&)>& model, std::string_view text, int64_t n, Device device = cpu,
-                     const Communicator& ranks = {});
+double bits_per_byte(const std::function<Tensor(const Tensor&)>& model, std::string_view text, int64_t n,
+                     Device device = cpu, const Communicator& ranks = {});
 
 /// Continues `prompt` by `count` bytes, as a stream.
 std::string sample(const ByteLm& model, std::string_view prompt, int64_t count, double temperature, Rng& rng);

@@ -24,8 +24,7 @@ struct ClassifyOptions {
 };
 
 /// % of y that the model finds.
-template <class Model>
-double accuracy(const Model& model, const Labelled& data, int64_t batch = 256) {
+template <class Model> double accuracy(const Model& model, const Labelled& data, int64_t batch = 256) {
   NoGrad guard;
   double right = 0;
   for (int64_t at = 0; at < data.y.dim(0); at += batch) {

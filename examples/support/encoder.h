@@ -1,4 +1,5 @@
-// Stacks of layers that read a sequence in both directions, with equal numbers of weights: GAU, FLASH, or a Transformer.
+// Stacks of layers that read a sequence in both directions, with equal numbers of weights: GAU, FLASH, or a
+// Transformer.
 #pragma once
 
 #include <sluice/layers/attention/transformer_block.h>
@@ -40,8 +41,10 @@ struct Encoder {
       if (o.mixing == Mixing::gau)
         gau.emplace_back(GauOptions{.dim = o.dim, .key_dim = o.key_dim, .kind = o.kind, .dropout = o.dropout}, rng);
       if (o.mixing == Mixing::flash)
-        flash.emplace_back(FlashOptions{.dim = o.dim, .key_dim = o.key_dim, .chunk = o.chunk, .norm = NormKind::layer,
-                                        .dropout = o.dropout}, rng);
+        flash.emplace_back(
+            FlashOptions{
+                .dim = o.dim, .key_dim = o.key_dim, .chunk = o.chunk, .norm = NormKind::layer, .dropout = o.dropout},
+            rng);
       if (o.mixing == Mixing::softmax && i % 2 == 0) blocks.push_back(encoder_block(o, rng));
     }
   }

@@ -10,10 +10,10 @@
 namespace sluice::examples {
 
 inline constexpr std::array<const char*, 10> kFashion = {"t-shirt", "trousers", "pullover", "dress", "coat",
-                                                         "sandal", "shirt", "sneaker", "bag", "ankle boot"};
+                                                         "sandal",  "shirt",    "sneaker",  "bag",   "ankle boot"};
 
-/// Pictures f32 [count, 28, 28] of about unit variance, and labels. part: "train" or "t10k". IOError when the files are not
-/// in `folder`.
+/// Pictures f32 [count, 28, 28] of about unit variance, and labels. part: "train" or "t10k". IOError when the files are
+/// not in `folder`.
 inline Labelled read_fashion(const std::string& folder, const std::string& part) {
   const Tensor pixels = read_idx(folder + "/" + part + "-images-idx3-ubyte.gz");
   return {(pixels / 255 - 0.286) / 0.353, read_idx(folder + "/" + part + "-labels-idx1-ubyte.gz", i64)};

@@ -35,8 +35,8 @@ void catch_interrupts() {
     action.sa_flags = SA_RESTART;  // a file being written is not cut short
     sigemptyset(&action.sa_mask);
     if (sigaction(signal, &action, nullptr) != 0) {
-      throw std::runtime_error("catch_interrupts: cannot handle signal " + std::to_string(signal) +
-                               " — " + std::strerror(errno));
+      throw std::runtime_error("catch_interrupts: cannot handle signal " + std::to_string(signal) + " — " +
+                               std::strerror(errno));
     }
   }
 }

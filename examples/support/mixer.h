@@ -19,12 +19,13 @@ struct Mixer {
   Layer layer;
 
   template <class L>
-    requires std::is_constructible_v<Layer, L>
-  Mixer(L l) : layer(std::move(l)) {
-    std::visit([this](const auto& f) {
-      if constexpr (requires { f.options.heads.dim; }) norm = Norm({f.options.heads.dim, NormKind::layer});
-      else if (!complete(f)) norm = Norm({f.options.dim, NormKind::layer});
-    }, layer);
+  requires std::is_constructible_v<Layer, L> Mixer(L l) : layer(std::move(l)) {
+    std::visit(
+        [this](const auto& f) {
+          if constexpr (requires { f.options.heads.dim; }) norm = Norm({f.options.heads.dim, NormKind::layer});
+          else if (!complete(f)) norm = Norm({f.options.dim, NormKind::layer});
+        },
+        layer);
   }
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const {
     return std::visit([&](const auto& f) { return complete(f) ? f(x, pass) : x + f(norm(x), pass); }, layer);
@@ -36,8 +37,7 @@ struct Mixer {
   }
 
  private:
-  template <class L>
-  static constexpr bool complete(const L&) {
+  template <class L> static constexpr bool complete(const L&) {
     return std::is_same_v<L, Gau> || std::is_same_v<L, Flash>;
   }
 };

@@ -12,8 +12,7 @@ namespace {
 
 /// Open-addressing map from a 64-bit key; each slot carries a flag that says it is taken.
 /// (Every 64-bit key is a legal n-gram, so no special key could mark an empty slot.)
-template <class Value>
-class FlatMap {
+template <class Value> class FlatMap {
  public:
   FlatMap() : slots_(1 << 10) {}
 
@@ -67,8 +66,7 @@ struct Context {
 
 /// Calls f(position, context, gram) for each position of `text` that has `length` bytes before it; gram is
 /// the context with the byte at that position appended.
-template <class F>
-void for_each_gram(std::string_view text, int length, F&& f) {
+template <class F> void for_each_gram(std::string_view text, int length, F&& f) {
   const std::uint64_t context_mask = (std::uint64_t{1} << (8 * length)) - 1;
   std::uint64_t history = 0;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -107,12 +105,10 @@ void refine(std::string_view train, std::string_view test, int length, std::vect
 
 }  // namespace
 
-std::vector<double> witten_bell_table(std::string_view train, std::string_view test,
-                                      int max_order) {
+std::vector<double> witten_bell_table(std::string_view train, std::string_view test, int max_order) {
   if (max_order < 1 || max_order > kMaxNgramOrder) {
-    throw std::invalid_argument("witten_bell_table: order must be in 1 … " +
-                                std::to_string(kMaxNgramOrder) + " — got " +
-                                std::to_string(max_order));
+    throw std::invalid_argument("witten_bell_table: order must be in 1 … " + std::to_string(kMaxNgramOrder) +
+                                " — got " + std::to_string(max_order));
   }
   if (test.empty()) throw std::invalid_argument("witten_bell_table: the test text is empty");
 

@@ -34,9 +34,7 @@ std::string default_of(const Option& o) {
 
 int run_program(int (*program)(int, char**), int argc, char** argv) try {
   return program(argc, argv);
-} catch (const HelpShown&) {
-  return 0;
-} catch (const std::exception& e) {
+} catch (const HelpShown&) { return 0; } catch (const std::exception& e) {
   std::fprintf(stderr, "error: %s\n", e.what());
   return 1;
 }

@@ -10,7 +10,8 @@ namespace sluice::examples {
 void parse_flags(const std::string& program, const std::string& purpose, const OptionList& options, int argc,
                  char** argv);
 
-/// All that main() does: the status is that of program(argc, argv), 0 after --help, and 1 for an exception, which is printed.
+/// All that main() does: the status is that of program(argc, argv), 0 after --help, and 1 for an exception, which is
+/// printed.
 int run_program(int (*program)(int, char**), int argc, char** argv);
 
 }  // namespace sluice::examples

@@ -1,5 +1,5 @@
-// Layers of other packages in Sluice's words: the options that make ours theirs, and their names of the weights. Used by
-// port_*.cpp, and by the test that checks every gradient of them.
+// Layers of other packages in Sluice's words: the options that make ours theirs, and their names of the weights. Used
+// by port_*.cpp, and by the test that checks every gradient of them.
 #pragma once
 
 #include <sluice/layers/gau/flash_model.h>
@@ -9,8 +9,7 @@
 
 namespace sluice::examples {
 
-template <class Options>
-struct Port {
+template <class Options> struct Port {
   Options options;
   PyTorchRules rules;
 };
@@ -65,10 +64,15 @@ inline Port<FlashModelOptions> flash_transformer() {
            {"(layers\\.\\d+\\.norm)\\.weight", "$1.g"},
            {"\\.out\\.", ".to_out."},
            {"t5_bias", "rel_pos_bias.relative_attention_bias.weight"},
-           // U | V | Z here, V | U and Z there; rows of γ and β: q_quad, k_quad, q_lin, k_lin here, both queries first there.
+           // U | V | Z here, V | U and Z there; rows of γ and β: q_quad, k_quad, q_lin, k_lin here, both queries first
+           // there.
            {"\\.in\\.", "", {.pieces = {{".to_hidden.0.", e, 1}, {".to_hidden.0.", e, 0}, {".to_qk.0.", s}}}},
-           {"gamma|beta", "", {.pieces = {{"qk_offset_scale.$&", 1, 0}, {"qk_offset_scale.$&", 1, 2},
-                                          {"qk_offset_scale.$&", 1, 1}, {"qk_offset_scale.$&", 1, 3}}}}}};
+           {"gamma|beta",
+            "",
+            {.pieces = {{"qk_offset_scale.$&", 1, 0},
+                        {"qk_offset_scale.$&", 1, 2},
+                        {"qk_offset_scale.$&", 1, 1},
+                        {"qk_offset_scale.$&", 1, 3}}}}}};
 }
 
 }  // namespace sluice::examples

@@ -25,8 +25,8 @@ std::string traffic_table(const Traffic& traffic) {
   std::string text = "sent by this rank   calls  messages          MB  ms in messages\n";
   for (const auto& [kind, c] : traffic.by_kind) {
     char line[160];
-    std::snprintf(line, sizeof line, "%-18s %6lld %9lld %11.3f %15.3f\n", kind.c_str(), (long long)c.calls, (long long)c.messages,
-                  double(c.bytes) * 1e-6, 1000 * c.seconds);
+    std::snprintf(line, sizeof line, "%-18s %6lld %9lld %11.3f %15.3f\n", kind.c_str(), (long long)c.calls,
+                  (long long)c.messages, double(c.bytes) * 1e-6, 1000 * c.seconds);
     text += line;
   }
   return text;

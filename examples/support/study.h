@@ -30,8 +30,8 @@ inline double last_tenth(const std::vector<double>& y) {
   return std::accumulate(y.end() - n, y.end(), 0.0) / double(n);
 }
 
-/// Prints what the program found, one line of fields separated by tabs: `figure` of the model that the program is about,
-/// `baseline` of what it must beat, whether it does, and the seed.
+/// Prints what the program found, one line of fields separated by tabs: `figure` of the model that the program is
+/// about, `baseline` of what it must beat, whether it does, and the seed.
 inline void print_result(const char* program, const std::string& figure, const std::string& baseline, bool beaten,
                          int64_t seed) {
   std::printf("result\t%s\t%s\t%s\t%s\t%lld\n", program, figure.c_str(), baseline.c_str(), beaten ? "yes" : "no",

@@ -17,7 +17,8 @@ AttentionGate::AttentionGate(AttentionGateOptions o, int64_t dim, int64_t h, int
                      ", head_dim=", head_dim);
   const bool dense = o.position == GatePosition::g5;
   if (dense && heads != 1 && o.granularity != GateGranularity::headwise)
-    fail<ValueError>("attention_gate: the dense output (g5) has no heads, unless scores are headwise — got heads=", heads);
+    fail<ValueError>("attention_gate: the dense output (g5) has no heads, unless scores are headwise — got heads=",
+                     heads);
   if (dense && o.sharing != GateSharing::none)
     fail<ValueError>("attention_gate: the dense output (g5) has no heads to share scores among");
   if (o.after_qk_norm && o.position != GatePosition::g3 && o.position != GatePosition::g4)
@@ -60,7 +61,8 @@ Tensor AttentionGate::scores(const Tensor& x) const {
 
 Tensor AttentionGate::operator()(const Tensor& y, const Tensor& x) const {
   ModuleScope scope(this, type);
-  const bool dense = options.position == GatePosition::g5, parts = dense && options.granularity == GateGranularity::headwise;
+  const bool dense = options.position == GatePosition::g5,
+             parts = dense && options.granularity == GateGranularity::headwise;
   const bool fits = x.rank() == 3 && y.rank() == (dense ? 3 : 4) && y.dim(0) == x.dim(0) && y.dim(-2) == x.dim(1) &&
                     y.dim(-1) == (dense ? heads * head_dim : head_dim) && (dense || y.dim(1) == heads);
   if (!fits)

@@ -27,9 +27,9 @@ enum class GateGranularity {
 constexpr const char* choices(GateGranularity) { return "elementwise headwise"; }
 enum class GateMode { multiply, add };  // Y ⊙ s or Y + s (the paper adds with SiLU)
 enum class GateSharing {
-  none,      // head-specific
-  scores,    // scores averaged over heads; W keeps its full size
-  logits,    // logits averaged over heads, then activated
+  none,    // head-specific
+  scores,  // scores averaged over heads; W keeps its full size
+  logits,  // logits averaged over heads, then activated
 };
 constexpr const char* choices(GateSharing) { return "none scores logits"; }
 constexpr const char* choices(GateMode) { return "multiply add"; }

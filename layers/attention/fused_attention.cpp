@@ -55,9 +55,9 @@ Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
          "; need [batch, heads, n, d], [batch, heads, n, d], [batch, heads, n, dv]");
   if (broadcast("fused_attention", gate.shape(), v.shape()) != v.shape())
     fail("fused_attention: gate=", gate, " does not broadcast to v=", v);
-  return mixture(q, k, v, gate, form, key_mask,
-                 [&](const AttentionOptions& a) { return sequence_attention(q, k, v, a, rng); },
-                 [&](const LinearParts& p) { return sequence_scan(p.q, p.k, p.values, {}, {.chunk = form.chunk}); });
+  return mixture(
+      q, k, v, gate, form, key_mask, [&](const AttentionOptions& a) { return sequence_attention(q, k, v, a, rng); },
+      [&](const LinearParts& p) { return sequence_scan(p.q, p.k, p.values, {}, {.chunk = form.chunk}); });
 }
 
 FusedAttention::FusedAttention(FusedAttentionOptions given, Rng& rng) : options(given) {
@@ -65,7 +65,9 @@ FusedAttention::FusedAttention(FusedAttentionOptions given, Rng& rng) : options(
   const HeadsOptions& h = options.heads = checked_heads("fused_attention", given.heads, {.grouped = false});
   check_options("fused_attention", o);
   heads = Heads(h, rng);
-  const int64_t scores = o.gate == FusedGate::per_channel ? h.heads * h.value_dim : o.gate == FusedGate::per_head ? h.heads : 1;
+  const int64_t scores = o.gate == FusedGate::per_channel ? h.heads * h.value_dim
+                         : o.gate == FusedGate::per_head  ? h.heads
+                                                          : 1;
   gate = Linear({h.dim, scores, false, o.gate_init, h.dtype}, rng);
   gate.bias = init_vector(scores, o.gate_bias, h.dtype);
 }

@@ -22,7 +22,7 @@ struct FusedAttentionForm {
   bool causal = false;  // token i sees tokens j <= i
   double eps = 1e-6;    // of the linear part's denominator
   int64_t chunk = 64;   // tokens per step of the scan; changes rounding only
-  double dropout = 0;  // on the softmax weights; needs rng
+  double dropout = 0;   // on the softmax weights; needs rng
 };
 /// Returns the mixture for q, k [batch, heads, n, d], v [batch, heads, n, dv] and a gate that broadcasts to
 /// [batch, heads, n, dv]. key_mask must be bool [batch, n]; padded keys and values may hold NaN. O(n) memory.

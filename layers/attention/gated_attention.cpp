@@ -6,8 +6,12 @@ MultiHeadAttentionOptions gated_attention_options(const GatedAttentionOptions& o
   MultiHeadAttentionOptions m{.heads = checked_layer("gated_attention", o).heads};
   auto gate = [&](bool on, GatePosition position, GateSource source = GateSource::input) {
     if (on)
-      m.gates.push_back({.position = position, .granularity = o.granularity, .source = source, .bias = true,
-                         .bias_init = o.gate_bias, .init = o.gate_init});
+      m.gates.push_back({.position = position,
+                         .granularity = o.granularity,
+                         .source = source,
+                         .bias = true,
+                         .bias_init = o.gate_bias,
+                         .init = o.gate_init});
   };
   gate(o.output != OutputGate::none, GatePosition::g1,
        o.output == OutputGate::from_query ? GateSource::query : GateSource::input);

@@ -16,7 +16,8 @@ namespace {
 /// The mean of x [batch, m, w] over its real rows, [batch, 1, w].
 Tensor mean_of_rows(const Tensor& x, const Tensor& row_mask) {
   if (!row_mask.defined() && in_sequence())
-    return sequence_sum(sum(x, {1}, keep)) * (1 / static_cast<double>(std::max<int64_t>(1, sequence_piece(x.dim(1)).total)));
+    return sequence_sum(sum(x, {1}, keep)) *
+           (1 / static_cast<double>(std::max<int64_t>(1, sequence_piece(x.dim(1)).total)));
   if (!row_mask.defined()) return x.dim(1) > 0 ? mean(x, {1}, keep) : sum(x, {1}, keep);  // the mean of no rows is 0
   const Tensor real = unsqueeze(to(row_mask, x.dtype()), -1);
   const Tensor count = sequence_sum(sum(real, {1}, keep));
@@ -26,8 +27,8 @@ Tensor mean_of_rows(const Tensor& x, const Tensor& row_mask) {
 }  // namespace
 
 GatedCrossAttention::GatedCrossAttention(GatedCrossAttentionOptions o, Rng& rng)
-    : options(checked_layer("gated_cross_attention", o,
-                            {.cross = true, .grouped = false, .causal = false, .rope = false})),
+    : options(
+          checked_layer("gated_cross_attention", o, {.cross = true, .grouped = false, .causal = false, .rope = false})),
       heads(options.heads, rng) {
   HeadsOptions& h = options.heads;
   h.context_dim = h.source_dim();
@@ -50,7 +51,8 @@ Tensor GatedCrossAttention::operator()(const Tensor& given, const Pass& pass) co
   Call call(*this, "gated_cross_attention", given, h.dim, pass);
   call.check_causal(o.reading == CrossGate::per_query || o.reading == CrossGate::flamingo,
                     "the readings `pooled` and `literal` mix queries, and cannot be streamed");
-  if (o.reading == CrossGate::literal) detail::not_cut("gated_cross_attention", "the literal reading gates key j by query j");
+  if (o.reading == CrossGate::literal)
+    detail::not_cut("gated_cross_attention", "the literal reading gates key j by query j");
   const std::vector<Tensor> seen = call.of_context([&] {
     const Tensor source = call.context(h.source_dim());
     return std::vector<Tensor>{detail::split_heads(heads.k(source), h.heads),

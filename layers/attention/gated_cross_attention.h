@@ -26,8 +26,9 @@ struct GatedCrossAttentionOptions {
 
   static void describe(auto& o, auto& f) {
     f.nested("", o.heads);
-    f("reading", o.reading, "per_query g*Attn(g*Q, K, V); pooled: the gate of mean(Q); literal: row j gates key j, m = "
-                            "n; flamingo: tanh(alpha)*Attn(Q, K, V)");
+    f("reading", o.reading,
+      "per_query g*Attn(g*Q, K, V); pooled: the gate of mean(Q); literal: row j gates key j, m = "
+      "n; flamingo: tanh(alpha)*Attn(Q, K, V)");
     f.training("gate_bias", o.gate_bias, any_number(), "initial b of the gates");
     f.nested("gate_init_", o.gate_init);
   }

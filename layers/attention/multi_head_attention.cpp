@@ -195,8 +195,7 @@ Tensor MultiHeadAttention::operator()(const Tensor& x, const Pass& pass) const {
   if (const AttentionGate* gate = rows.q.defined() ? nullptr : gate_of_attention(p.q)) {
     y = gate->attend(p.q, p.k, p.v, p.from.of(*gate), p.attention, call.rng());
   } else {
-    if (rows.q.defined())
-      y = detail::attention_with_rows(preset_.name, p.q, p.k, p.v, p.attention, rows, call.rng());
+    if (rows.q.defined()) y = detail::attention_with_rows(preset_.name, p.q, p.k, p.v, p.attention, rows, call.rng());
     else if (cross()) y = attention(p.q, p.k, p.v, p.attention, call.rng());
     else y = sequence_attention(p.q, p.k, p.v, p.attention, call.rng());
     y = options.ablation == SdpaAblationKind::silu ? silu(y) : ablation(y);

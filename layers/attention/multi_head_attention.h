@@ -71,13 +71,13 @@ struct MultiHeadAttentionOptions {
   std::optional<double> scale = std::nullopt;  // of the scores; default 1/√dk
   double softcap = 0;                          // see AttentionOptions (Gemma 2: 50)
   PositionBias position_bias = PositionBias::none;
-  T5BucketOptions t5 = {};        // the layer sets t5.causal
-  int64_t max_length = 512;       // of the Toeplitz table
+  T5BucketOptions t5 = {};   // the layer sets t5.causal
+  int64_t max_length = 512;  // of the Toeplitz table
   AttentionSink sink = AttentionSink::none;
 
   NormKind norm = NormKind::none;  // pre-norm
   double norm_eps = 1e-5;
-  bool sandwich_norm = false;      // a second norm, on the output before the residual
+  bool sandwich_norm = false;  // a second norm, on the output before the residual
 
   std::vector<AttentionGateOptions> gates = {};  // gates of one place apply in this order
   SdpaAblationKind ablation = SdpaAblationKind::none;
@@ -178,7 +178,7 @@ struct MultiHeadAttention {
 
  private:
   struct Sources {
-    Tensor x;  // the layer's input after its pre-norm, or the context
+    Tensor x;       // the layer's input after its pre-norm, or the context
     Tensor q = {};  // x·Wq
     const Tensor& of(const AttentionGate& g) const { return g.options.source == GateSource::query ? q : x; }
   };

@@ -13,9 +13,9 @@ MultiHeadAttentionOptions checked(const char* layer, MultiHeadAttentionOptions o
   std::sort(o.global.begin(), o.global.end());
   o.global.erase(std::unique(o.global.begin(), o.global.end()), o.global.end());
   if (o.heads.context_dim > 0 && (o.heads.causal || o.window > 0 || o.dilation > 1 || !o.global.empty() ||
-                                  o.heads.use_rope ||
-                            o.position_bias != PositionBias::none))
-    fail<ValueError>(layer, ": cross attention has no common positions; it takes neither causal, window, "
+                                  o.heads.use_rope || o.position_bias != PositionBias::none))
+    fail<ValueError>(layer,
+                     ": cross attention has no common positions; it takes neither causal, window, "
                      "dilation, global, RoPE nor a position bias");
   auto gate_at = [&](GatePosition p) {
     return std::any_of(o.gates.begin(), o.gates.end(), [p](const AttentionGateOptions& g) { return g.position == p; });
@@ -24,23 +24,24 @@ MultiHeadAttentionOptions checked(const char* layer, MultiHeadAttentionOptions o
     fail<ValueError>(layer, ": project_out = false leaves nothing for G5 and sandwich_norm");
   const bool inner_gates = gate_at(GatePosition::g2) || gate_at(GatePosition::g3) || gate_at(GatePosition::g4);
   if (o.separate_global_projections && inner_gates)
-    fail<ValueError>(layer, ": separate_global_projections have no gates of their own; "
+    fail<ValueError>(layer,
+                     ": separate_global_projections have no gates of their own; "
                      "only G1 and G5 fit");
   if (o.ablation != SdpaAblationKind::none && gate_at(GatePosition::g1))
     fail<ValueError>(layer, ": the ablations take the place of gate G1; need one or the other");
   for (const AttentionGateOptions& g : o.gates)
-    if (g.position == GatePosition::g5 && g.granularity == GateGranularity::headwise && o.heads.dim % o.heads.heads != 0)
+    if (g.position == GatePosition::g5 && g.granularity == GateGranularity::headwise &&
+        o.heads.dim % o.heads.heads != 0)
       fail<ValueError>(layer, ": a headwise gate at g5 needs heads=", o.heads.heads, " to divide dim=", o.heads.dim);
-  if (o.sandwich_norm && o.norm == NormKind::none)
-    fail<ValueError>(layer, ": sandwich_norm needs a norm");
+  if (o.sandwich_norm && o.norm == NormKind::none) fail<ValueError>(layer, ": sandwich_norm needs a norm");
   if (o.qk_norm && o.qk_norm_over == QkNormOver::per_head &&
       (o.qk_norm_kind == NormKind::scale || o.qk_norm_kind == NormKind::scale_l2))
     fail<ValueError>(layer, ": qk_norm_over per_head takes the kinds layer, rms and rms_plain — got ",
                      name_of(o.qk_norm_kind));
   const bool t5_fits = o.t5.buckets >= 4 && o.t5.buckets % 4 == 0 && o.t5.max_distance > o.t5.buckets;
   if (o.position_bias == PositionBias::t5 && !t5_fits)
-    fail<ValueError>(layer, ": T5 needs buckets divisible by 4 and max_distance > buckets — got ",
-                     o.t5.buckets, ", ", o.t5.max_distance);
+    fail<ValueError>(layer, ": T5 needs buckets divisible by 4 and max_distance > buckets — got ", o.t5.buckets, ", ",
+                     o.t5.max_distance);
   o.t5.causal = o.heads.causal;
   return o;
 }

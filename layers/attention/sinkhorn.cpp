@@ -24,7 +24,8 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 
 void refuse_causal(const char* op, bool causal) {
   if (causal)
-    fail<ValueError>(op, ": cannot be causal: the only lower triangular matrix whose rows and columns all sum to 1 is "
+    fail<ValueError>(op,
+                     ": cannot be causal: the only lower triangular matrix whose rows and columns all sum to 1 is "
                      "the identity, so that every token would see itself alone");
 }
 
@@ -73,8 +74,8 @@ Tensor sinkhorn(const Tensor& scores, const SinkhornOptions& o, Rng* rng) {
     fail("sinkhorn: got scores=", scores, "; need [..., n, n]: other matrices cannot have unit row and column sums");
   detail::check_float("sinkhorn", scores);
   if (o.iterations < 0 || !(o.gumbel >= 0) || std::isnan(o.lambda))
-    fail<ValueError>("sinkhorn: need iterations >= 0 and gumbel >= 0 — got iterations=", o.iterations, ", gumbel=",
-                     o.gumbel, ", lambda=", o.lambda);
+    fail<ValueError>("sinkhorn: need iterations >= 0 and gumbel >= 0 — got iterations=", o.iterations,
+                     ", gumbel=", o.gumbel, ", lambda=", o.lambda);
   if (o.allowed.defined() &&
       (o.allowed.dtype() != boolean || broadcast("sinkhorn", o.allowed.shape(), scores.shape()) != scores.shape()))
     fail("sinkhorn: allowed=", o.allowed, " of ", o.allowed.dtype(), " does not fit scores=", scores, "; need bool");
@@ -102,8 +103,8 @@ Tensor sinkhorn(const Tensor& scores, const SinkhornOptions& o, Rng* rng) {
   return exp(l);
 }
 
-Tensor sinkhorn_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
-                          const SinkhornAttentionOptions& o, Rng* rng) {
+Tensor sinkhorn_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const SinkhornAttentionOptions& o,
+                          Rng* rng) {
   const char* op = "sinkhorn_attention";
   refuse_causal(op, o.causal);
   detail::not_cut(op, "its weights are divided over all queries and all keys in turns");

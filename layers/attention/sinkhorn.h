@@ -53,21 +53,21 @@ struct SinkhornAttentionOptions {
   std::optional<double> scale = std::nullopt;  // of q·k; default 1/√d
   /// bool [batch or 1, n], false for padding: rows and columns of padding are left out, and their outputs are 0.
   Tensor keys = {};
-  int64_t top_k = 0;     // > 0: keep the k largest weights of each row, scaled to the sum 1
-  double dropout = 0;    // on the weights
-  bool causal = false;   // true throws ValueError
+  int64_t top_k = 0;    // > 0: keep the k largest weights of each row, scaled to the sum 1
+  double dropout = 0;   // on the weights
+  bool causal = false;  // true throws ValueError
 };
 /// sinkhorn(scale·q kᵀ)·v. The operands are those of attention() with m = n. O(n²) memory.
 Tensor sinkhorn_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                           const SinkhornAttentionOptions& options = {}, Rng* rng = nullptr);
 
 struct SinkhornBlockOptions {
-  int64_t block = 64;  // B
+  int64_t block = 64;                                                // B
   SinkhornOptions sinkhorn = {.lambda = 1 / 0.75, .iterations = 8};  // of blocks
   std::optional<double> scale = std::nullopt;                        // of q·k; default 1/√d
   Tensor keys = {};                                                  // bool [batch or 1, n]
   double dropout = 0;                                                // on the weights
-  bool causal = false;  // true throws ValueError
+  bool causal = false;                                               // true throws ValueError
 };
 /// The soft permutation P of blocks, [batch, heads, G, G], G = ⌈n/B⌉: P = sinkhorn(A), A_gh = scale·(mean of q's block
 /// g)·(mean of k's block h). Means are over real tokens.

@@ -121,7 +121,8 @@ Tensor attend_above(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, 
   const bool self = options.include_self.value_or(options.mode != ThresholdMode::soft);
   Tensor diagonal;
   if (self && first) {
-    const Tensor at = arange(static_cast<double>(*first), static_cast<double>(*first + scores[2]), 1, {i64, q.device()});
+    const Tensor at =
+        arange(static_cast<double>(*first), static_cast<double>(*first + scores[2]), 1, {i64, q.device()});
     diagonal = eq(unsqueeze(at, 1), unsqueeze(arange(scores[3], {i64, q.device()}), 0));
   } else if (self) {
     diagonal = visible_pairs({.window = 1}, 1, 1, scores[2], scores[3], q.device());

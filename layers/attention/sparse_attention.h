@@ -20,16 +20,16 @@ struct NeighbourOptions {
   double dropout = 0;                          // on the weights
 };
 /// Attention over listed keys, by gather. `neighbours` must be i64 [heads or 1, m, K] or [m, K]; −1 stands for no key.
-/// layers/attention/sparse_masks.h creates these lists. A key that is listed twice counts twice. O(m·K·(d + dv)) time and
-/// memory. Throws ValueError for an entry outside [−1, n).
+/// layers/attention/sparse_masks.h creates these lists. A key that is listed twice counts twice. O(m·K·(d + dv)) time
+/// and memory. Throws ValueError for an entry outside [−1, n).
 Tensor neighbour_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& neighbours,
                            const NeighbourOptions& options = {}, Rng* rng = nullptr);
 
 // -- top-k (Zhao et al. 2019, "Explicit Sparse Transformer") -------------------------------------------------
 
 struct TopKOptions {
-  int64_t k;                         // keys that a query keeps
-  TopKTies ties = TopKTies::index;   // which keys of equal scores are kept
+  int64_t k;                        // keys that a query keeps
+  TopKTies ties = TopKTies::index;  // which keys of equal scores are kept
   /// Mask, scale, bias, weighting, dropout. Scores are those of attention(); only keys that the mask allows are kept.
   AttentionOptions attention = {};
 };
@@ -48,7 +48,7 @@ enum class ThresholdMode {
 constexpr const char* choices(ThresholdMode) { return "hard soft straight_through"; }
 struct ThresholdOptions {
   ThresholdMode mode = ThresholdMode::hard;  // effect of f > τ on the weights
-  double tau = 0;          // −∞: all pairs
+  double tau = 0;                            // −∞: all pairs
   double temperature = 1;  // T > 0; as T → 0 soft tends to hard where a row has f > τ, or with include_self
   /// If true, key j = i is visible for every f, so that N_i is not empty. The mask still applies. Default: true, but
   /// false for soft, where no weight is 0.

@@ -74,8 +74,8 @@ Tensor ThresholdAttention::operator()(const Tensor& given, const Pass& pass) con
   const std::vector<Tensor> rows = call.rows({k, v, unsqueeze(score.col(call.x), 1)});
   const Tensor f = unsqueeze(score.between(score.row(call.x), squeeze(rows[2], 1)) - tau, 1);
   const AttentionOptions a{.mask = {.causal = h.causal, .keys = call.key_mask()}, .dropout = h.attention_dropout};
-  const ThresholdOptions o{.mode = options.mode, .temperature = options.temperature,
-                           .include_self = options.include_self, .attention = a};
+  const ThresholdOptions o{
+      .mode = options.mode, .temperature = options.temperature, .include_self = options.include_self, .attention = a};
   return heads.finish(h, threshold_attention(q, rows[0], rows[1], f, o, call.rng()), call.x, call.rng());
 }
 
@@ -91,8 +91,8 @@ Tensor SinkhornAttention::operator()(const Tensor& given, const Pass& pass) cons
   Call call(*this, "sinkhorn_attention", given, h.dim, pass);
   call.check_causal(false);
   const auto [q, k, v] = heads.project(h, call.x);
-  const SinkhornAttentionOptions o{.sinkhorn = options.sinkhorn, .keys = call.key_mask(), .top_k = options.top_k,
-                                   .dropout = h.attention_dropout};
+  const SinkhornAttentionOptions o{
+      .sinkhorn = options.sinkhorn, .keys = call.key_mask(), .top_k = options.top_k, .dropout = h.attention_dropout};
   return heads.finish(h, sinkhorn_attention(q, k, v, o, call.rng()), call.x, call.rng());
 }
 
@@ -106,8 +106,8 @@ Tensor SinkhornBlockAttention::operator()(const Tensor& given, const Pass& pass)
   Call call(*this, "sinkhorn_block_attention", given, h.dim, pass);
   call.check_causal(false);
   const auto [q, k, v] = heads.project(h, call.x);
-  const SinkhornBlockOptions o{.block = options.block, .sinkhorn = options.sinkhorn, .keys = call.key_mask(),
-                               .dropout = h.attention_dropout};
+  const SinkhornBlockOptions o{
+      .block = options.block, .sinkhorn = options.sinkhorn, .keys = call.key_mask(), .dropout = h.attention_dropout};
   return heads.finish(h, sinkhorn_block_attention(q, k, v, o, call.rng()), call.x, call.rng());
 }
 
@@ -117,7 +117,8 @@ namespace {
 
 MultiHeadAttentionOptions global_local_options(const GlobalLocalLayerOptions& o) {
   return {.heads = checked_layer("global_local_attention", o, {.causal = false}).heads,
-          .window = sliding_mask(o.w).window, .separate_global_projections = o.separate_global};
+          .window = sliding_mask(o.w).window,
+          .separate_global_projections = o.separate_global};
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ struct TopKAttention {
 
 enum class PairScoreKind {
   bilinear,  // f_ij = (x_i·A)·(x_j·B), A, B [dim, rank]
-  mlp,       // f_ij = w·φ(x_i·W_i + x_j·W_j + (i − j)·w_d + b) + c: an MLP of [x_i, x_j, i − j] with one hidden layer
+  mlp,  // f_ij = w·φ(x_i·W_i + x_j·W_j + (i − j)·w_d + b) + c: an MLP of [x_i, x_j, i − j] with one hidden layer
 };
 constexpr const char* choices(PairScoreKind) { return "bilinear mlp"; }
 inline constexpr const char* kPairScoreMeaning =

@@ -17,14 +17,11 @@ int64_t blocks_of(int64_t n, int64_t block) { return n / block + (n % block != 0
 int64_t window_of(int64_t w) { return std::min(w, INT64_MAX - 1) + 1; }
 
 /// A host vector with as many entries as a tensor of this shape. Throws MemoryError if there is no memory for it.
-template <class T>
-std::vector<T> host_values(const char* op, const Shape& shape) {
+template <class T> std::vector<T> host_values(const char* op, const Shape& shape) {
   const int64_t n = checked_numel(op, shape);
   try {
     return std::vector<T>(static_cast<std::size_t>(n));
-  } catch (const std::exception&) {
-    fail<MemoryError>(op, ": no memory for ", shape);
-  }
+  } catch (const std::exception&) { fail<MemoryError>(op, ": no memory for ", shape); }
 }
 
 /// `count` distinct uniform values of [0, range), ascending; all values if range < count. Floyd's algorithm (Bentley &
@@ -47,7 +44,8 @@ std::vector<int64_t> distinct(int64_t count, int64_t range, uint64_t seed, uint6
 }
 
 /// The lists as a tensor [heads, m, width], padded with −1; `y` provides its memory.
-Tensor lists_of(const std::vector<std::vector<int64_t>>& rows, std::vector<int64_t> y, int64_t heads, int64_t m, int64_t width) {
+Tensor lists_of(const std::vector<std::vector<int64_t>>& rows, std::vector<int64_t> y, int64_t heads, int64_t m,
+                int64_t width) {
   std::fill(y.begin(), y.end(), -1);
   for (std::size_t r = 0; r < rows.size(); ++r)
     std::copy(rows[r].begin(), rows[r].end(), y.begin() + static_cast<std::ptrdiff_t>(r) * width);
@@ -108,7 +106,8 @@ AttentionMask bigbird_mask(int64_t n, BigBirdOptions o) {
 
 Tensor expand_blocks(const Tensor& blocks, int64_t block, int64_t m, int64_t n) {
   if (block < 1) fail<ValueError>("expand_blocks: block must be positive — got ", block);
-  if (m < 0 || n < 0 || blocks.rank() < 2 || blocks.dim(-2) != blocks_of(m, block) || blocks.dim(-1) != blocks_of(n, block))
+  if (m < 0 || n < 0 || blocks.rank() < 2 || blocks.dim(-2) != blocks_of(m, block) ||
+      blocks.dim(-1) != blocks_of(n, block))
     fail("expand_blocks: blocks=", blocks, " does not fit; need [..., ", blocks_of(m, block), ",", blocks_of(n, block),
          "] for ", m, " queries and ", n, " keys in blocks of ", block);
   Shape shape = blocks.shape();

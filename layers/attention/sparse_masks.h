@@ -30,13 +30,13 @@ AttentionMask global_local_mask(int64_t w, std::vector<int64_t> global, bool cau
 AttentionMask block_mask(const Tensor& blocks, int64_t block);
 
 struct BigBirdOptions {
-  int64_t block = 64;     // B
-  int64_t window = 3;     // number of blocks, odd; the query's own block is in the middle
-  int64_t random = 3;     // random blocks of each row, never among the row's window and global blocks
+  int64_t block = 64;  // B
+  int64_t window = 3;  // number of blocks, odd; the query's own block is in the middle
+  int64_t random = 3;  // random blocks of each row, never among the row's window and global blocks
   bool first_global = true, last_global = true;  // first and last block are global, as rows and as columns
-  bool causal = false;    // if true, random blocks precede the query's block
-  int64_t heads = 1;      // number of patterns, one drawn for each head
-  uint64_t seed = 0;      // of the random blocks
+  bool causal = false;                           // if true, random blocks precede the query's block
+  int64_t heads = 1;                             // number of patterns, one drawn for each head
+  uint64_t seed = 0;                             // of the random blocks
 };
 /// The blocks of BigBird for n tokens: bool [heads, ⌈n/B⌉, ⌈n/B⌉]. The draw of a row depends only on the seed, the
 /// head, the row and the blocks that it may draw from, so that causal draws do not change when n grows.

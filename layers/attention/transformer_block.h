@@ -48,8 +48,7 @@ struct BranchFacts {
   DType dtype;
   bool adds_input = false;
 };
-template <class A>
-BranchFacts facts_of(const A& a) {
+template <class A> BranchFacts facts_of(const A& a) {
   BranchFacts facts{};
   if constexpr (requires { a.options.heads.dim; }) facts = {a.options.heads.dim, a.options.heads.dtype};
   else facts = {a.options.dim, a.options.dtype};
@@ -65,8 +64,7 @@ Tensor residual_sum(const Tensor& x, const Tensor& f, double scale, double p, Rn
 
 /// `Attention` is any layer [batch, n, dim] → the same shape that does not add its input itself. `Feed` is Mlp, Glu, or
 /// a layer with the same call. Norms and dropout inside the layers apply in addition to those of the block.
-template <class Attention, class Feed = Mlp>
-struct TransformerBlock {
+template <class Attention, class Feed = Mlp> struct TransformerBlock {
   static constexpr const char* type = "TransformerBlock";
   TransformerBlockOptions options;
   Norm attention_norm, feed_norm;

@@ -41,7 +41,8 @@ class Parser {
       if (row.size() == 1 && row[0].empty() && !quoted_) continue;  // an empty line
       if (first) name_columns(row);
       if (row.size() != csv_.names.size())
-        bad(begun, row.size(), " cells; need ", csv_.names.size(), csv_.options.header ? ", as the header has" : ", as the first line has");
+        bad(begun, row.size(), " cells; need ", csv_.names.size(),
+            csv_.options.header ? ", as the header has" : ", as the first line has");
       if (!(std::exchange(first, false) && csv_.options.header)) {
         csv_.cells.insert(csv_.cells.end(), std::make_move_iterator(row.begin()), std::make_move_iterator(row.end()));
         csv_.lines.push_back(begun);
@@ -51,11 +52,14 @@ class Parser {
   }
 
  private:
-  [[noreturn]] void bad(int64_t line, const auto&... what) { fail<IOError>("read_csv: '", csv_.path, "' line ", line, ": ", what...); }
+  [[noreturn]] void bad(int64_t line, const auto&... what) {
+    fail<IOError>("read_csv: '", csv_.path, "' line ", line, ": ", what...);
+  }
 
   void name_columns(const std::vector<std::string>& row) {
     if (csv_.options.header) csv_.names = row;
-    else for (std::size_t i = 0; i < row.size(); ++i) csv_.names.push_back(std::to_string(i));
+    else
+      for (std::size_t i = 0; i < row.size(); ++i) csv_.names.push_back(std::to_string(i));
   }
   /// Reads a cell and the separator or line end after it. Returns true if another cell of the same line follows.
   bool cell(std::vector<std::string>& row) {
@@ -100,7 +104,9 @@ std::string_view trimmed(std::string_view s) {
   return s;
 }
 
-std::string_view without_plus(std::string_view s) { return s.starts_with('+') && !s.starts_with("+-") ? s.substr(1) : s; }
+std::string_view without_plus(std::string_view s) {
+  return s.starts_with('+') && !s.starts_with("+-") ? s.substr(1) : s;
+}
 
 bool parse(std::string_view s, double& value) {
   const std::optional<double> read = parse_double(without_plus(s));
@@ -118,12 +124,13 @@ bool parse(std::string_view s, int64_t& value) {
   return true;
 }
 
-template <class T>
-Tensor numbers(const Csv& csv, const std::vector<int64_t>& places, DType dtype) {
+template <class T> Tensor numbers(const Csv& csv, const std::vector<int64_t>& places, DType dtype) {
   const std::optional<double> missing = csv.options.missing;
   if (std::is_integral_v<T> && missing && !(std::abs(*missing) < 0x1p31 && *missing == std::trunc(*missing)))
     fail<ValueError>("csv: missing=", *missing, " is no value of type ", dtype);
-  const double high = dtype == i32 ? 0x1p31 - 1 : dtype == i64 ? 0x1p63 : dtype == f64 ? std::numeric_limits<double>::max()
+  const double high = dtype == i32   ? 0x1p31 - 1
+                      : dtype == i64 ? 0x1p63
+                      : dtype == f64 ? std::numeric_limits<double>::max()
                       : dtype == f32 ? 0x1.fffffefffffffp127  // the largest f64 that rounds to a finite f32
                                      : 0x1.fep127;            // the largest bf16
   const double low = dtype == i32 ? -0x1p31 : -high;
@@ -143,7 +150,8 @@ Tensor numbers(const Csv& csv, const std::vector<int64_t>& places, DType dtype) 
       }
       const bool read = parse(cell, *to);
       const auto value = static_cast<double>(*to++);
-      if (!read || (std::isfinite(value) && (value > high || value < low))) bad(cited(cell), " is no number of type ", dtype);
+      if (!read || (std::isfinite(value) && (value > high || value < low)))
+        bad(cited(cell), " is no number of type ", dtype);
     }
   return sluice::to(x, dtype);
 }
@@ -155,9 +163,11 @@ int64_t Csv::index(std::string_view name) const {
   if (found == names.end()) {
     std::string all;
     for (const std::string& known : names) all += (all.empty() ? "" : ", ") + known;
-    fail<ValueError>("csv: '", path, "' has no column \"", name, "\"", did_you_mean(name, names), "; it has ", all.substr(0, 500));
+    fail<ValueError>("csv: '", path, "' has no column \"", name, "\"", did_you_mean(name, names), "; it has ",
+                     all.substr(0, 500));
   }
-  if (std::find(found + 1, names.end(), name) != names.end()) fail<ValueError>("csv: '", path, "' has two columns \"", name, "\"");
+  if (std::find(found + 1, names.end(), name) != names.end())
+    fail<ValueError>("csv: '", path, "' has two columns \"", name, "\"");
   return found - names.begin();
 }
 
@@ -195,8 +205,8 @@ Tensor Csv::classes(std::string_view name, std::vector<std::string>& classes) co
   for (int64_t row = 0; row < rows(); ++row) {
     const auto found = places.find(cell(row, place));
     if (found == places.end())
-      fail<IOError>("csv: '", path, "' line ", lines[static_cast<std::size_t>(row)], ", column \"", name, "\": ", cited(cell(row, place)),
-                    " is none of the ", classes.size(), " classes");
+      fail<IOError>("csv: '", path, "' line ", lines[static_cast<std::size_t>(row)], ", column \"", name,
+                    "\": ", cited(cell(row, place)), " is none of the ", classes.size(), " classes");
     ids.push_back(found->second);
   }
   return Tensor::from(ids);

@@ -25,11 +25,11 @@ struct CsvOptions {
 /// The cells of a file, and tensors made from them. A quoted cell may contain separators, line breaks and doubled
 /// quotes.
 struct Csv {
-  std::string path;                 // for messages
+  std::string path;  // for messages
   CsvOptions options;
-  std::vector<std::string> names;   // names of the columns
-  std::vector<std::string> cells;   // row by row
-  std::vector<int64_t> lines;       // the line of the file, counted from 1, where each row begins
+  std::vector<std::string> names;  // names of the columns
+  std::vector<std::string> cells;  // row by row
+  std::vector<int64_t> lines;      // the line of the file, counted from 1, where each row begins
 
   /// Number of rows below the header.
   int64_t rows() const { return static_cast<int64_t>(lines.size()); }

@@ -29,7 +29,8 @@ std::string gunzip(std::string_view packed, const std::string& path, uint64_t at
       const std::size_t before = out.size();
       constexpr std::size_t most_in = std::size_t{1} << 30;  // zlib counts in unsigned int
       const auto given = static_cast<uInt>(std::min(packed.size() - at, most_in));
-      const auto room = static_cast<uInt>(std::min<uint64_t>(at_most - before, std::clamp<std::size_t>(before, 1 << 16, 1 << 24)));
+      const auto room =
+          static_cast<uInt>(std::min<uint64_t>(at_most - before, std::clamp<std::size_t>(before, 1 << 16, 1 << 24)));
       out.resize(before + room);
       stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data() + at)), stream.avail_in = given;
       stream.next_out = reinterpret_cast<Bytef*>(out.data() + before), stream.avail_out = room;
@@ -37,7 +38,8 @@ std::string gunzip(std::string_view packed, const std::string& path, uint64_t at
       at += given - stream.avail_in;
       out.resize(before + room - stream.avail_out);
       if (status == Z_MEM_ERROR) throw std::bad_alloc();
-      if (status == Z_BUF_ERROR || (status == Z_OK && at == packed.size() && stream.avail_out > 0)) bad("the file ends early");
+      if (status == Z_BUF_ERROR || (status == Z_OK && at == packed.size() && stream.avail_out > 0))
+        bad("the file ends early");
       if (status != Z_OK && status != Z_STREAM_END) bad(stream.msg);
     }
   } while (is_gzip(packed.substr(at)));

@@ -13,24 +13,23 @@ namespace sluice {
 namespace {
 
 /// Number i of the data. IDX is big-endian.
-template <class T>
-T number_at(const char* data, int64_t i) {
+template <class T> T number_at(const char* data, int64_t i) {
   char bytes[sizeof(T)];
-  for (std::size_t k = 0; k < sizeof(T); ++k) bytes[k] = data[i * static_cast<int64_t>(sizeof(T)) + static_cast<int64_t>(sizeof(T) - 1 - k)];
+  for (std::size_t k = 0; k < sizeof(T); ++k)
+    bytes[k] = data[i * static_cast<int64_t>(sizeof(T)) + static_cast<int64_t>(sizeof(T) - 1 - k)];
   return std::bit_cast<T>(bytes);
 }
 
 /// The numbers of type From as a tensor of type To, converted to `dtype`. To represents each number exactly.
-template <class From, class To>
-Tensor numbers(const char* data, const Shape& shape, DType dtype) {
+template <class From, class To> Tensor numbers(const char* data, const Shape& shape, DType dtype) {
   Tensor x = empty(shape, {.dtype = dtype_of<To>()}, "read_idx");
   To* to = x.mutable_data<To>();
   for (int64_t i = 0, n = x.numel(); i < n; ++i) to[i] = static_cast<To>(number_at<From>(data, i));
   return sluice::to(x, dtype);
 }
-template <class From>
-Tensor integers(const char* data, const Shape& shape, DType dtype) {
-  return dtype == f32 && sizeof(From) < 4 ? numbers<From, float>(data, shape, dtype) : numbers<From, int64_t>(data, shape, dtype);
+template <class From> Tensor integers(const char* data, const Shape& shape, DType dtype) {
+  return dtype == f32 && sizeof(From) < 4 ? numbers<From, float>(data, shape, dtype)
+                                          : numbers<From, int64_t>(data, shape, dtype);
 }
 
 Tensor convert(unsigned kind, const char* data, const Shape& shape, DType dtype) {
@@ -46,9 +45,11 @@ Tensor convert(unsigned kind, const char* data, const Shape& shape, DType dtype)
 
 uint64_t size_of_kind(unsigned kind) {
   switch (kind) {
-    case 0x08: case 0x09: return 1;
+    case 0x08:
+    case 0x09: return 1;
     case 0x0b: return 2;
-    case 0x0c: case 0x0d: return 4;
+    case 0x0c:
+    case 0x0d: return 4;
     case 0x0e: return 8;
     default: return 0;
   }
@@ -86,7 +87,8 @@ Tensor read_idx(const std::string& path, DType dtype) {
   }
   // Deflate packs at most 1032 bytes into one byte.
   const uint64_t most = packed ? 1032 * uint64_t{bytes.size()} : bytes.size();
-  if (overflow || (!none && need > most)) bad("shape ", shape, " needs more bytes than the file of ", bytes.size(), " can hold");
+  if (overflow || (!none && need > most))
+    bad("shape ", shape, " needs more bytes than the file of ", bytes.size(), " can hold");
   if (none) need = 0;
   if (packed) bytes = gunzip(bytes, path, begin + need + 1);
   if (bytes.size() != begin + need)

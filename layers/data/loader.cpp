@@ -98,9 +98,7 @@ struct LoaderEngine::Work {
       Slot result{.batch = {}, .error = {}, .ready = true};
       try {
         result.batch = make_at(at);
-      } catch (...) {
-        result.error = std::current_exception();
-      }
+      } catch (...) { result.error = std::current_exception(); }
       lock.lock();
       slots[static_cast<std::size_t>(at - position)] = std::move(result);  // position <= at: next() waits for this slot
       made.notify_one();
@@ -121,7 +119,8 @@ struct LoaderEngine::Work {
 LoaderEngine::LoaderEngine(LoaderOptions options, Make make) : work_(std::make_unique<Work>()) {
   check_options("loader", options);
   if (options.drop_last && options.rows < options.batch)
-    fail<ValueError>("loader: without the last batch none is left — got rows=", options.rows, ", batch=", options.batch);
+    fail<ValueError>("loader: without the last batch none is left — got rows=", options.rows,
+                     ", batch=", options.batch);
   work_->batches = options.rows / options.batch + (options.rows % options.batch != 0 && !options.drop_last);
   work_->options = options, work_->make = std::move(make);
 }

@@ -75,14 +75,14 @@ class LoaderEngine {
 /// for augmentation and noise: a generator for this batch only, a function of seed and position. The batches and their
 /// order do not depend on the number of threads. An exception of the function is thrown by the call that would have
 /// returned the batch; this batch counts as returned. A Loader is not thread-safe.
-template <class Batch>
-class Loader {
+template <class Batch> class Loader {
  public:
   /// `make(rows)` or `make(rows, rng)` returns the batch of i64 row numbers; several threads call it at once.
   template <class F>
   Loader(LoaderOptions options, F make)
       : engine_(std::make_unique<detail::LoaderEngine>(options, [make = std::move(make)](const Tensor& rows, Rng& rng) {
-          if constexpr (std::is_invocable_v<const F&, const Tensor&, Rng&>) return std::make_shared<Batch>(make(rows, rng));
+          if constexpr (std::is_invocable_v<const F&, const Tensor&, Rng&>)
+            return std::make_shared<Batch>(make(rows, rng));
           else return static_cast<void>(rng), std::make_shared<Batch>(make(rows));
         })) {}
 
@@ -101,7 +101,7 @@ class Loader {
     explicit Iterator(Loader& loader) : loader_(&loader), batch_(loader.next()) {}
     Batch& operator*() { return *batch_; }  // the current batch, which may be moved from
     Iterator& operator++() {                // draws the next batch
-      batch_.reset();  // frees its memory for the next batch
+      batch_.reset();                       // frees its memory for the next batch
       if (loader_->position() % loader_->batches() != 0) batch_.emplace(loader_->next());
       return *this;
     }
@@ -121,15 +121,14 @@ class Loader {
 };
 
 namespace detail {
+template <class F> struct BatchOf : std::invoke_result<const F&, const Tensor&> {};
 template <class F>
-struct BatchOf : std::invoke_result<const F&, const Tensor&> {};
-template <class F>
-  requires std::is_invocable_v<const F&, const Tensor&, Rng&>
-struct BatchOf<F> : std::invoke_result<const F&, const Tensor&, Rng&> {};
+requires std::is_invocable_v<const F&, const Tensor&, Rng&>
+struct BatchOf<F> : std::invoke_result<const F&, const Tensor&, Rng&> {
+};
 }  // namespace detail
 
 /// The type of batches is the return type of the function.
-template <class F>
-Loader(LoaderOptions, F) -> Loader<std::remove_cvref_t<typename detail::BatchOf<F>::type>>;
+template <class F> Loader(LoaderOptions, F) -> Loader<std::remove_cvref_t<typename detail::BatchOf<F>::type>>;
 
 }  // namespace sluice

@@ -20,16 +20,21 @@ Tensor byte_tokens(std::string_view text) {
   return tokens;
 }
 
-TextWindows::TextWindows(const Tensor& tokens, int64_t length, int64_t stride) : length_(length), stride_(stride > 0 ? stride : length) {
-  if (tokens.dtype() != i32 && tokens.dtype() != i64) fail<DTypeError>("text_windows: tokens must be i32 or i64 — got ", tokens.dtype());
+TextWindows::TextWindows(const Tensor& tokens, int64_t length, int64_t stride)
+    : length_(length), stride_(stride > 0 ? stride : length) {
+  if (tokens.dtype() != i32 && tokens.dtype() != i64)
+    fail<DTypeError>("text_windows: tokens must be i32 or i64 — got ", tokens.dtype());
   if (tokens.rank() != 1) fail("text_windows: tokens must have rank 1 — got ", tokens);
-  if (length < 1 || stride < 0) fail<ValueError>("text_windows: need length >= 1 and stride >= 0 — got ", length, " and ", stride);
-  if (tokens.numel() <= length) fail("text_windows: a window of ", length, " needs ", str(length), " + 1 tokens — got ", tokens.numel());
+  if (length < 1 || stride < 0)
+    fail<ValueError>("text_windows: need length >= 1 and stride >= 0 — got ", length, " and ", stride);
+  if (tokens.numel() <= length)
+    fail("text_windows: a window of ", length, " needs ", str(length), " + 1 tokens — got ", tokens.numel());
   tokens_ = contiguous(detail::on_cpu("text_windows", tokens));
 }
 
 TextBatch TextWindows::operator()(const Tensor& rows) const {
-  if (rows.rank() != 1 || rows.dtype() != i64) fail("text_windows: rows must be i64 of rank 1 — got ", rows.dtype(), " ", rows);
+  if (rows.rank() != 1 || rows.dtype() != i64)
+    fail("text_windows: rows must be i64 of rank 1 — got ", rows.dtype(), " ", rows);
   Tensor both = empty({rows.numel(), length_ + 1}, {i64}, "text_windows");
   int64_t* to = both.mutable_data<int64_t>();
   const auto fill = [&](const auto* tokens) {

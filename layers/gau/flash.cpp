@@ -40,8 +40,7 @@ Tensor shift_tokens(Call& call, const Tensor& normed) {
 }  // namespace
 
 Flash::Flash(FlashOptions given, Rng& rng)
-    : options(checked(given)),
-      norm({options.dim, options.norm, options.norm_eps, options.dtype}),
+    : options(checked(given)), norm({options.dim, options.norm, options.norm_eps, options.dtype}),
       in({options.dim, 2 * options.expansion + options.key_dim, options.linear_bias, {InitKind::zeros}, options.dtype},
          rng),
       out({options.expansion, options.dim, options.linear_bias, options.init, options.dtype}, rng) {
@@ -73,7 +72,7 @@ Flash::Projected Flash::project(const Tensor& normed, int64_t position) const {
   std::vector<Tensor> part = split(in(normed), {o.expansion, o.expansion, o.key_dim}, -1);
   const Tensor z = activate(o.activation, part[2]);
   auto rows = [](const Tensor& t) { return unsqueeze(unsqueeze(t, 1), 1); };  // [4, 1, 1, s]
-  Tensor four = map(formula::ScaleOffset{}, z, rows(gamma), rows(beta));  // [4, batch, n, s]
+  Tensor four = map(formula::ScaleOffset{}, z, rows(gamma), rows(beta));      // [4, batch, n, s]
   const bool alike = o.rope.xpos == 0;  // RoPE turns queries and keys in the same way
   if (o.use_rope && alike) four = detail::rope_from(four, o.rope, position);
   std::vector<Tensor> t = split(four, {1, 1, 1, 1}, 0);

@@ -78,8 +78,8 @@ struct Flash {
 
   FlashOptions options;
   Norm norm;
-  Linear in;   // dim → e (U) | e (V) | s (Z)
-  Linear out;  // e → dim
+  Linear in;             // dim → e (U) | e (V) | s (Z)
+  Linear out;            // e → dim
   Tensor gamma, beta;    // [4, s]: rows for q_quad, k_quad, q_lin, k_lin
   Tensor toeplitz_bias;  // [2·C − 1]
   Tensor rope_bias;      // [2, s]
@@ -109,8 +109,8 @@ struct Flash {
 
  private:
   struct Projected {
-    Tensor gate, v;                        // [batch, n, e]; U = φ(gate)
-    Tensor q_quad, k_quad, q_lin, k_lin;   // [batch, n, s]
+    Tensor gate, v;                       // [batch, n, e]; U = φ(gate)
+    Tensor q_quad, k_quad, q_lin, k_lin;  // [batch, n, s]
   };
   Projected project(const Tensor& normed, int64_t position) const;
 };

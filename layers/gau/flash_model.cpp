@@ -110,8 +110,8 @@ Tensor McTfm::operator()(const Tensor& given, const Pass& pass) const {
   Call call(*this, "mc_tfm", given, options.dim, pass);
   call.check_causal(options.causal);
   const Projected h = project(call.x, call.first());
-  const Tensor mixed = detail::mixed_chunk_attention(call, h.q_quad, h.k_quad, h.q_lin, h.k_lin, h.v,
-                                                     MixedChunkOptions::of(options));
+  const Tensor mixed =
+      detail::mixed_chunk_attention(call, h.q_quad, h.k_quad, h.q_lin, h.k_lin, h.v, MixedChunkOptions::of(options));
   const Dropout drop{options.dropout};
   const Tensor y = call.x + drop(out(flatten(transpose(mixed, 1, 2), 2, 3)), call.rng());
   return y + drop(glu(glu_norm(y), pass), call.rng());

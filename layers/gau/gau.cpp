@@ -62,9 +62,9 @@ GauOptions gau_alpha_options(int64_t dim, int64_t layers, double dropout) {
 }
 
 Gau::Gau(GauOptions given, Rng& rng)
-    : options(checked(given)),
-      norm({options.dim, options.norm, options.norm_eps, options.dtype}),
-      in({options.dim, 2 * options.expansion + options.key_dim, options.linear_bias, {InitKind::zeros}, options.dtype}, rng),
+    : options(checked(given)), norm({options.dim, options.norm, options.norm_eps, options.dtype}),
+      in({options.dim, 2 * options.expansion + options.key_dim, options.linear_bias, {InitKind::zeros}, options.dtype},
+         rng),
       out({options.expansion, options.dim, options.linear_bias, options.init, options.dtype}, rng) {
   const GauOptions& o = options;
   detail::init_uvz(in, o.expansion, o.key_dim, o.init, rng);
@@ -117,9 +117,15 @@ Tensor Gau::operator()(const Tensor& given, const Pass& pass) const {
   const auto [gate, q, k, v] = project(call.x, call.first());
   const std::vector<Tensor> rows = call.rows({k, v}, o.window);
   const auto [m, n] = call.extent(rows[0]);
-  GauAttentionOptions a{.kind = o.kind, .length = *o.length, .constant_length = o.constant_length,
-                        .min_length = o.min_length, .mask = call.mask(), .top_k = o.top_k,
-                        .dropout = o.attention_dropout, .bias = pass.bias, .relative_bias = relative_bias(m, n)};
+  GauAttentionOptions a{.kind = o.kind,
+                        .length = *o.length,
+                        .constant_length = o.constant_length,
+                        .min_length = o.min_length,
+                        .mask = call.mask(),
+                        .top_k = o.top_k,
+                        .dropout = o.attention_dropout,
+                        .bias = pass.bias,
+                        .relative_bias = relative_bias(m, n)};
   a.mask.causal = o.causal, a.mask.window = o.window;
   return finish(call.x, gate, gau_attention(q, rows[0], rows[1], a, call.rng()), call.rng());
 }
@@ -147,8 +153,8 @@ Tensor CrossGau::operator()(const Tensor& given, const Pass& pass) const {
                                pass.context_mask};
   });
   const std::vector<Tensor> part = split(uq(norm(call.x)), {o.expansion, o.key_dim}, -1);
-  const GauAttentionOptions a{.kind = o.kind, .min_length = o.min_length, .mask = {.keys = seen[2]},
-                              .dropout = o.attention_dropout};
+  const GauAttentionOptions a{
+      .kind = o.kind, .min_length = o.min_length, .mask = {.keys = seen[2]}, .dropout = o.attention_dropout};
   SequenceScope uncut;  // all queries see the whole context
   const Tensor attended = gau_attention(activate(o.activation, part[1]), seen[0], seen[1], a, call.rng());
   return call.x + Dropout{o.dropout}(out(gated_by(o.activation, attended, part[0])), call.rng());

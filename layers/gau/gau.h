@@ -123,8 +123,8 @@ struct Gau {
   GauOptions options;
   Norm norm;
   Norm q_norm, k_norm;
-  Linear in;   // dim → e (U) | e (V) | s (Z)
-  Linear out;  // e → dim
+  Linear in;             // dim → e (U) | e (V) | s (Z)
+  Linear out;            // e → dim
   Tensor gamma, beta;    // [2, s]: rows for q, k
   Tensor toeplitz_bias;  // [2·max_length − 1]
   Tensor rope_bias;      // [2, s/heads]

@@ -38,7 +38,8 @@ Tensor row_lengths(const GauAttentionOptions& o, const Tensor& q, int64_t n) {
 
 }  // namespace
 
-Tensor gau_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const GauAttentionOptions& o, Rng* rng) {
+Tensor gau_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const GauAttentionOptions& o,
+                     Rng* rng) {
   const char* op = "gau_attention";
   if (o.length == GauLength::constant && o.constant_length < 1)
     fail<ValueError>(op, ": constant_length must be positive — got ", o.constant_length);
@@ -49,7 +50,8 @@ Tensor gau_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
     wide.bias = detail::widened(o.bias), wide.relative_bias = detail::widened(o.relative_bias);
     return to(gau_attention(to(q_in, f32), detail::widened(k_in), detail::widened(v_in), wide, rng), bf16);
   }
-  AttentionOptions given{.weighting = Weighting::relu2, .mask = o.mask, .bias = o.bias, .relative_bias = o.relative_bias};
+  AttentionOptions given{
+      .weighting = Weighting::relu2, .mask = o.mask, .bias = o.bias, .relative_bias = o.relative_bias};
   given.dropout = o.dropout;
   if (q_in.rank() == 3 && o.bias.defined() && o.bias.rank() == 3) given.bias = unsqueeze(o.bias, 1);
   AttentionOptions here = given;

@@ -18,9 +18,7 @@ enum class GauKind {
   softmax_plus,  // softmax(κ·(T/√s + b)), κ = ln max(L, min_length) / ln 512   (GAU-α)
   laplace,       // ½(1 + erf(…)) of (T + b)/L   (MEGA)
 };
-constexpr const char* choices(GauKind) {
-  return "su paper_eq paper_code lucid rownorm softmax softmax_plus laplace";
-}
+constexpr const char* choices(GauKind) { return "su paper_eq paper_code lucid rownorm softmax softmax_plus laplace"; }
 
 /// The length L. With `visible` and `constant`, causal outputs do not depend on later tokens; only these two can be
 /// streamed.
@@ -52,7 +50,8 @@ struct GauAttentionOptions {
   static void describe_kind(auto& o, auto& f) {
     f("kind", o.kind,
       "weights A from T = QK': su relu2(T/sqrt(s) + b)/L; paper_eq relu2(T + b); paper_code relu2(T/L + b); lucid "
-      "relu2((T + b)/L); rownorm relu2(T/sqrt(s) + b)/row sum; softmax(T/sqrt(s) + b); softmax_plus softmax(k(T/sqrt(s) "
+      "relu2((T + b)/L); rownorm relu2(T/sqrt(s) + b)/row sum; softmax(T/sqrt(s) + b); softmax_plus "
+      "softmax(k(T/sqrt(s) "
       "+ b)), k = ln max(L, min_length)/ln 512; laplace of (T + b)/L");
     f("min_length", o.min_length, at_least(1), "softmax_plus: L counts as at least this");
   }

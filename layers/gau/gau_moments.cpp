@@ -34,14 +34,13 @@ ActivationMoments activation_moments(Act act, double scale) {
 }
 
 GauAtInit gau_at_init(int64_t key_dim, int64_t n, Act act) {
-  if (key_dim < 1 || n < 1)
-    fail<ValueError>("gau_at_init: sizes must be positive — got key_dim=", key_dim, ", n=", n);
+  if (key_dim < 1 || n < 1) fail<ValueError>("gau_at_init: sizes must be positive — got key_dim=", key_dim, ", n=", n);
   const ActivationMoments m = activation_moments(act);
   const auto s = static_cast<double>(key_dim), length = static_cast<double>(n);
   const double mu4 = std::pow(m.mean, 4), nu4 = m.second * m.second, nu = std::sqrt(m.second);
   GauAtInit g;
-  g.diagonal = (s * nu4 + m.fourth - nu4) / length;      // E (Σ_c z_c²)² = s²ν⁴ + s(E φ⁴ − ν⁴)
-  g.off_diagonal = (s * mu4 + nu4 - mu4) / length;       // E (Σ_c z_c z'_c)² = s²μ⁴ + s(ν⁴ − μ⁴)
+  g.diagonal = (s * nu4 + m.fourth - nu4) / length;  // E (Σ_c z_c²)² = s²ν⁴ + s(E φ⁴ − ν⁴)
+  g.off_diagonal = (s * mu4 + nu4 - mu4) / length;   // E (Σ_c z_c z'_c)² = s²μ⁴ + s(ν⁴ − μ⁴)
   g.ratio = g.diagonal / g.off_diagonal;
   g.ratio_limit = nu4 / mu4;
   g.row_over_diagonal = (length - 1) / g.ratio;

@@ -51,8 +51,8 @@ Operands checked(const char* op, const Operands& x, const MixedChunkOptions& o, 
   detail::check_mixed_chunk(op, o);
   const int64_t heads = rank == 3 ? 1 : x.v.dim(1);
   const Tensor& b = relative_bias;
-  if (b.defined() && (b.rank() != 2 || (b.dim(0) != 1 && b.dim(0) != heads) || b.dim(1) % 2 == 0 ||
-                      b.dim(1) < 2 * longest - 1))
+  if (b.defined() &&
+      (b.rank() != 2 || (b.dim(0) != 1 && b.dim(0) != heads) || b.dim(1) % 2 == 0 || b.dim(1) < 2 * longest - 1))
     fail(op, ": relative_bias=", b, " does not fit; need [", heads, " or 1, 2·T − 1] with T >= ", longest);
   return {four(x.q_quad), four(x.k_quad), four(x.q_lin), four(x.k_lin), four(x.v)};
 }
@@ -73,7 +73,8 @@ Tensor within_chunk(const Tensor& q, const Tensor& k, const Tensor& v, const Mix
                     const Tensor& relative_bias, AttentionMask mask, Rng* rng) {
   mask.causal = o.causal;
   const int64_t m = q.dim(2), n = k.dim(2);
-  GauAttentionOptions a{.kind = o.kind, .constant_length = o.chunk, .min_length = o.min_length, .mask = mask, .dropout = o.dropout};
+  GauAttentionOptions a{
+      .kind = o.kind, .constant_length = o.chunk, .min_length = o.min_length, .mask = mask, .dropout = o.dropout};
   a.length = o.length == ChunkLength::chunk ? GauLength::constant : GauLength::visible;
   if (relative_bias.defined())  // the entries of distances −(n − 1) … m − 1; distance 0 is in the middle of the table
     a.relative_bias = narrow(relative_bias, 1, (relative_bias.dim(1) + 1) / 2 - n, n + m - 1);
@@ -163,7 +164,8 @@ struct Seen {
 };
 
 /// 1/N, as a tensor that broadcasts to [batch, heads, n, 1].
-Tensor inverse_count(const MixedChunkOptions& o, int64_t n, const Tensor& key_mask, const Seen& seen, TensorOptions like_v) {
+Tensor inverse_count(const MixedChunkOptions& o, int64_t n, const Tensor& key_mask, const Seen& seen,
+                     TensorOptions like_v) {
   const int64_t c = o.chunk, chunks = (n + c - 1) / c;
   if (o.scaling == ChunkScaling::eq) return full({1, 1, 1, 1}, 1, like_v);
   if (o.scaling == ChunkScaling::chunk || (o.scaling == ChunkScaling::lucid && o.causal))
@@ -178,7 +180,8 @@ Tensor inverse_count(const MixedChunkOptions& o, int64_t n, const Tensor& key_ma
   if (seen.pairs.defined() && !everything) {
     const Tensor each = unsqueeze(expand(count, {seen.pairs.dim(0), chunks}), -1);
     count = squeeze(matmul(to(seen.pairs, like_v.dtype), each), -1);
-    if (in_sequence()) count = count + squeeze(squeeze(of_other_ranks(*seen.documents, unsqueeze(each, 1), o.causal), 1), -1);
+    if (in_sequence())
+      count = count + squeeze(squeeze(of_other_ranks(*seen.documents, unsqueeze(each, 1), o.causal), 1), -1);
   } else if (o.causal) {
     count = sequence_cumsum(count, 1, {.exclusive = true});
   } else if (everything || o.across_chunks) {
@@ -254,7 +257,8 @@ Tensor over_ranks(const Operands& x, const MixedChunkOptions& o, const Tensor& r
   const Tensor rows = fetch(cat({x.q_quad, x.k_quad, x.q_lin, x.k_lin, x.v}, -1), 2);
   const std::vector<Tensor> part = split(rows, {s, s, s, s, x.v.dim(3)}, -1);
   const Tensor mask = fetch(key_mask, 1), documents = fetch(segments, 1);
-  const Tensor y = both_terms({part[0], part[1], part[2], part[3], part[4]}, o, total, relative_bias, mask, documents, rng);
+  const Tensor y =
+      both_terms({part[0], part[1], part[2], part[3], part[4]}, o, total, relative_bias, mask, documents, rng);
   return detail::fetch_rows(y, 2, ranks, back);
 }
 

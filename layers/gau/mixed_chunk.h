@@ -43,7 +43,7 @@ struct MixedChunkOptions {
   bool across_chunks = true;
   /// Ablations: false leaves the term out.
   bool quadratic = true, linear = true;
-  double dropout = 0;  // on the quadratic weights, inverted; needs rng
+  double dropout = 0;      // on the quadratic weights, inverted; needs rng
   int64_t min_length = 1;  // see GauAttentionOptions
 
   static void describe(auto& o, auto& f) {
@@ -66,8 +66,8 @@ struct MixedChunkOptions {
   }
   /// The options among those of a layer, whose attention_dropout becomes the dropout.
   static MixedChunkOptions of(const auto& o) {
-    return {o.chunk,         o.causal,        o.kind,      o.scaling, o.length,
-            o.count_padding, o.across_chunks, o.quadratic, o.linear,  o.attention_dropout, o.min_length};
+    return {o.chunk,         o.causal,    o.kind,   o.scaling,           o.length,    o.count_padding,
+            o.across_chunks, o.quadratic, o.linear, o.attention_dropout, o.min_length};
   }
 };
 

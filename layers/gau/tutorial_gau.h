@@ -16,7 +16,7 @@ namespace sluice {
 struct TutorialGauOptions {
   using Layer = struct TutorialGau;
   int64_t dim;
-  int64_t expansion = 0;     // e, even; 0 means 2·dim
+  int64_t expansion = 0;  // e, even; 0 means 2·dim
   bool causal = false;
   bool sigmoid_gate = true;  // false: no sigmoid on G, as in the printed formula
   bool gelu_tanh = false;    // true: the tanh approximation of GELU

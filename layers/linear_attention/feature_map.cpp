@@ -78,7 +78,8 @@ Tensor draw_directions(const FeatureMapOptions& o, Rng& rng) {
     const double length = std::sqrt(dot(row, row));
     for (int64_t c = 0; c < o.dim; ++c) row[c] /= length;
   }
-  return contiguous(to(transpose(Tensor::from(rows, {o.features, o.dim}) * unsqueeze(Tensor::from(norms), -1), 0, 1), o.dtype));
+  return contiguous(
+      to(transpose(Tensor::from(rows, {o.features, o.dim}) * unsqueeze(Tensor::from(norms), -1), 0, 1), o.dtype));
 }
 
 }  // namespace
@@ -111,9 +112,13 @@ FeatureMap::FeatureMap(FeatureMapOptions given, Rng& rng) : options(checked(give
 int64_t FeatureMap::out_dim() const {
   const FeatureMapOptions& o = options;
   switch (o.kind) {
-    case FeatureMapKind::identity: case FeatureMapKind::exp: case FeatureMapKind::elu1: return o.dim;
+    case FeatureMapKind::identity:
+    case FeatureMapKind::exp:
+    case FeatureMapKind::elu1: return o.dim;
     case FeatureMapKind::relu: return o.features > 0 ? o.features : o.dim;
-    case FeatureMapKind::t2r: case FeatureMapKind::mlp: case FeatureMapKind::favor: return o.features;
+    case FeatureMapKind::t2r:
+    case FeatureMapKind::mlp:
+    case FeatureMapKind::favor: return o.features;
     case FeatureMapKind::poly_elem: return o.degree * o.dim;
     case FeatureMapKind::poly_kernel: {
       int64_t m = 1;
@@ -132,15 +137,16 @@ Tensor FeatureMap::operator()(const Tensor& given) const {
   if (given.rank() < 1 || given.dim(-1) != o.dim)
     fail("feature_map: ", o.kind, " got x=", given, "; need [..., ", o.dim, "]");
   if (o.heads > 0 && weight.defined() && (given.rank() < 3 || given.dim(-3) != o.heads))
-    fail("feature_map: ", o.kind, " with maps of ", o.heads, " heads got x=", given, "; need [..., ", o.heads,
-         ", n, ", o.dim, "]");
+    fail("feature_map: ", o.kind, " with maps of ", o.heads, " heads got x=", given, "; need [..., ", o.heads, ", n, ",
+         o.dim, "]");
   const double factor = o.input_scale.value_or(1);
   const Tensor x = factor == 1 ? given : given * factor;
   switch (o.kind) {
     case FeatureMapKind::identity: return x;
     case FeatureMapKind::exp: return exp(x);
     case FeatureMapKind::elu1: return elu1(x);
-    case FeatureMapKind::relu: case FeatureMapKind::t2r: {
+    case FeatureMapKind::relu:
+    case FeatureMapKind::t2r: {
       Tensor y = weight.defined() ? project(x, weight, bias) : x;
       return o.offset == 0 ? relu(y) : map(formula::ReluOffset{o.offset}, y);
     }

@@ -19,10 +19,10 @@ enum class FeatureMapKind {
   t2r,          // relu(x·W + b) + offset              Kasai et al. 2021
   poly_elem,    // [x, x², …, x^p], m = p·d            κ = Σ_r Σ_c (x_c·y_c)^r; odd powers may be negative
   poly_kernel,  // [x, √c] ⊗ … ⊗ [x, √c], m = (d+1)^p  κ = (x·y + c)^p
-  favor,        // (e^{x·ω − |x|²/2} + offset)/√m, ω ~ N(0, I); E κ = e^{x·y} if offset = 0; Choromanski et al. 2021
-  fourier,      // [cos x·ω, sin x·ω]/√f, ω ~ N(0, I/σ²), m = 2f; E κ = e^{−|x − y|²/2σ²}; Rahimi & Recht 2007
-  mlp,          // softplus(relu(x·W₁ + b₁)·W₂ + b₂)   > 0
-  hedgehog,     // softmax[2y, −2y], y = x·W + b, m = 2d; Zhang et al. 2024
+  favor,  // (e^{x·ω − |x|²/2} + offset)/√m, ω ~ N(0, I); E κ = e^{x·y} if offset = 0; Choromanski et al. 2021
+  fourier,  // [cos x·ω, sin x·ω]/√f, ω ~ N(0, I/σ²), m = 2f; E κ = e^{−|x − y|²/2σ²}; Rahimi & Recht 2007
+  mlp,      // softplus(relu(x·W₁ + b₁)·W₂ + b₂)   > 0
+  hedgehog,  // softmax[2y, −2y], y = x·W + b, m = 2d; Zhang et al. 2024
 };
 constexpr const char* choices(FeatureMapKind) {
   return "identity exp elu1 relu t2r poly_elem poly_kernel favor fourier mlp hedgehog";
@@ -34,15 +34,15 @@ struct FeatureMapOptions {
   int64_t dim = 0;  // d; a layer sets it to the width of its heads
   /// Number of learned columns (relu, t2r, mlp) or random directions (favor, fourier). 0 means d; for relu, no W.
   int64_t features = 0;
-  int64_t degree = 2;        // p of poly_elem, poly_kernel
-  double constant = 1;       // c of poly_kernel
-  double sigma = 1;          // σ of fourier
-  double smoothing = 0;      // s of fourier: > 0 adds a feature √s, so that κ grows by s and sums are rarely 0
-  double offset = 0;         // relu, t2r, favor: keeps sums away from 0, e.g. 1e-3; Performer's favor uses 1e-4
-  bool orthogonal = false;   // favor, fourier: directions orthogonal in blocks of d, norms as of independent draws
-  int64_t hidden = 0;        // hidden width of mlp; 0 means 2·d
-  bool bias = true;          // t2r, mlp, hedgehog: biases, initially 0
-  int64_t heads = 0;         // > 0: weights [heads, d, m], one map for each head; 0: one map for all heads
+  int64_t degree = 2;       // p of poly_elem, poly_kernel
+  double constant = 1;      // c of poly_kernel
+  double sigma = 1;         // σ of fourier
+  double smoothing = 0;     // s of fourier: > 0 adds a feature √s, so that κ grows by s and sums are rarely 0
+  double offset = 0;        // relu, t2r, favor: keeps sums away from 0, e.g. 1e-3; Performer's favor uses 1e-4
+  bool orthogonal = false;  // favor, fourier: directions orthogonal in blocks of d, norms as of independent draws
+  int64_t hidden = 0;       // hidden width of mlp; 0 means 2·d
+  bool bias = true;         // t2r, mlp, hedgehog: biases, initially 0
+  int64_t heads = 0;        // > 0: weights [heads, d, m], one map for each head; 0: one map for all heads
   /// Factor of x before the map; 1 if unset. With d^{−1/4} favor approximates e^{x·y/√d}.
   std::optional<double> input_scale = std::nullopt;
   Init init = Init::lecun();  // of learned weights; hedgehog's W starts as the identity

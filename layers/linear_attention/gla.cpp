@@ -39,10 +39,13 @@ Tensor Gla::operator()(const Tensor& given, const Pass& pass) const {
   Call call(*this, "gla", given, options.dim, pass);
   const HeadsOptions h = detail::expanded_heads("gla", options);
   const auto [q, k, v] = project(h, call);
-  const Tensor o = detail::linear_attention(call, q, k, v,
-      {.direction = LinearDirection::causal, .normalize = LinearNormalize::none,
-       .scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(h.head_dim))), .log_decay = log_decay(call.x),
-       .chunk = options.chunk});
+  const Tensor o =
+      detail::linear_attention(call, q, k, v,
+                               {.direction = LinearDirection::causal,
+                                .normalize = LinearNormalize::none,
+                                .scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(h.head_dim))),
+                                .log_decay = log_decay(call.x),
+                                .chunk = options.chunk});
   return finish(h, detail::merge_heads(norm(o)), call);
 }
 

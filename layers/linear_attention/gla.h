@@ -29,13 +29,13 @@ struct GlaOptions {
   double expand_k = 0.5;  // heads·dk = expand_k·dim
   double expand_v = 1;    // heads·dv = expand_v·dim
   GlaGate gate = GlaGate::per_channel;
-  int64_t gate_rank = 16;        // of per_channel
-  double gate_temperature = 16;  // τ: with a larger τ, α is closer to 1
+  int64_t gate_rank = 16;                      // of per_channel
+  double gate_temperature = 16;                // τ: with a larger τ, α is closer to 1
   std::optional<double> scale = std::nullopt;  // of q; default dk^{−1/2}
   bool output_gate = true;                     // factor swish(x·Wg)
   NormKind norm = NormKind::rms;               // of each head's output, with one weight for all heads
   double norm_eps = 1e-5;
-  int64_t short_conv = 0;                      // > 0: a convolution of q, k, v over so many tokens
+  int64_t short_conv = 0;  // > 0: a convolution of q, k, v over so many tokens
   int64_t chunk = 64;
   double dropout = 0;
   Init init = Init::xavier();
@@ -63,7 +63,7 @@ struct Gla : LinearMixer {
 
   Gla() = default;
   Gla(GlaOptions o, Rng& rng);
-  int64_t key_dim() const { return heads.q.weight.dim(1) / options.heads; }    // dk
+  int64_t key_dim() const { return heads.q.weight.dim(1) / options.heads; }       // dk
   int64_t value_dim() const { return heads.v.weight.dim(1) / options.kv_heads; }  // dv
 
   /// x [batch, n, dim] → the same shape. A stream keeps h·dk·dv numbers a sequence, and those of a short convolution.

@@ -20,7 +20,8 @@ Tensor GroupNorm::operator()(const Tensor& x) const {
     fail("group_norm: got x=", x, "; need [..., ", o.groups * o.dim, "] for groups=", o.groups, " of dim=", o.dim);
   if (!o.shared) return detail::group_norm(x, o.groups, o.kind, weight, bias, o.eps);
   const Tensor each = unflatten(x, -1, {o.groups, o.dim});
-  return flatten(o.kind == NormKind::layer ? layer_norm(each, weight, bias, o.eps) : rms_norm(each, weight, o.eps), -2, -1);
+  return flatten(o.kind == NormKind::layer ? layer_norm(each, weight, bias, o.eps) : rms_norm(each, weight, o.eps), -2,
+                 -1);
 }
 
 }  // namespace sluice

@@ -9,7 +9,7 @@ namespace sluice {
 
 struct GroupNormOptions {
   using Layer = struct GroupNorm;
-  int64_t groups, dim;  // channels are groups · dim
+  int64_t groups, dim;              // channels are groups · dim
   NormKind kind = NormKind::layer;  // layer, rms, rms_plain
   double eps = 1e-5;
   DType dtype = f32;

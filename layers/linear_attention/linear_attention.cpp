@@ -36,8 +36,9 @@ void check_operands(const Tensor& q, const Tensor& k, const Tensor& v, const Lin
     fail("linear_attention: only the direction `full` takes queries other than the tokens of the keys — got phi_q=", q,
          ", phi_k=", k);
   if (f.direction == LinearDirection::full && f.log_decay.defined())
-    fail<ValueError>("linear_attention: the direction `full` has no order to forget in; `bidirectional` weighs by "
-                     "γ^|i − j|");
+    fail<ValueError>(
+        "linear_attention: the direction `full` has no order to forget in; `bidirectional` weighs by "
+        "γ^|i − j|");
   if (f.direction == LinearDirection::full && f.rope && q.dim(2) != k.dim(2))
     fail("linear_attention: rope needs queries at the positions of the keys — got phi_q=", q, ", phi_k=", k);
   if (!(f.eps >= 0)) fail<ValueError>("linear_attention: eps must not be negative — got ", f.eps);
@@ -46,7 +47,8 @@ void check_operands(const Tensor& q, const Tensor& k, const Tensor& v, const Lin
   if (f.key_mask.dtype() != boolean)
     fail<DTypeError>("linear_attention: key_mask must be bool — got ", f.key_mask.dtype(), " of shape ", f.key_mask);
   if (f.key_mask.shape() != Shape{k.dim(0), k.dim(2)})
-    fail("linear_attention: key_mask=", f.key_mask, " does not fit phi_k=", k, "; need [", k.dim(0), ",", k.dim(2), "]");
+    fail("linear_attention: key_mask=", f.key_mask, " does not fit phi_k=", k, "; need [", k.dim(0), ",", k.dim(2),
+         "]");
 }
 
 Operands prepare(const Tensor& q, const Tensor& k, const Tensor& v, const LinearAttentionForm& f) {
@@ -64,8 +66,8 @@ Operands prepare(const Tensor& q, const Tensor& k, const Tensor& v, const Linear
 /// [batch, heads, n, ·] ↔ [batch, n, heads, ·], the order in memory: maps of tokens return it, merge_heads() needs it.
 Tensor token_major(const Tensor& x) { return transpose(x, 1, 2); }
 
-/// `sum` computes Σ_j (q_i·k_j) v_j. Returns it for v, divided by that for 1 with a normaliser. RoPE turns φ(q) and φ(k)
-/// of the numerator only; `first` is the position of the first token.
+/// `sum` computes Σ_j (q_i·k_j) v_j. Returns it for v, divided by that for 1 with a normaliser. RoPE turns φ(q) and
+/// φ(k) of the numerator only; `first` is the position of the first token.
 template <class Sum>
 Tensor numerator_and_denominator(const Operands& x, const LinearAttentionForm& f, int64_t first, const Sum& sum) {
   const Tensor q = f.rope ? detail::rope_from(x.q, *f.rope, first) : x.q;
@@ -153,7 +155,8 @@ LinearAttentionOptions checked(LinearAttentionOptions o) {
     m.input_scale = std::pow(static_cast<double>(o.head_dim), -0.25);
   const bool random = m.kind == FeatureMapKind::favor || m.kind == FeatureMapKind::fourier;
   if (random && !o.tie_feature_map)
-    fail<ValueError>("linear_attention: ", name_of(m.kind), " needs tie_feature_map; its random directions must be the "
+    fail<ValueError>("linear_attention: ", name_of(m.kind),
+                     " needs tie_feature_map; its random directions must be the "
                      "same for queries and keys");
   if (o.decay != LinearDecay::none && o.direction == LinearDirection::full)
     fail<ValueError>("linear_attention: decay needs an order; the direction `full` has none");
@@ -195,9 +198,18 @@ Tensor LinearAttention::log_decay() const {
 
 HeadsOptions LinearAttention::head_options() const {
   const LinearAttentionOptions& o = options;
-  return {.dim = o.dim, .heads = o.heads, .kv_heads = o.kv_heads, .head_dim = o.head_dim, .value_dim = o.value_dim,
-          .use_rope = o.use_rope == LinearRope::inputs, .rope = o.rope, .qkv_bias = o.qkv_bias, .out_bias = o.out_bias,
-          .dropout = o.dropout, .init = o.init, .dtype = o.dtype};
+  return {.dim = o.dim,
+          .heads = o.heads,
+          .kv_heads = o.kv_heads,
+          .head_dim = o.head_dim,
+          .value_dim = o.value_dim,
+          .use_rope = o.use_rope == LinearRope::inputs,
+          .rope = o.rope,
+          .qkv_bias = o.qkv_bias,
+          .out_bias = o.out_bias,
+          .dropout = o.dropout,
+          .init = o.init,
+          .dtype = o.dtype};
 }
 
 Tensor LinearAttention::operator()(const Tensor& given, const Pass& pass) const {
@@ -205,11 +217,16 @@ Tensor LinearAttention::operator()(const Tensor& given, const Pass& pass) const 
   Call call(*this, "linear_attention", given, o.dim, pass);
   const HeadsOptions h = head_options();
   const auto [q, k, v] = project(h, call);
-  LinearAttentionForm form{.direction = o.direction, .normalize = o.normalize, .eps = o.eps, .scale = o.scale,
-                           .log_decay = log_decay(), .chunk = o.chunk};
+  LinearAttentionForm form{.direction = o.direction,
+                           .normalize = o.normalize,
+                           .eps = o.eps,
+                           .scale = o.scale,
+                           .log_decay = log_decay(),
+                           .chunk = o.chunk};
   if (o.use_rope == LinearRope::features) form.rope = o.rope;
   const FeatureMap& of_keys = key_feature_map ? *key_feature_map : feature_map;
-  return finish(h, detail::merge_heads(norm(detail::linear_attention(call, feature_map(q), of_keys(k), v, form))), call);
+  return finish(h, detail::merge_heads(norm(detail::linear_attention(call, feature_map(q), of_keys(k), v, form))),
+                call);
 }
 
 }  // namespace sluice

@@ -103,7 +103,7 @@ struct LinearAttentionOptions {
   int64_t short_conv = 0;                 // > 0: a convolution of q, k, v over so many tokens
   NormKind output_norm = NormKind::none;  // of each head's output, with one weight for all heads
   double norm_eps = 1e-5;
-  bool output_gate = false;               // factor swish(x·Wg), after the norm
+  bool output_gate = false;  // factor swish(x·Wg), after the norm
   bool qkv_bias = false, out_bias = false;
   double dropout = 0;  // on the layer's output
   Init init = Init::xavier();
@@ -148,8 +148,8 @@ struct LinearAttention : LinearMixer {
   LinearAttentionOptions options;
   FeatureMap feature_map;
   std::optional<FeatureMap> key_feature_map;  // empty if tied
-  Tensor log_gamma;    // [heads], with fixed decay; a buffer
-  Tensor gamma_logit;  // z [heads] of γ = σ(z), with learned decay
+  Tensor log_gamma;                           // [heads], with fixed decay; a buffer
+  Tensor gamma_logit;                         // z [heads] of γ = σ(z), with learned decay
   Norm norm;
 
   LinearAttention() = default;

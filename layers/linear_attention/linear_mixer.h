@@ -63,10 +63,14 @@ int64_t expanded_width(const char* layer, const char* what, double expansion, in
 
 /// The heads of options with expand_k and expand_v.
 HeadsOptions expanded_heads(const char* layer, const auto& o) {
-  HeadsOptions h{.dim = o.dim, .heads = o.heads, .kv_heads = o.kv_heads,
+  HeadsOptions h{.dim = o.dim,
+                 .heads = o.heads,
+                 .kv_heads = o.kv_heads,
                  .head_dim = expanded_width(layer, "expand_k", o.expand_k, o.dim, o.heads),
                  .value_dim = expanded_width(layer, "expand_v", o.expand_v, o.dim, o.heads),
-                 .dropout = o.dropout, .init = o.init, .dtype = o.dtype};
+                 .dropout = o.dropout,
+                 .init = o.init,
+                 .dtype = o.dtype};
   if constexpr (requires { o.use_rope; }) h.use_rope = o.use_rope, h.rope = o.rope;
   return h;
 }

@@ -24,9 +24,11 @@ Tensor Retention::operator()(const Tensor& given, const Pass& pass) const {
   const HeadsOptions h = detail::expanded_heads("retention", options);
   const auto [q, k, v] = project(h, call);
   const Tensor o = detail::linear_attention(call, q, k, v,
-      {.direction = LinearDirection::causal, .normalize = LinearNormalize::none,
-       .scale = 1 / std::sqrt(static_cast<double>(h.head_dim)), .log_decay = reshape(log_gamma, {1, h.heads, 1}),
-       .chunk = options.chunk});
+                                            {.direction = LinearDirection::causal,
+                                             .normalize = LinearNormalize::none,
+                                             .scale = 1 / std::sqrt(static_cast<double>(h.head_dim)),
+                                             .log_decay = reshape(log_gamma, {1, h.heads, 1}),
+                                             .chunk = options.chunk});
   return finish(h, norm(detail::merge_heads(o)), call);
 }
 

@@ -14,17 +14,17 @@ struct RetentionOptions {
   using Layer = struct Retention;
   int64_t dim;
   int64_t heads = 8;
-  int64_t kv_heads = 0;  // 0 means heads; head h reads KV head ⌊h/(heads/kv_heads)⌋
-  double expand_k = 1;  // heads·dk = expand_k·dim
-  double expand_v = 2;  // heads·dv = expand_v·dim
+  int64_t kv_heads = 0;            // 0 means heads; head h reads KV head ⌊h/(heads/kv_heads)⌋
+  double expand_k = 1;             // heads·dk = expand_k·dim
+  double expand_v = 2;             // heads·dv = expand_v·dim
   std::vector<double> gamma = {};  // of each head, in (0, 1]; empty: 1 − 2^{−5−h}
   bool use_rope = true;
   RopeOptions rope = {};
-  bool gate = true;  // factor swish(x·Wg)
+  bool gate = true;                       // factor swish(x·Wg)
   NormKind group_norm = NormKind::layer;  // layer, rms, rms_plain
   bool shared_norm = false;               // true: one weight [dv] for all heads, as in fla
   double norm_eps = 1e-5;
-  int64_t short_conv = 0;                 // > 0: a convolution of q, k, v over so many tokens
+  int64_t short_conv = 0;  // > 0: a convolution of q, k, v over so many tokens
   int64_t chunk = 64;
   double dropout = 0;
   Init init = Init::xavier();
@@ -52,7 +52,7 @@ struct Retention : LinearMixer {
 
   Retention() = default;
   Retention(RetentionOptions o, Rng& rng);
-  int64_t key_dim() const { return heads.q.weight.dim(1) / options.heads; }    // dk
+  int64_t key_dim() const { return heads.q.weight.dim(1) / options.heads; }       // dk
   int64_t value_dim() const { return heads.v.weight.dim(1) / options.kv_heads; }  // dv
 
   /// x [batch, n, dim] → the same shape. A stream keeps h·dk·dv numbers a sequence, and those of a short convolution.

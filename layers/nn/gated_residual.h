@@ -49,8 +49,7 @@ struct GatedResidual {
   /// Returns x + g(x) ⊙ f for the branch f = F(x). Throws ShapeError unless f has the shape of x, [..., dim].
   Tensor operator()(const Tensor& x, const Tensor& f) const;
   /// Returns x + g(x) ⊙ branch(x): residual(x, [&](const Tensor& h) { return attention(norm(h)); }).
-  template <std::invocable<const Tensor&> Branch>
-  Tensor operator()(const Tensor& x, Branch&& branch) const {
+  template <std::invocable<const Tensor&> Branch> Tensor operator()(const Tensor& x, Branch&& branch) const {
     return (*this)(x, Tensor(std::forward<Branch>(branch)(x)));
   }
   static void visit(auto& self, auto&& f) {

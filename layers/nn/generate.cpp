@@ -45,16 +45,19 @@ int64_t choose(const double* logits, int64_t n, const GenerateOptions& o, double
 
 Tensor sample_tokens(const Tensor& logits, const GenerateOptions& options, Rng& rng) {
   check_options("sample_tokens", options);
-  if (logits.rank() != 2 || logits.dim(1) == 0) fail("sample_tokens: logits must be [batch, vocabulary] — got ", logits);
+  if (logits.rank() != 2 || logits.dim(1) == 0)
+    fail("sample_tokens: logits must be [batch, vocabulary] — got ", logits);
   const int64_t batch = logits.dim(0), n = logits.dim(1);
   const std::vector<double> values = logits.to_vector<double>();
-  const std::vector<double> u = options.temperature > 0 ? uniform({batch}, 0, 1, rng, {f64}).to_vector<double>() : std::vector<double>();
+  const std::vector<double> u =
+      options.temperature > 0 ? uniform({batch}, 0, 1, rng, {f64}).to_vector<double>() : std::vector<double>();
   std::vector<int64_t> tokens;
   for (int64_t b = 0; b < batch; ++b) {
     const double* row = values.data() + b * n;
     const bool bad = std::any_of(row, row + n, [](double v) { return std::isnan(v) || v == INFINITY; });
     const int64_t best = std::max_element(row, row + n) - row;
-    if (bad || row[best] == -INFINITY) fail<ValueError>("sample_tokens: row ", b, " of the logits has ", bad ? "a NaN or +inf" : "no finite value");
+    if (bad || row[best] == -INFINITY)
+      fail<ValueError>("sample_tokens: row ", b, " of the logits has ", bad ? "a NaN or +inf" : "no finite value");
     tokens.push_back(options.temperature > 0 ? choose(row, n, options, u[static_cast<std::size_t>(b)]) : best);
   }
   return Tensor::from(tokens);

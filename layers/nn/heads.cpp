@@ -48,7 +48,8 @@ Heads::Projected Heads::project(const HeadsOptions& o, const Tensor& x, int64_t 
   return arranged(o, q(x), k(x), v(x), position);
 }
 
-Heads::Projected Heads::arranged(const HeadsOptions& o, const Tensor& q, const Tensor& k, const Tensor& v, int64_t position) {
+Heads::Projected Heads::arranged(const HeadsOptions& o, const Tensor& q, const Tensor& k, const Tensor& v,
+                                 int64_t position) {
   Projected p{detail::split_heads(q, o.heads), detail::split_heads(k, o.kv_heads), detail::split_heads(v, o.kv_heads)};
   if (o.use_rope)
     p.q = detail::rope_from(p.q, o.rope, position), p.k = detail::rope_from(p.k, o.rope.of_keys(), position);

@@ -60,8 +60,7 @@ struct HeadsRules {
 /// Returns the options with all defaults filled in. Throws ValueError, naming `layer`, for options that do not fit.
 HeadsOptions checked_heads(const char* layer, HeadsOptions o, HeadsRules rules = {});
 /// check_options() of a layer's options, and checked_heads() of their `heads`.
-template <class Options>
-Options checked_layer(const char* layer, Options o, HeadsRules rules = {}) {
+template <class Options> Options checked_layer(const char* layer, Options o, HeadsRules rules = {}) {
   check_options(layer, o);
   o.heads = checked_heads(layer, o.heads, rules);
   return o;
@@ -84,7 +83,8 @@ struct Heads {
   /// Returns q, k, v of x [batch, n, dim], rotated with use_rope; `position` is the position of the first token.
   Projected project(const HeadsOptions& o, const Tensor& x, int64_t position = 0) const;
   /// project() from the results [batch, n, ·] of the three maps.
-  static Projected arranged(const HeadsOptions& o, const Tensor& q, const Tensor& k, const Tensor& v, int64_t position = 0);
+  static Projected arranged(const HeadsOptions& o, const Tensor& q, const Tensor& k, const Tensor& v,
+                            int64_t position = 0);
   /// Returns the layer's output from the attended values [batch, heads, n, dv]: merges the heads, then applies `out`
   /// (with project_out) and dropout, and adds x (with residual).
   Tensor finish(const HeadsOptions& o, const Tensor& attended, const Tensor& x, Rng* rng = nullptr) const;

@@ -26,7 +26,8 @@ void check_fresh(const std::vector<Tensor>& fresh, const std::vector<Tensor>& ri
       fail("kv_cache: ", name_of_ring(i), "=", next, " do not continue a cache of ", old,
            "; need equal batch, heads and width");
     if (old.dtype() != next.dtype())
-      fail<DTypeError>("kv_cache: ", name_of_ring(i), " of ", next.dtype(), " do not continue a cache of ", old.dtype());
+      fail<DTypeError>("kv_cache: ", name_of_ring(i), " of ", next.dtype(), " do not continue a cache of ",
+                       old.dtype());
   }
 }
 

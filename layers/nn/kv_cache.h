@@ -14,8 +14,8 @@ namespace sluice {
 struct KvCache {
   /// keys, values, …: [batch, heads, capacity, width], heads and width of each its own.
   std::vector<Tensor> rings;
-  int64_t length = 0;  // tokens seen
-  int64_t window = 0;  // W; 0 keeps everything
+  int64_t length = 0;    // tokens seen
+  int64_t window = 0;    // W; 0 keeps everything
   int64_t reserved = 0;  // rows that the rings have room for from the first on
   /// Of the last append(): the rows that it overwrote in each ring.
   std::vector<Tensor> overwritten = {};

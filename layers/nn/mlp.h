@@ -45,12 +45,12 @@ struct Mlp {
 };
 
 enum class GluKind {
-  glu,       // x ⊙ σ(g)             Dauphin et al. 2017
-  reglu,     // x ⊙ relu(g)          Shazeer 2020
-  geglu,     // x ⊙ gelu(g)
-  swiglu,    // x ⊙ silu(g)
-  bilinear,  // x ⊙ g
-  silu_glu,  // silu(x) ⊙ silu(g)    FLASH, Hua et al. 2022
+  glu,         // x ⊙ σ(g)             Dauphin et al. 2017
+  reglu,       // x ⊙ relu(g)          Shazeer 2020
+  geglu,       // x ⊙ gelu(g)
+  swiglu,      // x ⊙ silu(g)
+  bilinear,    // x ⊙ g
+  silu_glu,    // silu(x) ⊙ silu(g)    FLASH, Hua et al. 2022
   geglu_tanh,  // x ⊙ gelu_tanh(g)   T5 1.1, Gemma
 };
 constexpr const char* choices(GluKind) { return "glu reglu geglu swiglu bilinear silu_glu geglu_tanh"; }

@@ -61,7 +61,8 @@ void check_state(const Members& m, const std::map<std::string, Tensor>& state, b
   const auto list = [&](const auto& these, const char* what, const auto& others) {
     constexpr std::size_t most = 8;
     for (std::size_t i = 0; i < std::min(these.size(), most); ++i)
-      text += str(text.empty() ? "" : "; ", "tensor \"", these[i].substr(0, 200), "\" is ", what, did_you_mean(these[i], others));
+      text += str(text.empty() ? "" : "; ", "tensor \"", these[i].substr(0, 200), "\" is ", what,
+                  did_you_mean(these[i], others));
     if (these.size() > most) text += str("; ", these.size() - most, " more are ", what);
   };
   list(missing, "missing", unexpected);
@@ -79,8 +80,7 @@ void load_state(const Members& m, const std::map<std::string, Tensor>& state, bo
 namespace {
 /// Replaces the memory of each tensor by that of f(tensor), which may have another dtype or device. All owners of the
 /// tensor see the change. Checks all tensors before the first one changes.
-template <class F>
-void become(const Members& m, F f) {
+template <class F> void become(const Members& m, F f) {
   NoGrad guard;
   struct Change {
     Tensor at, now, grad;
@@ -163,8 +163,12 @@ std::map<std::string, std::string> load_file(const Members& m, const std::string
 }
 
 void take_former_names(const Members& m, std::map<std::string, Tensor>& file) {
-  constexpr std::pair<std::string_view, std::string_view> kFormer[] = {{"q", "query"}, {"k", "key"}, {"v", "value"},
-      {"global_q", "global_query"}, {"global_k", "global_key"}, {"global_v", "global_value"}};
+  constexpr std::pair<std::string_view, std::string_view> kFormer[] = {{"q", "query"},
+                                                                       {"k", "key"},
+                                                                       {"v", "value"},
+                                                                       {"global_q", "global_query"},
+                                                                       {"global_k", "global_key"},
+                                                                       {"global_v", "global_value"}};
   std::set<std::string> names;
   for (const auto& s : m.slots) names.insert(s.name);
   for (const std::string& name : names) {
@@ -202,9 +206,7 @@ std::map<std::string, Tensor> open_model(const std::string& path, const char* ty
     fail<IOError>("load_model: '", path, "': the file holds a model of type ", layer->second, "; need ", type);
   try {
     from_json(type, parse_json(stored->second), options);
-  } catch (const ValueError& e) {
-    fail<IOError>("load_model: '", path, "': its options do not fit: ", e.what());
-  }
+  } catch (const ValueError& e) { fail<IOError>("load_model: '", path, "': its options do not fit: ", e.what()); }
   return weights_of(file);
 }
 

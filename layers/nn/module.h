@@ -55,8 +55,7 @@ struct Members {
 
 void collect(Members& out, const Tensor& x);
 /// Every type of layer instantiates this template, so all code that needs no T is in functions of Members.
-template <class T>
-void collect(Members& out, const T& x) {
+template <class T> void collect(Members& out, const T& x) {
   const auto member = [&](const char* name, const auto& m) {
     const std::size_t above = out.down(name);
     collect(out, m);
@@ -73,15 +72,16 @@ void collect(Members& out, const T& x) {
     T::visit(x, member);
     out.end(part);
   } else {
-    static_assert(sizeof(T) == 0, "a module lists its members: static void visit(auto& self, auto&& f) { f(\"weight\", self.weight); }; each is a Tensor, such a struct, or a vector or optional of those");
+    static_assert(sizeof(T) == 0,
+                  "a module lists its members: static void visit(auto& self, auto&& f) { f(\"weight\", self.weight); "
+                  "}; each is a Tensor, such a struct, or a vector or optional of those");
   }
 }
 
 /// Throws ValueError when two tensors have the same name.
 void check_names(const Members& m);
 
-template <class M>
-Members members(const M& module) {
+template <class M> Members members(const M& module) {
   Members out;
   collect(out, module);
   check_names(out);
@@ -91,8 +91,10 @@ Members members(const M& module) {
 std::vector<NamedTensor> tensors_of(const Members& m, bool only_parameters);
 /// Throws IOError unless `state` fits: the names must be equal (if `strict`), and tensors of equal names must have
 /// equal shapes and dtypes. After this check load_state cannot fail. The message begins with `op`.
-void check_state(const Members& m, const std::map<std::string, Tensor>& state, bool strict = true, const std::string& op = "load_state");
-void load_state(const Members& m, const std::map<std::string, Tensor>& state, bool strict = true, const std::string& op = "load_state");
+void check_state(const Members& m, const std::map<std::string, Tensor>& state, bool strict = true,
+                 const std::string& op = "load_state");
+void load_state(const Members& m, const std::map<std::string, Tensor>& state, bool strict = true,
+                const std::string& op = "load_state");
 void convert(const Members& m, DType dtype);
 void move(const Members& m, Device device);
 /// Replaces the tensors of m by copies on `device`, without `device` on the device of each tensor. Tensors that are
@@ -120,8 +122,7 @@ concept HasOptions = requires(const M& m) {
   requires Described<std::remove_cvref_t<decltype(m.options)>>;
 };
 /// The layer; its constructor may take a generator.
-template <class M, class O>
-M build(const O& options, Rng& rng) {
+template <class M, class O> M build(const O& options, Rng& rng) {
   if constexpr (std::is_constructible_v<M, O, Rng&>) return M(options, rng);
   else return M(options);
 }
@@ -141,19 +142,16 @@ struct LoadOptions {
 
 /// The trained tensors, with dotted names ("blocks.0.out.weight"). A tensor that several members share is listed once,
 /// under its first name.
-template <class M>
-std::vector<NamedTensor> parameters(const M& m) {
+template <class M> std::vector<NamedTensor> parameters(const M& m) {
   return detail::tensors_of(detail::members(m), true);
 }
 /// Parameters and buffers. A tensor that several members share is listed under each of its names.
-template <class M>
-std::vector<NamedTensor> state_dict(const M& m) {
+template <class M> std::vector<NamedTensor> state_dict(const M& m) {
   return detail::tensors_of(detail::members(m), false);
 }
 /// Copies a state into m. Checks all names, shapes and dtypes before the first value changes. Throws IOError naming the
 /// entries that are missing, unexpected or of another shape or dtype.
-template <class M>
-void load_state(const M& m, const std::map<std::string, Tensor>& state) {
+template <class M> void load_state(const M& m, const std::map<std::string, Tensor>& state) {
   detail::load_state(detail::members(m), state);
 }
 /// Writes the state as safetensors, atomically, with the model's options: the metadata gains "layer" and "options".
@@ -173,8 +171,7 @@ std::map<std::string, std::string> load(const M& m, const std::string& path, con
 /// IOError naming the file and its fault, also for another type of model and for a file without options. load() reads a
 /// file without options into an existing model.
 template <class M>
-  requires detail::HasOptions<M>
-M load_model(const std::string& path) {
+requires detail::HasOptions<M> M load_model(const std::string& path) {
   std::remove_cvref_t<decltype(std::declval<M>().options)> options{};
   std::map<std::string, Tensor> state = detail::open_model(path, M::type, options_of(options));
   Rng rng(0);
@@ -188,47 +185,34 @@ M load_model(const std::string& path) {
     M m = detail::build<M>(options, rng);
     detail::fill_model(detail::members(m), state);
     return m;
-  } catch (const std::exception& e) {
-    fail<IOError>("load_model: '", path, "': ", e.what());
-  }
+  } catch (const std::exception& e) { fail<IOError>("load_model: '", path, "': ", e.what()); }
 }
 /// Converts floating-point tensors, and their gradients, in place, to f32, f64 or bf16. All owners of a tensor see the
 /// conversion: copies of m, and an optimiser, which converts its moments at its next step. A later backward pass
 /// through earlier results of m throws AutogradError. to() throws AutogradError if a tensor of m is the result of an
 /// op.
 template <class M>
-  requires(!std::is_same_v<M, Tensor>)  // a tensor is converted by value, see ops/shape/create.h
-void to(M& m, DType dtype) {
+requires(!std::is_same_v<M, Tensor>)  // a tensor is converted by value, see ops/shape/create.h
+    void to(M& m, DType dtype) {
   detail::convert(detail::members(m), dtype);
 }
 /// Moves every tensor to a device, in place as above. Meta has no values: there m gets tensors of its own, and the
 /// earlier tensors stay unchanged for their other owners.
 template <class M>
-  requires(!std::is_same_v<M, Tensor>)
-void to(M& m, Device device) {
-  detail::move(detail::members(m), device);
-}
+requires(!std::is_same_v<M, Tensor>) void to(M& m, Device device) { detail::move(detail::members(m), device); }
 /// Number of trained values.
-template <class M>
-int64_t count(const M& m) {
+template <class M> int64_t count(const M& m) {
   int64_t n = 0;
   for (const NamedTensor& p : parameters(m)) n += p.tensor.numel();
   return n;
 }
 /// Clears the gradients of all parameters.
-template <class M>
-void zero_grad(const M& m) {
+template <class M> void zero_grad(const M& m) {
   for (NamedTensor& p : parameters(m)) p.tensor.zero_grad();
 }
 /// Returns a table with the path, the type, the number of trained values and the tensors of each module.
-template <class M>
-std::string summary(const M& m) {
-  return detail::summary_of(detail::members(m));
-}
+template <class M> std::string summary(const M& m) { return detail::summary_of(detail::members(m)); }
 /// Paths of the modules, for AnomalyMode and Profile. Valid as long as m is not moved in memory.
-template <class M>
-ModuleNames name_modules(const M& m) {
-  return detail::names_of(detail::members(m));
-}
+template <class M> ModuleNames name_modules(const M& m) { return detail::names_of(detail::members(m)); }
 
 }  // namespace sluice

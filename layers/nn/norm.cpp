@@ -37,7 +37,8 @@ Tensor Norm::operator()(const Tensor& x) const {
   fail<ValueError>("norm: unknown kind");
 }
 
-Tensor detail::group_norm(const Tensor& x, int64_t groups, NormKind kind, const Tensor& weight, const Tensor& bias, double eps) {
+Tensor detail::group_norm(const Tensor& x, int64_t groups, NormKind kind, const Tensor& weight, const Tensor& bias,
+                          double eps) {
   const Tensor each = unflatten(x, -1, {groups, x.dim(-1) / groups});
   const Tensor y = flatten(kind == NormKind::layer ? layer_norm(each, {}, {}, eps) : rms_norm(each, {}, eps), -2, -1);
   if (bias.defined()) return map(formula::ScaleOffset{}, y, weight, bias);

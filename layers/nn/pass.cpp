@@ -27,9 +27,17 @@ void Pass::check_read() const {
 }
 
 Pass Pass::of_stream(Stream& s) const {
-  return {.key_mask = key_mask.get(), .context = context.get(), .context_mask = context_mask.get(),
-          .segments = segments.get(), .context_segments = context_segments.get(), .mask = mask.get(),
-          .bias = bias.get(), .blocks = blocks.get(), .block = block, .positions = positions.get(), .rng = rng,
+  return {.key_mask = key_mask.get(),
+          .context = context.get(),
+          .context_mask = context_mask.get(),
+          .segments = segments.get(),
+          .context_segments = context_segments.get(),
+          .mask = mask.get(),
+          .bias = bias.get(),
+          .blocks = blocks.get(),
+          .block = block,
+          .positions = positions.get(),
+          .rng = rng,
           .stream = &s};
 }
 
@@ -55,8 +63,12 @@ const Tensor& Call::segments() const {
 }
 
 AttentionMask Call::mask() const {
-  return {.keys = key_mask(), .query_segments = pass_.segments, .key_segments = pass_.segments, .blocks = pass_.blocks,
-          .block = pass_.block, .dense = pass_.mask};
+  return {.keys = key_mask(),
+          .query_segments = pass_.segments,
+          .key_segments = pass_.segments,
+          .blocks = pass_.blocks,
+          .block = pass_.block,
+          .dense = pass_.mask};
 }
 
 Tensor Call::context(int64_t dim) const {

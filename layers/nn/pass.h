@@ -22,15 +22,14 @@
 namespace sluice {
 
 /// A field of a Pass: a T that knows whether it was read. Copying reads it; the copy counts as read.
-template <class T>
-class Given {
+template <class T> class Given {
  public:
   Given() = default;
   Given(T value) : value_(std::move(value)) {}
   /// Of a list: {0, 3}.
   template <class E>
-    requires std::is_constructible_v<T, const E*, const E*>
-  Given(std::initializer_list<E> list) : value_(list.begin(), list.end()) {}
+  requires std::is_constructible_v<T, const E*, const E*> Given(std::initializer_list<E> list)
+      : value_(list.begin(), list.end()) {}
   Given(const Given& o) : value_(o.get()), read_(true) {}
   /// Assigning reads it; the field that it was assigned to counts as read.
   Given& operator=(const Given& o) {
@@ -68,8 +67,8 @@ struct Pass {
   Given<Tensor> blocks = {};            // bool, whole blocks of queries × keys, see AttentionMask
   int64_t block = 0;                    // rows and columns of a block
   Given<std::vector<int64_t>> positions = {};  // global positions, see MultiHeadAttention
-  Rng* rng = nullptr;                   // switches dropout on
-  Stream* stream = nullptr;             // x continues it; see step()
+  Rng* rng = nullptr;                          // switches dropout on
+  Stream* stream = nullptr;                    // x continues it; see step()
 
   /// The same for the next tokens of a stream.
   Pass of_stream(Stream& stream) const;
@@ -85,8 +84,7 @@ int64_t first_position(int64_t tokens, const Pass& pass);
 /// Records no history. The stream begins empty, and reads a context in its first step only. ValueError for a layer that
 /// is not causal, for a stream of another model, and for masks: every token of a stream is real. ShapeError for another
 /// batch. After an error the stream is as it was.
-template <class M>
-Tensor step(const M& model, const Tensor& x, Stream& stream, const Pass& pass = {}) {
+template <class M> Tensor step(const M& model, const Tensor& x, Stream& stream, const Pass& pass = {}) {
   StreamStep running(stream);
   const Pass next = pass.of_stream(stream);
   Tensor y = model(x, next);
@@ -97,7 +95,9 @@ Tensor step(const M& model, const Tensor& x, Stream& stream, const Pass& pass = 
 
 /// A model or layer that is called with a Pass.
 template <class M>
-concept TakesPass = requires(const M& m, const Tensor& x, const Pass& pass) { m(x, pass); };
+concept TakesPass = requires(const M& m, const Tensor& x, const Pass& pass) {
+  m(x, pass);
+};
 
 namespace detail {
 /// linear_scan() that continues from `state` [batch, heads, dk, dv] and replaces it; undefined: nothing came before.
@@ -132,8 +132,9 @@ class Call {
   int64_t first() const { return first_position(x.dim(1), pass_); }
   bool streams() const { return pass_.stream != nullptr; }
   /// ValueError in a stream unless the layer is causal; `why` not.
-  void check_causal(bool causal, const char* why = "only a causal layer can be streamed; else earlier outputs would "
-                                                   "change") const;
+  void check_causal(bool causal, const char* why =
+                                     "only a causal layer can be streamed; else earlier outputs would "
+                                     "change") const;
 
   /// Rows [batch, heads, n, ·] by token: in a stream with those of earlier tokens before them, of which `window` > 0
   /// keeps the last W − 1; see KvCache::append(). Else `fresh` itself.

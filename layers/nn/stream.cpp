@@ -109,10 +109,12 @@ void save(const Stream& stream, const std::string& path) {
       if (k.tensors[i].defined()) file.tensors[name_in_file(p, "tensor", i)] = contiguous(to(k.tensors[i], cpu));
     for (std::size_t i = 0; i < k.cache.rings.size(); ++i)
       file.tensors[name_in_file(p, "ring", i)] = contiguous(to(narrow(k.cache.rings[i], 2, 0, k.cache.stored()), cpu));
-    places.push_back(Json::Object{{"layer", k.layer}, {"what", k.what},
+    places.push_back(Json::Object{{"layer", k.layer},
+                                  {"what", k.what},
                                   {"tensors", static_cast<int64_t>(k.tensors.size())},
                                   {"rings", static_cast<int64_t>(k.cache.rings.size())},
-                                  {"rows", k.cache.length}, {"window", k.cache.window},
+                                  {"rows", k.cache.length},
+                                  {"window", k.cache.window},
                                   {"reserved", k.cache.reserved}});
   }
   file.metadata["format"] = kFormat;
@@ -157,9 +159,7 @@ Stream load_stream(const std::string& path) {
           refuse("place ", p, ": needs rows [batch, heads, ", k.cache.stored(), ", width]");
       stream.kept_.push_back(std::move(k));
     }
-  } catch (const ValueError& e) {
-    refuse(e.what());
-  }
+  } catch (const ValueError& e) { refuse(e.what()); }
   return stream;
 }
 

@@ -19,9 +19,9 @@ namespace {
 // outputs. A tensor of the file, in rows, consists of pieces of such tensors.
 struct Piece {
   std::size_t slot;
-  std::string name;  // in the file
-  Shape shape;       // in rows, with all its axes
-  int64_t first = 0;  // row in the slot
+  std::string name;     // in the file
+  Shape shape;          // in rows, with all its axes
+  int64_t first = 0;    // row in the slot
   bool single = false;  // the piece is one row, and the file has no axis of rows
   int64_t part = 0, groups = 1;
   double add = 0;
@@ -40,17 +40,12 @@ Shape swapped(Shape s) {
 std::string in_quotes(const std::string& name) {
   return str("\"", name.size() <= 200 ? name : name.substr(0, 200) + "…", "\"");
 }
-template <class... Args>
-[[noreturn]] void refuse(const Args&... args) {
-  fail<ValueError>("pytorch rules: ", args...);
-}
+template <class... Args> [[noreturn]] void refuse(const Args&... args) { fail<ValueError>("pytorch rules: ", args...); }
 
 std::regex compiled(const std::string& text) {
   try {
     return std::regex(text);
-  } catch (const std::regex_error& e) {
-    refuse(in_quotes(text), " is no regular expression: ", e.what());
-  }
+  } catch (const std::regex_error& e) { refuse(in_quotes(text), " is no regular expression: ", e.what()); }
 }
 
 /// The type of the innermost module with this slot.
@@ -68,13 +63,14 @@ void set_layout(const Members& m, Piece& p, PyTorchLayout layout) {
   const bool linear = type == "Linear" && shape.rank() == 2 && name.ends_with("weight");
   if (layout != PyTorchLayout::automatic && shape.rank() < 2)
     refuse("layout=", layout, " is of matrices — got ", in_quotes(name), " ", shape);
-  const bool convolution = layout == PyTorchLayout::depthwise || (layout == PyTorchLayout::automatic &&
-                                                                  type == "ShortConvolution" && shape.rank() == 2);
+  const bool convolution = layout == PyTorchLayout::depthwise ||
+                           (layout == PyTorchLayout::automatic && type == "ShortConvolution" && shape.rank() == 2);
   if (layout == PyTorchLayout::depthwise && shape.rank() != 2)
     refuse("layout=depthwise is of [width, dim] — got ", in_quotes(name), " ", shape);
   if (layout == PyTorchLayout::automatic && !linear && !convolution && type != "Embedding" && shape.rank() >= 2 &&
       shape.rank() <= 3 && shape[shape.rank() - 2] == shape.back() && shape.back() > 1)
-    refuse(in_quotes(name), " ", shape, " is square and of no Linear, so that nothing says whether the file has it "
+    refuse(in_quotes(name), " ", shape,
+           " is square and of no Linear, so that nothing says whether the file has it "
            "transposed; need a rule with {.layout = PyTorchLayout::transposed} or as_is");
   p.swapped = linear || convolution || layout == PyTorchLayout::transposed;
   p.unit_axis = convolution;
@@ -128,8 +124,9 @@ std::vector<Piece> cut(const Members& m, std::size_t slot, const Stored& s) {
     p.unit_axis = p.unit_axis && !p.single;
     p.shape[0] = p.single ? 1 : piece.rows == 0 ? left : piece.rows;
     if (p.name.empty() || p.shape[0] < 1 || p.shape[0] > left || (i + 1 == s.names.size() && p.shape[0] < left))
-      refuse("the pieces of ", name, " must have names and all its rows, ", whole.shape[0], " as PyTorch counts them — ",
-             "got piece ", i, ", \"", p.name, "\", with rows=", piece.rows, ", and ", left, " are left");
+      refuse("the pieces of ", name, " must have names and all its rows, ", whole.shape[0],
+             " as PyTorch counts them — ", "got piece ", i, ", \"", p.name, "\", with rows=", piece.rows, ", and ",
+             left, " are left");
     row += p.shape[0];
     out.push_back(p);
   }
@@ -228,7 +225,8 @@ std::map<std::string, Tensor> read(const std::string& path, const Plan& plan, st
     char start[2] = {};
     if (FileReader file(path); file.size() >= 2) file.read(start, 2);
     const std::string_view magic(start, 2);
-    check(magic != "PK" && magic != "\x80\x02", "is a pickle, not safetensors; in Python: "
+    check(magic != "PK" && magic != "\x80\x02",
+          "is a pickle, not safetensors; in Python: "
           "safetensors.torch.save_file(model.state_dict(), path)");
     std::string twice;
     const SafeTensors file = load_safetensors(path, [&](const std::string& name) {
@@ -247,9 +245,7 @@ std::map<std::string, Tensor> read(const std::string& path, const Plan& plan, st
     const Json index = parse_json(read_file(path));
     for (const auto& [name, shard] : index.at("weight_map").get<Json::Object>())
       shards.insert(shard.get<std::string>());
-  } catch (const ValueError& e) {
-    check(false, "is no index of a sharded checkpoint: ", e.what());
-  }
+  } catch (const ValueError& e) { check(false, "is no index of a sharded checkpoint: ", e.what()); }
   std::map<std::string, Tensor> all;
   for (const std::string& shard : shards) {
     check(shard.find('/') == std::string::npos && shard.ends_with(".safetensors"), "the index names ", in_quotes(shard),
@@ -315,8 +311,7 @@ PyTorchNames load_pytorch(const Members& m, const std::string& path, const PyTor
       const Tensor& x = *m.slots[p.slot].tensor;
       return p.shape.numel() == x.numel() && found.contains(x.ref().get());
     };
-    if (!file.contains(name) && !std::all_of(pieces.begin(), pieces.end(), elsewhere))
-      out.missing.push_back(name);
+    if (!file.contains(name) && !std::all_of(pieces.begin(), pieces.end(), elsewhere)) out.missing.push_back(name);
   }
   for (const std::string& name : names) {
     // std::regex needs stack for every character, and a name in a damaged file may have millions of characters.

@@ -25,7 +25,7 @@ constexpr const char* choices(PyTorchLayout) { return "automatic as_is transpose
 /// A piece of a tensor that the file stores as several tensors.
 struct PyTorchPiece {
   static constexpr int64_t single = -1;  // a value of `rows`
-  std::string as;    // the replacement for this piece, instead of PyTorchRule::as
+  std::string as;                        // the replacement for this piece, instead of PyTorchRule::as
   int64_t rows = 0;  // 0: all remaining rows; single: one row, which the file stores without the axis of rows
   int64_t part = 0;  // as PyTorchStorage::part
   friend bool operator==(const PyTorchPiece&, const PyTorchPiece&) = default;
@@ -51,8 +51,8 @@ struct PyTorchStorage {
 /// matching rule with a `stored` that is not the default determines the whole storage. A tensor whose name becomes
 /// empty is not in the file, and keeps its values.
 struct PyTorchRule {
-  std::string name, as;         // pattern and replacement
-  PyTorchStorage stored = {};   // storage of the tensors whose names match
+  std::string name, as;        // pattern and replacement
+  PyTorchStorage stored = {};  // storage of the tensors whose names match
 };
 /// Rules, in the order in which they apply.
 using PyTorchRules = std::vector<PyTorchRule>;

@@ -68,8 +68,11 @@ detail::CostInputs detail::cost_inputs(const Members& m, int64_t n, int64_t cont
   if (n < 1) fail<ValueError>("cost: needs at least one token — got ", n);
   const bool global = context_width < 0;
   if (context_width > 0 ? context < 1 : context < 0 || context > (global ? n : 0))
-    fail<ValueError>("cost: the layer reads ", context_width > 0 ? "a context of at least one token"
-                     : global ? "no context, but global positions among its tokens" : "no context", " — got ", context);
+    fail<ValueError>("cost: the layer reads ",
+                     context_width > 0 ? "a context of at least one token"
+                     : global          ? "no context, but global positions among its tokens"
+                                       : "no context",
+                     " — got ", context);
   TensorOptions options{f32, meta};  // the layer's dtype
   for (const Members::Slot& s : m.slots)
     if (is_float(s.tensor->dtype())) options.dtype = s.tensor->dtype();

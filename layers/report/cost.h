@@ -78,33 +78,32 @@ struct CostInputs {
 /// global positions. Throws ValueError unless n and context fit.
 CostInputs cost_inputs(const Members& m, int64_t n, int64_t context, int64_t width, int64_t context_width);
 
-template <class M>
-int64_t width_of(const M& m) {
-  if constexpr (std::is_same_v<M, AttentionGate>) return m.map.weight.defined() ? m.map.weight.dim(0) : m.heads * m.head_dim;
+template <class M> int64_t width_of(const M& m) {
+  if constexpr (std::is_same_v<M, AttentionGate>)
+    return m.map.weight.defined() ? m.map.weight.dim(0) : m.heads * m.head_dim;
   else if constexpr (std::is_same_v<M, AttentionStack>) return width_of(m.layers.front());
   else {
     const LayerWidth w = layer_width(to_json(options_of(m.options)));
     return w.vocabulary > 0 ? 0 : w.width;
   }
 }
-template <class M>
-int64_t context_width_of(const M& m) {
+template <class M> int64_t context_width_of(const M& m) {
   if constexpr (std::is_same_v<M, GlobalLocalAttention>) return -1;
   else if constexpr (requires { m.options.context_dim; }) return m.options.context_dim;
   else if constexpr (requires { m.options.heads.context_dim; }) return m.options.heads.context_dim;
   else return 0;
 }
-template <class M>
-void run(const M& m, const CostInputs& in) {
+template <class M> void run(const M& m, const CostInputs& in) {
   const Tensor& x = in.x;
   if constexpr (std::is_same_v<M, GatedResidual>) m(x, x);
   else if constexpr (std::is_same_v<M, AttentionGate>)
     m(zeros(m.options.position == GatePosition::g5 ? Shape{1, x.dim(1), m.heads * m.head_dim}
-                                                   : Shape{1, m.heads, x.dim(1), m.head_dim}, x.options()), x);
+                                                   : Shape{1, m.heads, x.dim(1), m.head_dim},
+            x.options()),
+      x);
   else m(x, in.pass());
 }
-template <class M>
-int64_t streamed(const M& m, const CostInputs& in) {
+template <class M> int64_t streamed(const M& m, const CostInputs& in) {
   if constexpr (TakesPass<M>) {
     try {
       Stream stream;
@@ -116,15 +115,16 @@ int64_t streamed(const M& m, const CostInputs& in) {
   return 0;
 }
 template <class O>
-concept LayerOptions = requires { typename O::Layer; };
+concept LayerOptions = requires {
+  typename O::Layer;
+};
 
 }  // namespace detail
 
 /// The cost of run(layer) on meta, for any `run`: a model, a training step, other inputs.
 ///
 ///     cost_of(model, [&](const Model& m) { m(zeros({1, n, d}, {f32, meta})); })
-template <class M, class Run>
-Cost cost_of(M layer, Run&& run) {
+template <class M, class Run> Cost cost_of(M layer, Run&& run) {
   to(layer, meta);
   detail::Meter meter;
   run(std::as_const(layer));
@@ -137,12 +137,11 @@ Cost cost_of(M layer, Run&& run) {
 /// context; for GlobalLocalAttention it is the number of global positions. Throws ValueError or ShapeError for sizes
 /// and options that the layer refuses, and for counts that leave the range of int64 (2^57 for one product or map).
 template <class M>
-  requires(!detail::LayerOptions<M>)
-Cost cost(M layer, int64_t n, int64_t context = 0) {
+requires(!detail::LayerOptions<M>) Cost cost(M layer, int64_t n, int64_t context = 0) {
   NoGrad guard;
   to(layer, meta);
-  const detail::CostInputs in = detail::cost_inputs(detail::members(layer), n, context, detail::width_of(layer),
-                                                    detail::context_width_of(layer));
+  const detail::CostInputs in =
+      detail::cost_inputs(detail::members(layer), n, context, detail::width_of(layer), detail::context_width_of(layer));
   // Fills the cache of positions, so that equal calls have equal costs. The first run may empty it in between.
   for (int i = 0; i < 2; ++i) detail::run(layer, in);
   Cost c = cost_of(layer, [&](const M& m) { detail::run(m, in); });
@@ -150,8 +149,7 @@ Cost cost(M layer, int64_t n, int64_t context = 0) {
   return c;
 }
 /// The cost of the layer O::Layer with these options, of any size: the weights are on meta, too.
-template <detail::LayerOptions O>
-Cost cost(const O& options, int64_t n, int64_t context = 0) {
+template <detail::LayerOptions O> Cost cost(const O& options, int64_t n, int64_t context = 0) {
   detail::MetaInit shapes_only;
   Rng rng(0);
   return cost(detail::build<typename O::Layer>(options, rng), n, context);

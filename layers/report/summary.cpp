@@ -35,8 +35,8 @@ void ModuleMeter::on_op(const char*, const Tensor& y, Node*) {
 std::string summary_of(const std::vector<ModuleCost>& rows) {
   std::vector<std::vector<std::string>> cells{{"path", "type", "output", "parameters", "FLOPs", "bytes"}};
   for (const ModuleCost& r : rows)
-    cells.push_back({r.path.empty() ? "(model)" : r.path, r.type, r.output ? str(*r.output) : "-",
-                     str(r.parameters), str(r.work.flops), str(r.work.bytes)});
+    cells.push_back({r.path.empty() ? "(model)" : r.path, r.type, r.output ? str(*r.output) : "-", str(r.parameters),
+                     str(r.work.flops), str(r.work.bytes)});
   std::vector<std::size_t> widths(cells[0].size());
   for (const auto& line : cells)
     for (std::size_t c = 0; c < line.size(); ++c) widths[c] = std::max(widths[c], line[c].size());

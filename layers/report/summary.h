@@ -9,10 +9,10 @@ namespace sluice {
 
 /// The cost of one module, including the modules inside it.
 struct ModuleCost {
-  std::string path, type;             // the model itself has the path ""
-  std::optional<Shape> output = {};   // shape of the last tensor that the module computed; empty if there is none
-  int64_t parameters = 0;             // number of trained values; shared tensors count once
-  Work work = {};                     // of the module's forward pass
+  std::string path, type;            // the model itself has the path ""
+  std::optional<Shape> output = {};  // shape of the last tensor that the module computed; empty if there is none
+  int64_t parameters = 0;            // number of trained values; shared tensors count once
+  Work work = {};                    // of the module's forward pass
 };
 
 namespace detail {
@@ -33,10 +33,9 @@ class ModuleMeter final : Observer {
 std::string summary_of(const std::vector<ModuleCost>& rows);
 }  // namespace detail
 
-/// The costs of model(input), without history. Only shape and dtype of the input matter. An AnomalyMode or a Profile may
-/// live at the same time.
-template <class M>
-std::vector<ModuleCost> module_costs(M model, const Tensor& input) {
+/// The costs of model(input), without history. Only shape and dtype of the input matter. An AnomalyMode or a Profile
+/// may live at the same time.
+template <class M> std::vector<ModuleCost> module_costs(M model, const Tensor& input) {
   to(model, meta);
   NoGrad guard;
   const detail::ModuleMeter meter(detail::members(model));
@@ -45,8 +44,7 @@ std::vector<ModuleCost> module_costs(M model, const Tensor& input) {
 }
 /// module_costs() as a table: path, type, output, parameters, FLOPs (a multiply-add is 2), bytes of the kernels'
 /// tensors.
-template <class M>
-std::string summary(const M& model, const Tensor& input) {
+template <class M> std::string summary(const M& model, const Tensor& input) {
   return detail::summary_of(module_costs(model, input));
 }
 

@@ -13,8 +13,7 @@
 namespace sluice {
 namespace {
 
-template <class... Args>
-std::string format(const char* pattern, Args... args) {
+template <class... Args> std::string format(const char* pattern, Args... args) {
   char text[512];
   std::snprintf(text, sizeof text, pattern, args...);
   return text;
@@ -24,12 +23,7 @@ std::string format(const char* pattern, Args... args) {
 std::size_t utf8_length(std::string_view s, std::size_t i) {
   const auto byte = [&](std::size_t k) -> unsigned { return static_cast<unsigned char>(s[k]); };
   const unsigned lead = byte(i);
-  const std::size_t n = lead < 0x80   ? 1
-                        : lead < 0xC2 ? 0
-                        : lead < 0xE0 ? 2
-                        : lead < 0xF0 ? 3
-                        : lead < 0xF5 ? 4
-                                      : 0;
+  const std::size_t n = lead < 0x80 ? 1 : lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
   if (n == 0 || i + n > s.size()) return 0;
   for (std::size_t k = 1; k < n; ++k) {
     if ((byte(i + k) & 0xC0) != 0x80) return 0;
@@ -90,9 +84,7 @@ struct Axis {
   std::vector<double> ticks() const {
     std::vector<double> out;
     const double first = std::ceil(low / tick - 1e-9);
-    for (int i = 0; i < 50 && (first + i) * tick <= high + 1e-9 * tick; ++i) {
-      out.push_back((first + i) * tick);
-    }
+    for (int i = 0; i < 50 && (first + i) * tick <= high + 1e-9 * tick; ++i) { out.push_back((first + i) * tick); }
     return out;
   }
   std::string label(double v) const {
@@ -133,8 +125,7 @@ std::vector<double> smooth(const std::vector<double>& y) {
   return out;
 }
 
-std::string path_data(const Axis& xs, const Axis& ys, const std::vector<double>& x,
-                      const std::vector<double>& y) {
+std::string path_data(const Axis& xs, const Axis& ys, const std::vector<double>& x, const std::vector<double>& y) {
   std::string d;
   bool pen_down = false;
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -153,11 +144,12 @@ double last_plottable(const std::vector<double>& y) {
   return it == y.rend() ? std::nan("") : *it;
 }
 
-void write_series(std::ostream& svg, const Series& s, const char* colour, const Axis& xs,
-                  const Axis& ys) {
+void write_series(std::ostream& svg, const Series& s, const char* colour, const Axis& xs, const Axis& ys) {
   const auto draw = [&](const std::vector<double>& y, double width, double opacity) {
-    svg << format("<path fill=\"none\" stroke=\"%s\" stroke-width=\"%g\" stroke-opacity=\"%g\" "
-                  "stroke-linejoin=\"round\" d=\"", colour, width, opacity)
+    svg << format(
+               "<path fill=\"none\" stroke=\"%s\" stroke-width=\"%g\" stroke-opacity=\"%g\" "
+               "stroke-linejoin=\"round\" d=\"",
+               colour, width, opacity)
         << path_data(xs, ys, s.x, y) << "\"/>\n";
   };
   if (s.noisy) draw(s.y, 1, 0.3);
@@ -165,8 +157,7 @@ void write_series(std::ostream& svg, const Series& s, const char* colour, const 
   if (s.x.size() > 40) return;
   for (std::size_t i = 0; i < s.x.size(); ++i) {  // a curve of few points gets a circle at each
     if (!plottable(s.x[i]) || !plottable(s.y[i])) continue;
-    svg << format("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\"/>\n", xs.at(s.x[i]),
-                  ys.at(s.y[i]), colour);
+    svg << format("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\"/>\n", xs.at(s.x[i]), ys.at(s.y[i]), colour);
   }
 }
 
@@ -180,22 +171,20 @@ void write_references(std::ostream& svg, std::vector<ReferenceLine> refs, const 
     label_at.push_back(label_at.empty() ? wish : std::max(wish, label_at.back() + 14));
   }
   double limit = ys.from;
-  for (std::size_t i = refs.size(); i-- > 0; limit = label_at[i] - 14) {
-    label_at[i] = std::min(label_at[i], limit);
-  }
+  for (std::size_t i = refs.size(); i-- > 0; limit = label_at[i] - 14) { label_at[i] = std::min(label_at[i], limit); }
   for (std::size_t i = 0; i < refs.size(); ++i) {
     const double y = ys.at(refs[i].y);
     svg << format("<path d=\"M%g %.1fH%.1f\" stroke=\"#6b7280\" stroke-dasharray=\"5 4\"/>\n", kLeft, y, right)
         << format("<path d=\"M%.1f %.1fL%.1f %.1f\" stroke=\"#9ca3af\"/>\n", right, y, right + 10, label_at[i])
-        << format("<text x=\"%.1f\" y=\"%.1f\" fill=\"#4b5563\">", right + 14, label_at[i] + 4)
-        << escape(refs[i].name) << format(" %.2f</text>\n", refs[i].y);
+        << format("<text x=\"%.1f\" y=\"%.1f\" fill=\"#4b5563\">", right + 14, label_at[i] + 4) << escape(refs[i].name)
+        << format(" %.2f</text>\n", refs[i].y);
   }
 }
 
 }  // namespace
 
-void write_svg_curve(const std::string& path, const CurveOptions& options,
-                     const std::vector<Series>& series, const std::vector<ReferenceLine>& references) {
+void write_svg_curve(const std::string& path, const CurveOptions& options, const std::vector<Series>& series,
+                     const std::vector<ReferenceLine>& references) {
   Range x, y, y_refs, y_end;
   std::vector<Series> curves;
   for (const Series& s : series) {
@@ -227,24 +216,24 @@ void write_svg_curve(const std::string& path, const CurveOptions& options,
   const double x_middle = (kLeft + right) / 2, y_middle = (ys.from + ys.to) / 2;
 
   std::ostringstream svg;
-  svg << format("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %g %g\" width=\"%g\" height=\"%g\" "
-                "role=\"img\" font-family=\"system-ui, 'DejaVu Sans', sans-serif\" font-size=\"12\">\n",
-                kWidth, kHeight, kWidth, kHeight)
+  svg << format(
+             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %g %g\" width=\"%g\" height=\"%g\" "
+             "role=\"img\" font-family=\"system-ui, 'DejaVu Sans', sans-serif\" font-size=\"12\">\n",
+             kWidth, kHeight, kWidth, kHeight)
       << "<title>" << escape(options.title) << "</title>\n"
       << "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
-      << format("<clipPath id=\"plot\"><rect x=\"%g\" y=\"%g\" width=\"%.1f\" height=\"%g\"/></clipPath>\n",
-                kLeft, kTop - 3, right - kLeft + 3, ys.from - kTop + 6);
+      << format("<clipPath id=\"plot\"><rect x=\"%g\" y=\"%g\" width=\"%.1f\" height=\"%g\"/></clipPath>\n", kLeft,
+                kTop - 3, right - kLeft + 3, ys.from - kTop + 6);
   // A long title gets smaller letters; 0.6 em is about the mean width of a bold letter.
-  const double title_size = std::clamp(
-      (kWidth - kLeft - 24) / (0.6 * static_cast<double>(options.title.size() + 1)), 7.0, 16.0);
-  svg << format("<text x=\"%g\" y=\"30\" font-size=\"%.1f\" font-weight=\"600\" fill=\"#111827\">",
-                kLeft, title_size)
+  const double title_size =
+      std::clamp((kWidth - kLeft - 24) / (0.6 * static_cast<double>(options.title.size() + 1)), 7.0, 16.0);
+  svg << format("<text x=\"%g\" y=\"30\" font-size=\"%.1f\" font-weight=\"600\" fill=\"#111827\">", kLeft, title_size)
       << escape(options.title) << "</text>\n";
 
   for (const double v : ys.ticks()) {
     svg << format("<path d=\"M%g %.1fH%.1f\" stroke=\"#e5e7eb\"/>\n", kLeft, ys.at(v), right)
-        << format("<text x=\"%g\" y=\"%.1f\" text-anchor=\"end\" fill=\"#374151\">%s</text>\n", kLeft - 9,
-                  ys.at(v) + 4, ys.label(v).c_str());
+        << format("<text x=\"%g\" y=\"%.1f\" text-anchor=\"end\" fill=\"#374151\">%s</text>\n", kLeft - 9, ys.at(v) + 4,
+                  ys.label(v).c_str());
   }
   for (const double v : xs.ticks()) {
     svg << format("<path d=\"M%.1f %gV%g\" stroke=\"#f3f4f6\"/>\n", xs.at(v), kTop, ys.from)

@@ -10,9 +10,9 @@ namespace sluice {
 
 /// One curve. Points are drawn in the given order. A point that is not finite, or is ±1e15 or beyond, leaves a gap.
 struct Series {
-  std::string name;                // shown in the legend
+  std::string name;                    // shown in the legend
   std::vector<double> x = {}, y = {};  // must be equally long
-  bool noisy = false;        // true: drawn faint, with a bold moving average on top
+  bool noisy = false;                  // true: drawn faint, with a bold moving average on top
 };
 
 /// A dashed horizontal line for comparison.
@@ -33,8 +33,7 @@ struct CurveOptions {
 /// last tenth of a curve is never cut. The legend shows the last value of each curve (noisy: of the average). Without
 /// any points the axes are empty. Throws ValueError when x and y of a series differ in length, IOError when the file
 /// cannot be written.
-void write_svg_curve(const std::string& path, const CurveOptions& options,
-                     const std::vector<Series>& series,
+void write_svg_curve(const std::string& path, const CurveOptions& options, const std::vector<Series>& series,
                      const std::vector<ReferenceLine>& references = {});
 
 }  // namespace sluice

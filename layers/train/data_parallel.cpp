@@ -46,7 +46,8 @@ Tensor part(const Tensor& values, int64_t start, const Tensor& like) {
 
 DataParallel::DataParallel(std::vector<NamedTensor> state, const Communicator& ranks, DataParallelOptions options)
     : ranks_(ranks), options_(options) {
-  if (options.bucket_bytes < 1) fail<ValueError>("data_parallel: bucket_bytes must be above 0 — got ", options.bucket_bytes);
+  if (options.bucket_bytes < 1)
+    fail<ValueError>("data_parallel: bucket_bytes must be above 0 — got ", options.bucket_bytes);
   for (const NamedTensor& t : state)
     if (t.tensor.requires_grad()) parameters_.push_back({t.name, t.tensor});
   if (ranks.size() == 1) return;
@@ -206,7 +207,8 @@ void DataParallel::accumulate(const Tensor& loss, double weight) {
 
 double DataParallel::mean(double value, double weight) const {
   if (ranks_.size() == 1) return weight > 0 ? value : std::nan("");
-  const auto sums = all_reduce(Tensor::from<double>({weight > 0 ? value * weight : 0, weight}), ranks_).to_vector<double>();
+  const auto sums =
+      all_reduce(Tensor::from<double>({weight > 0 ? value * weight : 0, weight}), ranks_).to_vector<double>();
   return sums[0] / sums[1];
 }
 
@@ -227,8 +229,9 @@ Tensor rows_of(const Tensor& batch, const Communicator& ranks, int64_t dim) {
 
 Rng stream_of(const Rng& rng, const Communicator& ranks) {
   const auto half = [](uint64_t v, int i) { return static_cast<uint32_t>(v >> (32 * i)); };
-  const auto w = philox4x32({half(rng.offset(), 0), half(rng.offset(), 1), static_cast<uint32_t>(ranks.rank()), 0x72616e6b},
-                            {half(rng.seed(), 0), half(rng.seed(), 1)});
+  const auto w =
+      philox4x32({half(rng.offset(), 0), half(rng.offset(), 1), static_cast<uint32_t>(ranks.rank()), 0x72616e6b},
+                 {half(rng.seed(), 0), half(rng.seed(), 1)});
   return Rng(static_cast<uint64_t>(w[0]) << 32 | w[1]);
 }
 

@@ -25,18 +25,22 @@ struct GraphedStep::Shapes {
 
 namespace {
 
-bool alike(const Tensor& a, const Tensor& b) { return a.shape() == b.shape() && a.dtype() == b.dtype() && a.device() == b.device(); }
+bool alike(const Tensor& a, const Tensor& b) {
+  return a.shape() == b.shape() && a.dtype() == b.dtype() && a.device() == b.device();
+}
 
 }  // namespace
 
-GraphedStep::GraphedStep(std::vector<NamedTensor> parameters, Loss loss) : parameters_(std::move(parameters)), loss_(std::move(loss)) {
+GraphedStep::GraphedStep(std::vector<NamedTensor> parameters, Loss loss)
+    : parameters_(std::move(parameters)), loss_(std::move(loss)) {
   if (!loss_) fail<ValueError>("graphed step: the function is empty");
 }
-GraphedStep::GraphedStep(Optimizer& optimizer, Loss loss, GraphedStepOptions options) : GraphedStep(optimizer.parameters(), std::move(loss)) {
+GraphedStep::GraphedStep(Optimizer& optimizer, Loss loss, GraphedStepOptions options)
+    : GraphedStep(optimizer.parameters(), std::move(loss)) {
   optimizer_ = &optimizer, options_ = std::move(options);
   if (!(options_.max_norm > 0 && options_.max_value > 0) || options_.parts < 1)
-    fail<ValueError>("graphed step: needs max_norm > 0, max_value > 0 and at least one part — got ", options_.max_norm, ", ", options_.max_value,
-                     " and ", options_.parts);
+    fail<ValueError>("graphed step: needs max_norm > 0, max_value > 0 and at least one part — got ", options_.max_norm,
+                     ", ", options_.max_value, " and ", options_.parts);
 }
 GraphedStep::~GraphedStep() = default;
 
@@ -49,7 +53,8 @@ Tensor GraphedStep::operator()(const std::vector<Tensor>& inputs) {
   for (const Tensor& x : inputs) {
     if (x.requires_grad()) fail<AutogradError>("graphed step: an input has a history — got ", x, "; pass x.detach()");
     if (options_.parts > 1 && (x.rank() == 0 || x.dim(0) % options_.parts != 0))
-      fail<ValueError>("graphed step: an input cannot be cut into ", options_.parts, " parts along its first dim — got ", x);
+      fail<ValueError>("graphed step: an input cannot be cut into ", options_.parts,
+                       " parts along its first dim — got ", x);
   }
   std::vector<Ref<Storage>> memory;
   for (const NamedTensor& p : parameters_) memory.push_back(p.tensor.impl().storage);
@@ -147,7 +152,8 @@ void GraphedStep::replay(Shapes& step, const std::vector<Tensor>& inputs) {
     // Parameters are grouped differently now: loaded counts differ, or rates that were equal have become different.
     optimizer_->set_counts(before);
     record(step, inputs);
-    if (!renew(step)) fail<DeviceError>("graphed step: the optimiser's step cannot be recorded: its calls are others each time");
+    if (!renew(step))
+      fail<DeviceError>("graphed step: the optimiser's step cannot be recorded: its calls are others each time");
   }
   for (std::size_t i = 0; i < inputs.size(); ++i) copy_(step.inputs[i], inputs[i]);
   step.graph->replay(step.streams.places());

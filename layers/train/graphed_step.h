@@ -50,8 +50,8 @@ class GraphedStep {
   GraphedStep(Optimizer& optimizer, Loss loss, GraphedStepOptions options = {});
   /// Loss and gradients of the parameters of a module, or of the given parameters.
   template <class M>
-    requires(!std::is_base_of_v<Optimizer, M>)
-  GraphedStep(const M& model, Loss loss) : GraphedStep(sluice::parameters(model), std::move(loss)) {}
+  requires(!std::is_base_of_v<Optimizer, M>) GraphedStep(const M& model, Loss loss)
+      : GraphedStep(sluice::parameters(model), std::move(loss)) {}
   GraphedStep(std::vector<NamedTensor> parameters, Loss loss);
   ~GraphedStep();
 

@@ -54,10 +54,12 @@ CsvLog::CsvLog(std::string path, std::vector<std::string> columns, int64_t resum
     const std::string line = old.substr(at, end - at);
     if (++line_number == 1) {
       if (line == header) continue;
-      fail<IOError>("csv_log: '", path_, "' has the columns '", line, "', need '", header, "'; move it away or start anew");
+      fail<IOError>("csv_log: '", path_, "' has the columns '", line, "', need '", header,
+                    "'; move it away or start anew");
     }
     std::vector<double> row = parse_row(line, columns_.size());
-    if (row.empty()) fail<IOError>("csv_log: '", path_, "' line ", line_number, " is not ", columns_.size(), " numbers: '", line, "'");
+    if (row.empty())
+      fail<IOError>("csv_log: '", path_, "' line ", line_number, " is not ", columns_.size(), " numbers: '", line, "'");
     if (!(row[0] < static_cast<double>(resume_step))) continue;
     kept += line + '\n';
     rows_.push_back(std::move(row));
@@ -69,7 +71,8 @@ CsvLog::CsvLog(std::string path, std::vector<std::string> columns, int64_t resum
 }
 
 void CsvLog::append(const std::vector<double>& values) {
-  if (values.size() != columns_.size()) fail<ValueError>("csv_log: got ", values.size(), " values for ", columns_.size(), " columns");
+  if (values.size() != columns_.size())
+    fail<ValueError>("csv_log: got ", values.size(), " values for ", columns_.size(), " columns");
   std::string line;
   for (const double v : values) line += (line.empty() ? "" : ",") + number(v);
   line += '\n';
@@ -80,10 +83,12 @@ void CsvLog::append(const std::vector<double>& values) {
 
 Series CsvLog::series(std::string_view column, bool noisy) const {
   const auto found = std::find(columns_.begin(), columns_.end(), column);
-  if (found == columns_.end()) fail<ValueError>("csv_log: '", path_, "' has no column \"", column, "\"", did_you_mean(column, columns_));
+  if (found == columns_.end())
+    fail<ValueError>("csv_log: '", path_, "' has no column \"", column, "\"", did_you_mean(column, columns_));
   Series out{.name = std::string(column), .noisy = noisy};
   for (const auto& row : rows_)
-    if (const double y = row[static_cast<std::size_t>(found - columns_.begin())]; !std::isnan(y)) out.x.push_back(row[0]), out.y.push_back(y);
+    if (const double y = row[static_cast<std::size_t>(found - columns_.begin())]; !std::isnan(y))
+      out.x.push_back(row[0]), out.y.push_back(y);
   return out;
 }
 

@@ -69,7 +69,8 @@ std::vector<NamedTensor> freeze(const Members& m, const ParameterFilter& which) 
 
 std::vector<std::string> unlisted(const Members& m, const Tensor& loss) {
   if (!loss.requires_grad())
-    fail<AutogradError>("unlisted: the loss has no history — got ", loss, "; compute it from parameters, outside NoGrad");
+    fail<AutogradError>("unlisted: the loss has no history — got ", loss,
+                        "; compute it from parameters, outside NoGrad");
   std::unordered_set<const Node*> listed, seen{loss.impl().history.get()};
   for (const auto& s : m.slots) listed.insert(s.tensor->impl().history.get());
   std::vector<std::string> found;

@@ -28,8 +28,8 @@ std::vector<std::string> unlisted(const Members& m, const Tensor& loss);
 /// Returns a copy with its own tensors of the same values. Parameters of the copy are leaves without gradients. Members
 /// that share a tensor share its copy. (`M copy = m` shares the tensors of m.)
 template <class M>
-  requires(!std::convertible_to<const M&, const Tensor&>)  // a tensor is cloned by ops/shape/create.h
-M clone(const M& m) {
+requires(!std::convertible_to<const M&, const Tensor&>)  // a tensor is cloned by ops/shape/create.h
+    M clone(const M& m) {
   M copy = m;
   detail::unshare(detail::members(copy));
   return copy;
@@ -37,31 +37,27 @@ M clone(const M& m) {
 /// Copies the values of every tensor of `from` into the tensor of `to` with the same name, converted to the dtype of
 /// the latter. The models may be of different types. Throws ValueError, before anything changes, unless names and
 /// shapes agree.
-template <class From, class To>
-void copy_state(const From& from, const To& to) {
+template <class From, class To> void copy_state(const From& from, const To& to) {
   detail::copy_state(detail::members(from), detail::members(to));
 }
 /// average ← decay·average + (1 − decay)·model for the parameters of the model; buffers are copied. An average in bf16
 /// would lose its updates by rounding: convert it with to(average, f32); the model may be bf16. Throws ValueError,
 /// before anything changes, unless 0 <= decay <= 1, names and shapes agree, and the average shares no parameter with
 /// the model.
-template <class M, class N>
-void update_average(const M& average, const N& model, double decay) {
+template <class M, class N> void update_average(const M& average, const N& model, double decay) {
   detail::update_average(detail::members(average), detail::members(model), decay);
 }
 /// Makes the parameters that `which` chooses (all, if it is empty) constants. No gradient is computed for frozen
 /// parameters, parameters(m) does not list them, and an optimiser that has them does not change them. Their gradients
 /// are cleared. Returns the frozen parameters; requires_grad_() makes a tensor a parameter again.
-template <class M>
-std::vector<NamedTensor> freeze(const M& m, const ParameterFilter& which = {}) {
+template <class M> std::vector<NamedTensor> freeze(const M& m, const ParameterFilter& which = {}) {
   return detail::freeze(detail::members(m), which);
 }
 /// Returns the leaves that the loss depends on and that visit() of the model does not list, as "f32[4,8], read by
 /// linear". Such a leaf is usually a member that is missing in visit() and therefore neither trained nor saved; inputs
 /// that require a gradient are also returned. For parameters that the loss does not reach see
 /// Optimizer::without_gradient(). Throws AutogradError if the loss has no history.
-template <class M>
-std::vector<std::string> unlisted(const M& m, const Tensor& loss) {
+template <class M> std::vector<std::string> unlisted(const M& m, const Tensor& loss) {
   return detail::unlisted(detail::members(m), loss);
 }
 

@@ -18,8 +18,7 @@ namespace {
 
 bool not_negative(double x) { return std::isfinite(x) && x >= 0; }
 void check_lr(const char* op, double lr) {
-  if (!not_negative(lr))
-    fail<ValueError>(op, ": lr must be given, finite and >= 0 — got ", lr);
+  if (!not_negative(lr)) fail<ValueError>(op, ": lr must be given, finite and >= 0 — got ", lr);
 }
 void check_parameter(const char* op, const NamedTensor& p) {
   if (!p.tensor.defined()) fail<ValueError>(op, ": parameter '", p.name, "' is undefined");
@@ -45,7 +44,8 @@ void step_together(const std::vector<Due>& due, RuleOf rule_of, const Step& step
   for (const Due& d : due) {
     const auto rule = rule_of(d);
     auto batch = std::find_if(batches.begin(), batches.end(), [&](const Batch& b) {
-      return b.rule == rule && b.x.w[0].dtype() == d.w.dtype() && b.x.g[0].dtype() == d.g.dtype() && b.x.w[0].device() == d.w.device();
+      return b.rule == rule && b.x.w[0].dtype() == d.w.dtype() && b.x.g[0].dtype() == d.g.dtype() &&
+             b.x.w[0].device() == d.w.device();
     });
     if (batch == batches.end()) batch = batches.insert(batch, {rule, {}});
     UpdatedTensors& x = batch->x;
@@ -70,9 +70,8 @@ std::vector<NamedTensor> numbered(std::vector<Tensor> tensors) {
 
 // -- the common part of all optimisers ---------------------------------------------------------------
 
-Optimizer::Optimizer(const char* name, std::vector<NamedTensor> parameters,
-                     std::vector<const char*> moments, double lr, double weight_decay, const ParameterFilter& decay,
-                     const ParameterGroups& groups)
+Optimizer::Optimizer(const char* name, std::vector<NamedTensor> parameters, std::vector<const char*> moments, double lr,
+                     double weight_decay, const ParameterFilter& decay, const ParameterGroups& groups)
     : name_(name), parameters_(std::move(parameters)), moments_(std::move(moments)), lr_(lr) {
   if (parameters_.empty()) fail<ValueError>(name, ": the list of parameters is empty");
   check_lr(name, lr);
@@ -84,8 +83,7 @@ Optimizer::Optimizer(const char* name, std::vector<NamedTensor> parameters,
     if (!is_new)
       fail<ValueError>(name, ": parameters '", first->second->name, "' and '", p.name,
                        "' share their storage; list shared parameters once");
-    if (!names.insert(p.name).second)
-      fail<ValueError>(name, ": two parameters are called '", p.name, "'");
+    if (!names.insert(p.name).second) fail<ValueError>(name, ": two parameters are called '", p.name, "'");
   }
   for (const ParameterGroup& group : groups)
     if (!not_negative(group.lr_factor) || !not_negative(group.weight_decay.value_or(0)))
@@ -236,8 +234,7 @@ std::map<std::string, Tensor> Optimizer::state() const {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const std::string& name = parameters_[i].name;
     s[name + ".updates"] = Tensor::from<int64_t>({slots_[i].updates}, {});
-    for (std::size_t k = 0; k < moments_.size(); ++k)
-      s[str(name, '.', moments_[k])] = kept(i, slots_[i].moments, k);
+    for (std::size_t k = 0; k < moments_.size(); ++k) s[str(name, '.', moments_[k])] = kept(i, slots_[i].moments, k);
     if (parameters_[i].tensor.dtype() == bf16) s[name + ".master"] = kept(i, {slots_[i].master}, 0);
   }
   return s;
@@ -251,10 +248,8 @@ void Optimizer::load_state(const std::map<std::string, Tensor>& state, const std
     if (found == state.end() || !found->second.defined())
       fail<IOError>(op, ": ", name_, " misses the entry '", key, "'");
     const Tensor& t = found->second;
-    if (t.shape() != shape)
-      fail(op, ": shape of '", key, "' differs — got ", t, "; need ", shape);
-    if (t.dtype() != dtype)
-      fail<DTypeError>(op, ": dtype of '", key, "' differs — got ", t.dtype(), "; need ", dtype);
+    if (t.shape() != shape) fail(op, ": shape of '", key, "' differs — got ", t, "; need ", shape);
+    if (t.dtype() != dtype) fail<DTypeError>(op, ": dtype of '", key, "' differs — got ", t.dtype(), "; need ", dtype);
     known.insert(key);
     return t;
   };
@@ -292,18 +287,20 @@ void Optimizer::load_state(const std::map<std::string, Tensor>& state, const std
 // -- the optimisers -----------------------------------------------------------------------------------
 
 Sgd::Sgd(std::vector<NamedTensor> parameters, SgdOptions o)
-    : Optimizer("sgd", std::move(parameters),
-                o.momentum != 0 ? std::vector{"momentum"} : std::vector<const char*>{}, o.lr, o.weight_decay, o.decay, o.groups),
+    : Optimizer("sgd", std::move(parameters), o.momentum != 0 ? std::vector{"momentum"} : std::vector<const char*>{},
+                o.lr, o.weight_decay, o.decay, o.groups),
       options_(std::move(o)) {
   check_options("sgd", options_);
-  if (options_.nesterov && options_.momentum == 0)
-    fail<ValueError>("sgd: nesterov needs a momentum > 0");
+  if (options_.nesterov && options_.momentum == 0) fail<ValueError>("sgd: nesterov needs a momentum > 0");
 }
 
 void Sgd::update(const std::vector<Due>& due) {
-  step_together(due, [&](const Due& d) {
-    return SgdRule{lr() * d.slot->lr_factor, options_.momentum, d.slot->weight_decay, options_.nesterov};
-  }, kernel::sgd);
+  step_together(
+      due,
+      [&](const Due& d) {
+        return SgdRule{lr() * d.slot->lr_factor, options_.momentum, d.slot->weight_decay, options_.nesterov};
+      },
+      kernel::sgd);
 }
 
 Adam::Adam(std::vector<NamedTensor> parameters, AdamOptions o)
@@ -313,39 +310,44 @@ Adam::Adam(std::vector<NamedTensor> parameters, AdamOptions o)
 }
 
 void Adam::update(const std::vector<Due>& due) {
-  step_together(due, [&](const Due& d) {
-    const double t = static_cast<double>(d.slot->updates), rate = lr() * d.slot->lr_factor;
-    return AdamRule{.beta1 = options_.beta1,
-                    .beta2 = options_.beta2,
-                    .eps = options_.eps,
-                    .lr = rate / (1 - std::pow(options_.beta1, t)),
-                    .root_scale = 1 / std::sqrt(1 - std::pow(options_.beta2, t)),
-                    .shrink = options_.decoupled ? rate * d.slot->weight_decay : 0,
-                    .l2 = options_.decoupled ? 0 : d.slot->weight_decay};
-  }, kernel::adam);
+  step_together(
+      due,
+      [&](const Due& d) {
+        const double t = static_cast<double>(d.slot->updates), rate = lr() * d.slot->lr_factor;
+        return AdamRule{.beta1 = options_.beta1,
+                        .beta2 = options_.beta2,
+                        .eps = options_.eps,
+                        .lr = rate / (1 - std::pow(options_.beta1, t)),
+                        .root_scale = 1 / std::sqrt(1 - std::pow(options_.beta2, t)),
+                        .shrink = options_.decoupled ? rate * d.slot->weight_decay : 0,
+                        .l2 = options_.decoupled ? 0 : d.slot->weight_decay};
+      },
+      kernel::adam);
 }
 
 Lamb::Lamb(std::vector<NamedTensor> parameters, LambOptions o)
     : Optimizer("lamb", std::move(parameters), {"m", "v"}, o.lr, o.weight_decay, o.decay, o.groups),
       options_(std::move(o)) {
   check_options("lamb", options_);
-  for (const NamedTensor& p : this->parameters())
-    adapted_.push_back(!options_.adapt || options_.adapt(p));
+  for (const NamedTensor& p : this->parameters()) adapted_.push_back(!options_.adapt || options_.adapt(p));
 }
 
 void Lamb::update(const std::vector<Due>& due) {
-  step_together(due, [&](const Due& d) {
-    const double t = static_cast<double>(d.slot->updates);
-    const bool correct = options_.bias_correction;
-    return LambRule{.beta1 = options_.beta1,
-                    .beta2 = options_.beta2,
-                    .eps = options_.eps,
-                    .lr = lr() * d.slot->lr_factor,
-                    .mean_scale = correct ? 1 / (1 - std::pow(options_.beta1, t)) : 1,
-                    .root_scale = correct ? 1 / std::sqrt(1 - std::pow(options_.beta2, t)) : 1,
-                    .weight_decay = d.slot->weight_decay,
-                    .adapt = adapted_[d.index]};
-  }, kernel::lamb);
+  step_together(
+      due,
+      [&](const Due& d) {
+        const double t = static_cast<double>(d.slot->updates);
+        const bool correct = options_.bias_correction;
+        return LambRule{.beta1 = options_.beta1,
+                        .beta2 = options_.beta2,
+                        .eps = options_.eps,
+                        .lr = lr() * d.slot->lr_factor,
+                        .mean_scale = correct ? 1 / (1 - std::pow(options_.beta1, t)) : 1,
+                        .root_scale = correct ? 1 / std::sqrt(1 - std::pow(options_.beta2, t)) : 1,
+                        .weight_decay = d.slot->weight_decay,
+                        .adapt = adapted_[d.index]};
+      },
+      kernel::lamb);
 }
 
 }  // namespace sluice

@@ -39,9 +39,9 @@ bool is_matrix(const NamedTensor& p);
 /// Each parameter belongs to the first group that chooses it. A parameter that no group chooses follows the options of
 /// the optimiser. Learning rates of groups are factors, so set_lr() and schedules apply to all groups.
 struct ParameterGroup {
-  ParameterFilter members;                   // chooses the members
-  double lr_factor = 1;                      // the group's learning rate is lr_factor · lr
-  std::optional<double> weight_decay = {};   // of all members; default: weight_decay and decay of the optimiser
+  ParameterFilter members;                  // chooses the members
+  double lr_factor = 1;                     // the group's learning rate is lr_factor · lr
+  std::optional<double> weight_decay = {};  // of all members; default: weight_decay and decay of the optimiser
 };
 /// Groups, in order: the first group that chooses a parameter has it.
 using ParameterGroups = std::vector<ParameterGroup>;
@@ -98,10 +98,10 @@ class Optimizer {
   /// The optimiser's data of one parameter. Bias corrections use `updates`, so that they are right for a parameter that
   /// gets its first gradient late.
   struct Slot {
-    std::vector<Tensor> moments = {};  // in the order of the constructor's `moments`
-    Tensor master = {};    // f32, of a bf16 parameter
-    uint32_t version = 0;  // version of a bf16 parameter when it was last set from the master
-    int64_t updates = 0;   // number of steps with a gradient
+    std::vector<Tensor> moments = {};        // in the order of the constructor's `moments`
+    Tensor master = {};                      // f32, of a bf16 parameter
+    uint32_t version = 0;                    // version of a bf16 parameter when it was last set from the master
+    int64_t updates = 0;                     // number of steps with a gradient
     double lr_factor = 1, weight_decay = 0;  // of the parameter's group
   };
   /// A parameter that a step changes.
@@ -164,7 +164,7 @@ struct SgdOptions {
   double momentum = 0;
   bool nesterov = false;
   double weight_decay = 0;
-  ParameterFilter decay = {};  // which parameters decay; empty: all
+  ParameterFilter decay = {};   // which parameters decay; empty: all
   ParameterGroups groups = {};  // parameters with their own rates
 
   static void describe(auto& o, auto& f) {
@@ -181,8 +181,7 @@ struct SgdOptions {
 class Sgd final : public Optimizer {
  public:
   Sgd(std::vector<NamedTensor> parameters, SgdOptions options);
-  Sgd(std::vector<Tensor> parameters, SgdOptions options)
-      : Sgd(numbered(std::move(parameters)), std::move(options)) {}
+  Sgd(std::vector<Tensor> parameters, SgdOptions options) : Sgd(numbered(std::move(parameters)), std::move(options)) {}
 
  private:
   void update(const std::vector<Due>& due) override;
@@ -195,9 +194,9 @@ struct AdamOptions {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0;
-  bool decoupled = true;               // AdamW; false adds weight_decay·w to the gradient
-  ParameterFilter decay = is_matrix;   // which parameters decay
-  ParameterGroups groups = {};  // parameters with their own rates
+  bool decoupled = true;              // AdamW; false adds weight_decay·w to the gradient
+  ParameterFilter decay = is_matrix;  // which parameters decay
+  ParameterGroups groups = {};        // parameters with their own rates
 
   static void describe(auto& o, auto& f) {
     f("lr", o.lr, at_least(0), "learning rate");
@@ -232,7 +231,7 @@ struct LambOptions {
   double weight_decay = 0;
   bool bias_correction = true;
   ParameterFilter decay = is_matrix;  // which parameters decay
-  ParameterGroups groups = {};  // parameters with their own rates
+  ParameterGroups groups = {};        // parameters with their own rates
   ParameterFilter adapt = {};         // which parameters use the trust ratio; empty: all
 
   static void describe(auto& o, auto& f) {

@@ -72,7 +72,10 @@ void Optimizer::load_state_of_rank_0(const std::map<std::string, Tensor>& state,
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     slots_[i].updates = counts[i + 1];
     const auto fetch = [&](const char* what) {
-      return broadcast(ranks.rank() == 0 ? to(state.at(str(parameters_[i].name, '.', what)), parameters_[i].tensor.device()) : empty_moment(i), 0, ranks);
+      return broadcast(ranks.rank() == 0
+                           ? to(state.at(str(parameters_[i].name, '.', what)), parameters_[i].tensor.device())
+                           : empty_moment(i),
+                       0, ranks);
     };
     for (std::size_t k = 0; k < moments_.size(); ++k) {
       const Tensor m = fetch(moments_[k]);

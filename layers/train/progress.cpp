@@ -12,8 +12,7 @@
 namespace sluice {
 namespace {
 
-template <class... Args>
-std::string format(const char* pattern, Args... args) {
+template <class... Args> std::string format(const char* pattern, Args... args) {
   char text[160];
   std::snprintf(text, sizeof text, pattern, args...);
   return text;
@@ -46,14 +45,13 @@ std::size_t terminal_columns(std::FILE* out) {
   return size.ws_col;
 }
 
-double seconds_between(auto from, auto to) {
-  return std::chrono::duration<double>(to - from).count();
-}
+double seconds_between(auto from, auto to) { return std::chrono::duration<double>(to - from).count(); }
 
 }  // namespace
 
 Progress::Progress(ProgressOptions options)
-    : options_(options), terminal_(isatty(fileno(options.out))), done_(std::clamp(options.done, 0.0, 1.0)), before_(done_) {}
+    : options_(options), terminal_(isatty(fileno(options.out))), done_(std::clamp(options.done, 0.0, 1.0)),
+      before_(done_) {}
 
 Progress::~Progress() { finish(); }
 
@@ -61,7 +59,7 @@ void Progress::update(int64_t step, std::initializer_list<std::pair<const char*,
   if (finished_) return;
   const Clock::time_point now = Clock::now();
   before_ = done_;
-  done_ = done >= 0             ? std::min(done, 1.0)
+  done_ = done >= 0            ? std::min(done, 1.0)
           : options_.steps > 0 ? std::clamp(static_cast<double>(step) / static_cast<double>(options_.steps), 0.0, 1.0)
                                : -1;
   step_ = step;
@@ -82,10 +80,12 @@ std::string Progress::line(std::size_t values, bool memory) const {
   const double elapsed = seconds_between(start_, Clock::now());
   std::string text = "step " + std::to_string(step_);
   if (options_.steps > 0) text += '/' + std::to_string(options_.steps);
-  for (std::size_t i = 0; i < std::min(values, values_.size()); ++i) text += "  " + values_[i].first + ' ' + readable(values_[i].second);
+  for (std::size_t i = 0; i < std::min(values, values_.size()); ++i)
+    text += "  " + values_[i].first + ' ' + readable(values_[i].second);
   if (memory) {
     const MemoryStats stats = memory_stats(options_.device);
-    text += format("  %.0f MiB (peak %.0f)", static_cast<double>(stats.live) / (1 << 20), static_cast<double>(stats.peak) / (1 << 20));
+    text += format("  %.0f MiB (peak %.0f)", static_cast<double>(stats.live) / (1 << 20),
+                   static_cast<double>(stats.peak) / (1 << 20));
   }
   text += "  " + duration(elapsed);
   if (done_ >= 0) {

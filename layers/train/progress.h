@@ -24,11 +24,11 @@
 namespace sluice {
 
 struct ProgressOptions {
-  int64_t steps = 0;         // of the whole training; 0: unknown, then bar and time left need `done` of update()
-  double done = 0;           // share of the work that earlier runs have done, 0 … 1
-  std::FILE* out = stderr;   // stderr keeps stdout free for results
-  double log_seconds = 10;   // seconds between lines if `out` is not a terminal
-  Device device = cpu;       // the device whose memory is shown
+  int64_t steps = 0;        // of the whole training; 0: unknown, then bar and time left need `done` of update()
+  double done = 0;          // share of the work that earlier runs have done, 0 … 1
+  std::FILE* out = stderr;  // stderr keeps stdout free for results
+  double log_seconds = 10;  // seconds between lines if `out` is not a terminal
+  Device device = cpu;      // the device whose memory is shown
 };
 
 /// On a terminal the line is redrawn in place, at most ten times per second; a narrow terminal shows fewer values.
@@ -64,9 +64,9 @@ class Progress {
   Clock::time_point start_ = Clock::now(), shown_{};
   int64_t step_ = 0;
   std::vector<std::pair<std::string, double>> values_;
-  double done_, before_;       // share done at the last update, and at the update before; negative: unknown
-  double first_done_ = -1;     // share done at the first update
-  double first_seconds_ = 0;   // seconds from construction to the first update
+  double done_, before_;      // share done at the last update, and at the update before; negative: unknown
+  double first_done_ = -1;    // share done at the first update
+  double first_seconds_ = 0;  // seconds from construction to the first update
   // any_: there was an update. stale_: the newest values are not drawn yet. open_: the cursor is on an unfinished line.
   bool any_ = false, stale_ = false, open_ = false, finished_ = false;
 };

@@ -11,8 +11,7 @@ namespace sluice {
 namespace {
 
 void check_rate(const char* op, const char* what, double rate) {
-  if (!std::isfinite(rate) || rate < 0)
-    fail<ValueError>(op, ": ", what, " must be finite and >= 0 — got ", rate);
+  if (!std::isfinite(rate) || rate < 0) fail<ValueError>(op, ": ", what, " must be finite and >= 0 — got ", rate);
 }
 
 void check_warmup(const char* op, int64_t warmup) {
@@ -24,9 +23,7 @@ double checked_step(const char* op, int64_t step) {
   return static_cast<double>(step);
 }
 
-double warm(double lr, double step, int64_t warmup) {
-  return lr * ((step + 1) / (static_cast<double>(warmup) + 1));
-}
+double warm(double lr, double step, int64_t warmup) { return lr * ((step + 1) / (static_cast<double>(warmup) + 1)); }
 
 }  // namespace
 
@@ -49,8 +46,7 @@ Schedule cosine_schedule(CosineOptions o) {
   check_rate(op, "lr", o.lr);
   check_rate(op, "floor", o.floor);
   check_warmup(op, o.warmup);
-  if (o.floor > o.lr)
-    fail<ValueError>(op, ": floor must be <= lr — got floor=", o.floor, ", lr=", o.lr);
+  if (o.floor > o.lr) fail<ValueError>(op, ": floor must be <= lr — got floor=", o.floor, ", lr=", o.lr);
   if (o.total <= o.warmup)
     fail<ValueError>(op, ": total must be > warmup — got total=", o.total, ", warmup=", o.warmup);
   return [=](int64_t step) {
@@ -73,8 +69,8 @@ Schedule piecewise_schedule(std::vector<std::pair<int64_t, double>> knots) {
   }
   return [knots = std::move(knots), op](int64_t step) {
     checked_step(op, step);
-    const auto after = std::upper_bound(knots.begin(), knots.end(), step,
-                                        [](int64_t s, const auto& knot) { return s < knot.first; });
+    const auto after =
+        std::upper_bound(knots.begin(), knots.end(), step, [](int64_t s, const auto& knot) { return s < knot.first; });
     if (after == knots.begin()) return after->second;
     const auto& [s0, r0] = after[-1];
     if (after == knots.end()) return r0;

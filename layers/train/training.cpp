@@ -13,8 +13,7 @@ namespace {
 
 constexpr std::string_view kModel = "model.", kOptimizer = "optimizer.", kConfig = "config.";
 
-template <class T>
-T number(const SafeTensors& file, const std::string& path, const std::string& key) {
+template <class T> T number(const SafeTensors& file, const std::string& path, const std::string& key) {
   auto it = file.metadata.find(key);
   if (it == file.metadata.end()) fail<IOError>("checkpoint: ", path, ": metadata \"", key, "\" is missing");
   T value{};
@@ -90,7 +89,9 @@ TrainingState load_training(const Members& model, const std::string& path, Optim
   for (const auto& s : model.slots) copy_(*s.tensor, broadcast(*s.tensor, 0, ranks));
   optimizer.load_state_of_rank_0(moments, ranks);
   const auto signed_of = [](uint64_t v) { return static_cast<int64_t>(v); };
-  const auto n = broadcast(Tensor::from<int64_t>({state.step, signed_of(rng.seed()), signed_of(rng.offset())}), 0, ranks).to_vector<int64_t>();
+  const auto n =
+      broadcast(Tensor::from<int64_t>({state.step, signed_of(rng.seed()), signed_of(rng.offset())}), 0, ranks)
+          .to_vector<int64_t>();
   state.step = n[0];
   rng.set_state(static_cast<uint64_t>(n[1]), static_cast<uint64_t>(n[2]));
   std::string config;  // keys and values alternate, each terminated by a NUL

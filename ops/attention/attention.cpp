@@ -25,17 +25,22 @@ AttentionOperands attention_operands(const char* op, const Tensor& q, const Tens
                                      const AttentionOptions& given) {
   const int rank = q.rank();
   if (rank < 2 || rank > 4 || k.rank() != rank || v.rank() != rank)
-    fail(op, ": got q=", q, ", k=", k, ", v=", v, "; need [batch, heads, m, d], [batch, kv_heads, n, d], [batch, kv_heads, n, dv]");
-  auto four = [rank](const Tensor& x) { return rank == 4 ? x : rank == 3 ? unsqueeze(x, 1) : unsqueeze(unsqueeze(x, 0), 0); };
+    fail(op, ": got q=", q, ", k=", k, ", v=", v,
+         "; need [batch, heads, m, d], [batch, kv_heads, n, d], [batch, kv_heads, n, dv]");
+  auto four = [rank](const Tensor& x) {
+    return rank == 4 ? x : rank == 3 ? unsqueeze(x, 1) : unsqueeze(unsqueeze(x, 0), 0);
+  };
   AttentionOperands a{four(q), four(k), four(v), given, rank};
   const int64_t batch = a.q.dim(0), heads = a.q.dim(1), m = a.q.dim(2), n = a.k.dim(2), kv_heads = a.k.dim(1);
-  if (a.k.dim(0) != batch || a.v.dim(0) != batch || a.v.dim(1) != kv_heads || a.v.dim(2) != n || a.k.dim(3) != a.q.dim(3))
+  if (a.k.dim(0) != batch || a.v.dim(0) != batch || a.v.dim(1) != kv_heads || a.v.dim(2) != n ||
+      a.k.dim(3) != a.q.dim(3))
     fail(op, ": operands do not fit — got q=", q, ", k=", k, ", v=", v,
          "; need [batch, heads, m, d], [batch, kv_heads, n, d], [batch, kv_heads, n, dv]");
   if (kv_heads == 0 ? heads != 0 : heads % kv_heads != 0)
     fail(op, ": ", kv_heads, " key heads do not divide ", heads, " query heads — got q=", q, ", k=", k);
   if (q.dtype() != k.dtype() || q.dtype() != v.dtype() || !is_float(q.dtype()))
-    fail<DTypeError>(op, ": needs f32, f64 or bf16 operands of one dtype — got q=", q.dtype(), q, ", k=", k.dtype(), k, ", v=", v.dtype(), v);
+    fail<DTypeError>(op, ": needs f32, f64 or bf16 operands of one dtype — got q=", q.dtype(), q, ", k=", k.dtype(), k,
+                     ", v=", v.dtype(), v);
   checked_numel(op, {batch, heads, m, n}), checked_numel(op, {batch, heads, m, a.v.dim(3)});
   checked_numel(op, {batch, heads, n, std::max(a.k.dim(3), a.v.dim(3))});  // a key head for each query head
   check_mask(op, given.mask, batch, heads, m, n);
@@ -52,9 +57,11 @@ AttentionOperands attention_operands(const char* op, const Tensor& q, const Tens
     fail(op, ": bias=", o.bias, " does not broadcast to the scores ", scores);
   if (o.row_scale.defined() && !stretches_to(o.row_scale.shape(), {batch, heads, m}))
     fail(op, ": row_scale=", o.row_scale, " does not broadcast to ", Shape{batch, heads, m});
-  if (o.relative_bias.defined() && (o.relative_bias.rank() != 2 || (o.relative_bias.dim(0) != heads && o.relative_bias.dim(0) != 1) ||
-                                    o.relative_bias.dim(1) != std::max<int64_t>(0, n + m - 1)))
-    fail(op, ": relative_bias=", o.relative_bias, " does not fit; need [", heads, " or 1, ", n + m - 1, "] for ", m, " queries and ", n, " keys");
+  if (o.relative_bias.defined() &&
+      (o.relative_bias.rank() != 2 || (o.relative_bias.dim(0) != heads && o.relative_bias.dim(0) != 1) ||
+       o.relative_bias.dim(1) != std::max<int64_t>(0, n + m - 1)))
+    fail(op, ": relative_bias=", o.relative_bias, " does not fit; need [", heads, " or 1, ", n + m - 1, "] for ", m,
+         " queries and ", n, " keys");
   if (o.sink.defined()) {
     if (o.weighting != Weighting::softmax) fail<ValueError>(op, ": a sink belongs to the softmax weighting");
     if (o.sink.rank() != 1 || (o.sink.dim(0) != heads && o.sink.dim(0) != 1))
@@ -93,7 +100,8 @@ void attention_keep_mask_cpu(Tensor& y, DropoutSpec s) {
     for (int64_t r = 0; n > 0 && r < y.numel() / n; ++r)
       for (int64_t j = 0; j < n; ++j) {
         const uint64_t block = s.from.first + static_cast<uint64_t>(r * per_row + j / 4);
-        const auto word = philox4x32({uint32_t(block), uint32_t(block >> 32), 0, 0}, {uint32_t(s.from.seed), uint32_t(s.from.seed >> 32)});
+        const auto word = philox4x32({uint32_t(block), uint32_t(block >> 32), 0, 0},
+                                     {uint32_t(s.from.seed), uint32_t(s.from.seed >> 32)});
         out[r * n + j] = word[static_cast<std::size_t>(j & 3)] >= threshold ? T(1 / (1 - s.p)) : T(0);
       }
   });
@@ -102,14 +110,16 @@ void attention_keep_mask_cpu(Tensor& y, DropoutSpec s) {
 
 }  // namespace detail
 
-constinit decltype(kernel::attention_keep_mask) kernel::attention_keep_mask{"attention", &detail::attention_keep_mask_cpu};
+constinit decltype(kernel::attention_keep_mask) kernel::attention_keep_mask{"attention",
+                                                                            &detail::attention_keep_mask_cpu};
 
 namespace {
 
 /// Sums of exponentials are kept in f32 beside tensors of bf16.
 DType lse_dtype(DType t) { return t == bf16 ? f32 : t; }
 
-Tensors composed_vjp(const Tensors& saved, const AttentionOptions& given, RngBlocks random, Tensor g, const Tensor& g_lse);
+Tensors composed_vjp(const Tensors& saved, const AttentionOptions& given, RngBlocks random, Tensor g,
+                     const Tensor& g_lse);
 
 // saved: 0 … 5 q, k, v, bias, relative_bias, sink; 6 lse and 7 out, for softmax; 7 out, gated, and 8 logits, for a
 // gated call.
@@ -192,11 +202,14 @@ struct Attention final : Node {
 
  private:
   /// dz in the shape of the logits z: a logit of a whole row has the sum of the row's gradients.
-  static Tensor to_logits(const Tensor& dz, const Tensor& z) { return z.dim(3) == dz.dim(3) ? dz : sum(dz, {-1}, keep); }
+  static Tensor to_logits(const Tensor& dz, const Tensor& z) {
+    return z.dim(3) == dz.dim(3) ? dz : sum(dz, {-1}, keep);
+  }
 };
 
 /// The same gradients composed of ops, from the definition. Gradients of higher order run through them.
-Tensors composed_vjp(const Tensors& saved, const AttentionOptions& given, RngBlocks random, Tensor g, const Tensor& g_lse) {
+Tensors composed_vjp(const Tensors& saved, const AttentionOptions& given, RngBlocks random, Tensor g,
+                     const Tensor& g_lse) {
   const Tensor &q = saved[0], &k = saved[1], &v = saved[2];
   AttentionOptions o = given;
   o.bias = saved[3], o.relative_bias = saved[4], o.sink = saved[5];
@@ -265,7 +278,8 @@ Tensor attend(const char* op, const Tensor& q_in, const Tensor& k_in, const Tens
     kernel::attention(call, out, lse);
   }
   if (gates && !*gates) gate = Tensor();
-  const Tensor kept_lse = softmax ? alias(lse, lse.layout()) : Tensor(), kept = softmax || gate.defined() ? out : Tensor();
+  const Tensor kept_lse = softmax ? alias(lse, lse.layout()) : Tensor(),
+               kept = softmax || gate.defined() ? out : Tensor();
   out = record<Attention>(out, {q, k, v, o.bias, o.relative_bias, o.sink, gate},
                           {q, k, v, o.bias, o.relative_bias, o.sink, kept_lse, kept, gate}, o, random);
   if (lse_out) {
@@ -289,9 +303,11 @@ bool may_gate(const Tensor& q) {
 
 MaybeGated attention_and_gate(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate,
                               const AttentionOptions& options, Rng* rng) {
-  const bool fits = q.rank() == 4 && v.rank() == 4 && gate.rank() == 4 && gate.dtype() == q.dtype() && gate.dim(0) == q.dim(0) &&
-                    gate.dim(1) == q.dim(1) && gate.dim(2) == q.dim(2) && (gate.dim(3) == v.dim(3) || gate.dim(3) == 1);
-  if (!fits) fail("attention: got q=", q, ", v=", v, ", gate=", gate, "; need a gate [batch, heads, m, dv or 1] of their dtype");
+  const bool fits = q.rank() == 4 && v.rank() == 4 && gate.rank() == 4 && gate.dtype() == q.dtype() &&
+                    gate.dim(0) == q.dim(0) && gate.dim(1) == q.dim(1) && gate.dim(2) == q.dim(2) &&
+                    (gate.dim(3) == v.dim(3) || gate.dim(3) == 1);
+  if (!fits)
+    fail("attention: got q=", q, ", v=", v, ", gate=", gate, "; need a gate [batch, heads, m, dv or 1] of their dtype");
   MaybeGated result{{}, false};
   result.out = attend("attention", q, k, v, options, rng, nullptr, may_gate(q) ? gate : Tensor(), &result.gated);
   return result;
@@ -299,7 +315,8 @@ MaybeGated attention_and_gate(const Tensor& q, const Tensor& k, const Tensor& v,
 
 }  // namespace detail
 
-AttentionAndLse attention_with_lse(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options, Rng* rng) {
+AttentionAndLse attention_with_lse(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options,
+                                   Rng* rng) {
   if (options.weighting != Weighting::softmax)
     fail<ValueError>("attention_with_lse: only softmax weights have a log-sum-exp");
   AttentionAndLse result;

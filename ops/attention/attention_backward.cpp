@@ -18,8 +18,7 @@ namespace detail {
 namespace {
 
 /// The backward pass of one call.
-template <class T>
-struct Backward {
+template <class T> struct Backward {
   using Tile = typename ScoreTiles<T>::Tile;
   const ScoreTiles<T> tiles;
   const AttentionOptions& o;
@@ -53,8 +52,8 @@ struct Backward {
     std::vector<uint8_t> seen = {};
     explicit Memory(const Backward& w)
         : products(w.tiles, w.tile_rows, w.tile_cols, w.share),
-          floats((w.o.softcap > 0 ? 3 : 2) * w.p_size + w.dk_size + w.dv_size + w.packed_size),
-          p(floats.data()), ds(p + w.p_size), dk(ds + w.p_size), dv(dk + w.dk_size), packed(dv + w.dv_size),
+          floats((w.o.softcap > 0 ? 3 : 2) * w.p_size + w.dk_size + w.dv_size + w.packed_size), p(floats.data()),
+          ds(p + w.p_size), dk(ds + w.p_size), dv(dk + w.dk_size), packed(dv + w.dv_size),
           slope(w.o.softcap > 0 ? packed + w.packed_size : nullptr) {}
   };
 
@@ -89,7 +88,8 @@ struct Backward {
         const HeadView<T> rows(to);
         for (int64_t r = 0; r < cols; ++r, from += width) {
           T* line = rows.at(b, kv, col + r);
-          if (turn > 0) for (int64_t c = 0; c < width; ++c) line[c] += from[c];
+          if (turn > 0)
+            for (int64_t c = 0; c < width; ++c) line[c] += from[c];
           else std::copy_n(from, width, line);
         }
       };
@@ -99,10 +99,10 @@ struct Backward {
 
   /// Adds the part of a tile of queries and keys to dV, dK, dQ and dbias. keys: its keys and values, packed or not.
   void tile(Memory& w, const Tile& t, const KeyTile<T>& keys, int64_t split) {
-    w.products.scores(t, keys, w.p);                // S = scale·Q Kᵀ
-    w.products.weight_gradients(t, keys, g, w.ds);  // dP = G Vᵀ
-    tiles.dots_to_scores(t, w.p, w.slope);          // S ← ρ (cap(S) + bias)
-    if (o.weighting == Weighting::softmax) softmax_rows(t, w);                   // P = e^{S − lse}, dS = P ⊙ (dP − δ)
+    w.products.scores(t, keys, w.p);                            // S = scale·Q Kᵀ
+    w.products.weight_gradients(t, keys, g, w.ds);              // dP = G Vᵀ
+    tiles.dots_to_scores(t, w.p, w.slope);                      // S ← ρ (cap(S) + bias)
+    if (o.weighting == Weighting::softmax) softmax_rows(t, w);  // P = e^{S − lse}, dS = P ⊙ (dP − δ)
     else with_formula(o.weighting, [&](auto phi) { formula_rows(t, w, phi); });  // P = φ(S), dS = φ'(S) ⊙ dP
     add_to_biases(t, w.ds, split);                                               // dbias = ρ dS, which stands in ds
     for (int64_t i = 0; w.slope && i < t.rows * t.cols; ++i)  // ⊙ cap', which may be NaN for a forbidden pair
@@ -156,8 +156,7 @@ struct Backward {
     }
   }
 
-  template <class Phi>
-  void formula_rows(const Tile& t, Memory& w, Phi phi) {
+  template <class Phi> void formula_rows(const Tile& t, Memory& w, Phi phi) {
     for (int64_t r = 0; r < t.rows; ++r) {
       T* __restrict__ p = w.p + r * t.cols;
       T* __restrict__ ds = w.ds + r * t.cols;

@@ -19,16 +19,14 @@ namespace detail {
 namespace {
 
 /// Online softmax of some rows of a head: O in acc [rows, dv], and for softmax μ in max and l in sum.
-template <class T>
-struct RowState {
+template <class T> struct RowState {
   T *acc, *max, *sum;
   RowState(T* memory, int64_t rows, int64_t dv) : acc(memory), max(acc + rows * dv), sum(max + rows) {}
   static int64_t size(int64_t rows, int64_t dv) { return rows * (dv + 2); }
 };
 
 /// The tiles of keys of `heads` key heads from `first` on, counted over all batches; packed once for all queries.
-template <class T>
-class PackedHeads {
+template <class T> class PackedHeads {
  public:
   PackedHeads(const ScoreTiles<T>& t, int64_t cols, int64_t first, int64_t heads)
       : t_(t), cols_(cols), first_(first), col_tiles_((t.n + cols - 1) / cols),
@@ -55,8 +53,7 @@ class PackedHeads {
 };
 
 /// The forward pass of one call.
-template <class T>
-struct Forward {
+template <class T> struct Forward {
   using Tile = typename ScoreTiles<T>::Tile;
   static constexpr T inf = std::numeric_limits<T>::infinity();
   const ScoreTiles<T> tiles;
@@ -72,7 +69,7 @@ struct Forward {
   const int64_t row_tiles = (m + tile_rows - 1) / tile_rows, blocks = tiles.batch * tiles.heads * row_tiles;
   const int64_t splits = m <= kSkinnyRows && tiles.n > 0 ? (tiles.n + tile_cols - 1) / tile_cols : 1;
   const int64_t state_size = RowState<T>::size(tile_rows, dv);
-  Scratch<T> parts{splits > 1 ? blocks * splits * state_size : 0};  // the state of each block after each split
+  Scratch<T> parts{splits > 1 ? blocks* splits* state_size : 0};  // the state of each block after each split
 
   Forward(const AttentionCall& call, Tensor& out_tensor, Tensor& lse_tensor)
       : tiles(call), o(call.options), out(out_tensor), lse(softmax ? lse_tensor.mutable_data<T>() : nullptr) {}
@@ -95,9 +92,8 @@ struct Forward {
         std::optional<PackedHeads<T>> packed;
         if (share) packed.emplace(tiles, tile_cols, first, heads);
         if (share) loop(!own, packed->count(), [&](int64_t b, int64_t e) { packed->fill(b, e); });
-        loop(!own, heads * tasks, [&](int64_t b, int64_t e) {
-          run(packed ? &*packed : nullptr, first * tasks + b, first * tasks + e);
-        });
+        loop(!own, heads * tasks,
+             [&](int64_t b, int64_t e) { run(packed ? &*packed : nullptr, first * tasks + b, first * tasks + e); });
       }
     });
     if (splits > 1) join_splits();
@@ -124,8 +120,7 @@ struct Forward {
       const int64_t block = task / splits, split = task % splits, head = block / row_tiles;
       const int64_t row = first_row(block), rows = rows_of(block);
       auto range = tiles.columns(row, rows);
-      if (splits > 1)
-        range = {std::max(range.begin, split * tile_cols), std::min(range.end, (split + 1) * tile_cols)};
+      if (splits > 1) range = {std::max(range.begin, split * tile_cols), std::min(range.end, (split + 1) * tile_cols)};
       const RowState<T> state(splits > 1 ? parts.data() + task * state_size : w.state, tile_rows, dv);
       attend(w, packed, head / tiles.heads, head % tiles.heads, row, rows, range, state);
       if (splits == 1) finish(block, state);
@@ -144,11 +139,11 @@ struct Forward {
       if (!t) continue;
       const bool ready = packed && (tiles.split || t->whole);
       const KeyTile<T>& keys = ready ? packed->at(b * tiles.kv_heads + tiles.kv_head(h), col) : unpacked;
-      w.products.scores(*t, keys, w.scores);             // S = scale·Q Kᵀ
-      tiles.dots_to_scores(*t, w.scores);                // S ← ρ (cap(S) + bias)
-      if (softmax) softmax_rows(*t, w, f);               // μ', P = e^{S − μ'}, l and O ← O e^{μ − μ'}
+      w.products.scores(*t, keys, w.scores);  // S = scale·Q Kᵀ
+      tiles.dots_to_scores(*t, w.scores);     // S ← ρ (cap(S) + bias)
+      if (softmax) softmax_rows(*t, w, f);    // μ', P = e^{S − μ'}, l and O ← O e^{μ − μ'}
       else with_formula(o.weighting, [&](auto phi) { formula_rows(*t, w, phi); });  // P = φ(S)
-      w.products.add_values(*t, keys, w.scores, f.acc);  // O ← O + P V
+      w.products.add_values(*t, keys, w.scores, f.acc);                             // O ← O + P V
     }
   }
 
@@ -169,8 +164,7 @@ struct Forward {
       if (o.dropout > 0) tiles.drop(t, r, line);
     }
   }
-  template <class Phi>
-  void formula_rows(const Tile& t, Memory& w, Phi phi) const {
+  template <class Phi> void formula_rows(const Tile& t, Memory& w, Phi phi) const {
     for (int64_t r = 0; r < t.rows; ++r) {
       T* line = w.scores + r * t.cols;
       for (int64_t j = 0; j < t.cols; ++j) line[j] = phi(Value<T>{line[j], {}}).v;

@@ -36,8 +36,7 @@ int64_t counted_pairs(const AttentionCall& call);
 int64_t attention_splits(const Tensor& k);
 
 /// Calls f with the formula of an elementwise weighting.
-template <class F>
-void with_formula(Weighting w, F f) {
+template <class F> void with_formula(Weighting w, F f) {
   switch (w) {
     case Weighting::relu2: return f(formula::Relu2{});
     case Weighting::laplace: return f(formula::Laplace{});

@@ -42,13 +42,15 @@ void check_mask(const char* op, const AttentionMask& mask, int64_t batch, int64_
     auto blocks_of = [&](int64_t length) { return length / mask.block + (length % mask.block != 0); };
     const int64_t rows = blocks_of(m), cols = blocks_of(n);
     const Tensor& b = mask.blocks;
-    if ((b.rank() != 2 && !(b.rank() == 3 && (b.dim(0) == heads || b.dim(0) == 1))) || b.dim(-2) != rows || b.dim(-1) != cols)
+    if ((b.rank() != 2 && !(b.rank() == 3 && (b.dim(0) == heads || b.dim(0) == 1))) || b.dim(-2) != rows ||
+        b.dim(-1) != cols)
       fail(op, ": mask.blocks=", b, " does not fit; need [", rows, ",", cols, "] or [", heads, ",", rows, ",", cols,
            "] for ", m, " queries and ", n, " keys in blocks of ", mask.block);
   }
   if (mask.dense.defined()) {
     if (mask.dense.dtype() != boolean)
-      fail<DTypeError>(op, ": mask.dense must be bool — got ", mask.dense.dtype(), mask.dense, "; a float mask is a bias");
+      fail<DTypeError>(op, ": mask.dense must be bool — got ", mask.dense.dtype(), mask.dense,
+                       "; a float mask is a bias");
     if (!stretches_to(mask.dense.shape(), {batch, heads, m, n}))
       fail(op, ": mask.dense=", mask.dense, " does not broadcast to ", Shape{batch, heads, m, n});
   }
@@ -68,7 +70,8 @@ Visibility::Visibility(const AttentionMask& mask, int64_t batch, int64_t heads, 
   banded_ = mask.window > 0 || mask.dilation > 1;
   // Beyond every distance, and far enough from the end of int64 that positions can be added.
   constexpr int64_t far = 4 * kMaxElements;
-  if (mask.window > 0 && !__builtin_mul_overflow(mask.window - 1, mask.dilation, &reach_)) reach_ = std::min(reach_, far);
+  if (mask.window > 0 && !__builtin_mul_overflow(mask.window - 1, mask.dilation, &reach_))
+    reach_ = std::min(reach_, far);
   else reach_ = far;
   if (!banded_) mask_.global.clear();
   only_span_ = mask.dilation == 1 && mask_.global.empty() && !mask.keys.defined() && !mask.query_segments.defined() &&
@@ -80,7 +83,8 @@ Visibility::Visibility(const AttentionMask& mask, int64_t batch, int64_t heads, 
       if (g < positions) is_global_[static_cast<std::size_t>(g)] = 1;
     global_before_.assign(static_cast<std::size_t>(positions + 1), 0);
     for (int64_t p = 0; p < positions; ++p)
-      global_before_[static_cast<std::size_t>(p + 1)] = global_before_[static_cast<std::size_t>(p)] + is_global_[static_cast<std::size_t>(p)];
+      global_before_[static_cast<std::size_t>(p + 1)] =
+          global_before_[static_cast<std::size_t>(p)] + is_global_[static_cast<std::size_t>(p)];
   }
   mask_.keys = row_major(mask_.keys);
   mask_.query_segments = row_major(mask_.query_segments);
@@ -143,7 +147,8 @@ Visibility::Tile Visibility::classify(int64_t batch, int64_t head, int64_t row, 
     const auto* b = reinterpret_cast<const uint8_t*>(mask_.blocks.raw()) + head * blocks_head_;
     bool any = false;
     for (int64_t r = row / mask_.block; r <= (row + rows - 1) / mask_.block; ++r)
-      for (int64_t c = col / mask_.block; c <= end / mask_.block; ++c) (b[r * blocks_row_ + c] ? any : all) = b[r * blocks_row_ + c] != 0;
+      for (int64_t c = col / mask_.block; c <= end / mask_.block; ++c)
+        (b[r * blocks_row_ + c] ? any : all) = b[r * blocks_row_ + c] != 0;
     if (!any) return Tile::none;
   }
   if (mask_.keys.defined()) {
@@ -164,7 +169,8 @@ Visibility::Tile Visibility::classify(int64_t batch, int64_t head, int64_t row, 
     bool any = false;
     const auto* base = reinterpret_cast<const uint8_t*>(mask_.dense.raw());
     for (int64_t r = row; r < row + rows && (all || !any); ++r) {
-      const uint8_t* p = base + batch * dense_stride_[0] + head * dense_stride_[1] + r * dense_stride_[2] + col * dense_stride_[3];
+      const uint8_t* p =
+          base + batch * dense_stride_[0] + head * dense_stride_[1] + r * dense_stride_[2] + col * dense_stride_[3];
       int64_t count = 0;
       for (int64_t c = 0; c < cols; ++c) count += p[c * dense_stride_[3]] != 0;
       any = any || count > 0;
@@ -179,7 +185,8 @@ void Visibility::fill_row(int64_t batch, int64_t head, int64_t row, int64_t col,
   if (cols == 0) return;
   const int64_t p = row + n_ - m_;
   const Span s = span(row);
-  const int64_t begin = std::clamp<int64_t>(s.begin - col, 0, cols), end = std::clamp<int64_t>(s.end - col, begin, cols);
+  const int64_t begin = std::clamp<int64_t>(s.begin - col, 0, cols),
+                end = std::clamp<int64_t>(s.end - col, begin, cols);
   std::memset(out, 0, static_cast<std::size_t>(cols));
   std::memset(out + begin, 1, static_cast<std::size_t>(end - begin));
   if (only_span_) return;
@@ -196,7 +203,8 @@ void Visibility::fill_row(int64_t batch, int64_t head, int64_t row, int64_t col,
     for (int64_t j = begin; j < end; ++j) out[j] = static_cast<uint8_t>(out[j] & static_cast<uint8_t>(allowed(j)));
   };
   if (mask_.blocks.defined()) {
-    const auto* b = reinterpret_cast<const uint8_t*>(mask_.blocks.raw()) + head * blocks_head_ + row / mask_.block * blocks_row_;
+    const auto* b =
+        reinterpret_cast<const uint8_t*>(mask_.blocks.raw()) + head * blocks_head_ + row / mask_.block * blocks_row_;
     restrict_to([&](int64_t j) { return b[(col + j) / mask_.block] != 0; });
   }
   if (mask_.keys.defined()) {
@@ -209,8 +217,8 @@ void Visibility::fill_row(int64_t batch, int64_t head, int64_t row, int64_t col,
     restrict_to([&](int64_t j) { return k[j] == mine; });
   }
   if (mask_.dense.defined()) {
-    const auto* d = reinterpret_cast<const uint8_t*>(mask_.dense.raw()) + batch * dense_stride_[0] + head * dense_stride_[1] +
-                    row * dense_stride_[2] + col * dense_stride_[3];
+    const auto* d = reinterpret_cast<const uint8_t*>(mask_.dense.raw()) + batch * dense_stride_[0] +
+                    head * dense_stride_[1] + row * dense_stride_[2] + col * dense_stride_[3];
     restrict_to([&](int64_t j) { return d[j * dense_stride_[3]] != 0; });
   }
 }
@@ -251,9 +259,10 @@ Rows rows_of(const char* op, const AttentionMask& mask, int64_t batch, int64_t h
   checked_numel(op, {batch, heads, m, n});
   empty({n}, {boolean, device}, op), empty({m}, {boolean, device}, op);  // a row of either kind is looked at as a whole
   detail::check_mask(op, mask, batch, heads, m, n);
-  const bool by_batch = (mask.keys.defined() && mask.keys.dim(0) > 1) ||
-                        (mask.query_segments.defined() && (mask.query_segments.dim(0) > 1 || mask.key_segments.dim(0) > 1)) ||
-                        (mask.dense.defined() && mask.dense.rank() == 4 && mask.dense.dim(0) > 1);
+  const bool by_batch =
+      (mask.keys.defined() && mask.keys.dim(0) > 1) ||
+      (mask.query_segments.defined() && (mask.query_segments.dim(0) > 1 || mask.key_segments.dim(0) > 1)) ||
+      (mask.dense.defined() && mask.dense.rank() == 4 && mask.dense.dim(0) > 1);
   const bool by_head = (mask.keys.defined() && mask.keys.rank() == 3 && mask.keys.dim(1) > 1) ||
                        (mask.blocks.defined() && mask.blocks.rank() == 3 && mask.blocks.dim(0) > 1) ||
                        (mask.dense.defined() && mask.dense.rank() >= 3 && mask.dense.dim(-3) > 1);

@@ -43,9 +43,11 @@ AttentionMask to(AttentionMask mask, Device device);
 
 /// The pairs that a mask allows, as a bool tensor [batch or 1, heads or 1, m, n]. Throws ShapeError, DTypeError or
 /// ValueError for rules that do not fit. `device` must be that of the mask's tensors, if it has any.
-Tensor visible_pairs(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n, Device device = cpu);
+Tensor visible_pairs(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n,
+                     Device device = cpu);
 /// How many keys each query may see, i64 [batch or 1, heads or 1, m], without the pairs themselves.
-Tensor visible_count(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n, Device device = cpu);
+Tensor visible_count(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n,
+                     Device device = cpu);
 
 namespace detail {
 
@@ -75,12 +77,12 @@ class Visibility {
   AttentionMask mask_;
   int64_t m_, n_;
   bool only_span_, banded_;
-  int64_t reach_;  // (window − 1)·dilation; without a window, greater than every distance
-  std::vector<uint8_t> is_global_;  // by position; empty if there are none
+  int64_t reach_;                       // (window − 1)·dilation; without a window, greater than every distance
+  std::vector<uint8_t> is_global_;      // by position; empty if there are none
   std::vector<int64_t> global_before_;  // number of global positions < p
   // strides of the broadcast tensors
-  int64_t keys_batch_ = 0, keys_head_ = 0, dense_stride_[4] = {0, 0, 0, 0}, blocks_head_ = 0, blocks_row_ = 0, query_batch_ = 0,
-          key_batch_ = 0;
+  int64_t keys_batch_ = 0, keys_head_ = 0, dense_stride_[4] = {0, 0, 0, 0}, blocks_head_ = 0, blocks_row_ = 0,
+          query_batch_ = 0, key_batch_ = 0;
 };
 
 }  // namespace detail

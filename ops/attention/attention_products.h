@@ -30,12 +30,10 @@ namespace sluice::detail {
 inline int64_t lines(int64_t numbers) { return (numbers + 15) / 16 * 16; }
 
 /// Whether |x| < 2⁵⁶: sums of 2¹⁵ products of such numbers are finite, in parts too.
-template <class T>
-bool fits_bf16x3(T x) { return std::abs(x) < T(0x1p56); }
+template <class T> bool fits_bf16x3(T x) { return std::abs(x) < T(0x1p56); }
 
 /// A matrix: `count` rows of `width` numbers, row i at data + i · ld, read as they lie or transposed.
-template <class T>
-struct TileMatrix {
+template <class T> struct TileMatrix {
   const T* data;
   int64_t ld, count, width;
   Read read = Read::plain;
@@ -47,8 +45,7 @@ struct TileMatrix {
 };
 
 /// A right operand, packed for many products.
-template <class T>
-struct PackedMatrix {
+template <class T> struct PackedMatrix {
   PackedB<T> panels;
   Parts parts;
   bool fits = true;  // in parts: all numbers do; those that do not are packed as 0
@@ -73,8 +70,7 @@ struct PackedMatrix {
 enum class Direction { forward, backward };
 
 /// A tile of keys and values, packed for all queries: Kᵀ and V forward; Kᵀ, Vᵀ and K backward. Nothing by default.
-template <class T>
-struct KeyTile {
+template <class T> struct KeyTile {
   std::optional<PackedMatrix<T>> keys_t, values, values_t, keys;
 
   static int64_t size(const ScoreTiles<T>& t, Direction direction, int64_t cols) {
@@ -125,8 +121,7 @@ void recompute_in_f32(T alpha, const TileMatrix<T>& a, const TileMatrix<T>& b, b
 }
 
 /// The products of one thread. keys: the tile of keys, packed or, if not in parts, nothing.
-template <class T>
-class TileProducts {
+template <class T> class TileProducts {
   using Tile = typename ScoreTiles<T>::Tile;
   using Keys = const KeyTile<T>&;
   using Matrix = TileMatrix<T>;
@@ -134,7 +129,9 @@ class TileProducts {
  public:
   /// For tiles of at most rows × cols. packed: some keys will be.
   TileProducts(const ScoreTiles<T>& t, int64_t rows, int64_t cols, bool packed)
-      : t_(t), queries_(t.split ? Parts::size(rows, t.d) : packed ? PackedA<T>::size(rows, t.d) : 0),
+      : t_(t), queries_(t.split  ? Parts::size(rows, t.d)
+                        : packed ? PackedA<T>::size(rows, t.d)
+                                 : 0),
         left_(t.split ? std::max({Parts::size(rows, t.dv), Parts::size(rows, cols), Parts::size(cols, rows)}) : 0),
         right_(t.split ? Parts::size(std::max(t.d, t.dv), rows) : 0) {}
 

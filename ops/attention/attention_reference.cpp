@@ -76,19 +76,25 @@ Tensor hide_unseen(const Tensor& x, const Tensor& visible, int64_t heads) {
 }  // namespace detail
 
 Tensor attention_map(const Tensor& q_in, const Tensor& k_in, const AttentionOptions& given) {
-  if (q_in.dtype() == bf16) return to(attention_map(to(q_in, f32), detail::widened(k_in), detail::widened(given)), bf16);
+  if (q_in.dtype() == bf16)
+    return to(attention_map(to(q_in, f32), detail::widened(k_in), detail::widened(given)), bf16);
   auto [q, k, v, o, rank] = detail::attention_operands("attention_map", q_in, k_in, k_in, given);
   const Tensor visible = detail::visibility_of(o, q, k);
   return detail::weights_of(detail::attention_scores(q, detail::hide_unseen(k, visible, q.dim(1)), o), visible, o);
 }
 
-Tensor attention_reference(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const AttentionOptions& given, Rng* rng) {
+Tensor attention_reference(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const AttentionOptions& given,
+                           Rng* rng) {
   if (q_in.dtype() == bf16)
-    return to(attention_reference(to(q_in, f32), detail::widened(k_in), detail::widened(v_in), detail::widened(given), rng), bf16);
+    return to(
+        attention_reference(to(q_in, f32), detail::widened(k_in), detail::widened(v_in), detail::widened(given), rng),
+        bf16);
   auto [q, k, v, o, rank] = detail::attention_operands("attention_reference", q_in, k_in, v_in, given);
   const Tensor visible = detail::visibility_of(o, q, k);
   Tensor w = detail::weights_of(detail::attention_scores(q, detail::hide_unseen(k, visible, q.dim(1)), o), visible, o);
-  if (o.dropout > 0 && rng) w = w * detail::attention_keep_mask(o.dropout, rng->draw(detail::keep_mask_blocks(w.shape()), w.device()), w.shape(), w.options());
+  if (o.dropout > 0 && rng)
+    w = w * detail::attention_keep_mask(o.dropout, rng->draw(detail::keep_mask_blocks(w.shape()), w.device()),
+                                        w.shape(), w.options());
   const int64_t per_head = q.dim(1) / std::max<int64_t>(1, k.dim(1));
   Tensor values = detail::hide_unseen(v, visible, q.dim(1));
   return detail::restore_rank(matmul(w, per_head == 1 ? values : repeat_interleave(values, per_head, 1)), rank);
@@ -98,7 +104,8 @@ Tensor attention_in_order(const Tensor& q_in, const Tensor& k_in, const Tensor& 
                           int64_t cols, const AttentionOptions& given) {
   if (q_in.dtype() == bf16)
     return to(attention_in_order(to(q_in, f32), detail::widened(k_in), detail::widened(v_in), order, rows, cols,
-                                 detail::widened(given)), bf16);
+                                 detail::widened(given)),
+              bf16);
   auto [q, k, v, o, rank] = detail::attention_operands("attention_in_order", q_in, k_in, v_in, given);
   if (rows < 1 || cols < 1) fail<ValueError>("attention_in_order: tiles must be positive — got ", rows, "×", cols);
   rows = std::min(rows, std::max<int64_t>(1, q.dim(2))), cols = std::min(cols, std::max<int64_t>(1, k.dim(2)));

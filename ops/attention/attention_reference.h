@@ -17,8 +17,8 @@ Tensor attention_map(const Tensor& q, const Tensor& k, const AttentionOptions& o
 enum class TileOrder { flash1, flash2 };
 /// Softmax attention in tiles of rows × cols, composed of ops: a study of the algorithm, not fast. No sink, no
 /// dropout.
-Tensor attention_in_order(const Tensor& q, const Tensor& k, const Tensor& v, TileOrder order, int64_t rows, int64_t cols,
-                          const AttentionOptions& options = {});
+Tensor attention_in_order(const Tensor& q, const Tensor& k, const Tensor& v, TileOrder order, int64_t rows,
+                          int64_t cols, const AttentionOptions& options = {});
 
 namespace detail {
 

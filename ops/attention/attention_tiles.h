@@ -19,8 +19,7 @@
 
 namespace sluice::detail {
 
-template <class T>
-struct ScoreTiles {
+template <class T> struct ScoreTiles {
   struct Tile {
     int64_t batch, head, row, rows, col, cols;
     int64_t first;  // of its columns, in the tile of keys that they were cut from
@@ -103,8 +102,10 @@ struct ScoreTiles {
       if (bias) {
         const auto [by_batch, by_head, by_row, by_col] = bias_stride;
         const T* b = bias + t.batch * by_batch + t.head * by_head + (t.row + r) * by_row + t.col * by_col;
-        if (by_col == 1) for (int64_t j = 0; j < t.cols; ++j) line[j] += b[j];
-        else for (int64_t j = 0; j < t.cols; ++j) line[j] += b[j * by_col];
+        if (by_col == 1)
+          for (int64_t j = 0; j < t.cols; ++j) line[j] += b[j];
+        else
+          for (int64_t j = 0; j < t.cols; ++j) line[j] += b[j * by_col];
       }
       if (relative) {  // entry n − 1 + p_j − p_i = m − 1 + j − i
         const T* b = relative + t.head * relative_head + m - 1 + t.col - (t.row + r);
@@ -142,11 +143,14 @@ struct ScoreTiles {
     const uint64_t first = from.first + static_cast<uint64_t>(row * ((n + 3) / 4));
     for (int64_t j = t.col; j < t.col + t.cols;) {
       const uint64_t block = first + static_cast<uint64_t>(j / 4);
-      const auto word = philox4x32({uint32_t(block), uint32_t(block >> 32), 0, 0},
-                                   {uint32_t(from.seed), uint32_t(from.seed >> 32)});
+      const auto word =
+          philox4x32({uint32_t(block), uint32_t(block >> 32), 0, 0}, {uint32_t(from.seed), uint32_t(from.seed >> 32)});
       for (; j < t.col + t.cols; ++j) {
         line[j - t.col] *= word[static_cast<std::size_t>(j & 3)] >= threshold ? grow : T(0);
-        if ((j & 3) == 3) { ++j; break; }
+        if ((j & 3) == 3) {
+          ++j;
+          break;
+        }
       }
     }
   }

@@ -17,8 +17,7 @@ Tensor empty_heads(const Shape& shape, TensorOptions options);
 Tensor readable_rows(const Tensor& x);
 
 /// A [batch, heads, rows, width] tensor as the kernels read it.
-template <class T>
-struct HeadView {
+template <class T> struct HeadView {
   T* base = nullptr;
   int64_t batch = 0, head = 0, row = 0;  // strides
   explicit HeadView(const Tensor& x)
@@ -28,8 +27,7 @@ struct HeadView {
 };
 
 /// Scratch memory of a task, from the caching allocator.
-template <class T>
-class Scratch {
+template <class T> class Scratch {
  public:
   explicit Scratch(int64_t n) : memory_(n > 0 ? empty({n}, {.dtype = dtype_of<T>()}) : Tensor()) {}
   T* data() { return memory_.defined() ? reinterpret_cast<T*>(memory_.raw()) : nullptr; }
@@ -39,11 +37,11 @@ class Scratch {
 };
 
 /// True if all of rows × width values are finite.
-template <class T>
-bool all_finite(const T* x, int64_t rows, int64_t width, int64_t stride) {
+template <class T> bool all_finite(const T* x, int64_t rows, int64_t width, int64_t stride) {
   for (int64_t r = 0; r < rows; ++r) {
     // x·0 is 0 for finite x, else NaN
-    if (const T zero = row_total<T>(width, [p = x + r * stride](int64_t i) { return p[i] * T(0); }); zero != T(0)) return false;
+    if (const T zero = row_total<T>(width, [p = x + r * stride](int64_t i) { return p[i] * T(0); }); zero != T(0))
+      return false;
   }
   return true;
 }

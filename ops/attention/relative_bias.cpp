@@ -44,7 +44,8 @@ Tensor relative_alibi(const Tensor& slopes, int64_t m, int64_t n) {
   if (slopes.rank() != 1) fail("relative_alibi: slopes=", slopes, "; need [heads]");
   detail::check_float("relative_alibi", slopes);
   if (slopes.dtype() == bf16) return to(relative_alibi(to(slopes, f32), m, n), bf16);
-  return unsqueeze(slopes, 1) * (abs(to(distances("relative_alibi", m, n, slopes.dim(0), slopes.device()), slopes.dtype())) * -1.0);
+  return unsqueeze(slopes, 1) *
+         (abs(to(distances("relative_alibi", m, n, slopes.dim(0), slopes.device()), slopes.dtype())) * -1.0);
 }
 
 Tensor alibi_slopes(int64_t heads, TensorOptions options) {
@@ -52,7 +53,8 @@ Tensor alibi_slopes(int64_t heads, TensorOptions options) {
   int64_t whole = 1;
   while (whole * 2 <= heads) whole *= 2;
   std::vector<double> slope;
-  for (int64_t h = 0; h < whole; ++h) slope.push_back(std::exp2(-8.0 * static_cast<double>(h + 1) / static_cast<double>(whole)));
+  for (int64_t h = 0; h < whole; ++h)
+    slope.push_back(std::exp2(-8.0 * static_cast<double>(h + 1) / static_cast<double>(whole)));
   for (int64_t h = 0; h < heads - whole; ++h)
     slope.push_back(std::exp2(-4.0 * static_cast<double>(2 * h + 1) / static_cast<double>(whole)));
   return to(to(Tensor::from(slope), options.dtype), options.device);
@@ -61,7 +63,8 @@ Tensor alibi_slopes(int64_t heads, TensorOptions options) {
 Tensor relative_rope(const Tensor& a, const Tensor& b, int64_t m, int64_t n, RopeOptions options) {
   if (a.rank() != 1 || a.shape() != b.shape()) fail("relative_rope: a=", a, ", b=", b, "; need two vectors [s]");
   if (a.dtype() != b.dtype() || !is_float(a.dtype()))
-    fail<DTypeError>("relative_rope: needs f32, f64 or bf16 vectors of one dtype — got a=", a.dtype(), a, ", b=", b.dtype(), b);
+    fail<DTypeError>("relative_rope: needs f32, f64 or bf16 vectors of one dtype — got a=", a.dtype(), a,
+                     ", b=", b.dtype(), b);
   if (a.dtype() == bf16) return to(relative_rope(to(a, f32), to(b, f32), m, n, options), bf16);
   const int64_t turned = detail::rope_width("relative_rope", a, options);
   // ⟨R_i a, R_j b⟩ = ⟨a, R_{j−i} b⟩, with xPos, too
@@ -70,7 +73,8 @@ Tensor relative_rope(const Tensor& a, const Tensor& b, int64_t m, int64_t n, Rop
   options = options.of_keys();
   Tensor turned_b = rope_at(expand(unsqueeze(b, 0), {d.dim(0), b.dim(0)}), d, options);
   if (options.factor != 1)  // the factor of a
-    turned_b = cat({narrow(turned_b, 1, 0, turned) * options.factor, narrow(turned_b, 1, turned, b.dim(0) - turned)}, 1);
+    turned_b =
+        cat({narrow(turned_b, 1, 0, turned) * options.factor, narrow(turned_b, 1, turned, b.dim(0) - turned)}, 1);
   return transpose(matmul(turned_b, unsqueeze(a, 1)), 0, 1);
 }
 

@@ -18,8 +18,7 @@ Tensor topk_mask(const Tensor& scores, int64_t k, TopKTies ties, const Tensor& a
   detail::check_float("topk_mask", scores);
   if (k < 0) fail<ValueError>("topk_mask: k must not be negative — got ", k);
   if (scores.rank() < 1) fail("topk_mask: got scores=", scores, "; need [..., n]");
-  if (allowed.defined() &&
-      (allowed.dtype() != boolean || !stretches_to(allowed.shape(), scores.shape())))
+  if (allowed.defined() && (allowed.dtype() != boolean || !stretches_to(allowed.shape(), scores.shape())))
     fail("topk_mask: allowed=", allowed, " of ", allowed.dtype(), " does not fit scores=", scores, "; need bool");
   NoGrad guard;
   const Tensor everything = expand(full({}, 1, {boolean, scores.device()}), scores.shape());

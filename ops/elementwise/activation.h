@@ -24,18 +24,32 @@ Tensor laplace(const Tensor& x);
 Tensor ns_sigmoid(const Tensor& x);
 
 // Gates x ⊙ φ(g) in one pass.
-Tensor glu(const Tensor& x, const Tensor& g);       // φ = sigmoid
-Tensor reglu(const Tensor& x, const Tensor& g);     // φ = relu
-Tensor geglu(const Tensor& x, const Tensor& g);     // φ = gelu
+Tensor glu(const Tensor& x, const Tensor& g);         // φ = sigmoid
+Tensor reglu(const Tensor& x, const Tensor& g);       // φ = relu
+Tensor geglu(const Tensor& x, const Tensor& g);       // φ = gelu
 Tensor geglu_tanh(const Tensor& x, const Tensor& g);  // φ = gelu_tanh
-Tensor swiglu(const Tensor& x, const Tensor& g);    // φ = silu
-Tensor bilinear(const Tensor& x, const Tensor& g);  // φ = identity
+Tensor swiglu(const Tensor& x, const Tensor& g);      // φ = silu
+Tensor bilinear(const Tensor& x, const Tensor& g);    // φ = identity
 /// silu(x) ⊙ silu(g), FLASH's two-sided form
 Tensor silu_glu(const Tensor& x, const Tensor& g);
 
 /// Activations by name, for layer options.
-enum class Act { identity, relu, relu2, leaky_relu, elu, elu1, silu, gelu, gelu_tanh, tanh, sigmoid,
-                 ns_sigmoid, softplus, laplace };
+enum class Act {
+  identity,
+  relu,
+  relu2,
+  leaky_relu,
+  elu,
+  elu1,
+  silu,
+  gelu,
+  gelu_tanh,
+  tanh,
+  sigmoid,
+  ns_sigmoid,
+  softplus,
+  laplace
+};
 constexpr const char* choices(Act) {
   return "identity relu relu2 leaky_relu elu elu1 silu gelu gelu_tanh tanh sigmoid ns_sigmoid softplus laplace";
 }

@@ -15,8 +15,7 @@ namespace sluice {
 namespace {
 
 /// y = f(a, b), both sides read as T.
-template <class T, class F>
-void compare_as(const Tensor& a, const Tensor& b, Tensor& y, F f) {
+template <class T, class F> void compare_as(const Tensor& a, const Tensor& b, Tensor& y, F f) {
   bool* out = y.mutable_data<bool>();
   const detail::StridedRange wa(a.layout().expanded(y.shape())), wb(b.layout().expanded(y.shape()));
   parallel_for(y.numel(), 32 * detail::kTile, [&](int64_t begin, int64_t end) {
@@ -30,8 +29,7 @@ void compare_as(const Tensor& a, const Tensor& b, Tensor& y, F f) {
   });
 }
 
-template <class T>
-void compare_as(Compare kind, const Tensor& a, const Tensor& b, Tensor& y) {
+template <class T> void compare_as(Compare kind, const Tensor& a, const Tensor& b, Tensor& y) {
   switch (kind) {
     case Compare::eq: return compare_as<T>(a, b, y, [](T u, T v) { return u == v; });
     case Compare::ne: return compare_as<T>(a, b, y, [](T u, T v) { return u != v; });
@@ -54,8 +52,7 @@ void compare_cpu(Compare kind, const Tensor& a, const Tensor& b, Tensor& y) {
 
 Tensor compare(const char* op, const Tensor& a, const Tensor& b, Compare kind) {
   if (a.dtype() != b.dtype() && a.rank() > 0 && b.rank() > 0 && is_float(a.dtype()) != is_float(b.dtype()))
-    fail<DTypeError>(op, ": dtypes differ — got a=", a.dtype(), ", b=", b.dtype(), " for shapes ", a,
-                     " and ", b);
+    fail<DTypeError>(op, ": dtypes differ — got a=", a.dtype(), ", b=", b.dtype(), " for shapes ", a, " and ", b);
   Tensor y = empty(broadcast(op, a.shape(), b.shape()), {boolean, a.device()}, op);
   kernel::compare(kind, a, b, y);
   return y;
@@ -103,14 +100,12 @@ Tensor isinf(const Tensor& x) {
   constexpr double inf = std::numeric_limits<double>::infinity();
   return (x == inf) | (x == -inf);
 }
-Tensor isfinite(const Tensor& x) {
-  return compare("isfinite", x, x, Compare::finite);
-}
+Tensor isfinite(const Tensor& x) { return compare("isfinite", x, x, Compare::finite); }
 
 bool allclose(const Tensor& a_in, const Tensor& b_in, double rtol, double atol, bool equal_nan) {
   if (is_float(a_in.dtype()) != is_float(b_in.dtype()))
-    fail<DTypeError>("allclose: dtypes differ — got a=", a_in.dtype(), ", b=", b_in.dtype(), " for shapes ", a_in, " and ",
-                     b_in);
+    fail<DTypeError>("allclose: dtypes differ — got a=", a_in.dtype(), ", b=", b_in.dtype(), " for shapes ", a_in,
+                     " and ", b_in);
   broadcast("allclose", a_in.shape(), b_in.shape());
   NoGrad guard;
   const bool wide = a_in.dtype() == f64 || b_in.dtype() == f64 || !is_float(a_in.dtype());

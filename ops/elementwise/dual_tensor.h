@@ -16,21 +16,17 @@ bool is_unit(const Tensor& x);
 /// The result of a comparison in a formula on tensors: a mask, not a bool. The error for `if (x > 0.0)` names this
 /// type. map() first tries a formula with derivatives; without derivatives (N = 0) the type converts to bool, so that
 /// the error appears once.
-template <std::size_t N>
-struct in_a_formula_write_select_instead_of_if {
+template <std::size_t N> struct in_a_formula_write_select_instead_of_if {
   Tensor mask, x;  // x: the compared tensor
 };
-template <>
-struct in_a_formula_write_select_instead_of_if<0> {
+template <> struct in_a_formula_write_select_instead_of_if<0> {
   Tensor mask, x;
   operator bool() const { return false; }
 };
 namespace detail {
-template <std::size_t N>
-using Comparison = in_a_formula_write_select_instead_of_if<N>;
+template <std::size_t N> using Comparison = in_a_formula_write_select_instead_of_if<N>;
 }  // namespace detail
-template <std::size_t N>
-detail::Comparison<N> mask_of(const Tensor& mask, const Tensor& x) { return {mask, x}; }
+template <std::size_t N> detail::Comparison<N> mask_of(const Tensor& mask, const Tensor& x) { return {mask, x}; }
 template <std::size_t N>
 detail::Comparison<N> operator&(const detail::Comparison<N>& a, const detail::Comparison<N>& b) {
   return {logical_and(a.mask, b.mask), a.x};
@@ -39,8 +35,9 @@ template <std::size_t N>
 detail::Comparison<N> operator|(const detail::Comparison<N>& a, const detail::Comparison<N>& b) {
   return {logical_or(a.mask, b.mask), a.x};
 }
-template <std::size_t N>
-detail::Comparison<N> operator!(const detail::Comparison<N>& a) { return {logical_not(a.mask), a.x}; }
+template <std::size_t N> detail::Comparison<N> operator!(const detail::Comparison<N>& a) {
+  return {logical_not(a.mask), a.x};
+}
 // && on bools branches and stops vectorisation: 20 times as slow.
 #define SLUICE_BOTH "in a formula write & and |, not && and ||: both sides are computed"
 template <std::size_t N>
@@ -54,14 +51,14 @@ detail::Comparison<N> operator||(const detail::Comparison<N>& a, const detail::C
   return a;
 }
 #undef SLUICE_BOTH
-template <std::size_t N, class A, class B> requires(std::is_arithmetic_v<A> && std::is_arithmetic_v<B>)
-Dual<Tensor, N> select(const detail::Comparison<N>& c, A a, B b) {
+template <std::size_t N, class A, class B>
+requires(std::is_arithmetic_v<A>&& std::is_arithmetic_v<B>) Dual<Tensor, N> select(const detail::Comparison<N>& c, A a,
+                                                                                   B b) {
   return Dual<Tensor, N>::constant(where(c.mask, like(c.x, double(a)), double(b)));
 }
 
 /// Partial derivatives that are tensors: undefined is an exact 0, unit() an exact 1.
-template <>
-struct PartialOps<Tensor> {
+template <> struct PartialOps<Tensor> {
   static Tensor zero() { return {}; }
   static Tensor mul(const Tensor& slope, const Tensor& d) {
     if (!slope.defined() || !d.defined()) return {};

@@ -14,8 +14,7 @@ namespace {
 /// Scalar arguments of integer ops must be integers: 0.5 would silently become 0.
 void check_scalar(const char* op, const Tensor& x, double c) {
   if (is_integer(x.dtype()) && c != std::floor(c))
-    fail<DTypeError>(op, ": an ", x.dtype(), " tensor ", x, " and the fraction ", c,
-                     "; convert with to(x, f32)");
+    fail<DTypeError>(op, ": an ", x.dtype(), " tensor ", x, " and the fraction ", c, "; convert with to(x, f32)");
 }
 /// A scalar argument of an integer kernel must be an integer of its dtype.
 void check_whole(const char* op, const Tensor& x, double c) {
@@ -35,9 +34,7 @@ Tensor beside(const char* op, const Tensor& x, double c) {
 
 namespace fm = formula;
 
-Tensor like(const Tensor& x, double c) {
-  return full({}, c, {is_float(x.dtype()) ? x.dtype() : f32, x.device()});
-}
+Tensor like(const Tensor& x, double c) { return full({}, c, {is_float(x.dtype()) ? x.dtype() : f32, x.device()}); }
 
 Tensor add(const Tensor& a, const Tensor& b) { return map(fm::Add{}, a, b); }
 Tensor sub(const Tensor& a, const Tensor& b) { return map(fm::Sub{}, a, b); }
@@ -114,7 +111,8 @@ Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
 namespace {
 Tensor& replace(const char* op, Tensor& x, Tensor y) {
   if (x.requires_grad() && x.is_leaf())
-    fail<AutogradError>(op, ": x ", x, " is a parameter, and a result would take its place; use y = x + …, or add_ and "
+    fail<AutogradError>(op, ": x ", x,
+                        " is a parameter, and a result would take its place; use y = x + …, or add_ and "
                         "scale_ under NoGrad to edit its values");
   return x = std::move(y);
 }

@@ -1,7 +1,7 @@
-// Every scalar formula of the project, exactly once: arithmetic, mathematics and activations here; gates, losses and what
-// single layers need in formulas_of_layers.h. A formula is a functor with a templated body: no loops, no devices, no dtypes. The same text runs as a vectorised CPU loop (Value<float>), as the
-// generated fused backward (Dual<float, N>), as a composition of ops for gradients of any order
-// (Dual<Tensor, N>), and on a GPU.
+// Every scalar formula of the project, exactly once: arithmetic, mathematics and activations here; gates, losses and
+// what single layers need in formulas_of_layers.h. A formula is a functor with a templated body: no loops, no devices,
+// no dtypes. The same text runs as a vectorised CPU loop (Value<float>), as the generated fused backward (Dual<float,
+// N>), as a composition of ops for gradients of any order (Dual<Tensor, N>), and on a GPU.
 //
 // Rules: select(mask, a, b) instead of if, with both branches finite; constants by like(x, c) or plain
 // numbers; the convention at a kink is stated beside the formula. `affine` marks formulas whose slopes are
@@ -128,10 +128,10 @@ struct MaskedFill {
 };
 
 // -- unary mathematics: primitives, with their slopes in core/number/dual.h --------------------------------
-#define SLUICE_UNARY_FORMULA(Type, f)                                              \
-  struct Type {                                                                    \
-    static constexpr const char* name = #f;                                        \
-    template <class T> SLUICE_FN T operator()(const T& x) const { return f(x); }   \
+#define SLUICE_UNARY_FORMULA(Type, f)                                            \
+  struct Type {                                                                  \
+    static constexpr const char* name = #f;                                      \
+    template <class T> SLUICE_FN T operator()(const T& x) const { return f(x); } \
   };
 SLUICE_UNARY_FORMULA(Exp, exp)
 SLUICE_UNARY_FORMULA(Expm1, expm1)
@@ -194,9 +194,7 @@ struct Silu {
 };
 struct Gelu {  // x·Φ(x), exact (Hendrycks & Gimpel 2016)
   static constexpr const char* name = "gelu";
-  template <class T> SLUICE_FN T operator()(const T& x) const {
-    return x * normal_cdf(x);
-  }
+  template <class T> SLUICE_FN T operator()(const T& x) const { return x * normal_cdf(x); }
 };
 /// ½x(1 + tanh u) with u = √(2/π)(x + 0.044715x³), written as x·σ(2u): no cancellation for negative x.
 struct GeluTanh {
@@ -216,9 +214,7 @@ struct Laplace {
 struct LeakyRelu {
   static constexpr const char* name = "leaky_relu";
   double slope = 0.01;
-  template <class T> SLUICE_FN T operator()(const T& x) const {
-    return select(x > 0.0, x, x * slope);
-  }
+  template <class T> SLUICE_FN T operator()(const T& x) const { return select(x > 0.0, x, x * slope); }
 };
 /// ½ + ½σ(x): the "non-sparse" sigmoid of gated attention (Qiu et al. 2025).
 struct NsSigmoid {
@@ -230,9 +226,9 @@ struct NsSigmoid {
 
 // -- functions for formulas of map(), in addition to those of core/number/dual.h -------------------------------------
 namespace sluice {
-#define SLUICE_NAMED_FORMULA(f, Formula)                                                                               \
-  template <class T, std::size_t N, class... C>                                                                        \
-    requires requires(C... c) { formula::Formula{static_cast<double>(c)...}; }                                         \
+#define SLUICE_NAMED_FORMULA(f, Formula)                                     \
+  template <class T, std::size_t N, class... C>                              \
+  requires requires(C... c) { formula::Formula{static_cast<double>(c)...}; } \
   SLUICE_FN Dual<T, N> f(const Dual<T, N>& x, C... c) { return formula::Formula{static_cast<double>(c)...}(x); }
 SLUICE_NAMED_FORMULA(square, Square)
 SLUICE_NAMED_FORMULA(relu, Relu)

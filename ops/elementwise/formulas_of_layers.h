@@ -1,4 +1,5 @@
-// The formulas of gates, losses and single layers, by the rules of ops/elementwise/formulas.h; and the lists of all formulas.
+// The formulas of gates, losses and single layers, by the rules of ops/elementwise/formulas.h; and the lists of all
+// formulas.
 #pragma once
 
 #include <sluice/ops/elementwise/formulas.h>
@@ -6,12 +7,11 @@
 namespace sluice::formula {
 
 // -- gates: x ⊙ φ(g) ---------------------------------------------------------------------------------
-template <class Phi>
-struct Gated {
+template <class Phi> struct Gated {
   static constexpr const char* name = "gate";
   template <class T> SLUICE_FN T operator()(const T& x, const T& g) const { return x * Phi{}(g); }
 };
-// clang-format off: a table
+// clang-format off
 struct Glu : Gated<Sigmoid> { static constexpr const char* name = "glu"; };  // Dauphin et al. 2017
 struct ReGlu : Gated<Relu> { static constexpr const char* name = "reglu"; };  // Shazeer 2020, as GeGlu, SwiGlu and Bilinear
 struct GeGlu : Gated<Gelu> { static constexpr const char* name = "geglu"; };
@@ -29,9 +29,7 @@ struct SiluGlu {
 /// Linear interpolation a + w·(b − a).
 struct Lerp {
   static constexpr const char* name = "lerp";
-  template <class T> SLUICE_FN T operator()(const T& a, const T& b, const T& w) const {
-    return a + w * (b - a);
-  }
+  template <class T> SLUICE_FN T operator()(const T& a, const T& b, const T& w) const { return a + w * (b - a); }
 };
 /// γ ⊙ z + β, the scale-offset heads of GAU.
 struct ScaleOffset {
@@ -65,9 +63,7 @@ struct Huber {
 /// −[t·log σ(x) + (1−t)·log(1−σ(x))] = softplus(x) − t·x, finite for every finite logit x.
 struct BceWithLogits {
   static constexpr const char* name = "bce_with_logits";
-  template <class T> SLUICE_FN T operator()(const T& x, const T& t) const {
-    return softplus(x) - t * x;
-  }
+  template <class T> SLUICE_FN T operator()(const T& x, const T& t) const { return softplus(x) - t * x; }
 };
 
 /// −[w·t·log σ(x) + (1−t)·log(1−σ(x))], w the weight of positive targets.
@@ -138,8 +134,7 @@ struct AddGated {
 // -- lists -----------------------------------------------------------------------------------------------
 // Every formula must be in one list. Backends install kernels for whole lists, and tests iterate over the lists. On a
 // device without a kernel for it, a formula runs as one op per operation (composed_map() in ops/elementwise/map.h).
-template <std::size_t N, class... F>
-struct Formulas {};  // of N operands
+template <std::size_t N, class... F> struct Formulas {};  // of N operands
 using Arithmetic1 = Formulas<1, Neg, Scale, AddScalar, SubFrom, DivBy, DivInto, PowScalar, Square, Clamp>;
 using Arithmetic2 = Formulas<2, Add, Sub, Mul, Div, Pow, Remainder, Maximum, Minimum, MaskedFill>;
 using Arithmetic3 = Formulas<3, Where, Lerp, ScaleOffset>;

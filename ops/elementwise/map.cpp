@@ -124,7 +124,8 @@ MapPlan plan_map_vjp(const Node& node, const Tensor* xs, std::size_t n, const Te
 
 void run_map(const MapPlan& plan, const TileLoops& loops, const void* formula, Tensor* results, std::size_t n) {
   switch (plan.dtype) {
-    case f32: case bf16: return run<float>(plan, loops.f32, formula, results, n);
+    case f32:
+    case bf16: return run<float>(plan, loops.f32, formula, results, n);
     case f64: return run<double>(plan, loops.f64, formula, results, n);
     case i64: return run<int64_t>(plan, loops.i64, formula, results, n);
     default: return run<int32_t>(plan, loops.i32, formula, results, n);

@@ -72,8 +72,7 @@ MapPlan plan_map(const char* op, const Tensor* const* xs, std::size_t n, bool in
 MapPlan plan_map_vjp(const Node& node, const Tensor* xs, std::size_t n, const Tensor& g, Tensors& grads);
 
 /// A formula's loop over contiguous runs: out[j][i] from in[k][i], i < n.
-template <class T>
-using TileLoop = void (*)(const void* formula, const T* const* in, T* const* out, int64_t n);
+template <class T> using TileLoop = void (*)(const void* formula, const T* const* in, T* const* out, int64_t n);
 struct TileLoops {
   TileLoop<float> f32;
   TileLoop<double> f64;
@@ -127,46 +126,42 @@ void apply_formula_vjp(const void* formula, const T* const* in, T* const* out, i
 #pragma clang diagnostic pop
 #endif
 
-template <class F>
-constexpr const char* formula_name() {
+template <class F> constexpr const char* formula_name() {
   if constexpr (requires { F::name; }) return F::name;
   else return "map";
 }
-template <class F>
-constexpr bool is_affine() {
+template <class F> constexpr bool is_affine() {
   if constexpr (requires { F::affine; }) return F::affine;
   else return false;
 }
-template <class F>
-constexpr bool is_integral() {
+template <class F> constexpr bool is_integral() {
   if constexpr (requires { F::integral; }) return F::integral;
   else return false;
 }
 
 /// The kernel slots of formula F, forward and fused backward. The argument f carries the formula's constants. A backend
 /// installs kernels for the named formulas.
-template <class F, class Arity>
-struct MapKernels;
-template <class F, std::size_t... I>
-struct MapKernels<F, std::index_sequence<I...>> {
+template <class F, class Arity> struct MapKernels;
+template <class F, std::size_t... I> struct MapKernels<F, std::index_sequence<I...>> {
   static void forward_cpu(const F& f, const MapPlan& plan, Tensor& y) {
     TileLoops loops{apply_formula<F, float, I...>, apply_formula<F, double, I...>};
-    if constexpr (is_integral<F>()) loops.i64 = apply_formula<F, int64_t, I...>, loops.i32 = apply_formula<F, int32_t, I...>;
+    if constexpr (is_integral<F>())
+      loops.i64 = apply_formula<F, int64_t, I...>, loops.i32 = apply_formula<F, int32_t, I...>;
     run_map(plan, loops, &f, &y, 1);
   }
   static void backward_cpu(const F& f, const MapPlan& plan, Tensors& grads) {
-    run_map(plan, {apply_formula_vjp<F, float, I...>, apply_formula_vjp<F, double, I...>}, &f, grads.data(), sizeof...(I));
+    run_map(plan, {apply_formula_vjp<F, float, I...>, apply_formula_vjp<F, double, I...>}, &f, grads.data(),
+            sizeof...(I));
   }
   /// y [plan.shape] of plan.dtype = f(operands…).
-  static inline constinit Kernel<void(const F& f, const MapPlan& plan, Tensor& y)> forward{formula_name<F>(), &forward_cpu,
-                                                                                           Bf16::native};
+  static inline constinit Kernel<void(const F& f, const MapPlan& plan, Tensor& y)> forward{formula_name<F>(),
+                                                                                           &forward_cpu, Bf16::native};
   /// The operands are the inputs and g. Undefined entries of grads are not needed.
-  static inline constinit Kernel<void(const F& f, const MapPlan& plan, Tensors& grads)> backward{formula_name<F>(),
-                                                                                                &backward_cpu, Bf16::native};
+  static inline constinit Kernel<void(const F& f, const MapPlan& plan, Tensors& grads)> backward{
+      formula_name<F>(), &backward_cpu, Bf16::native};
 };
 
-template <class F, std::size_t N>
-struct MapNode final : Node {
+template <class F, std::size_t N> struct MapNode final : Node {
   F f;
   explicit MapNode(const F& formula) : f(formula) {}
   static constexpr const char* op_name() { return formula_name<F>(); }
@@ -174,8 +169,7 @@ struct MapNode final : Node {
   Tensors vjp(const Tensor& g) override { return vjp_at(g, std::make_index_sequence<N>()); }
 
  private:
-  template <std::size_t... I>
-  Tensors vjp_at(const Tensor& g, std::index_sequence<I...>) const {
+  template <std::size_t... I> Tensors vjp_at(const Tensor& g, std::index_sequence<I...>) const {
     if constexpr (is_affine<F>()) {
       auto slopes = f(Dual<double, N>::variable(0.0, I, 1.0)...).d;
       return {needs(I) ? (slopes[I] == 1 ? g : scale(g, slopes[I])) : Tensor()...};
@@ -190,7 +184,9 @@ struct MapNode final : Node {
       using D = Dual<Tensor, N>;
       const Tensor wide = widened(g), one = unit(wide);
       // A bool operand counts as 0 and 1, here as in the loops.
-      auto number = [&](const Tensor& operand) { return operand.dtype() == boolean ? to(operand, wide.dtype()) : widened(operand); };
+      auto number = [&](const Tensor& operand) {
+        return operand.dtype() == boolean ? to(operand, wide.dtype()) : widened(operand);
+      };
       D y = call(f, (needs(I) ? D::variable(number(x[I]), I, one) : D::constant(number(x[I])))...);
       for (std::size_t k = 0; k < N; ++k) {
         const Tensor dx = needs(k) ? PartialOps<Tensor>::mul(wide, y.d[k]) : Tensor();
@@ -203,8 +199,7 @@ struct MapNode final : Node {
 
 /// Computes f on tensors, one op per operation of the formula: for a device that has no kernel for f itself. The ops
 /// give the gradients.
-template <class F, class... Ts>
-Tensor composed_map(const F& f, const MapPlan& plan, const Ts&... xs) {
+template <class F, class... Ts> Tensor composed_map(const F& f, const MapPlan& plan, const Ts&... xs) {
   const DType wide = plan.dtype == bf16 ? f32 : plan.dtype;
   const auto number = [&](const Tensor& x) { return x.dtype() == boolean ? to(x, wide) : widened(x); };
   const Tensor y = to(call(f, Value<Tensor>{number(xs), {}}...).v, plan.dtype);
@@ -218,8 +213,7 @@ Tensor composed_map(const F& f, const MapPlan& plan, const Ts&... xs) {
 /// unqualified names (exp, sigmoid, select, …). Throws ShapeError, DTypeError, DeviceError, and ValueError for an
 /// undefined tensor.
 template <class F, class... Ts>
-  requires(std::same_as<Ts, Tensor> && ...)
-auto map(F f, const Tensor& first, const Ts&... rest) ->
+requires(std::same_as<Ts, Tensor>&&...) auto map(F f, const Tensor& first, const Ts&... rest) ->
     // Compiles the body of f first and, if that fails, nothing further: a mistake in f gives one error.
     typename detail::ResultOf<decltype(detail::formula<F>()(detail::number<1 + sizeof...(Ts)>(),
                                                             detail::number<1 + sizeof...(Ts), Ts>()...))>::type {
@@ -229,10 +223,14 @@ auto map(F f, const Tensor& first, const Ts&... rest) ->
   static_assert(N <= 6, "map: a formula takes 1 to 6 tensors");
   using Given = decltype(detail::formula<F>()(detail::number<N>(), detail::number<N, Ts>()...));
   if constexpr (std::same_as<Given, detail::NoCall>) {
-    static_assert(sizeof(F) == 0, "map: the formula takes one `auto` parameter per tensor, and changes none: map([](auto x, auto y) { return x * exp(y); }, a, b)");
+    static_assert(sizeof(F) == 0,
+                  "map: the formula takes one `auto` parameter per tensor, and changes none: map([](auto x, auto y) { "
+                  "return x * exp(y); }, a, b)");
     return {};
   } else if constexpr (!std::same_as<Given, Number> && (std::same_as<Given, bool> || !std::is_arithmetic_v<Given>)) {
-    static_assert(sizeof(F) == 0, "map: the formula returns a number, made of its parameters: no sum(x), no softmax(x, 0); and for x > 0.0 select(x > 0.0, 1, 0)");
+    static_assert(sizeof(F) == 0,
+                  "map: the formula returns a number, made of its parameters: no sum(x), no softmax(x, 0); and for x > "
+                  "0.0 select(x > 0.0, 1, 0)");
     return {};
   } else {
     // Refuses formulas with double parameters here.
@@ -241,13 +239,12 @@ auto map(F f, const Tensor& first, const Ts&... rest) ->
     const Tensor* xs[] = {&first, &rest...};
     const detail::MapPlan plan = detail::plan_map(op, xs, N, detail::is_integral<F>());
     using Kernels = detail::MapKernels<F, Index>;
-    if (!Kernels::forward.installed(first.device())) [[unlikely]] return detail::composed_map(f, plan, first, rest...);
+    if (!Kernels::forward.installed(first.device())) [[unlikely]]
+      return detail::composed_map(f, plan, first, rest...);
     Tensor y = empty(plan.shape, {plan.dtype, first.device()}, op);
     Kernels::forward(f, plan, y);
-    if constexpr (detail::is_affine<F>())
-      return record<detail::MapNode<F, N>>(std::move(y), {first, rest...}, {}, f);
-    else
-      return record<detail::MapNode<F, N>>(std::move(y), {first, rest...}, {first, rest...}, f);
+    if constexpr (detail::is_affine<F>()) return record<detail::MapNode<F, N>>(std::move(y), {first, rest...}, {}, f);
+    else return record<detail::MapNode<F, N>>(std::move(y), {first, rest...}, {first, rest...}, f);
   }
 }
 }  // namespace sluice

@@ -19,8 +19,9 @@ namespace sluice::detail {
 namespace {
 
 /// Vector i: k numbers of row i.
-[[gnu::target("avx512f,avx512bw,avx512bf16"), gnu::always_inline]]
-inline void read_rows(const float* x, int64_t ld, int64_t rows, int64_t k, Tile& t) {
+[[gnu::target("avx512f,avx512bw,avx512bf16"), gnu::always_inline]] inline void read_rows(const float* x, int64_t ld,
+                                                                                         int64_t rows, int64_t k,
+                                                                                         Tile& t) {
   const __mmask16 low = lanes(k), high = lanes(k - 16);
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) {
@@ -30,16 +31,18 @@ inline void read_rows(const float* x, int64_t ld, int64_t rows, int64_t k, Tile&
   }
 }
 
-[[gnu::target("avx512f,avx512bw,avx512vl"), gnu::always_inline]]
-inline void read_rows(const BFloat16* x, int64_t ld, int64_t rows, int64_t k, Tile& t) {
+[[gnu::target("avx512f,avx512bw,avx512vl"), gnu::always_inline]] inline void read_rows(const BFloat16* x, int64_t ld,
+                                                                                       int64_t rows, int64_t k,
+                                                                                       Tile& t) {
   const __mmask32 mask = k >= 32 ? ~__mmask32(0) : (__mmask32(1) << k) - 1;
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) t[i] = _mm512_maskz_loadu_epi16(i < rows ? mask : __mmask32(0), x + i * ld);
 }
 
 /// Vector i: of each column, the numbers of rows 2i and 2i + 1.
-[[gnu::target("avx512f,avx512bw,avx512bf16"), gnu::always_inline]]
-inline void read_pairs(const float* x, int64_t ld, int64_t cols, int64_t k, Tile& t) {
+[[gnu::target("avx512f,avx512bw,avx512bf16"), gnu::always_inline]] inline void read_pairs(const float* x, int64_t ld,
+                                                                                          int64_t cols, int64_t k,
+                                                                                          Tile& t) {
   const __mmask16 mask = lanes(cols);
   const __m512i order = _mm512_load_si512(kPairs);
 #pragma GCC unroll 16
@@ -51,8 +54,9 @@ inline void read_pairs(const float* x, int64_t ld, int64_t cols, int64_t k, Tile
   }
 }
 
-[[gnu::target("avx512f,avx512bw,avx512vl"), gnu::always_inline]]
-inline void read_pairs(const BFloat16* x, int64_t ld, int64_t cols, int64_t k, Tile& t) {
+[[gnu::target("avx512f,avx512bw,avx512vl"), gnu::always_inline]] inline void read_pairs(const BFloat16* x, int64_t ld,
+                                                                                        int64_t cols, int64_t k,
+                                                                                        Tile& t) {
   const __mmask16 mask = lanes(cols);
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) {
@@ -66,25 +70,28 @@ inline void read_pairs(const BFloat16* x, int64_t ld, int64_t cols, int64_t k, T
 /// Packs `count` rows of a or columns of b as tiles: all k of the first 16, then of the next 16. along: k runs along
 /// the rows of x. turned: the vectors of a tile are transposed. x is read along its rows.
 template <class X>
-[[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]]
-void pack_tiles(const X* x, int64_t ld, bool along, bool turned, int64_t count, int64_t k, char* to) {
+[[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]] void pack_tiles(const X* x, int64_t ld, bool along, bool turned,
+                                                                        int64_t count, int64_t k, char* to) {
   const int64_t steps = (k + kAmxStep - 1) / kAmxStep;
-  each_tile(x, ld, along, count, k, [&](const X* at, int64_t i, int64_t p) __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"), always_inline)) {
-    Tile t;
-    if (along) read_rows(at, ld, count - i, k - p, t);
-    else read_pairs(at, ld, count - i, k - p, t);
-    if (turned) transpose(t);
-    char* tile = to + (i / kAmxTile * steps + p / kAmxStep) * 1024;
+  each_tile(
+      x, ld, along, count, k,
+      [&](const X* at, int64_t i, int64_t p)
+          __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"), always_inline)) {
+            Tile t;
+            if (along) read_rows(at, ld, count - i, k - p, t);
+            else read_pairs(at, ld, count - i, k - p, t);
+            if (turned) transpose(t);
+            char* tile = to + (i / kAmxTile * steps + p / kAmxStep) * 1024;
 #pragma GCC unroll 16
-    for (int r = 0; r < 16; ++r) _mm512_storeu_si512(tile + 64 * r, t[r]);
-  });
+            for (int r = 0; r < 16; ++r) _mm512_storeu_si512(tile + 64 * r, t[r]);
+          });
 }
 
 struct Products {
   static constexpr int64_t kTile = 1024, kSteps = 16;
   template <int A, int B, class F>
-  [[gnu::target("amx-tile,amx-bf16,avx512f,avx512dq"), gnu::always_inline]]
-  static inline void chain(int64_t steps, const char* a, int64_t next_a, const char* b, int64_t next_b, const F& meanwhile) {
+  [[gnu::target("amx-tile,amx-bf16,avx512f,avx512dq"), gnu::always_inline]] static inline void chain(
+      int64_t steps, const char* a, int64_t next_a, const char* b, int64_t next_b, const F& meanwhile) {
     for (; steps > 0; --steps, a += kTile, b += kTile) {
       meanwhile();
       _tile_stream_loadd(6, b, 64);
@@ -121,7 +128,7 @@ void bf16_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t
 }
 
 void bf16_pack_and_multiply(Read read, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
-                           float alpha, float beta, float* c, int64_t ldc, const float* bias) {
+                            float alpha, float beta, float* c, int64_t ldc, const float* bias) {
   pack_and_multiply_tiles<Products>(
       read, a, lda, b, n, m, k, alpha, beta, c, ldc, bias,
       static_cast<void (*)(Read, const float*, int64_t, int64_t, int64_t, float*)>(&bf16_pack_a));

@@ -34,12 +34,15 @@ namespace {
 
 [[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16"), gnu::always_inline]] inline __m512 rounded(__m512 x) {
   constexpr __mmask16 all = 0xffff;
-  return (__m512)_mm512_maskz_slli_epi32(all, _mm512_maskz_cvtepu16_epi32(all, (__m256i)_mm512_maskz_cvtneps_pbh(all, x)), 16);
+  return (__m512)_mm512_maskz_slli_epi32(
+      all, _mm512_maskz_cvtepu16_epi32(all, (__m256i)_mm512_maskz_cvtneps_pbh(all, x)), 16);
 }
 
 /// Stores the three parts of two vectors, each as 32 numbers of bf16, in one row of that part of a tile.
 template <bool pairs>
-[[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16"), gnu::always_inline]] inline void store_parts(__m512 low, __m512 high, char* row) {
+[[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16"), gnu::always_inline]] inline void store_parts(__m512 low,
+                                                                                                    __m512 high,
+                                                                                                    char* row) {
   for (int part = 0; part < 3; ++part) {
     const __m512 l = part < 2 ? rounded(low) : low, h = part < 2 ? rounded(high) : high;
     __m512i both = (__m512i)_mm512_cvtne2ps_pbh(h, l);
@@ -50,7 +53,9 @@ template <bool pairs>
 }
 
 /// pack_tiles of amx.cpp, in three parts.
-[[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]] void split_tiles(const float* x, int64_t ld, bool along, bool turned, int64_t count, int64_t k, char* to) {
+[[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]] void split_tiles(const float* x, int64_t ld, bool along,
+                                                                         bool turned, int64_t count, int64_t k,
+                                                                         char* to) {
   const int64_t steps = (k + kAmxStep - 1) / kAmxStep;
   const auto turn = [&](char* tile) __attribute__((target("avx512f"), always_inline)) {
     for (int part = 0; part < 3; ++part, tile += kAmxPart) {
@@ -62,19 +67,23 @@ template <bool pairs>
       for (int r = 0; r < 16; ++r) _mm512_store_si512(tile + 64 * r, t[r]);
     }
   };
-  each_tile(x, ld, along, count, k, [&](const float* at, int64_t i, int64_t p) __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"), always_inline)) {
-    char* const tile = to + (i / kAmxTile * steps + p / kAmxStep) * kSplitTile;
-    for (int64_t r = 0; r < 16; ++r) {
-      const __mmask16 there = along ? (i + r < count ? 0xffff : 0) : lanes(count - i);
-      if (along)
-        store_parts<false>(_mm512_maskz_loadu_ps(there & lanes(k - p), at + r * ld),
-                           _mm512_maskz_loadu_ps(there & lanes(k - p - 16), at + r * ld + 16), tile + 64 * r);
-      else
-        store_parts<true>(_mm512_maskz_loadu_ps(p + 2 * r < k ? there : 0, at + 2 * r * ld),
-                          _mm512_maskz_loadu_ps(p + 2 * r + 1 < k ? there : 0, at + (2 * r + 1) * ld), tile + 64 * r);
-    }
-    if (turned) turn(tile);
-  });
+  each_tile(
+      x, ld, along, count, k,
+      [&](const float* at, int64_t i, int64_t p)
+          __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"), always_inline)) {
+            char* const tile = to + (i / kAmxTile * steps + p / kAmxStep) * kSplitTile;
+            for (int64_t r = 0; r < 16; ++r) {
+              const __mmask16 there = along ? (i + r < count ? 0xffff : 0) : lanes(count - i);
+              if (along)
+                store_parts<false>(_mm512_maskz_loadu_ps(there & lanes(k - p), at + r * ld),
+                                   _mm512_maskz_loadu_ps(there & lanes(k - p - 16), at + r * ld + 16), tile + 64 * r);
+              else
+                store_parts<true>(_mm512_maskz_loadu_ps(p + 2 * r < k ? there : 0, at + 2 * r * ld),
+                                  _mm512_maskz_loadu_ps(p + 2 * r + 1 < k ? there : 0, at + (2 * r + 1) * ld),
+                                  tile + 64 * r);
+            }
+            if (turned) turn(tile);
+          });
 }
 
 }  // namespace
@@ -88,13 +97,13 @@ void amx_split_a(Read read, const float* a, int64_t lda, int64_t n, int64_t k, f
   split_tiles(a, lda, along, !along, n, k, reinterpret_cast<char*>(to));
 }
 
-bool amx_multiply_split(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c, int64_t ldc,
-                        const float* bias) {
+bool amx_multiply_split(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta,
+                        float* c, int64_t ldc, const float* bias) {
   return multiply_tiles<SplitProducts>(a, b, n, m, k, alpha, beta, c, ldc, bias);
 }
 
-bool amx_split_and_multiply(Read read, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k, float alpha,
-                            float beta, float* c, int64_t ldc, const float* bias) {
+bool amx_split_and_multiply(Read read, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
+                            float alpha, float beta, float* c, int64_t ldc, const float* bias) {
   return pack_and_multiply_tiles<SplitProducts>(read, a, lda, b, n, m, k, alpha, beta, c, ldc, bias, &amx_split_a);
 }
 

@@ -18,7 +18,9 @@ int64_t steps_of(int64_t k) { return (k + kAmxStep - 1) / kAmxStep; }
 
 }  // namespace
 
-int64_t Parts::size(int64_t count, int64_t k) { return (count + kAmxTile - 1) / kAmxTile * steps_of(k) * kSplitTile / 4; }
+int64_t Parts::size(int64_t count, int64_t k) {
+  return (count + kAmxTile - 1) / kAmxTile * steps_of(k) * kSplitTile / 4;
+}
 
 #if defined(__x86_64__)
 namespace {
@@ -26,15 +28,19 @@ namespace {
 constexpr int64_t kNear = 4;  // steps of k at a time: 24 KB of a, which stay in L1
 
 /// Stores 16 pairs in one row of each part of a tile. most: the bits of the largest |x| so far.
-[[gnu::target("avx512f"), gnu::always_inline]] inline void store_pairs(__m512i low, __m512i high, char* row, __m512i& most) {
+[[gnu::target("avx512f"), gnu::always_inline]] inline void store_pairs(__m512i low, __m512i high, char* row,
+                                                                       __m512i& most) {
   constexpr __mmask16 all = 0xffff;  // without masks g++ 12 warns of its own intrinsics
-  const __m512i upper = _mm512_set1_epi32(int(0xffff0000)), half = _mm512_set1_epi32(0x8000), size = _mm512_set1_epi32(0x7fffffff);
+  const __m512i upper = _mm512_set1_epi32(int(0xffff0000)), half = _mm512_set1_epi32(0x8000),
+                size = _mm512_set1_epi32(0x7fffffff);
   most = _mm512_maskz_max_epu32(all, most, _mm512_maskz_max_epu32(all, low & size, high & size));
 #pragma GCC unroll 3
   for (int part = 0; part < 3; ++part) {
-    const __m512i l = part < 2 ? _mm512_maskz_add_epi32(all, low, half) : low, h = part < 2 ? _mm512_maskz_add_epi32(all, high, half) : high;
+    const __m512i l = part < 2 ? _mm512_maskz_add_epi32(all, low, half) : low,
+                  h = part < 2 ? _mm512_maskz_add_epi32(all, high, half) : high;
     // (l >> 16) | (h & upper)
-    _mm512_store_si512(row + part * kAmxPart, _mm512_maskz_ternarylogic_epi32(all, _mm512_maskz_srli_epi32(all, l, 16), h, upper, 0xf8));
+    _mm512_store_si512(row + part * kAmxPart,
+                       _mm512_maskz_ternarylogic_epi32(all, _mm512_maskz_srli_epi32(all, l, 16), h, upper, 0xf8));
     if (part == 2) break;
     low = (__m512i)((__m512)low - (__m512)(l & upper)), high = (__m512i)((__m512)high - (__m512)(h & upper));
   }
@@ -80,10 +86,13 @@ bool Parts::fill_parts(const float* x, int64_t ld, bool along, bool turned) cons
   return turned ? split<false, true>(x, ld, count_, k_, data_) : split<false, false>(x, ld, count_, k_, data_);
 }
 
-[[gnu::target("amx-tile,amx-bf16,avx512f,avx512dq")]]
-void Parts::multiply_parts(const Parts& a, int64_t first_k, int64_t first_column, int64_t m, float alpha, float beta, float* c, int64_t ldc) const {
+[[gnu::target("amx-tile,amx-bf16,avx512f,avx512dq")]] void Parts::multiply_parts(const Parts& a, int64_t first_k,
+                                                                                 int64_t first_column, int64_t m,
+                                                                                 float alpha, float beta, float* c,
+                                                                                 int64_t ldc) const {
   constexpr int64_t kSide = Sums::kSide;
-  const int64_t n = a.count_, steps = steps_of(a.k_), next_a = steps * kSplitTile, next_b = steps_of(k_) * kSplitTile, near = Cut(steps, kNear).length;
+  const int64_t n = a.count_, steps = steps_of(a.k_), next_a = steps * kSplitTile, next_b = steps_of(k_) * kSplitTile,
+                near = Cut(steps, kNear).length;
   const char* const b = data_ + first_column / kAmxTile * next_b + first_k / kAmxStep * kSplitTile;
   alignas(64) float memory[2][kSide * kSide];
   int place = 0;
@@ -95,7 +104,9 @@ void Parts::multiply_parts(const Parts& a, int64_t first_k, int64_t first_column
     for (int64_t step = 0; step < steps; step += near)
       for (int64_t j = 0; j < m; j += kSide) {
         const int64_t count = std::min(near, steps - step), share = (kSide + count - 1) / count;
-        const char *const left = a.data_ + i / kAmxTile * next_a + step * kSplitTile, *const right = b + j / kAmxTile * next_b + step * kSplitTile;
+        const char *const left = a.data_ + i / kAmxTile * next_a + step * kSplitTile, *const right =
+                                                                                          b + j / kAmxTile * next_b +
+                                                                                          step * kSplitTile;
         const auto meanwhile = [&]() __attribute__((target("avx512f,avx512dq"), always_inline)) { sums.put(share); };
         const int64_t rows = std::min(kSide, n - i), cols = std::min(kSide, m - j);
         float* const to = memory[place ^= 1];

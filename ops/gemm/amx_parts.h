@@ -18,27 +18,30 @@ class Parts {
   Parts(int64_t count, int64_t k, void* memory) : count_(count), k_(k), data_(static_cast<char*>(memory)) {}
 
   /// a [count, k].
-  template <class T>
-  bool fill_a(Read read, const T* a, int64_t lda) const { return fill(a, lda, read == Read::plain, read == Read::transposed); }
+  template <class T> bool fill_a(Read read, const T* a, int64_t lda) const {
+    return fill(a, lda, read == Read::plain, read == Read::transposed);
+  }
   /// b [k, count].
-  template <class T>
-  bool fill_b(Read read, const T* b, int64_t ldb) const { return fill(b, ldb, read == Read::transposed, read == Read::transposed); }
+  template <class T> bool fill_b(Read read, const T* b, int64_t ldb) const {
+    return fill(b, ldb, read == Read::transposed, read == Read::transposed);
+  }
 
   /// c = alpha · a · b [first_k …, first_column …] + beta · c for all rows and all k of a, and m columns of this b.
   /// first_k must be a multiple of 32, first_column of 16.
   template <class T>
-  void multiply(const Parts& a, int64_t first_k, int64_t first_column, int64_t m, T alpha, T beta, T* c, int64_t ldc) const {
+  void multiply(const Parts& a, int64_t first_k, int64_t first_column, int64_t m, T alpha, T beta, T* c,
+                int64_t ldc) const {
     if constexpr (std::is_same_v<T, float>) multiply_parts(a, first_k, first_column, m, alpha, beta, c, ldc);
   }
 
  private:
-  template <class T>
-  bool fill(const T* x, int64_t ld, bool along, bool turned) const {
+  template <class T> bool fill(const T* x, int64_t ld, bool along, bool turned) const {
     if constexpr (std::is_same_v<T, float>) return fill_parts(x, ld, along, turned);
     return true;
   }
   bool fill_parts(const float* x, int64_t ld, bool along, bool turned) const;
-  void multiply_parts(const Parts& a, int64_t first_k, int64_t first_column, int64_t m, float alpha, float beta, float* c, int64_t ldc) const;
+  void multiply_parts(const Parts& a, int64_t first_k, int64_t first_column, int64_t m, float alpha, float beta,
+                      float* c, int64_t ldc) const;
   int64_t count_, k_;
   char* data_;
 };

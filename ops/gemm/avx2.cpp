@@ -14,19 +14,11 @@ namespace {
 #define SLUICE_TARGET [[gnu::target("avx2,fma"), gnu::always_inline]]
 #define SLUICE_TARGET_TILE [[gnu::target("avx2,fma")]]
 
-template <class T>
-struct Vector {
-  using type = __m256;
-};
-template <>
-struct Vector<double> {
-  using type = __m256d;
-};
-template <class T>
-constexpr int kWidth = 32 / sizeof(T);
+template <class T> struct Vector { using type = __m256; };
+template <> struct Vector<double> { using type = __m256d; };
+template <class T> constexpr int kWidth = 32 / sizeof(T);
 using Mask = __m256i;
-template <class T>
-SLUICE_TARGET inline Mask first(int64_t count) {
+template <class T> SLUICE_TARGET inline Mask first(int64_t count) {
   alignas(32) static constexpr int32_t ones[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(ones + 8 - count * int64_t{sizeof(T) / 4}));
 }
@@ -55,8 +47,10 @@ SLUICE_TARGET inline __m256d gather_lanes(const double* p0, const double* p1) {
 }
 /// Transposes the square in each lane of 16 bytes: 4 × 4 or 2 × 2 numbers.
 SLUICE_TARGET inline void transpose_lanes(__m256 (&v)[4]) {
-  const __m256d a = _mm256_castps_pd(_mm256_unpacklo_ps(v[0], v[1])), b = _mm256_castps_pd(_mm256_unpackhi_ps(v[0], v[1]));
-  const __m256d c = _mm256_castps_pd(_mm256_unpacklo_ps(v[2], v[3])), d = _mm256_castps_pd(_mm256_unpackhi_ps(v[2], v[3]));
+  const __m256d a = _mm256_castps_pd(_mm256_unpacklo_ps(v[0], v[1])),
+                b = _mm256_castps_pd(_mm256_unpackhi_ps(v[0], v[1]));
+  const __m256d c = _mm256_castps_pd(_mm256_unpacklo_ps(v[2], v[3])),
+                d = _mm256_castps_pd(_mm256_unpackhi_ps(v[2], v[3]));
   v[0] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, c)), v[1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, c));
   v[2] = _mm256_castpd_ps(_mm256_unpacklo_pd(b, d)), v[3] = _mm256_castpd_ps(_mm256_unpackhi_pd(b, d));
 }
@@ -78,7 +72,8 @@ SLUICE_TARGET_TILE void transpose(const T* from, int64_t ld, int64_t rows, int64
 #pragma GCC unroll 4
       for (int r = 0; r < e; ++r)
 #pragma GCC unroll 2
-        for (int q = 0; q < 2; ++q) v[q][r] = gather_lanes(from + (j + r) * ld + p + q * e, from + (j + r + e) * ld + p + q * e);
+        for (int q = 0; q < 2; ++q)
+          v[q][r] = gather_lanes(from + (j + r) * ld + p + q * e, from + (j + r + e) * ld + p + q * e);
 #pragma GCC unroll 2
       for (int q = 0; q < 2; ++q) {
         transpose_lanes(v[q]);

@@ -17,19 +17,11 @@ namespace {
 #define SLUICE_TARGET [[gnu::target("avx512f"), gnu::always_inline]]
 #define SLUICE_TARGET_TILE [[gnu::target("avx512f")]]
 
-template <class T>
-struct Vector {
-  using type = __m512;
-};
-template <>
-struct Vector<double> {
-  using type = __m512d;
-};
-template <class T>
-constexpr int kWidth = 64 / sizeof(T);
+template <class T> struct Vector { using type = __m512; };
+template <> struct Vector<double> { using type = __m512d; };
+template <class T> constexpr int kWidth = 64 / sizeof(T);
 using Mask = unsigned;
-template <class T>
-SLUICE_TARGET inline Mask first(int64_t count) { return (1u << count) - 1; }
+template <class T> SLUICE_TARGET inline Mask first(int64_t count) { return (1u << count) - 1; }
 
 SLUICE_TARGET inline __m512 broadcast(float x) { return _mm512_set1_ps(x); }
 SLUICE_TARGET inline __m512d broadcast(double x) { return _mm512_set1_pd(x); }
@@ -94,7 +86,8 @@ SLUICE_TARGET_TILE void transpose(const T* from, int64_t ld, int64_t rows, int64
       for (int r = 0; r < e; ++r)
 #pragma GCC unroll 4
         for (int q = 0; q < 4; ++q)
-          v[q][r] = gather_lanes(row[r] + p + q * e, row[r + e] + p + q * e, row[r + 2 * e] + p + q * e, row[r + 3 * e] + p + q * e);
+          v[q][r] = gather_lanes(row[r] + p + q * e, row[r + e] + p + q * e, row[r + 2 * e] + p + q * e,
+                                 row[r + 3 * e] + p + q * e);
 #pragma GCC unroll 4
       for (int q = 0; q < 4; ++q) {
         transpose_lanes(v[q]);

@@ -22,10 +22,10 @@ inline bool has_bf16_tiles() { return isa() == Isa::amx || isa() == Isa::neon_bf
 
 // A tile of AMX has 16 rows of 64 bytes. Packed operands consist of whole tiles, padded with zeros. For BFMMLA, which
 // reads vectors, each tile holds the same numbers in another order, so sizes are those of AMX.
-constexpr int64_t kAmxTile = 16;    // rows and columns of c
-constexpr int64_t kAmxStep = 32;    // of k in one instruction
-constexpr int64_t kAmxCols = 32;    // columns of a panel of b: two tiles
-constexpr int64_t kAmxDepth = 1024;  // of k at a time, at most
+constexpr int64_t kAmxTile = 16;                               // rows and columns of c
+constexpr int64_t kAmxStep = 32;                               // of k in one instruction
+constexpr int64_t kAmxCols = 32;                               // columns of a panel of b: two tiles
+constexpr int64_t kAmxDepth = 1024;                            // of k at a time, at most
 constexpr int64_t kAmxPart = 1024, kSplitTile = 3 * kAmxPart;  // bytes of a tile; of the three parts of a tile of f32
 
 /// Panels of b, of depth k and in tiles of `parts` parts, that stay in L2 (1 of its 2 MiB).
@@ -44,14 +44,14 @@ void bf16_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t
                    int64_t ldc, const float* bias = nullptr);
 /// The same, but first packs some rows of a at a time.
 void bf16_pack_and_multiply(Read read, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
-                           float alpha, float beta, float* c, int64_t ldc, const float* bias = nullptr);
+                            float alpha, float beta, float* c, int64_t ldc, const float* bias = nullptr);
 
 // -- f32 as three parts of bf16 each (amx_f32.cpp), tiles three times as large. Products return whether c is finite. --
 void amx_split_b(Read read, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to);
 void amx_split_a(Read read, const float* a, int64_t lda, int64_t n, int64_t k, float* to);
-bool amx_multiply_split(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c, int64_t ldc,
-                        const float* bias = nullptr);
-bool amx_split_and_multiply(Read read, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k, float alpha,
-                            float beta, float* c, int64_t ldc, const float* bias = nullptr);
+bool amx_multiply_split(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta,
+                        float* c, int64_t ldc, const float* bias = nullptr);
+bool amx_split_and_multiply(Read read, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
+                            float alpha, float beta, float* c, int64_t ldc, const float* bias = nullptr);
 
 }  // namespace sluice::detail

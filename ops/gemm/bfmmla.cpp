@@ -17,7 +17,7 @@ namespace sluice::detail {
 
 namespace {
 
-constexpr int64_t kQuad = 4, kSide = 8;      // of k in one instruction; rows and columns of c in registers
+constexpr int64_t kQuad = 4, kSide = 8;        // of k in one instruction; rows and columns of c in registers
 constexpr int64_t kOfQuad = kQuad * kAmxTile;  // numbers of a tile that belong to one quad of k
 
 /// Four numbers as bf16, rounded as by round_to_bf16.
@@ -34,8 +34,7 @@ constexpr int64_t kOfQuad = kQuad * kAmxTile;  // numbers of a tile that belong 
 }
 
 /// Packs one tile: 16 rows of a or columns of b, 32 of k. along: k runs along the rows of x.
-template <class X>
-void pack_tile(const X* x, int64_t ld, bool along, uint16_t* to) {
+template <class X> void pack_tile(const X* x, int64_t ld, bool along, uint16_t* to) {
   for (int64_t p = 0; p < kAmxStep; p += kQuad, to += kOfQuad)
     if (along)
       for (int64_t i = 0; i < kAmxTile; ++i) vst1_u16(to + i * kQuad, four(x + i * ld + p));
@@ -48,8 +47,7 @@ void pack_tile(const X* x, int64_t ld, bool along, uint16_t* to) {
 }
 
 /// Packs `count` rows of a or columns of b as tiles, padded with zeros: all k of the first 16, then of the next 16.
-template <class X>
-void pack_tiles(const X* x, int64_t ld, bool along, int64_t count, int64_t k, float* to) {
+template <class X> void pack_tiles(const X* x, int64_t ld, bool along, int64_t count, int64_t k, float* to) {
   constexpr int64_t kNumbers = kAmxTile * kAmxStep;
   const int64_t steps = (k + kAmxStep - 1) / kAmxStep;
   for (int64_t i = 0; i < count; i += kAmxTile)

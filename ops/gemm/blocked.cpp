@@ -6,8 +6,7 @@
 
 namespace sluice::detail {
 
-template <class T>
-void gemm_blocked(const Product<T>& p) {
+template <class T> void gemm_blocked(const Product<T>& p) {
   constexpr int64_t kDepth = 64, kWidth = 1024 / sizeof(T);
   for (int64_t i = 0; i < p.n; ++i)
     for (int64_t j = 0; j < p.m; ++j) p.c[i * p.ldc + j] = p.beta == T(0) ? T(0) : p.beta * p.c[i * p.ldc + j];

@@ -9,8 +9,7 @@
 
 namespace sluice::detail {
 
-template <>
-const Micro<float>& micro([[maybe_unused]] Isa isa) {
+template <> const Micro<float>& micro([[maybe_unused]] Isa isa) {
 #if defined(__x86_64__)
   if (isa >= Isa::avx512) return avx512_f32;
   if (isa >= Isa::avx2) return avx2_f32;
@@ -19,8 +18,7 @@ const Micro<float>& micro([[maybe_unused]] Isa isa) {
 #endif
   return portable_f32;
 }
-template <>
-const Micro<double>& micro([[maybe_unused]] Isa isa) {
+template <> const Micro<double>& micro([[maybe_unused]] Isa isa) {
 #if defined(__x86_64__)
   if (isa >= Isa::avx512) return avx512_f64;
   if (isa >= Isa::avx2) return avx2_f64;
@@ -43,8 +41,7 @@ void rounded_product(const Product<float>& p, Packing packing) {
   }
 }
 
-template <class T>
-void product(const Product<T>& p, Precision precision) {
+template <class T> void product(const Product<T>& p, Precision precision) {
   if (p.n == 0 || p.m == 0) return;
   const GemmShape shape{.n = p.n, .m = p.m, .k = p.k, .dtype = dtype_of<T>(), .precision = precision};
   const Packing packing = p.k > 0 ? packing_of(shape) : Packing::plain;

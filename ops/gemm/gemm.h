@@ -21,16 +21,14 @@ enum class Read : bool { plain, transposed };
 /// Sizes must fit an int. The precision has no effect on f64.
 void gemm(Read ra, Read rb, int64_t n, int64_t m, int64_t k, float alpha, const float* a, int64_t lda, const float* b,
           int64_t ldb, float beta, float* c, int64_t ldc, Precision precision = Precision::f32);
-void gemm(Read ra, Read rb, int64_t n, int64_t m, int64_t k, double alpha, const double* a, int64_t lda, const double* b,
-          int64_t ldb, double beta, double* c, int64_t ldc, Precision = Precision::f32);
+void gemm(Read ra, Read rb, int64_t n, int64_t m, int64_t k, double alpha, const double* a, int64_t lda,
+          const double* b, int64_t ldb, double beta, double* c, int64_t ldc, Precision = Precision::f32);
 
 /// c [n, m] += bias [m].
-template <class T>
-void add_bias(T* c, int64_t n, int64_t m, int64_t ldc, const T* bias);
+template <class T> void add_bias(T* c, int64_t n, int64_t m, int64_t ldc, const T* bias);
 
 /// A packed left operand [n, k] in the caller's memory, to be multiplied by several pieces of a right operand.
-template <class T>
-class PackedA {
+template <class T> class PackedA {
  public:
   /// Size of the memory in numbers of T: enough for any precision, or for one packing. Must be 64-byte aligned.
   static int64_t size(int64_t n, int64_t k);
@@ -47,8 +45,7 @@ class PackedA {
   void fill(Read ra, const BFloat16* a, int64_t lda, int64_t first, int64_t last);
 
  private:
-  template <class>
-  friend class PackedB;
+  template <class> friend class PackedB;
   T* block(int64_t l, int64_t k, int64_t row) const;
   int64_t n_, k_, depth_;
   Packing packing_;
@@ -57,8 +54,7 @@ class PackedA {
 
 /// A packed right operand [k, m] in the caller's memory, for operands that are used many times. The instruction set in
 /// use must not change between filling and multiplying.
-template <class T>
-class PackedB {
+template <class T> class PackedB {
  public:
   /// Size of the memory in numbers of T: enough for any precision, or for one packing. Must be 64-byte aligned.
   static int64_t size(int64_t k, int64_t m);
@@ -93,8 +89,8 @@ class PackedB {
     return multiply(ra, n, alpha, a, lda, beta, c, ldc, 0, panels());
   }
   /// The same for n rows of a from row `first_row` on, which is a multiple of 32.
-  bool multiply(const PackedA<T>& a, int64_t first_row, int64_t n, T alpha, T beta, T* c, int64_t ldc, int64_t first_panel,
-                int64_t last_panel, const T* bias = nullptr) const;
+  bool multiply(const PackedA<T>& a, int64_t first_row, int64_t n, T alpha, T beta, T* c, int64_t ldc,
+                int64_t first_panel, int64_t last_panel, const T* bias = nullptr) const;
 
  private:
   T* block(int64_t l, int64_t k, int64_t panel) const;
@@ -103,9 +99,7 @@ class PackedB {
   T* data_;
 };
 
-template <>
-void PackedA<float>::fill(Read ra, const BFloat16* a, int64_t lda, int64_t first, int64_t last);
-template <>
-void PackedB<float>::fill(Read rb, const BFloat16* b, int64_t ldb, int64_t first_panel, int64_t last_panel);
+template <> void PackedA<float>::fill(Read ra, const BFloat16* a, int64_t lda, int64_t first, int64_t last);
+template <> void PackedB<float>::fill(Read rb, const BFloat16* b, int64_t ldb, int64_t first_panel, int64_t last_panel);
 
 }  // namespace sluice::detail

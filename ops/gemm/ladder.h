@@ -16,8 +16,7 @@
 namespace sluice::detail {
 
 /// Operands of a product: a [n, k], b [k, m], c [n, m].
-template <class T>
-struct Product {
+template <class T> struct Product {
   Read ra, rb;
   int64_t n, m, k;
   T alpha;
@@ -30,13 +29,10 @@ struct Product {
   int64_t ldc;
 };
 
-template <class T>
-void gemm_naive(const Product<T>& p);
-template <class T>
-void gemm_blocked(const Product<T>& p);
+template <class T> void gemm_naive(const Product<T>& p);
+template <class T> void gemm_blocked(const Product<T>& p);
 /// pack_a, pack_b: false leaves a small operand in place. A transposed b is always packed.
-template <class T>
-void gemm_packed(const Micro<T>& micro, const Product<T>& p, bool pack_a = true, bool pack_b = true);
+template <class T> void gemm_packed(const Micro<T>& micro, const Product<T>& p, bool pack_a = true, bool pack_b = true);
 
 /// OpenBLAS; with one row or one column, its gemv.
 void gemm_blas(const Product<float>& p);

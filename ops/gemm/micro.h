@@ -13,8 +13,7 @@
 
 namespace sluice::detail {
 
-template <class T>
-struct TileCall {
+template <class T> struct TileCall {
   int64_t k;
   const T* a;  // a_p of row i at a[i · a_row + p · a_k]
   int64_t a_row, a_k;
@@ -29,17 +28,15 @@ struct TileCall {
 };
 
 /// The tiles of one instruction set.
-template <class T>
-struct Micro {
-  int rows, cols;                               // of the largest tile
+template <class T> struct Micro {
+  int rows, cols;                                // of the largest tile
   void (*tile)(int rows, const TileCall<T>& t);  // for 1 <= rows <= this->rows, 1 <= t.cols <= this->cols
   /// to[p · ld_to + j] = from[j · ld + p] for j < rows, p < k.
   void (*transpose)(const T* from, int64_t ld, int64_t rows, int64_t k, T* to, int64_t ld_to);
 };
 
 /// The tiles of `isa`: Isa::amx has those of avx512, Isa::neon_bf16 those of neon.
-template <class T>
-const Micro<T>& micro(Isa isa);
+template <class T> const Micro<T>& micro(Isa isa);
 
 extern const Micro<float> portable_f32, neon_f32, avx2_f32, avx512_f32;
 extern const Micro<double> portable_f64, neon_f64, avx2_f64, avx512_f64;

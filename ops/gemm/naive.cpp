@@ -3,8 +3,7 @@
 
 namespace sluice::detail {
 
-template <class T>
-void gemm_naive(const Product<T>& p) {
+template <class T> void gemm_naive(const Product<T>& p) {
   for (int64_t i = 0; i < p.n; ++i)
     for (int64_t j = 0; j < p.m; ++j) {
       T sum = 0;

@@ -15,23 +15,14 @@ namespace {
 #define SLUICE_TARGET [[gnu::always_inline]]
 #define SLUICE_TARGET_TILE
 
-template <class T>
-struct Vector {
-  using type = float32x4_t;
-};
-template <>
-struct Vector<double> {
-  using type = float64x2_t;
-};
-template <class T>
-constexpr int kWidth = 16 / sizeof(T);
+template <class T> struct Vector { using type = float32x4_t; };
+template <> struct Vector<double> { using type = float64x2_t; };
+template <class T> constexpr int kWidth = 16 / sizeof(T);
 using Mask = int64_t;  // number of leading lanes, fewer than a whole vector
-template <class T>
-SLUICE_TARGET inline Mask first(int64_t count) { return count; }
+template <class T> SLUICE_TARGET inline Mask first(int64_t count) { return count; }
 
 /// Keeps x in a register: the compiler would broadcast it from memory.
-template <class T>
-SLUICE_TARGET inline T broadcast(T x) {
+template <class T> SLUICE_TARGET inline T broadcast(T x) {
   asm("" : "+w"(x));
   return x;
 }
@@ -71,8 +62,7 @@ SLUICE_TARGET inline void transpose_square(float64x2_t (&v)[2]) {
   v[1] = vtrn2q_f64(v[0], v[1]), v[0] = a;
 }
 
-template <class T>
-void transpose(const T* from, int64_t ld, int64_t rows, int64_t k, T* to, int64_t ld_to) {
+template <class T> void transpose(const T* from, int64_t ld, int64_t rows, int64_t k, T* to, int64_t ld_to) {
   constexpr int W = kWidth<T>;
   for (int64_t j = 0; j < rows; j += W) {
     const int64_t count = rows - j < W ? rows - j : W;

@@ -40,8 +40,7 @@ namespace sluice {
 namespace {
 
 #if defined(__APPLE__)  // its linker refuses a weak symbol that no library has
-template <class F>
-F* found(const char* name) { return reinterpret_cast<F*>(::dlsym(RTLD_DEFAULT, name)); }
+template <class F> F* found(const char* name) { return reinterpret_cast<F*>(::dlsym(RTLD_DEFAULT, name)); }
 const auto openblas_set_num_threads = found<void(int)>("openblas_set_num_threads");
 const auto openblas_get_corename = found<char*()>("openblas_get_corename");
 const auto blas_memory_alloc = found<void*(int)>("blas_memory_alloc");
@@ -52,9 +51,7 @@ const auto gotoblas_dynamic_quit = found<void()>("gotoblas_dynamic_quit");
 
 constexpr const char* kVariable = "OPENBLAS_CORETYPE";
 
-std::string current_core() {
-  return openblas_get_corename ? openblas_get_corename() : "unknown";
-}
+std::string current_core() { return openblas_get_corename ? openblas_get_corename() : "unknown"; }
 
 std::string_view vendor() {
 #if defined(__x86_64__)
@@ -70,7 +67,7 @@ void prepare() {
   std::call_once(once, [] {
     detail::correct_blas_core();
     if (openblas_set_num_threads) openblas_set_num_threads(1);  // TBB owns the threads
-    ::setenv("VECLIB_MAXIMUM_THREADS", "1", 0);                // Accelerate reads this at its first product
+    ::setenv("VECLIB_MAXIMUM_THREADS", "1", 0);                 // Accelerate reads this at its first product
   });
 }
 
@@ -152,9 +149,9 @@ std::string wanted_blas_core(std::string_view current, Isa isa, std::string_view
            }) != names.end();
   };
   const bool without_avx2 =
-      is({"Katmai", "Coppermine", "Northwood", "Prescott", "Banias", "Atom", "Core2", "Penryn", "Dunnington", "Nehalem",
-          "Sandybridge", "Athlon", "Opteron", "Opteron_SSE3", "Barcelona", "Bobcat", "Bulldozer", "Piledriver",
-          "Steamroller", "Excavator", "Nano"});
+      is({"Katmai",    "Coppermine", "Northwood", "Prescott",    "Banias",      "Atom",      "Core2",
+          "Penryn",    "Dunnington", "Nehalem",   "Sandybridge", "Athlon",      "Opteron",   "Opteron_SSE3",
+          "Barcelona", "Bobcat",     "Bulldozer", "Piledriver",  "Steamroller", "Excavator", "Nano"});
   if (isa >= Isa::avx512 && vendor == "intel") return without_avx2 || is({"Haswell", "Zen"}) ? "SkylakeX" : "";
   if (isa >= Isa::avx2 && without_avx2) return vendor == "amd" ? "Zen" : "Haswell";
   return "";
@@ -174,20 +171,18 @@ bool set_blas_core(const std::string& core) {
 void correct_blas_core() {
   const std::string wanted = wanted_blas_core(current_core(), isa(), vendor());
   if (wanted.empty() || std::getenv(kVariable) || (set_blas_core(wanted) && current_core() == wanted)) return;
-  std::fprintf(stderr, "sluice: OpenBLAS runs its kernels for %s on this processor (%s), several times too slow; set %s=%s\n",
+  std::fprintf(stderr,
+               "sluice: OpenBLAS runs its kernels for %s on this processor (%s), several times too slow; set %s=%s\n",
                current_core().c_str(), isa_name(isa()), kVariable, wanted.c_str());
 }
 
 namespace {
 
-CBLAS_TRANSPOSE trans(Read r) {
-  return r == Read::plain ? CblasNoTrans : CblasTrans;
-}
+CBLAS_TRANSPOSE trans(Read r) { return r == Read::plain ? CblasNoTrans : CblasTrans; }
 
 /// A product by gemm or gemv of BLAS. With one row or one column it reads a matrix once and is memory-bound: gemv does
 /// so without the packing of gemm.
-template <class T, class Gemm, class Gemv>
-void product(Gemm gemm, Gemv gemv, const Product<T>& p) {
+template <class T, class Gemm, class Gemv> void product(Gemm gemm, Gemv gemv, const Product<T>& p) {
   const int n = int(p.n), m = int(p.m), k = int(p.k);
   if (n == 0 || m == 0) return;
   if (k == 0) return gemm_naive(p);  // BLAS refuses an empty sum

@@ -14,8 +14,7 @@ namespace sluice::detail {
 namespace {
 
 /// The portable tile: up to 4 rows of 2 vectors of 16 bytes, the width of SSE2 and NEON.
-template <class T, int R>
-void portable_tile(const TileCall<T>& t) {
+template <class T, int R> void portable_tile(const TileCall<T>& t) {
   using V [[gnu::vector_size(16)]] = T;
   constexpr int W = 16 / sizeof(T), kCols = 2 * W;
   V sum[R][2] = {};
@@ -39,8 +38,7 @@ void portable_tile(const TileCall<T>& t) {
     }
 }
 
-template <class T>
-void any_portable_tile(int rows, const TileCall<T>& t) {
+template <class T> void any_portable_tile(int rows, const TileCall<T>& t) {
   switch (rows) {
     case 1: return portable_tile<T, 1>(t);
     case 2: return portable_tile<T, 2>(t);
@@ -49,8 +47,7 @@ void any_portable_tile(int rows, const TileCall<T>& t) {
   }
 }
 
-template <class T>
-void portable_transpose(const T* from, int64_t ld, int64_t rows, int64_t k, T* to, int64_t ld_to) {
+template <class T> void portable_transpose(const T* from, int64_t ld, int64_t rows, int64_t k, T* to, int64_t ld_to) {
   for (int64_t p = 0; p < k; ++p)
     for (int64_t j = 0; j < rows; ++j) to[p * ld_to + j] = from[j * ld + p];
 }
@@ -60,13 +57,14 @@ void portable_transpose(const T* from, int64_t ld, int64_t rows, int64_t k, T* t
 const Micro<float> portable_f32{4, 8, &any_portable_tile<float>, &portable_transpose<float>};
 const Micro<double> portable_f64{4, 4, &any_portable_tile<double>, &portable_transpose<double>};
 
-template <class T>
-T* pack_memory(int which, int64_t numbers) {
+template <class T> T* pack_memory(int which, int64_t numbers) {
   struct Memory {
     T* data = nullptr;
     std::size_t bytes = 0;
     ~Memory() { free(); }
-    void free() { if (data) deallocate(data, bytes), data = nullptr; }
+    void free() {
+      if (data) deallocate(data, bytes), data = nullptr;
+    }
   };
   thread_local Memory memories[2];
   Memory& memory = memories[which];
@@ -83,8 +81,7 @@ namespace {
 
 /// Copies in pieces of constant length, which need no call of memcpy. Prefetches from + ahead, an access that
 /// processors do not predict.
-template <class T>
-void copy(const T* from, int64_t count, T* to, int64_t ahead) {
+template <class T> void copy(const T* from, int64_t count, T* to, int64_t ahead) {
   constexpr int64_t kPiece = 32 / sizeof(T);
   int64_t i = 0;
   for (; i + kPiece <= count; i += kPiece) {
@@ -102,10 +99,12 @@ void pack_panels(const Micro<T>& micro, Read read, const T* b, int64_t ldb, int6
   for (int64_t first = 0; first < cols; first += group) {
     const int64_t end = std::min(first + group, cols);
     if (read == Read::transposed)
-      for (int64_t j = first; j < end; j += width) micro.transpose(b + j * ldb, ldb, std::min(width, cols - j), k, to + j * k, width);
+      for (int64_t j = first; j < end; j += width)
+        micro.transpose(b + j * ldb, ldb, std::min(width, cols - j), k, to + j * k, width);
     else
       for (int64_t p = 0; p < k; ++p)
-        for (int64_t j = first; j < end; j += width) copy(b + p * ldb + j, std::min(width, cols - j), to + j * k + p * width, 8 * ldb);
+        for (int64_t j = first; j < end; j += width)
+          copy(b + p * ldb + j, std::min(width, cols - j), to + j * k + p * width, 8 * ldb);
   }
   const int64_t used = cols % width, last = cols / width * width;
   if (used)
@@ -135,10 +134,12 @@ void group_columns(const T* a, int64_t lda, int64_t n, int64_t height, int64_t k
     }
 }
 template <class T>
-void group_rows(const Micro<T>& micro, Read read, const T* a, int64_t lda, int64_t n, int64_t height, int64_t k, T* to) {
+void group_rows(const Micro<T>& micro, Read read, const T* a, int64_t lda, int64_t n, int64_t height, int64_t k,
+                T* to) {
   const int64_t bytes = height * int64_t{sizeof(T)};
   if (read == Read::plain)
-    for (int64_t i = 0; i < n; i += height) micro.transpose(a + i * lda, lda, std::min(height, n - i), k, to + i * k, height);
+    for (int64_t i = 0; i < n; i += height)
+      micro.transpose(a + i * lda, lda, std::min(height, n - i), k, to + i * k, height);
   else if (bytes <= 32) group_columns<32>(a, lda, n, height, k, to);
   else if (bytes <= 64) group_columns<64>(a, lda, n, height, k, to);
   else group_columns<128>(a, lda, n, height, k, to);
@@ -153,8 +154,8 @@ struct RowBlocks {
 }  // namespace
 
 template <class T>
-void multiply_block(const Micro<T>& micro, const Left<T>& a, const Right<T>& b, int64_t n, int64_t m, int64_t k, T alpha,
-                    T beta, T* c, int64_t ldc, const T* bias) {
+void multiply_block(const Micro<T>& micro, const Left<T>& a, const Right<T>& b, int64_t n, int64_t m, int64_t k,
+                    T alpha, T beta, T* c, int64_t ldc, const T* bias) {
   const RowBlocks blocks(n, micro.rows);
   const int64_t height = blocks.height, row = a.grouped ? k : a.row;
   // Each tile prefetches one of `parts` parts of a panel.
@@ -162,8 +163,19 @@ void multiply_block(const Micro<T>& micro, const Left<T>& a, const Right<T>& b, 
   for (int64_t first = 0; first < n; first += blocks.rows) {
     const int64_t rows = std::min(blocks.rows, n - first);
     for (int64_t col = 0; col < m; col += micro.cols) {
-      TileCall<T> t{k, a.data + first * row, a.grouped ? 1 : row, a.grouped ? height : a.k, b.data + col / micro.cols * b.panel, b.step, c + first * ldc + col, ldc,
-                    std::min<int64_t>(micro.cols, m - col), alpha, beta, bias ? bias + col : nullptr, nullptr};
+      TileCall<T> t{k,
+                    a.data + first * row,
+                    a.grouped ? 1 : row,
+                    a.grouped ? height : a.k,
+                    b.data + col / micro.cols * b.panel,
+                    b.step,
+                    c + first * ldc + col,
+                    ldc,
+                    std::min<int64_t>(micro.cols, m - col),
+                    alpha,
+                    beta,
+                    bias ? bias + col : nullptr,
+                    nullptr};
       // The next panel is prefetched: it may be far away, and its first tile would wait for it.
       const T* const next = col + micro.cols < m ? t.b + b.panel : b.data;
       for (int64_t i = 0; i < rows; i += height) {
@@ -176,20 +188,20 @@ void multiply_block(const Micro<T>& micro, const Left<T>& a, const Right<T>& b, 
 }
 
 template <class T>
-void copy_and_multiply(const Micro<T>& micro, Read read, const T* a, int64_t lda, bool round, const Right<T>& b, int64_t n,
-                       int64_t m, int64_t k, T alpha, T beta, T* c, int64_t ldc, const T* bias) {
+void copy_and_multiply(const Micro<T>& micro, Read read, const T* a, int64_t lda, bool round, const Right<T>& b,
+                       int64_t n, int64_t m, int64_t k, T alpha, T beta, T* c, int64_t ldc, const T* bias) {
   const int64_t block = std::min(RowBlocks(n, micro.rows).rows, n), line = 128 / int64_t{sizeof(T)};
   T* const memory = pack_memory<T>(0, (block + micro.rows) * k + line);
   for (int64_t first = 0; first < n; first += block) {
     const int64_t rows = std::min(block, n - first), height = RowBlocks(rows, micro.rows).height;
     group_rows(micro, read, a + first * (read == Read::plain ? lda : 1), lda, rows, height, k, memory);
-    if constexpr (sizeof(T) == 4) if (round) round_to_bf16(memory, (rows + height - 1) / height * height * k);
+    if constexpr (sizeof(T) == 4)
+      if (round) round_to_bf16(memory, (rows + height - 1) / height * height * k);
     multiply_block<T>(micro, {memory, 0, 0, true}, b, rows, m, k, alpha, beta, c + first * ldc, ldc, bias);
   }
 }
 
-template <class T>
-void gemm_packed(const Micro<T>& micro, const Product<T>& p, bool pack_a, bool pack_b) {
+template <class T> void gemm_packed(const Micro<T>& micro, const Product<T>& p, bool pack_a, bool pack_b) {
   if (p.k == 0) return gemm_naive(p);
   pack_b = pack_b || p.rb == Read::transposed;
   const Cut depth(p.k, kDepth);
@@ -201,11 +213,13 @@ void gemm_packed(const Micro<T>& micro, const Product<T>& p, bool pack_a, bool p
       Right<T> right{p.b + l * p.ldb + col, micro.cols, p.ldb, false};
       if (pack_b) {
         right = {memory, micro.cols * k, micro.cols, true};
-        pack_panels(micro, p.rb, p.rb == Read::plain ? p.b + l * p.ldb + col : p.b + col * p.ldb + l, p.ldb, k, cols, memory);
+        pack_panels(micro, p.rb, p.rb == Read::plain ? p.b + l * p.ldb + col : p.b + col * p.ldb + l, p.ldb, k, cols,
+                    memory);
       }
       const T* left = p.ra == Read::plain ? p.a + l : p.a + l * p.lda;
       const T beta = l == 0 ? p.beta : T(1);
-      if (pack_a) copy_and_multiply<T>(micro, p.ra, left, p.lda, false, right, p.n, cols, k, p.alpha, beta, p.c + col, p.ldc);
+      if (pack_a)
+        copy_and_multiply<T>(micro, p.ra, left, p.lda, false, right, p.n, cols, k, p.alpha, beta, p.c + col, p.ldc);
       else multiply_block<T>(micro, in_place(p.ra, left, p.lda), right, p.n, cols, k, p.alpha, beta, p.c + col, p.ldc);
     }
 }
@@ -216,10 +230,14 @@ template void pack_panels(const Micro<float>&, Read, const float*, int64_t, int6
 template void pack_panels(const Micro<double>&, Read, const double*, int64_t, int64_t, int64_t, double*);
 template void copy_rows(const Micro<float>&, Read, const float*, int64_t, int64_t, int64_t, float*);
 template void copy_rows(const Micro<double>&, Read, const double*, int64_t, int64_t, int64_t, double*);
-template void multiply_block(const Micro<float>&, const Left<float>&, const Right<float>&, int64_t, int64_t, int64_t, float, float, float*, int64_t, const float*);
-template void multiply_block(const Micro<double>&, const Left<double>&, const Right<double>&, int64_t, int64_t, int64_t, double, double, double*, int64_t, const double*);
-template void copy_and_multiply(const Micro<float>&, Read, const float*, int64_t, bool, const Right<float>&, int64_t, int64_t, int64_t, float, float, float*, int64_t, const float*);
-template void copy_and_multiply(const Micro<double>&, Read, const double*, int64_t, bool, const Right<double>&, int64_t, int64_t, int64_t, double, double, double*, int64_t, const double*);
+template void multiply_block(const Micro<float>&, const Left<float>&, const Right<float>&, int64_t, int64_t, int64_t,
+                             float, float, float*, int64_t, const float*);
+template void multiply_block(const Micro<double>&, const Left<double>&, const Right<double>&, int64_t, int64_t, int64_t,
+                             double, double, double*, int64_t, const double*);
+template void copy_and_multiply(const Micro<float>&, Read, const float*, int64_t, bool, const Right<float>&, int64_t,
+                                int64_t, int64_t, float, float, float*, int64_t, const float*);
+template void copy_and_multiply(const Micro<double>&, Read, const double*, int64_t, bool, const Right<double>&, int64_t,
+                                int64_t, int64_t, double, double, double*, int64_t, const double*);
 template void gemm_packed(const Micro<float>&, const Product<float>&, bool, bool);
 template void gemm_packed(const Micro<double>&, const Product<double>&, bool, bool);
 

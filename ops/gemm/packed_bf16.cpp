@@ -48,8 +48,7 @@ void PackedB<float>::fill(Read rb, const BFloat16* b, int64_t ldb, int64_t first
   }
 }
 
-template <>
-void PackedA<float>::fill(Read ra, const BFloat16* a, int64_t lda, int64_t first, int64_t last) {
+template <> void PackedA<float>::fill(Read ra, const BFloat16* a, int64_t lda, int64_t first, int64_t last) {
   const int64_t rows = last - first;
   for (int64_t l = 0; l < k_; l += depth_) {
     const int64_t k = std::min(depth_, k_ - l);

@@ -23,26 +23,22 @@ int64_t block_depth(Packing packing, int64_t k) {
 
 }  // namespace
 
-template <class T>
-int64_t PackedB<T>::size(int64_t k, int64_t m) {
+template <class T> int64_t PackedB<T>::size(int64_t k, int64_t m) {
   const int64_t cols = micro<T>(isa()).cols, panels = k * ((m + cols - 1) / cols * cols);
   if (sizeof(T) == 8 || !has_bf16_tiles()) return panels;
   return std::max(panels, tiled(k) * ((m + kAmxCols - 1) / kAmxCols * kAmxCols) / 2);
 }
-template <class T>
-int64_t PackedA<T>::size(int64_t n, int64_t k) {
+template <class T> int64_t PackedA<T>::size(int64_t n, int64_t k) {
   const Cut depth(k, kDepth);
   const int64_t rows = n * std::max(k, depth.count * copied_row(depth.length));
   if (sizeof(T) == 8 || !has_bf16_tiles()) return rows;
   return std::max(rows, (n + kAmxTile - 1) / kAmxTile * kAmxTile * tiled(k) / 2);
 }
 
-template <class T>
-int64_t PackedB<T>::size(int64_t k, int64_t m, Packing packing) {
+template <class T> int64_t PackedB<T>::size(int64_t k, int64_t m, Packing packing) {
   return packing == Packing::split ? tiled(k) * ((m + kAmxCols - 1) / kAmxCols * kAmxCols) * 3 / 2 : size(k, m);
 }
-template <class T>
-int64_t PackedA<T>::size(int64_t n, int64_t k, Packing packing) {
+template <class T> int64_t PackedA<T>::size(int64_t n, int64_t k, Packing packing) {
   return packing == Packing::split ? (n + kAmxTile - 1) / kAmxTile * kAmxTile * tiled(k) * 3 / 2 : size(n, k);
 }
 
@@ -55,17 +51,12 @@ PackedA<T>::PackedA(int64_t n, int64_t k, T* memory, Packing packing) : n_(n), k
   depth_ = block_depth(packing_, k);
 }
 
-template <class T>
-int64_t PackedB<T>::row_block() const {
-  return parts(packing_) ? 0 : kRows;
-}
-template <class T>
-int64_t PackedB<T>::near_panels() const {
+template <class T> int64_t PackedB<T>::row_block() const { return parts(packing_) ? 0 : kRows; }
+template <class T> int64_t PackedB<T>::near_panels() const {
   return parts(packing_) ? amx_near_panels(depth_, parts(packing_)) : 0;
 }
 
-template <class T>
-void PackedB<T>::fill(Read rb, const T* b, int64_t ldb, int64_t first_panel, int64_t last_panel) {
+template <class T> void PackedB<T>::fill(Read rb, const T* b, int64_t ldb, int64_t first_panel, int64_t last_panel) {
   const Micro<T>& u = micro<T>(isa());
   const int64_t col = first_panel * cols_, cols = std::min(last_panel * cols_, m_) - col;
   for (int64_t l = 0; l < k_; l += depth_) {
@@ -96,8 +87,7 @@ void PackedB<T>::fill(Read rb, const T* b, int64_t ldb, int64_t first_panel, int
   }
 }
 
-template <class T>
-void PackedA<T>::fill(Read ra, const T* a, int64_t lda, int64_t first, int64_t last) {
+template <class T> void PackedA<T>::fill(Read ra, const T* a, int64_t lda, int64_t first, int64_t last) {
   const Micro<T>& u = micro<T>(isa());
   const int64_t rows = last - first;
   for (int64_t l = 0; l < k_; l += depth_) {
@@ -129,23 +119,21 @@ void PackedA<T>::fill(Read ra, const T* a, int64_t lda, int64_t first, int64_t l
 }
 
 /// Address of `panel` in the block of k rows that begins at row l.
-template <class T>
-T* PackedB<T>::block(int64_t l, int64_t k, int64_t panel) const {
+template <class T> T* PackedB<T>::block(int64_t l, int64_t k, int64_t panel) const {
   if (packing_ == Packing::plain) return data_ + l * m_ + panel * cols_;
   if (!parts(packing_)) return data_ + (l * panels() + panel * k) * cols_;
   return data_ + (l * panels() + panel * tiled(k)) * cols_ * parts(packing_) / 2;
 }
 /// Address of `row`, or of the tile that begins with it, in the block of k columns that begins at column l.
-template <class T>
-T* PackedA<T>::block(int64_t l, int64_t k, int64_t row) const {
+template <class T> T* PackedA<T>::block(int64_t l, int64_t k, int64_t row) const {
   if (packing_ == Packing::plain) return data_ + row * k_ + l;
   if (!parts(packing_)) return data_ + (l > 0 ? l / depth_ : 0) * n_ * copied_row(depth_) + row * copied_row(k);
   return data_ + (l * ((n_ + kAmxTile - 1) / kAmxTile * kAmxTile) + row * tiled(k)) * parts(packing_) / 2;
 }
 
 template <class T>
-bool PackedB<T>::multiply(Read ra, int64_t n, T alpha, const T* a, int64_t lda, T beta, T* c, int64_t ldc, int64_t first_panel,
-                          int64_t last_panel, const T* bias) const {
+bool PackedB<T>::multiply(Read ra, int64_t n, T alpha, const T* a, int64_t lda, T beta, T* c, int64_t ldc,
+                          int64_t first_panel, int64_t last_panel, const T* bias) const {
   const int64_t col = first_panel * cols_, m = std::min(last_panel * cols_, m_) - col;
   if (packing_ == Packing::plain || k_ == 0) {
     gemm_blas(Product<T>{ra, Read::plain, n, m, k_, alpha, a, lda, data_ + col, m_, beta, c, ldc});
@@ -194,7 +182,8 @@ bool PackedB<T>::multiply(const PackedA<T>& a, int64_t first_row, int64_t n, T a
     const T* const last = bias && l + k == k_ ? bias + col : nullptr;
     const T keep = l == 0 ? beta : T(1);
     if (!parts(packing_))
-      multiply_block<T>(micro<T>(isa()), {left, copied_row(k), 1}, {right, k * cols_, cols_, true}, n, m, k, alpha, keep, c, ldc, last);
+      multiply_block<T>(micro<T>(isa()), {left, copied_row(k), 1}, {right, k * cols_, cols_, true}, n, m, k, alpha,
+                        keep, c, ldc, last);
 #if defined(SLUICE_BF16_TILES)
     if constexpr (sizeof(T) == 4)
       if (packing_ == Packing::tiles) bf16_multiply(left, right, n, m, k, alpha, keep, c, ldc, last);
@@ -207,12 +196,13 @@ bool PackedB<T>::multiply(const PackedA<T>& a, int64_t first_row, int64_t n, T a
   return finite;
 }
 
-template <class T>
-void add_bias(T* c, int64_t n, int64_t m, int64_t ldc, const T* bias) {
-  vectorised([=](int64_t count) {
-    for (int64_t i = 0; i < n; ++i)
-      for (int64_t j = 0; j < count; ++j) c[i * ldc + j] += bias[j];
-  }, m);
+template <class T> void add_bias(T* c, int64_t n, int64_t m, int64_t ldc, const T* bias) {
+  vectorised(
+      [=](int64_t count) {
+        for (int64_t i = 0; i < n; ++i)
+          for (int64_t j = 0; j < count; ++j) c[i * ldc + j] += bias[j];
+      },
+      m);
 }
 
 template void add_bias(float*, int64_t, int64_t, int64_t, const float*);

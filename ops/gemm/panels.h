@@ -20,21 +20,20 @@ constexpr int64_t kWidth = 4096;
 /// Splits `size` into the fewest equal pieces of at most `most`. length: of each piece, the last may be shorter.
 struct Cut {
   int64_t count, length;
-  Cut(int64_t size, int64_t most) : count(size > 0 ? (size + most - 1) / most : 0), length(count ? (size + count - 1) / count : 0) {}
+  Cut(int64_t size, int64_t most)
+      : count(size > 0 ? (size + most - 1) / most : 0), length(count ? (size + count - 1) / count : 0) {}
 };
 
 /// Rows of the left operand in one block of k: a_p of row i at data[i · row + p · k]. grouped: in groups of a tile's
 /// height h, one after the other, each as k rows of h.
-template <class T>
-struct Left {
+template <class T> struct Left {
   const T* data;
   int64_t row, k;
   bool grouped = false;
 };
 
 /// Panels of the right operand in one block of k: packed, or in place.
-template <class T>
-struct Right {
+template <class T> struct Right {
   const T* data;
   int64_t panel;  // from one panel to the next
   int64_t step;   // from one p to the next
@@ -53,21 +52,19 @@ void copy_rows(const Micro<T>& micro, Read read, const T* a, int64_t lda, int64_
 
 /// c [n, m] = alpha · a · b + beta · c for one block of k; then c += bias [m] if bias is not null.
 template <class T>
-void multiply_block(const Micro<T>& micro, const Left<T>& a, const Right<T>& b, int64_t n, int64_t m, int64_t k, T alpha,
-                    T beta, T* c, int64_t ldc, const T* bias = nullptr);
+void multiply_block(const Micro<T>& micro, const Left<T>& a, const Right<T>& b, int64_t n, int64_t m, int64_t k,
+                    T alpha, T beta, T* c, int64_t ldc, const T* bias = nullptr);
 /// The same, but first copies some rows of a at a time, and rounds them to bf16 if `round`.
 template <class T>
-void copy_and_multiply(const Micro<T>& micro, Read read, const T* a, int64_t lda, bool round, const Right<T>& b, int64_t n,
-                       int64_t m, int64_t k, T alpha, T beta, T* c, int64_t ldc, const T* bias = nullptr);
+void copy_and_multiply(const Micro<T>& micro, Read read, const T* a, int64_t lda, bool round, const Right<T>& b,
+                       int64_t n, int64_t m, int64_t k, T alpha, T beta, T* c, int64_t ldc, const T* bias = nullptr);
 /// The left operand where it lies, not copied.
-template <class T>
-Left<T> in_place(Read read, const T* a, int64_t lda) {
+template <class T> Left<T> in_place(Read read, const T* a, int64_t lda) {
   return read == Read::plain ? Left<T>{a, lda, 1} : Left<T>{a, 1, lda};
 }
 
 /// Returns 64-byte aligned memory of this thread, which is kept for the next product. which: 0 for rows of a, 1 for
 /// panels of b.
-template <class T>
-T* pack_memory(int which, int64_t numbers);
+template <class T> T* pack_memory(int which, int64_t numbers);
 
 }  // namespace sluice::detail

@@ -47,9 +47,7 @@ Plan plan_gemm(const GemmShape& p) {
   return {shared ? Plan::shared : Plan::separate, packing, means(p, packing)};
 }
 
-Packing packing_of(const GemmShape& p) {
-  return (p.n == 1 || p.m == 1) && p.dtype != bf16 ? Packing::plain : usual(p);
-}
+Packing packing_of(const GemmShape& p) { return (p.n == 1 || p.m == 1) && p.dtype != bf16 ? Packing::plain : usual(p); }
 
 Packing usual_packing(DType dtype, Precision precision) {
   return usual({.n = 2, .m = 2, .k = 2, .dtype = dtype, .precision = precision});

@@ -17,10 +17,10 @@ enum class Packing : uint8_t { plain, panels, rounded, tiles, split };
 /// What decides the way of a product c [n, m] = a [n, k] · b [k, m], or of a batch of products.
 struct GemmShape {
   int64_t batch = 1, n, m, k;
-  DType dtype = f32;                      // of a, b and c
+  DType dtype = f32;                     // of a, b and c
   Precision precision = Precision::f32;  // of products of f32
-  bool plain_rows = false;                // a lies row by row
-  bool plain_column = false;              // b, one column, is contiguous, and no bias is added
+  bool plain_rows = false;               // a lies row by row
+  bool plain_column = false;             // b, one column, is contiguous, and no bias is added
   Isa isa = sluice::isa();
   bool flush = flush_denormals();  // AMX and BFMMLA flush denormals always, and compute only where that is wanted
 };

@@ -22,14 +22,16 @@ PrecisionScope::PrecisionScope(Precision p) : before_(of_thread) { of_thread = s
 PrecisionScope::~PrecisionScope() { of_thread = before_; }
 
 void detail::round_to_bf16(float* x, int64_t n) {
-  vectorised([](float* p, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) {
-      const auto bits = std::bit_cast<uint32_t>(p[i]);
-      const uint32_t size = bits & 0x7fffffff, nearest = bits + 0x7fff + (bits >> 16 & 1);
-      const uint32_t finite = size < 0x00800000 ? bits & 0x80000000 : nearest;
-      p[i] = std::bit_cast<float>((size > 0x7f800000 ? bits | 0x00400000 : finite) & 0xffff0000);
-    }
-  }, x, n);
+  vectorised(
+      [](float* p, int64_t count) {
+        for (int64_t i = 0; i < count; ++i) {
+          const auto bits = std::bit_cast<uint32_t>(p[i]);
+          const uint32_t size = bits & 0x7fffffff, nearest = bits + 0x7fff + (bits >> 16 & 1);
+          const uint32_t finite = size < 0x00800000 ? bits & 0x80000000 : nearest;
+          p[i] = std::bit_cast<float>((size > 0x7f800000 ? bits | 0x00400000 : finite) & 0xffff0000);
+        }
+      },
+      x, n);
 }
 
 }  // namespace sluice

@@ -196,8 +196,7 @@ Tensor index_add(const Tensor& x, int64_t dim, const Tensor& index_in, const Ten
   Shape shape = x.shape();
   shape[d] = index.numel();
   if (src.shape() != shape)
-    fail("index_add: the source does not fit — got x=", x, ", index=", index, ", src=", src, "; need src ",
-         shape);
+    fail("index_add: the source does not fit — got x=", x, ", index=", index, ", src=", src, "; need src ", shape);
   Tensor y = clone(x.detach());
   kernel::index_add(y, d, index, contiguous(src.detach()));
   return record("index_add", std::move(y), {x, src}, {index}, IndexAddRule{d});

@@ -47,8 +47,7 @@ int64_t offset_of(int64_t i, const Shape& shape, const Shape& strides, int first
   return offset;
 }
 
-template <class F>
-void dispatch_add(const char* op, DType t, F f) {
+template <class F> void dispatch_add(const char* op, DType t, F f) {
   if (t == i64) f.template operator()<int64_t, int64_t>();
   else if (t == i32) f.template operator()<int32_t, int32_t>();
   else dispatch_float(op, t, [&]<class T>() { f.template operator()<T, double>(); });
@@ -70,8 +69,7 @@ struct Groups {
       at += std::exchange(count, at);
     }
     starts.push_back(n);
-    for (int64_t i = 0; i < n; ++i)
-      members[static_cast<std::size_t>(next[static_cast<std::size_t>(index[i])]++)] = i;
+    for (int64_t i = 0; i < n; ++i) members[static_cast<std::size_t>(next[static_cast<std::size_t>(index[i])]++)] = i;
   }
   int64_t count() const { return static_cast<int64_t>(targets.size()); }
 };

@@ -17,16 +17,14 @@ namespace sluice {
 
 namespace {
 
-template <class T>
-struct Entry {
+template <class T> struct Entry {
   T value;
   int64_t index;
 };
 
 /// order[0…k) = indices of the first k of the n values; ties by index, NaN last.
 template <class T>
-void order_row(const T* x, int64_t n, int64_t k, bool descending, std::vector<Entry<T>>& entries,
-               int64_t* order) {
+void order_row(const T* x, int64_t n, int64_t k, bool descending, std::vector<Entry<T>>& entries, int64_t* order) {
   entries.clear();
   for (int64_t i = 0; i < n; ++i)
     if (x[i] == x[i]) entries.push_back({x[i], i});
@@ -54,13 +52,11 @@ void order_cpu(const Tensor& x, Tensor& index, bool descending) {
   dispatch_all(x.dtype(), [&]<class T>() {
     if constexpr (!std::is_same_v<T, BFloat16>) {  // widened (core/kernel/kernel.h)
       const T* in = x.data<T>();
-      parallel_for(x.numel() / n, std::max<int64_t>(1, (1 << 14) / (n * levels)),
-                   [&](int64_t begin, int64_t end) {
-                     std::vector<Entry<T>> entries;
-                     entries.reserve(static_cast<std::size_t>(n));
-                     for (int64_t r = begin; r < end; ++r)
-                       order_row(in + r * n, n, k, descending, entries, out + r * k);
-                   });
+      parallel_for(x.numel() / n, std::max<int64_t>(1, (1 << 14) / (n * levels)), [&](int64_t begin, int64_t end) {
+        std::vector<Entry<T>> entries;
+        entries.reserve(static_cast<std::size_t>(n));
+        for (int64_t r = begin; r < end; ++r) order_row(in + r * n, n, k, descending, entries, out + r * k);
+      });
     }
   });
 }
@@ -97,8 +93,7 @@ Sorted topk(const Tensor& x, int64_t k, int64_t dim) {
   if (x.rank() == 0) fail("topk: a scalar has no dims");
   const int d = wrap_dim("topk", dim, x.rank());
   if (k < 0 || k > x.shape()[d])
-    fail<ValueError>("topk: k is out of range — got k=", k, ", x=", x, ", dim ", dim,
-                     "; need 0 <= k <= x.dim(dim)");
+    fail<ValueError>("topk: k is out of range — got k=", k, ", x=", x, ", dim ", dim, "; need 0 <= k <= x.dim(dim)");
   Tensor index = order(x, d, k, true);
   return {gather(x, d, index), index};
 }

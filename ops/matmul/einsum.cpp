@@ -62,12 +62,11 @@ class Equation {
   }
 
  private:
-  template <class... Args>
-  [[noreturn]] void wrong(const Args&... what) const {
+  template <class... Args> [[noreturn]] void wrong(const Args&... what) const {
     std::string got;
     for (const Tensor& x : xs_) got += (got.empty() ? "" : ", ") + str(x);
-    fail("einsum: ", what..., " in \"", text_, "\" — got ", xs_.size(),
-         xs_.size() == 1 ? " operand " : " operands ", got);
+    fail("einsum: ", what..., " in \"", text_, "\" — got ", xs_.size(), xs_.size() == 1 ? " operand " : " operands ",
+         got);
   }
 
   /// The labels of one side; the ellipsis becomes `dims` labels.
@@ -91,14 +90,12 @@ class Equation {
     const bool ellipsis = spec.find("...") != spec.npos;
     const int named = static_cast<int>(spec.size()) - (ellipsis ? 3 : 0), extra = x.rank() - named;
     const Labels labels = read_labels(spec, ellipsis ? std::max(0, extra) : 0);
-    if (ellipsis ? extra < 0 : extra != 0)
-      wrong("operand ", i, " is written \"", spec, "\" and has rank ", x.rank());
+    if (ellipsis ? extra < 0 : extra != 0) wrong("operand ", i, " is written \"", spec, "\" and has rank ", x.rank());
     if (ellipsis) ellipsis_dims_ = std::max(ellipsis_dims_, extra);
     if (x.dtype() != xs_[0].dtype() || !is_float(x.dtype()))
-      fail<DTypeError>("einsum: needs f32, f64 or bf16 operands of one dtype — got ", xs_[0].dtype(), xs_[0],
-                       " and ", x.dtype(), x);
-    if (x.device() != xs_[0].device())
-      fail<DeviceError>("einsum: operands on ", xs_[0].device(), " and ", x.device());
+      fail<DTypeError>("einsum: needs f32, f64 or bf16 operands of one dtype — got ", xs_[0].dtype(), xs_[0], " and ",
+                       x.dtype(), x);
+    if (x.device() != xs_[0].device()) fail<DeviceError>("einsum: operands on ", xs_[0].device(), " and ", x.device());
     for (int d = 0; d < x.rank(); ++d) {
       const char c = labels[static_cast<std::size_t>(d)];
       int64_t& size = size_[static_cast<std::size_t>(c)];
@@ -133,14 +130,12 @@ class Equation {
   void imply_output(const std::string& left) {
     output_ = read_labels("...", ellipsis_dims_);
     for (char c = 'A'; c <= 'z'; ++c)
-      if (std::isalpha(static_cast<unsigned char>(c)) && std::count(left.begin(), left.end(), c) == 1)
-        output_ += c;
+      if (std::isalpha(static_cast<unsigned char>(c)) && std::count(left.begin(), left.end(), c) == 1) output_ += c;
   }
   void read_output(const std::string& right, const std::string& left) {
     if (right.find("...") == right.npos && ellipsis_dims_ > 0)
       wrong("the result lacks the '...' of the operands; write it after '->', or name the dims to sum over");
-    if (right.find("...") != right.npos && left.find("...") == left.npos)
-      wrong("'...' appears in the result only");
+    if (right.find("...") != right.npos && left.find("...") == left.npos) wrong("'...' appears in the result only");
     output_ = read_labels(right, ellipsis_dims_);
     for (char c : output_) {
       if (!is_ellipsis(c) && !has(left, c)) wrong("'", c, "' of the result is in no operand");

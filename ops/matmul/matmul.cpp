@@ -18,8 +18,8 @@ void check(const char* op, const char* name_a, const Tensor& a, const char* name
   if (!a.defined() || !b.defined())
     fail<ValueError>(op, ": ", a.defined() ? name_b : name_a, " is undefined (default-constructed or moved from)");
   if (a.dtype() != b.dtype() || !is_float(a.dtype()))
-    fail<DTypeError>(op, ": needs two f32, two f64 or two bf16 operands — got ", name_a, "=", a.dtype(), a, ", ", name_b, "=",
-                     b.dtype(), b, "; convert with to(x, dtype)");
+    fail<DTypeError>(op, ": needs two f32, two f64 or two bf16 operands — got ", name_a, "=", a.dtype(), a, ", ",
+                     name_b, "=", b.dtype(), b, "; convert with to(x, dtype)");
 }
 
 /// All dims but the last merged: a matrix, also when a dim is 0 (where −1 could not be inferred).
@@ -63,7 +63,8 @@ Tensor matmul(const Tensor& a_in, const Tensor& b_in) {
     fail("matmul: inner dimensions differ — got a=", a_in, ", b=", b_in, "; need a.dim(-1)==b.dim(", inner, ")");
   for (int d = 3; d <= std::min(a_in.rank(), b_in.rank()); ++d)
     if (a_in.dim(-d) != b_in.dim(-d) && a_in.dim(-d) != 1 && b_in.dim(-d) != 1)
-      fail("matmul: batch dimensions do not broadcast — got a=", a_in, ", b=", b_in, "; sizes at dim ", -d, " differ and neither is 1");
+      fail("matmul: batch dimensions do not broadcast — got a=", a_in, ", b=", b_in, "; sizes at dim ", -d,
+           " differ and neither is 1");
   if (a_in.rank() == 1) return squeeze(matmul(unsqueeze(a_in, 0), b_in), b_in.rank() == 1 ? -1 : -2);
   if (b_in.rank() == 1) return squeeze(matmul(a_in, unsqueeze(b_in, 1)), -1);
   if (b_in.rank() == 2 && a_in.rank() > 2) return linear(a_in, b_in);

@@ -93,8 +93,7 @@ void round_rows(const float* from, int64_t ld, int64_t rows, int64_t cols, BFloa
 }
 
 /// Products of X, computed in T: X itself, or f32 for bf16.
-template <class T, class X>
-struct Matmul {
+template <class T, class X> struct Matmul {
   static constexpr bool kRounds = !std::is_same_v<T, X>;
   const Plan plan;
   const Tensor &a, &b;
@@ -234,10 +233,10 @@ struct Matmul {
             const int64_t rows = std::min(depth, k - l);
             const X* const from_a = pa + offset(a, matrix) + left.at(top, l);
             const X* const from_b = pb + offset(b, matrix) + right.at(l, first);
-            const Tiling t = kRounds    ? Tiling::pieces(height, count, kPiece / columns * columns, 4 * num_threads())
-                             : tiles    ? Tiling::near(height, count, rows, all.near_panels() * columns, num_threads())
-                             : short_a  ? Tiling(1, height, count, rows, kGroup, columns, num_threads())
-                                        : Tiling(height, count, all.row_block(), columns, num_threads());
+            const Tiling t = kRounds   ? Tiling::pieces(height, count, kPiece / columns * columns, 4 * num_threads())
+                             : tiles   ? Tiling::near(height, count, rows, all.near_panels() * columns, num_threads())
+                             : short_a ? Tiling(1, height, count, rows, kGroup, columns, num_threads())
+                                       : Tiling(height, count, all.row_block(), columns, num_threads());
             PackedB<T> panels(rows, count, place, packing);
             PackedA<T> copy(height, rows, place + for_b, packing);
             const bool copied = kRounds || t.col_tiles > 1;
@@ -263,9 +262,9 @@ struct Matmul {
                 const int64_t count_a = std::min(t.rows, height - row), count_b = std::min(t.cols, count - col);
                 const int64_t last = std::min((col + t.cols) / columns, panels.panels());
                 X* const to = pc + (matrix * n + top + row) * m + first + col;
-                const bool finite = tile(copied ? &copy : nullptr, row, from_a + left.at(row, 0), count_a, panels,
-                                         col / columns, last, count_b, T(l > 0), add, to,
-                                         reinterpret_cast<T*>(sums.raw()));
+                const bool finite =
+                    tile(copied ? &copy : nullptr, row, from_a + left.at(row, 0), count_a, panels, col / columns, last,
+                         count_b, T(l > 0), add, to, reinterpret_cast<T*>(sums.raw()));
                 if (!finite && l + rows == k)
                   again_where_not_finite(pa + offset(a, matrix) + left.at(top + row, 0),
                                          pb + offset(b, matrix) + right.at(0, first + col), count_a, count_b,
@@ -279,7 +278,12 @@ struct Matmul {
 detail::GemmShape shape_of(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c) {
   const auto left = operand(a), right = operand(b);  // no value: the operand is copied and then plain
   const int64_t n = c.dim(-2), m = c.dim(-1);
-  return {.batch = c.numel() / (n * m), .n = n, .m = m, .k = a.dim(-1), .dtype = c.dtype(), .precision = precision(),
+  return {.batch = c.numel() / (n * m),
+          .n = n,
+          .m = m,
+          .k = a.dim(-1),
+          .dtype = c.dtype(),
+          .precision = precision(),
           .plain_rows = !left || left->read == Read::plain,
           .plain_column = !bias.defined() && (!right || (right->read == Read::plain && right->ld == 1))};
 }
@@ -301,9 +305,22 @@ void matmul_cpu(const Tensor& a_in, const Tensor& b_in, const Tensor& bias_in, T
   if (std::max({s.n, s.m, s.k, left->ld, right->ld}) > INT_MAX)
     fail("matmul: a dimension exceeds 2^31 — got a=", a, ", b=", b);
   const auto run = [&]<class T, class X>(const Tensor& add) {
-    Matmul<T, X>{plan_gemm(s), a, b, *left, *right, a.data<X>(), b.data<X>(), c.mutable_data<X>(), s.batch, s.n, s.m,
-                 s.k, s.precision, add.defined() ? add.data<T>() : nullptr,
-                 Shape(std::span(c.shape().begin(), c.rank() - 2))}.run();
+    Matmul<T, X>{plan_gemm(s),
+                 a,
+                 b,
+                 *left,
+                 *right,
+                 a.data<X>(),
+                 b.data<X>(),
+                 c.mutable_data<X>(),
+                 s.batch,
+                 s.n,
+                 s.m,
+                 s.k,
+                 s.precision,
+                 add.defined() ? add.data<T>() : nullptr,
+                 Shape(std::span(c.shape().begin(), c.rank() - 2))}
+        .run();
   };
   if (c.dtype() == bf16) run.operator()<float, BFloat16>(detail::widened(bias));
   else dispatch_float("matmul", c.dtype(), [&]<class T>() { run.template operator()<T, T>(bias); });
@@ -312,7 +329,8 @@ void matmul_cpu(const Tensor& a_in, const Tensor& b_in, const Tensor& bias_in, T
 }  // namespace
 
 constinit decltype(kernel::matmul) kernel::matmul{
-    "matmul", &matmul_cpu, [](const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) {
+    "matmul", &matmul_cpu,
+    [](const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) {
       const Work work{.flops = 2 * checked_mul("matmul", c.numel(), a.dim(-1))};
       if (work.flops == 0) return work;
       return Work{.flops = work.flops, .means = plan_gemm(shape_of(a, b, bias, c)).means};

@@ -44,13 +44,13 @@ void skinny_dots(int64_t n, int64_t m, int64_t k, T scale, const T* a, int64_t l
   }
   for (; j < m; ++j)
     for (int64_t r = 0; r < n; ++r)
-      c[r * ldc + j] = scale * row_total<T>(k, [x = a + r * lda, y = b + j * ldb](int64_t i) { return x[i] * T(y[i]); });
+      c[r * ldc + j] =
+          scale * row_total<T>(k, [x = a + r * lda, y = b + j * ldb](int64_t i) { return x[i] * T(y[i]); });
 }
 
 /// c [n, m] += a b, b [k, m].
 template <class T, class B>
-void skinny_sums(int64_t n, int64_t m, int64_t k, const T* a, int64_t lda, const B* b, int64_t ldb, T* c,
-                 int64_t ldc) {
+void skinny_sums(int64_t n, int64_t m, int64_t k, const T* a, int64_t lda, const B* b, int64_t ldb, T* c, int64_t ldc) {
   constexpr int64_t kRows = 4;  // rows of b at a time: each sum is loaded and stored once for the four
   int64_t l = 0;
   for (; l + kRows <= k; l += kRows) {

@@ -19,7 +19,8 @@ namespace sluice {
 
 namespace {
 
-void cross_entropy_targets_cpu(const Tensor& targets, int64_t ignore_index, int64_t classes, Tensor& flat, Tensor& share) {
+void cross_entropy_targets_cpu(const Tensor& targets, int64_t ignore_index, int64_t classes, Tensor& flat,
+                               Tensor& share) {
   const int64_t *t = targets.data<int64_t>(), n = targets.numel();
   int64_t *out = flat.mutable_data<int64_t>(), counted = 0;
   for (int64_t i = 0; i < n; ++i) {
@@ -45,19 +46,18 @@ void cross_entropy_cpu(const Tensor& x, const Tensor& targets, Tensor& loss, dou
       }
       const T* p = in[r];
       T shift;
-      const T total = detail::row_exp_total(p, classes, detail::row_max(p, classes), shift, [](int64_t, T e) { return e; });
+      const T total =
+          detail::row_exp_total(p, classes, detail::row_max(p, classes), shift, [](int64_t, T e) { return e; });
       const T lse = math::log(total) + shift;
       T target = p[t[r]];
-      if (smoothing > 0)
-        target = T(1 - smoothing) * target + T(smoothing) * detail::row_sum(p, classes) / T(classes);
+      if (smoothing > 0) target = T(1 - smoothing) * target + T(smoothing) * detail::row_sum(p, classes) / T(classes);
       out[r] = lse - target;
     });
   });
 }
 
 /// dx = g·(softmax(x) − q), g one number per row.
-void cross_entropy_backward_cpu(const Tensor& x, const Tensor& targets, const Tensor& g, Tensor& dx,
-                                double smoothing) {
+void cross_entropy_backward_cpu(const Tensor& x, const Tensor& targets, const Tensor& g, Tensor& dx, double smoothing) {
   const int64_t classes = x.dim(1);
   const int64_t* t = targets.data<int64_t>();
   detail::dispatch_rows("cross_entropy", x.dtype(), [&]<class T>() {
@@ -112,8 +112,7 @@ void check_equal(const char* op, const Tensor& a, const Tensor& b) {
 }
 
 /// f(x, more…) of each element, reduced. Sums of bf16 are f32, and rounded once.
-template <class F, class... More>
-Tensor reduced(F f, Reduction reduction, const Tensor& x, const More&... more) {
+template <class F, class... More> Tensor reduced(F f, Reduction reduction, const Tensor& x, const More&... more) {
   if (reduction != Reduction::none && x.dtype() == bf16)
     return to(reduced(f, reduction, to(x, f32), detail::widened(more)...), bf16);
   const Tensor each = map(f, x, more...);
@@ -123,14 +122,16 @@ Tensor reduced(F f, Reduction reduction, const Tensor& x, const More&... more) {
 
 }  // namespace
 
-constinit decltype(kernel::cross_entropy_targets) kernel::cross_entropy_targets{"cross_entropy", &cross_entropy_targets_cpu};
+constinit decltype(kernel::cross_entropy_targets) kernel::cross_entropy_targets{"cross_entropy",
+                                                                                &cross_entropy_targets_cpu};
 constinit decltype(kernel::cross_entropy) kernel::cross_entropy{"cross_entropy", &cross_entropy_cpu, Bf16::native};
-constinit decltype(kernel::cross_entropy_backward) kernel::cross_entropy_backward{"cross_entropy backward", &cross_entropy_backward_cpu,
-                                                                                                Bf16::native};
+constinit decltype(kernel::cross_entropy_backward) kernel::cross_entropy_backward{
+    "cross_entropy backward", &cross_entropy_backward_cpu, Bf16::native};
 
 namespace {
 
-void check_classes(const char* op, const char* what, const Tensor& x, const Tensor& targets, const CrossEntropyOptions& o) {
+void check_classes(const char* op, const char* what, const Tensor& x, const Tensor& targets,
+                   const CrossEntropyOptions& o) {
   detail::check_float(op, x);
   if (!is_integer(targets.dtype())) fail<DTypeError>(op, ": targets must be i64 or i32 — got ", targets.dtype());
   if (x.rank() < 1 || Shape(std::span(x.shape().begin(), x.rank() - 1)) != targets.shape())
@@ -138,7 +139,8 @@ void check_classes(const char* op, const char* what, const Tensor& x, const Tens
   if (!(o.label_smoothing >= 0 && o.label_smoothing <= 1))
     fail<ValueError>(op, ": label_smoothing ", o.label_smoothing, " is outside [0, 1]");
   if (!o.weight.defined()) return;
-  if (o.weight.shape() != Shape{x.dim(-1)}) fail(op, ": weight=", o.weight, " does not fit ", what, "=", x, "; need [C]");
+  if (o.weight.shape() != Shape{x.dim(-1)})
+    fail(op, ": weight=", o.weight, " does not fit ", what, "=", x, "; need [C]");
   if (o.weight.dtype() != x.dtype())
     fail<DTypeError>(op, ": dtypes differ — got ", what, "=", x.dtype(), ", weight=", o.weight.dtype());
 }
@@ -164,7 +166,8 @@ Tensor nll_of(const char* op, const Tensor& log_p_in, const Tensor& targets, con
   if (o.reduction == Reduction::none) return to(reshape(loss, targets.shape()), log_p_in.dtype());
   const Tensor total = sum(loss);
   if (o.reduction == Reduction::sum) return to(total, log_p_in.dtype());
-  const Tensor count = sum(weight.defined() ? where(counted, index_select(weight, 0, safe), 0) : to(counted, log_p.dtype()));
+  const Tensor count =
+      sum(weight.defined() ? where(counted, index_select(weight, 0, safe), 0) : to(counted, log_p.dtype()));
   return to(total / masked_fill(count, count == 0.0, 1), log_p_in.dtype());
 }
 
@@ -177,12 +180,13 @@ Tensor nll_loss(const Tensor& log_p, const Tensor& targets, CrossEntropyOptions 
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions o) {
   check_classes("cross_entropy", "logits", logits, targets, o);
-  if (o.weight.defined()) return to(nll_of("cross_entropy", log_softmax(detail::widened(logits)), targets, o), logits.dtype());
+  if (o.weight.defined())
+    return to(nll_of("cross_entropy", log_softmax(detail::widened(logits)), targets, o), logits.dtype());
   const int64_t classes = logits.dim(-1), n = targets.numel();
   const TensorOptions wide{logits.dtype() == bf16 ? f32 : logits.dtype(), logits.device()};  // of the losses
   Tensor flat_targets = empty({n}, {i64, targets.device()}), share = empty({}, wide);
-  kernel::cross_entropy_targets(contiguous(reshape(to(targets, i64), {n}).detach()), o.ignore_index, classes, flat_targets,
-                                share);
+  kernel::cross_entropy_targets(contiguous(reshape(to(targets, i64), {n}).detach()), o.ignore_index, classes,
+                                flat_targets, share);
   Tensor x = reshape(logits, {n, classes});
   Tensor loss = empty({n}, wide);
   if (n > 0) kernel::cross_entropy(contiguous(x.detach()), flat_targets, loss, o.label_smoothing);
@@ -204,7 +208,8 @@ Tensor l1_loss(const Tensor& x, const Tensor& y, Reduction reduction) {
 
 Tensor huber_loss(const Tensor& x, const Tensor& y, double delta, Reduction reduction) {
   check_equal("huber_loss", x, y);
-  if (!(delta > 0 && std::isfinite(delta))) fail<ValueError>("huber_loss: delta must be above 0 and finite — got ", delta);
+  if (!(delta > 0 && std::isfinite(delta)))
+    fail<ValueError>("huber_loss: delta must be above 0 and finite — got ", delta);
   return reduced(formula::Huber{delta}, reduction, x, y);
 }
 

@@ -8,8 +8,8 @@ namespace sluice {
 enum class Reduction { mean, sum, none };
 
 struct CrossEntropyOptions {
-  int64_t ignore_index = -100;  // targets with this value are left out
-  double label_smoothing = 0;   // ε: the target distribution is (1−ε)·one-hot + ε/C
+  int64_t ignore_index = -100;            // targets with this value are left out
+  double label_smoothing = 0;             // ε: the target distribution is (1−ε)·one-hot + ε/C
   Reduction reduction = Reduction::mean;  // mean over the targets that are not ignored
   Tensor weight = {};  // [C], constant: q_c counts weight_c times, and the mean divides by Σ weight of the targets
 };

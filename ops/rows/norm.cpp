@@ -34,9 +34,12 @@ void norm_cpu(const Tensor& x, const Tensor& w, const Tensor& b, Tensor& y, Tens
       const T mean = spec.centred ? detail::row_sum(p, n) / T(n) : T(0);
       const T ss = detail::row_total<T>(n, [=](int64_t i) { return (p[i] - mean) * (p[i] - mean); });
       const T r = T(1) / std::sqrt(ss / T(n) + T(spec.eps));
-      if (pb) for (int64_t i = 0; i < n; ++i) q[i] = (p[i] - mean) * r * pw[i] + pb[i];
-      else if (pw) for (int64_t i = 0; i < n; ++i) q[i] = (p[i] - mean) * r * pw[i];
-      else for (int64_t i = 0; i < n; ++i) q[i] = (p[i] - mean) * r;
+      if (pb)
+        for (int64_t i = 0; i < n; ++i) q[i] = (p[i] - mean) * r * pw[i] + pb[i];
+      else if (pw)
+        for (int64_t i = 0; i < n; ++i) q[i] = (p[i] - mean) * r * pw[i];
+      else
+        for (int64_t i = 0; i < n; ++i) q[i] = (p[i] - mean) * r;
       out.done(row);
       ps[2 * row] = mean, ps[2 * row + 1] = r;
     });
@@ -109,8 +112,7 @@ struct Norm final : Node {
       Tensor dx = empty(x.shape(), x.options());
       Tensor dw = edges.size() > 1 && needs(1) ? empty({x.dim(-1)}, x.options()) : Tensor();
       Tensor db = edges.size() > 2 && needs(2) ? empty({x.dim(-1)}, x.options()) : Tensor();
-      kernel::norm_backward(contiguous(x), w.defined() ? contiguous(w) : w, contiguous(g), saved(2),
-                                       dx, dw, db, spec);
+      kernel::norm_backward(contiguous(x), w.defined() ? contiguous(w) : w, contiguous(g), saved(2), dx, dw, db, spec);
       grads[0] = dx;
       if (edges.size() > 1) grads[1] = dw;
       if (edges.size() > 2) grads[2] = db;
@@ -137,15 +139,18 @@ Tensor normalise(const char* op, const Tensor& x, const Tensor& w, const Tensor&
   for (const Tensor* p : {&w, &b}) {
     if (!p->defined()) continue;
     if (p->shape() != Shape{x.dim(-1)}) fail(op, ": parameter ", *p, " does not fit x=", x, "; need [", x.dim(-1), "]");
-    if (p->dtype() != x.dtype()) fail<DTypeError>(op, ": got x=", x.dtype(), x, ", a parameter ", p->dtype(), *p, "; convert with to(x, dtype) or to(model, dtype)");
+    if (p->dtype() != x.dtype())
+      fail<DTypeError>(op, ": got x=", x.dtype(), x, ", a parameter ", p->dtype(), *p,
+                       "; convert with to(x, dtype) or to(model, dtype)");
   }
-  if (b.defined() && !w.defined()) return to(normalise(op, detail::widened(x), w, {}, spec) + detail::widened(b), x.dtype());
-  Tensor y = empty(x.shape(), x.options()), stats = empty({x.numel() / x.dim(-1), 2}, {x.dtype() == bf16 ? f32 : x.dtype(), x.device()});
+  if (b.defined() && !w.defined())
+    return to(normalise(op, detail::widened(x), w, {}, spec) + detail::widened(b), x.dtype());
+  Tensor y = empty(x.shape(), x.options()),
+         stats = empty({x.numel() / x.dim(-1), 2}, {x.dtype() == bf16 ? f32 : x.dtype(), x.device()});
   {
     NoGrad guard;
     if (x.numel() > 0)
-      kernel::norm(contiguous(x), w.defined() ? contiguous(w) : w, b.defined() ? contiguous(b) : b, y, stats,
-                              spec);
+      kernel::norm(contiguous(x), w.defined() ? contiguous(w) : w, b.defined() ? contiguous(b) : b, y, stats, spec);
   }
   if (b.defined()) return record<Norm>(y, {x, w, b}, {x, w, stats}, spec, op);
   if (w.defined()) return record<Norm>(y, {x, w}, {x, w, stats}, spec, op);

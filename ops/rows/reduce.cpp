@@ -108,8 +108,7 @@ Tensor arg_extreme(const char* op, bool largest, const Tensor& x, int64_t dim, b
 
 Tensor sum(const Tensor& x, const Shape& dims_in, bool keep_dims) {
   Shape dims = wrap_dims("sum", dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
-  if (is_integer(x.dtype()) || x.dtype() == boolean)
-    return reduce_values(ReduceKind::sum, to(x, i64), dims, keep_dims);
+  if (is_integer(x.dtype()) || x.dtype() == boolean) return reduce_values(ReduceKind::sum, to(x, i64), dims, keep_dims);
   detail::check_float("sum", x);
   // Backward: g, stretched back.
   return record("sum", reduce_values(ReduceKind::sum, x, dims, keep_dims), {x}, {},
@@ -128,12 +127,8 @@ Tensor max(const Tensor& x, const Shape& dims, bool keep_dims) {
 Tensor min(const Tensor& x, const Shape& dims, bool keep_dims) {
   return extreme("min", ReduceKind::min, x, dims, keep_dims);
 }
-Tensor argmax(const Tensor& x, int64_t dim, bool keep_dim) {
-  return arg_extreme("argmax", true, x, dim, keep_dim);
-}
-Tensor argmin(const Tensor& x, int64_t dim, bool keep_dim) {
-  return arg_extreme("argmin", false, x, dim, keep_dim);
-}
+Tensor argmax(const Tensor& x, int64_t dim, bool keep_dim) { return arg_extreme("argmax", true, x, dim, keep_dim); }
+Tensor argmin(const Tensor& x, int64_t dim, bool keep_dim) { return arg_extreme("argmin", false, x, dim, keep_dim); }
 
 namespace {
 /// Computes bf16 in f32.

@@ -16,7 +16,7 @@ namespace sluice {
 namespace {
 
 constexpr int64_t kBlock = 1024;  // f32 partial sums are at most this long; their totals are f64
-constexpr int kLanes = 64;  // a loop of 16 is unrolled completely, and its selects (max) stay scalar
+constexpr int kLanes = 64;        // a loop of 16 is unrolled completely, and its selects (max) stay scalar
 
 struct SumOp {
   template <class T> static constexpr T start() { return T(0); }
@@ -36,8 +36,7 @@ template <class Op, class T>
 using Total = std::conditional_t<std::is_same_v<Op, SumOp> && std::is_floating_point_v<T>, double, T>;
 
 /// Reduces one contiguous run to kLanes independent partial results at a time, so that the loop vectorises.
-template <class Op, class T>
-Total<Op, T> reduce_run(const T* x, int64_t n) {
+template <class Op, class T> Total<Op, T> reduce_run(const T* x, int64_t n) {
   auto total = Op::template start<Total<Op, T>>();
   for (int64_t b = 0; b < n; b += kBlock) {
     const int64_t m = std::min(kBlock, n - b);
@@ -56,8 +55,7 @@ Total<Op, T> reduce_run(const T* x, int64_t n) {
 }
 
 /// y[j] = reduction of column j of x [n, inner] for j in [from, to), row by row.
-template <class Op, class T>
-void reduce_rows(const T* x, int64_t n, int64_t inner, int64_t from, int64_t to, T* y) {
+template <class Op, class T> void reduce_rows(const T* x, int64_t n, int64_t inner, int64_t from, int64_t to, T* y) {
   constexpr int64_t width = 256;
   for (int64_t c = from; c < to; c += width) {
     const int64_t m = std::min(width, to - c);
@@ -78,8 +76,7 @@ void reduce_rows(const T* x, int64_t n, int64_t inner, int64_t from, int64_t to,
 }
 
 /// Input of a reduction. operator() returns n numbers from `at` on: in place, or bf16 widened into thread-local memory.
-template <class T>
-struct Source {
+template <class T> struct Source {
   const T* x;
   const BFloat16* half = nullptr;
   const T* operator()(int64_t at, [[maybe_unused]] int64_t n) const {
@@ -94,10 +91,11 @@ struct Source {
 };
 
 /// Whether the reduction reads contiguous pieces of x: whole runs (inner = 1), or slabs of rows of a tall matrix.
-bool in_runs(ReduceShape s) { return s.inner == 1 || (s.outer == 1 && s.n > 1 && s.n * s.inner > 2 << 15 && s.inner < 4096); }
+bool in_runs(ReduceShape s) {
+  return s.inner == 1 || (s.outer == 1 && s.n > 1 && s.n * s.inner > 2 << 15 && s.inner < 4096);
+}
 
-template <class Op, class T>
-void reduce(Source<T> x, T* y, ReduceShape s) {
+template <class Op, class T> void reduce(Source<T> x, T* y, ReduceShape s) {
   constexpr int64_t piece = 1 << 15;
   if (s.inner == 1 && s.outer == 1 && s.n > 2 * piece) {  // one long sum: pieces in parallel
     const int64_t pieces = (s.n + piece - 1) / piece;
@@ -109,11 +107,9 @@ void reduce(Source<T> x, T* y, ReduceShape s) {
     });
     y[0] = static_cast<T>(reduce_run<Op>(part.data(), pieces));
   } else if (s.inner == 1) {
-    parallel_for(s.outer, std::max<int64_t>(1, piece / std::max<int64_t>(1, s.n)),
-                 [&](int64_t begin, int64_t end) {
-                   for (int64_t i = begin; i < end; ++i)
-                     y[i] = static_cast<T>(reduce_run<Op>(x(i * s.n, s.n), s.n));
-                 });
+    parallel_for(s.outer, std::max<int64_t>(1, piece / std::max<int64_t>(1, s.n)), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) y[i] = static_cast<T>(reduce_run<Op>(x(i * s.n, s.n), s.n));
+    });
   } else if (in_runs(s)) {
     // A tall matrix summed over its rows (the gradient of a bias): slabs of rows in parallel.
     const int64_t rows = std::max<int64_t>(1, piece / s.inner), slabs = (s.n + rows - 1) / rows;
@@ -131,15 +127,13 @@ void reduce(Source<T> x, T* y, ReduceShape s) {
     parallel_for(s.outer * strips, std::max<int64_t>(1, piece / work), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t o = i / strips, from = i % strips * strip;
-        reduce_rows<Op>(x.x + o * s.n * s.inner, s.n, s.inner, from, std::min(s.inner, from + strip),
-                        y + o * s.inner);
+        reduce_rows<Op>(x.x + o * s.n * s.inner, s.n, s.inner, from, std::min(s.inner, from + strip), y + o * s.inner);
       }
     });
   }
 }
 
-template <class T>
-void reduce_as(ReduceKind kind, Source<T> in, T* out, ReduceShape s) {
+template <class T> void reduce_as(ReduceKind kind, Source<T> in, T* out, ReduceShape s) {
   if (kind == ReduceKind::sum) reduce<SumOp>(in, out, s);
   else if (kind == ReduceKind::max) reduce<MaxOp>(in, out, s);
   else reduce<MinOp>(in, out, s);

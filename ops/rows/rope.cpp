@@ -60,7 +60,8 @@ Tensor kept_numbers(const std::vector<double>& numbers, Device device) {
 Tensor growth(const Tensor& positions, int64_t dim, const RopeOptions& o) {
   std::vector<double> rate;  // log ζ_c / s
   for (int64_t c = 0; c < dim / 2; ++c)
-    rate.push_back(o.xpos == 0 ? 0 : std::log((2 * static_cast<double>(c) / static_cast<double>(dim) + 0.4) / 1.4) / o.xpos);
+    rate.push_back(
+        o.xpos == 0 ? 0 : std::log((2 * static_cast<double>(c) / static_cast<double>(dim) + 0.4) / 1.4) / o.xpos);
   const Tensor at = to(positions, f64) + static_cast<double>(o.offset);
   return exp(unsqueeze(at, 1) * kept_numbers(rate, positions.device())) * o.factor;
 }
@@ -72,7 +73,8 @@ Angles make_angles(const Tensor& positions, const RopeOptions& o, int64_t dim, D
   const TensorOptions options{grows ? f64 : dtype, device};
   // The large tensors first: if memory is short, the error is about them.
   Angles a{empty({positions.numel(), dim / 2}, options), empty({positions.numel(), dim / 2}, options)};
-  const Tensor frequencies = kept_numbers(o.frequencies.empty() ? rope_frequencies(dim, o.base) : o.frequencies, device);
+  const Tensor frequencies =
+      kept_numbers(o.frequencies.empty() ? rope_frequencies(dim, o.base) : o.frequencies, device);
   kernel::rope_angles(positions, o.offset, frequencies, a.cos, a.sin);
   if (!grows) return a;
   const Tensor by = growth(positions, dim, o);
@@ -81,10 +83,20 @@ Angles make_angles(const Tensor& positions, const RopeOptions& o, int64_t dim, D
 
 /// Tables for consecutive positions. Every step needs them again: up to 16 are kept.
 Angles cached_angles(int64_t n, const RopeOptions& o, int64_t dim, TensorOptions options) {
-  using Key = std::tuple<int64_t, int64_t, int64_t, double, std::vector<double>, double, double, DType, DeviceKind, int>;
+  using Key =
+      std::tuple<int64_t, int64_t, int64_t, double, std::vector<double>, double, double, DType, DeviceKind, int>;
   static std::mutex mutex;
   static std::map<Key, Angles>* cache = new std::map<Key, Angles>;  // never destroyed, as the allocator
-  const Key key{o.offset, n, dim, o.base, o.frequencies, o.factor, o.xpos, options.dtype, options.device.kind, options.device.index};
+  const Key key{o.offset,
+                n,
+                dim,
+                o.base,
+                o.frequencies,
+                o.factor,
+                o.xpos,
+                options.dtype,
+                options.device.kind,
+                options.device.index};
   {
     std::lock_guard lock(mutex);
     if (auto it = cache->find(key); it != cache->end()) return it->second;
@@ -126,11 +138,9 @@ void rope_cpu(const Tensor& x, const Tensor& cos, const Tensor& sin, Tensor& y, 
 
 Tensor rotate(const Tensor& x, const Angles& angles, RopePairing pairing, bool inverse) {
   Tensor y = empty(x.shape(), x.options());
-  if (x.numel() > 0)
-    kernel::rope(contiguous(x.detach()), angles.cos, angles.sin, y, pairing, inverse);
-  return record("rope", std::move(y), {x}, {}, [angles, pairing, inverse](const Tensor& g) {
-    return rotate(g, angles, pairing, !inverse);
-  });
+  if (x.numel() > 0) kernel::rope(contiguous(x.detach()), angles.cos, angles.sin, y, pairing, inverse);
+  return record("rope", std::move(y), {x}, {},
+                [angles, pairing, inverse](const Tensor& g) { return rotate(g, angles, pairing, !inverse); });
 }
 
 int64_t checked_rot_dim(const char* op, const Tensor& x, const RopeOptions& o) {
@@ -145,9 +155,9 @@ int64_t detail::rope_width(const char* op, const Tensor& x, const RopeOptions& o
   const int64_t dim = o.rot_dim ? o.rot_dim : x.dim(-1);
   if (dim < 0 || dim % 2 != 0 || dim > x.dim(-1))
     fail(op, ": rot_dim ", dim, " must be even and at most the last dim of x=", x);
-  if (!(o.base > 0) || !std::isfinite(o.base)) fail<ValueError>(op, ": base must be positive and finite — got ", o.base);
-  if (o.offset < -kFarthest || o.offset > kFarthest)
-    fail<ValueError>(op, ": offset ", o.offset, " lies beyond ±2^53");
+  if (!(o.base > 0) || !std::isfinite(o.base))
+    fail<ValueError>(op, ": base must be positive and finite — got ", o.base);
+  if (o.offset < -kFarthest || o.offset > kFarthest) fail<ValueError>(op, ": offset ", o.offset, " lies beyond ±2^53");
   if (!o.frequencies.empty() && static_cast<int64_t>(o.frequencies.size()) != dim / 2)
     fail(op, ": ", o.frequencies.size(), " frequencies do not fit ", dim / 2, " pairs of channels of x=", x);
   for (double f : o.frequencies)
@@ -185,12 +195,14 @@ std::vector<double> rope_frequencies(int64_t dim, double base) {
 }
 
 RopeOptions yarn_rope(RopeOptions o, int64_t dim, double scale, int64_t length, double beta_fast, double beta_slow) {
-  if (!(scale >= 1) || !std::isfinite(scale) || length < 1 || !(beta_slow > 0) || !(beta_fast >= beta_slow) || !(o.base > 1))
-    fail<ValueError>("yarn_rope: needs scale >= 1, length >= 1, beta_fast >= beta_slow > 0 and a base above 1 — got ", scale, ", ",
-                     length, ", ", beta_fast, ", ", beta_slow, ", base ", o.base);
+  if (!(scale >= 1) || !std::isfinite(scale) || length < 1 || !(beta_slow > 0) || !(beta_fast >= beta_slow) ||
+      !(o.base > 1))
+    fail<ValueError>("yarn_rope: needs scale >= 1, length >= 1, beta_fast >= beta_slow > 0 and a base above 1 — got ",
+                     scale, ", ", length, ", ", beta_fast, ", ", beta_slow, ", base ", o.base);
   // The pair that turns `turns` times in `length`, as a fraction.
   auto pair_of = [&](double turns) {
-    return static_cast<double>(dim) * std::log(static_cast<double>(length) / (turns * 2 * std::numbers::pi)) / (2 * std::log(o.base));
+    return static_cast<double>(dim) * std::log(static_cast<double>(length) / (turns * 2 * std::numbers::pi)) /
+           (2 * std::log(o.base));
   };
   const double low = std::max(std::floor(pair_of(beta_fast)), 0.0);
   double high = std::min(std::ceil(pair_of(beta_slow)), static_cast<double>(dim - 1));
@@ -205,8 +217,7 @@ RopeOptions yarn_rope(RopeOptions o, int64_t dim, double scale, int64_t length, 
 }
 
 Tensor toeplitz(const Tensor& w, int64_t n, int64_t m, int64_t row_offset) {
-  if (w.rank() != 1 || w.dim(0) % 2 == 0)
-    fail("toeplitz: needs a table of 2·n_max − 1 values — got w=", w);
+  if (w.rank() != 1 || w.dim(0) % 2 == 0) fail("toeplitz: needs a table of 2·n_max − 1 values — got w=", w);
   const int64_t n_max = (w.dim(0) + 1) / 2;
   if (n < 0 || m < 0 || row_offset < 0 || n > n_max || row_offset > n_max - n || m > n_max)
     fail("toeplitz: ", n, "×", m, " from row ", row_offset, " exceeds the table for n_max=", n_max);
@@ -218,7 +229,8 @@ Tensor toeplitz(const Tensor& w, int64_t n, int64_t m, int64_t row_offset) {
 
 int64_t t5_bucket(int64_t rel, T5BucketOptions o) {
   if (o.buckets < 1 || o.buckets > 1 << 20 || o.max_distance < 1)
-    fail<ValueError>("t5_bucket: needs buckets in [1, 2^20] and max_distance >= 1 — got ", o.buckets, ", ", o.max_distance);
+    fail<ValueError>("t5_bucket: needs buckets in [1, 2^20] and max_distance >= 1 — got ", o.buckets, ", ",
+                     o.max_distance);
   rel = std::clamp(rel, -INT64_MAX, INT64_MAX);
   int64_t count = o.buckets, bucket = 0, distance = -rel;
   if (o.causal) {
@@ -235,7 +247,8 @@ int64_t t5_bucket(int64_t rel, T5BucketOptions o) {
   int64_t k = 0;
   while (k + 1 < steps) {
     const long double lhs = static_cast<long double>(steps) * std::log2(static_cast<long double>(distance) / exact);
-    const long double rhs = static_cast<long double>(k + 1) * std::log2(static_cast<long double>(o.max_distance) / exact);
+    const long double rhs =
+        static_cast<long double>(k + 1) * std::log2(static_cast<long double>(o.max_distance) / exact);
     if (lhs < rhs - 1e-12L) break;
     ++k;
   }
@@ -259,13 +272,14 @@ Tensor detail::t5_buckets_of(const Tensor& distance, const T5BucketOptions& o) {
 
 Tensor t5_buckets(int64_t n, int64_t m, T5BucketOptions o, int64_t row_offset, Device device) {
   if (o.buckets < 4 || o.buckets % 4 != 0 || o.buckets > 1 << 20 || o.max_distance <= o.buckets)
-    fail<ValueError>("t5_buckets: needs buckets divisible by 4, at most 2^20, and max_distance > buckets — got ", o.buckets,
-                     ", ", o.max_distance);
+    fail<ValueError>("t5_buckets: needs buckets divisible by 4, at most 2^20, and max_distance > buckets — got ",
+                     o.buckets, ", ", o.max_distance);
   if (row_offset < 0) fail<ValueError>("t5_buckets: row_offset must not be negative — got ", row_offset);
   checked_add("t5_buckets", row_offset, checked_add("t5_buckets", std::max<int64_t>(n, 0), std::max<int64_t>(m, 0)));
   const Tensor out = empty({n, m}, {i64, device}, "t5_buckets");
   if (out.numel() == 0) return out;
-  const Tensor distance = arange(static_cast<double>(1 - n - row_offset), static_cast<double>(m - row_offset), 1, {i64, device});
+  const Tensor distance =
+      arange(static_cast<double>(1 - n - row_offset), static_cast<double>(m - row_offset), 1, {i64, device});
   // Each row is a window of the n + m − 1 distances; the first window is the last row.
   return clone(flip(unfold(detail::t5_buckets_of(distance, o), 0, m, 1), {0}));
 }

@@ -41,7 +41,8 @@ struct RopeOptions {
     f("offset", o.offset, between(-1e15, 1e15), "position of the first token");
     f("frequencies", o.frequencies, any_number(), "radians a position, of each pair (inv_freq); empty: from base");
     f("factor", o.factor, above(0), "of what is rotated (YaRN's attention factor)");
-    f("xpos", o.xpos, any_number(), "s: queries also times z_c^(p/s), keys by it, z_c = (2c/dim + 0.4)/1.4; 0: no xPos");
+    f("xpos", o.xpos, any_number(),
+      "s: queries also times z_c^(p/s), keys by it, z_c = (2c/dim + 0.4)/1.4; 0: no xPos");
   }
 };
 
@@ -65,7 +66,8 @@ std::vector<double> rope_frequencies(int64_t dim, double base = 10000);
 /// than beta_fast times in `length` keep their frequency. Pairs that turn fewer than beta_slow times have it divided by
 /// scale. Between them is a ramp. factor becomes 1 + 0.1·ln scale. dim: number of rotated channels. ValueError unless
 /// scale >= 1, length >= 1, beta_fast >= beta_slow > 0 and base > 1.
-RopeOptions yarn_rope(RopeOptions options, int64_t dim, double scale, int64_t length, double beta_fast = 32, double beta_slow = 1);
+RopeOptions yarn_rope(RopeOptions options, int64_t dim, double scale, int64_t length, double beta_fast = 32,
+                      double beta_slow = 1);
 
 /// The n×m Toeplitz matrix b_ij = w[centre + j − i] as a view of w. w holds 2·n_max − 1 values and
 /// centre = n_max − 1, so a table built for n_max serves every n, m <= n_max. `row_offset` is the

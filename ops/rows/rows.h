@@ -18,17 +18,14 @@ namespace sluice::detail {
 inline constexpr int kRowLanes = 16;
 
 /// f(row) for every row, in parallel, about 16k elements a task.
-template <class F>
-void for_each_row(int64_t rows, int64_t width, F f) {
-  parallel_for(rows, std::max<int64_t>(1, (1 << 14) / std::max<int64_t>(1, width)),
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t r = begin; r < end; ++r) f(r);
-               });
+template <class F> void for_each_row(int64_t rows, int64_t width, F f) {
+  parallel_for(rows, std::max<int64_t>(1, (1 << 14) / std::max<int64_t>(1, width)), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) f(r);
+  });
 }
 
 /// Σ term(i), i < n. term may also store what it computes.
-template <class T, class Term>
-T row_total(int64_t n, Term term) {
+template <class T, class Term> T row_total(int64_t n, Term term) {
   T lane[kRowLanes] = {};
   int64_t i = 0;
   for (; i + kRowLanes <= n; i += kRowLanes)
@@ -38,18 +35,15 @@ T row_total(int64_t n, Term term) {
     for (int k = 0; k < width; ++k) lane[k] += lane[k + width];
   return lane[0];
 }
-template <class T>
-T row_sum(const T* x, int64_t n) {
+template <class T> T row_sum(const T* x, int64_t n) {
   return row_total<T>(n, [x](int64_t i) { return x[i]; });
 }
-template <class T>
-T row_dot(const T* a, const T* b, int64_t n) {
+template <class T> T row_dot(const T* a, const T* b, int64_t n) {
   return row_total<T>(n, [a, b](int64_t i) { return a[i] * b[i]; });
 }
 /// Largest element that is not NaN; −∞ if there is none. (Where NaN matters, the sum of exponentials is NaN.) 64
 /// lanes: a loop of 16 is unrolled completely, and its selects stay scalar.
-template <class T>
-T row_max(const T* x, int64_t n) {
+template <class T> T row_max(const T* x, int64_t n) {
   constexpr int lanes = 64;
   T lane[lanes];
   std::fill_n(lane, lanes, -std::numeric_limits<T>::infinity());
@@ -63,15 +57,13 @@ T row_max(const T* x, int64_t n) {
 }
 /// Σ e^(x_i − shift) of a row whose largest element is m. Each term passes through keep(i, term), which returns it. The
 /// shift is m, or 0 where m is infinite: there e^x itself is right.
-template <class T, class Keep>
-T row_exp_total(const T* __restrict__ x, int64_t n, T m, T& shift, Keep keep) {
+template <class T, class Keep> T row_exp_total(const T* __restrict__ x, int64_t n, T m, T& shift, Keep keep) {
   const T by = shift = m - m == T(0) ? m : T(0);
   if (m == std::numeric_limits<T>::infinity())
     return row_total<T>(n, [=](int64_t i) { return keep(i, math::exp(x[i])); });
   return row_total<T>(n, [=](int64_t i) { return keep(i, math::exp_low(x[i] - by)); });
 }
-template <class T, class F>
-void row_map(const T* x, T* y, int64_t n, F f) {
+template <class T, class F> void row_map(const T* x, T* y, int64_t n, F f) {
   for (int64_t i = 0; i < n; ++i) y[i] = f(x[i]);
 }
 
@@ -84,8 +76,7 @@ void row_map(const T* x, T* y, int64_t n, F f) {
 
 /// Reads rows of n numbers of a contiguous tensor: in place, or, from bf16 (T is float), widened into
 /// row_memory(which), one row at a time.
-template <class T>
-class RowsIn {
+template <class T> class RowsIn {
  public:
   RowsIn(const Tensor& x, int64_t n, int which) : at_(x.raw()), n_(n), which_(which), narrow_(x.dtype() == bf16) {}
   const T* operator[](int64_t row) const {
@@ -107,8 +98,7 @@ class RowsIn {
 };
 
 /// Writes rows as RowsIn reads them. done(row) rounds a row of bf16.
-template <class T>
-class RowsOut {
+template <class T> class RowsOut {
  public:
   RowsOut(Tensor& y, int64_t n, int which) : at_(y.raw()), n_(n), which_(which), narrow_(y.dtype() == bf16) {}
   T* operator[](int64_t row) const {
@@ -133,8 +123,7 @@ class RowsOut {
 };
 
 /// dispatch_float, with float for bf16: for kernels that read and write rows by RowsIn and RowsOut.
-template <class F>
-void dispatch_rows(std::string_view op, DType t, F&& f) {
+template <class F> void dispatch_rows(std::string_view op, DType t, F&& f) {
   dispatch_float(op, t == bf16 ? f32 : t, std::forward<F>(f));
 }
 

@@ -26,7 +26,8 @@ void softmax_cpu(const Tensor& x, Tensor& y, bool log) {
       const T* __restrict__ p = in[r];
       T* __restrict__ q = out[r];
       T shift;
-      const T total = detail::row_exp_total(p, n, detail::row_max(p, n), shift, [q](int64_t i, T e) { return q[i] = e; });
+      const T total =
+          detail::row_exp_total(p, n, detail::row_max(p, n), shift, [q](int64_t i, T e) { return q[i] = e; });
       if (log) {
         const T l = math::log(total) + shift;
         // A line of −inf has log Σ = −inf; keep it −inf instead of −inf − −inf = NaN.
@@ -91,7 +92,8 @@ Tensor softmax_along(const char* op, const Tensor& x, int64_t dim, bool log) {
 }  // namespace
 
 constinit decltype(kernel::softmax) kernel::softmax{"softmax", &softmax_cpu, Bf16::native};
-constinit decltype(kernel::softmax_backward) kernel::softmax_backward{"softmax backward", &softmax_backward_cpu, Bf16::native};
+constinit decltype(kernel::softmax_backward) kernel::softmax_backward{"softmax backward", &softmax_backward_cpu,
+                                                                      Bf16::native};
 
 Tensor softmax(const Tensor& x, int64_t dim) { return softmax_along("softmax", x, dim, false); }
 Tensor log_softmax(const Tensor& x, int64_t dim) { return softmax_along("log_softmax", x, dim, true); }

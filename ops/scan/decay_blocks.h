@@ -20,8 +20,7 @@ namespace sluice::detail {
 constexpr int64_t kDecayBlock = 16;  // steps
 
 /// What a chunk's steps leave of each other, in `columns` channels. Rows lie behind each other, without gaps.
-template <class T>
-struct DecayBuffers {
+template <class T> struct DecayBuffers {
   T* step;       // g [chunk, columns]
   double* sums;  // L = g_0 + … + g_t [chunk, columns], behind a row of zeros
   T* border;     // [columns], e^{L_border}: what is left of the chunk's start
@@ -30,16 +29,15 @@ struct DecayBuffers {
   T* part;       // [block, columns], of whoever goes through the blocks; each_pair() overwrites it
 };
 
-/// for (DecayBlocks b(buffers, x, columns, count); b.enter(); b.leave(done)) goes through blocks [begin, end) of `count`
-/// steps. x [count, columns] are the rows that decay, k or v. In the loop `carried` has three groups of rows:
+/// for (DecayBlocks b(buffers, x, columns, count); b.enter(); b.leave(done)) goes through blocks [begin, end) of
+/// `count` steps. x [count, columns] are the rows that decay, k or v. In the loop `carried` has three groups of rows:
 ///
 ///   j < begin          x_j ∘ e^{L_border − L_j}
 ///   begin <= j < mild  x_j / E_j
 ///   mild <= j < end    0
 ///
 /// After the last block it has x ∘ e^{L_end − L}.
-template <class T>
-struct DecayBlocks : DecayBuffers<T> {
+template <class T> struct DecayBlocks : DecayBuffers<T> {
   using DecayBuffers<T>::step, DecayBuffers<T>::sums, DecayBuffers<T>::border, DecayBuffers<T>::factor,
       DecayBuffers<T>::carried, DecayBuffers<T>::part;
   const T* x;
@@ -95,7 +93,8 @@ struct DecayBlocks : DecayBuffers<T> {
       if (i < done)
         for (int64_t c = 0; c < columns; ++c) y[c] *= last[c];
       else
-        for (int64_t c = 0; c < columns; ++c) y[c] = x[i * columns + c] * math::exp(T(there[c] - sums[i * columns + c]));
+        for (int64_t c = 0; c < columns; ++c)
+          y[c] = x[i * columns + c] * math::exp(T(there[c] - sums[i * columns + c]));
     }
     for (int64_t c = 0; c < columns; ++c) border[c] *= last[c];
   }

@@ -19,10 +19,12 @@ namespace {
 /// The decay broadcast to [batch, heads, n] or [batch, heads, n, channels]; checks all operands.
 Tensor checked_decay(const char* op, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
                      const LinearScanOptions& o) {
-  if (q.rank() != 4 || k.shape() != q.shape() || v.rank() != 4 || v.dim(0) != q.dim(0) || v.dim(1) != q.dim(1) || v.dim(2) != q.dim(2))
+  if (q.rank() != 4 || k.shape() != q.shape() || v.rank() != 4 || v.dim(0) != q.dim(0) || v.dim(1) != q.dim(1) ||
+      v.dim(2) != q.dim(2))
     fail(op, ": got q=", q, ", k=", k, ", v=", v, "; need [batch, heads, n, m], the same, [batch, heads, n, e]");
   if (q.dtype() != k.dtype() || q.dtype() != v.dtype() || !is_float(q.dtype()))
-    fail<DTypeError>(op, ": needs f32, f64 or bf16 operands of one dtype — got q=", q.dtype(), q, ", k=", k.dtype(), k, ", v=", v.dtype(), v);
+    fail<DTypeError>(op, ": needs f32, f64 or bf16 operands of one dtype — got q=", q.dtype(), q, ", k=", k.dtype(), k,
+                     ", v=", v.dtype(), v);
   if (o.chunk < 1) fail<ValueError>(op, ": chunk must be positive — got ", o.chunk);
   if (!log_decay.defined()) return {};
   if (log_decay.dtype() != q.dtype())
@@ -30,7 +32,8 @@ Tensor checked_decay(const char* op, const Tensor& q, const Tensor& k, const Ten
   Shape scalar{q.dim(0), q.dim(1), q.dim(2)}, channels = scalar;
   channels.push_back(o.decay_on_values ? v.dim(3) : q.dim(3));
   if (log_decay.rank() <= 3 && broadcast(op, log_decay.shape(), scalar) == scalar) return expand(log_decay, scalar);
-  if (log_decay.rank() == 4 && broadcast(op, log_decay.shape(), channels) == channels) return expand(log_decay, channels);
+  if (log_decay.rank() == 4 && broadcast(op, log_decay.shape(), channels) == channels)
+    return expand(log_decay, channels);
   fail(op, ": log_decay=", log_decay, " does not fit; need ", scalar, " or ", channels);
 }
 
@@ -59,7 +62,9 @@ struct LinearScan final : Node {
     if (needs(1) || (want_decay && !by_value)) grads[1] = linear_scan(v, gy, q, g, other_back);
     if (needs(2) || (want_decay && by_value)) grads[2] = linear_scan(k, q, gy, g, same_back);
     if (want_decay) {
-      const auto y = [&] { return dtype == bf16 ? linear_scan(q, k, v, g, o) : saved(4); };  // a rounded y would not cancel
+      const auto y = [&] {
+        return dtype == bf16 ? linear_scan(q, k, v, g, o) : saved(4);
+      };  // a rounded y would not cancel
       Tensor from = by_value ? y() * gy : q * grads[0], to = by_value ? v * grads[2] : k * grads[1];
       if (g.rank() == 3) from = sum(from, {-1}), to = sum(to, {-1});
       grads[3] = cumsum(o.reverse ? to - from : from - to, 2, {.reverse = true});
@@ -72,7 +77,8 @@ struct LinearScan final : Node {
 
 }  // namespace
 
-Tensor linear_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay, const LinearScanOptions& o) {
+Tensor linear_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
+                   const LinearScanOptions& o) {
   const Tensor g = checked_decay("linear_scan", q, k, v, log_decay, o);
   Tensor y = detail::empty_heads(v.shape(), v.options());
   if (y.numel() > 0) {
@@ -92,7 +98,8 @@ Tensor linear_scan_state(const Tensor& k, const Tensor& v, const Tensor& log_dec
   if (initial.defined() && initial.dtype() != k.dtype())
     fail<DTypeError>("linear_scan_state: initial is ", initial.dtype(), " beside k of ", k.dtype());
   if (k.dtype() == bf16)
-    return to(linear_scan_state(to(k, f32), detail::widened(v), detail::widened(log_decay), detail::widened(initial)), bf16);
+    return to(linear_scan_state(to(k, f32), detail::widened(v), detail::widened(log_decay), detail::widened(initial)),
+              bf16);
   Tensor keys = k;
   if (g.defined()) {  // Σ_{s > j} g_s
     Tensor left = cumsum(g, 2, {.exclusive = true, .reverse = true});
@@ -106,7 +113,8 @@ Tensor linear_scan_state(const Tensor& k, const Tensor& v, const Tensor& log_dec
 }
 
 Tensor linear_scan_carry(const Tensor& q, const Tensor& initial, const Tensor& log_decay) {
-  if (q.rank() != 4 || initial.rank() != 4 || initial.dim(0) != q.dim(0) || initial.dim(1) != q.dim(1) || initial.dim(2) != q.dim(3))
+  if (q.rank() != 4 || initial.rank() != 4 || initial.dim(0) != q.dim(0) || initial.dim(1) != q.dim(1) ||
+      initial.dim(2) != q.dim(3))
     fail("linear_scan_carry: got q=", q, ", initial=", initial, "; need [batch, heads, n, m], [batch, heads, m, e]");
   if (initial.dtype() != q.dtype())
     fail<DTypeError>("linear_scan_carry: initial is ", initial.dtype(), " beside q of ", q.dtype());

@@ -3,8 +3,8 @@
 //   o_t = (q_t ∘ e^{L_t}) S + Σ_{j <= t} (q_t ∘ e^{L_t − L_j}) k_jᵀ v_j
 //   S  ← e^{L_end} ∘ S + Σ_j (k_j ∘ e^{L_end − L_j})ᵀ v_j
 //
-// Exponents are <= 0, so nothing grows. With a scalar decay the second term of o is one masked product; with a decay per
-// channel decay_blocks.h has its parts.
+// Exponents are <= 0, so nothing grows. With a scalar decay the second term of o is one masked product; with a decay
+// per channel decay_blocks.h has its parts.
 //
 // The reverse scan is the same scan of the sequence read backwards, with the decays moved by one step: from j to
 // t < j it passes g_{t+1} … g_j. Without decay, or with a scalar one, operands are read where they lie.
@@ -27,8 +27,7 @@ namespace {
 
 enum class Decay { none, scalar, keys, values };
 
-template <class T>
-struct Scan {
+template <class T> struct Scan {
   const LinearScanOptions& o;
   HeadView<const T> q, k, v;
   HeadView<T> out;
@@ -40,12 +39,19 @@ struct Scan {
   /// With decays per channel exponentials set the pace: bf16 would lose exactness and gain no speed.
   Precision precision = by_channel ? Precision::f32 : sluice::precision();
 
-  Scan(const Tensor& q_, const Tensor& k_, const Tensor& v_, const Tensor& g_, const LinearScanOptions& options, Tensor& y)
+  Scan(const Tensor& q_, const Tensor& k_, const Tensor& v_, const Tensor& g_, const LinearScanOptions& options,
+       Tensor& y)
       : o(options), q(q_), k(k_), v(v_), out(y), g(g_.defined() ? g_.data<T>() : nullptr),
-        decay(!g_.defined() ? Decay::none : g_.rank() == 3 ? Decay::scalar : options.decay_on_values ? Decay::values : Decay::keys),
+        decay(!g_.defined()             ? Decay::none
+              : g_.rank() == 3          ? Decay::scalar
+              : options.decay_on_values ? Decay::values
+                                        : Decay::keys),
         heads(q_.dim(1)), n(q_.dim(2)), m(q_.dim(3)), e(v_.dim(3)), chunk(std::min(options.chunk, n)),
-        channels(decay == Decay::scalar ? 1 : decay == Decay::keys ? m : e) {
-    const int64_t wanted = std::clamp<int64_t>(16 / std::max<int64_t>(1, q_.dim(0) * heads), 1, std::max<int64_t>(1, e / 64));
+        channels(decay == Decay::scalar ? 1
+                 : decay == Decay::keys ? m
+                                        : e) {
+    const int64_t wanted =
+        std::clamp<int64_t>(16 / std::max<int64_t>(1, q_.dim(0) * heads), 1, std::max<int64_t>(1, e / 64));
     width = ((e + wanted - 1) / wanted + 15) / 16 * 16;
     blocks = (e + width - 1) / width;
   }
@@ -59,8 +65,13 @@ struct Scan {
         : floats(m * width + 3 * c * m + 2 * c * width + c * c + 2 * c * most + 2 * kDecayBlock * most + most),
           doubles((c + 1) * most) {
       T* p = floats.data();
-      auto take = [&p](int64_t count) { T* at = p; p += count; return at; };
-      state = take(m * width), q = take(c * m), k = take(c * m), v = take(c * width), o = take(c * width), a = take(c * c);
+      auto take = [&p](int64_t count) {
+        T* at = p;
+        p += count;
+        return at;
+      };
+      state = take(m * width), q = take(c * m), k = take(c * m), v = take(c * width), o = take(c * width),
+      a = take(c * c);
       this->step = take(c * most), this->carried = take(c * most), queries = take(c * m);
       this->factor = take(kDecayBlock * most), this->part = take(kDecayBlock * most), this->border = take(most);
       std::fill_n(doubles.data(), most, 0.0), this->sums = doubles.data() + most;
@@ -85,7 +96,9 @@ struct Scan {
   }
 
   /// The row of the tensors that is step i of a chunk.
-  int64_t row_of(int64_t first, int64_t count, int64_t i) const { return o.reverse ? first + count - 1 - i : first + i; }
+  int64_t row_of(int64_t first, int64_t count, int64_t i) const {
+    return o.reverse ? first + count - 1 - i : first + i;
+  }
 
   void load(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, int64_t col, int64_t cols) {
     for (int64_t i = 0; i < count; ++i) {
@@ -134,7 +147,8 @@ struct Scan {
 
   /// a_tj = q_t·k_j for the pairs that count, j <= t; in the order of the tensors, in reverse, j >= t.
   void weights(Memory& w, const T* queries, int64_t q_row, const T* keys, int64_t k_row, int64_t count, bool reverse) {
-    gemm(Read::plain, Read::transposed, count, count, m, T(1), queries, q_row, keys, k_row, T(0), w.a, count, precision);
+    gemm(Read::plain, Read::transposed, count, count, m, T(1), queries, q_row, keys, k_row, T(0), w.a, count,
+         precision);
     for (int64_t t = 0; t < count; ++t) {
       T* line = w.a + t * count;
       std::fill(line, line + (reverse ? t : 0), T(0)), std::fill(line + (reverse ? count : t + 1), line + count, T(0));
@@ -144,7 +158,8 @@ struct Scan {
   /// y = a v, or with `add` y += a v. A later step may hold NaN, which 0·NaN would pass on to earlier steps.
   void weigh(Memory& w, const T* values, int64_t row, int64_t count, int64_t cols, bool add, T* y, int64_t y_row) {
     if (all_finite(values, count, cols, row))
-      return gemm(Read::plain, Read::plain, count, cols, count, T(1), w.a, count, values, row, T(add), y, y_row, precision);
+      return gemm(Read::plain, Read::plain, count, cols, count, T(1), w.a, count, values, row, T(add), y, y_row,
+                  precision);
     for (int64_t i = 0; !add && i < count; ++i) std::fill_n(y + i * y_row, cols, T(0));
     sparse_product(Read::plain, count, cols, count, T(1), w.a, count, values, row, y, y_row);
   }
@@ -158,7 +173,8 @@ struct Scan {
     double whole = 0;             // the sum of all g that the state passes in the chunk
     if (decay == Decay::scalar) {
       const T* steps = g + (b * heads + h) * n + first;
-      for (int64_t i = 0; i < count; ++i) whole += i == 0 && o.reverse ? 0 : std::max(double(steps[i]), -1e4), sums[i] = whole;
+      for (int64_t i = 0; i < count; ++i)
+        whole += i == 0 && o.reverse ? 0 : std::max(double(steps[i]), -1e4), sums[i] = whole;
       if (o.reverse && first + count < n) whole += std::max(double(steps[count]), -1e4);
     }
     /// to_i = x_i e^{sums_i}; without up_to, x_i e^{whole − sums_i}.
@@ -201,8 +217,7 @@ struct Scan {
            precision);
     if (by_keys) weigh(w, w.v, cols, count, cols, true, w.o, cols);
     else sum_by_values(w, count, cols);  // and v ∘ e^{L_end − L}
-    for (int64_t i = 0; i < count; ++i)
-      std::copy_n(w.o + i * cols, cols, out.at(b, h, row_of(first, count, i)) + col);
+    for (int64_t i = 0; i < count; ++i) std::copy_n(w.o + i * cols, cols, out.at(b, h, row_of(first, count, i)) + col);
     to_state(w, count, cols);
   }
 
@@ -260,7 +275,8 @@ struct Scan {
   }
 };
 
-void linear_scan_cpu(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o, Tensor& out) {
+void linear_scan_cpu(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o,
+                     Tensor& out) {
   dispatch_float("linear_scan", q.dtype(), [&]<class T>() { Scan<T>(q, k, v, g, o, out).run(q.dim(0)); });
 }
 

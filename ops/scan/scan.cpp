@@ -17,8 +17,7 @@ namespace sluice {
 namespace {
 
 /// One run of n entries `step` apart.
-template <class T, class Sum>
-void scan_run(const T* x, T* y, int64_t n, int64_t step, bool exclusive) {
+template <class T, class Sum> void scan_run(const T* x, T* y, int64_t n, int64_t step, bool exclusive) {
   Sum sum = 0;
   for (int64_t i = 0; i < n; ++i) {
     const Sum before = sum;
@@ -47,8 +46,7 @@ void cumsum_cpu(const Tensor& x, Tensor& y, int dim, CumsumOptions options) {
   const int64_t n = x.shape()[dim];
   for (int d = 0; d < x.rank(); ++d)
     if (d != dim) (d < dim ? outer : inner) *= x.shape()[d];
-  const int64_t blocks = (inner + kWidth - 1) / kWidth,
-                work = std::max<int64_t>(1, n * std::min(inner, kWidth));
+  const int64_t blocks = (inner + kWidth - 1) / kWidth, work = std::max<int64_t>(1, n * std::min(inner, kWidth));
   const int64_t start = options.reverse ? (n - 1) * inner : 0, step = options.reverse ? -inner : inner;
   auto run = [&]<class T, class Sum>() {
     const T* in = x.data<T>();
@@ -57,9 +55,7 @@ void cumsum_cpu(const Tensor& x, Tensor& y, int dim, CumsumOptions options) {
       for (int64_t task = begin; task < end; ++task) {
         const int64_t first = task % blocks * kWidth, at = task / blocks * n * inner + start + first;
         if (inner == 1) scan_run<T, Sum>(in + at, out + at, n, step, options.exclusive);
-        else
-          scan_columns<T, Sum>(in + at, out + at, n, step, std::min(kWidth, inner - first),
-                               options.exclusive);
+        else scan_columns<T, Sum>(in + at, out + at, n, step, std::min(kWidth, inner - first), options.exclusive);
       }
     });
   };

@@ -16,7 +16,8 @@ namespace {
 
 void check_source(const char* op, const Tensor& y) {
   if (grad_enabled() && y.requires_grad())
-    fail<AutogradError>(op, ": the source ", y, " requires a gradient, which an in-place edit would lose; use "
+    fail<AutogradError>(op, ": the source ", y,
+                        " requires a gradient, which an in-place edit would lose; use "
                         "the out-of-place op, or NoGrad, or detach()");
 }
 
@@ -26,8 +27,7 @@ void fill_cpu(Tensor& x, double value) {
 }
 
 /// y_i = value(i), computed in f64 and converted.
-template <class F>
-void generate(Tensor& y, F value) {
+template <class F> void generate(Tensor& y, F value) {
   dispatch_all(y.dtype(), [&]<class T>() {
     T* p = y.mutable_data<T>();
     parallel_for(y.numel(), 1 << 15, [&](int64_t begin, int64_t end) {
@@ -50,8 +50,7 @@ void one_hot_cpu(const Tensor& index, Tensor& y) {
   generate(y, [=](int64_t i) { return p[i / classes] == i % classes ? 1.0 : 0.0; });
 }
 
-template <class T>
-void add_scaled(const void* factor, const T* const* in, T* const* out, int64_t n) {
+template <class T> void add_scaled(const void* factor, const T* const* in, T* const* out, int64_t n) {
   const T f = static_cast<T>(*static_cast<const double*>(factor));
   const T* y = in[0];
   T* x = out[0];
@@ -59,7 +58,8 @@ void add_scaled(const void* factor, const T* const* in, T* const* out, int64_t n
 }
 void add_to_cpu(Tensor& x, const Tensor& y, double factor) {
   const Tensor* operand = &y;
-  detail::run_map(detail::plan_map("add_", &operand, 1, false), {add_scaled<float>, add_scaled<double>}, &factor, &x, 1);
+  detail::run_map(detail::plan_map("add_", &operand, 1, false), {add_scaled<float>, add_scaled<double>}, &factor, &x,
+                  1);
 }
 
 }  // namespace
@@ -78,7 +78,9 @@ Tensor filled(const char* op, const Shape& shape, double value, TensorOptions op
 }
 }  // namespace detail
 
-Tensor full(const Shape& shape, double value, TensorOptions options) { return detail::filled("full", shape, value, options); }
+Tensor full(const Shape& shape, double value, TensorOptions options) {
+  return detail::filled("full", shape, value, options);
+}
 Tensor zeros(const Shape& shape, TensorOptions options) { return detail::filled("zeros", shape, 0, options); }
 Tensor ones(const Shape& shape, TensorOptions options) { return detail::filled("ones", shape, 1, options); }
 Tensor zeros_like(const Tensor& x) { return full(x.shape(), 0, x.options()); }
@@ -114,8 +116,7 @@ Tensor eye(int64_t n, int64_t m, TensorOptions options) {
 }
 
 Tensor one_hot(const Tensor& x, int64_t classes, TensorOptions options) {
-  if (!is_integer(x.dtype()))
-    fail<DTypeError>("one_hot: needs i64 or i32 — got ", x.dtype(), " of shape ", x);
+  if (!is_integer(x.dtype())) fail<DTypeError>("one_hot: needs i64 or i32 — got ", x.dtype(), " of shape ", x);
   Shape shape = x.shape();
   shape.push_back(classes);
   Tensor y = empty(shape, {options.dtype, x.device()}, "one_hot");
@@ -165,8 +166,7 @@ void add_(Tensor& x, const Tensor& y, double factor) {
   check_in_place("add_", x);
   check_source("add_", y);
   if (x.shape() != y.shape()) fail("add_: shapes differ — got x=", x, ", y=", y);
-  if (x.dtype() != y.dtype())
-    fail<DTypeError>("add_: dtypes differ — got x=", x.dtype(), ", y=", y.dtype());
+  if (x.dtype() != y.dtype()) fail<DTypeError>("add_: dtypes differ — got x=", x.dtype(), ", y=", y.dtype());
   detail::check_float("add_", x);
   NoGrad guard;
   // y may be another view of the same memory: every element must be read before it is written.
@@ -174,7 +174,8 @@ void add_(Tensor& x, const Tensor& y, double factor) {
   if (!x.is_contiguous() || overlap) return copy_(x, x + y * factor);
   if (x.dtype() == bf16 && factor == 1) {  // as in gradient accumulation: element by element, in place
     const Tensor* both[] = {&x, &y};
-    detail::MapKernels<formula::Add, std::make_index_sequence<2>>::forward({}, detail::plan_map("add_", both, 2, false), x);
+    detail::MapKernels<formula::Add, std::make_index_sequence<2>>::forward({}, detail::plan_map("add_", both, 2, false),
+                                                                           x);
   } else {
     kernel::add_to(x, y, factor);
   }

@@ -32,8 +32,7 @@ struct Split final : Node {
 
 namespace detail {
 
-Tensor embed(const Tensor& x, const Shape& full_shape, const Shape& starts, const Shape& steps,
-             double value) {
+Tensor embed(const Tensor& x, const Shape& full_shape, const Shape& starts, const Shape& steps, double value) {
   Tensor y = filled("pad", full_shape, value, x.options());
   Layout box = y.layout();
   for (int d = 0; d < box.rank(); ++d) {
@@ -43,9 +42,8 @@ Tensor embed(const Tensor& x, const Shape& full_shape, const Shape& starts, cons
   }
   Tensor target = alias(y, box);
   copy_elements(x, target);
-  return record("pad", std::move(y), {x}, {}, [starts, sizes = x.shape(), steps](const Tensor& g) {
-    return region(g, starts, sizes, steps);
-  });
+  return record("pad", std::move(y), {x}, {},
+                [starts, sizes = x.shape(), steps](const Tensor& g) { return region(g, starts, sizes, steps); });
 }
 
 }  // namespace detail
@@ -58,8 +56,7 @@ std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, in
     if (s < 0) fail("split: negative size ", s);
     total = checked_add("split", total, s);
   }
-  if (total != x.shape()[d])
-    fail("split: sizes sum to ", total, ", dim ", dim, " of x=", x, " is ", x.shape()[d]);
+  if (total != x.shape()[d]) fail("split: sizes sum to ", total, ", dim ", dim, " of x=", x, " is ", x.shape()[d]);
   std::vector<Tensor> pieces;
   int64_t start = 0;
   for (int64_t s : sizes) {
@@ -112,10 +109,8 @@ Tensor cat(const std::vector<Tensor>& xs, int64_t dim) {
     bool ok = x.rank() == shape.rank();
     for (int i = 0; ok && i < shape.rank(); ++i) ok = i == d || x.shape()[i] == shape[i];
     if (!ok) fail("cat: shapes differ outside dim ", dim, " — got ", xs[0], " and ", x);
-    if (x.dtype() != xs[0].dtype())
-      fail<DTypeError>("cat: dtypes differ — got ", xs[0].dtype(), " and ", x.dtype());
-    if (x.device() != xs[0].device())
-      fail<DeviceError>("cat: operands on ", xs[0].device(), " and ", x.device());
+    if (x.dtype() != xs[0].dtype()) fail<DTypeError>("cat: dtypes differ — got ", xs[0].dtype(), " and ", x.dtype());
+    if (x.device() != xs[0].device()) fail<DeviceError>("cat: operands on ", xs[0].device(), " and ", x.device());
     sizes.push_back(x.shape()[d]);
     shape[d] = checked_add("cat", shape[d], sizes.back());
   }
@@ -155,8 +150,7 @@ Tensor stack(const std::vector<Tensor>& xs, int64_t dim) {
 Tensor pad(const Tensor& x, int64_t dim, int64_t before, int64_t after, double value) {
   int d = wrap_dim("pad", dim, x.rank());
   if (x.rank() == 0) fail("pad: a scalar has no dims");
-  if (before < 0 || after < 0)
-    fail<ValueError>("pad: negative padding ", before, ", ", after, "; use slice to remove");
+  if (before < 0 || after < 0) fail<ValueError>("pad: negative padding ", before, ", ", after, "; use slice to remove");
   if (before == 0 && after == 0) return x;
   Shape full_shape = x.shape(), starts = Shape::filled(x.rank(), 0);
   full_shape[d] = checked_add("pad", full_shape[d], checked_add("pad", before, after));

@@ -39,13 +39,11 @@ std::string spelt(const Item& item) {
 
 class Rearrangement {
  public:
-  Rearrangement(std::string_view pattern, const Tensor& x, Sizes sizes)
-      : pattern_(pattern), x_(x), sizes_(sizes) {}
+  Rearrangement(std::string_view pattern, const Tensor& x, Sizes sizes) : pattern_(pattern), x_(x), sizes_(sizes) {}
 
   Tensor run() {
     const std::size_t arrow = pattern_.find("->");
-    if (arrow == pattern_.npos || pattern_.find("->", arrow + 2) != pattern_.npos)
-      wrong("needs exactly one '->'");
+    if (arrow == pattern_.npos || pattern_.find("->", arrow + 2) != pattern_.npos) wrong("needs exactly one '->'");
     const std::vector<Item> left = parse(pattern_.substr(0, arrow), "left");
     const std::vector<Item> right = parse(pattern_.substr(arrow + 2), "right");
     check_sizes(left, right);
@@ -81,8 +79,7 @@ class Rearrangement {
   }
 
  private:
-  template <class... Args>
-  [[noreturn]] void wrong(const Args&... what) const {
+  template <class... Args> [[noreturn]] void wrong(const Args&... what) const {
     fail("rearrange: ", what..., " in \"", pattern_, "\" — got x=", x_);
   }
 
@@ -187,12 +184,11 @@ class Rearrangement {
     }
     if (inferred < axes_.size()) {
       if (known == 0 || size % known != 0)
-        wrong("dim ", dim, " of size ", size, " is not divisible by ", known, " to give '",
-              axes_[inferred].name, "' of ", spelt(item));
+        wrong("dim ", dim, " of size ", size, " is not divisible by ", known, " to give '", axes_[inferred].name,
+              "' of ", spelt(item));
       axes_[inferred].size = size / known;
     } else if (known != size) {
-      wrong("dim ", dim, " has size ", size, ", ", item.names.empty() ? "1" : spelt(item), " asks for ",
-            known);
+      wrong("dim ", dim, " has size ", size, ", ", item.names.empty() ? "1" : spelt(item), " asks for ", known);
     }
   }
 
@@ -215,8 +211,7 @@ class Rearrangement {
       return {};  // it stands for no axes
     }
     fresh_ = {name, given(name)};
-    if (fresh_.size < 0)
-      wrong("axis '", name, "' is unknown: it is not on the left and no size is given for it");
+    if (fresh_.size < 0) wrong("axis '", name, "' is unknown: it is not on the left and no size is given for it");
     return {&fresh_, 1};
   }
 

@@ -30,12 +30,12 @@ Tensor reshape(const Tensor& x, const Shape& shape) {
   int infer = -1;
   for (int i = 0; i < to.rank(); ++i) {
     if (to[i] == -1 && infer < 0) infer = i, to[i] = 1;
-    else if (to[i] < 0) fail("reshape: got ", shape, " for x=", x, "; one size may be -1, the others must not be negative");
+    else if (to[i] < 0)
+      fail("reshape: got ", shape, " for x=", x, "; one size may be -1, the others must not be negative");
   }
   const int64_t known = checked_numel("reshape", to);
   if (infer >= 0) {
-    if (known == 0 || x.numel() % known != 0)
-      fail("reshape: ", x.numel(), " elements of x=", x, " do not fit ", shape);
+    if (known == 0 || x.numel() % known != 0) fail("reshape: ", x.numel(), " elements of x=", x, " do not fit ", shape);
     to[infer] = x.numel() / known;
   } else if (known != x.numel()) {
     fail("reshape: x=", x, " has ", x.numel(), " elements, ", shape, " needs ", known);
@@ -80,8 +80,7 @@ Tensor unflatten(const Tensor& x, int64_t dim, const Shape& sizes) {
 }
 
 Tensor permute(const Tensor& x, const Shape& order) {
-  if (order.rank() != x.rank())
-    fail("permute: order ", order, " does not list every dim of x=", x);
+  if (order.rank() != x.rank()) fail("permute: order ", order, " does not list every dim of x=", x);
   Layout l = x.layout();
   Shape inverse = Shape::filled(x.rank(), -1);
   for (int i = 0; i < x.rank(); ++i) {
@@ -97,8 +96,7 @@ Tensor permute(const Tensor& x, const Shape& order) {
 Tensor transpose(const Tensor& x, int64_t a, int64_t b) {
   Shape order;
   for (int i = 0; i < x.rank(); ++i) order.push_back(i);
-  if (x.rank() > 0)
-    std::swap(order[wrap_dim("transpose", a, x.rank())], order[wrap_dim("transpose", b, x.rank())]);
+  if (x.rank() > 0) std::swap(order[wrap_dim("transpose", a, x.rank())], order[wrap_dim("transpose", b, x.rank())]);
   return permute(x, order);
 }
 
@@ -151,8 +149,7 @@ Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
   return detail::region(x, starts, sizes, steps);
 }
 
-Tensor slice(const Tensor& x, int64_t dim, std::optional<int64_t> start, std::optional<int64_t> end,
-             int64_t step) {
+Tensor slice(const Tensor& x, int64_t dim, std::optional<int64_t> start, std::optional<int64_t> end, int64_t step) {
   int d = wrap_dim("slice", dim, x.rank());
   if (x.rank() == 0) fail("slice: a scalar has no dims");
   if (step <= 0) fail<ValueError>("slice: needs step > 0 — got ", step, "; see flip()");
@@ -171,8 +168,7 @@ Tensor select(const Tensor& x, int64_t dim, int64_t index) {
   int d = wrap_dim("select", dim, x.rank());
   if (x.rank() == 0) fail("select: a scalar has no dims");
   int64_t n = x.shape()[d], i = index < 0 ? index + n : index;
-  if (i < 0 || i >= n)
-    fail("select: index ", index, " is out of range for dim ", dim, " of x=", x);
+  if (i < 0 || i >= n) fail("select: index ", index, " is out of range for dim ", dim, " of x=", x);
   return squeeze(narrow(x, d, i, 1), d);
 }
 

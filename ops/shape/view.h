@@ -29,8 +29,8 @@ Tensor squeeze(const Tensor& x);
 Tensor select(const Tensor& x, int64_t dim, int64_t index);
 /// x[..., start:end:step, ...]; negative start and end count from the end, both are clamped as in
 /// NumPy; step > 0.
-Tensor slice(const Tensor& x, int64_t dim, std::optional<int64_t> start,
-             std::optional<int64_t> end = std::nullopt, int64_t step = 1);
+Tensor slice(const Tensor& x, int64_t dim, std::optional<int64_t> start, std::optional<int64_t> end = std::nullopt,
+             int64_t step = 1);
 /// `length` entries from `start`; unlike slice, out of range is an error.
 Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length);
 /// Consecutive pieces of the given sizes, which must sum to the dim. One node, whose backward

@@ -43,30 +43,33 @@ std::string build_id() {
     const void* inside;
     std::string id;
   } found{reinterpret_cast<const void*>(&blame), ""};
-  dl_iterate_phdr([](dl_phdr_info* info, std::size_t, void* p) {
-    Found& f = *static_cast<Found*>(p);
-    const auto at = reinterpret_cast<std::uintptr_t>(f.inside);
-    bool holds = false;
-    for (int i = 0; i < info->dlpi_phnum; ++i) {
-      const ElfW(Phdr)& h = info->dlpi_phdr[i];
-      holds |= h.p_type == PT_LOAD && at >= info->dlpi_addr + h.p_vaddr && at < info->dlpi_addr + h.p_vaddr + h.p_memsz;
-    }
-    if (!holds) return 0;
-    for (int i = 0; i < info->dlpi_phnum; ++i) {
-      const ElfW(Phdr)& h = info->dlpi_phdr[i];
-      if (h.p_type != PT_NOTE) continue;
-      const char* p_note = reinterpret_cast<const char*>(info->dlpi_addr + h.p_vaddr);
-      for (const char *note = p_note, *end = p_note + h.p_memsz; note + sizeof(ElfW(Nhdr)) <= end;) {
-        const auto* n = reinterpret_cast<const ElfW(Nhdr)*>(note);
-        const char* name = note + sizeof *n;
-        const char* value = name + (n->n_namesz + 3) / 4 * 4;
-        if (n->n_type == NT_GNU_BUILD_ID && n->n_namesz == 4 && std::memcmp(name, "GNU", 4) == 0)
-          append_hex(f.id, value, n->n_descsz);
-        note = value + (n->n_descsz + 3) / 4 * 4;
-      }
-    }
-    return 1;
-  }, &found);
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* p) {
+        Found& f = *static_cast<Found*>(p);
+        const auto at = reinterpret_cast<std::uintptr_t>(f.inside);
+        bool holds = false;
+        for (int i = 0; i < info->dlpi_phnum; ++i) {
+          const ElfW(Phdr)& h = info->dlpi_phdr[i];
+          holds |=
+              h.p_type == PT_LOAD && at >= info->dlpi_addr + h.p_vaddr && at < info->dlpi_addr + h.p_vaddr + h.p_memsz;
+        }
+        if (!holds) return 0;
+        for (int i = 0; i < info->dlpi_phnum; ++i) {
+          const ElfW(Phdr)& h = info->dlpi_phdr[i];
+          if (h.p_type != PT_NOTE) continue;
+          const char* p_note = reinterpret_cast<const char*>(info->dlpi_addr + h.p_vaddr);
+          for (const char *note = p_note, *end = p_note + h.p_memsz; note + sizeof(ElfW(Nhdr)) <= end;) {
+            const auto* n = reinterpret_cast<const ElfW(Nhdr)*>(note);
+            const char* name = note + sizeof *n;
+            const char* value = name + (n->n_namesz + 3) / 4 * 4;
+            if (n->n_type == NT_GNU_BUILD_ID && n->n_namesz == 4 && std::memcmp(name, "GNU", 4) == 0)
+              append_hex(f.id, value, n->n_descsz);
+            note = value + (n->n_descsz + 3) / 4 * 4;
+          }
+        }
+        return 1;
+      },
+      &found);
   return found.id;
 }
 #endif

@@ -37,7 +37,9 @@ void check(int code, const char* what) {
   fail<CommunicationError>(what, ": ", std::string_view(text, static_cast<std::size_t>(length)));
 }
 
-Clock::duration seconds(double s) { return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(s, 1e9))); }
+Clock::duration seconds(double s) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(s, 1e9)));
+}
 
 /// The largest MPI message in bytes; MPI's counts are int.
 std::size_t largest_message() {
@@ -49,10 +51,10 @@ std::size_t largest_message() {
 /// A message about the state of the job, which goes from rank to rank beside the data.
 struct Notice {
   enum Kind : int { who_waits, waits, failed, ended } kind;
-  double grace = 0;       // failed: seconds for which waiting calls go on
-  int count = 0;          // waits: the number of `ranks`
-  int ranks[16] = {};     // waits: the ranks for which the sender waits, at most the first 16
-  char text[900] = "";    // waits: the op; failed: the reason
+  double grace = 0;     // failed: seconds for which waiting calls go on
+  int count = 0;        // waits: the number of `ranks`
+  int ranks[16] = {};   // waits: the ranks for which the sender waits, at most the first 16
+  char text[900] = "";  // waits: the op; failed: the reason
 };
 
 /// An exchange in which a thread of this process waits.
@@ -98,13 +100,20 @@ class MpiEngine final : public Engine {
     Wait wait{patience.op, {}, {}};
     std::unique_lock lock(mutex_);
     refuse_if_failed();
-    const auto add = [&](int peer) { wait.peers.push_back(peer), wait.requests.push_back(MPI_REQUEST_NULL); return &wait.requests.back(); };
+    const auto add = [&](int peer) {
+      wait.peers.push_back(peer), wait.requests.push_back(MPI_REQUEST_NULL);
+      return &wait.requests.back();
+    };
     for (const Incoming& r : receives)
       for (std::size_t at = 0; at < r.bytes; at += most)
-        check(MPI_Irecv(r.data + at, static_cast<int>(std::min(most, r.bytes - at)), MPI_BYTE, r.from, tag, data_, add(r.from)), patience.op);
+        check(MPI_Irecv(r.data + at, static_cast<int>(std::min(most, r.bytes - at)), MPI_BYTE, r.from, tag, data_,
+                        add(r.from)),
+              patience.op);
     for (const Outgoing& s : sends)
       for (std::size_t at = 0; at < s.bytes; at += most)
-        check(MPI_Isend(s.data + at, static_cast<int>(std::min(most, s.bytes - at)), MPI_BYTE, s.to, tag, data_, add(s.to)), patience.op);
+        check(MPI_Isend(s.data + at, static_cast<int>(std::min(most, s.bytes - at)), MPI_BYTE, s.to, tag, data_,
+                        add(s.to)),
+              patience.op);
     if (done(wait)) return;
 
     // MPI moves long messages in pieces, a few for each call. For the time that this may take, the loop does not sleep.
@@ -145,7 +154,8 @@ class MpiEngine final : public Engine {
       }
       if (*patience.cancel) give_up(str(patience.op, ": given up by rank ", rank_));
       if (now < deadline) continue;
-      const bool lower_asks = std::any_of(asked_at_.begin(), asked_at_.lower_bound(rank_), [&](const auto& a) { return now < a.second + seconds(3 * kAnswerSeconds); });
+      const bool lower_asks = std::any_of(asked_at_.begin(), asked_at_.lower_bound(rank_),
+                                          [&](const auto& a) { return now < a.second + seconds(3 * kAnswerSeconds); });
       if (lower_asks) {
         deadline = now + seconds(kAnswerSeconds);  // a lower rank has asked and will report the result
       } else if (!asked) {
@@ -249,7 +259,8 @@ class MpiEngine final : public Engine {
   // Callers of all functions below must hold the mutex.
   bool done(Wait& wait) {
     int all = 0;
-    check(MPI_Testall(static_cast<int>(wait.requests.size()), wait.requests.data(), &all, MPI_STATUSES_IGNORE), wait.op);
+    check(MPI_Testall(static_cast<int>(wait.requests.size()), wait.requests.data(), &all, MPI_STATUSES_IGNORE),
+          wait.op);
     if (all) return true;
     for (MPI_Request& r : wait.requests) {  // Testall leaves finished requests unchanged unless all are finished
       int one = 0;
@@ -343,7 +354,7 @@ class MpiEngine final : public Engine {
   std::mutex mutex_;
   MPI_Comm data_, notices_;
   int rank_ = 0, size_ = 1;
-  bool mine_ = true;    // MPI was started here
+  bool mine_ = true;  // MPI was started here
   bool broken_ = false;
   std::list<Wait*> waits_;
 

@@ -3,7 +3,8 @@
 namespace sluice::detail {
 
 std::shared_ptr<Engine> start_engine() {
-  fail<DeviceError>("world: a launcher started this process (", launched_by(), " is set), but Sluice was built without MPI; "
+  fail<DeviceError>("world: a launcher started this process (", launched_by(),
+                    " is set), but Sluice was built without MPI; "
                     "configure it with -DSLUICE_MPI=ON");
 }
 

@@ -56,14 +56,11 @@ struct Model {
 };
 
 /// The text of the anomaly that f runs into.
-template <class F>
-std::string anomaly(F f, AnomalyOptions options = {}) {
+template <class F> std::string anomaly(F f, AnomalyOptions options = {}) {
   AnomalyMode mode(std::move(options));
   try {
     f();
-  } catch (const AutogradError& e) {
-    return e.what();
-  }
+  } catch (const AutogradError& e) { return e.what(); }
   return "none";
 }
 
@@ -71,23 +68,31 @@ std::string anomaly(F f, AnomalyOptions options = {}) {
 
 TEST_CASE("anomaly: a NaN in forward is named with op, counts and shape", "[anomaly]") {
   Tensor x = Tensor({{1, -1, 2}, {-3, 4, 5}}).requires_grad_();
-  CHECK_THAT(anomaly([&] { log(x); }), Contains("forward of log") && Contains("2 NaN") && Contains("of 6") && Contains("[2,3]"));
+  CHECK_THAT(anomaly([&] { log(x); }),
+             Contains("forward of log") && Contains("2 NaN") && Contains("of 6") && Contains("[2,3]"));
   CHECK_THAT(anomaly([&] { sqrt(x.detach()); }), Contains("forward of sqrt"));  // constants too
-  CHECK_THAT(anomaly([&] { NoGrad guard; log(x); }), Contains("forward of log"));
+  CHECK_THAT(anomaly([&] {
+               NoGrad guard;
+               log(x);
+             }),
+             Contains("forward of log"));
   CHECK_THAT(anomaly([&] { matmul(Tensor({{0, 1}}), Tensor({{kInf, 1}, {1, 1}})); }), Contains("forward of matmul"));
   CHECK(anomaly([&] { exp(x); }) == "none");
 }
 
 TEST_CASE("anomaly: a NaN in backward is named with op and input", "[anomaly]") {
   Tensor x = Tensor({4, 0}).requires_grad_();
-  CHECK_THAT(anomaly([&] { backward(sum(sqrt(x) * Tensor({1, 0}))); }),
+  CHECK_THAT(anomaly([&] {
+               backward(sum(sqrt(x) * Tensor({1, 0})));
+             }),
              Contains("backward of sqrt") && Contains("1 NaN") && Contains("input 0") && Contains("[2]"));
   CHECK_THAT(anomaly([&] { backward(sum(sqrt(x))); }), Contains("backward of sqrt") && Contains("1 infinite"));
   CHECK_THAT(anomaly([&] {
-               backward(sum(custom_op("mine", {x}, [](const Tensors& in) { return in[0] * 1.0; },
-                                      [](const Tensor& g, const Tensors&, const Tensor&) -> Tensors {
-                                        return {full(g.shape(), std::nan(""), g.options())};
-                                      })));
+               backward(sum(custom_op(
+                   "mine", {x}, [](const Tensors& in) { return in[0] * 1.0; },
+                   [](const Tensor& g, const Tensors&, const Tensor&) -> Tensors {
+                     return {full(g.shape(), std::nan(""), g.options())};
+                   })));
              }),
              Contains("backward of mine"));
   CHECK_FALSE(x.grad().defined());
@@ -98,10 +103,9 @@ TEST_CASE("anomaly: an op inside a vjp is blamed on the backward pass", "[anomal
   // create_graph writes the slope of sqrt in ops.
   CHECK_THAT(anomaly([&] { backward(sum(sqrt(x)), {}, {.create_graph = true}); }), Contains("backward of sqrt"));
   CHECK_THAT(anomaly([&] {
-               backward(sum(custom_op("mine", {x}, [](const Tensors& in) { return in[0] * 1.0; },
-                                      [](const Tensor& g, const Tensors&, const Tensor&) -> Tensors {
-                                        return {log(g * -1.0)};
-                                      })));
+               backward(sum(custom_op(
+                   "mine", {x}, [](const Tensors& in) { return in[0] * 1.0; },
+                   [](const Tensor& g, const Tensors&, const Tensor&) -> Tensors { return {log(g * -1.0)}; })));
              }),
              Contains("backward of mine"));
 }
@@ -171,9 +175,7 @@ TEST_CASE("anomaly: other threads are watched as well", "[anomaly]") {
   std::thread([&] {
     try {
       log(Tensor({-1}));
-    } catch (const AutogradError&) {
-      caught = true;
-    }
+    } catch (const AutogradError&) { caught = true; }
   }).join();
   CHECK(caught);
 }

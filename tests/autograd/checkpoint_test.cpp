@@ -64,14 +64,17 @@ void same_gradients(const std::function<Tensor(const std::function<Tensor(const 
 
 TEST_CASE("checkpoint: values and gradients equal those without it, bit for bit", "[checkpoint]") {
   Tensor x = leaf({3, 4}, 1), w = leaf({4, 4}, 2);
-  same_gradients([&](auto run) { return run([](const Inputs& in) { return tanh(matmul(tanh(in[0]), in[1])); }, {x, w}); },
-                 {x, w});
+  same_gradients(
+      [&](auto run) {
+        return run([](const Inputs& in) { return tanh(matmul(tanh(in[0]), in[1])); }, {x, w});
+      },
+      {x, w});
 }
 
 TEST_CASE("checkpoint: gradients reach captured parameters", "[checkpoint]") {
   Tensor x = leaf({3, 4}, 1), w = leaf({4, 4}, 2), b = leaf({4}, 3);
-  same_gradients(
-      [&](auto run) { return run([&](const Inputs& in) { return tanh(matmul(in[0], w) + b); }, {x}) * 2.0; }, {x, w, b});
+  same_gradients([&](auto run) { return run([&](const Inputs& in) { return tanh(matmul(in[0], w) + b); }, {x}) * 2.0; },
+                 {x, w, b});
   // Also with no input that requires a gradient, and into .grad().
   backward(sum(checkpoint([&](const Inputs& in) { return in[0] * b; }, {ones({4}, {f64})})));
   CHECK(b.grad().to_vector<double>() == std::vector<double>(4, 1.0));
@@ -102,7 +105,12 @@ TEST_CASE("checkpoint: inputs that depend on each other are counted once each", 
   auto f = [](const Inputs& in) { return sin(in[0]) * in[1]; };
   same_gradients([&](auto run) { return run(f, {exp(x), x}); }, {x}, 1e-14);
   same_gradients([&](auto run) { return run(f, {x, x}); }, {x}, 1e-14);
-  same_gradients([&](auto run) { Tensor h = exp(x); return run(f, {h, h}); }, {x}, 1e-14);
+  same_gradients(
+      [&](auto run) {
+        Tensor h = exp(x);
+        return run(f, {h, h});
+      },
+      {x}, 1e-14);
   // An input that is captured as well.
   same_gradients([&](auto run) { return run([&](const Inputs& in) { return in[0] * x * x; }, {x}); }, {x}, 1e-14);
 }
@@ -196,7 +204,8 @@ TEST_CASE("checkpoint: an input edited after the forward pass is an error", "[ch
   CHECK_THROWS_WITH(backward(sum(y)), Contains("checkpoint") && Contains("edited in place"));
 }
 
-TEST_CASE("checkpoint: a second run of another shape is an error; a throwing f leaves the engine usable", "[checkpoint]") {
+TEST_CASE("checkpoint: a second run of another shape is an error; a throwing f leaves the engine usable",
+          "[checkpoint]") {
   Tensor x = leaf({4}, 1);
   int runs = 0;
   Tensor y = checkpoint([&](const Inputs& in) { return narrow(sin(in[0]), 0, 0, ++runs == 1 ? 2 : 3); }, {x});

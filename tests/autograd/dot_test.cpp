@@ -50,9 +50,12 @@ Graph parse(const std::string& text) {
     else if (c == '}') REQUIRE(--braces >= 0);
     else if (c == '[') ++brackets;
     else if (c == ']') REQUIRE(--brackets >= 0);
-    else if (c == ';') { REQUIRE(brackets == 0); end_statement(); }
-    else if (c == '-' && text.substr(i, 2) == "->") { from = word, word.clear(), arrow = true, ++i; }
-    else if (brackets == 0 && (isalnum(c) || c == '_')) word += c;
+    else if (c == ';') {
+      REQUIRE(brackets == 0);
+      end_statement();
+    } else if (c == '-' && text.substr(i, 2) == "->") {
+      from = word, word.clear(), arrow = true, ++i;
+    } else if (brackets == 0 && (isalnum(c) || c == '_')) word += c;
     else if (brackets == 0 && c == '{') word.clear();
     if (c == '{') word.clear();
     if (brackets == 0) REQUIRE((isalnum(c) || isspace(c) || std::string("{};->=[]\"_").find(c) != std::string::npos));
@@ -73,7 +76,8 @@ TEST_CASE("to_dot: ops, shapes, leaves and edges are there", "[dot]") {
   Graph g = parse(to_dot(tanh(matmul(x, w)), {{"x", x}, {"layer.weight", w}}));
   CHECK(g.nodes.size() == 4);
   CHECK(g.edges.size() == 3);
-  for (std::string part : {"tanh", "matmul", "[2,4] f32", "x\\n[2,3]", "layer.weight\\n[3,4]"}) CHECK_THAT(g.labels, Contains(part));
+  for (std::string part : {"tanh", "matmul", "[2,4] f32", "x\\n[2,3]", "layer.weight\\n[3,4]"})
+    CHECK_THAT(g.labels, Contains(part));
 }
 
 TEST_CASE("to_dot: a shared node is drawn once, with each of its uses", "[dot]") {
@@ -97,8 +101,9 @@ TEST_CASE("to_dot: a constant gives an empty graph, a leaf a single box", "[dot]
 
 TEST_CASE("to_dot: names of tensors and of custom ops are free text", "[dot]") {
   Tensor x = ones({2}).requires_grad_();
-  Tensor y = custom_op("say \"hi\" \\ ]; }", {x}, [](const Tensors& in) { return in[0] * 1.0; },
-                       [](const Tensor& g, const Tensors&, const Tensor&) -> Tensors { return {g}; });
+  Tensor y = custom_op(
+      "say \"hi\" \\ ]; }", {x}, [](const Tensors& in) { return in[0] * 1.0; },
+      [](const Tensor& g, const Tensors&, const Tensor&) -> Tensors { return {g}; });
   Graph g = parse(to_dot(y, {{"quote \" back \\ brace } \\", x}, {"y\"", y}}));
   CHECK(g.nodes.size() == 2);
   CHECK(g.edges.size() == 1);

@@ -37,9 +37,7 @@ void with_stack(std::size_t bytes, std::function<void()> f) {
     Job& j = *static_cast<Job*>(p);
     try {
       j.f();
-    } catch (...) {
-      j.error = std::current_exception();
-    }
+    } catch (...) { j.error = std::current_exception(); }
     return nullptr;
   };
   REQUIRE(pthread_create(&thread, &attributes, run, &job) == 0);
@@ -99,8 +97,9 @@ TEST_CASE("deep: views, pieces and custom ops unwind in a loop too", "[engine][d
       y = flip(y, {0});
       auto p = split(y, {1, 1});
       y = cat({p[1], p[0]});
-      y = custom_op("same", {y}, [](const Tensors& in) { return in[0]; },
-                    [](const Tensor& g, const Tensors&, const Tensor&) -> Tensors { return {g}; });
+      y = custom_op(
+          "same", {y}, [](const Tensors& in) { return in[0]; },
+          [](const Tensor& g, const Tensors&, const Tensor&) -> Tensors { return {g}; });
     }
     CHECK(to_dot(y).size() > 20000);
     backward(y, Tensor::from<double>({3, 4}));
@@ -146,7 +145,10 @@ TEST_CASE("memory: saved tensors are freed during the walk", "[engine]") {
     std::vector<int64_t> live;
     for (int i = 0; i < kLength; ++i) {
       y = tanh(y);
-      y.register_hook([&](const Tensor&) { live.push_back(memory_stats().live - start); return Tensor(); });
+      y.register_hook([&](const Tensor&) {
+        live.push_back(memory_stats().live - start);
+        return Tensor();
+      });
     }
     Tensor loss = sum(y);
     y = Tensor();
@@ -193,8 +195,9 @@ TEST_CASE("memory: an exception in the middle of a walk leaks nothing", "[engine
     for (int i = 0; i < 1000; ++i) {
       y = exp(y * 0.0);
       if (i == 500)
-        y = custom_op("fragile", {y}, [](const Tensors& in) { return in[0] * 1.0; },
-                      [](const Tensor&, const Tensors&, const Tensor&) -> Tensors { throw 1; });
+        y = custom_op(
+            "fragile", {y}, [](const Tensors& in) { return in[0] * 1.0; },
+            [](const Tensor&, const Tensors&, const Tensor&) -> Tensors { throw 1; });
     }
     CHECK_THROWS_AS(backward(y), int);
   }

@@ -22,15 +22,12 @@ namespace {
 
 Tensor leaf(const Doubles& v) { return Tensor::from(v).requires_grad_(); }
 
-template <class E, class F>
-void refused(F f, const std::string& part, const std::string& other = "") {
+template <class E, class F> void refused(F f, const std::string& part, const std::string& other = "") {
   INFO(part);
   try {
     f();
     FAIL_CHECK("nothing was thrown");
-  } catch (const E& e) {
-    CHECK_THAT(e.what(), Contains(part) && Contains(other));
-  }
+  } catch (const E& e) { CHECK_THAT(e.what(), Contains(part) && Contains(other)); }
   CHECK(grad_enabled());
 }
 
@@ -63,7 +60,12 @@ TEST_CASE("backward: roots that are not scalars, without history, or with a misf
   refused<DTypeError>([&] { backward(y, ones({2})); }, "f32", "f64");
   refused<Error>([&] { backward(Tensor()); }, "undefined");
   refused<AutogradError>([&] { grad({y, y}, {x}, {.grad_outputs = {ones({2}, {f64})}}); }, "grad_outputs", "2");
-  refused<AutogradError>([&] { NoGrad guard; backward(sum(x * x)); }, "no history");
+  refused<AutogradError>(
+      [&] {
+        NoGrad guard;
+        backward(sum(x * x));
+      },
+      "no history");
   CHECK_FALSE(x.grad().defined());
   backward(y, ones({2}, {f64}));  // none of these freed it
   CHECK(x.grad().to_vector<double>() == Doubles{2, 4});
@@ -89,14 +91,24 @@ TEST_CASE("set_grad: only fitting gradients of leaves", "[engine]") {
   Tensor x = leaf({1, 2});
   refused<ShapeError>([&] { x.set_grad(ones({3}, {f64})); }, "[3]", "[2]");
   refused<DTypeError>([&] { x.set_grad(ones({2})); }, "f32", "f64");
-  refused<AutogradError>([&] { Tensor y = exp(x); y.set_grad(ones({2}, {f64})); }, "exp");
-  refused<AutogradError>([&] { Tensor c({1}); c.set_grad(ones({1})); }, "does not require");
+  refused<AutogradError>(
+      [&] {
+        Tensor y = exp(x);
+        y.set_grad(ones({2}, {f64}));
+      },
+      "exp");
+  refused<AutogradError>(
+      [&] {
+        Tensor c({1});
+        c.set_grad(ones({1}));
+      },
+      "does not require");
 }
 
 TEST_CASE("dtypes: f32 and f64 do not mix silently, forward or backward", "[engine]") {
   Tensor x = leaf({1, 2}), f = Tensor({1, 2});
-  refused<DTypeError>([&] { x * f; }, "mul", "f32");
-  refused<DTypeError>([&] { f * to(f, bf16); }, "f32", "bf16");
+  refused<DTypeError>([&] { x* f; }, "mul", "f32");
+  refused<DTypeError>([&] { f* to(f, bf16); }, "f32", "bf16");
   Tensor wrong = custom_op(
       "wrong_type", {x}, [](const Tensors& in) { return in[0] * 2.0; },
       [](const Tensor& g, const Tensors&, const Tensor&) -> Tensors { return {to(g, f32)}; });
@@ -139,11 +151,31 @@ TEST_CASE("in place: editing what was saved for backward is an error that names 
       {"copy_", [](Tensor& t) { copy_(t, t * 2.0); }},
       {"add_", [](Tensor& t) { add_(t, t); }},
       {"scale_", [](Tensor& t) { scale_(t, 3); }},
-      {"fill_ on a view", [](Tensor& t) { Tensor v = slice(t.detach(), 0, 1, 2); fill_(v, 2); }},
-      {"add_ on a view", [](Tensor& t) { Tensor v = flip(t.detach(), {0}); add_(v, v); }},
-      {"scale_ on a view", [](Tensor& t) { Tensor v = reshape(t.detach(), {-1}); scale_(v, 2); }},
-      {"copy_ on a view", [](Tensor& t) { Tensor v = t.detach(); copy_(v, zeros({1}, {f64})); }},
-      {"by hand", [](Tensor& t) { t.mutable_data<double>()[0] = 5; t.bump_version(); }},
+      {"fill_ on a view",
+       [](Tensor& t) {
+         Tensor v = slice(t.detach(), 0, 1, 2);
+         fill_(v, 2);
+       }},
+      {"add_ on a view",
+       [](Tensor& t) {
+         Tensor v = flip(t.detach(), {0});
+         add_(v, v);
+       }},
+      {"scale_ on a view",
+       [](Tensor& t) {
+         Tensor v = reshape(t.detach(), {-1});
+         scale_(v, 2);
+       }},
+      {"copy_ on a view",
+       [](Tensor& t) {
+         Tensor v = t.detach();
+         copy_(v, zeros({1}, {f64}));
+       }},
+      {"by hand",
+       [](Tensor& t) {
+         t.mutable_data<double>()[0] = 5;
+         t.bump_version();
+       }},
   };
   for (const auto& [name, edit] : edits) {
     INFO(name);
@@ -231,7 +263,6 @@ TEST_CASE("NoGrad and GradMode are restored by exceptions, nested and per thread
     }
     CHECK_FALSE(grad_enabled());
     throw 1;
-  } catch (int) {
-  }
+  } catch (int) {}
   CHECK(grad_enabled());
 }

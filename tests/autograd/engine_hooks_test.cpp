@@ -27,7 +27,10 @@ Doubles values(const Tensor& x) { return x.to_vector<double>(); }
 TEST_CASE("hook: observes the complete gradient, once", "[engine]") {
   Tensor x = leaf({1, 2}), h = x * 1.0;
   std::vector<Doubles> seen;
-  h.register_hook([&](const Tensor& g) { seen.push_back(values(g)); return Tensor(); });
+  h.register_hook([&](const Tensor& g) {
+    seen.push_back(values(g));
+    return Tensor();
+  });
   backward(sum(h * h + h * 10.0));
   REQUIRE(seen.size() == 1);
   CHECK(seen[0] == Doubles{12, 14});
@@ -56,7 +59,11 @@ TEST_CASE("hook: may register another hook", "[engine]") {
   Tensor x = leaf({1});
   int calls = 0;
   x.register_hook([&](const Tensor&) {
-    for (int i = 0; i < 20; ++i) x.register_hook([&](const Tensor&) { ++calls; return Tensor(); });
+    for (int i = 0; i < 20; ++i)
+      x.register_hook([&](const Tensor&) {
+        ++calls;
+        return Tensor();
+      });
     return Tensor();
   });
   backward(sum(x));
@@ -116,8 +123,8 @@ TEST_CASE("split and chunk: pieces that nothing uses have gradient zero", "[engi
 
 TEST_CASE("views that share storage: each gradient goes to its own place", "[engine]") {
   Tensor x = leaf({1, 2, 3, 4, 5, 6}, {2, 3});
-  Tensor a = select(x, 0, 0), b = slice(x, 1, 0, std::nullopt, 2), c = transpose(x, 0, 1), d = diagonal(narrow(x, 1, 1, 2)),
-         e = flip(x, {0, 1}), f = expand(unsqueeze(x, 0), {4, 2, 3});
+  Tensor a = select(x, 0, 0), b = slice(x, 1, 0, std::nullopt, 2), c = transpose(x, 0, 1),
+         d = diagonal(narrow(x, 1, 1, 2)), e = flip(x, {0, 1}), f = expand(unsqueeze(x, 0), {4, 2, 3});
   REQUIRE(a.shares_storage(e));
   REQUIRE(f.shares_storage(x));
   backward(sum(a * a) + sum(b) * 10.0 + sum(c * 100.0) + sum(d * d) + sum(narrow(e, 0, 0, 1)) * 1000.0 + sum(f));

@@ -276,7 +276,10 @@ TEST_CASE("grad: a mixed second derivative is the same in both orders", "[engine
 TEST_CASE("grad: only the part between outputs and inputs is visited and freed", "[engine]") {
   Tensor x = leaf(0.4), h = exp(x), y = tanh(h);
   int visits = 0;
-  h.register_hook([&](const Tensor&) { ++visits; return Tensor(); });
+  h.register_hook([&](const Tensor&) {
+    ++visits;
+    return Tensor();
+  });
   CHECK(grad(y, h).item() == Approx(1 - std::pow(std::tanh(std::exp(0.4)), 2)));
   CHECK(visits == 1);
   // What lies before h was not walked, so it can still be.

@@ -58,9 +58,7 @@ TEST_CASE("backward: inside a parallel loop, into one leaf", "[engine]") {
     std::string wrong;
     std::thread([&] {
       Tensor w = full({70000}, 2, {f64}).requires_grad_(), m = full({64, 64}, 1, {f64}).requires_grad_();
-      parallel_for(60, 1, [&](int64_t i, int64_t) {
-        backward(sum(w * static_cast<double>(i)) + sum(matmul(m, m)));
-      });
+      parallel_for(60, 1, [&](int64_t i, int64_t) { backward(sum(w * static_cast<double>(i)) + sum(matmul(m, m))); });
       if (!all_are(w.grad(), 59 * 60 / 2)) wrong += "w ";
       if (!all_are(m.grad(), 60 * 128)) wrong += "m";
     }).join();

@@ -73,7 +73,9 @@ TEST_CASE("custom_op: undefined gradients mean zero, broadcast ones are summed",
   Tensor x = leaf({2, 3}, 1), b = leaf({3}, 2), c = leaf({}, 3);
   Tensor y = custom_op(
       "partial", {x, b, c}, [](const Tensors& in) { return in[0] + in[1] + in[2]; },
-      [](const Tensor& g, const Tensors&, const Tensor&) -> Tensors { return {{}, g, g}; });
+      [](const Tensor& g, const Tensors&, const Tensor&) -> Tensors {
+        return {{}, g, g};
+      });
   backward(sum(y));
   CHECK_FALSE(x.grad().defined());
   CHECK(b.grad().to_vector<double>() == Doubles{2, 2, 2});
@@ -83,7 +85,8 @@ TEST_CASE("custom_op: undefined gradients mean zero, broadcast ones are summed",
 TEST_CASE("custom_op: a wrong number, shape or dtype of gradients is an error that names the op", "[function]") {
   Tensor x = leaf({2}, 1), w = leaf({2}, 2);
   auto with = [&](CustomVjp vjp) {
-    return sum(custom_op("my_op", {x, w}, [](const Tensors& in) { return in[0] * in[1]; }, std::move(vjp)));
+    return sum(custom_op(
+        "my_op", {x, w}, [](const Tensors& in) { return in[0] * in[1]; }, std::move(vjp)));
   };
   auto few = with([](const Tensor& g, const Tensors&, const Tensor&) -> Tensors { return {g}; });
   auto many = with([](const Tensor& g, const Tensors&, const Tensor&) -> Tensors { return {g, g, g}; });
@@ -98,8 +101,9 @@ TEST_CASE("custom_op: a wrong number, shape or dtype of gradients is an error th
 
 TEST_CASE("custom_op: the identity leaves its input as it was", "[function]") {
   Tensor x = leaf({2}, 1);
-  Tensor y = custom_op("straight_through", {x}, [](const Tensors& in) { return in[0]; },
-                       [](const Tensor& g, const Tensors&, const Tensor&) -> Tensors { return {g * 3.0}; });
+  Tensor y = custom_op(
+      "straight_through", {x}, [](const Tensors& in) { return in[0]; },
+      [](const Tensor& g, const Tensors&, const Tensor&) -> Tensors { return {g * 3.0}; });
   CHECK(x.is_leaf());
   CHECK(y.shares_storage(x));
   backward(sum(y));
@@ -111,7 +115,8 @@ TEST_CASE("custom_op: a captured result keeps its own history", "[function]") {
   auto to_x = [](const Tensor& g, const Tensors&, const Tensor&) -> Tensors { return {g}; };
   for (Tensor captured : {constant, w, h}) {
     const auto before = captured.impl().history;
-    Tensor y = custom_op("capture", {x}, [&](const Tensors&) { return captured; }, to_x);
+    Tensor y = custom_op(
+        "capture", {x}, [&](const Tensors&) { return captured; }, to_x);
     CHECK(y.requires_grad());
     CHECK(captured.impl().history == before);
   }
@@ -119,11 +124,12 @@ TEST_CASE("custom_op: a captured result keeps its own history", "[function]") {
 
 TEST_CASE("custom_op: a view as result, an edited input, an undefined input", "[function]") {
   Tensor x = leaf({2, 3}, 1);
-  Tensor y = custom_op("turn", {x, Tensor()}, [](const Tensors& in) { return transpose(in[0], 0, 1); },
-                       [](const Tensor& g, const Tensors& in, const Tensor&) -> Tensors {
-                         CHECK_FALSE(in[1].defined());
-                         return {transpose(g, 0, 1), {}};
-                       });
+  Tensor y = custom_op(
+      "turn", {x, Tensor()}, [](const Tensors& in) { return transpose(in[0], 0, 1); },
+      [](const Tensor& g, const Tensors& in, const Tensor&) -> Tensors {
+        CHECK_FALSE(in[1].defined());
+        return {transpose(g, 0, 1), {}};
+      });
   CHECK(y.shape() == Shape{3, 2});
   backward(y, reshape(arange(0, 6, 1, {f64}), {3, 2}), {.retain_graph = true});
   CHECK(x.grad().to_vector<double>() == Doubles{0, 2, 4, 1, 3, 5});
@@ -137,8 +143,9 @@ TEST_CASE("custom_op: a view as result, an edited input, an undefined input", "[
 TEST_CASE("custom_op: without a recorded input there is no history, and no vjp is kept", "[function]") {
   auto token = std::make_shared<int>(0);
   auto call = [&](const Tensor& x) {
-    return custom_op("quiet", {x}, [](const Tensors& in) { return in[0] * 1.0; },
-                     [token](const Tensor& g, const Tensors&, const Tensor&) -> Tensors { return {g}; });
+    return custom_op(
+        "quiet", {x}, [](const Tensors& in) { return in[0] * 1.0; },
+        [token](const Tensor& g, const Tensors&, const Tensor&) -> Tensors { return {g}; });
   };
   Tensor y = call(ones({2}));
   CHECK_FALSE(y.requires_grad());
@@ -150,7 +157,10 @@ TEST_CASE("custom_op: without a recorded input there is no history, and no vjp i
 
 TEST_CASE("custom_op: exceptions of forward pass through and restore the mode", "[function]") {
   Tensor x = leaf({2}, 1);
-  CHECK_THROWS_AS(custom_op("bad", {x}, [](const Tensors&) -> Tensor { throw 7; }, [](const Tensor& g, const Tensors&, const Tensor&) -> Tensors { return {g}; }), int);
+  CHECK_THROWS_AS(custom_op(
+                      "bad", {x}, [](const Tensors&) -> Tensor { throw 7; },
+                      [](const Tensor& g, const Tensors&, const Tensor&) -> Tensors { return {g}; }),
+                  int);
   CHECK(grad_enabled());
   CHECK_THROWS_AS(custom_op("empty", {x}, [](const Tensors&) { return Tensor(); }, {}), Error);
   CHECK(x.is_leaf());
@@ -163,9 +173,13 @@ TEST_CASE("jvp: equals central differences along v", "[function]") {
       {"matmul", [&](const Tensor& x) { return matmul(x, w); }},
       {"softmax", [](const Tensor& x) { return softmax(x, -1); }},
       {"reduction", [](const Tensor& x) { return logsumexp(x); }},
-      {"views", [](const Tensor& x) { return cat({transpose(x, 0, 1), flip(transpose(x, 0, 1), {0})}); }},
+      {"views",
+       [](const Tensor& x) {
+         return cat({transpose(x, 0, 1), flip(transpose(x, 0, 1), {0})});
+       }},
       {"gate", [](const Tensor& x) { return swiglu(x, x * x); }},
-      {"checkpoint", [](const Tensor& x) {
+      {"checkpoint",
+       [](const Tensor& x) {
          return checkpoint([](const std::vector<Tensor>& in) { return tanh(in[0]) * in[0]; }, {x});
        }},
   };
@@ -197,7 +211,9 @@ namespace {
 std::vector<Tensor> product_and_sum(const Tensor& x, const Tensor& y) {
   return custom_op(
       "product_and_sum", {x, y},
-      [](const Tensors& in) { return Tensors{in[0] * in[1], in[0] + 2 * in[1], arange(3)}; },
+      [](const Tensors& in) {
+        return Tensors{in[0] * in[1], in[0] + 2 * in[1], arange(3)};
+      },
       [](const Tensors& gs, const Tensors& in, const Tensors& ys) -> Tensors {
         // dx = g0·y + g1, dy = g0·x + 2 g1; x is taken from the outputs, so that their history is tested, too.
         const Tensor x_again = ys[1] - 2 * in[1];
@@ -265,7 +281,9 @@ TEST_CASE("empty functions are refused when they are given", "[function]") {
   CHECK_THROWS_AS(jvp(nullptr, x, x), ValueError);
   CHECK_THROWS_AS(hvp(nullptr, x, x), ValueError);
   CHECK_THROWS_AS(jacobian(nullptr, x), ValueError);
-  CHECK_THROWS_AS(custom_op("mine", {x}, [](const Tensors& in) { return Tensors{in[0]}; }, nullptr), ValueError);
+  CHECK_THROWS_AS(custom_op(
+                      "mine", {x}, [](const Tensors& in) { return Tensors{in[0]}; }, nullptr),
+                  ValueError);
   CHECK_THROWS_AS(gradcheck(nullptr, {x}), ValueError);
   CHECK_THROWS_AS(gradgradcheck(nullptr, {x}), ValueError);
   CHECK_THROWS_AS(x.register_hook(nullptr), ValueError);

@@ -27,7 +27,8 @@ Tensor leaf(const Shape& shape, uint64_t seed) {
 /// y = a·sin(b), with a vjp to be judged.
 TensorFunction product(CustomVjp vjp) {
   return [vjp](const Inputs& in) {
-    return custom_op("a·sin(b)", in, [](const Tensors& x) { return x[0] * sin(x[1]); }, vjp);
+    return custom_op(
+        "a·sin(b)", in, [](const Tensors& x) { return x[0] * sin(x[1]); }, vjp);
   };
 }
 Inputs two() { return {leaf({3}, 1), leaf({3}, 2)}; }
@@ -49,27 +50,37 @@ TEST_CASE("gradcheck: accepts a right gradient, first and second order", "[gradc
 
 TEST_CASE("gradcheck: refuses wrong gradients and says where", "[gradcheck]") {
   const std::vector<std::pair<std::string, CustomVjp>> wrong{
-      {"sign", [](const Tensor& g, const Tensors& x, const Tensor&) -> Tensors {
+      {"sign",
+       [](const Tensor& g, const Tensors& x, const Tensor&) -> Tensors {
          return {g * sin(x[1]), g * x[0] * cos(x[1]) * -1.0};
        }},
-      {"factor", [](const Tensor& g, const Tensors& x, const Tensor&) -> Tensors {
+      {"factor",
+       [](const Tensor& g, const Tensors& x, const Tensor&) -> Tensors {
          return {g * sin(x[1]), g * x[0] * cos(x[1]) * 2.0};
        }},
-      {"small factor", [](const Tensor& g, const Tensors& x, const Tensor&) -> Tensors {
+      {"small factor",
+       [](const Tensor& g, const Tensors& x, const Tensor&) -> Tensors {
          return {g * sin(x[1]), g * x[0] * cos(x[1]) * 1.0001};
        }},
-      {"missing", [](const Tensor& g, const Tensors& x, const Tensor&) -> Tensors { return {g * sin(x[1]), {}}; }},
-      {"cotangent ignored", [](const Tensor&, const Tensors& x, const Tensor&) -> Tensors {
+      {"missing",
+       [](const Tensor& g, const Tensors& x, const Tensor&) -> Tensors {
+         return {g * sin(x[1]), {}};
+       }},
+      {"cotangent ignored",
+       [](const Tensor&, const Tensors& x, const Tensor&) -> Tensors {
          return {sin(x[1]), x[0] * cos(x[1])};
        }},
-      {"one element", [](const Tensor& g, const Tensors& x, const Tensor&) -> Tensors {
+      {"one element",
+       [](const Tensor& g, const Tensors& x, const Tensor&) -> Tensors {
          Tensor keep_two = Tensor::from<double>({1, 1, 0});
          return {g * sin(x[1]), g * x[0] * cos(x[1]) * keep_two};
        }},
-      {"permuted", [](const Tensor& g, const Tensors& x, const Tensor&) -> Tensors {
+      {"permuted",
+       [](const Tensor& g, const Tensors& x, const Tensor&) -> Tensors {
          return {g * sin(x[1]), flip(g * x[0] * cos(x[1]), {0})};
        }},
-      {"NaN", [](const Tensor& g, const Tensors& x, const Tensor&) -> Tensors {
+      {"NaN",
+       [](const Tensor& g, const Tensors& x, const Tensor&) -> Tensors {
          return {g * sin(x[1]), g * x[0] * std::nan("")};
        }},
   };
@@ -78,7 +89,8 @@ TEST_CASE("gradcheck: refuses wrong gradients and says where", "[gradcheck]") {
     auto r = gradcheck(product(vjp), two());
     CHECK_FALSE(r.ok);
     CHECK_FALSE(r.max_error < 1e-6);
-    CHECK_THAT(r.message, Contains(name == "cotangent ignored" ? "input 0" : "input 1") && Contains("[3]") && Contains("analytic") && Contains("numeric"));
+    CHECK_THAT(r.message, Contains(name == "cotangent ignored" ? "input 0" : "input 1") && Contains("[3]") &&
+                              Contains("analytic") && Contains("numeric"));
   }
   // An error only in the last element is found there.
   CHECK_THAT(gradcheck(product(wrong[5].second), two()).message, Contains("element 2"));
@@ -86,13 +98,16 @@ TEST_CASE("gradcheck: refuses wrong gradients and says where", "[gradcheck]") {
 
 TEST_CASE("gradgradcheck: refuses a right gradient whose own gradient is wrong", "[gradcheck]") {
   const std::vector<std::pair<std::string, CustomVjp>> wrong{
-      {"detached input", [](const Tensor& g, const Tensors& x, const Tensor&) -> Tensors {
+      {"detached input",
+       [](const Tensor& g, const Tensors& x, const Tensor&) -> Tensors {
          return {g * sin(x[1].detach()), g * x[0] * cos(x[1])};
        }},
-      {"detached cotangent", [](const Tensor& g, const Tensors& x, const Tensor&) -> Tensors {
+      {"detached cotangent",
+       [](const Tensor& g, const Tensors& x, const Tensor&) -> Tensors {
          return {g * sin(x[1]), g.detach() * x[0] * cos(x[1])};
        }},
-      {"not recorded", [](const Tensor& g, const Tensors& x, const Tensor&) -> Tensors {
+      {"not recorded",
+       [](const Tensor& g, const Tensors& x, const Tensor&) -> Tensors {
          NoGrad guard;
          return {g * sin(x[1]), g * x[0] * cos(x[1])};
        }},
@@ -106,11 +121,12 @@ TEST_CASE("gradgradcheck: refuses a right gradient whose own gradient is wrong",
   }
   // The output saved without its history.
   auto tanh_wrong = [](const Inputs& in) {
-    return custom_op("tanh", in, [](const Tensors& x) { return tanh(x[0]); },
-                     [](const Tensor& g, const Tensors&, const Tensor& y) -> Tensors {
-                       Tensor c = y.detach();
-                       return {g * (1.0 - c * c)};
-                     });
+    return custom_op(
+        "tanh", in, [](const Tensors& x) { return tanh(x[0]); },
+        [](const Tensor& g, const Tensors&, const Tensor& y) -> Tensors {
+          Tensor c = y.detach();
+          return {g * (1.0 - c * c)};
+        });
   };
   CHECK(gradcheck(tanh_wrong, {leaf({4}, 3)}).ok);
   CHECK_FALSE(gradgradcheck(tanh_wrong, {leaf({4}, 3)}).ok);
@@ -126,7 +142,8 @@ TEST_CASE("gradcheck: f32 is refused, constants are passed through", "[gradcheck
   CHECK_THROWS_AS(gradcheck(f, {a.detach(), a.detach()}), AutogradError);
   // A constant of another type, an index say, is no obstacle.
   CHECK(gradcheck([](const Inputs& in) { return where(in[1], in[0], in[0] * 2.0); },
-                  {a, Tensor::from<bool>({true, false})}).ok);
+                  {a, Tensor::from<bool>({true, false})})
+            .ok);
 }
 
 TEST_CASE("gradcheck: functions that ignore an input, return it, or have no gradient", "[gradcheck]") {

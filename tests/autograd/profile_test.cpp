@@ -36,8 +36,7 @@ struct Net {
   static void visit(auto& self, auto&& f) { f("first", self.first), f("second", self.second); }
 };
 
-template <class F>
-Work work_of(F f) {
+template <class F> Work work_of(F f) {
   detail::WorkCounter counter;
   f();
   return counter.work();

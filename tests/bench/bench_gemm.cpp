@@ -26,12 +26,16 @@ struct Size {
   Read ra = Read::plain, rb = Read::plain;
 };
 
-template <class T>
-void row(const Size& s, const char* type) {
+template <class T> void row(const Size& s, const char* type) {
   const Tensor a = full({s.n * s.k}, 0.5, {dtype_of<T>()}), b = full({s.k * s.m}, 0.25, {dtype_of<T>()});
   Tensor c = full({s.n * s.m}, 0, {dtype_of<T>()});
-  Product<T> p{s.ra, s.rb, s.n, s.m, s.k, T(1), a.data<T>(), s.ra == Read::plain ? s.k : s.n, b.data<T>(),
-               s.rb == Read::plain ? s.m : s.k, T(0), c.mutable_data<T>(), s.m};
+  Product<T> p{s.ra,        s.rb,
+               s.n,         s.m,
+               s.k,         T(1),
+               a.data<T>(), s.ra == Read::plain ? s.k : s.n,
+               b.data<T>(), s.rb == Read::plain ? s.m : s.k,
+               T(0),        c.mutable_data<T>(),
+               s.m};
   const double flops = 2.0 * double(s.n) * double(s.m) * double(s.k);
   struct Way {
     const char* name;
@@ -42,13 +46,17 @@ void row(const Size& s, const char* type) {
     return r == Read::plain ? reshape(x, {rows, cols}) : transpose(reshape(x, {cols, rows}), 0, 1);
   };
   const Tensor ta = matrix(a, s.ra, s.n, s.k), tb = matrix(b, s.rb, s.k, s.m);
-  std::vector<Way> ways = {{"portable", [&] { gemm_packed(micro<T>(Isa::base), p); }},
-                           {"OpenBLAS", [&] { gemm_blas(p); }},
-                           {"ours", [&] { gemm(p.ra, p.rb, p.n, p.m, p.k, p.alpha, p.a, p.lda, p.b, p.ldb, p.beta, p.c, p.ldc); }},
-                           {"matmul", [&] { NoGrad guard; matmul(ta, tb); }},
-                           {"bf16", [&] {
-                              gemm(p.ra, p.rb, p.n, p.m, p.k, p.alpha, p.a, p.lda, p.b, p.ldb, p.beta, p.c, p.ldc, Precision::bf16);
-                            }}};
+  std::vector<Way> ways = {
+      {"portable", [&] { gemm_packed(micro<T>(Isa::base), p); }},
+      {"OpenBLAS", [&] { gemm_blas(p); }},
+      {"ours", [&] { gemm(p.ra, p.rb, p.n, p.m, p.k, p.alpha, p.a, p.lda, p.b, p.ldb, p.beta, p.c, p.ldc); }},
+      {"matmul",
+       [&] {
+         NoGrad guard;
+         matmul(ta, tb);
+       }},
+      {"bf16",
+       [&] { gemm(p.ra, p.rb, p.n, p.m, p.k, p.alpha, p.a, p.lda, p.b, p.ldb, p.beta, p.c, p.ldc, Precision::bf16); }}};
   if (sizeof(T) == 8) ways.pop_back();
   if (flops < 3e8) {
     ways.insert(ways.begin(), {"blocked", [&] { gemm_blocked(p); }});
@@ -68,8 +76,8 @@ void row(const Size& s, const char* type) {
       w.best = std::max(w.best, repeats * flops / (clock() - before) / 1e9);
     }
   }
-  std::printf("%s %c%c %5lld %5lld %5lld  %6.1f", type, s.ra == Read::plain ? 'n' : 't', s.rb == Read::plain ? 'n' : 't',
-              (long long)s.n, (long long)s.m, (long long)s.k, limit);
+  std::printf("%s %c%c %5lld %5lld %5lld  %6.1f", type, s.ra == Read::plain ? 'n' : 't',
+              s.rb == Read::plain ? 'n' : 't', (long long)s.n, (long long)s.m, (long long)s.k, limit);
   if (flops >= 3e8) std::printf("  %6s %6s", "", "");
   for (const Way& w : ways) std::printf(" %6.1f", w.best);
   const std::size_t first = flops < 3e8 ? 2 : 0;  // portable, OpenBLAS, ours
@@ -85,13 +93,21 @@ int main(int argc, char** argv) {
   for (Isa i : isas())
     if (argc > 1 && !std::strcmp(argv[1], isa_name(i))) set_isa(i);
   std::printf("%s\nGFLOP/s, one thread (matmul: all)\n", describe_machine().c_str());
-  std::printf("            n     m     k    peak   naive blocked portable OpenBLAS ours matmul   bf16  of peak  to OpenBLAS\n");
+  std::printf(
+      "            n     m     k    peak   naive blocked portable OpenBLAS ours matmul   bf16  of peak  to OpenBLAS\n");
   const Read t = Read::transposed, n = Read::plain;
-  const Size sizes[] = {{2048, 512, 512},     {2048, 2048, 512}, {4096, 256, 1024}, {2048, 3072, 768}, {8192, 256, 256},
-                        {512, 2048, 2048, t}, {256, 1024, 8192, t}, {2048, 512, 2048, n, t}, {4096, 768, 768, n, t},
-                        {128, 256, 64, n, t}, {128, 64, 256},    {128, 128, 64, n, t}, {128, 64, 128, t},  {256, 256, 128, n, t},
-                        {64, 64, 64},         {32, 32, 32},      {16, 16, 16},      {8, 8, 8},         {4, 512, 512},
-                        {16, 512, 512},       {2, 2048, 64, n, t}};
+  const Size sizes[] = {{2048, 512, 512},       {2048, 2048, 512},
+                        {4096, 256, 1024},      {2048, 3072, 768},
+                        {8192, 256, 256},       {512, 2048, 2048, t},
+                        {256, 1024, 8192, t},   {2048, 512, 2048, n, t},
+                        {4096, 768, 768, n, t}, {128, 256, 64, n, t},
+                        {128, 64, 256},         {128, 128, 64, n, t},
+                        {128, 64, 128, t},      {256, 256, 128, n, t},
+                        {64, 64, 64},           {32, 32, 32},
+                        {16, 16, 16},           {8, 8, 8},
+                        {4, 512, 512},          {16, 512, 512},
+                        {2, 2048, 64, n, t}};
   for (const Size& s : sizes) row<float>(s, "f32");
-  for (const Size& s : {sizes[0], sizes[1], sizes[2], sizes[5], sizes[7], sizes[9], sizes[10], sizes[15]}) row<double>(s, "f64");
+  for (const Size& s : {sizes[0], sizes[1], sizes[2], sizes[5], sizes[7], sizes[9], sizes[10], sizes[15]})
+    row<double>(s, "f64");
 }

@@ -36,19 +36,33 @@ void compare(const char* name, std::initializer_list<Formula> formulas, int64_t 
   }
   for (auto& t : times) std::sort(t.begin(), t.end());
   auto ms = [&](std::size_t k) { return times[k][times[k].size() / 2] * 1e3; };
-  std::printf("%-10s %5ld x 1024   separate %8.3f ms   map %8.3f ms (%5.2f x)   map, native %8.3f ms   plain/native %5.2f\n",
-              name, static_cast<long>(rows), ms(0), ms(1), ms(0) / ms(1), ms(2), ms(1) / ms(2));
+  std::printf(
+      "%-10s %5ld x 1024   separate %8.3f ms   map %8.3f ms (%5.2f x)   map, native %8.3f ms   plain/native %5.2f\n",
+      name, static_cast<long>(rows), ms(0), ms(1), ms(0) / ms(1), ms(2), ms(1) / ms(2));
 }
 
 }  // namespace
 
 int main() {
-  std::printf("%s, %s, %d threads; forward + backward of two f32 inputs\n", cpu_name().c_str(), isa_name(isa()), num_threads());
+  std::printf("%s, %s, %d threads; forward + backward of two f32 inputs\n", cpu_name().c_str(), isa_name(isa()),
+              num_threads());
   Rng rng(1);
   for (int64_t rows : {64, 4096}) {
-    compare("swiglu", {[](const Tensor& x, const Tensor& g) { return x * (g * sigmoid(g)); }, bench::swiglu_plain, bench::swiglu_native}, rows, rng);
-    compare("geglu", {[](const Tensor& x, const Tensor& g) { return x * (g * normal_cdf(g)); }, bench::geglu_plain, bench::geglu_native}, rows, rng);
-    compare("gate_norm", {[](const Tensor& x, const Tensor& g) { return x * rsqrt(square(g) + 1.0); }, bench::gate_norm_plain, bench::gate_norm_native}, rows, rng);
-    compare("clipped", {[](const Tensor& x, const Tensor& g) { return where(x < g, x * g, log1p(abs(x)) + g); }, bench::clipped_plain, bench::clipped_native}, rows, rng);
+    compare("swiglu",
+            {[](const Tensor& x, const Tensor& g) { return x * (g * sigmoid(g)); }, bench::swiglu_plain,
+             bench::swiglu_native},
+            rows, rng);
+    compare("geglu",
+            {[](const Tensor& x, const Tensor& g) { return x * (g * normal_cdf(g)); }, bench::geglu_plain,
+             bench::geglu_native},
+            rows, rng);
+    compare("gate_norm",
+            {[](const Tensor& x, const Tensor& g) { return x * rsqrt(square(g) + 1.0); }, bench::gate_norm_plain,
+             bench::gate_norm_native},
+            rows, rng);
+    compare("clipped",
+            {[](const Tensor& x, const Tensor& g) { return where(x < g, x * g, log1p(abs(x)) + g); },
+             bench::clipped_plain, bench::clipped_native},
+            rows, rng);
   }
 }

@@ -18,7 +18,8 @@ Tensor NAMED(gate_norm, BUILD)(const Tensor& x, const Tensor& g) {
   return map([](auto value, auto gate) { return value * rsqrt(gate * gate + 1.0); }, x, g);
 }
 Tensor NAMED(clipped, BUILD)(const Tensor& x, const Tensor& g) {
-  return map([](auto value, auto limit) { return select(value < limit, value * limit, log1p(abs(value)) + limit); }, x, g);
+  return map([](auto value, auto limit) { return select(value < limit, value * limit, log1p(abs(value)) + limit); }, x,
+             g);
 }
 
 }  // namespace sluice::bench

@@ -34,8 +34,7 @@ struct Model {
   std::function<Tensor(const Tensor&)> call;
 };
 
-template <class Layer>
-struct Blocks {
+template <class Layer> struct Blocks {
   std::vector<Norm> norms;
   std::vector<Layer> layers;
   static void visit(auto& self, auto&& f) {
@@ -45,10 +44,10 @@ struct Blocks {
 };
 
 /// kLayers times x + layer(norm(x)).
-template <class Layer, class Make>
-Model stack(Make make) {
+template <class Layer, class Make> Model stack(Make make) {
   auto blocks = std::make_shared<Blocks<Layer>>();
-  for (int64_t i = 0; i < kLayers; ++i) blocks->norms.emplace_back(NormOptions{.dim = kDim}), blocks->layers.push_back(make());
+  for (int64_t i = 0; i < kLayers; ++i)
+    blocks->norms.emplace_back(NormOptions{.dim = kDim}), blocks->layers.push_back(make());
   return {parameters(*blocks), [blocks](const Tensor& x) {
             Tensor y = x;
             for (std::size_t i = 0; i < blocks->layers.size(); ++i) y = y + blocks->layers[i](blocks->norms[i](y));
@@ -58,9 +57,11 @@ Model stack(Make make) {
 
 Model make_model(const std::string& name, Rng& rng) {
   if (name == "linear")
-    return stack<LinearAttention>([&] { return LinearAttention({.dim = kDim, .heads = 1, .direction = LinearDirection::causal}, rng); });
+    return stack<LinearAttention>(
+        [&] { return LinearAttention({.dim = kDim, .heads = 1, .direction = LinearDirection::causal}, rng); });
   if (name == "softmax")
-    return stack<GatedAttention>([&] { return GatedAttention({.heads = {.dim = kDim, .causal = true, .use_rope = true}}, rng); });
+    return stack<GatedAttention>(
+        [&] { return GatedAttention({.heads = {.dim = kDim, .causal = true, .use_rope = true}}, rng); });
   if (name != "flash") fail<ValueError>("bench_sequence: models are flash, linear and softmax — got ", name);
   FlashModelOptions o;
   o.layers = kLayers, o.layer.dim = kDim, o.layer.key_dim = kDim, o.layer.chunk = kChunk, o.layer.causal = true;
@@ -68,8 +69,8 @@ Model make_model(const std::string& name, Rng& rng) {
   return {parameters(*model), [model](const Tensor& x) { return (*model)(x); }};
 }
 
-/// Bytes that all ranks send in a step for what lies along the sequence, n tokens in equal pieces of whole chunks: f32, and
-/// the number of losses as f64.
+/// Bytes that all ranks send in a step for what lies along the sequence, n tokens in equal pieces of whole chunks: f32,
+/// and the number of losses as f64.
 double formula(const std::string& name, double n, double ranks) {
   const double pairs = ranks * (ranks - 1) / 2, d = kDim, count = 2 * pairs * 8;
   if (name == "linear") return 4 * kLayers * 2 * pairs * d * (d + 1) + count;
@@ -114,8 +115,9 @@ void measure(const std::string& name, int64_t n, const Communicator& all) {
   const double slowest = over_ranks(seconds, ReduceOp::max);
   const double expected = formula(name, static_cast<double>(n), all.size());
   if (all.rank() == 0)
-    std::printf("%-8s n=%-7lld ranks=%d  peak %9.2f MiB a rank  %8.2f s  sent %12.0f B (formula %12.0f)  agreement %.0f B\n",
-                name.c_str(), static_cast<long long>(n), all.size(), peak / (1 << 20), slowest, sent, expected, agreed);
+    std::printf(
+        "%-8s n=%-7lld ranks=%d  peak %9.2f MiB a rank  %8.2f s  sent %12.0f B (formula %12.0f)  agreement %.0f B\n",
+        name.c_str(), static_cast<long long>(n), all.size(), peak / (1 << 20), slowest, sent, expected, agreed);
 }
 
 }  // namespace

@@ -9,8 +9,7 @@ namespace {
 using Sizes = std::vector<int64_t>;
 constexpr int64_t kHead = 64, kWindow = 256;
 
-template <class Layer>
-Workload of_layer(Layer layer, const Sizes& z) {
+template <class Layer> Workload of_layer(Layer layer, const Sizes& z) {
   Rng rng(3);
   to(layer, device);
   const Tensor x = normal({z[0], z[1], z[2]}, 0, 1, rng, {f32, device}).requires_grad_();
@@ -30,52 +29,63 @@ struct Kind {
   Workload (*make)(const Sizes& z);
 };
 const Kind kKinds[] = {
-    {"linear", [](const Sizes& z) {
+    {"linear",
+     [](const Sizes& z) {
        Rng rng(1);
        return of_layer(Linear({z[2], 4 * z[2]}, rng), z);
      }},
-    {"swiglu_mlp", [](const Sizes& z) {
+    {"swiglu_mlp",
+     [](const Sizes& z) {
        Rng rng(1);
        return of_layer(Glu({.dim = z[2]}, rng), z);
      }},
-    {"mha", [](const Sizes& z) {
+    {"mha",
+     [](const Sizes& z) {
        Rng rng(1);
        return of_layer(MultiHeadAttention(heads_of(z[2]), rng), z);
      }},
-    {"gated_mha", [](const Sizes& z) {
+    {"gated_mha",
+     [](const Sizes& z) {
        Rng rng(1);
        MultiHeadAttentionOptions o = heads_of(z[2]);
        o.gates = {AttentionGateOptions{}};
        return of_layer(MultiHeadAttention(o, rng), z);
      }},
-    {"gau", [](const Sizes& z) {
+    {"gau",
+     [](const Sizes& z) {
        Rng rng(1);
        return of_layer(Gau({.dim = z[2], .causal = true}, rng), z);
      }},
-    {"gau_window", [](const Sizes& z) {
+    {"gau_window",
+     [](const Sizes& z) {
        Rng rng(1);
        return of_layer(Gau({.dim = z[2], .causal = true, .window = kWindow}, rng), z);
      }},
-    {"flash", [](const Sizes& z) {
+    {"flash",
+     [](const Sizes& z) {
        Rng rng(1);
        return of_layer(Flash({.dim = z[2], .chunk = kWindow, .causal = true}, rng), z);
      }},
-    {"linear_attention", [](const Sizes& z) {
+    {"linear_attention",
+     [](const Sizes& z) {
        Rng rng(1);
        LinearAttentionOptions o{.dim = z[2], .heads = z[2] / kHead};
        o.direction = LinearDirection::causal;
        return of_layer(LinearAttention(o, rng), z);
      }},
-    {"retention", [](const Sizes& z) {
+    {"retention",
+     [](const Sizes& z) {
        Rng rng(1);
        return of_layer(Retention({.dim = z[2], .heads = z[2] / kHead}, rng), z);
      }},
-    {"gla", [](const Sizes& z) {
+    {"gla",
+     [](const Sizes& z) {
        Rng rng(1);
        return of_layer(Gla({.dim = z[2], .heads = z[2] / kHead}, rng), z);
      }},
     // attention() itself, causal, z[2] channels in heads.
-    {"attention", [](const Sizes& z) {
+    {"attention",
+     [](const Sizes& z) {
        Rng rng(1);
        std::vector<NamedTensor> inputs;
        for (const char* name : {"q", "k", "v"})

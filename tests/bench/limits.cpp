@@ -19,10 +19,9 @@ namespace {
 
 using Loop = double (*)(int64_t steps);  // its FLOPs
 
-/// Multiply-adds in more chains than two pipes of latency four need, in registers alone. Nobody reads the sums, which the
-/// compiler must not know.
-template <class T, int kBytes>
-[[gnu::always_inline]] inline double chains(int64_t steps) {
+/// Multiply-adds in more chains than two pipes of latency four need, in registers alone. Nobody reads the sums, which
+/// the compiler must not know.
+template <class T, int kBytes> [[gnu::always_inline]] inline double chains(int64_t steps) {
   typedef T Vector __attribute__((vector_size(kBytes)));
   constexpr int kChains = kBytes == 64 ? 24 : 12;
   Vector sum[kChains] = {}, factor = Vector{} + T(0.5);
@@ -34,19 +33,10 @@ template <class T, int kBytes>
   asm volatile("" : "+m"(sum) : : "memory");
   return 2.0 * (kBytes / sizeof(T)) * kChains * static_cast<double>(steps);
 }
-template <class T>
-double base_loop(int64_t steps) {
-  return chains<T, 16>(steps);
-}
+template <class T> double base_loop(int64_t steps) { return chains<T, 16>(steps); }
 #if defined(__x86_64__)
-template <class T>
-[[gnu::target("avx2,fma")]] double avx2_loop(int64_t steps) {
-  return chains<T, 32>(steps);
-}
-template <class T>
-[[gnu::target("avx512f")]] double avx512_loop(int64_t steps) {
-  return chains<T, 64>(steps);
-}
+template <class T> [[gnu::target("avx2,fma")]] double avx2_loop(int64_t steps) { return chains<T, 32>(steps); }
+template <class T> [[gnu::target("avx512f")]] double avx512_loop(int64_t steps) { return chains<T, 64>(steps); }
 
 /// Four tiles of 16×16 sums from two tiles of rows and two of columns, each 32 deep, as a product would use them.
 [[gnu::target("amx-tile,amx-bf16")]] double amx_bf16(int64_t steps) {
@@ -60,18 +50,26 @@ template <class T>
   asm volatile("" : "+m"(shape));  // the intrinsic of g++ 12 does not say that it reads all of it
   _tile_loadconfig(&shape);
   // Each of these is a statement: compilers make them macros.
-  _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
-  _tile_loadd(4, zeros, 64); _tile_loadd(5, zeros, 64); _tile_loadd(6, zeros, 64); _tile_loadd(7, zeros, 64);
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  _tile_loadd(4, zeros, 64);
+  _tile_loadd(5, zeros, 64);
+  _tile_loadd(6, zeros, 64);
+  _tile_loadd(7, zeros, 64);
   for (int64_t i = 0; i < steps; ++i) {
-    _tile_dpbf16ps(0, 4, 6); _tile_dpbf16ps(1, 4, 7); _tile_dpbf16ps(2, 5, 6); _tile_dpbf16ps(3, 5, 7);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
   }
   _tile_release();
   return 4 * 2.0 * 16 * 16 * 32 * static_cast<double>(steps);
 }
 #endif
 
-template <class T>
-Loop fma_loop() {
+template <class T> Loop fma_loop() {
 #if defined(__x86_64__)
   if (isa() >= Isa::avx512) return avx512_loop<T>;
   if (isa() >= Isa::avx2) return avx2_loop<T>;
@@ -107,7 +105,8 @@ double flops(int threads, Loop loop, int rounds) {
   const double once = now();
   loop(100000);
   const auto steps = static_cast<int64_t>(1e5 * 0.002 / std::max(1e-6, now() - once));
-  return rate(threads, [&](int) { return loop(steps); }, rounds);
+  return rate(
+      threads, [&](int) { return loop(steps); }, rounds);
 }
 
 }  // namespace

@@ -1,11 +1,12 @@
 // sluice_bench: what the machine can do, and how near to it Sluice comes. Run by hand, or by compare.py.
 //
-//   sluice_bench [--only REGEX] [--seconds 1] [--threads N] [--precision f32|bf16] [--dtype f32|f64|bf16] [--device cpu|cuda]
+//   sluice_bench [--only REGEX] [--seconds 1] [--threads N] [--precision f32|bf16] [--dtype f32|f64|bf16] [--device
+//   cpu|cuda]
 //                [--json FILE]
 //   sluice_bench --list | --start | --serve | --profile [--only REGEX]
 //
-// A line of JSON for the machine and one for each workload. --profile tells where their time goes. --start computes one sum and leaves: start-up time. --serve
-// takes commands from stdin, one a line, and answers each with a line of JSON:
+// A line of JSON for the machine and one for each workload. --profile tells where their time goes. --start computes one
+// sum and leaves: start-up time. --serve takes commands from stdin, one a line, and answers each with a line of JSON:
 //
 //   limits                the machine
 //   run NAME SECONDS      one workload for so long; it stays ready until another one is named
@@ -63,11 +64,17 @@ Limits& limits() {
 
 Json machine() {
   const Limits& m = limits();
-  return Json::Object{{"machine", device == cpu ? describe_machine() : str(describe_machine(), "; on ", device)}, {"isa", isa_name(isa())}, {"threads", m.threads},
-                      {"fma_f32_gflops_one_thread", m.f32_one * 1e-9}, {"fma_f32_gflops", m.f32 * 1e-9},
-                      {"fma_f64_gflops_one_thread", m.f64_one * 1e-9}, {"fma_f64_gflops", m.f64 * 1e-9},
-                      {"amx_bf16_gflops_one_thread", m.bf16_one * 1e-9}, {"amx_bf16_gflops", m.bf16 * 1e-9},
-                      {"copy_gbs", m.copy * 1e-9}, {"large_copy_gbs", m.large_copy * 1e-9},
+  return Json::Object{{"machine", device == cpu ? describe_machine() : str(describe_machine(), "; on ", device)},
+                      {"isa", isa_name(isa())},
+                      {"threads", m.threads},
+                      {"fma_f32_gflops_one_thread", m.f32_one * 1e-9},
+                      {"fma_f32_gflops", m.f32 * 1e-9},
+                      {"fma_f64_gflops_one_thread", m.f64_one * 1e-9},
+                      {"fma_f64_gflops", m.f64 * 1e-9},
+                      {"amx_bf16_gflops_one_thread", m.bf16_one * 1e-9},
+                      {"amx_bf16_gflops", m.bf16 * 1e-9},
+                      {"copy_gbs", m.copy * 1e-9},
+                      {"large_copy_gbs", m.large_copy * 1e-9},
                       {"triad_gbs", m.triad * 1e-9}};
 }
 
@@ -120,10 +127,15 @@ class Measured {
     Limits& m = limits();
     if (device == cpu && flops > 0) measure_flops(m, workload_.dtype == f64 ? f64 : products, 5);
     const double peak = workload_.dtype == f64 ? m.f64 : products == bf16 && m.bf16 > 0 ? m.bf16 : m.f32;
-    return Json::Object{{"name", name_}, {"seconds", t}, {"runs", static_cast<int64_t>(times.size())},
-                        {"gflops", flops / t * 1e-9}, {"gbs", bytes / t * 1e-9},
+    return Json::Object{{"name", name_},
+                        {"seconds", t},
+                        {"runs", static_cast<int64_t>(times.size())},
+                        {"gflops", flops / t * 1e-9},
+                        {"gbs", bytes / t * 1e-9},
                         {"share_of_limit", std::max(flops / peak, bytes / m.copy) / t},
-                        {"peak_bytes", peak_}, {"items", workload_.items}, {"checksum", check_}};
+                        {"peak_bytes", peak_},
+                        {"items", workload_.items},
+                        {"checksum", check_}};
   }
 
  private:
@@ -159,7 +171,7 @@ Json memory(const std::string& name, const std::string& path) {
     backward(sum(matmul(a, a)));
   }
   const Workload w = make(name);
-  release_cached_memory();  // what making it has left
+  release_cached_memory();                        // what making it has left
   std::ofstream("/proc/self/clear_refs") << "5";  // resets the peak of the resident set
   const double before = status_bytes("VmRSS:");
   w.run();
@@ -192,9 +204,7 @@ void serve() {
       } else {
         fail<ValueError>("sluice_bench: commands are limits, run, save, memory; got ", line);
       }
-    } catch (const std::exception& e) {
-      answer = Json::Object{{"error", e.what()}};
-    }
+    } catch (const std::exception& e) { answer = Json::Object{{"error", e.what()}}; }
     std::cout << to_text(answer) << std::endl;
   }
 }
@@ -213,7 +223,8 @@ int run(const std::vector<std::string>& args) {
     else if (name == "--threads") set_num_threads(std::stoi(value()));
     else if (name == "--json") json = value();
     else if (name == "--precision") set_products(value());
-    else if (name == "--dtype") model_dtype = from_name<DType>(value()), products = model_dtype == bf16 ? bf16 : products;
+    else if (name == "--dtype")
+      model_dtype = from_name<DType>(value()), products = model_dtype == bf16 ? bf16 : products;
     else if (name == "--device") device = device_named(value());
     else if (name == "--list" || name == "--start" || name == "--serve" || name == "--profile") mode = name;
     else fail<ValueError>("sluice_bench: unknown option ", name);
@@ -240,9 +251,7 @@ int run(const std::vector<std::string>& args) {
 
 }  // namespace
 
-int main(int argc, char** argv) try {
-  return run({argv + 1, argv + argc});
-} catch (const std::exception& e) {
+int main(int argc, char** argv) try { return run({argv + 1, argv + argc}); } catch (const std::exception& e) {
   std::cerr << "error: " << e.what() << "\n";
   return 1;
 }

@@ -24,9 +24,11 @@ MixerLm make_model(const std::string& kind, const Sizes& z) {
   for (int64_t i = 0; i < z.layers; ++i) {
     if (kind == "lm_gau") mixers.emplace_back(Gau({.dim = z.dim, .causal = true}, rng));
     else if (kind == "lm_flash") mixers.emplace_back(Flash({.dim = z.dim, .causal = true}, rng));
-    else mixers.emplace_back(MultiHeadAttention(
-           {.heads = {.dim = z.dim, .heads = z.dim / 64, .causal = true, .use_rope = true},
-            .gates = {AttentionGateOptions{}}}, rng));
+    else
+      mixers.emplace_back(
+          MultiHeadAttention({.heads = {.dim = z.dim, .heads = z.dim / 64, .causal = true, .use_rope = true},
+                              .gates = {AttentionGateOptions{}}},
+                             rng));
   }
   const int64_t hidden = kind == "lm_gated" ? (z.dim * 8 / 3 + 7) / 8 * 8 : 0;
   MixerLm model(z.dim, std::move(mixers), hidden, 0.02, rng);
@@ -37,7 +39,8 @@ MixerLm make_model(const std::string& kind, const Sizes& z) {
 /// One step of AdamW on the same bytes each time; the result is the loss before it.
 Workload training(const std::string& kind, const Sizes& z) {
   Rng rng(2);
-  const Tensor tokens = randint(0, 256, {z.batch, z.n}, rng, device), targets = randint(0, 256, {z.batch, z.n}, rng, device);
+  const Tensor tokens = randint(0, 256, {z.batch, z.n}, rng, device),
+               targets = randint(0, 256, {z.batch, z.n}, rng, device);
   auto model = std::make_shared<MixerLm>(make_model(kind, z));
   auto adam = std::make_shared<Adam>(parameters(*model), AdamOptions{.lr = 1e-3, .weight_decay = 0.1});
   Workload w;

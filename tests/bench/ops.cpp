@@ -64,9 +64,8 @@ void add_elementwise(std::vector<Row>& rows) {
   };
   add("gelu", 1, [](const Inputs& t) { return gelu(t[0]); });
   add("swiglu", 2, [](const Inputs& t) { return swiglu(t[0], t[1]); });
-  add("swiglu_map", 2, [](const Inputs& t) {
-    return map([](auto x, auto g) { return x * g * sigmoid(g); }, t[0], t[1]);
-  });
+  add("swiglu_map", 2,
+      [](const Inputs& t) { return map([](auto x, auto g) { return x * g * sigmoid(g); }, t[0], t[1]); });
   add("swiglu_composed", 2, [](const Inputs& t) { return t[0] * (t[1] * sigmoid(t[1])); });
   add("chain6", 3, [](const Inputs& t) { return tanh(t[0] * t[1] + t[2]) * sigmoid(t[1]) - t[0]; });
   add("chain6_map", 3, [](const Inputs& t) {
@@ -112,8 +111,9 @@ void add_rowwise(std::vector<Row>& rows) {
 /// m×k times k×n, forward: bare, with either operand transposed, in f64, many at once, and with what layers add to it.
 void add_matmul(std::vector<Row>& rows) {
   auto product = [&](const char* kind, const Sizes& z, const Shape& a, const Shape& b, auto f, DType dtype = f32) {
-    rows.push_back(row(row_name("matmul", kind, z), {{"a", a}, {"b", b}}, false,
-                       [f](const Inputs& t) { return f(t[0], t[1]); }, dtype));
+    rows.push_back(row(
+        row_name("matmul", kind, z), {{"a", a}, {"b", b}}, false, [f](const Inputs& t) { return f(t[0], t[1]); },
+        dtype));
   };
   auto mm = [](const Tensor& a, const Tensor& b) { return matmul(a, b); };
   for (const Sizes& z : {Sizes{2048, 256, 1024}, Sizes{2048, 512, 2048}, Sizes{2048, 768, 3072}, Sizes{2048, 3072, 768},
@@ -140,7 +140,8 @@ void add_matmul(std::vector<Row>& rows) {
 /// A chain of n recorded products on 8 elements, forward and backward.
 Row tiny(int64_t n) {
   return {row_name("tiny", "chain", {n}), [n] {
-            const Tensor a = full({8}, 1, {f32, device}).requires_grad_(), b = full({8}, 0.999, {f32, device}).requires_grad_();
+            const Tensor a = full({8}, 1, {f32, device}).requires_grad_(),
+                         b = full({8}, 0.999, {f32, device}).requires_grad_();
             Workload w = differentiated({{"a", a}, {"b", b}}, [=] {
               Tensor h = a;
               for (int64_t i = 0; i < n; ++i) h = h * b;

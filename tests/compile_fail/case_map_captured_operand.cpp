@@ -3,8 +3,12 @@
 namespace map_captured_operand {
 using namespace sluice;
 #ifdef MISTAKE
-Tensor f(const Tensor& x, const Tensor& y) { return map([&](auto v) { return max(v, y); }, x); }
+Tensor f(const Tensor& x, const Tensor& y) {
+  return map([&](auto v) { return max(v, y); }, x);
+}
 #else
-Tensor f(const Tensor& x, const Tensor& y) { return map([](auto v, auto w) { return max(v, w); }, x, y); }
+Tensor f(const Tensor& x, const Tensor& y) {
+  return map([](auto v, auto w) { return max(v, w); }, x, y);
+}
 #endif
 }  // namespace map_captured_operand

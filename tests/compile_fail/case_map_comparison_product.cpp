@@ -3,8 +3,12 @@
 namespace map_comparison_product {
 using namespace sluice;
 #ifdef MISTAKE
-Tensor f(const Tensor& x) { return map([](auto v) { return (v > 0.0) * v; }, x); }
+Tensor f(const Tensor& x) {
+  return map([](auto v) { return (v > 0.0) * v; }, x);
+}
 #else
-Tensor f(const Tensor& x) { return map([](auto v) { return select(v > 0.0, v, 0); }, x); }
+Tensor f(const Tensor& x) {
+  return map([](auto v) { return select(v > 0.0, v, 0); }, x);
+}
 #endif
 }  // namespace map_comparison_product

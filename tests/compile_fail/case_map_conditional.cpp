@@ -3,8 +3,12 @@
 namespace map_conditional {
 using namespace sluice;
 #ifdef MISTAKE
-Tensor f(const Tensor& x, const Tensor& y) { return map([](auto v, auto w) { return v > w ? v : v * 0.1; }, x, y); }
+Tensor f(const Tensor& x, const Tensor& y) {
+  return map([](auto v, auto w) { return v > w ? v : v * 0.1; }, x, y);
+}
 #else
-Tensor f(const Tensor& x, const Tensor& y) { return map([](auto v, auto w) { return select(v > w, v, v * 0.1); }, x, y); }
+Tensor f(const Tensor& x, const Tensor& y) {
+  return map([](auto v, auto w) { return select(v > w, v, v * 0.1); }, x, y);
+}
 #endif
 }  // namespace map_conditional

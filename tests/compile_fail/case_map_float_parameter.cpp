@@ -4,8 +4,12 @@
 namespace map_float_parameter {
 using namespace sluice;
 #ifdef MISTAKE
-Tensor f(const Tensor& x, const Tensor& y) { return map([](auto v, float w) { return v * w; }, x, y); }
+Tensor f(const Tensor& x, const Tensor& y) {
+  return map([](auto v, float w) { return v * w; }, x, y);
+}
 #else
-Tensor f(const Tensor& x, const Tensor& y) { return map([](auto v, auto w) { return v * w; }, x, y); }
+Tensor f(const Tensor& x, const Tensor& y) {
+  return map([](auto v, auto w) { return v * w; }, x, y);
+}
 #endif
 }  // namespace map_float_parameter

@@ -4,12 +4,16 @@ namespace map_if {
 using namespace sluice;
 #ifdef MISTAKE
 Tensor f(const Tensor& x) {
-  return map([](auto v) {
-    if (v > 0.0) return v;
-    return v * 0.1;
-  }, x);
+  return map(
+      [](auto v) {
+        if (v > 0.0) return v;
+        return v * 0.1;
+      },
+      x);
 }
 #else
-Tensor f(const Tensor& x) { return map([](auto v) { return select(v > 0.0, v, v * 0.1); }, x); }
+Tensor f(const Tensor& x) {
+  return map([](auto v) { return select(v > 0.0, v, v * 0.1); }, x);
+}
 #endif
 }  // namespace map_if

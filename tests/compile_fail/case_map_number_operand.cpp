@@ -3,8 +3,12 @@
 namespace map_number_operand {
 using namespace sluice;
 #ifdef MISTAKE
-Tensor f(const Tensor& x) { return map([](auto v, auto c) { return v * c; }, x, 3.0); }
+Tensor f(const Tensor& x) {
+  return map([](auto v, auto c) { return v * c; }, x, 3.0);
+}
 #else
-Tensor f(const Tensor& x) { return map([c = 3.0](auto v) { return v * c; }, x); }
+Tensor f(const Tensor& x) {
+  return map([c = 3.0](auto v) { return v * c; }, x);
+}
 #endif
 }  // namespace map_number_operand

@@ -3,8 +3,12 @@
 namespace map_order {
 using namespace sluice;
 #ifdef MISTAKE
-Tensor f(const Tensor& x) { return map(x, [](auto v) { return v * v; }); }
+Tensor f(const Tensor& x) {
+  return map(x, [](auto v) { return v * v; });
+}
 #else
-Tensor f(const Tensor& x) { return map([](auto v) { return v * v; }, x); }
+Tensor f(const Tensor& x) {
+  return map([](auto v) { return v * v; }, x);
+}
 #endif
 }  // namespace map_order

@@ -6,10 +6,12 @@ namespace map_print {
 using namespace sluice;
 #ifdef MISTAKE
 Tensor f(const Tensor& x) {
-  return map([](auto v) {
-    std::cout << v;
-    return v;
-  }, x);
+  return map(
+      [](auto v) {
+        std::cout << v;
+        return v;
+      },
+      x);
 }
 #else
 Tensor f(const Tensor& x) {

@@ -3,7 +3,9 @@
 namespace map_reduction {
 using namespace sluice;
 #ifdef MISTAKE
-Tensor f(const Tensor& x) { return map([](auto v) { return v / sum(v); }, x); }
+Tensor f(const Tensor& x) {
+  return map([](auto v) { return v / sum(v); }, x);
+}
 #else
 Tensor f(const Tensor& x) { return x / sum(x); }
 #endif

@@ -3,8 +3,12 @@
 namespace map_reference {
 using namespace sluice;
 #ifdef MISTAKE
-Tensor f(const Tensor& x) { return map([](auto& v) { return v * v; }, x); }
+Tensor f(const Tensor& x) {
+  return map([](auto& v) { return v * v; }, x);
+}
 #else
-Tensor f(const Tensor& x) { return map([](const auto& v) { return v * v; }, x); }
+Tensor f(const Tensor& x) {
+  return map([](const auto& v) { return v * v; }, x);
+}
 #endif
 }  // namespace map_reference

@@ -3,8 +3,12 @@
 namespace map_std_function {
 using namespace sluice;
 #ifdef MISTAKE
-Tensor f(const Tensor& x) { return map([](auto v) { return std::exp(v); }, x); }
+Tensor f(const Tensor& x) {
+  return map([](auto v) { return std::exp(v); }, x);
+}
 #else
-Tensor f(const Tensor& x) { return map([](auto v) { return exp(v); }, x); }
+Tensor f(const Tensor& x) {
+  return map([](auto v) { return exp(v); }, x);
+}
 #endif
 }  // namespace map_std_function

@@ -5,6 +5,8 @@ using namespace sluice;
 #ifdef MISTAKE
 Tensor f(const Tensor& x) { return map(std::exp, x); }
 #else
-Tensor f(const Tensor& x) { return map([](auto v) { return exp(v); }, x); }
+Tensor f(const Tensor& x) {
+  return map([](auto v) { return exp(v); }, x);
+}
 #endif
 }  // namespace map_std_name

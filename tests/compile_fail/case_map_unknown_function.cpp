@@ -3,8 +3,12 @@
 namespace map_unknown_function {
 using namespace sluice;
 #ifdef MISTAKE
-Tensor f(const Tensor& x) { return map([](auto v) { return atan(v); }, x); }
+Tensor f(const Tensor& x) {
+  return map([](auto v) { return atan(v); }, x);
+}
 #else
-Tensor f(const Tensor& x) { return map([](auto v) { return tanh(v); }, x); }
+Tensor f(const Tensor& x) {
+  return map([](auto v) { return tanh(v); }, x);
+}
 #endif
 }  // namespace map_unknown_function

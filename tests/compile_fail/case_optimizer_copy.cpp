@@ -5,6 +5,9 @@ using namespace sluice;
 #ifdef MISTAKE
 void f(Adam& adam) { Adam twin = adam; }
 #else
-void f(Adam& adam) { Adam& same = adam; same.step(); }
+void f(Adam& adam) {
+  Adam& same = adam;
+  same.step();
+}
 #endif
 }  // namespace optimizer_copy

@@ -1,5 +1,6 @@
 // A constant tensor hands out constant memory.
-// message: cannot convert .const sluice::Tensor|discards qualifiers|no matching member function for call to .mutable_data
+// message: cannot convert .const sluice::Tensor|discards qualifiers|no matching member function for call to
+// .mutable_data
 namespace write_through_const {
 using namespace sluice;
 #ifdef MISTAKE

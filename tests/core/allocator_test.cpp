@@ -68,7 +68,8 @@ TEST_CASE("allocator: blocks are aligned, large enough and apart", "[allocator]"
 
 TEST_CASE("allocator: every size around the borders of its classes", "[allocator]") {
   for (int k = 5; k < 27; ++k)
-    for (std::size_t base : {std::size_t{4} << (k - 2), std::size_t{5} << (k - 2), std::size_t{6} << (k - 2), std::size_t{7} << (k - 2)})
+    for (std::size_t base :
+         {std::size_t{4} << (k - 2), std::size_t{5} << (k - 2), std::size_t{6} << (k - 2), std::size_t{7} << (k - 2)})
       for (std::size_t bytes : {base - 1, base, base + 1}) {
         const int64_t before = memory_stats().live;
         void* p = allocate_counted(bytes);
@@ -219,38 +220,35 @@ TEST_CASE("allocator: a refused allocation returns the cache, then is a MemoryEr
   }
   constexpr int64_t mb = 1 << 20;
   CHECK(testing::in_child([] {
-    release_cached_memory();
-    const testing::MemoryLimit limit(1000 * mb);
-    const MemoryStats start = memory_stats();
-    { Tensor a = empty({80 * mb}), b = empty({80 * mb}); }  // 640 MB, kept
-    if (memory_stats().cached < 640 * mb) return "nothing is cached";
-    { Tensor c = empty({150 * mb}); }                       // of another size
-    release_cached_memory();
-    { const auto small = many_small(600 * mb); }
-    Tensor keep = empty({100 * mb});                        // 400 MB: small blocks must return as well
-    std::string said;
-    try {
-      empty({500 * mb});
-    } catch (const MemoryError& e) {
-      said = e.what();
-    }
-    if (said.find(std::to_string(2000 * mb)) == std::string::npos &&
-        said.find(std::to_string(2000 * mb + 64)) == std::string::npos)  // with its header
-      return "the error does not say how much was asked";
-    if (said.find(std::to_string(memory_stats().live)) == std::string::npos) return "nor how much is live";
-    for (int i = 0; i < 3; ++i) {
-      try {
-        const auto small = many_small(1200 * mb);
-        return "more was given than there is";
-      } catch (const MemoryError&) {
-      }
-    }
-    keep = Tensor();
-    if (memory_stats().live != start.live) return "memory was lost";
-    { Tensor again = empty({200 * mb}); }
-    if (sum(ones({1000}) + 1.0).item() != 2000) return "and ops fail";
-    return "";
-  }) == "");
+          release_cached_memory();
+          const testing::MemoryLimit limit(1000 * mb);
+          const MemoryStats start = memory_stats();
+          { Tensor a = empty({80 * mb}), b = empty({80 * mb}); }  // 640 MB, kept
+          if (memory_stats().cached < 640 * mb) return "nothing is cached";
+          { Tensor c = empty({150 * mb}); }  // of another size
+          release_cached_memory();
+          { const auto small = many_small(600 * mb); }
+          Tensor keep = empty({100 * mb});  // 400 MB: small blocks must return as well
+          std::string said;
+          try {
+            empty({500 * mb});
+          } catch (const MemoryError& e) { said = e.what(); }
+          if (said.find(std::to_string(2000 * mb)) == std::string::npos &&
+              said.find(std::to_string(2000 * mb + 64)) == std::string::npos)  // with its header
+            return "the error does not say how much was asked";
+          if (said.find(std::to_string(memory_stats().live)) == std::string::npos) return "nor how much is live";
+          for (int i = 0; i < 3; ++i) {
+            try {
+              const auto small = many_small(1200 * mb);
+              return "more was given than there is";
+            } catch (const MemoryError&) {}
+          }
+          keep = Tensor();
+          if (memory_stats().live != start.live) return "memory was lost";
+          { Tensor again = empty({200 * mb}); }
+          if (sum(ones({1000}) + 1.0).item() != 2000) return "and ops fail";
+          return "";
+        }) == "");
 }
 
 TEST_CASE("allocator: the cache keeps no more than its limit, of small blocks too", "[allocator]") {

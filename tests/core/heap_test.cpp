@@ -98,7 +98,7 @@ TEST_CASE("heap: neighbours that are free serve a larger request, the smallest r
   CHECK(heap.cached() == rest + 4 * mb);
   CHECK(heap.take(mb - 5) == blocks[9]);  // fits exactly
   CHECK(heap.take(2 * mb) == blocks[3]);
-  CHECK(heap.take(mb) == blocks[5]);      // the rest
+  CHECK(heap.take(mb) == blocks[5]);  // the rest
   CHECK(heap.cached() == rest);
 }
 

@@ -26,13 +26,13 @@ struct Nested {
 
 const Kernel<void(const Tensor&, Tensor&)> plain{"plain", [](const Tensor&, Tensor&) { ++calls; }};
 const Kernel<void(const Nested&, int)> nested{"nested", [](const Nested&, int) { ++calls; }};
-const Kernel<void(std::span<const Tensor>, const Tensor*)> ranges{"ranges", [](std::span<const Tensor>, const Tensor*) { ++calls; }};
+const Kernel<void(std::span<const Tensor>, const Tensor*)> ranges{
+    "ranges", [](std::span<const Tensor>, const Tensor*) { ++calls; }};
 const Kernel<void(Device, const Tensor&)> placed{"placed", [](Device, const Tensor&) { ++calls; }};
 const Kernel<double(const Tensor&)> value{"value", [](const Tensor& x) { return static_cast<double>(x.numel()); }};
 
 /// Whether f reaches the CPU kernel.
-template <class F>
-bool runs(F f) {
+template <class F> bool runs(F f) {
   const int before = calls;
   f();
   return calls == before + 1;

@@ -184,7 +184,8 @@ TEST_CASE("shape: broadcasting aligns at the right and names the op when it cann
   CHECK(broadcast("op", {}, {5}) == Shape{5});
   CHECK(broadcast("op", {1}, {0}) == Shape{0});
   CHECK(broadcast("op", {0, 3}, {1, 1}) == Shape{0, 3});
-  CHECK_THROWS_WITH(broadcast("my_op", {2, 3}, {2, 4}), Contains("my_op") && Contains("[2,3]") && Contains("[2,4]") && Contains("dim -1"));
+  CHECK_THROWS_WITH(broadcast("my_op", {2, 3}, {2, 4}),
+                    Contains("my_op") && Contains("[2,3]") && Contains("[2,4]") && Contains("dim -1"));
   CHECK_THROWS_AS(broadcast("op", {0}, {2}), ShapeError);
 }
 

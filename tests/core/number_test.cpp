@@ -32,9 +32,23 @@ TEST_CASE("number: text is the nearest double, however small", "[core]") {
 }
 
 TEST_CASE("number: what is no number, or too large, is nothing", "[core]") {
-  for (const char* text : {"", " ", "-", "+", ".", "e5", "1e", "1e+", "+1", "--1", "-+1", "+-1", " 1", "1 ", "1,5",
-                           "1.5.2", "1_000", "0x10", "0x1p3", "1e400", "-1e400", "1e99999999999999999999", "nan(7)",
-                           "in", "infi", "infinit", "nane", "1f", "1.0f", "abc", "\xc3\xa9", "\t1", "1\n"})
+  for (const char* text : {"",         " ",
+                           "-",        "+",
+                           ".",        "e5",
+                           "1e",       "1e+",
+                           "+1",       "--1",
+                           "-+1",      "+-1",
+                           " 1",       "1 ",
+                           "1,5",      "1.5.2",
+                           "1_000",    "0x10",
+                           "0x1p3",    "1e400",
+                           "-1e400",   "1e99999999999999999999",
+                           "nan(7)",   "in",
+                           "infi",     "infinit",
+                           "nane",     "1f",
+                           "1.0f",     "abc",
+                           "\xc3\xa9", "\t1",
+                           "1\n"})
     CHECK(parse_double(text) == std::nullopt);
   CHECK(parse_double(std::string_view("1\0", 2)) == std::nullopt);
   CHECK(parse_double(std::string_view("1\0002", 3)) == std::nullopt);

@@ -67,21 +67,31 @@ namespace {
 constexpr double kInf = std::numeric_limits<double>::infinity(), kNaN = std::numeric_limits<double>::quiet_NaN();
 
 SampleOptions all_set() {
-  return {.dim = 8, .on = true, .eps = 1e-300, .dropout = 0.25, .tau = -kInf, .scale = 0.5, .fruit = Fruit::fig,
-          .second = Fruit::apple, .self = false, .global = {0, 3}, .gamma = {0.5, 1}, .part = {.weight = 2, .count = 9},
-          .parts = {{}, {.weight = 3}}, .basket = {Fruit::fig, Fruit::apple}, .label = "nan", .dtype = f64};
+  return {.dim = 8,
+          .on = true,
+          .eps = 1e-300,
+          .dropout = 0.25,
+          .tau = -kInf,
+          .scale = 0.5,
+          .fruit = Fruit::fig,
+          .second = Fruit::apple,
+          .self = false,
+          .global = {0, 3},
+          .gamma = {0.5, 1},
+          .part = {.weight = 2, .count = 9},
+          .parts = {{}, {.weight = 3}},
+          .basket = {Fruit::fig, Fruit::apple},
+          .label = "nan",
+          .dtype = f64};
 }
 
 /// What check_options says when one value is changed.
-template <class F>
-std::string refusal(F change) {
+template <class F> std::string refusal(F change) {
   SampleOptions o{.dim = 1};
   change(o);
   try {
     check_options("op", o);
-  } catch (const ValueError& e) {
-    return e.what();
-  }
+  } catch (const ValueError& e) { return e.what(); }
   return "";
 }
 
@@ -131,12 +141,15 @@ TEST_CASE("options: values out of range are refused by name", "[options]") {
   CHECK(refusal([](auto& o) { o.global = {1, -1}; }) == "op: global must be at least 0 — got global=-1");
   CHECK(refusal([](auto& o) { o.gamma = {1, 0}; }) == "op: gamma must be in (0, 1] — got gamma=0");
   CHECK(refusal([](auto& o) { o.part.count = 10; }) == "op: part_count must be in [1, 9] — got part_count=10");
-  CHECK(refusal([](auto& o) { o.parts = {{}, {.weight = 0}}; }) == "op: parts[1]: weight must be above 0 — got weight=0");
+  CHECK(refusal([](auto& o) {
+          o.parts = {{}, {.weight = 0}};
+        }) == "op: parts[1]: weight must be above 0 — got weight=0");
   CHECK(refusal([](auto& o) { o.fruit = static_cast<Fruit>(7); }) ==
         "op: fruit must be one of apple, pear, fig — got number 7");
   CHECK(refusal([](auto& o) { o.second = static_cast<Fruit>(-1); }).ends_with("got number -1"));
-  CHECK(refusal([](auto& o) { o.basket = {Fruit::fig, static_cast<Fruit>(3)}; }) ==
-        "op: basket must be one of apple, pear, fig — got number 3");
+  CHECK(refusal([](auto& o) {
+          o.basket = {Fruit::fig, static_cast<Fruit>(3)};
+        }) == "op: basket must be one of apple, pear, fig — got number 3");
 }
 
 TEST_CASE("options: JSON of other names and types is refused", "[options]") {
@@ -144,9 +157,7 @@ TEST_CASE("options: JSON of other names and types is refused", "[options]") {
     SampleOptions o{};
     try {
       from_json("op", parse_json(text), o);
-    } catch (const ValueError& e) {
-      return e.what();
-    }
+    } catch (const ValueError& e) { return e.what(); }
     return "";
   };
   CHECK_THAT(refusal("{}"), Contains("op: option \"dim\" (int, width) is required"));

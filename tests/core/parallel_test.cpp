@@ -67,9 +67,7 @@ TEST_CASE("parallel_for: an exception reaches the caller with its type, and the 
           if (begin == bad) fail<ValueError>("piece ", begin);
         });
         FAIL("nothing was thrown");
-      } catch (const ValueError& e) {
-        CHECK(std::string(e.what()) == str("piece ", bad));
-      }
+      } catch (const ValueError& e) { CHECK(std::string(e.what()) == str("piece ", bad)); }
       std::atomic<int> sum{0};
       parallel_for(100, 1, [&](int64_t begin, int64_t) { sum += static_cast<int>(begin); });
       CHECK(sum == 4950);
@@ -143,9 +141,9 @@ TEST_CASE("denormals: flushed alike on every thread, in small ops and large, and
     std::vector<float> all;
     const Tensor v = of(n, x);
     const Tensor product = full({64, 64}, 1e-20);  // of normal numbers, with denormal results
-    for (const Tensor& y : {v * 1.0, v + v, v * full({n}, 0.5), exp(full({n}, -95)), sum(v),
-                            sum(reshape(v, {1, n}), {0}), matmul(reshape(v, {n, 1}), ones({1, 8})),
-                            matmul(reshape(v, {1, n}), ones({n, 1})), matmul(product, product)})
+    for (const Tensor& y :
+         {v * 1.0, v + v, v * full({n}, 0.5), exp(full({n}, -95)), sum(v), sum(reshape(v, {1, n}), {0}),
+          matmul(reshape(v, {n, 1}), ones({1, 8})), matmul(reshape(v, {1, n}), ones({n, 1})), matmul(product, product)})
       for (float f : y.to_vector()) all.push_back(f);
     return all;
   };

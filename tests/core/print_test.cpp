@@ -46,32 +46,27 @@ TEST_CASE("print: header and values", "[print]") {
 
 TEST_CASE("print: a view shows its own elements", "[print]") {
   Tensor x({{1, 2, 3}, {4, 5, 6}});
-  CHECK(to_string(alias(x, Layout({2, 2}, {1, 3}, 1))) ==
-        "Tensor[2,2] f32 cpu\n[[2.0, 5.0],\n [3.0, 6.0]]");
+  CHECK(to_string(alias(x, Layout({2, 2}, {1, 3}, 1))) == "Tensor[2,2] f32 cpu\n[[2.0, 5.0],\n [3.0, 6.0]]");
 }
 
 TEST_CASE("print: nan, inf and magnitudes that span too far", "[print]") {
   const float inf = std::numeric_limits<float>::infinity();
   CHECK(to_string(Tensor({NAN, inf, -inf, 1})) == "Tensor[4] f32 cpu\n[ nan,  inf, -inf,  1.0]");
-  CHECK(to_string(Tensor({1e-10f, -1, inf})) ==
-        "Tensor[3] f32 cpu\n[ 1.0000e-10, -1.0000e+00,         inf]");
+  CHECK(to_string(Tensor({1e-10f, -1, inf})) == "Tensor[3] f32 cpu\n[ 1.0000e-10, -1.0000e+00,         inf]");
   CHECK_THAT(to_string(Tensor({1e8f})), Contains("[1.0000e+08]"));
   CHECK_THAT(to_string(Tensor({0.001f, 99})), Contains("[ 0.001, 99.000]"));
   CHECK_THAT(to_string(Tensor({0.0005f, 99})), Contains("[5.0000e-04, 9.9000e+01]"));
-  CHECK_THAT(to_string(Tensor::from<double>({1.7e308, 5e-324})),
-             Contains("[1.7000e+308, 4.9407e-324]"));
+  CHECK_THAT(to_string(Tensor::from<double>({1.7e308, 5e-324})), Contains("[1.7000e+308, 4.9407e-324]"));
 }
 
 TEST_CASE("print: nested rows, wrapped rows and summaries", "[print]") {
   CHECK(to_string(counting({2, 2, 1})) == "Tensor[2,2,1] i64 cpu\n[[[0],\n  [1]],\n\n [[2],\n  [3]]]");
-  CHECK(to_string(counting({10}), {.line_width = 12}) ==
-        "Tensor[10] i64 cpu\n[0, 1, 2, 3,\n 4, 5, 6, 7,\n 8, 9]");
+  CHECK(to_string(counting({10}), {.line_width = 12}) == "Tensor[10] i64 cpu\n[0, 1, 2, 3,\n 4, 5, 6, 7,\n 8, 9]");
   const std::string whole = to_string(counting({1000}));
   CHECK_THAT(whole, !Contains("...") && Contains("499"));
   std::istringstream lines(whole);
   for (std::string line; std::getline(lines, line);) CHECK(line.size() <= 80);
-  CHECK(to_string(counting({1001})) ==
-        "Tensor[1001] i64 cpu\n[   0,    1,    2, ...,  998,  999, 1000]");
+  CHECK(to_string(counting({1001})) == "Tensor[1001] i64 cpu\n[   0,    1,    2, ...,  998,  999, 1000]");
   CHECK(to_string(counting({4, 3}), {.threshold = 5, .edge_items = 1}) ==
         "Tensor[4,3] i64 cpu\n[[ 0, ...,  2],\n ...,\n [ 9, ..., 11]]");
 }

@@ -35,8 +35,7 @@ void check_moments(const Tensor& x, double mean, double variance, double mu4) {
 }
 
 /// Kolmogorov-Smirnov: sqrt(n) times the largest distance exceeds 2.2 with probability 1.3e-4.
-template <class Cdf>
-void check_distribution(const Tensor& x, Cdf cdf) {
+template <class Cdf> void check_distribution(const Tensor& x, Cdf cdf) {
   auto v = x.to_vector<double>();
   std::sort(v.begin(), v.end());
   const double n = static_cast<double>(v.size());
@@ -46,8 +45,7 @@ void check_distribution(const Tensor& x, Cdf cdf) {
   CHECK(distance * std::sqrt(n) < 2.2);
 }
 
-template <class Predicate>
-void check_all(const Tensor& x, Predicate holds) {
+template <class Predicate> void check_all(const Tensor& x, Predicate holds) {
   const auto v = x.to_vector<double>();
   CHECK(std::all_of(v.begin(), v.end(), holds));
 }
@@ -78,8 +76,7 @@ TEST_CASE("a fill is the stream of philox words", "[random]") {
   for (uint64_t i : {0, 7, 8, 255, 256, 1000}) {
     const uint64_t block = offset + i / 4;
     const auto words =
-        philox4x32({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 0, 0},
-                   {0x9abcdef0, 0x12345678});
+        philox4x32({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 0, 0}, {0x9abcdef0, 0x12345678});
     CHECK(x[i] == static_cast<float>(words[i % 4] >> 8) * 0x1p-24f);
   }
 }
@@ -104,8 +101,7 @@ TEST_CASE("distributions have their moments and shape", "[random]") {
     const double mass = 2 * normal_cdf(2) - 1, d = std::exp(-2) / std::sqrt(2 * std::numbers::pi) / mass;
     Tensor x = truncated_normal({kSamples}, 1, 0.5, rng, options);
     check_moments(x, 1, (1 - 4 * d) / 4, (3 - 28 * d) / 16);
-    check_distribution(x,
-                       [&](double v) { return (normal_cdf((v - 1) / 0.5) - normal_cdf(-2)) / mass; });
+    check_distribution(x, [&](double v) { return (normal_cdf((v - 1) / 0.5) - normal_cdf(-2)) / mass; });
     check_all(x, [](double v) { return v >= 0 && v <= 2; });
   }
 }
@@ -135,9 +131,8 @@ TEST_CASE("each value is made of its own words of its own block", "[random]") {
     check(bernoulli({n}, p, rng), (n + 3) / 4, [&](int64_t i) { return narrow(i) < std::llround(std::ldexp(p, 32)); });
   check(uniform({n}, 0, 1, rng), (n + 3) / 4, [&](int64_t i) { return std::ldexp(narrow(i) >> 8, -24); });
   check(uniform({n}, 0, 1, rng, {f64}), (n + 1) / 2, [&](int64_t i) { return std::ldexp(double(wide(i) >> 11), -53); });
-  check(randint(-7, 3, {n}, rng), (n + 1) / 2, [&](int64_t i) {
-    return static_cast<int64_t>(static_cast<unsigned __int128>(wide(i)) * 10 >> 64) - 7;
-  });
+  check(randint(-7, 3, {n}, rng), (n + 1) / 2,
+        [&](int64_t i) { return static_cast<int64_t>(static_cast<unsigned __int128>(wide(i)) * 10 >> 64) - 7; });
   std::vector<int64_t> order(n);  // Fisher-Yates from the end
   std::iota(order.begin(), order.end(), int64_t{0});
   for (int64_t i = 0; i < n; ++i) {
@@ -192,8 +187,8 @@ TEST_CASE("values do not depend on the number of threads or on how many are draw
   auto draw = [&](int64_t n) {
     Rng rng(11);
     std::vector<double> all;
-    for (const Tensor& x : {normal({n}, 0, 1, rng, {.dtype = type}), bernoulli({n}, 0.5, rng),
-                            randint(0, 1'000'000, {n}, rng)}) {
+    for (const Tensor& x :
+         {normal({n}, 0, 1, rng, {.dtype = type}), bernoulli({n}, 0.5, rng), randint(0, 1'000'000, {n}, rng)}) {
       const auto v = x.to_vector<double>();
       all.insert(all.end(), v.begin(), v.end());
     }
@@ -230,9 +225,7 @@ TEST_CASE("Rng state, copy and move", "[random]") {
 TEST_CASE("RngLog repeats what was drawn", "[random]") {
   Rng a(1), b(2), unused(3);
   a.reserve(5);
-  auto segment = [&] {
-    return std::pair(uniform({8}, 0, 1, a).to_vector(), bernoulli({8}, 0.5, b).to_vector());
-  };
+  auto segment = [&] { return std::pair(uniform({8}, 0, 1, a).to_vector(), bernoulli({8}, 0.5, b).to_vector()); };
   RngLog tape;
   std::optional<RngLog::Record> on(tape);
   const auto first = segment();
@@ -292,7 +285,8 @@ TEST_CASE("random: bf16 draws are f32 draws, rounded", "[random]") {
   for (const Shape& shape : {Shape{}, Shape{7}, Shape{3, 1001}}) {
     CHECK(testing::same_bits(uniform(shape, -1, 2, rng, {.dtype = bf16}), to(uniform(shape, -1, 2, twin), bf16)));
     CHECK(testing::same_bits(normal(shape, 1, 2, rng, {.dtype = bf16}), to(normal(shape, 1, 2, twin), bf16)));
-    CHECK(testing::same_bits(truncated_normal(shape, 0, 1, rng, {.dtype = bf16}), to(truncated_normal(shape, 0, 1, twin), bf16)));
+    CHECK(testing::same_bits(truncated_normal(shape, 0, 1, rng, {.dtype = bf16}),
+                             to(truncated_normal(shape, 0, 1, twin), bf16)));
     CHECK(rng.offset() == twin.offset());
   }
 }
@@ -301,13 +295,11 @@ TEST_CASE("random: arguments outside the domain are named", "[random]") {
   Rng rng;
   const float bad[] = {1, -1}, zero[] = {0, 0};
   CHECK_THROWS_AS(uniform({2}, 1, 0, rng), ValueError);
-  CHECK_THROWS_WITH(uniform({2}, 1, 0, rng),
-                    Contains("uniform") && Contains("lo=1") && Contains("hi=0"));
+  CHECK_THROWS_WITH(uniform({2}, 1, 0, rng), Contains("uniform") && Contains("lo=1") && Contains("hi=0"));
   CHECK_THROWS_AS(uniform({2}, -3e38, 3e38, rng), ValueError);  // the span overflows f32
   CHECK_THROWS_AS(uniform({2}, NAN, 1, rng), ValueError);
   CHECK_THROWS_WITH(normal({2}, 0, -1, rng), Contains("normal") && Contains("std=-1"));
-  CHECK_THROWS_WITH(truncated_normal({2}, 0, -1, rng),
-                    Contains("truncated_normal") && Contains("std=-1"));
+  CHECK_THROWS_WITH(truncated_normal({2}, 0, -1, rng), Contains("truncated_normal") && Contains("std=-1"));
   CHECK_THROWS_WITH(bernoulli({2}, 1.5, rng), Contains("bernoulli") && Contains("p=1.5"));
   CHECK_THROWS_AS(bernoulli({2}, NAN, rng), ValueError);
   CHECK_THROWS_WITH(randint(3, 3, {2}, rng), Contains("randint") && Contains("low=3"));

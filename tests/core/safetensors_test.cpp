@@ -47,9 +47,7 @@ void refuse(const TempFolder& folder, const std::string& bytes, const std::strin
   try {
     load_safetensors(path);
     FAIL("loaded");
-  } catch (const IOError& e) {
-    CHECK_THAT(e.what(), Contains(path) && Contains(reason));
-  }
+  } catch (const IOError& e) { CHECK_THAT(e.what(), Contains(path) && Contains(reason)); }
 }
 
 }  // namespace
@@ -91,8 +89,7 @@ TEST_CASE("safetensors: the bytes are those of the reference implementation", "[
   TempFolder folder;
   const std::string path = folder / "x.safetensors";
   // The wider type comes first, so that every tensor is aligned; spaces pad the header.
-  save_safetensors(
-      path, {.tensors = {{"a", Tensor::from<bool>({true})}, {"b", Tensor({1, 2})}}, .metadata = {}});
+  save_safetensors(path, {.tensors = {{"a", Tensor::from<bool>({true})}, {"b", Tensor({1, 2})}}, .metadata = {}});
   std::string header = R"({"b":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
                        R"("a":{"dtype":"BOOL","shape":[1],"data_offsets":[8,9]}})";
   header.resize((header.size() + 7) / 8 * 8, ' ');
@@ -125,10 +122,12 @@ TEST_CASE("safetensors: tensors that are not wanted are skipped, whatever they h
   write("{" + fourth + "," + first + "," + third + "," + second + "}");
   std::multiset<std::string> asked;
   const auto read = [&] {
-    return load_safetensors(folder / "x", [&](const std::string& name) {
-      asked.insert(name);
-      return name == "second" || name == "fourth";
-    }).tensors;
+    return load_safetensors(folder / "x",
+                            [&](const std::string& name) {
+                              asked.insert(name);
+                              return name == "second" || name == "fourth";
+                            })
+        .tensors;
   };
   const auto got = read();
   CHECK(got.size() == 2);
@@ -137,7 +136,9 @@ TEST_CASE("safetensors: tensors that are not wanted are skipped, whatever they h
   CHECK(asked == std::multiset<std::string>{"first", "second", "third", "fourth"});
   CHECK_THROWS_WITH(load_safetensors(folder / "x"), Contains("'first' has the dtype 'F8_E4M3'"));
   // Where the others lie is checked all the same.
-  for (const auto& [offsets, why] : {std::pair("[0,2]", "overlaps"), {"[1,0]", "reversed"}, {"[0]", "two data_offsets"},
+  for (const auto& [offsets, why] : {std::pair("[0,2]", "overlaps"),
+                                     {"[1,0]", "reversed"},
+                                     {"[0]", "two data_offsets"},
                                      {"[0,18446744073709551615]", "overlaps"}}) {
     write("{" + one("first", "F8_E4M3", offsets) + "," + second + "," + third + "," + fourth + "}");
     CHECK_THROWS_WITH(read(), Contains(why));
@@ -201,8 +202,7 @@ TEST_CASE("safetensors: hostile files are refused with the reason", "[safetensor
   header("{" + entry("F32", "[99999999999999999999]", "[0,4]") + "}", "fractional or huge");
   header("{" + entry("F32", "[18446744073709551615]", "[0,4]") + "}", "overflows");
   header("{" + entry("F32", "[4294967296,4294967296]", "[0,0]") + "}", "overflows", 0);
-  header("{" + entry("F32", "[0,9223372036854775807,9223372036854775807]", "[0,0]") + "}", "overflows",
-         0);
+  header("{" + entry("F32", "[0,9223372036854775807,9223372036854775807]", "[0,0]") + "}", "overflows", 0);
   header("{" + entry("F32", "[1,1,1,1,1,1,1,1,1]", "[0,4]") + "}", "more than 8 dimensions");
   header("{" + entry("F32", "[true]", "[0,4]") + "}", "shape holds a boolean");
   // The offsets.
@@ -227,8 +227,7 @@ TEST_CASE("safetensors: hostile files are refused with the reason", "[safetensor
 TEST_CASE("safetensors: files that cannot be read or written", "[safetensors]") {
   TempFolder folder;
   CHECK_THROWS_AS(load_safetensors(folder / "missing"), IOError);
-  CHECK_THROWS_WITH(load_safetensors(folder / "missing"),
-                    Contains("missing") && Contains("No such file"));
+  CHECK_THROWS_WITH(load_safetensors(folder / "missing"), Contains("missing") && Contains("No such file"));
   CHECK_THROWS_WITH(load_safetensors(folder / "."), Contains("not a regular file"));
   CHECK_THROWS_WITH(load_safetensors("/dev/zero"), Contains("not a regular file"));
   const SafeTensors file{.tensors = {{"a", Tensor({1, 2})}}, .metadata = {}};
@@ -236,12 +235,10 @@ TEST_CASE("safetensors: files that cannot be read or written", "[safetensors]") 
   CHECK_THROWS_WITH(save_safetensors("/dev/null", file), Contains("not a regular file"));
   CHECK_THROWS_WITH(save_safetensors(folder / "x", {.tensors = {{"a", Tensor()}}, .metadata = {}}),
                     Contains("'a' is undefined"));
-  CHECK_THROWS_WITH(
-      save_safetensors(folder / "x", {.tensors = {{"\xff", Tensor(1.f)}}, .metadata = {}}),
-      Contains("not UTF-8"));
-  CHECK_THROWS_WITH(
-      save_safetensors(folder / "x", {.tensors = {{"__metadata__", Tensor(1.f)}}, .metadata = {}}),
-      Contains("reserved"));
+  CHECK_THROWS_WITH(save_safetensors(folder / "x", {.tensors = {{"\xff", Tensor(1.f)}}, .metadata = {}}),
+                    Contains("not UTF-8"));
+  CHECK_THROWS_WITH(save_safetensors(folder / "x", {.tensors = {{"__metadata__", Tensor(1.f)}}, .metadata = {}}),
+                    Contains("reserved"));
   CHECK(folder.count() == 0);
 }
 
@@ -266,9 +263,7 @@ TEST_CASE("a failed write leaves the earlier file and no other", "[safetensors]"
   std::string error;
   try {
     save_safetensors(path, {.tensors = {{"a", empty({100'000})}}, .metadata = {}});
-  } catch (const IOError& e) {
-    error = e.what();
-  }
+  } catch (const IOError& e) { error = e.what(); }
   setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, handler);
   CHECK_THAT(error, Contains(path) && Contains("too large"));
@@ -291,8 +286,8 @@ TEST_CASE("what a killed save left is removed by the next, what a running one wr
   REQUIRE(killed() == "dies");
   REQUIRE(killed() == "dies");
   CHECK(folder.count() >= 1);  // the second removes what the first left
-  const std::vector<std::string> others = {".x.tmp", ".x.12.tmp", ".x.1.2.3.tmp", ".x.a.1.tmp", ".x..1.tmp",
-                                           ".x.1..tmp", "x.1.2.tmp", ".y.1.2.tmp", ".x.1.2.tmp~"};
+  const std::vector<std::string> others = {".x.tmp",    ".x.12.tmp", ".x.1.2.3.tmp", ".x.a.1.tmp", ".x..1.tmp",
+                                           ".x.1..tmp", "x.1.2.tmp", ".y.1.2.tmp",   ".x.1.2.tmp~"};
   for (const auto& name : others) std::ofstream(folder / name) << "mine";
   put(path, "new");
   CHECK(read_file(path) == "new");
@@ -336,9 +331,7 @@ TEST_CASE("safetensors: killed while saving, the file is always whole", "[safete
     if (child == 0) {
       try {
         for (int i = 1;; ++i) save_safetensors(path, versions[i % 2]);
-      } catch (...) {
-        _exit(1);
-      }
+      } catch (...) { _exit(1); }
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(5 + 7 * round));
     kill(child, SIGKILL);

@@ -27,7 +27,9 @@ struct Counted {
 using Small = SmallVector<Counted, 3>;
 using Plain = std::vector<Counted>;
 
-bool same(const Small& a, const Plain& b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()) && a.size() == b.size(); }
+bool same(const Small& a, const Plain& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end()) && a.size() == b.size();
+}
 
 }  // namespace
 
@@ -40,14 +42,35 @@ TEST_CASE("small vector: random operations agree with std::vector", "[small_vect
       const auto i = static_cast<std::size_t>(r.below(2)), j = 1 - i;
       const int v = static_cast<int>(r.below(1000));
       switch (r.below(10)) {
-        case 0: case 1: case 2: a[i].emplace_back(v), b[i].emplace_back(v); break;
-        case 3: if (!b[i].empty()) a[i].pop_back(), b[i].pop_back(); break;
-        case 4: { auto n = static_cast<std::size_t>(r.below(8)); a[i].resize(n), b[i].resize(n); break; }
+        case 0:
+        case 1:
+        case 2: a[i].emplace_back(v), b[i].emplace_back(v); break;
+        case 3:
+          if (!b[i].empty()) a[i].pop_back(), b[i].pop_back();
+          break;
+        case 4: {
+          auto n = static_cast<std::size_t>(r.below(8));
+          a[i].resize(n), b[i].resize(n);
+          break;
+        }
         case 5: a[i] = a[j], b[i] = b[j]; break;
-        case 6: a[i] = std::move(a[j]), b[i] = std::move(b[j]); a[j].clear(), b[j].clear(); break;
-        case 7: { Small c(std::move(a[i])); Small d(c); a[i] = std::move(d); break; }
-        case 8: if (!b[i].empty()) a[i].push_back(a[i][0]), b[i].push_back(Counted(b[i][0])); break;  // an element of its own
-        case 9: if (r.below(4) == 0) a[i].clear(), b[i].clear(); else a[i] = Small(b[i].begin(), b[i].end()); break;
+        case 6:
+          a[i] = std::move(a[j]), b[i] = std::move(b[j]);
+          a[j].clear(), b[j].clear();
+          break;
+        case 7: {
+          Small c(std::move(a[i]));
+          Small d(c);
+          a[i] = std::move(d);
+          break;
+        }
+        case 8:
+          if (!b[i].empty()) a[i].push_back(a[i][0]), b[i].push_back(Counted(b[i][0]));
+          break;  // an element of its own
+        case 9:
+          if (r.below(4) == 0) a[i].clear(), b[i].clear();
+          else a[i] = Small(b[i].begin(), b[i].end());
+          break;
       }
       REQUIRE(same(a[0], b[0]));
       REQUIRE(same(a[1], b[1]));
@@ -88,7 +111,9 @@ TEST_CASE("small vector: move-only and over-aligned elements", "[small_vector]")
   for (int i = 0; i < 10; ++i) owners.push_back(std::make_unique<int>(i));
   auto moved = std::move(owners);
   CHECK(*moved[9] == 9);
-  struct alignas(64) Wide { double x[8]; };
+  struct alignas(64) Wide {
+    double x[8];
+  };
   SmallVector<Wide, 2> wide;
   for (int i = 0; i < 9; ++i) {
     wide.emplace_back();
@@ -99,7 +124,9 @@ TEST_CASE("small vector: move-only and over-aligned elements", "[small_vector]")
 TEST_CASE("small vector: a throwing constructor leaks nothing and leaves the vector whole", "[small_vector]") {
   struct Fussy {
     Counted c;
-    explicit Fussy(int v) : c(v) { if (v == 13) throw v; }
+    explicit Fussy(int v) : c(v) {
+      if (v == 13) throw v;
+    }
     Fussy() : Fussy(0) {}
   };
   {

@@ -20,8 +20,7 @@ using sluice::testing::Rand;
 namespace {
 
 /// Element k (row-major) of a tensor, by definition.
-template <class T>
-T element(const Tensor& x, int64_t k) {
+template <class T> T element(const Tensor& x, int64_t k) {
   int64_t at = 0;
   for (int d = x.rank() - 1; d >= 0; --d) {
     at += k % x.shape()[d] * x.strides()[d];
@@ -39,9 +38,20 @@ Tensor random_view(Rand& r, const Tensor& base = arange(2 * 3 * 4 * 5, {f32})) {
       case 0: x = transpose(x, d, r.below(x.rank())); break;
       case 1: x = flip(x, {d}); break;
       case 2: x = slice(x, d, r.below(2), std::nullopt, 1 + r.below(2)); break;
-      case 3: if (x.rank() < 7) x = expand(unsqueeze(x, 0), [&] { Shape s = x.shape(); s.insert(0, 1 + r.below(3)); return s; }()); break;
-      case 4: if (x.rank() > 1 && x.dim(d) > 0) x = select(x, d, r.below(x.dim(d))); break;
-      case 5: if (x.rank() < 7) x = unsqueeze(x, d); break;
+      case 3:
+        if (x.rank() < 7)
+          x = expand(unsqueeze(x, 0), [&] {
+            Shape s = x.shape();
+            s.insert(0, 1 + r.below(3));
+            return s;
+          }());
+        break;
+      case 4:
+        if (x.rank() > 1 && x.dim(d) > 0) x = select(x, d, r.below(x.dim(d)));
+        break;
+      case 5:
+        if (x.rank() < 7) x = unsqueeze(x, d);
+        break;
     }
   }
   return x;
@@ -182,7 +192,8 @@ TEST_CASE("strided: copies of transposed dims, beyond every tile", "[strided]") 
 
 TEST_CASE("strided: long rows are cut into tiles without a seam", "[strided]") {
   for (int64_t n : {511, 512, 513, 32767, 32769, 100003}) {
-    Tensor x = arange(0, 2.0 * static_cast<double>(n), 1, {i32}), odd = slice(x, 0, 1, std::nullopt, 2), back = flip(odd, {0});
+    Tensor x = arange(0, 2.0 * static_cast<double>(n), 1, {i32}), odd = slice(x, 0, 1, std::nullopt, 2),
+           back = flip(odd, {0});
     auto a = odd.to_vector<int64_t>(), b = back.to_vector<int64_t>();
     REQUIRE((static_cast<int64_t>(a.size()) == n && static_cast<int64_t>(b.size()) == n));
     for (int64_t k = 0; k < n; ++k) {
@@ -193,7 +204,8 @@ TEST_CASE("strided: long rows are cut into tiles without a seam", "[strided]") {
     copy_(even, odd);  // strided to strided, with a conversion
     auto c = y.to_vector();
     for (int64_t k = 0; k < n; ++k)
-      if (c[static_cast<std::size_t>(2 * k)] != static_cast<float>(2 * k + 1) || c[static_cast<std::size_t>(2 * k + 1)] != 0)
+      if (c[static_cast<std::size_t>(2 * k)] != static_cast<float>(2 * k + 1) ||
+          c[static_cast<std::size_t>(2 * k + 1)] != 0)
         FAIL(n << " at " << k);
   }
 }
@@ -220,9 +232,10 @@ TEST_CASE("strided: conversion between every pair of dtypes", "[strided]") {
 
 TEST_CASE("strided: conversions at the borders of a type", "[strided]") {
   const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
-  Tensor x = Tensor::from<double>({inf, -inf, nan, 1e300, -1e300, 2147483647.0, 2147483648.0, -2147483648.0, -2147483649.0, 2.9, -2.9});
-  CHECK(x.to_vector<int32_t>() == std::vector<int32_t>{INT32_MAX, INT32_MIN, 0, INT32_MAX, INT32_MIN, INT32_MAX, INT32_MAX,
-                                                       INT32_MIN, INT32_MIN, 2, -2});
+  Tensor x = Tensor::from<double>(
+      {inf, -inf, nan, 1e300, -1e300, 2147483647.0, 2147483648.0, -2147483648.0, -2147483649.0, 2.9, -2.9});
+  CHECK(x.to_vector<int32_t>() == std::vector<int32_t>{INT32_MAX, INT32_MIN, 0, INT32_MAX, INT32_MIN, INT32_MAX,
+                                                       INT32_MAX, INT32_MIN, INT32_MIN, 2, -2});
   auto wide = x.to_vector<int64_t>();
   CHECK(wide[0] == INT64_MAX);
   CHECK(wide[1] == INT64_MIN);
@@ -237,5 +250,6 @@ TEST_CASE("strided: conversions at the borders of a type", "[strided]") {
   CHECK(std::isnan(to(to(x, bf16), f64).to_vector<double>()[2]));
   CHECK(std::isinf(to(to(x, bf16), f64).to_vector<double>()[3]));
   // bf16 rounds to nearest, ties to even.
-  CHECK(to(Tensor({1 + 0x1p-8f, 1 + 3 * 0x1p-8f, 1 + 0x1p-9f}), bf16).to_vector() == std::vector<float>{1, 1 + 4 * 0x1p-8f, 1});
+  CHECK(to(Tensor({1 + 0x1p-8f, 1 + 3 * 0x1p-8f, 1 + 0x1p-9f}), bf16).to_vector() ==
+        std::vector<float>{1, 1 + 4 * 0x1p-8f, 1});
 }

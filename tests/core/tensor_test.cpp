@@ -59,7 +59,8 @@ TEST_CASE("tensor: from_blob sees the owner's memory and says when it has done w
   }
   CHECK(released == 1);
   CHECK(memory_stats().live == before);
-  CHECK(Tensor::from_blob(mine.data() + 1, 2).to_vector() == std::vector<float>{2, 2});  // no alignment beyond the type's
+  CHECK(Tensor::from_blob(mine.data() + 1, 2).to_vector() ==
+        std::vector<float>{2, 2});  // no alignment beyond the type's
   CHECK(Tensor::from_blob<int64_t>(nullptr, {0, 3}).dtype() == i64);
   CHECK_THROWS_WITH(Tensor::from_blob<float>(nullptr, {2}), "from_blob: the address is null — got shape [2]");
   CHECK_THROWS_AS(Tensor::from_blob(mine.data(), {-1}), ShapeError);
@@ -105,10 +106,14 @@ TEST_CASE("tensor: an undefined one says so", "[tensor]") {
   CHECK_FALSE(none.defined());
   CHECK_FALSE(none.requires_grad());
   CHECK(str(none) == "undefined");
-  for (auto f : std::vector<std::function<void()>>{[&] { none.shape(); }, [&] { none.dtype(); }, [&] { none.item(); },
-                                                   [&] { none.to_vector(); }, [&] { none.detach(); }, [&] { exp(none); },
-                                                   [&] { Tensor x({1}); x + none; }, [&] { matmul(none, none); },
-                                                   [&] { sum(none); }, [&] { reshape(none, {1}); }})
+  for (auto f :
+       std::vector<std::function<void()>>{[&] { none.shape(); }, [&] { none.dtype(); }, [&] { none.item(); },
+                                          [&] { none.to_vector(); }, [&] { none.detach(); }, [&] { exp(none); },
+                                          [&] {
+                                            Tensor x({1});
+                                            x + none;
+                                          },
+                                          [&] { matmul(none, none); }, [&] { sum(none); }, [&] { reshape(none, {1}); }})
     CHECK_THROWS_AS(f(), Error);
   Tensor moved({1}), target = std::move(moved);
   CHECK_FALSE(moved.defined());

@@ -13,10 +13,9 @@ namespace sluice::testing {
 
 constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
 
-/// f(device) gives tensors of that device; their values must be the CPU's, those of integers and of tolerance 0 to the bit.
-/// The tolerance is in units of the dtype's rounding.
-template <class F>
-void check(F f, double ulps = 0) {
+/// f(device) gives tensors of that device; their values must be the CPU's, those of integers and of tolerance 0 to the
+/// bit. The tolerance is in units of the dtype's rounding.
+template <class F> void check(F f, double ulps = 0) {
   const std::vector<Tensor> want = f(cpu);
   std::vector<Tensor> first;
   for (uint64_t seed : {0, 1, 2}) {
@@ -39,7 +38,8 @@ void check(F f, double ulps = 0) {
 }
 
 /// Uniform values, with others at some places.
-inline Tensor values(const Shape& shape, DType dtype, Device device, uint64_t seed, const std::vector<std::pair<int64_t, double>>& others = {}) {
+inline Tensor values(const Shape& shape, DType dtype, Device device, uint64_t seed,
+                     const std::vector<std::pair<int64_t, double>>& others = {}) {
   Rand rand(seed);
   std::vector<double> v(static_cast<std::size_t>(shape.numel()));
   const bool whole = !is_float(dtype);

@@ -1,6 +1,6 @@
-// The slots of attention under Precision::bf16, on the emulator, against double loops: forward and backward, one query or one
-// key beyond every tile, groups of heads, masks, rows that see nothing, NaN behind the mask; the same bits in every
-// schedule; and which calls go to the tensor cores.
+// The slots of attention under Precision::bf16, on the emulator, against double loops: forward and backward, one query
+// or one key beyond every tile, groups of heads, masks, rows that see nothing, NaN behind the mask; the same bits in
+// every schedule; and which calls go to the tensor cores.
 #include "support/approx.h"
 #include "support/catch.h"
 #include "support/naive_attention.h"
@@ -27,8 +27,9 @@ struct Call {
   int64_t batch, heads, kv_heads, m, n, d;
   Weighting weighting = Weighting::softmax;
   AttentionMask mask = {};
-  bool keys = false, sink = false;  // keys: batch 0 loses every third, and the next all of them; what is there then is NaN
-  Poison poison = Poison::none;     // NaN in a row of k and v, or of q, g and delta
+  bool keys = false,
+       sink = false;             // keys: batch 0 loses every third, and the next all of them; what is there then is NaN
+  Poison poison = Poison::none;  // NaN in a row of k and v, or of q, g and delta
 };
 
 struct Operands {
@@ -39,7 +40,8 @@ struct Operands {
     Rand rand(seed);
     const auto numbers = [&](Dims shape, double range) {
       Array x(std::move(shape));
-      for (double& value : x.v) value = static_cast<double>(float(BFloat16(static_cast<float>(rand.uniform(-range, range)))));
+      for (double& value : x.v)
+        value = static_cast<double>(float(BFloat16(static_cast<float>(rand.uniform(-range, range)))));
       return x;
     };
     q = numbers({c.batch, c.heads, c.m, c.d}, 2), k = numbers({c.batch, c.kv_heads, c.n, c.d}, 1);
@@ -69,15 +71,15 @@ struct Operands {
   }
 };
 
-/// What the slots fill, and how far a number may be from it: each of a sum's terms is rounded to 8 bits once, an error of
-/// at most 2^-8 of it, and f32 adds a little.
+/// What the slots fill, and how far a number may be from it: each of a sum's terms is rounded to 8 bits once, an error
+/// of at most 2^-8 of it, and f32 adds a little.
 struct Expected {
   Array out, lse, dq, dk, dv, out_error, dq_error, dk_error, dv_error;
 };
 Expected expected(const Call& c, const Operands& x) {
   constexpr double u = 1.02 * 0x1p-8, f32_error = 0x1p-18, inf = std::numeric_limits<double>::infinity();
   Expected y{Array(x.q.shape), Array(x.delta.shape), Array(x.q.shape), Array(x.k.shape), Array(x.v.shape),
-             Array(x.q.shape), Array(x.q.shape), Array(x.k.shape), Array(x.v.shape)};
+             Array(x.q.shape), Array(x.q.shape),     Array(x.k.shape), Array(x.v.shape)};
   const NaiveMask mask(x.options.mask, c.m, c.n);
   each_index(x.delta.shape, [&](const Dims& row) {
     const int64_t b = row[0], h = row[1], i = row[2], kv = h * c.kv_heads / c.heads;
@@ -163,7 +165,8 @@ std::vector<Tensor> run_slots(const Call& c, const Operands& x, const Array& lse
   return all;
 }
 
-/// NaN where it is wanted and nowhere else; each number within its bound, all within ¾·2^-8 in L2: roundings are 0.4·2^-8 on average, and independent.
+/// NaN where it is wanted and nowhere else; each number within its bound, all within ¾·2^-8 in L2: roundings are
+/// 0.4·2^-8 on average, and independent.
 void check_numbers(const char* name, const Tensor& got, const Array& want, const Array& error) {
   INFO(name);
   const std::vector<double> y = to(got, f64).to_vector<double>();
@@ -184,8 +187,9 @@ void check_numbers(const char* name, const Tensor& got, const Array& want, const
 }
 
 void check(const Call& c, uint64_t seed = 1) {
-  INFO("m " << c.m << ", n " << c.n << ", d " << c.d << ", weighting " << static_cast<int>(c.weighting) << ", causal " << c.mask.causal
-            << ", window " << c.mask.window << ", keys " << c.keys << ", sink " << c.sink << ", poison " << static_cast<int>(c.poison));
+  INFO("m " << c.m << ", n " << c.n << ", d " << c.d << ", weighting " << static_cast<int>(c.weighting) << ", causal "
+            << c.mask.causal << ", window " << c.mask.window << ", keys " << c.keys << ", sink " << c.sink
+            << ", poison " << static_cast<int>(c.poison));
   PrecisionScope scope(Precision::bf16);
   const Operands x(c, seed);
   const Expected want = expected(c, x);
@@ -196,21 +200,24 @@ void check(const Call& c, uint64_t seed = 1) {
     cuda::emulator::set_schedule(0);
     if (first.empty()) first = got;
     for (std::size_t i = 0; i < got.size(); ++i)
-      CHECK(std::memcmp(got[i].data<float>(), first[i].data<float>(), static_cast<std::size_t>(got[i].numel()) * sizeof(float)) == 0);
+      CHECK(std::memcmp(got[i].data<float>(), first[i].data<float>(),
+                        static_cast<std::size_t>(got[i].numel()) * sizeof(float)) == 0);
   }
   const std::size_t grads = first.size() - 3;
   check_numbers("out", first[0], want.out, want.out_error);
   if (grads == 2) {
     const std::vector<double> lse = to(first[1], f64).to_vector<double>();
     for (std::size_t i = 0; i < lse.size(); ++i)
-      if (!std::isnan(want.lse.v[i]) || !std::isnan(lse[i])) REQUIRE((lse[i] == want.lse.v[i] || std::fabs(lse[i] - want.lse.v[i]) <= 1e-5));
+      if (!std::isnan(want.lse.v[i]) || !std::isnan(lse[i]))
+        REQUIRE((lse[i] == want.lse.v[i] || std::fabs(lse[i] - want.lse.v[i]) <= 1e-5));
   }
   check_numbers("dq", first[grads], want.dq, want.dq_error);
   check_numbers("dk", first[grads + 1], want.dk, want.dk_error);
   check_numbers("dv", first[grads + 2], want.dv, want.dv_error);
 }
 
-constexpr Weighting kAll[] = {Weighting::softmax, Weighting::relu2, Weighting::laplace, Weighting::sigmoid, Weighting::linear};
+constexpr Weighting kAll[] = {Weighting::softmax, Weighting::relu2, Weighting::laplace, Weighting::sigmoid,
+                              Weighting::linear};
 
 }  // namespace
 
@@ -236,8 +243,11 @@ TEST_CASE("cuda attention, bf16: 128 columns", "[cuda]") {
 TEST_CASE("cuda attention, bf16: the edges of windows, wherever they fall in a tile", "[cuda]") {
   uint64_t seed = 40;
   for (int64_t before : {62, 63, 64}) {  // keys before that of the first query
-    const AttentionMask masks[] = {{.causal = true}, {.window = before + 63}, {.causal = true, .window = before + 63},
-                                   {.causal = true, .window = 64}, {.window = 1}};
+    const AttentionMask masks[] = {{.causal = true},
+                                   {.window = before + 63},
+                                   {.causal = true, .window = before + 63},
+                                   {.causal = true, .window = 64},
+                                   {.window = 1}};
     for (const AttentionMask& mask : masks) check({1, 1, 1, 80, 80 + before, 64, Weighting::linear, mask}, ++seed);
   }
 }
@@ -258,7 +268,7 @@ TEST_CASE("cuda attention, bf16: blocks of 128 queries or keys", "[cuda]") {
   for (Weighting w : {Weighting::softmax, Weighting::relu2}) {
     check({1, 2, 1, 129, 257, 64, w, {.causal = true}}, ++seed);
     check({1, 1, 1, 257, 129, 64, w, {.causal = true}}, ++seed);  // the first queries see nothing
-    check({2, 3, 1, 129, 193, 64, w, {}, true}, ++seed);          // the ring goes round, NaN in hidden keys of every tile
+    check({2, 3, 1, 129, 193, 64, w, {}, true}, ++seed);  // the ring goes round, NaN in hidden keys of every tile
     check({1, 2, 1, 193, 129, 128, w, {.window = 70}}, ++seed);
     check({1, 1, 1, 129, 257, 128, w, {.causal = true}}, ++seed);
   }
@@ -301,7 +311,8 @@ TEST_CASE("cuda attention, bf16: gradients of some operands are those of all", "
 TEST_CASE("cuda attention, bf16: which calls go to the tensor cores", "[cuda]") {
   Rand rand(7);
   const auto differs = [&](int64_t m, int64_t n, int64_t d, int64_t dv, const AttentionOptions& options) {
-    const Tensor q = to(random_tensor({1, 1, m, d}, f32, rand), Device::cuda()), k = to(random_tensor({1, 1, n, d}, f32, rand), Device::cuda());
+    const Tensor q = to(random_tensor({1, 1, m, d}, f32, rand), Device::cuda()),
+                 k = to(random_tensor({1, 1, n, d}, f32, rand), Device::cuda());
     const Tensor v = to(random_tensor({1, 1, n, dv}, f32, rand), Device::cuda());
     const auto run = [&](Precision p) {
       PrecisionScope scope(p);

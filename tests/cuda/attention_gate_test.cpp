@@ -28,13 +28,13 @@ struct Numbers {
 /// |got − want| over |want|, in L2: one wrong number of some thousands is more than what the checks below allow.
 double off(const std::vector<float>& got, const std::vector<double>& want) {
   double error = 0, size = 0;
-  for (std::size_t i = 0; i < want.size(); ++i) error += std::pow(static_cast<double>(got[i]) - want[i], 2), size += want[i] * want[i];
+  for (std::size_t i = 0; i < want.size(); ++i)
+    error += std::pow(static_cast<double>(got[i]) - want[i], 2), size += want[i] * want[i];
   return std::sqrt(error / size);
 }
 
 /// One head of m queries and keys, causal softmax or relu².
-template <class W, class Gate>
-void check(int m, uint64_t seed) {
+template <class W, class Gate> void check(int m, uint64_t seed) {
   constexpr int D = 64;
   constexpr bool headwise = std::is_same_v<Gate, SigmoidGate<true>>;
   const auto rows = static_cast<std::size_t>(m), all = rows * D, gates = headwise ? rows : all;
@@ -72,11 +72,30 @@ void check(int m, uint64_t seed) {
   }
   emulator::set_schedule(seed);
   const auto head = [](std::vector<float>& x) { return HeadRows<float>(x.data(), 0, 0, D); };
-  run_attention_gate_backward<D, Gate>({.g = {upstream.data(), 0, 0, D}, .y = {y.data(), 0, 0, D}, .gate = z.at(), .out = rounded.at(),
-      .delta = delta.data(), .dgate = {got_dz.data(), 0, 0, headwise ? 1 : D}, .batch = 1, .heads = 1, .m = m});
-  const AttentionBackwardProblem back{.q = q.at(), .k = k.at(), .v = v.at(), .g = rounded.at(), .lse = lse32.data(), .delta = delta.data(),
-                                      .dq = head(got_q), .dk = head(got_k), .dv = head(got_v), .batch = 1, .heads = 1, .kv_heads = 1,
-                                      .m = m, .n = m, .scale = static_cast<float>(scale)};
+  run_attention_gate_backward<D, Gate>({.g = {upstream.data(), 0, 0, D},
+                                        .y = {y.data(), 0, 0, D},
+                                        .gate = z.at(),
+                                        .out = rounded.at(),
+                                        .delta = delta.data(),
+                                        .dgate = {got_dz.data(), 0, 0, headwise ? 1 : D},
+                                        .batch = 1,
+                                        .heads = 1,
+                                        .m = m});
+  const AttentionBackwardProblem back{.q = q.at(),
+                                      .k = k.at(),
+                                      .v = v.at(),
+                                      .g = rounded.at(),
+                                      .lse = lse32.data(),
+                                      .delta = delta.data(),
+                                      .dq = head(got_q),
+                                      .dk = head(got_k),
+                                      .dv = head(got_v),
+                                      .batch = 1,
+                                      .heads = 1,
+                                      .kv_heads = 1,
+                                      .m = m,
+                                      .n = m,
+                                      .scale = static_cast<float>(scale)};
   const Window mask{1 << 30, true};
   run_attention_wgmma_backward<false, D, W>(back, mask), run_attention_wgmma_backward<true, D, W>(back, mask);
   emulator::set_schedule(0);

@@ -1,5 +1,5 @@
-// Attention and its gate in one kernel, from the layer's call, against attention followed by the gate in f64 on the CPU:
-// results, gradients and gradients of gradients, one row beyond every tile; and which calls are fused.
+// Attention and its gate in one kernel, from the layer's call, against attention followed by the gate in f64 on the
+// CPU: results, gradients and gradients of gradients, one row beyond every tile; and which calls are fused.
 #include "support/approx.h"
 #include "support/catch.h"
 
@@ -29,7 +29,8 @@ const Device gpu = Device::cuda();
 
 /// |got − want| over |want| in L2: a tensor all of one wrong sign is off by 2, one wrong head by about 1.
 double off(const Tensor& got, const Tensor& want) {
-  const std::vector<double> y = to(to(contiguous(got.detach()), cpu), f64).to_vector<double>(), x = contiguous(want.detach()).to_vector<double>();
+  const std::vector<double> y = to(to(contiguous(got.detach()), cpu), f64).to_vector<double>(),
+                            x = contiguous(want.detach()).to_vector<double>();
   REQUIRE(got.shape() == want.shape());
   double error = 0, size = 0;
   for (std::size_t i = 0; i < x.size(); ++i) error += (y[i] - x[i]) * (y[i] - x[i]), size += x[i] * x[i];
@@ -75,8 +76,9 @@ AttentionOptions options_of(const Call& c, const std::vector<Tensor>& xs) {
 }
 
 void check(const Call& c, uint64_t seed) {
-  INFO("m " << c.m << ", n " << c.n << ", d " << c.d << ", headwise " << c.headwise << ", weighting " << static_cast<int>(c.weighting)
-            << ", causal " << c.mask.causal << ", keys " << c.keys << ", sink " << c.sink << ", " << str(c.dtype));
+  INFO("m " << c.m << ", n " << c.n << ", d " << c.d << ", headwise " << c.headwise << ", weighting "
+            << static_cast<int>(c.weighting) << ", causal " << c.mask.causal << ", keys " << c.keys << ", sink "
+            << c.sink << ", " << str(c.dtype));
   // The gradients, by a random cotangent, and the gradient of their products with random directions.
   struct Found {
     Tensor out;
@@ -85,7 +87,9 @@ void check(const Call& c, uint64_t seed) {
   const auto run = [&](Device device, DType dtype) {
     Rand rand(seed);
     const std::vector<Tensor> xs = leaves(c, device, dtype, rand);
-    const auto numbers = [&](const Shape& shape) { return to(to(to(random_tensor(shape, f32, rand, -1, 1), bf16), dtype), device); };
+    const auto numbers = [&](const Shape& shape) {
+      return to(to(to(random_tensor(shape, f32, rand, -1, 1), bf16), dtype), device);
+    };
     const AttentionOptions o = options_of(c, xs);
     const Tensor cotangent = numbers({c.batch, c.heads, c.m, c.d});
     std::vector<Tensor> directions;
@@ -181,7 +185,8 @@ TEST_CASE("cuda attention: layers with a gate, in one kernel", "[cuda]") {
     const AttentionGateOptions gate{.granularity = granularity, .init = Init::lecun()};
     for (int64_t n : {65, 129}) check_layer(MultiHeadAttentionOptions{.heads = heads, .gates = {gate}}, n, ++seed);
     check_layer(GatedAttentionOptions{.heads = heads, .granularity = granularity}, 129, ++seed);
-    check_layer(GatedAttentionOptions{.heads = heads, .output = OutputGate::from_query, .granularity = granularity}, 17, ++seed);
+    check_layer(GatedAttentionOptions{.heads = heads, .output = OutputGate::from_query, .granularity = granularity}, 17,
+                ++seed);
   }
 }
 
@@ -195,14 +200,17 @@ TEST_CASE("cuda attention: which gates are fused", "[cuda]") {
     PrecisionScope scope(p);
     Called called;
     layer(x);
-    return called.count("glu") + called.count("swiglu") + called.count("sigmoid") + called.count("mul") + called.count("add");
+    return called.count("glu") + called.count("swiglu") + called.count("sigmoid") + called.count("mul") +
+           called.count("add");
   };
   const HeadsOptions heads{.dim = 16, .heads = 2, .head_dim = 64};
-  const auto with = [&](std::vector<AttentionGateOptions> gates) { return MultiHeadAttentionOptions{.heads = heads, .gates = std::move(gates)}; };
+  const auto with = [&](std::vector<AttentionGateOptions> gates) {
+    return MultiHeadAttentionOptions{.heads = heads, .gates = std::move(gates)};
+  };
   CHECK(gates_apart(with({})) == 0);
   CHECK(gates_apart(with({{}})) == 0);
   CHECK(gates_apart(with({{.bias = true}}), 16) == gates_apart(with({{.bias = true}}), 17));
-  CHECK(gates_apart(with({{}}), 15) > 0);                       // attention without tensor cores
+  CHECK(gates_apart(with({{}}), 15) > 0);  // attention without tensor cores
   CHECK(gates_apart(with({{}}), 17, Precision::f32) > 0);
   CHECK(gates_apart(with({{.activation = Act::silu}})) > 0);
   CHECK(gates_apart(with({{.mode = GateMode::add}})) > 0);

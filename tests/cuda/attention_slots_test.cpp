@@ -24,25 +24,27 @@ Tensor stored_on(Device device, const Tensor& x, bool heads_inside) {
   return heads_inside ? transpose(on(device, contiguous(transpose(x, 1, 2))), 1, 2) : on(device, x);
 }
 
-/// Forward: out and lse (softmax only). Backward: gradients of q, k, v, bias and relative bias, from random g and delta.
-/// The kernels' own results, on the CPU.
+/// Forward: out and lse (softmax only). Backward: gradients of q, k, v, bias and relative bias, from random g and
+/// delta. The kernels' own results, on the CPU.
 struct SlotResults {
   std::vector<Tensor> forward, backward;
 };
 SlotResults run_slots(const AttentionSample& sample, Device device, bool heads_inside, const Tensor& poison = {}) {
   const auto [q0, k0, v0, o0, rank] = detail::attention_operands("test", sample.q, sample.k, sample.v, sample.options);
   AttentionOptions o = o0;
-  for (Tensor* x : {&o.bias, &o.relative_bias, &o.sink, &o.row_scale, &o.mask.keys, &o.mask.query_segments, &o.mask.key_segments,
-                    &o.mask.blocks, &o.mask.dense})
+  for (Tensor* x : {&o.bias, &o.relative_bias, &o.sink, &o.row_scale, &o.mask.keys, &o.mask.query_segments,
+                    &o.mask.key_segments, &o.mask.blocks, &o.mask.dense})
     *x = on(device, *x);
-  const Tensor q = stored_on(device, q0, heads_inside), k = stored_on(device, k0, heads_inside), v = stored_on(device, v0, !heads_inside);
+  const Tensor q = stored_on(device, q0, heads_inside), k = stored_on(device, k0, heads_inside),
+               v = stored_on(device, v0, !heads_inside);
   const detail::AttentionCall call{q, k, v, o, {sample.dropout_seed, 0xFFFF'FFF0}};
   const int64_t batch = q.dim(0), heads = q.dim(1), m = q.dim(2), n = k.dim(2);
   const TensorOptions options = q.options();
   const bool softmax = o.weighting == Weighting::softmax;
 
   SlotResults r;
-  Tensor out = heads_inside ? detail::empty_heads({batch, heads, m, v.dim(3)}, options) : empty({batch, heads, m, v.dim(3)}, options);
+  Tensor out = heads_inside ? detail::empty_heads({batch, heads, m, v.dim(3)}, options)
+                            : empty({batch, heads, m, v.dim(3)}, options);
   Tensor lse = softmax ? empty({batch, heads, m}, options) : Tensor();
   if (m > 0) kernel::attention(call, out, lse);
   r.forward.push_back(on(cpu, contiguous(out)));
@@ -55,12 +57,14 @@ SlotResults run_slots(const AttentionSample& sample, Device device, bool heads_i
     g = filled(g, expand(unsqueeze(poison, 3), g.shape()), NAN);
     if (softmax) delta = filled(delta, poison, NAN);
   }
-  const Tensor dg = stored_on(device, to(g, options.dtype), !heads_inside), dd = softmax ? on(device, to(delta, options.dtype)) : Tensor();
+  const Tensor dg = stored_on(device, to(g, options.dtype), !heads_inside),
+               dd = softmax ? on(device, to(delta, options.dtype)) : Tensor();
   detail::AttentionGradients grads;
   grads.dq = detail::empty_heads(q.shape(), options), grads.dk = empty(k.shape(), options);
   grads.dv = detail::empty_heads(v.shape(), options);
   grads.bias = zeros({batch, heads, m, n}, options);
-  if (o.relative_bias.defined()) grads.relative = zeros({batch, heads, detail::attention_splits(k), n + m - 1}, options);
+  if (o.relative_bias.defined())
+    grads.relative = zeros({batch, heads, detail::attention_splits(k), n + m - 1}, options);
   kernel::attention_backward(call, dg, lse, dd, grads);
   for (const Tensor& x : {grads.dq, grads.dk, grads.dv, grads.bias}) r.backward.push_back(on(cpu, contiguous(x)));
   if (grads.relative.defined()) r.backward.push_back(sum(on(cpu, grads.relative), {2}));
@@ -76,7 +80,8 @@ void check_close(const SlotResults& got, const SlotResults& want, double toleran
 const SampleLimits kLimits{.sizes = {1, 2, 15, 16, 17, 31, 32, 33, 63, 65, 97, 129}, .width = 9};
 AttentionSample wide_sample(Rand& rand, int64_t d, int64_t dv) {
   AttentionSample s = random_attention(rand, kLimits);
-  s.q = random_tensor({s.q.dim(0), s.q.dim(1), s.q.dim(2), d}, f64, rand), s.k = random_tensor({s.k.dim(0), s.k.dim(1), s.k.dim(2), d}, f64, rand);
+  s.q = random_tensor({s.q.dim(0), s.q.dim(1), s.q.dim(2), d}, f64, rand),
+  s.k = random_tensor({s.k.dim(0), s.k.dim(1), s.k.dim(2), d}, f64, rand);
   s.v = random_tensor({s.v.dim(0), s.v.dim(1), s.v.dim(2), dv}, f64, rand);
   return s;
 }
@@ -105,7 +110,8 @@ TEST_CASE("cuda attention: the spans of causal masks and windows, wherever their
 
 TEST_CASE("cuda attention: any widths", "[cuda]") {
   Rand rand(32);
-  const int64_t widths[][2] = {{1, 33}, {33, 1}, {64, 65}, {65, 128}, {129, 31}, {63, 129}, {0, 3}, {3, 0}, {130, 257}, {0, 0}};
+  const int64_t widths[][2] = {{1, 33},   {33, 1}, {64, 65}, {65, 128},  {129, 31},
+                               {63, 129}, {0, 3},  {3, 0},   {130, 257}, {0, 0}};
   for (const auto& [d, dv] : widths) {
     const AttentionSample s = wide_sample(rand, d, dv);
     const SlotResults want = run_slots(s, cpu, false);
@@ -117,12 +123,13 @@ TEST_CASE("cuda attention: any widths", "[cuda]") {
 TEST_CASE("cuda attention: few queries of many keys, which are shared among blocks", "[cuda]") {
   Rand rand(29);
   for (int i = 0; i < 24; ++i) {
-    const AttentionSample s = random_attention(rand, {.sizes = {511, 512, 513, 1000, 1025}, .batch = 1, .kv_heads = 2, .group = 2, .width = 5});
+    const AttentionSample s = random_attention(
+        rand, {.sizes = {511, 512, 513, 1000, 1025}, .batch = 1, .kv_heads = 2, .group = 2, .width = 5});
     const int64_t m = 1 + rand.below(20), n = s.k.dim(2);
     AttentionSample few = s;
     few.q = contiguous(narrow(s.q, 2, 0, m));
-    for (Tensor* x : {&few.options.bias, &few.options.mask.query_segments, &few.options.mask.blocks, &few.options.mask.dense,
-                      &few.options.relative_bias, &few.options.row_scale})
+    for (Tensor* x : {&few.options.bias, &few.options.mask.query_segments, &few.options.mask.blocks,
+                      &few.options.mask.dense, &few.options.relative_bias, &few.options.row_scale})
       *x = Tensor();
     few.options.mask.key_segments = Tensor(), few.options.mask.block = 0;
     if (i % 2) few.options.relative_bias = random_tensor({1, n + m - 1}, f64, rand);
@@ -152,8 +159,9 @@ TEST_CASE("cuda attention: NaN behind the mask stays there", "[cuda]") {
     AttentionSample s = random_attention(rand, kLimits);
     const Tensor visible = s.visible();
     const int64_t kv_heads = s.k.dim(1), group = s.q.dim(1) / kv_heads;
-    const Tensor unseen = logical_not(any(unflatten(any(visible, {2}), 1, {kv_heads, group}), {2}));  // [batch, kv_heads, n]
-    const Tensor blind = logical_not(any(visible, {3}));                                             // [batch, heads, m]
+    const Tensor unseen =
+        logical_not(any(unflatten(any(visible, {2}), 1, {kv_heads, group}), {2}));  // [batch, kv_heads, n]
+    const Tensor blind = logical_not(any(visible, {3}));                            // [batch, heads, m]
     const SlotResults want = run_slots(s, Device::cuda(), false);
     hidden_keys += any(unseen).item() != 0, hidden_queries += any(blind).item() != 0;
     s.k = filled(s.k, expand(unsqueeze(unseen, 3), s.k.shape()), NAN);
@@ -176,11 +184,13 @@ TEST_CASE("cuda attention: a key of NaN reaches those who see it, and nobody els
     const int64_t n = s.k.dim(2), j = rand.below(n);
     Tensor where = zeros({n}, {.dtype = boolean});
     where.mutable_data<bool>()[j] = true;
-    s.k = filled(s.k, expand(unsqueeze(where, 1), s.k.shape()), NAN), s.v = filled(s.v, expand(unsqueeze(where, 1), s.v.shape()), NAN);
+    s.k = filled(s.k, expand(unsqueeze(where, 1), s.k.shape()), NAN),
+    s.v = filled(s.v, expand(unsqueeze(where, 1), s.v.shape()), NAN);
     const SlotResults got = run_slots(s, Device::cuda(), true);
     const Tensor sees = unsqueeze(reshape(narrow(s.visible(), 3, j, 1), {s.q.dim(0), s.q.dim(1), s.q.dim(2)}), 3);
     const auto spared = [&](const Tensor& x) { return filled(x, expand(sees, x.shape()), 0); };
-    check_all_same({spared(got.forward[0]), spared(got.backward[0])}, {spared(want.forward[0]), spared(want.backward[0])}, s.text());
+    check_all_same({spared(got.forward[0]), spared(got.backward[0])},
+                   {spared(want.forward[0]), spared(want.backward[0])}, s.text());
     CHECK_FALSE(any(logical_and(isfinite(got.forward[0]), expand(sees, got.forward[0].shape()))).item() != 0);
   }
 }

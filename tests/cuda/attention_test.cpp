@@ -20,38 +20,42 @@ using namespace sluice::testing;
 namespace {
 
 // -- rungs ---------------------------------------------------------------------------------------------------
-template <int D, int DV>
-struct Naive {
+template <int D, int DV> struct Naive {
   using T = float;
   static constexpr const char* name = "naive";
   static constexpr int d = D, dv = DV, rows = 24, cols = 24;  // of a tile; here any
   static constexpr double each = 2e-6, all = 1e-6;            // allowed error: of a number, of all of them in L2
-  template <class W, class G, class M> static void run(const AttentionProblem<T>& p, M mask) { run_attention_naive<D, DV, W, M, G>(p, mask); }
+  template <class W, class G, class M> static void run(const AttentionProblem<T>& p, M mask) {
+    run_attention_naive<D, DV, W, M, G>(p, mask);
+  }
 };
-template <int D, int DV>
-struct Simt {
+template <int D, int DV> struct Simt {
   using T = float;
   static constexpr const char* name = "simt";
   static constexpr int d = D, dv = DV, rows = 64, cols = 32;
   static constexpr double each = 2e-6, all = 1e-6;
-  template <class W, class G, class M> static void run(const AttentionProblem<T>& p, M mask) { run_attention_simt<D, DV, W, M, G>(p, mask); }
+  template <class W, class G, class M> static void run(const AttentionProblem<T>& p, M mask) {
+    run_attention_simt<D, DV, W, M, G>(p, mask);
+  }
 };
-template <int D>
-struct Mma {
+template <int D> struct Mma {
   using T = BFloat16;
   static constexpr const char* name = "mma";
   static constexpr int d = D, dv = D, rows = 64, cols = 64;
   static constexpr double each = 0x1.01p-7, all = 4e-3;  // the weights and the result are rounded to 8 bits
-  template <class W, class G, class M> static void run(const AttentionProblem<T>& p, M mask) { run_attention_mma<D, W, M, G, T>(p, mask); }
+  template <class W, class G, class M> static void run(const AttentionProblem<T>& p, M mask) {
+    run_attention_mma<D, W, M, G, T>(p, mask);
+  }
 };
 
-template <int D>
-struct Wgmma {
+template <int D> struct Wgmma {
   using T = BFloat16;
   static constexpr const char* name = "wgmma";
   static constexpr int d = D, dv = D, rows = 128, cols = 128;
   static constexpr double each = 0x1.01p-7, all = 4e-3;
-  template <class W, class G, class M> static void run(const AttentionProblem<T>& p, M mask) { run_attention_wgmma<D, W, M, G, T>(p, mask); }
+  template <class W, class G, class M> static void run(const AttentionProblem<T>& p, M mask) {
+    run_attention_wgmma<D, W, M, G, T>(p, mask);
+  }
 };
 
 // -- what the loops call the policies --------------------------------------------------------------------------
@@ -67,14 +71,14 @@ template <class T> constexpr bool headwise_gate = false;
 template <> constexpr bool headwise_gate<SigmoidGate<true>> = true;
 
 /// Numbers of a kernel and the same as doubles, 16-byte aligned, with other numbers before and behind.
-template <class T>
-struct Buffer {
+template <class T> struct Buffer {
   static constexpr std::size_t guard = 64 * 128;  // the rest of a tile
   Array values;
   std::vector<T> memory;
   std::size_t begin;
 
-  Buffer(Dims shape, Rand* rand, double range) : values(std::move(shape)), memory(values.v.size() + 2 * guard + 8, T(77.0f)) {
+  Buffer(Dims shape, Rand* rand, double range)
+      : values(std::move(shape)), memory(values.v.size() + 2 * guard + 8, T(77.0f)) {
     begin = guard;
     while (reinterpret_cast<std::uintptr_t>(memory.data() + begin) % 16) ++begin;
     for (std::size_t i = 0; i < values.v.size(); ++i) {
@@ -95,8 +99,7 @@ struct Sizes {
   bool keys = false, sink = false;
 };
 
-template <class Rung, class W, class G, class M>
-void check(Sizes z, M mask, uint64_t seed = 1) {
+template <class Rung, class W, class G, class M> void check(Sizes z, M mask, uint64_t seed = 1) {
   using T = typename Rung::T;
   INFO(Rung::name << " D " << Rung::d << ", m " << z.m << ", n " << z.n << ", keys " << z.keys << ", sink " << z.sink);
   Rand rand(seed);
@@ -125,8 +128,16 @@ void check(Sizes z, M mask, uint64_t seed = 1) {
   if (z.sink) options.sink = tensor_of(sink.values.v, {z.heads}, f64);
   const NaiveAttention want = naive_attention(q.values, k.values, v.values, options);
 
-  AttentionProblem<T> p{.q = q.data(), .k = k.data(), .v = v.data(), .out = nullptr, .batch = z.batch, .heads = z.heads,
-                        .kv_heads = z.kv_heads, .m = z.m, .n = z.n, .scale = 0.25f};
+  AttentionProblem<T> p{.q = q.data(),
+                        .k = k.data(),
+                        .v = v.data(),
+                        .out = nullptr,
+                        .batch = z.batch,
+                        .heads = z.heads,
+                        .kv_heads = z.kv_heads,
+                        .m = z.m,
+                        .n = z.n,
+                        .scale = 0.25f};
   if (z.keys) p.keys = keys.data();
   if (z.sink) p.sink = sink.data();
   if (G::any) p.gate = gate.data();
@@ -145,7 +156,8 @@ void check(Sizes z, M mask, uint64_t seed = 1) {
     double worst = 0, error2 = 0, size2 = 0, lse_error = 0;
     for (std::size_t row = 0; row < want.lse.v.size(); ++row) {
       double weights = 0;  // |out| is at most this
-      for (std::size_t j = 0; j < static_cast<std::size_t>(z.n); ++j) weights += std::fabs(want.weights.v[row * static_cast<std::size_t>(z.n) + j]);
+      for (std::size_t j = 0; j < static_cast<std::size_t>(z.n); ++j)
+        weights += std::fabs(want.weights.v[row * static_cast<std::size_t>(z.n) + j]);
       for (std::size_t c = 0; c < Rung::dv; ++c) {
         const std::size_t at = row * Rung::dv + c;
         const double g = gate.values.v[headwise_gate<G> ? row : at], factor = G::any ? 1 / (1 + std::exp(-g)) : 1;
@@ -167,16 +179,14 @@ void check(Sizes z, M mask, uint64_t seed = 1) {
   }
 }
 
-template <class Rung, class W, class G = NoGate>
-void check_masks() {
+template <class Rung, class W, class G = NoGate> void check_masks() {
   constexpr int rows = Rung::rows, cols = Rung::cols;
   check<Rung, W, G>({1, 2, 1, rows + 1, cols + 1}, Full{});
   check<Rung, W, G>({1, 1, 1, rows + 1, 2 * cols + 1}, Causal{});
   check<Rung, W, G>({1, 1, 1, 2 * rows + 1, cols + 1}, Causal{});  // the first queries see nothing
   check<Rung, W, G>({1, 1, 1, rows + 33, 3 * cols + 1}, Window{cols / 2 + 3, true});
 }
-template <class Rung>
-void check_rung() {
+template <class Rung> void check_rung() {
   check_masks<Rung, Softmax>();
   check_masks<Rung, Relu2>();
   check<Rung, Softmax, SigmoidGate<false>>({1, 2, 2, 65, 33, false, true}, Full{}, 3);
@@ -186,16 +196,15 @@ void check_rung() {
   check<Rung, Laplace, NoGate>({1, 1, 1, 65, 129}, Window{20, false}, 7);
   check<Rung, LinearWeight, NoGate>({1, 1, 1, 1, 129}, Causal{}, 8);
   check<Rung, Softmax, NoGate>({1, 2, 1, 1, 1}, Full{}, 9);
-  check<Rung, Softmax, NoGate>({1, 1, 1, Rung::rows + 33, 3 * Rung::cols + 1}, Window{2 * Rung::cols - 3, true}, 10);  // a tile cut at the left only
+  check<Rung, Softmax, NoGate>({1, 1, 1, Rung::rows + 33, 3 * Rung::cols + 1}, Window{2 * Rung::cols - 3, true},
+                               10);  // a tile cut at the left only
 }
-template <class Rung>
-void check_no_keys() {
+template <class Rung> void check_no_keys() {
   check<Rung, Softmax, SigmoidGate<false>>({1, 2, 1, 3, 0, false, true}, Causal{}, 11);
 }
 
 /// out[warp]: whether the warp finds `cols` rows of x finite.
-template <int D, int cols>
-__global__ void ask_finite(const BFloat16* x, uint8_t* out) {
+template <int D, int cols> __global__ void ask_finite(const BFloat16* x, uint8_t* out) {
   const Shared<BFloat16> tile = dynamic_shared<BFloat16>();
   MmaRows<D>::template copy<cols>(tile, x, 0, [](int) { return true; });
   cp_async_commit();
@@ -204,8 +213,7 @@ __global__ void ask_finite(const BFloat16* x, uint8_t* out) {
   const bool finite = mma_finite<D, cols>(tile);
   if (threadIdx.x % kWarp == 0) out[threadIdx.x / kWarp] = finite;
 }
-template <int D, int cols>
-void check_finite() {
+template <int D, int cols> void check_finite() {
   INFO("D " << D << ", " << cols << " rows");
   using Warps = std::array<uint8_t, kMmaWarps>;
   Rand rand(14);
@@ -262,7 +270,8 @@ TEST_CASE("cuda attention: a tile with one number that is not finite", "[cuda]")
 
 TEST_CASE("cuda attention: wgmma", "[cuda]") {
   check_rung<Wgmma<64>>();
-  check<Wgmma<64>, Softmax, NoGate>({2, 1, 1, 129, 517, true}, Full{}, 12);  // the ring goes round, NaN in hidden keys of every tile
+  check<Wgmma<64>, Softmax, NoGate>({2, 1, 1, 129, 517, true}, Full{},
+                                    12);  // the ring goes round, NaN in hidden keys of every tile
   check<Wgmma<64>, Softmax, NoGate>({1, 1, 1, 65, 641}, Full{}, 13);
   check<Wgmma<128>, Softmax, SigmoidGate<false>>({1, 1, 1, 65, 257}, Causal{});
   check<Wgmma<128>, Relu2, NoGate>({1, 2, 1, 129, 129, true}, Window{30, false});

@@ -16,19 +16,15 @@ using sluice::testing::Rand;
 namespace {
 
 /// The message of the DeviceError that f throws, or "".
-template <class F>
-std::string error_of(F f) {
+template <class F> std::string error_of(F f) {
   try {
     f();
-  } catch (const DeviceError& e) {
-    return e.what();
-  }
+  } catch (const DeviceError& e) { return e.what(); }
   return "";
 }
 bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
-template <class F>
-void over_schedules(F f) {
+template <class F> void over_schedules(F f) {
   for (uint64_t seed : {0, 1, 2, 3, 4, 5, 6, 7}) {
     INFO("schedule " << seed);
     emulator::set_schedule(seed);
@@ -64,7 +60,8 @@ __global__ void sum_all(const int* x, int* out) {
 struct First {};
 struct Second {};
 __global__ void static_places(int* out) {
-  const Shared<int> a = static_shared<int, 32, First>(), b = static_shared<int, 32, Second>(), c = dynamic_shared<int>();
+  const Shared<int> a = static_shared<int, 32, First>(), b = static_shared<int, 32, Second>(),
+                    c = dynamic_shared<int>();
   const int i = static_cast<int>(threadIdx.x);
   a[i] = i, b[i] = 100 + i, c[i] = 10000 + i;
   __syncwarp();
@@ -84,7 +81,8 @@ __global__ void shuffles(int* out) {
   row[7] = static_cast<int>(sum_over_lanes(static_cast<float>(i)) + 1000 * max_over_lanes<8>(static_cast<float>(i)));
 }
 
-__global__ void multiply(const BFloat16* a, const BFloat16* b, float* d) {  // a [16, 16], b [16, 8] in fragments made by hand
+__global__ void multiply(const BFloat16* a, const BFloat16* b,
+                         float* d) {  // a [16, 16], b [16, 8] in fragments made by hand
   const int lane = static_cast<int>(threadIdx.x), g = lane / 4, t = lane % 4;
   const auto two = [](BFloat16 x, BFloat16 y) { return x.bits | uint32_t{y.bits} << 16; };
   uint32_t fa[4], fb[2];
@@ -115,8 +113,7 @@ __global__ void load_matrices(uint32_t* out) {  // rows 8n of 8 numbers, entry 8
 }
 
 /// A stream of tiles of 8·threads numbers, two at a time on their way; each thread reads what another one brought.
-template <int left, bool barrier>
-__global__ void stream_tiles(const BFloat16* in, BFloat16* out, int tiles) {
+template <int left, bool barrier> __global__ void stream_tiles(const BFloat16* in, BFloat16* out, int tiles) {
   const Shared<BFloat16> s = dynamic_shared<BFloat16>();
   const int n = static_cast<int>(blockDim.x), i = static_cast<int>(threadIdx.x), size = 8 * n;
   cp_async_16(s + 8 * i, in + 8 * i, true);
@@ -132,11 +129,13 @@ __global__ void stream_tiles(const BFloat16* in, BFloat16* out, int tiles) {
 }
 
 // -- mistakes: each thread of 64 does `what` ------------------------------------------------------------------
+// clang-format off
 enum Mistake {
   none, write_read, write_write, write_in_warp, one_reads_one_writes, one_reads_one_writes_in_warp, first_reader_writes,
   first_reader_writes_before_other_warp, unwritten, beyond, below, two_barriers, left_before_barrier,
   left_before_shuffle, shuffle_and_ballot, shuffle_outside, other_lane, barrier_and_shuffle, misaligned_row, misaligned_copy, misaligned_16, no_commit
 };
+// clang-format on
 __global__ void mistake(Mistake what, float* out, const BFloat16* in) {
   const Shared<float> s = dynamic_shared<float>();
   const Shared<BFloat16> h = dynamic_shared<BFloat16>();
@@ -163,13 +162,13 @@ __global__ void mistake(Mistake what, float* out, const BFloat16* in) {
   if (what == below) x += s[-1];
   if (what == two_barriers) {
     if (i < 32) __syncthreads();
-    else
-      __syncthreads();
+    else __syncthreads();
   }
   if ((what == left_before_barrier && i == 5) || (what == left_before_shuffle && i == 40)) return;
   if (what == left_before_barrier || (what == barrier_and_shuffle && i < 3)) __syncthreads();
   if (what == left_before_shuffle || what == barrier_and_shuffle) x = sum_over_lanes(x);
-  if (what == shuffle_and_ballot) x += i == 3 ? __shfl_xor_sync(kAllLanes, x, 1) : static_cast<float>(__ballot_sync(kAllLanes, 1));
+  if (what == shuffle_and_ballot)
+    x += i == 3 ? __shfl_xor_sync(kAllLanes, x, 1) : static_cast<float>(__ballot_sync(kAllLanes, 1));
   if (what == shuffle_outside && i < 16) x = __shfl_xor_sync(0xffffu, x, 16);
   if (what == other_lane) x = __shfl_xor_sync(0xffffu, x, 1);
   if (what == misaligned_row) ldmatrix(f, h + 4);
@@ -255,12 +254,15 @@ TEST_CASE("cuda emulator: ldmatrix hands out rows or columns", "[cuda]") {
     for (int lane = 0; lane < 32; ++lane)
       for (int i = 0; i < n; ++i) {
         const int g = lane / 4, t = lane % 4, first = 64 * i + (transposed ? 8 * (2 * t) + g : 8 * g + 2 * t);
-        CHECK(out[static_cast<std::size_t>(n * lane + i)] == static_cast<uint32_t>(first | (first + (transposed ? 8 : 1)) << 16));
+        CHECK(out[static_cast<std::size_t>(n * lane + i)] ==
+              static_cast<uint32_t>(first | (first + (transposed ? 8 : 1)) << 16));
       }
   };
   over_schedules([&] {
-    check(load_matrices<1, false>, 1, false), check(load_matrices<2, false>, 2, false), check(load_matrices<4, false>, 4, false);
-    check(load_matrices<1, true>, 1, true), check(load_matrices<2, true>, 2, true), check(load_matrices<4, true>, 4, true);
+    check(load_matrices<1, false>, 1, false), check(load_matrices<2, false>, 2, false),
+        check(load_matrices<4, false>, 4, false);
+    check(load_matrices<1, true>, 1, true), check(load_matrices<2, true>, 2, true),
+        check(load_matrices<4, true>, 4, true);
   });
 }
 
@@ -278,9 +280,12 @@ TEST_CASE("cuda emulator: asynchronous copies arrive when they are waited for", 
       same = same && out[static_cast<std::size_t>(i)].bits == (zero ? 0 : i + 1);
     }
     CHECK(same);
-    CHECK(has(error_of([&] { launch(stream_tiles<2, true>, dim3(1), dim3(threads), 2 * size * 2, in, out.data(), tiles); }),
-              "no thread has waited since its cp.async"));
-    CHECK(error_of([&] { launch(stream_tiles<1, false>, dim3(1), dim3(threads), 2 * size * 2, in, out.data(), tiles); }) != "");
+    CHECK(has(
+        error_of([&] { launch(stream_tiles<2, true>, dim3(1), dim3(threads), 2 * size * 2, in, out.data(), tiles); }),
+        "no thread has waited since its cp.async"));
+    CHECK(error_of([&] {
+            launch(stream_tiles<1, false>, dim3(1), dim3(threads), 2 * size * 2, in, out.data(), tiles);
+          }) != "");
   });
 }
 
@@ -344,19 +349,17 @@ TEST_CASE("cuda emulator: mistakes with what works by itself are errors in every
       });
     });
   };
+  const TensorMap map = tensor_map(zeros.data(), 1, 64, 64, 64);
+  const auto bring = [&](auto tile, auto barrier, int bytes = 8192) {
+    if (threadIdx.x == 0) mbarrier_arrive_expecting(barrier, bytes), tma_load(tile, map, barrier, 0, 0, 0);
+  };
   over_schedules([&] {
-    const TensorMap map = tensor_map(zeros.data(), 1, 64, 64, 64);
-    const auto bring = [&](auto tile, auto barrier) {
-      if (threadIdx.x == 0) mbarrier_arrive_expecting(barrier, 8192), tma_load(tile, map, barrier, 0, 0, 0);
+    const auto bring_and_wait = [&](int bytes) {
+      return with_barrier(32, [&](auto tile, auto barrier) { bring(tile, barrier, bytes), mbarrier_wait(barrier, 0); });
     };
-    CHECK(with_barrier(32, [&](auto tile, auto barrier) { bring(tile, barrier), mbarrier_wait(barrier, 0); }) == "");
-    CHECK(has(with_barrier(32, [&](auto tile, auto barrier) {
-                if (threadIdx.x == 0) mbarrier_arrive_expecting(barrier, 16384), tma_load(tile, map, barrier, 0, 0, 0);
-                mbarrier_wait(barrier, 0);
-              }), "wait for the mbarrier"));  // for more bytes than come
-    CHECK(has(with_barrier(32, [&](auto tile, auto barrier) {
-                if (threadIdx.x == 0) tma_load(tile + 64, map, barrier, 0, 0, 0);
-              }), "multiple of 1024"));
+    CHECK(bring_and_wait(8192) == "");
+    CHECK(has(bring_and_wait(16384), "wait for the mbarrier"));  // for more bytes than come
+    CHECK(has(with_barrier(32, [&](auto tile, auto barrier) { bring(tile + 64, barrier); }), "multiple of 1024"));
     const auto box = [&](int rows, int column, int slab) {
       return with_barrier(32, [&](auto tile, auto barrier) {
         const TensorMap of = tensor_map(zeros.data(), 1, 64, 64, rows);
@@ -366,10 +369,10 @@ TEST_CASE("cuda emulator: mistakes with what works by itself are errors in every
     };
     CHECK(box(64, 0, 0) == "");
     const int wrong[][3] = {{64, 32, 0}, {64, -64, 0}, {64, 64, 0}, {64, 0, -1}, {64, 0, 1}, {0, 0, 0}, {257, 0, 0}};
-    for (const auto& [rows, column, slab] : wrong)
-      CHECK(has(box(rows, column, slab), "there is no such box"));
+    for (const auto& [rows, column, slab] : wrong) CHECK(has(box(rows, column, slab), "there is no such box"));
     CHECK(has(with_barrier(32, [&](auto, auto barrier) { mbarrier_wait(barrier + 1, 0); }), "there is no mbarrier"));
-    CHECK(has(with_barrier(64, [&](auto, auto) { named_barrier_sync(1, threadIdx.x < 32 ? 64 : 96); }), "named barrier 1 waits for"));
+    CHECK(has(with_barrier(64, [&](auto, auto) { named_barrier_sync(1, threadIdx.x < 32 ? 64 : 96); }),
+              "named barrier 1 waits for"));
 
     const auto multiply = [&](auto tile, auto barrier, bool wait) {
       bring(tile, barrier), mbarrier_wait(barrier, 0);
@@ -380,15 +383,14 @@ TEST_CASE("cuda emulator: mistakes with what works by itself are errors in every
       else if (!std::isnan(d[0][0])) throw DeviceError("a sum before its time");
     };
     CHECK(with_barrier(128, [&](auto tile, auto barrier) { multiply(tile, barrier, true); }) == "");
-    CHECK(has(with_barrier(128, [&](auto tile, auto barrier) { multiply(tile, barrier, false); }), "while a wgmma is under way"));
+    CHECK(has(with_barrier(128, [&](auto tile, auto barrier) { multiply(tile, barrier, false); }),
+              "while a wgmma is under way"));
     CHECK(has(with_barrier(64, [&](auto tile, auto barrier) { multiply(tile, barrier, true); }), "whole warpgroups"));
   });
   // Copies that happened to be quick are no error: some schedule has one that is not.
   int late = 0;
   over_schedules([&] {
-    late += has(with_barrier(32, [&](auto tile, auto barrier) {
-                  if (threadIdx.x == 0) mbarrier_arrive_expecting(barrier, 8192), tma_load(tile, tensor_map(zeros.data(), 1, 64, 64, 64), barrier, 0, 0, 0);
-                }), "while TMA brings a tile");
+    late += has(with_barrier(32, [&](auto tile, auto barrier) { bring(tile, barrier); }), "while TMA brings a tile");
   });
   CHECK(late > 0);
 }

@@ -1,5 +1,6 @@
-// How fast a device is, in a minute: products in TFLOP/s, ops that memory limits as a share of what copies reach, steps of training
-// in tokens a second, as they are and recorded. Each figure is the best of three rounds of some calls without a pause.
+// How fast a device is, in a minute: products in TFLOP/s, ops that memory limits as a share of what copies reach, steps
+// of training in tokens a second, as they are and recorded. Each figure is the best of three rounds of some calls
+// without a pause.
 //
 //   sluice_gpu_bench [--smoke] [products | memory | training]…     --smoke: small sizes, for the emulated device
 #include <sluice/sluice.h>
@@ -39,9 +40,7 @@ void row(const std::string& name, const std::function<std::string()>& f) {
   std::string text;
   try {
     text = f();
-  } catch (const std::exception& e) {
-    text = str("FAILED: ", e.what());
-  }
+  } catch (const std::exception& e) { text = str("FAILED: ", e.what()); }
   std::printf("%-36s %s\n", name.c_str(), text.c_str());
   std::fflush(stdout);
 }
@@ -77,9 +76,14 @@ void products() {
 
 void memory() {
   const int64_t rows = smoke ? 64 : 32768, width = smoke ? 64 : 2048;
-  const auto bytes_of = [&](double numbers, DType dtype = f32) { return numbers * static_cast<double>(rows * width * size_of(dtype)); };
+  const auto bytes_of = [&](double numbers, DType dtype = f32) {
+    return numbers * static_cast<double>(rows * width * size_of(dtype));
+  };
   const Tensor x = random({rows, width}), y = random({rows, width}), w = random({width});
-  const double rate = [&] { const NoGrad guard; return bytes_of(2) / seconds([&] { clone(x); }); }();
+  const double rate = [&] {
+    const NoGrad guard;
+    return bytes_of(2) / seconds([&] { clone(x); });
+  }();
   row("copy", [&] { return print("%9.3f ms %8.0f GB/s", bytes_of(2) / rate * 1e3, rate * 1e-9); });
   const auto op = [&](const char* name, double bytes, const std::function<void()>& f) {
     row(name, [&] {
@@ -88,7 +92,10 @@ void memory() {
     });
   };
   const auto forward = [&](const char* name, double bytes, const std::function<Tensor()>& f) {
-    op(name, bytes, [&] { const NoGrad guard; f(); });
+    op(name, bytes, [&] {
+      const NoGrad guard;
+      f();
+    });
   };
   // With the passes that gradients take at least: `numbers` read or written for each element.
   const auto backward = [&](const char* name, double numbers, const std::function<Tensor(const Tensor&)>& f) {
@@ -113,11 +120,17 @@ void memory() {
   forward("rms_norm", bytes_of(2), [&] { return rms_norm(x, w); });
   backward("layer_norm, both ways", 5, [&](const Tensor& z) { return layer_norm(z, w, w); });
   forward("cumsum of rows", bytes_of(2), [&] { return cumsum(x, 1); });
-  const Tensor at = [&] { Rng rng(3); return randint(0, width, {rows}, rng, gpu); }();
+  const Tensor at = [&] {
+    Rng rng(3);
+    return randint(0, width, {rows}, rng, gpu);
+  }();
   backward("cross_entropy, both ways", 4, [&](const Tensor& z) { return cross_entropy(z, at) * y; });
   {
     const Tensor table = random({smoke ? 64 : 50000, width});
-    const Tensor index = [&] { Rng rng(4); return randint(0, table.dim(0), {rows}, rng, gpu); }();
+    const Tensor index = [&] {
+      Rng rng(4);
+      return randint(0, table.dim(0), {rows}, rng, gpu);
+    }();
     forward("embedding", bytes_of(2), [&] { return embedding(table, index); });
   }
   {
@@ -129,7 +142,9 @@ void memory() {
   const auto scan = [&](const char* name, const Shape& full, DType dtype, int decays) {  // of 0, 3 or 4 dims
     const Shape shape = smoke ? Shape{1, 2, 40, 16} : full;
     const Tensor q = random(shape, dtype), k = random(shape, dtype), v = random(shape, dtype);
-    const Tensor g = decays == 0 ? Tensor() : neg(abs(random(decays == 3 ? Shape{shape[0], shape[1], shape[2]} : shape, dtype) * 0.01));
+    const Tensor g = decays == 0
+                         ? Tensor()
+                         : neg(abs(random(decays == 3 ? Shape{shape[0], shape[1], shape[2]} : shape, dtype) * 0.01));
     const double numbers = decays == 4 ? 5 : 4;
     forward(name, numbers * static_cast<double>(q.numel() * size_of(dtype)), [&] { return linear_scan(q, k, v, g); });
   };
@@ -146,7 +161,9 @@ struct Model {
     MultiHeadAttention attend;
     Norm second;
     Glu feed;
-    static void visit(auto& self, auto&& f) { f("norm", self.norm), f("attend", self.attend), f("second", self.second), f("feed", self.feed); }
+    static void visit(auto& self, auto&& f) {
+      f("norm", self.norm), f("attend", self.attend), f("second", self.second), f("feed", self.feed);
+    }
   };
   Embedding embedding;
   std::vector<Block> blocks;
@@ -159,9 +176,8 @@ struct Model {
     attention.heads = {.dim = dim, .heads = dim / 64, .causal = true, .use_rope = true};
     attention.gates = {{}};
     for (int64_t i = 0; i < depth; ++i)
-      blocks.push_back({Norm({dim, NormKind::rms}),
-                        MultiHeadAttention(attention, rng),
-                        Norm({dim, NormKind::rms}), Glu({.dim = dim}, rng)});
+      blocks.push_back({Norm({dim, NormKind::rms}), MultiHeadAttention(attention, rng), Norm({dim, NormKind::rms}),
+                        Glu({.dim = dim}, rng)});
     norm = Norm({dim, NormKind::rms}), head = Linear({.in = dim, .out = words}, rng);
   }
   Tensor operator()(const Tensor& x) const {
@@ -169,11 +185,14 @@ struct Model {
     for (const Block& b : blocks) y = y + b.attend(b.norm(y)), y = y + b.feed(b.second(y));
     return head(norm(y));
   }
-  static void visit(auto& self, auto&& f) { f("embedding", self.embedding), f("blocks", self.blocks), f("norm", self.norm), f("head", self.head); }
+  static void visit(auto& self, auto&& f) {
+    f("embedding", self.embedding), f("blocks", self.blocks), f("norm", self.norm), f("head", self.head);
+  }
 };
 
 void training() {
-  const auto train = [](const char* name, DType dtype, Precision precision, bool graphed, int64_t batch, int64_t n, int64_t dim, int64_t depth) {
+  const auto train = [](const char* name, DType dtype, Precision precision, bool graphed, int64_t batch, int64_t n,
+                        int64_t dim, int64_t depth) {
     row(name, [=] {
       const PrecisionScope scope(precision);
       const int64_t words = smoke ? 50 : 32000, length = smoke ? 20 : n;
@@ -195,8 +214,8 @@ void training() {
       once(&first);
       const double t = seconds([&] { once(nullptr); }, 5);
       once(&last);
-      return print("%9.2f ms %9.0f tokens/s   loss %.3f to %.3f%s", t * 1e3, static_cast<double>(batch * length) / t, first, last,
-                   last < first ? "" : "   WRONG");
+      return print("%9.2f ms %9.0f tokens/s   loss %.3f to %.3f%s", t * 1e3, static_cast<double>(batch * length) / t,
+                   first, last, last < first ? "" : "   WRONG");
     });
   };
   train("step, 120 M, f32", f32, Precision::f32, false, 8, 1024, 768, 12);

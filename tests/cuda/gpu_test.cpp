@@ -1,5 +1,6 @@
-// What the other tests do not ask of a device: an op of each family as a first sign of life, the vendor's products of views that
-// begin anywhere, sizes of which the emulated device has no time, sizes beyond 32 bits. There the sizes are small.
+// What the other tests do not ask of a device: an op of each family as a first sign of life, the vendor's products of
+// views that begin anywhere, sizes of which the emulated device has no time, sizes beyond 32 bits. There the sizes are
+// small.
 #include "cuda/against_cpu.h"
 
 #include <sluice/sluice.h>
@@ -19,11 +20,13 @@ const bool real = [] {
 }();
 int64_t large(int64_t on_gpu, int64_t emulated) { return real ? on_gpu : emulated; }
 
-Tensor random(const Shape& shape, Device device, uint64_t seed, DType dtype = f32) { return values(shape, dtype, device, seed); }
+Tensor random(const Shape& shape, Device device, uint64_t seed, DType dtype = f32) {
+  return values(shape, dtype, device, seed);
+}
 
 /// f of leaves made of random numbers of these shapes, and their gradients.
-std::vector<Tensor> with_gradients(const std::vector<Shape>& shapes, Device device, const std::function<Tensor(std::vector<Tensor>&)>& f,
-                                   DType dtype = f32) {
+std::vector<Tensor> with_gradients(const std::vector<Shape>& shapes, Device device,
+                                   const std::function<Tensor(std::vector<Tensor>&)>& f, DType dtype = f32) {
   std::vector<Tensor> x;
   for (const Shape& s : shapes) x.push_back(random(s, device, 10 + x.size(), dtype).requires_grad_());
   const Tensor y = f(x);
@@ -57,35 +60,57 @@ TEST_CASE("gpu: signs of life, memory", "[gpu][life]") {
 }
 
 TEST_CASE("gpu: signs of life, elementwise", "[gpu][life]") {
-  check([](Device d) { return with_gradients({{33, 65}, {65}}, d, [](auto& x) { return gelu(x[0] * x[1]) + sigmoid(x[0]); }); }, 64);
-  check([](Device d) { return with_gradients({{33, 65}}, d, [](auto& x) { return exp(x[0]) / 3; }, f64); }, 64);
+  check(
+      [](Device d) {
+        return with_gradients({{33, 65}, {65}}, d, [](auto& x) { return gelu(x[0] * x[1]) + sigmoid(x[0]); });
+      },
+      64);
+  check(
+      [](Device d) {
+        return with_gradients(
+            {{33, 65}}, d, [](auto& x) { return exp(x[0]) / 3; }, f64);
+      },
+      64);
 }
 
 TEST_CASE("gpu: signs of life, reductions and rows", "[gpu][life]") {
-  check([](Device d) {
-    const Tensor x = random({7, 1300}, d, 1);
-    return std::vector{sum(x), sum(x, {0}), max(x, {1}), argmax(x, 1), cumsum(x, 1), cumsum(x, 0), sort(x, 1).values, to(x, bf16)};
-  }, 64);
+  check(
+      [](Device d) {
+        const Tensor x = random({7, 1300}, d, 1);
+        return std::vector{sum(x),       sum(x, {0}),  max(x, {1}),       argmax(x, 1),
+                           cumsum(x, 1), cumsum(x, 0), sort(x, 1).values, to(x, bf16)};
+      },
+      64);
   check([](Device d) { return with_gradients({{9, 300}}, d, [](auto& x) { return softmax(x[0]); }); }, 64);
   check([](Device d) { return with_gradients({{9, 3000}}, d, [](auto& x) { return log_softmax(x[0]); }); }, 64);
-  check([](Device d) { return with_gradients({{9, 300}, {300}, {300}}, d, [](auto& x) { return layer_norm(x[0], x[1], x[2]); }); }, 256);
+  check(
+      [](Device d) {
+        return with_gradients({{9, 300}, {300}, {300}}, d, [](auto& x) { return layer_norm(x[0], x[1], x[2]); });
+      },
+      256);
 }
 
 TEST_CASE("gpu: signs of life, indices and losses", "[gpu][life]") {
-  check([](Device d) {
-    const Tensor at = to(Tensor::from(std::vector<int64_t>{3, 0, 3, 4}, {4}), d);
-    auto all = with_gradients({{5, 64}}, d, [&](auto& x) { return embedding(x[0], at); });
-    for (const Tensor& t : with_gradients({{4, 5}}, d, [&](auto& x) { return cross_entropy(x[0], at); })) all.push_back(t);
-    CHECK_THROWS_AS(embedding(random({4, 8}, d, 1), at), ValueError);
-    return all;
-  }, 64);
+  check(
+      [](Device d) {
+        const Tensor at = to(Tensor::from(std::vector<int64_t>{3, 0, 3, 4}, {4}), d);
+        auto all = with_gradients({{5, 64}}, d, [&](auto& x) { return embedding(x[0], at); });
+        for (const Tensor& t : with_gradients({{4, 5}}, d, [&](auto& x) { return cross_entropy(x[0], at); }))
+          all.push_back(t);
+        CHECK_THROWS_AS(embedding(random({4, 8}, d, 1), at), ValueError);
+        return all;
+      },
+      64);
 }
 
 TEST_CASE("gpu: signs of life, products", "[gpu][life]") {
   for (const DType dtype : {f32, f64})
-    check([&](Device d) {
-      return with_gradients({{70, 90}, {90, 100}, {100}}, d, [](auto& x) { return linear(x[0], x[1], x[2]); }, dtype);
-    }, 4096);
+    check(
+        [&](Device d) {
+          return with_gradients(
+              {{70, 90}, {90, 100}, {100}}, d, [](auto& x) { return linear(x[0], x[1], x[2]); }, dtype);
+        },
+        4096);
   if (!real) return;
   std::ifstream maps("/proc/self/maps");  // of a library that is not there nothing else would tell but the time
   bool vendor = false;
@@ -95,24 +120,32 @@ TEST_CASE("gpu: signs of life, products", "[gpu][life]") {
 
 TEST_CASE("gpu: signs of life, attention and scan", "[gpu][life]") {
   const Shape s{1, 2, 40, 64};
-  check([&](Device d) {
-    return with_gradients({s, s, s}, d, [](auto& x) { return attention(x[0], x[1], x[2], {.mask = {.causal = true}}); });
-  }, 4096);
-  check([](Device d) {
-    const Shape s{1, 2, 40, 16};
-    return with_gradients({s, s, s, {1, 2, 40}}, d, [](auto& x) { return linear_scan(x[0], x[1], x[2], -square(x[3])); });
-  }, 4096);
+  check(
+      [&](Device d) {
+        return with_gradients({s, s, s}, d,
+                              [](auto& x) { return attention(x[0], x[1], x[2], {.mask = {.causal = true}}); });
+      },
+      4096);
+  check(
+      [](Device d) {
+        const Shape s{1, 2, 40, 16};
+        return with_gradients({s, s, s, {1, 2, 40}}, d,
+                              [](auto& x) { return linear_scan(x[0], x[1], x[2], -square(x[3])); });
+      },
+      4096);
 }
 
 TEST_CASE("gpu: signs of life, a step of training", "[gpu][life]") {
-  check([](Device d) {
-    Rng rng(1);
-    Linear layer({.in = 20, .out = 30}, rng);
-    to(layer, d);
-    Adam adam(parameters(layer), {.lr = 1e-2});
-    for (int i = 0; i < 3; ++i) adam.zero_grad(), backward(sum(square(layer(random({8, 20}, d, 3))))), adam.step();
-    return std::vector{layer.weight.detach(), layer.bias.detach(), normal({77}, 0, 1, rng, {f32, d})};
-  }, 4096);
+  check(
+      [](Device d) {
+        Rng rng(1);
+        Linear layer({.in = 20, .out = 30}, rng);
+        to(layer, d);
+        Adam adam(parameters(layer), {.lr = 1e-2});
+        for (int i = 0; i < 3; ++i) adam.zero_grad(), backward(sum(square(layer(random({8, 20}, d, 3))))), adam.step();
+        return std::vector{layer.weight.detach(), layer.bias.detach(), normal({77}, 0, 1, rng, {f32, d})};
+      },
+      4096);
 }
 
 TEST_CASE("gpu: products of views that begin at any number, of every order", "[gpu]") {
@@ -121,14 +154,16 @@ TEST_CASE("gpu: products of views that begin at any number, of every order", "[g
     for (const int64_t ld : {n, n + 1, n + 3, n + 4})
       for (const DType dtype : {f32, f64}) {
         INFO("offset " << offset << ", ld " << ld << ", " << name_of(dtype));
-        check([&](Device d) {
-          const Tensor a = narrow(random({n, ld + offset}, d, 1, dtype), 1, offset, n);
-          const Tensor b = narrow(random({n, ld + offset}, d, 2, dtype), 1, offset, n);
-          const Tensor bias = narrow(random({n + offset}, d, 3, dtype), 0, offset, n);
-          const Tensor batch = narrow(random({3, n, ld + offset}, d, 4, dtype), 2, offset, n);
-          return std::vector{matmul(a, b), matmul(transpose(a, 0, 1), b), linear(a, b, bias), matmul(batch, b),
-                             matmul(batch, transpose(batch, 1, 2))};
-        }, 1 << 16);
+        check(
+            [&](Device d) {
+              const Tensor a = narrow(random({n, ld + offset}, d, 1, dtype), 1, offset, n);
+              const Tensor b = narrow(random({n, ld + offset}, d, 2, dtype), 1, offset, n);
+              const Tensor bias = narrow(random({n + offset}, d, 3, dtype), 0, offset, n);
+              const Tensor batch = narrow(random({3, n, ld + offset}, d, 4, dtype), 2, offset, n);
+              return std::vector{matmul(a, b), matmul(transpose(a, 0, 1), b), linear(a, b, bias), matmul(batch, b),
+                                 matmul(batch, transpose(batch, 1, 2))};
+            },
+            1 << 16);
       }
 }
 
@@ -139,7 +174,8 @@ TEST_CASE("gpu: products in bf16, of rounded operands and of tensors of bf16", "
     for (const int64_t m : {3, 64, 131})
       for (const int64_t k : {7, 64, 129}) {
         INFO(n << " x " << k << " x " << m);
-        const Tensor a = random({5, n, k}, cpu, 1), b = random({5, k, m}, cpu, 2), bias = random({m}, cpu, 3), w = random({k, m}, cpu, 4);
+        const Tensor a = random({5, n, k}, cpu, 1), b = random({5, k, m}, cpu, 2), bias = random({m}, cpu, 3),
+                     w = random({k, m}, cpu, 4);
         const Tensor want = matmul(rounded(a), rounded(b)), biased = linear(rounded(a), rounded(w), rounded(bias));
         {
           PrecisionScope scope(Precision::bf16);
@@ -151,7 +187,8 @@ TEST_CASE("gpu: products in bf16, of rounded operands and of tensors of bf16", "
           CHECK(distance(matmul(on_gpu(a), expand(on_gpu(w), {5, k, m})), matmul(rounded(a), rounded(w))) < most);
           CHECK(distance(linear(on_gpu(a), on_gpu(w), on_gpu(rounded(bias))), biased) < most);
         }
-        const Tensor x = on_gpu(to(a, bf16)), y = on_gpu(to(b, bf16)), z = on_gpu(to(w, bf16)), v = on_gpu(to(bias, bf16));
+        const Tensor x = on_gpu(to(a, bf16)), y = on_gpu(to(b, bf16)), z = on_gpu(to(w, bf16)),
+                     v = on_gpu(to(bias, bf16));
         CHECK(matmul(x, y).dtype() == bf16);
         CHECK(distance(matmul(x, y), want) < 4e-3);
         CHECK(distance(matmul(transpose(y, 1, 2), transpose(x, 1, 2)), transpose(want, 1, 2)) < 4e-3);
@@ -162,14 +199,18 @@ TEST_CASE("gpu: products in bf16, of rounded operands and of tensors of bf16", "
 TEST_CASE("gpu: attention of every kind at the sizes of models", "[gpu]") {
   const int64_t n = large(1100, 130);
   for (const int64_t d : {64, 128})
-    for (const Weighting w : {Weighting::softmax, Weighting::relu2, Weighting::laplace, Weighting::sigmoid, Weighting::linear})
-      for (const AttentionMask& mask : {AttentionMask{}, AttentionMask{.causal = true}, AttentionMask{.causal = true, .window = 200}}) {
+    for (const Weighting w :
+         {Weighting::softmax, Weighting::relu2, Weighting::laplace, Weighting::sigmoid, Weighting::linear})
+      for (const AttentionMask& mask :
+           {AttentionMask{}, AttentionMask{.causal = true}, AttentionMask{.causal = true, .window = 200}}) {
         if (!real && (d == 128 || !mask.causal || w != Weighting::softmax)) continue;
-        INFO("d " << d << ", weighting " << static_cast<int>(w) << ", causal " << mask.causal << ", window " << mask.window);
+        INFO("d " << d << ", weighting " << static_cast<int>(w) << ", causal " << mask.causal << ", window "
+                  << mask.window);
         const auto run = [&](Device device, Precision precision) {
           PrecisionScope scope(precision);
           const Shape q{2, 4, n, d}, k{2, 2, n, d};
-          return with_gradients({q, k, k}, device, [&](auto& x) { return attention(x[0], x[1], x[2], {.weighting = w, .mask = mask}); });
+          return with_gradients({q, k, k}, device,
+                                [&](auto& x) { return attention(x[0], x[1], x[2], {.weighting = w, .mask = mask}); });
         };
         const auto want = run(cpu, Precision::f32), plain = run(Device::cuda(), Precision::f32);
         const auto tensor_cores = run(Device::cuda(), Precision::bf16);
@@ -188,7 +229,8 @@ TEST_CASE("gpu: a model's steps have the same bits twice", "[gpu]") {
     Rng rng(1);
     const int64_t dim = large(256, 64);
     Embedding embedding({.count = 50, .dim = dim}, rng);
-    MultiHeadAttention attend({.heads = {.dim = dim, .heads = dim / 64, .causal = true, .use_rope = true}, .gates = {{}}}, rng);
+    MultiHeadAttention attend(
+        {.heads = {.dim = dim, .heads = dim / 64, .causal = true, .use_rope = true}, .gates = {{}}}, rng);
     Linear head({.in = dim, .out = 50}, rng);
     to(embedding, Device::cuda()), to(attend, Device::cuda()), to(head, Device::cuda());
     std::vector<NamedTensor> all;
@@ -220,9 +262,11 @@ TEST_CASE("gpu: more elements than 32 bits count", "[gpu][beyond]") {
     x = x + x;
     for (const int64_t i : {int64_t{0}, int64_t{1} << 31, int64_t{1} << 32, n - 1}) CHECK(select(x, 0, i).item() == 2);
   }
-  const Tensor ramp = reshape(arange(0, static_cast<double>(n - 5), 1, {f32, Device::cuda()}), {int64_t{1} << 20, 1 << 12});
+  const Tensor ramp =
+      reshape(arange(0, static_cast<double>(n - 5), 1, {f32, Device::cuda()}), {int64_t{1} << 20, 1 << 12});
   CHECK(sum(ramp).item() == Approx(0.5 * 0x1p64).epsilon(1e-5));
   const Tensor rows = softmax(ramp);
-  CHECK(select(select(rows, 0, -1), 0, 7).item() == Approx(select(select(softmax(narrow(ramp, 0, (1 << 20) - 1, 1)), 0, 0), 0, 7).item()));
+  CHECK(select(select(rows, 0, -1), 0, 7).item() ==
+        Approx(select(select(softmax(narrow(ramp, 0, (1 << 20) - 1, 1)), 0, 0), 0, 7).item()));
   CHECK(argmax(reshape(ramp, {n - 5}), 0).item() == 0x1p32 - 128);  // the first that f32 rounds to 2^32
 }

@@ -103,7 +103,8 @@ TEST_CASE("graphs: an index out of range is found by a replay, and changes nothi
     std::vector<int64_t> values = to(x, cpu).to_vector<int64_t>();
     values[517] = wrong, values[599] = 77;
     const Tensor bad = to(Tensor::from(values, {2, 300}), gpu);
-    CHECK_THROWS_WITH(step({bad, x}), Contains(str("graphed step: index ", wrong, " is outside [0, 13) — got it at element 517 of 600")));
+    CHECK_THROWS_WITH(step({bad, x}), Contains(str("graphed step: index ", wrong,
+                                                   " is outside [0, 13) — got it at element 517 of 600")));
     if (wrong == -1) continue;  // a target that does not count
     CHECK_THROWS_AS(step({x, bad}), ValueError);
   }
@@ -120,7 +121,8 @@ TEST_CASE("graphs: what a replay would repeat wrongly is refused, and nothing is
     GraphedStep step(model, [&](const std::vector<Tensor>& in) { return f(loss_of(model, in)); });
     step({x, x});
     const int64_t before = live();
-    for (int i = 0; i < 2; ++i) CHECK_THROWS_WITH(step({x, x}), Contains(why) && Contains("cannot be recorded in a graph"));
+    for (int i = 0; i < 2; ++i)
+      CHECK_THROWS_WITH(step({x, x}), Contains(why) && Contains("cannot be recorded in a graph"));
     for (NamedTensor& p : parameters(model)) p.tensor.zero_grad();
     CHECK(live() <= before);
     CHECK(step.recorded() == 0);

@@ -1,5 +1,5 @@
-// Whole training steps recorded once and done again: weights, moments, losses and gradients are those of steps that are run,
-// bit for bit, with all that changes from step to step.
+// Whole training steps recorded once and done again: weights, moments, losses and gradients are those of steps that are
+// run, bit for bit, with all that changes from step to step.
 #include "support/approx.h"
 #include "support/catch.h"
 #include "support/temp_folder.h"
@@ -57,16 +57,22 @@ struct Training {
     const std::string name = plan.optimizer;
     const ParameterGroups groups{{[](const NamedTensor& t) { return t.name.starts_with("head."); }, 3, 0.02}};
     const auto all = parameters(model);
-    if (name == "adam") optimizer = std::make_unique<Adam>(all, AdamOptions{.lr = 1e-2, .weight_decay = 0.1, .groups = groups});
-    if (name == "l2") optimizer = std::make_unique<Adam>(all, AdamOptions{.lr = 1e-2, .weight_decay = 0.1, .decoupled = false});
-    if (name == "lamb") optimizer = std::make_unique<Lamb>(all, LambOptions{.lr = 1e-2, .weight_decay = 0.1, .groups = groups});
+    if (name == "adam")
+      optimizer = std::make_unique<Adam>(all, AdamOptions{.lr = 1e-2, .weight_decay = 0.1, .groups = groups});
+    if (name == "l2")
+      optimizer = std::make_unique<Adam>(all, AdamOptions{.lr = 1e-2, .weight_decay = 0.1, .decoupled = false});
+    if (name == "lamb")
+      optimizer = std::make_unique<Lamb>(all, LambOptions{.lr = 1e-2, .weight_decay = 0.1, .groups = groups});
     if (name == "sgd") optimizer = std::make_unique<Sgd>(all, SgdOptions{.lr = 0.1});
-    if (name == "nesterov") optimizer = std::make_unique<Sgd>(all, SgdOptions{.lr = 0.1, .momentum = 0.9, .nesterov = true, .groups = groups});
+    if (name == "nesterov")
+      optimizer =
+          std::make_unique<Sgd>(all, SgdOptions{.lr = 0.1, .momentum = 0.9, .nesterov = true, .groups = groups});
     if (!replays) return;
     GraphedStepOptions o{.parts = plan.parts};
     if (plan.clips) o.max_norm = 0.5, o.max_value = 0.05;
     if (plan.scheduled) o.schedule = rate;
-    graphed = std::make_unique<GraphedStep>(*optimizer, [this](const std::vector<Tensor>& in) { return loss_of(in); }, o);
+    graphed = std::make_unique<GraphedStep>(
+        *optimizer, [this](const std::vector<Tensor>& in) { return loss_of(in); }, o);
   }
 
   /// From 0, at which all groups have the same rate.
@@ -136,7 +142,8 @@ TEST_CASE("graphed training: the bits of training that is run", "[graph]") {
   plans.push_back({.dtype = f32, .optimizer = "nesterov"});
   plans.push_back({.dtype = bf16, .parts = 2});
   for (const Plan& plan : plans) {
-    INFO(name_of(plan.dtype) << ' ' << plan.optimizer << (plan.drops ? " dropout" : "") << (plan.clips ? " clipped" : "") << ' ' << plan.parts);
+    INFO(name_of(plan.dtype) << ' ' << plan.optimizer << (plan.drops ? " dropout" : "")
+                             << (plan.clips ? " clipped" : "") << ' ' << plan.parts);
     Training run(plan, false), replayed(plan, true);
     for (int i = 0; i < 8; ++i) run.step(i), replayed.step(i);
     check_same(replayed.left(), run.left());
@@ -209,7 +216,8 @@ TEST_CASE("graphed training: a model that is moved after its optimiser was made 
   check_same(train(true), train(false));
 }
 
-TEST_CASE("graphed training: an index out of range changes neither weights, moments, counts nor generators", "[graph]") {
+TEST_CASE("graphed training: an index out of range changes neither weights, moments, counts nor generators",
+          "[graph]") {
   for (const char* name : {"adam", "lamb", "sgd"}) {
     INFO(name);
     Training t({.dtype = bf16, .optimizer = name}, true);
@@ -218,7 +226,8 @@ TEST_CASE("graphed training: an index out of range changes neither weights, mome
     std::vector<int64_t> values = to(tokens(5, {4, 12}), cpu).to_vector<int64_t>();
     values[17] = 13;
     const Tensor bad = to(Tensor::from(values, {4, 12}), gpu);
-    CHECK_THROWS_WITH((*t.graphed)({bad, tokens(5, {4, 12})}), Contains("index 13 is outside [0, 13) — got it at element 17 of 48"));
+    CHECK_THROWS_WITH((*t.graphed)({bad, tokens(5, {4, 12})}),
+                      Contains("index 13 is outside [0, 13) — got it at element 17 of 48"));
     check_same(t.left(), before);
     Training other({.dtype = bf16, .optimizer = name}, true);  // and goes on as if nothing had been
     for (int i = 0; i < 3; ++i) other.step(5);
@@ -235,7 +244,9 @@ TEST_CASE("graphed training: generators", "[graph]") {
     Rng a(1), b(a);
     b.reserve(5);
     Sgd sgd(std::vector<Tensor>{w}, {.lr = 0});
-    const GraphedStep::Loss f = [&](const std::vector<Tensor>& in) { return mean(dropout(in[0] * w, 0.5, a) * dropout(in[0], 0.5, b) + dropout(in[0], 0.25, a)); };
+    const GraphedStep::Loss f = [&](const std::vector<Tensor>& in) {
+      return mean(dropout(in[0] * w, 0.5, a) * dropout(in[0], 0.5, b) + dropout(in[0], 0.25, a));
+    };
     GraphedStep step(sgd, f);
     std::vector<double> all;
     for (int i = 0; i < 6; ++i) {
@@ -267,18 +278,32 @@ TEST_CASE("graphed training: what cannot be recorded is refused by name, and not
     const auto steps = adam.steps();
     const auto offset = rng.offset();
     const Tensor weight = to(model.head.weight.detach(), cpu);
-    for (int i = 0; i < 2; ++i) CHECK_THROWS_WITH(step({x, x}), Contains(why) && Contains("cannot be recorded in a graph"));
+    for (int i = 0; i < 2; ++i)
+      CHECK_THROWS_WITH(step({x, x}), Contains(why) && Contains("cannot be recorded in a graph"));
     CHECK((adam.steps() == steps && rng.offset() == offset && step.recorded() == 0));
     CHECK(same_bits(to(model.head.weight.detach(), cpu), weight));
   };
   refused("reading values on the host", [](const Tensor& loss) { return loss * loss.item(); });
-  refused("random numbers made on cpu", [&](const Tensor& loss) { return loss + sum(to(normal({3}, 0, 1, rng), gpu)); });
+  refused("random numbers made on cpu",
+          [&](const Tensor& loss) { return loss + sum(to(normal({3}, 0, 1, rng), gpu)); });
   refused("a random permutation", [&](const Tensor& loss) { return loss + sum(to(permutation(3, rng, gpu), f32)); });
-  refused("a random generator was made and lost", [](const Tensor& loss) { Rng own(3); return dropout(loss, 0.5, own); });
-  refused("a random generator was made and lost", [&](const Tensor& loss) { Rng copy = rng; return dropout(loss, 0.5, copy); });
-  refused("a random generator was set", [&](const Tensor& loss) { rng.set_state(1, 0); return dropout(loss, 0.5, rng); });
-  for (const GraphedStepOptions& o : {GraphedStepOptions{.max_norm = 0}, GraphedStepOptions{.max_norm = -1}, GraphedStepOptions{.max_value = std::nan("")}, GraphedStepOptions{.parts = 0}})
-    CHECK_THROWS_AS(GraphedStep(adam, [](const std::vector<Tensor>& in) { return in[0]; }, o), ValueError);
+  refused("a random generator was made and lost", [](const Tensor& loss) {
+    Rng own(3);
+    return dropout(loss, 0.5, own);
+  });
+  refused("a random generator was made and lost", [&](const Tensor& loss) {
+    Rng copy = rng;
+    return dropout(loss, 0.5, copy);
+  });
+  refused("a random generator was set", [&](const Tensor& loss) {
+    rng.set_state(1, 0);
+    return dropout(loss, 0.5, rng);
+  });
+  for (const GraphedStepOptions& o : {GraphedStepOptions{.max_norm = 0}, GraphedStepOptions{.max_norm = -1},
+                                      GraphedStepOptions{.max_value = std::nan("")}, GraphedStepOptions{.parts = 0}})
+    CHECK_THROWS_AS(GraphedStep(
+                        adam, [](const std::vector<Tensor>& in) { return in[0]; }, o),
+                    ValueError);
   CHECK_THROWS_AS(GraphedStep(adam, nullptr), ValueError);
   const auto loss_of = [&](const std::vector<Tensor>& in) { return cross_entropy(model(in[0]), in[1]); };
   GraphedStep halves(adam, loss_of, {.parts = 3});
@@ -293,7 +318,9 @@ TEST_CASE("graphed training: on the CPU a step is run", "[graph]") {
     Adam adam(parameters(model), {.lr = 1e-2});
     const Tensor x = normal({4, 9}, 0, 1, own);
     const Tensor t = randint(0, 13, {4}, own);
-    const GraphedStep::Loss f = [&](const std::vector<Tensor>& in) { return cross_entropy(model(dropout(in[0], 0.5, own)), in[1]); };
+    const GraphedStep::Loss f = [&](const std::vector<Tensor>& in) {
+      return cross_entropy(model(dropout(in[0], 0.5, own)), in[1]);
+    };
     GraphedStep step(adam, f, {.max_norm = 0.1});
     std::vector<Tensor> results;
     for (int i = 0; i < 4; ++i) {

@@ -1,5 +1,5 @@
-// The scan on tensor cores, under Precision::bf16 and of bf16 tensors, on the emulator: against plain loops over the operands as
-// they are rounded.
+// The scan on tensor cores, under Precision::bf16 and of bf16 tensors, on the emulator: against plain loops over the
+// operands as they are rounded.
 #include "support/catch.h"
 #include "support/scan_samples.h"
 
@@ -32,7 +32,8 @@ Tensor run(const ScanSample& s, DType dtype, Precision precision = Precision::bf
   const auto moved = [&](const Tensor& x) {
     if (!x.defined()) return x;
     const Tensor y = to(x, dtype);
-    return heads_inside && y.rank() == 4 ? transpose(to(contiguous(transpose(y, 1, 2)), Device::cuda()), 1, 2) : to(y, Device::cuda());
+    return heads_inside && y.rank() == 4 ? transpose(to(contiguous(transpose(y, 1, 2)), Device::cuda()), 1, 2)
+                                         : to(y, Device::cuda());
   };
   const Tensor y = linear_scan(moved(s.q), moved(s.k), moved(s.v), moved(s.decay), s.options);
   CHECK(y.dtype() == dtype);
@@ -59,12 +60,14 @@ void check_sample(const ScanSample& given, bool heads_inside) {
 
 TEST_CASE("cuda scan, bf16: below, at and beyond every tile", "[cuda]") {
   Rand rand(51);
-  const int64_t sizes[][3] = {{16, 16, 16}, {17, 33, 40}, {63, 64, 64}, {64, 65, 17}, {65, 64, 65}, {129, 128, 128}, {130, 127, 129}, {192, 48, 24}};
+  const int64_t sizes[][3] = {{16, 16, 16}, {17, 33, 40},    {63, 64, 64},    {64, 65, 17},
+                              {65, 64, 65}, {129, 128, 128}, {130, 127, 129}, {192, 48, 24}};
   int i = 0;
   for (const auto& [n, m, e] : sizes)
     for (ScanKind kind : {ScanKind::none, ScanKind::scalar}) {
       ++i;
-      ScanSample s = random_scan(rand, kind, i % 3 ? Strength::mild : Strength::mixed, {1 + i % 2, 1 + i / 2 % 2, n, m}, e);
+      ScanSample s =
+          random_scan(rand, kind, i % 3 ? Strength::mild : Strength::mixed, {1 + i % 2, 1 + i / 2 % 2, n, m}, e);
       s.options.reverse = i % 4 >= 2;
       check_sample(s, i % 2);
     }
@@ -83,7 +86,8 @@ TEST_CASE("cuda scan, bf16: few heads, their sequences cut into pieces", "[cuda]
       }
 }
 
-TEST_CASE("cuda scan, bf16: numbers that are not finite stay out of what came before; the same bits in every schedule", "[cuda]") {
+TEST_CASE("cuda scan, bf16: numbers that are not finite stay out of what came before; the same bits in every schedule",
+          "[cuda]") {
   Rand rand(53);
   for (ScanKind kind : {ScanKind::none, ScanKind::scalar})
     for (bool reverse : {false, true})
@@ -101,7 +105,8 @@ TEST_CASE("cuda scan, bf16: numbers that are not finite stay out of what came be
             for (int64_t c = 0; c < x->dim(3); ++c) x->mutable_data<double>()[(h * 100 + at) * x->dim(3) + c] = bad;
         }
         const Tensor got = run(s, f32), before = narrow(want, 2, first, count);
-        CHECK(max_abs_diff(narrow(got, 2, first, count), before) < 1e-5 * max_abs(before));  // other sums on the diagonal
+        CHECK(max_abs_diff(narrow(got, 2, first, count), before) <
+              1e-5 * max_abs(before));  // other sums on the diagonal
         CHECK(std::isnan(narrow(got, 2, at, 1).to_vector<double>()[0]));
       }
 }
@@ -159,10 +164,12 @@ TEST_CASE("cuda scan, bf16: gradients", "[cuda]") {
       const auto gradients = [&](Device device, DType dtype, Precision precision) {
         PrecisionScope scope(precision);
         std::vector<Tensor> leaves, results;
-        for (const Tensor& x : {s.q, s.k, s.v}) leaves.push_back(to(to(x, dtype), device).detach()), leaves.back().requires_grad_();
+        for (const Tensor& x : {s.q, s.k, s.v})
+          leaves.push_back(to(to(x, dtype), device).detach()), leaves.back().requires_grad_();
         const Tensor decay = s.decay.defined() ? to(to(s.decay, dtype), device) : Tensor();
         const Tensor y = linear_scan(leaves[0], leaves[1], leaves[2], decay, s.options);
-        for (const Tensor& x : grad({sum(y * to(to(weights, dtype), device))}, leaves)) results.push_back(to(to(contiguous(x), cpu), f64));
+        for (const Tensor& x : grad({sum(y * to(to(weights, dtype), device))}, leaves))
+          results.push_back(to(to(contiguous(x), cpu), f64));
         return results;
       };
       const auto want = gradients(cpu, f64, Precision::f32), got = gradients(Device::cuda(), f32, Precision::bf16);

@@ -19,7 +19,8 @@ namespace {
 Tensor run_on_device(const ScanSample& s, bool heads_inside = false) {
   const auto moved = [&](const Tensor& x) {
     if (!x.defined()) return x;
-    return heads_inside && x.rank() == 4 ? transpose(to(contiguous(transpose(x, 1, 2)), Device::cuda()), 1, 2) : to(x, Device::cuda());
+    return heads_inside && x.rank() == 4 ? transpose(to(contiguous(transpose(x, 1, 2)), Device::cuda()), 1, 2)
+                                         : to(x, Device::cuda());
   };
   return to(contiguous(linear_scan(moved(s.q), moved(s.k), moved(s.v), moved(s.decay), s.options)), cpu);
 }
@@ -51,8 +52,8 @@ TEST_CASE("cuda scan: every decay and order", "[cuda]") {
 TEST_CASE("cuda scan: beyond every tile, by one and more", "[cuda]") {
   Rand rand(42);
   // f64 and up to 32 channels: 32 of each and 32 steps (16 with decays per channel). More, in f32: 64.
-  const int64_t sizes[][3] = {{1, 1, 1}, {32, 32, 32}, {33, 33, 33}, {31, 1, 65}, {65, 65, 1}, {64, 64, 64}, {63, 129, 63},
-                              {129, 5, 129}, {16, 31, 2}, {17, 97, 34}, {3, 200, 3}, {4, 0, 3}};
+  const int64_t sizes[][3] = {{1, 1, 1},     {32, 32, 32},  {33, 33, 33}, {31, 1, 65},  {65, 65, 1}, {64, 64, 64},
+                              {63, 129, 63}, {129, 5, 129}, {16, 31, 2},  {17, 97, 34}, {3, 200, 3}, {4, 0, 3}};
   int i = 0;
   for (const auto& [n, m, e] : sizes)
     for (ScanKind kind : kKinds) {
@@ -86,7 +87,8 @@ TEST_CASE("cuda scan: ten thousand steps that forget slowly, in f32", "[cuda]") 
     for (ScanKind kind : {ScanKind::scalar, ScanKind::keys, ScanKind::values}) {
       ScanSample s = random_scan(rand, ScanKind::none, Strength::none, {1, 1, 10000, 1}, 1);
       s.q = abs(s.q), s.k = abs(s.k), s.v = abs(s.v);  // nothing cancels
-      s.decay = tensor_of({static_cast<float>(g)}, kind == ScanKind::scalar ? Shape{1, 1, 1} : Shape{1, 1, 1, 1}, f64, cpu);
+      s.decay =
+          tensor_of({static_cast<float>(g)}, kind == ScanKind::scalar ? Shape{1, 1, 1} : Shape{1, 1, 1, 1}, f64, cpu);
       s.options.decay_on_values = kind == ScanKind::values;
       check_scan_close({run_on_device(s.in(f32))}, {recurrence(s)}, 4e-6, s.text());
     }
@@ -96,7 +98,8 @@ TEST_CASE("cuda scan: factors near 1 of many chunks are not all off in the same 
   Rand rand(46);
   ScanSample s = random_scan(rand, ScanKind::none, Strength::none, {1, 66, 2500, 1}, 1);  // 66 heads: not cut
   s.q = abs(s.q), s.k = abs(s.k), s.v = abs(s.v);
-  const auto g = static_cast<float>(std::log1p(-100.5 * 0x1p-24) / 16);  // of a chunk: in the middle between two numbers of f32
+  const auto g =
+      static_cast<float>(std::log1p(-100.5 * 0x1p-24) / 16);  // of a chunk: in the middle between two numbers of f32
   s.decay = tensor_of({g}, {1, 1, 1, 1}, f64, cpu);
   check_scan_close({run_on_device(s.in(f32))}, {recurrence(s)}, 1.2e-6, s.text());
 }

@@ -1,5 +1,5 @@
-// Tensors of a device between ranks: directly where the devices are linked, through the host where one cannot; the same bits
-// both ways, and one message when something fails.
+// Tensors of a device between ranks: directly where the devices are linked, through the host where one cannot; the same
+// bits both ways, and one message when something fails.
 #include "parallel/ranks.h"
 #include "support/approx.h"
 #include "support/catch.h"
@@ -50,16 +50,17 @@ struct Faulty final : DeviceLink {
 };
 
 const DeviceLinks* real = nullptr;
-constexpr DeviceLinks kFaulty{
-    [] {
-      if (fault == Fault::missing && asking == faulty_rank) fail<DeviceError>("libnccl.so.2: no such file");
-      return std::string("tried");
-    },
-    [] { return real->new_id(); },
-    [](const LinkRequest& request) -> std::unique_ptr<DeviceLink> {
-      if (fault == Fault::refused && request.rank == faulty_rank) fail<DeviceError>("two ranks have the same GPU");
-      return std::make_unique<Faulty>(real->join(request), request.rank);
-    }};
+constexpr DeviceLinks kFaulty{[] {
+                                if (fault == Fault::missing && asking == faulty_rank)
+                                  fail<DeviceError>("libnccl.so.2: no such file");
+                                return std::string("tried");
+                              },
+                              [] { return real->new_id(); },
+                              [](const LinkRequest& request) -> std::unique_ptr<DeviceLink> {
+                                if (fault == Fault::refused && request.rank == faulty_rank)
+                                  fail<DeviceError>("two ranks have the same GPU");
+                                return std::make_unique<Faulty>(real->join(request), request.rank);
+                              }};
 
 /// With faulty links for as long as it lives.
 struct WithFault {
@@ -92,12 +93,14 @@ std::vector<Tensor> results(const Communicator& all, Device device) {
       expect(y.device() == device, str("on its device: ", y.device()));
       out.push_back(to(y, cpu));
     };
-    const Tensor small = make({3, 5}), large = make({3, 2053}), ragged = make({all.rank() % 3, 4}), columns = make({2, 1 + all.rank()});
+    const Tensor small = make({3, 5}), large = make({3, 2053}), ragged = make({all.rank() % 3, 4}),
+                 columns = make({2, 1 + all.rank()});
     for (const Tensor& x : {small, large, make({0, 4}), make({})}) keep(all_reduce(x, all));
     keep(all_reduce(small, all, ReduceOp::max)), keep(all_reduce(large, all, ReduceOp::min));
     keep(reduce(large, all.size() - 1, all)), keep(broadcast(large, all.size() - 1, all));
     keep(all_gather(ragged, 0, all)), keep(all_gather(columns, 1, all));
-    keep(reduce_scatter(large, 1, all)), keep(ring_shift(ragged, 1, all)), keep(ring_shift(columns, -1, all, {false, 1}));
+    keep(reduce_scatter(large, 1, all)), keep(ring_shift(ragged, 1, all)),
+        keep(ring_shift(columns, -1, all, {false, 1}));
     Tensor background = clone(large);
     start_all_reduce(background, all).wait();
     keep(background);
@@ -110,7 +113,8 @@ std::vector<Tensor> results(const Communicator& all, Device device) {
 
 void expect_same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
   expect(a.size() == b.size(), "as many");
-  for (std::size_t i = 0; i < a.size(); ++i) expect(same_bits(a[i], b[i]), str("result ", i, ": ", a[i], " and ", b[i]));
+  for (std::size_t i = 0; i < a.size(); ++i)
+    expect(same_bits(a[i], b[i]), str("result ", i, ": ", a[i], " and ", b[i]));
 }
 
 }  // namespace
@@ -158,7 +162,8 @@ TEST_CASE("links: a link that is demanded and missing ends all ranks with one me
          asking = all.rank();
          all_reduce(ones({3}, {f32, gpu}), all);
        }))
-    CHECK(e == "SLUICE_NCCL=on, but the devices of these ranks have no link — host: rank 2: libnccl.so.2: no such file");
+    CHECK(e ==
+          "SLUICE_NCCL=on, but the devices of these ranks have no link — host: rank 2: libnccl.so.2: no such file");
 }
 
 TEST_CASE("links: devices that never answer, and one that fails") {
@@ -169,7 +174,8 @@ TEST_CASE("links: devices that never answer, and one that fails") {
       asking = all.rank();
       all_reduce(ones({3}, {f32, gpu}), all);
     });
-    for (const std::string& e : errors) CHECK(e == "all_reduce: devices did not exchange their messages within 0.3 s, though all ranks wait");
+    for (const std::string& e : errors)
+      CHECK(e == "all_reduce: devices did not exchange their messages within 0.3 s, though all ranks wait");
   }
   const WithFault with(Fault::dies, 1);
   const auto errors = errors_on_ranks(3, [](const Communicator& all) {
@@ -181,14 +187,20 @@ TEST_CASE("links: devices that never answer, and one that fails") {
 }
 
 TEST_CASE("links: a rank on a device and one on the host disagree") {
-  const auto errors = errors_on_ranks(2, [](const Communicator& all) { all_reduce(ones({3}, {f32, all.rank() ? gpu : cpu}), all); });
-  for (const std::string& e : errors) CHECK(e == "all_reduce: ranks disagree — rank 1 calls all_reduce(sum) f32[3] on a GPU; the others call all_reduce(sum) f32[3]");
+  const auto errors = errors_on_ranks(2, [](const Communicator& all) {
+    all_reduce(ones({3}, {f32, all.rank() ? gpu : cpu}), all);
+  });
+  for (const std::string& e : errors)
+    CHECK(e ==
+          "all_reduce: ranks disagree — rank 1 calls all_reduce(sum) f32[3] on a GPU; the others call all_reduce(sum) "
+          "f32[3]");
 }
 
 TEST_CASE("links: data-parallel training on devices, with moments spread over ranks") {
   const auto train = [](const Communicator& all, Device device) {
     Rng rng(3);
-    Linear a({.in = 6, .out = 9}, rng), b({.in = 9, .out = 2, .bias = false}, rng);  // three tensors: of four ranks one keeps no moments
+    Linear a({.in = 6, .out = 9}, rng),
+        b({.in = 9, .out = 2, .bias = false}, rng);  // three tensors: of four ranks one keeps no moments
     for (Tensor* w : {&a.weight, &a.bias, &b.weight}) *w = to(w->detach(), device).requires_grad_();
     const std::vector<NamedTensor> state{{"a.weight", a.weight}, {"a.bias", a.bias}, {"b.weight", b.weight}};
     DataParallel parallel(state, all, {.bucket_bytes = 100});
@@ -211,7 +223,8 @@ TEST_CASE("links: data-parallel training on devices, with moments spread over ra
   const auto want = train(Communicator(), cpu);
   on_ranks([&](const Communicator& all) {
     const auto got = train(all, gpu);
-    for (std::size_t i = 0; i < want.size(); ++i) expect(std::abs(got[i] - want[i]) < 1e-5 * want[i], str("loss ", i, ": ", got[i], ", alone ", want[i]));
+    for (std::size_t i = 0; i < want.size(); ++i)
+      expect(std::abs(got[i] - want[i]) < 1e-5 * want[i], str("loss ", i, ": ", got[i], ", alone ", want[i]));
     expect(want.back() < 0.9 * want[0], "it learns");
   });
 }

@@ -1,5 +1,5 @@
-// In a program that does not link the emulator: there are no schedules to choose from. The device is what SLUICE_CUDA in the
-// environment says.
+// In a program that does not link the emulator: there are no schedules to choose from. The device is what SLUICE_CUDA
+// in the environment says.
 #include <sluice/cuda/emulator/emulator.h>
 
 void sluice::cuda::emulator::set_schedule(uint64_t) {}

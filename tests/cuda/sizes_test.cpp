@@ -1,6 +1,6 @@
-// Kernels of the device against those of the CPU at the edges of their own tiles: a warp's and a block's rows, pieces of long
-// sums, tiles of columns and of sorted rows, each with one more; and the same bits in every schedule. The op table runs on the
-// device, too (SLUICE_TEST_DEVICE), but knows nothing of these sizes.
+// Kernels of the device against those of the CPU at the edges of their own tiles: a warp's and a block's rows, pieces
+// of long sums, tiles of columns and of sorted rows, each with one more; and the same bits in every schedule. The op
+// table runs on the device, too (SLUICE_TEST_DEVICE), but knows nothing of these sizes.
 #include "cuda/against_cpu.h"
 
 #include <sluice/core/number/random.h>
@@ -19,14 +19,11 @@ using namespace sluice::testing;
 namespace {
 
 /// f(device) throws, with the CPU's message.
-template <class F>
-void same_error(F f) {
+template <class F> void same_error(F f) {
   auto message = [&](Device d) -> std::string {
     try {
       f(d);
-    } catch (const Error& e) {
-      return e.what();
-    }
+    } catch (const Error& e) { return e.what(); }
     return "";
   };
   const std::string want = message(cpu);
@@ -44,35 +41,43 @@ TEST_CASE("cuda: rows of a warp and of a block") {
       for (int64_t rows : {1, 9}) {
         INFO(str(t) << " rows " << rows << " of " << n);
         for (bool log : {false, true})
-          check([&](Device d) {
-            const Tensor x = values({rows, n}, t, d, 1), g = values({rows, n}, t, d, 2);
-            Tensor y = empty_like(x), dx = empty_like(x);
-            kernel::softmax(x, y, log);
-            kernel::softmax_backward(y, g, dx, log);
-            return std::vector{y, dx};
-          }, 20.0 + static_cast<double>(n) / 16);
+          check(
+              [&](Device d) {
+                const Tensor x = values({rows, n}, t, d, 1), g = values({rows, n}, t, d, 2);
+                Tensor y = empty_like(x), dx = empty_like(x);
+                kernel::softmax(x, y, log);
+                kernel::softmax_backward(y, g, dx, log);
+                return std::vector{y, dx};
+              },
+              20.0 + static_cast<double>(n) / 16);
         for (bool centred : {false, true})
-          check([&](Device d) {
-            const Tensor x = values({rows, n}, t, d, 3), g = values({rows, n}, t, d, 4);
-            const Tensor w = values({n}, t, d, 5), b = values({n}, t, d, 6);
-            Tensor y = empty_like(x), stats = empty({rows, 2}, x.options()), dx = empty_like(x), dw = empty_like(w), db = empty_like(w);
-            kernel::norm(x, w, centred ? b : Tensor(), y, stats, {centred, 1e-2});
-            kernel::norm_backward(x, centred ? w : Tensor(), g, stats, dx, dw, db, {centred, 1e-2});
-            return std::vector{y, stats, dx, dw, db};
-          }, 400);
+          check(
+              [&](Device d) {
+                const Tensor x = values({rows, n}, t, d, 3), g = values({rows, n}, t, d, 4);
+                const Tensor w = values({n}, t, d, 5), b = values({n}, t, d, 6);
+                Tensor y = empty_like(x), stats = empty({rows, 2}, x.options()), dx = empty_like(x), dw = empty_like(w),
+                       db = empty_like(w);
+                kernel::norm(x, w, centred ? b : Tensor(), y, stats, {centred, 1e-2});
+                kernel::norm_backward(x, centred ? w : Tensor(), g, stats, dx, dw, db, {centred, 1e-2});
+                return std::vector{y, stats, dx, dw, db};
+              },
+              400);
         for (double smoothing : {0.0, 0.1})
-          check([&](Device d) {
-            const Tensor x = values({rows, n}, t, d, 7), g = values({rows}, t, d, 8);
-            const Tensor target = values({rows}, i64, d, 9, [&] {
-              std::vector<std::pair<int64_t, double>> at;
-              for (int64_t r = 0; r < rows; ++r) at.push_back({r, r == 4 ? -1.0 : r % 2 ? 0.0 : static_cast<double>(n - 1)});
-              return at;
-            }());
-            Tensor loss = empty({rows}, x.options()), dx = empty_like(x);
-            kernel::cross_entropy(x, target, loss, smoothing);
-            kernel::cross_entropy_backward(x, target, g, dx, smoothing);
-            return std::vector{loss, dx};
-          }, 20.0 + static_cast<double>(n) / 16);
+          check(
+              [&](Device d) {
+                const Tensor x = values({rows, n}, t, d, 7), g = values({rows}, t, d, 8);
+                const Tensor target = values({rows}, i64, d, 9, [&] {
+                  std::vector<std::pair<int64_t, double>> at;
+                  for (int64_t r = 0; r < rows; ++r)
+                    at.push_back({r, r == 4 ? -1.0 : r % 2 ? 0.0 : static_cast<double>(n - 1)});
+                  return at;
+                }());
+                Tensor loss = empty({rows}, x.options()), dx = empty_like(x);
+                kernel::cross_entropy(x, target, loss, smoothing);
+                kernel::cross_entropy_backward(x, target, g, dx, smoothing);
+                return std::vector{loss, dx};
+              },
+              20.0 + static_cast<double>(n) / 16);
       }
 }
 
@@ -81,24 +86,29 @@ TEST_CASE("cuda: rows with infinities and NaN") {
   std::vector<std::pair<int64_t, double>> others = {{n - 1, kInf}, {2 * n - 1, kNan}, {3 * n - 1, -kInf}};
   for (int64_t i = 0; i < n; ++i) others.push_back({3 * n + i, -kInf});
   for (bool log : {false, true})
-    check([&](Device d) {
-      const Tensor x = values({4, n}, f32, d, 1, others);
-      Tensor y = empty_like(x);
-      kernel::softmax(x, y, log);
-      return std::vector{y};
-    }, 100);
+    check(
+        [&](Device d) {
+          const Tensor x = values({4, n}, f32, d, 1, others);
+          Tensor y = empty_like(x);
+          kernel::softmax(x, y, log);
+          return std::vector{y};
+        },
+        100);
 }
 
 TEST_CASE("cuda: weights and biases of norms of many rows") {
   for (int64_t rows : {33, 300})
     for (int64_t n : {3, 33})
-      check([&](Device d) {
-        const Tensor x = values({rows, n}, f32, d, 1), g = values({rows, n}, f32, d, 2), w = values({n}, f32, d, 3);
-        Tensor y = empty_like(x), stats = empty({rows, 2}, x.options()), dx = empty_like(x), dw = empty_like(w), none;
-        kernel::norm(x, w, {}, y, stats, {false, 1e-2});
-        kernel::norm_backward(x, w, g, stats, dx, dw, none, {false, 1e-2});
-        return std::vector{dx, dw};
-      }, 1000);
+      check(
+          [&](Device d) {
+            const Tensor x = values({rows, n}, f32, d, 1), g = values({rows, n}, f32, d, 2), w = values({n}, f32, d, 3);
+            Tensor y = empty_like(x), stats = empty({rows, 2}, x.options()), dx = empty_like(x), dw = empty_like(w),
+                   none;
+            kernel::norm(x, w, {}, y, stats, {false, 1e-2});
+            kernel::norm_backward(x, w, g, stats, dx, dw, none, {false, 1e-2});
+            return std::vector{dx, dw};
+          },
+          1000);
 }
 
 TEST_CASE("cuda: targets are checked and counted") {
@@ -119,17 +129,19 @@ TEST_CASE("cuda: targets are checked and counted") {
 }
 
 TEST_CASE("cuda: reductions of every form") {
-  const ReduceShape shapes[] = {{1, 1, 1}, {5, 32, 3}, {3, 33, 1}, {9, 1025, 1}, {2, 8193, 1}, {1, 20001, 1},
-                                {1, 33, 33}, {2, 257, 3}, {3, 700, 5}, {1, 513, 70}};
+  const ReduceShape shapes[] = {{1, 1, 1},     {5, 32, 3},  {3, 33, 1},  {9, 1025, 1}, {2, 8193, 1},
+                                {1, 20001, 1}, {1, 33, 33}, {2, 257, 3}, {3, 700, 5},  {1, 513, 70}};
   for (const ReduceShape& s : shapes) {
     INFO(s.outer << " × " << s.n << " × " << s.inner);
     const int64_t n = s.outer * s.n * s.inner;
     for (DType t : {f32, f64, i64})
-      check([&](Device d) {
-        Tensor y = empty({s.outer, s.inner}, {t, d});
-        kernel::reduce(ReduceKind::sum, values({n}, t, d, 1, {{n - 1, 2}}), y, s);
-        return std::vector{y};
-      }, 300);
+      check(
+          [&](Device d) {
+            Tensor y = empty({s.outer, s.inner}, {t, d});
+            kernel::reduce(ReduceKind::sum, values({n}, t, d, 1, {{n - 1, 2}}), y, s);
+            return std::vector{y};
+          },
+          300);
     for (double last : {0.5, 2.0, -2.0, kInf, kNan})
       check([&](Device d) {
         const Tensor x = values({n}, f32, d, 2, {{n - 1, last}});
@@ -153,24 +165,29 @@ TEST_CASE("cuda: reductions of every form") {
 }
 
 TEST_CASE("cuda: running sums of every form") {
-  for (const Shape& shape : {Shape{1, 1, 1}, {3, 33, 1}, {1, 1025, 1}, {2, 2051, 1}, {1, 16385, 1}, {2, 33, 3}, {1, 700, 5}, {1, 257, 300}})
+  for (const Shape& shape :
+       {Shape{1, 1, 1}, {3, 33, 1}, {1, 1025, 1}, {2, 2051, 1}, {1, 16385, 1}, {2, 33, 3}, {1, 700, 5}, {1, 257, 300}})
     for (DType t : {f32, f64, i64, i32})
       for (bool exclusive : {false, true})
         for (bool reverse : {false, true}) {
           INFO(str(t) << " " << str(shape) << (exclusive ? " exclusive" : "") << (reverse ? " reverse" : ""));
-          check([&](Device d) {
-            const Tensor x = values(shape, t, d, 1);
-            Tensor y = empty_like(x);
-            kernel::cumsum(x, y, 1, {.exclusive = exclusive, .reverse = reverse});
-            return std::vector{y};
-          }, 2000);
+          check(
+              [&](Device d) {
+                const Tensor x = values(shape, t, d, 1);
+                Tensor y = empty_like(x);
+                kernel::cumsum(x, y, 1, {.exclusive = exclusive, .reverse = reverse});
+                return std::vector{y};
+              },
+              2000);
         }
-  check([&](Device d) {  // what comes before an infinity stays finite
-    const Tensor x = values({2, 300}, f64, d, 1, {{200, kInf}, {500, kNan}});
-    Tensor y = empty_like(x);
-    kernel::cumsum(x, y, 1, {.exclusive = true});
-    return std::vector{y};
-  }, 2000);
+  check(
+      [&](Device d) {  // what comes before an infinity stays finite
+        const Tensor x = values({2, 300}, f64, d, 1, {{200, kInf}, {500, kNan}});
+        Tensor y = empty_like(x);
+        kernel::cumsum(x, y, 1, {.exclusive = true});
+        return std::vector{y};
+      },
+      2000);
 }
 
 TEST_CASE("cuda: sorted rows, ties by place, NaN last") {
@@ -182,7 +199,8 @@ TEST_CASE("cuda: sorted rows, ties by place, NaN last") {
           std::vector<std::pair<int64_t, double>> others;
           if (is_float(t))
             for (int64_t i = 0; i < 2 * n; i += 5)
-              others.push_back({i, std::vector{kNan, -0.0, 0.0, kInf, -kInf, 0.25, 0.25}[static_cast<std::size_t>(i / 5 % 7)]});
+              others.push_back(
+                  {i, std::vector{kNan, -0.0, 0.0, kInf, -kInf, 0.25, 0.25}[static_cast<std::size_t>(i / 5 % 7)]});
           const Tensor x = values({2, n}, t, d, 1, others);
           Tensor all = empty({2, n}, {i64, d}), some = empty({2, (n + 2) / 3}, {i64, d});
           kernel::order(x, all, descending);
@@ -192,8 +210,10 @@ TEST_CASE("cuda: sorted rows, ties by place, NaN last") {
       }
   for (bool descending : {false, true})
     check([&](Device d) {
-      Tensor least = full({1, 1}, -9.3e18, {i64, d}), most = full({1, 1}, 9.3e18, {i64, d}), at = empty({1, 1025}, {i64, d});
-      const Tensor x = cat({values({1, 500}, i64, d, 1), most, values({1, 523}, i64, d, 1), least}, 1);  // the ends of the range
+      Tensor least = full({1, 1}, -9.3e18, {i64, d}), most = full({1, 1}, 9.3e18, {i64, d}),
+             at = empty({1, 1025}, {i64, d});
+      const Tensor x =
+          cat({values({1, 500}, i64, d, 1), most, values({1, 523}, i64, d, 1), least}, 1);  // the ends of the range
       kernel::order(x, at, descending);
       return std::vector{at};
     });
@@ -224,17 +244,18 @@ TEST_CASE("cuda: slices that are runs of memory") {
   for (DType t : {f32, f64, boolean})
     for (int64_t width : {31, 128, 130, 1104, 4100})
       for (int64_t skip : {0, 1, 4})  // starts and strides that are no multiples of 16 bytes
-        for (int64_t room : {width + skip + 2, (width + skip + 15) / 16 * 16}) check([&](Device d) {
-          const Tensor x = narrow(values({3, 4, room}, t, d, 1), 2, skip, width);
-          const Tensor index = tensor_of({3, 0, 3, 2, 1}, {5}, i64, d), rows = tensor_of({2, 0}, {2}, i64, d);
-          Tensor y = empty({3, 5, width}, {t, d}), z = empty({2, 4, width}, {t, d});
-          kernel::index_select("take", x, 1, index, y);
-          kernel::index_select("take", x, 0, rows, z);
-          if (t == boolean) return std::vector{y, z};
-          Tensor sums = values({3, 4, width}, t, d, 2);
-          kernel::index_add(sums, 1, index, y);
-          return std::vector{y, z, sums};
-        });
+        for (int64_t room : {width + skip + 2, (width + skip + 15) / 16 * 16})
+          check([&](Device d) {
+            const Tensor x = narrow(values({3, 4, room}, t, d, 1), 2, skip, width);
+            const Tensor index = tensor_of({3, 0, 3, 2, 1}, {5}, i64, d), rows = tensor_of({2, 0}, {2}, i64, d);
+            Tensor y = empty({3, 5, width}, {t, d}), z = empty({2, 4, width}, {t, d});
+            kernel::index_select("take", x, 1, index, y);
+            kernel::index_select("take", x, 0, rows, z);
+            if (t == boolean) return std::vector{y, z};
+            Tensor sums = values({3, 4, width}, t, d, 2);
+            kernel::index_add(sums, 1, index, y);
+            return std::vector{y, z, sums};
+          });
 }
 
 TEST_CASE("cuda: additions at indices, in their order") {
@@ -248,7 +269,12 @@ TEST_CASE("cuda: additions at indices, in their order") {
           std::vector<double> each(static_cast<std::size_t>(shape.numel())), slices(static_cast<std::size_t>(n));
           for (double& v : each) v = static_cast<double>(rand.below(8));  // nothing goes to the last
           for (double& v : slices) v = static_cast<double>(rand.below(8));
-          Tensor y = values(target, t, d, 2), z = values([&] { Shape s = shape; return s[dim] = 9, s; }(), t, d, 3);
+          Tensor y = values(target, t, d, 2), z = values(
+                                                  [&] {
+                                                    Shape s = shape;
+                                                    return s[dim] = 9, s;
+                                                  }(),
+                                                  t, d, 3);
           const Tensor src = values(shape, t, d, 4);
           kernel::scatter_add(y, dim, tensor_of(each, shape, i64, d), src);
           kernel::index_add(z, dim, tensor_of(slices, {n}, i64, d), src);
@@ -278,11 +304,13 @@ TEST_CASE("cuda: random numbers are the host's, beyond whole blocks") {
         const Tensor coins = bernoulli({n}, 0.3, rng, d), dice = randint(-5, 1000, {n}, rng, d);
         return std::vector{some, one, coins, dice, permutation(n, rng, d)};
       });
-      check([&](Device d) {
-        Rng rng(8);
-        const Tensor some = uniform({n}, -2, 3, rng, {t, d}), bell = normal({n}, 0.5, 2, rng, {t, d});
-        return std::vector{some, bell, truncated_normal({n}, -1, 3, rng, {t, d})};
-      }, 8);
+      check(
+          [&](Device d) {
+            Rng rng(8);
+            const Tensor some = uniform({n}, -2, 3, rng, {t, d}), bell = normal({n}, 0.5, 2, rng, {t, d});
+            return std::vector{some, bell, truncated_normal({n}, -1, 3, rng, {t, d})};
+          },
+          8);
     }
 }
 
@@ -296,17 +324,20 @@ TEST_CASE("cuda: rotations of pairs, and channels that stay") {
   for (DType t : {f32, f64})
     for (RopePairing pairing : {RopePairing::half, RopePairing::interleaved})
       for (bool inverse : {false, true})
-        check([&](Device d) {
-          const Tensor positions = tensor_of({0, -5, 7, 1e6, 9007199254740992, -9007199254740992, 300}, {7}, i64, d);
-          Tensor cos = empty({7, 45}, {t, d}), sin = empty_like(cos);
-          std::vector<double> frequency;
-          for (int k = 0; k < 45; ++k) frequency.push_back(std::pow(100.0, -k / 45.0));
-          kernel::rope_angles(positions, 3, tensor_of(frequency, {45}, f64, d), cos, sin);
-          const Tensor x = values({6, 7, 93}, t, d, 1);
-          Tensor y = empty_like(x);
-          kernel::rope(x, cos, sin, y, pairing, inverse);
-          return std::vector{cos, sin, y};
-        }, 4);
+        check(
+            [&](Device d) {
+              const Tensor positions =
+                  tensor_of({0, -5, 7, 1e6, 9007199254740992, -9007199254740992, 300}, {7}, i64, d);
+              Tensor cos = empty({7, 45}, {t, d}), sin = empty_like(cos);
+              std::vector<double> frequency;
+              for (int k = 0; k < 45; ++k) frequency.push_back(std::pow(100.0, -k / 45.0));
+              kernel::rope_angles(positions, 3, tensor_of(frequency, {45}, f64, d), cos, sin);
+              const Tensor x = values({6, 7, 93}, t, d, 1);
+              Tensor y = empty_like(x);
+              kernel::rope(x, cos, sin, y, pairing, inverse);
+              return std::vector{cos, sin, y};
+            },
+            4);
   for (double far : {9007199254740994.0, -9007199254740994.0})
     same_error([&](Device d) {
       std::vector<double> v(100, 1.0);

@@ -12,8 +12,8 @@
 
 namespace sluice::testing {
 
-/// A language model of 13 symbols. With an rng: dropout of elements, of GAU's and of attention's weights, in a segment that
-/// is run again in the backward pass, too; and noise.
+/// A language model of 13 symbols. With an rng: dropout of elements, of GAU's and of attention's weights, in a segment
+/// that is run again in the backward pass, too; and noise.
 struct Model {
   Embedding embedding;
   Gau gau;
@@ -30,8 +30,8 @@ struct Model {
     Tensor x = embedding(tokens);
     Rng* rng = pass.rng;
     if (!rng) return head(gau(x));
-    x = checkpoint(
-        [this, rng](const std::vector<Tensor>& in) { return gau(dropout(in[0], 0.2, *rng), {.rng = rng}); }, {x});
+    x = checkpoint([this, rng](const std::vector<Tensor>& in) { return gau(dropout(in[0], 0.2, *rng), {.rng = rng}); },
+                   {x});
     x = x + to(normal(x.shape(), 0, 0.01, *rng, {f32, tokens.device()}), x.dtype());
     x = where(bernoulli(x.shape(), 0.9, *rng, tokens.device()), x, zeros_like(x));
     const Tensor y = unsqueeze(x, 1);

@@ -14,10 +14,11 @@ namespace sluice::testing {
 
 namespace {
 constexpr double kInf = std::numeric_limits<double>::infinity();
-const std::vector<int64_t> kEdges = {INT64_MAX,          INT64_MAX - 1,      INT64_MIN,          INT64_MIN + 1,
-                                     int64_t{1} << 62,   int64_t{1} << 53,   int64_t{1} << 46,   int64_t{1} << 40,
-                                     int64_t{1} << 32,   int64_t{1} << 31,   -(int64_t{1} << 31), INT32_MAX,
-                                     67280421310721,     int64_t{1} << 33,   -1,                 3037000500};
+const std::vector<int64_t> kEdges = {
+    INT64_MAX,           INT64_MAX - 1,    INT64_MIN,        INT64_MIN + 1,    int64_t{1} << 62,
+    int64_t{1} << 53,    int64_t{1} << 46, int64_t{1} << 40, int64_t{1} << 32, int64_t{1} << 31,
+    -(int64_t{1} << 31), INT32_MAX,        67280421310721,   int64_t{1} << 33, -1,
+    3037000500};
 }  // namespace
 
 Draw::Draw(uint64_t seed) : random_(seed), family_(chance(0.5) ? f32 : f64) {}
@@ -66,13 +67,19 @@ Tensor Draw::tensor(Shape shape, std::optional<DType> wanted) {
     case 2: x = flip(leaf(base), {d}), how = "flipped "; break;
     case 3: std::swap(base[d], base[0]), x = transpose(leaf(base), 0, d), how = "transposed "; break;
     case 4:  // overlapping windows
-      if (rank < 2 || shape[rank - 1] == 0 || shape[rank - 2] == 0) { x = leaf(base); break; }
+      if (rank < 2 || shape[rank - 1] == 0 || shape[rank - 2] == 0) {
+        x = leaf(base);
+        break;
+      }
       base.erase(rank - 1), base[rank - 2] += shape[rank - 1] - 1;
       x = unfold(leaf(base), rank - 2, shape[rank - 1], 1), how = "overlapping ";
       break;
     case 5: base[d] += 3, x = narrow(leaf(base), d, 2, shape[d]), how = "inner "; break;
     case 6:  // far more elements than memory
-      if (!chance(0.2) || shape.numel() == 0) { x = leaf(base); break; }
+      if (!chance(0.2) || shape.numel() == 0) {
+        x = leaf(base);
+        break;
+      }
       base[d] = 1, shape[d] = one_of({int64_t{1} << 31, int64_t{1} << 40});
       x = expand(leaf(base), shape), how = "vast ";
       break;

@@ -28,8 +28,7 @@ class Draw {
   double real(double lo, double hi) { return std::uniform_real_distribution<double>(lo, hi)(random_); }
   bool chance(double p) { return real(0, 1) < p; }
   int64_t below(int64_t n) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(n)); }
-  template <class T>
-  T one_of(std::initializer_list<T> xs) {
+  template <class T> T one_of(std::initializer_list<T> xs) {
     return xs.begin()[below(static_cast<int64_t>(xs.size()))];
   }
 
@@ -37,12 +36,12 @@ class Draw {
   int64_t hostile();  // at the edges of int64
   DType dtype();
 
-  /// A tensor of that shape, or rarely another one; of any layout, now and then with NaN, and undefined once in a while.
+  /// A tensor of that shape, or rarely another one; of any layout, now and then with NaN, and undefined once in a
+  /// while.
   Tensor tensor(Shape shape, std::optional<DType> dtype = std::nullopt);
 
   // An argument by its type: `auto x = draw.get<Shape>();`
-  template <class T>
-  T get() {
+  template <class T> T get() {
     T x{};
     fill(x);
     return x;
@@ -73,10 +72,7 @@ class Draw {
 
   Shape shape();
   Tensor values(const Shape& shape, DType dtype);
-  template <class T>
-  void note(const char* what, const T& x) {
-    log_ += str(log_.empty() ? "" : ", ", what, " ", x);
-  }
+  template <class T> void note(const char* what, const T& x) { log_ += str(log_.empty() ? "" : ", ", what, " ", x); }
 
   std::mt19937_64 random_;
   std::string log_;

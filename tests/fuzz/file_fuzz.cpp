@@ -30,7 +30,7 @@ struct Format {
   std::function<std::string(const std::string& path)> read;
   /// What reading may change, though not when it fails.
   std::function<std::string()> state = [] { return std::string(); };
-  bool is_text = false;  // no path is known: an error need not name it
+  bool is_text = false;     // no path is known: an error need not name it
   std::string result = {};  // of the whole file
 };
 
@@ -71,8 +71,12 @@ std::vector<Format>& formats(const TempFolder& folder) {
       return v.emplace_back(Format{name, read_file(path), read});
     };
     Rng rng(1);
-    SafeTensors tensors{{{"a", normal({3, 4}, 0, 1, rng)}, {"b", to(normal({5}, 0, 1, rng), bf16)}, {"c", arange(0, 6)},
-                         {"d", to(arange(0, 3), boolean)}, {"e", empty({0, 4})}}, {{"key", "valué"}}};
+    SafeTensors tensors{{{"a", normal({3, 4}, 0, 1, rng)},
+                         {"b", to(normal({5}, 0, 1, rng), bf16)},
+                         {"c", arange(0, 6)},
+                         {"d", to(arange(0, 3), boolean)},
+                         {"e", empty({0, 4})}},
+                        {{"key", "valué"}}};
     save_safetensors(path, tensors);
     add_written("safetensors", [](const std::string& p) { return text_of(load_safetensors(p)); });
 

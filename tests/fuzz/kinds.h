@@ -22,8 +22,8 @@ struct Report {
 struct Kind {
   const char* name;
   void (*draw)(Draw&, Report&);
-  bool (*ready)() = nullptr;           // whether the kind can begin; says why not
-  void (*finish)(Report&) = nullptr;   // what only all draws together show
+  bool (*ready)() = nullptr;          // whether the kind can begin; says why not
+  void (*finish)(Report&) = nullptr;  // what only all draws together show
 };
 
 void draw_op(Draw& draw, Report& report);

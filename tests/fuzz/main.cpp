@@ -110,9 +110,7 @@ int main(int argc, char** argv) {
     ::alarm(kHangSeconds);
     try {
       kind->draw(draw, report);
-    } catch (const std::exception& e) {
-      report.wrong(draw, str("another exception: ", e.what()));
-    }
+    } catch (const std::exception& e) { report.wrong(draw, str("another exception: ", e.what())); }
     ::alarm(0);
     if (only >= 0) std::fprintf(stderr, "%s\n(%s)\n", now, draw.log().c_str());
   }

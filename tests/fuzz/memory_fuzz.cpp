@@ -117,9 +117,7 @@ void draw_memory_limit(Draw& draw, Report& report) {
     std::optional<MemoryLimit> less(limit);
     try {
       got = work.run();
-    } catch (const MemoryError&) {
-      failed = true;
-    } catch (const std::bad_alloc&) {
+    } catch (const MemoryError&) { failed = true; } catch (const std::bad_alloc&) {
       failed = true;
     } catch (const Error& e) {  // a file's
       less.reset();

@@ -26,6 +26,7 @@
 
 #include <unistd.h>
 
+// clang-format off
 namespace sluice::testing {
 
 namespace {

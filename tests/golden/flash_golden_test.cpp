@@ -61,26 +61,34 @@ struct Parts {
       four.push_back(unsqueeze(o.use_rope ? rope(t) : t, 0));
     }
     const Tensor v = unsqueeze(silu(matmul(x, wv)), 0);
-    const Tensor mixed = mixed_chunk_attention(
-        four[0], four[1], four[2], four[3], v,
-        {.chunk = o.chunk, .causal = o.causal, .kind = o.kind, .scaling = o.scaling});
+    const Tensor mixed =
+        mixed_chunk_attention(four[0], four[1], four[2], four[3], v,
+                              {.chunk = o.chunk, .causal = o.causal, .kind = o.kind, .scaling = o.scaling});
     return matmul(silu(matmul(x, wu)) * select(mixed, 0, 0), wo);
   }
 };
 
-const bool outputs = register_golden({"flash_", [](const GoldenCase& c, DType dtype) -> GoldenResults {
-  return {{"out", inner(layer_of(c, dtype), c.get("x", dtype))}, {"out (by hand)", Parts(c, dtype)(c)}};
-}});
+const bool outputs = register_golden(
+    {"flash_", [](const GoldenCase& c, DType dtype) -> GoldenResults {
+       return {{"out", inner(layer_of(c, dtype), c.get("x", dtype))}, {"out (by hand)", Parts(c, dtype)(c)}};
+     }});
 
 // The reference gradients are central differences, good to about 1e-8.
-const bool gradients = register_golden({"grad_flash_", [](const GoldenCase& c, DType dtype) -> GoldenResults {
-  const Flash flash = layer_of(c, dtype);
-  Tensor x = c.get("x", dtype).requires_grad_();
-  const Tensor out = inner(flash, x);
-  Parts p(c, dtype);
-  return unit_gradients(c, dtype, flash, x, out, p,
-                        {{"d_x", &p.x}, {"d_wu", &p.wu}, {"d_wv", &p.wv}, {"d_wz", &p.wz}, {"d_wo", &p.wo},
-                         {"d_gamma", &p.gamma}, {"d_beta", &p.beta}});
-}, 1e-6});
+const bool gradients = register_golden({"grad_flash_",
+                                        [](const GoldenCase& c, DType dtype) -> GoldenResults {
+                                          const Flash flash = layer_of(c, dtype);
+                                          Tensor x = c.get("x", dtype).requires_grad_();
+                                          const Tensor out = inner(flash, x);
+                                          Parts p(c, dtype);
+                                          return unit_gradients(c, dtype, flash, x, out, p,
+                                                                {{"d_x", &p.x},
+                                                                 {"d_wu", &p.wu},
+                                                                 {"d_wv", &p.wv},
+                                                                 {"d_wz", &p.wz},
+                                                                 {"d_wo", &p.wo},
+                                                                 {"d_gamma", &p.gamma},
+                                                                 {"d_beta", &p.beta}});
+                                        },
+                                        1e-6});
 
 }  // namespace

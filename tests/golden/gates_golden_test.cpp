@@ -13,23 +13,24 @@ using namespace sluice::testing;
 namespace {
 
 /// The case gives Q, K and V themselves: the projections are the identity, and K and V the halves of the context.
-const bool cross = register_golden({"gated_cross", [](const GoldenCase& c, DType dtype) -> GoldenResults {
-  GoldenResults results;
-  for (CrossGate reading : {CrossGate::per_query, CrossGate::pooled}) {
-    Rng rng(1);
-    const int64_t d = c.get("wg").dim(0);
-    GatedCrossAttentionOptions o{.heads = {.dim = d, .context_dim = 2 * d, .project_out = false, .dtype = dtype},
-                                 .reading = reading};
-    GatedCrossAttention l(o, rng);
-    const Tensor same = eye(d, d, {dtype}), none = zeros({d, d}, {dtype});
-    l.heads.q.weight = same, l.heads.k.weight = cat({same, none}, 0), l.heads.v.weight = cat({none, same}, 0);
-    l.gate.weight = c.get("wg", dtype);
-    const Tensor context = cat({c.get("k", dtype), c.get("v", dtype)}, 1);
-    const Tensor y = l(unsqueeze(c.get("q", dtype), 0), {.context = unsqueeze(context, 0)});
-    results.emplace_back(std::string(name_of(reading)), select(y, 0, 0));
-  }
-  return results;
-}});
+const bool cross = register_golden(
+    {"gated_cross", [](const GoldenCase& c, DType dtype) -> GoldenResults {
+       GoldenResults results;
+       for (CrossGate reading : {CrossGate::per_query, CrossGate::pooled}) {
+         Rng rng(1);
+         const int64_t d = c.get("wg").dim(0);
+         GatedCrossAttentionOptions o{.heads = {.dim = d, .context_dim = 2 * d, .project_out = false, .dtype = dtype},
+                                      .reading = reading};
+         GatedCrossAttention l(o, rng);
+         const Tensor same = eye(d, d, {dtype}), none = zeros({d, d}, {dtype});
+         l.heads.q.weight = same, l.heads.k.weight = cat({same, none}, 0), l.heads.v.weight = cat({none, same}, 0);
+         l.gate.weight = c.get("wg", dtype);
+         const Tensor context = cat({c.get("k", dtype), c.get("v", dtype)}, 1);
+         const Tensor y = l(unsqueeze(c.get("q", dtype), 0), {.context = unsqueeze(context, 0)});
+         results.emplace_back(std::string(name_of(reading)), select(y, 0, 0));
+       }
+       return results;
+     }});
 
 FusedAttention fused_of(const GoldenCase& c, DType dtype) {
   Rng rng(1);
@@ -42,18 +43,23 @@ FusedAttention fused_of(const GoldenCase& c, DType dtype) {
   return l;
 }
 
-const bool fused = register_golden({"fused_c1", [](const GoldenCase& c, DType dtype) -> GoldenResults {
-  return {{"out", select(fused_of(c, dtype)(unsqueeze(c.get("x", dtype), 0)), 0, 0)}};
-}});
+const bool fused =
+    register_golden({"fused_c1", [](const GoldenCase& c, DType dtype) -> GoldenResults {
+                       return {{"out", select(fused_of(c, dtype)(unsqueeze(c.get("x", dtype), 0)), 0, 0)}};
+                     }});
 
 // The reference gradients are central differences, good to about 1e-8.
-const bool gradients = register_golden({"grad_fused_causal", [](const GoldenCase& c, DType dtype) -> GoldenResults {
-  const FusedAttention l = fused_of(c, dtype);
-  Tensor x = c.get("x", dtype).requires_grad_();
-  const Tensor out = select(l(unsqueeze(x, 0)), 0, 0);
-  const std::vector<Tensor> g = grad({out}, {x, l.heads.q.weight, l.heads.k.weight, l.heads.v.weight, l.gate.weight},
-                                     {.grad_outputs = {c.get("cot", dtype)}});
-  return {{"out", out}, {"d_x", g[0]}, {"d_wq", g[1]}, {"d_wk", g[2]}, {"d_wv", g[3]}, {"d_wg", g[4]}};
-}, 1e-6});
+const bool gradients = register_golden(
+    {"grad_fused_causal",
+     [](const GoldenCase& c, DType dtype) -> GoldenResults {
+       const FusedAttention l = fused_of(c, dtype);
+       Tensor x = c.get("x", dtype).requires_grad_();
+       const Tensor out = select(l(unsqueeze(x, 0)), 0, 0);
+       const std::vector<Tensor> g =
+           grad({out}, {x, l.heads.q.weight, l.heads.k.weight, l.heads.v.weight, l.gate.weight},
+                {.grad_outputs = {c.get("cot", dtype)}});
+       return {{"out", out}, {"d_x", g[0]}, {"d_wq", g[1]}, {"d_wk", g[2]}, {"d_wv", g[3]}, {"d_wg", g[4]}};
+     },
+     1e-6});
 
 }  // namespace

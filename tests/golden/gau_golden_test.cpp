@@ -52,9 +52,7 @@ Gau layer_of(const GoldenCase& c, DType dtype) {
   return gau;
 }
 
-Tensor key_mask_of(const GoldenCase& c) {
-  return c.has("pad") ? unsqueeze(c.get("pad") > 0.5, 0) : Tensor();
-}
+Tensor key_mask_of(const GoldenCase& c) { return c.has("pad") ? unsqueeze(c.get("pad") > 0.5, 0) : Tensor(); }
 
 /// F(x) through the layer: its output minus the residual.
 Tensor inner(const Gau& gau, const Tensor& x, const Tensor& key_mask) {
@@ -82,35 +80,46 @@ struct Parts {
 };
 
 const bool gaus = register_golden({"gau_", [](const GoldenCase& c, DType dtype) -> GoldenResults {
-  Tensor out = inner(layer_of(c, dtype), c.get("x", dtype), key_mask_of(c));
-  // What the layer returns for padded tokens is not specified; gau_attention has nothing to choose there.
-  if (c.has("pad")) out = where(unsqueeze(c.get("pad") > 0.5, 1), out, c.get("out", dtype));
-  return {{"out", out}, {"out (by hand)", Parts(c, dtype)(c)}};
-}});
+                                     Tensor out = inner(layer_of(c, dtype), c.get("x", dtype), key_mask_of(c));
+                                     // What the layer returns for padded tokens is not specified; gau_attention has
+                                     // nothing to choose there.
+                                     if (c.has("pad"))
+                                       out = where(unsqueeze(c.get("pad") > 0.5, 1), out, c.get("out", dtype));
+                                     return {{"out", out}, {"out (by hand)", Parts(c, dtype)(c)}};
+                                   }});
 
 // The reference gradients are central differences, good to about 1e-8.
-const bool gradients = register_golden({"grad_gau_", [](const GoldenCase& c, DType dtype) -> GoldenResults {
-  const Gau gau = layer_of(c, dtype);
-  Tensor x = c.get("x", dtype).requires_grad_();
-  const Tensor out = inner(gau, x, {});
-  Parts p(c, dtype);
-  return unit_gradients(c, dtype, gau, x, out, p,
-                        {{"d_x", &p.x}, {"d_wu", &p.wu}, {"d_wv", &p.wv}, {"d_wz", &p.wz}, {"d_wo", &p.wo},
-                         {"d_gamma", &p.gamma}, {"d_beta", &p.beta}, {"d_bias", &p.bias}});
-}, 1e-6});
+const bool gradients = register_golden({"grad_gau_",
+                                        [](const GoldenCase& c, DType dtype) -> GoldenResults {
+                                          const Gau gau = layer_of(c, dtype);
+                                          Tensor x = c.get("x", dtype).requires_grad_();
+                                          const Tensor out = inner(gau, x, {});
+                                          Parts p(c, dtype);
+                                          return unit_gradients(c, dtype, gau, x, out, p,
+                                                                {{"d_x", &p.x},
+                                                                 {"d_wu", &p.wu},
+                                                                 {"d_wv", &p.wv},
+                                                                 {"d_wz", &p.wz},
+                                                                 {"d_wo", &p.wo},
+                                                                 {"d_gamma", &p.gamma},
+                                                                 {"d_beta", &p.beta},
+                                                                 {"d_bias", &p.bias}});
+                                        },
+                                        1e-6});
 
-const bool tutorial = register_golden({"tutorial_gau", [](const GoldenCase& c, DType dtype) -> GoldenResults {
-  GoldenResults results;
-  const Tensor x = unsqueeze(c.get("x", dtype), 0);
-  for (bool sigmoid_gate : {true, false}) {
-    Rng rng(1);
-    TutorialGau layer({.dim = x.dim(2), .expansion = c.get("wu").dim(1), .sigmoid_gate = sigmoid_gate, .dtype = dtype},
-                      rng);
-    layer.wu = c.get("wu", dtype), layer.wv = c.get("wv", dtype), layer.wz = c.get("wz", dtype);
-    results.emplace_back(sigmoid_gate ? "out" : "out_raw", select(layer(x), 0, 0));
-  }
-  return results;
-}});
+const bool tutorial = register_golden(
+    {"tutorial_gau", [](const GoldenCase& c, DType dtype) -> GoldenResults {
+       GoldenResults results;
+       const Tensor x = unsqueeze(c.get("x", dtype), 0);
+       for (bool sigmoid_gate : {true, false}) {
+         Rng rng(1);
+         TutorialGau layer(
+             {.dim = x.dim(2), .expansion = c.get("wu").dim(1), .sigmoid_gate = sigmoid_gate, .dtype = dtype}, rng);
+         layer.wu = c.get("wu", dtype), layer.wv = c.get("wv", dtype), layer.wz = c.get("wz", dtype);
+         results.emplace_back(sigmoid_gate ? "out" : "out_raw", select(layer(x), 0, 0));
+       }
+       return results;
+     }});
 
 }  // namespace
 

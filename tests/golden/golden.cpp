@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <fstream>
 
-
 namespace sluice::testing {
 
 namespace {

@@ -43,8 +43,8 @@ using GoldenResults = std::vector<std::pair<std::string, Tensor>>;
 struct GoldenRunner {
   std::string prefix;  // of the names of its cases; the longest one wins
   std::function<GoldenResults(const GoldenCase&, DType)> run;
-  double tolerance = 1e-9;       // f64: |got − want|
-  double tolerance_f32 = 1e-5;   // f32: |got − want| / max |want|
+  double tolerance = 1e-9;      // f64: |got − want|
+  double tolerance_f32 = 1e-5;  // f32: |got − want| / max |want|
 };
 /// The gradients of a gated attention unit's output, asked of the layer, and again of the `inputs` (array, tensor) of a
 /// function that computes it by hand.

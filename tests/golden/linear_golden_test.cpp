@@ -51,38 +51,45 @@ GoldenResults every_form(const Tensor& q, const Tensor& k, const Tensor& v, cons
 }
 
 LinearAttentionForm decaying(const GoldenCase& c, DType dtype) {
-  return {.direction = LinearDirection::causal, .eps = c.number("eps"),
-          .log_decay = full({1, 1, 1}, std::log(c.number("gamma")), {dtype}), .chunk = 4};
+  return {.direction = LinearDirection::causal,
+          .eps = c.number("eps"),
+          .log_decay = full({1, 1, 1}, std::log(c.number("gamma")), {dtype}),
+          .chunk = 4};
 }
 LinearAttentionForm gated(const Tensor& alpha) {
-  return {.direction = LinearDirection::causal, .normalize = LinearNormalize::none, .log_decay = lifted(log(alpha)),
+  return {.direction = LinearDirection::causal,
+          .normalize = LinearNormalize::none,
+          .log_decay = lifted(log(alpha)),
           .chunk = 4};
 }
 
 const bool maps = register_golden({"fm_", [](const GoldenCase& c, DType dtype) -> GoldenResults {
-  const Tensor x = c.get("x", dtype);
-  return {{"out", map_of(c, c.name.substr(3), x.dim(1), dtype)(x)}};
-}});
+                                     const Tensor x = c.get("x", dtype);
+                                     return {{"out", map_of(c, c.name.substr(3), x.dim(1), dtype)(x)}};
+                                   }});
 
 // lin_<map>_c<causal>
-const bool attention_cases = register_golden({"lin_", [](const GoldenCase& c, DType dtype) -> GoldenResults {
-  const FeatureMap map = map_of(c, c.name.substr(4, c.name.rfind('_') - 4), c.get("q").dim(1), dtype);
-  const LinearAttentionForm f{
-      .direction = c.name.ends_with("c1") ? LinearDirection::causal : LinearDirection::full, .eps = c.number("eps")};
-  return every_form(lifted(map(c.get("q", dtype))), lifted(map(c.get("k", dtype))), lifted(c.get("v", dtype)), f);
-}});
+const bool attention_cases = register_golden(
+    {"lin_", [](const GoldenCase& c, DType dtype) -> GoldenResults {
+       const FeatureMap map = map_of(c, c.name.substr(4, c.name.rfind('_') - 4), c.get("q").dim(1), dtype);
+       const LinearAttentionForm f{
+           .direction = c.name.ends_with("c1") ? LinearDirection::causal : LinearDirection::full,
+           .eps = c.number("eps")};
+       return every_form(lifted(map(c.get("q", dtype))), lifted(map(c.get("k", dtype))), lifted(c.get("v", dtype)), f);
+     }});
 
 const bool decays = register_golden({"lin_decay_", [](const GoldenCase& c, DType dtype) -> GoldenResults {
-  const FeatureMap map = map_of(c, c.text("fm"), c.get("q").dim(1), dtype);
-  return every_form(lifted(map(c.get("q", dtype))), lifted(map(c.get("k", dtype))), lifted(c.get("v", dtype)),
-                    decaying(c, dtype));
-}});
+                                       const FeatureMap map = map_of(c, c.text("fm"), c.get("q").dim(1), dtype);
+                                       return every_form(lifted(map(c.get("q", dtype))), lifted(map(c.get("k", dtype))),
+                                                         lifted(c.get("v", dtype)), decaying(c, dtype));
+                                     }});
 
 const bool glas = register_golden({"gla", [](const GoldenCase& c, DType dtype) -> GoldenResults {
-  LinearAttentionForm f = gated(c.get("alpha", dtype));
-  f.scale = c.number("scale", 1);
-  return every_form(lifted(c.get("q", dtype)), lifted(c.get("k", dtype)), lifted(c.get("v", dtype)), f);
-}});
+                                     LinearAttentionForm f = gated(c.get("alpha", dtype));
+                                     f.scale = c.number("scale", 1);
+                                     return every_form(lifted(c.get("q", dtype)), lifted(c.get("k", dtype)),
+                                                       lifted(c.get("v", dtype)), f);
+                                   }});
 
 GoldenResults gradients(const GoldenCase& c, const std::vector<std::string>& names, const std::vector<Tensor>& inputs,
                         const Tensor& out) {
@@ -93,19 +100,25 @@ GoldenResults gradients(const GoldenCase& c, const std::vector<std::string>& nam
 }
 
 // The reference gradients are central differences, good to about 1e-8.
-const bool decay_gradients = register_golden({"grad_lin_", [](const GoldenCase& c, DType dtype) -> GoldenResults {
-  Tensor q = c.get("q", dtype).requires_grad_(), k = c.get("k", dtype).requires_grad_();
-  Tensor v = c.get("v", dtype).requires_grad_();
-  const FeatureMap map = map_of(c, "elu1", q.dim(1), dtype);
-  return gradients(c, {"q", "k", "v"}, {q, k, v},
-                   lowered(linear_attention(lifted(map(q)), lifted(map(k)), lifted(v), decaying(c, dtype))));
-}, 1e-6});
+const bool decay_gradients = register_golden(
+    {"grad_lin_",
+     [](const GoldenCase& c, DType dtype) -> GoldenResults {
+       Tensor q = c.get("q", dtype).requires_grad_(), k = c.get("k", dtype).requires_grad_();
+       Tensor v = c.get("v", dtype).requires_grad_();
+       const FeatureMap map = map_of(c, "elu1", q.dim(1), dtype);
+       return gradients(c, {"q", "k", "v"}, {q, k, v},
+                        lowered(linear_attention(lifted(map(q)), lifted(map(k)), lifted(v), decaying(c, dtype))));
+     },
+     1e-6});
 
-const bool gla_gradients = register_golden({"grad_gla", [](const GoldenCase& c, DType dtype) -> GoldenResults {
-  Tensor q = c.get("q", dtype).requires_grad_(), k = c.get("k", dtype).requires_grad_();
-  Tensor v = c.get("v", dtype).requires_grad_(), alpha = c.get("alpha", dtype).requires_grad_();
-  return gradients(c, {"q", "k", "v", "alpha"}, {q, k, v, alpha},
-                   lowered(linear_attention(lifted(q), lifted(k), lifted(v), gated(alpha))));
-}, 1e-6});
+const bool gla_gradients =
+    register_golden({"grad_gla",
+                     [](const GoldenCase& c, DType dtype) -> GoldenResults {
+                       Tensor q = c.get("q", dtype).requires_grad_(), k = c.get("k", dtype).requires_grad_();
+                       Tensor v = c.get("v", dtype).requires_grad_(), alpha = c.get("alpha", dtype).requires_grad_();
+                       return gradients(c, {"q", "k", "v", "alpha"}, {q, k, v, alpha},
+                                        lowered(linear_attention(lifted(q), lifted(k), lifted(v), gated(alpha))));
+                     },
+                     1e-6});
 
 }  // namespace

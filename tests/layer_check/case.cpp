@@ -31,9 +31,7 @@ struct Files {
   std::string arguments(const Case& c) const {
     return in_quotes(in) + " " + in_quotes(out) + " " + c.arguments + (test_device() == cpu ? "" : " --device cuda");
   }
-  explicit Files(const Case& c) {
-    save_safetensors(in, {c.tensors, {{"layer", c.layer}, {"config", c.config}}});
-  }
+  explicit Files(const Case& c) { save_safetensors(in, {c.tensors, {{"layer", c.layer}, {"config", c.config}}}); }
 };
 
 }  // namespace

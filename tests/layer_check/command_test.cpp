@@ -86,18 +86,54 @@ TEST_CASE("layer_check: --list describes every layer", "[layer_check]") {
     }
     for (const Json& p : layer.at("parameters").get<Json::List>()) CHECK(text(p, "shape").starts_with("["));
   }
-  for (const char* name :
-       {"mlp", "glu", "norm", "group_norm", "rope", "toeplitz_bias", "t5_bias", "alibi_bias", "rope_bias",
-        "activation", "gau",
-        "cross_gau", "tutorial_gau", "gau_attention", "flash", "mixed_chunk_attention", "flash_model", "mc_tfm",
-            "attention",
-        "pattern_attention", "neighbour_attention", "topk_attention", "threshold_attention", "sinkhorn",
-        "sinkhorn_attention", "sinkhorn_block_attention", "feature_map", "linear_attention", "linear_attention_form",
-        "linear_scan", "retention", "gla", "multi_head_attention", "attention_stack", "attention_gate",
-            "gated_attention",
-        "gated_cross_attention", "gated_residual", "fused_attention", "unpack_q_proj", "first_token_share",
-        "max_activation", "gate_statistics", "effective_rank", "cost_gau", "cost_multi_head_attention",
-        "cost_sinkhorn_attention", "cost_flash_model"})
+  for (const char* name : {"mlp",
+                           "glu",
+                           "norm",
+                           "group_norm",
+                           "rope",
+                           "toeplitz_bias",
+                           "t5_bias",
+                           "alibi_bias",
+                           "rope_bias",
+                           "activation",
+                           "gau",
+                           "cross_gau",
+                           "tutorial_gau",
+                           "gau_attention",
+                           "flash",
+                           "mixed_chunk_attention",
+                           "flash_model",
+                           "mc_tfm",
+                           "attention",
+                           "pattern_attention",
+                           "neighbour_attention",
+                           "topk_attention",
+                           "threshold_attention",
+                           "sinkhorn",
+                           "sinkhorn_attention",
+                           "sinkhorn_block_attention",
+                           "feature_map",
+                           "linear_attention",
+                           "linear_attention_form",
+                           "linear_scan",
+                           "retention",
+                           "gla",
+                           "multi_head_attention",
+                           "attention_stack",
+                           "attention_gate",
+                           "gated_attention",
+                           "gated_cross_attention",
+                           "gated_residual",
+                           "fused_attention",
+                           "unpack_q_proj",
+                           "first_token_share",
+                           "max_activation",
+                           "gate_statistics",
+                           "effective_rank",
+                           "cost_gau",
+                           "cost_multi_head_attention",
+                           "cost_sinkhorn_attention",
+                           "cost_flash_model"})
     CHECK(names.contains(name));
 
   // Where the defaults do not go together with the required options' examples, the row of the table says what does.
@@ -191,8 +227,8 @@ TEST_CASE("layer_check: unknown names are errors that list the known ones", "[la
   CHECK_THAT(error_of(c), Contains("option \"kind\"") && Contains("got \"relu\"") && Contains("softmax_plus"));
   c.config = R"({"key_dim": 2})";
   CHECK_THAT(error_of(c), Contains("option \"dim\"") && Contains("required"));
-  for (const char* wrong : {R"({"dim": "4"})", R"({"dim": 4.5})", R"({"dim": true})", R"({"dim": null})",
-                            R"({"dim": [4]})"}) {
+  for (const char* wrong :
+       {R"({"dim": "4"})", R"({"dim": 4.5})", R"({"dim": true})", R"({"dim": null})", R"({"dim": [4]})"}) {
     c.config = wrong;
     CHECK_THAT(error_of(c), Contains("option \"dim\" must be of type int"));
   }
@@ -217,17 +253,19 @@ TEST_CASE("layer_check: a config that is not a JSON object is an error", "[layer
 TEST_CASE("layer_check: tensors that are missing, unexpected or misfit are named", "[layer_check]") {
   Case c = small_gau();
   c.tensors.erase("param.out.weight");
-  CHECK_THAT(error_of(c), Contains("param.out.weight is missing") && Contains("in.weight [4,8]") &&
-             Contains("out.weight [3,4]"));
+  CHECK_THAT(error_of(c),
+             Contains("param.out.weight is missing") && Contains("in.weight [4,8]") && Contains("out.weight [3,4]"));
   c = small_gau();
   c.tensors.erase("input.x");
   CHECK_THAT(error_of(c), Contains("input.x is missing") && Contains("[batch, n, dim]"));
   c = small_gau();
   c.tensors["param.extra"] = random({1});
-  CHECK_THAT(error_of(c), Contains("param.extra") && Contains("is not a parameter with these options") && Contains("gamma [2,2]"));
+  CHECK_THAT(error_of(c),
+             Contains("param.extra") && Contains("is not a parameter with these options") && Contains("gamma [2,2]"));
   c = small_gau();
   c.tensors["input.y"] = random({1});
-  CHECK_THAT(error_of(c), Contains("input.y") && Contains("is not an input with these options") && Contains("key_mask"));
+  CHECK_THAT(error_of(c),
+             Contains("input.y") && Contains("is not an input with these options") && Contains("key_mask"));
   c = small_gau();
   c.tensors["weight"] = random({1});
   CHECK_THAT(error_of(c), Contains("unexpected tensor \"weight\""));

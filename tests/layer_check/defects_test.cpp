@@ -20,7 +20,8 @@ Rand rand_(9);
 Tensor random(const Shape& shape, DType dtype = f64) { return random_tensor(shape, dtype, rand_); }
 
 Case attention_layer(const std::string& more = "") {
-  return {"multi_head_attention", R"({"dim": 4, "heads": 2)" + more + "}",
+  return {"multi_head_attention",
+          R"({"dim": 4, "heads": 2)" + more + "}",
           {{"input.x", random({1, 3, 4})},
            {"param.q.weight", random({4, 4})},
            {"param.k.weight", random({4, 4})},

@@ -22,17 +22,17 @@ Arrays operands(const GoldenCase& c) {
   return t;
 }
 void check_operand_gradients(const GoldenCase& c, const Arrays& got, const std::string& prefix = "d_") {
-  for (const char* x : {"q", "k", "v"})
-    check_gradient(c, prefix + x, lowered(got.at(std::string("grad.input.") + x)));
+  for (const char* x : {"q", "k", "v"}) check_gradient(c, prefix + x, lowered(got.at(std::string("grad.input.") + x)));
 }
 
 }  // namespace
 
 TEST_CASE("layer_check: golden attention with masks", "[layer_check]") {
-  const std::map<std::string, std::string> rules{
-      {"sdpa_full", R"({"tile_rows": 3, "tile_cols": 4})"}, {"sdpa_causal", R"({"causal": true, "form": "flash1"})"},
-      {"sdpa_sliding2", R"({"window": 3})"},      {"sdpa_dilated22", R"({"window": 3, "dilation": 2})"},
-      {"sdpa_bigbird", "{}"}};
+  const std::map<std::string, std::string> rules{{"sdpa_full", R"({"tile_rows": 3, "tile_cols": 4})"},
+                                                 {"sdpa_causal", R"({"causal": true, "form": "flash1"})"},
+                                                 {"sdpa_sliding2", R"({"window": 3})"},
+                                                 {"sdpa_dilated22", R"({"window": 3, "dilation": 2})"},
+                                                 {"sdpa_bigbird", "{}"}};
   const std::map<std::string, std::string> patterns{
       {"sdpa_sliding2", R"({"w": 2})"}, {"sdpa_dilated22", R"({"pattern": "dilated", "w": 2, "dilation": 2})"}};
   for (const auto& [name, config] : rules) {
@@ -113,7 +113,8 @@ TEST_CASE("layer_check: golden gate of Qwen and its gradients", "[layer_check]")
   const Tensor one = ones({4}, {f64});
   const Arrays got = outputs({"multi_head_attention",
                               R"({"dim": 12, "head_dim": 4, "use_rope": true, "causal": true, "qk_norm": true,
-                                  "gates": [{}], "heads": )" + number("h") + R"(, "kv_heads": )" + number("g") + "}",
+                                  "gates": [{}], "heads": )" +
+                                  number("h") + R"(, "kv_heads": )" + number("g") + "}",
                               {{"input.x", batched(c.get("x"))},
                                {"param.q.weight", c.get("wq")},
                                {"param.k.weight", c.get("wk")},

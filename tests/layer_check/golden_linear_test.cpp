@@ -86,9 +86,9 @@ TEST_CASE("layer_check: golden decay and its gradients", "[layer_check]") {
     if (c.has("cot")) t["cotangent"] = lifted(c.get("cot"));
     const std::string eps = c.number("eps") > 0 ? "1e-6" : "0";
     for (const char* form : {"chunked", "quadratic", "recurrent"}) {
-      const Arrays got = outputs({"linear_attention_form",
-                                   R"({"direction": "causal", "chunk": 4, "eps": )" + eps + R"(, "form": ")" + form +
-                                       "\"}", t});
+      const Arrays got =
+          outputs({"linear_attention_form",
+                   R"({"direction": "causal", "chunk": 4, "eps": )" + eps + R"(, "form": ")" + form + "\"}", t});
       check_golden(c, "out", lowered(got.at("output")));
       if (!c.has("cot")) continue;
       check_gradient(c, "d_v", lowered(got.at("grad.input.v")));
@@ -104,8 +104,10 @@ TEST_CASE("layer_check: golden decay and its gradients", "[layer_check]") {
 TEST_CASE("layer_check: golden gated linear attention", "[layer_check]") {
   for (const char* name : {"gla", "grad_gla"}) {
     const GoldenCase& c = golden_case(name);
-    Arrays t{{"input.q", lifted(c.get("q"))}, {"input.k", lifted(c.get("k"))}, {"input.v", lifted(c.get("v"))},
-              {"input.alpha", lifted(c.get("alpha"))}};
+    Arrays t{{"input.q", lifted(c.get("q"))},
+             {"input.k", lifted(c.get("k"))},
+             {"input.v", lifted(c.get("v"))},
+             {"input.alpha", lifted(c.get("alpha"))}};
     if (c.has("cot")) t["cotangent"] = lifted(c.get("cot"));
     const Arrays got = outputs({"gla_attention", R"({"chunk": 4, "scale": 1})", t});
     check_golden(c, "out", lowered(got.at("output")));

@@ -41,8 +41,9 @@ Case gau(const GoldenCase& c) {
 
 Case flash(const GoldenCase& c) {
   const bool causal = c.number("causal", c.name.ends_with("c1") ? 1 : 0) != 0;
-  return unit(c, "flash", R"("scaling": ")" + text(c, "scaling", "su") + R"(", "kind": ")" + text(c, "kind", "su") +
-                              R"(", "chunk": )" + number(c, "C") + R"(, "causal": )" + truth(causal));
+  return unit(c, "flash",
+              R"("scaling": ")" + text(c, "scaling", "su") + R"(", "kind": ")" + text(c, "kind", "su") +
+                  R"(", "chunk": )" + number(c, "C") + R"(, "causal": )" + truth(causal));
 }
 
 void check_unit_gradients(const GoldenCase& c, const std::map<std::string, Tensor>& got) {
@@ -84,8 +85,9 @@ TEST_CASE("layer_check: golden activations and positions", "[layer_check]") {
     }
 
   const GoldenCase& rope = golden_case("rope");
-  auto rotated = [&](const char* config) { return outputs({"rope", config, {{"input.x", rope.get("x")}}}).at("output");
-                                          };
+  auto rotated = [&](const char* config) {
+    return outputs({"rope", config, {{"input.x", rope.get("x")}}}).at("output");
+  };
   check_golden(rope, "half", rotated("{}"));
   check_golden(rope, "inter", rotated(R"({"pairing": "interleaved"})"));
   check_golden(rope, "half_rot4", rotated(R"({"rot_dim": 4})"));
@@ -93,8 +95,8 @@ TEST_CASE("layer_check: golden activations and positions", "[layer_check]") {
   const GoldenCase& t5 = golden_case("t5_buckets");
   for (bool causal : {false, true}) {  // rel runs over −200 … 200: one row of 201 queries, and one of 401 keys
     const std::string config = std::string(R"({"m": 201, "n": 201, "causal": )") + truth(causal) + "}";
-    const Tensor buckets = to(outputs({"t5_bias", config, {{"input.w", zeros({32, 1}, {f64})}}}).at("output.buckets"),
-                              f64);
+    const Tensor buckets =
+        to(outputs({"t5_bias", config, {{"input.w", zeros({32, 1}, {f64})}}}).at("output.buckets"), f64);
     const Tensor rel = cat({flip(narrow(select(buckets, 1, 0), 0, 1, 200), {0}), select(buckets, 0, 0)});
     check_golden(t5, causal ? "causal" : "bidir", rel);
   }

@@ -24,7 +24,8 @@ void check_port(const std::string& layer, const std::string& config, const Optio
   const std::map<std::string, Tensor> file = load_safetensors(path).tensors;
   Rng rng(1);
   const M model(options, rng), gradient(options, rng);
-  load_pytorch(model, path, rules, {.prefix = prefix, .ignore = {"(^|\\.)(input|output|cotangent|grad)(\\.|$)", "inv_freq"}});
+  load_pytorch(model, path, rules,
+               {.prefix = prefix, .ignore = {"(^|\\.)(input|output|cotangent|grad)(\\.|$)", "inv_freq"}});
   TempFolder folder;
   save_pytorch(model, folder / "back", rules, prefix);
   for (const auto& [name, x] : load_safetensors(folder / "back").tensors) {
@@ -66,7 +67,8 @@ TEST_CASE("layer_check: golden: torch, GPT-NeoX and Bloom attention with their w
   MultiHeadAttentionOptions o{.heads = {.dim = 8, .heads = 2}};
   o.heads.qkv_bias = o.heads.out_bias = true, o.heads.dtype = f64;
   const std::string config = R"({"dim": 8, "heads": 2, "qkv_bias": true, "out_bias": true)";
-  check_port<MultiHeadAttention>("multi_head_attention", config + "}", o, path, fused("in_proj_", {}, "out_proj"), "mha.");
+  check_port<MultiHeadAttention>("multi_head_attention", config + "}", o, path, fused("in_proj_", {}, "out_proj"),
+                                 "mha.");
   o.heads.causal = true, o.position_bias = PositionBias::alibi;
   check_port<MultiHeadAttention>("multi_head_attention", config + R"(, "causal": true, "position_bias": "alibi"})", o,
                                  path, fused("query_key_value.", {.groups = 2}, "dense"), "bloom.");
@@ -78,10 +80,11 @@ TEST_CASE("layer_check: golden: torch, GPT-NeoX and Bloom attention with their w
 
 TEST_CASE("layer_check: golden: Qwen3-Next's gated attention with its weights", "[layer_check][port]") {
   const auto [options, rules] = examples::qwen3_next();
-  check_port<MultiHeadAttention>("multi_head_attention",
-                                 R"({"dim": 10, "heads": 4, "kv_heads": 2, "head_dim": 8, "causal": true, "qk_norm": true,
+  check_port<MultiHeadAttention>(
+      "multi_head_attention",
+      R"({"dim": 10, "heads": 4, "kv_heads": 2, "head_dim": 8, "causal": true, "qk_norm": true,
                                      "use_rope": true, "rope_rot_dim": 4, "gates": [{}]})",
-                                 options, source + "/examples/data/qwen3_next.safetensors", rules);
+      options, source + "/examples/data/qwen3_next.safetensors", rules);
 }
 
 TEST_CASE("layer_check: golden: a layer of GAU-α with its weights", "[layer_check][port]") {

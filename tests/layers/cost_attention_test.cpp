@@ -48,8 +48,8 @@ TEST_CASE("cost: multi-head attention, its gates and its cache", "[cost]") {
   for (int64_t kv_heads : {1, 2, 4})
     for (GatePosition position : kPositions)
       for (int bits = 0; bits < 32; ++bits) {
-        MultiHeadAttentionOptions o{.heads = {.dim = 8, .heads = 4, .kv_heads = kv_heads,
-                                              .value_dim = bits & 1 ? 3 : 0}};
+        MultiHeadAttentionOptions o{
+            .heads = {.dim = 8, .heads = 4, .kv_heads = kv_heads, .value_dim = bits & 1 ? 3 : 0}};
         o.heads.causal = bits & 2, o.heads.qkv_bias = bits & 1, o.heads.out_bias = bits & 8, o.qk_norm = bits & 4;
         o.norm = bits & 4 ? NormKind::rms : NormKind::none, o.sandwich_norm = o.norm == NormKind::rms && bits & 8;
         o.sink = bits & 1 ? AttentionSink::learned : AttentionSink::none;
@@ -127,8 +127,8 @@ TEST_CASE("cost: windows, dilation, global positions, contexts", "[cost]") {
   step(reader, zeros({1, 5, 8}), reading, {.context = zeros({1, n, 6})});
   CHECK(cost(cross, 5, n).state == reading.numel());
 
-  const AttentionStackOptions stack = hierarchical_options({.heads = {.dim = 8, .heads = 2, .causal = true}}, {2, 3,
-                                                           0});
+  const AttentionStackOptions stack =
+      hierarchical_options({.heads = {.dim = 8, .heads = 2, .causal = true}}, {2, 3, 0});
   const AttentionStack layers(stack, rng);
   CHECK(cost(stack, n).parameters == count(layers));
   CHECK(cost(stack, n).state == stream_of(layers, zeros({1, n, 8})).numel());

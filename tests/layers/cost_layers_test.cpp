@@ -1,5 +1,5 @@
-// cost() for every row of the table: what meta counts is what a computing run counts; the sparse layers and FLASH models
-// by closed formulas; sizes that cannot be.
+// cost() for every row of the table: what meta counts is what a computing run counts; the sparse layers and FLASH
+// models by closed formulas; sizes that cannot be.
 #include "support/catch.h"
 #include "support/table_samples.h"
 
@@ -15,8 +15,7 @@ namespace {
 constexpr int64_t kTokens = 12, kContext = 7;
 
 /// The same call with values, on cpu.
-template <class O>
-void check_counts(const O& options, int64_t context = 0) {
+template <class O> void check_counts(const O& options, int64_t context = 0) {
   Rng rng(1);
   const typename O::Layer layer(options, rng);
   INFO(layer.type);

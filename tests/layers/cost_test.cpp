@@ -13,8 +13,7 @@ using namespace sluice::testing;
 namespace {
 
 /// 2·rows·in·out for every dense map of a layer: weights of rank 2 called "weight" read n rows each.
-template <class L>
-int64_t projection_flops(const L& layer, int64_t n) {
+template <class L> int64_t projection_flops(const L& layer, int64_t n) {
   int64_t flops = 0;
   for (const NamedTensor& p : parameters(layer))
     if (p.tensor.rank() == 2 && p.name.ends_with("weight")) flops += 2 * n * p.tensor.numel();
@@ -22,8 +21,7 @@ int64_t projection_flops(const L& layer, int64_t n) {
 }
 
 /// parameters(), and the flops beside those of the dense maps, for a layer of these options.
-template <class L, class O>
-int64_t beside_projections(const O& o, int64_t n) {
+template <class L, class O> int64_t beside_projections(const O& o, int64_t n) {
   Rng rng(1);
   const L layer(o, rng);
   const Cost c = cost(o, n);
@@ -32,8 +30,7 @@ int64_t beside_projections(const O& o, int64_t n) {
 }
 
 /// Numbers that a stream of one sequence keeps after n tokens.
-template <class L>
-int64_t kept_after(const L& layer, int64_t dim, int64_t n) {
+template <class L> int64_t kept_after(const L& layer, int64_t dim, int64_t n) {
   return stream_of(layer, zeros({1, n, dim})).numel();
 }
 
@@ -134,10 +131,10 @@ TEST_CASE("cost: FLASH", "[cost]") {
 TEST_CASE("cost: linear attention, GLA, retention", "[cost]") {
   const int64_t n = 10, d = 6;
   int kinds = 0;
-  for (FeatureMapKind kind : {FeatureMapKind::identity, FeatureMapKind::exp, FeatureMapKind::elu1, FeatureMapKind::relu,
-                              FeatureMapKind::t2r, FeatureMapKind::poly_elem, FeatureMapKind::poly_kernel,
-                              FeatureMapKind::favor, FeatureMapKind::fourier, FeatureMapKind::mlp,
-                              FeatureMapKind::hedgehog})
+  for (FeatureMapKind kind :
+       {FeatureMapKind::identity, FeatureMapKind::exp, FeatureMapKind::elu1, FeatureMapKind::relu, FeatureMapKind::t2r,
+        FeatureMapKind::poly_elem, FeatureMapKind::poly_kernel, FeatureMapKind::favor, FeatureMapKind::fourier,
+        FeatureMapKind::mlp, FeatureMapKind::hedgehog})
     for (int bits = 0; bits < 16; ++bits) {
       LinearAttentionOptions o{.dim = d, .heads = 2, .value_dim = bits & 1 ? 5 : 0};
       o.feature_map.kind = kind, o.feature_map.features = bits & 2 ? 4 : 0, o.feature_map.heads = bits & 4 ? 2 : 0;
@@ -199,7 +196,7 @@ TEST_CASE("cost: textbook gates", "[cost]") {
     GatedAttentionOptions o{.heads = {.dim = 6, .heads = 2, .head_dim = bits & 1 ? 4 : 0, .causal = bool(bits & 2)}};
     o.output = bits & 4 ? OutputGate::from_query : bits & 8 ? OutputGate::none : OutputGate::from_input;
     o.gate_query = bits & 8, o.gate_value = bits & 16, o.heads.qkv_bias = o.heads.out_bias = bits & 1,
-        o.heads.project_out = bits & 2;
+    o.heads.project_out = bits & 2;
     o.granularity = bits & 16 ? GateGranularity::headwise : GateGranularity::elementwise;
     const int64_t width = bits & 1 ? 8 : 6;
     CHECK(beside_projections<GatedAttention>(o, n) == 4 * n * n * width);
@@ -224,7 +221,7 @@ TEST_CASE("cost: textbook gates", "[cost]") {
       GatedCrossAttentionOptions o{.heads = {.dim = 6, .heads = 2, .context_dim = bits & 1 ? 5 : 0},
                                    .reading = reading};
       o.heads.value_dim = bits & 2 ? 4 : 0, o.heads.qkv_bias = o.heads.out_bias = bits & 4,
-          o.heads.project_out = bits & 4;
+      o.heads.project_out = bits & 4;
       const int64_t m = reading == CrossGate::literal ? n : 4;
       Rng rng(1);
       const GatedCrossAttention layer(o, rng);

@@ -27,8 +27,7 @@ std::string unhex(const std::string& hex) {
   return bytes;
 }
 /// The call throws an IOError that holds each of these texts.
-template <class F>
-void refuses(F&& call, const std::vector<std::string>& texts) {
+template <class F> void refuses(F&& call, const std::vector<std::string>& texts) {
   INFO(texts.back());
   try {
     call();
@@ -40,36 +39,35 @@ void refuses(F&& call, const std::vector<std::string>& texts) {
 
 // Written by zlib.
 const std::string kSquares = unhex(  // dynamic codes: "0 1 4 9 … 89401 "
-      "1f8b08000000000002032594cb01c330084357c908e667f0fe8b558f5e1a37012c24c1f9eccbef7d763faf2fee97efbbf98d"
-      "7d76ce67ae67a6be2ae22944315e7acefbc253f1ca565ca69e935ff9fbaaef771577f56cfd6fbd1f7d7f8a7b97ba4ab4a30a"
-      "662a65d43457710b6e49ae2beebd00b8206921b2493008a11f501888fdbccfe3e4e7794cc894e19753f36ef8fa14176484ea"
-      "035ac843f5225539b8235ab7c5e8de7842904758125419c29729a47985399b6e69a38efa29a3e1a0637df98a9eab393dbdbb"
-      "475f9565625319b7947b5b55eea85e9f821c65b4eefcba746fb710f4139681fa71e19b448b2bcc3342ffe843113a09a5d854"
-      "976fce6a0559c7f79c0782af2244b382cdc833f3e09cf068174a6d60d7ff4a079c7b41bf374af85b51569fc85a81502d1e02"
-      "a6ddf506b942c97906e994a7df1011b69c580de7bbef6f107337fe42a5f5d6e9a4666ffd7edc357baf44e7bc78de01db5b9c"
-      "6fcdf1c0af9ed58b1ffaf2d318c4fe0e092c62f0e024cb2ef0e37f9b38bc7918ef23d7474d7c6e6e067512e6e518ea177ac8"
-      "fbe4162ab9d4d5fb8b762ee08a5f45bd8b09697476758111515f3343eec313fe4a3c8860712273361685ab388fb3e12aa157"
-      "4c385e936d31aae3c00863f2025f46a8b4acccbd92e871c6c351819d6b9d7dd157965fbf0fd6ef9d82be0cc4ec6c68403933"
-      "3192f7ec289c9d6da6fbe49e47efd39839c46748c89572ac0d673e335cf5f55f776927ec666096a58df06431e159cd80dd9d"
-      "b07b19b1661b64d70e193b42bb84dc616fe45369fdb24bea1803b65c951dceb63b475660fbb087f49f110d7653c5a86625fb"
-      "4a53aabbaab8570a3d4696bd5672a3629a5da7dd45ee686cf45beaa5641cc53c41d74cd3ef3da5de2155536e5a051af3237e"
-      "eefaeac69e63dfe7c6e4c6d7e6d6d6b9d4a475c53477ddbd57ac090312e9fd039b50b21ece6e8a037ec1647f187db5d3636f"
-      "bf1df4ae6d221e3ae1a40b7e7a6750bee17c771f377c76c36d2fcf3d70aeb153cd396831075d6677f3187a8da3dd383a4ea0"
-      "e9acbeda50eca942f7293c20f8ea719a7e35b8ea7d06cfcce09f7978e907ecb002ac76060000");
-const std::string kFixed = unhex(
-      "1f8b08000000000002034b4c4a4e84a2140097bf0ac40c000000");
+    "1f8b08000000000002032594cb01c330084357c908e667f0fe8b558f5e1a37012c24c1f9eccbef7d763faf2fee97efbbf98d"
+    "7d76ce67ae67a6be2ae22944315e7acefbc253f1ca565ca69e935ff9fbaaef771577f56cfd6fbd1f7d7f8a7b97ba4ab4a30a"
+    "662a65d43457710b6e49ae2beebd00b8206921b2493008a11f501888fdbccfe3e4e7794cc894e19753f36ef8fa14176484ea"
+    "035ac843f5225539b8235ab7c5e8de7842904758125419c29729a47985399b6e69a38efa29a3e1a0637df98a9eab393dbdbb"
+    "475f9565625319b7947b5b55eea85e9f821c65b4eefcba746fb710f4139681fa71e19b448b2bcc3342ffe843113a09a5d854"
+    "976fce6a0559c7f79c0782af2244b382cdc833f3e09cf068174a6d60d7ff4a079c7b41bf374af85b51569fc85a81502d1e02"
+    "a6ddf506b942c97906e994a7df1011b69c580de7bbef6f107337fe42a5f5d6e9a4666ffd7edc357baf44e7bc78de01db5b9c"
+    "6fcdf1c0af9ed58b1ffaf2d318c4fe0e092c62f0e024cb2ef0e37f9b38bc7918ef23d7474d7c6e6e067512e6e518ea177ac8"
+    "fbe4162ab9d4d5fb8b762ee08a5f45bd8b09697476758111515f3343eec313fe4a3c8860712273361685ab388fb3e12aa157"
+    "4c385e936d31aae3c00863f2025f46a8b4acccbd92e871c6c351819d6b9d7dd157965fbf0fd6ef9d82be0cc4ec6c68403933"
+    "3192f7ec289c9d6da6fbe49e47efd39839c46748c89572ac0d673e335cf5f55f776927ec666096a58df06431e159cd80dd9d"
+    "b07b19b1661b64d70e193b42bb84dc616fe45369fdb24bea1803b65c951dceb63b475660fbb087f49f110d7653c5a86625fb"
+    "4a53aabbaab8570a3d4696bd5672a3629a5da7dd45ee686cf45beaa5641cc53c41d74cd3ef3da5de2155536e5a051af3237e"
+    "eefaeac69e63dfe7c6e4c6d7e6d6d6b9d4a475c53477ddbd57ac090312e9fd039b50b21ece6e8a037ec1647f187db5d3636f"
+    "bf1df4ae6d221e3ae1a40b7e7a6750bee17c771f377c76c36d2fcf3d70aeb153cd396831075d6677f3187a8da3dd383a4ea0"
+    "e9acbeda50eca942f7293c20f8ea719a7e35b8ea7d06cfcce09f7978e907ecb002ac76060000");
+const std::string kFixed = unhex("1f8b08000000000002034b4c4a4e84a2140097bf0ac40c000000");
 const std::string kFar = unhex(  // 200 bytes, 32,500 zeros, the same bytes again
-      "1f8b0800000000000203edc1cd2bbb0100c0f14d59edb0965614e6e5e0e0b466356148ca4be230331621614aab4d4b64ad1c"
-      "7876b187a4b6222f65ad919a721213cd4a5c48310b3339ece0223b6c07bf3fe4f7fd7caedd8bd35db98f9c2973f6e62a4d0a"
-      "d288f6d53ca36cb74e0a9690c760499b550bf74bbb4f06539fa6f66862309e37efbb4d15cf7a479efd6279b3febb75ae5b91"
-      "3d0fc43f97bd896a5bcf9f3969afc889e181fcd5a83cd17b176ae8f01b1f8c5bb2edf4c9a54ce5eb3c96961dd678b49bc6b6"
-      "0d875eeccfd4a90bb31ee7afcf5534d4726a737895764b4c5aa2d135ae5da8f7158a03dd8a7b586cfa9a7206eac357eb05c1"
-      "f1d8cbcdfb68f227229758f752553b955ae1712c1a9400000000000000000000000000000000000000000000000000000000"
-      "00000000000000000000000000000000000000fe5bd7eec5e9aedc47ce94397b739526056944fb6a9e51b65b27054bc863b0"
-      "a4cdaa85fba5dd2783a94f537b343118cf9bf7dda68a67bd23cf7eb1bc59ffdd3ad7adc89e07e29fcbde44b5ade7cf9cb457"
-      "e4c4f040fe6a549ee8bd0b3574f88d0fc62dd976fae452a6f2751e4bcb0e6b3cda4d63db86432ff667ead485598ff3d7e72a"
-      "1a6a39b539bc4abb25262dd1e81ad72ed4fb0ac5816ec53d2c367d4d3903f5e1abf582e078ece5e67d34f913914bac7ba9aa"
-      "9d4aadf038160dfe0381e267d084800000");
+    "1f8b0800000000000203edc1cd2bbb0100c0f14d59edb0965614e6e5e0e0b466356148ca4be230331621614aab4d4b64ad1c"
+    "7876b187a4b6222f65ad919a721213cd4a5c48310b3339ece0223b6c07bf3fe4f7fd7caedd8bd35db98f9c2973f6e62a4d0a"
+    "d288f6d53ca36cb74e0a9690c760499b550bf74bbb4f06539fa6f66862309e37efbb4d15cf7a479efd6279b3febb75ae5b91"
+    "3d0fc43f97bd896a5bcf9f3969afc889e181fcd5a83cd17b176ae8f01b1f8c5bb2edf4c9a54ce5eb3c96961dd678b49bc6b6"
+    "0d875eeccfd4a90bb31ee7afcf5534d4726a737895764b4c5aa2d135ae5da8f7158a03dd8a7b586cfa9a7206eac357eb05c1"
+    "f1d8cbcdfb68f227229758f752553b955ae1712c1a9400000000000000000000000000000000000000000000000000000000"
+    "00000000000000000000000000000000000000fe5bd7eec5e9aedc47ce94397b739526056944fb6a9e51b65b27054bc863b0"
+    "a4cdaa85fba5dd2783a94f537b343118cf9bf7dda68a67bd23cf7eb1bc59ffdd3ad7adc89e07e29fcbde44b5ade7cf9cb457"
+    "e4c4f040fe6a549ee8bd0b3574f88d0fc62dd976fae452a6f2751e4bcb0e6b3cda4d63db86432ff667ead485598ff3d7e72a"
+    "1a6a39b539bc4abb25262dd1e81ad72ed4fb0ac5816ec53d2c367d4d3903f5e1abf582e078ece5e67d34f913914bac7ba9aa"
+    "9d4aadf038160dfe0381e267d084800000");
 
 std::string squares() {
   std::string s;
@@ -123,7 +121,8 @@ TEST_CASE("gunzip: a damaged file is an IOError", "[data]") {
   refuses([&] { gunzip(back, "p"); }, {"invalid distance too far back"});
   refuses([&] { gunzip(kFixed + back, "p"); }, {"invalid distance too far back"});  // of its own member
   refuses([&] { gunzip(header + unhex("0500920000000000"), "p"); }, {"invalid code lengths set"});
-  // Any single byte changed is noticed, or was of no meaning: time, level and system in the header, bits behind the last word.
+  // Any single byte changed is noticed, or was of no meaning: time, level and system in the header, bits behind the
+  // last word.
   for (std::size_t i = 0; i < kSquares.size(); ++i)
     for (const int flip : {1, 16, 255}) {
       std::string bytes = kSquares;
@@ -131,9 +130,7 @@ TEST_CASE("gunzip: a damaged file is an IOError", "[data]") {
       std::string got;
       try {
         got = gunzip(bytes, "p");
-      } catch (const IOError&) {
-        continue;
-      }
+      } catch (const IOError&) { continue; }
       INFO(i << " " << flip);
       CHECK(got == squares());
       CHECK(((i >= 3 && i < 10) || i == kSquares.size() - 9));
@@ -149,8 +146,10 @@ TEST_CASE("read_idx: types, shapes and dtypes", "[data]") {
   CHECK(x.to_vector() == std::vector<float>{0, 1, 127, 128, 255, 16});
   CHECK(read_idx(path, i64).to_vector<int64_t>() == std::vector<int64_t>{0, 1, 127, 128, 255, 16});
   CHECK(read_idx(path, i32).dtype() == i32);
-  CHECK(read_idx(put(folder, idx(0x09, {6}, bytes)), i64).to_vector<int64_t>() == std::vector<int64_t>{0, 1, 127, -128, -1, 16});
-  CHECK(read_idx(put(folder, idx(0x0b, {3}, bytes)), i64).to_vector<int64_t>() == std::vector<int64_t>{1, 0x7f80, -240});
+  CHECK(read_idx(put(folder, idx(0x09, {6}, bytes)), i64).to_vector<int64_t>() ==
+        std::vector<int64_t>{0, 1, 127, -128, -1, 16});
+  CHECK(read_idx(put(folder, idx(0x0b, {3}, bytes)), i64).to_vector<int64_t>() ==
+        std::vector<int64_t>{1, 0x7f80, -240});
   CHECK(read_idx(put(folder, idx(0x0c, {1}, unhex("fffffffe"))), f64).item() == -2);
   CHECK(read_idx(put(folder, idx(0x0d, {1}, unhex("3fc00000")))).item() == 1.5);
   CHECK(read_idx(put(folder, idx(0x0e, {}, unhex("3ff8000000000000"))), f64).item() == 1.5);
@@ -166,7 +165,11 @@ TEST_CASE("read_idx: compressed", "[data]") {
   const std::string packed = stored(file, 0x82c7403c, 18);
   CHECK(read_idx(put(folder, packed)).to_vector() == std::vector<float>{1, 2, 3, 4, 5, 6});
   refuses([&] { read_idx(put(folder, packed.substr(0, packed.size() - 9))); }, {folder / "file", "ends early"});
-  refuses([&] { read_idx(put(folder, stored(idx(0x08, {3, 1}, unhex("010203040506")), 0xb32f5aa1, 18))); }, {"needs 3 bytes"});
+  refuses(
+      [&] {
+        read_idx(put(folder, stored(idx(0x08, {3, 1}, unhex("010203040506")), 0xb32f5aa1, 18)));
+      },
+      {"needs 3 bytes"});
 }
 
 TEST_CASE("read_idx: hostile files are IOErrors that name file and place", "[data]") {
@@ -185,10 +188,10 @@ TEST_CASE("read_idx: hostile files are IOErrors that name file and place", "[dat
   hostile(idx(0x08, {2, 3}, "1234567"), "there are 7");
   hostile(idx(0x08, {0, 3}, "1"), "there are 1");
   hostile(idx(0x08, {0xffffffff}, "1"), "shape [4294967295] needs more bytes");
-  hostile(idx(0x0e, {0x7fffffff, 0xffffffff, 2}, "1"), "needs more bytes");                    // beyond 2^63
-  hostile(idx(0x08, {0x10000, 0x10000, 0x10000, 0x10000}, ""), "needs more bytes");            // 2^64: 0 if it wrapped
+  hostile(idx(0x0e, {0x7fffffff, 0xffffffff, 2}, "1"), "needs more bytes");          // beyond 2^63
+  hostile(idx(0x08, {0x10000, 0x10000, 0x10000, 0x10000}, ""), "needs more bytes");  // 2^64: 0 if it wrapped
   hostile(idx(0x08, {0x10000, 0x10000, 0x10000, 0x10000, 1}, ""), "needs more bytes");
-  hostile(idx(0x0e, {0x80000000, 0x40000000}, "1"), "needs more bytes");                       // 2^64 bytes
+  hostile(idx(0x0e, {0x80000000, 0x40000000}, "1"), "needs more bytes");  // 2^64 bytes
   hostile(stored(idx(0x08, {0x7fffffff}, "12345"), 0x2801eae6, 13), "needs more bytes");
   refuses([&] { read_idx(folder / "none"); }, {folder / "none"});
   refuses([&] { read_idx(folder / ""); }, {"not a regular file"});
@@ -196,7 +199,8 @@ TEST_CASE("read_idx: hostile files are IOErrors that name file and place", "[dat
 
 TEST_CASE("read_csv: header, quotes, line ends, types", "[data]") {
   TempFolder folder;
-  const Csv csv = read_csv(put(folder, "\xef\xbb\xbfname,\"a, b\",n\r\n\"say \"\"hi\"\"\", 1.5 ,7\r\n\r\n\"two\nlines\",-2e-3,+8.0\nx,inf,9"));
+  const Csv csv = read_csv(put(
+      folder, "\xef\xbb\xbfname,\"a, b\",n\r\n\"say \"\"hi\"\"\", 1.5 ,7\r\n\r\n\"two\nlines\",-2e-3,+8.0\nx,inf,9"));
   CHECK(csv.names == std::vector<std::string>{"name", "a, b", "n"});
   REQUIRE(csv.rows() == 3);
   CHECK(csv.cell(0, 0) == "say \"hi\"");
@@ -286,15 +290,19 @@ TEST_CASE("read_csv: what is no table is an IOError that names line and column",
     const std::string path = put(folder, "a,b\n1,1\n" + cell + ",1\n");
     refuses([&] { read_csv(path).columns(dtype); }, {path, "line 3, column \"a\"", "no number of type"});
   };
-  for (const char* cell : {"x", "1x", "1 2", "0x10", "1e999", "--1", "+-1", "++1", "\"\"\"\"", "1.5.2"}) no_number(cell, f32);
-  no_number("1e39", f32), no_number("-1e39", f32), no_number("3.4028236e38", f32), no_number("3.4028235e38", bf16), no_number("+-1", i64);
-  const std::vector<float> ends = read_csv(put(folder, "a\n+3.4028235e38\n-3.4028235e38\n")).column("a").to_vector<float>();
+  for (const char* cell : {"x", "1x", "1 2", "0x10", "1e999", "--1", "+-1", "++1", "\"\"\"\"", "1.5.2"})
+    no_number(cell, f32);
+  no_number("1e39", f32), no_number("-1e39", f32), no_number("3.4028236e38", f32), no_number("3.4028235e38", bf16),
+      no_number("+-1", i64);
+  const std::vector<float> ends =
+      read_csv(put(folder, "a\n+3.4028235e38\n-3.4028235e38\n")).column("a").to_vector<float>();
   CHECK(ends == std::vector<float>{std::numeric_limits<float>::max(), std::numeric_limits<float>::lowest()});
   for (const char* cell : {"1.5", "9223372036854775808", "1e300", "1e-3", "7x", "nan"}) no_number(cell, i64);
   no_number("2147483648", i32), no_number("-2147483649", i32);
   CHECK(read_csv(put(folder, "a\n4.000e+00\n")).column("a", i64).item() == 4);
   CHECK(read_csv(put(folder, "a\n-2147483648\n")).column("a", i32).item() == -2147483648.0);
-  CHECK(read_csv(put(folder, "a\n9223372036854775807\n")).column("a", i64).item<int64_t>() == std::numeric_limits<int64_t>::max());
+  CHECK(read_csv(put(folder, "a\n9223372036854775807\n")).column("a", i64).item<int64_t>() ==
+        std::numeric_limits<int64_t>::max());
   no_number(std::string(1000, 'z'), f32);
 }
 
@@ -313,7 +321,8 @@ TEST_CASE("text windows: tokens, strides, the last window", "[data]") {
   CHECK(batch.targets.to_vector<int64_t>() == std::vector<int64_t>{'e', 'f', 'g', 'b', 'c', 'd'});
   CHECK(TextWindows(tokens, 3, 1).size() == 5);
   CHECK(TextWindows(tokens, 7).size() == 1);
-  CHECK(TextWindows(Tensor::from<int64_t>({5, 6, 7}), 2, 9)(Tensor::from<int64_t>({0})).targets.to_vector<int64_t>() == std::vector<int64_t>{6, 7});
+  CHECK(TextWindows(Tensor::from<int64_t>({5, 6, 7}), 2, 9)(Tensor::from<int64_t>({0})).targets.to_vector<int64_t>() ==
+        std::vector<int64_t>{6, 7});
   CHECK_THROWS_AS(TextWindows(tokens, 8), ShapeError);
   CHECK_THROWS_AS(TextWindows(tokens, 0), ValueError);
   CHECK_THROWS_AS(TextWindows(Tensor({1, 2, 3}), 1), DTypeError);

@@ -67,7 +67,8 @@ TEST_CASE("loader: the same batches for any number of threads, from any position
   const std::vector<Seen> once = take(options, 17);
   for (int epoch = 0; epoch < 3; ++epoch) {
     const auto order = shuffled_batches(23, 5, 3, epoch);
-    for (std::size_t b = 0; b < 5; ++b) CHECK(once[static_cast<std::size_t>(epoch) * 5 + b].rows == order[b].to_vector<int64_t>());
+    for (std::size_t b = 0; b < 5; ++b)
+      CHECK(once[static_cast<std::size_t>(epoch) * 5 + b].rows == order[b].to_vector<int64_t>());
   }
   std::set<double> drawn;  // other noise for each batch, in each epoch
   for (const Seen& batch : once) drawn.insert(batch.drawn);
@@ -82,7 +83,8 @@ TEST_CASE("loader: the same batches for any number of threads, from any position
 }
 
 TEST_CASE("loader: epochs as ranges, resumed in the middle", "[data]") {
-  Loader loader({.rows = 7, .batch = 2, .shuffle = false, .threads = 2}, [](const Tensor& rows) { return rows.to_vector<int64_t>(); });
+  Loader loader({.rows = 7, .batch = 2, .shuffle = false, .threads = 2},
+                [](const Tensor& rows) { return rows.to_vector<int64_t>(); });
   static_assert(std::is_same_v<decltype(loader.next()), Rows>);
   REQUIRE(loader.batches() == 4);
   for (int epoch = 0; epoch < 2; ++epoch) {
@@ -104,7 +106,8 @@ TEST_CASE("loader: epochs as ranges, resumed in the middle", "[data]") {
   loader.seek(1);  // back, while threads are ahead
   CHECK(loader.next() == Rows{2, 3});
 
-  Loader even({.rows = 7, .batch = 2, .shuffle = false, .drop_last = true}, [](const Tensor& rows) { return rows.to_vector<int64_t>(); });
+  Loader even({.rows = 7, .batch = 2, .shuffle = false, .drop_last = true},
+              [](const Tensor& rows) { return rows.to_vector<int64_t>(); });
   REQUIRE(even.batches() == 3);
   for (int i = 0; i < 3; ++i) even.next();
   CHECK(even.next() == Rows{0, 1});
@@ -140,7 +143,7 @@ TEST_CASE("loader: threads work ahead, but not further than they may, and end wi
     while (begun < 5 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
     CHECK(begun == 5);  // one was taken, two threads may have two each in store
-    loader.next();  // now a thread is busy again, and the loader goes
+    loader.next();      // now a thread is busy again, and the loader goes
   }
   CHECK(running == 0);
 }

@@ -1,5 +1,5 @@
-// Whole models trained where SLUICE_TEST_DEVICE says, in f32: their losses follow those of the same models in f64 on cpu,
-// and what they have learnt goes through a file to cpu.
+// Whole models trained where SLUICE_TEST_DEVICE says, in f32: their losses follow those of the same models in f64 on
+// cpu, and what they have learnt goes through a file to cpu.
 #include <sluice/layers/train/training.h>
 
 #include "support/approx.h"
@@ -29,11 +29,11 @@ constexpr int64_t kDim = 24, kWords = 19;
 Gau mixer(const Gau*, Rng& rng) { return Gau({.dim = kDim, .key_dim = 16, .causal = true}, rng); }
 Flash mixer(const Flash*, Rng& rng) { return Flash({.dim = kDim, .key_dim = 16, .chunk = 8, .causal = true}, rng); }
 MultiHeadAttention mixer(const MultiHeadAttention*, Rng& rng) {
-  return MultiHeadAttention({.heads = {.dim = kDim, .heads = 2, .causal = true, .use_rope = true, .residual = true}, .gates = {{}}}, rng);
+  return MultiHeadAttention(
+      {.heads = {.dim = kDim, .heads = 2, .causal = true, .use_rope = true, .residual = true}, .gates = {{}}}, rng);
 }
 
-template <class Mixer>
-struct Model {
+template <class Mixer> struct Model {
   static constexpr const char* type = "Model";
   Embedding embed;
   Mixer first, second;
@@ -49,12 +49,12 @@ struct Model {
     return head(norm(y + feed(y)));
   }
   static void visit(auto& self, auto&& f) {
-    f("embed", self.embed), f("first", self.first), f("second", self.second), f("feed", self.feed), f("norm", self.norm), f("head", self.head);
+    f("embed", self.embed), f("first", self.first), f("second", self.second), f("feed", self.feed),
+        f("norm", self.norm), f("head", self.head);
   }
 };
 
-template <class Mixer>
-struct Run {
+template <class Mixer> struct Run {
   Rng rng{3};
   Model<Mixer> model{rng};
   std::vector<double> losses;
@@ -75,11 +75,11 @@ struct Run {
   }
 };
 
-template <class Mixer>
-void check() {
+template <class Mixer> void check() {
   const Run<Mixer> want(f64, cpu);
   Run<Mixer> got(f32, test_device());
-  for (std::size_t i = 0; i < want.losses.size(); ++i) CHECK(std::abs(got.losses[i] - want.losses[i]) < 1e-4 * want.losses[i]);
+  for (std::size_t i = 0; i < want.losses.size(); ++i)
+    CHECK(std::abs(got.losses[i] - want.losses[i]) < 1e-4 * want.losses[i]);
   CHECK(want.losses.back() < want.losses.front());
 
   const TempFolder folder;

@@ -111,8 +111,13 @@ TEST_CASE("feature_map: which tensors are learned and which are fixed", "[featur
 TEST_CASE("feature_map: random directions", "[feature_map]") {
   Rng rng(3);
   for (bool orthogonal : {false, true}) {
-    const FeatureMap map({.kind = FeatureMapKind::fourier, .dim = 4, .features = 4002, .sigma = 2,
-                          .orthogonal = orthogonal, .dtype = f64}, rng);
+    const FeatureMap map({.kind = FeatureMapKind::fourier,
+                          .dim = 4,
+                          .features = 4002,
+                          .sigma = 2,
+                          .orthogonal = orthogonal,
+                          .dtype = f64},
+                         rng);
     const Matrix w = matrix_of(transpose(map.omega, 0, 1));
     REQUIRE(w.size() == 4002);
     double squares = 0, across = 0, means = 0;
@@ -138,11 +143,13 @@ TEST_CASE("feature_map: the kernels they stand for", "[feature_map][identity]") 
   const Tensor x = random_tensor({5, 4}, f64, rand), y = random_tensor({6, 4}, f64, rand);
   using V = const std::vector<double>&;
   check_identity("kernel: exp(x).exp(y) = sum_c exp(x_c + y_c)", kernel(make({.kind = K::exp, .dim = 4}, rand), x, y),
-                 kernel(x, y, [](V a, V b) {
-                   double s = 0;
-                   for (std::size_t c = 0; c < a.size(); ++c) s += std::exp(a[c] + b[c]);
-                   return s;
-                 }), 1e-12);
+                 kernel(x, y,
+                        [](V a, V b) {
+                          double s = 0;
+                          for (std::size_t c = 0; c < a.size(); ++c) s += std::exp(a[c] + b[c]);
+                          return s;
+                        }),
+                 1e-12);
   for (int64_t p : {1, 2, 3, 5})
     for (double c : {0.0, 0.5, 1.0, 3.0})
       check_identity("kernel: poly_kernel = (x.y + c)^p",
@@ -151,12 +158,15 @@ TEST_CASE("feature_map: the kernels they stand for", "[feature_map][identity]") 
   for (int64_t p : {1, 2, 3})
     check_identity("kernel: poly_elem = sum_r sum_c (x_c y_c)^r",
                    kernel(make({.kind = K::poly_elem, .dim = 4, .degree = p}, rand), x, y),
-                   kernel(x, y, [&](V a, V b) {
-                     double s = 0;
-                     for (int64_t r = 1; r <= p; ++r)
-                       for (std::size_t c = 0; c < a.size(); ++c) s += std::pow(a[c] * b[c], static_cast<double>(r));
-                     return s;
-                   }), 1e-12);
+                   kernel(x, y,
+                          [&](V a, V b) {
+                            double s = 0;
+                            for (int64_t r = 1; r <= p; ++r)
+                              for (std::size_t c = 0; c < a.size(); ++c)
+                                s += std::pow(a[c] * b[c], static_cast<double>(r));
+                            return s;
+                          }),
+                   1e-12);
   const auto elu = [](double t) { return t > 0 ? t : std::exp(t) - 1; };
   const auto elu_kernel = [&](double plus) {
     return kernel(x, y, [&, plus](V a, V b) {
@@ -177,9 +187,8 @@ TEST_CASE("feature_map: random features tend to their kernels", "[feature_map][i
   const Tensor exponential = kernel(x, y, [](V a, V b) { return std::exp(dot(a, b)); });
   const Tensor scaled = kernel(x, y, [](V a, V b) { return std::exp(dot(a, b) / 2); });
   const auto gaussian = [&](double sigma) {
-    return kernel(x, y, [sigma](V a, V b) {
-      return std::exp(-(dot(a, a) + dot(b, b) - 2 * dot(a, b)) / (2 * sigma * sigma));
-    });
+    return kernel(
+        x, y, [sigma](V a, V b) { return std::exp(-(dot(a, a) + dot(b, b) - 2 * dot(a, b)) / (2 * sigma * sigma)); });
   };
   // A mean over f = 10⁵ directions: errors of about 1/√f times the spread of one, which is below 2.
   double last = INFINITY;

@@ -70,8 +70,8 @@ TEST_CASE("flash: chunked ≡ dense matrix", "[flash][identity]") {
         Tensor weight = full({n, n}, 1.0 / static_cast<double>(n), {f64});
         if (causal) weight = masked_fill(to(h < g, f64) / to(g * static_cast<double>(c), f64), !(h < g), 0);
         const Tensor lin = matmul(weight * matmul(x.q_lin, transpose(x.k_lin, 1, 2)), x.v);
-        check_identity("FLASH: chunked = dense, 2 x 4 kinds x 6 C",
-                       x({.chunk = c, .causal = causal, .kind = kind}), cat(quad, 1) + lin, 1e-13);
+        check_identity("FLASH: chunked = dense, 2 x 4 kinds x 6 C", x({.chunk = c, .causal = causal, .kind = kind}),
+                       cat(quad, 1) + lin, 1e-13);
       }
 }
 

@@ -81,12 +81,10 @@ TEST_CASE("segment_mask: by hand", "[flash]") {
   // Chunks of 2: documents {1,1} {1,2} {3,3} {3}.
   const Tensor ids = Tensor::from(std::vector<int64_t>{1, 1, 1, 2, 3, 3, 3}, {1, 7});
   auto rows = [](const Tensor& m) { return m.to_vector<bool>(); };
-  CHECK(rows(segment_mask(ids, 2, false)) ==
-        std::vector<bool>{true, true, false, false, true, true, false, false,  //
-                          false, false, true, true, false, false, true, true});
-  CHECK(rows(segment_mask(ids, 2, true)) ==
-        std::vector<bool>{false, false, false, false, true, false, false, false,  //
-                          false, false, false, false, false, false, true, false});
+  CHECK(rows(segment_mask(ids, 2, false)) == std::vector<bool>{true, true, false, false, true, true, false, false,  //
+                                                               false, false, true, true, false, false, true, true});
+  CHECK(rows(segment_mask(ids, 2, true)) == std::vector<bool>{false, false, false, false, true, false, false, false,  //
+                                                              false, false, false, false, false, false, true, false});
   // With token 2 padded, chunk 1 is document 2 alone; with chunk 3 padded, it sees nobody.
   const Tensor real = Tensor::from(std::vector<bool>{true, true, false, true, true, true, false}, {1, 7});
   CHECK(rows(segment_mask(ids, 2, false, real)) ==

@@ -53,7 +53,8 @@ inline Matrix mixed_chunk_reference(const MixedMatrices& x, const MixedChunkOpti
         keys.push_back(x.k_quad[j]), values.push_back(x.v[j]);
         if (!bias.empty()) row_bias[0].push_back(bias[i - g * c][j - g * c]);
       }
-      GauAttentionOptions a{.kind = o.kind, .length = GauLength::constant, .constant_length = o.chunk, .min_length = o.min_length};
+      GauAttentionOptions a{
+          .kind = o.kind, .length = GauLength::constant, .constant_length = o.chunk, .min_length = o.min_length};
       if (o.length == ChunkLength::visible) a.constant_length = static_cast<int64_t>(keys.size());
       if (!keys.empty()) {
         const Matrix y = attention_reference({x.q_quad[i]}, keys, values, a, bias.empty() ? Matrix{} : row_bias,

@@ -24,7 +24,7 @@ std::vector<FusedAttentionOptions> all_options() {
     for (int bits = 0; bits < 8; ++bits) {
       FusedAttentionOptions o{.heads = {.dim = 4, .heads = 2}};
       o.gate = gate, o.heads.causal = bits & 1, o.heads.use_rope = bits & 2,
-          o.heads.qkv_bias = o.heads.out_bias = bits & 4;
+      o.heads.qkv_bias = o.heads.out_bias = bits & 4;
       o.heads.project_out = bits % 3 != 1, o.chunk = 2, o.eps = bits & 4 ? 1e-2 : 0;
       all.push_back(o);
     }
@@ -74,10 +74,10 @@ TEST_CASE("fused attention: sizes", "[gates]") {
   Rng rng(1);
   const FusedAttention l({.heads = {.dim = 16, .heads = 2, .causal = true}}, rng);
   CHECK(count(l) == 5 * 256 + 16);
-  CHECK(count(FusedAttention({.heads = {.dim = 16, .heads = 2}, .gate = FusedGate::per_head},
-                             rng)) == 4 * 256 + 2 * 16 + 2);
-  CHECK(count(FusedAttention({.heads = {.dim = 16, .heads = 2}, .gate = FusedGate::per_token},
-                             rng)) == 4 * 256 + 16 + 1);
+  CHECK(count(FusedAttention({.heads = {.dim = 16, .heads = 2}, .gate = FusedGate::per_head}, rng)) ==
+        4 * 256 + 2 * 16 + 2);
+  CHECK(count(FusedAttention({.heads = {.dim = 16, .heads = 2}, .gate = FusedGate::per_token}, rng)) ==
+        4 * 256 + 16 + 1);
   CHECK(FusedAttention({.heads = {.dim = 4}, .gate = FusedGate::per_token, .gate_bias = 3}, rng).gate.bias.item() == 3);
 }
 

@@ -21,10 +21,9 @@ TEST_CASE("gated cross attention: initial values, sizes", "[gates]") {
   CHECK(count(flamingo) == 4 * 16 + 1);
   CHECK(count(GatedCrossAttention({.heads = {.dim = 4}}, rng)) == 5 * 16 + 4);
   CHECK(count(GatedCrossAttention({.heads = {.dim = 4, .heads = 2, .head_dim = 5, .value_dim = 6, .context_dim = 3}},
-                                  rng)) ==
-        4 * 10 + 3 * 10 + 3 * 12 + 12 * 4 + (10 * 10 + 10) + (10 * 12 + 12));
-  CHECK(GatedCrossAttention({.heads = {.dim = 4}, .gate_bias = 2}, rng).gate.bias.to_vector() == std::vector<float>(4,
-        2.f));
+                                  rng)) == 4 * 10 + 3 * 10 + 3 * 12 + 12 * 4 + (10 * 10 + 10) + (10 * 12 + 12));
+  CHECK(GatedCrossAttention({.heads = {.dim = 4}, .gate_bias = 2}, rng).gate.bias.to_vector() ==
+        std::vector<float>(4, 2.f));
   for (CrossGate reading : kReadings) {
     const GatedCrossAttention g({.heads = {.dim = 4}, .reading = reading}, rng);
     if (reading == CrossGate::literal) continue;
@@ -34,8 +33,8 @@ TEST_CASE("gated cross attention: initial values, sizes", "[gates]") {
 
 TEST_CASE("gated cross attention: what is refused, and by which words", "[gates]") {
   Rng rng(1);
-  CHECK_THROWS_WITH(GatedCrossAttention({.heads = {.dim = 5, .heads = 2}}, rng), Contains("heads=2") &&
-                    Contains("dim=5"));
+  CHECK_THROWS_WITH(GatedCrossAttention({.heads = {.dim = 5, .heads = 2}}, rng),
+                    Contains("heads=2") && Contains("dim=5"));
   const Tensor x = ones({2, 3, 4});
   const GatedCrossAttention literal({.heads = {.dim = 4}, .reading = CrossGate::literal}, rng);
   CHECK_THROWS_WITH(literal(x, {.context = ones({2, 6, 4})}), Contains("literal") && Contains("3") && Contains("6"));

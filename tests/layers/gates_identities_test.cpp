@@ -57,8 +57,8 @@ Tensor attention_by_ops(const GatedAttention& l, const Tensor& x) {
   };
   AttentionOptions a;
   a.mask.causal = o.heads.causal;
-  return l.heads.out(flatten(transpose(attention(heads(l.heads.q), heads(l.heads.k), heads(l.heads.v), a), 1, 2), 2,
-                             3));
+  return l.heads.out(
+      flatten(transpose(attention(heads(l.heads.q), heads(l.heads.k), heads(l.heads.v), a), 1, 2), 2, 3));
 }
 
 }  // namespace
@@ -128,8 +128,8 @@ TEST_CASE("gates: residual gates of 0 and 1", "[gates][identity]") {
 TEST_CASE("gates: fused attention with a gate of 1 and of 0", "[gates][identity]") {
   for (bool causal : {false, true})
     for (FusedGate gate : {FusedGate::per_channel, FusedGate::per_head, FusedGate::per_token}) {
-      FusedAttentionOptions o{.heads = {.dim = 6, .heads = 2, .causal = causal, .dtype = f64}, .gate = gate,
-                              .chunk = 3};
+      FusedAttentionOptions o{
+          .heads = {.dim = 6, .heads = 2, .causal = causal, .dtype = f64}, .gate = gate, .chunk = 3};
       Rng rng(1);
       Rand rand(6);
       FusedAttention l = randomised(FusedAttention(o, rng), rand);

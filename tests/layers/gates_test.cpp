@@ -21,8 +21,10 @@ TEST_CASE("gated attention: initial gates, sizes", "[gates]") {
   all.gate_key = all.gate_value = true;
   const GatedAttention four(all, rng);
   const auto state = state_dict(four);
-  for (const auto& [name, position] : {std::pair{"output", GatePosition::g1}, {"query", GatePosition::g4},
-                                       {"key", GatePosition::g3}, {"value", GatePosition::g2}})
+  for (const auto& [name, position] : {std::pair{"output", GatePosition::g1},
+                                       {"query", GatePosition::g4},
+                                       {"key", GatePosition::g3},
+                                       {"value", GatePosition::g2}})
     for (const AttentionGate& gate : four.gates) {
       const auto named = std::ranges::find(state, str(name, "_gate.map.weight"), &NamedTensor::name);
       REQUIRE(named != state.end());
@@ -31,8 +33,7 @@ TEST_CASE("gated attention: initial gates, sizes", "[gates]") {
   CHECK(count(l) == 4 * 36 + 2 * (36 + 6));
   CHECK(max_abs(GatedAttention({.heads = {.dim = 6}}, rng).gates[0].map.bias) == 0);
   CHECK(count(GatedAttention({.heads = {.dim = 6, .heads = 2, .head_dim = 4}, .output = OutputGate::from_query},
-                             rng)) ==
-        4 * 6 * 8 + 8 * 8 + 8);
+                             rng)) == 4 * 6 * 8 + 8 * 8 + 8);
 }
 
 TEST_CASE("gated attention: what is refused, and by which words", "[gates]") {

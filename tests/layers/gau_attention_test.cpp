@@ -153,8 +153,10 @@ TEST_CASE("gau_attention: lucid ≡ paper_code without bias", "[gau_attention][i
 TEST_CASE("gau_attention: softmax_plus ≡ softmax at L = 512", "[gau_attention][identity]") {
   const Sample x = square_sample(5);
   for (bool causal : {false, true}) {
-    GauAttentionOptions plus{
-        .kind = GauKind::softmax_plus, .length = GauLength::constant, .constant_length = 512, .mask = {.causal = causal}};
+    GauAttentionOptions plus{.kind = GauKind::softmax_plus,
+                             .length = GauLength::constant,
+                             .constant_length = 512,
+                             .mask = {.causal = causal}};
     GauAttentionOptions plain = plus;
     plain.kind = GauKind::softmax;
     CHECK(max_abs_diff(gau_attention(x.q, x.k, x.v, plus, x.bias), gau_attention(x.q, x.k, x.v, plain, x.bias)) <
@@ -230,8 +232,7 @@ TEST_CASE("gau_attention: computed tile by tile it is the same", "[gau_attention
           if (by_length || kind == GauKind::paper_eq) e.scale = 1;
           if (by_length) e.row_scale = squeeze(1.0 / l, 1);  // (T + b)/L
           if (kind == GauKind::paper_code) e.bias = x.bias * l;
-          if (kind == GauKind::softmax_plus)
-            e.row_scale = squeeze(log(l), 1) / std::log(512.0);
+          if (kind == GauKind::softmax_plus) e.row_scale = squeeze(log(l), 1) / std::log(512.0);
           Tensor y = attention(x.q, x.k, x.v, e);
           if (kind == GauKind::su) y = y / l;
           if (kind == GauKind::rownorm) {
@@ -328,7 +329,6 @@ TEST_CASE("gau_attention: the rules of an AttentionMask, as weights of hidden pa
       const Matrix row{select(select(select(q, 0, 0), 0, 1), 0, 7).to_vector<double>()};
       const Matrix want = attention_reference(row, rows, values, plain, {}, std::vector<bool>(rows.size(), true));
       const Tensor got = select(select(select(gau_attention(q, k, v, a), 0, 0), 0, 1), 0, 7);
-      for (std::size_t c = 0; c < 4; ++c)
-        CHECK(std::abs(got.to_vector<double>()[c] - want[0][c]) < 1e-13);
+      for (std::size_t c = 0; c < 4; ++c) CHECK(std::abs(got.to_vector<double>()[c] - want[0][c]) < 1e-13);
     }
 }

@@ -46,8 +46,8 @@ inline Matrix columns(const Matrix& a, std::size_t first, std::size_t width) {
 }
 
 /// gau_attention with b and the mask of keys beside the options.
-inline Tensor gau_attention(const Tensor& q, const Tensor& k, const Tensor& v, GauAttentionOptions o, const Tensor& bias,
-                            const Tensor& key_mask = {}, Rng* rng = nullptr) {
+inline Tensor gau_attention(const Tensor& q, const Tensor& k, const Tensor& v, GauAttentionOptions o,
+                            const Tensor& bias, const Tensor& key_mask = {}, Rng* rng = nullptr) {
   o.bias = bias, o.mask.keys = key_mask;
   return sluice::gau_attention(q, k, v, o, rng);
 }
@@ -78,11 +78,14 @@ inline Matrix attention_reference(const Matrix& q, const Matrix& k, const Matrix
       for (std::size_t c = 0; c < s; ++c) t += q[i][c] * k[j][c];
       const double b = bias.empty() ? 0 : bias[i][j], root = std::sqrt(static_cast<double>(s));
       switch (o.kind) {
-        case GauKind::su: case GauKind::rownorm: case GauKind::softmax: x[j] = t / root + b; break;
+        case GauKind::su:
+        case GauKind::rownorm:
+        case GauKind::softmax: x[j] = t / root + b; break;
         case GauKind::softmax_plus: x[j] = kappa * (t / root + b); break;
         case GauKind::paper_eq: x[j] = t + b; break;
         case GauKind::paper_code: x[j] = t / length + b; break;
-        case GauKind::lucid: case GauKind::laplace: x[j] = (t + b) / length; break;
+        case GauKind::lucid:
+        case GauKind::laplace: x[j] = (t + b) / length; break;
       }
     }
     if (o.top_k > 0 && visible.size() > static_cast<std::size_t>(o.top_k)) {
@@ -95,7 +98,8 @@ inline Matrix attention_reference(const Matrix& q, const Matrix& k, const Matrix
       const double up = std::max(x[j], 0.0);
       switch (o.kind) {
         case GauKind::su: a[i][j] = up * up / length; break;
-        case GauKind::softmax: case GauKind::softmax_plus: a[i][j] = std::exp(x[j]); break;
+        case GauKind::softmax:
+        case GauKind::softmax_plus: a[i][j] = std::exp(x[j]); break;
         case GauKind::laplace: {
           const double sigma = std::sqrt(1 / (4 * std::acos(-1.0)));
           a[i][j] = 0.5 * (1 + std::erf((x[j] - std::sqrt(0.5)) / (sigma * std::sqrt(2.0))));
@@ -122,8 +126,9 @@ inline Matrix rope_reference(Matrix x, const RopeOptions& o) {
     const std::size_t dim = o.rot_dim ? static_cast<std::size_t>(o.rot_dim) : x[p].size(), half = dim / 2;
     for (std::size_t c = 0; c < half; ++c) {
       const double position = static_cast<double>(p) + static_cast<double>(o.offset);
-      const double frequency = o.frequencies.empty() ? std::pow(o.base, -static_cast<double>(c) / static_cast<double>(half))
-                                                     : o.frequencies[c];
+      const double frequency = o.frequencies.empty()
+                                   ? std::pow(o.base, -static_cast<double>(c) / static_cast<double>(half))
+                                   : o.frequencies[c];
       const double angle = position * frequency, share = static_cast<double>(c) / static_cast<double>(half);
       const double by = o.xpos == 0 ? o.factor : o.factor * std::pow((share + 0.4) / 1.4, position / o.xpos);
       const bool halves = o.pairing == RopePairing::half;
@@ -174,8 +179,7 @@ constexpr GauLength kGauLengths[] = {GauLength::n, GauLength::visible, GauLength
 constexpr GauBias kGauBiases[] = {GauBias::none, GauBias::toeplitz, GauBias::rope, GauBias::t5};
 
 /// Every parameter becomes random, so that nothing is 0 or 1 by default.
-template <class L>
-L randomised(L layer, Rand& rand, double spread = 0.7) {
+template <class L> L randomised(L layer, Rand& rand, double spread = 0.7) {
   for (NamedTensor& p : parameters(layer)) {
     double* at = p.tensor.template mutable_data<double>();
     for (int64_t i = 0; i < p.tensor.numel(); ++i) at[i] = rand.uniform(-spread, spread);

@@ -25,7 +25,8 @@ std::map<int64_t, double> shares(const std::vector<double>& p, const GenerateOpt
   const Tensor rows = expand(reshape(Tensor::from(logits), {1, -1}), {count, -1});
   Rng rng(5);
   std::map<int64_t, double> out;
-  for (const int64_t token : sample_tokens(rows, options, rng).to_vector<int64_t>()) out[token] += 1.0 / static_cast<double>(count);
+  for (const int64_t token : sample_tokens(rows, options, rng).to_vector<int64_t>())
+    out[token] += 1.0 / static_cast<double>(count);
   return out;
 }
 void is_near(std::map<int64_t, double> got, const std::map<int64_t, double>& expected) {
@@ -64,8 +65,9 @@ TEST_CASE("sample_tokens: temperature, top_k and top_p shape the distribution", 
   is_near(shares(p, {.top_p = 0.41}), {{1, 4.0 / 7}, {3, 3.0 / 7}});
   is_near(shares(p, {.top_p = 0.85}), {{1, 4.0 / 9}, {2, 2.0 / 9}, {3, 3.0 / 9}});
   is_near(shares(p, {.top_p = 0}), {{1, 1}});
-  is_near(shares(p, {.top_k = 3, .top_p = 0.5}), {{1, 4.0 / 7}, {3, 3.0 / 7}});  // of 0.9: 0.4 is below a half, 0.7 above
-  is_near(shares({0.5, 0, 0.5}, {}), {{0, 0.5}, {2, 0.5}});                     // −inf is never drawn
+  is_near(shares(p, {.top_k = 3, .top_p = 0.5}),
+          {{1, 4.0 / 7}, {3, 3.0 / 7}});                     // of 0.9: 0.4 is below a half, 0.7 above
+  is_near(shares({0.5, 0, 0.5}, {}), {{0, 0.5}, {2, 0.5}});  // −inf is never drawn
   is_near(shares({0.25, 0.25, 0.25, 0.25}, {.top_k = 2}), {{0, 0.5}, {1, 0.5}});  // ties: the lower tokens
 }
 
@@ -125,7 +127,8 @@ TEST_CASE("generate: a layer's stream, the same for the same generator", "[gener
   Rng none(0);
   for (int64_t n = 2; n < 22; ++n) {
     const Tensor logits = select(model(narrow(best, 1, 0, n)), 1, -1);
-    CHECK(sample_tokens(logits, {.temperature = 0}, none).item<int64_t>() == select(select(best, 0, 0), 0, n).item<int64_t>());
+    CHECK(sample_tokens(logits, {.temperature = 0}, none).item<int64_t>() ==
+          select(select(best, 0, 0), 0, n).item<int64_t>());
   }
 }
 

@@ -13,8 +13,11 @@ using namespace sluice::testing;
 namespace {
 
 LinearAttentionForm gated(const Tensor& log_decay, int64_t chunk = 64) {
-  return {.direction = LinearDirection::causal, .normalize = LinearNormalize::none, .scale = 0.6,
-          .log_decay = log_decay, .chunk = chunk};
+  return {.direction = LinearDirection::causal,
+          .normalize = LinearNormalize::none,
+          .scale = 0.6,
+          .log_decay = log_decay,
+          .chunk = chunk};
 }
 
 }  // namespace
@@ -32,8 +35,8 @@ TEST_CASE("GLA: recurrent = parallel = chunked", "[gla][identity]") {
     for (int64_t chunk : {1, 4, 5, 7, 12, 64})
       check_identity("GLA: recurrent = parallel = chunked", linear_attention(q, k, v, gated(log_alpha, chunk)),
                      parallel, 1e-12);
-    check_identity("GLA: recurrent = parallel = chunked", linear_attention_streamed(q, k, v, gated(log_alpha)), parallel,
-                   1e-12);
+    check_identity("GLA: recurrent = parallel = chunked", linear_attention_streamed(q, k, v, gated(log_alpha)),
+                   parallel, 1e-12);
   }
 }
 
@@ -69,7 +72,7 @@ TEST_CASE("GLA: the two layers agree where they must", "[gla][identity]") {
     o.chunk = 4, o.dtype = f64;
     Gla gla(o, rng);
     gla.heads.q = retention.heads.q, gla.heads.k = retention.heads.k, gla.heads.v = retention.heads.v,
-        gla.heads.out = retention.heads.out;
+    gla.heads.out = retention.heads.out;
     gla.output_gate = retention.output_gate;
     gla.gate_up.weight = zeros(gla.gate_up.weight.shape(), {f64});
     const int64_t width = gla.gate_up.bias.dim(0) / 2;

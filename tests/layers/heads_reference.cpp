@@ -152,19 +152,22 @@ Matrix multi_head_attention(const LayerFacts& l, const LayerSequence& s) {
     std::vector<Matrix> v = heads_of(dense(l, prefix + "v", source), l.size("kv_heads")), y;
     gates(l, "g2", false, v, source, normed);
     for (std::size_t h = 0; h < heads; ++h)
-      y.push_back(softmax_of(m, v[h / group], [&](std::size_t i, std::size_t j) {
-        const std::size_t distance = i > j ? i - j : j - i;
-        if (!real[j] || (causal && j > i)) return kHidden;
-        if (!free && !global.count(i) && !global.count(j)) {
-          if (window > 0 && distance > (window - 1) * dilation) return kHidden;
-          if (distance % dilation != 0) return kHidden;
-        }
-        if (!s.documents.empty() && s.documents[i] != key_documents[j]) return kHidden;
-        if (s.allowed && !s.allowed(h, i, j)) return kHidden;
-        double t = scale * dot(q[h][i], k[h / group][j]);
-        if (cap > 0) t = cap * std::tanh(t / cap);
-        return t + relative[h][j + m - 1 - i] + (s.bias.empty() ? 0 : s.bias[i][j]);
-      }, sinks[h]));
+      y.push_back(softmax_of(
+          m, v[h / group],
+          [&](std::size_t i, std::size_t j) {
+            const std::size_t distance = i > j ? i - j : j - i;
+            if (!real[j] || (causal && j > i)) return kHidden;
+            if (!free && !global.count(i) && !global.count(j)) {
+              if (window > 0 && distance > (window - 1) * dilation) return kHidden;
+              if (distance % dilation != 0) return kHidden;
+            }
+            if (!s.documents.empty() && s.documents[i] != key_documents[j]) return kHidden;
+            if (s.allowed && !s.allowed(h, i, j)) return kHidden;
+            double t = scale * dot(q[h][i], k[h / group][j]);
+            if (cap > 0) t = cap * std::tanh(t / cap);
+            return t + relative[h][j + m - 1 - i] + (s.bias.empty() ? 0 : s.bias[i][j]);
+          },
+          sinks[h]));
     return y;
   };
   std::vector<Matrix> y = attended("", false);

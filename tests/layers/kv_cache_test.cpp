@@ -39,7 +39,8 @@ TEST_CASE("kv_cache: keeps what a list would, for every window and every cut of 
         for (std::size_t step = 0; cache.length < 26; ++step) {
           const int64_t before = cache.length, m = std::min(sizes[step % sizes.size()], 26 - before);
           const int64_t total = before + m;
-          const std::vector<Tensor> seen = cache.append({rows(k, before, total), rows(v, before, total)}, window, order);
+          const std::vector<Tensor> seen =
+              cache.append({rows(k, before, total), rows(v, before, total)}, window, order);
           INFO("window " << window << ", " << m << " rows after " << before);
           const int64_t kept = window > 0 ? std::min(window, total) : total;
           REQUIRE(cache.length == total);
@@ -179,7 +180,8 @@ TEST_CASE("kv_cache: has no history, and says what does not fit", "[kv_cache]") 
   CHECK_THROWS_WITH(cache.append({ones({1, 3, 1, 5}), ones({1, 3, 1, 5})}),
                     Contains("[1,3,1,5]") && Contains("kv_cache"));
   CHECK_THROWS_WITH(cache.append({ones({2, 2, 1, 5}), ones({2, 2, 1, 5})}), Contains("[2,2,1,5]"));
-  CHECK_THROWS_WITH(cache.append({ones({2, 3, 1, 5}), ones({2, 3, 1, 6})}), Contains("values") && Contains("[2,3,1,6]"));
+  CHECK_THROWS_WITH(cache.append({ones({2, 3, 1, 5}), ones({2, 3, 1, 6})}),
+                    Contains("values") && Contains("[2,3,1,6]"));
   CHECK_THROWS_AS(cache.append({ones({2, 3, 1, 5}, {f64}), ones({2, 3, 1, 5}, {f64})}), DTypeError);
   CHECK(cache.length == 4);
   KvCache wrong;

@@ -19,7 +19,8 @@ struct LinearHead {
 /// Σ_{j in reach of i} w_ij [v_j, 1], w_ij = Σ_c q_ic k_jc Π_{t between} α_tc.
 inline Matrix pair_sums(const LinearHead& h, const LinearAttentionForm& f, bool earlier, bool later) {
   const std::size_t n = h.q.size(), dv = h.v.empty() ? 0 : h.v[0].size();
-  const Matrix rq = f.rope ? rope_reference(h.q, *f.rope) : h.q, rk = f.rope ? rope_reference(h.k, f.rope->of_keys()) : h.k;
+  const Matrix rq = f.rope ? rope_reference(h.q, *f.rope) : h.q,
+               rk = f.rope ? rope_reference(h.k, f.rope->of_keys()) : h.k;
   Matrix out = matrix(static_cast<int64_t>(n), static_cast<int64_t>(dv + 1));
   for (std::size_t i = 0; i < n; ++i) {
     std::vector<double> kept(h.q[i].size(), 1.0);  // Π_{t between} α_t, as j goes away from i
@@ -141,14 +142,18 @@ inline bool valid(const LinearAttentionForm& f) {
 
 /// All forms over two sequences, two heads, features of width m.
 inline void each_form(int64_t n, int64_t m, const Tensor& key_mask, Rand& rand,
-               const std::function<void(const LinearAttentionForm&, const std::string&)>& f) {
+                      const std::function<void(const LinearAttentionForm&, const std::string&)>& f) {
   const std::vector<Tensor> g = log_decays(2, 2, n, m, rand);
   for (LinearDirection direction : kLinearDirections)
     for (std::size_t decay = 0; decay < g.size(); ++decay)
       for (LinearNormalize normalize : {LinearNormalize::sum, LinearNormalize::none})
         for (bool rotated : {false, true}) {
-          LinearAttentionForm form{.direction = direction, .normalize = normalize, .eps = 1e-3, .scale = 0.7,
-                                   .log_decay = g[decay], .key_mask = key_mask};
+          LinearAttentionForm form{.direction = direction,
+                                   .normalize = normalize,
+                                   .eps = 1e-3,
+                                   .scale = 0.7,
+                                   .log_decay = g[decay],
+                                   .key_mask = key_mask};
           if (rotated) form.rope = RopeOptions{.offset = 2};
           if (valid(form))
             f(form, str("direction ", static_cast<int>(direction), " decay ", static_cast<int64_t>(decay),

@@ -91,9 +91,12 @@ TEST_CASE("linear_attention: a decay of fewer dims broadcasts in every form, gra
         const std::vector<Tensor> slopes = gradients(linear_attention(s.q, s.k, s.v, full)), own = gradients(y);
         for (std::size_t i = 0; i < own.size(); ++i) CHECK(max_abs_diff(own[i], slopes[i]) < 1e-11);
         if (shape == Shape{3, 5} || shape == Shape{3, 1})
-          CHECK(gradcheck([&](const std::vector<Tensor>& x) {
-            return sum(linear_attention(s.q, s.k, x[0], with(direction, x[1], padded)) * weights);
-          }, {s.v, decay}).ok);
+          CHECK(gradcheck(
+                    [&](const std::vector<Tensor>& x) {
+                      return sum(linear_attention(s.q, s.k, x[0], with(direction, x[1], padded)) * weights);
+                    },
+                    {s.v, decay})
+                    .ok);
       }
   }
 }
@@ -122,7 +125,8 @@ TEST_CASE("linear_attention: what is refused, and by which words", "[linear]") {
     return step(LinearRows(k, values, causal), LinearRows::rows_of(k, k, values, {}), stream);
   };
   next(q, v);
-  CHECK_THROWS_WITH(next(q, o({2, 3, 5, 2})), Contains("linear_attention") && Contains("[2,3,4,6]") && Contains("[2,3,5,2]"));
+  CHECK_THROWS_WITH(next(q, o({2, 3, 5, 2})),
+                    Contains("linear_attention") && Contains("[2,3,4,6]") && Contains("[2,3,5,2]"));
   CHECK_THROWS_WITH(next(o({1, 3, 5, 4}), o({1, 3, 5, 6})), Contains("batch 2") && Contains("[1,5,42]"));
 }
 
@@ -137,5 +141,6 @@ TEST_CASE("linear_attention: a log decay of −∞ forgets all before", "[linear
   }
   LinearAttentionForm masked{.direction = D::causal};
   masked.key_mask = ones({1, 6}, {.dtype = i64});
-  CHECK_THROWS_WITH(linear_attention(s.q, s.k, s.v, masked), Contains("linear_attention") && Contains("key_mask") && Contains("i64"));
+  CHECK_THROWS_WITH(linear_attention(s.q, s.k, s.v, masked),
+                    Contains("linear_attention") && Contains("key_mask") && Contains("i64"));
 }

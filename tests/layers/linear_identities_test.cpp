@@ -38,11 +38,13 @@ TEST_CASE("linear_attention: padding anywhere is as if it were not there", "[lin
   const std::vector<int64_t> kept{0, 2, 3, 6};
   Rand rand(2);
   const LinearSample s(2, 2, 8, 4, 3, rand);
-  const Tensor mask = Tensor::from([&] {
-    std::vector<bool> two(real);
-    two.insert(two.end(), real.begin(), real.end());
-    return two;
-  }(), {2, 8});
+  const Tensor mask = Tensor::from(
+      [&] {
+        std::vector<bool> two(real);
+        two.insert(two.end(), real.begin(), real.end());
+        return two;
+      }(),
+      {2, 8});
   const Tensor hidden = unsqueeze(unsqueeze(!mask, 1), -1);
   auto only_real = [&](const Tensor& t, int64_t dim) {
     std::vector<Tensor> rows;
@@ -101,8 +103,9 @@ TEST_CASE("linear_attention: what forgetting does at its ends", "[linear][identi
   Rand rand(4);
   const LinearSample s(2, 3, 10, 4, 5, rand);
   auto causal = [&](double log_gamma, double eps = 1e-6) {
-    return linear_attention(s.q, s.k, s.v, {.direction = D::causal, .eps = eps,
-                                            .log_decay = full({1, 1, 1}, log_gamma, {f64}), .chunk = 4});
+    return linear_attention(
+        s.q, s.k, s.v,
+        {.direction = D::causal, .eps = eps, .log_decay = full({1, 1, 1}, log_gamma, {f64}), .chunk = 4});
   };
   const Tensor plain = linear_attention(s.q, s.k, s.v, {.direction = D::causal, .chunk = 4});
   check_identity("linear: gamma = 1 is no forgetting", causal(0), plain, 1e-12);
@@ -142,7 +145,8 @@ TEST_CASE("linear_attention: a state can be handed over", "[linear][identity]") 
           Stream halves, all;
           check_identity("linear: state hand-over",
                          linear_attention_streamed(s.q, s.k, s.v, f, {cut, 13 - cut}, halves), want, 1e-12);
-          check_identity("linear: state hand-over", linear_attention_streamed(s.q, s.k, s.v, f, {13}, all), want, 1e-12);
+          check_identity("linear: state hand-over", linear_attention_streamed(s.q, s.k, s.v, f, {13}, all), want,
+                         1e-12);
           CHECK(halves.length() == 13);
           CHECK(halves.numel() == 2 * 2 * 4 * (normalize == LinearNormalize::sum ? 3 + 1 : 3));
           const std::vector<Tensor> got = tensors_of(halves), kept = tensors_of(all);

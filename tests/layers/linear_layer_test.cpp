@@ -18,9 +18,8 @@ TEST_CASE("LinearAttention: defaults, counts and initial values", "[linear]") {
   CHECK(l.options.feature_map.kind == K::elu1);
   CHECK(count(l) == 4 * 64 * 64);
   CHECK_FALSE(l.log_decay().defined());
-  CHECK(count(LinearAttention({.dim = 6, .heads = 2, .head_dim = 5, .value_dim = 7, .qkv_bias = true,
-                               .out_bias = true}, rng)) ==
-        6 * (10 + 10 + 14) + 34 + 14 * 6 + 6);
+  CHECK(count(LinearAttention({.dim = 6, .heads = 2, .head_dim = 5, .value_dim = 7, .qkv_bias = true, .out_bias = true},
+                              rng)) == 6 * (10 + 10 + 14) + 34 + 14 * 6 + 6);
   const LinearAttention favor({.dim = 64, .heads = 4, .feature_map = {.kind = K::favor}}, rng);
   CHECK(*favor.options.feature_map.input_scale == Approx(0.5));  // 16^{−1/4}
   CHECK(*favor.feature_map.options.input_scale == Approx(0.5));
@@ -34,8 +33,9 @@ TEST_CASE("LinearAttention: defaults, counts and initial values", "[linear]") {
     CHECK(state_dict(d).size() == 5);
   }
   // Learned decays next to 1 keep their distance from it.
-  const LinearAttention near({.dim = 2, .heads = 1, .direction = D::causal, .decay = LinearDecay::learned,
-                              .gamma = {1 - 1e-12}, .dtype = f64}, rng);
+  const LinearAttention near(
+      {.dim = 2, .heads = 1, .direction = D::causal, .decay = LinearDecay::learned, .gamma = {1 - 1e-12}, .dtype = f64},
+      rng);
   CHECK(near.log_decay().item() == Approx(-1e-12).epsilon(1e-3));
 }
 

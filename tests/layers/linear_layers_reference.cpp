@@ -76,7 +76,7 @@ Matrix features(const LayerFacts& l, const std::string& prefix, const LayerFacts
 
 /// One head: v_j weighed by Σ_c q_ic k_jc Π α_tc, over the tokens t between j and i, the later end included.
 struct Pairs {
-  Matrix q, k;                    // of the numerator
+  Matrix q, k;                        // of the numerator
   Matrix plain_q = {}, plain_k = {};  // of the denominator
   Matrix v;
   Matrix log_decay = {};  // [n][1] or [n][channels]; empty: none
@@ -145,7 +145,7 @@ Matrix linear_attention(const LayerFacts& l, const LayerSequence& s) {
   const LinearRows r = linear_rows(l, s);
   const std::string &direction = l.text("direction"), &decay = l.text("decay"), &rope = l.text("use_rope");
   const std::size_t group = r.q.size() / r.k.size();
-  const std::vector<double> gamma = decay == "fixed" ? l.reals("gamma")
+  const std::vector<double> gamma = decay == "fixed"     ? l.reals("gamma")
                                     : decay == "learned" ? activated({l.values("gamma_logit")}, "sigmoid")[0]
                                                          : std::vector<double>{};
   const LayerFacts map = l.part("feature_map"), key_map = l.yes("tie_feature_map") ? map : l.part("key_feature_map");
@@ -181,7 +181,9 @@ Matrix retention(const LayerFacts& l, const LayerSequence& s) {
   const std::vector<double> gamma = l.reals("gamma");
   std::vector<Matrix> heads;
   for (std::size_t h = 0, group = r.q.size() / r.k.size(); h < r.q.size(); ++h) {
-    Pairs p{.q = r.q[h], .k = r.k[h / group], .v = r.v[h / group],
+    Pairs p{.q = r.q[h],
+            .k = r.k[h / group],
+            .v = r.v[h / group],
             .log_decay = Matrix(s.x.size(), {std::log(gamma[h])}),
             .scale = 1 / std::sqrt(static_cast<double>(r.q[h][0].size()))};
     if (l.yes("use_rope")) p.q = turned(l, p.q, false), p.k = turned(l, p.k, true);
@@ -202,7 +204,10 @@ Matrix gla(const LayerFacts& l, const LayerSequence& s) {
   std::vector<Matrix> heads;
   for (std::size_t h = 0, group = r.q.size() / r.k.size(); h < r.q.size(); ++h) {
     const double width = static_cast<double>(r.q[h][0].size());
-    const Pairs p{.q = r.q[h], .k = r.k[h / group], .v = r.v[h / group], .log_decay = decays[wide ? h / group : h],
+    const Pairs p{.q = r.q[h],
+                  .k = r.k[h / group],
+                  .v = r.v[h / group],
+                  .log_decay = decays[wide ? h / group : h],
                   .scale = l.real("scale", 1 / std::sqrt(width))};
     heads.push_back(norm_of(l, "norm", l.text("norm"), l.real("norm_eps"), numerators(sums(p, s.real, true, false))));
   }

@@ -23,14 +23,20 @@ namespace {
 
 Gau sample(uint64_t seed) {
   Rng rng(seed);
-  return Gau({.dim = 6, .expansion = 10, .key_dim = 4, .kind = GauKind::softmax, .causal = true,
-              .bias = GauBias::toeplitz, .max_length = 9, .norm = NormKind::rms, .gamma_std = 0.5},
+  return Gau({.dim = 6,
+              .expansion = 10,
+              .key_dim = 4,
+              .kind = GauKind::softmax,
+              .causal = true,
+              .bias = GauBias::toeplitz,
+              .max_length = 9,
+              .norm = NormKind::rms,
+              .gamma_std = 0.5},
              rng);
 }
 
 /// What load_model<Gau> says about the sample's file after `change`.
-template <class F>
-std::string refusal(F change) {
+template <class F> std::string refusal(F change) {
   TempFolder folder;
   const std::string path = folder / "model";
   save(sample(1), path);
@@ -66,9 +72,8 @@ TEST_CASE("load_model: parts, stacks and converted models", "[module]") {
   TempFolder folder;
   const std::string path = folder / "model";
   Rng rng(1);
-  FlashModel a({.layers = 2, .layer = {.dim = 4, .key_dim = 4, .chunk = 2, .causal = true}, .vocabulary = 5,
-                .outputs = 5},
-               rng);
+  FlashModel a(
+      {.layers = 2, .layer = {.dim = 4, .key_dim = 4, .chunk = 2, .causal = true}, .vocabulary = 5, .outputs = 5}, rng);
   to(a, f64);  // the options still say f32
   save(a, path);
   const FlashModel b = load_model<FlashModel>(path);
@@ -195,9 +200,7 @@ TEST_CASE("load_model: a damaged file is an IOError wherever a byte changes", "[
     std::ofstream(path, std::ios::binary) << damaged;
     try {
       load_model<Gau>(path);
-    } catch (const IOError&) {
-      ++refused;
-    }
+    } catch (const IOError&) { ++refused; }
   }
   CHECK(refused > static_cast<int>(header) / 14);  // the rest changes a value into another that fits
 }

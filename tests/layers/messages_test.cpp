@@ -1,4 +1,5 @@
-// What a newcomer reads when a layer, a file or a table does not fit: the name of what was called, what it got, what to do.
+// What a newcomer reads when a layer, a file or a table does not fit: the name of what was called, what it got, what to
+// do.
 #include "support/catch.h"
 #include "support/temp_folder.h"
 
@@ -28,7 +29,8 @@ TEST_CASE("messages: inputs that do not fit a layer", "[messages]") {
   CHECK_THROWS_WITH(gau(ones({1, 5, 16}), {.key_mask = ones({1, 5})}), Contains("gau: key_mask must be bool"));
   CHECK_THROWS_WITH(gau(ones({1, 5, 16}, {f64})), Contains("got x=f64[1,5,16]") && Contains("to(model, dtype)"));
   CHECK_THROWS_WITH(Linear()(ones({2, 3})), Contains("linear: weight is undefined"));
-  CHECK_THROWS_WITH(sample_tokens(full({1, 5}, std::nan("")), {}, rng), Contains("sample_tokens: row 0 of the logits has a NaN"));
+  CHECK_THROWS_WITH(sample_tokens(full({1, 5}, std::nan("")), {}, rng),
+                    Contains("sample_tokens: row 0 of the logits has a NaN"));
   CHECK_THROWS_WITH(sample_tokens(ones({1, 5}), {.temperature = -1}, rng), Contains("sample_tokens: temperature"));
 }
 
@@ -62,7 +64,8 @@ TEST_CASE("messages: files of another size, or of another kind", "[messages]") {
   CHECK_THROWS_WITH(load_checkpoint(large, run, of_large, rng), size && Contains("load_checkpoint: '" + run));
   CHECK_THROWS_WITH(load_state(large, {{"weight", ones({3, 4})}}), size && Contains("load_state: "));
   CHECK_THROWS_WITH(load(small, text), Contains(text) && Contains("is it a safetensors file?"));
-  CHECK_THROWS_WITH(load_checkpoint(small, weights, of_small, rng), Contains(weights) && Contains("load() reads weights"));
+  CHECK_THROWS_WITH(load_checkpoint(small, weights, of_small, rng),
+                    Contains(weights) && Contains("load() reads weights"));
 }
 
 TEST_CASE("messages: a table without the column", "[messages]") {

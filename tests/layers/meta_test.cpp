@@ -8,8 +8,7 @@ using namespace sluice;
 namespace {
 
 /// Forward and backward of a layer at batch 1 and n tokens; checks every shape and that nothing was stored.
-template <class Layer>
-Work check_layer(Layer layer, int64_t n, int64_t dim) {
+template <class Layer> Work check_layer(Layer layer, int64_t n, int64_t dim) {
   to(layer, meta);
   reset_peak_memory();
   const int64_t before = memory_stats().peak;
@@ -50,7 +49,8 @@ TEST_CASE("meta: layers on a million tokens", "[layers][meta]") {
   }
   SECTION("Flash") { check_layer(Flash({.dim = d, .key_dim = 16, .chunk = 256, .causal = true}, rng), n, d); }
   SECTION("MultiHeadAttention") {
-    const Work w = check_layer(MultiHeadAttention({.heads = {.dim = d, .heads = 4, .kv_heads = 2, .causal = true}, .window = 512}, rng), n, d);
+    const Work w = check_layer(
+        MultiHeadAttention({.heads = {.dim = d, .heads = 4, .kv_heads = 2, .causal = true}, .window = 512}, rng), n, d);
     CHECK(w.attention_elements == 4 * n * 512);
   }
   SECTION("LinearAttention") { check_layer(LinearAttention({.dim = d, .heads = 4}, rng), n, d); }

@@ -101,7 +101,8 @@ TEST_CASE("models: an average moves by 1 - decay, buffers are copied", "[models]
     const Doubles got = values(average)[i];
     for (std::size_t j = 0; j < got.size(); ++j) {
       if (names[i].name == "table") CHECK(got[j] == 5);
-      else CHECK(got[j] == Approx(start[i][j] + 8 * (1 - 0.75 * 0.75)).epsilon(1e-14));  // `tied`, too, moved once a step
+      else
+        CHECK(got[j] == Approx(start[i][j] + 8 * (1 - 0.75 * 0.75)).epsilon(1e-14));  // `tied`, too, moved once a step
     }
   }
   CHECK(average.in.weight.requires_grad());

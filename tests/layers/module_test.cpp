@@ -81,8 +81,7 @@ struct Forgetful : Linear {
 };
 
 /// The memory that a module keeps is that of its state, and no more.
-template <class Make>
-bool all_listed(Make make) {
+template <class Make> bool all_listed(Make make) {
   const int64_t before = memory_stats().live;
   auto m = make();
   const int64_t kept = memory_stats().live - before;
@@ -91,8 +90,7 @@ bool all_listed(Make make) {
   return kept > 0 && kept == memory_stats().live - before - kept;
 }
 
-template <class Named>
-Names names_of(const Named& list) {
+template <class Named> Names names_of(const Named& list) {
   Names out;
   for (const auto& p : list) out.push_back(p.name);
   return out;
@@ -112,8 +110,8 @@ bool equals(const Model& m, const std::map<std::string, Tensor>& s) {
 
 TEST_CASE("module: parameters and state have dotted names in visiting order", "[module]") {
   Model m(1);
-  CHECK(names_of(parameters(m)) == Names{"in.weight", "in.bias", "blocks.0.weight", "blocks.1.weight",
-                                         "blocks.1.extra.weight", "scales.0"});
+  CHECK(names_of(parameters(m)) ==
+        Names{"in.weight", "in.bias", "blocks.0.weight", "blocks.1.weight", "blocks.1.extra.weight", "scales.0"});
   CHECK(names_of(state_dict(m)) == Names{"in.weight", "in.bias", "blocks.0.weight", "blocks.1.weight",
                                          "blocks.1.extra.weight", "scales.0", "scales.1", "table"});
   CHECK(count(m) == 6 + 2 + 2 + 2 + 10 + 4);
@@ -218,8 +216,9 @@ TEST_CASE("module: load reads a part of a file, and what there is of it without 
   save_safetensors(path, {file, {}});
   Model m(2);
   const auto before = copy_of(m);
-  CHECK_THROWS_WITH(load(m, path), Contains("\"blocks.0.weight\" is missing — did you mean \"body.blocks.0.weight\"?") &&
-                                       Contains("\"body.table\" is not part of the model — did you mean \"table\"?"));
+  CHECK_THROWS_WITH(load(m, path),
+                    Contains("\"blocks.0.weight\" is missing — did you mean \"body.blocks.0.weight\"?") &&
+                        Contains("\"body.table\" is not part of the model — did you mean \"table\"?"));
   CHECK(equals(m, before));
   load(m, path, {.prefix = "body."});
   CHECK(equals(m, copy_of(Model(1))));
@@ -331,8 +330,8 @@ TEST_CASE("module: the summary lists every module with its tensors", "[module]")
   INFO(text);
   for (auto& p : detail::members(m).parts)
     if (!p.name.empty()) CHECK_THAT(text, Contains("\n" + p.name + " "));
-  for (std::string part : {"(model)", "Model", "Inner", "Linear", "weight[3,2]", "bias[2]", "blocks.1.extra", "weight[2,5]",
-                           "scales.0[4]", "table[3]"})
+  for (std::string part : {"(model)", "Model", "Inner", "Linear", "weight[3,2]", "bias[2]", "blocks.1.extra",
+                           "weight[2,5]", "scales.0[4]", "table[3]"})
     CHECK_THAT(text, Contains(part));
   CHECK_THAT(text, Contains(std::to_string(count(m))));
   CHECK_THAT(summary(m.blocks[1]), Contains("(model)") && Contains("extra"));

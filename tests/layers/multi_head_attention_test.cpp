@@ -81,7 +81,8 @@ TEST_CASE("multi_head_attention: number of parameters, defaults and initial valu
   o.gates = {{.position = GatePosition::g2}, {.position = GatePosition::g1}};
   // Wq, Wo 6·6 each, Wk, Wv 4·6 each; a gate's map reads what it gates: 4·6 of V, 6·6 of the output.
   CHECK(count(MultiHeadAttention(o, rng)) == 2 * 36 + 2 * 24 + 24 + 36);
-  const MultiHeadAttention coarse({.heads = {.dim = 6}, .norm = NormKind::rms, .norm_eps = 0.25, .sandwich_norm = true}, rng);
+  const MultiHeadAttention coarse({.heads = {.dim = 6}, .norm = NormKind::rms, .norm_eps = 0.25, .sandwich_norm = true},
+                                  rng);
   CHECK(coarse.norm.options.eps == 0.25);
   CHECK(coarse.sandwich.options.eps == 0.25);
 
@@ -128,10 +129,10 @@ TEST_CASE("multi_head_attention: what is refused, and by which words", "[attenti
   };
   using O = MultiHeadAttentionOptions;
   CHECK_THROWS_WITH(make([](O& o) { o.heads.heads = 3; }), Contains("heads=3") && Contains("dim=8"));
-  CHECK_THROWS_WITH(make([](O& o) { o.heads.heads = 4, o.heads.kv_heads = 3; }), Contains("kv_heads=3") &&
-                    Contains("heads=4"));
-  CHECK_THROWS_WITH(make([](O& o) { o.heads.use_rope = true, o.heads.head_dim = 3; }), Contains("RoPE") &&
-                    Contains("head_dim=3"));
+  CHECK_THROWS_WITH(make([](O& o) { o.heads.heads = 4, o.heads.kv_heads = 3; }),
+                    Contains("kv_heads=3") && Contains("heads=4"));
+  CHECK_THROWS_WITH(make([](O& o) { o.heads.use_rope = true, o.heads.head_dim = 3; }),
+                    Contains("RoPE") && Contains("head_dim=3"));
   CHECK_THROWS_WITH(make([](O& o) { o.heads.use_rope = true, o.heads.rope.rot_dim = 6; }), Contains("rot_dim"));
   CHECK_THROWS_WITH(make([](O& o) { o.heads.project_out = false, o.gates = {{.position = GatePosition::g5}}; }),
                     Contains("project_out") && Contains("G5"));
@@ -160,7 +161,7 @@ TEST_CASE("multi_head_attention: what is refused, and by which words", "[attenti
     CHECK_THROWS_WITH(make(crossed), Contains("cross attention"));
   }
 
-  const MultiHeadAttention a = make([](O&) {}), cross = make([](O& o) { o.heads.context_dim = 4; });
+  const MultiHeadAttention a = make([](O&) {}), cross = make([](O&o) { o.heads.context_dim = 4; });
   CHECK_THROWS_WITH(a(ones({2, 3, 8}), {.context = ones({2, 3, 4})}), Contains("has read context"));
   CHECK_THROWS_WITH(a(ones({2, 3, 8}), {.mask = ones({3, 4}) > 0.0}), Contains("[3,4]"));
   CHECK_THROWS_WITH(cross(ones({2, 3, 8}), {.context = ones({2, 5, 4}), .segments = zeros({2, 3}, {i64})}),

@@ -59,10 +59,8 @@ const bool registered[] = {
     register_reference("linear", [](const LayerFacts& l, const LayerSequence& s) { return dense(l, s.x); }),
     register_reference("embedding", embedding),
     register_reference("mlp", mlp),
-    register_reference("glu",
-                       [](const LayerFacts& l, const LayerSequence& s) {
-                         return glu_reference(l, l.text("kind"), s.x);
-                       }),
+    register_reference(
+        "glu", [](const LayerFacts& l, const LayerSequence& s) { return glu_reference(l, l.text("kind"), s.x); }),
     register_reference("norm", norm),
     register_reference("short_convolution",
                        [](const LayerFacts& l, const LayerSequence& s) {

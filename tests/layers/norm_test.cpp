@@ -19,7 +19,8 @@ using Doubles = std::vector<double>;
 
 namespace {
 
-constexpr NormKind kKinds[] = {NormKind::none, NormKind::layer, NormKind::rms, NormKind::rms_plain, NormKind::scale, NormKind::scale_l2};
+constexpr NormKind kKinds[] = {NormKind::none,      NormKind::layer, NormKind::rms,
+                               NormKind::rms_plain, NormKind::scale, NormKind::scale_l2};
 
 Tensor random(const Shape& shape, uint64_t seed, double scale = 1) {
   Rng rng(seed);

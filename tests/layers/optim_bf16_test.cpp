@@ -135,15 +135,14 @@ struct Model {
   Norm norm;
   Linear head;
 
-  static GauOptions gau(DType dtype) {
-    return {.dim = 32, .key_dim = 32, .causal = true, .dtype = dtype};
-  }
+  static GauOptions gau(DType dtype) { return {.dim = 32, .key_dim = 32, .causal = true, .dtype = dtype}; }
   Model(Rng& rng, DType dtype)
       : embedding({.count = 12, .dim = 32, .dtype = dtype}, rng), first(gau(dtype), rng), second(gau(dtype), rng),
         norm({.dim = 32, .dtype = dtype}), head({.in = 32, .out = 12, .dtype = dtype}, rng) {}
   Tensor operator()(const Tensor& tokens) const { return head(norm(second(first(embedding(tokens))))); }
   static void visit(auto& self, auto&& f) {
-    f("embedding", self.embedding), f("first", self.first), f("second", self.second), f("norm", self.norm), f("head", self.head);
+    f("embedding", self.embedding), f("first", self.first), f("second", self.second), f("norm", self.norm),
+        f("head", self.head);
   }
 };
 

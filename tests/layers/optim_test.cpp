@@ -23,8 +23,7 @@ using Made = std::unique_ptr<Optimizer>;
 using Make = std::function<Made(std::vector<NamedTensor>)>;
 constexpr int kSteps = 20;
 
-template <class O, class Options>
-Make maker(Options o) {
+template <class O, class Options> Make maker(Options o) {
   return [o](std::vector<NamedTensor> p) { return std::make_unique<O>(std::move(p), o); };
 }
 
@@ -113,16 +112,17 @@ TEST_CASE("optim: adam and adamw equal their definition", "[optim]") {
   CAPTURE(decay, decoupled, all);
   AdamOptions options{.lr = 0.02, .beta1 = 0.8, .beta2 = 0.95, .weight_decay = decay, .decoupled = decoupled};
   if (all) options.decay = {};
-  agrees(maker<Adam>(options), [=](int t, double lr, bool matrix, Doubles& w, const Doubles& g, Doubles& m, Doubles& v) {
-    const double wd = matrix || all ? decay : 0;
-    for (std::size_t i = 0; i < w.size(); ++i) {
-      const double d = decoupled ? g[i] : g[i] + wd * w[i];
-      m[i] = 0.8 * m[i] + 0.2 * d;
-      v[i] = 0.95 * v[i] + 0.05 * d * d;
-      const double m_hat = m[i] / (1 - std::pow(0.8, t)), v_hat = v[i] / (1 - std::pow(0.95, t));
-      w[i] = w[i] - lr * m_hat / (std::sqrt(v_hat) + 1e-8) - (decoupled ? lr * wd * w[i] : 0);
-    }
-  });
+  agrees(maker<Adam>(options),
+         [=](int t, double lr, bool matrix, Doubles& w, const Doubles& g, Doubles& m, Doubles& v) {
+           const double wd = matrix || all ? decay : 0;
+           for (std::size_t i = 0; i < w.size(); ++i) {
+             const double d = decoupled ? g[i] : g[i] + wd * w[i];
+             m[i] = 0.8 * m[i] + 0.2 * d;
+             v[i] = 0.95 * v[i] + 0.05 * d * d;
+             const double m_hat = m[i] / (1 - std::pow(0.8, t)), v_hat = v[i] / (1 - std::pow(0.95, t));
+             w[i] = w[i] - lr * m_hat / (std::sqrt(v_hat) + 1e-8) - (decoupled ? lr * wd * w[i] : 0);
+           }
+         });
 }
 
 TEST_CASE("optim: lamb equals its definition", "[optim]") {
@@ -131,19 +131,20 @@ TEST_CASE("optim: lamb equals its definition", "[optim]") {
   CAPTURE(decay, correct, adapt_all);
   LambOptions options{.lr = 0.02, .beta1 = 0.8, .beta2 = 0.95, .weight_decay = decay, .bias_correction = correct};
   if (!adapt_all) options.adapt = is_matrix;
-  agrees(maker<Lamb>(options), [=](int t, double lr, bool matrix, Doubles& w, const Doubles& g, Doubles& m, Doubles& v) {
-    const double cm = correct ? 1 - std::pow(0.8, t) : 1, cv = correct ? 1 - std::pow(0.95, t) : 1;
-    Doubles u(w.size());
-    double ww = 0, uu = 0;
-    for (std::size_t i = 0; i < w.size(); ++i) {
-      m[i] = 0.8 * m[i] + 0.2 * g[i];
-      v[i] = 0.95 * v[i] + 0.05 * g[i] * g[i];
-      u[i] = m[i] / cm / (std::sqrt(v[i] / cv) + 1e-6) + (matrix ? decay : 0) * w[i];
-      ww += w[i] * w[i], uu += u[i] * u[i];
-    }
-    const double ratio = matrix || adapt_all ? std::sqrt(ww) / std::sqrt(uu) : 1;
-    for (std::size_t i = 0; i < w.size(); ++i) w[i] -= lr * ratio * u[i];
-  });
+  agrees(maker<Lamb>(options),
+         [=](int t, double lr, bool matrix, Doubles& w, const Doubles& g, Doubles& m, Doubles& v) {
+           const double cm = correct ? 1 - std::pow(0.8, t) : 1, cv = correct ? 1 - std::pow(0.95, t) : 1;
+           Doubles u(w.size());
+           double ww = 0, uu = 0;
+           for (std::size_t i = 0; i < w.size(); ++i) {
+             m[i] = 0.8 * m[i] + 0.2 * g[i];
+             v[i] = 0.95 * v[i] + 0.05 * g[i] * g[i];
+             u[i] = m[i] / cm / (std::sqrt(v[i] / cv) + 1e-6) + (matrix ? decay : 0) * w[i];
+             ww += w[i] * w[i], uu += u[i] * u[i];
+           }
+           const double ratio = matrix || adapt_all ? std::sqrt(ww) / std::sqrt(uu) : 1;
+           for (std::size_t i = 0; i < w.size(); ++i) w[i] -= lr * ratio * u[i];
+         });
 }
 
 TEST_CASE("optim: lamb's ratio is 1 for a tensor of zeros", "[optim]") {
@@ -155,14 +156,16 @@ TEST_CASE("optim: lamb's ratio is 1 for a tensor of zeros", "[optim]") {
 }
 
 TEST_CASE("optim: many parameters step as each by itself, in one call of a kernel", "[optim]") {
-  const Make makers[] = {maker<Sgd>(SgdOptions{.lr = 0.1, .momentum = 0.9}), maker<Adam>(AdamOptions{.lr = 0.1, .weight_decay = 0.1}),
+  const Make makers[] = {maker<Sgd>(SgdOptions{.lr = 0.1, .momentum = 0.9}),
+                         maker<Adam>(AdamOptions{.lr = 0.1, .weight_decay = 0.1}),
                          maker<Lamb>(LambOptions{.lr = 0.1, .weight_decay = 0.1})};
   for (const Make& make : makers)
     for (DType dtype : {f32, f64, bf16}) {
       INFO(name_of(dtype));
       std::vector<NamedTensor> together;
       std::vector<Made> alone;
-      for (int64_t n : {1, 100, 16'383, 3, 16'385, 32'769, 511, 7}) {  // small ones share a task, large ones have several
+      for (int64_t n :
+           {1, 100, 16'383, 3, 16'385, 32'769, 511, 7}) {  // small ones share a task, large ones have several
         const Doubles start = numbers(static_cast<std::size_t>(n), static_cast<double>(n));
         together.push_back({str(n), leaf(start, {n, 1}, dtype)});
         alone.push_back(make({{"x", leaf(start, {n, 1}, dtype)}}));
@@ -176,14 +179,15 @@ TEST_CASE("optim: many parameters step as each by itself, in one call of a kerne
         CHECK(counter.calls() == 1);
         for (const Made& one : alone) one_step(*one, t);
       }
-      for (std::size_t i = 0; i < alone.size(); ++i) CHECK(same_bits(together[i].tensor, alone[i]->parameters()[0].tensor));
+      for (std::size_t i = 0; i < alone.size(); ++i)
+        CHECK(same_bits(together[i].tensor, alone[i]->parameters()[0].tensor));
     }
 }
 
 TEST_CASE("optim: a resumed run continues bit for bit", "[optim]") {
-  const Make make = GENERATE(maker<Sgd>(SgdOptions{.lr = 0.1}), maker<Sgd>(SgdOptions{.lr = 0.1, .momentum = 0.9}),
-                             maker<Adam>(AdamOptions{.weight_decay = 0.1}),
-                             maker<Lamb>(LambOptions{.weight_decay = 0.1}));
+  const Make make =
+      GENERATE(maker<Sgd>(SgdOptions{.lr = 0.1}), maker<Sgd>(SgdOptions{.lr = 0.1, .momentum = 0.9}),
+               maker<Adam>(AdamOptions{.weight_decay = 0.1}), maker<Lamb>(LambOptions{.weight_decay = 0.1}));
   const DType dtype = GENERATE(f32, f64);
   const Made straight = make(weight_and_bias(dtype));
   for (int t = 1; t <= 7; ++t) one_step(*straight, t);
@@ -236,8 +240,7 @@ TEST_CASE("optim: a state that does not fit changes nothing", "[optim]") {
 
 namespace {
 /// An optimiser of two groups is two optimisers, each on its part with its own rate and decay, bit for bit.
-template <class O, class Options>
-void splits_into_groups(Options o) {
+template <class O, class Options> void splits_into_groups(Options o) {
   auto parts = [](std::size_t k) { return std::vector<NamedTensor>{weight_and_bias()[k]}; };
   o.weight_decay = 0.1, o.decay = {};
   Options together = o, weight_only = o, bias_only = o;
@@ -248,7 +251,8 @@ void splits_into_groups(Options o) {
   for (int t = 1; t <= 5; ++t) {
     const double lr = o.lr * (1 + t);
     both.set_lr(lr), weight.set_lr(3 * lr), bias.set_lr(0.25 * lr);
-    for (Optimizer* each : {static_cast<Optimizer*>(&both), static_cast<Optimizer*>(&weight), static_cast<Optimizer*>(&bias)})
+    for (Optimizer* each :
+         {static_cast<Optimizer*>(&both), static_cast<Optimizer*>(&weight), static_cast<Optimizer*>(&bias)})
       one_step(*each, t);
   }
   CHECK(same_bits(both.parameters()[0].tensor, weight.parameters()[0].tensor));

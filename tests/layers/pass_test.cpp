@@ -40,7 +40,10 @@ std::vector<Field> fields_of(const LayerSample& s, const LayerInputs& in) {
           {"context_segments", r.segments && s.cross(), set(&LayerInputs::context_segments, ids)},
           {"mask", r.scores, set(&LayerInputs::mask, yes({kTokens, kTokens}))},
           {"bias", r.scores, set(&LayerInputs::bias, zeros({kTokens, kTokens}, {f64, test_device()}))},
-          {"blocks", r.scores, [=](LayerInputs& to) { to.blocks = yes({1, 1}), to.block = kTokens; }},
+          {"blocks", r.scores,
+           [=](LayerInputs& to) {
+             to.blocks = yes({1, 1}), to.block = kTokens;
+           }},
           {"positions", r.positions && !s.cross(), [](LayerInputs& to) { to.positions = {1}; }}};
 }
 
@@ -122,12 +125,13 @@ TEST_CASE("pass: a stream refuses what nothing reads, and stays as it was", "[pa
       INFO(name);
       const Tensor yes = ones({2, piece.dim(1)}) > 0.0;
       const std::string field = name;
-      CHECK_THROWS_WITH(step(model, piece, stream, {.key_mask = field == "key_mask" ? yes : Tensor(),
-                                                    .segments = field == "segments" ? yes : Tensor(),
-                                                    .mask = field == "mask" ? yes : Tensor(),
-                                                    .bias = field == "bias" ? yes : Tensor(),
-                                                    .blocks = field == "blocks" ? yes : Tensor(),
-                                                    .positions = std::vector<int64_t>(field == "positions" ? 1 : 0)}),
+      CHECK_THROWS_WITH(step(model, piece, stream,
+                             {.key_mask = field == "key_mask" ? yes : Tensor(),
+                              .segments = field == "segments" ? yes : Tensor(),
+                              .mask = field == "mask" ? yes : Tensor(),
+                              .bias = field == "bias" ? yes : Tensor(),
+                              .blocks = field == "blocks" ? yes : Tensor(),
+                              .positions = std::vector<int64_t>(field == "positions" ? 1 : 0)}),
                         Contains(name));
     }
     CHECK((stream.length() == length && stream.numel() == kept));

@@ -23,8 +23,7 @@ using sluice::testing::TempFolder;
 namespace {
 
 /// What `use` writes to the stream it is given.
-template <class F>
-std::string written(F&& use) {
+template <class F> std::string written(F&& use) {
   std::FILE* file = std::tmpfile();
   REQUIRE(file);
   use(file);
@@ -36,8 +35,7 @@ std::string written(F&& use) {
 }
 
 /// What `use` writes to a terminal of so many columns; 0: one that does not say how many.
-template <class F>
-std::string shown(unsigned short columns, F&& use) {
+template <class F> std::string shown(unsigned short columns, F&& use) {
   const int screen = ::posix_openpt(O_RDWR | O_NOCTTY);
   REQUIRE((screen >= 0 && ::grantpt(screen) == 0 && ::unlockpt(screen) == 0));
   std::FILE* out = std::fopen(::ptsname(screen), "w");
@@ -111,7 +109,8 @@ TEST_CASE("progress: lines of a log", "[progress]") {
     progress.finish();
     progress.update(4, {{"loss", 1}});
   });
-  CHECK_THAT(text, Contains(" 25% step 1/4  loss 2.718  lr 3.0e-04  tok/s 12.3k  ") && Contains(" MiB (peak ") && Contains("\nhalf\n"));
+  CHECK_THAT(text, Contains(" 25% step 1/4  loss 2.718  lr 3.0e-04  tok/s 12.3k  ") && Contains(" MiB (peak ") &&
+                       Contains("\nhalf\n"));
   CHECK_THAT(text, Contains(" 75% step 3/4  loss 1.250  percent 97.53  zero 0.0000  "));
   CHECK_THAT(text, !Contains("step 2/4") && !Contains("step 4/4") && !Contains("\r"));
   CHECK(written([](std::FILE* out) { Progress({.steps = 4, .out = out}); }).empty());
@@ -200,7 +199,8 @@ TEST_CASE("csv_log: rows, resume, what is refused", "[progress]") {
 TEST_CASE("write_svg_curve: a whole picture, whatever the numbers and names", "[progress]") {
   TempFolder folder;
   const std::string path = folder / "curve.svg";
-  const auto svg = [&](const CurveOptions& options, const std::vector<Series>& series, const std::vector<ReferenceLine>& lines = {}) {
+  const auto svg = [&](const CurveOptions& options, const std::vector<Series>& series,
+                       const std::vector<ReferenceLine>& lines = {}) {
     write_svg_curve(path, options, series, lines);
     const std::string text = read_file(path);
     CHECK_THAT(text, StartsWith("<svg ") && EndsWith("</svg>\n") && !Contains("nan") && !Contains("inf"));

@@ -1,6 +1,6 @@
-// Layers as published, by options: weights, inputs, outputs and gradients of other packages, in f64 (numbers only). A file of
-// tests/golden/published says in its metadata of each case what it is, which layer of the table it is, and with which options;
-// of the package fla the layers, around its reference functions in place of its Triton kernels.
+// Layers as published, by options: weights, inputs, outputs and gradients of other packages, in f64 (numbers only). A
+// file of tests/golden/published says in its metadata of each case what it is, which layer of the table it is, and with
+// which options; of the package fla the layers, around its reference functions in place of its Triton kernels.
 #include "support/approx.h"
 #include "support/catch.h"
 #include "support/folders.h"

@@ -93,8 +93,8 @@ TEST_CASE("load_pytorch: tensors of dtypes that nothing here has are in nobody's
   const std::string header = R"({"weight":{"dtype":"F16","shape":[1,1],"data_offsets":[0,2]},)"
                              R"("masked_bias":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})";
   const uint64_t size = header.size();
-  std::ofstream(folder / "m", std::ios::binary) << std::string(reinterpret_cast<const char*>(&size), 8) << header
-                                                << std::string("\x00\xc0\x01\x02", 4);
+  std::ofstream(folder / "m", std::ios::binary)
+      << std::string(reinterpret_cast<const char*>(&size), 8) << header << std::string("\x00\xc0\x01\x02", 4);
   CHECK_THROWS_WITH(load_pytorch(m, folder / "m"), Contains("unexpected: \"masked_bias\""));
   load_pytorch(m, folder / "m", {}, {.ignore = {"masked_bias"}});
   CHECK(m.weight.item() == -2);
@@ -127,12 +127,12 @@ TEST_CASE("load_pytorch: sharded checkpoints by their index", "[pytorch]") {
   load_pytorch(m, index);
   CHECK(same_bits(m.bias.detach(), to(b, f32)));
   CHECK(m.weight.to_vector() == std::vector<float>{1, 4, 2, 5, 3, 6});
-  for (auto [text, why] : {std::pair(R"({})", "weight_map"), std::pair("{", "index"),
-                           std::pair(R"({"weight_map": {"w": 1}})", "index"),
-                           std::pair(R"({"weight_map": {"w": "../a-1.safetensors"}})", "same folder"),
-                           std::pair(R"({"weight_map": {"w": "model.safetensors.index.json"}})", "same folder"),
-                           std::pair(R"({"weight_map": {"w": "a-1.safetensors\u0000.safetensors"}})", "a NUL"),
-                           std::pair(R"({"weight_map": {"w": "a-3.safetensors"}})", "a-3")}) {
+  for (auto [text, why] :
+       {std::pair(R"({})", "weight_map"), std::pair("{", "index"), std::pair(R"({"weight_map": {"w": 1}})", "index"),
+        std::pair(R"({"weight_map": {"w": "../a-1.safetensors"}})", "same folder"),
+        std::pair(R"({"weight_map": {"w": "model.safetensors.index.json"}})", "same folder"),
+        std::pair(R"({"weight_map": {"w": "a-1.safetensors\u0000.safetensors"}})", "a NUL"),
+        std::pair(R"({"weight_map": {"w": "a-3.safetensors"}})", "a-3")}) {
     write(text);
     CHECK_THROWS_WITH(load_pytorch(m, index), Contains(why));
   }

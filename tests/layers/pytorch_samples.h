@@ -22,8 +22,7 @@ inline Tensor counted(const Shape& shape, double first, DType dtype = f64) {
 }
 
 /// Every value of a model's state, to see that nothing changed.
-template <class M>
-std::vector<Tensor> values(const M& m) {
+template <class M> std::vector<Tensor> values(const M& m) {
   std::vector<Tensor> out;
   for (const NamedTensor& t : state_dict(m)) out.push_back(clone(t.tensor.detach()));
   return out;
@@ -32,8 +31,7 @@ inline bool equal(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_bits);
 }
 /// Fills a model with values that no initialisation has.
-template <class M>
-void fill(const M& m, uint64_t seed) {
+template <class M> void fill(const M& m, uint64_t seed) {
   Rng rng(seed);
   NoGrad guard;
   for (NamedTensor t : state_dict(m))
@@ -57,8 +55,7 @@ std::string refusal(const M& m, const std::map<std::string, Tensor>& tensors, co
 }
 
 /// Writes m by these rules and reads the file into `other`.
-template <class M>
-bool comes_back(const M& m, const M& other, const PyTorchRules& rules = {}) {
+template <class M> bool comes_back(const M& m, const M& other, const PyTorchRules& rules = {}) {
   TempFolder folder;
   fill(m, 1), fill(other, 2);
   REQUIRE_FALSE(equal(values(m), values(other)));

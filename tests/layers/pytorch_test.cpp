@@ -73,8 +73,10 @@ TEST_CASE("load_pytorch: tables, numbers, buffers and tied tensors stay as they 
   Rng rng(1);
   Mixed m;
   m.embedding = Embedding({3, 3}, rng);
-  std::map<std::string, Tensor> file{{"number", counted({}, 5)}, {"table", arange(4, 7, 1, {i64})},
-                                     {"in", counted({2, 3}, 1)}, {"embedding.weight", counted({3, 3}, 20)}};
+  std::map<std::string, Tensor> file{{"number", counted({}, 5)},
+                                     {"table", arange(4, 7, 1, {i64})},
+                                     {"in", counted({2, 3}, 1)},
+                                     {"embedding.weight", counted({3, 3}, 20)}};
   REQUIRE(refusal(m, file).empty());  // `out` is `in`
   CHECK(m.number.item() == 5);
   CHECK(m.table.to_vector<int64_t>() == std::vector<int64_t>{4, 5, 6});
@@ -116,8 +118,8 @@ TEST_CASE("load_pytorch: all float dtypes, into all", "[pytorch]") {
   Rng rng(1);
   const Tensor third = to(counted({4, 3}, 1) / 3.0, f64);
   for (DType dtype : {f32, f64, bf16})
-    for (auto [name, error] : {std::pair("f16", 0x1p-11), std::pair("bf16", 0x1p-8), std::pair("f32", 0x1p-24),
-                               std::pair("f64", 0.0)}) {
+    for (auto [name, error] :
+         {std::pair("f16", 0x1p-11), std::pair("bf16", 0x1p-8), std::pair("f32", 0x1p-24), std::pair("f64", 0.0)}) {
       INFO(name << " into " << str(dtype));
       const Linear m({3, 4, false, {}, dtype}, rng);
       load_pytorch(m, golden + "dtypes.safetensors", {}, {.prefix = str(name, ".")});
@@ -183,10 +185,10 @@ TEST_CASE("load_pytorch: one tensor of the model from several of the file", "[py
   const GauOptions options{.dim = 4, .expansion = 3, .key_dim = 2, .norm = NormKind::none};
   const Gau m(options, rng);
   constexpr int64_t single = PyTorchPiece::single;
-  const PyTorchRules rules{{"^in\\.", "", {.pieces = {{"hidden.", 3, 1}, {"hidden.", 3, 0}, {"qk.", 2}}}},
-                           {"^gamma", "",
-                            {.layout = PyTorchLayout::as_is, .pieces = {{"q_scale", single}, {"k_scale", 0}}}},
-                           {"^beta", ""}};
+  const PyTorchRules rules{
+      {"^in\\.", "", {.pieces = {{"hidden.", 3, 1}, {"hidden.", 3, 0}, {"qk.", 2}}}},
+      {"^gamma", "", {.layout = PyTorchLayout::as_is, .pieces = {{"q_scale", single}, {"k_scale", 0}}}},
+      {"^beta", ""}};
   std::map<std::string, Tensor> file{{"hidden.weight", counted({6, 4}, 0)}, {"hidden.bias", counted({6}, 100)},
                                      {"qk.weight", counted({2, 4}, 200)},   {"qk.bias", counted({2}, 300)},
                                      {"q_scale", counted({2}, 400)},        {"k_scale", counted({1, 2}, 500)},
@@ -243,7 +245,8 @@ TEST_CASE("load_pytorch: depthwise convolutions", "[pytorch]") {
   const PyTorchRules rules{{"w", "conv.w", {.layout = PyTorchLayout::depthwise}}};
   REQUIRE(refusal(other, {{"conv.w", counted({3, 1, 3}, 1)}}, rules).empty());
   CHECK(same_bits(contiguous(transpose(other.w.detach(), 0, 1)), counted({3, 3}, 1, f32)));
-  CHECK_THAT(refusal(Mixed{}, {}, {{"table", "table", {.layout = PyTorchLayout::depthwise}}}), Contains("is of matrices"));
+  CHECK_THAT(refusal(Mixed{}, {}, {{"table", "table", {.layout = PyTorchLayout::depthwise}}}),
+             Contains("is of matrices"));
 }
 
 TEST_CASE("load_pytorch: norms that store w − 1", "[pytorch]") {
@@ -269,8 +272,8 @@ TEST_CASE("load_pytorch: attention of torch, GPT-2, GPT-NeoX and Bloom computes 
   const MultiHeadAttention gpt2 = attention({.dim = 8, .causal = true});
   rules.clear();
   for (int part = 0; part < 3; ++part) {
-    rules.push_back({str("^", "qkv"[part], "\\.weight"), "c_attn.weight",
-                     {.part = part, .layout = PyTorchLayout::as_is}});
+    rules.push_back(
+        {str("^", "qkv"[part], "\\.weight"), "c_attn.weight", {.part = part, .layout = PyTorchLayout::as_is}});
     rules.push_back({str("^", "qkv"[part], "\\.bias"), "c_attn.bias", {.part = part}});
   }
   rules.push_back({"^out\\.weight", "c_proj.weight", {.layout = PyTorchLayout::as_is}});
@@ -296,8 +299,8 @@ TEST_CASE("load_pytorch: blocks of torch and Qwen3 compute what they compute", "
   Rng rng(1);
   const MlpOptions mlp{.dim = 8, .hidden = 12, .activation = Act::gelu, .init = {}, .dtype = f64};
   const TransformerBlock encoder(attention({.dim = 8}), Mlp(mlp, rng), {.placement = NormPlacement::post});
-  PyTorchRules rules{{"attention_norm", "norm1"},  {"feed_norm", "norm2"},      {"attention\\.", "self_attn."},
-                     {"feed\\.in", "linear1"},     {"feed\\.out", "linear2"},   {"self_attn\\.out", "self_attn.out_proj"}};
+  PyTorchRules rules{{"attention_norm", "norm1"}, {"feed_norm", "norm2"},    {"attention\\.", "self_attn."},
+                     {"feed\\.in", "linear1"},    {"feed\\.out", "linear2"}, {"self_attn\\.out", "self_attn.out_proj"}};
   for (int part = 0; part < 3; ++part)
     rules.push_back({str("self_attn\\.", "qkv"[part], "\\."), "self_attn.in_proj_", {.part = part}});
   load_pytorch(encoder, golden + "blocks.safetensors", rules, {.prefix = "encoder.", .ignore = numbers});
@@ -340,8 +343,7 @@ TEST_CASE("save_pytorch: what it writes reads back, bit for bit", "[pytorch]") {
   PyTorchRules rules = fused("^", "c_attn.", {});
   for (PyTorchRule& r : rules) r.stored.layout = PyTorchLayout::as_is;
   both([&] { return MultiHeadAttention(qwen_attention_options(6, 2, 1, 4), rng); },
-       {{"^q\\.", "q_proj.", {.part = 0, .groups = 2}},
-        {"gates\\.0\\.map\\.", "q_proj.", {.part = 1, .groups = 2}}});
+       {{"^q\\.", "q_proj.", {.part = 0, .groups = 2}}, {"gates\\.0\\.map\\.", "q_proj.", {.part = 1, .groups = 2}}});
   both([&] { return MultiHeadAttention({.heads = {.dim = 6, .heads = 2}}, rng); }, rules);
 
   TempFolder folder;

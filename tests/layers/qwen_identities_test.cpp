@@ -147,8 +147,7 @@ TEST_CASE("qwen: QK-norm cancels a headwise gate before it", "[attention][gates]
       a.q_norm.options.eps = a.k_norm.options.eps = eps;
       if (eps == 0)
         check_identity("Qwen: QK-norm cancels a headwise G3/G4 gate", a(tokens()), ungated(a)(tokens()), 1e-12);
-      else
-        CHECK(max_abs_diff(a(tokens()), ungated(a)(tokens())) < 1e-4);
+      else CHECK(max_abs_diff(a(tokens()), ungated(a)(tokens())) < 1e-4);
       a.gates[0].options.after_qk_norm = true;
       CHECK(max_abs_diff(a(tokens()), ungated(a)(tokens())) > 1e-3);
       g.granularity = GateGranularity::elementwise;
@@ -240,8 +239,8 @@ TEST_CASE("qwen: both packings of q_proj, against the released views", "[attenti
 TEST_CASE("qwen: a layer from a packed checkpoint", "[attention][gates]") {
   for (GateGranularity g : kGranularities) {
     const MultiHeadAttention a = layer({{.granularity = g}});
-    const Tensor packed = pack_q_proj({a.heads.q.weight, a.gates[0].map.weight}, QProjPacking::per_kv_group, 4, 2, 4,
-                                      g);
+    const Tensor packed =
+        pack_q_proj({a.heads.q.weight, a.gates[0].map.weight}, QProjPacking::per_kv_group, 4, 2, 4, g);
     MultiHeadAttention b = a;
     const QueryAndGate parts = unpack_q_proj(packed, QProjPacking::per_kv_group, 4, 2, 4, g);
     b.heads.q.weight = parts.query, b.gates[0].map.weight = parts.gate;

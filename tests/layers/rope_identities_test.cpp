@@ -123,9 +123,11 @@ TEST_CASE("rope: offsets and explicit positions continue the same rotation", "[r
 }
 
 TEST_CASE("rope: scaled frequencies", "[rope]") {
-  // inv_freq and attention factor of transformers' LlamaConfig with rope_type yarn, factor 4, 2048 positions, 16 channels.
+  // inv_freq and attention factor of transformers' LlamaConfig with rope_type yarn, factor 4, 2048 positions, 16
+  // channels.
   const RopeOptions yarn = yarn_rope({}, 16, 4, 2048);
-  const double want[] = {1, 0.31622776601683794, 0.1, 0.02569350598886808, 0.00625, 0.001383496476323666, 0.00025, 7.905694150420948e-05};
+  const double want[] = {1,       0.31622776601683794,  0.1,     0.02569350598886808,
+                         0.00625, 0.001383496476323666, 0.00025, 7.905694150420948e-05};
   REQUIRE(yarn.frequencies.size() == 8);
   for (std::size_t c = 0; c < 8; ++c) CHECK(yarn.frequencies[c] == Approx(want[c]).epsilon(1e-14));
   CHECK(yarn.factor == Approx(1.138629436111989).epsilon(1e-15));
@@ -147,7 +149,8 @@ TEST_CASE("rope: scaled frequencies", "[rope]") {
   const Tensor x = sample(3, {2, 9, 8});
   RopeOptions linear;  // positions divided by 4
   for (double f : rope_frequencies(8)) linear.frequencies.push_back(f / 4);
-  CHECK(max_abs_diff(narrow(rope(x, linear), 1, 8, 1), rope_at(narrow(x, 1, 8, 1), Tensor::from<int64_t>({2}))) < 1e-15);
+  CHECK(max_abs_diff(narrow(rope(x, linear), 1, 8, 1), rope_at(narrow(x, 1, 8, 1), Tensor::from<int64_t>({2}))) <
+        1e-15);
   RopeOptions given;
   given.frequencies = rope_frequencies(8);
   CHECK(same_bits(rope(x, given), rope(x)));
@@ -164,12 +167,14 @@ TEST_CASE("rope: with xPos scores depend on distances alone, and decay", "[rope]
     o.offset = 0;
     const Tensor s = abs(narrow(matmul(rope(ones_of, o), transpose(rope(ones_of, o.of_keys()), 0, 1)), 0, 59, 1));
     CHECK(max(narrow(s, 1, 0, 10)).item() < 0.1 * s.to_vector<double>()[59]);
-    CHECK(gradgradcheck([&](const std::vector<Tensor>& v) { return rope(v[0] * v[0], o); }, {sample(9, {2, 3, 8}).requires_grad_()}));
+    CHECK(gradgradcheck([&](const std::vector<Tensor>& v) { return rope(v[0] * v[0], o); },
+                        {sample(9, {2, 3, 8}).requires_grad_()}));
   }
 }
 
 TEST_CASE("rope: refusals and empty inputs", "[rope]") {
-  CHECK_THROWS_WITH(rope(zeros({4, 6}), RopeOptions{.frequencies = {1, 2}}), Contains("2 frequencies") && Contains("[4,6]"));
+  CHECK_THROWS_WITH(rope(zeros({4, 6}), RopeOptions{.frequencies = {1, 2}}),
+                    Contains("2 frequencies") && Contains("[4,6]"));
   CHECK_THROWS_AS(rope(zeros({4, 6}), RopeOptions{.frequencies = {1, 2, NAN}}), ValueError);
   CHECK_THROWS_AS(rope(zeros({4, 6}), RopeOptions{.factor = 0}), ValueError);
   CHECK_THROWS_AS(rope(zeros({4, 6}), RopeOptions{.xpos = INFINITY}), ValueError);

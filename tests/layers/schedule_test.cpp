@@ -68,7 +68,7 @@ TEST_CASE("schedule: arguments outside their domain are refused", "[schedule]") 
   CHECK_THROWS_AS(piecewise_schedule({{1, 1}, {1, 2}}), ValueError);
   CHECK_THROWS_AS(piecewise_schedule({{-1, 1}}), ValueError);
   CHECK_THROWS_AS(piecewise_schedule({{0, 1}, {1, -2}}), ValueError);
-  for (const Schedule& s : {constant_schedule(1), warmup_schedule(1, 1), cosine_schedule({.total = 1}),
-                            piecewise_schedule({{0, 1}})})
+  for (const Schedule& s :
+       {constant_schedule(1), warmup_schedule(1, 1), cosine_schedule({.total = 1}), piecewise_schedule({{0, 1}})})
     CHECK_THROWS_AS(s(-1), ValueError);
 }

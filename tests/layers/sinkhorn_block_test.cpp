@@ -25,9 +25,8 @@ TEST_CASE("sinkhorn blocks: shared KV heads are repeated ones, P is doubly stoch
                        sinkhorn_block_attention(x.q, repeated(x.k), repeated(x.v), {.block = 4})) < 1e-14);
     const Tensor at = arange(2 * n), real = logical_and(ne(at, 2.0), lt(at, static_cast<double>(2 * n - 5)));
     const Tensor keys = reshape(real, {2, n});
-    check_ignores_padding(x, keys, [&](const Qkv& y) {
-      return sinkhorn_block_attention(y.q, y.k, y.v, {.block = 4, .keys = keys});
-    });
+    check_ignores_padding(
+        x, keys, [&](const Qkv& y) { return sinkhorn_block_attention(y.q, y.k, y.v, {.block = 4, .keys = keys}); });
     const SinkhornBlockOptions long_run{.block = 4, .sinkhorn = {.iterations = 300}};
     const Tensor p = block_permutation(x.q, x.k, long_run);
     REQUIRE(p.shape() == Shape{2, 4, (n + 3) / 4, (n + 3) / 4});

@@ -83,7 +83,8 @@ TEST_CASE("sinkhorn: the log domain equals the plain one", "[sinkhorn]") {
         for (bool rows_last : {false, true})
           for (double lambda : {0.5, 3.0}) {
             const Tensor a = random_scores(rand, n);
-            const SinkhornOptions o{.lambda = lambda, .iterations = iterations,
+            const SinkhornOptions o{.lambda = lambda,
+                                    .iterations = iterations,
                                     .variant = literal ? SinkhornVariant::literal : SinkhornVariant::correct,
                                     .last = rows_last ? SinkhornLast::rows : SinkhornLast::columns};
             INFO("n=" << n << " T=" << iterations << " literal " << literal << " rows last " << rows_last);
@@ -166,7 +167,8 @@ TEST_CASE("sinkhorn: lambda is an inverse temperature", "[sinkhorn]") {
       if (clear_lead) {  // of a cyclic shift, hidden behind what is added to rows and columns
         const Tensor cyclic = eye(n, -1, {f64});
         a = a * 0.1 + cat({narrow(cyclic, 0, 2, n - 2), narrow(cyclic, 0, 0, 2)}, 0);
-        const Tensor rows = random_tensor({n, 1}, f64, rand, -0.2, 0.2), columns = random_tensor({1, n}, f64, rand, -5, 5);
+        const Tensor rows = random_tensor({n, 1}, f64, rand, -0.2, 0.2),
+                     columns = random_tensor({1, n}, f64, rand, -5, 5);
         a = a + rows + columns;
       }
       // The best assignment, by trying all.
@@ -250,8 +252,8 @@ TEST_CASE("sinkhorn attention: shared KV heads, ranks, errors", "[sinkhorn]") {
   const auto repeated = [](const Tensor& t) { return repeat_interleave(t, 2, 1); };
   for (int64_t top_k : {int64_t{0}, int64_t{2}, n}) {
     const SinkhornAttentionOptions o{.sinkhorn = {.lambda = 1.5, .iterations = 6}, .top_k = top_k};
-    CHECK(max_abs_diff(sinkhorn_attention(x.q, x.k, x.v, o),
-                       sinkhorn_attention(x.q, repeated(x.k), repeated(x.v), o)) < 1e-14);
+    CHECK(max_abs_diff(sinkhorn_attention(x.q, x.k, x.v, o), sinkhorn_attention(x.q, repeated(x.k), repeated(x.v), o)) <
+          1e-14);
     SinkhornAttentionOptions padded = o;
     padded.keys = Tensor::from(std::vector<bool>{1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 0}, {2, n});
     check_ignores_padding(x, padded.keys, [&](const Qkv& y) { return sinkhorn_attention(y.q, y.k, y.v, padded); });

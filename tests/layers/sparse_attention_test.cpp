@@ -301,9 +301,11 @@ TEST_CASE("sparse: global rows with projections of their own", "[sparse]") {
   CHECK(max_abs_diff(global_local_attention(x.q, x.k, x.v, all, rows), stack(want, 2)) < 1e-13);
 
   const Qkv a = random_qkv(rand, 1, 1, 1, 3, 3, 2, 2), b = random_qkv(rand, 1, 1, 1, 1, 3, 2, 2);
-  check_gradients([&](const std::vector<Tensor>& in) {
-    return global_local_attention(in[0], in[1], in[2], {.mask = global_local_mask(0, {1})}, {in[3], in[4], in[5]});
-  }, {a.q, a.k, a.v, b.q, b.k, b.v});
+  check_gradients(
+      [&](const std::vector<Tensor>& in) {
+        return global_local_attention(in[0], in[1], in[2], {.mask = global_local_mask(0, {1})}, {in[3], in[4], in[5]});
+      },
+      {a.q, a.k, a.v, b.q, b.k, b.v});
 
   CHECK_THROWS_WITH(global_local_attention(x.q, x.k, x.v, {.mask = global_local_mask(1, {0, 0})}),
                     Contains("distinct"));

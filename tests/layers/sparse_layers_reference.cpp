@@ -42,8 +42,10 @@ Matrix pair_scores(const LayerFacts& l, const std::string& kind, const std::stri
       }
       f[i][j] = bias[0];
       for (std::size_t c = 0; c < weight.size(); ++c)
-        f[i][j] += weight[c] * activation_reference(from_name<Act>(act), rows[i][c] + cols[j][c] +
-                                                    (static_cast<double>(i) - static_cast<double>(j)) * distance[c]);
+        f[i][j] +=
+            weight[c] * activation_reference(
+                            from_name<Act>(act),
+                            rows[i][c] + cols[j][c] + (static_cast<double>(i) - static_cast<double>(j)) * distance[c]);
     }
   return f;
 }

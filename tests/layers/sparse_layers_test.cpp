@@ -66,9 +66,9 @@ TEST_CASE("sparse layers: parameters, names and errors", "[sparse]") {
       mlp({.heads = {.dim = 8}, .score = PairScoreKind::mlp, .score_width = 3}, rng);
   CHECK(count(low) == 4 * 64 + 2 * 8 * 3 + 1);
   CHECK(count(mlp) == 4 * 64 + (2 * 8 + 1 + 1 + 1) * 3 + 1 + 1);  // [x_i, x_j, i − j] and b → w, and c; τ
-  CHECK(names(mlp) == std::set<std::string>{"q.weight", "k.weight", "v.weight", "out.weight",
-                                            "score.row.weight", "score.row.bias", "score.col.weight", "score.distance",
-                                            "score.weight", "score.bias", "tau"});
+  CHECK(names(mlp) == std::set<std::string>{"q.weight", "k.weight", "v.weight", "out.weight", "score.row.weight",
+                                            "score.row.bias", "score.col.weight", "score.distance", "score.weight",
+                                            "score.bias", "tau"});
   CHECK(count(SinkhornAttention({.heads = {.dim = 8}}, rng)) == 4 * 64);
   CHECK(count(GlobalLocalAttention({.heads = {.dim = 8}, .w = 2}, rng)) == 7 * 64);
   CHECK(count(GlobalLocalAttention({.heads = {.dim = 8}, .w = 2, .separate_global = false}, rng)) == 4 * 64);
@@ -76,8 +76,8 @@ TEST_CASE("sparse layers: parameters, names and errors", "[sparse]") {
   CHECK_THROWS_WITH(TopKAttention({.heads = {.dim = 8, .heads = 3}}, rng),
                     Contains("topk_attention") && Contains("heads=3") && Contains("dim=8"));
   CHECK_THROWS_WITH(TopKAttention({.heads = {.dim = 8, .attention_dropout = 1}}, rng), Contains("attention_dropout=1"));
-  CHECK_THROWS_WITH(SinkhornAttention({.heads = {.dim = 8, .causal = true}}, rng), Contains("causal") &&
-                    Contains("identity"));
+  CHECK_THROWS_WITH(SinkhornAttention({.heads = {.dim = 8, .causal = true}}, rng),
+                    Contains("causal") && Contains("identity"));
   CHECK_THROWS_WITH(SinkhornBlockAttention({.heads = {.dim = 8, .causal = true}}, rng), Contains("identity"));
   CHECK_THROWS_WITH(stream_of(topk, zeros({2, 3, 8})), Contains("topk_attention") && Contains("causal"));
   CHECK_THROWS_WITH(stream_of(low, zeros({2, 3, 8})), Contains("threshold_attention") && Contains("causal"));

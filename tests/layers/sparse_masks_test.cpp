@@ -74,13 +74,16 @@ TEST_CASE("sparse masks: sliding, dilated, residue class and global-local", "[sp
         "sliding", [&](bool c) { return sliding_mask(w, c); },
         [&](int64_t p, int64_t j) { return std::abs(p - j) <= w; });
     for (int64_t d : {1, 2, 3, 10})
-      check_pattern("dilated", [&](bool c) { return dilated_mask(w, d, c); },
-                    [&](int64_t p, int64_t j) { return std::abs(p - j) <= w * d && (p - j) % d == 0; });
+      check_pattern(
+          "dilated", [&](bool c) { return dilated_mask(w, d, c); },
+          [&](int64_t p, int64_t j) { return std::abs(p - j) <= w * d && (p - j) % d == 0; });
     for (const std::vector<int64_t>& global : {std::vector<int64_t>{}, {0}, {2, 8}, {3, 100}})
-      check_pattern("global-local", [&](bool c) { return global_local_mask(w, global, c); }, [&](int64_t p, int64_t j) {
-        auto is_global = [&](int64_t x) { return std::count(global.begin(), global.end(), x) > 0; };
-        return std::abs(p - j) <= w || is_global(p) || is_global(j);
-      });
+      check_pattern(
+          "global-local", [&](bool c) { return global_local_mask(w, global, c); },
+          [&](int64_t p, int64_t j) {
+            auto is_global = [&](int64_t x) { return std::count(global.begin(), global.end(), x) > 0; };
+            return std::abs(p - j) <= w || is_global(p) || is_global(j);
+          });
   }
   for (int64_t d : {1, 2, 4})
     check_pattern(

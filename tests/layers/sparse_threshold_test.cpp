@@ -75,11 +75,13 @@ TEST_CASE("sparse: threshold gradients", "[sparse]") {
     for (bool causal : {false, true}) {
       ThresholdOptions o{.mode = ThresholdMode::soft, .tau = 0.2, .temperature = 0.5, .include_self = self};
       o.attention.mask.causal = causal;
-      check_gradients([&](const std::vector<Tensor>& in) {
-        ThresholdOptions with_bias = o;
-        with_bias.attention.bias = in[4];
-        return threshold_attention(in[0], in[1], in[2], in[3], with_bias);
-      }, {t.q, t.k, t.v, f, bias});
+      check_gradients(
+          [&](const std::vector<Tensor>& in) {
+            ThresholdOptions with_bias = o;
+            with_bias.attention.bias = in[4];
+            return threshold_attention(in[0], in[1], in[2], in[3], with_bias);
+          },
+          {t.q, t.k, t.v, f, bias});
       o.mode = ThresholdMode::hard;
       check_gradients([&](const std::vector<Tensor>& in) { return threshold_attention(in[0], in[1], in[2], f, o); },
                       {t.q, t.k, t.v});

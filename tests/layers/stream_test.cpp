@@ -63,8 +63,7 @@ struct Broken : std::runtime_error {
 };
 
 /// Two layers, of which the pass fails after the first or the second when it is told to.
-template <class Mixer>
-struct Fragile {
+template <class Mixer> struct Fragile {
   Mixer first, second;
   int fails_after = 0;  // 0: never
 
@@ -78,8 +77,7 @@ struct Fragile {
 };
 
 /// Such models whose streams keep everything, a window, chunks, sums, the last rows.
-template <class F>
-void each_fragile(F check) {
+template <class F> void each_fragile(F check) {
   const auto with = [&](const char* name, const auto& make) {
     INFO(name);
     Rng rng(4);
@@ -98,9 +96,8 @@ void each_fragile(F check) {
   with("a window, in order", attention(3, 1, PositionBias::toeplitz));
   with("a window with holes", attention(3, 2, PositionBias::none));
   with("GAU", [](Rng& rng) { return Gau({.dim = 8, .key_dim = 6, .causal = true, .dtype = f64}, rng); });
-  with("GAU with a window", [](Rng& rng) {
-    return Gau({.dim = 8, .key_dim = 6, .causal = true, .window = 3, .dtype = f64}, rng);
-  });
+  with("GAU with a window",
+       [](Rng& rng) { return Gau({.dim = 8, .key_dim = 6, .causal = true, .window = 3, .dtype = f64}, rng); });
   with("FLASH", [](Rng& rng) {
     return Flash({.dim = 8, .key_dim = 6, .chunk = 4, .causal = true, .token_shift = true, .dtype = f64}, rng);
   });
@@ -117,16 +114,14 @@ std::vector<Tensor> next_of(const M& model, const Tensor& x, const std::vector<i
 }
 
 /// A stream that has read n tokens of x, three by three.
-template <class M>
-Stream stream_after(const M& model, const Tensor& x, int64_t n) {
+template <class M> Stream stream_after(const M& model, const Tensor& x, int64_t n) {
   Stream stream;
   for (int64_t at = 0; at < n; at += 3) step(model, narrow(x, 1, at, std::min<int64_t>(3, n - at)), stream);
   return stream;
 }
 
 /// Both streams go on with the same tokens, to the same bits.
-template <class M>
-void check_same(const M& model, const Tensor& x, Stream& a, Stream& b) {
+template <class M> void check_same(const M& model, const Tensor& x, Stream& a, Stream& b) {
   CHECK(a.length() == b.length());
   CHECK(a.numel() == b.numel());
   const std::vector<Tensor> got = next_of(model, x, {1, 4, 1}, a), want = next_of(model, x, {1, 4, 1}, b);
@@ -174,7 +169,7 @@ TEST_CASE("stream: copies go on by themselves", "[streaming]") {
         Stream third = copy;
         const std::vector<Tensor> rows = next_of(model, x, {1, 4, 1}, copy);  // after the original
         CHECK(max_abs_diff(cat(rows, 1), narrow(want, 1, n, 6)) < 1e-12);
-        check_same(model, x, third, fresh);                                   // after its copy
+        check_same(model, x, third, fresh);  // after its copy
         // The original has gone where the others have not.
         const Tensor mixed = cat({narrow(x, 1, 0, n), narrow(other, 1, n, piece), narrow(other, 1, n, 1), x}, 1);
         CHECK(max_abs_diff(step(model, narrow(x, 1, 0, 2), stream), narrow(model(mixed), 1, n + piece + 1, 2)) < 1e-12);
@@ -272,7 +267,7 @@ TEST_CASE("stream: another batch, another model, a mask", "[streaming]") {
   refused(model.first, narrow(x, 1, 3, 1), "a stream of another model: this one ends before");  // a part of the model
   refused(model.second, narrow(x, 1, 3, 1), "not the state of a layer retention");              // in another place
   refused([&](const Tensor& y, const Pass& pass) { return model(model(y, pass), pass); }, narrow(x, 1, 3, 1),
-          "another model");                                                                     // and more of it
+          "another model");  // and more of it
   CHECK_THROWS_WITH(step(model, narrow(x, 1, 3, 1), stream, {.key_mask = ones({2, 1}) > 0.0}), Contains("key_mask"));
   CHECK(stream.length() == 3);
   CHECK(max_abs_diff(step(model, narrow(x, 1, 3, 3), stream), narrow(want, 1, 3, 3)) < 1e-12);

@@ -12,8 +12,7 @@
 namespace sluice::testing {
 
 /// A stream that has read x.
-template <class M>
-Stream stream_of(const M& model, const Tensor& x) {
+template <class M> Stream stream_of(const M& model, const Tensor& x) {
   Stream stream;
   step(model, x, stream);
   return stream;

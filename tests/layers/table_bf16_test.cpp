@@ -71,15 +71,14 @@ void each_bf16(const std::function<void(LayerSample& half, const Json& sample)>&
       try {
         LayerSample half = make_sample(row, sample, bf16);
         if (!chooses(half)) f(half, sample);
-      } catch (const std::exception& e) {
-        FAIL_CHECK(e.what());
-      }
+      } catch (const std::exception& e) { FAIL_CHECK(e.what()); }
     }
 }
 
 /// `moved` is how far the result goes when inputs move in their last place: no bf16 can be nearer.
 void check_near(const std::string& what, const Tensor& got, const Tensor& want, double scale, double moved = 0) {
-  const double error = max_abs_diff(got, want), allowed = std::min(0.5 * scale, std::max(kTolerance * scale, 6 * moved));
+  const double error = max_abs_diff(got, want),
+               allowed = std::min(0.5 * scale, std::max(kTolerance * scale, 6 * moved));
   INFO(what << ": " << error << " apart, largest " << scale << ", moved " << moved);
   CHECK(got.dtype() == bf16);
   CHECK(error <= allowed);
@@ -110,7 +109,8 @@ TEST_CASE("table: bf16 is f32, rounded", "[table][bf16]") {
       const Tensor &a = got.gradients[i], &b = want.gradients[i];
       CHECK(a.defined() == b.defined());
       if (a.defined() && b.defined())
-        check_near(got.names[i], a, b, std::max(max_abs(b), largest / 8), furthest([i](const Results& r) { return r.gradients[i]; }));
+        check_near(got.names[i], a, b, std::max(max_abs(b), largest / 8),
+                   furthest([i](const Results& r) { return r.gradients[i]; }));
     }
   });
   CHECK(tight > all / 2);  // else the tolerance would be no tolerance

@@ -1,4 +1,5 @@
-// What holds for every layer of the table about what its tokens see: streams, later tokens, documents, padding, nothing.
+// What holds for every layer of the table about what its tokens see: streams, later tokens, documents, padding,
+// nothing.
 #include "support/table_samples.h"
 #include "support/catch.h"
 #include "support/identities.h"
@@ -29,7 +30,9 @@ Tensor prefix_mask(int64_t n, int64_t real, bool both) {
 /// bool [2, kTokens]: padding before, between and behind real tokens.
 Tensor mask_with_holes() {
   return to(Tensor::from(std::vector<bool>{0, 1, 1, 0, 1, 0, 0, 1, 0,  //
-                                           1, 0, 1, 1, 1, 1, 0, 1, 1}, {2, kTokens}), test_device());
+                                           1, 0, 1, 1, 1, 1, 0, 1, 1},
+                         {2, kTokens}),
+            test_device());
 }
 
 /// Rows of padding set to a value.
@@ -82,7 +85,8 @@ TEST_CASE("table: a stream gives the rows of the full pass, whatever its pieces"
       check_rows(s, cat(rows, 1), narrow(full, 1, from, to - from), 1e-11, "GAU: cache step = full row, 5 kinds",
                  "FLASH: stream = chunked, 6");
     };
-    for (const std::vector<int64_t>& pieces : {std::vector<int64_t>(n, 1), {2, 2, 2, 3, 0, 12}, {5, 1, 3, 11, 1}, {n}}) {
+    for (const std::vector<int64_t>& pieces :
+         {std::vector<int64_t>(n, 1), {2, 2, 2, 3, 0, 12}, {5, 1, 3, 11, 1}, {n}}) {
       stream = {};
       std::vector<Tensor> rows;
       for (const Tensor& piece : split(x, pieces, 1)) rows.push_back(step(*s.layer, piece, stream));
@@ -146,7 +150,8 @@ TEST_CASE("table: a stream that brought a context gives the rows of the full pas
     for (const Tensor& mask : {Tensor(), prefix_mask(kTokens, 4, false)}) {
       in.context_mask = mask;
       const Tensor full = call(*s.layer, in);
-      for (const std::vector<int64_t>& pieces : {std::vector<int64_t>{kTokens}, std::vector<int64_t>(kTokens, 1), {4, 0, 5}}) {
+      for (const std::vector<int64_t>& pieces :
+           {std::vector<int64_t>{kTokens}, std::vector<int64_t>(kTokens, 1), {4, 0, 5}}) {
         stream = {};
         CHECK_THROWS_AS(step(*s.layer, in.x, stream), ValueError);  // which brings no context
         std::vector<Tensor> rows;
@@ -165,7 +170,9 @@ TEST_CASE("table: the state of a stream holds the bytes that cost() counts", "[t
   int streamed = 0;
   each_sample([&](LayerSample& s) {
     if (!s.row.streams) return;
-    auto counted = [&](int64_t n) { return 2 * 8 * s.layer->cost(n, s.cross() ? n : 0).state; };  // two sequences in f64
+    auto counted = [&](int64_t n) {
+      return 2 * 8 * s.layer->cost(n, s.cross() ? n : 0).state;
+    };  // two sequences in f64
     if (!s.causal() && (!s.cross() || mixes_queries(s))) {
       CHECK(counted(7) == 0);
       return;
@@ -288,8 +295,7 @@ TEST_CASE("table: NaN in padding reaches nobody, forward or backward", "[table]"
         results.back().push_back(y);
       }
       for (std::size_t i = 0; i < results[0].size(); ++i)
-        for (std::size_t k : {1, 2})
-          CHECK((!results[0][i].defined() || same(results[0][i], results[k][i])));
+        for (std::size_t k : {1, 2}) CHECK((!results[0][i].defined() || same(results[0][i], results[k][i])));
     }
   });
 }

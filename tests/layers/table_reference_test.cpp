@@ -49,8 +49,7 @@ Matrix rows_of(const Tensor& x, int64_t b) {
                    v.begin() + static_cast<std::ptrdiff_t>((i + 1) * width));
   return m;
 }
-template <class T>
-std::vector<T> line_of(const Tensor& x, int64_t b) {
+template <class T> std::vector<T> line_of(const Tensor& x, int64_t b) {
   return x.defined() ? select(x, 0, b).to_vector<T>() : std::vector<T>{};
 }
 std::vector<bool> real_of(const Tensor& mask, int64_t b, const Tensor& x) {
@@ -144,17 +143,23 @@ bool compare(const LayerSample& s, const LayerReference& reference, const LayerI
 
 /// Options that act together, for the rows that have them.
 const char* const kTogether[] = {
-    R"({"use_rope": true, "rope_xpos": 16})", R"({"use_rope": true, "rope_factor": 1.3, "rope_rot_dim": 2})",
+    R"({"use_rope": true, "rope_xpos": 16})",
+    R"({"use_rope": true, "rope_factor": 1.3, "rope_rot_dim": 2})",
     R"({"use_rope": true, "rope_offset": 3, "rope_pairing": "interleaved", "rope_base": 50})",
-    R"({"use_rope": "inputs", "rope_xpos": 16})", R"({"use_rope": "features", "rope_xpos": 16, "rope_factor": 1.3})",
-    R"({"bias": "rope", "rope_xpos": 16, "rope_offset": 3})", R"({"bias": "t5", "buckets": 4, "max_distance": 6})",
-    R"({"position_bias": "t5", "buckets": 4, "max_distance": 6})", R"({"kv_heads": 1, "use_rope": true})",
-    R"({"qk_norm": true, "qk_norm_kind": "layer", "qk_norm_over": "per_head"})", R"({"kv_heads": 1, "value_dim": 3})",
-    R"({"qk_norm": true, "qk_norm_over": "width", "softcap": 0.5})", R"({"scale": 0.3, "sink": "learned"})",
+    R"({"use_rope": "inputs", "rope_xpos": 16})",
+    R"({"use_rope": "features", "rope_xpos": 16, "rope_factor": 1.3})",
+    R"({"bias": "rope", "rope_xpos": 16, "rope_offset": 3})",
+    R"({"bias": "t5", "buckets": 4, "max_distance": 6})",
+    R"({"position_bias": "t5", "buckets": 4, "max_distance": 6})",
+    R"({"kv_heads": 1, "use_rope": true})",
+    R"({"qk_norm": true, "qk_norm_kind": "layer", "qk_norm_over": "per_head"})",
+    R"({"kv_heads": 1, "value_dim": 3})",
+    R"({"qk_norm": true, "qk_norm_over": "width", "softcap": 0.5})",
+    R"({"scale": 0.3, "sink": "learned"})",
     R"({"gates": [{"position": "g3", "after_qk_norm": true, "sharing": "logits"}, {"mode": "add", "sharing": "scores"}]})"};
 
-/// Every value of every choice and yes or no, one at a time, as what it changes in a sample; in a list of objects as its
-/// only object.
+/// Every value of every choice and yes or no, one at a time, as what it changes in a sample; in a list of objects as
+/// its only object.
 std::vector<Json> choices_of(const OptionList& options) {
   std::vector<Json> changes;
   for (const Option& o : options.all) {
@@ -175,13 +180,11 @@ bool builds(const LayerRow& row, const Json& sample) {
     Rng rng(1);
     row.make(sample, rng);
     return true;
-  } catch (const ValueError&) {
-    return false;
-  }
+  } catch (const ValueError&) { return false; }
 }
 
-/// Whether its formula is defined. T5's logarithmic buckets begin at half of their number. The literal Sinkhorn iteration
-/// ends in weights that are equal but for rounding, so no k of them are the largest.
+/// Whether its formula is defined. T5's logarithmic buckets begin at half of their number. The literal Sinkhorn
+/// iteration ends in weights that are equal but for rounding, so no k of them are the largest.
 bool defined(const LayerSample& s) {
   const auto whole = [&](const char* name) { return *s.options.at(name).as<int64_t>(); };
   if (s.has("variant", "literal") && s.row.name == "sinkhorn_attention") return whole("top_k") == 0;
@@ -202,9 +205,7 @@ TEST_CASE("table: every layer equals its independent reference", "[table][refere
       INFO(s.text << ", " << n << " tokens, " << v.name);
       try {
         rough += !compare(s, *reference, inputs_of(s, v, n)), ++compared;
-      } catch (const std::exception& e) {
-        FAIL_CHECK(e.what());
-      }
+      } catch (const std::exception& e) { FAIL_CHECK(e.what()); }
     };
     const auto check_in_turn = [&](const Json& sample) {  // variants take turns
       const LayerSample s = make_sample(row, sample);

@@ -23,17 +23,14 @@ namespace {
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
 /// Builds the layer of a row's first sample after `change` of one option. What is thrown, or "".
-template <class F>
-std::string built(const LayerRow& row, std::size_t option, F change) {
+template <class F> std::string built(const LayerRow& row, std::size_t option, F change) {
   LayerDraft draft = row.draft();
   detail::from_json(row.name, row.samples[0], draft.options);
   change(draft.options.all[option]);
   Rng rng(1);
   try {
     draft.build(rng);
-  } catch (const ValueError& e) {
-    return e.what();
-  }
+  } catch (const ValueError& e) { return e.what(); }
   return "";
 }
 
@@ -135,14 +132,15 @@ TEST_CASE("table: inputs that do not fit are errors that show them", "[table]") 
       CHECK_THROWS_WITH(call(*s.layer, in), Contains(text));
       ++refusals;
     };
-    const bool any_width = s.row.name == "norm" && *s.options.at("parts").as<int64_t>() == 1;  // of a norm of one weight
+    const bool any_width =
+        s.row.name == "norm" && *s.options.at("parts").as<int64_t>() == 1;  // of a norm of one weight
     if (is_float(fits.x.dtype()) && !any_width) {
       const int64_t width = fits.x.dim(2);
       refused([&](LayerInputs& in) { in.x = ones({2, 5, width + 1}, in.x.options()); }, str(Shape{2, 5, width + 1}));
       if (s.row.key_mask)
         refused([&](LayerInputs& in) { in.x = ones({5, width}, in.x.options()); }, str(Shape{5, width}));
     }
-    const auto masked = [&](const char* name, Tensor LayerInputs::* field) {
+    const auto masked = [&](const char* name, Tensor LayerInputs::*field) {
       const TensorOptions on{boolean, test_device()};
       refused([&](LayerInputs& in) { in.*field = ones({2, 6}, on); }, std::string(name) + "=[2,6]");
       refused([&](LayerInputs& in) { in.*field = ones({3, 5}, on); }, std::string(name) + "=[3,5]");
@@ -154,8 +152,11 @@ TEST_CASE("table: inputs that do not fit are errors that show them", "[table]") 
       masked("context_mask", &LayerInputs::context_mask);
       const int64_t width = fits.context.dim(2);
       refused([](LayerInputs& in) { in.context = Tensor(); }, "needs a context");
-      refused([&](LayerInputs& in) { in.context = ones({2, 5, width + 1}, in.x.options()); },
-              str(Shape{2, 5, width + 1}));
+      refused(
+          [&](LayerInputs& in) {
+            in.context = ones({2, 5, width + 1}, in.x.options());
+          },
+          str(Shape{2, 5, width + 1}));
       refused([&](LayerInputs& in) { in.context = ones({3, 5, width}, in.x.options()); }, str(Shape{3, 5, width}));
     }
     if (s.row.segments && !s.cross()) {

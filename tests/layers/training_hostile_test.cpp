@@ -26,7 +26,8 @@ namespace {
 using Run = SmallRun;
 
 void put(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary | std::ios::trunc).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  std::ofstream(path, std::ios::binary | std::ios::trunc)
+      .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
 std::string good_file(const TempFolder& folder) {
   Run run(1);
@@ -34,8 +35,7 @@ std::string good_file(const TempFolder& folder) {
   return read_file(folder / "good");
 }
 /// The header rewritten by `change`, with its length.
-template <class F>
-std::string with_header(const std::string& file, F change) {
+template <class F> std::string with_header(const std::string& file, F change) {
   uint64_t n;
   std::memcpy(&n, file.data(), 8);
   std::string header = change(file.substr(8, n)), length(8, '\0');
@@ -55,9 +55,7 @@ std::string refused(Run& run, const std::string& path) {
   std::string text = "loaded";
   try {
     run.load(path);
-  } catch (const Error& e) {
-    text = e.what();
-  }
+  } catch (const Error& e) { text = e.what(); }
   CHECK_THAT(text, Contains(path));
   CHECK(run.bytes() == before);
   return text;
@@ -83,7 +81,8 @@ TEST_CASE("hostile checkpoint: cut off anywhere", "[training][hostile]") {
   CHECK(run.bytes() == Run(1).bytes());
 }
 
-TEST_CASE("hostile checkpoint: one byte flipped, anywhere in the header and here and there in the data", "[training][hostile]") {
+TEST_CASE("hostile checkpoint: one byte flipped, anywhere in the header and here and there in the data",
+          "[training][hostile]") {
   TempFolder folder;
   const std::string good = good_file(folder);
   uint64_t header;
@@ -104,9 +103,7 @@ TEST_CASE("hostile checkpoint: one byte flipped, anywhere in the header and here
     } catch (const Error&) {
       ++thrown;
       if (run->bytes() != before) FAIL("changed, then threw");
-    } catch (const std::exception& e) {
-      FAIL("another exception: " << e.what());
-    }
+    } catch (const std::exception& e) { FAIL("another exception: " << e.what()); }
   }
   CHECK(thrown > 150);  // names, dtypes, shapes, offsets
   CHECK(loaded > 3);    // values
@@ -116,7 +113,8 @@ TEST_CASE("hostile checkpoint: absurd lengths", "[training][hostile]") {
   TempFolder folder;
   const std::string good = good_file(folder);
   Run run(2);
-  for (uint64_t n : {uint64_t{1} << 63, ~uint64_t{0}, uint64_t{1} << 40, uint64_t{99'999'999}, uint64_t{good.size() - 7}, uint64_t{0}}) {
+  for (uint64_t n : {uint64_t{1} << 63, ~uint64_t{0}, uint64_t{1} << 40, uint64_t{99'999'999},
+                     uint64_t{good.size() - 7}, uint64_t{0}}) {
     INFO("header length " << n);
     std::string bad = good;
     std::memcpy(bad.data(), &n, 8);
@@ -129,7 +127,8 @@ TEST_CASE("hostile checkpoint: headers that lie", "[training][hostile]") {
   TempFolder folder;
   const std::string good = good_file(folder);
   // The entries, as the file spells them.
-  const std::string bias = "\"model.in.bias\":{\"dtype\":\"F32\",\"shape\":[4]", weight = "\"model.in.weight\":{\"dtype\":\"F32\",\"shape\":[3,4]";
+  const std::string bias = "\"model.in.bias\":{\"dtype\":\"F32\",\"shape\":[4]",
+                    weight = "\"model.in.weight\":{\"dtype\":\"F32\",\"shape\":[3,4]";
   const std::vector<std::pair<std::string, std::pair<std::string, std::string>>> lies{
       {"wrong dtype of one size", {bias, replaced(bias, "F32", "I32")}},
       {"wrong dtype of another size", {bias, replaced(bias, "F32", "F64")}},

@@ -54,8 +54,7 @@ struct Run {
   Adam adam;
   Rng rng;
   int64_t step = 0;
-  explicit Run(uint64_t seed)
-      : net(seed), adam(parameters(net), {.lr = 0.01, .weight_decay = 0.1}), rng(seed + 100) {}
+  explicit Run(uint64_t seed) : net(seed), adam(parameters(net), {.lr = 0.01, .weight_decay = 0.1}), rng(seed + 100) {}
 
   double one_step(int64_t rows = 12) {
     Tensor x = normal({2, rows, 8}, 0, 1, rng), y = normal({2, rows, 8}, 0, 1, rng);
@@ -127,7 +126,8 @@ TEST_CASE("training: the state and the configuration come back", "[training]") {
   TempFolder folder;
   Run run(1);
   run.one_step();
-  const std::map<std::string, std::string> config{{"dim", "8"}, {"", "empty key"}, {"rng.seed", "not this one"}, {"text", "ü\n\"\\"}};
+  const std::map<std::string, std::string> config{
+      {"dim", "8"}, {"", "empty key"}, {"rng.seed", "not this one"}, {"text", "ü\n\"\\"}};
   save_checkpoint(run.net, folder / "c", run.adam, run.rng, {41, config});
   TrainingState state = read_checkpoint_state(folder / "c");
   CHECK(state.step == 41);
@@ -196,8 +196,7 @@ TEST_CASE("training: a process killed while it saves leaves a whole checkpoint",
     if (child == 0) {
       try {
         for (int64_t i = 1;; ++i) save_checkpoint(m, path, adam, rng, {i, {}});
-      } catch (...) {
-      }
+      } catch (...) {}
       ::_exit(1);
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(15 + 7 * round));

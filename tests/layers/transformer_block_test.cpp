@@ -56,10 +56,12 @@ TEST_CASE("transformer_block: a stream gives the rows of the full pass", "[trans
   const auto streams = [&](const auto& block) { return distance(testing::streamed(block, x, {3, 4}), block(x)); };
   const HeadsOptions heads{.dim = 8, .heads = 2, .causal = true, .use_rope = true, .dtype = f64};
   for (const NormPlacement placement : {NormPlacement::pre, NormPlacement::post}) {
-    CHECK(streams(TransformerBlock(MultiHeadAttention({.heads = heads}, rng), Mlp({.dim = 8, .dtype = f64}, rng), {.placement = placement})) < 1e-12);
+    CHECK(streams(TransformerBlock(MultiHeadAttention({.heads = heads}, rng), Mlp({.dim = 8, .dtype = f64}, rng),
+                                   {.placement = placement})) < 1e-12);
     CHECK(streams(TransformerBlock(Gau({.dim = 8, .key_dim = 6, .causal = true, .residual = false, .dtype = f64}, rng),
                                    Mlp({.dim = 8, .dtype = f64}, rng), {.placement = placement})) < 1e-12);
-    CHECK(streams(TransformerBlock(Gla({.dim = 8, .heads = 2, .dtype = f64}, rng), Glu({.dim = 8, .dtype = f64}, rng), {.placement = placement})) < 1e-12);
+    CHECK(streams(TransformerBlock(Gla({.dim = 8, .heads = 2, .dtype = f64}, rng), Glu({.dim = 8, .dtype = f64}, rng),
+                                   {.placement = placement})) < 1e-12);
   }
 }
 
@@ -77,7 +79,8 @@ TEST_CASE("transformer_block: masks, a context, dropout, gradients", "[transform
 
   HeadsOptions cross = heads;
   cross.context_dim = 5;
-  const TransformerBlock reader(MultiHeadAttention({.heads = cross}, rng), Mlp({.dim = 6, .dtype = f64}, rng), {.dropout = 0.5});
+  const TransformerBlock reader(MultiHeadAttention({.heads = cross}, rng), Mlp({.dim = 6, .dtype = f64}, rng),
+                                {.dropout = 0.5});
   const Tensor y = reader(x, {.context = context});
   CHECK(y.shape() == x.shape());
   Rng a(9), b(9), c(10);
@@ -99,11 +102,13 @@ TEST_CASE("transformer_block: masks, a context, dropout, gradients", "[transform
 TEST_CASE("transformer_block: profiles know the block", "[transformer_block]") {
   Rng rng(5);
   Model model;
-  for (int i = 0; i < 2; ++i) model.blocks.emplace_back(MultiHeadAttention(causal_heads(), rng), Mlp({.dim = 6, .dtype = f64}, rng));
+  for (int i = 0; i < 2; ++i)
+    model.blocks.emplace_back(MultiHeadAttention(causal_heads(), rng), Mlp({.dim = 6, .dtype = f64}, rng));
   Profile profile({.modules = name_modules(model)});
   model(zeros({2, 5, 6}, {f64}));
   int seen = 0;
-  for (const ProfileRow& row : profile.by_module()) seen += row.name.starts_with("blocks.0 (Tr") || row.name.starts_with("blocks.1 (Tr");
+  for (const ProfileRow& row : profile.by_module())
+    seen += row.name.starts_with("blocks.0 (Tr") || row.name.starts_with("blocks.1 (Tr");
   CHECK(seen == 2);
 }
 
@@ -115,7 +120,8 @@ TEST_CASE("transformer_block: parts that do not fit are refused", "[transformer_
   CHECK_THROWS_WITH(TransformerBlock(MultiHeadAttention(o, rng), feed), Contains("adds its input by itself"));
   CHECK_THROWS_WITH(TransformerBlock(Gau({.dim = 6, .dtype = f64}, rng), feed), Contains("adds its input by itself"));
   CHECK_THROWS_WITH(TransformerBlock(Flash({.dim = 6, .dtype = f64}, rng), feed), Contains("adds its input by itself"));
-  CHECK_THROWS_WITH(TransformerBlock(MultiHeadAttention(causal_heads(), rng), Mlp({.dim = 8, .dtype = f64}, rng)), Contains("dim=6 and dim=8"));
+  CHECK_THROWS_WITH(TransformerBlock(MultiHeadAttention(causal_heads(), rng), Mlp({.dim = 8, .dtype = f64}, rng)),
+                    Contains("dim=6 and dim=8"));
   CHECK_THROWS_WITH(TransformerBlock(MultiHeadAttention(causal_heads(f32), rng), feed), Contains("one dtype"));
   CHECK_THROWS_AS(TransformerBlock(MultiHeadAttention(causal_heads(), rng), feed, {.dropout = 1}), ValueError);
   CHECK_THROWS_AS(TransformerBlock(MultiHeadAttention(causal_heads(), rng), feed, {.norm_eps = -1}), ValueError);

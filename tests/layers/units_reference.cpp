@@ -35,9 +35,10 @@ Matrix bias_of(const LayerFacts& l, std::size_t n, double t5_scale) {
       if (kind == "toeplitz") b[i][j] = toeplitz[(toeplitz.size() + 1) / 2 - 1 + j - i];
       if (kind == "rope") b[i][j] = dot(rows[i], cols[j]);
       if (kind == "t5")
-        b[i][j] = t5_scale * table[static_cast<std::size_t>(t5_reference(distance, l.yes("causal"),
-                                                                         static_cast<int>(l.size("buckets")),
-                                                                         static_cast<int>(l.size("max_distance"))))];
+        b[i][j] =
+            t5_scale *
+            table[static_cast<std::size_t>(t5_reference(distance, l.yes("causal"), static_cast<int>(l.size("buckets")),
+                                                        static_cast<int>(l.size("max_distance"))))];
     }
   return b;
 }
@@ -130,8 +131,8 @@ Matrix flash(const LayerFacts& l, const LayerSequence& s) {
     return l.yes("use_rope") ? turned(l, scaled(l, z, i), i % 2 == 1) : scaled(l, z, i);
   };
   const Matrix bias = bias_of(l, l.size("chunk"), std::sqrt(l.real("key_dim")));
-  const Matrix mixed = mixed_chunk_reference({part(0), part(1), part(2), part(3), columns(uvz, e, e)}, mixed_of(l), bias,
-                                             {s.real, s.documents});
+  const Matrix mixed = mixed_chunk_reference({part(0), part(1), part(2), part(3), columns(uvz, e, e)}, mixed_of(l),
+                                             bias, {s.real, s.documents});
   return plus(s.x, dense(l, "out", product(mixed, columns(uvz, 0, e))));
 }
 

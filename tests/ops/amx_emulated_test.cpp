@@ -154,8 +154,8 @@ double used(const Operands& x, const std::vector<float>& c, bool relative) {
 }
 
 bool has_avx512_bf16() {
-  const bool all = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512dq") &&
-                   __builtin_cpu_supports("avx512bw");
+  const bool all =
+      __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");
   if (!all) WARN("not run: the processor has no AVX-512 BF16");
   return all;
 }
@@ -170,15 +170,21 @@ TEST_CASE("amx, emulated: f32 in three parts is as near as precision.h says", "[
   };
   uint64_t seed = 1;
   for (const int64_t k : {64, 75, 200})
-    for (const Range& r : {Range{-3, 3, -3, 3, true}, {-103, -103, 30, 100, true}, {50, 55, -103, -90, true},
-                           {-130, 0, -3, 3, false}, {-110, -104, 90, 110, false}, {90, 110, -126, -120, false},
-                           {-140, -120, 60, 100, false}, {-62, -58, -66, -62, false},
-                           {-120, -100, -20, 20, false}, {-80, -40, -80, -40, false}})
+    for (const Range& r : {Range{-3, 3, -3, 3, true},
+                           {-103, -103, 30, 100, true},
+                           {50, 55, -103, -90, true},
+                           {-130, 0, -3, 3, false},
+                           {-110, -104, 90, 110, false},
+                           {90, 110, -126, -120, false},
+                           {-140, -120, 60, 100, false},
+                           {-62, -58, -66, -62, false},
+                           {-120, -100, -20, 20, false},
+                           {-80, -40, -80, -40, false}})
       for (const bool attention : {false, true}) {
         const Operands x = draw(k, r.from_a, r.to_a, r.from_b, r.to_b, ++seed);
         const std::vector<float> c = product(x, attention);
-        INFO((attention ? "attention, " : "") << "k " << k << ", a 2^" << r.from_a << " … " << r.to_a << ", b 2^"
-                                              << r.from_b << " … " << r.to_b);
+        INFO((attention ? "attention, " : "")
+             << "k " << k << ", a 2^" << r.from_a << " … " << r.to_a << ", b 2^" << r.from_b << " … " << r.to_b);
         CHECK(used(x, c, r.as_chain) <= 1);
       }
 }

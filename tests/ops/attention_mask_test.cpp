@@ -47,9 +47,9 @@ void each_random_mask(int count, uint64_t seed, const std::function<void(const R
 TEST_CASE("mask: what each rule allows", "[attention][mask]") {
   CHECK(picture({}, 2, 3) == "xxx xxx");
   CHECK(picture({.causal = true}, 3, 3) == "x.. xx. xxx");
-  CHECK(picture({.causal = true}, 2, 4) == "xxx. xxxx");      // the last query stands on the last key
-  CHECK(picture({.causal = true}, 4, 2) == ".. .. x. xx");    // the first two stand before all keys
-  CHECK(picture({.window = 1}, 3, 3) == "x.. .x. ..x");       // W counts the own position
+  CHECK(picture({.causal = true}, 2, 4) == "xxx. xxxx");    // the last query stands on the last key
+  CHECK(picture({.causal = true}, 4, 2) == ".. .. x. xx");  // the first two stand before all keys
+  CHECK(picture({.window = 1}, 3, 3) == "x.. .x. ..x");     // W counts the own position
   CHECK(picture({.window = 2}, 4, 4) == "xx.. xxx. .xxx ..xx");
   CHECK(picture({.causal = true, .window = 2}, 4, 4) == "x... xx.. .xx. ..xx");
   CHECK(picture({.causal = true, .window = 3}, 2, 5) == ".xxx. ..xxx");
@@ -58,7 +58,7 @@ TEST_CASE("mask: what each rule allows", "[attention][mask]") {
   CHECK(picture({.causal = true, .window = 2, .dilation = 3}, 1, 6) == "..x..x");
   CHECK(picture({.window = 1, .global = {1}}, 4, 4) == "xx.. xxxx .xx. .x.x");
   CHECK(picture({.causal = true, .window = 1, .global = {2, 9}}, 4, 4) == "x... .x.. xxx. ..xx");
-  CHECK(picture({.global = {1}}, 2, 2) == "xx xx");           // there is nothing to be free of
+  CHECK(picture({.global = {1}}, 2, 2) == "xx xx");  // there is nothing to be free of
   CHECK(picture({.keys = bools({1, 0, 1}, {1, 3})}, 2, 3) == "x.x x.x");
   CHECK(picture({.keys = bools({1, 0, 1, 0, 1, 1}, {2, 3})}, 1, 3, 2, 1) == ".xx");
   const AttentionMask documents{.query_segments = numbers({0, 0, 1, 1}, {1, 4}),

@@ -1,5 +1,5 @@
-// attention() of f32 on AMX, in three parts of bf16: operands of every size, errors no larger than those of multiply-adds,
-// what is not finite where these have it, and bits that no later token and no thread changes.
+// attention() of f32 on AMX, in three parts of bf16: operands of every size, errors no larger than those of
+// multiply-adds, what is not finite where these have it, and bits that no later token and no thread changes.
 #include "ops/gemm_samples.h"
 #include "support/attention_samples.h"
 #include "support/catch.h"
@@ -43,7 +43,8 @@ TEST_CASE("parts: every size, reading, factor and place", "[gemm][amx]") {
   std::vector<Sizes> sizes;
   for (int64_t n : {1, 15, 16, 17, 31, 32, 33, 47, 48, 65, 129}) sizes.push_back({n, 37, 70});
   for (int64_t m : {1, 15, 16, 17, 31, 32, 33, 48, 49, 65, 129}) sizes.push_back({35, m, 66});
-  for (int64_t k : {1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 64, 65, 127, 128, 129, 160, 257, 513}) sizes.push_back({37, 35, k});
+  for (int64_t k : {1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 64, 65, 127, 128, 129, 160, 257, 513})
+    sizes.push_back({37, 35, k});
   int wrong = 0;
   for (const Sizes& s : sizes)
     for (Read ra : kReads)
@@ -56,19 +57,22 @@ TEST_CASE("parts: every size, reading, factor and place", "[gemm][amx]") {
             Product<float> p = x.product(1, 0, x.c);
             p.ldb = whole.ldb;
             // Two parts on one side: up to 3 · 2045, and all sums below 2²⁴.
-            const std::size_t count = Sample<float>::count(rb == Read::plain ? k_of_b : s.m + col, rb == Read::plain ? s.m + col : k_of_b, whole.ldb);
+            const std::size_t count = Sample<float>::count(rb == Read::plain ? k_of_b : s.m + col,
+                                                           rb == Read::plain ? s.m + col : k_of_b, whole.ldb);
             for (std::size_t i = 0; i < count; ++i) whole.b.data()[i] *= static_cast<float>(1 + 7 * (i % 110));
             for (auto [alpha, beta] : {std::pair{1.0f, 0.0f}, {1.0f, 1.0f}, {2.0f, -0.5f}}) {
               std::vector<float> expected = x.c, c = x.c;
               p.alpha = alpha, p.beta = beta;
-              p.b = whole.b.data() + (rb == Read::plain ? first_k * p.ldb + col : col * p.ldb + first_k), p.c = expected.data();
+              p.b = whole.b.data() + (rb == Read::plain ? first_k * p.ldb + col : col * p.ldb + first_k),
+              p.c = expected.data();
               gemm_naive(p);
               p.b = whole.b.data(), p.c = c.data();
               multiply(p, first_k, k_of_b, col);
               if (same(c, expected)) continue;
               ++wrong;
-              UNSCOPED_INFO(s.n << " × " << s.m << " × " << s.k << (ra == Read::plain ? " n" : " t") << (rb == Read::plain ? "n" : "t") << " gap " << gap
-                                << " alpha " << alpha << " from " << first_k << ", " << col);
+              UNSCOPED_INFO(s.n << " × " << s.m << " × " << s.k << (ra == Read::plain ? " n" : " t")
+                                << (rb == Read::plain ? "n" : "t") << " gap " << gap << " alpha " << alpha << " from "
+                                << first_k << ", " << col);
             }
           }
   CHECK(wrong == 0);
@@ -82,7 +86,8 @@ TEST_CASE("parts: every size, reading, factor and place", "[gemm][amx]") {
   }
 }
 
-TEST_CASE("attention in parts: equals its definition, with errors no larger than those of multiply-adds", "[attention][amx]") {
+TEST_CASE("attention in parts: equals its definition, with errors no larger than those of multiply-adds",
+          "[attention][amx]") {
   if (isa() < Isa::amx) return;
   Rand rand(31);
   double error = 0, usual = 0;
@@ -92,7 +97,8 @@ TEST_CASE("attention in parts: equals its definition, with errors no larger than
         AttentionSample s = plain_attention(rand, {1, 4, m, d}, 2, n, dv);
         s.options.weighting = weighting, s.options.mask.causal = causal;
         if (m == 300) s.options.mask.window = 97;
-        const std::vector<Tensor> want = run_attention(attention_reference, s), got = run_attention(attention, s.in(f32));
+        const std::vector<Tensor> want = run_attention(attention_reference, s),
+                                  got = run_attention(attention, s.in(f32));
         const std::vector<Tensor> chain = with_isa(Isa::avx512, [&] { return run_attention(attention, s.in(f32)); });
         check_all_close(got, want, 4e-6, 2e-5, s.text());
         for (std::size_t i = 0; i < 4; ++i) {
@@ -109,7 +115,8 @@ TEST_CASE("attention in parts: what is not finite is where multiply-adds have it
   Rand rand(33);
   const int64_t n = 150, at = 101;
   const float most = std::numeric_limits<float>::max();
-  const Tensor there_only = reshape(arange(n), {n, 1}) == static_cast<double>(at), before = reshape(arange(n), {n, 1}) >= static_cast<double>(at);
+  const Tensor there_only = reshape(arange(n), {n, 1}) == static_cast<double>(at),
+               before = reshape(arange(n), {n, 1}) >= static_cast<double>(at);
   for (Weighting weighting : {Weighting::softmax, Weighting::relu2, Weighting::linear})
     for (bool causal : {false, true}) {
       AttentionSample clean = plain_attention(rand, {1, 2, n, 40}, 1, n, 33).in(f32);
@@ -121,10 +128,12 @@ TEST_CASE("attention in parts: what is not finite is where multiply-adds have it
           AttentionSample s = clean;
           Tensor cotangent = g;
           Tensor* const x[] = {&s.q, &s.k, &s.v, &cotangent};
-          const Tensor corner = logical_and(there_only, reshape(arange(x[which]->dim(3)), {1, x[which]->dim(3)}) == 17.0);
+          const Tensor corner =
+              logical_and(there_only, reshape(arange(x[which]->dim(3)), {1, x[which]->dim(3)}) == 17.0);
           *x[which] = filled(*x[which], corner, odd);
           const std::vector<Tensor> got = run_attention(attention, s, cotangent);
-          const std::vector<Tensor> want = with_isa(Isa::avx512, [&] { return run_attention(attention, s, cotangent); });
+          const std::vector<Tensor> want =
+              with_isa(Isa::avx512, [&] { return run_attention(attention, s, cotangent); });
           INFO(s.text() << " " << odd << " in operand " << which);
           for (std::size_t r = 0; r < 4; ++r) {
             int kind = 0, far = 0;
@@ -139,12 +148,15 @@ TEST_CASE("attention in parts: what is not finite is where multiply-adds have it
             }
             INFO("result " << r);
             CHECK(kind == 0);
-            // A row that one key has all of has dS = P (dP − δ) = 0, up to rounding; that times a huge number is anything.
-            if (weighting != Weighting::softmax || which > 1 || !std::isfinite(odd) || r == 0 || r == 3) CHECK(far == 0);
+            // A row that one key has all of has dS = P (dP − δ) = 0, up to rounding; that times a huge number is
+            // anything.
+            if (weighting != Weighting::softmax || which > 1 || !std::isfinite(odd) || r == 0 || r == 3)
+              CHECK(far == 0);
           }
           // Rows before it see nothing of it, and of dq only those of the operands that they see.
           if (causal && which < 3)
-            for (std::size_t r : {0, 1}) CHECK(same_bits(masked_fill(got[r], before, 0), masked_fill(usual[r], before, 0)));
+            for (std::size_t r : {0, 1})
+              CHECK(same_bits(masked_fill(got[r], before, 0), masked_fill(usual[r], before, 0)));
         }
     }
 }
@@ -174,7 +186,8 @@ TEST_CASE("attention in parts: later tokens change no bit of earlier rows", "[at
       }
 }
 
-TEST_CASE("attention in parts: the same bits for any number of threads, and for heads alone", "[attention][amx][bits]") {
+TEST_CASE("attention in parts: the same bits for any number of threads, and for heads alone",
+          "[attention][amx][bits]") {
   if (isa() < Isa::amx) return;
   Rand rand(37);
   const int threads = num_threads();

@@ -36,7 +36,8 @@ TEST_CASE("attention: equals its definition over random calls", "[attention][pro
     check_against_definition(random_attention(
         rand, {.sizes = {17, 63, 64, 65, 127, 128, 129, 130}, .batch = 2, .kv_heads = 2, .group = 2, .width = 5}));
   for (int i = 0; i < 40; ++i)  // wide ones: on AMX, in three parts
-    check_against_definition(random_attention(rand, {.sizes = {64, 65, 127, 130, 200}, .batch = 2, .kv_heads = 2, .group = 2, .width = 80}));
+    check_against_definition(
+        random_attention(rand, {.sizes = {64, 65, 127, 130, 200}, .batch = 2, .kv_heads = 2, .group = 2, .width = 80}));
 }
 
 TEST_CASE("attention: equals its definition at the edges of tiles", "[attention][property]") {

@@ -357,7 +357,8 @@ TEST_CASE("attention: what does not fit, and by which words", "[attention]") {
 
 TEST_CASE("attention: heads whose keys are packed one after the other", "[attention][bits]") {
   Rng rng(50);  // 16.9 MB of keys and values a head
-  const Tensor q = normal({1, 2, 130, 64}, 0, 1, rng), k = normal({1, 2, 33000, 64}, 0, 1, rng), v = normal({1, 2, 33000, 64}, 0, 1, rng);
+  const Tensor q = normal({1, 2, 130, 64}, 0, 1, rng), k = normal({1, 2, 33000, 64}, 0, 1, rng),
+               v = normal({1, 2, 33000, 64}, 0, 1, rng);
   const Tensor both = attention(q, k, v);
   for (int64_t h : {0, 1}) {
     const Tensor one = attention(narrow(q, 1, h, 1), narrow(k, 1, h, 1), narrow(v, 1, h, 1));

@@ -67,12 +67,12 @@ void check_error(const char* equation, const std::vector<Tensor>& xs, const std:
 
 TEST_CASE("einsum: one, two and three operands against loops", "[einsum]") {
   const std::map<char, int64_t> sizes{{'a', 2}, {'b', 3}, {'c', 4}, {'d', 1}, {'e', 5}, {'f', 2}};
-  const char* equation = GENERATE(
-      "ab->ab", "ab->ba", "abc->b", "abc->", "aab->ab", "aab->b", "aaa->", "abab->ba", "->", "a,a->",
-      "a,a->a", "a,b->ab", "a,b->ba", "a,->a", ",->", "ab,bc->ac", "ab,bc->ca", "ab,cb->ac", "ba,bc->ac",
-      "ab,b->a", "abc,abe->ace", "bac,bea->eabc", "abce,abf->cfe", "abce,cbe->a", "abc,bce->ae",
-      "abc,ecb->ae", "abd,dbc->ac", "ab,c->b", "ab,ab->", "aab,bb->a", "abc,abc->abc", "cabe,cfbe->cbaf",
-      "ab,bc,ce->ae", "ab,ac,ae->bce", "a,a,a->", "ab,b,bc,cc->ac", "abc,c,b->a", "ea,fb,abc,cb->efc");
+  const char* equation =
+      GENERATE("ab->ab", "ab->ba", "abc->b", "abc->", "aab->ab", "aab->b", "aaa->", "abab->ba", "->", "a,a->", "a,a->a",
+               "a,b->ab", "a,b->ba", "a,->a", ",->", "ab,bc->ac", "ab,bc->ca", "ab,cb->ac", "ba,bc->ac", "ab,b->a",
+               "abc,abe->ace", "bac,bea->eabc", "abce,abf->cfe", "abce,cbe->a", "abc,bce->ae", "abc,ecb->ae",
+               "abd,dbc->ac", "ab,c->b", "ab,ab->", "aab,bb->a", "abc,abc->abc", "cabe,cfbe->cbaf", "ab,bc,ce->ae",
+               "ab,ac,ae->bce", "a,a,a->", "ab,b,bc,cc->ac", "abc,c,b->a", "ea,fb,abc,cb->efc");
   const DType dtype = GENERATE(f64, f32);
   INFO(equation << " " << name_of(dtype));
   std::vector<Tensor> xs;

@@ -92,7 +92,8 @@ TEST_CASE("norms refuse a negative eps", "[ops][norm]") {
 }
 
 TEST_CASE("fold: no windows, or windows of nothing, have a gradient", "[ops][view]") {
-  for (const auto& [windows, length] : {std::pair{Shape{0, 2, 3}, 2}, {Shape{1, 2, 0}, 0}, {Shape{3, 2, 0}, 4}, {Shape{2, 0, 3}, 5}}) {
+  for (const auto& [windows, length] :
+       {std::pair{Shape{0, 2, 3}, 2}, {Shape{1, 2, 0}, 0}, {Shape{3, 2, 0}, 4}, {Shape{2, 0, 3}, 5}}) {
     INFO(str(windows));
     const Tensor w = zeros(windows).requires_grad_();
     const Tensor y = fold(w, 0, length, 2);
@@ -113,10 +114,12 @@ TEST_CASE("linear_scan: a log decay of −∞ forgets, and no gradient is NaN", 
     const LinearScanOptions o{.reverse = reverse};
     const Tensor want = linear_scan(in[0], in[1], in[2], in[3], o),
                  got = testing::scan_by_pairs(in[0], in[1], in[2], in[3], o);
-    for (std::size_t i = 0; i < 8; ++i) CHECK(got.to_vector<double>()[i] == Approx(want.to_vector<double>()[i]).margin(1e-13));
+    for (std::size_t i = 0; i < 8; ++i)
+      CHECK(got.to_vector<double>()[i] == Approx(want.to_vector<double>()[i]).margin(1e-13));
     const auto g = grad({sum(square(want))}, in), h = grad({sum(square(got))}, in);
     for (std::size_t k = 0; k < 3; ++k)
-      for (std::size_t i = 0; i < 8; ++i) CHECK(h[k].to_vector<double>()[i] == Approx(g[k].to_vector<double>()[i]).margin(1e-12));
+      for (std::size_t i = 0; i < 8; ++i)
+        CHECK(h[k].to_vector<double>()[i] == Approx(g[k].to_vector<double>()[i]).margin(1e-12));
     for (double v : h[3].to_vector<double>()) CHECK(std::isfinite(v));
   }
 }

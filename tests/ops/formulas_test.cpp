@@ -33,15 +33,14 @@ std::set<std::string>& checked() {
 struct Range {
   double lo, hi;
 };
-template <std::size_t N>
-using Point = std::array<double, N>;
+template <std::size_t N> using Point = std::array<double, N>;
 
 /// f on Dual<T, N>: the value and all partials.
-template <class T, std::size_t N, class F>
-Dual<T, N> on_dual(const F& f, const Point<N>& x) {
+template <class T, std::size_t N, class F> Dual<T, N> on_dual(const F& f, const Point<N>& x) {
   return [&]<std::size_t... I>(std::index_sequence<I...>) {
     return f(Dual<T, N>::variable(static_cast<T>(x[I]), I, T(1))...);
-  }(std::make_index_sequence<N>());
+  }
+  (std::make_index_sequence<N>());
 }
 
 /// A formula without its type: f(x), ∂f/∂x_k and the two other evaluations they are held against.
@@ -84,8 +83,7 @@ void judge(const std::string& name, const std::vector<Range>& ranges, double ulp
   note_check("formula " + name, Column::f32, used, used <= 1);
 }
 
-template <std::size_t N, class F>
-void check(const char* name, const F& f, std::vector<Range> ranges, double ulps) {
+template <std::size_t N, class F> void check(const char* name, const F& f, std::vector<Range> ranges, double ulps) {
   [&]<std::size_t... I>(std::index_sequence<I...>) {
     Evaluations e;
     e.dual = [f](const double* x, double* partials) {
@@ -96,32 +94,24 @@ void check(const char* name, const F& f, std::vector<Range> ranges, double ulps)
     e.narrow = [f](const double* x) { return f(Value<float>{static_cast<float>(x[I]), {}}...).v; };
     e.complex = [f](const Cx* x) { return f(x[I]...); };
     judge(name, ranges, ulps, e);
-  }(std::make_index_sequence<N>());
+  }
+  (std::make_index_sequence<N>());
 }
-template <class F>
-void check1(const char* name, const F& f, Range x, double ulps = 4) {
-  check<1>(name, f, {x}, ulps);
-}
-template <class F>
-void check2(const char* name, const F& f, Range x, Range y, double ulps = 4) {
+template <class F> void check1(const char* name, const F& f, Range x, double ulps = 4) { check<1>(name, f, {x}, ulps); }
+template <class F> void check2(const char* name, const F& f, Range x, Range y, double ulps = 4) {
   check<2>(name, f, {x, y}, ulps);
 }
-template <class F>
-void check3(const char* name, const F& f, Range x, Range y, Range z, double ulps = 4) {
+template <class F> void check3(const char* name, const F& f, Range x, Range y, Range z, double ulps = 4) {
   check<3>(name, f, {x, y, z}, ulps);
 }
 
-template <class F>
-void check4(const char* name, const F& f, Range x, Range y, Range z, Range w, double ulps = 4) {
+template <class F> void check4(const char* name, const F& f, Range x, Range y, Range z, Range w, double ulps = 4) {
   check<4>(name, f, {x, y, z, w}, ulps);
 }
 
-template <class F>
-double slope_at(const F& f, double x) { return on_dual<double, 1>(f, {x}).d[0]; }
-template <class F>
-double value_at(const F& f, double x) { return on_dual<double, 1>(f, {x}).v; }
-template <class F>
-float value32(const F& f, double x) { return on_dual<float, 1>(f, {x}).v; }
+template <class F> double slope_at(const F& f, double x) { return on_dual<double, 1>(f, {x}).d[0]; }
+template <class F> double value_at(const F& f, double x) { return on_dual<double, 1>(f, {x}).v; }
+template <class F> float value32(const F& f, double x) { return on_dual<float, 1>(f, {x}).v; }
 
 }  // namespace
 

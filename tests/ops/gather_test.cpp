@@ -25,7 +25,8 @@ Tensor noise(const Shape& shape) {
 }  // namespace
 
 TEST_CASE("gather: other dtypes", "[gather]") {
-  const Tensor values = noise({3, 4, 5}), i = Tensor::from<int64_t>({2, 0, 2, 1}), at = expand(reshape(i, {1, 4, 1}), {3, 4, 5});
+  const Tensor values = noise({3, 4, 5}), i = Tensor::from<int64_t>({2, 0, 2, 1}),
+               at = expand(reshape(i, {1, 4, 1}), {3, 4, 5});
   for (DType t : {f32, f64}) {  // i32 and strided indices
     const Tensor v = to(values, t), narrow32 = slice(repeat_interleave(to(i, i32), 2, 0), 0, 0, 8, 2);
     CHECK(gather(v, 1, to(at, i32)).to_vector<double>() == gather(v, 1, at).to_vector<double>());
@@ -37,12 +38,11 @@ TEST_CASE("gather: other dtypes", "[gather]") {
   CHECK(index_select(x, 0, index).to_vector<int64_t>() == std::vector<int64_t>{8, 9, 10, 11, 0, 1, 2, 3});
   CHECK(index_select(x < 1.0, 0, index).to_vector<bool>() ==
         std::vector<bool>{false, false, false, false, true, false, false, false});
-  CHECK(gather(to(x, bf16), 1, Tensor::from<int64_t>({3, 1, 2}, {3, 1})).to_vector() ==
-        std::vector<float>{3, 5, 10});
+  CHECK(gather(to(x, bf16), 1, Tensor::from<int64_t>({3, 1, 2}, {3, 1})).to_vector() == std::vector<float>{3, 5, 10});
   const Tensor counts = index_add(zeros({3}, {i64}), 0, Tensor::from<int32_t>({2, 2, 0}), ones({3}, {i64}));
   CHECK(counts.to_vector<int64_t>() == std::vector<int64_t>{1, 0, 2});
-  CHECK(scatter_add(zeros({3}, {i32}), 0, Tensor::from<int32_t>({2, 2, 0}), ones({3}, {i32}))
-            .to_vector<int64_t>() == counts.to_vector<int64_t>());
+  CHECK(scatter_add(zeros({3}, {i32}), 0, Tensor::from<int32_t>({2, 2, 0}), ones({3}, {i32})).to_vector<int64_t>() ==
+        counts.to_vector<int64_t>());
 }
 
 TEST_CASE("index_add: a long sum keeps the precision of one rounding", "[gather]") {
@@ -59,8 +59,7 @@ TEST_CASE("gather: what does not fit is refused", "[gather]") {
   CHECK_THROWS_WITH(index_select(x, 0, i), Contains("index_select: index 4 is outside [0, 3)"));
   CHECK_THROWS_WITH(index_add(x, 0, i, x), Contains("index_add: index 4 is outside [0, 3)"));
   CHECK_THROWS_WITH(scatter_add(x, 1, reshape(i, {3, 1}), noise({3, 1})), Contains("scatter_add: index 4"));
-  CHECK_THROWS_WITH(embedding(x, Tensor::from<int32_t>({2, -1})),
-                    Contains("embedding: index -1 is outside [0, 3)"));
+  CHECK_THROWS_WITH(embedding(x, Tensor::from<int32_t>({2, -1})), Contains("embedding: index -1 is outside [0, 3)"));
   CHECK_THROWS_AS(embedding(empty({0, 4}), Tensor::from<int64_t>({0})), ValueError);
   CHECK_THROWS_AS(gather(x, 2, reshape(i, {3, 1})), ShapeError);
   CHECK_THROWS_AS(gather(x, 0, i), ShapeError);

@@ -78,8 +78,16 @@ TEST_CASE("gemm: the way of a product, by size, numbers and instruction set", "[
       {Isa::neon_bf16, f32, exact, 1, 1024, 1024, 64, "shared, panels: NEON"},
   };
   for (const Row& r : rows) {
-    GemmShape s{.batch = r.batch, .n = r.n, .m = r.m, .k = r.k, .dtype = r.dtype, .precision = r.precision,
-                .plain_rows = true, .plain_column = true, .isa = r.isa, .flush = true};
+    GemmShape s{.batch = r.batch,
+                .n = r.n,
+                .m = r.m,
+                .k = r.k,
+                .dtype = r.dtype,
+                .precision = r.precision,
+                .plain_rows = true,
+                .plain_column = true,
+                .isa = r.isa,
+                .flush = true};
     INFO(isa_name(r.isa) << ' ' << str(r.dtype) << ", bf16 products " << (r.precision == rounded) << ", " << r.batch
                          << " x " << r.n << " x " << r.m << " x " << r.k);
     CHECK(text(plan_gemm(s)) == r.want);
@@ -112,8 +120,8 @@ TEST_CASE("gemm: the plan asks the instruction set and the mode in use, and prof
           Means observed;
           const Tensor a = ones({130, 128}, {t}), b = ones({128, 160}, {t});
           matmul(a, b);
-          const GemmShape s{.n = 130, .m = 160, .k = 128, .dtype = t, .precision = p, .plain_rows = true, .isa = i,
-                            .flush = flush};
+          const GemmShape s{
+              .n = 130, .m = 160, .k = 128, .dtype = t, .precision = p, .plain_rows = true, .isa = i, .flush = flush};
           CHECK(observed.last == plan_gemm(s).means);
           CHECK(usual_packing(t, p) == packing_of(s));
         }

@@ -21,8 +21,7 @@ using detail::Product;
 using detail::Read;
 
 /// Numbers whose last one lies before a page that may not be touched.
-template <class T>
-class Fenced {
+template <class T> class Fenced {
  public:
   explicit Fenced(std::size_t n) {
     const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
@@ -48,8 +47,7 @@ struct Sizes {
 };
 
 /// A product with operands in fenced memory; gaps between rows hold NaN, which nobody may read into a result.
-template <class T>
-struct Sample {
+template <class T> struct Sample {
   Sizes s;
   Read ra, rb;
   int64_t lda, ldb, ldc;
@@ -63,7 +61,8 @@ struct Sample {
       : s(sizes), ra(left), rb(right), lda((left == Read::plain ? s.k : s.n) + gap),
         ldb((right == Read::plain ? s.m : s.k) + gap), ldc(s.m + gap),
         a(left == Read::plain ? count(s.n, s.k, lda) : count(s.k, s.n, lda)),
-        b(right == Read::plain ? count(s.k, s.m, ldb) : count(s.m, s.k, ldb)), c(static_cast<std::size_t>(s.n * ldc), T(-7)) {
+        b(right == Read::plain ? count(s.k, s.m, ldb) : count(s.m, s.k, ldb)),
+        c(static_cast<std::size_t>(s.n * ldc), T(-7)) {
     const T nan = std::numeric_limits<T>::quiet_NaN();
     uint64_t state = seed * 0x9E3779B97F4A7C15ull;
     auto next = [&] {
@@ -87,14 +86,12 @@ struct Sample {
   }
 };
 
-template <class T>
-bool same(const std::vector<T>& x, const std::vector<T>& y) {
+template <class T> bool same(const std::vector<T>& x, const std::vector<T>& y) {
   for (std::size_t i = 0; i < x.size(); ++i)
     if (!(x[i] == y[i]) && !(std::isnan(x[i]) && std::isnan(y[i]))) return false;
   return true;
 }
-template <class T>
-bool same_bits(const std::vector<T>& x, const std::vector<T>& y) {
+template <class T> bool same_bits(const std::vector<T>& x, const std::vector<T>& y) {
   return x.size() == y.size() && !std::memcmp(x.data(), y.data(), x.size() * sizeof(T));
 }
 

@@ -1,5 +1,5 @@
-// Products of f32 on AMX, in three parts of bf16: exact where they must be, as near as a chain of multiply-adds elsewhere,
-// and what is not finite as that chain has it.
+// Products of f32 on AMX, in three parts of bf16: exact where they must be, as near as a chain of multiply-adds
+// elsewhere, and what is not finite as that chain has it.
 #include "ops/gemm_samples.h"
 #include "support/catch.h"
 
@@ -71,8 +71,9 @@ TEST_CASE("gemm in three parts: every size, reading and factor", "[gemm][amx]") 
           Sample<float> x(s, ra, rb, gap);  // numbers from −3 to 3
           // Two parts on one side: up to 3 · 2045, and all sums below 2²⁴.
           float* const wide = gap ? x.a.data() : x.b.data();
-          const std::size_t count = gap ? Sample<float>::count(ra == Read::plain ? s.n : s.k, ra == Read::plain ? s.k : s.n, x.lda)
-                                        : Sample<float>::count(rb == Read::plain ? s.k : s.m, rb == Read::plain ? s.m : s.k, x.ldb);
+          const std::size_t count =
+              gap ? Sample<float>::count(ra == Read::plain ? s.n : s.k, ra == Read::plain ? s.k : s.n, x.lda)
+                  : Sample<float>::count(rb == Read::plain ? s.k : s.m, rb == Read::plain ? s.m : s.k, x.ldb);
           for (std::size_t i = 0; i < count; ++i) wide[i] *= static_cast<float>(1 + 7 * (i % 110));
           for (auto [alpha, beta] : {std::pair{1.0f, 0.0f}, {1.0f, 1.0f}, {2.0f, -0.5f}}) {
             std::vector<float> expected = x.c;
@@ -82,8 +83,9 @@ TEST_CASE("gemm in three parts: every size, reading and factor", "[gemm][amx]") 
               run(x.product(alpha, beta, c));
               if (same(c, expected)) continue;
               ++wrong;
-              UNSCOPED_INFO((run == &packed_b ? "b" : "both") << " packed: " << s.n << " × " << s.m << " × " << s.k << (ra == Read::plain ? " n" : " t")
-                                                              << (rb == Read::plain ? "n" : "t") << " gap " << gap << " alpha " << alpha);
+              UNSCOPED_INFO((run == &packed_b ? "b" : "both")
+                            << " packed: " << s.n << " × " << s.m << " × " << s.k << (ra == Read::plain ? " n" : " t")
+                            << (rb == Read::plain ? "n" : "t") << " gap " << gap << " alpha " << alpha);
             }
           }
         }
@@ -117,15 +119,21 @@ TEST_CASE("matmul in three parts: errors are no larger than those of a chain of 
     }
   }
   // Over ninety binary orders of magnitude, each product.
-  const Tensor scale = exp(wide_numbers({1, 300}, 7) * 15), a = wide_numbers({192, 300}, 8) * scale, b = wide_numbers({300, 130}, 9) / transpose(scale, 0, 1);
+  const Tensor scale = exp(wide_numbers({1, 300}, 7) * 15), a = wide_numbers({192, 300}, 8) * scale,
+               b = wide_numbers({300, 130}, 9) / transpose(scale, 0, 1);
   CHECK(error_of(a, b, matmul(a, b)) < 3e-7);
 }
 
-TEST_CASE("matmul in three parts: infinities, NaN and the largest numbers are those of multiply-adds, and stay where they are", "[gemm][amx][matmul]") {
+TEST_CASE(
+    "matmul in three parts: infinities, NaN and the largest numbers are those of multiply-adds, and stay where they "
+    "are",
+    "[gemm][amx][matmul]") {
   if (isa() < Isa::amx) return;
   const int64_t k = GENERATE(130, 1130);  // one block of k, and two
-  const Tensor a = wide_numbers({210, k}, 1), b = wide_numbers({k, 150}, 2), bias = wide_numbers({150}, 3), clean = linear(a, b, bias);
-  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN(), most = std::numeric_limits<float>::max();
+  const Tensor a = wide_numbers({210, k}, 1), b = wide_numbers({k, 150}, 2), bias = wide_numbers({150}, 3),
+               clean = linear(a, b, bias);
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN(),
+              most = std::numeric_limits<float>::max();
   for (const float odd : {inf, -inf, nan, most, -most, 1e38f, 3e-39f})
     for (const bool left : {true, false}) {
       Tensor x = clone(a), y = clone(b);
@@ -149,19 +157,22 @@ TEST_CASE("matmul in three parts: batches, strided operands, threads", "[gemm][a
   if (isa() < Isa::amx) return;
   const int threads = num_threads();
   for (const Sizes& s : {Sizes{300, 130, 129}, {2100, 65, 1030}, {120, 3000, 400}, {2600, 70, 900}}) {
-    const Tensor a = transpose(wide_numbers({s.k, s.n}, 1), 0, 1), b = wide_numbers({s.k, s.m}, 2), bias = wide_numbers({s.m}, 3);
+    const Tensor a = transpose(wide_numbers({s.k, s.n}, 1), 0, 1), b = wide_numbers({s.k, s.m}, 2),
+                 bias = wide_numbers({s.m}, 3);
     set_num_threads(1);
     const Tensor one = linear(a, b, bias);
     set_num_threads(5);
     CHECK(one.to_vector<float>() == linear(a, b, bias).to_vector<float>());
     const Tensor chain = with_isa(Isa::avx512, [&] { return linear(a, b, bias); });
     float worst = 0;
-    for (int64_t i = 0; i < one.numel(); ++i) worst = std::max(worst, std::abs(one.data<float>()[i] - chain.data<float>()[i]));
+    for (int64_t i = 0; i < one.numel(); ++i)
+      worst = std::max(worst, std::abs(one.data<float>()[i] - chain.data<float>()[i]));
     CHECK(worst < 2e-6f * static_cast<float>(s.k));
     set_num_threads(threads);
   }
   const Tensor a = wide_numbers({3, 520, 260}, 4), b = wide_numbers({3, 260, 300}, 5), all = matmul(a, b);
-  for (int64_t i = 0; i < 3; ++i) CHECK(select(all, 0, i).to_vector<float>() == matmul(select(a, 0, i), select(b, 0, i)).to_vector<float>());
+  for (int64_t i = 0; i < 3; ++i)
+    CHECK(select(all, 0, i).to_vector<float>() == matmul(select(a, 0, i), select(b, 0, i)).to_vector<float>());
   // Many small ones, each a task's: with a left operand of its own, and b the same for all or only for some.
   for (const Shape& right : {Shape{4, 3, 65, 257}, Shape{65, 257}, Shape{4, 1, 65, 257}}) {
     Tensor x = wide_numbers({4, 3, 129, 65}, 6), y = wide_numbers(right, 7);
@@ -173,7 +184,8 @@ TEST_CASE("matmul in three parts: batches, strided operands, threads", "[gemm][a
     CHECK(std::memcmp(many.raw(), matmul(x, y).raw(), static_cast<std::size_t>(many.numel()) * 4) == 0);
     set_num_threads(threads);
     for (int64_t i = 0; i < 12; ++i) {
-      const Tensor one = select(select(many, 0, i / 3), 0, i % 3), a1 = select(select(x, 0, i / 3), 0, i % 3), b1 = select(select(from, 0, i / 3), 0, i % 3);
+      const Tensor one = select(select(many, 0, i / 3), 0, i % 3), a1 = select(select(x, 0, i / 3), 0, i % 3),
+                   b1 = select(select(from, 0, i / 3), 0, i % 3);
       const Tensor alone = matmul(a1, b1);
       CHECK(std::memcmp(contiguous(one).raw(), alone.raw(), 129 * 257 * 4) == 0);
       if (i != 7) CHECK(error_of(a1, contiguous(b1), contiguous(one)) < 3e-7);
@@ -181,7 +193,8 @@ TEST_CASE("matmul in three parts: batches, strided operands, threads", "[gemm][a
     bool kind = true;
     for (int64_t i = 0; i < many.numel(); ++i) {
       const float g = many.data<float>()[i], w = chain.data<float>()[i];
-      kind = kind && std::isfinite(g) == std::isfinite(w) && (std::isfinite(w) || g == w) && std::isfinite(w) == (i / 257 != 7 * 129 + 128);
+      kind = kind && std::isfinite(g) == std::isfinite(w) && (std::isfinite(w) || g == w) &&
+             std::isfinite(w) == (i / 257 != 7 * 129 + 128);
     }
     CHECK(kind);
   }
@@ -190,12 +203,15 @@ TEST_CASE("matmul in three parts: batches, strided operands, threads", "[gemm][a
 TEST_CASE("matmul on AMX: more rows, columns and k than are packed at a time", "[gemm][amx][matmul][bits]") {
   if (isa() < Isa::amx) return;
   Rng rng(7);
-  const auto small = [&](const Shape& shape) { return floor(uniform(shape, -3, 4, rng)); };  // sums are exact in any order
+  const auto small = [&](const Shape& shape) {
+    return floor(uniform(shape, -3, 4, rng));
+  };  // sums are exact in any order
   for (const Precision p : {Precision::f32, Precision::bf16}) {
     PrecisionScope scope(p);
     for (const Sizes& s : {Sizes{1570, 33, 4130}, {113, 1570, 4130}}) {
       const Tensor a = small({s.n, s.k}), b = small({s.k, s.m}), bias = small({s.m});
-      CHECK(linear(a, b, bias).to_vector<float>() == with_isa(Isa::avx512, [&] { return linear(a, b, bias).to_vector<float>(); }));
+      CHECK(linear(a, b, bias).to_vector<float>() ==
+            with_isa(Isa::avx512, [&] { return linear(a, b, bias).to_vector<float>(); }));
     }
   }
 }

@@ -27,12 +27,10 @@ using namespace sluice::testing;
 
 namespace {
 
-template <class T>
-const char* type_name() { return sizeof(T) == 4 ? "f32" : "f64"; }
+template <class T> const char* type_name() { return sizeof(T) == 4 ? "f32" : "f64"; }
 
 /// The ways to compute one product that there are with the instruction set in use.
-template <class T>
-std::vector<std::pair<const char*, std::function<void(const Product<T>&)>>> ways() {
+template <class T> std::vector<std::pair<const char*, std::function<void(const Product<T>&)>>> ways() {
   const Micro<T>& u = micro<T>(isa());
   return {{"blocked", [](const Product<T>& p) { gemm_blocked(p); }},
           {"packed", [&u](const Product<T>& p) { gemm_packed(u, p); }},
@@ -53,9 +51,11 @@ std::vector<std::pair<const char*, std::function<void(const Product<T>&)>>> ways
              PackedB<T> b(p.k, p.m, reinterpret_cast<T*>(memory.raw()));
              PackedA<T> a(p.n, p.k, reinterpret_cast<T*>(memory.raw()) + for_b);
              b.fill(p.rb, p.b, p.ldb);
-             for (int64_t row = (p.n - 1) / 32 * 32; row >= 0; row -= 32) a.fill(p.ra, p.a, p.lda, row, std::min(row + 32, p.n));
+             for (int64_t row = (p.n - 1) / 32 * 32; row >= 0; row -= 32)
+               a.fill(p.ra, p.a, p.lda, row, std::min(row + 32, p.n));
              for (int64_t row = 0; row < p.n; row += 64)
-               b.multiply(a, row, std::min<int64_t>(64, p.n - row), p.alpha, p.beta, p.c + row * p.ldc, p.ldc, 0, b.panels());
+               b.multiply(a, row, std::min<int64_t>(64, p.n - row), p.alpha, p.beta, p.c + row * p.ldc, p.ldc, 0,
+                          b.panels());
            }},
           {"OpenBLAS", [](const Product<T>& p) { gemm_blas(p); }},
           {"gemm", [](const Product<T>& p) {
@@ -68,7 +68,8 @@ std::vector<Sizes> edge_sizes() {
   std::vector<Sizes> sizes;
   for (int64_t n : {1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 14, 15, 23, 24, 25, 27, 28, 29, 57, 83, 84, 85, 169})
     sizes.push_back({n, 37, 9});
-  for (int64_t m : {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 47, 48, 49, 129, 1023, 1024, 1025, 2049}) sizes.push_back({5, m, 6});
+  for (int64_t m : {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 47, 48, 49, 129, 1023, 1024, 1025, 2049})
+    sizes.push_back({5, m, 6});
   for (int64_t k : {0, 1, 2, 3, 15, 16, 17, 31, 255, 256, 257, 511, 512, 513, 770}) sizes.push_back({5, 35, k});
   for (int64_t n : {1, 2, 3, 4})
     for (int64_t m : {1, 2, 3, 4})
@@ -78,8 +79,7 @@ std::vector<Sizes> edge_sizes() {
 }
 
 /// How many products are not as they should be; each is told.
-template <class T>
-int wrong(Isa i) {
+template <class T> int wrong(Isa i) {
   const auto all = ways<T>();
   int count = 0;
   for (const Sizes& s : edge_sizes())
@@ -98,9 +98,9 @@ int wrong(Isa i) {
               run(x.product(alpha, beta, c));
               if (same(c, expected)) continue;
               ++count;
-              UNSCOPED_INFO(isa_name(i) << ' ' << type_name<T>() << ' ' << name << ": " << s.n << " × " << s.m << " × " << s.k
-                                        << (ra == Read::plain ? " n" : " t") << (rb == Read::plain ? "n" : "t") << " gap "
-                                        << gap << " alpha " << alpha << " beta " << beta);
+              UNSCOPED_INFO(isa_name(i) << ' ' << type_name<T>() << ' ' << name << ": " << s.n << " × " << s.m << " × "
+                                        << s.k << (ra == Read::plain ? " n" : " t") << (rb == Read::plain ? "n" : "t")
+                                        << " gap " << gap << " alpha " << alpha << " beta " << beta);
             }
           }
         }
@@ -168,7 +168,8 @@ TEST_CASE("gemm: an element's bits depend on its row, its column and k alone", "
             run(p);
             bool equal = true;
             for (int64_t r = 11; r < 28; ++r)
-              equal = equal && !std::memcmp(&part[std::size_t(r * x.ldc + 19)], &whole[std::size_t(r * x.ldc + 19)], 41 * sizeof(T));
+              equal = equal && !std::memcmp(&part[std::size_t(r * x.ldc + 19)], &whole[std::size_t(r * x.ldc + 19)],
+                                            41 * sizeof(T));
             CHECK(equal);
           }
           if constexpr (sizeof(T) == 4) {  // fused multiply-adds in the same order, whatever the width
@@ -225,7 +226,9 @@ TEST_CASE("PackedB and PackedA: in pieces, with a bias", "[gemm]") {
               T* const to = c.data() + row * x.ldc + j * b.panel_columns();
               const int64_t n = row ? 36 : 64, last = std::min(j + 2, b.panels());
               if (packed) b.multiply(a, row, n, T(1), T(1), to, x.ldc, j, last, bias.data());
-              else b.multiply(ra, n, T(1), x.a.data() + row * (ra == Read::plain ? x.lda : 1), x.lda, T(1), to, x.ldc, j, last, bias.data());
+              else
+                b.multiply(ra, n, T(1), x.a.data() + row * (ra == Read::plain ? x.lda : 1), x.lda, T(1), to, x.ldc, j,
+                           last, bias.data());
             }
           CHECK(same(c, expected));
         }
@@ -236,10 +239,12 @@ TEST_CASE("PackedB and PackedA: in pieces, with a bias", "[gemm]") {
   });
 }
 
-TEST_CASE("matmul: any number of threads, the same bits; any instruction set, the same product", "[gemm][matmul][bits]") {
+TEST_CASE("matmul: any number of threads, the same bits; any instruction set, the same product",
+          "[gemm][matmul][bits]") {
   const int threads = num_threads();
   Rng rng(3);
-  for (const Sizes& s : {Sizes{300, 130, 129}, {120, 33, 1100}, {64, 900, 100}, {33, 40, 50}, {130, 700, 1030}, {2300, 65, 40}})
+  for (const Sizes& s :
+       {Sizes{300, 130, 129}, {120, 33, 1100}, {64, 900, 100}, {33, 40, 50}, {130, 700, 1030}, {2300, 65, 40}})
     for (DType type : {f32, f64})
       for (bool left : {false, true})
         for (bool right : {false, true}) {
@@ -249,7 +254,8 @@ TEST_CASE("matmul: any number of threads, the same bits; any instruction set, th
           if (right) b = transpose(b, 0, 1);
           Tensor expected;
           for_each_isa([&](Isa i) {
-            INFO(s.n << " × " << s.m << " × " << s.k << ' ' << isa_name(i) << (left ? " t" : " n") << (right ? "t" : "n"));
+            INFO(s.n << " × " << s.m << " × " << s.k << ' ' << isa_name(i) << (left ? " t" : " n")
+                     << (right ? "t" : "n"));
             set_num_threads(1);
             const Tensor one = matmul(a, b);
             set_num_threads(3);
@@ -259,8 +265,9 @@ TEST_CASE("matmul: any number of threads, the same bits; any instruction set, th
             if (!expected.defined()) expected = one;
             double difference = 0;
             for (int64_t j = 0; j < one.numel(); ++j)
-              difference = std::max(difference, type == f32 ? std::abs(double(one.data<float>()[j]) - double(expected.data<float>()[j]))
-                                                            : std::abs(one.data<double>()[j] - expected.data<double>()[j]));
+              difference = std::max(
+                  difference, type == f32 ? std::abs(double(one.data<float>()[j]) - double(expected.data<float>()[j]))
+                                          : std::abs(one.data<double>()[j] - expected.data<double>()[j]));
             CHECK(difference < (type == f32 ? 2e-6 : 4e-15) * double(s.k));
           });
         }
@@ -319,40 +326,41 @@ TEST_CASE("gemm: OpenBLAS without memory for one more call at a time is a Memory
     WARN("not tested: memory has no limits here");
     return;
   }
-  CHECK(testing::in_child([] {
-    constexpr int64_t n = 1200;
-    constexpr int threads = 12;  // more than earlier cases had at a time
-    const Tensor a = ones({n, n}, {f64});
-    std::vector<Tensor> results;
-    for (int t = 0; t < threads; ++t) results.push_back(zeros({n, n}, {f64}));
-    const auto product = [&](int t) {
-      auto* c = reinterpret_cast<double*>(results[static_cast<std::size_t>(t)].raw());
-      gemm_blas({Read::plain, Read::plain, n, n, n, 1.0, a.data<double>(), n, a.data<double>(), n, 0.0, c, n});
-    };
-    const auto at_a_time = [&] {  // how many were refused
-      std::latch start(threads);
-      std::atomic<int> refused{0};
-      std::vector<std::thread> all;
-      for (int t = 0; t < threads; ++t)
-        all.emplace_back([&, t] {
-          start.arrive_and_wait();
-          try {
-            product(t);
-          } catch (const MemoryError&) {
-            ++refused;
-          }
-        });
-      for (std::thread& t : all) t.join();
-      return refused.load();
-    };
-    product(0);
-    {
-      const testing::MemoryLimit limit(int64_t{160} << 20);  // the threads' stacks
-      if (at_a_time() == 0) return "nothing was refused";
-    }
-    if (at_a_time() != 0) return "it is refused with memory, too";
-    for (const Tensor& c : results)
-      if (c.data<double>()[n * n - 1] != double(n)) return "a result is wrong";
-    return "passed";
-  }, 60) == "passed");
+  CHECK(
+      testing::in_child(
+          [] {
+            constexpr int64_t n = 1200;
+            constexpr int threads = 12;  // more than earlier cases had at a time
+            const Tensor a = ones({n, n}, {f64});
+            std::vector<Tensor> results;
+            for (int t = 0; t < threads; ++t) results.push_back(zeros({n, n}, {f64}));
+            const auto product = [&](int t) {
+              auto* c = reinterpret_cast<double*>(results[static_cast<std::size_t>(t)].raw());
+              gemm_blas({Read::plain, Read::plain, n, n, n, 1.0, a.data<double>(), n, a.data<double>(), n, 0.0, c, n});
+            };
+            const auto at_a_time = [&] {  // how many were refused
+              std::latch start(threads);
+              std::atomic<int> refused{0};
+              std::vector<std::thread> all;
+              for (int t = 0; t < threads; ++t)
+                all.emplace_back([&, t] {
+                  start.arrive_and_wait();
+                  try {
+                    product(t);
+                  } catch (const MemoryError&) { ++refused; }
+                });
+              for (std::thread& t : all) t.join();
+              return refused.load();
+            };
+            product(0);
+            {
+              const testing::MemoryLimit limit(int64_t{160} << 20);  // the threads' stacks
+              if (at_a_time() == 0) return "nothing was refused";
+            }
+            if (at_a_time() != 0) return "it is refused with memory, too";
+            for (const Tensor& c : results)
+              if (c.data<double>()[n * n - 1] != double(n)) return "a result is wrong";
+            return "passed";
+          },
+          60) == "passed");
 }

@@ -21,8 +21,7 @@ namespace {
 constexpr int64_t kSizes[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 129, 1023, 1025, 40001};
 
 /// A formula whose loops are instantiated in this file: the library has its own of the same names.
-template <class F>
-struct Mine : F {};
+template <class F> struct Mine : F {};
 
 using Inputs = std::vector<std::vector<float>>;
 
@@ -42,7 +41,8 @@ std::vector<std::vector<float>> by_map(const F& f, const Inputs& xs, std::index_
   const Tensor y = map(f, x[I]...);
   std::vector<float> g;
   for (int64_t i = 0; i < n; ++i) g.push_back(static_cast<float>(1 + i % 3));
-  const auto grads = grad(std::vector{y}, std::vector<Tensor>{x[I]...}, {.grad_outputs = {Tensor::from<float>(g, {n})}});
+  const auto grads =
+      grad(std::vector{y}, std::vector<Tensor>{x[I]...}, {.grad_outputs = {Tensor::from<float>(g, {n})}});
   return {y.to_vector<float>(), grads[I].template to_vector<float>()...};
 }
 /// The same in f64, element by element.
@@ -58,8 +58,7 @@ std::vector<std::vector<double>> by_dual(const F& f, const Inputs& xs, std::inde
   return all;
 }
 
-template <std::size_t N, class F>
-void check(const F& f, double lo, double hi) {
+template <std::size_t N, class F> void check(const F& f, double lo, double hi) {
   constexpr auto index = std::make_index_sequence<N>();
   for (int64_t n : kSizes) {
     const Inputs xs = inputs(N, n, lo, hi);
@@ -71,7 +70,8 @@ void check(const F& f, double lo, double hi) {
         double largest = 0, worst = 0;
         for (double v : want[o]) largest = std::max(largest, std::abs(v));
         for (std::size_t i = 0; i < want[o].size(); ++i)
-          worst = std::max(worst, std::abs(static_cast<double>(got[o][i]) - want[o][i]) / (std::abs(want[o][i]) + 0.01 * largest + 1e-30));
+          worst = std::max(worst, std::abs(static_cast<double>(got[o][i]) - want[o][i]) /
+                                      (std::abs(want[o][i]) + 0.01 * largest + 1e-30));
         INFO((o ? "gradient " : "value ") << o << ": relative error " << worst);
         CHECK(worst < 3e-5);
       }
@@ -83,10 +83,17 @@ void check(const F& f, double lo, double hi) {
 
 // Each elementary function and each kind of select, some in one formula: what takes time to compile is the loops.
 TEST_CASE("instruction sets: a formula's loops, each set in turn", "[isa]") {
-  check<1>([](auto x) { return fm::Expm1{}(x) + fm::Tanh{}(x) * fm::Erf{}(x) + fm::Sin{}(x) * fm::Softplus{}(x) + fm::Gelu{}(x); }, -3, 3);
-  check<1>([](auto x) { return fm::Log1p{}(x) + fm::Rsqrt{}(x) * fm::Floor{}(x) + fm::PowScalar{2.5}(x) + fm::Laplace{}(x); }, 0.1, 9);
-  check<1>([](auto x) { return fm::Clamp{-1, 1}(x) + fm::Elu1{}(x) * fm::Round{}(x) + fm::PowScalar{0}(x); }, -3, 3);
-  check<2>([](auto x, auto y) { return fm::Div{}(x, y) + fm::Pow{}(x, y) + fm::Maximum{}(x, y) * fm::KlTerm{}(x, y); }, 0.2, 3);
+  check<1>(
+      [](auto x) {
+        return fm::Expm1{}(x) + fm::Tanh{}(x)*fm::Erf{}(x) + fm::Sin{}(x)*fm::Softplus{}(x) + fm::Gelu{}(x);
+      },
+      -3, 3);
+  check<1>(
+      [](auto x) { return fm::Log1p{}(x) + fm::Rsqrt{}(x)*fm::Floor{}(x) + fm::PowScalar{2.5}(x) + fm::Laplace{}(x); },
+      0.1, 9);
+  check<1>([](auto x) { return fm::Clamp{-1, 1}(x) + fm::Elu1{}(x)*fm::Round{}(x) + fm::PowScalar{0}(x); }, -3, 3);
+  check<2>([](auto x, auto y) { return fm::Div{}(x, y) + fm::Pow{}(x, y) + fm::Maximum{}(x, y) * fm::KlTerm{}(x, y); },
+           0.2, 3);
   check<2>(fm::SwiGlu{}, -3, 3);
   check<3>(fm::Lerp{}, -3, 3);
 }

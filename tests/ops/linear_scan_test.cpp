@@ -38,7 +38,7 @@ TEST_CASE("linear_scan: equals the recurrence for every decay, at the edges of c
         for (int64_t chunk : {int64_t{1}, int64_t{3}, int64_t{16}, int64_t{64}, n, n + 9}) {
           if ((kind == ScanKind::none && strength != Strength::mild) || (n > 64 && chunk == 1)) continue;
           ScanSample s = random_scan(rand, kind, strength, {1 + rand.below(2), 1 + rand.below(2), n, 1 + rand.below(5)},
-                                1 + rand.below(5));
+                                     1 + rand.below(5));
           s.options = o, s.options.chunk = chunk;
           const Tensor want = recurrence(s);
           auto scan = [](const ScanSample& x) { return linear_scan(x.q, x.k, x.v, x.decay, x.options); };
@@ -63,7 +63,7 @@ TEST_CASE("linear_scan: first gradients equal those of the definition", "[linear
         for (int64_t chunk : {int64_t{1}, int64_t{3}, int64_t{16}, int64_t{64}, n}) {
           if (kind == ScanKind::none && strength != Strength::mild) continue;
           ScanSample s = random_scan(rand, kind, strength, {1 + rand.below(2), 1 + rand.below(2), n, 1 + rand.below(4)},
-                                1 + rand.below(4));
+                                     1 + rand.below(4));
           s.options = o, s.options.chunk = chunk;
           // The definition takes differences of running sums: of 1e4 · n it loses six digits.
           const bool exact = strength != Strength::mixed && strength != Strength::total;
@@ -104,7 +104,8 @@ TEST_CASE("linear_scan: numbers near the largest overflow no earlier than their 
         s.decay = full(s.decay.shape(), -0.5, {f64});  // e^{−8} over a block
         if (kind == ScanKind::keys) s.k = to(to(s.k * large, f32), f64), s.q = to(to(s.q / std::sqrt(large), f32), f64);
         else s.v = to(to(s.v * large, f32), f64);
-        const Tensor want = recurrence(s), got = to(linear_scan(to(s.q, f32), to(s.k, f32), to(s.v, f32), to(s.decay, f32), s.options), f64);
+        const Tensor want = recurrence(s),
+                     got = to(linear_scan(to(s.q, f32), to(s.k, f32), to(s.v, f32), to(s.decay, f32), s.options), f64);
         INFO(s.text() << " times " << large);
         CHECK(max_abs_diff(got, want) <= 3e-6 * max_abs(want));
       }
@@ -223,11 +224,14 @@ TEST_CASE("linear_scan: a state of one row or one column, of every width", "[lin
           const Tensor want = recurrence(s);
           const double size = std::max(0.1, max_abs(want));
           const ScanSample given = s.in(dtype);
-          const auto scan = [&](const Tensor& v) { return linear_scan(given.q, given.k, v, given.decay, given.options); };
+          const auto scan = [&](const Tensor& v) {
+            return linear_scan(given.q, given.k, v, given.decay, given.options);
+          };
           const Tensor y = scan(given.v);
           INFO(s.text());
           CHECK(max_abs_diff(to(y, f64), want) <= (dtype == f64 ? 1e-13 : 2e-6) * size);
-          const Tensor position = reshape(arange(131), {131, 1});  // step 70 sees what is not a number there, and those after it
+          const Tensor position =
+              reshape(arange(131), {131, 1});  // step 70 sees what is not a number there, and those after it
           const Tensor z = scan(masked_fill(given.v, position == 70.0, std::numeric_limits<double>::quiet_NaN()));
           const int64_t before = reverse ? 71 : 0, count = reverse ? 60 : 70;
           CHECK(same_bits(narrow(z, 2, before, count), narrow(y, 2, before, count)));

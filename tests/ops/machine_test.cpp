@@ -20,17 +20,28 @@ TEST_CASE("OpenBLAS: which kernels it should run", "[gemm]") {
     const char *vendor, *wanted;
   };
   const Row rows[] = {
-      {"Prescott", Isa::avx512, "intel", "SkylakeX"}, {"Prescott", Isa::amx, "intel", "SkylakeX"},
-      {"Haswell", Isa::avx512, "intel", "SkylakeX"},  {"Zen", Isa::avx512, "intel", "SkylakeX"},
-      {"SkylakeX", Isa::amx, "intel", ""},            {"Cooperlake", Isa::amx, "intel", ""},
-      {"SapphireRapids", Isa::amx, "intel", ""},      {"Prescott", Isa::avx2, "intel", "Haswell"},
-      {"Nehalem", Isa::avx2, "intel", "Haswell"},     {"Sandybridge", Isa::avx2, "intel", "Haswell"},
-      {"Haswell", Isa::avx2, "intel", ""},            {"Prescott", Isa::base, "intel", ""},
-      {"Core2", Isa::avx512, "amd", "Zen"},           {"prescott", Isa::avx512, "amd", "Zen"},
-      {"Zen", Isa::avx512, "amd", ""},                {"Excavator", Isa::avx2, "amd", "Zen"},
-      {"SkylakeX", Isa::avx512, "amd", ""},           {"Prescott", Isa::avx512, "", "Haswell"},
-      {"Haswell", Isa::avx512, "", ""},               {"unknown", Isa::avx512, "intel", ""},
-      {"", Isa::avx512, "intel", ""},                 {"neoversen1", Isa::base, "", ""},
+      {"Prescott", Isa::avx512, "intel", "SkylakeX"},
+      {"Prescott", Isa::amx, "intel", "SkylakeX"},
+      {"Haswell", Isa::avx512, "intel", "SkylakeX"},
+      {"Zen", Isa::avx512, "intel", "SkylakeX"},
+      {"SkylakeX", Isa::amx, "intel", ""},
+      {"Cooperlake", Isa::amx, "intel", ""},
+      {"SapphireRapids", Isa::amx, "intel", ""},
+      {"Prescott", Isa::avx2, "intel", "Haswell"},
+      {"Nehalem", Isa::avx2, "intel", "Haswell"},
+      {"Sandybridge", Isa::avx2, "intel", "Haswell"},
+      {"Haswell", Isa::avx2, "intel", ""},
+      {"Prescott", Isa::base, "intel", ""},
+      {"Core2", Isa::avx512, "amd", "Zen"},
+      {"prescott", Isa::avx512, "amd", "Zen"},
+      {"Zen", Isa::avx512, "amd", ""},
+      {"Excavator", Isa::avx2, "amd", "Zen"},
+      {"SkylakeX", Isa::avx512, "amd", ""},
+      {"Prescott", Isa::avx512, "", "Haswell"},
+      {"Haswell", Isa::avx512, "", ""},
+      {"unknown", Isa::avx512, "intel", ""},
+      {"", Isa::avx512, "intel", ""},
+      {"neoversen1", Isa::base, "", ""},
       {"Diamond", Isa::amx, "intel", ""},  // of the future
   };
   for (const Row& r : rows) {
@@ -59,7 +70,8 @@ TEST_CASE("OpenBLAS: a wrong choice is corrected, a user's is not", "[gemm]") {
       std::vector<float> a(70 * 33), b(33 * 50), c(70 * 50, -1.0f);
       for (std::size_t i = 0; i < a.size(); ++i) a[i] = float(i % 7) - 3;
       for (std::size_t i = 0; i < b.size(); ++i) b[i] = float(i % 5) - 1;
-      detail::gemm(detail::Read::plain, detail::Read::plain, 70, 50, 33, 1.0f, a.data(), 33, b.data(), 50, 0.0f, c.data(), 50);
+      detail::gemm(detail::Read::plain, detail::Read::plain, 70, 50, 33, 1.0f, a.data(), 33, b.data(), 50, 0.0f,
+                   c.data(), 50);
       for (std::size_t i = 0; i < 70; ++i)
         for (std::size_t j = 0; j < 50; ++j) {
           float sum = 0;

@@ -49,7 +49,8 @@ TEST_CASE("map: slices of columns equal their copies, whatever the width", "[map
         if (i != 2) CHECK(same_bits(in_place[i], copied[i]));  // the row's gradient is a sum over the others
       // Heads side by side, and one operand whose runs are of another length.
       const Tensor heads = transpose(unflatten(normal({2, rows, 4 * width}, 0, 1, rng), 2, {4, width}), 1, 2);
-      const Tensor halves = normal({2, 4, rows, width}, 0, 1, rng), part = narrow(normal({2, 4, rows + 1, width}, 0, 1, rng), 2, 1, rows);
+      const Tensor halves = normal({2, 4, rows, width}, 0, 1, rng),
+                   part = narrow(normal({2, 4, rows + 1, width}, 0, 1, rng), 2, 1, rows);
       const std::vector<Tensor> mixed = results(heads, part, row, halves);
       const std::vector<Tensor> plain = results(clone(heads), clone(part), clone(expand(row, heads.shape())), halves);
       for (std::size_t i = 0; i < mixed.size(); ++i)
@@ -94,7 +95,8 @@ TEST_CASE("map: constants, ++, ! and select between two numbers mean what they m
     const auto orders = [&](const Tensor& y) {  // y, dy and, of tensors that go through the formula, ddy
       const Tensor dy = grad({y}, {a}, {.create_graph = true, .allow_unused = true, .grad_outputs = {seed}})[0];
       std::vector<Tensor> all{y.detach(), dy.defined() ? dy.detach() : like(x, 0)};
-      if (dy.defined() && dy.requires_grad()) all.push_back(grad({dy}, {a}, {.allow_unused = true, .grad_outputs = {seed}})[0]);
+      if (dy.defined() && dy.requires_grad())
+        all.push_back(grad({dy}, {a}, {.allow_unused = true, .grad_outputs = {seed}})[0]);
       if (all.size() < 3 || !all.back().defined()) all.resize(2), all.push_back(like(x, 0));
       return all;
     };
@@ -109,22 +111,41 @@ TEST_CASE("map: constants, ++, ! and select between two numbers mean what they m
     INFO(name_of(dtype));
     const Tensor x = to(Tensor({-2, -0.5, 0, 0.5, 3}), dtype);
     using V = std::vector<double>;
-    CHECK(compare(x, [](auto) { return 1.5; }, [](auto v) { return like(v, 1.5); }) == V{1.5, 1.5, 1.5, 1.5, 1.5});
-    CHECK(compare(x, [](auto) { return 2; }, [](auto v) { return like(v, 2); }) == V{2, 2, 2, 2, 2});
-    CHECK(compare(x, [](auto v) { return v * select(v > 0.0, 1.0, -1); },
-                  [](auto v) { return v * select(v > 0.0, like(v, 1), like(v, -1)); }) == V{2, 0.5, 0, 0.5, 3});
-    CHECK(compare(x, [](auto v) { return select(v <= 0.0, 1, 0); },
-                  [](auto v) { return select(v <= 0.0, like(v, 1), like(v, 0)); }) == V{1, 1, 1, 0, 0});
-    CHECK(compare(x, [](auto v) { return select((v > -1.0) & (v < 1.0), 1.0, 0); },
-                  [](auto v) { return select(abs(v) < 1.0, like(v, 1), 0); }) == V{0, 1, 1, 1, 0});
-    CHECK(compare(x, [](auto v) { return v * select((v < -1.0) | !(v <= 1.0), 3, 1); },
-                  [](auto v) { return select(abs(v) > 1.0, v * 3, v); }) == V{-6, -0.5, 0, 0.5, 9});
-    CHECK(compare(x, [](auto v) { return select(!v, 7.0, v); }, [](auto v) { return select(v == 0.0, 7.0, v); }) == V{-2, -0.5, 7, 0.5, 3});
-    CHECK(compare(x, [](auto v) { const auto before = v++; return before * ++v; },
-                  [](auto v) { return v * (v + 2); }) == V{0, -0.75, 0, 1.25, 15});
-    CHECK(compare(x, [](auto v) { const auto before = v--; return before * --v; },
-                  [](auto v) { return v * (v - 2); }) == V{8, 1.25, 0, -0.75, 3});
-    CHECK(compare(x, [](auto v) { return pow(2, v); }, [](auto v) { return pow(like(v, 2), v); })[4] == 8);
+    CHECK(compare(
+              x, [](auto) { return 1.5; }, [](auto v) { return like(v, 1.5); }) == V{1.5, 1.5, 1.5, 1.5, 1.5});
+    CHECK(compare(
+              x, [](auto) { return 2; }, [](auto v) { return like(v, 2); }) == V{2, 2, 2, 2, 2});
+    CHECK(compare(
+              x, [](auto v) { return v * select(v > 0.0, 1.0, -1); },
+              [](auto v) { return v * select(v > 0.0, like(v, 1), like(v, -1)); }) == V{2, 0.5, 0, 0.5, 3});
+    CHECK(compare(
+              x, [](auto v) { return select(v <= 0.0, 1, 0); },
+              [](auto v) { return select(v <= 0.0, like(v, 1), like(v, 0)); }) == V{1, 1, 1, 0, 0});
+    CHECK(compare(
+              x, [](auto v) { return select((v > -1.0) & (v < 1.0), 1.0, 0); },
+              [](auto v) { return select(abs(v) < 1.0, like(v, 1), 0); }) == V{0, 1, 1, 1, 0});
+    CHECK(compare(
+              x, [](auto v) { return v * select((v < -1.0) | !(v <= 1.0), 3, 1); },
+              [](auto v) { return select(abs(v) > 1.0, v * 3, v); }) == V{-6, -0.5, 0, 0.5, 9});
+    CHECK(compare(
+              x, [](auto v) { return select(!v, 7.0, v); }, [](auto v) { return select(v == 0.0, 7.0, v); }) ==
+          V{-2, -0.5, 7, 0.5, 3});
+    CHECK(compare(
+              x,
+              [](auto v) {
+                const auto before = v++;
+                return before * ++v;
+              },
+              [](auto v) { return v * (v + 2); }) == V{0, -0.75, 0, 1.25, 15});
+    CHECK(compare(
+              x,
+              [](auto v) {
+                const auto before = v--;
+                return before * --v;
+              },
+              [](auto v) { return v * (v - 2); }) == V{8, 1.25, 0, -0.75, 3});
+    CHECK(compare(
+              x, [](auto v) { return pow(2, v); }, [](auto v) { return pow(like(v, 2), v); })[4] == 8);
   }
   const Tensor a({1, 2}), b = reshape(Tensor({1, 2, 3}), {3, 1});  // a constant has the shape of all operands
   CHECK(map([](auto, auto) { return 1; }, a, b).shape() == Shape{3, 2});

@@ -20,7 +20,8 @@ using namespace sluice::testing;
 
 namespace {
 
-/// y is x·w (+ bias) in f64, rounded: its neighbour at most, and that rarely; where sums cancel as exact as f32 sums are.
+/// y is x·w (+ bias) in f64, rounded: its neighbour at most, and that rarely; where sums cancel as exact as f32 sums
+/// are.
 void check_product(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias = {}) {
   const auto wide = [](const Tensor& t) { return to(t, f64); };
   const Tensor want = bias.defined() ? matmul(wide(x), wide(w)) + wide(bias) : matmul(wide(x), wide(w));
@@ -43,12 +44,27 @@ TEST_CASE("matmul of bf16: every size and reading", "[matmul][bf16]") {
   };
   for_each_isa([] {
     Rand rand(1);
-    for (const Size s : {Size{1, 1, 1}, {1, 33, 65}, {4, 130, 70}, {5, 1, 300}, {33, 1, 7}, {5, 7, 3}, {17, 33, 31}, {64, 64, 64},
-                         {9, 500, 100}, {65, 257, 129}, {130, 300, 1025}, {257, 513, 33}, {97, 31, 2049}, {112, 545, 600}, {290, 288, 520}})
+    for (const Size s : {Size{1, 1, 1},
+                         {1, 33, 65},
+                         {4, 130, 70},
+                         {5, 1, 300},
+                         {33, 1, 7},
+                         {5, 7, 3},
+                         {17, 33, 31},
+                         {64, 64, 64},
+                         {9, 500, 100},
+                         {65, 257, 129},
+                         {130, 300, 1025},
+                         {257, 513, 33},
+                         {97, 31, 2049},
+                         {112, 545, 600},
+                         {290, 288, 520}})
       for (const bool left : {false, true})
         for (const bool right : {false, true}) {
-          const Tensor a = left ? transpose(random_tensor({s.k, s.n}, bf16, rand), 0, 1) : random_tensor({s.n, s.k}, bf16, rand);
-          const Tensor b = right ? transpose(random_tensor({s.m, s.k}, bf16, rand), 0, 1) : random_tensor({s.k, s.m}, bf16, rand);
+          const Tensor a =
+              left ? transpose(random_tensor({s.k, s.n}, bf16, rand), 0, 1) : random_tensor({s.n, s.k}, bf16, rand);
+          const Tensor b =
+              right ? transpose(random_tensor({s.m, s.k}, bf16, rand), 0, 1) : random_tensor({s.k, s.m}, bf16, rand);
           check_product(matmul(a, b), a, b);
           const Tensor bias = random_tensor({s.m}, bf16, rand);
           check_product(linear(a, b, bias), a, b, bias);

@@ -20,6 +20,7 @@
 
 using namespace sluice;
 
+// clang-format off
 TEST_CASE("errors name the op the user called", "[ops]") {
   const Tensor x = ones({2, 3}), flags = ones({2, 3}, {boolean}), i = arange(4), two = ones({2});
   const std::vector<std::pair<const char*, std::function<void()>>> calls = {

@@ -58,13 +58,15 @@ TEST_CASE("numbers take the dtype of the tensor beside them", "[numbers]") {
 }
 
 TEST_CASE("whole numbers: remainder has the sign of the divisor, also at the ends", "[numbers]") {
-  const Tensor a = Tensor::from<int64_t>({7, -7, 7, -7, 7, INT64_MIN}), b = Tensor::from<int64_t>({3, 3, -3, -3, 0, -1});
+  const Tensor a = Tensor::from<int64_t>({7, -7, 7, -7, 7, INT64_MIN}),
+               b = Tensor::from<int64_t>({3, 3, -3, -3, 0, -1});
   CHECK(remainder(a, b).to_vector<int64_t>() == Whole{1, 2, -2, -1, 7, 0});
-  const Tensor x = Tensor::from<double>({5.5, -5.5, 5.5, -5.5, 1, -0.5}), y = Tensor::from<double>({2, 2, -2, -2, 0, INFINITY});
+  const Tensor x = Tensor::from<double>({5.5, -5.5, 5.5, -5.5, 1, -0.5}),
+               y = Tensor::from<double>({2, 2, -2, -2, 0, INFINITY});
   const Doubles r = remainder(x, y).to_vector<double>();
   CHECK(Doubles(r.begin(), r.begin() + 4) == Doubles{1.5, 0.5, -0.5, -1.5});
   CHECK(std::isnan(r[4]));
-  CHECK(r[5] == INFINITY);  // as numpy
+  CHECK(r[5] == INFINITY);                                                   // as numpy
   CHECK(remainder(full({1}, 1e30, {f64}), 7).item() == std::fmod(1e30, 7));  // exact for any quotient
 }
 
@@ -164,7 +166,8 @@ TEST_CASE("allclose: NumPy's rule", "[numbers]") {
   CHECK_THROWS_WITH(allclose(ones({2}), arange(2)), Contains("allclose: dtypes differ"));
 }
 
-TEST_CASE("scatter: of several the last counts, and alone has a gradient; NaN that is written over is gone", "[numbers]") {
+TEST_CASE("scatter: of several the last counts, and alone has a gradient; NaN that is written over is gone",
+          "[numbers]") {
   Tensor x = full({4}, NAN), src = Tensor({1, 2, 3});
   x.requires_grad_(), src.requires_grad_();
   const Tensor y = scatter(x, 0, Tensor::from<int64_t>({2, 0, 2}), src);
@@ -176,7 +179,8 @@ TEST_CASE("scatter: of several the last counts, and alone has a gradient; NaN th
   CHECK(g[1].to_vector<double>() == Doubles{0, 1, 100});
   CHECK(scatter(arange(3), 0, arange(2), full({2}, 9, {i64})).to_vector<int64_t>() == Whole{9, 9, 2});
   const Tensor i = Tensor::from<int64_t>({0, 4});
-  CHECK_THROWS_WITH(scatter(ones({3}), 0, i, ones({2})), Contains("scatter: index 4 is out of range for a dim of size 3"));
+  CHECK_THROWS_WITH(scatter(ones({3}), 0, i, ones({2})),
+                    Contains("scatter: index 4 is out of range for a dim of size 3"));
   CHECK_THROWS_WITH(scatter(ones({3}), 0, i, ones({3})), Contains("scatter: needs a source"));
   CHECK_THROWS_AS(scatter(ones({3}), 0, i, ones({2}, {f64})), DTypeError);
   CHECK_THROWS_AS(scatter(ones({3, 3}), 0, i, ones({2})), ShapeError);
@@ -186,12 +190,15 @@ TEST_CASE("scatter: of several the last counts, and alone has a gradient; NaN th
 
 TEST_CASE("losses: weights and options that do not fit are refused", "[numbers]") {
   const Tensor x = zeros({2, 3}), t = zeros({2}, {i64});
-  CHECK_THROWS_WITH(cross_entropy(x, t, {.weight = ones({2})}), Contains("cross_entropy: weight=[2] does not fit logits=[2,3]"));
+  CHECK_THROWS_WITH(cross_entropy(x, t, {.weight = ones({2})}),
+                    Contains("cross_entropy: weight=[2] does not fit logits=[2,3]"));
   CHECK_THROWS_WITH(nll_loss(x, t, {.weight = ones({3}, {f64})}), Contains("nll_loss: dtypes differ"));
   CHECK_THROWS_WITH(nll_loss(x, Tensor::from<int64_t>({0, 3})), "nll_loss: target 3 is outside [0, 3)");
-  CHECK_THROWS_WITH(cross_entropy(x, Tensor::from<int64_t>({-1, 2}), {.weight = ones({3})}), "cross_entropy: target -1 is outside [0, 3)");
+  CHECK_THROWS_WITH(cross_entropy(x, Tensor::from<int64_t>({-1, 2}), {.weight = ones({3})}),
+                    "cross_entropy: target -1 is outside [0, 3)");
   CHECK_THROWS_WITH(bce_with_logits(x, x, Reduction::mean, ones({2})), Contains("bce_with_logits"));
-  CHECK_THROWS_WITH(bce_with_logits(x, x, Reduction::mean, ones({2, 2, 3})), Contains("pos_weight=[2,2,3] does not fit"));
+  CHECK_THROWS_WITH(bce_with_logits(x, x, Reduction::mean, ones({2, 2, 3})),
+                    Contains("pos_weight=[2,2,3] does not fit"));
   CHECK_THROWS_AS(huber_loss(x, x, 0), ValueError);
   CHECK_THROWS_AS(huber_loss(x, x, INFINITY), ValueError);
   CHECK_THROWS_WITH(l1_loss(x, t), Contains("l1_loss: shapes must be equal"));
@@ -218,17 +225,39 @@ TEST_CASE("map: every function that ops/elementwise/map.h lists, with derivative
   const auto both = [&](auto f) { checked("the same text on numbers and on tensors", f, f); };
   both([](const auto& x, const auto& y) { return (x + 2.0) * (1.0 - y) / (y * 3.0 - x) - x / 2.0 + 1.0 / y; });
   both([](const auto& x, const auto& y) { return exp(x) + expm1(y) * log(x) - log1p(y) * sqrt(x) + rsqrt(y); });
-  both([](const auto& x, const auto& y) { return sin(x) * cos(y) + tanh(x) * sigmoid(y) - softplus(x) * erf(y) + normal_cdf(x * y); });
-  both([](const auto& x, const auto& y) { return pow(x, 3.0) + pow(y, x) * abs(x - y) + sign(x - y) * x + floor(y) * x + ceil(y) * x; });
-  both([](const auto& x, const auto& y) { return round(y * 3.3) * x * x + trunc(y * 2.1) * x + remainder(y * 5.0, x + 2.0) * x; });
+  both([](const auto& x, const auto& y) {
+    return sin(x) * cos(y) + tanh(x) * sigmoid(y) - softplus(x) * erf(y) + normal_cdf(x * y);
+  });
+  both([](const auto& x, const auto& y) {
+    return pow(x, 3.0) + pow(y, x) * abs(x - y) + sign(x - y) * x + floor(y) * x + ceil(y) * x;
+  });
+  both([](const auto& x, const auto& y) {
+    return round(y * 3.3) * x * x + trunc(y * 2.1) * x + remainder(y * 5.0, x + 2.0) * x;
+  });
   both([](const auto& x, const auto& y) { return clamp(x, 0.1, 0.95) * y + clamp(y, 2.0, 3.0) + square(x) * y; });
-  both([](const auto& x, const auto& y) { return relu(x - y) + relu(y) * relu2(x) + leaky_relu(x - y, 0.2) * y + elu(x - y, 0.7) * x; });
-  both([](const auto& x, const auto& y) { return silu(x) * gelu(y) - gelu_tanh(x) * silu(y) + leaky_relu(x - y) + elu(x - y); });
-  checked("max, min with numbers", [](const auto& x, const auto& y) { return max(x, 0.1) * max(1.0, y) + min(y, 5.0) * min(0.1, x) + max(x, y) * min(x, y) * x; },
-          [](const auto& x, const auto& y) { return x * y + y * 0.1 + y * x * x; });
-  checked("remainder with numbers", [](const auto& x, const auto& y) { return remainder(y, 1.0) * x + remainder(7.5, y + 1.5) * x; }, [](const auto& x, const auto& y) { return (y - 1) * x + (7.5 - floor(7.5 / (y + 1.5)) * (y + 1.5)) * x; });
-  checked("select with numbers", [](const auto& x, const auto& y) { return select(x < y, x * x, 0.0) + select(1.0 < x, 5.0, y) * y + select((x > 0.1) & !(y <= 0.0), x, like(x, 3)) +
-                                      select((0.1 >= x) | (y != y), 1.0, y * x); }, [](const auto& x, const auto& y) { return x * x + y * y + x + y * x; });
+  both([](const auto& x, const auto& y) {
+    return relu(x - y) + relu(y) * relu2(x) + leaky_relu(x - y, 0.2) * y + elu(x - y, 0.7) * x;
+  });
+  both([](const auto& x, const auto& y) {
+    return silu(x) * gelu(y) - gelu_tanh(x) * silu(y) + leaky_relu(x - y) + elu(x - y);
+  });
+  checked(
+      "max, min with numbers",
+      [](const auto& x, const auto& y) {
+        return max(x, 0.1) * max(1.0, y) + min(y, 5.0) * min(0.1, x) + max(x, y) * min(x, y) * x;
+      },
+      [](const auto& x, const auto& y) { return x * y + y * 0.1 + y * x * x; });
+  checked(
+      "remainder with numbers",
+      [](const auto& x, const auto& y) { return remainder(y, 1.0) * x + remainder(7.5, y + 1.5) * x; },
+      [](const auto& x, const auto& y) { return (y - 1) * x + (7.5 - floor(7.5 / (y + 1.5)) * (y + 1.5)) * x; });
+  checked(
+      "select with numbers",
+      [](const auto& x, const auto& y) {
+        return select(x < y, x * x, 0.0) + select(1.0 < x, 5.0, y) * y +
+               select((x > 0.1) & !(y <= 0.0), x, like(x, 3)) + select((0.1 >= x) | (y != y), 1.0, y * x);
+      },
+      [](const auto& x, const auto& y) { return x * x + y * y + x + y * x; });
 }
 
 TEST_CASE("shapes, dtypes and devices print themselves", "[numbers]") {

@@ -34,7 +34,8 @@ bool multiplies(const OpCase& row) {
   return op == "matmul" || op == "linear" || op == "einsum";
 }
 
-/// Ops of several products: what goes from one to the next, weights of attention or the states of a scan, is rounded, too.
+/// Ops of several products: what goes from one to the next, weights of attention or the states of a scan, is rounded,
+/// too.
 bool rounds_between(const OpCase& row) {
   const std::string_view op = row.op;
   return op == "attention" || op == "attention_with_lse" || op == "linear_scan";
@@ -97,13 +98,15 @@ void check_outputs(const OpCase& row, const std::vector<Tensor>& got, const std:
 
 /// Gradients are small differences of large numbers where an op rounds in between, and sums of rounded numbers where an
 /// operand was broadcast: then in units of the largest gradient.
-void check_gradients(const OpCase& row, const std::vector<Tensor>& got, const std::vector<Tensor>& want, int64_t outputs) {
+void check_gradients(const OpCase& row, const std::vector<Tensor>& got, const std::vector<Tensor>& want,
+                     int64_t outputs) {
   REQUIRE(got.size() == want.size());
   double largest = 0;
   for (const Tensor& g : want) largest = std::max(largest, max_abs(g));
   for (std::size_t i = 0; i < got.size(); ++i) {
     CHECK(got[i].dtype() == bf16);
-    const Closeness c = all_close(got[i], want[i], kHalfUlp, 3 * (rounds_between(row) || got[i].numel() < outputs ? largest : max_abs(want[i])));
+    const Closeness c = all_close(got[i], want[i], kHalfUlp,
+                                  3 * (rounds_between(row) || got[i].numel() < outputs ? largest : max_abs(want[i])));
     INFO("gradient " << i << ", " << c.text);
     CHECK(c);
   }
@@ -138,20 +141,25 @@ TEST_CASE("op cases: bf16 equals f32, rounded", "[ops][cases][bf16]") {
   set_num_threads(before);
 }
 
-
 TEST_CASE("bf16: NaN, infinities and denormals go through as in f32", "[ops][bf16]") {
   constexpr float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   std::vector<float> v(1031, 0.5f);
-  v[0] = inf, v[1] = -inf, v[2] = nan, v[3] = 0x1p-130f, v[4] = -0x1.8p-127f, v[5] = 0x1.fep127f, v[6] = -0.0f, v[1030] = nan;
+  v[0] = inf, v[1] = -inf, v[2] = nan, v[3] = 0x1p-130f, v[4] = -0x1.8p-127f, v[5] = 0x1.fep127f, v[6] = -0.0f,
+  v[1030] = nan;
   const Tensor x = to(Tensor::from(v), bf16), wide = to(x, f32);
   CHECK(same_bits(to(wide, bf16), x));
   const Tensor finite = masked_fill(x, logical_not(isfinite(x)), 2), finite_wide = to(finite, f32);
   const std::vector<std::function<Tensor(const Tensor&)>> ops{
-      [](const Tensor& y) { return y + y; },           [](const Tensor& y) { return exp(y); },
-      [](const Tensor& y) { return gelu(y); },         [](const Tensor& y) { return y * 1.5; },
-      [](const Tensor& y) { return sum(y); },          [](const Tensor& y) { return max(y); },
-      [](const Tensor& y) { return softmax(y); },      [](const Tensor& y) { return rms_norm(y); },
-      [](const Tensor& y) { return cumsum(y, 0); },    [](const Tensor& y) { return sort(y, 0).values; },
+      [](const Tensor& y) { return y + y; },
+      [](const Tensor& y) { return exp(y); },
+      [](const Tensor& y) { return gelu(y); },
+      [](const Tensor& y) { return y * 1.5; },
+      [](const Tensor& y) { return sum(y); },
+      [](const Tensor& y) { return max(y); },
+      [](const Tensor& y) { return softmax(y); },
+      [](const Tensor& y) { return rms_norm(y); },
+      [](const Tensor& y) { return cumsum(y, 0); },
+      [](const Tensor& y) { return sort(y, 0).values; },
       [](const Tensor& y) { return matmul(unsqueeze(y, 1), unsqueeze(narrow(y, 0, 0, 7), 0)); }};
   for (std::size_t i = 0; i < ops.size(); ++i) {
     INFO("op " << i);

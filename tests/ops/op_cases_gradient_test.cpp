@@ -29,16 +29,15 @@ void for_each_small(int64_t most, const std::function<void(const OpCase&, const 
       INFO(row.name() << where);
       try {
         check(row, shapes);
-      } catch (const std::exception& e) {
-        FAIL_CHECK("threw: " << e.what());
-      }
+      } catch (const std::exception& e) { FAIL_CHECK("threw: " << e.what()); }
     }
   }
 }
 
 /// Checks lists of gradients: |got − want| <= tolerance · (|want| + largest want or 1). Returns the
 /// largest error in those units.
-double check_gradients(const std::vector<Tensor>& got, const std::vector<Tensor>& want, double tolerance, bool& passed) {
+double check_gradients(const std::vector<Tensor>& got, const std::vector<Tensor>& want, double tolerance,
+                       bool& passed) {
   double worst = 0;
   REQUIRE(got.size() == want.size());
   for (std::size_t k = 0; k < got.size(); ++k) {
@@ -67,7 +66,8 @@ TEST_CASE("op cases: gradients equal central differences", "[ops][cases]") {
     Rand rand(11);
     const auto c = random_cotangents(row.call(x), rand);
     bool passed = true;
-    const double worst = check_gradients(library_gradient(row.call, x, c), central_difference(row.call, x, c), 1e-6, passed);
+    const double worst =
+        check_gradients(library_gradient(row.call, x, c), central_difference(row.call, x, c), 1e-6, passed);
     note_check(row.op, Column::gradient, worst, passed);
   });
 }
@@ -94,7 +94,8 @@ TEST_CASE("op cases: f32 gradients equal f64 ones", "[ops][cases]") {
     REQUIRE(got.size() == want.size());
     for (std::size_t k = 0; k < got.size(); ++k) {
       CHECK(got[k].dtype() == f32);
-      const Closeness c = all_close(got[k], want[k], (row.gradient_ulps > 0 ? row.gradient_ulps : 2 * row.ulps) * 0x1p-23, max_abs(want[k]));
+      const Closeness c = all_close(
+          got[k], want[k], (row.gradient_ulps > 0 ? row.gradient_ulps : 2 * row.ulps) * 0x1p-23, max_abs(want[k]));
       INFO("gradient " << k << ", " << c.text);
       CHECK(c);
       note_check(row.op, Column::gradient_f32, c.used, bool(c));
@@ -112,7 +113,8 @@ TEST_CASE("op cases: second gradients equal central differences", "[ops][cases]"
     auto recorded = [&](const std::vector<Tensor>& at) { return gradients_of(row, at, true); };
     const auto v = random_cotangents(first(xs), rand);
     bool passed = true;
-    const double worst = check_gradients(library_gradient(recorded, xs, v), central_difference(first, xs, v), 1e-5, passed);
+    const double worst =
+        check_gradients(library_gradient(recorded, xs, v), central_difference(first, xs, v), 1e-5, passed);
     note_check(row.op, Column::second_gradient, worst, passed);
   });
 }

@@ -60,7 +60,10 @@ TEST_CASE("kinks: slopes follow the documented conventions", "[ops][kinks]") {
   check_slopes("square at 0", square, {0}, {0});
   check_slopes("pow(x, 0) at 0", [](const Tensor& x) { return pow(x, 0); }, {0, 2}, {0, 0});
   check_slopes("pow(x, 1) at 0", [](const Tensor& x) { return pow(x, 1); }, {0, 2}, {1, 1});
-  check_slopes("pow(0, e) and pow(1, e), in e", [](const Tensor& e) { return pow(tensor_of({0, 1}, {2}, e.dtype()), e); },
+  check_slopes("pow(0, e) and pow(1, e), in e",
+               [](const Tensor& e) {
+                 return pow(tensor_of({0, 1}, {2}, e.dtype()), e);
+               },
                {2, 2}, {0, 0});
 }
 
@@ -69,13 +72,14 @@ TEST_CASE("kinks: ties share the gradient of max and min", "[ops][kinks]") {
   auto smallest = [](const Tensor& x) { return min(x, {1}, keep); };
   check_slopes("max", largest, {1, 3, 3, 0, 2, 2, 2, 2}, {0, 0.5, 0.5, 0, 0.25, 0.25, 0.25, 0.25}, {2, 4});
   check_slopes("min", smallest, {1, 3, 3, 1, 2, 5, 7, 9}, {0.5, 0, 0, 0.5, 1, 0, 0, 0}, {2, 4});
-  check_slopes("max over all", [](const Tensor& x) { return max(x); }, {4, 1, 4, 4, 0, 4}, {0.25, 0, 0.25, 0.25, 0, 0.25}, {2, 3});
+  check_slopes("max over all", [](const Tensor& x) { return max(x); }, {4, 1, 4, 4, 0, 4},
+               {0.25, 0, 0.25, 0.25, 0, 0.25}, {2, 3});
 }
 
 TEST_CASE("kinks: degenerate points have finite slopes", "[ops][kinks]") {
   check_slopes("norm at 0", [](const Tensor& x) { return norm(x, {1}); }, {0, 0, 0, -5}, {0, 0, 0, -1}, {2, 2});
-  check_slopes("logsumexp of nothing but −inf", [](const Tensor& x) { return logsumexp(x, {1}); }, {-kInf, -kInf, 5, -kInf},
-               {0, 0, 1, 0}, {2, 2});
+  check_slopes("logsumexp of nothing but −inf", [](const Tensor& x) { return logsumexp(x, {1}); },
+               {-kInf, -kInf, 5, -kInf}, {0, 0, 1, 0}, {2, 2});
   check_slopes("softmax of nothing but −inf", [](const Tensor& x) { return softmax(x) * 3.0; },
                {-kInf, -kInf, 5, -kInf}, {0, 0, 0, 0}, {2, 2});
   check_slopes("prod with one zero", [](const Tensor& x) { return prod(x); }, {2, 0, 3}, {0, 6, 0});
@@ -90,16 +94,26 @@ TEST_CASE("kinks: an infinite value spoils no slope that does not depend on it",
   };
   const auto power = [](const Tensor& x, const Tensor& e) { return pow(x, e); };
   const Point points[] = {
-      {"x·y", mul, kInf, 3, 3, kInf}, {"x·y", mul, 2, -kInf, -kInf, 2},
-      {"x/y", div, kInf, 2, 0.5, -kInf}, {"x/y", div, 6, kInf, 0, 0},
+      {"x·y", mul, kInf, 3, 3, kInf},
+      {"x·y", mul, 2, -kInf, -kInf, 2},
+      {"x/y", div, kInf, 2, 0.5, -kInf},
+      {"x/y", div, 6, kInf, 0, 0},
       // As PyTorch, but for bases of 0 and less, whose slope in the exponent is 0.
-      {"0⁰", power, 0, 0, 0, 0}, {"(−0)⁰", power, -0.0, 0, 0, 0}, {"∞⁰", power, kInf, 0, 0, kInf},
-      {"1^∞", power, 1, kInf, kInf, 0}, {"1^−∞", power, 1, -kInf, -kInf, 0}, {"NaN⁰", power, kNan, 0, 0, kNan},
-      {"(−∞)⁰", power, -kInf, 0, 0, 0}, {"0^−1", power, 0, -1, -kInf, 0}, {"0^½", power, 0, 0.5, kInf, 0},
-      {"∞²", power, kInf, 2, kInf, kInf}, {"2^∞", power, 2, kInf, kInf, kInf}, {"(−2)³", power, -2, 3, 12, 0},
+      {"0⁰", power, 0, 0, 0, 0},
+      {"(−0)⁰", power, -0.0, 0, 0, 0},
+      {"∞⁰", power, kInf, 0, 0, kInf},
+      {"1^∞", power, 1, kInf, kInf, 0},
+      {"1^−∞", power, 1, -kInf, -kInf, 0},
+      {"NaN⁰", power, kNan, 0, 0, kNan},
+      {"(−∞)⁰", power, -kInf, 0, 0, 0},
+      {"0^−1", power, 0, -1, -kInf, 0},
+      {"0^½", power, 0, 0.5, kInf, 0},
+      {"∞²", power, kInf, 2, kInf, kInf},
+      {"2^∞", power, 2, kInf, kInf, kInf},
+      {"(−2)³", power, -2, 3, 12, 0},
       {"x·e^y, a formula of one's own",
-       [](const Tensor& x, const Tensor& y) { return map([](auto a, auto b) { return a * exp(b); }, x, y); },
-       2, 1000, kInf, kInf}};
+       [](const Tensor& x, const Tensor& y) { return map([](auto a, auto b) { return a * exp(b); }, x, y); }, 2, 1000,
+       kInf, kInf}};
   const auto same = [](double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); };
   for (const Point& p : points)
     for (DType dtype : {f32, f64, bf16})
@@ -158,7 +172,7 @@ TEST_CASE("kinks: the slopes of a cross entropy that is infinite are softmax −
 
 TEST_CASE("kinks: NaN reaches the result from any place in a tile", "[ops][kinks]") {
   for (DType dtype : {f32, f64})
-    for (int64_t at : {0, 1, 7, 15, 16, 100, 511, 512, 600, 1029})  {
+    for (int64_t at : {0, 1, 7, 15, 16, 100, 511, 512, 600, 1029}) {
       INFO(name_of(dtype) << " NaN at " << at);
       Values v(1030, 1.0);
       v[static_cast<std::size_t>(at)] = kNan;
@@ -210,7 +224,9 @@ TEST_CASE("kinks: a masked score hides what it masks", "[ops][kinks]") {
   // A NaN under the mask leaves value and slopes of everything else alone, fused and composed.
   for (bool create_graph : {false, true}) {
     const Tensor hidden = tensor_of({0, 1, 0}, {3}, boolean);
-    auto masked = [&](const Tensor& x) { return softmax(masked_fill(x, hidden, -kInf)) * tensor_of({1, 2, 3}, {3}, f64); };
+    auto masked = [&](const Tensor& x) {
+      return softmax(masked_fill(x, hidden, -kInf)) * tensor_of({1, 2, 3}, {3}, f64);
+    };
     const auto clean = slopes(masked, {0.5, 0, 1}, create_graph), dirty = slopes(masked, {0.5, kNan, 1}, create_graph);
     CHECK(clean == dirty);
     CHECK(dirty[1] == 0);

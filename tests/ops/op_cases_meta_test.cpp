@@ -25,8 +25,8 @@ using namespace sluice::testing;
 namespace {
 
 /// Ops that choose by value what to compute, and so cannot run without values; each with the reason.
-const std::map<std::string, std::string> kNeedValues = {
-    {"nonzero", "the shape of its result depends on them"}, {"masked_select", "likewise"}};
+const std::map<std::string, std::string> kNeedValues = {{"nonzero", "the shape of its result depends on them"},
+                                                        {"masked_select", "likewise"}};
 
 std::string facts(const Tensor& x) {
   if (!x.defined()) return "undefined";
@@ -88,9 +88,7 @@ TEST_CASE("op cases: every row runs on meta", "[ops][cases][meta]") {
           if (got[i].defined()) CHECK(got[i].device() == meta);
         }
       }
-    } catch (const std::exception& e) {
-      FAIL_CHECK("threw: " << e.what());
-    }
+    } catch (const std::exception& e) { FAIL_CHECK("threw: " << e.what()); }
   }
 }
 
@@ -100,16 +98,19 @@ TEST_CASE("meta: values can be neither read nor written", "[ops][meta]") {
     try {
       f();
       FAIL_CHECK("did not throw: " << text);
-    } catch (const DeviceError& e) {
-      CHECK(e.what() == text);
-    }
+    } catch (const DeviceError& e) { CHECK(e.what() == text); }
   };
   refuses([&] { sum(x).item(); }, "item: a tensor on meta has no values");
   refuses([&] { x.to_vector(); }, "to_vector: a tensor on meta has no values");
   refuses([&] { x.data<float>(); }, "storage: a tensor on meta has no memory to read or write");
   refuses([&] { to(x, cpu); }, "copy: a tensor on meta has no values to copy to cpu");
   refuses([&] { x + ones({2, 3}); }, "add: operands on meta and cpu; move them with to(x, device)");
-  refuses([&] { Tensor y = ones({2, 3}); add_(y, x); }, "add_: operands on cpu and meta; move them with to(x, device)");
+  refuses(
+      [&] {
+        Tensor y = ones({2, 3});
+        add_(y, x);
+      },
+      "add_: operands on cpu and meta; move them with to(x, device)");
   CHECK(to_string(x) == "Tensor[2,3] f32 meta\n(no values on meta)");
   CHECK_THROWS_AS(Tensor().raw(), ValueError);
 }

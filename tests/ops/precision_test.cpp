@@ -46,9 +46,21 @@ double largest_difference(const Tensor& x, const Tensor& y) { return max(abs(x -
 TEST_CASE("bf16: to the nearest, ties to even", "[gemm][precision]") {
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   const float step = 0x1p-7f;  // between numbers from 1 to 2
-  for (auto [x, y] : {std::pair{1.0f, 1.0f}, {1 + step / 2, 1.0f}, {1 + 1.5f * step, 1 + 2 * step}, {1 + 0.51f * step, 1 + step},
-                      {1 + 0.49f * step, 1.0f}, {-1 - 0.51f * step, -1 - step}, {0.0f, 0.0f}, {inf, inf}, {-inf, -inf},
-                      {256.0f, 256.0f}, {257.0f, 256.0f}, {259.0f, 260.0f}, {1e-40f, 0.0f}, {3.4e38f, inf}, {0x1p-126f, 0x1p-126f}})
+  for (auto [x, y] : {std::pair{1.0f, 1.0f},
+                      {1 + step / 2, 1.0f},
+                      {1 + 1.5f * step, 1 + 2 * step},
+                      {1 + 0.51f * step, 1 + step},
+                      {1 + 0.49f * step, 1.0f},
+                      {-1 - 0.51f * step, -1 - step},
+                      {0.0f, 0.0f},
+                      {inf, inf},
+                      {-inf, -inf},
+                      {256.0f, 256.0f},
+                      {257.0f, 256.0f},
+                      {259.0f, 260.0f},
+                      {1e-40f, 0.0f},
+                      {3.4e38f, inf},
+                      {0x1p-126f, 0x1p-126f}})
     CHECK(rounded(x) == y);
   CHECK(std::signbit(rounded(-0.0f)));
   CHECK(std::isnan(rounded(nan)));
@@ -62,18 +74,37 @@ TEST_CASE("bf16 products: the rounded operands, summed in f32, on every instruct
   };
   Rng rng(5);
   for_each_isa([&](Isa i) {
-    for (const Sizes& s : {Sizes{2, 2, 1}, {7, 8, 3}, {8, 9, 4}, {9, 7, 5}, {25, 24, 29}, {24, 25, 30}, {2, 33, 31},
-                           {15, 16, 32}, {16, 17, 33}, {17, 15, 64}, {31, 32, 65}, {32, 31, 2}, {33, 48, 40},
-                           {18, 24, 1023}, {9, 40, 1025}, {5, 6, 2100}, {383, 3, 20}, {385, 4, 33}, {3, 1100, 40}})
+    for (const Sizes& s : {Sizes{2, 2, 1},
+                           {7, 8, 3},
+                           {8, 9, 4},
+                           {9, 7, 5},
+                           {25, 24, 29},
+                           {24, 25, 30},
+                           {2, 33, 31},
+                           {15, 16, 32},
+                           {16, 17, 33},
+                           {17, 15, 64},
+                           {31, 32, 65},
+                           {32, 31, 2},
+                           {33, 48, 40},
+                           {18, 24, 1023},
+                           {9, 40, 1025},
+                           {5, 6, 2100},
+                           {383, 3, 20},
+                           {385, 4, 33},
+                           {3, 1100, 40}})
       for (Read ra : {Read::plain, Read::transposed})
         for (Read rb : {Read::plain, Read::transposed})
           for (auto [alpha, beta] : {std::pair{1.0f, 0.0f}, {1.0f, 1.0f}, {0.5f, 2.0f}}) {
-            const int64_t lda = (ra == Read::plain ? s.k : s.n) + 3, ldb = (rb == Read::plain ? s.m : s.k) + 1, ldc = s.m + 5;
+            const int64_t lda = (ra == Read::plain ? s.k : s.n) + 3, ldb = (rb == Read::plain ? s.m : s.k) + 1,
+                          ldc = s.m + 5;
             const Tensor a = normal({(ra == Read::plain ? s.n : s.k) * lda}, 0, 1, rng);
             const Tensor b = normal({(rb == Read::plain ? s.k : s.m) * ldb}, 0, 1, rng);
             std::vector<float> c(static_cast<std::size_t>(s.n * ldc), beta == 0 ? std::nanf("") : 3.0f), before = c;
-            detail::gemm(ra, rb, s.n, s.m, s.k, alpha, a.data<float>(), lda, b.data<float>(), ldb, beta, c.data(), ldc, Precision::bf16);
-            std::vector<float> left(a.data<float>(), a.data<float>() + a.numel()), right(b.data<float>(), b.data<float>() + b.numel());
+            detail::gemm(ra, rb, s.n, s.m, s.k, alpha, a.data<float>(), lda, b.data<float>(), ldb, beta, c.data(), ldc,
+                         Precision::bf16);
+            std::vector<float> left(a.data<float>(), a.data<float>() + a.numel()),
+                right(b.data<float>(), b.data<float>() + b.numel());
             detail::round_to_bf16(left.data(), a.numel()), detail::round_to_bf16(right.data(), b.numel());
             double worst = 0;
             bool outside = true;
@@ -102,7 +133,8 @@ TEST_CASE("bf16 products: the rounded operands, summed in f32, on every instruct
   });
 }
 
-TEST_CASE("bf16 products: matmul's bits are those of one product, for any number of threads", "[matmul][precision][bits]") {
+TEST_CASE("bf16 products: matmul's bits are those of one product, for any number of threads",
+          "[matmul][precision][bits]") {
   const int threads = num_threads();
   Rng rng(6);
   PrecisionScope scope(Precision::bf16);
@@ -111,10 +143,12 @@ TEST_CASE("bf16 products: matmul's bits are those of one product, for any number
       for (bool left : {false, true})
         for (bool right : {false, true}) {
           const int64_t n = s[0], m = s[1], k = s[2];
-          const Tensor a = normal(left ? Shape{k, n} : Shape{n, k}, 0, 1, rng), b = normal(right ? Shape{m, k} : Shape{k, m}, 0, 1, rng);
+          const Tensor a = normal(left ? Shape{k, n} : Shape{n, k}, 0, 1, rng),
+                       b = normal(right ? Shape{m, k} : Shape{k, m}, 0, 1, rng);
           std::vector<float> c(static_cast<std::size_t>(n * m));
           detail::gemm(left ? Read::transposed : Read::plain, right ? Read::transposed : Read::plain, n, m, k, 1.0f,
-                       a.data<float>(), left ? n : k, b.data<float>(), right ? k : m, 0.0f, c.data(), m, Precision::bf16);
+                       a.data<float>(), left ? n : k, b.data<float>(), right ? k : m, 0.0f, c.data(), m,
+                       Precision::bf16);
           INFO(isa_name(i) << ' ' << n << " × " << m << " × " << k << (left ? " t" : " n") << (right ? "t" : "n"));
           for (int count : {1, 3}) {
             set_num_threads(count);
@@ -136,8 +170,10 @@ TEST_CASE("bf16 products: both operands packed as a whole", "[gemm][precision]")
     detail::PackedB<float> right(k, m, for_b.mutable_data<float>(), Precision::bf16);
     left.fill(Read::plain, a.data<float>(), k), right.fill(Read::plain, b.data<float>(), m);
     std::vector<float> whole(static_cast<std::size_t>(n * m)), pieces = whole;
-    detail::gemm(Read::plain, Read::plain, n, m, k, 1.0f, a.data<float>(), k, b.data<float>(), m, 0.0f, whole.data(), m, Precision::bf16);
-    for (int64_t row : {32, 0}) right.multiply(left, row, row ? 9 : 32, 1.0f, 0.0f, pieces.data() + row * m, m, 0, right.panels());
+    detail::gemm(Read::plain, Read::plain, n, m, k, 1.0f, a.data<float>(), k, b.data<float>(), m, 0.0f, whole.data(), m,
+                 Precision::bf16);
+    for (int64_t row : {32, 0})
+      right.multiply(left, row, row ? 9 : 32, 1.0f, 0.0f, pieces.data() + row * m, m, 0, right.panels());
     CHECK(pieces == whole);
   });
 }
@@ -148,7 +184,8 @@ TEST_CASE("bf16 products: NaN and infinities stay what they are", "[gemm][precis
     std::vector<float> a(20 * 40, 1.0f), b(40 * 20, 1.0f), c(400);
     a[3 * 40 + 7] = std::nanf("");
     b[9 * 20 + 11] = std::numeric_limits<float>::infinity();
-    detail::gemm(Read::plain, Read::plain, 20, 20, 40, 1.0f, a.data(), 40, b.data(), 20, 0.0f, c.data(), 20, Precision::bf16);
+    detail::gemm(Read::plain, Read::plain, 20, 20, 40, 1.0f, a.data(), 40, b.data(), 20, 0.0f, c.data(), 20,
+                 Precision::bf16);
     for (int64_t r = 0; r < 20; ++r)
       for (int64_t j = 0; j < 20; ++j) {
         const float x = c[std::size_t(r * 20 + j)];
@@ -227,7 +264,8 @@ TEST_CASE("Precision: matmul takes it on the calling thread, backward when it ru
 
 TEST_CASE("Precision: attention's products", "[precision][attention]") {
   Rng rng(2);
-  const Tensor q = normal({2, 2, 150, 32}, 0, 1, rng), k = normal({2, 2, 150, 32}, 0, 1, rng), v = normal({2, 2, 150, 32}, 0, 1, rng);
+  const Tensor q = normal({2, 2, 150, 32}, 0, 1, rng), k = normal({2, 2, 150, 32}, 0, 1, rng),
+               v = normal({2, 2, 150, 32}, 0, 1, rng);
   for (Tensor x : {q, k, v}) x.requires_grad_();
   const auto run = [&](Precision p) {
     PrecisionScope scope(p);
@@ -245,7 +283,8 @@ TEST_CASE("Precision: attention's products", "[precision][attention]") {
 
 TEST_CASE("Precision: linear_scan's products", "[precision][linear_scan]") {
   Rng rng(3);
-  const Tensor q = normal({2, 2, 150, 24}, 0, 1, rng), k = normal({2, 2, 150, 24}, 0, 1, rng), v = normal({2, 2, 150, 40}, 0, 1, rng);
+  const Tensor q = normal({2, 2, 150, 24}, 0, 1, rng), k = normal({2, 2, 150, 24}, 0, 1, rng),
+               v = normal({2, 2, 150, 40}, 0, 1, rng);
   for (Tensor x : {q, k, v}) x.requires_grad_();
   const auto decay = [&](const Shape& shape) { return neg(uniform(shape, 0, 0.1, rng)); };
   for (const Tensor& g : {Tensor(), decay({2, 2, 150}), decay({2, 2, 150, 24}), decay({2, 2, 150, 40})})

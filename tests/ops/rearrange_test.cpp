@@ -16,9 +16,9 @@ void check_error(const char* pattern, const Tensor& x, const std::string& what,
                  std::initializer_list<std::pair<std::string_view, int64_t>> sizes = {}) {
   INFO(pattern);
   CHECK_THROWS_AS(rearrange(pattern, x, sizes), ShapeError);
-  CHECK_THROWS_WITH(rearrange(pattern, x, sizes),
-                    Contains("rearrange: ") && Contains(what) && Contains(std::string("\"") + pattern + "\"") &&
-                        Contains(str("got x=", x)));
+  CHECK_THROWS_WITH(rearrange(pattern, x, sizes), Contains("rearrange: ") && Contains(what) &&
+                                                      Contains(std::string("\"") + pattern + "\"") &&
+                                                      Contains(str("got x=", x)));
 }
 
 }  // namespace
@@ -48,8 +48,7 @@ TEST_CASE("rearrange: splits, reorders and merges as loops do", "[rearrange]") {
 TEST_CASE("rearrange: ellipsis, ones and nothing to do", "[rearrange]") {
   const Tensor x = counting({2, 3, 4, 5});
   CHECK(rearrange("b ... c -> b c ...", x).shape() == Shape{2, 5, 3, 4});
-  CHECK(rearrange("b ... c -> (b c) ...", x).to_vector<int64_t>() ==
-        permute(x, {0, 3, 1, 2}).to_vector<int64_t>());
+  CHECK(rearrange("b ... c -> (b c) ...", x).to_vector<int64_t>() == permute(x, {0, 3, 1, 2}).to_vector<int64_t>());
   CHECK(rearrange("b ... -> b (...)", x).shape() == Shape{2, 60});
   CHECK(rearrange("a ... b -> (... a) b", x).shape() == Shape{24, 5});
   CHECK(rearrange("a b c d ... -> d c b a ...", x).shape() == Shape{5, 4, 3, 2});

@@ -30,7 +30,8 @@ using namespace sluice;
 
 namespace {
 
-constexpr int64_t kMax = INT64_MAX, kMin = INT64_MIN, k32 = int64_t{1} << 32, k62 = int64_t{1} << 62, k31 = int64_t{1} << 31, k54 = int64_t{1} << 54;
+constexpr int64_t kMax = INT64_MAX, kMin = INT64_MIN, k32 = int64_t{1} << 32, k62 = int64_t{1} << 62,
+                  k31 = int64_t{1} << 31, k54 = int64_t{1} << 54;
 const double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
 
 /// As many zeros, in the memory of one.
@@ -43,6 +44,7 @@ struct Refused {
 
 }  // namespace
 
+// clang-format off
 TEST_CASE("sizes: what overflows is an error that names the op", "[ops][sizes]") {
   const Tensor x = zeros({2, 3}), scalar = zeros({}), none = zeros({0}), i = arange(3), row = zeros({1, 1, 3, 2});
   AttentionOptions tiles;

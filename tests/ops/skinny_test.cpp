@@ -15,15 +15,13 @@ using sluice::testing::Rand;
 
 namespace {
 
-template <class T>
-std::vector<T> draw(Rand& r, int64_t n) {
+template <class T> std::vector<T> draw(Rand& r, int64_t n) {
   std::vector<T> x(static_cast<std::size_t>(n));
   for (T& v : x) v = static_cast<T>(r.uniform(-1, 1));
   return x;
 }
 
-template <class T>
-void check(Read read, int64_t n, int64_t m, int64_t k, bool biased, Rand& r) {
+template <class T> void check(Read read, int64_t n, int64_t m, int64_t k, bool biased, Rand& r) {
   const int64_t lda = k + 3, ldb = (read == Read::plain ? m : k) + 2, ldc = m + 1;
   const std::vector<T> a = draw<T>(r, n * lda), bias = draw<T>(r, m);
   const std::vector<T> b = draw<T>(r, (read == Read::plain ? k : m) * ldb);

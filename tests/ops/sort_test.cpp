@@ -23,8 +23,7 @@ using Indices = std::vector<int64_t>;
 /// Values with many ties.
 Tensor noise(const Shape& shape, DType dtype) {
   std::vector<double> v(static_cast<std::size_t>(shape.numel()));
-  for (std::size_t i = 0; i < v.size(); ++i)
-    v[i] = std::round(3 * std::sin(1.0 + 12.9898 * static_cast<double>(i)));
+  for (std::size_t i = 0; i < v.size(); ++i) v[i] = std::round(3 * std::sin(1.0 + 12.9898 * static_cast<double>(i)));
   return to(Tensor::from(v, shape), dtype);
 }
 

@@ -40,14 +40,18 @@ std::vector<Tensor> everywhere(Tensor y, std::size_t n) { return std::vector<Ten
 
 Case shifted(int by, bool cyclic, int64_t dim, std::function<Shape(int, int)> shape) {
   return {str("ring_shift by ", by, cyclic ? " cyclic" : " with ends", ", dim ", dim), std::move(shape),
-          [=](const Tensor& x, const Communicator& c) { return ring_shift(x, by, c, {cyclic, dim}); },
+          [=](const Tensor& x, const Communicator& c) {
+            return ring_shift(x, by, c, {cyclic, dim});
+          },
           [=](const std::vector<Tensor>& xs) {
             const int n = static_cast<int>(xs.size());
             std::vector<Tensor> ys;
             for (int r = 0; r < n; ++r) {
               const int from = r - by;
               if (cyclic) ys.push_back(xs[static_cast<std::size_t>(((from % n) + n) % n)]);
-              else ys.push_back(from < 0 || from >= n ? xs[static_cast<std::size_t>(r)] * 0 : xs[static_cast<std::size_t>(from)]);
+              else
+                ys.push_back(from < 0 || from >= n ? xs[static_cast<std::size_t>(r)] * 0
+                                                   : xs[static_cast<std::size_t>(from)]);
             }
             return ys;
           }};
@@ -56,12 +60,15 @@ Case shifted(int by, bool cyclic, int64_t dim, std::function<Shape(int, int)> sh
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const Shape& shape : {Shape{3, 5}, Shape{}, Shape{0, 4}, Shape{2053}, Shape{7, 1, 3}})
-    all.push_back({str("all_reduce ", shape), [=](int, int) { return shape; }, [](const Tensor& x, const Communicator& c) { return all_reduce(x, c); },
+    all.push_back({str("all_reduce ", shape), [=](int, int) { return shape; },
+                   [](const Tensor& x, const Communicator& c) { return all_reduce(x, c); },
                    [](const auto& xs) { return everywhere(sum_of(xs), xs.size()); }});
   for (const bool last : {false, true}) {
-    all.push_back({"broadcast", same_shape, [=](const Tensor& x, const Communicator& c) { return broadcast(x, last ? c.size() - 1 : 0, c); },
+    all.push_back({"broadcast", same_shape,
+                   [=](const Tensor& x, const Communicator& c) { return broadcast(x, last ? c.size() - 1 : 0, c); },
                    [=](const auto& xs) { return everywhere(last ? xs.back() : xs[0], xs.size()); }});
-    all.push_back({"reduce", same_shape, [=](const Tensor& x, const Communicator& c) { return reduce(x, last ? c.size() - 1 : 0, c); },
+    all.push_back({"reduce", same_shape,
+                   [=](const Tensor& x, const Communicator& c) { return reduce(x, last ? c.size() - 1 : 0, c); },
                    [=](const auto& xs) {
                      auto ys = everywhere(zeros_like(xs[0]), xs.size());
                      (last ? ys.back() : ys[0]) = sum_of(xs);
@@ -69,14 +76,22 @@ std::vector<Case> cases() {
                    }});
   }
   for (auto [shape, dim] : {std::pair{&ragged_rows, 0}, {&ragged_columns, 1}, {&ragged_columns, -1}, {&same_shape, 0}})
-    all.push_back({str("all_gather dim ", dim), shape, [dim = dim](const Tensor& x, const Communicator& c) { return all_gather(x, dim, c); },
+    all.push_back({str("all_gather dim ", dim), shape,
+                   [dim = dim](const Tensor& x, const Communicator& c) { return all_gather(x, dim, c); },
                    [dim = dim](const auto& xs) { return everywhere(cat(xs, dim), xs.size()); }});
   for (const int64_t n : {0, 3, 11})
     for (const int64_t dim : {0, 1})
-      all.push_back({str("reduce_scatter of ", n, ", dim ", dim), [=](int, int) { return dim ? Shape{2, n} : Shape{n, 2}; },
-                     [=](const Tensor& x, const Communicator& c) { return reduce_scatter(x, dim, c); },
-                     [=](const auto& xs) { return split(sum_of(xs), even_pieces(n, static_cast<int>(xs.size())), dim); }});
-  all.push_back({"reduce_scatter, given lengths", [](int, int size) { return Shape{size * (size + 1) / 2, 3}; },
+      all.push_back(
+          {str("reduce_scatter of ", n, ", dim ", dim),
+           [=](int, int) {
+             return dim ? Shape{2, n} : Shape{n, 2};
+           },
+           [=](const Tensor& x, const Communicator& c) { return reduce_scatter(x, dim, c); },
+           [=](const auto& xs) { return split(sum_of(xs), even_pieces(n, static_cast<int>(xs.size())), dim); }});
+  all.push_back({"reduce_scatter, given lengths",
+                 [](int, int size) {
+                   return Shape{size * (size + 1) / 2, 3};
+                 },
                  [](const Tensor& x, const Communicator& c) {
                    std::vector<int64_t> lengths;
                    for (int r = c.size(); r > 0; --r) lengths.push_back(r);
@@ -92,20 +107,26 @@ std::vector<Case> cases() {
     all.push_back(shifted(by, true, -1, ragged_columns));
     all.push_back(shifted(by, false, 0, same_shape));
   }
-  all.push_back({"exclusive_scan", same_shape, [](const Tensor& x, const Communicator& c) { return exclusive_scan(x, c); },
+  all.push_back({"exclusive_scan", same_shape,
+                 [](const Tensor& x, const Communicator& c) { return exclusive_scan(x, c); },
                  [](const auto& xs) {
                    std::vector<Tensor> ys{zeros_like(xs[0])};
                    for (std::size_t r = 1; r < xs.size(); ++r) ys.push_back(ys.back() + xs[r - 1]);
                    return ys;
                  }});
   // The operand holds decay [1, 5] and state [3, 5].
-  all.push_back({"exclusive_scan of a recurrence", [](int, int) { return Shape{4, 5}; },
-                 [](const Tensor& x, const Communicator& c) { return exclusive_scan(narrow(x, 0, 0, 1), narrow(x, 0, 1, 3), c); },
-                 [](const auto& xs) {
-                   std::vector<Tensor> ys{zeros({3, 5}, xs[0].options())};
-                   for (std::size_t r = 1; r < xs.size(); ++r) ys.push_back(narrow(xs[r - 1], 0, 0, 1) * ys.back() + narrow(xs[r - 1], 0, 1, 3));
-                   return ys;
-                 }});
+  all.push_back(
+      {"exclusive_scan of a recurrence",
+       [](int, int) {
+         return Shape{4, 5};
+       },
+       [](const Tensor& x, const Communicator& c) { return exclusive_scan(narrow(x, 0, 0, 1), narrow(x, 0, 1, 3), c); },
+       [](const auto& xs) {
+         std::vector<Tensor> ys{zeros({3, 5}, xs[0].options())};
+         for (std::size_t r = 1; r < xs.size(); ++r)
+           ys.push_back(narrow(xs[r - 1], 0, 0, 1) * ys.back() + narrow(xs[r - 1], 0, 1, 3));
+         return ys;
+       }});
   return all;
 }
 
@@ -151,7 +172,8 @@ void check_case(const Case& c, DType dtype, const Communicator& all) {
   expect(max_abs_diff(zeros_if_undefined(first), zeros_if_undefined(mine(firsts))) <= tolerance, c.name + ": gradient");
   if (!first.defined()) return;
   const Tensor second = grad(sum(first * mine(vs)), x, {.allow_unused = true});
-  expect(max_abs_diff(zeros_if_undefined(second), zeros_if_undefined(mine(seconds))) <= tolerance, c.name + ": second gradient");
+  expect(max_abs_diff(zeros_if_undefined(second), zeros_if_undefined(mine(seconds))) <= tolerance,
+         c.name + ": second gradient");
 }
 
 }  // namespace
@@ -175,7 +197,8 @@ TEST_CASE("collectives: large, beyond every cut, in all dtypes; sums go by rank"
           const Tensor x = random_tensor({length}, f32, rand, -1000, 1000);
           xs.push_back(to(x, dtype));
         }
-        std::vector<double> sums(static_cast<std::size_t>(length), 0), most(sums.size(), -1e300), least(sums.size(), 1e300);
+        std::vector<double> sums(static_cast<std::size_t>(length), 0), most(sums.size(), -1e300),
+            least(sums.size(), 1e300);
         for (std::size_t r = 0; r < n; ++r) {
           const auto v = xs[r].to_vector<double>();
           for (std::size_t i = 0; i < v.size(); ++i) {
@@ -186,7 +209,8 @@ TEST_CASE("collectives: large, beyond every cut, in all dtypes; sums go by rank"
         const std::string what = str(length, " of ", dtype, ", ", all.size(), " ranks");
         expect(same_bits(all_reduce(xs[me], all), tensor_of(sums, {length}, dtype, cpu)), "sum " + what);
         expect(same_bits(all_reduce(xs[me], all, ReduceOp::max), tensor_of(most, {length}, dtype, cpu)), "max " + what);
-        expect(same_bits(all_reduce(xs[me], all, ReduceOp::min), tensor_of(least, {length}, dtype, cpu)), "min " + what);
+        expect(same_bits(all_reduce(xs[me], all, ReduceOp::min), tensor_of(least, {length}, dtype, cpu)),
+               "min " + what);
         expect(same_bits(all_gather(xs[me], 0, all), cat(xs)), "all_gather " + what);
         expect(same_bits(broadcast(xs[me], all.size() - 1, all), xs.back()), "broadcast " + what);
         Tensor here = clone(xs[me]);
@@ -204,13 +228,16 @@ TEST_CASE("collectives: strided operands, NaN in max, an operand that only one r
   CHECK_NOTHROW(on_ranks([](const Communicator& all) {
     const double me = all.rank(), n = all.size();
     const Tensor x = transpose(reshape(arange(0, 12, 1, {f64}) + me, {3, 4}), 0, 1);
-    expect(max_abs_diff(all_reduce(x, all), transpose(reshape(arange(0, 12, 1, {f64}), {3, 4}), 0, 1) * n + n * (n - 1) / 2) == 0, "strided");
+    expect(max_abs_diff(all_reduce(x, all),
+                        transpose(reshape(arange(0, 12, 1, {f64}), {3, 4}), 0, 1) * n + n * (n - 1) / 2) == 0,
+           "strided");
     const Tensor nan = full({3}, all.rank() == all.size() - 1 ? std::nan("") : 1, {f64});
     for (const ReduceOp op : {ReduceOp::max, ReduceOp::min}) {
       const double v = select(all_reduce(nan, all, op), 0, 1).item();
       expect(v != v, "max and min of NaN");
     }
-    expect(!all_reduce(full({3}, 1, {f64}).requires_grad_(), all, ReduceOp::max).requires_grad() || all.size() == 1, "max has no gradient");
+    expect(!all_reduce(full({3}, 1, {f64}).requires_grad_(), all, ReduceOp::max).requires_grad() || all.size() == 1,
+           "max has no gradient");
 
     for (int leaf = 0; leaf < all.size(); ++leaf) {  // one rank has a leaf, the others constants
       Tensor w = full({2}, 3 + me, {f64});
@@ -218,7 +245,9 @@ TEST_CASE("collectives: strided operands, NaN in max, an operand that only one r
       Tensor y = all_gather(w, 0, all);
       expect(y.requires_grad(), "a history everywhere");
       backward(sum(y * y) * (me + 1));
-      if (all.rank() == leaf) expect(max_abs_diff(w.grad(), full({2}, 2 * (3 + me) * n * (n + 1) / 2, {f64})) < 1e-12, "gradient of the leaf");
+      if (all.rank() == leaf)
+        expect(max_abs_diff(w.grad(), full({2}, 2 * (3 + me) * n * (n + 1) / 2, {f64})) < 1e-12,
+               "gradient of the leaf");
       NoGrad guard;
       expect(!all_gather(w, 0, all).requires_grad() || all.size() == 1, "no history without recording");
     }
@@ -247,14 +276,17 @@ TEST_CASE("collectives: traffic is what the formulas say", "[parallel]") {
       return all.traffic().total().bytes;
     };
     const Tensor big = zeros({static_cast<int64_t>(12 * 1000)}, {f64}), small = zeros({6}, {f64});
-    expect(sent([&] { all_reduce(big, all); }) == 2 * (n - 1) * 12000 * 8 / n, "all_reduce, large: 2 (n−1)/n of the bytes");
+    expect(sent([&] { all_reduce(big, all); }) == 2 * (n - 1) * 12000 * 8 / n,
+           "all_reduce, large: 2 (n−1)/n of the bytes");
     expect(sent([&] { all_reduce(small, all); }) == (n - 1) * 48, "all_reduce, small: to each other rank");
     expect(sent([&] { all_gather(big, 0, all); }) == (n - 1) * 96000, "all_gather");
     expect(sent([&] { reduce_scatter(big, 0, all); }) == (n - 1) * 96000 / n, "reduce_scatter");
     expect(sent([&] { ring_shift(big, 1, all); }) == (n > 1 ? 96000 : 0), "ring_shift");
     expect(sent([&] { exclusive_scan(small, small, all); }) == (n - 1) * 96, "exclusive_scan: one message to each");
     const int64_t broadcast_bytes = sent([&] { broadcast(big, 0, all); });
-    expect(all_reduce(full({}, static_cast<double>(broadcast_bytes), {f64}), all).item() == static_cast<double>((n - 1) * 96000), "broadcast");
+    expect(all_reduce(full({}, static_cast<double>(broadcast_bytes), {f64}), all).item() ==
+               static_cast<double>((n - 1) * 96000),
+           "broadcast");
     detail::WorkCounter counter;
     all_gather(big, 0, all);
     if (n > 1) expect(counter.work().bytes >= (n - 1) * 96000, "profiles see it");

@@ -27,13 +27,10 @@ void check_all(const std::vector<std::string>& errors, const std::string& want) 
   }
 }
 
-template <class E>
-void expect_throw(const std::function<void()>& f) {
+template <class E> void expect_throw(const std::function<void()>& f) {
   try {
     f();
-  } catch (const E&) {
-    return;
-  }
+  } catch (const E&) { return; }
   expect(false, "throws");
 }
 
@@ -82,7 +79,8 @@ TEST_CASE("communicator: groups by color, ordered by key, do not mix", "[paralle
 }
 
 TEST_CASE("communicator: ranks that disagree all fail with one message", "[parallel]") {
-  const auto disagree = [](const std::function<void(const Communicator&)>& odd, const std::function<void(const Communicator&)>& usual, int who = 2) {
+  const auto disagree = [](const std::function<void(const Communicator&)>& odd,
+                           const std::function<void(const Communicator&)>& usual, int who = 2) {
     return errors_on_ranks(4, [&](const Communicator& all) {
       all.barrier();
       if (all.rank() == who) odd(all);
@@ -91,27 +89,49 @@ TEST_CASE("communicator: ranks that disagree all fail with one message", "[paral
   };
   const Tensor x = zeros({3, 4});
   const auto reduce_x = [&](const Communicator& c) { all_reduce(x, c); };
-  check_all(disagree([&](auto& c) { all_reduce(zeros({3, 5}), c); }, reduce_x),
-            "all_reduce: ranks disagree — rank 2 calls all_reduce(sum) f32[3,5]; the others call all_reduce(sum) f32[3,4]");
-  check_all(disagree([&](auto& c) { all_reduce(zeros({3, 4}, {f64}), c); }, reduce_x, 0),
-            "all_reduce: ranks disagree — rank 0 calls all_reduce(sum) f64[3,4]; the others call all_reduce(sum) f32[3,4]");
-  check_all(disagree([&](auto& c) { all_reduce(x, c, ReduceOp::max); }, reduce_x, 3),
-            "all_reduce: ranks disagree — rank 3 calls all_reduce(max) f32[3,4]; the others call all_reduce(sum) f32[3,4]");
+  check_all(
+      disagree(
+          [&](auto& c) {
+            all_reduce(zeros({3, 5}), c);
+          },
+          reduce_x),
+      "all_reduce: ranks disagree — rank 2 calls all_reduce(sum) f32[3,5]; the others call all_reduce(sum) f32[3,4]");
+  check_all(
+      disagree(
+          [&](auto& c) {
+            all_reduce(zeros({3, 4}, {f64}), c);
+          },
+          reduce_x, 0),
+      "all_reduce: ranks disagree — rank 0 calls all_reduce(sum) f64[3,4]; the others call all_reduce(sum) f32[3,4]");
+  check_all(
+      disagree([&](auto& c) { all_reduce(x, c, ReduceOp::max); }, reduce_x, 3),
+      "all_reduce: ranks disagree — rank 3 calls all_reduce(max) f32[3,4]; the others call all_reduce(sum) f32[3,4]");
   check_all(disagree([&](auto& c) { c.barrier(); }, reduce_x, 1),
             "all_reduce: ranks disagree — rank 1 calls barrier; the others call all_reduce(sum) f32[3,4]");
-  check_all(disagree([&](auto& c) { all_gather(zeros({2, 5}), 0, c); }, [&](auto& c) { all_gather(x, 0, c); }, 1),
-            "all_gather: ranks disagree — rank 1 calls all_gather(dim 0) f32[*,5]; the others call all_gather(dim 0) f32[*,4]");
-  check_all(disagree([&](auto& c) { reduce_scatter(x, 0, c, {3, 0, 0, 0}); }, [&](auto& c) { reduce_scatter(x, 0, c); }, 1),
-            "reduce_scatter: ranks disagree — rank 1 calls reduce_scatter(dim 0) f32[3,4] to [3,0,0,0]; the others call "
-            "reduce_scatter(dim 0) f32[3,4] to [1,1,1,0]");
-  check_all(disagree([&](auto& c) { c.check_same("settings", "a = 1\nb = 2\nc = 3"); }, [&](auto& c) { c.check_same("settings", "a = 1\nb = 7\nc = 4"); }),
+  check_all(disagree(
+                [&](auto& c) {
+                  all_gather(zeros({2, 5}), 0, c);
+                },
+                [&](auto& c) { all_gather(x, 0, c); }, 1),
+            "all_gather: ranks disagree — rank 1 calls all_gather(dim 0) f32[*,5]; the others call all_gather(dim 0) "
+            "f32[*,4]");
+  check_all(
+      disagree(
+          [&](auto& c) {
+            reduce_scatter(x, 0, c, {3, 0, 0, 0});
+          },
+          [&](auto& c) { reduce_scatter(x, 0, c); }, 1),
+      "reduce_scatter: ranks disagree — rank 1 calls reduce_scatter(dim 0) f32[3,4] to [3,0,0,0]; the others call "
+      "reduce_scatter(dim 0) f32[3,4] to [1,1,1,0]");
+  check_all(disagree([&](auto& c) { c.check_same("settings", "a = 1\nb = 2\nc = 3"); },
+                     [&](auto& c) { c.check_same("settings", "a = 1\nb = 7\nc = 4"); }),
             "settings: rank 2 has another one — got 'b = 2'; the others have 'b = 7'");
-  check_all(disagree([&](auto& c) { c.check_same("settings", "a"); }, [&](auto& c) { c.check_same("settings", "a\nb"); }),
-            "settings: rank 2 has another one — got ''; the others have 'b'");
+  check_all(
+      disagree([&](auto& c) { c.check_same("settings", "a"); }, [&](auto& c) { c.check_same("settings", "a\nb"); }),
+      "settings: rank 2 has another one — got ''; the others have 'b'");
   const auto settings_of = [](const std::string& all) {  // a letter for each rank
-    return errors_on_ranks(4, [&](const Communicator& c) {
-      c.check_same("settings", all.substr(static_cast<std::size_t>(c.rank()), 1));
-    });
+    return errors_on_ranks(
+        4, [&](const Communicator& c) { c.check_same("settings", all.substr(static_cast<std::size_t>(c.rank()), 1)); });
   };
   check_all(settings_of("abab"), "settings: ranks 1 and 3 have another one — got 'b'; the others have 'a'");
   check_all(settings_of("abcd"), "settings: ranks 1, 2 and 3 have another one — got 'b'; the others have 'a'");
@@ -119,11 +139,18 @@ TEST_CASE("communicator: ranks that disagree all fail with one message", "[paral
   const std::string odd(1000, 'a'), usual(1000, 'b');
   const auto shown = [](const std::string& what) { return ("check_same: " + what).substr(0, 255); };
   for (const int who : {0, 3})
-    check_all(disagree([&](auto& c) { c.check_same(odd, ""); }, [&](auto& c) { c.check_same(usual, ""); }, who),
-              str("check_same: ranks disagree — rank ", who, " calls ", shown(odd), "; the others call ",
-                  shown(usual)));
-  check_all(disagree([&](auto& c) { Tensor y = zeros({5}); start_all_reduce(y, c).wait(); },
-                     [&](auto& c) { Tensor y = zeros({6}); start_all_reduce(y, c).wait(); }),
+    check_all(
+        disagree([&](auto& c) { c.check_same(odd, ""); }, [&](auto& c) { c.check_same(usual, ""); }, who),
+        str("check_same: ranks disagree — rank ", who, " calls ", shown(odd), "; the others call ", shown(usual)));
+  check_all(disagree(
+                [&](auto& c) {
+                  Tensor y = zeros({5});
+                  start_all_reduce(y, c).wait();
+                },
+                [&](auto& c) {
+                  Tensor y = zeros({6});
+                  start_all_reduce(y, c).wait();
+                }),
             "all_reduce: ranks disagree — rank 2 calls all_reduce(sum) f32[5]; the others call all_reduce(sum) f32[6]");
 }
 
@@ -133,9 +160,7 @@ TEST_CASE("communicator: after a disagreement that was caught the group works on
       bool failed = false;
       try {
         all_reduce(zeros({1 + (all.rank() == round)}), all);
-      } catch (const CommunicationError&) {
-        failed = true;
-      }
+      } catch (const CommunicationError&) { failed = true; }
       expect(failed && all_reduce(number(2), all).item() == 6, "goes on");
     }
   }));
@@ -148,10 +173,12 @@ TEST_CASE("communicator: a rank that throws, ends or does not come is named to a
   });
   CHECK(errors[2] == "the reason");
   for (const std::size_t r : {0u, 1u, 3u}) CHECK(errors[r] == "rank 2 failed: the reason");
-  CHECK_THROWS_AS(run_ranks(3, [](const Communicator& all) {
-    if (all.rank() == 1) fail<ValueError>("first");
-    all.barrier();
-  }), ValueError);
+  CHECK_THROWS_AS(run_ranks(3,
+                            [](const Communicator& all) {
+                              if (all.rank() == 1) fail<ValueError>("first");
+                              all.barrier();
+                            }),
+                  ValueError);
 
   errors = errors_on_ranks(4, [](const Communicator& all) {
     if (all.rank() == 1) return;
@@ -193,17 +220,19 @@ TEST_CASE("communicator: a rank that throws, ends or does not come is named to a
 
 TEST_CASE("communicator: unwinding gives up what runs in the background", "[parallel][threads]") {
   const double took = seconds_of([] {
-    CHECK_THROWS_AS(run_ranks(2, [](const Communicator& all) {
-      const Communicator own = all.split(0);
-      all.barrier();
-      Tensor x = zeros({4});
-      Pending p;
-      if (all.rank() == 0) {
-        p = start_all_reduce(x, own);
-        fail<ValueError>("while it waits");
-      }
-      all.barrier();
-    }), ValueError);
+    CHECK_THROWS_AS(run_ranks(2,
+                              [](const Communicator& all) {
+                                const Communicator own = all.split(0);
+                                all.barrier();
+                                Tensor x = zeros({4});
+                                Pending p;
+                                if (all.rank() == 0) {
+                                  p = start_all_reduce(x, own);
+                                  fail<ValueError>("while it waits");
+                                }
+                                all.barrier();
+                              }),
+                    ValueError);
   });
   CHECK(took < 5);
 }
@@ -224,7 +253,8 @@ TEST_CASE("communicator: arguments out of range", "[parallel][threads]") {
   CHECK_THROWS_AS(even_pieces(1, 0), ValueError);
   CHECK(even_pieces(7, 3) == std::vector<int64_t>{3, 2, 2});
   CHECK_NOTHROW(run_ranks(2, [](const Communicator& all) {
-    Tensor t = transpose(zeros({2, 3}), 0, 1), m = zeros({2}, {f32, meta}), w = zeros({2}).requires_grad_(), i = zeros({2}, {i32}), y = zeros({5});
+    Tensor t = transpose(zeros({2, 3}), 0, 1), m = zeros({2}, {f32, meta}), w = zeros({2}).requires_grad_(),
+           i = zeros({2}, {i32}), y = zeros({5});
     expect_throw<ShapeError>([&] { start_all_reduce(t, all); });
     expect_throw<DeviceError>([&] { start_all_reduce(m, all); });
     expect_throw<AutogradError>([&] { start_all_reduce(w, all); });

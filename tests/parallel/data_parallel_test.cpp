@@ -34,11 +34,10 @@ struct Model {
   Linear out;
   Tensor unused;  // no loss reaches it
 
-  explicit Model(uint64_t seed, DType dtype = f64, int64_t width = 6)
-      : Model(Rng(seed), dtype, width) {}
+  explicit Model(uint64_t seed, DType dtype = f64, int64_t width = 6) : Model(Rng(seed), dtype, width) {}
   Model(Rng rng, DType dtype, int64_t width)
-      : in({.in = 3, .out = width}, rng), gau({.dim = width, .key_dim = 4, .causal = true}, rng), out({.in = width, .out = 5}, rng),
-        unused(zeros({2}).requires_grad_()) {
+      : in({.in = 3, .out = width}, rng), gau({.dim = width, .key_dim = 4, .causal = true}, rng),
+        out({.in = width, .out = 5}, rng), unused(zeros({2}).requires_grad_()) {
     to(*this, dtype);
   }
   Tensor operator()(const Tensor& x) const { return out(gau(in(x))); }
@@ -68,7 +67,8 @@ std::pair<Tensor, Tensor> draw_batch(const How& how, Rng& rng) {
 }
 
 /// The steps' losses; `ranks` undefined: as anyone writes it for one process.
-std::vector<double> train(const Model& m, Optimizer& adam, Rng& rng, const How& how, std::optional<Communicator> ranks, DataParallel* parallel) {
+std::vector<double> train(const Model& m, Optimizer& adam, Rng& rng, const How& how, std::optional<Communicator> ranks,
+                          DataParallel* parallel) {
   std::vector<double> losses;
   for (int64_t step = 0; step < how.steps; ++step) {
     adam.zero_grad();
@@ -121,7 +121,8 @@ Trained train_together(const How& how, const Communicator& all) {
 
 double worst(const std::vector<double>& a, const std::vector<double>& b) {
   double most = a.size() == b.size() ? 0 : INFINITY;
-  for (std::size_t i = 0; i < a.size() && i < b.size(); ++i) most = std::max(most, std::abs(a[i] - b[i]) / std::abs(b[i]));
+  for (std::size_t i = 0; i < a.size() && i < b.size(); ++i)
+    most = std::max(most, std::abs(a[i] - b[i]) / std::abs(b[i]));
   return most;
 }
 
@@ -149,17 +150,23 @@ TEST_CASE("data parallel: a model that is converted after it was shared trains a
 }
 
 TEST_CASE("data parallel: 50 steps as in one process, whatever the number of ranks", "[parallel]") {
-  for (const How& how : {How{}, How{.batch = 2}, How{.batch = 7, .steps = 10, .micro = 3}, How{.steps = 10, .lamb = true}, How{.steps = 10, .dtype = bf16}}) {
+  for (const How& how : {How{}, How{.batch = 2}, How{.batch = 7, .steps = 10, .micro = 3},
+                         How{.steps = 10, .lamb = true}, How{.steps = 10, .dtype = bf16}}) {
     const std::vector<double> alone = train_alone(how);
     REQUIRE(std::abs(alone.back() - alone.front()) > 0.01);  // it learns, so that mistakes show
     CHECK_NOTHROW(on_ranks([&](const Communicator& all) {
       const Trained whole = train_together(how, all);
-      expect(worst(whole.losses, alone) <= (all.size() == 1 && how.micro == 1 ? 0 : how.dtype == bf16 ? 0.02 : 1e-12), str("losses, ", all.size(), " ranks: ", worst(whole.losses, alone)));
+      expect(worst(whole.losses, alone) <= (all.size() == 1 && how.micro == 1 ? 0
+                                            : how.dtype == bf16               ? 0.02
+                                                                              : 1e-12),
+             str("losses, ", all.size(), " ranks: ", worst(whole.losses, alone)));
       // Neither how gradients are sent nor who keeps the moments changes a bit.
       for (How other : {How{.bucket_bytes = 1}, How{.bucket_bytes = 300}, How{.overlap = false}, How{.shard = true}}) {
-        other.batch = how.batch, other.steps = how.steps, other.micro = how.micro, other.lamb = how.lamb, other.dtype = how.dtype;
+        other.batch = how.batch, other.steps = how.steps, other.micro = how.micro, other.lamb = how.lamb,
+        other.dtype = how.dtype;
         const Trained t = train_together(other, all);
-        expect(t.losses == whole.losses && same_values(t.values, whole.values), str("bits, bucket ", other.bucket_bytes, ", overlap ", other.overlap, ", shard ", other.shard));
+        expect(t.losses == whole.losses && same_values(t.values, whole.values),
+               str("bits, bucket ", other.bucket_bytes, ", overlap ", other.overlap, ", shard ", other.shard));
       }
       // All ranks hold the same model.
       for (const Tensor& v : whole.values) expect(same_bits(v, broadcast(v, all.size() - 1, all)), "equal everywhere");
@@ -179,7 +186,8 @@ TEST_CASE("data parallel: f32 within rounding", "[parallel]") {
 TEST_CASE("data parallel: parameters that only some ranks reach, buffers, weights", "[parallel]") {
   CHECK_NOTHROW(on_ranks([](const Communicator& all) {
     const double n = all.size(), me = all.rank();
-    Tensor a = full({2}, 3 + me, {f64}).requires_grad_(), b = full({3}, 1, {f32}).requires_grad_(), buffer = full({2}, me, {i64});
+    Tensor a = full({2}, 3 + me, {f64}).requires_grad_(), b = full({3}, 1, {f32}).requires_grad_(),
+           buffer = full({2}, me, {i64});
     DataParallel parallel({{"a", a}, {"b", b}, {"buffer", buffer}}, all);
     expect(max_abs_diff(a, full({2}, 3, {f64})) == 0 && max_abs(buffer) == 0, "values of rank 0");
     for (int round = 0; round < 3; ++round) {
@@ -192,15 +200,15 @@ TEST_CASE("data parallel: parameters that only some ranks reach, buffers, weight
       expect(max_abs_diff(a.grad(), full({2}, squares / weights, {f64})) < 1e-14, "weighted mean");
       expect(max_abs_diff(b.grad(), full({3}, 5 * n / weights, {f32})) < 1e-6, "of one rank");
     }
-    expect(std::abs(parallel.mean(me, me + 1) - (n * (n + 1) * (2 * n + 1) / 6 - n * (n + 1) / 2) / (n * (n + 1) / 2)) < 1e-14, "mean");
+    expect(std::abs(parallel.mean(me, me + 1) - (n * (n + 1) * (2 * n + 1) / 6 - n * (n + 1) / 2) / (n * (n + 1) / 2)) <
+               1e-14,
+           "mean");
     const bool idle = all.size() > 1 && me == 0;  // a rank without rows, whose loss is a mean of nothing
     expect(parallel.mean(idle ? std::nan("") : 7, idle ? 0 : 2) == 7, "a mean without what has no weight");
     const auto refused = [&](const Tensor& loss, double weight) {
       try {
         parallel.backward(loss, weight);
-      } catch (const ValueError&) {
-        return true;
-      }
+      } catch (const ValueError&) { return true; }
       return false;
     };
     expect(refused({}, 0), "no weight at all");
@@ -210,9 +218,11 @@ TEST_CASE("data parallel: parameters that only some ranks reach, buffers, weight
     const Rng shared(9);
     Rng mine = stream_of(shared, all), again = stream_of(shared, all);
     const Tensor draws = all_gather(uniform({1, 8}, 0, 1, mine), 0, all);
-    expect(same_bits(select(draws, 0, all.rank()), select(uniform({1, 8}, 0, 1, again), 0, 0)) && shared.offset() == 0, "a pure function");
+    expect(same_bits(select(draws, 0, all.rank()), select(uniform({1, 8}, 0, 1, again), 0, 0)) && shared.offset() == 0,
+           "a pure function");
     for (int r = 0; r < all.size(); ++r)
-      for (int q = 0; q < r; ++q) expect(max_abs_diff(select(draws, 0, r), select(draws, 0, q)) > 0.01, "a stream for each rank");
+      for (int q = 0; q < r; ++q)
+        expect(max_abs_diff(select(draws, 0, r), select(draws, 0, q)) > 0.01, "a stream for each rank");
   }));
 }
 
@@ -253,7 +263,9 @@ TEST_CASE("data parallel: another model on one rank is an error that names it", 
          Model m(1, f64, all.rank() == 2 ? 7 : 6);
          DataParallel parallel(m, all);
        }))
-    CHECK(e == "model: rank 2 has another one — got 'in.weight f64[3,7] trained'; the others have 'in.weight f64[3,6] trained'");
+    CHECK(e ==
+          "model: rank 2 has another one — got 'in.weight f64[3,7] trained'; the others have 'in.weight f64[3,6] "
+          "trained'");
   for (const std::string& e : errors_on_ranks(4, [](const Communicator& all) {
          Tensor w = zeros({2}).requires_grad_(), v = zeros({2}).requires_grad_();
          Adam adam(std::vector<NamedTensor>{{all.rank() == 1 ? "v" : "w", w}, {"x", v}});
@@ -269,14 +281,18 @@ TEST_CASE("data parallel: gradients are sent while the backward pass goes on", "
   Tensor w3 = normal({4}, 0, 1, rng, {f64}).requires_grad_(), x = normal({4, 4}, 0, 1, rng, {f64});
   std::vector<std::string> events;
   const auto loss = [&] {
-    Tensor h = custom_op("early", {x * w1 + w3}, [](const Tensors& in) { return in[0] * 2.0; },
-                         [&](const Tensor& g, const Tensors&, const Tensor&) -> Tensors {
-                           events.push_back("early op");
-                           return {g * 2.0};
-                         });
+    Tensor h = custom_op(
+        "early", {x * w1 + w3}, [](const Tensors& in) { return in[0] * 2.0; },
+        [&](const Tensor& g, const Tensors&, const Tensor&) -> Tensors {
+          events.push_back("early op");
+          return {g * 2.0};
+        });
     // A way to w3 that no gradient goes: it is known to be complete only at the end.
-    Tensor blind = custom_op("blind", {w3 * 3.0, x * w1}, [](const Tensors& in) { return in[0] + in[1]; },
-                             [](const Tensor& g, const Tensors&, const Tensor&) -> Tensors { return {Tensor(), g}; });
+    Tensor blind = custom_op(
+        "blind", {w3 * 3.0, x * w1}, [](const Tensors& in) { return in[0] + in[1]; },
+        [](const Tensor& g, const Tensors&, const Tensor&) -> Tensors {
+          return {Tensor(), g};
+        });
     return sum(tanh(h * w2) * w2 + w3 + blind);
   };
   backward(loss());
@@ -326,7 +342,8 @@ TEST_CASE("data parallel: one checkpoint, whatever wrote it", "[parallel][thread
       Rng rng(all.rank() == 0 ? 3 : 77);
       if (!from.empty()) {
         const TrainingState state = load_checkpoint(m, from, *adam, rng, all);
-        expect(state.step == adam->steps() && state.config.at("name") == "a value" && state.config.at("none").empty(), "state on all ranks");
+        expect(state.step == adam->steps() && state.config.at("name") == "a value" && state.config.at("none").empty(),
+               "state on all ranks");
       } else {
         rng.set_state(3, 0);
       }
@@ -340,7 +357,8 @@ TEST_CASE("data parallel: one checkpoint, whatever wrote it", "[parallel][thread
   go_on(3, false, "", file("plain")), go_on(3, true, "", file("shared"));
   CHECK((bytes_of(file("plain")) == bytes_of(file("shared"))));
   how.dtype = bf16;  // with master copies
-  go_on(3, false, "", file("plain16")), go_on(3, true, "", file("shared16")), go_on(3, true, file("plain16"), file("a")), go_on(3, false, file("shared16"), file("b"));
+  go_on(3, false, "", file("plain16")), go_on(3, true, "", file("shared16")),
+      go_on(3, true, file("plain16"), file("a")), go_on(3, false, file("shared16"), file("b"));
   CHECK((bytes_of(file("plain16")) == bytes_of(file("shared16"))));
   CHECK((bytes_of(file("a")) == bytes_of(file("b"))));
   how.dtype = f64;

@@ -1,5 +1,5 @@
-// A job in which something goes wrong on one rank: failing_ranks WHAT RANK SECONDS. Each rank prints "rank R is process P",
-// then they train on nothing; see failure.sh.
+// A job in which something goes wrong on one rank: failing_ranks WHAT RANK SECONDS. Each rank prints "rank R is process
+// P", then they train on nothing; see failure.sh.
 #include <sluice/ops/shape/create.h>
 #include <sluice/parallel/collectives.h>
 #include <sluice/parallel/group.h>
@@ -41,8 +41,7 @@ void drop(std::optional<Communicator> only) {
     Tensor x = zeros({1});
     const Pending p = start_all_reduce(x, group);
     throw 0;
-  } catch (int) {
-  }
+  } catch (int) {}
 }
 
 }  // namespace
@@ -65,7 +64,8 @@ int main(int argc, char** argv) {
       if (step == 20 && what == "drop") p.wait();
       if (step == 20 && all.rank() == odd) {
         const auto now = std::chrono::system_clock::now().time_since_epoch();
-        std::printf("fault at %lld\n", static_cast<long long>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count()));
+        std::printf("fault at %lld\n",
+                    static_cast<long long>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count()));
         std::fflush(stdout);
         if (what == "kill") ::raise(SIGKILL);
         if (what == "stop") ::raise(SIGSTOP);

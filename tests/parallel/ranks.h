@@ -12,8 +12,8 @@ namespace sluice::testing {
 
 /// Runs f on 1, 2, 3 and 4 ranks (under mpirun: on those that are there). What f throws fails the test.
 void on_ranks(const std::function<void(const Communicator&)>& f);
-/// What the ranks of a job of `ranks` throw, each: "" where f returns. Under mpirun only this process's, and nothing happens
-/// when the job has another number of ranks; then the result is empty.
+/// What the ranks of a job of `ranks` throw, each: "" where f returns. Under mpirun only this process's, and nothing
+/// happens when the job has another number of ranks; then the result is empty.
 std::vector<std::string> errors_on_ranks(int ranks, const std::function<void(const Communicator&)>& f);
 
 /// Assertions of the test framework are not for several threads.

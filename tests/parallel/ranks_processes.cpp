@@ -13,9 +13,7 @@ std::vector<std::string> errors_on_ranks(int ranks, const std::function<void(con
   if (world().size() != ranks) return {};
   try {
     f(world());
-  } catch (const std::exception& e) {
-    return {e.what()};
-  }
+  } catch (const std::exception& e) { return {e.what()}; }
   return {""};
 }
 

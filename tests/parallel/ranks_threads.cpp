@@ -19,8 +19,7 @@ std::vector<std::string> errors_on_ranks(int ranks, const std::function<void(con
         throw;
       }
     });
-  } catch (const std::exception&) {
-  }
+  } catch (const std::exception&) {}
   return errors;
 }
 

@@ -31,10 +31,10 @@ TEST_CASE("scaling: a step hides what it sends behind its backward pass", "[cost
   const Network net{.latency = 0, .bandwidth = 1e9};
   StepParts step{.forward = 1, .backward = 2, .update = 0.5, .gradient_bytes = 40'000'000, .bucket_bytes = 10'000'000};
   CHECK(step.data_parallel(net, 1) == Approx(3.5));
-  CHECK(step.data_parallel(net, 2) == Approx(3.5 + 0.01));          // the last of four buckets
+  CHECK(step.data_parallel(net, 2) == Approx(3.5 + 0.01));  // the last of four buckets
   step.overlap = false;
   CHECK(step.data_parallel(net, 2) == Approx(3.5 + 0.04));
-  step.overlap = true, step.gradient_bytes = 4'000'000'000;         // the network is slower than the backward pass
+  step.overlap = true, step.gradient_bytes = 4'000'000'000;  // the network is slower than the backward pass
   CHECK(step.data_parallel(net, 2) == Approx(1 + 2.0 / 400 + 4 + 0.5));
   CHECK(step.data_parallel({.latency = 0, .bandwidth = 1e15}, 4096) == Approx(3.5).epsilon(1e-4));
 }

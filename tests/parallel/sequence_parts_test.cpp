@@ -1,5 +1,5 @@
-// The functions that everything along a cut sequence is made of, each against its plain op on the whole, first and second
-// derivatives included; what a scope refuses; what it sends.
+// The functions that everything along a cut sequence is made of, each against its plain op on the whole, first and
+// second derivatives included; what a scope refuses; what it sends.
 #include "parallel/ranks.h"
 #include "support/approx.h"
 #include "support/catch.h"
@@ -48,7 +48,8 @@ Both derive(const std::function<Tensor(const Inputs&)>& f, const Inputs& in, con
   for (std::size_t i = 1; i < b.first.size(); ++i) slope = slope + sum(b.first[i] * b.first[i]);
   b.second = grad({slope}, wanted, {.allow_unused = true});
   for (Tensor& g : b.first) g = g.detach();
-  for (std::size_t i = 0; i < wanted.size(); ++i) b.second[i] = b.second[i].defined() ? b.second[i].detach() : zeros_like(wanted[i]);
+  for (std::size_t i = 0; i < wanted.size(); ++i)
+    b.second[i] = b.second[i].defined() ? b.second[i].detach() : zeros_like(wanted[i]);
   return b;
 }
 
@@ -57,8 +58,8 @@ void check_close(const Tensor& got, const Tensor& want) {
   CHECK(max_abs_diff(got, want) <= 1e-11 * (1 + max_abs(want)));
 }
 
-/// f on the pieces of c, joined, is f on the whole. Every input that requires a gradient is cut: a slope of what all ranks
-/// hold would be each rank's own.
+/// f on the pieces of c, joined, is f on the whole. Every input that requires a gradient is cut: a slope of what all
+/// ranks hold would be each rank's own.
 void check_cut(const Case& c, const std::function<Tensor(const Inputs&)>& f) {
   Rand rand(23);
   const Tensor weight = random_tensor(f(c.inputs).shape(), f64, rand);
@@ -114,7 +115,8 @@ TEST_CASE("sequence: shift, running sums and rows", "[sequence]") {
   check_cut(rows, [](const Inputs& x) {  // each rank its rows and two on both sides
     const auto [first, total] = sequence_piece(x[0].dim(1));
     const RowRange near{std::max<int64_t>(0, first - 2), std::min(total, first + x[0].dim(1) + 2)};
-    return x[0] * sum(sequence_rows(x[0], 1, {0, total}), {1}, keep) + narrow(sequence_rows(x[0], 1, near), 1, first - near.begin, x[0].dim(1));
+    return x[0] * sum(sequence_rows(x[0], 1, {0, total}), {1}, keep) +
+           narrow(sequence_rows(x[0], 1, near), 1, first - near.begin, x[0].dim(1));
   });
 }
 
@@ -128,41 +130,68 @@ TEST_CASE("sequence: scans with every decay, both ways", "[sequence]") {
     check_cut({{q, k, v, values({2, 2, kRows, 3}, 5, -1, 0)}, {2, 2, 2, 2}, 2},
               [&](const Inputs& x) { return sequence_scan(x[0], x[1], x[2], x[3], o); });
     const Tensor fixed_decay = values({1, 2, 1}, 6, -1, 0).detach();
-    check_cut({{q, k, v}, {2, 2, 2}, 2}, [&](const Inputs& x) { return sequence_scan(x[0], x[1], x[2], fixed_decay, o); });
+    check_cut({{q, k, v}, {2, 2, 2}, 2},
+              [&](const Inputs& x) { return sequence_scan(x[0], x[1], x[2], fixed_decay, o); });
   }
 }
 
 TEST_CASE("sequence: attention with every mask and bias", "[sequence]") {
   const Tensor q = values({2, 4, kRows, 3}, 1), k = values({2, 2, kRows, 3}, 2), v = values({2, 2, kRows, 5}, 3);
-  const Tensor padding = tensor_of({1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {2, kRows}, boolean);
-  const Tensor documents = tensor_of({0, 0, 0, 1, 1, 1, 1, 1, 3, 3, 3, 0, 0, 0, 0, 0, 0, 0, 2, 2, 2, 2}, {2, kRows}, i64);
+  const Tensor padding =
+      tensor_of({1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {2, kRows}, boolean);
+  const Tensor documents =
+      tensor_of({0, 0, 0, 1, 1, 1, 1, 1, 3, 3, 3, 0, 0, 0, 0, 0, 0, 0, 2, 2, 2, 2}, {2, kRows}, i64);
   const Tensor pairs = fixed({4, kRows, kRows}, 7) > -0.5, blocks = fixed({2, 4, 4}, 8) > -0.3;
-  const Tensor bias = fixed({2, 1, kRows, kRows}, 9), table = fixed({4, 2 * kRows - 1}, 10), scale = fixed({2, 4, kRows}, 11);
+  const Tensor bias = fixed({2, 1, kRows, kRows}, 9), table = fixed({4, 2 * kRows - 1}, 10),
+               scale = fixed({2, 4, kRows}, 11);
   auto check = [&](const std::function<AttentionOptions(const Inputs&)>& options) {
     check_cut({{q, k, v, padding, documents, pairs, bias, scale}, {2, 2, 2, 1, 1, 1, 2, 2}, 2},
               [&](const Inputs& x) { return sequence_attention(x[0], x[1], x[2], options(x)); });
   };
   for (const bool causal : {false, true}) {
-    for (const Weighting w : {Weighting::softmax, Weighting::relu2, Weighting::laplace, Weighting::sigmoid, Weighting::linear}) {
+    for (const Weighting w :
+         {Weighting::softmax, Weighting::relu2, Weighting::laplace, Weighting::sigmoid, Weighting::linear}) {
       check([=](const Inputs&) { return AttentionOptions{.weighting = w, .mask = {.causal = causal}}; });
       check([=](const Inputs& x) {
-        return AttentionOptions{.weighting = w, .scale = 0.7, .mask = {.causal = causal, .keys = x[3], .query_segments = x[4], .key_segments = x[4]}, .row_scale = x[7]};
+        return AttentionOptions{.weighting = w,
+                                .scale = 0.7,
+                                .mask = {.causal = causal, .keys = x[3], .query_segments = x[4], .key_segments = x[4]},
+                                .row_scale = x[7]};
       });
     }
     const Tensor sink = fixed({4}, 12);
     check([=](const Inputs& x) { return AttentionOptions{.mask = {.causal = causal, .keys = x[3]}, .sink = sink}; });
     check([=](const Inputs&) { return AttentionOptions{.mask = {.causal = causal, .window = 3}}; });
-    check([=](const Inputs& x) { return AttentionOptions{.mask = {.causal = causal, .window = 4, .keys = x[3]}, .relative_bias = table}; });
-    check([=](const Inputs& x) { return AttentionOptions{.mask = {.causal = causal, .window = 3, .query_segments = x[4], .key_segments = x[4], .dense = x[5]}, .bias = x[6], .row_scale = x[7]}; });
-    check([=](const Inputs&) { return AttentionOptions{.mask = {.causal = causal, .window = 2, .dilation = 2}, .relative_bias = table}; });
-    check([=](const Inputs&) { return AttentionOptions{.mask = {.causal = causal, .window = 2, .dilation = 2, .global = {0, 5}}}; });
+    check([=](const Inputs& x) {
+      return AttentionOptions{.mask = {.causal = causal, .window = 4, .keys = x[3]}, .relative_bias = table};
+    });
+    check([=](const Inputs& x) {
+      return AttentionOptions{
+          .mask = {.causal = causal, .window = 3, .query_segments = x[4], .key_segments = x[4], .dense = x[5]},
+          .bias = x[6],
+          .row_scale = x[7]};
+    });
+    check([=](const Inputs&) {
+      return AttentionOptions{.mask = {.causal = causal, .window = 2, .dilation = 2}, .relative_bias = table};
+    });
+    check([=](const Inputs&) {
+      return AttentionOptions{.mask = {.causal = causal, .window = 2, .dilation = 2, .global = {0, 5}}};
+    });
     check([=](const Inputs&) { return AttentionOptions{.mask = {.causal = causal, .dilation = 3}}; });
     check([=](const Inputs& x) { return AttentionOptions{.mask = {.causal = causal, .dense = x[5]}, .bias = x[6]}; });
-    check([=](const Inputs& x) { return AttentionOptions{.mask = {.causal = causal, .query_segments = x[4], .key_segments = x[4], .blocks = cat({blocks, blocks}, 0), .block = 3}, .relative_bias = table}; });
+    check([=](const Inputs& x) {
+      return AttentionOptions{.mask = {.causal = causal,
+                                       .query_segments = x[4],
+                                       .key_segments = x[4],
+                                       .blocks = cat({blocks, blocks}, 0),
+                                       .block = 3},
+                              .relative_bias = table};
+    });
   }
   // Without batch and heads.
   const Tensor flat = values({kRows, 3}, 13);
-  check_cut({{flat}, {0}, 0}, [](const Inputs& x) { return sequence_attention(x[0], x[0], x[0], {.mask = {.causal = true}}); });
+  check_cut({{flat}, {0}, 0},
+            [](const Inputs& x) { return sequence_attention(x[0], x[0], x[0], {.mask = {.causal = true}}); });
 }
 
 TEST_CASE("sequence: gradients of a sink and of biases add up over ranks", "[sequence]") {
@@ -183,9 +212,11 @@ TEST_CASE("sequence: gradients of a sink and of biases add up over ranks", "[seq
         Tensor loss;
         {
           SequenceScope scope(c);
-          loss = sum(call(narrow(q, 2, first[at], rows[at]), my_sink, my_table, biased) * narrow(w, 2, first[at], rows[at]));
+          loss = sum(call(narrow(q, 2, first[at], rows[at]), my_sink, my_table, biased) *
+                     narrow(w, 2, first[at], rows[at]));
         }
-        got[static_cast<std::size_t>(at)] = grad({loss}, {my_sink, my_table}, {.allow_unused = true});  // outside of the scope
+        got[static_cast<std::size_t>(at)] =
+            grad({loss}, {my_sink, my_table}, {.allow_unused = true});  // outside of the scope
       });
       check_close(got[0][0] + got[1][0] + got[2][0], want[0]);
       if (biased) check_close(got[0][1] + got[1][1] + got[2][1], want[1]);
@@ -196,12 +227,14 @@ TEST_CASE("sequence: gradients of a sink and of biases add up over ranks", "[seq
 TEST_CASE("sequence: the mean of losses is weighted by tokens", "[sequence]") {
   const Tensor losses = values({1, kRows}, 1), counted = fixed({1, kRows}, 2) > 0.0;
   check_close(sequence_mean(losses), mean(losses));
-  check_close(sequence_mean(losses, counted), sum(where(counted, losses, zeros({}, losses.options()))) / sum(to(counted, f64)));
+  check_close(sequence_mean(losses, counted),
+              sum(where(counted, losses, zeros({}, losses.options()))) / sum(to(counted, f64)));
   std::vector<Tensor> shares(2), means(2);
   run_ranks(2, [&](const Communicator& c) {
     const int64_t first = c.rank() == 0 ? 0 : 3, rows = c.rank() == 0 ? 3 : kRows - 3;
     SequenceScope scope(c);
-    shares[static_cast<std::size_t>(c.rank())] = sequence_mean(narrow(losses, 1, first, rows), narrow(counted, 1, first, rows));
+    shares[static_cast<std::size_t>(c.rank())] =
+        sequence_mean(narrow(losses, 1, first, rows), narrow(counted, 1, first, rows));
     means[static_cast<std::size_t>(c.rank())] = sequence_sum(sequence_mean(narrow(losses.detach(), 1, first, rows)));
   });
   check_close(shares[0].detach() + shares[1].detach(), sequence_mean(losses, counted).detach());

@@ -1,4 +1,5 @@
-// Cut sequences on ranks of either kind, threads or processes: each rank also computes the whole, and compares its piece.
+// Cut sequences on ranks of either kind, threads or processes: each rank also computes the whole, and compares its
+// piece.
 #include "parallel/ranks.h"
 #include "support/approx.h"
 #include "support/catch.h"
@@ -25,8 +26,7 @@ void expect_close(const Tensor& got, const Tensor& want, const std::string& what
   expect(max_abs_diff(got, want) <= 1e-11 * (1 + max_abs(want)), what);
 }
 
-template <class Layer>
-void compare(Layer layer, const Communicator& c) {
+template <class Layer> void compare(Layer layer, const Communicator& c) {
   to(layer, test_device());
   constexpr int64_t n = 23;
   Rand rand(3);
@@ -71,8 +71,8 @@ TEST_CASE("sequence: ranks of every kind compute their pieces", "[sequence]") {
   });
 }
 
-// Groups of two ranks share a sequence, or all ranks do; DataParallel averages over all. A checkpoint runs its part of the
-// forward pass, with what is sent, once more.
+// Groups of two ranks share a sequence, or all ranks do; DataParallel averages over all. A checkpoint runs its part of
+// the forward pass, with what is sent, once more.
 TEST_CASE("sequence: cut sequences and DataParallel go together", "[sequence]") {
   on_ranks([](const Communicator& all) {
     for (const bool pairs : {true, false})
@@ -98,11 +98,14 @@ TEST_CASE("sequence: cut sequences and DataParallel go together", "[sequence]") 
         const Tensor piece = narrow(narrow(x, 0, mine, 1), 1, first, rows);
         {
           SequenceScope scope(cut);
-          const Tensor y = checkpointed ? checkpoint([&](const std::vector<Tensor>& in) { return model(in[0]); }, {piece}) : model(piece);
+          const Tensor y = checkpointed
+                               ? checkpoint([&](const std::vector<Tensor>& in) { return model(in[0]); }, {piece})
+                               : model(piece);
           parallel.backward(mean(square(y)), static_cast<double>(rows));
         }
         std::size_t i = 0;
-        for (const NamedTensor& p : parameters(model)) expect_close(p.tensor.grad(), want[i++], "the gradient of " + p.name);
+        for (const NamedTensor& p : parameters(model))
+          expect_close(p.tensor.grad(), want[i++], "the gradient of " + p.name);
       }
   });
 }

@@ -22,8 +22,8 @@ constexpr int64_t kTokens = 14;  // beyond chunks of 4 and 3, windows of 4, and 
 
 /// Lengths of the pieces: even, ragged, and with nothing for some.
 const std::vector<std::vector<int64_t>>& cuts() {
-  static const std::vector<std::vector<int64_t>> all{{7, 7},    {13, 1},      {0, 14},     {5, 5, 4},
-                                                     {5, 1, 8}, {2, 12, 0},   {4, 4, 4, 2}, {1, 6, 0, 7}};
+  static const std::vector<std::vector<int64_t>> all{{7, 7},    {13, 1},    {0, 14},      {5, 5, 4},
+                                                     {5, 1, 8}, {2, 12, 0}, {4, 4, 4, 2}, {1, 6, 0, 7}};
   return all;
 }
 
@@ -93,8 +93,8 @@ Result run_cut(const LayerRow& row, const Json& options, const LayerInputs& in, 
     int64_t first = 0;
     for (std::size_t r = 0; r < self; ++r) first += lengths[r];
     SequenceScope scope(c);
-    results[self] = run(samples[self], piece_of(samples[self], in, first, lengths[self]),
-                        narrow(weight, 1, first, lengths[self]));
+    results[self] =
+        run(samples[self], piece_of(samples[self], in, first, lengths[self]), narrow(weight, 1, first, lengths[self]));
   });
   Result all = results[0];
   for (std::size_t r = 1; r < results.size(); ++r) {
@@ -143,10 +143,9 @@ TEST_CASE("sequence: every layer cut over ranks is the layer uncut", "[sequence]
             ++compared;
           } catch (const ValueError& e) {
             if (std::string(e.what()).find("cannot be cut over ranks") == std::string::npos) FAIL_CHECK(e.what());
-            refused.insert(row.name + (s.has("separate_global_projections", true) ? " with separate_global_projections" : ""));
-          } catch (const Error& e) {
-            FAIL_CHECK(e.what());
-          }
+            refused.insert(row.name +
+                           (s.has("separate_global_projections", true) ? " with separate_global_projections" : ""));
+          } catch (const Error& e) { FAIL_CHECK(e.what()); }
         }
       }
     }

@@ -22,10 +22,9 @@ constexpr int kRanks = 4;
 constexpr int64_t kPairs = kRanks * (kRanks - 1) / 2;  // of a rank and one before it
 constexpr int64_t kBatch = 2;
 
-/// f32 numbers that all ranks together send for a forward and a backward pass over `rows` tokens on each, and the most that
-/// one rank sends.
-template <class Layer>
-int64_t sent(const Layer& layer, int64_t rows, int64_t dim) {
+/// f32 numbers that all ranks together send for a forward and a backward pass over `rows` tokens on each, and the most
+/// that one rank sends.
+template <class Layer> int64_t sent(const Layer& layer, int64_t rows, int64_t dim) {
   std::vector<int64_t> bytes(kRanks);
   run_ranks(kRanks, [&](const Communicator& c) {
     Rng rng(static_cast<uint64_t>(c.rank()));
@@ -59,10 +58,10 @@ TEST_CASE("sequence: linear-time layers send states, whatever the length", "[seq
   const Flash flash(flash_options(), rng);
   for (const int64_t rows : {16, 48}) {
     INFO(rows << " rows on each rank");
-    CHECK(sent(linear, rows, 8) == 2 * kPairs * kBatch * 2 * 4 * (4 + 1));                     // [v, 1]
-    CHECK(sent(retention, rows, 8) == 2 * kPairs * kBatch * 2 * dk * (dv + 1));                // and the decay
+    CHECK(sent(linear, rows, 8) == 2 * kPairs * kBatch * 2 * 4 * (4 + 1));       // [v, 1]
+    CHECK(sent(retention, rows, 8) == 2 * kPairs * kBatch * 2 * dk * (dv + 1));  // and the decay
     CHECK(sent(gla, rows, 8) == 2 * kPairs * kBatch * 2 * 2 * (gla.value_dim() + 1));
-    CHECK(sent(flash, rows, 8) == kPairs * (2 * kBatch * 6 * 5 + 1));                          // and how many tokens
+    CHECK(sent(flash, rows, 8) == kPairs * (2 * kBatch * 6 * 5 + 1));  // and how many tokens
   }
   // Chunks that lie across cuts: their rows move, of four operands s wide, v and the output, and their gradients.
   const int64_t moved = (17 % 4 ? 4 - 17 % 4 : 0) + (34 % 4 ? 4 - 34 % 4 : 0) + (51 % 4 ? 4 - 51 % 4 : 0);
@@ -71,12 +70,13 @@ TEST_CASE("sequence: linear-time layers send states, whatever the length", "[seq
 
 TEST_CASE("sequence: attention sends keys and values to those who see them", "[sequence]") {
   Rng rng(1);
-  const GatedAttention full({.heads = {.dim = 8, .heads = 2}}, rng), causal({.heads = {.dim = 8, .heads = 2, .causal = true}}, rng);
+  const GatedAttention full({.heads = {.dim = 8, .heads = 2}}, rng),
+      causal({.heads = {.dim = 8, .heads = 2, .causal = true}}, rng);
   const MultiHeadAttention window({.heads = {.dim = 8, .heads = 2, .causal = true}, .window = 5}, rng);
   for (const int64_t rows : {8, 24}) {
     const int64_t piece = kBatch * rows * (8 + 8);  // keys and values, and once more backward with their gradients
-    // Of the six pairs of ranks one is worked on where the keys are, two in halves: there go q, g, two statistics of the
-    // whole, and back come the output with its log-sum-exp, and dq; of 2 heads 4 wide.
+    // Of the six pairs of ranks one is worked on where the keys are, two in halves: there go q, g, two statistics of
+    // the whole, and back come the output with its log-sum-exp, and dq; of 2 heads 4 wide.
     CHECK(sent(causal, rows, 8) == 3 * 5 * piece + 2 * kBatch * rows * 2 * (3 * 4 + 2 * 4 + 3));
     CHECK(sent(full, rows, 8) == 3 * 2 * kPairs * piece);
     CHECK(sent(window, rows, 8) == 2 * (kRanks - 1) * kBatch * 4 * (8 + 8));

@@ -58,8 +58,7 @@ namespace layers_calls_readme {
 using namespace sluice;
 void snippet(const Gau& layer, const MultiHeadAttention& cross, const Tensor& x, const Tensor& real,
              const Tensor& documents, const Tensor& memory, const Tensor& known, const Tensor& prompt,
-             const Tensor& next,
-             Rng& rng) {
+             const Tensor& next, Rng& rng) {
 #include "layers_README_1.inc"
 }
 #include "layers_README_2.inc"
@@ -78,8 +77,7 @@ void snippet(const Model& model, const Model& best_model, double loss, double be
 #include "layers_README_3.inc"
 }
 #include "layers_README_4.inc"
-template <class Rows>
-void table(Rows& rows) {
+template <class Rows> void table(Rows& rows) {
 #include "layers_README_5.inc"
 }
 }  // namespace layers_readme

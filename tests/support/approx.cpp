@@ -41,8 +41,7 @@ double max_abs_diff(const Tensor& a, const Tensor& b) {
   for (std::size_t i = 0; i < x.size(); ++i) {
     if (x[i] == y[i]) continue;
     const double e = std::abs(x[i] - y[i]);
-    worst = e <= std::numeric_limits<double>::max() ? std::max(worst, e)
-                                                    : std::numeric_limits<double>::infinity();
+    worst = e <= std::numeric_limits<double>::max() ? std::max(worst, e) : std::numeric_limits<double>::infinity();
   }
   return worst;
 }
@@ -79,16 +78,14 @@ Closeness all_close(const std::vector<double>& got, const std::vector<double>& w
     c.error = std::max(c.error, std::isnan(e) ? 1e300 : e);
     if (used > c.used) {
       c.used = used;
-      c.text = str("element ", int64_t(i), ": got ", got[i], ", want ", want[i], ", allowed error ",
-                   allowed[i]);
+      c.text = str("element ", int64_t(i), ": got ", got[i], ", want ", want[i], ", allowed error ", allowed[i]);
     }
   }
   return c;
 }
 
 Closeness all_close(const Tensor& got, const Tensor& want, double tolerance, double scale) {
-  if (got.shape() != want.shape())
-    return {1e300, 1e300, str("shape ", got.shape(), " instead of ", want.shape())};
+  if (got.shape() != want.shape()) return {1e300, 1e300, str("shape ", got.shape(), " instead of ", want.shape())};
   const auto y = want.to_vector<double>();
   std::vector<double> allowed;
   for (double v : y) allowed.push_back(tolerance * (std::abs(v) + scale));
@@ -129,8 +126,8 @@ std::vector<Tensor> library_gradient(const TensorFn& f, const std::vector<Tensor
   if (!roots.empty()) grads = grad(roots, wanted, options);
   for (std::size_t i = 0; i < grads.size(); ++i)
     if (!grads[i].defined())
-      grads[i] = tensor_of(std::vector<double>(static_cast<std::size_t>(wanted[i].numel())),
-                           wanted[i].shape(), wanted[i].dtype(), wanted[i].device());
+      grads[i] = tensor_of(std::vector<double>(static_cast<std::size_t>(wanted[i].numel())), wanted[i].shape(),
+                           wanted[i].dtype(), wanted[i].device());
   return grads;
 }
 

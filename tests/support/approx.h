@@ -21,9 +21,7 @@ class Rand {
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
   }
-  double uniform(double lo, double hi) {
-    return lo + (hi - lo) * (static_cast<double>(bits() >> 11) * 0x1p-53);
-  }
+  double uniform(double lo, double hi) { return lo + (hi - lo) * (static_cast<double>(bits() >> 11) * 0x1p-53); }
   int64_t below(int64_t n) { return static_cast<int64_t>(bits() % static_cast<uint64_t>(n)); }
 
  private:

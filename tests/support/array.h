@@ -19,8 +19,7 @@ inline int64_t count(const Dims& shape) {
 }
 
 /// Calls f(index) for every index of `shape` in row-major order.
-template <class F>
-void each_index(const Dims& shape, F f) {
+template <class F> void each_index(const Dims& shape, F f) {
   Dims i(shape.size(), 0);
   for (int64_t n = count(shape); n > 0; --n) {
     f(std::as_const(i));
@@ -36,8 +35,7 @@ struct Array {
   std::vector<double> v;  // row-major
 
   Array() = default;
-  explicit Array(Dims s, double fill = 0)
-      : shape(std::move(s)), v(static_cast<std::size_t>(count(shape)), fill) {}
+  explicit Array(Dims s, double fill = 0) : shape(std::move(s)), v(static_cast<std::size_t>(count(shape)), fill) {}
 
   int rank() const { return static_cast<int>(shape.size()); }
   std::size_t at(const Dims& index) const {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <list>
 
+// clang-format off
 namespace sluice::testing {
 
 namespace {

@@ -7,6 +7,7 @@
 
 #include <cmath>
 
+// clang-format off
 namespace sluice::testing {
 
 namespace {

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+// clang-format off
 namespace sluice::testing {
 
 void add_comparison_cases(Cases& c) {

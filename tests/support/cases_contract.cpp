@@ -10,6 +10,7 @@
 #include <cmath>
 #include <map>
 
+// clang-format off
 namespace sluice::testing {
 
 namespace {

@@ -4,6 +4,7 @@
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/shape/view.h>
 
+// clang-format off
 namespace sluice::testing {
 
 void add_create_cases(Cases& c) {

@@ -16,6 +16,7 @@
 #include <functional>
 #include <numeric>
 
+// clang-format off
 namespace sluice::testing {
 
 namespace {

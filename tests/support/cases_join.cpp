@@ -3,6 +3,7 @@
 
 #include <sluice/ops/shape/view.h>
 
+// clang-format off
 namespace sluice::testing {
 
 namespace {

@@ -6,6 +6,7 @@
 
 #include <numeric>
 
+// clang-format off
 namespace sluice::testing {
 
 namespace {

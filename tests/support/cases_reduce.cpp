@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 
+// clang-format off
 namespace sluice::testing {
 
 namespace {

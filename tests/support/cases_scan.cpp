@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
+// clang-format off
 namespace sluice::testing {
 
 namespace {

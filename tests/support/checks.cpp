@@ -15,9 +15,7 @@ void for_each_row(const std::function<void(const OpCase&)>& check) {
     INFO(row.name());
     try {
       check(row);
-    } catch (const std::exception& e) {
-      FAIL_CHECK("threw: " << e.what());
-    }
+    } catch (const std::exception& e) { FAIL_CHECK("threw: " << e.what()); }
   }
 }
 
@@ -28,9 +26,7 @@ void each_sample(const std::function<void(LayerSample&)>& f) {
       INFO(s.text);
       try {
         f(s);
-      } catch (const Error& e) {
-        FAIL_CHECK(e.what());
-      }
+      } catch (const Error& e) { FAIL_CHECK(e.what()); }
     }
 }
 

@@ -21,9 +21,7 @@ inline std::string in_child(const std::function<std::string()>& body, int second
     std::string said;
     try {
       said = body();
-    } catch (const std::exception& e) {
-      said = std::string("throws ") + e.what();
-    }
+    } catch (const std::exception& e) { said = std::string("throws ") + e.what(); }
     said += '\n';
     const ssize_t put = ::write(ends[1], said.data(), said.size());
     ::_exit(put == static_cast<ssize_t>(said.size()) ? 0 : 1);  // no destructors: they belong to the parent

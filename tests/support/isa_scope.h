@@ -17,15 +17,13 @@ struct IsaScope {
 };
 
 /// f() with it in use.
-template <class F>
-auto with_isa(Isa i, F f) {
+template <class F> auto with_isa(Isa i, F f) {
   const IsaScope scope(i);
   return f();
 }
 
 /// Calls f(i), or f(), for each of them.
-template <class F>
-void for_each_isa(F f) {
+template <class F> void for_each_isa(F f) {
   for (Isa i : isas()) {
     const IsaScope scope(i);
     INFO(isa_name(i));

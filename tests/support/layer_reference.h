@@ -54,8 +54,8 @@ class LayerFacts {
 
 /// One sequence of a batch, and what a call brings for it.
 struct LayerSequence {
-  Matrix x, context;                                 // tokens: one column of numbers
-  std::vector<bool> real, real_context;              // false: padding
+  Matrix x, context;                                  // tokens: one column of numbers
+  std::vector<bool> real, real_context;               // false: padding
   std::vector<int64_t> documents, context_documents;  // empty: one
   std::vector<int64_t> positions;
   std::function<bool(std::size_t head, std::size_t i, std::size_t j)> allowed;  // empty: all pairs

@@ -59,7 +59,8 @@ Tensor repeated(const Tensor& x, int dim) {
 
 std::vector<std::byte> storage_bytes(const Tensor& x) {
   const Storage& s = *x.impl().storage;
-  const Tensor all = to(alias(Tensor(x).detach(), Layout(Shape{static_cast<int64_t>(s.bytes()) / size_of(x.dtype())})), cpu);
+  const Tensor all =
+      to(alias(Tensor(x).detach(), Layout(Shape{static_cast<int64_t>(s.bytes()) / size_of(x.dtype())})), cpu);
   return {all.raw(), all.raw() + all.numel() * size_of(x.dtype())};
 }
 

@@ -8,7 +8,8 @@
 
 namespace sluice::testing {
 
-/// Rows x [batch, n, heads·(2m + dv + decays)] are φ(q) | φ(k) | v | log decays of each head, where decays is 0, 1 or m.
+/// Rows x [batch, n, heads·(2m + dv + decays)] are φ(q) | φ(k) | v | log decays of each head, where decays is 0, 1 or
+/// m.
 struct LinearRows {
   static constexpr const char* type = "LinearRows";
   LinearAttentionForm form;  // a log_decay that is the same for all tokens may stand here
@@ -49,7 +50,8 @@ struct LinearRows {
 
 /// linear_attention() by a stream in steps of `pieces` tokens.
 inline Tensor linear_attention_streamed(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v,
-                                        const LinearAttentionForm& f, const std::vector<int64_t>& pieces, Stream& stream) {
+                                        const LinearAttentionForm& f, const std::vector<int64_t>& pieces,
+                                        Stream& stream) {
   const LinearRows layer(phi_q, v, f);
   std::vector<Tensor> rows;
   for (const Tensor& x : split(LinearRows::rows_of(phi_q, phi_k, v, f.log_decay), pieces, 1))

@@ -1,5 +1,5 @@
-// Attention as plain loops, from the conventions in ops/attention/attention.h and ops/attention/attention_mask.h alone: one pair at
-// a time, every weight on its own. Of the library it uses the option names and the values of tensors.
+// Attention as plain loops, from the conventions in ops/attention/attention.h and ops/attention/attention_mask.h alone:
+// one pair at a time, every weight on its own. Of the library it uses the option names and the values of tensors.
 #pragma once
 
 #include "support/array.h"

@@ -91,8 +91,8 @@ In input_tensors(const OpCase& row, const Arrays& values, DType dtype, bool grad
   return out;
 }
 
-std::vector<std::vector<double>> allowed_errors(const OpCase& row, const Arrays& values,
-                                                const Expected& expected, double tolerance) {
+std::vector<std::vector<double>> allowed_errors(const OpCase& row, const Arrays& values, const Expected& expected,
+                                                double tolerance) {
   std::vector<std::vector<double>> allowed;
   for (const Array& y : expected) {
     allowed.emplace_back(y.v.size(), 0.0);
@@ -100,8 +100,7 @@ std::vector<std::vector<double>> allowed_errors(const OpCase& row, const Arrays&
     double largest = 0;
     for (double v : y.v)
       if (std::isfinite(v)) largest = std::max(largest, std::abs(v));
-    for (std::size_t i = 0; i < y.v.size(); ++i)
-      allowed.back()[i] = tolerance * (std::abs(y.v[i]) + 0.02 * largest);
+    for (std::size_t i = 0; i < y.v.size(); ++i) allowed.back()[i] = tolerance * (std::abs(y.v[i]) + 0.02 * largest);
   }
   if (row.exact) return allowed;
   constexpr double nudge = 1e-7;

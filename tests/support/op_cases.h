@@ -40,9 +40,7 @@ inline Input away(Dims shape, std::vector<double> kinks, double lo = -2, double 
 inline Input distinct(Dims shape) { return {Input::distinct, shape}; }
 inline Input levels(Dims shape) { return {Input::levels, shape}; }
 inline Input mask(Dims shape) { return {Input::mask, shape}; }
-inline Input index(Dims shape, int64_t n) {
-  return {Input::index, shape, 0, 0, {}, 0, n};
-}
+inline Input index(Dims shape, int64_t n) { return {Input::index, shape, 0, 0, {}, 0, n}; }
 inline Input constant(Input x) {
   x.constant = true;
   return x;
@@ -117,8 +115,8 @@ In input_tensors(const OpCase& row, const Arrays& values, DType dtype, bool grad
 
 /// Bounds on |op − reference| per element and output: tolerance · (|y| + condition + a little), where
 /// condition is how much the reference moves, per unit, when its inputs move in the last place.
-std::vector<std::vector<double>> allowed_errors(const OpCase& row, const Arrays& values,
-                                                const Expected& expected, double tolerance);
+std::vector<std::vector<double>> allowed_errors(const OpCase& row, const Arrays& values, const Expected& expected,
+                                                double tolerance);
 
 /// The shapes a row runs on: its own (an empty list) and every other one it allows.
 std::vector<std::vector<Dims>> shapes_of(const OpCase& row);

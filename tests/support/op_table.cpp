@@ -59,12 +59,13 @@ void write_op_table(const std::string& folder) {
   out << "Worst result over all rows of an op. f32: share of the allowed error that was used. gradcheck: fused\n"
          "backward against central differences, relative. gradgradcheck: the same for the gradient of the\n"
          "gradient. Lines named formula: partials of the scalar formula against the complex step.\n\n";
-  out << padded("op", 24) << padded("rows", 6) << padded("reference", 12) << padded("f32", 10) << padded("gradcheck", 12)
-      << padded("its f32", 10) << padded("gradgradcheck", 15) << "\n";
+  out << padded("op", 24) << padded("rows", 6) << padded("reference", 12) << padded("f32", 10)
+      << padded("gradcheck", 12) << padded("its f32", 10) << padded("gradgradcheck", 15) << "\n";
   for (const auto& [op, line] : lines()) {
-    out << padded(op, 24) << padded(rows.count(op) ? std::to_string(rows[op]) : "", 6) << padded(cell_text(line.cells[0], false), 12)
-        << padded(cell_text(line.cells[1], true), 10) << padded(cell_text(line.cells[2], false), 12)
-        << padded(cell_text(line.cells[3], true), 10) << padded(cell_text(line.cells[4], false), 15);
+    out << padded(op, 24) << padded(rows.count(op) ? std::to_string(rows[op]) : "", 6)
+        << padded(cell_text(line.cells[0], false), 12) << padded(cell_text(line.cells[1], true), 10)
+        << padded(cell_text(line.cells[2], false), 12) << padded(cell_text(line.cells[3], true), 10)
+        << padded(cell_text(line.cells[4], false), 15);
     const char* separator = "";
     for (const std::string& r : line.reasons) out << separator << "not all: " << r, separator = "; ";
     out << "\n";

@@ -36,7 +36,8 @@ std::vector<PublicOp> public_ops(const std::string& source_dir) {
       if (std::regex_search(line, m, opens_struct)) name = m[1], body = m[2], inside_struct = true;
       else if (inside_struct) body = line;
       body = body.substr(0, body.find("//"));
-      if (inside_struct && std::regex_search(body, member) && body.find('(') == std::string::npos) returns += "|" + name, inside_struct = false;
+      if (inside_struct && std::regex_search(body, member) && body.find('(') == std::string::npos)
+        returns += "|" + name, inside_struct = false;
       if (line.rfind("}", 0) == 0) inside_struct = false;
     }
     texts.push_back(std::move(kept));

@@ -40,8 +40,8 @@ double Network::ring_step(int ranks, int64_t bytes) const {
 /// Every rank sends so many messages of so many bytes, started at once.
 double Network::exchange(int ranks, int messages, double bytes) const {
   if (ranks < 1 || bytes < 0 || !(bandwidth > 0) || !(latency >= 0))
-    fail<ValueError>("network: needs ranks >= 1, bytes >= 0, bandwidth > 0 and latency >= 0 — got ", ranks, ", ", bytes, ", ", bandwidth,
-                     ", ", latency);
+    fail<ValueError>("network: needs ranks >= 1, bytes >= 0, bandwidth > 0 and latency >= 0 — got ", ranks, ", ", bytes,
+                     ", ", bandwidth, ", ", latency);
   const double sent = messages * bytes * (shared ? ranks : 1);
   return messages * latency + sent / bandwidth;
 }

@@ -1,6 +1,7 @@
-// What a training step over many ranks takes, on paper: from what a rank computes and what its network does. A message of b
-// bytes takes latency + b / bandwidth (Hockney 1994); what parallel/ sends, and in how many rounds, is known from its
-// collectives. tests/bench/bench_ranks measures both numbers, a step beside this, and prints what thousands of ranks would do.
+// What a training step over many ranks takes, on paper: from what a rank computes and what its network does. A message
+// of b bytes takes latency + b / bandwidth (Hockney 1994); what parallel/ sends, and in how many rounds, is known from
+// its collectives. tests/bench/bench_ranks measures both numbers, a step beside this, and prints what thousands of
+// ranks would do.
 #pragma once
 
 #include <cstdint>
@@ -36,13 +37,13 @@ struct StepParts {
 
   /// Seconds without any other rank.
   double alone() const { return forward + backward + update; }
-  /// Seconds over `ranks`, each with a part like this one. With overlap a bucket is sent once its gradients are there, which
-  /// come evenly through the backward pass, and one after the other.
+  /// Seconds over `ranks`, each with a part like this one. With overlap a bucket is sent once its gradients are there,
+  /// which come evenly through the backward pass, and one after the other.
   double data_parallel(const Network& network, int ranks) const;
 };
 
-/// Seconds of causal or full attention over a sequence cut into equal pieces, one for each rank: `compute` seconds for the work
-/// of one rank in all, while keys and values, `bytes` of a piece, go round.
+/// Seconds of causal or full attention over a sequence cut into equal pieces, one for each rank: `compute` seconds for
+/// the work of one rank in all, while keys and values, `bytes` of a piece, go round.
 double ring_attention_seconds(double compute, int64_t bytes, const Network& network, int ranks);
 
 }  // namespace sluice::testing

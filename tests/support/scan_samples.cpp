@@ -58,7 +58,8 @@ ScanSample random_scan(Rand& rand, ScanKind kind, Strength strength, const Shape
 }
 
 Array scan_by_steps(const Arrays& xs, const LinearScanOptions& o) {
-  const bool decays = xs.size() > 3, by_channel = decays && xs[3].rank() == 4, by_key = by_channel && !o.decay_on_values;
+  const bool decays = xs.size() > 3, by_channel = decays && xs[3].rank() == 4,
+             by_key = by_channel && !o.decay_on_values;
   const Array &q = xs[0], &k = xs[1], &v = xs[2];
   const int64_t n = q.shape[2], m = q.shape[3], e = v.shape[3];
   Array y(v.shape);
@@ -78,7 +79,9 @@ Array scan_by_steps(const Arrays& xs, const LinearScanOptions& o) {
         }
         for (int64_t c = 0; c < m; ++c)
           for (int64_t d = 0; d < e; ++d)
-            state[static_cast<std::size_t>(c * e + d)] *= keep[static_cast<std::size_t>(by_key ? c : by_channel ? d : 0)];
+            state[static_cast<std::size_t>(c * e + d)] *= keep[static_cast<std::size_t>(by_key       ? c
+                                                                                        : by_channel ? d
+                                                                                                     : 0)];
       }
       const double *query = q.v.data() + (first + t) * m, *key = k.v.data() + (first + t) * m;
       const double* value = v.v.data() + (first + t) * e;

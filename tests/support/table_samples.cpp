@@ -22,7 +22,7 @@ Json drawn_number(const Option& o, Rand& rand) {
   static constexpr int64_t kWhole[] = {0, 1, 2, 3, 4, 5, 6, 8};
   if (o.type == Option::whole) return kWhole[rand.below(8)];
   if (o.name.ends_with("eps")) return kReals[1 + rand.below(4)];  // with 0 a row of zeros has no norm
-  if (o.name.ends_with("xpos")) return 8 * rand.below(4);          // less than 8 tells apart what doubles cannot
+  if (o.name.ends_with("xpos")) return 8 * rand.below(4);         // less than 8 tells apart what doubles cannot
   return kReals[rand.below(o.name.find("dropout") != std::string::npos ? 3 : 8)];
 }
 /// Another value of its type.
@@ -91,7 +91,8 @@ const std::vector<Json>& samples_of(const LayerRow& row) {
   if (!layer_seed()) return row.samples;
   std::vector<Json>& samples = drawn[row.name];
   if (samples.empty())
-    samples = drawn_samples(row, std::ssize(row.samples), *layer_seed() * 1000 + static_cast<uint64_t>(&row - layer_table().data()));
+    samples = drawn_samples(row, std::ssize(row.samples),
+                            *layer_seed() * 1000 + static_cast<uint64_t>(&row - layer_table().data()));
   return samples;
 }
 
@@ -104,9 +105,17 @@ std::vector<Json> drawn_samples(const LayerRow& row, int64_t count, uint64_t see
 }
 
 Pass LayerInputs::pass(Rng* rng) const {
-  return {.key_mask = key_mask, .context = context, .context_mask = context_mask, .segments = segments,
-          .context_segments = context_segments, .mask = mask, .bias = bias, .blocks = blocks, .block = block,
-          .positions = positions, .rng = rng};
+  return {.key_mask = key_mask,
+          .context = context,
+          .context_mask = context_mask,
+          .segments = segments,
+          .context_segments = context_segments,
+          .mask = mask,
+          .bias = bias,
+          .blocks = blocks,
+          .block = block,
+          .positions = positions,
+          .rng = rng};
 }
 
 bool enough(int64_t n, int64_t least) { return layer_seed() || n >= least; }

@@ -25,8 +25,7 @@ class TempFolder {
   std::string operator/(const std::string& name) const { return (path_ / name).string(); }
   /// How many files it holds.
   auto count() const {
-    return std::distance(std::filesystem::directory_iterator(path_),
-                         std::filesystem::directory_iterator());
+    return std::distance(std::filesystem::directory_iterator(path_), std::filesystem::directory_iterator());
   }
 
  private:

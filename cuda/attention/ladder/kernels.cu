@@ -14,11 +14,13 @@ template void run_attention_simt<128, 128, Softmax, Causal, NoGate>(const Attent
 template void run_attention_simt<64, 64, Relu2, Window, SigmoidGate<false>>(const AttentionProblem<float>&, Window);
 template void run_attention_mma<64, Softmax, Causal, NoGate, BFloat16>(const AttentionProblem<BFloat16>&, Causal);
 template void run_attention_mma<128, Softmax, Causal, NoGate, BFloat16>(const AttentionProblem<BFloat16>&, Causal);
-template void run_attention_mma<128, Softmax, Causal, SigmoidGate<false>, BFloat16>(const AttentionProblem<BFloat16>&, Causal);
+template void run_attention_mma<128, Softmax, Causal, SigmoidGate<false>, BFloat16>(const AttentionProblem<BFloat16>&,
+                                                                                    Causal);
 template void run_attention_mma<128, Relu2, Causal, NoGate, BFloat16>(const AttentionProblem<BFloat16>&, Causal);
 template void run_attention_wgmma<64, Softmax, Causal, NoGate, BFloat16>(const AttentionProblem<BFloat16>&, Causal);
 template void run_attention_wgmma<128, Softmax, Causal, NoGate, BFloat16>(const AttentionProblem<BFloat16>&, Causal);
-template void run_attention_wgmma<128, Softmax, Causal, SigmoidGate<false>, BFloat16>(const AttentionProblem<BFloat16>&, Causal);
+template void run_attention_wgmma<128, Softmax, Causal, SigmoidGate<false>, BFloat16>(const AttentionProblem<BFloat16>&,
+                                                                                      Causal);
 template void run_attention_wgmma<128, Relu2, Causal, NoGate, BFloat16>(const AttentionProblem<BFloat16>&, Causal);
 template void run_attention_gate_backward<128, NoGate>(const GateBackwardProblem&);
 template void run_attention_gate_backward<128, SigmoidGate<false>>(const GateBackwardProblem&);

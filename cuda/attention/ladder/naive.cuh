@@ -77,8 +77,9 @@ __global__ void __launch_bounds__(128) attention_naive(AttentionProblem<float> p
 template <int D, int DV, class Weighting, class Mask, class Gate>
 void run_attention_naive(const AttentionProblem<float>& p, Mask mask) {
   const auto blocks = static_cast<unsigned>((p.m + kNaiveWarps - 1) / kNaiveWarps);
-  launch(attention_naive<D, DV, Weighting, Mask, Gate>, dim3(blocks, static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch)),
-         dim3(kNaiveWarps * kWarp), 0, p, mask);
+  launch(attention_naive<D, DV, Weighting, Mask, Gate>,
+         dim3(blocks, static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch)), dim3(kNaiveWarps * kWarp), 0, p,
+         mask);
 }
 
 }  // namespace sluice::cuda

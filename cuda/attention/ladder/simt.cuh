@@ -10,10 +10,10 @@
 
 namespace sluice::cuda {
 
-template <int D, int DV>
-struct SimtTile {
+template <int D, int DV> struct SimtTile {
   static constexpr int threads = 128, rows = 64, cols = 32;
-  static constexpr int q = 0, k = q + rows * (D + 1), v = k + cols * (D + 1), w = v + cols * DV, end = w + rows * (cols + 1);
+  static constexpr int q = 0, k = q + rows * (D + 1), v = k + cols * (D + 1), w = v + cols * DV,
+                       end = w + rows * (cols + 1);
   static constexpr std::size_t bytes = end * sizeof(float);
 };
 
@@ -46,7 +46,8 @@ __global__ void __launch_bounds__(128) attention_simt(AttentionProblem<float> p,
     const auto seen = [&](int j) { return j < p.n && (!h.keys || h.keys[j]); };
     for (int e = thread; e < cols * D; e += Tile::threads)
       k[e / D * (D + 1) + e % D] = seen(j0 + e / D) ? h.k[std::ptrdiff_t{j0} * D + e] : 0.0f;
-    for (int e = thread; e < cols * DV; e += Tile::threads) v[e] = seen(j0 + e / DV) ? h.v[std::ptrdiff_t{j0} * DV + e] : 0.0f;
+    for (int e = thread; e < cols * DV; e += Tile::threads)
+      v[e] = seen(j0 + e / DV) ? h.v[std::ptrdiff_t{j0} * DV + e] : 0.0f;
     __syncthreads();
 
     float s[each][each] = {};
@@ -131,8 +132,9 @@ template <int D, int DV, class Weighting, class Mask, class Gate>
 void run_attention_simt(const AttentionProblem<float>& p, Mask mask) {
   using Tile = SimtTile<D, DV>;
   const auto blocks = static_cast<unsigned>((p.m + Tile::rows - 1) / Tile::rows);
-  launch(attention_simt<D, DV, Weighting, Mask, Gate>, dim3(blocks, static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch)),
-         dim3(Tile::threads), Tile::bytes, p, mask);
+  launch(attention_simt<D, DV, Weighting, Mask, Gate>,
+         dim3(blocks, static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch)), dim3(Tile::threads), Tile::bytes,
+         p, mask);
 }
 
 }  // namespace sluice::cuda
