@@ -24,8 +24,8 @@ const std::vector<LayerRow>& layer_table() {
     detail::RowList list;
     detail::add_nn_rows(list);
     detail::add_gau_rows(list);
-    detail::add_heads_rows(list);
-    detail::add_linear_time_rows(list);
+    detail::add_attention_rows(list);
+    detail::add_linear_attention_rows(list);
     return std::move(list.rows);
   }();
   return table;

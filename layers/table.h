@@ -173,7 +173,7 @@ template <class Rows> void gau_rows(Rows& rows) {
   mc_tfm.bare = {{"heads", 2}}, mc_tfm.nonlinear_after_dropout = Json::Object{};
 }
 
-template <class Rows> void heads_rows(Rows& rows) {
+template <class Rows> void attention_rows(Rows& rows) {
   rows.template add<MultiHeadAttention>(
       "multi_head_attention",
       {.key_mask = true, .segments = true, .positions = true, .context = true, .scores = true, .streams = true},
@@ -240,7 +240,7 @@ template <class Rows> void heads_rows(Rows& rows) {
       R"({"dim": 4, "heads": 2, "w": 1})", {R"({"separate_global": false, "attention_dropout": 0.3})"});
 }
 
-template <class Rows> void linear_time_rows(Rows& rows) {
+template <class Rows> void linear_attention_rows(Rows& rows) {
   rows.template add<FeatureMap>(
       "feature_map", {}, R"({"dim": 3})",
       {R"({"kind": "identity"})", R"({"kind": "exp"})", R"({"kind": "relu", "features": 4})", R"({"kind": "t2r"})",

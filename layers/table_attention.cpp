@@ -2,6 +2,6 @@
 
 namespace sluice::detail {
 
-void add_heads_rows(RowList& list) { heads_rows(list); }
+void add_attention_rows(RowList& list) { attention_rows(list); }
 
 }  // namespace sluice::detail

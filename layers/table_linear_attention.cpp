@@ -2,6 +2,6 @@
 
 namespace sluice::detail {
 
-void add_linear_time_rows(RowList& list) { linear_time_rows(list); }
+void add_linear_attention_rows(RowList& list) { linear_attention_rows(list); }
 
 }  // namespace sluice::detail

@@ -65,7 +65,7 @@ struct RowList {
 
 void add_nn_rows(RowList& list);
 void add_gau_rows(RowList& list);
-void add_heads_rows(RowList& list);
-void add_linear_time_rows(RowList& list);
+void add_attention_rows(RowList& list);
+void add_linear_attention_rows(RowList& list);
 
 }  // namespace sluice::detail

@@ -76,7 +76,7 @@ std::vector<std::string> formula_names(const std::string& source_dir) {
   const std::regex named(
       R"(^(?:struct (\w+)(?: : \w+<\w+>)? \{|using (\w+) = (?!Formulas)|SLUICE_UNARY_FORMULA\((\w+), ))");
   std::vector<std::string> names;
-  for (const char* page : {"/ops/formulas.h", "/ops/formulas_of_layers.h"}) {
+  for (const char* page : {"/ops/elementwise/formulas.h", "/ops/elementwise/formulas_of_layers.h"}) {
     std::ifstream in(source_dir + page);
     bool is_template = false;
     for (std::string line; std::getline(in, line);) {
