@@ -117,10 +117,10 @@ void draw(std::ostream& svg, const Tensor& a) {
 int program(int argc, char** argv) {
   std::string out = "gallery.svg";
   bool smoke = false;
-  Options options("gallery", "draws who attends to whom, for twelve kinds of attention");
-  options.add("out", out, "the picture");
-  options.flag("smoke", smoke, "as without: it takes no time");
-  options.parse(argc, argv);
+  OptionList o;
+  o("out", out, "the picture");
+  o("smoke", smoke, "as without: it takes no time");
+  parse_flags("gallery", "draws who attends to whom, for twelve kinds of attention", o, argc, argv);
 
   const std::vector<Picture> all = pictures();
   const int rows = static_cast<int>(all.size() + columns - 1) / columns;
