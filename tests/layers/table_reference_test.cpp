@@ -35,7 +35,8 @@ std::vector<const Variant*> variants_of(const LayerSample& s) {
   if (s.cross()) all.push_back(&kNobody);
   if (s.row.segments) all.insert(all.end(), {&kDocuments, &kMixed});
   if (s.row.scores) all.push_back(&kScores);
-  if (s.row.scores && !s.has("separate_global_projections", true)) all.push_back(&kBlocks);
+  const bool own_rows = s.has("separate_global_projections", true) || s.has("separate_global", true);
+  if (s.row.scores && !own_rows) all.push_back(&kBlocks);
   return all;
 }
 
