@@ -45,7 +45,7 @@ std::vector<PublicOp> public_ops(const std::string& source_dir) {
 
   std::vector<PublicOp> ops;
   std::set<std::string> seen;
-  const std::regex declaration("^(?:inline )?(?:" + returns + R"() (\w+)\()");
+  const std::regex declaration("^(?:template <.*> )?(?:inline )?(?:" + returns + R"() (\w+)\()");
   for (std::size_t i = 0; i < headers.size(); ++i)
     for (const std::string& line : texts[i]) {
       std::smatch m;
