@@ -85,11 +85,11 @@ def calls(body, function):
             meaning = constants()[words] if words.startswith("k") else joined(words)
         out.append((call.group(3), call.group(4)[1:], call.group(2), meaning))
     for shared in re.findall(r"\b(describe_\w+)\(o, f\)", body):  # what structs have in common
-        out += next(said_in(text, shared) for text in all_headers() if f"static void {shared}(" in text)
+        out += next(said_in(text, shared) for text in all_headers() if f"void {shared}(auto" in text)
     return out + [(member, "", "", None) for member in re.findall(r"\b\w+::%s\(%s\.(\w+), f" % (function, argument), body)]
 
 
 def said_in(text, function):
     """calls() of the first such function in the text."""
-    start = re.search(r"static void %s\(auto& \w+, auto&&? \w+\)[^{;]*\{" % function, text)
+    start = re.search(r"void %s\(auto& \w+, auto&&? \w+\)[^{;]*\{" % function, text)
     return calls(balanced(text, start.end() - 1), function) if start else []

@@ -18,10 +18,12 @@ struct Work {
   int64_t bytes = 0;               // of the tensors among the arguments
   const char* means = nullptr;     // the implementation, where the kernel has a choice
 
+  /// Adds the numbers; `means` stays.
   Work& operator+=(const Work& o) {
     flops += o.flops, attention_elements += o.attention_elements, bytes += o.bytes;
     return *this;
   }
+  /// The numbers are equal.
   friend bool operator==(const Work& a, const Work& b) {
     return a.flops == b.flops && a.attention_elements == b.attention_elements && a.bytes == b.bytes;
   }

@@ -172,8 +172,10 @@ struct MultiHeadAttention {
  protected:
   /// A layer of another name that computes the same, for options that it made. `name` begins its errors.
   struct Preset {
-    const char *type, *name;
+    const char* type;  // of the layer, in files
+    const char* name;  // that begins its errors
   };
+  /// With options that `preset` has made.
   MultiHeadAttention(Preset preset, MultiHeadAttentionOptions o, Rng& rng);
 
  private:

@@ -25,6 +25,7 @@ namespace sluice {
 template <class T> class Given {
  public:
   Given() = default;
+  /// Implicit: a field is given by its value.
   Given(T value) : value_(std::move(value)) {}
   /// Of a list: {0, 3}.
   template <class E>
