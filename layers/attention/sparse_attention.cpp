@@ -197,8 +197,8 @@ Tensor global_local_attention(const Tensor& q_in, const Tensor& k_in, const Tens
 
 Tensor detail::attention_with_rows(const char* op, const Tensor& q, const Tensor& k, const Tensor& v,
                                    const AttentionOptions& options, const GlobalRows& rows, Rng* rng) {
+  const Tensor y = attention(q, k, v, options, rng);  // which checks the mask that rows are taken from
   const AttentionOptions own = options_of_rows(op, options, k.dim(2), q.device());
-  const Tensor y = attention(q, k, v, options, rng);
   return with_rows(y, options.mask.global, attention(rows.q, rows.k, rows.v, own, rng));
 }
 

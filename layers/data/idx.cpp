@@ -89,6 +89,7 @@ Tensor read_idx(const std::string& path, DType dtype) {
   const uint64_t most = packed ? 1032 * uint64_t{bytes.size()} : bytes.size();
   if (overflow || (!none && need > most))
     bad("shape ", shape, " needs more bytes than the file of ", bytes.size(), " can hold");
+  if (need / width > uint64_t{1} << 56) bad("shape ", shape, " has too many elements, empty dims counted as 1");
   if (none) need = 0;
   if (packed) bytes = gunzip(bytes, path, begin + need + 1);
   if (bytes.size() != begin + need)

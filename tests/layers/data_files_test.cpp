@@ -154,6 +154,8 @@ TEST_CASE("read_idx: types, shapes and dtypes", "[data]") {
   CHECK(read_idx(put(folder, idx(0x0d, {1}, unhex("3fc00000")))).item() == 1.5);
   CHECK(read_idx(put(folder, idx(0x0e, {}, unhex("3ff8000000000000"))), f64).item() == 1.5);
   CHECK(read_idx(put(folder, idx(0x08, {2, 0, 9}, ""))).shape() == Shape{2, 0, 9});
+  CHECK_THROWS_WITH(read_idx(put(folder, idx(0x08, {0, 2'065'850'207, 1'835'365'473}, ""))),
+                    Contains("': shape [0,2065850207,1835365473] has too many elements"));
   CHECK_THROWS_AS(read_idx(put(folder, idx(0x0d, {1}, unhex("3fc00000"))), i64), DTypeError);
   CHECK_THROWS_AS(read_idx(path, boolean), DTypeError);
 }
