@@ -125,12 +125,14 @@ template <class Rows> void gau_rows(Rows& rows) {
            R"({"top_k": 2, "length": "constant", "kind": "rownorm", "causal": true, "dropout": 0.3})",
            R"({"causal": true, "window": 3, "kind": "lucid"})", R"({"kind": "paper_code"})", R"({"kind": "paper_eq"})",
            R"({"causal": true, "kind": "softmax", "bias": "rope", "length": "constant", "placement": "post", "heads": 2,
-           "key_dim": 8, "expansion": 6, "top_k": 3, "rope_pairing": "interleaved", "rope_offset": 3, "attention_dropout": 0.3})",
+           "key_dim": 8, "expansion": 6, "top_k": 3, "rope_pairing": "interleaved", "rope_offset": 3,
+           "attention_dropout": 0.3})",
            R"({"causal": true, "kind": "softmax_plus", "bias": "t5", "window": 4})",
            R"({"causal": true, "kind": "laplace", "bias": "toeplitz", "max_length": 70, "length": "constant"})",
            R"({"causal": true, "kind": "paper_code", "bias": "t5"})",
            R"({"causal": true, "kind": "paper_eq", "top_k": 3})",
-           R"({"causal": true, "kind": "softmax", "qk_norm": true, "norm_eps": 0.01, "residual": false, "rope_xpos": 16})",
+           R"({"causal": true, "kind": "softmax", "qk_norm": true, "norm_eps": 0.01, "residual": false,
+           "rope_xpos": 16})",
            R"({"causal": true, "kind": "softmax_plus", "min_length": 1, "heads": 2, "expansion": 6, "qk_norm": true,
            "qk_norm_kind": "layer", "qk_norm_eps": 0.1, "placement": "post", "residual": false, "rope_rot_dim": 2,
            "rope_frequencies": [0.7], "rope_factor": 1.2})"})
@@ -259,7 +261,8 @@ template <class Rows> void linear_attention_rows(Rows& rows) {
            R"({"direction": "causal", "feature_map_kind": "hedgehog", "decay": "fixed", "gamma": [0.9, 0.5],
            "use_rope": "inputs", "rope_offset": 2})",
            R"({"direction": "two_direction_mean", "decay": "learned", "use_rope": "features", "output_norm": "layer"})",
-           R"({"direction": "causal", "kv_heads": 1, "short_conv": 3, "output_norm": "rms", "norm_eps": 0.1, "output_gate": true,
+           R"({"direction": "causal", "kv_heads": 1, "short_conv": 3, "output_norm": "rms", "norm_eps": 0.1,
+               "output_gate": true,
            "decay": "fixed", "gamma": [0.9, 0.5], "use_rope": "inputs", "rope_xpos": 16})",
            R"({"kv_heads": 1, "value_dim": 3, "short_conv": 2, "output_gate": true})"})
       .bare = {{"dim", 16}};

@@ -78,7 +78,10 @@ bool operator!=(const A&, const B&) { static_assert(detail::is_said<A, B>, SLUIC
 #undef SLUICE_STRANGER
 
 // Calls that match no row of dual.h: with a captured tensor, with too many operands, or select() without a mask.
-#define SLUICE_CALL "ops/elementwise/map.h lists what a formula may call, of its parameters and numbers: a captured tensor is one more parameter, map([](auto x, auto y) { return max(x, y); }, a, b); select(x > 0.0, a, b) begins with a comparison"
+#define SLUICE_CALL \
+  "ops/elementwise/map.h lists what a formula may call, of its parameters and numbers: a captured tensor is " \
+  "one more parameter, map([](auto x, auto y) { return max(x, y); }, a, b); select(x > 0.0, a, b) begins with " \
+  "a comparison"
 template <class... A> requires detail::HasDual<A...>
 detail::DualOf<A...> max(const A&...) { static_assert(detail::is_said<A...>, SLUICE_CALL); return detail::NoResult(); }
 template <class... A> requires detail::HasDual<A...>
@@ -119,7 +122,9 @@ S& operator<<(S& s, const Dual<T, N>&) {
 
 // std::max(x, 0.0) matches nothing in std; the compiler's own error takes 46 lines.
 namespace not_std {
-#define SLUICE_STD "a formula computes with its parameters: write max(x, 0.0), not std::max(x, 0.0). ops/elementwise/map.h lists what it may call"
+#define SLUICE_STD \
+  "a formula computes with its parameters: write max(x, 0.0), not std::max(x, 0.0). ops/elementwise/map.h " \
+  "lists what it may call"
 using detail::NoResult, detail::is_dual, detail::is_said;
 template <class T, std::size_t N, class B>
 Dual<T, N> max(const Dual<T, N>&, const B&) { static_assert(is_said<Dual<T, N>>, SLUICE_STD); return NoResult(); }

@@ -18,10 +18,11 @@ struct LinearMixer {
   Linear output_gate;     // Wg, dim → heads·dv; empty: no gate
 
  protected:
-  /// ValueError, naming `layer`, for heads that do not fit.
+  /// Makes `heads`. Throws ValueError, naming `layer`, for heads that do not fit.
   void draw_heads(const char* layer, const HeadsOptions& h, Rng& rng);
-  /// Over `taps` tokens; none for 0.
+  /// Makes `conv`, a convolution over `taps` tokens; none for 0.
   void draw_conv(const HeadsOptions& h, int64_t taps, Rng& rng);
+  /// Makes `output_gate`.
   void draw_gate(const HeadsOptions& h, Rng& rng);
 
   /// q, k, v of the call's tokens, [batch, heads, n, ·].

@@ -120,7 +120,8 @@ void recompute_in_f32(T alpha, const TileMatrix<T>& a, const TileMatrix<T>& b, b
       }
 }
 
-/// The products of one thread. keys: the tile of keys, packed or, if not in parts, nothing.
+/// The products of one thread. `keys` is the packed tile of keys, or empty: then K and V are read where they lie.
+/// Products in parts need a packed tile.
 template <class T> class TileProducts {
   using Tile = typename ScoreTiles<T>::Tile;
   using Keys = const KeyTile<T>&;

@@ -13,7 +13,8 @@ template <class Phi> struct Gated {
 };
 // clang-format off
 struct Glu : Gated<Sigmoid> { static constexpr const char* name = "glu"; };  // Dauphin et al. 2017
-struct ReGlu : Gated<Relu> { static constexpr const char* name = "reglu"; };  // Shazeer 2020, as GeGlu, SwiGlu and Bilinear
+/// Of Shazeer 2020, as GeGlu, SwiGlu and Bilinear.
+struct ReGlu : Gated<Relu> { static constexpr const char* name = "reglu"; };
 struct GeGlu : Gated<Gelu> { static constexpr const char* name = "geglu"; };
 struct GeGluTanh : Gated<GeluTanh> { static constexpr const char* name = "geglu_tanh"; };  // T5 1.1, Gemma
 struct SwiGlu : Gated<Silu> { static constexpr const char* name = "swiglu"; };

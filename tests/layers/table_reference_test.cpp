@@ -157,7 +157,8 @@ const char* const kTogether[] = {
     R"({"kv_heads": 1, "value_dim": 3})",
     R"({"qk_norm": true, "qk_norm_over": "width", "softcap": 0.5})",
     R"({"scale": 0.3, "sink": "learned"})",
-    R"({"gates": [{"position": "g3", "after_qk_norm": true, "sharing": "logits"}, {"mode": "add", "sharing": "scores"}]})"};
+    R"({"gates": [{"position": "g3", "after_qk_norm": true, "sharing": "logits"},
+                  {"mode": "add", "sharing": "scores"}]})"};
 
 /// Every value of every choice and yes or no, one at a time, as what it changes in a sample; in a list of objects as
 /// its only object.
