@@ -86,7 +86,7 @@ struct Arm {
       : name(std::move(n)), model(make_model(s, gates)), parallel(model, ranks),
         adam(parameters(model), {.beta2 = 0.95, .weight_decay = 0.05}) {}
 
-  void step(const Batch& batch, double lr) {
+  void train(const Batch& batch, double lr) {
     const auto start = std::chrono::steady_clock::now();
     adam.set_lr(lr);
     adam.zero_grad();
@@ -118,7 +118,7 @@ void train(std::deque<Arm>& arms, std::string_view text, const Settings& s, cons
   for (int64_t step = 0; now < 1;) {
     const Batch batch = random_batch(text, s.batch, s.context, rng, device_named(s.device));
     const double lr = learning_rate(s.lr, now);
-    for (Arm& arm : arms) arm.step(batch, lr);
+    for (Arm& arm : arms) arm.train(batch, lr);
     now = done(++step);
     progress.update(step,
                     {{"bits/char", arms.front().bits},

@@ -54,7 +54,7 @@ struct Glosses {
   Labelled train, valid, test;
   int64_t vocabulary = 2, classes = 26;
 };
-Glosses encode(const std::vector<Gloss>& glosses, Rng& rng) {
+Glosses tokenize(const std::vector<Gloss>& glosses, Rng& rng) {
   const auto n = static_cast<int64_t>(glosses.size()), used = n * 8 / 10, tenth = n / 10;
   const Tensor order = permutation(n, rng);
   const int64_t* at = order.data<int64_t>();
@@ -125,7 +125,7 @@ int program(int argc, char** argv) {
     glosses = read_glosses(data);
   }
   Rng split(static_cast<uint64_t>(seed));
-  const Glosses g = encode(glosses, split);
+  const Glosses g = tokenize(glosses, split);
   std::printf(
       "%lld glosses to train on, %lld to test, %lld words\n\n"
       "model          weights  in layers   ms/step   %% right: validation    test\n",

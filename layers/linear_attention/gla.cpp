@@ -4,8 +4,6 @@
 #include <sluice/ops/elementwise/map.h>
 #include <sluice/ops/shape/view.h>
 
-#include <cmath>
-
 namespace sluice {
 
 Tensor gla_log_decay(const Tensor& z, double temperature) {
@@ -38,14 +36,8 @@ Tensor Gla::log_decay(const Tensor& x) const {
 Tensor Gla::operator()(const Tensor& given, const Pass& pass) const {
   Call call(*this, "gla", given, options.dim, pass);
   const HeadsOptions h = detail::expanded_heads("gla", options);
-  const auto [q, k, v] = project(h, call);
-  const Tensor o =
-      detail::linear_attention(call, q, k, v,
-                               {.direction = LinearDirection::causal,
-                                .normalize = LinearNormalize::none,
-                                .scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(h.head_dim))),
-                                .log_decay = log_decay(call.x),
-                                .chunk = options.chunk});
+  const Heads::Projected x = project(h, call);
+  const Tensor o = decayed(call, x, log_decay(call.x), options.chunk, options.scale);
   return finish(h, detail::merge_heads(norm(o)), call);
 }
 

@@ -1,5 +1,6 @@
 #include <sluice/layers/linear_attention/linear_mixer.h>
 
+#include <sluice/layers/linear_attention/linear_attention.h>
 #include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/shape/view.h>
 
@@ -16,6 +17,16 @@ Heads::Projected LinearMixer::project(const HeadsOptions& h, const Call& call) c
   }
   const Heads::Projected p = Heads::arranged(h, q, k, v, call.first());
   return {p.q, repeated(h, p.k), repeated(h, p.v)};
+}
+
+Tensor LinearMixer::decayed(Call& call, const Heads::Projected& x, const Tensor& log_decay, int64_t chunk,
+                            std::optional<double> scale) {
+  return detail::linear_attention(call, x.q, x.k, x.v,
+                                  {.direction = LinearDirection::causal,
+                                   .normalize = LinearNormalize::none,
+                                   .scale = scale.value_or(1 / std::sqrt(static_cast<double>(x.q.dim(-1)))),
+                                   .log_decay = log_decay,
+                                   .chunk = chunk});
 }
 
 Tensor LinearMixer::repeated(const HeadsOptions& h, const Tensor& x) {

@@ -8,6 +8,8 @@
 #include <sluice/layers/nn/pass.h>
 #include <sluice/layers/nn/short_convolution.h>
 
+#include <optional>
+
 namespace sluice {
 
 /// The maps that every layer of the family has, and what it does with them. A layer derives from it, lists the members
@@ -27,6 +29,10 @@ struct LinearMixer {
 
   /// q, k, v of the call's tokens, [batch, heads, n, ·].
   Heads::Projected project(const HeadsOptions& h, const Call& call) const;
+  /// o_t = scale·q_t S_t with S_t = e^{g_t} ∘ S_{t−1} + k_tᵀ v_t, for g = log_decay [batch, heads, n] or with a channel
+  /// dim, dims broadcast. Without a scale it is dk^{−1/2}. In a stream it continues the stream's S.
+  static Tensor decayed(Call& call, const Heads::Projected& x, const Tensor& log_decay, int64_t chunk,
+                        std::optional<double> scale = {});
   /// x [batch, kv_heads, n, ·] for the query heads that read it.
   static Tensor repeated(const HeadsOptions& h, const Tensor& x);
   /// The layer's output from the normed values of all heads, [batch, n, heads·dv].

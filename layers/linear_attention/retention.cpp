@@ -2,8 +2,6 @@
 
 #include <sluice/ops/shape/view.h>
 
-#include <cmath>
-
 namespace sluice {
 
 Retention::Retention(RetentionOptions given, Rng& rng) : options(given) {
@@ -22,13 +20,8 @@ Retention::Retention(RetentionOptions given, Rng& rng) : options(given) {
 Tensor Retention::operator()(const Tensor& given, const Pass& pass) const {
   Call call(*this, "retention", given, options.dim, pass);
   const HeadsOptions h = detail::expanded_heads("retention", options);
-  const auto [q, k, v] = project(h, call);
-  const Tensor o = detail::linear_attention(call, q, k, v,
-                                            {.direction = LinearDirection::causal,
-                                             .normalize = LinearNormalize::none,
-                                             .scale = 1 / std::sqrt(static_cast<double>(h.head_dim)),
-                                             .log_decay = reshape(log_gamma, {1, h.heads, 1}),
-                                             .chunk = options.chunk});
+  const Heads::Projected x = project(h, call);
+  const Tensor o = decayed(call, x, reshape(log_gamma, {1, h.heads, 1}), options.chunk);
   return finish(h, norm(detail::merge_heads(o)), call);
 }
 

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <sluice/core/number/math.h>
+#include <sluice/ops/gemm/gemm.h>
 #include <sluice/ops/rows/rows.h>
 
 #include <algorithm>
@@ -99,5 +100,52 @@ template <class T> struct DecayBlocks : DecayBuffers<T> {
     for (int64_t c = 0; c < columns; ++c) border[c] *= last[c];
   }
 };
+
+/// a_tj = Σ_c q_tc k_jc e^{L_tc − L_jc} [count, count], 0 for j > t, and decayed = q ∘ e^L, for q and k [count, m].
+/// w.carried becomes k ∘ e^{L_end − L}.
+template <class T>
+void weights_by_keys(DecayBuffers<T>& w, const T* q, const T* k, int64_t m, int64_t count, T* a, T* decayed,
+                     Precision precision) {
+  // The terms of the products are those of a_tj: they overflow only if a_tj does.
+  for (DecayBlocks<T> b(w, k, m, count); b.enter(); b.leave(b.mild)) {
+    for (int64_t t = b.begin; t < b.end; ++t) {
+      const T *query = q + t * m, *e = b.factor + (t - b.begin) * m;
+      T *near = b.part + (t - b.begin) * m, *far = decayed + t * m;
+      for (int64_t c = 0; c < m; ++c) near[c] = query[c] * e[c], far[c] = near[c] * b.border[c];
+    }
+    gemm(Read::plain, Read::transposed, b.end - b.begin, b.end, m, T(1), b.part, m, b.carried, m, T(0),
+         a + b.begin * count, count, precision);
+    for (int64_t t = b.begin; t < b.end; ++t) std::fill(a + t * count + t + 1, a + (t + 1) * count, T(0));
+    b.each_pair(b.mild, [&](int64_t j, int64_t t, const T* key) { a[t * count + j] = row_dot(q + t * m, key, m); });
+  }
+}
+
+/// o_t ← e^{L_t} ∘ o_t + Σ_{j <= t} a_tj v_j ∘ e^{L_t − L_j}, for v and o [count, columns]. w.carried becomes
+/// v ∘ e^{L_end − L}.
+template <class T>
+void sum_by_values(DecayBuffers<T>& w, const T* a, const T* v, int64_t columns, int64_t count, T* o,
+                   Precision precision) {
+  int64_t done = 0;
+  for (DecayBlocks<T> b(w, v, columns, count); b.enter(); b.leave(done)) {
+    const auto multiply = [&](int64_t from, int64_t keys) {  // rows from … of Σ_{j < keys} a_tj carried_j
+      gemm(Read::plain, Read::plain, b.end - from, columns, keys, T(1), a + from * count, count, b.carried, columns,
+           T(0), b.part + (from - b.begin) * columns, columns, precision);
+    };
+    multiply(b.begin, b.end);
+    for (done = b.begin; done < b.mild; ++done)  // a sum may overflow before it is multiplied by E
+      if (!all_finite(b.part + (done - b.begin) * columns, 1, columns, columns)) break;
+    if (done < b.end) multiply(done, b.begin);  // earlier blocks alone
+    for (int64_t t = b.begin; t < b.end; ++t) {
+      const T *e = b.factor + (t - b.begin) * columns, *part = b.part + (t - b.begin) * columns;
+      T* y = o + t * columns;
+      for (int64_t c = 0; c < columns; ++c) y[c] = (y[c] * b.border[c] + part[c]) * e[c];
+    }
+    b.each_pair(done, [&](int64_t j, int64_t t, const T* value) {
+      const T score = a[t * count + j];
+      T* y = o + t * columns;
+      for (int64_t c = 0; c < columns; ++c) y[c] += score * value[c];
+    });
+  }
+}
 
 }  // namespace sluice::detail

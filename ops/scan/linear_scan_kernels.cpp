@@ -209,14 +209,14 @@ template <class T> struct Scan {
   void copied(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, int64_t col, int64_t cols, bool start) {
     load(w, b, h, first, count, col, cols);
     const bool by_keys = decay == Decay::keys;
-    if (by_keys) weights_by_keys(w, count);  // and q ∘ e^L, k ∘ e^{L_end − L}
+    if (by_keys) weights_by_keys(w, w.q, w.k, m, count, w.a, w.queries, precision);
     else weights(w, w.q, m, w.k, m, count, false);
     std::fill_n(w.o, count * cols, T(0));
     if (!start)
       gemm(Read::plain, Read::plain, count, cols, m, T(1), by_keys ? w.queries : w.q, m, w.state, cols, T(0), w.o, cols,
            precision);
     if (by_keys) weigh(w, w.v, cols, count, cols, true, w.o, cols);
-    else sum_by_values(w, count, cols);  // and v ∘ e^{L_end − L}
+    else sum_by_values(w, w.a, w.v, cols, count, w.o, precision);
     for (int64_t i = 0; i < count; ++i) std::copy_n(w.o + i * cols, cols, out.at(b, h, row_of(first, count, i)) + col);
     to_state(w, count, cols);
   }
@@ -230,48 +230,6 @@ template <class T> struct Scan {
       for (int64_t j = 0; j < cols; ++j) w.state[c * cols + j] *= w.border[by_keys ? c : j];
     gemm(Read::transposed, Read::plain, m, cols, count, T(1), by_keys ? w.carried : w.k, m, by_keys ? w.v : w.carried,
          cols, T(1), w.state, cols, precision);
-  }
-
-  /// a_tj = Σ_c q_tc k_jc e^{L_tc − L_jc}, j <= t; w.queries = q ∘ e^L.
-  void weights_by_keys(Memory& w, int64_t count) {
-    T* a = w.a;
-    // The terms of the products are those of a_tj: they overflow only if a_tj does.
-    for (DecayBlocks<T> b(w, w.k, m, count); b.enter(); b.leave(b.mild)) {
-      for (int64_t t = b.begin; t < b.end; ++t) {
-        const T *q = w.q + t * m, *e = b.factor + (t - b.begin) * m;
-        T *near = b.part + (t - b.begin) * m, *far = w.queries + t * m;
-        for (int64_t c = 0; c < m; ++c) near[c] = q[c] * e[c], far[c] = near[c] * b.border[c];
-      }
-      gemm(Read::plain, Read::transposed, b.end - b.begin, b.end, m, T(1), b.part, m, b.carried, m, T(0),
-           a + b.begin * count, count, precision);
-      for (int64_t t = b.begin; t < b.end; ++t) std::fill(a + t * count + t + 1, a + (t + 1) * count, T(0));
-      b.each_pair(b.mild, [&](int64_t j, int64_t t, const T* key) { a[t * count + j] = row_dot(w.q + t * m, key, m); });
-    }
-  }
-
-  /// o_t = e^{L_t} ∘ o_t + Σ_{j <= t} a_tj v_j ∘ e^{L_t − L_j}
-  void sum_by_values(Memory& w, int64_t count, int64_t cols) {
-    int64_t done = 0;
-    for (DecayBlocks<T> b(w, w.v, cols, count); b.enter(); b.leave(done)) {
-      const auto multiply = [&](int64_t from, int64_t keys) {  // rows from … of Σ_{j < keys} a_tj carried_j
-        gemm(Read::plain, Read::plain, b.end - from, cols, keys, T(1), w.a + from * count, count, b.carried, cols, T(0),
-             b.part + (from - b.begin) * cols, cols, precision);
-      };
-      multiply(b.begin, b.end);
-      for (done = b.begin; done < b.mild; ++done)  // a sum may overflow before it is multiplied by E
-        if (!all_finite(b.part + (done - b.begin) * cols, 1, cols, cols)) break;
-      if (done < b.end) multiply(done, b.begin);  // earlier blocks alone
-      for (int64_t t = b.begin; t < b.end; ++t) {
-        const T *e = b.factor + (t - b.begin) * cols, *part = b.part + (t - b.begin) * cols;
-        T* y = w.o + t * cols;
-        for (int64_t c = 0; c < cols; ++c) y[c] = (y[c] * b.border[c] + part[c]) * e[c];
-      }
-      b.each_pair(done, [&](int64_t j, int64_t t, const T* value) {
-        const T score = w.a[t * count + j];
-        T* y = w.o + t * cols;
-        for (int64_t c = 0; c < cols; ++c) y[c] += score * value[c];
-      });
-    }
   }
 };
 
