@@ -5,7 +5,7 @@
 set -euo pipefail
 launch=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../examples" && pwd)/mpirun.sh # as examples/run.sh
 program=$1 trials=${2:-2}
-slow=${SLUICE_SLOW:-1} # times as long as a machine with nothing else to do
+slow=${SLUICE_SLOW:-$(bash "$(dirname "${BASH_SOURCE[0]}")/slow.sh")} # times as long as an idle machine
 RANDOM=${SLUICE_SEED:-$RANDOM}
 export SLUICE_TIMEOUT=$((3 * slow))
 work=$(mktemp -d)
