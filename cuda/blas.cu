@@ -106,7 +106,7 @@ bool blas(const BlasProduct& p) {
   const cublasComputeType_t compute = p.dtype == f64                                     ? CUBLAS_COMPUTE_64F
                                       : p.dtype == f32 && p.precision == Precision::bf16 ? CUBLAS_COMPUTE_32F_FAST_16BF
                                                                                          : CUBLAS_COMPUTE_32F;
-  const auto plain = [](const sluice::detail::Operand& o) { return o.read == sluice::detail::Read::plain; };
+  const auto plain = [](const sluice::detail::Operand& o) { return o.trans == sluice::detail::Trans::no; };
   const cublasOperation_t first = plain(p.right) ? CUBLAS_OP_N : CUBLAS_OP_T,
                           second = plain(p.left) ? CUBLAS_OP_N : CUBLAS_OP_T;
   cublasLtMatmulDesc_t desc = nullptr;

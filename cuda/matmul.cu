@@ -44,7 +44,7 @@ struct RoundRow {
 class Rounded {
  public:
   Rounded(const void* x, sluice::detail::Operand& read, int64_t rows, int64_t cols, int64_t batch, int64_t& stride)
-      : rows_(read.read == sluice::detail::Read::plain ? rows : cols), width_(rows + cols - rows_),
+      : rows_(read.trans == sluice::detail::Trans::no ? rows : cols), width_(rows + cols - rows_),
         ld_((width_ + 7) / 8 * 8), matrices_(stride == 0 ? 1 : batch),
         data_(static_cast<std::size_t>(matrices_ * rows_ * ld_)) {
     for_each_row(matrices_ * rows_, ld_,

@@ -11,7 +11,7 @@ namespace {
 template <class T> void products(const BlasProduct& p) {
   for (int64_t i = 0; i < p.batch; ++i) {
     T* c = static_cast<T*>(p.c) + i * p.c_stride;
-    sluice::detail::gemm(p.left.read, p.right.read, p.n, p.m, p.k, T(1), static_cast<const T*>(p.a) + i * p.a_stride,
+    sluice::detail::gemm(p.left.trans, p.right.trans, p.n, p.m, p.k, T(1), static_cast<const T*>(p.a) + i * p.a_stride,
                          p.left.ld, static_cast<const T*>(p.b) + i * p.b_stride, p.right.ld, T(p.accumulate), c, p.m,
                          p.precision);
     if (p.bias) sluice::detail::add_bias(c, p.n, p.m, p.m, static_cast<const T*>(p.bias));
@@ -25,14 +25,14 @@ template <class T> void products_of_bf16(const BlasProduct& p) {
     for (int64_t i = 0; i < rows; ++i)
       for (int64_t j = 0; j < cols; ++j)
         all[static_cast<std::size_t>(i * cols + j)] = to_float(
-            static_cast<const BFloat16*>(from)[o.read == sluice::detail::Read::plain ? i * o.ld + j : j * o.ld + i]);
+            static_cast<const BFloat16*>(from)[o.trans == sluice::detail::Trans::no ? i * o.ld + j : j * o.ld + i]);
     return all;
   };
   std::vector<float> y(static_cast<std::size_t>(p.n * p.m));
   for (int64_t i = 0; i < p.batch; ++i) {
     const auto a = wide(static_cast<const BFloat16*>(p.a) + i * p.a_stride, p.left, p.n, p.k);
     const auto b = wide(static_cast<const BFloat16*>(p.b) + i * p.b_stride, p.right, p.k, p.m);
-    sluice::detail::gemm(sluice::detail::Read::plain, sluice::detail::Read::plain, p.n, p.m, p.k, 1.0f, a.data(), p.k,
+    sluice::detail::gemm(sluice::detail::Trans::no, sluice::detail::Trans::no, p.n, p.m, p.k, 1.0f, a.data(), p.k,
                          b.data(), p.m, 0.0f, y.data(), p.m, Precision::f32);
     T* c = static_cast<T*>(p.c) + i * p.c_stride;
     for (int64_t e = 0; e < p.n * p.m; ++e)

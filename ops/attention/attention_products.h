@@ -6,7 +6,7 @@
 //
 // A product is computed in the first of these ways that applies:
 //
-//   in parts   f32 on AMX, each number as three of bf16 (ops/gemm/amx_parts.h)
+//   in parts   f32 on AMX, each number as three of bf16 (ops/gemm/bf16x3.h)
 //   sparse     a sum behind a mask whose right operand is not finite: 0·NaN must add nothing
 //   packed     K and V of a tile of keys that several tiles of queries see whole are packed once (KeyTile)
 //   few rows   S and P V of a decoding step (ops/matmul/skinny.h)
@@ -19,7 +19,7 @@
 
 #include <sluice/ops/attention/attention_tiles.h>
 #include <sluice/ops/matmul/skinny.h>
-#include <sluice/ops/gemm/amx_parts.h>
+#include <sluice/ops/gemm/bf16x3.h>
 
 #include <type_traits>
 #include <utility>
@@ -36,34 +36,34 @@ template <class T> bool fits_bf16x3(T x) { return std::abs(x) < T(0x1p56); }
 template <class T> struct TileMatrix {
   const T* data;
   int64_t ld, count, width;
-  Read read = Read::plain;
+  Trans trans = Trans::no;
 
-  int64_t rows() const { return read == Read::plain ? count : width; }
-  int64_t cols() const { return read == Read::plain ? width : count; }
-  T at(int64_t i, int64_t j) const { return read == Read::plain ? data[i * ld + j] : data[j * ld + i]; }
-  TileMatrix transposed() const { return {data, ld, count, width, Read::transposed}; }
+  int64_t rows() const { return trans == Trans::no ? count : width; }
+  int64_t cols() const { return trans == Trans::no ? width : count; }
+  T at(int64_t i, int64_t j) const { return trans == Trans::no ? data[i * ld + j] : data[j * ld + i]; }
+  TileMatrix transposed() const { return {data, ld, count, width, Trans::yes}; }
 };
 
 /// A right operand, packed for many products.
 template <class T> struct PackedMatrix {
   PackedB<T> panels;
-  Parts parts;
+  Bf16x3 parts;
   bool fits = true;  // in parts: all numbers do; those that do not are packed as 0
 
   static int64_t size(const ScoreTiles<T>& t, int64_t rows, int64_t cols) {
-    return lines(t.split ? Parts::size(cols, rows) : PackedB<T>::size(rows, cols));
+    return lines(t.split ? Bf16x3::size(cols, rows) : PackedB<T>::size(rows, cols));
   }
   PackedMatrix(const ScoreTiles<T>& t, const TileMatrix<T>& x, T* memory)
       : panels(x.rows(), x.cols(), memory, t.precision), parts(x.cols(), x.rows(), memory) {
-    if (t.split) fits = parts.fill_b(x.read, x.data, x.ld);
-    else panels.fill(x.read, x.data, x.ld);
+    if (t.split) fits = parts.fill_b(x.trans, x.data, x.ld);
+    else panels.fill(x.trans, x.data, x.ld);
     if (fits) return;
     Scratch<T> clean(x.count * x.width);
     for (int64_t i = 0; i < x.count * x.width; ++i) {
       const T number = x.data[i / x.width * x.ld + i % x.width];
       clean.data()[i] = fits_bf16x3(number) ? number : T(0);
     }
-    parts.fill_b(x.read, clean.data(), x.width);
+    parts.fill_b(x.trans, clean.data(), x.width);
   }
 };
 
@@ -95,13 +95,13 @@ template <class T> struct KeyTile {
 template <class T, class F>
 void recompute_in_f32(T alpha, const TileMatrix<T>& a, const TileMatrix<T>& b, bool masked, T* c, int64_t ldc,
                       F product) {
-  const bool dots = b.read == Read::transposed;
+  const bool dots = b.trans == Trans::yes;
   const int64_t n = a.rows(), m = b.cols(), k = a.cols();
   Scratch<T> chain(n * m);
   for (int64_t i = 0; i < n && !dots; ++i) std::copy_n(c + i * ldc, m, chain.data() + i * m);
   if (masked && !all_finite(b.data, b.count, b.width, b.ld))
-    sparse_product(a.read, n, m, k, alpha, a.data, a.ld, b.data, b.ld, chain.data(), m);
-  else gemm(a.read, b.read, n, m, k, alpha, a.data, a.ld, b.data, b.ld, dots ? T(0) : T(1), chain.data(), m);
+    sparse_product(a.trans, n, m, k, alpha, a.data, a.ld, b.data, b.ld, chain.data(), m);
+  else gemm(a.trans, b.trans, n, m, k, alpha, a.data, a.ld, b.data, b.ld, dots ? T(0) : T(1), chain.data(), m);
   product();
   const T factor = dots ? alpha : T(1);  // of a, before it is split
   const auto take = [&](int64_t i, int64_t j) { c[i * ldc + j] = chain.data()[i * m + j]; };
@@ -130,11 +130,11 @@ template <class T> class TileProducts {
  public:
   /// For tiles of at most rows × cols. packed: some keys will be.
   TileProducts(const ScoreTiles<T>& t, int64_t rows, int64_t cols, bool packed)
-      : t_(t), queries_(t.split  ? Parts::size(rows, t.d)
+      : t_(t), queries_(t.split  ? Bf16x3::size(rows, t.d)
                         : packed ? PackedA<T>::size(rows, t.d)
                                  : 0),
-        left_(t.split ? std::max({Parts::size(rows, t.dv), Parts::size(rows, cols), Parts::size(cols, rows)}) : 0),
-        right_(t.split ? Parts::size(std::max(t.d, t.dv), rows) : 0) {}
+        left_(t.split ? std::max({Bf16x3::size(rows, t.dv), Bf16x3::size(rows, cols), Bf16x3::size(cols, rows)}) : 0),
+        right_(t.split ? Bf16x3::size(std::max(t.d, t.dv), rows) : 0) {}
 
   /// s = scale·Q Kᵀ. Packs Q if it is not that of the call before.
   void scores(const Tile& t, Keys keys, T* s) {
@@ -174,12 +174,12 @@ template <class T> class TileProducts {
   /// c = alpha · a b, if b is transposed, or else c += alpha · a b. left: a as pack_queries() packed it, or null.
   void multiply(const Tile& t, T alpha, const Matrix& a, T* left, const Matrix& b,
                 const std::optional<PackedMatrix<T>>& right, T* c, int64_t ldc) {
-    const bool dots = b.read == Read::transposed;
+    const bool dots = b.trans == Trans::yes;
     const int64_t n = a.rows(), m = b.cols(), k = a.cols(), first = right ? t.first : 0;
     const T beta = dots ? T(0) : T(1);
     if (split()) {
-      const Parts x(n, k, left ? left : left_.data());
-      const bool fits = left ? queries_fit_ : x.fill_a(a.read, a.data, a.ld);
+      const Bf16x3 x(n, k, left ? left : left_.data());
+      const bool fits = left ? queries_fit_ : x.fill_a(a.trans, a.data, a.ld);
       const PackedMatrix<T> y = right ? *right : PackedMatrix<T>(t_, b, right_.data());
       const auto product = [&] {
         y.parts.multiply(x, dots ? 0 : first, dots ? first : 0, m, left ? T(1) : alpha, beta, c, ldc);
@@ -187,20 +187,20 @@ template <class T> class TileProducts {
       if (fits && y.fits) return product();
       recompute_in_f32(alpha, a, b, t.masked && !dots, c, ldc, product);
     } else if (!dots && hides(t, b)) {
-      sparse_product(a.read, n, m, k, alpha, a.data, a.ld, b.data, b.ld, c, ldc);
+      sparse_product(a.trans, n, m, k, alpha, a.data, a.ld, b.data, b.ld, c, ldc);
     } else if (left) {
       const PackedA<T> packed(n, k, left, t_.precision);
       right->panels.multiply(packed, 0, n, alpha, beta, c, ldc, 0, right->panels.panels());
     } else if (right) {
-      right->panels.multiply(a.read, n, alpha, a.data, a.ld, beta, c, ldc);
+      right->panels.multiply(a.trans, n, alpha, a.data, a.ld, beta, c, ldc);
     } else {
-      gemm(a.read, b.read, n, m, k, alpha, a.data, a.ld, b.data, b.ld, beta, c, ldc, t_.precision);
+      gemm(a.trans, b.trans, n, m, k, alpha, a.data, a.ld, b.data, b.ld, beta, c, ldc, t_.precision);
     }
   }
 
   /// Packs Q; in parts scale·Q, so that their products need no scaling.
   void pack_queries(const Matrix& q, T scale) {
-    if (!split()) return PackedA<T>(q.count, q.width, queries_.data(), t_.precision).fill(Read::plain, q.data, q.ld);
+    if (!split()) return PackedA<T>(q.count, q.width, queries_.data(), t_.precision).fill(Trans::no, q.data, q.ld);
     queries_fit_ = true;
     for (int64_t i = 0; i < q.count; ++i) {
       const T* from = q.data + i * q.ld;
@@ -208,7 +208,7 @@ template <class T> class TileProducts {
       const T size = row_total<T>(q.width, [=](int64_t j) { return to[j] = from[j] * scale, std::abs(from[j]); });
       queries_fit_ &= fits_bf16x3(size);
     }
-    queries_fit_ &= Parts(q.count, q.width, queries_.data()).fill_a(Read::plain, right_.data(), q.width);
+    queries_fit_ &= Bf16x3(q.count, q.width, queries_.data()).fill_a(Trans::no, right_.data(), q.width);
   }
 
   bool split() const { return std::is_same_v<T, float> && t_.split; }

@@ -49,11 +49,11 @@ template <class T> bool all_finite(const T* x, int64_t rows, int64_t width, int6
 /// c [n, m] += alpha · a · b, or alpha · aᵀ · b, without the zeros of a: 0·NaN adds nothing. For tiles whose operands
 /// hold NaN or infinities behind the mask.
 template <class T>
-void sparse_product(Read ra, int64_t n, int64_t m, int64_t k, T alpha, const T* a, int64_t lda, const T* b, int64_t ldb,
-                    T* c, int64_t ldc) {
+void sparse_product(Trans ta, int64_t n, int64_t m, int64_t k, T alpha, const T* a, int64_t lda, const T* b,
+                    int64_t ldb, T* c, int64_t ldc) {
   for (int64_t i = 0; i < n; ++i)
     for (int64_t l = 0; l < k; ++l) {
-      const T weight = ra == Read::plain ? a[i * lda + l] : a[l * lda + i];
+      const T weight = ta == Trans::no ? a[i * lda + l] : a[l * lda + i];
       if (weight == T(0)) continue;
       for (int64_t j = 0; j < m; ++j) c[i * ldc + j] += alpha * weight * b[l * ldb + j];
     }

@@ -105,20 +105,20 @@ struct Products {
 
 }  // namespace
 
-void bf16_pack_b(Read read, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to) {
-  const bool along = read == Read::transposed;
+void bf16_pack_b(Trans trans, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to) {
+  const bool along = trans == Trans::yes;
   pack_tiles(b, ldb, along, along, cols, k, reinterpret_cast<char*>(to));
 }
-void bf16_pack_a(Read read, const float* a, int64_t lda, int64_t n, int64_t k, float* to) {
-  const bool along = read == Read::plain;
+void bf16_pack_a(Trans trans, const float* a, int64_t lda, int64_t n, int64_t k, float* to) {
+  const bool along = trans == Trans::no;
   pack_tiles(a, lda, along, !along, n, k, reinterpret_cast<char*>(to));
 }
-void bf16_pack_b(Read read, const BFloat16* b, int64_t ldb, int64_t k, int64_t cols, float* to) {
-  const bool along = read == Read::transposed;
+void bf16_pack_b(Trans trans, const BFloat16* b, int64_t ldb, int64_t k, int64_t cols, float* to) {
+  const bool along = trans == Trans::yes;
   pack_tiles(b, ldb, along, along, cols, k, reinterpret_cast<char*>(to));
 }
-void bf16_pack_a(Read read, const BFloat16* a, int64_t lda, int64_t n, int64_t k, float* to) {
-  const bool along = read == Read::plain;
+void bf16_pack_a(Trans trans, const BFloat16* a, int64_t lda, int64_t n, int64_t k, float* to) {
+  const bool along = trans == Trans::no;
   pack_tiles(a, lda, along, !along, n, k, reinterpret_cast<char*>(to));
 }
 
@@ -127,11 +127,11 @@ void bf16_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t
   multiply_tiles<Products>(a, b, n, m, k, alpha, beta, c, ldc, bias);
 }
 
-void bf16_pack_and_multiply(Read read, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
+void bf16_pack_and_multiply(Trans trans, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
                             float alpha, float beta, float* c, int64_t ldc, const float* bias) {
   pack_and_multiply_tiles<Products>(
-      read, a, lda, b, n, m, k, alpha, beta, c, ldc, bias,
-      static_cast<void (*)(Read, const float*, int64_t, int64_t, int64_t, float*)>(&bf16_pack_a));
+      trans, a, lda, b, n, m, k, alpha, beta, c, ldc, bias,
+      static_cast<void (*)(Trans, const float*, int64_t, int64_t, int64_t, float*)>(&bf16_pack_a));
 }
 
 }  // namespace sluice::detail

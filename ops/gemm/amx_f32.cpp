@@ -88,12 +88,12 @@ template <bool pairs>
 
 }  // namespace
 
-void amx_split_b(Read read, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to) {
-  const bool along = read == Read::transposed;
+void amx_split_b(Trans trans, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to) {
+  const bool along = trans == Trans::yes;
   split_tiles(b, ldb, along, along, cols, k, reinterpret_cast<char*>(to));
 }
-void amx_split_a(Read read, const float* a, int64_t lda, int64_t n, int64_t k, float* to) {
-  const bool along = read == Read::plain;
+void amx_split_a(Trans trans, const float* a, int64_t lda, int64_t n, int64_t k, float* to) {
+  const bool along = trans == Trans::no;
   split_tiles(a, lda, along, !along, n, k, reinterpret_cast<char*>(to));
 }
 
@@ -102,9 +102,9 @@ bool amx_multiply_split(const float* a, const float* b, int64_t n, int64_t m, in
   return multiply_tiles<SplitProducts>(a, b, n, m, k, alpha, beta, c, ldc, bias);
 }
 
-bool amx_split_and_multiply(Read read, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
+bool amx_split_and_multiply(Trans trans, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
                             float alpha, float beta, float* c, int64_t ldc, const float* bias) {
-  return pack_and_multiply_tiles<SplitProducts>(read, a, lda, b, n, m, k, alpha, beta, c, ldc, bias, &amx_split_a);
+  return pack_and_multiply_tiles<SplitProducts>(trans, a, lda, b, n, m, k, alpha, beta, c, ldc, bias, &amx_split_a);
 }
 
 }  // namespace sluice::detail

@@ -35,23 +35,23 @@ inline int64_t amx_near_panels(int64_t k, int64_t parts) {
 
 /// Packs one block of k as tiles: `cols` columns of b as panels, of 16 · kAmxCols floats for each kAmxStep of k; or n
 /// rows of a.
-void bf16_pack_b(Read read, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to);
-void bf16_pack_a(Read read, const float* a, int64_t lda, int64_t n, int64_t k, float* to);
-void bf16_pack_b(Read read, const BFloat16* b, int64_t ldb, int64_t k, int64_t cols, float* to);
-void bf16_pack_a(Read read, const BFloat16* a, int64_t lda, int64_t n, int64_t k, float* to);
+void bf16_pack_b(Trans trans, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to);
+void bf16_pack_a(Trans trans, const float* a, int64_t lda, int64_t n, int64_t k, float* to);
+void bf16_pack_b(Trans trans, const BFloat16* b, int64_t ldb, int64_t k, int64_t cols, float* to);
+void bf16_pack_a(Trans trans, const BFloat16* a, int64_t lda, int64_t n, int64_t k, float* to);
 /// c [n, m] = alpha · a · b + beta · c (+ bias [m]) for one block of k, both in tiles.
 void bf16_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c,
                    int64_t ldc, const float* bias = nullptr);
 /// The same, but first packs some rows of a at a time.
-void bf16_pack_and_multiply(Read read, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
+void bf16_pack_and_multiply(Trans trans, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
                             float alpha, float beta, float* c, int64_t ldc, const float* bias = nullptr);
 
 // -- f32 as three parts of bf16 each (amx_f32.cpp), tiles three times as large. Products return whether c is finite. --
-void amx_split_b(Read read, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to);
-void amx_split_a(Read read, const float* a, int64_t lda, int64_t n, int64_t k, float* to);
+void amx_split_b(Trans trans, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to);
+void amx_split_a(Trans trans, const float* a, int64_t lda, int64_t n, int64_t k, float* to);
 bool amx_multiply_split(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta,
                         float* c, int64_t ldc, const float* bias = nullptr);
-bool amx_split_and_multiply(Read read, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
+bool amx_split_and_multiply(Trans trans, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
                             float alpha, float beta, float* c, int64_t ldc, const float* bias = nullptr);
 
 }  // namespace sluice::detail

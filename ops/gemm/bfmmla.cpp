@@ -101,17 +101,17 @@ void multiply_side(const uint16_t* a, const uint16_t* b, int64_t quads, float* t
 
 }  // namespace
 
-void bf16_pack_b(Read read, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to) {
-  pack_tiles(b, ldb, read == Read::transposed, cols, k, to);
+void bf16_pack_b(Trans trans, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to) {
+  pack_tiles(b, ldb, trans == Trans::yes, cols, k, to);
 }
-void bf16_pack_a(Read read, const float* a, int64_t lda, int64_t n, int64_t k, float* to) {
-  pack_tiles(a, lda, read == Read::plain, n, k, to);
+void bf16_pack_a(Trans trans, const float* a, int64_t lda, int64_t n, int64_t k, float* to) {
+  pack_tiles(a, lda, trans == Trans::no, n, k, to);
 }
-void bf16_pack_b(Read read, const BFloat16* b, int64_t ldb, int64_t k, int64_t cols, float* to) {
-  pack_tiles(b, ldb, read == Read::transposed, cols, k, to);
+void bf16_pack_b(Trans trans, const BFloat16* b, int64_t ldb, int64_t k, int64_t cols, float* to) {
+  pack_tiles(b, ldb, trans == Trans::yes, cols, k, to);
 }
-void bf16_pack_a(Read read, const BFloat16* a, int64_t lda, int64_t n, int64_t k, float* to) {
-  pack_tiles(a, lda, read == Read::plain, n, k, to);
+void bf16_pack_a(Trans trans, const BFloat16* a, int64_t lda, int64_t n, int64_t k, float* to) {
+  pack_tiles(a, lda, trans == Trans::no, n, k, to);
 }
 
 /// 16 columns of b, over all k, stay in L1 while the rows of a go past from L2.
@@ -138,7 +138,7 @@ void bf16_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t
       }
 }
 
-void bf16_pack_and_multiply(Read read, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
+void bf16_pack_and_multiply(Trans trans, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
                             float alpha, float beta, float* c, int64_t ldc, const float* bias) {
   const int64_t row = (k + kAmxStep - 1) / kAmxStep * kAmxStep / 2;  // of floats
   // 256 KiB of rows stay in L2.
@@ -146,7 +146,7 @@ void bf16_pack_and_multiply(Read read, const float* a, int64_t lda, const float*
   float* const tiles = pack_memory<float>(0, (std::min(block, n) + kAmxTile - 1) / kAmxTile * kAmxTile * row);
   for (int64_t first = 0; first < n; first += block) {
     const int64_t rows = std::min(block, n - first);
-    bf16_pack_a(read, a + first * (read == Read::plain ? lda : 1), lda, rows, k, tiles);
+    bf16_pack_a(trans, a + first * (trans == Trans::no ? lda : 1), lda, rows, k, tiles);
     bf16_multiply(tiles, b, rows, m, k, alpha, beta, c + first * ldc, ldc, bias);
   }
 }

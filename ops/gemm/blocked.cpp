@@ -14,10 +14,10 @@ template <class T> void gemm_blocked(const Product<T>& p) {
     for (int64_t first = 0; first < p.k; first += kDepth)
       for (int64_t i = 0; i < p.n; ++i)
         for (int64_t l = first; l < std::min(first + kDepth, p.k); ++l) {
-          const T a = p.alpha * (p.ra == Read::plain ? p.a[i * p.lda + l] : p.a[l * p.lda + i]);
+          const T a = p.alpha * (p.ta == Trans::no ? p.a[i * p.lda + l] : p.a[l * p.lda + i]);
           const int64_t count = std::min(kWidth, p.m - col);
           T* c = p.c + i * p.ldc + col;
-          if (p.rb == Read::plain)
+          if (p.tb == Trans::no)
             for (int64_t j = 0; j < count; ++j) c[j] += a * p.b[l * p.ldb + col + j];
           else
             for (int64_t j = 0; j < count; ++j) c[j] += a * p.b[(col + j) * p.ldb + l];

@@ -36,8 +36,8 @@ void rounded_product(const Product<float>& p, Packing packing) {
   for (int64_t col = 0; col < p.m; col += width) {
     const int64_t m = std::min(width, p.m - col);
     PackedB<float> b(p.k, m, pack_memory<float>(1, PackedB<float>::size(p.k, m)), packing);
-    b.fill(p.rb, p.rb == Read::plain ? p.b + col : p.b + col * p.ldb, p.ldb);
-    b.multiply(p.ra, p.n, p.alpha, p.a, p.lda, p.beta, p.c + col, p.ldc);
+    b.fill(p.tb, p.tb == Trans::no ? p.b + col : p.b + col * p.ldb, p.ldb);
+    b.multiply(p.ta, p.n, p.alpha, p.a, p.lda, p.beta, p.c + col, p.ldc);
   }
 }
 
@@ -54,13 +54,13 @@ template <class T> void product(const Product<T>& p, Precision precision) {
 
 }  // namespace
 
-void gemm(Read ra, Read rb, int64_t n, int64_t m, int64_t k, float alpha, const float* a, int64_t lda, const float* b,
+void gemm(Trans ta, Trans tb, int64_t n, int64_t m, int64_t k, float alpha, const float* a, int64_t lda, const float* b,
           int64_t ldb, float beta, float* c, int64_t ldc, Precision precision) {
-  product<float>({ra, rb, n, m, k, alpha, a, lda, b, ldb, beta, c, ldc}, precision);
+  product<float>({ta, tb, n, m, k, alpha, a, lda, b, ldb, beta, c, ldc}, precision);
 }
-void gemm(Read ra, Read rb, int64_t n, int64_t m, int64_t k, double alpha, const double* a, int64_t lda,
+void gemm(Trans ta, Trans tb, int64_t n, int64_t m, int64_t k, double alpha, const double* a, int64_t lda,
           const double* b, int64_t ldb, double beta, double* c, int64_t ldc, Precision) {
-  product<double>({ra, rb, n, m, k, alpha, a, lda, b, ldb, beta, c, ldc}, Precision::f32);
+  product<double>({ta, tb, n, m, k, alpha, a, lda, b, ldb, beta, c, ldc}, Precision::f32);
 }
 
 }  // namespace sluice::detail

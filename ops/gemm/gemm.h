@@ -14,14 +14,14 @@
 
 namespace sluice::detail {
 
-/// How a row-major matrix with leading dimension ld is read.
-enum class Read : bool { plain, transposed };
+/// Whether an operand is the row-major matrix in memory, or its transpose (BLAS: trans).
+enum class Trans : bool { no, yes };
 
 /// c [n, m] = alpha · a [n, k] · b [k, m] + beta · c, row-major with leading dimensions. With beta 0, c is not read.
 /// Sizes must fit an int. The precision has no effect on f64.
-void gemm(Read ra, Read rb, int64_t n, int64_t m, int64_t k, float alpha, const float* a, int64_t lda, const float* b,
+void gemm(Trans ta, Trans tb, int64_t n, int64_t m, int64_t k, float alpha, const float* a, int64_t lda, const float* b,
           int64_t ldb, float beta, float* c, int64_t ldc, Precision precision = Precision::f32);
-void gemm(Read ra, Read rb, int64_t n, int64_t m, int64_t k, double alpha, const double* a, int64_t lda,
+void gemm(Trans ta, Trans tb, int64_t n, int64_t m, int64_t k, double alpha, const double* a, int64_t lda,
           const double* b, int64_t ldb, double beta, double* c, int64_t ldc, Precision = Precision::f32);
 
 /// c [n, m] += bias [m].
@@ -39,10 +39,10 @@ template <class T> class PackedA {
 
   /// Packs rows first … last − 1. Both must be multiples of 32, except that last may be n. Threads may fill different
   /// rows at the same time.
-  void fill(Read ra, const T* a, int64_t lda, int64_t first, int64_t last);
-  void fill(Read ra, const T* a, int64_t lda) { fill(ra, a, lda, 0, n_); }
+  void fill(Trans ta, const T* a, int64_t lda, int64_t first, int64_t last);
+  void fill(Trans ta, const T* a, int64_t lda) { fill(ta, a, lda, 0, n_); }
   /// The same from numbers of bf16: only for a PackedA<float> of Precision::bf16.
-  void fill(Read ra, const BFloat16* a, int64_t lda, int64_t first, int64_t last);
+  void fill(Trans ta, const BFloat16* a, int64_t lda, int64_t first, int64_t last);
 
  private:
   template <class> friend class PackedB;
@@ -75,18 +75,18 @@ template <class T> class PackedB {
   int64_t near_panels() const;
 
   /// Packs panels first_panel … last_panel − 1. Threads may fill different panels at the same time.
-  void fill(Read rb, const T* b, int64_t ldb, int64_t first_panel, int64_t last_panel);
-  void fill(Read rb, const T* b, int64_t ldb) { fill(rb, b, ldb, 0, panels()); }
+  void fill(Trans tb, const T* b, int64_t ldb, int64_t first_panel, int64_t last_panel);
+  void fill(Trans tb, const T* b, int64_t ldb) { fill(tb, b, ldb, 0, panels()); }
   /// The same from numbers of bf16: only for a PackedB<float> of Precision::bf16.
-  void fill(Read rb, const BFloat16* b, int64_t ldb, int64_t first_panel, int64_t last_panel);
+  void fill(Trans tb, const BFloat16* b, int64_t ldb, int64_t first_panel, int64_t last_panel);
 
   /// c = alpha · a [n, k] · b + beta · c for the columns of panels first_panel … last_panel − 1; c points to the first
   /// of these columns. With the last block of k, c += bias [m] if bias is not null. Returns false if a split product
   /// (Packing::split) has results that are not finite.
-  bool multiply(Read ra, int64_t n, T alpha, const T* a, int64_t lda, T beta, T* c, int64_t ldc, int64_t first_panel,
+  bool multiply(Trans ta, int64_t n, T alpha, const T* a, int64_t lda, T beta, T* c, int64_t ldc, int64_t first_panel,
                 int64_t last_panel, const T* bias = nullptr) const;
-  bool multiply(Read ra, int64_t n, T alpha, const T* a, int64_t lda, T beta, T* c, int64_t ldc) const {
-    return multiply(ra, n, alpha, a, lda, beta, c, ldc, 0, panels());
+  bool multiply(Trans ta, int64_t n, T alpha, const T* a, int64_t lda, T beta, T* c, int64_t ldc) const {
+    return multiply(ta, n, alpha, a, lda, beta, c, ldc, 0, panels());
   }
   /// The same for n rows of a from row `first_row` on, which is a multiple of 32.
   bool multiply(const PackedA<T>& a, int64_t first_row, int64_t n, T alpha, T beta, T* c, int64_t ldc,
@@ -99,7 +99,8 @@ template <class T> class PackedB {
   T* data_;
 };
 
-template <> void PackedA<float>::fill(Read ra, const BFloat16* a, int64_t lda, int64_t first, int64_t last);
-template <> void PackedB<float>::fill(Read rb, const BFloat16* b, int64_t ldb, int64_t first_panel, int64_t last_panel);
+template <> void PackedA<float>::fill(Trans ta, const BFloat16* a, int64_t lda, int64_t first, int64_t last);
+template <>
+void PackedB<float>::fill(Trans tb, const BFloat16* b, int64_t ldb, int64_t first_panel, int64_t last_panel);
 
 }  // namespace sluice::detail

@@ -17,7 +17,7 @@ namespace sluice::detail {
 
 /// Operands of a product: a [n, k], b [k, m], c [n, m].
 template <class T> struct Product {
-  Read ra, rb;
+  Trans ta, tb;
   int64_t n, m, k;
   T alpha;
   const T* a;

@@ -8,8 +8,8 @@ template <class T> void gemm_naive(const Product<T>& p) {
     for (int64_t j = 0; j < p.m; ++j) {
       T sum = 0;
       for (int64_t l = 0; l < p.k; ++l) {
-        const T a = p.ra == Read::plain ? p.a[i * p.lda + l] : p.a[l * p.lda + i];
-        const T b = p.rb == Read::plain ? p.b[l * p.ldb + j] : p.b[j * p.ldb + l];
+        const T a = p.ta == Trans::no ? p.a[i * p.lda + l] : p.a[l * p.lda + i];
+        const T b = p.tb == Trans::no ? p.b[l * p.ldb + j] : p.b[j * p.ldb + l];
         sum += a * b;
       }
       T& c = p.c[i * p.ldc + j];

@@ -178,7 +178,7 @@ void correct_blas_core() {
 
 namespace {
 
-CBLAS_TRANSPOSE trans(Read r) { return r == Read::plain ? CblasNoTrans : CblasTrans; }
+CBLAS_TRANSPOSE trans(Trans r) { return r == Trans::no ? CblasNoTrans : CblasTrans; }
 
 /// A product by gemm or gemv of BLAS. With one row or one column it reads a matrix once and is memory-bound: gemv does
 /// so without the packing of gemm.
@@ -191,15 +191,15 @@ template <class T, class Gemm, class Gemv> void product(Gemm gemm, Gemv gemv, co
   if (p.beta == T(0) && (n == 1 || m == 1))  // some versions of gemv scale c by 0, and keep a NaN
     for (int64_t i = 0; i < n; ++i) std::fill_n(p.c + i * p.ldc, m, T(0));
   if (n == 1) {  // cᵀ = bᵀ aᵀ
-    const bool plain = p.rb == Read::plain;
+    const bool plain = p.tb == Trans::no;
     gemv(CblasRowMajor, plain ? CblasTrans : CblasNoTrans, plain ? k : m, plain ? m : k, p.alpha, p.b, int(p.ldb), p.a,
-         p.ra == Read::plain ? 1 : int(p.lda), p.beta, p.c, 1);
+         p.ta == Trans::no ? 1 : int(p.lda), p.beta, p.c, 1);
   } else if (m == 1) {
-    const bool plain = p.ra == Read::plain;
+    const bool plain = p.ta == Trans::no;
     gemv(CblasRowMajor, plain ? CblasNoTrans : CblasTrans, plain ? n : k, plain ? k : n, p.alpha, p.a, int(p.lda), p.b,
-         p.rb == Read::plain ? int(p.ldb) : 1, p.beta, p.c, int(p.ldc));
+         p.tb == Trans::no ? int(p.ldb) : 1, p.beta, p.c, int(p.ldc));
   } else {
-    gemm(CblasRowMajor, trans(p.ra), trans(p.rb), n, m, k, p.alpha, p.a, int(p.lda), p.b, int(p.ldb), p.beta, p.c,
+    gemm(CblasRowMajor, trans(p.ta), trans(p.tb), n, m, k, p.alpha, p.a, int(p.lda), p.b, int(p.ldb), p.beta, p.c,
          int(p.ldc));
   }
 }

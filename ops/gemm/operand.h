@@ -11,9 +11,9 @@ namespace sluice::detail {
 
 /// One matrix as GEMM reads it: row-major with leading dimension ld, or its transpose.
 struct Operand {
-  Read read = Read::plain;
+  Trans trans = Trans::no;
   int64_t ld = 1;
-  int64_t at(int64_t row, int64_t col) const { return read == Read::plain ? row * ld + col : col * ld + row; }
+  int64_t at(int64_t row, int64_t col) const { return trans == Trans::no ? row * ld + col : col * ld + row; }
 };
 
 /// Returns how the last two dims of x are read without a copy, or nullopt if they need one.
@@ -22,9 +22,9 @@ inline std::optional<Operand> operand(const Tensor& x) {
   const int64_t rows = x.shape()[r - 2], cols = x.shape()[r - 1];
   const int64_t rs = x.strides()[r - 2], cs = x.strides()[r - 1];
   if ((cs == 1 || cols <= 1) && (rs >= std::max<int64_t>(1, cols) || rows <= 1))
-    return Operand{Read::plain, rows <= 1 ? std::max<int64_t>(1, cols) : rs};
+    return Operand{Trans::no, rows <= 1 ? std::max<int64_t>(1, cols) : rs};
   if ((rs == 1 || rows <= 1) && (cs >= std::max<int64_t>(1, rows) || cols <= 1))
-    return Operand{Read::transposed, cols <= 1 ? std::max<int64_t>(1, rows) : cs};
+    return Operand{Trans::yes, cols <= 1 ? std::max<int64_t>(1, rows) : cs};
   return std::nullopt;
 }
 

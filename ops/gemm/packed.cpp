@@ -94,11 +94,11 @@ template <class T> void copy(const T* from, int64_t count, T* to, int64_t ahead)
 }  // namespace
 
 template <class T>
-void pack_panels(const Micro<T>& micro, Read read, const T* b, int64_t ldb, int64_t k, int64_t cols, T* to) {
+void pack_panels(const Micro<T>& micro, Trans trans, const T* b, int64_t ldb, int64_t k, int64_t cols, T* to) {
   const int64_t width = micro.cols, group = 4 * width;  // several panels at a time, to read longer pieces of b's rows
   for (int64_t first = 0; first < cols; first += group) {
     const int64_t end = std::min(first + group, cols);
-    if (read == Read::transposed)
+    if (trans == Trans::yes)
       for (int64_t j = first; j < end; j += width)
         micro.transpose(b + j * ldb, ldb, std::min(width, cols - j), k, to + j * k, width);
     else
@@ -112,9 +112,9 @@ void pack_panels(const Micro<T>& micro, Read read, const T* b, int64_t ldb, int6
 }
 
 template <class T>
-void copy_rows(const Micro<T>& micro, Read read, const T* a, int64_t lda, int64_t n, int64_t k, T* to) {
+void copy_rows(const Micro<T>& micro, Trans trans, const T* a, int64_t lda, int64_t n, int64_t k, T* to) {
   const int64_t ld = copied_row(k);
-  if (read == Read::transposed) return micro.transpose(a, lda, k, n, to, ld);
+  if (trans == Trans::yes) return micro.transpose(a, lda, k, n, to, ld);
   for (int64_t i = 0; i < n; ++i) std::copy_n(a + i * lda, k, to + i * ld);
 }
 
@@ -134,10 +134,10 @@ void group_columns(const T* a, int64_t lda, int64_t n, int64_t height, int64_t k
     }
 }
 template <class T>
-void group_rows(const Micro<T>& micro, Read read, const T* a, int64_t lda, int64_t n, int64_t height, int64_t k,
+void group_rows(const Micro<T>& micro, Trans trans, const T* a, int64_t lda, int64_t n, int64_t height, int64_t k,
                 T* to) {
   const int64_t bytes = height * int64_t{sizeof(T)};
-  if (read == Read::plain)
+  if (trans == Trans::no)
     for (int64_t i = 0; i < n; i += height)
       micro.transpose(a + i * lda, lda, std::min(height, n - i), k, to + i * k, height);
   else if (bytes <= 32) group_columns<32>(a, lda, n, height, k, to);
@@ -188,13 +188,13 @@ void multiply_block(const Micro<T>& micro, const Left<T>& a, const Right<T>& b, 
 }
 
 template <class T>
-void copy_and_multiply(const Micro<T>& micro, Read read, const T* a, int64_t lda, bool round, const Right<T>& b,
+void copy_and_multiply(const Micro<T>& micro, Trans trans, const T* a, int64_t lda, bool round, const Right<T>& b,
                        int64_t n, int64_t m, int64_t k, T alpha, T beta, T* c, int64_t ldc, const T* bias) {
   const int64_t block = std::min(RowBlocks(n, micro.rows).rows, n), line = 128 / int64_t{sizeof(T)};
   T* const memory = pack_memory<T>(0, (block + micro.rows) * k + line);
   for (int64_t first = 0; first < n; first += block) {
     const int64_t rows = std::min(block, n - first), height = RowBlocks(rows, micro.rows).height;
-    group_rows(micro, read, a + first * (read == Read::plain ? lda : 1), lda, rows, height, k, memory);
+    group_rows(micro, trans, a + first * (trans == Trans::no ? lda : 1), lda, rows, height, k, memory);
     if constexpr (sizeof(T) == 4)
       if (round) round_to_bf16(memory, (rows + height - 1) / height * height * k);
     multiply_block<T>(micro, {memory, 0, 0, true}, b, rows, m, k, alpha, beta, c + first * ldc, ldc, bias);
@@ -203,7 +203,7 @@ void copy_and_multiply(const Micro<T>& micro, Read read, const T* a, int64_t lda
 
 template <class T> void gemm_packed(const Micro<T>& micro, const Product<T>& p, bool pack_a, bool pack_b) {
   if (p.k == 0) return gemm_naive(p);
-  pack_b = pack_b || p.rb == Read::transposed;
+  pack_b = pack_b || p.tb == Trans::yes;
   const Cut depth(p.k, kDepth);
   const int64_t width = pack_b ? kWidth / int64_t{sizeof(T)} / micro.cols * micro.cols : p.m;
   T* const memory = pack_b ? pack_memory<T>(1, std::min(width, p.m + micro.cols) * depth.length) : nullptr;
@@ -213,31 +213,31 @@ template <class T> void gemm_packed(const Micro<T>& micro, const Product<T>& p, 
       Right<T> right{p.b + l * p.ldb + col, micro.cols, p.ldb, false};
       if (pack_b) {
         right = {memory, micro.cols * k, micro.cols, true};
-        pack_panels(micro, p.rb, p.rb == Read::plain ? p.b + l * p.ldb + col : p.b + col * p.ldb + l, p.ldb, k, cols,
+        pack_panels(micro, p.tb, p.tb == Trans::no ? p.b + l * p.ldb + col : p.b + col * p.ldb + l, p.ldb, k, cols,
                     memory);
       }
-      const T* left = p.ra == Read::plain ? p.a + l : p.a + l * p.lda;
+      const T* left = p.ta == Trans::no ? p.a + l : p.a + l * p.lda;
       const T beta = l == 0 ? p.beta : T(1);
       if (pack_a)
-        copy_and_multiply<T>(micro, p.ra, left, p.lda, false, right, p.n, cols, k, p.alpha, beta, p.c + col, p.ldc);
-      else multiply_block<T>(micro, in_place(p.ra, left, p.lda), right, p.n, cols, k, p.alpha, beta, p.c + col, p.ldc);
+        copy_and_multiply<T>(micro, p.ta, left, p.lda, false, right, p.n, cols, k, p.alpha, beta, p.c + col, p.ldc);
+      else multiply_block<T>(micro, in_place(p.ta, left, p.lda), right, p.n, cols, k, p.alpha, beta, p.c + col, p.ldc);
     }
 }
 
 template float* pack_memory(int, int64_t);
 template double* pack_memory(int, int64_t);
-template void pack_panels(const Micro<float>&, Read, const float*, int64_t, int64_t, int64_t, float*);
-template void pack_panels(const Micro<double>&, Read, const double*, int64_t, int64_t, int64_t, double*);
-template void copy_rows(const Micro<float>&, Read, const float*, int64_t, int64_t, int64_t, float*);
-template void copy_rows(const Micro<double>&, Read, const double*, int64_t, int64_t, int64_t, double*);
+template void pack_panels(const Micro<float>&, Trans, const float*, int64_t, int64_t, int64_t, float*);
+template void pack_panels(const Micro<double>&, Trans, const double*, int64_t, int64_t, int64_t, double*);
+template void copy_rows(const Micro<float>&, Trans, const float*, int64_t, int64_t, int64_t, float*);
+template void copy_rows(const Micro<double>&, Trans, const double*, int64_t, int64_t, int64_t, double*);
 template void multiply_block(const Micro<float>&, const Left<float>&, const Right<float>&, int64_t, int64_t, int64_t,
                              float, float, float*, int64_t, const float*);
 template void multiply_block(const Micro<double>&, const Left<double>&, const Right<double>&, int64_t, int64_t, int64_t,
                              double, double, double*, int64_t, const double*);
-template void copy_and_multiply(const Micro<float>&, Read, const float*, int64_t, bool, const Right<float>&, int64_t,
+template void copy_and_multiply(const Micro<float>&, Trans, const float*, int64_t, bool, const Right<float>&, int64_t,
                                 int64_t, int64_t, float, float, float*, int64_t, const float*);
-template void copy_and_multiply(const Micro<double>&, Read, const double*, int64_t, bool, const Right<double>&, int64_t,
-                                int64_t, int64_t, double, double, double*, int64_t, const double*);
+template void copy_and_multiply(const Micro<double>&, Trans, const double*, int64_t, bool, const Right<double>&,
+                                int64_t, int64_t, int64_t, double, double, double*, int64_t, const double*);
 template void gemm_packed(const Micro<float>&, const Product<float>&, bool, bool);
 template void gemm_packed(const Micro<double>&, const Product<double>&, bool, bool);
 

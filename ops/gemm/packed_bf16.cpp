@@ -30,39 +30,39 @@ class Wide {
 }  // namespace
 
 template <>
-void PackedB<float>::fill(Read rb, const BFloat16* b, int64_t ldb, int64_t first_panel, int64_t last_panel) {
+void PackedB<float>::fill(Trans tb, const BFloat16* b, int64_t ldb, int64_t first_panel, int64_t last_panel) {
   const int64_t col = first_panel * cols_, cols = std::min(last_panel * cols_, m_) - col;
   for (int64_t l = 0; l < k_; l += depth_) {
     const int64_t k = std::min(depth_, k_ - l);
-    const BFloat16* from = rb == Read::plain ? b + l * ldb + col : b + col * ldb + l;
+    const BFloat16* from = tb == Trans::no ? b + l * ldb + col : b + col * ldb + l;
     float* const to = block(l, k, first_panel);
 #if defined(SLUICE_BF16_TILES)
     if (packing_ == Packing::tiles) {
-      bf16_pack_b(rb, from, ldb, k, cols, to);
+      bf16_pack_b(tb, from, ldb, k, cols, to);
       continue;
     }
 #endif
-    const bool plain = rb == Read::plain;
+    const bool plain = tb == Trans::no;
     const Wide wide(from, ldb, plain ? k : cols, plain ? cols : k);
-    pack_panels(micro<float>(isa()), rb, wide.data(), plain ? cols : k, k, cols, to);
+    pack_panels(micro<float>(isa()), tb, wide.data(), plain ? cols : k, k, cols, to);
   }
 }
 
-template <> void PackedA<float>::fill(Read ra, const BFloat16* a, int64_t lda, int64_t first, int64_t last) {
+template <> void PackedA<float>::fill(Trans ta, const BFloat16* a, int64_t lda, int64_t first, int64_t last) {
   const int64_t rows = last - first;
   for (int64_t l = 0; l < k_; l += depth_) {
     const int64_t k = std::min(depth_, k_ - l);
-    const BFloat16* from = ra == Read::plain ? a + first * lda + l : a + l * lda + first;
+    const BFloat16* from = ta == Trans::no ? a + first * lda + l : a + l * lda + first;
     float* const to = block(l, k, first);
 #if defined(SLUICE_BF16_TILES)
     if (packing_ == Packing::tiles) {
-      bf16_pack_a(ra, from, lda, rows, k, to);
+      bf16_pack_a(ta, from, lda, rows, k, to);
       continue;
     }
 #endif
-    const bool plain = ra == Read::plain;
+    const bool plain = ta == Trans::no;
     const Wide wide(from, lda, plain ? rows : k, plain ? k : rows);
-    copy_rows(micro<float>(isa()), ra, wide.data(), plain ? k : rows, rows, k, to);
+    copy_rows(micro<float>(isa()), ta, wide.data(), plain ? k : rows, rows, k, to);
   }
 }
 

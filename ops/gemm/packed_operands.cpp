@@ -56,62 +56,62 @@ template <class T> int64_t PackedB<T>::near_panels() const {
   return parts(packing_) ? amx_near_panels(depth_, parts(packing_)) : 0;
 }
 
-template <class T> void PackedB<T>::fill(Read rb, const T* b, int64_t ldb, int64_t first_panel, int64_t last_panel) {
+template <class T> void PackedB<T>::fill(Trans tb, const T* b, int64_t ldb, int64_t first_panel, int64_t last_panel) {
   const Micro<T>& u = micro<T>(isa());
   const int64_t col = first_panel * cols_, cols = std::min(last_panel * cols_, m_) - col;
   for (int64_t l = 0; l < k_; l += depth_) {
     const int64_t k = std::min(depth_, k_ - l);
-    const T* from = rb == Read::plain ? b + l * ldb + col : b + col * ldb + l;
+    const T* from = tb == Trans::no ? b + l * ldb + col : b + col * ldb + l;
     T* const to = block(l, k, first_panel);
     switch (packing_) {
       case Packing::plain:
-        if (rb == Read::transposed) u.transpose(from, ldb, cols, k, to, m_);
+        if (tb == Trans::yes) u.transpose(from, ldb, cols, k, to, m_);
         else
           for (int64_t p = 0; p < k; ++p) std::copy_n(from + p * ldb, cols, to + p * m_);
         break;
       case Packing::tiles:
 #if defined(SLUICE_BF16_TILES)
-        if constexpr (sizeof(T) == 4) bf16_pack_b(rb, from, ldb, k, cols, to);
+        if constexpr (sizeof(T) == 4) bf16_pack_b(tb, from, ldb, k, cols, to);
 #endif
         break;
       case Packing::split:
 #if defined(__x86_64__)
-        if constexpr (sizeof(T) == 4) amx_split_b(rb, from, ldb, k, cols, to);
+        if constexpr (sizeof(T) == 4) amx_split_b(tb, from, ldb, k, cols, to);
 #endif
         break;
       default:
-        pack_panels(u, rb, from, ldb, k, cols, to);
+        pack_panels(u, tb, from, ldb, k, cols, to);
         if constexpr (sizeof(T) == 4)
           if (packing_ == Packing::rounded) round_to_bf16(to, k * (last_panel - first_panel) * cols_);
     }
   }
 }
 
-template <class T> void PackedA<T>::fill(Read ra, const T* a, int64_t lda, int64_t first, int64_t last) {
+template <class T> void PackedA<T>::fill(Trans ta, const T* a, int64_t lda, int64_t first, int64_t last) {
   const Micro<T>& u = micro<T>(isa());
   const int64_t rows = last - first;
   for (int64_t l = 0; l < k_; l += depth_) {
     const int64_t k = std::min(depth_, k_ - l);
-    const T* from = ra == Read::plain ? a + first * lda + l : a + l * lda + first;
+    const T* from = ta == Trans::no ? a + first * lda + l : a + l * lda + first;
     T* const to = block(l, k, first);
     switch (packing_) {
       case Packing::plain:
-        if (ra == Read::transposed) u.transpose(from, lda, k, rows, to, k_);
+        if (ta == Trans::yes) u.transpose(from, lda, k, rows, to, k_);
         else
           for (int64_t i = 0; i < rows; ++i) std::copy_n(from + i * lda, k, to + i * k_);
         break;
       case Packing::tiles:
 #if defined(SLUICE_BF16_TILES)
-        if constexpr (sizeof(T) == 4) bf16_pack_a(ra, from, lda, rows, k, to);
+        if constexpr (sizeof(T) == 4) bf16_pack_a(ta, from, lda, rows, k, to);
 #endif
         break;
       case Packing::split:
 #if defined(__x86_64__)
-        if constexpr (sizeof(T) == 4) amx_split_a(ra, from, lda, rows, k, to);
+        if constexpr (sizeof(T) == 4) amx_split_a(ta, from, lda, rows, k, to);
 #endif
         break;
       default:
-        copy_rows(u, ra, from, lda, rows, k, to);
+        copy_rows(u, ta, from, lda, rows, k, to);
         if constexpr (sizeof(T) == 4)
           if (packing_ == Packing::rounded) round_to_bf16(to, rows * copied_row(k));
     }
@@ -132,11 +132,11 @@ template <class T> T* PackedA<T>::block(int64_t l, int64_t k, int64_t row) const
 }
 
 template <class T>
-bool PackedB<T>::multiply(Read ra, int64_t n, T alpha, const T* a, int64_t lda, T beta, T* c, int64_t ldc,
+bool PackedB<T>::multiply(Trans ta, int64_t n, T alpha, const T* a, int64_t lda, T beta, T* c, int64_t ldc,
                           int64_t first_panel, int64_t last_panel, const T* bias) const {
   const int64_t col = first_panel * cols_, m = std::min(last_panel * cols_, m_) - col;
   if (packing_ == Packing::plain || k_ == 0) {
-    gemm_blas(Product<T>{ra, Read::plain, n, m, k_, alpha, a, lda, data_ + col, m_, beta, c, ldc});
+    gemm_blas(Product<T>{ta, Trans::no, n, m, k_, alpha, a, lda, data_ + col, m_, beta, c, ldc});
     if (bias) add_bias(c, n, m, ldc, bias + col);
     return true;
   }
@@ -144,18 +144,18 @@ bool PackedB<T>::multiply(Read ra, int64_t n, T alpha, const T* a, int64_t lda, 
   for (int64_t l = 0; l < k_; l += depth_) {
     const int64_t k = std::min(depth_, k_ - l);
     const T* const last = bias && l + k == k_ ? bias + col : nullptr;
-    const T *left = ra == Read::plain ? a + l : a + l * lda, *right = block(l, k, first_panel);
+    const T *left = ta == Trans::no ? a + l : a + l * lda, *right = block(l, k, first_panel);
     const T keep = l == 0 ? beta : T(1);
     if (parts(packing_)) {
 #if defined(SLUICE_BF16_TILES)
       if constexpr (sizeof(T) == 4)
         if (packing_ == Packing::tiles)
-          bf16_pack_and_multiply(ra, left, lda, right, n, m, k, alpha, keep, c, ldc, last);
+          bf16_pack_and_multiply(ta, left, lda, right, n, m, k, alpha, keep, c, ldc, last);
 #endif
 #if defined(__x86_64__)
       if constexpr (sizeof(T) == 4)
         if (packing_ == Packing::split)
-          finite &= amx_split_and_multiply(ra, left, lda, right, n, m, k, alpha, keep, c, ldc, last);
+          finite &= amx_split_and_multiply(ta, left, lda, right, n, m, k, alpha, keep, c, ldc, last);
 #endif
       continue;
     }
@@ -163,8 +163,8 @@ bool PackedB<T>::multiply(Read ra, int64_t n, T alpha, const T* a, int64_t lda, 
     const Right<T> panels{right, k * cols_, cols_, true};
     const bool round = packing_ == Packing::rounded;
     if (round || copy_pays(m, cols_, n * k))
-      copy_and_multiply(u, ra, left, lda, round, panels, n, m, k, alpha, keep, c, ldc, last);
-    else multiply_block(u, in_place(ra, left, lda), panels, n, m, k, alpha, keep, c, ldc, last);
+      copy_and_multiply(u, ta, left, lda, round, panels, n, m, k, alpha, keep, c, ldc, last);
+    else multiply_block(u, in_place(ta, left, lda), panels, n, m, k, alpha, keep, c, ldc, last);
   }
   return finite;
 }
@@ -173,7 +173,7 @@ template <class T>
 bool PackedB<T>::multiply(const PackedA<T>& a, int64_t first_row, int64_t n, T alpha, T beta, T* c, int64_t ldc,
                           int64_t first_panel, int64_t last_panel, const T* bias) const {
   if (packing_ == Packing::plain || k_ == 0)
-    return multiply(Read::plain, n, alpha, a.block(0, k_, first_row), k_, beta, c, ldc, first_panel, last_panel, bias);
+    return multiply(Trans::no, n, alpha, a.block(0, k_, first_row), k_, beta, c, ldc, first_panel, last_panel, bias);
   const int64_t col = first_panel * cols_, m = std::min(last_panel * cols_, m_) - col;
   bool finite = true;
   for (int64_t l = 0; l < k_; l += depth_) {

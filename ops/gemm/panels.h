@@ -42,13 +42,13 @@ template <class T> struct Right {
 
 /// Copies k rows of `cols` columns, panel after panel, the last one padded with zeros.
 template <class T>
-void pack_panels(const Micro<T>& micro, Read read, const T* b, int64_t ldb, int64_t k, int64_t cols, T* to);
+void pack_panels(const Micro<T>& micro, Trans trans, const T* b, int64_t ldb, int64_t k, int64_t cols, T* to);
 
 /// Numbers from one copied row of a to the next, padded so that rows of 2ⁿ numbers do not share a set of the cache.
 inline int64_t copied_row(int64_t k) { return (k + 15) / 16 * 16 + 16; }
 /// Copies n rows of k, one after the other.
 template <class T>
-void copy_rows(const Micro<T>& micro, Read read, const T* a, int64_t lda, int64_t n, int64_t k, T* to);
+void copy_rows(const Micro<T>& micro, Trans trans, const T* a, int64_t lda, int64_t n, int64_t k, T* to);
 
 /// c [n, m] = alpha · a · b + beta · c for one block of k; then c += bias [m] if bias is not null.
 template <class T>
@@ -56,11 +56,11 @@ void multiply_block(const Micro<T>& micro, const Left<T>& a, const Right<T>& b, 
                     T alpha, T beta, T* c, int64_t ldc, const T* bias = nullptr);
 /// The same, but first copies some rows of a at a time, and rounds them to bf16 if `round`.
 template <class T>
-void copy_and_multiply(const Micro<T>& micro, Read read, const T* a, int64_t lda, bool round, const Right<T>& b,
+void copy_and_multiply(const Micro<T>& micro, Trans trans, const T* a, int64_t lda, bool round, const Right<T>& b,
                        int64_t n, int64_t m, int64_t k, T alpha, T beta, T* c, int64_t ldc, const T* bias = nullptr);
 /// The left operand where it lies, not copied.
-template <class T> Left<T> in_place(Read read, const T* a, int64_t lda) {
-  return read == Read::plain ? Left<T>{a, lda, 1} : Left<T>{a, 1, lda};
+template <class T> Left<T> in_place(Trans trans, const T* a, int64_t lda) {
+  return trans == Trans::no ? Left<T>{a, lda, 1} : Left<T>{a, 1, lda};
 }
 
 /// Returns 64-byte aligned memory of this thread, which is kept for the next product. which: 0 for rows of a, 1 for

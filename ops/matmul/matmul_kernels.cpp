@@ -26,7 +26,7 @@ using detail::PackedA;
 using detail::PackedB;
 using detail::Packing;
 using detail::Plan;
-using detail::Read;
+using detail::Trans;
 
 constexpr int64_t kGroup = 32;              // rows of a that are packed at a time
 constexpr int64_t kPiece = 256;             // rows and columns of a piece of c that is rounded
@@ -122,16 +122,16 @@ template <class T, class X> struct Matmul {
   void skinny_matmul(bool column) const {
     const int64_t rows = column ? 1 : n, cols = column ? n : m;
     const int64_t ld = column ? k : left.ld, ld_many = column ? left.ld : right.ld;
-    const Read read = !column ? right.read : left.read == Read::plain ? Read::transposed : Read::plain;
+    const Trans trans = !column ? right.trans : left.trans == Trans::no ? Trans::yes : Trans::no;
     const X *few = column ? pb : pa, *many = column ? pa : pb;
     if constexpr (kRounds) {
       const Tensor& x = column ? b : a;
       const Tensor wide = to(alias(x, Layout({rows, k}, {ld, 1}, x.layout().offset)), f32), sums = empty({rows, cols});
       T* const y = reinterpret_cast<T*>(sums.raw());
-      detail::skinny_matmul(read, rows, cols, k, wide.data<T>(), k, many, ld_many, bias, y, cols);
+      detail::skinny_matmul(trans, rows, cols, k, wide.data<T>(), k, many, ld_many, bias, y, cols);
       round_rows(y, cols, rows, cols, pc, cols);
     } else {
-      detail::skinny_matmul(read, rows, cols, k, few, ld, many, ld_many, bias, pc, cols);
+      detail::skinny_matmul(trans, rows, cols, k, few, ld, many, ld_many, bias, pc, cols);
     }
   }
 
@@ -151,7 +151,7 @@ template <class T, class X> struct Matmul {
     } else if (copy) {
       return panels.multiply(*copy, row, rows, T(1), beta, to, m, first, last, add);
     } else {
-      return panels.multiply(left.read, rows, T(1), from_a, left.ld, beta, to, m, first, last, add);
+      return panels.multiply(left.trans, rows, T(1), from_a, left.ld, beta, to, m, first, last, add);
     }
   }
 
@@ -179,13 +179,13 @@ template <class T, class X> struct Matmul {
         if (packed) {
           PackedB<T> panels(k, cols, place, plan.packing);
           PackedA<T> copy(rows, k, place + for_b, plan.packing);
-          panels.fill(right.read, from_b, right.ld, 0, panels.panels());
-          if (kRounds) copy.fill(left.read, from_a, left.ld, 0, rows);
+          panels.fill(right.trans, from_b, right.ld, 0, panels.panels());
+          if (kRounds) copy.fill(left.trans, from_a, left.ld, 0, rows);
           if (!tile(kRounds ? &copy : nullptr, 0, from_a, rows, panels, 0, panels.panels(), cols, T(0), add, to,
                     place + for_b + for_a))
             again_where_not_finite(from_a, from_b, rows, cols, add, to);
         } else if constexpr (!kRounds) {
-          detail::gemm(left.read, right.read, rows, cols, k, T(1), from_a, left.ld, from_b, right.ld, T(0), to, m,
+          detail::gemm(left.trans, right.trans, rows, cols, k, T(1), from_a, left.ld, from_b, right.ld, T(0), to, m,
                        precision);
           if (add) detail::add_bias(to, rows, cols, m, add);
         }
@@ -198,7 +198,7 @@ template <class T, class X> struct Matmul {
     if constexpr (!kRounds) {
       std::vector<T> right_ones(static_cast<std::size_t>(rows * cols));
       T* const to = right_ones.data();
-      detail::gemm(left.read, right.read, rows, cols, k, T(1), from_a, left.ld, from_b, right.ld, T(0), to, cols);
+      detail::gemm(left.trans, right.trans, rows, cols, k, T(1), from_a, left.ld, from_b, right.ld, T(0), to, cols);
       if (add) detail::add_bias(to, rows, cols, cols, add);
       for (int64_t i = 0; i < rows; ++i)
         for (int64_t j = 0; j < cols; ++j)
@@ -249,9 +249,9 @@ template <class T, class X> struct Matmul {
             const int64_t several = tiles ? std::min<int64_t>(16, (fills + groups) / (6 * num_threads())) : 1;
             const int64_t grain = std::max({int64_t{1}, several, (int64_t{1} << 15) / (columns * rows)});
             parallel_for(fills + groups, grain, [&](int64_t begin, int64_t end) {
-              if (begin < fills) panels.fill(right.read, from_b, right.ld, begin, std::min(end, fills));
+              if (begin < fills) panels.fill(right.trans, from_b, right.ld, begin, std::min(end, fills));
               if (end > fills)
-                copy.fill(left.read, from_a, left.ld, kGroup * (std::max(begin, fills) - fills),
+                copy.fill(left.trans, from_a, left.ld, kGroup * (std::max(begin, fills) - fills),
                           std::min(kGroup * (end - fills), height));
             });
             const T* const add = bias && l + rows == k ? bias + first : nullptr;
@@ -284,8 +284,8 @@ detail::GemmShape shape_of(const Tensor& a, const Tensor& b, const Tensor& bias,
           .k = a.dim(-1),
           .dtype = c.dtype(),
           .precision = precision(),
-          .plain_rows = !left || left->read == Read::plain,
-          .plain_column = !bias.defined() && (!right || (right->read == Read::plain && right->ld == 1))};
+          .plain_rows = !left || left->trans == Trans::no,
+          .plain_column = !bias.defined() && (!right || (right->trans == Trans::no && right->ld == 1))};
 }
 
 /// a and b already have c's batch dims, stride 0 where they repeat.

@@ -12,12 +12,12 @@ constexpr int64_t kPiece = 1 << 16;  // elements of b per task: enough to stream
 }
 
 template <class T, class B>
-void skinny_matmul(Read rb, int64_t n, int64_t m, int64_t k, const T* a, int64_t lda, const B* b, int64_t ldb,
+void skinny_matmul(Trans tb, int64_t n, int64_t m, int64_t k, const T* a, int64_t lda, const B* b, int64_t ldb,
                    const T* bias, T* c, int64_t ldc) {
   const auto finish = [=](int64_t r, int64_t from, int64_t to) {
     for (int64_t j = from; bias && j < to; ++j) c[r * ldc + j] += bias[j];
   };
-  if (rb == Read::transposed) {
+  if (tb == Trans::yes) {
     parallel_for(m, std::max<int64_t>(1, kPiece / std::max<int64_t>(1, k)), [=](int64_t begin, int64_t end) {
       skinny_dots(n, end - begin, k, T(1), a, lda, b + begin * ldb, ldb, c + begin, ldc);
       for (int64_t r = 0; r < n; ++r) finish(r, begin, end);
@@ -51,11 +51,11 @@ void skinny_matmul(Read rb, int64_t n, int64_t m, int64_t k, const T* a, int64_t
     }
   });
 }
-template void skinny_matmul(Read, int64_t, int64_t, int64_t, const float*, int64_t, const float*, int64_t, const float*,
-                            float*, int64_t);
-template void skinny_matmul(Read, int64_t, int64_t, int64_t, const float*, int64_t, const BFloat16*, int64_t,
+template void skinny_matmul(Trans, int64_t, int64_t, int64_t, const float*, int64_t, const float*, int64_t,
                             const float*, float*, int64_t);
-template void skinny_matmul(Read, int64_t, int64_t, int64_t, const double*, int64_t, const double*, int64_t,
+template void skinny_matmul(Trans, int64_t, int64_t, int64_t, const float*, int64_t, const BFloat16*, int64_t,
+                            const float*, float*, int64_t);
+template void skinny_matmul(Trans, int64_t, int64_t, int64_t, const double*, int64_t, const double*, int64_t,
                             const double*, double*, int64_t);
 
 }  // namespace sluice::detail

@@ -113,8 +113,8 @@ void weights_by_keys(DecayBuffers<T>& w, const T* q, const T* k, int64_t m, int6
       T *near = b.part + (t - b.begin) * m, *far = decayed + t * m;
       for (int64_t c = 0; c < m; ++c) near[c] = query[c] * e[c], far[c] = near[c] * b.border[c];
     }
-    gemm(Read::plain, Read::transposed, b.end - b.begin, b.end, m, T(1), b.part, m, b.carried, m, T(0),
-         a + b.begin * count, count, precision);
+    gemm(Trans::no, Trans::yes, b.end - b.begin, b.end, m, T(1), b.part, m, b.carried, m, T(0), a + b.begin * count,
+         count, precision);
     for (int64_t t = b.begin; t < b.end; ++t) std::fill(a + t * count + t + 1, a + (t + 1) * count, T(0));
     b.each_pair(b.mild, [&](int64_t j, int64_t t, const T* key) { a[t * count + j] = row_dot(q + t * m, key, m); });
   }
@@ -128,8 +128,8 @@ void sum_by_values(DecayBuffers<T>& w, const T* a, const T* v, int64_t columns, 
   int64_t done = 0;
   for (DecayBlocks<T> b(w, v, columns, count); b.enter(); b.leave(done)) {
     const auto multiply = [&](int64_t from, int64_t keys) {  // rows from … of Σ_{j < keys} a_tj carried_j
-      gemm(Read::plain, Read::plain, b.end - from, columns, keys, T(1), a + from * count, count, b.carried, columns,
-           T(0), b.part + (from - b.begin) * columns, columns, precision);
+      gemm(Trans::no, Trans::no, b.end - from, columns, keys, T(1), a + from * count, count, b.carried, columns, T(0),
+           b.part + (from - b.begin) * columns, columns, precision);
     };
     multiply(b.begin, b.end);
     for (done = b.begin; done < b.mild; ++done)  // a sum may overflow before it is multiplied by E

@@ -147,8 +147,7 @@ template <class T> struct Scan {
 
   /// a_tj = q_t·k_j for the pairs that count, j <= t; in the order of the tensors, in reverse, j >= t.
   void weights(Memory& w, const T* queries, int64_t q_row, const T* keys, int64_t k_row, int64_t count, bool reverse) {
-    gemm(Read::plain, Read::transposed, count, count, m, T(1), queries, q_row, keys, k_row, T(0), w.a, count,
-         precision);
+    gemm(Trans::no, Trans::yes, count, count, m, T(1), queries, q_row, keys, k_row, T(0), w.a, count, precision);
     for (int64_t t = 0; t < count; ++t) {
       T* line = w.a + t * count;
       std::fill(line, line + (reverse ? t : 0), T(0)), std::fill(line + (reverse ? count : t + 1), line + count, T(0));
@@ -158,10 +157,9 @@ template <class T> struct Scan {
   /// y = a v, or with `add` y += a v. A later step may hold NaN, which 0·NaN would pass on to earlier steps.
   void weigh(Memory& w, const T* values, int64_t row, int64_t count, int64_t cols, bool add, T* y, int64_t y_row) {
     if (all_finite(values, count, cols, row))
-      return gemm(Read::plain, Read::plain, count, cols, count, T(1), w.a, count, values, row, T(add), y, y_row,
-                  precision);
+      return gemm(Trans::no, Trans::no, count, cols, count, T(1), w.a, count, values, row, T(add), y, y_row, precision);
     for (int64_t i = 0; !add && i < count; ++i) std::fill_n(y + i * y_row, cols, T(0));
-    sparse_product(Read::plain, count, cols, count, T(1), w.a, count, values, row, y, y_row);
+    sparse_product(Trans::no, count, cols, count, T(1), w.a, count, values, row, y, y_row);
   }
 
   /// A chunk without decay or with a scalar one, its steps in the order of the tensors.
@@ -187,7 +185,7 @@ template <class T> struct Scan {
     };
     const bool weighted = decay == Decay::scalar;
     if (!start)
-      gemm(Read::plain, Read::plain, count, cols, m, T(1), weighted ? scaled(queries, q.row, w.q, !o.reverse) : queries,
+      gemm(Trans::no, Trans::no, count, cols, m, T(1), weighted ? scaled(queries, q.row, w.q, !o.reverse) : queries,
            weighted ? m : q.row, w.state, cols, T(0), y, out.row, precision);
     weights(w, queries, q.row, keys, k.row, count, o.reverse);
     for (int64_t t = 0; weighted && t < count; ++t) {
@@ -201,7 +199,7 @@ template <class T> struct Scan {
       const T factor = math::exp(T(whole));
       for (int64_t i = 0; i < m * cols; ++i) w.state[i] *= factor;
     }
-    gemm(Read::transposed, Read::plain, m, cols, count, T(1), weighted ? scaled(keys, k.row, w.k, o.reverse) : keys,
+    gemm(Trans::yes, Trans::no, m, cols, count, T(1), weighted ? scaled(keys, k.row, w.k, o.reverse) : keys,
          weighted ? m : k.row, values, v.row, T(!start), w.state, cols, precision);
   }
 
@@ -213,7 +211,7 @@ template <class T> struct Scan {
     else weights(w, w.q, m, w.k, m, count, false);
     std::fill_n(w.o, count * cols, T(0));
     if (!start)
-      gemm(Read::plain, Read::plain, count, cols, m, T(1), by_keys ? w.queries : w.q, m, w.state, cols, T(0), w.o, cols,
+      gemm(Trans::no, Trans::no, count, cols, m, T(1), by_keys ? w.queries : w.q, m, w.state, cols, T(0), w.o, cols,
            precision);
     if (by_keys) weigh(w, w.v, cols, count, cols, true, w.o, cols);
     else sum_by_values(w, w.a, w.v, cols, count, w.o, precision);
@@ -228,8 +226,8 @@ template <class T> struct Scan {
     for (int64_t c = 0; c < local_channels(cols); ++c) w.border[c] = math::exp(T(last[c]));
     for (int64_t c = 0; c < m; ++c)
       for (int64_t j = 0; j < cols; ++j) w.state[c * cols + j] *= w.border[by_keys ? c : j];
-    gemm(Read::transposed, Read::plain, m, cols, count, T(1), by_keys ? w.carried : w.k, m, by_keys ? w.v : w.carried,
-         cols, T(1), w.state, cols, precision);
+    gemm(Trans::yes, Trans::no, m, cols, count, T(1), by_keys ? w.carried : w.k, m, by_keys ? w.v : w.carried, cols,
+         T(1), w.state, cols, precision);
   }
 };
 

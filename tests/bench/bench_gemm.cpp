@@ -23,17 +23,17 @@ namespace {
 
 struct Size {
   int64_t n, m, k;
-  Read ra = Read::plain, rb = Read::plain;
+  Trans ta = Trans::no, tb = Trans::no;
 };
 
 template <class T> void row(const Size& s, const char* type) {
   const Tensor a = full({s.n * s.k}, 0.5, {dtype_of<T>()}), b = full({s.k * s.m}, 0.25, {dtype_of<T>()});
   Tensor c = full({s.n * s.m}, 0, {dtype_of<T>()});
-  Product<T> p{s.ra,        s.rb,
+  Product<T> p{s.ta,        s.tb,
                s.n,         s.m,
                s.k,         T(1),
-               a.data<T>(), s.ra == Read::plain ? s.k : s.n,
-               b.data<T>(), s.rb == Read::plain ? s.m : s.k,
+               a.data<T>(), s.ta == Trans::no ? s.k : s.n,
+               b.data<T>(), s.tb == Trans::no ? s.m : s.k,
                T(0),        c.mutable_data<T>(),
                s.m};
   const double flops = 2.0 * double(s.n) * double(s.m) * double(s.k);
@@ -42,21 +42,21 @@ template <class T> void row(const Size& s, const char* type) {
     std::function<void()> run;
     double best = 0;
   };
-  auto matrix = [](const Tensor& x, Read r, int64_t rows, int64_t cols) {
-    return r == Read::plain ? reshape(x, {rows, cols}) : transpose(reshape(x, {cols, rows}), 0, 1);
+  auto matrix = [](const Tensor& x, Trans r, int64_t rows, int64_t cols) {
+    return r == Trans::no ? reshape(x, {rows, cols}) : transpose(reshape(x, {cols, rows}), 0, 1);
   };
-  const Tensor ta = matrix(a, s.ra, s.n, s.k), tb = matrix(b, s.rb, s.k, s.m);
+  const Tensor ta = matrix(a, s.ta, s.n, s.k), tb = matrix(b, s.tb, s.k, s.m);
   std::vector<Way> ways = {
       {"portable", [&] { gemm_packed(micro<T>(Isa::base), p); }},
       {"OpenBLAS", [&] { gemm_blas(p); }},
-      {"ours", [&] { gemm(p.ra, p.rb, p.n, p.m, p.k, p.alpha, p.a, p.lda, p.b, p.ldb, p.beta, p.c, p.ldc); }},
+      {"ours", [&] { gemm(p.ta, p.tb, p.n, p.m, p.k, p.alpha, p.a, p.lda, p.b, p.ldb, p.beta, p.c, p.ldc); }},
       {"matmul",
        [&] {
          NoGrad guard;
          matmul(ta, tb);
        }},
       {"bf16",
-       [&] { gemm(p.ra, p.rb, p.n, p.m, p.k, p.alpha, p.a, p.lda, p.b, p.ldb, p.beta, p.c, p.ldc, Precision::bf16); }}};
+       [&] { gemm(p.ta, p.tb, p.n, p.m, p.k, p.alpha, p.a, p.lda, p.b, p.ldb, p.beta, p.c, p.ldc, Precision::bf16); }}};
   if (sizeof(T) == 8) ways.pop_back();
   if (flops < 3e8) {
     ways.insert(ways.begin(), {"blocked", [&] { gemm_blocked(p); }});
@@ -76,8 +76,8 @@ template <class T> void row(const Size& s, const char* type) {
       w.best = std::max(w.best, repeats * flops / (clock() - before) / 1e9);
     }
   }
-  std::printf("%s %c%c %5lld %5lld %5lld  %6.1f", type, s.ra == Read::plain ? 'n' : 't',
-              s.rb == Read::plain ? 'n' : 't', (long long)s.n, (long long)s.m, (long long)s.k, limit);
+  std::printf("%s %c%c %5lld %5lld %5lld  %6.1f", type, s.ta == Trans::no ? 'n' : 't', s.tb == Trans::no ? 'n' : 't',
+              (long long)s.n, (long long)s.m, (long long)s.k, limit);
   if (flops >= 3e8) std::printf("  %6s %6s", "", "");
   for (const Way& w : ways) std::printf(" %6.1f", w.best);
   const std::size_t first = flops < 3e8 ? 2 : 0;  // portable, OpenBLAS, ours
@@ -95,7 +95,7 @@ int main(int argc, char** argv) {
   std::printf("%s\nGFLOP/s, one thread (matmul: all)\n", describe_machine().c_str());
   std::printf(
       "            n     m     k    peak   naive blocked portable OpenBLAS ours matmul   bf16  of peak  to OpenBLAS\n");
-  const Read t = Read::transposed, n = Read::plain;
+  const Trans t = Trans::yes, n = Trans::no;
   const Size sizes[] = {{2048, 512, 512},       {2048, 2048, 512},
                         {4096, 256, 1024},      {2048, 3072, 768},
                         {8192, 256, 256},       {512, 2048, 2048, t},

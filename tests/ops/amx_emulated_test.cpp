@@ -80,7 +80,7 @@ void multiply(int c, int a, int b) {
 // A namespace of their own: the library has the same functions.
 #define detail emulated
 #include <sluice/ops/gemm/amx_f32.cpp>
-#include <sluice/ops/gemm/amx_parts.cpp>
+#include <sluice/ops/gemm/bf16x3.cpp>
 #undef detail
 
 using namespace sluice;
@@ -111,16 +111,16 @@ Operands draw(int64_t k, int from_a, int to_a, int from_b, int to_b, uint64_t se
   return {k, numbers(kRowsOf * k, from_a, to_a), numbers(k * kColumnsOf, from_b, to_b)};
 }
 
-/// a · b as large products compute it (amx_f32.cpp), and as attention does (amx_parts.cpp).
+/// a · b as large products compute it (amx_f32.cpp), and as attention does (bf16x3.cpp).
 std::vector<float> product(const Operands& x, bool attention) {
   const detail::DenormalMode mode;
   std::vector<float> c(kRowsOf * kColumnsOf);
-  const Tensor for_a = empty({emulated::Parts::size(kRowsOf, x.k)});
-  const Tensor for_b = empty({emulated::Parts::size(kColumnsOf + 16, x.k)});
+  const Tensor for_a = empty({emulated::Bf16x3::size(kRowsOf, x.k)});
+  const Tensor for_b = empty({emulated::Bf16x3::size(kColumnsOf + 16, x.k)});
   auto *const a = reinterpret_cast<float*>(for_a.raw()), *const b = reinterpret_cast<float*>(for_b.raw());
-  const auto plain = detail::Read::plain;
+  const auto plain = detail::Trans::no;
   if (attention) {
-    const emulated::Parts left(kRowsOf, x.k, a), right(kColumnsOf, x.k, b);
+    const emulated::Bf16x3 left(kRowsOf, x.k, a), right(kColumnsOf, x.k, b);
     const bool small = std::all_of(x.a.begin(), x.a.end(), [](float v) { return std::abs(v) < 0x1p56f; });
     CHECK(left.fill_a(plain, x.a.data(), x.k) == small);
     right.fill_b(plain, x.b.data(), kColumnsOf);

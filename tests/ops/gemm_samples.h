@@ -18,7 +18,7 @@
 namespace sluice::testing {
 
 using detail::Product;
-using detail::Read;
+using detail::Trans;
 
 /// Numbers whose last one lies before a page that may not be touched.
 template <class T> class Fenced {
@@ -49,7 +49,7 @@ struct Sizes {
 /// A product with operands in fenced memory; gaps between rows hold NaN, which nobody may read into a result.
 template <class T> struct Sample {
   Sizes s;
-  Read ra, rb;
+  Trans ta, tb;
   int64_t lda, ldb, ldc;
   Fenced<T> a, b;
   std::vector<T> c;
@@ -57,11 +57,11 @@ template <class T> struct Sample {
   static std::size_t count(int64_t rows, int64_t cols, int64_t ld) {
     return static_cast<std::size_t>(rows > 0 && cols > 0 ? (rows - 1) * ld + cols : 0);
   }
-  Sample(Sizes sizes, Read left, Read right, int64_t gap, bool whole = true, uint64_t seed = 1)
-      : s(sizes), ra(left), rb(right), lda((left == Read::plain ? s.k : s.n) + gap),
-        ldb((right == Read::plain ? s.m : s.k) + gap), ldc(s.m + gap),
-        a(left == Read::plain ? count(s.n, s.k, lda) : count(s.k, s.n, lda)),
-        b(right == Read::plain ? count(s.k, s.m, ldb) : count(s.m, s.k, ldb)),
+  Sample(Sizes sizes, Trans left, Trans right, int64_t gap, bool whole = true, uint64_t seed = 1)
+      : s(sizes), ta(left), tb(right), lda((left == Trans::no ? s.k : s.n) + gap),
+        ldb((right == Trans::no ? s.m : s.k) + gap), ldc(s.m + gap),
+        a(left == Trans::no ? count(s.n, s.k, lda) : count(s.k, s.n, lda)),
+        b(right == Trans::no ? count(s.k, s.m, ldb) : count(s.m, s.k, ldb)),
         c(static_cast<std::size_t>(s.n * ldc), T(-7)) {
     const T nan = std::numeric_limits<T>::quiet_NaN();
     uint64_t state = seed * 0x9E3779B97F4A7C15ull;
@@ -76,13 +76,13 @@ template <class T> struct Sample {
       for (int64_t i = 0; i < rows; ++i)
         for (int64_t j = 0; j < cols; ++j) x[i * ld + j] = next();
     };
-    draw(a.data(), ra == Read::plain ? s.n : s.k, ra == Read::plain ? s.k : s.n, lda);
-    draw(b.data(), rb == Read::plain ? s.k : s.m, rb == Read::plain ? s.m : s.k, ldb);
+    draw(a.data(), ta == Trans::no ? s.n : s.k, ta == Trans::no ? s.k : s.n, lda);
+    draw(b.data(), tb == Trans::no ? s.k : s.m, tb == Trans::no ? s.m : s.k, ldb);
     for (int64_t i = 0; i < s.n; ++i)
       for (int64_t j = 0; j < s.m; ++j) c[static_cast<std::size_t>(i * ldc + j)] = next();
   }
   Product<T> product(T alpha, T beta, std::vector<T>& to) {
-    return {ra, rb, s.n, s.m, s.k, alpha, a.data(), lda, b.data(), ldb, beta, to.data(), ldc};
+    return {ta, tb, s.n, s.m, s.k, alpha, a.data(), lda, b.data(), ldb, beta, to.data(), ldc};
   }
 };
 
@@ -95,6 +95,6 @@ template <class T> bool same_bits(const std::vector<T>& x, const std::vector<T>&
   return x.size() == y.size() && !std::memcmp(x.data(), y.data(), x.size() * sizeof(T));
 }
 
-constexpr Read kReads[] = {Read::plain, Read::transposed};
+constexpr Trans kTrans[] = {Trans::no, Trans::yes};
 
 }  // namespace sluice::testing

@@ -19,21 +19,21 @@ namespace {
 void packed_b(const Product<float>& p) {
   const Tensor memory = empty({PackedB<float>::size(p.k, p.m, Packing::split)});
   PackedB<float> b(p.k, p.m, reinterpret_cast<float*>(memory.raw()), Packing::split);
-  for (int64_t j = b.panels(); j-- > 0;) b.fill(p.rb, p.b, p.ldb, j, j + 1);
-  b.multiply(p.ra, p.n, p.alpha, p.a, p.lda, p.beta, p.c, p.ldc);
+  for (int64_t j = b.panels(); j-- > 0;) b.fill(p.tb, p.b, p.ldb, j, j + 1);
+  b.multiply(p.ta, p.n, p.alpha, p.a, p.lda, p.beta, p.c, p.ldc);
 }
 void both_packed(const Product<float>& p) {
   const int64_t for_b = PackedB<float>::size(p.k, p.m, Packing::split);
   const Tensor memory = empty({for_b + PackedA<float>::size(p.n, p.k, Packing::split)});
   PackedB<float> b(p.k, p.m, reinterpret_cast<float*>(memory.raw()), Packing::split);
   PackedA<float> a(p.n, p.k, reinterpret_cast<float*>(memory.raw()) + for_b, Packing::split);
-  b.fill(p.rb, p.b, p.ldb);
-  for (int64_t row = (p.n - 1) / 32 * 32; row >= 0; row -= 32) a.fill(p.ra, p.a, p.lda, row, std::min(row + 32, p.n));
+  b.fill(p.tb, p.b, p.ldb);
+  for (int64_t row = (p.n - 1) / 32 * 32; row >= 0; row -= 32) a.fill(p.ta, p.a, p.lda, row, std::min(row + 32, p.n));
   for (int64_t row = 0; row < p.n; row += 64)
     b.multiply(a, row, std::min<int64_t>(64, p.n - row), p.alpha, p.beta, p.c + row * p.ldc, p.ldc, 0, b.panels());
 }
 
-constexpr Read kBoth[] = {Read::plain, Read::transposed};
+constexpr Trans kBoth[] = {Trans::no, Trans::yes};
 
 Tensor wide_numbers(const Shape& shape, uint64_t seed) {
   Rng rng(seed);
@@ -65,15 +65,15 @@ TEST_CASE("gemm in three parts: every size, reading and factor", "[gemm][amx]") 
   sizes.push_back({230, 97, 1057});
   int wrong = 0;
   for (const Sizes& s : sizes)
-    for (Read ra : kBoth)
-      for (Read rb : kBoth)
+    for (Trans ta : kBoth)
+      for (Trans tb : kBoth)
         for (int64_t gap : {0, 3}) {
-          Sample<float> x(s, ra, rb, gap);  // numbers from −3 to 3
+          Sample<float> x(s, ta, tb, gap);  // numbers from −3 to 3
           // Two parts on one side: up to 3 · 2045, and all sums below 2²⁴.
           float* const wide = gap ? x.a.data() : x.b.data();
           const std::size_t count =
-              gap ? Sample<float>::count(ra == Read::plain ? s.n : s.k, ra == Read::plain ? s.k : s.n, x.lda)
-                  : Sample<float>::count(rb == Read::plain ? s.k : s.m, rb == Read::plain ? s.m : s.k, x.ldb);
+              gap ? Sample<float>::count(ta == Trans::no ? s.n : s.k, ta == Trans::no ? s.k : s.n, x.lda)
+                  : Sample<float>::count(tb == Trans::no ? s.k : s.m, tb == Trans::no ? s.m : s.k, x.ldb);
           for (std::size_t i = 0; i < count; ++i) wide[i] *= static_cast<float>(1 + 7 * (i % 110));
           for (auto [alpha, beta] : {std::pair{1.0f, 0.0f}, {1.0f, 1.0f}, {2.0f, -0.5f}}) {
             std::vector<float> expected = x.c;
@@ -84,8 +84,8 @@ TEST_CASE("gemm in three parts: every size, reading and factor", "[gemm][amx]") 
               if (same(c, expected)) continue;
               ++wrong;
               UNSCOPED_INFO((run == &packed_b ? "b" : "both")
-                            << " packed: " << s.n << " × " << s.m << " × " << s.k << (ra == Read::plain ? " n" : " t")
-                            << (rb == Read::plain ? "n" : "t") << " gap " << gap << " alpha " << alpha);
+                            << " packed: " << s.n << " × " << s.m << " × " << s.k << (ta == Trans::no ? " n" : " t")
+                            << (tb == Trans::no ? "n" : "t") << " gap " << gap << " alpha " << alpha);
             }
           }
         }
@@ -98,7 +98,7 @@ TEST_CASE("gemm in three parts: a number times one is that number", "[gemm][amx]
   std::vector<float> c(96 * 96);
   for (bool left : {false, true}) {
     const Tensor &a = left ? one : x, &b = left ? x : one;
-    both_packed({Read::plain, Read::plain, 96, 96, 96, 1, a.data<float>(), 96, b.data<float>(), 96, 0, c.data(), 96});
+    both_packed({Trans::no, Trans::no, 96, 96, 96, 1, a.data<float>(), 96, b.data<float>(), 96, 0, c.data(), 96});
     CHECK(std::equal(c.begin(), c.end(), x.data<float>()));
   }
 }

@@ -41,8 +41,8 @@ template <class T> std::vector<std::pair<const char*, std::function<void(const P
            [](const Product<T>& p) {
              const Tensor memory = empty({PackedB<T>::size(p.k, p.m)}, {dtype_of<T>()});
              PackedB<T> b(p.k, p.m, reinterpret_cast<T*>(memory.raw()));
-             b.fill(p.rb, p.b, p.ldb);
-             b.multiply(p.ra, p.n, p.alpha, p.a, p.lda, p.beta, p.c, p.ldc);
+             b.fill(p.tb, p.b, p.ldb);
+             b.multiply(p.ta, p.n, p.alpha, p.a, p.lda, p.beta, p.c, p.ldc);
            }},
           {"PackedA",
            [](const Product<T>& p) {
@@ -50,16 +50,16 @@ template <class T> std::vector<std::pair<const char*, std::function<void(const P
              const Tensor memory = empty({for_b + PackedA<T>::size(p.n, p.k)}, {dtype_of<T>()});
              PackedB<T> b(p.k, p.m, reinterpret_cast<T*>(memory.raw()));
              PackedA<T> a(p.n, p.k, reinterpret_cast<T*>(memory.raw()) + for_b);
-             b.fill(p.rb, p.b, p.ldb);
+             b.fill(p.tb, p.b, p.ldb);
              for (int64_t row = (p.n - 1) / 32 * 32; row >= 0; row -= 32)
-               a.fill(p.ra, p.a, p.lda, row, std::min(row + 32, p.n));
+               a.fill(p.ta, p.a, p.lda, row, std::min(row + 32, p.n));
              for (int64_t row = 0; row < p.n; row += 64)
                b.multiply(a, row, std::min<int64_t>(64, p.n - row), p.alpha, p.beta, p.c + row * p.ldc, p.ldc, 0,
                           b.panels());
            }},
           {"OpenBLAS", [](const Product<T>& p) { gemm_blas(p); }},
           {"gemm", [](const Product<T>& p) {
-             gemm(p.ra, p.rb, p.n, p.m, p.k, p.alpha, p.a, p.lda, p.b, p.ldb, p.beta, p.c, p.ldc);
+             gemm(p.ta, p.tb, p.n, p.m, p.k, p.alpha, p.a, p.lda, p.b, p.ldb, p.beta, p.c, p.ldc);
            }}};
 }
 
@@ -83,12 +83,12 @@ template <class T> int wrong(Isa i) {
   const auto all = ways<T>();
   int count = 0;
   for (const Sizes& s : edge_sizes())
-    for (Read ra : kReads)
-      for (Read rb : kReads)
+    for (Trans ta : kTrans)
+      for (Trans tb : kTrans)
         for (int64_t gap : {0, 3}) {
           const bool small = s.n * s.m * s.k < 100000;
           if (!small && gap == 0) continue;
-          Sample<T> x(s, ra, rb, gap);
+          Sample<T> x(s, ta, tb, gap);
           for (auto [alpha, beta] : {std::pair{T(1), T(0)}, {T(1), T(1)}, {T(2), T(-0.5)}}) {
             if ((!small || gap == 0) && beta != 0) continue;
             std::vector<T> expected = x.c;
@@ -99,7 +99,7 @@ template <class T> int wrong(Isa i) {
               if (same(c, expected)) continue;
               ++count;
               UNSCOPED_INFO(isa_name(i) << ' ' << type_name<T>() << ' ' << name << ": " << s.n << " × " << s.m << " × "
-                                        << s.k << (ra == Read::plain ? " n" : " t") << (rb == Read::plain ? "n" : "t")
+                                        << s.k << (ta == Trans::no ? " n" : " t") << (tb == Trans::no ? "n" : "t")
                                         << " gap " << gap << " alpha " << alpha << " beta " << beta);
             }
           }
@@ -121,9 +121,9 @@ TEST_CASE("gemm: with beta 0, c is not read; NaN and infinities go where they be
     auto check = [&]<class T>(T) {
       const T nan = std::numeric_limits<T>::quiet_NaN(), inf = std::numeric_limits<T>::infinity();
       for (const Sizes& s : {Sizes{1, 40, 7}, {40, 1, 7}, {30, 40, 7}, {30, 40, 300}, {80, 300, 20}, {9, 9, 0}})
-        for (Read ra : kReads)
-          for (Read rb : kReads) {
-            Sample<T> x(s, ra, rb, 0);
+        for (Trans ta : kTrans)
+          for (Trans tb : kTrans) {
+            Sample<T> x(s, ta, tb, 0);
             if (s.k > 0) {
               x.a.data()[s.k / 2] = nan;
               x.b.data()[s.m / 2] = inf;
@@ -151,8 +151,8 @@ TEST_CASE("gemm: an element's bits depend on its row, its column and k alone", "
     if (i == Isa::base) return;
     auto check = [&]<class T>(T) {
       for (const Sizes& s : {Sizes{45, 70, 40}, {200, 150, 700}})
-        for (Read rb : kReads) {
-          Sample<T> x(s, Read::plain, rb, 1, false);
+        for (Trans tb : kTrans) {
+          Sample<T> x(s, Trans::no, tb, 1, false);
           std::vector<T> whole = x.c;
           gemm_packed(micro<T>(i), x.product(T(0.3), T(1), whole));
           for (const auto& [name, run] : ways<T>()) {
@@ -164,7 +164,7 @@ TEST_CASE("gemm: an element's bits depend on its row, its column and k alone", "
             // Rows 11 … 27 and columns 19 … 59 alone.
             std::vector<T> part = x.c;
             Product<T> p = x.product(T(0.3), T(1), part);
-            p.n = 17, p.m = 41, p.a += 11 * p.lda, p.b += 19 * (rb == Read::plain ? 1 : p.ldb), p.c += 11 * p.ldc + 19;
+            p.n = 17, p.m = 41, p.a += 11 * p.lda, p.b += 19 * (tb == Trans::no ? 1 : p.ldb), p.c += 11 * p.ldc + 19;
             run(p);
             bool equal = true;
             for (int64_t r = 11; r < 28; ++r)
@@ -174,7 +174,7 @@ TEST_CASE("gemm: an element's bits depend on its row, its column and k alone", "
           }
           if constexpr (sizeof(T) == 4) {  // fused multiply-adds in the same order, whatever the width
             if (first_f32.empty()) first_f32 = whole;
-            if (s.n == 45 && rb == Read::plain) CHECK(same_bits(first_f32, whole));
+            if (s.n == 45 && tb == Trans::no) CHECK(same_bits(first_f32, whole));
           }
         }
     };
@@ -185,9 +185,9 @@ TEST_CASE("gemm: an element's bits depend on its row, its column and k alone", "
 
 TEST_CASE("gemm: rounding errors are those of one chain", "[gemm]") {
   for_each_isa([](Isa i) {
-    Sample<float> x({33, 65, 1000}, Read::plain, Read::transposed, 0, false);
+    Sample<float> x({33, 65, 1000}, Trans::no, Trans::yes, 0, false);
     std::vector<float> c = x.c;
-    gemm(x.ra, x.rb, 33, 65, 1000, 1.0f, x.a.data(), x.lda, x.b.data(), x.ldb, 0.0f, c.data(), x.ldc);
+    gemm(x.ta, x.tb, 33, 65, 1000, 1.0f, x.a.data(), x.lda, x.b.data(), x.ldb, 0.0f, c.data(), x.ldc);
     for (int64_t r = 0; r < 33; ++r)
       for (int64_t j = 0; j < 65; ++j) {
         double sum = 0, size = 0;
@@ -205,16 +205,16 @@ TEST_CASE("PackedB and PackedA: in pieces, with a bias", "[gemm]") {
   for_each_isa([](Isa i) {
     auto check = [&]<class T>(T) {
       const Sizes s{100, 101, 1030};
-      for (Read ra : kReads) {
-        INFO(isa_name(i) << ' ' << type_name<T>() << (ra == Read::plain ? " plain" : " transposed"));
-        Sample<T> x(s, ra, Read::transposed, 2);
+      for (Trans ta : kTrans) {
+        INFO(isa_name(i) << ' ' << type_name<T>() << (ta == Trans::no ? " plain" : " transposed"));
+        Sample<T> x(s, ta, Trans::yes, 2);
         std::vector<T> bias(101), expected = x.c;
         const int64_t for_b = (PackedB<T>::size(s.k, s.m) + 15) / 16 * 16;
         const Tensor memory = empty({for_b + PackedA<T>::size(s.n, s.k)}, {dtype_of<T>()});
         PackedB<T> b(s.k, s.m, reinterpret_cast<T*>(memory.raw()));
         PackedA<T> a(s.n, s.k, reinterpret_cast<T*>(memory.raw()) + for_b);
-        for (int64_t j = b.panels(); j-- > 0;) b.fill(x.rb, x.b.data(), x.ldb, j, j + 1);
-        a.fill(ra, x.a.data(), x.lda, 64, 100), a.fill(ra, x.a.data(), x.lda, 0, 64);
+        for (int64_t j = b.panels(); j-- > 0;) b.fill(x.tb, x.b.data(), x.ldb, j, j + 1);
+        a.fill(ta, x.a.data(), x.lda, 64, 100), a.fill(ta, x.a.data(), x.lda, 0, 64);
         for (std::size_t j = 0; j < bias.size(); ++j) bias[j] = T(j + 1);
         gemm_naive(x.product(T(1), T(1), expected));
         for (int64_t r = 0; r < s.n; ++r)
@@ -227,7 +227,7 @@ TEST_CASE("PackedB and PackedA: in pieces, with a bias", "[gemm]") {
               const int64_t n = row ? 36 : 64, last = std::min(j + 2, b.panels());
               if (packed) b.multiply(a, row, n, T(1), T(1), to, x.ldc, j, last, bias.data());
               else
-                b.multiply(ra, n, T(1), x.a.data() + row * (ra == Read::plain ? x.lda : 1), x.lda, T(1), to, x.ldc, j,
+                b.multiply(ta, n, T(1), x.a.data() + row * (ta == Trans::no ? x.lda : 1), x.lda, T(1), to, x.ldc, j,
                            last, bias.data());
             }
           CHECK(same(c, expected));
@@ -279,7 +279,7 @@ TEST_CASE("matmul, linear: large products in blocks of k, with a bias, of severa
   auto whole = [&](const Shape& shape) { return to(randint(-3, 4, shape, rng), f32); };  // every order: the same sums
   auto expect = [](const float* a, const float* b, int64_t n, int64_t m, int64_t k) {
     std::vector<float> c(std::size_t(n * m));
-    gemm_naive(Product<float>{Read::plain, Read::plain, n, m, k, 1, a, k, b, m, 0, c.data(), m});
+    gemm_naive(Product<float>{Trans::no, Trans::no, n, m, k, 1, a, k, b, m, 0, c.data(), m});
     return c;
   };
   for_each_isa([&](Isa i) {
@@ -326,41 +326,40 @@ TEST_CASE("gemm: OpenBLAS without memory for one more call at a time is a Memory
     WARN("not tested: memory has no limits here");
     return;
   }
-  CHECK(
-      testing::in_child(
-          [] {
-            constexpr int64_t n = 1200;
-            constexpr int threads = 12;  // more than earlier cases had at a time
-            const Tensor a = ones({n, n}, {f64});
-            std::vector<Tensor> results;
-            for (int t = 0; t < threads; ++t) results.push_back(zeros({n, n}, {f64}));
-            const auto product = [&](int t) {
-              auto* c = reinterpret_cast<double*>(results[static_cast<std::size_t>(t)].raw());
-              gemm_blas({Read::plain, Read::plain, n, n, n, 1.0, a.data<double>(), n, a.data<double>(), n, 0.0, c, n});
-            };
-            const auto at_a_time = [&] {  // how many were refused
-              std::latch start(threads);
-              std::atomic<int> refused{0};
-              std::vector<std::thread> all;
-              for (int t = 0; t < threads; ++t)
-                all.emplace_back([&, t] {
-                  start.arrive_and_wait();
-                  try {
-                    product(t);
-                  } catch (const MemoryError&) { ++refused; }
-                });
-              for (std::thread& t : all) t.join();
-              return refused.load();
-            };
-            product(0);
-            {
-              const testing::MemoryLimit limit(int64_t{160} << 20);  // the threads' stacks
-              if (at_a_time() == 0) return "nothing was refused";
-            }
-            if (at_a_time() != 0) return "it is refused with memory, too";
-            for (const Tensor& c : results)
-              if (c.data<double>()[n * n - 1] != double(n)) return "a result is wrong";
-            return "passed";
-          },
-          60) == "passed");
+  CHECK(testing::in_child(
+            [] {
+              constexpr int64_t n = 1200;
+              constexpr int threads = 12;  // more than earlier cases had at a time
+              const Tensor a = ones({n, n}, {f64});
+              std::vector<Tensor> results;
+              for (int t = 0; t < threads; ++t) results.push_back(zeros({n, n}, {f64}));
+              const auto product = [&](int t) {
+                auto* c = reinterpret_cast<double*>(results[static_cast<std::size_t>(t)].raw());
+                gemm_blas({Trans::no, Trans::no, n, n, n, 1.0, a.data<double>(), n, a.data<double>(), n, 0.0, c, n});
+              };
+              const auto at_a_time = [&] {  // how many were refused
+                std::latch start(threads);
+                std::atomic<int> refused{0};
+                std::vector<std::thread> all;
+                for (int t = 0; t < threads; ++t)
+                  all.emplace_back([&, t] {
+                    start.arrive_and_wait();
+                    try {
+                      product(t);
+                    } catch (const MemoryError&) { ++refused; }
+                  });
+                for (std::thread& t : all) t.join();
+                return refused.load();
+              };
+              product(0);
+              {
+                const testing::MemoryLimit limit(int64_t{160} << 20);  // the threads' stacks
+                if (at_a_time() == 0) return "nothing was refused";
+              }
+              if (at_a_time() != 0) return "it is refused with memory, too";
+              for (const Tensor& c : results)
+                if (c.data<double>()[n * n - 1] != double(n)) return "a result is wrong";
+              return "passed";
+            },
+            60) == "passed");
 }

@@ -70,8 +70,8 @@ TEST_CASE("OpenBLAS: a wrong choice is corrected, a user's is not", "[gemm]") {
       std::vector<float> a(70 * 33), b(33 * 50), c(70 * 50, -1.0f);
       for (std::size_t i = 0; i < a.size(); ++i) a[i] = float(i % 7) - 3;
       for (std::size_t i = 0; i < b.size(); ++i) b[i] = float(i % 5) - 1;
-      detail::gemm(detail::Read::plain, detail::Read::plain, 70, 50, 33, 1.0f, a.data(), 33, b.data(), 50, 0.0f,
-                   c.data(), 50);
+      detail::gemm(detail::Trans::no, detail::Trans::no, 70, 50, 33, 1.0f, a.data(), 33, b.data(), 50, 0.0f, c.data(),
+                   50);
       for (std::size_t i = 0; i < 70; ++i)
         for (std::size_t j = 0; j < 50; ++j) {
           float sum = 0;

@@ -26,7 +26,7 @@
 
 using namespace sluice;
 using sluice::testing::for_each_isa;
-using detail::Read;
+using detail::Trans;
 
 namespace {
 
@@ -93,15 +93,15 @@ TEST_CASE("bf16 products: the rounded operands, summed in f32, on every instruct
                            {383, 3, 20},
                            {385, 4, 33},
                            {3, 1100, 40}})
-      for (Read ra : {Read::plain, Read::transposed})
-        for (Read rb : {Read::plain, Read::transposed})
+      for (Trans ta : {Trans::no, Trans::yes})
+        for (Trans tb : {Trans::no, Trans::yes})
           for (auto [alpha, beta] : {std::pair{1.0f, 0.0f}, {1.0f, 1.0f}, {0.5f, 2.0f}}) {
-            const int64_t lda = (ra == Read::plain ? s.k : s.n) + 3, ldb = (rb == Read::plain ? s.m : s.k) + 1,
+            const int64_t lda = (ta == Trans::no ? s.k : s.n) + 3, ldb = (tb == Trans::no ? s.m : s.k) + 1,
                           ldc = s.m + 5;
-            const Tensor a = normal({(ra == Read::plain ? s.n : s.k) * lda}, 0, 1, rng);
-            const Tensor b = normal({(rb == Read::plain ? s.k : s.m) * ldb}, 0, 1, rng);
+            const Tensor a = normal({(ta == Trans::no ? s.n : s.k) * lda}, 0, 1, rng);
+            const Tensor b = normal({(tb == Trans::no ? s.k : s.m) * ldb}, 0, 1, rng);
             std::vector<float> c(static_cast<std::size_t>(s.n * ldc), beta == 0 ? std::nanf("") : 3.0f), before = c;
-            detail::gemm(ra, rb, s.n, s.m, s.k, alpha, a.data<float>(), lda, b.data<float>(), ldb, beta, c.data(), ldc,
+            detail::gemm(ta, tb, s.n, s.m, s.k, alpha, a.data<float>(), lda, b.data<float>(), ldb, beta, c.data(), ldc,
                          Precision::bf16);
             std::vector<float> left(a.data<float>(), a.data<float>() + a.numel()),
                 right(b.data<float>(), b.data<float>() + b.numel());
@@ -117,16 +117,16 @@ TEST_CASE("bf16 products: the rounded operands, summed in f32, on every instruct
                 }
                 double sum = 0, size = 0;
                 for (int64_t p = 0; p < s.k; ++p) {
-                  const double term = double(left[std::size_t(ra == Read::plain ? r * lda + p : p * lda + r)]) *
-                                      double(right[std::size_t(rb == Read::plain ? p * ldb + j : j * ldb + p)]);
+                  const double term = double(left[std::size_t(ta == Trans::no ? r * lda + p : p * lda + r)]) *
+                                      double(right[std::size_t(tb == Trans::no ? p * ldb + j : j * ldb + p)]);
                   sum += term, size += std::abs(term);
                 }
                 if (beta != 0) sum = alpha * sum + beta * was, size = alpha * size + std::abs(beta * was);
                 const double error = std::abs(is - sum) / size;
                 worst = error < worst ? worst : error;  // keeps NaN
               }
-            INFO(isa_name(i) << ' ' << s.n << " × " << s.m << " × " << s.k << (ra == Read::plain ? " n" : " t")
-                             << (rb == Read::plain ? "n" : "t") << " alpha " << alpha << " beta " << beta);
+            INFO(isa_name(i) << ' ' << s.n << " × " << s.m << " × " << s.k << (ta == Trans::no ? " n" : " t")
+                             << (tb == Trans::no ? "n" : "t") << " alpha " << alpha << " beta " << beta);
             CHECK(worst < 1e-6);  // operands left as they are would be off by 10⁻³
             CHECK(outside);
           }
@@ -146,9 +146,8 @@ TEST_CASE("bf16 products: matmul's bits are those of one product, for any number
           const Tensor a = normal(left ? Shape{k, n} : Shape{n, k}, 0, 1, rng),
                        b = normal(right ? Shape{m, k} : Shape{k, m}, 0, 1, rng);
           std::vector<float> c(static_cast<std::size_t>(n * m));
-          detail::gemm(left ? Read::transposed : Read::plain, right ? Read::transposed : Read::plain, n, m, k, 1.0f,
-                       a.data<float>(), left ? n : k, b.data<float>(), right ? k : m, 0.0f, c.data(), m,
-                       Precision::bf16);
+          detail::gemm(left ? Trans::yes : Trans::no, right ? Trans::yes : Trans::no, n, m, k, 1.0f, a.data<float>(),
+                       left ? n : k, b.data<float>(), right ? k : m, 0.0f, c.data(), m, Precision::bf16);
           INFO(isa_name(i) << ' ' << n << " × " << m << " × " << k << (left ? " t" : " n") << (right ? "t" : "n"));
           for (int count : {1, 3}) {
             set_num_threads(count);
@@ -168,9 +167,9 @@ TEST_CASE("bf16 products: both operands packed as a whole", "[gemm][precision]")
     Tensor for_a = empty({detail::PackedA<float>::size(n, k)}), for_b = empty({detail::PackedB<float>::size(k, m)});
     detail::PackedA<float> left(n, k, for_a.mutable_data<float>(), Precision::bf16);
     detail::PackedB<float> right(k, m, for_b.mutable_data<float>(), Precision::bf16);
-    left.fill(Read::plain, a.data<float>(), k), right.fill(Read::plain, b.data<float>(), m);
+    left.fill(Trans::no, a.data<float>(), k), right.fill(Trans::no, b.data<float>(), m);
     std::vector<float> whole(static_cast<std::size_t>(n * m)), pieces = whole;
-    detail::gemm(Read::plain, Read::plain, n, m, k, 1.0f, a.data<float>(), k, b.data<float>(), m, 0.0f, whole.data(), m,
+    detail::gemm(Trans::no, Trans::no, n, m, k, 1.0f, a.data<float>(), k, b.data<float>(), m, 0.0f, whole.data(), m,
                  Precision::bf16);
     for (int64_t row : {32, 0})
       right.multiply(left, row, row ? 9 : 32, 1.0f, 0.0f, pieces.data() + row * m, m, 0, right.panels());
@@ -184,7 +183,7 @@ TEST_CASE("bf16 products: NaN and infinities stay what they are", "[gemm][precis
     std::vector<float> a(20 * 40, 1.0f), b(40 * 20, 1.0f), c(400);
     a[3 * 40 + 7] = std::nanf("");
     b[9 * 20 + 11] = std::numeric_limits<float>::infinity();
-    detail::gemm(Read::plain, Read::plain, 20, 20, 40, 1.0f, a.data(), 40, b.data(), 20, 0.0f, c.data(), 20,
+    detail::gemm(Trans::no, Trans::no, 20, 20, 40, 1.0f, a.data(), 40, b.data(), 20, 0.0f, c.data(), 20,
                  Precision::bf16);
     for (int64_t r = 0; r < 20; ++r)
       for (int64_t j = 0; j < 20; ++j) {

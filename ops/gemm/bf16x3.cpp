@@ -2,7 +2,7 @@
 // multiplies consists of p and p + 16, the same lane of two vectors, so that no number changes its lane. Halves are
 // rounded away from 0, by an addition to the bits. 22 instructions split 32 numbers and search them for huge ones. The
 // three parts are exact, and denormals are flushed, as in amx_f32.cpp.
-#include <sluice/ops/gemm/amx_parts.h>
+#include <sluice/ops/gemm/bf16x3.h>
 
 #include <sluice/ops/gemm/amx_tiles.inc>
 #include <sluice/ops/gemm/panels.h>
@@ -18,7 +18,7 @@ int64_t steps_of(int64_t k) { return (k + kAmxStep - 1) / kAmxStep; }
 
 }  // namespace
 
-int64_t Parts::size(int64_t count, int64_t k) {
+int64_t Bf16x3::size(int64_t count, int64_t k) {
   return (count + kAmxTile - 1) / kAmxTile * steps_of(k) * kSplitTile / 4;
 }
 
@@ -81,15 +81,15 @@ template <bool along, bool turned>
 
 }  // namespace
 
-bool Parts::fill_parts(const float* x, int64_t ld, bool along, bool turned) const {
+bool Bf16x3::fill_parts(const float* x, int64_t ld, bool along, bool turned) const {
   if (along) return turned ? split<true, true>(x, ld, count_, k_, data_) : split<true, false>(x, ld, count_, k_, data_);
   return turned ? split<false, true>(x, ld, count_, k_, data_) : split<false, false>(x, ld, count_, k_, data_);
 }
 
-[[gnu::target("amx-tile,amx-bf16,avx512f,avx512dq")]] void Parts::multiply_parts(const Parts& a, int64_t first_k,
-                                                                                 int64_t first_column, int64_t m,
-                                                                                 float alpha, float beta, float* c,
-                                                                                 int64_t ldc) const {
+[[gnu::target("amx-tile,amx-bf16,avx512f,avx512dq")]] void Bf16x3::multiply_parts(const Bf16x3& a, int64_t first_k,
+                                                                                  int64_t first_column, int64_t m,
+                                                                                  float alpha, float beta, float* c,
+                                                                                  int64_t ldc) const {
   constexpr int64_t kSide = Sums::kSide;
   const int64_t n = a.count_, steps = steps_of(a.k_), next_a = steps * kSplitTile, next_b = steps_of(k_) * kSplitTile,
                 near = Cut(steps, kNear).length;
@@ -119,8 +119,8 @@ bool Parts::fill_parts(const float* x, int64_t ld, bool along, bool turned) cons
   _tile_release();
 }
 #else
-bool Parts::fill_parts(const float*, int64_t, bool, bool) const { return true; }
-void Parts::multiply_parts(const Parts&, int64_t, int64_t, int64_t, float, float, float*, int64_t) const {}
+bool Bf16x3::fill_parts(const float*, int64_t, bool, bool) const { return true; }
+void Bf16x3::multiply_parts(const Bf16x3&, int64_t, int64_t, int64_t, float, float, float*, int64_t) const {}
 #endif
 
 }  // namespace sluice::detail

@@ -8,7 +8,7 @@
 #include <sluice/ops/attention/attention_reference.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/gemm/amx_parts.h>
+#include <sluice/ops/gemm/bf16x3.h>
 #include <sluice/ops/shape/view.h>
 
 using namespace sluice;
@@ -22,10 +22,10 @@ Tensor nans(int64_t floats) { return full({std::max<int64_t>(floats, 16)}, NAN);
 
 /// All of a, and of b the columns from `col` on; a's k are b's from first_k on.
 void multiply(const Product<float>& p, int64_t first_k, int64_t k_of_b, int64_t col) {
-  const Tensor for_a = nans(Parts::size(p.n, p.k)), for_b = nans(Parts::size(p.m + col, k_of_b));
-  const Parts a(p.n, p.k, for_a.raw()), b(p.m + col, k_of_b, for_b.raw());
-  CHECK(a.fill_a(p.ra, p.a, p.lda));
-  CHECK(b.fill_b(p.rb, p.b, p.ldb));
+  const Tensor for_a = nans(Bf16x3::size(p.n, p.k)), for_b = nans(Bf16x3::size(p.m + col, k_of_b));
+  const Bf16x3 a(p.n, p.k, for_a.raw()), b(p.m + col, k_of_b, for_b.raw());
+  CHECK(a.fill_a(p.ta, p.a, p.lda));
+  CHECK(b.fill_b(p.tb, p.b, p.ldb));
   b.multiply(a, first_k, col, p.m, p.alpha, p.beta, p.c, p.ldc);
 }
 
@@ -47,42 +47,42 @@ TEST_CASE("parts: every size, reading, factor and place", "[gemm][amx]") {
     sizes.push_back({37, 35, k});
   int wrong = 0;
   for (const Sizes& s : sizes)
-    for (Read ra : kReads)
-      for (Read rb : kReads)
+    for (Trans ta : kTrans)
+      for (Trans tb : kTrans)
         for (int64_t gap : {0, 3})
           for (auto [first_k, more_k, col] : {std::tuple{0, 0, 0}, {32, 0, 16}, {64, 5, 48}}) {
             const int64_t k_of_b = first_k + (s.k + 31) / 32 * 32 * (more_k > 0) + (more_k > 0 ? more_k : s.k);
             if (more_k > 0 && s.k % 32 != 0) continue;  // a's last step would meet more of b
-            Sample<float> x(s, ra, rb, gap), whole({1, s.m + col, k_of_b}, Read::plain, rb, gap, true, 7);
+            Sample<float> x(s, ta, tb, gap), whole({1, s.m + col, k_of_b}, Trans::no, tb, gap, true, 7);
             Product<float> p = x.product(1, 0, x.c);
             p.ldb = whole.ldb;
             // Two parts on one side: up to 3 · 2045, and all sums below 2²⁴.
-            const std::size_t count = Sample<float>::count(rb == Read::plain ? k_of_b : s.m + col,
-                                                           rb == Read::plain ? s.m + col : k_of_b, whole.ldb);
+            const std::size_t count = Sample<float>::count(tb == Trans::no ? k_of_b : s.m + col,
+                                                           tb == Trans::no ? s.m + col : k_of_b, whole.ldb);
             for (std::size_t i = 0; i < count; ++i) whole.b.data()[i] *= static_cast<float>(1 + 7 * (i % 110));
             for (auto [alpha, beta] : {std::pair{1.0f, 0.0f}, {1.0f, 1.0f}, {2.0f, -0.5f}}) {
               std::vector<float> expected = x.c, c = x.c;
               p.alpha = alpha, p.beta = beta;
-              p.b = whole.b.data() + (rb == Read::plain ? first_k * p.ldb + col : col * p.ldb + first_k),
+              p.b = whole.b.data() + (tb == Trans::no ? first_k * p.ldb + col : col * p.ldb + first_k),
               p.c = expected.data();
               gemm_naive(p);
               p.b = whole.b.data(), p.c = c.data();
               multiply(p, first_k, k_of_b, col);
               if (same(c, expected)) continue;
               ++wrong;
-              UNSCOPED_INFO(s.n << " × " << s.m << " × " << s.k << (ra == Read::plain ? " n" : " t")
-                                << (rb == Read::plain ? "n" : "t") << " gap " << gap << " alpha " << alpha << " from "
+              UNSCOPED_INFO(s.n << " × " << s.m << " × " << s.k << (ta == Trans::no ? " n" : " t")
+                                << (tb == Trans::no ? "n" : "t") << " gap " << gap << " alpha " << alpha << " from "
                                 << first_k << ", " << col);
             }
           }
   CHECK(wrong == 0);
   for (float odd : {0x1p56f, -0x1p56f, INFINITY, NAN}) {
-    Sample<float> x({17, 1, 33}, Read::plain, Read::plain, 0);
-    const Tensor memory = nans(Parts::size(17, 33));
-    CHECK(Parts(17, 33, memory.raw()).fill_a(Read::plain, x.a.data(), 33));
+    Sample<float> x({17, 1, 33}, Trans::no, Trans::no, 0);
+    const Tensor memory = nans(Bf16x3::size(17, 33));
+    CHECK(Bf16x3(17, 33, memory.raw()).fill_a(Trans::no, x.a.data(), 33));
     x.a.data()[17 * 33 - 1] = odd;
-    CHECK_FALSE(Parts(17, 33, memory.raw()).fill_a(Read::plain, x.a.data(), 33));
-    CHECK_FALSE(Parts(17, 33, memory.raw()).fill_b(Read::transposed, x.a.data(), 33));
+    CHECK_FALSE(Bf16x3(17, 33, memory.raw()).fill_a(Trans::no, x.a.data(), 33));
+    CHECK_FALSE(Bf16x3(17, 33, memory.raw()).fill_b(Trans::yes, x.a.data(), 33));
   }
 }
 
