@@ -66,6 +66,8 @@ def main():
     has_amx = re.search(r"\bamx_tile\b", pathlib.Path("/proc/cpuinfo").read_text())
     rows, unreached, left_out = [], [], []
     for path, lines in sorted(merged(build).items()):
+        if not lines:  # a header of declarations
+            continue
         if "amx" in pathlib.Path(path).name and not has_amx:
             left_out.append(path)
             continue

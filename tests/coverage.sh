@@ -16,7 +16,7 @@ TEXT
 say() { printf 'coverage: %s\n' "$*"; }
 bad() { printf 'coverage: %s (--help lists the options)\n' "$*" >&2; exit 2; }
 
-build=build/coverage jobs=$(nproc) tests='^(sluice_tests|sluice_fuzz$|layer_check|mpi_)' run=1
+build=build/coverage jobs=$(nproc) tests='^(sluice_tests|sluice_fuzz$|layer_check|mpi_)' run=1 failed=0
 while (($#)); do
   case $1 in
     --build | --jobs | --tests)
@@ -40,10 +40,11 @@ if ((run)); then
     -DCMAKE_CXX_FLAGS_RELWITHDEBINFO='-O1 -DNDEBUG --coverage -fprofile-update=atomic' -DSLUICE_CUDA=OFF >/dev/null
   say 'building'
   cmake --build "$build" --parallel "$jobs" --target \
-    sluice_tests sluice_mpi_tests sluice_failing_ranks sluice_without_mpi sluice_fuzz layer_check_tests gau_lm >"$build/build.log"
+    sluice_tests sluice_mpi_tests sluice_failing_ranks sluice_without_mpi sluice_fuzz layer_check_tests gau_lm 19_own_model >"$build/build.log"
   find "$build" -name '*.gcda' -delete
   say 'testing'
-  ctest --test-dir "$build" --parallel "$jobs" --timeout 3000 -R "$tests" | tail -n 25
+  ctest --test-dir "$build" --parallel "$jobs" --timeout 3000 -R "$tests" | tail -n 25 || failed=1
 fi
 say 'counting'
 python3 tests/coverage.py "$build"
+exit "$failed"
