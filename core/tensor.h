@@ -154,6 +154,7 @@ class Tensor {
   Ref<TensorImpl> impl_;
 };
 
+/// A short list: inputs, outputs, gradients.
 using Tensors = SmallVector<Tensor, 4>;
 
 /// Uninitialised, contiguous. Throws ShapeError naming `op` for negative sizes and for more than 2^46 bytes.

@@ -1,27 +1,34 @@
 #!/usr/bin/env bash
-# The documentation site, from the headers and the folders' READMEs: docs/build.sh [--no-install] [FOLDER]. It is written to
-# FOLDER (build/site), to be opened at index.html. Status 1 if a public symbol has no comment, a link leads nowhere,
-# Doxygen finds anything else to say, or a page says of a symbol what the headers say of another (check.py); 77 with
-# --no-install where Doxygen is missing.
+# The documentation site: docs/build.sh [--no-install] [FOLDER] writes FOLDER/html (build/site/html), to be opened at
+# index.html, from a disk too. docs/README.md says how. Status 1 if a public symbol has no comment, a text stands at the
+# wrong symbol, a link leads nowhere or a page has no title; 77 with --no-install where a tool is missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 install=1
 if [[ ${1-} == --no-install ]]; then install=0 && shift; fi
 out=${1:-build/site}
-if ! command -v doxygen >/dev/null || ! command -v python3 >/dev/null; then
-  if ((install)); then bash tests/install_deps.sh --docs; else echo 'docs: skipped, no doxygen or no python3' && exit 77; fi
+missing=$(bash tests/install_deps.sh --docs-only --check || true)
+if [[ $missing != *'nothing missing'* ]]; then
+  ((install)) || { echo "docs: skipped, ${missing#install_deps: }" && exit 77; }
+  bash tests/install_deps.sh --docs-only
 fi
 
-rm -rf "$out/html" "$out/xml"
+rm -rf "$out/html" "$out/xml" "$out/pages"
 mkdir -p "$out"
-{ cat docs/Doxyfile && echo "OUTPUT_DIRECTORY = $out
-USE_MDFILE_AS_MAINPAGE = $PWD/README.md
+{ cat docs/site/Doxyfile && echo "OUTPUT_DIRECTORY = $out
 STRIP_FROM_PATH = $PWD"; } | doxygen - 2>"$out/warnings.txt"
 if [[ -s $out/warnings.txt ]]; then
   sed "s#^$PWD/##" "$out/warnings.txt" >&2
   echo "docs: $(wc -l <"$out/warnings.txt") warnings" >&2
   exit 1
 fi
-python3 docs/check.py "$out/xml" >&2 || exit 1
-echo "docs: $out/html/index.html, $(find "$out/html" -name '*.html' | wc -l) pages, no warnings"
+python3 docs/site/check.py "$out/xml" || exit 1
+python3 docs/site/pages.py "$out/xml" "$out" || exit 1
+if ! mkdocs build --quiet --strict --config-file "$out/mkdocs.yml" 2>"$out/errors.txt"; then
+  if ((!install)) && grep -q 'theme name' "$out/errors.txt"; then echo 'docs: skipped, no theme Material' && exit 77; fi
+  cat "$out/errors.txt" >&2
+  exit 1
+fi
+python3 docs/site/check_pages.py "$out" || exit 1
+echo "docs: $out/html/index.html"

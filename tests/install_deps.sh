@@ -5,11 +5,12 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-usage: tests/install_deps.sh [--tests] [--mpi] [--docs] [--check]
-  --tests   also what the test suite needs (Catch2, pkg-config, MPI, Doxygen), and the newest clang that there is
-  --mpi     also what several ranks need (OpenMPI)
-  --docs    also what the documentation site needs (Doxygen, Python)
-  --check   only list what is missing; exit 1 if anything is
+usage: tests/install_deps.sh [--tests] [--mpi] [--docs] [--docs-only] [--check]
+  --tests      also what the test suite needs (Catch2, pkg-config, MPI, the site's tools), and the newest clang that there is
+  --mpi        also what several ranks need (OpenMPI)
+  --docs       also what the documentation site needs (Doxygen, Python, MkDocs with the Material theme)
+  --docs-only  nothing but that
+  --check      only list what is missing; exit 1 if anything is
 Installs missing Debian packages through apt-get, with sudo when not root; on macOS, Homebrew's.
 Elsewhere it lists what is missing and exits 1.
 TEXT
@@ -18,12 +19,13 @@ TEXT
 say() { printf 'install_deps: %s\n' "$*"; }
 die() { printf 'install_deps: %s\n' "$*" >&2; exit 1; }
 
-tests=0 mpi=0 docs=0 check=0
+build=1 tests=0 mpi=0 docs=0 check=0
 while (($#)); do
   case $1 in
     --tests) tests=1 mpi=1 docs=1 ;;
     --mpi) mpi=1 ;;
     --docs) docs=1 ;;
+    --docs-only) docs=1 build=0 ;;
     --check) check=1 ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; die "unknown option '$1'" ;;
@@ -49,7 +51,7 @@ done
 # Homebrew's name of a Debian package; none for what macOS has.
 brewed() {
   case $1 in
-    g++ | zlib1g-dev) ;;
+    g++ | zlib1g-dev | mkdocs-material) ;;
     ninja-build) echo ninja ;;
     libopenblas-dev) echo openblas ;;
     libtbb-dev) echo tbb ;;
@@ -80,13 +82,15 @@ library() { # package header...
 }
 
 missing=()
-[[ $compiler ]] || missing+=(g++)
-have cmake || missing+=(cmake)
-have ninja || have make || missing+=(ninja-build)
-library libopenblas-dev cblas.h openblas/cblas.h || missing+=(libopenblas-dev)
-library libtbb-dev tbb/version.h oneapi/tbb/version.h || missing+=(libtbb-dev)
-library zlib1g-dev zlib.h || missing+=(zlib1g-dev)
-library nlohmann-json3-dev nlohmann/json.hpp || missing+=(nlohmann-json3-dev)
+if ((build)); then
+  [[ $compiler ]] || missing+=(g++)
+  have cmake || missing+=(cmake)
+  have ninja || have make || missing+=(ninja-build)
+  library libopenblas-dev cblas.h openblas/cblas.h || missing+=(libopenblas-dev)
+  library libtbb-dev tbb/version.h oneapi/tbb/version.h || missing+=(libtbb-dev)
+  library zlib1g-dev zlib.h || missing+=(zlib1g-dev)
+  library nlohmann-json3-dev nlohmann/json.hpp || missing+=(nlohmann-json3-dev)
+fi
 if ((tests)); then
   library catch2 catch2/catch.hpp catch2/catch_all.hpp || missing+=(catch2)
   have pkg-config || missing+=(pkg-config)
@@ -109,6 +113,8 @@ fi
 if ((docs)); then
   have doxygen || missing+=(doxygen)
   have python3 || missing+=(python3)
+  have mkdocs || missing+=(mkdocs)
+  library mkdocs-material || missing+=(mkdocs-material)
 fi
 
 if ((${#missing[@]} + ${#extra[@]} == 0)); then

@@ -5,6 +5,7 @@
 
 namespace sluice {
 
+/// How products of f32 tensors are computed.
 enum class Precision {
   f32,   ///< operands as they are: the default
   bf16,  ///< operands rounded to bf16 (8 bits of mantissa, denormals to 0), sums in f32

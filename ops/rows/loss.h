@@ -5,6 +5,7 @@
 
 namespace sluice {
 
+/// What a loss returns: the mean or the sum of its terms, or each of them.
 enum class Reduction { mean, sum, none };
 
 struct CrossEntropyOptions {

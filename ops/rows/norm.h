@@ -10,6 +10,7 @@ Tensor layer_norm(const Tensor& x, const Tensor& weight = {}, const Tensor& bias
 /// x / √(mean x² + eps) ⊙ weight (Zhang & Sennrich 2019). weight is [d] or undefined.
 Tensor rms_norm(const Tensor& x, const Tensor& weight = {}, double eps = 1e-5);
 
+/// What scale_norm() divides by.
 enum class ScaleNormForm {
   rms,     // g · x / √(mean x² + eps): the FLASH paper's ports; g = 1 is rms_norm without weight
   l2_max,  // g · x / max(‖x‖/√d, eps): lucidrains' form (Nguyen & Salazar 2019)

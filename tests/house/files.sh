@@ -65,6 +65,9 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 snippets=$(bash tests/snippets/extract.sh . "$work/snippets")
 (($(wc -w <<<"$snippets") > 10)) || bad "found only ${snippets//$'\n'/ } in READMEs: this test is broken"
+if printf '%s\n' "${files[@]}" | grep '[.]md$' | xargs grep -nE '^[[:space:]]*(```|~~~)[[:space:]]*(c\+\+|C\+\+|cc|cxx|Cpp|CPP|cpp.+)$|^[[:space:]]+```cpp'; then
+  bad 'a program in a page begins with ```cpp, at the first column, so that it is compiled'
+fi
 for name in $snippets; do
   grep -qFx "#include \"$name\"" tests/snippets/snippets_test.cpp || bad "tests/snippets/snippets_test.cpp leaves out $name"
 done

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Whether the site says of each symbol what the headers say of it: docs/check.py FOLDER_OF_DOXYGEN'S_XML, in the project's folder.
+"""Whether the XML says of each symbol what the headers say of it: docs/site/check.py XML, in the project's folder.
 
 filter.py decides whose a comment is; this reads the outcome, and the headers once more by the lines that Doxygen gives.
 
-* No text is left over from code: `// …` behind a closing brace, an unfinished tag, the name of a constant of the library.
+* No text is left over from code: `// …` behind a closing brace, an unfinished tag, the name of a constant.
 * No two classes have one brief, and each has one.
 * An option says what `describe` of its own struct says, or the comment at it; of an enum, all choices by name; of
   options in options, their type. A part of a module says what it is called in files.
 Status 1 if something is wrong, with a line for each.
 """
+
 import pathlib
 import re
 import sys
@@ -44,13 +45,19 @@ def comments_at(lines, i):
 def check(folder):
     roots = [xml.etree.ElementTree.parse(path).getroot() for path in sorted(folder.glob("*.xml"))]
     compounds = [c for root in roots for c in root.iter("compounddef")]
-    enums = {e.findtext("name"): [v.findtext("name") for v in e.iter("enumvalue")]
-             for c in compounds for e in c.iter("memberdef") if e.get("kind") == "enum"}
+    enums = {
+        e.findtext("name"): [v.findtext("name") for v in e.iter("enumvalue")]
+        for c in compounds
+        for e in c.iter("memberdef")
+        if e.get("kind") == "enum"
+    }
 
     def bad(where, what):
         location = where.find("location")
         at = f"{location.get('file')}:{location.get('line')}: " if location is not None else ""
-        wrong.append(f"{at}{where.findtext('qualifiedname') or where.findtext('compoundname') or where.findtext('name')}: {what}")
+        wrong.append(
+            f"{at}{where.findtext('qualifiedname') or where.findtext('compoundname') or where.findtext('name')}: {what}"
+        )
 
     briefs = {}
     for compound in compounds:
@@ -104,8 +111,17 @@ def check(folder):
                 bad(member, f"has the text of another: “{text[:60]}”")
 
 
-check(pathlib.Path(sys.argv[1]))
-if min(found.values()) < 30:
-    wrong.append(f"only {found} were found: this check is broken")
-print("\n".join(wrong) if wrong else "docs: " + ", ".join(f"{n} {what}" for what, n in found.items()) + " say what the headers say")
-sys.exit(1 if wrong else 0)
+def main():
+    check(pathlib.Path(sys.argv[1]))
+    if min(found.values()) < 30:
+        wrong.append(f"only {found} were found: this check is broken")
+    print(
+        "\n".join(wrong)
+        if wrong
+        else "docs: " + ", ".join(f"{n} {what}" for what, n in found.items()) + " say what the headers say"
+    )
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,5 @@
 """What filter.py and check.py both read from headers: strings, scopes, and what describe() and visit() call members."""
+
 import functools
 import pathlib
 import re
@@ -30,8 +31,11 @@ def scope_of(head):
     """What a brace opens, by the text before it: ("namespace", name), ("type", name) or ("body", "")."""
     while (shorter := re.sub(r"<[^<>]*>", "", head)) != head:
         head = shorter
-    opens = re.match(r"\s*(?:(?:public|private|protected):\s*)*(?:template\s*(?:requires [^(]*?\s(?=struct|class))?)?(?:inline )?"
-                     r"(namespace|enum class|enum|struct|class|union)\b\s*(\w*)[^(]*$", head)
+    opens = re.match(
+        r"\s*(?:(?:public|private|protected):\s*)*(?:template\s*(?:requires [^(]*?\s(?=struct|class))?)?(?:inline )?"
+        r"(namespace|enum class|enum|struct|class|union)\b\s*(\w*)[^(]*$",
+        head,
+    )
     return ("namespace" if opens.group(1) == "namespace" else "type", opens.group(2)) if opens else ("body", "")
 
 
@@ -51,7 +55,11 @@ def scopes(text):
 
 @functools.cache
 def all_headers():
-    return [path.read_text(encoding="utf-8") for room in ("core", "ops", "autograd", "parallel", "layers") for path in sorted(pathlib.Path(room).rglob("*.h"))]
+    return [
+        path.read_text(encoding="utf-8")
+        for room in ("core", "ops", "autograd", "parallel", "layers")
+        for path in sorted(pathlib.Path(room).rglob("*.h"))
+    ]
 
 
 @functools.cache
@@ -69,12 +77,15 @@ def enums():
         for head in re.finditer(r"enum class (\w+)[^{;]*\{", text):
             body = re.sub(r"\n\s*//(?!/)", "", balanced(text, head.end() - 1))  # a comment's next lines join its first
             values = re.findall(r"(\w+)(?:,|\s*(?=//|$))\s*(?:///?<? ?([^\n]*))?", body)
-            out[head.group(1)] = [(value, re.sub(r"\s{3,}", "; ", comment.strip())) for value, comment in values]
+            out[head.group(1)] = [
+                (value, re.sub(r"\s{3,}(?!\()", "; ", re.sub(r"\s{3,}\(", " (", comment.strip())))
+                for value, comment in values
+            ]
     return out
 
 
 def calls(body, function):
-    """What `describe` or `visit` of this body says: (member, rest of the path, name in files, meaning). The meaning of options
+    """What `describe` or `visit` of this body says: (member, rest of the path, name in files, meaning). Of options
     in options and of members is None."""
     argument = "self" if function == "visit" else "o"
     out = []
@@ -86,7 +97,9 @@ def calls(body, function):
         out.append((call.group(3), call.group(4)[1:], call.group(2), meaning))
     for shared in re.findall(r"\b(describe_\w+)\(o, f\)", body):  # what structs have in common
         out += next(said_in(text, shared) for text in all_headers() if f"void {shared}(auto" in text)
-    return out + [(member, "", "", None) for member in re.findall(r"\b\w+::%s\(%s\.(\w+), f" % (function, argument), body)]
+    return out + [
+        (member, "", "", None) for member in re.findall(r"\b\w+::%s\(%s\.(\w+), f" % (function, argument), body)
+    ]
 
 
 def said_in(text, function):

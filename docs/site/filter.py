@@ -10,6 +10,7 @@
 * describe, visit and what else modules and formulas have for the library's use is left out.
 Lines keep their numbers, so that warnings name the right ones.
 """
+
 import re
 import sys
 
@@ -37,7 +38,11 @@ for i, line in enumerate(lines):
         continue
     for member, rest, name, meaning in said_in("\n".join(lines[i:]), function.group(1)):
         if function.group(1) == "visit":
-            said = f"In files and lists of parameters: `{name}`." if name else "In files and lists of parameters: its parts, by their own names."
+            said = (
+                f"In files and lists of parameters: `{name}`."
+                if name
+                else "In files and lists of parameters: its parts, by their own names."
+            )
         elif meaning is None:
             said = "{}, in files " + (f"with `{name}` before each name." if name else "by their own names.")
         else:
@@ -54,28 +59,57 @@ def about_file():
 
 
 CONVENTIONS = [
-    (re.compile(r"^enum class (\w+) .*\{"), "What an option may be; files and flags name it as here."),
-    (re.compile(r"^  double \w+(?: = [\d.]+)?(?:, \w+)*;") if "namespace sluice::formula" in text else re.compile("^$"), "A number of the formula."),
+    (
+        re.compile(r"^enum class (%s) .*\{" % "|".join(re.findall(r"choices\((\w+)\)", text) or ["-"])),
+        "What an option may be; files and flags name it as here.",
+    ),
+    (
+        (
+            re.compile(r"^  double \w+(?: = [\d.]+)?(?:, \w+)*;")
+            if "namespace sluice::formula" in text
+            else re.compile("^$")
+        ),
+        "A number of the formula.",
+    ),
     (re.compile(r"^struct (\w+?)Options\b.*\{"), r"Options of \1."),
-    (re.compile(r"^  \w*Options options\b.*;"), "What it was made with."),
-    (re.compile(r"^  (?:explicit )?\w+\(\w+Options \w+, Rng& rng\);"),
-     "Parameters drawn from rng. ValueError that names the option for one out of its range."),
-    (re.compile(r"^  (?:explicit )?\w+\(\w+Options \w+\)(?:;| :)"), "ValueError that names the option for one out of its range."),
+    (re.compile(r"^  \w*Options options\b(?! ?\().*;"), "What it was made with."),
+    (
+        re.compile(r"^  (?:explicit )?\w+\(\w+Options \w+, Rng& rng\);"),
+        "Parameters drawn from rng. ValueError that names the option for one out of its range.",
+    ),
+    (
+        re.compile(r"^  (?:explicit )?\w+\(\w+Options \w+\)(?:;| :)"),
+        "ValueError that names the option for one out of its range.",
+    ),
     (re.compile(r"^  \w+\(\) = default;"), "Without parameters: to be assigned to."),
     (re.compile(r"^.*bool operator==\(const (\w+)&.* = default;"), "All members are equal."),
     (re.compile(r"^.*std::ostream& operator<<\("), "As text."),
     (re.compile(r"^.*void append_text\("), "What str() and messages of errors show."),
 ]
-DECLARATION = re.compile(r"^\s*(?!return\b|if\b|for\b|else\b|namespace\b|friend (?:class|struct)\b|public:|private:|protected:|#|\}|//|static_assert|case\b|default:)"
-                         r"[\w:<\[~].*([;{,(=}]|\))\s*$")
-MEMBER = re.compile(r"^\s+(?:[\w:<>,&*\[\]]+\s+)+((?:\w+(?:\s*(?:=[^;,]*|\{[^;]*?\}))?,\s*)*\w+)\s*(?:=[^;]*|\{[^;]*\})?;")
+DECLARATION = re.compile(
+    r"^\s*(?!return\b|if\b|for\b|else\b|namespace\b|friend (?:class|struct)\b|public:|private:|protected:|#|\}|//)"
+    r"(?!\s*(?:static_assert|case\b|default:))"
+    r"[\w:<\[~].*([;{,(=}]|\))\s*$"
+)
+MEMBER = re.compile(
+    r"^\s+(?:[\w:<>,&*\[\]]+\s+)+((?:\w+(?:\s*(?:=[^;,]*|\{[^;]*?\}))?,\s*)*\w+)\s*(?:=[^;]*|\{[^;]*\})?;"
+)
 SEVERAL = re.compile(r"^(\s+)((?:const )?[\w:]+(?:<[^;=]*>)?) (\w+(?: = [^,;]*)?(?:, \w+(?: = [^,;]*)?)+);$")
-INTERNAL = re.compile(r"^\s*((?:inline )?void dispose\(|static void (describe\w*|visit)\(|using Layer = |static constexpr (const char\* (type|name)\b|bool affine|bool integral)|"
-                      r"static const char\* op_name|constexpr const char\* choices\(|template <class T> SLUICE_FN T operator\(|#define |constexpr const char\* k\w+Meaning|(inline )?constexpr const char\* k\w+Meaning|void each_tensor\(|bool unrestricted\()")
+INTERNAL = re.compile(
+    r"^\s*((?:inline )?void dispose\(|static void (describe\w*|visit)\(|using Layer = |"
+    r"static constexpr (const char\* (type|name)\b|bool affine|bool integral)|"
+    r"static const char\* op_name|constexpr const char\* choices\(|template <class T> SLUICE_FN T operator\(|#define |"
+    r"(inline )?constexpr const char\* k\w+Meaning|void each_tensor\(|bool unrestricted\()"
+)
 
 
 def block(comment):
-    return "/** " + comment.replace("*/", "* /").replace("/*", "/ *") + " */ "
+    return "/** " + unquoted(comment).replace("*/", "* /").replace("/*", "/ *") + " */ "
+
+
+def unquoted(comment):
+    """“> 0: …” begins no quotation."""
+    return "\\" + comment if comment.startswith(">") else comment
 
 
 def declared(i, code):
@@ -93,7 +127,7 @@ def sentence(text):
 out = []
 shared, shared_in = "", ()  # the comment above the first declaration of a group, and the scopes around it
 classes = {}  # (the scopes within a class, its name) → the comment above it, which its constructors share
-section = ""  # the last `// -- … --`
+section, section_in = "", ()  # the last `// -- … --`, and the scopes around it
 pending = []  # `///` lines just read
 opening = True
 hidden = False  # inside something that is left out
@@ -121,7 +155,7 @@ for i, line in enumerate(lines):
         line = line[: line.index("//")].rstrip()
     head = re.match(r"^\s*// -- (.*?) -*$", line)
     if head:
-        section, shared, pending = head.group(1), "", []
+        section, section_in, shared, pending = head.group(1), within[i], "", []
         out.append(line)
         continue
     if stripped.startswith("///"):
@@ -154,7 +188,11 @@ for i, line in enumerate(lines):
     own = ""  # what stands behind the line and below
     if trailing:
         below = i + 1
-        while below < len(lines) and re.match(r"^\s*//(?!/)", lines[below]) and lines[below].index("//") == trailing.end(2):
+        while (
+            below < len(lines)
+            and re.match(r"^\s*//(?!/)", lines[below])
+            and lines[below].index("//") == trailing.end(2)
+        ):
             below += 1
         own = " ".join([trailing.group(3)] + [more.strip()[2:].strip() for more in lines[i + 1 : below]])
         own = re.sub(r"see (k\w+Meaning)", lambda m: constants()[m.group(1)], own)
@@ -170,7 +208,14 @@ for i, line in enumerate(lines):
     elif trailing and of_enum:
         prefix, line, trailing = block(sentence(own) + of_enum), code, None
     elif DECLARATION.match(subject := declared(i, code)) and not trailing:
-        conventional = next((m.expand(said) if "\\" in said else said for rule, said in CONVENTIONS if (m := rule.match(subject)) and said), None)
+        conventional = next(
+            (
+                m.expand(said) if "\\" in said else said
+                for rule, said in CONVENTIONS
+                if (m := rule.match(subject)) and said
+            ),
+            None,
+        )
         if inline_name := re.match(r"^struct \w+ : Gated<(\w+)> \{", code):
             prefix = block(f"x ⊙ φ(g) with φ = {inline_name.group(1)}.")
         elif conventional:
@@ -185,11 +230,11 @@ for i, line in enumerate(lines):
             prefix = block(f"`{m.group(1)}`")
         elif (m := re.match(r"^struct (\w+) (?:: \w+ )?\{", code)) and f'type = "{m.group(1)}"' in text:
             prefix = block(about_file())
-        elif (m := re.match(r"\s+(?:explicit )?(\w+)\((?!.*= delete)", subject)) and (within[i], m.group(1)) in classes:
-            prefix = block(classes[within[i], m.group(1)])
         elif shared and shared_in == within[i] and not stripped.startswith(("struct", "class", "enum", "}")):
             prefix = block(shared)
-        elif section and not line.startswith(" "):
+        elif (m := re.match(r"\s+(?:explicit )?(\w+)\((?!.*= delete)", subject)) and (within[i], m.group(1)) in classes:
+            prefix = block(classes[within[i], m.group(1)])
+        elif section and section_in == within[i] and not line.startswith(" "):
             prefix = block(section[0].upper() + section[1:] + ".")
     if m := re.match(r"(?:struct|class|enum class|enum) (\w+)", stripped):
         classes[within[i] + (("type", m.group(1)),), m.group(1)] = shared
@@ -199,13 +244,18 @@ for i, line in enumerate(lines):
         said = shared if lines[i - 1].strip().startswith("///") else own
         each = [block(said) if said else block(texts[name]) if name in texts else prefix for name in names]
         if all(each):
-            line, trailing = " ".join(f"{comment}{several.group(2)} {one};" for comment, one in zip(each, several.group(3).split(", "))), None
+            line, trailing = (
+                " ".join(
+                    f"{comment}{several.group(2)} {one};" for comment, one in zip(each, several.group(3).split(", "))
+                ),
+                None,
+            )
             prefix = ""
     if trailing:
         if code.endswith("{") or code.startswith(("enum", "struct", "using")):
             prefix, line = block(own), code
         else:
-            line = trailing.group(1) + trailing.group(2) + "///< " + own
+            line = trailing.group(1) + trailing.group(2) + "///< " + unquoted(own)
     if code.rstrip().endswith("{") and not stripped.startswith(("struct", "class", "enum", "namespace")):
         open_line = False
     out.append(prefix + line)
