@@ -11,7 +11,7 @@ import sys
 sys.dont_write_bytecode = True
 from options import options_of, structs
 
-ADDED = ("stream", "map", "global_positions", "include_self")  # what layer_check has beside a layer's own options
+ADDED = ("stream", "map", "global_positions")  # what layer_check has beside a layer's own options
 
 
 def same(mine, theirs):

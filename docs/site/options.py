@@ -109,6 +109,8 @@ def range_of(text):
 
 def type_of(kind):
     """A C++ type → (what it is called, the names of its enum or [])."""
+    if kind == "std::optional<bool>":
+        return "text or null", ["no", "yes"]
     for outer, form in (("std::vector", "list of {}"), ("std::optional", "{} or null")):
         if inner := re.match(outer + r"<(.*)>$", kind):
             called, names = type_of(inner.group(1))
@@ -134,6 +136,8 @@ def default_of(kind, initialiser):
     """An initialiser as files say it."""
     if kind.startswith("std::optional") and initialiser in ("", "std::nullopt"):
         return "null"
+    if kind == "std::optional<bool>":
+        return {"true": "yes", "false": "no"}[initialiser]
     if kind.startswith("std::vector"):
         return "[]" if initialiser in ("", "{}") else initialiser
     value = initialiser.split("::")[-1]
