@@ -11,6 +11,8 @@ from topics import LAYERS, rank, title_of, TOPICS, WITHOUT_PAGE
 ERROR = re.compile(r"\b(?:Value|Shape|DType|Device|Autograd|IO|Memory)Error\b")
 FUNCTION_LIKE = ("function", "typedef", "variable")
 
+OPTIONS = "| option | default, type | meaning |"  # the head of the tables that check_pages.py reads
+
 
 def cell(text):
     return " ".join(text.replace("|", "&#124;").split())
@@ -144,29 +146,31 @@ class Page:
 
     def type(self, symbol):
         self.heading(3, [symbol])
-        shown = symbol.declaration.split("\n")
-        self.say("```cpp", *shown[:-1], shown[-1] + ";", "```")
+        self.say("```cpp", symbol.declaration + ";", "```")
         layer = re.search(r"using Layer = struct (\w+);", structs().get(symbol.name, ""))
         said = self.text(symbol)
         if layer and said and said[0].startswith("Options of"):
             said[0] = f"Options of {self.named(layer.group(1))}."
-        for part in said:
-            self.say(part)
+        header = self.symbols.headers.get(symbol.file)
+        if header is None or said != self.text(header)[: len(said)]:  # else it stands above
+            self.say("\n\n".join(said))
         self.source(symbol)
         self.use([symbol])
         described = "static void describe(" in structs().get(symbol.name, "")
         if described:
             self.options(symbol)
-        data = [
-            m
-            for m in symbol.members
-            if m.kind == "variable" and not (described and m.name in option_members(symbol.name))
-        ]
-        if data:
+        data = [m for m in symbol.members if m.kind == "variable"]
+        if described:
+            data = [m for m in data if m.name not in option_members(symbol.name)]
+        functions = [m for m in symbol.members if m.kind in ("function", "typedef")]
+        if data and (described or not functions):
             self.members(data, described)
-        for group in grouped([m for m in symbol.members if m.kind in ("function", "typedef")]):
+        for group in grouped(functions):
             self.heading(4, group)
             self.functions(group)
+        if data and functions and not described:
+            self.heading(4, data, f"{symbol.path()}: data")
+            self.members(data, False)
         for nested in (m for m in symbol.members if m.kind == "enum"):
             self.enum(nested, 4)
 
@@ -188,20 +192,16 @@ class Page:
                 meaning = said
             if row["of"]:
                 meaning += f" ({self.named(row['of'])})"
+            meaning = whole(meaning)
             if row["choices"]:
-                allowed = ", ".join(code(name) for name in row["choices"])
-            else:
-                allowed = escaped(row["range"])
+                meaning += " One of " + ", ".join(code(name) for name in row["choices"]) + "."
+            kind = "a choice" if row["choices"] and row["type"] == "text" else row["type"].replace("text", "choice")
+            kind += f", {escaped(row['range']).replace(' ', '&nbsp;')}" if row["range"] else ""
             default = "required" if row["required"] else code(row["default"])
-            kind = "enum" if row["choices"] else row["type"]
             mark = " ¹" if row["training"] else ""
-            rows.append(
-                f"| {code(row['name'])}{mark} | {kind} | {default} | {cell(allowed)} | {cell(whole(meaning))} |"
-            )
-        self.say(
-            "\n".join(["| option, in files too | type | default | allowed | meaning |", "|---|---|---|---|---|", *rows])
-        )
-        if any(" ¹ |" in row for row in rows):
+            rows.append(f"| {code(row['name'])}{mark} | {default}<br>{kind} | {cell(meaning)} |")
+        self.say("\n".join([OPTIONS, "|---|---|---|", *rows]))
+        if any("` ¹ |" in row for row in rows):
             self.say("¹ without effect on a layer that gets its weights")
 
     def members(self, data, more):
@@ -209,17 +209,10 @@ class Page:
         for m in data:
             kind = " ".join("".join(m.element.find("type").itertext()).split())
             initialiser = (m.element.findtext("initializer") or "").strip()
-            default = code(initialiser.removeprefix("=").strip()) if initialiser else ""
-            rows.append(f"| {code(m.name)} | {code(kind)} | {cell(default)} | {cell(' '.join(m.text(self.link)))} |")
-        self.say(
-            "\n".join(
-                [
-                    "| further member | type | default | what |" if more else "| member | type | default | what |",
-                    "|---|---|---|---|",
-                    *rows,
-                ]
-            )
-        )
+            default = f" = {code(initialiser.removeprefix('=').strip())}" if initialiser else ""
+            rows.append(f"| {code(m.name)} | {cell(code(kind) + default)} | {cell(' '.join(m.text(self.link)))} |")
+        head = "| further member | type | what |" if more else "| member | type | what |"
+        self.say("\n".join([head, "|---|---|---|", *rows]))
         for m in data:
             if m.anchor not in self.anchors:
                 self.anchors.add(m.anchor)

@@ -17,6 +17,7 @@ import sys
 import urllib.parse
 
 sys.dont_write_bytecode = True
+from api import OPTIONS
 from check import bare
 from options import options_of
 from symbols import Symbols
@@ -178,20 +179,20 @@ def check_options(pages):
     for path in [*sorted((pages / "api").glob("*.md")), *sorted((pages / "layers").glob("*.md"))]:
         for part in re.split(r"^### ", path.read_text(encoding="utf-8"), flags=re.M)[1:]:
             name = re.match(r"`(\w+)`", part)
-            if not name or "| option, in files too |" not in part:
+            if not name or OPTIONS not in part:
                 continue
             rows = [
                 [c.strip() for c in line.strip("|").split("|")] for line in part.split("\n") if line.startswith("| `")
             ]
-            table = {row[0].split("`")[1]: row for row in rows if len(row) == 5}
+            table = {row[0].split("`")[1]: row for row in rows if len(row) == 3}
             for option in options_of(name.group(1)):
                 found["options"] += 1
                 row = table.get(option["name"])
                 if row is None:
                     wrong.append(f"{path.name}: {name.group(1)} has no option {option['name']}")
-                elif unmarked(option["meaning"]) not in unmarked(row[4]):
+                elif unmarked(option["meaning"]) not in unmarked(row[2]):
                     wrong.append(
-                        f"{path.name}: {name[1]}.{option['name']} is “{option['meaning'][:50]}”, not “{row[4][:50]}”"
+                        f"{path.name}: {name[1]}.{option['name']} is “{option['meaning'][:50]}”, not “{row[2][:50]}”"
                     )
 
 

@@ -159,7 +159,8 @@ def navigation(pages):
         return {called or title(pages[page], page): page}
 
     def matching(pattern):
-        return [entry(p) for p in sorted(pages) if re.fullmatch(pattern, p) and p not in taken]
+        first = lambda page: (not page.endswith("README.md"), page)
+        return [entry(p) for p in sorted(pages, key=first) if re.fullmatch(pattern, p) and p not in taken]
 
     def topics(names):
         by_name = {t[0]: t for t in TOPICS}
@@ -169,7 +170,7 @@ def navigation(pages):
     tabs = {
         "Home": [
             entry("README.md", "Sluice"),
-            entry("docs/INSTALL.md", "Install"),
+            entry("docs/INSTALL.md", "Build and install"),
             entry("CHANGELOG.md", "Changes"),
             entry("CONTRIBUTING.md"),
             entry("SECURITY.md", "Security"),

@@ -41,7 +41,7 @@ softmax | Softmax attention | Multi-head attention in its published forms, its g
   layers/attention/multi_head_attention.h layers/attention/attention_gate.h layers/attention
 linear | Linear attention | Feature maps, retention, gated linear attention.
   layers/linear_attention/linear_attention.h layers/linear_attention
-training | Training | Optimisers, schedules, clipping, checkpoints, logs, several ranks.
+training | Optimisers and checkpoints | Optimisers, schedules, clipping, checkpoints, logs, several ranks.
   layers/train/optim.h layers/train/schedule.h layers/train/clip.h layers/train/training.h layers/train
 data | Data | Files of numbers, images and text; batches.
   layers/data/loader.h layers/data
