@@ -45,6 +45,7 @@ struct TensorOptions {
 class Tensor {
  public:
   Tensor() = default;
+  /// A handle of `impl`, for the library's own use.
   explicit Tensor(Ref<TensorImpl> impl) : impl_(std::move(impl)) {}
   /// A scalar, and nested lists: Tensor({1, 2, 3}), Tensor({{1, 2}, {3, 4}}). f32.
   Tensor(float value);

@@ -52,8 +52,6 @@ def check_links(site):
     titles = {}
     for path, page in pages.items():
         name = path.relative_to(site)
-        if name.name == "404.html":
-            continue
         if not page.headings or not page.title.strip():
             wrong.append(f"{name}: has no title")
         first = titles.setdefault(page.title.strip(), name)

@@ -18,6 +18,7 @@ def on_config(config):
 
 def on_post_build(config):
     site = pathlib.Path(config["site_dir"])
+    (site / "404.html").unlink()  # a page of servers, whose links begin at their root
     index = json.loads((site / "search/search_index.json").read_text(encoding="utf-8"))
     index["docs"] = [page for page in index["docs"] if not page["location"].startswith("source/")]
     text = json.dumps(index, ensure_ascii=False)

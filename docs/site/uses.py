@@ -76,7 +76,7 @@ def of(symbol):
         found = [f for f in found if not f[1].startswith(("Tensor " + symbol.name + "(const", "void "))]
     if not found:
         return None
-    _, line, path, number = min(found, key=lambda f: (f[0] > 60, len(f[1]) > 90, f[0]))
+    _, line, path, number = min(found, key=lambda f: (f[0] > 60, not re.search(r"[({]", f[1]), len(f[1]) > 90, f[0]))
     return line, path, number, "cpp"
 
 
