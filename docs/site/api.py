@@ -1,16 +1,16 @@
 """The pages of the API as Markdown: a page for each topic (topics.py), its symbols in the order of the headers, with
-declaration, text, errors, source and a line of use. write(symbols, folder) returns the pages written."""
+declaration, text, errors, source and a line of use."""
 
+import itertools
 import re
 
 import uses
 from options import options_of, structs
-from symbols import code, escaped, lines_of
+from symbols import code, described, escaped
 from topics import LAYERS, rank, title_of, TOPICS, WITHOUT_PAGE
 
 ERROR = re.compile(r"\b(?:Value|Shape|DType|Device|Autograd|IO|Memory)Error\b")
 FUNCTION_LIKE = ("function", "typedef", "variable")
-
 OPTIONS = "| option | default, type | meaning |"  # the head of the tables that check_pages.py reads
 
 
@@ -19,9 +19,7 @@ def cell(text):
 
 
 def anchor_of(symbol):
-    return re.sub(
-        r"\W+", "-", symbol.path().replace("operator", "operator-") if "operator" in symbol.name else symbol.path()
-    ).strip("-")
+    return re.sub(r"\W+", "-", symbol.path()).strip("-")
 
 
 class Page:
@@ -75,8 +73,7 @@ class Page:
         if len(anchors) > 1:
             self.out.append("")
         if shown is None:
-            many = f"{names[0]}, {names[1]}, …, {names[-1]}" if len(names) > 6 else ", ".join(names)
-            shown = many
+            shown = f"{names[0]}, {names[1]}, …, {names[-1]}" if len(names) > 6 else ", ".join(names)
         self.say(f"{'#' * level} {code(shown)} {{#{anchors[0]}}}")
 
     # -- headers --------------------------------------------------------------------------------------------
@@ -113,12 +110,12 @@ class Page:
     def use(self, group):
         found = next((u for s in group if (u := uses.of(s))), None)
         if found:
-            line, path, number, language = found
+            line, path, number = found
             self.say(f"**Use:** {code(line)} ([{escaped(path)}]({uses.target(path, number)}))", "{: .use }")
 
     def functions(self, group):
         """Declarations, each block with what is said of it."""
-        for texts, members in blocks(group):
+        for members in blocks(group):
             self.say("```cpp", *[m.declaration + ";" for m in members], "```")
             for part in self.text(members[0]):
                 self.say(part)
@@ -156,19 +153,19 @@ class Page:
             self.say("\n\n".join(said))
         self.source(symbol)
         self.use([symbol])
-        described = "static void describe(" in structs().get(symbol.name, "")
-        if described:
+        describes = "static void describe(" in structs().get(symbol.name, "")
+        if describes:
             self.options(symbol)
         data = [m for m in symbol.members if m.kind == "variable"]
-        if described:
+        if describes:
             data = [m for m in data if m.name not in option_members(symbol.name)]
         functions = [m for m in symbol.members if m.kind in ("function", "typedef")]
-        if data and (described or not functions):
-            self.members(data, described)
+        if data and (describes or not functions):
+            self.members(data, describes)
         for group in grouped(functions):
             self.heading(4, group)
             self.functions(group)
-        if data and functions and not described:
+        if data and functions and not describes:
             self.heading(4, data, f"{symbol.path()}: data")
             self.members(data, False)
         for nested in (m for m in symbol.members if m.kind == "enum"):
@@ -213,45 +210,23 @@ class Page:
             rows.append(f"| {code(m.name)} | {cell(code(kind) + default)} | {cell(' '.join(m.text(self.link)))} |")
         head = "| further member | type | what |" if more else "| member | type | what |"
         self.say("\n".join([head, "|---|---|---|", *rows]))
-        for m in data:
-            if m.anchor not in self.anchors:
-                self.anchors.add(m.anchor)
 
     def enum(self, symbol, level=3):
         self.heading(level, [symbol])
         self.say("```cpp", symbol.declaration + ";", "```")
-        values = [
-            (
-                v.findtext("name"),
-                re.sub(
-                    r"\s+",
-                    " ",
-                    " ".join(
-                        "".join(p.itertext()) for p in (v.find("briefdescription"), v.find("detaileddescription"))
-                    ),
-                ).strip(),
-            )
-            for v in symbol.element.findall("enumvalue")
-        ]
         for part in self.text(symbol):
             self.say(part)
+        values = [(v.findtext("name"), " ".join(described(v, self.link))) for v in symbol.element.findall("enumvalue")]
         if any(said for _, said in values):
-            self.say(
-                "\n".join(
-                    [
-                        "| value | meaning |",
-                        "|---|---|",
-                        *[f"| {code(name)} | {cell(escaped(said))} |" for name, said in values],
-                    ]
-                )
-            )
+            rows = [f"| {code(name)} | {cell(said)} |" for name, said in values]
+            self.say("\n".join(["| value | meaning |", "|---|---|", *rows]))
         else:
             self.say("Values: " + ", ".join(code(name) for name, _ in values) + ".")
         self.source(symbol)
 
 
 def whole(text):
-    """A text as a sentence: a capital where it begins with a word, a full stop."""
+    """A text with a full stop."""
     if text.startswith(("```", "* ")):
         return text
     return text if text.endswith((".", "?", "!", ":", "```")) else text + "."
@@ -271,14 +246,7 @@ def room(page):
 
 def blocks(group):
     """Neighbours with one text share it."""
-    out = []
-    for symbol in group:
-        said = symbol.text()
-        if out and out[-1][0] == said:
-            out[-1][1].append(symbol)
-        else:
-            out.append((said, [symbol]))
-    return out
+    return [list(members) for _, members in itertools.groupby(group, key=lambda symbol: symbol.text())]
 
 
 def layers_first(symbols):
@@ -293,38 +261,31 @@ def layers_first(symbols):
 
 
 def only_text(symbol):
-    return (
-        symbol.kind in ("struct", "class")
-        and all(m.name in ("operator()", "reduce") or m.kind != "function" for m in symbol.members)
-        and "formula" in symbol.id
-    )
+    """A formula, whose text is all that it has to say."""
+    functions = [m.name for m in symbol.members if m.kind == "function"]
+    return symbol.kind == "struct" and "formula" in symbol.id and set(functions) <= {"operator()", "reduce"}
+
+
+def together(a, b):
+    """Whether neighbours share a heading: one name, or one text; operators; formulas."""
+    if a.kind in FUNCTION_LIKE and b.kind in FUNCTION_LIKE:
+        return (
+            a.name == b.name or a.text() == b.text() or a.name.startswith("operator") and b.name.startswith("operator")
+        )
+    return only_text(a) and only_text(b)
 
 
 def grouped(symbols):
-    """Neighbours that share a heading: one name, or one text; operators; types that have nothing but a text."""
     out = []
     for symbol in symbols:
-        last = out[-1][-1] if out else None
-        together = (
-            last is not None
-            and last.kind in FUNCTION_LIKE
-            and symbol.kind in FUNCTION_LIKE
-            and (
-                last.name == symbol.name
-                or last.text() == symbol.text()
-                or last.name.startswith("operator")
-                and symbol.name.startswith("operator")
-            )
-        )
-        (
+        if out and together(out[-1][-1], symbol):
             out[-1].append(symbol)
-            if together or (last is not None and only_text(last) and only_text(symbol))
-            else out.append([symbol])
-        )
+        else:
+            out.append([symbol])
     return out
 
 
-def write(symbols, folder):
+def write(symbols):
     """The pages of all topics: name → Markdown. Headers without a topic are errors."""
     headers = {i: [] for i in range(len(TOPICS))}
     wrong = []

@@ -121,6 +121,24 @@ SAID_OF_MANY = (
 )
 
 
+def check_own(symbol):
+    """A comment behind a declaration or right above it is in its text, whatever group it stands in."""
+    lines = pathlib.Path(symbol.file).read_text(encoding="utf-8").split("\n")
+    here = lines[symbol.line - 1]
+    if symbol.kind not in ("function", "variable", "enum") or not here.count(symbol.name):
+        return
+    behind = re.search(r";\s+///?<? (?!see )(.*)$", here)
+    above = lines[symbol.line - 2].strip().startswith("///")
+    if not behind and not above:
+        return
+    comment = behind.group(1) if behind else comment_of(symbol.file, symbol.line)
+    first = bare(re.split(r"(?<=[.;:])\s", comment)[0])
+    if first not in unmarked(" ".join(symbol.text())):
+        wrong.append(
+            f"{symbol.file}:{symbol.line}: {symbol.path()} is “{comment[:50]}”, not “{' '.join(symbol.text())[:50]}”"
+        )
+
+
 def check_declarations(pages, symbols):
     texts = {
         path: path.read_text(encoding="utf-8")
@@ -159,6 +177,7 @@ def check_declarations(pages, symbols):
         for symbol in of:
             for one in [symbol, *symbol.members]:
                 found["symbols"] += 1
+                check_own(one)
                 wanted = (
                     one.name
                     if one.kind == "variable" or "formula" in one.id

@@ -211,7 +211,7 @@ def navigation(pages):
 def main(folder, out):
     site = Site(out)
     site.read(pathlib.Path("."))
-    site.pages.update(api.write(Symbols(folder), out))
+    site.pages.update(api.write(Symbols(folder)))
     nav = navigation(site.pages)
     site.write()
     base = pathlib.Path("docs/site").resolve()

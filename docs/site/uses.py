@@ -1,7 +1,6 @@
 """A line of use of a symbol: from a program of a page or from an example, both of which the tests compile."""
 
 import functools
-import os
 import pathlib
 import re
 
@@ -66,7 +65,7 @@ def calls():
 
 
 def of(symbol):
-    """(line, path, number, language) or None."""
+    """(line, path, number) or None."""
     if symbol.owner is not None or "::" in symbol.name or symbol.kind not in ("function", "struct", "class"):
         return None
     if "formula" in symbol.id:
@@ -77,7 +76,7 @@ def of(symbol):
     if not found:
         return None
     _, line, path, number = min(found, key=lambda f: (f[0] > 60, not re.search(r"[({]", f[1]), len(f[1]) > 90, f[0]))
-    return line, path, number, "cpp"
+    return line, path, number
 
 
 def target(path, number):
