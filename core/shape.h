@@ -42,14 +42,17 @@ class Shape {
 
   /// Number of entries.
   int rank() const { return rank_; }
+  /// True for the shape of a scalar.
   bool empty() const { return rank_ == 0; }
   /// Entry i, from 0: unchecked.
   int64_t operator[](int i) const { return v_[i]; }
   int64_t& operator[](int i) { return v_[i]; }
+  /// The entries in order, for loops.
   const int64_t* begin() const { return v_; }
   const int64_t* end() const { return v_ + rank_; }
   int64_t* begin() { return v_; }
   int64_t* end() { return v_ + rank_; }
+  /// The last entry: unchecked.
   int64_t back() const { return v_[rank_ - 1]; }
 
   /// Adds an entry at the end; ShapeError beyond kMaxRank.
@@ -75,6 +78,7 @@ class Shape {
     for (int64_t x : *this) n *= x;
     return n;
   }
+  /// The same number of entries, and the same entries.
   bool operator==(const Shape& o) const {
     if (rank_ != o.rank_) return false;
     for (int i = 0; i < rank_; ++i)

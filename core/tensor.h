@@ -133,6 +133,7 @@ class Tensor {
   bool is_leaf() const;
   /// The gradient that backward() accumulated here; undefined before.
   const Tensor& grad() const;
+  /// Replaces the gradient.
   void set_grad(Tensor g);
   /// Forgets the gradient.
   void zero_grad() { set_grad({}); }

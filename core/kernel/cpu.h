@@ -27,6 +27,7 @@ Isa best_isa();
 /// For tests and comparisons. Throws ValueError if this machine lacks `isa`. Must not be called while another thread
 /// computes.
 void set_isa(Isa isa);
+/// "avx512", as SLUICE_ISA spells it.
 const char* isa_name(Isa isa);
 
 /// The processor's own name, e.g. "AMD EPYC 9B14", "Neoverse N1".

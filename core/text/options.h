@@ -110,6 +110,7 @@ struct Option {
   std::string type_name() const;
   /// "at least 1", "in [0, 1)"; empty if every value of the type is allowed.
   std::string range_text() const;
+  /// The names of an enum, in order; empty for other options.
   std::vector<std::string> choice_names() const;
 
  private:

@@ -33,6 +33,12 @@ class Symbol:
     def text(self, link=lambda ref, shown: shown):
         return described(self.element, link)
 
+    def usual(self):
+        """A destructor or a copy that is deleted, without a comment of its own: nothing to say."""
+        own = lines_of(self.file)[self.line - 2].strip().startswith("///") or " // " in lines_of(self.file)[self.line - 1]
+        copy = "= delete" in self.declaration and self.name in ("operator=", self.owner.name.split("::")[-1])
+        return (self.name.startswith("~") or copy) and not own
+
     def path(self):
         return self.owner.path() + "::" + self.name if self.owner and self.owner.kind != "namespace" else self.name
 
@@ -162,8 +168,9 @@ class Symbols:
             elif kind in ("struct", "class", "union", "concept") and compound.get("prot") in (None, "public"):
                 symbol = classes[compound.findtext("compoundname")] = Symbol(compound)
                 for member in compound.findall("sectiondef/memberdef"):
-                    if member.get("prot") == "public" and member.get("kind") != "friend":
-                        symbol.members.append(Symbol(member, symbol))
+                    one = Symbol(member, symbol)
+                    if member.get("prot") == "public" and member.get("kind") != "friend" and not one.usual():
+                        symbol.members.append(one)
                 symbol.members.sort(key=lambda m: m.line)
                 self.add(symbol)
             elif kind == "namespace":

@@ -43,10 +43,12 @@ template <class T> class Given {
     return value_;
   }
   operator const T&() const { return get(); }
+  /// True if a tensor, or a list that is not empty, was given. Asking does not read it.
   bool defined() const {
     if constexpr (requires { value_.defined(); }) return value_.defined();
     else return !value_.empty();
   }
+  /// True if it was given and never read.
   bool unread() const { return !read_ && defined(); }
 
  private:
@@ -121,6 +123,7 @@ class Call {
   const Tensor& key_mask() const { return pass_.key_mask; }
   /// i64 [batch, n], checked; undefined if none were given.
   const Tensor& segments() const;
+  /// The generator of the pass; null: no dropout.
   Rng* rng() const { return pass_.rng; }
   /// What a layer inside this one is called with.
   const Pass& pass() const { return pass_; }
@@ -131,6 +134,7 @@ class Call {
 
   /// Position of the first token of x in the whole sequence.
   int64_t first() const { return first_position(x.dim(1), pass_); }
+  /// True in a step of a stream.
   bool streams() const { return pass_.stream != nullptr; }
   /// ValueError in a stream unless the layer is causal; `why` not.
   void check_causal(bool causal, const char* why =

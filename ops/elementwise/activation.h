@@ -10,10 +10,13 @@ namespace sluice {
 Tensor relu(const Tensor& x);
 /// relu(x)²
 Tensor relu2(const Tensor& x);
+/// x, or slope · x where x < 0.
 Tensor leaky_relu(const Tensor& x, double slope = 0.01);
+/// x, or α(e^x − 1) where x < 0.
 Tensor elu(const Tensor& x, double alpha = 1);
 /// elu(x) + 1
 Tensor elu1(const Tensor& x);
+/// x · σ(x)
 Tensor silu(const Tensor& x);
 /// x·Φ(x) with the exact normal distribution; gelu_tanh is its tanh approximation.
 Tensor gelu(const Tensor& x);

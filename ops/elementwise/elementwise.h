@@ -28,7 +28,9 @@ Tensor add_scalar(const Tensor& x, double c);
 /// x^e. Slope in x: e·x^(e−1), 0 where e = 0. Slope in a tensor exponent: x^e·log x, 0 where x <= 0.
 Tensor pow(const Tensor& x, double exponent);
 Tensor pow(const Tensor& x, const Tensor& exponent);
+/// x²
 Tensor square(const Tensor& x);
+/// 1/x
 Tensor reciprocal(const Tensor& x);
 /// a − b·⌊a/b⌋, as Python's %: has the sign of b. Slopes 1 and −⌊a/b⌋. Where b is 0: a for integers, NaN for floats.
 Tensor remainder(const Tensor& a, const Tensor& b);
@@ -53,19 +55,29 @@ Tensor like(const Tensor& x, double c);
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
 
 // -- mathematics ------------------------------------------------------------------------------------------
+/// e^x
 Tensor exp(const Tensor& x);
+/// e^x − 1, accurate near 0
 Tensor expm1(const Tensor& x);
+/// The natural logarithm; NaN below 0, −∞ at 0.
 Tensor log(const Tensor& x);
+/// log(1 + x), accurate near 0
 Tensor log1p(const Tensor& x);
+/// √x
 Tensor sqrt(const Tensor& x);
+/// 1/√x
 Tensor rsqrt(const Tensor& x);
+/// The hyperbolic tangent.
 Tensor tanh(const Tensor& x);
+/// 1/(1 + e^−x)
 Tensor sigmoid(const Tensor& x);
 /// log(1 + e^x) without overflow
 Tensor softplus(const Tensor& x);
+/// The error function (2/√π) ∫₀ˣ e^(−t²) dt.
 Tensor erf(const Tensor& x);
 /// The standard normal distribution function Φ(x) = ½ erfc(−x/√2); far left it keeps its relative accuracy.
 Tensor normal_cdf(const Tensor& x);
+/// Sine and cosine of x in radians.
 Tensor sin(const Tensor& x);
 Tensor cos(const Tensor& x);
 /// Slope sign(x): 0 at 0.
@@ -78,6 +90,7 @@ Tensor round(const Tensor& x);
 Tensor trunc(const Tensor& x);
 
 // -- comparisons: the result is bool. Both sides float or both not, unless one has rank 0 --------------------
+/// a == b, a != b, a < b, a <= b, a > b, a >= b: also as operators. A NaN is unequal to all, and never less.
 Tensor eq(const Tensor& a, const Tensor& b);
 Tensor ne(const Tensor& a, const Tensor& b);
 Tensor lt(const Tensor& a, const Tensor& b);
@@ -90,9 +103,11 @@ Tensor lt(const Tensor& x, double c);
 Tensor le(const Tensor& x, double c);
 Tensor gt(const Tensor& x, double c);
 Tensor ge(const Tensor& x, double c);
+/// a & b, a | b, !x of bool tensors: also as operators.
 Tensor logical_and(const Tensor& a, const Tensor& b);
 Tensor logical_or(const Tensor& a, const Tensor& b);
 Tensor logical_not(const Tensor& x);
+/// Whether an element is NaN, an infinity, neither.
 Tensor isnan(const Tensor& x);
 Tensor isinf(const Tensor& x);
 Tensor isfinite(const Tensor& x);
@@ -110,10 +125,13 @@ inline Tensor operator-(const Tensor& x) { return neg(x); }
 inline Tensor operator+(const Tensor& x, double c) { return add_scalar(x, c); }
 inline Tensor operator+(double c, const Tensor& x) { return add_scalar(x, c); }
 inline Tensor operator-(const Tensor& x, double c) { return add_scalar(x, -c); }
+/// c − x
 Tensor operator-(double c, const Tensor& x);
 inline Tensor operator*(const Tensor& x, double c) { return scale(x, c); }
 inline Tensor operator*(double c, const Tensor& x) { return scale(x, c); }
+/// x / c, rounded once
 Tensor operator/(const Tensor& x, double c);
+/// c / x
 Tensor operator/(double c, const Tensor& x);
 inline Tensor operator<(const Tensor& a, const Tensor& b) { return lt(a, b); }
 inline Tensor operator<=(const Tensor& a, const Tensor& b) { return le(a, b); }

@@ -16,6 +16,7 @@ struct Sorted {
 Sorted sort(const Tensor& x, int64_t dim = -1, bool descending = false);
 /// The k largest values along dim, largest first; of equal values the one with the lower index.
 Sorted topk(const Tensor& x, int64_t k, int64_t dim = -1);
+/// The indices of sort() alone.
 Tensor argsort(const Tensor& x, int64_t dim = -1, bool descending = false);
 
 }  // namespace sluice

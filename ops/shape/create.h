@@ -12,6 +12,7 @@ Tensor zeros(const Shape& shape, TensorOptions options = {});
 Tensor ones(const Shape& shape, TensorOptions options = {});
 /// `value` saturates in integers as to() does.
 Tensor full(const Shape& shape, double value, TensorOptions options = {});
+/// Zeros, or ones, of the shape, dtype and device of x.
 Tensor zeros_like(const Tensor& x);
 Tensor ones_like(const Tensor& x);
 /// start, start+step, … below end. ValueError when step is 0, leads away from end, or an argument is not finite.

@@ -16,11 +16,13 @@ Tensor reshape(const Tensor& x, const Shape& shape);
 Tensor flatten(const Tensor& x, int64_t first = 0, int64_t last = -1);
 /// Splits dim into `sizes` (one may be −1).
 Tensor unflatten(const Tensor& x, int64_t dim, const Shape& sizes);
+/// Exchanges dims a and b: a view.
 Tensor transpose(const Tensor& x, int64_t a, int64_t b);
 /// y.dim(i) = x.dim(order[i])
 Tensor permute(const Tensor& x, const Shape& order);
 /// Stretches size-1 dims (and adds leading ones) to `shape`; −1 keeps a size.
 Tensor expand(const Tensor& x, const Shape& shape);
+/// A new dim of size 1 before dim; −1: at the end.
 Tensor unsqueeze(const Tensor& x, int64_t dim);
 /// Drops dim, which must have size 1; without a dim, drops all dims of size 1.
 Tensor squeeze(const Tensor& x, int64_t dim);
@@ -49,7 +51,9 @@ Tensor diagonal(const Tensor& x, int64_t a = -2, int64_t b = -1);
 
 // -- joining and padding: these copy -----------------------------------------------------------------
 
+/// Joins along dim; other dims must be equal.
 Tensor cat(const std::vector<Tensor>& xs, int64_t dim = 0);
+/// Joins along a new dim; shapes must be equal.
 Tensor stack(const std::vector<Tensor>& xs, int64_t dim = 0);
 /// `before` and `after` elements of `value` added along dim.
 Tensor pad(const Tensor& x, int64_t dim, int64_t before, int64_t after, double value = 0);
