@@ -203,6 +203,7 @@ def navigation(pages):
         ],
         "Claims": matching(r"docs/(CLAIMS|claims/.*)\.md"),
     }
+    tabs["Home"] += matching(r"docs/.*\.md")
     if left := sorted(set(pages) - taken):
         raise SystemExit(f"docs/site/pages.py: no tab takes {', '.join(left)}")
     return [{tab: entries} for tab, entries in tabs.items() if entries]
