@@ -181,7 +181,7 @@ def navigation(pages):
             *matching(r"docs/guide/.*\.md"),
             entry("examples/README.md", "Examples"),
             entry("layers/port/README.md"),
-            *matching(r"examples/.*\.md"),
+            entry("examples/layer_check/README.md", "layer_check"),
         ],
         "Layers": [entry("layers/README.md", "All layers"), *topics(LAYERS)],
         "API": [
@@ -201,7 +201,7 @@ def navigation(pages):
             entry("docs/PLATFORMS.md"),
             entry("tests/README.md", "Tests"),
         ],
-        "Claims": matching(r"docs/(CLAIMS|claims/.*)\.md"),
+        "Claims": matching(r"docs/CLAIMS\.md") + matching(r"examples/claims/.*\.md"),
     }
     tabs["Home"] += matching(r"docs/.*\.md")
     if left := sorted(set(pages) - taken):

@@ -35,7 +35,9 @@ class Symbol:
 
     def usual(self):
         """A destructor or a copy that is deleted, without a comment of its own: nothing to say."""
-        own = lines_of(self.file)[self.line - 2].strip().startswith("///") or " // " in lines_of(self.file)[self.line - 1]
+        own = (
+            lines_of(self.file)[self.line - 2].strip().startswith("///") or " // " in lines_of(self.file)[self.line - 1]
+        )
         copy = "= delete" in self.declaration and self.name in ("operator=", self.owner.name.split("::")[-1])
         return (self.name.startswith("~") or copy) and not own
 
