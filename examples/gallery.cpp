@@ -87,8 +87,8 @@ std::vector<Picture> pictures() {
 
 const int shades = 6, cell = 2, side = 64 * cell, step_x = side + 12, step_y = side + 44, columns = 6;
 
-/// The squares of A [n, n] as paths, one a shade: 1 … shades for positive weights, the same with a minus for negative
-/// ones. A shade is proportional to the root of a weight's share of the largest in its row.
+/// The squares of A [n, n] as lines one wide, one path a shade: 1 … shades for positive weights, the same with a minus
+/// for negative ones. A shade is proportional to the root of a weight's share of the largest in its row.
 void draw(std::ostream& svg, const Tensor& a) {
   const std::vector<double> weight = a.to_vector<double>();
   std::vector<std::string> path(2 * shades + 1);
@@ -104,7 +104,7 @@ void draw(std::ostream& svg, const Tensor& a) {
       while (end < n && shade(end) == shade(j)) ++end;
       if (shade(j) == shades) continue;  // 0: the ground shows
       std::ostringstream run;
-      run << "M" << j << " " << i << "h" << end - j << "v1h" << j - end << "z";
+      run << "M" << j << " " << i << "h" << end - j;
       path[static_cast<std::size_t>(shade(j))] += run.str();
     }
   }
@@ -127,16 +127,21 @@ int program(int argc, char** argv) {
   const Tensor x = letters(), unit = reshape(eye(n), {1, 1, n, n});
   std::ostringstream svg;
   svg << "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 " << columns * step_x + 12 << " " << rows * step_y + 8
-      << "' font-family='system-ui, sans-serif'>\n<title>Who attends to whom: twelve kinds of attention over the line “"
+      << "' role='img' font-family='system-ui, sans-serif'>\n<title>Who attends to whom: twelve kinds of attention "
+         "over the "
+         "line “"
       << text
-      << "”</title>\n<style>.g{fill:#eef1f5}.p{fill:#0b5394}.n{fill:#c2410c}.t{fill:#1f2328;font-size:13px}"
-         ".s{fill:#656d76;font-size:11px}@media(prefers-color-scheme:dark){.g{fill:#161b22}.p{fill:#79c0ff}"
-         ".n{fill:#ffa657}.t{fill:#e6edf3}.s{fill:#8d96a0}}</style>\n";
+      << "”</title>\n<desc>Twelve squares of weights. A row is a letter that reads, a column a letter that is "
+         "read.</desc>\n"
+         "<style>.g{fill:#eef1f5}.p{stroke:#0b5394}.n{stroke:#c2410c}.t{fill:#1f2328;font-size:13px}"
+         ".s{fill:#656d76;font-size:11px}@media(prefers-color-scheme:dark){.g{fill:#161b22}.p{stroke:#79c0ff}"
+         ".n{stroke:#ffa657}.t{fill:#e6edf3}.s{fill:#8d96a0}}</style>\n";
   for (int p = 0; p < static_cast<int>(all.size()); ++p) {
     const Picture& picture = all[static_cast<std::size_t>(p)];
     const int left = 12 + p % columns * step_x, top = 8 + p / columns * step_y;
     svg << "<g transform='translate(" << left << " " << top << ")'><rect class='g' width='" << side << "' height='"
-        << side << "'/>\n<g transform='scale(" << cell << ")' shape-rendering='crispEdges'>\n";
+        << side << "'/>\n<g transform='translate(0 " << cell / 2.0 << ") scale(" << cell
+        << ")' shape-rendering='crispEdges'>\n";
     draw(svg, picture.weights(x, x, unit));
     svg << "</g><text class='t' y='" << side + 15 << "'>" << picture.title << "</text><text class='s' y='" << side + 29
         << "'>" << picture.source << "</text></g>\n";

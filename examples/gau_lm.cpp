@@ -101,6 +101,13 @@ void check_sizes(const Settings& s, const std::string& checkpoint) {
   }
 }
 
+/// Bytes as a line of text; a dot for each that is none.
+std::string printable(std::string text) {
+  for (char& c : text)
+    if (c < ' ' || c > '~') c = '.';
+  return text;
+}
+
 /// What ranks must have in common.
 std::string settings_text(const Settings& s) {
   return str("minutes ", s.minutes, "\nsteps ", s.steps, "\nlr ", s.lr, "\ndropout ", s.dropout, "\ndim ", s.dim,
@@ -150,6 +157,11 @@ int run(const Settings& s, const Communicator& ranks) {
   std::vector<double> ngram = first_rank ? witten_bell_table(split.train, valid, 4) : std::vector<double>(5);
   std::printf("baseline  Witten-Bell bits/char on the same bytes: bigram %.3f, trigram %.3f, 4-gram %.3f\n", ngram[1],
               ngram[2], ngram[3]);
+  if (first_rank && step == 0) {
+    Rng own(static_cast<uint64_t>(s.seed));
+    const std::string words = sample(model, s.prompt, std::min({s.sample, s.context, int64_t{60}}), s.temperature, own);
+    std::printf("untrained %s\n", printable(words).c_str());
+  }
   std::fflush(stdout);
 
   std::optional<CsvLog> log;

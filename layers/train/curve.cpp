@@ -54,6 +54,12 @@ std::string escape(std::string_view s) {
 constexpr double kWidth = 800, kHeight = 480, kLeft = 62, kTop = 78, kBottom = 54;
 constexpr double kGlyph = 6.4;  // mean width of a character at font size 12, to place labels
 constexpr const char* kColours[] = {"#2563eb", "#ea580c", "#059669", "#9333ea", "#be123c"};
+/// What takes the place of each colour where the reader's screen is dark.
+constexpr const char* kDark[][2] = {{"#ffffff", "#0d1117"}, {"#111827", "#e6edf3"}, {"#374151", "#b1bac4"},
+                                    {"#4b5563", "#9ea7b3"}, {"#6b7280", "#8b949e"}, {"#9ca3af", "#6e7681"},
+                                    {"#e5e7eb", "#30363d"}, {"#f3f4f6", "#21262d"}, {"#2563eb", "#79c0ff"},
+                                    {"#ea580c", "#ffa657"}, {"#059669", "#56d364"}, {"#9333ea", "#d2a8ff"},
+                                    {"#be123c", "#ff7b9c"}};
 
 /// True for values that the chart can place. Larger values (a diverged run) would overflow the axis arithmetic.
 bool plottable(double v) { return std::abs(v) < 1e15; }  // false for NaN too
@@ -220,7 +226,14 @@ void write_svg_curve(const std::string& path, const CurveOptions& options, const
              "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %g %g\" width=\"%g\" height=\"%g\" "
              "role=\"img\" font-family=\"system-ui, 'DejaVu Sans', sans-serif\" font-size=\"12\">\n",
              kWidth, kHeight, kWidth, kHeight)
-      << "<title>" << escape(options.title) << "</title>\n"
+      << "<title>" << escape(options.title) << "</title>\n<desc>" << escape(options.y_label) << " over "
+      << escape(options.x_label);
+  for (std::size_t i = 0; i < series.size(); ++i) svg << (i ? ", " : ": ") << escape(series[i].name);
+  for (const ReferenceLine& r : references) svg << ", beside " << escape(r.name);
+  svg << "</desc>\n<style>@media(prefers-color-scheme:dark){";
+  for (const auto& [light, dark] : kDark)
+    svg << format("[fill=\"%s\"]{fill:%s}[stroke=\"%s\"]{stroke:%s}", light, dark, light, dark);
+  svg << "}</style>\n"
       << "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
       << format("<clipPath id=\"plot\"><rect x=\"%g\" y=\"%g\" width=\"%.1f\" height=\"%g\"/></clipPath>\n", kLeft,
                 kTop - 3, right - kLeft + 3, ys.from - kTop + 6);

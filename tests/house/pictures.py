@@ -1,40 +1,145 @@
 #!/usr/bin/env python3
-"""The pictures of docs/pictures are what the programs draw: pictures.py GALLERY SOURCE, in an empty folder."""
+"""The pictures of docs/pictures: pictures.py PROGRAMS SOURCE, in an empty folder.
+
+Each is listed in make.sh and shown by the pages that this names, says in words what it shows, has colours for light and
+for dark screens, and needs no other file. What can be drawn in no time is drawn again and compared: from the library,
+from the figures in docs/pictures/data, from tests/bench/README.md.
+"""
 import pathlib
 import re
 import subprocess
 import sys
+import xml.etree.ElementTree as xml
 
+PROGRAMS, SOURCE = (pathlib.Path(p).resolve() for p in sys.argv[1:3])
+FOLDER = SOURCE / "docs/pictures"
 SHADES = 6  # examples/gallery.cpp
-program, source = sys.argv[1], pathlib.Path(sys.argv[2])
+ANIMATED = "training"
+sys.path.insert(0, str(FOLDER))
+from draw import COLOURS  # noqa: E402
+
+failures = []
+
+
+def check(good, *words):
+    if not good:
+        failures.append(" ".join(map(str, words)))
+    return good
+
+
+def run(*command, out=None):
+    """What it prints; into the file `out`, if given."""
+    result = subprocess.run([str(c) for c in command], capture_output=True, cwd=SOURCE if out is None else None)
+    if result.returncode:
+        sys.exit(f"{' '.join(map(str, command))}: {result.stderr.decode(errors='replace')}")
+    if out:
+        pathlib.Path(out).write_bytes(result.stdout)
+    return result.stdout.decode()
+
+
+def form(name, text):
+    """A picture by itself."""
+    size, limit = len(text.encode()), 300_000 if name == ANIMATED else 100_000
+    check(size < limit, f"{name}.svg has {size} bytes; {limit} are the limit")
+    root = xml.fromstring(text)
+    space = "{http://www.w3.org/2000/svg}"
+    for tag in ("title", "desc"):
+        check(len((root.findtext(space + tag) or "").split()) >= 3, f"{name}.svg has no {tag} for screen readers")
+    check(root.get("role") == "img", f"{name}.svg has not the role of a picture")
+    check("prefers-color-scheme:dark" in text, f"{name}.svg has no colours for dark screens")
+    check(not re.search(r"<(script|image|foreignObject)|@import|@font-face|url\((?!#)|href=['\"](?!#)", text),
+          f"{name}.svg needs something outside of it, which <img> does not load")
+    check((name == ANIMATED) == ("@keyframes" in text), f"{name}.svg: only {ANIMATED}.svg moves")
+    shapes = re.sub(r"<(title|desc|text)[\s\S]*?</\1>", "", text)
+    check("nan" not in shapes, f"{name}.svg has a coordinate that is no number")
 
 
 def grids(svg):
-    """The shade of every cell of every picture, and the text around them."""
+    """The shade of every cell of every picture of the gallery, and the text around them."""
     pictures = []
     for group in svg.split("<rect class='g'")[1:]:
         cells = {}
         for kind, opacity, path in re.findall(r"<path class='(.)' opacity='([\d.]+)' d='([^']*)'", group):
             shade = round(float(opacity) * SHADES) * (1 if kind == "p" else -1)
-            for x, y, width in re.findall(r"M(\d+) (\d+)h(\d+)v1h-\d+z", path):
+            for x, y, width in re.findall(r"M(\d+) (\d+)h(\d+)", path):
                 cells.update(((int(x) + i, int(y)), shade) for i in range(int(width)))
         pictures.append(cells)
     return pictures, re.sub(r"<path[^>]*>\n", "", svg)
 
 
-subprocess.run([program, "--out", "gallery.svg"], check=True, stdout=subprocess.DEVNULL)
-drawn, text = grids(pathlib.Path("gallery.svg").read_text(encoding="utf-8"))
-kept, kept_text = grids((source / "docs/pictures/gallery.svg").read_text(encoding="utf-8"))
-again = "remake it: gallery --out docs/pictures/gallery.svg"
-if text != kept_text or len(drawn) != 12:
-    sys.exit(f"docs/pictures/gallery.svg has other titles or sizes than the program's; {again}")
-cells = 0
-for number, (a, b) in enumerate(zip(drawn, kept)):
-    wrong = [cell for cell in a.keys() | b.keys() if abs(a.get(cell, 0) - b.get(cell, 0)) > 1]
-    close = [cell for cell in a.keys() | b.keys() if a.get(cell, 0) != b.get(cell, 0)]
-    cells += len(a)
-    if wrong or len(close) > 40:  # rounding differs between processors, and may move a cell by a shade
-        sys.exit(f"picture {number} of docs/pictures/gallery.svg differs from the program's in {len(close)} cells; {again}")
-    if len(a) < 64:
-        sys.exit(f"picture {number} has only {len(a)} cells")
-print(f"{len(drawn)} pictures, {cells} cells, as drawn")
+def gallery(kept_svg):
+    run(PROGRAMS / "gallery", "--out", pathlib.Path("gallery.svg").resolve())
+    drawn, text = grids(pathlib.Path("gallery.svg").read_text(encoding="utf-8"))
+    kept, kept_text = grids(kept_svg)
+    check(text == kept_text and len(drawn) == 12, "gallery.svg has other titles or sizes than the program's")
+    for number, (a, b) in enumerate(zip(drawn, kept)):
+        differ = [abs(a.get(cell, 0) - b.get(cell, 0)) for cell in a.keys() | b.keys()]
+        # Rounding differs between processors, and may move a cell by a shade.
+        check(max(differ) <= 1 and sum(differ) <= 40, f"square {number} of gallery.svg differs from the program's")
+        check(len(a) >= 64, f"square {number} of gallery.svg has only {len(a)} cells")
+    colours = {c for pair in COLOURS.values() for c in pair}
+    check(set(re.findall(r"#\w{6}", kept_svg)) <= colours, "gallery.svg has a colour that draw.py has not")
+
+
+listed = [line.split("|") for line in run("bash", FOLDER / "make.sh", "--list").splitlines()]
+names = [name for name, _, _ in listed]
+check(len(names) > 8, f"make.sh lists only {len(names)} pictures: this test is broken")
+found = sorted(p.stem for p in FOLDER.glob("*.svg"))
+check(sorted(names) == found, f"make.sh lists {sorted(names)}, docs/pictures has {found}")
+
+shown = {}
+for page in SOURCE.rglob("*.md"):
+    if any(part.startswith(("build", ".")) for part in page.relative_to(SOURCE).parts):
+        continue
+    for words, link in re.findall(r"!\[([^\]]*)\]\(([^)]+\.svg)\)", page.read_text(encoding="utf-8")):
+        where = page.relative_to(SOURCE).as_posix()
+        check((page.parent / link).resolve().parent == FOLDER, f"{where} shows {link}, which is none of docs/pictures")
+        check(len(words.split()) >= 3, f"{where}: {link} has no words for those who cannot see it")
+        shown.setdefault(pathlib.Path(link).stem, set()).add(where)
+for name, _, pages in listed:
+    missing = set(pages.split(",")) - shown.get(name, set())
+    check(not missing, f"{' '.join(sorted(missing))} does not show {name}.svg, though make.sh says so")
+check(shown.keys() <= set(names), f"pages show {sorted(shown.keys() - set(names))}, which make.sh does not list")
+
+data = pathlib.Path("data.json").resolve()
+run(PROGRAMS / "picture_data", out=data)
+again = 0
+for name, command, _ in listed:
+    if not (FOLDER / f"{name}.svg").exists():
+        continue
+    kept = (FOLDER / f"{name}.svg").read_text(encoding="utf-8")
+    form(name, kept)
+    if name == "gallery":
+        gallery(kept)
+    elif (draw := command.split(" && ")[-1]).startswith("python3 "):
+        out = pathlib.Path(f"{name}.svg").resolve()
+        words = [{"build/pictures/data.json": data, f"docs/pictures/{name}.svg": out}.get(w, w) for w in draw.split()]
+        run(sys.executable, *words[1:])
+        check(out.read_text(encoding="utf-8") == kept, f"{name}.svg is not what is drawn now; make.sh --only {name}")
+        again += 1
+check(again >= 7, f"drew only {again} pictures again: this test is broken")
+
+# A run's curve and the record of its terminal end with the same figure.
+last = re.findall(r"validation ([\d.]+) bits/char after", (FOLDER / "data/training.json").read_text(encoding="utf-8"))
+curve = re.findall(r">validation ([\d.]+)<", (FOLDER / "curve.svg").read_text(encoding="utf-8"))
+check(last == curve and len(last) == 1, f"training.svg ends at {last}, curve.svg at {curve}: not of one run")
+
+# What the programs print now is what is drawn from, though the figures are of another run.
+run(PROGRAMS / "length", "--smoke", out="length.txt")
+run(PROGRAMS / "gates", "--smoke", out="gates.json")
+for name, source in (("length", "length.txt"), ("gates", "gates.json")):
+    small = pathlib.Path(f"small_{name}.svg").resolve()
+    run(sys.executable, FOLDER / "plots.py", name, pathlib.Path(source).resolve(), small)
+    form(name, small.read_text(encoding="utf-8"))
+record = pathlib.Path("training.json").resolve()
+run(sys.executable, FOLDER / "terminal.py", "record", record, PROGRAMS / "gau_lm", "--smoke", "--fresh", "--out",
+    pathlib.Path("gau_lm").resolve())
+run(sys.executable, FOLDER / "terminal.py", "draw", record, pathlib.Path("small_training.svg").resolve())
+small = pathlib.Path("small_training.svg").read_text(encoding="utf-8")
+form("training", small)
+for words in ("untrained", "100%", "step 8", "result", "sample"):
+    check(words in small, f"a recorded run does not show “{words}”")
+
+if failures:
+    sys.exit("\n".join(failures))
+print(f"{len(names)} pictures, {again + 1} as drawn now")

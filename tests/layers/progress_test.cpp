@@ -231,6 +231,9 @@ TEST_CASE("write_svg_curve: where points, means, reference lines and their label
              Contains("d=\"M62.0 426.0L776.0 78.0\"") && Contains("cx=\"776.0\" cy=\"78.0\"") && Contains(">v 6.000<"));
   CHECK_THAT(plain, Contains("y=\"256.0\" text-anchor=\"end\" fill=\"#374151\">3<") &&
                         Contains("x=\"62.0\" y=\"445\" text-anchor=\"middle\" fill=\"#374151\">0<"));
+  // A picture says what it shows, and has colours for dark screens.
+  CHECK_THAT(plain, Contains("<desc>loss over step: v</desc>") &&
+                        Contains("@media(prefers-color-scheme:dark){[fill=\"#ffffff\"]{fill:#0d1117}"));
   // The names of the axes stand at their middles.
   CHECK_THAT(plain, Contains("<text x=\"419.0\"") && Contains("translate(17 252.0) rotate(-90)"));
   CHECK_THAT(svg({{"v", {0, 5e6}, {0, 5000}}}), Contains(">2M<") && Contains(">3k<"));
