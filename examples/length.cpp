@@ -1,7 +1,7 @@
 // What a token costs as a sequence grows: processor time and memory of forward and backward, for softmax attention with
 // the n × n weights in full and tiled, for GAU, FLASH and two linear ones. One causal layer, batch 1.
 //
-//   length [--longest N] [--dim N] [--seconds S] [--smoke]        about 2 minutes on two cores
+//   length [--longest N] [--dim N] [--seconds S] [--smoke]
 //
 // Time is that of all threads in the fastest of several steps, memory the most that tensors hold in one beyond the
 // weights. The weights in full are left out where four copies of them pass 1 GiB.

@@ -33,7 +33,7 @@ def speed(text):
               "; ".join(f"{g}: " + ", ".join(f"{n} {r}" for n, r in zip(names, ratios)) for g, _, ratios in groups))
     svg.text(0, 16, "Time for the same work, Sluice = 1", "head")
     svg.text(0, 34, f"{machine},{threads}; geometric means. "
-             "The compilers’ are over the workloads that leave them something to do.", "small quiet")
+             "The compilers’: where they have work to do.", "small quiet")
     bottom = 50 + row_height * len(groups)
     svg.line([(left + scale, 48), (left + scale, bottom)], "rule")
     for i, (group, count, ratios) in enumerate(groups):
@@ -75,7 +75,7 @@ def length(text):
         svg.text(left - 36, 58, title)
         for value in ys.ticks():
             svg.line([(left, ys.at(value)), (right, ys.at(value))], "rule")
-            svg.text(left - 6, ys.at(value) + 4, f"{value:g}", "small quiet", "end")
+            svg.text(left - 6, ys.at(value) + 4, f"{value:,g}", "small quiet", "end")
         for n in tokens:
             svg.text(xs.at(n), bottom + 18, f"{n:,}", "small quiet", "middle")
         svg.text((left + right) / 2, bottom + 34, "tokens", "small quiet", "middle")
