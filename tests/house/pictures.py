@@ -34,7 +34,7 @@ def run(*command, out=None):
         sys.exit(f"{' '.join(map(str, command))}: {result.stderr.decode(errors='replace')}")
     if out:
         pathlib.Path(out).write_bytes(result.stdout)
-    return result.stdout.decode()
+    return result.stdout.decode(errors="replace")
 
 
 def form(name, text):
