@@ -124,7 +124,7 @@ def arrow(svg, points, kind):
 def attention_tiles(data):
     """The tiles under each mask, and what goes from one tile of a row to the next."""
     n, cell, side, gap, top = data["tokens"], data["cell"], 150, 24, 58
-    svg = Svg(WIDTH, 560, "How attention walks its tiles",
+    svg = Svg(WIDTH, 578, "How attention walks its tiles",
               "Tiles of queries and keys that the forward pass computes under five masks: " + "; ".join(
                   f"{p['title']} {len(p['tiles'])} tiles" for p in data["plans"]))
     svg.text(0, 16, "How attention() walks its tiles", "head")
@@ -175,7 +175,7 @@ def attention_tiles(data):
     y = top + side + 122
     svg.text(0, y, "One row of tiles: 128 queries go over their keys, at most 512 at a time", "head")
     svg.text(0, y + 18, "Kept from tile to tile: O [128, d_v] and, of each row, μ, its largest score, and l, its sum. "
-             "S and P [128, 512] stay in cache; n × n is never stored.", "small quiet")
+             "S becomes P in place, in cache; n × n is never stored.", "small quiet")
     box, room, up = 186, 34, y + 78
     for k in range(3):
         x = 64 + k * (box + room)
@@ -196,8 +196,10 @@ def attention_tiles(data):
     svg.text(x, up + 62, "lse = μ + log l", "small")
     svg.text(0, up + 130, "The products are those of the GEMM. relu² and its like need no μ and no l: P = φ(S). "
              "A step of decoding has too few rows for all threads:", "small quiet")
-    svg.text(0, up + 146, "there each tile of keys is a task of its own, and their O, μ and l are merged in order.",
-             "small quiet")
+    svg.text(0, up + 146, "there each tile of keys is a task of its own, and their O, μ and l are merged in order. A tile has "
+             "256 keys where values are wide or the mask has holes.", "small quiet")
+    svg.text(0, up + 162, "Products in three parts on AMX have tiles that start at multiples of their width, in whole steps of 32 "
+             "keys.", "small quiet")
     return svg
 
 
