@@ -1,6 +1,8 @@
 """What the pictures of this folder share: an SVG with colours for light and for dark screens, axes, and shades."""
 import html
 import math
+import os
+import sys
 
 # name: (on a light page, on a dark page)
 COLOURS = {
@@ -102,3 +104,17 @@ def shade_rows(rows, most):
                 paths.setdefault(int(row[x]), []).append(f"M{x} {y}h{end - x}v1h-{end - x}z")
             x = end
     return [(shade / most, "".join(d)) for shade, d in sorted(paths.items())]
+
+
+def main(words, pictures):
+    """A script that is called SCRIPT NAME SOURCE PICTURE.svg; pictures[NAME] makes an Svg of the text of SOURCE."""
+    if len(sys.argv) != 4 or sys.argv[1] not in pictures:
+        sys.exit(words.strip())
+    script, name, source, out = sys.argv
+    try:
+        with open(source, encoding="utf-8") as file:
+            picture = str(pictures[name](file.read()))
+    except (OSError, ValueError, LookupError) as e:
+        sys.exit(f"{os.path.basename(script)}: cannot draw {name} from {source}: {e}")
+    with open(out, "w", encoding="utf-8") as file:
+        file.write(picture)

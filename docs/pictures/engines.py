@@ -6,7 +6,8 @@ DATA is what examples/picture_data printed: tapes of autograd, the tiles that at
 import json
 import sys
 
-from draw import Svg, number
+sys.dont_write_bytecode = True
+from draw import Svg, main, number  # noqa: E402
 
 WIDTH = 846
 
@@ -254,9 +255,5 @@ def scan_chunks(data):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 4 or sys.argv[1] not in ("tape", "attention_tiles", "scan_chunks"):
-        sys.exit(__doc__.strip())
-    with open(sys.argv[2], encoding="utf-8") as source:
-        drawn = globals()[sys.argv[1]](json.load(source))
-    with open(sys.argv[3], "w", encoding="utf-8") as picture:
-        picture.write(str(drawn))
+    drawings = (tape, attention_tiles, scan_chunks)
+    main(__doc__, {draw.__name__: lambda text, draw=draw: draw(json.loads(text)) for draw in drawings})

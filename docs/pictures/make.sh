@@ -80,8 +80,9 @@ if [[ ! $programs ]]; then
   programs=$root/build/release/examples
   say 'building a Release in build/release'
   mkdir -p build
+  cores=$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
   { cmake -S . -B build/release -DCMAKE_BUILD_TYPE=Release -DSLUICE_BUILD_TESTS=OFF -DSLUICE_BUILD_EXAMPLES=ON &&
-    cmake --build build/release --parallel --target gallery gates gau_lm length picture_data; } \
+    cmake --build build/release --parallel "$cores" --target gallery gates gau_lm length picture_data; } \
     >build/pictures.log 2>&1 || { tail -n 40 build/pictures.log >&2; exit 1; }
 fi
 mkdir -p build/pictures docs/pictures/data

@@ -10,14 +10,18 @@ import re
 import sys
 import textwrap
 
-from draw import LogAxis, Svg, apart, escaped, number, shade_rows
+sys.dont_write_bytecode = True
+from draw import LogAxis, Svg, apart, main, number, shade_rows  # noqa: E402
 
 WIDTH = 846
 
 
 def speed(text):
     """Bars: the time of each peer over Sluice's."""
-    head, *rows = re.search(r"\| group \|.*?\n\n", text, re.S)[0].strip().split("\n")
+    table = re.search(r"\| group \|.*?\n\n", text, re.S)
+    if not table:
+        raise ValueError("it has no table of groups")
+    head, *rows = table[0].strip().split("\n")
     names = ["PyTorch eager", *(cell.strip() for cell in head.strip("|").split("|")[-2:])]
     groups = []
     for row in rows[1:]:
@@ -55,11 +59,11 @@ def speed(text):
 
 def length(text):
     """Time and memory of a token over the length, log-log."""
-    machine, what = text.split("\n")[:2]
+    what = text.split("\n")[1] if text.count("\n") > 1 else ""
     rows = [(m[1].strip(), int(m[2]), float(m[3]), float(m[4]))
             for m in re.finditer(r"^(\S.*?) +(\d+) +([\d.]+) +([\d.]+)$", text, re.M)]
     if len(rows) < 10:
-        sys.exit(f"plots: found {len(rows)} rows of figures, which is too few")
+        raise ValueError(f"it has only {len(rows)} rows of figures")
     colours = dict(zip(dict.fromkeys(r[0] for r in rows), ("grey", "orange", "violet", "blue", "green", "rose")))
     svg = Svg(WIDTH, 400, "What a token costs as a sequence grows",
               f"Log-log curves of microseconds a token and of memory against tokens; {what}. " + "; ".join(
@@ -147,9 +151,4 @@ def gates(text):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 4 or sys.argv[1] not in ("speed", "length", "gates"):
-        sys.exit(__doc__.strip())
-    with open(sys.argv[2], encoding="utf-8") as source:
-        drawn = globals()[sys.argv[1]](source.read())
-    with open(sys.argv[3], "w", encoding="utf-8") as picture:
-        picture.write(str(drawn))
+    main(__doc__, {"speed": speed, "length": length, "gates": gates})

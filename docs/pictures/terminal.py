@@ -18,7 +18,8 @@ import sys
 import termios
 import time
 
-from draw import COLOURS, MONO, Svg, escaped
+sys.dont_write_bytecode = True
+from draw import MONO, Svg, escaped  # noqa: E402
 
 COLUMNS, ROWS, FRAMES = 94, 28, 110
 TYPING, LENGTH, REST = 1.5, 14, 7  # seconds of the picture: the command is typed, the run, its end stays
@@ -55,7 +56,11 @@ class Screen:
 def record(path, command):
     child, terminal = pty.fork()
     if child == 0:
-        os.execvp(command[0], command)
+        try:
+            os.execvp(command[0], command)
+        except OSError as e:
+            os.write(2, f"{command[0]}: {e.strerror}\n".encode())
+            os._exit(127)
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     screen, shown, start = Screen(), [], time.monotonic()
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -108,8 +113,11 @@ def spans(line, sample):
 
 
 def draw(path, out):
-    with open(path, encoding="utf-8") as file:
-        run = json.load(file)
+    try:
+        with open(path, encoding="utf-8") as file:
+            run = json.load(file)
+    except (OSError, ValueError) as e:
+        sys.exit(f"terminal: {path} is no record: {e}")
     prompt = "$ " + run["command"]
     screens = [(TYPING * k / len(prompt), [prompt[:k]]) for k in range(2, len(prompt) + 1, 3)]
     screens.append((TYPING, [prompt]))

@@ -15,6 +15,7 @@ PROGRAMS, SOURCE = (pathlib.Path(p).resolve() for p in sys.argv[1:3])
 FOLDER = SOURCE / "docs/pictures"
 SHADES = 6  # examples/gallery.cpp
 ANIMATED = "training"
+sys.dont_write_bytecode = True
 sys.path.insert(0, str(FOLDER))
 from draw import COLOURS  # noqa: E402
 
