@@ -197,10 +197,10 @@ def attention_tiles(data):
     svg.text(x, up + 62, "lse = μ + log l", "small")
     svg.text(0, up + 130, "The products are those of the GEMM. relu² and its like need no μ and no l: P = φ(S). "
              "A step of decoding has too few rows for all threads:", "small quiet")
-    svg.text(0, up + 146, "there each tile of keys is a task of its own, and their O, μ and l are merged in order. A tile has "
-             "256 keys where values are wide or the mask has holes.", "small quiet")
-    svg.text(0, up + 162, "Products in three parts on AMX have tiles that start at multiples of their width, in whole steps of 32 "
-             "keys.", "small quiet")
+    svg.text(0, up + 146, "there each tile of keys is a task of its own, and their O, μ and l are merged in order. "
+             "A tile has 256 keys where values are wide or the mask has holes.", "small quiet")
+    svg.text(0, up + 162, "Products in three parts on AMX have tiles that start at multiples of their width, in whole "
+             "steps of 32 keys.", "small quiet")
     return svg
 
 
