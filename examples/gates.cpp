@@ -20,7 +20,7 @@ using namespace sluice::examples;
 
 namespace {
 
-const std::string line = "a gate decides what a token reads, and a gate decides what stays";
+const std::string kLine = "a gate decides what a token reads, and a gate decides what stays";
 
 struct Settings {
   std::string text;
@@ -94,8 +94,8 @@ struct Look {
   std::vector<std::string> weights;
   std::vector<int64_t> gau, sigmoid;
 };
-constexpr double low = -0.3, high = 2.1;  // of U
-constexpr int64_t bins = 60;
+constexpr double kLow = -0.3, kHigh = 2.1;  // of U
+constexpr int64_t kBins = 60;
 
 Tensor input_of_last(const ByteLm& model, const Tensor& bytes) {
   Tensor x = model.embed(bytes);
@@ -104,15 +104,15 @@ Tensor input_of_last(const ByteLm& model, const Tensor& bytes) {
 }
 Look look_into(const ByteLm& gau, const MixerLm& gated, const Tensor& bytes) {
   NoGrad guard;
-  std::vector<int64_t> codes(line.begin(), line.end());
+  std::vector<int64_t> codes(kLine.begin(), kLine.end());
   const Tensor text = unsqueeze(Tensor::from(codes), 0);
   Look r;
   r.weights = digits(parts_of(gau.blocks.back(), input_of_last(gau, text)).weights);
-  r.gau = histogram(parts_of(gau.blocks.back(), input_of_last(gau, bytes)).gate, low, high, bins);
+  r.gau = histogram(parts_of(gau.blocks.back(), input_of_last(gau, bytes)).gate, kLow, kHigh, kBins);
   Tensor x = gated.embed(bytes);
   for (std::size_t i = 0; i + 1 < gated.mixers.size(); ++i) x = gated.feeds[i](gated.mixers[i](x));
   const auto& attention = std::get<MultiHeadAttention>(gated.mixers.back().layer);
-  r.sigmoid = histogram(attention.gates[0].scores(gated.mixers.back().norm(x)), 0, 1, bins);
+  r.sigmoid = histogram(attention.gates[0].scores(gated.mixers.back().norm(x)), 0, 1, kBins);
   return r;
 }
 
@@ -166,7 +166,7 @@ int program(int argc, char** argv) {
   const double gau_bits = train(gau, text.train, s), gated_bits = train(gated, text.train, s);
   const Look after = look_into(gau, gated, bytes);
   std::printf("{\"text\":\"%s\",\"steps\":%lld,\"gau_bits\":%.3f,\"gated_bits\":%.3f,\"low\":%g,\"high\":%g",
-              line.c_str(), (long long)s.steps, gau_bits, gated_bits, low, high);
+              kLine.c_str(), (long long)s.steps, gau_bits, gated_bits, kLow, kHigh);
   print_list("weights", before.weights, after.weights);
   print_list("gau", before.gau, after.gau);
   print_list("sigmoid", before.sigmoid, after.sigmoid);

@@ -58,44 +58,45 @@ std::string tapes() {
   return list(std::vector{loss, gradient, second}, tape_of);
 }
 
-const int64_t n = 1024, cell = 16;
+constexpr int64_t kTokens = 1024, kCell = 16;
 
 struct Plan {
   std::string title, note;
   AttentionMask mask;
 };
 std::vector<Plan> plans() {
-  std::vector<float> real(n, 1), document(n, 0);
-  for (int64_t i = 0; i < n; ++i) {
+  std::vector<float> real(kTokens, 1), document(kTokens, 0);
+  for (int64_t i = 0; i < kTokens; ++i) {
     if (i >= 700) real[static_cast<std::size_t>(i)] = 0;
     document[static_cast<std::size_t>(i)] = i < 300 ? 0 : i < 750 ? 1 : 2;
   }
-  const Tensor keys = reshape(Tensor::from(real), {1, n}) > 0.5;
-  const Tensor segments = to(reshape(Tensor::from(document), {1, n}), i64);
+  const Tensor keys = reshape(Tensor::from(real), {1, kTokens}) > 0.5;
+  const Tensor segments = to(reshape(Tensor::from(document), {1, kTokens}), i64);
   return {{"causal", "a token sees the past", {.causal = true}},
           {"window", "the last 200", {.causal = true, .window = 200}},
           {"padding", "700 real keys", {.keys = keys}},
           {"documents", "three, causal", {.causal = true, .query_segments = segments, .key_segments = segments}},
-          {"blocks", "BigBird", bigbird_mask(n, {.block = 64, .random = 1})}};
+          {"blocks", "BigBird", bigbird_mask(kTokens, {.block = 64, .random = 1})}};
 }
 
-/// The tiles in the order in which the forward kernel goes over them, of one head of `n` tokens.
+/// The tiles in the order in which the forward kernel goes over them, of one head of `kTokens` tokens.
 std::string tiles_of(const Plan& plan) {
-  const Tensor x = zeros({1, 1, n, 16});
+  const Tensor x = zeros({1, 1, kTokens, 16});
   const detail::ScoreTiles<float> tiles(detail::AttentionCall{.q = x, .k = x, .v = x, .options = {.mask = plan.mask}});
   const int64_t rows = 128, cols = tiles.visibility.only_span() ? 512 : 256;  // attention_forward.cpp
   std::string out;
-  for (int64_t row = 0; row < n; row += rows) {
+  for (int64_t row = 0; row < kTokens; row += rows) {
     const auto range = tiles.columns(row, rows);
     for (int64_t col = range.begin; col < range.end; col += cols)
-      if (const auto t = tiles.tile(0, 0, row, rows, col, std::min(cols, n - col), range))
+      if (const auto t = tiles.tile(0, 0, row, rows, col, std::min(cols, kTokens - col), range))
         out +=
             str(out.empty() ? "" : ",", "[", t->row, ",", t->col, ",", t->rows, ",", t->cols, ",", int(t->masked), "]");
   }
-  const std::vector<double> seen = to(visible_pairs(plan.mask, 1, 1, n, n), f32).to_vector<double>();
+  const std::vector<double> seen = to(visible_pairs(plan.mask, 1, 1, kTokens, kTokens), f32).to_vector<double>();
   std::string pairs;  // the middle of each cell, a line for each row
-  for (int64_t i = cell / 2; i < n; i += cell) {
-    for (int64_t j = cell / 2; j < n; j += cell) pairs += seen[static_cast<std::size_t>(i * n + j)] > 0 ? '1' : '0';
+  for (int64_t i = kCell / 2; i < kTokens; i += kCell) {
+    for (int64_t j = kCell / 2; j < kTokens; j += kCell)
+      pairs += seen[static_cast<std::size_t>(i * kTokens + j)] > 0 ? '1' : '0';
     pairs += '\n';
   }
   return str("{\"title\":", quoted(plan.title), ",\"note\":", quoted(plan.note), ",\"tiles\":[", out,
@@ -107,7 +108,7 @@ int program(int argc, char** argv) {
   OptionList o;
   o("smoke", smoke, "as without: it takes no time");
   parse_flags("picture_data", "what the engines do, for the pictures of docs/pictures", o, argc, argv);
-  std::cout << "{\"tapes\":" << tapes() << ",\n\"tokens\":" << n << ",\"cell\":" << cell
+  std::cout << "{\"tapes\":" << tapes() << ",\n\"tokens\":" << kTokens << ",\"cell\":" << kCell
             << ",\"chunk\":" << LinearScanOptions{}.chunk << ",\n\"plans\":" << list(plans(), tiles_of) << "}\n";
   return 0;
 }
