@@ -24,14 +24,14 @@ gates --text build/data/jargon.txt > docs/pictures/data/gates.json && \
 python3 docs/pictures/plots.py gates docs/pictures/data/gates.json docs/pictures/gates.svg|layers/README.md"
   "tape|\
 picture_data > build/pictures/data.json && \
-python3 docs/pictures/engines.py tape build/pictures/data.json docs/pictures/tape.svg|autograd/README.md"
+python3 docs/pictures/engines.py tape build/pictures/data.json docs/pictures/tape.svg|docs/how/1-tape.md"
   "attention_tiles|\
 picture_data > build/pictures/data.json && \
 python3 docs/pictures/engines.py attention_tiles build/pictures/data.json docs/pictures/attention_tiles.svg|\
-ops/README.md"
+docs/how/3-attention.md"
   "scan_chunks|\
 picture_data > build/pictures/data.json && \
-python3 docs/pictures/engines.py scan_chunks build/pictures/data.json docs/pictures/scan_chunks.svg|ops/README.md"
+python3 docs/pictures/engines.py scan_chunks build/pictures/data.json docs/pictures/scan_chunks.svg|docs/how/4-scan.md"
 )
 
 usage() {
