@@ -69,8 +69,18 @@ if printf '%s\n' "${files[@]}" | grep '[.]md$' | xargs grep -nE '^[[:space:]]*(`
   bad 'a program in a page begins with ```cpp, at the first column, so that it is compiled'
 fi
 for name in $snippets; do
+  [[ $name == docs_guide_*.cpp ]] && continue
   grep -qFx "#include \"$name\"" tests/snippets/snippets_test.cpp || bad "tests/snippets/snippets_test.cpp leaves out $name"
 done
+# A chapter of the guide is short, and its tests run a program of it.
+chapters=0
+for page in docs/guide/[0-9][0-9]-*.md; do
+  chapters=$((chapters + 1)) name=${page##*/}
+  length=$(wc -l <"$page")
+  ((length <= 110)) || bad "$page has $length lines; 110 are the limit"
+  grep -q '^TEST_CASE' "$work/snippets/docs_guide_${name%.md}.cpp" || bad "$page has no program with its output"
+done
+((chapters >= 10)) || bad "found only $chapters chapters in docs/guide: this test is broken"
 for file in examples/[0-9][0-9]_*.cpp; do
   grep -q '^// Expected output' "$file" || bad "$file does not end with its expected output"
 done

@@ -1,0 +1,40 @@
+// What a source file made of a page of docs/guide begins with (page.awk).
+#pragma once
+
+#include "support/catch.h"
+#include "support/temp_folder.h"
+
+#include <sluice/parallel/mpi/world.h>
+#include <sluice/sluice.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <sstream>
+
+#pragma GCC diagnostic ignored "-Wunused-variable"
+#pragma GCC diagnostic ignored "-Wunused-but-set-variable"
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
+namespace sluice::testing {
+
+/// What `program` writes to std::cout, run in an empty folder.
+inline std::string printed_by(const std::function<void()>& program) {
+  struct Place {
+    std::ostringstream printed;
+    std::streambuf* out = std::cout.rdbuf(printed.rdbuf());
+    std::filesystem::path folder = std::filesystem::current_path();
+    ~Place() { std::cout.rdbuf(out), std::filesystem::current_path(folder); }
+  };
+  const TempFolder empty;
+  Place place;
+  std::filesystem::current_path(empty / ".");
+  program();
+  return place.printed.str();
+}
+
+}  // namespace sluice::testing
