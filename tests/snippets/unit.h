@@ -27,8 +27,10 @@ inline std::string printed_by(const std::function<void()>& program) {
   struct Place {
     std::ostringstream printed;
     std::streambuf* out = std::cout.rdbuf(printed.rdbuf());
+    std::ios format{nullptr};
     std::filesystem::path folder = std::filesystem::current_path();
-    ~Place() { std::cout.rdbuf(out), std::filesystem::current_path(folder); }
+    Place() { format.copyfmt(std::cout), std::cout.copyfmt(std::ios(nullptr)); }  // no program sees another's boolalpha
+    ~Place() { std::cout.rdbuf(out), std::cout.copyfmt(format), std::filesystem::current_path(folder); }
   };
   const TempFolder empty;
   Place place;
