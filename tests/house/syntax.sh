@@ -44,7 +44,7 @@ library=() programs=()  # tests/main.cpp asks more of Catch2 than the others
 for file in "${files[@]}"; do
   case ${file#"$here/"} in
     tests/main.cpp) library+=("$file") ;;
-    tests/* | examples/*) programs+=("$file") ;;
+    tests/* | examples/* | */tests/snippets/*) programs+=("$file") ;;
     *) library+=("$file") ;;
   esac
 done
