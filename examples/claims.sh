@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# Measures the claims that papers and texts make about gated attention, one program for several claims, and writes the page
+# docs/CLAIMS.md: claim, source, figures, verdict. Works from any folder. examples/claims/README.md says how to add a claim.
+set -euo pipefail
+
+usage() {
+  cat <<'TEXT'
+usage: examples/claims.sh [--only C2[,C6…]] [--out FOLDER] [--programs FOLDER] [--again] [--smoke] [--no-install]
+  --only CLAIMS      measure these only; the page shows the others as they last were
+  --out FOLDER       where results, pictures and logs go (default build/claims)
+  --programs FOLDER  take built programs from there instead of building a Release in build/release
+  --again            measure a second time, with other random draws, and say which figures differ by more than their spread
+  --smoke            tiny sizes and no verdicts, to test programs and page
+  --no-install       use the machine as it is, without apt-get install
+The whole takes an hour on two cores. The page is FOLDER/CLAIMS.md, and docs/CLAIMS.md once every claim has a result.
+TEXT
+}
+say() { printf 'claims: %s\n' "$*"; }
+bad() { printf 'claims: %s (--help lists the options)\n' "$*" >&2; exit 2; }
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+out=$root/build/claims only='' programs='' install=1 smoke=0 again=0
+while (($#)); do
+  case $1 in
+    --out | --only | --programs)
+      if [[ ! ${2-} || $2 == --* ]]; then bad "$1 needs a value"; fi ;;
+  esac
+  case $1 in
+    --out) out=$2 && shift 2 ;;
+    --only) only=$2 && shift 2 ;;
+    --programs) programs=$2 && shift 2 ;;
+    --again) again=1 && shift ;;
+    --smoke) smoke=1 && shift ;;
+    --no-install) install=0 && shift ;;
+    -h | --help) usage; exit 0 ;;
+    *) bad "unknown option $1" ;;
+  esac
+done
+command -v python3 >/dev/null || bad 'python3 is missing'
+page() { python3 "$root/examples/claims/page.py" "$@"; }
+list=$(page --list ${only:+--only "$only"}) || exit 2 # lines: part, program, seconds, text or -
+mkdir -p "$out"
+
+cores=$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
+if [[ ! $programs ]]; then
+  programs=$root/build/release/examples
+  if ((install)); then bash "$root/tests/install_deps.sh"; fi
+  generator=()
+  if [[ ! -f $root/build/release/CMakeCache.txt ]] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
+  say 'building a Release in build/release'
+  { cmake -S "$root" -B "$root/build/release" ${generator[@]+"${generator[@]}"} -DCMAKE_BUILD_TYPE=Release -DSLUICE_BUILD_TESTS=OFF -DSLUICE_BUILD_EXAMPLES=ON &&
+    cmake --build "$root/build/release" --parallel "$cores" --target claims; } >"$out/build.log" 2>&1 ||
+    { tail -n 40 "$out/build.log" >&2; exit 1; }
+fi
+data=$root/build/data
+if ((!smoke)) && cut -f4 <<<"$list" | grep -qx text; then bash "$root/examples/fetch_data.sh" "$data"; fi
+
+failed=0
+measure() { # folder of results, seed
+  mkdir -p "$1"
+  while IFS=$'\t' read -r part program seconds text; do
+    arguments=(--only "$part" --out "$1" --seed "$2" --seconds "$seconds")
+    if ((smoke)); then arguments+=(--smoke); elif [[ $text == text ]]; then arguments+=(--text "$data/jargon.txt"); fi
+    say "$program --only $part --seed $2 --seconds $seconds"
+    rm -f "$1/$part.json" # a claim that fails has no result
+    if "$programs/$program" "${arguments[@]}" >"$1/$part.txt" 2>"$1/$part.log" </dev/null; then
+      sed -n '$s/^/  /p' "$1/$part.txt"
+    else
+      failed=1
+      tail -n 5 "$1/$part.log" >&2
+      say "failed: $program --only $part"
+    fi
+  done <<<"$list"
+}
+measure "$out" 1
+if ((again)); then measure "$out/again" 2; fi
+
+options=(--out "$out")
+if ((again)); then options+=(--again "$out/again"); fi
+if ((!smoke)); then options+=(--docs "$root/docs"); fi
+page "${options[@]}" | sed 's/^/claims: /'
+exit "$failed"

@@ -1,0 +1,80 @@
+#include "claims/fit.h"
+
+#include <sluice/core/error.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+
+namespace sluice::examples {
+
+namespace {
+
+/// The first x from which on a is below b, with the middle values moved by `shift` spreads in favour of a; infinite if
+/// there is none, 0 if a is below b at the first x.
+double crossing(const std::vector<double>& x, const std::vector<Measured>& a, const std::vector<Measured>& b,
+                double shift) {
+  double before = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const Measured q = ratio(a[i], b[i]);
+    const double gap = std::log(std::max(q.value - shift * q.spread, 1e-9));
+    if (gap < 0) {
+      if (i == 0) return 0;
+      const double step = before / (before - gap);
+      return std::exp(std::log(x[i - 1]) + step * std::log(x[i] / x[i - 1]));
+    }
+    before = gap;
+  }
+  return std::numeric_limits<double>::infinity();
+}
+
+}  // namespace
+
+std::vector<std::vector<double>> alternating(const std::vector<std::function<void()>>& programs, int64_t rounds,
+                                             const Run& run, double share) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<std::vector<double>> seconds(programs.size());
+  for (int64_t round = 0; round <= rounds; ++round) {
+    if (round > 3 && !run.has_time(share)) break;
+    for (std::size_t i = 0; i < programs.size(); ++i) {
+      const auto begun = Clock::now();
+      programs[i]();
+      if (round > 0) seconds[i].push_back(std::chrono::duration<double>(Clock::now() - begun).count());
+    }
+  }
+  return seconds;
+}
+
+Measured log_log_slope(const std::vector<double>& x, const std::vector<double>& y) {
+  const std::size_t n = x.size();
+  if (n < 2 || y.size() != n) fail<ValueError>("log_log_slope: ", n, " and ", y.size(), " values");
+  std::vector<double> u(n), v(n);
+  for (std::size_t i = 0; i < n; ++i) {
+    if (!(x[i] > 0 && y[i] > 0)) fail<ValueError>("log_log_slope: a value is not positive");
+    u[i] = std::log(x[i]), v[i] = std::log(y[i]);
+  }
+  const double mu = mean_of(u).value, mv = mean_of(v).value;
+  double uu = 0, uv = 0, rest = 0;
+  for (std::size_t i = 0; i < n; ++i) uu += (u[i] - mu) * (u[i] - mu), uv += (u[i] - mu) * (v[i] - mv);
+  const double slope = uv / uu;
+  for (std::size_t i = 0; i < n; ++i) rest += std::pow(v[i] - mv - slope * (u[i] - mu), 2);
+  return {slope, n > 2 ? std::sqrt(rest / double(n - 2) / uu) : 0};
+}
+
+Crossover crossover(const std::vector<double>& x, const std::vector<Measured>& a, const std::vector<Measured>& b) {
+  Crossover c;
+  c.at = crossing(x, a, b, 0), c.low = crossing(x, a, b, 2), c.high = crossing(x, a, b, -2);
+  c.found = std::isfinite(c.at), c.first = c.at == 0;
+  return c;
+}
+std::string text(const Crossover& c, const std::vector<double>& x) {
+  const auto whole = [](double v) { return std::to_string(std::llround(v)); };
+  if (!c.found) return "not up to " + whole(x.back());
+  if (c.first) return "below the shortest, " + whole(x.front());
+  const std::string low = c.low == 0 ? "less than " + whole(x.front()) : whole(c.low);
+  const std::string high = std::isfinite(c.high) ? whole(c.high) : "more than " + whole(x.back());
+  return "at " + whole(c.at) + " (between " + low + " and " + high + ")";
+}
+
+}  // namespace sluice::examples

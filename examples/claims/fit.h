@@ -1,0 +1,30 @@
+// Times and how they grow: alternating runs, exponents by least squares, and where two curves cross.
+#pragma once
+
+#include "claims/claim.h"
+
+#include <functional>
+
+namespace sluice::examples {
+
+/// Seconds of each program, [program][round]: the programs take turns, so that a busy machine slows all of them. One
+/// round more than `rounds` runs first and is not counted. Fewer rounds, but at least 3, when `run` has used `share` of
+/// its time.
+std::vector<std::vector<double>> alternating(const std::vector<std::function<void()>>& programs, int64_t rounds,
+                                             const Run& run, double share = 1);
+
+/// The exponent b of y = a·xᵇ by least squares of the logarithms, and its standard error. ValueError for less than two
+/// points and for values that are not positive.
+Measured log_log_slope(const std::vector<double>& x, const std::vector<double>& y);
+
+/// Where y = a falls below y = b: between two points the logarithms are straight. `found` is false when a is smaller
+/// nowhere; when a is smaller everywhere, `at` is the first x, and `first` is true. The interval takes the spreads in.
+struct Crossover {
+  bool found = false, first = false;
+  double at = 0, low = 0, high = 0;
+};
+Crossover crossover(const std::vector<double>& x, const std::vector<Measured>& a, const std::vector<Measured>& b);
+/// "at 1,200 (between 900 and 1,500)", "below the shortest, 512", "not up to 8192".
+std::string text(const Crossover& c, const std::vector<double>& x);
+
+}  // namespace sluice::examples
