@@ -138,6 +138,7 @@ Verdict all(const std::vector<Verdict>& parts) {
     if (has(v)) return v;
   return Verdict::shown;
 }
+Verdict of_accelerators(Verdict on_cpu) { return on_cpu == Verdict::contradicted ? Verdict::not_visible : on_cpu; }
 
 double Run::elapsed() const { return now() - begun; }
 

@@ -144,8 +144,8 @@ void c5(const Run& run, Result& r) {
   const double local = std::log2(tenth.value / twentieth.value);
   r.add("local exponent of λ between 0.05 and 0.1: SiLU", local, "", 7);
   r.verdict = equals(half, law, 0.1);
-  r.why = "halving all weights multiplies the output by " + text(half) + ", which the exponent " +
-          text(std::log2(1 / half.value)) + " has, not 7: SiLU is not homogeneous; with relu it is " + text(relu_half) +
+  r.why = "halving all weights multiplies the output by " + text(half) + ", an exponent of " +
+          text(std::log2(1 / half.value)) + ", not 7: SiLU is not homogeneous; with relu it is " + text(relu_half) +
           ", and with SiLU the law is the limit of small weights (exponent " + text(local) + " at λ = 0.1)";
 }
 

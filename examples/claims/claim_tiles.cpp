@@ -1,0 +1,150 @@
+// Attention in tiles: what it saves, how tiles matter, and what masks save. Claims C17, C19 and C44.
+#include "claims/claim.h"
+#include "claims/fit.h"
+#include "support/study.h"
+
+#include <sluice/layers/attention/sparse_masks.h>
+#include <sluice/sluice.h>
+
+#include <cmath>
+
+using namespace sluice;
+using namespace sluice::examples;
+
+namespace {
+
+struct Operands {
+  Tensor q, k, v;
+  Operands(int64_t heads, int64_t n, int64_t width, const Run& run) {
+    Rng rng(static_cast<uint64_t>(run.seed));
+    for (Tensor* x : {&q, &k, &v}) *x = normal({1, heads, n, width}, 0, 1, rng);
+  }
+  Tensor tiled(const AttentionOptions& o = {}) const { return attention(q, k, v, o); }
+  /// The weights as a tensor.
+  Tensor stored() const { return matmul(softmax(matmul(q, transpose(k, -2, -1)) / std::sqrt(double(q.dim(3)))), v); }
+};
+/// Bytes of the tensors that the kernels of f read and write.
+double bytes_of(const std::function<Tensor()>& f) {
+  detail::WorkCounter counter;
+  f();
+  return double(counter.work().bytes);
+}
+
+void c17(const Run& run, Result& r) {
+  NoGrad guard;
+  const int64_t width = 64, n = 2048;
+  const Operands x(1, n, width, run);
+  const double stored = bytes_of([&] { return x.stored(); }), once = bytes_of([&] { return x.tiled(); });
+  r.add("bytes with stored weights over those of one pass, n = 2048, d_k = 64", stored / once, "", 30);
+  double by_64 = 0;
+  for (const int64_t rows : {64, 128, 512}) {
+    // Each tile of queries reads keys and values again; the counter of a kernel counts its tensors once.
+    const double again = double((n / rows - 1) * 2 * n * width) * double(size_of(f32));
+    const double q = stored / (once + again);
+    if (rows == 64) by_64 = q;
+    r.add("the same with keys and values read by every tile of " + std::to_string(rows) + " queries", q);
+  }
+  std::vector<double> lengths, gains;
+  for (const int64_t length : {512, 1024, 2048, 4096, 8192}) {
+    const Operands y(2, run.smoke ? length / 16 : length, width, run);
+    const auto seconds =
+        alternating({[&] { y.stored(); }, [&] { y.tiled(); }}, run.smoke ? 3 : 15, run, double(lengths.size() + 1) / 5);
+    const Measured gain = ratio(median_of(seconds[0]), median_of(seconds[1]));
+    r.add("time with stored weights over that in tiles, forward, n = " + std::to_string(length), gain);
+    lengths.push_back(double(length)), gains.push_back(gain.value);
+  }
+  const Measured slope = log_log_slope(lengths, gains);
+  r.add("exponent of that gain in n", slope);
+  // The traffic is arithmetic, with tiles of d_k queries as in the paper's algorithm; speed is a claim about GPUs.
+  const Measured longest = {gains.back()};
+  r.verdict = all({equals({by_64}, 30, 0.2), of_accelerators(all({exceeds(longest, 2), exceeds(slope)}))});
+  r.why = "one pass would save " + text(stored / once) + " times the traffic, but tiles of 64 queries save " +
+          text(by_64) + " times, because each reads all keys and values; on a CPU tiles are " + text(gains.front()) +
+          " times as fast at " + "n = 512 and " + text(gains.back()) + " times at n = 8192";
+  r.size = "a GPU, where fewer bytes make the difference";
+}
+
+void c19(const Run& run, Result& r) {
+  NoGrad guard;
+  const int64_t n = run.smoke ? 128 : 2048, block = run.smoke ? 16 : 128;
+  const Operands x(2, n, 64, run);
+  const std::vector<int64_t> columns = {16, 32, 64, 128, 256, 512, 1024};
+  std::vector<std::function<void()>> programs;
+  for (const int64_t c : columns) programs.push_back([&x, c] { x.tiled({.tile_rows = 64, .tile_cols = c}); });
+  const auto by_columns = alternating(programs, run.smoke ? 3 : 40, run, 0.5);
+  const Measured at_256 = median_of(by_columns[4]);
+  std::vector<Measured> over;
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    over.push_back(ratio(median_of(by_columns[i]), at_256));
+    r.add("time with tiles of " + std::to_string(columns[i]) + " columns over that with 256", over.back());
+  }
+  // Block masks of a part of all blocks, drawn at random, each row with its own block.
+  const int64_t count = n / block;
+  const std::vector<double> densities = {1, 0.5, 0.25, 0.125};
+  std::vector<double> exact, medians;
+  std::vector<AttentionOptions> masks;
+  Rng rng(static_cast<uint64_t>(run.seed));
+  for (const double density : densities) {
+    const Tensor blocks = logical_or(lt(uniform({count, count}, 0, 1, rng), density), gt(eye(count), 0.5));
+    exact.push_back(mean(to(blocks, f32)).item());
+    masks.push_back({.mask = block_mask(blocks, block)});
+  }
+  programs.clear();
+  for (const AttentionOptions& o : masks) programs.push_back([&x, &o] { x.tiled(o); });
+  const auto by_density = alternating(programs, run.smoke ? 3 : 40, run);
+  for (std::size_t i = 0; i < masks.size(); ++i) {
+    medians.push_back(median_of(by_density[i]).value);
+    r.add("milliseconds with " + text(100 * exact[i]) + " % of the blocks", 1000 * medians.back(), "ms");
+  }
+  const Measured slope = log_log_slope(exact, medians);
+  r.add("exponent of time in the density of blocks", slope, "", 1);
+  r.verdict = all({exceeds(over[0], 1.1), exceeds(over[2]), equals(over[6], 1, 0.15), equals(slope, 1, 0.15)});
+  r.why = "tiles of 16 columns take " + text(over[0]) + " times the time of 256, of 64 " + text(over[2]) +
+          " and of 1024 " + text(over[6]) + "; time goes with the exponent " + text(slope) +
+          " of the density of blocks";
+  r.size = "a quiet machine and more rounds, or a GPU, whose shared memory bounds the tile";
+}
+
+void c44(const Run& run, Result& r) {
+  NoGrad guard;
+  const int64_t window = run.smoke ? 8 : 256, heads = 2, width = 64;
+  std::vector<double> lengths, in_window;
+  std::vector<Measured> sparse, dense;
+  for (const int64_t length : {256, 512, 1024, 2048, 4096, 8192}) {
+    const Operands x(heads, run.smoke ? length / 16 : length, width, run);
+    const AttentionOptions o{.mask = {.causal = true, .window = window}}, all_keys{.mask = {.causal = true}};
+    const auto seconds = alternating({[&] { x.tiled(o); }, [&] { x.tiled(all_keys); }}, run.smoke ? 3 : 20, run,
+                                     0.75 * double(lengths.size() + 1) / 6);
+    sparse.push_back(median_of(seconds[0])), dense.push_back(median_of(seconds[1]));
+    lengths.push_back(double(length)), in_window.push_back(sparse.back().value);
+    r.add("time of all keys over that of a window of 256, causal, n = " + std::to_string(length),
+          ratio(dense.back(), sparse.back()));
+  }
+  // From twice the window on: before, the window does not bind all queries.
+  const Measured in_n = log_log_slope({lengths.begin() + 1, lengths.end()}, {in_window.begin() + 1, in_window.end()});
+  r.add("exponent of time in n, window of 256", in_n, "", 1);
+  const Operands x(heads, run.smoke ? 256 : 4096, width, run);
+  std::vector<double> keys, seconds_of;
+  std::vector<std::function<void()>> programs;
+  for (const int64_t k : {128, 256, 512, 1024}) {
+    keys.push_back(double(k));
+    programs.push_back([&x, k, &run] { x.tiled({.mask = {.causal = true, .window = run.smoke ? k / 16 : k}}); });
+  }
+  for (const std::vector<double>& s : alternating(programs, run.smoke ? 3 : 30, run))
+    seconds_of.push_back(median_of(s).value);
+  const Measured in_k = log_log_slope(keys, seconds_of);
+  r.add("exponent of time in the number k of keys, n = 4096", in_k, "", 1);
+  const Crossover c = crossover(lengths, sparse, dense);
+  if (c.found)
+    r.add("length from which the window is faster", {c.at, (c.high < 1e9 ? c.high - c.low : c.at) / 4}, "tokens");
+  r.verdict = all({equals(in_n, 1, 0.15), equals(in_k, 1, 0.25)});
+  r.why = "time grows with the exponent " + text(in_n) + " of n and " + text(in_k) +
+          " of k; the window of 256 is faster " + "than all keys from " + text(c, lengths) + " tokens on";
+  r.size = "a quiet machine and more rounds";
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return run_claims("claim_tiles", {{"C17", c17}, {"C19", c19}, {"C44", c44}}, argc, argv);
+}
