@@ -35,7 +35,8 @@ Measured paired_difference(const std::vector<double>& a, const std::vector<doubl
 Measured difference(Measured a, Measured b);
 Measured ratio(Measured a, Measured b);
 
-/// "45.6 ± 0.7": as many digits as the spread has a meaning for; without a spread up to five.
+/// "45.6 ± 0.7": as many digits as the spread leaves a meaning. Without a spread, or with one that rounding makes:
+/// five.
 std::string text(Measured m);
 std::string text(double value);
 

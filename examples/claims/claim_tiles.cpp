@@ -139,7 +139,7 @@ void c44(const Run& run, Result& r) {
     r.add("length from which the window is faster", {c.at, (c.high < 1e9 ? c.high - c.low : c.at) / 4}, "tokens");
   r.verdict = all({equals(in_n, 1, 0.15), equals(in_k, 1, 0.25)});
   r.why = "time grows with the exponent " + text(in_n) + " of n and " + text(in_k) +
-          " of k; the window of 256 is faster " + "than all keys from " + text(c, lengths) + " tokens on";
+          " of k; the window of 256 is faster than all keys " + text(c, lengths);
   r.size = "a quiet machine and more rounds";
 }
 

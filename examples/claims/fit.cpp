@@ -70,11 +70,11 @@ Crossover crossover(const std::vector<double>& x, const std::vector<Measured>& a
 }
 std::string text(const Crossover& c, const std::vector<double>& x) {
   const auto whole = [](double v) { return std::to_string(std::llround(v)); };
-  if (!c.found) return "not up to " + whole(x.back());
-  if (c.first) return "below the shortest, " + whole(x.front());
+  if (!c.found) return "at no length up to " + whole(x.back());
+  if (c.first) return "at every length from " + whole(x.front()) + " on";
   const std::string low = c.low == 0 ? "less than " + whole(x.front()) : whole(c.low);
   const std::string high = std::isfinite(c.high) ? whole(c.high) : "more than " + whole(x.back());
-  return "at " + whole(c.at) + " (between " + low + " and " + high + ")";
+  return "from " + whole(c.at) + " tokens on (between " + low + " and " + high + ")";
 }
 
 }  // namespace sluice::examples

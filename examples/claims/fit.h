@@ -24,7 +24,7 @@ struct Crossover {
   double at = 0, low = 0, high = 0;
 };
 Crossover crossover(const std::vector<double>& x, const std::vector<Measured>& a, const std::vector<Measured>& b);
-/// "at 1,200 (between 900 and 1,500)", "below the shortest, 512", "not up to 8192".
+/// "from 1200 tokens on (between 900 and 1500)", "at every length from 512 on", "at no length up to 8192".
 std::string text(const Crossover& c, const std::vector<double>& x);
 
 }  // namespace sluice::examples
