@@ -170,8 +170,7 @@ void c23(const Run& run, Result& r) {
   r.figures.insert(r.figures.begin() + 1, {"exponent of a token's time in n, softmax, from 4,096", steep, "", 1});
   r.verdict = all({below({std::abs(flat.value), 0}, 0.1), equals(steep, 1, 0.25)});
   r.why = "the exponent is " + text(flat) + " for linear attention and " + text(steep) +
-          " for softmax; linear is faster " + "from " +
-          text(crossover(lengths, linear_medians, softmax_medians), lengths) + " tokens on";
+          " for softmax; linear is faster " + text(crossover(lengths, linear_medians, softmax_medians), lengths);
   r.size = "longer contexts, where the maps no longer count";
 }
 

@@ -1,0 +1,94 @@
+// The rules by which examples/claims makes verdicts, and the fits of its times.
+#include "claims/claim.h"
+#include "claims/fit.h"
+#include "support/catch.h"
+
+#include <sluice/core/error.h>
+
+#include <cmath>
+
+using namespace sluice::examples;
+using Catch::Approx;
+
+TEST_CASE("claims: means, medians and differences have standard errors") {
+  const Measured m = mean_of({1, 2, 3, 4});
+  CHECK(m.value == Approx(2.5));
+  CHECK(m.spread == Approx(std::sqrt(5.0 / 3 / 4)));
+  CHECK(mean_of({7}).spread == 0);
+  CHECK(median_of({1, 2, 100}).value == 2);
+  CHECK(median_of({4, 1, 3, 2}).value == Approx(2.5));
+  CHECK(median_of({1, 2, 3}).spread == Approx(1.2533 * 1.4826 / std::sqrt(3.0)));
+  const Measured d = paired_difference({11, 22, 33}, {10, 20, 30});
+  CHECK(d.value == Approx(2));
+  CHECK(d.spread == Approx(1 / std::sqrt(3.0)));
+  CHECK(ratio({6, 0.6}, {3, 0}).spread == Approx(0.2));
+  CHECK(ratio({6, 0}, {3, 0.3}).spread == Approx(0.2));
+  CHECK(difference({5, 3}, {1, 4}).spread == Approx(5));
+  CHECK_THROWS_AS(mean_of({}), sluice::ValueError);
+  CHECK_THROWS_AS(median_of({}), sluice::ValueError);
+  CHECK_THROWS_AS(paired_difference({1}, {1, 2}), sluice::ValueError);
+}
+
+TEST_CASE("claims: figures are written with the digits that their spread leaves") {
+  CHECK(text(Measured{45.63, 0.7}) == "45.6 ± 0.7");
+  CHECK(text(Measured{45.63, 0.13}) == "45.63 ± 0.13");
+  CHECK(text(Measured{1234.5, 20}) == "1234 ± 20");
+  CHECK(text(Measured{69.4471, 0}) == "69.447");
+  CHECK(text(Measured{1, 1e-16}) == "1");
+}
+
+TEST_CASE("claims: equals allows the tolerance and two spreads") {
+  CHECK(equals({69.4, 0}, 69, 0.01) == Verdict::shown);
+  CHECK(equals({71, 0}, 69, 0.01) == Verdict::contradicted);
+  CHECK(equals({71, 1}, 69, 0.01) == Verdict::shown);
+  CHECK(equals({46, 0.7}, 69, 0.02) == Verdict::contradicted);
+  CHECK(equals({46, 20}, 69, 0.02) == Verdict::not_visible);
+  CHECK(equals({8192, 0}, 8192) == Verdict::shown);
+  CHECK(equals({8191, 0}, 8192) == Verdict::contradicted);
+}
+
+TEST_CASE("claims: an order needs two spreads") {
+  CHECK(exceeds({1, 0.4}) == Verdict::shown);
+  CHECK(exceeds({1, 0.6}) == Verdict::not_visible);
+  CHECK(exceeds({-1, 0.4}) == Verdict::contradicted);
+  CHECK(below({1, 0.1}, 2) == Verdict::shown);
+  CHECK(below({3, 0.1}, 2) == Verdict::contradicted);
+  CHECK(below({2.1, 0.1}, 2) == Verdict::not_visible);
+  using enum Verdict;
+  CHECK(all({shown, not_visible, contradicted}) == contradicted);
+  CHECK(all({shown, not_visible}) == not_visible);
+  CHECK(all({shown, shown}) == shown);
+  CHECK(of_accelerators(contradicted) == not_visible);
+  CHECK(of_accelerators(shown) == shown);
+}
+
+TEST_CASE("claims: an exponent by least squares") {
+  const std::vector<double> x = {1, 2, 4, 8};
+  const Measured exact = log_log_slope(x, {3, 12, 48, 192});
+  CHECK(exact.value == Approx(2));
+  CHECK(exact.spread < 1e-9);
+  CHECK(log_log_slope(x, {3, 14, 40, 192}).spread > 0.05);
+  CHECK_THROWS_AS(log_log_slope({1}, {1}), sluice::ValueError);
+  CHECK_THROWS_AS(log_log_slope({1, 2}, {1, 0}), sluice::ValueError);
+}
+
+TEST_CASE("claims: a crossover with its interval") {
+  const std::vector<double> x = {1, 10, 100};
+  const Crossover c = crossover(x, {{2, 0}, {2, 0}, {2, 0}}, {{0.2, 0}, {2.2, 0}, {20, 0}});
+  CHECK((c.found && !c.first));
+  CHECK(c.at == Approx(std::pow(10, std::log(10.0) / std::log(11.0))));
+  CHECK(c.low == Approx(c.at));
+  const Crossover wide = crossover(x, {{2, 0.2}, {2, 0.2}, {2, 0.2}}, {{0.2, 0}, {2.2, 0}, {20, 0}});
+  CHECK(wide.low < wide.at);
+  CHECK(wide.high > wide.at);
+  CHECK_FALSE(crossover(x, {{2, 0}, {20, 0}, {200, 0}}, {{1, 0}, {1, 0}, {1, 0}}).found);
+  CHECK(crossover(x, {{1, 0}, {1, 0}, {1, 0}}, {{2, 0}, {2, 0}, {2, 0}}).first);
+}
+
+TEST_CASE("claims: programs take turns") {
+  std::string order;
+  const auto seconds = alternating({[&] { order += 'a'; }, [&] { order += 'b'; }}, 4, {.seconds = 60, .begun = 0});
+  CHECK(order == "abababab");  // the time is over: one round first, which does not count, then three
+  REQUIRE(seconds.size() == 2);
+  CHECK(seconds[0].size() == 3);
+}

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Every claim that has a program, with tiny sizes, and the page. Called by ctest: smoke.sh SOURCE FOLDER_OF_PROGRAMS OUT
+set -euo pipefail
+source=$1 programs=$2 out=$3
+bad() { printf '%s\n' "$*" >&2; exit 1; }
+claims() { bash "$source/examples/claims.sh" "$@"; }
+
+rm -rf "$out"
+before=$(cd "$source/docs" && ls -l)
+claims --smoke --programs "$programs" --out "$out" --again
+parts=$(python3 "$source/examples/claims/page.py" --list | cut -f1)
+(($(wc -w <<<"$parts") >= 20)) || bad "found only $(wc -w <<<"$parts") parts: this test is broken"
+for part in $parts; do
+  for folder in "$out" "$out/again"; do
+    grep -q '"verdict": "smoke"' "$folder/$part.json" || bad "$folder/$part.json has no verdict \"smoke\""
+  done
+  grep -q "^\`claim_[a-z_]* --only $part " "$out/CLAIMS.md" || bad "the page has no paragraph of $part"
+done
+rows=$(grep -c '^| \[C[0-9]*\](#c[0-9]*) |' "$out/CLAIMS.md") sections=$(grep -c '^## C[0-9]*$' "$out/CLAIMS.md")
+((rows == 45 && sections == 45)) || bad "$rows rows and $sections sections of 45 claims"
+[[ $(cd "$source/docs" && ls -l) == "$before" ]] || bad 'a smoke run wrote into docs'
+
+# --only measures what it names, and nothing else.
+rm "$out"/*.json
+claims --smoke --programs "$programs" --out "$out" --only C38,C8 >/dev/null
+[[ $(cd "$out" && ls ./*.json | tr '\n' ' ') == './C38.json ./C8.json ' ]] || bad "--only C38,C8 wrote $(ls "$out"/*.json)"
+# Errors end the run, and a claim that fails has no result.
+if claims --only C99 --programs "$programs" --out "$out" 2>/dev/null; then bad 'C99 is no claim'; fi
+if claims --sideways 2>/dev/null; then bad '--sideways is no option'; fi
+if claims --out 2>/dev/null; then bad '--out needs a value'; fi
+mkdir "$out/none"
+if claims --smoke --programs "$out/none" --out "$out" --only C8 >/dev/null 2>&1; then bad 'there are no programs'; fi
+[[ ! -e $out/C8.json ]] || bad 'a claim that failed kept its old result'
