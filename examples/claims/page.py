@@ -137,19 +137,24 @@ def head(rows, verdicts, date):
         " ([examples/claims](../examples/claims/README.md)).", ""]
 
 
+def main_figure(figures):
+    """The figure of the table: the first that has a printed counterpart, or the first."""
+    return next((f for f in figures if "said" in f), figures[0])
+
+
 def table_lines(rows, found, verdicts):
     lines = ["| | claim | source | measured | verdict |", "|---|---|---|---|---|"]
     for row in rows:
         name = row["id"]
         shown = [result for _, result in found[name] if result]
-        main = "; ".join(f"{f['name']}: {figure_text(f)}" for result in shown for f in result["figures"][:1])
+        main = "; ".join(f"{f['name']}: {figure_text(f)}" for f in (main_figure(r["figures"]) for r in shown))
         lines.append(f"| [{name}](#{name.lower()}) | {cell(row['claim'])} | {cell(row['source'])} | {cell(main) or '–'} |"
                      f" {verdicts[name]} |")
     return lines + [""]
 
 
 def paragraph(row, found, verdict, pictures):
-    lines = [f"## {row['id']}", "", row["claim"], f"*{row['source']}.* **{sentence(verdict)}**", ""]
+    lines = [f"## {row['id']}", "", row["claim"], "", f"Source: {row['source'].rstrip('.')}; verdict: **{verdict}**.", ""]
     if "paper_only" in row:
         lines += [sentence(row["paper_only"]), ""]
     for part, result in found:
