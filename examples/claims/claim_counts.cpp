@@ -110,7 +110,7 @@ void c14(const Run& run, Result& r) {
   r.add("the same without dropout", plain);
   r.add("the same with this library's tiled attention", tiled);
   r.add("attention weights of 12 heads over those of two GAUs", maps, "", 6);
-  r.verdict = equals({dropped}, 2, 0.25);  // the source pre-trains as BERT does, with dropout
+  r.verdict = equals({dropped}, 2, 0.25);  // what rounds to 2; the source pre-trains as BERT does, with dropout
   r.why = "a sequence more takes " + text(dropped) +
           " times the memory in the layer that it takes in two GAUs where both " + "store their weights (" +
           text(plain) + " times without dropout), and " + text(tiled) +
