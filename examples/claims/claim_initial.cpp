@@ -84,6 +84,7 @@ void c2(const Run& run, Result& r) {
   }
   const GauAtInit theory = gau_at_init(128, 512);
   r.verdict = equals(at_128, 69, 0.02);
+  r.size = "more seeds";
   r.why = "the ratio is " + text(at_128) + " at s = 128: scores have a variance, with which the derivation gives " +
           text(theory.ratio) + "; " + text(theory.ratio_limit) + " is its limit for s → ∞";
 }
@@ -118,6 +119,7 @@ void c4(const Run& run, Result& r) {
   r.add("exponent of n, A = relu²/n²", slope_code);
   // "Of the order of 0.01" allows a factor of two; the order sν⁶/n has the exponent −1.
   r.verdict = all({equals(at_512, 0.01, 1), equals(slope, -1, 0.2)});
+  r.size = "more seeds";
   r.why = "the output is " + text(at_512) + " of its input at n = 512 and falls with the exponent " + text(slope) +
           ", not −1: V has a mean, to which all keys add νμ(sμ⁴ + ν⁴ − μ⁴) = " +
           text(gau_at_init(128, 512).output_from_mean) + " at any length; with 1/n² it is " +

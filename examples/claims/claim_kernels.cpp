@@ -114,6 +114,7 @@ void c40(const Run& run, Result& r) {
   }
   // λ controls the weights when it takes at least a tenth of their entropy away.
   r.verdict = exceeds(falls[1], 0.1);
+  r.size = "more draws";
   const std::string fall = std::abs(falls[1].value) < 1e-9 ? "less than 1e-9" : text(falls[1]);
   r.why =
       "as printed, with the exponential in each iteration, the entropy of 8 × 8 weights falls by " + fall +

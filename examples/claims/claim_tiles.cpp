@@ -54,6 +54,8 @@ void c17(const Run& run, Result& r) {
     r.add("time with stored weights over that in tiles, forward, n = " + std::to_string(length), gain);
     lengths.push_back(double(length)), gains.push_back(gain.value);
   }
+  draw_over_length(run, r, "Attention of two heads of 64, forward", "stored weights over tiles", lengths,
+                   {{.name = "gain", .y = gains}});
   const Measured slope = log_log_slope(lengths, gains);
   r.add("exponent of that gain in n", slope);
   // The traffic is arithmetic, with tiles of d_k queries as in the paper's algorithm; speed is a claim about GPUs.
@@ -99,7 +101,9 @@ void c19(const Run& run, Result& r) {
   }
   const Measured slope = log_log_slope(exact, medians);
   r.add("exponent of time in the density of blocks", slope, "", 1);
-  r.verdict = all({exceeds(over[0], 1.1), exceeds(over[2]), equals(over[6], 1, 0.15), equals(slope, 1, 0.15)});
+  // Which tile suffices is a claim about a GPU's shared memory; the density counts the tiles that are computed.
+  r.verdict = all({of_accelerators(all({exceeds(over[0], 1), exceeds(over[2], 1), equals(over[6], 1, 0.15)})),
+                   equals(slope, 1, 0.15)});
   r.why = "tiles of 16 columns take " + text(over[0]) + " times the time of 256, of 64 " + text(over[2]) +
           " and of 1024 " + text(over[6]) + "; time goes with the exponent " + text(slope) +
           " of the density of blocks";
@@ -135,8 +139,16 @@ void c44(const Run& run, Result& r) {
     seconds_of.push_back(median_of(s).value);
   const Measured in_k = log_log_slope(keys, seconds_of);
   r.add("exponent of time in the number k of keys, n = 4096", in_k, "", 1);
+  const auto milliseconds = [](const std::vector<Measured>& times) {
+    std::vector<double> ms;
+    for (const Measured& t : times) ms.push_back(1000 * t.value);
+    return ms;
+  };
+  draw_over_length(
+      run, r, "Causal attention of two heads of 64, forward", "ms", lengths,
+      {{.name = "all keys", .y = milliseconds(dense)}, {.name = "window of 256", .y = milliseconds(sparse)}});
   const Crossover c = crossover(lengths, sparse, dense);
-  if (c.found)
+  if (c.found && !c.first)
     r.add("length from which the window is faster", {c.at, (c.high < 1e9 ? c.high - c.low : c.at) / 4}, "tokens");
   r.verdict = all({equals(in_n, 1, 0.15), equals(in_k, 1, 0.25)});
   r.why = "time grows with the exponent " + text(in_n) + " of n and " + text(in_k) +

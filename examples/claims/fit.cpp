@@ -77,4 +77,14 @@ std::string text(const Crossover& c, const std::vector<double>& x) {
   return "from " + whole(c.at) + " tokens on (between " + low + " and " + high + ")";
 }
 
+void draw_over_length(const Run& run, Result& r, const std::string& title, const std::string& y_label,
+                      const std::vector<double>& lengths, std::vector<Series> curves) {
+  for (Series& curve : curves) {
+    curve.x.clear();
+    for (const double n : lengths) curve.x.push_back(std::log2(n));
+  }
+  r.picture = run.claim + ".svg";
+  write_svg_curve(run.file(r.picture), {.title = title, .x_label = "log2 of the length", .y_label = y_label}, curves);
+}
+
 }  // namespace sluice::examples

@@ -3,6 +3,8 @@
 
 #include "claims/claim.h"
 
+#include <sluice/layers/train/curve.h>
+
 #include <functional>
 
 namespace sluice::examples {
@@ -26,5 +28,9 @@ struct Crossover {
 Crossover crossover(const std::vector<double>& x, const std::vector<Measured>& a, const std::vector<Measured>& b);
 /// "from 1200 tokens on (between 900 and 1500)", "at every length from 512 on", "at no length up to 8192".
 std::string text(const Crossover& c, const std::vector<double>& x);
+
+/// Draws curves over the length into the picture of the result, CLAIM.svg; their x are replaced by log2(lengths).
+void draw_over_length(const Run& run, Result& r, const std::string& title, const std::string& y_label,
+                      const std::vector<double>& lengths, std::vector<Series> curves);
 
 }  // namespace sluice::examples

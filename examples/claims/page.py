@@ -160,7 +160,8 @@ def paragraph(row, found, verdict, pictures):
     for part, result in found:
         if not result:
             continue
-        lines += [sentence(result["why"]) + (f" {sentence(result['size'])}" if result.get("size") else ""), ""]
+        unseen = f" What would show it: {result['size']}." if result["verdict"] == "not visible" else ""
+        lines += [sentence(result["why"]) + unseen, ""]
         lines += [f"* {f['name']}: {figure_text(f)}" for f in result["figures"]]
         lines += ["", f"`{result['program']} --only {part['part']} --seed {result['seed']} --seconds {part['seconds']}`"
                   f" took {result['seconds']:.1f} s.", ""]
@@ -217,9 +218,10 @@ def write_page(rows, out, again, docs):
     if docs and unfinished:
         print(f"{docs / 'CLAIMS.md'} stays as it is: no result for {', '.join(unfinished)}")
     elif docs:
-        (docs / "CLAIMS.md").write_text(page("pictures"), encoding="utf-8")
+        (docs / "CLAIMS.md").write_text(page("pictures/claims"), encoding="utf-8")
+        (docs / "pictures/claims").mkdir(parents=True, exist_ok=True)
         for picture in (r["picture"] for f in found.values() for _, r in f if r and r.get("picture")):
-            shutil.copy(out / picture, docs / "pictures" / picture)
+            shutil.copy(out / picture, docs / "pictures/claims" / picture)
         print(f"wrote {docs / 'CLAIMS.md'}")
     for name in VERDICTS:
         count = sum(v == name for v in verdicts.values())

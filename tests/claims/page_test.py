@@ -37,7 +37,7 @@ wrong = next(row for row in table if row.get("error"))["id"]
 write(first, [result(p, "contradicted" if p == wrong else "shown") for p in parts])
 write(again, [result(p, "shown", value=9.0 if p == "C1" else 2.4) for p in parts])
 shutil.rmtree(docs, ignore_errors=True)
-(docs / "pictures").mkdir(parents=True)
+docs.mkdir(parents=True)
 said = page("--out", first, "--again", again, "--docs", docs)
 text = (first / "CLAIMS.md").read_text(encoding="utf-8")
 assert "C1: a figure: 2.0 ± 0.5 %; as printed 3 %, then 9.0 ± 0.5" in text, "a figure that does not repeat"
