@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Measures the claims that papers and texts make about gated attention, one program for several claims, and writes the page
-# docs/CLAIMS.md: claim, source, figures, verdict. Works from any folder. examples/claims/README.md says how to add a claim.
+# Measures the claims that papers and texts make about gated attention, one program for several claims, and writes the
+# page docs/CLAIMS.md: claim, source, figures, verdict. Works from any folder. examples/claims/README.md says how to add
+# a claim.
 set -euo pipefail
 
 usage() {
@@ -9,7 +10,8 @@ usage: examples/claims.sh [--only C2[,C6…]] [--out FOLDER] [--programs FOLDER]
   --only CLAIMS      measure these only; the page shows the others as they last were
   --out FOLDER       where results, pictures and logs go (default build/claims)
   --programs FOLDER  take built programs from there instead of building a Release in build/release
-  --again            measure a second time, with other random draws, and say which figures differ by more than their spread
+  --again            measure a second time, with other random draws, and say which figures differ by more
+                     than their spread
   --smoke            tiny sizes and no verdicts, to test programs and page
   --no-install       use the machine as it is, without apt-get install
 The whole takes an hour on two cores. The page is FOLDER/CLAIMS.md, and docs/CLAIMS.md once every claim has a result.
@@ -48,7 +50,8 @@ if [[ ! $programs ]]; then
   generator=()
   if [[ ! -f $root/build/release/CMakeCache.txt ]] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
   say 'building a Release in build/release'
-  { cmake -S "$root" -B "$root/build/release" ${generator[@]+"${generator[@]}"} -DCMAKE_BUILD_TYPE=Release -DSLUICE_BUILD_TESTS=OFF -DSLUICE_BUILD_EXAMPLES=ON &&
+  { cmake -S "$root" -B "$root/build/release" ${generator[@]+"${generator[@]}"} -DCMAKE_BUILD_TYPE=Release \
+    -DSLUICE_BUILD_TESTS=OFF -DSLUICE_BUILD_EXAMPLES=ON &&
     cmake --build "$root/build/release" --parallel "$cores" --target claims; } >"$out/build.log" 2>&1 ||
     { tail -n 40 "$out/build.log" >&2; exit 1; }
 fi

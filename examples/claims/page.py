@@ -124,16 +124,16 @@ def head(rows, verdicts, date):
     said = ", ".join(f"{counts[v]} {v}" for v in VERDICTS if counts[v])
     return [
         "# Claims about gated attention, measured", "",
-        f"{len(rows)} claims of papers and texts: {said}. Written by `examples/claims.sh` on {date}, on {os.cpu_count()}"
-        f" processors, {processor()}. Do not edit this page.", "",
-        "* **Shown**: the figures agree with the claim, up to the tolerance that stands beside the claim in its program"
-        " and two spreads.",
+        f"{len(rows)} claims of papers and texts: {said}. Written by `examples/claims.sh` on {date}, on"
+        f" {os.cpu_count()} processors, {processor()}. Do not edit this page.", "",
+        "* **Shown**: the figures agree with the claim, up to two spreads and the tolerance that stands beside the"
+        " claim in its program.",
         "* **Contradicted**: they do not; the paragraph of the claim says by how much and why.",
-        "* **Not visible**: the spread covers the claim and its opposite at this size; the paragraph says what size would"
-        " show it.",
+        "* **Not visible**: the spread covers the claim and its opposite at this size; the paragraph says what size"
+        " would show it.",
         "* **Paper only**: a processor cannot measure it.", "",
-        "± is the spread: the standard error of a mean or median, or half the range of a few runs. A time is measured in"
-        " alternating runs. A program computes its verdicts from its figures"
+        "± is the spread: the standard error of a mean or median, or half the range of a few runs. Times are of"
+        " alternating runs. Programs compute the verdicts from the figures"
         " ([examples/claims](../examples/claims/README.md)).", ""]
 
 
@@ -147,14 +147,16 @@ def table_lines(rows, found, verdicts):
     for row in rows:
         name = row["id"]
         shown = [result for _, result in found[name] if result]
-        main = "; ".join(f"{f['name']}: {figure_text(f)}" for f in (main_figure(r["figures"]) for r in shown))
-        lines.append(f"| [{name}](#{name.lower()}) | {cell(row['claim'])} | {cell(row['source'])} | {cell(main) or '–'} |"
-                     f" {verdicts[name]} |")
+        figures = [main_figure(result["figures"]) for result in shown]
+        main = "; ".join(f"{f['name']}: {figure_text(f)}" for f in figures)
+        cells = (row["claim"], row["source"], main or "–", verdicts[name])
+        lines.append(f"| [{name}](#{name.lower()}) | " + " | ".join(map(cell, cells)) + " |")
     return lines + [""]
 
 
 def paragraph(row, found, verdict, pictures):
-    lines = [f"## {row['id']}", "", row["claim"], "", f"Source: {row['source'].rstrip('.')}; verdict: **{verdict}**.", ""]
+    source = row["source"].rstrip(".")
+    lines = [f"## {row['id']}", "", row["claim"], "", f"Source: {source}; verdict: **{verdict}**.", ""]
     if "paper_only" in row:
         lines += [sentence(row["paper_only"]), ""]
     for part, result in found:
@@ -192,8 +194,9 @@ def second_run(rows, found, folder):
             if result and other:
                 compared += len(result["figures"])
                 differing += [f"* {part['part']}: {text}" for text in repeated(result, other)]
-    lines = ["## A second run", "", f"The second run has other random draws. Of {compared} figures {len(differing)} differ"
-             " by more than two joint spreads.", ""]
+    lines = ["## A second run", "",
+             f"The second run has other random draws. Of {compared} figures {len(differing)} differ by more than two"
+             " joint spreads.", ""]
     return lines + differing + ([""] if differing else [])
 
 

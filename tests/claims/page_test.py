@@ -12,9 +12,10 @@ table = json.loads((source / "examples/claims/claims.json").read_text(encoding="
 
 
 def result(part, verdict, value=2.0, spread=0.5):
-    figure = {"name": "a figure", "value": value, "spread": spread, "text": f"{value} ± {spread}", "unit": "%", "said": 3}
-    return {"claim": part, "figures": [figure], "verdict": verdict, "why": f"{part} is made up", "size": "", "picture": "",
-            "program": "claim_x", "seconds": 1.0, "seed": 1}
+    figure = {"name": "a figure", "value": value, "spread": spread, "unit": "%", "said": 3}
+    figure["text"] = f"{value} ± {spread}"
+    return {"claim": part, "figures": [figure], "verdict": verdict, "why": f"{part} is made up", "size": "",
+            "picture": "", "program": "claim_x", "seconds": 1.0, "seed": 1}
 
 
 def write(folder, results):

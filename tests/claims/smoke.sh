@@ -16,21 +16,24 @@ for part in $parts; do
   done
   grep -q "^\`claim_[a-z_]* --only $part " "$out/CLAIMS.md" || bad "the page has no paragraph of $part"
 done
-rows=$(grep -c '^| \[C[0-9]*\](#c[0-9]*) |' "$out/CLAIMS.md") sections=$(grep -c '^## C[0-9]*$' "$out/CLAIMS.md")
+rows=$(grep -c '^| \[C[0-9]*\](#c[0-9]*) |' "$out/CLAIMS.md")
+sections=$(grep -c '^## C[0-9]*$' "$out/CLAIMS.md")
 ((rows == 45 && sections == 45)) || bad "$rows rows and $sections sections of 45 claims"
 [[ $(cd "$source/docs" && ls -l) == "$before" ]] || bad 'a smoke run wrote into docs'
 
 # --only measures what it names, and nothing else.
 rm "$out"/*.json
 claims --smoke --programs "$programs" --out "$out" --only C38,C8 >/dev/null
-[[ $(cd "$out" && ls ./*.json | tr '\n' ' ') == './C38.json ./C8.json ' ]] || bad "--only C38,C8 wrote $(ls "$out"/*.json)"
+wrote=$(cd "$out" && ls ./*.json | tr '\n' ' ')
+[[ $wrote == './C38.json ./C8.json ' ]] || bad "--only C38,C8 wrote $wrote"
 # What is exact takes no time, and has the same verdict everywhere.
 exact='C1:shown C8:shown C15:shown C18:contradicted C20:shown C21:shown C24:shown C38:contradicted C39:contradicted
   C40:contradicted C41:shown C42:contradicted'
 names=$(sed -E 's/:[a-z]+//g' <<<"$exact" | xargs | tr ' ' ',')
 claims --only "$names" --programs "$programs" --out "$out" >"$out/exact.txt"
 for pair in $exact; do
-  grep -q "\"verdict\": \"${pair#*:}\"" "$out/${pair%:*}.json" || bad "${pair%:*} is not ${pair#*:}: $(grep '"why"' "$out/${pair%:*}.json")"
+  file=$out/${pair%:*}.json
+  grep -q "\"verdict\": \"${pair#*:}\"" "$file" || bad "${pair%:*} is not ${pair#*:}: $(grep '"why"' "$file")"
 done
 # Errors end the run, and a claim that fails has no result.
 if claims --only C99 --programs "$programs" --out "$out" 2>/dev/null; then bad 'C99 is no claim'; fi
