@@ -164,7 +164,9 @@ int run_claims(const char* program, const std::vector<Claim>& claims, int argc, 
     claim->measure(run, result);
     check(id, result, run);
     Json j = json_of(id, result, run.smoke);
-    j["program"] = program, j["seconds"] = run.elapsed(), j["seed"] = run.seed;
+    j["command"] = str(program, " --only ", id, " --seed ", run.seed, " --seconds ", text(run.seconds),
+                       run.text.empty() ? "" : " --text FILE");
+    j["seconds"] = run.elapsed();
     write(run.file(id + ".json"), to_text(j, 1));
     for (const Figure& f : result.figures)
       std::printf("%s  %s: %s %s\n", id.c_str(), f.name.c_str(), text(f.measured).c_str(), f.unit.c_str());

@@ -97,8 +97,9 @@ void c19(const Run& run, Result& r) {
   for (const AttentionOptions& o : masks) programs.push_back([&x, &o] { x.tiled(o); });
   const auto by_density = alternating(programs, run.smoke ? 3 : 40, run);
   for (std::size_t i = 0; i < masks.size(); ++i) {
-    medians.push_back(median_of(by_density[i]).value);
-    r.add("milliseconds with " + text(100 * exact[i]) + " % of the blocks", 1000 * medians.back(), "ms");
+    const Measured time = median_of(by_density[i]);
+    medians.push_back(time.value);
+    r.add("time with " + text(100 * exact[i]) + " % of the blocks", {1000 * time.value, 1000 * time.spread}, "ms");
   }
   const Measured slope = log_log_slope(exact, medians);
   r.add("exponent of time in the density of blocks", slope, "", 1);

@@ -159,14 +159,13 @@ def paragraph(row, found, verdict, pictures):
     lines = [f"## {row['id']}", "", row["claim"], "", f"Source: {source}; verdict: **{verdict}**.", ""]
     if "paper_only" in row:
         lines += [sentence(row["paper_only"]), ""]
-    for part, result in found:
+    for _, result in found:
         if not result:
             continue
         unseen = f" What would show it: {result['size']}." if result["verdict"] == "not visible" else ""
         lines += [sentence(result["why"]) + unseen, ""]
         lines += [f"* {f['name']}: {figure_text(f)}" for f in result["figures"]]
-        lines += ["", f"`{result['program']} --only {part['part']} --seed {result['seed']} --seconds {part['seconds']}`"
-                  f" took {result['seconds']:.1f} s.", ""]
+        lines += ["", f"`{result['command']}` took {result['seconds']:.1f} s.", ""]
         if result.get("picture"):
             lines += [f"![{row['id']}]({pictures}/{result['picture']})", ""]
     if row.get("note"):

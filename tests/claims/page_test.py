@@ -15,7 +15,7 @@ def result(part, verdict, value=2.0, spread=0.5):
     figure = {"name": "a figure", "value": value, "spread": spread, "unit": "%", "said": 3}
     figure["text"] = f"{value} ± {spread}"
     return {"claim": part, "figures": [figure], "verdict": verdict, "why": f"{part} is made up", "size": "",
-            "picture": "", "program": "claim_x", "seconds": 1.0, "seed": 1}
+            "picture": "", "command": f"claim_x --only {part}", "seconds": 1.0}
 
 
 def write(folder, results):
@@ -44,6 +44,7 @@ text = (first / "CLAIMS.md").read_text(encoding="utf-8")
 assert "C1: a figure: 2.0 ± 0.5 %; as printed 3 %, then 9.0 ± 0.5" in text, "a figure that does not repeat"
 assert f"Of {len(parts)} figures 1 differ" in text
 assert text.count("| contradicted |") == 1
+assert "`claim_x --only C1` took 1.0 s." in text
 assert f"* [{wrong}](#{wrong.lower()}), " in text, "an error of a source that the figures contradict"
 # docs gets a page when every row has a result.
 finished = all("measured" in row or "paper_only" in row for row in table)
