@@ -61,6 +61,7 @@ if ((!smoke)) && cut -f4 <<<"$list" | grep -qx text; then bash "$root/examples/f
 failed=0
 measure() { # folder of results, seed
   mkdir -p "$1"
+  rm -f "$1"/*.runs.json # trainings that claims of one run share
   while IFS=$'\t' read -r part program seconds text; do
     arguments=(--only "$part" --out "$1" --seed "$2" --seconds "$seconds")
     if ((smoke)); then arguments+=(--smoke); elif [[ $text == text ]]; then arguments+=(--text "$data/jargon.txt"); fi
