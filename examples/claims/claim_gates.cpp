@@ -19,8 +19,9 @@ struct Sizes {
 };
 Sizes sizes(const Run& run) { return run.smoke ? Sizes{16, 1, 2, 160, 16, 2, 3, 2, 200} : Sizes{}; }
 
-/// The attention of an arm.
-SmallLm::Attention attention_of(const std::string& arm, const Sizes& s, Rng& rng) {
+/// The attention of an arm. All arms of a seed begin with the same maps; what an arm adds has a generator of its own.
+SmallLm::Attention attention_of(const std::string& arm, const Sizes& s, uint64_t seed) {
+  Rng rng(seed), of_gate(seed + 500);
   using G = AttentionGateOptions;
   const HeadsOptions heads{.dim = s.dim, .heads = s.heads, .causal = true, .use_rope = true};
   MultiHeadAttentionOptions o{.heads = heads, .norm = NormKind::rms};
@@ -37,16 +38,17 @@ SmallLm::Attention attention_of(const std::string& arm, const Sizes& s, Rng& rng
   else if (arm == "shared") o.gates = {G{.sharing = GateSharing::scores}};
   else if (arm == "headwise") o.gates = {G{.granularity = GateGranularity::headwise}};
   else if (arm != "none") fail<ValueError>("claim_gates: no arm ", arm);
-  return MultiHeadAttention(o, rng);
+  MultiHeadAttention layer(o, of_gate);
+  layer.heads = MultiHeadAttention({.heads = heads, .norm = o.norm}, rng).heads;
+  return layer;
 }
 
 Figures train_arm(const std::string& arm, int64_t seed, const TextTask& task, const Sizes& s) {
-  Rng spare(1);
-  const int64_t added = count(attention_of(arm, s, spare)) - count(attention_of("none", s, spare));
+  const int64_t added = count(attention_of(arm, s, 1)) - count(attention_of("none", s, 1));
   Rng rng(static_cast<uint64_t>(seed));
   const SmallLm model(
       {.dim = s.dim, .layers = s.layers, .hidden = s.hidden - added / (3 * s.dim)},
-      [&](int64_t) { return attention_of(arm, s, rng); }, rng);
+      [&](int64_t i) { return attention_of(arm, s, static_cast<uint64_t>(1000 * seed + i)); }, rng);
   const std::vector<double> losses =
       train(model, task.windows(s.batch, s.n, seed),
             {.steps = s.steps, .warmup = s.steps / 50, .lr = 4e-3, .weight_decay = 0.05});

@@ -12,7 +12,7 @@ using namespace sluice::examples;
 namespace {
 
 constexpr int64_t kSeeds = 5;
-SinkSizes sizes(const Run& run) { return run.smoke ? SinkSizes{16, 8, 2, 16, 2, 3, 2} : SinkSizes{}; }
+SinkSizes sizes(const Run& run) { return run.smoke ? SinkSizes{16, 8, 16, 2, 3, 2} : SinkSizes{}; }
 
 /// All arms of all claims of this program: they share the runs.
 Trials trials(const Run& run) {
@@ -33,7 +33,7 @@ const std::string kTask = " on Bigram-Backcopy, one layer";
 void picture(const Trials& t, const Run& run, Result& r) {
   std::vector<Series> curves;
   const SinkSizes s = sizes(run);
-  for (const char* arm : {"no gate", "G1", "G2", "headwise", "shared", "sink logit"}) {
+  for (const char* arm : {"no gate", "G1", "G2", "headwise", "two heads, shared", "sink logit"}) {
     Series one{.name = arm};
     for (int64_t step = 0; step < s.steps; step += std::max<int64_t>(1, s.steps / 20))
       one.x.push_back(double(step)), one.y.push_back(100 * t.mean(arm, str("at ", step)).value);
@@ -50,10 +50,13 @@ void c27(const Run& run, Result& r) {
   const Measured none = t.mean("no gate", "first token"), gate = t.mean("G1", "first token");
   r.add("first-token share, no gate", none, "", 0.467);
   r.add("G1", gate, "", 0.048);
-  const std::pair<const char*, double> printed[] = {
-      {"headwise", 0.073}, {"G2", 0.297}, {"shared", 0.301}, {"input-independent", 0.364}, {"never sparse", 0.451}};
+  const std::pair<const char*, double> printed[] = {{"headwise", 0.073},
+                                                    {"G2", 0.297},
+                                                    {"two heads, shared", 0.301},
+                                                    {"input-independent", 0.364},
+                                                    {"never sparse", 0.451}};
   for (const auto& [arm, said] : printed) r.add(arm, t.mean(arm, "first token"), "", said);
-  for (const char* arm : {"G3", "G4", "G5", "additive", "SiLU", "sink logit", kRelu2})
+  for (const char* arm : {"G3", "G4", "G5", "additive", "SiLU", "two heads", "two heads, G1", "sink logit", kRelu2})
     r.add(arm, t.mean(arm, "first token"));
   std::vector<double> halved = t.values("G1", "first token");
   const std::vector<double> of = t.values("no gate", "first token");
@@ -69,9 +72,9 @@ void c27(const Run& run, Result& r) {
 void c28(const Run& run, Result& r) {
   const Trials t = trials(run);
   const Measured less = t.difference("G1", "no gate", "largest");
-  const std::pair<const char*, double> printed[] = {{"no gate", 1053},    {"G1", 94},      {"headwise", 98},
-                                                    {"G2", 125},          {"shared", 286}, {"input-independent", 471},
-                                                    {"never sparse", 892}};
+  const std::pair<const char*, double> printed[] = {
+      {"no gate", 1053},          {"G1", 94},           {"headwise", 98}, {"G2", 125}, {"two heads, shared", 286},
+      {"input-independent", 471}, {"never sparse", 892}};
   for (const auto& [arm, said] : printed) r.add(str("largest activation, ", arm), t.mean(arm, "largest"), "", said);
   r.add("norm of the first token over the others', no gate", t.mean("no gate", "spike"));
   r.add("the same, G1", t.mean("G1", "spike"));
@@ -88,9 +91,12 @@ void c28(const Run& run, Result& r) {
 /// C29. The rule: the mean score is below ½, and more than half of the scores are.
 void c29(const Run& run, Result& r) {
   const Trials t = trials(run);
-  const std::pair<const char*, double> printed[] = {
-      {"G1", 0.116},     {"headwise", 0.172},          {"G2", 0.221},
-      {"shared", 0.271}, {"input-independent", 0.335}, {"never sparse", 0.653}};
+  const std::pair<const char*, double> printed[] = {{"G1", 0.116},
+                                                    {"headwise", 0.172},
+                                                    {"G2", 0.221},
+                                                    {"two heads, shared", 0.271},
+                                                    {"input-independent", 0.335},
+                                                    {"never sparse", 0.653}};
   for (const auto& [arm, said] : printed) r.add(str("mean score, ", arm), t.mean(arm, "gate"), "", said);
   const Measured mean = t.mean("G1", "gate"), half = t.mean("G1", "below half");
   r.add("share of G1's scores below ½", half);

@@ -16,16 +16,20 @@
 namespace sluice::examples {
 
 struct SinkSizes {
-  int64_t dim = 64, hidden = 16, heads = 2, n = 64, batch = 8, steps = 1000, probes = 32;
+  int64_t dim = 64, hidden = 64, n = 64, batch = 8, steps = 800, probes = 32;
 };
 
-/// What an arm changes in the attention of the baseline.
+/// What an arm changes in the attention of the baseline, which has one head.
 struct SinkArm {
   const char* name;
   std::function<void(MultiHeadAttentionOptions&)> change;
 };
 inline std::function<void(MultiHeadAttentionOptions&)> gated(AttentionGateOptions gate) {
   return [gate](MultiHeadAttentionOptions& o) { o.gates = {gate}; };
+}
+/// Scores that heads share differ from others where there are several heads.
+inline std::function<void(MultiHeadAttentionOptions&)> two_heads(AttentionGateOptions gate) {
+  return [gate](MultiHeadAttentionOptions& o) { o.heads.heads = 2, o.gates = {gate}; };
 }
 inline const std::vector<SinkArm>& sink_arms() {
   using G = AttentionGateOptions;
@@ -37,11 +41,13 @@ inline const std::vector<SinkArm>& sink_arms() {
       {"G4", gated(G{.position = GatePosition::g4})},
       {"G5", gated(G{.position = GatePosition::g5})},
       {"headwise", gated(G{.granularity = GateGranularity::headwise})},
-      {"shared", gated(G{.sharing = GateSharing::scores})},
       {"additive", gated(G{.mode = GateMode::add, .activation = Act::silu})},
       {"SiLU", gated(G{.activation = Act::silu})},
       {"input-independent", gated(G{.input_independent = true})},
       {"never sparse", gated(G{.activation = Act::ns_sigmoid})},
+      {"two heads", [](MultiHeadAttentionOptions& o) { o.heads.heads = 2; }},
+      {"two heads, G1", two_heads(G{})},
+      {"two heads, shared", two_heads(G{.sharing = GateSharing::scores})},
       {"sink logit", [](MultiHeadAttentionOptions& o) { o.sink = AttentionSink::off_by_one; }},
   };
   return all;
@@ -57,8 +63,8 @@ inline SmallLm make_sink_model(const std::string& arm, const BigramBackcopy& tas
                          .layers = 1,
                          .hidden = s.hidden,
                          .feed_first = true,
-                         .embedding_std = 0.1};
-  const HeadsOptions heads{.dim = s.dim, .heads = s.heads, .causal = true, .use_rope = true};
+                         .embedding_std = 0.3};
+  const HeadsOptions heads{.dim = s.dim, .heads = 1, .causal = true, .use_rope = true};
   return SmallLm(
       o,
       [&](int64_t) -> SmallLm::Attention {
@@ -106,7 +112,7 @@ inline Figures train_sink_arm(const std::string& arm, int64_t seed, const Bigram
   SmallLm model = make_sink_model(twice ? "no gate" : arm, task, s, seed);
   Rng data(static_cast<uint64_t>(seed) + 1000), test(77);
   const Batch probe = task.batch(s.probes, s.n, test);
-  const TrainOptions o{.steps = s.steps, .warmup = s.steps / 50, .lr = 4e-3, .weight_decay = 0.5};
+  const TrainOptions o{.steps = s.steps, .warmup = s.steps / 50, .lr = 3e-3, .weight_decay = 0.1};
   const auto next = [&] { return task.batch(s.batch, s.n, data); };
   Figures curve;
   train(model, next, o, [&](int64_t step) {
