@@ -8,7 +8,6 @@
 
 using namespace sluice;
 using namespace sluice::examples;
-using Catch::Approx;
 
 namespace {
 
