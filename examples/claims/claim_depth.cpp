@@ -17,7 +17,7 @@ using namespace sluice::examples;
 namespace {
 
 struct Sizes {
-  int64_t dim = 32, key_dim = 16, n = 32, batch = 16, steps = 150, seeds = 3;
+  int64_t dim = 32, key_dim = 16, n = 32, batch = 16, steps = 300, seeds = 3;
   std::vector<int64_t> depths{12, 24, 48, 96};
 };
 Sizes sizes(const Run& run) { return run.smoke ? Sizes{8, 4, 8, 2, 3, 2, {2, 4}} : Sizes{}; }

@@ -64,7 +64,8 @@ inline SmallLm make_sink_model(const std::string& arm, const BigramBackcopy& tas
                          .hidden = s.hidden,
                          .feed_first = true,
                          .embedding_std = 0.3};
-  const HeadsOptions heads{.dim = s.dim, .heads = 1, .causal = true, .use_rope = true};
+  // RoPE on an eighth of the channels: the others match by content at any distance, as a sink needs.
+  const HeadsOptions heads{.dim = s.dim, .heads = 1, .causal = true, .use_rope = true, .rope = {.rot_dim = s.dim / 8}};
   return SmallLm(
       o,
       [&](int64_t) -> SmallLm::Attention {
