@@ -94,18 +94,24 @@ class Trials {
         else runs_[run][figure] = std::nan("");
   }
 
-  /// Trains what is not there yet: the seeds first, first + 1, …, all arms of a seed, on `threads` threads. A seed is
-  /// not begun after `seconds`, from the third on. run(arm, seed) gives the figures of one training.
+  /// Trains what is not there yet: the seeds first, first + 1, …, all arms of a seed, on `threads` threads (0: one for
+  /// each processor). From the third seed on, no training begins after `seconds`, and a seed that lacks an arm does not
+  /// count. Trains nothing if there are two seeds of every arm: claims that share runs show the same ones. run(arm,
+  /// seed) gives the figures of one training.
   void run(const std::vector<std::string>& arms, int64_t first, int64_t seeds, double seconds,
            const std::function<Figures(const std::string&, int64_t)>& run, unsigned threads = 0) {
     struct Job {
       std::string arm;
       int64_t seed;
     };
+    const auto complete = [&](int64_t seed) {
+      return std::ranges::all_of(arms, [&](const std::string& arm) { return runs_.contains(key(arm, seed)); });
+    };
     std::vector<Job> jobs;
+    const bool enough = complete(first) && complete(first + 1);
     for (int64_t seed = first; seed < first + seeds; ++seed)
       for (const std::string& arm : arms)
-        if (!runs_.contains(key(arm, seed))) jobs.push_back({arm, seed});
+        if (!enough && !runs_.contains(key(arm, seed))) jobs.push_back({arm, seed});
     const auto start = std::chrono::steady_clock::now();
     if (threads == 0) threads = std::max(1u, std::thread::hardware_concurrency());
     std::atomic<std::size_t> next = 0;
@@ -140,8 +146,7 @@ class Trials {
     if (error) std::rethrow_exception(error);
     seeds_.clear();  // those that every arm has
     for (int64_t seed = first; seed < first + seeds; ++seed)
-      if (std::ranges::all_of(arms, [&](const std::string& arm) { return runs_.contains(key(arm, seed)); }))
-        seeds_.push_back(seed);
+      if (complete(seed)) seeds_.push_back(seed);
   }
 
   std::size_t seeds() const { return seeds_.size(); }
