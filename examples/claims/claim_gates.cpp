@@ -14,7 +14,7 @@ using namespace sluice::examples;
 namespace {
 
 struct Sizes {
-  int64_t dim = 64, layers = 2, heads = 4, hidden = 192, n = 128, batch = 8, steps = 400, seeds = 5;
+  int64_t dim = 64, layers = 2, heads = 4, hidden = 192, n = 128, batch = 8, steps = 600, seeds = 5;
   std::size_t valid = 20'000;
 };
 Sizes sizes(const Run& run) { return run.smoke ? Sizes{16, 1, 2, 160, 16, 2, 3, 2, 200} : Sizes{}; }
