@@ -58,6 +58,10 @@ void c27(const Run& run, Result& r) {
   for (const auto& [arm, said] : printed) r.add(arm, t.mean(arm, "first token"), "", said);
   for (const char* arm : {"G3", "G4", "G5", "additive", "SiLU", "two heads", "two heads, G1", "sink logit", kRelu2})
     r.add(arm, t.mean(arm, "first token"));
+  double uniform = 0;  // row i of n has i + 1 keys; row 0 does not count
+  const auto n = double(sizes(run).n);
+  for (double keys = 2; keys <= n; ++keys) uniform += 1 / keys / (n - 1);
+  r.add("uniform attention", uniform);
   std::vector<double> halved = t.values("G1", "first token");
   const std::vector<double> of = t.values("no gate", "first token");
   for (std::size_t i = 0; i < of.size(); ++i) halved[i] -= of[i] / 2;
