@@ -27,7 +27,9 @@ struct Measured {
 
 /// The mean and its standard error; spread 0 for one value. Throws ValueError for none.
 Measured mean_of(const std::vector<double>& values);
-/// The median and its standard error, 1.2533 · 1.4826 · MAD/√n: for times, which are skewed. ValueError for none.
+/// The median and its standard error, for times, which are skewed: 1.2533 · 1.4826 · MAD/√n. Values that follow each
+/// other may be alike, so from 8 values on it is at least the standard error of the medians of four stretches.
+/// ValueError for none.
 Measured median_of(const std::vector<double>& values);
 /// The mean of a[i] − b[i] and its standard error: runs of one seed are paired. ValueError unless equally many.
 Measured paired_difference(const std::vector<double>& a, const std::vector<double>& b);
