@@ -121,7 +121,7 @@ void c30(const Run& run, Result& r) {
   r.add("mean |Y| behind G1", t.mean("G1", "output"), "", 0.05);
   r.add("mean |Y| behind over before, over the mean score", mean_of(ratio));
   r.add("mean |Y| without a gate", t.mean("no gate", "output"));
-  for (const auto& [limit, name] : {std::pair{"0.01", "output 1e-2"}, {"0.001", "output 1e-3"}}) {
+  for (const auto& [limit, name] : {std::pair{"0.01", "output 1e-2"}, std::pair{"0.001", "output 1e-3"}}) {
     r.add(str("share of |Y| below ", limit, ", G1"), t.mean("G1", name));
     r.add(str("share of |Y| below ", limit, ", no gate"), t.mean("no gate", name));
   }
