@@ -16,7 +16,7 @@
 namespace sluice::examples {
 
 struct SinkSizes {
-  int64_t dim = 64, hidden = 32, n = 16, batch = 32, steps = 500, probes = 128;
+  int64_t dim = 64, hidden = 32, n = 16, batch = 32, steps = 1500, probes = 128;
 };
 
 /// What an arm changes in the attention of the baseline, which has one head.
