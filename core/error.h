@@ -41,6 +41,12 @@ void append_text(std::string& s, unsigned long v);
 void append_text(std::string& s, unsigned long long v);
 void append_text(std::string& s, double v);  // the first of 6, 9 and 17 digits that reads back
 
+/// A string to append to. As an argument it makes the overloads of this namespace known for other namespaces' types.
+struct TextSink {
+  std::string& text;
+  operator std::string&() const { return text; }
+};
+
 namespace detail {
 /// One argument of a message and its printer, without the type: joining a message costs its caller an array, not a
 /// function for each list of types.
@@ -51,7 +57,11 @@ struct TextPart {
   TextPart(const char* text) : value(text), append(&append_literal) {}
   template <class T>
   TextPart(const T& v)
-      : value(&v), append([](std::string& s, const void* p) { append_text(s, *static_cast<const T*>(p)); }) {}
+      : value(&v), append([](std::string& s, const void* p) {
+          const T& x = *static_cast<const T*>(p);
+          if constexpr (requires { append_text(s, x); }) append_text(s, x);
+          else append_text(TextSink{s}, x);
+        }) {}
   static void append_literal(std::string& s, const void* text);
 };
 std::string join(std::initializer_list<TextPart> parts);

@@ -62,6 +62,22 @@ struct SampleOptions {
 
 }  // namespace sluice
 
+namespace another {
+
+enum class Colour { red, green };
+constexpr const char* choices(Colour) { return "red green"; }
+
+struct Options {
+  int64_t dim = 3;
+  Colour colour = Colour::green;
+  static void describe(auto& o, auto& f) {
+    f("dim", o.dim, at_least(1), "width");
+    f("colour", o.colour, "which");
+  }
+};
+
+}  // namespace another
+
 namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity(), kNaN = std::numeric_limits<double>::quiet_NaN();
@@ -96,6 +112,11 @@ template <class F> std::string refusal(F change) {
 }
 
 }  // namespace
+
+TEST_CASE("options of another namespace stand in messages") {
+  CHECK(str("got ", another::Options{}) == "got {dim=3, colour=green}");
+  CHECK(str(another::Colour::red) == "red");
+}
 
 TEST_CASE("options: a round trip through JSON keeps every value", "[options]") {
   const SampleOptions from = all_set();
