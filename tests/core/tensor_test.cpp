@@ -211,4 +211,13 @@ TEST_CASE("tensor: errors of ops name the op and the shapes", "[tensor]") {
   CHECK_THROWS_WITH(exp(arange(3)), Contains("exp") && Contains("i64"));
   CHECK_THROWS_WITH(a + zeros({5}, {f64}), Contains("add") && Contains("f32") && Contains("f64"));
   CHECK_THROWS_AS(zeros({1}, {f32, {DeviceKind::cuda, 99}}), DeviceError);
+  CHECK_THROWS_WITH(ones({2}).requires_grad_().set_grad(ones({2}, {f32, meta})),
+                    "set_grad: gradient on meta for a tensor on cpu");
+  CHECK(device_named("cuda") == Device::cuda());
+  CHECK(device_named("cuda:3") == Device::cuda(3));
+  CHECK(device_named("meta") == meta);
+  for (const char* text : {"", "gpu", "cuda:", "cuda:x", "cuda:12", "cuda:/", "CPU"})
+    CHECK_THROWS_WITH(device_named(text), str("device: got \"", text, "\"; need cpu, cuda, cuda:0 … cuda:9 or meta"));
+  CHECK_THROWS_WITH(dispatch_float("half", i64, []<class T>() {}), "half: needs f32 or f64 — got i64");
+  CHECK(str(-5LL, '/', 5ULL) == "-5/5");
 }

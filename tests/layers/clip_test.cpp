@@ -85,4 +85,6 @@ TEST_CASE("clip: clip_grad_value limits each element", "[clip]") {
   CHECK(Doubles(g.begin(), g.begin() + 4) == Doubles{-1, -0.5, 0, 1});
   CHECK(std::isnan(g[4]));
   CHECK_THROWS_AS(clip_grad_value({a}, 0), ValueError);
+  clip_grad_value(std::vector<NamedTensor>{{"a", a}}, 0.25);
+  CHECK(a.grad().to_vector<double>()[3] == 0.25);
 }

@@ -330,4 +330,5 @@ TEST_CASE("text windows: tokens, strides, the last window", "[data]") {
   CHECK_THROWS_AS(TextWindows(Tensor({1, 2, 3}), 1), DTypeError);
   CHECK_THROWS_AS(windows(Tensor::from<int64_t>({2})), ValueError);
   CHECK_THROWS_AS(windows(Tensor::from<int64_t>({-1})), ValueError);
+  CHECK_THROWS_WITH(windows(Tensor({1, 2})), "text_windows: rows must be i64 of rank 1 — got f32 [2]");
 }

@@ -112,6 +112,10 @@ TEST_CASE("flash: what is refused, and by which words", "[flash]") {
   CHECK_NOTHROW(mixed_chunk_attention(q, q, q, q, v, {.chunk = 3}, ones({1, 5})));
   CHECK_THROWS_AS(segment_mask(ones({2, 3}), 2, false), DTypeError);
   CHECK_THROWS_AS(segment_mask(zeros({2, 3}, {i64}), 0, false), ValueError);
+  CHECK_THROWS_WITH(segment_mask(zeros({2, 3}, {i64}), 2, false, ones({2, 4}, {boolean})),
+                    "segment_mask: key_mask=[2,4] does not fit segments=[2,3]");
+  CHECK_THROWS_WITH(mixed_chunk_attention(q, q, q, q, v, {}, {}, {}, zeros({1, 4}, {i64})),
+                    Contains("segments=[1,4] does not fit v="));
 }
 
 TEST_CASE("flash: what cannot be streamed", "[flash][streaming]") {

@@ -115,6 +115,8 @@ TEST_CASE("linear_attention: what is refused, and by which words", "[linear]") {
   CHECK_THROWS_WITH(linear_attention(q, q, v, {.direction = D::causal, .log_decay = o({2, 3, 4})}),
                     Contains("[2,3,4]"));
   CHECK_THROWS_WITH(linear_attention(q, q, v, {.eps = -1}), Contains("eps"));
+  CHECK_THROWS_WITH(linear_attention(o({2, 3, 1, 4}), q, v, {.direction = D::full, .rope = RopeOptions{}}),
+                    Contains("rope needs queries at the positions of the keys — got phi_q=[2,3,1,4]"));
   CHECK_THROWS_WITH(linear_attention(q, q, v, {.chunk = 0}), Contains("chunk"));
   CHECK_THROWS_AS(linear_attention(q, q, v, {.key_mask = o({2, 5})}), DTypeError);
   CHECK_THROWS_WITH(linear_attention(q, q, v, {.key_mask = o({2, 4}) > 0.0}), Contains("[2,4]") && Contains("[2,5]"));

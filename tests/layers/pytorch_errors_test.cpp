@@ -54,6 +54,7 @@ TEST_CASE("load_pytorch: rules that make no sense", "[pytorch]") {
   CHECK_THAT(said({"bias", "bias", {.layout = PyTorchLayout::transposed}}),
              Contains("layout=transposed is of matrices"));
   CHECK_THAT(said({"bias", "weight", {.part = 1}}), Contains("where they do not fit side by side: [2,3], [2]"));
+  CHECK_THAT(said({"bias", "weight", {.part = 1, .groups = 2}}), Contains("in different groups or layouts"));
   CHECK_THAT(refusal(Mixed{}, {}, {{"number", "", {.pieces = {{"a"}}}}}), Contains("\"number\" is one number"));
   CHECK(said({"no such name", "x", {.groups = 0}}).empty());
 }

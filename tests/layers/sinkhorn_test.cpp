@@ -269,6 +269,8 @@ TEST_CASE("sinkhorn attention: shared KV heads, ranks, errors", "[sinkhorn]") {
   CHECK_THROWS_AS(sinkhorn(zeros({3, 3}), {.iterations = -1}), ValueError);
   CHECK_THROWS_AS(sinkhorn(zeros({3, 3}, {i64})), DTypeError);
   CHECK_THROWS_WITH(sinkhorn(zeros({3, 3}), {.allowed = ones({2, 3}, {boolean})}), Contains("[2,3]"));
+  CHECK_THROWS_WITH(sinkhorn(zeros({3, 3}), {.allowed = ones({3, 3})}),
+                    "sinkhorn: allowed=[3,3] of f32 does not fit scores=[3,3]; need bool");
 }
 
 TEST_CASE("sinkhorn attention: padding is not among the best keys where all scores are negative", "[sinkhorn]") {

@@ -325,6 +325,8 @@ TEST_CASE("sparse: errors of the functions", "[sparse]") {
                     Contains("index 4") && Contains("4)"));
   CHECK_THROWS_AS(neighbour_attention(x.q, x.k, x.v, full({1, 3, 2}, -2, {i64})), ValueError);
   CHECK_THROWS_WITH(neighbour_attention(x.q, x.k, x.v, lists, {.keys = ones({1, 3}, {boolean})}), Contains("keys"));
+  CHECK_THROWS_WITH(neighbour_attention(x.q, x.k, x.v, lists, {.keys = ones({1, 1, x.k.dim(2)}, {boolean})}),
+                    Contains("neighbour_attention: keys=[1,1,") && Contains("does not fit k="));
   CHECK_THROWS_WITH(topk_attention(x.q, x.k, x.v, {.k = 0}), Contains("topk_attention") && Contains("0"));
   CHECK_THROWS_AS(topk_attention(x.q, narrow(x.k, 3, 0, 2), x.v, {.k = 1}), ShapeError);
   CHECK_THROWS_AS(topk_mask(f, -1), ValueError);

@@ -244,5 +244,9 @@ TEST_CASE("sparse masks: errors", "[sparse]") {
                     Contains("neighbours_of") && Contains("keys"));
   CHECK_THROWS_WITH(mask_of_neighbours(full({1, 1, 1}, 5, {i64}), 5), Contains("entry 5"));
   CHECK_THROWS_AS(mask_of_neighbours(zeros({1, 1, 1}), 5), DTypeError);
+  CHECK_THROWS_WITH(mask_of_neighbours(zeros({3}, {i64}), 5),
+                    "mask_of_neighbours: got neighbours=[3]; need [heads, m, K] or [m, K]");
+  CHECK_THROWS_WITH(neighbours_of({}, 5, 5, 0),
+                    "neighbours_of: got m=5, n=5, heads=0; need sizes >= 0 and at least one head");
   CHECK_THROWS_AS(random_neighbours(3, 3, {.k = -1}), ValueError);
 }

@@ -132,6 +132,8 @@ TEST_CASE("sparse: errors of thresholds", "[sparse]") {
   const Tensor f = zeros({3, 4}, {f64});
   CHECK_THROWS_WITH(threshold_attention(x.q, x.k, x.v, zeros({3, 5}, {f64})),
                     Contains("[3,5]") && Contains("[1,2,3,4]"));
+  CHECK_THROWS_WITH(threshold_attention(x.q, x.k, x.v, zeros({1, 1, 1, 3, 4}, {f64})),
+                    "threshold_attention: f=[1,1,1,3,4] does not broadcast to the scores [1,2,3,4]");
   CHECK_THROWS_AS(threshold_attention(x.q, x.k, x.v, to(f, f32)), DTypeError);
   CHECK_THROWS_WITH(threshold_attention(x.q, x.k, x.v, f, {.temperature = 0}), Contains("temperature=0"));
   ThresholdOptions relu2;

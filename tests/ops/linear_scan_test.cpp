@@ -273,5 +273,7 @@ TEST_CASE("linear_scan: what does not fit, and by which words", "[linear_scan]")
   CHECK_THROWS_WITH(linear_scan_state(q, v, {}, f({2, 3, 6, 4})),
                     Contains("linear_scan_state") && Contains("initial") && Contains("[2,3,6,4]"));
   CHECK_THROWS_WITH(linear_scan_carry(q, f({2, 3, 5, 6})), Contains("linear_scan_carry") && Contains("[2,3,5,6]"));
+  CHECK_THROWS_WITH(linear_scan_state(q, v, {}, zeros({2, 3, 4, 6}, {f64})),
+                    "linear_scan_state: initial is f64 beside k of f32");
   CHECK_THROWS_AS(linear_scan_carry(q, f({2, 3, 4, 6}), f({2, 2, 5})), ShapeError);
 }

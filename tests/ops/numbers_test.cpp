@@ -50,6 +50,7 @@ TEST_CASE("numbers take the dtype of the tensor beside them", "[numbers]") {
   CHECK_THROWS_WITH(where(i > 0, i, NAN), Contains("where"));
   CHECK_THROWS_WITH(where(i > 0, i > 1, 2), Contains("where: a bool tensor [3] and the number 2"));
   CHECK_THROWS_WITH(i + 1e10, Contains("add_scalar: 1e+10 does not fit into i32"));
+  CHECK((2.0 + i).to_vector<int32_t>() == (i + 2.0).to_vector<int32_t>());
   CHECK_THROWS_WITH(to(i, i64) * 1e300, Contains("does not fit into i64"));
   // What a dtype cannot hold is taken to its end.
   CHECK(clamp(i, 0).to_vector<int64_t>() == Whole{0, 0, 7});

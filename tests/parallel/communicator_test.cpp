@@ -9,8 +9,12 @@
 #include <sluice/ops/shape/view.h>
 #include <sluice/parallel/collectives.h>
 
+#include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <thread>
+#include <type_traits>
+#include <typeinfo>
 
 using namespace sluice;
 using namespace sluice::testing;
@@ -237,6 +241,52 @@ TEST_CASE("communicator: unwinding gives up what runs in the background", "[para
   CHECK(took < 5);
 }
 
+TEST_CASE("communicator: what rank 0 throws, all throw, with its type", "[parallel]") {
+  const auto told = []<class E>(const Communicator& all, std::type_identity<E>) {
+    try {
+      on_rank_0(all, [] { fail<E>("rank 0 says no"); });
+    } catch (const E& e) {
+      return expect(typeid(e) == typeid(E) && std::string(e.what()) == "rank 0 says no", "an error as on rank 0");
+    }
+    expect(false, "an error on every rank");
+  };
+  CHECK_NOTHROW(on_ranks([&](const Communicator& all) {
+    told(all, std::type_identity<ShapeError>());
+    told(all, std::type_identity<DTypeError>());
+    told(all, std::type_identity<IOError>());
+    told(all, std::type_identity<ValueError>());
+    told(all, std::type_identity<MemoryError>());
+    told(all, std::type_identity<CommunicationError>());
+    on_rank_0(all, [] {});
+    all.set_timeout(77);
+    expect(all.timeout() == 77, "the timeout is the one that was set");
+    expect(all.device_link().empty(), "no link between devices");
+  }));
+}
+
+TEST_CASE("communicator: an exception without words, and a time limit that is no number", "[parallel][threads]") {
+  std::string heard;
+  CHECK_THROWS_AS(run_ranks(2,
+                            [&](const Communicator& all) {
+                              if (all.rank() == 1) throw 7;
+                              try {
+                                while (true) all.barrier();
+                              } catch (const CommunicationError& e) { heard = e.what(); }
+                            }),
+                  int);
+  CHECK(heard == "rank 1 failed: an exception of another kind");
+  for (const char* text : {"0", "-1", "soon", "nan"}) {
+    ::setenv("SLUICE_TIMEOUT", text, 1);
+    CHECK_THROWS_WITH(run_ranks(2, [](const Communicator&) {}),
+                      str("SLUICE_TIMEOUT: needs seconds above 0 — got \"", text, "\""));
+  }
+  ::setenv("SLUICE_TIMEOUT", "12.5", 1);
+  std::atomic<int> as_set = 0;
+  run_ranks(2, [&](const Communicator& all) { as_set += all.timeout() == 12.5; });
+  ::unsetenv("SLUICE_TIMEOUT");
+  CHECK(as_set == 2);
+}
+
 TEST_CASE("communicator: arguments out of range", "[parallel][threads]") {
   CHECK_THROWS_AS(run_ranks(0, [](const Communicator&) {}), ValueError);
   CHECK_THROWS_AS(run_ranks(1000000, [](const Communicator&) {}), ValueError);
@@ -261,6 +311,10 @@ TEST_CASE("communicator: arguments out of range", "[parallel][threads]") {
     expect_throw<DTypeError>([&] { start_all_reduce(i, all); });
     expect_throw<DTypeError>([&] { all_reduce(i, all); });
     expect_throw<ShapeError>([&] { start_all_gather(zeros({2}), y, all).wait(); });
+    Tensor wide = zeros({4}, {f64});
+    expect_throw<ShapeError>([&] { start_all_gather(zeros({2}), wide, all); });
+    expect_throw<DTypeError>([&] { exclusive_scan(zeros({2}), wide, all); });
+    expect_throw<ValueError>([&] { all.world_rank(2); });
     all.barrier();
   }));
 }

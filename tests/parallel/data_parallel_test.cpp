@@ -272,6 +272,8 @@ TEST_CASE("data parallel: another model on one rank is an error that names it", 
          adam.shard(all);
        }))
     CHECK(e == "parameters of adam: rank 1 has another one — got 'v f32[2]'; the others have 'w f32[2]'");
+  CHECK_THROWS_WITH(DataParallel(std::vector<NamedTensor>{}, Communicator(), {.bucket_bytes = 0}),
+                    "data_parallel: bucket_bytes must be above 0 — got 0");
 }
 
 TEST_CASE("data parallel: gradients are sent while the backward pass goes on", "[parallel]") {

@@ -294,6 +294,20 @@ TEST_CASE("sequence: what cannot be is said", "[sequence]") {
            sequence_attention(q, k, v);
          }))
       CHECK(text.find("; need the rows of one piece of a sequence") != std::string::npos);
+  const auto said = [&](const std::function<void()>& call, const std::string& want) {
+    for (const std::string& text : errors_on_ranks(2, [&](const Communicator& c) {
+           SequenceScope scope(c);
+           call();
+         }))
+      CHECK(text == want);
+  };
+  said([&] { sequence_rows(x, 1, {2, 7}); }, "sequence_rows: rows 2 to 7 of a sequence of 6");
+  said([&] { sequence_rows(x, 1, {-1, 2}); }, "sequence_rows: rows -1 to 2 of a sequence of 6");
+  said([&] { sequence_rows(x, 1, {3, 2}); }, "sequence_rows: rows 3 to 2 of a sequence of 6");
+  for (const Shape& shape : {Shape{1, 5}, Shape{11}})
+    said([&] { sequence_attention(x, x, x, {.relative_bias = ones(shape)}); },
+         str("sequence_attention: relative_bias=", ones(shape),
+             " does not fit; need [heads or 1, 11] for a whole of 6"));
   for (const std::string& text : errors_on_ranks(3, [&](const Communicator& c) {
          SequenceScope scope(c);
          sequence_shift(c.rank() == 1 ? to(x, f64) : x, 1);
