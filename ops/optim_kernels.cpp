@@ -67,17 +67,12 @@ template <class T, class Span> void step_piece(const UpdatedTensors& x, Piece pi
     return list.empty() ? nullptr : const_cast<T*>(list[k].data<T>()) + piece.begin;
   };
   T *w = from(x.w), *m = from(x.m), *v = from(x.v);
-  if (x.rounded.empty() && x.g[k].dtype() == x.w[k].dtype())
-    return span(piece.end - piece.begin, w, x.g[k].data<T>() + piece.begin, m, v);
+  if (x.g[k].dtype() == x.w[k].dtype()) return span(piece.end - piece.begin, w, x.g[k].data<T>() + piece.begin, m, v);
   alignas(64) T g[kTile];
   for (int64_t i = piece.begin; i < piece.end; i += kTile) {
     const int64_t n = std::min(kTile, piece.end - i), at = i - piece.begin;
-    if (x.g[k].dtype() == bf16) {
-      const BFloat16* low = x.g[k].data<BFloat16>() + i;
-      for (int64_t e = 0; e < n; ++e) g[e] = static_cast<T>(float(low[e]));
-    } else {
-      std::copy_n(x.g[k].data<T>() + i, n, g);
-    }
+    const BFloat16* low = x.g[k].data<BFloat16>() + i;
+    for (int64_t e = 0; e < n; ++e) g[e] = static_cast<T>(float(low[e]));
     span(n, w + at, g, m ? m + at : nullptr, v ? v + at : nullptr);
     if (x.rounded.empty()) continue;
     BFloat16* to = const_cast<BFloat16*>(x.rounded[k].data<BFloat16>()) + i;

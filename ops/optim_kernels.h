@@ -35,7 +35,7 @@ struct UpdatedTensors {
   std::vector<Tensor> w;
   std::vector<Tensor> g;        // of w's dtype or, if that is f32, all bf16
   std::vector<Tensor> m, v;     // moments, of w's dtype; empty: none. SGD's momentum is m
-  std::vector<Tensor> rounded;  // becomes w in bf16; empty: none
+  std::vector<Tensor> rounded;  // becomes w in bf16, where g is bf16; empty: none
   void each_tensor(auto f) const {
     for (const auto* list : {&w, &g, &m, &v, &rounded})
       for (const Tensor& x : *list) f(x);

@@ -36,9 +36,9 @@ int64_t choose(const double* logits, int64_t n, const GenerateOptions& o, double
   double left = u * total;
   for (std::size_t i = 0; i < weights.size(); ++i)
     if ((left -= weights[i]) < 0) return order[i];
-  for (std::size_t i = weights.size(); i-- > 0;)  // rounding has used up all weights: take the last possible token
-    if (weights[i] > 0) return order[i];
-  return order[0];
+  std::size_t last = weights.size() - 1;  // rounding has used up all weights: take the last possible token
+  while (!(weights[last] > 0)) --last;    // the likeliest token weighs 1
+  return order[last];
 }
 
 }  // namespace
