@@ -7,16 +7,17 @@ usage() {
 usage: tests/coverage.sh [--build FOLDER] [--jobs N] [--tests REGEX] [--report-only]
   --build FOLDER   where to build (default: build/coverage)
   --jobs N         compilers and tests at a time (default: number of cores)
-  --tests REGEX    the tests of ctest to run (default: those of the CPU, of ranks and of layer_check)
+  --tests REGEX    the tests of ctest to run (default: those of the CPU, of the emulated device, of ranks, of layer_check)
   --report-only    count again what earlier runs left
-Builds library and tests with g++'s counters, runs the tests — with every instruction set that the machine has, with
-ranks as processes, with random calls — and writes table.txt, and unreached.txt with what nothing reached, to FOLDER.
+Builds library and tests with g++'s counters, runs the tests — with every instruction set that the machine has, on the
+emulated device, with ranks as processes, with random calls — and writes table.txt, and unreached.txt with what nothing
+reached, to FOLDER.
 TEXT
 }
 say() { printf 'coverage: %s\n' "$*"; }
 bad() { printf 'coverage: %s (--help lists the options)\n' "$*" >&2; exit 2; }
 
-build=build/coverage jobs=$(nproc) tests='^(sluice_tests|sluice_fuzz$|layer_check|mpi_)' run=1 failed=0
+build=build/coverage jobs=$(nproc) tests='^(sluice_tests|sluice_cuda_tests$|sluice_fuzz|layer_check|mpi_)' run=1 failed=0
 while (($#)); do
   case $1 in
     --build | --jobs | --tests)
@@ -33,14 +34,16 @@ done
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if ((run)); then
-  generator=()
+  generator=() counted='--coverage -fprofile-update=atomic -fno-early-inlining -finline-small-functions'
   if [[ ! -f $build/CMakeCache.txt ]] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
-  # -O1: what the compiler folds away is no branch of the program. Counters of threads would be wrong if not atomic.
+  # -O1: what the compiler folds away is no branch of the program. -fno-early-inlining: a function gets its counters
+  # before it is inlined, so its copies are no branches of their own. Counters of threads would be wrong if not atomic.
   cmake -S . -B "$build" "${generator[@]}" -DCMAKE_CXX_COMPILER="${CXX:-g++}" -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-    -DCMAKE_CXX_FLAGS_RELWITHDEBINFO='-O1 -DNDEBUG --coverage -fprofile-update=atomic' -DSLUICE_CUDA=OFF >/dev/null
+    -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -DNDEBUG $counted" -DSLUICE_CUDA=EMULATE >/dev/null
   say 'building'
   cmake --build "$build" --parallel "$jobs" --target \
-    sluice_tests sluice_mpi_tests sluice_failing_ranks sluice_without_mpi sluice_fuzz layer_check_tests gau_lm 19_own_model >"$build/build.log"
+    sluice_tests sluice_cuda_tests sluice_mpi_tests sluice_failing_ranks sluice_without_mpi sluice_fuzz \
+    layer_check_tests gau_lm 19_own_model >"$build/build.log"
   find "$build" -name '*.gcda' -delete
   say 'testing'
   ctest --test-dir "$build" --parallel "$jobs" --timeout 3000 -R "$tests" | tail -n 25 || failed=1

@@ -5,6 +5,7 @@
 #include "support/table_samples.h"
 #include "support/temp_folder.h"
 
+#include <sluice/core/text/safetensors.h>
 #include <sluice/layers/gau/flash.h>
 #include <sluice/layers/gau/gau.h>
 #include <sluice/layers/attention/fused_attention.h>
@@ -14,6 +15,7 @@
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/elementwise/elementwise.h>
 
+#include <functional>
 #include <stdexcept>
 #include <string>
 
@@ -251,6 +253,29 @@ TEST_CASE("stream: a file keeps it", "[streaming]") {
   save(Model(rng), path);
   CHECK_THROWS_AS(load_stream(path), IOError);
   CHECK_THROWS_AS(load_stream(folder / "none"), IOError);
+  const MultiHeadAttention attends({.heads = {.dim = 8, .heads = 2, .causal = true}}, rng);
+  save(stream_after(attends, to(x, f32), 5), path);
+  const SafeTensors good = load_safetensors(path);
+  const auto refusal = [&](const std::string& from, const std::string& to, const std::function<void(Tensor&)>& damage) {
+    SafeTensors file = good;
+    std::string& text = file.metadata["stream"];
+    const std::size_t at = text.find(from);
+    REQUIRE(at != std::string::npos);
+    text.replace(at, from.size(), to);
+    for (auto& [name, t] : file.tensors)
+      if (name.find("ring") != std::string::npos) damage(t);
+    save_safetensors(path, file);
+    try {
+      load_stream(path);
+    } catch (const IOError& e) { return std::string(e.what()); }
+    return std::string();
+  };
+  const auto nothing = [](Tensor&) {};
+  CHECK_THAT(refusal("\"length\":5", "\"length\":-5", nothing), Contains(path + ": length is -5"));
+  CHECK_THAT(refusal("\"length\":5", "\"length\":\"5\"", nothing), Contains("load_stream: " + path));
+  CHECK_THAT(refusal("places", "place", nothing), Contains("places"));
+  CHECK_THAT(refusal("length", "length", [](Tensor& t) { t = contiguous(select(t, 0, 0)); }),
+             Contains("needs rows [batch, heads, "));
 }
 
 TEST_CASE("stream: another batch, another model, a mask", "[streaming]") {
