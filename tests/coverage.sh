@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Which lines and branches of the library the tests reach, by file. Works from any folder; all it makes lies under build/.
+# Which lines and branches of the library the tests reach, by file. Works from any folder and writes only to build/.
 set -euo pipefail
 
 usage() {
@@ -7,7 +7,7 @@ usage() {
 usage: tests/coverage.sh [--build FOLDER] [--jobs N] [--tests REGEX] [--report-only]
   --build FOLDER   where to build (default: build/coverage)
   --jobs N         compilers and tests at a time (default: number of cores)
-  --tests REGEX    the tests of ctest to run (default: those of the CPU, of the emulated device, of ranks, of layer_check)
+  --tests REGEX    the tests of ctest to run (default: those of the CPU, the emulated device, ranks and layer_check)
   --report-only    count again what earlier runs left
 Builds library and tests with g++'s counters, runs the tests — with every instruction set that the machine has, on the
 emulated device, with ranks as processes, with random calls — and writes table.txt, and unreached.txt with what nothing
@@ -17,7 +17,8 @@ TEXT
 say() { printf 'coverage: %s\n' "$*"; }
 bad() { printf 'coverage: %s (--help lists the options)\n' "$*" >&2; exit 2; }
 
-build=build/coverage jobs=$(nproc) tests='^(sluice_tests|sluice_cuda_tests$|sluice_fuzz|layer_check|mpi_)' run=1 failed=0
+build=build/coverage jobs=$(nproc) run=1 failed=0
+tests='^(sluice_tests|sluice_cuda_tests$|sluice_fuzz|layer_check|mpi_)'
 while (($#)); do
   case $1 in
     --build | --jobs | --tests)
