@@ -384,3 +384,17 @@ TEST_CASE("random: a recording numbers its streams and knows what it may not rep
   }
   CHECK_THROWS_WITH(lost.check(), Contains("made and lost"));
 }
+
+TEST_CASE("random: an assigned stream goes on from the place of the other, on its own", "[random]") {
+  Rng a(3), b(5);
+  normal({7}, 0, 1, a);
+  b = a;
+  CHECK((b.seed() == 3 && b.offset() == a.offset() && a.offset() > 0));
+  CHECK(testing::same_bits(normal({9}, 0, 1, a), normal({9}, 0, 1, b)));
+  normal({2}, 0, 1, b);
+  CHECK(b.offset() > a.offset());
+  const uint64_t before = b.offset();
+  const Rng& same = b;
+  b = same;
+  CHECK((b.seed() == 3 && b.offset() == before));
+}
