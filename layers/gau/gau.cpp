@@ -111,9 +111,9 @@ Tensor Gau::finish(const Tensor& x, const Tensor& gate, const Tensor& attended, 
 Tensor Gau::operator()(const Tensor& given, const Pass& pass) const {
   const GauOptions& o = options;
   Call call(*this, "gau", given, o.dim, pass);
-  call.check_causal(o.causal && *o.length != GauLength::n,
-                    "only a causal layer with length visible or constant can be streamed; with L = n every earlier "
-                    "output would change");
+  call.check_causal(o.causal);
+  call.check_causal(*o.length != GauLength::n,
+                    "only length visible or constant can be streamed; with L = n every earlier output would change");
   const auto [gate, q, k, v] = project(call.x, call.first());
   const std::vector<Tensor> rows = call.rows({k, v}, o.window);
   const auto [m, n] = call.extent(rows[0]);
