@@ -43,8 +43,8 @@ void append_text(std::string& s, double v);  // the first of 6, 9 and 17 digits 
 
 /// A string to append to. As an argument it makes the overloads of this namespace known for other namespaces' types.
 struct TextSink {
-  std::string& text;
-  operator std::string&() const { return text; }
+  std::string& text;                              // what overloads append to
+  operator std::string&() const { return text; }  // so that they take it as their first argument
 };
 
 namespace detail {

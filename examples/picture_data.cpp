@@ -16,13 +16,7 @@ using namespace sluice::examples;
 
 namespace {
 
-std::string quoted(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text)
-    if (c == '\n') out += "\\n";
-    else out += c == '"' || c == '\\' ? std::string("\\") + c : std::string(1, c);
-  return out + '"';
-}
+std::string json_string(const std::string& text) { return to_text(Json(text)); }
 template <class Range, class F> std::string list(const Range& values, F text) {
   std::string out;
   for (const auto& v : values) out += (out.empty() ? "" : ",\n") + text(v);
@@ -43,8 +37,9 @@ std::string tape_of(const Tensor& y) {
       if (fresh) nodes.push_back(e.node.get());
       inputs += str(inputs.empty() ? "" : ",", at->second);
     }
-    out += str(out.empty() ? "" : ",\n", "{\"op\":", quoted(node.is_leaf() ? "w" : node.name()),
-               ",\"shape\":", quoted(str(node.outputs[0].shape)), ",\"seq\":", node.seq, ",\"inputs\":[", inputs, "]}");
+    out += str(out.empty() ? "" : ",\n", "{\"op\":", json_string(node.is_leaf() ? "w" : node.name()),
+               ",\"shape\":", json_string(str(node.outputs[0].shape)), ",\"seq\":", node.seq, ",\"inputs\":[", inputs,
+               "]}");
   }
   return "[" + out + "]";
 }
@@ -99,8 +94,8 @@ std::string tiles_of(const Plan& plan) {
       pairs += seen[static_cast<std::size_t>(i * kTokens + j)] > 0 ? '1' : '0';
     pairs += '\n';
   }
-  return str("{\"title\":", quoted(plan.title), ",\"note\":", quoted(plan.note), ",\"tiles\":[", out,
-             "],\n\"pairs\":", quoted(pairs), "}");
+  return str("{\"title\":", json_string(plan.title), ",\"note\":", json_string(plan.note), ",\"tiles\":[", out,
+             "],\n\"pairs\":", json_string(pairs), "}");
 }
 
 int program(int argc, char** argv) {

@@ -114,7 +114,7 @@ template <class F> std::string refusal(F change) {
 }  // namespace
 
 TEST_CASE("options of another namespace stand in messages") {
-  CHECK(str("got ", another::Options{}) == "got {dim=3, colour=green}");
+  CHECK(str("got ", another::Options{.dim = 5, .colour = another::Colour::red}) == "got {dim=5, colour=red}");
   CHECK(str(another::Colour::red) == "red");
 }
 
