@@ -205,7 +205,8 @@ class Page:
         rows = []
         for m in data:
             kind = " ".join("".join(m.element.find("type").itertext()).split())
-            initialiser = (m.element.findtext("initializer") or "").strip()
+            given = m.element.find("initializer")
+            initialiser = "".join(given.itertext()).strip() if given is not None else ""
             default = f" = {code(initialiser.removeprefix('=').strip())}" if initialiser else ""
             rows.append(f"| {code(m.name)} | {cell(code(kind) + default)} | {cell(' '.join(m.text(self.link)))} |")
         head = "| further member | type | what |" if more else "| member | type | what |"

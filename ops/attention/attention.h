@@ -27,7 +27,7 @@ struct AttentionOptions {
   std::optional<double> scale = std::nullopt;
   /// c > 0: c·tanh(x/c) takes the place of x = scale · q_i·k_j, before biases and mask (Gemma 2).
   double softcap = 0;
-  AttentionMask mask = {};
+  AttentionMask mask = {};  // which queries see which keys
   /// Added to scores; broadcasts to [batch, heads, m, n]. A gradient for it takes m·n memory.
   Tensor bias = {};
   /// Added to scores by distance: [heads or 1, n + m − 1], entry n − 1 + p_j − p_i (ops/attention/relative_bias.h).
