@@ -4,8 +4,8 @@
 //   gates --text FILE [--steps N] > gates.json
 //
 // Of the last layers: the weights A of the GAU over one line of text, how often its gates U = φ(x̂·Wu) have which
-// value, and how often the gates σ(x̂·W) of the attention do. A comes from the layer's parts, and the layer's own output
-// says whether they were put together rightly.
+// value, and how often the gates σ(x̂·W) of the attention do. A comes from the layer's parts. The program compares the
+// output of these parts with the layer's own and fails if they differ.
 #include "support/byte_lm.h"
 #include "support/corpus.h"
 #include "support/mixer.h"
